@@ -1,0 +1,233 @@
+// libterrace: the in-process client of terraced. An engine opens its SpaceGroup, acquires leases on
+// resident prefixes (pointers into shared memory, no copy), and stores blocks it computed.
+//
+// The engine can always recompute, so every call answers by its deadline: kBusy when time is up or a
+// queue is full, kGone when the daemon went away. The library never throws, aborts, raises a signal or
+// blocks past a deadline, and allocates nothing on the paths of Acquire, Reserve, Commit and Release
+// once its pools are warm.
+//
+// THREADING: every method may be called from any thread. One background thread per Client reads
+// replies, runs callbacks, and reconnects; a thread inside a blocking call reads replies itself.
+// FORK: a child of fork() gets kGone from every call and must create its own Client; the arena is not
+// mapped in it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "terrace/block_key.h"
+#include "terrace/prefix_hasher.h"
+#include "terrace/protocol.h"
+#include "terrace/space.h"
+#include "terrace/status.h"
+
+namespace terrace {
+
+struct ClientOptions {
+  std::string socket_path;                     // the domain's socket, e.g. /run/terrace/default.sock
+  std::string client_name = "engine";          // shown by `terrace status`; ≤ 31 bytes
+  uint32_t default_deadline_us = 50'000;       // for calls that name none
+  uint32_t reconnect_backoff_ms_max = 1'000;   // retries grow from 10 ms to this, with jitter
+  uint32_t pending_requests_max = 256;         // further requests answer kBusy
+  uint64_t send_buffer_bytes_max = 8 << 20;    // unsent bytes kept; beyond: kBusy
+  uint32_t reply_spin_us = 0;                  // a blocking caller polls this long before it sleeps
+};
+
+// What one session opened: a SpaceGroup and the members this process reads and writes.
+// Valid for the life of the Client; re-opened by itself after a reconnect.
+struct GroupRef {
+  uint32_t index = 0xFFFFFFFF;
+};
+
+struct RequestOptions {
+  uint64_t deadline_us = 0;  // relative to the call; 0: ClientOptions::default_deadline_us
+  protocol::Hints hints;
+  uint64_t member_mask = 0;  // whose slots; 0: the group's self_mask
+  BlockKey parent;           // key before the first one, if this is not the start of a prompt
+  uint32_t first_position = 0;
+  uint32_t flags = 0;  // protocol::kKeysFlat, kAcquireFollow, …
+};
+
+class Client;
+
+// Shared state behind both lease kinds; see ReadLease and WriteLease.
+struct LeaseState;
+
+// The right to read blocks. Move-only; the destructor releases without waiting. A lease outlives its
+// Client: its pointers stay mapped until it is gone.
+class ReadLease {
+ public:
+  ReadLease();
+  ReadLease(ReadLease&&) noexcept;
+  ReadLease& operator=(ReadLease&&) noexcept;
+  ~ReadLease();
+
+  // Blocks and tokens of the prefix this lease covers; 0 is a miss, not an error.
+  uint32_t block_count() const;
+  uint32_t token_count() const;
+  std::span<const protocol::BlockSpan> spans() const;
+
+  // Blocks [0, ready_count()) may be read now. Grows as promotions complete; never shrinks while the
+  // lease is valid. After the last completion it may stay below block_count(): the rest is a miss.
+  uint32_t ready_count() const;
+
+  // The slot of `member` (a member index of the group) for block `block_index`: a pointer into shared
+  // memory. Empty if the member has no bytes there (windowed member) or is not in member_mask.
+  // REQUIRES: block_index < ready_count().
+  std::span<const std::byte> slot(uint32_t block_index, uint32_t member) const;
+
+  // Copies one part out of a slot with the machine's fastest copy.
+  Status CopyPart(uint32_t block_index, uint32_t member, uint32_t part_index,
+                  std::span<std::byte> to) const;
+
+  // For a second process that Joins this lease.
+  LeaseToken token() const;
+  // False once the daemon revoked it or went away. The memory stays mapped; the bytes may be reused
+  // after Release only, so what was read before is right if is_valid() still holds after the read.
+  bool is_valid() const;
+
+  // Tells the daemon that this process no longer touches the slots. Idempotent.
+  void Release(protocol::EndReason reason = protocol::EndReason::kUnknown);
+
+ private:
+  friend class Client;
+  std::shared_ptr<LeaseState> state_;
+};
+
+// The right to write reserved blocks. Move-only; the destructor aborts what was not committed.
+class WriteLease {
+ public:
+  WriteLease();
+  WriteLease(WriteLease&&) noexcept;
+  WriteLease& operator=(WriteLease&&) noexcept;
+  ~WriteLease();
+
+  // One entry a key of the Reserve, in order: kOk (write it), kExists, kBusy, kNoSpace.
+  std::span<const protocol::ReservedKey> keys() const;
+  bool is_reserved(uint32_t key_index) const;
+
+  // Where to write. Empty unless is_reserved(key_index) and the member is in member_mask.
+  std::span<std::byte> slot(uint32_t key_index, uint32_t member) const;
+
+  // Copies one part into its slot and remembers its checksum for Commit, reading `from` once.
+  // kInvalid if from.size() differs from the Space's part_bytes.
+  Status WritePart(uint32_t key_index, uint32_t member, uint32_t part_index,
+                   std::span<const std::byte> from);
+  // For bytes that another agent wrote into slot(): computes and remembers the part's checksum.
+  Status ChecksumWrittenPart(uint32_t key_index, uint32_t member, uint32_t part_index);
+
+  LeaseToken token() const;
+  bool is_valid() const;
+  // Gives up everything not yet committed. Idempotent.
+  void Abort();
+
+ private:
+  friend class Client;
+  std::shared_ptr<LeaseState> state_;
+};
+
+// One finished asynchronous request. Leases travel inside it.
+struct ClientCompletion {
+  uint64_t user_data = 0;
+  protocol::Verb verb = protocol::Verb::kHello;
+  Status status;
+  ReadLease read_lease;    // kAcquire
+  WriteLease write_lease;  // kReserve
+  uint32_t block_count = 0;  // kPrefetch: blocks on their way or there; kCommit: blocks sealed
+};
+// Called on the Client's background thread (or a thread inside a blocking call); must not block.
+using CompletionCallback = std::function<void(ClientCompletion&&)>;
+
+struct MatchResult {
+  uint32_t block_count = 0;
+  uint32_t token_count = 0;
+  bool is_bound = false;  // a remote member is unknown: an upper bound
+};
+
+class Client {
+ public:
+  // Starts connecting in the background and returns at once; an absent daemon is not an error.
+  // kInvalid (with `*why`) for bad options only.
+  static Result<std::unique_ptr<Client>> Create(const ClientOptions& options,
+                                                std::string* why = nullptr);
+  ~Client();
+  Client(const Client&) = delete;
+  Client& operator=(const Client&) = delete;
+
+  // kOk once the handshake is done; kBusy at the deadline; kInvalid, kUnsupported or kIo with the
+  // daemon's or system's own words in last_error() when it was refused.
+  Status WaitConnected(uint64_t deadline_us);
+  bool is_connected() const;
+  uint64_t boot_id() const;        // 0 while not connected
+  std::string last_error() const;  // the last sentence for a person: what, value, limit, remedy
+
+  // Declares a SpaceGroup. self_mask: members of this process. The daemon's refusal (a named Space with
+  // another spec) is kInvalid with the field and both values in last_error().
+  Result<GroupRef> Open(const SpaceGroupSpec& spec, uint64_t self_mask, uint64_t deadline_us = 0);
+  // Keys of this group under the domain's secret. kGone before the first connection.
+  Result<PrefixHasher> Hasher(GroupRef group) const;
+
+  // ---- blocking, up to the deadline ----
+  Result<MatchResult> Match(GroupRef group, std::span<const BlockKey> keys,
+                            const RequestOptions& options = {});
+  // Returns at the first reply: blocks below DRAM may still be coming, see ReadLease::ready_count and
+  // WaitReady.
+  Result<ReadLease> Acquire(GroupRef group, std::span<const BlockKey> keys,
+                            const RequestOptions& options = {});
+  // Until ready_count() ≥ block_count, no more will come, or the deadline (kBusy).
+  Status WaitReady(const ReadLease& lease, uint32_t block_count, uint64_t deadline_us);
+  Result<uint32_t> Prefetch(GroupRef group, std::span<const BlockKey> keys,
+                            const RequestOptions& options = {});
+  Result<WriteLease> Reserve(GroupRef group, std::span<const BlockKey> keys,
+                             const RequestOptions& options = {});
+  Result<ReadLease> JoinRead(GroupRef group, const LeaseToken& token, uint64_t member_mask);
+  Result<WriteLease> JoinWrite(GroupRef group, const LeaseToken& token, uint64_t member_mask);
+  // Commits every part written since the last Commit. Returns the number of blocks that became
+  // visible. Parts written without a checksum are hashed by the daemon.
+  Result<uint32_t> Commit(WriteLease& lease, const RequestOptions& options = {});
+
+  // ---- asynchronous: kOk means that exactly one completion follows, by the deadline ----
+  // With a callback it is called; without one the completion waits for Poll and event_fd().
+  Status AcquireAsync(GroupRef group, std::span<const BlockKey> keys, const RequestOptions& options,
+                      uint64_t user_data, CompletionCallback callback = nullptr);
+  Status PrefetchAsync(GroupRef group, std::span<const BlockKey> keys,
+                       const RequestOptions& options, uint64_t user_data,
+                       CompletionCallback callback = nullptr);
+  Status ReserveAsync(GroupRef group, std::span<const BlockKey> keys, const RequestOptions& options,
+                      uint64_t user_data, CompletionCallback callback = nullptr);
+  Status CommitAsync(WriteLease& lease, const RequestOptions& options, uint64_t user_data,
+                     CompletionCallback callback = nullptr);
+  // Takes one completion that had no callback. False if there is none.
+  bool Poll(ClientCompletion* completion);
+  // Readable while Poll has something. The descriptor belongs to the Client.
+  int event_fd() const;
+
+  // ---- the rest of the verbs, blocking ----
+  Status Touch(GroupRef group, std::span<const BlockKey> keys, const RequestOptions& options = {});
+  Status Query(GroupRef group, std::span<const BlockKey> keys,
+               std::vector<protocol::QueriedBlock>* blocks, const RequestOptions& options = {});
+  Status WaitPersisted(GroupRef group, std::span<const BlockKey> keys,
+                       const RequestOptions& options = {});
+  // group.index 0xFFFFFFFF: every group of the domain. No keys with kEvictSubtree: everything.
+  Result<protocol::EvictReply> Evict(GroupRef group, std::span<const BlockKey> keys,
+                                     const RequestOptions& options = {});
+  Result<uint32_t> Pin(GroupRef group, std::span<const BlockKey> keys,
+                       const RequestOptions& options = {});
+  Status Reset(GroupRef group);
+  Result<std::string> Stats(uint64_t deadline_us = 0);
+  // One page of a listing; *cursor 0 starts and, on return, ends it.
+  Result<std::vector<protocol::ListEntry>> List(const protocol::ListRequest& request,
+                                                uint64_t* cursor, uint64_t deadline_us = 0);
+
+ private:
+  struct Internals;
+  explicit Client(std::unique_ptr<Internals> internals);
+  std::unique_ptr<Internals> internals_;
+};
+
+}  // namespace terrace
