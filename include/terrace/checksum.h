@@ -1,7 +1,7 @@
-// The checksum tree over one part of a block. A part is cut in 4 KiB leaves; each leaf is hashed with
-// XXH3-64 under a seed, the root is XXH3-128 over the leaf hashes in order, under the same seed. The
-// seed binds the bytes to their identity, so a right-looking block in the wrong place never verifies.
-// Formulas and golden vectors: docs/PROTOCOL.md.
+// The checksum tree over one part of a block. A part is cut in 4 KiB leaves; each leaf is hashed
+// with XXH3-64 under a seed, the root is XXH3-128 over the leaf hashes in order, under the same
+// seed. The seed binds the bytes to their identity, so a right-looking block in the wrong place
+// never verifies. Formulas and golden vectors: docs/PROTOCOL.md.
 #pragma once
 
 #include <array>
@@ -27,7 +27,8 @@ struct PartIdentity {
   uint32_t part_index = 0;
 };
 
-// seed = XXH3_64_withSecret(space ‖ key ‖ commit_id ‖ part_index, secret), all little-endian, 44 bytes.
+// seed = XXH3_64_withSecret(space ‖ key ‖ commit_id ‖ part_index, secret), all little-endian, 44
+// bytes.
 uint64_t ChecksumSeed(const DomainSecret& secret, const PartIdentity& identity);
 
 // Hash of one leaf. REQUIRES: 0 < leaf.size() ≤ kChecksumLeafBytes.
@@ -39,18 +40,11 @@ Checksum ChecksumRoot(std::span<const uint64_t> leaf_hashes, uint64_t seed);
 // Root of `part` in one pass, without allocation.
 Checksum ChecksumPart(std::span<const std::byte> part, uint64_t seed);
 
-// Copies `from` to `to` and returns the root of what was copied, reading memory once: every leaf is
-// hashed while it is in the first-level cache. Uses non-temporal stores where the machine has them;
-// they are fenced before the call returns.
-// REQUIRES: to.size() == from.size(), no overlap.
-Checksum CopyAndChecksumPart(std::span<std::byte> to, std::span<const std::byte> from,
-                             uint64_t seed);
-
-// Incremental form of ChecksumPart for bytes that arrive in pieces; pieces need not align to leaves.
+// Incremental form of ChecksumPart for bytes that arrive in pieces; pieces need not align to
+// leaves, but those that do are hashed where they lie. Never allocates.
 class ChecksumStream {
  public:
   explicit ChecksumStream(uint64_t seed);
-  ~ChecksumStream();
   ChecksumStream(const ChecksumStream&) = delete;
   ChecksumStream& operator=(const ChecksumStream&) = delete;
 
@@ -59,8 +53,10 @@ class ChecksumStream {
   Checksum Finish();
 
  private:
-  alignas(64) std::array<std::byte, 704> state_;  // the hash library's own state
-  std::array<std::byte, kChecksumLeafBytes> leaf_;
+  void AppendLeaf(std::span<const std::byte> leaf);
+
+  alignas(64) std::array<std::byte, 576> root_state_;  // the hash library's own, over leaf hashes
+  std::array<std::byte, kChecksumLeafBytes> leaf_;     // the begun leaf
   size_t leaf_bytes_ = 0;
   uint64_t seed_;
 };

@@ -1,5 +1,5 @@
-// Space: everything that must be equal for KV bytes to be interchangeable. SpaceGroup: the Spaces of
-// one model instance, declared whole; a Block belongs to a SpaceGroup.
+// Space: everything that must be equal for KV bytes to be interchangeable. SpaceGroup: the Spaces
+// of one model instance, declared whole; a Block belongs to a SpaceGroup.
 #pragma once
 
 #include <cstdint>
@@ -16,45 +16,51 @@ inline constexpr uint32_t kPartsPerSpaceMax = 128;
 inline constexpr uint32_t kGroupMembersMax = 64;
 inline constexpr uint64_t kPartAlignmentBytes = 4096;
 inline constexpr size_t kSpaceTextBytesMax = 4096;
+inline constexpr size_t kSpaceStringBytesMax = 512;  // of one field, before escaping
+inline constexpr uint32_t kBlockTokensMax = 65536;
+inline constexpr size_t kGroupNameBytesMax = 128;
 
 enum class AttentionKind : uint8_t { kMha, kGqa, kMla, kSliding, kState };
 
 // One rank's share of one attention group of one model. Every field is part of the identity: specs
 // that differ anywhere are different Spaces.
 struct SpaceSpec {
-  std::string model;                           // model id, as the operator names it; required
-  std::string revision;                        // weights revision or digest; required
-  std::string adapter;                         // LoRA adapter and its revision, or empty
-  std::string dtype;                           // KV element type as really used, e.g. "bf16"; required
-  std::string quantisation;                    // KV quantisation scheme, or empty
-  uint32_t layers = 0;                         // layers in this Space, > 0
-  uint32_t kv_heads = 0;                       // KV heads on this rank, > 0
-  uint32_t head_size = 0;                      // elements per head, > 0
+  std::string model;         // model id, as the operator names it; required
+  std::string revision;      // weights revision or digest; required
+  std::string adapter;       // LoRA adapter and its revision, or empty
+  std::string dtype;         // KV element type as really used, e.g. "bf16"; required
+  std::string quantisation;  // KV quantisation scheme, or empty
+  uint32_t layers = 0;       // layers in this Space, > 0
+  uint32_t kv_heads = 0;     // KV heads on this rank, > 0
+  uint32_t head_size = 0;    // elements per head, > 0
   AttentionKind attention = AttentionKind::kGqa;
-  uint32_t window_tokens = 0;                  // > 0 exactly for kSliding and kState (trailing tokens needed)
-  std::string layout;                          // memory layout id, e.g. "nhd"; required
-  uint32_t block_tokens = 0;                   // tokens per block, > 0
-  uint32_t tp_rank = 0, tp_size = 1;           // tensor parallel
-  uint32_t pp_rank = 0, pp_size = 1;           // pipeline parallel
-  uint32_t cp_rank = 0, cp_size = 1;           // context parallel
-  uint32_t attention_group = 0;                // index among a hybrid model's attention groups
-  std::string salt;                            // cache salt, or empty
-  std::vector<uint64_t> part_bytes;            // payload bytes of each part, in layer order; 1..128 parts
+  uint32_t window_tokens = 0;  // > 0 exactly for kSliding and kState (trailing tokens needed)
+  std::string layout;          // memory layout id, e.g. "nhd"; required
+  uint32_t block_tokens = 0;   // tokens per block, > 0
+  uint32_t tp_rank = 0, tp_size = 1;  // tensor parallel
+  uint32_t pp_rank = 0, pp_size = 1;  // pipeline parallel
+  uint32_t cp_rank = 0, cp_size = 1;  // context parallel
+  uint32_t attention_group = 0;       // index among a hybrid model's attention groups
+  std::string salt;                   // cache salt, or empty
+  std::vector<uint64_t> part_bytes;   // payload bytes of each part, in layer order; 1..128 parts
 
   // Windowed members keep only a trailing window of a prompt.
   bool is_windowed() const { return window_tokens > 0; }
   // Blocks a windowed member needs before position p: ceil(window_tokens / block_tokens).
   uint32_t window_blocks() const;
-  // Bytes of one slot: every part starts at a multiple of kPartAlignmentBytes.
+  // Bytes of one slot: every part starts at a multiple of kPartAlignmentBytes. A valid spec's slot
+  // fits the largest segment.
   uint64_t slot_bytes() const;
   uint64_t part_offset_bytes(uint32_t part_index) const;
 
   // kInvalid with `*why` naming field, value, limit and remedy.
   Status Validate(std::string* why) const;
 
-  // The canonical text: one "field=value\n" per field in a fixed order; strings are percent-escaped.
-  // Equal specs have equal texts and the other way round.
+  // The canonical text: one "field=value\n" per field in a fixed order; strings are
+  // percent-escaped. Equal specs have equal texts and the other way round.
   std::string CanonicalText() const;
+  // Reads exactly what CanonicalText() writes, and nothing else that means the same; says nothing
+  // about Validate(). kInvalid with `*why`, and `*spec` untouched, otherwise.
   static Status Parse(std::string_view canonical_text, SpaceSpec* spec, std::string* why);
 
   // XXH3-128 (no secret) of CanonicalText().
