@@ -1,0 +1,62 @@
+// The seams between the store (plain functions on metadata) and the world: time, randomness, arena
+// memory, and work done by other threads. The daemon's shell implements them with the operating
+// system; simulation with a seed. Through these alone does anything outside enter the store.
+//
+// THREADING: called on the store thread; none blocks.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "terrace/block_key.h"
+#include "terrace/status.h"
+
+namespace terrace {
+
+class Clock {
+ public:
+  virtual ~Clock() = default;
+  virtual uint64_t NowUs() const = 0;   // monotonic
+  virtual uint64_t UnixSeconds() const = 0;
+};
+
+class Random {
+ public:
+  virtual ~Random() = default;
+  virtual uint64_t Next() = 0;  // 64 unpredictable bits (seeded ones in simulation)
+};
+
+// The memory of one domain's arena, by segment. Segments begin unpopulated; only populated ones hold
+// slots.
+class ArenaMemory {
+ public:
+  virtual ~ArenaMemory() = default;
+  // The segment's first byte. REQUIRES: populated.
+  virtual std::byte* SegmentBase(uint32_t segment) = 0;
+  // Populates on another thread; Store::OnSegmentPopulated follows.
+  virtual void BeginPopulate(uint32_t segment) = 0;
+  // Gives the pages back on another thread; Store::OnSegmentPunched follows.
+  virtual void BeginPunch(uint32_t segment) = 0;
+};
+
+// Checksums of slot bytes, computed on a pool.
+using OffloadId = uint64_t;
+struct ChecksumJob {
+  OffloadId id = 0;
+  struct Part {
+    std::span<const std::byte> bytes;
+    uint64_t seed = 0;
+  };
+  std::vector<Part> parts;
+};
+class Offload {
+ public:
+  virtual ~Offload() = default;
+  // kBusy when the queue is full. After kOk, Store::OnChecksumsDone(id, roots) follows with one root a
+  // part, never from inside this call.
+  virtual Status Submit(ChecksumJob job) = 0;
+};
+
+}  // namespace terrace

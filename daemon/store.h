@@ -1,0 +1,233 @@
+// Store: the one owner of metadata. Sessions ask it in plain function calls; it answers at once from
+// what it knows, and tells StoreListener what happens later. It is sans-I/O: bytes move in the tiers
+// and in clients, time and randomness come through seams.h, so a seed replays exactly.
+//
+// THREADING: the store thread only. No call does more than protocol::kBlocksPerTurnMax blocks; longer
+// requests are continued call by call (see AcquireResult, ReserveResult).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "daemon/seams.h"
+#include "terrace/arena_layout.h"
+#include "terrace/block_key.h"
+#include "terrace/checksum.h"
+#include "terrace/prefix_hasher.h"
+#include "terrace/protocol.h"
+#include "terrace/space.h"
+#include "terrace/status.h"
+#include "tiers/tier.h"
+
+namespace terrace {
+
+using SessionId = uint64_t;
+
+// What happens after a call has returned. Called from inside Store methods: the listener must only
+// queue (it may not call the Store).
+class StoreListener {
+ public:
+  virtual ~StoreListener() = default;
+  // Progress of an Acquire or Prefetch; see protocol::Completion.
+  virtual void OnCompletion(SessionId session, uint64_t request_id, Status status,
+                            const protocol::Completion& completion) = 0;
+  // A Wait ended: kOk (all persisted), kBusy (deadline), kNotFound (a key left the cache).
+  virtual void OnWaitDone(SessionId session, uint64_t request_id, Status status) = 0;
+  virtual void OnLeaseRevoked(SessionId session, const LeaseToken& token) = 0;
+  virtual void OnSegmentRevoke(SessionId session, uint32_t segment) = 0;
+};
+
+// One trust boundary. Everything a domain has is its own: arena, index, leases, secret. A session of one
+// domain cannot name anything of another; what it asks for there is kNotFound.
+struct DomainOptions {
+  std::string name;
+  DomainSecret secret{};
+  KeyHash key_hash = KeyHash::kXxh3;
+  uint64_t segment_bytes = kSegmentBytesDefault;
+  uint32_t segments_guaranteed = 0;  // never taken by other domains
+  uint32_t segments_max = 0;         // size of its arena's address space; > 0
+  ArenaMemory* arena = nullptr;      // outlives the Store
+  std::span<std::byte> slot_table;   // segments_max × kSlotRowBytes × rows; daemon-private, zeroed
+  std::vector<Tier*> lower_tiers;    // fastest first; outlive the Store
+};
+
+struct StoreOptions {
+  std::vector<DomainOptions> domains;
+  uint32_t segments_total = 0;          // populated at any time over all domains: the DRAM cap
+  uint32_t segments_spare = 1;          // populated ahead of need, per domain
+  uint32_t lease_ttl_ms = 30'000;       // without a sign of life from any joiner
+  uint32_t sessions_max = 1024;
+  uint32_t groups_max = 256;            // per domain
+  uint32_t blocks_max = 1 << 22;        // per domain
+  uint32_t leases_per_session_max = 4096;
+  uint32_t pending_per_session_max = 1024;  // Acquires with blocks still coming, and Waits
+  uint64_t fenced_bytes_max = 0;        // per domain; above it Reserve answers kNoSpace. > 0
+  uint32_t default_deadline_us = 1'000'000;
+  uint32_t deadline_us_max = 600'000'000;
+};
+
+struct SessionOptions {
+  SessionId id = 0;
+  uint32_t domain_index = 0;
+  uint32_t uid = 0;
+};
+
+struct OpenedGroup {
+  uint32_t group_index = 0;  // within the domain
+  GroupId id;
+  std::vector<protocol::OpenedMember> members;
+};
+
+// A request about keys, as a session passes it on. REQUIRES: keys.size() ≤ kBlocksPerTurnMax.
+struct KeysQuery {
+  SessionId session = 0;
+  uint64_t request_id = 0;
+  uint32_t group_index = 0;
+  uint32_t flags = 0;  // protocol::kKeysFlat, …
+  uint64_t member_mask = 0;
+  BlockKey parent;
+  uint32_t first_position = 0;
+  protocol::Hints hints;
+  std::span<const BlockKey> keys;
+  std::span<const uint64_t> event_hashes;  // empty, or one a key (Reserve)
+};
+
+// Continuation: pass the same object with the next keys until is_finished or no keys are left, then
+// call the matching Finish…. Between calls anything may happen; what is pinned stays pinned.
+struct AcquireResult {
+  protocol::AcquireReply reply;  // counts and token so far
+  std::vector<protocol::BlockSpan> spans;
+  std::vector<SlotAddress> slots;
+  bool is_finished = false;  // the prefix ended: later keys cannot match
+};
+struct MatchResult {
+  protocol::MatchReply reply;
+  std::vector<protocol::BlockSpan> spans;
+  uint64_t state[4] = {};  // the walk's own; see store_match.cc
+  bool is_finished = false;
+};
+struct ReserveResult {
+  protocol::ReserveReply reply;
+  std::vector<protocol::ReservedKey> keys;
+  std::vector<SlotRef> slots;
+  BlockKey last_key;  // parent of the next call's first key
+};
+struct CommitResult {
+  protocol::CommitReply reply;
+  std::vector<StatusCode> entries;
+};
+
+class Store {
+ public:
+  Store(StoreOptions options, Clock& clock, Random& random, Offload& offload,
+        StoreListener& listener);
+  ~Store();
+
+  // ---- sessions ----
+  // kNoSpace above sessions_max.
+  Status OpenSession(const SessionOptions& session);
+  // The control connection ended: its leases are revoked, their slots fenced.
+  void HangUp(SessionId session);
+  // The process cannot touch memory any more: its fences fall. Implies HangUp.
+  void ProofOfDeath(SessionId session);
+  // Any frame from the session: renews its leases' time to live.
+  void SignOfLife(SessionId session);
+
+  // ---- verbs; DESIGN names and meanings, docs/PROTOCOL.md the details ----
+  Result<OpenedGroup> OpenGroup(SessionId session, const SpaceGroupSpec& spec, std::string* why);
+  Status Match(const KeysQuery& query, MatchResult* result);
+  Status Acquire(const KeysQuery& query, AcquireResult* result);
+  // Applies min_tokens, sends the lease off, or releases it when nothing matched.
+  void FinishAcquire(const KeysQuery& query, AcquireResult* result);
+  Status Prefetch(const KeysQuery& query, MatchResult* result);
+  Status JoinRead(SessionId session, const protocol::JoinRequest& request, AcquireResult* result);
+  Status JoinWrite(SessionId session, const protocol::JoinRequest& request, ReserveResult* result);
+  // True if the token names a WriteLease of the session's domain; kNotFound if it names nothing.
+  Result<bool> IsWriteLease(SessionId session, const LeaseToken& token) const;
+  Status Release(SessionId session, const protocol::ReleaseRequest& request);
+  Status Cancel(SessionId session, uint64_t request_id);
+  Status Touch(const KeysQuery& query);
+  Status Renew(SessionId session, const LeaseToken& token);
+  Status Reserve(const KeysQuery& query, ReserveResult* result);
+  void FinishReserve(const KeysQuery& query, ReserveResult* result);
+  // `checksums` holds part_count roots for every entry flagged kCommitHasChecksums, in order.
+  Status Commit(SessionId session, const protocol::CommitRequest& request,
+                std::span<const protocol::CommitEntry> entries,
+                std::span<const Checksum> checksums, CommitResult* result);
+  Status Abort(SessionId session, const LeaseToken& token, std::span<const uint32_t> key_indexes);
+  Status Query(const KeysQuery& query, std::vector<protocol::QueriedBlock>* blocks);
+  // kOk: answered now (all persisted); kBusy: OnWaitDone follows; kUnsupported: no persistent tier.
+  Status Wait(const KeysQuery& query);
+  // Cursors: do at most kBlocksPerTurnMax blocks and say in *cursor whether more is left (0: done).
+  Status Evict(const KeysQuery& query, uint64_t* cursor, protocol::EvictReply* reply);
+  Status Pin(const KeysQuery& query, protocol::PinReply* reply);
+  Status Reset(SessionId session, uint32_t group_index, uint64_t* cursor);
+  Status List(SessionId session, const protocol::ListRequest& request, protocol::ListReply* reply,
+              std::vector<protocol::ListEntry>* entries);
+  Status Unmapped(SessionId session, uint32_t segment);
+
+  // ---- events from other threads, posted to the store thread ----
+  void OnSegmentPopulated(uint32_t domain_index, uint32_t segment, Status status);
+  void OnSegmentPunched(uint32_t domain_index, uint32_t segment, Status status);
+  void OnChecksumsDone(OffloadId id, std::span<const Checksum> roots);
+  // Tiers report to this listener.
+  TierListener& tier_listener();
+  // Deadlines, time to live, expiry, background moves. Call when NextTimerUs() has passed.
+  void OnTimer();
+  // Monotonic microseconds of the next OnTimer, UINT64_MAX for never.
+  uint64_t NextTimerUs() const;
+
+  // True once every domain has one populated segment (or cannot get any, with the reason logged).
+  bool is_ready() const;
+
+  // Counters and sizes for status and metrics; one entry a domain.
+  struct DomainStats;
+  std::vector<DomainStats> Stats() const;
+
+  // Aborts with the invariant's name if one of I1–I8 does not hold. kFull walks everything;
+  // kIncremental looks at what changed since the last call.
+  enum class CheckScope { kIncremental, kFull };
+  void CheckInvariants(CheckScope scope) const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+struct Store::DomainStats {
+  std::string name;
+  uint64_t segment_bytes = 0;
+  uint32_t segments_populated = 0, segments_max = 0, segments_guaranteed = 0;
+  uint64_t slot_bytes_used = 0;      // of populated memory, in slots that hold or await bytes
+  uint64_t slot_bytes_stranded = 0;  // in extents but not in any slot, or free slots of another class
+  uint64_t fenced_bytes = 0;
+  uint32_t session_count = 0, group_count = 0, lease_count = 0, fenced_slot_count = 0;
+  uint64_t block_count = 0, reserved_count = 0, pinned_count = 0;
+  // Counters since start.
+  uint64_t match_requests = 0, match_blocks_asked = 0, match_blocks_hit = 0;
+  uint64_t acquire_requests = 0, acquire_blocks_asked = 0, acquire_blocks_hit = 0;
+  uint64_t acquire_blocks_by_tier[protocol::kTierKindCount] = {};
+  uint64_t blocks_sealed = 0, blocks_evicted = 0, blocks_expired = 0, blocks_corrupt = 0;
+  uint64_t reserve_exists = 0, reserve_busy = 0, reserve_no_space = 0;
+  uint64_t commits_gone = 0, leases_revoked = 0, checksums_verified = 0;
+  uint64_t promotions = 0, promotions_failed = 0, demotions = 0, demotions_failed = 0;
+  struct GroupStats {
+    std::string name;
+    GroupId id;
+    uint32_t member_count = 0, block_tokens = 0;
+    uint64_t block_count = 0, block_bytes = 0;
+    uint64_t acquire_blocks_asked = 0, acquire_blocks_hit = 0;
+  };
+  std::vector<GroupStats> groups;
+  struct LowerTierStats {
+    TierKind kind = TierKind::kNvme;
+    TierStats stats;
+    uint64_t block_count = 0;
+  };
+  std::vector<LowerTierStats> lower_tiers;
+};
+
+}  // namespace terrace

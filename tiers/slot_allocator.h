@@ -1,0 +1,83 @@
+// SlotAllocator: which bytes of a domain's arena belong to which slot. Pure bookkeeping: it never
+// touches the arena, so it runs as well under simulation.
+//
+// A segment holds extents, an extent holds slots of one class (one member's slot size). The extent of
+// a class is the smallest multiple of 2 MiB, at most a segment, that wastes at most 2 % behind its last
+// slot (or the least wasteful one if none does). An empty extent returns to its segment. A segment
+// serves one class's owner while other segments are free, so that a rank pins only its own.
+//
+// Segments: kAbsent → (populate) kFree → kAssigned → kDraining → kRevoking → (punch) kAbsent.
+//
+// THREADING: store thread. LIMITS: segments_max, classes_max.
+// INVARIANT: used + free slot bytes + stranded bytes = bytes of all extents.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "terrace/arena_layout.h"
+#include "terrace/status.h"
+#include "tiers/slot_table.h"
+
+namespace terrace {
+
+enum class SegmentState : uint8_t { kAbsent, kFree, kAssigned, kDraining, kRevoking, kPunching };
+
+class SlotAllocator {
+ public:
+  struct Options {
+    uint64_t segment_bytes = kSegmentBytesDefault;
+    uint32_t segments_max = 0;
+    uint32_t classes_max = 1 << 14;
+    std::span<std::byte> slot_table;  // SlotTableBytes(segment_bytes, segments_max); generations persist
+  };
+  struct Usage {
+    uint64_t used_bytes = 0;      // slots handed out
+    uint64_t free_slot_bytes = 0;  // slots of existing extents not handed out
+    uint64_t waste_bytes = 0;     // behind the last slot of extents
+    uint64_t unassigned_bytes = 0;  // populated and in no extent
+    uint32_t slots_used = 0;
+  };
+
+  explicit SlotAllocator(const Options& options);
+  ~SlotAllocator();
+
+  // A class of slots: `owner` separates members that must not share segments while any are free.
+  // kInvalid if slot_bytes is 0, no multiple of 4 KiB or larger than a segment; kNoSpace above
+  // classes_max.
+  Result<uint32_t> AddClass(uint64_t slot_bytes, uint64_t owner);
+
+  // A slot, row state kReserved. kNoSpace when no populated memory fits: evict, drain, or populate.
+  Result<SlotRef> Allocate(uint32_t class_index);
+  // Gives the slot back and bumps its generation. REQUIRES: IsCurrent(slot), state ≠ kFree.
+  void Free(const SlotRef& slot);
+  // True if `slot` is the present use of a slot in use: the judge of everything a client echoes.
+  bool IsCurrent(const SlotRef& slot) const;
+  SlotRow& row(const SlotRef& slot);
+  const SlotRow& row(const SlotRef& slot) const;
+
+  // The arena grows and shrinks.
+  void SegmentPopulated(uint32_t segment);             // kAbsent → kFree
+  SegmentState segment_state(uint32_t segment) const;
+  void BeginDrain(uint32_t segment);                   // kAssigned or kFree → kDraining: no new slots
+  bool IsDrained(uint32_t segment) const;              // kDraining and no slot in use
+  void SetSegmentState(uint32_t segment, SegmentState state);  // kDraining → kRevoking → kPunching → kAbsent
+  // Slots in use in `segment` (for draining), or in the emptiest extent of a class other than
+  // `for_class` whose bytes would satisfy it (for compaction). Appends to `slots`.
+  void SlotsInSegment(uint32_t segment, std::vector<SlotRef>* slots) const;
+  bool SlotsInEmptiestExtent(uint32_t for_class, std::vector<SlotRef>* slots) const;
+
+  uint64_t slot_bytes(uint32_t class_index) const;
+  uint64_t extent_bytes(uint32_t class_index) const;
+  uint32_t segment_count(SegmentState state) const;
+  Usage usage() const;
+  void CheckInvariants() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace terrace
