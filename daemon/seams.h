@@ -18,7 +18,7 @@ namespace terrace {
 class Clock {
  public:
   virtual ~Clock() = default;
-  virtual uint64_t NowUs() const = 0;   // monotonic
+  virtual uint64_t NowUs() const = 0;  // monotonic
   virtual uint64_t UnixSeconds() const = 0;
 };
 
@@ -28,8 +28,8 @@ class Random {
   virtual uint64_t Next() = 0;  // 64 unpredictable bits (seeded ones in simulation)
 };
 
-// The memory of one domain's arena, by segment. Segments begin unpopulated; only populated ones hold
-// slots.
+// The memory of one domain's arena, by segment. Segments begin unpopulated; only populated ones
+// hold slots.
 class ArenaMemory {
  public:
   virtual ~ArenaMemory() = default;
@@ -54,8 +54,8 @@ struct ChecksumJob {
 class Offload {
  public:
   virtual ~Offload() = default;
-  // kBusy when the queue is full. After kOk, Store::OnChecksumsDone(id, roots) follows with one root a
-  // part, never from inside this call.
+  // kBusy when the queue is full. After kOk, Store::OnChecksumsDone(id, roots) follows with one
+  // root a part, never from inside this call.
   virtual Status Submit(ChecksumJob job) = 0;
 };
 

@@ -1,9 +1,9 @@
-// Store: the one owner of metadata. Sessions ask it in plain function calls; it answers at once from
-// what it knows, and tells StoreListener what happens later. It is sans-I/O: bytes move in the tiers
-// and in clients, time and randomness come through seams.h, so a seed replays exactly.
+// Store: the one owner of metadata. Sessions ask it in plain function calls; it answers at once
+// from what it knows, and tells StoreListener what happens later. It is sans-I/O: bytes move in the
+// tiers and in clients, time and randomness come through seams.h, so a seed replays exactly.
 //
-// THREADING: the store thread only. No call does more than protocol::kBlocksPerTurnMax blocks; longer
-// requests are continued call by call (see AcquireResult, ReserveResult).
+// THREADING: the store thread only. No call does more than protocol::kBlocksPerTurnMax blocks;
+// longer requests are continued call by call (see AcquireResult, ReserveResult).
 #pragma once
 
 #include <cstdint>
@@ -40,8 +40,8 @@ class StoreListener {
   virtual void OnSegmentRevoke(SessionId session, uint32_t segment) = 0;
 };
 
-// One trust boundary. Everything a domain has is its own: arena, index, leases, secret. A session of one
-// domain cannot name anything of another; what it asks for there is kNotFound.
+// One trust boundary. Everything a domain has is its own: arena, index, leases, secret. A session
+// of one domain cannot name anything of another; what it asks for there is kNotFound.
 struct DomainOptions {
   std::string name;
   DomainSecret secret{};
@@ -50,21 +50,21 @@ struct DomainOptions {
   uint32_t segments_guaranteed = 0;  // never taken by other domains
   uint32_t segments_max = 0;         // size of its arena's address space; > 0
   ArenaMemory* arena = nullptr;      // outlives the Store
-  std::span<std::byte> slot_table;   // segments_max × kSlotRowBytes × rows; daemon-private, zeroed
-  std::vector<Tier*> lower_tiers;    // fastest first; outlive the Store
+  std::span<std::byte> slot_table;  // segments_max × kSlotRowBytes × rows; daemon-private, zeroed
+  std::vector<Tier*> lower_tiers;   // fastest first; outlive the Store
 };
 
 struct StoreOptions {
   std::vector<DomainOptions> domains;
-  uint32_t segments_total = 0;          // populated at any time over all domains: the DRAM cap
-  uint32_t segments_spare = 1;          // populated ahead of need, per domain
-  uint32_t lease_ttl_ms = 30'000;       // without a sign of life from any joiner
+  uint32_t segments_total = 0;     // populated at any time over all domains: the DRAM cap
+  uint32_t segments_spare = 1;     // populated ahead of need, per domain
+  uint32_t lease_ttl_ms = 30'000;  // without a sign of life from any joiner
   uint32_t sessions_max = 1024;
-  uint32_t groups_max = 256;            // per domain
-  uint32_t blocks_max = 1 << 22;        // per domain
+  uint32_t groups_max = 256;      // per domain
+  uint32_t blocks_max = 1 << 22;  // per domain
   uint32_t leases_per_session_max = 4096;
   uint32_t pending_per_session_max = 1024;  // Acquires with blocks still coming, and Waits
-  uint64_t fenced_bytes_max = 0;        // per domain; above it Reserve answers kNoSpace. > 0
+  uint64_t fenced_bytes_max = 0;            // per domain; above it Reserve answers kNoSpace. > 0
   uint32_t default_deadline_us = 1'000'000;
   uint32_t deadline_us_max = 600'000'000;
 };
@@ -155,8 +155,8 @@ class Store {
   void FinishReserve(const KeysQuery& query, ReserveResult* result);
   // `checksums` holds part_count roots for every entry flagged kCommitHasChecksums, in order.
   Status Commit(SessionId session, const protocol::CommitRequest& request,
-                std::span<const protocol::CommitEntry> entries,
-                std::span<const Checksum> checksums, CommitResult* result);
+                std::span<const protocol::CommitEntry> entries, std::span<const Checksum> checksums,
+                CommitResult* result);
   Status Abort(SessionId session, const LeaseToken& token, std::span<const uint32_t> key_indexes);
   Status Query(const KeysQuery& query, std::vector<protocol::QueriedBlock>* blocks);
   // kOk: answered now (all persisted); kBusy: OnWaitDone follows; kUnsupported: no persistent tier.
@@ -201,8 +201,9 @@ struct Store::DomainStats {
   std::string name;
   uint64_t segment_bytes = 0;
   uint32_t segments_populated = 0, segments_max = 0, segments_guaranteed = 0;
-  uint64_t slot_bytes_used = 0;      // of populated memory, in slots that hold or await bytes
-  uint64_t slot_bytes_stranded = 0;  // in extents but not in any slot, or free slots of another class
+  uint64_t slot_bytes_used = 0;  // of populated memory, in slots that hold or await bytes
+  // in extents but not in any slot, or free slots of another class
+  uint64_t slot_bytes_stranded = 0;
   uint64_t fenced_bytes = 0;
   uint32_t session_count = 0, group_count = 0, lease_count = 0, fenced_slot_count = 0;
   uint64_t block_count = 0, reserved_count = 0, pinned_count = 0;

@@ -7,10 +7,11 @@
 namespace terrace {
 
 struct Extent {
-  uint64_t position = 0;    // tier-specific: byte offset, slot number, …
+  uint64_t position = 0;  // tier-specific: byte offset, slot number, …
   uint64_t length_bytes = 0;
-  uint32_t shard = 0;       // path, slab file or server
-  uint32_t generation = 0;  // use count of this place, so that a stale extent never reads newer bytes
+  uint32_t shard = 0;  // path, slab file or server
+  // use count of this place, so that a stale extent never reads newer bytes
+  uint32_t generation = 0;
 
   friend bool operator==(const Extent&, const Extent&) = default;
 };

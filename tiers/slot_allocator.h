@@ -1,10 +1,10 @@
 // SlotAllocator: which bytes of a domain's arena belong to which slot. Pure bookkeeping: it never
 // touches the arena, so it runs as well under simulation.
 //
-// A segment holds extents, an extent holds slots of one class (one member's slot size). The extent of
-// a class is the smallest multiple of 2 MiB, at most a segment, that wastes at most 2 % behind its last
-// slot (or the least wasteful one if none does). An empty extent returns to its segment. A segment
-// serves one class's owner while other segments are free, so that a rank pins only its own.
+// A segment holds extents, an extent holds slots of one class (one member's slot size). The extent
+// of a class is the smallest multiple of 2 MiB, at most a segment, that wastes at most 2 % behind
+// its last slot (or the least wasteful one if none does). An empty extent returns to its segment. A
+// segment serves one class's owner while other segments are free, so that a rank pins only its own.
 //
 // Segments: kAbsent → (populate) kFree → kAssigned → kDraining → kRevoking → (punch) kAbsent.
 //
@@ -31,12 +31,13 @@ class SlotAllocator {
     uint64_t segment_bytes = kSegmentBytesDefault;
     uint32_t segments_max = 0;
     uint32_t classes_max = 1 << 14;
-    std::span<std::byte> slot_table;  // SlotTableBytes(segment_bytes, segments_max); generations persist
+    // SlotTableBytes(segment_bytes, segments_max); generations persist
+    std::span<std::byte> slot_table;
   };
   struct Usage {
-    uint64_t used_bytes = 0;      // slots handed out
-    uint64_t free_slot_bytes = 0;  // slots of existing extents not handed out
-    uint64_t waste_bytes = 0;     // behind the last slot of extents
+    uint64_t used_bytes = 0;        // slots handed out
+    uint64_t free_slot_bytes = 0;   // slots of existing extents not handed out
+    uint64_t waste_bytes = 0;       // behind the last slot of extents
     uint64_t unassigned_bytes = 0;  // populated and in no extent
     uint32_t slots_used = 0;
   };
@@ -59,11 +60,12 @@ class SlotAllocator {
   const SlotRow& row(const SlotRef& slot) const;
 
   // The arena grows and shrinks.
-  void SegmentPopulated(uint32_t segment);             // kAbsent → kFree
+  void SegmentPopulated(uint32_t segment);  // kAbsent → kFree
   SegmentState segment_state(uint32_t segment) const;
-  void BeginDrain(uint32_t segment);                   // kAssigned or kFree → kDraining: no new slots
-  bool IsDrained(uint32_t segment) const;              // kDraining and no slot in use
-  void SetSegmentState(uint32_t segment, SegmentState state);  // kDraining → kRevoking → kPunching → kAbsent
+  void BeginDrain(uint32_t segment);       // kAssigned or kFree → kDraining: no new slots
+  bool IsDrained(uint32_t segment) const;  // kDraining and no slot in use
+  // kDraining → kRevoking → kPunching → kAbsent
+  void SetSegmentState(uint32_t segment, SegmentState state);
   // Slots in use in `segment` (for draining), or in the emptiest extent of a class other than
   // `for_class` whose bytes would satisfy it (for compaction). Appends to `slots`.
   void SlotsInSegment(uint32_t segment, std::vector<SlotRef>* slots) const;

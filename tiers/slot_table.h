@@ -1,6 +1,6 @@
-// The slot table: one row for every place a slot can be, kept in daemon-private memory beside the arena
-// (a memfd the clients never see), so that a successor of the daemon keeps generations and fences and
-// can adopt Sealed blocks.
+// The slot table: one row for every place a slot can be, kept in daemon-private memory beside the
+// arena (a memfd the clients never see), so that a successor of the daemon keeps generations and
+// fences and can adopt Sealed blocks.
 #pragma once
 
 #include <cstddef>

@@ -1,11 +1,13 @@
 // Tier: a place below or beside DRAM where bytes can live. It allocates, frees, reads and writes
-// extents, and knows nothing of the index, of policies, or of other tiers. DRAM is the hub: one end of
-// every transfer is arena memory.
+// extents, and knows nothing of the index, of policies, or of other tiers. DRAM is the hub: one end
+// of every transfer is arena memory.
 //
 // THREADING: every method is called on the store thread and returns without blocking; transfers
-// finish later through TierListener, on the store thread, never from inside the call that began them.
-// OWNERSHIP: the buffer of a transfer belongs to the tier until its OnTransferDone. Work is abandoned,
-// never cancelled: a caller that lost interest keeps the buffer and the extent alive until then.
+// finish later through TierListener, on the store thread, never from inside the call that began
+// them.
+// OWNERSHIP: the buffer of a transfer belongs to the tier until its OnTransferDone. Work is
+// abandoned, never cancelled: a caller that lost interest keeps the buffer and the extent alive
+// until then.
 #pragma once
 
 #include <cstddef>
@@ -63,7 +65,8 @@ class Tier {
 
   virtual TierKind kind() const = 0;
 
-  // A place for `length_bytes`. kNoSpace: evict and ask again. kUnsupported: the tier is switched off.
+  // A place for `length_bytes`. kNoSpace: evict and ask again. kUnsupported: the tier is switched
+  // off.
   virtual Result<Extent> Allocate(uint32_t domain_index, uint64_t length_bytes) = 0;
   // REQUIRES: no transfer on `extent` is in flight.
   virtual void Free(const Extent& extent) = 0;

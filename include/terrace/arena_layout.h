@@ -12,7 +12,8 @@ namespace terrace {
 
 inline constexpr uint64_t kArenaPageBytes = 4 * kKiB;
 inline constexpr uint64_t kExtentUnitBytes = 2 * kMiB;
-inline constexpr uint64_t kSegmentBytesDefault = 256 * kMiB;  // unit of CUDA and io_uring registration
+// unit of CUDA and io_uring registration
+inline constexpr uint64_t kSegmentBytesDefault = 256 * kMiB;
 inline constexpr uint64_t kSegmentBytesMax = 256 * kMiB;
 inline constexpr uint64_t kSegmentBytesMin = kExtentUnitBytes;  // tests and tiny machines
 inline constexpr uint32_t kSegmentNone = 0xFFFFFFFF;

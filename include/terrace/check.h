@@ -1,5 +1,5 @@
-// TERRACE_CHECK: an invariant that holds in every build, release included. A daemon that has lost an
-// invariant may serve wrong bytes, so it stops; the cache is rebuilt from what can be verified.
+// TERRACE_CHECK: an invariant that holds in every build, release included. A daemon that has lost
+// an invariant may serve wrong bytes, so it stops; the cache is rebuilt from what can be verified.
 //
 // Never in client/: the library lives inside an engine and must not abort it. There a broken
 // expectation is a Status.
@@ -20,9 +20,9 @@ namespace terrace::internal {
 }  // namespace terrace::internal
 
 // `reason` is a string literal that says why the condition must hold.
-#define TERRACE_CHECK(condition, reason)                                             \
-  do {                                                                               \
-    if (!(condition)) [[unlikely]] {                                                 \
-      ::terrace::internal::CheckFailed(__FILE__, __LINE__, #condition, (reason));    \
-    }                                                                                \
+#define TERRACE_CHECK(condition, reason)                                          \
+  do {                                                                            \
+    if (!(condition)) [[unlikely]] {                                              \
+      ::terrace::internal::CheckFailed(__FILE__, __LINE__, #condition, (reason)); \
+    }                                                                             \
   } while (false)

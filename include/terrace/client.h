@@ -1,15 +1,15 @@
 // libterrace: the in-process client of terraced. An engine opens its SpaceGroup, acquires leases on
 // resident prefixes (pointers into shared memory, no copy), and stores blocks it computed.
 //
-// The engine can always recompute, so every call answers by its deadline: kBusy when time is up or a
-// queue is full, kGone when the daemon went away. The library never throws, aborts, raises a signal or
-// blocks past a deadline, and allocates nothing on the paths of Acquire, Reserve, Commit and Release
-// once its pools are warm.
+// The engine can always recompute, so every call answers by its deadline: kBusy when time is up or
+// a queue is full, kGone when the daemon went away. The library never throws, aborts, raises a
+// signal or blocks past a deadline, and allocates nothing on the paths of Acquire, Reserve, Commit
+// and Release once its pools are warm.
 //
 // THREADING: every method may be called from any thread. One background thread per Client reads
 // replies, runs callbacks, and reconnects; a thread inside a blocking call reads replies itself.
-// FORK: a child of fork() gets kGone from every call and must create its own Client; the arena is not
-// mapped in it.
+// FORK: a child of fork() gets kGone from every call and must create its own Client; the arena is
+// not mapped in it.
 #pragma once
 
 #include <cstddef>
@@ -29,13 +29,13 @@
 namespace terrace {
 
 struct ClientOptions {
-  std::string socket_path;                     // the domain's socket, e.g. /run/terrace/default.sock
-  std::string client_name = "engine";          // shown by `terrace status`; ≤ 31 bytes
-  uint32_t default_deadline_us = 50'000;       // for calls that name none
-  uint32_t reconnect_backoff_ms_max = 1'000;   // retries grow from 10 ms to this, with jitter
-  uint32_t pending_requests_max = 256;         // further requests answer kBusy
-  uint64_t send_buffer_bytes_max = 8 << 20;    // unsent bytes kept; beyond: kBusy
-  uint32_t reply_spin_us = 0;                  // a blocking caller polls this long before it sleeps
+  std::string socket_path;                    // the domain's socket, e.g. /run/terrace/default.sock
+  std::string client_name = "engine";         // shown by `terrace status`; ≤ 31 bytes
+  uint32_t default_deadline_us = 50'000;      // for calls that name none
+  uint32_t reconnect_backoff_ms_max = 1'000;  // retries grow from 10 ms to this, with jitter
+  uint32_t pending_requests_max = 256;        // further requests answer kBusy
+  uint64_t send_buffer_bytes_max = 8 << 20;   // unsent bytes kept; beyond: kBusy
+  uint32_t reply_spin_us = 0;                 // a blocking caller polls this long before it sleeps
 };
 
 // What one session opened: a SpaceGroup and the members this process reads and writes.
@@ -58,8 +58,8 @@ class Client;
 // Shared state behind both lease kinds; see ReadLease and WriteLease.
 struct LeaseState;
 
-// The right to read blocks. Move-only; the destructor releases without waiting. A lease outlives its
-// Client: its pointers stay mapped until it is gone.
+// The right to read blocks. Move-only; the destructor releases without waiting. A lease outlives
+// its Client: its pointers stay mapped until it is gone.
 class ReadLease {
  public:
   ReadLease();
@@ -72,13 +72,14 @@ class ReadLease {
   uint32_t token_count() const;
   std::span<const protocol::BlockSpan> spans() const;
 
-  // Blocks [0, ready_count()) may be read now. Grows as promotions complete; never shrinks while the
-  // lease is valid. After the last completion it may stay below block_count(): the rest is a miss.
+  // Blocks [0, ready_count()) may be read now. Grows as promotions complete; never shrinks while
+  // the lease is valid. After the last completion it may stay below block_count(): the rest is a
+  // miss.
   uint32_t ready_count() const;
 
-  // The slot of `member` (a member index of the group) for block `block_index`: a pointer into shared
-  // memory. Empty if the member has no bytes there (windowed member) or is not in member_mask.
-  // REQUIRES: block_index < ready_count().
+  // The slot of `member` (a member index of the group) for block `block_index`: a pointer into
+  // shared memory. Empty if the member has no bytes there (windowed member) or is not in
+  // member_mask. REQUIRES: block_index < ready_count().
   std::span<const std::byte> slot(uint32_t block_index, uint32_t member) const;
 
   // Copies one part out of a slot with the machine's fastest copy.
@@ -136,8 +137,8 @@ struct ClientCompletion {
   uint64_t user_data = 0;
   protocol::Verb verb = protocol::Verb::kHello;
   Status status;
-  ReadLease read_lease;    // kAcquire
-  WriteLease write_lease;  // kReserve
+  ReadLease read_lease;      // kAcquire
+  WriteLease write_lease;    // kReserve
   uint32_t block_count = 0;  // kPrefetch: blocks on their way or there; kCommit: blocks sealed
 };
 // Called on the Client's background thread (or a thread inside a blocking call); must not block.
@@ -166,8 +167,8 @@ class Client {
   uint64_t boot_id() const;        // 0 while not connected
   std::string last_error() const;  // the last sentence for a person: what, value, limit, remedy
 
-  // Declares a SpaceGroup. self_mask: members of this process. The daemon's refusal (a named Space with
-  // another spec) is kInvalid with the field and both values in last_error().
+  // Declares a SpaceGroup. self_mask: members of this process. The daemon's refusal (a named Space
+  // with another spec) is kInvalid with the field and both values in last_error().
   Result<GroupRef> Open(const SpaceGroupSpec& spec, uint64_t self_mask, uint64_t deadline_us = 0);
   // Keys of this group under the domain's secret. kGone before the first connection.
   Result<PrefixHasher> Hasher(GroupRef group) const;
@@ -175,8 +176,8 @@ class Client {
   // ---- blocking, up to the deadline ----
   Result<MatchResult> Match(GroupRef group, std::span<const BlockKey> keys,
                             const RequestOptions& options = {});
-  // Returns at the first reply: blocks below DRAM may still be coming, see ReadLease::ready_count and
-  // WaitReady.
+  // Returns at the first reply: blocks below DRAM may still be coming, see ReadLease::ready_count
+  // and WaitReady.
   Result<ReadLease> Acquire(GroupRef group, std::span<const BlockKey> keys,
                             const RequestOptions& options = {});
   // Until ready_count() ≥ block_count, no more will come, or the deadline (kBusy).

@@ -34,12 +34,13 @@ class PrefixHasher {
   // Returns the number of keys appended.
   size_t AppendKeys(std::span<const uint32_t> tokens, std::vector<BlockKey>* keys) const;
 
-  // The key after `parent`, for a caller that grows a prompt block by block. `tokens` is exactly one
-  // block. For the first block pass Root().
+  // The key after `parent`, for a caller that grows a prompt block by block. `tokens` is exactly
+  // one block. For the first block pass Root().
   BlockKey Next(const BlockKey& parent, std::span<const uint32_t> tokens) const;
   BlockKey Root() const;
 
-  // Key for an engine's own digest of 16 to 32 opaque bytes: H(GroupId ‖ digest). kInvalid otherwise.
+  // Key for an engine's own digest of 16 to 32 opaque bytes: H(GroupId ‖ digest). kInvalid
+  // otherwise.
   Result<BlockKey> FromDigest(std::span<const std::byte> digest) const;
 
   uint32_t block_tokens() const { return options_.block_tokens; }

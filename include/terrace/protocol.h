@@ -3,8 +3,8 @@
 // frame; this header is its layout.
 //
 // A *message* is one or more frames of the same verb and request id; all but the last carry
-// kFrameMore, and their bodies are concatenated. So a long key list or a long reply is paged, and no
-// frame exceeds frame_bytes_max. Everything a client sends is copied out of the socket once and
+// kFrameMore, and their bodies are concatenated. So a long key list or a long reply is paged, and
+// no frame exceeds frame_bytes_max. Everything a client sends is copied out of the socket once and
 // validated after that; nothing the client says is an address.
 #pragma once
 
@@ -23,8 +23,8 @@ namespace terrace::protocol {
 static_assert(std::endian::native == std::endian::little,
               "frames are little-endian structs; a big-endian port needs byte swaps at this seam");
 
-inline constexpr uint8_t kVersion = 1;     // newest frame version this build speaks
-inline constexpr uint8_t kVersionMin = 1;  // oldest: daemon N serves clients N and N−1
+inline constexpr uint8_t kVersion = 1;          // newest frame version this build speaks
+inline constexpr uint8_t kVersionMin = 1;       // oldest: daemon N serves clients N and N−1
 inline constexpr uint32_t kMagic = 0x31435254;  // "TRC1", first word of Hello
 
 inline constexpr uint32_t kFrameBytesMax = 1 << 20;
@@ -127,12 +127,12 @@ struct HelloRequest {
 // Carries fds in this order: one arena memfd per node (node_count of them), then the life socket.
 struct HelloReply {
   uint64_t session_id = 0;
-  uint8_t version = 0;  // the frame version both will speak
+  uint8_t version = 0;   // the frame version both will speak
   uint8_t key_hash = 0;  // KeyHash
   uint16_t node_count = 0;
   uint32_t frame_bytes_max = kFrameBytesMax;
   uint64_t segment_bytes = 0;
-  uint32_t segments_max = 0;    // segments 0 … segments_max − 1 exist at most, over all nodes
+  uint32_t segments_max = 0;  // segments 0 … segments_max − 1 exist at most, over all nodes
   uint32_t segments_per_node = 0;  // segment s lies in memfd s / segments_per_node
   uint32_t lease_ttl_ms = 0;
   uint32_t keys_per_request_max = kKeysPerRequestMax;
@@ -145,7 +145,8 @@ struct HelloReply {
 struct OpenRequest {
   uint32_t name_bytes = 0;
   uint32_t member_count = 0;
-  uint64_t self_mask = 0;  // members this session reads and writes by default; may be 0 (a scheduler)
+  // members this session reads and writes by default; may be 0 (a scheduler)
+  uint64_t self_mask = 0;
 };
 struct OpenMember {
   uint32_t text_bytes = 0;
@@ -165,8 +166,8 @@ struct OpenedMember {
 
 // ---- Match, Acquire, Prefetch ---------------------------------------------------------------
 // Request flags of the key verbs.
-inline constexpr uint32_t kKeysFlat = 1;         // keys are independent, not a chain
-inline constexpr uint32_t kAcquireFollow = 2;    // also hand out Reserved blocks, part by part
+inline constexpr uint32_t kKeysFlat = 1;          // keys are independent, not a chain
+inline constexpr uint32_t kAcquireFollow = 2;     // also hand out Reserved blocks, part by part
 inline constexpr uint32_t kReserveHasEvents = 4;  // a u64 event hash per key follows the keys
 inline constexpr uint32_t kEvictDryRun = 8;
 inline constexpr uint32_t kEvictSubtree = 16;  // with every descendant
@@ -201,7 +202,8 @@ struct BlockSpan {
 };
 
 // Match reply flags.
-inline constexpr uint32_t kMatchIsBound = 1;  // a remote member is unknown: an upper bound, not a hit
+// a remote member is unknown: an upper bound, not a hit
+inline constexpr uint32_t kMatchIsBound = 1;
 
 // Body: MatchReply, then span_count BlockSpans. Match and Prefetch.
 struct MatchReply {
@@ -211,8 +213,8 @@ struct MatchReply {
   uint32_t flags = 0;
 };
 
-// Body: AcquireReply, span_count BlockSpans, then slot_count SlotAddresses: for every block in order,
-// for every member of member_mask in ascending order. Also the reply to Join on a ReadLease.
+// Body: AcquireReply, span_count BlockSpans, then slot_count SlotAddresses: for every block in
+// order, for every member of member_mask in ascending order. Also the reply to Join on a ReadLease.
 // block_count 0 carries no lease (token is zero) and needs no Release.
 struct AcquireReply {
   LeaseToken token;
@@ -327,8 +329,8 @@ struct QueriedBlock {
 inline constexpr uint8_t kQueriedPersisted = 1;  // data and catalog record are on disk
 inline constexpr uint8_t kQueriedPinned = 2;
 
-// Evict and Pin: body KeysRequest, keys. group_handle 0 means every group of the domain; key_count 0
-// with kEvictSubtree means every block of the group or domain.
+// Evict and Pin: body KeysRequest, keys. group_handle 0 means every group of the domain; key_count
+// 0 with kEvictSubtree means every block of the group or domain.
 struct EvictReply {
   uint64_t block_count = 0;  // with kEvictDryRun: that would be evicted
   uint64_t byte_count = 0;
@@ -367,9 +369,9 @@ struct ListEntry {
   BlockKey parent;
   GroupId group;
   uint64_t byte_count = 0;
-  uint64_t age_ms = 0;       // since it was sealed
-  uint64_t idle_ms = 0;      // since it was last touched
-  uint32_t position = 0;     // in blocks from the root of its chain, as far as known
+  uint64_t age_ms = 0;    // since it was sealed
+  uint64_t idle_ms = 0;   // since it was last touched
+  uint32_t position = 0;  // in blocks from the root of its chain, as far as known
   uint32_t lease_count = 0;
   uint32_t hit_count = 0;
   uint32_t child_count = 0;

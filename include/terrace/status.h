@@ -89,12 +89,11 @@ class [[nodiscard]] Result {
   Status status_;
 };
 
-#define TERRACE_RETURN_IF_ERROR(expression)                  \
-  do {                                                       \
-    if (::terrace::Status terrace_status_ = (expression);    \
-        !terrace_status_.ok()) [[unlikely]] {                \
-      return terrace_status_;                                \
-    }                                                        \
+#define TERRACE_RETURN_IF_ERROR(expression)                                                     \
+  do {                                                                                          \
+    if (::terrace::Status terrace_status_ = (expression); !terrace_status_.ok()) [[unlikely]] { \
+      return terrace_status_;                                                                   \
+    }                                                                                           \
   } while (false)
 
 }  // namespace terrace
