@@ -31,10 +31,11 @@ struct PartIdentity {
 // bytes.
 uint64_t ChecksumSeed(const DomainSecret& secret, const PartIdentity& identity);
 
-// Hash of one leaf. REQUIRES: 0 < leaf.size() ≤ kChecksumLeafBytes.
+// XXH3_64_withSeed(leaf, seed). REQUIRES: 0 < leaf.size() ≤ kChecksumLeafBytes.
 uint64_t ChecksumLeaf(std::span<const std::byte> leaf, uint64_t seed);
 
-// Root over the hashes of all leaves, in order. An empty part has the root of zero leaves.
+// XXH3_128_withSeed over the hashes of all leaves, in order, as u64 little-endian. An empty part
+// has the root of zero leaves.
 Checksum ChecksumRoot(std::span<const uint64_t> leaf_hashes, uint64_t seed);
 
 // Root of `part` in one pass, without allocation.
@@ -56,6 +57,7 @@ class ChecksumStream {
   void AppendLeaf(std::span<const std::byte> leaf);
 
   alignas(64) std::array<std::byte, 576> root_state_;  // the hash library's own, over leaf hashes
+  std::array<std::byte, 192> leaf_secret_;             // what XXH3 derives from seed_
   std::array<std::byte, kChecksumLeafBytes> leaf_;     // the begun leaf
   size_t leaf_bytes_ = 0;
   uint64_t seed_;

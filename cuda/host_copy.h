@@ -1,0 +1,26 @@
+// Copies between an engine's host memory and the arena. Bytes that the copying core will not read
+// again bypass its caches: that is faster than memcpy, and the engine keeps its working set.
+//
+// THREADING: any thread; stores are globally ordered before the call returns, so a plain release
+// store or a message on a socket publishes them.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "terrace/block_key.h"
+
+namespace terrace {
+
+// Copies `from` to `to`. REQUIRES: equal sizes, no overlap.
+void CopyBytes(std::span<std::byte> to, std::span<const std::byte> from);
+
+// Copies `from` to `to` and returns ChecksumPart(from, seed), reading memory once: every leaf is
+// hashed and then copied while it is in the first-level cache. If `from` changes meanwhile, the
+// checksum may be of neither version, so the copy never verifies: it is a miss, not a lie.
+// REQUIRES: equal sizes, no overlap. Fastest where `to` is aligned to 64 bytes, as slots are.
+Checksum CopyAndChecksumPart(std::span<std::byte> to, std::span<const std::byte> from,
+                             uint64_t seed);
+
+}  // namespace terrace
