@@ -72,6 +72,7 @@ system_error thread tuple type_traits typeindex typeinfo unordered_map unordered
 valarray variant vector version errno.h limits.h stdbool.h stddef.h stdint.h
 """.split())
 
+INCLUDE_ROOTS = ("include/", "", "tools/")
 INCLUDE_LINE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 
 
@@ -133,7 +134,7 @@ class Tree:
 
     def _resolve(self, path, quote, name):
         beside = str(pathlib.PurePath(path).parent / name)
-        candidates = [f"include/{name}", name] + ([beside] if quote == '"' else [])
+        candidates = [root + name for root in INCLUDE_ROOTS] + ([beside] if quote == '"' else [])
         return next((c for c in candidates if c in self.text), None)
 
     def closure(self, path):
@@ -416,7 +417,7 @@ def check_headers(tree, cache_file):
     """Compiles each header alone, unless it and all it includes are as when it last passed."""
     compiler = os.environ.get("CXX", "g++")
     flags = ["-std=c++20", "-fsyntax-only", "-Wall", "-Wextra", "-Wno-missing-field-initializers",
-             "-Werror", "-I", str(tree.root), "-I", str(tree.root / "include"), "-x", "c++", "-"]
+             "-Werror", *(f"-I{tree.root / root}" for root in INCLUDE_ROOTS), "-x", "c++", "-"]
     version = subprocess.run([compiler, "--version"], capture_output=True, check=True).stdout
 
     def digest(header):
@@ -426,7 +427,7 @@ def check_headers(tree, cache_file):
 
     def compile_alone(header):
         return subprocess.run([compiler, *flags], input=f'#include "{header}"\n', text=True,
-                              capture_output=True, check=False)
+                              cwd=tree.root, capture_output=True, check=False)
 
     known = set(json.loads(cache_file.read_text())) if cache_file.exists() else set()
     digests = {h: digest(h) for h in tree.headers if h.endswith(".h")}
