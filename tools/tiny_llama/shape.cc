@@ -28,7 +28,7 @@ Shape Shape::Small() {
                .head_size = 32,
                .ffn_width = 352,
                .block_tokens = 16,
-               .context_tokens_max = 8192};
+               .context_tokens_max = 16384};
 }
 
 Status Shape::Validate(std::string* why) const {

@@ -31,7 +31,7 @@ struct Shape {
   uint32_t head_size = 64;
   uint32_t ffn_width = 1408;
   uint32_t block_tokens = 64;
-  uint32_t context_tokens_max = 8192;
+  uint32_t context_tokens_max = 16384;
   double rope_theta = 10000.0;
 
   // A few megabytes of weights and 16 KiB pages: for tests and first steps.

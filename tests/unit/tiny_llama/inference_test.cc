@@ -151,9 +151,9 @@ TEST_F(InferenceTest, RefusalsNameTheLimit) {
   EXPECT_THAT(why, HasSubstr("at least one byte"));
   EXPECT_EQ(RunPrompt(model_, Prompt(9), {.generate_tokens = 0}, &result, &why).code(),
             StatusCode::kInvalid);
-  EXPECT_EQ(RunPrompt(model_, Prompt(8190), {.generate_tokens = 3}, &result, &why).code(),
+  EXPECT_EQ(RunPrompt(model_, Prompt(16382), {.generate_tokens = 3}, &result, &why).code(),
             StatusCode::kInvalid);
-  EXPECT_THAT(why, HasSubstr("the context of 8192 tokens"));
+  EXPECT_THAT(why, HasSubstr("the context of 16384 tokens"));
 }
 
 }  // namespace

@@ -72,7 +72,7 @@ TEST(Shape, RefusalNamesFieldValueAndRemedy) {
   EXPECT_THAT(why, HasSubstr("query_heads is 8: choose a multiple of kv_heads, 3"));
   EXPECT_FALSE((Shape{.head_size = 63}.Validate(&why).ok()));
   EXPECT_FALSE((Shape{.block_tokens = 48}.Validate(&why).ok()));
-  EXPECT_THAT(why, HasSubstr("context_tokens_max is 8192"));
+  EXPECT_THAT(why, HasSubstr("context_tokens_max is 16384"));
   EXPECT_FALSE((Shape{.rope_theta = std::nan("")}.Validate(&why).ok()));
 }
 
