@@ -57,9 +57,10 @@ PURE_CORE = re.compile(
 IMPURE = re.compile(
     r"(asio(/|\.hpp)|boost/asio|spdlog/|liburing|rocksdb/|cuda/|"
     r"(cuda|cuda_runtime|cuda_runtime_api|driver_types|cuda_fp16|cuda_bf16)\.h)")
-# What the sources of include/ may use besides the standard library.
+# What the sources of include/ may use besides the standard library: hashes, and POSIX files.
 INCLUDE_SOURCES_MAY = re.compile(
-    r"(xxhash\.h|xxh_x86dispatch\.h|openssl/.*|[a-z]*intrin\.h|arm_neon\.h)$")
+    r"(xxhash\.h|xxh_x86dispatch\.h|openssl/.*|[a-z]*intrin\.h|arm_neon\.h|"
+    r"fcntl\.h|unistd\.h|sys/stat\.h)$")
 STANDARD_HEADERS = set("""
 algorithm any array atomic barrier bit bitset cassert cctype cerrno cfenv cfloat charconv chrono
 cinttypes climits clocale cmath compare complex concepts condition_variable coroutine csetjmp
@@ -309,7 +310,7 @@ def check_contract_includes(tree):
             if not allowed and not (is_source and INCLUDE_SOURCES_MAY.match(name)):
                 yield Finding(path, number, "contract-includes",
                               f"{name}; include/ uses the standard library only (its sources: "
-                              "xxHash and OpenSSL too)", "Keep the dependency behind a source")
+                              "xxHash, OpenSSL and POSIX files too)", "Keep the dependency behind a source")
 
 
 def check_logging(tree):
