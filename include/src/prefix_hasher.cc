@@ -17,8 +17,8 @@ using IdBytes = std::array<std::byte, 16>;
 constexpr size_t kDigestBytesMin = 16;
 constexpr size_t kDigestBytesMax = 32;
 
-// Messages up to this size (252 tokens) are laid out on the stack, where hashing them in one call
-// costs a third of streaming the two halves.
+// Messages up to this size (252 tokens) are laid out on the stack, where one call takes two thirds
+// of the time that streaming the two halves does (16 tokens: 12 against 17 ns).
 constexpr size_t kOneCallBytesMax = 1024;
 
 template <typename Id>
