@@ -310,7 +310,8 @@ def check_contract_includes(tree):
             if not allowed and not (is_source and INCLUDE_SOURCES_MAY.match(name)):
                 yield Finding(path, number, "contract-includes",
                               f"{name}; include/ uses the standard library only (its sources: "
-                              "xxHash, OpenSSL and POSIX files too)", "Keep the dependency behind a source")
+                              "xxHash, OpenSSL and POSIX files too)",
+                              "Keep the dependency behind a source")
 
 
 def check_logging(tree):

@@ -1,0 +1,181 @@
+#include "daemon/config.h"
+
+#include <unistd.h>
+
+#include <cstdlib>
+#include <set>
+
+#include "daemon/config_keys.h"
+
+namespace terrace {
+namespace {
+
+Status Refuse(std::string* why, std::string sentence) {
+  *why = std::move(sentence);
+  return Status(StatusCode::kInvalid, "the configuration is not valid");
+}
+
+std::string DirectoryOf(const std::string& path) {
+  const size_t slash = path.rfind('/');
+  return slash == 0 || slash == path.npos ? "/" : path.substr(0, slash);
+}
+
+Status DefaultSocket(const ConfigEnvironment& environment, std::string* path, std::string* why) {
+  if (environment.uid == 0) {
+    *path = "/run/terrace/default.sock";
+  } else if (!environment.runtime_dir.empty()) {
+    *path = environment.runtime_dir + "/terrace/default.sock";
+  } else {
+    return Refuse(why,
+                  "no place for the socket: XDG_RUNTIME_DIR is not set and the daemon is not root; "
+                  "name one with --socket or [[domain]] socket");
+  }
+  return Status::Ok();
+}
+
+std::string DefaultStateDir(const ConfigOverrides& overrides,
+                            const ConfigEnvironment& environment) {
+  if (!environment.state_directory.empty()) {
+    return environment.state_directory.substr(0, environment.state_directory.find(':'));
+  }
+  // A socket named on the command line is a private daemon: its state stays with it.
+  if (!overrides.socket_path.empty()) return DirectoryOf(overrides.socket_path);
+  if (environment.uid == 0) return "/var/lib/terrace";
+  if (!environment.state_home.empty()) return environment.state_home + "/terrace";
+  return environment.home.empty() ? "" : environment.home + "/.local/state/terrace";
+}
+
+Status ApplyOverrides(const ConfigOverrides& overrides, DaemonConfig* config, std::string* why) {
+  if (!overrides.dram_bytes.empty()) {
+    const Result<uint64_t> bytes = ParseBytes(overrides.dram_bytes);
+    if (!bytes.ok() || *bytes == 0) {
+      return Refuse(why, "--dram-bytes is '" + overrides.dram_bytes +
+                             "'; write a number of bytes or one with a unit, such as 8GiB");
+    }
+    config->dram_bytes = *bytes;
+  }
+  if (overrides.socket_path.empty()) return Status::Ok();
+  if (config->domains.size() != 1) {
+    return Refuse(why, "--socket names the socket of one domain, but the configuration has " +
+                           std::to_string(config->domains.size()) +
+                           ": set socket in each [[domain]] instead");
+  }
+  config->domains[0].socket_path = overrides.socket_path;
+  return Status::Ok();
+}
+
+Status CheckMemory(const DaemonConfig& config, std::string* why) {
+  const std::string dram = "daemon.dram_bytes is " + FormatBytes(config.dram_bytes);
+  const std::string segment = "daemon.segment_bytes is " + FormatBytes(config.segment_bytes);
+  if (!IsPowerOfTwo(config.segment_bytes)) {
+    return Refuse(why, segment + "; it must be a power of two from " +
+                           FormatBytes(kSegmentBytesMin) + " to " + FormatBytes(kSegmentBytesMax));
+  }
+  const uint64_t segments = config.dram_bytes / config.segment_bytes;
+  if (segments < config.domains.size()) {
+    return Refuse(why, dram + " and " + segment + ": that is " + std::to_string(segments) +
+                           " segments, and each of the " + std::to_string(config.domains.size()) +
+                           " domains needs one at least: raise dram_bytes or lower segment_bytes "
+                           "(not below " +
+                           FormatBytes(kSegmentBytesMin) + ")");
+  }
+  uint64_t guaranteed_bytes = 0;
+  for (const DomainConfig& domain : config.domains) {
+    guaranteed_bytes += RoundUp(domain.dram_guaranteed_bytes, config.segment_bytes);
+    if (domain.dram_guaranteed_bytes > domain.dram_max_bytes) {
+      return Refuse(why, "domain " + domain.name + ": dram_guaranteed_bytes is " +
+                             FormatBytes(domain.dram_guaranteed_bytes) +
+                             ", more than its dram_max_bytes of " +
+                             FormatBytes(domain.dram_max_bytes) + ": lower one or raise the other");
+    }
+    if (domain.dram_max_bytes < config.segment_bytes) {
+      return Refuse(why, "domain " + domain.name + ": dram_max_bytes is " +
+                             FormatBytes(domain.dram_max_bytes) + " and " + segment +
+                             ": a domain needs one segment at least");
+    }
+  }
+  if (guaranteed_bytes > config.dram_bytes) {
+    return Refuse(why, "the domains' dram_guaranteed_bytes, rounded up to segments, sum to " +
+                           FormatBytes(guaranteed_bytes) + ", but " + dram +
+                           ": lower the guarantees or raise dram_bytes");
+  }
+  return Status::Ok();
+}
+
+Status CheckDomains(const DaemonConfig& config, std::string* why) {
+  if (config.domains.size() > kDomainsMax) {
+    return Refuse(why, std::to_string(config.domains.size()) + " domains; the limit is " +
+                           std::to_string(kDomainsMax) + ": run a second daemon");
+  }
+  std::set<std::string> names, sockets;
+  for (const DomainConfig& domain : config.domains) {
+    const std::string shown = "domain '" + domain.name + "'";
+    constexpr std::string_view kNameBytes = "abcdefghijklmnopqrstuvwxyz0123456789-_";
+    if (domain.name.empty() || domain.name.find_first_not_of(kNameBytes) != std::string::npos) {
+      return Refuse(why, shown + ": a domain's name is 1 to 63 of a-z, 0-9, - and _");
+    }
+    if (!names.insert(domain.name).second) {
+      return Refuse(why, shown + " is there twice: names are unique");
+    }
+    if (!domain.socket_path.starts_with('/')) {
+      return Refuse(why, shown + ": socket is '" + domain.socket_path +
+                             "'; write an absolute path of at most 107 bytes");
+    }
+    if (!sockets.insert(domain.socket_path).second) {
+      return Refuse(why, shown + ": socket " + domain.socket_path +
+                             " is another domain's: a domain is its socket, name another path");
+    }
+  }
+  return Status::Ok();
+}
+
+}  // namespace
+
+ConfigEnvironment ConfigEnvironment::OfProcess() {
+  const auto variable = [](const char* name) {
+    const char* value = std::getenv(name);
+    return std::string(value == nullptr ? "" : value);
+  };
+  return {.uid = geteuid(),
+          .runtime_dir = variable("XDG_RUNTIME_DIR"),
+          .state_directory = variable("STATE_DIRECTORY"),
+          .state_home = variable("XDG_STATE_HOME"),
+          .home = variable("HOME")};
+}
+
+Status ResolveConfig(const ConfigOverrides& overrides, const ConfigEnvironment& environment,
+                     DaemonConfig* config, std::string* why) {
+  if (config->domains.empty()) {
+    config->domains.emplace_back();
+    config->domains[0].name = "default";
+    if (overrides.socket_path.empty()) {
+      TERRACE_RETURN_IF_ERROR(DefaultSocket(environment, &config->domains[0].socket_path, why));
+    }
+  }
+  TERRACE_RETURN_IF_ERROR(ApplyOverrides(overrides, config, why));
+  if (config->state_dir.empty()) config->state_dir = DefaultStateDir(overrides, environment);
+  if (!config->state_dir.starts_with('/')) {
+    return Refuse(why, "daemon.state_dir is '" + config->state_dir +
+                           "', which is no absolute path: set it, or HOME");
+  }
+  TERRACE_RETURN_IF_ERROR(CheckDomains(*config, why));
+  for (DomainConfig& domain : config->domains) {
+    if (domain.secret_file.empty()) {
+      domain.secret_file = config->state_dir + "/" + domain.name + ".secret";
+    }
+    if (domain.dram_max_bytes == 0) domain.dram_max_bytes = config->dram_bytes;
+    domain.dram_max_bytes = std::min(domain.dram_max_bytes, config->dram_bytes);
+  }
+  if (config->fenced_bytes_max == 0) {
+    config->fenced_bytes_max = std::max(config->dram_bytes / 4, kArenaPageBytes);
+  }
+  if (config->deadline_default_ms > config->deadline_ms_max) {
+    return Refuse(why, "daemon.deadline_default_ms is " +
+                           std::to_string(config->deadline_default_ms) +
+                           ", more than daemon.deadline_ms_max of " +
+                           std::to_string(config->deadline_ms_max) + ": lower it");
+  }
+  return CheckMemory(*config, why);
+}
+
+}  // namespace terrace

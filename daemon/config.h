@@ -1,0 +1,104 @@
+// The configuration of terraced: one TOML file, every key with a default, units last in names. A
+// key that is not known is refused, never ignored; docs/OPERATIONS.md documents each of them.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "terrace/arena_layout.h"
+#include "terrace/prefix_hasher.h"
+#include "terrace/status.h"
+#include "terrace/units.h"
+
+namespace terrace {
+
+enum class LogLevel : uint8_t { kError, kWarn, kInfo, kDebug };
+enum class LogFormat : uint8_t { kText, kJson };
+enum class HugePages : uint8_t { kAuto, kOn, kOff };
+
+inline constexpr uint32_t kDomainsMax = 64;
+inline constexpr uint32_t kAllowedIdsMax = 256;  // uids or gids of one domain
+
+struct DomainConfig {
+  std::string name;         // 1..63 of a-z 0-9 - _
+  std::string socket_path;  // absolute
+  uint32_t socket_mode = 0660;
+  // Who may connect, beside what the socket's mode says. Absent: the mode alone decides. Present
+  // and empty: nobody.
+  std::optional<std::vector<uint32_t>> allow_uids;
+  std::optional<std::vector<uint32_t>> allow_gids;
+  std::string secret_file;  // empty: <state_dir>/<name>.secret, drawn at the first start
+  KeyHash key_hash = KeyHash::kXxh3;
+  uint64_t dram_guaranteed_bytes = 0;
+  uint64_t dram_max_bytes = 0;  // 0 before ResolveConfig: dram_bytes
+};
+
+struct DaemonConfig {
+  LogLevel log_level = LogLevel::kInfo;
+  LogFormat log_format = LogFormat::kText;
+  uint32_t log_queue_lines_max = 8192;
+  std::string state_dir;  // empty before ResolveConfig
+  uint64_t dram_bytes = 1 * kGiB;
+  uint64_t segment_bytes = kSegmentBytesDefault;
+  uint32_t segments_spare = 1;
+  HugePages hugepages = HugePages::kAuto;
+  uint32_t lease_ttl_ms = 30'000;
+  uint64_t fenced_bytes_max = 0;  // 0 before ResolveConfig: a quarter of dram_bytes
+  uint32_t deadline_default_ms = 1'000;
+  uint32_t deadline_ms_max = 600'000;
+  uint32_t sessions_max = 1024;
+  uint32_t groups_max = 256;
+  uint32_t blocks_max = 1 << 22;
+  uint32_t leases_per_session_max = 4096;
+  uint32_t pending_per_session_max = 1024;
+  uint64_t session_output_bytes_max = 32 * kMiB;
+  uint64_t session_buffers_bytes_max = 512 * kMiB;
+  uint32_t offload_threads = 2;
+  uint32_t offload_jobs_max = 4096;
+  std::vector<DomainConfig> domains;
+};
+
+// What the command line may say over the file.
+struct ConfigOverrides {
+  std::string socket_path;  // of the only domain
+  std::string dram_bytes;   // "8GiB" or a number
+};
+
+// Who runs the daemon and what its surroundings say; decides default paths.
+struct ConfigEnvironment {
+  uint32_t uid = 0;
+  std::string runtime_dir;      // $XDG_RUNTIME_DIR
+  std::string state_directory;  // $STATE_DIRECTORY, set by systemd
+  std::string state_home;       // $XDG_STATE_HOME
+  std::string home;             // $HOME
+
+  static ConfigEnvironment OfProcess();
+};
+
+// Reads TOML text; `origin` names it in refusals. kInvalid with one sentence in `*why`.
+Status ParseConfig(std::string_view toml_text, const std::string& origin, DaemonConfig* config,
+                   std::string* why);
+// The same for a file. kNotFound, kIo or kInvalid.
+Status ReadConfigFile(const std::string& path, DaemonConfig* config, std::string* why);
+
+// Applies `overrides`, fills in what depends on other keys and on who runs the daemon, adds the
+// domain "default" when there is none, and checks what spans several keys. After kOk no field is
+// unset.
+Status ResolveConfig(const ConfigOverrides& overrides, const ConfigEnvironment& environment,
+                     DaemonConfig* config, std::string* why);
+
+// The configuration as TOML that ParseConfig reads back, each key under its one-line meaning.
+std::string PrintConfig(const DaemonConfig& config);
+
+// "daemon.log_level", …, "domain.name", …: every key there is.
+std::vector<std::string> ConfigKeyNames();
+
+// "8GiB", "512 MiB", "4096": kInvalid for anything else. Binary units only (KiB, MiB, GiB, TiB).
+Result<uint64_t> ParseBytes(std::string_view text);
+// The largest unit that divides `value`: 8589934592 → "8GiB".
+std::string FormatBytes(uint64_t value_bytes);
+
+}  // namespace terrace

@@ -1,0 +1,96 @@
+#include "daemon/config_keys.h"
+
+namespace terrace {
+namespace {
+
+using Daemon = DaemonConfig;
+using Domain = DomainConfig;
+
+constexpr uint64_t kDramBytesMax = uint64_t{64} << 40;
+constexpr size_t kPathBytesMax = 4096;
+constexpr size_t kSocketPathBytesMax = 107;  // sun_path
+
+constexpr std::string_view kLogLevels[] = {"error", "warn", "info", "debug"};
+constexpr std::string_view kLogFormats[] = {"text", "json"};
+constexpr std::string_view kHugePages[] = {"auto", "on", "off"};
+constexpr std::string_view kKeyHashes[] = {"xxh3", "sha256"};
+
+template <typename Section, typename Enum, Enum Section::*member>
+constexpr ChoiceField<Section> Choice(std::span<const std::string_view> names) {
+  return {names, [](Section& section, size_t index) { section.*member = static_cast<Enum>(index); },
+          [](const Section& section) { return static_cast<size_t>(section.*member); }};
+}
+
+const ConfigKey<Daemon> kDaemonKeys[] = {
+    {"log_level", Choice<Daemon, LogLevel, &Daemon::log_level>(kLogLevels),
+     "error, warn, info or debug"},
+    {"log_format", Choice<Daemon, LogFormat, &Daemon::log_format>(kLogFormats),
+     "text (key=value) or json, one object a line"},
+    {"log_queue_lines_max", CountField<Daemon>{&Daemon::log_queue_lines_max, 64, 1 << 20},
+     "lines waiting for the log thread; beyond, the oldest are dropped and counted"},
+    {"state_dir", TextField<Daemon>{&Daemon::state_dir, kPathBytesMax},
+     "where drawn secrets are kept"},
+    {"dram_bytes", BytesField<Daemon>{&Daemon::dram_bytes, kSegmentBytesMin, kDramBytesMax},
+     "shared memory over all domains"},
+    {"segment_bytes",
+     BytesField<Daemon>{&Daemon::segment_bytes, kSegmentBytesMin, kSegmentBytesMax},
+     "unit in which memory grows and moves between domains; a power of two"},
+    {"segments_spare", CountField<Daemon>{&Daemon::segments_spare, 1, 1024},
+     "segments populated ahead of need, per domain"},
+    {"hugepages", Choice<Daemon, HugePages, &Daemon::hugepages>(kHugePages),
+     "auto (when there are any), on (refuse to start without) or off"},
+    {"lease_ttl_ms", CountField<Daemon>{&Daemon::lease_ttl_ms, 100, 3'600'000},
+     "a lease without a sign of life for this long is revoked"},
+    {"fenced_bytes_max",
+     BytesField<Daemon>{&Daemon::fenced_bytes_max, kArenaPageBytes, kDramBytesMax},
+     "fenced bytes of a domain above which Reserve answers no space"},
+    {"deadline_default_ms", CountField<Daemon>{&Daemon::deadline_default_ms, 1, 3'600'000},
+     "for requests that name no deadline"},
+    {"deadline_ms_max", CountField<Daemon>{&Daemon::deadline_ms_max, 1, 3'600'000},
+     "longer deadlines are cut to this"},
+    {"sessions_max", CountField<Daemon>{&Daemon::sessions_max, 1, 65'536},
+     "sessions over all domains; the next one is refused"},
+    {"groups_max", CountField<Daemon>{&Daemon::groups_max, 1, 65'536}, "SpaceGroups of a domain"},
+    {"blocks_max", CountField<Daemon>{&Daemon::blocks_max, 1024, 1u << 30},
+     "blocks of a domain, in all tiers"},
+    {"leases_per_session_max", CountField<Daemon>{&Daemon::leases_per_session_max, 1, 1 << 20},
+     "leases a session may hold"},
+    {"pending_per_session_max", CountField<Daemon>{&Daemon::pending_per_session_max, 1, 65'536},
+     "requests of a session with blocks still coming, and Waits"},
+    {"session_output_bytes_max",
+     BytesField<Daemon>{&Daemon::session_output_bytes_max, 20 * kMiB, 1 * kGiB},
+     "unsent bytes kept for a session; a client that does not read beyond it is closed"},
+    {"session_buffers_bytes_max",
+     BytesField<Daemon>{&Daemon::session_buffers_bytes_max, 64 * kMiB, 64 * kGiB},
+     "begun messages and unsent bytes of all sessions together"},
+    {"offload_threads", CountField<Daemon>{&Daemon::offload_threads, 1, 256},
+     "threads that compute checksums"},
+    {"offload_jobs_max", CountField<Daemon>{&Daemon::offload_jobs_max, 16, 1 << 20},
+     "checksum jobs waiting; beyond, they are tried again later"},
+};
+
+const ConfigKey<Domain> kDomainKeys[] = {
+    {"name", TextField<Domain>{&Domain::name, 63}, "unique; 1 to 63 of a-z, 0-9, - and _"},
+    {"socket", TextField<Domain>{&Domain::socket_path, kSocketPathBytesMax},
+     "absolute path of the listening socket"},
+    {"socket_mode", ModeField<Domain>{&Domain::socket_mode}, "permissions of the socket, octal"},
+    {"allow_uids", IdsField<Domain>{&Domain::allow_uids},
+     "users that may connect; absent: whoever the socket's mode lets in"},
+    {"allow_gids", IdsField<Domain>{&Domain::allow_gids},
+     "primary groups that may connect, beside allow_uids"},
+    {"secret_file", TextField<Domain>{&Domain::secret_file, kPathBytesMax},
+     "the domain's secret, equal on all its hosts; see terrace domain new"},
+    {"key_hash", Choice<Domain, KeyHash, &Domain::key_hash>(kKeyHashes),
+     "xxh3, or sha256 where tenants that do not trust each other share the domain"},
+    {"dram_guaranteed_bytes", BytesField<Domain>{&Domain::dram_guaranteed_bytes, 0, kDramBytesMax},
+     "memory no other domain can take"},
+    {"dram_max_bytes", BytesField<Domain>{&Domain::dram_max_bytes, kSegmentBytesMin, kDramBytesMax},
+     "memory this domain never exceeds"},
+};
+
+}  // namespace
+
+std::span<const ConfigKey<DaemonConfig>> DaemonKeys() { return kDaemonKeys; }
+std::span<const ConfigKey<DomainConfig>> DomainKeys() { return kDomainKeys; }
+
+}  // namespace terrace
