@@ -1,0 +1,105 @@
+// FaultTier: any Tier, misbehaving by a seed. It stands between a tier and its listener and makes
+// transfers fail, come short, lie, hang, or be refused; what the interface promises (one completion
+// for each accepted transfer, never inside the call) it keeps.
+//
+// THREADING: one thread. OWNERSHIP: the tier and the listener outlive it.
+#pragma once
+
+#include <array>
+#include <map>
+#include <optional>
+#include <random>
+#include <utility>
+#include <vector>
+
+#include "tiers/tier.h"
+
+namespace terrace::sim {
+
+enum class Fault : uint8_t {
+  kReadFails,        // kIo
+  kWriteFails,       // kIo, though the bytes may have arrived
+  kReadShort,        // kIo, the buffer's second half untouched
+  kWriteShort,       // kIo, the extent's second half garbage
+  kReadFlipsBit,     // kOk, one bit wrong
+  kReadMisdirected,  // kOk, the bytes of another extent of equal length
+  kHangs,            // no completion until ReleaseHung()
+  kBusy,             // the call answers kBusy
+  kNoSpace,          // the call answers kNoSpace
+};
+inline constexpr size_t kFaultCount = 9;
+
+class FaultTier : public Tier, public TierListener {
+ public:
+  // Make this object the listener of `tier`. No fault strikes before SetRate.
+  FaultTier(Tier& tier, uint64_t seed) : tier_(tier), random_(seed) {}
+
+  void SetListener(TierListener* listener) { listener_ = listener; }
+  // How often `fault` strikes, of a million calls it can strike. A transfer suffers one at most.
+  void SetRate(Fault fault, uint32_t rate_ppm) {
+    rates_ppm_[static_cast<size_t>(fault)] = rate_ppm;
+  }
+  // How often it struck so far.
+  uint64_t struck(Fault fault) const { return struck_[static_cast<size_t>(fault)]; }
+  // Off: nothing new begins (kUnsupported); what was begun finishes.
+  void SwitchOff() { is_off_ = true; }
+  void SwitchOn() { is_off_ = false; }
+  // Reports all transfers that hang. Not from inside a call that began one.
+  void ReleaseHung();
+
+  TierKind kind() const override { return tier_.kind(); }
+  Result<Extent> Allocate(uint32_t domain_index, uint64_t length_bytes) override;
+  void Free(const Extent& extent) override;
+  Status Read(TransferId transfer_id, const Extent& extent, std::span<std::byte> into) override;
+  Status Write(TransferId transfer_id, const Extent& extent, const BlockRecord& record,
+               std::span<const std::byte> from) override;
+  uint64_t PredictReadUs(uint64_t length_bytes) const override {
+    return tier_.PredictReadUs(length_bytes);
+  }
+  bool is_persistent() const override { return tier_.is_persistent(); }
+  TierStats stats() const override;
+
+  void OnTransferDone(TransferId transfer_id, Status status) override;
+
+ private:
+  struct Transfer {
+    std::optional<Fault> fault;
+    Extent extent;                   // the caller's
+    Extent moved;                    // another one if misdirected
+    std::span<std::byte> into;       // a read's
+    std::vector<std::byte> scratch;  // a short transfer's bytes
+  };
+  struct Live {
+    Extent extent;
+    uint32_t transfer_count = 0;  // of the caller, hanging ones included
+    uint32_t borrower_count = 0;  // reads misdirected to it
+    bool is_freed = false;        // by the caller, while borrowed
+  };
+  using Place = std::pair<uint32_t, uint64_t>;  // shard, position
+
+  bool Strikes(Fault fault);
+  std::optional<Fault> FirstToStrike(std::initializer_list<Fault> faults);
+  Live* FindLive(const Extent& extent);
+  const Extent* OtherOfEqualLength(const Extent& extent);
+  Status Began(TransferId transfer_id, Status status);
+  void EndBorrowing(const Extent& extent);
+  void Report(TransferId transfer_id, const Extent& extent, Status status);
+
+  Tier& tier_;
+  TierListener* listener_ = nullptr;
+  std::array<uint32_t, kFaultCount> rates_ppm_ = {};
+  std::array<uint64_t, kFaultCount> struck_ = {};
+  std::mt19937_64 random_;
+  bool is_off_ = false;
+  std::map<Place, Live> live_;
+  std::map<TransferId, Transfer> transfers_;
+  struct Hung {
+    TransferId transfer_id = 0;
+    Extent extent;
+    Status status;
+  };
+  std::vector<Hung> hung_;
+  uint64_t failed_transfers_ = 0;
+};
+
+}  // namespace terrace::sim
