@@ -81,12 +81,16 @@ struct OpenedGroup {
   std::vector<protocol::OpenedMember> members;
 };
 
+// In place of a group index: every group of the domain. Sessions translate handles: where a protocol
+// struct with a group_handle is passed on (Join, List), that field holds the group index.
+inline constexpr uint32_t kAllGroups = 0xFFFFFFFF;
+
 // A request about keys, as a session passes it on. REQUIRES: keys.size() ≤ kBlocksPerTurnMax.
 struct KeysQuery {
   SessionId session = 0;
   uint64_t request_id = 0;
-  uint32_t group_index = 0;
-  uint32_t flags = 0;  // protocol::kKeysFlat, …
+  uint32_t group_index = 0;  // kAllGroups only for Evict and Pin
+  uint32_t flags = 0;        // protocol::kKeysFlat, …
   uint64_t member_mask = 0;
   BlockKey parent;
   uint32_t first_position = 0;
