@@ -81,8 +81,8 @@ struct OpenedGroup {
   std::vector<protocol::OpenedMember> members;
 };
 
-// In place of a group index: every group of the domain. Sessions translate handles: where a protocol
-// struct with a group_handle is passed on (Join, List), that field holds the group index.
+// In place of a group index: every group of the domain. Sessions translate handles: where a
+// protocol struct with a group_handle is passed on (Join, List), that field holds the group index.
 inline constexpr uint32_t kAllGroups = 0xFFFFFFFF;
 
 // A request about keys, as a session passes it on. REQUIRES: keys.size() ≤ kBlocksPerTurnMax.
