@@ -63,8 +63,10 @@ struct StoreOptions {
   uint32_t groups_max = 256;      // per domain
   uint32_t blocks_max = 1 << 22;  // per domain
   uint32_t leases_per_session_max = 4096;
-  uint32_t pending_per_session_max = 1024;  // Acquires with blocks still coming, and Waits
-  uint64_t fenced_bytes_max = 0;            // per domain; above it Reserve answers kNoSpace. > 0
+  uint32_t lease_blocks_per_session_max = 1
+                                          << 21;  // over all its leases; beyond, prefixes truncate
+  uint32_t pending_per_session_max = 1024;        // Acquires with blocks still coming, and Waits
+  uint64_t fenced_bytes_max = 0;  // per domain; above it Reserve answers kNoSpace. > 0
   uint32_t default_deadline_us = 1'000'000;
   uint32_t deadline_us_max = 600'000'000;
 };
@@ -91,7 +93,7 @@ struct KeysQuery {
   uint64_t request_id = 0;
   uint32_t group_index = 0;  // kAllGroups only for Evict and Pin
   uint32_t flags = 0;        // protocol::kKeysFlat, …
-  uint64_t member_mask = 0;
+  uint64_t member_mask = 0;  // as meant: the session has put its self_mask where the frame said 0
   BlockKey parent;
   uint32_t first_position = 0;
   protocol::Hints hints;
@@ -99,25 +101,36 @@ struct KeysQuery {
   std::span<const uint64_t> event_hashes;  // empty, or one a key (Reserve)
 };
 
-// Continuation: pass the same object with the next keys until is_finished or no keys are left, then
-// call the matching Finish…. Between calls anything may happen; what is pinned stays pinned.
+// How far a prefix has been walked; the store's own.
+struct PrefixWalk {
+  uint32_t walked_count = 0;          // keys with every full-attention member present
+  uint32_t usable_count = 0;          // the largest prefix at which every window is complete, too
+  std::vector<uint32_t> window_runs;  // per windowed member: blocks present without a gap, to here
+};
+
+// Continuation: pass the same object with the next keys (and first_position advanced by the keys
+// already passed) until is_finished or no keys are left, then call the matching Finish…. Between
+// calls anything may happen; what is pinned stays pinned. A call that fails needs no Finish….
 struct AcquireResult {
   protocol::AcquireReply reply;  // counts and token so far
   std::vector<protocol::BlockSpan> spans;
   std::vector<SlotAddress> slots;
+  PrefixWalk walk;
   bool is_finished = false;  // the prefix ended: later keys cannot match
 };
 struct MatchResult {
   protocol::MatchReply reply;
   std::vector<protocol::BlockSpan> spans;
-  uint64_t state[4] = {};  // the walk's own; see store_match.cc
+  PrefixWalk walk;
   bool is_finished = false;
 };
 struct ReserveResult {
   protocol::ReserveReply reply;
   std::vector<protocol::ReservedKey> keys;
   std::vector<SlotRef> slots;
-  BlockKey last_key;  // parent of the next call's first key
+  BlockKey last_key;             // parent of the next call's first key
+  bool is_out_of_space = false;  // a key of the chain found no room: later ones get none either
+  bool is_finished = false;      // Join only: every key has been answered
 };
 struct CommitResult {
   protocol::CommitReply reply;
@@ -142,12 +155,18 @@ class Store {
 
   // ---- verbs; DESIGN names and meanings, docs/PROTOCOL.md the details ----
   Result<OpenedGroup> OpenGroup(SessionId session, const SpaceGroupSpec& spec, std::string* why);
+  // Complete without a Finish….
   Status Match(const KeysQuery& query, MatchResult* result);
   Status Acquire(const KeysQuery& query, AcquireResult* result);
-  // Applies min_tokens, sends the lease off, or releases it when nothing matched.
+  // Applies min_tokens, sends the lease off, or releases it when nothing matched. Completions of
+  // the request come from later calls only, never before the reply.
   void FinishAcquire(const KeysQuery& query, AcquireResult* result);
   Status Prefetch(const KeysQuery& query, MatchResult* result);
-  Status JoinRead(SessionId session, const protocol::JoinRequest& request, AcquireResult* result);
+  void FinishPrefetch(const KeysQuery& query, MatchResult* result);
+  // Call with the same result until is_finished. The joiner of blocks still coming gets completions
+  // under its own request_id.
+  Status JoinRead(SessionId session, uint64_t request_id, const protocol::JoinRequest& request,
+                  AcquireResult* result);
   Status JoinWrite(SessionId session, const protocol::JoinRequest& request, ReserveResult* result);
   // True if the token names a WriteLease of the session's domain; kNotFound if it names nothing.
   Result<bool> IsWriteLease(SessionId session, const LeaseToken& token) const;
@@ -158,14 +177,20 @@ class Store {
   Status Reserve(const KeysQuery& query, ReserveResult* result);
   void FinishReserve(const KeysQuery& query, ReserveResult* result);
   // `checksums` holds part_count roots for every entry flagged kCommitHasChecksums, in order.
+  // REQUIRES: entries.size() ≤ kBlocksPerTurnMax; of a longer Commit only the last call says
+  // kCommitRelease, and results add up.
   Status Commit(SessionId session, const protocol::CommitRequest& request,
                 std::span<const protocol::CommitEntry> entries, std::span<const Checksum> checksums,
                 CommitResult* result);
   Status Abort(SessionId session, const LeaseToken& token, std::span<const uint32_t> key_indexes);
   Status Query(const KeysQuery& query, std::vector<protocol::QueriedBlock>* blocks);
-  // kOk: answered now (all persisted); kBusy: OnWaitDone follows; kUnsupported: no persistent tier.
+  // Pass all keys call by call, then FinishWait. kOk: go on; kUnsupported: no persistent tier;
+  // kNotFound: a key is not in the cache (no Finish…).
   Status Wait(const KeysQuery& query);
-  // Cursors: do at most kBlocksPerTurnMax blocks and say in *cursor whether more is left (0: done).
+  // kOk: all persisted now; kBusy: OnWaitDone follows.
+  Status FinishWait(const KeysQuery& query);
+  // Cursors: do at most kBlocksPerTurnMax blocks and say in *cursor whether more is left (0: done);
+  // counts in *reply add up. kGone: more cursors were opened meanwhile than are kept; start again.
   Status Evict(const KeysQuery& query, uint64_t* cursor, protocol::EvictReply* reply);
   Status Pin(const KeysQuery& query, protocol::PinReply* reply);
   Status Reset(SessionId session, uint32_t group_index, uint64_t* cursor);
