@@ -1,0 +1,142 @@
+// Request: one client message from decoding to its reply. A request about many keys is worked off
+// in steps of at most kBlocksPerTurnMax blocks, so that a million-token prompt never holds the
+// store thread; between steps it is this object that remembers how far it got.
+//
+//   Begin (decode, check) ─► Step … Step ─► reply() ─► pages
+//                                       └─► waiting: the answer comes later, as news
+//
+// A body that does not have the size its own counts claim is malformed: the connection cannot be
+// believed any further. A count, handle or flag out of range is a bad argument: the session lives.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "daemon/frame_codec.h"
+#include "daemon/store.h"
+#include "terrace/protocol.h"
+
+namespace terrace {
+
+// A SpaceGroup as one session opened it; group_handle h is entry h − 1.
+struct OpenedHandle {
+  uint32_t group_index = 0;
+  uint64_t self_mask = 0;
+  uint32_t member_count = 0;
+};
+
+// What a request knows of its session.
+struct RequestContext {
+  SessionId session = 0;
+  uint64_t boot_id = 0;
+  std::vector<OpenedHandle> handles;  // grows with Open; bounded by the domain's groups_max
+};
+
+class Request {
+ public:
+  enum class Outcome {
+    kMore,       // call Step, again in a later turn if the budget is spent
+    kReply,      // reply() is ready to be cut into pages
+    kWaiting,    // a Wait that OnWaitDone will end
+    kMalformed,  // reply() says why; close the connection after it
+  };
+
+  // Takes the message over; it may borrow from the read buffer until Own().
+  Outcome Begin(Message message, const RequestContext& context);
+  // Goes on, spending blocks of *budget_blocks. REQUIRES: the last outcome was kMore.
+  Outcome Step(RequestContext& context, Store& store, uint32_t* budget_blocks);
+  // Answers without asking the store: a refusal, or kOk and a document.
+  void Answer(const RequestContext& context, Status status, std::string text);
+
+  // Forgets the message and gives memory that a long one took back.
+  void Recycle();
+  // Copies what is still borrowed: the read buffer is about to be used again.
+  void Own() { body_.Own(); }
+
+  protocol::Verb verb() const { return verb_; }
+  uint64_t id() const { return id_; }
+  const MessageBody& body() const { return body_; }
+  // True if completions follow the reply: something is coming, or a writer is followed.
+  bool has_pending_blocks() const;
+  Reply& reply() { return reply_; }
+
+ private:
+  // request.cc: decoding and answering.
+  Outcome BeginKeys(const RequestContext& context, size_t offset_bytes);
+  Status CheckKeys(const RequestContext& context);
+  Status ResolveGroup(const RequestContext& context);
+  Status CheckReplySize();
+  Status Invalid(std::string sentence);
+  Outcome Malformed(const RequestContext& context, const std::string& what);
+  Outcome Fail(const RequestContext& context, Status status);
+  Outcome Finish(const RequestContext& context);
+  void AddResults();
+  void ResetResults();
+
+  // request_keys.cc: the key verbs, step by step.
+  Outcome StepKeys(const RequestContext& context, Store& store, uint32_t* budget_blocks);
+  KeysQuery NextQuery(const RequestContext& context, uint32_t key_count);
+  Status CallKeys(Store& store, const KeysQuery& query);
+  Status CallQuery(Store& store, const KeysQuery& query);
+  Status CallPin(Store& store, const KeysQuery& query);
+  bool is_prefix_finished() const;
+  Status FinishKeys(Store& store, const KeysQuery& query);
+
+  // request_verbs.cc: the other verbs. kInvalid with why_ set refuses the argument; *is_malformed
+  // says that the body's size is wrong.
+  Outcome StepOther(RequestContext& context, Store& store, uint32_t* budget_blocks);
+  Status Act(RequestContext& context, Store& store, bool* is_malformed);
+  Status Open(RequestContext& context, Store& store, bool* is_malformed);
+  Status ReadGroup(SpaceGroupSpec* group, uint64_t* self_mask, bool* is_malformed);
+  Status List(const RequestContext& context, Store& store, protocol::ListRequest request);
+  Outcome StepJoin(const RequestContext& context, Store& store, uint32_t* budget_blocks);
+  Outcome StepCommit(const RequestContext& context, Store& store, uint32_t* budget_blocks);
+  bool ReadCommitStep(const protocol::CommitRequest& commit, uint32_t entry_count);
+  Outcome StepAbort(const RequestContext& context, Store& store, uint32_t* budget_blocks);
+  Outcome StepReset(const RequestContext& context, Store& store, uint32_t* budget_blocks);
+  // Reads a body that is exactly one T.
+  template <typename T>
+  bool ReadWhole(T* value) const {
+    return body_.size_bytes() == sizeof(T) && body_.Read(0, value);
+  }
+
+  protocol::Verb verb_ = protocol::Verb::kHello;
+  uint64_t id_ = 0;
+  MessageBody body_;
+  Reply reply_;
+  std::string why_;  // a refusal's sentence, or the document of Stats
+
+  // Key verbs.
+  bool has_keys_ = false;
+  protocol::KeysRequest keys_;
+  uint32_t group_index_ = kAllGroups;
+  size_t keys_offset_bytes_ = 0;
+  uint32_t next_ = 0;          // next key, commit entry or abort index
+  BlockKey last_key_;          // the key before next_
+  uint64_t cursor_ = 0;        // of Evict and Reset: not 0 while the same step goes on
+  size_t checksums_read_ = 0;  // of Commit
+
+  // Answers as they grow; the reply's arrays point into them.
+  AcquireResult acquire_;
+  MatchResult match_;
+  ReserveResult reserve_;
+  bool is_write_lease_ = false;  // of Join: the answer is in reserve_
+  CommitResult commit_;
+  std::vector<protocol::QueriedBlock> queried_;
+  protocol::EvictReply evicted_;
+  protocol::PinReply pinned_;
+  protocol::OpenReply opened_;
+  std::vector<protocol::OpenedMember> opened_members_;
+  protocol::ListReply list_;
+  std::vector<protocol::ListEntry> list_entries_;
+
+  // Scratch of one step; its capacity stays.
+  std::vector<BlockKey> step_keys_;
+  std::vector<uint64_t> step_events_;
+  std::vector<protocol::CommitEntry> step_entries_;
+  std::vector<Checksum> step_checksums_;
+  std::vector<uint32_t> step_indexes_;
+};
+
+}  // namespace terrace

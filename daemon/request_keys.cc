@@ -1,0 +1,123 @@
+// The verbs about keys, worked off in steps of at most kBlocksPerTurnMax blocks.
+#include <algorithm>
+
+#include "daemon/request.h"
+
+namespace terrace {
+
+using protocol::Verb;
+
+Request::Outcome Request::Step(RequestContext& context, Store& store, uint32_t* budget_blocks) {
+  return has_keys_ ? StepKeys(context, store, budget_blocks)
+                   : StepOther(context, store, budget_blocks);
+}
+
+Request::Outcome Request::StepKeys(const RequestContext& context, Store& store,
+                                   uint32_t* budget_blocks) {
+  // Evict without keys is one call about everything; any other verb without keys is answered empty.
+  if (keys_.key_count == 0 && verb_ != Verb::kEvict) return Finish(context);
+  KeysQuery query;
+  do {
+    if (*budget_blocks == 0) return Outcome::kMore;
+    const uint32_t key_count =
+        std::min({keys_.key_count - next_, *budget_blocks, protocol::kBlocksPerTurnMax});
+    query = NextQuery(context, key_count);
+    *budget_blocks -= std::max(key_count, 1u);
+    const Status called = CallKeys(store, query);
+    if (!called.ok()) return Fail(context, called);
+    if (cursor_ != 0) {
+      *budget_blocks = 0;
+      continue;
+    }
+    next_ += key_count;
+    if (key_count > 0) last_key_ = step_keys_.back();
+  } while (cursor_ != 0 || (next_ < keys_.key_count && !is_prefix_finished()));
+  const Status finished = FinishKeys(store, query);
+  if (verb_ == Verb::kWait && finished.code() == StatusCode::kBusy) return Outcome::kWaiting;
+  return finished.ok() ? Finish(context) : Fail(context, finished);
+}
+
+KeysQuery Request::NextQuery(const RequestContext& context, uint32_t key_count) {
+  step_keys_.resize(key_count);
+  body_.ReadArray(keys_offset_bytes_ + next_ * sizeof(BlockKey), std::span(step_keys_));
+  step_events_.clear();
+  if ((keys_.flags & protocol::kReserveHasEvents) != 0) {
+    step_events_.resize(key_count);
+    body_.ReadArray(
+        keys_offset_bytes_ + keys_.key_count * sizeof(BlockKey) + next_ * sizeof(uint64_t),
+        std::span(step_events_));
+  }
+  const bool is_chain = (keys_.flags & protocol::kKeysFlat) == 0;
+  return {.session = context.session,
+          .request_id = id_,
+          .group_index = group_index_,
+          .flags = keys_.flags,
+          .member_mask = keys_.member_mask,
+          .parent = is_chain && next_ > 0 ? last_key_ : keys_.parent,
+          .first_position = is_chain ? keys_.first_position + next_ : keys_.first_position,
+          .hints = keys_.hints,
+          .keys = step_keys_,
+          .event_hashes = step_events_};
+}
+
+Status Request::CallKeys(Store& store, const KeysQuery& query) {
+  switch (verb_) {
+    case Verb::kMatch:
+      return store.Match(query, &match_);
+    case Verb::kPrefetch:
+      return store.Prefetch(query, &match_);
+    case Verb::kAcquire:
+      return store.Acquire(query, &acquire_);
+    case Verb::kReserve:
+      return store.Reserve(query, &reserve_);
+    case Verb::kTouch:
+      return store.Touch(query);
+    case Verb::kWait:
+      return store.Wait(query);
+    case Verb::kQuery:
+      return CallQuery(store, query);
+    case Verb::kEvict:
+      return store.Evict(query, &cursor_, &evicted_);
+    default:
+      return CallPin(store, query);
+  }
+}
+
+Status Request::CallQuery(Store& store, const KeysQuery& query) {
+  std::vector<protocol::QueriedBlock> step;
+  TERRACE_RETURN_IF_ERROR(store.Query(query, &step));
+  queried_.insert(queried_.end(), step.begin(), step.end());
+  return Status::Ok();
+}
+
+Status Request::CallPin(Store& store, const KeysQuery& query) {
+  protocol::PinReply step;
+  TERRACE_RETURN_IF_ERROR(store.Pin(query, &step));
+  pinned_.block_count += step.block_count;
+  return Status::Ok();
+}
+
+bool Request::is_prefix_finished() const {
+  return (verb_ == Verb::kAcquire && acquire_.is_finished) ||
+         ((verb_ == Verb::kMatch || verb_ == Verb::kPrefetch) && match_.is_finished);
+}
+
+Status Request::FinishKeys(Store& store, const KeysQuery& query) {
+  switch (verb_) {
+    case Verb::kAcquire:
+      store.FinishAcquire(query, &acquire_);
+      return Status::Ok();
+    case Verb::kPrefetch:
+      store.FinishPrefetch(query, &match_);
+      return Status::Ok();
+    case Verb::kReserve:
+      store.FinishReserve(query, &reserve_);
+      return Status::Ok();
+    case Verb::kWait:
+      return store.FinishWait(query);
+    default:
+      return Status::Ok();
+  }
+}
+
+}  // namespace terrace

@@ -1,0 +1,253 @@
+// The verbs that are not about key lists.
+#include <algorithm>
+#include <bit>
+
+#include "daemon/request.h"
+
+namespace terrace {
+
+using protocol::Verb;
+
+Request::Outcome Request::StepOther(RequestContext& context, Store& store,
+                                    uint32_t* budget_blocks) {
+  if (verb_ == Verb::kJoin) return StepJoin(context, store, budget_blocks);
+  if (verb_ == Verb::kCommit) return StepCommit(context, store, budget_blocks);
+  if (verb_ == Verb::kAbort) return StepAbort(context, store, budget_blocks);
+  if (verb_ == Verb::kReset) return StepReset(context, store, budget_blocks);
+  bool is_malformed = false;
+  const Status status = Act(context, store, &is_malformed);
+  if (is_malformed) return Malformed(context, "such a request");
+  return status.ok() ? Finish(context) : Fail(context, status);
+}
+
+Status Request::Act(RequestContext& context, Store& store, bool* is_malformed) {
+  const auto malformed = [is_malformed] {
+    *is_malformed = true;
+    return Status(StatusCode::kInvalid);
+  };
+  switch (verb_) {
+    case Verb::kOpen:
+      return Open(context, store, is_malformed);
+    case Verb::kRelease: {
+      protocol::ReleaseRequest release;
+      return ReadWhole(&release) ? store.Release(context.session, release) : malformed();
+    }
+    case Verb::kCancel: {
+      protocol::CancelRequest cancel;
+      return ReadWhole(&cancel) ? store.Cancel(context.session, cancel.request_id) : malformed();
+    }
+    case Verb::kTouch: {
+      protocol::TouchRequest touch;
+      return ReadWhole(&touch) ? store.Renew(context.session, touch.token) : malformed();
+    }
+    case Verb::kList: {
+      protocol::ListRequest list;
+      return ReadWhole(&list) ? List(context, store, list) : malformed();
+    }
+    case Verb::kUnmapped: {
+      protocol::UnmappedRequest unmapped;
+      return ReadWhole(&unmapped) ? store.Unmapped(context.session, unmapped.segment) : malformed();
+    }
+    default:
+      return Status(StatusCode::kUnsupported, "this verb is answered elsewhere");
+  }
+}
+
+Status Request::ReadGroup(SpaceGroupSpec* group, uint64_t* self_mask, bool* is_malformed) {
+  const Status malformed(StatusCode::kInvalid);
+  *is_malformed = true;
+  protocol::OpenRequest open;
+  if (!body_.Read(0, &open)) return malformed;
+  if (open.name_bytes > kGroupNameBytesMax || open.member_count > kGroupMembersMax) {
+    *is_malformed = false;
+    return Invalid("a group with a name of " + std::to_string(open.name_bytes) + " bytes and " +
+                   std::to_string(open.member_count) + " members; the limits are " +
+                   std::to_string(kGroupNameBytesMax) + " and " + std::to_string(kGroupMembersMax));
+  }
+  size_t offset_bytes = sizeof(open);
+  const auto read_text = [this, &offset_bytes](size_t text_bytes, std::string* text) {
+    text->resize(text_bytes);
+    if (!body_.ReadArray(offset_bytes, std::span(*text))) return false;
+    offset_bytes += text_bytes;
+    return true;
+  };
+  if (!read_text(open.name_bytes, &group->name)) return malformed;
+  for (uint32_t i = 0; i < open.member_count; ++i) {
+    protocol::OpenMember member;
+    std::string text;
+    if (!body_.Read(offset_bytes, &member) || member.text_bytes > kSpaceTextBytesMax) {
+      return malformed;
+    }
+    offset_bytes += sizeof(member);
+    if (!read_text(member.text_bytes, &text)) return malformed;
+    std::string reason;
+    group->members.push_back({.is_remote = member.is_remote != 0});
+    if (!SpaceSpec::Parse(text, &group->members.back().spec, &reason).ok()) {
+      *is_malformed = false;
+      return Invalid("member " + std::to_string(i) + ": " + reason);
+    }
+  }
+  *is_malformed = offset_bytes != body_.size_bytes();
+  *self_mask = open.self_mask;
+  return *is_malformed ? malformed : Status::Ok();
+}
+
+Status Request::Open(RequestContext& context, Store& store, bool* is_malformed) {
+  SpaceGroupSpec group;
+  uint64_t self_mask = 0;
+  TERRACE_RETURN_IF_ERROR(ReadGroup(&group, &self_mask, is_malformed));
+  std::string reason;
+  if (!group.Validate(&reason).ok()) return Invalid(reason);
+  const size_t members = group.members.size();
+  if (members < 64 && (self_mask >> members) != 0) {
+    return Invalid("self mask " + std::to_string(self_mask) + "; the group has " +
+                   std::to_string(members) + " members: set bits below that");
+  }
+  const Result<OpenedGroup> opened = store.OpenGroup(context.session, group, &why_);
+  if (!opened.ok()) return opened.status();
+  // Opened again, a group keeps its handle, with the members of this Open.
+  const OpenedHandle handle{.group_index = opened->group_index,
+                            .self_mask = self_mask,
+                            .member_count = static_cast<uint32_t>(members)};
+  const auto known = std::find_if(
+      context.handles.begin(), context.handles.end(),
+      [&handle](const OpenedHandle& h) { return h.group_index == handle.group_index; });
+  const auto index = static_cast<uint32_t>(known - context.handles.begin());
+  if (known == context.handles.end()) {
+    context.handles.push_back(handle);
+  } else {
+    *known = handle;
+  }
+  opened_members_ = opened->members;
+  opened_ = {.group = opened->id,
+             .group_handle = index + 1,
+             .member_count = static_cast<uint32_t>(opened_members_.size())};
+  return Status::Ok();
+}
+
+Request::Outcome Request::StepJoin(const RequestContext& context, Store& store,
+                                   uint32_t* budget_blocks) {
+  protocol::JoinRequest join;
+  if (!ReadWhole(&join)) return Malformed(context, "such a request");
+  keys_.group_handle = join.group_handle;
+  keys_.member_mask = join.member_mask;
+  if (const Status resolved = ResolveGroup(context); !resolved.ok()) {
+    return Fail(context, resolved);
+  }
+  join.member_mask = keys_.member_mask;
+  join.group_handle = group_index_;
+  const Result<bool> is_write = store.IsWriteLease(context.session, join.token);
+  if (!is_write.ok()) return Fail(context, is_write.status());
+  is_write_lease_ = *is_write;
+  if (*budget_blocks == 0) return Outcome::kMore;
+  *budget_blocks = 0;
+  const Status status = is_write_lease_ ? store.JoinWrite(context.session, join, &reserve_)
+                                        : store.JoinRead(context.session, id_, join, &acquire_);
+  if (!status.ok()) return Fail(context, status);
+  const bool is_finished = is_write_lease_ ? reserve_.is_finished : acquire_.is_finished;
+  return is_finished ? Finish(context) : Outcome::kMore;
+}
+
+Status Request::List(const RequestContext& context, Store& store, protocol::ListRequest request) {
+  if (request.entry_count_max == 0) {
+    return Invalid("List of 0 entries at most; ask for 1 to " +
+                   std::to_string(protocol::kBlocksPerTurnMax));
+  }
+  request.entry_count_max = std::min(request.entry_count_max, protocol::kBlocksPerTurnMax);
+  if (request.group_handle != 0) {
+    keys_.group_handle = request.group_handle;
+    TERRACE_RETURN_IF_ERROR(ResolveGroup(context));
+  }
+  request.group_handle = group_index_;
+  list_entries_.clear();
+  return store.List(context.session, request, &list_, &list_entries_);
+}
+
+// Reads the next entries and the checksums that belong to them.
+bool Request::ReadCommitStep(const protocol::CommitRequest& commit, uint32_t entry_count) {
+  step_entries_.resize(entry_count);
+  const size_t entries_bytes = size_t{commit.entry_count} * sizeof(protocol::CommitEntry);
+  if (!body_.ReadArray(sizeof(commit) + next_ * sizeof(protocol::CommitEntry),
+                       std::span(step_entries_))) {
+    return false;
+  }
+  size_t checksum_count = 0;
+  for (const protocol::CommitEntry& entry : step_entries_) {
+    if ((entry.flags & protocol::kCommitHasChecksums) == 0) continue;
+    if (entry.part_count > kPartsPerSpaceMax) return false;
+    checksum_count += entry.part_count;
+  }
+  step_checksums_.resize(checksum_count);
+  const size_t offset_bytes = sizeof(commit) + entries_bytes + checksums_read_ * sizeof(Checksum);
+  if (!body_.ReadArray(offset_bytes, std::span(step_checksums_))) return false;
+  checksums_read_ += checksum_count;
+  const bool is_last = next_ + entry_count == commit.entry_count;
+  return !is_last || offset_bytes + checksum_count * sizeof(Checksum) == body_.size_bytes();
+}
+
+Request::Outcome Request::StepCommit(const RequestContext& context, Store& store,
+                                     uint32_t* budget_blocks) {
+  protocol::CommitRequest commit;
+  if (!body_.Read(0, &commit)) return Malformed(context, "its head");
+  if ((commit.flags & ~protocol::kCommitRelease) != 0) {
+    return Fail(context, Invalid("commit flags " + std::to_string(commit.flags) +
+                                 "; only 1 (release) is defined"));
+  }
+  const bool is_release = (commit.flags & protocol::kCommitRelease) != 0;
+  do {
+    if (*budget_blocks == 0) return Outcome::kMore;
+    const uint32_t entry_count =
+        std::min({commit.entry_count - next_, *budget_blocks, protocol::kBlocksPerTurnMax});
+    if (!ReadCommitStep(commit, entry_count)) {
+      return Malformed(context, std::to_string(commit.entry_count) + " entries and checksums");
+    }
+    *budget_blocks -= std::max(entry_count, 1u);
+    const bool is_last = next_ + entry_count == commit.entry_count;
+    protocol::CommitRequest part = commit;
+    part.entry_count = entry_count;
+    part.flags = is_last && is_release ? protocol::kCommitRelease : 0;
+    const Status status =
+        store.Commit(context.session, part, step_entries_, step_checksums_, &commit_);
+    if (!status.ok()) return Fail(context, status);
+    next_ += entry_count;
+  } while (next_ < commit.entry_count);
+  return Finish(context);
+}
+
+Request::Outcome Request::StepAbort(const RequestContext& context, Store& store,
+                                    uint32_t* budget_blocks) {
+  protocol::AbortRequest abort;
+  if (!body_.Read(0, &abort) ||
+      body_.size_bytes() != sizeof(abort) + size_t{abort.key_count} * sizeof(uint32_t)) {
+    return Malformed(context, "its key indexes");
+  }
+  do {
+    if (*budget_blocks == 0) return Outcome::kMore;
+    const uint32_t index_count =
+        std::min({abort.key_count - next_, *budget_blocks, protocol::kBlocksPerTurnMax});
+    step_indexes_.resize(index_count);
+    body_.ReadArray(sizeof(abort) + next_ * sizeof(uint32_t), std::span(step_indexes_));
+    *budget_blocks -= std::max(index_count, 1u);
+    const Status status = store.Abort(context.session, abort.token, step_indexes_);
+    if (!status.ok()) return Fail(context, status);
+    next_ += index_count;
+  } while (next_ < abort.key_count);
+  return Finish(context);
+}
+
+Request::Outcome Request::StepReset(const RequestContext& context, Store& store,
+                                    uint32_t* budget_blocks) {
+  protocol::ResetRequest reset;
+  if (!ReadWhole(&reset)) return Malformed(context, "such a request");
+  keys_.group_handle = reset.group_handle;
+  if (const Status resolved = ResolveGroup(context); !resolved.ok()) {
+    return Fail(context, resolved);
+  }
+  if (*budget_blocks == 0) return Outcome::kMore;
+  *budget_blocks = 0;
+  const Status status = store.Reset(context.session, group_index_, &cursor_);
+  if (!status.ok()) return Fail(context, status);
+  return cursor_ != 0 ? Outcome::kMore : Finish(context);
+}
+
+}  // namespace terrace

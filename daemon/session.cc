@@ -1,0 +1,474 @@
+#include "daemon/session.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace terrace {
+
+using protocol::Verb;
+
+namespace {
+
+// What a message costs a turn besides its keys, in blocks: bounds the messages of one turn.
+constexpr uint32_t kMessageCostBlocks = 16;
+constexpr size_t kOutputCapacityKeptBytes = 512 * kKiB;
+
+// Names come from clients and end up on terminals.
+std::string Printable(std::span<const char> text) {
+  std::string shown;
+  for (const char c : text) {
+    if (c == '\0') break;
+    shown += c >= 0x20 && c <= 0x7e ? c : '?';
+  }
+  return shown;
+}
+
+// Verbs whose answer may be followed by news under the same request id.
+bool HasNews(Verb verb) {
+  return verb == Verb::kAcquire || verb == Verb::kPrefetch || verb == Verb::kJoin ||
+         verb == Verb::kWait;
+}
+
+uint32_t Spend(uint32_t budget_blocks, uint32_t cost_blocks) {
+  return budget_blocks - std::min(budget_blocks, cost_blocks);
+}
+
+}  // namespace
+
+const char* CloseReasonName(CloseReason reason) {
+  switch (reason) {
+    case CloseReason::kClientLeft:
+      return "the client left";
+    case CloseReason::kMalformed:
+      return "malformed frame";
+    case CloseReason::kRefused:
+      return "refused at Hello";
+    case CloseReason::kSlowReader:
+      return "the client does not read";
+    case CloseReason::kNoBuffers:
+      return "all sessions together buffer too much";
+  }
+  return "unknown";
+}
+
+struct SessionTable::Session {
+  PeerIdentity peer;
+  std::string client_name;
+  RequestContext context;
+  bool is_open = false;    // Hello was answered, the store knows it
+  bool is_closed = false;  // the connection is gone
+  bool is_ready = false;   // its id is in ready_
+  bool is_dirty = false;   // its id is in dirty_
+  bool is_paused = false;  // the transport waits for ResumeInput
+
+  FrameAssembler frames;
+  std::vector<std::byte> backlog;  // input that a turn's budget left over
+  std::unique_ptr<Request> request;
+  bool is_replying = false;    // its reply is being cut into pages
+  bool is_last_reply = false;  // close after it
+
+  std::vector<uint64_t> pending;  // ids of requests that news will follow
+
+  std::vector<std::byte> output;
+  std::vector<std::byte> held;  // news that waits for the reply under way
+  Transport::Attach attach = Transport::Attach::kNothing;
+  uint64_t unsent_bytes = 0;  // when it last sent
+  size_t buffered_bytes = 0;  // what Account() last counted
+
+  bool has_work() const { return request != nullptr || !backlog.empty(); }
+  bool is_pending(uint64_t id) const {
+    return std::find(pending.begin(), pending.end(), id) != pending.end();
+  }
+  void EndPending(uint64_t id) {
+    const auto found = std::find(pending.begin(), pending.end(), id);
+    if (found == pending.end()) return;
+    *found = pending.back();
+    pending.pop_back();
+  }
+};
+
+SessionTable::SessionTable(SessionTableOptions options, Transport& transport,
+                           StatsSource stats_source)
+    : options_(std::move(options)), stats_source_(std::move(stats_source)), transport_(transport) {
+  TERRACE_CHECK(options_.boot_id != 0, "clients read boot id 0 as no daemon");
+}
+
+SessionTable::~SessionTable() = default;
+
+SessionTable::Session* SessionTable::Find(SessionId id) {
+  const auto found = sessions_.find(id);
+  return found == sessions_.end() ? nullptr : found->second.get();
+}
+
+// ---- from the transport -------------------------------------------------------------------------
+
+Status SessionTable::OnAccept(SessionId id, const PeerIdentity& peer) {
+  TERRACE_CHECK(peer.domain_index < options_.domains.size(), "every socket belongs to a domain");
+  if (sessions_.size() >= options_.connections_max) {
+    return Status(StatusCode::kNoSpace, "too many connections");
+  }
+  auto session = std::make_unique<Session>();
+  session->peer = peer;
+  session->context.session = id;
+  session->context.boot_id = options_.boot_id;
+  sessions_.emplace(id, std::move(session));
+  return Status::Ok();
+}
+
+bool SessionTable::OnBytes(SessionId id, std::span<const std::byte> bytes) {
+  Session* session = Find(id);
+  if (session == nullptr || session->is_closed) return false;
+  if (session->is_open) store_->SignOfLife(id);
+  if (session->has_work()) {
+    session->backlog.insert(session->backlog.end(), bytes.begin(), bytes.end());
+  } else {
+    Work(*session, &bytes);
+    if (session->request != nullptr) session->request->Own();
+    if (!session->is_closed) session->backlog.assign(bytes.begin(), bytes.end());
+  }
+  session->is_paused = session->has_work();
+  const bool wants_more = !session->is_paused && !session->is_closed;
+  EndTurn(*session);
+  Flush();
+  return wants_more;
+}
+
+void SessionTable::OnTurn() {
+  if (ready_.empty()) return;
+  Session* session = Find(ready_.front());
+  ready_.pop_front();
+  if (session == nullptr) return;
+  session->is_ready = false;
+  std::span<const std::byte> input(session->backlog);
+  Work(*session, &input);
+  if (session->request != nullptr) session->request->Own();
+  if (!session->is_closed) {
+    session->backlog.erase(session->backlog.begin(),
+                           session->backlog.end() - static_cast<ptrdiff_t>(input.size()));
+  }
+  if (session->is_paused && !session->has_work() && !session->is_closed) {
+    session->is_paused = false;
+    transport_.ResumeInput(session->context.session);
+  }
+  EndTurn(*session);
+  Flush();
+}
+
+void SessionTable::OnHangUp(SessionId id) {
+  Session* session = Find(id);
+  if (session == nullptr || session->is_closed) return;
+  HangUp(*session);
+  Flush();
+}
+
+void SessionTable::OnProofOfDeath(SessionId id) {
+  Session* session = Find(id);
+  if (session == nullptr) return;
+  if (!session->is_closed) HangUp(*session);
+  if (session->is_open) store_->ProofOfDeath(id);
+  sessions_.erase(id);
+  Flush();
+}
+
+// ---- a session's turn ---------------------------------------------------------------------------
+
+void SessionTable::Work(Session& session, std::span<const std::byte>* input) {
+  uint32_t budget_blocks = protocol::kBlocksPerTurnMax;
+  while (budget_blocks > 0 && !session.is_closed) {
+    if (session.is_replying) {
+      CutPage(session);
+      budget_blocks = 0;
+    } else if (session.request != nullptr) {
+      EndStep(session, session.request->Step(session.context, *store_, &budget_blocks));
+    } else if (TakeMessage(session, input)) {
+      budget_blocks = Spend(budget_blocks, kMessageCostBlocks);
+    } else {
+      return;
+    }
+  }
+}
+
+bool SessionTable::TakeMessage(Session& session, std::span<const std::byte>* input) {
+  Message message;
+  std::string why;
+  const FrameAssembler::Outcome outcome = session.frames.Next(input, &message, &why);
+  if (outcome == FrameAssembler::Outcome::kNeedsMore) return false;
+  session.request = spare_request_ ? std::move(spare_request_) : std::make_unique<Request>();
+  if (outcome == FrameAssembler::Outcome::kMessage) {
+    EndStep(session, BeginRequest(session, std::move(message)));
+    return true;
+  }
+  message.verb = session.frames.last_verb();
+  message.request_id = session.frames.last_request_id();
+  (void)session.request->Begin(std::move(message), session.context);
+  EndStep(session, Refuse(session, Status(StatusCode::kInvalid), std::move(why)));
+  return true;
+}
+
+// Answers with an error and closes.
+Request::Outcome SessionTable::Refuse(Session& session, Status status, std::string sentence) {
+  session.request->Answer(session.context, status, std::move(sentence));
+  return Request::Outcome::kMalformed;
+}
+
+Request::Outcome SessionTable::BeginRequest(Session& session, Message message) {
+  const Verb verb = message.verb;
+  const uint64_t id = message.request_id;
+  Request& request = *session.request;
+  if (verb == Verb::kHello || !session.is_open) {
+    MessageBody body = std::move(message.body);
+    (void)request.Begin({.verb = verb, .request_id = id, .body = {}}, session.context);
+    if (verb == Verb::kHello) return Hello(session, body);
+    return Refuse(session, Status(StatusCode::kInvalid),
+                  std::string(VerbName(verb)) + " before Hello; a connection begins with Hello");
+  }
+  Request::Outcome outcome = request.Begin(std::move(message), session.context);
+  if (session.is_pending(id)) {
+    return Refuse(session, Status(StatusCode::kInvalid),
+                  "request id " + std::to_string(id) +
+                      " is that of a pending request; choose ids that differ");
+  }
+  if (outcome != Request::Outcome::kMore) return outcome;
+  if (verb == Verb::kStats) {
+    request.Answer(session.context, Status::Ok(), stats_source_(session.peer.domain_index));
+    return Request::Outcome::kReply;
+  }
+  if (!HasNews(verb)) return outcome;
+  if (session.pending.size() >= options_.pending_per_session_max) {
+    request.Answer(session.context, Status(StatusCode::kBusy),
+                   std::to_string(session.pending.size()) +
+                       " requests of this session are pending; the limit "
+                       "pending_per_session_max is reached: wait for some, or raise it");
+    return Request::Outcome::kReply;
+  }
+  session.pending.push_back(id);
+  return outcome;
+}
+
+Status SessionTable::CheckHello(const Session& session, const MessageBody& body,
+                                std::string* why) const {
+  protocol::HelloRequest hello;
+  if (session.is_open) {
+    *why = "a second Hello; a connection says it once";
+    return Status(StatusCode::kInvalid);
+  }
+  if (body.size_bytes() != sizeof(hello) || !body.Read(0, &hello) ||
+      hello.magic != protocol::kMagic) {
+    *why = "this is no Hello of the Terrace protocol: is another program talking to this socket?";
+    return Status(StatusCode::kInvalid);
+  }
+  if (hello.version_max < protocol::kVersionMin || hello.version_min > protocol::kVersion) {
+    *why = "the client speaks frame versions " + std::to_string(hello.version_min) + " to " +
+           std::to_string(hello.version_max) + ", this daemon " +
+           std::to_string(protocol::kVersionMin) + " to " + std::to_string(protocol::kVersion) +
+           ": upgrade the older one";
+    return Status(StatusCode::kUnsupported);
+  }
+  return Status::Ok();
+}
+
+Request::Outcome SessionTable::Hello(Session& session, const MessageBody& body) {
+  std::string why;
+  if (const Status checked = CheckHello(session, body, &why); !checked.ok()) {
+    return Refuse(session, checked, std::move(why));
+  }
+  protocol::HelloRequest hello;
+  body.Read(0, &hello);
+  const SessionId id = session.context.session;
+  const Status opened = store_->OpenSession(
+      {.id = id, .domain_index = session.peer.domain_index, .uid = session.peer.uid});
+  if (!opened.ok()) {
+    return Refuse(session, opened,
+                  "no further session: " + std::string(opened.what()) +
+                      "; raise sessions_max, or end sessions that are not needed");
+  }
+  session.is_open = true;
+  session.client_name = Printable(hello.client_name);
+  session.attach = Transport::Attach::kArenaAndLife;
+  const SessionDomain& domain = options_.domains[session.peer.domain_index];
+  protocol::HelloReply reply{
+      .session_id = id,
+      .version = std::min(hello.version_max, protocol::kVersion),
+      .key_hash = static_cast<uint8_t>(domain.key_hash),
+      .node_count = domain.node_count,
+      .segment_bytes = domain.segment_bytes,
+      .segments_max = domain.segments_max,
+      .segments_per_node = domain.segments_per_node,
+      .lease_ttl_ms = options_.lease_ttl_ms,
+  };
+  domain.name.copy(reply.domain_name, sizeof(reply.domain_name) - 1);
+  std::copy(domain.secret.begin(), domain.secret.end(), reply.secret);
+  Reply& answer = session.request->reply();
+  answer.Begin(Verb::kHello, session.request->id(), options_.boot_id, Status::Ok());
+  answer.AddHead(reply);
+  return Request::Outcome::kReply;
+}
+
+void SessionTable::EndStep(Session& session, Request::Outcome outcome) {
+  switch (outcome) {
+    case Request::Outcome::kMore:
+      return;
+    case Request::Outcome::kWaiting:
+      return EndRequest(session);
+    case Request::Outcome::kMalformed:
+      session.is_last_reply = true;
+      break;
+    case Request::Outcome::kReply:
+      if (!session.request->has_pending_blocks()) session.EndPending(session.request->id());
+      break;
+  }
+  session.is_replying = true;
+  CutPage(session);
+}
+
+void SessionTable::CutPage(Session& session) {
+  session.request->reply().AppendPage(&session.output);
+  if (session.request->reply().is_done()) EndRequest(session);
+}
+
+void SessionTable::EndRequest(Session& session) {
+  session.is_replying = false;
+  spare_request_ = std::move(session.request);
+  spare_request_->Recycle();
+  session.output.insert(session.output.end(), session.held.begin(), session.held.end());
+  session.held.clear();
+  if (session.is_last_reply) Close(session, CloseReason::kMalformed);
+}
+
+// ---- news from the store ------------------------------------------------------------------------
+
+void SessionTable::AddNews(Session& session, Verb verb, uint64_t request_id, Status status,
+                           std::span<const std::byte> body) {
+  Reply news;
+  news.Begin(verb, request_id, options_.boot_id, status);
+  news.AddArray(body);
+  news.AppendPage(session.request != nullptr ? &session.held : &session.output);
+  if (!session.is_dirty) dirty_.push_back(session.context.session);
+  session.is_dirty = true;
+}
+
+void SessionTable::OnCompletion(SessionId id, uint64_t request_id, Status status,
+                                const protocol::Completion& completion) {
+  Session* session = Find(id);
+  if (session == nullptr || session->is_closed) return;
+  AddNews(*session, Verb::kCompletion, request_id, status,
+          std::as_bytes(std::span(&completion, 1)));
+  if ((completion.flags & protocol::kCompletionLast) != 0) session->EndPending(request_id);
+}
+
+void SessionTable::OnWaitDone(SessionId id, uint64_t request_id, Status status) {
+  Session* session = Find(id);
+  if (session == nullptr || session->is_closed) return;
+  session->EndPending(request_id);
+  const std::string_view text = status.what();
+  AddNews(*session, Verb::kWait, request_id, status, std::as_bytes(std::span(text)));
+}
+
+void SessionTable::OnLeaseRevoked(SessionId id, const LeaseToken& token) {
+  Session* session = Find(id);
+  if (session == nullptr || session->is_closed) return;
+  const protocol::LeaseRevoked revoked{token};
+  AddNews(*session, Verb::kLeaseRevoked, 0, Status::Ok(), std::as_bytes(std::span(&revoked, 1)));
+}
+
+void SessionTable::OnSegmentRevoke(SessionId id, uint32_t segment) {
+  Session* session = Find(id);
+  if (session == nullptr || session->is_closed) return;
+  const protocol::SegmentRevoke revoke{.segment = segment};
+  AddNews(*session, Verb::kSegmentRevoke, 0, Status::Ok(), std::as_bytes(std::span(&revoke, 1)));
+}
+
+// ---- ends ---------------------------------------------------------------------------------------
+
+void SessionTable::EnqueueWork(Session& session) {
+  if (session.is_ready || session.is_closed) return;
+  session.is_ready = true;
+  ready_.push_back(session.context.session);
+}
+
+// Counts what the session keeps in memory into the sum over all sessions.
+void SessionTable::Account(Session& session) {
+  size_t bytes = session.frames.buffered_bytes() + session.backlog.size() + session.held.size();
+  if (session.request != nullptr) bytes += session.request->body().owned_bytes();
+  buffered_bytes_ = buffered_bytes_ - session.buffered_bytes + bytes;
+  session.buffered_bytes = bytes;
+}
+
+void SessionTable::EndTurn(Session& session) {
+  Account(session);
+  if (session.has_work()) EnqueueWork(session);
+  if (!session.is_dirty) dirty_.push_back(session.context.session);
+  session.is_dirty = true;
+}
+
+void SessionTable::Close(Session& session, CloseReason reason) {
+  // What is in output goes out first; the reply says why.
+  SendOutput(session);
+  transport_.Close(session.context.session, reason);
+  HangUp(session);
+}
+
+void SessionTable::HangUp(Session& session) {
+  session.is_closed = true;
+  if (session.is_open) store_->HangUp(session.context.session);
+  session.request.reset();
+  session.is_replying = false;
+  session.backlog.clear();
+  session.pending.clear();
+  session.output.clear();
+  session.held.clear();
+  session.frames = FrameAssembler();
+  Account(session);
+  if (!session.is_dirty) dirty_.push_back(session.context.session);
+  session.is_dirty = true;
+}
+
+void SessionTable::SendOutput(Session& session) {
+  if (session.output.empty()) return;
+  const Transport::Attach attach = std::exchange(session.attach, Transport::Attach::kNothing);
+  session.unsent_bytes = transport_.Send(session.context.session, session.output, attach);
+  session.output.clear();
+  if (session.output.capacity() > kOutputCapacityKeptBytes) session.output.shrink_to_fit();
+}
+
+void SessionTable::CheckBounds(Session& session) {
+  if (session.unsent_bytes + session.held.size() > options_.output_bytes_max) {
+    Close(session, CloseReason::kSlowReader);
+  } else if (session.backlog.size() > protocol::kMessageBytesMax ||
+             buffered_bytes_ + transport_.unsent_bytes() > options_.buffers_bytes_max) {
+    Close(session, CloseReason::kNoBuffers);
+  }
+}
+
+void SessionTable::Flush() {
+  // Closing a session makes news of others: the list may grow while it is walked.
+  for (size_t i = 0; i < dirty_.size(); ++i) {
+    Session* session = Find(dirty_[i]);
+    if (session == nullptr) continue;
+    session->is_dirty = false;
+    if (!session->is_closed) {
+      SendOutput(*session);
+      CheckBounds(*session);
+    }
+    // Without Hello there is nothing whose end must be proven.
+    if (session->is_closed && !session->is_open) sessions_.erase(session->context.session);
+  }
+  dirty_.clear();
+}
+
+std::vector<SessionSummary> SessionTable::Summaries(uint32_t domain_index, size_t count_max) const {
+  std::vector<SessionSummary> rows;
+  for (const auto& [id, session] : sessions_) {
+    if (rows.size() == count_max) break;
+    if (session->peer.domain_index != domain_index || !session->is_open) continue;
+    rows.push_back({.id = id,
+                    .peer = session->peer,
+                    .client_name = session->client_name,
+                    .group_count = static_cast<uint32_t>(session->context.handles.size()),
+                    .pending_count = static_cast<uint32_t>(session->pending.size()),
+                    .is_hung_up = session->is_closed});
+  }
+  return rows;
+}
+
+}  // namespace terrace

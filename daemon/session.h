@@ -1,0 +1,138 @@
+// SessionTable: all connected clients, between a Transport and the Store. It is sans-I/O: bytes
+// come in, verbs are asked of the store, replies and later news go out.
+//
+// A session answers its requests in order. One that needs more than a turn's worth of blocks goes
+// on turn by turn (OnTurn), sessions taking turns; meanwhile its client is not read from. News
+// about a request never overtakes its reply, nor cut into a paged one.
+//
+//   OnAccept ─► Hello ─► verbs ─► hang-up (revoked, fenced) ─► proof of death (gone)
+//
+//   OnAccept ─► Hello ─► verbs ─► hang-up (revoked, fenced) ─► proof of death
+// message and one request under way, beside those it waits for.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "daemon/request.h"
+#include "daemon/store.h"
+#include "daemon/transport.h"
+
+namespace terrace {
+
+// What Hello tells a client about its domain.
+struct SessionDomain {
+  std::string name;
+  DomainSecret secret{};
+  KeyHash key_hash = KeyHash::kXxh3;
+  uint64_t segment_bytes = kSegmentBytesDefault;
+  uint32_t segments_max = 0;
+  uint32_t segments_per_node = 0;
+  uint16_t node_count = 1;
+};
+
+struct SessionTableOptions {
+  std::vector<SessionDomain> domains;
+  uint64_t boot_id = 0;  // random, not 0
+  uint32_t lease_ttl_ms = 30'000;
+  uint32_t connections_max = 1088;  // sessions and those that have not said Hello
+  uint32_t pending_per_session_max = 1024;
+  uint64_t output_bytes_max = 32 * kMiB;    // unsent, one session
+  uint64_t buffers_bytes_max = 512 * kMiB;  // begun messages and unsent bytes, all sessions
+};
+
+// Who connected, as the kernel says.
+struct PeerIdentity {
+  uint32_t domain_index = 0;
+  uint32_t uid = 0;
+  uint32_t pid = 0;  // 0: of a PID namespace that is not ours to see
+};
+
+// A row of `terrace status`.
+struct SessionSummary {
+  SessionId id = 0;
+  PeerIdentity peer;
+  std::string client_name;
+  uint32_t group_count = 0;
+  uint32_t pending_count = 0;
+  bool is_hung_up = false;  // connection gone, process not yet proven dead
+};
+
+class SessionTable : public StoreListener {
+ public:
+  // Answers Stats for a domain: a JSON document.
+  using StatsSource = std::function<std::string(uint32_t domain_index)>;
+
+  SessionTable(SessionTableOptions options, Transport& transport, StatsSource stats_source);
+  ~SessionTable() override;
+
+  // The store sessions ask. Call once, before anything else; the store outlives the table's use.
+  void Serve(Store& store) { store_ = &store; }
+
+  // ---- from the transport ----
+  // kNoSpace above connections_max: close the connection. REQUIRES: `session` is new, not 0.
+  Status OnAccept(SessionId session, const PeerIdentity& peer);
+  // False: the session has work left; give it no more bytes before ResumeInput.
+  bool OnBytes(SessionId session, std::span<const std::byte> bytes);
+  void OnHangUp(SessionId session);
+  void OnProofOfDeath(SessionId session);
+
+  // Works one session's turn of what OnBytes left. Call from the event loop while has_work().
+  void OnTurn();
+  bool has_work() const { return !ready_.empty(); }
+  // Sends the news that a store event (OnTimer, OnChecksumsDone, …) caused. Every other entry does
+  // so by itself.
+  void Flush();
+
+  // At most `count_max`, of one domain.
+  std::vector<SessionSummary> Summaries(uint32_t domain_index, size_t count_max) const;
+
+ private:
+  struct Session;
+
+  // StoreListener: news, queued only.
+  void OnCompletion(SessionId session, uint64_t request_id, Status status,
+                    const protocol::Completion& completion) override;
+  void OnWaitDone(SessionId session, uint64_t request_id, Status status) override;
+  void OnLeaseRevoked(SessionId session, const LeaseToken& token) override;
+  void OnSegmentRevoke(SessionId session, uint32_t segment) override;
+
+  Session* Find(SessionId id);
+  // One turn of a session: works until nothing is left or the turn's budget is spent.
+  void Work(Session& session, std::span<const std::byte>* input);
+  bool TakeMessage(Session& session, std::span<const std::byte>* input);
+  Request::Outcome BeginRequest(Session& session, Message message);
+  Request::Outcome Refuse(Session& session, Status status, std::string sentence);
+  Status CheckHello(const Session& session, const MessageBody& body, std::string* why) const;
+  Request::Outcome Hello(Session& session, const MessageBody& body);
+  void EndStep(Session& session, Request::Outcome outcome);
+  void CutPage(Session& session);
+  void EndRequest(Session& session);
+  // Appends a message that no request of this moment asked for.
+  void AddNews(Session& session, protocol::Verb verb, uint64_t request_id, Status status,
+               std::span<const std::byte> body);
+  void EnqueueWork(Session& session);
+  void Account(Session& session);
+  void EndTurn(Session& session);
+  void Close(Session& session, CloseReason reason);
+  void HangUp(Session& session);
+  void SendOutput(Session& session);
+  void CheckBounds(Session& session);
+
+  const SessionTableOptions options_;
+  const StatsSource stats_source_;
+  Transport& transport_;
+  Store* store_ = nullptr;
+
+  std::unordered_map<SessionId, std::unique_ptr<Session>> sessions_;
+  std::deque<SessionId> ready_;             // sessions with work left, each once
+  std::vector<SessionId> dirty_;            // sessions with output to send, or to be forgotten
+  std::unique_ptr<Request> spare_request_;  // so that a short request allocates nothing
+  uint64_t buffered_bytes_ = 0;             // begun messages and held news of all sessions
+};
+
+}  // namespace terrace

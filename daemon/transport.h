@@ -1,0 +1,43 @@
+// Transport: how sessions reach their clients. The shell implements it with sockets, simulation
+// with queues; sessions know neither.
+//
+// THREADING: store thread. No call blocks, and none calls back into the SessionTable.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "daemon/store.h"
+
+namespace terrace {
+
+enum class CloseReason : uint8_t {
+  kClientLeft,  // the client ended the connection
+  kMalformed,   // its frames cannot be believed
+  kRefused,     // Hello was answered with an error
+  kSlowReader,  // it does not read what it asked for
+  kNoBuffers,   // all sessions together hold too much
+};
+const char* CloseReasonName(CloseReason reason);
+
+class Transport {
+ public:
+  // What travels beside the bytes: the Hello reply carries the domain's arena memfds and one end of
+  // the session's life socket.
+  enum class Attach { kNothing, kArenaAndLife };
+
+  virtual ~Transport() = default;
+  // Takes whole frames over; sends what the connection takes now and keeps the rest. Returns the
+  // bytes kept for this session. A dead connection swallows them.
+  virtual uint64_t Send(SessionId session, std::span<const std::byte> bytes, Attach attach) = 0;
+  // Bytes kept over all sessions.
+  virtual uint64_t unsent_bytes() const = 0;
+  // No more input is taken from this session until ResumeInput.
+  virtual void ResumeInput(SessionId session) = 0;
+  // Ends the connection once what was sent is out, or at once if it does not drain. No OnHangUp
+  // follows; proof of death still does, if the session had its life socket.
+  virtual void Close(SessionId session, CloseReason reason) = 0;
+};
+
+}  // namespace terrace
