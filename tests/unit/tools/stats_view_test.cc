@@ -1,0 +1,97 @@
+#include "tools/terrace/stats_view.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tools/terrace/status_report.h"
+
+namespace terrace::tools {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+TEST(StatsView, FieldsAreFoundInTheDocumentAndInItsDomain) {
+  auto stats = StatsView::Parse(R"({"version": "1", "domain": {"block_count": 3, "name": "d"}})");
+  ASSERT_TRUE(stats.ok());
+  EXPECT_EQ(stats->Text("version"), "1");
+  EXPECT_EQ(stats->Count("block_count"), 3u);
+  EXPECT_EQ(stats->Text("domain.name"), "d");
+}
+
+TEST(StatsView, WhatIsMissingOrOfAnotherKindIsAbsent) {
+  auto stats = StatsView::Parse(R"({"block_count": "many", "groups": 7, "lease_count": -1})");
+  ASSERT_TRUE(stats.ok());
+  EXPECT_EQ(stats->Count("block_count"), std::nullopt);
+  EXPECT_EQ(stats->Count("lease_count"), std::nullopt);
+  EXPECT_EQ(stats->Count("no.such.thing"), std::nullopt);
+  EXPECT_EQ(stats->Text("nothing"), "");
+  EXPECT_TRUE(stats->Each("groups").empty());
+  EXPECT_TRUE(stats->Counts("groups").empty());
+}
+
+TEST(StatsView, WhatIsNoObjectIsRefused) {
+  for (const char* text : {"", "[]", "{", "3", "{} x"}) {
+    EXPECT_EQ(StatsView::Parse(text).code(), StatusCode::kInvalid) << text;
+  }
+}
+
+TEST(StatsView, GroupsHaveNames) {
+  auto stats = StatsView::Parse(
+      R"({"groups": [{"name": "a", "id": "00000000000000000000000000000005"},
+                     {"name": "b", "id": "broken"}]})");
+  ASSERT_TRUE(stats.ok());
+  const auto names = GroupNamesOf(*stats);
+  ASSERT_EQ(names.size(), 1u);
+  EXPECT_EQ(names.begin()->second, "a");
+  ASSERT_TRUE(FindGroup(*stats, "a").has_value());
+  EXPECT_EQ(FindGroup(*stats, "a")->low, 5u);
+}
+
+TEST(StatsView, AnUnknownGroupIsExplainedWithTheKnownOnes) {
+  auto stats = StatsView::Parse(R"({"groups": [{"name": "llama", "id": "x"}, {"name": "qwen"}]})");
+  ASSERT_TRUE(stats.ok());
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(FindGroup(*stats, "lama"), std::nullopt);
+  EXPECT_THAT(testing::internal::GetCapturedStderr(),
+              AllOf(HasSubstr("no group 'lama'"), HasSubstr("llama, qwen")));
+}
+
+TEST(StatusReport, AFullDocumentIsSummedUp) {
+  auto stats = StatsView::Parse(R"({
+    "version": "0.1.0", "boot_id": "77", "pid": 12, "uptime_ms": 65000,
+    "domain": {"name": "chat",
+      "segment_bytes": 1048576, "segments_populated": 2, "segments_max": 4,
+      "slot_bytes_used": 1048576, "slot_bytes_stranded": 1024, "fenced_bytes": 0,
+      "block_count": 1234, "lease_count": 2, "session_count": 3,
+      "acquire_blocks_asked": 200, "acquire_blocks_hit": 150,
+      "acquire_blocks_by_tier": [0, 100, 50, 0]},
+    "groups": [{"name": "llama", "id": "05", "member_count": 8, "block_count": 1234,
+                "block_bytes": 1048576,
+                "acquire_blocks_asked": 200, "acquire_blocks_hit": 150}],
+    "lower_tiers": [{"kind": "nvme", "block_count": 7, "used_bytes": 1024,
+                     "capacity_bytes": 4096, "is_healthy": false}],
+    "sessions": [{"client_name": "engine", "id": "01", "pid": 99, "is_hung_up": true}]})");
+  ASSERT_TRUE(stats.ok());
+  const std::string text = RenderStatus(*stats);
+  EXPECT_THAT(text, HasSubstr("domain    chat\n"));
+  EXPECT_THAT(text, HasSubstr("version 0.1.0, up 1 min 5 s, pid 12, boot 77"));
+  EXPECT_THAT(text, HasSubstr("1.0 MiB used (50.0 % of populated), 2.0 MiB populated of at most "
+                              "4.0 MiB"));
+  EXPECT_THAT(text, HasSubstr("1,234 resident"));
+  EXPECT_THAT(text, HasSubstr("150 of 200 blocks acquired (75.0 %)"));
+  EXPECT_THAT(text, HasSubstr("by tier: dram 50.0 %, nvme 25.0 %"));
+  EXPECT_THAT(text, HasSubstr("llama"));
+  EXPECT_THAT(text, HasSubstr("nvme      7 blocks, 1.0 KiB used of 4.0 KiB, DISABLED"));
+  EXPECT_THAT(text, HasSubstr("engine  01        99"));
+  EXPECT_THAT(text, HasSubstr("gone, fenced"));
+}
+
+TEST(StatusReport, AnEmptyDocumentIsAllDashes) {
+  auto stats = StatsView::Parse("{}");
+  ASSERT_TRUE(stats.ok());
+  EXPECT_THAT(RenderStatus(*stats), HasSubstr("- sessions, - leases"));
+}
+
+}  // namespace
+}  // namespace terrace::tools

@@ -1,0 +1,117 @@
+#include "tools/terrace/trace_reader.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+#include <zlib.h>
+
+#include <filesystem>
+#include <fstream>
+
+namespace terrace::tools {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+class TraceReaderTest : public testing::Test {
+ protected:
+  TraceReaderTest()
+      : directory_(std::filesystem::temp_directory_path() /
+                   ("terrace-trace-" + std::to_string(getpid()))) {
+    std::filesystem::create_directories(directory_);
+  }
+  ~TraceReaderTest() override { std::filesystem::remove_all(directory_); }
+
+  std::string Write(const std::string& text) {
+    const std::string path = directory_ / "trace.jsonl";
+    std::ofstream(path) << text;
+    return path;
+  }
+  std::string WriteGzip(const std::string& text) {
+    const std::string path = directory_ / "trace.jsonl.gz";
+    gzFile file = gzopen(path.c_str(), "wb");
+    gzwrite(file, text.data(), static_cast<unsigned>(text.size()));
+    gzclose(file);
+    return path;
+  }
+  bool Read(const std::string& path, uint64_t request_count_max = 1000) {
+    return ReadTrace(path, {.request_count_max = request_count_max}, &trace_, &why_);
+  }
+
+  std::filesystem::path directory_;
+  Trace trace_;
+  std::string why_;
+};
+
+TEST_F(TraceReaderTest, PartialLastBlocksAreLeftOut) {
+  ASSERT_TRUE(Read(Write(R"({"timestamp": 5, "input_length": 1030, "hash_ids": [7, 8, 9]}
+{"timestamp": 6, "input_length": 1536, "hash_ids": [7, 8, 10]}
+)"))) << why_;
+  ASSERT_EQ(trace_.requests.size(), 2u);
+  EXPECT_EQ(trace_.block_tokens, 512u);
+  EXPECT_THAT(trace_.ids_of(trace_.requests[0]), ElementsAre(7, 8));
+  EXPECT_THAT(trace_.ids_of(trace_.requests[1]), ElementsAre(7, 8, 10));
+  EXPECT_EQ(trace_.requests[1].timestamp_ms, 6u);
+  EXPECT_EQ(trace_.requests[0].session_hash, 0u);
+}
+
+TEST_F(TraceReaderTest, SessionsAndStopsBecomeHints) {
+  ASSERT_TRUE(Read(WriteGzip(
+      R"({"timestamp":1,"input_length":512,"hash_ids":[1,2],"session_id":13,"stop":"tool_use"}
+{"timestamp":2,"input_length":256,"hash_ids":[1],"session_id":13,"stop":"end_turn"}
+{"timestamp":3,"input_length":256,"hash_ids":[1],"session_id":"13","stop":"other"})")))
+      << why_;
+  ASSERT_EQ(trace_.requests.size(), 3u);
+  EXPECT_EQ(trace_.block_tokens, 256u);
+  EXPECT_EQ(trace_.requests[0].id_count, 2u);
+  EXPECT_EQ(trace_.requests[0].end_reason, protocol::EndReason::kToolCall);
+  EXPECT_EQ(trace_.requests[1].end_reason, protocol::EndReason::kEndOfTurn);
+  EXPECT_EQ(trace_.requests[2].end_reason, protocol::EndReason::kUnknown);
+  EXPECT_EQ(trace_.requests[0].session_hash, trace_.requests[1].session_hash);
+  EXPECT_NE(trace_.requests[0].session_hash, trace_.requests[2].session_hash);
+  EXPECT_NE(trace_.requests[0].session_hash, 0u);
+}
+
+TEST_F(TraceReaderTest, NothingIsReadBeyondTheRequestsAskedFor) {
+  const std::string path =
+      Write("{\"timestamp\": 1, \"input_length\": 512, \"hash_ids\": [1]}\nbroken\n");
+  ASSERT_TRUE(Read(path, 1)) << why_;
+  EXPECT_EQ(trace_.requests.size(), 1u);
+}
+
+TEST_F(TraceReaderTest, ABrokenLineIsNamed) {
+  const std::string good = "{\"timestamp\": 1, \"input_length\": 512, \"hash_ids\": [1]}\n";
+  for (const char* bad : {"{\"timestamp\": 1,", "[]", "{\"timestamp\": 1, \"hash_ids\": []}",
+                          "{\"timestamp\": 1, \"input_length\": -1, \"hash_ids\": []}",
+                          "{\"timestamp\": 1, \"input_length\": 600, \"hash_ids\": [\"x\"]}",
+                          "{\"timestamp\": 1, \"input_length\": 600, \"hash_ids\": 4}"}) {
+    EXPECT_FALSE(Read(Write(good + good + bad + "\n" + good))) << bad;
+    EXPECT_THAT(why_, HasSubstr("line 3 ")) << bad;
+  }
+}
+
+TEST_F(TraceReaderTest, ACutOffGzipFileIsNamed) {
+  std::string text;
+  for (int i = 0; i < 5000; ++i) {
+    text += "{\"timestamp\": " + std::to_string(i * 7919) +
+            ", \"input_length\": 512, \"hash_ids\": [" + std::to_string(i * 104729ll) + "]}\n";
+  }
+  const std::string path = WriteGzip(text);
+  ASSERT_TRUE(Read(path, 10'000)) << why_;
+  EXPECT_EQ(trace_.requests.size(), 5000u);
+  std::filesystem::resize_file(path, std::filesystem::file_size(path) / 2);
+  EXPECT_FALSE(Read(path, 10'000));
+  EXPECT_THAT(why_, HasSubstr("cut off or damaged"));
+  EXPECT_THAT(why_, HasSubstr(", line "));
+}
+
+TEST_F(TraceReaderTest, AMissingOrEmptyFileIsNamed) {
+  EXPECT_FALSE(Read(directory_ / "none"));
+  EXPECT_THAT(why_, HasSubstr("none: No such file"));
+  EXPECT_FALSE(Read(Write("")));
+  EXPECT_THAT(why_, HasSubstr("holds no request"));
+}
+
+}  // namespace
+}  // namespace terrace::tools

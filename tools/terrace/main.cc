@@ -1,0 +1,80 @@
+// `terrace`: inspection, eviction and measurement of a terraced domain. This file only maps the
+// command line to verbs; each verb has a file.
+#include <cstdio>
+#include <exception>
+#include <utility>
+
+#include "tools/terrace/verb.h"
+
+#ifndef TERRACE_VERSION
+#error "the build passes TERRACE_VERSION"
+#endif
+
+namespace terrace::tools {
+namespace {
+
+constexpr char kDescription[] =
+    "terrace: look into, empty and measure the KV cache that terraced keeps.\n\n"
+    "The daemon is found through --socket, else $TERRACE_SOCKET, else the default domain's "
+    "socket.\n"
+    "Exit status: 0 done, 1 could not be done, 2 wrong command line.";
+
+struct DeclaredVerb {
+  CLI::App* command;
+  std::unique_ptr<Verb> verb;
+};
+
+class CommandLine {
+ public:
+  CommandLine() {
+    app_.set_version_flag("--version", "terrace " TERRACE_VERSION);
+    app_.get_formatter()->column_width(34);
+    Add(app_, MakeStatusVerb());
+    Add(app_, MakeListVerb());
+    Add(app_, MakeTreeVerb());
+    Add(app_, MakeEvictVerb());
+    AddFamily(MakeDomainVerbs());
+    AddFamily(MakeBenchVerbs());
+  }
+
+  ExitCode Run(int argc, char** argv) {
+    try {
+      app_.parse(argc, argv);
+    } catch (const CLI::ParseError& error) {
+      return app_.exit(error) == 0 ? kExitOk : kExitUsage;
+    }
+    for (DeclaredVerb& declared : verbs_) {
+      if (declared.command->parsed()) return declared.verb->Run();
+    }
+    Fail(
+        "no verb is named. `terrace --help` and, for families of them, `terrace WORD --help` list "
+        "all");
+    return kExitUsage;
+  }
+
+ private:
+  void Add(CLI::App& parent, std::unique_ptr<Verb> verb) {
+    CLI::App* command = verb->Declare(parent);
+    verbs_.push_back({command, std::move(verb)});
+  }
+
+  void AddFamily(VerbFamily family) {
+    CLI::App* word = app_.add_subcommand(family.name, family.description);
+    for (std::unique_ptr<Verb>& verb : family.verbs) Add(*word, std::move(verb));
+  }
+
+  CLI::App app_{kDescription, "terrace"};
+  std::vector<DeclaredVerb> verbs_;
+};
+
+}  // namespace
+}  // namespace terrace::tools
+
+int main(int argc, char** argv) {
+  try {
+    return terrace::tools::CommandLine().Run(argc, argv);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "terrace: %s\n", error.what());
+    return terrace::tools::kExitFailed;
+  }
+}

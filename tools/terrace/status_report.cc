@@ -1,0 +1,153 @@
+#include "tools/terrace/status_report.h"
+
+#include <fmt/core.h>
+
+#include <array>
+#include <optional>
+#include <string_view>
+
+#include "terrace/protocol.h"
+#include "tools/terrace/text_table.h"
+
+namespace terrace::tools {
+namespace {
+
+constexpr std::array<std::string_view, protocol::kTierKindCount> kTierNames = {"hbm", "dram",
+                                                                               "nvme", "redis"};
+
+std::string BytesOr(std::optional<uint64_t> bytes) { return bytes ? FormatBytes(*bytes) : "-"; }
+std::string CountOr(std::optional<uint64_t> count) { return count ? FormatCount(*count) : "-"; }
+
+std::optional<uint64_t> Product(std::optional<uint64_t> a, std::optional<uint64_t> b) {
+  return a && b ? std::optional(*a * *b) : std::nullopt;
+}
+
+std::string ShareOr(std::optional<uint64_t> part, std::optional<uint64_t> whole) {
+  return part && whole ? FormatShare(*part, *whole) : "-";
+}
+
+std::string Line(std::string_view title, const std::string& text) {
+  return fmt::format("{:<10}{}\n", title, text);
+}
+
+std::string UptimeOr(const StatsView& stats) {
+  auto uptime_ms = stats.Count("uptime_ms");
+  return uptime_ms ? FormatMilliseconds(*uptime_ms) : "-";
+}
+
+std::string OrDash(std::string text) { return text.empty() ? "-" : text; }
+
+std::string RenderHead(const StatsView& stats) {
+  std::string text = Line("domain", OrDash(stats.Text("domain.name")));
+  text += Line("daemon", fmt::format("version {}, up {}, pid {}, boot {}",
+                                     OrDash(stats.Text("version")), UptimeOr(stats),
+                                     OrDash(stats.Text("pid")), OrDash(stats.Text("boot_id"))));
+  auto segment_bytes = stats.Count("segment_bytes");
+  auto used = stats.Count("slot_bytes_used");
+  auto populated = Product(segment_bytes, stats.Count("segments_populated"));
+  text += Line("memory", fmt::format("{} used ({} of populated), {} populated of at most {}",
+                                     BytesOr(used), ShareOr(used, populated), BytesOr(populated),
+                                     BytesOr(Product(segment_bytes, stats.Count("segments_max")))));
+  text += Line(
+      "",
+      fmt::format("{} stranded, {} fenced in {} slots", BytesOr(stats.Count("slot_bytes_stranded")),
+                  BytesOr(stats.Count("fenced_bytes")), CountOr(stats.Count("fenced_slot_count"))));
+  text += Line(
+      "blocks",
+      fmt::format("{} resident, {} reserved, {} pinned", CountOr(stats.Count("block_count")),
+                  CountOr(stats.Count("reserved_count")), CountOr(stats.Count("pinned_count"))));
+  text +=
+      Line("clients",
+           fmt::format("{} sessions, {} leases, {} groups", CountOr(stats.Count("session_count")),
+                       CountOr(stats.Count("lease_count")), CountOr(stats.Count("group_count"))));
+  return text;
+}
+
+std::string RenderTraffic(const StatsView& stats) {
+  auto asked = stats.Count("acquire_blocks_asked");
+  auto hit = stats.Count("acquire_blocks_hit");
+  std::string text = Line("hits", fmt::format("{} of {} blocks acquired ({}), in {} requests",
+                                              CountOr(hit), CountOr(asked), ShareOr(hit, asked),
+                                              CountOr(stats.Count("acquire_requests"))));
+  std::string tiers;
+  const std::vector<uint64_t> by_tier = stats.Counts("acquire_blocks_by_tier");
+  for (size_t tier = 0; tier < by_tier.size() && tier < kTierNames.size(); ++tier) {
+    if (by_tier[tier] == 0 && kTierNames[tier] != "dram") continue;
+    tiers += fmt::format("{}{} {}", tiers.empty() ? "" : ", ", kTierNames[tier],
+                         asked ? FormatShare(by_tier[tier], *asked) : FormatCount(by_tier[tier]));
+  }
+  if (!tiers.empty()) text += Line("", "by tier: " + tiers);
+  text += Line(
+      "stores",
+      fmt::format("{} sealed, {} evicted, {} expired, {} corrupt",
+                  CountOr(stats.Count("blocks_sealed")), CountOr(stats.Count("blocks_evicted")),
+                  CountOr(stats.Count("blocks_expired")), CountOr(stats.Count("blocks_corrupt"))));
+  text += Line(
+      "refused",
+      fmt::format("{} existed, {} busy, {} without space, {} commits too late",
+                  CountOr(stats.Count("reserve_exists")), CountOr(stats.Count("reserve_busy")),
+                  CountOr(stats.Count("reserve_no_space")), CountOr(stats.Count("commits_gone"))));
+  return text;
+}
+
+std::string RenderGroups(const StatsView& stats) {
+  using enum TextTable::Align;
+  const std::vector<StatsView> groups = stats.Each("groups");
+  if (groups.empty()) return "";
+  TextTable table({{"GROUP", kLeft},
+                   {"ID", kLeft},
+                   {"MEMBERS", kRight},
+                   {"TOKENS/BLOCK", kRight},
+                   {"BLOCKS", kRight},
+                   {"BYTES", kRight},
+                   {"HIT RATE", kRight}});
+  for (const StatsView& group : groups) {
+    auto blocks = group.Count("block_count");
+    table.AddRow({group.Text("name"), group.Text("id"), CountOr(group.Count("member_count")),
+                  CountOr(group.Count("block_tokens")), CountOr(blocks),
+                  BytesOr(group.Count("block_bytes")),
+                  ShareOr(group.Count("acquire_blocks_hit"), group.Count("acquire_blocks_asked"))});
+  }
+  return fmt::format("\n{}", table.Render());
+}
+
+std::string RenderLowerTiers(const StatsView& stats) {
+  std::string text;
+  for (const StatsView& tier : stats.Each("lower_tiers")) {
+    text +=
+        Line(tier.Text("kind"),
+             fmt::format("{} blocks, {} used of {}{}", CountOr(tier.Count("block_count")),
+                         BytesOr(tier.Count("used_bytes")), BytesOr(tier.Count("capacity_bytes")),
+                         tier.Text("is_healthy") == "false" ? ", DISABLED after errors" : ""));
+  }
+  return text;
+}
+
+std::string RenderSessions(const StatsView& stats) {
+  using enum TextTable::Align;
+  const std::vector<StatsView> sessions = stats.Each("sessions");
+  if (sessions.empty()) return "";
+  TextTable table({{"CLIENT", kLeft},
+                   {"SESSION", kLeft},
+                   {"PID", kRight},
+                   {"UID", kRight},
+                   {"GROUPS", kRight},
+                   {"PENDING", kRight},
+                   {"STATE", kLeft}});
+  for (const StatsView& session : sessions) {
+    table.AddRow({session.Text("client_name"), session.Text("id"), OrDash(session.Text("pid")),
+                  OrDash(session.Text("uid")), CountOr(session.Count("group_count")),
+                  CountOr(session.Count("pending_count")),
+                  session.Text("is_hung_up") == "true" ? "gone, fenced" : "connected"});
+  }
+  return fmt::format("\n{}", table.Render());
+}
+
+}  // namespace
+
+std::string RenderStatus(const StatsView& stats) {
+  return RenderHead(stats) + RenderLowerTiers(stats) + RenderTraffic(stats) + RenderGroups(stats) +
+         RenderSessions(stats);
+}
+
+}  // namespace terrace::tools

@@ -1,0 +1,40 @@
+// Numbers and tables as a person reads them in a terminal: binary units, thousands separators,
+// columns that line up, no colour.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace terrace::tools {
+
+std::string FormatBytes(uint64_t byte_count);      // "512 B", "1.5 KiB", "20.0 GiB"
+std::string FormatCount(uint64_t count);           // "1,234,567"
+std::string FormatMilliseconds(uint64_t time_ms);  // "850 ms", "12.3 s", "4 min 10 s", "3 h 2 min"
+// "87.3 %"; "-" of nothing.
+std::string FormatShare(uint64_t part_count, uint64_t whole_count);
+// What FormatBytes writes, and "64K", "1M", "2G", "65536": for arguments. False on anything else.
+bool ParseBytes(std::string_view text, uint64_t* byte_count);
+
+// Columns two spaces apart; every column is left-aligned unless it says kRight.
+class TextTable {
+ public:
+  enum class Align { kLeft, kRight };
+  struct Column {
+    std::string title;
+    Align align = Align::kLeft;
+  };
+  explicit TextTable(std::vector<Column> columns);
+
+  // REQUIRES: one cell a column.
+  void AddRow(std::vector<std::string> cells);
+  // Title line and rows, each ended by a line feed, without trailing blanks.
+  std::string Render() const;
+
+ private:
+  std::vector<Column> columns_;
+  std::vector<std::vector<std::string>> rows_;
+};
+
+}  // namespace terrace::tools
