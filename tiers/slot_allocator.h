@@ -19,11 +19,10 @@
 
 #include "terrace/arena_layout.h"
 #include "terrace/status.h"
+#include "tiers/extent_map.h"
 #include "tiers/slot_table.h"
 
 namespace terrace {
-
-enum class SegmentState : uint8_t { kAbsent, kFree, kAssigned, kDraining, kRevoking, kPunching };
 
 class SlotAllocator {
  public:
@@ -66,10 +65,14 @@ class SlotAllocator {
   bool IsDrained(uint32_t segment) const;  // kDraining and no slot in use
   // kDraining → kRevoking → kPunching → kAbsent
   void SetSegmentState(uint32_t segment, SegmentState state);
-  // Slots in use in `segment` (for draining), or in the emptiest extent of a class other than
-  // `for_class` whose bytes would satisfy it (for compaction). Appends to `slots`.
+  // Appends the slots in use in `segment`, for draining it.
   void SlotsInSegment(uint32_t segment, std::vector<SlotRef>* slots) const;
-  bool SlotsInEmptiestExtent(uint32_t for_class, std::vector<SlotRef>* slots) const;
+  // Compaction: the run of extents with the smallest share in use whose emptying gives `for_class`
+  // more slots than it has there. Appends the run's slots in use and returns its bytes; 0 if there
+  // is none. What share is worth emptying is the caller's to say. Only runs whose slots in use are
+  // all kSealed count; a call looks at kSegmentsPerSearchMax segments, the next call at the next
+  // ones.
+  uint64_t SlotsInEmptiestExtent(uint32_t for_class, std::vector<SlotRef>* slots) const;
 
   uint64_t slot_bytes(uint32_t class_index) const;
   uint64_t extent_bytes(uint32_t class_index) const;

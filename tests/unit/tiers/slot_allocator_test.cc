@@ -242,7 +242,7 @@ TEST(SlotAllocator, EmptiestRunMakesRoomAcrossNeighbours) {
     }
   }
   ASSERT_EQ(arena.slots.Allocate(large).code(), StatusCode::kNoSpace);
-  ASSERT_TRUE(arena.slots.SlotsInEmptiestExtent(large, &left));
+  ASSERT_EQ(arena.slots.SlotsInEmptiestExtent(large, &left), 6 * kMiB);
   EXPECT_EQ(left, (std::vector<SlotRef>{taken[12], taken[17], taken[23]}));
   for (const SlotRef& slot : left) arena.slots.Free(slot);
   EXPECT_EQ(OffsetBytes(arena.slots.Allocate(large).value()), 6 * kMiB);
@@ -255,15 +255,15 @@ TEST(SlotAllocator, RunHeldByAWriterOrAFenceIsNotAdvised) {
   const std::vector<SlotRef> taken = arena.Fill(small);
   for (const int i : {1, 2, 3, 7}) arena.slots.Free(taken[i]);
   std::vector<SlotRef> left;
-  ASSERT_TRUE(arena.slots.SlotsInEmptiestExtent(large, &left));
+  ASSERT_EQ(arena.slots.SlotsInEmptiestExtent(large, &left), 2 * kMiB);
   EXPECT_EQ(left, std::vector<SlotRef>{taken[0]});
   arena.slots.row(taken[0]).state = SlotState::kFenced;
   left.clear();
-  ASSERT_TRUE(arena.slots.SlotsInEmptiestExtent(large, &left));
+  ASSERT_EQ(arena.slots.SlotsInEmptiestExtent(large, &left), 2 * kMiB);
   EXPECT_EQ(left, (std::vector<SlotRef>{taken[4], taken[5], taken[6]}));
   arena.slots.row(taken[4]).state = SlotState::kReserved;
   left.clear();
-  EXPECT_FALSE(arena.slots.SlotsInEmptiestExtent(large, &left));
+  EXPECT_EQ(arena.slots.SlotsInEmptiestExtent(large, &left), 0u);
   EXPECT_TRUE(left.empty());
 }
 
