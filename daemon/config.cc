@@ -150,6 +150,7 @@ Status ResolveConfig(const ConfigOverrides& overrides, const ConfigEnvironment& 
     config->domains[0].name = "default";
     if (overrides.socket_path.empty()) {
       TERRACE_RETURN_IF_ERROR(DefaultSocket(environment, &config->domains[0].socket_path, why));
+      config->domains[0].is_socket_default = true;
     }
   }
   TERRACE_RETURN_IF_ERROR(ApplyOverrides(overrides, config, why));
@@ -161,6 +162,7 @@ Status ResolveConfig(const ConfigOverrides& overrides, const ConfigEnvironment& 
   TERRACE_RETURN_IF_ERROR(CheckDomains(*config, why));
   for (DomainConfig& domain : config->domains) {
     if (domain.secret_file.empty()) {
+      domain.is_secret_file_default = true;
       domain.secret_file = config->state_dir + "/" + domain.name + ".secret";
     }
     if (domain.dram_max_bytes == 0) domain.dram_max_bytes = config->dram_bytes;

@@ -31,6 +31,9 @@ struct DomainConfig {
   std::optional<std::vector<uint32_t>> allow_uids;
   std::optional<std::vector<uint32_t>> allow_gids;
   std::string secret_file;  // empty: <state_dir>/<name>.secret, drawn at the first start
+  // Nobody named these paths: their directories may be made, the secret may be drawn.
+  bool is_socket_default = false;
+  bool is_secret_file_default = false;
   KeyHash key_hash = KeyHash::kXxh3;
   uint64_t dram_guaranteed_bytes = 0;
   uint64_t dram_max_bytes = 0;  // 0 before ResolveConfig: dram_bytes

@@ -7,8 +7,9 @@
 //
 //   OnAccept ─► Hello ─► verbs ─► hang-up (revoked, fenced) ─► proof of death (gone)
 //
-//   OnAccept ─► Hello ─► verbs ─► hang-up (revoked, fenced) ─► proof of death
-// message and one request under way, beside those it waits for.
+// THREADING: store thread. LIMITS: SessionTableOptions.
+// INVARIANT: a session holds at most one begun message and one request under way, beside those it
+// waits for.
 #pragma once
 
 #include <deque>

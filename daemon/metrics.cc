@@ -1,0 +1,125 @@
+#include "daemon/metrics.h"
+
+#include <unistd.h>
+
+#include <nlohmann/json.hpp>
+
+namespace terrace {
+namespace {
+
+using nlohmann::json;
+
+constexpr const char* kTierNames[protocol::kTierKindCount] = {"hbm", "dram", "nvme", "redis"};
+
+json DomainDocument(const Store::DomainStats& domain) {
+  return {
+      {"name", domain.name},
+      {"segment_bytes", domain.segment_bytes},
+      {"segments_populated", domain.segments_populated},
+      {"segments_max", domain.segments_max},
+      {"segments_guaranteed", domain.segments_guaranteed},
+      {"slot_bytes_used", domain.slot_bytes_used},
+      {"slot_bytes_stranded", domain.slot_bytes_stranded},
+      {"fenced_bytes", domain.fenced_bytes},
+      {"fenced_slot_count", domain.fenced_slot_count},
+      {"session_count", domain.session_count},
+      {"group_count", domain.group_count},
+      {"lease_count", domain.lease_count},
+      {"block_count", domain.block_count},
+      {"reserved_count", domain.reserved_count},
+      {"pinned_count", domain.pinned_count},
+      {"match_requests", domain.match_requests},
+      {"match_blocks_asked", domain.match_blocks_asked},
+      {"match_blocks_hit", domain.match_blocks_hit},
+      {"acquire_requests", domain.acquire_requests},
+      {"acquire_blocks_asked", domain.acquire_blocks_asked},
+      {"acquire_blocks_hit", domain.acquire_blocks_hit},
+      {"acquire_blocks_by_tier", domain.acquire_blocks_by_tier},
+      {"blocks_sealed", domain.blocks_sealed},
+      {"blocks_evicted", domain.blocks_evicted},
+      {"blocks_expired", domain.blocks_expired},
+      {"blocks_corrupt", domain.blocks_corrupt},
+      {"reserve_exists", domain.reserve_exists},
+      {"reserve_busy", domain.reserve_busy},
+      {"reserve_no_space", domain.reserve_no_space},
+      {"commits_gone", domain.commits_gone},
+      {"leases_revoked", domain.leases_revoked},
+      {"checksums_verified", domain.checksums_verified},
+      {"promotions", domain.promotions},
+      {"promotions_failed", domain.promotions_failed},
+      {"demotions", domain.demotions},
+      {"demotions_failed", domain.demotions_failed},
+  };
+}
+
+json GroupDocument(const Store::DomainStats::GroupStats& group) {
+  return {{"name", group.name},
+          {"id", ToHex(group.id)},
+          {"member_count", group.member_count},
+          {"block_tokens", group.block_tokens},
+          {"block_count", group.block_count},
+          {"block_bytes", group.block_bytes},
+          {"acquire_blocks_asked", group.acquire_blocks_asked},
+          {"acquire_blocks_hit", group.acquire_blocks_hit}};
+}
+
+json TierDocument(const Store::DomainStats::LowerTierStats& tier) {
+  return {{"kind", kTierNames[static_cast<size_t>(tier.kind)]},
+          {"block_count", tier.block_count},
+          {"capacity_bytes", tier.stats.capacity_bytes},
+          {"used_bytes", tier.stats.used_bytes},
+          {"transfers_in_flight", tier.stats.transfers_in_flight},
+          {"read_bytes", tier.stats.read_bytes},
+          {"written_bytes", tier.stats.written_bytes},
+          {"failed_transfers", tier.stats.failed_transfers},
+          {"is_healthy", tier.stats.is_healthy}};
+}
+
+json SessionDocument(const SessionSummary& session) {
+  return {{"id", ToHex(0, session.id).substr(16)},
+          {"client_name", session.client_name},
+          {"pid", session.peer.pid},
+          {"uid", session.peer.uid},
+          {"group_count", session.group_count},
+          {"pending_count", session.pending_count},
+          {"is_hung_up", session.is_hung_up}};
+}
+
+json ProcessDocument(const StatsInput& input) {
+  const ProcessMetrics& process = input.process;
+  return {{"version", TERRACE_VERSION},
+          {"pid", getpid()},
+          {"boot_id", ToHex(0, process.boot_id).substr(16)},
+          {"uptime_ms", (input.now_us - process.started_us) / kUsPerMs},
+          {"turns", process.turns},
+          {"turns_over_limit", process.turns_over_limit},
+          {"turn_us_max", process.turn_us_max},
+          {"turn_us_limit", kTurnLimitUs},
+          {"connections_accepted", process.connections_accepted},
+          {"connections_refused", process.connections_refused},
+          {"checksum_jobs", process.checksum_jobs},
+          {"checksum_jobs_refused", process.checksum_jobs_refused},
+          {"log_lines_dropped", input.log_lines_dropped},
+          {"unsent_bytes", input.unsent_bytes}};
+}
+
+}  // namespace
+
+std::string StatsDocument(const StatsInput& input) {
+  json document = ProcessDocument(input);
+  document["domain"] = DomainDocument(input.domain);
+  document["groups"] = json::array();
+  document["lower_tiers"] = json::array();
+  document["sessions"] = json::array();
+  for (const auto& group : input.domain.groups) document["groups"].push_back(GroupDocument(group));
+  for (const auto& tier : input.domain.lower_tiers) {
+    document["lower_tiers"].push_back(TierDocument(tier));
+  }
+  for (const SessionSummary& session : input.sessions) {
+    document["sessions"].push_back(SessionDocument(session));
+  }
+  // Names that clients chose may hold bytes that are no UTF-8; they must not stop the document.
+  return document.dump(-1, ' ', false, json::error_handler_t::replace);
+}
+
+}  // namespace terrace

@@ -1,0 +1,286 @@
+#include "daemon/socket_transport.h"
+
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+namespace terrace {
+
+struct SocketTransport::Connection {
+  explicit Connection(asio::io_context& loop) : socket(loop), pidfd(loop), life(loop) {}
+
+  asio::local::stream_protocol::socket socket;
+  asio::posix::stream_descriptor pidfd;
+  asio::posix::stream_descriptor life;  // our end
+  int life_peer_fd = -1;                // the client's end, until it is sent
+  uint32_t domain_index = 0;
+  std::unique_ptr<std::byte[]> input;
+  std::vector<std::byte> unsent;
+  size_t unsent_begin_bytes = 0;
+  uint64_t deadline_us = 0;  // Hello or drain must be done by then; 0: neither is awaited
+  bool is_attached = false;  // the client has the arena: its death matters
+  bool is_draining = false;  // closed by us, unsent bytes still leave
+  bool is_broken = false;    // a send failed: swallow until the read side notices
+  bool is_waiting_to_write = false;
+  bool has_said_goodbye = false;
+
+  ~Connection() {
+    if (life_peer_fd >= 0) close(life_peer_fd);
+  }
+  size_t unsent_bytes() const { return unsent.size() - unsent_begin_bytes; }
+};
+
+SocketTransport::SocketTransport(asio::io_context& loop, std::vector<std::vector<int>> arena_fds,
+                                 Events events)
+    : loop_(loop), arena_fds_(std::move(arena_fds)), events_(std::move(events)) {}
+
+SocketTransport::~SocketTransport() = default;
+
+SocketTransport::Connection* SocketTransport::Find(SessionId session) {
+  const auto found = connections_.find(session);
+  return found == connections_.end() ? nullptr : found->second.get();
+}
+
+void SocketTransport::Add(const Accepted& accepted) {
+  auto connection = std::make_unique<Connection>(loop_);
+  connection->socket.assign(asio::local::stream_protocol(), accepted.socket_fd);
+  if (accepted.pidfd >= 0) connection->pidfd.assign(accepted.pidfd);
+  connection->domain_index = accepted.domain_index;
+  connection->input = std::make_unique_for_overwrite<std::byte[]>(kReadBytes);
+  connection->deadline_us = accepted.now_us + kHelloTimeoutUs;
+  now_us_ = accepted.now_us;
+  Connection& added = *connection;
+  connections_.emplace(accepted.session, std::move(connection));
+  Read(accepted.session, added);
+}
+
+// ---- input --------------------------------------------------------------------------------------
+
+// Asio tries no receive before the socket was readable again after a short read, so a request costs
+// one epoll_wait, one recv and one sendmsg. recv() has no control space: descriptors a client sends
+// are dropped by the kernel, or refused (see RefusePassedDescriptors).
+void SocketTransport::Read(SessionId session, Connection& connection) {
+  connection.socket.async_receive(
+      asio::buffer(connection.input.get(), kReadBytes),
+      [this, session](const asio::error_code& error, size_t size_bytes) {
+        OnReceived(session, error, size_bytes);
+      });
+}
+
+void SocketTransport::OnReceived(SessionId session, const asio::error_code& error,
+                                 size_t size_bytes) {
+  Connection* connection = Find(session);
+  if (connection == nullptr || !connection->socket.is_open() || connection->is_draining) return;
+  if (error) return EndByPeer(session, *connection);
+  const bool wants_more = events_.on_bytes(session, std::span(connection->input.get(), size_bytes));
+  // The session may have been closed meanwhile.
+  if (wants_more) ResumeInput(session);
+}
+
+void SocketTransport::EndByPeer(SessionId session, Connection& connection) {
+  const bool is_attached = connection.is_attached;
+  CloseSocket(session, connection);
+  events_.on_hang_up(session);
+  // What never had the arena cannot touch it.
+  if (!is_attached) events_.on_proof_of_death(session);
+}
+
+void SocketTransport::ResumeInput(SessionId session) {
+  Connection* connection = Find(session);
+  if (connection == nullptr || !connection->socket.is_open() || connection->is_draining) return;
+  Read(session, *connection);
+}
+
+// ---- output -------------------------------------------------------------------------------------
+
+// The pair of life sockets; the client's end travels with the next bytes.
+bool SocketTransport::AttachDescriptors(Connection& connection) {
+  int ends[2];
+  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) != 0) return false;
+  connection.life.assign(ends[0]);
+  connection.life_peer_fd = ends[1];
+  return true;
+}
+
+ssize_t SocketTransport::SendNow(Connection& connection, std::span<const std::byte> bytes) {
+  iovec piece{const_cast<std::byte*>(bytes.data()), bytes.size()};
+  msghdr message{};
+  message.msg_iov = &piece;
+  message.msg_iovlen = 1;
+  constexpr size_t kFdsMax = 253;  // SCM_MAX_FD
+  alignas(cmsghdr) char control[CMSG_SPACE(kFdsMax * sizeof(int))];
+  if (connection.life_peer_fd >= 0) {
+    std::vector<int> fds = arena_fds_[connection.domain_index];
+    fds.push_back(connection.life_peer_fd);
+    TERRACE_CHECK(fds.size() <= kFdsMax, "one memfd a node");
+    message.msg_control = control;
+    message.msg_controllen = CMSG_SPACE(fds.size() * sizeof(int));
+    cmsghdr* header = CMSG_FIRSTHDR(&message);
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
+    header->cmsg_len = CMSG_LEN(fds.size() * sizeof(int));
+    std::memcpy(CMSG_DATA(header), fds.data(), fds.size() * sizeof(int));
+  }
+  ssize_t sent;
+  do {
+    sent = sendmsg(connection.socket.native_handle(), &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+  } while (sent < 0 && errno == EINTR);
+  if (sent > 0 && connection.life_peer_fd >= 0) {
+    close(std::exchange(connection.life_peer_fd, -1));
+  }
+  return sent;
+}
+
+uint64_t SocketTransport::Send(SessionId session, std::span<const std::byte> bytes, Attach attach) {
+  Connection* connection = Find(session);
+  if (connection == nullptr || !connection->socket.is_open() || connection->is_broken) return 0;
+  if (attach == Attach::kArenaAndLife) {
+    connection->deadline_us = 0;
+    if (!AttachDescriptors(*connection)) {
+      // Out of descriptors: without its life socket the session must not have the arena. The read
+      // side sees the end and reports it.
+      asio::error_code ignored;
+      connection->socket.shutdown(asio::socket_base::shutdown_both, ignored);
+      connection->is_broken = true;
+      return 0;
+    }
+    connection->is_attached = true;
+    WatchDeath(session, *connection);
+  }
+  if (connection->unsent_bytes() == 0) {
+    const ssize_t sent = SendNow(*connection, bytes);
+    if (sent == static_cast<ssize_t>(bytes.size())) return 0;
+    if (sent < 0 && errno != EAGAIN && errno != EWOULDBLOCK) {
+      connection->is_broken = true;
+      return 0;
+    }
+    if (sent > 0) bytes = bytes.subspan(static_cast<size_t>(sent));
+  }
+  connection->unsent.insert(connection->unsent.end(), bytes.begin(), bytes.end());
+  unsent_bytes_ += bytes.size();
+  SendQueued(session, *connection);
+  return connection->unsent_bytes();
+}
+
+// Waits until the socket takes more, unless that is under way.
+void SocketTransport::SendQueued(SessionId session, Connection& connection) {
+  if (connection.is_waiting_to_write) return;
+  connection.is_waiting_to_write = true;
+  connection.socket.async_wait(
+      asio::socket_base::wait_write, [this, session](const asio::error_code& error) {
+        Connection* waited = Find(session);
+        if (waited == nullptr || !waited->socket.is_open()) return;
+        waited->is_waiting_to_write = false;
+        const auto queued = std::span<const std::byte>(waited->unsent);
+        const ssize_t sent =
+            error ? -1 : SendNow(*waited, queued.subspan(waited->unsent_begin_bytes));
+        if (sent > 0) {
+          waited->unsent_begin_bytes += static_cast<size_t>(sent);
+          unsent_bytes_ -= static_cast<size_t>(sent);
+        }
+        const bool is_broken = sent < 0 && errno != EAGAIN && errno != EWOULDBLOCK;
+        if (waited->unsent_bytes() > 0 && !is_broken) return SendQueued(session, *waited);
+        unsent_bytes_ -= waited->unsent_bytes();
+        waited->unsent = {};
+        waited->unsent_begin_bytes = 0;
+        waited->is_broken = is_broken;
+        if (waited->is_draining) CloseSocket(session, *waited);
+      });
+}
+
+// ---- ends ---------------------------------------------------------------------------------------
+
+void SocketTransport::Close(SessionId session, CloseReason reason) {
+  Connection* connection = Find(session);
+  if (connection == nullptr || !connection->socket.is_open() || connection->is_draining) return;
+  events_.on_close(session, reason);
+  // A client that does not read does not drain either.
+  if (connection->unsent_bytes() == 0 || reason == CloseReason::kSlowReader ||
+      reason == CloseReason::kNoBuffers) {
+    return CloseSocket(session, *connection);
+  }
+  connection->is_draining = true;
+  connection->deadline_us = now_us_ + kDrainTimeoutUs;
+}
+
+void SocketTransport::CloseSocket(SessionId session, Connection& connection) {
+  // Closing with input unread would destroy what the client has not yet read of our last reply.
+  asio::error_code ignored;
+  connection.socket.shutdown(asio::socket_base::shutdown_both, ignored);
+  while (recv(connection.socket.native_handle(), connection.input.get(), kReadBytes, MSG_DONTWAIT) >
+         0) {
+  }
+  connection.socket.close(ignored);
+  unsent_bytes_ -= connection.unsent_bytes();
+  connection.unsent = {};
+  connection.unsent_begin_bytes = 0;
+  connection.input.reset();
+  if (connection.life_peer_fd >= 0) close(std::exchange(connection.life_peer_fd, -1));
+  connection.deadline_us = 0;
+  // What never had the arena needs no proof of death.
+  if (!connection.is_attached) connections_.erase(session);
+}
+
+void SocketTransport::WatchDeath(SessionId session, Connection& connection) {
+  WatchLife(session, connection);
+  if (!connection.pidfd.is_open()) return;
+  connection.pidfd.async_wait(asio::posix::descriptor_base::wait_read,
+                              [this, session](const asio::error_code& error) {
+                                if (!error) Die(session);
+                              });
+}
+
+void SocketTransport::WatchLife(SessionId session, Connection& connection) {
+  connection.life.async_wait(asio::posix::descriptor_base::wait_read,
+                             [this, session](const asio::error_code& error) {
+                               if (!error) OnLifeReadable(session);
+                             });
+}
+
+void SocketTransport::OnLifeReadable(SessionId session) {
+  Connection* connection = Find(session);
+  if (connection == nullptr) return;
+  std::byte bytes[16];
+  const ssize_t got = recv(connection->life.native_handle(), bytes, sizeof(bytes), MSG_DONTWAIT);
+  if (got > 0) connection->has_said_goodbye = true;
+  if (got > 0 || (got < 0 && (errno == EAGAIN || errno == EINTR))) {
+    return WatchLife(session, *connection);
+  }
+  if (!connection->pidfd.is_open() || connection->has_said_goodbye) Die(session);
+}
+
+void SocketTransport::Die(SessionId session) {
+  Connection* connection = Find(session);
+  if (connection == nullptr) return;
+  if (connection->socket.is_open()) CloseSocket(session, *connection);
+  connections_.erase(session);
+  events_.on_proof_of_death(session);
+}
+
+void SocketTransport::CloseOverdue(uint64_t now_us) {
+  now_us_ = now_us;
+  std::vector<SessionId> overdue;
+  for (const auto& [session, connection] : connections_) {
+    if (connection->deadline_us != 0 && connection->deadline_us <= now_us) {
+      overdue.push_back(session);
+    }
+  }
+  for (const SessionId session : overdue) {
+    Connection* connection = Find(session);
+    if (connection->is_draining) {
+      CloseSocket(session, *connection);
+    } else {
+      EndByPeer(session, *connection);
+    }
+  }
+}
+
+void SocketTransport::CloseAll() {
+  connections_.clear();
+  unsent_bytes_ = 0;
+}
+
+}  // namespace terrace

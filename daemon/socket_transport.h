@@ -1,0 +1,88 @@
+// SocketTransport: sessions over Unix stream sockets. A reply is sent where it is made, in the turn
+// that made it; only what the socket does not take waits for the event loop.
+//
+// Beside the control socket each session has two ends by which its death is proven:
+//   pidfd  readable when the process has exited and every descriptor and mapping of it is gone
+//   life   a socket pair; the library closes its end when no copy can be under way
+// With a pidfd it alone decides: a dying process's sockets close before its other descriptors, so
+// the end of the life socket comes while a device may still write. A living process says that it
+// means the end by one byte before it (the library does so when its last lease is gone); then, and
+// where there is no pidfd, the end of the life socket is the proof.
+//
+// THREADING: store thread. OWNERSHIP: owns all descriptors of its connections.
+#pragma once
+
+#include <asio/io_context.hpp>
+#include <asio/local/stream_protocol.hpp>
+#include <asio/posix/stream_descriptor.hpp>
+#include <functional>
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+#include "daemon/transport.h"
+
+namespace terrace {
+
+inline constexpr size_t kReadBytes = 32 * kKiB;          // one read of one session
+inline constexpr uint64_t kHelloTimeoutUs = 10'000'000;  // from accept to Hello
+inline constexpr uint64_t kDrainTimeoutUs = 2'000'000;   // from Close to closed
+
+class SocketTransport : public Transport {
+ public:
+  struct Events {
+    // False: no more bytes before ResumeInput.
+    std::function<bool(SessionId, std::span<const std::byte>)> on_bytes;
+    std::function<void(SessionId)> on_hang_up;
+    std::function<void(SessionId)> on_proof_of_death;
+    std::function<void(SessionId, CloseReason)> on_close;
+  };
+  // `arena_fds` holds what a session of each domain receives; they stay the caller's.
+  SocketTransport(asio::io_context& loop, std::vector<std::vector<int>> arena_fds, Events events);
+  ~SocketTransport() override;
+
+  struct Accepted {
+    SessionId session = 0;
+    uint32_t domain_index = 0;
+    int socket_fd = -1;
+    int pidfd = -1;  // or -1
+    uint64_t now_us = 0;
+  };
+  // Takes the descriptors and begins to read.
+  void Add(const Accepted& accepted);
+
+  uint64_t Send(SessionId session, std::span<const std::byte> bytes, Attach attach) override;
+  uint64_t unsent_bytes() const override { return unsent_bytes_; }
+  void ResumeInput(SessionId session) override;
+  void Close(SessionId session, CloseReason reason) override;
+
+  // Ends connections that never said Hello or do not drain. Call about once a second.
+  void CloseOverdue(uint64_t now_us);
+  // Ends all connections: the daemon stops.
+  void CloseAll();
+
+ private:
+  struct Connection;
+
+  Connection* Find(SessionId session);
+  void Read(SessionId session, Connection& connection);
+  void OnReceived(SessionId session, const asio::error_code& error, size_t size_bytes);
+  bool AttachDescriptors(Connection& connection);
+  void SendQueued(SessionId session, Connection& connection);
+  ssize_t SendNow(Connection& connection, std::span<const std::byte> bytes);
+  void WatchDeath(SessionId session, Connection& connection);
+  void WatchLife(SessionId session, Connection& connection);
+  void OnLifeReadable(SessionId session);
+  void Die(SessionId session);
+  void EndByPeer(SessionId session, Connection& connection);
+  void CloseSocket(SessionId session, Connection& connection);
+
+  asio::io_context& loop_;
+  const std::vector<std::vector<int>> arena_fds_;
+  const Events events_;
+  std::unordered_map<SessionId, std::unique_ptr<Connection>> connections_;
+  uint64_t unsent_bytes_ = 0;
+  uint64_t now_us_ = 0;  // of the last CloseOverdue or Add
+};
+
+}  // namespace terrace
