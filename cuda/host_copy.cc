@@ -98,13 +98,19 @@ void CopyBytes(std::span<std::byte> to, std::span<const std::byte> from) {
 
 Checksum CopyAndChecksumPart(std::span<std::byte> to, std::span<const std::byte> from,
                              uint64_t seed) {
+  ChecksumStream checksum(seed);
+  CopyAndAppend(to, from, &checksum);
+  return checksum.Finish();
+}
+
+void CopyAndAppend(std::span<std::byte> to, std::span<const std::byte> from,
+                   ChecksumStream* checksum) {
   TERRACE_CHECK(to.size() == from.size(), "a copy fills its target exactly");
   const bool streams =
       from.size() >= kStreamBytesMin && IsStreamAligned(to.data()) && HasStreamingStores();
-  ChecksumStream checksum(seed);
   while (!from.empty()) {
     const size_t leaf_bytes = std::min<size_t>(kChecksumLeafBytes, from.size());
-    checksum.Append(from.first(leaf_bytes));
+    checksum->Append(from.first(leaf_bytes));
     if (streams && leaf_bytes == kChecksumLeafBytes) {
       Stream<kPrefetchAheadBytes>(to.first(leaf_bytes), from.first(leaf_bytes));
     } else {
@@ -114,7 +120,6 @@ Checksum CopyAndChecksumPart(std::span<std::byte> to, std::span<const std::byte>
     from = from.subspan(leaf_bytes);
   }
   if (streams) FenceStreams();
-  return checksum.Finish();
 }
 
 }  // namespace terrace

@@ -10,6 +10,7 @@
 #include <span>
 
 #include "terrace/block_key.h"
+#include "terrace/checksum.h"
 
 namespace terrace {
 
@@ -22,5 +23,10 @@ void CopyBytes(std::span<std::byte> to, std::span<const std::byte> from);
 // REQUIRES: equal sizes, no overlap. Fastest where `to` is aligned to 64 bytes, as slots are.
 Checksum CopyAndChecksumPart(std::span<std::byte> to, std::span<const std::byte> from,
                              uint64_t seed);
+
+// The same piece by piece, for a copy that may have to stop half-way. Every piece but the last is a
+// multiple of kChecksumLeafBytes.
+void CopyAndAppend(std::span<std::byte> to, std::span<const std::byte> from,
+                   ChecksumStream* checksum);
 
 }  // namespace terrace

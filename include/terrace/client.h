@@ -51,6 +51,8 @@ struct RequestOptions {
   BlockKey parent;           // key before the first one, if this is not the start of a prompt
   uint32_t first_position = 0;
   uint32_t flags = 0;  // protocol::kKeysFlat, kAcquireFollow, …
+  // Reserve: the engine's own hash of each block, for routers; empty, or one a key.
+  std::span<const uint64_t> event_hashes;
 };
 
 class Client;
@@ -63,6 +65,7 @@ struct LeaseState;
 class ReadLease {
  public:
   ReadLease();
+  explicit ReadLease(std::shared_ptr<LeaseState> state);  // the library's
   ReadLease(ReadLease&&) noexcept;
   ReadLease& operator=(ReadLease&&) noexcept;
   ~ReadLease();
@@ -82,7 +85,12 @@ class ReadLease {
   // member_mask. REQUIRES: block_index < ready_count().
   std::span<const std::byte> slot(uint32_t block_index, uint32_t member) const;
 
-  // Copies one part out of a slot with the machine's fastest copy.
+  // Whether one part of a block that is followed (protocol::kAcquireFollow) may be read already;
+  // true for every part of a ready block.
+  bool is_part_ready(uint32_t block_index, uint32_t member, uint32_t part_index) const;
+
+  // Copies one part out of a slot with the machine's fastest copy. kBusy if it is not ready, kGone
+  // if the lease was not valid throughout.
   Status CopyPart(uint32_t block_index, uint32_t member, uint32_t part_index,
                   std::span<std::byte> to) const;
 
@@ -104,6 +112,7 @@ class ReadLease {
 class WriteLease {
  public:
   WriteLease();
+  explicit WriteLease(std::shared_ptr<LeaseState> state);  // the library's
   WriteLease(WriteLease&&) noexcept;
   WriteLease& operator=(WriteLease&&) noexcept;
   ~WriteLease();
@@ -112,15 +121,22 @@ class WriteLease {
   std::span<const protocol::ReservedKey> keys() const;
   bool is_reserved(uint32_t key_index) const;
 
-  // Where to write. Empty unless is_reserved(key_index) and the member is in member_mask.
+  // Where to write. Empty unless is_reserved(key_index), the member is in member_mask, and the
+  // lease is valid. Once asked for, a revoked lease keeps its slots until Abort or destruction:
+  // only the caller knows when its writers have stopped.
   std::span<std::byte> slot(uint32_t key_index, uint32_t member) const;
 
-  // Copies one part into its slot and remembers its checksum for Commit, reading `from` once.
-  // kInvalid if from.size() differs from the Space's part_bytes.
+  // Copies one part into its slot and remembers its checksum for Commit, reading `from` once. Of a
+  // joined lease the daemon computes it. kInvalid if from.size() differs from the Space's
+  // part_bytes; kGone, and nothing more is written, once the lease is not valid.
   Status WritePart(uint32_t key_index, uint32_t member, uint32_t part_index,
                    std::span<const std::byte> from);
   // For bytes that another agent wrote into slot(): computes and remembers the part's checksum.
   Status ChecksumWrittenPart(uint32_t key_index, uint32_t member, uint32_t part_index);
+  // The same without reading them (a copy from a device): the daemon computes the checksum.
+  Status MarkWrittenPart(uint32_t key_index, uint32_t member, uint32_t part_index);
+  // This windowed member has no bytes for this block.
+  Status MarkAbsent(uint32_t key_index, uint32_t member);
 
   LeaseToken token() const;
   bool is_valid() const;
@@ -141,7 +157,8 @@ struct ClientCompletion {
   WriteLease write_lease;    // kReserve
   uint32_t block_count = 0;  // kPrefetch: blocks on their way or there; kCommit: blocks sealed
 };
-// Called on the Client's background thread (or a thread inside a blocking call); must not block.
+// Called on the Client's background thread; must not block. It may call the Client; what it throws
+// is dropped.
 using CompletionCallback = std::function<void(ClientCompletion&&)>;
 
 struct MatchResult {
@@ -156,12 +173,14 @@ class Client {
   // kInvalid (with `*why`) for bad options only.
   static Result<std::unique_ptr<Client>> Create(const ClientOptions& options,
                                                 std::string* why = nullptr);
+  // Everything pending ends with kGone first; callbacks have returned when it returns.
   ~Client();
   Client(const Client&) = delete;
   Client& operator=(const Client&) = delete;
 
-  // kOk once the handshake is done; kBusy at the deadline; kInvalid, kUnsupported or kIo with the
-  // daemon's or system's own words in last_error() when it was refused.
+  // kOk once the handshake is done; kBusy at the deadline (last_error() says what is tried);
+  // kInvalid, kUnsupported or kIo with the daemon's or system's own words in last_error() when it
+  // was refused.
   Status WaitConnected(uint64_t deadline_us);
   bool is_connected() const;
   uint64_t boot_id() const;        // 0 while not connected
@@ -180,7 +199,9 @@ class Client {
   // and WaitReady.
   Result<ReadLease> Acquire(GroupRef group, std::span<const BlockKey> keys,
                             const RequestOptions& options = {});
-  // Until ready_count() ≥ block_count, no more will come, or the deadline (kBusy).
+  // kOk once ready_count() ≥ block_count; kNotFound if that many will not come, kGone if the lease
+  // is not valid any more, kBusy at the deadline. Deadlines are relative to the call, here as
+  // elsewhere.
   Status WaitReady(const ReadLease& lease, uint32_t block_count, uint64_t deadline_us);
   Result<uint32_t> Prefetch(GroupRef group, std::span<const BlockKey> keys,
                             const RequestOptions& options = {});
@@ -189,7 +210,9 @@ class Client {
   Result<ReadLease> JoinRead(GroupRef group, const LeaseToken& token, uint64_t member_mask);
   Result<WriteLease> JoinWrite(GroupRef group, const LeaseToken& token, uint64_t member_mask);
   // Commits every part written since the last Commit. Returns the number of blocks that became
-  // visible. Parts written without a checksum are hashed by the daemon.
+  // visible; an error if the daemon refused a part and none did. Refused parts are not tried again.
+  // After kBusy at the deadline the commit may still happen. Parts written without a checksum are
+  // hashed by the daemon. With protocol::kCommitRelease in options.flags the lease ends with it.
   Result<uint32_t> Commit(WriteLease& lease, const RequestOptions& options = {});
 
   // ---- asynchronous: kOk means that exactly one completion follows, by the deadline ----
@@ -221,7 +244,8 @@ class Client {
                        const RequestOptions& options = {});
   Status Reset(GroupRef group);
   Result<std::string> Stats(uint64_t deadline_us = 0);
-  // One page of a listing; *cursor 0 starts and, on return, ends it.
+  // One page of a listing; *cursor 0 starts and, on return, ends it. request.group_handle is 0 for
+  // every group, or GroupRef::index + 1.
   Result<std::vector<protocol::ListEntry>> List(const protocol::ListRequest& request,
                                                 uint64_t* cursor, uint64_t deadline_us = 0);
 

@@ -1,0 +1,181 @@
+#include "client/attachment.h"
+
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#include <cerrno>
+#include <cstring>
+#include <new>
+
+namespace terrace::client {
+namespace {
+
+Status Refused(std::string* why, std::string text) {
+  *why = std::move(text);
+  return Status(StatusCode::kInvalid, "the Hello reply cannot be right");
+}
+
+Status CheckGeometry(const protocol::HelloReply& reply, std::string* why) {
+  const uint64_t segment_bytes = reply.segment_bytes;
+  if (segment_bytes < kSegmentBytesMin || segment_bytes > kSegmentBytesMax ||
+      segment_bytes % kExtentUnitBytes != 0) {
+    return Refused(why, "the Hello reply says segment_bytes " + std::to_string(segment_bytes) +
+                            "; the limit is a multiple of 2 MiB up to 256 MiB: update libterrace "
+                            "or terraced so that both are of one release");
+  }
+  if (reply.node_count == 0 || reply.node_count > kNodesMax) {
+    return Refused(why, "the Hello reply says " + std::to_string(reply.node_count) +
+                            " NUMA nodes; the limit is 1 to " + std::to_string(kNodesMax) +
+                            ": update libterrace");
+  }
+  if (reply.segments_max == 0 || reply.segments_max > kSegmentsMax ||
+      reply.segments_per_node == 0 ||
+      uint64_t{reply.segments_per_node} * reply.node_count < reply.segments_max) {
+    return Refused(why, "the Hello reply says " + std::to_string(reply.segments_max) +
+                            " segments, " + std::to_string(reply.segments_per_node) +
+                            " a node; the limit is " + std::to_string(kSegmentsMax) +
+                            " over all nodes: update libterrace");
+  }
+  if (reply.frame_bytes_max <= sizeof(protocol::FrameHeader) + sizeof(protocol::ReplyPrefix) ||
+      reply.frame_bytes_max > protocol::kFrameBytesMax || reply.keys_per_request_max == 0) {
+    return Refused(why, "the Hello reply says frame_bytes_max " +
+                            std::to_string(reply.frame_bytes_max) + "; the limit is " +
+                            std::to_string(protocol::kFrameBytesMax) + ": update libterrace");
+  }
+  return Status::Ok();
+}
+
+}  // namespace
+
+Result<std::shared_ptr<Attachment>> Attachment::Create(Granted granted, std::string* why) {
+  TERRACE_RETURN_IF_ERROR(CheckGeometry(granted.reply, why));
+  std::shared_ptr<Attachment> attachment(new Attachment(std::move(granted)));
+  TERRACE_RETURN_IF_ERROR(attachment->CheckFds(why));
+  return attachment;
+}
+
+Attachment::Attachment(Granted granted)
+    : granted_(std::move(granted)),
+      fork_generation_(ForkGeneration()),
+      segments_(std::make_unique<Segment[]>(granted_.reply.segments_max)) {
+  std::memcpy(secret_.data(), granted_.reply.secret, secret_.size());
+}
+
+Attachment::~Attachment() {
+  if (fork_generation_ != ForkGeneration()) return;
+  for (uint32_t segment = 0; segment < granted_.reply.segments_max; ++segment) {
+    if (std::byte* mapped = base(segment)) Unmap(mapped);
+  }
+  // The life socket is last, and says that everything before it is gone.
+  if (granted_.fds.size() == granted_.reply.node_count + 1u) granted_.fds.back().ShutdownAndClose();
+}
+
+Status Attachment::CheckFds(std::string* why) const {
+  const size_t wanted = granted_.reply.node_count + 1u;
+  if (granted_.fds.size() != wanted) {
+    return Refused(why, "the Hello reply carries " + std::to_string(granted_.fds.size()) +
+                            " descriptors; " + std::to_string(wanted) +
+                            " are needed (one arena per node, then the life socket): raise this "
+                            "process's descriptor limit, or update libterrace");
+  }
+  for (size_t i = 0; i < wanted; ++i) {
+    struct stat status;
+    const bool is_life = i + 1 == wanted;
+    if (fstat(granted_.fds[i].get(), &status) != 0 ||
+        (is_life ? !S_ISSOCK(status.st_mode) : !S_ISREG(status.st_mode))) {
+      return Refused(why, "descriptor " + std::to_string(i) + " of the Hello reply is no " +
+                              (is_life ? "socket" : "memory file") +
+                              ": update libterrace or terraced so that both are of one release");
+    }
+  }
+  return Status::Ok();
+}
+
+Status Attachment::RetainSegments(std::span<const SlotAddress> slots,
+                                  std::vector<uint32_t>* segments) {
+  const size_t before = segments->size();
+  LockGuard guard(lock_);
+  // Zero is what fresh segments say; a wrapped count would only retain one twice.
+  const uint32_t this_call = ++retain_count_ == 0 ? ++retain_count_ : retain_count_;
+  Status status;
+  for (const SlotAddress& slot : slots) {
+    if (!slot.has_bytes()) continue;
+    if (slot.segment >= granted_.reply.segments_max) {
+      status = Status(StatusCode::kInvalid, "a slot lies in a segment that does not exist");
+      break;
+    }
+    Segment& segment = segments_[slot.segment];
+    if (segment.seen_at == this_call) continue;
+    if (segment.base.load(std::memory_order_relaxed) == nullptr) {
+      status = Map(slot.segment);
+      if (!status.ok()) break;
+    }
+    try {
+      segments->push_back(slot.segment);
+    } catch (const std::bad_alloc&) {
+      status = Status(StatusCode::kNoSpace, "no memory to remember a lease's segments");
+      break;
+    }
+    segment.seen_at = this_call;
+    ++segment.lease_count;
+  }
+  if (status.ok()) return status;
+  for (size_t i = before; i < segments->size(); ++i) --segments_[(*segments)[i]].lease_count;
+  segments->resize(before);
+  return status;
+}
+
+bool Attachment::ReleaseSegment(uint32_t segment) {
+  std::byte* unmapped = nullptr;
+  {
+    LockGuard guard(lock_);
+    Segment& entry = segments_[segment];
+    if (--entry.lease_count > 0 || !entry.is_revoked) return false;
+    entry.is_revoked = false;
+    unmapped = entry.base.exchange(nullptr);
+  }
+  Unmap(unmapped);
+  return true;
+}
+
+bool Attachment::RevokeSegment(uint32_t segment) {
+  if (segment >= granted_.reply.segments_max) return false;
+  std::byte* unmapped = nullptr;
+  {
+    LockGuard guard(lock_);
+    Segment& entry = segments_[segment];
+    if (entry.lease_count > 0) {
+      entry.is_revoked = true;
+      return false;
+    }
+    unmapped = entry.base.exchange(nullptr);
+  }
+  if (unmapped != nullptr) Unmap(unmapped);
+  return true;
+}
+
+Status Attachment::Map(uint32_t segment) {
+  const uint64_t segment_bytes = granted_.reply.segment_bytes;
+  const int fd = granted_.fds[segment / granted_.reply.segments_per_node].get();
+  const uint64_t offset_bytes = segment % granted_.reply.segments_per_node * segment_bytes;
+  struct stat status;
+  if (fstat(fd, &status) != 0 ||
+      static_cast<uint64_t>(status.st_size) < offset_bytes + segment_bytes) {
+    return Status(StatusCode::kInvalid, "a slot lies past the end of its arena memory file");
+  }
+  void* mapped = mmap(nullptr, segment_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd,
+                      static_cast<off_t>(offset_bytes));
+  if (mapped == MAP_FAILED) {
+    return Status(StatusCode::kNoSpace, "an arena segment cannot be mapped", errno);
+  }
+  if (madvise(mapped, segment_bytes, MADV_DONTFORK) != 0) {
+    munmap(mapped, segment_bytes);
+    return Status(StatusCode::kNoSpace, "an arena segment cannot be kept from children", errno);
+  }
+  segments_[segment].base.store(static_cast<std::byte*>(mapped), std::memory_order_release);
+  return Status::Ok();
+}
+
+void Attachment::Unmap(std::byte* base) const { munmap(base, granted_.reply.segment_bytes); }
+
+}  // namespace terrace::client

@@ -1,0 +1,84 @@
+// Attachment: what one handshake gave this process and what outlives the connection: the arena's
+// memory, mapped by segment when a lease first needs it, the domain's secret, and the life socket.
+// Leases share it; with the last one it unmaps and closes, and only then does the daemon's life
+// socket end, which says that no thread of this process can touch a slot any more.
+//
+// THREADING: any thread. A lease may call base() without a lock for the segments it retains.
+// FORK: segments are not mapped in a child; there the destructor does nothing.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "client/fork_guard.h"
+#include "client/timed_lock.h"
+#include "terrace/arena_layout.h"
+#include "terrace/checksum.h"
+#include "terrace/prefix_hasher.h"
+#include "terrace/protocol.h"
+#include "terrace/status.h"
+
+namespace terrace::client {
+
+inline constexpr uint32_t kNodesMax = 64;
+inline constexpr uint32_t kSegmentsMax = 1 << 20;  // 256 TiB of the largest segments
+
+class Attachment {
+ public:
+  // What came with the Hello reply.
+  struct Granted {
+    uint64_t boot_id = 0;
+    protocol::HelloReply reply;
+    std::vector<GuardedFd> fds;  // node_count memfds, then the life socket
+  };
+  // kInvalid with `*why` if counts, sizes or descriptors cannot be.
+  static Result<std::shared_ptr<Attachment>> Create(Granted granted, std::string* why);
+  ~Attachment();
+  Attachment(const Attachment&) = delete;
+  Attachment& operator=(const Attachment&) = delete;
+
+  uint64_t boot_id() const { return granted_.boot_id; }
+  const protocol::HelloReply& geometry() const { return granted_.reply; }
+  const DomainSecret& secret() const { return secret_; }
+
+  // Maps and retains each segment that `slots` name, once, and appends it to `*segments`.
+  // kInvalid if one does not exist, kNoSpace if it cannot be mapped; then nothing is retained.
+  Status RetainSegments(std::span<const SlotAddress> slots, std::vector<uint32_t>* segments);
+  // True if the segment was waiting for this and is unmapped now: tell the daemon.
+  bool ReleaseSegment(uint32_t segment);
+  // The daemon wants it back. True if it is unmapped now, or never was mapped; else it will be at
+  // the last ReleaseSegment.
+  bool RevokeSegment(uint32_t segment);
+
+  // REQUIRES: the segment is retained.
+  std::byte* base(uint32_t segment) const {
+    return segments_[segment].base.load(std::memory_order_acquire);
+  }
+
+ private:
+  struct Segment {
+    std::atomic<std::byte*> base{nullptr};
+    uint32_t lease_count = 0;
+    uint32_t seen_at = 0;  // the RetainSegments call that met it last
+    bool is_revoked = false;
+  };
+
+  explicit Attachment(Granted granted);
+  Status CheckFds(std::string* why) const;
+  Status Map(uint32_t segment);
+  void Unmap(std::byte* base) const;
+
+  Granted granted_;
+  DomainSecret secret_;
+  uint32_t fork_generation_;
+  TimedLock lock_;
+  uint32_t retain_count_ = 0;
+  std::unique_ptr<Segment[]> segments_;
+};
+
+}  // namespace terrace::client
