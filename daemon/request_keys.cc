@@ -104,6 +104,9 @@ bool Request::is_prefix_finished() const {
 
 Status Request::FinishKeys(Store& store, const KeysQuery& query) {
   switch (verb_) {
+    case Verb::kMatch:
+      store.FinishMatch(query, &match_);
+      return Status::Ok();
     case Verb::kAcquire:
       store.FinishAcquire(query, &acquire_);
       return Status::Ok();

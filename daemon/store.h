@@ -155,8 +155,8 @@ class Store {
 
   // ---- verbs; DESIGN names and meanings, docs/PROTOCOL.md the details ----
   Result<OpenedGroup> OpenGroup(SessionId session, const SpaceGroupSpec& spec, std::string* why);
-  // Complete without a Finish….
   Status Match(const KeysQuery& query, MatchResult* result);
+  void FinishMatch(const KeysQuery& query, MatchResult* result);  // applies min_tokens
   Status Acquire(const KeysQuery& query, AcquireResult* result);
   // Applies min_tokens, sends the lease off, or releases it when nothing matched. Completions of
   // the request come from later calls only, never before the reply.
@@ -221,8 +221,9 @@ class Store {
   enum class CheckScope { kIncremental, kFull };
   void CheckInvariants(CheckScope scope) const;
 
+  struct State;  // store_state.h
+
  private:
-  struct State;
   std::unique_ptr<State> state_;
 };
 

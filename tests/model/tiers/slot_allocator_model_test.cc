@@ -144,7 +144,7 @@ class Model {
     live_[place] = {slot, slot_bytes, class_index};
   }
 
-  void FreeSlot(SlotRef slot) {
+  void FreeSlot(const SlotRef& slot) {
     ASSERT_TRUE(IsLive(slot));
     live_.erase(PlaceOf(slot));
     slots_.Free(slot);

@@ -1,0 +1,75 @@
+// Block: what the daemon knows about one key of one SpaceGroup: where its copies are, who holds it,
+// what it is worth. Blocks are named by BlockId, an index into contiguous arrays that all rooms of
+// the daemon share; keys and edges are the RadixIndex's.
+//
+// A block is Reserved (a WriteLease fills it), Sealed (bytes immutable, visible), or Erased (nobody
+// can find it any more, but somebody still holds its slots).
+#pragma once
+
+#include <cstdint>
+
+#include "terrace/block_key.h"
+#include "terrace/protocol.h"
+
+namespace terrace {
+
+using BlockId = uint32_t;
+inline constexpr BlockId kBlockNone = 0xFFFFFFFF;
+inline constexpr uint32_t kLowerTiersMax = 3;  // tiers below DRAM
+inline constexpr uint32_t kRowNone = 0xFFFFFFFF;
+inline constexpr uint32_t kHandleNone = 0xFFFFFFFF;
+inline constexpr uint64_t kNever = UINT64_MAX;  // a time that does not come
+
+enum class BlockPhase : uint8_t { kUnused, kReserved, kSealed, kErased };
+
+// One copy. kFilling: bytes are on their way in. kDraining: readable, but to be dropped as soon as
+// the write to a lower tier that reads it is done.
+enum class CopyState : uint8_t { kNone, kFilling, kReady, kDraining };
+
+struct BlockCopy {
+  uint64_t member_mask = 0;  // members with bytes in this copy
+  uint32_t row = kRowNone;   // where: a row of the group's slots or extents
+  CopyState state = CopyState::kNone;
+
+  bool is_readable() const { return state == CopyState::kReady || state == CopyState::kDraining; }
+};
+
+struct Block {
+  CommitId commit_id = 0;
+  uint64_t event_hash = 0;
+  uint64_t created_us = 0;  // reserved, then sealed
+  uint64_t touched_us = 0;
+  uint64_t expires_us = kNever;
+  uint64_t writer_session = 0;
+  BlockCopy dram;
+  BlockCopy lower[kLowerTiersMax];
+  uint32_t group_index = 0;
+  uint32_t roots_row = kRowNone;  // checksum roots of all parts of all local members
+  uint32_t writer_uid = 0;
+  uint32_t writer_lease = kHandleNone;  // of a Reserved block; writer_entry: its place in there
+  uint32_t writer_entry = 0;
+  uint32_t lease_count = 0;  // leases that hold it
+  uint32_t job_count = 0;    // transfers and checksum jobs that touch its slots
+  uint32_t fence_count = 0;  // of the leases: revoked ones, not yet acknowledged
+  uint32_t hit_count = 0;
+  uint32_t recompute_ns_per_token = 0;
+  uint32_t dram_children = 0;                    // children with slots in DRAM
+  uint32_t lower_children[kLowerTiersMax] = {};  // children with a copy there
+  uint32_t waiters = kHandleNone;                // head of a list, see waiters.h
+  uint32_t expiry = kHandleNone;                 // its timer
+  uint32_t walk_mark = 0;                        // of the tree walk that last found it held
+  BlockPhase phase = BlockPhase::kUnused;
+  uint8_t fill_tier = 0;  // where a promotion reads
+  uint8_t priority = protocol::kPriorityDefault;
+  bool is_pinned = false;    // by an operator or a hint
+  bool is_no_store = false;  // never below DRAM
+  bool has_roots = false;    // every part's checksum is known
+  bool is_verified = false;  // the daemon itself has seen the bytes match
+  bool is_in_check = false;  // a checksum job is under way
+  bool is_dram_candidate = false;
+  bool is_lower_candidate[kLowerTiersMax] = {};
+
+  bool is_held() const { return lease_count > 0 || job_count > 0; }
+};
+
+}  // namespace terrace

@@ -1,0 +1,44 @@
+#include "daemon/cache_domain.h"
+
+#include "daemon/eviction/lru.h"
+#include "terrace/check.h"
+
+namespace terrace {
+
+CacheDomain::CacheDomain(uint32_t domain_index_in_store, DomainOptions domain_options,
+                         const StoreOptions& store_options, const StoreSeams& store_seams)
+    : domain_index(domain_index_in_store),
+      options(std::move(domain_options)),
+      limits(store_options),
+      seams(store_seams),
+      slots({.segment_bytes = options.segment_bytes,
+             .segments_max = options.segments_max,
+             .slot_table = options.slot_table}),
+      index({.blocks_max = store_options.blocks_max, .hash_seed = store_seams.random.Next()}),
+      dram_policy(std::make_unique<LruPolicy>()) {
+  TERRACE_CHECK(options.lower_tiers.size() <= kLowerTiersMax, "at most three tiers below DRAM");
+  for (Tier* tier : options.lower_tiers) {
+    lower.push_back({.tier = tier, .policy = std::make_unique<LruPolicy>()});
+  }
+}
+
+BlockTraits CacheDomain::TraitsOf(BlockId id) const {
+  const Block& b = blocks[id];
+  const RadixIndex::Node& node = index.node(id);
+  const Group& group = *groups[b.group_index];
+  return {.key = node.key,
+          .byte_count = group.block_bytes(),
+          .position = node.position,
+          .block_tokens = group.block_tokens(),
+          .recompute_ns_per_token = b.recompute_ns_per_token,
+          .priority = b.priority};
+}
+
+TouchContext CacheDomain::ContextOf(const protocol::Hints& hints) const {
+  return {.now_us = NowUs(),
+          .session_hash = hints.session_hash,
+          .expected_reuse_ms = hints.expected_reuse_ms,
+          .end_reason = hints.end_reason};
+}
+
+}  // namespace terrace

@@ -1,0 +1,84 @@
+// CacheDomain: the data of one domain that its rooms (Residency, Evictor, Mover, …) share. Plain
+// state; each member is changed by the room named beside it and read by all.
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "daemon/admission.h"
+#include "daemon/block.h"
+#include "daemon/chunked_array.h"
+#include "daemon/deadline_heap.h"
+#include "daemon/eviction/policy.h"
+#include "daemon/group.h"
+#include "daemon/lease_table.h"
+#include "daemon/radix_index.h"
+#include "daemon/seams.h"
+#include "daemon/store.h"
+#include "daemon/tree_walk.h"
+#include "tiers/slot_allocator.h"
+
+namespace terrace {
+
+// What all domains of a store share.
+struct StoreSeams {
+  Clock& clock;
+  Random& random;
+  Offload& offload;
+  StoreListener& listener;
+  DeadlineHeap& deadlines;
+};
+
+struct LowerTier {
+  Tier* tier = nullptr;
+  std::unique_ptr<EvictionPolicy> policy;
+  uint64_t block_count = 0;  // with a Ready copy there
+};
+
+struct CacheDomain {
+  CacheDomain(uint32_t domain_index, DomainOptions domain_options,
+              const StoreOptions& store_options, const StoreSeams& seams);
+
+  Block& block(BlockId id) { return blocks[id]; }
+  const Block& block(BlockId id) const { return blocks[id]; }
+  Group& group_of(const Block& block) const { return *groups[block.group_index]; }
+  std::span<SlotRef> slots_of(const Block& block) const {
+    return group_of(block).slots().at(block.dram.row);
+  }
+  std::span<Checksum> roots_of(const Block& block) const {
+    return group_of(block).roots().at(block.roots_row);
+  }
+  uint64_t NowUs() const { return seams.clock.NowUs(); }
+  BlockTraits TraitsOf(BlockId id) const;
+  TouchContext ContextOf(const protocol::Hints& hints) const;
+
+  // Constant after construction.
+  const uint32_t domain_index;
+  const DomainOptions options;
+  const StoreOptions& limits;
+  const StoreSeams seams;
+
+  SlotAllocator slots;                         // Residency; segments: SegmentLedger
+  RadixIndex index;                            // Residency
+  TreeWalks walks{index};                      // Store; Residency tells it what goes
+  ChunkedArray<Block> blocks;                  // Residency; job fields: Verifier, Mover
+  std::vector<std::unique_ptr<Group>> groups;  // Store; null: free place
+  LeaseTable leases;                           // LeaseKeeper
+  std::deque<LeaseWork> lease_work;            // LeaseKeeper; Waiters ends Prefetches through it
+  std::deque<LeaseEntry> letting_go;           // entries no lease has any more, still held
+  std::unique_ptr<EvictionPolicy> dram_policy;
+  std::vector<LowerTier> lower;  // Residency
+  AdmitAll admission;
+  uint64_t fenced_bytes = 0;       // Residency
+  uint32_t fenced_slot_count = 0;  // Residency
+  uint64_t reserved_count = 0;     // Residency
+  uint64_t leased_count = 0;       // Residency: blocks some lease holds
+  uint32_t member_count = 0;       // Store: local members of all groups
+  uint32_t session_count = 0;      // Store
+  bool is_short = false;           // a slot was asked for and none was free: SegmentLedger looks
+  Store::DomainStats counters;     // only its "since start" fields
+};
+
+}  // namespace terrace

@@ -1,0 +1,31 @@
+#include "daemon/eviction/lru.h"
+
+namespace terrace {
+
+void LruPolicy::OnInsert(BlockId id, const BlockTraits& traits, uint64_t) {
+  if (id >= ranks_.size()) ranks_.resize(id + 1);
+  ranks_[id] = {traits.priority, ++use_count_};
+}
+
+void LruPolicy::OnTouch(std::span<const BlockId> run, const TouchContext&) {
+  // Head first: the last one gets the oldest stamp of this use.
+  use_count_ += run.size();
+  uint64_t order = use_count_;
+  for (const BlockId id : run) {
+    ranks_[id].order = order--;
+    if (heap_.Contains(id)) heap_.Change(id, ranks_[id]);
+  }
+}
+
+void LruPolicy::OnErase(BlockId) {}
+
+void LruPolicy::OnCandidate(BlockId id) { heap_.Add(id, ranks_[id]); }
+
+void LruPolicy::OnHeld(BlockId id) { heap_.Remove(id); }
+
+void LruPolicy::SetPriority(BlockId id, uint8_t priority) {
+  ranks_[id].priority = priority;
+  if (heap_.Contains(id)) heap_.Change(id, ranks_[id]);
+}
+
+}  // namespace terrace

@@ -1,0 +1,142 @@
+#include "daemon/evictor.h"
+
+namespace terrace {
+
+BlockId Evictor::Insert(const NewBlock& block) {
+  BlockId id = residency_.Insert(block);
+  if (id != kBlockNone) return id;
+  // blocks_max ids are in use: the least wanted of the lowest tier makes room.
+  for (uint32_t t = static_cast<uint32_t>(d_.lower.size()); t-- > 0;) {
+    const BlockId victim = d_.lower[t].policy->Victim();
+    if (victim == kBlockNone || !MayEvict(victim) || victim == block.parent) continue;
+    Evict(victim);
+    return residency_.Insert(block);
+  }
+  const BlockId victim = d_.dram_policy->Victim();
+  if (victim == kBlockNone || !MayEvict(victim) || victim == block.parent) return kBlockNone;
+  Evict(victim);
+  return residency_.Insert(block);
+}
+
+Status Evictor::TakeSlots(BlockId id, uint64_t member_mask) {
+  uint32_t demotions_left = kDemotionsPerBlockMax;
+  uint32_t short_class = 0;
+  bool has_compacted = false;
+  for (uint32_t tries = 0; tries <= kEvictionsPerBlockMax; ++tries) {
+    const Status status = residency_.TakeSlots(id, member_mask, &short_class);
+    if (status.ok()) return status;
+    // Slots of another size help only by the extent: a thinly used one is emptied at once.
+    const BlockId victim = d_.dram_policy->Victim();
+    const bool is_foreign =
+        victim == kBlockNone || d_.block(victim).group_index != d_.block(id).group_index;
+    if (is_foreign && !has_compacted) {
+      has_compacted = true;
+      if (Compact(short_class, kThinShareDivisor)) continue;
+    }
+    if (!EvictOneFromDram(&demotions_left)) break;
+  }
+  if (Compact(short_class, 1)) {
+    const Status status = residency_.TakeSlots(id, member_mask, &short_class);
+    if (status.ok()) return status;
+  }
+  return Status(StatusCode::kNoSpace, "no slot is free, and nothing more may be evicted for it");
+}
+
+bool Evictor::EvictOneFromDram(uint32_t* demotions_left) {
+  while (true) {
+    const BlockId victim = d_.dram_policy->Victim();
+    if (victim == kBlockNone) return false;
+    if (*demotions_left > 0 && writer_ != nullptr && writer_->TryDemote(victim)) {
+      --*demotions_left;
+      continue;
+    }
+    residency_.DropDram(victim);
+    return true;
+  }
+}
+
+Status Evictor::TakeExtents(BlockId id, uint32_t tier) {
+  // The parent may be the tier's next victim until its child is in.
+  const BlockId parent = d_.index.node(id).parent;
+  if (parent != kBlockNone) residency_.Hold(parent, HoldKind::kJob);
+  Status status = residency_.TakeExtents(id, tier);
+  for (uint32_t tries = 0; tries < kEvictionsPerBlockMax; ++tries) {
+    if (status.code() != StatusCode::kNoSpace || !EvictOneFrom(tier)) break;
+    status = residency_.TakeExtents(id, tier);
+  }
+  if (parent != kBlockNone) residency_.LetGo(parent, HoldKind::kJob);
+  return status;
+}
+
+bool Evictor::EvictOneFrom(uint32_t tier) {
+  const BlockId victim = d_.lower[tier].policy->Victim();
+  if (victim == kBlockNone) return false;
+  residency_.DropLower(victim, tier);
+  return true;
+}
+
+bool Evictor::MayEvict(BlockId id) const {
+  const Block& b = d_.block(id);
+  return b.phase == BlockPhase::kSealed && !b.is_held() && !b.is_pinned &&
+         d_.index.node(id).child_count == 0;
+}
+
+bool Evictor::Evict(BlockId id) {
+  if (!MayEvict(id)) return false;
+  ++d_.counters.blocks_evicted;
+  residency_.Erase(id, StatusCode::kNotFound);
+  return true;
+}
+
+BlockId Evictor::BlockIn(const SlotRef& slot) const {
+  const SlotRow& row = d_.slots.row(slot);
+  for (uint32_t g = 0; g < d_.groups.size(); ++g) {
+    if (d_.groups[g] == nullptr || d_.groups[g]->id().low != row.group_tag) continue;
+    const BlockId id = d_.index.Find(g, row.key);
+    if (id != kBlockNone && d_.block(id).commit_id == row.commit_id) return id;
+  }
+  return kBlockNone;
+}
+
+bool Evictor::DropDramSubtree(BlockId id, uint32_t* budget) {
+  // Leaves first; a leaf is found by going down, not by recursion: chains are long.
+  while (*budget > 0) {
+    BlockId leaf = id;
+    while (d_.block(leaf).dram_children > 0) {
+      BlockId child = d_.index.node(leaf).first_child;
+      while (d_.block(child).dram.row == kRowNone) child = d_.index.node(child).next_sibling;
+      leaf = child;
+      if (--*budget == 0) return false;
+    }
+    if (!residency_.MayDropDram(leaf)) return false;
+    --*budget;
+    residency_.DropDram(leaf);
+    if (leaf == id) return true;
+  }
+  return false;
+}
+
+bool Evictor::Compact(uint32_t class_index, uint64_t share_divisor) {
+  scratch_slots_.clear();
+  const uint64_t run_bytes = d_.slots.SlotsInEmptiestExtent(class_index, &scratch_slots_);
+  uint64_t used_bytes = 0;
+  for (const SlotRef& slot : scratch_slots_) used_bytes += BytesOf(slot);
+  if (run_bytes == 0 || used_bytes * share_divisor > run_bytes) return false;
+  uint32_t budget = kCompactionBlocksMax;
+  for (const SlotRef& slot : scratch_slots_) {
+    // An earlier drop may have taken this slot's block along.
+    if (!d_.slots.IsCurrent(slot)) continue;
+    const BlockId id = BlockIn(slot);
+    if (id == kBlockNone || !DropDramSubtree(id, &budget)) return false;
+  }
+  return true;
+}
+
+uint64_t Evictor::BytesOf(const SlotRef& slot) const {
+  const BlockId id = BlockIn(slot);
+  if (id == kBlockNone) return 0;
+  const LocalMember* local = d_.group_of(d_.block(id)).FindLocal(d_.slots.row(slot).member);
+  return local == nullptr ? 0 : local->slot_bytes;
+}
+
+}  // namespace terrace

@@ -1,0 +1,62 @@
+// Evictor: makes room. It asks the tier's policy who goes first, and takes only what may go. A
+// block that is worth writing below is written first if somebody can start that now; the engine
+// never waits for it.
+//
+// THREADING: store thread. LIMITS: kEvictionsPerBlockMax evictions for one block's slots.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "daemon/residency.h"
+
+namespace terrace {
+
+// Starts writes to lower tiers; the Mover.
+class LowerWriter {
+ public:
+  virtual ~LowerWriter() = default;
+  // The DRAM copy is wanted gone. True if it will be dropped once written below (it is Draining
+  // now); false if there is nothing to write, or no way to begin now: drop it.
+  virtual bool TryDemote(BlockId id) = 0;
+};
+
+class Evictor {
+ public:
+  static constexpr uint32_t kEvictionsPerBlockMax = 64;
+  static constexpr uint32_t kDemotionsPerBlockMax = 8;
+  static constexpr uint32_t kCompactionBlocksMax = 256;
+  static constexpr uint64_t kThinShareDivisor = 2;
+
+  Evictor(CacheDomain& domain, Residency& residency) : d_(domain), residency_(residency) {}
+  void SetWriter(LowerWriter* writer) { writer_ = writer; }
+
+  // Residency's, with room made. kNoSpace when nothing more may go.
+  BlockId Insert(const NewBlock& block);
+  Status TakeSlots(BlockId id, uint64_t member_mask);
+  Status TakeExtents(BlockId id, uint32_t tier);
+
+  // Drops every copy of a block, as an operator asks. False if it is held, pinned or has a child.
+  bool Evict(BlockId id);
+  bool MayEvict(BlockId id) const;
+  // Empties DRAM of a block and of what depends on it there. False if something holds any of it;
+  // then a part may be gone already.
+  bool DropDramSubtree(BlockId id, uint32_t* budget);
+  // The Sealed block in a slot; kBlockNone if nobody can find it.
+  BlockId BlockIn(const SlotRef& slot) const;
+
+ private:
+  bool EvictOneFromDram(uint32_t* demotions_left);
+  bool EvictOneFrom(uint32_t tier);
+  // Empties the emptiest run of extents that `class_index` could use, if no more than one part in
+  // `share_divisor` of it is in use. False if that could not be done, or not wholly.
+  bool Compact(uint32_t class_index, uint64_t share_divisor);
+  uint64_t BytesOf(const SlotRef& slot) const;
+
+  CacheDomain& d_;
+  Residency& residency_;
+  LowerWriter* writer_ = nullptr;
+  std::vector<SlotRef> scratch_slots_;
+};
+
+}  // namespace terrace

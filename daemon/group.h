@@ -1,0 +1,82 @@
+// Group: one SpaceGroup as a domain keeps it: its members' geometry, worked out once, and the rows
+// where its blocks' slots, extents and checksum roots are written down.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "daemon/block.h"
+#include "daemon/chunked_array.h"
+#include "terrace/arena_layout.h"
+#include "terrace/block_key.h"
+#include "terrace/space.h"
+#include "terrace/status.h"
+#include "tiers/extent.h"
+#include "tiers/slot_allocator.h"
+
+namespace terrace {
+
+// A member whose bytes live on this host.
+struct LocalMember {
+  uint32_t member = 0;  // index in the group
+  SpaceId space;
+  uint32_t class_index = 0;  // of the slot allocator
+  uint64_t slot_bytes = 0;
+  uint32_t window_blocks = 0;  // 0: full attention
+  uint32_t window_index = 0;   // among the local windowed members
+  uint32_t part_count = 0;
+  uint32_t first_root = 0;      // its roots in a row of roots
+  uint32_t first_part_bit = 0;  // its bits in a row of part bits, see lease_table.h
+  std::vector<uint64_t> part_offset_bytes;
+  std::vector<uint64_t> part_bytes;
+};
+
+class Group {
+ public:
+  // Gives every local member a slot class. `owner` is unique among the groups of the domain.
+  // kInvalid if a slot does not fit a segment; kNoSpace if the allocator knows too many classes.
+  Status Open(const SpaceGroupSpec& spec, uint64_t owner, SlotAllocator* allocator);
+
+  const SpaceGroupSpec& spec() const { return spec_; }
+  const GroupId& id() const { return id_; }
+  // Local members in ascending order.
+  std::span<const LocalMember> locals() const { return locals_; }
+  // Null for a remote member or none.
+  const LocalMember* FindLocal(uint32_t member) const;
+  uint64_t local_mask() const { return local_mask_; }
+  uint64_t full_mask() const { return full_mask_; }  // local members without a window
+  bool has_remote() const { return has_remote_; }
+  uint32_t windowed_count() const { return windowed_count_; }
+  uint32_t block_tokens() const { return spec_.block_tokens(); }
+  uint64_t block_bytes() const { return block_bytes_; }
+  uint32_t part_words() const { return part_words_; }  // u64 words of a row of part bits
+  uint32_t root_count() const { return root_count_; }
+
+  RowPool<SlotRef>& slots() { return slots_; }
+  RowPool<Extent>& extents() { return extents_; }
+  RowPool<Checksum>& roots() { return roots_; }
+  const RowPool<SlotRef>& slots() const { return slots_; }
+
+  // Counters for status.
+  uint32_t session_count = 0;
+  uint64_t acquire_blocks_asked = 0;
+  uint64_t acquire_blocks_hit = 0;
+
+ private:
+  SpaceGroupSpec spec_;
+  GroupId id_;
+  std::vector<LocalMember> locals_;
+  uint64_t local_mask_ = 0;
+  uint64_t full_mask_ = 0;
+  uint64_t block_bytes_ = 0;
+  uint32_t windowed_count_ = 0;
+  uint32_t part_words_ = 0;
+  uint32_t root_count_ = 0;
+  bool has_remote_ = false;
+  RowPool<SlotRef> slots_{0};   // one a local member
+  RowPool<Extent> extents_{0};  // one a local member
+  RowPool<Checksum> roots_{0};  // one a part, members in order
+};
+
+}  // namespace terrace

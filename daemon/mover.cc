@@ -1,0 +1,314 @@
+#include "daemon/mover.h"
+
+#include "terrace/check.h"
+
+namespace terrace {
+namespace {
+
+// TransferIds: domain (16 bits), job (40 bits), place of the member among the local ones (8 bits).
+constexpr uint32_t kDomainShift = 48;
+constexpr uint32_t kJobShift = 8;
+static_assert(kGroupMembersMax <= 1 << kJobShift);
+
+// Children looked at when their parent has arrived in a tier.
+constexpr uint32_t kChildrenQueuedMax = 64;
+
+}  // namespace
+
+Mover::Mover(CacheDomain& domain, Residency& residency, Evictor& evictor, Verifier& verifier)
+    : d_(domain),
+      residency_(residency),
+      evictor_(evictor),
+      verifier_(verifier),
+      queues_(domain.lower.size()) {}
+
+// ---- transfers ----
+
+uint32_t Mover::TakeJob(const Job& job) {
+  uint32_t number;
+  if (free_jobs_.empty()) {
+    number = static_cast<uint32_t>(jobs_.size());
+    jobs_.emplace_back();
+  } else {
+    number = free_jobs_.back();
+    free_jobs_.pop_back();
+  }
+  jobs_[number] = job;
+  jobs_[number].is_used = true;
+  residency_.Hold(job.block, HoldKind::kJob);
+  return number;
+}
+
+bool Mover::Begin(uint32_t number) {
+  Job& job = jobs_[number];
+  const Block& b = d_.block(job.block);
+  const std::span<const LocalMember> locals = d_.group_of(b).locals();
+  for (; job.next_local < locals.size() && !job.is_failed; ++job.next_local) {
+    if (!((b.lower[job.tier].member_mask >> locals[job.next_local].member) & 1)) continue;
+    const Status status = BeginMember(number, job.next_local);
+    if (status.code() == StatusCode::kBusy) return false;
+    if (status.ok()) {
+      ++job.in_flight_count;
+    } else {
+      job.is_failed = true;
+    }
+  }
+  job.next_local = static_cast<uint32_t>(locals.size());
+  return true;
+}
+
+Status Mover::BeginMember(uint32_t number, uint32_t local_index) {
+  const Job& job = jobs_[number];
+  Block& b = d_.block(job.block);
+  Group& group = d_.group_of(b);
+  const LocalMember& local = group.locals()[local_index];
+  const SlotAddress address = d_.slots_of(b)[local_index].address;
+  const Extent& extent = group.extents().at(b.lower[job.tier].row)[local_index];
+  const std::span<std::byte> bytes(
+      d_.options.arena->SegmentBase(address.segment) + address.page * kArenaPageBytes,
+      local.slot_bytes);
+  const TransferId id =
+      (uint64_t{d_.domain_index} << kDomainShift) | (uint64_t{number} << kJobShift) | local_index;
+  Tier& tier = *d_.lower[job.tier].tier;
+  if (!job.is_write) return tier.Read(id, extent, bytes);
+  return tier.Write(id, extent, Describe(job.block, local), bytes);
+}
+
+BlockRecord Mover::Describe(BlockId id, const LocalMember& local) const {
+  const Block& b = d_.block(id);
+  const RadixIndex::Node& node = d_.index.node(id);
+  BlockRecord record{.domain_index = d_.domain_index,
+                     .group = d_.group_of(b).id(),
+                     .space = local.space,
+                     .key = node.key,
+                     .commit_id = b.commit_id,
+                     .event_hash = b.event_hash,
+                     .position = node.position,
+                     .recompute_ns_per_token = b.recompute_ns_per_token,
+                     .member = static_cast<uint16_t>(local.member),
+                     .priority = b.priority,
+                     .is_pinned = b.is_pinned,
+                     .part_checksums = d_.roots_of(b).subspan(local.first_root, local.part_count)};
+  if (node.parent != kBlockNone) record.parent = d_.index.node(node.parent).key;
+  if (b.expires_us != kNever) {
+    const uint64_t now_us = d_.NowUs();
+    const uint64_t left_us = b.expires_us > now_us ? b.expires_us - now_us : 0;
+    record.expires_at_s = d_.seams.clock.UnixSeconds() + left_us / kUsPerSecond;
+  }
+  return record;
+}
+
+void Mover::OnTransferDone(uint64_t number, Status status) {
+  const uint32_t job = static_cast<uint32_t>(number >> kJobShift);
+  TERRACE_CHECK(job < jobs_.size() && jobs_[job].is_used && jobs_[job].in_flight_count > 0,
+                "a transfer is done once");
+  --jobs_[job].in_flight_count;
+  if (!status.ok()) jobs_[job].is_failed = true;
+  FinishIfDone(job);
+  Step();
+}
+
+void Mover::FinishIfDone(uint32_t number) {
+  const Job job = jobs_[number];
+  const uint32_t local_count =
+      static_cast<uint32_t>(d_.group_of(d_.block(job.block)).locals().size());
+  if (job.in_flight_count > 0 || job.next_local < local_count) return;
+  jobs_[number].is_used = false;
+  free_jobs_.push_back(number);
+  if (job.is_write) {
+    FinishWrite(job);
+  } else {
+    FinishRead(job);
+  }
+}
+
+// ---- up ----
+
+uint32_t Mover::FastestTier(BlockId id) const {
+  for (uint32_t t = 0; t < d_.lower.size(); ++t) {
+    if (d_.block(id).lower[t].is_readable()) return t;
+  }
+  return kLowerTiersMax;
+}
+
+void Mover::Promote(BlockId id, uint32_t tier) {
+  d_.block(id).fill_tier = static_cast<uint8_t>(tier);
+  const uint32_t number = TakeJob({.block = id, .tier = tier});
+  queues_[tier].begun_reads.push_back(number);
+}
+
+void Mover::FinishRead(const Job& job) {
+  const bool is_sealed = d_.block(job.block).phase == BlockPhase::kSealed;
+  if (is_sealed && !job.is_failed) verifier_.CheckPromotion(job.block);
+  residency_.LetGo(job.block, HoldKind::kJob);
+  if (is_sealed && job.is_failed) OnPromotionChecked(job.block, false);
+}
+
+void Mover::OnPromotionChecked(BlockId id, bool is_good) {
+  Block& b = d_.block(id);
+  if (b.phase != BlockPhase::kSealed) return;
+  if (is_good) {
+    ++d_.counters.promotions;
+    residency_.EndFill(id, true);
+    return;
+  }
+  ++d_.counters.promotions_failed;
+  const uint32_t tier = b.fill_tier;
+  residency_.EndFill(id, false);
+  // The copy is not to be trusted, or not to be had: it is dropped, once.
+  residency_.DropLower(id, tier);
+}
+
+// ---- down ----
+
+bool Mover::has_persistent_tier() const {
+  for (const LowerTier& lower : d_.lower) {
+    if (lower.tier->is_persistent()) return true;
+  }
+  return false;
+}
+
+bool Mover::IsPersisted(BlockId id) const {
+  for (uint32_t t = 0; t < d_.lower.size(); ++t) {
+    if (d_.lower[t].tier->is_persistent() && d_.block(id).lower[t].is_readable()) return true;
+  }
+  return false;
+}
+
+bool Mover::Persist(BlockId id) {
+  bool may = false;
+  for (uint32_t t = 0; t < d_.lower.size(); ++t) {
+    if (!d_.lower[t].tier->is_persistent() || d_.block(id).is_no_store) continue;
+    QueueWrite(id, t);
+    may = true;
+  }
+  return may;
+}
+
+void Mover::OnRooted(BlockId id) {
+  for (uint32_t t = 0; t < d_.lower.size(); ++t) {
+    if (d_.admission.Admits(AdmissionMoment::kSealed, d_.lower[t].tier->kind(), d_.TraitsOf(id))) {
+      QueueWrite(id, t);
+    }
+  }
+  Step();
+}
+
+void Mover::QueueWrite(BlockId id, uint32_t tier) {
+  const Block& b = d_.block(id);
+  if (b.is_no_store || b.lower[tier].state != CopyState::kNone) return;
+  if (queues_[tier].writes.size() >= kWritesQueuedMax) return;
+  queues_[tier].writes.push_back({.block = id, .commit_id = b.commit_id});
+}
+
+// Sealed, checksummed, not there yet, and its parent is: a tier holds prefixes.
+bool Mover::MayWrite(BlockId id, uint32_t tier) const {
+  const Block& b = d_.block(id);
+  if (b.phase != BlockPhase::kSealed || b.dram.state != CopyState::kReady || !b.has_roots ||
+      b.is_no_store || b.lower[tier].state != CopyState::kNone || residency_.IsExpired(id)) {
+    return false;
+  }
+  const BlockId parent = d_.index.node(id).parent;
+  return parent == kBlockNone || d_.block(parent).lower[tier].row != kRowNone;
+}
+
+bool Mover::StartWrite(BlockId id, uint32_t tier) {
+  if (queues_[tier].writes_in_flight >= kWritesInFlightMax) return false;
+  if (!evictor_.TakeExtents(id, tier).ok()) return false;
+  ++queues_[tier].writes_in_flight;
+  const uint32_t number = TakeJob({.block = id, .tier = tier, .is_write = true});
+  queues_[tier].begun_writes.push_back(number);
+  return true;
+}
+
+bool Mover::TryDemote(BlockId id) {
+  if (residency_.HasOtherCopy(d_.block(id), d_.block(id).dram)) return false;
+  bool is_begun = false;
+  for (uint32_t t = 0; t < d_.lower.size(); ++t) {
+    if (!MayWrite(id, t)) continue;
+    if (!d_.admission.Admits(AdmissionMoment::kEvicted, d_.lower[t].tier->kind(),
+                             d_.TraitsOf(id))) {
+      continue;
+    }
+    is_begun |= StartWrite(id, t);
+  }
+  if (is_begun) residency_.SetDraining(id);
+  return is_begun;
+}
+
+void Mover::FinishWrite(const Job& job) {
+  const BlockId id = job.block;
+  --queues_[job.tier].writes_in_flight;
+  residency_.EndLowerFill(id, job.tier, !job.is_failed);
+  residency_.LetGo(id, HoldKind::kJob);
+  const Block& b = d_.block(id);
+  if (b.phase != BlockPhase::kSealed) return;
+  if (!job.is_failed) QueueChildren(id, job.tier);
+  if (b.dram.state != CopyState::kDraining || b.job_count > 0) return;
+  if (job.is_failed) {
+    ++d_.counters.demotions_failed;
+  } else {
+    ++d_.counters.demotions;
+  }
+  if (residency_.HasOtherCopy(b, b.dram) && residency_.MayDropDram(id)) {
+    residency_.DropDram(id);
+  } else {
+    residency_.ClearDraining(id);
+  }
+}
+
+// Children that were ready before their parent had arrived.
+void Mover::QueueChildren(BlockId id, uint32_t tier) {
+  uint32_t looked_at = 0;
+  for (BlockId child = d_.index.node(id).first_child;
+       child != kBlockNone && looked_at < kChildrenQueuedMax;
+       child = d_.index.node(child).next_sibling, ++looked_at) {
+    if (MayWrite(child, tier) &&
+        d_.admission.Admits(AdmissionMoment::kSealed, d_.lower[tier].tier->kind(),
+                            d_.TraitsOf(child))) {
+      QueueWrite(child, tier);
+    }
+  }
+}
+
+// ---- turns ----
+
+bool Mover::has_work() const {
+  for (const TierQueue& queue : queues_) {
+    if (!queue.begun_reads.empty() || !queue.begun_writes.empty()) return true;
+    if (!queue.writes.empty() && queue.writes_in_flight < kWritesInFlightMax) return true;
+  }
+  return false;
+}
+
+bool Mover::Step() {
+  for (uint32_t t = 0; t < queues_.size(); ++t) StepTier(t);
+  return has_work();
+}
+
+// Reads first: somebody waits for them.
+bool Mover::StepTier(uint32_t tier) {
+  TierQueue& queue = queues_[tier];
+  for (std::deque<uint32_t>* begun : {&queue.begun_reads, &queue.begun_writes}) {
+    while (!begun->empty()) {
+      const uint32_t number = begun->front();
+      if (!Begin(number)) return false;
+      begun->pop_front();
+      FinishIfDone(number);
+    }
+  }
+  while (!queue.writes.empty() && queue.writes_in_flight < kWritesInFlightMax) {
+    const QueuedWrite write = queue.writes.front();
+    queue.writes.pop_front();
+    if (d_.block(write.block).commit_id != write.commit_id || !MayWrite(write.block, tier))
+      continue;
+    if (!StartWrite(write.block, tier)) continue;
+    const uint32_t number = queue.begun_writes.back();
+    if (!Begin(number)) return false;
+    queue.begun_writes.pop_back();
+    FinishIfDone(number);
+  }
+  return true;
+}
+
+}  // namespace terrace

@@ -1,0 +1,96 @@
+// Mover: moves blocks of one domain between DRAM and the tiers below. A promotion reads a block's
+// members into slots that were taken for it, has the bytes checked, and makes the block readable;
+// everybody who wants it meanwhile shares it. A write copies a Sealed, checksummed block down,
+// after its parent, so that each tier holds prefixes.
+//
+// Work is abandoned, never cancelled: a block that is erased under a transfer stays until that
+// ends.
+//
+// THREADING: store thread. LIMITS: per tier kWritesInFlightMax blocks being written and
+// kWritesQueuedMax queued; promotions are bounded by the slots they fill.
+// INVARIANT: a copy is Filling, or draining, exactly while one job is at it.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <vector>
+
+#include "daemon/evictor.h"
+#include "daemon/residency.h"
+#include "daemon/verifier.h"
+
+namespace terrace {
+
+class Mover final : public LowerWriter, public VerifierListener {
+ public:
+  static constexpr uint32_t kWritesInFlightMax = 32;
+  static constexpr uint32_t kWritesQueuedMax = 8192;
+
+  Mover(CacheDomain& domain, Residency& residency, Evictor& evictor, Verifier& verifier);
+
+  // REQUIRES: slots are taken, the copy in `tier` is Ready. OnBlockReady or OnBlockLost follows.
+  void Promote(BlockId id, uint32_t tier);
+  // The fastest tier with a readable copy; kLowerTiersMax if there is none.
+  uint32_t FastestTier(BlockId id) const;
+  // Writes the block to persistent tiers whatever the admission policy says. False if it never will
+  // be.
+  bool Persist(BlockId id);
+  bool has_persistent_tier() const;
+  bool IsPersisted(BlockId id) const;
+
+  // Begins what is queued, as far as the tiers take it. True if anything is still queued.
+  bool Step();
+  bool has_work() const;
+
+  // The transfer with this number: the low 48 bits of its TransferId.
+  void OnTransferDone(uint64_t number, Status status);
+
+  bool TryDemote(BlockId id) override;
+  void OnRooted(BlockId id) override;
+  void OnPromotionChecked(BlockId id, bool is_good) override;
+
+ private:
+  struct Job {
+    BlockId block = kBlockNone;
+    uint32_t tier = 0;
+    uint32_t next_local = 0;  // the first member whose transfer has not begun
+    uint32_t in_flight_count = 0;
+    bool is_used = false;
+    bool is_write = false;
+    bool is_failed = false;
+  };
+  struct QueuedWrite {
+    BlockId block = kBlockNone;
+    CommitId commit_id = 0;
+  };
+  struct TierQueue {
+    std::deque<uint32_t> begun_reads;  // jobs with members still to begin
+    std::deque<uint32_t> begun_writes;
+    std::deque<QueuedWrite> writes;
+    uint32_t writes_in_flight = 0;
+  };
+
+  uint32_t TakeJob(const Job& job);
+  // Begins the members' transfers. False if the tier's queue is full: again later.
+  bool Begin(uint32_t number);
+  Status BeginMember(uint32_t number, uint32_t local_index);
+  BlockRecord Describe(BlockId id, const LocalMember& local) const;
+  void FinishIfDone(uint32_t number);
+  void FinishRead(const Job& job);
+  void FinishWrite(const Job& job);
+  bool MayWrite(BlockId id, uint32_t tier) const;
+  bool StartWrite(BlockId id, uint32_t tier);
+  void QueueWrite(BlockId id, uint32_t tier);
+  void QueueChildren(BlockId id, uint32_t tier);
+  bool StepTier(uint32_t tier);
+
+  CacheDomain& d_;
+  Residency& residency_;
+  Evictor& evictor_;
+  Verifier& verifier_;
+  std::vector<Job> jobs_;
+  std::vector<uint32_t> free_jobs_;
+  std::vector<TierQueue> queues_;
+};
+
+}  // namespace terrace

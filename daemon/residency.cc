@@ -1,0 +1,399 @@
+#include "daemon/residency.h"
+
+#include <algorithm>
+
+#include "terrace/check.h"
+#include "terrace/checksum.h"
+
+namespace terrace {
+namespace {
+
+uint64_t BitOf(const LocalMember& local) { return uint64_t{1} << local.member; }
+
+}  // namespace
+
+// ---- phases ----
+
+BlockId Residency::Insert(const NewBlock& block) {
+  const BlockId id = d_.index.Insert(block.group_index, block.key, block.position);
+  if (id == kBlockNone) return kBlockNone;
+  d_.blocks.Reach(id);
+  Block& b = d_.block(id);
+  b = Block{};
+  b.phase = BlockPhase::kReserved;
+  b.group_index = block.group_index;
+  do {
+    b.commit_id = d_.seams.random.Next();
+  } while (b.commit_id == 0);
+  b.event_hash = block.event_hash;
+  b.writer_session = block.writer_session;
+  b.writer_uid = block.writer_uid;
+  b.created_us = b.touched_us = d_.NowUs();
+  b.roots_row = d_.group_of(b).roots().Take();
+  ApplyHints(id, block.hints);
+  if (block.parent != kBlockNone) Link(id, block.parent);
+  ++d_.reserved_count;
+  return id;
+}
+
+bool Residency::Link(BlockId child, BlockId parent) {
+  if (child == parent || !d_.index.Link(child, parent)) return false;
+  CountChild(parent, d_.block(child), 1);
+  Refresh(parent);
+  return true;
+}
+
+void Residency::ApplyHints(BlockId id, const protocol::Hints& hints) {
+  Block& b = d_.block(id);
+  if (hints.priority != protocol::kPriorityUnset) {
+    b.priority = std::min(hints.priority, protocol::kPriorityMax);
+    if (b.dram.row != kRowNone) d_.dram_policy->SetPriority(id, b.priority);
+    for (uint32_t t = 0; t < d_.lower.size(); ++t) {
+      if (b.lower[t].row != kRowNone) d_.lower[t].policy->SetPriority(id, b.priority);
+    }
+  }
+  if (hints.recompute_ns_per_token != 0) b.recompute_ns_per_token = hints.recompute_ns_per_token;
+  if (hints.flags & protocol::kHintNoStore) b.is_no_store = true;
+  if (hints.flags & protocol::kHintPin) SetPinned(id);
+  if (hints.ttl_s != 0) {
+    if (b.expiry != kHandleNone) d_.seams.deadlines.Remove(b.expiry);
+    b.expires_us = d_.NowUs() + hints.ttl_s * kUsPerSecond;
+    b.expiry = d_.seams.deadlines.Add({.due_us = b.expires_us,
+                                       .kind = DeadlineKind::kBlockExpiry,
+                                       .domain_index = d_.domain_index,
+                                       .id = id});
+  }
+}
+
+void Residency::Seal(BlockId id, uint64_t member_mask) {
+  Block& b = d_.block(id);
+  TERRACE_CHECK(b.phase == BlockPhase::kReserved && b.dram.state == CopyState::kFilling,
+                "I4: a Reserved block is sealed once");
+  FreeSlots(id, b.dram.member_mask & ~member_mask);
+  b.phase = BlockPhase::kSealed;
+  b.dram.state = CopyState::kReady;
+  b.created_us = b.touched_us = d_.NowUs();
+  --d_.reserved_count;
+  ++d_.counters.blocks_sealed;
+  SetRowStates(id, SlotState::kSealed, 0);
+  if (b.has_roots) RootsKnown(id);
+  Refresh(id);
+  observer_->OnBlockReady(id);
+}
+
+void Residency::Erase(BlockId id, StatusCode why) {
+  Block& b = d_.block(id);
+  TERRACE_CHECK(b.phase == BlockPhase::kReserved || b.phase == BlockPhase::kSealed,
+                "a block is erased once");
+  const BlockId parent = d_.index.node(id).parent;
+  if (parent != kBlockNone) CountChild(parent, b, -1);
+  d_.walks.OnErase(id);
+  d_.index.Erase(id);
+  b.dram_children = 0;
+  std::fill_n(b.lower_children, kLowerTiersMax, 0);
+  if (b.phase == BlockPhase::kReserved) --d_.reserved_count;
+  b.phase = BlockPhase::kErased;
+  if (b.expiry != kHandleNone) {
+    d_.seams.deadlines.Remove(b.expiry);
+    b.expiry = kHandleNone;
+  }
+  Refresh(id);
+  if (parent != kBlockNone) Refresh(parent);
+  SetRowStates(id, SlotState::kFenced, b.writer_session);
+  observer_->OnBlockLost(id, why);
+  if (b.phase == BlockPhase::kErased && !b.is_held()) Reclaim(id);
+}
+
+// Nobody holds it and nobody can find it.
+void Residency::Reclaim(BlockId id) {
+  Block& b = d_.block(id);
+  TERRACE_CHECK(b.phase == BlockPhase::kErased && !b.is_held() && b.fence_count == 0,
+                "I2: what is held is not freed");
+  if (b.dram.row != kRowNone) ReleaseDramRow(id);
+  for (uint32_t t = 0; t < d_.lower.size(); ++t) {
+    if (b.lower[t].row != kRowNone) FreeExtents(id, t);
+  }
+  d_.group_of(b).roots().Give(b.roots_row);
+  b.phase = BlockPhase::kUnused;
+  d_.index.Recycle(id);
+}
+
+// ---- the DRAM copy ----
+
+Status Residency::TakeSlots(BlockId id, uint64_t member_mask, uint32_t* short_class) {
+  Block& b = d_.block(id);
+  Group& group = d_.group_of(b);
+  TERRACE_CHECK(b.dram.state == CopyState::kNone, "one DRAM copy a block");
+  const uint32_t row = group.slots().Take();
+  const std::span<SlotRef> refs = group.slots().at(row);
+  const std::span<const LocalMember> locals = group.locals();
+  for (uint32_t i = 0; i < locals.size(); ++i) {
+    if (!(member_mask & BitOf(locals[i]))) continue;
+    const Result<SlotRef> slot = d_.slots.Allocate(locals[i].class_index);
+    if (!slot.ok()) {
+      for (uint32_t j = 0; j < i; ++j) {
+        if (refs[j].address.has_bytes()) d_.slots.Free(refs[j]);
+      }
+      group.slots().Give(row);
+      d_.is_short = true;
+      *short_class = locals[i].class_index;
+      return Status(StatusCode::kNoSpace, "no slot is free");
+    }
+    refs[i] = *slot;
+    SlotRow& slot_row = d_.slots.row(*slot);
+    slot_row.key = d_.index.node(id).key;
+    slot_row.commit_id = b.commit_id;
+    slot_row.member = static_cast<uint8_t>(locals[i].member);
+    slot_row.group_tag = group.id().low;
+  }
+  b.dram = {.member_mask = member_mask, .row = row, .state = CopyState::kFilling};
+  SetRowStates(id, b.phase == BlockPhase::kReserved ? SlotState::kReserved : SlotState::kFilling,
+               b.writer_session);
+  const BlockId parent = d_.index.node(id).parent;
+  if (parent != kBlockNone) {
+    ++d_.block(parent).dram_children;
+    Refresh(parent);
+  }
+  d_.dram_policy->OnInsert(id, d_.TraitsOf(id), d_.NowUs());
+  return Status::Ok();
+}
+
+void Residency::EndFill(BlockId id, bool is_good) {
+  Block& b = d_.block(id);
+  TERRACE_CHECK(b.dram.state == CopyState::kFilling && b.phase != BlockPhase::kReserved,
+                "I3: a promotion ends once");
+  if (b.phase == BlockPhase::kErased) return;  // its slots go with its last holder
+  if (is_good) {
+    b.dram.state = CopyState::kReady;
+    b.has_roots = b.is_verified = true;
+    SetRowStates(id, SlotState::kSealed, 0);
+    RootsKnown(id);
+    Refresh(id);
+    observer_->OnBlockReady(id);
+    return;
+  }
+  // Whoever held it was promised the slot, never its bytes; it has left their leases now.
+  observer_->OnBlockLost(id, StatusCode::kNotFound);
+  ReleaseDramRow(id);
+  Refresh(id);
+}
+
+void Residency::DropDram(BlockId id) {
+  Block& b = d_.block(id);
+  TERRACE_CHECK(MayDropDram(id), "I5: a dropped copy is not held and has no child in its tier");
+  if (!HasOtherCopy(b, b.dram)) {
+    ++d_.counters.blocks_evicted;
+    Erase(id, StatusCode::kNotFound);
+    return;
+  }
+  ReleaseDramRow(id);
+  Refresh(id);
+}
+
+void Residency::SetDraining(BlockId id) {
+  Block& b = d_.block(id);
+  TERRACE_CHECK(b.dram.state == CopyState::kReady, "only a Ready copy drains");
+  b.dram.state = CopyState::kDraining;
+  Refresh(id);
+}
+
+void Residency::ClearDraining(BlockId id) {
+  Block& b = d_.block(id);
+  if (b.dram.state == CopyState::kDraining) b.dram.state = CopyState::kReady;
+  Refresh(id);
+}
+
+void Residency::FreeSlots(BlockId id, uint64_t member_mask) {
+  Block& b = d_.block(id);
+  const std::span<SlotRef> refs = d_.slots_of(b);
+  const std::span<const LocalMember> locals = d_.group_of(b).locals();
+  for (uint32_t i = 0; i < locals.size(); ++i) {
+    if (!(b.dram.member_mask & member_mask & BitOf(locals[i]))) continue;
+    d_.slots.Free(refs[i]);
+    refs[i] = SlotRef{};
+  }
+  b.dram.member_mask &= ~member_mask;
+}
+
+void Residency::ReleaseDramRow(BlockId id) {
+  Block& b = d_.block(id);
+  FreeSlots(id, b.dram.member_mask);
+  if (b.is_dram_candidate) {
+    d_.dram_policy->OnHeld(id);
+    b.is_dram_candidate = false;
+  }
+  d_.dram_policy->OnErase(id);
+  d_.group_of(b).slots().Give(b.dram.row);
+  b.dram = {};
+  const RadixIndex::Node& node = d_.index.node(id);
+  if (node.is_live && node.parent != kBlockNone) {
+    --d_.block(node.parent).dram_children;
+    Refresh(node.parent);
+  }
+}
+
+void Residency::SetRowStates(BlockId id, SlotState state, uint64_t holder) {
+  const Block& b = d_.block(id);
+  if (b.dram.row == kRowNone) return;
+  for (const SlotRef& ref : d_.slots_of(b)) {
+    if (!ref.address.has_bytes()) continue;
+    SlotRow& row = d_.slots.row(ref);
+    row.state = state;
+    row.holder = holder;
+  }
+}
+
+// ---- worth ----
+
+// The digest of a member's roots, for a successor that adopts the slot.
+void Residency::RootsKnown(BlockId id) {
+  Block& b = d_.block(id);
+  b.has_roots = true;
+  if (b.dram.row == kRowNone) return;
+  const std::span<const SlotRef> refs = d_.slots_of(b);
+  const std::span<const Checksum> roots = d_.roots_of(b);
+  const std::span<const LocalMember> locals = d_.group_of(b).locals();
+  for (uint32_t i = 0; i < locals.size(); ++i) {
+    if (!refs[i].address.has_bytes()) continue;
+    const std::span<const Checksum> own = roots.subspan(locals[i].first_root, locals[i].part_count);
+    std::vector<uint64_t> words;
+    for (const Checksum& root : own) {
+      words.push_back(root.low);
+      words.push_back(root.high);
+    }
+    SlotRow& row = d_.slots.row(refs[i]);
+    row.checksum = ChecksumRoot(words, b.commit_id);
+    row.parts_committed = static_cast<uint16_t>(locals[i].part_count);
+  }
+}
+
+void Residency::Touch(std::span<const BlockId> run, const protocol::Hints& hints) {
+  const TouchContext context = d_.ContextOf(hints);
+  std::vector<BlockId> resident;
+  const auto tell = [&](EvictionPolicy& policy, auto copy_of) {
+    resident.clear();
+    for (const BlockId id : run) {
+      if (copy_of(d_.block(id)).row != kRowNone) resident.push_back(id);
+    }
+    if (!resident.empty()) policy.OnTouch(resident, context);
+  };
+  for (const BlockId id : run) d_.block(id).touched_us = context.now_us;
+  tell(*d_.dram_policy, [](const Block& b) -> const BlockCopy& { return b.dram; });
+  for (uint32_t t = 0; t < d_.lower.size(); ++t) {
+    tell(*d_.lower[t].policy, [t](const Block& b) -> const BlockCopy& { return b.lower[t]; });
+  }
+}
+
+void Residency::SetPinned(BlockId id) {
+  d_.block(id).is_pinned = true;
+  Refresh(id);
+}
+
+void Residency::ClearPinned(BlockId id) {
+  d_.block(id).is_pinned = false;
+  Refresh(id);
+}
+
+// ---- holding ----
+
+void Residency::Hold(BlockId id, HoldKind kind) {
+  Block& b = d_.block(id);
+  switch (kind) {
+    case HoldKind::kLease:
+      if (b.lease_count++ == 0) ++d_.leased_count;
+      break;
+    case HoldKind::kJob:
+      ++b.job_count;
+      break;
+    case HoldKind::kFence:
+      if (b.fence_count++ == 0) {
+        d_.fenced_bytes += d_.group_of(b).block_bytes();
+        d_.fenced_slot_count += static_cast<uint32_t>(d_.group_of(b).locals().size());
+      }
+      break;
+  }
+  Refresh(id);
+}
+
+void Residency::LetGo(BlockId id, HoldKind kind) {
+  Block& b = d_.block(id);
+  switch (kind) {
+    case HoldKind::kLease:
+      TERRACE_CHECK(b.lease_count > 0, "I2: every lease lets go once");
+      if (--b.lease_count == 0) --d_.leased_count;
+      break;
+    case HoldKind::kJob:
+      TERRACE_CHECK(b.job_count > 0, "I3: every job ends once");
+      --b.job_count;
+      break;
+    case HoldKind::kFence:
+      TERRACE_CHECK(b.fence_count > 0, "every fence falls once");
+      if (--b.fence_count == 0) {
+        d_.fenced_bytes -= d_.group_of(b).block_bytes();
+        d_.fenced_slot_count -= static_cast<uint32_t>(d_.group_of(b).locals().size());
+      }
+      break;
+  }
+  if (b.phase == BlockPhase::kErased && !b.is_held()) {
+    if (b.fence_count == 0) Reclaim(id);
+    return;
+  }
+  Refresh(id);
+}
+
+// ---- candidates ----
+
+bool Residency::HasOtherCopy(const Block& block, const BlockCopy& copy) const {
+  if (&copy != &block.dram && block.dram.is_readable()) return true;
+  for (uint32_t t = 0; t < d_.lower.size(); ++t) {
+    if (&copy != &block.lower[t] && block.lower[t].is_readable()) return true;
+  }
+  return false;
+}
+
+bool Residency::MayDropDram(BlockId id) const {
+  const Block& b = d_.block(id);
+  return b.phase == BlockPhase::kSealed && b.dram.is_readable() && !b.is_held() && !b.is_pinned &&
+         b.dram_children == 0 && (d_.index.node(id).child_count == 0 || HasOtherCopy(b, b.dram));
+}
+
+bool Residency::MayDropLower(BlockId id, uint32_t tier) const {
+  const Block& b = d_.block(id);
+  if (b.phase != BlockPhase::kSealed || b.lower[tier].state != CopyState::kReady ||
+      b.job_count > 0 || b.is_pinned || b.lower_children[tier] > 0) {
+    return false;
+  }
+  return HasOtherCopy(b, b.lower[tier]) ||
+         (d_.index.node(id).child_count == 0 && b.lease_count == 0);
+}
+
+bool Residency::IsExpired(BlockId id) const { return d_.block(id).expires_us <= d_.NowUs(); }
+
+void Residency::CountChild(BlockId parent, const Block& child, int32_t by) {
+  Block& p = d_.block(parent);
+  if (child.dram.row != kRowNone) p.dram_children += by;
+  for (uint32_t t = 0; t < d_.lower.size(); ++t) {
+    if (child.lower[t].row != kRowNone) p.lower_children[t] += by;
+  }
+}
+
+// Tells the policies whether the block is a candidate now.
+void Residency::Refresh(BlockId id) {
+  Block& b = d_.block(id);
+  const auto refresh = [id](bool may_drop, bool* is_candidate, EvictionPolicy& policy) {
+    if (may_drop == *is_candidate) return;
+    *is_candidate = may_drop;
+    if (may_drop) {
+      policy.OnCandidate(id);
+    } else {
+      policy.OnHeld(id);
+    }
+  };
+  refresh(b.dram.state == CopyState::kReady && MayDropDram(id), &b.is_dram_candidate,
+          *d_.dram_policy);
+  for (uint32_t t = 0; t < d_.lower.size(); ++t) {
+    refresh(MayDropLower(id, t), &b.is_lower_candidate[t], *d_.lower[t].policy);
+  }
+}
+
+}  // namespace terrace

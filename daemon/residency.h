@@ -1,0 +1,108 @@
+// Residency: every change of what a block is and where its copies are. All other rooms ask here, so
+// that phases, counts of children and candidates of the eviction policies cannot disagree.
+//
+// Nothing here evicts to make room: what does not fit is kNoSpace, see evictor.h.
+//
+// THREADING: store thread.
+// INVARIANT: a held block's slots are neither freed nor moved; a block is a candidate in a tier
+// exactly if MayDrop… says so.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "daemon/cache_domain.h"
+
+namespace terrace {
+
+// What becomes of blocks, for those who wait for them. May let go of leases and hold others, but
+// must not erase blocks.
+class BlockObserver {
+ public:
+  virtual ~BlockObserver() = default;
+  // Sealed with a readable DRAM copy: just now.
+  virtual void OnBlockReady(BlockId id) = 0;
+  // A promotion failed, or nobody can find the block any more.
+  virtual void OnBlockLost(BlockId id, StatusCode why) = 0;
+  // A copy in a persistent tier is complete.
+  virtual void OnBlockPersisted(BlockId id) = 0;
+};
+
+struct NewBlock {
+  uint32_t group_index = 0;
+  BlockKey key;
+  uint32_t position = 0;
+  BlockId parent = kBlockNone;
+  uint64_t event_hash = 0;
+  uint64_t writer_session = 0;
+  uint32_t writer_uid = 0;
+  protocol::Hints hints;
+};
+
+enum class HoldKind : uint8_t { kLease, kJob, kFence };
+
+class Residency {
+ public:
+  explicit Residency(CacheDomain& domain) : d_(domain) {}
+  void SetObserver(BlockObserver* observer) { observer_ = observer; }
+
+  // ---- phases ----
+  // A Reserved block, without slots yet. kBlockNone when no id is free.
+  BlockId Insert(const NewBlock& block);
+  bool Link(BlockId child, BlockId parent);
+  // Reserved → Sealed: `member_mask` has bytes, other members' slots are freed.
+  void Seal(BlockId id, uint64_t member_mask);
+  // Whatever → Erased: the key is free; slots stay while anybody holds them.
+  void Erase(BlockId id, StatusCode why);
+
+  // ---- the DRAM copy ----
+  // Slots for `member_mask`, all or none; kNoSpace with the slot class that found none. The copy is
+  // Filling.
+  Status TakeSlots(BlockId id, uint64_t member_mask, uint32_t* short_class);
+  // A promotion's bytes are in and verified, or will not come.
+  void EndFill(BlockId id, bool is_good);
+  // REQUIRES: not held, another copy exists or the block is dropped for good.
+  void DropDram(BlockId id);
+  // Ready → Draining and back.
+  void SetDraining(BlockId id);
+  void ClearDraining(BlockId id);
+
+  // ---- copies in lower tiers ----
+  Status TakeExtents(BlockId id, uint32_t tier);
+  void EndLowerFill(BlockId id, uint32_t tier, bool is_good);
+  void DropLower(BlockId id, uint32_t tier);
+
+  // ---- holding ----
+  void Hold(BlockId id, HoldKind kind);
+  void LetGo(BlockId id, HoldKind kind);
+
+  // ---- worth ----
+  // All of the block's roots are in their row.
+  void RootsKnown(BlockId id);
+  void Touch(std::span<const BlockId> run, const protocol::Hints& hints);
+  // What a request says about its blocks: priority, time to live, pin, no-store, recompute cost.
+  void ApplyHints(BlockId id, const protocol::Hints& hints);
+  void SetPinned(BlockId id);
+  void ClearPinned(BlockId id);
+
+  // ---- questions ----
+  // I5 and I2: nobody holds it, no child is resident there, and the last copy is a leaf's.
+  bool MayDropDram(BlockId id) const;
+  bool MayDropLower(BlockId id, uint32_t tier) const;
+  bool HasOtherCopy(const Block& block, const BlockCopy& copy) const;
+  bool IsExpired(BlockId id) const;
+
+ private:
+  void FreeSlots(BlockId id, uint64_t member_mask);
+  void ReleaseDramRow(BlockId id);
+  void FreeExtents(BlockId id, uint32_t tier);
+  void Reclaim(BlockId id);
+  void Refresh(BlockId id);
+  void CountChild(BlockId parent, const Block& child, int32_t by);
+  void SetRowStates(BlockId id, SlotState state, uint64_t holder);
+
+  CacheDomain& d_;
+  BlockObserver* observer_ = nullptr;
+};
+
+}  // namespace terrace

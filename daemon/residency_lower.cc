@@ -1,0 +1,87 @@
+// The copies below DRAM; the rest is residency.cc.
+#include "daemon/residency.h"
+#include "terrace/check.h"
+
+namespace terrace {
+
+Status Residency::TakeExtents(BlockId id, uint32_t tier) {
+  Block& b = d_.block(id);
+  Group& group = d_.group_of(b);
+  TERRACE_CHECK(b.lower[tier].state == CopyState::kNone && b.dram.is_readable(),
+                "a copy is written from DRAM, once");
+  const uint32_t row = group.extents().Take();
+  const std::span<Extent> extents = group.extents().at(row);
+  const std::span<const LocalMember> locals = group.locals();
+  for (uint32_t i = 0; i < locals.size(); ++i) {
+    if (!((b.dram.member_mask >> locals[i].member) & 1)) continue;
+    const Result<Extent> extent =
+        d_.lower[tier].tier->Allocate(d_.domain_index, locals[i].slot_bytes);
+    if (!extent.ok()) {
+      for (uint32_t j = 0; j < i; ++j) {
+        if (extents[j].length_bytes > 0) d_.lower[tier].tier->Free(extents[j]);
+      }
+      group.extents().Give(row);
+      return extent.status();
+    }
+    extents[i] = *extent;
+  }
+  b.lower[tier] = {.member_mask = b.dram.member_mask, .row = row, .state = CopyState::kFilling};
+  const BlockId parent = d_.index.node(id).parent;
+  if (parent != kBlockNone) {
+    ++d_.block(parent).lower_children[tier];
+    Refresh(parent);
+  }
+  d_.lower[tier].policy->OnInsert(id, d_.TraitsOf(id), d_.NowUs());
+  return Status::Ok();
+}
+
+void Residency::EndLowerFill(BlockId id, uint32_t tier, bool is_good) {
+  Block& b = d_.block(id);
+  TERRACE_CHECK(b.lower[tier].state == CopyState::kFilling, "I3: a write ends once");
+  if (!is_good || b.phase != BlockPhase::kSealed) {
+    FreeExtents(id, tier);
+    if (b.phase == BlockPhase::kSealed) Refresh(id);
+    return;
+  }
+  b.lower[tier].state = CopyState::kReady;
+  ++d_.lower[tier].block_count;
+  Refresh(id);
+  if (d_.lower[tier].tier->is_persistent()) observer_->OnBlockPersisted(id);
+}
+
+void Residency::DropLower(BlockId id, uint32_t tier) {
+  Block& b = d_.block(id);
+  TERRACE_CHECK(b.lower[tier].state == CopyState::kReady && b.job_count == 0,
+                "I3: no transfer touches a copy that is dropped");
+  FreeExtents(id, tier);
+  if (b.phase != BlockPhase::kSealed) return;
+  if (b.dram.state == CopyState::kNone && !HasOtherCopy(b, b.dram)) {
+    ++d_.counters.blocks_evicted;
+    Erase(id, StatusCode::kNotFound);
+    return;
+  }
+  Refresh(id);
+}
+
+void Residency::FreeExtents(BlockId id, uint32_t tier) {
+  Block& b = d_.block(id);
+  LowerTier& lower = d_.lower[tier];
+  for (Extent& extent : d_.group_of(b).extents().at(b.lower[tier].row)) {
+    if (extent.length_bytes > 0) lower.tier->Free(extent);
+  }
+  if (b.is_lower_candidate[tier]) {
+    lower.policy->OnHeld(id);
+    b.is_lower_candidate[tier] = false;
+  }
+  lower.policy->OnErase(id);
+  if (b.lower[tier].state == CopyState::kReady) --lower.block_count;
+  d_.group_of(b).extents().Give(b.lower[tier].row);
+  b.lower[tier] = {};
+  const RadixIndex::Node& node = d_.index.node(id);
+  if (node.is_live && node.parent != kBlockNone) {
+    --d_.block(node.parent).lower_children[tier];
+    Refresh(node.parent);
+  }
+}
+
+}  // namespace terrace

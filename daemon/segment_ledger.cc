@@ -1,0 +1,225 @@
+#include "daemon/segment_ledger.h"
+
+#include <algorithm>
+
+#include "terrace/check.h"
+
+namespace terrace {
+namespace {
+
+constexpr uint64_t kPopulateRetryUs = 1'000'000;
+constexpr uint64_t kDrainPeriodUs = 10'000;
+constexpr uint32_t kDrainBlocksPerStepMax = 256;
+
+}  // namespace
+
+SegmentLedger::SegmentLedger(const StoreOptions& options, const StoreSeams& seams,
+                             SessionTable& sessions)
+    : options_(options), seams_(seams), sessions_(sessions) {}
+
+void SegmentLedger::AddDomain(CacheDomain* domain, Evictor* evictor) {
+  domains_.push_back({.domain = domain, .evictor = evictor});
+  domains_.back().segments.resize(domain->options.segments_max);
+}
+
+uint32_t SegmentLedger::held_count(uint32_t domain_index) const {
+  return domains_[domain_index].held_count;
+}
+
+bool SegmentLedger::is_ready() const {
+  return std::all_of(domains_.begin(), domains_.end(),
+                     [](const DomainRecord& record) { return record.has_tried; });
+}
+
+bool SegmentLedger::has_work() const {
+  return std::any_of(domains_.begin(), domains_.end(),
+                     [](const DomainRecord& record) { return record.domain->is_short; });
+}
+
+void SegmentLedger::Step() {
+  for (DomainRecord& record : domains_) {
+    Grow(record);
+    record.domain->is_short = false;
+  }
+}
+
+// What still holds a draining segment may have let go.
+void SegmentLedger::OnDrainTimer() {
+  has_drain_timer_ = false;
+  for (DomainRecord& record : domains_) {
+    if (record.draining_count == 0) continue;
+    for (uint32_t segment = 0; segment < record.segments.size(); ++segment) {
+      if (record.segments[segment].use == Use::kDraining) StepDrain(record, segment);
+    }
+  }
+}
+
+// One segment at a time, so that no domain takes all there is at the start.
+void SegmentLedger::Grow(DomainRecord& record) {
+  CacheDomain& domain = *record.domain;
+  if (record.populating_count > 0 || record.is_backing_off) return;
+  const uint32_t free_count = domain.slots.segment_count(SegmentState::kFree);
+  // A segment for each member, so that the first block of a group finds room for all of them.
+  const bool wants_first = record.held_count < std::max(domain.member_count, 1u);
+  const bool wants_spare = free_count < options_.segments_spare;
+  const bool wants_more = domain.is_short && free_count == 0;
+  if (!wants_first && !wants_spare && !wants_more) return;
+  if (record.held_count >= domain.options.segments_max) return;
+  if (held_total_ >= options_.segments_total) {
+    if (record.held_count - record.draining_count < domain.options.segments_guaranteed) {
+      TakeBackFor(record);
+    }
+    return;
+  }
+  for (uint32_t segment = 0; segment < record.segments.size(); ++segment) {
+    if (record.segments[segment].use != Use::kNone) continue;
+    record.segments[segment].use = Use::kPopulating;
+    ++record.held_count;
+    ++record.populating_count;
+    ++held_total_;
+    domain.options.arena->BeginPopulate(segment);
+    return;
+  }
+}
+
+void SegmentLedger::OnPopulated(uint32_t domain_index, uint32_t segment, Status status) {
+  DomainRecord& record = domains_[domain_index];
+  TERRACE_CHECK(record.segments[segment].use == Use::kPopulating, "a segment is populated once");
+  --record.populating_count;
+  record.has_tried = true;
+  if (status.ok()) {
+    record.segments[segment].use = Use::kPopulated;
+    record.domain->slots.SegmentPopulated(segment);
+  } else {
+    record.segments[segment].use = Use::kNone;
+    --record.held_count;
+    --held_total_;
+    record.is_backing_off = true;
+    seams_.deadlines.Add({.due_us = seams_.clock.NowUs() + kPopulateRetryUs,
+                          .kind = DeadlineKind::kPopulateRetry,
+                          .domain_index = domain_index});
+  }
+  Step();
+}
+
+void SegmentLedger::OnRetry(uint32_t domain_index) {
+  domains_[domain_index].is_backing_off = false;
+  Step();
+}
+
+// ---- taking memory back ----
+
+// From whoever borrowed most; one segment on its way is enough.
+void SegmentLedger::TakeBackFor(const DomainRecord& taker) {
+  DomainRecord* borrower = nullptr;
+  uint32_t most_borrowed = 0;
+  for (DomainRecord& record : domains_) {
+    if (record.draining_count > 0) return;
+    if (&record == &taker) continue;
+    const uint32_t guaranteed = record.domain->options.segments_guaranteed;
+    if (record.held_count <= guaranteed) continue;
+    if (record.held_count - guaranteed > most_borrowed) {
+      most_borrowed = record.held_count - guaranteed;
+      borrower = &record;
+    }
+  }
+  if (borrower == nullptr) return;
+  const uint32_t segment = EmptiestSegment(*borrower);
+  if (segment == kSegmentNone) return;
+  borrower->segments[segment].use = Use::kDraining;
+  ++borrower->draining_count;
+  borrower->domain->slots.BeginDrain(segment);
+  StepDrain(*borrower, segment);
+}
+
+uint32_t SegmentLedger::EmptiestSegment(const DomainRecord& record) const {
+  uint32_t emptiest = kSegmentNone;
+  size_t fewest = SIZE_MAX;
+  std::vector<SlotRef> slots;
+  for (uint32_t segment = 0; segment < record.segments.size(); ++segment) {
+    if (record.segments[segment].use != Use::kPopulated) continue;
+    slots.clear();
+    record.domain->slots.SlotsInSegment(segment, &slots);
+    if (slots.size() < fewest) {
+      fewest = slots.size();
+      emptiest = segment;
+    }
+  }
+  return emptiest;
+}
+
+// Drops what may be dropped; what is held keeps the segment until it is let go.
+void SegmentLedger::StepDrain(DomainRecord& record, uint32_t segment) {
+  CacheDomain& domain = *record.domain;
+  if (!domain.slots.IsDrained(segment)) {
+    scratch_slots_.clear();
+    domain.slots.SlotsInSegment(segment, &scratch_slots_);
+    uint32_t budget = kDrainBlocksPerStepMax;
+    for (const SlotRef& slot : scratch_slots_) {
+      if (budget == 0) break;
+      if (!domain.slots.IsCurrent(slot)) continue;
+      const BlockId id = record.evictor->BlockIn(slot);
+      if (id != kBlockNone) record.evictor->DropDramSubtree(id, &budget);
+    }
+  }
+  if (domain.slots.IsDrained(segment)) {
+    BeginRevoke(record, segment);
+  } else if (!has_drain_timer_) {
+    has_drain_timer_ = true;
+    seams_.deadlines.Add({.due_us = seams_.clock.NowUs() + kDrainPeriodUs,
+                          .kind = DeadlineKind::kDrain,
+                          .domain_index = domain.domain_index});
+  }
+}
+
+void SegmentLedger::BeginRevoke(DomainRecord& record, uint32_t segment) {
+  SegmentRecord& s = record.segments[segment];
+  s.use = Use::kRevoking;
+  record.domain->slots.SetSegmentState(segment, SegmentState::kRevoking);
+  s.mapped_by.clear();
+  for (SessionIndex i = 0; i < sessions_.index_count(); ++i) {
+    const SessionRecord& session = sessions_.at(i);
+    if (!session.is_used || session.is_dead) continue;
+    if (session.domain_index != record.domain->domain_index) continue;
+    s.mapped_by.push_back(i);
+    if (!session.is_hung_up) seams_.listener.OnSegmentRevoke(session.id, segment);
+  }
+  if (s.mapped_by.empty()) BeginPunch(record, segment);
+}
+
+void SegmentLedger::OnUnmapped(SessionIndex session, uint32_t segment) {
+  DomainRecord& record = domains_[sessions_.at(session).domain_index];
+  if (record.draining_count == 0) return;
+  for (uint32_t i = 0; i < record.segments.size(); ++i) {
+    if (segment != kSegmentNone && i != segment) continue;
+    SegmentRecord& s = record.segments[i];
+    if (s.use != Use::kRevoking) continue;
+    std::erase(s.mapped_by, session);
+    if (s.mapped_by.empty()) BeginPunch(record, i);
+  }
+}
+
+void SegmentLedger::BeginPunch(DomainRecord& record, uint32_t segment) {
+  record.segments[segment].use = Use::kPunching;
+  record.domain->slots.SetSegmentState(segment, SegmentState::kPunching);
+  record.domain->options.arena->BeginPunch(segment);
+}
+
+void SegmentLedger::OnPunched(uint32_t domain_index, uint32_t segment, Status status) {
+  DomainRecord& record = domains_[domain_index];
+  TERRACE_CHECK(record.segments[segment].use == Use::kPunching, "a segment is punched once");
+  --record.draining_count;
+  if (status.ok()) {
+    record.segments[segment].use = Use::kNone;
+    record.domain->slots.SetSegmentState(segment, SegmentState::kAbsent);
+    --record.held_count;
+    --held_total_;
+  } else {
+    // The pages are still there, and still this domain's.
+    record.segments[segment].use = Use::kPopulated;
+    record.domain->slots.SetSegmentState(segment, SegmentState::kFree);
+  }
+  Step();
+}
+
+}  // namespace terrace

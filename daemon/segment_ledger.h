@@ -1,0 +1,74 @@
+// SegmentLedger: which domain's arena has how much memory. It populates segments ahead of need, up
+// to segments_total over all domains, and lets domains borrow what others do not use; a domain
+// below its guarantee takes borrowed segments back.
+//
+// Taking back: the emptiest segment of the borrower is drained (its blocks leave), then every
+// session of that domain unmaps it and says so or is proven dead, then its pages are punched, and
+// only then may another domain have them.
+//
+// THREADING: store thread. INVARIANT: populated + populating + not yet punched ≤ segments_total.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "daemon/cache_domain.h"
+#include "daemon/evictor.h"
+#include "daemon/session_table.h"
+
+namespace terrace {
+
+class SegmentLedger {
+ public:
+  SegmentLedger(const StoreOptions& options, const StoreSeams& seams, SessionTable& sessions);
+  void AddDomain(CacheDomain* domain, Evictor* evictor);
+
+  // Grows, drains and takes back what is due. Called after anything that takes or frees slots.
+  void Step();
+  // A step is worth trying now: somebody is short, or a drain goes on.
+  bool has_work() const;
+
+  void OnPopulated(uint32_t domain_index, uint32_t segment, Status status);
+  void OnPunched(uint32_t domain_index, uint32_t segment, Status status);
+  void OnRetry(uint32_t domain_index);
+  void OnDrainTimer();
+  // `session` has no mapping of `segment` any more (kSegmentNone: of any).
+  void OnUnmapped(SessionIndex session, uint32_t segment);
+
+  bool is_ready() const;
+  uint32_t held_count(uint32_t domain_index) const;
+
+ private:
+  enum class Use : uint8_t { kNone, kPopulating, kPopulated, kDraining, kRevoking, kPunching };
+  struct SegmentRecord {
+    Use use = Use::kNone;
+    std::vector<SessionIndex> mapped_by;  // while revoking: who has not said Unmapped
+  };
+  struct DomainRecord {
+    CacheDomain* domain = nullptr;
+    Evictor* evictor = nullptr;
+    std::vector<SegmentRecord> segments;
+    uint32_t held_count = 0;  // not kNone
+    uint32_t populating_count = 0;
+    uint32_t draining_count = 0;  // draining, revoking or punching
+    bool has_tried = false;       // its first segment came, or failed to
+    bool is_backing_off = false;  // a populate failed; a timer says when to try again
+  };
+
+  void Grow(DomainRecord& record);
+  void TakeBackFor(const DomainRecord& taker);
+  void StepDrain(DomainRecord& record, uint32_t segment);
+  void BeginRevoke(DomainRecord& record, uint32_t segment);
+  void BeginPunch(DomainRecord& record, uint32_t segment);
+  uint32_t EmptiestSegment(const DomainRecord& record) const;
+
+  const StoreOptions& options_;
+  StoreSeams seams_;
+  SessionTable& sessions_;
+  std::vector<DomainRecord> domains_;
+  uint32_t held_total_ = 0;
+  bool has_drain_timer_ = false;
+  std::vector<SlotRef> scratch_slots_;
+};
+
+}  // namespace terrace

@@ -1,0 +1,371 @@
+// Construction, sessions, groups, events and timers; the verbs are in store_*.cc, one file a
+// family.
+#include "daemon/store.h"
+
+#include <algorithm>
+
+#include "daemon/store_state.h"
+#include "terrace/check.h"
+
+namespace terrace {
+namespace {
+
+constexpr uint64_t kRetryUs = 1'000;
+constexpr uint32_t kDomainShift = 48;  // of TransferIds and OffloadIds
+
+std::string Quoted(const std::string& text) { return "'" + text + "'"; }
+
+}  // namespace
+
+DomainRooms::DomainRooms(uint32_t domain_index, const DomainOptions& options,
+                         const StoreOptions& limits, const StoreSeams& seams,
+                         SessionTable& sessions)
+    : domain(domain_index, options, limits, seams),
+      residency(domain),
+      evictor(domain, residency),
+      waiters(domain, residency),
+      keeper(domain, residency, waiters, sessions),
+      verifier(domain, residency),
+      mover(domain, residency, evictor, verifier) {
+  residency.SetObserver(&waiters);
+  evictor.SetWriter(&mover);
+  verifier.SetListener(&mover);
+}
+
+Store::State::State(StoreOptions store_options, Clock& clock_seam, Random& random, Offload& offload,
+                    StoreListener& listener)
+    : options(std::move(store_options)),
+      clock(clock_seam),
+      seams{clock_seam, random, offload, listener, deadlines},
+      sessions(options.sessions_max),
+      ledger(options, seams, sessions) {
+  TERRACE_CHECK(options.fenced_bytes_max > 0, "zero never means unlimited: fenced_bytes_max");
+  for (uint32_t i = 0; i < options.domains.size(); ++i) {
+    TERRACE_CHECK(options.domains[i].arena != nullptr && options.domains[i].segments_max > 0,
+                  "a domain has an arena");
+    domains.push_back(
+        std::make_unique<DomainRooms>(i, options.domains[i], options, seams, sessions));
+    ledger.AddDomain(&domains[i]->domain, &domains[i]->evictor);
+  }
+  ledger.Step();
+}
+
+Store::Store(StoreOptions options, Clock& clock, Random& random, Offload& offload,
+             StoreListener& listener)
+    : state_(std::make_unique<State>(std::move(options), clock, random, offload, listener)) {}
+Store::~Store() = default;
+
+// ---- sessions ----
+
+Status Store::OpenSession(const SessionOptions& session) {
+  State& s = *state_;
+  if (session.domain_index >= s.domains.size()) {
+    return Status(StatusCode::kInvalid, "there is no such domain");
+  }
+  if (s.sessions.Find(session.id) != kSessionNone) {
+    return Status(StatusCode::kInvalid, "a session of that id is open");
+  }
+  const SessionIndex index = s.sessions.Open(session.id);
+  if (index == kSessionNone) {
+    return Status(StatusCode::kNoSpace,
+                  "sessions_max sessions are open, those of processes not yet gone included");
+  }
+  SessionRecord& record = s.sessions.at(index);
+  record.domain_index = session.domain_index;
+  record.uid = session.uid;
+  record.last_sign_us = s.clock.NowUs();
+  ++s.domains[session.domain_index]->domain.session_count;
+  return Status::Ok();
+}
+
+void Store::HangUp(SessionId session) {
+  State& s = *state_;
+  const SessionIndex index = s.sessions.Find(session);
+  if (index == kSessionNone || s.sessions.at(index).is_hung_up) return;
+  SessionRecord& record = s.sessions.at(index);
+  DomainRooms& rooms = *s.domains[record.domain_index];
+  record.is_hung_up = true;
+  if (record.deadline != kHandleNone) {
+    s.deadlines.Remove(record.deadline);
+    record.deadline = kHandleNone;
+  }
+  for (const uint32_t group : record.groups) --rooms.domain.groups[group]->session_count;
+  record.groups.clear();
+  --rooms.domain.session_count;
+  rooms.waiters.DropAll(session, kLeaseNone);
+  rooms.keeper.OnHangUp(index);
+  s.Settle(rooms);
+}
+
+void Store::ProofOfDeath(SessionId session) {
+  State& s = *state_;
+  HangUp(session);
+  const SessionIndex index = s.sessions.Find(session);
+  if (index == kSessionNone || s.sessions.at(index).is_dead) return;
+  SessionRecord& record = s.sessions.at(index);
+  record.is_dead = true;
+  DomainRooms& rooms = *s.domains[record.domain_index];
+  s.ledger.OnUnmapped(index, kSegmentNone);
+  rooms.keeper.OnHangUp(index);
+  s.Settle(rooms);
+}
+
+void Store::SignOfLife(SessionId session) {
+  const SessionIndex index = state_->sessions.Find(session);
+  if (index != kSessionNone) state_->SignOfLife(state_->sessions.at(index));
+}
+
+void Store::State::SignOfLife(SessionRecord& record) {
+  record.last_sign_us = clock.NowUs();
+  if (record.deadline != kHandleNone || record.is_hung_up || record.leases.empty()) return;
+  record.deadline = deadlines.Add({.due_us = record.last_sign_us + options.lease_ttl_ms * kUsPerMs,
+                                   .kind = DeadlineKind::kSessionSilent,
+                                   .domain_index = record.domain_index,
+                                   .id = sessions.Find(record.id)});
+}
+
+Status Store::State::Enter(SessionId session, uint32_t group_index, Caller* caller) {
+  caller->session = sessions.Find(session);
+  if (caller->session == kSessionNone || sessions.at(caller->session).is_hung_up) {
+    return Status(StatusCode::kGone, "the session has ended");
+  }
+  SessionRecord& record = sessions.at(caller->session);
+  SignOfLife(record);
+  caller->rooms = domains[record.domain_index].get();
+  if (group_index == kAllGroups) return Status::Ok();
+  const auto& groups = caller->domain().groups;
+  if (group_index >= groups.size() || groups[group_index] == nullptr) {
+    return Status(StatusCode::kInvalid, "there is no such group; open it first");
+  }
+  caller->group = groups[group_index].get();
+  return Status::Ok();
+}
+
+uint64_t Store::State::DeadlineUs(const protocol::Hints& hints) const {
+  const uint32_t asked_us =
+      hints.deadline_us == 0 ? options.default_deadline_us : hints.deadline_us;
+  return clock.NowUs() + std::min(asked_us, options.deadline_us_max);
+}
+
+Status Store::Unmapped(SessionId session, uint32_t segment) {
+  Caller caller;
+  TERRACE_RETURN_IF_ERROR(state_->Enter(session, kAllGroups, &caller));
+  if (segment >= caller.domain().options.segments_max) {
+    return Status(StatusCode::kInvalid, "the arena has no such segment");
+  }
+  state_->ledger.OnUnmapped(caller.session, segment);
+  return Status::Ok();
+}
+
+// ---- groups ----
+
+namespace {
+
+// The same name with another spec, or the same Spaces on other hosts, is refused in words.
+Status RefuseOther(const SpaceGroupSpec& known, const SpaceGroupSpec& asked, std::string* why) {
+  *why = "group " + Quoted(known.name) + " is open with ";
+  if (known.members.size() != asked.members.size()) {
+    *why += std::to_string(known.members.size()) + " members, not " +
+            std::to_string(asked.members.size());
+  }
+  for (size_t m = 0; m < std::min(known.members.size(), asked.members.size()); ++m) {
+    const SpaceDifference difference =
+        FirstDifference(known.members[m].spec, asked.members[m].spec);
+    if (!difference.field.empty()) {
+      *why += "member " + std::to_string(m) + "'s " + difference.field + " " +
+              Quoted(difference.left) + ", not " + Quoted(difference.right);
+      break;
+    }
+    if (known.members[m].is_remote != asked.members[m].is_remote) {
+      *why += "member " + std::to_string(m) +
+              (known.members[m].is_remote ? " on another host" : " on this host");
+      break;
+    }
+  }
+  *why += ": open another name, or the same spec";
+  return Status(StatusCode::kInvalid, "the group exists with another spec");
+}
+
+bool IsSame(const SpaceGroupSpec& a, const SpaceGroupSpec& b) { return a.members == b.members; }
+
+// A free place for a group: unused, or one that nobody opened and that has no block.
+uint32_t FreeGroupPlace(CacheDomain& domain) {
+  for (uint32_t g = 0; g < domain.groups.size(); ++g) {
+    const Group& group = *domain.groups[g];
+    if (group.session_count == 0 && domain.index.group_block_count(g) == 0 &&
+        group.slots().used_count() == 0) {
+      return g;
+    }
+  }
+  return kAllGroups;
+}
+
+Result<uint32_t> AddGroup(CacheDomain& domain, const SpaceGroupSpec& spec, std::string* why) {
+  uint32_t place = static_cast<uint32_t>(domain.groups.size());
+  if (place >= domain.limits.groups_max) place = FreeGroupPlace(domain);
+  if (place == kAllGroups) {
+    *why = "domain " + Quoted(domain.options.name) + " has " +
+           std::to_string(domain.groups.size()) +
+           " groups in use, the limit is groups_max = " + std::to_string(domain.limits.groups_max) +
+           ": close sessions, Reset a group that is not needed, or raise groups_max";
+    return Status(StatusCode::kNoSpace, "groups_max groups are in use");
+  }
+  auto group = std::make_unique<Group>();
+  const Status opened = group->Open(spec, place, &domain.slots);
+  if (!opened.ok()) {
+    uint64_t slot_bytes = 0;
+    for (const SpaceGroupMember& member : spec.members) {
+      slot_bytes = std::max(slot_bytes, member.spec.slot_bytes());
+    }
+    *why = "group " + Quoted(spec.name) + " needs slots of up to " + std::to_string(slot_bytes) +
+           " bytes in segments of " + std::to_string(domain.options.segment_bytes) + ": " +
+           opened.what();
+    return opened;
+  }
+  if (place == domain.groups.size()) domain.groups.emplace_back();
+  if (domain.groups[place] != nullptr) {
+    domain.member_count -= static_cast<uint32_t>(domain.groups[place]->locals().size());
+  }
+  domain.member_count += static_cast<uint32_t>(group->locals().size());
+  domain.groups[place] = std::move(group);
+  return place;
+}
+
+}  // namespace
+
+Result<OpenedGroup> Store::OpenGroup(SessionId session, const SpaceGroupSpec& spec,
+                                     std::string* why) {
+  Caller caller;
+  TERRACE_RETURN_IF_ERROR(state_->Enter(session, kAllGroups, &caller));
+  TERRACE_RETURN_IF_ERROR(spec.Validate(why));
+  CacheDomain& domain = caller.domain();
+  uint32_t place = kAllGroups;
+  const GroupId id = spec.Id();
+  for (uint32_t g = 0; g < domain.groups.size() && place == kAllGroups; ++g) {
+    const Group& group = *domain.groups[g];
+    if (group.spec().name != spec.name && group.id() != id) continue;
+    if (!IsSame(group.spec(), spec)) {
+      const bool is_idle = group.session_count == 0 && domain.index.group_block_count(g) == 0;
+      if (is_idle && group.slots().used_count() == 0) continue;
+      return RefuseOther(group.spec(), spec, why);
+    }
+    place = g;
+  }
+  if (place == kAllGroups) {
+    const Result<uint32_t> added = AddGroup(domain, spec, why);
+    if (!added.ok()) return added.status();
+    place = *added;
+    state_->ledger.Step();
+  }
+  SessionRecord& record = state_->sessions.at(caller.session);
+  if (std::find(record.groups.begin(), record.groups.end(), place) == record.groups.end()) {
+    record.groups.push_back(place);
+    ++domain.groups[place]->session_count;
+  }
+  OpenedGroup opened{.group_index = place, .id = id};
+  for (const SpaceGroupMember& member : spec.members) {
+    opened.members.push_back({.space = member.spec.Id(), .slot_bytes = member.spec.slot_bytes()});
+  }
+  return opened;
+}
+
+// ---- events ----
+
+void Store::OnSegmentPopulated(uint32_t domain_index, uint32_t segment, Status status) {
+  state_->ledger.OnPopulated(domain_index, segment, status);
+}
+
+void Store::OnSegmentPunched(uint32_t domain_index, uint32_t segment, Status status) {
+  state_->ledger.OnPunched(domain_index, segment, status);
+}
+
+void Store::OnChecksumsDone(OffloadId id, std::span<const Checksum> roots) {
+  const uint64_t domain_index = id >> kDomainShift;
+  TERRACE_CHECK(domain_index < state_->domains.size(), "an OffloadId names its domain");
+  DomainRooms& rooms = *state_->domains[domain_index];
+  rooms.verifier.OnChecksumsDone(id & ((uint64_t{1} << kDomainShift) - 1), roots);
+  rooms.verifier.Step();
+  state_->Settle(rooms);
+}
+
+TierListener& Store::tier_listener() { return *state_; }
+
+void Store::State::OnTransferDone(TransferId transfer_id, Status status) {
+  const uint64_t domain_index = transfer_id >> kDomainShift;
+  TERRACE_CHECK(domain_index < domains.size(), "a TransferId names its domain");
+  DomainRooms& rooms = *domains[domain_index];
+  rooms.mover.OnTransferDone(transfer_id & ((uint64_t{1} << kDomainShift) - 1), status);
+  Settle(rooms);
+}
+
+bool Store::is_ready() const { return state_->ledger.is_ready(); }
+
+// ---- turns ----
+
+void Store::State::Settle(DomainRooms& rooms) {
+  uint32_t budget = protocol::kBlocksPerTurnMax;
+  rooms.keeper.Step(&budget);
+  if (ledger.has_work()) ledger.Step();
+  if (rooms.mover.has_work() || rooms.verifier.has_work()) {
+    retry_us = std::min(retry_us, clock.NowUs() + kRetryUs);
+  }
+}
+
+void Store::OnTimer() {
+  State& s = *state_;
+  const uint64_t now_us = s.clock.NowUs();
+  s.retry_us = kNever;
+  Deadline due;
+  for (uint32_t i = 0; i < protocol::kBlocksPerTurnMax && s.deadlines.PopDue(now_us, &due); ++i) {
+    DomainRooms& rooms = *s.domains[due.domain_index];
+    switch (due.kind) {
+      case DeadlineKind::kSessionSilent: {
+        SessionRecord& record = s.sessions.at(due.id);
+        record.deadline = kHandleNone;
+        const bool is_silent = record.last_sign_us + s.options.lease_ttl_ms * kUsPerMs <= now_us;
+        if (is_silent) {
+          rooms.keeper.OnSilence(due.id);
+        } else if (!record.leases.empty()) {
+          record.deadline =
+              s.deadlines.Add({.due_us = record.last_sign_us + s.options.lease_ttl_ms * kUsPerMs,
+                               .kind = DeadlineKind::kSessionSilent,
+                               .domain_index = due.domain_index,
+                               .id = due.id});
+        }
+        break;
+      }
+      case DeadlineKind::kPending:
+        rooms.waiters.OnDeadline(due.id);
+        break;
+      case DeadlineKind::kBlockExpiry:
+        rooms.domain.block(due.id).expiry = kHandleNone;
+        if (rooms.domain.block(due.id).phase == BlockPhase::kSealed) {
+          ++rooms.domain.counters.blocks_expired;
+          rooms.residency.Erase(due.id, StatusCode::kNotFound);
+        }
+        break;
+      case DeadlineKind::kPopulateRetry:
+        s.ledger.OnRetry(due.domain_index);
+        break;
+      case DeadlineKind::kDrain:
+        s.ledger.OnDrainTimer();
+        break;
+    }
+  }
+  for (const std::unique_ptr<DomainRooms>& rooms : s.domains) {
+    rooms->waiters.Step();
+    rooms->verifier.Step();
+    rooms->mover.Step();
+    s.Settle(*rooms);
+  }
+}
+
+uint64_t Store::NextTimerUs() const {
+  const State& s = *state_;
+  for (const std::unique_ptr<DomainRooms>& rooms : s.domains) {
+    if (rooms->waiters.has_work() || rooms->keeper.has_work()) return 0;
+  }
+  return std::min(s.deadlines.next_us(), s.retry_us);
+}
+
+}  // namespace terrace

@@ -1,0 +1,355 @@
+// Query, Wait, Pin, Evict, Reset, List: looking at blocks and ruling over them.
+#include <algorithm>
+#include <unordered_map>
+
+#include "daemon/store_state.h"
+
+namespace terrace {
+namespace {
+
+// Groups a query is about: one, or all of the domain.
+struct GroupRange {
+  uint32_t first = 0;
+  uint32_t end = 0;
+};
+GroupRange GroupsOf(const Caller& caller, uint32_t group_index) {
+  if (group_index != kAllGroups) return {group_index, group_index + 1};
+  return {0, static_cast<uint32_t>(caller.domain().groups.size())};
+}
+
+// Blocks with these keys, in the groups asked for.
+std::vector<BlockId> BlocksOf(const Caller& caller, const KeysQuery& query) {
+  std::vector<BlockId> ids;
+  const GroupRange groups = GroupsOf(caller, query.group_index);
+  for (const BlockKey& key : query.keys) {
+    for (uint32_t g = groups.first; g < groups.end; ++g) {
+      const BlockId id = caller.domain().index.Find(g, key);
+      if (id != kBlockNone) ids.push_back(id);
+    }
+  }
+  return ids;
+}
+
+uint8_t TierMask(const CacheDomain& domain, const Block& block) {
+  uint8_t mask = 0;
+  const auto add = [&mask](protocol::TierKind kind) {
+    mask = static_cast<uint8_t>(mask | 1 << static_cast<uint8_t>(kind));
+  };
+  if (block.dram.is_readable()) add(protocol::TierKind::kDram);
+  for (size_t t = 0; t < domain.lower.size(); ++t) {
+    if (block.lower[t].is_readable()) add(domain.lower[t].tier->kind());
+  }
+  return mask;
+}
+
+uint64_t BytesOf(const CacheDomain& domain, const Block& block) {
+  uint64_t byte_count = 0;
+  for (const LocalMember& local : domain.groups[block.group_index]->locals()) {
+    const auto count = [&](const BlockCopy& copy) {
+      if (copy.row != kRowNone && ((copy.member_mask >> local.member) & 1)) {
+        byte_count += local.slot_bytes;
+      }
+    };
+    count(block.dram);
+    for (const BlockCopy& copy : block.lower) count(copy);
+  }
+  return byte_count;
+}
+
+uint8_t FlagsOf(const DomainRooms& rooms, BlockId id) {
+  uint8_t flags = 0;
+  if (rooms.mover.IsPersisted(id)) flags |= protocol::kQueriedPersisted;
+  if (rooms.domain.block(id).is_pinned) flags |= protocol::kQueriedPinned;
+  return flags;
+}
+
+protocol::BlockState StateOf(const Block& block) {
+  if (block.phase == BlockPhase::kReserved) return protocol::BlockState::kReserved;
+  if (block.phase == BlockPhase::kSealed) return protocol::BlockState::kSealed;
+  return protocol::BlockState::kAbsent;
+}
+
+}  // namespace
+
+Status Store::Query(const KeysQuery& query, std::vector<protocol::QueriedBlock>* blocks) {
+  Caller caller;
+  TERRACE_RETURN_IF_ERROR(state_->Enter(query.session, query.group_index, &caller));
+  const DomainRooms& rooms = *caller.rooms;
+  blocks->clear();
+  for (const BlockKey& key : query.keys) {
+    const BlockId id = rooms.domain.index.Find(query.group_index, key);
+    if (id == kBlockNone || rooms.residency.IsExpired(id)) {
+      blocks->emplace_back();
+      continue;
+    }
+    const Block& b = rooms.domain.block(id);
+    blocks->push_back({.state = StateOf(b),
+                       .tier_mask = TierMask(rooms.domain, b),
+                       .priority = b.priority,
+                       .flags = FlagsOf(rooms, id),
+                       .lease_count = b.lease_count,
+                       .commit_id = b.commit_id});
+  }
+  return Status::Ok();
+}
+
+// ---- Wait ----
+
+Status Store::Wait(const KeysQuery& query) {
+  Caller caller;
+  TERRACE_RETURN_IF_ERROR(state_->Enter(query.session, query.group_index, &caller));
+  Waiters& waiters = caller.rooms->waiters;
+  if (!caller.rooms->mover.has_persistent_tier()) {
+    return Status(StatusCode::kUnsupported, "no persistent tier is configured");
+  }
+  std::vector<BlockId> missing;
+  for (const BlockKey& key : query.keys) {
+    const BlockId id = caller.domain().index.Find(query.group_index, key);
+    if (id == kBlockNone || caller.rooms->residency.IsExpired(id)) {
+      const PendingId begun = waiters.Find(query.session, query.request_id);
+      if (begun != kPendingNone) waiters.Drop(begun);
+      return Status(StatusCode::kNotFound, "a key is not in the cache");
+    }
+    if (!caller.rooms->mover.IsPersisted(id)) missing.push_back(id);
+  }
+  if (missing.empty()) return Status::Ok();
+  PendingId pending = waiters.Find(query.session, query.request_id);
+  if (pending == kPendingNone) {
+    if (waiters.CountOf(query.session) >= state_->options.pending_per_session_max) {
+      return Status(StatusCode::kBusy, "the session has pending_per_session_max requests pending");
+    }
+    pending = waiters.Open(
+        {.kind = PendingKind::kWait, .session = query.session, .request_id = query.request_id});
+  }
+  for (const BlockId id : missing) {
+    waiters.Await(pending, 0, id);
+    caller.rooms->mover.Persist(id);
+  }
+  caller.rooms->mover.Step();
+  return Status::Ok();
+}
+
+Status Store::FinishWait(const KeysQuery& query) {
+  Caller caller;
+  TERRACE_RETURN_IF_ERROR(state_->Enter(query.session, query.group_index, &caller));
+  Waiters& waiters = caller.rooms->waiters;
+  const PendingId pending = waiters.Find(query.session, query.request_id);
+  if (pending == kPendingNone) return Status::Ok();
+  const StatusCode outcome = waiters.WaitOutcome(pending);
+  if (outcome == StatusCode::kBusy) {
+    waiters.Arm(pending, state_->DeadlineUs(query.hints));
+    return Status(StatusCode::kBusy, "the answer follows");
+  }
+  waiters.Drop(pending);
+  return outcome == StatusCode::kOk ? Status::Ok() : Status(outcome, "a key left the cache");
+}
+
+// ---- Pin ----
+
+Status Store::Pin(const KeysQuery& query, protocol::PinReply* reply) {
+  Caller caller;
+  TERRACE_RETURN_IF_ERROR(state_->Enter(query.session, query.group_index, &caller));
+  for (const BlockId id : BlocksOf(caller, query)) {
+    if (query.flags & protocol::kPinClear) {
+      caller.rooms->residency.ClearPinned(id);
+    } else {
+      caller.rooms->residency.SetPinned(id);
+    }
+    ++reply->block_count;
+  }
+  return Status::Ok();
+}
+
+// ---- Evict ----
+
+namespace {
+
+// Evicts, or counts what would be. A block with a child that stays stays.
+class OperatorEviction {
+ public:
+  OperatorEviction(const Caller& caller, uint32_t flags, protocol::EvictReply* reply)
+      : caller_(caller), is_dry_run_(flags & protocol::kEvictDryRun), reply_(reply) {}
+
+  // Keys of a chain come head first: the tail goes first.
+  void EvictKeys(const std::vector<BlockId>& ids) {
+    std::unordered_map<BlockId, uint32_t> children_gone;  // looked up only, never walked
+    for (size_t i = ids.size(); i-- > 0;) {
+      const BlockId id = ids[i];
+      const RadixIndex::Node& node = caller_.domain().index.node(id);
+      if (!node.is_live) continue;
+      const BlockId parent = node.parent;
+      const bool is_leaf = node.child_count == children_gone[id];
+      if (!is_leaf || !MayGo(id)) {
+        ++reply_->skipped_count;
+        continue;
+      }
+      if (is_dry_run_ && parent != kBlockNone) ++children_gone[parent];
+      Count(id);
+    }
+  }
+
+  // Children first; what has to stay marks its parent.
+  void EvictWalked(uint64_t cursor, uint32_t mark, bool* is_done) {
+    TreeWalks& walks = caller_.domain().walks;
+    uint32_t budget = protocol::kBlocksPerTurnMax;
+    while (budget > 0 && !*is_done) {
+      const BlockId id = walks.Next(cursor, &budget, is_done);
+      if (id == kBlockNone) continue;
+      const BlockId parent = caller_.domain().index.node(id).parent;
+      if (caller_.domain().block(id).walk_mark == mark || !MayGo(id)) {
+        ++reply_->skipped_count;
+        if (parent != kBlockNone) caller_.domain().block(parent).walk_mark = mark;
+        continue;
+      }
+      Count(id);
+    }
+  }
+
+ private:
+  bool MayGo(BlockId id) const {
+    const Block& b = caller_.domain().block(id);
+    return b.phase == BlockPhase::kSealed && !b.is_held() && !b.is_pinned;
+  }
+  void Count(BlockId id) {
+    ++reply_->block_count;
+    reply_->byte_count += BytesOf(caller_.domain(), caller_.domain().block(id));
+    if (!is_dry_run_) caller_.rooms->evictor.Evict(id);
+  }
+
+  const Caller& caller_;
+  const bool is_dry_run_;
+  protocol::EvictReply* reply_;
+};
+
+uint64_t OpenEvictWalk(const Caller& caller, const KeysQuery& query) {
+  const GroupRange groups = GroupsOf(caller, query.group_index);
+  WalkScope scope{.order = WalkOrder::kChildrenFirst};
+  if (query.keys.empty()) {
+    scope.group_first = groups.first;
+    scope.group_end = groups.end;
+  }
+  for (const BlockKey& key : query.keys) {
+    for (uint32_t g = groups.first; g < groups.end; ++g) {
+      if (caller.domain().index.Find(g, key) != kBlockNone) {
+        scope.roots.push_back({.group_index = g, .key = key});
+      }
+    }
+  }
+  return caller.domain().walks.Open(std::move(scope));
+}
+
+}  // namespace
+
+Status Store::Evict(const KeysQuery& query, uint64_t* cursor, protocol::EvictReply* reply) {
+  Caller caller;
+  TERRACE_RETURN_IF_ERROR(state_->Enter(query.session, query.group_index, &caller));
+  OperatorEviction eviction(caller, query.flags, reply);
+  if (!(query.flags & protocol::kEvictSubtree)) {
+    eviction.EvictKeys(BlocksOf(caller, query));
+    *cursor = 0;
+    state_->Settle(*caller.rooms);
+    return Status::Ok();
+  }
+  TreeWalks& walks = caller.domain().walks;
+  if (*cursor == 0) *cursor = OpenEvictWalk(caller, query);
+  if (!walks.IsOpen(*cursor)) {
+    return Status(StatusCode::kGone, "too many walks are under way; start this one again");
+  }
+  bool is_done = false;
+  eviction.EvictWalked(*cursor, walks.mark(*cursor), &is_done);
+  if (is_done) {
+    walks.Close(*cursor);
+    *cursor = 0;
+  }
+  state_->Settle(*caller.rooms);
+  return Status::Ok();
+}
+
+Status Store::Reset(SessionId session, uint32_t group_index, uint64_t* cursor) {
+  Caller caller;
+  TERRACE_RETURN_IF_ERROR(state_->Enter(session, group_index, &caller));
+  // Not an eviction: what is leased leaves the index, too, and its slots fall with the lease.
+  const GroupRange groups = GroupsOf(caller, group_index);
+  uint32_t budget = protocol::kBlocksPerTurnMax;
+  *cursor = 0;
+  for (uint32_t g = groups.first; g < groups.end && *cursor == 0; ++g) {
+    BlockId root;
+    while ((root = caller.domain().index.first_root(g)) != kBlockNone) {
+      const uint32_t cost = 1 + caller.domain().index.node(root).child_count;
+      caller.rooms->residency.Erase(root, StatusCode::kGone);
+      if (budget <= cost) {
+        *cursor = 1;
+        break;
+      }
+      budget -= cost;
+    }
+  }
+  state_->Settle(*caller.rooms);
+  return Status::Ok();
+}
+
+// ---- List ----
+
+namespace {
+
+protocol::ListEntry Describe(const DomainRooms& rooms, BlockId id) {
+  const CacheDomain& domain = rooms.domain;
+  const Block& b = domain.block(id);
+  const RadixIndex::Node& node = domain.index.node(id);
+  const uint64_t now_us = domain.NowUs();
+  protocol::ListEntry entry{.key = node.key,
+                            .group = domain.groups[b.group_index]->id(),
+                            .byte_count = BytesOf(domain, b),
+                            .age_ms = (now_us - b.created_us) / kUsPerMs,
+                            .idle_ms = (now_us - b.touched_us) / kUsPerMs,
+                            .position = node.position,
+                            .lease_count = b.lease_count,
+                            .hit_count = b.hit_count,
+                            .child_count = node.child_count,
+                            .state = StateOf(b),
+                            .tier_mask = TierMask(domain, b),
+                            .priority = b.priority,
+                            .flags = FlagsOf(rooms, id)};
+  if (node.parent != kBlockNone) entry.parent = domain.index.node(node.parent).key;
+  if (b.expires_us != kNever) {
+    const uint64_t left_us = b.expires_us > now_us ? b.expires_us - now_us : 0;
+    entry.expires_in_s = static_cast<uint32_t>(left_us / kUsPerSecond) + 1;
+  }
+  return entry;
+}
+
+}  // namespace
+
+Status Store::List(SessionId session, const protocol::ListRequest& request,
+                   protocol::ListReply* reply, std::vector<protocol::ListEntry>* entries) {
+  Caller caller;
+  TERRACE_RETURN_IF_ERROR(state_->Enter(session, request.group_handle, &caller));
+  TreeWalks& walks = caller.domain().walks;
+  entries->clear();
+  *reply = {};
+  uint64_t cursor = request.cursor;
+  if (cursor == 0) {
+    const GroupRange groups = GroupsOf(caller, request.group_handle);
+    WalkScope scope{.group_first = groups.first, .group_end = groups.end};
+    for (uint32_t g = groups.first; g < groups.end && !request.root.is_zero(); ++g) {
+      scope.roots.push_back({.group_index = g, .key = request.root});
+    }
+    cursor = walks.Open(std::move(scope));
+  }
+  if (!walks.IsOpen(cursor)) {
+    return Status(StatusCode::kGone, "too many walks are under way; start this one again");
+  }
+  const uint32_t entry_count_max = std::min(request.entry_count_max, protocol::kBlocksPerTurnMax);
+  uint32_t budget = protocol::kBlocksPerTurnMax;
+  bool is_done = false;
+  while (budget > 0 && !is_done && entries->size() < entry_count_max) {
+    const BlockId id = walks.Next(cursor, &budget, &is_done);
+    if (id != kBlockNone) entries->push_back(Describe(*caller.rooms, id));
+  }
+  if (is_done) walks.Close(cursor);
+  reply->cursor = is_done ? 0 : cursor;
+  reply->entry_count = static_cast<uint32_t>(entries->size());
+  return Status::Ok();
+}
+
+}  // namespace terrace

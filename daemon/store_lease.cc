@@ -1,0 +1,202 @@
+// Join, Release, Cancel, Touch, Renew: what sessions do with leases they know.
+#include <algorithm>
+#include <bit>
+
+#include "daemon/store_state.h"
+
+namespace terrace {
+
+using protocol::BlockSpan;
+using protocol::SpanState;
+
+Result<bool> Store::IsWriteLease(SessionId session, const LeaseToken& token) const {
+  const SessionIndex index = state_->sessions.Find(session);
+  if (index == kSessionNone) return Status(StatusCode::kGone, "the session has ended");
+  const CacheDomain& domain = state_->domains[state_->sessions.at(index).domain_index]->domain;
+  const LeaseId id = domain.leases.Find(token);
+  if (id == kLeaseNone) return Status(StatusCode::kNotFound, "no lease has this token");
+  return domain.leases.at(id).kind == LeaseKind::kWrite;
+}
+
+namespace {
+
+// The lease of a Join, joined by the session: by this call if it is the first one.
+Status BeginJoin(Store::State& state, const Caller& caller, const protocol::JoinRequest& request,
+                 LeaseKind kind, LeaseToken* joined, LeaseId* id) {
+  *id = caller.domain().leases.Find(request.token);
+  if (*id == kLeaseNone) return Status(StatusCode::kNotFound, "no lease has this token");
+  const Lease& lease = caller.domain().leases.at(*id);
+  LeaseKeeper& keeper = caller.rooms->keeper;
+  if (lease.kind != kind || lease.group_index != request.group_handle) {
+    return Status(StatusCode::kInvalid, "the lease is of another group or kind");
+  }
+  if (lease.phase == LeasePhase::kBuilding) {
+    return Status(StatusCode::kBusy, "the lease is not complete yet");
+  }
+  if (keeper.IsVoid(*id)) return Status(StatusCode::kGone, "the lease was revoked");
+  if (!joined->is_zero()) return Status::Ok();
+  if (keeper.IsJoiner(*id, caller.session)) {
+    return Status(StatusCode::kInvalid, "the session has joined this lease already");
+  }
+  TERRACE_RETURN_IF_ERROR(keeper.Join(*id, caller.session));
+  state.SignOfLife(state.sessions.at(caller.session));
+  *joined = request.token;
+  return Status::Ok();
+}
+
+SpanState StateOf(const Block& block) {
+  if (block.phase == BlockPhase::kReserved) return SpanState::kFollowing;
+  return block.dram.is_readable() ? SpanState::kReady : SpanState::kComing;
+}
+
+}  // namespace
+
+Status Store::JoinRead(SessionId session, uint64_t request_id, const protocol::JoinRequest& request,
+                       AcquireResult* result) {
+  Caller caller;
+  TERRACE_RETURN_IF_ERROR(state_->Enter(session, request.group_handle, &caller));
+  CacheDomain& domain = caller.domain();
+  Waiters& waiters = caller.rooms->waiters;
+  const bool is_first = result->reply.token.is_zero();
+  LeaseId id = kLeaseNone;
+  TERRACE_RETURN_IF_ERROR(
+      BeginJoin(*state_, caller, request, LeaseKind::kRead, &result->reply.token, &id));
+  if (is_first) {
+    const NewPending pending{.kind = PendingKind::kAcquire,
+                             .session = session,
+                             .request_id = request_id,
+                             .lease = id,
+                             .member_mask = request.member_mask};
+    const bool is_room = waiters.CountOf(session) < state_->options.pending_per_session_max;
+    if (!is_room || waiters.Open(pending) == kPendingNone) {
+      caller.rooms->keeper.Leave(id, caller.session);
+      return Status(StatusCode::kBusy, "the session has too many requests pending, or this one");
+    }
+    result->reply.member_mask = request.member_mask & caller.group->local_mask();
+  }
+  const PendingId pending = waiters.Find(session, request_id);
+  Lease& lease = domain.leases.at(id);
+  protocol::AcquireReply& reply = result->reply;
+  const uint32_t members = static_cast<uint32_t>(std::popcount(reply.member_mask));
+  if (reply.block_count > lease.entries.size()) {
+    reply.block_count = static_cast<uint32_t>(lease.entries.size());
+    TrimSpans(reply.block_count, &result->spans);
+    result->slots.resize(size_t{reply.block_count} * members);
+  }
+  const uint32_t end = static_cast<uint32_t>(std::min<size_t>(
+      lease.entries.size(), reply.block_count + size_t{protocol::kBlocksPerTurnMax}));
+  for (; reply.block_count < end; ++reply.block_count) {
+    const Block& b = domain.block(lease.entries[reply.block_count].block);
+    if (b.dram.row == kRowNone) break;
+    BlockSpan span{.first_block = reply.block_count, .block_count = 1, .state = StateOf(b)};
+    if (span.state == SpanState::kComing) span.tier = domain.lower[b.fill_tier].tier->kind();
+    if (span.state != SpanState::kReady && pending != kPendingNone) {
+      waiters.Await(pending, reply.block_count, lease.entries[reply.block_count].block);
+    }
+    AppendToSpans(span, &result->spans);
+    const std::span<const SlotRef> refs = domain.slots_of(b);
+    for (size_t i = 0; i < refs.size(); ++i) {
+      if ((reply.member_mask >> caller.group->locals()[i].member) & 1) {
+        result->slots.push_back(refs[i].address);
+      }
+    }
+  }
+  result->is_finished = reply.block_count < end || end == lease.entries.size();
+  // Its Acquire's own deadline decides for all; this one only bounds the wait.
+  if (result->is_finished && pending != kPendingNone) {
+    waiters.Arm(pending, state_->clock.NowUs() + state_->options.deadline_us_max);
+  }
+  reply.token_count = reply.block_count * caller.group->block_tokens();
+  reply.span_count = static_cast<uint32_t>(result->spans.size());
+  reply.slot_count = static_cast<uint32_t>(result->slots.size());
+  reply.lease_ttl_ms = state_->options.lease_ttl_ms;
+  reply.flags = caller.group->has_remote() ? protocol::kMatchIsBound : 0;
+  return Status::Ok();
+}
+
+Status Store::JoinWrite(SessionId session, const protocol::JoinRequest& request,
+                        ReserveResult* result) {
+  Caller caller;
+  TERRACE_RETURN_IF_ERROR(state_->Enter(session, request.group_handle, &caller));
+  CacheDomain& domain = caller.domain();
+  LeaseId id = kLeaseNone;
+  TERRACE_RETURN_IF_ERROR(
+      BeginJoin(*state_, caller, request, LeaseKind::kWrite, &result->reply.token, &id));
+  protocol::ReserveReply& reply = result->reply;
+  reply.member_mask = request.member_mask & caller.group->local_mask();
+  const Lease& lease = domain.leases.at(id);
+  const size_t end =
+      std::min(lease.entries.size(), result->keys.size() + protocol::kBlocksPerTurnMax);
+  while (result->keys.size() < end) {
+    const BlockId block = lease.entries[result->keys.size()].block;
+    protocol::ReservedKey key{.status = static_cast<uint8_t>(StatusCode::kExists)};
+    if (block != kBlockNone && domain.block(block).phase == BlockPhase::kReserved) {
+      key.status = static_cast<uint8_t>(StatusCode::kOk);
+      key.commit_id = domain.block(block).commit_id;
+      const std::span<const SlotRef> refs = domain.slots_of(domain.block(block));
+      for (size_t i = 0; i < refs.size(); ++i) {
+        if ((reply.member_mask >> caller.group->locals()[i].member) & 1) {
+          result->slots.push_back(refs[i]);
+        }
+      }
+    }
+    result->keys.push_back(key);
+  }
+  result->is_finished = end == lease.entries.size();
+  reply.key_count = static_cast<uint32_t>(result->keys.size());
+  reply.slot_count = static_cast<uint32_t>(result->slots.size());
+  reply.lease_ttl_ms = state_->options.lease_ttl_ms;
+  return Status::Ok();
+}
+
+Status Store::Release(SessionId session, const protocol::ReleaseRequest& request) {
+  Caller caller;
+  TERRACE_RETURN_IF_ERROR(state_->Enter(session, kAllGroups, &caller));
+  const LeaseId id = caller.domain().leases.Find(request.token);
+  if (id == kLeaseNone || !caller.rooms->keeper.IsJoiner(id, caller.session)) {
+    return Status(StatusCode::kGone, "the session has no such lease");
+  }
+  caller.rooms->keeper.Leave(id, caller.session);
+  state_->Settle(*caller.rooms);
+  return Status::Ok();
+}
+
+Status Store::Cancel(SessionId session, uint64_t request_id) {
+  Caller caller;
+  TERRACE_RETURN_IF_ERROR(state_->Enter(session, kAllGroups, &caller));
+  Waiters& waiters = caller.rooms->waiters;
+  const PendingId pending = waiters.Find(session, request_id);
+  if (pending == kPendingNone || !waiters.IsArmed(pending)) {
+    return Status(StatusCode::kNotFound, "no request of that id is pending");
+  }
+  waiters.Expire(pending);
+  state_->Settle(*caller.rooms);
+  return Status::Ok();
+}
+
+Status Store::Touch(const KeysQuery& query) {
+  Caller caller;
+  TERRACE_RETURN_IF_ERROR(state_->Enter(query.session, query.group_index, &caller));
+  std::vector<BlockId> run;
+  for (const BlockKey& key : query.keys) {
+    const BlockId id = caller.domain().index.Find(query.group_index, key);
+    if (id == kBlockNone || caller.domain().block(id).phase != BlockPhase::kSealed) continue;
+    caller.rooms->residency.ApplyHints(id, query.hints);
+    run.push_back(id);
+  }
+  caller.rooms->residency.Touch(run, query.hints);
+  return Status::Ok();
+}
+
+Status Store::Renew(SessionId session, const LeaseToken& token) {
+  Caller caller;
+  TERRACE_RETURN_IF_ERROR(state_->Enter(session, kAllGroups, &caller));
+  const LeaseId id = caller.domain().leases.Find(token);
+  if (id == kLeaseNone || !caller.rooms->keeper.IsJoiner(id, caller.session) ||
+      caller.rooms->keeper.IsVoid(id)) {
+    return Status(StatusCode::kGone, "the session has no such lease, or it was revoked");
+  }
+  return Status::Ok();
+}
+
+}  // namespace terrace

@@ -1,0 +1,414 @@
+// Match, Acquire, Prefetch: how far is a prefix there, and holding on to it.
+#include <algorithm>
+#include <bit>
+
+#include "daemon/store_state.h"
+
+namespace terrace {
+
+using protocol::BlockSpan;
+using protocol::SpanState;
+
+void AppendToSpans(BlockSpan span, std::vector<BlockSpan>* spans) {
+  if (!spans->empty()) {
+    BlockSpan& last = spans->back();
+    if (last.state == span.state && last.tier == span.tier &&
+        last.first_block + last.block_count == span.first_block) {
+      last.block_count += span.block_count;
+      last.eta_us = std::max(last.eta_us, span.eta_us);
+      return;
+    }
+  }
+  spans->push_back(span);
+}
+
+void TrimSpans(uint32_t block_count, std::vector<BlockSpan>* spans) {
+  while (!spans->empty() && spans->back().first_block >= block_count) spans->pop_back();
+  if (spans->empty()) return;
+  BlockSpan& last = spans->back();
+  last.block_count = std::min(last.block_count, block_count - last.first_block);
+}
+
+bool WalkOn(const Group& group, uint64_t member_mask, PrefixWalk* walk) {
+  if ((member_mask & group.full_mask()) != group.full_mask()) return false;
+  walk->window_runs.resize(group.windowed_count());
+  ++walk->walked_count;
+  bool is_usable = true;
+  for (const LocalMember& local : group.locals()) {
+    if (local.window_blocks == 0) continue;
+    uint32_t& run = walk->window_runs[local.window_index];
+    run = (member_mask >> local.member) & 1 ? run + 1 : 0;
+    is_usable &= run >= std::min(local.window_blocks, walk->walked_count);
+  }
+  if (is_usable) walk->usable_count = walk->walked_count;
+  return true;
+}
+
+uint64_t Store::State::MembersOf(const Block& block) const {
+  if (block.phase == BlockPhase::kReserved) return ~uint64_t{0};  // whatever its writer brings
+  if (block.dram.state != CopyState::kNone) return block.dram.member_mask;
+  for (const BlockCopy& copy : block.lower) {
+    if (copy.is_readable()) return copy.member_mask;
+  }
+  return 0;
+}
+
+Found Store::State::Find(const Caller& caller, uint32_t group_index, const BlockKey& key,
+                         BlockId* id) const {
+  const DomainRooms& rooms = *caller.rooms;
+  *id = rooms.domain.index.Find(group_index, key);
+  if (*id == kBlockNone || rooms.residency.IsExpired(*id)) return Found::kNothing;
+  const Block& b = rooms.domain.block(*id);
+  if (b.phase == BlockPhase::kReserved) return Found::kReserved;
+  // Bytes nobody has checked are for those who could have written them.
+  if (!b.has_roots && b.writer_uid != sessions.at(caller.session).uid) return Found::kNothing;
+  if (b.dram.is_readable()) return Found::kReady;
+  if (b.dram.state == CopyState::kFilling) return Found::kFilling;
+  return rooms.mover.FastestTier(*id) == kLowerTiersMax ? Found::kNothing : Found::kBelow;
+}
+
+// ---- Match ----
+
+Status Store::Match(const KeysQuery& query, MatchResult* result) {
+  Caller caller;
+  TERRACE_RETURN_IF_ERROR(state_->Enter(query.session, query.group_index, &caller));
+  CacheDomain& domain = caller.domain();
+  if (result->walk.walked_count == 0) ++domain.counters.match_requests;
+  domain.counters.match_blocks_asked += query.keys.size();
+  const uint32_t usable_before = result->walk.usable_count;
+  for (const BlockKey& key : query.keys) {
+    BlockId id;
+    const Found found = state_->Find(caller, query.group_index, key, &id);
+    const uint32_t index = result->walk.walked_count;
+    if (found == Found::kNothing || found == Found::kReserved ||
+        !WalkOn(*caller.group, state_->MembersOf(domain.block(id)), &result->walk)) {
+      result->is_finished = true;
+      break;
+    }
+    BlockSpan span{.first_block = index, .block_count = 1};
+    if (found != Found::kReady) {
+      const uint32_t tier =
+          found == Found::kBelow ? caller.rooms->mover.FastestTier(id) : domain.block(id).fill_tier;
+      span.state = SpanState::kComing;
+      span.tier = domain.lower[tier].tier->kind();
+      span.eta_us = static_cast<uint32_t>(std::min<uint64_t>(
+          domain.lower[tier].tier->PredictReadUs(caller.group->block_bytes()), UINT32_MAX));
+    }
+    AppendToSpans(span, &result->spans);
+  }
+  domain.counters.match_blocks_hit += result->walk.usable_count - usable_before;
+  return Status::Ok();
+}
+
+namespace {
+
+// The answer to a whole request: at most `block_count` blocks, none if they are too few to be
+// useful.
+uint32_t UsefulBlocks(const KeysQuery& query, const Group& group, uint32_t block_count) {
+  const uint64_t token_count = uint64_t{block_count} * group.block_tokens();
+  return token_count < query.hints.min_tokens ? 0 : block_count;
+}
+
+void AnswerMatch(const Group& group, uint32_t block_count, MatchResult* result) {
+  TrimSpans(block_count, &result->spans);
+  result->reply.block_count = block_count;
+  result->reply.token_count = block_count * group.block_tokens();
+  result->reply.span_count = static_cast<uint32_t>(result->spans.size());
+  result->reply.flags = group.has_remote() ? protocol::kMatchIsBound : 0;
+}
+
+}  // namespace
+
+void Store::FinishMatch(const KeysQuery& query, MatchResult* result) {
+  Caller caller;
+  if (!state_->Enter(query.session, query.group_index, &caller).ok()) return;
+  AnswerMatch(*caller.group, UsefulBlocks(query, *caller.group, result->walk.usable_count), result);
+}
+
+// ---- Acquire and Prefetch ----
+
+namespace {
+
+// One call's part of a prefix: first everything that is there is held, then room is made for what
+// is not in DRAM. So no block of the prefix makes room for another.
+class PrefixHolder {
+ public:
+  struct Target {
+    LeaseId lease = kLeaseNone;
+    PendingId pending = kPendingNone;
+    PrefixWalk* walk = nullptr;
+    std::vector<BlockSpan>* spans = nullptr;
+    std::vector<SlotAddress>* slots = nullptr;  // null: a Prefetch
+  };
+
+  PrefixHolder(Store::State& state, const Caller& caller, const KeysQuery& query,
+               const Target& target)
+      : state_(state), caller_(caller), query_(query), target_(target) {}
+
+  // False if the prefix ends here.
+  bool Hold() {
+    bool goes_on = true;
+    const bool may_follow = query_.flags & protocol::kAcquireFollow;
+    LeaseKeeper& keeper = caller_.rooms->keeper;
+    for (const BlockKey& key : query_.keys) {
+      BlockId id;
+      const Found found = state_.Find(caller_, query_.group_index, key, &id);
+      if (found == Found::kNothing || keeper.BlocksLeft(target_.lease) == 0 ||
+          (found == Found::kReserved && !(may_follow && IsOwnUid(id)))) {
+        goes_on = false;
+        break;
+      }
+      const uint8_t flags = found == Found::kReserved ? kEntryFollowing : 0;
+      keeper.Append(target_.lease, id, flags);
+      held_.push_back(id);
+      found_.push_back(found);
+    }
+    return goes_on;
+  }
+
+  // Fills in the answer. False if the prefix ends before what is held.
+  bool Answer() {
+    CacheDomain& domain = caller_.domain();
+    for (size_t i = 0; i < held_.size(); ++i) {
+      const uint32_t index = target_.walk->walked_count;
+      Block& b = domain.block(held_[i]);
+      if (found_[i] == Found::kBelow && !Promote(held_[i])) return CutAt(index, i);
+      if (!WalkOn(*caller_.group, state_.MembersOf(b), target_.walk)) return CutAt(index, i);
+      AppendToSpans(SpanOf(held_[i], found_[i], index), target_.spans);
+      ++b.hit_count;
+      if (found_[i] != Found::kReady) {
+        caller_.rooms->waiters.Await(target_.pending, index, held_[i]);
+      } else if (target_.slots == nullptr) {
+        LetGo(index);
+      } else if (b.writer_session != query_.session) {
+        caller_.rooms->verifier.CheckServed(held_[i]);
+      }
+      if (target_.slots != nullptr) AppendSlots(b);
+    }
+    caller_.rooms->residency.Touch(held_, query_.hints);
+    return true;
+  }
+
+ private:
+  // Nobody has checked a Reserved block's bytes.
+  bool IsOwnUid(BlockId id) const {
+    return caller_.domain().block(id).writer_uid == state_.sessions.at(caller_.session).uid;
+  }
+
+  bool Promote(BlockId id) {
+    const uint32_t tier = caller_.rooms->mover.FastestTier(id);
+    if (tier == kLowerTiersMax) return false;
+    const uint64_t members = caller_.domain().block(id).lower[tier].member_mask;
+    if (!caller_.rooms->evictor.TakeSlots(id, members).ok()) return false;
+    caller_.rooms->mover.Promote(id, tier);
+    return true;
+  }
+
+  // Entry `index`, the i-th of this call, and all behind it leave the lease.
+  bool CutAt(uint32_t index, size_t i) {
+    caller_.rooms->waiters.Truncate(target_.lease, index, StatusCode::kNotFound);
+    held_.resize(i);
+    caller_.rooms->residency.Touch(held_, query_.hints);
+    return false;
+  }
+
+  void LetGo(uint32_t index) {
+    LeaseEntry& entry = caller_.domain().leases.at(target_.lease).entries[index];
+    caller_.domain().letting_go.push_back(entry);
+    entry = {};
+  }
+
+  BlockSpan SpanOf(BlockId id, Found found, uint32_t index) {
+    BlockSpan span{.first_block = index, .block_count = 1};
+    if (found == Found::kReserved) span.state = SpanState::kFollowing;
+    if (found != Found::kFilling && found != Found::kBelow) return span;
+    const CacheDomain& domain = caller_.domain();
+    Tier& tier = *domain.lower[domain.block(id).fill_tier].tier;
+    coming_bytes_ += caller_.group->block_bytes();
+    span.state = SpanState::kComing;
+    span.tier = tier.kind();
+    span.eta_us =
+        static_cast<uint32_t>(std::min<uint64_t>(tier.PredictReadUs(coming_bytes_), UINT32_MAX));
+    return span;
+  }
+
+  void AppendSlots(const Block& b) {
+    const std::span<const SlotRef> refs = caller_.domain().slots_of(b);
+    const std::span<const LocalMember> locals = caller_.group->locals();
+    for (size_t i = 0; i < locals.size(); ++i) {
+      if ((query_.member_mask >> locals[i].member) & 1) target_.slots->push_back(refs[i].address);
+    }
+  }
+
+  Store::State& state_;
+  const Caller& caller_;
+  const KeysQuery& query_;
+  const Target target_;
+  std::vector<BlockId> held_;
+  std::vector<Found> found_;
+  uint64_t coming_bytes_ = 0;
+};
+
+// Opens the lease and the pending request of a new Acquire or Prefetch.
+Status Begin(Store::State& state, const Caller& caller, const KeysQuery& query, LeaseKind kind,
+             LeaseId* lease) {
+  Waiters& waiters = caller.rooms->waiters;
+  if (waiters.CountOf(query.session) >= state.options.pending_per_session_max) {
+    return Status(StatusCode::kBusy, "the session has pending_per_session_max requests pending");
+  }
+  if (waiters.Find(query.session, query.request_id) != kPendingNone) {
+    return Status(StatusCode::kInvalid, "a request of that id is pending");
+  }
+  const Result<LeaseId> opened = caller.rooms->keeper.Open(kind, caller.session, query.group_index);
+  if (!opened.ok()) return opened.status();
+  *lease = *opened;
+  waiters.Open(
+      {.kind = kind == LeaseKind::kPrefetch ? PendingKind::kPrefetch : PendingKind::kAcquire,
+       .session = query.session,
+       .request_id = query.request_id,
+       .lease = *lease,
+       .member_mask = query.member_mask});
+  return Status::Ok();
+}
+
+// How many blocks of the lease are usable. What left it meanwhile may have been part of a window.
+uint32_t UsableCount(const Store::State& state, const Caller& caller, const Lease& lease,
+                     PrefixWalk* walk) {
+  if (lease.entries.size() >= walk->usable_count) return walk->usable_count;
+  *walk = {};
+  for (const LeaseEntry& entry : lease.entries) {
+    const uint64_t members = entry.block == kBlockNone
+                                 ? ~uint64_t{0}
+                                 : state.MembersOf(caller.rooms->domain.block(entry.block));
+    if (!WalkOn(*caller.group, members, walk)) break;
+  }
+  return walk->usable_count;
+}
+
+}  // namespace
+
+Status Store::Acquire(const KeysQuery& query, AcquireResult* result) {
+  Caller caller;
+  TERRACE_RETURN_IF_ERROR(state_->Enter(query.session, query.group_index, &caller));
+  CacheDomain& domain = caller.domain();
+  LeaseId lease = kLeaseNone;
+  if (result->reply.token.is_zero()) {
+    TERRACE_RETURN_IF_ERROR(Begin(*state_, caller, query, LeaseKind::kRead, &lease));
+    result->reply.token = domain.leases.at(lease).token;
+    result->reply.member_mask = query.member_mask & caller.group->local_mask();
+    ++domain.counters.acquire_requests;
+  } else {
+    lease = domain.leases.Find(result->reply.token);
+  }
+  const PendingId pending = caller.rooms->waiters.Find(query.session, query.request_id);
+  if (lease == kLeaseNone || pending == kPendingNone ||
+      domain.leases.at(lease).phase != LeasePhase::kBuilding) {
+    return Status(StatusCode::kGone, "the lease was revoked while it was built");
+  }
+  domain.counters.acquire_blocks_asked += query.keys.size();
+  caller.group->acquire_blocks_asked += query.keys.size();
+  if (domain.leases.at(lease).entries.size() < result->walk.walked_count) {
+    result->is_finished = true;  // what came before has failed meanwhile
+    return Status::Ok();
+  }
+  PrefixHolder holder(*state_, caller, query,
+                      {.lease = lease,
+                       .pending = pending,
+                       .walk = &result->walk,
+                       .spans = &result->spans,
+                       .slots = &result->slots});
+  const bool goes_on = holder.Hold();
+  result->is_finished = !holder.Answer() || !goes_on;
+  caller.rooms->mover.Step();
+  state_->Settle(*caller.rooms);
+  return Status::Ok();
+}
+
+void Store::FinishAcquire(const KeysQuery& query, AcquireResult* result) {
+  const LeaseToken token = result->reply.token;
+  const uint64_t member_mask = result->reply.member_mask;
+  result->reply = {};
+  Caller caller;
+  const bool is_open = state_->Enter(query.session, query.group_index, &caller).ok();
+  const LeaseId id = is_open ? caller.domain().leases.Find(token) : kLeaseNone;
+  uint32_t block_count = 0;
+  if (id != kLeaseNone && caller.domain().leases.at(id).phase == LeasePhase::kBuilding) {
+    block_count =
+        UsefulBlocks(query, *caller.group,
+                     UsableCount(*state_, caller, caller.domain().leases.at(id), &result->walk));
+    caller.rooms->waiters.Truncate(id, block_count, StatusCode::kNotFound);
+  }
+  TrimSpans(block_count, &result->spans);
+  result->slots.resize(size_t{block_count} * std::popcount(member_mask));
+  if (id != kLeaseNone && block_count == 0) {
+    caller.rooms->keeper.Leave(id, caller.session);
+  } else if (id != kLeaseNone) {
+    caller.domain().leases.at(id).phase = LeasePhase::kLive;
+    const PendingId pending = caller.rooms->waiters.Find(query.session, query.request_id);
+    if (pending != kPendingNone) {
+      caller.rooms->waiters.Arm(pending, state_->DeadlineUs(query.hints));
+    }
+    CacheDomain& domain = caller.domain();
+    domain.counters.acquire_blocks_hit += block_count;
+    caller.group->acquire_blocks_hit += block_count;
+    for (const BlockSpan& span : result->spans) {
+      domain.counters.acquire_blocks_by_tier[static_cast<size_t>(span.tier)] += span.block_count;
+    }
+    result->reply.token = token;
+  }
+  if (is_open) state_->Settle(*caller.rooms);
+  result->reply.member_mask = member_mask;
+  result->reply.block_count = block_count;
+  result->reply.token_count = is_open ? block_count * caller.group->block_tokens() : 0;
+  result->reply.span_count = static_cast<uint32_t>(result->spans.size());
+  result->reply.slot_count = static_cast<uint32_t>(result->slots.size());
+  result->reply.lease_ttl_ms = state_->options.lease_ttl_ms;
+  result->reply.flags = is_open && caller.group->has_remote() ? protocol::kMatchIsBound : 0;
+}
+
+Status Store::Prefetch(const KeysQuery& query, MatchResult* result) {
+  Caller caller;
+  TERRACE_RETURN_IF_ERROR(state_->Enter(query.session, query.group_index, &caller));
+  CacheDomain& domain = caller.domain();
+  PendingId pending = caller.rooms->waiters.Find(query.session, query.request_id);
+  LeaseId lease = kLeaseNone;
+  if (result->walk.walked_count == 0) {
+    TERRACE_RETURN_IF_ERROR(Begin(*state_, caller, query, LeaseKind::kPrefetch, &lease));
+    pending = caller.rooms->waiters.Find(query.session, query.request_id);
+  } else if (pending != kPendingNone) {
+    lease = caller.rooms->waiters.LeaseOf(pending);
+  }
+  if (lease == kLeaseNone) return Status(StatusCode::kBusy, "the request was cancelled");
+  if (domain.leases.at(lease).entries.size() < result->walk.walked_count) {
+    result->is_finished = true;
+    return Status::Ok();
+  }
+  PrefixHolder holder(
+      *state_, caller, query,
+      {.lease = lease, .pending = pending, .walk = &result->walk, .spans = &result->spans});
+  const bool goes_on = holder.Hold();
+  result->is_finished = !holder.Answer() || !goes_on;
+  caller.rooms->mover.Step();
+  state_->Settle(*caller.rooms);
+  return Status::Ok();
+}
+
+void Store::FinishPrefetch(const KeysQuery& query, MatchResult* result) {
+  Caller caller;
+  if (!state_->Enter(query.session, query.group_index, &caller).ok()) return;
+  Waiters& waiters = caller.rooms->waiters;
+  const PendingId pending = waiters.Find(query.session, query.request_id);
+  uint32_t block_count = 0;
+  if (pending != kPendingNone) {
+    const LeaseId lease = waiters.LeaseOf(pending);
+    block_count =
+        UsefulBlocks(query, *caller.group,
+                     UsableCount(*state_, caller, caller.domain().leases.at(lease), &result->walk));
+    waiters.Truncate(lease, block_count, StatusCode::kNotFound);
+    waiters.Arm(pending, state_->DeadlineUs(query.hints));
+  }
+  AnswerMatch(*caller.group, block_count, result);
+  state_->Settle(*caller.rooms);
+}
+
+}  // namespace terrace

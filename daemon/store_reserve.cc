@@ -1,0 +1,362 @@
+// Reserve, Commit, Abort: new blocks.
+#include <algorithm>
+#include <bit>
+
+#include "daemon/store_state.h"
+#include "terrace/check.h"
+
+namespace terrace {
+
+using protocol::CommitEntry;
+using protocol::ReservedKey;
+
+namespace {
+
+// One call of a Reserve: its keys, each behind the one before.
+class Reserver {
+ public:
+  Reserver(Store::State& state, const Caller& caller, const KeysQuery& query, ReserveResult* result)
+      : state_(state), caller_(caller), query_(query), result_(result) {}
+
+  void Run(LeaseId lease) {
+    lease_ = lease;
+    const bool is_chain = !(query_.flags & protocol::kKeysFlat);
+    BlockId parent = kBlockNone;
+    if (is_chain && !query_.parent.is_zero()) {
+      parent = caller_.domain().index.Find(query_.group_index, query_.parent);
+    }
+    for (size_t i = 0; i < query_.keys.size(); ++i) {
+      const uint32_t position = query_.first_position + (is_chain ? static_cast<uint32_t>(i) : 0);
+      const BlockId id = ReserveOne(i, parent, position);
+      if (id != kBlockNone) run_.push_back(id);
+      if (is_chain) parent = id;
+    }
+    if (!query_.keys.empty()) result_->last_key = query_.keys.back();
+    // Gone meanwhile, perhaps, to make room for those behind.
+    std::erase_if(run_, [this](BlockId id) {
+      const BlockPhase phase = caller_.domain().block(id).phase;
+      return phase != BlockPhase::kReserved && phase != BlockPhase::kSealed;
+    });
+    caller_.rooms->residency.Touch(run_, query_.hints);
+  }
+
+ private:
+  // Answers key i; the block that has the key now, or kBlockNone.
+  BlockId ReserveOne(size_t i, BlockId parent, uint32_t position) {
+    CacheDomain& domain = caller_.domain();
+    Residency& residency = caller_.rooms->residency;
+    BlockId id = domain.index.Find(query_.group_index, query_.keys[i]);
+    if (id != kBlockNone && domain.block(id).phase == BlockPhase::kSealed &&
+        residency.IsExpired(id)) {
+      ++domain.counters.blocks_expired;
+      residency.Erase(id, StatusCode::kNotFound);
+      id = kBlockNone;
+    }
+    if (id != kBlockNone) {
+      AnswerKnown(id);
+      if (parent != kBlockNone) residency.Link(id, parent);
+      return id;
+    }
+    id = result_->is_out_of_space ? kBlockNone : TakeRoom(i, parent, position);
+    if (id != kBlockNone) {
+      Block& b = domain.block(id);
+      b.writer_lease = lease_;
+      b.writer_entry = static_cast<uint32_t>(domain.leases.at(lease_).entries.size());
+      Answer({.status = static_cast<uint8_t>(StatusCode::kOk), .commit_id = b.commit_id}, id);
+      return id;
+    }
+    ++domain.counters.reserve_no_space;
+    if (!(query_.flags & protocol::kKeysFlat)) result_->is_out_of_space = true;
+    Answer({.status = static_cast<uint8_t>(StatusCode::kNoSpace)}, kBlockNone);
+    return kBlockNone;
+  }
+
+  void AnswerKnown(BlockId id) {
+    CacheDomain& domain = caller_.domain();
+    const Block& b = domain.block(id);
+    if (b.phase == BlockPhase::kSealed) {
+      ++domain.counters.reserve_exists;
+      Answer({.status = static_cast<uint8_t>(StatusCode::kExists)}, kBlockNone);
+      return;
+    }
+    ++domain.counters.reserve_busy;
+    const uint64_t age_ms = (domain.NowUs() - b.created_us) / kUsPerMs;
+    Answer({.status = static_cast<uint8_t>(StatusCode::kBusy),
+            .writer_age_ms = static_cast<uint32_t>(std::min<uint64_t>(age_ms, UINT32_MAX))},
+           kBlockNone);
+  }
+
+  // A new block with its slots, evicting as needed; all local members or none.
+  BlockId TakeRoom(size_t i, BlockId parent, uint32_t position) {
+    CacheDomain& domain = caller_.domain();
+    if (domain.fenced_bytes >= state_.options.fenced_bytes_max) return kBlockNone;
+    if (caller_.rooms->keeper.BlocksLeft(lease_) == 0) return kBlockNone;
+    if (parent != kBlockNone) position = domain.index.node(parent).position + 1;
+    const SessionRecord& session = state_.sessions.at(caller_.session);
+    const BlockId id = caller_.rooms->evictor.Insert(
+        {.group_index = query_.group_index,
+         .key = query_.keys[i],
+         .position = position,
+         .parent = parent,
+         .event_hash = i < query_.event_hashes.size() ? query_.event_hashes[i] : 0,
+         .writer_session = session.id,
+         .writer_uid = session.uid,
+         .hints = query_.hints});
+    if (id == kBlockNone) return kBlockNone;
+    if (caller_.rooms->evictor.TakeSlots(id, caller_.group->local_mask()).ok()) return id;
+    caller_.rooms->residency.Erase(id, StatusCode::kGone);
+    return kBlockNone;
+  }
+
+  void Answer(const ReservedKey& key, BlockId id) {
+    result_->keys.push_back(key);
+    caller_.rooms->keeper.Append(lease_, id, 0);
+    Lease& lease = caller_.domain().leases.at(lease_);
+    lease.part_bits.resize(lease.entries.size() * caller_.group->part_words());
+    lease.absent_masks.resize(lease.entries.size());
+    if (id == kBlockNone) return;
+    const std::span<const SlotRef> refs = caller_.domain().slots_of(caller_.domain().block(id));
+    const std::span<const LocalMember> locals = caller_.group->locals();
+    for (size_t m = 0; m < locals.size(); ++m) {
+      if ((query_.member_mask >> locals[m].member) & 1) result_->slots.push_back(refs[m]);
+    }
+  }
+
+  Store::State& state_;
+  const Caller& caller_;
+  const KeysQuery& query_;
+  ReserveResult* result_;
+  LeaseId lease_ = kLeaseNone;
+  std::vector<BlockId> run_;
+};
+
+}  // namespace
+
+Status Store::Reserve(const KeysQuery& query, ReserveResult* result) {
+  Caller caller;
+  TERRACE_RETURN_IF_ERROR(state_->Enter(query.session, query.group_index, &caller));
+  if (caller.group->local_mask() == 0) {
+    return Status(StatusCode::kUnsupported, "every member of the group is on another host");
+  }
+  LeaseId lease = kLeaseNone;
+  if (result->reply.token.is_zero()) {
+    const Result<LeaseId> opened =
+        caller.rooms->keeper.Open(LeaseKind::kWrite, caller.session, query.group_index);
+    if (!opened.ok()) return opened.status();
+    lease = *opened;
+    result->reply.token = caller.domain().leases.at(lease).token;
+    result->reply.member_mask = query.member_mask & caller.group->local_mask();
+  } else {
+    lease = caller.domain().leases.Find(result->reply.token);
+    if (lease == kLeaseNone || caller.rooms->keeper.IsVoid(lease)) {
+      return Status(StatusCode::kGone, "the lease was revoked while it was built");
+    }
+  }
+  Reserver(*state_, caller, query, result).Run(lease);
+  state_->Settle(*caller.rooms);
+  return Status::Ok();
+}
+
+void Store::FinishReserve(const KeysQuery& query, ReserveResult* result) {
+  Caller caller;
+  const bool is_open = state_->Enter(query.session, query.group_index, &caller).ok();
+  const LeaseId id = is_open ? caller.domain().leases.Find(result->reply.token) : kLeaseNone;
+  if (result->slots.empty() && id != kLeaseNone) {
+    bool has_any = false;
+    for (const LeaseEntry& entry : caller.domain().leases.at(id).entries) {
+      has_any |= entry.block != kBlockNone;
+    }
+    if (!has_any) {
+      caller.rooms->keeper.Leave(id, caller.session);
+      state_->Settle(*caller.rooms);
+      result->reply.token = {};
+    }
+  }
+  if (id != kLeaseNone && caller.domain().leases.at(id).phase == LeasePhase::kBuilding) {
+    caller.domain().leases.at(id).phase = LeasePhase::kLive;
+  }
+  result->reply.key_count = static_cast<uint32_t>(result->keys.size());
+  result->reply.slot_count = static_cast<uint32_t>(result->slots.size());
+  result->reply.lease_ttl_ms = state_->options.lease_ttl_ms;
+}
+
+// ---- Commit ----
+
+namespace {
+
+// One Commit call, judged entry by entry: a client is believed in nothing.
+class Committer {
+ public:
+  Committer(const Caller& caller, LeaseId lease) : caller_(caller), lease_id_(lease) {}
+
+  StatusCode Commit(const CommitEntry& entry, std::span<const Checksum> checksums) {
+    CacheDomain& domain = caller_.domain();
+    Lease& lease = domain.leases.at(lease_id_);
+    if (entry.key_index >= lease.entries.size()) return StatusCode::kInvalid;
+    const BlockId id = lease.entries[entry.key_index].block;
+    // Sealed already, or never ours.
+    if (id == kBlockNone) return StatusCode::kExists;
+    Block& b = domain.block(id);
+    if (b.phase != BlockPhase::kReserved) return StatusCode::kGone;
+    const Group& group = domain.group_of(b);
+    const LocalMember* local = group.FindLocal(entry.member);
+    if (local == nullptr) return StatusCode::kInvalid;
+    const SlotRef& ref = domain.slots_of(b)[local - group.locals().data()];
+    if (entry.segment != ref.address.segment || entry.row != ref.row ||
+        entry.generation != ref.generation || !domain.slots.IsCurrent(ref)) {
+      return StatusCode::kGone;
+    }
+    const StatusCode code = entry.flags & protocol::kCommitAbsent
+                                ? MarkAbsent(&lease, entry, *local)
+                                : MarkParts(&lease, entry, *local);
+    if (code != StatusCode::kOk) return code;
+    for (size_t i = 0; i < checksums.size(); ++i) {
+      domain.roots_of(b)[local->first_root + entry.part_first + i] = checksums[i];
+    }
+    if (!(entry.flags & protocol::kCommitAbsent)) {
+      domain.slots.row(ref).parts_committed += entry.part_count;
+      caller_.rooms->waiters.OnParts(id, entry);
+    }
+    SealIfComplete(id, entry.key_index);
+    return StatusCode::kOk;
+  }
+
+  uint32_t sealed_count() const { return sealed_count_; }
+
+ private:
+  uint64_t* BitsOf(Lease* lease, uint32_t key_index) {
+    const Group& group = *caller_.domain().groups[lease->group_index];
+    return &lease->part_bits[size_t{key_index} * group.part_words()];
+  }
+  static bool IsSet(const uint64_t* bits, uint32_t bit) {
+    return (bits[bit / 64] >> (bit % 64)) & 1;
+  }
+
+  StatusCode MarkParts(Lease* lease, const CommitEntry& entry, const LocalMember& local) {
+    const uint32_t end = uint32_t{entry.part_first} + entry.part_count;
+    if (entry.part_count == 0 || end > local.part_count) return StatusCode::kInvalid;
+    uint64_t* bits = BitsOf(lease, entry.key_index);
+    if ((lease->absent_masks[entry.key_index] >> local.member) & 1) return StatusCode::kExists;
+    for (uint32_t part = entry.part_first; part < end; ++part) {
+      if (IsSet(bits, local.first_part_bit + part)) return StatusCode::kExists;
+    }
+    for (uint32_t part = entry.part_first; part < end; ++part) {
+      const uint32_t bit = local.first_part_bit + part;
+      bits[bit / 64] |= uint64_t{1} << (bit % 64);
+    }
+    return StatusCode::kOk;
+  }
+
+  StatusCode MarkAbsent(Lease* lease, const CommitEntry& entry, const LocalMember& local) {
+    if (local.window_blocks == 0 || (entry.flags & protocol::kCommitHasChecksums)) {
+      return StatusCode::kInvalid;
+    }
+    const uint64_t* bits = BitsOf(lease, entry.key_index);
+    for (uint32_t part = 0; part < local.part_count; ++part) {
+      if (IsSet(bits, local.first_part_bit + part)) return StatusCode::kInvalid;
+    }
+    uint64_t& absent = lease->absent_masks[entry.key_index];
+    if ((absent >> local.member) & 1) return StatusCode::kExists;
+    absent |= uint64_t{1} << local.member;
+    return StatusCode::kOk;
+  }
+
+  void SealIfComplete(BlockId id, uint32_t key_index) {
+    CacheDomain& domain = caller_.domain();
+    Lease& lease = domain.leases.at(lease_id_);
+    Block& b = domain.block(id);
+    const Group& group = domain.group_of(b);
+    const uint64_t* bits = BitsOf(&lease, key_index);
+    const uint64_t absent = lease.absent_masks[key_index];
+    bool has_roots = true;
+    for (const LocalMember& local : group.locals()) {
+      if ((absent >> local.member) & 1) continue;
+      for (uint32_t part = 0; part < local.part_count; ++part) {
+        if (!IsSet(bits, local.first_part_bit + part)) return;
+        has_roots &= !domain.roots_of(b)[local.first_root + part].is_zero();
+      }
+    }
+    b.has_roots = has_roots;
+    caller_.rooms->residency.Seal(id, group.local_mask() & ~absent);
+    ++sealed_count_;
+    if (has_roots) {
+      caller_.rooms->mover.OnRooted(id);
+    } else {
+      caller_.rooms->verifier.ComputeRoots(id);
+    }
+    caller_.rooms->keeper.Sealed(lease_id_, key_index);
+  }
+
+  const Caller& caller_;
+  LeaseId lease_id_;
+  uint32_t sealed_count_ = 0;
+};
+
+// Checksums must be exactly those that the entries announce.
+bool HasAllChecksums(std::span<const CommitEntry> entries, size_t checksum_count) {
+  size_t announced_count = 0;
+  for (const CommitEntry& entry : entries) {
+    if (entry.flags & protocol::kCommitHasChecksums) announced_count += entry.part_count;
+  }
+  return announced_count == checksum_count;
+}
+
+}  // namespace
+
+Status Store::Commit(SessionId session, const protocol::CommitRequest& request,
+                     std::span<const protocol::CommitEntry> entries,
+                     std::span<const Checksum> checksums, CommitResult* result) {
+  Caller caller;
+  TERRACE_RETURN_IF_ERROR(state_->Enter(session, kAllGroups, &caller));
+  const LeaseId id = caller.domain().leases.Find(request.token);
+  if (id == kLeaseNone || !caller.rooms->keeper.IsJoiner(id, caller.session)) {
+    return Status(StatusCode::kGone, "the session has no such lease");
+  }
+  if (caller.domain().leases.at(id).kind != LeaseKind::kWrite) {
+    return Status(StatusCode::kInvalid, "a ReadLease commits nothing");
+  }
+  if (!HasAllChecksums(entries, checksums.size())) {
+    return Status(StatusCode::kInvalid, "the checksums are not those the entries announce");
+  }
+  const bool is_void = caller.rooms->keeper.IsVoid(id);
+  Committer committer(caller, id);
+  for (const CommitEntry& entry : entries) {
+    const size_t own_count =
+        entry.flags & protocol::kCommitHasChecksums ? entry.part_count : size_t{0};
+    const StatusCode code =
+        is_void ? StatusCode::kGone : committer.Commit(entry, checksums.first(own_count));
+    checksums = checksums.subspan(own_count);
+    if (code == StatusCode::kGone) ++caller.domain().counters.commits_gone;
+    result->entries.push_back(code);
+  }
+  result->reply.entry_count = static_cast<uint32_t>(result->entries.size());
+  result->reply.sealed_count += committer.sealed_count();
+  if (request.flags & protocol::kCommitRelease) caller.rooms->keeper.Leave(id, caller.session);
+  state_->Settle(*caller.rooms);
+  return Status::Ok();
+}
+
+Status Store::Abort(SessionId session, const LeaseToken& token,
+                    std::span<const uint32_t> key_indexes) {
+  Caller caller;
+  TERRACE_RETURN_IF_ERROR(state_->Enter(session, kAllGroups, &caller));
+  const LeaseId id = caller.domain().leases.Find(token);
+  if (id == kLeaseNone || !caller.rooms->keeper.IsJoiner(id, caller.session)) {
+    return Status(StatusCode::kGone, "the session has no such lease");
+  }
+  if (caller.domain().leases.at(id).kind != LeaseKind::kWrite) {
+    return Status(StatusCode::kInvalid, "a ReadLease is released, not aborted");
+  }
+  Status status;
+  if (key_indexes.empty()) {
+    caller.rooms->keeper.AbortAll(id, caller.session);
+  } else if (caller.rooms->keeper.IsVoid(id)) {
+    status = Status(StatusCode::kGone, "the lease was revoked");
+  } else {
+    status = caller.rooms->keeper.AbortKeys(id, caller.session, key_indexes);
+  }
+  state_->Settle(*caller.rooms);
+  return status;
+}
+
+}  // namespace terrace

@@ -1,0 +1,87 @@
+// The Store's own: the rooms of each domain, and what the verbs share. Private to store*.cc.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "daemon/cache_domain.h"
+#include "daemon/evictor.h"
+#include "daemon/lease_keeper.h"
+#include "daemon/mover.h"
+#include "daemon/residency.h"
+#include "daemon/segment_ledger.h"
+#include "daemon/session_table.h"
+#include "daemon/store.h"
+#include "daemon/verifier.h"
+#include "daemon/waiters.h"
+
+namespace terrace {
+
+// One domain and those who work on it.
+struct DomainRooms {
+  DomainRooms(uint32_t domain_index, const DomainOptions& options, const StoreOptions& limits,
+              const StoreSeams& seams, SessionTable& sessions);
+
+  CacheDomain domain;
+  Residency residency;
+  Evictor evictor;
+  Waiters waiters;
+  LeaseKeeper keeper;
+  Verifier verifier;
+  Mover mover;
+};
+
+// Who asks, and where.
+struct Caller {
+  DomainRooms* rooms = nullptr;
+  Group* group = nullptr;
+  SessionIndex session = kSessionNone;
+
+  CacheDomain& domain() const { return rooms->domain; }
+};
+
+// What a lookup of one key finds, as a reader of `uid` may see it.
+enum class Found : uint8_t {
+  kNothing,
+  kReady,     // readable in DRAM
+  kFilling,   // a promotion is under way
+  kBelow,     // in a lower tier
+  kReserved,  // being written
+};
+
+struct Store::State final : public TierListener {
+  State(StoreOptions options, Clock& clock, Random& random, Offload& offload,
+        StoreListener& listener);
+
+  // The session's rooms and, unless `group_index` is kAllGroups, group. A sign of life.
+  // kGone: no such session; kInvalid: no such group.
+  Status Enter(SessionId session, uint32_t group_index, Caller* caller);
+  void SignOfLife(SessionRecord& record);
+  // Work that a verb left over, as far as this turn allows.
+  void Settle(DomainRooms& rooms);
+  uint64_t DeadlineUs(const protocol::Hints& hints) const;
+
+  Found Find(const Caller& caller, uint32_t group_index, const BlockKey& key, BlockId* id) const;
+  // Members with bytes in the copy that a reader would get.
+  uint64_t MembersOf(const Block& block) const;
+
+  void OnTransferDone(TransferId transfer_id, Status status) override;
+
+  const StoreOptions options;
+  Clock& clock;
+  DeadlineHeap deadlines;
+  StoreSeams seams;
+  SessionTable sessions;
+  std::vector<std::unique_ptr<DomainRooms>> domains;
+  SegmentLedger ledger;
+  uint64_t retry_us = kNever;  // when to offer again what a full queue refused
+};
+
+// Appends block `index` to spans that compress what is alike.
+void AppendToSpans(protocol::BlockSpan span, std::vector<protocol::BlockSpan>* spans);
+// Cuts spans to the first `block_count` blocks.
+void TrimSpans(uint32_t block_count, std::vector<protocol::BlockSpan>* spans);
+// The next block of a prefix has bytes of `member_mask`. False if it ends the prefix.
+bool WalkOn(const Group& group, uint64_t member_mask, PrefixWalk* walk);
+
+}  // namespace terrace

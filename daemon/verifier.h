@@ -1,0 +1,70 @@
+// Verifier: the checksums of slot bytes, computed by other threads, and what follows from them.
+// Three occasions: a sealed block whose client gave no checksums gets them; a block first served to
+// another process is compared with them; a promoted block is compared before it becomes readable.
+//
+// A block whose bytes do not match leaves the cache at once. A full queue is no error: the check is
+// tried again later (seal, promotion) or at the next serve.
+//
+// THREADING: store thread.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <span>
+#include <vector>
+
+#include "daemon/residency.h"
+
+namespace terrace {
+
+class VerifierListener {
+ public:
+  virtual ~VerifierListener() = default;
+  // Every part's checksum is known now: the block may leave DRAM.
+  virtual void OnRooted(BlockId id) = 0;
+  // The bytes a promotion brought have been compared.
+  virtual void OnPromotionChecked(BlockId id, bool is_good) = 0;
+};
+
+class Verifier {
+ public:
+  Verifier(CacheDomain& domain, Residency& residency) : d_(domain), residency_(residency) {}
+  void SetListener(VerifierListener* listener) { listener_ = listener; }
+
+  // After a seal: computes what the client did not say.
+  void ComputeRoots(BlockId id);
+  // Before another process relies on the bytes; at most one check of a block at a time.
+  void CheckServed(BlockId id);
+  // The block's DRAM copy is Filling and all bytes are in. OnPromotionChecked follows.
+  void CheckPromotion(BlockId id);
+
+  // The job with this number (the low 48 bits of its OffloadId) is done.
+  void OnChecksumsDone(uint64_t number, std::span<const Checksum> roots);
+  // Submits what found the queue full. True if some are still waiting.
+  bool Step();
+  bool has_work() const { return !waiting_.empty(); }
+
+ private:
+  enum class Purpose : uint8_t { kRoots, kServed, kPromotion };
+  struct Job {
+    BlockId block = kBlockNone;
+    CommitId commit_id = 0;
+    Purpose purpose = Purpose::kRoots;
+    bool is_used = false;
+  };
+
+  Status Submit(BlockId id, Purpose purpose);
+  ChecksumJob Describe(BlockId id) const;
+  // False if a root that was known differs; fills in the others.
+  bool Compare(BlockId id, std::span<const Checksum> roots);
+  void Conclude(BlockId id, Purpose purpose, bool is_good);
+
+  CacheDomain& d_;
+  Residency& residency_;
+  VerifierListener* listener_ = nullptr;
+  std::vector<Job> jobs_;
+  std::vector<uint32_t> free_jobs_;
+  std::deque<Job> waiting_;  // their blocks are held
+};
+
+}  // namespace terrace

@@ -1,0 +1,136 @@
+// Waiters: requests that were answered and still have something coming: Acquires and Prefetches
+// with blocks on their way (promoted, or written by somebody else), and Waits for persistence. Each
+// learns of its blocks in prefix order, and of its end exactly once.
+//
+// Completions never come from inside the call that began or continued the request: what is known
+// already at that time is told by the next Step().
+//
+// THREADING: store thread. LIMITS: pending_per_session_max requests a session.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <unordered_map>
+#include <vector>
+
+#include "daemon/lease_table.h"
+#include "daemon/residency.h"
+
+namespace terrace {
+
+using PendingId = uint32_t;
+inline constexpr PendingId kPendingNone = 0xFFFFFFFF;
+
+enum class PendingKind : uint8_t { kAcquire, kPrefetch, kWait };
+
+struct NewPending {
+  PendingKind kind = PendingKind::kAcquire;
+  SessionId session = 0;
+  uint64_t request_id = 0;
+  LeaseId lease = kLeaseNone;  // none for a Wait
+  uint64_t member_mask = 0;    // whose parts to tell of
+};
+
+class Waiters final : public BlockObserver {
+ public:
+  Waiters(CacheDomain& domain, Residency& residency) : d_(domain), residency_(residency) {}
+
+  // kPendingNone if the session has a pending request of that id already.
+  PendingId Open(const NewPending& pending);
+  PendingId Find(SessionId session, uint64_t request_id) const;
+  // The request comes to wait for `block`, entry `entry_index` of its lease; in rising order.
+  void Await(PendingId id, uint32_t entry_index, BlockId block);
+  // The reply is on its way: completions may begin. False if there is nothing to wait for: the
+  // request is over.
+  bool Arm(PendingId id, uint64_t deadline_us);
+  // Its deadline has passed, or the client gave up: what is not there yet leaves the lease.
+  void Expire(PendingId id);
+  // Expire, by the deadline that has just been taken from the heap.
+  void OnDeadline(PendingId id);
+  // Ends without a word: one; all of a session on a lease (kLeaseNone: all of the session).
+  void Drop(PendingId id);
+  void DropAll(SessionId session, LeaseId lease);
+
+  // A lease loses its entries from `from_index` on; all who wait for them are told.
+  void Truncate(LeaseId lease, uint32_t from_index, StatusCode why);
+  // Parts of a followed block were committed.
+  void OnParts(BlockId id, const protocol::CommitEntry& entry);
+
+  // Tells what was known before its request was armed. True if anything was done.
+  bool Step();
+  bool has_work() const { return !unannounced_.empty(); }
+  // The outcome of an unarmed Wait so far: kBusy, kOk, or kNotFound.
+  StatusCode WaitOutcome(PendingId id) const;
+  LeaseId LeaseOf(PendingId id) const { return pendings_[id].what.lease; }
+  bool IsArmed(PendingId id) const { return pendings_[id].is_armed; }
+  uint32_t CountOf(SessionId session) const;
+
+  void OnBlockReady(BlockId id) override;
+  void OnBlockLost(BlockId id, StatusCode why) override;
+  void OnBlockPersisted(BlockId id) override;
+
+ private:
+  struct Coming {
+    uint32_t entry_index = 0;
+    uint32_t node = kHandleNone;
+    BlockId block = kBlockNone;
+  };
+  struct Pending {
+    NewPending what;
+    std::vector<Coming> coming;  // by entry_index
+    uint32_t next = 0;           // the first of them not yet told
+    uint32_t deadline = kHandleNone;
+    uint32_t awaited_count = 0;  // of a Wait
+    uint32_t stamp = 0;
+    bool is_used = false;
+    bool is_armed = false;
+    bool is_announced = false;  // what was known when it was armed has been told
+    bool is_lost = false;       // a Wait's key left the cache
+  };
+  // One pending's wait for one block, in the block's list.
+  struct Node {
+    PendingId pending = kPendingNone;
+    BlockId block = kBlockNone;
+    uint32_t coming_index = 0;
+    uint32_t previous = kHandleNone;
+    uint32_t next = kHandleNone;
+  };
+  struct RequestKey {
+    SessionId session = 0;
+    uint64_t request_id = 0;
+    friend bool operator==(const RequestKey&, const RequestKey&) = default;
+  };
+  struct RequestKeyHash {
+    size_t operator()(const RequestKey& key) const {
+      return static_cast<size_t>((key.session * 0x9E3779B97F4A7C15) ^ key.request_id);
+    }
+  };
+
+  void GiveNode(uint32_t node);
+  void Advance(PendingId id);
+  void TellParts(const Pending& pending, const Coming& coming);
+  void Tell(const Pending& pending, StatusCode status, protocol::Completion completion);
+  void EndWait(PendingId id, StatusCode outcome);
+  void End(PendingId id);
+  void Cut(PendingId id, uint32_t from_index, StatusCode why);
+  void LetGoFrom(Lease& lease, uint32_t from_index);
+
+  CacheDomain& d_;
+  Residency& residency_;
+  std::deque<Pending> pendings_;
+  std::vector<PendingId> free_pendings_;
+  ChunkedArray<Node> nodes_;
+  std::vector<uint32_t> free_nodes_;
+  uint32_t node_count_ = 0;
+  struct Unannounced {
+    PendingId id = kPendingNone;
+    uint32_t stamp = 0;
+  };
+  std::vector<Unannounced> unannounced_;
+  // Looked up only, never walked.
+  std::unordered_map<RequestKey, PendingId, RequestKeyHash> by_request_;
+  std::unordered_map<LeaseId, std::vector<PendingId>> by_lease_;
+  std::unordered_map<SessionId, std::vector<PendingId>> by_session_;
+};
+
+}  // namespace terrace
