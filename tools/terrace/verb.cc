@@ -5,6 +5,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
@@ -98,29 +99,37 @@ void DeclareJson(CLI::App& verb, bool* is_json) {
 
 std::unique_ptr<Client> ConnectOrExplain(const DaemonAddress& address) {
   const std::string path = address.path();
-  if (std::string why = WhyNobodyListens(path); !why.empty()) {
-    Fail(why);
-    return nullptr;
-  }
   ClientOptions options;
   options.socket_path = path;
   options.client_name = "terrace";
   std::string why;
   Result<std::unique_ptr<Client>> client = Client::Create(options, &why);
   if (!client.ok()) {
-    Fail(fmt::format("cannot use socket {}: {}", path, why));
+    const std::string reason = WhyNobodyListens(path);
+    Fail(reason.empty() ? fmt::format("cannot use socket {}: {}", path, why) : reason);
     return nullptr;
   }
-  if (Status status = (*client)->WaitConnected(address.deadline_us()); !status.ok()) {
-    std::string words = (*client)->last_error();
-    if (words.empty()) words = DescribeStatus(status);
-    Fail(fmt::format(
-        "no handshake with the daemon on {} within {} ms: {}. If it is starting or hung, "
-        "see its log (`journalctl -u terraced`) or raise --timeout-ms",
-        path, address.timeout_ms, words));
+  // A daemon that is there answers in well under this; for one that is not, the reason is looked up
+  // instead of waiting on.
+  constexpr uint64_t kPromptAnswerUs = 100'000;
+  const uint64_t prompt_us = std::min(kPromptAnswerUs, address.deadline_us());
+  Status status = (*client)->WaitConnected(prompt_us);
+  if (status.ok()) return std::move(*client);
+  if (why = WhyNobodyListens(path); !why.empty()) {
+    Fail(why);
     return nullptr;
   }
-  return std::move(*client);
+  if (status.code() == StatusCode::kBusy && address.deadline_us() > prompt_us) {
+    status = (*client)->WaitConnected(address.deadline_us() - prompt_us);
+    if (status.ok()) return std::move(*client);
+  }
+  std::string words = (*client)->last_error();
+  if (words.empty()) words = DescribeStatus(status);
+  Fail(fmt::format(
+      "no handshake with the daemon on {} within {} ms: {}. If it is starting or hung, see "
+      "its log (`journalctl -u terraced`) or raise --timeout-ms",
+      path, address.timeout_ms, words));
+  return nullptr;
 }
 
 std::string DescribeStatus(Status status) {
