@@ -6,8 +6,8 @@
 // extent beginning at chunk c has row c × 512 + k: a row names its extent and slot without a
 // search.
 //
-// THREADING: store thread. LIMITS: searches for compaction and for leftover runs look at no more than
-// kSegmentsPerSearchMax segments a call and go on with the next ones.
+// THREADING: store thread. LIMITS: searches for compaction and for leftover runs look at no more
+// than kSegmentsPerSearchMax segments a call and go on with the next ones.
 #pragma once
 
 #include <array>

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <cstring>
 #include <map>
 #include <random>
 
@@ -66,7 +67,10 @@ void TierContract::SettleAndExpectAllOk() {
 std::span<std::byte> TierContract::Pattern(uint64_t length_bytes, uint64_t seed) {
   const std::span<std::byte> bytes = harness_->Buffer(length_bytes);
   std::mt19937_64 random(seed * 0x9E3779B97F4A7C15 + length_bytes);
-  for (std::byte& byte : bytes) byte = static_cast<std::byte>(random());
+  for (size_t at = 0; at < bytes.size(); at += sizeof(uint64_t)) {
+    const uint64_t word = random();
+    std::memcpy(&bytes[at], &word, std::min(sizeof(word), bytes.size() - at));
+  }
   return bytes;
 }
 

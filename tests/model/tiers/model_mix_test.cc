@@ -16,7 +16,7 @@ namespace {
 
 constexpr uint32_t kSegments = 8;
 constexpr uint64_t kCapacityBytes = kSegments * kSegmentBytesDefault;
-constexpr uint32_t kSeeds = 40;
+constexpr uint32_t kSeeds = 20;
 constexpr uint32_t kPhasesPerSeed = 25;
 constexpr double kStrandedShareMax = 0.03;
 // A run less in use than this is worth emptying. Less strands more (90 %: 4.4 % at worst, 1.6 % on

@@ -144,7 +144,7 @@ class Model {
     live_[place] = {slot, slot_bytes, class_index};
   }
 
-  void FreeSlot(const SlotRef& slot) {
+  void FreeSlot(SlotRef slot) {
     ASSERT_TRUE(IsLive(slot));
     live_.erase(PlaceOf(slot));
     slots_.Free(slot);
