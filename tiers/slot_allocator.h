@@ -3,8 +3,10 @@
 //
 // A segment holds extents, an extent holds slots of one class (one member's slot size). The extent
 // of a class is the smallest multiple of 2 MiB, at most a segment, that wastes at most 2 % behind
-// its last slot (or the least wasteful one if none does). An empty extent returns to its segment. A
-// segment serves one class's owner while other segments are free, so that a rank pins only its own.
+// its last slot (or the least wasteful one if none does); where none fits any more, a leftover run
+// takes a shorter one. An empty extent returns to its segment. A segment serves one class's owner
+// while other segments are free, so that a rank pins only its own. Slots come from the fullest
+// extent, so that others empty.
 //
 // Segments: kAbsent → (populate) kFree → kAssigned → kDraining → kRevoking → (punch) kAbsent.
 //
@@ -30,7 +32,8 @@ class SlotAllocator {
     uint64_t segment_bytes = kSegmentBytesDefault;
     uint32_t segments_max = 0;
     uint32_t classes_max = 1 << 14;
-    // SlotTableBytes(segment_bytes, segments_max); generations persist
+    // SlotTableBytes(segment_bytes, segments_max). Generations persist; the rows of a segment are
+    // kFree when it becomes populated.
     std::span<std::byte> slot_table;
   };
   struct Usage {
