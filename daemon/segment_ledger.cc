@@ -32,8 +32,12 @@ bool SegmentLedger::is_ready() const {
 }
 
 bool SegmentLedger::has_work() const {
-  return std::any_of(domains_.begin(), domains_.end(),
-                     [](const DomainRecord& record) { return record.domain->is_short; });
+  return std::any_of(domains_.begin(), domains_.end(), [this](const DomainRecord& record) {
+    if (record.domain->is_short) return true;
+    const uint32_t free_count = record.domain->slots.segment_count(SegmentState::kFree);
+    return free_count < options_.segments_spare && record.populating_count == 0 &&
+           record.held_count < record.segments.size() && held_total_ < options_.segments_total;
+  });
 }
 
 void SegmentLedger::Step() {

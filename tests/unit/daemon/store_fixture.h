@@ -73,7 +73,7 @@ class StoreWorld {
       arenas.push_back(std::make_unique<sim::PlainArena>(kSegmentBytesMin, options.segments_max));
       slot_tables_.emplace_back(SlotTableBytes(kSegmentBytesMin, options.segments_max));
       DomainOptions domain;
-      domain.name = "d" + std::to_string(d);
+      domain.name = std::string(1, static_cast<char>(0x61 + d));
       domain.segment_bytes = kSegmentBytesMin;
       domain.segments_max = options.segments_max;
       domain.segments_guaranteed = options.segments_guaranteed;

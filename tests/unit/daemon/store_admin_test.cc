@@ -1,0 +1,204 @@
+// Operators' verbs: Query, Pin, Evict, Reset, List.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "store_fixture.h"
+
+namespace terrace {
+namespace {
+
+using World = StoreWorld;
+
+class Admin : public ::testing::Test {
+ protected:
+  protocol::EvictReply Evict(uint32_t group_index, const std::vector<BlockKey>& keys,
+                             uint32_t flags) {
+    protocol::EvictReply reply;
+    uint64_t cursor = 0;
+    do {
+      EXPECT_TRUE(w.store->Evict(w.Query(s, group_index, keys, flags), &cursor, &reply).ok());
+      w.Check();
+    } while (cursor != 0);
+    return reply;
+  }
+  std::vector<protocol::ListEntry> List(uint32_t group_index, const BlockKey& root, uint32_t page) {
+    std::vector<protocol::ListEntry> all, entries;
+    protocol::ListRequest request{
+        .group_handle = group_index, .entry_count_max = page, .root = root};
+    protocol::ListReply reply;
+    do {
+      EXPECT_TRUE(w.store->List(s, request, &reply, &entries).ok());
+      EXPECT_LE(entries.size(), page);
+      all.insert(all.end(), entries.begin(), entries.end());
+      request.cursor = reply.cursor;
+    } while (reply.cursor != 0);
+    return all;
+  }
+  // Stores `count` blocks of `chain` behind its block `from`.
+  void Branch(uint32_t group_index, const std::vector<BlockKey>& keys, const BlockKey& parent,
+              uint32_t first_position) {
+    KeysQuery query = w.Query(s, group_index, keys);
+    query.parent = parent;
+    query.first_position = first_position;
+    w.CommitAll(s, group_index, keys, w.Reserve(query), World::Checksums::kClient,
+                protocol::kCommitRelease);
+  }
+
+  World w{{.segments_max = 4}};
+  SessionId s = w.Open();
+  uint32_t group = w.OpenSimple(s);
+};
+
+TEST_F(Admin, EvictTakesKeysTailFirstAndSkipsWhatIsHeld) {
+  const auto keys = World::Keys(6);
+  w.Put(s, group, keys);
+  const AcquireResult held = w.Acquire(s, group, World::Keys(3));
+  const auto dry = Evict(group, keys, protocol::kEvictDryRun);
+  EXPECT_EQ(dry.block_count, 3u);
+  EXPECT_EQ(dry.byte_count, 3 * kSlotBytes);
+  EXPECT_EQ(dry.skipped_count, 3u);
+  EXPECT_EQ(w.MatchCount(s, group, keys), 6u);
+  const auto wet = Evict(group, keys, 0);
+  EXPECT_EQ(wet.block_count, 3u);
+  EXPECT_EQ(wet.skipped_count, 3u);
+  EXPECT_EQ(w.MatchCount(s, group, keys), 3u);
+}
+
+TEST_F(Admin, EvictOfASubtreeLeavesTheOthers) {
+  const auto trunk = World::Keys(3);
+  w.Put(s, group, trunk);
+  Branch(group, World::Keys(3, 2), trunk[1], 2);
+  const auto reply = Evict(group, {trunk[2]}, protocol::kEvictSubtree);
+  EXPECT_EQ(reply.block_count, 1u);
+  EXPECT_EQ(Evict(group, {trunk[1]}, protocol::kEvictSubtree).block_count, 4u);
+  EXPECT_EQ(w.Stats().block_count, 1u);
+}
+
+TEST_F(Admin, EvictSkipsWhatASubtreeNeeds) {
+  const auto trunk = World::Keys(3);
+  w.Put(s, group, trunk);
+  const auto branch = World::Keys(2, 2);
+  Branch(group, branch, trunk[0], 1);
+  std::vector<BlockKey> path = {trunk[0], branch[0], branch[1]};
+  const AcquireResult held = w.Acquire(s, group, path);
+  ASSERT_EQ(held.reply.block_count, 3u);
+  for (const uint32_t flags : {protocol::kEvictDryRun, 0u}) {
+    const auto reply = Evict(kAllGroups, {}, protocol::kEvictSubtree | flags);
+    EXPECT_EQ(reply.block_count, 2u);
+    EXPECT_EQ(reply.skipped_count, 3u);
+  }
+  EXPECT_EQ(w.Stats().block_count, 3u);
+}
+
+TEST_F(Admin, PinnedBlocksStayUntilUnpinned) {
+  const auto keys = World::Keys(4);
+  w.Put(s, group, keys);
+  protocol::PinReply pinned;
+  EXPECT_TRUE(w.store->Pin(w.Query(s, group, keys), &pinned).ok());
+  EXPECT_EQ(pinned.block_count, 4u);
+  EXPECT_EQ(Evict(group, keys, 0).skipped_count, 4u);
+  const auto many = World::Keys(4 * kSlotsPerSegment, 2);
+  w.Put(s, group, many);
+  w.Run();
+  w.Put(s, group, many);
+  EXPECT_EQ(w.MatchCount(s, group, keys), 4u);
+  EXPECT_TRUE(w.store->Pin(w.Query(s, kAllGroups, keys, protocol::kPinClear), &pinned).ok());
+  EXPECT_EQ(Evict(group, keys, 0).block_count, 4u);
+}
+
+TEST_F(Admin, ResetForgetsLeasedBlocksToo) {
+  const auto keys = World::Keys(4);
+  w.Put(s, group, keys);
+  const AcquireResult held = w.Acquire(s, group, keys);
+  const auto more = World::Keys(2, 2);
+  const ReserveResult reserved = w.Reserve(s, group, more);
+  uint64_t cursor = 0;
+  EXPECT_TRUE(w.store->Reset(s, group, &cursor).ok());
+  EXPECT_EQ(cursor, 0u);
+  w.Check();
+  EXPECT_EQ(w.Stats().block_count, 0u);
+  EXPECT_EQ(w.CommitAll(s, group, more, reserved).entries[0], StatusCode::kGone);
+  EXPECT_EQ(w.Stats().slot_bytes_used, 6 * kSlotBytes);
+  w.Release(s, held.reply.token);
+  w.Release(s, reserved.reply.token);
+  EXPECT_EQ(w.Stats().slot_bytes_used, 0u);
+}
+
+TEST_F(Admin, ListWalksEveryTreeParentsFirst) {
+  const auto trunk = World::Keys(5);
+  w.Put(s, group, trunk);
+  w.Run();
+  Branch(group, World::Keys(3, 2), trunk[1], 2);
+  w.Put(s, group, World::Keys(2, 3));
+  for (const uint32_t page : {1u, 3u, 1000u}) {
+    const auto entries = List(kAllGroups, {}, page);
+    ASSERT_EQ(entries.size(), 10u) << page;
+    std::map<uint64_t, size_t> place;
+    for (size_t i = 0; i < entries.size(); ++i) place[entries[i].key.low] = i;
+    for (const auto& entry : entries) {
+      if (entry.position == 0) continue;
+      ASSERT_TRUE(place.contains(entry.parent.low));
+      EXPECT_LT(place[entry.parent.low], place[entry.key.low]);
+    }
+  }
+  const auto below = List(group, trunk[1], 2);
+  EXPECT_EQ(below.size(), 7u);
+  EXPECT_EQ(below[0].key, trunk[1]);
+  EXPECT_EQ(below[0].child_count, 2u);
+}
+
+TEST_F(Admin, AListGoesOnWhenItsPlaceIsEvicted) {
+  w.Put(s, group, World::Keys(4, 1));
+  w.Put(s, group, World::Keys(4, 2));
+  protocol::ListRequest request{.group_handle = group, .entry_count_max = 4};
+  protocol::ListReply reply;
+  std::vector<protocol::ListEntry> entries;
+  ASSERT_TRUE(w.store->List(s, request, &reply, &entries).ok());
+  ASSERT_EQ(entries.size(), 4u);
+  // The walk stands on the last entry it gave.
+  const uint64_t first_chain = entries[3].key.low / 100'000;
+  Evict(group, World::Keys(4, first_chain), 0);
+  request.cursor = reply.cursor;
+  request.entry_count_max = 100;
+  ASSERT_TRUE(w.store->List(s, request, &reply, &entries).ok());
+  EXPECT_EQ(entries.size(), 4u);
+  EXPECT_EQ(reply.cursor, 0u);
+}
+
+TEST_F(Admin, AnUnknownCursorIsGone) {
+  protocol::ListReply reply;
+  std::vector<protocol::ListEntry> entries;
+  EXPECT_EQ(
+      w.store
+          ->List(s, {.group_handle = group, .entry_count_max = 1, .cursor = 77}, &reply, &entries)
+          .code(),
+      StatusCode::kGone);
+}
+
+TEST_F(Admin, QuerySaysWhatABlockIs) {
+  const auto keys = World::Keys(2);
+  w.Put(s, group, World::Keys(1));
+  const ReserveResult reserved = w.Reserve(s, group, keys);
+  const AcquireResult held = w.Acquire(s, group, World::Keys(1));
+  std::vector<protocol::QueriedBlock> blocks;
+  ASSERT_TRUE(w.store->Query(w.Query(s, group, World::Keys(3)), &blocks).ok());
+  ASSERT_EQ(blocks.size(), 3u);
+  EXPECT_EQ(blocks[0].state, protocol::BlockState::kSealed);
+  EXPECT_EQ(blocks[0].tier_mask, 1u << static_cast<uint8_t>(TierKind::kDram));
+  EXPECT_EQ(blocks[0].lease_count, 1u);
+  EXPECT_EQ(blocks[1].state, protocol::BlockState::kReserved);
+  EXPECT_EQ(blocks[1].commit_id, reserved.keys[1].commit_id);
+  EXPECT_EQ(blocks[1].tier_mask, 0u);
+  EXPECT_EQ(blocks[2].state, protocol::BlockState::kAbsent);
+}
+
+TEST_F(Admin, WaitNeedsAPersistentTier) {
+  const auto keys = World::Keys(1);
+  w.Put(s, group, keys);
+  EXPECT_EQ(w.store->Wait(w.Query(s, group, keys)).code(), StatusCode::kUnsupported);
+}
+
+}  // namespace
+}  // namespace terrace

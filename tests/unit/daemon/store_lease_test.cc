@@ -1,0 +1,255 @@
+// How leases end, and what stays fenced until when.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "store_fixture.h"
+
+namespace terrace {
+namespace {
+
+using World = StoreWorld;
+
+// Two sessions that write one group together, and one reserved block.
+struct Pair {
+  explicit Pair(World& w) : a(w.Open()), b(w.Open()), group(w.OpenSimple(a)), keys(World::Keys(1)) {
+    reserved = w.Reserve(a, group, keys);
+    ReserveResult joined;
+    EXPECT_TRUE(
+        w.store->JoinWrite(b, {.token = token(), .member_mask = 1, .group_handle = group}, &joined)
+            .ok());
+    EXPECT_TRUE(joined.is_finished);
+    EXPECT_EQ(joined.slots, reserved.slots);
+    EXPECT_EQ(joined.keys[0].commit_id, reserved.keys[0].commit_id);
+  }
+  LeaseToken token() const { return reserved.reply.token; }
+  StatusCode CommitBy(World& w, SessionId session) {
+    const auto written =
+        w.Write(session, group, keys[0], 0, 0, reserved.keys[0].commit_id, reserved.slots[0]);
+    return w.Commit(session, {.token = token()}, {written.entry}).entries[0];
+  }
+
+  SessionId a, b;
+  uint32_t group;
+  std::vector<BlockKey> keys;
+  ReserveResult reserved;
+};
+
+TEST(Lease, HangUpRevokesAndFencesUntilProofOfDeath) {
+  World w;
+  const SessionId dying = w.Open(), other = w.Open();
+  const uint32_t group = w.OpenSimple(dying);
+  w.OpenSimple(other);
+  const auto keys = World::Keys(3);
+  const ReserveResult reserved = w.Reserve(dying, group, keys);
+  w.store->HangUp(dying);
+  w.Check();
+  EXPECT_EQ(w.Stats().fenced_bytes, 3 * kSlotBytes);
+  EXPECT_EQ(w.Stats().reserved_count, 0u);
+  w.Advance(3'600'000'000);  // no slot is reused on a timer
+  EXPECT_EQ(w.Stats().fenced_bytes, 3 * kSlotBytes);
+
+  // The keys are free, their slots are not.
+  const ReserveResult again = w.Reserve(other, group, World::Keys(kSlotsPerSegment));
+  EXPECT_EQ(again.slots.size(), kSlotsPerSegment - 3);
+  for (const SlotRef& slot : again.slots) {
+    for (const SlotRef& fenced : reserved.slots) EXPECT_NE(slot.address, fenced.address);
+  }
+  w.store->ProofOfDeath(dying);
+  w.Check();
+  EXPECT_EQ(w.Stats().fenced_bytes, 0u);
+  EXPECT_EQ(w.Stats().lease_count, 1u);
+}
+
+TEST(Lease, ADeadReaderFreesWhatItHeld) {
+  World w;
+  const SessionId reader = w.Open(), writer = w.Open();
+  const uint32_t group = w.OpenSimple(writer);
+  w.Put(writer, group, World::Keys(kSlotsPerSegment));
+  const AcquireResult got = w.Acquire(reader, group, World::Keys(kSlotsPerSegment));
+  w.Run();
+  w.store->HangUp(reader);
+  EXPECT_EQ(w.Put(writer, group, World::Keys(1, 2)), 0u);
+  EXPECT_EQ(w.MatchCount(writer, group, World::Keys(kSlotsPerSegment)), kSlotsPerSegment);
+  EXPECT_EQ(w.Stats().fenced_bytes, kSlotsPerSegment * kSlotBytes);
+  w.store->ProofOfDeath(reader);
+  EXPECT_EQ(w.Stats().fenced_bytes, 0u);
+  EXPECT_EQ(w.Put(writer, group, World::Keys(1, 2)), 1u);
+}
+
+TEST(Lease, AHungUpJoinerVoidsAWriteLeaseForAll) {
+  World w;
+  Pair p(w);
+  w.store->HangUp(p.b);
+  ASSERT_EQ(w.listener.revoked.size(), 1u);
+  EXPECT_EQ(w.listener.revoked[0], std::make_pair(p.a, p.token()));
+  EXPECT_EQ(p.CommitBy(w, p.a), StatusCode::kGone);
+  EXPECT_EQ(w.Release(p.a, p.token()), StatusCode::kOk);
+  EXPECT_EQ(w.Stats().fenced_bytes, kSlotBytes);  // b may still be writing
+  w.store->ProofOfDeath(p.b);
+  EXPECT_EQ(w.Stats().fenced_bytes, 0u);
+  EXPECT_EQ(w.Stats().lease_count, 0u);
+}
+
+TEST(Lease, AReadLeaseGoesOnWhileAJoinerLives) {
+  World w;
+  const SessionId a = w.Open(), b = w.Open();
+  const uint32_t group = w.OpenSimple(a);
+  w.Put(a, group, World::Keys(2));
+  const AcquireResult got = w.Acquire(a, group, World::Keys(2));
+  AcquireResult joined;
+  const protocol::JoinRequest join{
+      .token = got.reply.token, .member_mask = 1, .group_handle = group};
+  ASSERT_TRUE(w.store->JoinRead(b, 500, join, &joined).ok());
+  EXPECT_TRUE(joined.is_finished);
+  EXPECT_EQ(joined.slots, got.slots);
+  w.store->HangUp(a);
+  EXPECT_TRUE(w.listener.revoked.empty());
+  EXPECT_TRUE(w.store->Renew(b, got.reply.token).ok());
+  w.store->ProofOfDeath(a);
+  EXPECT_EQ(w.Stats().pinned_count, 2u);
+  EXPECT_EQ(w.Release(b, got.reply.token), StatusCode::kOk);
+  EXPECT_EQ(w.Stats().pinned_count, 0u);
+}
+
+TEST(Lease, AJoinerCommitsAfterTheOpenerHasLeft) {
+  World w;
+  Pair p(w);
+  EXPECT_EQ(w.Release(p.a, p.token()), StatusCode::kOk);
+  EXPECT_EQ(p.CommitBy(w, p.b), StatusCode::kOk);
+  EXPECT_EQ(w.MatchCount(p.a, p.group, p.keys), 1u);
+  EXPECT_EQ(w.Release(p.b, p.token()), StatusCode::kOk);
+  EXPECT_EQ(w.Stats().lease_count, 0u);
+}
+
+TEST(Lease, AbortOfOneJoinerFencesForTheOther) {
+  World w;
+  Pair p(w);
+  const std::vector<uint32_t> indexes = {0};
+  EXPECT_TRUE(w.store->Abort(p.a, p.token(), indexes).ok());
+  w.Check();
+  EXPECT_EQ(w.Stats().fenced_bytes, kSlotBytes);
+  EXPECT_EQ(p.CommitBy(w, p.b), StatusCode::kGone);
+  EXPECT_EQ(w.Release(p.a, p.token()), StatusCode::kOk);
+  EXPECT_EQ(w.Stats().fenced_bytes, kSlotBytes);
+  EXPECT_EQ(w.Release(p.b, p.token()), StatusCode::kOk);
+  EXPECT_EQ(w.Stats().fenced_bytes, 0u);
+  EXPECT_EQ(w.Stats().slot_bytes_used, 0u);
+}
+
+TEST(Lease, AbortOfTheWholeLeaseTellsTheOthers) {
+  World w;
+  Pair p(w);
+  EXPECT_TRUE(w.store->Abort(p.a, p.token(), {}).ok());
+  w.Check();
+  EXPECT_THAT(w.listener.revoked, ::testing::ElementsAre(std::make_pair(p.b, p.token())));
+  EXPECT_EQ(p.CommitBy(w, p.b), StatusCode::kGone);
+  EXPECT_EQ(w.Stats().fenced_bytes, kSlotBytes);
+  EXPECT_TRUE(w.store->Abort(p.b, p.token(), {}).ok());  // an acknowledgement, too
+  EXPECT_EQ(w.Stats().slot_bytes_used, 0u);
+}
+
+TEST(Lease, AbortByTheOnlyJoinerFreesAtOnce) {
+  World w;
+  const SessionId s = w.Open();
+  const uint32_t group = w.OpenSimple(s);
+  const ReserveResult reserved = w.Reserve(s, group, World::Keys(3));
+  const std::vector<uint32_t> indexes = {2, 1};
+  EXPECT_TRUE(w.store->Abort(s, reserved.reply.token, indexes).ok());
+  w.Check();
+  EXPECT_EQ(w.Stats().slot_bytes_used, kSlotBytes);
+  EXPECT_EQ(w.Stats().fenced_bytes, 0u);
+  EXPECT_TRUE(w.store->Abort(s, reserved.reply.token, {}).ok());
+  EXPECT_EQ(w.Stats().slot_bytes_used, 0u);
+}
+
+TEST(Lease, SilenceRevokesAndAReleaseIsTheAcknowledgement) {
+  World w;
+  const SessionId s = w.Open(), other = w.Open();
+  const uint32_t group = w.OpenSimple(s);
+  const ReserveResult reserved = w.Reserve(s, group, World::Keys(1));
+  w.Advance(29'900'000);
+  EXPECT_TRUE(w.listener.revoked.empty());
+  w.store->SignOfLife(s);
+  w.Advance(29'900'000);
+  EXPECT_TRUE(w.listener.revoked.empty());
+  w.Advance(200'000);
+  EXPECT_THAT(w.listener.revoked, ::testing::ElementsAre(std::make_pair(s, reserved.reply.token)));
+  EXPECT_EQ(w.Stats().fenced_bytes, kSlotBytes);
+  EXPECT_EQ(World::CodeOf(w.Reserve(other, w.OpenSimple(other), World::Keys(1)).keys[0]),
+            StatusCode::kOk);
+  const auto written =
+      w.Write(s, group, World::Keys(1)[0], 0, 0, reserved.keys[0].commit_id, reserved.slots[0]);
+  EXPECT_EQ(w.Commit(s, {.token = reserved.reply.token}, {written.entry}).entries[0],
+            StatusCode::kGone);
+  EXPECT_EQ(w.Release(s, reserved.reply.token), StatusCode::kOk);
+  EXPECT_EQ(w.Stats().fenced_bytes, 0u);
+}
+
+TEST(Lease, OneTalkativeJoinerKeepsItAlive) {
+  World w;
+  Pair p(w);
+  for (int i = 0; i < 5; ++i) {
+    w.Advance(20'000'000);
+    w.store->SignOfLife(p.b);
+  }
+  EXPECT_TRUE(w.listener.revoked.empty());
+  EXPECT_EQ(p.CommitBy(w, p.a), StatusCode::kOk);
+}
+
+TEST(Lease, TooManyFencedBytesStopReservesOnly) {
+  World w({.fenced_bytes_max = 2 * kSlotBytes});
+  const SessionId dying = w.Open(), other = w.Open();
+  const uint32_t group = w.OpenSimple(dying);
+  w.Put(other, w.OpenSimple(other), World::Keys(1, 5));
+  w.Reserve(dying, group, World::Keys(2));
+  w.store->HangUp(dying);
+  EXPECT_EQ(World::CodeOf(w.Reserve(other, group, World::Keys(1, 2)).keys[0]),
+            StatusCode::kNoSpace);
+  EXPECT_EQ(w.Acquire(other, group, World::Keys(1, 5)).reply.block_count, 1u);
+  w.store->ProofOfDeath(dying);
+  EXPECT_EQ(World::CodeOf(w.Reserve(other, group, World::Keys(1, 2)).keys[0]), StatusCode::kOk);
+}
+
+TEST(Lease, ALongLeaseIsLetGoSomeBlocksATurn) {
+  World w;
+  const SessionId s = w.Open();
+  const uint32_t group = w.OpenSimple(s);
+  // Only the first keys find room, the lease has an entry for each.
+  const auto keys = World::Keys(protocol::kBlocksPerTurnMax);
+  KeysQuery query = w.Query(s, group, keys);
+  ReserveResult result;
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE(w.store->Reserve(query, &result).ok());
+  w.store->FinishReserve(query, &result);
+  EXPECT_EQ(result.keys.size(), 3u * protocol::kBlocksPerTurnMax);
+  EXPECT_TRUE(w.store->Release(s, {.token = result.reply.token}).ok());
+  w.Check();
+  EXPECT_EQ(w.store->NextTimerUs(), 0u);
+  EXPECT_EQ(w.Stats().lease_count, 1u);
+  w.Run();
+  EXPECT_EQ(w.Stats().lease_count, 0u);
+  EXPECT_EQ(w.Stats().slot_bytes_used, 0u);
+}
+
+TEST(Lease, LimitsAreLimits) {
+  World w;
+  const SessionId s = w.Open();
+  const uint32_t group = w.OpenSimple(s);
+  w.Put(s, group, World::Keys(1));
+  for (int i = 0; i < 4096; ++i) {
+    AcquireResult result;
+    const auto keys = World::Keys(1);
+    const KeysQuery query = w.Query(s, group, keys);
+    ASSERT_TRUE(w.store->Acquire(query, &result).ok());
+    w.store->FinishAcquire(query, &result);
+  }
+  AcquireResult result;
+  const auto keys = World::Keys(1);
+  EXPECT_EQ(w.store->Acquire(w.Query(s, group, keys), &result).code(), StatusCode::kNoSpace);
+  w.store->ProofOfDeath(s);
+  w.Run();
+  EXPECT_EQ(w.Stats().lease_count, 0u);
+  EXPECT_EQ(w.Stats().pinned_count, 0u);
+}
+
+}  // namespace
+}  // namespace terrace
