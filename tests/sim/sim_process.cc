@@ -1,0 +1,493 @@
+#include "sim/sim_process.h"
+
+#include <array>
+#include <bit>
+
+namespace terrace::sim {
+
+using protocol::Verb;
+
+uint64_t SimProcess::SelfMask(uint32_t group_number) const {
+  const size_t member_count = options_.host->GroupSpec(group_number).members.size();
+  const uint64_t all = (uint64_t{1} << member_count) - 1;
+  const uint64_t own = options_.self_mask & all;
+  return own == 0 ? all : own;
+}
+
+std::span<std::byte> SimProcess::PartMemory(uint32_t group_number, uint32_t member, uint32_t part,
+                                            const SlotAddress& address) {
+  const SpaceSpec& space = options_.host->GroupSpec(group_number).members[member].spec;
+  std::byte* slot = options_.host->SlotMemory(options_.domain_index, address);
+  return {slot + space.part_offset_bytes(part), space.part_bytes[part]};
+}
+
+uint64_t SimProcess::Send(FrameWriter& frame, uint64_t request_id, Pending pending) {
+  pending_[request_id] = std::move(pending);
+  options_.host->SendToDaemon(options_.number, frame.Take());
+  return request_id;
+}
+
+void SimProcess::Begin() {
+  protocol::HelloRequest hello;
+  hello.pid = 100 + options_.number;
+  const uint64_t hello_id = next_request_id_++;
+  FrameWriter frame(Verb::kHello, hello_id);
+  frame.Put(hello);
+  Send(frame, hello_id, {.verb = Verb::kHello});
+  for (uint32_t group = 0; group < kSimGroups; ++group) {
+    const SpaceGroupSpec& spec = options_.host->GroupSpec(group);
+    protocol::OpenRequest open;
+    open.name_bytes = static_cast<uint32_t>(spec.name.size());
+    open.member_count = static_cast<uint32_t>(spec.members.size());
+    open.self_mask = SelfMask(group);
+    const uint64_t request_id = next_request_id_++;
+    FrameWriter body(Verb::kOpen, request_id);
+    body.Put(open).PutBytes(std::as_bytes(std::span(spec.name)));
+    for (const SpaceGroupMember& member : spec.members) {
+      const std::string text = member.spec.CanonicalText();
+      body.Put(protocol::OpenMember{.text_bytes = static_cast<uint32_t>(text.size())});
+      body.PutBytes(std::as_bytes(std::span(text)));
+    }
+    Send(body, request_id, {.verb = Verb::kOpen, .group_number = group});
+  }
+}
+
+protocol::KeysRequest SimProcess::KeysOf(uint32_t group_number, std::vector<BlockKey>* keys) {
+  const std::vector<BlockKey>& chain = options_.host->Chain(Pick(kSimChains));
+  keys->assign(chain.begin(), chain.begin() + 1 + Pick(chain.size()));
+  protocol::KeysRequest request;
+  request.group_handle = group_handles_[group_number];
+  request.key_count = static_cast<uint32_t>(keys->size());
+  request.hints.deadline_us = static_cast<uint32_t>(1 + Pick(200'000));
+  if (Chance(10)) request.hints.min_tokens = static_cast<uint32_t>(Pick(64));
+  if (Chance(5)) request.hints.ttl_s = static_cast<uint32_t>(1 + Pick(3));
+  if (Chance(20)) request.hints.priority = static_cast<uint8_t>(Pick(101));
+  return request;
+}
+
+void SimProcess::SendKeys(Verb verb, uint32_t flags) {
+  const uint32_t group = Pick(kSimGroups);
+  Pending pending{.verb = verb, .group_number = group, .member_mask = SelfMask(group)};
+  protocol::KeysRequest request = KeysOf(group, &pending.keys);
+  request.flags = flags;
+  const uint64_t request_id = next_request_id_++;
+  FrameWriter frame(verb, request_id);
+  frame.Put(request).PutAll(pending.keys);
+  Send(frame, request_id, std::move(pending));
+}
+
+void SimProcess::SendReserve() {
+  if (writes_.size() >= 4) return;
+  SendKeys(Verb::kReserve, Chance(10) ? protocol::kKeysFlat : 0);
+}
+
+void SimProcess::SendJoin() {
+  auto& board = options_.host->token_board();
+  if (board.empty()) return;
+  const SimHost::Token& told = board[Pick(board.size())];
+  protocol::JoinRequest join;
+  join.token = told.token;
+  join.group_handle = group_handles_[told.group_number];
+  const uint64_t request_id = next_request_id_++;
+  FrameWriter frame(Verb::kJoin, request_id);
+  frame.Put(join);
+  Send(frame, request_id,
+       {.verb = told.is_write ? Verb::kReserve : Verb::kAcquire,
+        .group_number = told.group_number,
+        .member_mask = SelfMask(told.group_number),
+        .token = told.token,
+        .is_foreign = told.domain_index != options_.domain_index});
+}
+
+// Fills one part that is not committed yet. A stray write happens without looking at the inbox: the
+// process was stopped, or its DMA outlives it.
+void SimProcess::WriteSomePart(WriteLease& lease, bool is_stray) {
+  if (lease.is_revoked && !is_stray) return;
+  const SpaceGroupSpec& spec = options_.host->GroupSpec(lease.group_number);
+  const uint32_t members_in_mask = std::popcount(lease.member_mask);
+  size_t slot = 0;
+  std::vector<std::array<uint32_t, 4>> open;  // key, member, part, slot
+  for (uint32_t k = 0; k < lease.reserved.size(); ++k) {
+    if (lease.reserved[k].status != 0) continue;
+    uint32_t column = 0;
+    for (uint32_t m = 0; m < spec.members.size(); ++m) {
+      if ((lease.member_mask >> m & 1) == 0) continue;
+      for (uint32_t p = 0; p < spec.members[m].spec.part_bytes.size(); ++p) {
+        const auto state = lease.part_state.find(PartIndex(k, m, p));
+        if (state == lease.part_state.end()) {
+          open.push_back({k, m, p, static_cast<uint32_t>(slot + column)});
+        }
+      }
+      ++column;
+    }
+    slot += members_in_mask;
+  }
+  if (open.empty()) return;
+  const auto [key, member, part, slot_index] = open[is_stray ? Pick(open.size()) : 0];
+  const PartName name{options_.domain_index, lease.group_number,           lease.keys[key],
+                      lease.reserved[key].commit_id, member, part};
+  FillPart(name, PartMemory(lease.group_number, member, part, lease.slots[slot_index].address));
+  if (!is_stray) lease.part_state[PartIndex(key, member, part)] = 1;
+}
+
+void SimProcess::SendCommit(WriteLease& lease) {
+  const SpaceGroupSpec& spec = options_.host->GroupSpec(lease.group_number);
+  std::vector<protocol::CommitEntry> entries;
+  std::vector<Checksum> checksums;
+  Pending pending{.verb = Verb::kCommit, .token = lease.token};
+  size_t slot = 0;
+  for (uint32_t k = 0; k < lease.reserved.size(); ++k) {
+    if (lease.reserved[k].status != 0) continue;
+    for (uint32_t m = 0; m < spec.members.size(); ++m) {
+      if ((lease.member_mask >> m & 1) == 0) continue;
+      const SlotRef& ref = lease.slots[slot++];
+      const SpaceSpec& space = spec.members[m].spec;
+      const bool is_absent = space.is_windowed() && !lease.part_state.contains(PartIndex(k, m, 0)) &&
+                             k + 1 < lease.keys.size() && Chance(50);
+      for (uint32_t p = 0; p < space.part_bytes.size(); ++p) {
+        int& state = lease.part_state[PartIndex(k, m, p)];
+        const bool lies = state == 0 && !is_absent && Chance(3);
+        if (state != 1 && !is_absent && !lies) {
+          if (state == 0) lease.part_state.erase(PartIndex(k, m, p));
+          continue;
+        }
+        protocol::CommitEntry entry{.key_index = k,
+                                    .member = static_cast<uint16_t>(m),
+                                    .part_first = static_cast<uint16_t>(p),
+                                    .part_count = 1,
+                                    .row = ref.row,
+                                    .segment = ref.address.segment,
+                                    .generation = ref.generation};
+        if (lies) {
+          entry.generation -= 1;
+          lease.part_state.erase(PartIndex(k, m, p));
+        } else if (is_absent) {
+          entry.flags = protocol::kCommitAbsent;
+          entry.part_count = static_cast<uint16_t>(space.part_bytes.size());
+          for (uint32_t q = 0; q < space.part_bytes.size(); ++q) {
+            lease.part_state[PartIndex(k, m, q)] = 2;
+          }
+        } else {
+          state = 2;
+          const PartName name{options_.domain_index, lease.group_number, lease.keys[k],
+                              lease.reserved[k].commit_id, m, p};
+          options_.host->oracle().PartCommitted(name);
+          if (Chance(70)) {
+            entry.flags = protocol::kCommitHasChecksums;
+            const uint64_t seed = ChecksumSeed(
+                options_.host->Secret(options_.domain_index),
+                {options_.host->MemberSpace(lease.group_number, m), name.key, name.commit_id, p});
+            checksums.push_back(
+                ChecksumPart(PartMemory(lease.group_number, m, p, ref.address), seed));
+          }
+        }
+        entries.push_back(entry);
+        pending.must_fail.push_back(lies);
+        if (is_absent) break;
+      }
+    }
+  }
+  if (entries.empty()) return;
+  protocol::CommitRequest request;
+  request.token = lease.token;
+  request.entry_count = static_cast<uint32_t>(entries.size());
+  const uint64_t request_id = next_request_id_++;
+  FrameWriter frame(Verb::kCommit, request_id);
+  frame.Put(request).PutAll(entries).PutAll(checksums);
+  Send(frame, request_id, std::move(pending));
+}
+
+void SimProcess::EndWrite(size_t index) {
+  const LeaseToken token = writes_[index].token;
+  const uint64_t request_id = next_request_id_++;
+  if (Chance(50)) {
+    FrameWriter frame(Verb::kRelease, request_id);
+    frame.Put(protocol::ReleaseRequest{.token = token});
+    Send(frame, request_id, {.verb = Verb::kRelease});
+  } else {
+    FrameWriter frame(Verb::kAbort, request_id);
+    frame.Put(protocol::AbortRequest{.token = token});
+    Send(frame, request_id, {.verb = Verb::kAbort});
+  }
+  writes_.erase(writes_.begin() + static_cast<long>(index));
+}
+
+void SimProcess::EndRead(size_t index) {
+  JudgeRead(reads_[index]);
+  const uint64_t request_id = next_request_id_++;
+  FrameWriter frame(Verb::kRelease, request_id);
+  frame.Put(protocol::ReleaseRequest{.token = reads_[index].token});
+  Send(frame, request_id, {.verb = Verb::kRelease});
+  reads_.erase(reads_.begin() + static_cast<long>(index));
+}
+
+// Every byte under an unreleased lease must be right, revoked or not: its slots may not be reused before
+// this process lets go.
+void SimProcess::JudgeRead(const ReadLease& lease) {
+  const SpaceGroupSpec& spec = options_.host->GroupSpec(lease.group_number);
+  size_t slot = 0;
+  for (uint32_t b = 0; b < lease.is_ready.size(); ++b) {
+    CommitId commit_id = 0;
+    for (uint32_t m = 0; m < spec.members.size(); ++m) {
+      if ((lease.member_mask >> m & 1) == 0) continue;
+      const SlotAddress address = lease.slots[slot++];
+      if (!address.has_bytes()) continue;
+      for (uint32_t p = 0; p < spec.members[m].spec.part_bytes.size(); ++p) {
+        const bool is_readable = !lease.is_lost[b] && (lease.is_ready[b] ||
+                                 lease.part_ready.contains(PartIndex(b, m, p)));
+        if (!is_readable) continue;
+        const auto bytes = PartMemory(lease.group_number, m, p, address);
+        const PartName name{options_.domain_index, lease.group_number, lease.keys[b], 0, m, p};
+        const std::string verdict = options_.host->oracle().Judge(name, bytes);
+        if (!verdict.empty()) options_.host->Fail(verdict);
+        if (commit_id != 0 && ClaimedCommit(bytes) != commit_id) {
+          options_.host->Fail("one block mixes two commits: key " + ToHex(lease.keys[b]));
+        }
+        commit_id = ClaimedCommit(bytes);
+      }
+    }
+  }
+}
+
+void SimProcess::ActOnLease() {
+  if (!writes_.empty() && Chance(70)) {
+    const size_t index = Pick(writes_.size());
+    WriteLease& lease = writes_[index];
+    if (lease.is_revoked || Chance(8)) return EndWrite(index);
+    if (Chance(60)) {
+      for (uint64_t n = 1 + Pick(6); n > 0; --n) WriteSomePart(lease, /*is_stray=*/false);
+      return;
+    }
+    return SendCommit(lease);
+  }
+  if (reads_.empty()) return;
+  const size_t index = Pick(reads_.size());
+  if (reads_[index].is_revoked || Chance(40) || reads_.size() > 6) return EndRead(index);
+  JudgeRead(reads_[index]);
+}
+
+void SimProcess::SendSmall() {
+  switch (Pick(9)) {
+    case 0: return SendKeys(Verb::kMatch, 0);
+    case 1: return SendKeys(Verb::kPrefetch, 0);
+    case 2: {
+      if (reads_.empty()) return;
+      const uint64_t request_id = next_request_id_++;
+      FrameWriter frame(Verb::kTouch, request_id);
+      frame.Put(protocol::TouchRequest{.token = reads_[Pick(reads_.size())].token});
+      Send(frame, request_id, {.verb = Verb::kTouch});
+      return;
+    }
+    case 3: return SendKeys(Verb::kQuery, 0);
+    case 4: return SendKeys(Verb::kEvict, Chance(50) ? protocol::kEvictSubtree : 0);
+    case 5: return SendKeys(Verb::kPin, Chance(80) ? protocol::kPinClear : 0);
+    case 6: {
+      if (pending_.empty()) return;
+      const uint64_t request_id = next_request_id_++;
+      FrameWriter frame(Verb::kCancel, request_id);
+      frame.Put(protocol::CancelRequest{.request_id = pending_.begin()->first});
+      Send(frame, request_id, {.verb = Verb::kCancel});
+      return;
+    }
+    case 7: {
+      const uint64_t request_id = next_request_id_++;
+      FrameWriter frame(Verb::kList, request_id);
+      frame.Put(protocol::ListRequest{.entry_count_max = 16});
+      Send(frame, request_id, {.verb = Verb::kList});
+      return;
+    }
+    default: {
+      if (!Chance(10)) return;
+      const uint64_t request_id = next_request_id_++;
+      FrameWriter frame(Verb::kReset, request_id);
+      frame.Put(protocol::ResetRequest{.group_handle = group_handles_[Pick(kSimGroups)]});
+      Send(frame, request_id, {.verb = Verb::kReset});
+      return;
+    }
+  }
+}
+
+void SimProcess::Act() {
+  DrainInbox();
+  if (group_handles_[kSimGroups - 1] == 0) return;  // still opening
+  const uint64_t dice = Pick(100);
+  if (dice < 14) return SendKeys(Verb::kAcquire, Chance(25) ? protocol::kAcquireFollow : 0);
+  if (dice < 28) return SendReserve();
+  if (dice < 32) return SendJoin();
+  if (dice < 40) return SendSmall();
+  ActOnLease();
+}
+
+void SimProcess::StrayWrite() {
+  if (!writes_.empty()) WriteSomePart(writes_[Pick(writes_.size())], /*is_stray=*/true);
+}
+
+void SimProcess::ReleaseAll() {
+  DrainInbox();
+  while (!reads_.empty()) EndRead(0);
+  while (!writes_.empty()) EndWrite(0);
+}
+
+void SimProcess::OnMessage(std::vector<std::byte> message) {
+  inbox_.push_back(std::move(message));
+}
+
+void SimProcess::DrainInbox() {
+  while (!inbox_.empty()) {
+    const std::vector<std::byte> message = std::move(inbox_.front());
+    inbox_.pop_front();
+    Handle(message);
+  }
+}
+
+void SimProcess::Handle(std::span<const std::byte> message) {
+  BodyReader body(message);
+  const auto header = body.Get<protocol::FrameHeader>();
+  if (header.verb == Verb::kSegmentRevoke) {
+    body.Get<protocol::ReplyPrefix>();
+    const auto revoke = body.Get<protocol::SegmentRevoke>();
+    const uint64_t request_id = next_request_id_++;
+    FrameWriter frame(Verb::kUnmapped, request_id);
+    frame.Put(protocol::UnmappedRequest{.segment = revoke.segment});
+    Send(frame, request_id, {.verb = Verb::kUnmapped});
+    return;
+  }
+  const auto prefix = body.Get<protocol::ReplyPrefix>();
+  if (header.verb == Verb::kLeaseRevoked) {
+    return HandleRevoked(body.Get<protocol::LeaseRevoked>().token);
+  }
+  if (header.verb == Verb::kCompletion) return HandleCompletion(header.request_id, prefix, body);
+  HandleReply(header, prefix, body);
+}
+
+void SimProcess::HandleReply(const protocol::FrameHeader& header,
+                             const protocol::ReplyPrefix& prefix, BodyReader& body) {
+  const auto found = pending_.find(header.request_id);
+  if (found == pending_.end()) {
+    return options_.host->Fail("a reply to no request: verb " +
+                               std::to_string(static_cast<int>(header.verb)));
+  }
+  const Pending pending = std::move(found->second);
+  pending_.erase(found);
+  const bool is_ok = prefix.status == 0;
+  if (pending.is_foreign && is_ok) options_.host->Fail("joined a lease of another domain");
+  if (!is_ok) return;
+  switch (pending.verb) {
+    case Verb::kOpen:
+      body.Get<GroupId>();
+      group_handles_[pending.group_number] = body.Get<uint32_t>();
+      return;
+    case Verb::kAcquire: return HandleAcquired(pending, header.request_id, body);
+    case Verb::kReserve: return HandleReserved(pending, body);
+    case Verb::kCommit: return HandleCommitted(pending, body);
+    default: return;
+  }
+}
+
+void SimProcess::HandleAcquired(const Pending& pending, uint64_t request_id, BodyReader& body) {
+  const auto reply = body.Get<protocol::AcquireReply>();
+  if (reply.token.is_zero()) return;
+  // A joiner cannot know the keys: it reads nothing, but holds the pin.
+  const bool is_join = pending.keys.empty();
+  ReadLease lease{.token = reply.token,
+                  .group_number = pending.group_number,
+                  .member_mask = reply.member_mask,
+                  .keys = pending.keys};
+  const auto spans = body.GetAll<protocol::BlockSpan>(reply.span_count);
+  lease.slots = body.GetAll<SlotAddress>(reply.slot_count);
+  if (!body.ok() ||
+      (!is_join && lease.slots.size() != size_t{reply.block_count} *
+                                             static_cast<size_t>(std::popcount(reply.member_mask)))) {
+    return options_.host->Fail("an Acquire reply whose counts do not fit its body");
+  }
+  lease.is_ready.resize(is_join ? 0 : reply.block_count);
+  lease.is_lost.resize(lease.is_ready.size());
+  for (const protocol::BlockSpan& span : spans) {
+    for (uint32_t b = span.first_block; b < span.first_block + span.block_count; ++b) {
+      if (b < lease.is_ready.size()) {
+        lease.is_ready[b] = span.state == protocol::SpanState::kReady;
+      }
+    }
+  }
+  if (!is_join) {
+    options_.host->token_board().push_back(
+        {reply.token, options_.domain_index, pending.group_number, false});
+  }
+  lease_of_request_[request_id] = reply.token;
+  JudgeRead(lease);
+  reads_.push_back(std::move(lease));
+}
+
+void SimProcess::HandleReserved(const Pending& pending, BodyReader& body) {
+  const auto reply = body.Get<protocol::ReserveReply>();
+  if (reply.token.is_zero()) return;
+  WriteLease lease{.token = reply.token,
+                   .group_number = pending.group_number,
+                   .member_mask = reply.member_mask,
+                   .keys = pending.keys};
+  lease.reserved = body.GetAll<protocol::ReservedKey>(reply.key_count);
+  lease.slots = body.GetAll<SlotRef>(reply.slot_count);
+  if (pending.keys.empty()) {
+    // A joiner of a write lease learns the keys from who reserved them, as ranks of one engine do.
+    const auto keys = options_.host->shared_keys().find(reply.token);
+    if (keys == options_.host->shared_keys().end()) return;
+    lease.keys = keys->second;
+  } else {
+    options_.host->shared_keys()[reply.token] = pending.keys;
+    options_.host->token_board().push_back(
+        {reply.token, options_.domain_index, pending.group_number, true});
+  }
+  size_t slot_count = 0;
+  for (const auto& key : lease.reserved) {
+    slot_count += key.status == 0 ? static_cast<size_t>(std::popcount(lease.member_mask)) : 0;
+  }
+  if (!body.ok() || slot_count != lease.slots.size() ||
+      lease.reserved.size() != lease.keys.size()) {
+    return options_.host->Fail("a Reserve reply whose counts do not fit its body");
+  }
+  writes_.push_back(std::move(lease));
+}
+
+void SimProcess::HandleCommitted(const Pending& pending, BodyReader& body) {
+  const auto reply = body.Get<protocol::CommitReply>();
+  const auto statuses = body.GetAll<uint8_t>(reply.entry_count);
+  if (!body.ok() || statuses.size() != pending.must_fail.size()) {
+    return options_.host->Fail("a Commit reply whose counts do not fit its request");
+  }
+  for (size_t i = 0; i < statuses.size(); ++i) {
+    if (pending.must_fail[i] && statuses[i] == 0) {
+      options_.host->Fail("a commit with a stale generation was accepted");
+    }
+  }
+}
+
+void SimProcess::HandleCompletion(uint64_t request_id, const protocol::ReplyPrefix& prefix,
+                                  BodyReader& body) {
+  const auto completion = body.Get<protocol::Completion>();
+  const auto token = lease_of_request_.find(request_id);
+  if (token == lease_of_request_.end()) return;  // a Prefetch, or released already
+  for (ReadLease& lease : reads_) {
+    if (lease.token != token->second || lease.keys.empty()) continue;
+    const uint32_t end = prefix.status == 0 ? completion.first_block + completion.block_count
+                                            : static_cast<uint32_t>(lease.is_ready.size());
+    for (uint32_t b = completion.first_block; b < end && b < lease.is_ready.size(); ++b) {
+      if (prefix.status != 0) {
+        lease.is_lost[b] = true;
+      } else if (completion.part_count == 0) {
+        lease.is_ready[b] = true;
+      } else {
+        for (uint32_t p = 0; p < completion.part_count; ++p) {
+          lease.part_ready[PartIndex(b, completion.member, completion.part_first + p)] = true;
+        }
+      }
+    }
+    JudgeRead(lease);
+  }
+}
+
+void SimProcess::HandleRevoked(const LeaseToken& token) {
+  for (ReadLease& lease : reads_) lease.is_revoked |= lease.token == token;
+  for (WriteLease& lease : writes_) lease.is_revoked |= lease.token == token;
+}
+
+}  // namespace terrace::sim

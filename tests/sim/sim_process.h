@@ -1,0 +1,151 @@
+// One simulated inference process: a session, its leases, and what a well-behaved (or dying, stopped,
+// lying) client does with them, one action at a time. It speaks frames only; every byte it reads goes to
+// the oracle.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "daemon/seams.h"
+#include "sim/frame_writer.h"
+#include "sim/oracle.h"
+#include "terrace/protocol.h"
+#include "terrace/space.h"
+
+namespace terrace::sim {
+
+// What a process can do to the world around it.
+class SimHost {
+ public:
+  virtual ~SimHost() = default;
+  virtual void SendToDaemon(uint32_t process, std::vector<std::byte> frame) = 0;
+  virtual std::byte* SlotMemory(uint32_t domain_index, const SlotAddress& address) = 0;
+  virtual void Fail(const std::string& what) = 0;
+  virtual Oracle& oracle() = 0;
+  virtual Random& random() = 0;
+  // Lease tokens that processes tell each other, of every domain.
+  struct Token {
+    LeaseToken token;
+    uint32_t domain_index = 0;
+    uint32_t group_number = 0;
+    bool is_write = false;
+  };
+  virtual std::vector<Token>& token_board() = 0;
+  // What the reserver of a write lease told the other ranks of its engine.
+  virtual std::map<LeaseToken, std::vector<BlockKey>>& shared_keys() = 0;
+  // The key universe: chain `chain` of a group, block by block.
+  virtual const std::vector<BlockKey>& Chain(uint32_t chain) const = 0;
+  virtual const SpaceGroupSpec& GroupSpec(uint32_t group_number) const = 0;
+  virtual SpaceId MemberSpace(uint32_t group_number, uint32_t member) const = 0;
+  virtual const DomainSecret& Secret(uint32_t domain_index) const = 0;
+};
+inline constexpr uint32_t kSimGroups = 3;
+inline constexpr uint32_t kSimChains = 12;
+
+class SimProcess {
+ public:
+  enum class Life { kRunning, kStopped, kDying, kGone };
+  struct Options {
+    uint32_t number = 0;  // of this process, also its uid's offset
+    uint32_t domain_index = 0;
+    uint64_t self_mask = 1;  // members it reads and writes, of groups that have them
+    SimHost* host = nullptr;
+  };
+  explicit SimProcess(const Options& options) : options_(options) {}
+
+  // The daemon accepted the connection: say hello and open the groups.
+  void Begin();
+  // One random action. REQUIRES: running.
+  void Act();
+  // A stopped or dying process may still be in the middle of a copy (or its DMA is).
+  void StrayWrite();
+  // A whole message of the daemon; kept while stopped.
+  void OnMessage(std::vector<std::byte> message);
+  void DrainInbox();
+  // Ends every lease in an orderly way.
+  void ReleaseAll();
+
+  Life life = Life::kRunning;
+  bool is_connected = false;
+  uint64_t session_id = 0;
+  const Options& options() const { return options_; }
+
+ private:
+  struct ReadLease {
+    LeaseToken token;
+    uint32_t group_number = 0;
+    uint64_t member_mask = 0;
+    std::vector<BlockKey> keys;
+    std::vector<SlotAddress> slots;    // [block][member of mask]
+    std::vector<bool> is_ready;        // [block]
+    std::vector<bool> is_lost;         // [block]: left the lease
+    std::map<uint64_t, bool> part_ready;  // followed parts, see PartIndex
+    bool is_revoked = false;
+  };
+  struct WriteLease {
+    LeaseToken token;
+    uint32_t group_number = 0;
+    uint64_t member_mask = 0;
+    std::vector<BlockKey> keys;
+    std::vector<protocol::ReservedKey> reserved;
+    std::vector<SlotRef> slots;  // [reserved key][member of mask]
+    std::map<uint64_t, int> part_state;  // PartIndex → 1 written, 2 commit sent
+    bool is_revoked = false;
+  };
+  struct Pending {
+    protocol::Verb verb = protocol::Verb::kHello;
+    uint32_t group_number = 0;
+    uint64_t member_mask = 0;
+    std::vector<BlockKey> keys;
+    LeaseToken token;
+    std::vector<bool> must_fail;  // Commit: entries that lied about their generation
+    bool is_foreign = false;      // Join by another domain's token
+  };
+
+  static uint64_t PartIndex(uint32_t block, uint32_t member, uint32_t part) {
+    return uint64_t{block} << 16 | member << 8 | part;
+  }
+  uint64_t Pick(uint64_t count) { return options_.host->random().Next() % count; }
+  bool Chance(uint32_t percent) { return Pick(100) < percent; }
+  uint64_t SelfMask(uint32_t group_number) const;
+  std::span<std::byte> PartMemory(uint32_t group_number, uint32_t member, uint32_t part,
+                                  const SlotAddress& address);
+
+  protocol::KeysRequest KeysOf(uint32_t group_number, std::vector<BlockKey>* keys);
+  uint64_t Send(FrameWriter& frame, uint64_t request_id, Pending pending);
+  void SendKeys(protocol::Verb verb, uint32_t flags);
+  void SendReserve();
+  void SendJoin();
+  void SendCommit(WriteLease& lease);
+  void SendSmall();
+  void WriteSomePart(WriteLease& lease, bool is_stray);
+  void EndWrite(size_t index);
+  void EndRead(size_t index);
+  void JudgeRead(const ReadLease& lease);
+  void ActOnLease();
+
+  void Handle(std::span<const std::byte> message);
+  void HandleReply(const protocol::FrameHeader& header, const protocol::ReplyPrefix& prefix,
+                   BodyReader& body);
+  void HandleAcquired(const Pending& pending, uint64_t request_id, BodyReader& body);
+  void HandleReserved(const Pending& pending, BodyReader& body);
+  void HandleCommitted(const Pending& pending, BodyReader& body);
+  void HandleCompletion(uint64_t request_id, const protocol::ReplyPrefix& prefix,
+                        BodyReader& body);
+  void HandleRevoked(const LeaseToken& token);
+
+  Options options_;
+  uint64_t next_request_id_ = 1;
+  std::map<uint64_t, Pending> pending_;
+  std::map<uint64_t, LeaseToken> lease_of_request_;
+  uint32_t group_handles_[kSimGroups] = {};
+  std::vector<ReadLease> reads_;
+  std::vector<WriteLease> writes_;
+  std::deque<std::vector<std::byte>> inbox_;
+};
+
+}  // namespace terrace::sim
