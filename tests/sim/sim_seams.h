@@ -1,0 +1,108 @@
+// The daemon's seams under simulation: virtual time, seeded randomness, heap memory for arenas, and
+// checksums that finish later. Everything pending is kept in plain queues that the world drains.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <vector>
+
+#include "daemon/seams.h"
+#include "terrace/checksum.h"
+
+namespace terrace::sim {
+
+class SimClock final : public Clock {
+ public:
+  uint64_t NowUs() const override { return now_us_; }
+  uint64_t UnixSeconds() const override { return 1'800'000'000 + now_us_ / 1'000'000; }
+  void Advance(uint64_t us) { now_us_ += us; }
+
+ private:
+  uint64_t now_us_ = 1'000'000;
+};
+
+// SplitMix64: the same sequence from the same seed on every compiler and machine.
+class SimRandom final : public Random {
+ public:
+  explicit SimRandom(uint64_t seed) : state_(seed) {}
+  uint64_t Next() override {
+    state_ += 0x9E3779B97F4A7C15;
+    uint64_t word = state_;
+    word = (word ^ (word >> 30)) * 0xBF58476D1CE4E5B9;
+    word = (word ^ (word >> 27)) * 0x94D049BB133111EB;
+    return word ^ (word >> 31);
+  }
+  uint64_t Pick(uint64_t count) { return Next() % count; }
+
+ private:
+  uint64_t state_;
+};
+
+// One domain's arena on the heap. A segment that is not populated has no memory at all, so touching
+// one is a fault the sanitizers see; a punched one is given back and filled with nonsense first.
+class SimArenaMemory final : public ArenaMemory {
+ public:
+  SimArenaMemory(uint64_t segment_bytes, uint32_t segments_max)
+      : segment_bytes_(segment_bytes), segments_(segments_max) {}
+
+  std::byte* SegmentBase(uint32_t segment) override { return segments_[segment].data(); }
+  void BeginPopulate(uint32_t segment) override { pending_.push_back({segment, true}); }
+  void BeginPunch(uint32_t segment) override { pending_.push_back({segment, false}); }
+
+  struct Done {
+    uint32_t segment = 0;
+    bool is_populate = false;
+  };
+  bool has_pending() const { return !pending_.empty(); }
+  Done Finish() {
+    const Done done = pending_.front();
+    pending_.pop_front();
+    std::vector<std::byte>& memory = segments_[done.segment];
+    if (done.is_populate) {
+      memory.assign(segment_bytes_, std::byte{0});
+    } else {
+      memory.clear();
+      memory.shrink_to_fit();
+    }
+    return done;
+  }
+  uint32_t populated_count() const {
+    uint32_t count = 0;
+    for (const auto& segment : segments_) count += !segment.empty();
+    return count;
+  }
+
+ private:
+  uint64_t segment_bytes_;
+  std::vector<std::vector<std::byte>> segments_;
+  std::deque<Done> pending_;
+};
+
+// Hashes when the world says so, over the bytes as they are then.
+class SimOffload final : public Offload {
+ public:
+  explicit SimOffload(size_t jobs_max) : jobs_max_(jobs_max) {}
+  Status Submit(ChecksumJob job) override {
+    if (jobs_.size() >= jobs_max_) return Status(StatusCode::kBusy, "offload queue full");
+    jobs_.push_back(std::move(job));
+    return Status::Ok();
+  }
+  bool has_pending() const { return !jobs_.empty(); }
+  std::vector<Checksum> Finish(OffloadId* id) {
+    const ChecksumJob job = std::move(jobs_.front());
+    jobs_.pop_front();
+    std::vector<Checksum> roots;
+    for (const ChecksumJob::Part& part : job.parts) {
+      roots.push_back(ChecksumPart(part.bytes, part.seed));
+    }
+    *id = job.id;
+    return roots;
+  }
+
+ private:
+  size_t jobs_max_;
+  std::deque<ChecksumJob> jobs_;
+};
+
+}  // namespace terrace::sim
