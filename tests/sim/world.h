@@ -27,7 +27,18 @@ struct WorldOptions {
   bool has_lower_tiers = true;
 };
 
-class World final : public SimHost {
+// What a run reached: a simulation that never evicts, promotes or revokes proves nothing.
+struct Coverage {
+  uint64_t blocks_sealed = 0;
+  uint64_t blocks_evicted = 0;
+  uint64_t acquire_blocks_hit = 0;
+  uint64_t promotions = 0;
+  uint64_t leases_revoked = 0;
+  uint64_t commits_gone = 0;
+  uint64_t parts_judged = 0;
+};
+
+class World final : public SimHost, private Transport {
  public:
   explicit World(const WorldOptions& options);
   ~World() override;
@@ -36,12 +47,79 @@ class World final : public SimHost {
   // else the first thing that was not.
   std::string Run();
   uint64_t trace_hash() const { return trace_hash_; }
-  uint64_t parts_judged() const { return oracle_.parts_judged(); }
-  struct Coverage {
-    uint64_t blocks_sealed = 0, blocks_evicted = 0, promotions = 0, leases_revoked = 0;
-    uint64_t acquire_hits = 0, commits_gone = 0;
-  };
   Coverage coverage() const;
+
+  // SimHost
+  void SendToDaemon(uint32_t process, std::vector<std::byte> frame) override;
+  std::byte* SlotMemory(uint32_t domain_index, const SlotAddress& address) override;
+  void Fail(const std::string& what) override;
+  Oracle& oracle() override { return oracle_; }
+  Random& random() override { return random_; }
+  std::vector<Token>& token_board() override { return token_board_; }
+  std::map<LeaseToken, std::vector<BlockKey>>& shared_keys() override { return shared_keys_; }
+  const std::vector<BlockKey>& Chain(uint32_t chain) const override { return chains_[chain]; }
+  const SpaceGroupSpec& GroupSpec(uint32_t group_number) const override {
+    return groups_[group_number];
+  }
+  SpaceId MemberSpace(uint32_t group_number, uint32_t member) const override {
+    return spaces_[group_number][member];
+  }
+  const DomainSecret& Secret(uint32_t domain_index) const override {
+    return secrets_[domain_index];
+  }
+
+ private:
+  enum class Deliver : uint8_t { kToClient, kToDaemon, kHangUp, kDeath };
+  struct Envelope {
+    Deliver deliver = Deliver::kToClient;
+    uint32_t process = 0;
+    SessionId session = 0;
+    std::vector<std::byte> bytes;
+  };
+  struct Domain {
+    std::unique_ptr<SimArenaMemory> arena;
+    std::vector<std::byte> slot_table;
+    std::unique_ptr<MemoryTier> memory_tier;
+    std::unique_ptr<FaultTier> fault_tier;
+  };
+
+  void MakeUniverse();
+  void MakeDomains();
+  void MakeStore();
+  void Connect(uint32_t process);
+  void Kill(SimProcess& process);
+  void Step();
+  void ActOnce();
+  void RunBackground();
+  void AdvanceTo(uint64_t now_us);
+  void DeliverDue();
+  void Post(uint64_t delay_us, Envelope envelope);
+  void LetEverybodyGo();
+  void CheckRest();
+  void Trace(uint64_t word);
+  void TraceBytes(std::span<const std::byte> bytes);
+
+  WorldOptions options_;
+  SimRandom random_;
+  SimRandom daemon_random_;
+  SimClock clock_;
+  SimOffload offload_{16};
+  Oracle oracle_;
+  std::vector<SpaceGroupSpec> groups_;
+  std::vector<std::vector<SpaceId>> spaces_;
+  std::vector<std::vector<BlockKey>> chains_;
+  std::vector<DomainSecret> secrets_;
+  std::vector<Domain> domains_;
+  std::vector<Token> token_board_;
+  std::map<LeaseToken, std::vector<BlockKey>> shared_keys_;
+  std::vector<std::unique_ptr<SimProcess>> processes_;
+  std::map<SessionId, uint32_t> process_of_session_;
+  std::multimap<uint64_t, Envelope> mail_;
+  SessionId next_session_id_ = 1;
+  uint64_t trace_hash_ = 0x9E3779B97F4A7C15;
+  uint64_t steps_ = 0;
+  std::string failure_;
+  bool is_ending_ = false;
 };
 
 }  // namespace terrace::sim
