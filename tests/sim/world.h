@@ -12,6 +12,7 @@
 
 #include "daemon/session.h"
 #include "daemon/store.h"
+#include "daemon/transport.h"
 #include "sim/fault_tier.h"
 #include "sim/memory_tier.h"
 #include "sim/oracle.h"
@@ -83,9 +84,17 @@ class World final : public SimHost, private Transport {
     std::unique_ptr<FaultTier> fault_tier;
   };
 
+  // Transport
+  uint64_t Send(SessionId session, std::span<const std::byte> bytes, Attach attach) override;
+  uint64_t unsent_bytes() const override { return 0; }
+  void ResumeInput(SessionId session) override;
+  void Close(SessionId session, CloseReason reason) override;
+
   void MakeUniverse();
   void MakeDomains();
   void MakeStore();
+  void DeliverBytes(SessionId session, const std::vector<std::byte>& bytes);
+  void EvictEverything();
   void Connect(uint32_t process);
   void Kill(SimProcess& process);
   void Step();
@@ -115,11 +124,14 @@ class World final : public SimHost, private Transport {
   std::vector<std::unique_ptr<SimProcess>> processes_;
   std::map<SessionId, uint32_t> process_of_session_;
   std::multimap<uint64_t, Envelope> mail_;
+  std::map<SessionId, std::deque<std::vector<std::byte>>> held_back_;  // until ResumeInput
+  std::vector<SessionId> resumed_;
+  std::unique_ptr<SessionTable> sessions_;
+  std::unique_ptr<Store> store_;
   SessionId next_session_id_ = 1;
   uint64_t trace_hash_ = 0x9E3779B97F4A7C15;
   uint64_t steps_ = 0;
   std::string failure_;
-  bool is_ending_ = false;
 };
 
 }  // namespace terrace::sim

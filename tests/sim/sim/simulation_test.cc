@@ -1,0 +1,106 @@
+// The simulation as a test. TERRACE_SIM_SEEDS: how many seeds (default 200); TERRACE_SIM_FIRST_SEED:
+// where to begin, so that a failing seed replays alone.
+#include <gtest/gtest.h>
+
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+
+#include "sim/world.h"
+
+namespace terrace::sim {
+namespace {
+
+uint64_t FromEnvironment(const char* name, uint64_t otherwise) {
+  const char* text = std::getenv(name);
+  return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
+}
+
+volatile uint64_t current_seed = 0;
+
+// A broken invariant aborts; the seed must still be known.
+void SayTheSeed(int) {
+  std::fprintf(stderr, "aborted at seed %llu: TERRACE_SIM_FIRST_SEED=%llu TERRACE_SIM_SEEDS=1\n",
+               static_cast<unsigned long long>(current_seed),
+               static_cast<unsigned long long>(current_seed));
+}
+
+WorldOptions OptionsOf(uint64_t seed) {
+  // Every fourth world has no tier below DRAM.
+  return {.seed = seed, .has_lower_tiers = seed % 4 != 0};
+}
+
+class Simulation : public testing::Test {
+ protected:
+  static void SetUpTestSuite() { std::signal(SIGABRT, SayTheSeed); }
+};
+
+void Add(const Coverage& one, Coverage* sum) {
+  sum->blocks_sealed += one.blocks_sealed;
+  sum->blocks_evicted += one.blocks_evicted;
+  sum->acquire_blocks_hit += one.acquire_blocks_hit;
+  sum->promotions += one.promotions;
+  sum->leases_revoked += one.leases_revoked;
+  sum->commits_gone += one.commits_gone;
+  sum->parts_judged += one.parts_judged;
+}
+
+TEST_F(Simulation, ServesNoWrongByteAndLeaksNoSlot) {
+  const uint64_t first = FromEnvironment("TERRACE_SIM_FIRST_SEED", 1);
+  const uint64_t count = FromEnvironment("TERRACE_SIM_SEEDS", 200);
+  Coverage sum;
+  for (uint64_t seed = first; seed < first + count; ++seed) {
+    current_seed = seed;
+    World world(OptionsOf(seed));
+    const std::string failure = world.Run();
+    ASSERT_EQ(failure, "") << "seed " << seed << ": TERRACE_SIM_FIRST_SEED=" << seed
+                           << " TERRACE_SIM_SEEDS=1";
+    Add(world.coverage(), &sum);
+  }
+  std::printf(
+      "%llu seeds: %llu blocks sealed, %llu evicted, %llu acquired, %llu promotions, %llu leases "
+      "revoked, %llu commits refused as gone, %llu parts judged\n",
+      static_cast<unsigned long long>(count), static_cast<unsigned long long>(sum.blocks_sealed),
+      static_cast<unsigned long long>(sum.blocks_evicted),
+      static_cast<unsigned long long>(sum.acquire_blocks_hit),
+      static_cast<unsigned long long>(sum.promotions),
+      static_cast<unsigned long long>(sum.leases_revoked),
+      static_cast<unsigned long long>(sum.commits_gone),
+      static_cast<unsigned long long>(sum.parts_judged));
+  if (count < 20) return;
+  EXPECT_GT(sum.blocks_sealed, 10 * count);
+  EXPECT_GT(sum.blocks_evicted, count);
+  EXPECT_GT(sum.acquire_blocks_hit, 10 * count);
+  EXPECT_GT(sum.promotions, count);
+  EXPECT_GT(sum.leases_revoked, count);
+  EXPECT_GT(sum.commits_gone, count / 4);
+  EXPECT_GT(sum.parts_judged, 100 * count);
+}
+
+TEST_F(Simulation, ASeedReplaysExactly) {
+  for (uint64_t seed = 1; seed <= 8; ++seed) {
+    current_seed = seed;
+    World one(OptionsOf(seed));
+    World two(OptionsOf(seed));
+    ASSERT_EQ(one.Run(), "");
+    ASSERT_EQ(two.Run(), "");
+    EXPECT_EQ(one.trace_hash(), two.trace_hash()) << "seed " << seed;
+  }
+}
+
+// Printed so that builds of other compilers and sanitizers can be compared: tests/long/trace_hash.py.
+TEST_F(Simulation, TraceHashOfTwentySeeds) {
+  uint64_t hash = 0;
+  for (uint64_t seed = 1; seed <= 20; ++seed) {
+    current_seed = seed;
+    World world(OptionsOf(seed));
+    ASSERT_EQ(world.Run(), "");
+    hash = hash * 0x100000001B3 + world.trace_hash();
+  }
+  EXPECT_NE(hash, 0u);
+  std::printf("trace hash %016llx\n", static_cast<unsigned long long>(hash));
+}
+
+}  // namespace
+}  // namespace terrace::sim

@@ -1,0 +1,433 @@
+#include "sim/world.h"
+
+#include <cstring>
+#include <utility>
+
+namespace terrace::sim {
+namespace {
+
+constexpr uint64_t kSegmentBytes = 2 * kMiB;
+constexpr uint32_t kSegmentsPerDomain = 3;
+constexpr uint32_t kSegmentsGuaranteed = 1;
+constexpr uint32_t kSegmentsTotal = 4;  // two domains cannot both be at their maximum
+constexpr uint32_t kLeaseTtlMs = 400;
+constexpr uint32_t kFullWalkEvery = 64;
+constexpr uint64_t kRestUs = 60'000'000;
+
+SpaceSpec MakeSpace(const std::string& model, std::vector<uint64_t> part_bytes) {
+  SpaceSpec space;
+  space.model = model;
+  space.revision = "1";
+  space.dtype = "bf16";
+  space.layers = static_cast<uint32_t>(part_bytes.size());
+  space.kv_heads = 1;
+  space.head_size = 64;
+  space.layout = "nhd";
+  space.block_tokens = 16;
+  space.part_bytes = std::move(part_bytes);
+  return space;
+}
+
+}  // namespace
+
+World::World(const WorldOptions& options)
+    : options_(options), random_(options.seed * 2 + 1), daemon_random_(options.seed * 2 + 2) {
+  MakeUniverse();
+  MakeDomains();
+  MakeStore();
+  for (uint32_t p = 0; p < options_.processes; ++p) {
+    processes_.push_back(std::make_unique<SimProcess>(SimProcess::Options{
+        .number = p, .domain_index = p % 2, .self_mask = 1 + random_.Pick(3), .host = this}));
+    Connect(p);
+  }
+}
+
+World::~World() = default;
+
+// Group 0: one member. Group 1: two ranks, two parts each. Group 2: a full member and a windowed one.
+// Chains share prefixes, as prompts do: chain c branches off an earlier one at a random position.
+void World::MakeUniverse() {
+  groups_.resize(kSimGroups);
+  groups_[0] = {.name = "one", .members = {{MakeSpace("one", {65'000})}}};
+  groups_[1].name = "two ranks";
+  for (uint32_t rank = 0; rank < 2; ++rank) {
+    SpaceSpec space = MakeSpace("two", {20'000, 40'960});
+    space.tp_rank = rank;
+    space.tp_size = 2;
+    groups_[1].members.push_back({space});
+  }
+  SpaceSpec full = MakeSpace("hybrid", {90'000});
+  SpaceSpec windowed = MakeSpace("hybrid", {30'000});
+  windowed.attention = AttentionKind::kSliding;
+  windowed.window_tokens = 32;
+  windowed.attention_group = 1;
+  groups_[2] = {.name = "hybrid", .members = {{full}, {windowed}}};
+  spaces_.resize(kSimGroups);
+  for (uint32_t g = 0; g < kSimGroups; ++g) {
+    for (const SpaceGroupMember& member : groups_[g].members) {
+      spaces_[g].push_back(member.spec.Id());
+    }
+  }
+  SimRandom names(options_.seed ^ 0xC0FFEE);
+  for (uint32_t c = 0; c < kSimChains; ++c) {
+    std::vector<BlockKey> chain;
+    if (c > 0 && names.Pick(100) < 70) {
+      const auto& other = chains_[names.Pick(c)];
+      chain.assign(other.begin(), other.begin() + 1 + static_cast<long>(names.Pick(other.size())));
+    }
+    const size_t block_count = chain.size() + 1 + names.Pick(7);
+    while (chain.size() < block_count) chain.push_back({names.Next(), names.Next()});
+    chains_.push_back(std::move(chain));
+  }
+}
+
+void World::MakeDomains() {
+  domains_.resize(2);
+  secrets_.resize(2);
+  for (uint32_t d = 0; d < 2; ++d) {
+    Domain& domain = domains_[d];
+    for (auto& byte : secrets_[d]) byte = static_cast<std::byte>(random_.Next());
+    domain.arena = std::make_unique<SimArenaMemory>(kSegmentBytes, kSegmentsPerDomain);
+    domain.slot_table.resize(SlotTableBytes(kSegmentBytes, kSegmentsPerDomain));
+    if (!options_.has_lower_tiers) continue;
+    domain.memory_tier = std::make_unique<MemoryTier>(MemoryTier::Options{
+        .capacity_bytes = 8 * kMiB, .queue_max = 8, .bytes_per_us = 500, .seed = random_.Next()});
+    domain.fault_tier = std::make_unique<FaultTier>(*domain.memory_tier, random_.Next());
+    domain.memory_tier->SetListener(domain.fault_tier.get());
+    domain.fault_tier->SetRates({.read_fails_ppm = 20'000,
+                                 .write_fails_ppm = 20'000,
+                                 .read_is_short_ppm = 20'000,
+                                 .write_is_short_ppm = 20'000,
+                                 .read_flips_bit_ppm = 20'000,
+                                 .read_misdirected_ppm = 20'000,
+                                 .hangs_ppm = 10'000,
+                                 .busy_ppm = 30'000,
+                                 .no_space_ppm = 20'000});
+  }
+}
+
+void World::MakeStore() {
+  StoreOptions store_options;
+  store_options.segments_total = kSegmentsTotal;
+  store_options.lease_ttl_ms = kLeaseTtlMs;
+  store_options.sessions_max = 64;
+  store_options.groups_max = 8;
+  store_options.blocks_max = 4096;
+  store_options.leases_per_session_max = 16;
+  store_options.pending_per_session_max = 16;
+  store_options.fenced_bytes_max = 4 * kMiB;
+  for (uint32_t d = 0; d < 2; ++d) {
+    DomainOptions domain;
+    domain.name = "domain" + std::to_string(d);
+    domain.secret = secrets_[d];
+    domain.segment_bytes = kSegmentBytes;
+    domain.segments_guaranteed = kSegmentsGuaranteed;
+    domain.segments_max = kSegmentsPerDomain;
+    domain.arena = domains_[d].arena.get();
+    domain.slot_table = domains_[d].slot_table;
+    if (domains_[d].fault_tier) domain.lower_tiers = {domains_[d].fault_tier.get()};
+    store_options.domains.push_back(std::move(domain));
+  }
+  SessionTableOptions session_options;
+  for (const DomainOptions& domain : store_options.domains) {
+    session_options.domains.push_back({.name = domain.name,
+                                       .secret = domain.secret,
+                                       .segment_bytes = domain.segment_bytes,
+                                       .segments_max = domain.segments_max,
+                                       .segments_per_node = domain.segments_max});
+  }
+  session_options.boot_id = daemon_random_.Next() | 1;
+  session_options.lease_ttl_ms = kLeaseTtlMs;
+  session_options.pending_per_session_max = store_options.pending_per_session_max;
+  sessions_ = std::make_unique<SessionTable>(std::move(session_options), clock_, *this,
+                                             [](uint32_t) { return std::string("{}"); });
+  store_ = std::make_unique<Store>(std::move(store_options), clock_, daemon_random_, offload_,
+                                   *sessions_);
+  sessions_->Serve(*store_);
+  for (Domain& domain : domains_) {
+    if (domain.fault_tier) domain.fault_tier->SetListener(&store_->tier_listener());
+  }
+}
+
+// Frames of one process stay in order: both directions have a constant delay per process.
+uint64_t World::Send(SessionId session, std::span<const std::byte> bytes, Attach) {
+  TraceBytes(bytes);
+  const uint32_t process = process_of_session_.at(session);
+  while (!bytes.empty()) {
+    uint32_t frame_bytes = 0;
+    std::memcpy(&frame_bytes, bytes.data(), sizeof(frame_bytes));
+    const auto frame = bytes.first(frame_bytes);
+    Post(7 + process, {Deliver::kToClient, process, session, {frame.begin(), frame.end()}});
+    bytes = bytes.subspan(frame_bytes);
+  }
+  return 0;
+}
+
+void World::ResumeInput(SessionId session) { resumed_.push_back(session); }
+
+// The daemon hung up on a client that did nothing wrong.
+void World::Close(SessionId, CloseReason reason) {
+  Fail(std::string("the daemon closed a session: ") + CloseReasonName(reason));
+}
+
+void World::DeliverBytes(SessionId session, const std::vector<std::byte>& bytes) {
+  auto& held_back = held_back_[session];
+  held_back.push_back(bytes);
+  if (held_back.size() > 1) return;
+  if (sessions_->OnBytes(session, held_back.front())) held_back.pop_front();
+}
+
+void World::Trace(uint64_t word) {
+  trace_hash_ = (trace_hash_ ^ word) * 0x100000001B3;
+  trace_hash_ ^= trace_hash_ >> 29;
+}
+
+void World::TraceBytes(std::span<const std::byte> bytes) {
+  for (const std::byte byte : bytes) {
+    trace_hash_ = (trace_hash_ ^ static_cast<uint64_t>(byte)) * 0x100000001B3;
+  }
+  Trace(bytes.size());
+}
+
+void World::Fail(const std::string& what) {
+  if (!failure_.empty()) return;
+  failure_ = "step " + std::to_string(steps_) + ", " + std::to_string(clock_.NowUs()) +
+             " us: " + what;
+}
+
+std::byte* World::SlotMemory(uint32_t domain_index, const SlotAddress& address) {
+  return domains_[domain_index].arena->SegmentBase(address.segment) +
+         uint64_t{address.page} * kArenaPageBytes;
+}
+
+void World::Post(uint64_t delay_us, Envelope envelope) {
+  mail_.emplace(clock_.NowUs() + delay_us, std::move(envelope));
+}
+
+void World::SendToDaemon(uint32_t process, std::vector<std::byte> frame) {
+  const SessionId session = processes_[process]->session_id;
+  Post(5 + process, {Deliver::kToDaemon, process, session, std::move(frame)});
+}
+
+void World::Connect(uint32_t process) {
+  SimProcess& client = *processes_[process];
+  client.session_id = next_session_id_++;
+  client.is_connected = true;
+  process_of_session_[client.session_id] = process;
+  const PeerIdentity peer{.domain_index = client.options().domain_index,
+                          .uid = 1000 + process % 3,
+                          .pid = 100 + process};
+  if (!sessions_->OnAccept(client.session_id, peer).ok()) Fail("a session was refused");
+  client.Begin();
+}
+
+// The connection ends first, the proof of death comes later; until then DMA may still land.
+void World::Kill(SimProcess& process) {
+  Trace(0xDEAD0000 + process.options().number);
+  process.life = SimProcess::Life::kDying;
+  process.is_connected = false;
+  const uint32_t number = process.options().number;
+  Post(20 + random_.Pick(2'000), {Deliver::kHangUp, number, process.session_id, {}});
+  Post(2'100 + random_.Pick(900'000), {Deliver::kDeath, number, process.session_id, {}});
+}
+
+void World::DeliverDue() {
+  while (!mail_.empty() && mail_.begin()->first <= clock_.NowUs()) {
+    const Envelope envelope = std::move(mail_.begin()->second);
+    mail_.erase(mail_.begin());
+    SimProcess& client = *processes_[envelope.process];
+    const bool is_current = client.session_id == envelope.session;
+    switch (envelope.deliver) {
+      case Deliver::kToClient:
+        if (is_current && (client.life == SimProcess::Life::kRunning ||
+                           client.life == SimProcess::Life::kStopped)) {
+          client.OnMessage(envelope.bytes);
+        }
+        break;
+      case Deliver::kToDaemon:
+        if (is_current && client.is_connected) DeliverBytes(envelope.session, envelope.bytes);
+        break;
+      case Deliver::kHangUp: sessions_->OnHangUp(envelope.session); break;
+      case Deliver::kDeath:
+        if (is_current) client.life = SimProcess::Life::kGone;
+        sessions_->OnProofOfDeath(envelope.session);
+        break;
+    }
+  }
+}
+
+// Whatever other threads of the daemon have finished.
+void World::RunBackground() {
+  for (uint32_t d = 0; d < domains_.size(); ++d) {
+    Domain& domain = domains_[d];
+    if (domain.arena->has_pending() && random_.Pick(3) == 0) {
+      const auto done = domain.arena->Finish();
+      if (done.is_populate) {
+        store_->OnSegmentPopulated(d, done.segment, Status::Ok());
+      } else {
+        store_->OnSegmentPunched(d, done.segment, Status::Ok());
+      }
+    }
+    if (domain.memory_tier) domain.memory_tier->RunUntil(clock_.NowUs());
+    if (domain.fault_tier && random_.Pick(50) == 0) domain.fault_tier->ReleaseHung();
+    if (domain.fault_tier && random_.Pick(400) == 0) domain.fault_tier->SwitchOff();
+    if (domain.fault_tier && random_.Pick(40) == 0) domain.fault_tier->SwitchOn();
+  }
+  while (offload_.has_pending() && random_.Pick(2) == 0) {
+    OffloadId id = 0;
+    const std::vector<Checksum> roots = offload_.Finish(&id);
+    store_->OnChecksumsDone(id, roots);
+  }
+}
+
+void World::AdvanceTo(uint64_t now_us) {
+  if (now_us > clock_.NowUs()) clock_.Advance(now_us - clock_.NowUs());
+  DeliverDue();
+  RunBackground();
+  if (store_->NextTimerUs() <= clock_.NowUs()) store_->OnTimer();
+  sessions_->Flush();
+  while (sessions_->has_work()) sessions_->OnTurn();
+  for (const SessionId session : std::exchange(resumed_, {})) {
+    auto& held_back = held_back_[session];
+    if (!held_back.empty()) held_back.pop_front();
+    while (!held_back.empty() && sessions_->OnBytes(session, held_back.front())) {
+      held_back.pop_front();
+    }
+  }
+  const uint32_t populated =
+      domains_[0].arena->populated_count() + domains_[1].arena->populated_count();
+  if (populated > kSegmentsTotal) Fail("more segments populated than the cap allows");
+}
+
+void World::ActOnce() {
+  SimProcess& client = *processes_[random_.Pick(processes_.size())];
+  Trace(uint64_t{client.options().number} << 8 | static_cast<uint64_t>(client.life));
+  switch (client.life) {
+    case SimProcess::Life::kRunning:
+      if (random_.Pick(150) == 0) return Kill(client);
+      if (random_.Pick(100) == 0) {
+        client.life = SimProcess::Life::kStopped;
+        return;
+      }
+      return client.Act();
+    case SimProcess::Life::kStopped:
+      if (random_.Pick(12) != 0) return;
+      client.StrayWrite();  // it goes on in the middle of its copy, before it looks at its inbox
+      client.life = SimProcess::Life::kRunning;
+      return;
+    case SimProcess::Life::kDying: return client.StrayWrite();
+    case SimProcess::Life::kGone: {
+      const SimProcess::Options options = client.options();
+      processes_[options.number] = std::make_unique<SimProcess>(options);
+      return Connect(options.number);
+    }
+  }
+}
+
+void World::Step() {
+  ++steps_;
+  ActOnce();
+  // Most steps are microseconds apart; some let deadlines, leases and blocks run out.
+  const uint64_t dice = random_.Pick(100);
+  const uint64_t step_us = dice < 80   ? random_.Pick(200)
+                           : dice < 97 ? random_.Pick(20'000)
+                                       : random_.Pick(600'000);
+  AdvanceTo(clock_.NowUs() + step_us);
+  store_->CheckInvariants(steps_ % kFullWalkEvery == 0 ? Store::CheckScope::kFull
+                                                       : Store::CheckScope::kIncremental);
+}
+
+std::string World::Run() {
+  for (uint32_t e = 0; e < options_.events && failure_.empty(); ++e) Step();
+  if (failure_.empty()) LetEverybodyGo();
+  if (failure_.empty()) CheckRest();
+  return failure_;
+}
+
+// Everybody who still lives releases what it holds; then all end, in good order or by a kill.
+void World::LetEverybodyGo() {
+  for (auto& process : processes_) {
+    if (process->life == SimProcess::Life::kStopped) process->life = SimProcess::Life::kRunning;
+    if (process->life == SimProcess::Life::kRunning) process->ReleaseAll();
+  }
+  for (int i = 0; i < 50; ++i) AdvanceTo(clock_.NowUs() + 100);
+  for (auto& process : processes_) {
+    if (process->life == SimProcess::Life::kRunning) Kill(*process);
+  }
+  const uint64_t end_us = clock_.NowUs() + kRestUs;
+  while (clock_.NowUs() < end_us && failure_.empty()) {
+    for (Domain& domain : domains_) {
+      if (domain.fault_tier) domain.fault_tier->ReleaseHung();
+    }
+    AdvanceTo(clock_.NowUs() + 200'000);
+    store_->CheckInvariants(Store::CheckScope::kIncremental);
+  }
+  store_->CheckInvariants(Store::CheckScope::kFull);
+}
+
+// At rest only Sealed blocks hold memory; once they are evicted nothing does.
+void World::CheckRest() {
+  for (const Store::DomainStats& stats : store_->Stats()) {
+    if (stats.lease_count != 0) Fail("a lease is left at rest in " + stats.name);
+    if (stats.fenced_slot_count != 0 || stats.fenced_bytes != 0) {
+      Fail("a fence is left at rest in " + stats.name);
+    }
+    if (stats.reserved_count != 0) Fail("a Reserved block is left at rest in " + stats.name);
+    if (stats.session_count != 0) Fail("a session is left at rest in " + stats.name);
+  }
+  EvictEverything();
+  store_->CheckInvariants(Store::CheckScope::kFull);
+  for (const Store::DomainStats& stats : store_->Stats()) {
+    if (stats.block_count != 0) Fail("a block is left after evicting all in " + stats.name);
+    if (stats.slot_bytes_used != 0) Fail("leaked slots in " + stats.name);
+    for (const auto& tier : stats.lower_tiers) {
+      if (tier.stats.used_bytes != 0) Fail("leaked extents below " + stats.name);
+    }
+  }
+}
+
+// An operator's last word, through a session of each domain.
+void World::EvictEverything() {
+  for (uint32_t d = 0; d < domains_.size(); ++d) {
+    const SessionId session = next_session_id_++;
+    if (!store_->OpenSession({.id = session, .domain_index = d, .uid = 0}).ok()) {
+      return Fail("no session for the operator");
+    }
+    KeysQuery pin{.session = session, .group_index = kAllGroups};
+    pin.flags = protocol::kPinClear | protocol::kEvictSubtree;
+    protocol::PinReply unpinned;
+    uint64_t cursor = 0;
+    do {
+      if (!store_->Pin(pin, &cursor, &unpinned).ok()) return Fail("Pin refused");
+    } while (cursor != 0);
+    KeysQuery all{.session = session, .group_index = kAllGroups, .flags = protocol::kEvictSubtree};
+    protocol::EvictReply reply;
+    do {
+      if (!store_->Evict(all, &cursor, &reply).ok()) return Fail("Evict refused");
+    } while (cursor != 0);
+    store_->ProofOfDeath(session);
+  }
+  const uint64_t end_us = clock_.NowUs() + kRestUs;
+  while (clock_.NowUs() < end_us) {
+    for (Domain& domain : domains_) {
+      if (domain.fault_tier) domain.fault_tier->ReleaseHung();
+    }
+    AdvanceTo(clock_.NowUs() + 200'000);
+  }
+}
+
+Coverage World::coverage() const {
+  Coverage sum;
+  for (const Store::DomainStats& stats : store_->Stats()) {
+    sum.blocks_sealed += stats.blocks_sealed;
+    sum.blocks_evicted += stats.blocks_evicted;
+    sum.acquire_blocks_hit += stats.acquire_blocks_hit;
+    sum.promotions += stats.promotions;
+    sum.leases_revoked += stats.leases_revoked;
+    sum.commits_gone += stats.commits_gone;
+  }
+  sum.parts_judged = oracle_.parts_judged();
+  return sum;
+}
+
+}  // namespace terrace::sim
