@@ -1,6 +1,6 @@
-// The oracle of the simulation: it knows every byte any client ever committed, and judges every byte
-// any client is handed. Block contents are a function of their identity and CommitId, so a read names
-// its own expectation; what the oracle adds is which parts were really committed.
+// The oracle of the simulation: it knows every byte any client ever committed, and judges every
+// byte any client is handed. Block contents are a function of their identity and CommitId, so a
+// read names its own expectation; what the oracle adds is which parts were really committed.
 #pragma once
 
 #include <cstddef>
@@ -34,8 +34,9 @@ class Oracle {
  public:
   // A client is about to send this part's commit: from now on the bytes may be served.
   void PartCommitted(const PartName& name);
-  // A client holds `bytes` under a lease (or copied them under one). Returns an empty string if they are
-  // what was committed under that name, else a sentence. name.commit_id is ignored: the bytes claim one.
+  // A client holds `bytes` under a lease (or copied them under one). Returns an empty string if
+  // they are what was committed under that name, else a sentence. name.commit_id is ignored: the
+  // bytes claim one.
   std::string Judge(PartName name, std::span<const std::byte> bytes) const;
 
   uint64_t parts_judged() const { return parts_judged_; }

@@ -124,8 +124,12 @@ void SimProcess::WriteSomePart(WriteLease& lease, bool is_stray) {
   }
   if (open.empty()) return;
   const auto [key, member, part, slot_index] = open[is_stray ? Pick(open.size()) : 0];
-  const PartName name{options_.domain_index, lease.group_number,           lease.keys[key],
-                      lease.reserved[key].commit_id, member, part};
+  const PartName name{options_.domain_index,
+                      lease.group_number,
+                      lease.keys[key],
+                      lease.reserved[key].commit_id,
+                      member,
+                      part};
   FillPart(name, PartMemory(lease.group_number, member, part, lease.slots[slot_index].address));
   if (!is_stray) lease.part_state[PartIndex(key, member, part)] = 1;
 }
@@ -142,7 +146,8 @@ void SimProcess::SendCommit(WriteLease& lease) {
       if ((lease.member_mask >> m & 1) == 0) continue;
       const SlotRef& ref = lease.slots[slot++];
       const SpaceSpec& space = spec.members[m].spec;
-      const bool is_absent = space.is_windowed() && !lease.part_state.contains(PartIndex(k, m, 0)) &&
+      const bool is_absent = space.is_windowed() &&
+                             !lease.part_state.contains(PartIndex(k, m, 0)) &&
                              k + 1 < lease.keys.size() && Chance(50);
       for (uint32_t p = 0; p < space.part_bytes.size(); ++p) {
         int& state = lease.part_state[PartIndex(k, m, p)];
@@ -169,8 +174,12 @@ void SimProcess::SendCommit(WriteLease& lease) {
           }
         } else {
           state = 2;
-          const PartName name{options_.domain_index, lease.group_number, lease.keys[k],
-                              lease.reserved[k].commit_id, m, p};
+          const PartName name{options_.domain_index,
+                              lease.group_number,
+                              lease.keys[k],
+                              lease.reserved[k].commit_id,
+                              m,
+                              p};
           options_.host->oracle().PartCommitted(name);
           if (Chance(70)) {
             entry.flags = protocol::kCommitHasChecksums;
@@ -221,8 +230,8 @@ void SimProcess::EndRead(size_t index) {
   reads_.erase(reads_.begin() + static_cast<long>(index));
 }
 
-// Every byte under an unreleased lease must be right, revoked or not: its slots may not be reused before
-// this process lets go.
+// Every byte under an unreleased lease must be right, revoked or not: its slots may not be reused
+// before this process lets go.
 void SimProcess::JudgeRead(const ReadLease& lease) {
   const SpaceGroupSpec& spec = options_.host->GroupSpec(lease.group_number);
   size_t slot = 0;
@@ -233,8 +242,9 @@ void SimProcess::JudgeRead(const ReadLease& lease) {
       const SlotAddress address = lease.slots[slot++];
       if (!address.has_bytes()) continue;
       for (uint32_t p = 0; p < spec.members[m].spec.part_bytes.size(); ++p) {
-        const bool is_readable = !lease.is_lost[b] && (lease.is_ready[b] ||
-                                 lease.part_ready.contains(PartIndex(b, m, p)));
+        const bool is_readable =
+            !lease.is_lost[b] &&
+            (lease.is_ready[b] || lease.part_ready.contains(PartIndex(b, m, p)));
         if (!is_readable) continue;
         const auto bytes = PartMemory(lease.group_number, m, p, address);
         const PartName name{options_.domain_index, lease.group_number, lease.keys[b], 0, m, p};
@@ -268,8 +278,10 @@ void SimProcess::ActOnLease() {
 
 void SimProcess::SendSmall() {
   switch (Pick(9)) {
-    case 0: return SendKeys(Verb::kMatch, 0);
-    case 1: return SendKeys(Verb::kPrefetch, 0);
+    case 0:
+      return SendKeys(Verb::kMatch, 0);
+    case 1:
+      return SendKeys(Verb::kPrefetch, 0);
     case 2: {
       if (reads_.empty()) return;
       const uint64_t request_id = next_request_id_++;
@@ -278,9 +290,12 @@ void SimProcess::SendSmall() {
       Send(frame, request_id, {.verb = Verb::kTouch});
       return;
     }
-    case 3: return SendKeys(Verb::kQuery, 0);
-    case 4: return SendKeys(Verb::kEvict, Chance(50) ? protocol::kEvictSubtree : 0);
-    case 5: return SendKeys(Verb::kPin, Chance(80) ? protocol::kPinClear : 0);
+    case 3:
+      return SendKeys(Verb::kQuery, 0);
+    case 4:
+      return SendKeys(Verb::kEvict, Chance(50) ? protocol::kEvictSubtree : 0);
+    case 5:
+      return SendKeys(Verb::kPin, Chance(80) ? protocol::kPinClear : 0);
     case 6: {
       if (pending_.empty()) return;
       const uint64_t request_id = next_request_id_++;
@@ -328,9 +343,7 @@ void SimProcess::ReleaseAll() {
   while (!writes_.empty()) EndWrite(0);
 }
 
-void SimProcess::OnMessage(std::vector<std::byte> message) {
-  inbox_.push_back(std::move(message));
-}
+void SimProcess::OnMessage(std::vector<std::byte> message) { inbox_.push_back(std::move(message)); }
 
 void SimProcess::DrainInbox() {
   while (!inbox_.empty()) {
@@ -377,10 +390,14 @@ void SimProcess::HandleReply(const protocol::FrameHeader& header,
       body.Get<GroupId>();
       group_handles_[pending.group_number] = body.Get<uint32_t>();
       return;
-    case Verb::kAcquire: return HandleAcquired(pending, header.request_id, body);
-    case Verb::kReserve: return HandleReserved(pending, body);
-    case Verb::kCommit: return HandleCommitted(pending, body);
-    default: return;
+    case Verb::kAcquire:
+      return HandleAcquired(pending, header.request_id, body);
+    case Verb::kReserve:
+      return HandleReserved(pending, body);
+    case Verb::kCommit:
+      return HandleCommitted(pending, body);
+    default:
+      return;
   }
 }
 
@@ -395,9 +412,9 @@ void SimProcess::HandleAcquired(const Pending& pending, uint64_t request_id, Bod
                   .keys = pending.keys};
   const auto spans = body.GetAll<protocol::BlockSpan>(reply.span_count);
   lease.slots = body.GetAll<SlotAddress>(reply.slot_count);
-  if (!body.ok() ||
-      (!is_join && lease.slots.size() != size_t{reply.block_count} *
-                                             static_cast<size_t>(std::popcount(reply.member_mask)))) {
+  if (!body.ok() || (!is_join && lease.slots.size() !=
+                                     size_t{reply.block_count} *
+                                         static_cast<size_t>(std::popcount(reply.member_mask)))) {
     return options_.host->Fail("an Acquire reply whose counts do not fit its body");
   }
   lease.is_ready.resize(is_join ? 0 : reply.block_count);

@@ -1,6 +1,6 @@
-// One simulated inference process: a session, its leases, and what a well-behaved (or dying, stopped,
-// lying) client does with them, one action at a time. It speaks frames only; every byte it reads goes to
-// the oracle.
+// One simulated inference process: a session, its leases, and what a well-behaved (or dying,
+// stopped, lying) client does with them, one action at a time. It speaks frames only; every byte it
+// reads goes to the oracle.
 #pragma once
 
 #include <cstdint>
@@ -80,9 +80,9 @@ class SimProcess {
     uint32_t group_number = 0;
     uint64_t member_mask = 0;
     std::vector<BlockKey> keys;
-    std::vector<SlotAddress> slots;    // [block][member of mask]
-    std::vector<bool> is_ready;        // [block]
-    std::vector<bool> is_lost;         // [block]: left the lease
+    std::vector<SlotAddress> slots;       // [block][member of mask]
+    std::vector<bool> is_ready;           // [block]
+    std::vector<bool> is_lost;            // [block]: left the lease
     std::map<uint64_t, bool> part_ready;  // followed parts, see PartIndex
     bool is_revoked = false;
   };
@@ -92,7 +92,7 @@ class SimProcess {
     uint64_t member_mask = 0;
     std::vector<BlockKey> keys;
     std::vector<protocol::ReservedKey> reserved;
-    std::vector<SlotRef> slots;  // [reserved key][member of mask]
+    std::vector<SlotRef> slots;          // [reserved key][member of mask]
     std::map<uint64_t, int> part_state;  // PartIndex → 1 written, 2 commit sent
     bool is_revoked = false;
   };
@@ -134,8 +134,7 @@ class SimProcess {
   void HandleAcquired(const Pending& pending, uint64_t request_id, BodyReader& body);
   void HandleReserved(const Pending& pending, BodyReader& body);
   void HandleCommitted(const Pending& pending, BodyReader& body);
-  void HandleCompletion(uint64_t request_id, const protocol::ReplyPrefix& prefix,
-                        BodyReader& body);
+  void HandleCompletion(uint64_t request_id, const protocol::ReplyPrefix& prefix, BodyReader& body);
   void HandleRevoked(const LeaseToken& token);
 
   Options options_;

@@ -44,8 +44,9 @@ World::World(const WorldOptions& options)
 
 World::~World() = default;
 
-// Group 0: one member. Group 1: two ranks, two parts each. Group 2: a full member and a windowed one.
-// Chains share prefixes, as prompts do: chain c branches off an earlier one at a random position.
+// Group 0: one member. Group 1: two ranks, two parts each. Group 2: a full member and a windowed
+// one. Chains share prefixes, as prompts do: chain c branches off an earlier one at a random
+// position.
 void World::MakeUniverse() {
   groups_.resize(kSimGroups);
   groups_[0] = {.name = "one", .members = {{MakeSpace("one", {65'000})}}};
@@ -191,8 +192,8 @@ void World::TraceBytes(std::span<const std::byte> bytes) {
 
 void World::Fail(const std::string& what) {
   if (!failure_.empty()) return;
-  failure_ = "step " + std::to_string(steps_) + ", " + std::to_string(clock_.NowUs()) +
-             " us: " + what;
+  failure_ =
+      "step " + std::to_string(steps_) + ", " + std::to_string(clock_.NowUs()) + " us: " + what;
 }
 
 std::byte* World::SlotMemory(uint32_t domain_index, const SlotAddress& address) {
@@ -247,7 +248,9 @@ void World::DeliverDue() {
       case Deliver::kToDaemon:
         if (is_current && client.is_connected) DeliverBytes(envelope.session, envelope.bytes);
         break;
-      case Deliver::kHangUp: sessions_->OnHangUp(envelope.session); break;
+      case Deliver::kHangUp:
+        sessions_->OnHangUp(envelope.session);
+        break;
       case Deliver::kDeath:
         if (is_current) client.life = SimProcess::Life::kGone;
         sessions_->OnProofOfDeath(envelope.session);
@@ -315,7 +318,8 @@ void World::ActOnce() {
       client.StrayWrite();  // it goes on in the middle of its copy, before it looks at its inbox
       client.life = SimProcess::Life::kRunning;
       return;
-    case SimProcess::Life::kDying: return client.StrayWrite();
+    case SimProcess::Life::kDying:
+      return client.StrayWrite();
     case SimProcess::Life::kGone: {
       const SimProcess::Options options = client.options();
       processes_[options.number] = std::make_unique<SimProcess>(options);

@@ -1,6 +1,6 @@
-// A whole host under simulation: two domains on one Store behind real sessions, lower tiers that fail,
-// and a handful of processes that store, load, stop, die and lie. One seed decides everything; the
-// trace hash covers every event and every byte the daemon sent.
+// A whole host under simulation: two domains on one Store behind real sessions, lower tiers that
+// fail, and a handful of processes that store, load, stop, die and lie. One seed decides
+// everything; the trace hash covers every event and every byte the daemon sent.
 #pragma once
 
 #include <cstdint>
@@ -44,8 +44,8 @@ class World final : public SimHost, private Transport {
   explicit World(const WorldOptions& options);
   ~World() override;
 
-  // Runs every event, then lets everybody go and checks that nothing is left. Empty if all was well,
-  // else the first thing that was not.
+  // Runs every event, then lets everybody go and checks that nothing is left. Empty if all was
+  // well, else the first thing that was not.
   std::string Run();
   uint64_t trace_hash() const { return trace_hash_; }
   Coverage coverage() const;

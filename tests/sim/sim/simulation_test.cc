@@ -1,5 +1,5 @@
-// The simulation as a test. TERRACE_SIM_SEEDS: how many seeds (default 200); TERRACE_SIM_FIRST_SEED:
-// where to begin, so that a failing seed replays alone.
+// The simulation as a test. TERRACE_SIM_SEEDS: how many seeds (default 200);
+// TERRACE_SIM_FIRST_SEED: where to begin, so that a failing seed replays alone.
 #include <gtest/gtest.h>
 
 #include <csignal>
@@ -89,7 +89,8 @@ TEST_F(Simulation, ASeedReplaysExactly) {
   }
 }
 
-// Printed so that builds of other compilers and sanitizers can be compared: tests/long/trace_hash.py.
+// Printed so that builds of other compilers and sanitizers can be compared:
+// tests/long/trace_hash.py.
 TEST_F(Simulation, TraceHashOfTwentySeeds) {
   uint64_t hash = 0;
   for (uint64_t seed = 1; seed <= 20; ++seed) {
