@@ -3,6 +3,8 @@
 #include <cstring>
 #include <utility>
 
+#include "tiers/slot_table.h"
+
 namespace terrace::sim {
 namespace {
 
@@ -12,6 +14,7 @@ constexpr uint32_t kSegmentsGuaranteed = 1;
 constexpr uint32_t kSegmentsTotal = 4;  // two domains cannot both be at their maximum
 constexpr uint32_t kLeaseTtlMs = 400;
 constexpr uint32_t kFullWalkEvery = 64;
+constexpr uint32_t kFaultRatePpm = 20'000;
 constexpr uint64_t kRestUs = 60'000'000;
 
 SpaceSpec MakeSpace(const std::string& model, std::vector<uint64_t> part_bytes) {
@@ -95,15 +98,9 @@ void World::MakeDomains() {
         .capacity_bytes = 8 * kMiB, .queue_max = 8, .bytes_per_us = 500, .seed = random_.Next()});
     domain.fault_tier = std::make_unique<FaultTier>(*domain.memory_tier, random_.Next());
     domain.memory_tier->SetListener(domain.fault_tier.get());
-    domain.fault_tier->SetRates({.read_fails_ppm = 20'000,
-                                 .write_fails_ppm = 20'000,
-                                 .read_is_short_ppm = 20'000,
-                                 .write_is_short_ppm = 20'000,
-                                 .read_flips_bit_ppm = 20'000,
-                                 .read_misdirected_ppm = 20'000,
-                                 .hangs_ppm = 10'000,
-                                 .busy_ppm = 30'000,
-                                 .no_space_ppm = 20'000});
+    for (size_t fault = 0; fault < kFaultCount; ++fault) {
+      domain.fault_tier->SetRate(static_cast<Fault>(fault), kFaultRatePpm);
+    }
   }
 }
 
@@ -397,13 +394,15 @@ void World::EvictEverything() {
     if (!store_->OpenSession({.id = session, .domain_index = d, .uid = 0}).ok()) {
       return Fail("no session for the operator");
     }
-    KeysQuery pin{.session = session, .group_index = kAllGroups};
-    pin.flags = protocol::kPinClear | protocol::kEvictSubtree;
-    protocol::PinReply unpinned;
+    for (const std::vector<BlockKey>& chain : chains_) {
+      const KeysQuery unpin{.session = session,
+                            .group_index = kAllGroups,
+                            .flags = protocol::kPinClear,
+                            .keys = chain};
+      protocol::PinReply unpinned;
+      if (!store_->Pin(unpin, &unpinned).ok()) return Fail("Pin refused");
+    }
     uint64_t cursor = 0;
-    do {
-      if (!store_->Pin(pin, &cursor, &unpinned).ok()) return Fail("Pin refused");
-    } while (cursor != 0);
     KeysQuery all{.session = session, .group_index = kAllGroups, .flags = protocol::kEvictSubtree};
     protocol::EvictReply reply;
     do {
