@@ -137,7 +137,7 @@ void World::MakeStore() {
   session_options.boot_id = daemon_random_.Next() | 1;
   session_options.lease_ttl_ms = kLeaseTtlMs;
   session_options.pending_per_session_max = store_options.pending_per_session_max;
-  sessions_ = std::make_unique<SessionTable>(std::move(session_options), clock_, *this,
+  sessions_ = std::make_unique<SessionTable>(std::move(session_options), *this,
                                              [](uint32_t) { return std::string("{}"); });
   store_ = std::make_unique<Store>(std::move(store_options), clock_, daemon_random_, offload_,
                                    *sessions_);
