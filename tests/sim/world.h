@@ -39,7 +39,7 @@ struct Coverage {
   uint64_t parts_judged = 0;
 };
 
-class World final : public SimHost, private Transport {
+class World final : public SimHost, public Transport {
  public:
   explicit World(const WorldOptions& options);
   ~World() override;
