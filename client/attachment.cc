@@ -1,6 +1,7 @@
 #include "client/attachment.h"
 
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 
 #include <cerrno>
@@ -66,8 +67,12 @@ Attachment::~Attachment() {
   for (uint32_t segment = 0; segment < granted_.reply.segments_max; ++segment) {
     if (std::byte* mapped = base(segment)) Unmap(mapped);
   }
-  // The life socket is last, and says that everything before it is gone.
-  if (granted_.fds.size() == granted_.reply.node_count + 1u) granted_.fds.back().ShutdownAndClose();
+  // The life socket is last: its goodbye byte says that nothing of this session touches the arena
+  // any more, though the process lives on. Without the byte the daemon waits for the process's end.
+  if (granted_.fds.size() != granted_.reply.node_count + 1u) return;
+  const std::byte goodbye{1};
+  (void)!send(granted_.fds.back().get(), &goodbye, sizeof(goodbye), MSG_NOSIGNAL | MSG_DONTWAIT);
+  granted_.fds.back().ShutdownAndClose();
 }
 
 Status Attachment::CheckFds(std::string* why) const {
