@@ -30,7 +30,9 @@ class FrameWriter {
     return PutBytes(std::as_bytes(std::span(values)));
   }
   FrameWriter& PutBytes(std::span<const std::byte> bytes) {
-    bytes_.insert(bytes_.end(), bytes.begin(), bytes.end());
+    const size_t offset_bytes = bytes_.size();
+    bytes_.resize(offset_bytes + bytes.size());
+    if (!bytes.empty()) std::memcpy(bytes_.data() + offset_bytes, bytes.data(), bytes.size());
     return *this;
   }
   // The frame, its size filled in. REQUIRES: it fits in one frame.

@@ -104,6 +104,7 @@ void SimProcess::SendJoin() {
 void SimProcess::WriteSomePart(WriteLease& lease, bool is_stray) {
   if (lease.is_revoked && !is_stray) return;
   const SpaceGroupSpec& spec = options_.host->GroupSpec(lease.group_number);
+  auto& writers = options_.host->shared_writes()[lease.token].writer_of_part;
   const uint32_t members_in_mask = std::popcount(lease.member_mask);
   size_t slot = 0;
   std::vector<std::array<uint32_t, 4>> open;  // key, member, part, slot
@@ -113,8 +114,9 @@ void SimProcess::WriteSomePart(WriteLease& lease, bool is_stray) {
     for (uint32_t m = 0; m < spec.members.size(); ++m) {
       if ((lease.member_mask >> m & 1) == 0) continue;
       for (uint32_t p = 0; p < spec.members[m].spec.part_bytes.size(); ++p) {
-        const auto state = lease.part_state.find(PartIndex(k, m, p));
-        if (state == lease.part_state.end()) {
+        const auto writer = writers.find(PartIndex(k, m, p));
+        const bool is_mine = writer == writers.end() || writer->second == options_.number;
+        if (is_mine && !lease.part_state.contains(PartIndex(k, m, p))) {
           open.push_back({k, m, p, static_cast<uint32_t>(slot + column)});
         }
       }
@@ -130,6 +132,7 @@ void SimProcess::WriteSomePart(WriteLease& lease, bool is_stray) {
                       lease.reserved[key].commit_id,
                       member,
                       part};
+  writers[PartIndex(key, member, part)] = options_.number;
   FillPart(name, PartMemory(lease.group_number, member, part, lease.slots[slot_index].address));
   if (!is_stray) lease.part_state[PartIndex(key, member, part)] = 1;
 }
@@ -139,6 +142,7 @@ void SimProcess::SendCommit(WriteLease& lease) {
   std::vector<protocol::CommitEntry> entries;
   std::vector<Checksum> checksums;
   Pending pending{.verb = Verb::kCommit, .token = lease.token};
+  auto& writers = options_.host->shared_writes()[lease.token].writer_of_part;
   size_t slot = 0;
   for (uint32_t k = 0; k < lease.reserved.size(); ++k) {
     if (lease.reserved[k].status != 0) continue;
@@ -146,8 +150,7 @@ void SimProcess::SendCommit(WriteLease& lease) {
       if ((lease.member_mask >> m & 1) == 0) continue;
       const SlotRef& ref = lease.slots[slot++];
       const SpaceSpec& space = spec.members[m].spec;
-      const bool is_absent = space.is_windowed() &&
-                             !lease.part_state.contains(PartIndex(k, m, 0)) &&
+      const bool is_absent = space.is_windowed() && !writers.contains(PartIndex(k, m, 0)) &&
                              k + 1 < lease.keys.size() && Chance(50);
       for (uint32_t p = 0; p < space.part_bytes.size(); ++p) {
         int& state = lease.part_state[PartIndex(k, m, p)];
@@ -170,6 +173,7 @@ void SimProcess::SendCommit(WriteLease& lease) {
           entry.flags = protocol::kCommitAbsent;
           entry.part_count = static_cast<uint16_t>(space.part_bytes.size());
           for (uint32_t q = 0; q < space.part_bytes.size(); ++q) {
+            writers[PartIndex(k, m, q)] = options_.number;
             lease.part_state[PartIndex(k, m, q)] = 2;
           }
         } else {
@@ -446,11 +450,9 @@ void SimProcess::HandleReserved(const Pending& pending, BodyReader& body) {
   lease.slots = body.GetAll<SlotRef>(reply.slot_count);
   if (pending.keys.empty()) {
     // A joiner of a write lease learns the keys from who reserved them, as ranks of one engine do.
-    const auto keys = options_.host->shared_keys().find(reply.token);
-    if (keys == options_.host->shared_keys().end()) return;
-    lease.keys = keys->second;
+    lease.keys = options_.host->shared_writes()[reply.token].keys;
   } else {
-    options_.host->shared_keys()[reply.token] = pending.keys;
+    options_.host->shared_writes()[reply.token].keys = pending.keys;
     options_.host->token_board().push_back(
         {reply.token, options_.domain_index, pending.group_number, true});
   }

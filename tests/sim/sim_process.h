@@ -35,8 +35,13 @@ class SimHost {
     bool is_write = false;
   };
   virtual std::vector<Token>& token_board() = 0;
-  // What the reserver of a write lease told the other ranks of its engine.
-  virtual std::map<LeaseToken, std::vector<BlockKey>>& shared_keys() = 0;
+  // What the ranks of one engine tell each other about a write lease: its keys, and who writes
+  // which part. No two processes write the same part, as no two ranks of an engine do.
+  struct SharedWrite {
+    std::vector<BlockKey> keys;
+    std::map<uint64_t, uint32_t> writer_of_part;
+  };
+  virtual std::map<LeaseToken, SharedWrite>& shared_writes() = 0;
   // The key universe: chain `chain` of a group, block by block.
   virtual const std::vector<BlockKey>& Chain(uint32_t chain) const = 0;
   virtual const SpaceGroupSpec& GroupSpec(uint32_t group_number) const = 0;

@@ -57,7 +57,7 @@ class World final : public SimHost, public Transport {
   Oracle& oracle() override { return oracle_; }
   Random& random() override { return random_; }
   std::vector<Token>& token_board() override { return token_board_; }
-  std::map<LeaseToken, std::vector<BlockKey>>& shared_keys() override { return shared_keys_; }
+  std::map<LeaseToken, SharedWrite>& shared_writes() override { return shared_writes_; }
   const std::vector<BlockKey>& Chain(uint32_t chain) const override { return chains_[chain]; }
   const SpaceGroupSpec& GroupSpec(uint32_t group_number) const override {
     return groups_[group_number];
@@ -120,7 +120,7 @@ class World final : public SimHost, public Transport {
   std::vector<DomainSecret> secrets_;
   std::vector<Domain> domains_;
   std::vector<Token> token_board_;
-  std::map<LeaseToken, std::vector<BlockKey>> shared_keys_;
+  std::map<LeaseToken, SharedWrite> shared_writes_;
   std::vector<std::unique_ptr<SimProcess>> processes_;
   std::map<SessionId, uint32_t> process_of_session_;
   std::multimap<uint64_t, Envelope> mail_;
