@@ -48,8 +48,10 @@ std::byte* LeaseState::ReadSlot(uint32_t block_index, uint32_t member) const {
   if (kind != Kind::kRead || block_index >= block_count || ordinal < 0) return nullptr;
   const SlotAddress& slot =
       slots[size_t{block_index} * member_count() + static_cast<uint32_t>(ordinal)];
-  if (!slot.has_bytes()) return nullptr;
-  return attachment->base(slot.segment) + slot.page * kArenaPageBytes;
+  // A followed block's writer may declare the member absent while we look.
+  const uint32_t segment = std::atomic_ref<uint32_t>(const_cast<uint32_t&>(slot.segment)).load();
+  if (segment == kSegmentNone) return nullptr;
+  return attachment->base(segment) + slot.page * kArenaPageBytes;
 }
 
 bool LeaseState::is_reserved(uint32_t key_index) const {
@@ -135,6 +137,10 @@ void LeaseState::PartsReadable(const protocol::Completion& completion) {
       std::min<uint64_t>(uint64_t{completion.first_block} + completion.block_count, block_count);
   for (uint64_t block = completion.first_block; block < block_end; ++block) {
     const size_t slot = block * member_count() + static_cast<uint32_t>(ordinal);
+    if ((completion.flags & protocol::kCompletionAbsent) != 0) {
+      std::atomic_ref<uint32_t>(slots[slot].segment).store(kSegmentNone);
+      continue;
+    }
     const uint64_t end =
         std::min<uint64_t>(uint64_t{completion.part_first} + completion.part_count, part_end);
     for (uint64_t part = completion.part_first; part < end; ++part) {

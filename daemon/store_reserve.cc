@@ -215,8 +215,8 @@ class Committer {
     }
     if (!(entry.flags & protocol::kCommitAbsent)) {
       domain.slots.row(ref).parts_committed += entry.part_count;
-      caller_.rooms->waiters.OnParts(id, entry);
     }
+    caller_.rooms->waiters.OnParts(id, entry);
     SealIfComplete(id, entry.key_index);
     return StatusCode::kOk;
   }

@@ -123,6 +123,15 @@ void Waiters::TellParts(const Pending& pending, const Coming& coming) {
   const uint64_t* bits = &writer.part_bits[size_t{b.writer_entry} * group.part_words()];
   for (const LocalMember& local : group.locals()) {
     if (!((pending.what.member_mask >> local.member) & 1)) continue;
+    if ((writer.absent_masks[b.writer_entry] >> local.member) & 1) {
+      Tell(pending, StatusCode::kOk,
+           {.first_block = coming.entry_index,
+            .block_count = 1,
+            .part_count = local.part_count,
+            .member = local.member,
+            .flags = protocol::kCompletionAbsent});
+      continue;
+    }
     const auto is_in = [&](uint32_t part) {
       const uint32_t bit = local.first_part_bit + part;
       return part < local.part_count && ((bits[bit / 64] >> (bit % 64)) & 1);
@@ -142,6 +151,7 @@ void Waiters::TellParts(const Pending& pending, const Coming& coming) {
 }
 
 void Waiters::OnParts(BlockId id, const protocol::CommitEntry& entry) {
+  const bool is_absent = (entry.flags & protocol::kCommitAbsent) != 0;
   for (uint32_t node = d_.block(id).waiters; node != kHandleNone; node = nodes_[node].next) {
     const Pending& pending = pendings_[nodes_[node].pending];
     if (pending.what.kind != PendingKind::kAcquire || !pending.is_announced) continue;
@@ -150,8 +160,9 @@ void Waiters::OnParts(BlockId id, const protocol::CommitEntry& entry) {
          {.first_block = pending.coming[nodes_[node].coming_index].entry_index,
           .block_count = 1,
           .part_first = entry.part_first,
-          .part_count = entry.part_count,
-          .member = entry.member});
+          .part_count = is_absent ? 1u : entry.part_count,  // 0 would mean the whole block
+          .member = entry.member,
+          .flags = is_absent ? protocol::kCompletionAbsent : 0});
   }
 }
 

@@ -239,6 +239,9 @@ struct Completion {
   uint32_t flags = 0;   // kCompletionLast
 };
 inline constexpr uint32_t kCompletionLast = 1;  // nothing further comes for this request
+// Of a followed block: its writer declared this windowed member absent. The slot address that the
+// Acquire answered for it means nothing any more.
+inline constexpr uint32_t kCompletionAbsent = 2;
 
 // ---- Join, Release, Cancel, Touch ------------------------------------------------------------
 struct JoinRequest {

@@ -495,6 +495,12 @@ void SimProcess::HandleCompletion(uint64_t request_id, const protocol::ReplyPref
       } else if (completion.part_count == 0) {
         lease.is_ready[b] = true;
       } else {
+        if (completion.flags & protocol::kCompletionAbsent) {
+          const uint64_t before = (uint64_t{1} << completion.member) - 1;
+          const size_t column = std::popcount(lease.member_mask & before);
+          lease.slots[b * std::popcount(lease.member_mask) + column] = SlotAddress{};
+          continue;
+        }
         for (uint32_t p = 0; p < completion.part_count; ++p) {
           lease.part_ready[PartIndex(b, completion.member, completion.part_first + p)] = true;
         }

@@ -12,7 +12,7 @@ constexpr uint64_t kSegmentBytes = 2 * kMiB;
 constexpr uint32_t kSegmentsPerDomain = 3;
 constexpr uint32_t kSegmentsGuaranteed = 1;
 constexpr uint32_t kSegmentsTotal = 4;  // two domains cannot both be at their maximum
-constexpr uint32_t kLeaseTtlMs = 400;
+constexpr uint32_t kLeaseTtlMs = 1'500;
 constexpr uint32_t kFullWalkEvery = 64;
 constexpr uint32_t kFaultRatePpm = 20'000;
 constexpr uint64_t kRestUs = 60'000'000;
@@ -304,8 +304,8 @@ void World::ActOnce() {
   Trace(uint64_t{client.options().number} << 8 | static_cast<uint64_t>(client.life));
   switch (client.life) {
     case SimProcess::Life::kRunning:
-      if (random_.Pick(150) == 0) return Kill(client);
-      if (random_.Pick(100) == 0) {
+      if (random_.Pick(300) == 0) return Kill(client);
+      if (random_.Pick(200) == 0) {
         client.life = SimProcess::Life::kStopped;
         return;
       }
@@ -331,8 +331,8 @@ void World::Step() {
   // Most steps are microseconds apart; some let deadlines, leases and blocks run out.
   const uint64_t dice = random_.Pick(100);
   const uint64_t step_us = dice < 80   ? random_.Pick(200)
-                           : dice < 97 ? random_.Pick(20'000)
-                                       : random_.Pick(600'000);
+                           : dice < 98 ? random_.Pick(4'000)
+                                       : random_.Pick(900'000);
   AdvanceTo(clock_.NowUs() + step_us);
   store_->CheckInvariants(steps_ % kFullWalkEvery == 0 ? Store::CheckScope::kFull
                                                        : Store::CheckScope::kIncremental);
