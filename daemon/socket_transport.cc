@@ -25,7 +25,6 @@ struct SocketTransport::Connection {
   bool is_draining = false;  // closed by us, unsent bytes still leave
   bool is_broken = false;    // a send failed: swallow until the read side notices
   bool is_waiting_to_write = false;
-  bool has_said_goodbye = false;
 
   ~Connection() {
     if (life_peer_fd >= 0) close(life_peer_fd);
@@ -245,11 +244,9 @@ void SocketTransport::OnLifeReadable(SessionId session) {
   if (connection == nullptr) return;
   std::byte bytes[16];
   const ssize_t got = recv(connection->life.native_handle(), bytes, sizeof(bytes), MSG_DONTWAIT);
-  if (got > 0) connection->has_said_goodbye = true;
-  if (got > 0 || (got < 0 && (errno == EAGAIN || errno == EINTR))) {
-    return WatchLife(session, *connection);
-  }
-  if (!connection->pidfd.is_open() || connection->has_said_goodbye) Die(session);
+  if (got < 0 && (errno == EAGAIN || errno == EINTR)) return WatchLife(session, *connection);
+  const bool is_goodbye = got > 0;
+  if (is_goodbye || !connection->pidfd.is_open()) Die(session);
 }
 
 void SocketTransport::Die(SessionId session) {

@@ -3,11 +3,11 @@
 //
 // Beside the control socket each session has two ends by which its death is proven:
 //   pidfd  readable when the process has exited and every descriptor and mapping of it is gone
-//   life   a socket pair; the library closes its end when no copy can be under way
-// With a pidfd it alone decides: a dying process's sockets close before its other descriptors, so
-// the end of the life socket comes while a device may still write. A living process says that it
-// means the end by one byte before it (the library does so when its last lease is gone); then, and
-// where there is no pidfd, the end of the life socket is the proof.
+//   life   a socket pair; the library keeps its end open while a copy may be under way
+// With a pidfd the end of the life socket proves nothing: a dying process closes its sockets before
+// its devices, so it comes while a device may still write. A living process that gives up its
+// session for good says so with one byte; that is the proof then. Without a pidfd the end has to
+// do.
 //
 // THREADING: store thread. OWNERSHIP: owns all descriptors of its connections.
 #pragma once

@@ -1,0 +1,55 @@
+// DomainArena: one domain's arena as the store sees it. What the arena's thread has done comes back
+// as events on the store thread.
+//
+// THREADING: store thread.
+#pragma once
+
+#include <asio/io_context.hpp>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "daemon/config.h"
+#include "daemon/seams.h"
+#include "tiers/arena.h"
+
+namespace terrace {
+
+class DomainArena : public ArenaMemory {
+ public:
+  struct Options {
+    std::string domain_name;
+    uint64_t segment_bytes = kSegmentBytesDefault;
+    uint32_t segments_max = 0;
+    uint32_t segments_expected = 0;  // huge pages for so many are looked for
+    HugePages hugepages = HugePages::kAuto;
+  };
+  struct Events {
+    std::function<void(uint32_t segment, Status status)> on_populated;
+    std::function<void(uint32_t segment, Status status)> on_punched;
+  };
+  DomainArena(const Options& options, asio::io_context& store_loop, Events events);
+
+  // Makes the memory; nothing is populated yet. Blocks. Not kOk: `*why` says what and the remedy.
+  Status Create(std::string* why);
+
+  std::byte* SegmentBase(uint32_t segment) override { return arena_->SegmentBase(segment); }
+  void BeginPopulate(uint32_t segment) override { arena_->BeginPopulate(segment); }
+  void BeginPunch(uint32_t segment) override { arena_->BeginPunch(segment); }
+
+  uint32_t segments_max() const { return options_.segments_max; }
+  // REQUIRES: Create was kOk.
+  Arena& arena() { return *arena_; }
+
+ private:
+  std::function<void(uint32_t, Status)> Posted(
+      const std::function<void(uint32_t, Status)>& event) const;
+
+  const Options options_;
+  asio::io_context& store_loop_;
+  const Events events_;
+  std::unique_ptr<Arena> arena_;
+};
+
+}  // namespace terrace

@@ -1,0 +1,497 @@
+#include "daemon/shell.h"
+
+#include <sys/resource.h>
+#include <systemd/sd-daemon.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <asio/io_context.hpp>
+#include <asio/post.hpp>
+#include <asio/signal_set.hpp>
+#include <asio/steady_timer.hpp>
+#include <csignal>
+#include <map>
+#include <vector>
+
+#include "daemon/acceptor.h"
+#include "daemon/domain.h"
+#include "daemon/domain_arena.h"
+#include "daemon/host_memory.h"
+#include "daemon/log.h"
+#include "daemon/metrics.h"
+#include "daemon/offload_pool.h"
+#include "daemon/session.h"
+#include "daemon/socket_transport.h"
+#include "daemon/store.h"
+#include "daemon/system_seams.h"
+#include "terrace/domain_secret.h"
+
+namespace terrace {
+namespace {
+
+constexpr std::chrono::seconds kHousekeepingInterval{1};
+constexpr uint64_t kNever = UINT64_MAX;
+// Each session holds its socket, a pidfd and a life socket; the rest of the process, some.
+constexpr uint64_t kFdsPerSession = 3;
+constexpr uint64_t kFdsOfProcess = 256;
+constexpr uint32_t kConnectionsWithoutHelloMax = 64;
+
+}  // namespace
+
+struct Shell::State {
+  explicit State(DaemonConfig daemon_config) : config(std::move(daemon_config)) {}
+
+  // Start, step by step.
+  Status RaiseFdLimit(std::string* why);
+  Status CheckMemory(std::string* why);
+  Status OpenListeners(std::string* why);
+  Status LoadSecrets(std::string* why);
+  Status CreateArenas(std::string* why);
+  void BuildCore();
+  uint32_t GuaranteedSegments(const DomainConfig& domain) const;
+  StoreOptions MakeStoreOptions();
+  SessionTableOptions MakeSessionOptions() const;
+  void BeginAccepting();
+
+  // One turn of the store thread: `work`, then whatever it made due.
+  template <typename Work>
+  void Turn(const char* name, Work&& work) {
+    const uint64_t began_us = clock.NowUs();
+    work();
+    EndTurn(name, began_us);
+  }
+  void EndTurn(const char* name, uint64_t began_us);
+  void ArmTimer();
+  void OnTimer();
+  void ScheduleWork();
+  void Housekeep();
+  void PingWatchdog();
+  void AnnounceReady();
+  void OnPeer(uint32_t domain_index, const Acceptor::Peer& peer);
+  void OnRefused(const DomainConfig& domain, const PeerCredentials& peer, const std::string& why);
+  std::string Stats(uint32_t domain_index) const;
+  void Stop(const char* reason);
+
+  const DaemonConfig config;
+  // Threads and memory, in the order they come and, reversed, go.
+  asio::io_context loop{1};
+  SystemClock clock;
+  SystemRandom random;
+  ProcessMetrics metrics;
+  std::vector<DomainSecret> secrets;
+  std::vector<Listener> listeners;
+  std::vector<std::unique_ptr<DomainArena>> arenas;
+  std::unique_ptr<SocketTransport> transport;
+  std::unique_ptr<SessionTable> sessions;
+  std::unique_ptr<OffloadPool> offload;
+  std::unique_ptr<Store> store;
+  std::vector<std::unique_ptr<Acceptor>> acceptors;
+
+  asio::steady_timer timer{loop};
+  asio::steady_timer housekeeping{loop};
+  asio::steady_timer watchdog{loop};
+  asio::signal_set signals{loop};
+  uint64_t timer_us = kNever;  // when `timer` fires
+  uint64_t watchdog_us = 0;    // 0: systemd does not watch
+  bool is_work_scheduled = false;
+  bool is_ready_announced = false;
+  LogGate slow_turn_gate;
+  LogGate refused_gate;
+};
+
+// ---- start --------------------------------------------------------------------------------------
+
+Shell::Shell(DaemonConfig config) : state_(std::make_unique<State>(std::move(config))) {}
+
+Shell::~Shell() {
+  // Other threads stop before what they touch goes.
+  if (state_->offload != nullptr) state_->offload->Stop();
+}
+
+Status Shell::Start(std::string* why) {
+  State& state = *state_;
+  TERRACE_RETURN_IF_ERROR(state.RaiseFdLimit(why));
+  TERRACE_RETURN_IF_ERROR(state.CheckMemory(why));
+  TERRACE_RETURN_IF_ERROR(state.OpenListeners(why));
+  TERRACE_RETURN_IF_ERROR(state.LoadSecrets(why));
+  TERRACE_RETURN_IF_ERROR(state.CreateArenas(why));
+  state.BuildCore();
+  state.BeginAccepting();
+  return Status::Ok();
+}
+
+Status Shell::State::RaiseFdLimit(std::string* why) {
+  rlimit limit;
+  const uint64_t needed = config.sessions_max * kFdsPerSession + kFdsOfProcess;
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= needed) return Status::Ok();
+  if (limit.rlim_max < needed) {
+    *why = "daemon.sessions_max is " + std::to_string(config.sessions_max) + ", which needs " +
+           std::to_string(needed) + " open files; the hard limit is " +
+           std::to_string(limit.rlim_max) + ": raise it (LimitNOFILE=) or lower sessions_max";
+    return Status(StatusCode::kNoSpace, "too few open files");
+  }
+  limit.rlim_cur = needed;
+  if (setrlimit(RLIMIT_NOFILE, &limit) != 0) {
+    *why = "cannot raise the limit of open files to " + std::to_string(needed) +
+           ": raise it (LimitNOFILE=) or lower daemon.sessions_max";
+    return Status(StatusCode::kIo, "cannot raise the limit of open files", errno);
+  }
+  return Status::Ok();
+}
+
+Status Shell::State::CheckMemory(std::string* why) {
+  std::string warning;
+  const Status status = CheckHostMemory(ReadHostMemory(), config.dram_bytes, &warning);
+  if (!status.ok()) {
+    *why = warning;
+  } else if (!warning.empty()) {
+    Log(LogLevel::kWarn, "memory may run out", {{"why", warning}});
+  }
+  return status;
+}
+
+Status Shell::State::OpenListeners(std::string* why) {
+  std::map<std::string, int> activated;
+  TERRACE_RETURN_IF_ERROR(TakeActivatedSockets(&activated, why));
+  // One domain and one socket belong together whatever the unit calls it.
+  if (activated.size() == 1 && config.domains.size() == 1) {
+    activated = {{config.domains[0].name, activated.begin()->second}};
+  }
+  for (const DomainConfig& domain : config.domains) {
+    const auto passed = activated.find(domain.name);
+    Listener listener;
+    if (passed != activated.end()) {
+      listener = Listener::Adopt(passed->second);
+      activated.erase(passed);
+    } else {
+      TERRACE_RETURN_IF_ERROR(Listener::Bind(domain, &listener, why));
+    }
+    listeners.push_back(std::move(listener));
+  }
+  if (activated.empty()) return Status::Ok();
+  *why = "socket activation: '" + activated.begin()->first +
+         "' is no domain's name: set FileDescriptorName= of the .socket unit to one, or add the "
+         "[[domain]]";
+  return Status(StatusCode::kInvalid, "a socket of no domain");
+}
+
+Status Shell::State::LoadSecrets(std::string* why) {
+  for (const DomainConfig& domain : config.domains) {
+    DomainSecret secret;
+    TERRACE_RETURN_IF_ERROR(LoadDomainSecret(domain, &secret, why));
+    secrets.push_back(secret);
+    Log(LogLevel::kInfo, "domain",
+        {{"domain", domain.name},
+         {"socket", domain.socket_path},
+         {"secret_fingerprint", DomainSecretFingerprint(secret)}});
+  }
+  return Status::Ok();
+}
+
+uint32_t Shell::State::GuaranteedSegments(const DomainConfig& domain) const {
+  return static_cast<uint32_t>(RoundUp(domain.dram_guaranteed_bytes, config.segment_bytes) /
+                               config.segment_bytes);
+}
+
+Status Shell::State::CreateArenas(std::string* why) {
+  const auto fair_share = static_cast<uint32_t>(
+      std::max<uint64_t>(1, config.dram_bytes / config.segment_bytes / config.domains.size()));
+  for (uint32_t i = 0; i < config.domains.size(); ++i) {
+    const DomainConfig& domain = config.domains[i];
+    const DomainArena::Events events{.on_populated =
+                                         [this, i](uint32_t segment, Status status) {
+                                           Turn("segment populated", [&] {
+                                             store->OnSegmentPopulated(i, segment, status);
+                                             sessions->Flush();
+                                           });
+                                         },
+                                     .on_punched =
+                                         [this, i](uint32_t segment, Status status) {
+                                           Turn("segment punched", [&] {
+                                             store->OnSegmentPunched(i, segment, status);
+                                             sessions->Flush();
+                                           });
+                                         }};
+    const auto segments_max = static_cast<uint32_t>(domain.dram_max_bytes / config.segment_bytes);
+    const uint32_t guaranteed = GuaranteedSegments(domain);
+    const DomainArena::Options options{
+        .domain_name = domain.name,
+        .segment_bytes = config.segment_bytes,
+        .segments_max = segments_max,
+        .segments_expected = std::min(segments_max, std::max(guaranteed, fair_share)),
+        .hugepages = config.hugepages};
+    auto arena = std::make_unique<DomainArena>(options, loop, events);
+    TERRACE_RETURN_IF_ERROR(arena->Create(why));
+    arenas.push_back(std::move(arena));
+  }
+  return Status::Ok();
+}
+
+StoreOptions Shell::State::MakeStoreOptions() {
+  StoreOptions options;
+  for (size_t i = 0; i < config.domains.size(); ++i) {
+    const DomainConfig& domain = config.domains[i];
+    DomainOptions entry;
+    entry.name = domain.name;
+    entry.secret = secrets[i];
+    entry.key_hash = domain.key_hash;
+    entry.segment_bytes = config.segment_bytes;
+    entry.segments_guaranteed = GuaranteedSegments(domain);
+    entry.segments_max = arenas[i]->segments_max();
+    entry.arena = arenas[i].get();
+    entry.slot_table = arenas[i]->arena().slot_table();
+    options.domains.push_back(std::move(entry));
+  }
+  options.segments_total = static_cast<uint32_t>(config.dram_bytes / config.segment_bytes);
+  options.segments_spare = config.segments_spare;
+  options.lease_ttl_ms = config.lease_ttl_ms;
+  options.sessions_max = config.sessions_max;
+  options.groups_max = config.groups_max;
+  options.blocks_max = config.blocks_max;
+  options.leases_per_session_max = config.leases_per_session_max;
+  options.pending_per_session_max = config.pending_per_session_max;
+  options.fenced_bytes_max = config.fenced_bytes_max;
+  options.default_deadline_us = static_cast<uint32_t>(config.deadline_default_ms * kUsPerMs);
+  options.deadline_us_max = static_cast<uint32_t>(config.deadline_ms_max * kUsPerMs);
+  return options;
+}
+
+SessionTableOptions Shell::State::MakeSessionOptions() const {
+  SessionTableOptions options{
+      .boot_id = metrics.boot_id,
+      .lease_ttl_ms = config.lease_ttl_ms,
+      .connections_max = config.sessions_max + kConnectionsWithoutHelloMax,
+      .pending_per_session_max = config.pending_per_session_max,
+      .output_bytes_max = config.session_output_bytes_max,
+      .buffers_bytes_max = config.session_buffers_bytes_max,
+  };
+  for (size_t i = 0; i < config.domains.size(); ++i) {
+    options.domains.push_back({
+        .name = config.domains[i].name,
+        .secret = secrets[i],
+        .key_hash = config.domains[i].key_hash,
+        .segment_bytes = config.segment_bytes,
+        .segments_max = arenas[i]->segments_max(),
+        .segments_per_node = arenas[i]->arena().segments_per_node(),
+        .node_count = static_cast<uint16_t>(arenas[i]->arena().fds().nodes.size()),
+    });
+  }
+  return options;
+}
+
+void Shell::State::BuildCore() {
+  while (metrics.boot_id == 0) metrics.boot_id = random.Next();
+  metrics.started_us = clock.NowUs();
+  std::vector<std::vector<int>> arena_fds;
+  for (const auto& arena : arenas) arena_fds.push_back(arena->arena().fds().nodes);
+  transport = std::make_unique<SocketTransport>(
+      loop, std::move(arena_fds),
+      SocketTransport::Events{
+          .on_bytes =
+              [this](SessionId session, std::span<const std::byte> bytes) {
+                const uint64_t began_us = clock.NowUs();
+                const bool wants_more = sessions->OnBytes(session, bytes);
+                EndTurn("request", began_us);
+                return wants_more;
+              },
+          .on_hang_up =
+              [this](SessionId session) { Turn("hang-up", [&] { sessions->OnHangUp(session); }); },
+          .on_proof_of_death =
+              [this](SessionId session) {
+                Turn("proof of death", [&] { sessions->OnProofOfDeath(session); });
+                Log(LogLevel::kDebug, "session gone", {{"session", session}});
+              },
+          .on_close =
+              [](SessionId session, CloseReason reason) {
+                Log(LogLevel::kWarn, "session closed",
+                    {{"session", session}, {"why", CloseReasonName(reason)}});
+              }});
+  sessions =
+      std::make_unique<SessionTable>(MakeSessionOptions(), *transport,
+                                     [this](uint32_t domain_index) { return Stats(domain_index); });
+  offload = std::make_unique<OffloadPool>(
+      OffloadPool::Options{.threads = config.offload_threads, .jobs_max = config.offload_jobs_max},
+      loop, [this](OffloadId id, std::span<const Checksum> roots) {
+        Turn("checksums", [&] {
+          store->OnChecksumsDone(id, roots);
+          sessions->Flush();
+        });
+      });
+  store = std::make_unique<Store>(MakeStoreOptions(), clock, random, *offload, *sessions);
+  sessions->Serve(*store);
+}
+
+void Shell::State::BeginAccepting() {
+  for (uint32_t i = 0; i < config.domains.size(); ++i) {
+    const DomainConfig& domain = config.domains[i];
+    acceptors.push_back(std::make_unique<Acceptor>(
+        loop, domain, metrics.boot_id, std::move(listeners[i]),
+        Acceptor::Events{.on_peer = [this, i](const Acceptor::Peer& peer) { OnPeer(i, peer); },
+                         .on_refused =
+                             [this, &domain](const PeerCredentials& peer, const std::string& why) {
+                               OnRefused(domain, peer, why);
+                             }}));
+    acceptors.back()->Begin();
+  }
+}
+
+// ---- turns --------------------------------------------------------------------------------------
+
+void Shell::State::EndTurn(const char* name, uint64_t began_us) {
+  ArmTimer();
+  ScheduleWork();
+  if (!is_ready_announced && store->is_ready()) AnnounceReady();
+  const uint64_t now_us = clock.NowUs();
+  const uint64_t turn_us = now_us - began_us;
+  metrics.CountTurn(turn_us);
+  uint64_t held_back = 0;
+  if (turn_us > kTurnLimitUs && slow_turn_gate.Open(now_us, &held_back)) {
+    Log(LogLevel::kWarn, "slow turn",
+        {{"turn", name},
+         {"turn_us", turn_us},
+         {"limit_us", kTurnLimitUs},
+         {"not_told", held_back}});
+  }
+}
+
+// The store's next due time moves with almost every request, mostly later. The timer is set only
+// when it moves earlier; one that fires too early looks again.
+void Shell::State::ArmTimer() {
+  const uint64_t next_us = store->NextTimerUs();
+  if (next_us >= timer_us) return;
+  timer_us = next_us;
+  timer.expires_at(asio::steady_timer::time_point(std::chrono::microseconds(next_us)));
+  timer.async_wait([this](const asio::error_code& error) {
+    if (!error) OnTimer();
+  });
+}
+
+void Shell::State::OnTimer() {
+  timer_us = kNever;
+  Turn("timer", [this] {
+    if (store->NextTimerUs() > clock.NowUs()) return;
+    store->OnTimer();
+    sessions->Flush();
+  });
+}
+
+void Shell::State::ScheduleWork() {
+  if (is_work_scheduled || !sessions->has_work()) return;
+  is_work_scheduled = true;
+  asio::post(loop, [this] {
+    is_work_scheduled = false;
+    Turn("long request", [this] { sessions->OnTurn(); });
+  });
+}
+
+void Shell::State::Housekeep() {
+  housekeeping.expires_after(kHousekeepingInterval);
+  housekeeping.async_wait([this](const asio::error_code& error) {
+    if (error) return;
+    transport->CloseOverdue(clock.NowUs());
+    Housekeep();
+  });
+}
+
+void Shell::State::PingWatchdog() {
+  if (watchdog_us == 0) return;
+  sd_notify(0, "WATCHDOG=1");
+  watchdog.expires_after(std::chrono::microseconds(watchdog_us / 2));
+  watchdog.async_wait([this](const asio::error_code& error) {
+    if (!error) PingWatchdog();
+  });
+}
+
+void Shell::State::AnnounceReady() {
+  is_ready_announced = true;
+  const uint64_t start_ms = (clock.NowUs() - metrics.started_us) / kUsPerMs;
+  sd_notifyf(0, "READY=1\nSTATUS=%zu domains, %s of shared memory at most", config.domains.size(),
+             FormatBytes(config.dram_bytes).c_str());
+  Log(LogLevel::kInfo, "ready",
+      {{"version", TERRACE_VERSION},
+       {"domains", config.domains.size()},
+       {"dram_bytes", config.dram_bytes},
+       {"start_ms", start_ms}});
+}
+
+// ---- connections --------------------------------------------------------------------------------
+
+void Shell::State::OnPeer(uint32_t domain_index, const Acceptor::Peer& peer) {
+  const uint64_t began_us = clock.NowUs();
+  SessionId session = 0;
+  while (session == 0) session = random.Next();
+  const Status status = sessions->OnAccept(
+      session,
+      {.domain_index = domain_index, .uid = peer.credentials.uid, .pid = peer.credentials.pid});
+  if (!status.ok()) {
+    const std::string why = "domain " + config.domains[domain_index].name + ": " +
+                            std::string(status.what()) + "; daemon.sessions_max is " +
+                            std::to_string(config.sessions_max) + ": raise it";
+    OnRefused(config.domains[domain_index], peer.credentials, why);
+    if (peer.pidfd >= 0) close(peer.pidfd);
+    return TurnAway(peer.socket_fd, metrics.boot_id, status, why);
+  }
+  ++metrics.connections_accepted;
+  transport->Add({.session = session,
+                  .domain_index = domain_index,
+                  .socket_fd = peer.socket_fd,
+                  .pidfd = peer.pidfd,
+                  .now_us = began_us});
+  Log(LogLevel::kDebug, "connection",
+      {{"session", session},
+       {"domain", config.domains[domain_index].name},
+       {"uid", peer.credentials.uid},
+       {"pid", peer.credentials.pid},
+       {"has_pidfd", peer.pidfd >= 0}});
+  EndTurn("accept", began_us);
+}
+
+void Shell::State::OnRefused(const DomainConfig& domain, const PeerCredentials& peer,
+                             const std::string& why) {
+  ++metrics.connections_refused;
+  uint64_t held_back = 0;
+  if (!refused_gate.Open(clock.NowUs(), &held_back)) return;
+  Log(LogLevel::kWarn, "connection refused",
+      {{"domain", domain.name},
+       {"uid", peer.uid},
+       {"gid", peer.gid},
+       {"pid", peer.pid},
+       {"why", why},
+       {"not_told", held_back}});
+}
+
+std::string Shell::State::Stats(uint32_t domain_index) const {
+  const std::vector<Store::DomainStats> domains = store->Stats();
+  return StatsDocument({.process = metrics,
+                        .domain = domains[domain_index],
+                        .sessions = sessions->Summaries(domain_index, kSessionsShownMax),
+                        .now_us = clock.NowUs(),
+                        .log_lines_dropped = DroppedLogLines(),
+                        .unsent_bytes = transport->unsent_bytes()});
+}
+
+// ---- run and stop -------------------------------------------------------------------------------
+
+void Shell::Run() {
+  State& state = *state_;
+  state.signals.add(SIGTERM);
+  state.signals.add(SIGINT);
+  state.signals.async_wait([&state](const asio::error_code& error, int signal) {
+    if (!error) state.Stop(signal == SIGTERM ? "SIGTERM" : "SIGINT");
+  });
+  sd_watchdog_enabled(0, &state.watchdog_us);
+  state.PingWatchdog();
+  state.Housekeep();
+  state.Turn("start", [] {});
+  state.loop.run();
+}
+
+void Shell::State::Stop(const char* reason) {
+  sd_notify(0, "STOPPING=1");
+  Log(LogLevel::kInfo, "stopping", {{"why", reason}});
+  acceptors.clear();
+  transport->CloseAll();
+  loop.stop();
+}
+
+}  // namespace terrace

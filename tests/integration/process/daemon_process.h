@@ -1,0 +1,52 @@
+// A terraced of one test: its own directory, its own socket, stopped and removed with the test.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace terrace::test {
+
+class DaemonProcess {
+ public:
+  DaemonProcess();
+  ~DaemonProcess();
+  DaemonProcess(const DaemonProcess&) = delete;
+  DaemonProcess& operator=(const DaemonProcess&) = delete;
+
+  const std::string& directory() const { return directory_; }
+  std::string socket_path() const { return directory_ + "/t.sock"; }
+  pid_t pid() const { return pid_; }
+
+  // Writes <directory>/<name> and returns its path.
+  std::string WriteFile(const std::string& name, const std::string& content, mode_t mode = 0600);
+
+  // Starts terraced with `arguments`; standard error goes to a file. Does not wait.
+  void Start(const std::vector<std::string>& arguments);
+  struct Memory {
+    std::string dram_bytes = "64MiB";
+    std::string segment_bytes = "2MiB";
+    uint32_t segments_spare = 1;
+  };
+  // Start on socket_path() and wait until it is ready. False, with what it said in Errors(), if it
+  // is not within the deadline.
+  bool StartReady() { return StartReady(Memory()); }
+  bool StartReady(const Memory& memory);
+  // Waits for READY=1 from the daemon. Only after Start.
+  bool WaitReady();
+
+  void Signal(int signal);
+  // The exit status, 128 + signal if it was killed, −1 if it still runs after the deadline.
+  int Wait();
+  // What it wrote to standard error.
+  std::string Errors() const;
+
+ private:
+  std::string directory_;
+  int notify_fd_ = -1;
+  pid_t pid_ = -1;
+};
+
+}  // namespace terrace::test

@@ -1,0 +1,210 @@
+// How terraced starts, refuses to start, and stops.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstring>
+#include <fstream>
+#include <regex>
+
+#include "integration/process/daemon_process.h"
+#include "integration/process/raw_client.h"
+
+namespace terrace::test {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+// Starts with `arguments`, expects the exit status, returns what was said.
+std::string Refusal(DaemonProcess& daemon, const std::vector<std::string>& arguments,
+                    int exit_status = 1) {
+  daemon.Start(arguments);
+  EXPECT_EQ(daemon.Wait(), exit_status) << daemon.Errors();
+  return daemon.Errors();
+}
+
+TEST(DaemonStart, SmokeReadyServeStop) {
+  DaemonProcess daemon;
+  ASSERT_TRUE(daemon.StartReady()) << daemon.Errors();
+  RawClient client;
+  ASSERT_TRUE(client.Attach(daemon.socket_path()));
+  EXPECT_STREQ(client.hello().domain_name, "default");
+  EXPECT_EQ(client.received_fds().size(), client.hello().node_count + 1u);
+  daemon.Signal(SIGTERM);
+  EXPECT_TRUE(client.IsEnded());
+  EXPECT_EQ(daemon.Wait(), 0) << daemon.Errors();
+  EXPECT_NE(access(daemon.socket_path().c_str(), F_OK), 0) << "a clean stop removes the socket";
+}
+
+TEST(DaemonStart, SigintIsACleanStopToo) {
+  DaemonProcess daemon;
+  ASSERT_TRUE(daemon.StartReady()) << daemon.Errors();
+  daemon.Signal(SIGINT);
+  EXPECT_EQ(daemon.Wait(), 0);
+}
+
+TEST(DaemonStart, ASecondDaemonFindsTheSocketBusy) {
+  DaemonProcess first;
+  ASSERT_TRUE(first.StartReady()) << first.Errors();
+  DaemonProcess second;
+  EXPECT_THAT(Refusal(second, {"--socket", first.socket_path(), "--dram-bytes", "256MiB"}),
+              AllOf(HasSubstr("socket busy"), HasSubstr(first.socket_path())));
+  RawClient client;
+  EXPECT_TRUE(client.Attach(first.socket_path())) << "the first one serves on";
+}
+
+TEST(DaemonStart, AForeignListenerIsNotReplaced) {
+  DaemonProcess daemon;
+  const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_un address{.sun_family = AF_UNIX};
+  std::strcpy(address.sun_path, daemon.socket_path().c_str());
+  ASSERT_EQ(bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+  ASSERT_EQ(listen(fd, 1), 0);
+  EXPECT_THAT(Refusal(daemon, {"--socket", daemon.socket_path(), "--dram-bytes", "256MiB"}),
+              HasSubstr("socket busy"));
+  close(fd);
+}
+
+TEST(DaemonStart, AKilledDaemonsSocketIsReplaced) {
+  DaemonProcess daemon;
+  ASSERT_TRUE(daemon.StartReady()) << daemon.Errors();
+  daemon.Signal(SIGKILL);
+  EXPECT_EQ(daemon.Wait(), 128 + SIGKILL);
+  ASSERT_EQ(access(daemon.socket_path().c_str(), F_OK), 0);
+  ASSERT_TRUE(daemon.StartReady()) << daemon.Errors();
+  RawClient client;
+  EXPECT_TRUE(client.Attach(daemon.socket_path()));
+}
+
+TEST(DaemonStart, WhatIsNoSocketIsNotRemoved) {
+  DaemonProcess daemon;
+  daemon.WriteFile("t.sock", "precious");
+  EXPECT_THAT(Refusal(daemon, {"--socket", daemon.socket_path(), "--dram-bytes", "256MiB"}),
+              HasSubstr("something else than a socket"));
+  EXPECT_EQ(access(daemon.socket_path().c_str(), F_OK), 0);
+}
+
+TEST(DaemonStart, AMissingDirectoryIsNamed) {
+  DaemonProcess daemon;
+  EXPECT_THAT(Refusal(daemon, {"--socket", daemon.directory() + "/absent/t.sock"}),
+              AllOf(HasSubstr("/absent does not exist"), HasSubstr("create it")));
+}
+
+TEST(DaemonStart, ADirectoryItMayNotWriteIsNamed) {
+  if (geteuid() == 0) GTEST_SKIP() << "root may write everywhere";
+  DaemonProcess daemon;
+  const std::string directory = daemon.directory() + "/locked";
+  ASSERT_EQ(mkdir(directory.c_str(), 0500), 0);
+  EXPECT_THAT(Refusal(daemon, {"--socket", directory + "/t.sock"}),
+              AllOf(HasSubstr("Permission denied"), HasSubstr(directory)));
+}
+
+TEST(DaemonStart, TheSocketHasTheConfiguredMode) {
+  DaemonProcess daemon;
+  const std::string config = daemon.WriteFile(
+      "t.toml", "[daemon]\nsegment_bytes = \"2MiB\"\ndram_bytes = \"16MiB\"\nstate_dir = \"" +
+                    daemon.directory() + "\"\n[[domain]]\nname = \"a\"\nsocket = \"" +
+                    daemon.socket_path() + "\"\nsocket_mode = \"0600\"\n");
+  daemon.Start({"--config", config});
+  ASSERT_TRUE(daemon.WaitReady()) << daemon.Errors();
+  struct stat about;
+  ASSERT_EQ(stat(daemon.socket_path().c_str(), &about), 0);
+  EXPECT_EQ(about.st_mode & 0777, 0600u);
+}
+
+TEST(DaemonStart, ASecretIsDrawnOnceAndKept) {
+  DaemonProcess daemon;
+  ASSERT_TRUE(daemon.StartReady()) << daemon.Errors();
+  const std::string secret = daemon.directory() + "/default.secret";
+  struct stat about;
+  ASSERT_EQ(stat(secret.c_str(), &about), 0);
+  EXPECT_EQ(about.st_mode & 07777, 0600u);
+  RawClient before, after;
+  ASSERT_TRUE(before.Attach(daemon.socket_path()));
+  daemon.Signal(SIGTERM);
+  ASSERT_EQ(daemon.Wait(), 0);
+  ASSERT_TRUE(daemon.StartReady()) << daemon.Errors();
+  ASSERT_TRUE(after.Attach(daemon.socket_path()));
+  EXPECT_EQ(std::memcmp(before.hello().secret, after.hello().secret, 192), 0);
+}
+
+TEST(DaemonStart, ABadSecretFileIsRefused) {
+  DaemonProcess daemon;
+  const std::string secret = daemon.WriteFile("s", "terrace-secret-1 00ff\n", 0600);
+  const std::string config = daemon.WriteFile(
+      "t.toml",
+      "[daemon]\nsegment_bytes = \"2MiB\"\ndram_bytes = \"16MiB\"\n[[domain]]\nname = "
+      "\"a\"\nsocket = \"" +
+          daemon.socket_path() + "\"\nsecret_file = \"" + secret + "\"\n");
+  EXPECT_THAT(Refusal(daemon, {"--config", config}),
+              AllOf(HasSubstr("domain a"), HasSubstr(secret), HasSubstr("384")));
+  ASSERT_EQ(chmod(secret.c_str(), 0644), 0);
+  EXPECT_THAT(Refusal(daemon, {"--config", config}), HasSubstr("mode 0644"));
+  ASSERT_EQ(unlink(secret.c_str()), 0);
+  EXPECT_THAT(Refusal(daemon, {"--config", config}),
+              AllOf(HasSubstr("does not exist"), HasSubstr("terrace domain new")));
+  EXPECT_NE(access(secret.c_str(), F_OK), 0) << "a named secret is never drawn";
+}
+
+TEST(DaemonStart, AnArenaTooSmallForASegmentIsRefused) {
+  DaemonProcess daemon;
+  EXPECT_THAT(Refusal(daemon, {"--socket", daemon.socket_path(), "--dram-bytes", "128MiB"}, 2),
+              AllOf(HasSubstr("128MiB"), HasSubstr("256MiB"), HasSubstr("segment_bytes")));
+}
+
+TEST(DaemonStart, AnArenaLargerThanTheMachineIsRefused) {
+  DaemonProcess daemon;
+  EXPECT_THAT(Refusal(daemon, {"--socket", daemon.socket_path(), "--dram-bytes", "60TiB"}),
+              AllOf(HasSubstr("60TiB"), HasSubstr("lower dram_bytes")));
+}
+
+TEST(DaemonStart, AnUnknownKeyIsRefusedWithTheNearest) {
+  DaemonProcess daemon;
+  const std::string config = daemon.WriteFile("t.toml", "[daemon]\nlog_levle = \"info\"\n");
+  EXPECT_THAT(Refusal(daemon, {"--check-config", "--config", config}, 2),
+              AllOf(HasSubstr("daemon.log_levle"), HasSubstr("daemon.log_level")));
+}
+
+TEST(DaemonStart, PrintedConfigurationPassesTheCheck) {
+  DaemonProcess daemon;
+  daemon.Start({"--print-config", "--socket", daemon.socket_path()});
+  ASSERT_EQ(daemon.Wait(), 0);
+  const std::string config = daemon.WriteFile("printed.toml", daemon.Errors());
+  daemon.Start({"--check-config", "--config", config});
+  EXPECT_EQ(daemon.Wait(), 0) << daemon.Errors();
+}
+
+TEST(DaemonStart, UnknownOptionsAreAUsageError) {
+  DaemonProcess daemon;
+  EXPECT_THAT(Refusal(daemon, {"--dram-byte", "1GiB"}, 2), HasSubstr("--help"));
+  EXPECT_THAT(Refusal(daemon, {"--version"}, 0), HasSubstr("terraced 0."));
+}
+
+TEST(DaemonStart, JsonLogsAreOneObjectALine) {
+  DaemonProcess daemon;
+  const std::string config =
+      daemon.WriteFile("t.toml",
+                       "[daemon]\nsegment_bytes = \"2MiB\"\ndram_bytes = \"16MiB\"\nlog_format = "
+                       "\"json\"\n");
+  daemon.Start({"--config", config, "--socket", daemon.socket_path()});
+  ASSERT_TRUE(daemon.WaitReady()) << daemon.Errors();
+  daemon.Signal(SIGTERM);
+  ASSERT_EQ(daemon.Wait(), 0);
+  std::istringstream lines(daemon.Errors());
+  size_t count = 0;
+  for (std::string line; std::getline(lines, line); ++count) {
+    EXPECT_TRUE(std::regex_match(
+        line, std::regex(R"(\{"time":"[^"]+","level":"[a-z]+","event":"[a-z ]+".*\})")))
+        << line;
+  }
+  EXPECT_GE(count, 3u) << "domain, ready, stopping";
+}
+
+}  // namespace
+}  // namespace terrace::test

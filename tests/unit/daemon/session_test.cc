@@ -1,0 +1,349 @@
+#include "daemon/session.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "unit/daemon/session_harness.h"
+
+namespace terrace::test {
+namespace {
+
+using protocol::Verb;
+using ::testing::HasSubstr;
+
+protocol::HelloRequest Hello() { return {}; }
+
+// The only reply to one message, which also ends the connection.
+std::string ClosingReply(SessionHarness& world, SessionId session,
+                         std::span<const std::byte> bytes) {
+  world.Deliver(session, bytes);
+  const auto replies = world.transport.Take(session);
+  EXPECT_TRUE(world.transport.lines[session].closed.has_value());
+  if (replies.size() != 1) return "not one reply";
+  EXPECT_NE(replies[0].status(), StatusCode::kOk);
+  return replies[0].text();
+}
+
+TEST(SessionHello, TellsGeometryAndSecretOfItsDomain) {
+  SessionHarness world({.domains = 2});
+  const SessionId session = world.Connect(1);
+  const FakeMessage reply = world.Call(session, Verb::kHello, BytesOf(Hello()));
+  ASSERT_EQ(reply.status(), StatusCode::kOk);
+  const auto hello = reply.At<protocol::HelloReply>();
+  EXPECT_EQ(reply.body.size(), sizeof(hello));
+  EXPECT_EQ(hello.session_id, session);
+  EXPECT_STREQ(hello.domain_name, "domain1");
+  EXPECT_EQ(hello.secret[0], std::byte{2});
+  EXPECT_EQ(hello.segment_bytes, kSegmentBytesMin);
+  EXPECT_EQ(world.transport.lines[session].attached, Transport::Attach::kArenaAndLife);
+}
+
+TEST(SessionHello, EveryOtherBeginningIsRefusedAndClosed) {
+  SessionHarness world;
+  EXPECT_THAT(ClosingReply(world, world.Connect(),
+                           world.Frames(Verb::kStats, BytesOf(protocol::StatsRequest{}), 1)),
+              HasSubstr("begins with Hello"));
+  protocol::HelloRequest hello;
+  hello.magic = 7;
+  EXPECT_THAT(ClosingReply(world, world.Connect(), world.Frames(Verb::kHello, BytesOf(hello), 1)),
+              HasSubstr("no Hello of the Terrace protocol"));
+  hello = {.version_min = 2, .version_max = 9};
+  EXPECT_THAT(ClosingReply(world, world.Connect(), world.Frames(Verb::kHello, BytesOf(hello), 1)),
+              HasSubstr("frame versions 2 to 9"));
+  EXPECT_EQ(world.Stats().session_count, 0u) << "none of them ever was a session";
+  EXPECT_THAT(ClosingReply(world, world.Attach(), world.Frames(Verb::kHello, BytesOf(Hello()), 99)),
+              HasSubstr("a second Hello"));
+}
+
+TEST(SessionHello, AboveTheLimitOneMoreIsToldWhy) {
+  SessionHarness world({.sessions_max = 2});
+  world.Attach();
+  world.Attach();
+  EXPECT_THAT(ClosingReply(world, world.Connect(), world.Frames(Verb::kHello, BytesOf(Hello()), 1)),
+              HasSubstr("sessions_max"));
+}
+
+TEST(SessionHello, ConnectionsThatNeverSayItAreBounded) {
+  SessionHarness world({.sessions_max = 2});
+  Status status;
+  uint32_t accepted = 0;
+  for (SessionId id = 1; status.ok() && id < 100; ++id) {
+    status = world.sessions->OnAccept(id, {});
+    accepted += status.ok() ? 1 : 0;
+  }
+  EXPECT_EQ(status.code(), StatusCode::kNoSpace);
+  EXPECT_EQ(accepted, 10u);
+  world.sessions->OnHangUp(1);
+  EXPECT_TRUE(world.sessions->OnAccept(200, {}).ok()) << "one has left";
+}
+
+TEST(SessionOpen, AnotherSpecUnderAKnownNameNamesFieldAndValues) {
+  SessionHarness world;
+  const SessionId first = world.Attach(), second = world.Attach();
+  EXPECT_EQ(world.Open(first, "g"), 1u);
+  EXPECT_EQ(world.Open(second, "g"), 1u);
+  EXPECT_EQ(world.Open(first, "g"), 1u) << "opened again it keeps its handle";
+  EXPECT_EQ(world.Open(first, "h", 2), 2u);
+  const std::string text = SpaceSpec{
+      .model = "m",
+      .revision = "other",
+      .dtype = "bf16",
+      .layers = 1,
+      .kv_heads = 1,
+      .head_size = 64,
+      .layout = "nhd",
+      .block_tokens = 16,
+      .part_bytes = {4096}}.CanonicalText();
+  std::vector<std::byte> body;
+  const auto append = [&body](std::span<const std::byte> bytes) {
+    body.insert(body.end(), bytes.begin(), bytes.end());
+  };
+  append(BytesOf(protocol::OpenRequest{.name_bytes = 1, .member_count = 1, .self_mask = 1}));
+  append(std::as_bytes(std::span("g", 1)));
+  append(BytesOf(protocol::OpenMember{.text_bytes = static_cast<uint32_t>(text.size())}));
+  append(std::as_bytes(std::span(text)));
+  const FakeMessage reply = world.Call(second, Verb::kOpen, body);
+  EXPECT_EQ(reply.status(), StatusCode::kInvalid);
+  EXPECT_THAT(reply.text(), HasSubstr("revision"));
+  EXPECT_THAT(reply.text(), HasSubstr("other"));
+  EXPECT_FALSE(world.transport.lines[second].closed.has_value());
+}
+
+TEST(SessionRequests, PipelinedRequestsAreAnsweredInOrder) {
+  SessionHarness world;
+  const SessionId session = world.Attach();
+  const uint32_t group = world.Open(session, "g");
+  std::vector<std::byte> stream;
+  for (uint64_t id = 500; id < 700; ++id) {
+    const auto frames = world.Frames(Verb::kMatch, world.KeysBody(group, MakeKeys(id % 40, 1)), id);
+    stream.insert(stream.end(), frames.begin(), frames.end());
+  }
+  world.Deliver(session, stream);
+  const auto replies = world.transport.Take(session);
+  ASSERT_EQ(replies.size(), 200u);
+  for (uint64_t id = 500; id < 700; ++id) EXPECT_EQ(replies[id - 500].header.request_id, id);
+}
+
+TEST(SessionRequests, WhatWasStoredIsAcquired) {
+  SessionHarness world;
+  const SessionId writer = world.Attach(), reader = world.Attach();
+  const auto keys = MakeKeys(300, 1);
+  EXPECT_EQ(world.StoreBlocks(writer, world.Open(writer, "g", 2), keys), 300u);
+  const uint32_t group = world.Open(reader, "g", 2);
+  const FakeMessage reply = world.CallKeys(reader, Verb::kAcquire, group, keys);
+  const auto head = reply.At<protocol::AcquireReply>();
+  EXPECT_EQ(head.block_count, 300u);
+  EXPECT_EQ(head.slot_count, 600u);
+  EXPECT_EQ(reply.body.size(), sizeof(head) + head.span_count * sizeof(protocol::BlockSpan) +
+                                   600 * sizeof(SlotAddress));
+  EXPECT_EQ(
+      world.Call(reader, Verb::kRelease, BytesOf(protocol::ReleaseRequest{.token = head.token}))
+          .status(),
+      StatusCode::kOk);
+  world.store->CheckInvariants(Store::CheckScope::kFull);
+}
+
+TEST(SessionRequests, BadArgumentsAreToldAndTheSessionLives) {
+  SessionHarness world;
+  const SessionId session = world.Attach();
+  const uint32_t group = world.Open(session, "g");
+  const auto keys = MakeKeys(4, 1);
+  const auto refused = [&](Verb verb, std::vector<std::byte> body) {
+    const FakeMessage reply = world.Call(session, verb, body);
+    EXPECT_EQ(reply.status(), StatusCode::kInvalid);
+    EXPECT_FALSE(world.transport.lines[session].closed.has_value());
+    return reply.text();
+  };
+  EXPECT_THAT(refused(Verb::kMatch, world.KeysBody(9, keys)), HasSubstr("group handle 9"));
+  EXPECT_THAT(refused(Verb::kMatch, world.KeysBody(0, keys)), HasSubstr("group handle 0"));
+  EXPECT_THAT(refused(Verb::kMatch, world.KeysBody(group, keys, 1 << 20)), HasSubstr("flags"));
+  EXPECT_THAT(
+      refused(Verb::kAcquire, world.KeysBody(group, MakeKeys(protocol::kKeysPerRequestMax + 1, 1))),
+      HasSubstr("262145 keys"));
+  EXPECT_THAT(refused(Verb::kEvict, world.KeysBody(group, {})), HasSubstr("without keys"));
+  auto body = world.KeysBody(group, keys);
+  protocol::KeysRequest head{.group_handle = group, .key_count = 4, .member_mask = 2};
+  std::memcpy(body.data(), &head, sizeof(head));
+  EXPECT_THAT(refused(Verb::kAcquire, body), HasSubstr("1 members"));
+  head = {.group_handle = group, .key_count = 4, .hints = {.priority = 101}};
+  std::memcpy(body.data(), &head, sizeof(head));
+  EXPECT_THAT(refused(Verb::kAcquire, body), HasSubstr("priority 101"));
+  const auto list = [](uint32_t entry_count_max) {
+    const protocol::ListRequest request{.entry_count_max = entry_count_max};
+    const auto bytes = BytesOf(request);
+    return std::vector<std::byte>(bytes.begin(), bytes.end());
+  };
+  EXPECT_THAT(refused(Verb::kList, list(0)), HasSubstr("List of 0"));
+  EXPECT_EQ(world.Call(session, Verb::kList, list(10)).status(), StatusCode::kOk);
+}
+
+TEST(SessionRequests, BodiesThatContradictTheirCountsCloseTheConnection) {
+  for (const Verb verb :
+       {Verb::kOpen, Verb::kMatch, Verb::kAcquire, Verb::kPrefetch, Verb::kJoin, Verb::kRelease,
+        Verb::kCancel, Verb::kTouch, Verb::kReserve, Verb::kCommit, Verb::kAbort, Verb::kQuery,
+        Verb::kWait, Verb::kEvict, Verb::kPin, Verb::kReset, Verb::kList, Verb::kUnmapped}) {
+    for (const size_t body_bytes : {0u, 3u, 201u}) {
+      SessionHarness world;
+      const SessionId session = world.Attach();
+      std::vector<std::byte> body(body_bytes);
+      const std::string text = ClosingReply(world, session, world.Frames(verb, body, 77));
+      EXPECT_THAT(text, HasSubstr(std::string(VerbName(verb)) + " of " +
+                                  std::to_string(body_bytes) + " bytes"));
+      EXPECT_EQ(world.transport.lines[session].closed, CloseReason::kMalformed);
+    }
+  }
+}
+
+// A million-token prompt goes on turn by turn; another session is served between two of its turns.
+TEST(SessionTurns, ALongRequestYieldsToOthers) {
+  SessionHarness world;
+  const SessionId longer = world.Attach(), other = world.Attach();
+  const uint32_t group = world.Open(longer, "g");
+  const auto frames = world.Frames(Verb::kQuery, world.KeysBody(group, MakeKeys(100'000, 1)), 900);
+  EXPECT_FALSE(world.sessions->OnBytes(longer, frames)) << "no more input for now";
+  ASSERT_TRUE(world.sessions->has_work());
+  size_t turns = 0, others_served = 0;
+  while (world.sessions->has_work()) {
+    EXPECT_TRUE(world.sessions->OnBytes(
+        other, world.Frames(Verb::kStats, BytesOf(protocol::StatsRequest{}), 5000 + turns)));
+    others_served += world.transport.Take(other).size();
+    world.sessions->OnTurn();
+    ++turns;
+  }
+  EXPECT_GE(turns, 100'000u / protocol::kBlocksPerTurnMax);
+  EXPECT_EQ(others_served, turns);
+  EXPECT_EQ(world.transport.lines[longer].resumes, 1u);
+  const auto replies = world.transport.Take(longer);
+  ASSERT_EQ(replies.size(), 1u);
+  EXPECT_EQ(replies[0].body.size(), 100'000 * sizeof(protocol::QueriedBlock));
+}
+
+TEST(SessionTurns, TwoLongRequestsTakeTurns) {
+  SessionHarness world;
+  const SessionId first = world.Attach(), second = world.Attach();
+  const uint32_t group = world.Open(first, "g");
+  world.Open(second, "g");
+  const auto body = world.KeysBody(group, MakeKeys(20'000, 1));
+  world.sessions->OnBytes(first, world.Frames(Verb::kQuery, body, 1));
+  world.sessions->OnBytes(second, world.Frames(Verb::kQuery, body, 1));
+  size_t turns = 0;
+  size_t first_done = 0, second_done = 0;
+  for (; world.sessions->has_work(); ++turns) {
+    world.sessions->OnTurn();
+    if (first_done == 0 && !world.transport.lines[first].sent.empty()) first_done = turns;
+    if (second_done == 0 && !world.transport.lines[second].sent.empty()) second_done = turns;
+  }
+  EXPECT_LE(second_done - first_done, 2u) << "they end together";
+}
+
+TEST(SessionTurns, NewsNeverCutsAPagedReply) {
+  SessionHarness world({.lease_ttl_ms = 1000});
+  const SessionId session = world.Attach();
+  const uint32_t group = world.Open(session, "g");
+  const auto few = MakeKeys(8, 3);
+  ASSERT_EQ(world.StoreBlocks(session, group, few), 8u);
+  ASSERT_EQ(world.CallKeys(session, Verb::kAcquire, group, few).status(), StatusCode::kOk);
+  world.sessions->OnBytes(
+      session, world.Frames(Verb::kQuery, world.KeysBody(group, MakeKeys(60'000, 1)), 900));
+  // Until its first page is out, then the lease's time runs out.
+  while (world.transport.lines[session].sent.empty()) world.sessions->OnTurn();
+  ASSERT_TRUE(world.sessions->has_work());
+  world.AdvanceTime(3'000'000);
+  const auto messages = world.transport.Take(session);
+  ASSERT_EQ(messages.size(), 2u);
+  EXPECT_EQ(messages[0].header.verb, Verb::kQuery);
+  EXPECT_EQ(messages[0].body.size(), 60'000 * sizeof(protocol::QueriedBlock));
+  EXPECT_EQ(messages[1].header.verb, Verb::kLeaseRevoked);
+}
+
+TEST(SessionTurns, AHangUpInTheMiddleOfALongRequestLeavesNothingBehind) {
+  SessionHarness world;
+  const SessionId session = world.Attach();
+  const uint32_t group = world.Open(session, "g");
+  world.sessions->OnBytes(
+      session, world.Frames(Verb::kReserve, world.KeysBody(group, MakeKeys(6000, 1)), 900));
+  ASSERT_TRUE(world.sessions->has_work());
+  world.sessions->OnTurn();
+  EXPECT_GT(world.Stats().slot_bytes_used, 0u);
+  world.sessions->OnHangUp(session);
+  world.Settle();
+  EXPECT_GT(world.Stats().fenced_bytes, 0u) << "its stores may still be under way";
+  world.sessions->OnProofOfDeath(session);
+  world.Settle();
+  EXPECT_EQ(world.Stats().fenced_bytes, 0u);
+  EXPECT_EQ(world.Stats().slot_bytes_used, 0u);
+  EXPECT_EQ(world.Stats().session_count, 0u);
+  world.store->CheckInvariants(Store::CheckScope::kFull);
+}
+
+TEST(SessionBounds, AClientThatDoesNotReadIsClosed) {
+  SessionHarness world({.output_bytes_max = 20 * kMiB});
+  const SessionId session = world.Attach();
+  world.transport.stuck_bytes = 20 * kMiB + 1;
+  world.Deliver(session, world.Frames(Verb::kStats, BytesOf(protocol::StatsRequest{}), 50));
+  EXPECT_EQ(world.transport.lines[session].closed, CloseReason::kSlowReader);
+}
+
+TEST(SessionBounds, AllSessionsTogetherBufferSoMuch) {
+  SessionHarness world({.buffers_bytes_max = 4 * kMiB});
+  const SessionId modest = world.Attach();
+  std::vector<SessionId> greedy;
+  std::vector<std::byte> page(protocol::kFrameBytesMax);
+  const protocol::FrameHeader header{.frame_bytes = protocol::kFrameBytesMax,
+                                     .verb = Verb::kMatch,
+                                     .flags = protocol::kFrameMore,
+                                     .request_id = 50};
+  std::memcpy(page.data(), &header, sizeof(header));
+  for (int i = 0; i < 6; ++i) {
+    greedy.push_back(world.Attach());
+    world.Deliver(greedy.back(), page);
+  }
+  EXPECT_FALSE(world.transport.lines[greedy[0]].closed.has_value());
+  EXPECT_EQ(world.transport.lines[greedy[5]].closed, CloseReason::kNoBuffers);
+  EXPECT_EQ(world.Call(modest, Verb::kStats, BytesOf(protocol::StatsRequest{})).status(),
+            StatusCode::kOk);
+}
+
+TEST(SessionBounds, ARequestIdInUseIsRefused) {
+  SessionHarness world;
+  const SessionId session = world.Attach();
+  const uint32_t group = world.Open(session, "g");
+  const auto keys = MakeKeys(2, 1);
+  // A reserved block that is followed keeps the Acquire pending.
+  ASSERT_EQ(world.CallKeys(session, Verb::kReserve, group, keys).status(), StatusCode::kOk);
+  const auto follow = world.KeysBody(group, keys, protocol::kAcquireFollow);
+  world.Deliver(session, world.Frames(Verb::kAcquire, follow, 800));
+  const auto replies = world.transport.Take(session);
+  ASSERT_EQ(replies.size(), 1u);
+  ASSERT_EQ(replies[0].At<protocol::AcquireReply>().block_count, 2u);
+  EXPECT_THAT(ClosingReply(world, session, world.Frames(Verb::kAcquire, follow, 800)),
+              HasSubstr("request id 800"));
+}
+
+TEST(SessionDomains, NothingOfAnotherDomainCanBeNamed) {
+  SessionHarness world({.domains = 2});
+  const SessionId mine = world.Attach(0), theirs = world.Attach(1);
+  const uint32_t group = world.Open(mine, "g");
+  world.Open(theirs, "g");
+  const auto keys = MakeKeys(10, 1);
+  ASSERT_EQ(world.StoreBlocks(mine, group, keys), 10u);
+  const auto lease = world.CallKeys(mine, Verb::kAcquire, group, keys).At<protocol::AcquireReply>();
+  EXPECT_EQ(
+      world.CallKeys(theirs, Verb::kAcquire, group, keys).At<protocol::AcquireReply>().block_count,
+      0u);
+  EXPECT_EQ(world
+                .Call(theirs, Verb::kJoin,
+                      BytesOf(protocol::JoinRequest{.token = lease.token, .group_handle = group}))
+                .status(),
+            StatusCode::kNotFound);
+  EXPECT_NE(
+      world.Call(theirs, Verb::kRelease, BytesOf(protocol::ReleaseRequest{.token = lease.token}))
+          .status(),
+      StatusCode::kOk);
+  EXPECT_EQ(world.Stats(0).lease_count, 1u);
+}
+
+}  // namespace
+}  // namespace terrace::test
