@@ -25,6 +25,7 @@ struct BlockTraits {
   uint32_t block_tokens = 0;
   uint32_t recompute_ns_per_token = 0;
   uint8_t priority = protocol::kPriorityDefault;  // lower ones go before higher ones, always
+  BlockId parent = kBlockNone;                    // kBlockNone: a root, or not told
 };
 
 // How a run of blocks was used.
