@@ -63,10 +63,12 @@ void SegmentLedger::Grow(DomainRecord& record) {
   CacheDomain& domain = *record.domain;
   if (record.populating_count > 0 || record.is_backing_off) return;
   const uint32_t free_count = domain.slots.segment_count(SegmentState::kFree);
-  // A segment for each member, so that the first block of a group finds room for all of them.
-  const bool wants_first = record.held_count < std::max(domain.member_count, 1u);
+  // A segment for each member, so that a block of a group finds room for all of them: members fill
+  // their segments in step, and what one of them finds is given back when the next finds none.
+  const uint32_t segments_wanted = std::max(domain.member_count, 1u);
+  const bool wants_first = record.held_count < segments_wanted;
   const bool wants_spare = free_count < options_.segments_spare;
-  const bool wants_more = domain.is_short && free_count == 0;
+  const bool wants_more = domain.is_short && free_count < segments_wanted;
   if (!wants_first && !wants_spare && !wants_more) return;
   if (record.held_count >= domain.options.segments_max) return;
   if (held_total_ >= options_.segments_total) {

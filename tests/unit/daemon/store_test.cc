@@ -340,5 +340,19 @@ TEST(Store, TheSameNameWithAnotherSpecIsRefusedInWords) {
   EXPECT_THAT(why, ::testing::HasSubstr("layers '4', not '5'"));
 }
 
+// The members fill their segments in step, so a block finds a segment for the first of them alone.
+TEST(Store, AGroupOfTwoMembersGrowsIntoItsLastSegment) {
+  constexpr uint32_t kSegments = 8;
+  World w({.segments_max = kSegments});
+  const SessionId s = w.Open();
+  const uint32_t group = w.OpenGroup(s, TestGroup("tp2", {TestSpace(0), TestSpace(1)}));
+  for (uint32_t chain = 1; chain <= 2 * kSegments; ++chain) {
+    EXPECT_EQ(w.Put(s, group, World::Keys(kSlotsPerSegment / 2, chain)), kSlotsPerSegment / 2);
+    w.Run();
+  }
+  EXPECT_EQ(w.Stats().segments_populated, kSegments);
+  EXPECT_EQ(w.Stats().block_count, kSegments * kSlotsPerSegment / 2);
+}
+
 }  // namespace
 }  // namespace terrace
