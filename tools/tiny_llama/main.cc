@@ -1,17 +1,21 @@
 // terrace-tiny-llama: one prompt through a real transformer, on CPU.
 //
+// With --socket, leading blocks of the prompt come from Terrace and new ones go there; the answer
+// is the same either way, bit for bit.
+//
 // Exit status: 0 done, 1 the logits are not the expected ones, 2 bad usage or input.
 #include <CLI/CLI.hpp>
 #include <cstdint>
 #include <cstdio>
 #include <fstream>
-#include <iterator>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "tiny_llama/inference.h"
 #include "tiny_llama/model.h"
+#include "tiny_llama/terrace_prefix_cache.h"
 
 namespace terrace::tiny_llama {
 namespace {
@@ -22,6 +26,7 @@ constexpr uint64_t kPromptBytesMax = kContextTokensMax;
 
 struct Arguments {
   std::string prompt_file;
+  std::string socket_path;
   std::string shape = "default";
   uint64_t seed = 1;
   uint32_t generate_tokens = 16;
@@ -33,6 +38,8 @@ struct Arguments {
 void Declare(CLI::App& app, Arguments& arguments) {
   app.add_option("--prompt-file", arguments.prompt_file, "File whose bytes are the prompt")
       ->required();
+  app.add_option("--socket", arguments.socket_path,
+                 "Socket of terraced; without it nothing is cached");
   app.add_option("--shape", arguments.shape, "Model shape: small or default")
       ->check(CLI::IsMember({"small", "default"}));
   app.add_option("--seed", arguments.seed, "Seed of the weights");
@@ -94,28 +101,51 @@ std::string Hex(const std::vector<uint8_t>& bytes) {
   return text;
 }
 
-void PrintForPeople(const InferenceResult& result) {
+// `account` is null when the run had no cache.
+void PrintForPeople(const InferenceResult& result, const TerracePrefixCache::Account* account) {
+  const std::string tiers = account == nullptr ? "" : account->RestoredTiers();
   std::printf("prompt      %u tokens\n", result.prompt_tokens);
-  std::printf("reused      %u tokens\n", result.reused_tokens);
+  std::printf("reused      %u tokens%s%s\n", result.reused_tokens, tiers.empty() ? "" : " from ",
+              tiers.c_str());
   std::printf("computed    %u tokens, %.0f tokens/s\n", result.computed_tokens(),
               PrefillRate(result));
-  std::printf("TTFT        %.1f ms\n", result.ttft_ms);
+  std::printf("TTFT        %.1f ms, %.1f of it restoring\n", result.ttft_ms, result.restore_ms);
+  if (account != nullptr) {
+    std::printf("stored      %u blocks in %.1f ms\n", account->stored_blocks, result.store_ms);
+  }
   std::printf("generated   %zu tokens, %.1f tokens/s: %s\n", result.generated.size(),
               DecodeRate(result), Hex(result.generated).c_str());
   std::printf("logits      %s\n", result.LogitsDigest().c_str());
+  if (account == nullptr) return;
+  for (const std::string& trouble : account->troubles)
+    std::printf("cache       %s\n", trouble.c_str());
 }
 
-void PrintJson(const InferenceResult& result) {
-  const nlohmann::json json = {{"prompt_tokens", result.prompt_tokens},
-                               {"reused_tokens", result.reused_tokens},
-                               {"ttft_ms", result.ttft_ms},
-                               {"restore_ms", result.restore_ms},
-                               {"store_ms", result.store_ms},
-                               {"prefill_tokens_per_second", PrefillRate(result)},
-                               {"decode_tokens_per_second", DecodeRate(result)},
-                               {"generated_hex", Hex(result.generated)},
-                               {"logits_digest", result.LogitsDigest()}};
-  std::printf("%s\n", json.dump().c_str());
+void PrintJson(const InferenceResult& result, const TerracePrefixCache::Account* account) {
+  nlohmann::json json = {{"prompt_tokens", result.prompt_tokens},
+                         {"reused_tokens", result.reused_tokens},
+                         {"tier", nullptr},
+                         {"ttft_ms", result.ttft_ms},
+                         {"restore_ms", result.restore_ms},
+                         {"store_ms", result.store_ms},
+                         {"prefill_tokens_per_second", PrefillRate(result)},
+                         {"decode_tokens_per_second", DecodeRate(result)},
+                         {"generated_hex", Hex(result.generated)},
+                         {"logits_digest", result.LogitsDigest()}};
+  if (account != nullptr) {
+    if (result.reused_tokens > 0) json["tier"] = account->RestoredTiers();
+    json["stored_blocks"] = account->stored_blocks;
+    json["existing_blocks"] = account->existing_blocks;
+    json["refused_blocks"] = account->refused_blocks;
+    json["cache_troubles"] = account->troubles;
+  }
+  // Troubles may carry bytes of a path that are no UTF-8.
+  std::printf("%s\n", json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace).c_str());
+}
+
+int Refuse(const std::string& why) {
+  std::fprintf(stderr, "terrace-tiny-llama: %s\n", why.c_str());
+  return kExitUsage;
 }
 
 int Main(const Arguments& arguments) {
@@ -123,15 +153,20 @@ int Main(const Arguments& arguments) {
   std::vector<uint8_t> prompt;
   InferenceResult result;
   TinyLlama model(arguments.shape == "small" ? Shape::Small() : Shape{}, arguments.seed);
-  const RunOptions options{.generate_tokens = arguments.generate_tokens};
-  if (!ReadPrompt(arguments.prompt_file, &prompt, &why).ok() ||
-      !RunPrompt(model, prompt, options, &result, &why).ok() ||
+  if (!ReadPrompt(arguments.prompt_file, &prompt, &why).ok()) return Refuse(why);
+  std::unique_ptr<TerracePrefixCache> cache;
+  if (!arguments.socket_path.empty()) {
+    cache = std::make_unique<TerracePrefixCache>(
+        model, TerracePrefixCache::Options{.socket_path = arguments.socket_path});
+  }
+  const RunOptions options{.cache = cache.get(), .generate_tokens = arguments.generate_tokens};
+  if (!RunPrompt(model, prompt, options, &result, &why).ok() ||
       (!arguments.logits_out.empty() &&
        !WriteLogits(arguments.logits_out, result.logits, &why).ok())) {
-    std::fprintf(stderr, "terrace-tiny-llama: %s\n", why.c_str());
-    return kExitUsage;
+    return Refuse(why);
   }
-  arguments.as_json ? PrintJson(result) : PrintForPeople(result);
+  const TerracePrefixCache::Account* account = cache == nullptr ? nullptr : &cache->account();
+  arguments.as_json ? PrintJson(result, account) : PrintForPeople(result, account);
   const std::string digest = result.LogitsDigest();
   if (!arguments.expect_digest.empty() && arguments.expect_digest != digest) {
     std::fprintf(stderr, "terrace-tiny-llama: the logits have digest %s, expected %s\n",

@@ -129,6 +129,8 @@ TinyLlama::TinyLlama(const Shape& shape, uint64_t seed) : shape_(shape), seed_(s
   row_logits_ = FloatBuffer(rows * kVocabulary);
 }
 
+std::string TinyLlama::KernelName() { return openblas_get_corename(); }
+
 PagedKv TinyLlama::NewKv() const {
   return PagedKv({.page_bytes = page_bytes(), .pages_max = shape_.blocks_max()});
 }

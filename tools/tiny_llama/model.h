@@ -14,6 +14,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "tiny_llama/float_buffer.h"
@@ -42,6 +43,9 @@ class TinyLlama {
   // what PrefillBlock computes: such a page does not go to a cache.
   // REQUIRES: position < context_tokens_max; all earlier positions are filled.
   void Decode(PagedKv& kv, uint8_t token, uint32_t position, std::vector<float>* logits);
+
+  // The matrix kernels this machine runs, e.g. "Haswell": with others, the last bits differ.
+  static std::string KernelName();
 
   const Shape& shape() const { return shape_; }
   uint64_t seed() const { return seed_; }
