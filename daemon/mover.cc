@@ -141,10 +141,15 @@ void Mover::FinishRead(const Job& job) {
   const bool is_sealed = d_.block(job.block).phase == BlockPhase::kSealed;
   if (is_sealed && !job.is_failed) verifier_.CheckPromotion(job.block);
   residency_.LetGo(job.block, HoldKind::kJob);
-  if (is_sealed && job.is_failed) OnPromotionChecked(job.block, false);
+  if (is_sealed && job.is_failed) EndPromotion(job.block, false);
 }
 
 void Mover::OnPromotionChecked(BlockId id, bool is_good) {
+  if (!is_good && d_.block(id).phase == BlockPhase::kSealed) ++d_.counters.blocks_corrupt;
+  EndPromotion(id, is_good);
+}
+
+void Mover::EndPromotion(BlockId id, bool is_good) {
   Block& b = d_.block(id);
   if (b.phase != BlockPhase::kSealed) return;
   if (is_good) {

@@ -77,6 +77,7 @@ class Mover final : public LowerWriter, public VerifierListener {
   BlockRecord Describe(BlockId id, const LocalMember& local) const;
   void FinishIfDone(uint32_t number);
   void FinishRead(const Job& job);
+  void EndPromotion(BlockId id, bool is_good);
   void FinishWrite(const Job& job);
   bool MayWrite(BlockId id, uint32_t tier) const;
   bool StartWrite(BlockId id, uint32_t tier);

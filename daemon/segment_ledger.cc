@@ -34,17 +34,26 @@ bool SegmentLedger::is_ready() const {
 bool SegmentLedger::has_work() const {
   return std::any_of(domains_.begin(), domains_.end(), [this](const DomainRecord& record) {
     if (record.domain->is_short) return true;
+    if (record.populating_count > 0 || record.draining_count > 0) return false;
     const uint32_t free_count = record.domain->slots.segment_count(SegmentState::kFree);
-    return free_count < options_.segments_spare && record.populating_count == 0 &&
-           record.held_count < record.segments.size() && held_total_ < options_.segments_total;
+    if (free_count >= options_.segments_spare || record.held_count >= record.segments.size()) {
+      return false;
+    }
+    return held_total_ < options_.segments_total ||
+           record.held_count < record.domain->options.segments_guaranteed;
   });
 }
 
 void SegmentLedger::Step() {
-  for (DomainRecord& record : domains_) {
-    Grow(record);
-    record.domain->is_short = false;
+  // Domains below their guarantee first: what was taken back for one of them is not for others.
+  for (const bool is_guaranteed : {true, false}) {
+    for (DomainRecord& record : domains_) {
+      const uint32_t kept_count = record.held_count - record.draining_count;
+      const bool is_below = kept_count < record.domain->options.segments_guaranteed;
+      if (is_below == is_guaranteed) Grow(record);
+    }
   }
+  for (DomainRecord& record : domains_) record.domain->is_short = false;
 }
 
 // What still holds a draining segment may have let go.

@@ -12,6 +12,7 @@
 
 #include "daemon/store.h"
 #include "sim/fakes.h"
+#include "sim/fault_tier.h"
 #include "sim/memory_tier.h"
 #include "terrace/checksum.h"
 #include "tiers/slot_table.h"
@@ -86,7 +87,9 @@ class StoreWorld {
                                      .is_persistent = t == 0,
                                      .capacity_bytes = options.lower_capacity_bytes,
                                      .seed = t + 1}));
-        domain.lower_tiers.push_back(tiers.back().get());
+        faults.push_back(std::make_unique<sim::FaultTier>(*tiers.back(), t + 100));
+        tiers.back()->SetListener(faults.back().get());
+        domain.lower_tiers.push_back(faults.back().get());
       }
       secrets_.push_back(domain.secret);
       store_options.domains.push_back(domain);
@@ -97,7 +100,7 @@ class StoreWorld {
     store_options.fenced_bytes_max = options.fenced_bytes_max;
     store_options.blocks_max = options.blocks_max;
     store = std::make_unique<Store>(store_options, clock, random, offload, listener);
-    for (const auto& tier : tiers) tier->SetListener(&store->tier_listener());
+    for (const auto& tier : faults) tier->SetListener(&store->tier_listener());
     Run();
   }
   ~StoreWorld() { Check(); }
@@ -330,6 +333,7 @@ class StoreWorld {
   sim::RecordingListener listener;
   std::vector<std::unique_ptr<sim::PlainArena>> arenas;
   std::vector<std::unique_ptr<sim::MemoryTier>> tiers;  // domain by domain
+  std::vector<std::unique_ptr<sim::FaultTier>> faults;  // around each of them
   std::unique_ptr<Store> store;
   bool holds_checksums = false;
   bool holds_transfers = false;

@@ -1,0 +1,137 @@
+// Growth of arenas, borrowing between domains, and taking memory back.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "store_fixture.h"
+
+namespace terrace {
+namespace {
+
+using World = StoreWorld;
+
+uint32_t Populated(World& w, uint32_t domain) {
+  uint32_t count = 0;
+  const uint32_t segments_max = w.Stats(domain).segments_max;
+  for (uint32_t i = 0; i < segments_max; ++i) count += w.arenas[domain]->IsPopulated(i) ? 1 : 0;
+  return count;
+}
+
+TEST(Arena, OneSegmentMakesItReadyAndASpareIsKept) {
+  World w({.segments_max = 4});
+  EXPECT_TRUE(w.store->is_ready());
+  EXPECT_EQ(Populated(w, 0), 1u);
+  const SessionId s = w.Open();
+  const uint32_t group = w.OpenSimple(s);
+  w.Put(s, group, World::Keys(1));
+  w.Run();
+  EXPECT_EQ(Populated(w, 0), 2u);
+  w.Put(s, group, World::Keys(2 * kSlotsPerSegment));
+  w.Run();
+  EXPECT_EQ(Populated(w, 0), 3u);
+}
+
+TEST(Arena, AFailedPopulateIsTriedAgain) {
+  World w({.segments_max = 2});
+  w.holds_arena = true;
+  const SessionId s = w.Open();
+  const uint32_t group = w.OpenSimple(s);
+  w.Put(s, group, World::Keys(1));
+  w.Run();
+  sim::PlainArena::Work work;
+  ASSERT_TRUE(w.arenas[0]->TakeWork(&work));
+  w.store->OnSegmentPopulated(0, work.segment, Status(StatusCode::kIo, "", 12));
+  w.Run();
+  EXPECT_FALSE(w.arenas[0]->has_work());
+  w.Advance(1'100'000);
+  EXPECT_TRUE(w.arenas[0]->has_work());
+}
+
+TEST(Arena, BorrowedSegmentsComeBackThroughTheWholeProtocol) {
+  World w({.domain_count = 2, .segments_max = 4, .segments_guaranteed = 2, .segments_total = 4});
+  const SessionId a = w.Open(0), a2 = w.Open(0);
+  const uint32_t group_a = w.OpenSimple(a);
+  for (uint32_t i = 0; i < 3; ++i) {
+    w.Put(a, group_a, World::Keys(kSlotsPerSegment, i + 1));
+    w.Run();
+  }
+  EXPECT_EQ(Populated(w, 0), 3u);
+  EXPECT_EQ(Populated(w, 1), 1u);
+  const auto last = World::Keys(kSlotsPerSegment, 3);
+  const AcquireResult held = w.Acquire(a, group_a, last);
+
+  // Domain 1 needs its second segment.
+  const SessionId b = w.Open(1);
+  const uint32_t group_b = w.OpenSimple(b);
+  EXPECT_EQ(w.Put(b, group_b, World::Keys(kSlotsPerSegment)), kSlotsPerSegment);
+  w.Put(b, group_b, World::Keys(1, 2));
+  w.Run();
+  ASSERT_EQ(w.listener.segment_revokes.size(), 2u);  // each session of domain 0
+  const uint32_t segment = w.listener.segment_revokes[0].second;
+  EXPECT_EQ(w.MatchCount(a, group_a, last), kSlotsPerSegment);  // leased blocks stay
+  EXPECT_EQ(Populated(w, 0), 3u);  // nothing is punched before all have unmapped
+
+  EXPECT_TRUE(w.store->Unmapped(a, segment).ok());
+  w.Run();
+  EXPECT_EQ(Populated(w, 0), 3u);
+  w.store->HangUp(a2);
+  w.Run();
+  EXPECT_EQ(Populated(w, 0), 3u);
+  w.store->ProofOfDeath(a2);
+  w.Run();
+  EXPECT_EQ(Populated(w, 0), 2u);
+  EXPECT_EQ(Populated(w, 1), 2u);
+  EXPECT_EQ(w.Put(b, group_b, World::Keys(4, 3)), 4u);
+}
+
+TEST(Arena, ADrainWaitsForLeases) {
+  World w({.domain_count = 2, .segments_max = 4, .segments_guaranteed = 2, .segments_total = 4});
+  const SessionId a = w.Open(0), b = w.Open(1);
+  const uint32_t group_a = w.OpenSimple(a), group_b = w.OpenSimple(b);
+  std::vector<LeaseToken> tokens;
+  for (uint32_t i = 0; i < 3; ++i) {
+    w.Put(a, group_a, World::Keys(kSlotsPerSegment, i + 1));
+    tokens.push_back(w.Acquire(a, group_a, World::Keys(kSlotsPerSegment, i + 1)).reply.token);
+    w.Run();
+  }
+  w.Put(b, group_b, World::Keys(kSlotsPerSegment));
+  w.Advance(100'000);
+  EXPECT_TRUE(w.listener.segment_revokes.empty());
+  for (const LeaseToken& token : tokens) w.Release(a, token);
+  w.Advance(100'000);
+  ASSERT_EQ(w.listener.segment_revokes.size(), 1u);
+  EXPECT_TRUE(w.store->Unmapped(a, w.listener.segment_revokes[0].second).ok());
+  w.Run();
+  EXPECT_EQ(Populated(w, 1), 2u);
+}
+
+TEST(Arena, WithinItsGuaranteeNothingIsTakenFromADomain) {
+  World w({.domain_count = 2, .segments_max = 4, .segments_guaranteed = 1, .segments_total = 2});
+  const SessionId a = w.Open(0), b = w.Open(1);
+  const uint32_t group_a = w.OpenSimple(a), group_b = w.OpenSimple(b);
+  w.Put(a, group_a, World::Keys(kSlotsPerSegment));
+  w.Put(b, group_b, World::Keys(3 * kSlotsPerSegment));
+  w.Advance(1'000'000);
+  EXPECT_TRUE(w.listener.segment_revokes.empty());
+  EXPECT_EQ(w.MatchCount(a, group_a, World::Keys(kSlotsPerSegment)), kSlotsPerSegment);
+}
+
+TEST(Arena, AThinlyUsedExtentGivesWayToSlotsOfAnotherSize) {
+  World w({.segments_max = 2});
+  const SessionId s = w.Open();
+  const uint32_t small = w.OpenSimple(s);
+  w.Put(s, small, World::Keys(kSlotsPerSegment, 1));
+  w.Run();
+  w.Put(s, small, World::Keys(kSlotsPerSegment, 2));
+  w.Run();
+  SpaceSpec big = TestSpace(0);
+  big.part_bytes = {1 * kMiB};
+  const uint32_t group = w.OpenGroup(s, TestGroup("big", {big}));
+  EXPECT_EQ(w.Put(s, group, World::Keys(2, 3)), 2u);
+  // One extent of small slots had to go, not both.
+  EXPECT_EQ(w.MatchCount(s, small, World::Keys(kSlotsPerSegment, 1)) +
+                w.MatchCount(s, small, World::Keys(kSlotsPerSegment, 2)),
+            kSlotsPerSegment);
+}
+
+}  // namespace
+}  // namespace terrace
