@@ -115,8 +115,11 @@ bool Waiters::Step() {
 
 // The parts of a Reserved block that its writer has committed so far.
 void Waiters::TellParts(const Pending& pending, const Coming& coming) {
-  if (coming.node == kHandleNone) return;
   const Block& b = d_.block(coming.block);
+  if (coming.node == kHandleNone) {
+    TellAbsent(pending, coming);
+    return;
+  }
   if (b.phase != BlockPhase::kReserved || b.writer_lease == kHandleNone) return;
   const Lease& writer = d_.leases.at(b.writer_lease);
   const Group& group = d_.group_of(b);
@@ -147,6 +150,21 @@ void Waiters::TellParts(const Pending& pending, const Coming& coming) {
             .part_count = part + 1 - first,
             .member = local.member});
     }
+  }
+}
+
+// Sealed before anybody was told: members whose slots were handed out and turned out to be empty.
+void Waiters::TellAbsent(const Pending& pending, const Coming& coming) {
+  const Block& b = d_.block(coming.block);
+  for (const LocalMember& local : d_.group_of(b).locals()) {
+    const uint64_t bit = uint64_t{1} << local.member;
+    if (!(pending.what.member_mask & bit) || (b.dram.member_mask & bit)) continue;
+    Tell(pending, StatusCode::kOk,
+         {.first_block = coming.entry_index,
+          .block_count = 1,
+          .part_count = local.part_count,
+          .member = local.member,
+          .flags = protocol::kCompletionAbsent});
   }
 }
 

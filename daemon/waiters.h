@@ -109,6 +109,7 @@ class Waiters final : public BlockObserver {
   void GiveNode(uint32_t node);
   void Advance(PendingId id);
   void TellParts(const Pending& pending, const Coming& coming);
+  void TellAbsent(const Pending& pending, const Coming& coming);
   void Tell(const Pending& pending, StatusCode status, protocol::Completion completion);
   void EndWait(PendingId id, StatusCode outcome);
   void End(PendingId id);
