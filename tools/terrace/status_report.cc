@@ -42,6 +42,10 @@ std::string RenderHead(const StatsView& stats) {
   text += Line("daemon", fmt::format("version {}, up {}, pid {}, boot {}",
                                      OrDash(stats.Text("version")), UptimeOr(stats),
                                      OrDash(stats.Text("pid")), OrDash(stats.Text("boot_id"))));
+  text += Line(
+      "", fmt::format("{} turns, the longest {} us, {} over {} us", CountOr(stats.Count("turns")),
+                      CountOr(stats.Count("turn_us_max")), CountOr(stats.Count("turns_over_limit")),
+                      CountOr(stats.Count("turn_us_limit"))));
   auto segment_bytes = stats.Count("segment_bytes");
   auto used = stats.Count("slot_bytes_used");
   auto populated = Product(segment_bytes, stats.Count("segments_populated"));
@@ -99,6 +103,7 @@ std::string RenderGroups(const StatsView& stats) {
                    {"MEMBERS", kRight},
                    {"TOKENS/BLOCK", kRight},
                    {"BLOCKS", kRight},
+                   {"BLOCK SIZE", kRight},
                    {"BYTES", kRight},
                    {"HIT RATE", kRight}});
   for (const StatsView& group : groups) {
@@ -106,6 +111,7 @@ std::string RenderGroups(const StatsView& stats) {
     table.AddRow({group.Text("name"), group.Text("id"), CountOr(group.Count("member_count")),
                   CountOr(group.Count("block_tokens")), CountOr(blocks),
                   BytesOr(group.Count("block_bytes")),
+                  BytesOr(Product(blocks, group.Count("block_bytes"))),
                   ShareOr(group.Count("acquire_blocks_hit"), group.Count("acquire_blocks_asked"))});
   }
   return fmt::format("\n{}", table.Render());
