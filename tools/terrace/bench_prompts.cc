@@ -4,7 +4,6 @@
 
 #include "tools/terrace/bench_run.h"
 #include "tools/terrace/prompt_worker.h"
-#include "tools/terrace/stats_view.h"
 #include "tools/terrace/text_table.h"
 #include "tools/terrace/trace_reader.h"
 
@@ -14,40 +13,6 @@ namespace {
 constexpr uint64_t kPhaseMsMax =
     24ull * 3600 * 1000;  // a replay may be long; it ends with its trace
 constexpr uint64_t kReplayDramBytesDefault = 1 * kGiB;
-
-// What the daemon counted between two looks. A client process of its own each time, since this one
-// must stay without threads.
-class StatsWorker : public Worker {
- public:
-  explicit StatsWorker(std::unique_ptr<BenchClient> client) : client_(std::move(client)) {}
-
-  void Run(const PhaseCommand&, PhaseReport* report) override {
-    Result<std::string> text = client_->client().Stats();
-    if (!text.ok()) return report->Fail(client_->Explain("Stats failed", text.status()));
-    Result<StatsView> stats = StatsView::Parse(*text);
-    if (stats.ok()) report->block_count = stats->Count("blocks_evicted").value_or(0);
-  }
-
- private:
-  std::unique_ptr<BenchClient> client_;
-};
-
-std::optional<uint64_t> CountEvictions(const BenchConnection& connection, const BenchShape& shape) {
-  std::string why;
-  auto worker = WorkerPool::Start(
-      {.worker_count = 1, .cpus = {}, .phase_ms_max = 60'000},
-      [&](uint32_t, std::string* reason) -> std::unique_ptr<Worker> {
-        auto client = BenchClient::Connect(connection, shape, reason);
-        if (client == nullptr) return nullptr;
-        return std::make_unique<StatsWorker>(std::move(client));
-      },
-      &why);
-  if (worker == nullptr || !worker->Run({.phase = Phase::kTerrace}, &why)) {
-    Fail(why);
-    return std::nullopt;
-  }
-  return worker->report(0).block_count;
-}
 
 // What both verbs print.
 struct Outcome {

@@ -1,10 +1,12 @@
 #include "tools/terrace/bench_run.h"
 
 #include <fmt/core.h>
+#include <unistd.h>
 
 #include "terrace/arena_layout.h"
 #include "terrace/units.h"
 #include "tools/terrace/cpu_pin.h"
+#include "tools/terrace/stats_view.h"
 #include "tools/terrace/text_table.h"
 
 namespace terrace::tools {
@@ -19,7 +21,57 @@ uint64_t FittedDramBytes(const BenchShape& shape, uint64_t working_bytes) {
   return slots_bytes + slots_bytes / 8 + 4 * shape.slot_bytes() + 8 * kExtentUnitBytes;
 }
 
+// Asks the daemon for its counters, in a process of its own since this one must stay without
+// threads. kPrepare: until all memory is populated; kTerrace: blocks evicted so far, as
+// block_count.
+class StatsWorker : public Worker {
+ public:
+  explicit StatsWorker(std::unique_ptr<BenchClient> client) : client_(std::move(client)) {}
+
+  void Run(const PhaseCommand& command, PhaseReport* report) override {
+    constexpr uint32_t kPauseUs = 5'000;
+    while (true) {
+      Result<std::string> text = client_->client().Stats();
+      if (!text.ok()) return report->Fail(client_->Explain("Stats failed", text.status()));
+      Result<StatsView> stats = StatsView::Parse(*text);
+      if (!stats.ok()) return report->Fail("Stats is no JSON object");
+      report->block_count = stats->Count("blocks_evicted").value_or(0);
+      if (command.phase != Phase::kPrepare ||
+          stats->Count("segments_populated") == stats->Count("segments_max")) {
+        return;
+      }
+      usleep(kPauseUs);
+    }
+  }
+
+ private:
+  std::unique_ptr<BenchClient> client_;
+};
+
+std::optional<uint64_t> AskStats(const BenchConnection& connection, const BenchShape& shape,
+                                 Phase phase) {
+  constexpr uint64_t kPatienceMs = 60'000;
+  std::string why;
+  auto worker = WorkerPool::Start(
+      {.worker_count = 1, .cpus = {}, .phase_ms_max = kPatienceMs},
+      [&](uint32_t, std::string* reason) -> std::unique_ptr<Worker> {
+        auto client = BenchClient::Connect(connection, shape, reason);
+        if (client == nullptr) return nullptr;
+        return std::make_unique<StatsWorker>(std::move(client));
+      },
+      &why);
+  if (worker == nullptr || !worker->Run({.phase = phase}, &why)) {
+    Fail(why);
+    return std::nullopt;
+  }
+  return worker->report(0).block_count;
+}
+
 }  // namespace
+
+std::optional<uint64_t> CountEvictions(const BenchConnection& connection, const BenchShape& shape) {
+  return AskStats(connection, shape, Phase::kTerrace);
+}
 
 void DeclareBench(CLI::App& verb, BenchArguments* arguments) {
   verb.add_flag("--spawn", arguments->has_own_daemon,
@@ -108,6 +160,8 @@ std::optional<BenchDaemon> FindDaemon(const BenchArguments& arguments, const Ben
     return std::nullopt;
   }
   daemon.connection.socket_path = daemon.own->socket_path();
+  // It serves before all its memory is there; a run that starts then would measure that.
+  if (!AskStats(daemon.connection, shape, Phase::kPrepare)) return std::nullopt;
   return daemon;
 }
 

@@ -48,6 +48,10 @@ struct BenchDaemon {
 std::optional<BenchDaemon> FindDaemon(const BenchArguments& arguments, const BenchShape& shape,
                                       uint64_t working_bytes);
 
+// Blocks the daemon has evicted since it started. Empty after telling the person.
+// REQUIRES: this process has one thread.
+std::optional<uint64_t> CountEvictions(const BenchConnection& connection, const BenchShape& shape);
+
 // nullptr after telling the person. REQUIRES: this process has one thread.
 std::unique_ptr<WorkerPool> StartWorkers(const BenchArguments& arguments, uint64_t phase_ms_max,
                                          const WorkerPool::Factory& factory);

@@ -110,7 +110,7 @@ bool PrivateDaemon::Prepare(const Options& options, std::string* why) {
   const std::string secret = directory_ + "/secret";
   if (!CreateDomainSecretFile(secret, why).ok()) return false;
   const uint64_t segment_bytes = SegmentBytes(options);
-  const uint64_t dram_bytes = RoundUp(options.dram_bytes, segment_bytes) + segment_bytes;
+  const uint64_t dram_bytes = RoundUp(options.dram_bytes, segment_bytes);
   // All memory is populated ahead of need, so that no page fault of the daemon is measured.
   const uint64_t segments_spare = std::min<uint64_t>(dram_bytes / segment_bytes, 1024);
   std::ofstream config(directory_ + "/terraced.toml");

@@ -1,0 +1,272 @@
+// Every verb but bench, against a real daemon.
+#include <gmock/gmock.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+
+#include "integration/process/cli_fixture.h"
+
+namespace terrace {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ContainsRegex;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+constexpr char kGroup[] = "bench-16384x1";
+
+class CliVerbsTest : public CliTest {};
+
+TEST_F(CliVerbsTest, SmokeEveryVerbSeesTheSameBlocks) {
+  StartDaemon();
+  FillWithPrompts();
+  const nlohmann::json status = TerraceJson({"status"});
+  EXPECT_EQ(status["domain"]["name"], "chat");
+  EXPECT_EQ(status["domain"]["block_count"], 40);
+
+  const nlohmann::json blocks = TerraceJson({"ls", "--limit", "1000"});
+  ASSERT_EQ(blocks["blocks"].size(), 40u);
+  EXPECT_EQ(blocks["blocks"][0]["group"], kGroup);
+  EXPECT_EQ(blocks["blocks"][0]["byte_count"], 16384);
+
+  const nlohmann::json tree = TerraceJson({"tree"});
+  EXPECT_EQ(tree["block_count"], 40);
+  EXPECT_EQ(tree["runs"].size(), 10u);  // two heads of four tails
+
+  const nlohmann::json preview = TerraceJson({"evict", "--all", "--dry-run"});
+  EXPECT_EQ(preview["block_count"], 40);
+  EXPECT_EQ(preview["byte_count"], 40 * 16384);
+  EXPECT_EQ(TerraceJson({"status"})["domain"]["block_count"], 40);
+  EXPECT_EQ(TerraceJson({"evict", "--all", "--yes"})["block_count"], 40);
+  EXPECT_EQ(TerraceJson({"status"})["domain"]["block_count"], 0);
+}
+
+TEST_F(CliVerbsTest, StatusTellsAPersonWhatThereIs) {
+  StartDaemon();
+  FillWithPrompts();
+  const Outcome status = Terrace({"status"});
+  EXPECT_EQ(status.exit_code, 0);
+  EXPECT_THAT(status.out, HasSubstr("domain    chat\n"));
+  EXPECT_THAT(status.out, HasSubstr("64.0 MiB\n"));
+  EXPECT_THAT(status.out, HasSubstr("40 resident"));
+  EXPECT_THAT(status.out, HasSubstr(kGroup));
+  EXPECT_THAT(status.out, Not(HasSubstr("\033")));  // no colour off a terminal
+}
+
+TEST_F(CliVerbsTest, ListsAreLimitedSortedAndFiltered) {
+  StartDaemon();
+  FillWithPrompts();
+  const Outcome few = Terrace({"ls", "--limit", "3"});
+  EXPECT_EQ(few.exit_code, 0);
+  EXPECT_EQ(std::count(few.out.begin(), few.out.end(), '\n'), 5);  // title, three, what is left out
+  EXPECT_THAT(few.out, HasSubstr("3 of 40 blocks"));
+
+  for (const auto& [order, field] : {std::pair("hits", "hit_count"), std::pair("idle", "idle_ms"),
+                                     std::pair("age", "age_ms"), std::pair("size", "byte_count")}) {
+    const nlohmann::json sorted = TerraceJson({"ls", "--sort", order, "--group", kGroup});
+    EXPECT_EQ(sorted["found_count"], 40);
+    uint64_t previous = UINT64_MAX;
+    for (const nlohmann::json& block : sorted["blocks"]) {
+      EXPECT_LE(block[field], previous) << order;
+      previous = block[field].get<uint64_t>();
+    }
+  }
+}
+
+TEST_F(CliVerbsTest, AnUnknownGroupIsRefusedWithTheKnownOnes) {
+  StartDaemon();
+  FillWithPrompts();
+  for (const std::vector<std::string>& command :
+       {std::vector<std::string>{"ls", "--group", "llama"},
+        {"tree", "--group", "llama"},
+        {"evict", "--all", "--yes", "--group", "llama"}}) {
+    const Outcome refused = Terrace(command);
+    EXPECT_EQ(refused.exit_code, 1);
+    EXPECT_THAT(refused.err, AllOf(HasSubstr("'llama'"), HasSubstr(kGroup)));
+  }
+}
+
+TEST_F(CliVerbsTest, TreeDrawsRunsAndSubtrees) {
+  StartDaemon();
+  FillWithPrompts();
+  const Outcome whole = Terrace({"tree"});
+  EXPECT_EQ(whole.exit_code, 0);
+  EXPECT_THAT(whole.out, HasSubstr(kGroup));
+  EXPECT_THAT(whole.out, HasSubstr("0-3  4 blocks, 64.0 KiB, dram"));
+  EXPECT_THAT(whole.out, HasSubstr("└─ "));
+  EXPECT_THAT(Terrace({"tree", "--depth", "1"}).out, HasSubstr("below it 16 blocks, 256.0 KiB"));
+
+  const nlohmann::json runs = TerraceJson({"tree"})["runs"];
+  const std::string head = runs[0]["first_key"];
+  const std::string tail = runs[1]["first_key"];
+  EXPECT_EQ(TerraceJson({"tree", head})["block_count"], 20);
+  EXPECT_EQ(TerraceJson({"tree", tail})["block_count"], 4);
+
+  const Outcome absent = Terrace({"tree", std::string(32, '7')});
+  EXPECT_EQ(absent.exit_code, 1);
+  EXPECT_THAT(absent.err, HasSubstr("is not in this domain's cache"));
+}
+
+TEST_F(CliVerbsTest, EvictDropsWhatIsNamedAndNothingElse) {
+  StartDaemon();
+  FillWithPrompts();
+  const nlohmann::json runs = TerraceJson({"tree"})["runs"];
+  const std::string head = runs[0]["first_key"];
+  const std::string tip = runs[1]["last_key"];
+
+  // A block that others continue stays unless they go too.
+  const Outcome held = Terrace({"evict", head});
+  EXPECT_EQ(held.exit_code, 0);
+  EXPECT_THAT(held.out, AllOf(HasSubstr("evicted 0 blocks"), HasSubstr("--subtree")));
+  EXPECT_EQ(TerraceJson({"evict", tip})["block_count"], 1);
+  EXPECT_EQ(TerraceJson({"evict", head, "--subtree", "--dry-run"})["block_count"], 19);
+  EXPECT_EQ(TerraceJson({"evict", head, "--subtree"})["block_count"], 19);
+  EXPECT_EQ(TerraceJson({"ls"})["found_count"], 20);
+  EXPECT_EQ(TerraceJson({"evict", "--all", "--yes", "--group", kGroup})["block_count"], 20);
+  EXPECT_EQ(TerraceJson({"ls"})["found_count"], 0);
+  EXPECT_THAT(Terrace({"ls"}).out, HasSubstr("no blocks"));
+  EXPECT_EQ(TerraceJson({"evict", "--all", "--yes", "--group", kGroup})["block_count"], 0);
+}
+
+TEST_F(CliVerbsTest, EvictAllAsksOnATerminalAndRefusesWithoutOne) {
+  StartDaemon();
+  FillWithPrompts();
+  const Outcome refused = Terrace({"evict", "--all"});
+  EXPECT_EQ(refused.exit_code, 2);
+  EXPECT_THAT(refused.err, AllOf(HasSubstr("--yes"), HasSubstr("--dry-run")));
+
+  const Outcome no = TerraceOnTerminal({"evict", "--all"}, "n\n");
+  EXPECT_EQ(no.exit_code, 1);
+  EXPECT_THAT(no.err, AllOf(HasSubstr("[y/N]"), HasSubstr("nothing was dropped")));
+  EXPECT_EQ(TerraceJson({"ls"})["found_count"], 40);
+
+  const Outcome yes = TerraceOnTerminal({"evict", "--all"}, "y\n");
+  EXPECT_EQ(yes.exit_code, 0) << yes.err;
+  EXPECT_THAT(yes.out, HasSubstr("evicted 40 blocks"));
+}
+
+TEST_F(CliVerbsTest, WithoutADaemonEveryVerbSaysHowToGetOne) {
+  for (const std::vector<std::string>& command : {std::vector<std::string>{"status"},
+                                                  {"ls"},
+                                                  {"tree"},
+                                                  {"evict", std::string(32, 'a')},
+                                                  {"bench", "load"}}) {
+    const Outcome outcome = Terrace(command);
+    EXPECT_EQ(outcome.exit_code, 1) << command[0];
+    EXPECT_EQ(outcome.out, "");
+    EXPECT_THAT(outcome.err, AllOf(HasSubstr("no daemon"), HasSubstr(socket_path()),
+                                   HasSubstr("systemctl start terraced")));
+  }
+  EXPECT_THAT(Terrace({"bench", "load"}).err, HasSubstr("--spawn"));
+}
+
+TEST_F(CliVerbsTest, AWrongSocketIsExplained) {
+  std::ofstream(Path("file")) << "text";
+  EXPECT_THAT(Terrace({"status", "--socket", Path("file")}).err, HasSubstr("is not a socket"));
+  const std::string long_path(201, '/');
+  EXPECT_THAT(Terrace({"status", "--socket", long_path}).err,
+              AllOf(HasSubstr("201 bytes"), HasSubstr("the limit is 107")));
+  StartDaemon();
+  KillDaemon();
+  const Outcome left_over = Terrace({"status"});
+  EXPECT_EQ(left_over.exit_code, 1);
+  EXPECT_THAT(left_over.err, AllOf(HasSubstr("no daemon listens on"), HasSubstr(socket_path())));
+}
+
+TEST_F(CliVerbsTest, AMuteDaemonCostsTheTimeoutAndNoMore) {
+  const int listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  socket_path().copy(address.sun_path, sizeof(address.sun_path) - 1);
+  ASSERT_EQ(bind(listener, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+  ASSERT_EQ(listen(listener, 8), 0);
+  const Outcome outcome = Terrace({"status", "--timeout-ms", "200"});
+  close(listener);
+  EXPECT_EQ(outcome.exit_code, 1);
+  EXPECT_THAT(outcome.err, AllOf(HasSubstr("200 ms"), HasSubstr("--timeout-ms")));
+}
+
+TEST_F(CliVerbsTest, WrongCommandLinesExitWithTwo) {
+  for (const std::vector<std::string>& command :
+       {std::vector<std::string>{},
+        {"frobnicate"},
+        {"ls", "--limit", "0"},
+        {"ls", "--sort", "colour"},
+        {"evict"},
+        {"evict", "abc"},
+        {"evict", std::string(33, 'a')},
+        {"evict", "--group", "llama"},
+        {"evict", std::string(32, 'a'), "--all"},
+        {"tree", "xyz"},
+        {"domain"},
+        {"domain", "new"},
+        {"bench"},
+        {"bench", "load", "--block-bytes", "1"},
+        {"bench", "load", "--block-bytes", "64K", "--parts", "7"},
+        {"bench", "load", "--pin", "1023"},
+        {"bench", "load", "--ops", "1", "--seconds", "1"},
+        {"bench", "load", "--terraced", "/bin/true"},
+        {"bench", "rtt"},
+        {"bench", "replay"}}) {
+    const Outcome outcome = Terrace(command);
+    EXPECT_EQ(outcome.exit_code, 2) << testing::PrintToString(command) << outcome.err;
+    EXPECT_NE(outcome.err, "") << testing::PrintToString(command);
+    EXPECT_EQ(outcome.out, "") << testing::PrintToString(command);
+  }
+}
+
+TEST_F(CliVerbsTest, HelpAndVersionNeedNoDaemon) {
+  EXPECT_THAT(Terrace({"--version"}).out, ContainsRegex("^terrace [0-9]+\\.[0-9]+"));
+  const Outcome help = Terrace({"--help"});
+  EXPECT_EQ(help.exit_code, 0);
+  for (const char* verb : {"status", "ls", "tree", "evict", "domain", "bench"}) {
+    EXPECT_THAT(help.out, HasSubstr(verb));
+    const Outcome own = Terrace({verb, "--help"});
+    EXPECT_EQ(own.exit_code, 0);
+    EXPECT_NE(own.out, help.out);
+  }
+}
+
+TEST_F(CliVerbsTest, SecretsAreMadeOnceAndNeverShown) {
+  const std::string path = Path("s");
+  const nlohmann::json made = TerraceJson({"domain", "new", path});
+  struct stat file {};
+  ASSERT_EQ(stat(path.c_str(), &file), 0);
+  EXPECT_EQ(file.st_mode & 07777, 0600u);
+  const std::string secret = ReadText(path);
+  const nlohmann::json shown = TerraceJson({"domain", "show", path});
+  EXPECT_EQ(shown, made);
+  const std::string fingerprint = shown["fingerprint"];
+  EXPECT_EQ(secret.find(fingerprint), std::string::npos);
+  EXPECT_NE(TerraceJson({"domain", "new", Path("t")})["fingerprint"], fingerprint);
+  EXPECT_THAT(Terrace({"domain", "show", path}).out, HasSubstr("fingerprint " + fingerprint));
+
+  const Outcome again = Terrace({"domain", "new", path});
+  EXPECT_EQ(again.exit_code, 1);
+  EXPECT_THAT(again.err, AllOf(HasSubstr(path), HasSubstr("exists")));
+  EXPECT_EQ(ReadText(path), secret);
+}
+
+TEST_F(CliVerbsTest, BadSecretsAreRefusedWithTheRemedy) {
+  const std::string path = Path("s");
+  EXPECT_THAT(Terrace({"domain", "show", path}).err, HasSubstr("terrace domain new"));
+  TerraceJson({"domain", "new", path});
+  ASSERT_EQ(chmod(path.c_str(), 0640), 0);
+  const Outcome readable = Terrace({"domain", "show", path});
+  EXPECT_EQ(readable.exit_code, 1);
+  EXPECT_THAT(readable.err, AllOf(HasSubstr("0640"), HasSubstr("chmod")));
+  ASSERT_EQ(chmod(path.c_str(), 0600), 0);
+  std::filesystem::resize_file(path, 100);
+  EXPECT_EQ(Terrace({"domain", "show", path}).exit_code, 1);
+  EXPECT_EQ(Terrace({"domain", "show", Path("")}).exit_code, 1);
+  EXPECT_EQ(Terrace({"domain", "new", Path("no/such/directory")}).exit_code, 1);
+}
+
+}  // namespace
+}  // namespace terrace
