@@ -14,14 +14,15 @@
 #include <span>
 
 #include "daemon/residency.h"
-#include "daemon/session_table.h"
+#include "daemon/session_register.h"
 #include "daemon/waiters.h"
 
 namespace terrace {
 
 class LeaseKeeper {
  public:
-  LeaseKeeper(CacheDomain& domain, Residency& residency, Waiters& waiters, SessionTable& sessions)
+  LeaseKeeper(CacheDomain& domain, Residency& residency, Waiters& waiters,
+              SessionRegister& sessions)
       : d_(domain), residency_(residency), waiters_(waiters), sessions_(sessions) {}
 
   // A new lease, being built by its first joiner. kNoSpace above leases_per_session_max.
@@ -67,7 +68,7 @@ class LeaseKeeper {
   CacheDomain& d_;
   Residency& residency_;
   Waiters& waiters_;
-  SessionTable& sessions_;
+  SessionRegister& sessions_;
 };
 
 }  // namespace terrace

@@ -14,7 +14,7 @@ constexpr uint32_t kDrainBlocksPerStepMax = 256;
 }  // namespace
 
 SegmentLedger::SegmentLedger(const StoreOptions& options, const StoreSeams& seams,
-                             SessionTable& sessions)
+                             SessionRegister& sessions)
     : options_(options), seams_(seams), sessions_(sessions) {}
 
 void SegmentLedger::AddDomain(CacheDomain* domain, Evictor* evictor) {

@@ -14,13 +14,13 @@
 
 #include "daemon/cache_domain.h"
 #include "daemon/evictor.h"
-#include "daemon/session_table.h"
+#include "daemon/session_register.h"
 
 namespace terrace {
 
 class SegmentLedger {
  public:
-  SegmentLedger(const StoreOptions& options, const StoreSeams& seams, SessionTable& sessions);
+  SegmentLedger(const StoreOptions& options, const StoreSeams& seams, SessionRegister& sessions);
   void AddDomain(CacheDomain* domain, Evictor* evictor);
 
   // Grows, drains and takes back what is due. Called after anything that takes or frees slots.
@@ -64,7 +64,7 @@ class SegmentLedger {
 
   const StoreOptions& options_;
   StoreSeams seams_;
-  SessionTable& sessions_;
+  SessionRegister& sessions_;
   std::vector<DomainRecord> domains_;
   uint32_t held_total_ = 0;
   bool has_drain_timer_ = false;

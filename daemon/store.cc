@@ -19,7 +19,7 @@ std::string Quoted(const std::string& text) { return "'" + text + "'"; }
 
 DomainRooms::DomainRooms(uint32_t domain_index, const DomainOptions& options,
                          const StoreOptions& limits, const StoreSeams& seams,
-                         SessionTable& sessions)
+                         SessionRegister& sessions)
     : domain(domain_index, options, limits, seams),
       residency(domain),
       evictor(domain, residency),

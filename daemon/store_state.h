@@ -10,7 +10,7 @@
 #include "daemon/mover.h"
 #include "daemon/residency.h"
 #include "daemon/segment_ledger.h"
-#include "daemon/session_table.h"
+#include "daemon/session_register.h"
 #include "daemon/store.h"
 #include "daemon/verifier.h"
 #include "daemon/waiters.h"
@@ -20,7 +20,7 @@ namespace terrace {
 // One domain and those who work on it.
 struct DomainRooms {
   DomainRooms(uint32_t domain_index, const DomainOptions& options, const StoreOptions& limits,
-              const StoreSeams& seams, SessionTable& sessions);
+              const StoreSeams& seams, SessionRegister& sessions);
 
   CacheDomain domain;
   Residency residency;
@@ -71,7 +71,7 @@ struct Store::State final : public TierListener {
   Clock& clock;
   DeadlineHeap deadlines;
   StoreSeams seams;
-  SessionTable sessions;
+  SessionRegister sessions;
   std::vector<std::unique_ptr<DomainRooms>> domains;
   SegmentLedger ledger;
   uint64_t retry_us = kNever;  // when to offer again what a full queue refused

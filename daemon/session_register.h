@@ -1,5 +1,5 @@
-// SessionTable: the sessions of a Store. A session that hung up stays until its process is proven
-// dead: it may still touch slots, and it still has segments mapped.
+// SessionRegister: the sessions of a Store. A session that hung up stays until its process is
+// proven dead: it may still touch slots, and it still has segments mapped.
 //
 // THREADING: store thread. LIMITS: sessions_max, hung-up ones included.
 #pragma once
@@ -29,9 +29,9 @@ struct SessionRecord {
   std::vector<uint32_t> groups;     // opened
 };
 
-class SessionTable {
+class SessionRegister {
  public:
-  explicit SessionTable(uint32_t sessions_max) : sessions_max_(sessions_max) {}
+  explicit SessionRegister(uint32_t sessions_max) : sessions_max_(sessions_max) {}
 
   // kSessionNone above sessions_max. REQUIRES: Find(id) finds nothing.
   SessionIndex Open(SessionId id) {
