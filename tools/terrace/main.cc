@@ -33,6 +33,7 @@ class CommandLine {
     Add(app_, MakeListVerb());
     Add(app_, MakeTreeVerb());
     Add(app_, MakeEvictVerb());
+    Add(app_, MakeReplayVerb());
     AddFamily(MakeDomainVerbs());
     AddFamily(MakeBenchVerbs());
   }

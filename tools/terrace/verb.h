@@ -41,6 +41,7 @@ std::unique_ptr<Verb> MakeStatusVerb();
 std::unique_ptr<Verb> MakeListVerb();
 std::unique_ptr<Verb> MakeTreeVerb();
 std::unique_ptr<Verb> MakeEvictVerb();
+std::unique_ptr<Verb> MakeReplayVerb();
 
 std::unique_ptr<Verb> MakeBenchStoreVerb();
 std::unique_ptr<Verb> MakeBenchLoadVerb();

@@ -10,6 +10,7 @@
 #include "daemon/eviction/fifo.h"
 #include "daemon/eviction/lru.h"
 #include "tests/unit/replay/synthetic_trace.h"
+#include "tools/replay/lru_curve.h"
 #include "tools/replay/optimum.h"
 #include "tools/replay/replay_cache.h"
 
@@ -94,6 +95,7 @@ TEST_P(RandomTraces, LruAndFifoAgreeWithAList) {
     const uint64_t lru = ReferenceList(trace, capacity_blocks, ListKind::kLru);
     LruPolicy free_lru;
     EXPECT_EQ(Replay(trace, capacity_blocks, EvictionOrder::kFree, free_lru), lru);
+    EXPECT_EQ(LruCurve(trace).HitsAt(capacity_blocks), lru);
     LruPolicy leaf_lru;
     EXPECT_EQ(Replay(trace, capacity_blocks, EvictionOrder::kLeafFirst, leaf_lru), lru);
     FifoPolicy fifo;

@@ -1,0 +1,333 @@
+#include "daemon/eviction/hazard.h"
+
+#include <algorithm>
+#include <bit>
+#include <limits>
+
+#include "terrace/check.h"
+
+namespace terrace {
+namespace {
+
+constexpr uint32_t kCandidatesLookedAt = 64;
+constexpr uint32_t kSamplesPerBlock = 4;      // ghosts, as a multiple of the capacity
+constexpr uint32_t kObservedPerRequest = 24;  // samples put to the model, per request
+constexpr uint32_t kRequestsPerRefresh = 8;   // a shape each
+constexpr uint64_t kUsPerS = 1000000;
+
+uint8_t LogClass(uint32_t log, uint32_t class_count) {
+  return static_cast<uint8_t>(std::min(log, class_count - 1));
+}
+
+uint32_t Log2(uint32_t value) { return static_cast<uint32_t>(std::bit_width(value)); }
+
+}  // namespace
+
+HazardPolicy::HazardPolicy(const HazardOptions& options)
+    : sample_count_max_(static_cast<uint32_t>(
+          std::min<uint64_t>(uint64_t{options.capacity_blocks} * kSamplesPerBlock, kSamplesMax))),
+      random_(options.seed * 2 + 1) {
+  TERRACE_CHECK(options.capacity_blocks > 0, "a tier of no blocks has no policy");
+  samples_.reserve(sample_count_max_);
+}
+
+// ---- what is known about a block ----
+
+uint8_t HazardPolicy::GapOf(uint64_t from_us, uint64_t to_us) {
+  const uint64_t gap_s = (to_us - std::min(from_us, to_us)) / kUsPerS;
+  return LogClass(1 + (static_cast<uint32_t>(std::bit_width(gap_s)) + 1) / 2, ReuseTraits::kGaps);
+}
+
+uint32_t HazardPolicy::FingerprintOf(const BlockKey& key) {
+  return static_cast<uint32_t>(key.low >> 8);
+}
+
+ReuseTraits HazardPolicy::TraitsOf(BlockId id) const {
+  const BlockState& state = states_[id];
+  const Request& request = requests_[state.request];
+  ReuseTraits traits;
+  traits.gap = state.was_used ? state.gap : request.gap;
+  traits.is_shared = state.branches >= 2;
+  traits.reason = request.reason;
+  traits.fresh = LogClass(Log2(request.fresh_count), ReuseTraits::kFreshes);
+  traits.turn = LogClass(Log2(request.turn), ReuseTraits::kTurns);
+  traits.depth = LogClass(Log2(request.depth) / 2, ReuseTraits::kDepths);
+  traits.kind = state.branches >= 2 ? state.branches : (state.was_used ? 1 : 0);
+  return traits;
+}
+
+float HazardPolicy::IndexOf(BlockId id) const {
+  const uint64_t used_us = requests_[states_[id].request].time_us;
+  return model_.index(TraitsOf(id), HazardModel::AgeOf(now_us_ - std::min(now_us_, used_us)));
+}
+
+// ---- requests ----
+
+void HazardPolicy::Advance(uint64_t now_us) {
+  now_us_ = std::max(now_us_, now_us);
+  choice_.id = kBlockNone;
+  is_next_of_choice_ = false;
+}
+
+uint32_t HazardPolicy::OpenRequest(uint64_t now_us) {
+  CloseRequest();
+  if (free_requests_.empty()) {
+    open_request_ = static_cast<uint32_t>(requests_.size());
+    requests_.emplace_back();
+  } else {
+    open_request_ = free_requests_.back();
+    free_requests_.pop_back();
+  }
+  requests_[open_request_] = Request{.time_us = now_us};
+  return open_request_;
+}
+
+void HazardPolicy::CloseRequest() {
+  if (open_request_ == kNone) return;
+  const uint32_t closed = open_request_;
+  open_request_ = kNone;
+  const BlockId tip = requests_[closed].tip;
+  const auto is_last_used_by_it = [&](BlockId id) {
+    return id != kBlockNone && states_[id].request == closed;
+  };
+  if (is_last_used_by_it(tip)) AddSample(tip);
+  if (is_last_used_by_it(watched_) && watched_ != tip) AddSample(watched_);
+  watched_ = kBlockNone;
+  if (requests_[closed].block_count == 0) free_requests_.push_back(closed);
+  LearnSome();
+}
+
+void HazardPolicy::Assign(BlockId id, uint32_t request) {
+  const uint32_t old = states_[id].request;
+  if (old == request) return;
+  if (old != kNone && --requests_[old].block_count == 0 && old != open_request_) {
+    free_requests_.push_back(old);
+  }
+  states_[id].request = request;
+  if (request != kNone) ++requests_[request].block_count;
+}
+
+// The open request goes on under `parent`, or, if it ended there, another one begins.
+void HazardPolicy::JoinRequest(BlockId parent, const BlockTraits& traits, uint64_t now_us) {
+  BlockState& state = states_[parent];
+  const Request before = requests_[state.request];
+  if (before.tip != parent || before.is_ended || state.request != open_request_) {
+    Request& request = requests_[OpenRequest(now_us)];
+    request.turn = before.turn + 1;
+    request.gap = GapOf(before.time_us, now_us);
+    request.depth = before.depth;
+  }
+  const auto mark = static_cast<uint8_t>(traits.key.low);
+  const bool is_other_child = state.branches == 0 || state.child_mark != mark;
+  state.child_mark = mark;
+  if (!is_other_child) return;
+  if (state.branches > 0) {  // another chain begins here
+    requests_[open_request_].turn = 0;
+    requests_[open_request_].gap = 0;
+  }
+  state.branches = std::min<uint32_t>(state.branches + 1, 3);
+}
+
+void HazardPolicy::OnInsert(BlockId id, const BlockTraits& traits, uint64_t now_us) {
+  Advance(now_us);
+  if (id >= states_.size()) states_.resize(id + 1);
+  states_[id] = BlockState{.fingerprint = FingerprintOf(traits.key), .priority = traits.priority};
+  const Sample* const waited = EndWait(states_[id].fingerprint);
+  const Sample ghost = waited == nullptr ? Sample() : *waited;
+  if (traits.parent == kBlockNone || traits.parent >= states_.size() ||
+      states_[traits.parent].request == kNone) {
+    OpenRequest(now_us);
+  } else {
+    JoinRequest(traits.parent, traits, now_us);
+  }
+  Request& request = requests_[open_request_];
+  request.time_us = now_us;
+  request.tip = id;
+  ++request.depth;
+  ++request.fresh_count;
+  if (ghost.is_tip) {
+    // The chain ended here when it was last seen: what follows is new.
+    request.turn = ghost.turn + 1;
+    request.gap = GapOf(ghost.time_us, now_us);
+    request.fresh_count = 0;
+  }
+  Assign(id, open_request_);
+}
+
+void HazardPolicy::OnTouch(std::span<const BlockId> run, const TouchContext& context) {
+  if (run.empty()) return;
+  Advance(context.now_us);
+  const uint32_t before = states_[run.back()].request;
+  if (context.end_reason != protocol::EndReason::kUnknown) {
+    Request& request = requests_[before];
+    const bool is_tool_call = context.end_reason == protocol::EndReason::kToolCall;
+    const bool is_end_of_turn = context.end_reason == protocol::EndReason::kEndOfTurn;
+    request.reason = is_tool_call ? 1 : (is_end_of_turn ? 2 : 0);
+    request.is_ended = true;
+    return;
+  }
+  const uint32_t turn = requests_[before].turn + 1;
+  const uint8_t tip_gap = GapOf(requests_[before].time_us, context.now_us);
+  const uint32_t opened = OpenRequest(context.now_us);
+  requests_[opened].tip = run.back();
+  requests_[opened].turn = turn;
+  requests_[opened].gap = tip_gap;
+  requests_[opened].depth = static_cast<uint32_t>(run.size());
+  watched_ = run[Random() % run.size()];
+  uint32_t last_request = kNone;
+  uint8_t gap = 0;
+  for (const BlockId id : run) {
+    BlockState& state = states_[id];
+    if (state.is_sampled) {
+      EndWait(state.fingerprint);
+      state.is_sampled = false;
+    }
+    if (state.request != last_request) {
+      last_request = state.request;
+      gap = GapOf(requests_[last_request].time_us, context.now_us);
+    }
+    state.gap = gap;
+    state.was_used = true;
+    Assign(id, opened);
+  }
+}
+
+void HazardPolicy::OnErase(BlockId id) {
+  Assign(id, kNone);
+  if (watched_ == id) watched_ = kBlockNone;
+  if (newest_ == id) newest_ = kBlockNone;
+}
+
+// ---- candidates ----
+
+void HazardPolicy::OnCandidate(BlockId id) {
+  BlockState& state = states_[id];
+  std::vector<BlockId>& peers = candidates_[state.priority];
+  state.place = static_cast<uint32_t>(peers.size());
+  peers.push_back(id);
+  if (state.priority < lowest_priority_) {
+    lowest_priority_ = state.priority;
+    choice_.id = kBlockNone;
+    is_next_of_choice_ = false;
+  }
+  if (state.request == open_request_) newest_ = id;
+  if (is_next_of_choice_ && state.priority == lowest_priority_ &&
+      IndexOf(id) <= choice_.next_index) {
+    choice_.id = id;
+  }
+  is_next_of_choice_ = false;
+}
+
+void HazardPolicy::OnHeld(BlockId id) {
+  BlockState& state = states_[id];
+  std::vector<BlockId>& peers = candidates_[state.priority];
+  const BlockId last = peers.back();
+  peers[state.place] = last;
+  states_[last].place = state.place;
+  peers.pop_back();
+  state.place = kNone;
+  while (lowest_priority_ + 1 < candidates_.size() && candidates_[lowest_priority_].empty()) {
+    ++lowest_priority_;
+  }
+  is_next_of_choice_ = choice_.id == id;
+  choice_.id = kBlockNone;
+}
+
+void HazardPolicy::SetPriority(BlockId id, uint8_t priority) {
+  const bool is_candidate = states_[id].place != kNone;
+  if (is_candidate) OnHeld(id);
+  states_[id].priority = priority;
+  is_next_of_choice_ = false;
+  if (is_candidate) OnCandidate(id);
+}
+
+uint64_t HazardPolicy::Random() const {
+  random_ ^= random_ << 13;
+  random_ ^= random_ >> 7;
+  random_ ^= random_ << 17;
+  return random_;
+}
+
+BlockId HazardPolicy::Victim() const {
+  const std::vector<BlockId>& lowest = candidates_[lowest_priority_];
+  if (lowest.empty()) return kBlockNone;
+  if (choice_.id == kBlockNone) choice_ = Choose(lowest);
+  return choice_.id;
+}
+
+HazardPolicy::Choice HazardPolicy::Choose(const std::vector<BlockId>& candidates) const {
+  float best_index = std::numeric_limits<float>::max();
+  uint64_t best_time_us = 0;
+  Choice choice{.next_index = best_index};
+  const auto look_at = [&](BlockId id) {
+    if (id == choice.id) return;
+    const float index = IndexOf(id);
+    const uint64_t time_us = requests_[states_[id].request].time_us;
+    if (index < best_index || (index == best_index && time_us < best_time_us)) {
+      choice = {.id = id, .next_index = best_index};
+      best_index = index;
+      best_time_us = time_us;
+    } else {
+      choice.next_index = std::min(choice.next_index, index);
+    }
+  };
+  if (candidates.size() <= kCandidatesLookedAt) {
+    for (const BlockId id : candidates) look_at(id);
+    return choice;
+  }
+  for (uint32_t i = 0; i < kCandidatesLookedAt; ++i) {
+    look_at(candidates[Random() % candidates.size()]);
+  }
+  if (newest_ != kBlockNone && states_[newest_].place != kNone &&
+      states_[newest_].priority == lowest_priority_) {
+    look_at(newest_);
+  }
+  return choice;
+}
+
+// ---- learning ----
+
+void HazardPolicy::AddSample(BlockId id) {
+  const uint32_t place = static_cast<uint32_t>(sample_count_++ % sample_count_max_);
+  if (place == samples_.size()) {
+    samples_.emplace_back();
+  } else if (samples_[place].waited_us == 0) {
+    waiting_.erase(samples_[place].fingerprint);
+  }
+  BlockState& state = states_[id];
+  EndWait(state.fingerprint);
+  const Request& request = requests_[state.request];
+  samples_[place] = {.time_us = request.time_us,
+                     .fingerprint = state.fingerprint,
+                     .turn = request.turn,
+                     .traits = TraitsOf(id),
+                     .is_tip = request.tip == id};
+  waiting_[state.fingerprint] = place;
+  state.is_sampled = true;
+}
+
+const HazardPolicy::Sample* HazardPolicy::EndWait(uint32_t fingerprint) {
+  const auto found = waiting_.find(fingerprint);
+  if (found == waiting_.end()) return nullptr;
+  Sample& sample = samples_[found->second];
+  sample.waited_us = std::max<uint64_t>(now_us_ - std::min(now_us_, sample.time_us), 1);
+  waiting_.erase(found);
+  return &sample;
+}
+
+// A pass over the whole window, a few samples at a time, then the model moves.
+void HazardPolicy::LearnSome() {
+  for (uint32_t i = 0; i < kObservedPerRequest && !samples_.empty(); ++i) {
+    const Sample& sample = samples_[next_observed_];
+    const bool has_come = sample.waited_us != 0;
+    model_.Observe(sample.traits, has_come ? sample.waited_us : now_us_ - sample.time_us,
+                   has_come ? HazardModel::Outcome::kUsed : HazardModel::Outcome::kWaits);
+    if (++next_observed_ < samples_.size()) continue;
+    next_observed_ = 0;
+    model_.Fit();
+    break;
+  }
+  if (++close_count_ % kRequestsPerRefresh == 0) model_.RefreshNextShape();
+}
+
+}  // namespace terrace

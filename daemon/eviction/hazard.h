@@ -1,0 +1,131 @@
+// Evicts the block of which fewest hits are expected per second of keeping it: a HazardModel
+// learns from the uses it sees how soon each kind of block comes back, blocks already evicted
+// included, and the lowest of a sample of candidates goes. A newcomer that ranks below them all is
+// the first to go, so it passes by.
+//
+// What a block is like is what its last *request* was like (turn of its chain, gap since the turn
+// before, how much was new, why it ended), so a block stores only which request that was. A request
+// is a touch of what hit and then insertions under its tip; a touch that tells why it ended ends
+// it.
+//
+// LIMITS: 16 bytes a block, 40 a live request, kSamplesMax observations of about 100 bytes.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <unordered_map>
+#include <vector>
+
+#include "daemon/eviction/hazard_model.h"
+#include "daemon/eviction/policy.h"
+
+namespace terrace {
+
+struct HazardOptions {
+  uint32_t capacity_blocks = 0;  // > 0; observations outlive their blocks, up to 4 times as many
+  uint64_t seed = 1;
+};
+
+class HazardPolicy final : public EvictionPolicy {
+ public:
+  static constexpr uint32_t kSamplesMax = 4096;
+
+  explicit HazardPolicy(const HazardOptions& options);
+
+  void OnInsert(BlockId id, const BlockTraits& traits, uint64_t now_us) override;
+  void OnTouch(std::span<const BlockId> run, const TouchContext& context) override;
+  void OnErase(BlockId id) override;
+  void OnCandidate(BlockId id) override;
+  void OnHeld(BlockId id) override;
+  BlockId Victim() const override;
+  void SetPriority(BlockId id, uint8_t priority) override;
+
+ private:
+  static constexpr uint32_t kNone = 0xFFFFFFFF;
+
+  struct BlockState {
+    uint32_t request = kNone;
+    uint32_t fingerprint = 0;  // of the key
+    uint32_t place = kNone;    // among the candidates of its priority
+    uint8_t gap = 0;           // between its last two uses
+    uint8_t child_mark = 0;    // of the child that came last
+    uint8_t priority = 0;
+    uint8_t branches : 2 = 0;  // children ever seen, up to 3
+    bool was_used : 1 = false;
+    bool is_sampled : 1 = false;
+  };
+  static_assert(sizeof(BlockState) == 16);
+
+  struct Request {
+    uint64_t time_us = 0;
+    BlockId tip = kBlockNone;
+    uint32_t block_count = 0;  // blocks it was the last to use
+    uint32_t fresh_count = 0;
+    uint32_t depth = 0;
+    uint32_t turn = 0;
+    uint8_t gap = 0;
+    uint8_t reason = 0;
+    bool is_ended = false;
+  };
+
+  // A use, watched until the next one, whether or not the block stays.
+  struct Sample {
+    uint64_t time_us = 0;
+    uint64_t waited_us = 0;  // until its next use; 0: it still waits
+    uint32_t fingerprint = 0;
+    uint32_t turn = 0;
+    ReuseTraits traits;
+    bool is_tip = false;
+  };
+
+  // Of the candidates looked at last: the lowest, and the index of the next.
+  struct Choice {
+    BlockId id = kBlockNone;
+    float next_index = 0;
+  };
+
+  static uint8_t GapOf(uint64_t from_us, uint64_t to_us);
+  static uint32_t FingerprintOf(const BlockKey& key);
+  ReuseTraits TraitsOf(BlockId id) const;
+  float IndexOf(BlockId id) const;
+  uint64_t Random() const;
+  Choice Choose(const std::vector<BlockId>& candidates) const;
+
+  void Advance(uint64_t now_us);
+  uint32_t OpenRequest(uint64_t now_us);
+  void CloseRequest();
+  void JoinRequest(BlockId parent, const BlockTraits& traits, uint64_t now_us);
+  void Assign(BlockId id, uint32_t request);
+  void AddSample(BlockId id);
+  // What was known of the last use, if it was watched and waited for this one.
+  const Sample* EndWait(uint32_t fingerprint);
+  void LearnSome();
+
+  // Constant after construction.
+  const uint32_t sample_count_max_;
+
+  HazardModel model_;
+  std::vector<BlockState> states_;  // by id
+  std::vector<Request> requests_;
+  std::vector<uint32_t> free_requests_;
+  uint32_t open_request_ = kNone;
+  BlockId watched_ = kBlockNone;  // of the open request's hits, one at random
+  BlockId newest_ = kBlockNone;   // tip of the open request
+
+  std::array<std::vector<BlockId>, 256> candidates_;  // by priority
+  uint32_t lowest_priority_ = 255;                    // none below has candidates
+
+  std::vector<Sample> samples_;                     // a ring
+  std::unordered_map<uint32_t, uint32_t> waiting_;  // fingerprint → place in it
+  uint64_t sample_count_ = 0;
+  uint32_t next_observed_ = 0;
+  uint32_t close_count_ = 0;
+  uint64_t now_us_ = 0;
+  bool is_next_of_choice_ = false;  // the chosen victim just left: its parent may follow at once
+
+  // What Victim remembers between two questions about the same moment.
+  mutable Choice choice_;
+  mutable uint64_t random_;
+};
+
+}  // namespace terrace

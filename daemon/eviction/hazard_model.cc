@@ -1,0 +1,162 @@
+#include "daemon/eviction/hazard_model.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace terrace {
+namespace {
+
+constexpr double kFirstAgeS = 0.5;
+constexpr double kAgeRatio = 1.6;
+constexpr float kPriorUses = 10;    // the belief in a prior, in uses
+constexpr float kFitShare = 0.12f;  // of the way, at each Fit; × 7 factors of a rate < 2: stable
+constexpr float kLevelStep = 0.1f;  // in log rate
+constexpr float kLevelMiddle = 40;
+constexpr float kExpectedMax = 50;  // of one observation in one age
+constexpr float kRateMin = 1e-12f;  // per second
+
+// The start, before anything is learned: the longer unused the less likely, in about half a minute
+// at first; much new text is less often continued than little, and long chains go on.
+constexpr double kPriorRate = 0.3;
+constexpr double kPriorQuietS = 30;
+constexpr float kPriorPerFresh = -0.2f;
+constexpr float kPriorPerTurn = 0.15f;
+
+struct AgeEdges {
+  std::array<double, HazardModel::kAges + 1> at_s{};
+  AgeEdges() {
+    double edge_s = kFirstAgeS;
+    for (uint32_t a = 1; a <= HazardModel::kAges; ++a, edge_s *= kAgeRatio) at_s[a] = edge_s;
+  }
+};
+const AgeEdges kEdges;
+
+void SetPrior(auto& factor, double log_value) {
+  factor.log_prior = factor.log_value = static_cast<float>(log_value);
+}
+
+}  // namespace
+
+HazardModel::HazardModel() : index_(size_t{kShapes} * kLevels * kAges) {
+  for (uint32_t age = 0; age < kAges; ++age) {
+    const double middle_s = (kEdges.at_s[age] + kEdges.at_s[age + 1]) / 2;
+    SetPrior(base_[age], std::log(kPriorRate / (middle_s + kPriorQuietS)));
+  }
+  for (int i = 0; i < static_cast<int>(by_fresh_.size()); ++i)
+    SetPrior(by_fresh_[i], kPriorPerFresh * static_cast<float>(i - 3));
+  for (int i = 0; i < static_cast<int>(by_turn_.size()); ++i)
+    SetPrior(by_turn_[i], kPriorPerTurn * static_cast<float>(i - 2));
+  for (uint32_t shape = 0; shape < kShapes; ++shape) RefreshShape(shape);
+}
+
+uint32_t HazardModel::AgeOf(uint64_t idle_us) {
+  const double idle_s = static_cast<double>(idle_us) * 1e-6;
+  if (idle_s < kFirstAgeS) return 0;
+  static const double kAgesPerDoubling = 1 / std::log2(kAgeRatio);
+  const double age = 1 + std::log2(idle_s / kFirstAgeS) * kAgesPerDoubling;
+  return static_cast<uint32_t>(std::min(age, kAges - 1.0));
+}
+
+float HazardModel::LogFactorOf(const ReuseTraits& t) const {
+  return by_fresh_[t.fresh].log_value + by_turn_[t.turn].log_value + by_depth_[t.depth].log_value +
+         by_kind_[t.kind].log_value;
+}
+
+uint32_t HazardModel::LevelOf(const ReuseTraits& traits) const {
+  const float level = LogFactorOf(traits) / kLevelStep + kLevelMiddle + 0.5f;
+  return static_cast<uint32_t>(std::clamp(level, 0.0f, static_cast<float>(kLevels - 1)));
+}
+
+void HazardModel::Observe(const ReuseTraits& t, uint64_t idle_us, Outcome outcome) {
+  is_shape_used_[ShapeOf(t)] = true;
+  const double idle_s = static_cast<double>(idle_us) * 1e-6;
+  const uint32_t last_age = AgeOf(idle_us);
+  const float log_factor = LogFactorOf(t);
+  const std::array<Factor*, 4> whole = {&by_fresh_[t.fresh], &by_turn_[t.turn], &by_depth_[t.depth],
+                                        &by_kind_[t.kind]};
+  for (uint32_t age = 0; age <= last_age; ++age) {
+    const std::array<Factor*, 3> aged = {&base_[age], &by_gap_[GapRowOf(t)][age],
+                                         &by_reason_[t.reason][age]};
+    float log_rate = log_factor;
+    for (const Factor* factor : aged) log_rate += factor->log_value;
+    const double until_s = age == last_age ? idle_s : kEdges.at_s[age + 1];
+    const float exposed_s = static_cast<float>(std::max(until_s - kEdges.at_s[age], 0.0));
+    const float expected = std::min(std::exp(log_rate) * exposed_s, kExpectedMax);
+    for (Factor* factor : aged) factor->expected_count += expected;
+    for (Factor* factor : whole) factor->expected_count += expected;
+    if (age < last_age || outcome == Outcome::kWaits) continue;
+    for (Factor* factor : aged) factor->use_count += 1;
+    for (Factor* factor : whole) factor->use_count += 1;
+  }
+}
+
+// The mean of a Gamma posterior: (belief + uses) ÷ (belief + uses expected under the prior).
+void HazardModel::Move(Factor* factor) {
+  const float by_prior = factor->expected_count * std::exp(factor->log_prior - factor->log_value);
+  const float target =
+      factor->log_prior + std::log((kPriorUses + factor->use_count) / (kPriorUses + by_prior));
+  factor->log_value += kFitShare * (target - factor->log_value);
+  factor->use_count = factor->expected_count = 0;
+}
+
+void HazardModel::Fit() {
+  const auto move_all = [](auto& factors) {
+    for (Factor& factor : factors) Move(&factor);
+  };
+  move_all(base_);
+  for (AgeFactors& factors : by_gap_) move_all(factors);
+  for (AgeFactors& factors : by_reason_) move_all(factors);
+  move_all(by_fresh_);
+  move_all(by_turn_);
+  move_all(by_depth_);
+  move_all(by_kind_);
+}
+
+void HazardModel::RefreshNextShape() {
+  for (uint32_t tried = 0; tried < kShapes; ++tried) {
+    const uint32_t shape = next_shape_;
+    next_shape_ = (next_shape_ + 1) % kShapes;
+    if (!is_shape_used_[shape]) continue;
+    RefreshShape(shape);
+    return;
+  }
+}
+
+void HazardModel::RefreshShape(uint32_t shape) {
+  const AgeFactors& gap = by_gap_[shape / ReuseTraits::kReasons];
+  const AgeFactors& reason = by_reason_[shape % ReuseTraits::kReasons];
+  std::array<float, kAges> rates;
+  for (uint32_t age = 0; age < kAges; ++age) {
+    rates[age] = std::exp(base_[age].log_value + gap[age].log_value + reason[age].log_value);
+  }
+  for (uint32_t level = 0; level < kLevels; ++level) RefreshLevel(shape, level, rates);
+}
+
+void HazardModel::RefreshLevel(uint32_t shape, uint32_t level,
+                               const std::array<float, kAges>& rates) {
+  const float factor = std::exp((static_cast<float>(level) - kLevelMiddle) * kLevelStep);
+  std::array<float, kAges> waits;    // share that is not used within the age
+  std::array<float, kAges> spent_s;  // mean time spent in it
+  for (uint32_t age = 0; age < kAges; ++age) {
+    const float rate = std::max(rates[age] * factor, kRateMin);
+    const auto width_s = static_cast<float>(kEdges.at_s[age + 1] - kEdges.at_s[age]);
+    waits[age] = std::exp(-rate * width_s);
+    spent_s[age] = rate * width_s < 1e-4f ? width_s : (1 - waits[age]) / rate;
+  }
+  float* const row = &index_[(size_t{shape} * kLevels + level) * kAges];
+  for (uint32_t start = 0; start < kAges; ++start) {
+    float alive = 1;
+    float hits = 0;
+    float cost_s = 0;
+    float best = 0;
+    for (uint32_t age = start; age < kAges; ++age) {
+      hits += alive * (1 - waits[age]);
+      cost_s += alive * spent_s[age];
+      alive *= waits[age];
+      best = std::max(best, hits / cost_s);
+    }
+    row[start] = best;
+  }
+}
+
+}  // namespace terrace

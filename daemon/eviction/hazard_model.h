@@ -1,0 +1,93 @@
+// HazardModel: how soon a prefix that was just used will be used again, learned while serving.
+//
+// The rate of reuse at idle time t is a product: a shape over t, which depends on the last gap
+// between uses and on why the request ended, times one factor for each other trait. Factors are
+// fitted to a window of observed uses: each moves towards (uses seen) ÷ (uses expected), held to
+// its prior by a few uses' worth of belief, so that a trait rarely seen changes little.
+//
+// What eviction asks for is the *index*: expected hits per block-second over the best horizon (the
+// Gittins index). A prefix that is quiet now and due in a minute ranks by that minute.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+namespace terrace {
+
+// What is known about a block at its last use, in few classes.
+struct ReuseTraits {
+  static constexpr uint32_t kGaps = 10;
+  static constexpr uint32_t kReasons = 3;
+  static constexpr uint32_t kFreshes = 10;
+  static constexpr uint32_t kTurns = 6;
+  static constexpr uint32_t kDepths = 8;
+  static constexpr uint32_t kKinds = 4;
+
+  uint8_t gap = 0;         // 0: no earlier use known; else log4 of the seconds since it, from 1
+  bool is_shared = false;  // several branches continue it
+  uint8_t reason = 0;      // unknown, tool call, end of turn
+  uint8_t fresh = 0;       // log2 of the blocks that were new
+  uint8_t turn = 0;        // log2 of the requests of its chain
+  uint8_t depth = 0;       // log4 of the blocks of the path
+  uint8_t kind = 0;        // new, used before, two branches, more
+};
+
+class HazardModel {
+ public:
+  static constexpr uint32_t kAges = 26;
+  static constexpr uint32_t kShapes = 2 * ReuseTraits::kGaps * ReuseTraits::kReasons;
+
+  HazardModel();
+
+  // The class of an idle time.
+  static uint32_t AgeOf(uint64_t idle_us);
+
+  // Of a block idle for this long since its last use, and then used or still waiting.
+  enum class Outcome : uint8_t { kWaits, kUsed };
+  void Observe(const ReuseTraits& traits, uint64_t idle_us, Outcome outcome);
+  // Moves the factors to what was observed since the last Fit, and forgets the observations.
+  void Fit();
+  // Brings the indexes of the next shape in use up to date: all of them in kShapes calls at most.
+  void RefreshNextShape();
+
+  float index(const ReuseTraits& traits, uint32_t age) const {
+    return index_[(ShapeOf(traits) * kLevels + LevelOf(traits)) * kAges + age];
+  }
+
+ private:
+  static constexpr uint32_t kLevels = 80;  // classes of the product of the factors without shape
+
+  struct Factor {
+    float log_value = 0;
+    float log_prior = 0;
+    float use_count = 0;
+    float expected_count = 0;
+  };
+  using AgeFactors = std::array<Factor, kAges>;
+
+  static uint32_t GapRowOf(const ReuseTraits& t) {
+    return t.gap + (t.is_shared ? ReuseTraits::kGaps : 0);
+  }
+  static uint32_t ShapeOf(const ReuseTraits& t) {
+    return GapRowOf(t) * ReuseTraits::kReasons + t.reason;
+  }
+  uint32_t LevelOf(const ReuseTraits& traits) const;
+  float LogFactorOf(const ReuseTraits& traits) const;
+  void RefreshShape(uint32_t shape);
+  void RefreshLevel(uint32_t shape, uint32_t level, const std::array<float, kAges>& rates);
+  static void Move(Factor* factor);
+
+  AgeFactors base_;
+  std::array<AgeFactors, 2 * ReuseTraits::kGaps> by_gap_;
+  std::array<AgeFactors, ReuseTraits::kReasons> by_reason_;
+  std::array<Factor, ReuseTraits::kFreshes> by_fresh_;
+  std::array<Factor, ReuseTraits::kTurns> by_turn_;
+  std::array<Factor, ReuseTraits::kDepths> by_depth_;
+  std::array<Factor, ReuseTraits::kKinds> by_kind_;
+  std::array<bool, kShapes> is_shape_used_{};
+  std::vector<float> index_;  // [shape][level][age]
+  uint32_t next_shape_ = 0;
+};
+
+}  // namespace terrace
