@@ -116,7 +116,7 @@ FinishedCall Core::Call(CallSpec spec) {
   }
   requests_.MakePending(*request);
   const Status sent = SendRequest(spec);
-  if (!sent.ok() && requests_.Withdraw(*request)) {
+  if (!sent.ok() && requests_.Withdraw(*request, spec.message.request_id)) {
     ReturnWritten(*request);
     requests_.Free(*request);
     return FinishedCall(sent);
@@ -127,6 +127,8 @@ FinishedCall Core::Call(CallSpec spec) {
 }
 
 Status Core::Submit(CallSpec spec, AsyncSpec async) {
+  // The callback may destroy the Client before the request's own call has returned.
+  const std::shared_ptr<Core> until_return = shared_from_this();
   const bool has_callback = async.callback != nullptr;
   if (!has_callback && !completions_.Reserve()) {
     return Status(StatusCode::kBusy, "finished requests wait for Poll");
@@ -142,7 +144,7 @@ Status Core::Submit(CallSpec spec, AsyncSpec async) {
   request->callback = std::move(async.callback);
   requests_.MakePending(*request);
   const Status sent = SendRequest(spec);
-  if (!sent.ok() && requests_.Withdraw(*request)) {
+  if (!sent.ok() && requests_.Withdraw(*request, spec.message.request_id)) {
     ReturnWritten(*request);
     requests_.Free(*request);
     if (!has_callback) completions_.Unreserve();

@@ -92,6 +92,8 @@ std::span<std::byte> FrameReader::WritableSpace() {
     begin_ = 0;
     if (buffer_.size() < wanted) buffer_.resize(wanted);
   }
+  // Only if a whole frame waits to be taken.
+  if (end_ == buffer_.size()) buffer_.resize(end_ + kReceiveBytesMin);
   return std::span(buffer_).subspan(end_);
 }
 

@@ -51,9 +51,9 @@ void RequestTable::MakePending(Request& request) {
   if (request.is_async) async_count_.fetch_add(1);
 }
 
-bool RequestTable::Withdraw(Request& request) {
+bool RequestTable::Withdraw(Request& request, uint64_t id) {
   LockGuard guard(lock_);
-  if (request.state != Request::State::kPending) return false;
+  if (request.id != id || request.state != Request::State::kPending) return false;
   if (request.is_async) async_count_.fetch_sub(1);
   request.state = Request::State::kClaimed;
   return true;

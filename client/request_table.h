@@ -68,9 +68,9 @@ class RequestTable {
   Request* Take();
   // From now on an answer, a deadline or a broken connection may claim it.
   void MakePending(Request& request);
-  // Claims a request that could not be sent. False if something else claimed it meanwhile: then its
-  // end was or will be reported.
-  bool Withdraw(Request& request);
+  // Claims the request of that id, which could not be sent. False if something else claimed it
+  // meanwhile: then its end was or will be reported, and the slot may be another request's.
+  bool Withdraw(Request& request, uint64_t id);
 
   enum class Claim {
     kClaimed,    // the claimer ends it: MarkDone, or Free

@@ -1,36 +1,16 @@
 // The blocking verbs against a scripted daemon.
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cstring>
 
-#include "unit/client/scripted_daemon.h"
+#include "unit/client/client_fixture.h"
 
 namespace terrace {
 namespace {
 
 using protocol::Verb;
 
-constexpr uint64_t kLongUs = 10'000'000;
-
-class ClientCalls : public testing::Test {
- protected:
-  void SetUp() override { Connect(TestOptions(daemon_)); }
-
-  void Connect(const ClientOptions& options) {
-    Result<std::unique_ptr<Client>> client = Client::Create(options);
-    ASSERT_TRUE(client.ok());
-    client_ = std::move(client).value();
-    ASSERT_TRUE(client_->WaitConnected(kLongUs).ok()) << client_->last_error();
-    Result<GroupRef> group = client_->Open(TestGroup(), 1);
-    ASSERT_TRUE(group.ok()) << client_->last_error();
-    group_ = *group;
-  }
-
-  ScriptedDaemon daemon_;
-  std::unique_ptr<Client> client_;
-  GroupRef group_;
-};
+using ClientCalls = ClientFixture;
 
 TEST_F(ClientCalls, EveryVerbIsAnswered) {
   const std::vector<BlockKey> keys = TestKeys(128);
@@ -98,6 +78,162 @@ TEST_F(ClientCalls, ASilentDaemonCostsTheDeadlineAndNoMore) {
   const Result<MatchResult> match = client_->Match(group_, TestKeys(4), {.deadline_us = 20'000});
   EXPECT_EQ(match.code(), StatusCode::kBusy);
   EXPECT_TRUE(client_->is_connected());
+}
+
+TEST_F(ClientCalls, TheDeadlineTravelsWithTheRequestUnlessItNamesAnother) {
+  ASSERT_TRUE(client_->Match(group_, TestKeys(1), {.deadline_us = 1'234'567}).ok());
+  RequestOptions options{.deadline_us = 1'234'567};
+  options.hints.deadline_us = 99;
+  ASSERT_TRUE(client_->Match(group_, TestKeys(1), options).ok());
+  const std::vector<PeerMessage> matches = daemon_.Received(Verb::kMatch);
+  EXPECT_EQ(matches[0].Head<protocol::KeysRequest>().hints.deadline_us, 1'234'567u);
+  EXPECT_EQ(matches[1].Head<protocol::KeysRequest>().hints.deadline_us, 99u);
+}
+
+TEST_F(ClientCalls, ALateAnswersLeaseIsReleased) {
+  daemon_.set_handler(
+      [](ScriptedDaemon&, const PeerMessage& message) { return message.verb == Verb::kAcquire; });
+  EXPECT_EQ(client_->Acquire(group_, TestKeys(4), {.deadline_us = 10'000}).code(),
+            StatusCode::kBusy);
+  ASSERT_TRUE(daemon_.WaitFor(Verb::kAcquire, 1));
+  daemon_.AnswerAsUsual(daemon_.Received(Verb::kAcquire)[0]);
+  const LeaseToken token = daemon_.last_token();
+  ASSERT_TRUE(daemon_.WaitFor(Verb::kRelease, 1));
+  EXPECT_EQ(daemon_.Received(Verb::kRelease)[0].Head<protocol::ReleaseRequest>().token, token);
+}
+
+TEST_F(ClientCalls, ALateAnswersSlotIsUsedAgain) {
+  ClientOptions options = TestOptions(daemon_);
+  options.pending_requests_max = 2;
+  client_.reset();
+  Connect(options);
+  daemon_.set_handler(
+      [](ScriptedDaemon&, const PeerMessage& message) { return message.verb == Verb::kReserve; });
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_EQ(client_->Reserve(group_, TestKeys(4), {.deadline_us = 10'000}).code(),
+              StatusCode::kBusy);
+  }
+  // Both slots wait for their late answers.
+  const Result<MatchResult> refused = client_->Match(group_, TestKeys(1));
+  EXPECT_EQ(refused.code(), StatusCode::kBusy);
+  EXPECT_TRUE(daemon_.Received(Verb::kMatch).empty());
+  ASSERT_TRUE(daemon_.WaitFor(Verb::kReserve, 2));
+  for (const PeerMessage& late : daemon_.Received(Verb::kReserve)) daemon_.AnswerAsUsual(late);
+  ASSERT_TRUE(daemon_.WaitFor(Verb::kRelease, 2));
+  EXPECT_TRUE(client_->Match(group_, TestKeys(1)).ok());
+}
+
+TEST_F(ClientCalls, AFullSendBufferIsBusyAtOnce) {
+  ClientOptions options = TestOptions(daemon_);
+  options.send_buffer_bytes_max = 1 << 20;
+  client_.reset();
+  Connect(options);
+  daemon_.StopReading([&] {
+    const std::vector<BlockKey> keys = TestKeys(50'000);
+    StatusCode last = StatusCode::kOk;
+    int sent = 0;
+    // Far more than the socket and the buffer hold: 100 × 800 kB.
+    for (; sent < 100; ++sent) {
+      const Status status = client_->PrefetchAsync(group_, keys, {.deadline_us = kLongUs}, 0);
+      last = status.code();
+      if (!status.ok()) break;
+    }
+    EXPECT_EQ(last, StatusCode::kBusy);
+    EXPECT_GT(sent, 0);
+    // A blocking call of another verb is refused too, though its deadline is far away.
+    EXPECT_EQ(client_->Match(group_, keys, {.deadline_us = kLongUs}).code(), StatusCode::kBusy);
+  });
+  // What was kept is sent once the daemon reads again.
+  EXPECT_TRUE(Eventually([&] { return client_->Match(group_, TestKeys(1)).ok(); }));
+}
+
+TEST_F(ClientCalls, LongMessagesArePagedInBothDirections) {
+  const std::vector<BlockKey> keys = TestKeys(200'000);  // 3.2 MB
+  daemon_.set_handler([](ScriptedDaemon& daemon, const PeerMessage& message) {
+    if (message.verb != Verb::kQuery) return false;
+    daemon.SendBytes(daemon.Frames(message.verb, message.request_id, StatusCode::kOk,
+                                   daemon.UsualBody(message), 4096));
+    return true;
+  });
+  std::vector<protocol::QueriedBlock> blocks;
+  ASSERT_TRUE(client_->Query(group_, keys, &blocks).ok()) << client_->last_error();
+  ASSERT_EQ(blocks.size(), keys.size());
+  EXPECT_EQ(blocks[199'999].commit_id, 199'999u);
+  const std::vector<PeerMessage> queries = daemon_.Received(Verb::kQuery);
+  BlockKey last;
+  std::memcpy(&last, queries[0].body.data() + queries[0].body.size() - sizeof(last), sizeof(last));
+  EXPECT_EQ(last, keys.back());
+}
+
+TEST_F(ClientCalls, AnswersMayDripOrComeTogether) {
+  daemon_.set_handler([](ScriptedDaemon& daemon, const PeerMessage& message) {
+    if (message.verb != Verb::kAcquire) return false;
+    const std::vector<std::byte> frames =
+        daemon.Frames(message.verb, message.request_id, StatusCode::kOk, daemon.UsualBody(message));
+    for (const std::byte& byte : frames) daemon.SendBytes(std::span(&byte, 1));
+    return true;
+  });
+  EXPECT_EQ(Acquire(32).block_count(), 32u);
+  const auto together = std::make_shared<std::vector<std::byte>>();
+  daemon_.set_handler([together](ScriptedDaemon& daemon, const PeerMessage& message) {
+    if (message.verb != Verb::kPrefetch) return false;
+    const std::vector<std::byte> frames =
+        daemon.Frames(message.verb, message.request_id, StatusCode::kOk, daemon.UsualBody(message));
+    together->insert(together->end(), frames.begin(), frames.end());
+    if (daemon.Received(Verb::kPrefetch).size() == 3) daemon.SendBytes(*together);
+    return true;
+  });
+  for (uint64_t i = 0; i < 3; ++i) {
+    ASSERT_TRUE(client_->PrefetchAsync(group_, TestKeys(1), {}, i).ok());
+  }
+  uint64_t seen = 0;
+  ClientCompletion completion;
+  EXPECT_TRUE(Eventually([&] {
+    while (client_->Poll(&completion)) seen |= uint64_t{1} << completion.user_data;
+    return seen == 7;
+  }));
+}
+
+TEST_F(ClientCalls, TheDaemonsRefusalIsTheCallersStatusAndSentence) {
+  daemon_.set_handler([](ScriptedDaemon& daemon, const PeerMessage& message) {
+    if (message.verb != Verb::kReset) return false;
+    BodyBuilder text;
+    text.AddText("group 3 is leased; release it");
+    daemon.Answer(message, StatusCode::kInvalid, text.bytes());
+    return true;
+  });
+  EXPECT_EQ(client_->Reset(group_).code(), StatusCode::kInvalid);
+  EXPECT_EQ(client_->last_error(), "group 3 is leased; release it");
+  EXPECT_TRUE(client_->is_connected());
+}
+
+TEST_F(ClientCalls, WhatCannotBeAskedIsRefusedBeforeItIsSent) {
+  EXPECT_EQ(client_->Match(GroupRef{7}, TestKeys(1)).code(), StatusCode::kInvalid);
+  EXPECT_EQ(client_->Match(group_, TestKeys(1), {.member_mask = 2}).code(), StatusCode::kInvalid);
+  EXPECT_EQ(client_->Match(group_, TestKeys(protocol::kKeysPerRequestMax + 1)).code(),
+            StatusCode::kInvalid);
+  const uint64_t hash = 1;
+  EXPECT_EQ(client_->Reserve(group_, TestKeys(2), {.event_hashes = {&hash, 1}}).code(),
+            StatusCode::kInvalid);
+  EXPECT_TRUE(daemon_.Received(Verb::kMatch).empty());
+  EXPECT_TRUE(daemon_.Received(Verb::kReserve).empty());
+}
+
+TEST_F(ClientCalls, AJoinOfTheOtherKindIsTheCallersMistake) {
+  daemon_.set_handler([](ScriptedDaemon& daemon, const PeerMessage& message) {
+    if (message.verb != Verb::kJoin) return false;
+    daemon.Answer(message, StatusCode::kOk, daemon.ReserveBody(3));
+    return true;
+  });
+  EXPECT_EQ(client_->JoinRead(group_, {.low = 5, .high = 5}, 0).code(), StatusCode::kInvalid);
+  EXPECT_TRUE(daemon_.WaitFor(Verb::kRelease, 1));
+  Result<WriteLease> lease = client_->JoinWrite(group_, {.low = 5, .high = 5}, 0);
+  ASSERT_TRUE(lease.ok());
+  // Its keys are not known here, so the daemon makes the checksums.
+  EXPECT_TRUE(lease->WritePart(2, 0, 1, part_).ok());
+  ASSERT_TRUE(client_->Commit(*lease).ok());
+  EXPECT_EQ(daemon_.Received(Verb::kCommit)[0].body.size(),
+            sizeof(protocol::CommitRequest) + sizeof(protocol::CommitEntry));
 }
 
 }  // namespace
