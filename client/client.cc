@@ -37,7 +37,7 @@ auto Guarded(const Core& core, Verb verb) -> decltype(verb()) {
   if (core.is_forked()) return kForked;
   try {
     return verb();
-  } catch (const std::bad_alloc&) {
+  } catch (...) {
     return Status(StatusCode::kNoSpace, "no memory for the request or its answer");
   }
 }
@@ -153,7 +153,9 @@ Result<Lease> Join(Core& core, GroupRef ref, const LeaseToken& token, uint64_t m
 // False in *must_send if there is nothing to say.
 Status FillCommit(Core& core, const std::shared_ptr<LeaseState>& lease,
                   const RequestOptions& options, CallSpec* spec, bool* must_send) {
-  if (lease == nullptr) return Status(StatusCode::kInvalid, "there is no lease");
+  if (lease == nullptr || lease->core.get() != &core) {
+    return Status(StatusCode::kInvalid, "no lease of this Client");
+  }
   if (!lease->is_valid.load()) {
     return Status(StatusCode::kGone, "the lease is not valid any more");
   }
@@ -344,7 +346,9 @@ Result<ReadLease> Client::Acquire(GroupRef group, std::span<const BlockKey> keys
 Status Client::WaitReady(const ReadLease& lease, uint32_t block_count, uint64_t deadline_us) {
   Core& core = *internals_->core;
   if (core.is_forked()) return kForked;
-  if (lease.state_ == nullptr) return Status(StatusCode::kInvalid, "there is no lease");
+  if (lease.state_ == nullptr || lease.state_->core.get() != &core) {
+    return Status(StatusCode::kInvalid, "no lease of this Client");
+  }
   return core.WaitReady(*lease.state_, block_count, After(deadline_us));
 }
 

@@ -75,6 +75,8 @@ void Core::Stop() {
   is_stopping_ = true;
   connecting_.WakeAll();
   link_.WakeBackground();
+  // So that a callback's own call does not wait for its answer.
+  link_.Shutdown();
   // A user may destroy the Client from a callback: then the thread ends by itself.
   if (background_.get_id() == std::this_thread::get_id()) {
     background_.detach();
@@ -219,9 +221,9 @@ void Core::SendUnawaited(uint32_t connection, protocol::Verb verb,
                  {.unsent_bytes_max = options_.send_buffer_bytes_max + kUnawaitedBytesMax});
   if (sent.code() != StatusCode::kBusy) return;
   SetError(
-      "the daemon does not read: " + std::to_string(options_.send_buffer_bytes_max) +
-      " bytes (send_buffer_bytes_max) are unsent and leases cannot be ended; the connection is "
-      "given up. Is terraced stopped?");
+      "the daemon does not read: send_buffer_bytes_max bytes are unsent and leases cannot be "
+      "ended; "
+      "the connection is given up. Is terraced stopped?");
   link_.Shutdown();
 }
 
@@ -235,7 +237,7 @@ void Core::SendRelease(uint32_t connection, const LeaseToken& token, uint8_t end
   }
 }
 
-void Core::SendAbort(LeaseState& lease) {
+bool Core::SendAbort(LeaseState& lease) {
   protocol::AbortRequest abort;
   abort.token = lease.token;
   std::vector<uint32_t> key_indexes;
@@ -260,16 +262,17 @@ void Core::SendAbort(LeaseState& lease) {
     SendUnawaited(lease.connection, protocol::Verb::kAbort,
                   {BytesOf(abort), std::as_bytes(std::span(key_indexes))});
   }
+  return is_whole;
 }
 
 void Core::SendEndIfDue(LeaseState& lease) {
   if (!lease.TakeEnd()) return;
-  const uint32_t ends_owed = registry_.Remove(lease);
+  uint32_t ends_owed = registry_.Remove(lease);
   lease.SettleProgress();
   if (lease.connection != connection()) return;
   // What this process did not finish nobody can: other joiners' parts of it are worthless.
-  if (lease.kind == LeaseState::Kind::kWrite && !lease.is_revoked && !lease.token.is_zero()) {
-    SendAbort(lease);
+  if (lease.kind == LeaseState::Kind::kWrite && !lease.is_revoked && ends_owed > 0) {
+    if (SendAbort(lease)) --ends_owed;
   }
   SendRelease(lease.connection, lease.token, lease.end_reason, ends_owed);
 }

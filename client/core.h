@@ -133,7 +133,8 @@ class Core : public std::enable_shared_from_this<Core> {
                      std::array<std::span<const std::byte>, 4> parts);
   void SendRelease(uint32_t connection, const LeaseToken& token, uint8_t end_reason,
                    uint32_t times);
-  void SendAbort(LeaseState& lease);
+  // True if that ended the lease; else a Release has to.
+  bool SendAbort(LeaseState& lease);
   void Retire(LeaseState& lease);
 
   // ---- as the reader: core_reader.cc ----
@@ -152,7 +153,8 @@ class Core : public std::enable_shared_from_this<Core> {
   static const char* DecodeLease(const Message& message, const Asked& asked, LeaseState* lease);
   bool IsOtherKind(const Message& message, const Request& request);
   void TakeCommit(const Message& message, Request& request);
-  void GiveBackLease(const Message& message, const Asked& asked);
+  void GiveBackLease(const Message& message);
+  void FailRequest(Request& request);
   void EndRequest(Request& request);
   static ClientCompletion CompletionOf(Request& request);
   void BreakOnAnswer(const Message& message, const char* why) noexcept;

@@ -106,26 +106,30 @@ void Core::OnMessage(const Message& message) {
 
 void Core::OnAnswer(const Message& message) {
   if ((message.request_id & kUnawaitedSlot) == kUnawaitedSlot) return;
-  Request* request = nullptr;
-  const RequestTable::Claim claim = requests_.ClaimAnswered(message.request_id, &request);
+  const auto [claim, request, verb] = requests_.ClaimAnswered(message.request_id);
   if (claim == RequestTable::Claim::kUnknown) {
     return BreakOnAnswer(message, "no such request is pending");
   }
-  const bool is_right_verb = message.verb == request->asked.verb;
-  if (!is_right_verb) BreakOnAnswer(message, "the request had another verb");
+  const bool is_right_verb = message.verb == verb;
   if (claim == RequestTable::Claim::kLate) {
-    if (is_right_verb) GiveBackLease(message, request->asked);
-    return;
-  }
-  if (!is_right_verb) {
-    request->status = Status(StatusCode::kGone, "the connection to the daemon broke");
-    if (request->asked.verb == protocol::Verb::kCommit) ReturnWritten(*request);
-  } else if (claim == RequestTable::Claim::kAbandoned && GivesLease(message.verb)) {
-    GiveBackLease(message, request->asked);
+    if (is_right_verb) GiveBackLease(message);
+  } else if (!is_right_verb) {
+    FailRequest(*request);
   } else {
-    TakeAnswer(message, *request);
+    if (claim == RequestTable::Claim::kAbandoned && GivesLease(verb)) {
+      GiveBackLease(message);
+    } else {
+      TakeAnswer(message, *request);
+    }
+    EndRequest(*request);
   }
-  EndRequest(*request);
+  if (!is_right_verb) BreakOnAnswer(message, "the request had another verb");
+}
+
+void Core::FailRequest(Request& request) {
+  request.status = Status(StatusCode::kGone, "the connection to the daemon broke");
+  if (request.asked.verb == protocol::Verb::kCommit) ReturnWritten(request);
+  EndRequest(request);
 }
 
 void Core::TakeAnswer(const Message& message, Request& request) {
@@ -203,7 +207,7 @@ void Core::TakeLease(const Message& message, Request& request) {
   if (!status.ok()) {
     lease.token = {};
     request.status = status;
-    return GiveBackLease(message, request.asked);
+    return GiveBackLease(message);
   }
   if (!lease.token.is_zero()) registry_.Add(lease);
   lease.is_valid = true;
@@ -230,9 +234,9 @@ void Core::TakeCommit(const Message& message, Request& request) {
 }
 
 // An answer that came too late, or whose slots cannot be used, leaves nothing behind in the daemon.
-void Core::GiveBackLease(const Message& message, const Asked& asked) {
+void Core::GiveBackLease(const Message& message) {
   LeaseToken token;
-  if (!message.status().ok() || !GivesLease(asked.verb)) return;
+  if (!message.status().ok() || !GivesLease(message.verb)) return;
   static_assert(offsetof(protocol::AcquireReply, token) == 0);
   static_assert(offsetof(protocol::ReserveReply, token) == 0);
   if (!BodyReader(message.body).Read(&token) || token.is_zero()) return;
@@ -248,7 +252,8 @@ void Core::OnCompletion(const Message& message) {
     if (lease.request_id != message.request_id || !lease.is_coming.load()) return;
     if (!message.status().ok()) {
       lease.BlocksLeft(completion.first_block);
-    } else if (completion.part_count > 0 && lease.is_followed(completion.first_block)) {
+    } else if ((completion.flags & protocol::kCompletionAbsent) != 0 ||
+               (completion.part_count > 0 && lease.is_followed(completion.first_block))) {
       lease.PartsReadable(completion);
     } else {
       lease.BlocksReady(completion.first_block, completion.block_count);
@@ -344,11 +349,7 @@ void Core::Teardown() {
     retired_ = std::move(attachment_);
   }
   registry_.InvalidateAll();
-  while (Request* request = requests_.ClaimBroken()) {
-    request->status = Status(StatusCode::kGone, "the connection to the daemon broke");
-    if (request->asked.verb == protocol::Verb::kCommit) ReturnWritten(*request);
-    EndRequest(*request);
-  }
+  while (Request* request = requests_.ClaimBroken()) FailRequest(*request);
   sleepers_.WakeAll();
   link_.WakeBackground();
 }

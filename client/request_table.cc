@@ -6,17 +6,23 @@
 namespace terrace::client {
 namespace {
 
-constexpr size_t kPooledBodyBytesMax = 256 << 10;
+constexpr size_t kPooledVectorBytesMax = 256 << 10;
+
+// Keeps the memory of the usual sizes.
+template <typename T>
+void Empty(std::vector<T>& vector) {
+  vector.clear();
+  if (vector.capacity() * sizeof(T) > kPooledVectorBytesMax) std::vector<T>().swap(vector);
+}
 
 // Everything but what the table guards, and but for the memory of the vectors.
 void Clear(Request& request) {
   request.lease.reset();
-  request.written.clear();
-  request.entries.clear();
-  request.checksums.clear();
+  Empty(request.written);
+  Empty(request.entries);
+  Empty(request.checksums);
+  Empty(request.body);
   request.callback = nullptr;
-  request.body.clear();
-  if (request.body.capacity() > kPooledBodyBytesMax) std::vector<std::byte>().swap(request.body);
   request.status = Status::Ok();
   request.block_count = 0;
   request.user_data = 0;
@@ -59,26 +65,25 @@ bool RequestTable::Withdraw(Request& request, uint64_t id) {
   return true;
 }
 
-RequestTable::Claim RequestTable::ClaimAnswered(uint64_t id, Request** request) {
+RequestTable::Answered RequestTable::ClaimAnswered(uint64_t id) {
   const auto index = static_cast<uint32_t>(id & kUnawaitedSlot);
-  if (index >= request_count_) return Claim::kUnknown;
+  if (index >= request_count_) return {};
   Request& slot = requests_[index];
   LockGuard guard(lock_);
-  if (slot.id != id) return Claim::kUnknown;
-  *request = &slot;
+  if (slot.id != id) return {};
   switch (slot.state) {
     case Request::State::kPending:
       slot.state = Request::State::kClaimed;
       if (slot.is_async) async_count_.fetch_sub(1);
-      return Claim::kClaimed;
+      return {Claim::kClaimed, &slot, slot.asked.verb};
     case Request::State::kAbandoned:
       slot.state = Request::State::kClaimedAbandoned;
-      return Claim::kAbandoned;
+      return {Claim::kAbandoned, &slot, slot.asked.verb};
     case Request::State::kExpiring:
       slot.state = Request::State::kExpiringAnswered;
-      return Claim::kLate;
+      return {Claim::kLate, nullptr, slot.asked.verb};
     default:
-      return Claim::kUnknown;
+      return {};
   }
 }
 

@@ -78,7 +78,12 @@ class RequestTable {
     kLate,       // dispose of the answer; another thread ends the request
     kUnknown,    // never sent, or answered before
   };
-  Claim ClaimAnswered(uint64_t id, Request** request);
+  struct Answered {
+    Claim claim = Claim::kUnknown;
+    Request* request = nullptr;
+    protocol::Verb verb = protocol::Verb::kHello;  // of the request
+  };
+  Answered ClaimAnswered(uint64_t id);
   // A request of a connection that is gone, claimed; null when there are no more. Abandoned ones
   // are freed on the way.
   Request* ClaimBroken();

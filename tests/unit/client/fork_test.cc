@@ -1,6 +1,9 @@
 // A forked child has no Client; its parent does not notice.
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+#include <cerrno>
 
 #include "unit/client/client_fixture.h"
 
@@ -28,12 +31,15 @@ class Fork : public ClientFixture {
 TEST_F(Fork, TheChildsCallsAreGoneAndTheParentWorksOn) {
   ReadLease read = Acquire(2);
   WriteLease write = Reserve(2);
+  std::byte* const mapped = const_cast<std::byte*>(read.slot(0, 0).data());
+  ASSERT_EQ(msync(mapped, 4096, MS_ASYNC), 0);
   const int failed = InChild([&] {
     if (client_->Match(group_, TestKeys(1)).code() != StatusCode::kGone) return 1;
     if (client_->AcquireAsync(group_, TestKeys(1), {}, 0).code() != StatusCode::kGone) return 2;
     if (client_->is_connected() || read.is_valid() || !read.slot(0, 0).empty()) return 3;
     if (write.WritePart(0, 0, 0, part_).code() != StatusCode::kGone) return 4;
     if (client_->WaitConnected(1'000).code() != StatusCode::kGone) return 5;
+    if (msync(mapped, 4096, MS_ASYNC) == 0 || errno != ENOMEM) return 6;  // is not mapped
     read = ReadLease();
     write.Abort();
     write = WriteLease();

@@ -215,6 +215,20 @@ TEST_F(Leases, AWhollyCommittedLeaseIsReleasedAndAnUntouchedOneAborted) {
   Reserve(1);
   ASSERT_TRUE(daemon_.WaitFor(Verb::kAbort, 1));
   EXPECT_EQ(daemon_.Received(Verb::kAbort)[0].Head<protocol::AbortRequest>().key_count, 0u);
+  ASSERT_TRUE(client_->Reset(group_).ok());
+  EXPECT_EQ(EndCount(), 2u);  // which is an end as well
+}
+
+TEST_F(Leases, AnAbsentMembersSlotIsNoSlotAnyMore) {
+  AnswerWithComing(protocol::SpanState::kFollowing);
+  const ReadLease lease = Acquire(4);
+  EXPECT_FALSE(lease.slot(2, 0).empty());
+  Complete(
+      StatusCode::kOk,
+      {.first_block = 2, .block_count = 1, .part_count = 1, .flags = protocol::kCompletionAbsent});
+  EXPECT_TRUE(Eventually([&] { return lease.slot(2, 0).empty(); }));
+  EXPECT_FALSE(lease.slot(3, 0).empty());
+  EXPECT_EQ(lease.ready_count(), 2u);
 }
 
 TEST_F(Leases, CommitWithReleaseEndsTheLease) {
