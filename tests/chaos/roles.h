@@ -1,0 +1,37 @@
+// The parts a chaos process can play; main.cc picks one by its first argument. Each returns the
+// exit status: 0 as told, 2 it could not start, 3 it saw wrong bytes, 4 it lost what it was
+// promised.
+#pragma once
+
+#include "chaos/arguments.h"
+#include "chaos/progress.h"
+
+namespace terrace::chaos {
+
+inline constexpr int kExitCannotStart = 2;
+inline constexpr int kExitWrongBytes = 3;
+inline constexpr int kExitLost = 4;
+inline constexpr uint64_t kConnectUs = 5'000'000;
+
+// Set by SIGTERM: finish the step at hand and end.
+bool IsTold();
+
+// Prints one line for the script that drives this process.
+void Say(const char* format, ...) __attribute__((format(printf, 1, 2)));
+// Reads the next line of standard input into `*line`. False at its end.
+bool Listen(std::string* line);
+
+// Acquires, checks and stores prompts at random until --seconds are over.
+int RunWorker(const Arguments& arguments, Progress* progress);
+// Stores its prompts, holds leases on all of them, and checks every byte again and again.
+int RunBystander(const Arguments& arguments, Progress* progress);
+// Loses its control socket while it copies, and goes on writing for --linger-ms before it ends.
+int RunHangUp(const Arguments& arguments, Progress* progress);
+// Copies until told to finish, whatever became of its leases; then answers what Commit said.
+int RunFrozen(const Arguments& arguments, Progress* progress);
+// Measures calls against a daemon that does not answer, and a bare timer beside each.
+int RunDeadlines(const Arguments& arguments, Progress* progress);
+// Answers stats, ledger, audit and evict, a line each.
+int RunConsole(const Arguments& arguments, Progress* progress);
+
+}  // namespace terrace::chaos

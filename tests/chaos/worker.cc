@@ -1,0 +1,101 @@
+#include <signal.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdio>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "chaos/roles.h"
+#include "chaos/traffic.h"
+
+namespace terrace::chaos {
+
+namespace {
+
+using SteadyClock = std::chrono::steady_clock;
+
+constexpr uint64_t kSecondsDefault = 60;
+constexpr uint64_t kReconnectSliceUs = 20'000;
+constexpr int kStoreTriesMax = 200;
+
+SteadyClock::time_point EndTime(const Arguments& arguments) {
+  return SteadyClock::now() + std::chrono::seconds(arguments.Number("seconds", kSecondsDefault));
+}
+
+// SIGKILL from a thread beside the work, as soon as that is inside `phase` and some microseconds
+// more: no script could aim so well.
+void DieInside(uint64_t phase, uint64_t after_us, const Progress* progress) {
+  std::thread([=] {
+    while (progress->phase.load(std::memory_order_relaxed) != phase) continue;
+    const auto end = SteadyClock::now() + std::chrono::microseconds(after_us);
+    while (SteadyClock::now() < end) continue;
+    kill(getpid(), SIGKILL);
+  }).detach();
+}
+
+// Stores a whole prompt and leases it. Others compete for memory: it may take some tries.
+bool HoldPrompt(Traffic& traffic, uint32_t prompt, std::vector<ReadLease>* leases) {
+  const uint32_t block_count = traffic.options().blocks_max;
+  for (int i = 0; i < kStoreTriesMax && !IsTold(); ++i) {
+    traffic.Serve(prompt, block_count);
+    auto lease = traffic.Acquire(traffic.Keys(prompt, block_count));
+    if (!lease.ok() || lease->ready_count() < block_count) continue;
+    leases->push_back(std::move(lease).value());
+    return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+int RunWorker(const Arguments& arguments, Progress* progress) {
+  Traffic traffic(Traffic::ReadOptions(arguments), progress);
+  if (!traffic.Connect(kConnectUs)) return kExitCannotStart;
+  Say("ready");
+  const uint64_t die_in = arguments.Number("die-in", 0);
+  if (die_in != 0) DieInside(die_in, arguments.Number("die-after-us", 0), progress);
+  const auto end = EndTime(arguments);
+  const Traffic::Options& options = traffic.options();
+  while (!IsTold() && SteadyClock::now() < end) {
+    if (!traffic.client().is_connected()) (void)traffic.client().WaitConnected(kReconnectSliceUs);
+    const uint32_t prompt =
+        options.prompt_first + static_cast<uint32_t>(traffic.Draw(options.prompt_count));
+    traffic.Serve(prompt, 1 + static_cast<uint32_t>(traffic.Draw(options.blocks_max)));
+  }
+  return progress->blocks_wrong.load() == 0 ? 0 : kExitWrongBytes;
+}
+
+int RunBystander(const Arguments& arguments, Progress* progress) {
+  Traffic traffic(Traffic::ReadOptions(arguments), progress);
+  if (!traffic.Connect(kConnectUs)) return kExitCannotStart;
+  const Traffic::Options& options = traffic.options();
+  std::vector<ReadLease> leases;
+  for (uint32_t i = 0; i < options.prompt_count; ++i) {
+    if (!HoldPrompt(traffic, options.prompt_first + i, &leases)) return kExitCannotStart;
+  }
+  Say("ready");
+  const auto end = EndTime(arguments);
+  while (!IsTold() && SteadyClock::now() < end) {
+    for (uint32_t i = 0; i < leases.size(); ++i) {
+      const auto keys = traffic.Keys(options.prompt_first + i, options.blocks_max);
+      traffic.Verify(leases[i], keys);
+      // Leased blocks cannot leave; a busy daemon may only be late with saying so.
+      const auto match =
+          traffic.client().Match(traffic.group(), keys, {.deadline_us = options.deadline_us});
+      const bool is_short = match.ok() && match->block_count < options.blocks_max;
+      if (is_short || !leases[i].is_valid()) {
+        std::fprintf(stderr, "LOST prompt %u: lease %s, match %s of %u blocks\n",
+                     options.prompt_first + i, leases[i].is_valid() ? "valid" : "revoked",
+                     match.ok() ? "answered" : "did not answer",
+                     match.ok() ? match->block_count : 0);
+        return kExitLost;
+      }
+    }
+    Count(progress->ops);
+  }
+  return progress->blocks_wrong.load() == 0 ? 0 : kExitWrongBytes;
+}
+
+}  // namespace terrace::chaos

@@ -1,0 +1,43 @@
+// The chaos checks of tests/long in their short form: seconds each, and no claim about time.
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include <array>
+#include <cstdio>
+#include <filesystem>
+#include <string>
+
+namespace terrace {
+namespace {
+
+// The build directory this test runs from: …/tests/<this program>.
+std::string BuildDirectory() {
+  return std::filesystem::read_symlink("/proc/self/exe").parent_path().parent_path().string();
+}
+
+// Runs tests/long/<name>.py --short; the test fails with all it printed.
+void ExpectHolds(const std::string& name) {
+  const std::string command = "PYTHONDONTWRITEBYTECODE=1 python3 " TERRACE_SOURCE_DIR
+                              "/tests/long/" +
+                              name + ".py --short --build " + BuildDirectory() + " 2>&1";
+  FILE* const pipe = popen(command.c_str(), "r");
+  ASSERT_NE(pipe, nullptr);
+  std::string printed;
+  std::array<char, 4096> piece;
+  while (const size_t count = fread(piece.data(), 1, piece.size(), pipe)) {
+    printed.append(piece.data(), count);
+  }
+  const int status = pclose(pipe);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << command << "\n" << printed;
+}
+
+TEST(Chaos, KilledClientsLeakNothing) { ExpectHolds("kill_clients"); }
+TEST(Chaos, StoppedDaemonIsAnsweredFor) { ExpectHolds("stop_daemon"); }
+TEST(Chaos, StoppedClientWakesUpAndOverwritesNothing) { ExpectHolds("stop_client"); }
+TEST(Chaos, MemoryStaysUnderTheCap) { ExpectHolds("cap"); }
+TEST(Chaos, ClientsComeBackAfterTheDaemonWasKilled) { ExpectHolds("restart"); }
+TEST(Chaos, HostilePeersDisturbNobody) { ExpectHolds("hostile_peers"); }
+TEST(Chaos, ChurnLeavesAnExactLedger) { ExpectHolds("churn_soak"); }
+
+}  // namespace
+}  // namespace terrace

@@ -1,0 +1,334 @@
+"""The rig of the chaos checks: one terraced with a small arena in a private directory, client
+processes (terrace-chaos) that play roles, and a verdict.
+
+Everything a check starts ends with it: children are killed on the way out and die with this
+process, an alarm bounds the whole run, and the directory is removed.
+"""
+import argparse
+import contextlib
+import ctypes
+import json
+import os
+import pathlib
+import random
+import select
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+MIB = 1 << 20
+CPUS_MAX = 2
+ANSWER_S = 20
+PR_SET_PDEATHSIG = 1
+
+STATUS_NAMES = ("ok", "not found", "exists", "no space", "busy", "invalid", "corrupt", "i/o",
+                "gone", "unsupported")
+PHASES = ("start", "idle", "acquire", "verify", "release", "reserve", "write", "commit", "abort")
+COUNTERS = ("phase", "ops", "blocks_verified", "bytes_verified", "blocks_wrong",
+            "blocks_committed", "boot_id", "boots_seen", "blocks_since_boot", "call_us_max",
+            "calls_late")
+
+
+class Failure(Exception):
+    """The check cannot go on; its sentence is the verdict."""
+
+
+def parse_arguments(doc, limit_s, **numbers):
+    """--short, --build and one --name per number: name=(long, short)."""
+    parser = argparse.ArgumentParser(description=doc.split("\n")[0])
+    parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build/release",
+                        help="build directory with daemon/terraced and tests/chaos/terrace-chaos")
+    parser.add_argument("--short", action="store_true", help="seconds instead of minutes")
+    parser.add_argument("--seed", type=int, default=1)
+    for name, (long_value, short_value) in numbers.items():
+        parser.add_argument("--" + name.replace("_", "-"), type=int, default=None,
+                            help=f"default {long_value}, with --short {short_value}")
+    arguments = parser.parse_args()
+    for name, (long_value, short_value) in numbers.items():
+        if getattr(arguments, name) is None:
+            setattr(arguments, name, short_value if arguments.short else long_value)
+    arguments.limit_s = limit_s
+    return arguments
+
+
+def die_with_parent():
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def wait_until(condition, limit_s, interval_s=0.01):
+    """The seconds until condition() was true; None if it was not within limit_s."""
+    began = time.monotonic()
+    while not condition():
+        if time.monotonic() - began > limit_s:
+            return None
+        time.sleep(interval_s)
+    return time.monotonic() - began
+
+
+class Client:
+    """One terrace-chaos process."""
+
+    def __init__(self, rig, role, **options):
+        self.role = role
+        self.name = f"{role}-{rig.next_number()}"
+        self.progress_path = rig.directory / f"{self.name}.progress"
+        self.error_path = rig.directory / f"{self.name}.err"
+        options = {"socket": rig.socket_path, "name": self.name,
+                   "progress": self.progress_path, **options}
+        arguments = [str(x) for name, value in options.items()
+                     for x in ("--" + name.replace("_", "-"), value)]
+        with open(self.error_path, "wb") as errors:
+            self.process = subprocess.Popen(
+                [rig.chaos, role, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                stderr=errors, preexec_fn=die_with_parent)
+        self.unread = b""
+
+    @property
+    def pid(self):
+        return self.process.pid
+
+    def line(self, limit_s=ANSWER_S):
+        """The next line of its output."""
+        end = time.monotonic() + limit_s
+        while b"\n" not in self.unread:
+            left_s = max(0, end - time.monotonic())
+            if not select.select([self.process.stdout], [], [], left_s)[0]:
+                raise Failure(f"{self.name} said nothing for {limit_s} s")
+            piece = os.read(self.process.stdout.fileno(), 1 << 16)
+            if not piece:
+                raise Failure(f"{self.name} ended with status {self.process.wait()}: "
+                              f"{self.errors() or 'no word'}")
+            self.unread += piece
+        line, self.unread = self.unread.split(b"\n", 1)
+        return line.decode()
+
+    def expect(self, word, limit_s=ANSWER_S):
+        """The words of the next line, which must start with `word`."""
+        words = self.line(limit_s).split()
+        if not words or words[0] != word:
+            raise Failure(f"{self.name} said '{' '.join(words)}' instead of '{word}'")
+        return words[1:]
+
+    def tell(self, line):
+        try:
+            self.process.stdin.write(line.encode() + b"\n")
+            self.process.stdin.flush()
+        except BrokenPipeError:
+            raise Failure(f"{self.name} ended with status {self.process.wait()}: "
+                          f"{self.errors() or 'no word'}") from None
+
+    def ask(self, line, limit_s=ANSWER_S):
+        self.tell(line)
+        answer = json.loads(self.line(limit_s))
+        if "error" in answer:
+            raise Failure(f"the daemon answered {answer['error']}")
+        return answer
+
+    def counters(self):
+        page = self.progress_path.read_bytes() if self.progress_path.exists() else b""
+        if len(page) < 27 * 8:
+            return dict.fromkeys(COUNTERS, 0) | {"statuses": [0] * 16}
+        words = struct.unpack("<27Q", page[:27 * 8])
+        return dict(zip(COUNTERS, words)) | {"statuses": list(words[11:])}
+
+    def errors(self):
+        return self.error_path.read_text(errors="replace").strip()
+
+    def signal(self, number):
+        self.process.send_signal(number)
+
+    def finish(self, limit_s=ANSWER_S):
+        """Ends it in good order; its exit status (negative: the signal that ended it)."""
+        with contextlib.suppress(ProcessLookupError):
+            self.process.send_signal(signal.SIGTERM)
+        with contextlib.suppress(OSError):
+            self.process.stdin.close()
+        try:
+            return self.process.wait(limit_s)
+        except subprocess.TimeoutExpired:
+            raise Failure(f"{self.name} did not end within {limit_s} s of SIGTERM") from None
+
+    def close(self):
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        for pipe in (self.process.stdin, self.process.stdout):
+            with contextlib.suppress(OSError):
+                pipe.close()
+
+
+class Rig:
+    """A daemon, its clients, and what is checked about them. A context manager."""
+
+    def __init__(self, arguments, dram_mib=64, segment_mib=4, **daemon_keys):
+        self.terraced = arguments.build / "daemon/terraced"
+        self.chaos = arguments.build / "tests/chaos/terrace-chaos"
+        missing = [str(p) for p in (self.terraced, self.chaos) if not os.access(p, os.X_OK)]
+        if missing:
+            sys.exit(f"missing: {', '.join(missing)}. Build first: cmake --preset release && "
+                     "cmake --build build/release --target terraced terrace-chaos, or name "
+                     "another build directory with --build")
+        self.arguments = arguments
+        self.random = random.Random(arguments.seed)
+        self.dram_bytes = dram_mib * MIB
+        self.daemon_keys = {"dram_bytes": self.dram_bytes, "segment_bytes": segment_mib * MIB,
+                            **daemon_keys}
+        self.clients = []
+        self.daemon = None
+        self.daemon_starts = 0
+        self.number = 0
+        self.failures = []
+        self.summary = ""  # what the verdict says when nothing failed
+        self.console_client = None
+
+    def __enter__(self):
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:CPUS_MAX])
+        signal.signal(signal.SIGALRM, self._out_of_time)
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+        signal.alarm(self.arguments.limit_s)
+        self.directory = pathlib.Path(tempfile.mkdtemp(prefix="terrace-chaos."))
+        self.socket_path = self.directory / "terrace.sock"
+        self.log_path = self.directory / "terraced.log"
+        keys = {"state_dir": str(self.directory), "log_level": "warn", **self.daemon_keys}
+        lines = ["[daemon]", *(f"{k} = {json.dumps(v)}" for k, v in keys.items()),
+                 "[[domain]]", 'name = "chaos"', f'socket = "{self.socket_path}"']
+        (self.directory / "terraced.toml").write_text("\n".join(lines) + "\n")
+        self.start_daemon()
+        return self
+
+    def __exit__(self, kind, error, _):
+        signal.alarm(0)
+        for client in self.clients:
+            client.close()
+        if self.daemon is not None and self.daemon.poll() is None:
+            self.daemon.send_signal(signal.SIGCONT)
+            self.daemon.kill()
+            self.daemon.wait()
+        if kind is Failure:
+            self.check(False, str(error))
+        if self.failures:
+            log = self.log_path.read_text(errors="replace").splitlines()[-20:]
+            print("\n".join(["the end of terraced's log:", *log]))
+        shutil.rmtree(self.directory, ignore_errors=True)
+        return kind is Failure
+
+    def _out_of_time(self, *_):
+        raise Failure(f"not done after {self.arguments.limit_s} s")
+
+    def next_number(self):
+        self.number += 1
+        return self.number
+
+    # ---- the daemon ----
+    def start_daemon(self):
+        with open(self.log_path, "ab") as log:
+            self.daemon = subprocess.Popen(
+                [self.terraced, "--config", self.directory / "terraced.toml"], stdout=log,
+                stderr=log, stdin=subprocess.DEVNULL, preexec_fn=die_with_parent)
+        self.daemon_starts += 1
+
+    def kill_daemon(self):
+        self.daemon.kill()
+        self.daemon.wait()
+
+    def require_daemon(self):
+        status = self.daemon.poll()
+        if status is not None:
+            raise Failure(f"terraced ended with status {status}")
+
+    def daemon_fd_count(self):
+        return len(os.listdir(f"/proc/{self.daemon.pid}/fd"))
+
+    def daemon_memory(self):
+        """Private resident bytes, and allocated bytes of each memfd, by name."""
+        fields = {}
+        for line in open(f"/proc/{self.daemon.pid}/status", encoding="ascii"):
+            name, _, value = line.partition(":")
+            if name.startswith("Rss"):
+                fields[name] = int(value.split()[0]) * 1024
+        files = {}
+        directory = f"/proc/{self.daemon.pid}/fd"
+        for fd in os.listdir(directory):
+            with contextlib.suppress(OSError):
+                target = os.readlink(f"{directory}/{fd}")
+                if target.startswith("/memfd:"):
+                    status = os.stat(f"{directory}/{fd}")
+                    files[(target, status.st_ino)] = status.st_blocks * 512
+        return fields["RssAnon"], fields["RssShmem"], files
+
+    # ---- clients ----
+    def client(self, role, **options):
+        client = Client(self, role, **options)
+        self.clients.append(client)
+        return client
+
+    def console(self, **options):
+        """A console that stays connected; its prompts are the ones `audit` reads."""
+        self.console_client = self.client("console", **options)
+        try:
+            self.console_client.expect("ready")
+        except Failure:
+            self.require_daemon()
+            raise
+        return self.console_client
+
+    def stats(self):
+        """The figures of the domain."""
+        return self.console_client.ask("stats")["domain"]
+
+    # ---- verdicts ----
+    def check(self, holds, sentence):
+        print(("ok    " if holds else "FAIL  ") + sentence, flush=True)
+        if not holds:
+            self.failures.append(sentence)
+
+    def check_clients(self, clients):
+        """No client ever saw a wrong byte or an answer that only a broken caller gets."""
+        total = dict.fromkeys(COUNTERS, 0)
+        statuses = [0] * 16
+        for client in clients:
+            counters = client.counters()
+            for name in COUNTERS:
+                total[name] += counters[name]
+            statuses = [a + b for a, b in zip(statuses, counters["statuses"])]
+            for line in client.errors().splitlines()[:3]:
+                print(f"      {client.name}: {line}")
+        self.check(total["blocks_wrong"] == 0,
+                   f"{total['blocks_wrong']} wrong of {total['blocks_verified']} blocks verified "
+                   f"({total['bytes_verified'] / MIB:.0f} MiB), by {len(clients)} clients that "
+                   f"committed {total['blocks_committed']} blocks")
+        self.check(total["blocks_verified"] > 0, "there were blocks to verify")
+        answers = ", ".join(f"{STATUS_NAMES[i]} {n}" for i, n in enumerate(statuses) if n)
+        self.check(statuses[5] == statuses[6] == statuses[9] == 0, f"answers: {answers}")
+        return total
+
+    def check_nothing_left(self, limit_s=5):
+        """With every client gone, the ledger is exact and everything can be evicted."""
+        names = ("reserved_count", "lease_count", "fenced_bytes")
+        waited_s = wait_until(lambda: all(self.stats()[n] == 0 for n in names), limit_s)
+        stats = self.stats()
+        held = ", ".join(f"{n} {stats[n]}" for n in names)
+        self.check(waited_s is not None, f"nothing held: {held}")
+        ledger = self.console_client.ask("ledger")
+        self.check(stats["slot_bytes_used"] == ledger["blocks"] * 2 * ledger["slot_bytes"]
+                   and stats["block_count"] == ledger["blocks"],
+                   f"slot_bytes_used {stats['slot_bytes_used']} = {ledger['blocks']} blocks x 2 "
+                   f"slots x {ledger['slot_bytes']}, block_count {stats['block_count']}")
+        self.console_client.ask("evict")
+        stats = self.stats()
+        self.check(stats["slot_bytes_used"] == 0 and stats["block_count"] == 0,
+                   f"after evicting all: slot_bytes_used {stats['slot_bytes_used']}, block_count "
+                   f"{stats['block_count']}")
+
+    def verdict(self):
+        """The last line; the exit status."""
+        if self.failures:
+            print("VERDICT: FAILED: " + "; ".join(self.failures[:3]))
+            return 1
+        print("VERDICT: OK: " + self.summary)
+        return 0

@@ -1,0 +1,106 @@
+#!/usr/bin/env python3
+"""A stopped daemon: every call answers, about as late as a bare timer would.
+
+In each round the daemon is stopped (SIGSTOP), every kind of call is made with deadlines of 1 to
+50 ms, blocking and asynchronous, with a bare ppoll of the same time after each; then the daemon
+goes on, and everything must work with nothing left behind.
+"""
+import signal
+import statistics
+import sys
+
+import rig
+
+RATIO_MAX = 2.0
+ROUNDS_TO_JUDGE = 5
+CALLS_IN_ROUND_MAX = 200
+KINDS = 9
+DEADLINES = 6
+
+
+def percentile(values, share):
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+
+
+def measure(stage, client, repetitions):
+    """[(kind, deadline_us, overshoot_us of the call, overshoot_us of the timer, status)]"""
+    client.tell("prepare")
+    client.expect("prepared")
+    stage.daemon.send_signal(signal.SIGSTOP)
+    client.tell(f"measure {repetitions}")
+    samples = []
+    while (line := client.line()) != "done":
+        _, kind, deadline_us, call_ns, bare_ns, status = line.split()
+        deadline_us = int(deadline_us)
+        samples.append((kind, deadline_us, int(call_ns) / 1000 - deadline_us,
+                        int(bare_ns) / 1000 - deadline_us, int(status)))
+    stage.daemon.send_signal(signal.SIGCONT)
+    client.tell("recover")
+    resident_count, _ = map(int, client.expect("recovered"))
+    if resident_count == 0:
+        stage.check(False, "after SIGCONT nothing could be stored and read again")
+    return samples
+
+
+def report(stage, samples):
+    """Prints the distributions; the p99 of all calls and of all timers."""
+    timed_out = [s for s in samples if s[2] >= 0]
+    early = [s for s in samples if s[2] < 0]
+    print(f"      {'overshoot in us':16}{'calls':>6}{'p50':>9}{'p99':>9}{'max':>9}"
+          f"{'timer p50':>11}{'p99':>9}{'max':>9}")
+    for kind in [*sorted({s[0] for s in timed_out}), "all"]:
+        rows = [s for s in timed_out if kind in (s[0], "all")]
+        figures = [x for v in ([s[2] for s in rows], [s[3] for s in rows])
+                   for x in (percentile(v, 0.5), percentile(v, 0.99), max(v))]
+        print(f"      {kind:16}{len(rows):>6}" + "".join(
+            f"{x:>{w}.0f}" for x, w in zip(figures, (9, 9, 9, 11, 9, 9))))
+    answers = {rig.STATUS_NAMES[s[4]] for s in samples}
+    stage.check(answers == {"busy"}, f"{len(samples)} calls, {len(samples)} answers, all of them: "
+                                     f"{', '.join(sorted(answers))}")
+    stage.check(not early, f"{len(early)} answered before their deadline"
+                + (f", e.g. {early[0][0]} by {-early[0][2]:.0f} us" if early else ""))
+    return figures[1], figures[4]
+
+
+def judge_tails(stage, rounds, p99, timer_p99):
+    """p99 over all rounds; of the maxima, one sample each, the median of the rounds'."""
+    maximum = statistics.median(max(s[2] for s in samples) for samples in rounds)
+    timer_maximum = statistics.median(max(s[3] for s in samples) for samples in rounds)
+    p99_ratio, max_ratio = p99 / timer_p99, maximum / timer_maximum
+    sentence = (f"overshoot p99 {p99:.0f} us, {p99_ratio:.2f} times the bare timer's; median of "
+                f"{len(rounds)} rounds' maxima {maximum:.0f} us, {max_ratio:.2f} times")
+    if len(rounds) < ROUNDS_TO_JUDGE:
+        print(f"      {sentence}; too few rounds to judge")
+    else:
+        stage.check(p99_ratio <= RATIO_MAX and max_ratio <= RATIO_MAX,
+                    f"{sentence} (limit {RATIO_MAX:g})")
+    return sentence
+
+
+def main():
+    arguments = rig.parse_arguments(__doc__, 600, rounds=(8, 1), repetitions=(3, 1))
+    if arguments.repetitions * KINDS * DEADLINES > CALLS_IN_ROUND_MAX:
+        sys.exit(f"--repetitions {arguments.repetitions}: more than {CALLS_IN_ROUND_MAX} calls a "
+                 "round would fill the client's table of pending requests; take at most 3")
+    stage = rig.Rig(arguments, dram_mib=64, segment_mib=4)
+    with stage:
+        stage.console()
+        client = stage.client("deadlines", blocks=8)
+        client.expect("ready")
+        rounds = []
+        for _ in range(arguments.rounds):
+            rounds.append(measure(stage, client, arguments.repetitions))
+            held = rig.wait_until(lambda: stage.stats()["lease_count"] == 0, 5)
+            if held is None:
+                stage.check(False, f"{stage.stats()['lease_count']} leases of abandoned calls left")
+        p99s = report(stage, [sample for samples in rounds for sample in samples])
+        tails = judge_tails(stage, rounds, *p99s)
+        stage.check(client.finish() == 0, "the client ended in good order")
+        stage.check_nothing_left()
+        stage.summary = f"every call answered, and all works after SIGCONT; {tails}"
+    return stage.verdict()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
