@@ -50,11 +50,11 @@ HazardModel::HazardModel() : index_(size_t{kShapes} * kLevels * kAges) {
 }
 
 uint32_t HazardModel::AgeOf(uint64_t idle_us) {
-  const double idle_s = static_cast<double>(idle_us) * 1e-6;
-  if (idle_s < kFirstAgeS) return 0;
-  static const double kAgesPerDoubling = 1 / std::log2(kAgeRatio);
-  const double age = 1 + std::log2(idle_s / kFirstAgeS) * kAgesPerDoubling;
-  return static_cast<uint32_t>(std::min(age, kAges - 1.0));
+  const float idle_in_first = static_cast<float>(idle_us) * static_cast<float>(1e-6 / kFirstAgeS);
+  if (idle_in_first < 1) return 0;
+  static const float kAgesPerDoubling = 1 / std::log2(static_cast<float>(kAgeRatio));
+  const float age = 1 + std::log2(idle_in_first) * kAgesPerDoubling;
+  return static_cast<uint32_t>(std::min(age, static_cast<float>(kAges - 1)));
 }
 
 float HazardModel::LogFactorOf(const ReuseTraits& t) const {
