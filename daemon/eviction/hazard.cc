@@ -12,7 +12,7 @@ namespace {
 constexpr uint32_t kCandidatesLookedAt = 64;
 constexpr uint32_t kSamplesPerBlock = 4;      // ghosts, as a multiple of the capacity
 constexpr uint32_t kObservedPerRequest = 24;  // samples put to the model, per request
-constexpr uint32_t kRequestsPerRefresh = 16;   // a shape each
+constexpr uint32_t kRequestsPerRefresh = 16;  // a shape each
 constexpr uint64_t kUsPerS = 1000000;
 
 uint8_t LogClass(uint32_t log, uint32_t class_count) {
