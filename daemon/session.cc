@@ -41,6 +41,8 @@ const char* CloseReasonName(CloseReason reason) {
       return "the client left";
     case CloseReason::kMalformed:
       return "malformed frame";
+    case CloseReason::kDescriptors:
+      return "the client sent file descriptors";
     case CloseReason::kRefused:
       return "refused at Hello";
     case CloseReason::kSlowReader:
@@ -332,7 +334,9 @@ void SessionTable::EndRequest(Session& session) {
   spare_request_->Recycle();
   session.output.insert(session.output.end(), session.held.begin(), session.held.end());
   session.held.clear();
-  if (session.is_last_reply) Close(session, CloseReason::kMalformed);
+  if (session.is_last_reply) {
+    Close(session, session.is_open ? CloseReason::kMalformed : CloseReason::kRefused);
+  }
 }
 
 // ---- news from the store ------------------------------------------------------------------------

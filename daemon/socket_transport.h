@@ -24,7 +24,7 @@
 
 namespace terrace {
 
-inline constexpr size_t kReadBytes = 32 * kKiB;          // one read of one session
+inline constexpr size_t kReadBytes = 128 * kKiB;         // one read of one session
 inline constexpr uint64_t kHelloTimeoutUs = 10'000'000;  // from accept to Hello
 inline constexpr uint64_t kDrainTimeoutUs = 2'000'000;   // from Close to closed
 
@@ -66,7 +66,7 @@ class SocketTransport : public Transport {
 
   Connection* Find(SessionId session);
   void Read(SessionId session, Connection& connection);
-  void OnReceived(SessionId session, const asio::error_code& error, size_t size_bytes);
+  void OnReadable(SessionId session);
   bool AttachDescriptors(Connection& connection);
   void SendQueued(SessionId session, Connection& connection);
   ssize_t SendNow(Connection& connection, std::span<const std::byte> bytes);
@@ -80,6 +80,7 @@ class SocketTransport : public Transport {
   asio::io_context& loop_;
   const std::vector<std::vector<int>> arena_fds_;
   const Events events_;
+  const std::unique_ptr<std::byte[]> input_;  // of the read under way
   std::unordered_map<SessionId, std::unique_ptr<Connection>> connections_;
   uint64_t unsent_bytes_ = 0;
   uint64_t now_us_ = 0;  // of the last CloseOverdue or Add

@@ -13,11 +13,12 @@
 namespace terrace {
 
 enum class CloseReason : uint8_t {
-  kClientLeft,  // the client ended the connection
-  kMalformed,   // its frames cannot be believed
-  kRefused,     // Hello was answered with an error
-  kSlowReader,  // it does not read what it asked for
-  kNoBuffers,   // all sessions together hold too much
+  kClientLeft,   // the client ended the connection
+  kMalformed,    // its frames cannot be believed
+  kDescriptors,  // it sent file descriptors
+  kRefused,      // Hello was answered with an error
+  kSlowReader,   // it does not read what it asked for
+  kNoBuffers,    // all sessions together hold too much
 };
 const char* CloseReasonName(CloseReason reason);
 

@@ -49,6 +49,7 @@ TEST(SessionHello, EveryOtherBeginningIsRefusedAndClosed) {
   hello.magic = 7;
   EXPECT_THAT(ClosingReply(world, world.Connect(), world.Frames(Verb::kHello, BytesOf(hello), 1)),
               HasSubstr("no Hello of the Terrace protocol"));
+  EXPECT_EQ(world.transport.lines.rbegin()->second.closed, CloseReason::kRefused);
   hello = {.version_min = 2, .version_max = 9};
   EXPECT_THAT(ClosingReply(world, world.Connect(), world.Frames(Verb::kHello, BytesOf(hello), 1)),
               HasSubstr("frame versions 2 to 9"));
