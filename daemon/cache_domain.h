@@ -71,6 +71,10 @@ struct CacheDomain {
   std::unique_ptr<EvictionPolicy> dram_policy;
   std::vector<LowerTier> lower;  // Residency
   AdmitAll admission;
+  // Blocks whose state changed since the last incremental check of invariants; kept only once there
+  // has been one.
+  mutable std::vector<BlockId> changed;
+  mutable bool is_watched = false;
   uint64_t fenced_bytes = 0;       // Residency
   uint32_t fenced_slot_count = 0;  // Residency
   uint64_t reserved_count = 0;     // Residency

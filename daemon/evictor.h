@@ -24,7 +24,7 @@ class LowerWriter {
 class Evictor {
  public:
   static constexpr uint32_t kEvictionsPerBlockMax = 64;
-  static constexpr uint32_t kDemotionsPerBlockMax = 8;
+  static constexpr uint32_t kDemotionsPerBlockMax = 4;
   static constexpr uint32_t kCompactionBlocksMax = 256;
   static constexpr uint64_t kThinShareDivisor = 2;
 

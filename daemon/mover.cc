@@ -131,10 +131,18 @@ uint32_t Mover::FastestTier(BlockId id) const {
   return kLowerTiersMax;
 }
 
-void Mover::Promote(BlockId id, uint32_t tier) {
-  d_.block(id).fill_tier = static_cast<uint8_t>(tier);
-  const uint32_t number = TakeJob({.block = id, .tier = tier});
-  queues_[tier].begun_reads.push_back(number);
+Status Mover::Promote(BlockId id) {
+  const uint32_t tier = FastestTier(id);
+  if (tier == kLowerTiersMax) return Status(StatusCode::kNotFound, "the block is in no tier");
+  // Making room may write others below, where this copy could be the next to go: it is held first.
+  residency_.Hold(id, HoldKind::kJob);
+  const Status status = evictor_.TakeSlots(id, d_.block(id).lower[tier].member_mask);
+  if (status.ok()) {
+    d_.block(id).fill_tier = static_cast<uint8_t>(tier);
+    queues_[tier].begun_reads.push_back(TakeJob({.block = id, .tier = tier}));
+  }
+  residency_.LetGo(id, HoldKind::kJob);
+  return status;
 }
 
 void Mover::FinishRead(const Job& job) {

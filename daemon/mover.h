@@ -28,8 +28,9 @@ class Mover final : public LowerWriter, public VerifierListener {
 
   Mover(CacheDomain& domain, Residency& residency, Evictor& evictor, Verifier& verifier);
 
-  // REQUIRES: slots are taken, the copy in `tier` is Ready. OnBlockReady or OnBlockLost follows.
-  void Promote(BlockId id, uint32_t tier);
+  // Takes slots and reads the fastest copy into them; after kOk OnBlockReady or OnBlockLost
+  // follows. kNoSpace: DRAM has no room. REQUIRES: no DRAM copy.
+  Status Promote(BlockId id);
   // The fastest tier with a readable copy; kLowerTiersMax if there is none.
   uint32_t FastestTier(BlockId id) const;
   // Writes the block to persistent tiers whatever the admission policy says. False if it never will

@@ -380,6 +380,7 @@ void Residency::CountChild(BlockId parent, const Block& child, int32_t by) {
 // Tells the policies whether the block is a candidate now.
 void Residency::Refresh(BlockId id) {
   Block& b = d_.block(id);
+  if (d_.is_watched) d_.changed.push_back(id);
   const auto refresh = [id](bool may_drop, bool* is_candidate, EvictionPolicy& policy) {
     if (may_drop == *is_candidate) return;
     *is_candidate = may_drop;

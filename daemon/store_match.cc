@@ -172,7 +172,13 @@ class PrefixHolder {
     for (size_t i = 0; i < held_.size(); ++i) {
       const uint32_t index = target_.walk->walked_count;
       Block& b = domain.block(held_[i]);
-      if (found_[i] == Found::kBelow && !Promote(held_[i])) return CutAt(index, i);
+      // A key that comes twice is being promoted since its first time.
+      if (b.dram.state == CopyState::kFilling && found_[i] == Found::kBelow) {
+        found_[i] = Found::kFilling;
+      }
+      if (found_[i] == Found::kBelow && !caller_.rooms->mover.Promote(held_[i]).ok()) {
+        return CutAt(index, i);
+      }
       if (!WalkOn(*caller_.group, state_.MembersOf(b), target_.walk)) return CutAt(index, i);
       AppendToSpans(SpanOf(held_[i], found_[i], index), target_.spans);
       ++b.hit_count;
@@ -193,15 +199,6 @@ class PrefixHolder {
   // Nobody has checked a Reserved block's bytes.
   bool IsOwnUid(BlockId id) const {
     return caller_.domain().block(id).writer_uid == state_.sessions.at(caller_.session).uid;
-  }
-
-  bool Promote(BlockId id) {
-    const uint32_t tier = caller_.rooms->mover.FastestTier(id);
-    if (tier == kLowerTiersMax) return false;
-    const uint64_t members = caller_.domain().block(id).lower[tier].member_mask;
-    if (!caller_.rooms->evictor.TakeSlots(id, members).ok()) return false;
-    caller_.rooms->mover.Promote(id, tier);
-    return true;
   }
 
   // Entry `index`, the i-th of this call, and all behind it leave the lease.

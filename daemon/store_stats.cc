@@ -57,7 +57,21 @@ class InvariantCheck {
  public:
   explicit InvariantCheck(const DomainRooms& rooms) : rooms_(rooms), d_(rooms.domain) {}
 
-  void Run() {
+  // What can be said of single blocks, for those that changed.
+  void RunIncremental() {
+    for (const BlockId id : d_.changed) {
+      const Block& b = d_.block(id);
+      const bool is_live = b.phase == BlockPhase::kReserved || b.phase == BlockPhase::kSealed;
+      if (b.phase == BlockPhase::kUnused) continue;
+      CheckCopies(id);
+      CheckSlots(id);
+      if (is_live) CheckChildren(id);
+    }
+    d_.changed.clear();
+    d_.is_watched = true;
+  }
+
+  void RunFull() {
     CountLeases();
     for (BlockId id = 0; id < d_.index.id_count(); ++id) CheckBlock(id);
     TERRACE_CHECK(reserved_count_ == d_.reserved_count, "Reserved blocks are counted");
@@ -193,8 +207,14 @@ class InvariantCheck {
 
 }  // namespace
 
-void Store::CheckInvariants(CheckScope) const {
-  for (const std::unique_ptr<DomainRooms>& rooms : state_->domains) InvariantCheck(*rooms).Run();
+void Store::CheckInvariants(CheckScope scope) const {
+  for (const std::unique_ptr<DomainRooms>& rooms : state_->domains) {
+    if (scope == CheckScope::kFull) {
+      InvariantCheck(*rooms).RunFull();
+    } else {
+      InvariantCheck(*rooms).RunIncremental();
+    }
+  }
 }
 
 }  // namespace terrace

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "daemon/evictor.h"
 #include "store_fixture.h"
 
 namespace terrace {
@@ -157,6 +158,45 @@ TEST_F(Tiers, AFullQueueIsTriedAgain) {
   w.Advance(100'000);
   EXPECT_TRUE(w.listener.completions.back().is_last());
   EXPECT_EQ(w.listener.completions.back().status, StatusCode::kOk);
+}
+
+TEST_F(Tiers, AKeyThatComesTwiceIsPromotedOnce) {
+  PutBelow(1);
+  Flood();
+  std::vector<BlockKey> keys = World::Keys(2, 1);
+  keys.push_back(keys[0]);
+  const AcquireResult got = w.Acquire(s, group, keys, protocol::kKeysFlat);
+  EXPECT_EQ(got.reply.block_count, 3u);
+  EXPECT_EQ(got.slots[0], got.slots[2]);
+  w.Advance(100'000);
+  EXPECT_EQ(w.Stats().promotions, 2u);
+  EXPECT_TRUE(w.listener.completions.back().is_last());
+  EXPECT_EQ(w.Release(s, got.reply.token), StatusCode::kOk);
+  EXPECT_EQ(w.Stats().pinned_count, 0u);
+}
+
+TEST_F(Tiers, MakingRoomForAPromotionDoesNotDropWhatItReads) {
+  World two{{.lower_tier_count = 2, .lower_capacity_bytes = 8 * kSlotBytes}};
+  const SessionId t = two.Open();
+  const uint32_t g = two.OpenSimple(t);
+  const auto wanted = World::Keys(1, 1);
+  two.Put(t, g, wanted);
+  two.Put(t, g, World::Keys(7, 2));
+  two.Advance(100'000);
+  // Both tiers are full, `wanted` being what they would drop first. Now DRAM fills with blocks that
+  // are nowhere else.
+  for (const auto& fault : two.faults) fault->SwitchOff();
+  for (uint64_t chain = 11; chain < 11 + kSlotsPerSegment; ++chain) {
+    EXPECT_EQ(two.Put(t, g, World::Keys(1, chain)), 1u);
+    two.Run();
+  }
+  for (const auto& fault : two.faults) fault->SwitchOn();
+  const AcquireResult got = two.Acquire(t, g, wanted);
+  two.Advance(100'000);
+  EXPECT_EQ(two.Stats().promotions_failed, 0u);
+  ASSERT_EQ(got.reply.block_count, 1u);
+  EXPECT_TRUE(two.Holds(t, g, wanted[0], 0, got.slots[0]));
+  EXPECT_EQ(two.Stats().demotions, Evictor::kDemotionsPerBlockMax);
 }
 
 TEST_F(Tiers, PrefetchPromotesAndHoldsNothing) {
