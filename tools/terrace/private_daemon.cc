@@ -38,17 +38,6 @@ uint64_t SegmentBytes(const PrivateDaemon::Options& options) {
   return std::clamp(wanted, kSmallSegmentBytes, kSegmentBytesMax);
 }
 
-bool Connects(const std::string& path) {
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  std::snprintf(address.sun_path, sizeof(address.sun_path), "%s", path.c_str());
-  const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  if (fd < 0) return false;
-  const bool is_there = connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0;
-  close(fd);
-  return is_there;
-}
-
 bool IsProgram(const std::string& path) {
   std::error_code error;
   return std::filesystem::is_regular_file(path, error) && access(path.c_str(), X_OK) == 0;
@@ -89,8 +78,8 @@ std::unique_ptr<PrivateDaemon> PrivateDaemon::Start(const Options& options, std:
     return nullptr;
   }
   std::unique_ptr<PrivateDaemon> daemon(new PrivateDaemon());
-  if (!daemon->Prepare(options, why) || !daemon->Launch(program, why) ||
-      !daemon->AwaitSocket(options.start_timeout_ms, why)) {
+  if (!daemon->Prepare(options, why) || !daemon->Listen(why) || !daemon->Launch(program, why) ||
+      !daemon->AwaitReady(options.start_timeout_ms, why)) {
     return nullptr;
   }
   return daemon;
@@ -133,9 +122,26 @@ bool PrivateDaemon::Prepare(const Options& options, std::string* why) {
   return true;
 }
 
+// The daemon says READY=1 to NOTIFY_SOCKET, as it would to systemd.
+bool PrivateDaemon::Listen(std::string* why) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  const std::string path = directory_ + "/notify";
+  std::snprintf(address.sun_path, sizeof(address.sun_path), "%s", path.c_str());
+  notify_fd_ = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  if (notify_fd_ >= 0 && path.size() < sizeof(address.sun_path) &&
+      bind(notify_fd_, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0) {
+    return true;
+  }
+  *why = fmt::format("cannot listen on {}: {}. Set TMPDIR to a short path", path,
+                     std::strerror(errno));
+  return false;
+}
+
 bool PrivateDaemon::Launch(const std::string& program, std::string* why) {
   const std::string config = directory_ + "/terraced.toml";
   const std::string log = directory_ + "/terraced.log";
+  const std::string notify = directory_ + "/notify";
   std::fflush(nullptr);
   const pid_t parent = getpid();
   pid_ = fork();
@@ -147,6 +153,7 @@ bool PrivateDaemon::Launch(const std::string& program, std::string* why) {
     dup2(null, STDIN_FILENO);
     dup2(words, STDOUT_FILENO);
     dup2(words, STDERR_FILENO);
+    setenv("NOTIFY_SOCKET", notify.c_str(), 1);
     execl(program.c_str(), program.c_str(), "--config", config.c_str(), nullptr);
     dprintf(STDERR_FILENO, "cannot run %s: %s\n", program.c_str(), std::strerror(errno));
     _exit(127);
@@ -158,9 +165,12 @@ bool PrivateDaemon::Launch(const std::string& program, std::string* why) {
   return true;
 }
 
-bool PrivateDaemon::AwaitSocket(uint32_t timeout_ms, std::string* why) {
+bool PrivateDaemon::AwaitReady(uint32_t timeout_ms, std::string* why) {
   for (uint32_t waited_ms = 0; waited_ms < timeout_ms; waited_ms += kStepMs) {
-    if (Connects(socket_path_)) return true;
+    char message[256] = {};
+    while (recv(notify_fd_, message, sizeof(message) - 1, MSG_DONTWAIT) > 0) {
+      if (std::strstr(message, "READY=1") != nullptr) return true;
+    }
     if (waitpid(pid_, nullptr, WNOHANG) == pid_) {
       pid_ = -1;
       *why = fmt::format("terraced did not start. Its last words:\n{}", LastWords());
@@ -168,7 +178,7 @@ bool PrivateDaemon::AwaitSocket(uint32_t timeout_ms, std::string* why) {
     }
     usleep(kStepMs * 1000);
   }
-  *why = fmt::format("terraced did not listen within {} ms. Its last words:\n{}", timeout_ms,
+  *why = fmt::format("terraced was not ready within {} ms. Its last words:\n{}", timeout_ms,
                      LastWords());
   return false;
 }
@@ -194,6 +204,7 @@ PrivateDaemon::~PrivateDaemon() {
       waitpid(pid_, nullptr, 0);
     }
   }
+  if (notify_fd_ >= 0) close(notify_fd_);
   std::error_code error;
   if (!directory_.empty()) std::filesystem::remove_all(directory_, error);
 }

@@ -19,7 +19,7 @@ class PrivateDaemon {
     uint64_t slot_bytes_max = 0;  // the largest slot it has to hold; > 0
     uint32_t start_timeout_ms = 60'000;
   };
-  // Returns once it listens; nullptr with `*why`, which ends with the daemon's last words.
+  // Returns once it is ready; nullptr with `*why`, which ends with the daemon's last words.
   // REQUIRES: this process has one thread.
   static std::unique_ptr<PrivateDaemon> Start(const Options& options, std::string* why);
   // Ends the daemon and removes the directory.
@@ -38,11 +38,13 @@ class PrivateDaemon {
   PrivateDaemon() = default;
   bool Prepare(const Options& options, std::string* why);
   bool Launch(const std::string& program, std::string* why);
-  bool AwaitSocket(uint32_t timeout_ms, std::string* why);
+  bool Listen(std::string* why);
+  bool AwaitReady(uint32_t timeout_ms, std::string* why);
   std::string LastWords() const;
 
   std::string directory_;
   std::string socket_path_;
+  int notify_fd_ = -1;
   pid_t pid_ = -1;
 };
 
