@@ -67,6 +67,7 @@ class SimArenaMemory final : public ArenaMemory {
     }
     return done;
   }
+  bool is_populated(uint32_t segment) const { return !segments_[segment].empty(); }
   uint32_t populated_count() const {
     uint32_t count = 0;
     for (const auto& segment : segments_) count += !segment.empty();

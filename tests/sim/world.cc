@@ -194,8 +194,13 @@ void World::Fail(const std::string& what) {
 }
 
 std::byte* World::SlotMemory(uint32_t domain_index, const SlotAddress& address) {
-  return domains_[domain_index].arena->SegmentBase(address.segment) +
-         uint64_t{address.page} * kArenaPageBytes;
+  SimArenaMemory& arena = *domains_[domain_index].arena;
+  if (address.segment < kSegmentsPerDomain && arena.is_populated(address.segment)) {
+    return arena.SegmentBase(address.segment) + uint64_t{address.page} * kArenaPageBytes;
+  }
+  Fail("handed out a slot in a segment that is not there");
+  nowhere_.resize(kSegmentBytes);
+  return nowhere_.data();
 }
 
 void World::Post(uint64_t delay_us, Envelope envelope) {

@@ -131,6 +131,7 @@ class World final : public SimHost, public Transport {
   SessionId next_session_id_ = 1;
   uint64_t trace_hash_ = 0x9E3779B97F4A7C15;
   uint64_t steps_ = 0;
+  std::vector<std::byte> nowhere_;  // where addresses of no memory lead
   std::string failure_;
 };
 
