@@ -59,8 +59,9 @@ void SocketTransport::Add(const Accepted& accepted) {
 
 // ---- input --------------------------------------------------------------------------------------
 
-// One epoll_wait, one recvmsg, one sendmsg and one epoll_ctl a request. Letting Asio receive instead
-// was no faster (its speculative receive mostly finds nothing), and would need a buffer a session.
+// One epoll_wait, one recvmsg, one sendmsg and one epoll_ctl a request. Letting Asio receive
+// instead was no faster (its speculative receive mostly finds nothing), and would need a buffer a
+// session.
 void SocketTransport::Read(SessionId session, Connection& connection) {
   connection.socket.async_wait(asio::socket_base::wait_read,
                                [this, session](const asio::error_code& error) {

@@ -76,7 +76,8 @@ def main():
         applied = run(["patch", "-p1", "-d", str(TREE), "-i", str(patch)])
         if applied.returncode != 0:
             survivors.append(patch.stem)
-            print(f"{patch.stem}: the patch no longer applies: {applied.stdout.strip()}", flush=True)
+            print(f"{patch.stem}: the patch no longer applies: {applied.stdout.strip()}",
+                  flush=True)
             fresh_tree()
             continue
         built = build()

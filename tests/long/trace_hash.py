@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""One seed, one trace: builds the simulation with g++, clang++ and AddressSanitizer and compares the
-hash of everything that happened in twenty seeds."""
+"""One seed, one trace: builds the simulation with g++, clang++ and AddressSanitizer and compares
+the hash of everything that happened in twenty seeds."""
 import pathlib
 import re
 import shutil

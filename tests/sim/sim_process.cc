@@ -1,5 +1,6 @@
 #include "sim/sim_process.h"
 
+#include <algorithm>
 #include <array>
 #include <bit>
 
@@ -137,77 +138,97 @@ void SimProcess::WriteSomePart(WriteLease& lease, bool is_stray) {
   if (!is_stray) lease.part_state[PartIndex(key, member, part)] = 1;
 }
 
-void SimProcess::SendCommit(WriteLease& lease) {
-  const SpaceGroupSpec& spec = options_.host->GroupSpec(lease.group_number);
-  std::vector<protocol::CommitEntry> entries;
-  std::vector<Checksum> checksums;
-  Pending pending{.verb = Verb::kCommit, .token = lease.token};
+protocol::CommitEntry SimProcess::CommitPart(WriteLease& lease, const PartName& name,
+                                             const SlotAddress& address,
+                                             std::vector<Checksum>* checksums) {
+  lease.part_state[PartIndex(KeyIndexOf(lease, name.key), name.member, name.part)] = 2;
+  options_.host->oracle().PartCommitted(name);
+  protocol::CommitEntry entry{.part_first = static_cast<uint16_t>(name.part), .part_count = 1};
+  if (Chance(70)) {
+    entry.flags = protocol::kCommitHasChecksums;
+    const SpaceId space = options_.host->MemberSpace(lease.group_number, name.member);
+    const uint64_t seed = ChecksumSeed(options_.host->Secret(options_.domain_index),
+                                       {space, name.key, name.commit_id, name.part});
+    checksums->push_back(
+        ChecksumPart(PartMemory(lease.group_number, name.member, name.part, address), seed));
+  }
+  return entry;
+}
+
+uint32_t SimProcess::KeyIndexOf(const WriteLease& lease, const BlockKey& key) {
+  return static_cast<uint32_t>(std::find(lease.keys.begin(), lease.keys.end(), key) -
+                               lease.keys.begin());
+}
+
+// A windowed member that nobody writes may be declared absent, but not at the prompt's end.
+bool SimProcess::DeclareAbsent(WriteLease& lease, uint32_t key_index, uint32_t member) {
+  const SpaceSpec& space = options_.host->GroupSpec(lease.group_number).members[member].spec;
   auto& writers = options_.host->shared_writes()[lease.token].writer_of_part;
+  if (!space.is_windowed() || writers.contains(PartIndex(key_index, member, 0)) ||
+      key_index + 1 >= lease.keys.size() || !Chance(50)) {
+    return false;
+  }
+  for (uint32_t part = 0; part < space.part_bytes.size(); ++part) {
+    writers[PartIndex(key_index, member, part)] = options_.number;
+    lease.part_state[PartIndex(key_index, member, part)] = 2;
+  }
+  return true;
+}
+
+// Entries for one member of one block: what was written, an absence, or rarely a lie about the
+// generation, which must not be believed.
+void SimProcess::CommitMember(WriteLease& lease, const PartName& member, const SlotRef& slot,
+                              CommitDraft* draft) {
+  const uint32_t key_index = KeyIndexOf(lease, member.key);
+  const auto add = [&](protocol::CommitEntry entry, bool lies) {
+    entry.key_index = key_index;
+    entry.member = static_cast<uint16_t>(member.member);
+    entry.row = slot.row;
+    entry.segment = slot.address.segment;
+    entry.generation = slot.generation - (lies ? 1 : 0);
+    draft->entries.push_back(entry);
+    draft->must_fail.push_back(lies);
+  };
+  const SpaceSpec& space = options_.host->GroupSpec(lease.group_number).members[member.member].spec;
+  const auto part_count = static_cast<uint16_t>(space.part_bytes.size());
+  if (DeclareAbsent(lease, key_index, member.member)) {
+    return add({.flags = protocol::kCommitAbsent, .part_count = part_count}, false);
+  }
+  PartName name = member;
+  for (name.part = 0; name.part < part_count; ++name.part) {
+    const auto state = lease.part_state.find(PartIndex(key_index, name.member, name.part));
+    if (state != lease.part_state.end() && state->second == 1) {
+      add(CommitPart(lease, name, slot.address, &draft->checksums), false);
+    } else if (state == lease.part_state.end() && Chance(3)) {
+      add({.part_first = static_cast<uint16_t>(name.part), .part_count = 1}, true);
+    }
+  }
+}
+
+void SimProcess::SendCommit(WriteLease& lease) {
+  CommitDraft draft;
   size_t slot = 0;
   for (uint32_t k = 0; k < lease.reserved.size(); ++k) {
     if (lease.reserved[k].status != 0) continue;
-    for (uint32_t m = 0; m < spec.members.size(); ++m) {
+    for (uint32_t m = 0; m < kGroupMembersMax; ++m) {
       if ((lease.member_mask >> m & 1) == 0) continue;
-      const SlotRef& ref = lease.slots[slot++];
-      const SpaceSpec& space = spec.members[m].spec;
-      const bool is_absent = space.is_windowed() && !writers.contains(PartIndex(k, m, 0)) &&
-                             k + 1 < lease.keys.size() && Chance(50);
-      for (uint32_t p = 0; p < space.part_bytes.size(); ++p) {
-        int& state = lease.part_state[PartIndex(k, m, p)];
-        const bool lies = state == 0 && !is_absent && Chance(3);
-        if (state != 1 && !is_absent && !lies) {
-          if (state == 0) lease.part_state.erase(PartIndex(k, m, p));
-          continue;
-        }
-        protocol::CommitEntry entry{.key_index = k,
-                                    .member = static_cast<uint16_t>(m),
-                                    .part_first = static_cast<uint16_t>(p),
-                                    .part_count = 1,
-                                    .row = ref.row,
-                                    .segment = ref.address.segment,
-                                    .generation = ref.generation};
-        if (lies) {
-          entry.generation -= 1;
-          lease.part_state.erase(PartIndex(k, m, p));
-        } else if (is_absent) {
-          entry.flags = protocol::kCommitAbsent;
-          entry.part_count = static_cast<uint16_t>(space.part_bytes.size());
-          for (uint32_t q = 0; q < space.part_bytes.size(); ++q) {
-            writers[PartIndex(k, m, q)] = options_.number;
-            lease.part_state[PartIndex(k, m, q)] = 2;
-          }
-        } else {
-          state = 2;
-          const PartName name{options_.domain_index,
-                              lease.group_number,
-                              lease.keys[k],
-                              lease.reserved[k].commit_id,
-                              m,
-                              p};
-          options_.host->oracle().PartCommitted(name);
-          if (Chance(70)) {
-            entry.flags = protocol::kCommitHasChecksums;
-            const uint64_t seed = ChecksumSeed(
-                options_.host->Secret(options_.domain_index),
-                {options_.host->MemberSpace(lease.group_number, m), name.key, name.commit_id, p});
-            checksums.push_back(
-                ChecksumPart(PartMemory(lease.group_number, m, p, ref.address), seed));
-          }
-        }
-        entries.push_back(entry);
-        pending.must_fail.push_back(lies);
-        if (is_absent) break;
-      }
+      const PartName member{.domain_index = options_.domain_index,
+                            .group_number = lease.group_number,
+                            .key = lease.keys[k],
+                            .commit_id = lease.reserved[k].commit_id,
+                            .member = m};
+      CommitMember(lease, member, lease.slots[slot++], &draft);
     }
   }
-  if (entries.empty()) return;
+  if (draft.entries.empty()) return;
   protocol::CommitRequest request;
   request.token = lease.token;
-  request.entry_count = static_cast<uint32_t>(entries.size());
+  request.entry_count = static_cast<uint32_t>(draft.entries.size());
   const uint64_t request_id = next_request_id_++;
   FrameWriter frame(Verb::kCommit, request_id);
-  frame.Put(request).PutAll(entries).PutAll(checksums);
-  Send(frame, request_id, std::move(pending));
+  frame.Put(request).PutAll(draft.entries).PutAll(draft.checksums);
+  Send(frame, request_id,
+       {.verb = Verb::kCommit, .token = lease.token, .must_fail = draft.must_fail});
 }
 
 void SimProcess::EndWrite(size_t index) {

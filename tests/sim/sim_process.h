@@ -125,6 +125,17 @@ class SimProcess {
   void SendKeys(protocol::Verb verb, uint32_t flags);
   void SendReserve();
   void SendJoin();
+  struct CommitDraft {
+    std::vector<protocol::CommitEntry> entries;
+    std::vector<Checksum> checksums;
+    std::vector<bool> must_fail;
+  };
+  static uint32_t KeyIndexOf(const WriteLease& lease, const BlockKey& key);
+  protocol::CommitEntry CommitPart(WriteLease& lease, const PartName& name,
+                                   const SlotAddress& address, std::vector<Checksum>* checksums);
+  bool DeclareAbsent(WriteLease& lease, uint32_t key_index, uint32_t member);
+  void CommitMember(WriteLease& lease, const PartName& member, const SlotRef& slot,
+                    CommitDraft* draft);
   void SendCommit(WriteLease& lease);
   void SendSmall();
   void WriteSomePart(WriteLease& lease, bool is_stray);
