@@ -8,30 +8,14 @@
 #include <cstring>
 #include <utility>
 
-#include "daemon/frame_codec.h"
 #include "daemon/peer.h"
 
 namespace terrace {
 
-void TurnAway(int socket_fd, uint64_t boot_id, Status status, const std::string& why) {
-  Reply reply;
-  reply.Begin(protocol::Verb::kHello, 0, boot_id, status);
-  reply.AddText(why);
-  std::vector<std::byte> frame;
-  reply.AppendPage(&frame);
-  (void)send(socket_fd, frame.data(), frame.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
-  // What the peer has sent already must be read, or closing destroys our sentence.
-  shutdown(socket_fd, SHUT_RDWR);
-  std::byte ignored[4096];
-  while (recv(socket_fd, ignored, sizeof(ignored), MSG_DONTWAIT) > 0) {
-  }
-  close(socket_fd);
-}
-
-Acceptor::Acceptor(asio::io_context& loop, const DomainConfig& config, uint64_t boot_id,
+Acceptor::Acceptor(asio::io_context& loop, const DomainConfig& config, Doorkeeper& doorkeeper,
                    Listener listener, Events events)
     : config_(config),
-      boot_id_(boot_id),
+      doorkeeper_(doorkeeper),
       listener_(std::move(listener)),
       events_(std::move(events)),
       descriptor_(loop),
@@ -79,7 +63,7 @@ bool Acceptor::AcceptOne() {
   if (status.ok()) status = AuthorisePeer(config_, peer.credentials, &why);
   if (!status.ok()) {
     events_.on_refused(peer.credentials, why);
-    TurnAway(peer.socket_fd, boot_id_, status, why);
+    doorkeeper_.TurnAway(peer.socket_fd, status, why);
     return true;
   }
   RefusePassedDescriptors(peer.socket_fd);

@@ -10,6 +10,7 @@
 #include <functional>
 
 #include "daemon/domain.h"
+#include "daemon/doorkeeper.h"
 #include "daemon/listener.h"
 
 namespace terrace {
@@ -26,9 +27,9 @@ class Acceptor {
     // Somebody was turned away, or the system would not accept; for the log.
     std::function<void(const PeerCredentials&, const std::string& why)> on_refused;
   };
-  // `config` outlives the Acceptor. `boot_id` goes into the reply to whom is turned away.
-  Acceptor(asio::io_context& loop, const DomainConfig& config, uint64_t boot_id, Listener listener,
-           Events events);
+  // `config` and `doorkeeper` outlive the Acceptor.
+  Acceptor(asio::io_context& loop, const DomainConfig& config, Doorkeeper& doorkeeper,
+           Listener listener, Events events);
 
   void Begin() { Wait(); }
 
@@ -41,14 +42,11 @@ class Acceptor {
   bool AcceptOne();
 
   const DomainConfig& config_;
-  const uint64_t boot_id_;
+  Doorkeeper& doorkeeper_;
   Listener listener_;
   const Events events_;
   asio::posix::stream_descriptor descriptor_;
   asio::steady_timer pause_;
 };
-
-// Tells a peer that it is not served, and closes: an error message under Hello with request id 0.
-void TurnAway(int socket_fd, uint64_t boot_id, Status status, const std::string& why);
 
 }  // namespace terrace

@@ -16,6 +16,7 @@
 #include "daemon/acceptor.h"
 #include "daemon/domain.h"
 #include "daemon/domain_arena.h"
+#include "daemon/doorkeeper.h"
 #include "daemon/host_memory.h"
 #include "daemon/log.h"
 #include "daemon/metrics.h"
@@ -85,6 +86,7 @@ struct Shell::State {
   std::unique_ptr<SessionTable> sessions;
   std::unique_ptr<OffloadPool> offload;
   std::unique_ptr<Store> store;
+  std::unique_ptr<Doorkeeper> doorkeeper;
   std::vector<std::unique_ptr<Acceptor>> acceptors;
 
   asio::steady_timer timer{loop};
@@ -322,10 +324,11 @@ void Shell::State::BuildCore() {
 }
 
 void Shell::State::BeginAccepting() {
+  doorkeeper = std::make_unique<Doorkeeper>(loop, metrics.boot_id);
   for (uint32_t i = 0; i < config.domains.size(); ++i) {
     const DomainConfig& domain = config.domains[i];
     acceptors.push_back(std::make_unique<Acceptor>(
-        loop, domain, metrics.boot_id, std::move(listeners[i]),
+        loop, domain, *doorkeeper, std::move(listeners[i]),
         Acceptor::Events{.on_peer = [this, i](const Acceptor::Peer& peer) { OnPeer(i, peer); },
                          .on_refused =
                              [this, &domain](const PeerCredentials& peer, const std::string& why) {
@@ -429,7 +432,7 @@ void Shell::State::OnPeer(uint32_t domain_index, const Acceptor::Peer& peer) {
                             std::to_string(config.sessions_max) + ": raise it";
     OnRefused(config.domains[domain_index], peer.credentials, why);
     if (peer.pidfd >= 0) close(peer.pidfd);
-    return TurnAway(peer.socket_fd, metrics.boot_id, status, why);
+    return doorkeeper->TurnAway(peer.socket_fd, status, why);
   }
   ++metrics.connections_accepted;
   transport->Add({.session = session,

@@ -1,6 +1,7 @@
 #include "integration/process/daemon_process.h"
 
 #include <fcntl.h>
+#include <linux/capability.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
@@ -52,7 +53,8 @@ std::string DaemonProcess::WriteFile(const std::string& name, const std::string&
   return path;
 }
 
-void DaemonProcess::Start(const std::vector<std::string>& arguments) {
+void DaemonProcess::Start(const std::vector<std::string>& arguments,
+                          const Surroundings& surroundings) {
   const std::string errors = directory_ + "/stderr";
   const std::string notify = directory_ + "/notify";
   std::vector<char*> argv{const_cast<char*>(TERRACED_PATH)};
@@ -65,6 +67,17 @@ void DaemonProcess::Start(const std::vector<std::string>& arguments) {
   dup2(fd, STDERR_FILENO);
   dup2(fd, STDOUT_FILENO);
   setenv("NOTIFY_SOCKET", notify.c_str(), 1);
+  if (surroundings.listening_fd >= 0) {
+    dup2(surroundings.listening_fd, 3);
+    setenv("LISTEN_PID", std::to_string(getpid()).c_str(), 1);
+    setenv("LISTEN_FDS", "1", 1);
+    setenv("LISTEN_FDNAMES", surroundings.listening_name.c_str(), 1);
+  }
+  if (surroundings.watchdog_us > 0) {
+    setenv("WATCHDOG_PID", std::to_string(getpid()).c_str(), 1);
+    setenv("WATCHDOG_USEC", std::to_string(surroundings.watchdog_us).c_str(), 1);
+  }
+  if (surroundings.obeys_permissions) prctl(PR_CAPBSET_DROP, CAP_DAC_OVERRIDE);
   execv(argv[0], argv.data());
   _exit(127);
 }
@@ -78,14 +91,14 @@ bool DaemonProcess::StartReady(const Memory& memory) {
   return WaitReady();
 }
 
-bool DaemonProcess::WaitReady() {
+bool DaemonProcess::WaitNotified(const std::string& what) {
   for (int waited_ms = 0; waited_ms < kDeadlineMs; waited_ms += kStepMs) {
     pollfd poll_fd{.fd = notify_fd_, .events = POLLIN};
     if (poll(&poll_fd, 1, kStepMs) == 1) {
       char message[4096];
       const ssize_t got = recv(notify_fd_, message, sizeof(message), MSG_DONTWAIT);
       if (got > 0 &&
-          std::string(message, static_cast<size_t>(got)).find("READY=1") != std::string::npos) {
+          std::string(message, static_cast<size_t>(got)).find(what) != std::string::npos) {
         return true;
       }
     }

@@ -23,8 +23,16 @@ class DaemonProcess {
   // Writes <directory>/<name> and returns its path.
   std::string WriteFile(const std::string& name, const std::string& content, mode_t mode = 0600);
 
+  // What systemd would have put around the daemon.
+  struct Surroundings {
+    int listening_fd = -1;  // passed as the socket named `listening_name`
+    std::string listening_name;
+    uint32_t watchdog_us = 0;
+    bool obeys_permissions = false;  // even if the test runs as root
+  };
   // Starts terraced with `arguments`; standard error goes to a file. Does not wait.
-  void Start(const std::vector<std::string>& arguments);
+  void Start(const std::vector<std::string>& arguments) { Start(arguments, Surroundings()); }
+  void Start(const std::vector<std::string>& arguments, const Surroundings& surroundings);
   struct Memory {
     std::string dram_bytes = "64MiB";
     std::string segment_bytes = "2MiB";
@@ -35,7 +43,9 @@ class DaemonProcess {
   bool StartReady() { return StartReady(Memory()); }
   bool StartReady(const Memory& memory);
   // Waits for READY=1 from the daemon. Only after Start.
-  bool WaitReady();
+  bool WaitReady() { return WaitNotified("READY=1"); }
+  // Waits for a notification that holds `what`.
+  bool WaitNotified(const std::string& what);
 
   void Signal(int signal);
   // The exit status, 128 + signal if it was killed, −1 if it still runs after the deadline.

@@ -262,14 +262,17 @@ TEST_F(DaemonSession, WhoMayNotConnectIsToldWhy) {
                     daemon.socket_path() + "\"\nallow_uids = [4242]\n");
   daemon.Start({"--config", config});
   ASSERT_TRUE(daemon.WaitReady()) << daemon.Errors();
-  RawClient client;
-  ASSERT_TRUE(client.Connect(daemon.socket_path()));
-  const auto reply = client.Receive();
+  RawClient asking, silent;
+  EXPECT_FALSE(asking.Attach(daemon.socket_path()));
+  EXPECT_THAT(asking.last_text(), HasSubstr("allow_uids"));
+  EXPECT_TRUE(asking.IsEnded());
+  EXPECT_TRUE(asking.received_fds().empty());
+  ASSERT_TRUE(silent.Connect(daemon.socket_path()));
+  const auto reply = silent.Receive();
   ASSERT_TRUE(reply.has_value());
-  EXPECT_EQ(reply->status(), StatusCode::kInvalid);
+  EXPECT_EQ(reply->header.request_id, 0u);
   EXPECT_THAT(reply->text(), HasSubstr("allow_uids"));
-  EXPECT_TRUE(client.IsEnded());
-  EXPECT_TRUE(client.received_fds().empty());
+  EXPECT_TRUE(silent.IsEnded());
 }
 
 TEST_F(DaemonSession, StatsTellNothingOfOtherDomains) {
