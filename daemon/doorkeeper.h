@@ -1,8 +1,8 @@
 // Doorkeeper: peers that are not served. Each is told why in answer to its Hello, so that its
 // library shows the reason, and never becomes a session.
 //
-// THREADING: store thread. LIMITS: kWaitingMax peers may be about to say Hello, kWaitUs long; one more is
-// told at once, under request id 0.
+// THREADING: store thread. LIMITS: kWaitingMax peers may be about to say Hello, for kWait; one more
+// is told at once, under request id 0.
 #pragma once
 
 #include <asio/io_context.hpp>

@@ -95,8 +95,8 @@ void StartLog(const LogOptions& options) {
 
 void StopLog() {
   LogState& state = State();
-  state.logger.reset();
   state.pool.reset();  // joins after the queue is written
+  state.logger.reset();
 }
 
 void Log(LogLevel level, std::string_view event, std::initializer_list<LogField> fields) {
