@@ -1,5 +1,6 @@
 #include "client/attachment.h"
 
+#include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -43,6 +44,10 @@ Status CheckGeometry(const protocol::HelloReply& reply, std::string* why) {
                             std::to_string(reply.frame_bytes_max) + "; the limit is " +
                             std::to_string(protocol::kFrameBytesMax) + ": update libterrace");
   }
+  if (reply.key_hash > static_cast<uint8_t>(KeyHash::kSha256)) {
+    return Refused(why, "the Hello reply says key_hash " + std::to_string(reply.key_hash) +
+                            "; this library knows 0 and 1: update libterrace");
+  }
   return Status::Ok();
 }
 
@@ -82,6 +87,15 @@ Status Attachment::CheckFds(std::string* why) const {
                             " descriptors; " + std::to_string(wanted) +
                             " are needed (one arena per node, then the life socket): raise this "
                             "process's descriptor limit, or update libterrace");
+  }
+  for (size_t i = 0; i + 1 < wanted; ++i) {
+    // Else a daemon gone wrong could take pages away under a thread that reads them.
+    const int seals = fcntl(granted_.fds[i].get(), F_GET_SEALS);
+    if (seals < 0 || (seals & F_SEAL_SHRINK) == 0) {
+      return Refused(why, "arena memory file " + std::to_string(i) +
+                              " of the Hello reply is not sealed against shrinking: " +
+                              "update libterrace or terraced so that both are of one release");
+    }
   }
   for (size_t i = 0; i < wanted; ++i) {
     struct stat status;

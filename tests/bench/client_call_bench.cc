@@ -3,6 +3,7 @@
 // is the way.
 //
 // usage: client_call_bench [calls per batch]
+#include <fcntl.h>
 #include <sched.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
@@ -120,9 +121,10 @@ class Reply {
 };
 
 void SayHello(int fd, uint64_t request_id) {
-  const int arena = memfd_create("bench", MFD_CLOEXEC);
+  const int arena = memfd_create("bench", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   int life[2];
-  if (ftruncate(arena, kSegmentBytesMin) != 0 || socketpair(AF_UNIX, SOCK_STREAM, 0, life) != 0) {
+  if (ftruncate(arena, kSegmentBytesMin) != 0 || fcntl(arena, F_ADD_SEALS, F_SEAL_SHRINK) != 0 ||
+      socketpair(AF_UNIX, SOCK_STREAM, 0, life) != 0) {
     std::exit(1);
   }
   protocol::HelloReply hello;

@@ -278,8 +278,19 @@ TEST_F(NoConnection, AHelloReplyWithoutDescriptorsIsRefused) {
   reply.frame_bytes_max = 16;
   EXPECT_THAT(try_reply(), HasSubstr("frame_bytes_max 16"));
   reply.frame_bytes_max = protocol::kFrameBytesMax;
+  reply.key_hash = 2;
+  EXPECT_THAT(try_reply(), HasSubstr("key_hash 2"));
+  reply.key_hash = 0;
   reply.version = 9;
   EXPECT_THAT(try_reply(), HasSubstr("frame version 9"));
+}
+
+TEST_F(NoConnection, AnArenaThatCouldShrinkIsRefused) {
+  ScriptedDaemon daemon({.is_sealed = false});
+  options_.socket_path = daemon.socket_path();
+  std::string sentence;
+  EXPECT_EQ(Try(kLongUs, &sentence).code(), StatusCode::kInvalid);
+  EXPECT_THAT(sentence, HasSubstr("not sealed against shrinking"));
 }
 
 TEST_F(NoConnection, OptionsOutOfRangeAreRefusedByName) {

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <csignal>
 
 #include "unit/client/client_fixture.h"
 
@@ -74,6 +75,31 @@ TEST_F(Fork, AChildThatLivesOnDoesNotKeepTheParentAlive) {
 
 #if !defined(__SANITIZE_THREAD__)
 // (ThreadSanitizer forbids threads after a fork of a threaded process.)
+TEST_F(Fork, AKilledParentsLifeEndsThoughItsChildLivesOn) {
+  ScriptedDaemon other;
+  const ClientOptions options = TestOptions(other);
+  int alive[2];
+  ASSERT_EQ(pipe(alive), 0);
+  const pid_t parent = fork();
+  if (parent == 0) {
+    const Result<std::unique_ptr<Client>> client = Client::Create(options);
+    if (!client.ok() || !(*client)->WaitConnected(kLongUs).ok()) _exit(1);
+    if (fork() == 0) {
+      alarm(20);
+      close(alive[1]);
+      char byte;
+      _exit(read(alive[0], &byte, 1) == 0 ? 0 : 1);
+    }
+    raise(SIGKILL);
+  }
+  close(alive[0]);
+  int status = -1;
+  waitpid(parent, &status, 0);
+  ASSERT_TRUE(WIFSIGNALED(status));
+  EXPECT_TRUE(other.WaitLifeEnds(0));
+  close(alive[1]);
+}
+
 TEST_F(Fork, TheChildMayHaveAClientOfItsOwn) {
   ScriptedDaemon other;
   const ClientOptions options = TestOptions(other);

@@ -88,11 +88,23 @@ TEST_F(Leases, BlocksBecomeReadyInPrefixOrder) {
   EXPECT_EQ(lease.ready_count(), 6u);
   EXPECT_TRUE(lease.CopyPart(5, 0, 0, buffer_).ok());
   EXPECT_EQ(lease.CopyPart(6, 0, 0, buffer_).code(), StatusCode::kBusy);
-  // The rest leaves the lease.
-  Complete(StatusCode::kNotFound, {.first_block = 8, .flags = protocol::kCompletionLast});
-  EXPECT_EQ(client_->WaitReady(lease, 10, kLongUs).code(), StatusCode::kNotFound);
+  // The rest leaves the lease; what is before it may still come.
+  Complete(StatusCode::kNotFound, {.first_block = 8});
+  EXPECT_EQ(client_->WaitReady(lease, 9, kLongUs).code(), StatusCode::kNotFound);
+  EXPECT_EQ(client_->WaitReady(lease, 8, 1'000).code(), StatusCode::kBusy);
+  Complete(StatusCode::kOk, {.first_block = 6, .block_count = 4});
+  EXPECT_TRUE(client_->WaitReady(lease, 8, kLongUs).ok());
+  EXPECT_EQ(lease.ready_count(), 8u);
   EXPECT_TRUE(lease.is_valid());
-  EXPECT_EQ(lease.ready_count(), 6u);
+}
+
+TEST_F(Leases, AfterTheLastCompletionNothingIsWaitedFor) {
+  AnswerWithComing(protocol::SpanState::kComing);
+  const ReadLease lease = Acquire(4);
+  Complete(StatusCode::kOk,
+           {.first_block = 2, .block_count = 1, .flags = protocol::kCompletionLast});
+  EXPECT_EQ(client_->WaitReady(lease, 4, kLongUs).code(), StatusCode::kNotFound);
+  EXPECT_EQ(lease.ready_count(), 3u);
 }
 
 TEST_F(Leases, ProgressIsSeenWithoutACall) {

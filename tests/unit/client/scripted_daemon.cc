@@ -1,5 +1,6 @@
 #include "unit/client/scripted_daemon.h"
 
+#include <fcntl.h>
 #include <poll.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -54,8 +55,9 @@ ScriptedDaemon::ScriptedDaemon(const Options& options)
   TERRACE_CHECK(mkdtemp(directory_.data()) != nullptr, "a test needs a directory");
   socket_path_ = (std::filesystem::path(directory_) / "s").string();
   const auto arena_bytes = static_cast<off_t>(options.segment_bytes * options.segments_max);
-  arena_fd_ = memfd_create("scripted", MFD_CLOEXEC);
+  arena_fd_ = memfd_create("scripted", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   TERRACE_CHECK(ftruncate(arena_fd_, arena_bytes) == 0, "a test needs memory");
+  if (options.is_sealed) fcntl(arena_fd_, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
   arena_ = static_cast<std::byte*>(mmap(nullptr, static_cast<size_t>(arena_bytes),
                                         PROT_READ | PROT_WRITE, MAP_SHARED, arena_fd_, 0));
   listener_ = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);

@@ -62,6 +62,7 @@ class ScriptedDaemon {
     uint32_t segments_max = 4;
     uint32_t lease_ttl_ms = 0;
     uint64_t boot_id = 1;
+    bool is_sealed = true;  // the arena, against shrinking
   };
   // True if it has dealt with the message; else the usual answer is sent.
   using Handler = std::function<bool(ScriptedDaemon&, const PeerMessage&)>;

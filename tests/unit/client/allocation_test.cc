@@ -1,0 +1,54 @@
+// Warm calls allocate nothing on their caller's thread.
+#include <cstdlib>
+#include <new>
+
+#include "unit/client/client_fixture.h"
+
+// Sanitizers bring their own.
+#if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
+
+namespace {
+thread_local uint64_t g_allocation_count = 0;
+}  // namespace
+
+void* operator new(size_t bytes) {
+  ++g_allocation_count;
+  if (void* allocated = std::malloc(bytes)) return allocated;
+  throw std::bad_alloc();
+}
+void operator delete(void* allocated) noexcept { std::free(allocated); }
+void operator delete(void* allocated, size_t) noexcept { std::free(allocated); }
+
+namespace terrace {
+namespace {
+
+using Allocations = ClientFixture;
+
+TEST_F(Allocations, WarmCallsMakeNone) {
+  const std::vector<BlockKey> keys = TestKeys(128);
+  const std::vector<std::byte> part(8192);
+  const auto round = [&] {
+    Result<ReadLease> read = client_->Acquire(group_, keys);
+    ASSERT_TRUE(read.ok());
+    ASSERT_TRUE(read->CopyPart(127, 0, 1, buffer_).ok());
+    Result<WriteLease> write = client_->Reserve(group_, keys);
+    ASSERT_TRUE(write.ok());
+    for (uint32_t key = 0; key < 128; ++key) {
+      ASSERT_TRUE(write->WritePart(key, 0, 0, part).ok());
+      ASSERT_TRUE(write->WritePart(key, 0, 1, part).ok());
+    }
+    ASSERT_TRUE(client_->Commit(*write).ok());
+    ASSERT_TRUE(client_->Match(group_, keys).ok());
+    read->Release();
+    write->Abort();
+  };
+  for (int i = 0; i < 20; ++i) round();
+  const uint64_t before = g_allocation_count;
+  for (int i = 0; i < 50; ++i) round();
+  EXPECT_EQ(g_allocation_count, before);
+}
+
+}  // namespace
+}  // namespace terrace
+
+#endif
