@@ -1,6 +1,6 @@
 #include "daemon/cache_domain.h"
 
-#include "daemon/eviction/lru.h"
+#include "daemon/eviction/policies.h"
 #include "terrace/check.h"
 
 namespace terrace {
@@ -15,10 +15,13 @@ CacheDomain::CacheDomain(uint32_t domain_index_in_store, DomainOptions domain_op
              .segments_max = options.segments_max,
              .slot_table = options.slot_table}),
       index({.blocks_max = store_options.blocks_max, .hash_seed = store_seams.random.Next()}),
-      dram_policy(std::make_unique<LruPolicy>()) {
+      dram_policy(MakeEvictionPolicy(store_options.eviction_policy, store_options.blocks_max)) {
+  TERRACE_CHECK(dram_policy != nullptr, "eviction_policy is one of EvictionPolicyNames()");
   TERRACE_CHECK(options.lower_tiers.size() <= kLowerTiersMax, "at most three tiers below DRAM");
   for (Tier* tier : options.lower_tiers) {
-    lower.push_back({.tier = tier, .policy = std::make_unique<LruPolicy>()});
+    lower.push_back(
+        {.tier = tier,
+         .policy = MakeEvictionPolicy(store_options.eviction_policy, store_options.blocks_max)});
   }
 }
 
@@ -31,7 +34,8 @@ BlockTraits CacheDomain::TraitsOf(BlockId id) const {
           .position = node.position,
           .block_tokens = group.block_tokens(),
           .recompute_ns_per_token = b.recompute_ns_per_token,
-          .priority = b.priority};
+          .priority = b.priority,
+          .parent = node.parent};
 }
 
 TouchContext CacheDomain::ContextOf(const protocol::Hints& hints) const {

@@ -59,6 +59,7 @@ struct Lease {
   uint32_t revoked_count = 0;          // entries that the revocation has dealt with
   uint32_t charged_count = 0;          // entries ever, counted against the owner
   uint64_t created_us = 0;
+  BlockKey tip;  // the last block: why its request ended says something about it
 };
 
 // Something about leases that is done some blocks a turn; see LeaseKeeper::Step.

@@ -66,7 +66,8 @@ struct StoreOptions {
   uint32_t lease_blocks_per_session_max = 1
                                           << 21;  // over all its leases; beyond, prefixes truncate
   uint32_t pending_per_session_max = 1024;        // Acquires with blocks still coming, and Waits
-  uint64_t fenced_bytes_max = 0;  // per domain; above it Reserve answers kNoSpace. > 0
+  uint64_t fenced_bytes_max = 0;        // per domain; above it Reserve answers kNoSpace. > 0
+  std::string eviction_policy = "lru";  // one of EvictionPolicyNames(), for every tier
   uint32_t default_deadline_us = 1'000'000;
   uint32_t deadline_us_max = 600'000'000;
 };

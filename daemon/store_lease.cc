@@ -156,6 +156,11 @@ Status Store::Release(SessionId session, const protocol::ReleaseRequest& request
   if (id == kLeaseNone || !caller.rooms->keeper.IsJoiner(id, caller.session)) {
     return Status(StatusCode::kGone, "the session has no such lease");
   }
+  if (request.hints.end_reason != protocol::EndReason::kUnknown) {
+    const Lease& lease = caller.domain().leases.at(id);
+    const BlockId tip = caller.domain().index.Find(lease.group_index, lease.tip);
+    if (tip != kBlockNone) caller.rooms->residency.Touch({&tip, 1}, request.hints);
+  }
   caller.rooms->keeper.Leave(id, caller.session);
   state_->Settle(*caller.rooms);
   return Status::Ok();

@@ -191,7 +191,7 @@ class PrefixHolder {
       }
       if (target_.slots != nullptr) AppendSlots(b);
     }
-    caller_.rooms->residency.Touch(held_, query_.hints);
+    Used();
     return true;
   }
 
@@ -205,8 +205,19 @@ class PrefixHolder {
   bool CutAt(uint32_t index, size_t i) {
     caller_.rooms->waiters.Truncate(target_.lease, index, StatusCode::kNotFound);
     held_.resize(i);
-    caller_.rooms->residency.Touch(held_, query_.hints);
+    Used();
     return false;
+  }
+
+  void Used() {
+    CacheDomain& domain = caller_.domain();
+    if (!held_.empty()) {
+      domain.leases.at(target_.lease).tip = domain.index.node(held_.back()).key;
+    }
+    // Why the request ended is known when its lease is released.
+    protocol::Hints hints = query_.hints;
+    hints.end_reason = protocol::EndReason::kUnknown;
+    caller_.rooms->residency.Touch(held_, hints);
   }
 
   void LetGo(uint32_t index) {

@@ -28,16 +28,15 @@ class Reserver {
     for (size_t i = 0; i < query_.keys.size(); ++i) {
       const uint32_t position = query_.first_position + (is_chain ? static_cast<uint32_t>(i) : 0);
       const BlockId id = ReserveOne(i, parent, position);
-      if (id != kBlockNone) run_.push_back(id);
       if (is_chain) parent = id;
     }
-    if (!query_.keys.empty()) result_->last_key = query_.keys.back();
-    // Gone meanwhile, perhaps, to make room for those behind.
-    std::erase_if(run_, [this](BlockId id) {
-      const BlockPhase phase = caller_.domain().block(id).phase;
-      return phase != BlockPhase::kReserved && phase != BlockPhase::kSealed;
-    });
-    caller_.rooms->residency.Touch(run_, query_.hints);
+    if (!query_.keys.empty()) {
+      result_->last_key = query_.keys.back();
+      caller_.domain().leases.at(lease_).tip = query_.keys.back();
+    }
+    // New blocks say by themselves that their prefix was used. One that is all there already was
+    // used, too.
+    if (!has_new_) caller_.rooms->residency.Touch(run_, query_.hints);
   }
 
  private:
@@ -54,11 +53,13 @@ class Reserver {
     }
     if (id != kBlockNone) {
       AnswerKnown(id);
+      run_.push_back(id);
       if (parent != kBlockNone) residency.Link(id, parent);
       return id;
     }
     id = result_->is_out_of_space ? kBlockNone : TakeRoom(i, parent, position);
     if (id != kBlockNone) {
+      has_new_ = true;
       Block& b = domain.block(id);
       b.writer_lease = lease_;
       b.writer_entry = static_cast<uint32_t>(domain.leases.at(lease_).entries.size());
@@ -127,7 +128,8 @@ class Reserver {
   const KeysQuery& query_;
   ReserveResult* result_;
   LeaseId lease_ = kLeaseNone;
-  std::vector<BlockId> run_;
+  std::vector<BlockId> run_;  // whose keys were in use already
+  bool has_new_ = false;
 };
 
 }  // namespace
