@@ -183,7 +183,9 @@ void SessionTable::Work(Session& session, std::span<const std::byte>* input) {
     } else if (session.request != nullptr) {
       EndStep(session, session.request->Step(session.context, *store_, &budget_blocks));
     } else if (TakeMessage(session, input)) {
-      budget_blocks = Spend(budget_blocks, kMessageCostBlocks);
+      // A Stats document is as long as there are sessions: one is a turn's worth.
+      budget_blocks =
+          session.frames.last_verb() == Verb::kStats ? 0 : Spend(budget_blocks, kMessageCostBlocks);
     } else {
       return;
     }
@@ -454,8 +456,16 @@ void SessionTable::Flush() {
       SendOutput(*session);
       CheckBounds(*session);
     }
-    // Without Hello there is nothing whose end must be proven.
-    if (session->is_closed && !session->is_open) sessions_.erase(session->context.session);
+    if (!session->is_closed) continue;
+    if (session->is_open) {
+      // It stays, as a name, until its process has ended; its memory does not.
+      session->backlog = {};
+      session->output = {};
+      session->held = {};
+    } else {
+      // Without Hello there is nothing whose end must be proven.
+      sessions_.erase(session->context.session);
+    }
   }
   dirty_.clear();
 }

@@ -7,7 +7,14 @@
 #include <cstring>
 #include <utility>
 
+#include "daemon/send_queue.h"
+
 namespace terrace {
+namespace {
+
+constexpr int kChunksPerTurnMax = 8;  // of one session's queue, in one turn
+
+}  // namespace
 
 struct SocketTransport::Connection {
   explicit Connection(asio::io_context& loop) : socket(loop), pidfd(loop), life(loop) {}
@@ -17,8 +24,7 @@ struct SocketTransport::Connection {
   asio::posix::stream_descriptor life;  // our end
   int life_peer_fd = -1;                // the client's end, until it is sent
   uint32_t domain_index = 0;
-  std::vector<std::byte> unsent;
-  size_t unsent_begin_bytes = 0;
+  SendQueue unsent;
   uint64_t deadline_us = 0;  // Hello or drain must be done by then; 0: neither is awaited
   bool is_attached = false;  // the client has the arena: its death matters
   bool is_draining = false;  // closed by us, unsent bytes still leave
@@ -28,7 +34,6 @@ struct SocketTransport::Connection {
   ~Connection() {
     if (life_peer_fd >= 0) close(life_peer_fd);
   }
-  size_t unsent_bytes() const { return unsent.size() - unsent_begin_bytes; }
 };
 
 SocketTransport::SocketTransport(asio::io_context& loop, std::vector<std::vector<int>> arena_fds,
@@ -159,7 +164,7 @@ uint64_t SocketTransport::Send(SessionId session, std::span<const std::byte> byt
     connection->is_attached = true;
     WatchDeath(session, *connection);
   }
-  if (connection->unsent_bytes() == 0) {
+  if (connection->unsent.size_bytes() == 0) {
     const ssize_t sent = SendNow(*connection, bytes);
     if (sent == static_cast<ssize_t>(bytes.size())) return 0;
     if (sent < 0 && errno != EAGAIN && errno != EWOULDBLOCK) {
@@ -168,36 +173,46 @@ uint64_t SocketTransport::Send(SessionId session, std::span<const std::byte> byt
     }
     if (sent > 0) bytes = bytes.subspan(static_cast<size_t>(sent));
   }
-  connection->unsent.insert(connection->unsent.end(), bytes.begin(), bytes.end());
+  connection->unsent.Append(bytes);
   unsent_bytes_ += bytes.size();
   SendQueued(session, *connection);
-  return connection->unsent_bytes();
+  return connection->unsent.size_bytes();
 }
 
 // Waits until the socket takes more, unless that is under way.
 void SocketTransport::SendQueued(SessionId session, Connection& connection) {
   if (connection.is_waiting_to_write) return;
   connection.is_waiting_to_write = true;
-  connection.socket.async_wait(
-      asio::socket_base::wait_write, [this, session](const asio::error_code& error) {
-        Connection* waited = Find(session);
-        if (waited == nullptr || !waited->socket.is_open()) return;
-        waited->is_waiting_to_write = false;
-        const auto queued = std::span<const std::byte>(waited->unsent);
-        const ssize_t sent =
-            error ? -1 : SendNow(*waited, queued.subspan(waited->unsent_begin_bytes));
-        if (sent > 0) {
-          waited->unsent_begin_bytes += static_cast<size_t>(sent);
-          unsent_bytes_ -= static_cast<size_t>(sent);
-        }
-        const bool is_broken = sent < 0 && errno != EAGAIN && errno != EWOULDBLOCK;
-        if (waited->unsent_bytes() > 0 && !is_broken) return SendQueued(session, *waited);
-        unsent_bytes_ -= waited->unsent_bytes();
-        waited->unsent = {};
-        waited->unsent_begin_bytes = 0;
-        waited->is_broken = is_broken;
-        if (waited->is_draining) CloseSocket(session, *waited);
-      });
+  connection.socket.async_wait(asio::socket_base::wait_write,
+                               [this, session](const asio::error_code& error) {
+                                 Connection* waited = Find(session);
+                                 if (waited == nullptr || !waited->socket.is_open()) return;
+                                 waited->is_waiting_to_write = false;
+                                 const bool is_broken = error || !SendSome(*waited);
+                                 if (waited->unsent.size_bytes() > 0 && !is_broken)
+                                   return SendQueued(session, *waited);
+                                 DropUnsent(*waited);
+                                 waited->is_broken = is_broken;
+                                 if (waited->is_draining) CloseSocket(session, *waited);
+                               });
+}
+
+// As much as the socket takes, within a turn's share. False if it is broken.
+bool SocketTransport::SendSome(Connection& connection) {
+  for (int i = 0; i < kChunksPerTurnMax && connection.unsent.size_bytes() > 0; ++i) {
+    const auto front = connection.unsent.Front();
+    const ssize_t sent = SendNow(connection, front);
+    if (sent < 0) return errno == EAGAIN || errno == EWOULDBLOCK;
+    connection.unsent.Pop(static_cast<size_t>(sent));
+    unsent_bytes_ -= static_cast<size_t>(sent);
+    if (static_cast<size_t>(sent) < front.size()) return true;
+  }
+  return true;
+}
+
+void SocketTransport::DropUnsent(Connection& connection) {
+  unsent_bytes_ -= connection.unsent.size_bytes();
+  connection.unsent.Clear();
 }
 
 // ---- ends ---------------------------------------------------------------------------------------
@@ -207,7 +222,7 @@ void SocketTransport::Close(SessionId session, CloseReason reason) {
   if (connection == nullptr || !connection->socket.is_open() || connection->is_draining) return;
   events_.on_close(session, reason);
   // A client that does not read does not drain either.
-  if (connection->unsent_bytes() == 0 || reason == CloseReason::kSlowReader ||
+  if (connection->unsent.size_bytes() == 0 || reason == CloseReason::kSlowReader ||
       reason == CloseReason::kNoBuffers) {
     return CloseSocket(session, *connection);
   }
@@ -223,9 +238,7 @@ void SocketTransport::CloseSocket(SessionId session, Connection& connection) {
   while (recv(connection.socket.native_handle(), unread, sizeof(unread), MSG_DONTWAIT) > 0) {
   }
   connection.socket.close(ignored);
-  unsent_bytes_ -= connection.unsent_bytes();
-  connection.unsent = {};
-  connection.unsent_begin_bytes = 0;
+  DropUnsent(connection);
   if (connection.life_peer_fd >= 0) close(std::exchange(connection.life_peer_fd, -1));
   connection.deadline_us = 0;
   // What never had the arena needs no proof of death.

@@ -69,6 +69,8 @@ class SocketTransport : public Transport {
   void OnReadable(SessionId session);
   bool AttachDescriptors(Connection& connection);
   void SendQueued(SessionId session, Connection& connection);
+  bool SendSome(Connection& connection);
+  void DropUnsent(Connection& connection);
   ssize_t SendNow(Connection& connection, std::span<const std::byte> bytes);
   void WatchDeath(SessionId session, Connection& connection);
   void WatchLife(SessionId session, Connection& connection);

@@ -221,6 +221,25 @@ TEST(SessionTurns, ALongRequestYieldsToOthers) {
   EXPECT_EQ(replies[0].body.size(), 100'000 * sizeof(protocol::QueriedBlock));
 }
 
+// Its document is as long as there are sessions: ten asked for at once are ten turns.
+TEST(SessionTurns, AStatsDocumentIsATurnsWorth) {
+  SessionHarness world;
+  const SessionId session = world.Attach();
+  std::vector<std::byte> asked;
+  for (uint64_t id = 1; id <= 10; ++id) {
+    const auto frames = world.Frames(Verb::kStats, BytesOf(protocol::StatsRequest{}), id);
+    asked.insert(asked.end(), frames.begin(), frames.end());
+  }
+  world.sessions->OnBytes(session, asked);
+  EXPECT_EQ(world.transport.Take(session).size(), 1u);
+  for (int turn = 1; turn < 10; ++turn) {
+    ASSERT_TRUE(world.sessions->has_work());
+    world.sessions->OnTurn();
+    EXPECT_EQ(world.transport.Take(session).size(), 1u);
+  }
+  EXPECT_FALSE(world.sessions->has_work());
+}
+
 TEST(SessionTurns, TwoLongRequestsTakeTurns) {
   SessionHarness world;
   const SessionId first = world.Attach(), second = world.Attach();
