@@ -1,5 +1,9 @@
 #include "chaos/traffic.h"
 
+#include <signal.h>
+#include <sys/time.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cinttypes>
@@ -60,6 +64,8 @@ Traffic::Options Traffic::ReadOptions(const Arguments& arguments) {
   options.blocks_max = static_cast<uint32_t>(arguments.Number("blocks", options.blocks_max));
   options.deadline_us = arguments.Number("deadline-us", options.deadline_us);
   options.seed = arguments.Number("seed", options.seed);
+  options.die_in = arguments.Number("die-in", options.die_in);
+  options.die_after_us = arguments.Number("die-after-us", options.die_after_us);
   return options;
 }
 
@@ -96,6 +102,16 @@ bool Traffic::Connect(uint64_t deadline_us) {
   return true;
 }
 
+void Traffic::Enter(Phase phase) {
+  progress_->phase.store(static_cast<uint64_t>(phase), std::memory_order_relaxed);
+  if (static_cast<uint64_t>(phase) != options_.die_in) return;
+  const auto after_us = static_cast<suseconds_t>(options_.die_after_us);
+  const itimerval once = {.it_interval = {}, .it_value = {.tv_sec = 0, .tv_usec = after_us}};
+  signal(SIGALRM, [](int) { kill(getpid(), SIGKILL); });
+  setitimer(ITIMER_REAL, &once, nullptr);
+  options_.die_in = 0;
+}
+
 uint64_t Traffic::Draw(uint64_t bound) {
   random_state_ = MixBits(random_state_);
   return random_state_ % bound;
@@ -116,11 +132,11 @@ std::span<const BlockKey> Traffic::Keys(uint32_t prompt, uint32_t block_count) {
 
 template <typename Call>
 auto Traffic::Timed(Phase phase, Call call) {
-  progress_->phase.store(static_cast<uint64_t>(phase), std::memory_order_relaxed);
+  Enter(phase);
   const uint64_t began_us = NowUs();
   auto answer = call();
   const uint64_t call_us = NowUs() - began_us;
-  progress_->phase.store(static_cast<uint64_t>(Phase::kIdle), std::memory_order_relaxed);
+  Enter(Phase::kIdle);
   Count(progress_->statuses[static_cast<size_t>(answer.code())]);
   if (call_us > progress_->call_us_max.load(std::memory_order_relaxed)) {
     progress_->call_us_max.store(call_us, std::memory_order_relaxed);
@@ -198,7 +214,7 @@ std::span<const std::byte> Traffic::CopyOfPart(const ReadLease& lease, uint32_t 
 }
 
 uint32_t Traffic::Verify(const ReadLease& lease, std::span<const BlockKey> keys) {
-  progress_->phase.store(static_cast<uint64_t>(Phase::kVerify), std::memory_order_relaxed);
+  Enter(Phase::kVerify);
   const uint32_t ready_count = std::min<uint32_t>(lease.ready_count(), keys.size());
   uint32_t wrong_count = 0;
   for (uint32_t i = 0; i < ready_count; ++i) {
@@ -206,12 +222,12 @@ uint32_t Traffic::Verify(const ReadLease& lease, std::span<const BlockKey> keys)
   }
   Count(progress_->blocks_verified, ready_count);
   Count(progress_->blocks_wrong, wrong_count);
-  progress_->phase.store(static_cast<uint64_t>(Phase::kIdle), std::memory_order_relaxed);
+  Enter(Phase::kIdle);
   return wrong_count;
 }
 
 uint32_t Traffic::Write(WriteLease& lease, std::span<const BlockKey> keys, size_t from, size_t to) {
-  progress_->phase.store(static_cast<uint64_t>(Phase::kWrite), std::memory_order_relaxed);
+  Enter(Phase::kWrite);
   uint32_t written_count = 0;
   for (size_t i = from; i < to; ++i) {
     if (!lease.is_reserved(i)) continue;
@@ -233,7 +249,7 @@ uint32_t Traffic::Write(WriteLease& lease, std::span<const BlockKey> keys, size_
     }
     ++written_count;
   }
-  progress_->phase.store(static_cast<uint64_t>(Phase::kIdle), std::memory_order_relaxed);
+  Enter(Phase::kIdle);
   return written_count;
 }
 
@@ -245,7 +261,7 @@ void Traffic::Store(std::span<const BlockKey> keys, uint32_t resident_count) {
   const size_t middle = Draw(4) == 0 ? missing.size() / 2 : missing.size();
   Write(*lease, missing, 0, middle);
   if (Draw(8) == 0) {  // given up, half of the time without a word
-    progress_->phase.store(static_cast<uint64_t>(Phase::kAbort), std::memory_order_relaxed);
+    Enter(Phase::kAbort);
     if (Draw(2) == 0) lease->Abort();
     return;
   }
@@ -279,7 +295,7 @@ uint32_t Traffic::Serve(uint32_t prompt, uint32_t block_count) {
       if (resident_count > 0 && Draw(4) == 0) {
         Keep(std::move(lease).value());
       } else {
-        progress_->phase.store(static_cast<uint64_t>(Phase::kRelease), std::memory_order_relaxed);
+        Enter(Phase::kRelease);
         lease->Release();
       }
     }

@@ -40,6 +40,9 @@ class Traffic {
     uint32_t blocks_max = 12;  // of one prompt
     uint64_t deadline_us = 200'000;
     uint64_t seed = 1;
+    // SIGKILL, sent by itself, this long after it first enters this Phase; 0 is no call's phase.
+    uint64_t die_in = 0;
+    uint64_t die_after_us = 1;
   };
   static Options ReadOptions(const Arguments& arguments);
   Traffic(const Options& options, Progress* progress);
@@ -82,6 +85,7 @@ class Traffic {
                                          uint32_t member, uint32_t part) const;
   std::span<const std::byte> CopyOfPart(const ReadLease& lease, uint32_t block_index,
                                         uint32_t member, uint32_t part);
+  void Enter(Phase phase);
   void NoteBoot();
   void Store(std::span<const BlockKey> keys, uint32_t resident_count);
   void Keep(ReadLease lease);

@@ -1,9 +1,5 @@
-#include <signal.h>
-#include <unistd.h>
-
 #include <chrono>
 #include <cstdio>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -22,17 +18,6 @@ constexpr int kStoreTriesMax = 200;
 
 SteadyClock::time_point EndTime(const Arguments& arguments) {
   return SteadyClock::now() + std::chrono::seconds(arguments.Number("seconds", kSecondsDefault));
-}
-
-// SIGKILL from a thread beside the work, as soon as that is inside `phase` and some microseconds
-// more: no script could aim so well.
-void DieInside(uint64_t phase, uint64_t after_us, const Progress* progress) {
-  std::thread([=] {
-    while (progress->phase.load(std::memory_order_relaxed) != phase) continue;
-    const auto end = SteadyClock::now() + std::chrono::microseconds(after_us);
-    while (SteadyClock::now() < end) continue;
-    kill(getpid(), SIGKILL);
-  }).detach();
 }
 
 // Stores a whole prompt and leases it. Others compete for memory: it may take some tries.
@@ -54,8 +39,6 @@ int RunWorker(const Arguments& arguments, Progress* progress) {
   Traffic traffic(Traffic::ReadOptions(arguments), progress);
   if (!traffic.Connect(kConnectUs)) return kExitCannotStart;
   Say("ready");
-  const uint64_t die_in = arguments.Number("die-in", 0);
-  if (die_in != 0) DieInside(die_in, arguments.Number("die-after-us", 0), progress);
   const auto end = EndTime(arguments);
   const Traffic::Options& options = traffic.options();
   while (!IsTold() && SteadyClock::now() < end) {

@@ -22,7 +22,8 @@ def start_victim(stage, number):
     options = {"prompts": PROMPTS, "seconds": 30, "seed": stage.random.getrandbits(40)}
     if number % 2 == 0:
         phase = AIMED_PHASES[number // 2 % len(AIMED_PHASES)]
-        options |= {"die_in": rig.PHASES.index(phase), "die_after_us": stage.random.randrange(60)}
+        options |= {"die_in": rig.PHASES.index(phase),
+                    "die_after_us": stage.random.randrange(1, 100)}
     victim = stage.client("worker", **options)
     victim.is_aimed = number % 2 == 0
     return victim
@@ -34,9 +35,11 @@ def kill(stage, victim):
     if not victim.is_aimed:
         time.sleep(stage.random.random() * 0.02)
         victim.signal(signal.SIGKILL)
-    if victim.process.wait(5) != -signal.SIGKILL:
-        raise rig.Failure(f"{victim.name} ended with {victim.process.returncode} instead of "
-                          f"SIGKILL: {victim.errors()}")
+    died = rig.wait_until(lambda: victim.process.poll() is not None, 5, 0.001)
+    if died is None or victim.process.returncode != -signal.SIGKILL:
+        raise rig.Failure(f"{victim.name} did not die by SIGKILL but ended with "
+                          f"{victim.process.poll()}: {victim.errors()}; it has "
+                          f"{victim.counters()}; the daemon has {stage.stats()}")
     return rig.PHASES[victim.counters()["phase"]]
 
 
