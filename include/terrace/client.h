@@ -35,7 +35,7 @@ struct ClientOptions {
   uint32_t reconnect_backoff_ms_max = 1'000;  // retries grow from 10 ms to this, with jitter
   uint32_t pending_requests_max = 256;        // further requests answer kBusy
   uint64_t send_buffer_bytes_max = 8 << 20;   // unsent bytes kept; beyond: kBusy
-  uint32_t reply_spin_us = 0;                 // a blocking caller polls this long before it sleeps
+  uint32_t reply_spin_us = 50;                // a blocking caller polls this long before it sleeps
 };
 
 // What one session opened: a SpaceGroup and the members this process reads and writes.

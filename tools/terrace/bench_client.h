@@ -32,7 +32,7 @@ SpaceGroupSpec BenchGroup(const BenchShape& shape);
 struct BenchConnection {
   std::string socket_path;
   uint64_t deadline_us = 0;
-  uint32_t reply_spin_us = 0;
+  uint32_t reply_spin_us = ClientOptions{}.reply_spin_us;
 };
 
 class BenchClient {

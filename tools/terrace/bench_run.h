@@ -22,7 +22,7 @@ struct BenchArguments {
   std::string dram_bytes_text;  // of the own daemon; empty: fitted to the run
   uint32_t client_count = 1;
   std::string cpu_list;
-  uint32_t spin_us = 0;
+  uint32_t spin_us = ClientOptions{}.reply_spin_us;
   bool has_verify = false;
 
   // Set by ResolveBench.
