@@ -65,6 +65,7 @@ struct CacheDomain {
   TreeWalks walks{index};                      // Store; Residency tells it what goes
   ChunkedArray<Block> blocks;                  // Residency; job fields: Verifier, Mover
   std::vector<std::unique_ptr<Group>> groups;  // Store; null: free place
+  SlotClasses slot_classes;                    // Store
   LeaseTable leases;                           // LeaseKeeper
   std::deque<LeaseWork> lease_work;            // LeaseKeeper; Waiters ends Prefetches through it
   std::deque<LeaseEntry> letting_go;           // entries no lease has any more, still held

@@ -3,6 +3,8 @@
 // freed first.
 #pragma once
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -14,7 +16,10 @@ template <typename T>
 class RowPool {
  public:
   // `stride` elements a row; may be 0 (rows without content).
-  explicit RowPool(uint32_t stride) : stride_(stride) {}
+  explicit RowPool(uint32_t stride)
+      : stride_(stride),
+        rows_per_chunk_(static_cast<uint32_t>(
+            std::clamp<size_t>(kChunkBytes / (sizeof(T) * std::max(stride, 1u)), 1, 256))) {}
 
   // A row of value-initialised elements.
   uint32_t Take() {
@@ -25,8 +30,8 @@ class RowPool {
       for (T& element : at(row)) element = T{};
       return row;
     }
-    if (row_count_ % kRowsPerChunk == 0) {
-      chunks_.push_back(std::make_unique<T[]>(size_t{kRowsPerChunk} * stride_));
+    if (row_count_ % rows_per_chunk_ == 0) {
+      chunks_.push_back(std::make_unique<T[]>(size_t{rows_per_chunk_} * stride_));
     }
     return row_count_++;
   }
@@ -35,17 +40,20 @@ class RowPool {
     free_rows_.push_back(row);
   }
   std::span<T> at(uint32_t row) {
-    return {chunks_[row / kRowsPerChunk].get() + size_t{row % kRowsPerChunk} * stride_, stride_};
+    return {chunks_[row / rows_per_chunk_].get() + size_t{row % rows_per_chunk_} * stride_,
+            stride_};
   }
   std::span<const T> at(uint32_t row) const {
-    return {chunks_[row / kRowsPerChunk].get() + size_t{row % kRowsPerChunk} * stride_, stride_};
+    return {chunks_[row / rows_per_chunk_].get() + size_t{row % rows_per_chunk_} * stride_,
+            stride_};
   }
   uint32_t used_count() const { return used_count_; }
 
  private:
-  static constexpr uint32_t kRowsPerChunk = 256;
+  static constexpr size_t kChunkBytes = 16384;
 
   uint32_t stride_;
+  uint32_t rows_per_chunk_;
   uint32_t row_count_ = 0;
   uint32_t used_count_ = 0;
   std::vector<std::unique_ptr<T[]>> chunks_;

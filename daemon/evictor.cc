@@ -90,10 +90,10 @@ bool Evictor::Evict(BlockId id) {
 
 BlockId Evictor::BlockIn(const SlotRef& slot) const {
   const SlotRow& row = d_.slots.row(slot);
-  for (uint32_t g = 0; g < d_.groups.size(); ++g) {
-    if (d_.groups[g] == nullptr || d_.groups[g]->id().low != row.group_tag) continue;
-    const BlockId id = d_.index.Find(g, row.key);
-    if (id != kBlockNone && d_.block(id).commit_id == row.commit_id) return id;
+  std::vector<BlockId> ids;
+  d_.index.FindAll(row.key, &ids);
+  for (const BlockId id : ids) {
+    if (d_.block(id).commit_id == row.commit_id) return id;
   }
   return kBlockNone;
 }
@@ -104,7 +104,10 @@ bool Evictor::DropDramSubtree(BlockId id, uint32_t* budget) {
     BlockId leaf = id;
     while (d_.block(leaf).dram_children > 0) {
       BlockId child = d_.index.node(leaf).first_child;
-      while (d_.block(child).dram.row == kRowNone) child = d_.index.node(child).next_sibling;
+      while (d_.block(child).dram.row == kRowNone) {
+        if (--*budget == 0) return false;
+        child = d_.index.node(child).next_sibling;
+      }
       leaf = child;
       if (--*budget == 0) return false;
     }

@@ -6,7 +6,21 @@
 
 namespace terrace {
 
-Status Group::Open(const SpaceGroupSpec& spec, uint64_t owner, SlotAllocator* allocator) {
+namespace {
+
+Result<uint32_t> ClassFor(uint64_t slot_bytes, uint64_t owner, SlotAllocator* allocator,
+                          SlotClasses* classes) {
+  const auto known = classes->find({owner, slot_bytes});
+  if (known != classes->end()) return known->second;
+  const Result<uint32_t> added = allocator->AddClass(slot_bytes, owner);
+  if (added.ok()) classes->emplace(std::pair(owner, slot_bytes), *added);
+  return added;
+}
+
+}  // namespace
+
+Status Group::Open(const SpaceGroupSpec& spec, uint64_t owner, SlotAllocator* allocator,
+                   SlotClasses* classes) {
   for (uint32_t m = 0; m < spec.members.size(); ++m) {
     const SpaceSpec& space = spec.members[m].spec;
     if (spec.members[m].is_remote) {
@@ -18,7 +32,7 @@ Status Group::Open(const SpaceGroupSpec& spec, uint64_t owner, SlotAllocator* al
     local.space = space.Id();
     local.slot_bytes = space.slot_bytes();
     const Result<uint32_t> class_index =
-        allocator->AddClass(local.slot_bytes, owner * kGroupMembersMax + m);
+        ClassFor(local.slot_bytes, owner * kGroupMembersMax + m, allocator, classes);
     if (!class_index.ok()) return class_index.status();
     local.class_index = *class_index;
     local.part_count = static_cast<uint32_t>(space.part_bytes.size());

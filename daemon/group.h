@@ -3,7 +3,9 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "daemon/block.h"
@@ -32,11 +34,16 @@ struct LocalMember {
   std::vector<uint64_t> part_bytes;
 };
 
+// The slot classes a domain's allocator has, by owner and slot bytes: classes cannot be taken back,
+// so a group that takes the place of another uses those that fit.
+using SlotClasses = std::map<std::pair<uint64_t, uint64_t>, uint32_t>;
+
 class Group {
  public:
   // Gives every local member a slot class. `owner` is unique among the groups of the domain.
   // kInvalid if a slot does not fit a segment; kNoSpace if the allocator knows too many classes.
-  Status Open(const SpaceGroupSpec& spec, uint64_t owner, SlotAllocator* allocator);
+  Status Open(const SpaceGroupSpec& spec, uint64_t owner, SlotAllocator* allocator,
+              SlotClasses* classes);
 
   const SpaceGroupSpec& spec() const { return spec_; }
   const GroupId& id() const { return id_; }
@@ -56,6 +63,7 @@ class Group {
   RowPool<SlotRef>& slots() { return slots_; }
   RowPool<Extent>& extents() { return extents_; }
   RowPool<Checksum>& roots() { return roots_; }
+  const RowPool<Checksum>& roots() const { return roots_; }  // one row a block
   const RowPool<SlotRef>& slots() const { return slots_; }
 
   // Counters for status.

@@ -12,6 +12,10 @@ static_assert(kGroupMembersMax <= 1 << kJobShift);
 
 // Children looked at when their parent has arrived in a tier.
 constexpr uint32_t kChildrenQueuedMax = 64;
+// Queued writes looked at in one step.
+constexpr uint32_t kWritesPerStepMax = 256;
+// Ancestors of a dropped tail that are written together.
+constexpr uint32_t kAncestorsQueuedMax = 64;
 
 }  // namespace
 
@@ -245,8 +249,36 @@ bool Mover::TryDemote(BlockId id) {
     }
     is_begun |= StartWrite(id, t);
   }
-  if (is_begun) residency_.SetDraining(id);
+  if (is_begun) {
+    residency_.SetDraining(id);
+  } else {
+    QueueAncestors(id);
+  }
   return is_begun;
+}
+
+// A tail cannot go below before what it hangs from. It is lost, but what it hangs from is the next
+// to go: now is the time to write that.
+void Mover::QueueAncestors(BlockId id) {
+  for (uint32_t t = 0; t < d_.lower.size(); ++t) {
+    if (queues_[t].writes.size() > kWritesQueuedMax / 2 || !d_.lower[t].tier->stats().is_healthy) {
+      continue;
+    }
+    std::vector<BlockId> path;
+    BlockId above = d_.index.node(id).parent;
+    while (above != kBlockNone && d_.block(above).lower[t].row == kRowNone &&
+           path.size() < kAncestorsQueuedMax) {
+      path.push_back(above);
+      above = d_.index.node(above).parent;
+    }
+    const bool has_top = above == kBlockNone || d_.block(above).lower[t].row != kRowNone;
+    for (size_t i = path.size(); has_top && i-- > 0;) {
+      if (d_.admission.Admits(AdmissionMoment::kEvicted, d_.lower[t].tier->kind(),
+                              d_.TraitsOf(path[i]))) {
+        QueueWrite(path[i], t);
+      }
+    }
+  }
 }
 
 void Mover::FinishWrite(const Job& job) {
@@ -310,7 +342,9 @@ bool Mover::StepTier(uint32_t tier) {
       FinishIfDone(number);
     }
   }
-  while (!queue.writes.empty() && queue.writes_in_flight < kWritesInFlightMax) {
+  for (uint32_t i = 0; i < kWritesPerStepMax && !queue.writes.empty() &&
+                       queue.writes_in_flight < kWritesInFlightMax;
+       ++i) {
     const QueuedWrite write = queue.writes.front();
     queue.writes.pop_front();
     if (d_.block(write.block).commit_id != write.commit_id || !MayWrite(write.block, tier))

@@ -83,6 +83,7 @@ class Mover final : public LowerWriter, public VerifierListener {
   bool MayWrite(BlockId id, uint32_t tier) const;
   bool StartWrite(BlockId id, uint32_t tier);
   void QueueWrite(BlockId id, uint32_t tier);
+  void QueueAncestors(BlockId id);
   void QueueChildren(BlockId id, uint32_t tier);
   bool StepTier(uint32_t tier);
 

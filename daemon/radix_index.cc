@@ -20,16 +20,23 @@ RadixIndex::RadixIndex(const Options& options) : options_(options) {
 }
 
 // The key is uniform for honest clients; the seed makes it so for the others.
-uint32_t RadixIndex::BucketOf(uint32_t group_index, const BlockKey& key) const {
+uint32_t RadixIndex::BucketOf(const BlockKey& key) const {
   uint64_t x = (key.low ^ options_.hash_seed) * 0x9E3779B97F4A7C15;
   x ^= x >> 32;
-  x = (x ^ key.high ^ (uint64_t{group_index} << 32)) * 0xD6E8FEB86659FD93;
+  x = (x ^ key.high) * 0xD6E8FEB86659FD93;
   x ^= x >> 32;
   return static_cast<uint32_t>(x) & bucket_mask_;
 }
 
+void RadixIndex::FindAll(const BlockKey& key, std::vector<BlockId>* ids) const {
+  for (uint32_t bucket = BucketOf(key); buckets_[bucket] != kEmpty;
+       bucket = (bucket + 1) & bucket_mask_) {
+    if (nodes_[buckets_[bucket] - 1].key == key) ids->push_back(buckets_[bucket] - 1);
+  }
+}
+
 BlockId RadixIndex::Find(uint32_t group_index, const BlockKey& key) const {
-  for (uint32_t bucket = BucketOf(group_index, key); buckets_[bucket] != kEmpty;
+  for (uint32_t bucket = BucketOf(key); buckets_[bucket] != kEmpty;
        bucket = (bucket + 1) & bucket_mask_) {
     const BlockId id = buckets_[bucket] - 1;
     const Node& node = nodes_[id];
@@ -49,7 +56,7 @@ BlockId RadixIndex::Insert(uint32_t group_index, const BlockKey& key, uint32_t p
   } else {
     return kBlockNone;
   }
-  uint32_t bucket = BucketOf(group_index, key);
+  uint32_t bucket = BucketOf(key);
   while (buckets_[bucket] != kEmpty) bucket = (bucket + 1) & bucket_mask_;
   buckets_[bucket] = id + 1;
 
@@ -113,7 +120,7 @@ void RadixIndex::Erase(BlockId id) {
     LinkInto(child, kBlockNone);
   }
   Unlink(id);
-  uint32_t bucket = BucketOf(node.group_index, node.key);
+  uint32_t bucket = BucketOf(node.key);
   while (buckets_[bucket] != id + 1) {
     TERRACE_CHECK(buckets_[bucket] != kEmpty, "a live block is in its chain of buckets");
     bucket = (bucket + 1) & bucket_mask_;
@@ -131,7 +138,7 @@ void RadixIndex::EraseBucket(uint32_t bucket) {
   for (uint32_t next = (gap + 1) & bucket_mask_; buckets_[next] != kEmpty;
        next = (next + 1) & bucket_mask_) {
     const Node& node = nodes_[buckets_[next] - 1];
-    const uint32_t home = BucketOf(node.group_index, node.key);
+    const uint32_t home = BucketOf(node.key);
     if (((next - home) & bucket_mask_) >= ((next - gap) & bucket_mask_)) {
       buckets_[gap] = buckets_[next];
       gap = next;

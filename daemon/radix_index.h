@@ -41,6 +41,8 @@ class RadixIndex {
 
   // kBlockNone if the group has no such block.
   BlockId Find(uint32_t group_index, const BlockKey& key) const;
+  // Appends the blocks of all groups that have this key: one at most, unless clients invent keys.
+  void FindAll(const BlockKey& key, std::vector<BlockId>* ids) const;
 
   // Adds a block without an edge: a root. `position` counts from the root of its chain.
   // kBlockNone when blocks_max ids are in use. REQUIRES: Find() finds nothing.
@@ -72,7 +74,7 @@ class RadixIndex {
   };
   static constexpr uint32_t kEmpty = 0;  // a bucket holds id + 1
 
-  uint32_t BucketOf(uint32_t group_index, const BlockKey& key) const;
+  uint32_t BucketOf(const BlockKey& key) const;
   void EraseBucket(uint32_t bucket);
   void LinkInto(BlockId id, BlockId parent);
   void Unlink(BlockId id);

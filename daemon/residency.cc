@@ -58,11 +58,16 @@ void Residency::ApplyHints(BlockId id, const protocol::Hints& hints) {
   if (hints.ttl_s != 0) {
     if (b.expiry != kHandleNone) d_.seams.deadlines.Remove(b.expiry);
     b.expires_us = d_.NowUs() + hints.ttl_s * kUsPerSecond;
-    b.expiry = d_.seams.deadlines.Add({.due_us = b.expires_us,
-                                       .kind = DeadlineKind::kBlockExpiry,
-                                       .domain_index = d_.domain_index,
-                                       .id = id});
+    AddExpiry(id);
   }
+}
+
+void Residency::AddExpiry(BlockId id) {
+  Block& b = d_.block(id);
+  b.expiry = d_.seams.deadlines.Add({.due_us = b.expires_us,
+                                     .kind = DeadlineKind::kBlockExpiry,
+                                     .domain_index = d_.domain_index,
+                                     .id = id});
 }
 
 void Residency::Seal(BlockId id, uint64_t member_mask) {
@@ -77,6 +82,7 @@ void Residency::Seal(BlockId id, uint64_t member_mask) {
   ++d_.counters.blocks_sealed;
   SetRowStates(id, SlotState::kSealed, 0);
   if (b.has_roots) RootsKnown(id);
+  if (b.expires_us != kNever && b.expiry == kHandleNone) AddExpiry(id);  // it passed unsealed
   Refresh(id);
   observer_->OnBlockReady(id);
 }

@@ -98,6 +98,7 @@ class Residency {
   void FreeExtents(BlockId id, uint32_t tier);
   void Reclaim(BlockId id);
   void Refresh(BlockId id);
+  void AddExpiry(BlockId id);
   void CountChild(BlockId parent, const Block& child, int32_t by);
   void SetRowStates(BlockId id, SlotState state, uint64_t holder);
 

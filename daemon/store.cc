@@ -186,23 +186,27 @@ Status RefuseOther(const SpaceGroupSpec& known, const SpaceGroupSpec& asked, std
   return Status(StatusCode::kInvalid, "the group exists with another spec");
 }
 
-bool IsSame(const SpaceGroupSpec& a, const SpaceGroupSpec& b) { return a.members == b.members; }
+// Nobody has it open, and nothing is left of its blocks.
+bool IsIdle(const CacheDomain& domain, uint32_t group_index) {
+  const Group& group = *domain.groups[group_index];
+  return group.session_count == 0 && group.roots().used_count() == 0;
+}
 
-// A free place for a group: unused, or one that nobody opened and that has no block.
-uint32_t FreeGroupPlace(CacheDomain& domain) {
+// A place for another group: `idle` if there is one, a new one, or that of any idle group.
+uint32_t PlaceFor(const CacheDomain& domain, uint32_t idle) {
+  if (idle != kAllGroups) return idle;
+  if (domain.groups.size() < domain.limits.groups_max) {
+    return static_cast<uint32_t>(domain.groups.size());
+  }
   for (uint32_t g = 0; g < domain.groups.size(); ++g) {
-    const Group& group = *domain.groups[g];
-    if (group.session_count == 0 && domain.index.group_block_count(g) == 0 &&
-        group.slots().used_count() == 0) {
-      return g;
-    }
+    if (IsIdle(domain, g)) return g;
   }
   return kAllGroups;
 }
 
-Result<uint32_t> AddGroup(CacheDomain& domain, const SpaceGroupSpec& spec, std::string* why) {
-  uint32_t place = static_cast<uint32_t>(domain.groups.size());
-  if (place >= domain.limits.groups_max) place = FreeGroupPlace(domain);
+Result<uint32_t> AddGroup(CacheDomain& domain, const SpaceGroupSpec& spec, uint32_t idle,
+                          std::string* why) {
+  const uint32_t place = PlaceFor(domain, idle);
   if (place == kAllGroups) {
     *why = "domain " + Quoted(domain.options.name) + " has " +
            std::to_string(domain.groups.size()) +
@@ -211,7 +215,7 @@ Result<uint32_t> AddGroup(CacheDomain& domain, const SpaceGroupSpec& spec, std::
     return Status(StatusCode::kNoSpace, "groups_max groups are in use");
   }
   auto group = std::make_unique<Group>();
-  const Status opened = group->Open(spec, place, &domain.slots);
+  const Status opened = group->Open(spec, place, &domain.slots, &domain.slot_classes);
   if (!opened.ok()) {
     uint64_t slot_bytes = 0;
     for (const SpaceGroupMember& member : spec.members) {
@@ -240,19 +244,21 @@ Result<OpenedGroup> Store::OpenGroup(SessionId session, const SpaceGroupSpec& sp
   TERRACE_RETURN_IF_ERROR(spec.Validate(why));
   CacheDomain& domain = caller.domain();
   uint32_t place = kAllGroups;
+  uint32_t idle = kAllGroups;
   const GroupId id = spec.Id();
-  for (uint32_t g = 0; g < domain.groups.size() && place == kAllGroups; ++g) {
+  for (uint32_t g = 0; g < domain.groups.size(); ++g) {
     const Group& group = *domain.groups[g];
     if (group.spec().name != spec.name && group.id() != id) continue;
-    if (!IsSame(group.spec(), spec)) {
-      const bool is_idle = group.session_count == 0 && domain.index.group_block_count(g) == 0;
-      if (is_idle && group.slots().used_count() == 0) continue;
+    if (group.spec().members == spec.members) {
+      place = g;
+    } else if (IsIdle(domain, g)) {
+      idle = g;
+    } else {
       return RefuseOther(group.spec(), spec, why);
     }
-    place = g;
   }
   if (place == kAllGroups) {
-    const Result<uint32_t> added = AddGroup(domain, spec, why);
+    const Result<uint32_t> added = AddGroup(domain, spec, idle, why);
     if (!added.ok()) return added.status();
     place = *added;
     state_->ledger.Step();

@@ -20,11 +20,12 @@ GroupRange GroupsOf(const Caller& caller, uint32_t group_index) {
 // Blocks with these keys, in the groups asked for.
 std::vector<BlockId> BlocksOf(const Caller& caller, const KeysQuery& query) {
   std::vector<BlockId> ids;
-  const GroupRange groups = GroupsOf(caller, query.group_index);
+  const RadixIndex& index = caller.domain().index;
   for (const BlockKey& key : query.keys) {
-    for (uint32_t g = groups.first; g < groups.end; ++g) {
-      const BlockId id = caller.domain().index.Find(g, key);
-      if (id != kBlockNone) ids.push_back(id);
+    if (query.group_index == kAllGroups) {
+      index.FindAll(key, &ids);
+    } else if (const BlockId id = index.Find(query.group_index, key); id != kBlockNone) {
+      ids.push_back(id);
     }
   }
   return ids;
@@ -222,18 +223,15 @@ class OperatorEviction {
 };
 
 uint64_t OpenEvictWalk(const Caller& caller, const KeysQuery& query) {
-  const GroupRange groups = GroupsOf(caller, query.group_index);
   WalkScope scope{.order = WalkOrder::kChildrenFirst};
   if (query.keys.empty()) {
+    const GroupRange groups = GroupsOf(caller, query.group_index);
     scope.group_first = groups.first;
     scope.group_end = groups.end;
   }
-  for (const BlockKey& key : query.keys) {
-    for (uint32_t g = groups.first; g < groups.end; ++g) {
-      if (caller.domain().index.Find(g, key) != kBlockNone) {
-        scope.roots.push_back({.group_index = g, .key = key});
-      }
-    }
+  for (const BlockId id : BlocksOf(caller, query)) {
+    const RadixIndex::Node& node = caller.domain().index.node(id);
+    scope.roots.push_back({.group_index = node.group_index, .key = node.key});
   }
   return caller.domain().walks.Open(std::move(scope));
 }

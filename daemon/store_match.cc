@@ -186,7 +186,7 @@ class PrefixHolder {
         caller_.rooms->waiters.Await(target_.pending, index, held_[i]);
       } else if (target_.slots == nullptr) {
         LetGo(index);
-      } else if (b.writer_session != query_.session) {
+      } else if (b.writer_session != query_.session || !b.has_roots) {
         caller_.rooms->verifier.CheckServed(held_[i]);
       }
       if (target_.slots != nullptr) AppendSlots(b);

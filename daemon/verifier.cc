@@ -9,32 +9,41 @@ namespace terrace {
 static constexpr uint32_t kDomainShift = 48;
 
 void Verifier::ComputeRoots(BlockId id) {
+  const Block& b = d_.block(id);
+  if (Start(id, Purpose::kRoots).ok() || roots_waiting_.size() >= kRootsWaitingMax) return;
+  roots_waiting_.push_back({.block = id, .commit_id = b.commit_id});
+}
+
+// kBusy: the queue is full. The block is held while its bytes are read.
+Status Verifier::Start(BlockId id, Purpose purpose) {
   Block& b = d_.block(id);
-  if (b.has_roots || b.is_in_check) return;
+  if (b.phase != BlockPhase::kSealed || b.dram.state != CopyState::kReady || b.is_in_check) {
+    return Status::Ok();
+  }
+  if (purpose == Purpose::kRoots ? b.has_roots : b.is_verified) return Status::Ok();
   b.is_in_check = true;
   residency_.Hold(id, HoldKind::kJob);
-  if (!Submit(id, Purpose::kRoots).ok()) {
-    waiting_.push_back({.block = id, .commit_id = b.commit_id, .purpose = Purpose::kRoots});
+  const Status status = Submit(id, purpose);
+  if (!status.ok()) {
+    b.is_in_check = false;
+    residency_.LetGo(id, HoldKind::kJob);
   }
+  return status;
 }
 
 void Verifier::CheckServed(BlockId id) {
-  Block& b = d_.block(id);
-  if (b.is_verified || b.is_in_check || !b.has_roots || b.dram.state != CopyState::kReady) return;
-  residency_.Hold(id, HoldKind::kJob);
-  b.is_in_check = true;
-  if (Submit(id, Purpose::kServed).ok()) return;
-  b.is_in_check = false;
-  residency_.LetGo(id, HoldKind::kJob);
+  if (!d_.block(id).has_roots) {
+    ComputeRoots(id);
+  } else if (served_in_flight_ < kServedInFlightMax) {
+    (void)Start(id, Purpose::kServed);
+  }
 }
 
 void Verifier::CheckPromotion(BlockId id) {
   Block& b = d_.block(id);
   b.is_in_check = true;
   residency_.Hold(id, HoldKind::kJob);
-  if (!Submit(id, Purpose::kPromotion).ok()) {
-    waiting_.push_back({.block = id, .commit_id = b.commit_id, .purpose = Purpose::kPromotion});
-  }
+  if (!Submit(id, Purpose::kPromotion).ok()) promotions_waiting_.push_back(id);
 }
 
 Status Verifier::Submit(BlockId id, Purpose purpose) {
@@ -55,6 +64,7 @@ Status Verifier::Submit(BlockId id, Purpose purpose) {
   }
   jobs_[number] = {
       .block = id, .commit_id = d_.block(id).commit_id, .purpose = purpose, .is_used = true};
+  if (purpose == Purpose::kServed) ++served_in_flight_;
   return Status::Ok();
 }
 
@@ -113,6 +123,7 @@ bool Verifier::Compare(BlockId id, std::span<const Checksum> roots) {
 void Verifier::Conclude(BlockId id, Purpose purpose, bool is_good) {
   Block& b = d_.block(id);
   b.is_in_check = false;
+  if (purpose == Purpose::kServed) --served_in_flight_;
   const bool is_sealed = b.phase == BlockPhase::kSealed;
   if (purpose == Purpose::kPromotion) {
     residency_.LetGo(id, HoldKind::kJob);
@@ -135,16 +146,22 @@ void Verifier::Conclude(BlockId id, Purpose purpose, bool is_good) {
 }
 
 bool Verifier::Step() {
-  while (!waiting_.empty()) {
-    const Job job = waiting_.front();
-    const Block& b = d_.block(job.block);
-    if (b.phase != BlockPhase::kSealed) {
-      waiting_.pop_front();
-      Conclude(job.block, job.purpose, false);
-      continue;
+  while (!promotions_waiting_.empty()) {
+    const BlockId id = promotions_waiting_.front();
+    if (d_.block(id).phase == BlockPhase::kSealed && !Submit(id, Purpose::kPromotion).ok()) {
+      return true;
     }
-    if (!Submit(job.block, job.purpose).ok()) break;
-    waiting_.pop_front();
+    promotions_waiting_.pop_front();
+    if (d_.block(id).phase != BlockPhase::kSealed) Conclude(id, Purpose::kPromotion, false);
+  }
+  for (uint32_t i = 0; i < kRootsPerStepMax && !roots_waiting_.empty(); ++i) {
+    const Waiting waiting = roots_waiting_.front();
+    // Evicted meanwhile, perhaps, and another block since.
+    if (d_.block(waiting.block).commit_id == waiting.commit_id &&
+        !Start(waiting.block, Purpose::kRoots).ok()) {
+      return true;
+    }
+    roots_waiting_.pop_front();
   }
   return has_work();
 }

@@ -5,7 +5,7 @@
 // A block whose bytes do not match leaves the cache at once. A full queue is no error: the check is
 // tried again later (seal, promotion) or at the next serve.
 //
-// THREADING: store thread.
+// THREADING: store thread. LIMITS: the constants below; promotions are bounded by their slots.
 #pragma once
 
 #include <cstdint>
@@ -28,12 +28,16 @@ class VerifierListener {
 
 class Verifier {
  public:
+  static constexpr uint32_t kServedInFlightMax = 256;  // checked blocks cannot be evicted
+  static constexpr uint32_t kRootsWaitingMax = 1 << 16;
+  static constexpr uint32_t kRootsPerStepMax = 64;
+
   Verifier(CacheDomain& domain, Residency& residency) : d_(domain), residency_(residency) {}
   void SetListener(VerifierListener* listener) { listener_ = listener; }
 
   // After a seal: computes what the client did not say.
   void ComputeRoots(BlockId id);
-  // Before another process relies on the bytes; at most one check of a block at a time.
+  // Another process relies on the bytes; at most one check of a block at a time.
   void CheckServed(BlockId id);
   // The block's DRAM copy is Filling and all bytes are in. OnPromotionChecked follows.
   void CheckPromotion(BlockId id);
@@ -42,7 +46,7 @@ class Verifier {
   void OnChecksumsDone(uint64_t number, std::span<const Checksum> roots);
   // Submits what found the queue full. True if some are still waiting.
   bool Step();
-  bool has_work() const { return !waiting_.empty(); }
+  bool has_work() const { return !promotions_waiting_.empty() || !roots_waiting_.empty(); }
 
  private:
   enum class Purpose : uint8_t { kRoots, kServed, kPromotion };
@@ -53,6 +57,12 @@ class Verifier {
     bool is_used = false;
   };
 
+  struct Waiting {
+    BlockId block = kBlockNone;
+    CommitId commit_id = 0;
+  };
+
+  Status Start(BlockId id, Purpose purpose);
   Status Submit(BlockId id, Purpose purpose);
   ChecksumJob Describe(BlockId id) const;
   // False if a root that was known differs; fills in the others.
@@ -64,7 +74,10 @@ class Verifier {
   VerifierListener* listener_ = nullptr;
   std::vector<Job> jobs_;
   std::vector<uint32_t> free_jobs_;
-  std::deque<Job> waiting_;  // their blocks are held
+  // What found the queue full. Promotions hold their blocks; blocks without roots may be evicted.
+  std::deque<BlockId> promotions_waiting_;
+  std::deque<Waiting> roots_waiting_;
+  uint32_t served_in_flight_ = 0;
 };
 
 }  // namespace terrace

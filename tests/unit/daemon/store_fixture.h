@@ -36,13 +36,13 @@ struct WorldOptions {
 // One member's Space of `part_count` parts that together fill a slot of kSlotBytes.
 inline SpaceSpec TestSpace(uint32_t rank, uint32_t window_blocks = 0, uint32_t part_count = 1) {
   SpaceSpec spec;
-  spec.model = "test";
-  spec.revision = "1";
-  spec.dtype = "bf16";
+  spec.model = std::string("test");
+  spec.revision = std::string("r1");
+  spec.dtype = std::string("bf16");
   spec.layers = 4;
   spec.kv_heads = 1;
   spec.head_size = 64;
-  spec.layout = "nhd";
+  spec.layout = std::string("nhd");
   spec.block_tokens = 16;
   spec.tp_rank = rank;
   spec.tp_size = 8;
@@ -74,7 +74,7 @@ class StoreWorld {
       arenas.push_back(std::make_unique<sim::PlainArena>(kSegmentBytesMin, options.segments_max));
       slot_tables_.emplace_back(SlotTableBytes(kSegmentBytesMin, options.segments_max));
       DomainOptions domain;
-      domain.name = std::string(1, static_cast<char>(0x61 + d));
+      domain.name = std::string(1, static_cast<char>('a' + d));
       domain.segment_bytes = kSegmentBytesMin;
       domain.segments_max = options.segments_max;
       domain.segments_guaranteed = options.segments_guaranteed;

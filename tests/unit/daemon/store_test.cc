@@ -329,6 +329,62 @@ TEST(Store, TooShortAPrefixIsAnsweredByNothing) {
   EXPECT_EQ(w.Acquire(query).reply.block_count, 3u);
 }
 
+TEST(Store, AGroupNobodyUsesGivesItsPlaceToAnother) {
+  World w;
+  for (uint32_t i = 0; i < 300; ++i) {  // groups_max is 256
+    const SessionId s = w.Open();
+    const uint32_t group = w.OpenGroup(s, TestGroup(std::to_string(i), {TestSpace(0)}));
+    EXPECT_EQ(w.Put(s, group, World::Keys(1, i + 1)), 1u);
+    uint64_t cursor = 0;
+    EXPECT_TRUE(w.store->Reset(s, group, &cursor).ok());
+    w.store->ProofOfDeath(s);
+    w.Run();
+  }
+  EXPECT_EQ(w.Stats().group_count, 256u);
+}
+
+TEST(Store, AKeyOfTwoGroupsIsTwoBlocks) {
+  World w({.segments_max = 2});
+  const SessionId s = w.Open();
+  const uint32_t first = w.OpenGroup(s, TestGroup("first", {TestSpace(0)}));
+  const uint32_t second = w.OpenGroup(s, TestGroup("second", {TestSpace(0)}));
+  EXPECT_EQ(w.Put(s, first, World::Keys(1)), 1u);
+  EXPECT_EQ(w.MatchCount(s, second, World::Keys(1)), 0u);
+  EXPECT_EQ(w.Put(s, second, World::Keys(1)), 1u);
+  protocol::PinReply pinned;
+  const auto keys = World::Keys(1);
+  EXPECT_TRUE(w.store->Pin(w.Query(s, kAllGroups, keys), &pinned).ok());
+  EXPECT_EQ(pinned.block_count, 2u);
+}
+
+TEST(Store, BlocksWaitingForTheirChecksumsCanBeEvicted) {
+  World w;
+  const SessionId s = w.Open();
+  const uint32_t group = w.OpenSimple(s);
+  w.offload.jobs_max = 0;
+  const auto keys = World::Keys(kSlotsPerSegment);
+  w.CommitAll(s, group, keys, w.Reserve(s, group, keys), World::Checksums::kDaemon,
+              protocol::kCommitRelease);
+  EXPECT_EQ(w.Put(s, group, World::Keys(4, 2)), 4u);
+  w.offload.jobs_max = 8;
+  w.Advance(10'000);
+  EXPECT_EQ(w.MatchCount(w.Open(0, 99), group, keys), kSlotsPerSegment - 4);
+}
+
+TEST(Store, ATimeToLiveThatEndsBeforeTheSealEndsTheBlock) {
+  World w;
+  const SessionId s = w.Open();
+  const uint32_t group = w.OpenSimple(s);
+  const auto keys = World::Keys(1);
+  KeysQuery query = w.Query(s, group, keys);
+  query.hints.ttl_s = 1;
+  const ReserveResult reserved = w.Reserve(query);
+  w.Advance(1'500'000);
+  w.CommitAll(s, group, keys, reserved);
+  w.Run();
+  EXPECT_EQ(w.Stats().block_count, 0u);
+}
+
 TEST(Store, TheSameNameWithAnotherSpecIsRefusedInWords) {
   World w;
   const SessionId s = w.Open();
