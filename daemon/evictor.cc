@@ -22,9 +22,16 @@ Status Evictor::TakeSlots(BlockId id, uint64_t member_mask) {
   uint32_t demotions_left = kDemotionsPerBlockMax;
   uint32_t short_class = 0;
   bool has_compacted = false;
+  bool has_trimmed = false;
   for (uint32_t tries = 0; tries <= kEvictionsPerBlockMax; ++tries) {
     const Status status = residency_.TakeSlots(id, member_mask, &short_class);
     if (status.ok()) return status;
+    if (!has_trimmed) {
+      has_trimmed = true;
+      const BlockId oldest = d_.dram_policy->Victim();
+      if (TrimWindow(id, short_class)) continue;
+      if (oldest != kBlockNone && TrimWindow(oldest, short_class)) continue;
+    }
     // Slots of another size help only by the extent: a thinly used one is emptied at once.
     const BlockId victim = d_.dram_policy->Victim();
     const bool is_foreign =
@@ -40,6 +47,31 @@ Status Evictor::TakeSlots(BlockId id, uint64_t member_mask) {
     if (status.ok()) return status;
   }
   return Status(StatusCode::kNoSpace, "no slot is free, and nothing more may be evicted for it");
+}
+
+bool Evictor::TrimWindow(BlockId tip, uint32_t class_index) {
+  const LocalMember* windowed = nullptr;
+  for (const LocalMember& local : d_.group_of(d_.block(tip)).locals()) {
+    if (local.class_index == class_index && local.window_blocks > 0) windowed = &local;
+  }
+  if (windowed == nullptr || windowed->window_blocks > kTrimWindowMax) return false;
+  // One more than the window: `tip` may be a block that is only being written, and the prefix
+  // before it should stay useful. Where chains part, others may end, and need their windows.
+  uint32_t distance = 0;
+  uint32_t trimmed_count = 0;
+  for (BlockId id = d_.index.node(tip).parent;
+       id != kBlockNone && d_.index.node(id).child_count == 1; id = d_.index.node(id).parent) {
+    if (++distance <= windowed->window_blocks) continue;
+    if (distance > windowed->window_blocks + kTrimBlocksMax) break;
+    const Block& b = d_.block(id);
+    if (b.phase != BlockPhase::kSealed || b.dram.state != CopyState::kReady || b.is_held() ||
+        !((b.dram.member_mask >> windowed->member) & 1)) {
+      continue;
+    }
+    residency_.DropMember(id, windowed->member);
+    ++trimmed_count;
+  }
+  return trimmed_count > 0;
 }
 
 bool Evictor::EvictOneFromDram(uint32_t* demotions_left) {

@@ -27,6 +27,8 @@ class Evictor {
   static constexpr uint32_t kDemotionsPerBlockMax = 4;
   static constexpr uint32_t kCompactionBlocksMax = 256;
   static constexpr uint64_t kThinShareDivisor = 2;
+  static constexpr uint32_t kTrimBlocksMax = 64;    // trimmed at once
+  static constexpr uint32_t kTrimWindowMax = 1024;  // wider windows are not trimmed
 
   Evictor(CacheDomain& domain, Residency& residency) : d_(domain), residency_(residency) {}
   void SetWriter(LowerWriter* writer) { writer_ = writer; }
@@ -46,6 +48,9 @@ class Evictor {
   BlockId BlockIn(const SlotRef& slot) const;
 
  private:
+  // Frees slots of a windowed member that lie further behind `tip` than its window. False if
+  // `class_index` is no such member's, or nothing was to be had.
+  bool TrimWindow(BlockId tip, uint32_t class_index);
   bool EvictOneFromDram(uint32_t* demotions_left);
   bool EvictOneFrom(uint32_t tier);
   // Empties the emptiest run of extents that `class_index` could use, if no more than one part in

@@ -196,6 +196,13 @@ void Residency::DropDram(BlockId id) {
   Refresh(id);
 }
 
+void Residency::DropMember(BlockId id, uint32_t member) {
+  const Block& b = d_.block(id);
+  TERRACE_CHECK(b.phase == BlockPhase::kSealed && b.dram.state == CopyState::kReady && !b.is_held(),
+                "I2: what is held is not freed");
+  FreeSlots(id, uint64_t{1} << member);
+}
+
 void Residency::SetDraining(BlockId id) {
   Block& b = d_.block(id);
   TERRACE_CHECK(b.dram.state == CopyState::kReady, "only a Ready copy drains");

@@ -63,6 +63,8 @@ class Residency {
   void EndFill(BlockId id, bool is_good);
   // REQUIRES: not held, another copy exists or the block is dropped for good.
   void DropDram(BlockId id);
+  // One member's bytes only. REQUIRES: Sealed, Ready, not held.
+  void DropMember(BlockId id, uint32_t member);
   // Ready → Draining and back.
   void SetDraining(BlockId id);
   void ClearDraining(BlockId id);

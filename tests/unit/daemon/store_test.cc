@@ -184,6 +184,24 @@ TEST(Store, AMatchNeedsEveryWindowWhole) {
   EXPECT_EQ(w.MatchCount(s, group, World::Keys(1)), 0u);
 }
 
+TEST(Store, UnderPressureAWindowedMemberKeepsItsWindowOnly) {
+  // Sixteen slots for the full member, eight for the windowed one.
+  World w({.segments_max = 3});
+  const SessionId s = w.Open();
+  const uint32_t group =
+      w.OpenGroup(s, TestGroup("hybrid", {TestSpace(0), TestSpace(1, /*window_blocks=*/2)}));
+  const auto first = World::Keys(8);
+  EXPECT_EQ(w.Put(s, group, first), 8u);
+  w.Run();
+  auto all = World::Keys(12);
+  EXPECT_EQ(w.Put(s, group, all), 4u);
+  EXPECT_EQ(w.MatchCount(s, group, all), 12u);
+  // The first eight blocks alone still end in a whole window; the first three do not.
+  EXPECT_EQ(w.MatchCount(s, group, first), 8u);
+  EXPECT_EQ(w.MatchCount(s, group, World::Keys(3)), 0u);
+  EXPECT_EQ(w.Stats().blocks_evicted, 0u);
+}
+
 TEST(Store, ARemoteMemberMakesTheMatchABound) {
   World w;
   const SessionId s = w.Open();
