@@ -6,7 +6,7 @@
 #include <unistd.h>
 
 #include <chrono>
-#include <cstdlib>
+#include <cstdio>
 #include <cstring>
 #include <span>
 #include <string>
@@ -70,6 +70,8 @@ struct Copier {
       }
       return !slots.empty();
     }
+    std::fprintf(stderr, "terrace-chaos: no leases on %u blocks to read and as many to write\n",
+                 options.blocks_max);
     return false;
   }
 

@@ -24,6 +24,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 MIB = 1 << 20
 CPUS_MAX = 2
 ANSWER_S = 20
+ERROR_LINES_MAX = 3
 PR_SET_PDEATHSIG = 1
 
 STATUS_NAMES = ("ok", "not found", "exists", "no space", "busy", "invalid", "corrupt", "i/o",
@@ -137,7 +138,10 @@ class Client:
         return dict(zip(COUNTERS, words)) | {"statuses": list(words[11:])}
 
     def errors(self):
-        return self.error_path.read_text(errors="replace").strip()
+        """What it wrote to standard error: the first lines."""
+        lines = self.error_path.read_text(errors="replace").splitlines()
+        more = [f"... {len(lines) - ERROR_LINES_MAX} lines more"] * (len(lines) > ERROR_LINES_MAX)
+        return "\n".join(lines[:ERROR_LINES_MAX] + more)
 
     def signal(self, number):
         self.process.send_signal(number)
@@ -296,7 +300,7 @@ class Rig:
             for name in COUNTERS:
                 total[name] += counters[name]
             statuses = [a + b for a, b in zip(statuses, counters["statuses"])]
-            for line in client.errors().splitlines()[:3]:
+            for line in client.errors().splitlines():
                 print(f"      {client.name}: {line}")
         self.check(total["blocks_wrong"] == 0,
                    f"{total['blocks_wrong']} wrong of {total['blocks_verified']} blocks verified "
