@@ -250,6 +250,7 @@ class Rig:
 
     def daemon_memory(self):
         """Private resident bytes, and allocated bytes of each memfd, by name."""
+        self.require_daemon()
         fields = {}
         for line in open(f"/proc/{self.daemon.pid}/status", encoding="ascii"):
             name, _, value = line.partition(":")
