@@ -69,6 +69,7 @@ class BodyReader {
       return values;
     }
     values.resize(count);
+    if (count == 0) return values;
     std::memcpy(static_cast<void*>(values.data()), body_.data(), count * sizeof(T));
     body_ = body_.subspan(count * sizeof(T));
     return values;
