@@ -90,6 +90,32 @@ TEST(Lease, AHungUpJoinerVoidsAWriteLeaseForAll) {
   EXPECT_EQ(w.Stats().lease_count, 0u);
 }
 
+TEST(Lease, AHungUpJoinerVoidsItEvenBeforeItsTurnComes) {
+  World w;
+  const SessionId a = w.Open(), b = w.Open();
+  const uint32_t group = w.OpenSimple(a);
+  w.Put(a, group, World::Keys(1, 7));
+  w.Run();
+  const auto one = World::Keys(1, 7);
+  for (uint32_t i = 0; i < protocol::kBlocksPerTurnMax; ++i) {
+    const KeysQuery query = w.Query(b, group, one);
+    AcquireResult result;
+    ASSERT_TRUE(w.store->Acquire(query, &result).ok());
+    w.store->FinishAcquire(query, &result);
+  }
+  const auto keys = World::Keys(1);
+  const ReserveResult reserved = w.Reserve(a, group, keys);
+  const protocol::JoinRequest join{
+      .token = reserved.reply.token, .member_mask = 1, .group_handle = group};
+  ReserveResult joined;
+  ASSERT_TRUE(w.store->JoinWrite(b, join, &joined).ok());
+  w.store->HangUp(b);
+  EXPECT_TRUE(w.listener.revoked.empty());  // more leases than one turn gets through
+  EXPECT_EQ(w.CommitAll(a, group, keys, reserved).entries[0], StatusCode::kGone);
+  w.Run();
+  EXPECT_EQ(w.listener.revoked.size(), 1u);
+}
+
 TEST(Lease, AReadLeaseGoesOnWhileAJoinerLives) {
   World w;
   const SessionId a = w.Open(), b = w.Open();

@@ -249,6 +249,20 @@ TEST_F(Tiers, UncheckedBytesStayInDramUntilChecked) {
   EXPECT_EQ(TierMask(1, 0), kDram | kNvme);
 }
 
+TEST_F(Tiers, AChildGoesBelowAfterItsParentOnly) {
+  w.holds_checksums = true;
+  const auto parent = World::Keys(1, 1);
+  w.CommitAll(s, group, parent, w.Reserve(s, group, parent), World::Checksums::kDaemon,
+              protocol::kCommitRelease);
+  EXPECT_EQ(w.Put(s, group, World::Keys(2, 1)), 1u);
+  w.Advance(100'000);
+  EXPECT_EQ(TierMask(1, 1), kDram);
+  w.holds_checksums = false;
+  w.Advance(100'000);
+  EXPECT_EQ(TierMask(1, 0), kDram | kNvme);
+  EXPECT_EQ(TierMask(1, 1), kDram | kNvme);
+}
+
 TEST_F(Tiers, WaitAnswersWhenAllIsPersisted) {
   w.holds_transfers = true;
   const auto keys = World::Keys(3, 1);
