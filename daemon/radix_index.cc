@@ -7,7 +7,7 @@
 
 namespace terrace {
 
-void RadixIndex::FreeDeleter::operator()(uint32_t* buckets) const { std::free(buckets); }
+void RadixIndex::FreeDeleter::operator()(Bucket* buckets) const { std::free(buckets); }
 
 RadixIndex::RadixIndex(const Options& options) : options_(options) {
   TERRACE_CHECK(options.blocks_max > 0 && options.blocks_max <= uint32_t{1} << 30,
@@ -15,30 +15,35 @@ RadixIndex::RadixIndex(const Options& options) : options_(options) {
   const uint32_t bucket_count = std::bit_ceil(options.blocks_max * 2);
   bucket_mask_ = bucket_count - 1;
   // calloc: pages nobody touches cost nothing.
-  buckets_.reset(static_cast<uint32_t*>(std::calloc(bucket_count, sizeof(uint32_t))));
+  buckets_.reset(static_cast<Bucket*>(std::calloc(bucket_count, sizeof(Bucket))));
   TERRACE_CHECK(buckets_ != nullptr, "memory for the buckets of blocks_max blocks");
 }
 
 // The key is uniform for honest clients; the seed makes it so for the others.
-uint32_t RadixIndex::BucketOf(const BlockKey& key) const {
+uint32_t RadixIndex::HashOf(const BlockKey& key) const {
   uint64_t x = (key.low ^ options_.hash_seed) * 0x9E3779B97F4A7C15;
   x ^= x >> 32;
   x = (x ^ key.high) * 0xD6E8FEB86659FD93;
   x ^= x >> 32;
-  return static_cast<uint32_t>(x) & bucket_mask_;
+  return static_cast<uint32_t>(x);
 }
 
 void RadixIndex::FindAll(const BlockKey& key, std::vector<BlockId>* ids) const {
-  for (uint32_t bucket = BucketOf(key); buckets_[bucket] != kEmpty;
-       bucket = (bucket + 1) & bucket_mask_) {
-    if (nodes_[buckets_[bucket] - 1].key == key) ids->push_back(buckets_[bucket] - 1);
+  const uint32_t hash = HashOf(key);
+  for (uint32_t at = hash & bucket_mask_; buckets_[at].id_plus_1 != 0;
+       at = (at + 1) & bucket_mask_) {
+    if (buckets_[at].hash != hash) continue;
+    const BlockId id = buckets_[at].id_plus_1 - 1;
+    if (nodes_[id].key == key) ids->push_back(id);
   }
 }
 
 BlockId RadixIndex::Find(uint32_t group_index, const BlockKey& key) const {
-  for (uint32_t bucket = BucketOf(key); buckets_[bucket] != kEmpty;
-       bucket = (bucket + 1) & bucket_mask_) {
-    const BlockId id = buckets_[bucket] - 1;
+  const uint32_t hash = HashOf(key);
+  for (uint32_t at = hash & bucket_mask_; buckets_[at].id_plus_1 != 0;
+       at = (at + 1) & bucket_mask_) {
+    if (buckets_[at].hash != hash) continue;
+    const BlockId id = buckets_[at].id_plus_1 - 1;
     const Node& node = nodes_[id];
     if (node.key == key && node.group_index == group_index) return id;
   }
@@ -56,9 +61,10 @@ BlockId RadixIndex::Insert(uint32_t group_index, const BlockKey& key, uint32_t p
   } else {
     return kBlockNone;
   }
-  uint32_t bucket = BucketOf(key);
-  while (buckets_[bucket] != kEmpty) bucket = (bucket + 1) & bucket_mask_;
-  buckets_[bucket] = id + 1;
+  const uint32_t hash = HashOf(key);
+  uint32_t at = hash & bucket_mask_;
+  while (buckets_[at].id_plus_1 != 0) at = (at + 1) & bucket_mask_;
+  buckets_[at] = {.id_plus_1 = id + 1, .hash = hash};
 
   nodes_[id] = Node{.key = key, .group_index = group_index, .position = position, .is_live = true};
   if (group_index >= groups_.size()) groups_.resize(group_index + 1);
@@ -120,12 +126,12 @@ void RadixIndex::Erase(BlockId id) {
     LinkInto(child, kBlockNone);
   }
   Unlink(id);
-  uint32_t bucket = BucketOf(node.key);
-  while (buckets_[bucket] != id + 1) {
-    TERRACE_CHECK(buckets_[bucket] != kEmpty, "a live block is in its chain of buckets");
-    bucket = (bucket + 1) & bucket_mask_;
+  uint32_t at = HashOf(node.key) & bucket_mask_;
+  while (buckets_[at].id_plus_1 != id + 1) {
+    TERRACE_CHECK(buckets_[at].id_plus_1 != 0, "a live block is in its chain of buckets");
+    at = (at + 1) & bucket_mask_;
   }
-  EraseBucket(bucket);
+  EraseBucket(at);
   node.is_live = false;
   --groups_[node.group_index].block_count;
   --live_count_;
@@ -135,16 +141,15 @@ void RadixIndex::Erase(BlockId id) {
 // early.
 void RadixIndex::EraseBucket(uint32_t bucket) {
   uint32_t gap = bucket;
-  for (uint32_t next = (gap + 1) & bucket_mask_; buckets_[next] != kEmpty;
+  for (uint32_t next = (gap + 1) & bucket_mask_; buckets_[next].id_plus_1 != 0;
        next = (next + 1) & bucket_mask_) {
-    const Node& node = nodes_[buckets_[next] - 1];
-    const uint32_t home = BucketOf(node.key);
+    const uint32_t home = buckets_[next].hash & bucket_mask_;
     if (((next - home) & bucket_mask_) >= ((next - gap) & bucket_mask_)) {
       buckets_[gap] = buckets_[next];
       gap = next;
     }
   }
-  buckets_[gap] = kEmpty;
+  buckets_[gap] = {};
 }
 
 void RadixIndex::Recycle(BlockId id) {

@@ -76,9 +76,12 @@ Status Store::Match(const KeysQuery& query, MatchResult* result) {
   if (result->walk.walked_count == 0) ++domain.counters.match_requests;
   domain.counters.match_blocks_asked += query.keys.size();
   const uint32_t usable_before = result->walk.usable_count;
-  for (const BlockKey& key : query.keys) {
+  for (size_t i = 0; i < query.keys.size(); ++i) {
+    if (i + kPrefetchDistance < query.keys.size()) {
+      domain.index.Prefetch(query.keys[i + kPrefetchDistance]);
+    }
     BlockId id;
-    const Found found = state_->Find(caller, query.group_index, key, &id);
+    const Found found = state_->Find(caller, query.group_index, query.keys[i], &id);
     const uint32_t index = result->walk.walked_count;
     if (found == Found::kNothing || found == Found::kReserved ||
         !WalkOn(*caller.group, state_->MembersOf(domain.block(id)), &result->walk)) {
@@ -150,9 +153,12 @@ class PrefixHolder {
     bool goes_on = true;
     const bool may_follow = query_.flags & protocol::kAcquireFollow;
     LeaseKeeper& keeper = caller_.rooms->keeper;
-    for (const BlockKey& key : query_.keys) {
+    for (size_t i = 0; i < query_.keys.size(); ++i) {
+      if (i + kPrefetchDistance < query_.keys.size()) {
+        caller_.domain().index.Prefetch(query_.keys[i + kPrefetchDistance]);
+      }
       BlockId id;
-      const Found found = state_.Find(caller_, query_.group_index, key, &id);
+      const Found found = state_.Find(caller_, query_.group_index, query_.keys[i], &id);
       if (found == Found::kNothing || keeper.BlocksLeft(target_.lease) == 0 ||
           (found == Found::kReserved && !(may_follow && IsOwnUid(id)))) {
         goes_on = false;

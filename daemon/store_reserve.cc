@@ -26,6 +26,9 @@ class Reserver {
       parent = caller_.domain().index.Find(query_.group_index, query_.parent);
     }
     for (size_t i = 0; i < query_.keys.size(); ++i) {
+      if (i + kPrefetchDistance < query_.keys.size()) {
+        caller_.domain().index.Prefetch(query_.keys[i + kPrefetchDistance]);
+      }
       const uint32_t position = query_.first_position + (is_chain ? static_cast<uint32_t>(i) : 0);
       const BlockId id = ReserveOne(i, parent, position);
       if (is_chain) parent = id;

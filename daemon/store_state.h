@@ -77,6 +77,9 @@ struct Store::State final : public TierListener {
   uint64_t retry_us = kNever;  // when to offer again what a full queue refused
 };
 
+// Lookups go this many keys behind their prefetch.
+inline constexpr size_t kPrefetchDistance = 8;
+
 // Appends block `index` to spans that compress what is alike.
 void AppendToSpans(protocol::BlockSpan span, std::vector<protocol::BlockSpan>* spans);
 // Cuts spans to the first `block_count` blocks.
