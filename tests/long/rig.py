@@ -213,12 +213,12 @@ class Rig:
             self.daemon.send_signal(signal.SIGCONT)
             self.daemon.kill()
             self.daemon.wait()
+        log = self.log_path.read_text(errors="replace").splitlines()[-20:]
+        shutil.rmtree(self.directory, ignore_errors=True)
         if kind is Failure:
             self.check(False, str(error))
         if self.failures:
-            log = self.log_path.read_text(errors="replace").splitlines()[-20:]
             print("\n".join(["the end of terraced's log:", *log]))
-        shutil.rmtree(self.directory, ignore_errors=True)
         return kind is Failure
 
     def _out_of_time(self, *_):
