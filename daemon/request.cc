@@ -66,7 +66,7 @@ void Request::ResetResults() {
   cursor_ = 0;
   checksums_read_ = 0;
   Restart(&acquire_, &AcquireResult::spans, &AcquireResult::slots);
-  Restart(&match_, &MatchResult::spans);
+  Restart(&match_, &PrefixMatch::spans);
   Restart(&reserve_, &ReserveResult::keys, &ReserveResult::slots);
   is_write_lease_ = false;
   Restart(&commit_, &CommitResult::entries);

@@ -119,7 +119,7 @@ class Request {
 
   // Answers as they grow; the reply's arrays point into them.
   AcquireResult acquire_;
-  MatchResult match_;
+  PrefixMatch match_;
   ReserveResult reserve_;
   bool is_write_lease_ = false;  // of Join: the answer is in reserve_
   CommitResult commit_;

@@ -15,7 +15,7 @@ Status Residency::TakeExtents(BlockId id, uint32_t tier) {
   for (uint32_t i = 0; i < locals.size(); ++i) {
     if (!((b.dram.member_mask >> locals[i].member) & 1)) continue;
     const Result<Extent> extent =
-        d_.lower[tier].tier->Allocate(d_.domain_index, locals[i].slot_bytes);
+        d_.lower[tier].tier->Allocate(d_.domain_index, locals[i].slot_bytes, locals[i].part_count);
     if (!extent.ok()) {
       for (uint32_t j = 0; j < i; ++j) {
         if (extents[j].length_bytes > 0) d_.lower[tier].tier->Free(extents[j]);

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "terrace/block_key.h"
+#include "terrace/space.h"
 #include "terrace/status.h"
 
 namespace terrace {
@@ -57,6 +58,15 @@ class Offload {
   // kBusy when the queue is full. After kOk, Store::OnChecksumsDone(id, roots) follows with one
   // root a part, never from inside this call.
   virtual Status Submit(ChecksumJob job) = 0;
+};
+
+// Keeps the specs of groups for a successor, who cannot read blocks without them.
+class GroupShelf {
+ public:
+  virtual ~GroupShelf() = default;
+  // The group was opened; asked again for the same group it does nothing. Written by another
+  // thread.
+  virtual void Keep(uint32_t domain_index, const SpaceGroupSpec& spec) = 0;
 };
 
 }  // namespace terrace

@@ -22,8 +22,8 @@ void SegmentLedger::AddDomain(CacheDomain* domain, Evictor* evictor) {
   domains_.back().segments.resize(domain->options.segments_max);
 }
 
-uint32_t SegmentLedger::held_count(uint32_t domain_index) const {
-  return domains_[domain_index].held_count;
+uint32_t SegmentLedger::populated_count(uint32_t domain_index) const {
+  return domains_[domain_index].held_count - domains_[domain_index].populating_count;
 }
 
 bool SegmentLedger::is_ready() const {

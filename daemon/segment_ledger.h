@@ -36,7 +36,8 @@ class SegmentLedger {
   void OnUnmapped(SessionIndex session, uint32_t segment);
 
   bool is_ready() const;
-  uint32_t held_count(uint32_t domain_index) const;
+  // Segments with all their pages, those on their way out included.
+  uint32_t populated_count(uint32_t domain_index) const;
 
  private:
   enum class Use : uint8_t { kNone, kPopulating, kPopulated, kDraining, kRevoking, kPunching };

@@ -70,6 +70,7 @@ struct StoreOptions {
   std::string eviction_policy = "lru";  // one of EvictionPolicyNames(), for every tier
   uint32_t default_deadline_us = 1'000'000;
   uint32_t deadline_us_max = 600'000'000;
+  GroupShelf* shelf = nullptr;  // none: groups are forgotten with the process
 };
 
 struct SessionOptions {
@@ -119,7 +120,7 @@ struct AcquireResult {
   PrefixWalk walk;
   bool is_finished = false;  // the prefix ended: later keys cannot match
 };
-struct MatchResult {
+struct PrefixMatch {
   protocol::MatchReply reply;
   std::vector<protocol::BlockSpan> spans;
   PrefixWalk walk;
@@ -138,11 +139,27 @@ struct CommitResult {
   std::vector<StatusCode> entries;
 };
 
+// What came of restoring a domain.
+struct RestoreSummary {
+  uint64_t blocks = 0;          // found again
+  uint64_t copies_dropped = 0;  // of no known group, not whole, or of an older commit
+};
+
 class Store {
  public:
   Store(StoreOptions options, Clock& clock, Random& random, Offload& offload,
         StoreListener& listener);
   ~Store();
+
+  // ---- what outlived the last daemon: before the first session, in this order ----
+  // A group whose blocks follow.
+  Status RestoreGroup(uint32_t domain_index, const SpaceGroupSpec& spec);
+  // One member's bytes of a block, in an extent of lower tier `tier_index`. The owner to remember
+  // (BlockRecord::owner), or kOwnerNone: not wanted, the tier frees the extent.
+  uint32_t RestoreCopy(uint32_t domain_index, uint32_t tier_index, const BlockRecord& record,
+                       const Extent& extent);
+  // Joins members to blocks and blocks to chains; frees what is not whole.
+  RestoreSummary FinishRestore(uint32_t domain_index);
 
   // ---- sessions ----
   // kNoSpace above sessions_max.
@@ -156,14 +173,14 @@ class Store {
 
   // ---- verbs; DESIGN names and meanings, docs/PROTOCOL.md the details ----
   Result<OpenedGroup> OpenGroup(SessionId session, const SpaceGroupSpec& spec, std::string* why);
-  Status Match(const KeysQuery& query, MatchResult* result);
-  void FinishMatch(const KeysQuery& query, MatchResult* result);  // applies min_tokens
+  Status Match(const KeysQuery& query, PrefixMatch* result);
+  void FinishMatch(const KeysQuery& query, PrefixMatch* result);  // applies min_tokens
   Status Acquire(const KeysQuery& query, AcquireResult* result);
   // Applies min_tokens, sends the lease off, or releases it when nothing matched. Completions of
   // the request come from later calls only, never before the reply.
   void FinishAcquire(const KeysQuery& query, AcquireResult* result);
-  Status Prefetch(const KeysQuery& query, MatchResult* result);
-  void FinishPrefetch(const KeysQuery& query, MatchResult* result);
+  Status Prefetch(const KeysQuery& query, PrefixMatch* result);
+  void FinishPrefetch(const KeysQuery& query, PrefixMatch* result);
   // Call with the same result until is_finished. The joiner of blocks still coming gets completions
   // under its own request_id.
   Status JoinRead(SessionId session, uint64_t request_id, const protocol::JoinRequest& request,

@@ -69,7 +69,7 @@ Found Store::State::Find(const Caller& caller, uint32_t group_index, const Block
 
 // ---- Match ----
 
-Status Store::Match(const KeysQuery& query, MatchResult* result) {
+Status Store::Match(const KeysQuery& query, PrefixMatch* result) {
   Caller caller;
   TERRACE_RETURN_IF_ERROR(state_->Enter(query.session, query.group_index, &caller));
   CacheDomain& domain = caller.domain();
@@ -112,7 +112,7 @@ uint32_t UsefulBlocks(const KeysQuery& query, const Group& group, uint32_t block
   return token_count < query.hints.min_tokens ? 0 : block_count;
 }
 
-void AnswerMatch(const Group& group, uint32_t block_count, MatchResult* result) {
+void AnswerMatch(const Group& group, uint32_t block_count, PrefixMatch* result) {
   TrimSpans(block_count, &result->spans);
   result->reply.block_count = block_count;
   result->reply.token_count = block_count * group.block_tokens();
@@ -122,7 +122,7 @@ void AnswerMatch(const Group& group, uint32_t block_count, MatchResult* result) 
 
 }  // namespace
 
-void Store::FinishMatch(const KeysQuery& query, MatchResult* result) {
+void Store::FinishMatch(const KeysQuery& query, PrefixMatch* result) {
   Caller caller;
   if (!state_->Enter(query.session, query.group_index, &caller).ok()) return;
   AnswerMatch(*caller.group, UsefulBlocks(query, *caller.group, result->walk.usable_count), result);
@@ -380,7 +380,7 @@ void Store::FinishAcquire(const KeysQuery& query, AcquireResult* result) {
   result->reply.flags = is_open && caller.group->has_remote() ? protocol::kMatchIsBound : 0;
 }
 
-Status Store::Prefetch(const KeysQuery& query, MatchResult* result) {
+Status Store::Prefetch(const KeysQuery& query, PrefixMatch* result) {
   Caller caller;
   TERRACE_RETURN_IF_ERROR(state_->Enter(query.session, query.group_index, &caller));
   CacheDomain& domain = caller.domain();
@@ -407,7 +407,7 @@ Status Store::Prefetch(const KeysQuery& query, MatchResult* result) {
   return Status::Ok();
 }
 
-void Store::FinishPrefetch(const KeysQuery& query, MatchResult* result) {
+void Store::FinishPrefetch(const KeysQuery& query, PrefixMatch* result) {
   Caller caller;
   if (!state_->Enter(query.session, query.group_index, &caller).ok()) return;
   Waiters& waiters = caller.rooms->waiters;

@@ -14,7 +14,7 @@ std::vector<Store::DomainStats> Store::Stats() const {
     const SlotAllocator::Usage usage = domain.slots.usage();
     stats.name = domain.options.name;
     stats.segment_bytes = domain.options.segment_bytes;
-    stats.segments_populated = state_->ledger.held_count(domain.domain_index);
+    stats.segments_populated = state_->ledger.populated_count(domain.domain_index);
     stats.segments_max = domain.options.segments_max;
     stats.segments_guaranteed = domain.options.segments_guaranteed;
     stats.slot_bytes_used = usage.used_bytes;

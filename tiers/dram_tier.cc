@@ -29,7 +29,8 @@ SlotRef DramTier::SlotOf(const Extent& extent) {
   return slot;
 }
 
-Result<Extent> DramTier::Allocate(uint32_t /*domain_index*/, uint64_t length_bytes) {
+Result<Extent> DramTier::Allocate(uint32_t /*domain_index*/, uint64_t length_bytes,
+                                  uint32_t /*part_count*/) {
   const uint64_t slot_bytes = RoundUp(length_bytes, kArenaPageBytes);
   auto known = class_by_slot_bytes_.find(slot_bytes);
   if (known == class_by_slot_bytes_.end()) {

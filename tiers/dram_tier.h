@@ -35,7 +35,8 @@ class DramTier : public Tier {
   static SlotRef SlotOf(const Extent& extent);
 
   TierKind kind() const override { return TierKind::kDram; }
-  Result<Extent> Allocate(uint32_t domain_index, uint64_t length_bytes) override;
+  Result<Extent> Allocate(uint32_t domain_index, uint64_t length_bytes,
+                          uint32_t part_count) override;
   void Free(const Extent& extent) override;
   Status Read(TransferId transfer_id, const Extent& extent, std::span<std::byte> into) override;
   Status Write(TransferId transfer_id, const Extent& extent, const BlockRecord& record,

@@ -13,6 +13,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "terrace/block_key.h"
 #include "terrace/protocol.h"
@@ -23,6 +24,8 @@ namespace terrace {
 
 using TransferId = uint64_t;
 using protocol::TierKind;
+
+inline constexpr uint32_t kOwnerNone = 0xFFFFFFFF;
 
 // What a persistent tier writes beside the payload, so that the bytes name themselves.
 struct BlockRecord {
@@ -39,6 +42,8 @@ struct BlockRecord {
   uint16_t member = 0;
   uint8_t priority = 0;
   bool is_pinned = false;
+  uint32_t owner =
+      kOwnerNone;  // the caller's name for the block, echoed by OnPersisted; not stored
   std::span<const Checksum> part_checksums;  // valid during the call only
 };
 
@@ -49,7 +54,10 @@ struct TierStats {
   uint64_t read_bytes = 0;
   uint64_t written_bytes = 0;
   uint64_t failed_transfers = 0;
-  bool is_healthy = true;
+  uint64_t stuck_transfers = 0;    // accepted long ago and not heard of since
+  uint64_t quarantined_bytes = 0;  // not used again: their bytes did not verify
+  uint64_t corrupt_entries = 0;    // found at start
+  bool is_healthy = true;          // false: switched off, and trying to come back
 };
 
 class TierListener {
@@ -57,6 +65,12 @@ class TierListener {
   virtual ~TierListener() = default;
   // kOk only when every byte arrived; a short read or write is kIo. Bytes are not verified here.
   virtual void OnTransferDone(TransferId transfer_id, Status status) = 0;
+  // A persistent tier: what Write(owner, commit_id, member) stored outlives the process from now
+  // on. At most once a write, after its OnTransferDone(kOk), unless the extent was freed before.
+  virtual void OnPersisted(uint32_t /*domain_index*/, uint32_t /*owner*/, CommitId /*commit_id*/,
+                           uint32_t /*member*/) {}
+  // A tier of the domain that had no room just now, or was off, may have some.
+  virtual void OnRoom(uint32_t /*domain_index*/) {}
 };
 
 class Tier {
@@ -65,11 +79,14 @@ class Tier {
 
   virtual TierKind kind() const = 0;
 
-  // A place for `length_bytes`. kNoSpace: evict and ask again. kUnsupported: the tier is switched
-  // off.
-  virtual Result<Extent> Allocate(uint32_t domain_index, uint64_t length_bytes) = 0;
+  // A place for `length_bytes` in `part_count` parts. kNoSpace: evict and ask again. kBusy: room is
+  // being made, ask after OnRoom. kUnsupported: the tier is switched off.
+  virtual Result<Extent> Allocate(uint32_t domain_index, uint64_t length_bytes,
+                                  uint32_t part_count) = 0;
   // REQUIRES: no transfer on `extent` is in flight.
   virtual void Free(const Extent& extent) = 0;
+  // As Free, for a place whose bytes did not verify: it is not handed out again.
+  virtual void Quarantine(const Extent& extent) { Free(extent); }
 
   // Fills `into` (into.size() == extent.length_bytes) from the extent. kBusy: the queue is full and
   // nothing was started. After kOk exactly one OnTransferDone(transfer_id) follows.
@@ -78,11 +95,25 @@ class Tier {
   virtual Status Write(TransferId transfer_id, const Extent& extent, const BlockRecord& record,
                        std::span<const std::byte> from) = 0;
 
+  // What `record` says of the bytes in `extent` has changed (pin, priority, expiry); they have not.
+  virtual void Amend(const Extent& /*extent*/, const BlockRecord& /*record*/) {}
+
   // Predicted microseconds until a read of `length_bytes` begun now is done: queue and bandwidth.
   virtual uint64_t PredictReadUs(uint64_t length_bytes) const = 0;
 
   // True if bytes outlive the process; only then can a block be reported persisted.
   virtual bool is_persistent() const = 0;
+  // True while a successor might still find what Free gave away.
+  virtual bool has_erasures_pending() const { return false; }
+
+  // After kNoSpace: evicting single blocks may not help, because room is held by places of another
+  // kind. Appends the owners (BlockRecord::owner) whose extents are worth freeing together, or
+  // none.
+  virtual void AppendOwnersToDrop(uint64_t /*length_bytes*/, uint32_t /*part_count*/,
+                                  std::vector<uint32_t>* /*owners*/) {}
+
+  // Now and then, at least once a second.
+  virtual void Tick() {}
 
   virtual TierStats stats() const = 0;
 };

@@ -36,10 +36,11 @@ FaultTier::Live* FaultTier::FindLive(const Extent& extent) {
   return found != live_.end() && found->second.extent == extent ? &found->second : nullptr;
 }
 
-Result<Extent> FaultTier::Allocate(uint32_t domain_index, uint64_t length_bytes) {
+Result<Extent> FaultTier::Allocate(uint32_t domain_index, uint64_t length_bytes,
+                                   uint32_t part_count) {
   if (is_off_) return kSwitchedOff;
   if (Strikes(Fault::kNoSpace)) return Status(StatusCode::kNoSpace, kInjected);
-  Result<Extent> extent = tier_.Allocate(domain_index, length_bytes);
+  Result<Extent> extent = tier_.Allocate(domain_index, length_bytes, part_count);
   if (extent.ok()) live_[{extent->shard, extent->position}] = Live{.extent = *extent};
   return extent;
 }

@@ -48,7 +48,8 @@ class FaultTier : public Tier, public TierListener {
   void ReleaseHung();
 
   TierKind kind() const override { return tier_.kind(); }
-  Result<Extent> Allocate(uint32_t domain_index, uint64_t length_bytes) override;
+  Result<Extent> Allocate(uint32_t domain_index, uint64_t length_bytes,
+                          uint32_t part_count) override;
   void Free(const Extent& extent) override;
   Status Read(TransferId transfer_id, const Extent& extent, std::span<std::byte> into) override;
   Status Write(TransferId transfer_id, const Extent& extent, const BlockRecord& record,

@@ -22,7 +22,8 @@ MemoryTier::MemoryTier(const Options& options) : options_(options), random_(opti
   stats_.capacity_bytes = options.capacity_bytes;
 }
 
-Result<Extent> MemoryTier::Allocate(uint32_t /*domain_index*/, uint64_t length_bytes) {
+Result<Extent> MemoryTier::Allocate(uint32_t /*domain_index*/, uint64_t length_bytes,
+                                    uint32_t /*part_count*/) {
   if (length_bytes == 0) return Status(StatusCode::kInvalid, "an extent holds bytes");
   const uint64_t occupied_bytes = OccupiedBytes(length_bytes);
   uint64_t position = 0;  // first fit between the neighbours

@@ -29,7 +29,7 @@ class FaultTierTest : public testing::Test, public TierListener {
     return std::vector<std::byte>(kLengthBytes, static_cast<std::byte>(value));
   }
   Extent Stored(const std::vector<std::byte>& bytes) {
-    const Extent extent = tier_.Allocate(0, bytes.size()).value();
+    const Extent extent = tier_.Allocate(0, bytes.size(), 1).value();
     EXPECT_TRUE(tier_.Write(next_id_++, extent, BlockRecord{}, bytes).ok());
     Settle();
     return extent;
@@ -133,10 +133,10 @@ TEST_F(FaultTierTest, RefusalsStartNothing) {
   tier_.SetRate(Fault::kBusy, kAlways);
   EXPECT_EQ(ReadInto(extent, &into), StatusCode::kBusy);
   tier_.SetRate(Fault::kNoSpace, kAlways);
-  EXPECT_EQ(tier_.Allocate(0, kLengthBytes).code(), StatusCode::kNoSpace);
+  EXPECT_EQ(tier_.Allocate(0, kLengthBytes, 1).code(), StatusCode::kNoSpace);
   tier_.SwitchOff();
   EXPECT_EQ(ReadInto(extent, &into), StatusCode::kUnsupported);
-  EXPECT_EQ(tier_.Allocate(0, kLengthBytes).code(), StatusCode::kUnsupported);
+  EXPECT_EQ(tier_.Allocate(0, kLengthBytes, 1).code(), StatusCode::kUnsupported);
   EXPECT_FALSE(tier_.stats().is_healthy);
   Settle();
   EXPECT_TRUE(statuses_.empty());
@@ -151,7 +151,7 @@ TEST_F(FaultTierTest, SameSeedStrikesTheSameCalls) {
     FaultTier tier(memory, seed);
     tier.SetRate(Fault::kNoSpace, 300'000);
     std::vector<bool> outcomes;
-    for (int i = 0; i < 200; ++i) outcomes.push_back(tier.Allocate(0, kLengthBytes).ok());
+    for (int i = 0; i < 200; ++i) outcomes.push_back(tier.Allocate(0, kLengthBytes, 1).ok());
     return outcomes;
   };
   EXPECT_EQ(trace(7), trace(7));

@@ -212,9 +212,9 @@ class StoreWorld {
                         uint32_t flags = 0) {
     return Acquire(Query(session, group, keys, flags));
   }
-  MatchResult Match(SessionId session, uint32_t group, const std::vector<BlockKey>& keys) {
+  PrefixMatch Match(SessionId session, uint32_t group, const std::vector<BlockKey>& keys) {
     const KeysQuery query = Query(session, group, keys);
-    MatchResult result;
+    PrefixMatch result;
     EXPECT_TRUE(store->Match(query, &result).ok());
     store->FinishMatch(query, &result);
     return result;

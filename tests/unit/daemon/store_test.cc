@@ -209,7 +209,7 @@ TEST(Store, ARemoteMemberMakesTheMatchABound) {
   spec.members[1].is_remote = true;
   const uint32_t group = w.OpenGroup(s, spec);
   EXPECT_EQ(w.Put(s, group, World::Keys(2)), 2u);
-  const MatchResult match = w.Match(s, group, World::Keys(2));
+  const PrefixMatch match = w.Match(s, group, World::Keys(2));
   EXPECT_EQ(match.reply.block_count, 2u);
   EXPECT_EQ(match.reply.flags, protocol::kMatchIsBound);
 }

@@ -204,7 +204,7 @@ TEST_F(Tiers, PrefetchPromotesAndHoldsNothing) {
   Flood();
   const auto keys = World::Keys(4, 1);
   const KeysQuery query = w.Query(s, group, keys);
-  MatchResult result;
+  PrefixMatch result;
   ASSERT_TRUE(w.store->Prefetch(query, &result).ok());
   w.store->FinishPrefetch(query, &result);
   EXPECT_EQ(result.reply.block_count, 4u);

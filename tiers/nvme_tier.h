@@ -1,0 +1,106 @@
+// NvmeTier: slabs on one or several disks, as a Tier. It decides which slot a block takes, keeps
+// the header table in step, notices disks that fail, and switches itself off and on again. It never
+// reads what it wrote to know what it holds: memory has a few bytes a slot, the table the rest.
+//
+// Slabs hold slots of one shape (docs/DISK_FORMAT.md). A shape without a free slot gets a new slab
+// while the cap allows, else kNoSpace; a slab without any used slot may take another shape.
+//
+// THREADING: as Tier. OWNERSHIP: disks, catalog and listener outlive the tier.
+// LIMITS: capacity_bytes counts whole slab files.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "terrace/checksum.h"
+#include "tiers/disk.h"
+#include "tiers/header_table.h"
+#include "tiers/tier.h"
+
+namespace terrace {
+
+// Told which slots' entries changed; whoever keeps a catalog reads the entries back from the table.
+class ExtentCatalog {
+ public:
+  virtual ~ExtentCatalog() = default;
+  // The entry of the slot has been written. NvmeTier::OnCataloged follows once a record says the
+  // same; several changes may be answered by one call.
+  virtual void OnEntryWritten(uint32_t slab, uint32_t slot) = 0;
+};
+
+class NvmeTier final : public Tier, public DiskListener {
+ public:
+  struct Options {
+    uint32_t domain_index = 0;
+    std::string domain_name;
+    DomainSecret secret{};
+    std::vector<Disk*> disks;  // ≥ 1; slabs are spread evenly
+    uint64_t capacity_bytes = 0;
+    uint64_t slab_bytes = 1 * kGiB;
+    ExtentCatalog* catalog = nullptr;  // none: an entry alone makes a block persisted
+    std::function<uint64_t()> now_us;
+    std::function<uint64_t()> random;  // of slab uuids
+    uint32_t failures_max = 8;         // in a row, then the disk is off
+    uint64_t stuck_us = 30'000'000;    // a request this old switches its disk off
+    uint64_t probe_interval_us = 5'000'000;
+    uint64_t sync_interval_us = 1'000'000;
+  };
+  explicit NvmeTier(Options options);
+  ~NvmeTier() override;
+  // Before the first transfer.
+  void SetListener(TierListener* listener);
+
+  // ---- start: blocking, in this order ----
+  // Opens the slabs there are. A slab that is not this domain's or not whole is left alone and
+  // noted.
+  Status OpenSlabs(std::vector<std::string>* notes);
+  // Who owns a restored extent from now on. kOwnerNone: nobody wants it; its slot is freed.
+  using RestoreSink = std::function<uint32_t(const BlockRecord& record, const Extent& extent)>;
+  // Reads every table. Entries that are not whole are quarantined slots, counted.
+  Status Scan(const RestoreSink& sink);
+  // Instead of Scan: one entry as the catalog has it (EncodeEntry's bytes).
+  void RestoreEntry(uint32_t slab, uint32_t slot, std::span<const std::byte> entry,
+                    const RestoreSink& sink);
+  // Slots nobody restored are free from now on.
+  void FinishRestore();
+  struct RestoreCounts {
+    uint64_t slabs = 0, entries_used = 0, entries_kept = 0, entries_corrupt = 0;
+  };
+  RestoreCounts restore_counts() const;
+
+  // ---- Tier ----
+  TierKind kind() const override { return TierKind::kNvme; }
+  Result<Extent> Allocate(uint32_t domain_index, uint64_t length_bytes,
+                          uint32_t part_count) override;
+  void Free(const Extent& extent) override;
+  void Quarantine(const Extent& extent) override;
+  Status Read(TransferId transfer_id, const Extent& extent, std::span<std::byte> into) override;
+  Status Write(TransferId transfer_id, const Extent& extent, const BlockRecord& record,
+               std::span<const std::byte> from) override;
+  void Amend(const Extent& extent, const BlockRecord& record) override;
+  uint64_t PredictReadUs(uint64_t length_bytes) const override;
+  bool is_persistent() const override { return true; }
+  bool has_erasures_pending() const override;
+  void AppendOwnersToDrop(uint64_t length_bytes, uint32_t part_count,
+                          std::vector<uint32_t>* owners) override;
+  void Tick() override;
+  TierStats stats() const override;
+
+  // From the catalog's keeper, on the store thread.
+  void OnCataloged(uint32_t slab, uint32_t slot);
+  // Reads one entry back, for the catalog's thread: any thread, blocking. kNotFound: never written.
+  Status ReadEntryNow(uint32_t slab, uint32_t slot, std::vector<std::byte>* entry) const;
+
+  // DiskListener
+  void OnDiskDone(uint64_t tag, Status status) override;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace terrace
