@@ -21,11 +21,13 @@ def main():
         ledger = stage.console(prompts=2000, blocks=BLOCKS).ask("ledger")
         block_bytes = 2 * ledger["slot_bytes"]
         wanted_blocks = arguments.times_capacity * stage.dram_bytes // block_bytes
-        prompts = 2 * wanted_blocks // BLOCKS
+        prompts = 20 * wanted_blocks // BLOCKS  # the workers are stopped before that
         workers = [stage.client("worker", prompts=prompts, seconds=240, blocks=BLOCKS, seed=i + 1)
                    for i in range(2)]
         arena_max = total_max = shared_max = samples = 0
-        while (sealed := stage.stats()["blocks_sealed"]) < wanted_blocks:
+        # The arena grows beside the stores, on their own thread.
+        while ((sealed := stage.stats()["blocks_sealed"]) < wanted_blocks
+               or arena_max <= stage.dram_bytes // 2):
             stage.require_daemon()
             _, shared, files = stage.daemon_memory()
             arena_max = max(arena_max, *files.values(), 0, 0)
