@@ -21,11 +21,11 @@ def main():
         ledger = stage.console(prompts=2000, blocks=BLOCKS).ask("ledger")
         block_bytes = 2 * ledger["slot_bytes"]
         wanted_blocks = arguments.times_capacity * stage.dram_bytes // block_bytes
-        prompts = 20 * wanted_blocks // BLOCKS  # the workers are stopped before that
+        prompts = 2 * wanted_blocks // BLOCKS
         workers = [stage.client("worker", prompts=prompts, seconds=240, blocks=BLOCKS, seed=i + 1)
                    for i in range(2)]
         arena_max = total_max = shared_max = samples = 0
-        # The arena grows beside the stores, on their own thread.
+        # The arena grows beside the stores, on its own thread.
         while ((sealed := stage.stats()["blocks_sealed"]) < wanted_blocks
                or arena_max <= stage.dram_bytes // 2):
             stage.require_daemon()
