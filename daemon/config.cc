@@ -102,6 +102,51 @@ Status CheckMemory(const DaemonConfig& config, std::string* why) {
   return Status::Ok();
 }
 
+Status ResolveNvme(DaemonConfig* config, std::string* why) {
+  NvmeConfig& nvme = config->nvme;
+  std::set<std::string> paths;
+  for (const std::string& path : nvme.paths) {
+    if (!path.starts_with('/')) {
+      return Refuse(why, "nvme.paths holds '" + path + "', which is no absolute path: write one");
+    }
+    if (!paths.insert(path).second) {
+      return Refuse(why, "nvme.paths holds '" + path + "' twice: name each drive once");
+    }
+  }
+  const std::string slab = "nvme.slab_bytes is " + FormatBytes(nvme.slab_bytes);
+  if (nvme.slab_bytes % kMiB != 0) return Refuse(why, slab + "; it must be a multiple of 1 MiB");
+  if (!nvme.is_on()) {
+    if (nvme.capacity_bytes == 0) return Status::Ok();
+    return Refuse(why, "nvme.capacity_bytes is " + FormatBytes(nvme.capacity_bytes) +
+                           " and nvme.paths names no directory: name one, or remove the section");
+  }
+  if (nvme.capacity_bytes == 0) {
+    return Refuse(why,
+                  "nvme.paths is set and nvme.capacity_bytes is not: say how much space the "
+                  "tier may take, such as \"500GiB\"");
+  }
+  uint64_t sum_bytes = 0;
+  for (DomainConfig& domain : config->domains) {
+    if (domain.nvme_max_bytes == 0) {
+      domain.nvme_max_bytes = nvme.capacity_bytes / config->domains.size();
+    }
+    sum_bytes += domain.nvme_max_bytes;
+    if (domain.nvme_max_bytes < nvme.slab_bytes) {
+      return Refuse(why, "domain " + domain.name + ": nvme_max_bytes is " +
+                             FormatBytes(domain.nvme_max_bytes) + " and " + slab +
+                             ": a domain needs one slab at least; raise the one or lower the "
+                             "other (not below " +
+                             FormatBytes(kSlabBytesMin) + ")");
+    }
+  }
+  if (sum_bytes > nvme.capacity_bytes) {
+    return Refuse(why, "the domains' nvme_max_bytes sum to " + FormatBytes(sum_bytes) +
+                           ", more than nvme.capacity_bytes of " +
+                           FormatBytes(nvme.capacity_bytes) + ": lower them or raise it");
+  }
+  return Status::Ok();
+}
+
 Status CheckDomains(const DaemonConfig& config, std::string* why) {
   if (config.domains.size() > kDomainsMax) {
     return Refuse(why, std::to_string(config.domains.size()) + " domains; the limit is " +
@@ -177,6 +222,7 @@ Status ResolveConfig(const ConfigOverrides& overrides, const ConfigEnvironment& 
                            ", more than daemon.deadline_ms_max of " +
                            std::to_string(config->deadline_ms_max) + ": lower it");
   }
+  TERRACE_RETURN_IF_ERROR(ResolveNvme(config, why));
   return CheckMemory(*config, why);
 }
 

@@ -18,9 +18,13 @@ namespace terrace {
 enum class LogLevel : uint8_t { kError, kWarn, kInfo, kDebug };
 enum class LogFormat : uint8_t { kText, kJson };
 enum class HugePages : uint8_t { kAuto, kOn, kOff };
+enum class DiskIo : uint8_t { kAuto, kUring, kThreads };
 
 inline constexpr uint32_t kDomainsMax = 64;
 inline constexpr uint32_t kAllowedIdsMax = 256;  // uids or gids of one domain
+inline constexpr uint32_t kNvmePathsMax = 16;
+inline constexpr uint64_t kSlabBytesMin = 4 * kMiB;
+inline constexpr uint64_t kSlabBytesMax = 16 * kGiB;
 
 struct DomainConfig {
   std::string name;         // 1..63 of a-z 0-9 - _
@@ -37,6 +41,20 @@ struct DomainConfig {
   KeyHash key_hash = KeyHash::kXxh3;
   uint64_t dram_guaranteed_bytes = 0;
   uint64_t dram_max_bytes = 0;  // 0 before ResolveConfig: dram_bytes
+  uint64_t nvme_max_bytes = 0;  // 0 before ResolveConfig: an equal share of nvme.capacity_bytes
+};
+
+// The NVMe tier; off while no path is named.
+struct NvmeConfig {
+  std::vector<std::string> paths;  // absolute directories, one a drive
+  uint64_t capacity_bytes = 0;     // over all paths and domains, whole slab files; > 0 with a path
+  uint64_t slab_bytes = 1 * kGiB;
+  DiskIo io = DiskIo::kAuto;
+  uint32_t queue_depth = 128;  // requests in flight on a path
+  uint64_t catalog_memory_bytes = 64 * kMiB;
+  uint64_t scrub_bytes_per_second = 32 * kMiB;  // 0: no scrub
+
+  bool is_on() const { return !paths.empty(); }
 };
 
 struct DaemonConfig {
@@ -61,6 +79,7 @@ struct DaemonConfig {
   uint64_t session_buffers_bytes_max = 512 * kMiB;
   uint32_t offload_threads = 2;
   uint32_t offload_jobs_max = 4096;
+  NvmeConfig nvme;
   std::vector<DomainConfig> domains;
 };
 
@@ -96,7 +115,7 @@ Status ResolveConfig(const ConfigOverrides& overrides, const ConfigEnvironment& 
 // The configuration as TOML that ParseConfig reads back, each key under its one-line meaning.
 std::string PrintConfig(const DaemonConfig& config);
 
-// "daemon.log_level", …, "domain.name", …: every key there is.
+// "daemon.log_level", …, "nvme.paths", …, "domain.name", …: every key there is.
 std::vector<std::string> ConfigKeyNames();
 
 // "8GiB", "512 MiB", "4096": kInvalid for anything else. Binary units only (KiB, MiB, GiB, TiB).

@@ -4,15 +4,18 @@ namespace terrace {
 namespace {
 
 using Daemon = DaemonConfig;
+using Nvme = NvmeConfig;
 using Domain = DomainConfig;
 
 constexpr uint64_t kDramBytesMax = uint64_t{64} << 40;
+constexpr uint64_t kNvmeBytesMax = uint64_t{1} << 50;
 constexpr size_t kPathBytesMax = 4096;
 constexpr size_t kSocketPathBytesMax = 107;  // sun_path
 
 constexpr std::string_view kLogLevels[] = {"error", "warn", "info", "debug"};
 constexpr std::string_view kLogFormats[] = {"text", "json"};
 constexpr std::string_view kHugePages[] = {"auto", "on", "off"};
+constexpr std::string_view kDiskIos[] = {"auto", "io_uring", "threads"};
 constexpr std::string_view kKeyHashes[] = {"xxh3", "sha256"};
 
 template <typename Section, typename Enum, Enum Section::*member>
@@ -69,6 +72,23 @@ const ConfigKey<Daemon> kDaemonKeys[] = {
      "checksum jobs waiting; beyond, they are tried again later"},
 };
 
+const ConfigKey<Nvme> kNvmeKeys[] = {
+    {"paths", TextsField<Nvme>{&Nvme::paths, kNvmePathsMax, kPathBytesMax},
+     "directories that hold the NVMe tier, one a drive; absent: no NVMe tier"},
+    {"capacity_bytes", BytesField<Nvme>{&Nvme::capacity_bytes, kSlabBytesMin, kNvmeBytesMax},
+     "space over all paths and domains; leave a tenth of each drive unwritten"},
+    {"slab_bytes", BytesField<Nvme>{&Nvme::slab_bytes, kSlabBytesMin, kSlabBytesMax},
+     "size of one file; a multiple of 1 MiB, with room for the largest block"},
+    {"io", Choice<Nvme, DiskIo, &Nvme::io>(kDiskIos),
+     "auto (io_uring where it is allowed), io_uring (refuse to start without) or threads"},
+    {"queue_depth", CountField<Nvme>{&Nvme::queue_depth, 1, 4096}, "requests in flight on a path"},
+    {"catalog_memory_bytes",
+     BytesField<Nvme>{&Nvme::catalog_memory_bytes, 8 * kMiB, uint64_t{16} * kGiB},
+     "memory of one domain's catalog"},
+    {"scrub_bytes_per_second", BytesField<Nvme>{&Nvme::scrub_bytes_per_second, 0, 64 * kGiB},
+     "how fast blocks at rest are verified in the background; 0: not at all"},
+};
+
 const ConfigKey<Domain> kDomainKeys[] = {
     {"name", TextField<Domain>{&Domain::name, 63}, "unique; 1 to 63 of a-z, 0-9, - and _"},
     {"socket", TextField<Domain>{&Domain::socket_path, kSocketPathBytesMax},
@@ -86,11 +106,14 @@ const ConfigKey<Domain> kDomainKeys[] = {
      "memory no other domain can take"},
     {"dram_max_bytes", BytesField<Domain>{&Domain::dram_max_bytes, kSegmentBytesMin, kDramBytesMax},
      "memory this domain never exceeds"},
+    {"nvme_max_bytes", BytesField<Domain>{&Domain::nvme_max_bytes, kSlabBytesMin, kNvmeBytesMax},
+     "NVMe space this domain never exceeds; absent: an equal share of nvme.capacity_bytes"},
 };
 
 }  // namespace
 
 std::span<const ConfigKey<DaemonConfig>> DaemonKeys() { return kDaemonKeys; }
+std::span<const ConfigKey<NvmeConfig>> NvmeKeys() { return kNvmeKeys; }
 std::span<const ConfigKey<DomainConfig>> DomainKeys() { return kDomainKeys; }
 
 }  // namespace terrace

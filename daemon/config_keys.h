@@ -12,7 +12,7 @@
 
 namespace terrace {
 
-// Forms a value can have. Section is DaemonConfig or DomainConfig.
+// Forms a value can have. Section is DaemonConfig, NvmeConfig or DomainConfig.
 template <typename Section>
 struct CountField {
   uint32_t Section::*member;
@@ -37,6 +37,12 @@ struct IdsField {
   std::optional<std::vector<uint32_t>> Section::*member;
 };
 template <typename Section>
+struct TextsField {
+  std::vector<std::string> Section::*member;
+  size_t count_max;
+  size_t bytes_max;  // of one
+};
+template <typename Section>
 struct ChoiceField {
   std::span<const std::string_view> names;
   void (*set)(Section& section, size_t index);
@@ -47,12 +53,13 @@ template <typename Section>
 struct ConfigKey {
   std::string_view name;
   std::variant<CountField<Section>, BytesField<Section>, TextField<Section>, ModeField<Section>,
-               IdsField<Section>, ChoiceField<Section>>
+               IdsField<Section>, TextsField<Section>, ChoiceField<Section>>
       field;
   std::string_view meaning;
 };
 
 std::span<const ConfigKey<DaemonConfig>> DaemonKeys();
+std::span<const ConfigKey<NvmeConfig>> NvmeKeys();
 std::span<const ConfigKey<DomainConfig>> DomainKeys();
 
 }  // namespace terrace

@@ -141,6 +141,28 @@ Status Read(const Place& place, const IdsField<Section>& field, Section& section
 }
 
 template <typename Section>
+Status Read(const Place& place, const TextsField<Section>& field, Section& section) {
+  const std::string wanted = "a list of 1 to " + std::to_string(field.count_max) +
+                             " texts in quotes of 1 to " + std::to_string(field.bytes_max) +
+                             " bytes";
+  const toml::array* array = place.node.as_array();
+  if (array == nullptr || array->empty() || array->size() > field.count_max) {
+    return place.RefuseValue(wanted);
+  }
+  std::vector<std::string> texts;
+  for (const toml::node& element : *array) {
+    const auto text = element.value_exact<std::string>();
+    if (!text || text->empty() || text->size() > field.bytes_max ||
+        text->find('\0') != std::string::npos) {
+      return place.RefuseValue(wanted);
+    }
+    texts.push_back(*text);
+  }
+  section.*field.member = std::move(texts);
+  return Status::Ok();
+}
+
+template <typename Section>
 Status Read(const Place& place, const ChoiceField<Section>& field, Section& section) {
   const auto text = place.node.value_exact<std::string>();
   const auto found =
@@ -209,12 +231,16 @@ Status ReadRoot(const std::string& origin, const toml::table& root, DaemonConfig
     if (name.str() == "daemon" && node.is_table()) {
       TERRACE_RETURN_IF_ERROR(
           ReadSection(origin, "daemon", *node.as_table(), DaemonKeys(), *config, why));
+    } else if (name.str() == "nvme" && node.is_table()) {
+      TERRACE_RETURN_IF_ERROR(
+          ReadSection(origin, "nvme", *node.as_table(), NvmeKeys(), config->nvme, why));
     } else if (name.str() == "domain") {
       TERRACE_RETURN_IF_ERROR(ReadDomains(origin, node, config, why));
     } else {
-      return Refuse(why, origin + ":" + std::to_string(node.source().begin.line) + ": '" +
-                             std::string(name.str()).substr(0, 64) +
-                             "' is no known section; the sections are [daemon] and [[domain]]");
+      return Refuse(why,
+                    origin + ":" + std::to_string(node.source().begin.line) + ": '" +
+                        std::string(name.str()).substr(0, 64) +
+                        "' is no known section; the sections are [daemon], [nvme] and [[domain]]");
     }
   }
   return Status::Ok();
@@ -234,6 +260,8 @@ struct Print {
     return std::to_string(section.*field.member);
   }
   std::string operator()(const BytesField<Section>& field) const {
+    // A size that was not named and cannot be worked out: there is none.
+    if (section.*field.member == 0 && field.min > 0) return "";
     return '"' + FormatBytes(section.*field.member) + '"';
   }
   std::string operator()(const TextField<Section>& field) const {
@@ -253,6 +281,13 @@ struct Print {
       text += (text.size() > 1 ? ", " : "") + std::to_string(id);
     }
     return text + "]";
+  }
+  std::string operator()(const TextsField<Section>& field) const {
+    std::string text;
+    for (const std::string& entry : section.*field.member) {
+      text += (text.empty() ? "[" : ", ") + Quoted(entry);
+    }
+    return text.empty() ? text : text + "]";
   }
   std::string operator()(const ChoiceField<Section>& field) const {
     return '"' + std::string(field.names[field.get(section)]) + '"';
@@ -336,6 +371,7 @@ Status ReadConfigFile(const std::string& path, DaemonConfig* config, std::string
 
 std::string PrintConfig(const DaemonConfig& config) {
   std::string text = "[daemon]\n" + PrintSection(config, DaemonKeys());
+  text += "\n[nvme]\n" + PrintSection(config.nvme, NvmeKeys());
   for (const DomainConfig& domain : config.domains) {
     text += "\n[[domain]]\n" + PrintSection(domain, DomainKeys());
   }
@@ -345,6 +381,7 @@ std::string PrintConfig(const DaemonConfig& config) {
 std::vector<std::string> ConfigKeyNames() {
   std::vector<std::string> names;
   for (const auto& key : DaemonKeys()) names.push_back("daemon." + std::string(key.name));
+  for (const auto& key : NvmeKeys()) names.push_back("nvme." + std::string(key.name));
   for (const auto& key : DomainKeys()) names.push_back("domain." + std::string(key.name));
   return names;
 }

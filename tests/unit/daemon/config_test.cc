@@ -197,6 +197,38 @@ TEST(ConfigAcrossKeys, EachContradictionIsRefusedWithBothValues) {
   EXPECT_THAT(Unresolvable("", {.dram_bytes = "lots"}), HasSubstr("--dram-bytes is 'lots'"));
 }
 
+TEST(ConfigNvme, PathsAndSharesAreResolved) {
+  const std::string drives = "[nvme]\npaths = [\"/a\", \"/b\"]\ncapacity_bytes = \"10GiB\"\n";
+  const DaemonConfig config =
+      Resolved(drives +
+               "io = \"threads\"\n[[domain]]\nname = \"x\"\nsocket = \"/x\"\n"
+               "[[domain]]\nname = \"y\"\nsocket = \"/y\"\nnvme_max_bytes = \"2GiB\"\n");
+  EXPECT_EQ(config.nvme.paths, (std::vector<std::string>{"/a", "/b"}));
+  EXPECT_EQ(config.nvme.io, DiskIo::kThreads);
+  EXPECT_EQ(config.domains[0].nvme_max_bytes, 5 * kGiB);
+  EXPECT_EQ(config.domains[1].nvme_max_bytes, 2 * kGiB);
+  EXPECT_FALSE(Resolved("").nvme.is_on());
+  EXPECT_EQ(Parsed(PrintConfig(config)).nvme.paths, config.nvme.paths);
+}
+
+TEST(ConfigNvme, WhatCannotBeIsRefused) {
+  const std::string path = "[nvme]\npaths = [\"/a\"]\n";
+  EXPECT_THAT(Unresolvable(path), HasSubstr("nvme.capacity_bytes is not"));
+  EXPECT_THAT(Unresolvable("[nvme]\ncapacity_bytes = \"1GiB\"\n"), HasSubstr("nvme.paths"));
+  EXPECT_THAT(Unresolvable("[nvme]\npaths = [\"a\"]\ncapacity_bytes = \"1GiB\"\n"),
+              HasSubstr("'a'"));
+  EXPECT_THAT(Unresolvable("[nvme]\npaths = [\"/a\", \"/a\"]\ncapacity_bytes = \"1GiB\"\n"),
+              HasSubstr("twice"));
+  EXPECT_THAT(Unresolvable(path + "capacity_bytes = \"512MiB\"\n"), HasSubstr("one slab"));
+  EXPECT_THAT(Unresolvable(path + "capacity_bytes = \"8GiB\"\nslab_bytes = 5000000\n"),
+              HasSubstr("multiple of 1 MiB"));
+  EXPECT_THAT(Unresolvable(path + "capacity_bytes = \"4GiB\"\n[[domain]]\nname=\"x\"\n"
+                                  "socket=\"/x\"\nnvme_max_bytes = \"5GiB\"\n"),
+              HasSubstr("sum to 5GiB"));
+  EXPECT_THAT(Refusal("[nvme]\npaths = \"/a\"\n"), HasSubstr("a list of 1 to 16"));
+  EXPECT_THAT(Refusal("[nvme]\npath = [\"/a\"]\n"), HasSubstr("nvme.paths"));
+}
+
 TEST(ConfigFile, AMissingFileIsNamed) {
   DaemonConfig config;
   std::string why;
