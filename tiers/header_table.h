@@ -20,6 +20,9 @@ namespace terrace {
 inline constexpr uint64_t kSlabSectorBytes = 4096;
 inline constexpr uint64_t kSlabPayloadAlignmentBytes = 64 * kKiB;
 inline constexpr uint64_t kSlabTableOffsetBytes = kSlabSectorBytes;  // behind the superblock
+// The end of the superblock's sector belongs to no seal: a disk that failed is tried there.
+inline constexpr uint64_t kSlabProbeOffsetBytes = kSlabSectorBytes - 512;
+inline constexpr uint64_t kSlabProbeBytes = 512;
 inline constexpr uint32_t kSlabEntryBaseBytes = 256;
 inline constexpr uint32_t kSlabEntryPartBytes = 16;
 inline constexpr uint32_t kSlabFormatVersion = 1;

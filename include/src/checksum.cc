@@ -33,6 +33,10 @@ uint64_t ChecksumSeed(const DomainSecret& secret, const PartIdentity& identity) 
   return XXH3_64bits_withSecret(message.data(), message.size(), secret.data(), secret.size());
 }
 
+uint64_t KeyedHash64(const DomainSecret& secret, std::span<const std::byte> bytes) {
+  return XXH3_64bits_withSecret(bytes.data(), bytes.size(), secret.data(), secret.size());
+}
+
 uint64_t ChecksumLeaf(std::span<const std::byte> leaf, uint64_t seed) {
   return XXH3_64bits_withSeed(leaf.data(), leaf.size(), seed);
 }

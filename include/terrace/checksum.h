@@ -31,6 +31,10 @@ struct PartIdentity {
 // bytes.
 uint64_t ChecksumSeed(const DomainSecret& secret, const PartIdentity& identity);
 
+// XXH3_64_withSecret(bytes, secret): a seal that only holders of the secret can make. For small
+// records that Terrace keeps for itself, e.g. on disk.
+uint64_t KeyedHash64(const DomainSecret& secret, std::span<const std::byte> bytes);
+
 // XXH3_64_withSeed(leaf, seed). REQUIRES: 0 < leaf.size() ≤ kChecksumLeafBytes.
 uint64_t ChecksumLeaf(std::span<const std::byte> leaf, uint64_t seed);
 
