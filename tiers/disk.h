@@ -14,6 +14,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <vector>
@@ -71,8 +72,17 @@ class Disk {
   virtual Status Submit(const DiskRequest& request) = 0;
   // Requests accepted during one turn may go out together: call at the end of a turn.
   virtual void Flush() = 0;
-  // A number for a file to be created.
+  // A number for a file to be created. kDiskFileNone: as many are open as the disk can hold.
   virtual DiskFile NewFile() = 0;
+
+  // Memory that many requests will use (an arena segment), under a number of the caller's: a disk
+  // that can keeps it pinned, which makes each request cheaper, and goes on without where it
+  // cannot. Requests need not know. REQUIRES: the number is not in use.
+  virtual void RegisterBuffer(uint32_t /*index*/, std::span<std::byte> /*memory*/) {}
+  // `done` follows, perhaps from inside this call: no request uses the memory any more and its
+  // pages are not pinned, so that punching it returns them. REQUIRES: nothing new is submitted for
+  // it.
+  virtual void UnregisterBuffer(uint32_t /*index*/, const std::function<void()>& done) { done(); }
 
   // ---- blocking, at start and offline ----
   virtual Status ListNow(std::vector<std::string>* names) = 0;

@@ -1,0 +1,49 @@
+// DiskMailbox: how the threads of a disk hand completions to the store thread, many at a time: the
+// first one into an empty box posts one call, those that arrive until it runs ride along.
+//
+// THREADING: Put on any thread, Close on the store thread; `deliver` runs on the store thread.
+// OWNERSHIP: shared with the calls that were posted and not run yet; after Close they deliver
+// nothing.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <vector>
+
+#include "terrace/status.h"
+
+namespace terrace {
+
+struct DiskCompletion {
+  enum class Kind : uint8_t { kRequest, kBufferRegistered, kBufferUnregistered };
+  Kind kind = Kind::kRequest;
+  uint32_t token = 0;  // of the request, or the buffer's number
+  uint32_t retries = 0;
+  Status status;
+};
+
+class DiskMailbox : public std::enable_shared_from_this<DiskMailbox> {
+ public:
+  // Runs its argument on the store thread, later. Called on any thread.
+  using Post = std::function<void(std::function<void()>)>;
+  using Deliver = std::function<void(std::span<const DiskCompletion>)>;
+  DiskMailbox(Post post, Deliver deliver) : post_(std::move(post)), deliver_(std::move(deliver)) {}
+
+  void Put(std::span<const DiskCompletion> completions);
+  void Put(const DiskCompletion& completion) { Put(std::span(&completion, 1)); }
+  void Close();
+
+ private:
+  void Open();
+
+  const Post post_;
+  Deliver deliver_;                     // store thread
+  std::vector<DiskCompletion> opened_;  // store thread: keeps its capacity between turns
+  std::mutex mutex_;
+  std::vector<DiskCompletion> waiting_;
+};
+
+}  // namespace terrace
