@@ -130,7 +130,7 @@ BlockId Evictor::BlockIn(const SlotRef& slot) const {
   return kBlockNone;
 }
 
-bool Evictor::DropDramSubtree(BlockId id, uint32_t* budget) {
+bool Evictor::DropDramSubtree(BlockId id, Pins pins, uint32_t* budget) {
   // Leaves first; a leaf is found by going down, not by recursion: chains are long.
   while (*budget > 0) {
     BlockId leaf = id;
@@ -143,7 +143,9 @@ bool Evictor::DropDramSubtree(BlockId id, uint32_t* budget) {
       leaf = child;
       if (--*budget == 0) return false;
     }
-    if (!residency_.MayDropDram(leaf)) return false;
+    const bool may_go =
+        pins == Pins::kGive ? residency_.MayLeaveDram(leaf) : residency_.MayDropDram(leaf);
+    if (!may_go) return false;
     --*budget;
     residency_.DropDram(leaf);
     if (leaf == id) return true;
@@ -162,7 +164,7 @@ bool Evictor::Compact(uint32_t class_index, uint64_t share_divisor) {
     // An earlier drop may have taken this slot's block along.
     if (!d_.slots.IsCurrent(slot)) continue;
     const BlockId id = BlockIn(slot);
-    if (id == kBlockNone || !DropDramSubtree(id, &budget)) return false;
+    if (id == kBlockNone || !DropDramSubtree(id, Pins::kHold, &budget)) return false;
   }
   return true;
 }

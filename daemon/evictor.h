@@ -43,7 +43,8 @@ class Evictor {
   bool MayEvict(BlockId id) const;
   // Empties DRAM of a block and of what depends on it there. False if something holds any of it;
   // then a part may be gone already.
-  bool DropDramSubtree(BlockId id, uint32_t* budget);
+  enum class Pins : uint8_t { kHold, kGive };
+  bool DropDramSubtree(BlockId id, Pins pins, uint32_t* budget);
   // The Sealed block in a slot; kBlockNone if nobody can find it.
   BlockId BlockIn(const SlotRef& slot) const;
 

@@ -186,7 +186,7 @@ void Residency::EndFill(BlockId id, bool is_good) {
 
 void Residency::DropDram(BlockId id) {
   Block& b = d_.block(id);
-  TERRACE_CHECK(MayDropDram(id), "I5: a dropped copy is not held and has no child in its tier");
+  TERRACE_CHECK(MayLeaveDram(id), "I5: a dropped copy is not held and has no child in its tier");
   if (!HasOtherCopy(b, b.dram)) {
     ++d_.counters.blocks_evicted;
     Erase(id, StatusCode::kNotFound);
@@ -365,8 +365,12 @@ bool Residency::HasOtherCopy(const Block& block, const BlockCopy& copy) const {
 }
 
 bool Residency::MayDropDram(BlockId id) const {
+  return !d_.block(id).is_pinned && MayLeaveDram(id);
+}
+
+bool Residency::MayLeaveDram(BlockId id) const {
   const Block& b = d_.block(id);
-  return b.phase == BlockPhase::kSealed && b.dram.is_readable() && !b.is_held() && !b.is_pinned &&
+  return b.phase == BlockPhase::kSealed && b.dram.is_readable() && !b.is_held() &&
          b.dram_children == 0 && (d_.index.node(id).child_count == 0 || HasOtherCopy(b, b.dram));
 }
 

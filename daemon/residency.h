@@ -90,6 +90,8 @@ class Residency {
   // ---- questions ----
   // I5 and I2: nobody holds it, no child is resident there, and the last copy is a leaf's.
   bool MayDropDram(BlockId id) const;
+  // The same for memory that has to go back: a pin holds no borrowed memory.
+  bool MayLeaveDram(BlockId id) const;
   bool MayDropLower(BlockId id, uint32_t tier) const;
   bool HasOtherCopy(const Block& block, const BlockCopy& copy) const;
   bool IsExpired(BlockId id) const;

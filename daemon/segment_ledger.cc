@@ -174,7 +174,7 @@ void SegmentLedger::StepDrain(DomainRecord& record, uint32_t segment) {
       if (budget == 0) break;
       if (!domain.slots.IsCurrent(slot)) continue;
       const BlockId id = record.evictor->BlockIn(slot);
-      if (id != kBlockNone) record.evictor->DropDramSubtree(id, &budget);
+      if (id != kBlockNone) record.evictor->DropDramSubtree(id, Evictor::Pins::kGive, &budget);
     }
   }
   if (domain.slots.IsDrained(segment)) {

@@ -104,6 +104,32 @@ TEST(Arena, ADrainWaitsForLeases) {
   EXPECT_EQ(Populated(w, 1), 2u);
 }
 
+TEST(Arena, APinHoldsNoBorrowedMemory) {
+  World w({.domain_count = 2, .segments_max = 4, .segments_guaranteed = 2, .segments_total = 4});
+  const SessionId a = w.Open(0), b = w.Open(1);
+  const uint32_t group_a = w.OpenSimple(a), group_b = w.OpenSimple(b);
+  for (uint32_t i = 0; i < 3; ++i) {
+    const auto keys = World::Keys(kSlotsPerSegment, i + 1);
+    w.Put(a, group_a, keys);
+    protocol::PinReply pinned;
+    ASSERT_TRUE(w.store->Pin(w.Query(a, group_a, keys), &pinned).ok());
+    ASSERT_EQ(pinned.block_count, kSlotsPerSegment);
+    w.Run();
+  }
+  w.Put(b, group_b, World::Keys(kSlotsPerSegment));
+  w.Put(b, group_b, World::Keys(1, 2));
+  w.Advance(100'000);
+  ASSERT_EQ(w.listener.segment_revokes.size(), 1u);
+  EXPECT_TRUE(w.store->Unmapped(a, w.listener.segment_revokes[0].second).ok());
+  w.Run();
+  EXPECT_EQ(Populated(w, 1), 2u);
+  uint32_t left = 0;
+  for (uint32_t i = 0; i < 3; ++i) {
+    left += w.MatchCount(a, group_a, World::Keys(kSlotsPerSegment, i + 1));
+  }
+  EXPECT_EQ(left, 2 * kSlotsPerSegment) << "within the guarantee a pin holds";
+}
+
 TEST(Arena, WithinItsGuaranteeNothingIsTakenFromADomain) {
   World w({.domain_count = 2, .segments_max = 4, .segments_guaranteed = 1, .segments_total = 2});
   const SessionId a = w.Open(0), b = w.Open(1);
