@@ -19,10 +19,13 @@ Request::Outcome Request::StepKeys(const RequestContext& context, Store& store,
   KeysQuery query;
   do {
     if (*budget_blocks == 0) return Outcome::kMore;
+    // A step that goes on is about the keys it began with, whatever the budget is now.
     const uint32_t key_count =
-        std::min({keys_.key_count - next_, *budget_blocks, protocol::kBlocksPerTurnMax});
+        cursor_ != 0
+            ? static_cast<uint32_t>(step_keys_.size())
+            : std::min({keys_.key_count - next_, *budget_blocks, protocol::kBlocksPerTurnMax});
     query = NextQuery(context, key_count);
-    *budget_blocks -= std::max(key_count, 1u);
+    *budget_blocks -= std::min(*budget_blocks, std::max(key_count, 1u));
     const Status called = CallKeys(store, query);
     if (!called.ok()) return Fail(context, called);
     if (cursor_ != 0) {

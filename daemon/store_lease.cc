@@ -33,7 +33,13 @@ Status BeginJoin(Store::State& state, const Caller& caller, const protocol::Join
   if (lease.phase == LeasePhase::kBuilding) {
     return Status(StatusCode::kBusy, "the lease is not complete yet");
   }
-  if (keeper.IsVoid(*id)) return Status(StatusCode::kGone, "the lease was revoked");
+  if (keeper.IsVoid(*id)) {
+    // Revoked halfway: its slots were never told, so that nobody would acknowledge the fence.
+    if (!joined->is_zero() && keeper.IsJoiner(*id, caller.session)) {
+      keeper.Leave(*id, caller.session);
+    }
+    return Status(StatusCode::kGone, "the lease was revoked");
+  }
   if (!joined->is_zero()) return Status::Ok();
   if (keeper.IsJoiner(*id, caller.session)) {
     return Status(StatusCode::kInvalid, "the session has joined this lease already");

@@ -298,6 +298,50 @@ TEST(SessionTurns, AHangUpInTheMiddleOfALongRequestLeavesNothingBehind) {
   world.store->CheckInvariants(Store::CheckScope::kFull);
 }
 
+// The lease is revoked while a joiner's answer is still being worked out: it hears "gone", knows no
+// lease, and so has nothing to acknowledge.
+TEST(SessionTurns, AJoinThatFailsHalfwayHoldsNothing) {
+  SessionHarness world;
+  const SessionId writer = world.Attach(), joiner = world.Attach();
+  const uint32_t group = world.Open(writer, "g");
+  world.Open(joiner, "g");
+  const auto reserved = world.CallKeys(writer, Verb::kReserve, group, MakeKeys(3000, 1));
+  ASSERT_EQ(reserved.status(), StatusCode::kOk);
+  const protocol::JoinRequest join{.token = reserved.At<protocol::ReserveReply>().token,
+                                   .group_handle = 1};
+  world.sessions->OnBytes(joiner, world.Frames(Verb::kJoin, BytesOf(join), 900));
+  ASSERT_TRUE(world.sessions->has_work());
+  world.sessions->OnHangUp(writer);
+  world.Settle();
+  std::vector<FakeMessage> replies;
+  for (FakeMessage& message : world.transport.Take(joiner)) {
+    if (message.header.request_id == 900) replies.push_back(std::move(message));
+  }
+  ASSERT_EQ(replies.size(), 1u);
+  ASSERT_EQ(replies[0].status(), StatusCode::kGone);
+  world.sessions->OnProofOfDeath(writer);
+  world.Settle();
+  EXPECT_EQ(world.Stats().fenced_bytes, 0u);
+  EXPECT_EQ(world.Stats().slot_bytes_used, 0u);
+}
+
+// A walk below the first step's keys goes on in later turns, which have more room than the first.
+TEST(SessionTurns, EvictingManySubtreesSkipsNone) {
+  SessionHarness world;
+  const SessionId session = world.Attach();
+  const uint32_t group = world.Open(session, "g");
+  std::vector<BlockKey> roots;
+  for (uint64_t chain = 1; chain <= 1100; ++chain) {
+    const auto keys = MakeKeys(2, chain);
+    ASSERT_EQ(world.StoreBlocks(session, group, keys), 2u);
+    roots.push_back(keys[0]);
+  }
+  const auto evicted = world.CallKeys(session, Verb::kEvict, group, roots, protocol::kEvictSubtree);
+  ASSERT_EQ(evicted.status(), StatusCode::kOk);
+  EXPECT_EQ(evicted.At<protocol::EvictReply>().block_count, 2200u);
+  EXPECT_EQ(world.Stats().block_count, 0u);
+}
+
 TEST(SessionBounds, AClientThatDoesNotReadIsClosed) {
   SessionHarness world({.output_bytes_max = 20 * kMiB});
   const SessionId session = world.Attach();
