@@ -13,7 +13,8 @@ CacheDomain::CacheDomain(uint32_t domain_index_in_store, DomainOptions domain_op
       seams(store_seams),
       slots({.segment_bytes = options.segment_bytes,
              .segments_max = options.segments_max,
-             .slot_table = options.slot_table}),
+             .slot_table = options.slot_table,
+             .table_seed = options.table_seed}),
       index({.blocks_max = store_options.blocks_max, .hash_seed = store_seams.random.Next()}),
       dram_policy(MakeEvictionPolicy(store_options.eviction_policy, store_options.blocks_max)) {
   TERRACE_CHECK(dram_policy != nullptr, "eviction_policy is one of EvictionPolicyNames()");

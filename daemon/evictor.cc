@@ -123,9 +123,9 @@ bool Evictor::Evict(BlockId id) {
 BlockId Evictor::BlockIn(const SlotRef& slot) const {
   const SlotRow& row = d_.slots.row(slot);
   std::vector<BlockId> ids;
-  d_.index.FindAll(row.key, &ids);
+  d_.index.FindAll(row.block.key, &ids);
   for (const BlockId id : ids) {
-    if (d_.block(id).commit_id == row.commit_id) return id;
+    if (d_.block(id).commit_id == row.block.commit_id) return id;
   }
   return kBlockNone;
 }
@@ -172,7 +172,7 @@ bool Evictor::Compact(uint32_t class_index, uint64_t share_divisor) {
 uint64_t Evictor::BytesOf(const SlotRef& slot) const {
   const BlockId id = BlockIn(slot);
   if (id == kBlockNone) return 0;
-  const LocalMember* local = d_.group_of(d_.block(id)).FindLocal(d_.slots.row(slot).member);
+  const LocalMember* local = d_.group_of(d_.block(id)).FindLocal(d_.slots.row(slot).block.member);
   return local == nullptr ? 0 : local->slot_bytes;
 }
 

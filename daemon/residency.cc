@@ -39,6 +39,7 @@ BlockId Residency::Insert(const NewBlock& block) {
 bool Residency::Link(BlockId child, BlockId parent) {
   if (child == parent || !d_.index.Link(child, parent)) return false;
   CountChild(parent, d_.block(child), 1);
+  AmendRows(child);
   Refresh(parent);
   return true;
 }
@@ -60,6 +61,7 @@ void Residency::ApplyHints(BlockId id, const protocol::Hints& hints) {
     b.expires_us = d_.NowUs() + hints.ttl_s * kUsPerSecond;
     AddExpiry(id);
   }
+  AmendRows(id);
 }
 
 void Residency::AddExpiry(BlockId id) {
@@ -80,8 +82,8 @@ void Residency::Seal(BlockId id, uint64_t member_mask) {
   b.created_us = b.touched_us = d_.NowUs();
   --d_.reserved_count;
   ++d_.counters.blocks_sealed;
-  SetRowStates(id, SlotState::kSealed, 0);
   if (b.has_roots) RootsKnown(id);
+  SetRowStates(id, SlotState::kSealed, 0);
   if (b.expires_us != kNever && b.expiry == kHandleNone) AddExpiry(id);  // it passed unsealed
   Refresh(id);
   observer_->OnBlockReady(id);
@@ -133,9 +135,11 @@ Status Residency::TakeSlots(BlockId id, uint64_t member_mask, uint32_t* short_cl
   const uint32_t row = group.slots().Take();
   const std::span<SlotRef> refs = group.slots().at(row);
   const std::span<const LocalMember> locals = group.locals();
+  SlotIdentity identity = DescribeForRows(id);
   for (uint32_t i = 0; i < locals.size(); ++i) {
     if (!(member_mask & BitOf(locals[i]))) continue;
-    const Result<SlotRef> slot = d_.slots.Allocate(locals[i].class_index);
+    identity.member = static_cast<uint8_t>(locals[i].member);
+    const Result<SlotRef> slot = d_.slots.Allocate(locals[i].class_index, identity);
     if (!slot.ok()) {
       for (uint32_t j = 0; j < i; ++j) {
         if (refs[j].address.has_bytes()) d_.slots.Free(refs[j]);
@@ -146,11 +150,6 @@ Status Residency::TakeSlots(BlockId id, uint64_t member_mask, uint32_t* short_cl
       return Status(StatusCode::kNoSpace, "no slot is free");
     }
     refs[i] = *slot;
-    SlotRow& slot_row = d_.slots.row(*slot);
-    slot_row.key = d_.index.node(id).key;
-    slot_row.commit_id = b.commit_id;
-    slot_row.member = static_cast<uint8_t>(locals[i].member);
-    slot_row.group_tag = group.id().low;
   }
   b.dram = {.member_mask = member_mask, .row = row, .state = CopyState::kFilling};
   SetRowStates(id, b.phase == BlockPhase::kReserved ? SlotState::kReserved : SlotState::kFilling,
@@ -172,8 +171,8 @@ void Residency::EndFill(BlockId id, bool is_good) {
   if (is_good) {
     b.dram.state = CopyState::kReady;
     b.has_roots = b.is_verified = true;
-    SetRowStates(id, SlotState::kSealed, 0);
     RootsKnown(id);
+    SetRowStates(id, SlotState::kSealed, 0);
     Refresh(id);
     observer_->OnBlockReady(id);
     return;
@@ -256,6 +255,42 @@ void Residency::SetRowStates(BlockId id, SlotState state, uint64_t holder) {
   }
 }
 
+SlotIdentity Residency::DescribeForRows(BlockId id) const {
+  const Block& b = d_.block(id);
+  const RadixIndex::Node& node = d_.index.node(id);
+  SlotIdentity identity{.key = node.key,
+                        .commit_id = b.commit_id,
+                        .group_tag = d_.group_of(b).id().low,
+                        .event_hash = b.event_hash,
+                        .position = node.position,
+                        .writer_uid = b.writer_uid,
+                        .recompute_ns_per_token = b.recompute_ns_per_token,
+                        .priority = b.priority};
+  if (node.parent != kBlockNone) identity.parent = d_.index.node(node.parent).key;
+  if (b.is_pinned) identity.flags |= kSlotPinned;
+  if (b.is_no_store) identity.flags |= kSlotNoStore;
+  if (b.expires_us != kNever) {
+    const uint64_t now_us = d_.NowUs();
+    const uint64_t left_us = b.expires_us > now_us ? b.expires_us - now_us : 0;
+    // Never 0, which says: no expiry.
+    identity.expires_at_s =
+        std::max<uint64_t>(1, d_.seams.clock.UnixSeconds() + left_us / kUsPerSecond);
+  }
+  return identity;
+}
+
+void Residency::AmendRows(BlockId id) {
+  const Block& b = d_.block(id);
+  if (b.dram.row == kRowNone) return;
+  SlotIdentity identity = DescribeForRows(id);
+  for (const SlotRef& ref : d_.slots_of(b)) {
+    if (!ref.address.has_bytes()) continue;
+    identity.member = d_.slots.row(ref).block.member;
+    // Most hints change nothing.
+    if (identity != d_.slots.row(ref).block) d_.slots.Amend(ref, identity);
+  }
+}
+
 // ---- worth ----
 
 // The digest of a member's roots, for a successor that adopts the slot.
@@ -269,14 +304,7 @@ void Residency::RootsKnown(BlockId id) {
   for (uint32_t i = 0; i < locals.size(); ++i) {
     if (!refs[i].address.has_bytes()) continue;
     const std::span<const Checksum> own = roots.subspan(locals[i].first_root, locals[i].part_count);
-    std::vector<uint64_t> words;
-    for (const Checksum& root : own) {
-      words.push_back(root.low);
-      words.push_back(root.high);
-    }
-    SlotRow& row = d_.slots.row(refs[i]);
-    row.checksum = ChecksumRoot(words, b.commit_id);
-    row.parts_committed = static_cast<uint16_t>(locals[i].part_count);
+    d_.slots.row(refs[i]).checksum = FoldRoots(own, b.commit_id);
   }
 }
 
@@ -299,11 +327,13 @@ void Residency::Touch(std::span<const BlockId> run, const protocol::Hints& hints
 
 void Residency::SetPinned(BlockId id) {
   d_.block(id).is_pinned = true;
+  AmendRows(id);
   Refresh(id);
 }
 
 void Residency::ClearPinned(BlockId id) {
   d_.block(id).is_pinned = false;
+  AmendRows(id);
   Refresh(id);
 }
 

@@ -105,6 +105,10 @@ class Residency {
   void AddExpiry(BlockId id);
   void CountChild(BlockId parent, const Block& child, int32_t by);
   void SetRowStates(BlockId id, SlotState state, uint64_t holder);
+  // What the rows of its slots say of it, but for the member.
+  SlotIdentity DescribeForRows(BlockId id) const;
+  // It has changed.
+  void AmendRows(BlockId id);
 
   CacheDomain& d_;
   BlockObserver* observer_ = nullptr;

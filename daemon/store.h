@@ -50,8 +50,9 @@ struct DomainOptions {
   uint32_t segments_guaranteed = 0;  // never taken by other domains
   uint32_t segments_max = 0;         // size of its arena's address space; > 0
   ArenaMemory* arena = nullptr;      // outlives the Store
-  std::span<std::byte> slot_table;  // segments_max × kSlotRowBytes × rows; daemon-private, zeroed
-  std::vector<Tier*> lower_tiers;   // fastest first; outlive the Store
+  std::span<std::byte> slot_table;   // SlotTableBytes(); daemon-private
+  uint64_t table_seed = 0;           // of its rows' checks; the same for a successor
+  std::vector<Tier*> lower_tiers;    // fastest first; outlive the Store
 };
 
 struct StoreOptions {

@@ -218,9 +218,6 @@ class Committer {
     for (size_t i = 0; i < checksums.size(); ++i) {
       domain.roots_of(b)[local->first_root + entry.part_first + i] = checksums[i];
     }
-    if (!(entry.flags & protocol::kCommitAbsent)) {
-      domain.slots.row(ref).parts_committed += entry.part_count;
-    }
     caller_.rooms->waiters.OnParts(id, entry);
     SealIfComplete(id, entry.key_index);
     return StatusCode::kOk;

@@ -170,7 +170,7 @@ class InvariantCheck {
       ++slots_used_;
       TERRACE_CHECK(d_.slots.IsCurrent(refs[i]), "I2: a block's slots are in use, by it");
       const SlotRow& row = d_.slots.row(refs[i]);
-      TERRACE_CHECK(row.commit_id == b.commit_id, "I2: a block's slots are in use, by it");
+      TERRACE_CHECK(row.block.commit_id == b.commit_id, "I2: a block's slots are in use, by it");
       const SlotState expected = b.phase == BlockPhase::kReserved ? SlotState::kReserved
                                  : b.phase == BlockPhase::kErased ? SlotState::kFenced
                                  : b.dram.is_readable()           ? SlotState::kSealed

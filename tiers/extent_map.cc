@@ -203,23 +203,57 @@ uint32_t ExtentMap::Carve(ExtentShape* shape) {
 
 uint32_t ExtentMap::CarveAt(ExtentShape* shape, uint32_t segment_index, uint32_t chunk,
                             uint32_t chunk_count) {
-  Segment& segment = segments_[segment_index];
-  CarvedExtent& extent = segment.extents[chunk];
-  extent = CarvedExtent{};
+  if (segments_[segment_index].state == SegmentState::kFree) {
+    segment_owner_[segment_index] = shape->owner;
+  }
+  CarvedExtent extent;
   extent.slot_bytes = shape->slot_bytes;
   extent.class_index = shape->class_index;
   extent.chunk_count = static_cast<uint16_t>(chunk_count);
-  extent.slot_count = static_cast<uint16_t>(SlotsIn(chunk_count, shape->slot_bytes));
-  extent.free_count = extent.slot_count;
-  std::fill_n(segment.chunk_owner.begin() + chunk, chunk_count, static_cast<uint16_t>(chunk));
-  ++segment.extent_count;
-  if (segment.state == SegmentState::kFree) {
-    CountAs(&segment, SegmentState::kAssigned);
-    segment_owner_[segment_index] = shape->owner;
-  }
-  longest_run_[segment_index] = static_cast<uint16_t>(LongestRun(segment));
+  Place(segment_index, chunk, extent);
   shape->last_segment = segment_index;
   return segment_index * chunks_per_segment_ + chunk;
+}
+
+void ExtentMap::Place(uint32_t segment_index, uint32_t chunk, const CarvedExtent& extent) {
+  Segment& segment = segments_[segment_index];
+  CarvedExtent& placed = segment.extents[chunk];
+  placed = extent;
+  placed.slot_count = static_cast<uint16_t>(SlotsIn(extent.chunk_count, extent.slot_bytes));
+  placed.free_count = placed.slot_count;
+  std::fill_n(segment.chunk_owner.begin() + chunk, extent.chunk_count,
+              static_cast<uint16_t>(chunk));
+  ++segment.extent_count;
+  if (segment.state == SegmentState::kFree) CountAs(&segment, SegmentState::kAssigned);
+  longest_run_[segment_index] = static_cast<uint16_t>(LongestRun(segment));
+}
+
+uint32_t ExtentMap::CarveAdopted(uint32_t segment_index, uint32_t chunk, uint32_t chunk_count,
+                                 uint64_t slot_bytes) {
+  const Segment& segment = segments_[segment_index];
+  if (chunk_count == 0 || chunk >= chunks_per_segment_ ||
+      chunk_count > chunks_per_segment_ - chunk || slot_bytes == 0) {
+    return kExtentNone;
+  }
+  const uint64_t slot_count = chunk_count * kExtentUnitBytes / slot_bytes;
+  if (slot_count == 0 || slot_count > kSlotsPerExtentMax) return kExtentNone;
+  if (FreeRunAt(segment, chunk) < chunk_count) return kExtentNone;
+  if (segment.state == SegmentState::kFree) segment_owner_[segment_index] = kOwnerNone;
+  CarvedExtent extent;
+  extent.slot_bytes = slot_bytes;
+  extent.class_index = kClassNone;
+  extent.chunk_count = static_cast<uint16_t>(chunk_count);
+  Place(segment_index, chunk, extent);
+  return segment_index * chunks_per_segment_ + chunk;
+}
+
+void ExtentMap::Claim(uint32_t extent_id, const ExtentShape& shape) {
+  CarvedExtent& extent = at(extent_id);
+  TERRACE_CHECK(extent.class_index == kClassNone && extent.slot_bytes == shape.slot_bytes,
+                "an adopted extent gets its class once");
+  extent.class_index = shape.class_index;
+  uint64_t& owner = segment_owner_[SegmentOf(extent_id)];
+  if (owner == kOwnerNone) owner = shape.owner;
 }
 
 // Example: 26 MiB extents of six slots leave 22 MiB of a segment over, in which five slots fit.

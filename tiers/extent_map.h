@@ -28,6 +28,7 @@ inline constexpr uint32_t kRowsPerChunk = static_cast<uint32_t>(kExtentUnitBytes
 inline constexpr uint32_t kSlotsPerExtentMax = kRowsPerChunk;
 inline constexpr uint32_t kSegmentsPerSearchMax = 64;
 inline constexpr uint32_t kExtentNone = 0xFFFFFFFF;
+inline constexpr uint32_t kClassNone = 0xFFFFFFFF;  // of an adopted extent nobody has claimed yet
 
 // What the extents of one class are like, and where the last searches for it ended.
 struct ExtentShape {
@@ -104,6 +105,12 @@ class ExtentMap {
   // else where it fits most tightly, else a shorter one in a leftover run. kExtentNone if there is
   // no room.
   uint32_t Carve(ExtentShape* shape);
+  // An extent a predecessor carved, of no class yet. kExtentNone if it does not fit the segment or
+  // overlaps another one.
+  uint32_t CarveAdopted(uint32_t segment, uint32_t chunk, uint32_t chunk_count,
+                        uint64_t slot_bytes);
+  // Gives an adopted extent to the class. REQUIRES: of no class, slots of that size.
+  void Claim(uint32_t extent_id, const ExtentShape& shape);
   // REQUIRES: no slot in use, not listed.
   void Return(uint32_t extent_id);
 
@@ -123,8 +130,10 @@ class ExtentMap {
     std::vector<CarvedExtent> extents;  // by first chunk
   };
   static constexpr uint16_t kNoChunk = 0xFFFF;
+  static constexpr uint64_t kOwnerNone = UINT64_MAX;  // of a segment with adopted extents only
 
   uint32_t CarveAt(ExtentShape* shape, uint32_t segment, uint32_t chunk, uint32_t chunk_count);
+  void Place(uint32_t segment, uint32_t chunk, const CarvedExtent& extent);
   uint32_t CarveLeftover(ExtentShape* shape);
   uint32_t FindSegment(const ExtentShape& shape) const;
   uint32_t FindTightestRun(uint32_t segment, uint32_t chunk_count) const;

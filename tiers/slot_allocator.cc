@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <bit>
 #include <utility>
 
@@ -40,6 +41,20 @@ struct SlotAllocator::State {
   SlotRow& Row(uint32_t segment, uint32_t row) const {
     return rows[uint64_t{segment} * rows_per_segment + row];
   }
+  uint64_t RowIndex(uint32_t segment, uint32_t row) const {
+    return uint64_t{segment} * rows_per_segment + row;
+  }
+  uint32_t CheckOf(uint32_t segment, uint32_t row) const {
+    return RowCheck(Row(segment, row), table_seed, RowIndex(segment, row));
+  }
+  void TakeRow(const SlotRef& ref, const CarvedExtent& extent, const SlotIdentity& block,
+               SlotState state);
+  void CountUsed(uint32_t segment, CarvedExtent* extent, uint32_t slot);
+  void CountCarved(const CarvedExtent& extent);
+
+  bool AdoptSegment(uint32_t segment, std::vector<AdoptedSlot>* slots);
+  bool AdoptRow(uint32_t segment, uint32_t row, bool is_torn, std::vector<AdoptedSlot>* slots);
+  void FenceSegment(uint32_t segment, std::vector<AdoptedSlot>* slots);
   // The slot of an extent as its row has it now.
   SlotRef RefOf(uint32_t segment, uint32_t chunk, uint32_t slot) const;
   void AppendSlots(uint32_t segment, uint32_t chunk, std::vector<SlotRef>* slots) const;
@@ -53,6 +68,7 @@ struct SlotAllocator::State {
   uint32_t rows_per_segment;
   uint32_t classes_max;
   SlotRow* rows;
+  uint64_t table_seed;
 
   ExtentMap extents;
   std::vector<SlotClass> classes;
@@ -67,6 +83,7 @@ SlotAllocator::State::State(const Options& options)
     : rows_per_segment(static_cast<uint32_t>(options.segment_bytes / kArenaPageBytes)),
       classes_max(options.classes_max),
       rows(reinterpret_cast<SlotRow*>(options.slot_table.data())),
+      table_seed(options.table_seed),
       extents(options.segment_bytes, options.segments_max),
       slots_used_in(options.segments_max) {
   TERRACE_CHECK(
@@ -108,6 +125,7 @@ void SlotAllocator::State::List(uint32_t extent_id) {
   CarvedExtent& extent = extents.at(extent_id);
   const SegmentState state = extents.state(extents.SegmentOf(extent_id));
   if (extent.free_count == 0 || state != SegmentState::kAssigned) return;
+  if (extent.class_index == kClassNone) return;
   SlotClass& slot_class = classes[extent.class_index];
   uint32_t& head = slot_class.by_free_count[extent.free_count];
   extent.previous = kExtentNone;
@@ -156,7 +174,7 @@ Result<uint32_t> SlotAllocator::AddClass(uint64_t slot_bytes, uint64_t owner) {
   return class_index;
 }
 
-Result<SlotRef> SlotAllocator::Allocate(uint32_t class_index) {
+Result<SlotRef> SlotAllocator::Allocate(uint32_t class_index, const SlotIdentity& block) {
   State& s = *state_;
   TERRACE_CHECK(class_index < s.classes.size(), "the class was added");
   SlotClass& slot_class = s.classes[class_index];
@@ -168,25 +186,54 @@ Result<SlotRef> SlotAllocator::Allocate(uint32_t class_index) {
     if (extent_id == kExtentNone) {
       return Status(StatusCode::kNoSpace, "no populated memory fits a slot of this size");
     }
-    const CarvedExtent& carved = s.extents.at(extent_id);
-    s.carved_slot_bytes += carved.slot_count * carved.slot_bytes;
-    s.waste_bytes += carved.waste_bytes();
+    s.CountCarved(s.extents.at(extent_id));
   }
   CarvedExtent& extent = s.extents.at(extent_id);
   const uint32_t slot = extent.LowestFree();
-  s.Unlist(extent_id);
-  extent.SetUsed(slot);
-  s.List(extent_id);
   const uint32_t segment = s.extents.SegmentOf(extent_id);
-  ++s.slots_used_in[segment];
-  ++s.slots_used;
-  s.used_bytes += extent.slot_bytes;
-
+  s.Unlist(extent_id);
+  s.CountUsed(segment, &extent, slot);
+  s.List(extent_id);
   const SlotRef ref = s.RefOf(segment, s.extents.ChunkOf(extent_id), slot);
-  SlotRow& row = s.Row(segment, ref.row);
-  TERRACE_CHECK(row.state == SlotState::kFree, "a free slot has a free row");
-  row.state = SlotState::kReserved;
+  TERRACE_CHECK(s.Row(segment, ref.row).state == SlotState::kFree, "a free slot has a free row");
+  s.TakeRow(ref, extent, block, SlotState::kReserved);
   return ref;
+}
+
+void SlotAllocator::State::CountUsed(uint32_t segment, CarvedExtent* extent, uint32_t slot) {
+  extent->SetUsed(slot);
+  ++slots_used_in[segment];
+  ++slots_used;
+  used_bytes += extent->slot_bytes;
+}
+
+void SlotAllocator::State::CountCarved(const CarvedExtent& extent) {
+  carved_slot_bytes += extent.slot_count * extent.slot_bytes;
+  waste_bytes += extent.waste_bytes();
+}
+
+// The state comes last: until then a successor takes the row for free.
+void SlotAllocator::State::TakeRow(const SlotRef& ref, const CarvedExtent& extent,
+                                   const SlotIdentity& block, SlotState state) {
+  SlotRow& row = Row(ref.address.segment, ref.row);
+  row.holder = 0;
+  row.checksum = {};
+  row.slot_pages = static_cast<uint32_t>(extent.slot_bytes / kArenaPageBytes);
+  row.extent_chunks = extent.chunk_count;
+  row.block = block;
+  row.check = CheckOf(ref.address.segment, ref.row);
+  std::atomic_ref<SlotState>(row.state).store(state, std::memory_order_release);
+}
+
+void SlotAllocator::Amend(const SlotRef& slot, const SlotIdentity& block) {
+  SlotRow& row = this->row(slot);
+  TERRACE_CHECK(row.state != SlotState::kFree, "only a slot in use has a block");
+  // A kill in between leaves a torn row.
+  std::atomic_ref<uint32_t>(row.check).store(~row.check, std::memory_order_relaxed);
+  std::atomic_signal_fence(std::memory_order_seq_cst);
+  row.block = block;
+  const uint32_t check = state_->CheckOf(slot.address.segment, slot.row);
+  std::atomic_ref<uint32_t>(row.check).store(check, std::memory_order_release);
 }
 
 void SlotAllocator::Free(const SlotRef& slot) {
@@ -195,10 +242,12 @@ void SlotAllocator::Free(const SlotRef& slot) {
   const uint32_t segment = slot.address.segment;
   SlotRow& row = s.Row(segment, slot.row);
   TERRACE_CHECK(row.state != SlotState::kFree, "a slot in use has a row in use");
+  // The state goes first: who frees a slot has seen to it that nobody touches it any more. The rest
+  // of a free row says nothing, and spares the store its cache line.
+  std::atomic_ref<SlotState>(row.state).store(SlotState::kFree, std::memory_order_relaxed);
+  std::atomic_signal_fence(std::memory_order_seq_cst);
   // The generation may wrap: a stale echo is believed only if it is exactly 2³² uses old.
-  const uint32_t next_generation = row.generation + 1;
-  row = SlotRow{};
-  row.generation = next_generation;
+  ++row.generation;
 
   const uint32_t extent_id = segment * s.extents.chunks_per_segment() + slot.row / kRowsPerChunk;
   CarvedExtent& extent = s.extents.at(extent_id);
@@ -214,6 +263,109 @@ void SlotAllocator::Free(const SlotRef& slot) {
   s.carved_slot_bytes -= extent.slot_count * extent.slot_bytes;
   s.waste_bytes -= extent.waste_bytes();
   s.extents.Return(extent_id);
+}
+
+// ---- adoption ----
+
+void SlotAllocator::Adopt(std::vector<AdoptedSlot>* slots) {
+  State& s = *state_;
+  TERRACE_CHECK(s.slots_used == 0 && s.classes.empty(), "adoption comes first");
+  for (uint32_t segment = 0; segment < s.slots_used_in.size(); ++segment) {
+    if (s.extents.state(segment) != SegmentState::kFree) continue;
+    const size_t before = slots->size();
+    if (s.AdoptSegment(segment, slots)) continue;
+    slots->resize(before);
+    s.FenceSegment(segment, slots);
+  }
+}
+
+// Sound rows first: where a torn row's carving is in doubt, theirs counts.
+bool SlotAllocator::State::AdoptSegment(uint32_t segment, std::vector<AdoptedSlot>* slots) {
+  std::vector<uint32_t> torn;
+  for (uint32_t row = 0; row < rows_per_segment; ++row) {
+    const SlotRow& r = Row(segment, row);
+    if (r.state == SlotState::kFree) continue;
+    const bool is_sound =
+        static_cast<uint8_t>(r.state) < kSlotStateCount && r.check == CheckOf(segment, row);
+    if (!is_sound) {
+      torn.push_back(row);
+    } else if (!AdoptRow(segment, row, false, slots)) {
+      return false;
+    }
+  }
+  for (const uint32_t row : torn) {
+    if (!AdoptRow(segment, row, true, slots)) return false;
+  }
+  return true;
+}
+
+bool SlotAllocator::State::AdoptRow(uint32_t segment, uint32_t row_index, bool is_torn,
+                                    std::vector<AdoptedSlot>* slots) {
+  const uint32_t chunk = row_index / kRowsPerChunk;
+  const uint32_t slot = row_index % kRowsPerChunk;
+  const SlotRow& row = Row(segment, row_index);
+  const uint64_t slot_bytes = row.slot_pages * kArenaPageBytes;
+  const CarvedExtent* known = extents.Find(segment, chunk);
+  if (known == nullptr) {
+    const uint32_t id = extents.CarveAdopted(segment, chunk, row.extent_chunks, slot_bytes);
+    if (id == kExtentNone) return false;
+    CountCarved(extents.at(id));
+  } else if (!is_torn &&
+             (known->slot_bytes != slot_bytes || known->chunk_count != row.extent_chunks)) {
+    return false;
+  }
+  CarvedExtent& extent = extents.at(segment * extents.chunks_per_segment() + chunk);
+  if (slot >= extent.slot_count) return false;
+  CountUsed(segment, &extent, slot);
+  const SlotRef ref = RefOf(segment, chunk, slot);
+  if (is_torn) TakeRow(ref, extent, {}, SlotState::kFenced);
+  slots->push_back({.slot = ref, .is_torn = is_torn});
+  return true;
+}
+
+void SlotAllocator::State::FenceSegment(uint32_t segment, std::vector<AdoptedSlot>* slots) {
+  for (uint32_t chunk = 0; chunk < extents.chunks_per_segment(); ++chunk) {
+    const CarvedExtent* found = extents.Find(segment, chunk);
+    if (found == nullptr) continue;
+    CarvedExtent& extent = extents.at(segment * extents.chunks_per_segment() + chunk);
+    carved_slot_bytes -= extent.slot_count * extent.slot_bytes;
+    waste_bytes -= extent.waste_bytes();
+    used_bytes -= extent.used_bytes();
+    slots_used -= extent.used_count();
+    extent.used = {};
+    extent.free_count = extent.slot_count;
+    extents.Return(segment * extents.chunks_per_segment() + chunk);
+  }
+  slots_used_in[segment] = 0;
+  // Row 0 keeps all of it until the others have gone: a successor of this one, too, finds either
+  // the contradiction or the fence.
+  const uint32_t id = extents.CarveAdopted(segment, 0, extents.chunks_per_segment(),
+                                           extents.chunks_per_segment() * kExtentUnitBytes);
+  CarvedExtent& whole = extents.at(id);
+  CountCarved(whole);
+  CountUsed(segment, &whole, 0);
+  const SlotRef ref = RefOf(segment, 0, 0);
+  TakeRow(ref, whole, {}, SlotState::kFenced);
+  for (uint32_t row = 1; row < rows_per_segment; ++row) {
+    if (Row(segment, row).state == SlotState::kFree) continue;
+    Row(segment, row).state = SlotState::kFree;
+    ++Row(segment, row).generation;
+  }
+  slots->push_back({.slot = ref, .is_torn = true});
+}
+
+bool SlotAllocator::Claim(const SlotRef& slot, uint32_t class_index) {
+  State& s = *state_;
+  TERRACE_CHECK(IsCurrent(slot) && class_index < s.classes.size(), "a slot in use and a class");
+  const uint32_t extent_id =
+      slot.address.segment * s.extents.chunks_per_segment() + slot.row / kRowsPerChunk;
+  const CarvedExtent& extent = s.extents.at(extent_id);
+  if (extent.class_index == class_index) return true;
+  const ExtentShape& shape = s.classes[class_index].shape;
+  if (extent.class_index != kClassNone || extent.slot_bytes != shape.slot_bytes) return false;
+  s.extents.Claim(extent_id, shape);
+  s.List(extent_id);
+  return true;
 }
 
 bool SlotAllocator::IsCurrent(const SlotRef& slot) const {
@@ -339,8 +491,8 @@ void SlotAllocator::CheckInvariants() const {
         used_count += is_used ? 1 : 0;
       }
       TERRACE_CHECK(used_count == extent->used_count(), "an extent counts its slots");
-      const bool is_listable =
-          extent->free_count > 0 && s.extents.state(segment) == SegmentState::kAssigned;
+      const bool is_listable = extent->free_count > 0 && extent->class_index != kClassNone &&
+                               s.extents.state(segment) == SegmentState::kAssigned;
       TERRACE_CHECK(extent->is_listed == is_listable, "free slots are listed unless they drain");
       used_bytes += extent->used_bytes();
       carved_slot_bytes += extent->slot_count * extent->slot_bytes;

@@ -35,6 +35,13 @@ class SlotAllocator {
     // SlotTableBytes(segment_bytes, segments_max). Generations persist; the rows of a segment are
     // kFree when it becomes populated.
     std::span<std::byte> slot_table;
+    uint64_t table_seed = 0;  // of the rows' checks; the same for a successor
+  };
+  // A slot that a predecessor left in use.
+  struct AdoptedSlot {
+    SlotRef slot;
+    // The row was torn, or at odds with others: kFenced now, and nothing is known of its bytes.
+    bool is_torn = false;
   };
   struct Usage {
     uint64_t used_bytes = 0;        // slots handed out
@@ -52,14 +59,25 @@ class SlotAllocator {
   // classes_max.
   Result<uint32_t> AddClass(uint64_t slot_bytes, uint64_t owner);
 
-  // A slot, row state kReserved. kNoSpace when no populated memory fits: evict, drain, or populate.
-  Result<SlotRef> Allocate(uint32_t class_index);
+  // A slot for what `block` says, row state kReserved. kNoSpace when no populated memory fits:
+  // evict, drain, or populate.
+  Result<SlotRef> Allocate(uint32_t class_index, const SlotIdentity& block = {});
+  // What the row of a slot in use says of its block has changed.
+  void Amend(const SlotRef& slot, const SlotIdentity& block);
   // Gives the slot back and bumps its generation. REQUIRES: IsCurrent(slot), state ≠ kFree.
   void Free(const SlotRef& slot);
   // True if `slot` is the present use of a slot in use: the judge of everything a client echoes.
   bool IsCurrent(const SlotRef& slot) const;
   SlotRow& row(const SlotRef& slot);
   const SlotRow& row(const SlotRef& slot) const;
+
+  // ---- what a predecessor left: before anything is allocated, in this order ----
+  // Rebuilds the carving of all populated segments from the rows in use and appends their slots.
+  // A segment whose rows contradict each other, which no kill can bring about, becomes one slot
+  // that is kFenced: nothing in it is believed, and it is used again once that is freed.
+  void Adopt(std::vector<AdoptedSlot>* slots);
+  // The slot belongs to the class. False if it is of another class or size.
+  bool Claim(const SlotRef& slot, uint32_t class_index);
 
   // The arena grows and shrinks.
   void SegmentPopulated(uint32_t segment);  // kAbsent → kFree

@@ -111,11 +111,13 @@ class MixedArena {
     const Result<SlotRef> slot = slots_.Allocate(class_index);
     if (!slot.ok()) return false;
     slots_.row(*slot).state = SlotState::kSealed;
-    slots_.row(*slot).group_tag = class_index;
+    slots_.row(*slot).block.group_tag = class_index;
     used_.push_back(*slot);
     return true;
   }
-  uint64_t BytesOf(const SlotRef& slot) const { return kBlockBytes[slots_.row(slot).group_tag]; }
+  uint64_t BytesOf(const SlotRef& slot) const {
+    return kBlockBytes[slots_.row(slot).block.group_tag];
+  }
 
   std::mt19937_64 random_;
   std::vector<std::byte> table_;
