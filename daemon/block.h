@@ -30,6 +30,7 @@ struct BlockCopy {
   uint64_t member_mask = 0;  // members with bytes in this copy
   uint32_t row = kRowNone;   // where: a row of the group's slots or extents
   CopyState state = CopyState::kNone;
+  uint8_t unpersisted_count = 0;  // members with bytes that might not outlive the process yet
 
   bool is_readable() const { return state == CopyState::kReady || state == CopyState::kDraining; }
 };

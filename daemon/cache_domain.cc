@@ -20,6 +20,10 @@ CacheDomain::CacheDomain(uint32_t domain_index_in_store, DomainOptions domain_op
   TERRACE_CHECK(dram_policy != nullptr, "eviction_policy is one of EvictionPolicyNames()");
   TERRACE_CHECK(options.lower_tiers.size() <= kLowerTiersMax, "at most three tiers below DRAM");
   for (Tier* tier : options.lower_tiers) {
+    if (tier->is_persistent()) {
+      TERRACE_CHECK(persistent_tier == kLowerTiersMax, "at most one persistent tier a domain");
+      persistent_tier = static_cast<uint32_t>(lower.size());
+    }
     lower.push_back(
         {.tier = tier,
          .policy = MakeEvictionPolicy(store_options.eviction_policy, store_options.blocks_max)});

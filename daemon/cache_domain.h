@@ -70,7 +70,8 @@ struct CacheDomain {
   std::deque<LeaseWork> lease_work;            // LeaseKeeper; Waiters ends Prefetches through it
   std::deque<LeaseEntry> letting_go;           // entries no lease has any more, still held
   std::unique_ptr<EvictionPolicy> dram_policy;
-  std::vector<LowerTier> lower;  // Residency
+  std::vector<LowerTier> lower;               // Residency
+  uint32_t persistent_tier = kLowerTiersMax;  // which of them; kLowerTiersMax: none
   AdmitAll admission;
   // Blocks whose state changed since the last incremental check of invariants; kept only once there
   // has been one.

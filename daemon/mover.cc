@@ -92,6 +92,7 @@ BlockRecord Mover::Describe(BlockId id, const LocalMember& local) const {
                      .member = static_cast<uint16_t>(local.member),
                      .priority = b.priority,
                      .is_pinned = b.is_pinned,
+                     .owner = id,
                      .part_checksums = d_.roots_of(b).subspan(local.first_root, local.part_count)};
   if (node.parent != kBlockNone) record.parent = d_.index.node(node.parent).key;
   if (b.expires_us != kNever) {
@@ -178,28 +179,10 @@ void Mover::EndPromotion(BlockId id, bool is_good) {
 
 // ---- down ----
 
-bool Mover::has_persistent_tier() const {
-  for (const LowerTier& lower : d_.lower) {
-    if (lower.tier->is_persistent()) return true;
-  }
-  return false;
-}
-
-bool Mover::IsPersisted(BlockId id) const {
-  for (uint32_t t = 0; t < d_.lower.size(); ++t) {
-    if (d_.lower[t].tier->is_persistent() && d_.block(id).lower[t].is_readable()) return true;
-  }
-  return false;
-}
-
 bool Mover::Persist(BlockId id) {
-  bool may = false;
-  for (uint32_t t = 0; t < d_.lower.size(); ++t) {
-    if (!d_.lower[t].tier->is_persistent() || d_.block(id).is_no_store) continue;
-    QueueWrite(id, t);
-    may = true;
-  }
-  return may;
+  if (d_.persistent_tier == kLowerTiersMax || d_.block(id).is_no_store) return false;
+  QueueWrite(id, d_.persistent_tier);
+  return true;
 }
 
 void Mover::OnRooted(BlockId id) {
@@ -229,13 +212,15 @@ bool Mover::MayWrite(BlockId id, uint32_t tier) const {
   return parent == kBlockNone || d_.block(parent).lower[tier].row != kRowNone;
 }
 
-bool Mover::StartWrite(BlockId id, uint32_t tier) {
-  if (queues_[tier].writes_in_flight >= kWritesInFlightMax) return false;
-  if (!evictor_.TakeExtents(id, tier).ok()) return false;
+Status Mover::StartWrite(BlockId id, uint32_t tier) {
+  if (queues_[tier].writes_in_flight >= kWritesInFlightMax) {
+    return Status(StatusCode::kBusy, "kWritesInFlightMax blocks are being written");
+  }
+  TERRACE_RETURN_IF_ERROR(evictor_.TakeExtents(id, tier));
   ++queues_[tier].writes_in_flight;
   const uint32_t number = TakeJob({.block = id, .tier = tier, .is_write = true});
   queues_[tier].begun_writes.push_back(number);
-  return true;
+  return Status::Ok();
 }
 
 bool Mover::TryDemote(BlockId id) {
@@ -247,7 +232,7 @@ bool Mover::TryDemote(BlockId id) {
                              d_.TraitsOf(id))) {
       continue;
     }
-    is_begun |= StartWrite(id, t);
+    is_begun |= StartWrite(id, t).ok();
   }
   if (is_begun) {
     residency_.SetDraining(id);
@@ -321,7 +306,7 @@ void Mover::QueueChildren(BlockId id, uint32_t tier) {
 bool Mover::has_work() const {
   for (const TierQueue& queue : queues_) {
     if (!queue.begun_reads.empty() || !queue.begun_writes.empty()) return true;
-    if (!queue.writes.empty() && queue.writes_in_flight < kWritesInFlightMax) return true;
+    if (queue.may_start_write()) return true;
   }
   return false;
 }
@@ -342,20 +327,30 @@ bool Mover::StepTier(uint32_t tier) {
       FinishIfDone(number);
     }
   }
-  for (uint32_t i = 0; i < kWritesPerStepMax && !queue.writes.empty() &&
-                       queue.writes_in_flight < kWritesInFlightMax;
-       ++i) {
+  for (uint32_t i = 0; i < kWritesPerStepMax && queue.may_start_write(); ++i) {
     const QueuedWrite write = queue.writes.front();
-    queue.writes.pop_front();
-    if (d_.block(write.block).commit_id != write.commit_id || !MayWrite(write.block, tier))
+    if (d_.block(write.block).commit_id != write.commit_id || !MayWrite(write.block, tier)) {
+      queue.writes.pop_front();
       continue;
-    if (!StartWrite(write.block, tier)) continue;
+    }
+    const Status started = StartWrite(write.block, tier);
+    if (started.code() == StatusCode::kBusy || started.code() == StatusCode::kUnsupported) {
+      queue.is_room_awaited = true;
+      return true;
+    }
+    queue.writes.pop_front();
+    if (!started.ok()) continue;
     const uint32_t number = queue.begun_writes.back();
     if (!Begin(number)) return false;
     queue.begun_writes.pop_back();
     FinishIfDone(number);
   }
   return true;
+}
+
+void Mover::OnRoom() {
+  for (TierQueue& queue : queues_) queue.is_room_awaited = false;
+  Step();
 }
 
 }  // namespace terrace

@@ -33,16 +33,16 @@ class Mover final : public LowerWriter, public VerifierListener {
   Status Promote(BlockId id);
   // The fastest tier with a readable copy; kLowerTiersMax if there is none.
   uint32_t FastestTier(BlockId id) const;
-  // Writes the block to persistent tiers whatever the admission policy says. False if it never will
-  // be.
+  // Writes the block to the persistent tier whatever the admission policy says. False if it never
+  // will be.
   bool Persist(BlockId id);
-  bool has_persistent_tier() const;
-  bool IsPersisted(BlockId id) const;
 
   // Begins what is queued, as far as the tiers take it. True if anything is still queued.
   bool Step();
   bool has_work() const;
 
+  // A tier may have room now that had none.
+  void OnRoom();
   // The transfer with this number: the low 48 bits of its TransferId.
   void OnTransferDone(uint64_t number, Status status);
 
@@ -69,6 +69,12 @@ class Mover final : public LowerWriter, public VerifierListener {
     std::deque<uint32_t> begun_writes;
     std::deque<QueuedWrite> writes;
     uint32_t writes_in_flight = 0;
+    // The tier makes room, or is off: the first write waits for OnRoom.
+    bool is_room_awaited = false;
+
+    bool may_start_write() const {
+      return !writes.empty() && writes_in_flight < kWritesInFlightMax && !is_room_awaited;
+    }
   };
 
   uint32_t TakeJob(const Job& job);
@@ -81,7 +87,8 @@ class Mover final : public LowerWriter, public VerifierListener {
   void EndPromotion(BlockId id, bool is_good);
   void FinishWrite(const Job& job);
   bool MayWrite(BlockId id, uint32_t tier) const;
-  bool StartWrite(BlockId id, uint32_t tier);
+  // kBusy, kUnsupported: try again later. kNoSpace: give up.
+  Status StartWrite(BlockId id, uint32_t tier);
   void QueueWrite(BlockId id, uint32_t tier);
   void QueueAncestors(BlockId id);
   void QueueChildren(BlockId id, uint32_t tier);

@@ -24,7 +24,7 @@ class BlockObserver {
   virtual void OnBlockReady(BlockId id) = 0;
   // A promotion failed, or nobody can find the block any more.
   virtual void OnBlockLost(BlockId id, StatusCode why) = 0;
-  // A copy in a persistent tier is complete.
+  // The copy in the persistent tier is complete, and outlives the process.
   virtual void OnBlockPersisted(BlockId id) = 0;
 };
 
@@ -73,6 +73,20 @@ class Residency {
   Status TakeExtents(BlockId id, uint32_t tier);
   void EndLowerFill(BlockId id, uint32_t tier, bool is_good);
   void DropLower(BlockId id, uint32_t tier);
+  // One member's bytes outlive the process now. What is of another commit, or has no copy in the
+  // persistent tier any more, is passed over.
+  void EndPersist(BlockId id, CommitId commit_id, uint32_t member);
+  bool IsPersisted(BlockId id) const;
+
+  // ---- copies that outlived the last process; nobody can ask for them before EndRestore ----
+  // kBlockNone if the copy is not wanted; the extent stays its tier's then.
+  BlockId Restore(uint32_t group_index, uint32_t tier, const BlockRecord& record,
+                  const Extent& extent);
+  // Every full-attention member has come. If not, forgets the block and frees its extents.
+  bool KeepIfWhole(BlockId id, uint32_t tier);
+  // The copy is readable, and a candidate like any other. The least worth keeping come first.
+  // REQUIRES: whole, and all its children are linked.
+  void EndRestore(BlockId id, uint32_t tier);
 
   // ---- holding ----
   void Hold(BlockId id, HoldKind kind);

@@ -1,4 +1,6 @@
 // The copies below DRAM; the rest is residency.cc.
+#include <bit>
+
 #include "daemon/residency.h"
 #include "terrace/check.h"
 
@@ -25,7 +27,12 @@ Status Residency::TakeExtents(BlockId id, uint32_t tier) {
     }
     extents[i] = *extent;
   }
-  b.lower[tier] = {.member_mask = b.dram.member_mask, .row = row, .state = CopyState::kFilling};
+  b.lower[tier] = {
+      .member_mask = b.dram.member_mask,
+      .row = row,
+      .state = CopyState::kFilling,
+      .unpersisted_count = static_cast<uint8_t>(std::popcount(b.dram.member_mask)),
+  };
   const BlockId parent = d_.index.node(id).parent;
   if (parent != kBlockNone) {
     ++d_.block(parent).lower_children[tier];
@@ -46,7 +53,24 @@ void Residency::EndLowerFill(BlockId id, uint32_t tier, bool is_good) {
   b.lower[tier].state = CopyState::kReady;
   ++d_.lower[tier].block_count;
   Refresh(id);
-  if (d_.lower[tier].tier->is_persistent()) observer_->OnBlockPersisted(id);
+}
+
+void Residency::EndPersist(BlockId id, CommitId commit_id, uint32_t member) {
+  if (id >= d_.index.id_count() || d_.persistent_tier == kLowerTiersMax) return;
+  Block& b = d_.block(id);
+  BlockCopy& copy = b.lower[d_.persistent_tier];
+  if (b.phase != BlockPhase::kSealed || b.commit_id != commit_id ||
+      !((copy.member_mask >> member) & 1)) {
+    return;
+  }
+  TERRACE_CHECK(copy.unpersisted_count > 0, "a write is persisted once");
+  if (--copy.unpersisted_count == 0) observer_->OnBlockPersisted(id);
+}
+
+bool Residency::IsPersisted(BlockId id) const {
+  if (d_.persistent_tier == kLowerTiersMax) return false;
+  const BlockCopy& copy = d_.block(id).lower[d_.persistent_tier];
+  return copy.is_readable() && copy.unpersisted_count == 0;
 }
 
 void Residency::DropLower(BlockId id, uint32_t tier) {

@@ -204,6 +204,8 @@ uint32_t PlaceFor(const CacheDomain& domain, uint32_t idle) {
   return kAllGroups;
 }
 
+}  // namespace
+
 Result<uint32_t> AddGroup(CacheDomain& domain, const SpaceGroupSpec& spec, uint32_t idle,
                           std::string* why) {
   const uint32_t place = PlaceFor(domain, idle);
@@ -235,8 +237,6 @@ Result<uint32_t> AddGroup(CacheDomain& domain, const SpaceGroupSpec& spec, uint3
   return place;
 }
 
-}  // namespace
-
 Result<OpenedGroup> Store::OpenGroup(SessionId session, const SpaceGroupSpec& spec,
                                      std::string* why) {
   Caller caller;
@@ -263,10 +263,16 @@ Result<OpenedGroup> Store::OpenGroup(SessionId session, const SpaceGroupSpec& sp
     place = *added;
     state_->ledger.Step();
   }
+  Group& group = *domain.groups[place];
+  group.was_opened = true;
+  if (!group.is_shelved && state_->options.shelf != nullptr) {
+    state_->options.shelf->Keep(domain.domain_index, spec);
+    group.is_shelved = true;
+  }
   SessionRecord& record = state_->sessions.at(caller.session);
   if (std::find(record.groups.begin(), record.groups.end(), place) == record.groups.end()) {
     record.groups.push_back(place);
-    ++domain.groups[place]->session_count;
+    ++group.session_count;
   }
   OpenedGroup opened{.group_index = place, .id = id};
   for (const SpaceGroupMember& member : spec.members) {
@@ -301,6 +307,19 @@ void Store::State::OnTransferDone(TransferId transfer_id, Status status) {
   TERRACE_CHECK(domain_index < domains.size(), "a TransferId names its domain");
   DomainRooms& rooms = *domains[domain_index];
   rooms.mover.OnTransferDone(transfer_id & ((uint64_t{1} << kDomainShift) - 1), status);
+  Settle(rooms);
+}
+
+void Store::State::OnPersisted(uint32_t domain_index, uint32_t owner, CommitId commit_id,
+                               uint32_t member) {
+  TERRACE_CHECK(domain_index < domains.size(), "a record names its domain");
+  domains[domain_index]->residency.EndPersist(owner, commit_id, member);
+}
+
+void Store::State::OnRoom(uint32_t domain_index) {
+  TERRACE_CHECK(domain_index < domains.size(), "a tier names its domain");
+  DomainRooms& rooms = *domains[domain_index];
+  rooms.mover.OnRoom();
   Settle(rooms);
 }
 

@@ -59,7 +59,7 @@ uint64_t BytesOf(const CacheDomain& domain, const Block& block) {
 
 uint8_t FlagsOf(const DomainRooms& rooms, BlockId id) {
   uint8_t flags = 0;
-  if (rooms.mover.IsPersisted(id)) flags |= protocol::kQueriedPersisted;
+  if (rooms.residency.IsPersisted(id)) flags |= protocol::kQueriedPersisted;
   if (rooms.domain.block(id).is_pinned) flags |= protocol::kQueriedPinned;
   return flags;
 }
@@ -100,7 +100,7 @@ Status Store::Wait(const KeysQuery& query) {
   Caller caller;
   TERRACE_RETURN_IF_ERROR(state_->Enter(query.session, query.group_index, &caller));
   Waiters& waiters = caller.rooms->waiters;
-  if (!caller.rooms->mover.has_persistent_tier()) {
+  if (caller.domain().persistent_tier == kLowerTiersMax) {
     return Status(StatusCode::kUnsupported, "no persistent tier is configured");
   }
   std::vector<BlockId> missing;
@@ -111,7 +111,7 @@ Status Store::Wait(const KeysQuery& query) {
       if (begun != kPendingNone) waiters.Drop(begun);
       return Status(StatusCode::kNotFound, "a key is not in the cache");
     }
-    if (!caller.rooms->mover.IsPersisted(id)) missing.push_back(id);
+    if (!caller.rooms->residency.IsPersisted(id)) missing.push_back(id);
   }
   if (missing.empty()) return Status::Ok();
   PendingId pending = waiters.Find(query.session, query.request_id);

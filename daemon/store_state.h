@@ -9,6 +9,7 @@
 #include "daemon/lease_keeper.h"
 #include "daemon/mover.h"
 #include "daemon/residency.h"
+#include "daemon/restorer.h"
 #include "daemon/segment_ledger.h"
 #include "daemon/session_register.h"
 #include "daemon/store.h"
@@ -29,6 +30,7 @@ struct DomainRooms {
   LeaseKeeper keeper;
   Verifier verifier;
   Mover mover;
+  std::unique_ptr<Restorer> restorer;  // only while the store is being restored
 };
 
 // Who asks, and where.
@@ -66,6 +68,9 @@ struct Store::State final : public TierListener {
   uint64_t MembersOf(const Block& block) const;
 
   void OnTransferDone(TransferId transfer_id, Status status) override;
+  void OnPersisted(uint32_t domain_index, uint32_t owner, CommitId commit_id,
+                   uint32_t member) override;
+  void OnRoom(uint32_t domain_index) override;
 
   const StoreOptions options;
   Clock& clock;
@@ -76,6 +81,11 @@ struct Store::State final : public TierListener {
   SegmentLedger ledger;
   uint64_t retry_us = kNever;  // when to offer again what a full queue refused
 };
+
+// Opens a group that the domain does not have: in place of `idle`, unless that is kAllGroups. Its
+// index; else *why says what to do about it.
+Result<uint32_t> AddGroup(CacheDomain& domain, const SpaceGroupSpec& spec, uint32_t idle,
+                          std::string* why);
 
 // Lookups go this many keys behind their prefetch.
 inline constexpr size_t kPrefetchDistance = 8;

@@ -37,6 +37,7 @@ struct BlockRecord {
   CommitId commit_id = 0;
   uint64_t event_hash = 0;
   uint64_t expires_at_s = 0;  // Unix seconds; 0: never
+  uint64_t epoch = 0;         // restored only: later writes of the domain have higher ones
   uint32_t position = 0;      // in blocks from the root of its chain
   uint32_t recompute_ns_per_token = 0;
   uint16_t member = 0;
@@ -67,10 +68,10 @@ class TierListener {
   virtual void OnTransferDone(TransferId transfer_id, Status status) = 0;
   // A persistent tier: what Write(owner, commit_id, member) stored outlives the process from now
   // on. At most once a write, after its OnTransferDone(kOk), unless the extent was freed before.
-  virtual void OnPersisted(uint32_t /*domain_index*/, uint32_t /*owner*/, CommitId /*commit_id*/,
-                           uint32_t /*member*/) {}
+  virtual void OnPersisted(uint32_t domain_index, uint32_t owner, CommitId commit_id,
+                           uint32_t member) = 0;
   // A tier of the domain that had no room just now, or was off, may have some.
-  virtual void OnRoom(uint32_t /*domain_index*/) {}
+  virtual void OnRoom(uint32_t domain_index) = 0;
 };
 
 class Tier {

@@ -40,17 +40,27 @@ Result<Extent> FaultTier::Allocate(uint32_t domain_index, uint64_t length_bytes,
                                    uint32_t part_count) {
   if (is_off_) return kSwitchedOff;
   if (Strikes(Fault::kNoSpace)) return Status(StatusCode::kNoSpace, kInjected);
+  if (Strikes(Fault::kMakesRoom)) {
+    domains_without_room_.insert(domain_index);
+    return Status(StatusCode::kBusy, kInjected);
+  }
   Result<Extent> extent = tier_.Allocate(domain_index, length_bytes, part_count);
   if (extent.ok()) live_[{extent->shard, extent->position}] = Live{.extent = *extent};
   return extent;
 }
 
-void FaultTier::Free(const Extent& extent) {
+void FaultTier::Free(const Extent& extent) { GiveBack(extent, /*is_bad=*/false); }
+
+void FaultTier::Quarantine(const Extent& extent) { GiveBack(extent, /*is_bad=*/true); }
+
+void FaultTier::GiveBack(const Extent& extent, bool is_bad) {
   Live* live = FindLive(extent);
   TERRACE_CHECK(live != nullptr && !live->is_freed,
                 "only the present use of an extent can be freed");
   TERRACE_CHECK(live->transfer_count == 0, "no transfer on a freed extent is in flight");
   live->is_freed = true;
+  live->is_bad = is_bad;
+  records_.erase(live->record);
   ++live->borrower_count;
   EndBorrowing(extent);
 }
@@ -58,8 +68,25 @@ void FaultTier::Free(const Extent& extent) {
 void FaultTier::EndBorrowing(const Extent& extent) {
   Live* live = FindLive(extent);
   if (--live->borrower_count > 0 || !live->is_freed) return;
+  const bool is_bad = live->is_bad;
   live_.erase({extent.shard, extent.position});
-  tier_.Free(extent);
+  if (is_bad) {
+    tier_.Quarantine(extent);
+  } else {
+    tier_.Free(extent);
+  }
+}
+
+BlockRecord FaultTier::Renamed(const BlockRecord& record, uint32_t name) const {
+  BlockRecord renamed = record;
+  renamed.owner = name;
+  return renamed;
+}
+
+void FaultTier::Amend(const Extent& extent, const BlockRecord& record) {
+  const Live* live = FindLive(extent);
+  TERRACE_CHECK(live != nullptr && !live->is_freed, "only the present use can be amended");
+  tier_.Amend(extent, Renamed(record, live->record));
 }
 
 const Extent* FaultTier::OtherOfEqualLength(const Extent& extent) {
@@ -103,7 +130,8 @@ Status FaultTier::Write(TransferId transfer_id, const Extent& extent, const Bloc
   if (is_off_) return kSwitchedOff;
   if (FindLive(extent) == nullptr) return Status(StatusCode::kGone, "the extent was freed");
   if (Strikes(Fault::kBusy)) return Status(StatusCode::kBusy, kInjected);
-  Transfer transfer{.extent = extent, .moved = extent};
+  const uint32_t name = next_record_++;
+  Transfer transfer{.record = name, .extent = extent, .moved = extent};
   transfer.fault = FirstToStrike({Fault::kWriteFails, Fault::kWriteShort, Fault::kHangs});
   std::span<const std::byte> source = from;
   if (transfer.fault == Fault::kWriteShort) {
@@ -114,7 +142,13 @@ Status FaultTier::Write(TransferId transfer_id, const Extent& extent, const Bloc
   }
   TERRACE_CHECK(transfers_.emplace(transfer_id, std::move(transfer)).second,
                 "a transfer id is in use once");
-  return Began(transfer_id, tier_.Write(transfer_id, extent, record, source));
+  const Status status =
+      Began(transfer_id, tier_.Write(transfer_id, extent, Renamed(record, name), source));
+  if (status.ok()) {
+    records_[name] = {.extent = extent, .owner = record.owner};
+    FindLive(extent)->record = name;
+  }
+  return status;
 }
 
 Status FaultTier::Began(TransferId transfer_id, Status status) {
@@ -135,7 +169,7 @@ void FaultTier::OnTransferDone(TransferId transfer_id, Status status) {
   transfers_.erase(found);
   EndBorrowing(transfer.moved);
   if (transfer.fault == Fault::kHangs) {
-    hung_.push_back({transfer_id, transfer.extent, status});
+    hung_.push_back({transfer_id, transfer, status});
     return;
   }
   if (transfer.fault == Fault::kReadShort) {
@@ -147,18 +181,58 @@ void FaultTier::OnTransferDone(TransferId transfer_id, Status status) {
   }
   const bool is_lie =
       transfer.fault == Fault::kReadFlipsBit || transfer.fault == Fault::kReadMisdirected;
-  Report(transfer_id, transfer.extent, transfer.fault && !is_lie ? kFailed : status);
+  Report(transfer_id, transfer, transfer.fault && !is_lie ? kFailed : status);
 }
 
-void FaultTier::Report(TransferId transfer_id, const Extent& extent, Status status) {
-  --FindLive(extent)->transfer_count;
-  if (!status.ok()) ++failed_transfers_;
+void FaultTier::Report(TransferId transfer_id, const Transfer& transfer, Status status) {
+  --FindLive(transfer.extent)->transfer_count;
+  if (!status.ok()) {
+    ++failed_transfers_;
+    records_.erase(transfer.record);  // whatever becomes of it below
+  }
   listener_->OnTransferDone(transfer_id, status);
+  const auto record = records_.find(transfer.record);
+  if (record == records_.end()) return;
+  record->second.is_done = true;
+  if (!record->second.is_persisted) return;
+  const Record::Early early = record->second.early;
+  listener_->OnPersisted(early.domain_index, record->second.owner, early.commit_id, early.member);
+}
+
+void FaultTier::OnPersisted(uint32_t domain_index, uint32_t owner, CommitId commit_id,
+                            uint32_t member) {
+  const auto record = records_.find(owner);
+  if (record == records_.end()) return;  // freed, or its write was said to have failed
+  if (record->second.is_done) {
+    listener_->OnPersisted(domain_index, record->second.owner, commit_id, member);
+    return;
+  }
+  record->second.is_persisted = true;
+  record->second.early = {domain_index, commit_id, member};
+}
+
+void FaultTier::Forget() {
+  live_.clear();
+  records_.clear();
+  transfers_.clear();
+  hung_.clear();
+  domains_without_room_.clear();
+}
+
+uint32_t FaultTier::OnRestored(const Extent& extent, uint32_t owner) {
+  if (owner == kOwnerNone) return kOwnerNone;
+  const uint32_t name = next_record_++;
+  live_[{extent.shard, extent.position}] = {.extent = extent, .record = name};
+  records_[name] = {.extent = extent, .owner = owner, .is_done = true};
+  return name;
 }
 
 void FaultTier::ReleaseHung() {
   for (const Hung& hung : std::exchange(hung_, {})) {
-    Report(hung.transfer_id, hung.extent, hung.status);
+    Report(hung.transfer_id, hung.transfer, hung.status);
+  }
+  for (const uint32_t domain_index : std::exchange(domains_without_room_, {})) {
+    listener_->OnRoom(domain_index);
   }
 }
 

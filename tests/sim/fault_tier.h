@@ -9,6 +9,7 @@
 #include <map>
 #include <optional>
 #include <random>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -26,8 +27,9 @@ enum class Fault : uint8_t {
   kHangs,            // no completion until ReleaseHung()
   kBusy,             // the call answers kBusy
   kNoSpace,          // the call answers kNoSpace
+  kMakesRoom,        // Allocate answers kBusy, and OnRoom comes with ReleaseHung()
 };
-inline constexpr size_t kFaultCount = 9;
+inline constexpr size_t kFaultCount = 10;
 
 class FaultTier : public Tier, public TierListener {
  public:
@@ -44,26 +46,51 @@ class FaultTier : public Tier, public TierListener {
   // Off: nothing new begins (kUnsupported); what was begun finishes.
   void SwitchOff() { is_off_ = true; }
   void SwitchOn() { is_off_ = false; }
-  // Reports all transfers that hang. Not from inside a call that began one.
+  // Reports all transfers that hang, and room. Not from inside a call that began one.
   void ReleaseHung();
+  // The process that used it was killed.
+  void Forget();
+  // The tier below found `extent` again, and its user answered with `owner`; the answer to give
+  // below.
+  uint32_t OnRestored(const Extent& extent, uint32_t owner);
 
   TierKind kind() const override { return tier_.kind(); }
   Result<Extent> Allocate(uint32_t domain_index, uint64_t length_bytes,
                           uint32_t part_count) override;
   void Free(const Extent& extent) override;
+  void Quarantine(const Extent& extent) override;
   Status Read(TransferId transfer_id, const Extent& extent, std::span<std::byte> into) override;
   Status Write(TransferId transfer_id, const Extent& extent, const BlockRecord& record,
                std::span<const std::byte> from) override;
   uint64_t PredictReadUs(uint64_t length_bytes) const override {
     return tier_.PredictReadUs(length_bytes);
   }
+  void Amend(const Extent& extent, const BlockRecord& record) override;
   bool is_persistent() const override { return tier_.is_persistent(); }
+  bool has_erasures_pending() const override { return tier_.has_erasures_pending(); }
+  void Tick() override { tier_.Tick(); }
   TierStats stats() const override;
 
   void OnTransferDone(TransferId transfer_id, Status status) override;
+  void OnPersisted(uint32_t domain_index, uint32_t owner, CommitId commit_id,
+                   uint32_t member) override;
+  void OnRoom(uint32_t domain_index) override { listener_->OnRoom(domain_index); }
 
  private:
+  // A write, as the tier below names its owner to this one.
+  struct Record {
+    Extent extent;
+    uint32_t owner = kOwnerNone;
+    bool is_done = false;       // reported as kOk
+    bool is_persisted = false;  // below; told when it is done
+    struct Early {
+      uint32_t domain_index = 0;
+      CommitId commit_id = 0;
+      uint32_t member = 0;
+    } early;
+  };
   struct Transfer {
+    uint32_t record = kOwnerNone;  // a write's
     std::optional<Fault> fault;
     Extent extent;                   // the caller's
     Extent moved;                    // another one if misdirected
@@ -72,9 +99,11 @@ class FaultTier : public Tier, public TierListener {
   };
   struct Live {
     Extent extent;
-    uint32_t transfer_count = 0;  // of the caller, hanging ones included
-    uint32_t borrower_count = 0;  // reads misdirected to it
-    bool is_freed = false;        // by the caller, while borrowed
+    uint32_t transfer_count = 0;   // of the caller, hanging ones included
+    uint32_t borrower_count = 0;   // reads misdirected to it
+    bool is_freed = false;         // by the caller, while borrowed
+    bool is_bad = false;           // quarantined
+    uint32_t record = kOwnerNone;  // of its last write
   };
   using Place = std::pair<uint32_t, uint64_t>;  // shard, position
 
@@ -84,7 +113,9 @@ class FaultTier : public Tier, public TierListener {
   const Extent* OtherOfEqualLength(const Extent& extent);
   Status Began(TransferId transfer_id, Status status);
   void EndBorrowing(const Extent& extent);
-  void Report(TransferId transfer_id, const Extent& extent, Status status);
+  void GiveBack(const Extent& extent, bool is_bad);
+  BlockRecord Renamed(const BlockRecord& record, uint32_t name) const;
+  void Report(TransferId transfer_id, const Transfer& transfer, Status status);
 
   Tier& tier_;
   TierListener* listener_ = nullptr;
@@ -94,12 +125,15 @@ class FaultTier : public Tier, public TierListener {
   bool is_off_ = false;
   std::map<Place, Live> live_;
   std::map<TransferId, Transfer> transfers_;
+  std::map<uint32_t, Record> records_;
+  uint32_t next_record_ = 0;
   struct Hung {
     TransferId transfer_id = 0;
-    Extent extent;
+    Transfer transfer;
     Status status;
   };
   std::vector<Hung> hung_;
+  std::set<uint32_t> domains_without_room_;
   uint64_t failed_transfers_ = 0;
 };
 

@@ -1,6 +1,7 @@
 #include "sim/memory_tier.h"
 
 #include <algorithm>
+#include <tuple>
 
 #include "terrace/check.h"
 
@@ -35,7 +36,7 @@ Result<Extent> MemoryTier::Allocate(uint32_t /*domain_index*/, uint64_t length_b
     return Status(StatusCode::kNoSpace, "capacity_bytes reached");
   }
   const Extent extent{position, length_bytes, 0, next_generation_++};
-  stored_[position] = Stored{extent, std::vector<std::byte>(length_bytes), 0};
+  stored_[position] = Stored{.extent = extent, .bytes = std::vector<std::byte>(length_bytes)};
   stats_.used_bytes += occupied_bytes;
   return extent;
 }
@@ -46,38 +47,74 @@ MemoryTier::Stored* MemoryTier::Find(const Extent& extent) {
 }
 
 void MemoryTier::Free(const Extent& extent) {
-  const Stored* stored = Find(extent);
-  TERRACE_CHECK(stored != nullptr, "only the present use of an extent can be freed");
+  Stored* stored = Find(extent);
+  TERRACE_CHECK(stored != nullptr && !stored->is_quarantined,
+                "only the present use of an extent can be freed");
   TERRACE_CHECK(stored->transfer_count == 0, "no transfer on a freed extent is in flight");
+  if (options_.is_persistent && stored->state != RecordState::kNone) {
+    erasing_[extent.generation] = std::move(*stored);
+    Post(random_() % (options_.persist_us_max + 1), {.kind = EventKind::kErase, .extent = extent});
+  }
   stored_.erase(extent.position);
   stats_.used_bytes -= OccupiedBytes(extent.length_bytes);
 }
 
+// Its bytes stay where they are, for whoever wants to look at them; its record does not.
+void MemoryTier::Quarantine(const Extent& extent) {
+  Stored* stored = Find(extent);
+  TERRACE_CHECK(stored != nullptr && stored->transfer_count == 0, "as Free");
+  stored->is_quarantined = true;
+  stored->state = RecordState::kNone;
+  stats_.used_bytes -= OccupiedBytes(extent.length_bytes);
+  stats_.quarantined_bytes += OccupiedBytes(extent.length_bytes);
+}
+
 Status MemoryTier::Read(TransferId transfer_id, const Extent& extent, std::span<std::byte> into) {
   TERRACE_CHECK(into.size() == extent.length_bytes, "the buffer is as long as the extent");
-  return Begin(extent, {.id = transfer_id, .position = extent.position, .into = into});
+  return Begin({.id = transfer_id, .extent = extent, .into = into});
 }
 
-Status MemoryTier::Write(TransferId transfer_id, const Extent& extent,
-                         const BlockRecord& /*record*/, std::span<const std::byte> from) {
+Status MemoryTier::Write(TransferId transfer_id, const Extent& extent, const BlockRecord& record,
+                         std::span<const std::byte> from) {
   TERRACE_CHECK(from.size() == extent.length_bytes, "the buffer is as long as the extent");
-  return Begin(extent, {.id = transfer_id, .position = extent.position, .from = from});
+  const Status status = Begin({.id = transfer_id, .extent = extent, .from = from});
+  if (!status.ok()) return status;
+  Stored* stored = Find(extent);
+  stored->epoch = ++write_count_;
+  Keep(record, stored);
+  return status;
 }
 
-Status MemoryTier::Begin(const Extent& extent, Transfer transfer) {
+void MemoryTier::Amend(const Extent& extent, const BlockRecord& record) {
+  Stored* stored = Find(extent);
+  TERRACE_CHECK(stored != nullptr, "only the present use of an extent can be amended");
+  Keep(record, stored);
+}
+
+void MemoryTier::Keep(const BlockRecord& record, Stored* stored) const {
+  stored->record = record;
+  stored->part_checksums.assign(record.part_checksums.begin(), record.part_checksums.end());
+  stored->record.part_checksums = {};
+}
+
+Status MemoryTier::Begin(Event transfer) {
   TERRACE_CHECK(listener_ != nullptr, "a transfer has somebody to report to");
   if (in_flight_.size() >= options_.queue_max) {
     return Status(StatusCode::kBusy, "queue_max transfers are in flight");
   }
-  Stored* stored = Find(extent);
+  Stored* stored = Find(transfer.extent);
   if (stored == nullptr) return Status(StatusCode::kGone, "the extent was freed");
   TERRACE_CHECK(in_flight_.insert(transfer.id).second, "a transfer id is in use once");
   ++stored->transfer_count;
-  link_free_at_us_ = std::max(link_free_at_us_, now_us_) + TransferUs(extent.length_bytes);
+  link_free_at_us_ = std::max(link_free_at_us_, now_us_) + TransferUs(transfer.extent.length_bytes);
   const uint64_t latency_us =
       options_.latency_us_min + random_() % (options_.latency_us_max - options_.latency_us_min + 1);
-  queue_.emplace(std::pair(link_free_at_us_ + latency_us, transfers_begun_++), transfer);
+  Post(link_free_at_us_ + latency_us - now_us_, transfer);
   return Status::Ok();
+}
+
+void MemoryTier::Post(uint64_t delay_us, const Event& event) {
+  queue_.emplace(std::pair(now_us_ + delay_us, event_count_++), event);
 }
 
 uint64_t MemoryTier::TransferUs(uint64_t length_bytes) const {
@@ -86,23 +123,100 @@ uint64_t MemoryTier::TransferUs(uint64_t length_bytes) const {
 
 void MemoryTier::RunUntil(uint64_t now_us) {
   while (!queue_.empty() && queue_.begin()->first.first <= now_us) {
-    const uint64_t due_us = queue_.begin()->first.first;
-    const Transfer transfer = queue_.begin()->second;
+    now_us_ = std::max(now_us_, queue_.begin()->first.first);
+    const Event event = queue_.begin()->second;
     queue_.erase(queue_.begin());
-    now_us_ = std::max(now_us_, due_us);
-    Stored& stored = stored_.at(transfer.position);
-    if (transfer.from.data() != nullptr) {
-      std::copy(transfer.from.begin(), transfer.from.end(), stored.bytes.begin());
-      stats_.written_bytes += transfer.from.size();
-    } else {
-      std::copy(stored.bytes.begin(), stored.bytes.end(), transfer.into.begin());
-      stats_.read_bytes += transfer.into.size();
+    Stored* stored = Find(event.extent);
+    switch (event.kind) {
+      case EventKind::kTransfer:
+        EndTransfer(event);
+        break;
+      case EventKind::kPersist:
+        if (stored == nullptr || stored->state != RecordState::kWritten) break;
+        stored->state = RecordState::kPersisted;
+        listener_->OnPersisted(stored->record.domain_index, stored->record.owner,
+                               stored->record.commit_id, stored->record.member);
+        break;
+      case EventKind::kErase:
+        erasing_.erase(event.extent.generation);
+        break;
     }
-    --stored.transfer_count;
-    in_flight_.erase(transfer.id);
-    listener_->OnTransferDone(transfer.id, Status::Ok());
   }
   now_us_ = std::max(now_us_, now_us);
+}
+
+void MemoryTier::EndTransfer(const Event& transfer) {
+  Stored& stored = *Find(transfer.extent);
+  if (transfer.from.data() != nullptr) {
+    std::copy(transfer.from.begin(), transfer.from.end(), stored.bytes.begin());
+    stats_.written_bytes += transfer.from.size();
+    if (options_.is_persistent) {
+      stored.state = RecordState::kWritten;
+      Post(random_() % (options_.persist_us_max + 1),
+           {.kind = EventKind::kPersist, .extent = transfer.extent});
+    }
+  } else {
+    std::copy(stored.bytes.begin(), stored.bytes.end(), transfer.into.begin());
+    stats_.read_bytes += transfer.into.size();
+  }
+  --stored.transfer_count;
+  in_flight_.erase(transfer.id);
+  listener_->OnTransferDone(transfer.id, Status::Ok());
+}
+
+void MemoryTier::KillProcess() {
+  TERRACE_CHECK(options_.is_persistent, "a tier that forgets is built anew");
+  queue_.clear();
+  in_flight_.clear();
+  std::vector<Stored> left;
+  using Name = std::tuple<GroupId, BlockKey, uint32_t>;
+  std::map<Name, uint64_t> epochs;  // of two records for one name the later one holds
+  const auto keep = [&](Stored& stored) {
+    const bool is_safe = stored.state == RecordState::kPersisted;
+    const bool is_lucky = stored.state == RecordState::kWritten && random_() % 2 == 0;
+    if (!is_safe && !is_lucky) return;
+    uint64_t& epoch = epochs[{stored.record.group, stored.record.key, stored.record.member}];
+    epoch = std::max(epoch, stored.epoch);
+    left.push_back(std::move(stored));
+  };
+  for (auto& [position, stored] : stored_) keep(stored);
+  // Erased, but not yet for a successor.
+  for (auto& [generation, stored] : erasing_) {
+    if (random_() % 2 == 0) keep(stored);
+  }
+  stored_.clear();
+  erasing_.clear();
+  stats_.used_bytes = stats_.quarantined_bytes = 0;
+  for (Stored& stored : left) {
+    const BlockRecord& record = stored.record;
+    if (stored.epoch < epochs.at({record.group, record.key, record.member})) continue;
+    const Result<Extent> place = Allocate(0, stored.extent.length_bytes, 1);
+    if (!place.ok()) continue;  // what was erased had made room
+    stored.extent = *place;
+    stored.transfer_count = 0;
+    stored.state = RecordState::kPersisted;
+    stored_[place->position] = std::move(stored);
+  }
+}
+
+void MemoryTier::ForgetRecord(const BlockKey& key, uint32_t member) {
+  for (auto& [position, stored] : stored_) {
+    if (stored.record.key == key && stored.record.member == member) {
+      stored.state = RecordState::kNone;
+    }
+  }
+}
+
+void MemoryTier::Restore(const RestoreSink& sink) {
+  std::vector<Extent> unwanted;
+  for (auto& [position, stored] : stored_) {
+    BlockRecord record = stored.record;
+    record.part_checksums = stored.part_checksums;
+    record.epoch = stored.epoch;
+    stored.record.owner = sink(record, stored.extent);
+    if (stored.record.owner == kOwnerNone) unwanted.push_back(stored.extent);
+  }
+  for (const Extent& extent : unwanted) Free(extent);
 }
 
 uint64_t MemoryTier::NextCompletionUs() const {

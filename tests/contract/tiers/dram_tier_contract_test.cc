@@ -99,6 +99,8 @@ TEST(DramTier, MovesASlotThatTheStoreAllocated) {
   SlotAllocator slots({.segment_bytes = kSegmentBytesMin, .segments_max = 2, .slot_table = table});
   slots.SegmentPopulated(0);
   struct Done : TierListener {
+    void OnPersisted(uint32_t, uint32_t, CommitId, uint32_t) override {}
+    void OnRoom(uint32_t) override {}
     void OnTransferDone(TransferId transfer_id, Status status) override {
       EXPECT_TRUE(status.ok());
       transfer_ids.push_back(transfer_id);

@@ -19,6 +19,8 @@ class FaultTierTest : public testing::Test, public TierListener {
     memory_.SetListener(&tier_);
     tier_.SetListener(this);
   }
+  void OnPersisted(uint32_t, uint32_t, CommitId, uint32_t) override { ++persisted_count_; }
+  void OnRoom(uint32_t) override {}
   void OnTransferDone(TransferId /*transfer_id*/, Status status) override {
     statuses_.push_back(status.code());
   }
@@ -44,6 +46,7 @@ class FaultTierTest : public testing::Test, public TierListener {
   MemoryTier memory_;
   FaultTier tier_;
   std::vector<StatusCode> statuses_;
+  uint32_t persisted_count_ = 0;
   TransferId next_id_ = 1;
 };
 

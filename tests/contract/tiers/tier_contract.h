@@ -58,6 +58,8 @@ class TierContract : public testing::TestWithParam<TierFactory>, public TierList
   void SetUp() override;
   void TearDown() override;
   void OnTransferDone(TransferId transfer_id, Status status) override;
+  void OnPersisted(uint32_t, uint32_t, CommitId, uint32_t) override {}
+  void OnRoom(uint32_t) override {}
 
   Tier& tier() { return harness_->tier(); }
   // Begins a transfer that must be accepted, and checks that nothing completes inside the call.

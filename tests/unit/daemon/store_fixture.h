@@ -31,6 +31,16 @@ struct WorldOptions {
   uint64_t lower_capacity_bytes = 16 * kMiB;
   uint64_t fenced_bytes_max = 1 * kGiB;
   uint32_t blocks_max = 4096;
+  uint32_t groups_max = 256;
+};
+
+// Remembers groups as long as the test lasts.
+class PlainShelf final : public GroupShelf {
+ public:
+  void Keep(uint32_t domain_index, const SpaceGroupSpec& spec) override {
+    kept.emplace_back(domain_index, spec);
+  }
+  std::vector<std::pair<uint32_t, SpaceGroupSpec>> kept;
 };
 
 // One member's Space of `part_count` parts that together fill a slot of kSlotBytes.
@@ -68,8 +78,29 @@ inline SpaceGroupSpec TestGroup(const std::string& name, std::vector<SpaceSpec> 
 class StoreWorld {
  public:
   explicit StoreWorld(const WorldOptions& options = {}) : options_(options) {
+    for (uint32_t i = 0; i < options.domain_count * options.lower_tier_count; ++i) {
+      const uint32_t t = i % options.lower_tier_count;
+      tiers.push_back(std::make_unique<sim::MemoryTier>(
+          sim::MemoryTier::Options{.kind = t == 0 ? TierKind::kNvme : TierKind::kRedis,
+                                   .is_persistent = t == 0,
+                                   .capacity_bytes = options.lower_capacity_bytes,
+                                   .seed = t + 1}));
+      faults.push_back(std::make_unique<sim::FaultTier>(*tiers.back(), t + 100));
+      tiers.back()->SetListener(faults.back().get());
+    }
+    MakeStore();
+    Run();
+  }
+  ~StoreWorld() { Check(); }
+
+  // A store with cold DRAM above the tiers there are.
+  void MakeStore() {
+    const WorldOptions& options = options_;
     StoreOptions store_options;
     uint32_t segments_total = 0;
+    arenas.clear();
+    slot_tables_.clear();
+    secrets_.clear();
     for (uint32_t d = 0; d < options.domain_count; ++d) {
       arenas.push_back(std::make_unique<sim::PlainArena>(kSegmentBytesMin, options.segments_max));
       slot_tables_.emplace_back(SlotTableBytes(kSegmentBytesMin, options.segments_max));
@@ -82,14 +113,7 @@ class StoreWorld {
       domain.slot_table = slot_tables_.back();
       for (size_t i = 0; i < domain.secret.size(); ++i) domain.secret[i] = std::byte(i + d);
       for (uint32_t t = 0; t < options.lower_tier_count; ++t) {
-        tiers.push_back(std::make_unique<sim::MemoryTier>(
-            sim::MemoryTier::Options{.kind = t == 0 ? TierKind::kNvme : TierKind::kRedis,
-                                     .is_persistent = t == 0,
-                                     .capacity_bytes = options.lower_capacity_bytes,
-                                     .seed = t + 1}));
-        faults.push_back(std::make_unique<sim::FaultTier>(*tiers.back(), t + 100));
-        tiers.back()->SetListener(faults.back().get());
-        domain.lower_tiers.push_back(faults.back().get());
+        domain.lower_tiers.push_back(faults[d * options.lower_tier_count + t].get());
       }
       secrets_.push_back(domain.secret);
       store_options.domains.push_back(domain);
@@ -99,12 +123,35 @@ class StoreWorld {
         options.segments_total == 0 ? segments_total : options.segments_total;
     store_options.fenced_bytes_max = options.fenced_bytes_max;
     store_options.blocks_max = options.blocks_max;
+    store_options.groups_max = options.groups_max;
+    store_options.shelf = &shelf;
     store = std::make_unique<Store>(store_options, clock, random, offload, listener);
     for (const auto& tier : faults) tier->SetListener(&store->tier_listener());
-    Run();
   }
-  ~StoreWorld() { Check(); }
 
+  // kill -9, and a successor that finds what the first tier of each domain still has.
+  std::vector<RestoreSummary> Restart() {
+    store.reset();
+    MakeStore();
+    std::vector<RestoreSummary> summaries;
+    for (const auto& [domain, spec] : shelf.kept) {
+      EXPECT_TRUE(store->RestoreGroup(domain, spec).ok());
+    }
+    for (uint32_t d = 0; d < options_.domain_count; ++d) {
+      sim::FaultTier& fault = *faults[d * options_.lower_tier_count];
+      sim::MemoryTier& tier = *tiers[d * options_.lower_tier_count];
+      fault.Forget();
+      tier.KillProcess();
+      tier.Restore([&](const BlockRecord& record, const Extent& extent) {
+        return fault.OnRestored(extent, store->RestoreCopy(d, 0, record, extent));
+      });
+      summaries.push_back(store->FinishRestore(d));
+    }
+    Run();
+    return summaries;
+  }
+
+  WorldOptions& options() { return options_; }  // of the next store
   void Check() { store->CheckInvariants(Store::CheckScope::kFull); }
 
   // Everything that is due now, and whatever follows from it.
@@ -114,10 +161,9 @@ class StoreWorld {
       is_busy = RunArenas();
       while (!holds_checksums && offload.RunOne(store.get())) is_busy = true;
       for (const auto& tier : tiers) {
-        if (!holds_transfers && tier->NextCompletionUs() <= clock.NowUs()) {
-          tier->RunUntil(clock.NowUs());
-          is_busy = true;
-        }
+        if (holds_transfers) continue;
+        is_busy |= tier->NextCompletionUs() <= clock.NowUs();
+        tier->RunUntil(clock.NowUs());
       }
       if (store->NextTimerUs() <= clock.NowUs()) {
         store->OnTimer();
@@ -331,6 +377,7 @@ class StoreWorld {
   sim::SeededRandom random{1};
   sim::PlainOffload offload;
   sim::RecordingListener listener;
+  PlainShelf shelf;
   std::vector<std::unique_ptr<sim::PlainArena>> arenas;
   std::vector<std::unique_ptr<sim::MemoryTier>> tiers;  // domain by domain
   std::vector<std::unique_ptr<sim::FaultTier>> faults;  // around each of them
