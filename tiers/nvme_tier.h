@@ -5,8 +5,11 @@
 // Slabs hold slots of one shape (docs/DISK_FORMAT.md). A shape without a free slot gets a new slab
 // while the cap allows, else kNoSpace; a slab without any used slot may take another shape.
 //
-// THREADING: as Tier. OWNERSHIP: disks, catalog and listener outlive the tier.
-// LIMITS: capacity_bytes counts whole slab files.
+// THREADING: as Tier. Requests go to the disks' queues; whoever ends the turn calls Disk::Flush.
+// OWNERSHIP: disks, catalog and listener outlive the tier.
+// LIMITS: capacity_bytes counts whole slab files, also those left alone; more in
+// nvme_tier_state.h.
+// INVARIANT: a slot is handed out again only after its entry says that it is free.
 #pragma once
 
 #include <cstdint>
@@ -27,8 +30,10 @@ namespace terrace {
 class ExtentCatalog {
  public:
   virtual ~ExtentCatalog() = default;
-  // The entry of the slot has been written. NvmeTier::OnCataloged follows once a record says the
-  // same; several changes may be answered by one call.
+  // The entry of the slot has been written. NvmeTier::OnCataloged follows once the catalog says
+  // what the entry has said since the last of these calls; several may be answered at once, and an
+  // answer that another call has overtaken is not given. A free entry needs no record; a
+  // quarantined one does, lest the slot be taken for free.
   virtual void OnEntryWritten(uint32_t slab, uint32_t slot) = 0;
 };
 

@@ -20,7 +20,8 @@ class TierHarness {
  public:
   virtual ~TierHarness() = default;
   virtual Tier& tier() = 0;
-  // Returns once no transfer is in flight and all completions were reported.
+  // Returns once no transfer is in flight, all completions were reported, and what the tier does in
+  // the background is done.
   virtual void Settle() = 0;
   // `length_bytes` of memory that the tier can transfer to and from, aligned to 4 KiB.
   virtual std::span<std::byte> Buffer(uint64_t length_bytes) = 0;
@@ -62,6 +63,8 @@ class TierContract : public testing::TestWithParam<TierFactory>, public TierList
   void OnRoom(uint32_t) override {}
 
   Tier& tier() { return harness_->tier(); }
+  // Of domain 0, in one part; waits while the tier answers that room is being made.
+  Result<Extent> Allocate(uint64_t length_bytes);
   // Begins a transfer that must be accepted, and checks that nothing completes inside the call.
   TransferId BeginWrite(const Extent& extent, std::span<const std::byte> from);
   TransferId BeginRead(const Extent& extent, std::span<std::byte> into);
