@@ -43,6 +43,7 @@ BlockRecord RecordOf(const SlabEntry& entry, uint32_t domain_index) {
           .commit_id = entry.commit_id,
           .event_hash = entry.event_hash,
           .expires_at_s = entry.expires_at_s,
+          .epoch = entry.epoch,
           .position = entry.position,
           .recompute_ns_per_token = entry.recompute_ns_per_token,
           .member = entry.member,

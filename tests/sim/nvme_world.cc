@@ -1,0 +1,330 @@
+#include "sim/nvme_world.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace terrace::sim {
+namespace {
+
+struct Shape {
+  uint64_t length_bytes;
+  uint32_t part_count;
+};
+constexpr Shape kShapes[] = {{4 * kKiB, 1}, {8 * kKiB, 2}, {16 * kKiB, 1}};
+constexpr size_t kComplaintsMax = 8;
+constexpr uint32_t kMember = 2;
+
+GroupId TheGroup() { return {0xA, 0xB}; }
+SpaceId TheSpace() { return {0xC, 0xD}; }
+BlockKey KeyOf(uint64_t key) { return {key, ~key}; }
+
+}  // namespace
+
+NvmeWorld::NvmeWorld(const Options& options)
+    : options_(options), random_(options.seed), media_(options.disk_count) {
+  Start();
+}
+
+NvmeWorld::~NvmeWorld() { rig_.reset(); }
+
+void NvmeWorld::Expect(bool holds, const std::string& what) {
+  if (!holds && complaints_.size() < kComplaintsMax) complaints_.push_back(what);
+}
+
+void NvmeWorld::Fill(const Block& block, std::span<std::byte> bytes) {
+  uint64_t word = block.key * 0x9E3779B97F4A7C15 + block.commit_id * 0xD6E8FEB86659FD93;
+  for (size_t at = 0; at < bytes.size(); at += sizeof(word)) {
+    word ^= word >> 29;
+    word *= 0xBF58476D1CE4E5B9;
+    word += at;
+    std::memcpy(&bytes[at], &word, sizeof(word));
+  }
+}
+
+std::vector<Checksum> NvmeWorld::ChecksumsOf(const Block& block,
+                                             std::span<const std::byte> bytes) const {
+  std::vector<Checksum> checksums;
+  const size_t part_bytes = bytes.size() / block.part_count;
+  for (uint32_t part = 0; part < block.part_count; ++part) {
+    const uint64_t seed = ChecksumSeed(secret_, {.space = TheSpace(),
+                                                 .key = KeyOf(block.key),
+                                                 .commit_id = block.commit_id,
+                                                 .part_index = part});
+    checksums.push_back(ChecksumPart(bytes.subspan(part * part_bytes, part_bytes), seed));
+  }
+  return checksums;
+}
+
+BlockRecord NvmeWorld::RecordOf(const Block& block) const {
+  BlockRecord record;
+  record.group = TheGroup();
+  record.space = TheSpace();
+  record.key = KeyOf(block.key);
+  record.commit_id = block.commit_id;
+  record.member = kMember;
+  record.priority = block.priority;
+  record.owner = static_cast<uint32_t>(block.key);
+  record.part_checksums = block.checksums;
+  return record;
+}
+
+void NvmeWorld::Start() {
+  for (auto& [id, transfer] : transfers_) abandoned_.push_back(std::move(transfer.buffer));
+  transfers_.clear();
+  live_.clear();
+  rig_.reset();
+  std::vector<SimMedium*> media;
+  for (SimMedium& medium : media_) media.push_back(&medium);
+  rig_ = std::make_unique<NvmeRig>(
+      media,
+      NvmeRig::Options{.tier = {.secret = secret_,
+                                .capacity_bytes = options_.slab_bytes * options_.slab_count,
+                                .slab_bytes = options_.slab_bytes,
+                                .stuck_us = 3'000'000,
+                                .probe_interval_us = 500'000},
+                       .disk = options_.disk,
+                       .seed = random_()},
+      this);
+  const Status status = rig_->Restore([this](const BlockRecord& record, const Extent& extent) {
+    const uint64_t key = record.key.low;
+    Expect(!live_.contains(key), "key " + std::to_string(key) + " was restored twice");
+    Expect(record.group == TheGroup() && record.space == TheSpace() && record.member == kMember,
+           "a record came back changed");
+    Block& block = live_[key];
+    block = {.key = key,
+             .commit_id = record.commit_id,
+             .part_count = static_cast<uint32_t>(record.part_checksums.size()),
+             .extent = extent,
+             .priority = record.priority,
+             .is_ready = true,
+             .is_persisted = true,
+             .checksums = {record.part_checksums.begin(), record.part_checksums.end()}};
+    freed_.erase(record.commit_id);  // it may, since its erasure was under way
+    ++counts_.restored;
+    return static_cast<uint32_t>(key);
+  });
+  Expect(status.ok(), "the tables could not be scanned");
+}
+
+void NvmeWorld::OnTransferDone(TransferId transfer_id, Status status) {
+  const auto found = transfers_.find(transfer_id);
+  if (found == transfers_.end()) return Expect(false, "a transfer nobody began was answered");
+  const Transfer transfer = std::move(found->second);
+  transfers_.erase(found);
+  Block& block = live_.at(transfer.key);
+  if (transfer.is_read) {
+    --block.reads_in_flight;
+    if (status.ok()) {
+      Judge(block, transfer.buffer);
+    } else {
+      ++counts_.reads_failed;
+    }
+  } else if (status.ok()) {
+    block.is_ready = true;
+    ++counts_.stored;
+  } else {
+    tier().Free(block.extent);
+    live_.erase(transfer.key);
+  }
+}
+
+void NvmeWorld::OnPersisted(uint32_t /*domain_index*/, uint32_t owner, CommitId commit_id,
+                            uint32_t member) {
+  const auto found = live_.find(owner);
+  const bool is_known = found != live_.end() && found->second.commit_id == commit_id;
+  Expect(is_known && found->second.is_ready && member == kMember,
+         "a block that nobody has was called persisted");
+  if (!is_known) return;
+  Expect(!found->second.is_persisted, "a block was called persisted twice");
+  found->second.is_persisted = true;
+}
+
+void NvmeWorld::Judge(const Block& block, const Buffer& buffer) {
+  const std::span<const std::byte> bytes(buffer.bytes.get(), buffer.length_bytes);
+  if (ChecksumsOf(block, bytes) != block.checksums) {
+    ++counts_.reads_detected;
+    return;
+  }
+  std::vector<std::byte> expected(bytes.size());
+  Fill(block, expected);
+  const bool is_right = std::ranges::equal(bytes, expected);
+  is_right ? ++counts_.reads_right : ++counts_.lies;
+  Expect(is_right, "key " + std::to_string(block.key) + ": wrong bytes verified");
+}
+
+NvmeWorld::Block* NvmeWorld::PickReady() {
+  if (live_.empty()) return nullptr;
+  auto at = live_.lower_bound(random_() % options_.key_count);
+  if (at == live_.end()) at = live_.begin();
+  return at->second.is_ready ? &at->second : nullptr;
+}
+
+void NvmeWorld::Drop(uint64_t key) {
+  const Block& block = live_.at(key);
+  if (!block.is_ready || block.reads_in_flight > 0) return;
+  freed_.insert(block.commit_id);
+  tier().Free(block.extent);
+  live_.erase(key);
+}
+
+void NvmeWorld::FreeOne() {
+  if (const Block* block = PickReady()) Drop(block->key);
+}
+
+void NvmeWorld::MakeRoom(uint64_t length_bytes, uint32_t part_count) {
+  std::vector<uint32_t> owners;
+  tier().AppendOwnersToDrop(length_bytes, part_count, &owners);
+  for (const uint32_t owner : owners) {
+    if (live_.contains(owner)) Drop(owner);
+  }
+  if (owners.empty()) FreeOne();
+}
+
+void NvmeWorld::Store() {
+  const uint64_t key = random_() % options_.key_count;
+  if (live_.contains(key)) return;
+  const Shape& shape = kShapes[random_() % std::size(kShapes)];
+  const Result<Extent> extent = tier().Allocate(0, shape.length_bytes, shape.part_count);
+  if (extent.code() == StatusCode::kNoSpace) MakeRoom(shape.length_bytes, shape.part_count);
+  if (!extent.ok()) return;
+  Block block{.key = key,
+              .commit_id = next_commit_++,
+              .part_count = shape.part_count,
+              .extent = *extent,
+              .priority = static_cast<uint8_t>(random_() % 100)};
+  Buffer buffer{.length_bytes = shape.length_bytes};
+  buffer.bytes.reset(static_cast<std::byte*>(std::aligned_alloc(4096, shape.length_bytes)));
+  const std::span<std::byte> bytes(buffer.bytes.get(), buffer.length_bytes);
+  Fill(block, bytes);
+  block.checksums = ChecksumsOf(block, bytes);
+  const TransferId id = next_transfer_++;
+  if (!tier().Write(id, *extent, RecordOf(block), bytes).ok()) {
+    tier().Free(*extent);
+    return;
+  }
+  transfers_[id] = {.key = key, .buffer = std::move(buffer)};
+  live_[key] = std::move(block);
+}
+
+void NvmeWorld::ReadOne(uint64_t key) {
+  Block& block = live_.at(key);
+  if (!block.is_ready) return;
+  Buffer buffer{.length_bytes = block.extent.length_bytes};
+  buffer.bytes.reset(static_cast<std::byte*>(std::aligned_alloc(4096, buffer.length_bytes)));
+  const TransferId id = next_transfer_++;
+  const Status status = tier().Read(id, block.extent, {buffer.bytes.get(), buffer.length_bytes});
+  if (!status.ok()) {
+    counts_.reads_failed += status.code() == StatusCode::kIo;
+    return;
+  }
+  ++block.reads_in_flight;
+  transfers_[id] = {.key = key, .is_read = true, .buffer = std::move(buffer)};
+}
+
+void NvmeWorld::AmendOne() {
+  Block* block = PickReady();
+  if (block == nullptr) return;
+  block->priority = static_cast<uint8_t>(random_() % 100);
+  block->is_amending = true;
+  tier().Amend(block->extent, RecordOf(*block));
+}
+
+void NvmeWorld::Step() {
+  const uint64_t dice = random_() % 100;
+  if (dice < 40) {
+    Store();
+  } else if (dice < 52) {
+    FreeOne();
+  } else if (dice < 60) {
+    AmendOne();
+  } else if (dice < 70) {
+    if (const Block* block = PickReady()) ReadOne(block->key);
+  } else if (dice < 96) {
+    rig_->Advance(random_() % 200);
+  } else if (dice < 98) {
+    rig_->Advance(random_() % 400'000);
+    tier().Tick();
+  } else {
+    rig_->Drain();
+  }
+  if (!tier().has_erasures_pending()) erased_.merge(freed_), freed_.clear();
+}
+
+void NvmeWorld::Settle() {
+  rig_->Settle();
+  Expect(!tier().has_erasures_pending(), "erasures never end");
+  erased_.merge(freed_);
+  freed_.clear();
+  durably_erased_ = erased_;
+  for (auto& [key, block] : live_) {
+    Expect(block.is_persisted, "key " + std::to_string(key) + " is never persisted");
+    block.is_durable = block.is_persisted;
+    block.is_amending = false;
+  }
+}
+
+void NvmeWorld::ReadAll() {
+  std::vector<uint64_t> keys;
+  for (const auto& [key, block] : live_) keys.push_back(key);
+  for (const uint64_t key : keys) {
+    const uint64_t right_before = counts_.reads_right;
+    ReadOne(key);
+    rig_->Drain();
+    const auto found = live_.find(key);
+    if (counts_.reads_right > right_before || found == live_.end()) continue;
+    if (found->second.reads_in_flight > 0 || !found->second.is_ready) continue;
+    freed_.insert(found->second.commit_id);
+    tier().Quarantine(found->second.extent);
+    live_.erase(found);
+  }
+}
+
+void NvmeWorld::Reopen() {
+  rig_->KillProcess();
+  Start();
+}
+
+void NvmeWorld::Restart(Ending ending) {
+  if (ending == Ending::kCleanStop) Settle();
+  if (ending == Ending::kPowerLoss) {
+    rig_->PowerLoss();
+  } else {
+    rig_->KillProcess();
+  }
+  const std::map<uint64_t, Block> before = std::move(live_);
+  Start();
+  CheckSurvivors(ending, before);
+  const uint64_t detected_before = counts_.reads_detected;
+  ReadAll();
+  if (ending != Ending::kPowerLoss) {
+    Expect(counts_.reads_detected == detected_before, "an entry named bytes that are not there");
+  }
+  rig_->Settle();
+}
+
+void NvmeWorld::CheckSurvivors(Ending ending, const std::map<uint64_t, Block>& before) {
+  for (const auto& [key, block] : before) {
+    const bool must_survive = ending == Ending::kPowerLoss ? block.is_durable : block.is_persisted;
+    const auto found = live_.find(key);
+    const bool survived = found != live_.end() && found->second.commit_id == block.commit_id;
+    if (must_survive && !(ending == Ending::kPowerLoss && block.is_amending)) {
+      Expect(survived, "key " + std::to_string(key) + " was persisted and is gone");
+    }
+    if (survived && ending == Ending::kCleanStop) {
+      Expect(found->second.priority == block.priority, "an amended entry is the old one");
+      Expect(found->second.extent == block.extent, "a block moved");
+    }
+  }
+  if (ending == Ending::kCleanStop) {
+    Expect(live_.size() == before.size(), "more came back than there was");
+  }
+  for (const auto& [key, block] : live_) {
+    Expect(!durably_erased_.contains(block.commit_id), "an erased block came back");
+    if (ending != Ending::kPowerLoss) {
+      Expect(!erased_.contains(block.commit_id), "an erased block came back after a kill");
+    }
+    erased_.erase(block.commit_id);
+  }
+}
+
+}  // namespace terrace::sim
