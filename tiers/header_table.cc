@@ -301,4 +301,9 @@ Status DecodeEntry(const SlabGeometry& geometry, const SlabUuid& uuid, uint32_t 
   return Status::Ok();
 }
 
+SlabEntryState ClaimedState(std::span<const std::byte> bytes) {
+  if (bytes.size() < kSlabEntryBaseBytes) return SlabEntryState::kFree;
+  return Get<SlabEntryState>(bytes, EntryAt::kState);
+}
+
 }  // namespace terrace

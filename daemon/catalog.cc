@@ -1,0 +1,368 @@
+#include "daemon/catalog.h"
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+#include "tiers/header_table.h"
+
+namespace terrace {
+namespace {
+
+using SteadyClock = std::chrono::steady_clock;
+using std::chrono::microseconds;
+
+constexpr microseconds kStallPause{2'000};
+
+}  // namespace
+
+struct Catalog::State {
+  explicit State(Options chosen) : options(std::move(chosen)) {}
+
+  const Options options;
+  Links links;  // constant after Start
+
+  // Under `mutex`.
+  mutable std::mutex mutex;
+  std::condition_variable wake;  // of the thread
+  std::condition_variable ended;
+  DirtySlots dirty;
+  CatalogChanges records;  // groups, priors, audit: no extents
+  std::vector<SlabSlots> rewrite_asked;
+  bool is_rewrite_asked = false;
+  bool is_on = false;
+  bool is_stopping = false;   // after catching up
+  bool is_abandoned = false;  // at once
+  bool has_ended = false;
+  CatalogStats counts;
+
+  // The thread's own once it runs.
+  std::unique_ptr<CatalogDb> db;
+  std::thread thread;
+  std::vector<SlabSlots> rewrite;  // slabs left, the last one first
+  uint32_t rewrite_slot = 0;       // the next one of rewrite.back()
+  bool is_complete = true;
+  bool is_sync_due = false;
+  SteadyClock::time_point synced_at = SteadyClock::now();
+  CatalogChanges changes;
+  std::vector<SlotName> names;  // of the batch
+  std::vector<std::byte> entry;
+  Status final_status = Status(StatusCode::kGone, "the catalog is off");
+
+  void Run();
+  bool WaitForWork();
+  bool TakeBatch();
+  void TakeRewriteSlots();
+  void ReadEntriesBack();
+  Status ApplyBatch();
+  void Reopen();
+  void SyncIfDue();
+  void SwitchOff(const std::string& why);
+  bool Pause(microseconds pause);
+  void End();
+  void KeepRecord(std::vector<CatalogChanges::Record> CatalogChanges::*list,
+                  CatalogChanges::Record record);
+  bool HasRoomForRecord();
+};
+
+// False when the thread is to end.
+bool Catalog::State::WaitForWork() {
+  std::unique_lock lock(mutex);
+  const auto has_work = [this] {
+    return is_stopping || is_abandoned || !dirty.is_empty() || !records.is_empty() ||
+           is_rewrite_asked || !rewrite.empty();
+  };
+  if (is_sync_due) {
+    wake.wait_until(lock, synced_at + microseconds(options.sync_interval_us), has_work);
+  } else {
+    wake.wait(lock, has_work);
+  }
+  if (is_abandoned) return false;
+  // Nothing gathers while slots are left to rewrite: they fill the batches.
+  const auto is_enough = [this] {
+    return is_stopping || is_abandoned || dirty.count() >= options.batch_slots_max;
+  };
+  if (!dirty.is_empty() && rewrite.empty()) {
+    wake.wait_for(lock, microseconds(options.gather_us), is_enough);
+  }
+  if (is_abandoned) return false;
+  return !is_stopping || !dirty.is_empty() || !records.is_empty() || is_rewrite_asked ||
+         !rewrite.empty();
+}
+
+bool Catalog::State::TakeBatch() {
+  changes.Clear();
+  names.clear();
+  {
+    const std::lock_guard lock(mutex);
+    std::swap(changes, records);
+    if (is_rewrite_asked) {
+      rewrite = std::move(rewrite_asked);
+      rewrite_slot = 0;
+      is_rewrite_asked = false;
+      changes.is_anew = true;
+      is_complete = true;  // once every slot has been read, and none before has StopClean its way
+    }
+    dirty.Take(options.batch_slots_max, &names);
+  }
+  TakeRewriteSlots();
+  return !names.empty() || !changes.is_empty();
+}
+
+void Catalog::State::TakeRewriteSlots() {
+  while (!rewrite.empty() && names.size() < options.batch_slots_max) {
+    if (rewrite_slot == rewrite.back().slot_count) {
+      rewrite.pop_back();
+      rewrite_slot = 0;
+      continue;
+    }
+    names.push_back({.slab = rewrite.back().slab, .slot = rewrite_slot++});
+  }
+  if (rewrite.empty()) {
+    const std::lock_guard lock(mutex);
+    counts.is_rewriting = is_rewrite_asked;
+  }
+}
+
+void Catalog::State::ReadEntriesBack() {
+  for (const SlotName name : names) {
+    entry.clear();
+    const Status status = links.read_entry(name.slab, name.slot, &entry);
+    CatalogChanges::Extent extent{.name = name, .offset_bytes = changes.entry_bytes.size()};
+    if (status.ok() && ClaimedState(entry) != SlabEntryState::kFree) {
+      extent.length_bytes = entry.size();
+      changes.entry_bytes.insert(changes.entry_bytes.end(), entry.begin(), entry.end());
+    } else if (!status.ok() && status.code() != StatusCode::kNotFound) {
+      is_complete = false;  // nobody knows what the entry says
+    }
+    changes.extents.push_back(extent);
+  }
+}
+
+// False when the thread is to end at once.
+bool Catalog::State::Pause(microseconds pause) {
+  std::unique_lock lock(mutex);
+  return !wake.wait_for(lock, pause, [this] { return is_abandoned; });
+}
+
+Status Catalog::State::ApplyBatch() {
+  bool has_stalled = false;
+  uint32_t reopens = 0;
+  while (true) {
+    const Status status =
+        db != nullptr ? db->Apply(changes) : Status(StatusCode::kIo, "it cannot be opened again");
+    if (status.ok()) return status;
+    if (status.code() == StatusCode::kBusy) {
+      const std::lock_guard lock(mutex);
+      counts.stalls += has_stalled ? 0 : 1;
+      has_stalled = true;
+    } else if (reopens++ >= options.reopen_attempts_max) {
+      return status;
+    }
+    const bool is_stall = status.code() == StatusCode::kBusy;
+    if (!Pause(is_stall ? kStallPause : microseconds(options.reopen_interval_us))) return status;
+    if (!is_stall) Reopen();
+  }
+}
+
+// After a failure. What has been applied so far is most probably all there, but nobody knows.
+void Catalog::State::Reopen() {
+  is_complete = false;
+  db.reset();
+  db = CatalogDb::Open(options.db).db;
+  if (db != nullptr && !db->MarkProven().ok()) db.reset();
+}
+
+void Catalog::State::SyncIfDue() {
+  if (!is_sync_due || SteadyClock::now() - synced_at < microseconds(options.sync_interval_us)) {
+    return;
+  }
+  synced_at = SteadyClock::now();
+  is_sync_due = !db->Sync().ok();  // a failure shows again at the next Apply
+}
+
+void Catalog::State::SwitchOff(const std::string& why) {
+  is_complete = false;
+  {
+    const std::lock_guard lock(mutex);
+    if (!is_on || is_abandoned) return;
+    is_on = false;
+  }
+  links.trouble("the catalog " + options.db.directory + " is off (" + why +
+                "): blocks are kept, and the next start reads the slabs' tables instead. Check the "
+                "drive and its free space, then restart");
+}
+
+void Catalog::State::Run() {
+  while (WaitForWork()) {
+    if (!TakeBatch()) {
+      SyncIfDue();
+      continue;
+    }
+    bool is_usable = false;
+    {
+      const std::lock_guard lock(mutex);
+      is_usable = is_on;
+    }
+    if (is_usable) {
+      ReadEntriesBack();
+      const Status status = ApplyBatch();
+      if (!status.ok()) SwitchOff(status.what());
+      const std::lock_guard lock(mutex);
+      if (is_abandoned) break;
+      for (const CatalogChanges::Extent& extent : changes.extents) {
+        ++(extent.length_bytes > 0 ? counts.puts : counts.deletes);
+      }
+      ++counts.batches;
+      counts.is_complete = is_complete;
+      counts.memory_bytes = db != nullptr ? db->memory_bytes_used() : 0;
+      is_sync_due = true;
+    }
+    if (!names.empty()) links.cataloged(names);
+    SyncIfDue();
+  }
+  End();
+}
+
+void Catalog::State::End() {
+  bool is_clean = false;
+  {
+    const std::lock_guard lock(mutex);
+    is_clean = is_on && is_complete && is_stopping && !is_abandoned;
+  }
+  if (is_clean) final_status = db->CloseClean();
+  db.reset();
+  const std::lock_guard lock(mutex);
+  is_on = false;
+  has_ended = true;
+  ended.notify_all();
+}
+
+Catalog::Catalog(Options options) : state_(std::make_unique<State>(std::move(options))) {}
+
+Catalog::~Catalog() {
+  {
+    const std::lock_guard lock(state_->mutex);
+    state_->is_abandoned = true;
+  }
+  state_->wake.notify_all();
+  if (state_->thread.joinable()) state_->thread.join();
+}
+
+bool Catalog::Open(std::string* why) {
+  CatalogDb::Opened opened = CatalogDb::Open(state_->options.db);
+  state_->db = std::move(opened.db);
+  state_->is_on = state_->db != nullptr;
+  state_->is_complete = opened.is_believed;
+  *why = std::move(opened.why);
+  return opened.is_believed;
+}
+
+const CatalogDb* Catalog::db() const { return state_->db.get(); }
+
+void Catalog::Start(Links links) {
+  state_->links = std::move(links);
+  state_->counts.is_complete = state_->is_complete;
+  if (!state_->is_on) {
+    // Nothing to do but to say so: slots named so far are as persisted as they will be.
+    std::vector<SlotName> names;
+    state_->dirty.Take(state_->dirty.count(), &names);
+    if (!names.empty()) state_->links.cataloged(std::move(names));
+    return;
+  }
+  if (!state_->db->MarkProven().ok()) state_->is_complete = false;
+  state_->thread = std::thread([state = state_.get()] { state->Run(); });
+}
+
+void Catalog::OnEntryWritten(uint32_t slab, uint32_t slot) {
+  bool is_waiting = false;
+  {
+    const std::lock_guard lock(state_->mutex);
+    // Before Start nobody can be told: the slot waits, whether there is a catalog or not.
+    is_waiting = state_->is_on || !state_->links.cataloged;
+    if (is_waiting) state_->dirty.Add({.slab = slab, .slot = slot});
+  }
+  if (is_waiting) {
+    state_->wake.notify_one();
+  } else {
+    state_->links.cataloged({{.slab = slab, .slot = slot}});
+  }
+}
+
+void Catalog::Rewrite(std::vector<SlabSlots> slabs) {
+  {
+    const std::lock_guard lock(state_->mutex);
+    if (!state_->is_on) return;
+    state_->rewrite_asked = std::move(slabs);
+    state_->is_rewrite_asked = true;
+    state_->counts.is_rewriting = true;
+  }
+  state_->wake.notify_one();
+}
+
+bool Catalog::State::HasRoomForRecord() {
+  if (!is_on) return false;
+  const size_t waiting = records.groups.size() + records.priors.size() + records.audit.size();
+  if (waiting < kRecordsWaitingMax) return true;
+  ++counts.records_lost;
+  return false;
+}
+
+void Catalog::State::KeepRecord(std::vector<CatalogChanges::Record> CatalogChanges::*list,
+                                CatalogChanges::Record record) {
+  {
+    const std::lock_guard lock(mutex);
+    if (!HasRoomForRecord()) return;
+    (records.*list).push_back(std::move(record));
+  }
+  wake.notify_one();
+}
+
+void Catalog::KeepGroup(const GroupId& id, std::string content) {
+  state_->KeepRecord(&CatalogChanges::groups, {.key = ToHex(id), .value = std::move(content)});
+}
+
+void Catalog::KeepPrior(std::string key, std::string value) {
+  TERRACE_CHECK(key.size() + value.size() <= kPriorBytesMax, "a prior is small");
+  state_->KeepRecord(&CatalogChanges::priors, {.key = std::move(key), .value = std::move(value)});
+}
+
+void Catalog::KeepAudit(std::string line) {
+  {
+    const std::lock_guard lock(state_->mutex);
+    if (!state_->HasRoomForRecord()) return;
+    state_->records.audit.push_back(std::move(line));
+  }
+  state_->wake.notify_one();
+}
+
+Status Catalog::StopClean(uint64_t timeout_us) {
+  State& state = *state_;
+  if (!state.thread.joinable()) return Status(StatusCode::kGone, "the catalog is off");
+  {
+    std::unique_lock lock(state.mutex);
+    state.is_stopping = true;
+    state.wake.notify_all();
+    if (!state.ended.wait_for(lock, microseconds(timeout_us), [&] { return state.has_ended; })) {
+      state.is_abandoned = true;
+      state.wake.notify_all();
+      return Status(StatusCode::kBusy, "the catalog could not catch up in time");
+    }
+  }
+  state.thread.join();
+  return state.final_status;
+}
+
+CatalogStats Catalog::stats() const {
+  const std::lock_guard lock(state_->mutex);
+  CatalogStats stats = state_->counts;
+  stats.is_on = state_->is_on;
+  stats.is_complete = stats.is_on && stats.is_complete && !stats.is_rewriting;
+  stats.slots_waiting = state_->dirty.count();
+  return stats;
+}
+
+}  // namespace terrace

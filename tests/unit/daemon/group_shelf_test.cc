@@ -1,0 +1,201 @@
+#include "daemon/group_shelf.h"
+
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <mutex>
+
+namespace terrace {
+namespace {
+
+namespace fs = std::filesystem;
+
+SpaceGroupSpec GroupNamed(const std::string& name, uint32_t layers = 32) {
+  SpaceGroupSpec group{.name = name};
+  for (uint32_t rank = 0; rank < 2; ++rank) {
+    SpaceSpec spec;
+    spec.model = "an = odd % name\n";
+    spec.revision = "main";
+    spec.dtype = "bf16";
+    spec.layers = layers;
+    spec.kv_heads = 4;
+    spec.head_size = 128;
+    spec.layout = "nhd";
+    spec.block_tokens = 16;
+    spec.tp_rank = rank;
+    spec.tp_size = 2;
+    spec.part_bytes = {4096, 100};
+    group.members.push_back({.spec = spec, .is_remote = rank == 1});
+  }
+  return group;
+}
+
+class GroupShelfTest : public testing::Test {
+ protected:
+  GroupShelfTest() {
+    std::string pattern = fs::temp_directory_path() / "terrace-shelf-XXXXXX";
+    root_ = mkdtemp(pattern.data());
+    directory_ = root_ / "groups";
+  }
+  ~GroupShelfTest() override {
+    std::error_code error;
+    fs::remove_all(root_, error);
+  }
+
+  FileShelf::Options OptionsOf(uint32_t groups_max = 256) {
+    return {.domains = {{.directory = directory_, .secret = secret_}},
+            .groups_max = groups_max,
+            .trouble = [this](const std::string& sentence) { troubles_.push_back(sentence); }};
+  }
+  std::vector<SpaceGroupSpec> Load() {
+    notes_.clear();
+    return LoadGroupFiles(directory_, secret_, &notes_);
+  }
+  fs::path PathOf(const SpaceGroupSpec& spec) const {
+    return directory_ / (ToHex(spec.Id()) + ".group");
+  }
+  void Keep(const std::vector<SpaceGroupSpec>& specs, uint32_t groups_max = 256) {
+    FileShelf shelf(OptionsOf(groups_max));
+    for (const SpaceGroupSpec& spec : specs) shelf.Keep(0, spec);
+    shelf.Drain();
+  }
+  static void MakeOld(const fs::path& path, int hours) {
+    fs::last_write_time(path, fs::file_time_type::clock::now() - std::chrono::hours(hours));
+  }
+
+  fs::path root_, directory_;
+  DomainSecret secret_{std::byte{9}};
+  std::vector<std::string> notes_, troubles_;
+};
+
+bool AreSame(const SpaceGroupSpec& a, const SpaceGroupSpec& b) {
+  return a.name == b.name && a.members == b.members;
+}
+
+TEST_F(GroupShelfTest, WhatIsKeptIsLoadedWhole) {
+  const SpaceGroupSpec group = GroupNamed("llama");
+  Keep({group, GroupNamed("other", 33)});
+  const std::vector<SpaceGroupSpec> loaded = Load();
+  ASSERT_EQ(loaded.size(), 2u);
+  EXPECT_TRUE(AreSame(loaded[0], group) || AreSame(loaded[1], group));
+  EXPECT_TRUE(notes_.empty());
+  EXPECT_TRUE(troubles_.empty());
+}
+
+TEST_F(GroupShelfTest, NoDirectoryHoldsNoGroups) {
+  EXPECT_TRUE(Load().empty());
+  EXPECT_TRUE(notes_.empty());
+}
+
+TEST_F(GroupShelfTest, NewNameOfAGroupReplacesTheOld) {
+  Keep({GroupNamed("before")});
+  Keep({GroupNamed("after")});
+  const std::vector<SpaceGroupSpec> loaded = Load();
+  ASSERT_EQ(loaded.size(), 1u);
+  EXPECT_EQ(loaded[0].name, "after");
+}
+
+TEST_F(GroupShelfTest, AnyFlippedBitOfAFileIsFound) {
+  const std::string content = FormatGroupFile(GroupNamed("llama"), secret_);
+  SpaceGroupSpec spec;
+  std::string why;
+  ASSERT_TRUE(ParseGroupFile(content, secret_, &spec, &why).ok()) << why;
+  for (size_t at = 0; at < content.size(); ++at) {
+    for (int bit = 0; bit < 8; ++bit) {
+      std::string flipped = content;
+      flipped[at] = static_cast<char>(flipped[at] ^ (1 << bit));
+      ASSERT_FALSE(ParseGroupFile(flipped, secret_, &spec, &why).ok()) << at << ' ' << bit;
+    }
+  }
+}
+
+TEST_F(GroupShelfTest, CutOrLengthenedFileIsFound) {
+  const std::string content = FormatGroupFile(GroupNamed("llama"), secret_);
+  SpaceGroupSpec spec;
+  std::string why;
+  for (size_t length = 0; length < content.size(); ++length) {
+    ASSERT_FALSE(ParseGroupFile(content.substr(0, length), secret_, &spec, &why).ok()) << length;
+  }
+  EXPECT_FALSE(ParseGroupFile(content + "\n", secret_, &spec, &why).ok());
+}
+
+TEST_F(GroupShelfTest, FileOfAnotherDomainIsNotBelieved) {
+  SpaceGroupSpec spec;
+  std::string why;
+  const DomainSecret other{std::byte{8}};
+  const std::string content = FormatGroupFile(GroupNamed("llama"), other);
+  EXPECT_EQ(ParseGroupFile(content, secret_, &spec, &why).code(), StatusCode::kCorrupt);
+  EXPECT_NE(why.find("another domain"), std::string::npos) << why;
+}
+
+TEST_F(GroupShelfTest, BadFilesAreNotedAndLeftAside) {
+  const SpaceGroupSpec good = GroupNamed("good"), torn = GroupNamed("torn", 33),
+                       moved = GroupNamed("moved", 34);
+  Keep({good, torn, moved});
+  fs::resize_file(PathOf(torn), fs::file_size(PathOf(torn)) / 2);
+  fs::rename(PathOf(moved), directory_ / (std::string(32, '0') + ".group"));
+  std::ofstream(directory_ / "huge.group") << std::string(kGroupFileBytesMax + 1, 'x');
+  fs::create_directory(directory_ / "directory.group");
+  ASSERT_EQ(mkfifo((directory_ / "fifo.group").c_str(), 0600), 0);
+  std::ofstream(directory_ / "draft.group.new") << "half";
+  const std::vector<SpaceGroupSpec> loaded = Load();
+  ASSERT_EQ(loaded.size(), 1u);
+  EXPECT_EQ(loaded[0].name, "good");
+  EXPECT_EQ(notes_.size(), 5u);
+  EXPECT_TRUE(fs::exists(PathOf(torn)));
+  Keep({torn});  // opened again: mended
+  EXPECT_EQ(Load().size(), 2u);
+}
+
+TEST_F(GroupShelfTest, GroupOpenedLongestAgoMakesRoom) {
+  const SpaceGroupSpec oldest = GroupNamed("oldest", 1), older = GroupNamed("older", 2),
+                       recent = GroupNamed("recent", 3);
+  Keep({oldest, older, recent});
+  MakeOld(PathOf(oldest), 3);
+  MakeOld(PathOf(older), 2);
+  MakeOld(PathOf(recent), 1);
+  Keep({oldest, GroupNamed("new", 4)}, 3);  // opened again: not the oldest any more
+  EXPECT_TRUE(fs::exists(PathOf(oldest)));
+  EXPECT_FALSE(fs::exists(PathOf(older)));
+  EXPECT_TRUE(fs::exists(PathOf(recent)));
+  EXPECT_EQ(Load().size(), 3u);
+}
+
+TEST_F(GroupShelfTest, WhatCannotBeWrittenIsSaidAndTriedAgain) {
+  std::ofstream(root_ / "groups") << "in the way";
+  FileShelf shelf(OptionsOf());
+  shelf.Keep(0, GroupNamed("llama"));
+  shelf.Drain();
+  ASSERT_EQ(troubles_.size(), 1u);
+  EXPECT_NE(troubles_[0].find("llama"), std::string::npos) << troubles_[0];
+  fs::remove(root_ / "groups");
+  shelf.Keep(0, GroupNamed("llama"));
+  shelf.Drain();
+  EXPECT_EQ(Load().size(), 1u);
+}
+
+TEST_F(GroupShelfTest, CatalogIsToldOncePerRun) {
+  std::map<std::string, std::string> told;
+  int times = 0;
+  FileShelf::Options options = OptionsOf();
+  options.domains[0].also = [&](const GroupId& id, const std::string& content) {
+    told[ToHex(id)] = content;
+    ++times;
+  };
+  {
+    FileShelf shelf(options);
+    shelf.Keep(0, GroupNamed("llama"));
+    shelf.Keep(0, GroupNamed("llama"));
+  }
+  EXPECT_EQ(times, 1);
+  EXPECT_EQ(told[ToHex(GroupNamed("llama").Id())], FormatGroupFile(GroupNamed("llama"), secret_));
+}
+
+}  // namespace
+}  // namespace terrace
