@@ -204,6 +204,10 @@ Status ResolveConfig(const ConfigOverrides& overrides, const ConfigEnvironment& 
     return Refuse(why, "daemon.state_dir is '" + config->state_dir +
                            "', which is no absolute path: set it, or HOME");
   }
+  if (!config->keeper_socket.empty() && !config->keeper_socket.starts_with('/')) {
+    return Refuse(why, "daemon.keeper_socket is '" + config->keeper_socket +
+                           "', which is no absolute path: name where terraced --keeper listens");
+  }
   TERRACE_RETURN_IF_ERROR(CheckDomains(*config, why));
   for (DomainConfig& domain : config->domains) {
     if (domain.secret_file.empty()) {

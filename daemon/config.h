@@ -61,7 +61,8 @@ struct DaemonConfig {
   LogLevel log_level = LogLevel::kInfo;
   LogFormat log_format = LogFormat::kText;
   uint32_t log_queue_lines_max = 8192;
-  std::string state_dir;  // empty before ResolveConfig
+  std::string state_dir;      // empty before ResolveConfig
+  std::string keeper_socket;  // empty: systemd's descriptor store, if any, keeps the arenas
   uint64_t dram_bytes = 1 * kGiB;
   uint64_t segment_bytes = kSegmentBytesDefault;
   uint32_t segments_spare = 1;

@@ -33,6 +33,8 @@ const ConfigKey<Daemon> kDaemonKeys[] = {
      "lines waiting for the log thread; beyond, the oldest are dropped and counted"},
     {"state_dir", TextField<Daemon>{&Daemon::state_dir, kPathBytesMax},
      "where drawn secrets are kept"},
+    {"keeper_socket", TextField<Daemon>{&Daemon::keeper_socket, kSocketPathBytesMax},
+     "of the terraced --keeper that holds DRAM across crashes; empty: systemd does, if it may"},
     {"dram_bytes", BytesField<Daemon>{&Daemon::dram_bytes, kSegmentBytesMin, kDramBytesMax},
      "shared memory over all domains"},
     {"segment_bytes",

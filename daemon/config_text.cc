@@ -265,6 +265,7 @@ struct Print {
     return '"' + FormatBytes(section.*field.member) + '"';
   }
   std::string operator()(const TextField<Section>& field) const {
+    if ((section.*field.member).empty()) return "";
     return Quoted(section.*field.member);
   }
   std::string operator()(const ModeField<Section>& field) const {

@@ -13,6 +13,8 @@
 #include <cstring>
 #include <utility>
 
+#include "daemon/fd_store.h"
+
 namespace terrace {
 namespace {
 
@@ -92,7 +94,8 @@ Status RemoveStale(const DomainConfig& config, const sockaddr_un& address, std::
 
 }  // namespace
 
-Status TakeActivatedSockets(std::map<std::string, int>* sockets, std::string* why) {
+Status TakeActivatedSockets(std::map<std::string, int>* sockets, std::map<std::string, int>* stored,
+                            std::string* why) {
   char** names = nullptr;
   const int count = sd_listen_fds_with_names(1, &names);
   if (count < 0) {
@@ -104,6 +107,10 @@ Status TakeActivatedSockets(std::map<std::string, int>* sockets, std::string* wh
   for (int i = 0; i < count; ++i) {
     const int fd = SD_LISTEN_FDS_START + i;
     const std::string name = names == nullptr ? "unknown" : names[i];
+    if (IsStoredFdName(name)) {
+      (*stored)[name] = fd;
+      continue;
+    }
     if (sd_is_socket(fd, AF_UNIX, SOCK_STREAM, 1) <= 0) {
       *why = "socket activation: descriptor " + name +
              " is no listening Unix stream socket: use ListenStream= with a path in the .socket "

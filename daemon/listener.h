@@ -12,9 +12,11 @@
 
 namespace terrace {
 
-// Descriptors passed by socket activation: domain name → listening socket. Takes them from the
-// environment, once. kInvalid with `*why` if one is no listening Unix stream socket.
-Status TakeActivatedSockets(std::map<std::string, int>* sockets, std::string* why);
+// Descriptors passed by systemd: domain name → listening socket, and what an earlier daemon put
+// into its descriptor store (IsStoredFdName), by name. Takes them from the environment, once.
+// kInvalid with `*why` if another one is no listening Unix stream socket.
+Status TakeActivatedSockets(std::map<std::string, int>* sockets, std::map<std::string, int>* stored,
+                            std::string* why);
 
 class Listener {
  public:

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "daemon/config.h"
+#include "daemon/keeper.h"
 #include "daemon/log.h"
 #include "daemon/shell.h"
 
@@ -23,6 +24,7 @@ struct CommandLine {
   ConfigOverrides overrides;
   bool is_check = false;
   bool is_print = false;
+  bool is_keeper = false;
 };
 
 int Refuse(const std::string& why, int exit_code) {
@@ -61,11 +63,22 @@ int Serve(const DaemonConfig& config) {
   return exit_code;
 }
 
+int Keep(const std::string& socket_path) {
+  if (socket_path.empty()) {
+    return Refuse("--keeper needs --socket, the daemon's keeper_socket", kExitUsage);
+  }
+  std::string why;
+  return RunKeeper(socket_path, &why).ok() ? kExitOk : Refuse(why, kExitStart);
+}
+
 int Main(int argc, char** argv) {
   CLI::App app("The Terrace KV cache daemon.", "terraced");
   CommandLine command;
   app.add_option("--config", command.config_path, "TOML configuration file");
-  app.add_option("--socket", command.overrides.socket_path, "socket of the only domain");
+  app.add_option("--socket", command.overrides.socket_path,
+                 "socket of the only domain; with --keeper, of the keeper");
+  app.add_flag("--keeper", command.is_keeper,
+               "hold a daemon's memory across its restarts and crashes, at --socket; nothing else");
   app.add_option("--dram-bytes", command.overrides.dram_bytes,
                  "shared memory over all domains, such as 8GiB");
   app.add_flag("--check-config", command.is_check, "check the configuration, start nothing");
@@ -82,6 +95,7 @@ int Main(int argc, char** argv) {
   if (!command.overrides.socket_path.empty()) {
     command.overrides.socket_path = std::filesystem::absolute(command.overrides.socket_path);
   }
+  if (command.is_keeper) return Keep(command.overrides.socket_path);
   DaemonConfig config;
   if (const int exit_code = LoadConfig(command, &config); exit_code != kExitOk) return exit_code;
   if (command.is_print) std::fputs(PrintConfig(config).c_str(), stdout);

@@ -81,6 +81,7 @@ struct Shell::State {
   ProcessMetrics metrics;
   std::vector<DomainSecret> secrets;
   std::vector<Listener> listeners;
+  std::map<std::string, int> stored_fds;  // systemd's, until the FdStore has them
   std::vector<std::unique_ptr<DomainArena>> arenas;
   std::unique_ptr<SocketTransport> transport;
   std::unique_ptr<SessionTable> sessions;
@@ -154,7 +155,7 @@ Status Shell::State::CheckMemory(std::string* why) {
 
 Status Shell::State::OpenListeners(std::string* why) {
   std::map<std::string, int> activated;
-  TERRACE_RETURN_IF_ERROR(TakeActivatedSockets(&activated, why));
+  TERRACE_RETURN_IF_ERROR(TakeActivatedSockets(&activated, &stored_fds, why));
   // One domain and one socket belong together whatever the unit calls it.
   if (activated.size() == 1 && config.domains.size() == 1) {
     activated = {{config.domains[0].name, activated.begin()->second}};

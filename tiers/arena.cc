@@ -4,6 +4,7 @@
 #include <linux/mempolicy.h>
 #include <pthread.h>
 #include <sys/mman.h>
+#include <sys/random.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -35,8 +36,9 @@ namespace terrace {
 namespace {
 
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
-constexpr uint64_t kTrailerMagic = 0x3141'6172'6E65'7241;  // "ArenaA1" and its version
-constexpr uint32_t kSegmentsMax = 1 << 16;                 // 16 TiB in segments of 256 MiB
+constexpr uint64_t kTrailerMagic = 0x3241'6172'6E65'7241;  // "ArenaA2" and its version
+constexpr uint64_t kNotedBytes = kNotedSessionsMax * sizeof(uint64_t);
+constexpr uint32_t kSegmentsMax = 1 << 16;  // 16 TiB in segments of 256 MiB
 // Left to the rest of the machine or cgroup when a segment is populated.
 constexpr uint64_t kHeadroomSparedBytes = 64 * kMiB;
 
@@ -100,16 +102,6 @@ Status PunchRange(int fd, uint64_t offset_bytes, uint64_t length_bytes) {
 }
 
 }  // namespace
-
-// At the end of the slot table's memfd; one mark byte a segment follows.
-struct Arena::Trailer {
-  uint64_t magic = 0;
-  uint64_t segment_bytes = 0;
-  uint32_t segments_max = 0;
-  uint32_t node_count = 0;
-  ArenaBacking backing = ArenaBacking::kShmem;
-  uint8_t reserved[7] = {};
-};
 
 // The thread that populates and punches, one segment after the other.
 class Arena::Worker {
@@ -221,7 +213,7 @@ Result<std::unique_ptr<Arena>> Arena::Create(Options options, std::string* why) 
   std::unique_ptr<Arena> arena(new Arena(std::move(options)));
   TERRACE_RETURN_IF_ERROR(arena->CreateFds(why));
   TERRACE_RETURN_IF_ERROR(arena->MapAll(why));
-  arena->WriteTrailer();
+  TERRACE_RETURN_IF_ERROR(arena->WriteTrailer(why));
   arena->StartWorker();
   return arena;
 }
@@ -234,9 +226,9 @@ Result<std::unique_ptr<Arena>> Arena::AdoptFds(Options options, const ArenaFds& 
   }
   std::unique_ptr<Arena> arena(new Arena(std::move(options)));
   arena->fds_ = fds;
+  TERRACE_RETURN_IF_ERROR(arena->CheckTrailer(why));
   TERRACE_RETURN_IF_ERROR(arena->CheckFds(why));
   TERRACE_RETURN_IF_ERROR(arena->MapAll(why));
-  TERRACE_RETURN_IF_ERROR(arena->CheckTrailer(why));
   arena->PunchHalfDone();
   arena->StartWorker();
   return arena;
@@ -247,9 +239,10 @@ uint64_t Arena::NodeBytes(uint32_t node_index) const {
   return std::min(segments_per_node_, options_.segments_max - first) * options_.segment_bytes;
 }
 
+// Rows, then the sessions noted and a mark a segment, then the trailer's page.
 uint64_t Arena::TableBytes() const {
   return SlotTableBytes(options_.segment_bytes, options_.segments_max) +
-         RoundUp(sizeof(Trailer) + options_.segments_max, kArenaPageBytes);
+         RoundUp(kNotedBytes + options_.segments_max, kArenaPageBytes) + kArenaPageBytes;
 }
 
 Status Arena::CreateFds(std::string* why) {
@@ -415,30 +408,94 @@ void Arena::BindToNode(uint32_t node_index) {
                    "; the kernel places this memory as it likes");
 }
 
-void Arena::WriteTrailer() {
-  Trailer trailer;
-  trailer.magic = kTrailerMagic;
-  trailer.segment_bytes = options_.segment_bytes;
-  trailer.segments_max = options_.segments_max;
-  trailer.node_count = static_cast<uint32_t>(options_.nodes.size());
-  trailer.backing = backing_;
-  std::memcpy(slot_table_.data() + slot_table_.size(), &trailer, sizeof(trailer));
-}
-
-Status Arena::CheckTrailer(std::string* why) {
-  Trailer trailer;
-  std::memcpy(&trailer, slot_table_.data() + slot_table_.size(), sizeof(trailer));
-  if (trailer.magic != kTrailerMagic || trailer.segment_bytes != options_.segment_bytes ||
-      trailer.segments_max != options_.segments_max ||
-      trailer.node_count != options_.nodes.size()) {
+Status Arena::WriteTrailer(std::string* why) {
+  uint64_t seed = 0;
+  if (::getrandom(&seed, sizeof(seed), 0) != sizeof(seed)) {
+    const Status status = IoError("getrandom");
     return Refuse(why,
                   "arena of domain " + options_.name +
-                      ": the slot table handed over is of another arena or version: stop who holds "
-                      "it and start cold",
-                  Status(StatusCode::kInvalid, "arena handed over"));
+                      ": no random bytes for the slot table: " + ErrnoText(status.detail()),
+                  status);
   }
-  backing_ = trailer.backing;
+  trailer() = {.magic = kTrailerMagic,
+               .segment_bytes = options_.segment_bytes,
+               .identity = options_.identity,
+               .table_seed = seed,
+               .segments_max = options_.segments_max,
+               .node_count = static_cast<uint32_t>(options_.nodes.size()),
+               .backing = backing_};
   return Status::Ok();
+}
+
+Arena::Trailer& Arena::trailer() const {
+  return *reinterpret_cast<Trailer*>(table_mapping_.base + table_mapping_.length_bytes -
+                                     kArenaPageBytes);
+}
+
+// Which option differs is more help than which file is too long.
+Status Arena::CheckTrailer(std::string* why) {
+  const auto differs = [&](const std::string& sentence) {
+    return Refuse(why, "arena of domain " + options_.name + ": " + sentence + ": it starts cold",
+                  Status(StatusCode::kInvalid, "arena handed over"));
+  };
+  Trailer kept;
+  struct stat stat {};
+  if (::fstat(fds_.slot_table, &stat) != 0 || stat.st_size < static_cast<off_t>(kArenaPageBytes) ||
+      ::pread(fds_.slot_table, &kept, sizeof(kept),
+              stat.st_size - static_cast<off_t>(kArenaPageBytes)) != sizeof(kept) ||
+      kept.magic != kTrailerMagic) {
+    return differs("what was handed over is no slot table, or one of another version");
+  }
+  const auto text = [](uint64_t was, uint64_t is) {
+    return " was " + std::to_string(was) + " and is " + std::to_string(is);
+  };
+  if (kept.segment_bytes != options_.segment_bytes) {
+    return differs("segment_bytes" + text(kept.segment_bytes, options_.segment_bytes));
+  }
+  if (kept.segments_max != options_.segments_max) {
+    return differs("dram_max_bytes" + text(kept.segments_max * kept.segment_bytes,
+                                           options_.segments_max * options_.segment_bytes));
+  }
+  if (kept.node_count != options_.nodes.size()) {
+    return differs("the number of NUMA nodes" + text(kept.node_count, options_.nodes.size()));
+  }
+  if (kept.identity != options_.identity) return differs("the domain's secret is another one");
+  const bool is_huge = kept.backing == ArenaBacking::kHugetlb;
+  if ((options_.backing == ArenaBackingChoice::kHugetlb && !is_huge) ||
+      (options_.backing == ArenaBackingChoice::kShmem && is_huge)) {
+    return differs(std::string("hugepages was ") + (is_huge ? "on" : "off"));
+  }
+  backing_ = kept.backing;
+  return Status::Ok();
+}
+
+// ---- sessions ----
+
+std::span<uint64_t> Arena::noted_sessions() const {
+  return {reinterpret_cast<uint64_t*>(slot_table_.data() + slot_table_.size()), kNotedSessionsMax};
+}
+
+void Arena::NoteSession(uint64_t session) {
+  for (uint64_t& noted : noted_sessions()) {
+    if (noted != 0) continue;
+    std::atomic_ref<uint64_t>(noted).store(session);
+    return;
+  }
+  trailer().has_unnoted_sessions = true;
+}
+
+void Arena::ForgetSession(uint64_t session) {
+  for (uint64_t& noted : noted_sessions()) {
+    if (noted == session) std::atomic_ref<uint64_t>(noted).store(0);
+  }
+}
+
+std::vector<uint64_t> Arena::NotedSessions() const {
+  std::vector<uint64_t> sessions;
+  for (const uint64_t noted : noted_sessions()) {
+    if (noted != 0) sessions.push_back(noted);
+  }
+  return sessions;
 }
 
 void Arena::PunchHalfDone() {
@@ -460,8 +517,7 @@ void Arena::StartWorker() { worker_ = std::make_unique<Worker>(this); }
 // ---- segments ----
 
 uint8_t& Arena::Mark(uint32_t segment) const {
-  return reinterpret_cast<uint8_t&>(
-      slot_table_.data()[slot_table_.size() + sizeof(Trailer) + segment]);
+  return reinterpret_cast<uint8_t&>(slot_table_.data()[slot_table_.size() + kNotedBytes + segment]);
 }
 
 void Arena::SetMark(uint32_t segment, SegmentMark mark) {

@@ -6,9 +6,13 @@
 // populated. Populating either gets every page or fails with an errno and gives all back: nobody
 // meets a missing page later as SIGBUS.
 //
+// Beside the rows the slot table's memfd keeps what a successor must know before it believes them:
+// how the arena was made, the seed of the rows' checks, and the sessions that may still touch it.
+//
 // THREADING: the store thread; blocking work is done by one thread of the arena's own, which calls
 // on_populated and on_punched. OWNERSHIP: fds and mappings go with the object; what was begun and
-// not reported by then is abandoned. LIMITS: segments_max, one operation a segment at a time.
+// not reported by then is abandoned. LIMITS: segments_max, one operation a segment at a time,
+// kNotedSessionsMax sessions noted.
 #pragma once
 
 #include <cstddef>
@@ -25,6 +29,7 @@
 namespace terrace {
 
 enum class ArenaBacking : uint8_t { kShmem, kHugetlb };
+inline constexpr uint32_t kNotedSessionsMax = 4096;
 enum class ArenaBackingChoice : uint8_t { kAuto, kHugetlb, kShmem };
 
 // Memfds on their way between processes, arena memfds in node order. Whoever is handed one closes
@@ -46,6 +51,8 @@ class Arena {
     uint32_t segments_expected = 0;
     std::vector<uint32_t> nodes;  // empty: those of this machine that have memory
     std::string system_root;      // stands before /proc and /sys
+    // Whose bytes they are: only an arena of the same identity is adopted.
+    uint64_t identity = 0;
     // Called on the arena's thread. Not kOk: kIo with the errno, and the segment is as it was
     // before.
     std::function<void(uint32_t segment, Status status)> on_populated;
@@ -56,7 +63,8 @@ class Arena {
   // the remedy. May block.
   static Result<std::unique_ptr<Arena>> Create(Options options, std::string* why);
   // Takes over the memfds of an arena that Create made with equal options, populated segments and
-  // slot table included. kInvalid if they are not that. Closes `fds` in any case. May block.
+  // slot table included. kInvalid if they are not that: `why` says which option differs. Closes
+  // `fds` in any case. May block.
   static Result<std::unique_ptr<Arena>> AdoptFds(Options options, const ArenaFds& fds,
                                                  std::string* why);
   ~Arena();
@@ -71,6 +79,14 @@ class Arena {
 
   // The rows of SlotAllocator::Options::slot_table. Those of a segment are populated with it.
   std::span<std::byte> slot_table() { return slot_table_; }
+
+  uint64_t table_seed() const { return trailer().table_seed; }
+  // Sessions that hold the arena's memfds, for a successor: it must know the end of each.
+  void NoteSession(uint64_t session);
+  void ForgetSession(uint64_t session);
+  std::vector<uint64_t> NotedSessions() const;
+  // More than kNotedSessionsMax have been noted at once: nobody can tell who touches this arena.
+  bool has_unnoted_sessions() const { return trailer().has_unnoted_sessions; }
 
   bool IsPopulated(uint32_t segment) const;
   // REQUIRES: populated.
@@ -91,10 +107,21 @@ class Arena {
     uint64_t offset_bytes = 0;  // in the memfd
     std::byte* base = nullptr;
   };
-  // What the last bytes of the slot table's memfd say about each segment, for a successor.
+  // What the slot table's memfd says about each segment, for a successor.
   // kChanging segments died with their process half populated or half punched.
   enum class SegmentMark : uint8_t { kAbsent, kChanging, kPopulated };
-  struct Trailer;
+  // The last page of the slot table's memfd, found without knowing its length.
+  struct Trailer {
+    uint64_t magic = 0;
+    uint64_t segment_bytes = 0;
+    uint64_t identity = 0;
+    uint64_t table_seed = 0;
+    uint32_t segments_max = 0;
+    uint32_t node_count = 0;
+    ArenaBacking backing = ArenaBacking::kShmem;
+    bool has_unnoted_sessions = false;
+    uint8_t reserved[6] = {};
+  };
 
   explicit Arena(Options options);
 
@@ -106,7 +133,9 @@ class Arena {
   Status CheckFds(std::string* why) const;
   Status MapAll(std::string* why);
   Status CheckTrailer(std::string* why);
-  void WriteTrailer();
+  Status WriteTrailer(std::string* why);
+  Trailer& trailer() const;
+  std::span<uint64_t> noted_sessions() const;
   void PunchHalfDone();
   void BindToNode(uint32_t node_index);
   void StartWorker();

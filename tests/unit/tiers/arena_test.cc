@@ -112,7 +112,7 @@ class ArenaTest : public testing::Test {
 TEST_F(ArenaTest, CostsNothingBeforeItIsPopulated) {
   const auto arena = Make(Options(4096));  // 8 GiB of address space
   EXPECT_EQ(AllocatedBytes(arena->fds().nodes[0]), 0u);
-  EXPECT_LE(AllocatedBytes(arena->fds().slot_table), 16 * kKiB);
+  EXPECT_LE(AllocatedBytes(arena->fds().slot_table), 64 * kKiB);
   EXPECT_FALSE(arena->IsPopulated(0));
 }
 
@@ -218,15 +218,16 @@ TEST_F(ArenaTest, SuccessorGivesBackWhatWasHalfPopulated) {
   Populate(arena.get(), 1);
   const ArenaFds fds = Duplicate(arena->fds());
   arena.reset();
-  // As a kill in the middle of populating leaves it: the mark byte behind rows and trailer.
+  // As a kill in the middle of populating leaves it: the mark byte, in the page before the
+  // trailer's.
   struct stat stat {};
   ASSERT_EQ(::fstat(fds.slot_table, &stat), 0);
   std::vector<unsigned char> tail(4096);
-  ASSERT_EQ(::pread(fds.slot_table, tail.data(), tail.size(), stat.st_size - 4096), 4096);
-  const auto mark = std::find(tail.begin() + 25, tail.end(), 2);
+  ASSERT_EQ(::pread(fds.slot_table, tail.data(), tail.size(), stat.st_size - 8192), 4096);
+  const auto mark = std::find(tail.begin(), tail.end(), 2);
   ASSERT_NE(mark, tail.end());
   const unsigned char changing = 1;
-  ASSERT_EQ(::pwrite(fds.slot_table, &changing, 1, stat.st_size - 4096 + (mark - tail.begin())), 1);
+  ASSERT_EQ(::pwrite(fds.slot_table, &changing, 1, stat.st_size - 8192 + (mark - tail.begin())), 1);
   auto adopted = Arena::AdoptFds(Options(2), fds, &why_);
   ASSERT_TRUE(adopted.ok()) << why_;
   EXPECT_FALSE((*adopted)->IsPopulated(1));
@@ -236,9 +237,10 @@ TEST_F(ArenaTest, SuccessorGivesBackWhatWasHalfPopulated) {
 
 TEST_F(ArenaTest, RefusesFdsThatAreNotItsOwn) {
   const auto arena = Make(Options(4));
-  ExpectRefused(Options(5), Duplicate(arena->fds()), "bytes");
-  ExpectRefused(Options(4, 2), Duplicate(arena->fds()), "1 memfds were handed over, 2 nodes");
   ArenaFds fds = Duplicate(arena->fds());
+  fds.nodes.push_back(::fcntl(fds.nodes[0], F_DUPFD_CLOEXEC, 0));
+  ExpectRefused(Options(4), fds, "2 memfds were handed over, 1 nodes");
+  fds = Duplicate(arena->fds());
   ::close(fds.nodes[0]);
   fds.nodes[0] = ::open("/dev/null", O_RDWR);
   ExpectRefused(Options(4), fds, "memfd 0 is no memfd");
@@ -249,12 +251,41 @@ TEST_F(ArenaTest, RefusesFdsThatAreNotItsOwn) {
   ExpectRefused(Options(4), fds, "memfd 0 can still be resized");
 }
 
-TEST_F(ArenaTest, RefusesASlotTableOfAnotherGeometry) {
-  // Two segments of 2 MiB and one of 4 MiB have files of the same sizes.
-  const auto arena = Make(Options(2));
-  Arena::Options other = Options(1);
+TEST_F(ArenaTest, SaysWhichOptionIsNotWhatItWas) {
+  const auto arena = Make(Options(4));
+  ExpectRefused(Options(5), Duplicate(arena->fds()), "dram_max_bytes was 8388608 and is 10485760");
+  ExpectRefused(Options(4, 2), Duplicate(arena->fds()), "NUMA nodes was 1 and is 2");
+  // Four segments of 2 MiB and two of 4 MiB have files of the same sizes.
+  Arena::Options other = Options(2);
   other.segment_bytes = 2 * kSegmentBytes;
-  ExpectRefused(other, Duplicate(arena->fds()), "another arena");
+  ExpectRefused(other, Duplicate(arena->fds()), "segment_bytes was 2097152 and is 4194304");
+  other = Options(4);
+  other.identity = 7;
+  ExpectRefused(other, Duplicate(arena->fds()), "secret");
+  other = Options(4);
+  other.backing = ArenaBackingChoice::kHugetlb;
+  ExpectRefused(other, Duplicate(arena->fds()), "hugepages was off");
+  ArenaFds fds = Duplicate(arena->fds());
+  std::swap(fds.nodes[0], fds.slot_table);
+  ExpectRefused(Options(4), fds, "no slot table");
+}
+
+TEST_F(ArenaTest, SuccessorKnowsTheSessionsThatStillHoldTheArena) {
+  auto arena = Make(Options(1));
+  const uint64_t seed = arena->table_seed();
+  for (const uint64_t session : {11, 12, 13}) arena->NoteSession(session);
+  arena->ForgetSession(12);
+  const ArenaFds fds = Duplicate(arena->fds());
+  arena.reset();
+  auto adopted = Arena::AdoptFds(Options(1), fds, &why_);
+  ASSERT_TRUE(adopted.ok()) << why_;
+  EXPECT_THAT((*adopted)->NotedSessions(), testing::ElementsAre(11, 13));
+  EXPECT_EQ((*adopted)->table_seed(), seed);
+  EXPECT_FALSE((*adopted)->has_unnoted_sessions());
+  for (uint64_t session = 100; session < 100 + kNotedSessionsMax; ++session) {
+    (*adopted)->NoteSession(session);
+  }
+  EXPECT_TRUE((*adopted)->has_unnoted_sessions());
 }
 
 TEST_F(ArenaTest, SaysWhichHugePagesAreMissing) {
