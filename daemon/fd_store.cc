@@ -108,13 +108,16 @@ bool KeeperFdStore::Connect(std::string* why) {
 
 Status KeeperFdStore::TakeAll(std::map<std::string, int>* fds, std::string* why) {
   if (!Connect(why)) return Status::Ok();
-  Send(KeeperVerb::kGiveAll, "", -1);
+  bool is_welcome = false;
   Status status;
   while (socket_fd_ >= 0) {
     KeeperMessage message;
     int fd = -1;
     status = ReceiveKeeperMessage(socket_fd_, &message, &fd, 0);
     if (!status.ok() || message.verb == KeeperVerb::kEnd) break;
+    if (message.verb == KeeperVerb::kWelcome && !std::exchange(is_welcome, true)) {
+      Send(KeeperVerb::kGiveAll, "", -1);
+    }
     if (message.verb == KeeperVerb::kBusy) {
       *why = "keeper_socket " + path_ +
              ": the keeper serves another daemon: stop that one, or name another keeper";

@@ -198,6 +198,7 @@ void Keeper::Accept() {
     return;
   }
   daemon_fd_ = fd;
+  if (!SendKeeperMessage(fd, KeeperVerb::kWelcome, "", -1, 0).ok()) Hang();
 }
 
 void Keeper::Handle() {

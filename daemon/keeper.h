@@ -1,10 +1,10 @@
 // Keeper: a process that holds descriptors for a daemon, so that they outlive it. It knows no more
 // of them than their names: no index, no configuration, no mapping of what they stand for.
 //
-// Protocol: SOCK_SEQPACKET, one KeeperMessage a packet, at most one descriptor with it. The daemon
-// sends kPut (with the descriptor), kDrop and kGiveAll; the keeper answers kGiveAll with a kHeld
-// for each (with the descriptor) and a kEnd, and whoever connects while another daemon is served
-// with a kBusy. Being connected is the lock.
+// Protocol: SOCK_SEQPACKET, one KeeperMessage a packet, at most one descriptor with it. The keeper
+// speaks first: kWelcome, or kBusy while another daemon is served: being connected is the lock.
+// Then the daemon sends kPut (with the descriptor), kDrop and kGiveAll; the keeper answers kGiveAll
+// with a kHeld for each (with the descriptor) and a kEnd.
 //
 // THREADING: one. LIMITS: kKeptFdsMax descriptors, less if the process may not have as many; one
 // daemon at a time, of the keeper's own uid.
@@ -21,7 +21,7 @@ inline constexpr uint32_t kKeptFdsMax = 16'384;
 inline constexpr uint32_t kKeeperMagic = 0x3150'4B54;  // "TKP1", and the version
 inline constexpr uint32_t kKeeperPatienceMs = 5'000;   // for a peer that does not answer or read
 
-enum class KeeperVerb : uint8_t { kPut = 1, kDrop, kGiveAll, kHeld, kEnd, kBusy };
+enum class KeeperVerb : uint8_t { kPut = 1, kDrop, kGiveAll, kHeld, kEnd, kBusy, kWelcome };
 
 struct KeeperMessage {
   uint32_t magic = kKeeperMagic;
