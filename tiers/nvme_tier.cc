@@ -209,10 +209,14 @@ Result<Extent> NvmeTier::Allocate(uint32_t domain_index, uint64_t length_bytes,
                 .generation = slab->slots[slot].generation};
 }
 
-void NvmeTier::Free(const Extent& extent) { state_->Release(extent, SlabSlotState::kFree); }
+void NvmeTier::Free(const Extent& extent) {
+  state_->Release(extent, SlabSlotState::kFree);
+  state_->Pump();
+}
 
 void NvmeTier::Quarantine(const Extent& extent) {
   state_->Release(extent, SlabSlotState::kQuarantined);
+  state_->Pump();
 }
 
 Status NvmeTier::Read(TransferId transfer_id, const Extent& extent, std::span<std::byte> into) {
@@ -283,7 +287,9 @@ void NvmeTier::Amend(const Extent& extent, const BlockRecord& record) {
   if (!is_used && !s.held.contains(State::PlaceOf(slab.index, number))) return;
   ++s.epoch;
   s.HoldEntry(slab, number, s.Describe(extent, record), false);
-  if (is_used) s.MarkDirty(slab, number);  // else its write sees to it
+  if (!is_used) return;  // its write sees to it
+  s.MarkDirty(slab, number);
+  s.Pump();
 }
 
 uint64_t NvmeTier::PredictReadUs(uint64_t length_bytes) const {

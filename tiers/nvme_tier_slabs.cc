@@ -325,6 +325,7 @@ void NvmeTier::State::FinishSlab(NvmeSlab& slab) {
   slab.is_sync_due = true;
   OpenForBlocks(slab);
   PublishPlace(slab);
+  is_room_wanted = is_room_wanted || shape_class.is_wanting;
   GiveRoom();
 }
 
@@ -364,7 +365,8 @@ void NvmeTier::State::LookAfterAll() {
     if (slabs[index] != nullptr) LookAfter(*slabs[index]);
   }
   for (auto& [shape, shape_class] : classes) {
-    if (shape_class.is_wanting && !IsRoomComing(shape_class)) (void)BeginCreate(shape_class);
+    if (!shape_class.is_wanting || IsRoomComing(shape_class)) continue;
+    if (PickSlab(shape_class) == nullptr) (void)BeginCreate(shape_class);
   }
 }
 

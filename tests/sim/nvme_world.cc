@@ -6,11 +6,6 @@
 namespace terrace::sim {
 namespace {
 
-struct Shape {
-  uint64_t length_bytes;
-  uint32_t part_count;
-};
-constexpr Shape kShapes[] = {{4 * kKiB, 1}, {8 * kKiB, 2}, {16 * kKiB, 1}};
 constexpr size_t kComplaintsMax = 8;
 constexpr uint32_t kMember = 2;
 
@@ -183,7 +178,7 @@ void NvmeWorld::MakeRoom(uint64_t length_bytes, uint32_t part_count) {
 void NvmeWorld::Store() {
   const uint64_t key = random_() % options_.key_count;
   if (live_.contains(key)) return;
-  const Shape& shape = kShapes[random_() % std::size(kShapes)];
+  const Options::Shape& shape = options_.shapes[random_() % options_.shapes.size()];
   const Result<Extent> extent = tier().Allocate(0, shape.length_bytes, shape.part_count);
   if (extent.code() == StatusCode::kNoSpace) MakeRoom(shape.length_bytes, shape.part_count);
   if (!extent.ok()) return;
@@ -261,6 +256,25 @@ void NvmeWorld::Settle() {
     block.is_durable = block.is_persisted;
     block.is_amending = false;
   }
+}
+
+void NvmeWorld::Recover() {
+  for (size_t index = 0; index < rig_->disk_count(); ++index) {
+    rig_->disk(index).HealAll();
+    rig_->disk(index).ReleaseStuck();
+  }
+  rig_->Settle();
+  ReadAll();
+  rig_->Settle();
+  Expect(!tier().has_erasures_pending(), "erasures never end");
+  Expect(tier().stats().is_healthy, "the disks are well and the tier is off");
+  Expect(transfers_.empty(), "a transfer was never answered");
+}
+
+std::vector<Extent> NvmeWorld::extents() const {
+  std::vector<Extent> extents;
+  for (const auto& [key, block] : live_) extents.push_back(block.extent);
+  return extents;
 }
 
 void NvmeWorld::ReadAll() {

@@ -26,6 +26,11 @@ class NvmeWorld final : public TierListener {
     uint64_t slab_bytes = 256 * kKiB;
     uint64_t slab_count = 6;
     uint64_t key_count = 200;
+    struct Shape {
+      uint64_t length_bytes;
+      uint32_t part_count;
+    };
+    std::vector<Shape> shapes = {{4 * kKiB, 1}, {8 * kKiB, 2}, {16 * kKiB, 1}};
     SimDisk::Options disk;
   };
   struct Counts {
@@ -46,6 +51,8 @@ class NvmeWorld final : public TierListener {
   SimMedium& medium(size_t index = 0) { return media_[index]; }
   const Counts& counts() const { return counts_; }
   size_t live_count() const { return live_.size(); }
+  std::vector<Extent> extents() const;
+  const DomainSecret& secret() const { return secret_; }
   // What went against a promise; empty if nothing did.
   const std::vector<std::string>& complaints() const { return complaints_; }
 
@@ -56,6 +63,8 @@ class NvmeWorld final : public TierListener {
   }
   // Everything in flight comes to an end, and syncs cover it.
   void Settle();
+  // As Settle, for disks that had faults: what the tier gave up for lost is allowed to be.
+  void Recover();
 
   enum class Ending : uint8_t { kCleanStop, kKill, kPowerLoss };
   // The daemon ends, and another begins on what is left. Checks what had to survive and what must

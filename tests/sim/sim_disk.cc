@@ -147,6 +147,23 @@ DiskFault SimDisk::DrawFault(DiskOp op) {
   return kNoFault;
 }
 
+// Which of two writes to one place lasts is nobody's to know. (The sector of the superblock is also
+// where a failed disk is tried, whatever hangs there.)
+void SimDisk::CheckNoOverlap(const DiskRequest& request) const {
+  const auto is_write = [](const DiskRequest& one) {
+    return (one.op == DiskOp::kWrite || one.op == DiskOp::kWriteTable) && one.offset_bytes >= 4096;
+  };
+  if (!is_write(request)) return;
+  const auto check = [&](const DiskRequest& other, const Pending& pending) {
+    if (!is_write(other) || other.file != request.file) return;
+    TERRACE_CHECK(request.offset_bytes >= other.offset_bytes + BytesOf(pending).size() ||
+                      other.offset_bytes >= request.offset_bytes + request.from.size(),
+                  "two writes of one place are in flight");
+  };
+  for (const auto& [due, pending] : queue_) check(pending.request, pending);
+  for (const Pending& pending : stuck_) check(pending.request, pending);
+}
+
 Status SimDisk::Submit(const DiskRequest& request) {
   TERRACE_CHECK(listener_ != nullptr, "a request has somebody to report to");
   if (is_dead_) return Status(StatusCode::kBusy, "the machine has stopped");
@@ -167,6 +184,7 @@ Status SimDisk::Submit(const DiskRequest& request) {
         "a table write stays within one sector");
     pending.copied.assign(request.from.begin(), request.from.end());
   }
+  CheckNoOverlap(request);
   pending.sequence_at_submit = medium_.next_sequence_;
   pending.fault = DrawFault(request.op);
   ++submitted_;

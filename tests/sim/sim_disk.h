@@ -149,6 +149,7 @@ class SimDisk final : public Disk {
     DiskFault fault = DiskFault::kBusy;  // kBusy: none
   };
 
+  void CheckNoOverlap(const DiskRequest& request) const;
   DiskFault DrawFault(DiskOp op);
   bool Strikes(DiskFault fault);
   SimMedium::File* Find(DiskFile file);

@@ -1,147 +1,179 @@
 #include "tiers/nvme_tier.h"
 
-#include <gtest/gtest.h>
-
-#include <algorithm>
-#include <cstdlib>
-#include <cstring>
-#include <map>
-#include <set>
-
-#include "sim/nvme_rig.h"
+#include "unit/tiers/nvme_tier_fixture.h"
 
 namespace terrace {
 namespace {
 
-using sim::DiskFault;
-using sim::NvmeRig;
-using sim::SimMedium;
+using Persisted = std::vector<std::tuple<uint32_t, CommitId, uint32_t>>;
 
-constexpr uint64_t kSlabBytes = kMiB;
-constexpr uint64_t kLength = 64 * kKiB;  // 14 or 15 slots a slab
-constexpr uint32_t kAlways = 1'000'000;
+// ---- room ----
 
-struct Found {
-  BlockRecord record;
-  Extent extent;
-};
+TEST_F(NvmeTierTest, RoomIsMadeInTheBackgroundAndAnnounced) {
+  EXPECT_EQ(tier().Allocate(0, kLength, 1).code(), StatusCode::kBusy);
+  EXPECT_EQ(tier().Allocate(0, kLength, 1).code(), StatusCode::kBusy) << "one slab, not two";
+  rig_->Drain();
+  EXPECT_EQ(rooms_, 1);
+  EXPECT_EQ(media_[0].used_bytes(), kSlabBytes);
+  EXPECT_TRUE(tier().Allocate(0, kLength, 1).ok());
+}
 
-class Catalog : public ExtentCatalog {
- public:
-  void OnEntryWritten(uint32_t slab, uint32_t slot) override { told.push_back({slab, slot}); }
-  std::vector<std::pair<uint32_t, uint32_t>> told;
-};
-
-class NvmeTierTest : public testing::Test, public TierListener {
- protected:
-  void OnTransferDone(TransferId transfer_id, Status status) override {
-    done_[transfer_id] = status;
+TEST_F(NvmeTierTest, NextSlabIsMadeBeforeTheLastSlotIsGone) {
+  Allocate();
+  uint32_t taken = 1;
+  while (media_[0].used_bytes() == kSlabBytes && taken < kSlotsPerSlab) {
+    ASSERT_TRUE(tier().Allocate(0, kLength, 1).ok());
+    ++taken;
+    rig_->Drain();
   }
-  void OnPersisted(uint32_t, uint32_t owner, CommitId commit_id, uint32_t member) override {
-    persisted_.push_back({owner, commit_id, member});
-  }
-  void OnRoom(uint32_t) override { ++rooms_; }
+  EXPECT_EQ(media_[0].used_bytes(), 2 * kSlabBytes);
+  EXPECT_EQ(kSlotsPerSlab - taken, 3u) << "less than a quarter is free";
+}
 
-  void SetUp() override {
-    media_.resize(1);
-    Start();
-  }
-  // A daemon starts on the media as they are; its options are `options_`.
-  void Start() {
-    rig_.reset();
-    std::vector<SimMedium*> media;
-    for (SimMedium& medium : media_) media.push_back(&medium);
-    rig_ = std::make_unique<NvmeRig>(media, options_, this);
-    found_.clear();
-    ASSERT_TRUE(rig_->Restore([this](const BlockRecord& record, const Extent& extent) {
-                      found_[record.key.low] = {record, extent};
-                      return static_cast<uint32_t>(record.key.low);
-                    })
-                    .ok());
-  }
-  void Restart() {
-    rig_->KillProcess();
-    Start();
-  }
-  NvmeTier& tier() { return rig_->tier(); }
+TEST_F(NvmeTierTest, CapacityIsHard) {
+  uint32_t taken = 0;
+  while (TryAllocate().ok()) ++taken;
+  EXPECT_EQ(taken, 4 * kSlotsPerSlab);
+  EXPECT_EQ(media_[0].used_bytes(), options_.tier.capacity_bytes);
+  EXPECT_EQ(tier().Allocate(0, kLength, 1).code(), StatusCode::kNoSpace);
+  EXPECT_EQ(tier().Allocate(0, 2 * kLength, 1).code(), StatusCode::kNoSpace) << "another shape";
+  EXPECT_EQ(tier().stats().used_bytes, taken * kLength);
+  EXPECT_EQ(tier().stats().capacity_bytes, 4 * kSlabBytes);
+}
 
-  Result<Extent> TryAllocate(uint64_t length_bytes = kLength) {
-    for (int round = 0; round < 8; ++round) {
-      const Result<Extent> extent = tier().Allocate(0, length_bytes, 1);
-      if (extent.ok() || extent.code() != StatusCode::kBusy) return extent;
-      rig_->Settle();
+TEST_F(NvmeTierTest, ImpossibleExtentsAreInvalid) {
+  EXPECT_EQ(tier().Allocate(0, 0, 1).code(), StatusCode::kInvalid);
+  EXPECT_EQ(tier().Allocate(0, 4097, 1).code(), StatusCode::kInvalid);
+  EXPECT_EQ(tier().Allocate(0, kSlabBytes, 1).code(), StatusCode::kInvalid);
+  EXPECT_EQ(tier().Allocate(0, kLength, 0).code(), StatusCode::kInvalid);
+  EXPECT_EQ(tier().Allocate(0, kLength, 129).code(), StatusCode::kInvalid);
+}
+
+TEST_F(NvmeTierTest, OldestFreedSlotIsReusedFirst) {
+  options_.tier.capacity_bytes = kSlabBytes;
+  Start();
+  std::vector<Extent> extents;
+  for (uint64_t key = 1; key <= kSlotsPerSlab; ++key) extents.push_back(Store(key));
+  for (const size_t freed : {7, 2, 11}) {
+    tier().Free(extents[freed]);
+    rig_->Settle();
+  }
+  for (const size_t freed : {7, 2, 11}) EXPECT_EQ(Allocate().position, extents[freed].position);
+}
+
+TEST_F(NvmeTierTest, SlotIsNotReusedBeforeItsEntrySaysFree) {
+  options_.tier.capacity_bytes = kSlabBytes;
+  Start();
+  std::vector<Extent> extents;
+  for (uint64_t key = 1; key <= kSlotsPerSlab; ++key) extents.push_back(Store(key));
+  tier().Free(extents[3]);
+  EXPECT_EQ(tier().Allocate(0, kLength, 1).code(), StatusCode::kBusy);
+  rooms_ = 0;
+  rig_->Drain();
+  EXPECT_EQ(rooms_, 1);
+  const Extent again = tier().Allocate(0, kLength, 1).value();
+  EXPECT_EQ(again.position, extents[3].position);
+  EXPECT_EQ(again.generation, extents[3].generation + 1);
+  std::vector<std::byte> entry;
+  ASSERT_TRUE(tier().ReadEntryNow(again.shard, static_cast<uint32_t>(again.position), &entry).ok());
+  EXPECT_EQ(entry[14], std::byte{0}) << "free";
+}
+
+TEST_F(NvmeTierTest, SlabsSpreadOverDisksAndBlocksGoWhereLeastIsInFlight) {
+  media_.resize(3);
+  options_.tier.capacity_bytes = 12 * kSlabBytes;
+  Start();
+  std::vector<Extent> extents;
+  for (uint64_t key = 1; key <= 6 * kSlotsPerSlab; ++key) extents.push_back(Store(key));
+  for (const SimMedium& medium : media_) {
+    EXPECT_NEAR(static_cast<double>(medium.used_bytes()), 2.5 * kSlabBytes, kSlabBytes);
+  }
+  for (const Extent& extent : extents) tier().Free(extent);
+  rig_->Settle();
+  std::map<uint32_t, int> disks;
+  for (uint64_t key = 500; key < 506; ++key) {
+    const Extent extent = tier().Allocate(0, kLength, 1).value();
+    ASSERT_TRUE(BeginWrite(extent, key).ok());
+    for (uint32_t disk = 0; disk < 3; ++disk) {
+      disks[disk] += media_[disk].Has("slab-" + std::to_string(extent.shard) + ".terrace");
     }
-    return Status(StatusCode::kBusy);
   }
-  Extent Allocate(uint64_t length_bytes = kLength) { return TryAllocate(length_bytes).value(); }
-  std::span<std::byte> Bytes(uint64_t length_bytes, int value) {
-    buffers_.emplace_back(static_cast<std::byte*>(std::aligned_alloc(4096, length_bytes)));
-    std::fill_n(buffers_.back().get(), length_bytes, static_cast<std::byte>(value));
-    return {buffers_.back().get(), length_bytes};
-  }
-  BlockRecord RecordOf(uint64_t key) {
-    BlockRecord record;
-    record.group = {1, 1};
-    record.space = {2, 2};
-    record.key = {key, 7};
-    record.parent = {key - 1, 7};
-    record.commit_id = key * 100;
-    record.event_hash = key * 3;
-    record.expires_at_s = 1000 + key;
-    record.position = 5;
-    record.recompute_ns_per_token = 9;
-    record.member = 3;
-    record.priority = 50;
-    record.owner = static_cast<uint32_t>(key);
-    record.part_checksums = checksum_;
-    return record;
-  }
-  Status BeginWrite(const Extent& extent, uint64_t key) {
-    return tier().Write(++transfer_, extent, RecordOf(key),
-                        Bytes(extent.length_bytes, static_cast<int>(key)));
-  }
-  Extent Store(uint64_t key, uint64_t length_bytes = kLength) {
-    const Extent extent = Allocate(length_bytes);
-    EXPECT_TRUE(BeginWrite(extent, key).ok());
-    rig_->Settle();
-    EXPECT_TRUE(done_[transfer_].ok()) << done_[transfer_].what();
-    return extent;
-  }
-  Status Load(const Extent& extent, std::span<std::byte> into) {
-    TERRACE_RETURN_IF_ERROR(tier().Read(++transfer_, extent, into));
-    rig_->Settle();
-    return done_.contains(transfer_) ? done_[transfer_] : Status(StatusCode::kGone, "no answer");
-  }
-  void ExpectLoads(const Extent& extent, int value) {
-    const std::span<std::byte> into = Bytes(extent.length_bytes, 255);
-    const Status status = Load(extent, into);
-    EXPECT_TRUE(status.ok()) << status.what();
-    EXPECT_EQ(std::ranges::count(into, static_cast<std::byte>(value)),
-              static_cast<ptrdiff_t>(into.size()));
-  }
+  EXPECT_EQ(disks, (std::map<uint32_t, int>{{0, 2}, {1, 2}, {2, 2}}));
+}
 
-  struct FreeBytes {
-    void operator()(std::byte* bytes) const { std::free(bytes); }
-  };
-  std::vector<SimMedium> media_;
-  NvmeRig::Options options_{.tier = {.secret = sim::SecretFrom(1),
-                                     .capacity_bytes = 4 * kSlabBytes,
-                                     .slab_bytes = kSlabBytes}};
-  std::unique_ptr<NvmeRig> rig_;
-  std::map<TransferId, Status> done_;
-  std::vector<std::tuple<uint32_t, CommitId, uint32_t>> persisted_;
-  std::map<uint64_t, Found> found_;
-  std::vector<std::unique_ptr<std::byte, FreeBytes>> buffers_;
-  std::array<Checksum, 1> checksum_ = {Checksum{11, 12}};
-  TransferId transfer_ = 0;
-  int rooms_ = 0;
-};
+// ---- shapes ----
 
-// ---- what survives ----
+TEST_F(NvmeTierTest, EmptySlabTakesAnotherShapeAndItsOldExtentsAreGone) {
+  options_.tier.capacity_bytes = kSlabBytes;
+  Start();
+  const Extent first = Store(1);
+  tier().Free(first);
+  rig_->Settle();
+  const Extent other = Store(2, 4 * kKiB);
+  EXPECT_EQ(other.shard, first.shard);
+  EXPECT_EQ(media_[0].used_bytes(), kSlabBytes);
+  tier().Free(other);
+  rig_->Settle();
+  const Extent again = Allocate();
+  EXPECT_EQ(again.position, first.position);
+  EXPECT_NE(again, first) << "generations go on over shapes";
+  EXPECT_EQ(tier().Read(99, first, Bytes(kLength, 0)).code(), StatusCode::kGone);
+}
+
+TEST_F(NvmeTierTest, PoorShapeIsToldWhoseBlocksToDropForASlab) {
+  uint64_t key = 1;
+  while (true) {
+    const Result<Extent> extent = TryAllocate();
+    if (!extent.ok()) break;
+    ASSERT_TRUE(BeginWrite(*extent, key++).ok());
+    rig_->Drain();
+  }
+  rig_->Settle();
+  std::map<uint32_t, Extent> by_owner;
+  Restart();
+  for (const auto& [found_key, found] : found_) {
+    by_owner[static_cast<uint32_t>(found_key)] = found.extent;
+  }
+  tier().Free(by_owner.at(20));  // its slab is the emptiest now
+  rig_->Settle();
+  std::vector<uint32_t> owners;
+  tier().AppendOwnersToDrop(kLength, 1, &owners);
+  EXPECT_TRUE(owners.empty()) << "single blocks of the own shape will do";
+  EXPECT_EQ(tier().Allocate(0, 4 * kKiB, 1).code(), StatusCode::kNoSpace);
+  tier().AppendOwnersToDrop(4 * kKiB, 1, &owners);
+  EXPECT_EQ(owners.size(), kSlotsPerSlab - 1);
+  const uint32_t slab = by_owner.at(owners[0]).shard;
+  for (const uint32_t owner : owners) EXPECT_EQ(by_owner.at(owner).shard, slab);
+  EXPECT_EQ(slab, by_owner.at(20).shard) << "the emptiest";
+  EXPECT_EQ(tier().Allocate(0, kLength, 1).code(), StatusCode::kNoSpace)
+      << "a slab that drains takes no blocks";
+  std::vector<uint32_t> again;
+  tier().AppendOwnersToDrop(4 * kKiB, 1, &again);
+  EXPECT_EQ(again, owners) << "the same slab until it is empty";
+  for (const uint32_t owner : owners) tier().Free(by_owner.at(owner));
+  rig_->Settle();
+  EXPECT_EQ(Store(1000, 4 * kKiB).shard, slab);
+}
+
+TEST_F(NvmeTierTest, SlabThatDoesNotDrainTakesBlocksAgain) {
+  options_.tier.capacity_bytes = kSlabBytes;
+  Start();
+  Store(1);
+  EXPECT_EQ(tier().Allocate(0, 4 * kKiB, 1).code(), StatusCode::kNoSpace);
+  std::vector<uint32_t> owners;
+  tier().AppendOwnersToDrop(4 * kKiB, 1, &owners);
+  EXPECT_EQ(owners, std::vector<uint32_t>{1});
+  EXPECT_EQ(tier().Allocate(0, kLength, 1).code(), StatusCode::kNoSpace);
+  rig_->Advance(31'000'000);
+  tier().Tick();
+  EXPECT_TRUE(tier().Allocate(0, kLength, 1).ok());
+}
+
+// ---- entries ----
 
 TEST_F(NvmeTierTest, BlockOutlivesTheProcess) {
   const Extent extent = Store(42);
-  EXPECT_EQ(persisted_, (std::vector<std::tuple<uint32_t, CommitId, uint32_t>>{{42, 4200, 3}}));
+  EXPECT_EQ(persisted_, (Persisted{{42, 4200, 3}}));
   Restart();
   ASSERT_EQ(found_.size(), 1u);
   const auto& [record, restored] = found_.at(42);
@@ -172,17 +204,211 @@ TEST_F(NvmeTierTest, FreedBlockStaysFreed) {
   EXPECT_EQ(tier().stats().used_bytes, 0u);
 }
 
-TEST_F(NvmeTierTest, AmendedEntryIsTheOneRestored) {
+TEST_F(NvmeTierTest, QuarantinedSlotIsNotHandedOutEvenByASuccessor) {
+  options_.tier.capacity_bytes = kSlabBytes;
+  Start();
+  const Extent extent = Store(1);
+  tier().Quarantine(extent);
+  rig_->Settle();
+  Restart();
+  EXPECT_EQ(tier().stats().quarantined_bytes, kLength);
+  EXPECT_TRUE(found_.empty());
+  for (uint32_t i = 1; i < kSlotsPerSlab; ++i) EXPECT_NE(Allocate().position, extent.position);
+  EXPECT_EQ(tier().Allocate(0, kLength, 1).code(), StatusCode::kNoSpace);
+}
+
+TEST_F(NvmeTierTest, LatestOfManyAmendmentsHolds) {
   const Extent extent = Store(42);
   BlockRecord record = RecordOf(42);
+  for (uint8_t priority = 1; priority <= 20; ++priority) {
+    record.priority = priority;
+    tier().Amend(extent, record);
+    if (priority % 3 == 0) rig_->Step();
+  }
   record.is_pinned = true;
-  record.priority = 99;
   tier().Amend(extent, record);
   rig_->Settle();
   EXPECT_EQ(persisted_.size(), 1u) << "at most once a write";
   Restart();
   EXPECT_TRUE(found_.at(42).record.is_pinned);
-  EXPECT_EQ(found_.at(42).record.priority, 99);
+  EXPECT_EQ(found_.at(42).record.priority, 20);
+}
+
+TEST_F(NvmeTierTest, FreeingOvertakesAnEntryThatIsBeingWritten) {
+  const Extent extent = Allocate();
+  ASSERT_TRUE(BeginWrite(extent, 42).ok());
+  while (done_.empty()) rig_->Step();
+  rig_->tier().Free(extent);  // the entry is on its way
+  rig_->Settle();
+  EXPECT_TRUE(persisted_.empty());
+  EXPECT_FALSE(tier().has_erasures_pending());
+  Restart();
+  EXPECT_TRUE(found_.empty());
+}
+
+TEST_F(NvmeTierTest, LiveSlotIsNeverOverwritten) {
+  const Extent extent = Store(42);
+  EXPECT_EQ(BeginWrite(extent, 43).code(), StatusCode::kInvalid);
+  ExpectLoads(extent, 42);
+}
+
+class RecordingCatalog : public ExtentCatalog {
+ public:
+  void OnEntryWritten(uint32_t slab, uint32_t slot) override { told.push_back({slab, slot}); }
+  std::vector<std::pair<uint32_t, uint32_t>> told;
+};
+
+TEST_F(NvmeTierTest, PersistedAndErasedMeanThatTheCatalogKnows) {
+  RecordingCatalog catalog;
+  options_.tier.catalog = &catalog;
+  Start();
+  const Extent extent = Store(42);
+  const auto slot = static_cast<uint32_t>(extent.position);
+  EXPECT_TRUE(persisted_.empty());
+  ASSERT_EQ(catalog.told, (std::vector<std::pair<uint32_t, uint32_t>>{{extent.shard, slot}}));
+  std::vector<std::byte> entry;
+  EXPECT_TRUE(tier().ReadEntryNow(extent.shard, slot, &entry).ok());
+  tier().OnCataloged(extent.shard, slot);
+  tier().OnCataloged(extent.shard, slot);
+  EXPECT_EQ(persisted_, (Persisted{{42, 4200, 3}}));
+  tier().Free(extent);
+  rig_->Settle();
+  EXPECT_EQ(catalog.told.size(), 2u);
+  EXPECT_TRUE(tier().has_erasures_pending());
+  tier().OnCataloged(extent.shard, slot);
+  EXPECT_FALSE(tier().has_erasures_pending());
+  tier().OnCataloged(77, 0);  // of no slab
+  tier().OnCataloged(extent.shard, 1'000'000);
+}
+
+TEST_F(NvmeTierTest, CatalogAnswerThatIsOvertakenEndsNoErasure) {
+  RecordingCatalog catalog;
+  options_.tier.catalog = &catalog;
+  Start();
+  const Extent extent = Store(42);
+  tier().Free(extent);  // its entry is being written when the answer to the first one comes
+  tier().OnCataloged(extent.shard, static_cast<uint32_t>(extent.position));
+  EXPECT_TRUE(persisted_.empty());
+  EXPECT_TRUE(tier().has_erasures_pending());
+  rig_->Settle();
+  tier().OnCataloged(extent.shard, static_cast<uint32_t>(extent.position));
+  EXPECT_FALSE(tier().has_erasures_pending());
+}
+
+TEST_F(NvmeTierTest, EntriesAreReadBackOneByOne) {
+  const Extent extent = Store(42);
+  std::vector<std::byte> entry;
+  EXPECT_EQ(tier().ReadEntryNow(extent.shard, 9, &entry).code(), StatusCode::kNotFound);
+  EXPECT_EQ(tier().ReadEntryNow(extent.shard, 999, &entry).code(), StatusCode::kNotFound);
+  EXPECT_EQ(tier().ReadEntryNow(9, 0, &entry).code(), StatusCode::kNotFound);
+  EXPECT_TRUE(
+      tier().ReadEntryNow(extent.shard, static_cast<uint32_t>(extent.position), &entry).ok());
+}
+
+// ---- restoring ----
+
+TEST_F(NvmeTierTest, CatalogAndScanRestoreTheSame) {
+  std::map<uint64_t, Extent> stored;
+  for (uint64_t key = 1; key <= 25; ++key) stored[key] = Store(key);
+  for (const uint64_t key : {3, 9, 17}) {
+    tier().Free(stored.at(key));
+    stored.erase(key);
+  }
+  rig_->Settle();
+  std::map<std::pair<uint32_t, uint32_t>, std::vector<std::byte>> records;
+  for (uint32_t slab = 0; slab < 4; ++slab) {
+    for (uint32_t slot = 0; slot < kSlotsPerSlab; ++slot) {
+      std::vector<std::byte> entry;
+      if (tier().ReadEntryNow(slab, slot, &entry).ok()) records[{slab, slot}] = entry;
+    }
+  }
+  Restart();
+  const std::map<uint64_t, Found> scanned = found_;
+  rig_->KillProcess();
+  rig_ = std::make_unique<NvmeRig>(std::vector{&media_[0]}, options_, this);
+  found_.clear();
+  const NvmeTier::RestoreSink sink = [this](const BlockRecord& record, const Extent& extent) {
+    found_[record.key.low] = {record, extent};
+    return static_cast<uint32_t>(record.key.low);
+  };
+  ASSERT_TRUE(tier().OpenSlabs(&rig_->notes()).ok());
+  for (const auto& [place, entry] : records) {
+    tier().RestoreEntry(place.first, place.second, entry, sink);
+  }
+  tier().RestoreEntry(99, 0, records.begin()->second, sink);  // a slab that is no more
+  tier().FinishRestore();
+  ASSERT_EQ(found_.size(), stored.size());
+  for (const auto& [key, found] : found_) {
+    EXPECT_EQ(found.extent, scanned.at(key).extent);
+    EXPECT_EQ(found.extent, stored.at(key));
+    EXPECT_EQ(found.record.commit_id, scanned.at(key).record.commit_id);
+  }
+  EXPECT_EQ(tier().stats().used_bytes, stored.size() * kLength);
+  ExpectLoads(found_.at(5).extent, 5);
+}
+
+TEST_F(NvmeTierTest, OfTwoEntriesForOneKeyTheLaterWriteHolds) {
+  for (const uint64_t newer_first : {0, 1}) {
+    media_.assign(1, SimMedium());
+    Start();
+    const Extent first = Store(newer_first ? 2 : 1);
+    const Extent second = Store(newer_first ? 1 : 2);
+    // Give both entries key 1, each sealed in its own place.
+    const SlabGeometry geometry = SlabGeometry::Of({kLength, 1}, kSlabBytes).value();
+    std::vector<std::byte> sector(kSlabSectorBytes), bytes(geometry.entry_bytes);
+    media_[0].Peek("slab-0.terrace", 0, sector);
+    const SlabUuid uuid = DecodeSuperblock(sector, options_.tier.secret)->uuid;
+    for (const Extent& extent : {first, second}) {
+      const auto slot = static_cast<uint32_t>(extent.position);
+      SlabEntry entry;
+      media_[0].Peek("slab-0.terrace", geometry.EntryOffsetBytes(slot), bytes);
+      ASSERT_TRUE(DecodeEntry(geometry, uuid, slot, bytes, options_.tier.secret, &entry).ok());
+      entry.key = {1, 7};
+      if (newer_first) entry.epoch = 1000 - entry.epoch;
+      EncodeEntry(geometry, uuid, entry, options_.tier.secret, bytes);
+      media_[0].Poke("slab-0.terrace", geometry.EntryOffsetBytes(slot), bytes);
+    }
+    Restart();
+    ASSERT_EQ(found_.size(), 1u);
+    EXPECT_EQ(found_.at(1).extent, newer_first ? first : second);
+    EXPECT_EQ(found_.at(1).record.commit_id, 200u);
+    EXPECT_TRUE(tier().has_erasures_pending()) << "the older one is erased";
+    rig_->Settle();
+    Restart();
+    EXPECT_EQ(found_.size(), 1u);
+    EXPECT_EQ(tier().restore_counts().entries_used, 1u);
+  }
+}
+
+TEST_F(NvmeTierTest, LaterDaemonsWriteHigherEpochs) {
+  Store(1);
+  Restart();
+  const uint64_t before = found_.at(1).record.epoch;
+  Store(2);
+  Restart();
+  EXPECT_GT(found_.at(2).record.epoch, before);
+}
+
+TEST_F(NvmeTierTest, UnwantedBlockIsFreedOnDiskToo) {
+  Store(1);
+  rig_->KillProcess();
+  rig_ = std::make_unique<NvmeRig>(std::vector{&media_[0]}, options_, this);
+  ASSERT_TRUE(rig_->Restore([](const BlockRecord&, const Extent&) { return kOwnerNone; }).ok());
+  EXPECT_EQ(tier().stats().used_bytes, 0u);
+  rig_->Settle();
+  Restart();
+  EXPECT_TRUE(found_.empty());
+}
+
+TEST_F(NvmeTierTest, SlabsAboveASmallerCapacityGo) {
+  for (uint64_t key = 1; key <= 4 * kSlotsPerSlab; ++key) Store(key);
+  options_.tier.capacity_bytes = 2 * kSlabBytes;
+  Restart();
+  EXPECT_EQ(found_.size(), 2 * kSlotsPerSlab);
+  EXPECT_EQ(rig_->notes().size(), 2u);
+  rig_->Settle();
+  EXPECT_EQ(media_[0].used_bytes(), 2 * kSlabBytes);
+  ExpectLoads(found_.begin()->second.extent, static_cast<int>(found_.begin()->first));
 }
 
 }  // namespace
