@@ -1,0 +1,148 @@
+// How long a store takes to make blocks of what a persistent tier still holds: records come as a
+// scan of the tables would bring them, mostly in the order of their chains. No disk is read.
+//
+//   restore_bench [BLOCKS [POLICY]]      defaults: 1000000 lru
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "daemon/store.h"
+#include "tiers/slot_table.h"
+
+namespace terrace {
+namespace {
+
+constexpr uint64_t kSlotBytes = 64 * kKiB;
+constexpr uint32_t kChainBlocks = 64;
+
+class NoClock final : public Clock {
+ public:
+  uint64_t NowUs() const override { return 1'000'000; }
+  uint64_t UnixSeconds() const override { return 1'700'000'000; }
+};
+class NoRandom final : public Random {
+ public:
+  uint64_t Next() override { return state_ = state_ * 6364136223846793005 + 1442695040888963407; }
+
+ private:
+  uint64_t state_ = 1;
+};
+class NoOffload final : public Offload {
+ public:
+  Status Submit(ChecksumJob) override { return Status(StatusCode::kBusy); }
+};
+class NoArena final : public ArenaMemory {
+ public:
+  std::byte* SegmentBase(uint32_t) override { return nullptr; }
+  void BeginPopulate(uint32_t) override {}
+  void BeginPunch(uint32_t) override {}
+};
+class NoListener final : public StoreListener {
+ public:
+  void OnCompletion(SessionId, uint64_t, Status, const protocol::Completion&) override {}
+  void OnWaitDone(SessionId, uint64_t, Status) override {}
+  void OnLeaseRevoked(SessionId, const LeaseToken&) override {}
+  void OnSegmentRevoke(SessionId, uint32_t) override {}
+};
+// Holds what it is told it holds.
+class FullTier final : public Tier {
+ public:
+  TierKind kind() const override { return TierKind::kNvme; }
+  Result<Extent> Allocate(uint32_t, uint64_t, uint32_t) override {
+    return Status(StatusCode::kNoSpace);
+  }
+  void Free(const Extent&) override {}
+  Status Read(TransferId, const Extent&, std::span<std::byte>) override {
+    return Status(StatusCode::kBusy);
+  }
+  Status Write(TransferId, const Extent&, const BlockRecord&, std::span<const std::byte>) override {
+    return Status(StatusCode::kBusy);
+  }
+  uint64_t PredictReadUs(uint64_t) const override { return 100; }
+  bool is_persistent() const override { return true; }
+  TierStats stats() const override { return {}; }
+};
+
+SpaceGroupSpec OneMember() {
+  SpaceSpec space;
+  space.model = "bench";
+  space.revision = "1";
+  space.dtype = "bf16";
+  space.layers = 1;
+  space.kv_heads = 1;
+  space.head_size = 64;
+  space.layout = "nhd";
+  space.block_tokens = 16;
+  space.part_bytes = {kSlotBytes};
+  return {.name = "bench", .members = {{.spec = space}}};
+}
+
+struct Watch {
+  std::chrono::steady_clock::time_point since = std::chrono::steady_clock::now();
+  double Us() const {
+    return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - since)
+        .count();
+  }
+};
+
+void Run(uint32_t block_count, const std::string& policy) {
+  NoClock clock;
+  NoRandom random;
+  NoOffload offload;
+  NoArena arena;
+  NoListener listener;
+  FullTier tier;
+  std::vector<std::byte> slot_table(SlotTableBytes(kSegmentBytesMin, 1));
+  StoreOptions options;
+  options.segments_total = 1;
+  options.fenced_bytes_max = kGiB;
+  options.eviction_policy = policy;
+  options.domains.push_back({.name = "bench",
+                             .segment_bytes = kSegmentBytesMin,
+                             .segments_max = 1,
+                             .arena = &arena,
+                             .slot_table = slot_table,
+                             .lower_tiers = {&tier}});
+  Store store(std::move(options), clock, random, offload, listener);
+  const SpaceGroupSpec group = OneMember();
+  if (!store.RestoreGroup(0, group).ok()) std::abort();
+  const Checksum root{1, 2};
+  BlockRecord record{.group = group.Id(),
+                     .space = group.members[0].spec.Id(),
+                     .commit_id = 1,
+                     .part_checksums = {&root, 1}};
+  const Watch copies;
+  uint64_t wanted_count = 0;
+  for (uint32_t i = 0; i < block_count; ++i) {
+    record.position = i % kChainBlocks;
+    record.parent = record.position == 0 ? BlockKey{} : record.key;
+    record.key = {random.Next(), random.Next()};
+    record.epoch = i;
+    const Extent extent{.position = i, .length_bytes = kSlotBytes};
+    wanted_count += store.RestoreCopy(0, 0, record, extent) != kOwnerNone ? 1 : 0;
+  }
+  const double copies_us = copies.Us();
+  const Watch finish;
+  const RestoreSummary summary = store.FinishRestore(0);
+  const double finish_us = finish.Us();
+  if (wanted_count != block_count || summary.blocks != block_count) std::abort();
+  std::printf("%u blocks, %s: copies %.3f us a block, finish %.3f us a block, %.0f ms in all\n",
+              block_count, policy.c_str(), copies_us / block_count, finish_us / block_count,
+              (copies_us + finish_us) / 1000);
+}
+
+}  // namespace
+}  // namespace terrace
+
+int main(int argc, char** argv) {
+  const int block_count = argc > 1 ? std::atoi(argv[1]) : 1'000'000;
+  if (block_count <= 0) {
+    std::fprintf(stderr, "usage: restore_bench [BLOCKS [POLICY]]\n");
+    return 2;
+  }
+  terrace::Run(static_cast<uint32_t>(block_count), argc > 2 ? argv[2] : "lru");
+  return 0;
+}
