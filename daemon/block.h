@@ -62,11 +62,12 @@ struct Block {
   BlockPhase phase = BlockPhase::kUnused;
   uint8_t fill_tier = 0;  // where a promotion reads
   uint8_t priority = protocol::kPriorityDefault;
-  bool is_pinned = false;    // by an operator or a hint
-  bool is_no_store = false;  // never below DRAM
-  bool has_roots = false;    // every part's checksum is known
-  bool is_verified = false;  // the daemon itself has seen the bytes match
-  bool is_in_check = false;  // a checksum job is under way
+  bool is_pinned = false;     // by an operator or a hint
+  bool is_no_store = false;   // never below DRAM
+  bool has_roots = false;     // every part's checksum is known
+  bool is_verified = false;   // the daemon itself has seen the bytes match
+  bool is_in_check = false;   // a checksum job is under way
+  bool is_amend_due = false;  // its record in the persistent tier says something else by now
   bool is_dram_candidate = false;
   bool is_lower_candidate[kLowerTiersMax] = {};
 

@@ -30,6 +30,13 @@ CacheDomain::CacheDomain(uint32_t domain_index_in_store, DomainOptions domain_op
   }
 }
 
+uint32_t CacheDomain::FastestTier(const Block& block) const {
+  for (uint32_t t = 0; t < lower.size(); ++t) {
+    if (block.lower[t].is_readable() && !lower[t].is_off) return t;
+  }
+  return kLowerTiersMax;
+}
+
 BlockTraits CacheDomain::TraitsOf(BlockId id) const {
   const Block& b = blocks[id];
   const RadixIndex::Node& node = index.node(id);

@@ -35,6 +35,7 @@ struct LowerTier {
   Tier* tier = nullptr;
   std::unique_ptr<EvictionPolicy> policy;
   uint64_t block_count = 0;  // with a Ready copy there
+  bool is_off = false;       // Mover: what is there cannot be read for now
 };
 
 struct CacheDomain {
@@ -51,6 +52,8 @@ struct CacheDomain {
     return group_of(block).roots().at(block.roots_row);
   }
   uint64_t NowUs() const { return seams.clock.NowUs(); }
+  // The fastest tier that can be read and has a copy; kLowerTiersMax if there is none.
+  uint32_t FastestTier(const Block& block) const;
   BlockTraits TraitsOf(BlockId id) const;
   TouchContext ContextOf(const protocol::Hints& hints) const;
 
@@ -72,6 +75,8 @@ struct CacheDomain {
   std::unique_ptr<EvictionPolicy> dram_policy;
   std::vector<LowerTier> lower;               // Residency
   uint32_t persistent_tier = kLowerTiersMax;  // which of them; kLowerTiersMax: none
+  std::deque<BlockId> amends;       // Residency: blocks with is_amend_due, once each; Mover tells
+  uint32_t erased_below_count = 0;  // Residency: Erased, but still in the persistent tier
   AdmitAll admission;
   // Blocks whose state changed since the last incremental check of invariants; kept only once there
   // has been one.

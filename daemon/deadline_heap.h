@@ -17,7 +17,8 @@ enum class DeadlineKind : uint8_t {
   kPending,
   kBlockExpiry,
   kPopulateRetry,
-  kDrain
+  kDrain,
+  kTick,
 };
 
 struct Deadline {

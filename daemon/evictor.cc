@@ -91,20 +91,64 @@ Status Evictor::TakeExtents(BlockId id, uint32_t tier) {
   // The parent may be the tier's next victim until its child is in.
   const BlockId parent = d_.index.node(id).parent;
   if (parent != kBlockNone) residency_.Hold(parent, HoldKind::kJob);
-  Status status = residency_.TakeExtents(id, tier);
-  for (uint32_t tries = 0; tries < kEvictionsPerBlockMax; ++tries) {
-    if (status.code() != StatusCode::kNoSpace || !EvictOneFrom(tier)) break;
-    status = residency_.TakeExtents(id, tier);
-  }
+  const Status status = TakeExtentsHeld(id, tier);
   if (parent != kBlockNone) residency_.LetGo(parent, HoldKind::kJob);
   return status;
 }
 
-bool Evictor::EvictOneFrom(uint32_t tier) {
-  const BlockId victim = d_.lower[tier].policy->Victim();
-  if (victim == kBlockNone) return false;
-  residency_.DropLower(victim, tier);
-  return true;
+// Of tiers whose places come in shapes only places of the same shape help; of others any do. Which
+// it is shows when the least wanted of all has gone.
+Status Evictor::TakeExtentsHeld(BlockId id, uint32_t tier) {
+  const auto frees_together = [&](uint32_t local) {
+    return writer_ != nullptr && writer_->FreeTogether(id, tier, local);
+  };
+  const Status room_comes(StatusCode::kBusy, "room is being made");
+  uint32_t short_local = 0;
+  uint32_t foreign_count = 0;
+  Status status = residency_.TakeExtents(id, tier, &short_local);
+  for (uint32_t tries = 0; tries < kEvictionsPerBlockMax; ++tries) {
+    if (status.code() != StatusCode::kNoSpace) return status;
+    const LocalMember& local = d_.group_of(d_.block(id)).locals()[short_local];
+    BlockId victim = d_.lower[tier].policy->Victim();
+    if (victim == kBlockNone) break;
+    if (!HasShape(victim, local)) {
+      if (frees_together(short_local)) return room_comes;
+      const BlockId like = foreign_count == 0 ? kBlockNone : VictimOfShape(tier, local);
+      if (like != kBlockNone) {
+        victim = like;
+      } else if (foreign_count++ >= kForeignEvictionsMax) {
+        return status;
+      }
+    }
+    residency_.DropLower(victim, tier, Residency::DropReason::kNotWanted);
+    status = residency_.TakeExtents(id, tier, &short_local);
+  }
+  if (status.code() == StatusCode::kNoSpace && frees_together(short_local)) return room_comes;
+  return status;
+}
+
+BlockId Evictor::VictimOfShape(uint32_t tier, const LocalMember& local) {
+  EvictionPolicy& policy = *d_.lower[tier].policy;
+  std::vector<BlockId> passed;
+  BlockId victim = policy.Victim();
+  while (victim != kBlockNone && !HasShape(victim, local)) {
+    if (passed.size() == kCandidatesPassedMax) {
+      victim = kBlockNone;
+      break;
+    }
+    policy.OnHeld(victim);
+    passed.push_back(victim);
+    victim = policy.Victim();
+  }
+  for (const BlockId id : passed) policy.OnCandidate(id);
+  return victim;
+}
+
+bool Evictor::HasShape(BlockId id, const LocalMember& local) const {
+  for (const LocalMember& own : d_.group_of(d_.block(id)).locals()) {
+    if (own.slot_bytes == local.slot_bytes && own.part_count == local.part_count) return true;
+  }
+  return false;
 }
 
 bool Evictor::MayEvict(BlockId id) const {
@@ -148,6 +192,26 @@ bool Evictor::DropDramSubtree(BlockId id, Pins pins, uint32_t* budget) {
     if (!may_go) return false;
     --*budget;
     residency_.DropDram(leaf);
+    if (leaf == id) return true;
+  }
+  return false;
+}
+
+bool Evictor::DropLowerSubtree(BlockId id, uint32_t tier, uint32_t* budget) {
+  while (*budget > 0) {
+    BlockId leaf = id;
+    while (d_.block(leaf).lower_children[tier] > 0) {
+      BlockId child = d_.index.node(leaf).first_child;
+      while (d_.block(child).lower[tier].row == kRowNone) {
+        if (--*budget == 0) return false;
+        child = d_.index.node(child).next_sibling;
+      }
+      leaf = child;
+      if (--*budget == 0) return false;
+    }
+    if (!residency_.MayDropLower(leaf, tier)) return false;
+    --*budget;
+    residency_.DropLower(leaf, tier, Residency::DropReason::kNotWanted);
     if (leaf == id) return true;
   }
   return false;

@@ -19,12 +19,17 @@ class LowerWriter {
   // The DRAM copy is wanted gone. True if it will be dropped once written below (it is Draining
   // now); false if there is nothing to write, or no way to begin now: drop it.
   virtual bool TryDemote(BlockId id) = 0;
+  // `tier` has no place for a local member of the block. True if places of another kind are being
+  // given up for it.
+  virtual bool FreeTogether(BlockId id, uint32_t tier, uint32_t local_index) = 0;
 };
 
 class Evictor {
  public:
   static constexpr uint32_t kEvictionsPerBlockMax = 64;
   static constexpr uint32_t kDemotionsPerBlockMax = 4;
+  static constexpr uint32_t kForeignEvictionsMax = 4;  // below, for one block
+  static constexpr uint32_t kCandidatesPassedMax = 64;
   static constexpr uint32_t kCompactionBlocksMax = 256;
   static constexpr uint64_t kThinShareDivisor = 2;
   static constexpr uint32_t kTrimBlocksMax = 64;    // trimmed at once
@@ -45,6 +50,8 @@ class Evictor {
   // then a part may be gone already.
   enum class Pins : uint8_t { kHold, kGive };
   bool DropDramSubtree(BlockId id, Pins pins, uint32_t* budget);
+  // The same for a lower tier.
+  bool DropLowerSubtree(BlockId id, uint32_t tier, uint32_t* budget);
   // The Sealed block in a slot; kBlockNone if nobody can find it.
   BlockId BlockIn(const SlotRef& slot) const;
 
@@ -53,7 +60,11 @@ class Evictor {
   // `class_index` is no such member's, or nothing was to be had.
   bool TrimWindow(BlockId tip, uint32_t class_index);
   bool EvictOneFromDram(uint32_t* demotions_left);
-  bool EvictOneFrom(uint32_t tier);
+  Status TakeExtentsHeld(BlockId id, uint32_t tier);
+  // The tier's victim if places like its own are what `local` needs, else one of the next ones of
+  // which that is true; kBlockNone if none of some is.
+  BlockId VictimOfShape(uint32_t tier, const LocalMember& local);
+  bool HasShape(BlockId id, const LocalMember& local) const;
   // Empties the emptiest run of extents that `class_index` could use, if no more than one part in
   // `share_divisor` of it is in use. False if that could not be done, or not wholly.
   bool Compact(uint32_t class_index, uint64_t share_divisor);

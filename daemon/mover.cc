@@ -1,5 +1,7 @@
 #include "daemon/mover.h"
 
+#include <algorithm>
+
 #include "terrace/check.h"
 
 namespace terrace {
@@ -24,7 +26,9 @@ Mover::Mover(CacheDomain& domain, Residency& residency, Evictor& evictor, Verifi
       residency_(residency),
       evictor_(evictor),
       verifier_(verifier),
-      queues_(domain.lower.size()) {}
+      queues_(domain.lower.size()) {
+  for (uint32_t t = 0; t < queues_.size(); ++t) LookAtHealth(t);
+}
 
 // ---- transfers ----
 
@@ -54,7 +58,7 @@ bool Mover::Begin(uint32_t number) {
     if (status.ok()) {
       ++job.in_flight_count;
     } else {
-      job.is_failed = true;
+      Fail(job, status);
     }
   }
   job.next_local = static_cast<uint32_t>(locals.size());
@@ -98,7 +102,8 @@ BlockRecord Mover::Describe(BlockId id, const LocalMember& local) const {
   if (b.expires_us != kNever) {
     const uint64_t now_us = d_.NowUs();
     const uint64_t left_us = b.expires_us > now_us ? b.expires_us - now_us : 0;
-    record.expires_at_s = d_.seams.clock.UnixSeconds() + left_us / kUsPerSecond;
+    record.expires_at_s =
+        d_.seams.clock.UnixSeconds() + (left_us + kUsPerSecond - 1) / kUsPerSecond;
   }
   return record;
 }
@@ -108,9 +113,22 @@ void Mover::OnTransferDone(uint64_t number, Status status) {
   TERRACE_CHECK(job < jobs_.size() && jobs_[job].is_used && jobs_[job].in_flight_count > 0,
                 "a transfer is done once");
   --jobs_[job].in_flight_count;
-  if (!status.ok()) jobs_[job].is_failed = true;
+  if (!status.ok()) Fail(jobs_[job], status);
   FinishIfDone(job);
   Step();
+}
+
+void Mover::Fail(Job& job, Status status) {
+  job.is_failed = true;
+  LookAtHealth(job.tier);
+  Verdict verdict = Verdict::kGone;
+  if (d_.lower[job.tier].is_off || status.code() == StatusCode::kBusy ||
+      status.code() == StatusCode::kUnsupported) {
+    verdict = Verdict::kLater;
+  } else if (status.code() == StatusCode::kIo || status.code() == StatusCode::kCorrupt) {
+    verdict = Verdict::kBad;
+  }
+  job.verdict = std::max(job.verdict, verdict);
 }
 
 void Mover::FinishIfDone(uint32_t number) {
@@ -129,15 +147,8 @@ void Mover::FinishIfDone(uint32_t number) {
 
 // ---- up ----
 
-uint32_t Mover::FastestTier(BlockId id) const {
-  for (uint32_t t = 0; t < d_.lower.size(); ++t) {
-    if (d_.block(id).lower[t].is_readable()) return t;
-  }
-  return kLowerTiersMax;
-}
-
 Status Mover::Promote(BlockId id) {
-  const uint32_t tier = FastestTier(id);
+  const uint32_t tier = d_.FastestTier(d_.block(id));
   if (tier == kLowerTiersMax) return Status(StatusCode::kNotFound, "the block is in no tier");
   // Making room may write others below, where this copy could be the next to go: it is held first.
   residency_.Hold(id, HoldKind::kJob);
@@ -154,18 +165,18 @@ void Mover::FinishRead(const Job& job) {
   const bool is_sealed = d_.block(job.block).phase == BlockPhase::kSealed;
   if (is_sealed && !job.is_failed) verifier_.CheckPromotion(job.block);
   residency_.LetGo(job.block, HoldKind::kJob);
-  if (is_sealed && job.is_failed) EndPromotion(job.block, false);
+  if (is_sealed && job.is_failed) EndPromotion(job.block, job.verdict);
 }
 
 void Mover::OnPromotionChecked(BlockId id, bool is_good) {
   if (!is_good && d_.block(id).phase == BlockPhase::kSealed) ++d_.counters.blocks_corrupt;
-  EndPromotion(id, is_good);
+  EndPromotion(id, is_good ? Verdict::kGood : Verdict::kBad);
 }
 
-void Mover::EndPromotion(BlockId id, bool is_good) {
+void Mover::EndPromotion(BlockId id, Verdict verdict) {
   Block& b = d_.block(id);
   if (b.phase != BlockPhase::kSealed) return;
-  if (is_good) {
+  if (verdict == Verdict::kGood) {
     ++d_.counters.promotions;
     residency_.EndFill(id, true);
     return;
@@ -173,8 +184,11 @@ void Mover::EndPromotion(BlockId id, bool is_good) {
   ++d_.counters.promotions_failed;
   const uint32_t tier = b.fill_tier;
   residency_.EndFill(id, false);
+  if (verdict == Verdict::kLater) return;
   // The copy is not to be trusted, or not to be had: it is dropped, once.
-  residency_.DropLower(id, tier);
+  residency_.DropLower(id, tier,
+                       verdict == Verdict::kBad ? Residency::DropReason::kBadBytes
+                                                : Residency::DropReason::kNotWanted);
 }
 
 // ---- down ----
@@ -246,9 +260,7 @@ bool Mover::TryDemote(BlockId id) {
 // to go: now is the time to write that.
 void Mover::QueueAncestors(BlockId id) {
   for (uint32_t t = 0; t < d_.lower.size(); ++t) {
-    if (queues_[t].writes.size() > kWritesQueuedMax / 2 || !d_.lower[t].tier->stats().is_healthy) {
-      continue;
-    }
+    if (queues_[t].writes.size() > kWritesQueuedMax / 2 || d_.lower[t].is_off) continue;
     std::vector<BlockId> path;
     BlockId above = d_.index.node(id).parent;
     while (above != kBlockNone && d_.block(above).lower[t].row == kRowNone &&
@@ -306,13 +318,14 @@ void Mover::QueueChildren(BlockId id, uint32_t tier) {
 bool Mover::has_work() const {
   for (const TierQueue& queue : queues_) {
     if (!queue.begun_reads.empty() || !queue.begun_writes.empty()) return true;
-    if (queue.may_start_write()) return true;
+    if (queue.may_start_write() || !queue.drops.empty()) return true;
   }
-  return false;
+  return may_amend();
 }
 
 bool Mover::Step() {
   for (uint32_t t = 0; t < queues_.size(); ++t) StepTier(t);
+  StepAmends();
   return has_work();
 }
 
@@ -327,6 +340,7 @@ bool Mover::StepTier(uint32_t tier) {
       FinishIfDone(number);
     }
   }
+  StepDrops(tier);
   for (uint32_t i = 0; i < kWritesPerStepMax && queue.may_start_write(); ++i) {
     const QueuedWrite write = queue.writes.front();
     if (d_.block(write.block).commit_id != write.commit_id || !MayWrite(write.block, tier)) {
@@ -346,11 +360,6 @@ bool Mover::StepTier(uint32_t tier) {
     FinishIfDone(number);
   }
   return true;
-}
-
-void Mover::OnRoom() {
-  for (TierQueue& queue : queues_) queue.is_room_awaited = false;
-  Step();
 }
 
 }  // namespace terrace

@@ -25,14 +25,14 @@ class Mover final : public LowerWriter, public VerifierListener {
  public:
   static constexpr uint32_t kWritesInFlightMax = 32;
   static constexpr uint32_t kWritesQueuedMax = 8192;
+  static constexpr uint32_t kDropsPerStepMax = 64;
+  static constexpr uint32_t kAmendsPerStepMax = 64;
 
   Mover(CacheDomain& domain, Residency& residency, Evictor& evictor, Verifier& verifier);
 
   // Takes slots and reads the fastest copy into them; after kOk OnBlockReady or OnBlockLost
   // follows. kNoSpace: DRAM has no room. REQUIRES: no DRAM copy.
   Status Promote(BlockId id);
-  // The fastest tier with a readable copy; kLowerTiersMax if there is none.
-  uint32_t FastestTier(BlockId id) const;
   // Writes the block to the persistent tier whatever the admission policy says. False if it never
   // will be.
   bool Persist(BlockId id);
@@ -41,16 +41,26 @@ class Mover final : public LowerWriter, public VerifierListener {
   bool Step();
   bool has_work() const;
 
-  // A tier may have room now that had none.
+  // A tier may have room now that had none, or be on again.
   void OnRoom();
+  // At least once a second.
+  void Tick();
   // The transfer with this number: the low 48 bits of its TransferId.
   void OnTransferDone(uint64_t number, Status status);
 
   bool TryDemote(BlockId id) override;
+  bool FreeTogether(BlockId id, uint32_t tier, uint32_t local_index) override;
   void OnRooted(BlockId id) override;
   void OnPromotionChecked(BlockId id, bool is_good) override;
 
  private:
+  // What a read that did not go well means for the copy it read; the worst of its members' holds.
+  enum class Verdict : uint8_t {
+    kGood,
+    kLater,  // the tier is off: the copy may be as good as ever
+    kGone,
+    kBad,  // a healthy drive could not read it, or read something else
+  };
   struct Job {
     BlockId block = kBlockNone;
     uint32_t tier = 0;
@@ -59,6 +69,7 @@ class Mover final : public LowerWriter, public VerifierListener {
     bool is_used = false;
     bool is_write = false;
     bool is_failed = false;
+    Verdict verdict = Verdict::kGood;
   };
   struct QueuedWrite {
     BlockId block = kBlockNone;
@@ -71,6 +82,9 @@ class Mover final : public LowerWriter, public VerifierListener {
     uint32_t writes_in_flight = 0;
     // The tier makes room, or is off: the first write waits for OnRoom.
     bool is_room_awaited = false;
+    std::deque<QueuedWrite> drops;  // copies that are given up together
+    bool has_dropped = false;       // any of them
+    bool may_drop_together = true;  // until the next Tick: it did not help
 
     bool may_start_write() const {
       return !writes.empty() && writes_in_flight < kWritesInFlightMax && !is_room_awaited;
@@ -84,7 +98,12 @@ class Mover final : public LowerWriter, public VerifierListener {
   BlockRecord Describe(BlockId id, const LocalMember& local) const;
   void FinishIfDone(uint32_t number);
   void FinishRead(const Job& job);
-  void EndPromotion(BlockId id, bool is_good);
+  void Fail(Job& job, Status status);
+  void EndPromotion(BlockId id, Verdict verdict);
+  void LookAtHealth(uint32_t tier);
+  void StepDrops(uint32_t tier);
+  bool may_amend() const { return !d_.amends.empty() && !d_.lower[d_.persistent_tier].is_off; }
+  void StepAmends();
   void FinishWrite(const Job& job);
   bool MayWrite(BlockId id, uint32_t tier) const;
   // kBusy, kUnsupported: try again later. kNoSpace: give up.

@@ -47,6 +47,7 @@ bool Residency::Link(BlockId child, BlockId parent) {
 void Residency::ApplyHints(BlockId id, const protocol::Hints& hints) {
   Block& b = d_.block(id);
   if (hints.priority != protocol::kPriorityUnset) {
+    if (b.priority != hints.priority) Amend(id);
     b.priority = std::min(hints.priority, protocol::kPriorityMax);
     if (b.dram.row != kRowNone) d_.dram_policy->SetPriority(id, b.priority);
     for (uint32_t t = 0; t < d_.lower.size(); ++t) {
@@ -59,6 +60,7 @@ void Residency::ApplyHints(BlockId id, const protocol::Hints& hints) {
   if (hints.ttl_s != 0) {
     if (b.expiry != kHandleNone) d_.seams.deadlines.Remove(b.expiry);
     b.expires_us = d_.NowUs() + hints.ttl_s * kUsPerSecond;
+    Amend(id);
     AddExpiry(id);
   }
   AmendRows(id);
@@ -108,6 +110,10 @@ void Residency::Erase(BlockId id, StatusCode why) {
   Refresh(id);
   if (parent != kBlockNone) Refresh(parent);
   SetRowStates(id, SlotState::kFenced, b.writer_session);
+  if (d_.persistent_tier != kLowerTiersMax && b.lower[d_.persistent_tier].row != kRowNone) {
+    ++d_.erased_below_count;
+  }
+  if (b.job_count == 0) FreeErasedExtents(id);
   observer_->OnBlockLost(id, why);
   if (b.phase == BlockPhase::kErased && !b.is_held()) Reclaim(id);
 }
@@ -118,9 +124,7 @@ void Residency::Reclaim(BlockId id) {
   TERRACE_CHECK(b.phase == BlockPhase::kErased && !b.is_held() && b.fence_count == 0,
                 "I2: what is held is not freed");
   if (b.dram.row != kRowNone) ReleaseDramRow(id);
-  for (uint32_t t = 0; t < d_.lower.size(); ++t) {
-    if (b.lower[t].row != kRowNone) FreeExtents(id, t);
-  }
+  FreeErasedExtents(id);
   d_.group_of(b).roots().Give(b.roots_row);
   b.phase = BlockPhase::kUnused;
   d_.index.Recycle(id);
@@ -326,12 +330,14 @@ void Residency::Touch(std::span<const BlockId> run, const protocol::Hints& hints
 }
 
 void Residency::SetPinned(BlockId id) {
+  if (!d_.block(id).is_pinned) Amend(id);
   d_.block(id).is_pinned = true;
   AmendRows(id);
   Refresh(id);
 }
 
 void Residency::ClearPinned(BlockId id) {
+  if (d_.block(id).is_pinned) Amend(id);
   d_.block(id).is_pinned = false;
   AmendRows(id);
   Refresh(id);
@@ -377,6 +383,7 @@ void Residency::LetGo(BlockId id, HoldKind kind) {
       }
       break;
   }
+  if (b.phase == BlockPhase::kErased && b.job_count == 0) FreeErasedExtents(id);
   if (b.phase == BlockPhase::kErased && !b.is_held()) {
     if (b.fence_count == 0) Reclaim(id);
     return;

@@ -70,9 +70,12 @@ class Residency {
   void ClearDraining(BlockId id);
 
   // ---- copies in lower tiers ----
-  Status TakeExtents(BlockId id, uint32_t tier);
+  // On failure *short_local is the local member that found no place.
+  Status TakeExtents(BlockId id, uint32_t tier, uint32_t* short_local);
   void EndLowerFill(BlockId id, uint32_t tier, bool is_good);
-  void DropLower(BlockId id, uint32_t tier);
+  // kBadBytes: the place is not used again.
+  enum class DropReason : uint8_t { kNotWanted, kBadBytes };
+  void DropLower(BlockId id, uint32_t tier, DropReason reason);
   // One member's bytes outlive the process now. What is of another commit, or has no copy in the
   // persistent tier any more, is passed over.
   void EndPersist(BlockId id, CommitId commit_id, uint32_t member);
@@ -113,7 +116,10 @@ class Residency {
  private:
   void FreeSlots(BlockId id, uint64_t member_mask);
   void ReleaseDramRow(BlockId id);
-  void FreeExtents(BlockId id, uint32_t tier);
+  void FreeExtents(BlockId id, uint32_t tier, DropReason reason = DropReason::kNotWanted);
+  void FreeErasedExtents(BlockId id);
+  // The record in the persistent tier is to be written again.
+  void Amend(BlockId id);
   void Reclaim(BlockId id);
   void Refresh(BlockId id);
   void AddExpiry(BlockId id);

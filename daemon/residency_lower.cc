@@ -6,7 +6,7 @@
 
 namespace terrace {
 
-Status Residency::TakeExtents(BlockId id, uint32_t tier) {
+Status Residency::TakeExtents(BlockId id, uint32_t tier, uint32_t* short_local) {
   Block& b = d_.block(id);
   Group& group = d_.group_of(b);
   TERRACE_CHECK(b.lower[tier].state == CopyState::kNone && b.dram.is_readable(),
@@ -19,6 +19,7 @@ Status Residency::TakeExtents(BlockId id, uint32_t tier) {
     const Result<Extent> extent =
         d_.lower[tier].tier->Allocate(d_.domain_index, locals[i].slot_bytes, locals[i].part_count);
     if (!extent.ok()) {
+      *short_local = i;
       for (uint32_t j = 0; j < i; ++j) {
         if (extents[j].length_bytes > 0) d_.lower[tier].tier->Free(extents[j]);
       }
@@ -52,7 +53,17 @@ void Residency::EndLowerFill(BlockId id, uint32_t tier, bool is_good) {
   }
   b.lower[tier].state = CopyState::kReady;
   ++d_.lower[tier].block_count;
+  if (tier == d_.persistent_tier && b.is_amend_due) d_.amends.push_back(id);
   Refresh(id);
+}
+
+void Residency::Amend(BlockId id) {
+  Block& b = d_.block(id);
+  if (d_.persistent_tier == kLowerTiersMax || b.is_amend_due) return;
+  const CopyState state = b.lower[d_.persistent_tier].state;
+  if (state == CopyState::kNone) return;  // its record will say what holds then
+  b.is_amend_due = true;
+  if (state == CopyState::kReady) d_.amends.push_back(id);
 }
 
 void Residency::EndPersist(BlockId id, CommitId commit_id, uint32_t member) {
@@ -73,11 +84,11 @@ bool Residency::IsPersisted(BlockId id) const {
   return copy.is_readable() && copy.unpersisted_count == 0;
 }
 
-void Residency::DropLower(BlockId id, uint32_t tier) {
+void Residency::DropLower(BlockId id, uint32_t tier, DropReason reason) {
   Block& b = d_.block(id);
   TERRACE_CHECK(b.lower[tier].state == CopyState::kReady && b.job_count == 0,
                 "I3: no transfer touches a copy that is dropped");
-  FreeExtents(id, tier);
+  FreeExtents(id, tier, reason);
   if (b.phase != BlockPhase::kSealed) return;
   if (b.dram.state == CopyState::kNone && !HasOtherCopy(b, b.dram)) {
     ++d_.counters.blocks_evicted;
@@ -87,11 +98,27 @@ void Residency::DropLower(BlockId id, uint32_t tier) {
   Refresh(id);
 }
 
-void Residency::FreeExtents(BlockId id, uint32_t tier) {
+// What nobody can find has no business below, whoever still reads its slots.
+void Residency::FreeErasedExtents(BlockId id) {
+  for (uint32_t t = 0; t < d_.lower.size(); ++t) {
+    if (d_.block(id).lower[t].row != kRowNone) FreeExtents(id, t);
+  }
+}
+
+void Residency::FreeExtents(BlockId id, uint32_t tier, DropReason reason) {
   Block& b = d_.block(id);
   LowerTier& lower = d_.lower[tier];
   for (Extent& extent : d_.group_of(b).extents().at(b.lower[tier].row)) {
-    if (extent.length_bytes > 0) lower.tier->Free(extent);
+    if (extent.length_bytes == 0) continue;
+    if (reason == DropReason::kBadBytes) {
+      lower.tier->Quarantine(extent);
+    } else {
+      lower.tier->Free(extent);
+    }
+  }
+  if (tier == d_.persistent_tier) {
+    b.is_amend_due = false;
+    if (b.phase == BlockPhase::kErased) --d_.erased_below_count;
   }
   if (b.is_lower_candidate[tier]) {
     lower.policy->OnHeld(id);

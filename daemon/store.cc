@@ -11,6 +11,7 @@ namespace terrace {
 namespace {
 
 constexpr uint64_t kRetryUs = 1'000;
+constexpr uint64_t kTickUs = 500'000;  // of tiers, which want one a second
 constexpr uint32_t kDomainShift = 48;  // of TransferIds and OffloadIds
 
 std::string Quoted(const std::string& text) { return "'" + text + "'"; }
@@ -46,8 +47,15 @@ Store::State::State(StoreOptions store_options, Clock& clock_seam, Random& rando
     domains.push_back(
         std::make_unique<DomainRooms>(i, options.domains[i], options, seams, sessions));
     ledger.AddDomain(&domains[i]->domain, &domains[i]->evictor);
+    if (!options.domains[i].lower_tiers.empty()) ArmTick(i);
   }
   ledger.Step();
+}
+
+void Store::State::ArmTick(uint32_t domain_index) {
+  deadlines.Add({.due_us = clock.NowUs() + kTickUs,
+                 .kind = DeadlineKind::kTick,
+                 .domain_index = domain_index});
 }
 
 Store::Store(StoreOptions options, Clock& clock, Random& random, Offload& offload,
@@ -374,6 +382,10 @@ void Store::OnTimer() {
         break;
       case DeadlineKind::kDrain:
         s.ledger.OnDrainTimer();
+        break;
+      case DeadlineKind::kTick:
+        rooms.mover.Tick();
+        s.ArmTick(due.domain_index);
         break;
     }
   }

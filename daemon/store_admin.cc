@@ -158,6 +158,7 @@ Status Store::Pin(const KeysQuery& query, protocol::PinReply* reply) {
     }
     ++reply->block_count;
   }
+  state_->Settle(*caller.rooms);
   return Status::Ok();
 }
 

@@ -196,6 +196,7 @@ Status Store::Touch(const KeysQuery& query) {
     run.push_back(id);
   }
   caller.rooms->residency.Touch(run, query.hints);
+  state_->Settle(*caller.rooms);
   return Status::Ok();
 }
 

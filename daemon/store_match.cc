@@ -44,13 +44,11 @@ bool WalkOn(const Group& group, uint64_t member_mask, PrefixWalk* walk) {
   return true;
 }
 
-uint64_t Store::State::MembersOf(const Block& block) const {
+uint64_t Store::State::MembersOf(const CacheDomain& domain, const Block& block) {
   if (block.phase == BlockPhase::kReserved) return ~uint64_t{0};  // whatever its writer brings
   if (block.dram.state != CopyState::kNone) return block.dram.member_mask;
-  for (const BlockCopy& copy : block.lower) {
-    if (copy.is_readable()) return copy.member_mask;
-  }
-  return 0;
+  const uint32_t tier = domain.FastestTier(block);
+  return tier == kLowerTiersMax ? 0 : block.lower[tier].member_mask;
 }
 
 Found Store::State::Find(const Caller& caller, uint32_t group_index, const BlockKey& key,
@@ -64,7 +62,7 @@ Found Store::State::Find(const Caller& caller, uint32_t group_index, const Block
   if (!b.has_roots && b.writer_uid != sessions.at(caller.session).uid) return Found::kNothing;
   if (b.dram.is_readable()) return Found::kReady;
   if (b.dram.state == CopyState::kFilling) return Found::kFilling;
-  return rooms.mover.FastestTier(*id) == kLowerTiersMax ? Found::kNothing : Found::kBelow;
+  return rooms.domain.FastestTier(b) == kLowerTiersMax ? Found::kNothing : Found::kBelow;
 }
 
 // ---- Match ----
@@ -84,14 +82,14 @@ Status Store::Match(const KeysQuery& query, PrefixMatch* result) {
     const Found found = state_->Find(caller, query.group_index, query.keys[i], &id);
     const uint32_t index = result->walk.walked_count;
     if (found == Found::kNothing || found == Found::kReserved ||
-        !WalkOn(*caller.group, state_->MembersOf(domain.block(id)), &result->walk)) {
+        !WalkOn(*caller.group, Store::State::MembersOf(domain, domain.block(id)), &result->walk)) {
       result->is_finished = true;
       break;
     }
     BlockSpan span{.first_block = index, .block_count = 1};
     if (found != Found::kReady) {
-      const uint32_t tier =
-          found == Found::kBelow ? caller.rooms->mover.FastestTier(id) : domain.block(id).fill_tier;
+      const uint32_t tier = found == Found::kBelow ? domain.FastestTier(domain.block(id))
+                                                   : domain.block(id).fill_tier;
       span.state = SpanState::kComing;
       span.tier = domain.lower[tier].tier->kind();
       span.eta_us = static_cast<uint32_t>(std::min<uint64_t>(
@@ -185,7 +183,8 @@ class PrefixHolder {
       if (found_[i] == Found::kBelow && !caller_.rooms->mover.Promote(held_[i]).ok()) {
         return CutAt(index, i);
       }
-      if (!WalkOn(*caller_.group, state_.MembersOf(b), target_.walk)) return CutAt(index, i);
+      if (!WalkOn(*caller_.group, Store::State::MembersOf(domain, b), target_.walk))
+        return CutAt(index, i);
       AppendToSpans(SpanOf(held_[i], found_[i], index), target_.spans);
       ++b.hit_count;
       if (found_[i] != Found::kReady) {
@@ -286,14 +285,14 @@ Status Begin(Store::State& state, const Caller& caller, const KeysQuery& query, 
 }
 
 // How many blocks of the lease are usable. What left it meanwhile may have been part of a window.
-uint32_t UsableCount(const Store::State& state, const Caller& caller, const Lease& lease,
-                     PrefixWalk* walk) {
+uint32_t UsableCount(const Caller& caller, const Lease& lease, PrefixWalk* walk) {
+  const CacheDomain& domain = caller.domain();
   if (lease.entries.size() >= walk->usable_count) return walk->usable_count;
   *walk = {};
   for (const LeaseEntry& entry : lease.entries) {
     const uint64_t members = entry.block == kBlockNone
                                  ? ~uint64_t{0}
-                                 : state.MembersOf(caller.rooms->domain.block(entry.block));
+                                 : Store::State::MembersOf(domain, domain.block(entry.block));
     if (!WalkOn(*caller.group, members, walk)) break;
   }
   return walk->usable_count;
@@ -347,9 +346,8 @@ void Store::FinishAcquire(const KeysQuery& query, AcquireResult* result) {
   const LeaseId id = is_open ? caller.domain().leases.Find(token) : kLeaseNone;
   uint32_t block_count = 0;
   if (id != kLeaseNone && caller.domain().leases.at(id).phase == LeasePhase::kBuilding) {
-    block_count =
-        UsefulBlocks(query, *caller.group,
-                     UsableCount(*state_, caller, caller.domain().leases.at(id), &result->walk));
+    block_count = UsefulBlocks(query, *caller.group,
+                               UsableCount(caller, caller.domain().leases.at(id), &result->walk));
     caller.rooms->waiters.Truncate(id, block_count, StatusCode::kNotFound);
   }
   TrimSpans(block_count, &result->spans);
@@ -415,9 +413,8 @@ void Store::FinishPrefetch(const KeysQuery& query, PrefixMatch* result) {
   uint32_t block_count = 0;
   if (pending != kPendingNone) {
     const LeaseId lease = waiters.LeaseOf(pending);
-    block_count =
-        UsefulBlocks(query, *caller.group,
-                     UsableCount(*state_, caller, caller.domain().leases.at(lease), &result->walk));
+    block_count = UsefulBlocks(
+        query, *caller.group, UsableCount(caller, caller.domain().leases.at(lease), &result->walk));
     waiters.Truncate(lease, block_count, StatusCode::kNotFound);
     waiters.Arm(pending, state_->DeadlineUs(query.hints));
   }

@@ -54,6 +54,10 @@ class Reserver {
       residency.Erase(id, StatusCode::kNotFound);
       id = kBlockNone;
     }
+    if (id != kBlockNone && IsOutOfReach(id)) {
+      residency.Erase(id, StatusCode::kNotFound);
+      id = kBlockNone;
+    }
     if (id != kBlockNone) {
       AnswerKnown(id);
       run_.push_back(id);
@@ -73,6 +77,13 @@ class Reserver {
     if (!(query_.flags & protocol::kKeysFlat)) result_->is_out_of_space = true;
     Answer({.status = static_cast<uint8_t>(StatusCode::kNoSpace)}, kBlockNone);
     return kBlockNone;
+  }
+
+  // All its copies are in tiers that are off: nobody can have it, and it is computed again.
+  bool IsOutOfReach(BlockId id) const {
+    const Block& b = caller_.domain().block(id);
+    return b.phase == BlockPhase::kSealed && b.dram.state == CopyState::kNone && !b.is_held() &&
+           caller_.domain().FastestTier(b) == kLowerTiersMax;
   }
 
   void AnswerKnown(BlockId id) {

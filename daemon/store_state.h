@@ -61,11 +61,12 @@ struct Store::State final : public TierListener {
   void SignOfLife(SessionRecord& record);
   // Work that a verb left over, as far as this turn allows.
   void Settle(DomainRooms& rooms);
+  void ArmTick(uint32_t domain_index);
   uint64_t DeadlineUs(const protocol::Hints& hints) const;
 
   Found Find(const Caller& caller, uint32_t group_index, const BlockKey& key, BlockId* id) const;
   // Members with bytes in the copy that a reader would get.
-  uint64_t MembersOf(const Block& block) const;
+  static uint64_t MembersOf(const CacheDomain& domain, const Block& block);
 
   void OnTransferDone(TransferId transfer_id, Status status) override;
   void OnPersisted(uint32_t domain_index, uint32_t owner, CommitId commit_id,

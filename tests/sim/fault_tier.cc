@@ -211,6 +211,16 @@ void FaultTier::OnPersisted(uint32_t domain_index, uint32_t owner, CommitId comm
   record->second.early = {domain_index, commit_id, member};
 }
 
+void FaultTier::AppendOwnersToDrop(uint64_t length_bytes, uint32_t part_count,
+                                   std::vector<uint32_t>* owners) {
+  std::vector<uint32_t> names;
+  tier_.AppendOwnersToDrop(length_bytes, part_count, &names);
+  for (const uint32_t name : names) {
+    const auto record = records_.find(name);
+    if (record != records_.end()) owners->push_back(record->second.owner);
+  }
+}
+
 void FaultTier::Forget() {
   live_.clear();
   records_.clear();

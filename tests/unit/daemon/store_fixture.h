@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -32,6 +33,8 @@ struct WorldOptions {
   uint64_t fenced_bytes_max = 1 * kGiB;
   uint32_t blocks_max = 4096;
   uint32_t groups_max = 256;
+  std::function<std::unique_ptr<sim::MemoryTier>(const sim::MemoryTier::Options&)> make_tier =
+      [](const sim::MemoryTier::Options& tier) { return std::make_unique<sim::MemoryTier>(tier); };
 };
 
 // Remembers groups as long as the test lasts.
@@ -80,11 +83,10 @@ class StoreWorld {
   explicit StoreWorld(const WorldOptions& options = {}) : options_(options) {
     for (uint32_t i = 0; i < options.domain_count * options.lower_tier_count; ++i) {
       const uint32_t t = i % options.lower_tier_count;
-      tiers.push_back(std::make_unique<sim::MemoryTier>(
-          sim::MemoryTier::Options{.kind = t == 0 ? TierKind::kNvme : TierKind::kRedis,
-                                   .is_persistent = t == 0,
-                                   .capacity_bytes = options.lower_capacity_bytes,
-                                   .seed = t + 1}));
+      tiers.push_back(options.make_tier({.kind = t == 0 ? TierKind::kNvme : TierKind::kRedis,
+                                         .is_persistent = t == 0,
+                                         .capacity_bytes = options.lower_capacity_bytes,
+                                         .seed = t + 1}));
       faults.push_back(std::make_unique<sim::FaultTier>(*tiers.back(), t + 100));
       tiers.back()->SetListener(faults.back().get());
     }
