@@ -440,10 +440,34 @@ void SessionTable::SendOutput(Session& session) {
 void SessionTable::CheckBounds(Session& session) {
   if (session.unsent_bytes + session.held.size() > options_.output_bytes_max) {
     Close(session, CloseReason::kSlowReader);
-  } else if (session.backlog.size() > protocol::kMessageBytesMax ||
-             buffered_bytes_ + transport_.unsent_bytes() > options_.buffers_bytes_max) {
+  } else if (session.backlog.size() > protocol::kMessageBytesMax) {
     Close(session, CloseReason::kNoBuffers);
+  } else if (IsOverBuffered()) {
+    CloseHeaviest(session);
   }
+}
+
+bool SessionTable::IsOverBuffered() const {
+  return buffered_bytes_ + transport_.unsent_bytes() > options_.buffers_bytes_max;
+}
+
+// Whoever holds the most pays, not whoever speaks next: that may be another domain's client. Of
+// equals it is the speaker, else the lowest id, so that the order of the table decides nothing.
+void SessionTable::CloseHeaviest(Session& speaker) {
+  const auto held_bytes = [this](const Session& session) {
+    return session.buffered_bytes + transport_.unsent_bytes_of(session.context.session);
+  };
+  Session* heaviest = &speaker;
+  uint64_t most_bytes = held_bytes(speaker);
+  for (const auto& [id, session] : sessions_) {
+    if (session->is_closed) continue;
+    const uint64_t bytes = held_bytes(*session);
+    const bool is_first = heaviest != &speaker && id < heaviest->context.session;
+    if (bytes < most_bytes || (bytes == most_bytes && !is_first)) continue;
+    heaviest = session.get();
+    most_bytes = bytes;
+  }
+  Close(*heaviest, CloseReason::kNoBuffers);
 }
 
 void SessionTable::Flush() {

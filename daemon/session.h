@@ -123,6 +123,8 @@ class SessionTable : public StoreListener {
   void HangUp(Session& session);
   void SendOutput(Session& session);
   void CheckBounds(Session& session);
+  bool IsOverBuffered() const;
+  void CloseHeaviest(Session& speaker);
 
   const SessionTableOptions options_;
   const StatsSource stats_source_;

@@ -179,6 +179,11 @@ uint64_t SocketTransport::Send(SessionId session, std::span<const std::byte> byt
   return connection->unsent.size_bytes();
 }
 
+uint64_t SocketTransport::unsent_bytes_of(SessionId session) const {
+  const auto found = connections_.find(session);
+  return found == connections_.end() ? 0 : found->second->unsent.size_bytes();
+}
+
 // Waits until the socket takes more, unless that is under way.
 void SocketTransport::SendQueued(SessionId session, Connection& connection) {
   if (connection.is_waiting_to_write) return;

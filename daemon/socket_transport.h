@@ -53,6 +53,7 @@ class SocketTransport : public Transport {
 
   uint64_t Send(SessionId session, std::span<const std::byte> bytes, Attach attach) override;
   uint64_t unsent_bytes() const override { return unsent_bytes_; }
+  uint64_t unsent_bytes_of(SessionId session) const override;
   void ResumeInput(SessionId session) override;
   void Close(SessionId session, CloseReason reason) override;
 

@@ -18,7 +18,7 @@ enum class CloseReason : uint8_t {
   kDescriptors,  // it sent file descriptors
   kRefused,      // Hello was answered with an error
   kSlowReader,   // it does not read what it asked for
-  kNoBuffers,    // all sessions together hold too much
+  kNoBuffers,    // all sessions together hold too much, and it the most
 };
 const char* CloseReasonName(CloseReason reason);
 
@@ -32,8 +32,9 @@ class Transport {
   // Takes whole frames over; sends what the connection takes now and keeps the rest. Returns the
   // bytes kept for this session. A dead connection swallows them.
   virtual uint64_t Send(SessionId session, std::span<const std::byte> bytes, Attach attach) = 0;
-  // Bytes kept over all sessions.
+  // Bytes kept, over all sessions and for one.
   virtual uint64_t unsent_bytes() const = 0;
+  virtual uint64_t unsent_bytes_of(SessionId session) const = 0;
   // No more input is taken from this session until ResumeInput.
   virtual void ResumeInput(SessionId session) = 0;
   // Ends the connection once what was sent is out, or at once if it does not drain. No OnHangUp

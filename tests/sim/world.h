@@ -87,6 +87,7 @@ class World final : public SimHost, public Transport {
   // Transport
   uint64_t Send(SessionId session, std::span<const std::byte> bytes, Attach attach) override;
   uint64_t unsent_bytes() const override { return 0; }
+  uint64_t unsent_bytes_of(SessionId) const override { return 0; }
   void ResumeInput(SessionId session) override;
   void Close(SessionId session, CloseReason reason) override;
 

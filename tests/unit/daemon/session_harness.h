@@ -65,6 +65,7 @@ class FakeTransport : public Transport {
 
   uint64_t Send(SessionId session, std::span<const std::byte> bytes, Attach attach) override;
   uint64_t unsent_bytes() const override { return stuck_bytes; }
+  uint64_t unsent_bytes_of(SessionId) const override { return stuck_bytes; }
   void ResumeInput(SessionId session) override { ++lines[session].resumes; }
   void Close(SessionId session, CloseReason reason) override { lines[session].closed = reason; }
 

@@ -370,6 +370,22 @@ TEST(SessionBounds, AllSessionsTogetherBufferSoMuch) {
             StatusCode::kOk);
 }
 
+TEST(SessionBounds, WhoeverBuffersMostGivesWay) {
+  SessionHarness world({.domains = 2, .buffers_bytes_max = 4 * kMiB});
+  const SessionId greedy = world.Attach(0), modest = world.Attach(1);
+  std::vector<std::byte> page(protocol::kFrameBytesMax);
+  const protocol::FrameHeader header{.frame_bytes = protocol::kFrameBytesMax,
+                                     .verb = Verb::kMatch,
+                                     .flags = protocol::kFrameMore,
+                                     .request_id = 50};
+  std::memcpy(page.data(), &header, sizeof(header));
+  for (int i = 0; i < 4; ++i) world.Deliver(greedy, page);
+  ASSERT_FALSE(world.transport.lines[greedy].closed.has_value());
+  world.Deliver(modest, std::span(page).first(page.size() / 2));
+  EXPECT_EQ(world.transport.lines[greedy].closed, CloseReason::kNoBuffers);
+  EXPECT_FALSE(world.transport.lines[modest].closed.has_value());
+}
+
 TEST(SessionBounds, ARequestIdInUseIsRefused) {
   SessionHarness world;
   const SessionId session = world.Attach();
