@@ -83,6 +83,45 @@ TEST(Arena, BorrowedSegmentsComeBackThroughTheWholeProtocol) {
   EXPECT_EQ(w.Put(b, group_b, World::Keys(4, 3)), 4u);
 }
 
+// Its threads may still copy, though its connection ended before the segment was asked for.
+TEST(Arena, AHungUpSessionHasTheSegmentMappedUntilItIsDead) {
+  World w({.domain_count = 2, .segments_max = 4, .segments_guaranteed = 2, .segments_total = 4});
+  const SessionId a = w.Open(0), b = w.Open(1);
+  const uint32_t group_a = w.OpenSimple(a), group_b = w.OpenSimple(b);
+  for (uint32_t i = 0; i < 3; ++i) {
+    w.Put(a, group_a, World::Keys(kSlotsPerSegment, i + 1));
+    w.Run();
+  }
+  w.store->HangUp(a);
+  w.Put(b, group_b, World::Keys(kSlotsPerSegment));
+  w.Put(b, group_b, World::Keys(1, 2));
+  w.Advance(1'000'000);
+  EXPECT_EQ(Populated(w, 0), 3u);
+  EXPECT_EQ(Populated(w, 1), 1u);
+  w.store->ProofOfDeath(a);
+  w.Run();
+  EXPECT_EQ(Populated(w, 0), 2u);
+  EXPECT_EQ(Populated(w, 1), 2u);
+}
+
+TEST(Arena, TheBorrowerGivesBackNotWhoeverIsShortToo) {
+  World w({.domain_count = 3, .segments_max = 6, .segments_guaranteed = 2, .segments_total = 6});
+  const SessionId a = w.Open(0), b = w.Open(1), c = w.Open(2);
+  const uint32_t group_a = w.OpenSimple(a), group_b = w.OpenSimple(b), group_c = w.OpenSimple(c);
+  for (uint32_t i = 0; i < 4; ++i) {
+    w.Put(a, group_a, World::Keys(kSlotsPerSegment, i + 1));
+    w.Run();
+  }
+  ASSERT_EQ(Populated(w, 0), 4u);
+  EXPECT_EQ(w.Put(b, group_b, World::Keys(4)), 4u);
+  w.Put(c, group_c, World::Keys(kSlotsPerSegment));
+  w.Put(c, group_c, World::Keys(1, 2));
+  w.Advance(100'000);
+  ASSERT_FALSE(w.listener.segment_revokes.empty());
+  for (const auto& [session, segment] : w.listener.segment_revokes) EXPECT_EQ(session, a);
+  EXPECT_EQ(w.MatchCount(b, group_b, World::Keys(4)), 4u);
+}
+
 TEST(Arena, ADrainWaitsForLeases) {
   World w({.domain_count = 2, .segments_max = 4, .segments_guaranteed = 2, .segments_total = 4});
   const SessionId a = w.Open(0), b = w.Open(1);

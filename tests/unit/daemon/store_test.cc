@@ -227,18 +227,72 @@ TEST(Store, ACommitIsJudgedEntryByEntry) {
   entries[1].member = 1;
   entries[2].generation += 1;
   entries[3].segment = 5;
-  entries[4].part_count = 5;
+  entries[4].row += 1;
   entries[5].flags = protocol::kCommitAbsent;
   entries[7].part_count = 1;
   const CommitResult result = w.Commit(s, {.token = reserved.reply.token}, entries);
   EXPECT_THAT(result.entries,
               ::testing::ElementsAre(StatusCode::kInvalid, StatusCode::kInvalid, StatusCode::kGone,
-                                     StatusCode::kGone, StatusCode::kInvalid, StatusCode::kInvalid,
+                                     StatusCode::kGone, StatusCode::kGone, StatusCode::kInvalid,
                                      StatusCode::kOk, StatusCode::kExists));
   EXPECT_EQ(result.reply.sealed_count, 1u);
   CommitResult refused;
   EXPECT_EQ(w.store->Commit(other, {.token = reserved.reply.token}, {}, {}, &refused).code(),
             StatusCode::kGone);
+}
+
+TEST(Store, APartIsCommittedOnceAndNeverBesideItsAbsence) {
+  World w({.segments_max = 4});
+  const SessionId s = w.Open();
+  const uint32_t group = w.OpenGroup(
+      s, TestGroup("hybrid", {TestSpace(0, 0, 4), TestSpace(1, /*window_blocks=*/1, 2)}));
+  const auto keys = World::Keys(2);
+  const ReserveResult reserved = w.Reserve(s, group, keys);
+  const auto full = [&](uint16_t part_first, uint16_t part_count) {
+    auto entry =
+        w.Write(s, group, keys[0], 0, 0, reserved.keys[0].commit_id, reserved.slots[0]).entry;
+    entry.part_first = part_first;
+    entry.part_count = part_count;
+    return entry;
+  };
+  const auto windowed = [&](uint32_t key, uint16_t part_count, uint16_t flags) {
+    auto entry = w.Write(s, group, keys[key], key, 1, reserved.keys[key].commit_id,
+                         reserved.slots[2 * key + 1])
+                     .entry;
+    entry.part_count = part_count;
+    entry.flags = flags;
+    return entry;
+  };
+  const CommitResult result =
+      w.Commit(s, {.token = reserved.reply.token},
+               {full(0, 2), full(1, 2), full(0, 5), windowed(0, 1, 0),
+                windowed(0, 0, protocol::kCommitAbsent), windowed(1, 0, protocol::kCommitAbsent),
+                windowed(1, 2, 0), windowed(1, 0, protocol::kCommitAbsent)});
+  EXPECT_THAT(result.entries,
+              ::testing::ElementsAre(StatusCode::kOk, StatusCode::kExists, StatusCode::kInvalid,
+                                     StatusCode::kOk, StatusCode::kInvalid, StatusCode::kOk,
+                                     StatusCode::kExists, StatusCode::kExists));
+  EXPECT_EQ(result.reply.sealed_count, 0u);
+}
+
+TEST(Store, ASessionsLeasesHoldSoManyBlocks) {
+  World w({.segments_max = 2, .lease_blocks_per_session_max = 4});
+  const SessionId s = w.Open(), other = w.Open();
+  const uint32_t group = w.OpenSimple(s);
+  const auto keys = World::Keys(6);
+  const ReserveResult reserved = w.Reserve(s, group, keys);
+  EXPECT_EQ(reserved.slots.size(), 4u);
+  EXPECT_EQ(World::CodeOf(reserved.keys[4]), StatusCode::kNoSpace);
+  EXPECT_EQ(w.Reserve(s, group, World::Keys(1, 2)).slots.size(), 0u) << "over all its leases";
+  w.CommitAll(s, group, keys, reserved, World::Checksums::kClient, protocol::kCommitRelease);
+  EXPECT_EQ(w.Put(other, group, {keys[4], keys[5]}), 2u);
+  const AcquireResult got = w.Acquire(s, group, keys);
+  EXPECT_EQ(got.reply.block_count, 4u);
+  EXPECT_EQ(w.Acquire(s, group, keys).reply.block_count, 0u);
+  EXPECT_EQ(w.Acquire(other, group, keys).reply.block_count, 4u);
+  w.Release(s, got.reply.token);
+  w.Run();
+  EXPECT_EQ(w.Acquire(s, group, keys).reply.block_count, 4u);
 }
 
 TEST(Store, AnEchoOfAnEarlierUseOfTheSlotIsGone) {
