@@ -16,6 +16,7 @@ using SteadyClock = std::chrono::steady_clock;
 using std::chrono::microseconds;
 
 constexpr microseconds kStallPause{2'000};
+constexpr size_t kAnswersPerTurnMax = 1024;
 
 }  // namespace
 
@@ -48,7 +49,8 @@ struct Catalog::State {
   bool is_sync_due = false;
   SteadyClock::time_point synced_at = SteadyClock::now();
   CatalogChanges changes;
-  std::vector<SlotName> names;  // of the batch
+  std::vector<SlotName> names;  // of the batch: those that changed, then those to rewrite
+  size_t changed_count = 0;
   std::vector<std::byte> entry;
   Status final_status = Status(StatusCode::kGone, "the catalog is off");
 
@@ -59,6 +61,7 @@ struct Catalog::State {
   void ReadEntriesBack();
   Status ApplyBatch();
   void Reopen();
+  void AnswerBatch();
   void SyncIfDue();
   void SwitchOff(const std::string& why);
   bool Pause(microseconds pause);
@@ -72,7 +75,7 @@ struct Catalog::State {
 bool Catalog::State::WaitForWork() {
   std::unique_lock lock(mutex);
   const auto has_work = [this] {
-    return is_stopping || is_abandoned || !dirty.is_empty() || !records.is_empty() ||
+    return is_stopping || is_abandoned || dirty.waiting_count() > 0 || !records.is_empty() ||
            is_rewrite_asked || !rewrite.empty();
   };
   if (is_sync_due) {
@@ -83,13 +86,13 @@ bool Catalog::State::WaitForWork() {
   if (is_abandoned) return false;
   // Nothing gathers while slots are left to rewrite: they fill the batches.
   const auto is_enough = [this] {
-    return is_stopping || is_abandoned || dirty.count() >= options.batch_slots_max;
+    return is_stopping || is_abandoned || dirty.waiting_count() >= options.batch_slots_max;
   };
-  if (!dirty.is_empty() && rewrite.empty()) {
+  if (dirty.waiting_count() > 0 && rewrite.empty()) {
     wake.wait_for(lock, microseconds(options.gather_us), is_enough);
   }
   if (is_abandoned) return false;
-  return !is_stopping || !dirty.is_empty() || !records.is_empty() || is_rewrite_asked ||
+  return !is_stopping || dirty.waiting_count() > 0 || !records.is_empty() || is_rewrite_asked ||
          !rewrite.empty();
 }
 
@@ -107,6 +110,7 @@ bool Catalog::State::TakeBatch() {
       is_complete = true;  // once every slot has been read, and none before has StopClean its way
     }
     dirty.Take(options.batch_slots_max, &names);
+    changed_count = names.size();
   }
   TakeRewriteSlots();
   return !names.empty() || !changes.is_empty();
@@ -132,7 +136,10 @@ void Catalog::State::ReadEntriesBack() {
     entry.clear();
     const Status status = links.read_entry(name.slab, name.slot, &entry);
     CatalogChanges::Extent extent{.name = name, .offset_bytes = changes.entry_bytes.size()};
-    if (status.ok() && ClaimedState(entry) != SlabEntryState::kFree) {
+    // A damaged entry is kept as it is: to a reader of the catalog, too, its slot is damaged.
+    const bool is_kept = status.code() == StatusCode::kCorrupt ||
+                         (status.ok() && ClaimedState(entry) != SlabEntryState::kFree);
+    if (is_kept && !entry.empty()) {
       extent.length_bytes = entry.size();
       changes.entry_bytes.insert(changes.entry_bytes.end(), entry.begin(), entry.end());
     } else if (!status.ok() && status.code() != StatusCode::kNotFound) {
@@ -221,10 +228,19 @@ void Catalog::State::Run() {
       counts.memory_bytes = db != nullptr ? db->memory_bytes_used() : 0;
       is_sync_due = true;
     }
-    if (!names.empty()) links.cataloged(names);
+    AnswerBatch();
     SyncIfDue();
   }
   End();
+}
+
+void Catalog::State::AnswerBatch() {
+  bool is_first = false;
+  {
+    const std::lock_guard lock(mutex);
+    is_first = dirty.Answer(std::span(names).first(changed_count));
+  }
+  if (is_first) links.has_answers();
 }
 
 void Catalog::State::End() {
@@ -267,10 +283,10 @@ void Catalog::Start(Links links) {
   state_->links = std::move(links);
   state_->counts.is_complete = state_->is_complete;
   if (!state_->is_on) {
-    // Nothing to do but to say so: slots named so far are as persisted as they will be.
+    // Nothing to do but to say so: what was named so far is as persisted as it will be.
     std::vector<SlotName> names;
-    state_->dirty.Take(state_->dirty.count(), &names);
-    if (!names.empty()) state_->links.cataloged(std::move(names));
+    state_->dirty.Take(state_->dirty.waiting_count(), &names);
+    if (state_->dirty.Answer(names)) state_->links.has_answers();
     return;
   }
   if (!state_->db->MarkProven().ok()) state_->is_complete = false;
@@ -278,18 +294,26 @@ void Catalog::Start(Links links) {
 }
 
 void Catalog::OnEntryWritten(uint32_t slab, uint32_t slot) {
-  bool is_waiting = false;
+  const SlotName name{.slab = slab, .slot = slot};
+  bool is_first_answer = false;
   {
     const std::lock_guard lock(state_->mutex);
-    // Before Start nobody can be told: the slot waits, whether there is a catalog or not.
-    is_waiting = state_->is_on || !state_->links.cataloged;
-    if (is_waiting) state_->dirty.Add({.slab = slab, .slot = slot});
+    if (state_->is_on || !state_->links.has_answers) {
+      state_->dirty.Add(name);  // before Start, nobody can be told that there is no catalog
+    } else {
+      is_first_answer = state_->dirty.Answer(std::span(&name, 1));
+    }
   }
-  if (is_waiting) {
-    state_->wake.notify_one();
+  if (is_first_answer) {
+    state_->links.has_answers();
   } else {
-    state_->links.cataloged({{.slab = slab, .slot = slot}});
+    state_->wake.notify_one();
   }
+}
+
+bool Catalog::TakeAnswers(std::vector<SlotName>* slots) {
+  const std::lock_guard lock(state_->mutex);
+  return state_->dirty.TakeAnswers(kAnswersPerTurnMax, slots);
 }
 
 void Catalog::Rewrite(std::vector<SlabSlots> slabs) {
@@ -361,7 +385,7 @@ CatalogStats Catalog::stats() const {
   CatalogStats stats = state_->counts;
   stats.is_on = state_->is_on;
   stats.is_complete = stats.is_on && stats.is_complete && !stats.is_rewriting;
-  stats.slots_waiting = state_->dirty.count();
+  stats.slots_waiting = state_->dirty.waiting_count();
   return stats;
 }
 

@@ -6,8 +6,8 @@
 // write stall costs time and no memory, and nobody waits. When the database fails for good the
 // catalog switches itself off: entries alone then make blocks persisted, and the next start scans.
 //
-// THREADING: one thread of its own between Start and Stop. OnEntryWritten, Rewrite, Keep… and stats
-// from any thread, never blocking on the database. Open, ForEach… and GetPrior before Start.
+// THREADING: one thread of its own between Start and StopClean. OnEntryWritten and TakeAnswers on the
+// store thread; Rewrite, Keep… and stats on any; none waits for the database. db() before Start.
 // OWNERSHIP: what the callables of Start reach outlives the catalog's thread.
 // LIMITS: waiting changes: one a slot, kRecordsWaitingMax other records. Options::memory_bytes.
 #pragma once
@@ -54,9 +54,10 @@ class Catalog final : public ExtentCatalog {
   struct Links {
     // NvmeTier::ReadEntryNow.
     std::function<Status(uint32_t slab, uint32_t slot, std::vector<std::byte>* entry)> read_entry;
-    // The slots' records are in, or the catalog is off: posts NvmeTier::OnCataloged to the store
-    // thread. Called on the catalog's thread or inside OnEntryWritten.
-    std::function<void(std::vector<SlotName> slots)> cataloged;
+    // Records are in, or the catalog is off: posts a call of TakeAnswers to the store thread.
+    // Called on the catalog's thread, or inside OnEntryWritten and Start; not again before
+    // TakeAnswers has emptied what there is.
+    std::function<void()> has_answers;
     // Something a person should read, at most once for the same thing.
     std::function<void(const std::string& sentence)> trouble;
   };
@@ -76,6 +77,9 @@ class Catalog final : public ExtentCatalog {
   void Start(Links links);
 
   void OnEntryWritten(uint32_t slab, uint32_t slot) override;
+  // Appends some slots for NvmeTier::OnCataloged: none that has been named again since. True if
+  // there are more: post another call.
+  bool TakeAnswers(std::vector<SlotName>* slots);
   // After a scan: forgets all extents and reads every slot again, behind what changes meanwhile.
   void Rewrite(std::vector<SlabSlots> slabs);
   void KeepGroup(const GroupId& id, std::string content);

@@ -101,10 +101,10 @@ class CatalogTest : public testing::Test {
                 [this](uint32_t slab, uint32_t slot, std::vector<std::byte>* entry) {
                   return tables_.Read({slab, slot}, entry);
                 },
-            .cataloged =
-                [this](std::vector<SlotName> slots) {
+            .has_answers =
+                [this] {
                   const std::lock_guard lock(mutex_);
-                  cataloged_.insert(slots.begin(), slots.end());
+                  is_posted_ = true;
                   changed_.notify_all();
                 },
             .trouble =
@@ -113,11 +113,19 @@ class CatalogTest : public testing::Test {
                   troubles_.push_back(sentence);
                 }};
   }
-  void WaitUntilCataloged(const std::set<SlotName>& names) {
+  // As the store thread does what is posted to it.
+  void WaitUntilCataloged(Catalog& catalog, const std::set<SlotName>& names) {
     std::unique_lock lock(mutex_);
-    ASSERT_TRUE(changed_.wait_for(lock, std::chrono::microseconds(kWaitUs), [&] {
-      return std::includes(cataloged_.begin(), cataloged_.end(), names.begin(), names.end());
-    }));
+    while (!std::includes(cataloged_.begin(), cataloged_.end(), names.begin(), names.end())) {
+      ASSERT_TRUE(changed_.wait_for(lock, std::chrono::microseconds(kWaitUs),
+                                    [this] { return is_posted_; }));
+      is_posted_ = false;
+      lock.unlock();
+      std::vector<SlotName> answers;
+      while (catalog.TakeAnswers(&answers)) continue;
+      lock.lock();
+      cataloged_.insert(answers.begin(), answers.end());
+    }
   }
   // Writes `count` entries of slab `slab`, and names them to the catalog.
   std::set<SlotName> Fill(Catalog& catalog, uint32_t slab, uint32_t count) {
@@ -162,6 +170,7 @@ class CatalogTest : public testing::Test {
   FakeTables tables_;
   std::mutex mutex_;
   std::condition_variable changed_;
+  bool is_posted_ = false;
   std::set<SlotName> cataloged_;
   std::vector<std::string> troubles_;
 };
@@ -180,7 +189,7 @@ TEST_F(CatalogTest, CleanStopIsBelievedOnceAndHoldsWhatTheTablesSay) {
     catalog.Open(&why);
     catalog.Start(LinksOf());
     catalog.Rewrite({});
-    WaitUntilCataloged(Fill(catalog, 0, 3000));
+    WaitUntilCataloged(catalog, Fill(catalog, 0, 3000));
     for (uint32_t slot = 0; slot < 3000; slot += 3) {
       tables_.Write({0, slot}, slot % 2 ? SlabEntryState::kFree : SlabEntryState::kQuarantined, 9);
       catalog.OnEntryWritten(0, slot);
@@ -210,7 +219,7 @@ TEST_F(CatalogTest, KilledProcessLeavesRecordsThatAreNotBelieved) {
     catalog.Open(&why);
     catalog.Start(LinksOf());
     catalog.Rewrite({});
-    WaitUntilCataloged(Fill(catalog, 0, 500));
+    WaitUntilCataloged(catalog, Fill(catalog, 0, 500));
     _exit(0);
   }
   int outcome = 0;
@@ -233,8 +242,35 @@ TEST_F(CatalogTest, SlotWaitsOnceHoweverOftenItChanges) {
   }
   EXPECT_EQ(catalog.stats().slots_waiting, 1u);
   catalog.Start(LinksOf());
-  WaitUntilCataloged({{3, 5}});
+  WaitUntilCataloged(catalog, {{3, 5}});
   EXPECT_EQ(tables_.reads(), 1u);
+}
+
+TEST(DirtySlotsTest, AnswerThatAChangeHasOvertakenIsNotGiven) {
+  DirtySlots slots;
+  const SlotName a{.slab = 1, .slot = 70}, b{.slab = 2, .slot = 0};
+  std::vector<SlotName> taken, answers;
+  slots.Add(a);
+  slots.Add(b);
+  slots.Take(10, &taken);
+  EXPECT_EQ(taken, (std::vector<SlotName>{a, b}));
+  slots.Add(a);  // while it is looked at
+  EXPECT_TRUE(slots.Answer(taken));
+  EXPECT_FALSE(slots.TakeAnswers(10, &answers));
+  EXPECT_EQ(answers, std::vector<SlotName>{b});
+  taken.clear();
+  slots.Take(10, &taken);
+  EXPECT_EQ(taken, std::vector<SlotName>{a});
+  slots.Answer(taken);
+  slots.Add(a);  // between look and answer, and looked at again by the time it is asked for
+  slots.Take(10, &taken);
+  answers.clear();
+  slots.TakeAnswers(10, &answers);
+  EXPECT_TRUE(answers.empty());
+  EXPECT_TRUE(slots.Answer(std::span(&a, 1)));
+  slots.TakeAnswers(10, &answers);
+  EXPECT_EQ(answers, std::vector<SlotName>{a});
+  EXPECT_EQ(slots.waiting_count(), 0u);
 }
 
 TEST_F(CatalogTest, RewriteForgetsWhatTheTablesDoNotHold) {
@@ -339,7 +375,7 @@ TEST_F(CatalogTest, MemoryStaysUnderItsLimit) {
   uint64_t highest_bytes = 0;
   // 30,000 entries of 272 bytes three times over: three times the limit.
   for (int round = 0; round < 3; ++round) {
-    WaitUntilCataloged(Fill(catalog, 0, 30'000));
+    WaitUntilCataloged(catalog, Fill(catalog, 0, 30'000));
     highest_bytes = std::max(highest_bytes, catalog.stats().memory_bytes);
     const std::lock_guard lock(mutex_);
     cataloged_.clear();
@@ -413,9 +449,9 @@ TEST_F(FailingCatalogTest, LastingFailureSwitchesItOffAndBlocksAreKeptAllTheSame
     ASSERT_TRUE(catalog.Open(&why)) << why;
     catalog.Start(LinksOf());
     files_->is_failing = true;
-    WaitUntilCataloged(Fill(catalog, 1, 100));  // said to be persisted: their entries are
+    WaitUntilCataloged(catalog, Fill(catalog, 1, 100));  // said to be persisted: their entries are
     EXPECT_FALSE(catalog.stats().is_on);
-    WaitUntilCataloged(Fill(catalog, 2, 100));
+    WaitUntilCataloged(catalog, Fill(catalog, 2, 100));
     ASSERT_EQ(troubles_.size(), 1u);
     EXPECT_NE(troubles_[0].find(directory_ / "catalog"), std::string::npos) << troubles_[0];
     EXPECT_EQ(catalog.StopClean(kWaitUs).code(), StatusCode::kGone);
@@ -440,7 +476,7 @@ TEST_F(FailingCatalogTest, DriveThatIsFullForAWhileIsRiddenOut) {
     const std::set<SlotName> names = Fill(catalog, 1, 100);
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
     files_->is_failing = false;
-    WaitUntilCataloged(names);
+    WaitUntilCataloged(catalog, names);
     EXPECT_TRUE(catalog.stats().is_on);
     EXPECT_TRUE(troubles_.empty());
     EXPECT_EQ(catalog.StopClean(kWaitUs).code(), StatusCode::kGone);
@@ -460,7 +496,7 @@ TEST_F(FailingCatalogTest, CatalogThatCannotBeMadeIsDoneWithout) {
   catalog.OnEntryWritten(7, 1);
   catalog.Start(LinksOf());
   catalog.OnEntryWritten(7, 2);
-  WaitUntilCataloged({{7, 1}, {7, 2}});
+  WaitUntilCataloged(catalog, {{7, 1}, {7, 2}});
 }
 
 // ---- a directory that was damaged ----
