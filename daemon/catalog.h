@@ -6,8 +6,9 @@
 // write stall costs time and no memory, and nobody waits. When the database fails for good the
 // catalog switches itself off: entries alone then make blocks persisted, and the next start scans.
 //
-// THREADING: one thread of its own between Start and StopClean. OnEntryWritten and TakeAnswers on the
-// store thread; Rewrite, Keep… and stats on any; none waits for the database. db() before Start.
+// THREADING: one thread of its own between Start and StopClean. OnEntryWritten and TakeAnswers on
+// the store thread; Rewrite, Keep… and stats on any; none waits for the database. db() before
+// Start.
 // OWNERSHIP: what the callables of Start reach outlives the catalog's thread.
 // LIMITS: waiting changes: one a slot, kRecordsWaitingMax other records. Options::memory_bytes.
 #pragma once

@@ -6,13 +6,10 @@ namespace terrace {
 
 void DiskMailbox::Put(std::span<const DiskCompletion> completions) {
   if (completions.empty()) return;
-  bool was_empty = false;
-  {
-    std::lock_guard lock(mutex_);
-    was_empty = waiting_.empty();
-    waiting_.insert(waiting_.end(), completions.begin(), completions.end());
-  }
-  if (was_empty) post_([box = shared_from_this()] { box->Open(); });
+  std::lock_guard lock(mutex_);
+  if (post_ == nullptr) return;
+  if (waiting_.empty()) post_([box = shared_from_this()] { box->Open(); });
+  waiting_.insert(waiting_.end(), completions.begin(), completions.end());
 }
 
 void DiskMailbox::Open() {
@@ -24,6 +21,11 @@ void DiskMailbox::Open() {
   opened_.clear();
 }
 
-void DiskMailbox::Close() { deliver_ = nullptr; }
+// What was posted keeps this alive until it runs, if it ever does.
+void DiskMailbox::Close() {
+  deliver_ = nullptr;
+  std::lock_guard lock(mutex_);
+  post_ = nullptr;
+}
 
 }  // namespace terrace

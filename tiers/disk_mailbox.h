@@ -27,10 +27,10 @@ struct DiskCompletion {
 
 class DiskMailbox : public std::enable_shared_from_this<DiskMailbox> {
  public:
-  // Runs its argument on the store thread, later. Called on any thread.
+  // Runs its argument on the store thread, later, never inside this call. Called on any thread.
   using Post = std::function<void(std::function<void()>)>;
   using Deliver = std::function<void(std::span<const DiskCompletion>)>;
-  DiskMailbox(Post post, Deliver deliver) : post_(std::move(post)), deliver_(std::move(deliver)) {}
+  DiskMailbox(Post post, Deliver deliver) : deliver_(std::move(deliver)), post_(std::move(post)) {}
 
   void Put(std::span<const DiskCompletion> completions);
   void Put(const DiskCompletion& completion) { Put(std::span(&completion, 1)); }
@@ -39,10 +39,10 @@ class DiskMailbox : public std::enable_shared_from_this<DiskMailbox> {
  private:
   void Open();
 
-  const Post post_;
   Deliver deliver_;                     // store thread
   std::vector<DiskCompletion> opened_;  // store thread: keeps its capacity between turns
   std::mutex mutex_;
+  Post post_;  // none: closed
   std::vector<DiskCompletion> waiting_;
 };
 

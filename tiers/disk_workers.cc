@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "terrace/check.h"
+#include "tiers/left_behind.h"
 
 namespace terrace {
 
@@ -86,8 +87,7 @@ bool DiskWorkers::Stop(uint64_t within_us) {
   }
   for (std::thread& thread : state_->threads) have_ended ? thread.join() : thread.detach();
   state_->threads.clear();
-  if (!have_ended) [[maybe_unused]]
-    State* const left_to_its_threads = state_.release();
+  if (!have_ended) LeaveBehind(std::move(state_));
   return have_ended;
 }
 

@@ -11,6 +11,7 @@
 #include "terrace/units.h"
 #include "tiers/disk_engine.h"
 #include "tiers/disk_workers.h"
+#include "tiers/left_behind.h"
 #include "tiers/thread_engine.h"
 #include "tiers/uring_engine.h"
 
@@ -146,8 +147,8 @@ FileDisk::~FileDisk() {
   const bool is_engine_over = engine_ == nullptr || engine_->Stop(left_us());
   const bool are_workers_over = table_writer_.Stop(left_us()) & slow_worker_.Stop(left_us());
   if (is_engine_over && are_workers_over) return;
-  [[maybe_unused]] const void* const left_behind[] = {is_engine_over ? nullptr : engine_.release(),
-                                                      shared_.release()};
+  if (!is_engine_over) LeaveBehind(std::move(engine_));
+  LeaveBehind(std::move(shared_));
 }
 
 Status FileDisk::StartEngine(std::string* why) {

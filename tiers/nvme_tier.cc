@@ -5,6 +5,7 @@
 #include <cstdlib>
 
 #include "terrace/check.h"
+#include "tiers/left_behind.h"
 #include "tiers/nvme_tier_state.h"
 
 namespace terrace {
@@ -176,8 +177,8 @@ NvmeTier::~NvmeTier() {
   for (State::DiskState& disk : state_->disks) {
     disk.disk->SetListener(nullptr);
     // The drive may still write there: the memory is its own for good.
-    if (disk.is_probe_in_flight) (void)disk.probe_sector.release();
-    if (disk.requests_in_flight > 0) (void)state_->zeros.release();
+    if (disk.is_probe_in_flight) LeaveBehind(std::move(disk.probe_sector));
+    if (disk.requests_in_flight > 0 && state_->zeros) LeaveBehind(std::move(state_->zeros));
   }
 }
 

@@ -18,6 +18,7 @@
 
 #include "terrace/check.h"
 #include "terrace/units.h"
+#include "tiers/left_behind.h"
 #include "tiers/uring_ring.h"
 
 namespace terrace {
@@ -204,8 +205,7 @@ bool UringEngine::Stop(uint64_t within_us) {
     if (!has_ended) loop_->thread.detach();
   }
   if (loop_->thread.joinable()) loop_->thread.join();
-  if (!is_over) [[maybe_unused]]
-    Loop* const left_to_the_kernel = loop_.release();
+  if (!is_over) LeaveBehind(std::move(loop_));
   return is_over;
 }
 

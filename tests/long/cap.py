@@ -37,7 +37,8 @@ def main():
             time.sleep(0.002)
         statuses = [worker.finish() for worker in workers]
         stats = stage.stats()
-        slot_table_bytes = stage.dram_bytes // 4096 * 64 + 4096  # a row a page, and its trailer
+        # A row a page, the sessions noted (9 pages: 32 KiB and a mark a segment) and the trailer.
+        slot_table_bytes = stage.dram_bytes // 4096 * 128 + 10 * 4096
         cap = stage.dram_bytes + slot_table_bytes
         stage.check(True, f"{sealed} blocks of {block_bytes} bytes stored: "
                           f"{sealed * block_bytes / stage.dram_bytes:.1f} times the capacity")
