@@ -1,4 +1,7 @@
 // Leases against a scripted daemon: progress, revocation, ends.
+#include <signal.h>
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <atomic>
 #include <cstring>
@@ -194,6 +197,41 @@ TEST_F(Leases, NoByteIsWrittenAfterTheAcknowledgement) {
     writer.join();
     EXPECT_EQ(std::count(slot, slot + part.size(), std::byte{1}), 0);
   }
+}
+
+// A page that cannot be written yet stops a copy in its middle, until the lease has ended.
+std::atomic<bool> g_is_in_copy{false};
+const ReadLease* g_copied_lease = nullptr;
+std::byte* g_blocked_page = nullptr;
+constexpr size_t kBlockedPageBytes = 4096;
+
+void UnblockOnceInvalid(int, siginfo_t*, void*) {
+  g_is_in_copy = true;
+  while (g_copied_lease->is_valid()) {
+  }
+  mprotect(g_blocked_page, kBlockedPageBytes, PROT_READ | PROT_WRITE);
+}
+
+TEST_F(Leases, ACopyDuringWhichTheLeaseEndedIsNotBelieved) {
+  ReadLease lease = Acquire(2);
+  std::byte* to = static_cast<std::byte*>(mmap(
+      nullptr, 2 * kBlockedPageBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+  ASSERT_NE(to, MAP_FAILED);
+  g_copied_lease = &lease;
+  g_blocked_page = to + kBlockedPageBytes;
+  mprotect(g_blocked_page, kBlockedPageBytes, PROT_NONE);
+  struct sigaction act = {}, before = {};
+  act.sa_sigaction = UnblockOnceInvalid;
+  act.sa_flags = SA_SIGINFO;
+  ASSERT_EQ(sigaction(SIGSEGV, &act, &before), 0);
+  std::thread revoker([&] {
+    while (!g_is_in_copy) std::this_thread::yield();
+    Revoke(lease.token());
+  });
+  EXPECT_EQ(lease.CopyPart(0, 0, 0, {to, 2 * kBlockedPageBytes}).code(), StatusCode::kGone);
+  revoker.join();
+  sigaction(SIGSEGV, &before, nullptr);
+  munmap(to, 2 * kBlockedPageBytes);
 }
 
 TEST_F(Leases, AbortNamesWhatWasNotCommitted) {

@@ -325,6 +325,22 @@ TEST(SessionTurns, AJoinThatFailsHalfwayHoldsNothing) {
   EXPECT_EQ(world.Stats().slot_bytes_used, 0u);
 }
 
+TEST(SessionTurns, ALongCommitReleasesWithItsLastEntryOnly) {
+  SessionHarness world;
+  const SessionId session = world.Attach();
+  const uint32_t group = world.Open(session, "g");
+  // Memory grows when it is asked for: the last of these finds room for all its keys at once.
+  for (uint64_t chain = 1; chain <= 4; ++chain) {
+    world.StoreBlocks(session, group, MakeKeys(3000, chain));
+  }
+  const uint64_t sealed_before = world.Stats().blocks_sealed;
+  const uint64_t reserves_before = world.Stats().reserve_no_space;
+  ASSERT_EQ(world.StoreBlocks(session, group, MakeKeys(3000, 5)), 3000u);
+  EXPECT_EQ(world.Stats().blocks_sealed - sealed_before, 3000u);
+  EXPECT_EQ(world.Stats().reserve_no_space, reserves_before) << "one Reserve, one Commit";
+  EXPECT_EQ(world.Stats().commits_gone, 0u);
+}
+
 // A walk below the first step's keys goes on in later turns, which have more room than the first.
 TEST(SessionTurns, EvictingManySubtreesSkipsNone) {
   SessionHarness world;

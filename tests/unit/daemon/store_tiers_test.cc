@@ -263,6 +263,20 @@ TEST_F(Tiers, AChildGoesBelowAfterItsParentOnly) {
   EXPECT_EQ(TierMask(1, 1), kDram | kNvme);
 }
 
+TEST_F(Tiers, AHungUpSessionWaitsForNothing) {
+  w.holds_transfers = true;
+  const SessionId left = w.Open();
+  const auto keys = World::Keys(3, 1);
+  w.Put(s, group, keys);
+  const KeysQuery query = w.Query(left, group, keys);
+  ASSERT_TRUE(w.store->Wait(query).ok());
+  EXPECT_EQ(w.store->FinishWait(query).code(), StatusCode::kBusy);
+  w.store->HangUp(left);
+  w.holds_transfers = false;
+  w.Advance(100'000);
+  EXPECT_TRUE(w.listener.waits.empty());
+}
+
 TEST_F(Tiers, WaitAnswersWhenAllIsPersisted) {
   w.holds_transfers = true;
   const auto keys = World::Keys(3, 1);
