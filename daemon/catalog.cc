@@ -277,6 +277,14 @@ bool Catalog::Open(std::string* why) {
   return opened.is_believed;
 }
 
+// The mark of an unproven catalog still stands: the next Open moves it away.
+void Catalog::Renew() {
+  state_->db.reset();
+  state_->db = CatalogDb::Open(state_->options.db).db;
+  state_->is_on = state_->db != nullptr;
+  state_->is_complete = false;
+}
+
 const CatalogDb* Catalog::db() const { return state_->db.get(); }
 
 void Catalog::Start(Links links) {

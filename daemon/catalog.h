@@ -73,6 +73,8 @@ class Catalog final : public ExtentCatalog {
 
   // Blocking. True: every extent is in it, and the table need not be scanned. `*why` otherwise.
   bool Open(std::string* why);
+  // After Open: an empty catalog takes its place, because what it holds turned out to be wrong.
+  void Renew();
   // What it holds; nullptr if it could not be opened. Not after Start.
   const CatalogDb* db() const;
   void Start(Links links);

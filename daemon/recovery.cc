@@ -1,8 +1,7 @@
 #include "daemon/recovery.h"
 
 #include <chrono>
-#include <set>
-#include <unordered_map>
+#include <map>
 #include <utility>
 
 #include "daemon/group_shelf.h"
@@ -24,18 +23,16 @@ class Recovery {
   void RestoreGroupsOfCatalog();
   // True if every record named a whole entry.
   bool RestoreFromCatalog();
-  void ListSlabs();
+  void RewriteCatalog();
   NvmeTier::RestoreSink Sink();
 
   const RecoveryOptions& options_;
   RecoverySummary& summary_;
-  std::set<GroupId> groups_;
-  std::vector<Catalog::SlabSlots> slabs_;
-  std::unordered_map<uint32_t, uint32_t> slot_counts_;  // by slab
+  std::map<GroupId, SpaceGroupSpec> groups_;
 };
 
 void Recovery::RestoreGroup(const SpaceGroupSpec& spec) {
-  if (!groups_.insert(spec.Id()).second) return;
+  if (!groups_.emplace(spec.Id(), spec).second) return;
   const Status status = options_.store->RestoreGroup(options_.domain_index, spec);
   if (status.ok()) {
     ++summary_.groups;
@@ -67,16 +64,6 @@ void Recovery::RestoreGroupsOfCatalog() {
   if (!status.ok()) summary_.notes.push_back(status.what());
 }
 
-void Recovery::ListSlabs() {
-  for (const std::string& directory : options_.slab_directories) {
-    for (const SlabFile& file : ListSlabFiles(directory, options_.secret)) {
-      if (!file.status.ok()) continue;
-      if (!slot_counts_.emplace(file.index, file.geometry.slot_count).second) continue;
-      slabs_.push_back({.slab = file.index, .slot_count = file.geometry.slot_count});
-    }
-  }
-}
-
 NvmeTier::RestoreSink Recovery::Sink() {
   return [store = options_.store, domain = options_.domain_index, tier = options_.tier_index](
              const BlockRecord& record, const Extent& extent) {
@@ -86,28 +73,38 @@ NvmeTier::RestoreSink Recovery::Sink() {
 
 bool Recovery::RestoreFromCatalog() {
   const NvmeTier::RestoreSink sink = Sink();
-  const uint64_t corrupt_before = options_.tier->restore_counts().entries_corrupt;
   const Status status =
       options_.catalog->db()->ForEachExtent([&](SlotName name, std::span<const std::byte> entry) {
-        const auto slab = slot_counts_.find(name.slab);
-        if (slab == slot_counts_.end() || name.slot >= slab->second) {
-          summary_.why = "it names slot " + std::to_string(name.slot) + " of slab " +
-                         std::to_string(name.slab) + ", which is not there";
-          return false;
-        }
-        options_.tier->RestoreEntry(name.slab, name.slot, entry, sink);
-        if (options_.tier->restore_counts().entries_corrupt == corrupt_before) return true;
-        summary_.why = "its record of slot " + std::to_string(name.slot) + " of slab " +
-                       std::to_string(name.slab) + " is not the entry of that slot";
+        const Status restored = options_.tier->RestoreEntry(name.slab, name.slot, entry, sink);
+        if (restored.ok()) return true;
+        const bool is_nowhere = restored.code() == StatusCode::kNotFound;
+        summary_.why =
+            "its record of slot " + std::to_string(name.slot) + " of slab " +
+            std::to_string(name.slab) +
+            (is_nowhere ? " names a place that is not there" : " is not the entry of that slot");
         return false;
       });
   if (!status.ok()) summary_.why = status.what();
   return summary_.why.empty();
 }
 
+// Behind READY the catalog takes over what the tables say.
+void Recovery::RewriteCatalog() {
+  std::vector<Catalog::SlabSlots> slabs;
+  for (const std::string& directory : options_.slab_directories) {
+    for (const SlabFile& file : ListSlabFiles(directory, options_.secret)) {
+      if (!file.status.ok()) continue;
+      slabs.push_back({.slab = file.index, .slot_count = file.geometry.slot_count});
+    }
+  }
+  for (const auto& [id, spec] : groups_) {
+    options_.catalog->KeepGroup(id, FormatGroupFile(spec, options_.secret));
+  }
+  options_.catalog->Rewrite(std::move(slabs));
+}
+
 Status Recovery::RestoreBlocks() {
   const Status opened = options_.tier->OpenSlabs(&summary_.notes);
-  ListSlabs();
   bool is_believed = false;
   if (options_.catalog != nullptr) {
     is_believed = options_.catalog->Open(&summary_.why);
@@ -122,7 +119,8 @@ Status Recovery::RestoreBlocks() {
     // What the catalog has given so far is kept: each of its records was a whole entry.
     summary_.source = RecoverySource::kTables;
     scanned = options_.tier->Scan(Sink());
-    if (options_.catalog != nullptr) options_.catalog->Rewrite(std::move(slabs_));
+    if (is_believed) options_.catalog->Renew();
+    if (options_.catalog != nullptr) RewriteCatalog();
   }
   options_.tier->FinishRestore();
   summary_.counts = options_.tier->restore_counts();

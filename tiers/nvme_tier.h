@@ -67,9 +67,10 @@ class NvmeTier final : public Tier, public DiskListener {
   using RestoreSink = std::function<uint32_t(const BlockRecord& record, const Extent& extent)>;
   // Reads every table. Entries that are not whole are quarantined slots, counted.
   Status Scan(const RestoreSink& sink);
-  // Instead of Scan: one entry as the catalog has it (EncodeEntry's bytes).
-  void RestoreEntry(uint32_t slab, uint32_t slot, std::span<const std::byte> entry,
-                    const RestoreSink& sink);
+  // Instead of Scan: one entry as the catalog has it (EncodeEntry's bytes). kNotFound: no such
+  // slot. kCorrupt: that is no entry of the slot, nor what its table holds; nothing has changed.
+  Status RestoreEntry(uint32_t slab, uint32_t slot, std::span<const std::byte> entry,
+                      const RestoreSink& sink);
   // Slots nobody restored are free from now on.
   void FinishRestore();
   struct RestoreCounts {

@@ -180,6 +180,15 @@ void NvmeTier::State::NoteEntry(NvmeSlab& slab, uint32_t slot, Status status,
   totals.quarantined_bytes += slab.geometry.shape.slot_bytes;
 }
 
+bool NvmeTier::State::IsInTable(const NvmeSlab& slab, uint32_t slot,
+                                std::span<const std::byte> entry) const {
+  std::vector<std::byte> found(slab.geometry.entry_bytes);
+  return disks[slab.disk]
+             .disk->ReadNow(slab.file, slab.geometry.EntryOffsetBytes(slot), found)
+             .ok() &&
+         std::ranges::equal(entry, found);
+}
+
 void NvmeTier::State::RestoreUsed(NvmeSlab& slab, const SlabEntry& entry, bool is_wanted,
                                   const RestoreSink& sink) {
   slab.SetState(entry.slot, SlabSlotState::kUsed);
@@ -242,20 +251,26 @@ Status NvmeTier::Scan(const RestoreSink& sink) {
   return Status::Ok();
 }
 
-void NvmeTier::RestoreEntry(uint32_t slab_index, uint32_t slot, std::span<const std::byte> bytes,
-                            const RestoreSink& sink) {
+Status NvmeTier::RestoreEntry(uint32_t slab_index, uint32_t slot, std::span<const std::byte> bytes,
+                              const RestoreSink& sink) {
   State& s = *state_;
   NvmeSlab* slab = s.SlabAt(slab_index);
-  if (slab == nullptr || !slab->is_readable() || slot >= slab->slots.size()) return;
-  if (slab->slots[slot].state != SlabSlotState::kFree) return;
+  if (slab == nullptr || !slab->is_readable() || slot >= slab->slots.size()) {
+    return Status(StatusCode::kNotFound, "no such slot");
+  }
+  if (slab->slots[slot].state != SlabSlotState::kFree) return Status::Ok();
   SlabEntry entry;
   const Status status =
       DecodeEntry(slab->geometry, slab->uuid, slot, bytes, s.options.secret, &entry);
+  if (!status.ok() && !s.IsInTable(*slab, slot, bytes)) {
+    return Status(StatusCode::kCorrupt, "not the entry of that slot");
+  }
   s.NoteEntry(*slab, slot, status, entry);
-  if (!status.ok() || entry.state != SlabEntryState::kUsed) return;
+  if (!status.ok() || entry.state != SlabEntryState::kUsed) return Status::Ok();
   ++s.restored.entries_used;
   const bool is_first = s.restored_keys.insert(FingerprintOf(entry)).second;
   s.RestoreUsed(*slab, entry, is_first, sink);
+  return Status::Ok();
 }
 
 void NvmeTier::FinishRestore() {

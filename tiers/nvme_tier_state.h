@@ -179,6 +179,7 @@ struct NvmeTier::State final {
   // False if the table could not be read to its end.
   bool VisitTable(const NvmeSlab& slab, const EntryVisitor& visit) const;
   void NoteEntry(NvmeSlab& slab, uint32_t slot, Status status, const SlabEntry& entry);
+  bool IsInTable(const NvmeSlab& slab, uint32_t slot, std::span<const std::byte> entry) const;
   void RestoreUsed(NvmeSlab& slab, const SlabEntry& entry, bool is_wanted, const RestoreSink& sink);
 
   const Options options;

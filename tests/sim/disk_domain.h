@@ -143,7 +143,7 @@ class DiskDomain final : public TierListener {
     if (!catalog_->Open(&why)) return false;
     const Status status =
         catalog_->db()->ForEachExtent([&](SlotName name, std::span<const std::byte> entry) {
-          tier_->RestoreEntry(name.slab, name.slot, entry, Sink());
+          EXPECT_TRUE(tier_->RestoreEntry(name.slab, name.slot, entry, Sink()).ok());
           return true;
         });
     EXPECT_TRUE(status.ok());

@@ -333,9 +333,10 @@ TEST_F(NvmeTierTest, CatalogAndScanRestoreTheSame) {
   };
   ASSERT_TRUE(tier().OpenSlabs(&rig_->notes()).ok());
   for (const auto& [place, entry] : records) {
-    tier().RestoreEntry(place.first, place.second, entry, sink);
+    ASSERT_TRUE(tier().RestoreEntry(place.first, place.second, entry, sink).ok());
   }
-  tier().RestoreEntry(99, 0, records.begin()->second, sink);  // a slab that is no more
+  EXPECT_EQ(tier().RestoreEntry(99, 0, records.begin()->second, sink).code(),
+            StatusCode::kNotFound);  // a slab that is no more
   tier().FinishRestore();
   ASSERT_EQ(found_.size(), stored.size());
   for (const auto& [key, found] : found_) {

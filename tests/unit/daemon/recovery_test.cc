@@ -1,0 +1,265 @@
+#include "daemon/recovery.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "daemon/group_shelf.h"
+#include "daemon/slab_files.h"
+#include "sim/disk_domain.h"
+#include "sim/fakes.h"
+#include "tiers/slot_table.h"
+
+namespace terrace {
+namespace {
+
+namespace fs = std::filesystem;
+
+using sim::DiskDomain;
+using sim::DiskGroup;
+
+constexpr uint32_t kBlocks = 40;
+
+// A store above the drives of a domain.
+class DomainStore {
+ public:
+  explicit DomainStore(DiskDomain& domain) : table_(SlotTableBytes(kSegmentBytesMin, 1)) {
+    DomainOptions options{.name = "domain", .secret = domain.secret()};
+    options.segment_bytes = kSegmentBytesMin;
+    options.segments_max = 1;
+    options.arena = &arena_;
+    options.slot_table = table_;
+    options.lower_tiers = {&domain.tier()};
+    StoreOptions store_options;
+    store_options.domains = {options};
+    store_options.segments_total = 1;
+    store_options.fenced_bytes_max = kGiB;
+    store_options.blocks_max = 4096;
+    store_ = std::make_unique<Store>(store_options, clock_, random_, offload_, listener_);
+  }
+  Store* get() { return store_.get(); }
+
+ private:
+  sim::VirtualClock clock_;
+  sim::SeededRandom random_{1};
+  sim::PlainOffload offload_;
+  sim::RecordingListener listener_;
+  sim::PlainArena arena_{kSegmentBytesMin, 1};
+  std::vector<std::byte> table_;
+  std::unique_ptr<Store> store_;
+};
+
+class RecoveryTest : public testing::Test {
+ protected:
+  RecoveryTest() {
+    std::string pattern = fs::temp_directory_path() / "terrace-recovery-XXXXXX";
+    root_ = mkdtemp(pattern.data());
+  }
+  ~RecoveryTest() override {
+    std::error_code error;
+    fs::remove_all(root_, error);
+  }
+  DiskDomain::Options OptionsOf() const { return {.root = root_}; }
+
+  enum class Ending { kClean, kKill };
+  // A daemon that stored kBlocks blocks of one group and ended.
+  void LeaveBlocks(Ending ending) {
+    DiskDomain domain(OptionsOf());
+    domain_secret_ = domain.secret();
+    domain.RestoreFromTables();
+    const std::string content = FormatGroupFile(DiskGroup(), domain.secret());
+    ASSERT_TRUE(WriteGroupFile(domain.groups_directory(), DiskGroup().Id(), content).ok());
+    domain.catalog().KeepGroup(DiskGroup().Id(), content);
+    for (uint32_t owner = 0; owner < kBlocks; ++owner) {
+      ASSERT_TRUE(domain.RunUntil([&] { return domain.Store(owner); }));
+    }
+    domain.Settle();
+    if (ending == Ending::kClean) domain.StopClean();
+  }
+  // A successor's start; its catalog runs, and the domain lives on until the end of the test.
+  RecoverySummary Recover() {
+    store_.reset();
+    domain_.reset();
+    domain_ = std::make_unique<DiskDomain>(OptionsOf());
+    store_ = std::make_unique<DomainStore>(*domain_);
+    RecoverySummary summary;
+    const Status status = RestoreDomain({.secret = domain_->secret(),
+                                         .groups_directory = domain_->groups_directory(),
+                                         .slab_directories = domain_->directories(),
+                                         .store = store_->get(),
+                                         .tier = &domain_->tier(),
+                                         .catalog = &domain_->catalog()},
+                                        &summary);
+    EXPECT_TRUE(status.ok()) << status.what();
+    store_->get()->CheckInvariants(Store::CheckScope::kFull);
+    domain_->StartCatalog();
+    return summary;
+  }
+  fs::path Only(const std::string& directory, const std::string& ending) const {
+    for (const auto& file : fs::directory_iterator(directory)) {
+      if (file.path().string().ends_with(ending)) return file.path();
+    }
+    ADD_FAILURE() << "no " << ending << " in " << directory;
+    return {};
+  }
+  std::string CatalogDirectory() const { return root_ + "/path0/domain/catalog"; }
+  CatalogDb::Options CatalogOptions() const { return {.directory = CatalogDirectory()}; }
+
+  std::string root_;
+  DomainSecret domain_secret_{};
+  std::unique_ptr<DiskDomain> domain_;
+  std::unique_ptr<DomainStore> store_;
+};
+
+TEST_F(RecoveryTest, NothingIsThereAtTheFirstStart) {
+  const RecoverySummary summary = Recover();
+  EXPECT_EQ(summary.source, RecoverySource::kTables);
+  EXPECT_EQ(summary.why, "there was none");
+  EXPECT_EQ(summary.restored.blocks, 0u);
+  EXPECT_TRUE(summary.notes.empty());
+}
+
+TEST_F(RecoveryTest, CleanStopIsFollowedByAStartFromTheCatalog) {
+  LeaveBlocks(Ending::kClean);
+  const RecoverySummary summary = Recover();
+  EXPECT_EQ(summary.source, RecoverySource::kCatalog) << summary.why;
+  EXPECT_EQ(summary.groups, 1u);
+  EXPECT_EQ(summary.restored.blocks, kBlocks);
+  EXPECT_TRUE(summary.notes.empty()) << summary.notes[0];
+}
+
+TEST_F(RecoveryTest, KillIsFollowedByAStartFromTheTablesAndThenByOneFromTheCatalog) {
+  LeaveBlocks(Ending::kKill);
+  RecoverySummary summary = Recover();
+  EXPECT_EQ(summary.source, RecoverySource::kTables);
+  EXPECT_EQ(summary.why, "it was not closed by a clean stop");
+  EXPECT_EQ(summary.restored.blocks, kBlocks);
+  domain_->StopClean();  // the catalog has been written anew by then
+  summary = Recover();
+  EXPECT_EQ(summary.source, RecoverySource::kCatalog) << summary.why;
+  EXPECT_EQ(summary.restored.blocks, kBlocks);
+}
+
+TEST_F(RecoveryTest, RemovedCatalogIsFollowedByAStartFromTheTables) {
+  LeaveBlocks(Ending::kClean);
+  fs::remove_all(CatalogDirectory());
+  const RecoverySummary summary = Recover();
+  EXPECT_EQ(summary.source, RecoverySource::kTables);
+  EXPECT_EQ(summary.restored.blocks, kBlocks);
+}
+
+TEST_F(RecoveryTest, CatalogDamagedInTheMiddleIsFollowedByAStartFromTheTables) {
+  LeaveBlocks(Ending::kClean);
+  const fs::path table = Only(CatalogDirectory(), ".sst");
+  std::fstream file(table, std::ios::binary | std::ios::in | std::ios::out);
+  file.seekp(static_cast<std::streamoff>(fs::file_size(table) / 3));
+  file.write("damaged", 7);
+  file.close();
+  RecoverySummary summary = Recover();
+  EXPECT_EQ(summary.source, RecoverySource::kTables);
+  EXPECT_EQ(summary.restored.blocks, kBlocks);
+  EXPECT_TRUE(fs::exists(CatalogDirectory() + ".old"));
+  domain_->StopClean();
+  fs::remove(Only(root_ + "/path0/domain/groups", ".group"));
+  summary = Recover();  // from the new one, which knows the group too
+  EXPECT_EQ(summary.source, RecoverySource::kCatalog) << summary.why;
+  EXPECT_EQ(summary.restored.blocks, kBlocks);
+}
+
+// The catalog says of such a slot what the table says, so both starts leave it alone.
+TEST_F(RecoveryTest, DamagedEntryOfTheTableIsNoReproachToTheCatalog) {
+  LeaveBlocks(Ending::kKill);
+  const std::vector<SlabFile> slabs = ListSlabFiles(root_ + "/path0/domain", domain_secret_);
+  std::fstream file(slabs[0].path, std::ios::binary | std::ios::in | std::ios::out);
+  file.seekp(static_cast<std::streamoff>(slabs[0].geometry.EntryOffsetBytes(0) + 60));
+  file.write("damaged", 7);
+  file.close();
+  RecoverySummary summary = Recover();
+  EXPECT_EQ(summary.source, RecoverySource::kTables);
+  EXPECT_EQ(summary.restored.blocks, kBlocks - 1);
+  domain_->StopClean();
+  summary = Recover();
+  EXPECT_EQ(summary.source, RecoverySource::kCatalog) << summary.why;
+  EXPECT_EQ(summary.restored.blocks, kBlocks - 1);
+  EXPECT_EQ(summary.counts.entries_corrupt, 1u);
+}
+
+TEST_F(RecoveryTest, CatalogThatNamesASlabWhichIsGoneIsNotBelieved) {
+  LeaveBlocks(Ending::kClean);
+  uint64_t slabs = 0;
+  for (const auto& file : fs::directory_iterator(root_ + "/path0/domain")) {
+    slabs += file.path().extension() == ".terrace";
+  }
+  ASSERT_GE(slabs, 2u);
+  fs::remove(Only(root_ + "/path0/domain", "slab-1.terrace"));
+  const RecoverySummary summary = Recover();
+  EXPECT_EQ(summary.source, RecoverySource::kTables);
+  EXPECT_NE(summary.why.find("names a place that is not there"), std::string::npos) << summary.why;
+  EXPECT_GT(summary.restored.blocks, 0u);
+  EXPECT_LT(summary.restored.blocks, kBlocks);
+}
+
+TEST_F(RecoveryTest, RecordUnderAnotherSlotIsNotBelieved) {
+  LeaveBlocks(Ending::kClean);
+  {
+    CatalogDb::Opened opened = CatalogDb::Open(CatalogOptions());
+    ASSERT_TRUE(opened.is_believed);
+    CatalogChanges changes;
+    ASSERT_TRUE(opened.db
+                    ->ForEachExtent([&](SlotName name, std::span<const std::byte> entry) {
+                      changes.entry_bytes.assign(entry.begin(), entry.end());
+                      changes.extents = {
+                          {.name = {name.slab, name.slot + 1}, .length_bytes = entry.size()}};
+                      return false;
+                    })
+                    .ok());
+    ASSERT_TRUE(opened.db->MarkProven().ok());
+    ASSERT_TRUE(opened.db->Apply(changes).ok());
+    ASSERT_TRUE(opened.db->CloseClean().ok());
+  }
+  const RecoverySummary summary = Recover();
+  EXPECT_EQ(summary.source, RecoverySource::kTables);
+  EXPECT_NE(summary.why.find("is not the entry of that slot"), std::string::npos) << summary.why;
+  EXPECT_EQ(summary.restored.blocks, kBlocks);
+}
+
+TEST_F(RecoveryTest, LostGroupFileIsMadeAnewFromTheCatalog) {
+  LeaveBlocks(Ending::kClean);
+  fs::remove(Only(root_ + "/path0/domain/groups", ".group"));
+  const RecoverySummary summary = Recover();
+  EXPECT_EQ(summary.restored.blocks, kBlocks);
+  ASSERT_EQ(summary.notes.size(), 1u);
+  EXPECT_NE(summary.notes[0].find("made anew"), std::string::npos) << summary.notes[0];
+  EXPECT_TRUE(fs::exists(Only(root_ + "/path0/domain/groups", ".group")));
+}
+
+TEST_F(RecoveryTest, BlocksOfAGroupThatNobodyKnowsAreFreed) {
+  LeaveBlocks(Ending::kClean);
+  fs::remove_all(root_ + "/path0/domain/groups");
+  fs::remove_all(CatalogDirectory());
+  RecoverySummary summary = Recover();
+  EXPECT_EQ(summary.restored.blocks, 0u);
+  EXPECT_EQ(summary.counts.entries_used, kBlocks);
+  domain_->StopClean();
+  summary = Recover();
+  EXPECT_EQ(summary.counts.entries_used, 0u);
+}
+
+TEST_F(RecoveryTest, DomainWithoutDrivesRestoresItsGroups) {
+  LeaveBlocks(Ending::kClean);
+  domain_ = std::make_unique<DiskDomain>(OptionsOf());
+  DomainStore store(*domain_);
+  RecoverySummary summary;
+  ASSERT_TRUE(RestoreDomain({.secret = domain_->secret(),
+                             .groups_directory = domain_->groups_directory(),
+                             .store = store.get()},
+                            &summary)
+                  .ok());
+  EXPECT_EQ(summary.groups, 1u);
+  EXPECT_EQ(summary.source, RecoverySource::kNone);
+}
+
+}  // namespace
+}  // namespace terrace
