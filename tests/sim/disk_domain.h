@@ -69,7 +69,8 @@ class DiskDomain final : public TierListener {
                            .slab_bytes = options_.slab_bytes,
                            .catalog = catalog_.get(),
                            .now_us = [] { return NowUs(); },
-                           .random = [this] { return random_(); }};
+                           .random = [this] { return random_(); },
+                           .sync_interval_us = 10'000};
     for (const std::string& directory : directories()) {
       std::string why;
       DiskOptions disk{.directory = directory,
