@@ -18,13 +18,15 @@ inline constexpr BlockId kBlockNone = 0xFFFFFFFF;
 inline constexpr uint32_t kLowerTiersMax = 3;  // tiers below DRAM
 inline constexpr uint32_t kRowNone = 0xFFFFFFFF;
 inline constexpr uint32_t kHandleNone = 0xFFFFFFFF;
+inline constexpr uint8_t kFillTierNone = 0xFF;  // adopted bytes are being compared
 inline constexpr uint64_t kNever = UINT64_MAX;  // a time that does not come
 
 enum class BlockPhase : uint8_t { kUnused, kReserved, kSealed, kErased };
 
 // One copy. kFilling: bytes are on their way in. kDraining: readable, but to be dropped as soon as
-// the write to a lower tier that reads it is done.
-enum class CopyState : uint8_t { kNone, kFilling, kReady, kDraining };
+// the write to a lower tier that reads it is done. kUnverified: a predecessor's bytes in DRAM, not
+// compared with their checksum yet, so not readable.
+enum class CopyState : uint8_t { kNone, kFilling, kReady, kDraining, kUnverified };
 
 struct BlockCopy {
   uint64_t member_mask = 0;  // members with bytes in this copy
@@ -60,7 +62,7 @@ struct Block {
   uint32_t expiry = kHandleNone;                 // its timer
   uint32_t walk_mark = 0;                        // of the tree walk that last found it held
   BlockPhase phase = BlockPhase::kUnused;
-  uint8_t fill_tier = 0;  // where a promotion reads
+  uint8_t fill_tier = 0;  // where a promotion reads; kFillTierNone
   uint8_t priority = protocol::kPriorityDefault;
   bool is_pinned = false;     // by an operator or a hint
   bool is_no_store = false;   // never below DRAM
@@ -68,9 +70,14 @@ struct Block {
   bool is_verified = false;   // the daemon itself has seen the bytes match
   bool is_in_check = false;   // a checksum job is under way
   bool is_amend_due = false;  // its record in the persistent tier says something else by now
+  bool is_inherited = false;  // a predecessor's clients may still touch its slots
   bool is_dram_candidate = false;
   bool is_lower_candidate[kLowerTiersMax] = {};
 
+  // Its DRAM copy is a predecessor's, and being compared.
+  bool is_adopting() const {
+    return dram.state == CopyState::kFilling && fill_tier == kFillTierNone;
+  }
   bool is_held() const { return lease_count > 0 || job_count > 0; }
 };
 

@@ -82,14 +82,17 @@ struct CacheDomain {
   // has been one.
   mutable std::vector<BlockId> changed;
   mutable bool is_watched = false;
-  uint64_t fenced_bytes = 0;       // Residency
-  uint32_t fenced_slot_count = 0;  // Residency
-  uint64_t reserved_count = 0;     // Residency
-  uint64_t leased_count = 0;       // Residency: blocks some lease holds
-  uint32_t member_count = 0;       // Store: local members of all groups
-  uint32_t session_count = 0;      // Store
-  bool is_short = false;           // a slot was asked for and none was free: SegmentLedger looks
-  Store::DomainStats counters;     // only its "since start" fields
+  // Slots of no block that a predecessor's clients may still touch.
+  std::vector<SlotRef> inherited_slots;  // Residency
+  uint64_t inherited_bytes = 0;          // Residency
+  uint64_t fenced_bytes = 0;             // Residency
+  uint32_t fenced_slot_count = 0;        // Residency
+  uint64_t reserved_count = 0;           // Residency
+  uint64_t leased_count = 0;             // Residency: blocks some lease holds
+  uint32_t member_count = 0;             // Store: local members of all groups
+  uint32_t session_count = 0;            // Store
+  bool is_short = false;        // a slot was asked for and none was free: SegmentLedger looks
+  Store::DomainStats counters;  // only its "since start" fields
 };
 
 }  // namespace terrace

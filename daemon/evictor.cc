@@ -65,7 +65,7 @@ bool Evictor::TrimWindow(BlockId tip, uint32_t class_index) {
     if (distance > windowed->window_blocks + kTrimBlocksMax) break;
     const Block& b = d_.block(id);
     if (b.phase != BlockPhase::kSealed || b.dram.state != CopyState::kReady || b.is_held() ||
-        !((b.dram.member_mask >> windowed->member) & 1)) {
+        b.is_inherited || !((b.dram.member_mask >> windowed->member) & 1)) {
       continue;
     }
     residency_.DropMember(id, windowed->member);

@@ -148,6 +148,11 @@ void Mover::FinishIfDone(uint32_t number) {
 // ---- up ----
 
 Status Mover::Promote(BlockId id) {
+  if (d_.block(id).dram.state == CopyState::kUnverified) {
+    residency_.BeginVerify(id);
+    verifier_.CheckPromotion(id);
+    return Status::Ok();
+  }
   const uint32_t tier = d_.FastestTier(d_.block(id));
   if (tier == kLowerTiersMax) return Status(StatusCode::kNotFound, "the block is in no tier");
   // Making room may write others below, where this copy could be the next to go: it is held first.
@@ -176,6 +181,7 @@ void Mover::OnPromotionChecked(BlockId id, bool is_good) {
 void Mover::EndPromotion(BlockId id, Verdict verdict) {
   Block& b = d_.block(id);
   if (b.phase != BlockPhase::kSealed) return;
+  if (b.is_adopting()) return EndAdoption(id, verdict == Verdict::kGood);
   if (verdict == Verdict::kGood) {
     ++d_.counters.promotions;
     residency_.EndFill(id, true);
@@ -189,6 +195,15 @@ void Mover::EndPromotion(BlockId id, Verdict verdict) {
   residency_.DropLower(id, tier,
                        verdict == Verdict::kBad ? Residency::DropReason::kBadBytes
                                                 : Residency::DropReason::kNotWanted);
+}
+
+// What is good may go below, as after a seal; what is not leaves its copies below, if there are
+// any.
+void Mover::EndAdoption(BlockId id, bool is_good) {
+  residency_.EndFill(id, is_good);
+  if (is_good) return OnRooted(id);
+  const Block& b = d_.block(id);
+  if (!residency_.HasOtherCopy(b, b.dram)) residency_.Erase(id, StatusCode::kNotFound);
 }
 
 // ---- down ----

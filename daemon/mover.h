@@ -30,8 +30,9 @@ class Mover final : public LowerWriter, public VerifierListener {
 
   Mover(CacheDomain& domain, Residency& residency, Evictor& evictor, Verifier& verifier);
 
-  // Takes slots and reads the fastest copy into them; after kOk OnBlockReady or OnBlockLost
-  // follows. kNoSpace: DRAM has no room. REQUIRES: no DRAM copy.
+  // Takes slots and reads the fastest copy into them, or has an adopted copy compared; after kOk
+  // OnBlockReady or OnBlockLost follows. kNoSpace: DRAM has no room. REQUIRES: no DRAM copy, or an
+  // unverified one.
   Status Promote(BlockId id);
   // Writes the block to the persistent tier whatever the admission policy says. False if it never
   // will be.
@@ -104,6 +105,7 @@ class Mover final : public LowerWriter, public VerifierListener {
   void StepDrops(uint32_t tier);
   bool may_amend() const { return !d_.amends.empty() && !d_.lower[d_.persistent_tier].is_off; }
   void StepAmends();
+  void EndAdoption(BlockId id, bool is_good);
   void FinishWrite(const Job& job);
   bool MayWrite(BlockId id, uint32_t tier) const;
   // kBusy, kUnsupported: try again later. kNoSpace: give up.

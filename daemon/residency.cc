@@ -225,7 +225,11 @@ void Residency::FreeSlots(BlockId id, uint64_t member_mask) {
   const std::span<const LocalMember> locals = d_.group_of(b).locals();
   for (uint32_t i = 0; i < locals.size(); ++i) {
     if (!(b.dram.member_mask & member_mask & BitOf(locals[i]))) continue;
-    d_.slots.Free(refs[i]);
+    if (b.is_inherited) {
+      Inherit(refs[i]);
+    } else {
+      d_.slots.Free(refs[i]);
+    }
     refs[i] = SlotRef{};
   }
   b.dram.member_mask &= ~member_mask;
@@ -241,6 +245,7 @@ void Residency::ReleaseDramRow(BlockId id) {
   d_.dram_policy->OnErase(id);
   d_.group_of(b).slots().Give(b.dram.row);
   b.dram = {};
+  b.is_inherited = false;
   const RadixIndex::Node& node = d_.index.node(id);
   if (node.is_live && node.parent != kBlockNone) {
     --d_.block(node.parent).dram_children;
@@ -408,7 +413,8 @@ bool Residency::MayDropDram(BlockId id) const {
 bool Residency::MayLeaveDram(BlockId id) const {
   const Block& b = d_.block(id);
   return b.phase == BlockPhase::kSealed && b.dram.is_readable() && !b.is_held() &&
-         b.dram_children == 0 && (d_.index.node(id).child_count == 0 || HasOtherCopy(b, b.dram));
+         !b.is_inherited && b.dram_children == 0 &&
+         (d_.index.node(id).child_count == 0 || HasOtherCopy(b, b.dram));
 }
 
 bool Residency::MayDropLower(BlockId id, uint32_t tier) const {

@@ -39,6 +39,12 @@ struct NewBlock {
   protocol::Hints hints;
 };
 
+// A member's bytes of a block that a predecessor left.
+struct AdoptedMember {
+  uint32_t member = 0;
+  SlotRef slot;
+};
+
 enum class HoldKind : uint8_t { kLease, kJob, kFence };
 
 class Residency {
@@ -91,6 +97,19 @@ class Residency {
   // REQUIRES: whole, and all its children are linked.
   void EndRestore(BlockId id, uint32_t tier);
 
+  // ---- DRAM copies that a predecessor left ----
+  // A Sealed block, or the DRAM copy of one that is known: kUnverified until BeginVerify and
+  // EndFill. kBlockNone if it is not whole, or not wanted; its slots are the caller's then.
+  // REQUIRES: rows of one key and commit, one a member, with a checksum.
+  BlockId Adopt(uint32_t group_index, std::span<const AdoptedMember> members);
+  // Its bytes are being compared now, as after a promotion. REQUIRES: kUnverified.
+  void BeginVerify(BlockId id);
+  // Nobody whom the predecessor served touches its slots any more.
+  void Disinherit(BlockId id);
+  // A slot of no block: fenced until FreeInherited.
+  void Inherit(const SlotRef& slot);
+  void FreeInherited();
+
   // ---- holding ----
   void Hold(BlockId id, HoldKind kind);
   void LetGo(BlockId id, HoldKind kind);
@@ -114,6 +133,7 @@ class Residency {
   bool IsExpired(BlockId id) const;
 
  private:
+  BlockId InsertAdopted(uint32_t group_index, const SlotIdentity& row);
   void FreeSlots(BlockId id, uint64_t member_mask);
   void ReleaseDramRow(BlockId id);
   void FreeExtents(BlockId id, uint32_t tier, DropReason reason = DropReason::kNotWanted);

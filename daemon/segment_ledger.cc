@@ -22,6 +22,16 @@ void SegmentLedger::AddDomain(CacheDomain* domain, Evictor* evictor) {
   domains_.back().segments.resize(domain->options.segments_max);
 }
 
+void SegmentLedger::AdoptPopulated(uint32_t domain_index, uint32_t segment) {
+  DomainRecord& record = domains_[domain_index];
+  TERRACE_CHECK(record.segments[segment].use == Use::kNone, "a segment is adopted once");
+  record.segments[segment].use = Use::kPopulated;
+  record.domain->slots.SegmentPopulated(segment);
+  record.has_tried = true;
+  ++record.held_count;
+  ++held_total_;
+}
+
 uint32_t SegmentLedger::populated_count(uint32_t domain_index) const {
   return domains_[domain_index].held_count - domains_[domain_index].populating_count;
 }

@@ -23,6 +23,9 @@ class SegmentLedger {
   SegmentLedger(const StoreOptions& options, const StoreSeams& seams, SessionRegister& sessions);
   void AddDomain(CacheDomain* domain, Evictor* evictor);
 
+  // A predecessor had populated it. Before the first Step().
+  void AdoptPopulated(uint32_t domain_index, uint32_t segment);
+
   // Grows, drains and takes back what is due. Called after anything that takes or frees slots.
   void Step();
   // A step is worth trying now: somebody is short, or a drain goes on.

@@ -27,7 +27,8 @@ DomainRooms::DomainRooms(uint32_t domain_index, const DomainOptions& options,
       waiters(domain, residency),
       keeper(domain, residency, waiters, sessions),
       verifier(domain, residency),
-      mover(domain, residency, evictor, verifier) {
+      mover(domain, residency, evictor, verifier),
+      adoption(domain, residency, mover) {
   residency.SetObserver(&waiters);
   evictor.SetWriter(&mover);
   verifier.SetListener(&mover);
@@ -47,6 +48,9 @@ Store::State::State(StoreOptions store_options, Clock& clock_seam, Random& rando
     domains.push_back(
         std::make_unique<DomainRooms>(i, options.domains[i], options, seams, sessions));
     ledger.AddDomain(&domains[i]->domain, &domains[i]->evictor);
+    for (const uint32_t segment : options.domains[i].populated_segments) {
+      ledger.AdoptPopulated(i, segment);
+    }
     if (!options.domains[i].lower_tiers.empty()) ArmTick(i);
   }
   ledger.Step();
@@ -273,6 +277,7 @@ Result<OpenedGroup> Store::OpenGroup(SessionId session, const SpaceGroupSpec& sp
   }
   Group& group = *domain.groups[place];
   group.was_opened = true;
+  caller.rooms->adoption.OnGroup(place);
   if (!group.is_shelved && state_->options.shelf != nullptr) {
     state_->options.shelf->Keep(domain.domain_index, spec);
     group.is_shelved = true;
@@ -305,6 +310,7 @@ void Store::OnChecksumsDone(OffloadId id, std::span<const Checksum> roots) {
   DomainRooms& rooms = *state_->domains[domain_index];
   rooms.verifier.OnChecksumsDone(id & ((uint64_t{1} << kDomainShift) - 1), roots);
   rooms.verifier.Step();
+  rooms.adoption.Step();
   state_->Settle(rooms);
 }
 
@@ -338,6 +344,7 @@ bool Store::is_ready() const { return state_->ledger.is_ready(); }
 void Store::State::Settle(DomainRooms& rooms) {
   uint32_t budget = protocol::kBlocksPerTurnMax;
   rooms.keeper.Step(&budget);
+  if (rooms.domain.is_short) rooms.adoption.DropParked();
   if (ledger.has_work()) ledger.Step();
   if (rooms.mover.has_work() || rooms.verifier.has_work()) {
     retry_us = std::min(retry_us, clock.NowUs() + kRetryUs);
@@ -393,6 +400,7 @@ void Store::OnTimer() {
     rooms->waiters.Step();
     rooms->verifier.Step();
     rooms->mover.Step();
+    rooms->adoption.Step();
     s.Settle(*rooms);
   }
 }
@@ -401,6 +409,7 @@ uint64_t Store::NextTimerUs() const {
   const State& s = *state_;
   for (const std::unique_ptr<DomainRooms>& rooms : s.domains) {
     if (rooms->waiters.has_work() || rooms->keeper.has_work()) return 0;
+    if (rooms->adoption.has_work()) return 0;
   }
   return std::min(s.deadlines.next_us(), s.retry_us);
 }

@@ -52,7 +52,9 @@ struct DomainOptions {
   ArenaMemory* arena = nullptr;      // outlives the Store
   std::span<std::byte> slot_table;   // SlotTableBytes(); daemon-private
   uint64_t table_seed = 0;           // of its rows' checks; the same for a successor
-  std::vector<Tier*> lower_tiers;    // fastest first; outlive the Store
+  // What a predecessor had populated; AdoptSlots follows.
+  std::vector<uint32_t> populated_segments;
+  std::vector<Tier*> lower_tiers;  // fastest first; outlive the Store
 };
 
 struct StoreOptions {
@@ -146,6 +148,15 @@ struct RestoreSummary {
   uint64_t copies_dropped = 0;  // of no known group, not whole, or of an older commit
 };
 
+// What came of the slots that a predecessor left in use.
+struct AdoptSummary {
+  uint64_t blocks = 0;         // found again; each is verified before it is handed out
+  uint64_t slots_parked = 0;   // of groups not opened yet
+  uint64_t slots_dropped = 0;  // without a checksum, not whole, expired, or of another commit
+  uint64_t slots_fenced = 0;   // of no block, until the predecessor's sessions have ended
+  uint64_t torn_slots = 0;     // of those: rows not whole
+};
+
 class Store {
  public:
   Store(StoreOptions options, Clock& clock, Random& random, Offload& offload,
@@ -162,6 +173,12 @@ class Store {
   // Joins members to blocks and blocks to chains; frees what is not whole. The tier has finished
   // its own restoring by then.
   RestoreSummary FinishRestore(uint32_t domain_index);
+
+  // Takes over DomainOptions::slot_table and populated_segments as a predecessor left them, after
+  // FinishRestore. `sessions` are its clients that may still touch the arena.
+  AdoptSummary AdoptSlots(uint32_t domain_index, std::span<const SessionId> sessions);
+  // One of them is dead, or done with the arena.
+  void PredecessorSessionEnded(uint32_t domain_index, SessionId session);
 
   // ---- sessions ----
   // kNoSpace above sessions_max.
@@ -255,12 +272,14 @@ struct Store::DomainStats {
   // in extents but not in any slot, or free slots of another class
   uint64_t slot_bytes_stranded = 0;
   uint64_t fenced_bytes = 0;
+  uint64_t inherited_bytes = 0;  // fenced, too: a predecessor's clients may still touch them
   uint32_t session_count = 0, group_count = 0, lease_count = 0, fenced_slot_count = 0;
   uint64_t block_count = 0, reserved_count = 0, pinned_count = 0;
   // Counters since start.
   uint64_t match_requests = 0, match_blocks_asked = 0, match_blocks_hit = 0;
   uint64_t acquire_requests = 0, acquire_blocks_asked = 0, acquire_blocks_hit = 0;
   uint64_t acquire_blocks_by_tier[protocol::kTierKindCount] = {};
+  uint64_t blocks_adopted = 0;  // a predecessor's, found again in DRAM
   uint64_t blocks_sealed = 0, blocks_evicted = 0, blocks_expired = 0, blocks_corrupt = 0;
   uint64_t reserve_exists = 0, reserve_busy = 0, reserve_no_space = 0;
   uint64_t commits_gone = 0, leases_revoked = 0, checksums_verified = 0;

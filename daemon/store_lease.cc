@@ -95,7 +95,9 @@ Status Store::JoinRead(SessionId session, uint64_t request_id, const protocol::J
     const Block& b = domain.block(lease.entries[reply.block_count].block);
     if (b.dram.row == kRowNone) break;
     BlockSpan span{.first_block = reply.block_count, .block_count = 1, .state = StateOf(b)};
-    if (span.state == SpanState::kComing) span.tier = domain.lower[b.fill_tier].tier->kind();
+    if (span.state == SpanState::kComing) {
+      span.tier = state_->ComingFrom(*caller.rooms, lease.entries[reply.block_count].block, 0).tier;
+    }
     if (span.state != SpanState::kReady && pending != kPendingNone) {
       waiters.Await(pending, reply.block_count, lease.entries[reply.block_count].block);
     }

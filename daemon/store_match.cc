@@ -9,6 +9,9 @@ namespace terrace {
 using protocol::BlockSpan;
 using protocol::SpanState;
 
+// What one offload thread compares; only an estimate for those who wait.
+static constexpr uint64_t kVerifyBytesPerUs = 4096;
+
 void AppendToSpans(BlockSpan span, std::vector<BlockSpan>* spans) {
   if (!spans->empty()) {
     BlockSpan& last = spans->back();
@@ -62,7 +65,24 @@ Found Store::State::Find(const Caller& caller, uint32_t group_index, const Block
   if (!b.has_roots && b.writer_uid != sessions.at(caller.session).uid) return Found::kNothing;
   if (b.dram.is_readable()) return Found::kReady;
   if (b.dram.state == CopyState::kFilling) return Found::kFilling;
+  if (b.dram.state == CopyState::kUnverified) return Found::kBelow;
   return rooms.domain.FastestTier(b) == kLowerTiersMax ? Found::kNothing : Found::kBelow;
+}
+
+Store::State::Coming Store::State::ComingFrom(const DomainRooms& rooms, BlockId id,
+                                              uint64_t ahead_bytes) const {
+  const Block& b = rooms.domain.block(id);
+  const uint64_t bytes = ahead_bytes + rooms.domain.group_of(b).block_bytes();
+  const auto capped = [](uint64_t eta_us) {
+    return static_cast<uint32_t>(std::min<uint64_t>(eta_us, UINT32_MAX));
+  };
+  if (b.dram.state == CopyState::kUnverified || b.is_adopting()) {
+    return {.tier = protocol::TierKind::kDram, .eta_us = capped(bytes / kVerifyBytesPerUs)};
+  }
+  const uint32_t tier =
+      b.dram.state == CopyState::kFilling ? b.fill_tier : rooms.domain.FastestTier(b);
+  const Tier& from = *rooms.domain.lower[tier].tier;
+  return {.tier = from.kind(), .eta_us = capped(from.PredictReadUs(bytes))};
 }
 
 // ---- Match ----
@@ -88,12 +108,10 @@ Status Store::Match(const KeysQuery& query, PrefixMatch* result) {
     }
     BlockSpan span{.first_block = index, .block_count = 1};
     if (found != Found::kReady) {
-      const uint32_t tier = found == Found::kBelow ? domain.FastestTier(domain.block(id))
-                                                   : domain.block(id).fill_tier;
+      const State::Coming coming = state_->ComingFrom(*caller.rooms, id, 0);
       span.state = SpanState::kComing;
-      span.tier = domain.lower[tier].tier->kind();
-      span.eta_us = static_cast<uint32_t>(std::min<uint64_t>(
-          domain.lower[tier].tier->PredictReadUs(caller.group->block_bytes()), UINT32_MAX));
+      span.tier = coming.tier;
+      span.eta_us = coming.eta_us;
     }
     AppendToSpans(span, &result->spans);
   }
@@ -235,13 +253,11 @@ class PrefixHolder {
     BlockSpan span{.first_block = index, .block_count = 1};
     if (found == Found::kReserved) span.state = SpanState::kFollowing;
     if (found != Found::kFilling && found != Found::kBelow) return span;
-    const CacheDomain& domain = caller_.domain();
-    Tier& tier = *domain.lower[domain.block(id).fill_tier].tier;
+    const Store::State::Coming coming = state_.ComingFrom(*caller_.rooms, id, coming_bytes_);
     coming_bytes_ += caller_.group->block_bytes();
     span.state = SpanState::kComing;
-    span.tier = tier.kind();
-    span.eta_us =
-        static_cast<uint32_t>(std::min<uint64_t>(tier.PredictReadUs(coming_bytes_), UINT32_MAX));
+    span.tier = coming.tier;
+    span.eta_us = coming.eta_us;
     return span;
   }
 

@@ -104,7 +104,8 @@ class Reserver {
   // A new block with its slots, evicting as needed; all local members or none.
   BlockId TakeRoom(size_t i, BlockId parent, uint32_t position) {
     CacheDomain& domain = caller_.domain();
-    if (domain.fenced_bytes >= state_.options.fenced_bytes_max) return kBlockNone;
+    if (domain.fenced_bytes + domain.inherited_bytes >= state_.options.fenced_bytes_max)
+      return kBlockNone;
     if (caller_.rooms->keeper.BlocksLeft(lease_) == 0) return kBlockNone;
     if (parent != kBlockNone) position = domain.index.node(parent).position + 1;
     const SessionRecord& session = state_.sessions.at(caller_.session);

@@ -4,6 +4,7 @@
 #include <memory>
 #include <vector>
 
+#include "daemon/adoption.h"
 #include "daemon/cache_domain.h"
 #include "daemon/evictor.h"
 #include "daemon/lease_keeper.h"
@@ -30,6 +31,7 @@ struct DomainRooms {
   LeaseKeeper keeper;
   Verifier verifier;
   Mover mover;
+  Adoption adoption;
   std::unique_ptr<Restorer> restorer;  // only while the store is being restored
 };
 
@@ -47,7 +49,7 @@ enum class Found : uint8_t {
   kNothing,
   kReady,     // readable in DRAM
   kFilling,   // a promotion is under way
-  kBelow,     // in a lower tier
+  kBelow,     // in a lower tier, or in DRAM and not verified yet
   kReserved,  // being written
 };
 
@@ -65,6 +67,12 @@ struct Store::State final : public TierListener {
   uint64_t DeadlineUs(const protocol::Hints& hints) const;
 
   Found Find(const Caller& caller, uint32_t group_index, const BlockKey& key, BlockId* id) const;
+  // Where a block that is found kFilling or kBelow comes from, and when, behind `ahead_bytes`.
+  struct Coming {
+    protocol::TierKind tier = protocol::TierKind::kDram;
+    uint32_t eta_us = 0;
+  };
+  Coming ComingFrom(const DomainRooms& rooms, BlockId id, uint64_t ahead_bytes) const;
   // Members with bytes in the copy that a reader would get.
   static uint64_t MembersOf(const CacheDomain& domain, const Block& block);
 

@@ -20,6 +20,7 @@ std::vector<Store::DomainStats> Store::Stats() const {
     stats.slot_bytes_used = usage.used_bytes;
     stats.slot_bytes_stranded = usage.waste_bytes + usage.free_slot_bytes;
     stats.fenced_bytes = domain.fenced_bytes;
+    stats.inherited_bytes = domain.inherited_bytes;
     stats.fenced_slot_count = domain.fenced_slot_count;
     stats.session_count = domain.session_count;
     stats.lease_count = domain.leases.count();
@@ -77,7 +78,10 @@ class InvariantCheck {
     TERRACE_CHECK(reserved_count_ == d_.reserved_count, "Reserved blocks are counted");
     TERRACE_CHECK(leased_count_ == d_.leased_count, "leased blocks are counted");
     TERRACE_CHECK(fenced_bytes_ == d_.fenced_bytes, "fenced bytes are counted");
-    TERRACE_CHECK(slots_used_ == d_.slots.usage().slots_used, "I6: every used slot is a block's");
+    slots_used_ +=
+        static_cast<uint32_t>(d_.inherited_slots.size()) + rooms_.adoption.parked_slot_count();
+    TERRACE_CHECK(slots_used_ == d_.slots.usage().slots_used,
+                  "I6: every used slot is a block's, or a predecessor's");
     d_.index.CheckInvariants();
     d_.slots.CheckInvariants();
   }
@@ -133,7 +137,8 @@ class InvariantCheck {
 
   void CheckCopies(BlockId id) const {
     const Block& b = d_.block(id);
-    bool has_ready = b.dram.is_readable();
+    const bool is_adopted = b.dram.state == CopyState::kUnverified || b.is_adopting();
+    bool has_ready = b.dram.is_readable() || is_adopted;
     uint32_t transfer_count = 0;
     for (uint32_t t = 0; t < d_.lower.size(); ++t) {
       has_ready |= b.lower[t].is_readable();
@@ -171,10 +176,12 @@ class InvariantCheck {
       TERRACE_CHECK(d_.slots.IsCurrent(refs[i]), "I2: a block's slots are in use, by it");
       const SlotRow& row = d_.slots.row(refs[i]);
       TERRACE_CHECK(row.block.commit_id == b.commit_id, "I2: a block's slots are in use, by it");
-      const SlotState expected = b.phase == BlockPhase::kReserved ? SlotState::kReserved
-                                 : b.phase == BlockPhase::kErased ? SlotState::kFenced
-                                 : b.dram.is_readable()           ? SlotState::kSealed
-                                                                  : SlotState::kFilling;
+      const SlotState expected =
+          b.phase == BlockPhase::kReserved ? SlotState::kReserved
+          : b.phase == BlockPhase::kErased ? SlotState::kFenced
+          : b.dram.is_readable() || b.is_adopting() || b.dram.state == CopyState::kUnverified
+              ? SlotState::kSealed
+              : SlotState::kFilling;
       TERRACE_CHECK(row.state == expected, "the slot table says what the block is");
     }
   }

@@ -269,7 +269,7 @@ void SlotAllocator::Free(const SlotRef& slot) {
 
 void SlotAllocator::Adopt(std::vector<AdoptedSlot>* slots) {
   State& s = *state_;
-  TERRACE_CHECK(s.slots_used == 0 && s.classes.empty(), "adoption comes first");
+  TERRACE_CHECK(s.slots_used == 0, "adoption comes before the first slot");
   for (uint32_t segment = 0; segment < s.slots_used_in.size(); ++segment) {
     if (s.extents.state(segment) != SegmentState::kFree) continue;
     const size_t before = slots->size();

@@ -96,24 +96,36 @@ class StoreWorld {
   }
   ~StoreWorld() { Check(); }
 
-  // A store with cold DRAM above the tiers there are.
-  void MakeStore() {
+  // A store above the tiers there are, its DRAM cold or as the last one left it.
+  enum class Dram { kCold, kKept };
+  void MakeStore(Dram dram = Dram::kCold) {
     const WorldOptions& options = options_;
     StoreOptions store_options;
     uint32_t segments_total = 0;
-    arenas.clear();
-    slot_tables_.clear();
+    if (dram == Dram::kCold) {
+      arenas.clear();
+      slot_tables_.clear();
+    }
     secrets_.clear();
     for (uint32_t d = 0; d < options.domain_count; ++d) {
-      arenas.push_back(std::make_unique<sim::PlainArena>(kSegmentBytesMin, options.segments_max));
-      slot_tables_.emplace_back(SlotTableBytes(kSegmentBytesMin, options.segments_max));
       DomainOptions domain;
+      if (dram == Dram::kCold) {
+        arenas.push_back(std::make_unique<sim::PlainArena>(kSegmentBytesMin, options.segments_max));
+        slot_tables_.emplace_back(SlotTableBytes(kSegmentBytesMin, options.segments_max));
+      }
+      sim::PlainArena::Work abandoned;
+      while (arenas[d]->TakeWork(&abandoned)) {
+      }
+      for (uint32_t segment = 0; segment < options.segments_max; ++segment) {
+        if (arenas[d]->IsPopulated(segment)) domain.populated_segments.push_back(segment);
+      }
       domain.name = std::string(1, static_cast<char>('a' + d));
       domain.segment_bytes = kSegmentBytesMin;
       domain.segments_max = options.segments_max;
       domain.segments_guaranteed = options.segments_guaranteed;
-      domain.arena = arenas.back().get();
-      domain.slot_table = slot_tables_.back();
+      domain.arena = arenas[d].get();
+      domain.slot_table = slot_tables_[d];
+      domain.table_seed = 77 + d;
       for (size_t i = 0; i < domain.secret.size(); ++i) domain.secret[i] = std::byte(i + d);
       for (uint32_t t = 0; t < options.lower_tier_count; ++t) {
         domain.lower_tiers.push_back(faults[d * options.lower_tier_count + t].get());
@@ -135,12 +147,31 @@ class StoreWorld {
 
   // kill -9, and a successor that finds what the first tier of each domain still has.
   std::vector<RestoreSummary> Restart() {
-    store.reset();
+    Kill();
     MakeStore();
+    const std::vector<RestoreSummary> summaries = Restore();
+    Run();
+    return summaries;
+  }
+  // kill -9, and a successor of the only domain that finds DRAM, too. `sessions` live on.
+  AdoptSummary RestartWarm(const std::vector<SessionId>& sessions = {}) {
+    Kill();
+    MakeStore(Dram::kKept);
+    Restore();
+    const AdoptSummary summary = store->AdoptSlots(0, sessions);
+    Check();
+    return summary;
+  }
+  void Kill() {
+    store.reset();
+    offload = {};
+  }
+  std::vector<RestoreSummary> Restore() {
     std::vector<RestoreSummary> summaries;
     for (const auto& [domain, spec] : shelf.kept) {
       EXPECT_TRUE(store->RestoreGroup(domain, spec).ok());
     }
+    if (tiers.empty()) return summaries;
     for (uint32_t d = 0; d < options_.domain_count; ++d) {
       sim::FaultTier& fault = *faults[d * options_.lower_tier_count];
       sim::MemoryTier& tier = *tiers[d * options_.lower_tier_count];
@@ -151,10 +182,13 @@ class StoreWorld {
       });
       summaries.push_back(store->FinishRestore(d));
     }
-    Run();
     return summaries;
   }
 
+  std::span<SlotRow> rows(uint32_t domain = 0) {
+    return {reinterpret_cast<SlotRow*>(slot_tables_[domain].data()),
+            slot_tables_[domain].size() / kSlotRowBytes};
+  }
   WorldOptions& options() { return options_; }  // of the next store
   void Check() { store->CheckInvariants(Store::CheckScope::kFull); }
 
