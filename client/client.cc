@@ -85,8 +85,9 @@ Status FillKeys(Core& core, GroupRef ref, std::span<const BlockKey> keys,
       (verb != Verb::kReserve || options.event_hashes.size() != keys.size())) {
     return Status(StatusCode::kInvalid, "event_hashes go with Reserve, one a key");
   }
-  const uint64_t relative_us =
-      options.deadline_us != 0 ? options.deadline_us : core.options().default_deadline_us;
+  uint64_t relative_us = core.options().default_deadline_us;
+  if (verb == Verb::kEvict) relative_us += protocol::kErasureWaitUs;
+  if (options.deadline_us != 0) relative_us = options.deadline_us;
   spec.deadline_us = After(relative_us);
   protocol::KeysRequest& request = call->request;
   request.key_count = spec.asked.key_count;
@@ -519,7 +520,7 @@ Status Client::Reset(GroupRef group) {
     call.spec.asked.verb = Verb::kReset;
     TERRACE_RETURN_IF_ERROR(SetGroup(core, group, &call));
     const protocol::ResetRequest request{.group_handle = call.request.group_handle};
-    call.spec.deadline_us = After(core.options().default_deadline_us);
+    call.spec.deadline_us = After(core.options().default_deadline_us + protocol::kErasureWaitUs);
     call.spec.message.parts = {BytesOf(request)};
     return core.Call(std::move(call.spec)).status();
   });

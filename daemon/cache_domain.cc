@@ -30,6 +30,18 @@ CacheDomain::CacheDomain(uint32_t domain_index_in_store, DomainOptions domain_op
   }
 }
 
+bool CacheDomain::IsErased(ErasureMark* mark) const {
+  if (persistent_tier == kLowerTiersMax) return true;
+  const ErasureProgress progress = lower[persistent_tier].tier->erasures();
+  if (!mark->tier) {
+    for (const auto& [block, number] : erased_below) {
+      if (number < mark->below) return false;
+    }
+    mark->tier = progress.begun;  // by now the tier has been told of all
+  }
+  return progress.ended >= *mark->tier;
+}
+
 uint32_t CacheDomain::FastestTier(const Block& block) const {
   for (uint32_t t = 0; t < lower.size(); ++t) {
     if (block.lower[t].is_readable() && !lower[t].is_off) return t;

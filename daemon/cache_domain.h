@@ -4,7 +4,9 @@
 
 #include <deque>
 #include <memory>
+#include <optional>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "daemon/admission.h"
@@ -38,6 +40,12 @@ struct LowerTier {
   bool is_off = false;       // Mover: what is there cannot be read for now
 };
 
+// What had been erased at some time; see CacheDomain::IsErased.
+struct ErasureMark {
+  uint64_t below = 0;
+  std::optional<uint64_t> tier;
+};
+
 struct CacheDomain {
   CacheDomain(uint32_t domain_index, DomainOptions domain_options,
               const StoreOptions& store_options, const StoreSeams& seams);
@@ -52,6 +60,9 @@ struct CacheDomain {
     return group_of(block).roots().at(block.roots_row);
   }
   uint64_t NowUs() const { return seams.clock.NowUs(); }
+  ErasureMark MarkErasures() const { return {.below = erased_below_begun}; }
+  // No successor finds what had been erased when the mark was made.
+  bool IsErased(ErasureMark* mark) const;
   // The fastest tier that can be read and has a copy; kLowerTiersMax if there is none.
   uint32_t FastestTier(const Block& block) const;
   BlockTraits TraitsOf(BlockId id) const;
@@ -75,8 +86,11 @@ struct CacheDomain {
   std::unique_ptr<EvictionPolicy> dram_policy;
   std::vector<LowerTier> lower;               // Residency
   uint32_t persistent_tier = kLowerTiersMax;  // which of them; kLowerTiersMax: none
-  std::deque<BlockId> amends;       // Residency: blocks with is_amend_due, once each; Mover tells
-  uint32_t erased_below_count = 0;  // Residency: Erased, but still in the persistent tier
+  std::deque<BlockId> amends;  // Residency: blocks with is_amend_due, once each; Mover tells
+  // Residency: Erased while a job held them, so still in the persistent tier; numbered. Never
+  // walked in an order that matters.
+  std::unordered_map<BlockId, uint64_t> erased_below;
+  uint64_t erased_below_begun = 0;
   AdmitAll admission;
   // Blocks whose state changed since the last incremental check of invariants; kept only once there
   // has been one.

@@ -39,6 +39,7 @@ class Request {
     kMore,       // call Step, again in a later turn if the budget is spent
     kReply,      // reply() is ready to be cut into pages
     kWaiting,    // a Wait that OnWaitDone will end
+    kErasing,    // an Evict or Reset that has done its work; OnWaitDone says when it is durable
     kMalformed,  // reply() says why; close the connection after it
   };
 
@@ -60,6 +61,8 @@ class Request {
   // True if completions follow the reply: something is coming, or a writer is followed.
   bool has_pending_blocks() const;
   Reply& reply() { return reply_; }
+  // What an Evict has counted.
+  const protocol::EvictReply& evicted() const { return evicted_; }
 
  private:
   // request.cc: decoding and answering.
@@ -82,6 +85,7 @@ class Request {
   Status CallPin(Store& store, const KeysQuery& query);
   bool is_prefix_finished() const;
   Status FinishKeys(Store& store, const KeysQuery& query);
+  Outcome FinishErasing(const RequestContext& context, Store& store);
 
   // request_verbs.cc: the other verbs. kInvalid with why_ set refuses the argument; *is_malformed
   // says that the body's size is wrong.

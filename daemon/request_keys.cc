@@ -35,6 +35,9 @@ Request::Outcome Request::StepKeys(const RequestContext& context, Store& store,
     next_ += key_count;
     if (key_count > 0) last_key_ = step_keys_.back();
   } while (cursor_ != 0 || (next_ < keys_.key_count && !is_prefix_finished()));
+  if (verb_ == Verb::kEvict && (keys_.flags & protocol::kEvictDryRun) == 0) {
+    return FinishErasing(context, store);
+  }
   const Status finished = FinishKeys(store, query);
   if (verb_ == Verb::kWait && finished.code() == StatusCode::kBusy) return Outcome::kWaiting;
   return finished.ok() ? Finish(context) : Fail(context, finished);

@@ -247,7 +247,13 @@ Request::Outcome Request::StepReset(const RequestContext& context, Store& store,
   *budget_blocks = 0;
   const Status status = store.Reset(context.session, group_index_, &cursor_);
   if (!status.ok()) return Fail(context, status);
-  return cursor_ != 0 ? Outcome::kMore : Finish(context);
+  return cursor_ != 0 ? Outcome::kMore : FinishErasing(context, store);
+}
+
+Request::Outcome Request::FinishErasing(const RequestContext& context, Store& store) {
+  const Status durable = store.AwaitErasures(context.session, id_);
+  if (durable.code() == StatusCode::kBusy) return Outcome::kErasing;
+  return durable.ok() ? Finish(context) : Fail(context, durable);
 }
 
 }  // namespace terrace

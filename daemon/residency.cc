@@ -110,10 +110,11 @@ void Residency::Erase(BlockId id, StatusCode why) {
   Refresh(id);
   if (parent != kBlockNone) Refresh(parent);
   SetRowStates(id, SlotState::kFenced, b.writer_session);
-  if (d_.persistent_tier != kLowerTiersMax && b.lower[d_.persistent_tier].row != kRowNone) {
-    ++d_.erased_below_count;
+  if (b.job_count == 0) {
+    FreeErasedExtents(id);
+  } else if (d_.persistent_tier != kLowerTiersMax && b.lower[d_.persistent_tier].row != kRowNone) {
+    d_.erased_below[id] = d_.erased_below_begun++;
   }
-  if (b.job_count == 0) FreeErasedExtents(id);
   observer_->OnBlockLost(id, why);
   if (b.phase == BlockPhase::kErased && !b.is_held()) Reclaim(id);
 }

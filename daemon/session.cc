@@ -23,6 +23,11 @@ std::string Printable(std::span<const char> text) {
   return shown;
 }
 
+constexpr std::string_view kNotDurable =
+    "erased, but the NVMe tier has not written that down for 3 s: a crash now could bring blocks "
+    "back; see whether the tier is healthy, and ask again to learn when they cannot";
+static_assert(protocol::kErasureWaitUs == 3'000'000);
+
 // Verbs whose answer may be followed by news under the same request id.
 bool HasNews(Verb verb) {
   return verb == Verb::kAcquire || verb == Verb::kPrefetch || verb == Verb::kJoin ||
@@ -70,6 +75,12 @@ struct SessionTable::Session {
   bool is_last_reply = false;  // close after it
 
   std::vector<uint64_t> pending;  // ids of requests that news will follow
+  struct Erasing {
+    uint64_t request_id = 0;
+    Verb verb = Verb::kEvict;
+    protocol::EvictReply evicted;
+  };
+  std::vector<Erasing> erasing;  // their answer is known, but not yet durable
 
   std::vector<std::byte> output;
   std::vector<std::byte> held;  // news that waits for the reply under way
@@ -314,6 +325,11 @@ void SessionTable::EndStep(Session& session, Request::Outcome outcome) {
       return;
     case Request::Outcome::kWaiting:
       return EndRequest(session);
+    case Request::Outcome::kErasing:
+      session.erasing.push_back(
+          {session.request->id(), session.request->verb(), session.request->evicted()});
+      session.pending.push_back(session.request->id());
+      return EndRequest(session);
     case Request::Outcome::kMalformed:
       session.is_last_reply = true;
       break;
@@ -366,8 +382,24 @@ void SessionTable::OnWaitDone(SessionId id, uint64_t request_id, Status status) 
   Session* session = Find(id);
   if (session == nullptr || session->is_closed) return;
   session->EndPending(request_id);
+  if (EndErasing(*session, request_id, status)) return;
   const std::string_view text = status.what();
   AddNews(*session, Verb::kWait, request_id, status, std::as_bytes(std::span(text)));
+}
+
+bool SessionTable::EndErasing(Session& session, uint64_t request_id, Status status) {
+  const auto found = std::ranges::find(session.erasing, request_id, &Session::Erasing::request_id);
+  if (found == session.erasing.end()) return false;
+  const Session::Erasing erasing = *found;
+  session.erasing.erase(found);
+  std::span<const std::byte> body;
+  if (!status.ok()) {
+    body = std::as_bytes(std::span(kNotDurable));
+  } else if (erasing.verb == Verb::kEvict) {
+    body = std::as_bytes(std::span(&erasing.evicted, 1));
+  }
+  AddNews(session, erasing.verb, request_id, status, body);
+  return true;
 }
 
 void SessionTable::OnLeaseRevoked(SessionId id, const LeaseToken& token) {
@@ -421,6 +453,7 @@ void SessionTable::HangUp(Session& session) {
   session.is_replying = false;
   session.backlog.clear();
   session.pending.clear();
+  session.erasing.clear();
   session.output.clear();
   session.held.clear();
   session.frames = FrameAssembler();

@@ -114,6 +114,8 @@ class SessionTable : public StoreListener {
   void CutPage(Session& session);
   void EndRequest(Session& session);
   // Appends a message that no request of this moment asked for.
+  // False if the request is no Evict or Reset whose answer was put off.
+  bool EndErasing(Session& session, uint64_t request_id, Status status);
   void AddNews(Session& session, protocol::Verb verb, uint64_t request_id, Status status,
                std::span<const std::byte> body);
   void EnqueueWork(Session& session);

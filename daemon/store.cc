@@ -11,6 +11,7 @@ namespace terrace {
 namespace {
 
 constexpr uint64_t kRetryUs = 1'000;
+constexpr uint64_t kErasureLookUs = 10'000;
 constexpr uint64_t kTickUs = 500'000;  // of tiers, which want one a second
 constexpr uint32_t kDomainShift = 48;  // of TransferIds and OffloadIds
 
@@ -346,6 +347,10 @@ void Store::State::Settle(DomainRooms& rooms) {
   rooms.keeper.Step(&budget);
   if (rooms.domain.is_short) rooms.adoption.DropParked();
   if (ledger.has_work()) ledger.Step();
+  if (rooms.waiters.has_erasures()) {
+    rooms.waiters.StepErasures();
+    retry_us = std::min(retry_us, clock.NowUs() + kErasureLookUs);
+  }
   if (rooms.mover.has_work() || rooms.verifier.has_work()) {
     retry_us = std::min(retry_us, clock.NowUs() + kRetryUs);
   }

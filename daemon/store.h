@@ -34,7 +34,8 @@ class StoreListener {
   // Progress of an Acquire or Prefetch; see protocol::Completion.
   virtual void OnCompletion(SessionId session, uint64_t request_id, Status status,
                             const protocol::Completion& completion) = 0;
-  // A Wait ended: kOk (all persisted), kBusy (deadline), kNotFound (a key left the cache).
+  // A Wait ended: kOk (all persisted), kBusy (deadline), kNotFound (a key left the cache). Or an
+  // AwaitErasures.
   virtual void OnWaitDone(SessionId session, uint64_t request_id, Status status) = 0;
   virtual void OnLeaseRevoked(SessionId session, const LeaseToken& token) = 0;
   virtual void OnSegmentRevoke(SessionId session, uint32_t segment) = 0;
@@ -231,6 +232,10 @@ class Store {
   Status Evict(const KeysQuery& query, uint64_t* cursor, protocol::EvictReply* reply);
   Status Pin(const KeysQuery& query, protocol::PinReply* reply);
   Status Reset(SessionId session, uint32_t group_index, uint64_t* cursor);
+  // After an Evict or Reset. kOk: no successor will find what was erased, not even after a loss of
+  // power; kBusy: OnWaitDone follows, with kBusy if that takes longer than
+  // protocol::kErasureWaitUs. kNoSpace: too many requests are pending.
+  Status AwaitErasures(SessionId session, uint64_t request_id);
   Status List(SessionId session, const protocol::ListRequest& request, protocol::ListReply* reply,
               std::vector<protocol::ListEntry>* entries);
   Status Unmapped(SessionId session, uint32_t segment);

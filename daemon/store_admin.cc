@@ -287,6 +287,28 @@ Status Store::Reset(SessionId session, uint32_t group_index, uint64_t* cursor) {
   return Status::Ok();
 }
 
+Status Store::AwaitErasures(SessionId session, uint64_t request_id) {
+  Caller caller;
+  TERRACE_RETURN_IF_ERROR(state_->Enter(session, kAllGroups, &caller));
+  ErasureMark mark = caller.domain().MarkErasures();
+  if (caller.domain().IsErased(&mark)) return Status::Ok();
+  Waiters& waiters = caller.rooms->waiters;
+  if (waiters.CountOf(session) >= state_->options.pending_per_session_max) {
+    return Status(StatusCode::kNoSpace,
+                  "erased, but pending_per_session_max requests of the session are pending: ask "
+                  "again to learn when no crash can bring it back");
+  }
+  const PendingId pending =
+      waiters.Open({.kind = PendingKind::kErasure, .session = session, .request_id = request_id});
+  if (pending == kPendingNone) {
+    return Status(StatusCode::kInvalid, "a request of that id is pending");
+  }
+  const uint64_t now_us = state_->clock.NowUs();
+  waiters.ArmErasure(pending, mark, now_us + protocol::kErasureWaitUs);
+  state_->retry_us = std::min(state_->retry_us, now_us);
+  return Status(StatusCode::kBusy, "the answer follows");
+}
+
 // ---- List ----
 
 namespace {

@@ -95,6 +95,26 @@ bool Waiters::Arm(PendingId id, uint64_t deadline_us) {
   return true;
 }
 
+void Waiters::ArmErasure(PendingId id, const ErasureMark& mark, uint64_t deadline_us) {
+  Pending& pending = pendings_[id];
+  pending.is_armed = true;
+  pending.deadline = d_.seams.deadlines.Add({.due_us = deadline_us,
+                                             .kind = DeadlineKind::kPending,
+                                             .domain_index = d_.domain_index,
+                                             .id = id});
+  erasures_.push_back({id, pending.stamp, mark});
+}
+
+void Waiters::StepErasures() {
+  std::erase_if(erasures_, [this](Erasure& erasure) {
+    const Pending& pending = pendings_[erasure.id];
+    if (!pending.is_used || pending.stamp != erasure.stamp) return true;
+    if (!d_.IsErased(&erasure.mark)) return false;
+    EndWait(erasure.id, StatusCode::kOk);
+    return true;
+  });
+}
+
 bool Waiters::Step() {
   if (unannounced_.empty()) return false;
   const std::vector<Unannounced> now = std::move(unannounced_);
@@ -275,7 +295,7 @@ void Waiters::Advance(PendingId id) {
 
 void Waiters::Expire(PendingId id) {
   Pending& pending = pendings_[id];
-  if (pending.what.kind == PendingKind::kWait) {
+  if (pending.what.kind == PendingKind::kWait || pending.what.kind == PendingKind::kErasure) {
     EndWait(id, StatusCode::kBusy);
     return;
   }

@@ -1,5 +1,6 @@
 // Waiters: requests that were answered and still have something coming: Acquires and Prefetches
-// with blocks on their way (promoted, or written by somebody else), and Waits for persistence. Each
+// with blocks on their way (promoted, or written by somebody else), Waits for persistence, and
+// operators who wait until what they erased cannot come back. Each
 // learns of its blocks in prefix order, and of its end exactly once.
 //
 // Completions never come from inside the call that began or continued the request: what is known
@@ -21,7 +22,7 @@ namespace terrace {
 using PendingId = uint32_t;
 inline constexpr PendingId kPendingNone = 0xFFFFFFFF;
 
-enum class PendingKind : uint8_t { kAcquire, kPrefetch, kWait };
+enum class PendingKind : uint8_t { kAcquire, kPrefetch, kWait, kErasure };
 
 struct NewPending {
   PendingKind kind = PendingKind::kAcquire;
@@ -43,6 +44,10 @@ class Waiters final : public BlockObserver {
   // The reply is on its way: completions may begin. False if there is nothing to wait for: the
   // request is over.
   bool Arm(PendingId id, uint64_t deadline_us);
+  // A kErasure: until StepErasures finds that no successor finds what the mark covers.
+  void ArmErasure(PendingId id, const ErasureMark& mark, uint64_t deadline_us);
+  bool has_erasures() const { return !erasures_.empty(); }
+  void StepErasures();
   // Its deadline has passed, or the client gave up: what is not there yet leaves the lease.
   void Expire(PendingId id);
   // Expire, by the deadline that has just been taken from the heap.
@@ -128,6 +133,12 @@ class Waiters final : public BlockObserver {
     uint32_t stamp = 0;
   };
   std::vector<Unannounced> unannounced_;
+  struct Erasure {
+    PendingId id = kPendingNone;
+    uint32_t stamp = 0;
+    ErasureMark mark;
+  };
+  std::vector<Erasure> erasures_;  // armed; some have ended since
   // Looked up only, never walked.
   std::unordered_map<RequestKey, PendingId, RequestKeyHash> by_request_;
   std::unordered_map<LeaseId, std::vector<PendingId>> by_lease_;

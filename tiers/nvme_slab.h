@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "tiers/disk.h"
@@ -47,7 +48,9 @@ inline constexpr uint8_t kEntryInFlight = 4;   // being written
 inline constexpr uint8_t kEntryToCatalog = 8;  // written; the catalog has not answered
 inline constexpr uint8_t kEntryErasure = 16;   // a successor might find what was freed
 inline constexpr uint8_t kEntryUnsynced = 32;  // listed in NvmeSlab::unsynced
-inline constexpr uint8_t kEntryWork = kEntryDirty | kEntryInFlight | kEntryToCatalog;
+inline constexpr uint8_t kEntrySyncing = 64;   // listed in NvmeSlab::syncing
+inline constexpr uint8_t kEntryWriting = kEntryDirty | kEntryInFlight | kEntryToCatalog;
+inline constexpr uint8_t kEntryWork = kEntryWriting | kEntryErasure;
 
 // What a slab is doing.
 enum class SlabPhase : uint8_t {
@@ -101,6 +104,8 @@ class NvmeSlab {
   bool is_sync_due = false;        // something else than an entry was written
   bool is_superblock_due = false;  // the last one may not have reached the drive
   uint64_t last_sync_us = 0;
+  std::optional<uint64_t>
+      inherited_erasure;  // number; the last daemon's entries are not yet synced
 
   // kCreating, kReshaping, kRemoving, and a superblock that is due: one request at a time.
   bool is_step_in_flight = false;

@@ -116,7 +116,8 @@ void NvmeTier::State::Release(const Extent& extent, SlabSlotState state) {
   DropHeld(PlaceOf(slab.index, number));
   if ((slot.flags & kEntryNamed) != 0 && (slot.flags & kEntryErasure) == 0) {
     slab.SetFlags(number, kEntryErasure, 0);
-    ++erasures_pending;
+    erasures[PlaceOf(slab.index, number)] = erasures_begun;
+    erasure_numbers.insert(erasures_begun++);
   }
   if (state == SlabSlotState::kQuarantined || slot.state == SlabSlotState::kLost) {
     slab.SetState(number, SlabSlotState::kQuarantined);
@@ -304,7 +305,11 @@ uint64_t NvmeTier::PredictReadUs(uint64_t length_bytes) const {
   return count > 0 ? sum_us / count : state_->options.stuck_us;
 }
 
-bool NvmeTier::has_erasures_pending() const { return state_->erasures_pending > 0; }
+ErasureProgress NvmeTier::erasures() const {
+  const State& s = *state_;
+  return {.begun = s.erasures_begun,
+          .ended = s.erasure_numbers.empty() ? s.erasures_begun : *s.erasure_numbers.begin()};
+}
 
 void NvmeTier::AppendOwnersToDrop(uint64_t length_bytes, uint32_t part_count,
                                   std::vector<uint32_t>* owners) {

@@ -90,7 +90,7 @@ class NvmeTier final : public Tier, public DiskListener {
   void Amend(const Extent& extent, const BlockRecord& record) override;
   uint64_t PredictReadUs(uint64_t length_bytes) const override;
   bool is_persistent() const override { return true; }
-  bool has_erasures_pending() const override;
+  ErasureProgress erasures() const override;
   void AppendOwnersToDrop(uint64_t length_bytes, uint32_t part_count,
                           std::vector<uint32_t>* owners) override;
   void Tick() override;

@@ -207,6 +207,17 @@ void NvmeTier::State::RestoreUsed(NvmeSlab& slab, const SlabEntry& entry, bool i
   ++restored.entries_kept;
 }
 
+// What the last daemon wrote may still be in the page cache alone, its erasures among it: until the
+// slabs have been synced once, a loss of power may bring back what it had freed.
+void NvmeTier::State::SyncInherited() {
+  for (const auto& slab : slabs) {
+    if (slab == nullptr || !slab->is_readable() || slab->inherited_erasure) continue;
+    slab->is_sync_due = true;
+    slab->inherited_erasure = erasures_begun;
+    erasure_numbers.insert(erasures_begun++);
+  }
+}
+
 // ---- the interface ----
 
 Status NvmeTier::OpenSlabs(std::vector<std::string>* notes) {
@@ -295,6 +306,7 @@ void NvmeTier::FinishRestore() {
     }
     s.OpenForBlocks(*slab);
   }
+  s.SyncInherited();
 }
 
 NvmeTier::RestoreCounts NvmeTier::restore_counts() const { return state_->restored; }

@@ -332,6 +332,7 @@ void NvmeTier::State::FinishSlab(NvmeSlab& slab) {
 void NvmeTier::State::ForgetSlab(NvmeSlab& slab) {
   disks[slab.disk].slab_bytes -= slab.geometry.slab_bytes;
   WithdrawPlace(slab.index);
+  EndInheritedErasure(slab);
   slabs[slab.index].reset();
 }
 

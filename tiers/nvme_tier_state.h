@@ -120,6 +120,7 @@ struct NvmeTier::State final {
   void OnEntrySettled(NvmeSlab& slab, uint32_t slot);
   void OnCataloged(uint32_t slab, uint32_t slot);
   void EndErasure(NvmeSlab& slab, uint32_t slot);
+  void EndInheritedErasure(NvmeSlab& slab);
   void BeginSyncs();
   void OnSyncDone(const Request& request, Status status);
   void LoseUnsynced(NvmeSlab& slab);
@@ -180,6 +181,7 @@ struct NvmeTier::State final {
   bool VisitTable(const NvmeSlab& slab, const EntryVisitor& visit) const;
   void NoteEntry(NvmeSlab& slab, uint32_t slot, Status status, const SlabEntry& entry);
   bool IsInTable(const NvmeSlab& slab, uint32_t slot, std::span<const std::byte> entry) const;
+  void SyncInherited();
   void RestoreUsed(NvmeSlab& slab, const SlabEntry& entry, bool is_wanted, const RestoreSink& sink);
 
   const Options options;
@@ -193,7 +195,10 @@ struct NvmeTier::State final {
   std::unordered_map<uint64_t, HeldEntry> held;  // by PlaceOf
   uint64_t held_with_bytes = 0;
   uint64_t epoch = 0;
-  uint64_t erasures_pending = 0;
+  // Numbers of the erasures under way, by PlaceOf of slots with kEntryErasure, and in order.
+  std::unordered_map<uint64_t, uint64_t> erasures;
+  std::set<uint64_t> erasure_numbers;
+  uint64_t erasures_begun = 0;
   bool is_room_wanted = false;
   AlignedBytes zeros;
   TierStats totals;  // used, quarantined, transferred, failed, corrupt

@@ -118,10 +118,7 @@ void NvmeTier::State::OnCataloged(uint32_t slab_index, uint32_t slot) {
   if ((flags & kEntryToCatalog) == 0) return;
   slab->SetFlags(slot, 0, kEntryToCatalog);
   if ((flags & (kEntryDirty | kEntryInFlight)) != 0) return;  // what comes next will be answered
-  if ((flags & kEntryErasure) != 0) {
-    slab->SetFlags(slot, 0, kEntryErasure);
-    --erasures_pending;
-  }
+  EndErasure(*slab, slot);
   const auto kept = held.find(PlaceOf(slab_index, slot));
   if (kept != held.end() && slab->slots[slot].state == SlabSlotState::kUsed) {
     const HeldEntry told = std::move(kept->second);
@@ -132,6 +129,23 @@ void NvmeTier::State::OnCataloged(uint32_t slab_index, uint32_t slot) {
     }
   }
   if (NvmeSlab* still = SlabAt(slab_index)) LookAfter(*still);
+}
+
+// Once the table says so, the catalog says so, and the drive would after a loss of power.
+void NvmeTier::State::EndErasure(NvmeSlab& slab, uint32_t slot) {
+  const uint8_t flags = slab.slots[slot].flags;
+  if ((flags & kEntryErasure) == 0) return;
+  if ((flags & (kEntryWriting | kEntryUnsynced | kEntrySyncing)) != 0) return;
+  slab.SetFlags(slot, 0, kEntryErasure);
+  const auto found = erasures.find(PlaceOf(slab.index, slot));
+  erasure_numbers.erase(found->second);
+  erasures.erase(found);
+}
+
+void NvmeTier::State::EndInheritedErasure(NvmeSlab& slab) {
+  if (!slab.inherited_erasure) return;
+  erasure_numbers.erase(*slab.inherited_erasure);
+  slab.inherited_erasure.reset();
 }
 
 void NvmeTier::State::BeginSyncs() {
@@ -147,7 +161,9 @@ void NvmeTier::State::BeginSyncs() {
     slab->is_sync_in_flight = true;
     slab->is_sync_due = false;
     slab->last_sync_us = Now();
-    for (const uint32_t slot : slab->unsynced) slab->SetFlags(slot, 0, kEntryUnsynced);
+    for (const uint32_t slot : slab->unsynced) {
+      slab->SetFlags(slot, kEntrySyncing, kEntryUnsynced);
+    }
     slab->syncing = std::move(slab->unsynced);
     slab->unsynced.clear();
   }
@@ -156,6 +172,7 @@ void NvmeTier::State::BeginSyncs() {
 void NvmeTier::State::OnSyncDone(const Request& request, Status status) {
   NvmeSlab& slab = *slabs[request.slab];
   slab.is_sync_in_flight = false;
+  for (const uint32_t slot : slab.syncing) slab.SetFlags(slot, 0, kEntrySyncing);
   if (status.code() == StatusCode::kBusy) {  // never begun: as if it had not been asked for
     slab.is_sync_due = true;
     for (const uint32_t slot : slab.syncing) {
@@ -165,6 +182,9 @@ void NvmeTier::State::OnSyncDone(const Request& request, Status status) {
     }
   } else if (!status.ok()) {
     LoseUnsynced(slab);
+  } else {
+    for (const uint32_t slot : slab.syncing) EndErasure(slab, slot);
+    EndInheritedErasure(slab);
   }
   slab.syncing.clear();
   LookAfter(slab);

@@ -61,6 +61,12 @@ struct TierStats {
   bool is_healthy = true;          // false: switched off, and trying to come back
 };
 
+// An erasure is the Free or Quarantine of something that a successor might find.
+struct ErasureProgress {
+  uint64_t begun = 0;
+  uint64_t ended = 0;  // so many of the first: no successor finds them, whatever happens
+};
+
 class TierListener {
  public:
   virtual ~TierListener() = default;
@@ -104,8 +110,10 @@ class Tier {
 
   // True if bytes outlive the process; only then can a block be reported persisted.
   virtual bool is_persistent() const = 0;
-  // True while a successor might still find what Free gave away.
-  virtual bool has_erasures_pending() const { return false; }
+  // Of a persistent tier: how far what Free gave away has been erased.
+  virtual ErasureProgress erasures() const { return {}; }
+  // True while a successor might still find some of it.
+  bool has_erasures_pending() const { return erasures().ended < erasures().begun; }
 
   // After kNoSpace: evicting single blocks may not help, because room is held by places of another
   // kind. Appends the owners (BlockRecord::owner) whose extents are worth freeing together, or

@@ -237,6 +237,9 @@ class Client {
                std::vector<protocol::QueriedBlock>* blocks, const RequestOptions& options = {});
   Status WaitPersisted(GroupRef group, std::span<const BlockKey> keys,
                        const RequestOptions& options = {});
+  // Evict and Reset wait until no crash can bring back what was erased; without a deadline of their
+  // own up to protocol::kErasureWaitUs longer than other calls. kBusy: erased, but perhaps not
+  // durably.
   // group.index 0xFFFFFFFF: every group of the domain. No keys with kEvictSubtree: everything.
   Result<protocol::EvictReply> Evict(GroupRef group, std::span<const BlockKey> keys,
                                      const RequestOptions& options = {});

@@ -30,7 +30,9 @@ inline constexpr uint32_t kMagic = 0x31435254;  // "TRC1", first word of Hello
 inline constexpr uint32_t kFrameBytesMax = 1 << 20;
 inline constexpr uint32_t kMessageBytesMax = 16 << 20;
 inline constexpr uint32_t kKeysPerRequestMax = 1 << 18;  // a 1 M-token prompt in 4-token blocks
-inline constexpr uint32_t kBlocksPerTurnMax = 1024;      // the store thread never does more at once
+// An Evict or Reset is answered when no crash can bring back what it erased, or after this long.
+inline constexpr uint64_t kErasureWaitUs = 3'000'000;
+inline constexpr uint32_t kBlocksPerTurnMax = 1024;  // the store thread never does more at once
 inline constexpr uint32_t kErrorTextBytesMax = 1024;
 
 enum class Verb : uint8_t {

@@ -246,6 +246,13 @@ void FaultTier::ReleaseHung() {
   }
 }
 
+// What is borrowed when it is freed is erased later, and counts from then on.
+ErasureProgress FaultTier::erasures() const {
+  ErasureProgress progress = tier_.erasures();
+  for (const auto& [place, live] : live_) progress.begun += live.is_freed;
+  return progress;
+}
+
 TierStats FaultTier::stats() const {
   TierStats stats = tier_.stats();
   stats.transfers_in_flight += hung_.size();

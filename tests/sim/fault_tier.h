@@ -67,7 +67,7 @@ class FaultTier : public Tier, public TierListener {
   }
   void Amend(const Extent& extent, const BlockRecord& record) override;
   bool is_persistent() const override { return tier_.is_persistent(); }
-  bool has_erasures_pending() const override { return tier_.has_erasures_pending(); }
+  ErasureProgress erasures() const override;
   void AppendOwnersToDrop(uint64_t length_bytes, uint32_t part_count,
                           std::vector<uint32_t>* owners) override;
   void Tick() override { tier_.Tick(); }

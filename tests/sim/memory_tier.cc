@@ -52,8 +52,10 @@ void MemoryTier::Free(const Extent& extent) {
                 "only the present use of an extent can be freed");
   TERRACE_CHECK(stored->transfer_count == 0, "no transfer on a freed extent is in flight");
   if (options_.is_persistent && stored->state != RecordState::kNone) {
-    erasing_[extent.generation] = std::move(*stored);
-    Post(random_() % (options_.persist_us_max + 1), {.kind = EventKind::kErase, .extent = extent});
+    erasing_[erasures_begun_] = std::move(*stored);
+    Post(random_() % (options_.persist_us_max + 1),
+         {.kind = EventKind::kErase, .id = erasures_begun_});
+    ++erasures_begun_;
   }
   stored_.erase(extent.position);
   stats_.used_bytes -= OccupiedBytes(extent.length_bytes);
@@ -138,7 +140,7 @@ void MemoryTier::RunUntil(uint64_t now_us) {
                                stored->record.commit_id, stored->record.member);
         break;
       case EventKind::kErase:
-        erasing_.erase(event.extent.generation);
+        erasing_.erase(event.id);
         break;
     }
   }
@@ -181,7 +183,7 @@ void MemoryTier::KillProcess() {
   };
   for (auto& [position, stored] : stored_) keep(stored);
   // Erased, but not yet for a successor.
-  for (auto& [generation, stored] : erasing_) {
+  for (auto& [number, stored] : erasing_) {
     if (random_() % 2 == 0) keep(stored);
   }
   stored_.clear();

@@ -66,7 +66,9 @@ class MemoryTier : public Tier {
   void Amend(const Extent& extent, const BlockRecord& record) override;
   uint64_t PredictReadUs(uint64_t length_bytes) const override;
   bool is_persistent() const override { return options_.is_persistent; }
-  bool has_erasures_pending() const override { return !erasing_.empty(); }
+  ErasureProgress erasures() const override {
+    return {erasures_begun_, erasing_.empty() ? erasures_begun_ : erasing_.begin()->first};
+  }
   TierStats stats() const override;
 
  private:
@@ -101,13 +103,14 @@ class MemoryTier : public Tier {
   TierListener* listener_ = nullptr;
   std::mt19937_64 random_;
   std::map<uint64_t, Stored> stored_;                     // by position
-  std::map<uint32_t, Stored> erasing_;                    // freed, still to be found; by generation
+  std::map<uint64_t, Stored> erasing_;                    // freed, still to be found; in order
   std::map<std::pair<uint64_t, uint64_t>, Event> queue_;  // by (due time, order of arrival)
   std::set<TransferId> in_flight_;
   uint64_t now_us_ = 0;
   uint64_t link_free_at_us_ = 0;
   uint64_t event_count_ = 0;
   uint64_t write_count_ = 0;
+  uint64_t erasures_begun_ = 0;
   uint32_t next_generation_ = 1;
   TierStats stats_;
 };

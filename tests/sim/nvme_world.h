@@ -129,10 +129,9 @@ class NvmeWorld final : public TierListener {
   std::unique_ptr<NvmeRig> rig_;
   std::map<uint64_t, Block> live_;  // by key
   std::map<TransferId, Transfer> transfers_;
-  std::set<CommitId> freed_;           // a successor may find them
-  std::set<CommitId> erased_;          // a successor after a kill must not
-  std::set<CommitId> durably_erased_;  // nor one after a loss of power
-  std::vector<Buffer> abandoned_;      // of transfers that a crash cut off
+  std::set<CommitId> freed_;       // a successor may find them
+  std::set<CommitId> erased_;      // a successor must not
+  std::vector<Buffer> abandoned_;  // of transfers that a crash cut off
   std::vector<std::string> complaints_;
   Counts counts_;
   TransferId next_transfer_ = 1;

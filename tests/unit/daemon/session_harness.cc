@@ -90,7 +90,7 @@ class SessionHarness::QueuedOffload : public Offload {
 };
 
 SessionHarness::SessionHarness(const Options& options)
-    : offload_(std::make_unique<QueuedOffload>()) {
+    : offload_(std::make_unique<QueuedOffload>()), tier_(options.tier) {
   StoreOptions store_options{.segments_total = options.domains * options.segments,
                              .lease_ttl_ms = options.lease_ttl_ms,
                              .sessions_max = options.sessions_max,
@@ -117,6 +117,7 @@ SessionHarness::SessionHarness(const Options& options)
                                        .segment_bytes = kSegmentBytes,
                                        .segments_max = options.segments,
                                        .segments_per_node = options.segments});
+    if (i == 0 && tier_ != nullptr) domain.lower_tiers = {tier_};
     store_options.domains.push_back(std::move(domain));
   }
   sessions = std::make_unique<SessionTable>(
@@ -124,6 +125,7 @@ SessionHarness::SessionHarness(const Options& options)
       [](uint32_t domain_index) { return "{\"domain\":" + std::to_string(domain_index) + "}"; });
   store = std::make_unique<Store>(std::move(store_options), clock, random, *offload_, *sessions);
   sessions->Serve(*store);
+  if (tier_ != nullptr) tier_->SetListener(&store->tier_listener());
   Settle();
 }
 
@@ -152,6 +154,10 @@ void SessionHarness::Settle() {
       std::vector<Checksum> roots;
       for (const auto& part : job.parts) roots.push_back(ChecksumPart(part.bytes, part.seed));
       store->OnChecksumsDone(job.id, roots);
+    }
+    if (tier_ != nullptr) {
+      is_busy |= tier_->NextCompletionUs() <= clock.NowUs();
+      tier_->RunUntil(clock.NowUs());
     }
     for (; store->NextTimerUs() <= clock.NowUs(); is_busy = true) store->OnTimer();
     sessions->Flush();

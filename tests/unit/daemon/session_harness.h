@@ -11,6 +11,7 @@
 
 #include "daemon/session.h"
 #include "daemon/store.h"
+#include "sim/memory_tier.h"
 #include "terrace/protocol.h"
 #include "tiers/slot_table.h"
 
@@ -85,6 +86,7 @@ class SessionHarness {
     uint32_t lease_ttl_ms = 30'000;
     uint64_t output_bytes_max = 32 * kMiB;
     uint64_t buffers_bytes_max = 512 * kMiB;
+    sim::MemoryTier* tier = nullptr;  // below the first domain
   };
   SessionHarness() : SessionHarness(Options()) {}
   explicit SessionHarness(const Options& options);
@@ -130,6 +132,7 @@ class SessionHarness {
   std::vector<std::unique_ptr<HeapArena>> arenas_;
   std::vector<std::unique_ptr<std::byte[]>> slot_tables_;
   std::unique_ptr<QueuedOffload> offload_;
+  sim::MemoryTier* tier_ = nullptr;
   SessionId next_session_ = 1000;
   uint64_t next_request_ = 1;
 };

@@ -295,6 +295,41 @@ TEST_F(NvmeTierTest, CatalogAnswerThatIsOvertakenEndsNoErasure) {
   EXPECT_FALSE(tier().has_erasures_pending());
 }
 
+TEST_F(NvmeTierTest, ErasureEndsWhenASyncCoversIt) {
+  const Extent first = Store(42);
+  const Extent second = Store(43);
+  const uint64_t begun = tier().erasures().begun;
+  tier().Free(first);
+  rig_->Drain();
+  std::vector<std::byte> entry;
+  ASSERT_TRUE(tier().ReadEntryNow(first.shard, static_cast<uint32_t>(first.position), &entry).ok());
+  EXPECT_EQ(entry[14], std::byte{0}) << "written, but perhaps in the page cache alone";
+  EXPECT_TRUE(tier().has_erasures_pending());
+  rig_->Advance(1'100'000);
+  tier().Tick();
+  tier().Free(second);  // not covered by the sync that has begun
+  rig_->Drain();
+  EXPECT_EQ(tier().erasures().begun, begun + 2);
+  EXPECT_EQ(tier().erasures().ended, begun + 1);
+  rig_->Settle();
+  EXPECT_EQ(tier().erasures().ended, begun + 2);
+}
+
+// The last daemon freed it and was killed before a sync: the table says so, the drive may not.
+TEST_F(NvmeTierTest, WhatTheLastDaemonErasedIsDurableAfterTheFirstSync) {
+  const Extent extent = Store(42);
+  tier().Free(extent);
+  rig_->Drain();
+  Restart();
+  EXPECT_TRUE(found_.empty());
+  EXPECT_TRUE(tier().has_erasures_pending());
+  rig_->Settle();
+  EXPECT_FALSE(tier().has_erasures_pending());
+  rig_->PowerLoss();
+  Start();
+  EXPECT_TRUE(found_.empty());
+}
+
 TEST_F(NvmeTierTest, EntriesAreReadBackOneByOne) {
   const Extent extent = Store(42);
   std::vector<std::byte> entry;
