@@ -12,6 +12,7 @@
 #include "tiers/disk_engine.h"
 #include "tiers/disk_workers.h"
 #include "tiers/left_behind.h"
+#include "tiers/table_writer.h"
 #include "tiers/thread_engine.h"
 #include "tiers/uring_engine.h"
 
@@ -32,16 +33,27 @@ bool IsAligned(uint64_t value) { return value % kDiskAlignmentBytes == 0; }
 
 // What the threads of the disk use: it stays as long as any of them runs.
 struct Shared {
+  Shared(std::unique_ptr<DiskFiles> the_files, std::shared_ptr<DiskMailbox> the_mailbox,
+         const DiskOptions& options)
+      : files(std::move(the_files)),
+        mailbox(std::move(the_mailbox)),
+        table({.result_filter = options.result_filter, .mailbox = mailbox}),
+        copies(static_cast<std::byte*>(
+            std::aligned_alloc(kDiskAlignmentBytes, options.queue_max * kDiskAlignmentBytes))) {
+    TERRACE_CHECK(copies != nullptr, "a disk without memory for its queue cannot be");
+  }
+
   std::unique_ptr<DiskFiles> files;
   std::shared_ptr<DiskMailbox> mailbox;
-  DiskResultFilter result_filter;
+  TableWriter table;
   AlignedBytes copies;  // kDiskAlignmentBytes a token: what table writes and creations copied
 
-  void Answer(uint32_t token, Status status) const {
+  // Of what may have changed how much room there is.
+  void AnswerSlow(uint32_t token, Status status) const {
+    files->RefreshSpace();
     mailbox->Put({.token = token, .status = status});
   }
   std::byte* CopyOf(uint32_t token) const { return copies.get() + token * kDiskAlignmentBytes; }
-  void WriteTable(const DiskTransfer& transfer, const std::atomic<bool>& is_stopping) const;
 };
 
 class FileDisk final : public Disk {
@@ -100,7 +112,7 @@ class FileDisk final : public Disk {
   std::string description_;
   std::unique_ptr<Shared> shared_;
   std::unique_ptr<DiskEngine> engine_;
-  DiskWorkers table_writer_;
+  DiskWorkers table_worker_;
   DiskWorkers slow_worker_;
 
   DiskListener* listener_ = nullptr;
@@ -109,7 +121,8 @@ class FileDisk final : public Disk {
   std::vector<OpenFile> open_;  // by file
   std::vector<Buffer> buffers_;
   std::vector<uint32_t> buffers_by_address_;
-  std::vector<DiskTransfer> transfers_;  // accepted, not flushed
+  std::vector<DiskTransfer> transfers_;        // accepted, not flushed
+  std::vector<DiskTransfer> table_transfers_;  // likewise
   std::vector<DiskWorkers::Job> table_jobs_;
   std::vector<DiskWorkers::Job> slow_jobs_;
   DiskStats stats_;
@@ -117,19 +130,16 @@ class FileDisk final : public Disk {
 
 FileDisk::FileDisk(DiskOptions options, std::unique_ptr<DiskFiles> files)
     : options_(std::move(options)),
-      shared_(new Shared{
-          .files = std::move(files),
-          .mailbox = std::make_shared<DiskMailbox>(
+      shared_(std::make_unique<Shared>(
+          std::move(files),
+          std::make_shared<DiskMailbox>(
               options_.post,
               [this](std::span<const DiskCompletion> completions) { Deliver(completions); }),
-          .result_filter = options_.result_filter,
-          .copies = AlignedBytes(static_cast<std::byte*>(
-              std::aligned_alloc(kDiskAlignmentBytes, options_.queue_max * kDiskAlignmentBytes)))}),
-      table_writer_({.name = "terrace-table"}),
+          options_)),
+      table_worker_({.name = "terrace-table"}),
       slow_worker_({.name = "terrace-disk-io",
                     .on_idle = [shared = shared_.get()] { shared->files->RefreshSpace(); }}),
       slots_(options_.queue_max) {
-  TERRACE_CHECK(shared_->copies != nullptr, "a disk without memory for its queue cannot be");
   for (uint32_t token = options_.queue_max; token > 0; --token) free_tokens_.push_back(token - 1);
 }
 
@@ -145,7 +155,7 @@ FileDisk::~FileDisk() {
     return static_cast<uint64_t>(std::max<int64_t>(left.count(), 0));
   };
   const bool is_engine_over = engine_ == nullptr || engine_->Stop(left_us());
-  const bool are_workers_over = table_writer_.Stop(left_us()) & slow_worker_.Stop(left_us());
+  const bool are_workers_over = table_worker_.Stop(left_us()) & slow_worker_.Stop(left_us());
   if (is_engine_over && are_workers_over) return;
   if (!is_engine_over) LeaveBehind(std::move(engine_));
   LeaveBehind(std::move(shared_));
@@ -244,15 +254,13 @@ Status FileDisk::SubmitTable(const DiskRequest& request, uint32_t token) {
   std::byte* const copy = shared_->CopyOf(token);
   std::memcpy(copy, request.from.data(), length_bytes);
   slots_[token].length_bytes = length_bytes;
-  const DiskTransfer transfer{.token = token,
+  table_transfers_.push_back({.token = token,
                               .op = request.op,
                               .file = request.file,
                               .fd = open_[request.file].descriptors.table,
                               .offset_bytes = request.offset_bytes,
                               .memory = copy,
-                              .length_bytes = length_bytes};
-  table_jobs_.push_back([shared = shared_.get(), &is_stopping = table_writer_.is_stopping(),
-                         transfer] { shared->WriteTable(transfer, is_stopping); });
+                              .length_bytes = length_bytes});
   return Status::Ok();
 }
 
@@ -269,39 +277,33 @@ Status FileDisk::SubmitSlow(const DiskRequest& request, uint32_t token) {
     const std::span<const std::byte> first(copy, request.from.size());
     slow_jobs_.push_back(
         [shared, token, file, first, name = request.name, length_bytes = request.length_bytes] {
-          shared->Answer(token, shared->files->Create(file, name, length_bytes, first));
-          shared->files->RefreshSpace();
+          shared->AnswerSlow(token, shared->files->Create(file, name, length_bytes, first));
         });
     return Status::Ok();
   }
   if (!IsOpen(file)) return Status(StatusCode::kInvalid, "no such open file");
   if (request.op == DiskOp::kSync) {
-    slow_jobs_.push_back([shared, token, file] {
-      shared->Answer(token, shared->files->Sync(file));
-      shared->files->RefreshSpace();
-    });
+    slow_jobs_.push_back(
+        [shared, token, file] { shared->AnswerSlow(token, shared->files->Sync(file)); });
     return Status::Ok();
   }
   if (open_[file].users > 0) return Status(StatusCode::kBusy, "requests of the file are in flight");
   open_[file].descriptors = {};
   engine_->FileClosed(file);
-  slow_jobs_.push_back([shared, token, file] {
-    shared->Answer(token, shared->files->Remove(file));
-    shared->files->RefreshSpace();
-  });
+  slow_jobs_.push_back(
+      [shared, token, file] { shared->AnswerSlow(token, shared->files->Remove(file)); });
   return Status::Ok();
-}
-
-void Shared::WriteTable(const DiskTransfer& transfer, const std::atomic<bool>& is_stopping) const {
-  TransferProgress progress(TransferProgress::Kind::kTable, transfer.op, transfer.length_bytes);
-  const Status status = TransferNow(transfer, &progress, result_filter, is_stopping);
-  mailbox->Put({.token = transfer.token, .retries = progress.retries(), .status = status});
 }
 
 void FileDisk::Flush() {
   if (!transfers_.empty()) engine_->Begin(transfers_);
   transfers_.clear();
-  if (!table_jobs_.empty()) table_writer_.Submit(&table_jobs_);
+  if (!table_transfers_.empty() && shared_->table.Add(&table_transfers_)) {
+    table_jobs_.push_back([shared = shared_.get(), &is_stopping = table_worker_.is_stopping()] {
+      shared->table.WriteAll(is_stopping);
+    });
+    table_worker_.Submit(&table_jobs_);
+  }
   if (!slow_jobs_.empty()) slow_worker_.Submit(&slow_jobs_);
 }
 

@@ -36,7 +36,14 @@ constexpr uint64_t kKindMask = ~uint64_t{0xFFFFFFFF};
 constexpr uint32_t kEntriesBesideTransfers = 8;  // wake, cancel
 constexpr uint64_t kAttemptBytesMax = 1 * kGiB;  // of one submission; the rest follows as after a
                                                  // short transfer
-constexpr uint64_t kExitSlackUs = 200'000;       // for the thread to notice that its time is up
+// While transfers complete one after the other some are awaited together: to wake this thread, and
+// the store thread after it, once for each small block costs more than moving the block. Never more
+// than a share of what is under way, so that the drive has something to do meanwhile.
+constexpr uint32_t kGatherShare = 2;
+constexpr uint32_t kGatherMax = 16;
+constexpr uint64_t kGatherUs = 200;
+constexpr uint64_t kGatherUsMax = 1000;     // if they do not come after all
+constexpr uint64_t kExitSlackUs = 200'000;  // for the thread to notice that its time is up
 
 struct Command {
   enum class Kind : uint8_t { kTransfer, kFileOpened, kFileClosed, kRegister, kUnregister };
@@ -55,6 +62,26 @@ struct Operation {
 struct LaterAttempt {
   uint32_t token = 0;
   Clock::time_point due;
+};
+
+// How fast transfers have lately been completed.
+class CompletionPace {
+ public:
+  void OnReaped(size_t count) {
+    if (count == 0) return;
+    const Clock::time_point now = Clock::now();
+    const double gap_us = std::chrono::duration<double, std::micro>(now - last_).count();
+    last_ = now;
+    gap_us_ += (std::min(gap_us, kGapUsMax) / static_cast<double>(count) - gap_us_) / 8;
+  }
+  uint32_t ExpectedWithin(uint64_t us) const {
+    return static_cast<uint32_t>(static_cast<double>(us) / std::max(gap_us_, 1.0));
+  }
+
+ private:
+  static constexpr double kGapUsMax = 1000;  // an idle hour is soon forgotten
+  double gap_us_ = kGapUsMax;
+  Clock::time_point last_;
 };
 
 __kernel_timespec ToTimespec(Clock::duration duration) {
@@ -86,6 +113,7 @@ struct UringEngine::Loop {
   void PrepareDue();
   void ArmWake();
   void SubmitAndWait(Clock::time_point until);
+  int SubmitAndSleep(Clock::time_point until);
   void Reap();
   void OnCompletion(uint64_t user_data, int32_t result);
   void OnAttempt(uint32_t token, int32_t result);
@@ -105,6 +133,7 @@ struct UringEngine::Loop {
   std::vector<Command> taken;
   std::vector<DiskCompletion> completions;
   uint64_t wake_count = 0;
+  CompletionPace pace;
   uint32_t under_way = 0;
   bool is_wake_armed = false;
 
@@ -383,18 +412,25 @@ void UringEngine::Loop::SubmitAndWait(Clock::time_point until) {
   int result = 0;
   if (!may_sleep) {
     result = ::io_uring_submit_and_get_events(ring->get());
-  } else if (until == Clock::time_point::max()) {
-    result = ::io_uring_submit_and_wait(ring->get(), 1);
   } else {
-    __kernel_timespec left = ToTimespec(until - Clock::now());
-    io_uring_cqe* first = nullptr;
-    result = ::io_uring_submit_and_wait_timeout(ring->get(), &first, 1, &left, nullptr);
+    result = SubmitAndSleep(until);
   }
   // EINTR, ETIME, and EBUSY (reap first) are the next turn's. Anything else, no memory for one, is
   // tried again too: what was not submitted is still in the ring.
   if (result < 0 && result != -EINTR && result != -ETIME && result != -EBUSY) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
+}
+
+int UringEngine::Loop::SubmitAndSleep(Clock::time_point until) {
+  const uint32_t wanted =
+      std::min({under_way / kGatherShare, kGatherMax, pace.ExpectedWithin(kGatherUs)});
+  if (wanted > 1) until = std::min(until, Clock::now() + std::chrono::microseconds(kGatherUsMax));
+  if (until == Clock::time_point::max()) return ::io_uring_submit_and_wait(ring->get(), 1);
+  __kernel_timespec left = ToTimespec(until - Clock::now());
+  io_uring_cqe* first = nullptr;
+  return ::io_uring_submit_and_wait_timeout(ring->get(), &first, std::max(wanted, 1U), &left,
+                                            nullptr);
 }
 
 void UringEngine::Loop::Reap() {
@@ -415,6 +451,7 @@ void UringEngine::Loop::Reap() {
     ::io_uring_cq_advance(ring->get(), static_cast<unsigned>(count));
     for (size_t i = 0; i < count; ++i) OnCompletion(arrived[i].user_data, arrived[i].result);
   }
+  pace.OnReaped(completions.size());
   options.mailbox->Put(completions);
   completions.clear();
 }

@@ -297,7 +297,10 @@ class TierBench final : public Bench, public TierListener {
   Status BeginWrite(uint32_t lane);
   uint64_t SlotsAhead() const { return uint64_t{4} * arguments_.depth; }
   void OnTurn() override;
-  Place place() const override;
+  Place place() const override {
+    return {"slab-0.terrace", geometry_.payload_offset_bytes,
+            geometry_.slot_count * block_bytes_};
+  }
 
   void OnTransferDone(TransferId transfer_id, Status status) override;
   void OnPersisted(uint32_t domain_index, uint32_t owner, CommitId commit_id,
@@ -305,6 +308,7 @@ class TierBench final : public Bench, public TierListener {
   void OnRoom(uint32_t /*domain_index*/) override { LanesMayGoOn(); }
 
   std::unique_ptr<NvmeTier> tier_;
+  SlabGeometry geometry_;
   std::deque<Extent> blocks_;    // oldest first
   std::vector<Extent> writing_;  // by lane
   std::array<Checksum, 1> checksum_ = {Checksum{1, 2}};
@@ -335,17 +339,10 @@ void TierBench::Prepare() {
                     .ok(),
                 "the slab can be read");
   tier_->FinishRestore();
-  const SlabGeometry geometry =
-      SlabGeometry::Of({block_bytes_, 1}, arguments_.file_mib * kMiB).value();
-  if (blocks_.size() + 2 * SlotsAhead() < geometry.slot_count) {
-    Run(DiskOp::kWrite, geometry.slot_count);
+  geometry_ = SlabGeometry::Of({block_bytes_, 1}, arguments_.file_mib * kMiB).value();
+  if (blocks_.size() + 2 * SlotsAhead() < geometry_.slot_count) {
+    Run(DiskOp::kWrite, geometry_.slot_count);
   }
-}
-
-TierBench::Place TierBench::place() const {
-  const SlabGeometry geometry =
-      SlabGeometry::Of({block_bytes_, 1}, arguments_.file_mib * kMiB).value();
-  return {"slab-0.terrace", geometry.payload_offset_bytes, geometry.slot_count * block_bytes_};
 }
 
 Status TierBench::Begin(uint32_t lane, DiskOp op) {
@@ -355,8 +352,7 @@ Status TierBench::Begin(uint32_t lane, DiskOp op) {
 
 // Like a tier that is full: the oldest goes, and some slots are free ahead of those who come.
 Status TierBench::BeginWrite(uint32_t lane) {
-  const uint64_t slot_count = place().length_bytes / block_bytes_;
-  if (blocks_.size() + SlotsAhead() > slot_count) {
+  if (blocks_.size() + SlotsAhead() > geometry_.slot_count) {
     tier_->Free(blocks_.front());
     blocks_.pop_front();
   }
