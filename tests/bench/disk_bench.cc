@@ -298,8 +298,7 @@ class TierBench final : public Bench, public TierListener {
   uint64_t SlotsAhead() const { return uint64_t{4} * arguments_.depth; }
   void OnTurn() override;
   Place place() const override {
-    return {"slab-0.terrace", geometry_.payload_offset_bytes,
-            geometry_.slot_count * block_bytes_};
+    return {"slab-0.terrace", geometry_.payload_offset_bytes, geometry_.slot_count * block_bytes_};
   }
 
   void OnTransferDone(TransferId transfer_id, Status status) override;
