@@ -36,8 +36,9 @@ struct StoreSeams {
 struct LowerTier {
   Tier* tier = nullptr;
   std::unique_ptr<EvictionPolicy> policy;
-  uint64_t block_count = 0;  // with a Ready copy there
-  bool is_off = false;       // Mover: what is there cannot be read for now
+  uint64_t block_count = 0;            // with a Ready copy there
+  uint64_t persisted_block_count = 0;  // that would outlive the process
+  bool is_off = false;                 // Mover: what is there cannot be read for now
 };
 
 // What had been erased at some time; see CacheDomain::IsErased.

@@ -32,6 +32,28 @@ std::function<void(uint32_t, Status)> DomainArena::Posted(
   };
 }
 
+void DomainArena::Register(uint32_t segment) {
+  for (Disk* disk : disks_) {
+    disk->RegisterBuffer(segment, {arena_->SegmentBase(segment), options_.segment_bytes});
+  }
+}
+
+void DomainArena::RegisterWith(std::vector<Disk*> disks) {
+  disks_ = std::move(disks);
+  for (uint32_t segment = 0; segment < options_.segments_max; ++segment) {
+    if (arena_->IsPopulated(segment)) Register(segment);
+  }
+}
+
+void DomainArena::BeginPunch(uint32_t segment) {
+  auto left = std::make_shared<size_t>(disks_.size() + 1);
+  const auto let_go = [this, segment, left] {
+    if (--*left == 0) arena_->BeginPunch(segment);
+  };
+  for (Disk* disk : disks_) disk->UnregisterBuffer(segment, let_go);
+  let_go();
+}
+
 Status DomainArena::Create(std::string* why) {
   Arena::Options options;
   options.name = options_.domain_name;
@@ -39,7 +61,12 @@ Status DomainArena::Create(std::string* why) {
   options.segments_max = options_.segments_max;
   options.segments_expected = options_.segments_expected;
   options.backing = ChoiceOf(options_.hugepages);
-  options.on_populated = Posted(events_.on_populated);
+  options.on_populated = [this](uint32_t segment, Status status) {
+    asio::post(store_loop_, [this, segment, status] {
+      if (status.ok()) Register(segment);
+      events_.on_populated(segment, status);
+    });
+  };
   options.on_punched = Posted(events_.on_punched);
   Result<std::unique_ptr<Arena>> arena = Arena::Create(std::move(options), why);
   if (!arena.ok()) return arena.status();

@@ -13,6 +13,7 @@
 #include "daemon/config.h"
 #include "daemon/seams.h"
 #include "tiers/arena.h"
+#include "tiers/disk.h"
 
 namespace terrace {
 
@@ -36,7 +37,12 @@ class DomainArena : public ArenaMemory {
 
   std::byte* SegmentBase(uint32_t segment) override { return arena_->SegmentBase(segment); }
   void BeginPopulate(uint32_t segment) override { arena_->BeginPopulate(segment); }
-  void BeginPunch(uint32_t segment) override { arena_->BeginPunch(segment); }
+  // Disks let go of the segment's pages first: pinned pages would not return.
+  void BeginPunch(uint32_t segment) override;
+
+  // Segments are registered with these disks while they are populated. Once, before the first
+  // transfer; the disks outlive the arena's last event.
+  void RegisterWith(std::vector<Disk*> disks);
 
   uint32_t segments_max() const { return options_.segments_max; }
   // REQUIRES: Create was kOk.
@@ -46,9 +52,12 @@ class DomainArena : public ArenaMemory {
   std::function<void(uint32_t, Status)> Posted(
       const std::function<void(uint32_t, Status)>& event) const;
 
+  void Register(uint32_t segment);
+
   const Options options_;
   asio::io_context& store_loop_;
   const Events events_;
+  std::vector<Disk*> disks_;
   std::unique_ptr<Arena> arena_;
 };
 

@@ -68,6 +68,7 @@ json GroupDocument(const Store::DomainStats::GroupStats& group) {
 json TierDocument(const Store::DomainStats::LowerTierStats& tier) {
   return {{"kind", kTierNames[static_cast<size_t>(tier.kind)]},
           {"block_count", tier.block_count},
+          {"persisted_block_count", tier.persisted_block_count},
           {"capacity_bytes", tier.stats.capacity_bytes},
           {"used_bytes", tier.stats.used_bytes},
           {"transfers_in_flight", tier.stats.transfers_in_flight},

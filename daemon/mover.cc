@@ -338,6 +338,14 @@ bool Mover::has_work() const {
   return may_amend();
 }
 
+bool Mover::is_idle() const {
+  if (has_work() || jobs_.size() != free_jobs_.size()) return false;
+  for (uint32_t t = 0; t < queues_.size(); ++t) {
+    if (!d_.lower[t].is_off && !queues_[t].writes.empty()) return false;
+  }
+  return true;
+}
+
 bool Mover::Step() {
   for (uint32_t t = 0; t < queues_.size(); ++t) StepTier(t);
   StepAmends();

@@ -41,6 +41,8 @@ class Mover final : public LowerWriter, public VerifierListener {
   // Begins what is queued, as far as the tiers take it. True if anything is still queued.
   bool Step();
   bool has_work() const;
+  // Nothing is on its way, and nothing is queued that a tier may still take.
+  bool is_idle() const;
 
   // A tier may have room now that had none, or be on again.
   void OnRoom();

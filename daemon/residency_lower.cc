@@ -53,6 +53,7 @@ void Residency::EndLowerFill(BlockId id, uint32_t tier, bool is_good) {
   }
   b.lower[tier].state = CopyState::kReady;
   ++d_.lower[tier].block_count;
+  if (b.lower[tier].unpersisted_count == 0) ++d_.lower[tier].persisted_block_count;
   if (tier == d_.persistent_tier && b.is_amend_due) d_.amends.push_back(id);
   Refresh(id);
 }
@@ -75,7 +76,9 @@ void Residency::EndPersist(BlockId id, CommitId commit_id, uint32_t member) {
     return;
   }
   TERRACE_CHECK(copy.unpersisted_count > 0, "a write is persisted once");
-  if (--copy.unpersisted_count == 0) observer_->OnBlockPersisted(id);
+  if (--copy.unpersisted_count > 0) return;
+  if (copy.state == CopyState::kReady) ++d_.lower[d_.persistent_tier].persisted_block_count;
+  observer_->OnBlockPersisted(id);
 }
 
 bool Residency::IsPersisted(BlockId id) const {
@@ -125,7 +128,10 @@ void Residency::FreeExtents(BlockId id, uint32_t tier, DropReason reason) {
     b.is_lower_candidate[tier] = false;
   }
   lower.policy->OnErase(id);
-  if (b.lower[tier].state == CopyState::kReady) --lower.block_count;
+  if (b.lower[tier].state == CopyState::kReady) {
+    --lower.block_count;
+    if (b.lower[tier].unpersisted_count == 0) --lower.persisted_block_count;
+  }
   d_.group_of(b).extents().Give(b.lower[tier].row);
   b.lower[tier] = {};
   const RadixIndex::Node& node = d_.index.node(id);

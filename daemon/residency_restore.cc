@@ -87,6 +87,7 @@ void Residency::EndRestore(BlockId id, uint32_t tier) {
                 "a restored copy becomes readable once");
   b.lower[tier].state = CopyState::kReady;
   ++d_.lower[tier].block_count;
+  ++d_.lower[tier].persisted_block_count;
   d_.lower[tier].policy->OnInsert(id, d_.TraitsOf(id), b.touched_us);
   if (b.expires_us != kNever) AddExpiry(id);
   Refresh(id);

@@ -16,7 +16,9 @@
 #include "daemon/acceptor.h"
 #include "daemon/domain.h"
 #include "daemon/domain_arena.h"
+#include "daemon/domain_nvme.h"
 #include "daemon/doorkeeper.h"
+#include "daemon/group_shelf.h"
 #include "daemon/host_memory.h"
 #include "daemon/log.h"
 #include "daemon/metrics.h"
@@ -36,6 +38,9 @@ constexpr uint64_t kNever = UINT64_MAX;
 constexpr uint64_t kFdsPerSession = 3;
 constexpr uint64_t kFdsOfProcess = 256;
 constexpr uint32_t kConnectionsWithoutHelloMax = 64;
+// A clean stop lets what is on its way to the disks arrive, for so long at most.
+constexpr uint64_t kDrainUs = 10'000'000;
+constexpr std::chrono::milliseconds kDrainStep{5};
 
 }  // namespace
 
@@ -48,7 +53,9 @@ struct Shell::State {
   Status OpenListeners(std::string* why);
   Status LoadSecrets(std::string* why);
   Status CreateArenas(std::string* why);
+  Status OpenNvme(std::string* why);
   void BuildCore();
+  void RestoreNvme();
   uint32_t GuaranteedSegments(const DomainConfig& domain) const;
   StoreOptions MakeStoreOptions();
   SessionTableOptions MakeSessionOptions() const;
@@ -72,6 +79,7 @@ struct Shell::State {
   void OnRefused(const DomainConfig& domain, const PeerCredentials& peer, const std::string& why);
   std::string Stats(uint32_t domain_index) const;
   void Stop(const char* reason);
+  void CloseNvme();
 
   const DaemonConfig config;
   // Threads and memory, in the order they come and, reversed, go.
@@ -83,6 +91,8 @@ struct Shell::State {
   std::vector<Listener> listeners;
   std::map<std::string, int> stored_fds;  // systemd's, until the FdStore has them
   std::vector<std::unique_ptr<DomainArena>> arenas;
+  std::vector<std::unique_ptr<DomainNvme>> nvme;  // one a domain, or none at all
+  std::unique_ptr<FileShelf> shelf;               // with nvme
   std::unique_ptr<SocketTransport> transport;
   std::unique_ptr<SessionTable> sessions;
   std::unique_ptr<OffloadPool> offload;
@@ -118,7 +128,9 @@ Status Shell::Start(std::string* why) {
   TERRACE_RETURN_IF_ERROR(state.OpenListeners(why));
   TERRACE_RETURN_IF_ERROR(state.LoadSecrets(why));
   TERRACE_RETURN_IF_ERROR(state.CreateArenas(why));
+  TERRACE_RETURN_IF_ERROR(state.OpenNvme(why));
   state.BuildCore();
+  state.RestoreNvme();
   state.BeginAccepting();
   return Status::Ok();
 }
@@ -230,6 +242,50 @@ Status Shell::State::CreateArenas(std::string* why) {
   return Status::Ok();
 }
 
+Status Shell::State::OpenNvme(std::string* why) {
+  if (!config.nvme.is_on()) return Status::Ok();
+  FileShelf::Options shelf_options{.groups_max = config.groups_max,
+                                   .trouble = [](const std::string& sentence) {
+                                     Log(LogLevel::kWarn, "group files", {{"why", sentence}});
+                                   }};
+  for (uint32_t i = 0; i < config.domains.size(); ++i) {
+    DomainNvme::Options options;
+    options.domain_index = i;
+    options.domain_name = config.domains[i].name;
+    options.secret = secrets[i];
+    options.nvme = config.nvme;
+    options.capacity_bytes = config.domains[i].nvme_max_bytes;
+    options.groups_max = config.groups_max;
+    options.post = [this](std::function<void()> work) {
+      asio::post(loop, [this, work = std::move(work)] {
+        Turn("disk", [&] {
+          work();
+          sessions->Flush();
+        });
+      });
+    };
+    options.now_us = [this] { return clock.NowUs(); };
+    options.random = [this] { return random.Next(); };
+    auto domain = std::make_unique<DomainNvme>(std::move(options));
+    TERRACE_RETURN_IF_ERROR(domain->Open(why));
+    arenas[i]->RegisterWith(domain->disks());
+    shelf_options.domains.push_back(
+        {.directory = domain->groups_directory(),
+         .secret = secrets[i],
+         .also = [domain = domain.get()](const GroupId& id, const std::string& content) {
+           domain->KeepGroup(id, content);
+         }});
+    nvme.push_back(std::move(domain));
+  }
+  shelf = std::make_unique<FileShelf>(std::move(shelf_options));
+  return Status::Ok();
+}
+
+// What the disks still hold is told to the store before anybody may ask for it.
+void Shell::State::RestoreNvme() {
+  for (const std::unique_ptr<DomainNvme>& domain : nvme) domain->Restore(*store);
+}
+
 StoreOptions Shell::State::MakeStoreOptions() {
   StoreOptions options;
   for (size_t i = 0; i < config.domains.size(); ++i) {
@@ -243,6 +299,7 @@ StoreOptions Shell::State::MakeStoreOptions() {
     entry.segments_max = arenas[i]->segments_max();
     entry.arena = arenas[i].get();
     entry.slot_table = arenas[i]->arena().slot_table();
+    if (!nvme.empty()) entry.lower_tiers.push_back(&nvme[i]->tier());
     options.domains.push_back(std::move(entry));
   }
   options.segments_total = static_cast<uint32_t>(config.dram_bytes / config.segment_bytes);
@@ -256,6 +313,7 @@ StoreOptions Shell::State::MakeStoreOptions() {
   options.fenced_bytes_max = config.fenced_bytes_max;
   options.default_deadline_us = static_cast<uint32_t>(config.deadline_default_ms * kUsPerMs);
   options.deadline_us_max = static_cast<uint32_t>(config.deadline_ms_max * kUsPerMs);
+  options.shelf = shelf.get();
   return options;
 }
 
@@ -342,6 +400,7 @@ void Shell::State::BeginAccepting() {
 // ---- turns --------------------------------------------------------------------------------------
 
 void Shell::State::EndTurn(const char* name, uint64_t began_us) {
+  for (const std::unique_ptr<DomainNvme>& domain : nvme) domain->Flush();
   ArmTimer();
   ScheduleWork();
   if (!is_ready_announced && store->is_ready()) AnnounceReady();
@@ -488,6 +547,19 @@ void Shell::Run() {
   state.Housekeep();
   state.Turn("start", [] {});
   state.loop.run();
+  state.CloseNvme();
+}
+
+void Shell::State::CloseNvme() {
+  const uint64_t end_us = clock.NowUs() + kDrainUs;
+  const auto is_idle = [](const auto& domain) { return domain->is_idle(); };
+  while ((!store->is_settled() || !std::all_of(nvme.begin(), nvme.end(), is_idle)) &&
+         !nvme.empty() && clock.NowUs() < end_us) {
+    loop.restart();
+    loop.run_for(kDrainStep);
+  }
+  if (shelf != nullptr) shelf->Drain();
+  for (const std::unique_ptr<DomainNvme>& domain : nvme) domain->Close();
 }
 
 void Shell::State::Stop(const char* reason) {

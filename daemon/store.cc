@@ -340,6 +340,16 @@ void Store::State::OnRoom(uint32_t domain_index) {
 
 bool Store::is_ready() const { return state_->ledger.is_ready(); }
 
+bool Store::is_settled() const {
+  return std::all_of(state_->domains.begin(), state_->domains.end(), [](const auto& rooms) {
+    const CacheDomain& domain = rooms->domain;
+    if (!rooms->verifier.is_idle() || !rooms->mover.is_idle()) return false;
+    if (domain.persistent_tier == kLowerTiersMax) return true;
+    const LowerTier& lower = domain.lower[domain.persistent_tier];
+    return lower.is_off || lower.block_count == lower.persisted_block_count;
+  });
+}
+
 // ---- turns ----
 
 void Store::State::Settle(DomainRooms& rooms) {

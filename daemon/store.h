@@ -253,6 +253,8 @@ class Store {
 
   // True once every domain has one populated segment (or cannot get any, with the reason logged).
   bool is_ready() const;
+  // True if no block is being hashed or moved or waits for either, and what is below is persisted.
+  bool is_settled() const;
 
   // Counters and sizes for status and metrics; one entry a domain.
   struct DomainStats;
@@ -300,7 +302,7 @@ struct Store::DomainStats {
   struct LowerTierStats {
     TierKind kind = TierKind::kNvme;
     TierStats stats;
-    uint64_t block_count = 0;
+    uint64_t block_count = 0, persisted_block_count = 0;
   };
   std::vector<LowerTierStats> lower_tiers;
 };

@@ -43,7 +43,8 @@ std::vector<Store::DomainStats> Store::Stats() const {
     for (const LowerTier& lower : domain.lower) {
       stats.lower_tiers.push_back({.kind = lower.tier->kind(),
                                    .stats = lower.tier->stats(),
-                                   .block_count = lower.block_count});
+                                   .block_count = lower.block_count,
+                                   .persisted_block_count = lower.persisted_block_count});
     }
     all.push_back(std::move(stats));
   }
@@ -82,6 +83,11 @@ class InvariantCheck {
         static_cast<uint32_t>(d_.inherited_slots.size()) + rooms_.adoption.parked_slot_count();
     TERRACE_CHECK(slots_used_ == d_.slots.usage().slots_used,
                   "I6: every used slot is a block's, or a predecessor's");
+    for (uint32_t t = 0; t < d_.lower.size(); ++t) {
+      TERRACE_CHECK(ready_below_[t] == d_.lower[t].block_count &&
+                        persisted_below_[t] == d_.lower[t].persisted_block_count,
+                    "copies below are counted");
+    }
     d_.index.CheckInvariants();
     d_.slots.CheckInvariants();
   }
@@ -125,6 +131,11 @@ class InvariantCheck {
                   "I2: a block knows how many leases hold it");
     if (b.lease_count > 0) ++leased_count_;
     if (b.fence_count > 0) fenced_bytes_ += d_.groups[b.group_index]->block_bytes();
+    for (uint32_t t = 0; t < d_.lower.size(); ++t) {
+      if (b.lower[t].state != CopyState::kReady) continue;
+      ++ready_below_[t];
+      if (b.lower[t].unpersisted_count == 0) ++persisted_below_[t];
+    }
     if (b.phase == BlockPhase::kReserved) {
       ++reserved_count_;
       TERRACE_CHECK(holds_[id].writers == 1, "I4: a Reserved block has exactly one WriteLease");
@@ -210,6 +221,8 @@ class InvariantCheck {
   uint64_t leased_count_ = 0;
   uint64_t fenced_bytes_ = 0;
   uint32_t slots_used_ = 0;
+  uint64_t ready_below_[kLowerTiersMax] = {};
+  uint64_t persisted_below_[kLowerTiersMax] = {};
 };
 
 }  // namespace

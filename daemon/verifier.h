@@ -47,6 +47,7 @@ class Verifier {
   // Submits what found the queue full. True if some are still waiting.
   bool Step();
   bool has_work() const { return !promotions_waiting_.empty() || !roots_waiting_.empty(); }
+  bool is_idle() const { return !has_work() && jobs_.size() == free_jobs_.size(); }
 
  private:
   enum class Purpose : uint8_t { kRoots, kServed, kPromotion };

@@ -68,6 +68,7 @@ void SayAudit(Traffic& traffic) {
     const auto keys = traffic.Keys(options.prompt_first + i, options.blocks_max);
     auto lease = traffic.Acquire(keys);
     if (!lease.ok()) return SayError("audit", lease.status(), traffic.client());
+    traffic.WaitReady(*lease);
     wrong_count += traffic.Verify(*lease, keys);
     seen.insert(keys.begin(), keys.begin() + lease->ready_count());
     lease->Release();

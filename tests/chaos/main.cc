@@ -23,8 +23,9 @@ struct Role {
   int (*run)(const Arguments&, Progress*);
 };
 constexpr Role kRoles[] = {
-    {"worker", RunWorker}, {"bystander", RunBystander}, {"hang-up", RunHangUp},
-    {"frozen", RunFrozen}, {"deadlines", RunDeadlines}, {"console", RunConsole},
+    {"worker", RunWorker},       {"bystander", RunBystander}, {"hang-up", RunHangUp},
+    {"frozen", RunFrozen},       {"deadlines", RunDeadlines}, {"console", RunConsole},
+    {"archivist", RunArchivist},
 };
 
 int Run(int argc, char** argv) {

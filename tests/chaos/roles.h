@@ -33,5 +33,9 @@ int RunFrozen(const Arguments& arguments, Progress* progress);
 int RunDeadlines(const Arguments& arguments, Progress* progress);
 // Answers stats, ledger, audit and evict, a line each.
 int RunConsole(const Arguments& arguments, Progress* progress);
+// Stores prompts of its own, knows which blocks were reported persisted or erased, and says after a
+// restart of the daemon what became of them: store, remember, survivors, erase, erased and forget,
+// a line each.
+int RunArchivist(const Arguments& arguments, Progress* progress);
 
 }  // namespace terrace::chaos

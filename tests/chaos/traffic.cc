@@ -151,6 +151,12 @@ Result<ReadLease> Traffic::Acquire(std::span<const BlockKey> keys) {
   });
 }
 
+void Traffic::WaitReady(const ReadLease& lease) {
+  if (lease.ready_count() >= lease.block_count()) return;
+  // What does not come in time is a miss like any other.
+  (void)client_->WaitReady(lease, lease.block_count(), options_.deadline_us);
+}
+
 Result<WriteLease> Traffic::Reserve(std::span<const BlockKey> keys, const BlockKey& parent,
                                     uint32_t first_position) {
   return Timed(Phase::kReserve, [&] {
@@ -290,6 +296,7 @@ uint32_t Traffic::Serve(uint32_t prompt, uint32_t block_count) {
   {
     auto lease = Acquire(keys);
     if (lease.ok()) {
+      WaitReady(*lease);
       resident_count = lease->ready_count();
       Verify(*lease, keys);
       if (resident_count > 0 && Draw(4) == 0) {

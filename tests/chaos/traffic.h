@@ -62,6 +62,8 @@ class Traffic {
 
   // The verbs, timed and counted.
   Result<ReadLease> Acquire(std::span<const BlockKey> keys);
+  // For blocks that come from below: until all are ready, will not come, or the deadline.
+  void WaitReady(const ReadLease& lease);
   Result<WriteLease> Reserve(std::span<const BlockKey> keys, const BlockKey& parent,
                              uint32_t first_position);
   Result<uint32_t> Commit(WriteLease& lease);

@@ -169,7 +169,8 @@ class Client:
 class Rig:
     """A daemon, its clients, and what is checked about them. A context manager."""
 
-    def __init__(self, arguments, dram_mib=64, segment_mib=4, **daemon_keys):
+    def __init__(self, arguments, dram_mib=64, segment_mib=4, nvme_mib=0, slab_mib=16,
+                 nvme_keys=None, **daemon_keys):
         self.terraced = arguments.build / "daemon/terraced"
         self.chaos = arguments.build / "tests/chaos/terrace-chaos"
         missing = [str(p) for p in (self.terraced, self.chaos) if not os.access(p, os.X_OK)]
@@ -180,6 +181,8 @@ class Rig:
         self.arguments = arguments
         self.random = random.Random(arguments.seed)
         self.dram_bytes = dram_mib * MIB
+        self.nvme_bytes = nvme_mib * MIB
+        self.nvme_keys = {"slab_bytes": slab_mib * MIB, **(nvme_keys or {})}
         self.daemon_keys = {"dram_bytes": self.dram_bytes, "segment_bytes": segment_mib * MIB,
                             **daemon_keys}
         self.clients = []
@@ -198,9 +201,14 @@ class Rig:
         self.directory = pathlib.Path(tempfile.mkdtemp(prefix="terrace-chaos."))
         self.socket_path = self.directory / "terrace.sock"
         self.log_path = self.directory / "terraced.log"
+        self.nvme_path = self.directory / "nvme"
         keys = {"state_dir": str(self.directory), "log_level": "warn", **self.daemon_keys}
-        lines = ["[daemon]", *(f"{k} = {json.dumps(v)}" for k, v in keys.items()),
-                 "[[domain]]", 'name = "chaos"', f'socket = "{self.socket_path}"']
+        lines = ["[daemon]", *(f"{k} = {json.dumps(v)}" for k, v in keys.items())]
+        if self.nvme_bytes:
+            nvme = {"paths": [str(self.nvme_path)], "capacity_bytes": self.nvme_bytes,
+                    **self.nvme_keys}
+            lines += ["[nvme]", *(f"{k} = {json.dumps(v)}" for k, v in nvme.items())]
+        lines += ["[[domain]]", 'name = "chaos"', f'socket = "{self.socket_path}"']
         (self.directory / "terraced.toml").write_text("\n".join(lines) + "\n")
         self.start_daemon()
         return self

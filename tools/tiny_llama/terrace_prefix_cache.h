@@ -31,7 +31,7 @@ class TerracePrefixCache final : public PrefixCache {
   struct Options {
     std::string socket_path;
     uint64_t connect_deadline_us = 2 * kUsPerSecond;
-    uint64_t restore_deadline_us = 1 * kUsPerSecond;  // beyond it, computing may be faster
+    uint64_t restore_deadline_us = 5 * kUsPerSecond;  // beyond it, computing may be faster
     uint64_t store_deadline_us = 5 * kUsPerSecond;    // nobody waits for it
   };
 

@@ -1,0 +1,245 @@
+// A real terraced with an NVMe tier on a real file system: what it still has after it died.
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <thread>
+#include <vector>
+
+#include "integration/process/daemon_process.h"
+#include "terrace/client.h"
+
+namespace terrace::test {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+constexpr uint64_t kLongUs = 30'000'000;
+constexpr uint64_t kPartBytes = 50'000;
+constexpr uint32_t kBlocks = 40;
+
+SpaceGroupSpec Model() {
+  SpaceSpec spec;
+  spec.model = "tiny";
+  spec.revision = "r1";
+  spec.dtype = "bf16";
+  spec.layers = 2;
+  spec.kv_heads = 1;
+  spec.head_size = 64;
+  spec.layout = "nhd";
+  spec.block_tokens = 16;
+  spec.part_bytes = {kPartBytes, kPartBytes};
+  SpaceGroupSpec group;
+  group.name = "tiny";
+  group.members.push_back({.spec = spec});
+  return group;
+}
+
+std::vector<BlockKey> Keys(uint32_t count, uint64_t prompt = 7) {
+  std::vector<BlockKey> keys;
+  for (uint32_t i = 0; i < count; ++i) keys.push_back({.low = i + 1, .high = prompt});
+  return keys;
+}
+
+std::vector<std::byte> Bytes(const BlockKey& key, uint32_t part) {
+  std::vector<std::byte> bytes(kPartBytes);
+  for (size_t i = 0; i < bytes.size(); ++i) {
+    bytes[i] = std::byte((i * 31 + key.low * 7 + key.high * 5 + part * 3) & 255);
+  }
+  return bytes;
+}
+
+class DaemonNvme : public testing::TestWithParam<std::string> {
+ protected:
+  std::string NvmePath() const { return daemon_.directory() + "/nvme"; }
+  std::string DomainPath() const { return NvmePath() + "/default"; }
+  std::string Config() {
+    return daemon_.WriteFile(
+        "t.toml",
+        "[daemon]\ndram_bytes = \"16MiB\"\nsegment_bytes = \"2MiB\"\nsegments_spare = 8\n"
+        "[nvme]\npaths = [\"" +
+            NvmePath() + "\"]\ncapacity_bytes = \"64MiB\"\nslab_bytes = \"8MiB\"\nio = \"" +
+            GetParam() + "\"\n");
+  }
+  void Start() {
+    daemon_.Start({"--config", Config(), "--socket", daemon_.socket_path()});
+    ASSERT_TRUE(daemon_.WaitReady()) << daemon_.Errors();
+    ClientOptions options;
+    options.socket_path = daemon_.socket_path();
+    options.default_deadline_us = kLongUs;
+    client_ = std::move(Client::Create(options)).value();
+    ASSERT_TRUE(client_->WaitConnected(kLongUs).ok()) << client_->last_error();
+    group_ = client_->Open(Model(), 1).value();
+    for (int i = 0; i < 2000 && Stats()["domain"]["segments_populated"] < 8; ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+  }
+  void End(int signal, int status) {
+    client_.reset();
+    daemon_.Signal(signal);
+    ASSERT_EQ(daemon_.Wait(), status) << daemon_.Errors();
+  }
+  void Restart(int signal, int status) {
+    End(signal, status);
+    Start();
+  }
+
+  // As many blocks as find room.
+  uint32_t Store(const std::vector<BlockKey>& keys) {
+    auto lease = client_->Reserve(group_, keys).value();
+    for (uint32_t k = 0; k < keys.size(); ++k) {
+      for (uint32_t part = 0; part < 2 && lease.is_reserved(k); ++part) {
+        EXPECT_TRUE(lease.WritePart(k, 0, part, Bytes(keys[k], part)).ok());
+      }
+    }
+    return client_->Commit(lease).value();
+  }
+  void StorePersisted(const std::vector<BlockKey>& keys) {
+    ASSERT_EQ(Store(keys), keys.size());
+    ASSERT_TRUE(client_->WaitPersisted(group_, keys).ok()) << client_->last_error();
+  }
+  // Blocks at the front of the prefix that are there, each with the right bytes.
+  uint32_t Load(const std::vector<BlockKey>& keys, protocol::TierKind* tier = nullptr) {
+    auto lease = client_->Acquire(group_, keys).value();
+    if (lease.block_count() > 0) (void)client_->WaitReady(lease, lease.block_count(), kLongUs);
+    if (tier != nullptr && !lease.spans().empty()) {
+      *tier = static_cast<protocol::TierKind>(lease.spans()[0].tier);
+    }
+    std::vector<std::byte> bytes(kPartBytes);
+    for (uint32_t k = 0; k < lease.ready_count(); ++k) {
+      for (uint32_t part = 0; part < 2; ++part) {
+        EXPECT_TRUE(lease.CopyPart(k, 0, part, bytes).ok());
+        EXPECT_TRUE(bytes == Bytes(keys[k], part)) << "block " << k << " part " << part;
+      }
+    }
+    return lease.ready_count();
+  }
+  nlohmann::json Stats() { return nlohmann::json::parse(client_->Stats(kLongUs).value()); }
+  std::vector<std::filesystem::path> Slabs() const {
+    std::vector<std::filesystem::path> slabs;
+    for (const auto& entry : std::filesystem::directory_iterator(DomainPath())) {
+      if (entry.path().filename().string().starts_with("slab-")) slabs.push_back(entry.path());
+    }
+    return slabs;
+  }
+
+  DaemonProcess daemon_;
+  std::unique_ptr<Client> client_;
+  GroupRef group_;
+};
+
+TEST_P(DaemonNvme, WhatIsPersistedIsServedAfterSigkill) {
+  Start();
+  const auto keys = Keys(kBlocks);
+  StorePersisted(keys);
+  Restart(SIGKILL, 128 + SIGKILL);
+  auto tier = protocol::TierKind::kDram;
+  EXPECT_EQ(Load(keys, &tier), kBlocks);
+  EXPECT_EQ(tier, protocol::TierKind::kNvme);
+  EXPECT_THAT(daemon_.Errors(), HasSubstr("from=\"tables\""));
+  EXPECT_EQ(Load(keys, &tier), kBlocks);
+  EXPECT_EQ(tier, protocol::TierKind::kDram);
+}
+
+TEST_P(DaemonNvme, ACleanStopStartsFromTheCatalog) {
+  Start();
+  const auto keys = Keys(kBlocks);
+  ASSERT_EQ(Store(keys), kBlocks);  // nobody waits for the disk: the stop does
+  Restart(SIGTERM, 0);
+  EXPECT_EQ(Load(keys), kBlocks) << daemon_.Errors();
+  EXPECT_THAT(daemon_.Errors(), HasSubstr("from=\"catalog\""));
+}
+
+TEST_P(DaemonNvme, ErasedBlocksStayErased) {
+  Start();
+  const auto kept = Keys(10, 1), erased = Keys(10, 2);
+  StorePersisted(kept);
+  StorePersisted(erased);
+  ASSERT_TRUE(client_->Evict(group_, erased, {.flags = protocol::kEvictSubtree}).ok());
+  Restart(SIGKILL, 128 + SIGKILL);
+  EXPECT_EQ(Load(erased), 0u);
+  EXPECT_EQ(Load(kept), 10u);
+}
+
+TEST_P(DaemonNvme, FlippedBytesAreAMissAndCounted) {
+  Start();
+  const auto keys = Keys(kBlocks);
+  StorePersisted(keys);
+  End(SIGKILL, 128 + SIGKILL);
+  for (const auto& slab : Slabs()) {  // the last payload bytes of every slab: whichever is used
+    const int fd = open(slab.c_str(), O_RDWR | O_CLOEXEC);
+    std::vector<char> bytes(4096);
+    for (off_t at = 1 << 20; at < 8 << 20; at += 300'000) {
+      ASSERT_GT(pread(fd, bytes.data(), 1, at), 0);
+      bytes[0] = static_cast<char>(bytes[0] ^ 4);
+      ASSERT_EQ(pwrite(fd, bytes.data(), 1, at), 1);
+    }
+    close(fd);
+  }
+  Start();
+  EXPECT_LT(Load(keys), kBlocks);  // Load checks every byte that is served
+  EXPECT_GT(Stats()["domain"]["blocks_corrupt"], 0);
+}
+
+TEST_P(DaemonNvme, ACorruptCatalogCostsAScan) {
+  Start();
+  const auto keys = Keys(kBlocks);
+  StorePersisted(keys);
+  End(SIGTERM, 0);
+  for (const auto& entry : std::filesystem::directory_iterator(DomainPath() + "/catalog")) {
+    if (entry.path().filename().string().starts_with("MANIFEST")) {
+      std::filesystem::resize_file(entry.path(), 7);
+    }
+  }
+  Start();
+  EXPECT_EQ(Load(keys), kBlocks);
+  EXPECT_THAT(daemon_.Errors(), HasSubstr("from=\"tables\""));
+}
+
+TEST_P(DaemonNvme, FilesNeverExceedTheCap) {
+  Start();
+  for (uint64_t prompt = 0; prompt < 40; ++prompt) Store(Keys(kBlocks, prompt));  // 160 MiB
+  uint64_t slab_bytes = 0;
+  for (const auto& slab : Slabs()) slab_bytes += std::filesystem::file_size(slab);
+  EXPECT_LE(slab_bytes, 64u << 20);
+  Restart(SIGTERM, 0);
+  const auto stats = Stats();
+  EXPECT_LE(stats["lower_tiers"][0]["used_bytes"], 64 << 20);
+  EXPECT_GT(stats["lower_tiers"][0]["block_count"], 0);
+}
+
+TEST_P(DaemonNvme, ASecondDaemonIsToldWhoHasThePath) {
+  Start();
+  DaemonProcess second;
+  const std::string config = second.WriteFile(
+      "t.toml", "[daemon]\ndram_bytes = \"16MiB\"\nsegment_bytes = \"2MiB\"\n[nvme]\npaths = [\"" +
+                    NvmePath() + "\"]\ncapacity_bytes = \"64MiB\"\nslab_bytes = \"8MiB\"\n");
+  second.Start({"--config", config, "--socket", second.socket_path()});
+  EXPECT_GT(second.Wait(), 0);
+  EXPECT_THAT(second.Errors(),
+              AllOf(HasSubstr(DomainPath()), HasSubstr(std::to_string(daemon_.pid()))));
+}
+
+INSTANTIATE_TEST_SUITE_P(Io, DaemonNvme, testing::Values("auto", "threads"));
+
+TEST(DaemonNvmeStart, APathThatCannotBeMadeIsNamed) {
+  DaemonProcess daemon;
+  const std::string config =
+      daemon.WriteFile("t.toml",
+                       "[nvme]\npaths = [\"/proc/nowhere/nvme\"]\ncapacity_bytes = \"1GiB\"\n"
+                       "slab_bytes = \"64MiB\"\n");
+  daemon.Start({"--config", config, "--socket", daemon.socket_path()});
+  EXPECT_GT(daemon.Wait(), 0);
+  EXPECT_THAT(daemon.Errors(), AllOf(HasSubstr("/proc/nowhere/nvme"), HasSubstr("nvme.paths")));
+}
+
+}  // namespace
+}  // namespace terrace::test
