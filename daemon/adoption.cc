@@ -61,6 +61,8 @@ void Adoption::OnGroup(uint32_t group_index) {
   for (Range& range : ranges_) {
     if (d_.groups[group_index]->id().low == range.group_tag) range.group_index = group_index;
   }
+  // So that whoever opened it finds a small group's blocks at once.
+  AdoptSome(kRowsAtOpenMax);
 }
 
 // A group nobody used may have given its place to another one.

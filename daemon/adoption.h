@@ -7,7 +7,7 @@
 // its memory (`sessions`), no slot that was in use at the take-over is used for anything else.
 //
 // THREADING: store thread. LIMITS: kInCheckMax blocks verified at once without being asked for;
-// kRowsPerStepMax rows a Step().
+// kRowsAtOpenMax rows when a group is opened, kRowsPerStepMax rows a Step().
 #pragma once
 
 #include <cstdint>
@@ -23,6 +23,7 @@ class Adoption {
  public:
   static constexpr uint32_t kInCheckMax = 32;
   static constexpr uint32_t kRowsPerStepMax = 128;
+  static constexpr uint32_t kRowsAtOpenMax = 1024;
 
   Adoption(CacheDomain& domain, Residency& residency, Mover& mover)
       : d_(domain), residency_(residency), mover_(mover) {}
@@ -30,7 +31,7 @@ class Adoption {
   // Takes over all rows in use; blocks of the groups there are become findable. `sessions` may
   // still touch them. Call once, before the first slot is taken.
   AdoptSummary Begin(std::span<const SessionId> sessions);
-  // The group is there now: its blocks follow in turns.
+  // The group is there now: its first blocks are, too, the others follow in turns.
   void OnGroup(uint32_t group_index);
   // One of the sessions cannot touch memory any more.
   void OnSessionEnd(SessionId session);

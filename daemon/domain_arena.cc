@@ -1,6 +1,7 @@
 #include "daemon/domain_arena.h"
 
 #include <asio/post.hpp>
+#include <span>
 #include <utility>
 
 #include "daemon/log.h"
@@ -40,9 +41,7 @@ void DomainArena::Register(uint32_t segment) {
 
 void DomainArena::RegisterWith(std::vector<Disk*> disks) {
   disks_ = std::move(disks);
-  for (uint32_t segment = 0; segment < options_.segments_max; ++segment) {
-    if (arena_->IsPopulated(segment)) Register(segment);
-  }
+  for (const uint32_t segment : PopulatedSegments()) Register(segment);
 }
 
 void DomainArena::BeginPunch(uint32_t segment) {
@@ -54,13 +53,14 @@ void DomainArena::BeginPunch(uint32_t segment) {
   let_go();
 }
 
-Status DomainArena::Create(std::string* why) {
+Arena::Options DomainArena::MakeOptions() {
   Arena::Options options;
   options.name = options_.domain_name;
   options.segment_bytes = options_.segment_bytes;
   options.segments_max = options_.segments_max;
   options.segments_expected = options_.segments_expected;
   options.backing = ChoiceOf(options_.hugepages);
+  options.identity = KeyedHash64(options_.secret, std::as_bytes(std::span(options_.domain_name)));
   options.on_populated = [this](uint32_t segment, Status status) {
     asio::post(store_loop_, [this, segment, status] {
       if (status.ok()) Register(segment);
@@ -68,19 +68,40 @@ Status DomainArena::Create(std::string* why) {
     });
   };
   options.on_punched = Posted(events_.on_punched);
-  Result<std::unique_ptr<Arena>> arena = Arena::Create(std::move(options), why);
+  return options;
+}
+
+Status DomainArena::Create(std::string* why) {
+  return Own(Arena::Create(MakeOptions(), why), "new");
+}
+
+Status DomainArena::Adopt(const ArenaFds& fds, std::string* why) {
+  return Own(Arena::AdoptFds(MakeOptions(), fds, why), "a predecessor's");
+}
+
+Status DomainArena::Own(Result<std::unique_ptr<Arena>> arena, std::string_view origin) {
   if (!arena.ok()) return arena.status();
   arena_ = std::move(*arena);
   Log(LogLevel::kInfo, "arena",
       {{"domain", options_.domain_name},
+       {"origin", std::string(origin)},
        {"segment_bytes", options_.segment_bytes},
        {"segments_max", options_.segments_max},
+       {"segments_populated", PopulatedSegments().size()},
        {"nodes", arena_->fds().nodes.size()},
        {"backing", arena_->backing() == ArenaBacking::kHugetlb ? "huge pages" : "pages"}});
   for (const std::string& note : arena_->notes()) {
     Log(LogLevel::kInfo, "arena note", {{"domain", options_.domain_name}, {"note", note}});
   }
   return Status::Ok();
+}
+
+std::vector<uint32_t> DomainArena::PopulatedSegments() const {
+  std::vector<uint32_t> segments;
+  for (uint32_t segment = 0; segment < options_.segments_max; ++segment) {
+    if (arena_->IsPopulated(segment)) segments.push_back(segment);
+  }
+  return segments;
 }
 
 }  // namespace terrace

@@ -8,10 +8,12 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "daemon/config.h"
 #include "daemon/seams.h"
+#include "terrace/checksum.h"
 #include "tiers/arena.h"
 #include "tiers/disk.h"
 
@@ -25,6 +27,7 @@ class DomainArena : public ArenaMemory {
     uint32_t segments_max = 0;
     uint32_t segments_expected = 0;  // huge pages for so many are looked for
     HugePages hugepages = HugePages::kAuto;
+    DomainSecret secret{};  // whose bytes they are
   };
   struct Events {
     std::function<void(uint32_t segment, Status status)> on_populated;
@@ -34,6 +37,9 @@ class DomainArena : public ArenaMemory {
 
   // Makes the memory; nothing is populated yet. Blocks. Not kOk: `*why` says what and the remedy.
   Status Create(std::string* why);
+  // Takes over the memory that a predecessor made with equal options, and closes `fds` in any case.
+  // Not kOk: `*why` says what differs; Create may follow. Blocks.
+  Status Adopt(const ArenaFds& fds, std::string* why);
 
   std::byte* SegmentBase(uint32_t segment) override { return arena_->SegmentBase(segment); }
   void BeginPopulate(uint32_t segment) override { arena_->BeginPopulate(segment); }
@@ -44,14 +50,18 @@ class DomainArena : public ArenaMemory {
   // transfer; the disks outlive the arena's last event.
   void RegisterWith(std::vector<Disk*> disks);
 
+  const std::string& domain_name() const { return options_.domain_name; }
   uint32_t segments_max() const { return options_.segments_max; }
-  // REQUIRES: Create was kOk.
-  Arena& arena() { return *arena_; }
+  std::vector<uint32_t> PopulatedSegments() const;
+  // REQUIRES: Create or Adopt was kOk.
+  Arena& arena() const { return *arena_; }
 
  private:
   std::function<void(uint32_t, Status)> Posted(
       const std::function<void(uint32_t, Status)>& event) const;
 
+  Arena::Options MakeOptions();
+  Status Own(Result<std::unique_ptr<Arena>> arena, std::string_view origin);
   void Register(uint32_t segment);
 
   const Options options_;

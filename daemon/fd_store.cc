@@ -1,14 +1,16 @@
 #include "daemon/fd_store.h"
 
+#include <fcntl.h>
 #include <sys/socket.h>
 #include <sys/time.h>
 #include <sys/un.h>
-#include <systemd/sd-daemon.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstddef>
 #include <cstdlib>
 #include <cstring>
+#include <deque>
 #include <utility>
 
 #include "daemon/keeper.h"
@@ -16,7 +18,7 @@
 namespace terrace {
 namespace {
 
-constexpr std::string_view kPrefixes[] = {"arena.", "slots.", "peer.", "life."};
+constexpr std::string_view kPrefixes[] = {"arena.", "slots.", "peer.", "life.", "lone."};
 
 class NoFdStore final : public FdStore {
  public:
@@ -26,15 +28,81 @@ class NoFdStore final : public FdStore {
   }
   void Put(const std::string& /*name*/, int /*fd*/) override {}
   void Drop(const std::string& /*name*/) override {}
+  void Retry() override {}
   bool is_holding() const override { return false; }
 };
 
-// Messages to the supervisor are datagrams; what exceeds FileDescriptorStoreMax= it drops.
-class SystemdFdStore final : public FdStore {
+// A holder that is told by messages.
+class ToldFdStore : public FdStore {
  public:
-  explicit SystemdFdStore(std::map<std::string, int> activated)
-      : activated_(std::move(activated)) {}
+  ~ToldFdStore() override { Forget(); }
+
+  void Put(const std::string& name, int fd) override {
+    const int held = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+    if (held < 0) return GiveUp();
+    Tell({.name = name, .fd = held});
+  }
+  void Drop(const std::string& name) override { Tell({.name = name}); }
+  void Retry() override;
+  bool is_holding() const override { return is_open(); }
+
+ protected:
+  struct Handover {
+    std::string name;
+    int fd = -1;  // to hold, ours to close; -1: let go of the name
+  };
+  // kBusy: later. Any other error: never again.
+  virtual Status Send(const Handover& handover) = 0;
+  virtual bool is_open() const = 0;
+  // Better no holder than one that holds half of it.
+  virtual void Close() = 0;
+
+ private:
+  void Tell(Handover handover);
+  void GiveUp() {
+    Close();
+    Forget();
+  }
+  void Forget() {
+    for (const Handover& handover : waiting_) {
+      if (handover.fd >= 0) close(handover.fd);
+    }
+    waiting_.clear();
+  }
+
+  std::deque<Handover> waiting_;
+};
+
+void ToldFdStore::Tell(Handover handover) {
+  waiting_.push_back(std::move(handover));
+  Retry();
+  if (waiting_.size() > kHandoversWaitingMax) GiveUp();
+}
+
+void ToldFdStore::Retry() {
+  while (!waiting_.empty()) {
+    const Status status =
+        is_open() ? Send(waiting_.front()) : Status(StatusCode::kIo, "the holder was given up");
+    if (status.code() == StatusCode::kBusy) return;
+    if (!status.ok()) return GiveUp();
+    if (waiting_.front().fd >= 0) close(waiting_.front().fd);
+    waiting_.pop_front();
+  }
+}
+
+// The supervisor's datagram socket. What exceeds FileDescriptorStoreMax= it drops.
+class SystemdFdStore final : public ToldFdStore {
+ public:
+  SystemdFdStore(const std::string& notify_path, std::map<std::string, int> activated)
+      : activated_(std::move(activated)) {
+    if (notify_path.empty() || notify_path.size() >= sizeof(address_.sun_path)) return;
+    std::memcpy(address_.sun_path, notify_path.data(), notify_path.size());
+    if (notify_path[0] == '@') address_.sun_path[0] = 0;
+    address_bytes_ = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + notify_path.size());
+    socket_fd_ = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  }
   ~SystemdFdStore() override {
+    Close();
     for (const auto& [name, fd] : activated_) close(fd);
   }
 
@@ -43,41 +111,66 @@ class SystemdFdStore final : public FdStore {
     *fds = std::exchange(activated_, {});
     return Status::Ok();
   }
-  // FDPOLL=0: else it would drop a life socket at the very event that a successor waits for.
-  void Put(const std::string& name, int fd) override {
-    const std::string text = "FDSTORE=1\nFDPOLL=0\nFDNAME=" + name;
-    if (sd_pid_notify_with_fds(0, 0, text.c_str(), &fd, 1) <= 0) is_holding_ = false;
-  }
-  void Drop(const std::string& name) override {
-    (void)sd_notify(0, ("FDSTOREREMOVE=1\nFDNAME=" + name).c_str());
-  }
-  bool is_holding() const override { return is_holding_; }
 
  private:
+  Status Send(const Handover& handover) override;
+  bool is_open() const override { return socket_fd_ >= 0; }
+  void Close() override {
+    if (socket_fd_ >= 0) close(std::exchange(socket_fd_, -1));
+  }
+
   std::map<std::string, int> activated_;
-  bool is_holding_ = true;
+  sockaddr_un address_{.sun_family = AF_UNIX, .sun_path = {}};
+  socklen_t address_bytes_ = 0;
+  int socket_fd_ = -1;
 };
 
-class KeeperFdStore final : public FdStore {
+// sd_notify would wait for a supervisor that does not read.
+Status SystemdFdStore::Send(const Handover& handover) {
+  // FDPOLL=0: else it would drop a life socket at the very event that a successor waits for.
+  std::string text =
+      (handover.fd >= 0 ? "FDSTORE=1\nFDPOLL=0\nFDNAME=" : "FDSTOREREMOVE=1\nFDNAME=") +
+      handover.name;
+  iovec piece{text.data(), text.size()};
+  msghdr message{};
+  message.msg_name = &address_;
+  message.msg_namelen = address_bytes_;
+  message.msg_iov = &piece;
+  message.msg_iovlen = 1;
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+  if (handover.fd >= 0) {
+    message.msg_control = control;
+    message.msg_controllen = sizeof(control);
+    cmsghdr* header = CMSG_FIRSTHDR(&message);
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
+    header->cmsg_len = CMSG_LEN(sizeof(int));
+    std::memcpy(CMSG_DATA(header), &handover.fd, sizeof(int));
+  }
+  const ssize_t sent = sendmsg(socket_fd_, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+  if (sent == static_cast<ssize_t>(text.size())) return Status::Ok();
+  const bool is_full =
+      errno == EAGAIN || errno == ENOBUFS || errno == EINTR || errno == ETOOMANYREFS;
+  return Status(is_full ? StatusCode::kBusy : StatusCode::kIo, "the supervisor does not read",
+                errno);
+}
+
+class KeeperFdStore final : public ToldFdStore {
  public:
   explicit KeeperFdStore(std::string path) : path_(std::move(path)) {}
   ~KeeperFdStore() override { Close(); }
 
   std::string_view holder() const override { return "keeper"; }
   Status TakeAll(std::map<std::string, int>* fds, std::string* why) override;
-  // A keeper that is gone, or so slow that its socket is full, is given up: better no keeper than
-  // one that holds half of it.
-  void Put(const std::string& name, int fd) override { Send(KeeperVerb::kPut, name, fd); }
-  void Drop(const std::string& name) override { Send(KeeperVerb::kDrop, name, -1); }
-  bool is_holding() const override { return socket_fd_ >= 0; }
 
  private:
   bool Connect(std::string* why);
-  void Send(KeeperVerb verb, const std::string& name, int fd) {
-    if (socket_fd_ < 0) return;
-    if (!SendKeeperMessage(socket_fd_, verb, name, fd, MSG_DONTWAIT).ok()) Close();
+  Status Send(const Handover& handover) override {
+    return SendKeeperMessage(socket_fd_, handover.fd >= 0 ? KeeperVerb::kPut : KeeperVerb::kDrop,
+                             handover.name, handover.fd, MSG_DONTWAIT);
   }
-  void Close() {
+  bool is_open() const override { return socket_fd_ >= 0; }
+  void Close() override {
     if (socket_fd_ >= 0) close(std::exchange(socket_fd_, -1));
   }
 
@@ -116,7 +209,8 @@ Status KeeperFdStore::TakeAll(std::map<std::string, int>* fds, std::string* why)
     status = ReceiveKeeperMessage(socket_fd_, &message, &fd, 0);
     if (!status.ok() || message.verb == KeeperVerb::kEnd) break;
     if (message.verb == KeeperVerb::kWelcome && !std::exchange(is_welcome, true)) {
-      Send(KeeperVerb::kGiveAll, "", -1);
+      status = SendKeeperMessage(socket_fd_, KeeperVerb::kGiveAll, "", -1, 0);
+      if (!status.ok()) break;
     }
     if (message.verb == KeeperVerb::kBusy) {
       *why = "keeper_socket " + path_ +
@@ -143,6 +237,7 @@ std::string ArenaFdName(std::string_view domain, size_t node_index) {
 std::string SlotTableFdName(std::string_view domain) { return "slots." + std::string(domain); }
 std::string PeerFdName(uint64_t session) { return "peer." + std::to_string(session); }
 std::string LifeFdName(uint64_t session) { return "life." + std::to_string(session); }
+std::string LoneFdName(uint64_t session) { return "lone." + std::to_string(session); }
 
 bool IsStoredFdName(std::string_view name) {
   for (const std::string_view prefix : kPrefixes) {
@@ -157,8 +252,10 @@ std::unique_ptr<FdStore> MakeFdStore(const std::string& keeper_socket,
     for (const auto& [name, fd] : activated) close(fd);
     return std::make_unique<KeeperFdStore>(keeper_socket);
   }
-  if (!activated.empty() || std::getenv("NOTIFY_SOCKET") != nullptr) {
-    return std::make_unique<SystemdFdStore>(std::move(activated));
+  const char* notify_path = std::getenv("NOTIFY_SOCKET");
+  if (!activated.empty() || notify_path != nullptr) {
+    return std::make_unique<SystemdFdStore>(notify_path == nullptr ? "" : notify_path,
+                                            std::move(activated));
   }
   return std::make_unique<NoFdStore>();
 }

@@ -3,9 +3,11 @@
 // holds them, the next daemon starts with empty DRAM.
 //
 // What could not be handed over is not there for a successor. It must notice by itself: nothing
-// here is acknowledged, so that the store thread never waits.
+// here is acknowledged, so that the store thread never waits. What the holder does not read at once
+// is sent again, in order, with the next call and at Retry().
 //
-// THREADING: one thread. LIMITS: of systemd, FileDescriptorStoreMax=; of a keeper, kKeptFdsMax.
+// THREADING: one thread. LIMITS: of systemd, FileDescriptorStoreMax=; of a keeper, kKeptFdsMax;
+// kHandoversWaitingMax unsent, beyond which the holder is given up.
 #pragma once
 
 #include <cstdint>
@@ -18,11 +20,14 @@
 
 namespace terrace {
 
+inline constexpr size_t kHandoversWaitingMax = 16'384;
+
 // Names no domain and no .socket unit has.
 std::string ArenaFdName(std::string_view domain, size_t node_index);
 std::string SlotTableFdName(std::string_view domain);
 std::string PeerFdName(uint64_t session);  // a pidfd
 std::string LifeFdName(uint64_t session);  // our end of its life socket
+std::string LoneFdName(uint64_t session);  // the same, of a session without a pidfd
 bool IsStoredFdName(std::string_view name);
 
 class FdStore {
@@ -37,6 +42,8 @@ class FdStore {
   // Holds a duplicate of `fd`. Never blocks.
   virtual void Put(const std::string& name, int fd) = 0;
   virtual void Drop(const std::string& name) = 0;
+  // Call about once a second.
+  virtual void Retry() = 0;
   // False once it is known that a successor will find nothing.
   virtual bool is_holding() const = 0;
 };

@@ -53,7 +53,9 @@ Status SendKeeperMessage(int socket_fd, KeeperVerb verb, const std::string& name
     sent = sendmsg(socket_fd, &message, flags | MSG_NOSIGNAL);
   } while (sent < 0 && errno == EINTR);
   if (sent == sizeof(body)) return Status::Ok();
-  if (errno == EAGAIN) return Status(StatusCode::kBusy, "the other end does not read");
+  if (errno == EAGAIN || errno == ETOOMANYREFS) {
+    return Status(StatusCode::kBusy, "the other end does not read");
+  }
   return IoError("sendmsg");
 }
 

@@ -103,6 +103,7 @@ json ProcessDocument(const StatsInput& input) {
           {"checksum_jobs", process.checksum_jobs},
           {"checksum_jobs_refused", process.checksum_jobs_refused},
           {"log_lines_dropped", input.log_lines_dropped},
+          {"dram_holder", input.dram_holder},
           {"unsent_bytes", input.unsent_bytes}};
 }
 

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstddef>
 
 #ifndef SO_PEERPIDFD
 #define SO_PEERPIDFD 77
@@ -48,6 +49,14 @@ int OpenPeerPidfd(int socket_fd, const PeerCredentials& peer) {
   if (IsStillConnected(socket_fd)) return pidfd;
   close(pidfd);
   return -1;
+}
+
+LifeSign ReadLife(int life_fd) {
+  std::byte word;
+  const ssize_t got = recv(life_fd, &word, sizeof(word), MSG_PEEK | MSG_DONTWAIT);
+  if (got > 0) return LifeSign::kGoodbye;
+  const bool is_silent = got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR);
+  return is_silent ? LifeSign::kAlive : LifeSign::kEnded;
 }
 
 void RefusePassedDescriptors(int socket_fd) {

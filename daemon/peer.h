@@ -1,6 +1,7 @@
 // Who is at the other end of a connection, and the descriptor that tells when it is dead.
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include "daemon/domain.h"
@@ -15,6 +16,15 @@ Status ReadPeerCredentials(int socket_fd, PeerCredentials* peer);
 // visible pid that is still connected. -1 if neither works; then the end of the life socket has to
 // do. The caller closes it.
 int OpenPeerPidfd(int socket_fd, const PeerCredentials& peer);
+
+// What the other end of a life socket says; nothing is taken out of it, so that whoever holds the
+// socket after this process hears the same.
+enum class LifeSign : uint8_t {
+  kAlive,
+  kGoodbye,  // it lives and is done with the arena
+  kEnded,    // closed without a word
+};
+LifeSign ReadLife(int life_fd);
 
 // Asks the kernel (6.16) to refuse descriptors that the peer wants to pass. Older kernels drop
 // them, since the daemon receives without control space.

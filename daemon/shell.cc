@@ -18,11 +18,14 @@
 #include "daemon/domain_arena.h"
 #include "daemon/domain_nvme.h"
 #include "daemon/doorkeeper.h"
+#include "daemon/fd_store.h"
 #include "daemon/group_shelf.h"
 #include "daemon/host_memory.h"
+#include "daemon/inheritance.h"
 #include "daemon/log.h"
 #include "daemon/metrics.h"
 #include "daemon/offload_pool.h"
+#include "daemon/recovery.h"
 #include "daemon/session.h"
 #include "daemon/socket_transport.h"
 #include "daemon/store.h"
@@ -34,8 +37,9 @@ namespace {
 
 constexpr std::chrono::seconds kHousekeepingInterval{1};
 constexpr uint64_t kNever = UINT64_MAX;
-// Each session holds its socket, a pidfd and a life socket; the rest of the process, some.
-constexpr uint64_t kFdsPerSession = 3;
+// Each session holds its socket, a pidfd and a life socket, and what a predecessor left of another
+// one, two; the rest of the process, some.
+constexpr uint64_t kFdsPerSession = 5;
 constexpr uint64_t kFdsOfProcess = 256;
 constexpr uint32_t kConnectionsWithoutHelloMax = 64;
 // A clean stop lets what is on its way to the disks arrive, for so long at most.
@@ -54,8 +58,12 @@ struct Shell::State {
   Status LoadSecrets(std::string* why);
   Status CreateArenas(std::string* why);
   Status OpenNvme(std::string* why);
+  void OpenShelf();
   void BuildCore();
   void RestoreNvme();
+  void RestoreGroups(uint32_t domain_index);
+  void AdoptArenas();
+  std::string GroupsDirectory(uint32_t domain_index) const;
   uint32_t GuaranteedSegments(const DomainConfig& domain) const;
   StoreOptions MakeStoreOptions();
   SessionTableOptions MakeSessionOptions() const;
@@ -91,8 +99,9 @@ struct Shell::State {
   std::vector<Listener> listeners;
   std::map<std::string, int> stored_fds;  // systemd's, until the FdStore has them
   std::vector<std::unique_ptr<DomainArena>> arenas;
+  std::unique_ptr<Inheritance> inheritance;
   std::vector<std::unique_ptr<DomainNvme>> nvme;  // one a domain, or none at all
-  std::unique_ptr<FileShelf> shelf;               // with nvme
+  std::unique_ptr<FileShelf> shelf;               // if blocks may outlive the daemon
   std::unique_ptr<SocketTransport> transport;
   std::unique_ptr<SessionTable> sessions;
   std::unique_ptr<OffloadPool> offload;
@@ -129,8 +138,10 @@ Status Shell::Start(std::string* why) {
   TERRACE_RETURN_IF_ERROR(state.LoadSecrets(why));
   TERRACE_RETURN_IF_ERROR(state.CreateArenas(why));
   TERRACE_RETURN_IF_ERROR(state.OpenNvme(why));
+  state.OpenShelf();
   state.BuildCore();
   state.RestoreNvme();
+  state.AdoptArenas();
   state.BeginAccepting();
   return Status::Ok();
 }
@@ -209,6 +220,15 @@ uint32_t Shell::State::GuaranteedSegments(const DomainConfig& domain) const {
 }
 
 Status Shell::State::CreateArenas(std::string* why) {
+  inheritance = std::make_unique<Inheritance>(
+      loop, MakeFdStore(config.keeper_socket, std::exchange(stored_fds, {})),
+      [this](uint32_t domain_index, SessionId session) {
+        Turn("predecessor's session", [&] {
+          store->PredecessorSessionEnded(domain_index, session);
+          sessions->Flush();
+        });
+      });
+  TERRACE_RETURN_IF_ERROR(inheritance->Take(why));
   const auto fair_share = static_cast<uint32_t>(
       std::max<uint64_t>(1, config.dram_bytes / config.segment_bytes / config.domains.size()));
   for (uint32_t i = 0; i < config.domains.size(); ++i) {
@@ -234,20 +254,17 @@ Status Shell::State::CreateArenas(std::string* why) {
         .segment_bytes = config.segment_bytes,
         .segments_max = segments_max,
         .segments_expected = std::min(segments_max, std::max(guaranteed, fair_share)),
-        .hugepages = config.hugepages};
-    auto arena = std::make_unique<DomainArena>(options, loop, events);
-    TERRACE_RETURN_IF_ERROR(arena->Create(why));
-    arenas.push_back(std::move(arena));
+        .hugepages = config.hugepages,
+        .secret = secrets[i]};
+    arenas.push_back(std::make_unique<DomainArena>(options, loop, events));
+    TERRACE_RETURN_IF_ERROR(inheritance->Furnish(*arenas.back(), why));
   }
+  inheritance->DropTheRest();
   return Status::Ok();
 }
 
 Status Shell::State::OpenNvme(std::string* why) {
   if (!config.nvme.is_on()) return Status::Ok();
-  FileShelf::Options shelf_options{.groups_max = config.groups_max,
-                                   .trouble = [](const std::string& sentence) {
-                                     Log(LogLevel::kWarn, "group files", {{"why", sentence}});
-                                   }};
   for (uint32_t i = 0; i < config.domains.size(); ++i) {
     DomainNvme::Options options;
     options.domain_index = i;
@@ -269,21 +286,71 @@ Status Shell::State::OpenNvme(std::string* why) {
     auto domain = std::make_unique<DomainNvme>(std::move(options));
     TERRACE_RETURN_IF_ERROR(domain->Open(why));
     arenas[i]->RegisterWith(domain->disks());
-    shelf_options.domains.push_back(
-        {.directory = domain->groups_directory(),
-         .secret = secrets[i],
-         .also = [domain = domain.get()](const GroupId& id, const std::string& content) {
-           domain->KeepGroup(id, content);
-         }});
     nvme.push_back(std::move(domain));
   }
-  shelf = std::make_unique<FileShelf>(std::move(shelf_options));
   return Status::Ok();
+}
+
+std::string Shell::State::GroupsDirectory(uint32_t domain_index) const {
+  if (!nvme.empty()) return nvme[domain_index]->groups_directory();
+  return config.state_dir + "/" + config.domains[domain_index].name + ".groups";
+}
+
+// Where blocks may outlive the daemon, what they mean has to.
+void Shell::State::OpenShelf() {
+  if (nvme.empty() && !inheritance->is_holding()) return;
+  FileShelf::Options options{.groups_max = config.groups_max,
+                             .trouble = [](const std::string& sentence) {
+                               Log(LogLevel::kWarn, "group files", {{"why", sentence}});
+                             }};
+  for (uint32_t i = 0; i < config.domains.size(); ++i) {
+    options.domains.push_back({.directory = GroupsDirectory(i), .secret = secrets[i]});
+    if (nvme.empty()) continue;
+    options.domains.back().also = [domain = nvme[i].get()](const GroupId& id,
+                                                           const std::string& content) {
+      domain->KeepGroup(id, content);
+    };
+  }
+  shelf = std::make_unique<FileShelf>(std::move(options));
 }
 
 // What the disks still hold is told to the store before anybody may ask for it.
 void Shell::State::RestoreNvme() {
   for (const std::unique_ptr<DomainNvme>& domain : nvme) domain->Restore(*store);
+}
+
+// As the disks would have: blocks are found from the first request on.
+void Shell::State::RestoreGroups(uint32_t domain_index) {
+  RecoverySummary summary;
+  (void)RestoreDomain({.domain_index = domain_index,
+                       .secret = secrets[domain_index],
+                       .groups_directory = GroupsDirectory(domain_index),
+                       .store = store.get()},
+                      &summary);
+  for (const std::string& note : summary.notes) {
+    Log(LogLevel::kWarn, "group files",
+        {{"domain", config.domains[domain_index].name}, {"why", note}});
+  }
+}
+
+// After the disks: a block that is there, too, is one block with two copies.
+void Shell::State::AdoptArenas() {
+  for (uint32_t i = 0; i < config.domains.size(); ++i) {
+    if (!inheritance->is_adopted(i)) continue;
+    if (nvme.empty()) RestoreGroups(i);
+    const std::vector<SessionId> left = inheritance->SessionsOf(i);
+    const AdoptSummary summary = store->AdoptSlots(i, left);
+    Log(LogLevel::kInfo, "adopted",
+        {{"domain", config.domains[i].name},
+         {"from", std::string(inheritance->holder())},
+         {"blocks", summary.blocks},
+         {"slots_parked", summary.slots_parked},
+         {"slots_dropped", summary.slots_dropped},
+         {"slots_fenced", summary.slots_fenced},
+         {"torn_slots", summary.torn_slots},
+         {"sessions_left", left.size()}});
+  }
+  inheritance->BeginWatch();
 }
 
 StoreOptions Shell::State::MakeStoreOptions() {
@@ -299,6 +366,8 @@ StoreOptions Shell::State::MakeStoreOptions() {
     entry.segments_max = arenas[i]->segments_max();
     entry.arena = arenas[i].get();
     entry.slot_table = arenas[i]->arena().slot_table();
+    entry.table_seed = arenas[i]->arena().table_seed();
+    if (inheritance->is_adopted(i)) entry.populated_segments = arenas[i]->PopulatedSegments();
     if (!nvme.empty()) entry.lower_tiers.push_back(&nvme[i]->tier());
     options.domains.push_back(std::move(entry));
   }
@@ -360,7 +429,12 @@ void Shell::State::BuildCore() {
           .on_proof_of_death =
               [this](SessionId session) {
                 Turn("proof of death", [&] { sessions->OnProofOfDeath(session); });
+                inheritance->ForgetSession(session);
                 Log(LogLevel::kDebug, "session gone", {{"session", session}});
+              },
+          .on_first_slot =
+              [this](SessionId session, uint32_t domain_index, int pidfd, int life_fd) {
+                inheritance->NoteSession(domain_index, session, pidfd, life_fd);
               },
           .on_close =
               [](SessionId session, CloseReason reason) {
@@ -452,6 +526,7 @@ void Shell::State::Housekeep() {
   housekeeping.async_wait([this](const asio::error_code& error) {
     if (error) return;
     transport->CloseOverdue(clock.NowUs());
+    inheritance->Retry();
     Housekeep();
   });
 }
@@ -527,6 +602,7 @@ std::string Shell::State::Stats(uint32_t domain_index) const {
   const std::vector<Store::DomainStats> domains = store->Stats();
   return StatsDocument({.process = metrics,
                         .domain = domains[domain_index],
+                        .dram_holder = std::string(inheritance->holder()),
                         .sessions = sessions->Summaries(domain_index, kSessionsShownMax),
                         .now_us = clock.NowUs(),
                         .log_lines_dropped = DroppedLogLines(),

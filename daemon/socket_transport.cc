@@ -7,12 +7,23 @@
 #include <cstring>
 #include <utility>
 
+#include "daemon/peer.h"
 #include "daemon/send_queue.h"
+#include "terrace/protocol.h"
 
 namespace terrace {
 namespace {
 
 constexpr int kChunksPerTurnMax = 8;  // of one session's queue, in one turn
+
+// Slots are granted by replies: all but the one to Hello, unless more was asked along with it.
+bool MayGrant(std::span<const std::byte> bytes, Transport::Attach attach) {
+  if (attach != Transport::Attach::kArenaAndLife) return true;
+  protocol::FrameHeader header;
+  if (bytes.size() < sizeof(header)) return true;
+  std::memcpy(&header, bytes.data(), sizeof(header));
+  return bytes.size() != header.frame_bytes;
+}
 
 }  // namespace
 
@@ -27,6 +38,7 @@ struct SocketTransport::Connection {
   SendQueue unsent;
   uint64_t deadline_us = 0;  // Hello or drain must be done by then; 0: neither is awaited
   bool is_attached = false;  // the client has the arena: its death matters
+  bool is_noted = false;     // and it may have a slot: on_first_slot was told
   bool is_draining = false;  // closed by us, unsent bytes still leave
   bool is_broken = false;    // a send failed: swallow until the read side notices
   bool is_waiting_to_write = false;
@@ -164,6 +176,11 @@ uint64_t SocketTransport::Send(SessionId session, std::span<const std::byte> byt
     connection->is_attached = true;
     WatchDeath(session, *connection);
   }
+  if (connection->is_attached && !connection->is_noted && MayGrant(bytes, attach)) {
+    connection->is_noted = true;
+    events_.on_first_slot(session, connection->domain_index, connection->pidfd.native_handle(),
+                          connection->life.native_handle());
+  }
   if (connection->unsent.size_bytes() == 0) {
     const ssize_t sent = SendNow(*connection, bytes);
     if (sent == static_cast<ssize_t>(bytes.size())) return 0;
@@ -269,11 +286,9 @@ void SocketTransport::WatchLife(SessionId session, Connection& connection) {
 void SocketTransport::OnLifeReadable(SessionId session) {
   Connection* connection = Find(session);
   if (connection == nullptr) return;
-  std::byte bytes[16];
-  const ssize_t got = recv(connection->life.native_handle(), bytes, sizeof(bytes), MSG_DONTWAIT);
-  if (got < 0 && (errno == EAGAIN || errno == EINTR)) return WatchLife(session, *connection);
-  const bool is_goodbye = got > 0;
-  if (is_goodbye || !connection->pidfd.is_open()) Die(session);
+  const LifeSign sign = ReadLife(connection->life.native_handle());
+  if (sign == LifeSign::kAlive) return WatchLife(session, *connection);
+  if (sign == LifeSign::kGoodbye || !connection->pidfd.is_open()) Die(session);
 }
 
 void SocketTransport::Die(SessionId session) {

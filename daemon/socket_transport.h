@@ -35,6 +35,9 @@ class SocketTransport : public Transport {
     std::function<bool(SessionId, std::span<const std::byte>)> on_bytes;
     std::function<void(SessionId)> on_hang_up;
     std::function<void(SessionId)> on_proof_of_death;
+    // The session is about to get what it can touch the arena with. `pidfd` may be -1; both stay
+    // the transport's.
+    std::function<void(SessionId, uint32_t domain_index, int pidfd, int life_fd)> on_first_slot;
     std::function<void(SessionId, CloseReason)> on_close;
   };
   // `arena_fds` holds what a session of each domain receives; they stay the caller's.

@@ -25,7 +25,7 @@ struct Role {
 constexpr Role kRoles[] = {
     {"worker", RunWorker},       {"bystander", RunBystander}, {"hang-up", RunHangUp},
     {"frozen", RunFrozen},       {"deadlines", RunDeadlines}, {"console", RunConsole},
-    {"archivist", RunArchivist},
+    {"archivist", RunArchivist}, {"witness", RunWitness},
 };
 
 int Run(int argc, char** argv) {

@@ -31,6 +31,8 @@ int RunHangUp(const Arguments& arguments, Progress* progress);
 int RunFrozen(const Arguments& arguments, Progress* progress);
 // Measures calls against a daemon that does not answer, and a bare timer beside each.
 int RunDeadlines(const Arguments& arguments, Progress* progress);
+// Remembers what is in DRAM, and says what is left of it.
+int RunWitness(const Arguments& arguments, Progress* progress);
 // Answers stats, ledger, audit and evict, a line each.
 int RunConsole(const Arguments& arguments, Progress* progress);
 // Stores prompts of its own, knows which blocks were reported persisted or erased, and says after a

@@ -170,7 +170,7 @@ class Rig:
     """A daemon, its clients, and what is checked about them. A context manager."""
 
     def __init__(self, arguments, dram_mib=64, segment_mib=4, nvme_mib=0, slab_mib=16,
-                 nvme_keys=None, **daemon_keys):
+                 nvme_keys=None, keeper=False, **daemon_keys):
         self.terraced = arguments.build / "daemon/terraced"
         self.chaos = arguments.build / "tests/chaos/terrace-chaos"
         missing = [str(p) for p in (self.terraced, self.chaos) if not os.access(p, os.X_OK)]
@@ -186,6 +186,8 @@ class Rig:
         self.daemon_keys = {"dram_bytes": self.dram_bytes, "segment_bytes": segment_mib * MIB,
                             **daemon_keys}
         self.clients = []
+        self.has_keeper = keeper
+        self.keeper = None
         self.daemon = None
         self.daemon_starts = 0
         self.number = 0
@@ -203,6 +205,9 @@ class Rig:
         self.log_path = self.directory / "terraced.log"
         self.nvme_path = self.directory / "nvme"
         keys = {"state_dir": str(self.directory), "log_level": "warn", **self.daemon_keys}
+        if self.has_keeper:
+            keys["keeper_socket"] = str(self.directory / "keeper.sock")
+            self.start_keeper()
         lines = ["[daemon]", *(f"{k} = {json.dumps(v)}" for k, v in keys.items())]
         if self.nvme_bytes:
             nvme = {"paths": [str(self.nvme_path)], "capacity_bytes": self.nvme_bytes,
@@ -221,6 +226,9 @@ class Rig:
             self.daemon.send_signal(signal.SIGCONT)
             self.daemon.kill()
             self.daemon.wait()
+        if self.keeper is not None:
+            self.keeper.kill()
+            self.keeper.wait()
         log = self.log_path.read_text(errors="replace").splitlines()[-20:]
         shutil.rmtree(self.directory, ignore_errors=True)
         if kind is Failure:
@@ -243,6 +251,39 @@ class Rig:
                 [self.terraced, "--config", self.directory / "terraced.toml"], stdout=log,
                 stderr=log, stdin=subprocess.DEVNULL, preexec_fn=die_with_parent)
         self.daemon_starts += 1
+
+    def start_keeper(self):
+        path = self.directory / "keeper.sock"
+        with open(self.log_path, "ab") as log:
+            self.keeper = subprocess.Popen([self.terraced, "--keeper", "--socket", path],
+                                           stdout=log, stderr=log, stdin=subprocess.DEVNULL,
+                                           preexec_fn=die_with_parent)
+        if wait_until(path.exists, ANSWER_S) is None:
+            raise Failure("the keeper does not listen")
+
+    def shared_bytes(self):
+        """What the memfds that anybody here holds or maps take, each counted once."""
+        processes = [p.pid for p in (self.keeper, self.daemon) if p is not None]
+        processes += [c.pid for c in self.clients if c.process.poll() is None]
+        held, mapped = {}, {}
+        for pid in processes:
+            # A process may be gone, or have closed what was there a moment ago.
+            with contextlib.suppress(OSError):
+                for fd in os.listdir(f"/proc/{pid}/fd"):
+                    with contextlib.suppress(OSError):
+                        path = f"/proc/{pid}/fd/{fd}"
+                        if os.readlink(path).startswith("/memfd:"):
+                            status = os.stat(path)
+                            held[status.st_ino] = status.st_blocks * 512
+            with contextlib.suppress(OSError):
+                for line in open(f"/proc/{pid}/maps", encoding="utf-8"):
+                    fields = line.split(maxsplit=5)
+                    if len(fields) > 5 and fields[5].startswith("/memfd:"):
+                        begin, end = (int(x, 16) for x in fields[0].split("-"))
+                        inode = int(fields[4])
+                        mapped[inode] = max(mapped.get(inode, 0), end - begin)
+        # Of what is mapped only, nobody can tell how much is populated: all of it, then.
+        return sum(held.values()) + sum(n for i, n in mapped.items() if i not in held)
 
     def kill_daemon(self):
         self.daemon.kill()

@@ -41,6 +41,7 @@ DaemonProcess::~DaemonProcess() {
     waitpid(pid_, nullptr, 0);
   }
   close(notify_fd_);
+  for (const auto& [name, fd] : stored_) close(fd);
   std::error_code ignored;
   std::filesystem::remove_all(directory_, ignored);
 }
@@ -67,12 +68,7 @@ void DaemonProcess::Start(const std::vector<std::string>& arguments,
   dup2(fd, STDERR_FILENO);
   dup2(fd, STDOUT_FILENO);
   setenv("NOTIFY_SOCKET", notify.c_str(), 1);
-  if (surroundings.listening_fd >= 0) {
-    dup2(surroundings.listening_fd, 3);
-    setenv("LISTEN_PID", std::to_string(getpid()).c_str(), 1);
-    setenv("LISTEN_FDS", "1", 1);
-    setenv("LISTEN_FDNAMES", surroundings.listening_name.c_str(), 1);
-  }
+  PassDescriptors(surroundings);
   if (surroundings.watchdog_us > 0) {
     setenv("WATCHDOG_PID", std::to_string(getpid()).c_str(), 1);
     setenv("WATCHDOG_USEC", std::to_string(surroundings.watchdog_us).c_str(), 1);
@@ -94,13 +90,10 @@ bool DaemonProcess::StartReady(const Memory& memory) {
 bool DaemonProcess::WaitNotified(const std::string& what) {
   for (int waited_ms = 0; waited_ms < kDeadlineMs; waited_ms += kStepMs) {
     pollfd poll_fd{.fd = notify_fd_, .events = POLLIN};
-    if (poll(&poll_fd, 1, kStepMs) == 1) {
-      char message[4096];
-      const ssize_t got = recv(notify_fd_, message, sizeof(message), MSG_DONTWAIT);
-      if (got > 0 &&
-          std::string(message, static_cast<size_t>(got)).find(what) != std::string::npos) {
-        return true;
-      }
+    std::string text;
+    if (poll(&poll_fd, 1, kStepMs) == 1 && ReadNotification(&text) &&
+        text.find(what) != std::string::npos) {
+      return true;
     }
     siginfo_t dead{};
     if (waitid(P_PID, static_cast<id_t>(pid_), &dead, WEXITED | WNOHANG | WNOWAIT) == 0 &&
@@ -111,12 +104,70 @@ bool DaemonProcess::WaitNotified(const std::string& what) {
   return false;
 }
 
+// As systemd does: from descriptor 3 on. In the child.
+void DaemonProcess::PassDescriptors(const Surroundings& surroundings) const {
+  std::vector<std::pair<std::string, int>> passed;
+  if (surroundings.listening_fd >= 0) {
+    passed.emplace_back(surroundings.listening_name, surroundings.listening_fd);
+  }
+  if (surroundings.has_fd_store) passed.insert(passed.end(), stored_.begin(), stored_.end());
+  if (passed.empty()) return;
+  std::string names;
+  constexpr int kOutOfTheWay = 1000;
+  for (auto& [name, fd] : passed) {
+    names += (names.empty() ? "" : ":") + name;
+    fd = fcntl(fd, F_DUPFD_CLOEXEC, kOutOfTheWay);
+  }
+  for (size_t i = 0; i < passed.size(); ++i) dup2(passed[i].second, static_cast<int>(3 + i));
+  setenv("LISTEN_PID", std::to_string(getpid()).c_str(), 1);
+  setenv("LISTEN_FDS", std::to_string(passed.size()).c_str(), 1);
+  setenv("LISTEN_FDNAMES", names.c_str(), 1);
+}
+
+bool DaemonProcess::ReadNotification(std::string* text) {
+  char bytes[4096];
+  iovec piece{bytes, sizeof(bytes)};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+  msghdr message{};
+  message.msg_iov = &piece;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof(control);
+  const ssize_t got = recvmsg(notify_fd_, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+  if (got < 0) return false;
+  text->assign(bytes, static_cast<size_t>(got));
+  int fd = -1;
+  if (const cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr) {
+    std::memcpy(&fd, CMSG_DATA(header), sizeof(fd));
+  }
+  const size_t named = text->find("FDNAME=");
+  if (named == std::string::npos) return true;
+  const std::string name = text->substr(named + std::strlen("FDNAME="));
+  if (const auto found = stored_.find(name); found != stored_.end()) {
+    close(found->second);
+    stored_.erase(found);
+  }
+  if (fd >= 0) stored_[name] = fd;
+  return true;
+}
+
+std::vector<std::string> DaemonProcess::StoredNames() const {
+  std::vector<std::string> names;
+  for (const auto& [name, fd] : stored_) names.push_back(name);
+  return names;
+}
+
 void DaemonProcess::Signal(int signal) { kill(pid_, signal); }
 
 int DaemonProcess::Wait() {
   for (int waited_ms = 0; waited_ms < kDeadlineMs; waited_ms += kStepMs) {
     int status = 0;
-    if (waitpid(pid_, &status, WNOHANG) == pid_) {
+    const bool is_over = waitpid(pid_, &status, WNOHANG) == pid_;
+    // A daemon that stops may wait for its notifications to be read.
+    std::string ignored;
+    while (ReadNotification(&ignored)) {
+    }
+    if (is_over) {
       pid_ = -1;
       return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
     }

@@ -4,6 +4,7 @@
 #include <sys/types.h>
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -29,6 +30,7 @@ class DaemonProcess {
     std::string listening_name;
     uint32_t watchdog_us = 0;
     bool obeys_permissions = false;  // even if the test runs as root
+    bool has_fd_store = false;  // what earlier daemons of this test gave to keep is handed back
   };
   // Starts terraced with `arguments`; standard error goes to a file. Does not wait.
   void Start(const std::vector<std::string>& arguments) { Start(arguments, Surroundings()); }
@@ -47,6 +49,9 @@ class DaemonProcess {
   // Waits for a notification that holds `what`.
   bool WaitNotified(const std::string& what);
 
+  // Names of the descriptors that the daemons of this test gave to keep, as far as read.
+  std::vector<std::string> StoredNames() const;
+
   void Signal(int signal);
   // The exit status, 128 + signal if it was killed, −1 if it still runs after the deadline.
   int Wait();
@@ -54,7 +59,12 @@ class DaemonProcess {
   std::string Errors() const;
 
  private:
+  // The next notification, if there is one now.
+  bool ReadNotification(std::string* text);
+  void PassDescriptors(const Surroundings& surroundings) const;
+
   std::string directory_;
+  std::map<std::string, int> stored_;
   int notify_fd_ = -1;
   pid_t pid_ = -1;
 };

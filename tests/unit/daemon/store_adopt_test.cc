@@ -213,7 +213,13 @@ TEST_F(StoreAdopt, BlocksOfAGroupNobodyOpenedWaitForIt) {
   const AdoptSummary summary = world_.RestartWarm();
   EXPECT_EQ(summary.blocks, 0u);
   EXPECT_EQ(summary.slots_parked, 10u);
-  const SessionId session = Arrive();  // runs what is due
+  // Found as soon as the group is there, before anything else is run.
+  const SessionId session = world_.Open();
+  std::string why;
+  const auto opened = world_.store->OpenGroup(session, TestGroup("simple", {TestSpace(0)}), &why);
+  ASSERT_TRUE(opened.ok()) << why;
+  EXPECT_EQ(world_.MatchCount(session, opened->group_index, keys), 10u);
+  group_ = world_.OpenSimple(session);
   EXPECT_EQ(Load(session, keys), 10u);
 }
 
