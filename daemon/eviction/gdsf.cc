@@ -33,7 +33,9 @@ void GdsfPolicy::Rank(BlockId id) {
       std::bit_cast<uint64_t>(inflation_ + worths_[id].use_count * worths_[id].per_use);
 }
 
-void GdsfPolicy::OnTouch(std::span<const BlockId> run, const TouchContext&) {
+void GdsfPolicy::OnTouch(std::span<const BlockId> run, const TouchContext& context) {
+  // That a request ended is no second use of its tip.
+  if (context.end_reason != protocol::EndReason::kUnknown) return;
   for (const BlockId id : run) {
     ++worths_[id].use_count;
     Rank(id);

@@ -10,9 +10,9 @@ namespace terrace {
 namespace {
 
 constexpr uint32_t kCandidatesLookedAt = 64;
-constexpr uint32_t kSamplesPerBlock = 4;      // ghosts, as a multiple of the capacity
-constexpr uint32_t kObservedPerRequest = 24;  // samples put to the model, per request
-constexpr uint32_t kRequestsPerRefresh = 16;  // a shape each
+constexpr uint32_t kSamplesPerBlock = 8;       // ghosts, as a multiple of the capacity
+constexpr uint32_t kObservedPerRequest = 128;  // samples put to the model, per request
+constexpr uint32_t kRequestsPerRefresh = 8;    // a shape each
 constexpr uint64_t kUsPerS = 1000000;
 
 uint8_t LogClass(uint32_t log, uint32_t class_count) {
@@ -26,6 +26,7 @@ uint32_t Log2(uint32_t value) { return static_cast<uint32_t>(std::bit_width(valu
 HazardPolicy::HazardPolicy(const HazardOptions& options)
     : sample_count_max_(static_cast<uint32_t>(
           std::min<uint64_t>(uint64_t{options.capacity_blocks} * kSamplesPerBlock, kSamplesMax))),
+      guard_(options.capacity_blocks),
       random_(options.seed * 2 + 1) {
   TERRACE_CHECK(options.capacity_blocks > 0, "a tier of no blocks has no policy");
   samples_.reserve(sample_count_max_);
@@ -52,7 +53,8 @@ ReuseTraits HazardPolicy::TraitsOf(BlockId id) const {
   traits.fresh = LogClass(Log2(request.fresh_count), ReuseTraits::kFreshes);
   traits.turn = LogClass(Log2(request.turn), ReuseTraits::kTurns);
   traits.depth = LogClass(Log2(request.depth) / 2, ReuseTraits::kDepths);
-  traits.kind = state.branches >= 2 ? state.branches : (state.was_used ? 1 : 0);
+  traits.kind =
+      state.branches >= 2 ? state.branches : (state.was_used || request.is_return ? 1 : 0);
   return traits;
 }
 
@@ -86,6 +88,7 @@ void HazardPolicy::CloseRequest() {
   if (open_request_ == kNone) return;
   const uint32_t closed = open_request_;
   open_request_ = kNone;
+  guard_.OnRequest(requests_[closed].depth);
   const BlockId tip = requests_[closed].tip;
   const auto is_last_used_by_it = [&](BlockId id) {
     return id != kBlockNone && states_[id].request == closed;
@@ -132,6 +135,10 @@ void HazardPolicy::OnInsert(BlockId id, const BlockTraits& traits, uint64_t now_
   Advance(now_us);
   if (id >= states_.size()) states_.resize(id + 1);
   states_[id] = BlockState{.fingerprint = FingerprintOf(traits.key), .priority = traits.priority};
+  if (guard_.IsSampled(states_[id].fingerprint)) {
+    guard_.OnUse(states_[id].fingerprint, LruGuard::Outcome::kMiss);
+  }
+  ++resident_count_;
   const Sample* const waited = EndWait(states_[id].fingerprint);
   const Sample ghost = waited == nullptr ? Sample() : *waited;
   if (traits.parent == kBlockNone || traits.parent >= states_.size() ||
@@ -150,6 +157,7 @@ void HazardPolicy::OnInsert(BlockId id, const BlockTraits& traits, uint64_t now_
     request.turn = ghost.turn + 1;
     request.gap = GapOf(ghost.time_us, now_us);
     request.fresh_count = 0;
+    request.is_return = true;
   }
   Assign(id, open_request_);
 }
@@ -174,6 +182,10 @@ void HazardPolicy::OnTouch(std::span<const BlockId> run, const TouchContext& con
   requests_[opened].gap = tip_gap;
   requests_[opened].depth = static_cast<uint32_t>(run.size());
   watched_ = run[Random() % run.size()];
+  for (size_t i = run.size(); i-- > 0;) {
+    const uint32_t fingerprint = states_[run[i]].fingerprint;
+    if (guard_.IsSampled(fingerprint)) guard_.OnUse(fingerprint, LruGuard::Outcome::kHit);
+  }
   uint32_t last_request = kNone;
   uint8_t gap = 0;
   for (const BlockId id : run) {
@@ -194,6 +206,7 @@ void HazardPolicy::OnTouch(std::span<const BlockId> run, const TouchContext& con
 
 void HazardPolicy::OnErase(BlockId id) {
   Assign(id, kNone);
+  guard_.OnFull(--resident_count_);
   if (watched_ == id) watched_ = kBlockNone;
   if (newest_ == id) newest_ = kBlockNone;
 }
@@ -211,8 +224,7 @@ void HazardPolicy::OnCandidate(BlockId id) {
     is_next_of_choice_ = false;
   }
   if (state.request == open_request_) newest_ = id;
-  if (is_next_of_choice_ && state.priority == lowest_priority_ &&
-      IndexOf(id) <= choice_.next_index) {
+  if (is_next_of_choice_ && state.priority == lowest_priority_ && IsNext(id)) {
     choice_.id = id;
   }
   is_next_of_choice_ = false;
@@ -255,16 +267,32 @@ BlockId HazardPolicy::Victim() const {
   return choice_.id;
 }
 
+// After the choice left: does what it hung on go before the others that were looked at?
+bool HazardPolicy::IsNext(BlockId id) const {
+  if (guard_.is_overdrawn())
+    return requests_[states_[id].request].time_us <= choice_.next_oldest_us;
+  return IndexOf(id) <= choice_.next_index;
+}
+
 HazardPolicy::Choice HazardPolicy::Choose(const std::vector<BlockId>& candidates) const {
   float best_index = std::numeric_limits<float>::max();
   uint64_t best_time_us = 0;
-  Choice choice{.next_index = best_index};
+  uint64_t oldest_us = UINT64_MAX;
+  Choice choice{.next_index = best_index, .next_oldest_us = oldest_us};
   const auto look_at = [&](BlockId id) {
-    if (id == choice.id) return;
+    if (id == choice.id || id == choice.oldest) return;
     const float index = IndexOf(id);
     const uint64_t time_us = requests_[states_[id].request].time_us;
+    if (time_us < oldest_us) {
+      choice.oldest = id;
+      choice.next_oldest_us = oldest_us;
+      oldest_us = time_us;
+    } else {
+      choice.next_oldest_us = std::min(choice.next_oldest_us, time_us);
+    }
     if (index < best_index || (index == best_index && time_us < best_time_us)) {
-      choice = {.id = id, .next_index = best_index};
+      choice.id = id;
+      choice.next_index = best_index;
       best_index = index;
       best_time_us = time_us;
     } else {
@@ -273,15 +301,16 @@ HazardPolicy::Choice HazardPolicy::Choose(const std::vector<BlockId>& candidates
   };
   if (candidates.size() <= kCandidatesLookedAt) {
     for (const BlockId id : candidates) look_at(id);
-    return choice;
+  } else {
+    for (uint32_t i = 0; i < kCandidatesLookedAt; ++i) {
+      look_at(candidates[Random() % candidates.size()]);
+    }
+    if (newest_ != kBlockNone && states_[newest_].place != kNone &&
+        states_[newest_].priority == lowest_priority_) {
+      look_at(newest_);
+    }
   }
-  for (uint32_t i = 0; i < kCandidatesLookedAt; ++i) {
-    look_at(candidates[Random() % candidates.size()]);
-  }
-  if (newest_ != kBlockNone && states_[newest_].place != kNone &&
-      states_[newest_].priority == lowest_priority_) {
-    look_at(newest_);
-  }
+  if (guard_.is_overdrawn()) choice.id = choice.oldest;
   return choice;
 }
 

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "daemon/eviction/hazard_model.h"
+#include "daemon/eviction/lru_guard.h"
 #include "daemon/eviction/policy.h"
 
 namespace terrace {
@@ -28,7 +29,7 @@ struct HazardOptions {
 
 class HazardPolicy final : public EvictionPolicy {
  public:
-  static constexpr uint32_t kSamplesMax = 4096;
+  static constexpr uint32_t kSamplesMax = 16384;
 
   explicit HazardPolicy(const HazardOptions& options);
 
@@ -66,6 +67,7 @@ class HazardPolicy final : public EvictionPolicy {
     uint8_t gap = 0;
     uint8_t reason = 0;
     bool is_ended = false;
+    bool is_return = false;  // its chain was here before, and had left
   };
 
   // A use, watched until the next one, whether or not the block stays.
@@ -78,10 +80,12 @@ class HazardPolicy final : public EvictionPolicy {
     bool is_tip = false;
   };
 
-  // Of the candidates looked at last: the lowest, and the index of the next.
+  // Of the candidates looked at last: what goes, what LRU would take, and how the next ones rank.
   struct Choice {
     BlockId id = kBlockNone;
+    BlockId oldest = kBlockNone;
     float next_index = 0;
+    uint64_t next_oldest_us = 0;
   };
 
   static uint8_t GapOf(uint64_t from_us, uint64_t to_us);
@@ -89,6 +93,7 @@ class HazardPolicy final : public EvictionPolicy {
   ReuseTraits TraitsOf(BlockId id) const;
   float IndexOf(BlockId id) const;
   uint64_t Random() const;
+  bool IsNext(BlockId id) const;
   Choice Choose(const std::vector<BlockId>& candidates) const;
 
   void Advance(uint64_t now_us);
@@ -105,6 +110,8 @@ class HazardPolicy final : public EvictionPolicy {
   const uint32_t sample_count_max_;
 
   HazardModel model_;
+  LruGuard guard_;
+  uint32_t resident_count_ = 0;
   std::vector<BlockState> states_;  // by id
   std::vector<Request> requests_;
   std::vector<uint32_t> free_requests_;

@@ -8,25 +8,27 @@ namespace {
 
 constexpr double kFirstAgeS = 0.5;
 constexpr double kAgeRatio = 1.6;
-constexpr float kPriorUses = 10;    // the belief in a prior, in uses
+constexpr float kPriorUses = 5;     // the belief in a prior, in uses
 constexpr float kFitShare = 0.12f;  // of the way, at each Fit; × 7 factors of a rate < 2: stable
 constexpr float kLevelStep = 0.1f;  // in log rate
 constexpr float kLevelMiddle = 40;
 constexpr float kExpectedMax = 50;  // of one observation in one age
 constexpr float kRateMin = 1e-12f;  // per second
 
-// The start, before anything is learned: the longer unused the less likely, in about half a minute
-// at first; much new text is less often continued than little, and long chains go on.
-constexpr double kPriorRate = 0.3;
+// The start, before anything is learned: the longer unused the less likely, from about half a
+// minute on; much new text is less often continued than little, and long chains go on.
+constexpr double kPriorRatePerS = 0.01;
 constexpr double kPriorQuietS = 30;
-constexpr float kPriorPerFresh = -0.2f;
+constexpr double kPriorPower = -1.3;
+constexpr float kPriorPerFresh = -0.3f;
 constexpr float kPriorPerTurn = 0.15f;
 
 struct AgeEdges {
-  std::array<double, HazardModel::kAges + 1> at_s{};
+  std::array<float, HazardModel::kAges + 1> at_s{};
   AgeEdges() {
     double edge_s = kFirstAgeS;
-    for (uint32_t a = 1; a <= HazardModel::kAges; ++a, edge_s *= kAgeRatio) at_s[a] = edge_s;
+    for (uint32_t a = 1; a <= HazardModel::kAges; ++a, edge_s *= kAgeRatio)
+      at_s[a] = static_cast<float>(edge_s);
   }
 };
 const AgeEdges kEdges;
@@ -40,13 +42,17 @@ void SetPrior(auto& factor, double log_value) {
 HazardModel::HazardModel() : index_(size_t{kShapes} * kLevels * kAges) {
   for (uint32_t age = 0; age < kAges; ++age) {
     const double middle_s = (kEdges.at_s[age] + kEdges.at_s[age + 1]) / 2;
-    SetPrior(base_[age], std::log(kPriorRate / (middle_s + kPriorQuietS)));
+    SetPrior(base_[age],
+             std::log(kPriorRatePerS) + kPriorPower * std::log1p(middle_s / kPriorQuietS));
   }
   for (int i = 0; i < static_cast<int>(by_fresh_.size()); ++i)
     SetPrior(by_fresh_[i], kPriorPerFresh * static_cast<float>(i - 3));
   for (int i = 0; i < static_cast<int>(by_turn_.size()); ++i)
     SetPrior(by_turn_[i], kPriorPerTurn * static_cast<float>(i - 2));
-  for (uint32_t shape = 0; shape < kShapes; ++shape) RefreshShape(shape);
+  for (uint32_t shape = 0; shape < kShapes; ++shape) {
+    RefreshRates(shape);
+    RefreshShape(shape);
+  }
 }
 
 uint32_t HazardModel::AgeOf(uint64_t idle_us) {
@@ -68,25 +74,26 @@ uint32_t HazardModel::LevelOf(const ReuseTraits& traits) const {
 }
 
 void HazardModel::Observe(const ReuseTraits& t, uint64_t idle_us, Outcome outcome) {
-  is_shape_used_[ShapeOf(t)] = true;
-  const double idle_s = static_cast<double>(idle_us) * 1e-6;
+  const uint32_t shape = ShapeOf(t);
+  is_shape_used_[shape] = true;
+  const auto idle_s = static_cast<float>(static_cast<double>(idle_us) * 1e-6);
   const uint32_t last_age = AgeOf(idle_us);
-  const float log_factor = LogFactorOf(t);
-  const std::array<Factor*, 4> whole = {&by_fresh_[t.fresh], &by_turn_[t.turn], &by_depth_[t.depth],
-                                        &by_kind_[t.kind]};
+  const float factor = std::exp(LogFactorOf(t));
+  const std::array<float, kAges>& rates = rates_[shape];
+  Evidence& seen = seen_[shape];
+  float expected_sum = 0;
   for (uint32_t age = 0; age <= last_age; ++age) {
-    const std::array<Factor*, 3> aged = {&base_[age], &by_gap_[GapRowOf(t)][age],
-                                         &by_reason_[t.reason][age]};
-    float log_rate = log_factor;
-    for (const Factor* factor : aged) log_rate += factor->log_value;
-    const double until_s = age == last_age ? idle_s : kEdges.at_s[age + 1];
-    const float exposed_s = static_cast<float>(std::max(until_s - kEdges.at_s[age], 0.0));
-    const float expected = std::min(std::exp(log_rate) * exposed_s, kExpectedMax);
-    for (Factor* factor : aged) factor->expected_count += expected;
-    for (Factor* factor : whole) factor->expected_count += expected;
-    if (age < last_age || outcome == Outcome::kWaits) continue;
-    for (Factor* factor : aged) factor->use_count += 1;
-    for (Factor* factor : whole) factor->use_count += 1;
+    const float exposed_s = std::min(idle_s, kEdges.at_s[age + 1]) - kEdges.at_s[age];
+    const float expected = std::clamp(rates[age] * factor * exposed_s, 0.0f, kExpectedMax);
+    seen.expected_counts[age] += expected;
+    expected_sum += expected;
+  }
+  const float use_count = outcome == Outcome::kUsed ? 1 : 0;
+  seen.use_counts[last_age] += use_count;
+  for (Factor* whole :
+       {&by_fresh_[t.fresh], &by_turn_[t.turn], &by_depth_[t.depth], &by_kind_[t.kind]}) {
+    whole->expected_count += expected_sum;
+    whole->use_count += use_count;
   }
 }
 
@@ -100,6 +107,17 @@ void HazardModel::Move(Factor* factor) {
 }
 
 void HazardModel::Fit() {
+  for (uint32_t shape = 0; shape < kShapes; ++shape) {
+    if (!is_shape_used_[shape]) continue;
+    Evidence& seen = seen_[shape];
+    for (uint32_t age = 0; age < kAges; ++age) {
+      for (Factor* aged : {&base_[age], &GapOf(shape)[age], &ReasonOf(shape)[age]}) {
+        aged->expected_count += seen.expected_counts[age];
+        aged->use_count += seen.use_counts[age];
+      }
+    }
+    seen = {};
+  }
   const auto move_all = [](auto& factors) {
     for (Factor& factor : factors) Move(&factor);
   };
@@ -110,6 +128,14 @@ void HazardModel::Fit() {
   move_all(by_turn_);
   move_all(by_depth_);
   move_all(by_kind_);
+  for (uint32_t shape = 0; shape < kShapes; ++shape) RefreshRates(shape);
+}
+
+void HazardModel::RefreshRates(uint32_t shape) {
+  for (uint32_t age = 0; age < kAges; ++age) {
+    rates_[shape][age] = std::exp(base_[age].log_value + GapOf(shape)[age].log_value +
+                                  ReasonOf(shape)[age].log_value);
+  }
 }
 
 void HazardModel::RefreshNextShape() {
@@ -123,23 +149,17 @@ void HazardModel::RefreshNextShape() {
 }
 
 void HazardModel::RefreshShape(uint32_t shape) {
-  const AgeFactors& gap = by_gap_[shape / ReuseTraits::kReasons];
-  const AgeFactors& reason = by_reason_[shape % ReuseTraits::kReasons];
-  std::array<float, kAges> rates;
-  for (uint32_t age = 0; age < kAges; ++age) {
-    rates[age] = std::exp(base_[age].log_value + gap[age].log_value + reason[age].log_value);
-  }
-  for (uint32_t level = 0; level < kLevels; ++level) RefreshLevel(shape, level, rates);
+  for (uint32_t level = 0; level < kLevels; ++level) RefreshLevel(shape, level);
 }
 
-void HazardModel::RefreshLevel(uint32_t shape, uint32_t level,
-                               const std::array<float, kAges>& rates) {
+void HazardModel::RefreshLevel(uint32_t shape, uint32_t level) {
+  const std::array<float, kAges>& rates = rates_[shape];
   const float factor = std::exp((static_cast<float>(level) - kLevelMiddle) * kLevelStep);
   std::array<float, kAges> waits;    // share that is not used within the age
   std::array<float, kAges> spent_s;  // mean time spent in it
   for (uint32_t age = 0; age < kAges; ++age) {
     const float rate = std::max(rates[age] * factor, kRateMin);
-    const auto width_s = static_cast<float>(kEdges.at_s[age + 1] - kEdges.at_s[age]);
+    const float width_s = kEdges.at_s[age + 1] - kEdges.at_s[age];
     waits[age] = std::exp(-rate * width_s);
     spent_s[age] = rate * width_s < 1e-4f ? width_s : (1 - waits[age]) / rate;
   }

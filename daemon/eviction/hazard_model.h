@@ -65,6 +65,11 @@ class HazardModel {
     float expected_count = 0;
   };
   using AgeFactors = std::array<Factor, kAges>;
+  // Since the last Fit, of one shape.
+  struct Evidence {
+    std::array<float, kAges> use_counts{};
+    std::array<float, kAges> expected_counts{};
+  };
 
   static uint32_t GapRowOf(const ReuseTraits& t) {
     return t.gap + (t.is_shared ? ReuseTraits::kGaps : 0);
@@ -75,7 +80,10 @@ class HazardModel {
   uint32_t LevelOf(const ReuseTraits& traits) const;
   float LogFactorOf(const ReuseTraits& traits) const;
   void RefreshShape(uint32_t shape);
-  void RefreshLevel(uint32_t shape, uint32_t level, const std::array<float, kAges>& rates);
+  void RefreshLevel(uint32_t shape, uint32_t level);
+  void RefreshRates(uint32_t shape);
+  AgeFactors& GapOf(uint32_t shape) { return by_gap_[shape / ReuseTraits::kReasons]; }
+  AgeFactors& ReasonOf(uint32_t shape) { return by_reason_[shape % ReuseTraits::kReasons]; }
   static void Move(Factor* factor);
 
   AgeFactors base_;
@@ -86,7 +94,9 @@ class HazardModel {
   std::array<Factor, ReuseTraits::kDepths> by_depth_;
   std::array<Factor, ReuseTraits::kKinds> by_kind_;
   std::array<bool, kShapes> is_shape_used_{};
-  std::vector<float> index_;  // [shape][level][age]
+  std::array<Evidence, kShapes> seen_{};
+  std::array<std::array<float, kAges>, kShapes> rates_{};  // of the factors with shape
+  std::vector<float> index_;                               // [shape][level][age]
   uint32_t next_shape_ = 0;
 };
 

@@ -9,7 +9,9 @@ void LfuPolicy::OnInsert(BlockId id, const BlockTraits& traits, uint64_t) {
   ranks_[id] = {traits.priority, ++use_count_};
 }
 
-void LfuPolicy::OnTouch(std::span<const BlockId> run, const TouchContext&) {
+void LfuPolicy::OnTouch(std::span<const BlockId> run, const TouchContext& context) {
+  // That a request ended is no second use of its tip.
+  if (context.end_reason != protocol::EndReason::kUnknown) return;
   use_count_ += run.size();
   uint64_t stamp = use_count_;  // tail first, as in LruPolicy
   for (const BlockId id : run) {

@@ -2,22 +2,27 @@
 
 #include <array>
 
+#include "daemon/eviction/arc.h"
 #include "daemon/eviction/fifo.h"
 #include "daemon/eviction/gdsf.h"
 #include "daemon/eviction/hazard.h"
 #include "daemon/eviction/lfu.h"
 #include "daemon/eviction/lru.h"
+#include "daemon/eviction/s3fifo.h"
+#include "daemon/eviction/sieve.h"
+#include "daemon/eviction/wtinylfu.h"
 
 namespace terrace {
 
 std::span<const std::string_view> EvictionPolicyNames() {
-  static constexpr std::array<std::string_view, 5> kNames = {"fifo", "gdsf", "hazard", "lfu",
-                                                             "lru"};
+  static constexpr std::array<std::string_view, 9> kNames = {
+      "arc", "fifo", "gdsf", "hazard", "lfu", "lru", "s3fifo", "sieve", "wtinylfu"};
   return kNames;
 }
 
 std::unique_ptr<EvictionPolicy> MakeEvictionPolicy(std::string_view name,
                                                    uint32_t capacity_blocks) {
+  if (name == "arc") return std::make_unique<ArcPolicy>(capacity_blocks);
   if (name == "fifo") return std::make_unique<FifoPolicy>();
   if (name == "gdsf") return std::make_unique<GdsfPolicy>();
   if (name == "hazard") {
@@ -25,6 +30,9 @@ std::unique_ptr<EvictionPolicy> MakeEvictionPolicy(std::string_view name,
   }
   if (name == "lfu") return std::make_unique<LfuPolicy>();
   if (name == "lru") return std::make_unique<LruPolicy>();
+  if (name == "s3fifo") return std::make_unique<S3FifoPolicy>(capacity_blocks);
+  if (name == "sieve") return std::make_unique<SievePolicy>();
+  if (name == "wtinylfu") return std::make_unique<WTinyLfuPolicy>(capacity_blocks);
   return nullptr;
 }
 

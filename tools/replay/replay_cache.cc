@@ -5,17 +5,13 @@
 #include "terrace/check.h"
 
 namespace terrace::tools {
-namespace {
 
-// Spread over all bits, as real keys are: policies hash nothing themselves.
-BlockKey KeyOf(BlockId id) {
+BlockKey ReplayCache::KeyOf(BlockId id) {
   uint64_t x = (uint64_t{id} + 1) * 0x9E3779B97F4A7C15u;
   x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
   x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
   return {.low = x ^ (x >> 31), .high = x * 0xD6E8FEB86659FD93u};
 }
-
-}  // namespace
 
 ReplayCache::ReplayCache(const DenseTrace& trace, const ReplayCacheOptions& options,
                          EvictionPolicy& policy)

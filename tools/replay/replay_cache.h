@@ -30,6 +30,9 @@ class ReplayCache {
  public:
   using EvictionObserver = std::function<void(BlockId)>;
 
+  // Spread over all bits, as real keys are: policies hash nothing themselves.
+  static BlockKey KeyOf(BlockId id);
+
   ReplayCache(const DenseTrace& trace, const ReplayCacheOptions& options, EvictionPolicy& policy);
 
   // Called with each block that leaves.

@@ -5,7 +5,10 @@
 #include <vector>
 
 #include "daemon/eviction/candidate_heap.h"
+#include "daemon/eviction/frequency_sketch.h"
+#include "daemon/eviction/ghost_list.h"
 #include "daemon/eviction/lru.h"
+#include "daemon/eviction/policies.h"
 
 namespace terrace {
 namespace {
@@ -77,6 +80,79 @@ TEST(Lru, WhatIsHeldIsNoVictimAndKeepsItsAge) {
   EXPECT_EQ(lru.policy.Victim(), 1u);
   lru.policy.OnCandidate(0);
   EXPECT_EQ(lru.policy.Victim(), 0u);
+}
+
+BlockKey KeyOf(uint64_t n) {
+  return {.low = n * 0x9E3779B97F4A7C15u, .high = n * 0xD6E8FEB86659FD93u};
+}
+
+TEST(EvictionPolicies, LowerPriorityLeavesFirstUnderEveryOne) {
+  for (const std::string_view name : EvictionPolicyNames()) {
+    SCOPED_TRACE(name);
+    const auto policy = MakeEvictionPolicy(name, 100);
+    std::vector<uint8_t> priorities = {50, 10, 90, 10, 35, 70};
+    for (BlockId id = 0; id < priorities.size(); ++id) {
+      policy->OnInsert(id, {.key = KeyOf(id + 1), .priority = priorities[id]}, id);
+      policy->OnCandidate(id);
+      for (BlockId use = id; use < 3; ++use) policy->OnTouch(std::vector<BlockId>{id}, {});
+    }
+    policy->SetPriority(0, 5);
+    priorities[0] = 5;
+    std::vector<uint8_t> order;
+    for (BlockId victim = policy->Victim(); victim != kBlockNone; victim = policy->Victim()) {
+      order.push_back(priorities[victim]);
+      policy->OnHeld(victim);
+      policy->OnErase(victim);
+    }
+    EXPECT_EQ(order, (std::vector<uint8_t>{5, 10, 10, 35, 70, 90}));
+  }
+}
+
+TEST(EvictionPolicies, TheEndOfARequestIsNoUseOfItsTip) {
+  for (const std::string_view name : {"arc", "gdsf", "lfu", "s3fifo", "sieve", "wtinylfu"}) {
+    SCOPED_TRACE(name);
+    const auto policy = MakeEvictionPolicy(name, 4);
+    for (BlockId id = 0; id < 4; ++id) {
+      policy->OnInsert(id, {.key = KeyOf(id + 1), .byte_count = 1, .block_tokens = 16}, id);
+      policy->OnCandidate(id);
+    }
+    const BlockId first = policy->Victim();
+    for (int i = 0; i < 3; ++i) {
+      policy->OnTouch(std::vector<BlockId>{first}, {.end_reason = protocol::EndReason::kEndOfTurn});
+    }
+    EXPECT_EQ(policy->Victim(), first);
+    for (int i = 0; i < 3; ++i) policy->OnTouch(std::vector<BlockId>{first}, {});
+    EXPECT_NE(policy->Victim(), first);
+  }
+}
+
+TEST(FrequencySketch, NeverBelowTheTrueCountAndHalvedInTime) {
+  FrequencySketch sketch(64);
+  for (uint64_t key = 1; key <= 60; ++key) {
+    for (uint64_t i = 0; i < key % 12; ++i) sketch.Count(KeyOf(key));
+  }
+  uint64_t excess = 0;
+  for (uint64_t key = 1; key <= 60; ++key) {
+    ASSERT_GE(sketch.FrequencyOf(KeyOf(key)), key % 12);
+    excess += sketch.FrequencyOf(KeyOf(key)) - key % 12;
+  }
+  EXPECT_LT(excess, 100u);
+  for (int i = 0; i < 640; ++i) sketch.Count(KeyOf(1000));
+  EXPECT_LE(sketch.FrequencyOf(KeyOf(1000)), FrequencySketch::kFrequencyMax);
+  EXPECT_LE(sketch.FrequencyOf(KeyOf(11)), 11u);
+  EXPECT_GE(sketch.FrequencyOf(KeyOf(11)), 5u);
+}
+
+TEST(GhostList, TheOldestAreForgottenFirst) {
+  GhostList ghosts;
+  for (uint64_t key = 1; key <= 5; ++key) ghosts.Add(KeyOf(key));
+  ghosts.Add(KeyOf(1));  // newest again
+  ghosts.TrimTo(3);
+  EXPECT_EQ(ghosts.count(), 3u);
+  EXPECT_FALSE(ghosts.Remove(KeyOf(3)));
+  EXPECT_TRUE(ghosts.Remove(KeyOf(1)));
+  EXPECT_TRUE(ghosts.Remove(KeyOf(4)));
+  EXPECT_EQ(ghosts.count(), 1u);
 }
 
 }  // namespace

@@ -1,0 +1,74 @@
+// LruGuard: would LRU have hit more? It runs LRU beside a policy, over the keys of a sample of the
+// blocks and no bytes, and keeps an account: a hit of the policy alone is earned, a hit of LRU
+// alone is owed, and every use brings a small allowance. Overdrawn, the policy should do as LRU
+// does until the allowance has paid. So what a bad guess costs is bounded, whatever the traffic.
+//
+// Sampling single blocks is sound for LRU: tail first, a block's hit hangs on nothing but how many
+// others were used since its last use.
+//
+// LIMITS: some 40 bytes for each of at most kSampledMax blocks.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace terrace {
+
+class LruGuard {
+ public:
+  static constexpr uint32_t kSampledMax = 8192;
+
+  // REQUIRES: capacity_blocks > 0.
+  explicit LruGuard(uint32_t capacity_blocks);
+
+  bool IsSampled(uint32_t fingerprint) const { return (fingerprint & mask_) == 0; }
+  // What the policy made of a use of a sampled block. Uses are told head first.
+  enum class Outcome : uint8_t { kMiss, kHit };
+  void OnUse(uint32_t fingerprint, Outcome outcome);
+  // The request whose uses were told since the last one is done; it had this many blocks.
+  void OnRequest(uint32_t block_count);
+  // The tier is full with this many blocks: so LRU would have been.
+  void OnFull(uint32_t resident_count);
+
+  // The policy should do as LRU does.
+  bool is_overdrawn() const { return is_overdrawn_; }
+
+ private:
+  static constexpr uint32_t kNone = 0xFFFFFFFF;
+
+  struct Entry {
+    uint32_t fingerprint = 0;
+    uint32_t newer = kNone;
+    uint32_t older = kNone;
+  };
+
+  struct Use {
+    uint32_t fingerprint = 0;
+    Outcome outcome = Outcome::kMiss;
+  };
+
+  void Settle(const Use& use);
+  void MakeNewest(uint32_t fingerprint);
+  uint32_t SlotOf(uint32_t fingerprint) const;  // where it is, or belongs
+  void Unlink(uint32_t entry);
+  void LinkNewest(uint32_t entry);
+  void EvictOldest();
+  double CreditMax() const;
+
+  // Constant after construction.
+  const uint32_t mask_;  // of the fingerprint bits that a sampled block has at zero
+
+  std::vector<Entry> entries_;   // 2 × kSampledMax at most
+  std::vector<Use> uses_;        // of the request that is being told
+  std::vector<uint32_t> slots_;  // open addressing: entries by fingerprint
+  uint32_t count_ = 0;
+  uint32_t count_max_;
+  std::vector<uint32_t> free_;
+  uint32_t newest_ = kNone;
+  uint32_t oldest_ = kNone;
+  double request_blocks_ = 0;  // of late, on average
+  double account_ = 0;         // hits
+  bool is_overdrawn_ = false;
+};
+
+}  // namespace terrace
