@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <rocksdb/cache.h>
 #include <rocksdb/db.h>
+#include <rocksdb/env.h>
 #include <rocksdb/table.h>
 #include <rocksdb/write_batch.h>
 #include <rocksdb/write_buffer_manager.h>
@@ -12,6 +13,7 @@
 #include <array>
 #include <cerrno>
 #include <charconv>
+#include <cstdarg>
 #include <exception>
 #include <filesystem>
 #include <fstream>
@@ -146,6 +148,12 @@ Status WriteFile(const std::string& directory, std::string_view name, const std:
 bool IsInUse(const std::string& why) {
   return why.find("While lock file") != why.npos || why.find("lock hold by") != why.npos;
 }
+
+class NoLog final : public rocksdb::Logger {
+ public:
+  using rocksdb::Logger::Logv;
+  void Logv(const char*, va_list) override {}
+};
 
 rocksdb::WriteOptions WriteNow() {
   rocksdb::WriteOptions options;
@@ -339,6 +347,7 @@ CatalogDb::Opened CatalogDb::OpenToLook(const Options& options) {
   try {
     rocksdb::Options rocks = state->RocksOptions();
     rocks.create_if_missing = false;
+    rocks.info_log = std::make_shared<NoLog>();  // else there is a file for it
     rocksdb::DB* raw = nullptr;
     const rocksdb::Status status = rocksdb::DB::OpenForReadOnly(rocks, options.directory, &raw);
     state->db.reset(raw);

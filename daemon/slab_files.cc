@@ -148,7 +148,12 @@ Status SlabReader::VisitTable(const EntryVisitor& visit) const {
 Status SlabReader::ReadPayload(uint32_t slot, std::span<std::byte> into) const {
   TERRACE_CHECK(slot < file_.geometry.slot_count && into.size() <= file_.geometry.shape.slot_bytes,
                 "payload lies in its slot");
-  return ReadAt(file_.geometry.PayloadOffsetBytes(slot), into);
+  const uint64_t offset_bytes = file_.geometry.PayloadOffsetBytes(slot);
+  if (fd_ >= 0) {
+    posix_fadvise(fd_, static_cast<off_t>(offset_bytes), static_cast<off_t>(into.size()),
+                  POSIX_FADV_DONTNEED);
+  }
+  return ReadAt(offset_bytes, into);
 }
 
 Status SlabReader::WriteEntry(const SlabEntry& entry) const {

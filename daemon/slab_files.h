@@ -45,6 +45,7 @@ class SlabReader {
   using EntryVisitor = std::function<void(uint32_t slot, Status status, const SlabEntry& entry,
                                           std::span<const std::byte> bytes)>;
   Status VisitTable(const EntryVisitor& visit) const;
+  // From the drive: what the page cache had of it is dropped first.
   Status ReadPayload(uint32_t slot, std::span<std::byte> into) const;
   // REQUIRES: kReadWrite. `entry.slot` says where.
   Status WriteEntry(const SlabEntry& entry) const;

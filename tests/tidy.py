@@ -47,9 +47,9 @@ ROOM_INCLUDES = {
     "tests": {"include", "cuda", "tiers", "daemon", "client", "tools", "tests"},
 }
 ROOMS_THAT_LOG = {"daemon", "tools", "tests"}
-# The daemon's own code that offline tools share: terrace_core and terrace_disk.
+# The daemon's own code that offline tools share: terrace_core, terrace_disk and terrace_config.
 SHARED_WITH_TOOLS = re.compile(
-    r"(daemon/(block|radix_index|admission|catalog)\.h|daemon/eviction/.*|"
+    r"(daemon/(block|radix_index|admission|config|fsck)\.h|daemon/eviction/.*|"
     r"tiers/(extent|header_table)\.h)$")
 PURE_CORE = re.compile(
     r"(include/.*|tiers/(extent|slot_allocator|header_table)\..*|daemon/eviction/.*|"

@@ -34,6 +34,7 @@ class CommandLine {
     Add(app_, MakeTreeVerb());
     Add(app_, MakeEvictVerb());
     Add(app_, MakeReplayVerb());
+    Add(app_, MakeFsckVerb());
     AddFamily(MakeDomainVerbs());
     AddFamily(MakeBenchVerbs());
   }

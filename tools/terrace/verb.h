@@ -23,8 +23,8 @@ namespace terrace::tools {
 
 enum ExitCode : int {
   kExitOk = 0,
-  kExitFailed = 1,  // the request was understood and could not be done
-  kExitUsage = 2,   // the command line is wrong
+  kExitFailed = 1,  // the request was understood and could not be done; fsck: found problems
+  kExitUsage = 2,   // the command line is wrong; fsck: could not look
 };
 
 class Verb {
@@ -42,6 +42,7 @@ std::unique_ptr<Verb> MakeListVerb();
 std::unique_ptr<Verb> MakeTreeVerb();
 std::unique_ptr<Verb> MakeEvictVerb();
 std::unique_ptr<Verb> MakeReplayVerb();
+std::unique_ptr<Verb> MakeFsckVerb();
 
 std::unique_ptr<Verb> MakeBenchStoreVerb();
 std::unique_ptr<Verb> MakeBenchLoadVerb();
