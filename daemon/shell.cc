@@ -369,6 +369,7 @@ StoreOptions Shell::State::MakeStoreOptions() {
     entry.table_seed = arenas[i]->arena().table_seed();
     if (inheritance->is_adopted(i)) entry.populated_segments = arenas[i]->PopulatedSegments();
     if (!nvme.empty()) entry.lower_tiers.push_back(&nvme[i]->tier());
+    entry.scrub_bytes_per_second = config.nvme.scrub_bytes_per_second;
     options.domains.push_back(std::move(entry));
   }
   options.segments_total = static_cast<uint32_t>(config.dram_bytes / config.segment_bytes);
@@ -627,6 +628,7 @@ void Shell::Run() {
 }
 
 void Shell::State::CloseNvme() {
+  store->StopScrub();
   const uint64_t end_us = clock.NowUs() + kDrainUs;
   const auto is_idle = [](const auto& domain) { return domain->is_idle(); };
   while ((!store->is_settled() || !std::all_of(nvme.begin(), nvme.end(), is_idle)) &&

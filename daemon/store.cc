@@ -29,6 +29,7 @@ DomainRooms::DomainRooms(uint32_t domain_index, const DomainOptions& options,
       keeper(domain, residency, waiters, sessions),
       verifier(domain, residency),
       mover(domain, residency, evictor, verifier),
+      scrubber(domain, residency, mover),
       adoption(domain, residency, mover) {
   residency.SetObserver(&waiters);
   evictor.SetWriter(&mover);
@@ -309,7 +310,12 @@ void Store::OnChecksumsDone(OffloadId id, std::span<const Checksum> roots) {
   const uint64_t domain_index = id >> kDomainShift;
   TERRACE_CHECK(domain_index < state_->domains.size(), "an OffloadId names its domain");
   DomainRooms& rooms = *state_->domains[domain_index];
-  rooms.verifier.OnChecksumsDone(id & ((uint64_t{1} << kDomainShift) - 1), roots);
+  const uint64_t number = id & ((uint64_t{1} << kDomainShift) - 1);
+  if (number == Scrubber::kNumberBit) {
+    rooms.scrubber.OnChecksumsDone(roots);
+  } else {
+    rooms.verifier.OnChecksumsDone(number, roots);
+  }
   rooms.verifier.Step();
   rooms.adoption.Step();
   state_->Settle(rooms);
@@ -321,7 +327,12 @@ void Store::State::OnTransferDone(TransferId transfer_id, Status status) {
   const uint64_t domain_index = transfer_id >> kDomainShift;
   TERRACE_CHECK(domain_index < domains.size(), "a TransferId names its domain");
   DomainRooms& rooms = *domains[domain_index];
-  rooms.mover.OnTransferDone(transfer_id & ((uint64_t{1} << kDomainShift) - 1), status);
+  const uint64_t number = transfer_id & ((uint64_t{1} << kDomainShift) - 1);
+  if (number == Scrubber::kNumberBit) {
+    rooms.scrubber.OnTransferDone(status);
+  } else {
+    rooms.mover.OnTransferDone(number, status);
+  }
   Settle(rooms);
 }
 
@@ -339,6 +350,10 @@ void Store::State::OnRoom(uint32_t domain_index) {
 }
 
 bool Store::is_ready() const { return state_->ledger.is_ready(); }
+
+void Store::StopScrub() {
+  for (const auto& rooms : state_->domains) rooms->scrubber.Stop();
+}
 
 bool Store::is_settled() const {
   return std::all_of(state_->domains.begin(), state_->domains.end(), [](const auto& rooms) {
@@ -407,6 +422,7 @@ void Store::OnTimer() {
         break;
       case DeadlineKind::kTick:
         rooms.mover.Tick();
+        rooms.scrubber.Tick();
         s.ArmTick(due.domain_index);
         break;
     }

@@ -55,7 +55,8 @@ struct DomainOptions {
   uint64_t table_seed = 0;           // of its rows' checks; the same for a successor
   // What a predecessor had populated; AdoptSlots follows.
   std::vector<uint32_t> populated_segments;
-  std::vector<Tier*> lower_tiers;  // fastest first; outlive the Store
+  std::vector<Tier*> lower_tiers;       // fastest first; outlive the Store
+  uint64_t scrub_bytes_per_second = 0;  // how fast the persistent tier is verified; 0: not at all
 };
 
 struct StoreOptions {
@@ -253,6 +254,8 @@ class Store {
 
   // True once every domain has one populated segment (or cannot get any, with the reason logged).
   bool is_ready() const;
+  // Before the end: no block at rest is verified any more.
+  void StopScrub();
   // True if no block is being hashed or moved or waits for either, and what is below is persisted.
   bool is_settled() const;
 
@@ -290,6 +293,7 @@ struct Store::DomainStats {
   uint64_t blocks_sealed = 0, blocks_evicted = 0, blocks_expired = 0, blocks_corrupt = 0;
   uint64_t reserve_exists = 0, reserve_busy = 0, reserve_no_space = 0;
   uint64_t commits_gone = 0, leases_revoked = 0, checksums_verified = 0;
+  uint64_t scrub_members = 0, scrub_bytes = 0, scrub_passes = 0, scrub_mismatches = 0;
   uint64_t promotions = 0, promotions_failed = 0, demotions = 0, demotions_failed = 0;
   struct GroupStats {
     std::string name;

@@ -11,6 +11,7 @@
 #include "daemon/mover.h"
 #include "daemon/residency.h"
 #include "daemon/restorer.h"
+#include "daemon/scrubber.h"
 #include "daemon/segment_ledger.h"
 #include "daemon/session_register.h"
 #include "daemon/store.h"
@@ -31,6 +32,7 @@ struct DomainRooms {
   LeaseKeeper keeper;
   Verifier verifier;
   Mover mover;
+  Scrubber scrubber;
   Adoption adoption;
   std::unique_ptr<Restorer> restorer;  // only while the store is being restored
 };

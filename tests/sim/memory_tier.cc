@@ -209,6 +209,14 @@ void MemoryTier::ForgetRecord(const BlockKey& key, uint32_t member) {
   }
 }
 
+void MemoryTier::FlipBit(const BlockKey& key, uint32_t member) {
+  for (auto& [position, stored] : stored_) {
+    if (stored.record.key == key && stored.record.member == member) {
+      stored.bytes[stored.bytes.size() / 2] ^= std::byte{1};
+    }
+  }
+}
+
 void MemoryTier::Restore(const RestoreSink& sink) {
   std::vector<Extent> unwanted;
   for (auto& [position, stored] : stored_) {

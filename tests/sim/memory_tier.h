@@ -54,6 +54,8 @@ class MemoryTier : public Tier {
   void Restore(const RestoreSink& sink);
   // As if the sector with this record had gone bad: a successor does not find it.
   void ForgetRecord(const BlockKey& key, uint32_t member);
+  // The bytes stored with this record rot.
+  void FlipBit(const BlockKey& key, uint32_t member);
 
   TierKind kind() const override { return options_.kind; }
   Result<Extent> Allocate(uint32_t domain_index, uint64_t length_bytes,

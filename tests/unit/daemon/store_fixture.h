@@ -33,6 +33,7 @@ struct WorldOptions {
   uint64_t fenced_bytes_max = 1 * kGiB;
   uint32_t blocks_max = 4096;
   uint32_t groups_max = 256;
+  uint64_t scrub_bytes_per_second = 0;
   std::function<std::unique_ptr<sim::MemoryTier>(const sim::MemoryTier::Options&)> make_tier =
       [](const sim::MemoryTier::Options& tier) { return std::make_unique<sim::MemoryTier>(tier); };
   uint32_t lease_blocks_per_session_max = 4096;
@@ -127,6 +128,7 @@ class StoreWorld {
       domain.slot_table = slot_tables_[d];
       domain.table_seed = 77 + d;
       for (size_t i = 0; i < domain.secret.size(); ++i) domain.secret[i] = std::byte(i + d);
+      domain.scrub_bytes_per_second = options.scrub_bytes_per_second;
       for (uint32_t t = 0; t < options.lower_tier_count; ++t) {
         domain.lower_tiers.push_back(faults[d * options.lower_tier_count + t].get());
       }
