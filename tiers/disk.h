@@ -30,7 +30,8 @@ enum class DiskOp : uint8_t {
   kRead,        // payload: offset, length and address are multiples of 4 KiB
   kWrite,       // likewise
   kWriteTable,  // at most 4 KiB of any alignment, within one sector; copied during Submit
-  kSync,        // what has been written to the file is on the drive
+  kSync,    // what has been written to the file is on the drive; kNotFound: somebody has removed
+            // or shortened it, and nobody will find it again
   kCreate,  // makes file `name` with `length_bytes` of space and `from` (≤ 4 KiB) at its start
   kRemove,  // the file goes, and its number
 };

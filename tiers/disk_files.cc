@@ -142,6 +142,26 @@ Status DiskFiles::Lock(std::string* why) {
   return Status::Ok();
 }
 
+// Somebody removed the directory: another is made in its place, and locked. `errno` says why not.
+Status DiskFiles::OpenDirectoryAgain() {
+  const int directory_fd = std::exchange(directory_fd_, -1);
+  const int lock_fd = std::exchange(lock_fd_, -1);
+  std::string why;
+  Status status = OpenDirectory(&why);
+  if (status.ok()) status = Lock(&why);
+  if (!status.ok()) {
+    if (lock_fd_ >= 0) ::close(lock_fd_);
+    if (directory_fd_ >= 0) ::close(directory_fd_);
+    directory_fd_ = directory_fd;
+    lock_fd_ = lock_fd;
+    errno = ENOENT;
+    return status;
+  }
+  ::close(lock_fd);
+  ::close(directory_fd);
+  return status;
+}
+
 void DiskFiles::ChoosePayloadFlags() {
   if (options_.direct == DirectIoChoice::kNever) {
     payload_description_ = "through the page cache, as configured";
@@ -200,8 +220,11 @@ Status DiskFiles::Create(DiskFile file, const std::string& name, uint64_t length
     Forget(file);
     return Status(StatusCode::kInvalid, "a file of the disk needs a plain name and a sector");
   }
-  const int made =
-      ::openat(directory_fd_, name.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+  const auto make = [&] {
+    return ::openat(directory_fd_, name.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+  };
+  int made = make();
+  if (made < 0 && errno == ENOENT) made = OpenDirectoryAgain().ok() ? make() : -1;
   if (made < 0) {
     const Status status = IoStatus("making a file of the disk");
     Forget(file);
@@ -222,6 +245,7 @@ Status DiskFiles::Create(DiskFile file, const std::string& name, uint64_t length
   std::lock_guard lock(mutex_);
   files_[file].descriptors = descriptors;
   files_[file].name = name;
+  files_[file].length_bytes = length_bytes;
   return Status::Ok();
 }
 
@@ -254,14 +278,27 @@ void DiskFiles::Forget(DiskFile file) {
 }
 
 Status DiskFiles::Sync(DiskFile file) {
-  const int fd = descriptors(file).table;
+  int fd = -1;
+  uint64_t length_bytes = 0;
+  {
+    std::lock_guard lock(mutex_);
+    fd = files_[file].descriptors.table;
+    length_bytes = files_[file].length_bytes;
+  }
   int64_t result = 0;
   do {
     result = ::fdatasync(fd) == 0 ? 0 : -errno;
     if (options_.result_filter) result = options_.result_filter(DiskOp::kSync, result);
   } while (result == -EINTR);
-  return result >= 0 ? Status::Ok()
-                     : Status(StatusCode::kIo, "syncing a file", static_cast<int32_t>(-result));
+  if (result < 0) {
+    return Status(StatusCode::kIo, "syncing a file", static_cast<int32_t>(-result));
+  }
+  struct stat about {};
+  const bool is_known = ::fstat(fd, &about) == 0;
+  if (is_known && (about.st_nlink == 0 || static_cast<uint64_t>(about.st_size) < length_bytes)) {
+    return Status(StatusCode::kNotFound, "somebody removed or shortened a file of the disk");
+  }
+  return Status::Ok();
 }
 
 Status DiskFiles::Remove(DiskFile file) {
@@ -274,8 +311,10 @@ Status DiskFiles::Remove(DiskFile file) {
     removed = files_[file];
     files_[file].descriptors = {};  // the number stays taken until the name is gone
   }
-  const bool is_gone =
-      ::unlinkat(directory_fd_, removed.name.c_str(), 0) == 0 && ::fsync(directory_fd_) == 0;
+  struct stat about {};
+  const bool is_there = ::fstat(removed.descriptors.table, &about) != 0 || about.st_nlink > 0;
+  const bool is_gone = !is_there || (::unlinkat(directory_fd_, removed.name.c_str(), 0) == 0 &&
+                                     ::fsync(directory_fd_) == 0);
   const Status status = is_gone ? Status::Ok() : IoStatus("removing a file of the disk");
   ::close(removed.descriptors.payload);
   ::close(removed.descriptors.table);
@@ -329,6 +368,7 @@ Status DiskFiles::OpenExisting(const std::string& name, DiskFile* file, uint64_t
   std::lock_guard lock(mutex_);
   files_[*file].descriptors = descriptors;
   files_[*file].name = name;
+  files_[*file].length_bytes = *length_bytes;
   return Status::Ok();
 }
 

@@ -48,7 +48,8 @@ class DiskFiles {
   // Blocks. On failure nothing of it is left but the number, which is free again.
   Status Create(DiskFile file, const std::string& name, uint64_t length_bytes,
                 std::span<const std::byte> from);
-  // What has been written to the file, either way, is on the drive. Blocks.
+  // What has been written to the file, either way, is on the drive. kNotFound: the file is no
+  // longer in the directory, or shorter than it was. Blocks.
   Status Sync(DiskFile file);
   // Blocks.
   Status Remove(DiskFile file);
@@ -68,12 +69,14 @@ class DiskFiles {
   struct File {
     Descriptors descriptors;
     std::string name;
+    uint64_t length_bytes = 0;
     bool is_reserved = false;
   };
 
   explicit DiskFiles(Options options) : options_(std::move(options)) {}
   Status OpenDirectory(std::string* why);
   Status Lock(std::string* why);
+  Status OpenDirectoryAgain();
   void ChoosePayloadFlags();
   Status OpenBoth(const std::string& name, Descriptors* descriptors) const;
   Status Fill(const Descriptors& descriptors, uint64_t length_bytes,

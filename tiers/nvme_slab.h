@@ -102,6 +102,7 @@ class NvmeSlab {
   std::vector<uint32_t> syncing;
   bool is_sync_in_flight = false;
   bool is_sync_due = false;        // something else than an entry was written
+  bool is_gone = false;            // somebody removed its file: nobody will find it again
   bool is_superblock_due = false;  // the last one may not have reached the drive
   uint64_t last_sync_us = 0;
   std::optional<uint64_t>

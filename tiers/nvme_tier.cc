@@ -87,6 +87,9 @@ void NvmeTier::State::OnTransferDone(const Request& request, Status status) {
   disk.bytes_in_flight -= request.length_bytes;
   --totals.transfers_in_flight;
   --slab.slots[request.slot].transfers;
+  if (slab.is_gone && status.ok()) {
+    status = Status(StatusCode::kIo, "somebody removed the slab's file", ENOENT);
+  }
   if (!status.ok()) ++totals.failed_transfers;
   if (request.kind == RequestKind::kRead) {
     if (status.ok()) {

@@ -1,6 +1,7 @@
 // Disks that fail, hang, and come back.
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "terrace/check.h"
 #include "tiers/nvme_tier_state.h"
@@ -15,10 +16,11 @@ enum ProbeStep : uint32_t { kProbeWrites, kProbeSyncs, kProbeReads };
 
 void NvmeTier::State::LookForStuck() {
   totals.stuck_transfers = 0;
-  for (const Request& request : requests) {
+  for (Request& request : requests) {
     if (!request.is_live || Now() - request.begun_us <= options.stuck_us) continue;
     ++totals.stuck_transfers;
-    disks[request.disk].health.SwitchOff(Now());
+    // Once: a request that never ends costs its slot and its memory, not the disk for good.
+    if (!std::exchange(request.is_stuck, true)) disks[request.disk].health.SwitchOff(Now());
   }
 }
 
@@ -27,7 +29,8 @@ void NvmeTier::State::BeginProbes() {
     DiskState& disk = disks[index];
     if (disk.is_probe_in_flight || !disk.health.TakeProbeTurn(Now())) continue;
     const auto slab = std::ranges::find_if(slabs, [&](const auto& candidate) {
-      return candidate != nullptr && candidate->disk == index && candidate->is_readable();
+      return candidate != nullptr && candidate->disk == index && candidate->is_readable() &&
+             !candidate->is_gone;
     });
     if (slab == slabs.end()) {  // nowhere to try: making a slab will be the probe
       EndProbe(index, Status::Ok());
@@ -68,7 +71,10 @@ void NvmeTier::State::StepProbe(uint32_t index) {
 void NvmeTier::State::OnProbeDone(const Request& request, Status status) {
   DiskState& disk = disks[request.disk];
   // The kernel reports a failed sync once, whoever asked for it.
-  if (!status.ok() && disk.probe_step == kProbeSyncs) LoseUnsynced(*slabs[disk.probe_slab]);
+  if (!status.ok() && disk.probe_step == kProbeSyncs) {
+    NvmeSlab& slab = *slabs[disk.probe_slab];
+    status.code() == StatusCode::kNotFound ? GiveUpSlab(slab) : LoseUnsynced(slab);
+  }
   if (status.ok() && disk.probe_step == kProbeReads &&
       std::memcmp(disk.probe_sector.get() + kSlabProbeOffsetBytes, disk.probe_nonce.data(),
                   disk.probe_nonce.size()) != 0) {

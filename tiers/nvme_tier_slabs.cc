@@ -2,6 +2,7 @@
 // a request, and Tick begins again what could not begin.
 #include <algorithm>
 #include <string>
+#include <utility>
 
 #include "terrace/check.h"
 #include "tiers/nvme_tier_state.h"
@@ -285,6 +286,7 @@ void NvmeTier::State::OnStepDone(const Request& request, Status status) {
   NvmeSlab& slab = *slabs[request.slab];
   slab.is_step_in_flight = false;
   if (status.code() == StatusCode::kBusy) return;  // at the next Tick
+  if (status.code() == StatusCode::kNotFound) GiveUpSlab(slab);
   if (!status.ok()) return OnStepFailed(slab);
   switch (slab.phase) {
     case SlabPhase::kCreating:
@@ -329,8 +331,29 @@ void NvmeTier::State::FinishSlab(NvmeSlab& slab) {
   GiveRoom();
 }
 
-void NvmeTier::State::ForgetSlab(NvmeSlab& slab) {
+// Its file is gone: what it holds is given up, and it goes when nobody has a slot any more. Its
+// bytes no longer count, so that another slab may come at once.
+void NvmeTier::State::GiveUpSlab(NvmeSlab& slab) {
+  if (std::exchange(slab.is_gone, true)) return;
   disks[slab.disk].slab_bytes -= slab.geometry.slab_bytes;
+  if (slab.phase == SlabPhase::kReshaping) {
+    --classes.at(slab.next_shape).on_disk[slab.disk].coming_count;
+    slab.phase = SlabPhase::kRemoving;
+    return;
+  }
+  if (slab.phase == SlabPhase::kActive) CloseForBlocks(slab);
+  slab.phase = SlabPhase::kRetiring;
+  for (uint32_t slot = 0; slot < slab.slots.size(); ++slot) {
+    if (slab.slots[slot].state != SlabSlotState::kUsed) continue;
+    slab.SetState(slot, SlabSlotState::kLost);
+    DropHeld(PlaceOf(slab.index, slot));
+    MarkDirty(slab, slot);
+  }
+}
+
+void NvmeTier::State::ForgetSlab(NvmeSlab& slab) {
+  if (!slab.is_gone) disks[slab.disk].slab_bytes -= slab.geometry.slab_bytes;
+  totals.quarantined_bytes -= uint64_t{slab.quarantined_count} * slab.geometry.shape.slot_bytes;
   WithdrawPlace(slab.index);
   EndInheritedErasure(slab);
   slabs[slab.index].reset();

@@ -45,6 +45,7 @@ struct NvmeTier::State final {
     uint64_t length_bytes = 0;
     uint64_t behind_bytes = 0;  // in flight on the disk when it began, itself included
     uint64_t begun_us = 0;
+    bool is_stuck = false;  // too old, and its disk was switched off for it
   };
   struct DiskState {
     explicit DiskState(Disk* the_disk, const DiskHealth::Options& options)
@@ -151,6 +152,7 @@ struct NvmeTier::State final {
   void OnStepDone(const Request& request, Status status);
   void OnStepFailed(NvmeSlab& slab);
   void FinishSlab(NvmeSlab& slab);
+  void GiveUpSlab(NvmeSlab& slab);
   void ForgetSlab(NvmeSlab& slab);
   void LookAfter(NvmeSlab& slab);
   void LookAfterAll();

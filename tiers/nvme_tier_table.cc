@@ -173,6 +173,10 @@ void NvmeTier::State::OnSyncDone(const Request& request, Status status) {
   NvmeSlab& slab = *slabs[request.slab];
   slab.is_sync_in_flight = false;
   for (const uint32_t slot : slab.syncing) slab.SetFlags(slot, 0, kEntrySyncing);
+  if (status.code() == StatusCode::kNotFound) {
+    GiveUpSlab(slab);
+    status = Status::Ok();  // what is erased there nobody will find
+  }
   if (status.code() == StatusCode::kBusy) {  // never begun: as if it had not been asked for
     slab.is_sync_due = true;
     for (const uint32_t slot : slab.syncing) {

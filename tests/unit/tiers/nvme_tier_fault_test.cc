@@ -125,6 +125,25 @@ TEST_F(NvmeTierFaultTest, StuckRequestSwitchesTheDiskOffAndKeepsItsSlot) {
   EXPECT_EQ(tier().stats().stuck_transfers, 0u);
 }
 
+TEST_F(NvmeTierFaultTest, RequestThatNeverEndsSwitchesTheDiskOffOnce) {
+  const Extent extent = Store(42);
+  const Extent other = Store(43);
+  rig_->disk().SetRate(DiskFault::kStuck, kAlways);
+  ASSERT_TRUE(tier().Read(++transfer_, extent, Bytes(kLength, 0)).ok());
+  rig_->disk().HealAll();
+  rig_->Advance(31'000'000);
+  tier().Tick();
+  EXPECT_FALSE(tier().stats().is_healthy);
+  for (int second = 0; second < 60; ++second) {
+    rig_->Advance(1'000'000);
+    tier().Tick();
+    EXPECT_EQ(tier().stats().is_healthy, second >= 5) << second;
+  }
+  ExpectLoads(other, 43);
+  EXPECT_EQ(tier().stats().stuck_transfers, 1u) << "it is still told";
+  EXPECT_EQ(tier().stats().transfers_in_flight, 1u) << "its memory is still the drive's";
+}
+
 // ---- full queues, full file systems ----
 
 TEST_F(NvmeTierFaultTest, EntriesWaitWhileTheQueueIsFull) {
