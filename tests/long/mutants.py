@@ -3,7 +3,8 @@
 
 Every tests/mutants/*.patch is one bug; its first line says which. The committed tree is copied to
 build/mutants/tree, patched, built, and the simulation runs until it fails or the seeds are used up.
-A bug that survives all seeds, or a patch that no longer applies, fails this check.
+What the simulation has no part in is judged by other tests: the patch's second line is then
+"judge: PROGRAM FILTER". A bug that survives, or a patch that no longer applies, fails this check.
 
 usage: tests/long/mutants.py [NAME...]     (TERRACE_SIM_SEEDS: seeds to try, default 1000)
 """
@@ -36,17 +37,25 @@ def fresh_tree():
     subprocess.run(["tar", "-x", "-C", str(TREE)], input=archive.stdout, check=True)
 
 
-def build():
+def judge_of(patch):
+    """The test program that must fail, and its filter."""
+    words = patch.read_text().splitlines()[1].split()
+    if words[0] == "judge:":
+        return words[1], words[2]
+    return "sim_sim_test", "Simulation.*"
+
+
+def build(targets):
     configure = run(["cmake", "-S", str(TREE), "-B", str(BUILD), "-G", "Ninja",
                      "-DCMAKE_BUILD_TYPE=Release"], timeout=BUILD_SECONDS_MAX)
     if configure.returncode != 0:
         return configure
-    return run(["cmake", "--build", str(BUILD), "--target", "sim_sim_test"],
+    return run(["cmake", "--build", str(BUILD), "--target", *targets],
                timeout=BUILD_SECONDS_MAX)
 
 
-def simulate():
-    return run([str(BUILD / "tests" / "sim_sim_test"), "--gtest_filter=Simulation.*"],
+def judge(program, tests):
+    return run([str(BUILD / "tests" / program), f"--gtest_filter={tests}"],
                env={**os.environ, "TERRACE_SIM_SEEDS": str(SEEDS)}, timeout=RUN_SECONDS_MAX)
 
 
@@ -63,12 +72,14 @@ def main():
     if not patches:
         sys.exit(f"mutants: no tests/mutants/*.patch named {wanted}")
     fresh_tree()
-    built = build()
+    judges = sorted({judge_of(patch) for patch in patches})
+    built = build([program for program, _ in judges])
     if built.returncode != 0:
         sys.exit("mutants: the unpatched tree does not build:\n" + built.stdout[-3000:])
-    clean = simulate()
-    if clean.returncode != 0:
-        sys.exit("mutants: the simulation fails without any planted bug:\n" + clean.stdout[-3000:])
+    for program, tests in judges:
+        clean = judge(program, tests)
+        if clean.returncode != 0:
+            sys.exit(f"mutants: {program} fails without any planted bug:\n" + clean.stdout[-3000:])
     print(f"unpatched: {SEEDS} seeds, nothing found", flush=True)
     survivors = []
     for patch in patches:
@@ -80,18 +91,19 @@ def main():
                   flush=True)
             fresh_tree()
             continue
-        built = build()
+        program, tests = judge_of(patch)
+        built = build([program])
         if built.returncode != 0:
             survivors.append(patch.stem)
             print(f"{patch.stem}: does not build: {built.stdout[-1000:]}", flush=True)
         else:
-            result = simulate()
+            result = judge(program, tests)
             if result.returncode == 0:
                 survivors.append(patch.stem)
-                print(f"{patch.stem}: SURVIVED {SEEDS} seeds ({title})", flush=True)
+                print(f"{patch.stem}: SURVIVED {program} ({title})", flush=True)
             else:
                 seed, reason = caught_by(result.stdout)
-                print(f"{patch.stem}: caught at seed {seed} ({title})\n    {reason}", flush=True)
+                print(f"{patch.stem}: caught by {program}, seed {seed} ({title})\n    {reason}", flush=True)
         run(["patch", "-R", "-p1", "-d", str(TREE), "-i", str(patch)], check=True)
     print(f"mutants: {len(patches) - len(survivors)} of {len(patches)} caught")
     sys.exit(1 if survivors else 0)
