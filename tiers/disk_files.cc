@@ -2,9 +2,11 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -21,11 +23,25 @@ namespace terrace {
 namespace {
 
 constexpr char kLockName[] = "lock";
+constexpr uint64_t kLockWaitUs = 10'000'000;  // for the kernel, after a kill
+constexpr uint64_t kLockStepUs = 5'000;
 
 Status IoStatus(const char* what) { return Status(StatusCode::kIo, what, errno); }
 
 std::string Sentence(const std::string& what, const std::string& name, const char* remedy) {
   return what + " " + name + ": " + std::strerror(errno) + ". " + remedy;
+}
+
+// What the lock says of its holder; true for what is no pid.
+bool IsAlive(const char* holder) {
+  const long pid = std::strtol(holder, nullptr, 10);
+  if (pid <= 0) return true;
+  const auto pidfd = static_cast<int>(::syscall(SYS_pidfd_open, pid, 0));
+  if (pidfd < 0) return errno != ESRCH;
+  pollfd ended{.fd = pidfd, .events = POLLIN, .revents = 0};
+  const bool is_alive = ::poll(&ended, 1, 0) == 0;
+  ::close(pidfd);
+  return is_alive;
 }
 
 bool IsPlainName(const std::string& name) {
@@ -113,6 +129,8 @@ Status DiskFiles::OpenDirectory(std::string* why) {
   return Status::Ok();
 }
 
+// The lock of a killed process lasts until the kernel has ended what it had begun for it: until
+// then its requests may still write, here and in memory that it shared with others.
 Status DiskFiles::Lock(std::string* why) {
   const std::string path = options_.directory + "/" + kLockName;
   lock_fd_ = ::openat(directory_fd_, kLockName, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
@@ -121,12 +139,20 @@ Status DiskFiles::Lock(std::string* why) {
     *why = Sentence("cannot open", path, "It must be writable by this user");
     return status;
   }
-  if (::flock(lock_fd_, LOCK_EX | LOCK_NB) != 0) {
-    const Status status = errno == EWOULDBLOCK
+  int refused = 0;
+  char holder[24] = {};
+  for (uint64_t waited_us = 0;; waited_us += kLockStepUs) {
+    refused = ::flock(lock_fd_, LOCK_EX | LOCK_NB) == 0 ? 0 : errno;
+    if (refused != EWOULDBLOCK) break;
+    if (::pread(lock_fd_, holder, sizeof holder - 1, 0) <= 0) std::strcpy(holder, "unknown");
+    if (IsAlive(holder) || waited_us >= kLockWaitUs) break;
+    ::usleep(kLockStepUs);
+  }
+  if (refused != 0) {
+    errno = refused;
+    const Status status = refused == EWOULDBLOCK
                               ? Status(StatusCode::kBusy, "another process uses the directory")
                               : IoStatus("locking the disk's directory");
-    char holder[24] = {};
-    if (::pread(lock_fd_, holder, sizeof holder - 1, 0) <= 0) std::strcpy(holder, "unknown");
     *why = status.code() == StatusCode::kBusy
                ? options_.directory + " is in use by process " + holder +
                      ". Stop it, or give this one another path"

@@ -40,6 +40,8 @@ class DiskFiles {
   static Result<std::unique_ptr<DiskFiles>> Open(Options options, std::string* why);
   ~DiskFiles();
 
+  // Whoever keeps it open keeps the directory locked.
+  int lock_fd() const { return lock_fd_; }
   // kDiskFileNone: files_max are open.
   DiskFile Reserve();
   // -1 where the file is not open.

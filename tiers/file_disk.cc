@@ -167,6 +167,7 @@ Status FileDisk::StartEngine(std::string* why) {
     engine_ = UringEngine::Start({.queue_max = options_.queue_max,
                                   .files_max = options_.files_max,
                                   .buffers_max = options_.buffers_max,
+                                  .held_fd = shared_->files->lock_fd(),
                                   .result_filter = options_.result_filter,
                                   .mailbox = shared_->mailbox},
                                  &blocked);

@@ -266,7 +266,8 @@ bool UringEngine::Loop::Open() {
   const UringRing::Options ring_options{
       .entries = std::bit_ceil(options.queue_max + kEntriesBesideTransfers),
       .files_max = options.files_max,
-      .buffers_max = options.buffers_max};
+      .buffers_max = options.buffers_max,
+      .held_fd = options.held_fd};
   if (!ring->Open(ring_options, &why).ok()) return false;
   wake_fd = ::eventfd(0, EFD_CLOEXEC);
   if (wake_fd < 0) {

@@ -21,6 +21,7 @@ class UringEngine final : public DiskEngine {
     uint32_t queue_max = 0;
     uint32_t files_max = 0;
     uint32_t buffers_max = 0;
+    int held_fd = -1;  // UringRing::Options
     DiskResultFilter result_filter;
     std::shared_ptr<DiskMailbox> mailbox;
   };

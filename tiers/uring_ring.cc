@@ -49,7 +49,11 @@ const char* ReasonOf(int error) {
 }  // namespace
 
 UringRing::~UringRing() {
-  if (is_open_) ::io_uring_queue_exit(&ring_);
+  if (!is_open_) return;
+  // The kernel takes its time to end a ring; nothing is under way in this one.
+  int none = -1;
+  if (is_holding_) ::io_uring_register_files_update(&ring_, files_max_, &none, 1);
+  ::io_uring_queue_exit(&ring_);
 }
 
 Status UringRing::Open(const Options& options, std::string* why) {
@@ -104,9 +108,11 @@ bool UringRing::HasOperations() {
 void UringRing::MakeTables(const Options& options) {
   rlimit files{};
   ::getrlimit(RLIMIT_NOFILE, &files);
-  const auto files_max =
-      static_cast<uint32_t>(std::min<uint64_t>(options.files_max, files.rlim_cur));
-  if (::io_uring_register_files_sparse(&ring_, files_max) == 0) files_max_ = files_max;
+  const auto rows =
+      static_cast<uint32_t>(std::min<uint64_t>(options.files_max + 1, files.rlim_cur));
+  if (::io_uring_register_files_sparse(&ring_, rows) == 0) files_max_ = rows - 1;
+  is_holding_ = files_max_ > 0 && options.held_fd >= 0 &&
+                ::io_uring_register_files_update(&ring_, files_max_, &options.held_fd, 1) == 1;
   if (::io_uring_register_buffers_sparse(&ring_, options.buffers_max) == 0) {
     buffers_max_ = options.buffers_max;
   }

@@ -23,6 +23,9 @@ class UringRing {
     uint32_t entries = 0;
     uint32_t files_max = 0;    // rows of the file table
     uint32_t buffers_max = 0;  // rows of the buffer table
+    // Stays open for as long as the kernel works for this ring, even if the process is killed and
+    // its descriptors are gone; -1: none.
+    int held_fd = -1;
   };
 
   UringRing() = default;
@@ -55,6 +58,7 @@ class UringRing {
   uint32_t flags_ = 0;
   uint32_t files_max_ = 0;
   uint32_t buffers_max_ = 0;
+  bool is_holding_ = false;  // held_fd, in the row behind the others
   bool is_open_ = false;
   std::string description_;
 };

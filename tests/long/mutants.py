@@ -103,7 +103,8 @@ def main():
                 print(f"{patch.stem}: SURVIVED {program} ({title})", flush=True)
             else:
                 seed, reason = caught_by(result.stdout)
-                print(f"{patch.stem}: caught by {program}, seed {seed} ({title})\n    {reason}", flush=True)
+                print(f"{patch.stem}: caught by {program}, seed {seed} ({title})\n"
+                      f"    {reason}", flush=True)
         run(["patch", "-R", "-p1", "-d", str(TREE), "-i", str(patch)], check=True)
     print(f"mutants: {len(patches) - len(survivors)} of {len(patches)} caught")
     sys.exit(1 if survivors else 0)

@@ -1,0 +1,124 @@
+// What a killed process leaves under way is over before anybody else may have its directory.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/file.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <optional>
+#include <string>
+
+#include "contract/tiers/disk_rig.h"
+#include "tiers/uring_ring.h"
+
+namespace terrace {
+namespace {
+
+constexpr int kPatienceMs = 10'000;
+
+// True once the pipe's other end is closed everywhere.
+bool IsClosedWithin(int read_fd, int timeout_ms) {
+  pollfd pipe{.fd = read_fd, .events = POLLIN, .revents = 0};
+  return ::poll(&pipe, 1, timeout_ms) == 1 && (pipe.revents & POLLHUP) != 0;
+}
+
+class HeldFd : public testing::Test {
+ protected:
+  HeldFd() { EXPECT_EQ(::pipe2(pipe_, O_CLOEXEC), 0); }
+  ~HeldFd() override { ::close(pipe_[0]); }
+
+  // A ring that holds the write end, which nobody else does any more; null where there is none.
+  std::unique_ptr<UringRing> Open() {
+    auto ring = std::make_unique<UringRing>();
+    std::string why;
+    const Status status =
+        ring->Open({.entries = 8, .files_max = 4, .buffers_max = 1, .held_fd = pipe_[1]}, &why);
+    ::close(pipe_[1]);
+    return status.ok() ? std::move(ring) : nullptr;
+  }
+
+  int pipe_[2];
+};
+
+TEST_F(HeldFd, StaysOpenAsLongAsTheRing) {
+  auto ring = Open();
+  if (ring == nullptr) GTEST_SKIP() << "io_uring is blocked here";
+  EXPECT_FALSE(IsClosedWithin(pipe_[0], 50));
+  ring.reset();
+  EXPECT_TRUE(IsClosedWithin(pipe_[0], 0));  // at once: nothing was under way
+}
+
+TEST_F(HeldFd, OutlivesAKilledProcessNoLongerThanItsRing) {
+  int ready[2];
+  ASSERT_EQ(::pipe2(ready, O_CLOEXEC), 0);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const auto ring = Open();
+    const char word = ring == nullptr ? 'n' : 'y';
+    (void)!::write(ready[1], &word, 1);
+    ::pause();
+    ::_exit(0);
+  }
+  ::close(pipe_[1]);
+  char word = 0;
+  ASSERT_EQ(::read(ready[0], &word, 1), 1);
+  const bool is_held = !IsClosedWithin(pipe_[0], 50);
+  ::kill(child, SIGKILL);
+  ::waitpid(child, nullptr, 0);
+  ::close(ready[0]);
+  ::close(ready[1]);
+  if (word == 'n') GTEST_SKIP() << "io_uring is blocked here";
+  EXPECT_TRUE(is_held);
+  EXPECT_TRUE(IsClosedWithin(pipe_[0], kPatienceMs));
+}
+
+class KilledDisk : public testing::TestWithParam<DiskEngineChoice> {};
+
+TEST_P(KilledDisk, DirectoryIsFreeAfterAWait) {
+  const ScratchDirectory parent(testing::TempDir());
+  StoreLoop loop;
+  const DiskOptions options{
+      .directory = parent.path() + "/disk", .post = loop.post(), .engine = GetParam()};
+  for (int round = 0; round < 5; ++round) {
+    int ready[2];
+    ASSERT_EQ(::pipe2(ready, O_CLOEXEC), 0);
+    const pid_t child = ::fork();
+    if (child == 0) {
+      std::string why;
+      auto disk = OpenDisk(options, &why);
+      const char word = disk.ok() ? 'y' : 'n';
+      (void)!::write(ready[1], &word, 1);
+      ::pause();
+      ::_exit(0);
+    }
+    char word = 0;
+    ASSERT_EQ(::read(ready[0], &word, 1), 1);
+    if (word == 'y') {
+      // While it lives, at once.
+      const auto began = std::chrono::steady_clock::now();
+      std::string why;
+      EXPECT_EQ(OpenDisk(options, &why).status().code(), StatusCode::kBusy);
+      EXPECT_NE(why.find(std::to_string(child)), std::string::npos) << why;
+      EXPECT_LT(std::chrono::steady_clock::now() - began, std::chrono::seconds(5));
+    }
+    ::kill(child, SIGKILL);
+    ::waitpid(child, nullptr, 0);
+    ::close(ready[0]);
+    ::close(ready[1]);
+    if (word == 'n') GTEST_SKIP() << "this engine is blocked here";
+    std::string why;
+    EXPECT_TRUE(OpenDisk(options, &why).ok()) << why;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Engines, KilledDisk,
+                         testing::Values(DiskEngineChoice::kUring, DiskEngineChoice::kThreads),
+                         [](const auto& info) {
+                           return info.param == DiskEngineChoice::kUring ? "Uring" : "Threads";
+                         });
+
+}  // namespace
+}  // namespace terrace
