@@ -190,7 +190,8 @@ void Mover::EndPromotion(BlockId id, Verdict verdict) {
   ++d_.counters.promotions_failed;
   const uint32_t tier = b.fill_tier;
   residency_.EndFill(id, false);
-  if (verdict == Verdict::kLater) return;
+  // Whoever else reads the copy just now will find out, too.
+  if (verdict == Verdict::kLater || b.job_count > 0) return;
   // The copy is not to be trusted, or not to be had: it is dropped, once.
   residency_.DropLower(id, tier,
                        verdict == Verdict::kBad ? Residency::DropReason::kBadBytes

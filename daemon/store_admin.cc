@@ -208,14 +208,17 @@ class OperatorEviction {
   }
 
  private:
+  // Transfers and checks under way hold nobody up: what they touch goes when they end.
   bool MayGo(BlockId id) const {
     const Block& b = caller_.domain().block(id);
-    return b.phase == BlockPhase::kSealed && !b.is_held() && !b.is_pinned;
+    return b.phase == BlockPhase::kSealed && b.lease_count == 0 && !b.is_pinned;
   }
   void Count(BlockId id) {
     ++reply_->block_count;
     reply_->byte_count += BytesOf(caller_.domain(), caller_.domain().block(id));
-    if (!is_dry_run_) caller_.rooms->evictor.Evict(id);
+    if (is_dry_run_) return;
+    ++caller_.domain().counters.blocks_evicted;
+    caller_.rooms->residency.Erase(id, StatusCode::kNotFound);
   }
 
   const Caller& caller_;

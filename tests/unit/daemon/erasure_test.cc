@@ -87,6 +87,21 @@ TEST_F(Erasure, CoversABlockThatIsBeingWritten) {
   EXPECT_EQ(w.Restart()[0].blocks, 0u);
 }
 
+TEST_F(Erasure, EvictTakesWhatIsBeingWritten) {
+  w.holds_transfers = true;
+  w.Put(s, group, World::Keys(4, 1));
+  w.Advance(1'000);
+  ASSERT_GT(w.tiers[0]->stats().transfers_in_flight, 0u);
+  Evict(1);
+  EXPECT_EQ(w.MatchCount(s, group, World::Keys(4, 1)), 0u);
+  EXPECT_EQ(Await(), StatusCode::kBusy);
+  w.holds_transfers = false;
+  w.Advance(100'000);
+  EXPECT_THAT(w.listener.waits, SizeIs(1));
+  EXPECT_EQ(w.tiers[0]->stats().used_bytes, 0u);
+  EXPECT_EQ(w.Restart()[0].blocks, 0u);
+}
+
 // Otherwise a busy cache, which evicts all the time, would never answer.
 TEST_F(Erasure, LaterErasuresDoNotPutTheAnswerOff) {
   PutBelow(1);

@@ -132,6 +132,21 @@ TEST_F(Scrub, ABlockThatIsErasedUnderARead) {
   EXPECT_EQ(w.Stats().scrub_mismatches, 0u);
 }
 
+TEST_F(Scrub, ABadCopyThatIsPromotedMeanwhileIsGivenUpOnce) {
+  PutBelow(1, 1);
+  Flood();
+  ASSERT_EQ(TierMask(1, 0), kNvme);
+  tier().FlipBit(World::Keys(1, 1)[0], 0);
+  w.offload.jobs_max = 0;  // the scrub has read it, and cannot compare it yet
+  w.Advance(1'000'000);
+  w.offload.jobs_max = 64;
+  (void)w.Acquire(s, group, World::Keys(1, 1));
+  w.Advance(2'000'000);
+  EXPECT_EQ(TierMask(1, 0), 0);
+  EXPECT_EQ(w.Stats().promotions_failed, 1u);
+  EXPECT_EQ(tier().stats().quarantined_bytes, kSlotBytes);
+}
+
 TEST_F(Scrub, AFullChecksumQueueDelaysIt) {
   PutBelow(1);
   const uint64_t before = w.Stats().scrub_members;
