@@ -196,5 +196,28 @@ TEST(FdNames, AreNoDomainNames) {
   EXPECT_FALSE(IsStoredFdName("terraced.socket"));
 }
 
+// More than its socket takes, for a while.
+TEST_F(FdStoreTest, AKeeperThatSleepsLosesNothing) {
+  constexpr uint64_t kSessions = 1500;
+  StartKeeper(4 * kSessions);
+  auto store = MakeFdStore(path_, {});
+  Held(store.get());
+  kill(keeper_, SIGSTOP);
+  const int fd = Memfd("life");
+  for (uint64_t session = 1; session <= kSessions; ++session) {
+    store->Put(LifeFdName(session), fd);
+    if (session % 2 == 0) store->Drop(LifeFdName(session - 1));
+  }
+  close(fd);
+  EXPECT_TRUE(store->is_holding());
+  kill(keeper_, SIGCONT);
+  for (int i = 0; i < 200; ++i) {
+    usleep(1000);
+    store->Retry();
+  }
+  store.reset();
+  EXPECT_EQ(HeldBySuccessor().size(), kSessions / 2);
+}
+
 }  // namespace
 }  // namespace terrace
