@@ -14,6 +14,7 @@ namespace terrace::chaos {
 namespace {
 
 constexpr uint64_t kPatienceUs = 10'000'000;
+constexpr int kTriesMax = 100;
 constexpr uint8_t kInDram = 1 << static_cast<uint8_t>(protocol::TierKind::kDram);
 
 class Witness {
@@ -42,6 +43,11 @@ class Witness {
     for (uint32_t i = 0; i < traffic_.options().prompt_count; ++i) {
       const auto keys = KeysOf(i);
       auto lease = traffic_.Acquire(keys);
+      // The client may not have seen yet that its daemon is another one.
+      for (int tries = 0; tries < kTriesMax && lease.code() == StatusCode::kGone; ++tries) {
+        (void)traffic_.client().WaitConnected(kPatienceUs);
+        lease = traffic_.Acquire(keys);
+      }
       if (!lease.ok()) {
         return Say("{\"error\": \"check: acquire: status %u\"}",
                    static_cast<unsigned>(lease.status().code()));

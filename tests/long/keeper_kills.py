@@ -27,6 +27,7 @@ class Kills:
 
     def __init__(self, stage, prompts):
         self.stage = stage
+        self.is_roomy = prompts == PROMPTS_ROOMY
         self.prompts = prompts
         self.noted = self.hit = self.wrong = self.adopted = self.sealed = 0
         self.shared_bytes_max = 0
@@ -60,7 +61,7 @@ class Kills:
         self.noted += noted
         self.hit += check["hit"]
         self.wrong += check["wrong"]
-        if check["hit"] < noted:
+        if self.is_roomy and check["hit"] < noted:
             print(f"      kill {number}: {check}, {stage.stats()['blocks_adopted']} adopted, "
                   f"{stage.stats()['blocks_corrupt']} corrupt", flush=True)
         dead = {c.name: c.process.returncode for c in (*self.workers, self.witness)
