@@ -29,7 +29,7 @@ REQUIRED = {
     "Requires": "terraced.socket", "Type": "notify", "NotifyAccess": "main",
     "WatchdogSec": "10s", "User": "terrace",
     "Restart": "on-failure", "RestartSec": "500ms", "StartLimitBurst": "5",
-    "FileDescriptorStoreMax": "512", "RuntimeDirectory": "terrace", "RuntimeDirectoryMode": "0750",
+    "FileDescriptorStoreMax": "4096", "RuntimeDirectory": "terrace", "RuntimeDirectoryMode": "0750",
     "RuntimeDirectoryPreserve": "yes", "StateDirectory": "terrace", "LimitMEMLOCK": "infinity",
     "LimitCORE": "0", "OOMScoreAdjust": "-500", "IPAddressDeny": "any",
     "SystemCallErrorNumber": "EPERM",

@@ -1,9 +1,11 @@
 // Remembers which blocks are in DRAM, commit by commit, and says later how many of them are still
 // to be had, bytes and all. A block that was lost and stored again is another commit.
 #include <algorithm>
+#include <chrono>
 #include <map>
 #include <set>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "chaos/roles.h"
@@ -15,6 +17,7 @@ namespace {
 
 constexpr uint64_t kPatienceUs = 10'000'000;
 constexpr int kTriesMax = 100;
+constexpr std::chrono::milliseconds kPause{10};
 constexpr uint8_t kInDram = 1 << static_cast<uint8_t>(protocol::TierKind::kDram);
 
 class Witness {
@@ -46,11 +49,12 @@ class Witness {
       // The client may not have seen yet that its daemon is another one.
       for (int tries = 0; tries < kTriesMax && lease.code() == StatusCode::kGone; ++tries) {
         (void)traffic_.client().WaitConnected(kPatienceUs);
+        std::this_thread::sleep_for(kPause);
         lease = traffic_.Acquire(keys);
       }
       if (!lease.ok()) {
-        return Say("{\"error\": \"check: acquire: status %u\"}",
-                   static_cast<unsigned>(lease.status().code()));
+        return Say("{\"error\": \"check: acquire: status %u: %s\"}",
+                   static_cast<unsigned>(lease.code()), traffic_.client().last_error().c_str());
       }
       traffic_.WaitReady(*lease);
       wrong_count += traffic_.Verify(*lease, keys);
