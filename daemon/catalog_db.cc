@@ -19,6 +19,8 @@
 #include <fstream>
 #include <random>
 
+#include "terrace/checksum.h"
+
 namespace terrace {
 namespace {
 
@@ -34,7 +36,8 @@ constexpr std::string_view kVersionKey = "Mversion";
 constexpr std::string_view kCleanKey = "Mclean";
 constexpr std::string_view kCleanFile = "clean";
 constexpr std::string_view kUnprovenFile = "unproven";
-constexpr std::string_view kWordOfOtherFiles = "-";  // no word of a clean stop
+constexpr std::string_view kWordUnreadable = "-";  // no word of a clean stop
+constexpr const char* kOtherFiles = "its files are not those of the last clean stop";
 constexpr size_t kExtentKeyBytes = 9;
 
 // Half of the memory is for write buffers, which the cache counts as its own; four of them, so that
@@ -44,6 +47,7 @@ constexpr uint64_t kWriteBuffers = 4;
 constexpr int kOpenFilesMax = 64;
 constexpr size_t kProtectionBytesPerKey = 8;
 constexpr size_t kReadaheadBytes = 2 * kMiB;
+constexpr size_t kDigestReadBytes = 1 * kMiB;
 
 void PutBigEndian(uint64_t value, size_t count_bytes, char* to) {
   for (size_t i = 0; i < count_bytes; ++i) {
@@ -98,16 +102,33 @@ Status SyncDirectory(const std::string& directory) {
   return Status::Ok();
 }
 
-// The files a closed database consists of, with their lengths: RocksDB takes a manifest that ends
-// early for an older state, and would not miss what came later.
+// Of a file's content; "unreadable" of one that cannot be read.
+std::string DigestOf(const fs::path& path) {
+  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+  if (fd < 0) return "unreadable";
+  std::vector<std::byte> buffer(kDigestReadBytes);
+  ChecksumStream digest(0);
+  ssize_t got = 0;
+  while ((got = read(fd, buffer.data(), buffer.size())) > 0) {
+    digest.Append(std::span(buffer).first(static_cast<size_t>(got)));
+  }
+  close(fd);
+  return got == 0 ? ToHex(digest.Finish()) : "unreadable";
+}
+
+// The files a closed database consists of, with what is in them. RocksDB alone would not notice
+// all that can happen to them: it takes a manifest that ends early for an older state, and reads a
+// table whose properties are damaged as if nothing were in it.
 std::string ListFiles(const std::string& directory) {
   std::vector<std::string> lines;
   std::error_code error;
   for (fs::directory_iterator at(directory, error), end; !error && at != end; at.increment(error)) {
     const std::string name = at->path().filename();
-    if (!name.ends_with(".sst") && !name.ends_with(".log") && !name.starts_with("MANIFEST"))
+    if (!name.ends_with(".sst") && !name.ends_with(".log") && !name.starts_with("MANIFEST") &&
+        name != "CURRENT") {
       continue;
-    lines.push_back(name + ' ' + std::to_string(fs::file_size(at->path(), error)) + '\n');
+    }
+    lines.push_back(name + ' ' + DigestOf(at->path()) + '\n');
   }
   std::sort(lines.begin(), lines.end());
   std::string listing;
@@ -115,13 +136,20 @@ std::string ListFiles(const std::string& directory) {
   return listing;
 }
 
-// The random word of the last clean stop, if the database's files are still those it left.
-std::string ReadCleanFile(const std::string& directory) {
+// What the last clean stop left beside the database.
+struct CleanMark {
+  std::string word;  // the random one; empty: there is no mark
+  bool is_of_these_files = false;
+};
+
+CleanMark ReadCleanMark(const std::string& directory) {
   std::ifstream file(fs::path(directory) / kCleanFile, std::ios::binary);
-  std::string word;
-  if (!std::getline(file, word)) return "";
-  std::string listing(std::istreambuf_iterator<char>(file), {});
-  return listing == ListFiles(directory) ? word : std::string(kWordOfOtherFiles);
+  CleanMark mark;
+  if (!file) return mark;
+  if (!std::getline(file, mark.word) || mark.word.empty()) mark.word = kWordUnreadable;
+  const std::string listing(std::istreambuf_iterator<char>(file), {});
+  mark.is_of_these_files = listing == ListFiles(directory);
+  return mark;
 }
 
 Status RemoveFile(const std::string& directory, std::string_view name) {
@@ -295,7 +323,7 @@ CatalogDb::Opened CatalogDb::Open(const Options& options) {
   fs::create_directories(directory, error);
   const bool is_new = fs::is_empty(directory, error);
   const bool is_unproven = fs::exists(fs::path(directory) / kUnprovenFile, error);
-  const std::string clean = ReadCleanFile(directory);
+  const CleanMark mark = ReadCleanMark(directory);
   // Before anything changes: what cannot go might be believed at a later start.
   Status status = RemoveFile(directory, kCleanFile);
   if (status.ok()) status = WriteFile(directory, kUnprovenFile, "");
@@ -305,6 +333,9 @@ CatalogDb::Opened CatalogDb::Open(const Options& options) {
   }
   if (is_unproven) {
     opened.why = "the last start did not get past opening it";
+    status = Status(StatusCode::kCorrupt, "not opened");
+  } else if (!mark.word.empty() && !mark.is_of_these_files) {
+    opened.why = kOtherFiles;
     status = Status(StatusCode::kCorrupt, "not opened");
   } else {
     status = TryOpen(options, &opened.db, &opened.why);
@@ -324,11 +355,11 @@ CatalogDb::Opened CatalogDb::Open(const Options& options) {
   std::string last;
   const rocksdb::Status found =
       opened.db->state_->db->Get(rocksdb::ReadOptions(), AsSlice(kCleanKey), &last);
-  opened.is_believed = found.ok() && !clean.empty() && clean == last;
+  opened.is_believed = found.ok() && !mark.word.empty() && mark.word == last;
   if (!opened.is_believed) {
-    opened.why = is_new          ? "there was none"
-                 : clean.empty() ? "it was not closed by a clean stop"
-                                 : "its files are not those of the last clean stop";
+    opened.why = is_new              ? "there was none"
+                 : mark.word.empty() ? "it was not closed by a clean stop"
+                                     : kOtherFiles;
   }
   return opened;
 }
@@ -344,6 +375,12 @@ CatalogDb::Opened CatalogDb::OpenToLook(const Options& options) {
     opened.why = "there is none";
     return opened;
   }
+  const CleanMark mark = ReadCleanMark(options.directory);
+  if (!mark.word.empty() && !mark.is_of_these_files) {
+    opened.is_damaged = true;
+    opened.why = kOtherFiles;
+    return opened;
+  }
   try {
     rocksdb::Options rocks = state->RocksOptions();
     rocks.create_if_missing = false;
@@ -355,14 +392,15 @@ CatalogDb::Opened CatalogDb::OpenToLook(const Options& options) {
     const rocksdb::Status found =
         status.ok() ? raw->Get(rocksdb::ReadOptions(), AsSlice(kVersionKey), &version) : status;
     if (!found.ok() || version != std::to_string(kCatalogFormatVersion)) {
+      opened.is_damaged = true;
       opened.why = found.ok() ? "it has format version " + version : found.ToString();
       return opened;
     }
     std::string last;
-    const bool is_marked =
-        raw->Get(rocksdb::ReadOptions(), AsSlice(kCleanKey), &last).ok() && !last.empty();
-    opened.is_believed = is_marked && ReadCleanFile(options.directory) == last;
+    const bool is_marked = raw->Get(rocksdb::ReadOptions(), AsSlice(kCleanKey), &last).ok();
+    opened.is_believed = is_marked && !mark.word.empty() && mark.word == last;
   } catch (const std::exception& thrown) {
+    opened.is_damaged = true;
     opened.why = thrown.what();
     return opened;
   }

@@ -2,9 +2,10 @@
 // and how it opens whatever has happened to it. docs/DISK_FORMAT.md has keys and values.
 //
 // A catalog is believed only after a clean stop, and a clean stop leaves two halves of one word: a
-// random number as the last record, and the same in the file `clean` beside the database. The file
-// goes before the first change. So neither a lost end of the log nor an old copy of the directory
-// passes for a catalog that was closed in order.
+// random number as the last record, and the same in the file `clean` beside the database, with
+// digests of the database's files. The file goes before the first change. So neither a flipped bit
+// nor a lost end of the log nor an old copy of the directory passes for a catalog that was closed
+// in order.
 //
 // THREADING: one thread at a time. Every call may block.
 // LIMITS: memory_bytes bounds block cache and write buffers together.
@@ -70,6 +71,7 @@ class CatalogDb {
   struct Opened {
     std::unique_ptr<CatalogDb> db;  // nullptr: no catalog can be had here
     bool is_believed = false;       // the table need not be scanned
+    bool is_damaged = false;        // OpenToLook: there is one, and it cannot be read
     std::string why;                // it is not believed, or not there
   };
 

@@ -139,6 +139,7 @@ class Fsck {
   std::map<uint32_t, Slab> slabs_;  // by index
   std::vector<Used> used_;
   uint64_t used_bytes_ = 0;
+  bool is_catalog_unreadable_ = false;  // though it could be opened
 };
 
 size_t Fsck::Note(FsckProblemKind kind, std::string what) {
@@ -390,12 +391,11 @@ void Fsck::CompareRecord(SlotName name, std::span<const std::byte> entry) {
 void Fsck::LookAtCatalog() {
   const CatalogDb::Options options = catalog_options();
   const CatalogDb::Opened opened = CatalogDb::OpenToLook(options);
-  std::error_code error;
   if (opened.db == nullptr) {
-    if (!fs::exists(options.directory + "/CURRENT", error)) return;
+    if (!opened.is_damaged) return;  // there is none
     report_.catalog = FsckCatalog::kDamaged;
     Note(FsckProblemKind::kCatalogDamaged,
-         "the catalog " + options.directory + " cannot be opened: " + opened.why);
+         "the catalog " + options.directory + " is damaged: " + opened.why);
     return;
   }
   if (!opened.is_believed) {
@@ -409,6 +409,7 @@ void Fsck::LookAtCatalog() {
         return true;
       });
   if (!status.ok()) {
+    is_catalog_unreadable_ = true;
     report_.catalog = FsckCatalog::kDamaged;
     Note(FsckProblemKind::kCatalogDamaged,
          "the catalog " + options.directory + " cannot be read to its end");
@@ -454,8 +455,8 @@ void Fsck::DisbelieveCatalog() {
 bool Fsck::RewriteCatalog(std::string* why) {
   const CatalogDb::Options options = catalog_options();
   CatalogDb::Opened opened = CatalogDb::Open(options);
-  // What is damaged is opened twice without being proven, which moves it away.
-  if (report_.catalog == FsckCatalog::kDamaged && opened.db != nullptr) {
+  // What opens and cannot be read is opened twice without being proven, which moves it away.
+  if (is_catalog_unreadable_ && opened.db != nullptr) {
     opened.db.reset();
     opened = CatalogDb::Open(options);
   }

@@ -262,7 +262,7 @@ TEST_F(FsckTest, DamagedCatalogIsMovedAwayAndWrittenAnew) {
   EXPECT_EQ(report.catalog, FsckCatalog::kDamaged);
   EXPECT_EQ(CountOf(report, Kind::kCatalogDamaged), 1u);
   EXPECT_EQ(Repair().catalog, FsckCatalog::kRewritten);
-  EXPECT_TRUE(fs::exists(directories_[0] + "/catalog.old"));
+  EXPECT_TRUE(fs::exists(directories_[0] + "/catalog.old/CURRENT"));
   EXPECT_EQ(Look().problem_count(), 0u);
   ExpectCatalogGives(kBlocks);
 }

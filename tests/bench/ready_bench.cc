@@ -1,0 +1,235 @@
+// How long a domain takes from the daemon's start until it may serve what its predecessor left:
+// RestoreDomain over real slab files, from their tables and from the catalog. Payloads are holes.
+//
+//   ready_bench DIRECTORY [BLOCKS [ROUNDS]]      defaults: 1000000 5
+//
+// DIRECTORY is made, needs about 600 bytes a block, and is left as it is for another run.
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "daemon/fsck.h"
+#include "daemon/group_shelf.h"
+#include "daemon/recovery.h"
+#include "daemon/store.h"
+#include "tiers/file_disk.h"
+#include "tiers/slot_table.h"
+
+namespace terrace {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr uint64_t kSlotBytes = 16 * kKiB;
+constexpr uint64_t kSlabBytes = kGiB;
+constexpr uint32_t kChainBlocks = 64;
+
+class NoClock final : public Clock {
+ public:
+  uint64_t NowUs() const override { return 1'000'000; }
+  uint64_t UnixSeconds() const override { return 1'700'000'000; }
+};
+class NoRandom final : public Random {
+ public:
+  uint64_t Next() override { return state_ = state_ * 6364136223846793005 + 1442695040888963407; }
+
+ private:
+  uint64_t state_ = 1;
+};
+class NoOffload final : public Offload {
+ public:
+  Status Submit(ChecksumJob) override { return Status(StatusCode::kBusy); }
+};
+class NoArena final : public ArenaMemory {
+ public:
+  std::byte* SegmentBase(uint32_t) override { return nullptr; }
+  void BeginPopulate(uint32_t) override {}
+  void BeginPunch(uint32_t) override {}
+};
+class NoListener final : public StoreListener {
+ public:
+  void OnCompletion(SessionId, uint64_t, Status, const protocol::Completion&) override {}
+  void OnWaitDone(SessionId, uint64_t, Status) override {}
+  void OnLeaseRevoked(SessionId, const LeaseToken&) override {}
+  void OnSegmentRevoke(SessionId, uint32_t) override {}
+};
+
+void Check(Status status, const std::string& what) {
+  if (status.ok()) return;
+  std::fprintf(stderr, "ready_bench: %s: %s\n", what.c_str(), status.what());
+  std::exit(1);
+}
+
+DomainSecret MakeSecret() {
+  DomainSecret secret;
+  for (size_t i = 0; i < secret.size(); ++i) secret[i] = static_cast<std::byte>(1 + i * 7);
+  return secret;
+}
+
+SpaceGroupSpec OneMember() {
+  SpaceSpec space;
+  space.model = "bench";
+  space.revision = "1";
+  space.dtype = "bf16";
+  space.layers = 1;
+  space.kv_heads = 1;
+  space.head_size = 64;
+  space.layout = "nhd";
+  space.block_tokens = 16;
+  space.part_bytes = {kSlotBytes};
+  return {.name = "bench", .members = {{.spec = space}}};
+}
+
+// A domain of one drive that holds `block_count` blocks, in chains, mostly in order.
+class Predecessor {
+ public:
+  Predecessor(std::string directory, uint64_t block_count)
+      : directory_(std::move(directory)), block_count_(block_count) {
+    const std::string done = directory_ + "/blocks-" + std::to_string(block_count);
+    if (fs::exists(done)) return;
+    fs::remove_all(directory_);
+    fs::create_directories(domain());
+    const SpaceGroupSpec group = OneMember();
+    Check(WriteGroupFile(domain() + "/groups", group.Id(), FormatGroupFile(group, secret_)),
+          "group file");
+    for (uint32_t index = 0; written_ < block_count; ++index) WriteSlab(index, group);
+    FsckReport report;
+    std::string why;
+    Check(RunFsck({.secret = secret_, .directories = {domain()}, .mode = FsckMode::kRepair},
+                  &report, &why),
+          why);
+    fs::copy(catalog(), kept(), fs::copy_options::recursive);
+    close(open(done.c_str(), O_CREAT | O_WRONLY | O_CLOEXEC, 0600));
+  }
+
+  std::string domain() const { return directory_ + "/domain"; }
+  std::string catalog() const { return domain() + "/catalog"; }
+  std::string kept() const { return directory_ + "/catalog-kept"; }
+  const DomainSecret& secret() const { return secret_; }
+  uint64_t block_count() const { return block_count_; }
+  void LayOut() const {
+    fs::remove_all(catalog());
+    fs::copy(kept(), catalog(), fs::copy_options::recursive);
+  }
+
+ private:
+  void WriteSlab(uint32_t index, const SpaceGroupSpec& group) {
+    const SlabGeometry geometry = SlabGeometry::Of({kSlotBytes, 1}, kSlabBytes).value();
+    const SlabUuid uuid{random_.Next(), random_.Next()};
+    std::vector<std::byte> table(geometry.payload_offset_bytes);
+    EncodeSuperblock({uuid, index, geometry.shape, kSlabBytes}, secret_,
+                     std::span(table).first(kSlabSectorBytes));
+    SlabEntry entry{.state = SlabEntryState::kUsed, .priority = 50};
+    entry.length_bytes = kSlotBytes;
+    entry.group = group.Id();
+    entry.space = group.members[0].spec.Id();
+    for (uint32_t slot = 0; slot < geometry.slot_count && written_ < block_count_; ++slot) {
+      entry.slot = slot;
+      entry.generation = 1;
+      entry.position = static_cast<uint32_t>(written_ % kChainBlocks);
+      entry.parent = entry.position == 0 ? BlockKey{} : last_key_;
+      entry.key = last_key_ = {random_.Next(), random_.Next()};
+      entry.commit_id = random_.Next() | 1;
+      entry.epoch = ++written_;
+      entry.part_checksums = {Checksum{random_.Next(), random_.Next()}};
+      EncodeEntry(geometry, uuid, entry, secret_,
+                  std::span(table).subspan(geometry.EntryOffsetBytes(slot), geometry.entry_bytes));
+    }
+    const std::string path = domain() + "/slab-" + std::to_string(index) + ".terrace";
+    const int fd = open(path.c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0600);
+    const bool is_written =
+        fd >= 0 && ftruncate(fd, static_cast<off_t>(kSlabBytes)) == 0 &&
+        write(fd, table.data(), table.size()) == static_cast<ssize_t>(table.size());
+    close(fd);
+    Check(is_written ? Status::Ok() : Status(StatusCode::kIo, "cannot write"), path);
+  }
+
+  const std::string directory_;
+  const uint64_t block_count_;
+  const DomainSecret secret_ = MakeSecret();
+  NoRandom random_;
+  BlockKey last_key_;
+  uint64_t written_ = 0;
+};
+
+// One start. Milliseconds of RestoreDomain.
+double Start(const Predecessor& left, RecoverySource expected) {
+  NoClock clock;
+  NoRandom random;
+  NoOffload offload;
+  NoArena arena;
+  NoListener listener;
+  std::string why;
+  left.LayOut();
+  if (expected == RecoverySource::kTables) fs::remove(left.catalog() + "/clean");
+  Result<std::unique_ptr<Disk>> disk =
+      OpenDisk({.directory = left.domain(), .post = [](std::function<void()>) {}}, &why);
+  Check(disk.ok() ? Status::Ok() : disk.status(), why);
+  Catalog catalog({.db = {.directory = left.catalog()}});
+  NvmeTier tier({.secret = left.secret(),
+                 .disks = {disk->get()},
+                 .capacity_bytes = 1024 * kSlabBytes,
+                 .slab_bytes = kSlabBytes,
+                 .catalog = &catalog,
+                 .now_us = [&] { return clock.NowUs(); },
+                 .random = [&] { return random.Next(); }});
+  std::vector<std::byte> slot_table(SlotTableBytes(kSegmentBytesMin, 1));
+  StoreOptions options;
+  options.segments_total = 1;
+  options.fenced_bytes_max = kGiB;
+  options.domains.push_back({.name = "bench",
+                             .secret = left.secret(),
+                             .segment_bytes = kSegmentBytesMin,
+                             .segments_max = 1,
+                             .arena = &arena,
+                             .slot_table = slot_table,
+                             .lower_tiers = {&tier}});
+  Store store(std::move(options), clock, random, offload, listener);
+  RecoverySummary summary;
+  Check(RestoreDomain({.secret = left.secret(),
+                       .groups_directory = left.domain() + "/groups",
+                       .slab_directories = {left.domain()},
+                       .store = &store,
+                       .tier = &tier,
+                       .catalog = &catalog},
+                      &summary),
+        "restore");
+  if (summary.source != expected || summary.restored.blocks != left.block_count()) {
+    std::fprintf(stderr, "ready_bench: %llu blocks from the %s (%s)\n",
+                 static_cast<unsigned long long>(summary.restored.blocks),
+                 RecoverySourceName(summary.source), summary.why.c_str());
+    std::exit(1);
+  }
+  return static_cast<double>(summary.duration_us) / 1000;
+}
+
+}  // namespace
+}  // namespace terrace
+
+int main(int argc, char** argv) {
+  const long block_count = argc > 2 ? std::atol(argv[2]) : 1'000'000;
+  const long rounds = argc > 3 ? std::atol(argv[3]) : 5;
+  if (argc < 2 || block_count <= 0 || rounds <= 0) {
+    std::fprintf(stderr, "usage: ready_bench DIRECTORY [BLOCKS [ROUNDS]]\n");
+    return 2;
+  }
+  using terrace::RecoverySource;
+  const terrace::Predecessor left(argv[1], static_cast<uint64_t>(block_count));
+  for (const RecoverySource source : {RecoverySource::kTables, RecoverySource::kCatalog}) {
+    std::vector<double> times_ms;
+    for (long round = 0; round < rounds; ++round) times_ms.push_back(Start(left, source));
+    std::ranges::sort(times_ms);
+    std::printf("%ld blocks from the %s: %.0f ms (median of %ld; %.0f to %.0f)\n", block_count,
+                RecoverySourceName(source), times_ms[times_ms.size() / 2], rounds, times_ms.front(),
+                times_ms.back());
+  }
+  return 0;
+}
