@@ -5,12 +5,20 @@
 #include "terrace/check.h"
 
 namespace terrace {
+namespace {
+
+constexpr uint64_t kExpiryLeftMaxS = uint64_t{1} << 32;  // what a row says may be anything
+
+}  // namespace
 
 BlockId Residency::Adopt(uint32_t group_index, std::span<const AdoptedMember> members) {
   Group& group = *d_.groups[group_index];
   const SlotIdentity row = d_.slots.row(members[0].slot).block;
   uint64_t member_mask = 0;
-  for (const AdoptedMember& member : members) member_mask |= uint64_t{1} << member.member;
+  for (const AdoptedMember& member : members) {
+    if (group.FindLocal(member.member) == nullptr) return kBlockNone;
+    member_mask |= uint64_t{1} << member.member;
+  }
   if ((member_mask & group.full_mask()) != group.full_mask()) return kBlockNone;
   const uint64_t unix_s = d_.seams.clock.UnixSeconds();
   if (row.expires_at_s != 0 && row.expires_at_s <= unix_s) return kBlockNone;
@@ -26,7 +34,7 @@ BlockId Residency::Adopt(uint32_t group_index, std::span<const AdoptedMember> me
   const std::span<const LocalMember> locals = group.locals();
   for (const AdoptedMember& member : members) {
     const LocalMember* local = group.FindLocal(member.member);
-    if (local == nullptr || !d_.slots.Claim(member.slot, local->class_index)) return kBlockNone;
+    if (!d_.slots.Claim(member.slot, local->class_index)) return kBlockNone;
   }
   if (id == kBlockNone) {
     id = InsertAdopted(group_index, row);
@@ -73,7 +81,8 @@ BlockId Residency::InsertAdopted(uint32_t group_index, const SlotIdentity& row) 
   b.is_no_store = row.flags & kSlotNoStore;
   b.has_roots = true;  // their digest, which is as good until they are computed
   if (row.expires_at_s != 0) {
-    b.expires_us = d_.NowUs() + (row.expires_at_s - d_.seams.clock.UnixSeconds()) * kUsPerSecond;
+    const uint64_t left_s = row.expires_at_s - d_.seams.clock.UnixSeconds();
+    b.expires_us = d_.NowUs() + std::min(left_s, kExpiryLeftMaxS) * kUsPerSecond;
     AddExpiry(id);
   }
   return id;

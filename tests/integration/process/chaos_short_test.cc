@@ -36,6 +36,7 @@ TEST(Chaos, StoppedDaemonIsAnsweredFor) { ExpectHolds("stop_daemon"); }
 TEST(Chaos, StoppedClientWakesUpAndOverwritesNothing) { ExpectHolds("stop_client"); }
 TEST(Chaos, MemoryStaysUnderTheCap) { ExpectHolds("cap"); }
 TEST(Chaos, ClientsComeBackAfterTheDaemonWasKilled) { ExpectHolds("restart"); }
+TEST(Chaos, DramIsWarmAfterTheDaemonWasKilled) { ExpectHolds("keeper_kills"); }
 TEST(Chaos, HostilePeersDisturbNobody) { ExpectHolds("hostile_peers"); }
 TEST(Chaos, ChurnLeavesAnExactLedger) { ExpectHolds("churn_soak"); }
 

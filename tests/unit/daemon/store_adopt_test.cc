@@ -295,6 +295,95 @@ TEST_F(StoreAdoptTiers, CorruptedDramCopyFallsBackToTheOneBelow) {
   EXPECT_EQ(Load(Arrive(), keys), 3u);
 }
 
+class StoreAdoptGarbled : public StoreAdopt, public testing::WithParamInterface<uint64_t> {
+ protected:
+  uint64_t Draw(uint64_t bound) { return random_.Next() % bound; }
+  // One row says something else now, and mostly still matches its check.
+  void Garble() {
+    const auto rows = world_.rows();
+    size_t index = Draw(rows.size());
+    for (size_t tries = 0; rows[index].state == SlotState::kFree && tries < 5'000; ++tries) {
+      index = (index + 1) % rows.size();
+    }
+    SlotRow& row = rows[index];
+    SlotIdentity& block = row.block;
+    switch (Draw(14)) {
+      case 0:
+        row.state = static_cast<SlotState>(Draw(7));
+        break;
+      case 1:
+        row.slot_pages = static_cast<uint32_t>(random_.Next() >> Draw(64));
+        break;
+      case 2:
+        row.extent_chunks = static_cast<uint16_t>(random_.Next());
+        break;
+      case 3:
+        row.checksum.low ^= uint64_t{1} << Draw(64);
+        break;
+      case 4:
+        block.member = static_cast<uint8_t>(random_.Next());
+        break;
+      case 5:
+        block.position = static_cast<uint32_t>(random_.Next() >> Draw(64));
+        break;
+      case 6:
+        block.parent = StoreWorld::Keys(12)[Draw(12)];  // perhaps its child, or itself
+        break;
+      case 7:
+        block.key = StoreWorld::Keys(12)[Draw(12)];
+        break;
+      case 8:
+        block.commit_id = Draw(2) == 0 ? 0 : random_.Next();
+        break;
+      case 9:
+        block.expires_at_s = random_.Next() >> Draw(64);
+        break;
+      case 10:
+        block.flags = static_cast<uint8_t>(random_.Next());
+        block.priority = static_cast<uint8_t>(random_.Next());
+        break;
+      case 11:
+        block = rows[Draw(rows.size())].block;
+        break;
+      case 12:
+        row = rows[Draw(rows.size())];
+        break;
+      default:
+        for (size_t i = 0; i < sizeof(row); ++i) {
+          reinterpret_cast<unsigned char*>(&row)[i] = static_cast<unsigned char>(random_.Next());
+        }
+    }
+    if (Draw(8) != 0) row.check = RowCheck(row, StoreWorld::TableSeed(0), index);
+  }
+
+  sim::SeededRandom random_{GetParam()};
+};
+
+// Nothing in the table is believed: what it says wrong costs blocks, never truth.
+TEST_P(StoreAdoptGarbled, WhatIsServedIsRightWhateverTheTableSays) {
+  for (int round = 0; round < 40; ++round) {
+    const auto keys = StoreWorld::Keys(12);
+    const auto others = StoreWorld::Keys(12, /*chain=*/2);
+    const SessionId session = Arrive();
+    Save(session, keys);
+    Save(session, others);
+    world_.Reserve(session, group_, StoreWorld::Keys(2, /*chain=*/3));
+    world_.Kill();
+    for (uint64_t i = 0; i < 1 + Draw(6); ++i) Garble();
+    world_.MakeStore(StoreWorld::Dram::kKept);
+    if (Draw(2) == 0) world_.shelf.kept.clear();
+    world_.Restore();
+    world_.store->AdoptSlots(0, {});
+    const SessionId reader = Arrive();
+    Load(reader, keys);  // judges every byte
+    Load(reader, others);
+    Save(reader, StoreWorld::Keys(4, /*chain=*/100 + round));
+    Load(reader, StoreWorld::Keys(4, /*chain=*/100 + round));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Seeds, StoreAdoptGarbled, testing::Range<uint64_t>(1, 9));
+
 TEST_F(StoreAdopt, MembersOfAGroupAreAdoptedTogether) {
   const SpaceGroupSpec spec = TestGroup("pair", {TestSpace(0), TestSpace(1)});
   group_ = world_.OpenGroup(writer_, spec);

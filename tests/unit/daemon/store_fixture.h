@@ -126,7 +126,7 @@ class StoreWorld {
       domain.segments_guaranteed = options.segments_guaranteed;
       domain.arena = arenas[d].get();
       domain.slot_table = slot_tables_[d];
-      domain.table_seed = 77 + d;
+      domain.table_seed = TableSeed(d);
       for (size_t i = 0; i < domain.secret.size(); ++i) domain.secret[i] = std::byte(i + d);
       domain.scrub_bytes_per_second = options.scrub_bytes_per_second;
       for (uint32_t t = 0; t < options.lower_tier_count; ++t) {
@@ -187,6 +187,7 @@ class StoreWorld {
     return summaries;
   }
 
+  static uint64_t TableSeed(uint32_t domain) { return 77 + domain; }
   std::span<SlotRow> rows(uint32_t domain = 0) {
     return {reinterpret_cast<SlotRow*>(slot_tables_[domain].data()),
             slot_tables_[domain].size() / kSlotRowBytes};
