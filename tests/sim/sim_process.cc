@@ -63,6 +63,8 @@ protocol::KeysRequest SimProcess::KeysOf(uint32_t group_number, std::vector<Bloc
   if (Chance(10)) request.hints.min_tokens = static_cast<uint32_t>(Pick(64));
   if (Chance(5)) request.hints.ttl_s = static_cast<uint32_t>(1 + Pick(3));
   if (Chance(20)) request.hints.priority = static_cast<uint8_t>(Pick(101));
+  if (options_.never_expires) request.hints.ttl_s = 0;
+  if (options_.keeps_worth) request.hints.priority = protocol::kPriorityUnset;
   return request;
 }
 
@@ -320,6 +322,7 @@ void SimProcess::SendSmall() {
     case 4:
       return SendKeys(Verb::kEvict, Chance(50) ? protocol::kEvictSubtree : 0);
     case 5:
+      if (options_.keeps_worth) return;
       return SendKeys(Verb::kPin, Chance(80) ? protocol::kPinClear : 0);
     case 6: {
       if (pending_.empty()) return;

@@ -57,7 +57,9 @@ class SimProcess {
   struct Options {
     uint32_t number = 0;  // of this process, also its uid's offset
     uint32_t domain_index = 0;
-    uint64_t self_mask = 1;  // members it reads and writes, of groups that have them
+    uint64_t self_mask = 1;      // members it reads and writes, of groups that have them
+    bool never_expires = false;  // gives no block a time to live
+    bool keeps_worth = false;    // and says nothing else that changes a record already written
     SimHost* host = nullptr;
   };
   explicit SimProcess(const Options& options) : options_(options) {}

@@ -4,7 +4,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
+#include <cstring>
 #include <deque>
+#include <memory>
 #include <vector>
 
 #include "daemon/seams.h"
@@ -40,13 +43,13 @@ class SimRandom final : public Random {
 };
 
 // One domain's arena on the heap. A segment that is not populated has no memory at all, so touching
-// one is a fault the sanitizers see; a punched one is given back and filled with nonsense first.
+// one is a fault the sanitizers see. Pages are as aligned as drives want them.
 class SimArenaMemory final : public ArenaMemory {
  public:
   SimArenaMemory(uint64_t segment_bytes, uint32_t segments_max)
       : segment_bytes_(segment_bytes), segments_(segments_max) {}
 
-  std::byte* SegmentBase(uint32_t segment) override { return segments_[segment].data(); }
+  std::byte* SegmentBase(uint32_t segment) override { return segments_[segment].get(); }
   void BeginPopulate(uint32_t segment) override { pending_.push_back({segment, true}); }
   void BeginPunch(uint32_t segment) override { pending_.push_back({segment, false}); }
 
@@ -58,25 +61,28 @@ class SimArenaMemory final : public ArenaMemory {
   Done Finish() {
     const Done done = pending_.front();
     pending_.pop_front();
-    std::vector<std::byte>& memory = segments_[done.segment];
+    Segment& memory = segments_[done.segment];
+    memory.reset();
     if (done.is_populate) {
-      memory.assign(segment_bytes_, std::byte{0});
-    } else {
-      memory.clear();
-      memory.shrink_to_fit();
+      memory.reset(static_cast<std::byte*>(std::aligned_alloc(4096, segment_bytes_)));
+      std::memset(memory.get(), 0, segment_bytes_);
     }
     return done;
   }
-  bool is_populated(uint32_t segment) const { return !segments_[segment].empty(); }
+  bool is_populated(uint32_t segment) const { return segments_[segment] != nullptr; }
   uint32_t populated_count() const {
     uint32_t count = 0;
-    for (const auto& segment : segments_) count += !segment.empty();
+    for (const Segment& segment : segments_) count += segment != nullptr;
     return count;
   }
 
  private:
+  struct FreeMemory {
+    void operator()(std::byte* bytes) const { std::free(bytes); }
+  };
+  using Segment = std::unique_ptr<std::byte, FreeMemory>;
   uint64_t segment_bytes_;
-  std::vector<std::vector<std::byte>> segments_;
+  std::vector<Segment> segments_;
   std::deque<Done> pending_;
 };
 
@@ -90,6 +96,7 @@ class SimOffload final : public Offload {
     return Status::Ok();
   }
   bool has_pending() const { return !jobs_.empty(); }
+  void Forget() { jobs_.clear(); }  // who asked is no more
   std::vector<Checksum> Finish(OffloadId* id) {
     const ChecksumJob job = std::move(jobs_.front());
     jobs_.pop_front();

@@ -15,6 +15,7 @@ constexpr uint32_t kSegmentsTotal = 4;  // two domains cannot both be at their m
 constexpr uint32_t kLeaseTtlMs = 1'500;
 constexpr uint32_t kFullWalkEvery = 64;
 constexpr uint32_t kFaultRatePpm = 20'000;
+constexpr uint64_t kScrubBytesPerSecond = 1 * kMiB;
 constexpr uint64_t kRestUs = 60'000'000;
 
 SpaceSpec MakeSpace(const std::string& model, std::vector<uint64_t> part_bytes) {
@@ -38,9 +39,15 @@ World::World(const WorldOptions& options)
   MakeUniverse();
   MakeDomains();
   MakeStore();
+  if (has_drives()) OpenOperators();
   for (uint32_t p = 0; p < options_.processes; ++p) {
-    processes_.push_back(std::make_unique<SimProcess>(SimProcess::Options{
-        .number = p, .domain_index = p % 2, .self_mask = 1 + random_.Pick(3), .host = this}));
+    processes_.push_back(std::make_unique<SimProcess>(
+        SimProcess::Options{.number = p,
+                            .domain_index = p % 2,
+                            .self_mask = 1 + random_.Pick(3),
+                            .never_expires = has_drives(),  // a second after a restart is not exact
+                            .keeps_worth = has_drives() && options_.ending == Ending::kPowerLoss,
+                            .host = this}));
     Connect(p);
   }
 }
@@ -91,9 +98,16 @@ void World::MakeDomains() {
   for (uint32_t d = 0; d < 2; ++d) {
     Domain& domain = domains_[d];
     for (auto& byte : secrets_[d]) byte = static_cast<std::byte>(random_.Next());
-    domain.arena = std::make_unique<SimArenaMemory>(kSegmentBytes, kSegmentsPerDomain);
-    domain.slot_table.resize(SlotTableBytes(kSegmentBytes, kSegmentsPerDomain));
-    if (!options_.has_lower_tiers) continue;
+    MakeArena(&domain);
+    if (has_drives()) {
+      domain.drive =
+          std::make_unique<Drive>(Drive::Options{.domain_index = d,
+                                                 .secret = secrets_[d],
+                                                 .seed = random_.Next(),
+                                                 .fault_rate_ppm = options_.drive_fault_rate_ppm,
+                                                 .clock = &clock_});
+    }
+    if (options_.below != WorldOptions::Below::kMemory) continue;
     domain.memory_tier = std::make_unique<MemoryTier>(MemoryTier::Options{
         .capacity_bytes = 8 * kMiB, .queue_max = 8, .bytes_per_us = 500, .seed = random_.Next()});
     domain.fault_tier = std::make_unique<FaultTier>(*domain.memory_tier, random_.Next());
@@ -102,6 +116,11 @@ void World::MakeDomains() {
       domain.fault_tier->SetRate(static_cast<Fault>(fault), kFaultRatePpm);
     }
   }
+}
+
+void World::MakeArena(Domain* domain) {
+  domain->arena = std::make_unique<SimArenaMemory>(kSegmentBytes, kSegmentsPerDomain);
+  domain->slot_table.assign(SlotTableBytes(kSegmentBytes, kSegmentsPerDomain), std::byte{0});
 }
 
 void World::MakeStore() {
@@ -114,6 +133,7 @@ void World::MakeStore() {
   store_options.leases_per_session_max = 16;
   store_options.pending_per_session_max = 16;
   store_options.fenced_bytes_max = 4 * kMiB;
+  if (has_drives()) store_options.shelf = &shelf_;
   for (uint32_t d = 0; d < 2; ++d) {
     DomainOptions domain;
     domain.name = "domain" + std::to_string(d);
@@ -124,6 +144,10 @@ void World::MakeStore() {
     domain.arena = domains_[d].arena.get();
     domain.slot_table = domains_[d].slot_table;
     if (domains_[d].fault_tier) domain.lower_tiers = {domains_[d].fault_tier.get()};
+    if (domains_[d].drive) {
+      domain.lower_tiers = {&domains_[d].drive->tier()};
+      domain.scrub_bytes_per_second = kScrubBytesPerSecond;
+    }
     store_options.domains.push_back(std::move(domain));
   }
   SessionTableOptions session_options;
@@ -144,6 +168,7 @@ void World::MakeStore() {
   sessions_->Serve(*store_);
   for (Domain& domain : domains_) {
     if (domain.fault_tier) domain.fault_tier->SetListener(&store_->tier_listener());
+    if (domain.drive) domain.drive->tier().SetListener(&store_->tier_listener());
   }
 }
 
@@ -155,6 +180,7 @@ uint64_t World::Send(SessionId session, std::span<const std::byte> bytes, Attach
     uint32_t frame_bytes = 0;
     std::memcpy(&frame_bytes, bytes.data(), sizeof(frame_bytes));
     const auto frame = bytes.first(frame_bytes);
+    NoteReply(session, frame);
     Post(7 + process, {Deliver::kToClient, process, session, {frame.begin(), frame.end()}});
     bytes = bytes.subspan(frame_bytes);
   }
@@ -248,7 +274,9 @@ void World::DeliverDue() {
         }
         break;
       case Deliver::kToDaemon:
-        if (is_current && client.is_connected) DeliverBytes(envelope.session, envelope.bytes);
+        if (is_current && client.is_connected) {
+          DeliverRequest(envelope.session, envelope.bytes);
+        }
         break;
       case Deliver::kHangUp:
         sessions_->OnHangUp(envelope.session);
@@ -278,6 +306,7 @@ void World::RunBackground() {
     if (domain.fault_tier && random_.Pick(400) == 0) domain.fault_tier->SwitchOff();
     if (domain.fault_tier && random_.Pick(40) == 0) domain.fault_tier->SwitchOn();
   }
+  RunDrives();
   while (offload_.has_pending() && random_.Pick(2) == 0) {
     OffloadId id = 0;
     const std::vector<Checksum> roots = offload_.Finish(&id);
@@ -341,6 +370,7 @@ void World::Step() {
   AdvanceTo(clock_.NowUs() + step_us);
   store_->CheckInvariants(steps_ % kFullWalkEvery == 0 ? Store::CheckScope::kFull
                                                        : Store::CheckScope::kIncremental);
+  MaybeCrash();
 }
 
 std::string World::Run() {
@@ -352,6 +382,10 @@ std::string World::Run() {
 
 // Everybody who still lives releases what it holds; then all end, in good order or by a kill.
 void World::LetEverybodyGo() {
+  for (Domain& domain : domains_) {
+    if (domain.drive) domain.drive->Heal();
+  }
+  CloseOperators();
   for (auto& process : processes_) {
     if (process->life == SimProcess::Life::kStopped) process->life = SimProcess::Life::kRunning;
     if (process->life == SimProcess::Life::kRunning) process->ReleaseAll();
@@ -390,6 +424,7 @@ void World::CheckRest() {
       if (tier.stats.used_bytes != 0) Fail("leaked extents below " + stats.name);
     }
   }
+  if (has_drives()) CheckNothingComesBack();
 }
 
 // An operator's last word, through a session of each domain.
@@ -424,17 +459,26 @@ void World::EvictEverything() {
   }
 }
 
-Coverage World::coverage() const {
-  Coverage sum;
+void World::AddCounters(Coverage* sum) const {
   for (const Store::DomainStats& stats : store_->Stats()) {
-    sum.blocks_sealed += stats.blocks_sealed;
-    sum.blocks_evicted += stats.blocks_evicted;
-    sum.acquire_blocks_hit += stats.acquire_blocks_hit;
-    sum.promotions += stats.promotions;
-    sum.leases_revoked += stats.leases_revoked;
-    sum.commits_gone += stats.commits_gone;
+    sum->blocks_sealed += stats.blocks_sealed;
+    sum->blocks_evicted += stats.blocks_evicted;
+    sum->acquire_blocks_hit += stats.acquire_blocks_hit;
+    sum->promotions += stats.promotions;
+    sum->leases_revoked += stats.leases_revoked;
+    sum->commits_gone += stats.commits_gone;
+    sum->scrub_members += stats.scrub_members;
   }
+}
+
+Coverage World::coverage() const {
+  Coverage sum = lived_;
+  AddCounters(&sum);
   sum.parts_judged = oracle_.parts_judged();
+  sum.restarts = restarts_;
+  sum.blocks_restored = blocks_restored_;
+  sum.survivors_checked = survival_.survivors_checked();
+  sum.erased_checked = survival_.erased_checked();
   return sum;
 }
 

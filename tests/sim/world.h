@@ -1,23 +1,29 @@
 // A whole host under simulation: two domains on one Store behind real sessions, lower tiers that
 // fail, and a handful of processes that store, load, stop, die and lie. One seed decides
 // everything; the trace hash covers every event and every byte the daemon sent.
+//
+// With drives the tier below is an NvmeTier, and the daemon ends now and then: killed, or with the
+// power. Another restores what the drives hold (world_restart.cc).
 #pragma once
 
 #include <cstdint>
 #include <deque>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "daemon/session.h"
 #include "daemon/store.h"
 #include "daemon/transport.h"
+#include "sim/drive.h"
 #include "sim/fault_tier.h"
 #include "sim/memory_tier.h"
 #include "sim/oracle.h"
 #include "sim/sim_process.h"
 #include "sim/sim_seams.h"
+#include "sim/survival.h"
 
 namespace terrace::sim {
 
@@ -25,7 +31,10 @@ struct WorldOptions {
   uint64_t seed = 0;
   uint32_t events = 2000;
   uint32_t processes = 6;
-  bool has_lower_tiers = true;
+  enum class Below : uint8_t { kNothing, kMemory, kDrives };
+  Below below = Below::kMemory;
+  Ending ending = Ending::kKill;      // of daemons above drives
+  uint32_t drive_fault_rate_ppm = 0;  // > 0: drives may lose what they hold
 };
 
 // What a run reached: a simulation that never evicts, promotes or revokes proves nothing.
@@ -37,6 +46,11 @@ struct Coverage {
   uint64_t leases_revoked = 0;
   uint64_t commits_gone = 0;
   uint64_t parts_judged = 0;
+  uint64_t scrub_members = 0;
+  uint64_t restarts = 0;
+  uint64_t blocks_restored = 0;
+  uint64_t survivors_checked = 0;
+  uint64_t erased_checked = 0;
 };
 
 class World final : public SimHost, public Transport {
@@ -82,6 +96,14 @@ class World final : public SimHost, public Transport {
     std::vector<std::byte> slot_table;
     std::unique_ptr<MemoryTier> memory_tier;
     std::unique_ptr<FaultTier> fault_tier;
+    std::unique_ptr<Drive> drive;
+    SessionId operator_session = 0;  // who looks at everything, of a world with drives
+    std::vector<uint32_t> operator_groups;
+  };
+  // Group specs outlive the daemon, too.
+  struct Shelf final : GroupShelf {
+    void Keep(uint32_t domain_index, const SpaceGroupSpec& spec) override;
+    std::map<std::pair<uint32_t, std::string>, SpaceGroupSpec> kept;
   };
 
   // Transport
@@ -93,6 +115,7 @@ class World final : public SimHost, public Transport {
 
   void MakeUniverse();
   void MakeDomains();
+  void MakeArena(Domain* domain);
   void MakeStore();
   void DeliverBytes(SessionId session, const std::vector<std::byte>& bytes);
   void EvictEverything();
@@ -108,6 +131,21 @@ class World final : public SimHost, public Transport {
   void CheckRest();
   void Trace(uint64_t word);
   void TraceBytes(std::span<const std::byte> bytes);
+  void AddCounters(Coverage* sum) const;
+
+  // world_restart.cc
+  bool has_drives() const { return options_.below == WorldOptions::Below::kDrives; }
+  void OpenOperators();
+  void CloseOperators();
+  Survival::Snapshot TakeSnapshot();
+  void DeliverRequest(SessionId session, const std::vector<std::byte>& bytes);
+  void NoteReply(SessionId session, std::span<const std::byte> frame);
+  void RunDrives();
+  void MaybeCrash();
+  void Crash();
+  void Succeed();
+  void CheckNothingComesBack();
+  void Restore();
 
   WorldOptions options_;
   SimRandom random_;
@@ -132,6 +170,17 @@ class World final : public SimHost, public Transport {
   SessionId next_session_id_ = 1;
   uint64_t trace_hash_ = 0x9E3779B97F4A7C15;
   uint64_t steps_ = 0;
+  Shelf shelf_;
+  Survival survival_;
+  struct Answer {
+    SessionId session = 0;
+    uint64_t request_id = 0;
+    StatusCode status = StatusCode::kOk;
+  };
+  std::optional<std::vector<Answer>> early_answers_;  // given before the question was noted
+  Coverage lived_;                                    // of daemons that have ended
+  uint64_t restarts_ = 0;
+  uint64_t blocks_restored_ = 0;
   std::vector<std::byte> nowhere_;  // where addresses of no memory lead
   std::string failure_;
 };

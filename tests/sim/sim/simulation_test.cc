@@ -28,7 +28,16 @@ void SayTheSeed(int) {
 
 WorldOptions OptionsOf(uint64_t seed) {
   // Every fourth world has no tier below DRAM.
-  return {.seed = seed, .has_lower_tiers = seed % 4 != 0};
+  return {.seed = seed,
+          .below = seed % 4 == 0 ? WorldOptions::Below::kNothing : WorldOptions::Below::kMemory};
+}
+
+// Every other daemon ends with the power, and every third one has drives that fail.
+WorldOptions OptionsOverDrives(uint64_t seed) {
+  return {.seed = seed,
+          .below = WorldOptions::Below::kDrives,
+          .ending = seed % 2 == 0 ? Ending::kPowerLoss : Ending::kKill,
+          .drive_fault_rate_ppm = seed % 3 == 0 ? 3'000u : 0};
 }
 
 class Simulation : public testing::Test {
@@ -44,6 +53,11 @@ void Add(const Coverage& one, Coverage* sum) {
   sum->leases_revoked += one.leases_revoked;
   sum->commits_gone += one.commits_gone;
   sum->parts_judged += one.parts_judged;
+  sum->scrub_members += one.scrub_members;
+  sum->restarts += one.restarts;
+  sum->blocks_restored += one.blocks_restored;
+  sum->survivors_checked += one.survivors_checked;
+  sum->erased_checked += one.erased_checked;
 }
 
 TEST_F(Simulation, ServesNoWrongByteAndLeaksNoSlot) {
@@ -78,6 +92,39 @@ TEST_F(Simulation, ServesNoWrongByteAndLeaksNoSlot) {
   EXPECT_GT(sum.parts_judged, 100 * count);
 }
 
+// What a daemon called persisted is found by the next one, what it said it had erased is not, and
+// no byte is wrong.
+TEST_F(Simulation, WhatOutlivesTheDaemonIsWhatItPromised) {
+  const uint64_t first = FromEnvironment("TERRACE_SIM_FIRST_SEED", 1);
+  const uint64_t count = FromEnvironment("TERRACE_SIM_SEEDS", 200);
+  Coverage sum;
+  for (uint64_t seed = first; seed < first + count; ++seed) {
+    current_seed = seed;
+    World world(OptionsOverDrives(seed));
+    const std::string failure = world.Run();
+    ASSERT_EQ(failure, "") << "seed " << seed << ": TERRACE_SIM_FIRST_SEED=" << seed
+                           << " TERRACE_SIM_SEEDS=1";
+    Add(world.coverage(), &sum);
+  }
+  std::printf(
+      "%llu seeds: %llu daemons ended, %llu blocks restored, %llu survivors and %llu erasures "
+      "checked, %llu promotions, %llu members scrubbed, %llu parts judged\n",
+      static_cast<unsigned long long>(count), static_cast<unsigned long long>(sum.restarts),
+      static_cast<unsigned long long>(sum.blocks_restored),
+      static_cast<unsigned long long>(sum.survivors_checked),
+      static_cast<unsigned long long>(sum.erased_checked),
+      static_cast<unsigned long long>(sum.promotions),
+      static_cast<unsigned long long>(sum.scrub_members),
+      static_cast<unsigned long long>(sum.parts_judged));
+  if (count < 20) return;
+  EXPECT_GT(sum.restarts, count);
+  EXPECT_GT(sum.blocks_restored, 10 * count);
+  EXPECT_GT(sum.survivors_checked, 10 * count);
+  EXPECT_GT(sum.erased_checked, count);
+  EXPECT_GT(sum.promotions, count);
+  EXPECT_GT(sum.scrub_members, count);
+}
+
 TEST_F(Simulation, ASeedReplaysExactly) {
   for (uint64_t seed = 1; seed <= 8; ++seed) {
     current_seed = seed;
@@ -86,6 +133,11 @@ TEST_F(Simulation, ASeedReplaysExactly) {
     ASSERT_EQ(one.Run(), "");
     ASSERT_EQ(two.Run(), "");
     EXPECT_EQ(one.trace_hash(), two.trace_hash()) << "seed " << seed;
+    World three(OptionsOverDrives(seed));
+    World four(OptionsOverDrives(seed));
+    ASSERT_EQ(three.Run(), "");
+    ASSERT_EQ(four.Run(), "");
+    EXPECT_EQ(three.trace_hash(), four.trace_hash()) << "seed " << seed;
   }
 }
 

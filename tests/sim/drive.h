@@ -1,0 +1,89 @@
+// One domain's drive in a simulated host, and the NVMe tier over it. The medium outlives daemons;
+// disk and tier are one daemon's.
+#pragma once
+
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "daemon/seams.h"
+#include "daemon/store.h"
+#include "sim/sim_disk.h"
+#include "tiers/nvme_tier.h"
+
+namespace terrace::sim {
+
+enum class Ending : uint8_t { kKill, kPowerLoss };
+
+class Drive {
+ public:
+  struct Options {
+    uint32_t domain_index = 0;
+    DomainSecret secret{};
+    uint64_t seed = 1;
+    uint32_t fault_rate_ppm = 0;  // of every fault a drive has
+    const Clock* clock = nullptr;
+  };
+  explicit Drive(const Options& options) : options_(options), random_(options.seed) { Begin(); }
+
+  NvmeTier& tier() { return *tier_; }
+  SimDisk& disk() { return *disk_; }
+
+  // Tells the store what lies there. An empty string, else what went wrong.
+  std::string Restore(Store& store) {
+    std::vector<std::string> notes;
+    if (!tier_->OpenSlabs(&notes).ok()) return "the slabs cannot be opened";
+    const Status scanned = tier_->Scan([&](const BlockRecord& record, const Extent& extent) {
+      return store.RestoreCopy(options_.domain_index, 0, record, extent);
+    });
+    if (!scanned.ok()) return "the tables cannot be scanned";
+    tier_->FinishRestore();
+    return "";
+  }
+  // The daemon ends here; its memory may go after this.
+  void End(Ending ending) {
+    if (ending == Ending::kKill) {
+      disk_->KillProcess();
+    } else {
+      disk_->PowerLoss();
+    }
+  }
+  // Another daemon. REQUIRES: nobody uses the last one's tier any more.
+  void Begin() {
+    tier_.reset();
+    disk_ = std::make_unique<SimDisk>(
+        medium_,
+        SimDisk::Options{.seed = random_(), .queue_max = 16, .start_us = options_.clock->NowUs()});
+    for (size_t fault = 0; fault < kDiskFaultCount; ++fault) {
+      disk_->SetRate(static_cast<DiskFault>(fault), options_.fault_rate_ppm);
+    }
+    tier_ = std::make_unique<NvmeTier>(
+        NvmeTier::Options{.domain_index = options_.domain_index,
+                          .domain_name = "domain" + std::to_string(options_.domain_index),
+                          .secret = options_.secret,
+                          .disks = {disk_.get()},
+                          .capacity_bytes = kCapacityBytes,
+                          .slab_bytes = kSlabBytes,
+                          .now_us = [this] { return options_.clock->NowUs(); },
+                          .random = [this] { return random_(); },
+                          .stuck_us = 3'000'000,
+                          .probe_interval_us = 500'000});
+  }
+  void Heal() {
+    disk_->HealAll();
+    disk_->ReleaseStuck();
+  }
+
+ private:
+  static constexpr uint64_t kSlabBytes = 512 * kKiB;
+  static constexpr uint64_t kCapacityBytes = 12 * kSlabBytes;
+
+  const Options options_;
+  std::mt19937_64 random_;
+  SimMedium medium_;
+  std::unique_ptr<SimDisk> disk_;
+  std::unique_ptr<NvmeTier> tier_;
+};
+
+}  // namespace terrace::sim

@@ -1,0 +1,171 @@
+// The world whose blocks outlive the daemon: it ends, another begins, and what it finds is judged.
+#include <cstring>
+#include <utility>
+
+#include "sim/world.h"
+#include "tiers/slot_table.h"
+
+namespace terrace::sim {
+namespace {
+
+constexpr uint64_t kStepsPerCrash = 500;
+constexpr uint64_t kStepsPerNote = 40;
+constexpr uint32_t kStuckReleasedOneIn = 50;
+
+}  // namespace
+
+void World::Shelf::Keep(uint32_t domain_index, const SpaceGroupSpec& spec) {
+  kept[{domain_index, spec.name}] = spec;
+}
+
+void World::OpenOperators() {
+  for (Domain& domain : domains_) {
+    const auto d = static_cast<uint32_t>(&domain - domains_.data());
+    domain.operator_session = next_session_id_++;
+    if (!store_->OpenSession({.id = domain.operator_session, .domain_index = d, .uid = 0}).ok()) {
+      return Fail("no session for the operator");
+    }
+    domain.operator_groups.clear();
+    for (const SpaceGroupSpec& spec : groups_) {
+      std::string why;
+      const auto opened = store_->OpenGroup(domain.operator_session, spec, &why);
+      if (!opened.ok()) return Fail("the operator cannot open a group: " + why);
+      domain.operator_groups.push_back(opened->group_index);
+    }
+  }
+}
+
+void World::CloseOperators() {
+  for (Domain& domain : domains_) {
+    if (domain.operator_session != 0) store_->ProofOfDeath(domain.operator_session);
+    domain.operator_session = 0;
+  }
+}
+
+Survival::Snapshot World::TakeSnapshot() {
+  Survival::Snapshot snapshot;
+  for (uint32_t d = 0; d < domains_.size(); ++d) {
+    for (uint32_t g = 0; g < groups_.size(); ++g) {
+      for (const std::vector<BlockKey>& chain : chains_) {
+        std::vector<protocol::QueriedBlock> blocks;
+        const KeysQuery query{.session = domains_[d].operator_session,
+                              .group_index = domains_[d].operator_groups[g],
+                              .keys = chain};
+        if (!store_->Query(query, &blocks).ok()) Fail("the operator's Query was refused");
+        for (size_t i = 0; i < blocks.size(); ++i) {
+          if (blocks[i].state != protocol::BlockState::kSealed) continue;
+          snapshot[{d, g, chain[i]}] = {
+              .commit_id = blocks[i].commit_id,
+              .is_persisted = (blocks[i].flags & protocol::kQueriedPersisted) != 0};
+        }
+      }
+    }
+  }
+  return snapshot;
+}
+
+// A request of a process; what an Evict or Reset erases at once is noted.
+void World::DeliverRequest(SessionId session, const std::vector<std::byte>& bytes) {
+  protocol::FrameHeader header;
+  std::memcpy(&header, bytes.data(), sizeof(header));
+  const bool erases =
+      header.verb == protocol::Verb::kEvict || header.verb == protocol::Verb::kReset;
+  if (!erases || domains_[0].operator_session == 0) return DeliverBytes(session, bytes);
+  const Survival::Snapshot before = TakeSnapshot();
+  early_answers_.emplace();
+  DeliverBytes(session, bytes);
+  survival_.ErasureAsked(session, header.request_id, before, TakeSnapshot());
+  const std::vector<Answer> answers = std::move(*early_answers_);
+  early_answers_.reset();
+  for (const Answer& answer : answers) {
+    survival_.ErasureAnswered(answer.session, answer.request_id, answer.status);
+  }
+}
+
+void World::NoteReply(SessionId session, std::span<const std::byte> frame) {
+  protocol::FrameHeader header;
+  protocol::ReplyPrefix prefix;
+  if (!has_drives() || frame.size() < sizeof(header) + sizeof(prefix)) return;
+  std::memcpy(&header, frame.data(), sizeof(header));
+  std::memcpy(&prefix, frame.data() + sizeof(header), sizeof(prefix));
+  const Answer answer{session, header.request_id, static_cast<StatusCode>(prefix.status)};
+  if (early_answers_) {
+    early_answers_->push_back(answer);
+  } else {
+    survival_.ErasureAnswered(answer.session, answer.request_id, answer.status);
+  }
+}
+
+void World::RunDrives() {
+  for (Domain& domain : domains_) {
+    if (!domain.drive) continue;
+    domain.drive->disk().RunUntil(clock_.NowUs());
+    if (random_.Pick(kStuckReleasedOneIn) == 0) domain.drive->disk().ReleaseStuck();
+  }
+}
+
+void World::MaybeCrash() {
+  if (!has_drives()) return;
+  if (steps_ % kStepsPerNote == 0) survival_.Note(TakeSnapshot(), clock_.NowUs());
+  if (random_.Pick(kStepsPerCrash) == 0) Crash();
+}
+
+void World::Crash() {
+  survival_.Note(TakeSnapshot(), clock_.NowUs());
+  Succeed();
+  if (!failure_.empty()) return;
+  store_->CheckInvariants(Store::CheckScope::kFull);
+  OpenOperators();
+  const auto promise = options_.drive_fault_rate_ppm == 0 ? Survival::Promise::kSurvival
+                                                          : Survival::Promise::kNothing;
+  const std::string verdict =
+      survival_.Judge(TakeSnapshot(), options_.ending, promise, clock_.NowUs());
+  if (!verdict.empty()) Fail("after the end of a daemon: " + verdict);
+}
+
+// The daemon and, for simplicity, all its clients end; DRAM is lost. Another daemon restores what
+// the drives hold.
+void World::Succeed() {
+  Trace(0xC4A54000 + static_cast<uint64_t>(options_.ending));
+  for (Domain& domain : domains_) domain.drive->End(options_.ending);
+  for (auto& process : processes_) {
+    process->life = SimProcess::Life::kGone;
+    process->is_connected = false;
+  }
+  mail_.clear();
+  held_back_.clear();
+  resumed_.clear();
+  AddCounters(&lived_);
+  store_.reset();
+  sessions_.reset();
+  offload_.Forget();
+  for (Domain& domain : domains_) {
+    MakeArena(&domain);
+    domain.drive->Begin();
+  }
+  MakeStore();
+  Restore();
+  ++restarts_;
+}
+
+// Everything was evicted, and there was time. Of a table that could not be read at start nobody
+// knew what to evict.
+void World::CheckNothingComesBack() {
+  if (options_.drive_fault_rate_ppm > 0) return;
+  const uint64_t restored_before = blocks_restored_;
+  Succeed();
+  if (blocks_restored_ != restored_before) Fail("blocks that were evicted came back");
+}
+
+void World::Restore() {
+  for (const auto& [name, spec] : shelf_.kept) {
+    if (!store_->RestoreGroup(name.first, spec).ok()) Fail("a group cannot be restored");
+  }
+  for (uint32_t d = 0; d < domains_.size(); ++d) {
+    const std::string problem = domains_[d].drive->Restore(*store_);
+    if (!problem.empty()) Fail(problem);
+    blocks_restored_ += store_->FinishRestore(d).blocks;
+  }
+}
+
+}  // namespace terrace::sim
