@@ -39,7 +39,7 @@ constexpr uint64_t kAttemptBytesMax = 1 * kGiB;  // of one submission; the rest 
 // While transfers complete one after the other some are awaited together: to wake this thread, and
 // the store thread after it, once for each small block costs more than moving the block. Never more
 // than a share of what is under way, so that the drive has something to do meanwhile.
-constexpr uint32_t kGatherShare = 2;
+constexpr uint32_t kGatherShare = 4;
 constexpr uint32_t kGatherMax = 16;
 constexpr uint64_t kGatherUs = 200;
 constexpr uint64_t kGatherUsMax = 1000;     // if they do not come after all
