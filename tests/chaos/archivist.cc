@@ -13,7 +13,16 @@ namespace terrace::chaos {
 namespace {
 
 constexpr uint64_t kPatienceUs = 10'000'000;
+constexpr uint32_t kTriesMax = 5;
 constexpr uint32_t kLostNamedMax = 3;
+
+// Until the daemon there is now answers: the client may not know yet that the last one died.
+void MeetDaemon(Client& client) {
+  for (uint32_t i = 0; i < kTriesMax; ++i) {
+    (void)client.WaitConnected(kPatienceUs);
+    if (client.Stats(kPatienceUs).ok()) return;
+  }
+}
 
 class Archivist {
  public:
@@ -93,6 +102,11 @@ class Archivist {
     Say("{\"erased\": %zu}", erased_.size());
   }
 
+  void ForgetAll() {
+    persisted_.clear();
+    Forget();
+  }
+
   void Forget() {
     erased_.clear();
     Say("{}");
@@ -124,10 +138,18 @@ class Archivist {
 
   // False after having said why.
   bool Query(std::span<const BlockKey> keys, std::vector<protocol::QueriedBlock>* blocks) {
-    const Status status =
-        traffic_.client().Query(traffic_.group(), keys, blocks, {.deadline_us = kPatienceUs});
-    if (!status.ok())
+    Status status;
+    for (uint32_t i = 0; i < kTriesMax; ++i) {
+      blocks->clear();
+      status =
+          traffic_.client().Query(traffic_.group(), keys, blocks, {.deadline_us = kPatienceUs});
+      if (status.code() != StatusCode::kGone) break;
+      MeetDaemon(traffic_.client());
+    }
+    if (!status.ok()) {
+      std::fprintf(stderr, "query: %s\n", traffic_.client().last_error().c_str());
       Say("{\"error\": \"query: status %u\"}", static_cast<unsigned>(status.code()));
+    }
     return status.ok();
   }
 
@@ -148,7 +170,7 @@ int RunArchivist(const Arguments& arguments, Progress* progress) {
   Say("ready");
   std::string line;
   while (Listen(&line)) {
-    (void)traffic.client().WaitConnected(kPatienceUs);
+    MeetDaemon(traffic.client());
     if (line == "store") {
       archivist.SayStore();
     } else if (line == "remember") {
@@ -159,6 +181,8 @@ int RunArchivist(const Arguments& arguments, Progress* progress) {
       archivist.SayErased();
     } else if (line == "forget") {  // they may be stored again
       archivist.Forget();
+    } else if (line == "forget all") {  // the disks were emptied
+      archivist.ForgetAll();
     } else if (line.starts_with("erase ")) {
       archivist.SayErase(static_cast<uint32_t>(std::stoul(line.substr(6))));
     } else {

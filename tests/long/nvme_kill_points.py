@@ -7,8 +7,11 @@ is struck many times, N drawn at random within what that point saw. After each d
 byte, every block that was reported persisted is there, nothing that was erased is back.
 """
 import collections
-import contextlib
+import functools
+import operator
 import os
+import select
+import shutil
 import sys
 import time
 
@@ -19,12 +22,16 @@ BLOCKS = 6
 POINTS_MIN = 40
 NTH_MAX = 60
 RUN_S = 1.5
+WATCH_S = 0.01
+LIVES = 4
+TRIES_MORE = 5
 ANSWER_S = 60
 
 
 class Stage(rig.Rig):
     """A rig whose daemon runs with the preloaded library."""
     environment = {}
+    answers_due = 0
 
     def start_daemon(self):
         with open(self.log_path, "ab") as log:
@@ -34,12 +41,23 @@ class Stage(rig.Rig):
                 env=os.environ | self.environment)
         self.daemon_starts += 1
 
+    def empty_disks(self, archivist):
+        """Leaves the daemon dead and its disks empty."""
+        archivist.ask("forget all", ANSWER_S)
+        self.kill_daemon()
+        shutil.rmtree(self.nvme_path)
 
-def quietly(client, line):
-    """Asks; the daemon may be dead by now. None if it gave no answer."""
+
+def quietly(stage, client, line):
+    """Asks, and takes no answer for one if the daemon dies: stage.answers_due counts them."""
+    if stage.daemon.poll() is not None:
+        return
     client.tell(line)
-    answer = rig.json.loads(client.line(ANSWER_S))
-    return None if "error" in answer else answer
+    while not select.select([client.process.stdout], [], [], WATCH_S)[0]:
+        if stage.daemon.poll() is not None:
+            stage.answers_due += 1
+            return
+    client.line(ANSWER_S)
 
 
 def work(stage, archivist, until_s):
@@ -47,15 +65,18 @@ def work(stage, archivist, until_s):
     end = time.monotonic() + until_s
     number = 0
     while stage.daemon.poll() is None and time.monotonic() < end:
-        quietly(archivist, "forget")
-        quietly(archivist, "store")
-        quietly(archivist, "remember")
-        quietly(archivist, f"erase {stage.random.randrange(ARCHIVE_PROMPTS)}")
+        quietly(stage, archivist, "forget")
+        quietly(stage, archivist, "store")
+        quietly(stage, archivist, "remember")
+        quietly(stage, archivist, f"erase {stage.random.randrange(ARCHIVE_PROMPTS)}")
         number += 1
     return number
 
 
 def audit(stage, archivist, point):
+    while stage.answers_due:
+        stage.answers_due -= 1
+        archivist.line(ANSWER_S)
     back = archivist.ask("erased", ANSWER_S)
     if back["back"]:
         raise rig.Failure(f"{point}: {back['back']} of {back['erased']} erased blocks came back")
@@ -66,20 +87,22 @@ def audit(stage, archivist, point):
 
 
 def points_there_are(stage, library, archivist):
-    """Calls seen by kind, under load and while recovering."""
+    """Calls that one life of a daemon makes, by kind: on empty disks, and the most later on."""
     log = stage.directory / "points.log"
-    stage.kill_daemon()
     stage.environment = {"LD_PRELOAD": str(library), "TERRACE_KILL_POINT_LOG": str(log)}
-    stage.start_daemon()
-    archivist.ask("forget", ANSWER_S)
-    work(stage, archivist, 2 * RUN_S)
-    for _ in range(2):  # a second one recovers what the first left
-        stage.kill_daemon()
+    seen = []
+    stage.empty_disks(archivist)
+    for _ in range(LIVES):  # each recovers what the one before it left
+        log.write_text("")
         stage.start_daemon()
         audit(stage, archivist, "without a kill")
-    with contextlib.suppress(KeyError):
-        stage.environment.pop("TERRACE_KILL_POINT_LOG")
-    return collections.Counter(log.read_text().split())
+        archivist.ask("forget", ANSWER_S)
+        work(stage, archivist, RUN_S)
+        stage.kill_daemon()
+        seen.append(collections.Counter(log.read_text().split()))
+    stage.environment = {}
+    stage.start_daemon()
+    return seen[0], functools.reduce(operator.or_, seen[1:])
 
 
 def main():
@@ -90,23 +113,30 @@ def main():
     with stage:
         archivist = stage.client("archivist", prompts=ARCHIVE_PROMPTS, blocks=BLOCKS, seed=5)
         archivist.expect("ready")
-        seen = points_there_are(stage, library, archivist)
+        first, later = points_there_are(stage, library, archivist)
+        seen = first | later
         points = [(name, side) for name in sorted(seen) for side in ("before", "after")]
         if arguments.short:
             points = stage.random.sample(points, min(6, len(points)))
         struck = collections.Counter()
         persisted = 0
         for name, side in points:
-            for repeat in range(arguments.repeats):
-                nth = 1 + stage.random.randrange(min(seen[name], NTH_MAX))
+            nth_max = min(later[name] or first[name], NTH_MAX)
+            for _ in range(arguments.repeats + TRIES_MORE):
+                if struck[(name, side)] == arguments.repeats:
+                    break
+                nth = 1 + stage.random.randrange(nth_max)
                 point = f"{name}:{side}:{nth}"
+                if not later[name]:
+                    stage.empty_disks(archivist)
                 stage.kill_daemon()
                 stage.environment = {"LD_PRELOAD": str(library), "TERRACE_KILL_POINT": point}
                 stage.start_daemon()
-                # Where it dies while it starts, nobody can work.
-                if rig.wait_until(lambda: stage.daemon.poll() is not None, 0.05) is None:
-                    work(stage, archivist, RUN_S)
-                struck[(name, side)] += stage.daemon.poll() == -9
+                work(stage, archivist, RUN_S)
+                if stage.daemon.poll() == -9:
+                    struck[(name, side)] += 1
+                else:  # it was not that busy this time
+                    nth_max = max(1, nth - 1)
                 stage.kill_daemon()
                 stage.environment = {}
                 stage.start_daemon()

@@ -127,7 +127,7 @@ class Client:
         self.tell(line)
         answer = json.loads(self.line(limit_s))
         if "error" in answer:
-            raise Failure(f"the daemon answered {answer['error']}")
+            raise Failure(f"the daemon answered {answer['error']}: {self.errors()}")
         return answer
 
     def counters(self):

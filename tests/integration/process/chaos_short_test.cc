@@ -37,6 +37,8 @@ TEST(Chaos, StoppedClientWakesUpAndOverwritesNothing) { ExpectHolds("stop_client
 TEST(Chaos, MemoryStaysUnderTheCap) { ExpectHolds("cap"); }
 TEST(Chaos, ClientsComeBackAfterTheDaemonWasKilled) { ExpectHolds("restart"); }
 TEST(Chaos, DramIsWarmAfterTheDaemonWasKilled) { ExpectHolds("keeper_kills"); }
+TEST(Chaos, KilledDaemonsKeepWhatTheyPersisted) { ExpectHolds("nvme_kills"); }
+TEST(Chaos, ADaemonMayDieAtAnyStepOfItsDisks) { ExpectHolds("nvme_kill_points"); }
 TEST(Chaos, HostilePeersDisturbNobody) { ExpectHolds("hostile_peers"); }
 TEST(Chaos, ChurnLeavesAnExactLedger) { ExpectHolds("churn_soak"); }
 
