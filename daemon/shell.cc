@@ -338,6 +338,7 @@ void Shell::State::AdoptArenas() {
   for (uint32_t i = 0; i < config.domains.size(); ++i) {
     if (!inheritance->is_adopted(i)) continue;
     if (nvme.empty()) RestoreGroups(i);
+    const uint64_t began_us = clock.NowUs();
     const std::vector<SessionId> left = inheritance->SessionsOf(i);
     const AdoptSummary summary = store->AdoptSlots(i, left);
     Log(LogLevel::kInfo, "adopted",
@@ -348,7 +349,8 @@ void Shell::State::AdoptArenas() {
          {"slots_dropped", summary.slots_dropped},
          {"slots_fenced", summary.slots_fenced},
          {"torn_slots", summary.torn_slots},
-         {"sessions_left", left.size()}});
+         {"sessions_left", left.size()},
+         {"took_ms", (clock.NowUs() - began_us) / kUsPerMs}});
   }
   inheritance->BeginWatch();
 }

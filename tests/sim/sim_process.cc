@@ -365,6 +365,10 @@ void SimProcess::StrayWrite() {
   if (!writes_.empty()) WriteSomePart(writes_[Pick(writes_.size())], /*is_stray=*/true);
 }
 
+void SimProcess::JudgeReads() {
+  for (const ReadLease& lease : reads_) JudgeRead(lease);
+}
+
 void SimProcess::ReleaseAll() {
   DrainInbox();
   while (!reads_.empty()) EndRead(0);

@@ -70,6 +70,8 @@ class SimProcess {
   void Act();
   // A stopped or dying process may still be in the middle of a copy (or its DMA is).
   void StrayWrite();
+  // Every byte under a lease that it has not released is right, or the host hears of it.
+  void JudgeReads();
   // A whole message of the daemon; kept while stopped.
   void OnMessage(std::vector<std::byte> message);
   void DrainInbox();

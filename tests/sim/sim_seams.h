@@ -69,6 +69,7 @@ class SimArenaMemory final : public ArenaMemory {
     }
     return done;
   }
+  void Abandon() { pending_.clear(); }  // whoever began it is no more
   bool is_populated(uint32_t segment) const { return segments_[segment] != nullptr; }
   uint32_t populated_count() const {
     uint32_t count = 0;

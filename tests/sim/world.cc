@@ -39,15 +39,15 @@ World::World(const WorldOptions& options)
   MakeUniverse();
   MakeDomains();
   MakeStore();
-  if (has_drives()) OpenOperators();
+  if (has_successors()) OpenOperators();
   for (uint32_t p = 0; p < options_.processes; ++p) {
-    processes_.push_back(std::make_unique<SimProcess>(
-        SimProcess::Options{.number = p,
-                            .domain_index = p % 2,
-                            .self_mask = 1 + random_.Pick(3),
-                            .never_expires = has_drives(),  // a second after a restart is not exact
-                            .keeps_worth = has_drives() && options_.ending == Ending::kPowerLoss,
-                            .host = this}));
+    processes_.push_back(std::make_unique<SimProcess>(SimProcess::Options{
+        .number = p,
+        .domain_index = p % 2,
+        .self_mask = 1 + random_.Pick(3),
+        .never_expires = has_successors(),  // a second after a restart is not exact
+        .keeps_worth = has_drives() && options_.ending == Ending::kPowerLoss,
+        .host = this}));
     Connect(p);
   }
 }
@@ -133,7 +133,7 @@ void World::MakeStore() {
   store_options.leases_per_session_max = 16;
   store_options.pending_per_session_max = 16;
   store_options.fenced_bytes_max = 4 * kMiB;
-  if (has_drives()) store_options.shelf = &shelf_;
+  if (has_successors()) store_options.shelf = &shelf_;
   for (uint32_t d = 0; d < 2; ++d) {
     DomainOptions domain;
     domain.name = "domain" + std::to_string(d);
@@ -143,6 +143,9 @@ void World::MakeStore() {
     domain.segments_max = kSegmentsPerDomain;
     domain.arena = domains_[d].arena.get();
     domain.slot_table = domains_[d].slot_table;
+    for (uint32_t segment = 0; segment < kSegmentsPerDomain; ++segment) {
+      if (domains_[d].arena->is_populated(segment)) domain.populated_segments.push_back(segment);
+    }
     if (domains_[d].fault_tier) domain.lower_tiers = {domains_[d].fault_tier.get()};
     if (domains_[d].drive) {
       domain.lower_tiers = {&domains_[d].drive->tier()};
@@ -234,6 +237,7 @@ void World::Post(uint64_t delay_us, Envelope envelope) {
 }
 
 void World::SendToDaemon(uint32_t process, std::vector<std::byte> frame) {
+  if (is_haunting_) return;
   const SessionId session = processes_[process]->session_id;
   Post(5 + process, {Deliver::kToDaemon, process, session, std::move(frame)});
 }
@@ -243,6 +247,7 @@ void World::Connect(uint32_t process) {
   client.session_id = next_session_id_++;
   client.is_connected = true;
   process_of_session_[client.session_id] = process;
+  open_sessions_[client.session_id] = client.options().domain_index;
   const PeerIdentity peer{.domain_index = client.options().domain_index,
                           .uid = 1000 + process % 3,
                           .pid = 100 + process};
@@ -268,8 +273,10 @@ void World::DeliverDue() {
     const bool is_current = client.session_id == envelope.session;
     switch (envelope.deliver) {
       case Deliver::kToClient:
-        if (is_current && (client.life == SimProcess::Life::kRunning ||
-                           client.life == SimProcess::Life::kStopped)) {
+        if (const auto ghost = ghosts_.find(envelope.session); ghost != ghosts_.end()) {
+          ghost->second->OnMessage(envelope.bytes);
+        } else if (is_current && (client.life == SimProcess::Life::kRunning ||
+                                  client.life == SimProcess::Life::kStopped)) {
           client.OnMessage(envelope.bytes);
         }
         break;
@@ -282,8 +289,7 @@ void World::DeliverDue() {
         sessions_->OnHangUp(envelope.session);
         break;
       case Deliver::kDeath:
-        if (is_current) client.life = SimProcess::Life::kGone;
-        sessions_->OnProofOfDeath(envelope.session);
+        EndSession(envelope.process, envelope.session);
         break;
     }
   }
@@ -334,6 +340,7 @@ void World::AdvanceTo(uint64_t now_us) {
 }
 
 void World::ActOnce() {
+  if (!ghosts_.empty() && random_.Pick(3) == 0) return HauntOnce();
   SimProcess& client = *processes_[random_.Pick(processes_.size())];
   Trace(uint64_t{client.options().number} << 8 | static_cast<uint64_t>(client.life));
   switch (client.life) {
@@ -413,6 +420,7 @@ void World::CheckRest() {
       Fail("a fence is left at rest in " + stats.name);
     }
     if (stats.reserved_count != 0) Fail("a Reserved block is left at rest in " + stats.name);
+    if (stats.inherited_bytes != 0) Fail("inherited slots are left at rest in " + stats.name);
     if (stats.session_count != 0) Fail("a session is left at rest in " + stats.name);
   }
   EvictEverything();
@@ -424,7 +432,7 @@ void World::CheckRest() {
       if (tier.stats.used_bytes != 0) Fail("leaked extents below " + stats.name);
     }
   }
-  if (has_drives()) CheckNothingComesBack();
+  if (has_successors()) CheckNothingComesBack();
 }
 
 // An operator's last word, through a session of each domain.
@@ -468,6 +476,7 @@ void World::AddCounters(Coverage* sum) const {
     sum->leases_revoked += stats.leases_revoked;
     sum->commits_gone += stats.commits_gone;
     sum->scrub_members += stats.scrub_members;
+    sum->blocks_adopted += stats.blocks_adopted;
   }
 }
 

@@ -35,6 +35,9 @@ struct WorldOptions {
   Below below = Below::kMemory;
   Ending ending = Ending::kKill;      // of daemons above drives
   uint32_t drive_fault_rate_ppm = 0;  // > 0: drives may lose what they hold
+  // DRAM outlives a killed daemon. Its clients go on as ghosts of their sessions, which may still
+  // touch what it gave them, and as clients of the next one.
+  bool keeps_dram = false;
 };
 
 // What a run reached: a simulation that never evicts, promotes or revokes proves nothing.
@@ -49,6 +52,7 @@ struct Coverage {
   uint64_t scrub_members = 0;
   uint64_t restarts = 0;
   uint64_t blocks_restored = 0;
+  uint64_t blocks_adopted = 0;
   uint64_t survivors_checked = 0;
   uint64_t erased_checked = 0;
 };
@@ -135,6 +139,7 @@ class World final : public SimHost, public Transport {
 
   // world_restart.cc
   bool has_drives() const { return options_.below == WorldOptions::Below::kDrives; }
+  bool has_successors() const { return has_drives() || options_.keeps_dram; }
   void OpenOperators();
   void CloseOperators();
   Survival::Snapshot TakeSnapshot();
@@ -146,6 +151,13 @@ class World final : public SimHost, public Transport {
   void Succeed();
   void CheckNothingComesBack();
   void Restore();
+
+  // world_ghosts.cc
+  void EndClients();
+  void LeaveGhosts();
+  void AdoptDram();
+  void HauntOnce();
+  void EndSession(uint32_t process, SessionId session);
 
   WorldOptions options_;
   SimRandom random_;
@@ -165,6 +177,9 @@ class World final : public SimHost, public Transport {
   std::multimap<uint64_t, Envelope> mail_;
   std::map<SessionId, std::deque<std::vector<std::byte>>> held_back_;  // until ResumeInput
   std::vector<SessionId> resumed_;
+  std::map<SessionId, uint32_t> open_sessions_;              // not proven dead, and their domains
+  std::map<SessionId, std::unique_ptr<SimProcess>> ghosts_;  // of daemons that are dead
+  bool is_haunting_ = false;                                 // a ghost acts: nobody hears it
   std::unique_ptr<SessionTable> sessions_;
   std::unique_ptr<Store> store_;
   SessionId next_session_id_ = 1;

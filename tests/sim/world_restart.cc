@@ -85,7 +85,7 @@ void World::DeliverRequest(SessionId session, const std::vector<std::byte>& byte
 void World::NoteReply(SessionId session, std::span<const std::byte> frame) {
   protocol::FrameHeader header;
   protocol::ReplyPrefix prefix;
-  if (!has_drives() || frame.size() < sizeof(header) + sizeof(prefix)) return;
+  if (!has_successors() || frame.size() < sizeof(header) + sizeof(prefix)) return;
   std::memcpy(&header, frame.data(), sizeof(header));
   std::memcpy(&prefix, frame.data() + sizeof(header), sizeof(prefix));
   const Answer answer{session, header.request_id, static_cast<StatusCode>(prefix.status)};
@@ -105,7 +105,7 @@ void World::RunDrives() {
 }
 
 void World::MaybeCrash() {
-  if (!has_drives()) return;
+  if (!has_successors()) return;
   if (steps_ % kStepsPerNote == 0) survival_.Note(TakeSnapshot(), clock_.NowUs());
   if (random_.Pick(kStepsPerCrash) == 0) Crash();
 }
@@ -113,6 +113,7 @@ void World::MaybeCrash() {
 void World::Crash() {
   survival_.Note(TakeSnapshot(), clock_.NowUs());
   Succeed();
+  if (options_.keeps_dram) LeaveGhosts();
   if (!failure_.empty()) return;
   store_->CheckInvariants(Store::CheckScope::kFull);
   OpenOperators();
@@ -123,16 +124,13 @@ void World::Crash() {
   if (!verdict.empty()) Fail("after the end of a daemon: " + verdict);
 }
 
-// The daemon and, for simplicity, all its clients end; DRAM is lost. Another daemon restores what
-// the drives hold.
+// Another daemon restores what the drives hold, and adopts DRAM where that outlives the first.
 void World::Succeed() {
   Trace(0xC4A54000 + static_cast<uint64_t>(options_.ending));
-  for (Domain& domain : domains_) domain.drive->End(options_.ending);
-  for (auto& process : processes_) {
-    process->life = SimProcess::Life::kGone;
-    process->is_connected = false;
+  for (Domain& domain : domains_) {
+    if (domain.drive) domain.drive->End(options_.ending);
   }
-  mail_.clear();
+  EndClients();
   held_back_.clear();
   resumed_.clear();
   AddCounters(&lived_);
@@ -140,11 +138,13 @@ void World::Succeed() {
   sessions_.reset();
   offload_.Forget();
   for (Domain& domain : domains_) {
-    MakeArena(&domain);
-    domain.drive->Begin();
+    domain.arena->Abandon();
+    if (!options_.keeps_dram) MakeArena(&domain);
+    if (domain.drive) domain.drive->Begin();
   }
   MakeStore();
   Restore();
+  if (options_.keeps_dram) AdoptDram();
   ++restarts_;
 }
 
@@ -154,14 +154,16 @@ void World::CheckNothingComesBack() {
   if (options_.drive_fault_rate_ppm > 0) return;
   const uint64_t restored_before = blocks_restored_;
   Succeed();
-  if (blocks_restored_ != restored_before) Fail("blocks that were evicted came back");
+  const Coverage sum = coverage();
+  if (blocks_restored_ != restored_before || sum.blocks_adopted != lived_.blocks_adopted)
+    Fail("blocks that were evicted came back");
 }
 
 void World::Restore() {
   for (const auto& [name, spec] : shelf_.kept) {
     if (!store_->RestoreGroup(name.first, spec).ok()) Fail("a group cannot be restored");
   }
-  for (uint32_t d = 0; d < domains_.size(); ++d) {
+  for (uint32_t d = 0; d < domains_.size() && has_drives(); ++d) {
     const std::string problem = domains_[d].drive->Restore(*store_);
     if (!problem.empty()) Fail(problem);
     blocks_restored_ += store_->FinishRestore(d).blocks;

@@ -56,6 +56,7 @@ void Add(const Coverage& one, Coverage* sum) {
   sum->scrub_members += one.scrub_members;
   sum->restarts += one.restarts;
   sum->blocks_restored += one.blocks_restored;
+  sum->blocks_adopted += one.blocks_adopted;
   sum->survivors_checked += one.survivors_checked;
   sum->erased_checked += one.erased_checked;
 }
@@ -123,6 +124,38 @@ TEST_F(Simulation, WhatOutlivesTheDaemonIsWhatItPromised) {
   EXPECT_GT(sum.erased_checked, count);
   EXPECT_GT(sum.promotions, count);
   EXPECT_GT(sum.scrub_members, count);
+}
+
+// Clients of a dead daemon go on reading and writing where it let them. Every third world has
+// drives below: a block there and in DRAM is one block.
+WorldOptions OptionsOverDeaths(uint64_t seed) {
+  return {.seed = seed,
+          .below = seed % 3 == 0 ? WorldOptions::Below::kDrives : WorldOptions::Below::kNothing,
+          .keeps_dram = true};
+}
+
+TEST_F(Simulation, DramOutlivesTheDaemonAndNeverLies) {
+  const uint64_t first = FromEnvironment("TERRACE_SIM_FIRST_SEED", 1);
+  const uint64_t count = FromEnvironment("TERRACE_SIM_SEEDS", 200);
+  Coverage sum;
+  for (uint64_t seed = first; seed < first + count; ++seed) {
+    current_seed = seed;
+    World world(OptionsOverDeaths(seed));
+    const std::string failure = world.Run();
+    ASSERT_EQ(failure, "") << "seed " << seed << ": TERRACE_SIM_FIRST_SEED=" << seed
+                           << " TERRACE_SIM_SEEDS=1";
+    Add(world.coverage(), &sum);
+  }
+  std::printf("%llu seeds: %llu daemons ended, %llu blocks adopted, %llu restored, %llu judged\n",
+              static_cast<unsigned long long>(count), static_cast<unsigned long long>(sum.restarts),
+              static_cast<unsigned long long>(sum.blocks_adopted),
+              static_cast<unsigned long long>(sum.blocks_restored),
+              static_cast<unsigned long long>(sum.parts_judged));
+  if (count < 20) return;
+  EXPECT_GT(sum.restarts, 2 * count);
+  EXPECT_GT(sum.blocks_adopted, 10 * count);
+  EXPECT_GT(sum.blocks_restored, count);
+  EXPECT_GT(sum.parts_judged, 100 * count);
 }
 
 TEST_F(Simulation, ASeedReplaysExactly) {
