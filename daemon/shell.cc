@@ -37,9 +37,10 @@ namespace {
 
 constexpr std::chrono::seconds kHousekeepingInterval{1};
 constexpr uint64_t kNever = UINT64_MAX;
-// Each session holds its socket, a pidfd and a life socket, and what a predecessor left of another
-// one, two; the rest of the process, some.
-constexpr uint64_t kFdsPerSession = 5;
+// Each session holds its socket, a pidfd and a life socket; the rest of the process, some.
+constexpr uint64_t kFdsPerSession = 3;
+// And what a predecessor left of each of its sessions, where the limit allows.
+constexpr uint64_t kFdsPerSessionLeft = 2;
 constexpr uint64_t kFdsOfProcess = 256;
 constexpr uint32_t kConnectionsWithoutHelloMax = 64;
 // A clean stop lets what is on its way to the disks arrive, for so long at most.
@@ -149,16 +150,17 @@ Status Shell::Start(std::string* why) {
 Status Shell::State::RaiseFdLimit(std::string* why) {
   rlimit limit;
   const uint64_t needed = config.sessions_max * kFdsPerSession + kFdsOfProcess;
-  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= needed) return Status::Ok();
+  const uint64_t wanted = needed + config.sessions_max * kFdsPerSessionLeft;
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= wanted) return Status::Ok();
   if (limit.rlim_max < needed) {
     *why = "daemon.sessions_max is " + std::to_string(config.sessions_max) + ", which needs " +
            std::to_string(needed) + " open files; the hard limit is " +
            std::to_string(limit.rlim_max) + ": raise it (LimitNOFILE=) or lower sessions_max";
     return Status(StatusCode::kNoSpace, "too few open files");
   }
-  limit.rlim_cur = needed;
+  limit.rlim_cur = std::min<rlim_t>(limit.rlim_max, wanted);
   if (setrlimit(RLIMIT_NOFILE, &limit) != 0) {
-    *why = "cannot raise the limit of open files to " + std::to_string(needed) +
+    *why = "cannot raise the limit of open files to " + std::to_string(limit.rlim_cur) +
            ": raise it (LimitNOFILE=) or lower daemon.sessions_max";
     return Status(StatusCode::kIo, "cannot raise the limit of open files", errno);
   }
