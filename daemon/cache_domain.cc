@@ -1,5 +1,6 @@
 #include "daemon/cache_domain.h"
 
+#include "daemon/admission.h"
 #include "daemon/eviction/policies.h"
 #include "terrace/check.h"
 
@@ -16,8 +17,12 @@ CacheDomain::CacheDomain(uint32_t domain_index_in_store, DomainOptions domain_op
              .slot_table = options.slot_table,
              .table_seed = options.table_seed}),
       index({.blocks_max = store_options.blocks_max, .hash_seed = store_seams.random.Next()}),
-      dram_policy(MakeEvictionPolicy(store_options.eviction_policy, store_options.blocks_max)) {
+      dram_policy(MakeEvictionPolicy(store_options.eviction_policy, store_options.blocks_max)),
+      admission(MakeAdmissionPolicy(store_options.admission_policy,
+                                    {.capacity_blocks = store_options.blocks_max,
+                                     .write_bytes_per_day = options.write_bytes_per_day})) {
   TERRACE_CHECK(dram_policy != nullptr, "eviction_policy is one of EvictionPolicyNames()");
+  TERRACE_CHECK(admission != nullptr, "admission_policy is one of AdmissionPolicyNames()");
   TERRACE_CHECK(options.lower_tiers.size() <= kLowerTiersMax, "at most three tiers below DRAM");
   for (Tier* tier : options.lower_tiers) {
     if (tier->is_persistent()) {

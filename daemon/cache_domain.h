@@ -92,7 +92,7 @@ struct CacheDomain {
   // walked in an order that matters.
   std::unordered_map<BlockId, uint64_t> erased_below;
   uint64_t erased_below_begun = 0;
-  AdmitAll admission;
+  std::unique_ptr<AdmissionPolicy> admission;
   // Blocks whose state changed since the last incremental check of invariants; kept only once there
   // has been one.
   mutable std::vector<BlockId> changed;

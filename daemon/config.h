@@ -25,6 +25,8 @@ inline constexpr uint32_t kAllowedIdsMax = 256;  // uids or gids of one domain
 inline constexpr uint32_t kNvmePathsMax = 16;
 inline constexpr uint64_t kSlabBytesMin = 4 * kMiB;
 inline constexpr uint64_t kSlabBytesMax = 16 * kGiB;
+// More than any drive takes: so much a day is no budget.
+inline constexpr uint64_t kWriteBytesPerDayMax = uint64_t{1} << 50;
 
 struct DomainConfig {
   std::string name;         // 1..63 of a-z 0-9 - _
@@ -52,7 +54,9 @@ struct NvmeConfig {
   DiskIo io = DiskIo::kAuto;
   uint32_t queue_depth = 128;  // requests in flight on a path
   uint64_t catalog_memory_bytes = 64 * kMiB;
-  uint64_t scrub_bytes_per_second = 32 * kMiB;  // 0: no scrub
+  uint64_t scrub_bytes_per_second = 32 * kMiB;          // 0: no scrub
+  std::string admission = "all";                        // one of AdmissionPolicyNames()
+  uint64_t write_bytes_per_day = kWriteBytesPerDayMax;  // over all domains
 
   bool is_on() const { return !paths.empty(); }
 };

@@ -10,6 +10,7 @@ using Domain = DomainConfig;
 constexpr uint64_t kDramBytesMax = uint64_t{64} << 40;
 constexpr uint64_t kNvmeBytesMax = uint64_t{1} << 50;
 constexpr size_t kPathBytesMax = 4096;
+constexpr size_t kAdmissionBytesMax = 32;
 constexpr size_t kSocketPathBytesMax = 107;  // sun_path
 
 constexpr std::string_view kLogLevels[] = {"error", "warn", "info", "debug"};
@@ -89,6 +90,11 @@ const ConfigKey<Nvme> kNvmeKeys[] = {
      "memory of one domain's catalog"},
     {"scrub_bytes_per_second", BytesField<Nvme>{&Nvme::scrub_bytes_per_second, 0, 64 * kGiB},
      "how fast blocks at rest are verified in the background; 0: not at all"},
+    {"admission", TextField<Nvme>{&Nvme::admission, kAdmissionBytesMax},
+     "what is written: all, predicted (what is likely to be used again), second_use or hit"},
+    {"write_bytes_per_day",
+     BytesField<Nvme>{&Nvme::write_bytes_per_day, kSlabBytesMin, kWriteBytesPerDayMax},
+     "budget over all domains, spent on what is likeliest to be used again; 1024TiB: none"},
 };
 
 const ConfigKey<Domain> kDomainKeys[] = {

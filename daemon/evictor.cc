@@ -120,6 +120,7 @@ Status Evictor::TakeExtentsHeld(BlockId id, uint32_t tier) {
         return status;
       }
     }
+    d_.admission->OnDropBelow(d_.NowUs() - d_.block(victim).touched_us);
     residency_.DropLower(victim, tier, Residency::DropReason::kNotWanted);
     status = residency_.TakeExtents(id, tier, &short_local);
   }

@@ -215,9 +215,18 @@ bool Mover::Persist(BlockId id) {
   return true;
 }
 
+bool Mover::Admits(AdmissionMoment moment, BlockId id, uint32_t tier) {
+  return d_.admission->Admits({.moment = moment,
+                               .tier = d_.lower[tier].tier->kind(),
+                               .id = id,
+                               .traits = d_.TraitsOf(id),
+                               .now_us = d_.NowUs(),
+                               .has_child_below = d_.block(id).lower_children[tier] > 0});
+}
+
 void Mover::OnRooted(BlockId id) {
   for (uint32_t t = 0; t < d_.lower.size(); ++t) {
-    if (d_.admission.Admits(AdmissionMoment::kSealed, d_.lower[t].tier->kind(), d_.TraitsOf(id))) {
+    if (Admits(AdmissionMoment::kSealed, id, t)) {
       QueueWrite(id, t);
     }
   }
@@ -258,8 +267,7 @@ bool Mover::TryDemote(BlockId id) {
   bool is_begun = false;
   for (uint32_t t = 0; t < d_.lower.size(); ++t) {
     if (!MayWrite(id, t)) continue;
-    if (!d_.admission.Admits(AdmissionMoment::kEvicted, d_.lower[t].tier->kind(),
-                             d_.TraitsOf(id))) {
+    if (!Admits(AdmissionMoment::kEvicted, id, t)) {
       continue;
     }
     is_begun |= StartWrite(id, t).ok();
@@ -286,8 +294,7 @@ void Mover::QueueAncestors(BlockId id) {
     }
     const bool has_top = above == kBlockNone || d_.block(above).lower[t].row != kRowNone;
     for (size_t i = path.size(); has_top && i-- > 0;) {
-      if (d_.admission.Admits(AdmissionMoment::kEvicted, d_.lower[t].tier->kind(),
-                              d_.TraitsOf(path[i]))) {
+      if (Admits(AdmissionMoment::kEvicted, path[i], t)) {
         QueueWrite(path[i], t);
       }
     }
@@ -321,9 +328,7 @@ void Mover::QueueChildren(BlockId id, uint32_t tier) {
   for (BlockId child = d_.index.node(id).first_child;
        child != kBlockNone && looked_at < kChildrenQueuedMax;
        child = d_.index.node(child).next_sibling, ++looked_at) {
-    if (MayWrite(child, tier) &&
-        d_.admission.Admits(AdmissionMoment::kSealed, d_.lower[tier].tier->kind(),
-                            d_.TraitsOf(child))) {
+    if (MayWrite(child, tier) && Admits(AdmissionMoment::kSealed, child, tier)) {
       QueueWrite(child, tier);
     }
   }

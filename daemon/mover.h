@@ -109,6 +109,7 @@ class Mover final : public LowerWriter, public VerifierListener {
   void StepAmends();
   void EndAdoption(BlockId id, bool is_good);
   void FinishWrite(const Job& job);
+  bool Admits(AdmissionMoment moment, BlockId id, uint32_t tier);
   bool MayWrite(BlockId id, uint32_t tier) const;
   // kBusy, kUnsupported: try again later. kNoSpace: give up.
   Status StartWrite(BlockId id, uint32_t tier);

@@ -32,6 +32,7 @@ BlockId Residency::Insert(const NewBlock& block) {
   b.roots_row = d_.group_of(b).roots().Take();
   ApplyHints(id, block.hints);
   if (block.parent != kBlockNone) Link(id, block.parent);
+  d_.admission->OnInsert(id, d_.TraitsOf(id), d_.NowUs());
   ++d_.reserved_count;
   return id;
 }
@@ -127,6 +128,7 @@ void Residency::Reclaim(BlockId id) {
   if (b.dram.row != kRowNone) ReleaseDramRow(id);
   FreeErasedExtents(id);
   d_.group_of(b).roots().Give(b.roots_row);
+  d_.admission->OnErase(id);
   b.phase = BlockPhase::kUnused;
   d_.index.Recycle(id);
 }
@@ -329,6 +331,7 @@ void Residency::Touch(std::span<const BlockId> run, const protocol::Hints& hints
     if (!resident.empty()) policy.OnTouch(resident, context);
   };
   for (const BlockId id : run) d_.block(id).touched_us = context.now_us;
+  d_.admission->OnTouch(run, context);
   tell(*d_.dram_policy, [](const Block& b) -> const BlockCopy& { return b.dram; });
   for (uint32_t t = 0; t < d_.lower.size(); ++t) {
     tell(*d_.lower[t].policy, [t](const Block& b) -> const BlockCopy& { return b.lower[t]; });

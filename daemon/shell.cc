@@ -373,6 +373,10 @@ StoreOptions Shell::State::MakeStoreOptions() {
     entry.table_seed = arenas[i]->arena().table_seed();
     if (inheritance->is_adopted(i)) entry.populated_segments = arenas[i]->PopulatedSegments();
     if (!nvme.empty()) entry.lower_tiers.push_back(&nvme[i]->tier());
+    if (config.nvme.write_bytes_per_day < kWriteBytesPerDayMax) {
+      entry.write_bytes_per_day =
+          std::max<uint64_t>(config.nvme.write_bytes_per_day / config.domains.size(), 1);
+    }
     entry.scrub_bytes_per_second = config.nvme.scrub_bytes_per_second;
     options.domains.push_back(std::move(entry));
   }
@@ -387,6 +391,7 @@ StoreOptions Shell::State::MakeStoreOptions() {
   options.fenced_bytes_max = config.fenced_bytes_max;
   options.default_deadline_us = static_cast<uint32_t>(config.deadline_default_ms * kUsPerMs);
   options.deadline_us_max = static_cast<uint32_t>(config.deadline_ms_max * kUsPerMs);
+  options.admission_policy = config.nvme.admission;
   options.shelf = shelf.get();
   return options;
 }

@@ -55,7 +55,8 @@ struct DomainOptions {
   uint64_t table_seed = 0;           // of its rows' checks; the same for a successor
   // What a predecessor had populated; AdoptSlots follows.
   std::vector<uint32_t> populated_segments;
-  std::vector<Tier*> lower_tiers;       // fastest first; outlive the Store
+  std::vector<Tier*> lower_tiers;             // fastest first; outlive the Store
+  uint64_t write_bytes_per_day = UINT64_MAX;  // to them; > 0, UINT64_MAX: any number
   uint64_t scrub_bytes_per_second = 0;  // how fast the persistent tier is verified; 0: not at all
 };
 
@@ -71,8 +72,9 @@ struct StoreOptions {
   uint32_t lease_blocks_per_session_max = 1
                                           << 21;  // over all its leases; beyond, prefixes truncate
   uint32_t pending_per_session_max = 1024;        // Acquires with blocks still coming, and Waits
-  uint64_t fenced_bytes_max = 0;        // per domain; above it Reserve answers kNoSpace. > 0
-  std::string eviction_policy = "lru";  // one of EvictionPolicyNames(), for every tier
+  uint64_t fenced_bytes_max = 0;         // per domain; above it Reserve answers kNoSpace. > 0
+  std::string eviction_policy = "lru";   // one of EvictionPolicyNames(), for every tier
+  std::string admission_policy = "all";  // one of AdmissionPolicyNames(), for the lower tiers
   uint32_t default_deadline_us = 1'000'000;
   uint32_t deadline_us_max = 600'000'000;
   GroupShelf* shelf = nullptr;  // none: groups are forgotten with the process

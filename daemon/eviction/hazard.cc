@@ -63,6 +63,11 @@ float HazardPolicy::IndexOf(BlockId id) const {
   return model_.index(TraitsOf(id), HazardModel::AgeOf(now_us_ - std::min(now_us_, used_us)));
 }
 
+HazardPolicy::LastRequest HazardPolicy::last_request(BlockId id) const {
+  const uint32_t request = states_[id].request;
+  return {.index = request, .time_us = requests_[request].time_us};
+}
+
 // ---- requests ----
 
 void HazardPolicy::Advance(uint64_t now_us) {

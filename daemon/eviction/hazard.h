@@ -41,6 +41,18 @@ class HazardPolicy final : public EvictionPolicy {
   BlockId Victim() const override;
   void SetPriority(BlockId id, uint8_t priority) override;
 
+  // ---- what is known of blocks, for those who evict nothing by it ----
+  struct LastRequest {
+    uint32_t index = 0;  // handed out again when no block was last used by it
+    uint64_t time_us = 0;
+  };
+  // That used the block, told by OnInsert, and was not erased.
+  LastRequest last_request(BlockId id) const;
+  ReuseTraits TraitsOf(BlockId id) const;
+  bool WasUsed(BlockId id) const { return states_[id].was_used; }
+  // Came again after it had left.
+  bool HasReturned(BlockId id) const { return requests_[states_[id].request].is_return; }
+
  private:
   static constexpr uint32_t kNone = 0xFFFFFFFF;
 
@@ -90,7 +102,6 @@ class HazardPolicy final : public EvictionPolicy {
 
   static uint8_t GapOf(uint64_t from_us, uint64_t to_us);
   static uint32_t FingerprintOf(const BlockKey& key);
-  ReuseTraits TraitsOf(BlockId id) const;
   float IndexOf(BlockId id) const;
   uint64_t Random() const;
   bool IsNext(BlockId id) const;

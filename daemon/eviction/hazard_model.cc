@@ -97,6 +97,18 @@ void HazardModel::Observe(const ReuseTraits& t, uint64_t idle_us, Outcome outcom
   }
 }
 
+float HazardModel::ReuseChance(const ReuseTraits& t, uint64_t from_us, uint64_t to_us) const {
+  const auto from_s = static_cast<float>(static_cast<double>(from_us) * 1e-6);
+  const auto to_s = static_cast<float>(static_cast<double>(to_us) * 1e-6);
+  const std::array<float, kAges>& rates = rates_[ShapeOf(t)];
+  float expected = 0;
+  for (uint32_t age = AgeOf(from_us); age <= AgeOf(to_us); ++age) {
+    const float until_s = age + 1 == kAges ? to_s : std::min(to_s, kEdges.at_s[age + 1]);
+    expected += rates[age] * std::max(until_s - std::max(from_s, kEdges.at_s[age]), 0.0f);
+  }
+  return 1 - std::exp(-expected * std::exp(LogFactorOf(t)));
+}
+
 // The mean of a Gamma posterior: (belief + uses) ÷ (belief + uses expected under the prior).
 void HazardModel::Move(Factor* factor) {
   const float by_prior = factor->expected_count * std::exp(factor->log_prior - factor->log_value);

@@ -51,6 +51,9 @@ class HazardModel {
   // Brings the indexes of the next shape in use up to date: all of them in kShapes calls at most.
   void RefreshNextShape();
 
+  // Of a block idle since `from_us`, that it is used before it has been idle for `to_us`.
+  float ReuseChance(const ReuseTraits& traits, uint64_t from_us, uint64_t to_us) const;
+
   float index(const ReuseTraits& traits, uint32_t age) const {
     return index_[(ShapeOf(traits) * kLevels + LevelOf(traits)) * kAges + age];
   }

@@ -15,15 +15,14 @@ constexpr double kShareOfOneRequest = 0.05;  // in the average length
 }  // namespace
 
 LruGuard::LruGuard(uint32_t capacity_blocks)
-    : mask_(static_cast<uint32_t>(
-          std::bit_ceil((uint64_t{capacity_blocks} + kSampledMax - 1) / kSampledMax) - 1)),
-      slots_(4 * std::bit_ceil(std::min(capacity_blocks, kSampledMax) + 1), kNone),
-      count_max_(std::min(capacity_blocks, kSampledMax)) {
+    : slots_(std::bit_ceil(4 * std::min(capacity_blocks, kSampledMax) + 4), kNone),
+      capacity_blocks_(capacity_blocks) {
   account_ = CreditMax();
 }
 
 double LruGuard::CreditMax() const {
-  return std::max(kCreditPerBlock * count_max_, kCreditRequests * request_blocks_ / (mask_ + 1));
+  return std::max(kCreditPerBlock * std::min(count_max(), kSampledMax),
+                  kCreditRequests * request_blocks_ / (mask_ + 1));
 }
 
 uint32_t LruGuard::SlotOf(uint32_t fingerprint) const {
@@ -48,8 +47,7 @@ void LruGuard::LinkNewest(uint32_t entry) {
   newest_ = entry;
 }
 
-void LruGuard::EvictOldest() {
-  const uint32_t entry = oldest_;
+void LruGuard::Evict(uint32_t entry) {
   Unlink(entry);
   free_.push_back(entry);
   --count_;
@@ -67,14 +65,19 @@ void LruGuard::EvictOldest() {
 
 void LruGuard::OnUse(uint32_t fingerprint, Outcome outcome) {
   // Of a request larger than all that is watched the head is enough.
-  if (uses_.size() < count_max_) uses_.push_back({fingerprint, outcome});
+  if (uses_.size() < std::min(count_max(), kSampledMax)) uses_.push_back({fingerprint, outcome});
 }
 
 void LruGuard::OnRequest(uint32_t block_count) {
   request_blocks_ += (block_count - request_blocks_) * kShareOfOneRequest;
-  for (const Use& use : uses_) Settle(use);
-  for (size_t i = uses_.size(); i-- > 0;) MakeNewest(uses_[i].fingerprint);
-  while (count_ > count_max_) EvictOldest();
+  for (const Use& use : uses_) {
+    if (IsSampled(use.fingerprint)) Settle(use);
+  }
+  for (size_t i = uses_.size(); i-- > 0;) {
+    if (IsSampled(uses_[i].fingerprint)) MakeNewest(uses_[i].fingerprint);
+  }
+  while (count_ > kSampledMax) HalveSample();
+  while (count_ > count_max()) Evict(oldest_);
   uses_.clear();
 }
 
@@ -107,9 +110,18 @@ void LruGuard::MakeNewest(uint32_t fingerprint) {
 }
 
 void LruGuard::OnFull(uint32_t resident_count) {
-  count_max_ = std::clamp(resident_count / (mask_ + 1), 1u, kSampledMax);
-  count_max_ = std::min<uint32_t>(count_max_, static_cast<uint32_t>(slots_.size() / 4 - 1));
-  while (count_ > count_max_) EvictOldest();
+  capacity_blocks_ = std::max(resident_count, 1u);
+  while (count_ > count_max()) Evict(oldest_);
+}
+
+void LruGuard::HalveSample() {
+  mask_ = mask_ * 2 + 1;
+  account_ /= 2;
+  for (uint32_t entry = oldest_; entry != kNone;) {
+    const uint32_t newer = entries_[entry].newer;
+    if (!IsSampled(entries_[entry].fingerprint)) Evict(entry);
+    entry = newer;
+  }
 }
 
 }  // namespace terrace

@@ -9,6 +9,7 @@
 // LIMITS: some 40 bytes for each of at most kSampledMax blocks.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -19,7 +20,7 @@ class LruGuard {
   static constexpr uint32_t kSampledMax = 8192;
 
   // REQUIRES: capacity_blocks > 0.
-  explicit LruGuard(uint32_t capacity_blocks);
+  explicit LruGuard(uint32_t capacity_blocks);  // or more: how many fit shows by OnFull
 
   bool IsSampled(uint32_t fingerprint) const { return (fingerprint & mask_) == 0; }
   // What the policy made of a use of a sampled block. Uses are told head first.
@@ -52,23 +53,23 @@ class LruGuard {
   uint32_t SlotOf(uint32_t fingerprint) const;  // where it is, or belongs
   void Unlink(uint32_t entry);
   void LinkNewest(uint32_t entry);
-  void EvictOldest();
+  void Evict(uint32_t entry);
+  void HalveSample();
   double CreditMax() const;
-
-  // Constant after construction.
-  const uint32_t mask_;  // of the fingerprint bits that a sampled block has at zero
+  uint32_t count_max() const { return std::max(capacity_blocks_ / (mask_ + 1), 1u); }
 
   std::vector<Entry> entries_;   // 2 × kSampledMax at most
   std::vector<Use> uses_;        // of the request that is being told
   std::vector<uint32_t> slots_;  // open addressing: entries by fingerprint
   uint32_t count_ = 0;
-  uint32_t count_max_;
+  uint32_t capacity_blocks_;  // what LRU would hold
   std::vector<uint32_t> free_;
   uint32_t newest_ = kNone;
   uint32_t oldest_ = kNone;
   double request_blocks_ = 0;  // of late, on average
   double account_ = 0;         // hits
   bool is_overdrawn_ = false;
+  uint32_t mask_ = 0;  // of the fingerprint bits that a sampled block has at zero; grows
 };
 
 }  // namespace terrace

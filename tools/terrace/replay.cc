@@ -12,11 +12,14 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "daemon/admission.h"
 #include "daemon/eviction/policies.h"
 #include "tools/replay/dense_trace.h"
 #include "tools/replay/lru_curve.h"
 #include "tools/replay/optimum.h"
 #include "tools/replay/replay_cache.h"
+#include "tools/terrace/line_chart.h"
+#include "tools/terrace/replay_tiers.h"
 #include "tools/terrace/text_table.h"
 #include "tools/terrace/verb.h"
 
@@ -94,6 +97,17 @@ class ReplayVerb : public Verb {
     verb->add_flag("--free", is_free_, "Evict any block, not leaves only: as papers measure");
     verb->add_flag("--no-hints", has_no_hints_, "Ignore why requests ended");
     verb->add_option("--csv", csv_path_, "Also write the table to this file")->type_name("FILE");
+    verb->add_option("--html", html_path_, "Also write a report with plots to this file")
+        ->type_name("FILE");
+    verb->add_option("--below", below_texts_,
+                     "Blocks of a second, slower tier, as --capacity: replay two tiers")
+        ->delimiter(',');
+    verb->add_option("--admission", admissions_,
+                     "What is written to it: none, all, hit, predicted, random, second_use")
+        ->delimiter(',');
+    verb->add_option("--writes-per-day", writes_per_day_,
+                     "Blocks that may be written to it in 24 hours of the trace (default: any)")
+        ->check(CLI::PositiveNumber);
     DeclareJson(*verb, &is_json_);
     return verb;
   }
@@ -108,19 +122,22 @@ class ReplayVerb : public Verb {
       return Usage(fmt::format("there is no policy '{}'; there are {}", name,
                                fmt::join(EvictionPolicyNames(), ", ")));
     }
-    if (!ReadInput()) return kExitFailed;
-    for (const std::string& text : capacity_texts_) {
-      capacities_.push_back({text, ParseCapacity(text, trace_.unique_count())});
-      if (capacities_.back().block_count > 0) continue;
-      return Usage(
-          fmt::format("--capacity {} is no number of blocks above 0, nor a share like 5%", text));
+    const AdmissionOptions probe{.capacity_blocks = 1, .write_bytes_per_day = 1};
+    for (const std::string& name : admissions_) {
+      if (name == "none" || MakeAdmissionPolicy(name, probe) != nullptr) continue;
+      return Usage(fmt::format("there is no admission '{}'; there are none, {}", name,
+                               fmt::join(AdmissionPolicyNames(), ", ")));
     }
+    if (!ReadInput()) return kExitFailed;
+    if (!ParseCapacities("--capacity", capacity_texts_, &capacities_)) return kExitUsage;
+    if (!ParseCapacities("--below", below_texts_, &belows_)) return kExitUsage;
     ReplayAll();
-    if (!csv_path_.empty() && !WriteCsv()) return kExitFailed;
+    if (!csv_path_.empty() && !WriteFile("--csv", csv_path_, ToCsv())) return kExitFailed;
+    if (!html_path_.empty() && !WriteFile("--html", html_path_, ToHtml())) return kExitFailed;
     if (is_json_) {
       PrintJson(ToJson());
     } else {
-      PrintTables();
+      PrintText(Tables());
     }
     return kExitOk;
   }
@@ -129,6 +146,17 @@ class ReplayVerb : public Verb {
   static ExitCode Usage(std::string_view message) {
     Fail(fmt::format("replay: {}. See `terrace replay --help`", message));
     return kExitUsage;
+  }
+
+  bool ParseCapacities(std::string_view option, const std::vector<std::string>& texts,
+                       std::vector<Capacity>* capacities) const {
+    for (const std::string& text : texts) {
+      capacities->push_back({text, ParseCapacity(text, trace_.unique_count())});
+      if (capacities->back().block_count > 0) continue;
+      return Usage(fmt::format("{} {} is no number of blocks above 0, nor a share like 5%", option,
+                               text)) == kExitOk;
+    }
+    return true;
   }
 
   bool ReadInput() {
@@ -157,7 +185,25 @@ class ReplayVerb : public Verb {
           CountOptimumHits(trace_, next_uses, capacity.block_count, EvictionOrder::kLeafFirst));
       for (const std::string& policy : policies_) {
         rows_.push_back(ReplayOne(policy, capacity, progress));
+        for (const Capacity& below : belows_) AddTiers(policy, capacity, below, progress);
       }
+    }
+  }
+
+  void AddTiers(const std::string& policy, const Capacity& dram, const Capacity& below,
+                const Progress& progress) {
+    for (const std::string& admission : admissions_) {
+      const TierCase what{.policy = policy,
+                          .admission = admission,
+                          .dram_text = dram.text,
+                          .below_text = below.text,
+                          .dram_blocks = dram.block_count,
+                          .below_blocks = below.block_count,
+                          .writes_per_day = writes_per_day_};
+      const std::string title = fmt::format("{}, {} over {}", admission, dram.text, below.text);
+      tiers_.push_back(ReplayTiers(trace_, what, [&](uint64_t request_count) {
+        progress.Show(title, request_count, trace_.request_count());
+      }));
     }
   }
 
@@ -188,7 +234,7 @@ class ReplayVerb : public Verb {
     return rows_[capacity_index * policies_.size() + policy_index];
   }
 
-  void PrintTables() const {
+  std::string Tables() const {
     std::string text = fmt::format(
         "{} requests, {} block touches, {} blocks of {} tokens; {} eviction\n\nblock hit rate, % "
         "(prefix hits; capacity as given)\n",
@@ -224,7 +270,9 @@ class ReplayVerb : public Verb {
       text += fmt::format("{} {} ({})", c == 0 ? "" : ",",
                           request == 0 ? "never" : FormatCount(request), capacities_[c].text);
     }
-    PrintText(text + "\n");
+    text += "\n";
+    if (!tiers_.empty()) text += "\n" + RenderTiers(trace_, tiers_);
+    return text;
   }
 
   nlohmann::json ToJson() const {
@@ -259,33 +307,93 @@ class ReplayVerb : public Verb {
             {"block_tokens", trace_.block_tokens()},
             {"order", is_free_ ? "free" : "leaf_first"},
             {"results", std::move(results)},
-            {"lru_curve", std::move(points)}};
+            {"lru_curve", std::move(points)},
+            {"tiers", TiersToJson(trace_, tiers_)}};
   }
 
-  bool WriteCsv() const {
-    std::ofstream file(csv_path_);
-    file << "policy,capacity_blocks,hit_blocks,hit_percent,optimum_hit_percent,evicted_blocks\n";
+  std::string ToCsv() const {
+    std::string csv =
+        "policy,capacity_blocks,hit_blocks,hit_percent,optimum_hit_percent,evicted_blocks\n";
     for (size_t i = 0; i < rows_.size(); ++i) {
       const Replayed& row = rows_[i];
-      file << fmt::format("{},{},{},{:.4f},{:.4f},{}\n", row.policy, row.capacity->block_count,
-                          row.hit_count, Percent(row.hit_count, trace_.touch_count()),
-                          Percent(optimum_hits_[i / policies_.size()], trace_.touch_count()),
-                          row.eviction_count);
+      csv += fmt::format("{},{},{},{:.4f},{:.4f},{}\n", row.policy, row.capacity->block_count,
+                         row.hit_count, Percent(row.hit_count, trace_.touch_count()),
+                         Percent(optimum_hits_[i / policies_.size()], trace_.touch_count()),
+                         row.eviction_count);
     }
+    return csv;
+  }
+
+  // By rising capacity, whatever order they were asked for in.
+  LineChart Chart() const {
+    LineChart chart{.x_title = "capacity, blocks", .y_title = "block hit rate, %"};
+    const auto add = [&](const std::string& name, const auto& hits_at) {
+      LineChart::Series line{.name = name};
+      for (size_t c = 0; c < capacities_.size(); ++c) {
+        line.points.emplace_back(capacities_[c].block_count,
+                                 Percent(hits_at(c), trace_.touch_count()));
+      }
+      std::sort(line.points.begin(), line.points.end());
+      chart.series.push_back(std::move(line));
+    };
+    for (size_t p = 0; p < policies_.size(); ++p) {
+      add(policies_[p], [&](size_t c) { return RowOf(p, c).hit_count; });
+    }
+    add("optimum", [&](size_t c) { return optimum_hits_[c]; });
+    return chart;
+  }
+
+  // All LRU capacities, from one pass.
+  LineChart CurveChart() const {
+    LineChart chart{.x_title = "capacity, blocks", .y_title = "block hit rate of LRU, %"};
+    const LruCurve curve(trace_);
+    LineChart::Series line{.name = "lru"};
+    const double unique_count = trace_.unique_count();
+    for (uint32_t i = 0; i <= kCurvePoints; ++i) {
+      const auto capacity_blocks = static_cast<uint32_t>(
+          std::ceil(std::pow(unique_count, static_cast<double>(i) / kCurvePoints)));
+      if (!line.points.empty() && line.points.back().first >= capacity_blocks) continue;
+      line.points.emplace_back(capacity_blocks,
+                               Percent(curve.HitsAt(capacity_blocks), trace_.touch_count()));
+    }
+    chart.series.push_back(std::move(line));
+    return chart;
+  }
+
+  std::string ToHtml() const {
+    return fmt::format(
+        "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">"
+        "<title>terrace replay: {0}</title><style>body{{font-family:sans-serif;max-width:60rem;"
+        "margin:2rem auto}}pre{{overflow:auto}}</style></head><body>\n<h1>{0}</h1>\n"
+        "<h2>Hit rate by policy</h2>\n{1}\n<h2>LRU at every capacity</h2>\n{2}\n"
+        "<h2>Figures</h2>\n<pre>{3}</pre>\n</body></html>\n",
+        EscapeHtml(trace_path_), Chart().ToSvg(), CurveChart().ToSvg(), EscapeHtml(Tables()));
+  }
+
+  static bool WriteFile(std::string_view option, const std::string& path,
+                        const std::string& content) {
+    std::ofstream file(path);
+    file << content;
     file.flush();
     if (file) return true;
-    return Fail(fmt::format("cannot write --csv {}: {}", csv_path_, std::strerror(errno))) ==
+    return Fail(fmt::format("cannot write {} {}: {}", option, path, std::strerror(errno))) ==
            kExitOk;
   }
 
   std::string trace_path_;
   std::string csv_path_;
+  std::string html_path_;
   std::vector<std::string> policies_;
   std::vector<std::string> capacity_texts_ = {"0.5%", "1%", "2%", "5%", "10%", "20%", "50%"};
   std::vector<Capacity> capacities_;
+  std::vector<std::string> below_texts_;
+  std::vector<Capacity> belows_;
+  std::vector<std::string> admissions_ = {"none", "all", "predicted"};
   DenseTrace trace_;
   std::vector<Replayed> rows_;          // by capacity, then policy
   std::vector<uint64_t> optimum_hits_;  // by capacity
+  std::vector<TierResult> tiers_;
+  uint64_t writes_per_day_ = UINT64_MAX;
   uint64_t request_count_max_ = uint64_t{1} << 32;
   uint32_t block_tokens_ = 0;
   bool is_free_ = false;

@@ -1,0 +1,130 @@
+// TwoTierCache against lists walked from end to end.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <list>
+#include <vector>
+
+#include "daemon/eviction/lru.h"
+#include "tests/unit/replay/synthetic_trace.h"
+#include "tools/replay/lru_curve.h"
+#include "tools/replay/two_tier_cache.h"
+
+namespace terrace::tools {
+namespace {
+
+struct Counts {
+  uint64_t dram_hits = 0;
+  uint64_t lower_hits = 0;
+  uint64_t written = 0;
+
+  bool operator==(const Counts&) const = default;
+};
+
+std::ostream& operator<<(std::ostream& out, const Counts& counts) {
+  return out << counts.dram_hits << " + " << counts.lower_hits << " hits, " << counts.written
+             << " writes";
+}
+
+Counts Replay(const DenseTrace& trace, uint32_t dram_blocks, uint32_t lower_blocks,
+              std::string_view admission_name) {
+  LruPolicy dram;
+  LruPolicy lower;
+  const auto admission = MakeAdmissionPolicy(
+      admission_name, {.capacity_blocks = lower_blocks, .write_bytes_per_day = UINT64_MAX});
+  TwoTierCache cache(trace, {.dram_blocks = dram_blocks, .lower_blocks = lower_blocks},
+                     {.dram = dram, .lower = lower, .admission = *admission});
+  for (size_t r = 0; r < trace.request_count(); ++r) cache.Serve(r);
+  return {.dram_hits = cache.dram_hit_count(),
+          .lower_hits = cache.lower_hit_count(),
+          .written = cache.written_count()};
+}
+
+bool Holds(const std::list<BlockId>& order, BlockId id) {
+  return std::find(order.begin(), order.end(), id) != order.end();
+}
+
+// The oldest of which no child is there.
+BlockId OldestLeaf(const DenseTrace& trace, const std::list<BlockId>& order) {
+  for (auto id = order.rbegin(); id != order.rend(); ++id) {
+    const bool has_child = std::any_of(order.begin(), order.end(),
+                                       [&](BlockId other) { return trace.parent(other) == *id; });
+    if (!has_child) return *id;
+  }
+  return kBlockNone;
+}
+
+// Front: newest. Two lists; what leaves the first enters the second, if it is not there yet.
+Counts Reference(const DenseTrace& trace, size_t dram_blocks, size_t lower_blocks) {
+  std::list<BlockId> dram;
+  std::list<BlockId> lower;
+  Counts counts;
+  for (size_t r = 0; r < trace.request_count(); ++r) {
+    auto path = trace.path(r);
+    path = path.first(std::min(path.size(), dram_blocks));
+    size_t hit_count = 0;
+    for (; hit_count < path.size(); ++hit_count) {
+      const bool is_in_dram = Holds(dram, path[hit_count]);
+      if (!is_in_dram && !Holds(lower, path[hit_count])) break;
+      ++(is_in_dram ? counts.dram_hits : counts.lower_hits);
+    }
+    for (size_t i = path.size(); i-- > 0;) {
+      dram.remove(path[i]);
+      dram.push_front(path[i]);
+      if (i >= hit_count || !Holds(lower, path[i])) continue;
+      lower.remove(path[i]);
+      lower.push_front(path[i]);
+    }
+    while (dram.size() > dram_blocks) {
+      const BlockId victim = OldestLeaf(trace, dram);
+      dram.remove(victim);
+      if (Holds(lower, victim)) continue;
+      ++counts.written;
+      lower.push_front(victim);
+      if (lower.size() > lower_blocks) lower.remove(OldestLeaf(trace, lower));
+    }
+  }
+  return counts;
+}
+
+TEST(TwoTierCache, AgreesWithListsOnRandomTraces) {
+  for (uint32_t seed = 1; seed <= 40; ++seed) {
+    DenseTrace trace;
+    std::string why;
+    ASSERT_TRUE(trace.Build(MakeRandomTrace(seed, 150), &why)) << why;
+    for (const uint32_t dram_blocks : {1u, 5u, 40u}) {
+      for (const uint32_t lower_blocks : {1u, 20u, 100000u}) {
+        EXPECT_EQ(Replay(trace, dram_blocks, lower_blocks, "all"),
+                  Reference(trace, dram_blocks, lower_blocks))
+            << "seed " << seed << ", " << dram_blocks << " over " << lower_blocks;
+      }
+    }
+  }
+}
+
+TEST(TwoTierCache, WithoutASecondTierItIsOneOfDram) {
+  DenseTrace trace;
+  std::string why;
+  ASSERT_TRUE(trace.Build(MakeRandomTrace(7, 400), &why)) << why;
+  const LruCurve curve(trace);
+  for (const uint32_t dram_blocks : {50u, 90u}) {
+    const Counts counts = Replay(trace, dram_blocks, 0, "all");
+    EXPECT_EQ(counts.dram_hits, curve.HitsAt(dram_blocks));
+    EXPECT_EQ(counts.written + counts.lower_hits, 0u);
+  }
+}
+
+TEST(TwoTierCache, NoAdmissionWritesMoreThanAllOfIt) {
+  DenseTrace trace;
+  std::string why;
+  ASSERT_TRUE(trace.Build(MakeRandomTrace(3, 1500), &why)) << why;
+  const Counts all = Replay(trace, 40, 100000, "all");
+  for (const std::string_view name : AdmissionPolicyNames()) {
+    const Counts counts = Replay(trace, 40, 100000, name);
+    EXPECT_LE(counts.dram_hits + counts.lower_hits, all.dram_hits + all.lower_hits) << name;
+    EXPECT_GE(counts.dram_hits + counts.lower_hits, Replay(trace, 40, 0, "all").dram_hits) << name;
+  }
+}
+
+}  // namespace
+}  // namespace terrace::tools

@@ -1,0 +1,132 @@
+#include "tools/replay/two_tier_cache.h"
+
+#include <algorithm>
+
+#include "terrace/check.h"
+#include "tools/replay/replay_cache.h"
+
+namespace terrace::tools {
+
+TwoTierCache::TwoTierCache(const DenseTrace& trace, const TwoTierOptions& options,
+                           const Policies& policies)
+    : trace_(trace),
+      options_(options),
+      admission_(policies.admission),
+      dram_{policies.dram, options.dram_blocks, std::vector<uint8_t>(trace.unique_count()),
+            std::vector<uint32_t>(trace.unique_count())},
+      lower_{policies.lower, options.lower_blocks, std::vector<uint8_t>(trace.unique_count()),
+             std::vector<uint32_t>(trace.unique_count())},
+      used_us_(trace.unique_count()),
+      is_known_(trace.unique_count()) {
+  TERRACE_CHECK(options.dram_blocks > 0, "a tier of no blocks replays nothing");
+}
+
+BlockTraits TwoTierCache::TraitsOf(BlockId id) const {
+  return {.key = ReplayCache::KeyOf(id),
+          .byte_count = options_.block_bytes,
+          .position = trace_.position(id),
+          .block_tokens = trace_.block_tokens(),
+          .parent = trace_.parent(id)};
+}
+
+void TwoTierCache::Serve(size_t request_index) {
+  const TraceRequest& request = trace_.request(request_index);
+  std::span<const BlockId> path = trace_.path(request_index);
+  path = path.first(std::min<size_t>(path.size(), options_.dram_blocks));
+  if (path.empty()) return;
+  now_us_ = request.timestamp_ms * 1000;
+  size_t dram_count = 0;
+  while (dram_count < path.size() && dram_.is_resident[path[dram_count]]) ++dram_count;
+  size_t hit_count = dram_count;
+  while (hit_count < path.size() && lower_.is_resident[path[hit_count]]) ++hit_count;
+  dram_hit_count_ += dram_count;
+  lower_hit_count_ += hit_count - dram_count;
+
+  TouchContext context{.now_us = now_us_, .session_hash = request.session_hash};
+  if (dram_count > 0) dram_.policy.OnTouch(path.first(dram_count), context);
+  if (hit_count > 0) admission_.OnTouch(path.first(hit_count), context);
+  TouchBelow(path.first(hit_count), context);
+  for (size_t i = dram_count; i < path.size(); ++i) Insert(&dram_, path[i]);
+  for (const BlockId id : path) {
+    used_us_[id] = now_us_;
+    if (is_known_[id]) continue;
+    is_known_[id] = 1;
+    admission_.OnInsert(id, TraitsOf(id), now_us_);
+  }
+  if (request.end_reason != protocol::EndReason::kUnknown) {
+    context.end_reason = request.end_reason;
+    dram_.policy.OnTouch(path.last(1), context);
+    admission_.OnTouch(path.last(1), context);
+  }
+  MakeRoom(&dram_);
+}
+
+// A child may be below and its parent not yet: then the run has holes.
+void TwoTierCache::TouchBelow(std::span<const BlockId> hits, const TouchContext& context) {
+  below_.clear();
+  for (const BlockId id : hits) {
+    if (lower_.is_resident[id]) below_.push_back(id);
+  }
+  if (!below_.empty()) lower_.policy.OnTouch(below_, context);
+}
+
+void TwoTierCache::Insert(Level* level, BlockId id) {
+  level->policy.OnInsert(id, TraitsOf(id), now_us_);
+  level->is_resident[id] = 1;
+  ++level->resident_count;
+  if (level->child_counts[id] == 0) level->policy.OnCandidate(id);
+  const BlockId parent = trace_.parent(id);
+  if (parent == kBlockNone) return;
+  if (level->child_counts[parent]++ == 0 && level->is_resident[parent]) {
+    level->policy.OnHeld(parent);
+  }
+}
+
+void TwoTierCache::Remove(Level* level, BlockId id) {
+  level->policy.OnHeld(id);
+  level->policy.OnErase(id);
+  level->is_resident[id] = 0;
+  --level->resident_count;
+  const BlockId parent = trace_.parent(id);
+  if (parent == kBlockNone) return;
+  if (--level->child_counts[parent] == 0 && level->is_resident[parent]) {
+    level->policy.OnCandidate(parent);
+  }
+}
+
+void TwoTierCache::MakeRoom(Level* level) {
+  while (level->resident_count > level->capacity_blocks) {
+    const BlockId victim = level->policy.Victim();
+    TERRACE_CHECK(victim != kBlockNone && level->is_resident[victim],
+                  "a policy names a resident candidate");
+    Remove(level, victim);
+    if (level == &dram_) {
+      MoveBelow(victim);
+    } else {
+      admission_.OnDropBelow(now_us_ - used_us_[victim]);
+    }
+    ForgetIfGone(victim);
+  }
+}
+
+void TwoTierCache::MoveBelow(BlockId id) {
+  if (options_.lower_blocks == 0 || lower_.is_resident[id]) return;
+  if (!admission_.Admits({.moment = AdmissionMoment::kEvicted,
+                          .id = id,
+                          .traits = TraitsOf(id),
+                          .now_us = now_us_,
+                          .has_child_below = lower_.child_counts[id] > 0})) {
+    return;
+  }
+  ++written_count_;
+  Insert(&lower_, id);
+  MakeRoom(&lower_);
+}
+
+void TwoTierCache::ForgetIfGone(BlockId id) {
+  if (!is_known_[id] || dram_.is_resident[id] || lower_.is_resident[id]) return;
+  is_known_[id] = 0;
+  admission_.OnErase(id);
+}
+
+}  // namespace terrace::tools

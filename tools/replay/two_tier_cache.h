@@ -1,0 +1,70 @@
+// TwoTierCache: DRAM over a slower tier, each under its own EvictionPolicy, leaf-first. A request
+// hits the leading run of its path that is in either; what hits below, and what is new, moves into
+// DRAM. What DRAM drops is written below if an AdmissionPolicy says so and it is not there yet:
+// writes on eviction, copies stay below when they are read.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "daemon/admission.h"
+#include "daemon/eviction/policy.h"
+#include "tools/replay/dense_trace.h"
+
+namespace terrace::tools {
+
+struct TwoTierOptions {
+  uint32_t dram_blocks = 0;  // > 0
+  uint32_t lower_blocks = 0;
+  uint64_t block_bytes = 1;
+};
+
+class TwoTierCache {
+ public:
+  struct Policies {
+    EvictionPolicy& dram;
+    EvictionPolicy& lower;
+    AdmissionPolicy& admission;
+  };
+
+  TwoTierCache(const DenseTrace& trace, const TwoTierOptions& options, const Policies& policies);
+
+  void Serve(size_t request_index);
+
+  uint64_t dram_hit_count() const { return dram_hit_count_; }
+  uint64_t lower_hit_count() const { return lower_hit_count_; }
+  uint64_t written_count() const { return written_count_; }
+
+ private:
+  struct Level {
+    EvictionPolicy& policy;
+    const uint32_t capacity_blocks;
+    std::vector<uint8_t> is_resident;
+    std::vector<uint32_t> child_counts;
+    uint32_t resident_count = 0;
+  };
+
+  BlockTraits TraitsOf(BlockId id) const;
+  void Insert(Level* level, BlockId id);
+  void Remove(Level* level, BlockId id);
+  void TouchBelow(std::span<const BlockId> hits, const TouchContext& context);
+  void MakeRoom(Level* level);
+  void MoveBelow(BlockId id);
+  void ForgetIfGone(BlockId id);
+
+  const DenseTrace& trace_;
+  const TwoTierOptions options_;
+  AdmissionPolicy& admission_;
+  Level dram_;
+  Level lower_;
+  std::vector<BlockId> below_;     // of the path that is served
+  std::vector<uint64_t> used_us_;  // by id
+  std::vector<uint8_t> is_known_;  // to the admission policy
+  uint64_t now_us_ = 0;
+  uint64_t dram_hit_count_ = 0;
+  uint64_t lower_hit_count_ = 0;
+  uint64_t written_count_ = 0;
+};
+
+}  // namespace terrace::tools
