@@ -231,9 +231,9 @@ bool UringEngine::Stop(uint64_t within_us) {
         loop_->changed.wait_for(lock, std::chrono::microseconds(within_us + kExitSlackUs),
                                 [this] { return loop_->has_ended; });
     is_over = has_ended && !loop_->is_abandoned;
-    if (!has_ended) loop_->thread.detach();
   }
-  if (loop_->thread.joinable()) loop_->thread.join();
+  // The kernel lets no thread go whose requests are under way: to join it could take forever.
+  is_over ? loop_->thread.join() : loop_->thread.detach();
   if (!is_over) LeaveBehind(std::move(loop_));
   return is_over;
 }
