@@ -27,6 +27,12 @@ SessionId SessionIn(std::string_view name, std::string_view prefix) {
   return error == std::errc() && end == name.data() + name.size() ? session : 0;
 }
 
+bool IsArenaFdName(std::string_view name, std::string_view domain_name) {
+  std::string first = ArenaFdName(domain_name, 0);
+  first.pop_back();
+  return name.starts_with(first);
+}
+
 }  // namespace
 
 Inheritance::Inheritance(asio::io_context& loop, std::unique_ptr<FdStore> holder,
@@ -134,6 +140,16 @@ Status Inheritance::CheckSessions(const DomainArena& arena, std::string* why) co
 void Inheritance::DropArena(const std::string& domain_name, size_t node_count) {
   for (size_t node = 0; node < node_count; ++node) holder_->Drop(ArenaFdName(domain_name, node));
   holder_->Drop(SlotTableFdName(domain_name));
+  // Behind a gap there may be more, whose names the new arena will bear.
+  for (auto held = held_.begin(); held != held_.end();) {
+    if (!IsArenaFdName(held->first, domain_name)) {
+      ++held;
+      continue;
+    }
+    holder_->Drop(held->first);
+    close(held->second);
+    held = held_.erase(held);
+  }
 }
 
 void Inheritance::PutArena(const DomainArena& arena) {
