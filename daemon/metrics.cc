@@ -53,6 +53,7 @@ json DomainDocument(const Store::DomainStats& domain) {
       {"scrub_mismatches", domain.scrub_mismatches},
       {"promotions", domain.promotions},
       {"promotions_failed", domain.promotions_failed},
+      {"promotions_cancelled", domain.promotions_cancelled},
       {"demotions", domain.demotions},
       {"demotions_failed", domain.demotions_failed},
   };

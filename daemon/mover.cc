@@ -166,6 +166,15 @@ Status Mover::Promote(BlockId id) {
   return status;
 }
 
+void Mover::GiveUpIfUnwanted(uint32_t number) {
+  Job& job = jobs_[number];
+  const Block& b = d_.block(job.block);
+  if (job.is_write || (b.phase == BlockPhase::kSealed && b.lease_count > 0)) return;
+  if (job.in_flight_count > 0) return;  // whoever comes while it lasts may still want all of it
+  job.is_failed = true;
+  job.verdict = std::max(job.verdict, Verdict::kUnwanted);
+}
+
 void Mover::FinishRead(const Job& job) {
   const bool is_sealed = d_.block(job.block).phase == BlockPhase::kSealed;
   if (is_sealed && !job.is_failed) verifier_.CheckPromotion(job.block);
@@ -185,6 +194,11 @@ void Mover::EndPromotion(BlockId id, Verdict verdict) {
   if (verdict == Verdict::kGood) {
     ++d_.counters.promotions;
     residency_.EndFill(id, true);
+    return;
+  }
+  if (verdict == Verdict::kUnwanted) {
+    ++d_.counters.promotions_cancelled;
+    residency_.EndFill(id, false);
     return;
   }
   ++d_.counters.promotions_failed;
@@ -364,6 +378,7 @@ bool Mover::StepTier(uint32_t tier) {
   for (std::deque<uint32_t>* begun : {&queue.begun_reads, &queue.begun_writes}) {
     while (!begun->empty()) {
       const uint32_t number = begun->front();
+      GiveUpIfUnwanted(number);
       if (!Begin(number)) return false;
       begun->pop_front();
       FinishIfDone(number);

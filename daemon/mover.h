@@ -4,7 +4,7 @@
 // after its parent, so that each tier holds prefixes.
 //
 // Work is abandoned, never cancelled: a block that is erased under a transfer stays until that
-// ends.
+// ends. A read that still waits for the tier's queue when everybody has given up is not begun.
 //
 // THREADING: store thread. LIMITS: per tier kWritesInFlightMax blocks being written and
 // kWritesQueuedMax queued; promotions are bounded by the slots they fill.
@@ -60,7 +60,8 @@ class Mover final : public LowerWriter, public VerifierListener {
   // What a read that did not go well means for the copy it read; the worst of its members' holds.
   enum class Verdict : uint8_t {
     kGood,
-    kLater,  // the tier is off: the copy may be as good as ever
+    kUnwanted,  // nobody waited for it any more
+    kLater,     // the tier is off: the copy may be as good as ever
     kGone,
     kBad,  // a healthy drive could not read it, or read something else
   };
@@ -95,6 +96,8 @@ class Mover final : public LowerWriter, public VerifierListener {
   };
 
   uint32_t TakeJob(const Job& job);
+  // Nobody holds the block any more: what has not begun of the read need not.
+  void GiveUpIfUnwanted(uint32_t number);
   // Begins the members' transfers. False if the tier's queue is full: again later.
   bool Begin(uint32_t number);
   Status BeginMember(uint32_t number, uint32_t local_index);

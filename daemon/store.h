@@ -296,7 +296,8 @@ struct Store::DomainStats {
   uint64_t reserve_exists = 0, reserve_busy = 0, reserve_no_space = 0;
   uint64_t commits_gone = 0, leases_revoked = 0, checksums_verified = 0;
   uint64_t scrub_members = 0, scrub_bytes = 0, scrub_passes = 0, scrub_mismatches = 0;
-  uint64_t promotions = 0, promotions_failed = 0, demotions = 0, demotions_failed = 0;
+  uint64_t promotions = 0, promotions_failed = 0, promotions_cancelled = 0;
+  uint64_t demotions = 0, demotions_failed = 0;
   struct GroupStats {
     std::string name;
     GroupId id;

@@ -70,6 +70,69 @@ TEST_F(Tiers, AnEvictedBlockIsPromotedByteForByte) {
   EXPECT_EQ(w.Stats().promotions, 4u);
 }
 
+// Otherwise the reads that a cancelled prompt had queued would delay the next one's.
+TEST(TiersWithAShortQueue, ReadsThatNobodyWaitsForAnyMoreAreNotBegun) {
+  WorldOptions options{.lower_tier_count = 1};
+  options.make_tier = [](sim::MemoryTier::Options tier) {
+    tier.queue_max = 2;
+    return std::make_unique<sim::MemoryTier>(tier);
+  };
+  World w(options);
+  const SessionId s = w.Open();
+  const uint32_t group = w.OpenSimple(s);
+  const auto keys = World::Keys(4, 1);
+  for (const uint64_t chain : {1, 50, 51}) {
+    w.Put(s, group, World::Keys(4, chain));
+    w.Advance(100'000);
+  }
+  const uint64_t read_before = w.tiers[0]->stats().read_bytes;
+  w.holds_transfers = true;
+  const AcquireResult first = w.Acquire(s, group, keys);
+  ASSERT_EQ(first.reply.block_count, 4u);
+  w.Advance(10'000);
+  ASSERT_EQ(w.tiers[0]->stats().transfers_in_flight, 2u);
+  EXPECT_EQ(w.Release(s, first.reply.token), StatusCode::kOk);
+  w.Advance(10'000);
+  w.holds_transfers = false;
+  w.Advance(100'000);
+  EXPECT_EQ(w.tiers[0]->stats().read_bytes - read_before, 2 * kSlotBytes);
+  EXPECT_EQ(w.Stats().promotions, 2u);
+  EXPECT_EQ(w.Stats().promotions_cancelled, 2u);
+  EXPECT_EQ(w.Stats().promotions_failed, 0u);
+  const AcquireResult again = w.Acquire(s, group, keys);
+  w.Advance(100'000);
+  ASSERT_EQ(again.reply.block_count, 4u);
+  for (uint32_t i = 0; i < 4; ++i) EXPECT_TRUE(w.Holds(s, group, keys[i], 0, again.slots[i]));
+}
+
+// A second one who wants them keeps them going.
+TEST(TiersWithAShortQueue, ReadsThatSomebodyElseWaitsForAreBegun) {
+  WorldOptions options{.lower_tier_count = 1};
+  options.make_tier = [](sim::MemoryTier::Options tier) {
+    tier.queue_max = 1;
+    return std::make_unique<sim::MemoryTier>(tier);
+  };
+  World w(options);
+  const SessionId s = w.Open();
+  const uint32_t group = w.OpenSimple(s);
+  const auto keys = World::Keys(4, 1);
+  for (const uint64_t chain : {1, 50, 51}) {
+    w.Put(s, group, World::Keys(4, chain));
+    w.Advance(100'000);
+  }
+  w.holds_transfers = true;
+  const AcquireResult first = w.Acquire(s, group, keys);
+  const AcquireResult second = w.Acquire(w.Open(), group, keys);
+  w.Advance(1'000);
+  w.Release(s, first.reply.token);
+  w.Advance(1'000);
+  w.holds_transfers = false;
+  w.Advance(100'000);
+  EXPECT_EQ(w.Stats().promotions, 4u);
+  EXPECT_EQ(w.Stats().promotions_cancelled, 0u);
+  EXPECT_EQ(second.reply.block_count, 4u);
+}
+
 TEST_F(Tiers, ManyWhoWantABlockShareOnePromotion) {
   PutBelow(1);
   Flood();
