@@ -49,6 +49,7 @@ class DiskDomain final : public TierListener {
     uint64_t slab_bytes = 512 * kKiB;
     uint64_t capacity_bytes = 4 * kMiB;
     uint64_t seed = 1;
+    rocksdb::Env* catalog_env = nullptr;  // none: the operating system's
   };
   struct Block {
     BlockRecord record;  // without checksums
@@ -61,8 +62,10 @@ class DiskDomain final : public TierListener {
   explicit DiskDomain(Options options) : options_(std::move(options)), random_(options_.seed) {
     for (size_t i = 0; i < secret_.size(); ++i) secret_[i] = static_cast<std::byte>(i * 5 + 3);
     for (const std::string& path : paths()) std::filesystem::create_directory(path);
-    catalog_ = std::make_unique<Catalog>(Catalog::Options{
-        .db = {.directory = catalog_directory(), .memory_bytes = 8 * kMiB}, .gather_us = 200});
+    catalog_ = std::make_unique<Catalog>(Catalog::Options{.db = {.directory = catalog_directory(),
+                                                                 .memory_bytes = 8 * kMiB,
+                                                                 .env = options_.catalog_env},
+                                                          .gather_us = 200});
     NvmeTier::Options tier{.domain_name = "domain",
                            .secret = secret_,
                            .capacity_bytes = options_.capacity_bytes,

@@ -283,10 +283,10 @@ TEST_F(CatalogTest, RewriteForgetsWhatTheTablesDoNotHold) {
     Catalog catalog(OptionsOf());
     std::string why;
     catalog.Open(&why);
-    catalog.Start(LinksOf());
     // Slab 9 was taken away: nobody names it.
     catalog.Rewrite({{.slab = 0, .slot_count = 300}, {.slab = 4, .slot_count = 18}});
     EXPECT_FALSE(catalog.stats().is_complete);
+    catalog.Start(LinksOf());
     ASSERT_TRUE(catalog.StopClean(kWaitUs).ok());
   }
   Catalog catalog(OptionsOf());
