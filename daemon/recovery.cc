@@ -1,5 +1,6 @@
 #include "daemon/recovery.h"
 
+#include <array>
 #include <chrono>
 #include <map>
 #include <utility>
@@ -9,6 +10,15 @@
 
 namespace terrace {
 namespace {
+
+constexpr size_t kAheadRecords = 16;
+
+std::string WhyDisproved(SlotName name, Status status) {
+  return "its record of slot " + std::to_string(name.slot) + " of slab " +
+         std::to_string(name.slab) +
+         (status.code() == StatusCode::kNotFound ? " names a place that is not there"
+                                                 : " is not the entry of that slot");
+}
 
 class Recovery {
  public:
@@ -71,20 +81,33 @@ NvmeTier::RestoreSink Recovery::Sink() {
   };
 }
 
+// Records pass through a short queue, so that the store knows their keys ahead.
 bool Recovery::RestoreFromCatalog() {
+  struct Record {
+    SlotName name;
+    std::vector<std::byte> entry;
+  };
+  std::array<Record, kAheadRecords> queue;
+  uint64_t in_count = 0, out_count = 0;
   const NvmeTier::RestoreSink sink = Sink();
+  const auto restore_one = [&] {
+    const Record& record = queue[out_count++ % kAheadRecords];
+    const Status status =
+        options_.tier->RestoreEntry(record.name.slab, record.name.slot, record.entry, sink);
+    if (!status.ok()) summary_.why = WhyDisproved(record.name, status);
+    return status.ok();
+  };
   const Status status =
       options_.catalog->db()->ForEachExtent([&](SlotName name, std::span<const std::byte> entry) {
-        const Status restored = options_.tier->RestoreEntry(name.slab, name.slot, entry, sink);
-        if (restored.ok()) return true;
-        const bool is_nowhere = restored.code() == StatusCode::kNotFound;
-        summary_.why =
-            "its record of slot " + std::to_string(name.slot) + " of slab " +
-            std::to_string(name.slab) +
-            (is_nowhere ? " names a place that is not there" : " is not the entry of that slot");
-        return false;
+        if (in_count - out_count == kAheadRecords && !restore_one()) return false;
+        Record& record = queue[in_count++ % kAheadRecords];
+        record.name = name;
+        record.entry.assign(entry.begin(), entry.end());
+        options_.store->PrefetchCopy(options_.domain_index, ClaimedKey(entry));
+        return true;
       });
   if (!status.ok()) summary_.why = status.what();
+  while (summary_.why.empty() && out_count < in_count) restore_one();
   return summary_.why.empty();
 }
 
@@ -118,7 +141,9 @@ Status Recovery::RestoreBlocks() {
   } else {
     // What the catalog has given so far is kept: each of its records was a whole entry.
     summary_.source = RecoverySource::kTables;
-    scanned = options_.tier->Scan(Sink());
+    scanned = options_.tier->Scan(Sink(), [this](const BlockKey& key) {
+      options_.store->PrefetchCopy(options_.domain_index, key);
+    });
     if (is_believed) options_.catalog->Renew();
     if (options_.catalog != nullptr) RewriteCatalog();
   }

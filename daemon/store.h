@@ -174,6 +174,8 @@ class Store {
   // (BlockRecord::owner), or kOwnerNone: not wanted, the tier frees the extent.
   uint32_t RestoreCopy(uint32_t domain_index, uint32_t tier_index, const BlockRecord& record,
                        const Extent& extent);
+  // A RestoreCopy of this key is near.
+  void PrefetchCopy(uint32_t domain_index, const BlockKey& key) const;
   // Joins members to blocks and blocks to chains; frees what is not whole. The tier has finished
   // its own restoring by then.
   RestoreSummary FinishRestore(uint32_t domain_index);

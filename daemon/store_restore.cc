@@ -32,6 +32,10 @@ uint32_t Store::RestoreCopy(uint32_t domain_index, uint32_t tier_index, const Bl
   return rooms.restorer->Take(tier_index, record, extent);
 }
 
+void Store::PrefetchCopy(uint32_t domain_index, const BlockKey& key) const {
+  state_->domains[domain_index]->domain.index.Prefetch(key);
+}
+
 RestoreSummary Store::FinishRestore(uint32_t domain_index) {
   DomainRooms& rooms = *state_->domains[domain_index];
   TERRACE_CHECK(rooms.domain.session_count == 0, "blocks are restored before the first session");

@@ -306,4 +306,9 @@ SlabEntryState ClaimedState(std::span<const std::byte> bytes) {
   return Get<SlabEntryState>(bytes, EntryAt::kState);
 }
 
+BlockKey ClaimedKey(std::span<const std::byte> bytes) {
+  if (bytes.size() < kSlabEntryBaseBytes) return {};
+  return GetId<BlockKey>(bytes, EntryAt::kKey);
+}
+
 }  // namespace terrace

@@ -109,7 +109,8 @@ void EncodeEntry(const SlabGeometry& geometry, const SlabUuid& uuid, const SlabE
 // kNotFound: all zero, never written. kCorrupt: anything else that is not an entry of this slot.
 Status DecodeEntry(const SlabGeometry& geometry, const SlabUuid& uuid, uint32_t slot,
                    std::span<const std::byte> bytes, const DomainSecret& secret, SlabEntry* entry);
-// The state an entry claims, by a look at its bytes: its seal may not hold.
+// The state and the key an entry claims, by a look at its bytes: its seal may not hold.
 SlabEntryState ClaimedState(std::span<const std::byte> bytes);
+BlockKey ClaimedKey(std::span<const std::byte> bytes);
 
 }  // namespace terrace

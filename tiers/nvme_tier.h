@@ -65,10 +65,13 @@ class NvmeTier final : public Tier, public DiskListener {
   Status OpenSlabs(std::vector<std::string>* notes);
   // Who owns a restored extent from now on. kOwnerNone: nobody wants it; its slot is freed.
   using RestoreSink = std::function<uint32_t(const BlockRecord& record, const Extent& extent)>;
+  // Told of keys that the sink will probably be asked about soon, to have memory at hand.
+  using RestoreAhead = std::function<void(const BlockKey& key)>;
   // Reads every table. Entries that are not whole are quarantined slots, counted.
-  Status Scan(const RestoreSink& sink);
-  // Instead of Scan: one entry as the catalog has it (EncodeEntry's bytes). kNotFound: no such
-  // slot. kCorrupt: that is no entry of the slot, nor what its table holds; nothing has changed.
+  Status Scan(const RestoreSink& sink, const RestoreAhead& ahead = {});
+  // Instead of Scan: one entry as the catalog has it (EncodeEntry's bytes). Of two for one block
+  // the sink takes one. kNotFound: no such slot. kCorrupt: that is no entry of the slot, nor what
+  // its table holds; nothing has changed.
   Status RestoreEntry(uint32_t slab, uint32_t slot, std::span<const std::byte> entry,
                       const RestoreSink& sink);
   // Slots nobody restored are free from now on.

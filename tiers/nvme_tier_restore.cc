@@ -12,6 +12,7 @@ namespace terrace {
 namespace {
 
 constexpr uint64_t kTableReadBytes = 4 * kMiB;
+constexpr uint64_t kAheadSlots = 12;  // a few hundred nanoseconds of work
 
 // The number in slab-<number>.terrace.
 std::optional<uint32_t> SlabIndexOf(std::string_view name) {
@@ -135,7 +136,8 @@ void NvmeTier::State::RetireAboveCapacity(std::vector<std::string>* notes) {
   }
 }
 
-bool NvmeTier::State::VisitTable(const NvmeSlab& slab, const EntryVisitor& visit) const {
+bool NvmeTier::State::VisitTable(const NvmeSlab& slab, const EntryVisitor& visit,
+                                 const RestoreAhead& ahead) const {
   const SlabGeometry& geometry = slab.geometry;
   const uint64_t per_chunk = kTableReadBytes / kSlabSectorBytes * geometry.entries_per_sector;
   std::vector<std::byte> chunk;
@@ -149,14 +151,16 @@ bool NvmeTier::State::VisitTable(const NvmeSlab& slab, const EntryVisitor& visit
     chunk.resize(end_bytes - begin_bytes);
     const Status read = disks[slab.disk].disk->ReadNow(slab.file, begin_bytes, chunk);
     is_whole = is_whole && read.ok();
+    const auto entry_at = [&](uint64_t at) {
+      const uint64_t offset_bytes = geometry.EntryOffsetBytes(static_cast<uint32_t>(at));
+      return std::span(chunk).subspan(offset_bytes - begin_bytes, geometry.entry_bytes);
+    };
     for (uint64_t at = first; at < end; ++at) {
       const auto slot = static_cast<uint32_t>(at);
       Status status = read;
       if (read.ok()) {
-        const uint64_t offset_bytes = geometry.EntryOffsetBytes(slot) - begin_bytes;
-        status = DecodeEntry(geometry, slab.uuid, slot,
-                             std::span(chunk).subspan(offset_bytes, geometry.entry_bytes),
-                             options.secret, &entry);
+        if (ahead && at + kAheadSlots < end) ahead(ClaimedKey(entry_at(at + kAheadSlots)));
+        status = DecodeEntry(geometry, slab.uuid, slot, entry_at(at), options.secret, &entry);
       }
       visit(slot, status, entry);
     }
@@ -231,7 +235,7 @@ Status NvmeTier::OpenSlabs(std::vector<std::string>* notes) {
 
 // Two passes: who wrote a key last is known when all tables have been read. Between them 24 bytes
 // an entry are kept, not the entries.
-Status NvmeTier::Scan(const RestoreSink& sink) {
+Status NvmeTier::Scan(const RestoreSink& sink, const RestoreAhead& ahead) {
   State& s = *state_;
   std::vector<State::UsedEntry> used;
   for (const auto& slab : s.slabs) {
@@ -253,11 +257,12 @@ Status NvmeTier::Scan(const RestoreSink& sink) {
   used = {};
   for (const auto& slab : s.slabs) {
     if (slab == nullptr || !slab->is_readable()) continue;
-    s.VisitTable(*slab, [&](uint32_t slot, Status status, const SlabEntry& entry) {
+    const auto visit = [&](uint32_t slot, Status status, const SlabEntry& entry) {
       if (!status.ok() || entry.state != SlabEntryState::kUsed) return;
       if (slab->slots[slot].state != SlabSlotState::kFree) return;  // another answer than before
       s.RestoreUsed(*slab, entry, !losers.contains(State::PlaceOf(slab->index, slot)), sink);
-    });
+    };
+    s.VisitTable(*slab, visit, ahead);
   }
   return Status::Ok();
 }
@@ -279,14 +284,12 @@ Status NvmeTier::RestoreEntry(uint32_t slab_index, uint32_t slot, std::span<cons
   s.NoteEntry(*slab, slot, status, entry);
   if (!status.ok() || entry.state != SlabEntryState::kUsed) return Status::Ok();
   ++s.restored.entries_used;
-  const bool is_first = s.restored_keys.insert(FingerprintOf(entry)).second;
-  s.RestoreUsed(*slab, entry, is_first, sink);
+  s.RestoreUsed(*slab, entry, /*is_wanted=*/true, sink);
   return Status::Ok();
 }
 
 void NvmeTier::FinishRestore() {
   State& s = *state_;
-  s.restored_keys = {};
   for (const auto& slab : s.slabs) {
     if (slab == nullptr || !slab->is_readable()) continue;
     // Slots whose entries were not seen go on above all that were: extents stay unique.

@@ -180,7 +180,8 @@ struct NvmeTier::State final {
                 std::vector<std::string>* notes);
   void RetireAboveCapacity(std::vector<std::string>* notes);
   // False if the table could not be read to its end.
-  bool VisitTable(const NvmeSlab& slab, const EntryVisitor& visit) const;
+  bool VisitTable(const NvmeSlab& slab, const EntryVisitor& visit,
+                  const RestoreAhead& ahead = {}) const;
   void NoteEntry(NvmeSlab& slab, uint32_t slot, Status status, const SlabEntry& entry);
   bool IsInTable(const NvmeSlab& slab, uint32_t slot, std::span<const std::byte> entry) const;
   void SyncInherited();
@@ -205,7 +206,6 @@ struct NvmeTier::State final {
   AlignedBytes zeros;
   TierStats totals;  // used, quarantined, transferred, failed, corrupt
   RestoreCounts restored;
-  std::unordered_set<uint64_t> restored_keys;  // fingerprints, while RestoreEntry is called
   uint32_t generation_max = 0;
 
   mutable std::mutex places_mutex;
