@@ -1,14 +1,21 @@
 // NvmeTier over files of a real file system, by both engines: drives that fail now and then,
 // requests that never end, full file systems, and people who remove what they should not.
 // What is lost is a miss; the tier goes on or switches itself off, and comes back by itself.
+#include <fcntl.h>
+#include <linux/fs.h>
+#include <signal.h>
+#include <sys/ioctl.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <cerrno>
-#include <deque>
+#include <chrono>
+#include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <map>
 #include <random>
 
@@ -379,6 +386,104 @@ TEST_P(NvmeFiles, ReadOnlyFileSystemIsNamedAtStart) {
   EXPECT_EQ(disk.status().detail(), EROFS);
   EXPECT_NE(why.find(directory()), std::string::npos) << why;
   EXPECT_EQ(::umount2(directory().c_str(), MNT_DETACH), 0);
+}
+
+// ---- requests that the kernel itself does not finish ----------------------------------------
+
+// A small ext4 whose writes hang while it is frozen.
+class FrozenAtWill {
+ public:
+  explicit FrozenAtWill(const std::string& parent) : path_(parent + "/mounted") {
+    const std::string image = parent + "/image";
+    const std::string command = "truncate -s 32M " + image + " && mkfs.ext4 -q -F " + image +
+                                " && mkdir " + path_ + " && mount -o loop " + image + " " + path_;
+    is_there_ = std::system((command + " 2> /dev/null").c_str()) == 0;
+    if (!is_there_) return;
+    fd_ = ::open(path_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    guard_ =
+        ::fork();  // a test that dies meanwhile could not be ended: its threads are the kernel's
+    if (guard_ == 0) {
+      ::sleep(30);
+      ::ioctl(fd_, FITHAW, 0);
+      ::_exit(0);
+    }
+  }
+  ~FrozenAtWill() {
+    if (!is_there_) return;
+    Thaw();
+    ::kill(guard_, SIGKILL);
+    ::waitpid(guard_, nullptr, 0);
+    ::close(fd_);
+    ::umount2(path_.c_str(), MNT_DETACH);
+  }
+  void Freeze() { EXPECT_EQ(::ioctl(fd_, FIFREEZE, 0), 0) << errno; }
+  void Thaw() { ::ioctl(fd_, FITHAW, 0); }
+  bool is_there() const { return is_there_; }
+  const std::string& path() const { return path_; }
+
+ private:
+  const std::string path_;
+  bool is_there_ = false;
+  int fd_ = -1;
+  pid_t guard_ = -1;
+};
+
+// A thread of this process waits in the kernel and can be neither woken nor ended.
+bool IsAnyThreadStuck() {
+  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
+    std::ifstream stat(task.path() / "stat");
+    const std::string line{std::istreambuf_iterator<char>(stat), {}};
+    const size_t state = line.rfind(')');
+    if (state != std::string::npos && line.substr(state, 3) == ") D") return true;
+  }
+  return false;
+}
+void AwaitStuckThread() {
+  for (int attempt = 0; attempt < 1000 && !IsAnyThreadStuck(); ++attempt) ::usleep(10'000);
+  EXPECT_TRUE(IsAnyThreadStuck());
+}
+
+TEST_P(NvmeFiles, WriteThatTheKernelHoldsSwitchesTheTierOff) {
+  FrozenAtWill drive(scratch_.path());
+  if (!drive.is_there()) GTEST_SKIP() << "skipped: mounting an ext4 needs root and a loop device";
+  Open(drive.path() + "/domain");
+  ASSERT_TRUE(Store(1).ok());
+  const Result<Extent> extent = Allocate();
+  ASSERT_TRUE(extent.ok());
+  Pass(3);
+  drive.Freeze();
+  FillPattern(memory_.bytes(), 2);
+  BlockRecord record{.commit_id = 2, .owner = 2, .part_checksums = checksum_};
+  record.key = {2, ~uint64_t{2}};
+  ASSERT_TRUE(tier_->Write(77, *extent, record, memory_.bytes()).ok());
+  blocks_[2] = {.extent = *extent};
+  disk_->Flush();
+  AwaitStuckThread();
+  now_us_ += kStuckUs + 1;
+  tier_->Tick();
+  EXPECT_FALSE(tier_->stats().is_healthy);
+  EXPECT_EQ(tier_->stats().stuck_transfers, 1u);
+  EXPECT_EQ(tier_->Read(78, blocks_[1].extent, memory_.bytes()).code(), StatusCode::kUnsupported);
+  drive.Thaw();
+  EXPECT_TRUE(Await(77).ok());
+  Pass(12);
+  EXPECT_TRUE(Load(2).ok());
+  ExpectServes(10);
+
+  // The end does not wait for it; memory and files stay the kernel's until the process ends.
+  const Result<Extent> other = Allocate();
+  ASSERT_TRUE(other.ok());
+  drive.Freeze();
+  ASSERT_TRUE(tier_->Write(79, *other, record, memory_.bytes()).ok());
+  disk_->Flush();
+  AwaitStuckThread();
+  const auto begin = std::chrono::steady_clock::now();
+  Close();
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(5));
+  drive.Thaw();
+  std::string why;
+  EXPECT_EQ(OpenDisk({.directory = drive.path() + "/domain", .post = loop_.post()}, &why).code(),
+            StatusCode::kBusy);
 }
 
 INSTANTIATE_TEST_SUITE_P(Engines, NvmeFiles,
