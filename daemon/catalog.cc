@@ -188,7 +188,8 @@ void Catalog::State::SyncIfDue() {
     return;
   }
   synced_at = SteadyClock::now();
-  is_sync_due = !db->Sync().ok();  // a failure shows again at the next Apply
+  is_sync_due = false;
+  if (!db->Sync().ok()) Reopen();
 }
 
 void Catalog::State::SwitchOff(const std::string& why) {
@@ -218,6 +219,7 @@ void Catalog::State::Run() {
       ReadEntriesBack();
       const Status status = ApplyBatch();
       if (!status.ok()) SwitchOff(status.what());
+      is_sync_due = status.ok();
       const std::lock_guard lock(mutex);
       if (is_abandoned) break;
       for (const CatalogChanges::Extent& extent : changes.extents) {
@@ -226,7 +228,6 @@ void Catalog::State::Run() {
       ++counts.batches;
       counts.is_complete = is_complete;
       counts.memory_bytes = db != nullptr ? db->memory_bytes_used() : 0;
-      is_sync_due = true;
     }
     AnswerBatch();
     SyncIfDue();

@@ -242,10 +242,9 @@ rocksdb::Options CatalogDb::State::RocksOptions() {
   rocks.avoid_flush_during_shutdown = true;
   rocks.max_open_files = kOpenFilesMax;
   rocks.max_background_jobs = 2;
-  rocks.keep_log_file_num = 2;
-  rocks.max_log_file_size = 1 * kMiB;
+  // A log that cannot be written on a full drive would end the process, too.
+  rocks.info_log = std::make_shared<NoLog>();
   rocks.max_manifest_file_size = 4 * kMiB;
-  rocks.info_log_level = rocksdb::WARN_LEVEL;
   rocks.stats_dump_period_sec = 0;
   rocks.stats_persist_period_sec = 0;
   return rocks;
@@ -384,7 +383,6 @@ CatalogDb::Opened CatalogDb::OpenToLook(const Options& options) {
   try {
     rocksdb::Options rocks = state->RocksOptions();
     rocks.create_if_missing = false;
-    rocks.info_log = std::make_shared<NoLog>();  // else there is a file for it
     rocksdb::DB* raw = nullptr;
     const rocksdb::Status status = rocksdb::DB::OpenForReadOnly(rocks, options.directory, &raw);
     state->db.reset(raw);

@@ -407,6 +407,7 @@ class FailingFileSystem : public rocksdb::FileSystemWrapper {
     return status;
   }
   std::atomic<bool> is_failing = false;
+  std::atomic<int> syncs_to_fail = 0;
 
  private:
   class FailingFile : public rocksdb::FSWritableFileOwnerWrapper {
@@ -424,6 +425,15 @@ class FailingFileSystem : public rocksdb::FileSystemWrapper {
       if (owner_->is_failing) return Full();
       return target()->Append(bytes, options, verification, context);
     }
+    rocksdb::IOStatus Sync(const rocksdb::IOOptions& options,
+                           rocksdb::IODebugContext* context) override {
+      if (owner_->is_failing) return Full();
+      if (owner_->syncs_to_fail > 0) {
+        --owner_->syncs_to_fail;
+        return Full();
+      }
+      return target()->Sync(options, context);
+    }
 
    private:
     FailingFileSystem* owner_;
@@ -435,6 +445,7 @@ class FailingCatalogTest : public CatalogTest {
   Catalog::Options FailingOptions() {
     Catalog::Options options = OptionsOf();
     options.db.env = env_.get();
+    options.sync_interval_us = 1;  // after each batch
     return options;
   }
   std::shared_ptr<FailingFileSystem> files_ = std::make_shared<FailingFileSystem>();
@@ -485,6 +496,21 @@ TEST_F(FailingCatalogTest, DriveThatIsFullForAWhileIsRiddenOut) {
   std::string why;
   EXPECT_FALSE(catalog.Open(&why));  // to be on the safe side
   EXPECT_EQ(Extents(catalog), tables_.NotFree());
+}
+
+// RocksDB must not be asked again to sync what it failed to sync.
+TEST_F(FailingCatalogTest, SyncThatFailsIsRiddenOut) {
+  Catalog catalog(FailingOptions());
+  std::string why;
+  catalog.Open(&why);
+  catalog.Start(LinksOf());
+  catalog.Rewrite({});
+  for (uint32_t slab = 1; slab <= 5; ++slab) {
+    files_->syncs_to_fail = 1;
+    WaitUntilCataloged(catalog, Fill(catalog, slab, 10));
+  }
+  EXPECT_TRUE(catalog.stats().is_on);
+  EXPECT_EQ(catalog.StopClean(kWaitUs).code(), StatusCode::kGone);
 }
 
 TEST_F(FailingCatalogTest, CatalogThatCannotBeMadeIsDoneWithout) {
