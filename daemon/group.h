@@ -66,7 +66,7 @@ class Group {
   const RowPool<Checksum>& roots() const { return roots_; }  // one row a block
   const RowPool<SlotRef>& slots() const { return slots_; }
 
-  bool is_shelved = false;  // its spec was given to the shelf
+  bool is_shelved = false;  // a successor would know its spec
   bool was_opened = false;  // by a session, since the process began
   // Counters for status.
   uint32_t session_count = 0;

@@ -232,7 +232,7 @@ Status WriteGroupFile(const std::string& directory, const GroupId& id, std::stri
   return Status::Ok();
 }
 
-struct FileShelf::State {
+struct FileShelf::Writer {
   struct Job {
     uint32_t domain_index = 0;
     GroupId id;
@@ -240,14 +240,15 @@ struct FileShelf::State {
   };
   using KeptGroup = std::pair<uint32_t, GroupId>;
 
-  explicit State(Options chosen) : options(std::move(chosen)) {}
+  explicit Writer(Options chosen) : options(std::move(chosen)) {}
   const Options options;
 
   std::mutex mutex;
   std::condition_variable wake;
   std::condition_variable drained;
   std::deque<Job> jobs;
-  std::set<KeptGroup> kept;  // in this run
+  std::set<KeptGroup> kept;     // in this run, or soon
+  std::set<KeptGroup> written;  // of these
   bool is_busy = false;
   bool is_stopping = false;
   std::thread thread;
@@ -258,7 +259,7 @@ struct FileShelf::State {
 };
 
 // Removes what was opened longest ago until one more file fits.
-void FileShelf::State::MakeRoom(const Job& job) {
+void FileShelf::Writer::MakeRoom(const Job& job) {
   const std::string& directory = options.domains[job.domain_index].directory;
   std::vector<std::pair<fs::file_time_type, fs::path>> old;
   std::vector<fs::path> paths = GroupPaths(directory);
@@ -280,7 +281,7 @@ void FileShelf::State::MakeRoom(const Job& job) {
   }
 }
 
-Status FileShelf::State::Write(const Job& job) {
+Status FileShelf::Writer::Write(const Job& job) {
   const Domain& domain = options.domains[job.domain_index];
   const std::string content = FormatGroupFile(job.spec, domain.secret);
   const fs::path path = PathOf(domain.directory, job.id);
@@ -297,7 +298,7 @@ Status FileShelf::State::Write(const Job& job) {
   return status;
 }
 
-void FileShelf::State::Run() {
+void FileShelf::Writer::Run() {
   std::unique_lock lock(mutex);
   while (true) {
     wake.wait(lock, [this] { return is_stopping || !jobs.empty(); });
@@ -315,40 +316,50 @@ void FileShelf::State::Run() {
                       "once that is mended");
     }
     lock.lock();
-    if (!status.ok()) kept.erase({job.domain_index, job.id});
+    if (status.ok()) {
+      written.insert({job.domain_index, job.id});
+    } else {
+      kept.erase({job.domain_index, job.id});
+    }
     is_busy = false;
     if (jobs.empty()) drained.notify_all();
   }
 }
 
-FileShelf::FileShelf(Options options) : state_(std::make_unique<State>(std::move(options))) {
-  TERRACE_CHECK(state_->options.groups_max > 0, "a shelf holds at least one group");
-  state_->thread = std::thread([state = state_.get()] { state->Run(); });
+FileShelf::FileShelf(Options options) : writer_(std::make_unique<Writer>(std::move(options))) {
+  TERRACE_CHECK(writer_->options.groups_max > 0, "a shelf holds at least one group");
+  writer_->thread = std::thread([writer = writer_.get()] { writer->Run(); });
 }
 
 FileShelf::~FileShelf() {
   {
-    const std::lock_guard lock(state_->mutex);
-    state_->is_stopping = true;
+    const std::lock_guard lock(writer_->mutex);
+    writer_->is_stopping = true;
   }
-  state_->wake.notify_all();
-  state_->thread.join();
+  writer_->wake.notify_all();
+  writer_->thread.join();
 }
 
 void FileShelf::Keep(uint32_t domain_index, const SpaceGroupSpec& spec) {
-  TERRACE_CHECK(domain_index < state_->options.domains.size(), "the domain has a directory");
+  TERRACE_CHECK(domain_index < writer_->options.domains.size(), "the domain has a directory");
   const GroupId id = spec.Id();
   {
-    const std::lock_guard lock(state_->mutex);
-    if (!state_->kept.insert({domain_index, id}).second) return;
-    state_->jobs.push_back({.domain_index = domain_index, .id = id, .spec = spec});
+    const std::lock_guard lock(writer_->mutex);
+    if (!writer_->kept.insert({domain_index, id}).second) return;
+    writer_->jobs.push_back({.domain_index = domain_index, .id = id, .spec = spec});
   }
-  state_->wake.notify_one();
+  writer_->wake.notify_one();
+}
+
+GroupShelf::State FileShelf::StateOf(uint32_t domain_index, const GroupId& id) const {
+  const std::lock_guard lock(writer_->mutex);
+  if (writer_->written.contains({domain_index, id})) return State::kKept;
+  return writer_->kept.contains({domain_index, id}) ? State::kComing : State::kFailed;
 }
 
 void FileShelf::Drain() {
-  std::unique_lock lock(state_->mutex);
-  state_->drained.wait(lock, [this] { return state_->jobs.empty() && !state_->is_busy; });
+  std::unique_lock lock(writer_->mutex);
+  writer_->drained.wait(lock, [this] { return writer_->jobs.empty() && !writer_->is_busy; });
 }
 
 }  // namespace terrace

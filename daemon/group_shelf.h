@@ -57,12 +57,13 @@ class FileShelf final : public GroupShelf {
 
   // A group that could not be written is tried again when it is opened again.
   void Keep(uint32_t domain_index, const SpaceGroupSpec& spec) override;
+  State StateOf(uint32_t domain_index, const GroupId& id) const override;
   // Returns when everything kept so far has been tried.
   void Drain();
 
  private:
-  struct State;
-  std::unique_ptr<State> state_;
+  struct Writer;
+  std::unique_ptr<Writer> writer_;
 };
 
 }  // namespace terrace

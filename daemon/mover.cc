@@ -269,10 +269,26 @@ Status Mover::StartWrite(BlockId id, uint32_t tier) {
   if (queues_[tier].writes_in_flight >= kWritesInFlightMax) {
     return Status(StatusCode::kBusy, "kWritesInFlightMax blocks are being written");
   }
+  if (tier == d_.persistent_tier) {
+    TERRACE_RETURN_IF_ERROR(RequireShelved(d_.group_of(d_.block(id))));
+  }
   TERRACE_RETURN_IF_ERROR(evictor_.TakeExtents(id, tier));
   ++queues_[tier].writes_in_flight;
   const uint32_t number = TakeJob({.block = id, .tier = tier, .is_write = true});
   queues_[tier].begun_writes.push_back(number);
+  return Status::Ok();
+}
+
+Status Mover::RequireShelved(Group& group) {
+  if (group.is_shelved || d_.limits.shelf == nullptr) return Status::Ok();
+  switch (d_.limits.shelf->StateOf(d_.domain_index, group.id())) {
+    case GroupShelf::State::kComing:
+      return Status(StatusCode::kBusy, "the group's spec is being written");
+    case GroupShelf::State::kFailed:
+      return Status(StatusCode::kNoSpace, "the group's spec could not be written");
+    case GroupShelf::State::kKept:
+      group.is_shelved = true;
+  }
   return Status::Ok();
 }
 

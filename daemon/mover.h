@@ -116,6 +116,8 @@ class Mover final : public LowerWriter, public VerifierListener {
   bool MayWrite(BlockId id, uint32_t tier) const;
   // kBusy, kUnsupported: try again later. kNoSpace: give up.
   Status StartWrite(BlockId id, uint32_t tier);
+  // What a successor could not read is not persisted.
+  Status RequireShelved(Group& group);
   void QueueWrite(BlockId id, uint32_t tier);
   void QueueAncestors(BlockId id);
   void QueueChildren(BlockId id, uint32_t tier);

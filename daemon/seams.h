@@ -63,10 +63,14 @@ class Offload {
 // Keeps the specs of groups for a successor, who cannot read blocks without them.
 class GroupShelf {
  public:
+  enum class State : uint8_t { kComing, kKept, kFailed };
+
   virtual ~GroupShelf() = default;
-  // The group was opened; asked again for the same group it does nothing. Written by another
-  // thread.
+  // The group was opened; asked again for the same group it does nothing, unless it has failed.
+  // Written by another thread.
   virtual void Keep(uint32_t domain_index, const SpaceGroupSpec& spec) = 0;
+  // kKept: a successor would find it. kFailed: it would not, or nobody asked to keep it.
+  virtual State StateOf(uint32_t domain_index, const GroupId& id) const = 0;
 };
 
 }  // namespace terrace

@@ -280,9 +280,10 @@ Result<OpenedGroup> Store::OpenGroup(SessionId session, const SpaceGroupSpec& sp
   Group& group = *domain.groups[place];
   group.was_opened = true;
   caller.rooms->adoption.OnGroup(place);
-  if (!group.is_shelved && state_->options.shelf != nullptr) {
-    state_->options.shelf->Keep(domain.domain_index, spec);
-    group.is_shelved = true;
+  GroupShelf* const shelf = state_->options.shelf;
+  if (!group.is_shelved && shelf != nullptr &&
+      shelf->StateOf(domain.domain_index, id) == GroupShelf::State::kFailed) {
+    shelf->Keep(domain.domain_index, spec);
   }
   SessionRecord& record = state_->sessions.at(caller.session);
   if (std::find(record.groups.begin(), record.groups.end(), place) == record.groups.end()) {

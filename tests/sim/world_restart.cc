@@ -1,4 +1,5 @@
 // The world whose blocks outlive the daemon: it ends, another begins, and what it finds is judged.
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -16,6 +17,13 @@ constexpr uint32_t kStuckReleasedOneIn = 50;
 
 void World::Shelf::Keep(uint32_t domain_index, const SpaceGroupSpec& spec) {
   kept[{domain_index, spec.name}] = spec;
+}
+
+GroupShelf::State World::Shelf::StateOf(uint32_t domain_index, const GroupId& id) const {
+  const bool is_kept = std::ranges::any_of(kept, [&](const auto& entry) {
+    return entry.first.first == domain_index && entry.second.Id() == id;
+  });
+  return is_kept ? State::kKept : State::kFailed;
 }
 
 void World::OpenOperators() {

@@ -174,9 +174,11 @@ TEST_F(GroupShelfTest, WhatCannotBeWrittenIsSaidAndTriedAgain) {
   shelf.Drain();
   ASSERT_EQ(troubles_.size(), 1u);
   EXPECT_NE(troubles_[0].find("llama"), std::string::npos) << troubles_[0];
+  EXPECT_EQ(shelf.StateOf(0, GroupNamed("llama").Id()), GroupShelf::State::kFailed);
   fs::remove(root_ / "groups");
   shelf.Keep(0, GroupNamed("llama"));
   shelf.Drain();
+  EXPECT_EQ(shelf.StateOf(0, GroupNamed("llama").Id()), GroupShelf::State::kKept);
   EXPECT_EQ(Load().size(), 1u);
 }
 

@@ -45,6 +45,13 @@ class PlainShelf final : public GroupShelf {
   void Keep(uint32_t domain_index, const SpaceGroupSpec& spec) override {
     kept.emplace_back(domain_index, spec);
   }
+  State StateOf(uint32_t domain_index, const GroupId& id) const override {
+    const bool is_kept = std::ranges::any_of(kept, [&](const auto& group) {
+      return group.first == domain_index && group.second.Id() == id;
+    });
+    return is_kept ? state_of_kept : State::kFailed;
+  }
+  State state_of_kept = State::kKept;
   std::vector<std::pair<uint32_t, SpaceGroupSpec>> kept;
 };
 

@@ -340,6 +340,32 @@ TEST_F(Tiers, AHungUpSessionWaitsForNothing) {
   EXPECT_TRUE(w.listener.waits.empty());
 }
 
+// A successor that does not know the group cannot read its blocks.
+TEST_F(Tiers, NothingIsPersistedBeforeTheSpecOfItsGroup) {
+  w.shelf.state_of_kept = GroupShelf::State::kComing;
+  const auto keys = World::Keys(3, 1);
+  w.Put(s, group, keys);
+  w.Advance(3'000'000);
+  EXPECT_EQ(w.Stats().lower_tiers[0].block_count, 0u);
+  w.shelf.state_of_kept = GroupShelf::State::kKept;
+  w.Advance(3'000'000);
+  EXPECT_EQ(w.Stats().lower_tiers[0].persisted_block_count, 3u);
+}
+
+TEST_F(Tiers, AGroupWhoseSpecCannotBeWrittenIsTriedAgainWhenItIsOpened) {
+  w.shelf.state_of_kept = GroupShelf::State::kFailed;
+  w.Put(s, group, World::Keys(3, 1));
+  w.Advance(3'000'000);
+  EXPECT_EQ(w.Stats().lower_tiers[0].block_count, 0u);
+  const size_t asked_count = w.shelf.kept.size();
+  EXPECT_EQ(w.OpenSimple(s), group);
+  EXPECT_EQ(w.shelf.kept.size(), asked_count + 1);
+  w.shelf.state_of_kept = GroupShelf::State::kKept;
+  w.Put(s, group, World::Keys(3, 2));
+  w.Advance(3'000'000);
+  EXPECT_EQ(w.Stats().lower_tiers[0].persisted_block_count, 3u);
+}
+
 TEST_F(Tiers, WaitAnswersWhenAllIsPersisted) {
   w.holds_transfers = true;
   const auto keys = World::Keys(3, 1);
