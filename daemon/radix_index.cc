@@ -137,6 +137,8 @@ void RadixIndex::Unlink(BlockId id) {
 void RadixIndex::Erase(BlockId id) {
   Node& node = nodes_[id];
   TERRACE_CHECK(node.is_live, "only a live block is erased");
+  // Paths go tail first: what it hangs from is next.
+  if (node.parent != kBlockNone) Prefetch(nodes_[node.parent].key);
   while (node.first_child != kBlockNone) {
     const BlockId child = node.first_child;
     Unlink(child);

@@ -41,6 +41,15 @@ class RadixIndex {
 
   // kBlockNone if the group has no such block.
   BlockId Find(uint32_t group_index, const BlockKey& key) const;
+  // Find(), for the key that follows the block `previous` in a path: no search where their ids
+  // follow each other too, as those of a prompt stored at once do.
+  BlockId FindNext(uint32_t group_index, const BlockKey& key, BlockId previous) const {
+    if (const BlockId guess = previous + 1; guess < id_count_) {
+      const Node& node = nodes_[guess];
+      if (node.key == key && node.group_index == group_index && node.is_live) return guess;
+    }
+    return Find(group_index, key);
+  }
   // Brings what Find(key) will look at first nearer, while something else is done.
   void Prefetch(const BlockKey& key) const {
     __builtin_prefetch(&buckets_[HashOf(key) & bucket_mask_]);

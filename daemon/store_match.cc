@@ -57,7 +57,7 @@ uint64_t Store::State::MembersOf(const CacheDomain& domain, const Block& block) 
 Found Store::State::Find(const Caller& caller, uint32_t group_index, const BlockKey& key,
                          BlockId* id) const {
   const DomainRooms& rooms = *caller.rooms;
-  *id = rooms.domain.index.Find(group_index, key);
+  *id = rooms.domain.index.FindNext(group_index, key, *id);
   if (*id == kBlockNone || rooms.residency.IsExpired(*id)) return Found::kNothing;
   const Block& b = rooms.domain.block(*id);
   if (b.phase == BlockPhase::kReserved) return Found::kReserved;
@@ -94,11 +94,11 @@ Status Store::Match(const KeysQuery& query, PrefixMatch* result) {
   if (result->walk.walked_count == 0) ++domain.counters.match_requests;
   domain.counters.match_blocks_asked += query.keys.size();
   const uint32_t usable_before = result->walk.usable_count;
+  BlockId id = kBlockNone;
   for (size_t i = 0; i < query.keys.size(); ++i) {
     if (i + kPrefetchDistance < query.keys.size()) {
       domain.index.Prefetch(query.keys[i + kPrefetchDistance]);
     }
-    BlockId id;
     const Found found = state_->Find(caller, query.group_index, query.keys[i], &id);
     const uint32_t index = result->walk.walked_count;
     if (found == Found::kNothing || found == Found::kReserved ||
@@ -169,11 +169,11 @@ class PrefixHolder {
     bool goes_on = true;
     const bool may_follow = query_.flags & protocol::kAcquireFollow;
     LeaseKeeper& keeper = caller_.rooms->keeper;
+    BlockId id = kBlockNone;
     for (size_t i = 0; i < query_.keys.size(); ++i) {
       if (i + kPrefetchDistance < query_.keys.size()) {
         caller_.domain().index.Prefetch(query_.keys[i + kPrefetchDistance]);
       }
-      BlockId id;
       const Found found = state_.Find(caller_, query_.group_index, query_.keys[i], &id);
       if (found == Found::kNothing || keeper.BlocksLeft(target_.lease) == 0 ||
           (found == Found::kReserved && !(may_follow && IsOwnUid(id)))) {

@@ -68,6 +68,7 @@ struct Store::State final : public TierListener {
   void ArmTick(uint32_t domain_index);
   uint64_t DeadlineUs(const protocol::Hints& hints) const;
 
+  // `*id` comes with the block before it in the path, or kBlockNone.
   Found Find(const Caller& caller, uint32_t group_index, const BlockKey& key, BlockId* id) const;
   // Where a block that is found kFilling or kBelow comes from, and when, behind `ahead_bytes`.
   struct Coming {

@@ -18,6 +18,7 @@ constexpr double kRight = 150;  // names of the lines
 constexpr double kTop = 16;
 constexpr double kBottom = 48;
 constexpr int kYTicks = 5;
+constexpr size_t kMarkedPointsMax = 16;
 constexpr double kNameStep = 18;
 constexpr std::array<const char*, 10> kColours = {"#1f77b4", "#d62728", "#2ca02c", "#9467bd",
                                                   "#ff7f0e", "#17becf", "#8c564b", "#e377c2",
@@ -96,7 +97,11 @@ std::string LineChart::ToSvg() const {
       axes.x_max = std::max(axes.x_max, x);
     }
   }
-  if (axes.x_max <= axes.x_min) axes = {.x_min = 1, .x_max = 10, .y_max = y_max};
+  if (axes.x_max == 0) axes = {.x_min = 1, .x_max = 1, .y_max = y_max};
+  if (axes.x_max == axes.x_min) {  // one point: in the middle
+    axes.x_min /= 2;
+    axes.x_max *= 2;
+  }
   std::string svg =
       fmt::format(R"(<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {:.0f} {:.0f}" )"
                   R"(font-family="sans-serif" font-size="12">)",
@@ -105,13 +110,17 @@ std::string LineChart::ToSvg() const {
   for (size_t i = 0; i < series.size(); ++i) {
     const char* const colour = kColours[i % kColours.size()];
     std::string points;
+    std::string marks;
     for (const auto& [x, y] : series[i].points) {
-      points += fmt::format("{:.1f},{:.1f} ", axes.X(x), axes.Y(std::clamp(y, 0.0, y_max)));
+      const double at_y = axes.Y(std::clamp(y, 0.0, y_max));
+      points += fmt::format("{:.1f},{:.1f} ", axes.X(x), at_y);
+      if (series[i].points.size() > kMarkedPointsMax) continue;
+      marks += fmt::format(R"(<circle cx="{:.1f}" cy="{:.1f}" r="3"/>)", axes.X(x), at_y);
     }
     svg += fmt::format(R"(<polyline fill="none" stroke="{}" stroke-width="2" points="{}"/>)",
                        colour, points);
     const double y = kTop + 12 + kNameStep * static_cast<double>(i);
-    svg += fmt::format(R"(<g fill="{}">{}</g>)", colour,
+    svg += fmt::format(R"(<g fill="{}">{}{}</g>)", colour, marks,
                        Text(kWidth - kRight + 12, y, "start", series[i].name));
   }
   return svg + "</svg>";

@@ -18,6 +18,20 @@ TEST(RadixIndex, FindsWhatWasInsertedInItsGroupOnly) {
   EXPECT_EQ(index.Find(2, Key(2)), kBlockNone);
 }
 
+TEST(RadixIndex, FindNextFindsWhatFindDoesWhateverCameBefore) {
+  RadixIndex index({.blocks_max = 64});
+  std::vector<BlockId> ids = {kBlockNone};
+  for (uint32_t i = 0; i < 32; ++i) ids.push_back(index.Insert(i % 2, Key(i / 2), 0));
+  for (uint32_t i = 1; i < ids.size(); i += 5) index.Erase(ids[i]);
+  for (const BlockId before : ids) {
+    for (uint32_t group = 0; group < 3; ++group) {
+      for (uint64_t key = 0; key < 17; ++key) {
+        EXPECT_EQ(index.FindNext(group, Key(key), before), index.Find(group, Key(key)));
+      }
+    }
+  }
+}
+
 TEST(RadixIndex, AnErasedIdIsNotGivenAgainBeforeItIsRecycled) {
   RadixIndex index({.blocks_max = 1});
   const BlockId id = index.Insert(0, Key(1), 0);
