@@ -91,6 +91,7 @@ class DiskDomain final : public TierListener {
   ~DiskDomain() override {
     catalog_.reset();  // its thread reads through the tier
     tier_.reset();
+    disks_.clear();  // their threads read the buffers of transfers
   }
 
   NvmeTier& tier() { return *tier_; }

@@ -60,7 +60,8 @@ class NvmeFileHarness : public TierHarness {
                                                std::chrono::steady_clock::now().time_since_epoch())
                                                .count());
             },
-        .random = [this] { return random_(); }});
+        .random = [this] { return random_(); },
+        .sync_interval_us = 1'000});
     tier_->SetListener(&listener);
   }
   ~NvmeFileHarness() override {
