@@ -39,7 +39,9 @@ Status MakeDirectory(const std::string& path, std::string* why) {
 
 DomainNvme::DomainNvme(Options options) : options_(std::move(options)) {}
 
-DomainNvme::~DomainNvme() = default;
+DomainNvme::~DomainNvme() {
+  catalog_.reset();  // its thread reads through the tier
+}
 
 std::string DomainNvme::DirectoryOn(size_t path) const {
   return options_.nvme.paths[path] + "/" + options_.domain_name;

@@ -188,7 +188,12 @@ Status ParseGroupFile(std::string_view content, const DomainSecret& secret, Spac
 std::vector<SpaceGroupSpec> LoadGroupFiles(const std::string& directory, const DomainSecret& secret,
                                            std::vector<std::string>* notes) {
   std::vector<SpaceGroupSpec> specs;
-  for (const fs::path& path : GroupPaths(directory)) {
+  std::vector<fs::path> paths = GroupPaths(directory);
+  std::stable_sort(paths.begin(), paths.end(), [](const fs::path& a, const fs::path& b) {
+    std::error_code error;
+    return fs::last_write_time(a, error) > fs::last_write_time(b, error);
+  });
+  for (const fs::path& path : paths) {
     std::string content, why;
     const auto note = [&](const std::string& reason) {
       notes->push_back("group file " + path.string() + " is left aside: " + reason);

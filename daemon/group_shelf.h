@@ -32,8 +32,8 @@ std::string FormatGroupFile(const SpaceGroupSpec& spec, const DomainSecret& secr
 Status ParseGroupFile(std::string_view content, const DomainSecret& secret, SpaceGroupSpec* spec,
                       std::string* why);
 
-// The specs of all whole group files, in order of their names; others are noted in a sentence each,
-// and stay. A directory that is not there holds none.
+// The specs of all whole group files, the one opened last first: of two with one name it is the one
+// in use. Others are noted in a sentence each, and stay. A directory that is not there holds none.
 std::vector<SpaceGroupSpec> LoadGroupFiles(const std::string& directory, const DomainSecret& secret,
                                            std::vector<std::string>* notes);
 // Written beside its place, synced, renamed into it. kIo.

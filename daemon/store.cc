@@ -281,8 +281,7 @@ Result<OpenedGroup> Store::OpenGroup(SessionId session, const SpaceGroupSpec& sp
   group.was_opened = true;
   caller.rooms->adoption.OnGroup(place);
   GroupShelf* const shelf = state_->options.shelf;
-  if (!group.is_shelved && shelf != nullptr &&
-      shelf->StateOf(domain.domain_index, id) == GroupShelf::State::kFailed) {
+  if (shelf != nullptr && shelf->StateOf(domain.domain_index, id) == GroupShelf::State::kFailed) {
     shelf->Keep(domain.domain_index, spec);
   }
   SessionRecord& record = state_->sessions.at(caller.session);

@@ -341,11 +341,16 @@ Status DiskFiles::Remove(DiskFile file) {
   const bool is_there = ::fstat(removed.descriptors.table, &about) != 0 || about.st_nlink > 0;
   const bool is_gone = !is_there || (::unlinkat(directory_fd_, removed.name.c_str(), 0) == 0 &&
                                      ::fsync(directory_fd_) == 0);
-  const Status status = is_gone ? Status::Ok() : IoStatus("removing a file of the disk");
+  if (!is_gone) {
+    const Status status = IoStatus("removing a file of the disk");
+    std::lock_guard lock(mutex_);
+    files_[file] = removed;  // to be asked again; no other file may have the number before
+    return status;
+  }
   ::close(removed.descriptors.payload);
   ::close(removed.descriptors.table);
   Forget(file);
-  return status;
+  return Status::Ok();
 }
 
 Status DiskFiles::List(std::vector<std::string>* names) const {

@@ -324,6 +324,9 @@ void FileDisk::OnRequest(const DiskCompletion& completion) {
   if (slot.file < open_.size()) --open_[slot.file].users;
   if (!completion.status.ok()) {
     ++stats_.failures;
+    if (slot.op == DiskOp::kRemove && shared_->files->descriptors(slot.file).table >= 0) {
+      NoteOpened(slot.file);
+    }
   } else if (slot.op == DiskOp::kCreate) {
     NoteOpened(slot.file);
   } else {

@@ -161,7 +161,7 @@ bool NvmeTier::State::BeginReshape(ShapeClass& shape_class) {
   if (shape_class.geometry.slab_bytes != options.slab_bytes) return false;
   for (const auto& slab : slabs) {
     if (slab == nullptr || slab->phase != SlabPhase::kActive || !slab->is_empty() ||
-        slab->quarantined_count > 0 || slab->is_sync_in_flight ||
+        slab->quarantined_count > 0 || slab->is_sync_in_flight || slab->is_step_in_flight ||
         slab->geometry.shape == shape_class.geometry.shape || !disks[slab->disk].health.is_on() ||
         slab->geometry.slab_bytes != options.slab_bytes) {
       continue;

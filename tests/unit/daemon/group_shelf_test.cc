@@ -101,6 +101,24 @@ TEST_F(GroupShelfTest, NewNameOfAGroupReplacesTheOld) {
   EXPECT_EQ(loaded[0].name, "after");
 }
 
+// The name was given to another spec: blocks of that one are in use.
+TEST_F(GroupShelfTest, OfTwoGroupsWithOneNameTheOneOpenedLastComesFirst) {
+  for (const bool is_first_older : {true, false}) {
+    SpaceGroupSpec first = GroupNamed("llama"), second = first;
+    second.members[0].spec.revision = std::string("another");
+    Keep({first});
+    Keep({second});
+    const auto path_of = [this](const SpaceGroupSpec& spec) {
+      return root_ / "groups" / (ToHex(spec.Id()) + std::string(kGroupFileSuffix));
+    };
+    const SpaceGroupSpec& older = is_first_older ? first : second;
+    fs::last_write_time(path_of(older), fs::file_time_type::clock::now() - std::chrono::hours(1));
+    const std::vector<SpaceGroupSpec> loaded = Load();
+    ASSERT_EQ(loaded.size(), 2u);
+    EXPECT_EQ(loaded[0].Id(), (is_first_older ? second : first).Id());
+  }
+}
+
 TEST_F(GroupShelfTest, AnyFlippedBitOfAFileIsFound) {
   const std::string content = FormatGroupFile(GroupNamed("llama"), secret_);
   SpaceGroupSpec spec;
