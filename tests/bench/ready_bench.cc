@@ -20,6 +20,7 @@
 #include <string>
 #include <vector>
 
+#include "bench/no_seams.h"
 #include "daemon/fsck.h"
 #include "daemon/group_shelf.h"
 #include "daemon/recovery.h"
@@ -35,36 +36,6 @@ namespace fs = std::filesystem;
 constexpr uint64_t kSlotBytes = 16 * kKiB;
 constexpr uint64_t kSlabBytes = kGiB;
 constexpr uint32_t kChainBlocks = 64;
-
-class NoClock final : public Clock {
- public:
-  uint64_t NowUs() const override { return 1'000'000; }
-  uint64_t UnixSeconds() const override { return 1'700'000'000; }
-};
-class NoRandom final : public Random {
- public:
-  uint64_t Next() override { return state_ = state_ * 6364136223846793005 + 1442695040888963407; }
-
- private:
-  uint64_t state_ = 1;
-};
-class NoOffload final : public Offload {
- public:
-  Status Submit(ChecksumJob) override { return Status(StatusCode::kBusy); }
-};
-class NoArena final : public ArenaMemory {
- public:
-  std::byte* SegmentBase(uint32_t) override { return nullptr; }
-  void BeginPopulate(uint32_t) override {}
-  void BeginPunch(uint32_t) override {}
-};
-class NoListener final : public StoreListener {
- public:
-  void OnCompletion(SessionId, uint64_t, Status, const protocol::Completion&) override {}
-  void OnWaitDone(SessionId, uint64_t, Status) override {}
-  void OnLeaseRevoked(SessionId, const LeaseToken&) override {}
-  void OnSegmentRevoke(SessionId, uint32_t) override {}
-};
 
 void Check(Status status, const std::string& what) {
   if (status.ok()) return;

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "bench/no_seams.h"
 #include "daemon/store.h"
 #include "tiers/slot_table.h"
 
@@ -18,35 +19,6 @@ namespace {
 constexpr uint64_t kSlotBytes = 64 * kKiB;
 constexpr uint32_t kChainBlocks = 64;
 
-class NoClock final : public Clock {
- public:
-  uint64_t NowUs() const override { return 1'000'000; }
-  uint64_t UnixSeconds() const override { return 1'700'000'000; }
-};
-class NoRandom final : public Random {
- public:
-  uint64_t Next() override { return state_ = state_ * 6364136223846793005 + 1442695040888963407; }
-
- private:
-  uint64_t state_ = 1;
-};
-class NoOffload final : public Offload {
- public:
-  Status Submit(ChecksumJob) override { return Status(StatusCode::kBusy); }
-};
-class NoArena final : public ArenaMemory {
- public:
-  std::byte* SegmentBase(uint32_t) override { return nullptr; }
-  void BeginPopulate(uint32_t) override {}
-  void BeginPunch(uint32_t) override {}
-};
-class NoListener final : public StoreListener {
- public:
-  void OnCompletion(SessionId, uint64_t, Status, const protocol::Completion&) override {}
-  void OnWaitDone(SessionId, uint64_t, Status) override {}
-  void OnLeaseRevoked(SessionId, const LeaseToken&) override {}
-  void OnSegmentRevoke(SessionId, uint32_t) override {}
-};
 // Holds what it is told it holds.
 class FullTier final : public Tier {
  public:

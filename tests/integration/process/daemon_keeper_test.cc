@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "integration/process/daemon_process.h"
+#include "integration/process/tiny_blocks.h"
 #include "terrace/arena_layout.h"
 #include "terrace/client.h"
 
@@ -25,40 +26,7 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-constexpr uint64_t kLongUs = 30'000'000;
-constexpr uint64_t kPartBytes = 50'000;
 constexpr uint32_t kBlocks = 24;
-
-SpaceGroupSpec Model() {
-  SpaceSpec spec;
-  spec.model = "tiny";
-  spec.revision = "r1";
-  spec.dtype = "bf16";
-  spec.layers = 2;
-  spec.kv_heads = 1;
-  spec.head_size = 64;
-  spec.layout = "nhd";
-  spec.block_tokens = 16;
-  spec.part_bytes = {kPartBytes, kPartBytes};
-  SpaceGroupSpec group;
-  group.name = "tiny";
-  group.members.push_back({.spec = spec});
-  return group;
-}
-
-std::vector<BlockKey> Keys(uint32_t count, uint64_t prompt = 7) {
-  std::vector<BlockKey> keys;
-  for (uint32_t i = 0; i < count; ++i) keys.push_back({.low = i + 1, .high = prompt});
-  return keys;
-}
-
-std::vector<std::byte> Bytes(const BlockKey& key, uint32_t part) {
-  std::vector<std::byte> bytes(kPartBytes);
-  for (size_t i = 0; i < bytes.size(); ++i) {
-    bytes[i] = std::byte((i * 31 + key.low * 7 + key.high * 5 + part * 3) & 255);
-  }
-  return bytes;
-}
 
 enum class Holder { kKeeper, kSystemd, kNobody };
 

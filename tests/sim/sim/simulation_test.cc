@@ -61,18 +61,24 @@ void Add(const Coverage& one, Coverage* sum) {
   sum->erased_checked += one.erased_checked;
 }
 
-TEST_F(Simulation, ServesNoWrongByteAndLeaksNoSlot) {
+// Every seed asked for, in worlds of `options_of`; their coverage is summed.
+void RunSeeds(WorldOptions (*options_of)(uint64_t seed), Coverage* sum, uint64_t* count) {
   const uint64_t first = FromEnvironment("TERRACE_SIM_FIRST_SEED", 1);
-  const uint64_t count = FromEnvironment("TERRACE_SIM_SEEDS", 200);
-  Coverage sum;
-  for (uint64_t seed = first; seed < first + count; ++seed) {
+  *count = FromEnvironment("TERRACE_SIM_SEEDS", 200);
+  for (uint64_t seed = first; seed < first + *count; ++seed) {
     current_seed = seed;
-    World world(OptionsOf(seed));
+    World world(options_of(seed));
     const std::string failure = world.Run();
     ASSERT_EQ(failure, "") << "seed " << seed << ": TERRACE_SIM_FIRST_SEED=" << seed
                            << " TERRACE_SIM_SEEDS=1";
-    Add(world.coverage(), &sum);
+    Add(world.coverage(), sum);
   }
+}
+
+TEST_F(Simulation, ServesNoWrongByteAndLeaksNoSlot) {
+  Coverage sum;
+  uint64_t count = 0;
+  ASSERT_NO_FATAL_FAILURE(RunSeeds(OptionsOf, &sum, &count));
   std::printf(
       "%llu seeds: %llu blocks sealed, %llu evicted, %llu acquired, %llu promotions, %llu leases "
       "revoked, %llu commits refused as gone, %llu parts judged\n",
@@ -96,17 +102,9 @@ TEST_F(Simulation, ServesNoWrongByteAndLeaksNoSlot) {
 // What a daemon called persisted is found by the next one, what it said it had erased is not, and
 // no byte is wrong.
 TEST_F(Simulation, WhatOutlivesTheDaemonIsWhatItPromised) {
-  const uint64_t first = FromEnvironment("TERRACE_SIM_FIRST_SEED", 1);
-  const uint64_t count = FromEnvironment("TERRACE_SIM_SEEDS", 200);
   Coverage sum;
-  for (uint64_t seed = first; seed < first + count; ++seed) {
-    current_seed = seed;
-    World world(OptionsOverDrives(seed));
-    const std::string failure = world.Run();
-    ASSERT_EQ(failure, "") << "seed " << seed << ": TERRACE_SIM_FIRST_SEED=" << seed
-                           << " TERRACE_SIM_SEEDS=1";
-    Add(world.coverage(), &sum);
-  }
+  uint64_t count = 0;
+  ASSERT_NO_FATAL_FAILURE(RunSeeds(OptionsOverDrives, &sum, &count));
   std::printf(
       "%llu seeds: %llu daemons ended, %llu blocks restored, %llu survivors and %llu erasures "
       "checked, %llu promotions, %llu members scrubbed, %llu parts judged\n",
@@ -135,17 +133,9 @@ WorldOptions OptionsOverDeaths(uint64_t seed) {
 }
 
 TEST_F(Simulation, DramOutlivesTheDaemonAndNeverLies) {
-  const uint64_t first = FromEnvironment("TERRACE_SIM_FIRST_SEED", 1);
-  const uint64_t count = FromEnvironment("TERRACE_SIM_SEEDS", 200);
   Coverage sum;
-  for (uint64_t seed = first; seed < first + count; ++seed) {
-    current_seed = seed;
-    World world(OptionsOverDeaths(seed));
-    const std::string failure = world.Run();
-    ASSERT_EQ(failure, "") << "seed " << seed << ": TERRACE_SIM_FIRST_SEED=" << seed
-                           << " TERRACE_SIM_SEEDS=1";
-    Add(world.coverage(), &sum);
-  }
+  uint64_t count = 0;
+  ASSERT_NO_FATAL_FAILURE(RunSeeds(OptionsOverDeaths, &sum, &count));
   std::printf("%llu seeds: %llu daemons ended, %llu blocks adopted, %llu restored, %llu judged\n",
               static_cast<unsigned long long>(count), static_cast<unsigned long long>(sum.restarts),
               static_cast<unsigned long long>(sum.blocks_adopted),

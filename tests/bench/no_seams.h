@@ -1,0 +1,39 @@
+// Seams of a Store that is only restored: time stands still, nothing is hashed, mapped or told.
+#pragma once
+
+#include "daemon/seams.h"
+#include "daemon/store.h"
+
+namespace terrace {
+
+class NoClock final : public Clock {
+ public:
+  uint64_t NowUs() const override { return 1'000'000; }
+  uint64_t UnixSeconds() const override { return 1'700'000'000; }
+};
+class NoRandom final : public Random {
+ public:
+  uint64_t Next() override { return state_ = state_ * 6364136223846793005 + 1442695040888963407; }
+
+ private:
+  uint64_t state_ = 1;
+};
+class NoOffload final : public Offload {
+ public:
+  Status Submit(ChecksumJob) override { return Status(StatusCode::kBusy); }
+};
+class NoArena final : public ArenaMemory {
+ public:
+  std::byte* SegmentBase(uint32_t) override { return nullptr; }
+  void BeginPopulate(uint32_t) override {}
+  void BeginPunch(uint32_t) override {}
+};
+class NoListener final : public StoreListener {
+ public:
+  void OnCompletion(SessionId, uint64_t, Status, const protocol::Completion&) override {}
+  void OnWaitDone(SessionId, uint64_t, Status) override {}
+  void OnLeaseRevoked(SessionId, const LeaseToken&) override {}
+  void OnSegmentRevoke(SessionId, uint32_t) override {}
+};
+
+}  // namespace terrace

@@ -1,0 +1,46 @@
+// Blocks of two parts that tests of restarts store and look for: keys by prompt, bytes by key.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "terrace/client.h"
+
+namespace terrace::test {
+
+inline constexpr uint64_t kLongUs = 30'000'000;
+inline constexpr uint64_t kPartBytes = 50'000;
+
+inline SpaceGroupSpec Model() {
+  SpaceSpec spec;
+  spec.model = "tiny";
+  spec.revision = "r1";
+  spec.dtype = "bf16";
+  spec.layers = 2;
+  spec.kv_heads = 1;
+  spec.head_size = 64;
+  spec.layout = "nhd";
+  spec.block_tokens = 16;
+  spec.part_bytes = {kPartBytes, kPartBytes};
+  SpaceGroupSpec group;
+  group.name = "tiny";
+  group.members.push_back({.spec = spec});
+  return group;
+}
+
+inline std::vector<BlockKey> Keys(uint32_t count, uint64_t prompt = 7) {
+  std::vector<BlockKey> keys;
+  for (uint32_t i = 0; i < count; ++i) keys.push_back({.low = i + 1, .high = prompt});
+  return keys;
+}
+
+inline std::vector<std::byte> Bytes(const BlockKey& key, uint32_t part) {
+  std::vector<std::byte> bytes(kPartBytes);
+  for (size_t i = 0; i < bytes.size(); ++i) {
+    bytes[i] = std::byte((i * 31 + key.low * 7 + key.high * 5 + part * 3) & 255);
+  }
+  return bytes;
+}
+
+}  // namespace terrace::test
