@@ -286,7 +286,9 @@ void NvmeTier::State::OnStepDone(const Request& request, Status status) {
   NvmeSlab& slab = *slabs[request.slab];
   slab.is_step_in_flight = false;
   if (status.code() == StatusCode::kBusy) return;  // at the next Tick
-  if (status.code() == StatusCode::kNotFound) GiveUpSlab(slab);
+  const bool is_found_gone =
+      status.code() == StatusCode::kNotFound && slab.phase != SlabPhase::kCreating;
+  if (is_found_gone) GiveUpSlab(slab);  // of a file that is being made, nothing was ever held
   if (!status.ok()) return OnStepFailed(slab);
   switch (slab.phase) {
     case SlabPhase::kCreating:

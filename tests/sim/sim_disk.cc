@@ -140,7 +140,8 @@ DiskFault SimDisk::DrawFault(DiskOp op) {
     case DiskOp::kSync:
       return first_of({DiskFault::kStuck, DiskFault::kSyncFails});
     case DiskOp::kCreate:
-      return first_of({DiskFault::kStuck, DiskFault::kCreateNoSpace, DiskFault::kCreateFails});
+      return first_of({DiskFault::kStuck, DiskFault::kCreateNoSpace, DiskFault::kCreateFails,
+                       DiskFault::kCreateVanishes});
     case DiskOp::kRemove:
       return first_of({DiskFault::kStuck});
   }
@@ -341,6 +342,9 @@ Status SimDisk::FinishCreate(const Pending& pending) {
   const auto found = medium_.files_.find(request.name);
   if (found != medium_.files_.end() && !found->second.is_removed) {
     return Status(StatusCode::kIo, "the file exists", EEXIST);
+  }
+  if (pending.fault == DiskFault::kCreateVanishes) {
+    return Status(StatusCode::kNotFound, "injected: removed while it was made");
   }
   SimMedium::File& file = medium_.files_[request.name];
   file = SimMedium::File{.length_bytes = request.length_bytes};

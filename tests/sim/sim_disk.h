@@ -83,18 +83,19 @@ class SimMedium {
 };
 
 enum class DiskFault : uint8_t {
-  kReadFails,      // kIo (EIO)
-  kWriteFails,     // kIo (EIO), payload or table; some sectors may have arrived
-  kShort,          // given up in the middle: kIo without an errno, half of the bytes moved
-  kCreateNoSpace,  // kIo (ENOSPC)
-  kCreateFails,    // kIo (EIO)
-  kSyncFails,      // kIo (EIO); what it covered never becomes durable
-  kMisdirected,    // kOk, but a payload write went to another sector of the file
-  kStaleRead,      // kOk, with the bytes of before the last change
-  kStuck,          // no completion until ReleaseStuck()
-  kBusy,           // Submit answers kBusy
+  kReadFails,       // kIo (EIO)
+  kWriteFails,      // kIo (EIO), payload or table; some sectors may have arrived
+  kShort,           // given up in the middle: kIo without an errno, half of the bytes moved
+  kCreateNoSpace,   // kIo (ENOSPC)
+  kCreateFails,     // kIo (EIO)
+  kCreateVanishes,  // kNotFound: somebody removed the file while it was being made
+  kSyncFails,       // kIo (EIO); what it covered never becomes durable
+  kMisdirected,     // kOk, but a payload write went to another sector of the file
+  kStaleRead,       // kOk, with the bytes of before the last change
+  kStuck,           // no completion until ReleaseStuck()
+  kBusy,            // Submit answers kBusy
 };
-inline constexpr size_t kDiskFaultCount = 10;
+inline constexpr size_t kDiskFaultCount = 11;
 
 class SimDisk final : public Disk {
  public:

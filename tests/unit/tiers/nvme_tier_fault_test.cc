@@ -210,6 +210,19 @@ TEST_F(NvmeTierFaultTest, FailedCreationLeavesNoRoomButTheWaitersHear) {
   EXPECT_TRUE(TryAllocate().ok());
 }
 
+TEST_F(NvmeTierFaultTest, FileThatVanishesWhileItIsMadeCostsNoRoom) {
+  rig_->disk().SetRate(DiskFault::kCreateVanishes, kAlways);
+  EXPECT_EQ(tier().Allocate(0, kLength, 1).code(), StatusCode::kBusy);
+  rig_->Drain();
+  EXPECT_EQ(rooms_, 1) << "room is not coming: ask again";
+  EXPECT_EQ(tier().Allocate(0, kLength, 1).code(), StatusCode::kNoSpace);
+  rig_->disk().HealAll();
+  rig_->Settle();
+  uint32_t taken = 0;
+  while (TryAllocate().ok()) ++taken;
+  EXPECT_EQ(taken, 4 * kSlotsPerSlab);
+}
+
 // ---- syncs ----
 
 TEST_F(NvmeTierFaultTest, AfterAFailedSyncWhatItCoveredIsGivenUp) {
