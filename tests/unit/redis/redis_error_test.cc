@@ -1,0 +1,61 @@
+#include "tiers/redis_error.h"
+
+#include <gtest/gtest.h>
+
+#include "tiers/redis_slot.h"
+
+namespace terrace {
+namespace {
+
+TEST(RedisErrors, TheFirstWordDecides) {
+  EXPECT_EQ(ClassifyRedisError("OOM command not allowed when used memory > 'maxmemory'."),
+            RedisError::kOutOfMemory);
+  EXPECT_EQ(ClassifyRedisError("READONLY You can't write against a read only replica."),
+            RedisError::kReadOnly);
+  EXPECT_EQ(ClassifyRedisError("LOADING Redis is loading the dataset in memory"),
+            RedisError::kLoading);
+  EXPECT_EQ(ClassifyRedisError("WRONGPASS invalid username-password pair or user is disabled."),
+            RedisError::kWrongPassword);
+  EXPECT_EQ(ClassifyRedisError("ERR invalid password"), RedisError::kWrongPassword);
+  EXPECT_EQ(ClassifyRedisError("NOAUTH Authentication required."), RedisError::kNoAuth);
+  EXPECT_EQ(ClassifyRedisError("MOVED 3999 127.0.0.1:6381"), RedisError::kMoved);
+  EXPECT_EQ(ClassifyRedisError("ERR OOM"), RedisError::kOther);
+  EXPECT_EQ(ClassifyRedisError("OOMPH"), RedisError::kOther);
+  EXPECT_EQ(ClassifyRedisError(""), RedisError::kOther);
+}
+
+TEST(RedisErrors, HardOnesAreThoseThatAnOperatorMustEnd) {
+  for (const RedisError error :
+       {RedisError::kNoAuth, RedisError::kWrongPassword, RedisError::kNoPermission}) {
+    EXPECT_TRUE(IsHardRedisError(error)) << RedisErrorName(error);
+    EXPECT_EQ(StatusOfRedisError(error).code(), StatusCode::kUnsupported);
+  }
+  EXPECT_FALSE(IsHardRedisError(RedisError::kLoading));
+  EXPECT_EQ(StatusOfRedisError(RedisError::kOutOfMemory).code(), StatusCode::kNoSpace);
+}
+
+TEST(RedisErrors, ReadsARedirection) {
+  const Result<RedisRedirect> moved = ParseRedisRedirect("MOVED 3999 127.0.0.1:6381");
+  ASSERT_TRUE(moved.ok());
+  EXPECT_EQ(moved->slot, 3999u);
+  EXPECT_EQ(moved->host, "127.0.0.1");
+  EXPECT_EQ(moved->port, 6381);
+  EXPECT_EQ(ParseRedisRedirect("ASK 1 ::1:7000")->host, "::1");
+  EXPECT_EQ(ParseRedisRedirect("ASK 1 :7000")->host, "");
+  for (const char* const text :
+       {"MOVED", "MOVED 1", "MOVED 16384 a:1", "MOVED x a:1", "MOVED 1 a", "MOVED 1 a:0",
+        "MOVED 1 a:65536", "MOVED 1 a:1x", "ERR 1 a:1", ""}) {
+    EXPECT_EQ(ParseRedisRedirect(text).code(), StatusCode::kCorrupt) << text;
+  }
+}
+
+TEST(RedisSlot, IsTheSpecifications) {
+  EXPECT_EQ(RedisSlotOf("123456789"), 0x31C3u);
+  EXPECT_EQ(RedisSlotOf("foo"), 12182u);
+  EXPECT_EQ(RedisSlotOf("a{foo}b"), 12182u);
+  EXPECT_EQ(RedisSlotOf("a{foo}{bar}"), 12182u);
+  EXPECT_NE(RedisSlotOf("{}foo"), 12182u) << "an empty tag is none";
+}
+
+}  // namespace
+}  // namespace terrace

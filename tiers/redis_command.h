@@ -1,0 +1,30 @@
+// RedisCommand: one command as RESP bytes in three pieces, so that a payload is sent from where it
+// lies: what comes before it, the payload, what comes behind it.
+//
+// OWNERSHIP: the payload is borrowed; the rest is the command's own.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace terrace {
+
+struct RedisCommand {
+  std::string head;
+  std::span<const std::byte> payload;
+  std::string tail;
+
+  uint64_t length_bytes() const { return head.size() + payload.size() + tail.size(); }
+};
+
+// A command of words alone.
+RedisCommand FormatRedisCommand(std::initializer_list<std::string_view> words);
+// SET key payload PX ttl.
+RedisCommand FormatRedisSet(std::string_view key, std::span<const std::byte> payload,
+                            uint64_t ttl_ms);
+
+}  // namespace terrace

@@ -1,0 +1,191 @@
+#include "tiers/redis_format.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstring>
+#include <utility>
+
+#include "terrace/check.h"
+#include "tiers/redis_chunks.h"
+
+namespace terrace {
+namespace {
+
+// Fields are copied as they lie in memory.
+static_assert(std::endian::native == std::endian::little);
+
+// Where the fields of a manifest begin. docs/REDIS_FORMAT.md has the same table.
+struct At {
+  static constexpr size_t kSeal = 0;  // over all that follows
+  static constexpr size_t kMagic = 8;
+  static constexpr size_t kVersion = 12;
+  static constexpr size_t kCodec = 14;
+  static constexpr size_t kPriority = 15;
+  static constexpr size_t kPosition = 16;
+  static constexpr size_t kRecompute = 20;
+  static constexpr size_t kLength = 24;
+  static constexpr size_t kCommit = 32;
+  static constexpr size_t kWrite = 40;
+  static constexpr size_t kEventHash = 48;
+  static constexpr size_t kExpires = 56;
+  static constexpr size_t kGroup = 64;
+  static constexpr size_t kSpace = 80;
+  static constexpr size_t kKey = 96;
+  static constexpr size_t kParent = 112;
+  static constexpr size_t kMember = 128;
+  static constexpr size_t kPartCount = 130;
+  static constexpr size_t kChunkCount = 132;
+  static constexpr size_t kParts = 136;
+};
+constexpr size_t kPartBytes = 16;
+constexpr size_t kChunkBytes = 24;            // checksum, length, four zeros
+constexpr uint32_t kMagic = 0x4D525254;       // "TRRM"
+constexpr uint32_t kChunkSeed = 0x8000'0000;  // beside the numbers of parts
+static_assert(kPartsPerSpaceMax < kChunkSeed);
+
+template <typename T>
+void Put(std::span<std::byte> bytes, size_t offset, const T& value) {
+  std::memcpy(bytes.data() + offset, &value, sizeof(value));
+}
+
+template <typename T>
+T Get(std::span<const std::byte> bytes, size_t offset) {
+  T value;
+  std::memcpy(&value, bytes.data() + offset, sizeof(value));
+  return value;
+}
+
+template <typename Tag>
+void PutId(std::span<std::byte> bytes, size_t offset, const Id128<Tag>& id) {
+  Put(bytes, offset, id.low);
+  Put(bytes, offset + 8, id.high);
+}
+
+template <typename Id>
+Id GetId(std::span<const std::byte> bytes, size_t offset) {
+  return {Get<uint64_t>(bytes, offset), Get<uint64_t>(bytes, offset + 8)};
+}
+
+std::string Hex64(uint64_t value) { return ToHex(0, value).substr(16); }
+
+}  // namespace
+
+std::vector<std::byte> EncodeManifest(const RedisManifest& manifest, const DomainSecret& secret) {
+  TERRACE_CHECK(manifest.part_checksums.size() <= kPartsPerSpaceMax &&
+                    manifest.chunks.size() <= kRedisChunksMax,
+                "a manifest beyond its limits");
+  const size_t chunks_at = At::kParts + kPartBytes * manifest.part_checksums.size();
+  std::vector<std::byte> bytes(chunks_at + kChunkBytes * manifest.chunks.size());
+  Put(bytes, At::kMagic, kMagic);
+  Put(bytes, At::kVersion, static_cast<uint16_t>(kRedisFormatVersion));
+  Put(bytes, At::kPriority, manifest.priority);
+  Put(bytes, At::kPosition, manifest.position);
+  Put(bytes, At::kRecompute, manifest.recompute_ns_per_token);
+  Put(bytes, At::kLength, manifest.length_bytes);
+  Put(bytes, At::kCommit, manifest.commit_id);
+  Put(bytes, At::kWrite, manifest.write_id);
+  Put(bytes, At::kEventHash, manifest.event_hash);
+  Put(bytes, At::kExpires, manifest.expires_at_s);
+  PutId(bytes, At::kGroup, manifest.group);
+  PutId(bytes, At::kSpace, manifest.space);
+  PutId(bytes, At::kKey, manifest.key);
+  PutId(bytes, At::kParent, manifest.parent);
+  Put(bytes, At::kMember, manifest.member);
+  Put(bytes, At::kPartCount, static_cast<uint16_t>(manifest.part_checksums.size()));
+  Put(bytes, At::kChunkCount, static_cast<uint32_t>(manifest.chunks.size()));
+  size_t at = At::kParts;
+  for (const Checksum& part : manifest.part_checksums) {
+    PutId(bytes, at, part);
+    at += kPartBytes;
+  }
+  for (const RedisChunk& chunk : manifest.chunks) {
+    PutId(bytes, at, chunk.checksum);
+    Put(bytes, at + 16, chunk.length_bytes);
+    at += kChunkBytes;
+  }
+  Put(bytes, At::kSeal, KeyedHash64(secret, std::span(bytes).subspan(At::kMagic)));
+  return bytes;
+}
+
+Result<RedisManifest> DecodeManifest(std::span<const std::byte> bytes, const DomainSecret& secret) {
+  const Status refused(StatusCode::kCorrupt, "not a manifest of this domain");
+  if (bytes.size() < At::kParts ||
+      Get<uint64_t>(bytes, At::kSeal) != KeyedHash64(secret, bytes.subspan(At::kMagic)) ||
+      Get<uint32_t>(bytes, At::kMagic) != kMagic ||
+      Get<uint16_t>(bytes, At::kVersion) != kRedisFormatVersion ||
+      Get<uint8_t>(bytes, At::kCodec) != 0) {
+    return refused;
+  }
+  const size_t part_count = Get<uint16_t>(bytes, At::kPartCount);
+  const size_t chunk_count = Get<uint32_t>(bytes, At::kChunkCount);
+  if (part_count > kPartsPerSpaceMax || chunk_count > kRedisChunksMax ||
+      bytes.size() != At::kParts + kPartBytes * part_count + kChunkBytes * chunk_count) {
+    return refused;
+  }
+  RedisManifest manifest{.group = GetId<GroupId>(bytes, At::kGroup),
+                         .space = GetId<SpaceId>(bytes, At::kSpace),
+                         .key = GetId<BlockKey>(bytes, At::kKey),
+                         .parent = GetId<BlockKey>(bytes, At::kParent),
+                         .commit_id = Get<CommitId>(bytes, At::kCommit),
+                         .write_id = Get<uint64_t>(bytes, At::kWrite),
+                         .length_bytes = Get<uint64_t>(bytes, At::kLength),
+                         .event_hash = Get<uint64_t>(bytes, At::kEventHash),
+                         .expires_at_s = Get<uint64_t>(bytes, At::kExpires),
+                         .position = Get<uint32_t>(bytes, At::kPosition),
+                         .recompute_ns_per_token = Get<uint32_t>(bytes, At::kRecompute),
+                         .member = Get<uint16_t>(bytes, At::kMember),
+                         .priority = Get<uint8_t>(bytes, At::kPriority)};
+  size_t at = At::kParts;
+  for (size_t i = 0; i < part_count; ++i, at += kPartBytes) {
+    manifest.part_checksums.push_back(GetId<Checksum>(bytes, at));
+  }
+  uint64_t sum_bytes = 0;
+  for (size_t i = 0; i < chunk_count; ++i, at += kChunkBytes) {
+    const RedisChunk chunk{GetId<Checksum>(bytes, at), Get<uint32_t>(bytes, at + 16)};
+    if (chunk.length_bytes == 0 || chunk.length_bytes > kRedisChunkBytesMax) return refused;
+    sum_bytes += chunk.length_bytes;
+    manifest.chunks.push_back(chunk);
+  }
+  if (sum_bytes != manifest.length_bytes) return refused;
+  return manifest;
+}
+
+Checksum RedisChunkChecksum(const DomainSecret& secret, const RedisManifest& manifest,
+                            uint32_t index, std::span<const std::byte> bytes) {
+  return ChecksumPart(bytes, ChecksumSeed(secret, {.space = manifest.space,
+                                                   .key = manifest.key,
+                                                   .commit_id = manifest.commit_id,
+                                                   .part_index = kChunkSeed + index}));
+}
+
+RedisKeyNames::RedisKeyNames(std::string prefix, const DomainSecret& secret)
+    : prefix_(std::move(prefix)), secret_(secret) {}
+
+std::string RedisKeyNames::Tag(const RedisBlockName& name) const {
+  std::array<std::byte, 52> run{};
+  PutId(run, 0, name.group);
+  PutId(run, 16, name.space);
+  PutId(run, 32, name.run);
+  Put(run, 48, name.position / kRedisRunBlocks);
+  return prefix_ + "1:{" + Hex64(KeyedHash64(secret_, run)) + "}";
+}
+
+std::string RedisKeyNames::Manifest(const RedisBlockName& name) const {
+  return Tag(name) + "m" + ToHex(name.key);
+}
+
+std::string RedisKeyNames::Chunk(const RedisBlockName& name, const RedisManifest& manifest,
+                                 uint32_t index) const {
+  return Tag(name) + "c" + Hex64(manifest.commit_id) + Hex64(manifest.write_id) + ":" +
+         std::to_string(index);
+}
+
+std::string RedisKeyNames::Presence(const RedisBlockName& name) const { return Tag(name) + "p"; }
+
+uint32_t RedisKeyNames::PresenceBit(const RedisBlockName& name) {
+  return name.position % kRedisRunBlocks * kRedisPresenceBits +
+         static_cast<uint32_t>(name.key.low % kRedisPresenceBits);
+}
+
+}  // namespace terrace

@@ -1,0 +1,98 @@
+// What a block looks like on a Redis server: the names of its keys and its manifest. The manifest
+// says everything of a block and is sealed with the domain's secret; chunks are payload bytes and
+// nothing else. docs/REDIS_FORMAT.md.
+//
+// Pure.
+// LIMITS: kPartsPerSpaceMax parts, kRedisChunksMax chunks.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "terrace/block_key.h"
+#include "terrace/checksum.h"
+#include "terrace/space.h"
+#include "terrace/status.h"
+
+namespace terrace {
+
+inline constexpr uint32_t kRedisFormatVersion = 1;
+inline constexpr uint32_t kRedisRunBlocks = 64;
+inline constexpr uint32_t kRedisChunksMax = 512;
+// A run's bitmap has so many bits a position: prompts that share a run's beginning and part inside
+// it are told apart, mostly.
+inline constexpr uint32_t kRedisPresenceBits = 32;
+inline constexpr uint64_t kRedisPresenceBytes = kRedisRunBlocks * kRedisPresenceBits / 8;
+
+// What a member's bytes of a block are found by. Positions 64·r to 64·r + 63 of a chain are a run,
+// and `run` is the key of the first of them; a block that is in no chain is its own run, at 0.
+struct RedisBlockName {
+  GroupId group;
+  SpaceId space;
+  BlockKey key;
+  BlockKey run;
+  uint32_t position = 0;
+
+  friend bool operator==(const RedisBlockName&, const RedisBlockName&) = default;
+};
+
+struct RedisChunk {
+  Checksum checksum;
+  uint32_t length_bytes = 0;
+
+  friend bool operator==(const RedisChunk&, const RedisChunk&) = default;
+};
+
+struct RedisManifest {
+  GroupId group;
+  SpaceId space;
+  BlockKey key;
+  BlockKey parent;
+  CommitId commit_id = 0;
+  uint64_t write_id = 0;  // of the one write that made these chunks, random
+  uint64_t length_bytes = 0;
+  uint64_t event_hash = 0;
+  uint64_t expires_at_s = 0;
+  uint32_t position = 0;
+  uint32_t recompute_ns_per_token = 0;
+  uint16_t member = 0;
+  uint8_t priority = 0;
+  std::vector<Checksum> part_checksums;  // the caller's, carried
+  std::vector<RedisChunk> chunks;        // their lengths add up to length_bytes
+
+  friend bool operator==(const RedisManifest&, const RedisManifest&) = default;
+};
+
+// REQUIRES: within the limits, lengths that add up.
+std::vector<std::byte> EncodeManifest(const RedisManifest& manifest, const DomainSecret& secret);
+// kCorrupt: nobody who knows the secret wrote these bytes, or not for this format.
+Result<RedisManifest> DecodeManifest(std::span<const std::byte> bytes, const DomainSecret& secret);
+
+// Of the bytes of chunk `index`: of another chunk, block or commit they are something else.
+Checksum RedisChunkChecksum(const DomainSecret& secret, const RedisManifest& manifest,
+                            uint32_t index, std::span<const std::byte> bytes);
+
+// The names of one domain's keys. All of a run have one hash tag, which only who knows the secret
+// can tell.
+class RedisKeyNames {
+ public:
+  RedisKeyNames(std::string prefix, const DomainSecret& secret);
+
+  std::string Manifest(const RedisBlockName& name) const;
+  std::string Chunk(const RedisBlockName& name, const RedisManifest& manifest,
+                    uint32_t index) const;
+  std::string Presence(const RedisBlockName& name) const;
+  // In the run's bitmap; two blocks of one position share it one time in kRedisPresenceBits.
+  static uint32_t PresenceBit(const RedisBlockName& name);
+
+ private:
+  std::string Tag(const RedisBlockName& name) const;
+
+  const std::string prefix_;
+  const DomainSecret secret_;
+};
+
+}  // namespace terrace

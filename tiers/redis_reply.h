@@ -1,0 +1,103 @@
+// Replies of a Redis server (RESP2), and the reader that takes them out of a stream of bytes. The
+// body of a payload goes from the socket straight to the caller's memory; everything else is small
+// and parsed by hiredis, with objects of ours.
+//
+// The reader says where the next bytes are wanted (Gather), is told how many came (Received), and
+// hands complete replies to its sink. Replies have no names: they belong to the commands in order,
+// so after an error nothing that follows can be believed, and the connection must go.
+//
+// Pure: no I/O.
+// LIMITS: kRedisReplyBytesMax of a reply that is not a payload; a fixed scratch buffer.
+#pragma once
+
+#include <sys/uio.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "terrace/status.h"
+#include "terrace/units.h"
+
+struct redisReader;
+
+namespace terrace {
+
+inline constexpr uint64_t kRedisReplyBytesMax = kMiB;
+inline constexpr uint64_t kRedisReplyElementsMax = 64 * 1024;
+// A payload longer than was expected is read past, up to here.
+inline constexpr uint64_t kRedisSkippedBytesMax = 16 * kMiB;
+
+struct RedisReply {
+  enum class Kind : uint8_t {
+    kNil,
+    kStatus,
+    kError,
+    kInteger,
+    kString,
+    kArray,
+    kPayload,  // `integer` bytes; they are in the caller's memory if it had exactly that length
+  };
+  Kind kind = Kind::kNil;
+  int64_t integer = 0;
+  std::string text;
+  std::vector<RedisReply> elements;
+};
+
+class RedisReplySink {
+ public:
+  virtual ~RedisReplySink() = default;
+  // Whether a reply is due.
+  virtual bool IsReplyDue() const = 0;
+  // Where the payload of the reply now due belongs; empty: it has none.
+  virtual std::span<std::byte> PayloadTarget() = 0;
+  virtual void OnReply(RedisReply reply) = 0;
+};
+
+class RedisReplyReader {
+ public:
+  explicit RedisReplyReader(RedisReplySink* sink);
+  ~RedisReplyReader();
+  RedisReplyReader(const RedisReplyReader&) = delete;
+  RedisReplyReader& operator=(const RedisReplyReader&) = delete;
+
+  // The places of the next bytes, in order; at least one, none empty.
+  std::span<const iovec> Gather();
+  // `count_bytes` came, at most as many as there was room for. kCorrupt: this is no RESP, or not
+  // what was asked for; the reader is of no more use.
+  Status Received(uint64_t count_bytes);
+
+ private:
+  enum class Mode : uint8_t { kBoundary, kReply, kPayload, kSkip, kPayloadEnd };
+
+  struct FreeReader {
+    void operator()(redisReader* reader) const;
+  };
+
+  // Each takes bytes from the scratch. False: more must come first.
+  Result<bool> Step();
+  Result<bool> StepBoundary();
+  Result<bool> StepReply();
+  Result<bool> StepPayloadEnd();
+  void TakeBody();
+  std::string_view Scratched() const;
+  void Compact();
+
+  RedisReplySink* const sink_;
+  std::unique_ptr<redisReader, FreeReader> reader_;
+  Mode mode_ = Mode::kBoundary;
+  std::span<std::byte> target_;  // what is missing of it
+  uint64_t skip_bytes_ = 0;
+  uint64_t payload_bytes_ = 0;
+  uint64_t reply_bytes_ = 0;  // fed to reader_ of the present reply
+  std::vector<char> scratch_;
+  size_t begin_ = 0, end_ = 0;  // of what came and is not used yet
+  std::array<iovec, 2> places_{};
+};
+
+}  // namespace terrace
