@@ -65,6 +65,13 @@ uint64_t SeedOf(const LeaseState& lease, uint32_t key_index, uint32_t member, ui
                                                    .part_index = part_index});
 }
 
+std::span<const uint64_t> PartBytesOf(const std::shared_ptr<LeaseState>& lease, uint32_t member) {
+  if (lease == nullptr || lease->group == nullptr || member >= lease->group->members().size()) {
+    return {};
+  }
+  return lease->member(member).part_bytes;
+}
+
 WrittenPart Written(uint32_t key_index, uint32_t member, uint32_t part_index,
                     WrittenPart::Kind kind) {
   return {.key_index = key_index,
@@ -102,6 +109,10 @@ std::span<const std::byte> ReadLease::slot(uint32_t block_index, uint32_t member
   const std::byte* first = state_->ReadSlot(block_index, member);
   if (first == nullptr) return {};
   return {first, state_->member(member).slot_bytes};
+}
+
+std::span<const uint64_t> ReadLease::part_bytes(uint32_t member) const {
+  return PartBytesOf(state_, member);
 }
 
 bool ReadLease::is_part_ready(uint32_t block_index, uint32_t member, uint32_t part_index) const {
@@ -160,6 +171,10 @@ std::span<std::byte> WriteLease::slot(uint32_t key_index, uint32_t member) const
   state_->has_raw_slots = true;
   if (!state_->is_valid.load()) return {};
   return {first, state_->member(member).slot_bytes};
+}
+
+std::span<const uint64_t> WriteLease::part_bytes(uint32_t member) const {
+  return PartBytesOf(state_, member);
 }
 
 Status WriteLease::WritePart(uint32_t key_index, uint32_t member, uint32_t part_index,

@@ -85,6 +85,9 @@ class ReadLease {
   // member_mask. REQUIRES: block_index < ready_count().
   std::span<const std::byte> slot(uint32_t block_index, uint32_t member) const;
 
+  // Payload bytes of each part of `member`, in layer order; empty of a lease that is none.
+  std::span<const uint64_t> part_bytes(uint32_t member) const;
+
   // Whether one part of a block that is followed (protocol::kAcquireFollow) may be read already;
   // true for every part of a ready block.
   bool is_part_ready(uint32_t block_index, uint32_t member, uint32_t part_index) const;
@@ -125,6 +128,7 @@ class WriteLease {
   // lease is valid. Once asked for, a revoked lease keeps its slots until Abort or destruction:
   // only the caller knows when its writers have stopped.
   std::span<std::byte> slot(uint32_t key_index, uint32_t member) const;
+  std::span<const uint64_t> part_bytes(uint32_t member) const;  // as ReadLease's
 
   // Copies one part into its slot and remembers its checksum for Commit, reading `from` once. Of a
   // joined lease the daemon computes it. kInvalid if from.size() differs from the Space's
