@@ -86,6 +86,8 @@ class Residency {
   // persistent tier any more, is passed over.
   void EndPersist(BlockId id, CommitId commit_id, uint32_t member);
   bool IsPersisted(BlockId id) const;
+  // Its records in the persistent tier, if it has any, are to be written again.
+  void Amend(BlockId id);
 
   // ---- copies that outlived the last process; nobody can ask for them before EndRestore ----
   // kBlockNone if the copy is not wanted; the extent stays its tier's then.
@@ -138,8 +140,6 @@ class Residency {
   void ReleaseDramRow(BlockId id);
   void FreeExtents(BlockId id, uint32_t tier, DropReason reason = DropReason::kNotWanted);
   void FreeErasedExtents(BlockId id);
-  // The record in the persistent tier is to be written again.
-  void Amend(BlockId id);
   void Reclaim(BlockId id);
   void Refresh(BlockId id);
   void AddExpiry(BlockId id);

@@ -342,6 +342,14 @@ void Store::State::OnPersisted(uint32_t domain_index, uint32_t owner, CommitId c
   domains[domain_index]->residency.EndPersist(owner, commit_id, member);
 }
 
+void Store::State::OnRecordInDoubt(uint32_t domain_index, uint32_t owner) {
+  TERRACE_CHECK(domain_index < domains.size(), "a record names its domain");
+  DomainRooms& rooms = *domains[domain_index];
+  if (rooms.domain.block(owner).phase != BlockPhase::kSealed) return;  // soon freed, which tells
+  rooms.residency.Amend(owner);
+  retry_us = std::min(retry_us, clock.NowUs() + kRetryUs);
+}
+
 void Store::State::OnRoom(uint32_t domain_index) {
   TERRACE_CHECK(domain_index < domains.size(), "a tier names its domain");
   DomainRooms& rooms = *domains[domain_index];

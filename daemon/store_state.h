@@ -82,6 +82,7 @@ struct Store::State final : public TierListener {
   void OnTransferDone(TransferId transfer_id, Status status) override;
   void OnPersisted(uint32_t domain_index, uint32_t owner, CommitId commit_id,
                    uint32_t member) override;
+  void OnRecordInDoubt(uint32_t domain_index, uint32_t owner) override;
   void OnRoom(uint32_t domain_index) override;
 
   const StoreOptions options;

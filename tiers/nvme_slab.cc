@@ -48,9 +48,12 @@ void NvmeSlab::SetState(uint32_t slot, SlabSlotState state) {
 void NvmeSlab::SetFlags(uint32_t slot, uint8_t set, uint8_t clear) {
   uint8_t& flags = slots[slot].flags;
   const bool had_work = (flags & kEntryWork) != 0;
+  const bool was_doubted = (flags & kEntryDoubted) != 0;
   flags = static_cast<uint8_t>((flags & ~clear) | set);
   const bool has_work = (flags & kEntryWork) != 0;
   if (had_work != has_work) has_work ? ++work_count : --work_count;
+  const bool is_doubted = (flags & kEntryDoubted) != 0;
+  if (was_doubted != is_doubted) is_doubted ? ++doubted_count : --doubted_count;
 }
 
 uint32_t NvmeSlab::TakeSlot() {

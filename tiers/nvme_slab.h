@@ -49,8 +49,9 @@ inline constexpr uint8_t kEntryToCatalog = 8;  // written; the catalog has not a
 inline constexpr uint8_t kEntryErasure = 16;   // a successor might find what was freed
 inline constexpr uint8_t kEntryUnsynced = 32;  // listed in NvmeSlab::unsynced
 inline constexpr uint8_t kEntrySyncing = 64;   // listed in NvmeSlab::syncing
+inline constexpr uint8_t kEntryDoubted = 128;  // the drive may say something older: to be written
 inline constexpr uint8_t kEntryWriting = kEntryDirty | kEntryInFlight | kEntryToCatalog;
-inline constexpr uint8_t kEntryWork = kEntryWriting | kEntryErasure;
+inline constexpr uint8_t kEntryWork = kEntryWriting | kEntryErasure | kEntryDoubted;
 
 // What a slab is doing.
 enum class SlabPhase : uint8_t {
@@ -96,12 +97,14 @@ class NvmeSlab {
   uint32_t erasing_count = 0;
   uint32_t quarantined_count = 0;
   uint32_t work_count = 0;  // slots with a flag of kEntryWork
+  uint32_t doubted_count = 0;
 
   // Entries written since the last sync began, and those it is about to cover.
   std::vector<uint32_t> unsynced;
   std::vector<uint32_t> syncing;
   bool is_sync_in_flight = false;
   bool is_sync_due = false;        // something else than an entry was written
+  bool is_sync_whole = false;      // that in flight covers all that the last daemon wrote
   bool is_gone = false;            // somebody removed its file: nobody will find it again
   bool is_superblock_due = false;  // the last one may not have reached the drive
   uint64_t last_sync_us = 0;

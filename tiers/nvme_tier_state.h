@@ -125,6 +125,7 @@ struct NvmeTier::State final {
   void BeginSyncs();
   void OnSyncDone(const Request& request, Status status);
   void LoseUnsynced(NvmeSlab& slab);
+  void DoubtAll(NvmeSlab& slab);
 
   // ---- nvme_tier_slabs.cc ----
   // kInvalid: no slab can hold the shape. kNoSpace: kShapesMax.

@@ -99,7 +99,7 @@ void NvmeTier::State::OnEntrySettled(NvmeSlab& slab, uint32_t slot) {
     slab.SetFlags(slot, 0, kEntryNamed);
   }
   // With a catalog to be told, the slab is not let go before the catalog has answered.
-  slab.SetFlags(slot, kEntryToCatalog, 0);
+  slab.SetFlags(slot, kEntryToCatalog, kEntryDoubted);
   if (state == SlabSlotState::kErasing) {
     FreeSlot(slab, slot);
     GiveRoom();
@@ -160,6 +160,7 @@ void NvmeTier::State::BeginSyncs() {
     if (!status.ok()) continue;
     slab->is_sync_in_flight = true;
     slab->is_sync_due = false;
+    slab->is_sync_whole = slab->doubted_count == 0;
     slab->last_sync_us = Now();
     for (const uint32_t slot : slab->unsynced) {
       slab->SetFlags(slot, kEntrySyncing, kEntryUnsynced);
@@ -188,7 +189,7 @@ void NvmeTier::State::OnSyncDone(const Request& request, Status status) {
     LoseUnsynced(slab);
   } else {
     for (const uint32_t slot : slab.syncing) EndErasure(slab, slot);
-    EndInheritedErasure(slab);
+    if (slab.is_sync_whole || slab.is_gone) EndInheritedErasure(slab);
   }
   slab.syncing.clear();
   LookAfter(slab);
@@ -209,7 +210,26 @@ void NvmeTier::State::LoseUnsynced(NvmeSlab& slab) {
     }
   }
   slab.unsynced.clear();
+  // An entry whose completion is still to come may have been among them.
+  for (uint32_t slot = 0; slot < slab.slots.size(); ++slot) {
+    if ((slab.slots[slot].flags & kEntryInFlight) != 0) MarkDirty(slab, slot);
+  }
   slab.is_superblock_due = true;
+  slab.is_sync_whole = false;
+  if (slab.inherited_erasure) DoubtAll(slab);
+}
+
+// No sync has ever covered what the last daemon wrote. Free slots are written anew from memory, so
+// that nothing it had freed comes back, and blocks by their owners, who alone know what to say.
+void NvmeTier::State::DoubtAll(NvmeSlab& slab) {
+  for (uint32_t slot = 0; slot < slab.slots.size(); ++slot) {
+    slab.SetFlags(slot, kEntryDoubted, 0);
+    if (slab.slots[slot].state != SlabSlotState::kUsed) {
+      MarkDirty(slab, slot);
+    } else if ((slab.slots[slot].flags & kEntryDirty) == 0) {
+      listener->OnRecordInDoubt(options.domain_index, slab.slots[slot].owner);
+    }
+  }
 }
 
 }  // namespace terrace

@@ -76,6 +76,9 @@ class TierListener {
   // on. At most once a write, after its OnTransferDone(kOk), unless the extent was freed before.
   virtual void OnPersisted(uint32_t domain_index, uint32_t owner, CommitId commit_id,
                            uint32_t member) = 0;
+  // What the drive says of the owner's bytes is in doubt: the record of each of its extents wants
+  // to be written anew (Amend). Until then no erasure there has ended.
+  virtual void OnRecordInDoubt(uint32_t /*domain_index*/, uint32_t /*owner*/) {}
   // A tier of the domain that had no room just now, or was off, may have some.
   virtual void OnRoom(uint32_t domain_index) = 0;
 };

@@ -305,6 +305,9 @@ class DiskDomain final : public TierListener {
     }
   }
 
+  void OnRecordInDoubt(uint32_t, uint32_t owner) override {
+    Amend(owner, blocks_.at(owner).record.priority);
+  }
   void OnRoom(uint32_t) override {}
 
   const Options options_;

@@ -76,6 +76,9 @@ class FaultTier : public Tier, public TierListener {
   void OnTransferDone(TransferId transfer_id, Status status) override;
   void OnPersisted(uint32_t domain_index, uint32_t owner, CommitId commit_id,
                    uint32_t member) override;
+  void OnRecordInDoubt(uint32_t domain_index, uint32_t owner) override {
+    listener_->OnRecordInDoubt(domain_index, owner);
+  }
   void OnRoom(uint32_t domain_index) override { listener_->OnRoom(domain_index); }
 
  private:

@@ -90,6 +90,7 @@ Status MemoryTier::Write(TransferId transfer_id, const Extent& extent, const Blo
 void MemoryTier::Amend(const Extent& extent, const BlockRecord& record) {
   Stored* stored = Find(extent);
   TERRACE_CHECK(stored != nullptr, "only the present use of an extent can be amended");
+  if (stored->state == RecordState::kNone) stored->state = RecordState::kPersisted;  // forgotten
   Keep(record, stored);
 }
 

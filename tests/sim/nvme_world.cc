@@ -134,6 +134,12 @@ void NvmeWorld::OnPersisted(uint32_t /*domain_index*/, uint32_t owner, CommitId 
   found->second.is_persisted = true;
 }
 
+void NvmeWorld::OnRecordInDoubt(uint32_t /*domain_index*/, uint32_t owner) {
+  const auto found = live_.find(owner);
+  Expect(found != live_.end() && found->second.is_ready, "a record of nobody is in doubt");
+  if (found != live_.end()) tier().Amend(found->second.extent, RecordOf(found->second));
+}
+
 void NvmeWorld::Judge(const Block& block, const Buffer& buffer) {
   const std::span<const std::byte> bytes(buffer.bytes.get(), buffer.length_bytes);
   if (ChecksumsOf(block, bytes) != block.checksums) {

@@ -50,6 +50,14 @@ TEST_F(Restored, APersistedChainIsServedByteForByteByASuccessor) {
   EXPECT_TRUE(Queried(keys[3]).flags & protocol::kQueriedPersisted);
 }
 
+TEST_F(Restored, ARecordInDoubtIsWrittenAnew) {
+  PutBelow(1);
+  for (const BlockKey& key : World::Keys(4, 1)) w.tiers[0]->ForgetRecord(key, 0);
+  for (uint32_t id = 0; id < 4; ++id) w.store->tier_listener().OnRecordInDoubt(0, id);
+  w.Advance(10'000);  // nobody has to come by
+  EXPECT_EQ(Restart().blocks, 4u);
+}
+
 TEST_F(Restored, ChainsAreLinkedAgainSoThatTailsLeaveFirst) {
   PutBelow(1);
   Restart();

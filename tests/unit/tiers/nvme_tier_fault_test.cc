@@ -250,6 +250,35 @@ TEST_F(NvmeTierFaultTest, AfterAFailedSyncWhatItCoveredIsGivenUp) {
   EXPECT_TRUE(found_.contains(1));
 }
 
+// What the last daemon freed may be free in the page cache alone, and that may just have been lost.
+TEST_F(NvmeTierFaultTest, FailedFirstSyncBringsNothingBackThatTheLastDaemonFreed) {
+  const Extent freed = Store(1);
+  for (uint64_t key = 2; key <= 4; ++key) Store(key);
+  tier().Free(freed);
+  rig_->Drain();
+  Restart();
+  ASSERT_EQ(found_.size(), 3u);
+  rig_->disk().SetRate(DiskFault::kSyncFails, kAlways);
+  rig_->Advance(1'100'000);
+  tier().Tick();
+  rig_->Drain();
+  rig_->disk().HealAll();
+  std::ranges::sort(doubted_);
+  EXPECT_EQ(doubted_, (std::vector<uint32_t>{2, 3, 4}));
+  rig_->Settle();
+  EXPECT_TRUE(tier().has_erasures_pending()) << "under a block there may be another's entry";
+  for (const uint32_t owner : doubted_) tier().Amend(found_.at(owner).extent, RecordOf(owner));
+  rig_->Settle();
+  EXPECT_FALSE(tier().has_erasures_pending());
+  for (uint64_t key = 2; key <= 4; ++key) {
+    ExpectLoads(found_.at(key).extent, static_cast<int>(key));
+  }
+  rig_->PowerLoss();
+  Start();
+  EXPECT_EQ(found_.size(), 3u);
+  EXPECT_FALSE(found_.contains(1));
+}
+
 TEST_F(NvmeTierFaultTest, SyncsCoverEntriesOnceASecond) {
   Store(1);
   EXPECT_EQ(media_[0].unsynced_writes(), 0u);

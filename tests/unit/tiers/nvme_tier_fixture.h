@@ -45,6 +45,7 @@ class NvmeTierTest : public testing::Test, public TierListener {
   void OnPersisted(uint32_t, uint32_t owner, CommitId commit_id, uint32_t member) override {
     persisted_.push_back({owner, commit_id, member});
   }
+  void OnRecordInDoubt(uint32_t, uint32_t owner) override { doubted_.push_back(owner); }
   void OnRoom(uint32_t) override { ++rooms_; }
 
   void SetUp() override {
@@ -135,6 +136,7 @@ class NvmeTierTest : public testing::Test, public TierListener {
   std::unique_ptr<NvmeRig> rig_;
   std::map<TransferId, Status> done_;
   std::vector<std::tuple<uint32_t, CommitId, uint32_t>> persisted_;
+  std::vector<uint32_t> doubted_;  // owners
   std::map<uint64_t, Found> found_;
   std::vector<std::unique_ptr<std::byte, FreeBytes>> buffers_;
   std::array<Checksum, 1> checksum_ = {Checksum{11, 12}};
