@@ -1,0 +1,43 @@
+"""One wheel for every CPython: the library inside is C, found by ctypes. It comes from the build
+directory that TERRACE_BUILD names (default: build/release beside the sources)."""
+import os
+import pathlib
+import shutil
+
+from setuptools import Distribution, setup
+from setuptools.command.build_py import build_py
+from wheel.bdist_wheel import bdist_wheel
+
+HERE = pathlib.Path(__file__).resolve().parent
+LIBRARY = "libterrace.so.1"
+
+
+class BuildWithLibrary(build_py):
+    """Puts libterrace beside the modules."""
+
+    def run(self):
+        super().run()
+        build = pathlib.Path(os.environ.get("TERRACE_BUILD", HERE.parents[1] / "build/release"))
+        library = build / "client" / LIBRARY
+        if not library.exists():
+            raise SystemExit(f"{library} is not there: build libterrace first, or name its build "
+                             "directory in TERRACE_BUILD")
+        shutil.copy2(library, pathlib.Path(self.build_lib) / "terrace" / LIBRARY)
+
+
+class BinaryDistribution(Distribution):
+    """Bound to the machine ..."""
+
+    def has_ext_modules(self):
+        return True
+
+
+class PlatformWheel(bdist_wheel):
+    """... but not to a Python."""
+
+    def get_tag(self):
+        return ("py3", "none", super().get_tag()[2])
+
+
+setup(distclass=BinaryDistribution,
+      cmdclass={"build_py": BuildWithLibrary, "bdist_wheel": PlatformWheel})

@@ -1,0 +1,30 @@
+"""Terrace: shares the attention keys and values (KV) of prompts between inference processes.
+
+    import terrace
+
+    space = terrace.Space.from_hf_config(config, revision="r1")
+    with terrace.Client("/run/terrace/default.sock") as client:
+        group = client.open(terrace.SpaceGroup("my-model", [space]))
+        keys = group.hash(token_ids)
+        with group.acquire(keys) as lease:          # a prefix of what is asked, pinned
+            lease.wait_ready()
+            lease.copy_into(pages)
+        with group.reserve(keys) as lease:          # what nobody has yet
+            lease.write(pages)
+            lease.commit()
+
+Calls answer by their deadline. `except terrace.Unavailable` is where a program goes on without the
+cache. terrace.aio is the asyncio face, terrace.torch saves and restores whole caches.
+"""
+from .client import (ACQUIRE_FOLLOW, KEYS_FLAT, BlockInfo, Client, Evicted, Group, Hints, Keys,
+                     Match, ReadLease, ReservedKey, Token, WriteLease)
+from .errors import (Busy, Corrupt, Exists, Gone, Invalid, IoError, NoSpace, NotFound,
+                     TerraceError, Unavailable, Unsupported)
+from .space import Space, SpaceGroup
+
+__all__ = [
+    "ACQUIRE_FOLLOW", "KEYS_FLAT", "BlockInfo", "Busy", "Client", "Corrupt", "Evicted", "Exists",
+    "Gone", "Group", "Hints", "Invalid", "IoError", "Keys", "Match", "NoSpace", "NotFound",
+    "ReadLease", "ReservedKey", "Space", "SpaceGroup", "TerraceError", "Token", "Unavailable",
+    "Unsupported", "WriteLease",
+]

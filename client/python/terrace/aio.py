@@ -1,0 +1,133 @@
+"""The asyncio face: the same verbs, awaited. One Client may serve both faces at once.
+
+    async with aio.Requests(group) as requests:
+        lease = await requests.acquire(keys)
+"""
+import asyncio
+import ctypes
+import itertools
+from typing import Any, Dict, Optional
+
+from . import _native
+from .client import Client, Group, Hints, Keys, ReadLease, WriteLease, request_of
+from .errors import Gone, from_status
+
+lib = _native.lib
+_NO_CALLBACK = _native.Callback()
+
+
+class Requests:
+    """Asynchronous requests on one group, in the running event loop. Close it before the client.
+
+    A client has one queue of completions: have one Requests on it at a time.
+    """
+
+    def __init__(self, group: Group):
+        self.group = group
+        self.client: Client = group.client
+        self._loop = asyncio.get_running_loop()
+        self._pending: Dict[int, "asyncio.Future[Any]"] = {}
+        self._numbers = itertools.count(1)
+        self._fd = lib.terrace_event_fd(self.client.handle)
+        self._loop.add_reader(self._fd, self._drain)
+        self._is_open = True
+
+    async def __aenter__(self) -> "Requests":
+        return self
+
+    async def __aexit__(self, *_):
+        await self.close()
+
+    async def close(self) -> None:
+        """Waits for what is on its way: nothing of it may be lost."""
+        if self._pending:
+            await asyncio.wait(list(self._pending.values()))
+        if self._is_open:
+            self._loop.remove_reader(self._fd)
+            self._is_open = False
+
+    def _drain(self) -> None:
+        while True:
+            completion = _native.Completion()
+            if lib.terrace_poll(self.client.handle, ctypes.byref(completion)):
+                return
+            future = self._pending.pop(completion.user_data, None)
+            if future is not None and not future.done():
+                future.set_result(completion)
+            else:
+                _give_back(completion)
+
+    async def _run(self, function: Any, doing: str, *arguments: Any) -> _native.Completion:
+        if not self._is_open:
+            raise Gone("the Requests are closed")
+        number = next(self._numbers)
+        future: "asyncio.Future[_native.Completion]" = self._loop.create_future()
+        self._pending[number] = future
+        status = function(*arguments, number, _NO_CALLBACK, None)
+        if status:
+            del self._pending[number]
+            self.client.check(status, doing)
+        try:
+            completion = await asyncio.shield(future)
+        except asyncio.CancelledError:
+            if future.done():
+                _give_back(future.result())
+            else:
+                future.add_done_callback(lambda done: _give_back(done.result()))
+            raise
+        if completion.status:
+            raise from_status(completion.status, doing, self.client.last_error)
+        return completion
+
+    def _keys(self, keys: Keys, request: _native.Request):
+        return self.client.handle, self.group.index, keys.native, len(keys), ctypes.byref(request)
+
+    async def acquire(self, keys: Keys, timeout_s: Optional[float] = None,
+                      hints: Optional[Hints] = None, *, member_mask: int = 0,
+                      flags: int = 0) -> ReadLease:
+        """As Group.acquire."""
+        request = request_of(timeout_s, hints, member_mask=member_mask, flags=flags)
+        done = await self._run(lib.terrace_acquire_async, "acquire", *self._keys(keys, request))
+        lease = ReadLease(self.group)
+        ctypes.memmove(ctypes.byref(lease.native), ctypes.byref(done.read_lease),
+                       ctypes.sizeof(lease.native))
+        return lease
+
+    async def prefetch(self, keys: Keys, timeout_s: Optional[float] = None,
+                       hints: Optional[Hints] = None) -> int:
+        """As Group.prefetch."""
+        request = request_of(timeout_s, hints)
+        done = await self._run(lib.terrace_prefetch_async, "prefetch", *self._keys(keys, request))
+        return done.block_count
+
+    async def reserve(self, keys: Keys, timeout_s: Optional[float] = None,
+                      hints: Optional[Hints] = None, *, member_mask: int = 0,
+                      flags: int = 0) -> WriteLease:
+        """As Group.reserve."""
+        request = request_of(timeout_s, hints, member_mask=member_mask, flags=flags)
+        done = await self._run(lib.terrace_reserve_async, "reserve", *self._keys(keys, request))
+        lease = WriteLease(self.group)
+        ctypes.memmove(ctypes.byref(lease.native), ctypes.byref(done.write_lease),
+                       ctypes.sizeof(lease.native))
+        return lease
+
+    async def commit(self, lease: WriteLease, timeout_s: Optional[float] = None,
+                     hints: Optional[Hints] = None) -> int:
+        """As WriteLease.commit."""
+        if lease.token == (0, 0):  # nothing was ours to write
+            return 0
+        request = request_of(timeout_s, hints)
+        done = await self._run(lib.terrace_commit_async, "commit", self.client.handle,
+                               lease.native, ctypes.byref(request))
+        return done.block_count
+
+    async def wait_ready(self, lease: ReadLease, block_count: Optional[int] = None,
+                         timeout_s: Optional[float] = None) -> None:
+        """As ReadLease.wait_ready, in the loop's executor."""
+        await self._loop.run_in_executor(None, lease.wait_ready, block_count, timeout_s)
+
+
+def _give_back(completion: _native.Completion) -> None:
+    """Leases of a completion that nobody waits for."""
+    lib.terrace_read_lease_release(ctypes.byref(completion.read_lease), 0)
+    lib.terrace_write_lease_abort(ctypes.byref(completion.write_lease))

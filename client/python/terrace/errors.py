@@ -1,0 +1,68 @@
+"""What a call can answer other than a result: one class a status."""
+from . import _native
+
+
+class TerraceError(Exception):
+    """A call was refused; `status` is its name, the message says why and what to do."""
+
+    status = "unknown"
+
+
+class Unavailable(TerraceError):
+    """An everyday answer: go on without the cache."""
+
+
+class NotFound(Unavailable):
+    """It is not there: recompute."""
+    status = "not found"
+
+
+class NoSpace(Unavailable):
+    """No room now: skip caching."""
+    status = "no space"
+
+
+class Busy(Unavailable):
+    """Time is up or a queue is full: skip, or retry later."""
+    status = "busy"
+
+
+class Corrupt(Unavailable):
+    """A checksum did not match: a miss."""
+    status = "corrupt"
+
+
+class Gone(Unavailable):
+    """The daemon went away, or the lease was revoked: start again."""
+    status = "gone"
+
+
+class Exists(TerraceError):
+    """Somebody committed these bytes already: drop yours."""
+    status = "exists"
+
+
+class Invalid(TerraceError, ValueError):
+    """The call is wrong: fix it."""
+    status = "invalid"
+
+
+class IoError(TerraceError, OSError):
+    """The operating system said no."""
+    status = "i/o error"
+
+
+class Unsupported(TerraceError):
+    """This build, machine or configuration cannot do it."""
+    status = "unsupported"
+
+
+_BY_CODE = {1: NotFound, 2: Exists, 3: NoSpace, 4: Busy, 5: Invalid, 6: Corrupt, 7: IoError,
+            8: Gone, 9: Unsupported}
+
+
+def from_status(code: int, doing: str, sentence: str = "") -> TerraceError:
+    """The exception for a status code, with the library's own sentence where there is one."""
+    kind = _BY_CODE.get(code, TerraceError)
+    name = _native.lib.terrace_status_name(code).decode()
+    return kind(f"{doing}: {name}" + (f": {sentence}" if sentence else ""))

@@ -1,0 +1,154 @@
+"""Space: everything that must be equal for KV bytes to be interchangeable; SpaceGroup: the Spaces
+of one model instance, ranks in order."""
+import ctypes
+import dataclasses
+from typing import Any, Mapping, Optional, Sequence, Tuple, Union
+
+from . import _native
+from .errors import Invalid, from_status
+
+ATTENTION_KINDS = ("mha", "gqa", "mla", "sliding", "state")
+PARTS_MAX = 128
+
+# Bytes of one element, by the names in use for KV caches.
+ELEMENT_BYTES = {
+    "float32": 4, "fp32": 4, "float16": 2, "fp16": 2, "bfloat16": 2, "bf16": 2,
+    "float8_e4m3fn": 1, "fp8_e4m3": 1, "float8_e5m2": 1, "fp8_e5m2": 1, "int8": 1, "uint8": 1,
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Space:
+    """One rank's share of one attention group of one model.
+
+    part_bytes: payload bytes of each part of a block, in layer order, 1 to 128 parts. Every field
+    is part of the identity: Spaces that differ anywhere do not share a byte.
+    """
+    model: str
+    revision: str
+    dtype: str
+    layout: str
+    layers: int
+    kv_heads: int
+    head_size: int
+    block_tokens: int
+    part_bytes: Tuple[int, ...]
+    attention: str = "gqa"
+    adapter: str = ""
+    quantisation: str = ""
+    salt: str = ""
+    window_tokens: int = 0
+    tp_rank: int = 0
+    tp_size: int = 1
+    pp_rank: int = 0
+    pp_size: int = 1
+    cp_rank: int = 0
+    cp_size: int = 1
+    attention_group: int = 0
+    is_remote: bool = False
+
+    @property
+    def block_bytes(self) -> int:
+        """Payload bytes of one block."""
+        return sum(self.part_bytes)
+
+    def part_offset(self, part: int) -> int:
+        """Where part `part` begins in a slot, in bytes."""
+        native, _keep = self._native()
+        offset = ctypes.c_uint64()
+        status = _native.lib.terrace_space_layout(ctypes.byref(native), part, ctypes.byref(offset),
+                                                  None)
+        if status:
+            raise from_status(status, f"part {part} of {len(self.part_bytes)} of the Space")
+        return offset.value
+
+    def _native(self):
+        if self.attention not in ATTENTION_KINDS:
+            raise Invalid(f"attention is {self.attention!r}: use one of {ATTENTION_KINDS}")
+        parts = (ctypes.c_uint64 * max(len(self.part_bytes), 1))(*self.part_bytes)
+        texts = {name: getattr(self, name).encode()
+                 for name in ("model", "revision", "adapter", "dtype", "quantisation", "layout",
+                              "salt")}
+        numbers = {name: getattr(self, name)
+                   for name in ("layers", "kv_heads", "head_size", "window_tokens", "block_tokens",
+                                "tp_rank", "tp_size", "pp_rank", "pp_size", "cp_rank", "cp_size",
+                                "attention_group")}
+        native = _native.Space(attention=ATTENTION_KINDS.index(self.attention), part_bytes=parts,
+                               part_count=len(self.part_bytes), is_remote=int(self.is_remote),
+                               **texts, **numbers)
+        return native, (parts, texts)
+
+    @classmethod
+    def from_hf_config(cls, config: Union[Mapping[str, Any], Any], *, revision: str,
+                       model: Optional[str] = None, dtype: Optional[str] = None,
+                       layout: str = "layer-kv-hnd", block_tokens: int = 16, tp_rank: int = 0,
+                       tp_size: int = 1, adapter: str = "", salt: str = "") -> "Space":
+        """The Space of a HuggingFace model configuration (a dict or a PretrainedConfig).
+
+        One part a layer, or a few layers where there are more than 128: K then V of
+        [kv_heads, block_tokens, head_size] each; of an MLA model one latent of kv_lora_rank +
+        qk_rope_head_dim per token. `revision` has to change whenever the weights do.
+        """
+        get = config.get if isinstance(config, Mapping) else lambda k, d=None: getattr(config, k, d)
+
+        def need(name):
+            value = get(name)
+            if value is None:
+                raise Invalid(f"the model configuration has no {name!r}: pass the Space's fields "
+                              "yourself")
+            return value
+
+        layers, heads = need("num_hidden_layers"), need("num_attention_heads")
+        dtype = str(dtype or get("dtype") or need("torch_dtype")).replace("torch.", "")
+        if dtype not in ELEMENT_BYTES:
+            raise Invalid(f"dtype is {dtype!r}: use one of {sorted(ELEMENT_BYTES)}")
+        if get("kv_lora_rank"):
+            attention, kv_heads = "mla", 1
+            head_size = get("kv_lora_rank") + need("qk_rope_head_dim")
+            planes = 1
+        else:
+            total = get("num_key_value_heads") or heads
+            kv_heads = max(1, total // tp_size)
+            attention = "mha" if total == heads else "gqa"
+            head_size = get("head_dim") or need("hidden_size") // heads
+            planes = 2
+        layer_bytes = planes * kv_heads * head_size * block_tokens * ELEMENT_BYTES[dtype]
+        return cls(model=model or get("_name_or_path") or need("model_type"), revision=revision,
+                   dtype=dtype, layout=layout, layers=layers, kv_heads=kv_heads,
+                   head_size=head_size, block_tokens=block_tokens, attention=attention,
+                   part_bytes=part_bytes_of_layers(layers, layer_bytes), adapter=adapter,
+                   salt=salt, tp_rank=tp_rank, tp_size=tp_size)
+
+
+def part_bytes_of_layers(layers: int, layer_bytes: int) -> Tuple[int, ...]:
+    """Parts of whole layers, one each as long as there are no more than 128."""
+    layers_per_part = -(-layers // PARTS_MAX)
+    full, rest = divmod(layers, layers_per_part)
+    return ((layers_per_part * layer_bytes,) * full
+            + ((rest * layer_bytes,) if rest else ()))
+
+
+@dataclasses.dataclass(frozen=True)
+class SpaceGroup:
+    """All ranks and attention groups of one model instance under a name."""
+    name: str
+    members: Sequence[Space]
+
+    def check(self) -> str:
+        """The group's id in hex; needs no daemon. Raises Invalid with the field, the value, the
+        limit and the remedy."""
+        native, _keep = self._native()
+        found = _native.Id()
+        why = ctypes.create_string_buffer(1024)
+        status = _native.lib.terrace_group_spec_check(ctypes.byref(native), ctypes.byref(found),
+                                                      why, len(why))
+        if status:
+            raise from_status(status, f"group {self.name!r}", why.value.decode())
+        return f"{found.high:016x}{found.low:016x}"
+
+    def _native(self):
+        members = [member._native() for member in self.members]  # pylint: disable=protected-access
+        pointers = (ctypes.POINTER(_native.Space) * max(len(members), 1))(
+            *[ctypes.pointer(native) for native, _ in members])
+        return _native.GroupSpec(member_count=len(members), name=self.name.encode(),
+                                 members=pointers), (members, pointers)

@@ -1,0 +1,113 @@
+"""Saves and restores the KV cache of a PyTorch program by prefix.
+
+    cache = terrace.torch.PrefixCache(client, model.config, revision="r1")
+    past_tokens, past = cache.load(token_ids)       # [(k, v)] a layer, or nothing
+    ...                                             # run the model on token_ids[past_tokens:]
+    cache.save(token_ids, past)
+
+Tensors are as transformers has them: K and V of a layer are [1, kv_heads, tokens, head_size] on the
+CPU. Anything that goes wrong with the cache is a miss: neither call raises Unavailable.
+"""
+from typing import Any, List, Optional, Tuple
+
+import torch
+
+from .client import Client, Hints
+from .errors import Invalid, Unavailable
+from .space import Space, SpaceGroup
+
+Layer = Tuple[torch.Tensor, torch.Tensor]
+
+
+def layers_of(past: Any) -> List[Layer]:
+    """(K, V) of every layer of what transformers calls a cache: tuples of tensors, or a Cache with
+    `layers`, or with key_cache and value_cache."""
+    if hasattr(past, "layers"):
+        return [(layer.keys, layer.values) for layer in past.layers]
+    if hasattr(past, "key_cache"):
+        return list(zip(past.key_cache, past.value_cache))
+    return [(layer[0], layer[1]) for layer in past]
+
+
+class PrefixCache:
+    """The caches of one model, in whole blocks of `block_tokens` tokens.
+
+    config: the model's HuggingFace configuration, or a Space whose parts are single layers of
+    [K, V] x [kv_heads, block_tokens, head_size]. revision: has to change whenever the weights do.
+    """
+
+    def __init__(self, client: Client, config: Any, *, revision: str = "",
+                 name: Optional[str] = None, block_tokens: int = 16, timeout_s: float = 1.0,
+                 dtype: Optional[str] = None):
+        self.space = config if isinstance(config, Space) else Space.from_hf_config(
+            config, revision=revision, block_tokens=block_tokens, dtype=dtype)
+        if len(self.space.part_bytes) != self.space.layers or self.space.attention == "mla":
+            raise Invalid(f"{self.space.layers} layers of {self.space.attention} attention in "
+                          f"{len(self.space.part_bytes)} parts: terrace.torch stores K and V of "
+                          "one layer a part, of at most 128 layers")
+        self.dtype = getattr(torch, self.space.dtype)
+        self.timeout_s = timeout_s
+        group_name = name or f"{self.space.model}-{self.space.revision}"
+        self.group = client.open(SpaceGroup(group_name, [self.space]))
+
+    @property
+    def _page_shape(self) -> Tuple[int, ...]:
+        return (2, self.space.kv_heads, self.space.block_tokens, self.space.head_size)
+
+    def load(self, token_ids: Any, hints: Optional[Hints] = None) -> Tuple[int, List[Layer]]:
+        """The longest stored prefix of `token_ids`, but never all of them, so that a model has
+        something left to compute: how many tokens, and (K, V) of every layer. (0, []) is a miss."""
+        key_count = max(0, len(token_ids) - 1) // self.space.block_tokens
+        if key_count == 0:
+            return 0, []
+        try:
+            keys = self.group.hash(token_ids)[:key_count]
+            with self.group.acquire(keys, self.timeout_s, hints) as lease:
+                block_count = lease.block_count
+                if block_count == 0:
+                    return 0, []
+                lease.wait_ready(timeout_s=self.timeout_s)
+                pages = torch.empty((block_count, self.space.layers, *self._page_shape),
+                                    dtype=self.dtype)
+                lease.copy_into(pages)
+        except Unavailable:
+            return 0, []
+        tokens = block_count * self.space.block_tokens
+        # [blocks, layers, 2, heads, block_tokens, size] -> [layers, 2, heads, tokens, size]
+        planes = pages.permute(1, 2, 3, 0, 4, 5).reshape(
+            self.space.layers, 2, self.space.kv_heads, tokens, self.space.head_size)
+        return tokens, [(plane[0].unsqueeze(0), plane[1].unsqueeze(0)) for plane in planes]
+
+    def save(self, token_ids: Any, past: Any, hints: Optional[Hints] = None) -> int:
+        """Stores the full blocks of `token_ids` that nobody has yet; how many became visible.
+        `past` holds at least the tokens of those blocks."""
+        layers = layers_of(past)
+        self._check(layers)
+        key_count = min(len(token_ids), layers[0][0].shape[2]) // self.space.block_tokens
+        if key_count == 0:
+            return 0
+        try:
+            keys = self.group.hash(token_ids)[:key_count]
+            with self.group.reserve(keys, self.timeout_s, hints) as lease:
+                for index in lease.reserved:
+                    lease.write(self._pages(layers, index), first_key=index, key_count=1)
+                return lease.commit(self.timeout_s)
+        except Unavailable:
+            return 0
+
+    def _pages(self, layers: List[Layer], block: int) -> List[torch.Tensor]:
+        first = block * self.space.block_tokens
+        window = slice(first, first + self.space.block_tokens)
+        return [torch.stack((k[0, :, window], v[0, :, window])).contiguous() for k, v in layers]
+
+    def _check(self, layers: List[Layer]) -> None:
+        if len(layers) != self.space.layers:
+            raise Invalid(f"{len(layers)} layers of a model that has {self.space.layers}")
+        for i, (k, v) in enumerate(layers):
+            for tensor in (k, v):
+                shape = tuple(tensor.shape)
+                if (len(shape) != 4 or shape[:2] != (1, self.space.kv_heads)
+                        or shape[3] != self.space.head_size or tensor.dtype != self.dtype):
+                    raise Invalid(
+                        f"layer {i} is {shape} of {tensor.dtype}: the Space has [1, "
+                        f"{self.space.kv_heads}, tokens, {self.space.head_size}] of {self.dtype}")

@@ -1,0 +1,101 @@
+"""A terraced of one test's own, and a small model's Space."""
+import os
+import pathlib
+import signal
+import subprocess
+import tempfile
+import time
+
+import pytest
+
+import terrace
+
+LONG_S = 30.0
+
+
+class Daemon:
+    """A real terraced on a private socket."""
+
+    def __init__(self, directory):
+        self.socket = str(pathlib.Path(directory) / "t.sock")
+        self.config = pathlib.Path(directory) / "t.toml"
+        self.config.write_text('[daemon]\ndram_bytes = "64MiB"\nsegment_bytes = "2MiB"\n')
+        self.log = pathlib.Path(directory) / "log"
+        self.process = None
+        self.start()
+
+    def start(self):
+        with open(self.log, "ab") as log:
+            self.process = subprocess.Popen(
+                [os.environ["TERRACED"], "--config", self.config, "--socket", self.socket],
+                stderr=log, stdin=subprocess.DEVNULL)
+
+    def kill(self):
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+
+    def stop(self):
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGCONT)
+            self.process.terminate()
+            self.process.wait(LONG_S)
+
+
+@pytest.fixture
+def daemon():
+    with tempfile.TemporaryDirectory() as directory:  # pytest's own paths are too long for a socket
+        running = Daemon(directory)
+        yield running
+        running.stop()
+
+
+def connect(daemon):
+    client = terrace.Client(daemon.socket, default_timeout_s=LONG_S)
+    deadline = time.monotonic() + LONG_S
+    while True:
+        try:
+            client.wait_connected(1.0)
+            if client.stats()["domain"]["segments_populated"] > 0:
+                return client
+        except terrace.Unavailable:
+            pass
+        if time.monotonic() > deadline:
+            pytest.fail(f"no daemon came up: {client.last_error}\n{daemon.log.read_text()}")
+
+
+@pytest.fixture
+def client(daemon):
+    with connect(daemon) as connected:
+        yield connected
+
+
+SPACE = terrace.Space(model="tiny", revision="r1", dtype="bf16", layout="nhd", layers=2,
+                      kv_heads=1, head_size=64, block_tokens=16, part_bytes=(50_000, 20_000))
+
+
+@pytest.fixture
+def group(client):
+    return client.open(terrace.SpaceGroup("tiny", [SPACE]))
+
+
+def block_bytes(block, seed=0):
+    """The whole payload of a block, both parts."""
+    step = 31 + 2 * seed
+    return bytes((i * step + block * 7) & 255 for i in range(256)) * (SPACE.block_bytes // 256) \
+        + bytes(SPACE.block_bytes % 256)
+
+
+def store(group, tokens, seed=0):
+    keys = group.hash(tokens)
+    with group.reserve(keys) as lease:
+        lease.write([block_bytes(i, seed) for i in range(len(keys))])
+        assert lease.commit() == len(keys)
+    return keys
+
+
+def wait_until_free(group, keys):
+    """A release is sent, not awaited."""
+    deadline = time.monotonic() + LONG_S
+    while any(block.lease_count for block in group.query(keys)):
+        assert time.monotonic() < deadline, "a lease was not given back"
+        time.sleep(0.005)

@@ -1,0 +1,47 @@
+#!/usr/bin/env python3
+"""usage: tests/python/run.py --build DIR TEST_FILE [pytest arguments]
+
+Runs one file of the Python package's tests with an interpreter that has what it needs: this one, or
+Debian's. Exit status 77, ctest's "skipped", if there is none.
+"""
+import argparse
+import os
+import pathlib
+import subprocess
+import sys
+
+HERE = pathlib.Path(__file__).resolve().parent
+NEEDS = {"test_torch.py": ["pytest", "torch"], "test_wheel.py": ["pytest", "setuptools", "wheel"]}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--build", required=True, type=pathlib.Path)
+    parser.add_argument("file")
+    parser.add_argument("rest", nargs="*")
+    arguments = parser.parse_args()
+    modules = NEEDS.get(arguments.file, ["pytest", "numpy"])
+    for python in (sys.executable, "/usr/bin/python3"):
+        probe = subprocess.run([python, "-c", f"import {', '.join(modules)}"], check=False,
+                               capture_output=True)
+        if probe.returncode == 0:
+            break
+    else:
+        print(f"skipped: no Python here has {', '.join(modules)}: run tools/setup")
+        return 77
+    build = arguments.build.resolve()
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(HERE.parents[1] / "client" / "python"),
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "TERRACE_LIBRARY": str(build / "client" / "libterrace.so"),
+        "TERRACE_BUILD": str(build),
+        "TERRACED": str(build / "daemon" / "terraced"),
+    }
+    return subprocess.run([python, "-m", "pytest", "-q", "-p", "no:cacheprovider",
+                           str(HERE / arguments.file), *arguments.rest], env=environment,
+                          check=False).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,60 @@
+"""The asyncio face against a real daemon."""
+import asyncio
+
+import pytest
+
+import terrace
+from terrace import aio
+from conftest import SPACE, block_bytes, wait_until_free
+
+
+def test_requests_run_side_by_side(group):
+    async def prompt(requests, number):
+        keys = group.hash([number] + list(range(47)))
+        lease = await requests.reserve(keys)
+        with lease:
+            lease.write([block_bytes(i, number) for i in range(3)])
+            assert await requests.commit(lease) == 3
+        assert await requests.prefetch(keys) == 3
+        with await requests.acquire(keys) as lease:
+            await requests.wait_ready(lease)
+            found = bytearray(3 * SPACE.block_bytes)
+            lease.copy_into(found)
+            assert found == b"".join(block_bytes(i, number) for i in range(3))
+
+    async def main():
+        async with aio.Requests(group) as requests:
+            await asyncio.gather(*(prompt(requests, number) for number in range(8)))
+        with pytest.raises(terrace.Gone):
+            await requests.prefetch(group.hash(list(range(16))))
+
+    asyncio.run(main())
+
+
+def test_a_cancelled_acquire_holds_nothing(group):
+    async def main():
+        keys = group.hash(list(range(32)))
+        async with aio.Requests(group) as requests:
+            lease = await requests.reserve(keys)
+            with lease:
+                lease.write([block_bytes(0), block_bytes(1)])
+                await requests.commit(lease)
+            task = asyncio.ensure_future(requests.acquire(keys))
+            await asyncio.sleep(0)  # it has been sent
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+        wait_until_free(group, keys)
+
+    asyncio.run(main())
+
+
+def test_refusals_are_raised_where_they_are_awaited(group):
+    async def main():
+        async with aio.Requests(group) as requests:
+            with pytest.raises(terrace.Invalid):
+                await requests.acquire(group.hash(list(range(16))),
+                                       hints=terrace.Hints(priority=101))
+
+    asyncio.run(main())
+

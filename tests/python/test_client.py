@@ -1,0 +1,234 @@
+"""The blocking face against a real daemon."""
+import array
+import gc
+import os
+import threading
+
+import numpy
+import pytest
+
+import terrace
+from conftest import LONG_S, SPACE, block_bytes, connect, store, wait_until_free
+
+
+def test_what_one_client_stores_another_loads(daemon, group):
+    keys = store(group, list(range(100)))  # 6 full blocks
+    assert len(keys) == 6
+    with connect(daemon) as other:
+        theirs = other.open(terrace.SpaceGroup("tiny", [SPACE]))
+        assert theirs.match(keys) == (6, 96, False)
+        with theirs.acquire(keys) as lease:
+            assert (lease.block_count, lease.token_count) == (6, 96)
+            lease.wait_ready(timeout_s=LONG_S)
+            whole = bytearray(6 * SPACE.block_bytes)
+            lease.copy_into(whole)
+            assert whole == b"".join(block_bytes(i) for i in range(6))
+            parts = [bytearray(n) for _ in range(2) for n in SPACE.part_bytes]
+            lease.copy_into(parts, first_block=3, block_count=2)
+            assert b"".join(parts) == block_bytes(3) + block_bytes(4)
+            blocks = numpy.empty((6, SPACE.block_bytes), numpy.uint8)
+            lease.copy_into(list(blocks))
+            assert blocks.tobytes() == bytes(whole)
+            assert lease.is_valid
+
+
+def test_views_keep_the_lease_until_they_are_gone(group):
+    keys = store(group, list(range(32)))
+    lease = group.acquire(keys)
+    view = lease.part(1, 1)
+    assert view.readonly and bytes(view) == block_bytes(1)[SPACE.part_bytes[0]:]
+    lease.release("end_of_turn")
+    assert group.query(keys)[1].lease_count == 1
+    assert bytes(view) == block_bytes(1)[SPACE.part_bytes[0]:]
+    with pytest.raises(terrace.Gone):
+        lease.slot(0)
+    del view
+    gc.collect()
+    wait_until_free(group, keys)
+
+
+def test_a_forgotten_lease_is_released(group):
+    keys = store(group, list(range(32)))
+    group.acquire(keys)
+    gc.collect()
+    wait_until_free(group, keys)
+
+
+def test_writing_in_place(group):
+    keys = group.hash(list(range(16)))
+    with group.reserve(keys) as lease:
+        assert [key.status for key in lease] == ["ok"]
+        slot = lease.slot(0)
+        for part, (first, count) in enumerate(((0, 50_000), (SPACE.part_offset(1), 20_000))):
+            slot[first:first + count] = bytes([part + 1]) * count
+            lease.checksum(0, part)
+        del slot
+        assert lease.commit() == 1
+    with group.acquire(keys) as lease:
+        lease.wait_ready()
+        assert bytes(lease.part(0, 1)) == b"\2" * 20_000
+
+
+def test_a_writer_joins_and_a_second_one_is_told(daemon, group):
+    keys = group.hash(list(range(32)))
+    with group.reserve(keys) as lease, connect(daemon) as other:
+        theirs = other.open(terrace.SpaceGroup("tiny", [SPACE]))
+        with theirs.reserve(keys) as second:
+            assert [key.status for key in second] == ["busy", "busy"]
+            assert second.reserved == []
+        with theirs.join_write(lease.token) as joined:
+            joined.write([block_bytes(0), block_bytes(1)])
+            assert joined.commit() == 2
+    assert [b.state for b in group.query(keys)] == ["sealed", "sealed"]
+    with group.acquire(keys) as mine, connect(daemon) as other:
+        theirs = other.open(terrace.SpaceGroup("tiny", [SPACE]))
+        with theirs.join_read(mine.token) as joined:
+            found = bytearray(2 * SPACE.block_bytes)
+            joined.copy_into(found)
+            assert found == block_bytes(0) + block_bytes(1)
+
+
+def test_an_aborted_block_is_not_there(group):
+    keys = group.hash(list(range(16)))
+    with group.reserve(keys) as lease:
+        lease.write([block_bytes(0)])
+    assert group.match(keys).block_count == 0
+    with group.acquire(keys) as lease:
+        assert lease.block_count == 0
+
+
+def test_the_other_verbs(group, client):
+    keys = store(group, list(range(48)))
+    assert group.pin(keys) == 3 and group.query(keys)[2].is_pinned
+    assert group.pin(keys, is_pinned=False) == 3
+    assert group.prefetch(keys) == 3
+    group.touch(keys)
+    assert group.query(keys)[0].tiers == ("dram",)
+    assert group.evict(keys[1:2], with_descendants=True, dry_run=True).block_count == 2
+    assert group.evict(keys[1:2], with_descendants=True).block_count == 2
+    assert group.match(keys).block_count == 1
+    group.reset()
+    assert client.stats()["domain"]["block_count"] == 0
+    with pytest.raises(terrace.TerraceError):
+        group.wait_persisted(keys, timeout_s=0.01)
+
+
+def test_keys(group):
+    tokens = list(range(64))
+    keys = group.hash(tokens)
+    for other in (numpy.arange(64), numpy.arange(64, dtype=numpy.uint32),
+                  memoryview(array.array("I", tokens)), tuple(tokens)):
+        assert group.hash(other).hex() == keys.hex()
+    assert group.hash(tokens[32:], parent=keys[1]).hex() == keys[2:].hex()
+    assert terrace.Keys.from_hex(keys.hex()).hex() == keys.hex()
+    assert group.hash(tokens[:15]).hex() == []
+    for wrong in ([-1] * 16, [1 << 32] * 16, numpy.full(16, -1)):
+        with pytest.raises(terrace.Invalid, match="2\\^32"):
+            group.hash(wrong)
+    digests = group.keys_of_digests([b"a" * 32, b"b" * 32])
+    assert len(set(digests.hex())) == 2
+    with pytest.raises(terrace.Invalid):
+        group.keys_of_digests([b"a" * 32, b"b" * 16])
+    with pytest.raises(terrace.Invalid):
+        group.keys_of_digests([b"a" * 15])
+
+
+def test_wrong_buffers_are_refused(group):
+    keys = store(group, list(range(16)))
+    with group.acquire(keys) as lease:
+        for wrong, sentence in ((bytearray(5), "5 bytes"), (bytes(SPACE.block_bytes), "writable"),
+                                ([bytearray(5)] * 3, "3 buffers"),
+                                (numpy.empty((SPACE.block_bytes, 2), numpy.uint8)[:, 0],
+                                 "contiguous")):
+            with pytest.raises(terrace.Invalid, match=sentence):
+                lease.copy_into(wrong)
+        with pytest.raises(terrace.Invalid):
+            lease.copy_into(bytearray(SPACE.block_bytes), first_block=1, block_count=1)
+        with pytest.raises(terrace.Invalid):
+            lease.copy_into(bytearray(SPACE.block_bytes), member=1)
+
+
+def test_another_spec_of_the_same_name_is_refused_with_the_field(client, group):
+    assert group.index == 0
+    other = terrace.Space(**{**SPACE.__dict__, "dtype": "fp8_e4m3"})
+    with pytest.raises(terrace.Invalid, match="dtype.*bf16.*fp8_e4m3|dtype.*fp8_e4m3.*bf16"):
+        client.open(terrace.SpaceGroup("tiny", [other]))
+
+
+def test_a_killed_daemon_is_gone_and_the_next_one_serves(daemon, client, group):
+    keys = store(group, list(range(32)))
+    lease = group.acquire(keys)
+    boot_id = client.boot_id
+    daemon.kill()
+    found = bytearray(2 * SPACE.block_bytes)
+    with pytest.raises(terrace.Unavailable):
+        while True:  # until the client has noticed
+            lease.copy_into(found)
+    lease.release()
+    daemon.start()
+    for _ in range(100):
+        try:
+            client.wait_connected(LONG_S)
+            if client.boot_id not in (0, boot_id) and group.match(keys).block_count == 0:
+                break
+        except terrace.Unavailable:
+            pass
+    store(group, list(range(32)), seed=1)
+
+
+def test_no_daemon_is_busy_and_says_what_is_tried(tmp_path):
+    with terrace.Client(str(tmp_path / "none.sock")) as client:
+        with pytest.raises(terrace.Busy, match="none.sock"):
+            for _ in range(1000):
+                client.wait_connected(0.01)
+                pytest.fail("connected to nothing")
+    with pytest.raises(terrace.Gone):
+        client.stats()
+    with pytest.raises(terrace.Invalid):
+        terrace.Client("")
+
+
+def test_a_forked_child_is_told_to_start_again(daemon, group):
+    keys = store(group, list(range(16)))
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            group.match(keys)
+        except terrace.Gone:
+            code = 0
+        finally:
+            os._exit(code)
+    assert os.waitpid(child, 0)[1] == 0
+    assert group.match(keys).block_count == 1
+
+
+def test_threads_share_a_client(group):
+    wrong = []
+
+    def work(seed):
+        for i in range(20):
+            tokens = [seed, i] + list(range(46))
+            keys = store(group, tokens, seed)
+            with group.acquire(keys) as lease:
+                found = bytearray(len(keys) * SPACE.block_bytes)
+                lease.copy_into(found)
+                if found != b"".join(block_bytes(b, seed) for b in range(len(keys))):
+                    wrong.append((seed, i))
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_hints_are_checked(group):
+    keys = group.hash(list(range(16)))
+    group.match(keys, hints=terrace.Hints(priority=100, end_reason="tool_call", ttl_s=5))
+    for wrong in (terrace.Hints(priority=101), terrace.Hints(end_reason="boredom")):
+        with pytest.raises(terrace.Invalid):
+            group.match(keys, hints=wrong)
+    with pytest.raises(terrace.Invalid):
+        group.match(keys, timeout_s=-1)

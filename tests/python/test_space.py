@@ -1,0 +1,55 @@
+"""Spaces, without a daemon."""
+import pytest
+
+import terrace
+from terrace.space import part_bytes_of_layers
+
+LLAMA = {"num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8,
+         "hidden_size": 4096, "torch_dtype": "bfloat16", "model_type": "llama"}
+
+
+def test_a_llama_takes_what_its_attention_takes():
+    space = terrace.Space.from_hf_config(LLAMA, revision="r")
+    assert space.attention == "gqa" and space.head_size == 128
+    # 2 planes x 32 layers x 8 heads x 128 elements x 2 bytes = 128 KiB a token
+    assert space.block_bytes == 16 * 128 * 1024
+    assert len(space.part_bytes) == 32
+    half = terrace.Space.from_hf_config(LLAMA, revision="r", tp_rank=1, tp_size=2)
+    assert half.block_bytes * 2 == space.block_bytes
+    assert terrace.SpaceGroup("a", [space]).check() != terrace.SpaceGroup("a", [half]).check()
+
+
+def test_an_mla_model_has_one_latent_a_token():
+    space = terrace.Space.from_hf_config(
+        {**LLAMA, "kv_lora_rank": 512, "qk_rope_head_dim": 64, "num_hidden_layers": 61},
+        revision="r")
+    assert space.attention == "mla" and space.kv_heads == 1
+    assert space.block_bytes == 61 * 576 * 16 * 2
+
+
+def test_a_config_object_serves_as_well():
+    config = type("Config", (), LLAMA)()
+    assert (terrace.Space.from_hf_config(config, revision="r")
+            == terrace.Space.from_hf_config(LLAMA, revision="r"))
+
+
+def test_many_layers_share_parts():
+    assert part_bytes_of_layers(128, 10) == (10,) * 128
+    parts = part_bytes_of_layers(200, 10)
+    assert len(parts) == 100 and sum(parts) == 2000
+    parts = part_bytes_of_layers(257, 10)
+    assert len(parts) <= 128 and sum(parts) == 2570
+
+
+def test_what_cannot_be_is_refused_with_the_field():
+    with pytest.raises(terrace.Invalid, match="num_attention_heads"):
+        terrace.Space.from_hf_config({"num_hidden_layers": 1}, revision="r")
+    with pytest.raises(terrace.Invalid, match="int3"):
+        terrace.Space.from_hf_config(LLAMA, revision="r", dtype="int3")
+    space = terrace.Space.from_hf_config(LLAMA, revision="")
+    with pytest.raises(terrace.Invalid, match="revision"):
+        terrace.SpaceGroup("a", [space]).check()
+    with pytest.raises(terrace.Invalid, match="attention"):
+        terrace.SpaceGroup("a", [terrace.Space(**{**space.__dict__, "attention": "x"})]).check()
+    with pytest.raises(terrace.Invalid):
+        terrace.SpaceGroup("a", []).check()

@@ -1,0 +1,129 @@
+"""PyTorch programs on the CPU: real tensors, real processes."""
+import pathlib
+import re
+import subprocess
+import sys
+
+import pytest
+import torch
+
+import terrace
+import terrace.torch
+from conftest import LONG_S
+
+EXAMPLE = pathlib.Path(__file__).resolve().parents[2] / "client/python/examples/torch_prefix.py"
+CONFIG = {"num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2,
+          "hidden_size": 64, "torch_dtype": "bfloat16", "model_type": "toy"}
+
+
+def run_example(socket):
+    done = subprocess.run([sys.executable, EXAMPLE, socket], capture_output=True, text=True,
+                          check=False, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return re.fullmatch(r"loaded (\d+) of 200 tokens, stored (\d+) blocks, logits (\w+)\n",
+                        done.stdout).groups()
+
+
+def test_a_second_process_gets_the_same_logits_from_the_first_ones_cache(daemon, client):
+    first = run_example(daemon.socket)
+    second = run_example(daemon.socket)
+    assert first[:2] == ("0", "12") and second[:2] == ("192", "0")
+    assert first[2] == second[2]
+    daemon.kill()
+    daemon.start()
+    client.wait_connected(LONG_S)
+
+
+def caches(tokens, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return [tuple(torch.randn(1, 2, tokens, 16, generator=generator).to(torch.bfloat16)
+                  for _ in range(2)) for _ in range(3)]
+
+
+@pytest.fixture
+def cache(client):
+    return terrace.torch.PrefixCache(client, CONFIG, revision="1", block_tokens=8,
+                                     timeout_s=LONG_S)
+
+
+def test_every_bit_comes_back(cache):
+    tokens = list(range(45))
+    past = caches(45)
+    assert cache.load(tokens) == (0, [])
+    assert cache.save(tokens, past) == 5
+    assert cache.save(tokens, past) == 0
+    count, loaded = cache.load(tokens)
+    assert count == 40
+    for (k, v), (expected_k, expected_v) in zip(loaded, past):
+        assert k.dtype == torch.bfloat16
+        assert torch.equal(k.view(torch.int16), expected_k[:, :, :40].view(torch.int16))
+        assert torch.equal(v.view(torch.int16), expected_v[:, :, :40].view(torch.int16))
+    # Something is left to compute even if all of it is there.
+    assert cache.load(tokens[:40])[0] == 32
+    assert cache.load(tokens[:8]) == (0, [])
+    assert cache.load(tokens[:20] + [999] * 20)[0] == 16
+
+
+def test_what_transformers_calls_a_cache_serves_as_well(cache):
+    past = caches(16)
+    layered = type("Cache", (), {"layers": [type("Layer", (), {"keys": k, "values": v})()
+                                            for k, v in past]})()
+    listed = type("Cache", (), {"key_cache": [k for k, _ in past],
+                                "value_cache": [v for _, v in past]})()
+    assert cache.save([1] * 16, layered) == 2
+    assert cache.save([2] * 16, listed) == 2
+    assert torch.equal(cache.load([1] * 17)[1][2][1], cache.load([2] * 17)[1][2][1])
+
+
+def test_tensors_of_another_shape_are_refused(cache):
+    with pytest.raises(terrace.Invalid, match="2 layers"):
+        cache.save(list(range(16)), caches(16)[:2])
+    with pytest.raises(terrace.Invalid, match="layer 0"):
+        cache.save(list(range(16)), [(k.float(), v.float()) for k, v in caches(16)])
+    with pytest.raises(terrace.Invalid, match="layer 0"):
+        cache.save(list(range(16)), [(k[:, :1], v[:, :1]) for k, v in caches(16)])
+
+
+def test_without_a_daemon_everything_is_a_miss(daemon, cache):
+    tokens = list(range(45))
+    assert cache.save(tokens, caches(45)) == 5
+    daemon.kill()
+    cache.timeout_s = 0.2
+    assert cache.load(tokens) == (0, [])
+    assert cache.save(tokens, caches(45)) == 0
+
+
+def test_dlpack_and_views(client):
+    space = terrace.Space.from_hf_config(CONFIG, revision="2", block_tokens=8)
+    group = client.open(terrace.SpaceGroup("dlpack", [space]))
+    keys = group.hash(list(range(8)))
+    pages = torch.arange(space.block_bytes, dtype=torch.int64).to(torch.uint8)
+
+    class Wrapped:
+        """Only DLPack."""
+
+        def __init__(self, tensor):
+            self.tensor = tensor
+
+        def __dlpack__(self):
+            return torch.utils.dlpack.to_dlpack(self.tensor)
+
+    with group.reserve(keys) as lease:
+        lease.write([Wrapped(pages)])
+        assert lease.commit() == 1
+    with group.acquire(keys) as lease:
+        lease.wait_ready()
+        assert bytes(lease.part(0, 0)) == bytes(pages[:space.part_bytes[0]].numpy())
+        found = torch.zeros(space.block_bytes, dtype=torch.uint8)
+        lease.copy_into(Wrapped(found))
+        assert torch.equal(found, pages)
+        with pytest.raises(terrace.Invalid, match="contiguous"):
+            lease.copy_into(torch.zeros(space.block_bytes, 2, dtype=torch.uint8)[:, 0])
+        with pytest.raises(terrace.Invalid, match="contiguous"):
+            lease.copy_into(Wrapped(torch.zeros(space.block_bytes, 2, dtype=torch.uint8)[:, 0]))
+
+        class OnDevice:
+            __cuda_array_interface__ = {"data": (1 << 40, False)}
+
+        with pytest.raises(terrace.Unsupported, match="device memory"):
+            lease.copy_into(OnDevice())
