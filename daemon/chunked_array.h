@@ -74,6 +74,7 @@ class ChunkedArray {
   const T& operator[](uint32_t index) const {
     return chunks_[index / kPerChunk][index % kPerChunk];
   }
+  void Prefetch(uint32_t index) const { __builtin_prefetch(&(*this)[index]); }
   uint32_t reach() const { return static_cast<uint32_t>(chunks_.size()) * kPerChunk; }
 
  private:

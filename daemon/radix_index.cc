@@ -1,211 +1,306 @@
 #include "daemon/radix_index.h"
 
-#include <sys/mman.h>
-
-#include <bit>
-#include <cstdlib>
-
 #include "terrace/check.h"
 
 namespace terrace {
-
 namespace {
 
-// Every lookup goes to another page of the buckets: with small ones it waits for the page walk
-// first. Where there are no huge pages it goes on with small ones.
-void UseHugePages(void* memory, size_t length_bytes) {
-  constexpr uintptr_t kPageBytes = 4096;
-  const uintptr_t begin =
-      (reinterpret_cast<uintptr_t>(memory) + kPageBytes - 1) & ~(kPageBytes - 1);
-  const uintptr_t end = (reinterpret_cast<uintptr_t>(memory) + length_bytes) & ~(kPageBytes - 1);
-  if (end > begin) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);
-}
+constexpr uint32_t kErasePrefetchDistance = 8;
+constexpr uint32_t kPlacesPerChild = 8;  // moving a block to another run, against moving a child
 
 }  // namespace
 
-void RadixIndex::FreeDeleter::operator()(Bucket* buckets) const { std::free(buckets); }
-
-RadixIndex::RadixIndex(const Options& options) : options_(options) {
+RadixIndex::RadixIndex(const Options& options)
+    : table_(options),
+      keys_(options.blocks_max),
+      places_(options.blocks_max),
+      ids_(options.blocks_max, &keys_) {
   TERRACE_CHECK(options.blocks_max > 0 && options.blocks_max <= uint32_t{1} << 30,
                 "blocks_max is 1 to 2^30");
-  const uint32_t bucket_count = std::bit_ceil(options.blocks_max * 2);
-  bucket_mask_ = bucket_count - 1;
-  // calloc: pages nobody touches cost nothing.
-  buckets_.reset(static_cast<Bucket*>(std::calloc(bucket_count, sizeof(Bucket))));
-  TERRACE_CHECK(buckets_ != nullptr, "memory for the buckets of blocks_max blocks");
-  UseHugePages(buckets_.get(), size_t{bucket_count} * sizeof(Bucket));
-}
-
-// The key is uniform for honest clients; the seed makes it so for the others.
-uint32_t RadixIndex::HashOf(const BlockKey& key) const {
-  uint64_t x = (key.low ^ options_.hash_seed) * 0x9E3779B97F4A7C15;
-  x ^= x >> 32;
-  x = (x ^ key.high) * 0xD6E8FEB86659FD93;
-  x ^= x >> 32;
-  return static_cast<uint32_t>(x);
 }
 
 void RadixIndex::FindAll(const BlockKey& key, std::vector<BlockId>* ids) const {
-  const uint32_t hash = HashOf(key);
-  for (uint32_t at = hash & bucket_mask_; buckets_[at].id_plus_1 != 0;
-       at = (at + 1) & bucket_mask_) {
-    if (buckets_[at].hash != hash) continue;
-    const BlockId id = buckets_[at].id_plus_1 - 1;
-    if (nodes_[id].key == key) ids->push_back(id);
-  }
+  table_.Find(table_.HashOf(key), [&](BlockId id) {
+    if (keys_[id] == key) ids->push_back(id);
+    return false;
+  });
 }
 
-BlockId RadixIndex::Find(uint32_t group_index, const BlockKey& key) const {
-  const uint32_t hash = HashOf(key);
-  for (uint32_t at = hash & bucket_mask_; buckets_[at].id_plus_1 != 0;
-       at = (at + 1) & bucket_mask_) {
-    if (buckets_[at].hash != hash) continue;
-    const BlockId id = buckets_[at].id_plus_1 - 1;
-    const Node& node = nodes_[id];
-    if (node.key == key && node.group_index == group_index) return id;
-  }
-  return kBlockNone;
-}
+// ---- blocks ----
 
-BlockId RadixIndex::Insert(uint32_t group_index, const BlockKey& key, uint32_t position) {
-  BlockId id = kBlockNone;
-  if (!free_ids_.empty()) {
-    id = free_ids_.back();
-    free_ids_.pop_back();
-  } else if (id_count_ < options_.blocks_max) {
-    id = id_count_++;
-    nodes_.Reach(id);
-  } else {
-    return kBlockNone;
-  }
-  const uint32_t hash = HashOf(key);
-  uint32_t at = hash & bucket_mask_;
-  while (buckets_[at].id_plus_1 != 0) at = (at + 1) & bucket_mask_;
-  buckets_[at] = {.id_plus_1 = id + 1, .hash = hash};
-
-  nodes_[id] = Node{.key = key, .group_index = group_index, .position = position, .is_live = true};
+BlockId RadixIndex::Insert(uint32_t group_index, const BlockKey& key, uint32_t position,
+                           BlockId parent) {
+  const BlockId id = ids_.Take(parent, [this](BlockId other) { return IsFree(other); });
+  if (id == kBlockNone) return kBlockNone;
+  table_.Add(table_.HashOf(key), id);
+  keys_[id] = key;
   if (group_index >= groups_.size()) groups_.resize(group_index + 1);
   ++groups_[group_index].block_count;
   ++live_count_;
-  LinkInto(id, kBlockNone);
+  if (parent != kBlockNone && id == parent + 1 && places_[parent].group_index == group_index) {
+    const RunId above = places_[parent].run;
+    Run& run = runs_[above];
+    if (run.last() == parent && run.child_count == 0 && run.block_count < kRunBlocksMax &&
+        run.position + run.block_count == position) {
+      ++run.block_count;
+      places_[id] = {.run = above, .group_index = group_index};
+      return id;
+    }
+  }
+  const RunId run = NewRun({.first = id, .block_count = 1, .position = position});
+  places_[id] = {.run = run, .group_index = group_index};
+  LinkInto(run, kRunNone);
+  if (parent != kBlockNone) Link(id, parent);
   return id;
 }
 
 bool RadixIndex::Link(BlockId child, BlockId parent) {
-  const Node& node = nodes_[child];
-  const Node& above = nodes_[parent];
-  TERRACE_CHECK(node.is_live && above.is_live, "edges join live blocks");
-  if (node.parent != kBlockNone || node.group_index != above.group_index ||
-      node.position != above.position + 1) {
+  TERRACE_CHECK(IsLive(child) && IsLive(parent), "edges join live blocks");
+  const RunId below = RunOf(child);
+  const RunId above = RunOf(parent);
+  if (runs_[below].first != child || runs_[below].parent != kRunNone ||
+      places_[child].group_index != places_[parent].group_index ||
+      runs_[below].position != runs_[above].position + (parent - runs_[above].first) + 1) {
     return false;
   }
-  Unlink(child);
-  LinkInto(child, parent);
+  if (runs_[above].last() != parent) CutBefore(parent + 1);
+  Unlink(below);
+  LinkInto(below, RunOf(parent));
+  JoinWithChild(RunOf(parent));
   return true;
 }
 
-void RadixIndex::LinkInto(BlockId id, BlockId parent) {
-  Node& node = nodes_[id];
-  BlockId& head =
-      parent == kBlockNone ? groups_[node.group_index].first_root : nodes_[parent].first_child;
-  node.parent = parent;
-  node.previous_sibling = kBlockNone;
-  node.next_sibling = head;
-  if (head != kBlockNone) nodes_[head].previous_sibling = id;
-  head = id;
-  if (parent != kBlockNone) ++nodes_[parent].child_count;
-}
-
-void RadixIndex::Unlink(BlockId id) {
-  Node& node = nodes_[id];
-  if (node.next_sibling != kBlockNone) {
-    nodes_[node.next_sibling].previous_sibling = node.previous_sibling;
-  }
-  if (node.previous_sibling != kBlockNone) {
-    nodes_[node.previous_sibling].next_sibling = node.next_sibling;
-  } else if (node.parent != kBlockNone) {
-    nodes_[node.parent].first_child = node.next_sibling;
-  } else {
-    groups_[node.group_index].first_root = node.next_sibling;
-  }
-  if (node.parent != kBlockNone) --nodes_[node.parent].child_count;
-  node.parent = kBlockNone;
-  node.previous_sibling = kBlockNone;
-  node.next_sibling = kBlockNone;
-}
-
 void RadixIndex::Erase(BlockId id) {
-  Node& node = nodes_[id];
-  TERRACE_CHECK(node.is_live, "only a live block is erased");
-  // Paths go tail first: what it hangs from is next.
-  if (node.parent != kBlockNone) Prefetch(nodes_[node.parent].key);
-  while (node.first_child != kBlockNone) {
-    const BlockId child = node.first_child;
+  TERRACE_CHECK(IsLive(id), "only a live block is erased");
+  // Paths go tail first.
+  if (id >= kErasePrefetchDistance) Prefetch(keys_[id - kErasePrefetchDistance]);
+  RunId at = RunOf(id);
+  if (runs_[at].last() != id) {
+    CutBefore(id + 1);
+    at = RunOf(id);
+  }
+  while (runs_[at].first_child != kRunNone) {
+    const RunId child = runs_[at].first_child;
     Unlink(child);
-    LinkInto(child, kBlockNone);
+    LinkInto(child, kRunNone);
   }
-  Unlink(id);
-  uint32_t at = HashOf(node.key) & bucket_mask_;
-  while (buckets_[at].id_plus_1 != id + 1) {
-    TERRACE_CHECK(buckets_[at].id_plus_1 != 0, "a live block is in its chain of buckets");
-    at = (at + 1) & bucket_mask_;
+  if (runs_[at].block_count == 1) {
+    const RunId above = runs_[at].parent;
+    Unlink(at);
+    if (above != kRunNone) JoinWithChild(above);
+  } else {
+    Run& run = runs_[at];
+    const uint32_t position = run.position + --run.block_count;
+    at = NewRun({.first = id, .block_count = 1, .position = position});
   }
-  EraseBucket(at);
-  node.is_live = false;
-  --groups_[node.group_index].block_count;
+  places_[id].run = at | kErasedBit;
+  table_.Remove(table_.HashOf(keys_[id]), id);
+  --groups_[places_[id].group_index].block_count;
   --live_count_;
 }
 
-// Closes the gap: whatever behind it hashes to it or before it moves up, so that no search ends
-// early.
-void RadixIndex::EraseBucket(uint32_t bucket) {
-  uint32_t gap = bucket;
-  for (uint32_t next = (gap + 1) & bucket_mask_; buckets_[next].id_plus_1 != 0;
-       next = (next + 1) & bucket_mask_) {
-    const uint32_t home = buckets_[next].hash & bucket_mask_;
-    if (((next - home) & bucket_mask_) >= ((next - gap) & bucket_mask_)) {
-      buckets_[gap] = buckets_[next];
-      gap = next;
-    }
-  }
-  buckets_[gap] = {};
+void RadixIndex::Recycle(BlockId id) {
+  TERRACE_CHECK((places_[id].run & kErasedBit) != 0, "an erased id is recycled");
+  FreeRun(RunOf(id));
+  places_[id] = {};
+  ids_.Give(id, [this](BlockId other) { return IsFree(other); });
 }
 
-void RadixIndex::Recycle(BlockId id) {
-  TERRACE_CHECK(!nodes_[id].is_live, "an erased id is recycled");
-  free_ids_.push_back(id);
+// ---- runs ----
+
+RadixIndex::RunId RadixIndex::NewRun(const Run& run) {
+  ++run_count_;
+  RunId id = run_id_count_;
+  if (free_runs_.empty()) {
+    runs_.Reach(run_id_count_++);
+  } else {
+    id = free_runs_.back();
+    free_runs_.pop_back();
+  }
+  runs_[id] = run;
+  return id;
 }
+
+void RadixIndex::FreeRun(RunId run) {
+  --run_count_;
+  runs_[run] = {};
+  free_runs_.push_back(run);
+}
+
+void RadixIndex::Renumber(RunId run, BlockId first, uint32_t block_count) {
+  for (BlockId id = first; id < first + block_count; ++id) places_[id].run = run;
+}
+
+RadixIndex::RunId& RadixIndex::HeadOfSiblings(const Run& run) {
+  return run.parent == kRunNone ? groups_[places_[run.first].group_index].first_root
+                                : runs_[run.parent].first_child;
+}
+
+void RadixIndex::LinkInto(RunId id, RunId parent) {
+  Run& run = runs_[id];
+  run.parent = parent;
+  RunId& head = HeadOfSiblings(run);
+  run.previous_sibling = kRunNone;
+  run.next_sibling = head;
+  if (head != kRunNone) runs_[head].previous_sibling = id;
+  head = id;
+  if (parent != kRunNone) ++runs_[parent].child_count;
+}
+
+void RadixIndex::Unlink(RunId id) {
+  Run& run = runs_[id];
+  if (run.next_sibling != kRunNone) {
+    runs_[run.next_sibling].previous_sibling = run.previous_sibling;
+  }
+  if (run.previous_sibling != kRunNone) {
+    runs_[run.previous_sibling].next_sibling = run.next_sibling;
+  } else {
+    HeadOfSiblings(run) = run.next_sibling;
+  }
+  if (run.parent != kRunNone) --runs_[run.parent].child_count;
+  run.parent = run.previous_sibling = run.next_sibling = kRunNone;
+}
+
+void RadixIndex::Replace(RunId from, RunId to) {
+  const Run& old = runs_[from];
+  Run& run = runs_[to];
+  run.parent = old.parent;
+  run.previous_sibling = old.previous_sibling;
+  run.next_sibling = old.next_sibling;
+  if (run.next_sibling != kRunNone) runs_[run.next_sibling].previous_sibling = to;
+  if (run.previous_sibling != kRunNone) {
+    runs_[run.previous_sibling].next_sibling = to;
+  } else {
+    HeadOfSiblings(run) = to;
+  }
+}
+
+void RadixIndex::AdoptChildren(RunId from, RunId to) {
+  runs_[to].first_child = runs_[from].first_child;
+  runs_[to].child_count = runs_[from].child_count;
+  for (RunId child = runs_[to].first_child; child != kRunNone; child = runs_[child].next_sibling) {
+    runs_[child].parent = to;
+  }
+  runs_[from].first_child = kRunNone;
+  runs_[from].child_count = 0;
+}
+
+// One part keeps the run; of the other every block is told, and of the lower one every child.
+void RadixIndex::CutBefore(BlockId id) {
+  const RunId whole = RunOf(id);
+  const Run old = runs_[whole];
+  const uint32_t head_count = id - old.first;
+  const uint32_t tail_count = old.block_count - head_count;
+  const Run head{.first = old.first, .block_count = head_count, .position = old.position};
+  const Run tail{.first = id, .block_count = tail_count, .position = old.position + head_count};
+  if (uint64_t{old.child_count} * kPlacesPerChild + tail_count <= head_count) {
+    const RunId lower = NewRun(tail);
+    AdoptChildren(whole, lower);
+    Renumber(lower, id, tail_count);
+    runs_[whole].block_count = head_count;
+    LinkInto(lower, whole);
+    return;
+  }
+  const RunId upper = NewRun(head);
+  Replace(whole, upper);
+  Renumber(upper, old.first, head_count);
+  Run& lower = runs_[whole];
+  lower.first = tail.first;
+  lower.block_count = tail.block_count;
+  lower.position = tail.position;
+  LinkInto(whole, upper);
+}
+
+void RadixIndex::JoinWithChild(RunId above) {
+  const Run upper = runs_[above];
+  if (upper.child_count != 1) return;
+  const RunId below = upper.first_child;
+  const Run lower = runs_[below];
+  const uint32_t block_count = upper.block_count + lower.block_count;
+  if (lower.first != upper.last() + 1 || block_count > kRunBlocksMax) return;
+  Unlink(below);
+  if (uint64_t{lower.child_count} * kPlacesPerChild + lower.block_count <= upper.block_count) {
+    AdoptChildren(below, above);
+    Renumber(above, lower.first, lower.block_count);
+    runs_[above].block_count = block_count;
+    FreeRun(below);
+    return;
+  }
+  Replace(above, below);
+  Renumber(below, upper.first, upper.block_count);
+  Run& joined = runs_[below];
+  joined.first = upper.first;
+  joined.position = upper.position;
+  joined.block_count = block_count;
+  FreeRun(above);
+}
+
+// ---- questions ----
 
 BlockId RadixIndex::first_root(uint32_t group_index) const {
-  return group_index < groups_.size() ? groups_[group_index].first_root : kBlockNone;
+  return group_index < groups_.size() ? FirstOf(groups_[group_index].first_root) : kBlockNone;
 }
 
 uint32_t RadixIndex::group_block_count(uint32_t group_index) const {
   return group_index < groups_.size() ? groups_[group_index].block_count : 0;
 }
 
+void RadixIndex::CheckRun(RunId at) const {
+  const Run& run = runs_[at];
+  const uint32_t group_index = places_[run.first].group_index;
+  TERRACE_CHECK(run.block_count > 0 && run.block_count <= kRunBlocksMax, "a run has blocks");
+  for (BlockId id = run.first; id <= run.last(); ++id) {
+    TERRACE_CHECK(places_[id].run == at && places_[id].group_index == group_index,
+                  "a run's blocks are its own and of one group");
+    TERRACE_CHECK(Find(group_index, keys_[id]) == id, "a live block is found by its key");
+  }
+  uint32_t child_count = 0;
+  RunId previous = kRunNone;
+  for (RunId child = run.first_child; child != kRunNone; child = runs_[child].next_sibling) {
+    const Run& below = runs_[child];
+    TERRACE_CHECK(below.parent == at && below.previous_sibling == previous &&
+                      below.position == run.position + run.block_count &&
+                      places_[below.first].group_index == group_index,
+                  "children know their parent and are one position behind");
+    previous = child;
+    ++child_count;
+  }
+  TERRACE_CHECK(child_count == run.child_count, "children are counted");
+}
+
 void RadixIndex::CheckInvariants() const {
   uint32_t live_count = 0;
-  for (BlockId id = 0; id < id_count_; ++id) {
-    const Node& node = nodes_[id];
-    if (!node.is_live) continue;
-    ++live_count;
-    TERRACE_CHECK(Find(node.group_index, node.key) == id, "a live block is found by its key");
-    uint32_t child_count = 0;
-    BlockId previous = kBlockNone;
-    for (BlockId child = node.first_child; child != kBlockNone;
-         child = nodes_[child].next_sibling) {
-      TERRACE_CHECK(nodes_[child].is_live && nodes_[child].parent == id &&
-                        nodes_[child].previous_sibling == previous &&
-                        nodes_[child].position == node.position + 1,
-                    "children know their parent and are one position behind");
-      previous = child;
-      ++child_count;
+  uint32_t used_count = 0;
+  uint32_t run_count = 0;
+  for (BlockId id = 0; id < id_count(); ++id) {
+    if (IsFree(id)) continue;
+    ++used_count;
+    const Run& run = runs_[RunOf(id)];
+    if (run.first == id) ++run_count;
+    if (!IsLive(id)) {
+      TERRACE_CHECK(run.first == id && run.block_count == 1, "an erased block is in no tree");
+      continue;
     }
-    TERRACE_CHECK(child_count == node.child_count, "children are counted");
+    ++live_count;
+    if (run.first == id) CheckRun(RunOf(id));
   }
   TERRACE_CHECK(live_count == live_count_, "live blocks are counted");
-  TERRACE_CHECK(id_count_ - free_ids_.size() >= live_count_, "ids are live, erased or free");
+  TERRACE_CHECK(run_count == run_count_, "runs are counted");
+  TERRACE_CHECK(id_count() - ids_.free_count() == used_count, "ids are live, erased or free");
+  uint32_t root_count = 0;
+  uint32_t parentless_count = 0;
+  for (const Group& group : groups_) {
+    for (RunId root = group.first_root; root != kRunNone; root = runs_[root].next_sibling) {
+      TERRACE_CHECK(runs_[root].parent == kRunNone, "roots have no parent");
+      ++root_count;
+    }
+  }
+  for (BlockId id = 0; id < id_count(); ++id) {
+    if (IsLive(id) && runs_[RunOf(id)].first == id && runs_[RunOf(id)].parent == kRunNone) {
+      ++parentless_count;
+    }
+  }
+  TERRACE_CHECK(root_count == parentless_count, "roots are those without a parent");
 }
 
 }  // namespace terrace

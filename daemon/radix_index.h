@@ -1,65 +1,77 @@
-// RadixIndex: which blocks exist, found by key, and which follows which. Keys are chained by their
-// derivation, so equality at one position proves the whole prefix and a lookup needs no walk; the
-// edges, learned when blocks are stored, say what becomes useless without what.
+// RadixIndex: which blocks exist, found by key, and which follows which. The edges, learned when
+// blocks are stored, say what becomes useless without what.
+//
+// It is a radix tree whose nodes are *runs*: blocks with consecutive ids and positions, each the
+// only child of the one before. Runs are cut where chains part and grow where blocks are appended,
+// so that a path is a few ranges of ids and its edges cost nothing but the runs they join.
 //
 // Along an edge the position grows by exactly one, so edges never close a cycle, whatever clients
 // say.
 //
-// THREADING: one thread. LIMITS: blocks_max.
+// THREADING: one thread. LIMITS: blocks_max; kRunBlocksMax bounds what cutting a run costs.
 // INVARIANT: an id is live (found by its key), erased (its number still in use), or free.
 #pragma once
 
 #include <cstdint>
-#include <memory>
+#include <span>
 #include <vector>
 
 #include "daemon/block.h"
 #include "daemon/chunked_array.h"
+#include "daemon/id_extents.h"
+#include "daemon/key_table.h"
+#include "daemon/mapped_array.h"
 #include "terrace/block_key.h"
 
 namespace terrace {
 
+// Blocks with consecutive ids.
+struct BlockRange {
+  BlockId first = kBlockNone;
+  uint32_t block_count = 0;
+
+  friend bool operator==(const BlockRange&, const BlockRange&) = default;
+};
+
 class RadixIndex {
  public:
-  struct Options {
-    uint32_t blocks_max = 0;  // > 0
-    uint64_t hash_seed = 0;   // unpredictable, so that no client can aim at one bucket
-  };
+  static constexpr uint32_t kRunBlocksMax = 8192;
+
+  using Options = KeyTable::Options;  // blocks_max: 1 to 2^30
   struct Node {
     BlockKey key;
     uint32_t group_index = 0;
     uint32_t position = 0;  // in blocks from the root of its chain
     BlockId parent = kBlockNone;
     BlockId first_child = kBlockNone;  // the one that came last
-    BlockId previous_sibling = kBlockNone;
     BlockId next_sibling = kBlockNone;
     uint32_t child_count = 0;
     bool is_live = false;
   };
+  // What an answer to Match() rests on. kEveryKey: every key was compared. kChain: keys are chained
+  // by their derivation, so one that is equal proves those before it as far as edges lead there.
+  enum class Proof : uint8_t { kEveryKey, kChain };
 
   explicit RadixIndex(const Options& options);
 
   // kBlockNone if the group has no such block.
-  BlockId Find(uint32_t group_index, const BlockKey& key) const;
-  // Find(), for the key that follows the block `previous` in a path: no search where their ids
-  // follow each other too, as those of a prompt stored at once do.
-  BlockId FindNext(uint32_t group_index, const BlockKey& key, BlockId previous) const {
-    if (const BlockId guess = previous + 1; guess < id_count_) {
-      const Node& node = nodes_[guess];
-      if (node.key == key && node.group_index == group_index && node.is_live) return guess;
-    }
-    return Find(group_index, key);
+  BlockId Find(uint32_t group_index, const BlockKey& key) const {
+    return FindHashed(group_index, key, table_.HashOf(key));
   }
+  // How many of the leading keys the group has, and their blocks in order. O(runs on the path), and
+  // with kEveryKey a comparison a key. REQUIRES for kChain: `keys` are a chain.
+  uint32_t Match(uint32_t group_index, std::span<const BlockKey> keys, Proof proof,
+                 std::vector<BlockRange>* path) const;
   // Brings what Find(key) will look at first nearer, while something else is done.
-  void Prefetch(const BlockKey& key) const {
-    __builtin_prefetch(&buckets_[HashOf(key) & bucket_mask_]);
-  }
+  void Prefetch(const BlockKey& key) const { table_.Prefetch(table_.HashOf(key)); }
   // Appends the blocks of all groups that have this key: one at most, unless clients invent keys.
   void FindAll(const BlockKey& key, std::vector<BlockId>* ids) const;
 
-  // Adds a block without an edge: a root. `position` counts from the root of its chain.
-  // kBlockNone when blocks_max ids are in use. REQUIRES: Find() finds nothing.
-  BlockId Insert(uint32_t group_index, const BlockKey& key, uint32_t position);
+  // Adds a block. `position` counts from the root of its chain. The edge from `parent`, a live
+  // block or kBlockNone, is learned if Link() would. kBlockNone when blocks_max ids are in use.
+  // REQUIRES: Find() finds nothing.
+  BlockId Insert(uint32_t group_index, const BlockKey& key, uint32_t position,
+                 BlockId parent = kBlockNone);
 
   // Learns that `child` follows `parent`. False, and nothing is learned, unless child is a root of
   // the same group one position behind.
@@ -70,42 +82,98 @@ class RadixIndex {
   // REQUIRES: erased.
   void Recycle(BlockId id);
 
-  const Node& node(BlockId id) const { return nodes_[id]; }
+  Node node(BlockId id) const {
+    if (places_[id].run == kRunNone) return {};
+    const Run& run = runs_[RunOf(id)];
+    const bool is_first = id == run.first;
+    const bool is_last = id == run.last();
+    return {.key = keys_[id],
+            .group_index = places_[id].group_index,
+            .position = run.position + (id - run.first),
+            .parent = !is_first ? id - 1
+                                : (run.parent == kRunNone ? kBlockNone : runs_[run.parent].last()),
+            .first_child = !is_last ? id + 1 : FirstOf(run.first_child),
+            .next_sibling = is_first ? FirstOf(run.next_sibling) : kBlockNone,
+            .child_count = is_last ? run.child_count : 1,
+            .is_live = IsLive(id)};
+  }
   // Blocks of a group without a known parent, linked by next_sibling; the newest first.
   BlockId first_root(uint32_t group_index) const;
   uint32_t group_block_count(uint32_t group_index) const;
   uint32_t live_count() const { return live_count_; }
   // Ids below this have been in use.
-  uint32_t id_count() const { return id_count_; }
+  uint32_t id_count() const { return ids_.id_count(); }
+  uint32_t run_count() const { return run_count_; }
 
   void CheckInvariants() const;
 
  private:
+  using RunId = uint32_t;
+  static constexpr RunId kRunNone = 0;
+  static constexpr uint32_t kErasedBit = uint32_t{1} << 31;
+
+  // A node of the tree, or an erased block. Its blocks have consecutive ids and positions.
+  struct Run {
+    BlockId first = kBlockNone;
+    uint32_t block_count = 0;
+    uint32_t position = 0;    // of the first block
+    RunId parent = kRunNone;  // whose last block the first one follows
+    RunId first_child = kRunNone;
+    RunId previous_sibling = kRunNone;
+    RunId next_sibling = kRunNone;
+    uint32_t child_count = 0;
+
+    BlockId last() const { return first + block_count - 1; }
+  };
+  static_assert(sizeof(Run) == 32);
+  // Of a block, beside its key. All zero: the id is free.
+  struct Place {
+    uint32_t run;  // with kErasedBit
+    uint32_t group_index;
+  };
   struct Group {
-    BlockId first_root = kBlockNone;
+    RunId first_root = kRunNone;
     uint32_t block_count = 0;
   };
-  // The hash in the bucket spares a look at the node, where another key's would differ.
-  struct Bucket {
-    uint32_t id_plus_1 = 0;  // 0: empty
-    uint32_t hash = 0;       // home: hash & bucket_mask_
-  };
+  class PathSearch;
 
-  uint32_t HashOf(const BlockKey& key) const;
-  void EraseBucket(uint32_t bucket);
-  void LinkInto(BlockId id, BlockId parent);
-  void Unlink(BlockId id);
+  bool IsFree(BlockId id) const { return places_[id].run == kRunNone; }
+  bool IsLive(BlockId id) const { return (places_[id].run & kErasedBit) == 0 && !IsFree(id); }
+  RunId RunOf(BlockId id) const { return places_[id].run & ~kErasedBit; }
+  void PrefetchRun(BlockId id) const { __builtin_prefetch(&runs_[RunOf(id)]); }
+  BlockId FirstOf(RunId run) const { return run == kRunNone ? kBlockNone : runs_[run].first; }
+  // REQUIRES for false to mean absent: the id is found under this key's hash.
+  bool IsBlock(BlockId id, uint32_t group_index, const BlockKey& key) const {
+    return keys_[id] == key && places_[id].group_index == group_index;
+  }
+  BlockId FindHashed(uint32_t group_index, const BlockKey& key, uint32_t hash) const {
+    return table_.Find(hash, [&](BlockId id) { return IsBlock(id, group_index, key); });
+  }
 
-  const Options options_;
-  uint32_t bucket_mask_;
-  struct FreeDeleter {
-    void operator()(Bucket* buckets) const;
-  };
-  std::unique_ptr<Bucket[], FreeDeleter> buckets_;  // linear probing; at most half full
-  ChunkedArray<Node> nodes_;
-  std::vector<BlockId> free_ids_;
+  RunId NewRun(const Run& run);
+  void FreeRun(RunId run);
+  void Renumber(RunId run, BlockId first, uint32_t block_count);
+  RunId& HeadOfSiblings(const Run& run);
+  void LinkInto(RunId run, RunId parent);
+  void Unlink(RunId run);
+  // `to` takes the place of `from` among its siblings.
+  void Replace(RunId from, RunId to);
+  void AdoptChildren(RunId from, RunId to);
+  // Cuts a run before `id`; what begins there becomes its child.
+  void CutBefore(BlockId id);
+  // Makes one run of `above` and its only child if ids and limits allow.
+  void JoinWithChild(RunId above);
+  void CheckRun(RunId run) const;
+
+  KeyTable table_;
+  MappedArray<BlockKey> keys_;  // by id
+  MappedArray<Place> places_;   // by id
+  IdExtents ids_;
+  ChunkedArray<Run> runs_;
+  std::vector<RunId> free_runs_;
   std::vector<Group> groups_;
-  uint32_t id_count_ = 0;
+  uint32_t run_count_ = 0;  // in use
+  RunId run_id_count_ = 1;  // ever in use; 0 is kRunNone
   uint32_t live_count_ = 0;
 };
 

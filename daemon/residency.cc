@@ -15,7 +15,7 @@ uint64_t BitOf(const LocalMember& local) { return uint64_t{1} << local.member; }
 // ---- phases ----
 
 BlockId Residency::Insert(const NewBlock& block) {
-  const BlockId id = d_.index.Insert(block.group_index, block.key, block.position);
+  const BlockId id = d_.index.Insert(block.group_index, block.key, block.position, block.parent);
   if (id == kBlockNone) return kBlockNone;
   d_.blocks.Reach(id);
   Block& b = d_.block(id);
@@ -31,7 +31,7 @@ BlockId Residency::Insert(const NewBlock& block) {
   b.created_us = b.touched_us = d_.NowUs();
   b.roots_row = d_.group_of(b).roots().Take();
   ApplyHints(id, block.hints);
-  if (block.parent != kBlockNone) Link(id, block.parent);
+  if (const BlockId parent = d_.index.node(id).parent; parent != kBlockNone) Refresh(parent);
   d_.admission->OnInsert(id, d_.TraitsOf(id), d_.NowUs());
   ++d_.reserved_count;
   return id;

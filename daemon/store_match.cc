@@ -54,12 +54,10 @@ uint64_t Store::State::MembersOf(const CacheDomain& domain, const Block& block) 
   return tier == kLowerTiersMax ? 0 : block.lower[tier].member_mask;
 }
 
-Found Store::State::Find(const Caller& caller, uint32_t group_index, const BlockKey& key,
-                         BlockId* id) const {
+Found Store::State::Judge(const Caller& caller, BlockId id) const {
   const DomainRooms& rooms = *caller.rooms;
-  *id = rooms.domain.index.FindNext(group_index, key, *id);
-  if (*id == kBlockNone || rooms.residency.IsExpired(*id)) return Found::kNothing;
-  const Block& b = rooms.domain.block(*id);
+  if (rooms.residency.IsExpired(id)) return Found::kNothing;
+  const Block& b = rooms.domain.block(id);
   if (b.phase == BlockPhase::kReserved) return Found::kReserved;
   // Bytes nobody has checked are for those who could have written them.
   if (!b.has_roots && b.writer_uid != sessions.at(caller.session).uid) return Found::kNothing;
@@ -87,6 +85,26 @@ Store::State::Coming Store::State::ComingFrom(const DomainRooms& rooms, BlockId 
 
 // ---- Match ----
 
+namespace {
+
+// The blocks of the leading keys, as far as there are any. What chains prove is not enough here: a
+// client whose keys are no chain gets no bytes of others for it.
+std::vector<BlockId> PathOf(const CacheDomain& domain, const KeysQuery& query) {
+  std::vector<BlockRange> path;
+  std::vector<BlockId> run;
+  run.reserve(
+      domain.index.Match(query.group_index, query.keys, RadixIndex::Proof::kEveryKey, &path));
+  for (const BlockRange& range : path) {
+    for (uint32_t i = 0; i < range.block_count; ++i) {
+      run.push_back(range.first + i);
+      domain.blocks.Prefetch(run.back());
+    }
+  }
+  return run;
+}
+
+}  // namespace
+
 Status Store::Match(const KeysQuery& query, PrefixMatch* result) {
   Caller caller;
   TERRACE_RETURN_IF_ERROR(state_->Enter(query.session, query.group_index, &caller));
@@ -94,12 +112,9 @@ Status Store::Match(const KeysQuery& query, PrefixMatch* result) {
   if (result->walk.walked_count == 0) ++domain.counters.match_requests;
   domain.counters.match_blocks_asked += query.keys.size();
   const uint32_t usable_before = result->walk.usable_count;
-  BlockId id = kBlockNone;
-  for (size_t i = 0; i < query.keys.size(); ++i) {
-    if (i + kPrefetchDistance < query.keys.size()) {
-      domain.index.Prefetch(query.keys[i + kPrefetchDistance]);
-    }
-    const Found found = state_->Find(caller, query.group_index, query.keys[i], &id);
+  const std::vector<BlockId> run = PathOf(domain, query);
+  for (const BlockId id : run) {
+    const Found found = state_->Judge(caller, id);
     const uint32_t index = result->walk.walked_count;
     if (found == Found::kNothing || found == Found::kReserved ||
         !WalkOn(*caller.group, Store::State::MembersOf(domain, domain.block(id)), &result->walk)) {
@@ -115,6 +130,7 @@ Status Store::Match(const KeysQuery& query, PrefixMatch* result) {
     }
     AppendToSpans(span, &result->spans);
   }
+  if (run.size() < query.keys.size()) result->is_finished = true;
   domain.counters.match_blocks_hit += result->walk.usable_count - usable_before;
   return Status::Ok();
 }
@@ -166,26 +182,21 @@ class PrefixHolder {
 
   // False if the prefix ends here.
   bool Hold() {
-    bool goes_on = true;
     const bool may_follow = query_.flags & protocol::kAcquireFollow;
     LeaseKeeper& keeper = caller_.rooms->keeper;
-    BlockId id = kBlockNone;
-    for (size_t i = 0; i < query_.keys.size(); ++i) {
-      if (i + kPrefetchDistance < query_.keys.size()) {
-        caller_.domain().index.Prefetch(query_.keys[i + kPrefetchDistance]);
-      }
-      const Found found = state_.Find(caller_, query_.group_index, query_.keys[i], &id);
+    const std::vector<BlockId> run = PathOf(caller_.domain(), query_);
+    for (const BlockId id : run) {
+      const Found found = state_.Judge(caller_, id);
       if (found == Found::kNothing || keeper.BlocksLeft(target_.lease) == 0 ||
           (found == Found::kReserved && !(may_follow && IsOwnUid(id)))) {
-        goes_on = false;
-        break;
+        return false;
       }
       const uint8_t flags = found == Found::kReserved ? kEntryFollowing : 0;
       keeper.Append(target_.lease, id, flags);
       held_.push_back(id);
       found_.push_back(found);
     }
-    return goes_on;
+    return run.size() == query_.keys.size();
   }
 
   // Fills in the answer. False if the prefix ends before what is held.

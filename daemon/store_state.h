@@ -46,7 +46,7 @@ struct Caller {
   CacheDomain& domain() const { return rooms->domain; }
 };
 
-// What a lookup of one key finds, as a reader of `uid` may see it.
+// What a reader may see of a block.
 enum class Found : uint8_t {
   kNothing,
   kReady,     // readable in DRAM
@@ -68,8 +68,8 @@ struct Store::State final : public TierListener {
   void ArmTick(uint32_t domain_index);
   uint64_t DeadlineUs(const protocol::Hints& hints) const;
 
-  // `*id` comes with the block before it in the path, or kBlockNone.
-  Found Find(const Caller& caller, uint32_t group_index, const BlockKey& key, BlockId* id) const;
+  // What a block is to the caller.
+  Found Judge(const Caller& caller, BlockId id) const;
   // Where a block that is found kFilling or kBelow comes from, and when, behind `ahead_bytes`.
   struct Coming {
     protocol::TierKind tier = protocol::TierKind::kDram;

@@ -1,16 +1,18 @@
 // What the RadixIndex costs, in ns and in units: one unit is one load that depends on the load
-// before it, over as much memory as the index takes, measured in the same run. A prompt's keys are
-// looked up in order until one is missing, as the store does; an op
-// includes the position and the parent of every block found, and LRU's touch of the run.
+// before it, over 64 bytes a block, measured in turns with what it is the unit of. A hit includes
+// the location of every block found (8 bytes each, copied out of an array by block id), a pin a
+// block and LRU's touch of the run; insert and evict include LRU's part.
 //
 // W1: 752,000 resident blocks, prompts of 128, the first 32 shared by 122. W2: prompts of 32, the
-// first 8 shared. W3: as W1, with 10,000,000 resident blocks.
+// first 8 shared. W3: as W1, with 10,000,000 resident blocks. Half hits end within 16 blocks of the
+// middle.
 //
 //   taskset -c 1 radix_index_bench [--benchmark_filter=W1]
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
 #include <chrono>
+#include <cstring>
 #include <map>
 #include <memory>
 #include <numeric>
@@ -26,9 +28,10 @@ namespace {
 
 constexpr uint32_t kPromptsPerHead = 122;
 constexpr uint32_t kPrefetchDistance = 8;
-constexpr uint32_t kIndexBytesPerBlock = 64;
-constexpr uint32_t kRounds = 1000;
+constexpr uint32_t kFootprintBytesPerBlock = 64;
+constexpr uint32_t kOpsPerRound = 64;
 constexpr uint32_t kLoadsPerRound = 256;
+constexpr int kRepetitions = 5;
 
 struct Shape {
   const char* name;
@@ -49,34 +52,44 @@ double Median(std::vector<double>* values) {
   return (*values)[values->size() / 2];
 }
 
-// Median ns of a load whose address is what the load before it read.
-double MeasureUnit(size_t footprint_bytes) {
-  std::vector<uint64_t> next(footprint_bytes / sizeof(uint64_t));
-  std::iota(next.begin(), next.end(), 0);
-  std::mt19937_64 random(1);
-  for (size_t i = next.size() - 1; i > 0; --i) std::swap(next[i], next[random() % i]);  // one cycle
-  uint64_t at = 0;
-  std::vector<double> ns;
-  for (uint32_t round = 0; round < kRounds; ++round) {
-    const auto start = std::chrono::steady_clock::now();
-    for (uint32_t i = 0; i < kLoadsPerRound; ++i) at = next[at];
-    const std::chrono::duration<double, std::nano> passed =
-        std::chrono::steady_clock::now() - start;
-    benchmark::DoNotOptimize(at);
-    ns.push_back(passed.count() / kLoadsPerRound);
-  }
-  return Median(&ns);
+double NsSince(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double, std::nano>(std::chrono::steady_clock::now() - start).count();
 }
+
+// Loads whose address is what the load before read.
+class DependentLoads {
+ public:
+  explicit DependentLoads(size_t footprint_bytes) : next_(footprint_bytes / sizeof(uint64_t)) {
+    std::iota(next_.begin(), next_.end(), 0);
+    std::mt19937_64 random(1);
+    for (size_t i = next_.size() - 1; i > 0; --i) {
+      std::swap(next_[i], next_[random() % i]);  // one cycle
+    }
+  }
+  // ns a load.
+  double Measure() {
+    const auto start = std::chrono::steady_clock::now();
+    for (uint32_t i = 0; i < kLoadsPerRound; ++i) at_ = next_[at_];
+    benchmark::DoNotOptimize(at_);
+    return NsSince(start) / kLoadsPerRound;
+  }
+
+ private:
+  std::vector<uint64_t> next_;
+  uint64_t at_ = 0;
+};
 
 class World {
  public:
   explicit World(const Shape& shape)
       : shape_(shape),
-        index_({.blocks_max = shape.block_count + (shape.block_count >> 3), .hash_seed = 7}) {
+        index_({.blocks_max = shape.block_count + (shape.block_count >> 3), .hash_seed = 7}),
+        locations_(shape.block_count + (shape.block_count >> 3)),
+        pins_(locations_.size()),
+        loads_(size_t{shape.block_count} * kFootprintBytesPerBlock) {
     while (index_.live_count() + shape.prompt_blocks <= shape.block_count) {
       Insert(PathOf(prompt_count_++));
     }
-    unit_ns_ = MeasureUnit(size_t{shape.block_count} * kIndexBytesPerBlock);
   }
 
   std::vector<BlockKey> PathOf(uint32_t prompt) const {
@@ -98,16 +111,22 @@ class World {
     return path;
   }
 
-  // The leading run.
-  void Match(const std::vector<BlockKey>& path, std::vector<BlockId>* run) {
-    run->clear();
-    BlockId id = kBlockNone;
-    for (const BlockKey& key : path) {
-      id = index_.FindNext(0, key, id);
-      if (id == kBlockNone) break;
-      run->push_back(id);
+  // The leading run: found, located, pinned, touched.
+  void Match(const std::vector<BlockKey>& path) {
+    const uint32_t block_count = index_.Match(0, path, proof_, &ranges_);
+    if (block_count == 0) return;
+    found_.resize(block_count);
+    run_.resize(block_count);
+    uint32_t at = 0;
+    for (const BlockRange& range : ranges_) {
+      std::memcpy(&found_[at], &locations_[range.first], range.block_count * sizeof(uint64_t));
+      for (uint32_t i = 0; i < range.block_count; ++i) {
+        ++pins_[range.first + i];
+        run_[at + i] = range.first + i;
+      }
+      at += range.block_count;
     }
-    if (!run->empty()) lru_.OnTouch(*run, {});
+    lru_.OnTouch(run_, {});
   }
 
   void Insert(const std::vector<BlockKey>& path) {
@@ -115,14 +134,13 @@ class World {
     bool is_parent_new = false;
     for (uint32_t i = 0; i < path.size(); ++i) {
       if (i + kPrefetchDistance < path.size()) index_.Prefetch(path[i + kPrefetchDistance]);
-      BlockId id = index_.FindNext(0, path[i], parent);
+      BlockId id = index_.Find(0, path[i]);
       const bool is_new = id == kBlockNone;
       if (is_new) {
-        id = index_.Insert(0, path[i], i);
-        if (parent != kBlockNone) {
-          if (!is_parent_new && index_.node(parent).child_count == 0) lru_.OnHeld(parent);
-          index_.Link(id, parent);
+        if (parent != kBlockNone && !is_parent_new && index_.node(parent).child_count == 0) {
+          lru_.OnHeld(parent);
         }
+        id = index_.Insert(0, path[i], i, parent);
         lru_.OnInsert(id, {.key = path[i], .position = i, .parent = parent}, 0);
       }
       parent = id;
@@ -143,21 +161,43 @@ class World {
     }
   }
 
-  void Report(benchmark::State& state, std::vector<double>* ns) const {
-    state.counters["p50_ns"] = Median(ns);
-    state.counters["p50_units"] = Median(ns) / unit_ns_;
-    state.counters["unit_ns"] = unit_ns_;
+  // Times what comes in turns with the unit.
+  template <typename Prepare, typename Run>
+  void Time(benchmark::State& state, const Prepare& prepare, const Run& run) {
+    std::vector<double> ns, unit_ns;
+    for (auto _ : state) {
+      if (ns.size() % kOpsPerRound == 0) unit_ns.push_back(loads_.Measure());
+      const auto input = prepare();
+      const auto start = std::chrono::steady_clock::now();
+      run(input);
+      ns.push_back(NsSince(start));
+      state.SetIterationTime(ns.back() / 1e9);
+    }
+    state.counters["ns"] = Median(&ns);
+    state.counters["unit_ns"] = Median(&unit_ns);
+    state.counters["units"] = state.counters["ns"] / state.counters["unit_ns"];
   }
   const Shape& shape() const { return shape_; }
+  bool is_full() const { return index_.live_count() >= shape_.block_count; }
+  size_t NearMiddle(size_t block_count) {
+    const size_t spread = block_count / 8;
+    return block_count / 2 - spread + random_() % (2 * spread);
+  }
 
  private:
   const Shape shape_;
   RadixIndex index_;
+  std::vector<uint64_t> locations_;  // by id
+  std::vector<uint32_t> pins_;       // by id
   LruPolicy lru_;
+  DependentLoads loads_;
+  std::vector<BlockRange> ranges_;
+  std::vector<uint64_t> found_;
+  std::vector<BlockId> run_;
+  RadixIndex::Proof proof_ = RadixIndex::Proof::kEveryKey;
   std::mt19937_64 random_{2};
   uint64_t fresh_ = uint64_t{3} << 60;
   uint32_t prompt_count_ = 0;
-  double unit_ns_ = 0;
 };
 
 // Built once a shape, when first used.
@@ -168,67 +208,45 @@ World& WorldOf(const Shape& shape) {
   return *world;
 }
 
-template <typename Prepare, typename Op>
-void Time(benchmark::State& state, World& world, const Prepare& prepare, const Op& op) {
-  std::vector<double> ns;
-  for (auto _ : state) {
-    const auto input = prepare();
-    const auto start = std::chrono::steady_clock::now();
-    op(input);
-    const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - start;
-    state.SetIterationTime(passed.count());
-    ns.push_back(passed.count() * 1e9);
-  }
-  world.Report(state, &ns);
+void MatchFull(benchmark::State& state, World& world) {
+  world.Time(
+      state, [&] { return world.RandomPath(); }, [&](const auto& path) { world.Match(path); });
 }
 
-void MatchFull(benchmark::State& state, const Shape& shape) {
-  World& world = WorldOf(shape);
-  std::vector<BlockId> run;
-  Time(
-      state, world, [&] { return world.RandomPath(); },
-      [&](const auto& path) { world.Match(path, &run); });
-}
-
-void MatchHalf(benchmark::State& state, const Shape& shape) {
-  World& world = WorldOf(shape);
-  std::vector<BlockId> run;
+void MatchHalf(benchmark::State& state, World& world) {
   const auto half_known = [&] {
     std::vector<BlockKey> path = world.RandomPath();
-    for (size_t i = path.size() / 2; i < path.size(); ++i) path[i] = KeyOf((uint64_t{4} << 60) + i);
+    const size_t known_count = world.NearMiddle(path.size());
+    for (size_t i = known_count; i < path.size(); ++i) path[i] = KeyOf((uint64_t{4} << 60) + i);
     return path;
   };
-  Time(state, world, half_known, [&](const auto& path) { world.Match(path, &run); });
+  world.Time(state, half_known, [&](const auto& path) { world.Match(path); });
 }
 
-void MatchMiss(benchmark::State& state, const Shape& shape) {
-  World& world = WorldOf(shape);
-  std::vector<BlockId> run;
+void MatchMiss(benchmark::State& state, World& world) {
   uint64_t number = uint64_t{5} << 60;
   const auto unknown = [&] {
-    std::vector<BlockKey> path(shape.prompt_blocks);
+    std::vector<BlockKey> path(world.shape().prompt_blocks);
     for (BlockKey& key : path) key = KeyOf(++number);
     return path;
   };
-  Time(state, world, unknown, [&](const auto& path) { world.Match(path, &run); });
+  world.Time(state, unknown, [&](const auto& path) { world.Match(path); });
 }
 
-void InsertPrompt(benchmark::State& state, const Shape& shape) {
-  World& world = WorldOf(shape);
+void InsertPrompt(benchmark::State& state, World& world) {
   const auto make_room = [&] {
-    world.Evict(shape.prompt_blocks - shape.shared_blocks);
+    world.Evict(world.shape().prompt_blocks - world.shape().shared_blocks);
     return world.NewPath();
   };
-  Time(state, world, make_room, [&](const auto& path) { world.Insert(path); });
+  world.Time(state, make_room, [&](const auto& path) { world.Insert(path); });
 }
 
-void EvictPrompt(benchmark::State& state, const Shape& shape) {
-  World& world = WorldOf(shape);
+void EvictPrompt(benchmark::State& state, World& world) {
   const auto refill = [&] {
-    world.Insert(world.NewPath());
-    return 0;
+    while (!world.is_full()) world.Insert(world.NewPath());
+    return world.shape().prompt_blocks;
   };
-  Time(state, world, refill, [&](int) { world.Evict(shape.prompt_blocks - shape.shared_blocks); });
+  world.Time(state, refill, [&](uint32_t block_count) { world.Evict(block_count); });
 }
 
 constexpr Shape kShapes[] = {
@@ -237,7 +255,7 @@ constexpr Shape kShapes[] = {
 void RegisterAll() {
   struct Op {
     const char* name;
-    void (*run)(benchmark::State&, const Shape&);
+    void (*run)(benchmark::State&, World&);
     int iterations;
   };
   constexpr Op kOps[] = {{"full_hit", MatchFull, 20000},
@@ -247,9 +265,12 @@ void RegisterAll() {
                          {"evict", EvictPrompt, 2000}};
   for (const Shape& shape : kShapes) {
     for (const Op& op : kOps) {
-      benchmark::RegisterBenchmark((std::string(shape.name) + "/" + op.name).c_str(), op.run, shape)
+      const auto run = [&shape, op](benchmark::State& state) { op.run(state, WorldOf(shape)); };
+      benchmark::RegisterBenchmark((std::string(shape.name) + "/" + op.name).c_str(), run)
           ->UseManualTime()
-          ->Iterations(op.iterations);
+          ->Iterations(op.iterations)
+          ->Repetitions(kRepetitions)
+          ->ReportAggregatesOnly();
     }
   }
 }

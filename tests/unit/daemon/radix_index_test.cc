@@ -4,6 +4,7 @@
 
 #include <map>
 #include <random>
+#include <vector>
 
 namespace terrace {
 namespace {
@@ -18,18 +19,130 @@ TEST(RadixIndex, FindsWhatWasInsertedInItsGroupOnly) {
   EXPECT_EQ(index.Find(2, Key(2)), kBlockNone);
 }
 
-TEST(RadixIndex, FindNextFindsWhatFindDoesWhateverCameBefore) {
-  RadixIndex index({.blocks_max = 64});
-  std::vector<BlockId> ids = {kBlockNone};
-  for (uint32_t i = 0; i < 32; ++i) ids.push_back(index.Insert(i % 2, Key(i / 2), 0));
-  for (uint32_t i = 1; i < ids.size(); i += 5) index.Erase(ids[i]);
-  for (const BlockId before : ids) {
-    for (uint32_t group = 0; group < 3; ++group) {
-      for (uint64_t key = 0; key < 17; ++key) {
-        EXPECT_EQ(index.FindNext(group, Key(key), before), index.Find(group, Key(key)));
-      }
-    }
+// A chain of `count` blocks behind `parent`, keys counting from `first_key`.
+BlockId InsertChain(RadixIndex* index, uint64_t first_key, uint32_t count,
+                    BlockId parent = kBlockNone) {
+  for (uint32_t i = 0; i < count; ++i) {
+    const uint32_t position = parent == kBlockNone ? 0 : index->node(parent).position + 1;
+    parent = index->Insert(0, Key(first_key + i), position, parent);
   }
+  return parent;
+}
+
+std::vector<BlockKey> Keys(uint64_t first_key, uint32_t count) {
+  std::vector<BlockKey> keys;
+  for (uint32_t i = 0; i < count; ++i) keys.push_back(Key(first_key + i));
+  return keys;
+}
+
+TEST(RadixIndex, APathIsOneRangeARunWhicheverWayItIsProven) {
+  RadixIndex index({.blocks_max = 1000});
+  const BlockId trunk = InsertChain(&index, 100, 100);
+  InsertChain(&index, 500, 60, trunk - 40);
+  EXPECT_EQ(index.run_count(), 3u);
+  std::vector<BlockKey> keys = Keys(100, 60);
+  for (const BlockKey& key : Keys(500, 60)) keys.push_back(key);
+  for (const auto proof : {RadixIndex::Proof::kEveryKey, RadixIndex::Proof::kChain}) {
+    std::vector<BlockRange> path;
+    EXPECT_EQ(index.Match(0, keys, proof, &path), 120u);
+    EXPECT_EQ(path, (std::vector<BlockRange>{{0, 60}, {100, 60}}));
+    EXPECT_EQ(index.Match(0, std::span(keys).first(70), proof, &path), 70u);
+    EXPECT_EQ(path, (std::vector<BlockRange>{{0, 60}, {100, 10}}));
+    EXPECT_EQ(index.Match(0, Keys(100, 150), proof, &path), 100u);
+    EXPECT_EQ(path, (std::vector<BlockRange>{{0, 60}, {60, 40}}));
+    EXPECT_EQ(index.Match(0, Keys(101, 20), proof, &path), 20u);
+    EXPECT_EQ(index.Match(1, keys, proof, &path), 0u);
+    EXPECT_EQ(index.Match(0, Keys(9000, 20), proof, &path), 0u);
+    EXPECT_TRUE(path.empty());
+  }
+}
+
+TEST(RadixIndex, WithEveryKeyComparedNoOtherBlockIsServedForAKeyThatIsNotThere) {
+  RadixIndex index({.blocks_max = 1000});
+  InsertChain(&index, 100, 100);
+  std::vector<BlockRange> path;
+  for (uint32_t wrong = 0; wrong < 100; ++wrong) {
+    std::vector<BlockKey> keys = Keys(100, 100);
+    keys[wrong] = Key(7);
+    EXPECT_EQ(index.Match(0, keys, RadixIndex::Proof::kEveryKey, &path), wrong);
+    keys[wrong] = {.low = 100 + wrong, .high = 6};  // equal in one half only
+    EXPECT_EQ(index.Match(0, keys, RadixIndex::Proof::kEveryKey, &path), wrong);
+  }
+}
+
+TEST(RadixIndex, FlatKeysAreNeverTakenForAChain) {
+  RadixIndex index({.blocks_max = 1000});
+  for (uint32_t i = 0; i < 50; ++i) index.Insert(0, Key(i), 0);
+  EXPECT_EQ(index.run_count(), 50u);
+  std::vector<BlockKey> keys = Keys(0, 50);
+  keys[20] = Key(999);
+  std::vector<BlockRange> path;
+  for (const auto proof : {RadixIndex::Proof::kEveryKey, RadixIndex::Proof::kChain}) {
+    EXPECT_EQ(index.Match(0, keys, proof, &path), 20u);
+  }
+}
+
+TEST(RadixIndex, AHoleEndsAPathAndClosesWhenItsBlockComesAgain) {
+  RadixIndex index({.blocks_max = 1000});
+  InsertChain(&index, 100, 100);
+  index.Erase(40);
+  std::vector<BlockRange> path;
+  for (const auto proof : {RadixIndex::Proof::kEveryKey, RadixIndex::Proof::kChain}) {
+    EXPECT_EQ(index.Match(0, Keys(100, 100), proof, &path), 40u);
+    EXPECT_EQ(index.Match(0, Keys(141, 59), proof, &path), 59u);
+  }
+  EXPECT_EQ(index.node(41).parent, kBlockNone);
+  EXPECT_EQ(index.node(39).child_count, 0u);
+  index.CheckInvariants();
+  index.Recycle(40);
+  EXPECT_EQ(index.Insert(0, Key(140), 40, 39), 40u);
+  EXPECT_TRUE(index.Link(41, 40));
+  EXPECT_EQ(index.run_count(), 1u);
+  EXPECT_EQ(index.Match(0, Keys(100, 100), RadixIndex::Proof::kChain, &path), 100u);
+  index.CheckInvariants();
+}
+
+TEST(RadixIndex, ABranchThatLeavesLeavesTheRunWhole) {
+  RadixIndex index({.blocks_max = 1000});
+  const BlockId trunk = InsertChain(&index, 100, 100);
+  const BlockId branch = InsertChain(&index, 500, 1, trunk - 40);
+  EXPECT_EQ(index.run_count(), 3u);
+  index.Erase(branch);
+  index.Recycle(branch);
+  EXPECT_EQ(index.run_count(), 1u);
+  index.CheckInvariants();
+}
+
+TEST(RadixIndex, LongChainsAreCutIntoRunsOfBoundedLength) {
+  constexpr uint32_t kBlocks = 3 * RadixIndex::kRunBlocksMax + 5;
+  RadixIndex index({.blocks_max = kBlocks});
+  InsertChain(&index, 0, kBlocks);
+  EXPECT_EQ(index.run_count(), 4u);
+  index.CheckInvariants();
+  std::vector<BlockRange> path;
+  const std::vector<BlockKey> keys = Keys(0, kBlocks);
+  EXPECT_EQ(index.Match(0, keys, RadixIndex::Proof::kChain, &path), kBlocks);
+  EXPECT_EQ(index.Match(0, keys, RadixIndex::Proof::kEveryKey, &path), kBlocks);
+  for (BlockId id = kBlocks; id-- > 0;) {
+    index.Erase(id);
+    index.Recycle(id);
+  }
+  EXPECT_EQ(index.run_count(), 0u);
+}
+
+TEST(RadixIndex, FreedIdsAreGivenAsChains) {
+  RadixIndex index({.blocks_max = 400});
+  const BlockId a = InsertChain(&index, 0, 200);
+  InsertChain(&index, 1000, 200);
+  for (uint32_t i = 0; i < 100; ++i) {
+    index.Erase(a - i);
+    index.Recycle(a - i);
+  }
+  InsertChain(&index, 5000, 100);
+  std::vector<BlockRange> path;
+  EXPECT_EQ(index.Match(0, Keys(5000, 100), RadixIndex::Proof::kEveryKey, &path), 100u);
+  EXPECT_EQ(path, (std::vector<BlockRange>{{100, 100}}));
+  index.CheckInvariants();
 }
 
 TEST(RadixIndex, AnErasedIdIsNotGivenAgainBeforeItIsRecycled) {
