@@ -149,6 +149,11 @@ Status Recovery::RestoreBlocks() {
   }
   options_.tier->FinishRestore();
   summary_.counts = options_.tier->restore_counts();
+  if (summary_.counts.entries_unread > 0) {
+    summary_.notes.push_back(std::to_string(summary_.counts.entries_unread) +
+                             " entries of header tables could not be read, and their blocks are "
+                             "given up; see whether the drive is failing");
+  }
   summary_.restored = options_.store->FinishRestore(options_.domain_index);
   return opened.ok() ? scanned : opened;
 }

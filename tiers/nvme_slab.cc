@@ -21,6 +21,11 @@ void NvmeSlab::TakeShape(const SlabGeometry& new_geometry, const SlabUuid& new_u
   fresh_next_ = 0;
   unsynced.clear();
   syncing.clear();
+  unread_sectors.clear();
+}
+
+bool NvmeSlab::IsUnread(uint32_t slot) const {
+  return std::ranges::binary_search(unread_sectors, slot / geometry.entries_per_sector);
 }
 
 uint32_t* NvmeSlab::CountOf(SlabSlotState state) {

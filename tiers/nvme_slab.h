@@ -111,7 +111,14 @@ class NvmeSlab {
   std::optional<uint64_t>
       inherited_erasure;  // number; the last daemon's entries are not yet synced
 
-  // kCreating, kReshaping, kRemoving, and a superblock that is due: one request at a time.
+  // Sectors of the table that could not be read at start, in order: to be cleared.
+  std::vector<uint32_t> unread_sectors;
+  uint32_t clear_attempts_left = 0;
+  bool wants_clearing() const { return !unread_sectors.empty() && clear_attempts_left > 0; }
+  bool IsUnread(uint32_t slot) const;
+
+  // kCreating, kReshaping, kRemoving, a superblock that is due, a sector to be cleared: one request
+  // at a time.
   bool is_step_in_flight = false;
   uint32_t step = 0;
   uint64_t cleared_bytes = 0;  // of the new table

@@ -78,6 +78,7 @@ class NvmeTier final : public Tier, public DiskListener {
   void FinishRestore();
   struct RestoreCounts {
     uint64_t slabs = 0, entries_used = 0, entries_kept = 0, entries_corrupt = 0;
+    uint64_t entries_unread = 0;  // of the corrupt: their sectors could not be read
   };
   RestoreCounts restore_counts() const;
 

@@ -136,13 +136,28 @@ void NvmeTier::State::RetireAboveCapacity(std::vector<std::string>* notes) {
   }
 }
 
-bool NvmeTier::State::VisitTable(const NvmeSlab& slab, const EntryVisitor& visit,
+std::vector<Status> NvmeTier::State::ReadSectors(const NvmeSlab& slab, uint64_t begin_bytes,
+                                                 std::span<std::byte> into) const {
+  std::vector<Status> statuses;
+  for (size_t at = 0; at < into.size(); at += kSlabSectorBytes) {
+    const std::span<std::byte> sector =
+        into.subspan(at, std::min<size_t>(kSlabSectorBytes, into.size() - at));
+    // A drive that is gone takes its time over each.
+    const bool is_hopeless = static_cast<size_t>(std::ranges::count_if(
+                                 statuses, [](Status s) { return !s.ok(); })) > kUnreadSectorsMax;
+    statuses.push_back(is_hopeless
+                           ? statuses.back()
+                           : disks[slab.disk].disk->ReadNow(slab.file, begin_bytes + at, sector));
+  }
+  return statuses;
+}
+
+void NvmeTier::State::VisitTable(const NvmeSlab& slab, const EntryVisitor& visit,
                                  const RestoreAhead& ahead) const {
   const SlabGeometry& geometry = slab.geometry;
   const uint64_t per_chunk = kTableReadBytes / kSlabSectorBytes * geometry.entries_per_sector;
   std::vector<std::byte> chunk;
   SlabEntry entry;
-  bool is_whole = true;
   for (uint64_t first = 0; first < geometry.slot_count; first += per_chunk) {
     const uint64_t end = std::min<uint64_t>(first + per_chunk, geometry.slot_count);
     const uint64_t begin_bytes = geometry.EntryOffsetBytes(static_cast<uint32_t>(first));
@@ -150,34 +165,42 @@ bool NvmeTier::State::VisitTable(const NvmeSlab& slab, const EntryVisitor& visit
         geometry.EntryOffsetBytes(static_cast<uint32_t>(end - 1)) + geometry.entry_bytes;
     chunk.resize(end_bytes - begin_bytes);
     const Status read = disks[slab.disk].disk->ReadNow(slab.file, begin_bytes, chunk);
-    is_whole = is_whole && read.ok();
+    const std::vector<Status> by_sector =
+        read.ok() ? std::vector<Status>() : ReadSectors(slab, begin_bytes, chunk);
     const auto entry_at = [&](uint64_t at) {
       const uint64_t offset_bytes = geometry.EntryOffsetBytes(static_cast<uint32_t>(at));
       return std::span(chunk).subspan(offset_bytes - begin_bytes, geometry.entry_bytes);
     };
     for (uint64_t at = first; at < end; ++at) {
       const auto slot = static_cast<uint32_t>(at);
-      Status status = read;
-      if (read.ok()) {
+      Status status = read.ok() ? read : by_sector[(at - first) / geometry.entries_per_sector];
+      if (status.ok()) {
         if (ahead && at + kAheadSlots < end) ahead(ClaimedKey(entry_at(at + kAheadSlots)));
         status = DecodeEntry(geometry, slab.uuid, slot, entry_at(at), options.secret, &entry);
       }
       visit(slot, status, entry);
     }
   }
-  return is_whole;
 }
 
 // What memory keeps of an entry, whoever owns it later.
 void NvmeTier::State::NoteEntry(NvmeSlab& slab, uint32_t slot, Status status,
                                 const SlabEntry& entry) {
   if (status.code() == StatusCode::kNotFound) return;
+  if (status.ok()) epoch = std::max(epoch, entry.epoch);
+  // The catalog has given it already: to a block, whose bytes are verified when they are read.
+  if (slab.slots[slot].state != SlabSlotState::kFree) return;
   if (!status.ok()) {
     ++totals.corrupt_entries;
     ++restored.entries_corrupt;
+    if (status.code() == StatusCode::kIo) {
+      ++restored.entries_unread;
+      if (!slab.IsUnread(slot)) {
+        slab.unread_sectors.push_back(slot / slab.geometry.entries_per_sector);
+      }
+    }
   } else {
     slab.slots[slot].generation = entry.generation;
-    epoch = std::max(epoch, entry.epoch);
     if (entry.state != SlabEntryState::kQuarantined) return;
   }
   slab.SetState(slot, SlabSlotState::kQuarantined);
@@ -299,6 +322,9 @@ void NvmeTier::FinishRestore() {
       if (slot.generation == 0 && slot.state == SlabSlotState::kFree) slot.generation = generation;
     }
     if (slab->phase != SlabPhase::kRestoring) continue;
+    if (slab->unread_sectors.size() <= kUnreadSectorsMax) {
+      slab->clear_attempts_left = kClearAttemptsMax;
+    }
     State::ShapeClass& shape_class = s.classes[slab->geometry.shape];
     if (shape_class.on_disk.empty()) {
       shape_class.on_disk.resize(s.disks.size());

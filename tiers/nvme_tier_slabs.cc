@@ -269,6 +269,13 @@ DiskRequest NvmeTier::State::NextStep(NvmeSlab& slab) {
     }
     if (slab.step != 2) return {.op = DiskOp::kSync, .file = slab.file};
     seal_superblock(slab.next_shape, slab.next_uuid);
+  } else if (slab.wants_clearing()) {
+    // Whole: of a part the kernel would have to read the rest.
+    return {.op = DiskOp::kWriteTable,
+            .file = slab.file,
+            .offset_bytes =
+                kSlabTableOffsetBytes + uint64_t{slab.unread_sectors.back()} * kSlabSectorBytes,
+            .from = {zeros.get(), kSlabSectorBytes}};
   } else {
     seal_superblock(slab.geometry.shape, slab.uuid);  // once more: the last may be lost
   }
@@ -305,8 +312,9 @@ void NvmeTier::State::OnStepDone(const Request& request, Status status) {
       if (++slab.step > 3) return FinishSlab(slab);
       return StepSlab(slab);
     default:
-      slab.is_superblock_due = false;
       slab.is_sync_due = true;
+      if (slab.wants_clearing()) return FinishClearing(slab);
+      slab.is_superblock_due = false;
   }
 }
 
@@ -319,7 +327,26 @@ void NvmeTier::State::OnStepFailed(NvmeSlab& slab) {
   } else if (slab.phase == SlabPhase::kReshaping) {
     slab.step = 0;  // from the start, at the next Tick: a failed sync is not believed later
     slab.cleared_bytes = 0;
+  } else if (slab.wants_clearing()) {
+    --slab.clear_attempts_left;
+    slab.is_sync_due = true;  // without attempts left, the next good one ends what was inherited
   }
+}
+
+// What the sector named is forgotten: no later start finds what this one could not erase.
+void NvmeTier::State::FinishClearing(NvmeSlab& slab) {
+  const uint32_t per_sector = slab.geometry.entries_per_sector;
+  const uint32_t first = slab.unread_sectors.back() * per_sector;
+  const uint32_t end = std::min(first + per_sector, slab.geometry.slot_count);
+  slab.unread_sectors.pop_back();
+  for (uint32_t slot = first; slot < end; ++slot) {
+    if (slab.slots[slot].state != SlabSlotState::kQuarantined) continue;
+    totals.quarantined_bytes -= slab.geometry.shape.slot_bytes;
+    FreeSlot(slab, slot);
+    if (options.catalog != nullptr) options.catalog->OnEntryWritten(slab.index, slot);
+  }
+  LookAfter(slab);
+  GiveRoom();
 }
 
 void NvmeTier::State::FinishSlab(NvmeSlab& slab) {
@@ -379,7 +406,7 @@ void NvmeTier::State::LookAfter(NvmeSlab& slab) {
     case SlabPhase::kRestoring:
       return;
     case SlabPhase::kActive:
-      if (slab.is_superblock_due) StepSlab(slab);
+      if (slab.is_superblock_due || slab.wants_clearing()) StepSlab(slab);
       return;
     default:
       return StepSlab(slab);

@@ -26,6 +26,9 @@ inline constexpr uint32_t kShapesMax = 1024;         // with slabs, at a time
 inline constexpr uint32_t kEntriesHeldMax = 16'384;  // written payload waiting for its entry
 inline constexpr uint64_t kDrainUs = 30'000'000;     // then a draining slab takes blocks again
 inline constexpr uint64_t kClearChunkBytes = 256 * kKiB;
+inline constexpr size_t kUnreadSectorsMax =
+    64;  // of a table; where there are more nothing is cleared
+inline constexpr uint32_t kClearAttemptsMax = 3;
 
 struct FreeAligned {
   void operator()(std::byte* bytes) const;
@@ -153,6 +156,7 @@ struct NvmeTier::State final {
   void OnStepDone(const Request& request, Status status);
   void OnStepFailed(NvmeSlab& slab);
   void FinishSlab(NvmeSlab& slab);
+  void FinishClearing(NvmeSlab& slab);
   void GiveUpSlab(NvmeSlab& slab);
   void ForgetSlab(NvmeSlab& slab);
   void LookAfter(NvmeSlab& slab);
@@ -180,8 +184,10 @@ struct NvmeTier::State final {
   void OpenSlab(uint32_t disk, const std::string& name, uint32_t index,
                 std::vector<std::string>* notes);
   void RetireAboveCapacity(std::vector<std::string>* notes);
-  // False if the table could not be read to its end.
-  bool VisitTable(const NvmeSlab& slab, const EntryVisitor& visit,
+  // A table read sector by sector: what cannot be read costs what is in it alone.
+  std::vector<Status> ReadSectors(const NvmeSlab& slab, uint64_t begin_bytes,
+                                  std::span<std::byte> into) const;
+  void VisitTable(const NvmeSlab& slab, const EntryVisitor& visit,
                   const RestoreAhead& ahead = {}) const;
   void NoteEntry(NvmeSlab& slab, uint32_t slot, Status status, const SlabEntry& entry);
   bool IsInTable(const NvmeSlab& slab, uint32_t slot, std::span<const std::byte> entry) const;

@@ -160,7 +160,7 @@ void NvmeTier::State::BeginSyncs() {
     if (!status.ok()) continue;
     slab->is_sync_in_flight = true;
     slab->is_sync_due = false;
-    slab->is_sync_whole = slab->doubted_count == 0;
+    slab->is_sync_whole = slab->doubted_count == 0 && !slab->wants_clearing();
     slab->last_sync_us = Now();
     for (const uint32_t slot : slab->unsynced) {
       slab->SetFlags(slot, kEntrySyncing, kEntryUnsynced);
@@ -223,6 +223,7 @@ void NvmeTier::State::LoseUnsynced(NvmeSlab& slab) {
 // that nothing it had freed comes back, and blocks by their owners, who alone know what to say.
 void NvmeTier::State::DoubtAll(NvmeSlab& slab) {
   for (uint32_t slot = 0; slot < slab.slots.size(); ++slot) {
+    if (slab.IsUnread(slot)) continue;
     slab.SetFlags(slot, kEntryDoubted, 0);
     if (slab.slots[slot].state != SlabSlotState::kUsed) {
       MarkDirty(slab, slot);

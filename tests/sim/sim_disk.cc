@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "terrace/check.h"
+#include "terrace/units.h"
 
 namespace terrace::sim {
 namespace {
@@ -66,6 +67,10 @@ void SimMedium::RememberBefore(File& file, uint64_t offset_bytes, uint64_t lengt
 
 void SimMedium::Apply(File& file, uint64_t offset_bytes, std::span<const std::byte> from) {
   if (from.empty()) return;
+  for (uint64_t page = RoundUp(offset_bytes, kPageBytes) / kPageBytes;
+       (page + 1) * kPageBytes <= offset_bytes + from.size(); ++page) {
+    file.spoiled.erase(page);
+  }
   RememberBefore(file, offset_bytes, from.size());
   Store(file.current, offset_bytes, from);
   file.writes.push_back({next_sequence_++, offset_bytes, {from.begin(), from.end()}});
@@ -83,6 +88,18 @@ void SimMedium::Poke(const std::string& name, uint64_t offset_bytes,
   file.length_bytes = std::max(file.length_bytes, offset_bytes + from.size());
   Store(file.current, offset_bytes, from);
   Store(file.durable, offset_bytes, from);
+}
+
+void SimMedium::Spoil(const std::string& name, uint64_t offset_bytes, uint64_t length_bytes) {
+  File& file = files_.at(name);
+  for (uint64_t at = 0; at < length_bytes; at += kPageBytes) {
+    file.spoiled.insert((offset_bytes + at) / kPageBytes);
+  }
+}
+
+bool SimMedium::IsSpoiled(const File& file, uint64_t offset_bytes, uint64_t length_bytes) {
+  const auto first = file.spoiled.lower_bound(offset_bytes / kPageBytes);
+  return first != file.spoiled.end() && *first * kPageBytes < offset_bytes + length_bytes;
 }
 
 void SimMedium::FlipBit(const std::string& name, uint64_t offset_bytes, uint32_t bit) {
@@ -274,6 +291,9 @@ Status SimDisk::FinishRead(const Pending& pending) {
     SimMedium::Load(file.current, offset_bytes, into.first(into.size() / 2));
     return Status(StatusCode::kIo, "injected: short");
   }
+  if (SimMedium::IsSpoiled(file, offset_bytes, into.size())) {
+    return Status(StatusCode::kIo, "spoiled", EIO);
+  }
   SimMedium::Load(pending.fault == DiskFault::kStaleRead ? file.previous : file.current,
                   offset_bytes, into);
   stats_.read_bytes += into.size();
@@ -312,6 +332,10 @@ Status SimDisk::FinishWrite(const Pending& pending) {
   if (pending.fault == DiskFault::kMisdirected) {
     const uint64_t places = (file.length_bytes - from.size()) / 4096 + 1;
     offset_bytes = random_() % places * 4096;
+  }
+  if (from.size() < SimMedium::kPageBytes &&
+      SimMedium::IsSpoiled(file, offset_bytes, from.size())) {
+    return Status(StatusCode::kIo, "spoiled: what is beside it cannot be read", EIO);
   }
   medium_.Apply(file, offset_bytes, from);
   stats_.written_bytes += from.size();
@@ -440,6 +464,9 @@ Status SimDisk::ReadNow(DiskFile file, uint64_t offset_bytes, std::span<std::byt
   if (Strikes(DiskFault::kReadFails)) return Status(StatusCode::kIo, "injected", EIO);
   if (offset_bytes + into.size() > found->length_bytes) {
     return Status(StatusCode::kIo, "past the end", ENODATA);
+  }
+  if (SimMedium::IsSpoiled(*found, offset_bytes, into.size())) {
+    return Status(StatusCode::kIo, "spoiled", EIO);
   }
   SimMedium::Load(found->current, offset_bytes, into);
   return Status::Ok();

@@ -19,6 +19,7 @@
 #include <map>
 #include <memory>
 #include <random>
+#include <set>
 #include <span>
 #include <string>
 #include <utility>
@@ -46,6 +47,9 @@ class SimMedium {
   // Durable at once, as if the drive itself had changed its mind.
   void Poke(const std::string& name, uint64_t offset_bytes, std::span<const std::byte> from);
   void FlipBit(const std::string& name, uint64_t offset_bytes, uint32_t bit);
+  // The pages can be neither read nor written in part until they are written whole, or healed.
+  void Spoil(const std::string& name, uint64_t offset_bytes, uint64_t length_bytes);
+  void Heal(const std::string& name) { files_.at(name).spoiled.clear(); }
   void Remove(const std::string& name);
   void SetCapacityBytes(uint64_t capacity_bytes) { capacity_bytes_ = capacity_bytes; }
   uint64_t used_bytes() const;
@@ -64,16 +68,18 @@ class SimMedium {
   };
   struct File {
     uint64_t length_bytes = 0;
-    Pages current;              // as read now
-    Pages previous;             // pages as they were before their last change: stale reads
-    Pages durable;              // survives the power
-    std::vector<Write> writes;  // completed, in order, not yet durable
-    bool is_durable = false;    // its name and length survive the power
-    bool is_removed = false;    // gone, unless the power fails before the directory is written
+    Pages current;               // as read now
+    Pages previous;              // pages as they were before their last change: stale reads
+    Pages durable;               // survives the power
+    std::vector<Write> writes;   // completed, in order, not yet durable
+    std::set<uint64_t> spoiled;  // pages
+    bool is_durable = false;     // its name and length survive the power
+    bool is_removed = false;     // gone, unless the power fails before the directory is written
   };
 
   static void Store(Pages& pages, uint64_t offset_bytes, std::span<const std::byte> from);
   static void Load(const Pages& pages, uint64_t offset_bytes, std::span<std::byte> into);
+  static bool IsSpoiled(const File& file, uint64_t offset_bytes, uint64_t length_bytes);
   static void RememberBefore(File& file, uint64_t offset_bytes, uint64_t length_bytes);
   void Apply(File& file, uint64_t offset_bytes, std::span<const std::byte> from);
 

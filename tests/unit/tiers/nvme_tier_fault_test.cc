@@ -2,6 +2,7 @@
 #include <cerrno>
 
 #include "tiers/nvme_tier.h"
+#include "tiers/nvme_tier_state.h"
 #include "unit/tiers/nvme_tier_fixture.h"
 
 namespace terrace {
@@ -373,19 +374,86 @@ TEST_F(NvmeTierFaultTest, VanishedFileCostsItsBlocksOnly) {
   for (const auto& [key, found] : found_) ExpectLoads(found.extent, static_cast<int>(key));
 }
 
-TEST_F(NvmeTierFaultTest, TableThatCannotBeReadIsNotHandedOut) {
-  for (uint64_t key = 1; key <= 3; ++key) Store(key);
+// What cannot be read cannot be erased either, so it must not be found again by a later start.
+TEST_F(NvmeTierFaultTest, SectorOfATableThatCannotBeReadIsClearedBeforeItsSlotsAreUsed) {
+  constexpr uint64_t kSmall = 4 * kKiB;
+  constexpr uint64_t kSpoilt = 15;  // entries a sector
+  for (uint64_t key = 1; key <= 3 * kSpoilt; ++key) Store(key, kSmall);
   rig_->KillProcess();
+  media_[0].Spoil("slab-0.terrace", 2 * kSlabSectorBytes, kSlabSectorBytes);
+  Start();
+  EXPECT_EQ(found_.size(), 2 * kSpoilt) << "the sectors beside it can be read";
+  EXPECT_EQ(tier().restore_counts().entries_corrupt, kSpoilt);
+  EXPECT_EQ(tier().restore_counts().entries_unread, kSpoilt);
+  EXPECT_EQ(tier().stats().quarantined_bytes, kSpoilt * kSmall);
+  EXPECT_TRUE(tier().has_erasures_pending());
+  rig_->Settle();
+  EXPECT_FALSE(tier().has_erasures_pending());
+  EXPECT_EQ(tier().stats().quarantined_bytes, 0u);
+  rig_->PowerLoss();
+  Start();
+  EXPECT_EQ(found_.size(), 2 * kSpoilt);
+  EXPECT_EQ(tier().restore_counts().entries_corrupt, 0u);
+  uint64_t key = 100;
+  while (TryAllocate(kSmall).ok()) ++key;
+  const uint32_t slots_per_slab = SlabGeometry::Of({kSmall, 1}, kSlabBytes).value().slot_count;
+  EXPECT_EQ(key - 100, 4 * slots_per_slab - 2 * kSpoilt);
+}
+
+TEST_F(NvmeTierFaultTest, SectorThatCannotBeWrittenEitherIsGivenUp) {
+  const Extent extent = Store(1);
+  rig_->KillProcess();
+  media_[0].Spoil("slab-0.terrace", kSlabSectorBytes, kSlabSectorBytes);
+  Start();
+  rig_->disk().SetRate(DiskFault::kWriteFails, kAlways);
+  rig_->Settle();
+  rig_->disk().HealAll();
+  rig_->Settle();
+  EXPECT_FALSE(tier().has_erasures_pending());
+  EXPECT_TRUE(tier().stats().is_healthy);
+  EXPECT_EQ(tier().stats().quarantined_bytes, kSlotsPerSlab * extent.length_bytes);
+}
+
+TEST_F(NvmeTierFaultTest, TableThatIsUnreadableThroughoutIsLeftToALaterStart) {
+  options_.tier.slab_bytes = 8 * kMiB;
+  options_.tier.capacity_bytes = 8 * kMiB;
+  Start();
+  for (uint64_t key = 1; key <= 3; ++key) Store(key, 4 * kKiB);
+  rig_->KillProcess();
+  media_[0].Spoil("slab-0.terrace", kSlabSectorBytes, (kUnreadSectorsMax + 1) * kSlabSectorBytes);
+  Start();
+  EXPECT_TRUE(found_.empty());
+  EXPECT_GT(tier().restore_counts().entries_unread, kUnreadSectorsMax * 15);
+  rig_->Settle();
+  EXPECT_FALSE(tier().has_erasures_pending());
+  rig_->KillProcess();
+  media_[0].Heal("slab-0.terrace");
+  Start();
+  EXPECT_EQ(found_.size(), 3u) << "it may have been the cable";
+}
+
+// A catalog is disproved half-way: what it has given so far stays with those who have it.
+TEST_F(NvmeTierFaultTest, ScanAfterTheCatalogLeavesSlotsWithTheirOwners) {
+  const Extent stored = Store(7);
+  std::vector<std::byte> entry;
+  ASSERT_TRUE(tier().ReadEntryNow(stored.shard, 0, &entry).ok());
+  rig_->KillProcess();
+  media_[0].FlipBit("slab-0.terrace", kSlabTableOffsetBytes + 100, 1);
   rig_ = std::make_unique<NvmeRig>(std::vector{&media_[0]}, options_, this);
   ASSERT_TRUE(tier().OpenSlabs(&rig_->notes()).ok());
-  rig_->disk().SetRate(DiskFault::kReadFails, kAlways);
-  (void)tier().Scan([](const BlockRecord&, const Extent&) { return kOwnerNone; });
+  Extent extent;
+  const auto adopt = [&](const BlockRecord&, const Extent& restored) {
+    extent = restored;
+    return 7u;
+  };
+  ASSERT_TRUE(tier().RestoreEntry(stored.shard, 0, entry, adopt).ok());
+  ASSERT_TRUE(tier().Scan(adopt).ok());
   tier().FinishRestore();
-  rig_->disk().HealAll();
-  EXPECT_EQ(tier().restore_counts().entries_corrupt, kSlotsPerSlab);
+  ExpectLoads(extent, 7);
+  tier().Free(extent);
   rig_->Settle();
-  Restart();
-  EXPECT_EQ(found_.size(), 3u) << "nothing was overwritten by who could not read";
+  EXPECT_EQ(tier().stats().used_bytes, 0u);
+  EXPECT_EQ(tier().stats().quarantined_bytes, 0u);
 }
 
 TEST_F(NvmeTierFaultTest, NotesAndAnswersHoldNoSecrets) {
