@@ -148,9 +148,7 @@ void DomainNvme::Flush() {
   for (const std::unique_ptr<Disk>& disk : disks_) disk->Flush();
 }
 
-bool DomainNvme::is_idle() const {
-  return tier_->stats().transfers_in_flight == 0 && !tier_->has_erasures_pending();
-}
+bool DomainNvme::is_idle() const { return tier_->is_quiet(); }
 
 void DomainNvme::Close() {
   const Status status = catalog_->StopClean(kCatalogStopUs);

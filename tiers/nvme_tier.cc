@@ -344,6 +344,13 @@ TierStats NvmeTier::stats() const {
   return stats;
 }
 
+bool NvmeTier::is_quiet() const {
+  return state_->totals.transfers_in_flight == 0 && !has_erasures_pending() &&
+         std::ranges::all_of(state_->slabs, [](const auto& slab) {
+           return slab == nullptr || slab->work_count == 0;
+         });
+}
+
 void NvmeTier::OnCataloged(uint32_t slab, uint32_t slot) {
   state_->OnCataloged(slab, slot);
   state_->Pump();

@@ -100,6 +100,10 @@ class NvmeTier final : public Tier, public DiskListener {
   void Tick() override;
   TierStats stats() const override;
 
+  // Nothing is on its way: no transfer, no entry to table or catalog, no erasure. What a catalog is
+  // marked complete for.
+  bool is_quiet() const;
+
   // From the catalog's keeper, on the store thread.
   void OnCataloged(uint32_t slab, uint32_t slot);
   // Reads one entry back, for the catalog's thread: any thread, blocking. kNotFound: never written.

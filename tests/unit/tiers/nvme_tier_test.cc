@@ -295,6 +295,33 @@ TEST_F(NvmeTierTest, CatalogAnswerThatIsOvertakenEndsNoErasure) {
   EXPECT_FALSE(tier().has_erasures_pending());
 }
 
+// An amended entry that arrives after the catalog was marked complete would be news to it.
+TEST_F(NvmeTierTest, IsNotQuietWhileAnEntryIsOnItsWayToTableOrCatalog) {
+  Catalog catalog;
+  options_.tier.catalog = &catalog;
+  Restart();
+  const auto answer = [&] {
+    for (const auto& [slab, slot] : std::exchange(catalog.told, {})) tier().OnCataloged(slab, slot);
+  };
+  const Extent extent = Store(1);
+  EXPECT_FALSE(tier().is_quiet());
+  answer();
+  EXPECT_TRUE(tier().is_quiet());
+  tier().Amend(extent, RecordOf(1));
+  EXPECT_FALSE(tier().has_erasures_pending());
+  EXPECT_EQ(tier().stats().transfers_in_flight, 0u);
+  EXPECT_FALSE(tier().is_quiet()) << "it is being written";
+  rig_->Drain();
+  EXPECT_FALSE(tier().is_quiet()) << "the catalog has the old one";
+  answer();
+  EXPECT_TRUE(tier().is_quiet());
+  tier().Free(extent);
+  EXPECT_FALSE(tier().is_quiet());
+  rig_->Settle();
+  answer();
+  EXPECT_TRUE(tier().is_quiet());
+}
+
 TEST_F(NvmeTierTest, ErasureEndsWhenASyncCoversIt) {
   const Extent first = Store(42);
   const Extent second = Store(43);
