@@ -18,7 +18,11 @@ void AppendWord(std::string_view word, std::string* into) {
 }  // namespace
 
 RedisCommand FormatRedisCommand(std::initializer_list<std::string_view> words) {
+  // In one piece from the start: a password leaves no copies behind when the text grows.
+  size_t length_bytes = 16;
+  for (const std::string_view word : words) length_bytes += word.size() + 16;
   RedisCommand command;
+  command.head.reserve(length_bytes);
   AppendLength('*', words.size(), &command.head);
   for (const std::string_view word : words) AppendWord(word, &command.head);
   return command;

@@ -1,0 +1,295 @@
+// What RedisTier promises, against a real server.
+#include <gtest/gtest.h>
+#include <hiredis/hiredis.h>
+
+#include <random>
+
+#include "redis/redis_process.h"
+#include "redis/redis_rig.h"
+#include "tiers/redis_chunks.h"
+
+namespace terrace {
+namespace {
+
+using testing::RawRedis;
+using testing::RawReply;
+using testing::RedisProcess;
+using testing::RedisRig;
+using testing::RedisTestName;
+
+TEST(RedisTier, GivesBackTheBytesAndWhatWasSaidOfThem) {
+  TERRACE_NEEDS_REDIS();
+  RedisProcess server;
+  for (const RedisEndpoint& endpoint : {server.unix_endpoint(), server.tcp_endpoint()}) {
+    RedisRig rig(RedisRig::Options(endpoint));
+    rig.WaitUntilReady();
+    uint64_t chain = endpoint.port;
+    for (const size_t length_bytes : {size_t{1}, size_t{100}, size_t{65536}, size_t{1'000'000},
+                                      size_t{1048576}, size_t{3'333'333}, size_t{8 * kMiB}}) {
+      const RedisBlockName name = RedisTestName(++chain, 70);
+      ASSERT_TRUE(rig.StoreNow(name, chain, length_bytes).ok());
+      const RedisRig::Fetched fetched = rig.FetchNow(name, length_bytes);
+      ASSERT_TRUE(fetched.status.ok()) << fetched.status.what();
+      EXPECT_EQ(fetched.bytes, testing::RedisTestBytes(name.key, chain, length_bytes));
+      const BlockRecord stored = testing::RedisTestRecord(name, chain);
+      EXPECT_EQ(fetched.record.commit_id, stored.commit_id);
+      EXPECT_EQ(fetched.record.parent, stored.parent);
+      EXPECT_EQ(fetched.record.position, stored.position);
+      EXPECT_EQ(fetched.record.priority, stored.priority);
+      EXPECT_EQ(fetched.record.member, stored.member);
+      EXPECT_EQ(fetched.record.event_hash, stored.event_hash);
+      EXPECT_EQ(fetched.record.recompute_ns_per_token, stored.recompute_ns_per_token);
+      EXPECT_EQ(fetched.part_checksums, (std::vector<Checksum>{{chain, 1}, {chain, 2}}));
+    }
+  }
+}
+
+TEST(RedisTier, WhatNobodyStoredIsAMiss) {
+  TERRACE_NEEDS_REDIS();
+  RedisProcess server;
+  RedisRig rig(RedisRig::Options(server.unix_endpoint()));
+  rig.WaitUntilReady();
+  EXPECT_EQ(rig.FetchNow(RedisTestName(1, 0), 1000).status.code(), StatusCode::kNotFound);
+  ASSERT_TRUE(rig.StoreNow(RedisTestName(1, 0), 5, 1000).ok());
+  RedisBlockName other = RedisTestName(1, 0);
+  other.space = {99, 99};
+  EXPECT_EQ(rig.FetchNow(other, 1000).status.code(), StatusCode::kNotFound);
+  EXPECT_EQ(rig.FetchNow(RedisTestName(1, 0), 999).status.code(), StatusCode::kNotFound)
+      << "another length is of no use";
+  EXPECT_TRUE(rig.FetchNow(RedisTestName(1, 0), 1000).status.ok()) << "and harms nothing";
+}
+
+TEST(RedisTier, AnotherSecretFindsNothing) {
+  TERRACE_NEEDS_REDIS();
+  RedisProcess server;
+  RedisRig rig(RedisRig::Options(server.unix_endpoint()));
+  rig.WaitUntilReady();
+  ASSERT_TRUE(rig.StoreNow(RedisTestName(1, 0), 5, 1000).ok());
+  RedisTier::Options options = RedisRig::Options(server.unix_endpoint());
+  options.secret[7] ^= std::byte{1};
+  RedisRig tenant(options);
+  tenant.WaitUntilReady();
+  EXPECT_EQ(tenant.FetchNow(RedisTestName(1, 0), 1000).status.code(), StatusCode::kNotFound);
+  EXPECT_FALSE(tenant.ProbeNow({RedisTestName(1, 0)}).second[0]);
+  EXPECT_TRUE(rig.ProbeNow({RedisTestName(1, 0)}).second[0]);
+}
+
+TEST(RedisTier, TheSecondWriterIsToldAndLeavesNothing) {
+  TERRACE_NEEDS_REDIS();
+  RedisProcess server;
+  RedisRig rig(RedisRig::Options(server.unix_endpoint()));
+  rig.WaitUntilReady();
+  const RedisBlockName name = RedisTestName(1, 0);
+  ASSERT_TRUE(rig.StoreNow(name, 5, 100'000).ok());
+  const size_t key_count = server.Connect()->Keys().size();
+  EXPECT_EQ(rig.StoreNow(name, 6, 100'000).code(), StatusCode::kExists);
+  EXPECT_EQ(server.Connect()->Keys().size(), key_count);
+  EXPECT_EQ(rig.FetchNow(name, 100'000).commit_id, 5u);
+}
+
+TEST(RedisTier, EveryKeyHasATimeToLive) {
+  TERRACE_NEEDS_REDIS();
+  RedisProcess server;
+  RedisRig rig(RedisRig::Options(server.unix_endpoint()));
+  rig.WaitUntilReady();
+  ASSERT_TRUE(rig.StoreNow(RedisTestName(1, 3), 5, 2 * kMiB).ok());
+  // Commands are answered in order: when the probe is, the bitmap has its time to live too.
+  ASSERT_TRUE(rig.ProbeNow({RedisTestName(1, 3)}).first.ok());
+  const std::unique_ptr<RawRedis> raw = server.Connect();
+  const std::vector<std::string> keys = raw->Keys();
+  EXPECT_EQ(keys.size(), CutIntoChunks(2 * kMiB).size() + 2);
+  for (const std::string& key : keys) {
+    const long long ttl_ms = raw->Integer({"PTTL", key});
+    EXPECT_GT(ttl_ms, 0) << key;
+    EXPECT_LE(ttl_ms, 24 * 3600 * 1000 + 60'000) << key;
+  }
+}
+
+TEST(RedisTier, AnExpiredBlockIsNotStored) {
+  TERRACE_NEEDS_REDIS();
+  RedisProcess server;
+  RedisRig rig(RedisRig::Options(server.unix_endpoint()));
+  rig.WaitUntilReady();
+  const RedisBlockName name = RedisTestName(1, 0);
+  BlockRecord record = testing::RedisTestRecord(name, 9);
+  record.expires_at_s = 1;
+  const std::vector<std::byte> bytes(100);
+  ASSERT_TRUE(rig.tier().Store(1000, name.run, record, bytes).ok());
+  ASSERT_TRUE(rig.RunUntil([&] { return rig.stored.contains(1000); }));
+  EXPECT_EQ(rig.stored[1000].code(), StatusCode::kNotFound);
+  record.expires_at_s = static_cast<uint64_t>(std::time(nullptr)) + 1000;
+  ASSERT_TRUE(rig.tier().Store(1001, name.run, record, bytes).ok());
+  ASSERT_TRUE(rig.RunUntil([&] { return rig.stored.contains(1001); }));
+  EXPECT_TRUE(rig.stored[1001].ok());
+  const std::unique_ptr<RawRedis> raw = server.Connect();
+  for (const std::string& key : raw->Keys()) {
+    EXPECT_LE(raw->Integer({"PTTL", key}), 1'060'000) << key;
+  }
+}
+
+TEST(RedisTier, AThousandKeysAreLookedForAtOnce) {
+  TERRACE_NEEDS_REDIS();
+  RedisProcess server;
+  RedisRig rig(RedisRig::Options(server.unix_endpoint()));
+  rig.WaitUntilReady();
+  std::vector<RedisBlockName> names;
+  for (uint32_t i = 0; i < 1000; ++i) names.push_back(RedisTestName(1, i));
+  for (uint32_t i = 0; i < 1000; i += 3) ASSERT_TRUE(rig.StoreNow(names[i], i, 64).ok());
+  const std::unique_ptr<RawRedis> raw = server.Connect();
+  raw->Command({"CONFIG", "RESETSTAT"});
+  const auto [status, is_present] = rig.ProbeNow(names);
+  ASSERT_TRUE(status.ok());
+  for (uint32_t i = 0; i < 1000; ++i) EXPECT_EQ(is_present[i], i % 3 == 0) << i;
+  const std::string info = raw->Text({"INFO", "commandstats"});
+  EXPECT_NE(info.find("cmdstat_get:calls=16,"), std::string::npos) << info;
+}
+
+TEST(RedisTier, ABlockThatIsGoneIsForgottenByTheBitmapToo) {
+  TERRACE_NEEDS_REDIS();
+  RedisProcess server;
+  RedisRig rig(RedisRig::Options(server.unix_endpoint()));
+  rig.WaitUntilReady();
+  const RedisBlockName name = RedisTestName(1, 9);
+  ASSERT_TRUE(rig.StoreNow(name, 5, 1000).ok());
+  const std::unique_ptr<RawRedis> raw = server.Connect();
+  for (const std::string& key : raw->Keys()) {
+    if (key.find("}m") != std::string::npos) raw->Command({"DEL", key});
+  }
+  EXPECT_TRUE(rig.ProbeNow({name}).second[0]) << "a hint";
+  EXPECT_EQ(rig.FetchNow(name, 1000).status.code(), StatusCode::kNotFound);
+  EXPECT_FALSE(rig.ProbeNow({name}).second[0]);
+  ASSERT_TRUE(rig.StoreNow(name, 6, 1000).ok());
+  EXPECT_TRUE(rig.ProbeNow({name}).second[0]);
+}
+
+TEST(RedisTier, ANoIsRememberedForAWhile) {
+  TERRACE_NEEDS_REDIS();
+  RedisProcess server;
+  RedisTier::Options options = RedisRig::Options(server.unix_endpoint());
+  options.absence_us = 3600 * kUsPerSecond;
+  RedisRig rig(options);
+  rig.WaitUntilReady();
+  const RedisBlockName name = RedisTestName(1, 0);
+  EXPECT_FALSE(rig.ProbeNow({name}).second[0]);
+  EXPECT_FALSE(rig.ProbeNow({name}).second[0]);
+  EXPECT_EQ(rig.tier().stats().probes_remembered, 1u);
+  ASSERT_TRUE(rig.StoreNow(name, 5, 1000).ok());
+  EXPECT_TRUE(rig.ProbeNow({name}).second[0]) << "what we stored ourselves is there";
+}
+
+TEST(RedisTier, ErasingTakesTheBlockAway) {
+  TERRACE_NEEDS_REDIS();
+  RedisProcess server;
+  RedisRig rig(RedisRig::Options(server.unix_endpoint()));
+  rig.WaitUntilReady();
+  const RedisBlockName name = RedisTestName(1, 0);
+  ASSERT_TRUE(rig.StoreNow(name, 5, 1000).ok());
+  ASSERT_TRUE(rig.tier().Erase(name).ok());
+  EXPECT_EQ(rig.FetchNow(name, 1000).status.code(), StatusCode::kNotFound);
+}
+
+TEST(RedisTier, MoreThanItsLimitIsBusyAndHarmsNothing) {
+  TERRACE_NEEDS_REDIS();
+  RedisProcess server;
+  RedisTier::Options options = RedisRig::Options(server.unix_endpoint());
+  options.operations_max = 4;
+  options.bytes_max = 10'000;
+  RedisRig rig(options);
+  rig.WaitUntilReady();
+  std::vector<std::byte> into(6'000);
+  ASSERT_TRUE(rig.tier().Fetch(1, RedisTestName(1, 0), into).ok());
+  std::vector<std::byte> more(6'000);
+  EXPECT_EQ(rig.tier().Fetch(2, RedisTestName(1, 0), more).code(), StatusCode::kBusy);
+  std::vector<std::byte> little(1'000);
+  for (TransferId id = 3; id <= 5; ++id) {
+    ASSERT_TRUE(rig.tier().Fetch(id, RedisTestName(1, 0), little).ok());
+  }
+  EXPECT_EQ(rig.tier().Fetch(6, RedisTestName(1, 0), little).code(), StatusCode::kBusy);
+  ASSERT_TRUE(rig.RunUntil([&] { return rig.fetched.size() == 4; }));
+  EXPECT_EQ(rig.tier().stats().bytes_in_flight, 0u);
+}
+
+TEST(RedisTier, NothingComesAfterItsEnd) {
+  TERRACE_NEEDS_REDIS();
+  RedisProcess server;
+  RedisRig rig(RedisRig::Options(server.unix_endpoint()));
+  rig.WaitUntilReady();
+  std::vector<std::byte> into(1'000);
+  ASSERT_TRUE(rig.tier().Fetch(1, RedisTestName(1, 0), into).ok());
+  rig.tier().Stop();
+  EXPECT_EQ(rig.tier().Fetch(2, RedisTestName(1, 0), into).code(), StatusCode::kUnsupported);
+  rig.RunUntil([turns = 0]() mutable { return ++turns > 3; });
+  EXPECT_TRUE(rig.fetched.empty());
+}
+
+// ---- the server's side ----
+
+uint64_t MemoryOf(RawRedis& raw) {
+  uint64_t sum = 0;
+  for (const std::string& key : raw.Keys()) {
+    sum += static_cast<uint64_t>(raw.Integer({"MEMORY", "USAGE", key}));
+  }
+  return sum;
+}
+
+TEST(RedisTier, ABlockTakesFourPercentMoreThanItsBytesAtMost) {
+  TERRACE_NEEDS_REDIS();
+  RedisProcess server;
+  RedisRig rig(RedisRig::Options(server.unix_endpoint()));
+  rig.WaitUntilReady();
+  const std::unique_ptr<RawRedis> raw = server.Connect();
+  double worst = 0;
+  uint64_t commit = 0;
+  const auto measure = [&](size_t length_bytes) {
+    raw->Command({"FLUSHALL"});
+    ASSERT_TRUE(rig.StoreNow(RedisTestName(1, 0), ++commit, length_bytes).ok());
+    ASSERT_TRUE(rig.ProbeNow({RedisTestName(1, 0)}).first.ok());
+    const double overhead =
+        static_cast<double>(MemoryOf(*raw)) / static_cast<double>(length_bytes) - 1;
+    worst = std::max(worst, overhead);
+    EXPECT_LE(overhead, 0.04) << length_bytes;
+  };
+  for (size_t length_bytes = 64 * kKiB; length_bytes <= 8 * kMiB; length_bytes *= 2) {
+    for (size_t eighths = 8; eighths < 16; ++eighths) {
+      if (length_bytes * eighths / 8 > 8 * kMiB) break;
+      measure(length_bytes * eighths / 8);
+    }
+  }
+  std::mt19937_64 random(3);
+  for (int i = 0; i < 60; ++i) measure(64 * kKiB + random() % 512 * 4 * kKiB);
+  RecordProperty("worst_overhead_percent", std::to_string(100 * worst));
+  std::printf("worst overhead: %.2f %%\n", 100 * worst);
+}
+
+TEST(RedisTier, AFullServerRefusesWritesAndServesReads) {
+  TERRACE_NEEDS_REDIS();
+  RedisProcess server({.arguments = {"--maxmemory", "8mb", "--maxmemory-policy", "noeviction"}});
+  RedisRig rig(RedisRig::Options(server.unix_endpoint()));
+  rig.WaitUntilReady();
+  ASSERT_TRUE(rig.StoreNow(RedisTestName(0, 0), 7, kMiB).ok());
+  Status status;
+  for (uint64_t chain = 1; chain < 20 && status.ok(); ++chain) {
+    status = rig.StoreNow(RedisTestName(chain, 0), 7, kMiB);
+  }
+  EXPECT_EQ(status.code(), StatusCode::kNoSpace);
+  EXPECT_TRUE(rig.FetchNow(RedisTestName(0, 0), kMiB).status.ok());
+  EXPECT_EQ(rig.tier().stats().breaker_opened, 0u);
+}
+
+TEST(RedisTier, AReadOnlyReplicaRefusesWrites) {
+  TERRACE_NEEDS_REDIS();
+  RedisProcess master;
+  RedisProcess replica;
+  replica.Connect()->Command({"REPLICAOF", "127.0.0.1", std::to_string(master.port())});
+  RedisRig rig(RedisRig::Options(replica.unix_endpoint()));
+  rig.WaitUntilReady();
+  // While it copies from its master it may answer otherwise.
+  ASSERT_TRUE(rig.RunUntil([&] {
+    return replica.Connect()->Text({"INFO", "replication"}).find("master_link_status:up") !=
+           std::string::npos;
+  }));
+  EXPECT_EQ(rig.StoreNow(RedisTestName(0, 0), 7, kMiB).code(), StatusCode::kNoSpace);
+}
+
+}  // namespace
+}  // namespace terrace

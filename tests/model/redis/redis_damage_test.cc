@@ -1,0 +1,163 @@
+// Whatever happens to the keys on the server, a read gives the exact bytes of one commit or a miss.
+// Seeded random damage: keys deleted, cut, grown, bits turned, values of two keys swapped, replaced
+// by another commit's or another block's, made another type, manifests set back to older ones.
+#include <gtest/gtest.h>
+#include <hiredis/hiredis.h>
+
+#include <cstdlib>
+#include <map>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "redis/redis_process.h"
+#include "redis/redis_rig.h"
+
+namespace terrace {
+namespace {
+
+using testing::RawRedis;
+using testing::RedisProcess;
+using testing::RedisRig;
+using testing::RedisTestName;
+
+constexpr size_t kLengths[] = {1'000, 65'536, 150'000};
+
+class Damage {
+ public:
+  Damage(RawRedis* raw, uint64_t seed) : raw_(*raw), random_(seed) {}
+
+  void RememberSome() {
+    for (const std::string& key : raw_.Keys()) {
+      if (random_() % 2 == 0) remembered_[key] = raw_.Text({"GET", key});
+    }
+  }
+
+  void Once() {
+    const std::vector<std::string> keys = raw_.Keys();
+    if (keys.empty()) return;
+    const std::string& key = keys[random_() % keys.size()];
+    const std::string& other = keys[random_() % keys.size()];
+    std::string value = raw_.Text({"GET", key});
+    switch (random_() % 9) {
+      case 0:
+        raw_.Command({"DEL", key});
+        return;
+      case 1:
+        value.resize(value.empty() ? 0 : random_() % value.size());
+        break;
+      case 2:
+        value += "more";
+        break;
+      case 3:
+      case 4:
+        if (!value.empty())
+          value[random_() % value.size()] ^= static_cast<char>(1 << random_() % 8);
+        break;
+      case 5: {
+        const std::string others = raw_.Text({"GET", other});
+        raw_.Command({"SET", other, value});
+        value = others;
+        break;
+      }
+      case 6:
+        value = raw_.Text({"GET", other});
+        break;
+      case 7:
+        if (remembered_.empty()) return;
+        if (const auto old = remembered_.find(key); old != remembered_.end()) {
+          value = old->second;
+        } else {
+          value = std::next(remembered_.begin(), static_cast<long>(random_() % remembered_.size()))
+                      ->second;
+        }
+        break;
+      case 8:
+        raw_.Command({"DEL", key});
+        raw_.Command({"LPUSH", key, "not a string"});
+        return;
+    }
+    raw_.Command({"SET", key, value});
+  }
+
+ private:
+  RawRedis& raw_;
+  std::mt19937_64 random_;
+  std::map<std::string, std::string> remembered_;
+};
+
+TEST(RedisDamage, AReadIsExactOrAMiss) {
+  TERRACE_NEEDS_REDIS();
+  RedisProcess server;
+  RedisRig rig(RedisRig::Options(server.unix_endpoint()));
+  rig.WaitUntilReady();
+  const char* const given = std::getenv("TERRACE_SEED");
+  const uint64_t seed = given != nullptr ? std::strtoull(given, nullptr, 10) : 20;
+  SCOPED_TRACE("TERRACE_SEED=" + std::to_string(seed));
+  std::mt19937_64 random(seed);
+  const std::unique_ptr<RawRedis> raw = server.Connect();
+  Damage damage(raw.get(), seed + 1);
+  uint64_t commit = 0, hits = 0, misses = 0;
+  for (int round = 0; round < 400; ++round) {
+    // Few names and lengths that differ by name only: values of one can pass for another's.
+    const auto pick = [&] { return static_cast<uint32_t>(random() % 9); };
+    const auto length_of = [&](uint32_t at) { return kLengths[at % 3]; };
+    for (int i = 0; i < 3; ++i) {
+      const uint32_t at = pick();
+      const Status stored = rig.StoreNow(RedisTestName(1, at), ++commit, length_of(at));
+      EXPECT_TRUE(stored.ok() || stored.code() == StatusCode::kExists) << stored.what();
+    }
+    if (round % 10 == 0) damage.RememberSome();
+    for (uint64_t i = random() % 4; i > 0; --i) damage.Once();
+    for (uint32_t at = 0; at < 9; ++at) {
+      const RedisBlockName name = RedisTestName(1, at);
+      const RedisRig::Fetched fetched = rig.FetchNow(name, length_of(at));
+      fetched.status.ok() ? ++hits : ++misses;
+      ASSERT_TRUE(RedisRig::IsTrue(fetched, name, length_of(at))) << "wrong bytes in " << round;
+      EXPECT_TRUE(fetched.status.ok() || fetched.status.code() == StatusCode::kNotFound ||
+                  fetched.status.code() == StatusCode::kCorrupt)
+          << fetched.status.what();
+    }
+  }
+  EXPECT_GT(hits, 500u);
+  EXPECT_GT(misses, 200u);
+  EXPECT_GT(rig.tier().stats().repairs, 50u);
+}
+
+// What was found broken is gone: the next writer stores it.
+TEST(RedisDamage, ABrokenBlockIsTakenAwayAndCanBeStoredAgain) {
+  TERRACE_NEEDS_REDIS();
+  RedisProcess server;
+  RedisRig rig(RedisRig::Options(server.unix_endpoint()));
+  rig.WaitUntilReady();
+  const std::unique_ptr<RawRedis> raw = server.Connect();
+  std::mt19937_64 random(5);
+  for (uint64_t round = 1; round < 100; ++round) {
+    const RedisBlockName name = RedisTestName(round, 0);
+    ASSERT_TRUE(rig.StoreNow(name, 1, 70'000).ok());
+    std::vector<std::string> keys = raw->Keys();
+    std::erase_if(keys, [](const std::string& key) { return key.ends_with("p"); });
+    const std::string& key = keys[random() % keys.size()];
+    switch (random() % 3) {
+      case 0:
+        raw->Command({"SET", key, "short"});
+        break;
+      case 1:
+        raw->Command({"SETRANGE", key, "0", "XYZ"});
+        break;
+      case 2:
+        raw->Command({"DEL", key});
+        raw->Command({"SADD", key, "x"});
+        break;
+    }
+    EXPECT_EQ(rig.FetchNow(name, 70'000).status.code(), StatusCode::kCorrupt) << key;
+    ASSERT_TRUE(rig.StoreNow(name, 2, 70'000).ok()) << key;
+    const RedisRig::Fetched fetched = rig.FetchNow(name, 70'000);
+    ASSERT_TRUE(fetched.status.ok());
+    EXPECT_EQ(fetched.commit_id, 2u);
+    raw->Command({"FLUSHALL"});
+  }
+}
+
+}  // namespace
+}  // namespace terrace

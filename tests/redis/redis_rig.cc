@@ -1,0 +1,166 @@
+#include "redis/redis_rig.h"
+
+#include <chrono>
+#include <cstdio>
+#include <ctime>
+#include <random>
+#include <utility>
+
+#include "terrace/check.h"
+
+namespace terrace::testing {
+namespace {
+
+uint64_t Mix(uint64_t value) {
+  value = (value ^ value >> 30) * 0xBF58476D1CE4E5B9;
+  value = (value ^ value >> 27) * 0x94D049BB133111EB;
+  return value ^ value >> 31;
+}
+
+}  // namespace
+
+// Outlives the rig: the tier's thread may still post while it ends.
+struct RedisRig::Posted {
+  std::mutex mutex;
+  std::condition_variable has_more;
+  std::deque<std::function<void()>> calls;
+};
+
+DomainSecret RedisTestSecret() {
+  DomainSecret secret;
+  for (size_t i = 0; i < secret.size(); ++i) secret[i] = static_cast<std::byte>(Mix(i + 77));
+  return secret;
+}
+
+RedisBlockName RedisTestName(uint64_t chain, uint32_t position) {
+  const auto key_at = [chain](uint32_t at) {
+    return BlockKey{Mix(chain * 1'000'003 + at + 1), Mix(chain + at * 7'919 + 5)};
+  };
+  return {.group = {11, 12},
+          .space = {21, 22},
+          .key = key_at(position),
+          .run = key_at(position / kRedisRunBlocks * kRedisRunBlocks),
+          .position = position};
+}
+
+BlockRecord RedisTestRecord(const RedisBlockName& name, CommitId commit_id) {
+  return {.group = name.group,
+          .space = name.space,
+          .key = name.key,
+          .parent = {name.key.high, name.key.low},
+          .commit_id = commit_id,
+          .event_hash = commit_id + 1,
+          .position = name.position,
+          .recompute_ns_per_token = 1234,
+          .member = 3,
+          .priority = 42};
+}
+
+std::vector<std::byte> RedisTestBytes(const BlockKey& key, CommitId commit_id,
+                                      size_t length_bytes) {
+  std::vector<std::byte> bytes(length_bytes);
+  uint64_t state = Mix(key.low ^ Mix(commit_id));
+  for (size_t i = 0; i < length_bytes; ++i) {
+    if (i % 8 == 0) state += 0x9E3779B97F4A7C15;
+    bytes[i] = static_cast<std::byte>(Mix(state) >> i % 8 * 8);
+  }
+  return bytes;
+}
+
+RedisTier::Options RedisRig::Options(const RedisEndpoint& endpoint) {
+  return {.secret = RedisTestSecret(),
+          .endpoint = endpoint,
+          .timeouts = {.connect_us = 20'000'000, .command_us = 20'000'000},
+          .absence_us = 1};
+}
+
+RedisRig::RedisRig(RedisTier::Options options) : posted_(std::make_shared<Posted>()) {
+  options.post = [posted = posted_](std::function<void()> call) {
+    std::lock_guard lock(posted->mutex);
+    posted->calls.push_back(std::move(call));
+    posted->has_more.notify_one();
+  };
+  options.unix_seconds = [] { return static_cast<uint64_t>(std::time(nullptr)); };
+  options.listener = this;
+  std::string why;
+  Result<std::unique_ptr<RedisTier>> tier = RedisTier::Open(std::move(options), &why);
+  if (!tier.ok()) std::fprintf(stderr, "%s\n", why.c_str());
+  tier_ = std::move(*tier);
+}
+
+RedisRig::~RedisRig() { tier_->Stop(); }
+
+bool RedisRig::RunUntil(const std::function<bool()>& is_true) {
+  const auto end = std::chrono::steady_clock::now() + std::chrono::minutes(1);
+  while (!is_true()) {
+    std::deque<std::function<void()>> calls;
+    {
+      std::unique_lock lock(posted_->mutex);
+      posted_->has_more.wait_for(lock, std::chrono::milliseconds(20),
+                                 [this] { return !posted_->calls.empty(); });
+      calls.swap(posted_->calls);
+    }
+    for (const std::function<void()>& call : calls) call();
+    if (std::chrono::steady_clock::now() > end) return false;
+  }
+  return true;
+}
+
+void RedisRig::WaitUntilReady() {
+  TERRACE_CHECK(RunUntil([this] { return tier_->stats().is_ready; }), "the tier is never ready");
+}
+
+Status RedisRig::StoreNow(const RedisBlockName& name, CommitId commit_id, size_t length_bytes) {
+  const std::vector<std::byte> bytes = RedisTestBytes(name.key, commit_id, length_bytes);
+  const std::vector<Checksum> parts = {{commit_id, 1}, {commit_id, 2}};
+  BlockRecord record = RedisTestRecord(name, commit_id);
+  record.part_checksums = parts;
+  const TransferId id = next_id_++;
+  TERRACE_RETURN_IF_ERROR(tier_->Store(id, name.run, record, bytes));
+  TERRACE_CHECK(RunUntil([&] { return stored.contains(id); }), "a store without an end");
+  return stored.extract(id).mapped();
+}
+
+RedisRig::Fetched RedisRig::FetchNow(const RedisBlockName& name, size_t length_bytes) {
+  std::vector<std::byte> into(length_bytes, std::byte{0xEE});
+  const TransferId id = next_id_++;
+  if (const Status status = tier_->Fetch(id, name, into); !status.ok()) {
+    return {.status = status};
+  }
+  TERRACE_CHECK(RunUntil([&] { return fetched.contains(id); }), "a fetch without an end");
+  Fetched result = std::move(fetched.extract(id).mapped());
+  result.bytes = std::move(into);
+  return result;
+}
+
+std::pair<Status, std::vector<bool>> RedisRig::ProbeNow(const std::vector<RedisBlockName>& names) {
+  const uint64_t id = next_id_++;
+  if (const Status status = tier_->Probe(id, names); !status.ok()) return {status, {}};
+  TERRACE_CHECK(RunUntil([&] { return probed.contains(id); }), "a probe without an end");
+  return std::move(probed.extract(id).mapped());
+}
+
+bool RedisRig::IsTrue(const Fetched& fetched, const RedisBlockName& name, size_t length_bytes) {
+  if (!fetched.status.ok()) return true;
+  return fetched.bytes == RedisTestBytes(name.key, fetched.commit_id, length_bytes);
+}
+
+void RedisRig::OnRedisFetched(TransferId transfer_id, Status status, const BlockRecord& record) {
+  Fetched& one = fetched[transfer_id];
+  one.status = status;
+  one.commit_id = record.commit_id;
+  one.part_checksums.assign(record.part_checksums.begin(), record.part_checksums.end());
+  one.record = record;
+  one.record.part_checksums = {};
+}
+
+void RedisRig::OnRedisStored(TransferId transfer_id, Status status) {
+  stored[transfer_id] = status;
+}
+
+void RedisRig::OnRedisProbed(uint64_t probe_id, Status status,
+                             const std::vector<bool>& is_present) {
+  probed[probe_id] = {status, is_present};
+}
+
+}  // namespace terrace::testing
