@@ -118,6 +118,11 @@ void RedisBlocks::Store(const RedisBlockName& name, RedisManifest manifest,
   for (const uint32_t length_bytes : lengths) {
     job->manifest.chunks.push_back({.length_bytes = length_bytes});
   }
+  if (lengths.back() <= kRedisTailBytesMax) {
+    job->manifest.chunks.pop_back();
+    const std::span tail = from.last(lengths.back());
+    job->manifest.tail.assign(tail.begin(), tail.end());
+  }
   const std::string key = names_.Manifest(name);
   SendSmall(key, FormatRedisCommand({"EXISTS", key}), [this, job](const RedisAnswer& answer) {
     if (!answer.status.ok() || answer.reply.kind != RedisReply::Kind::kInteger) {
@@ -133,6 +138,7 @@ void RedisBlocks::Store(const RedisBlockName& name, RedisManifest manifest,
 
 void RedisBlocks::SendChunks(const std::shared_ptr<StoreJob>& job) {
   job->answers_due = job->manifest.chunks.size();
+  if (job->answers_due == 0) Publish(job);
   size_t offset_bytes = 0;
   for (uint32_t i = 0; i < job->manifest.chunks.size(); ++i) {
     RedisChunk& chunk = job->manifest.chunks[i];
@@ -270,12 +276,15 @@ void RedisBlocks::OnManifest(const std::shared_ptr<FetchJob>& job, const RedisAn
 }
 
 void RedisBlocks::FetchChunks(const std::shared_ptr<FetchJob>& job) {
-  job->answers_due = job->manifest.chunks.size();
+  const RedisManifest& manifest = job->manifest;
+  std::ranges::copy(manifest.tail, job->into.last(manifest.tail.size()).begin());
+  job->answers_due = manifest.chunks.size();
+  if (job->answers_due == 0) EndFetch(*job, Status::Ok());
   size_t offset_bytes = 0;
-  for (uint32_t i = 0; i < job->manifest.chunks.size(); ++i) {
-    const std::span into = job->into.subspan(offset_bytes, job->manifest.chunks[i].length_bytes);
+  for (uint32_t i = 0; i < manifest.chunks.size(); ++i) {
+    const std::span into = job->into.subspan(offset_bytes, manifest.chunks[i].length_bytes);
     offset_bytes += into.size();
-    const std::string key = names_.Chunk(job->name, job->manifest, i);
+    const std::string key = names_.Chunk(job->name, manifest, i);
     options_.servers->Send({.command = FormatRedisCommand({"GET", key}),
                             .into = into,
                             .lane = RedisLane::kPayload,

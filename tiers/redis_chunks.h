@@ -19,7 +19,7 @@ inline constexpr uint64_t kRedisChunkBytesMax = kMiB - kRedisValueReserveBytes;
 inline constexpr uint64_t kRedisBlockBytesMax = 256 * kMiB;
 
 // The lengths of the chunks of a block, in order; their sum is `block_bytes`. Empty for 0 and for
-// more than kRedisBlockBytesMax. Example: 64 KiB → 57,280 + 8,128 + 128.
+// more than kRedisBlockBytesMax. Example: 64 KiB → 65,472 + 64.
 std::vector<uint32_t> CutIntoChunks(uint64_t block_bytes);
 
 }  // namespace terrace

@@ -36,6 +36,7 @@ struct At {
   static constexpr size_t kMember = 128;
   static constexpr size_t kPartCount = 130;
   static constexpr size_t kChunkCount = 132;
+  static constexpr size_t kTailLength = 134;
   static constexpr size_t kParts = 136;
 };
 constexpr size_t kPartBytes = 16;
@@ -73,10 +74,12 @@ std::string Hex64(uint64_t value) { return ToHex(0, value).substr(16); }
 
 std::vector<std::byte> EncodeManifest(const RedisManifest& manifest, const DomainSecret& secret) {
   TERRACE_CHECK(manifest.part_checksums.size() <= kPartsPerSpaceMax &&
-                    manifest.chunks.size() <= kRedisChunksMax,
+                    manifest.chunks.size() <= kRedisChunksMax &&
+                    manifest.tail.size() <= kRedisTailBytesMax,
                 "a manifest beyond its limits");
   const size_t chunks_at = At::kParts + kPartBytes * manifest.part_checksums.size();
-  std::vector<std::byte> bytes(chunks_at + kChunkBytes * manifest.chunks.size());
+  const size_t tail_at = chunks_at + kChunkBytes * manifest.chunks.size();
+  std::vector<std::byte> bytes(tail_at + manifest.tail.size());
   Put(bytes, At::kMagic, kMagic);
   Put(bytes, At::kVersion, static_cast<uint16_t>(kRedisFormatVersion));
   Put(bytes, At::kPriority, manifest.priority);
@@ -93,7 +96,8 @@ std::vector<std::byte> EncodeManifest(const RedisManifest& manifest, const Domai
   PutId(bytes, At::kParent, manifest.parent);
   Put(bytes, At::kMember, manifest.member);
   Put(bytes, At::kPartCount, static_cast<uint16_t>(manifest.part_checksums.size()));
-  Put(bytes, At::kChunkCount, static_cast<uint32_t>(manifest.chunks.size()));
+  Put(bytes, At::kChunkCount, static_cast<uint16_t>(manifest.chunks.size()));
+  Put(bytes, At::kTailLength, static_cast<uint16_t>(manifest.tail.size()));
   size_t at = At::kParts;
   for (const Checksum& part : manifest.part_checksums) {
     PutId(bytes, at, part);
@@ -104,6 +108,7 @@ std::vector<std::byte> EncodeManifest(const RedisManifest& manifest, const Domai
     Put(bytes, at + 16, chunk.length_bytes);
     at += kChunkBytes;
   }
+  std::ranges::copy(manifest.tail, bytes.begin() + static_cast<ptrdiff_t>(tail_at));
   Put(bytes, At::kSeal, KeyedHash64(secret, std::span(bytes).subspan(At::kMagic)));
   return bytes;
 }
@@ -118,9 +123,12 @@ Result<RedisManifest> DecodeManifest(std::span<const std::byte> bytes, const Dom
     return refused;
   }
   const size_t part_count = Get<uint16_t>(bytes, At::kPartCount);
-  const size_t chunk_count = Get<uint32_t>(bytes, At::kChunkCount);
+  const size_t chunk_count = Get<uint16_t>(bytes, At::kChunkCount);
+  const size_t tail_bytes = Get<uint16_t>(bytes, At::kTailLength);
   if (part_count > kPartsPerSpaceMax || chunk_count > kRedisChunksMax ||
-      bytes.size() != At::kParts + kPartBytes * part_count + kChunkBytes * chunk_count) {
+      tail_bytes > kRedisTailBytesMax ||
+      bytes.size() !=
+          At::kParts + kPartBytes * part_count + kChunkBytes * chunk_count + tail_bytes) {
     return refused;
   }
   RedisManifest manifest{.group = GetId<GroupId>(bytes, At::kGroup),
@@ -140,7 +148,7 @@ Result<RedisManifest> DecodeManifest(std::span<const std::byte> bytes, const Dom
   for (size_t i = 0; i < part_count; ++i, at += kPartBytes) {
     manifest.part_checksums.push_back(GetId<Checksum>(bytes, at));
   }
-  uint64_t sum_bytes = 0;
+  uint64_t sum_bytes = tail_bytes;
   for (size_t i = 0; i < chunk_count; ++i, at += kChunkBytes) {
     const RedisChunk chunk{GetId<Checksum>(bytes, at), Get<uint32_t>(bytes, at + 16)};
     if (chunk.length_bytes == 0 || chunk.length_bytes > kRedisChunkBytesMax) return refused;
@@ -148,6 +156,7 @@ Result<RedisManifest> DecodeManifest(std::span<const std::byte> bytes, const Dom
     manifest.chunks.push_back(chunk);
   }
   if (sum_bytes != manifest.length_bytes) return refused;
+  manifest.tail.assign(bytes.begin() + static_cast<ptrdiff_t>(at), bytes.end());
   return manifest;
 }
 

@@ -3,7 +3,7 @@
 // nothing else. docs/REDIS_FORMAT.md.
 //
 // Pure.
-// LIMITS: kPartsPerSpaceMax parts, kRedisChunksMax chunks.
+// LIMITS: kPartsPerSpaceMax parts, kRedisChunksMax chunks, kRedisTailBytesMax of a tail.
 #pragma once
 
 #include <cstddef>
@@ -22,6 +22,8 @@ namespace terrace {
 inline constexpr uint32_t kRedisFormatVersion = 1;
 inline constexpr uint32_t kRedisRunBlocks = 64;
 inline constexpr uint32_t kRedisChunksMax = 512;
+// What is left of a block after its last chunk lies in the manifest itself, up to so many bytes.
+inline constexpr uint32_t kRedisTailBytesMax = 512;
 // A run's bitmap has so many bits a position: prompts that share a run's beginning and part inside
 // it are told apart, mostly.
 inline constexpr uint32_t kRedisPresenceBits = 32;
@@ -61,7 +63,8 @@ struct RedisManifest {
   uint16_t member = 0;
   uint8_t priority = 0;
   std::vector<Checksum> part_checksums;  // the caller's, carried
-  std::vector<RedisChunk> chunks;        // their lengths add up to length_bytes
+  std::vector<RedisChunk> chunks;
+  std::vector<std::byte> tail;  // chunks and tail add up to length_bytes
 
   friend bool operator==(const RedisManifest&, const RedisManifest&) = default;
 };

@@ -30,7 +30,7 @@ RedisManifest Example() {
           .parent = {7, 8},
           .commit_id = 9,
           .write_id = 10,
-          .length_bytes = 300,
+          .length_bytes = 303,
           .event_hash = 11,
           .expires_at_s = 12,
           .position = 13,
@@ -38,7 +38,8 @@ RedisManifest Example() {
           .member = 15,
           .priority = 16,
           .part_checksums = {{17, 18}, {19, 20}},
-          .chunks = {{{21, 22}, 200}, {{23, 24}, 100}}};
+          .chunks = {{{21, 22}, 200}, {{23, 24}, 100}},
+          .tail = std::vector<std::byte>(3, std::byte{25})};
 }
 
 TEST(RedisManifest, ComesBackAsItWas) {
@@ -64,7 +65,7 @@ TEST(RedisManifest, AnyChangedByteAndAnotherSecretAreRefused) {
 // Sealed by us, and yet not to be followed.
 TEST(RedisManifest, LengthsMustAddUp) {
   RedisManifest manifest = Example();
-  manifest.length_bytes = 301;
+  manifest.length_bytes = 304;
   EXPECT_FALSE(DecodeManifest(EncodeManifest(manifest, SecretOf(1)), SecretOf(1)).ok());
   manifest = Example();
   manifest.chunks = {{{1, 1}, 0}, {{2, 2}, 300}};
