@@ -4,6 +4,7 @@
 #include <array>
 #include <vector>
 
+#include "daemon/chunked_array.h"
 #include "daemon/eviction/hazard.h"
 #include "daemon/reuse_survey.h"
 #include "daemon/wear_governor.h"
@@ -60,7 +61,7 @@ class PathAdmission final : public AdmissionPolicy {
   bool Admits(const AdmissionRequest& request) override {
     if (!IsKnown(request.id)) OnInsert(request.id, request.traits, request.now_us);
     const HazardPolicy::LastRequest last = history_.last_request(request.id);
-    if (last.index >= answers_.size()) answers_.resize(last.index + 1);
+    answers_.Reach(last.index);
     Answer& answer = answers_[last.index];
     const bool is_new = answer.time_us != last.time_us + 1;
     if (is_new) answer = AnswerFor(request, last.time_us);
@@ -116,8 +117,8 @@ class PathAdmission final : public AdmissionPolicy {
   HazardPolicy history_;  // never asked for a victim
   ReuseSurvey survey_;
   WearGovernor governor_;
-  std::vector<Answer> answers_;  // by the history's request
-  float mean_chance_ = 0;        // of a block that was asked for
+  ChunkedArray<Answer> answers_;  // by the history's request
+  float mean_chance_ = 0;         // of a block that was asked for
   double horizon_us_ = kHorizonStartUs;
 };
 

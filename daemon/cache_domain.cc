@@ -29,9 +29,11 @@ CacheDomain::CacheDomain(uint32_t domain_index_in_store, DomainOptions domain_op
       TERRACE_CHECK(persistent_tier == kLowerTiersMax, "at most one persistent tier a domain");
       persistent_tier = static_cast<uint32_t>(lower.size());
     }
-    lower.push_back(
-        {.tier = tier,
-         .policy = MakeEvictionPolicy(store_options.eviction_policy, store_options.blocks_max)});
+    lower.push_back({.tier = tier,
+                     .policy = MakeEvictionPolicy(store_options.lower_eviction_policy,
+                                                  store_options.blocks_max)});
+    TERRACE_CHECK(lower.back().policy != nullptr,
+                  "lower_eviction_policy is one of EvictionPolicyNames()");
   }
 }
 

@@ -12,6 +12,7 @@
 #include "daemon/admission.h"
 #include "daemon/block.h"
 #include "daemon/chunked_array.h"
+#include "daemon/day_window.h"
 #include "daemon/deadline_heap.h"
 #include "daemon/eviction/policy.h"
 #include "daemon/group.h"
@@ -39,6 +40,7 @@ struct LowerTier {
   uint64_t block_count = 0;            // with a Ready copy there
   uint64_t persisted_block_count = 0;  // that would outlive the process
   bool is_off = false;                 // Mover: what is there cannot be read for now
+  DayWindow written;                   // Store: bytes
 };
 
 // What had been erased at some time; see CacheDomain::IsErased.

@@ -6,7 +6,6 @@
 #include <cstdlib>
 #include <set>
 
-#include "daemon/admission.h"
 #include "daemon/config_keys.h"
 
 namespace terrace {
@@ -116,12 +115,6 @@ Status ResolveNvme(DaemonConfig* config, std::string* why) {
     }
   }
   const std::string slab = "nvme.slab_bytes is " + FormatBytes(nvme.slab_bytes);
-  const auto admissions = AdmissionPolicyNames();
-  if (std::find(admissions.begin(), admissions.end(), nvme.admission) == admissions.end()) {
-    std::string names;
-    for (const std::string_view name : admissions) names.append(" ").append(name);
-    return Refuse(why, "nvme.admission is '" + nvme.admission + "'; write one of" + names);
-  }
   if (nvme.slab_bytes % kMiB != 0) return Refuse(why, slab + "; it must be a multiple of 1 MiB");
   if (!nvme.is_on()) {
     if (nvme.capacity_bytes == 0) return Status::Ok();

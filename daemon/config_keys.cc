@@ -1,5 +1,10 @@
 #include "daemon/config_keys.h"
 
+#include <algorithm>
+#include <string>
+
+#include "daemon/admission.h"
+
 namespace terrace {
 namespace {
 
@@ -10,13 +15,14 @@ using Domain = DomainConfig;
 constexpr uint64_t kDramBytesMax = uint64_t{64} << 40;
 constexpr uint64_t kNvmeBytesMax = uint64_t{1} << 50;
 constexpr size_t kPathBytesMax = 4096;
-constexpr size_t kAdmissionBytesMax = 32;
 constexpr size_t kSocketPathBytesMax = 107;  // sun_path
 
 constexpr std::string_view kLogLevels[] = {"error", "warn", "info", "debug"};
 constexpr std::string_view kLogFormats[] = {"text", "json"};
 constexpr std::string_view kHugePages[] = {"auto", "on", "off"};
 constexpr std::string_view kDiskIos[] = {"auto", "io_uring", "threads"};
+// Those of all policies that serve.
+constexpr std::string_view kEvictions[] = {"arc", "hazard", "lru", "s3fifo"};
 constexpr std::string_view kKeyHashes[] = {"xxh3", "sha256"};
 
 template <typename Section, typename Enum, Enum Section::*member>
@@ -24,6 +30,19 @@ constexpr ChoiceField<Section> Choice(std::span<const std::string_view> names) {
   return {names, [](Section& section, size_t index) { section.*member = static_cast<Enum>(index); },
           [](const Section& section) { return static_cast<size_t>(section.*member); }};
 }
+
+// Kept by name.
+template <typename Section, std::string Section::*member, auto names>
+ChoiceField<Section> NamedChoice() {
+  return {names(),
+          [](Section& section, size_t index) { section.*member = std::string(names()[index]); },
+          [](const Section& section) {
+            const std::span<const std::string_view> all = names();
+            return static_cast<size_t>(std::find(all.begin(), all.end(), section.*member) -
+                                       all.begin());
+          }};
+}
+std::span<const std::string_view> Evictions() { return kEvictions; }
 
 const ConfigKey<Daemon> kDaemonKeys[] = {
     {"log_level", Choice<Daemon, LogLevel, &Daemon::log_level>(kLogLevels),
@@ -69,6 +88,8 @@ const ConfigKey<Daemon> kDaemonKeys[] = {
     {"session_buffers_bytes_max",
      BytesField<Daemon>{&Daemon::session_buffers_bytes_max, 64 * kMiB, 64 * kGiB},
      "begun messages and unsent bytes of all sessions together"},
+    {"eviction", NamedChoice<Daemon, &Daemon::eviction, Evictions>(),
+     "what leaves DRAM when it is full: hazard, lru, arc or s3fifo"},
     {"offload_threads", CountField<Daemon>{&Daemon::offload_threads, 1, 256},
      "threads that compute checksums"},
     {"offload_jobs_max", CountField<Daemon>{&Daemon::offload_jobs_max, 16, 1 << 20},
@@ -90,7 +111,9 @@ const ConfigKey<Nvme> kNvmeKeys[] = {
      "memory of one domain's catalog"},
     {"scrub_bytes_per_second", BytesField<Nvme>{&Nvme::scrub_bytes_per_second, 0, 64 * kGiB},
      "how fast blocks at rest are verified in the background; 0: not at all"},
-    {"admission", TextField<Nvme>{&Nvme::admission, kAdmissionBytesMax},
+    {"eviction", NamedChoice<Nvme, &Nvme::eviction, Evictions>(),
+     "what leaves the NVMe tier when it is full: lru, hazard, arc or s3fifo"},
+    {"admission", NamedChoice<Nvme, &Nvme::admission, AdmissionPolicyNames>(),
      "what is written: all, predicted (what is likely to be used again), second_use or hit"},
     {"write_bytes_per_day",
      BytesField<Nvme>{&Nvme::write_bytes_per_day, kSlabBytesMin, kWriteBytesPerDayMax},

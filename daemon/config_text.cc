@@ -45,6 +45,19 @@ size_t EditDistance(std::string_view from, std::string_view to) {
   return row.back();
 }
 
+// What was most likely meant: one that goes on where `name` ends, else the one with the fewest
+// differing letters.
+template <typename Names>
+std::string Nearest(std::string_view name, const Names& candidates) {
+  const auto distance = [name](std::string_view candidate) {
+    return candidate.starts_with(name) ? 0 : EditDistance(name, candidate);
+  };
+  return std::string(*std::min_element(candidates.begin(), candidates.end(),
+                                       [&distance](const auto& left, const auto& right) {
+                                         return distance(left) < distance(right);
+                                       }));
+}
+
 // One value on its way into a field: where it stands, and how a refusal is worded.
 struct Place {
   const std::string& origin;
@@ -170,22 +183,11 @@ Status Read(const Place& place, const ChoiceField<Section>& field, Section& sect
   if (found == field.names.end()) {
     std::string wanted = "one of";
     for (const std::string_view name : field.names) wanted += " \"" + std::string(name) + "\"";
+    if (text) wanted += "; the nearest is \"" + Nearest(*text, field.names) + "\"";
     return place.RefuseValue(wanted);
   }
   field.set(section, static_cast<size_t>(found - field.names.begin()));
   return Status::Ok();
-}
-
-// The known key that was most likely meant: one that goes on where `name` ends, else the one with
-// the fewest differing letters.
-std::string Nearest(std::string_view name, const std::vector<std::string>& candidates) {
-  const auto distance = [name](const std::string& candidate) {
-    return candidate.starts_with(name) ? 0 : EditDistance(name, candidate);
-  };
-  return *std::min_element(candidates.begin(), candidates.end(),
-                           [&distance](const auto& left, const auto& right) {
-                             return distance(left) < distance(right);
-                           });
 }
 
 template <typename Section>

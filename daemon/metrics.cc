@@ -14,6 +14,7 @@ constexpr const char* kTierNames[protocol::kTierKindCount] = {"hbm", "dram", "nv
 json DomainDocument(const Store::DomainStats& domain) {
   return {
       {"name", domain.name},
+      {"eviction", domain.eviction_policy},
       {"segment_bytes", domain.segment_bytes},
       {"segments_populated", domain.segments_populated},
       {"segments_max", domain.segments_max},
@@ -70,8 +71,14 @@ json GroupDocument(const Store::DomainStats::GroupStats& group) {
           {"acquire_blocks_hit", group.acquire_blocks_hit}};
 }
 
-json TierDocument(const Store::DomainStats::LowerTierStats& tier) {
+json TierDocument(const Store::DomainStats& domain,
+                  const Store::DomainStats::LowerTierStats& tier) {
+  const uint64_t budget_bytes = domain.write_bytes_per_day;
   return {{"kind", kTierNames[static_cast<size_t>(tier.kind)]},
+          {"eviction", domain.lower_eviction_policy},
+          {"admission", domain.admission_policy},
+          {"write_bytes_per_day", budget_bytes == UINT64_MAX ? json() : json(budget_bytes)},
+          {"written_bytes_of_day", tier.written_bytes_of_day},
           {"block_count", tier.block_count},
           {"persisted_block_count", tier.persisted_block_count},
           {"capacity_bytes", tier.stats.capacity_bytes},
@@ -122,7 +129,7 @@ std::string StatsDocument(const StatsInput& input) {
   document["sessions"] = json::array();
   for (const auto& group : input.domain.groups) document["groups"].push_back(GroupDocument(group));
   for (const auto& tier : input.domain.lower_tiers) {
-    document["lower_tiers"].push_back(TierDocument(tier));
+    document["lower_tiers"].push_back(TierDocument(input.domain, tier));
   }
   for (const SessionSummary& session : input.sessions) {
     document["sessions"].push_back(SessionDocument(session));

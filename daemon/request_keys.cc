@@ -7,6 +7,13 @@ namespace terrace {
 
 using protocol::Verb;
 
+namespace {
+
+// A key of Reserve may evict a block, which costs as much as this many lookups.
+constexpr uint32_t kReserveCostBlocks = 8;
+
+}  // namespace
+
 Request::Outcome Request::Step(RequestContext& context, Store& store, uint32_t* budget_blocks) {
   return has_keys_ ? StepKeys(context, store, budget_blocks)
                    : StepOther(context, store, budget_blocks);
@@ -20,12 +27,14 @@ Request::Outcome Request::StepKeys(const RequestContext& context, Store& store,
   do {
     if (*budget_blocks == 0) return Outcome::kMore;
     // A step that goes on is about the keys it began with, whatever the budget is now.
+    const uint32_t cost_blocks = verb_ == Verb::kReserve ? kReserveCostBlocks : 1;
+    const uint32_t affordable_count = std::max(*budget_blocks / cost_blocks, 1u);
     const uint32_t key_count =
         cursor_ != 0
             ? static_cast<uint32_t>(step_keys_.size())
-            : std::min({keys_.key_count - next_, *budget_blocks, protocol::kBlocksPerTurnMax});
+            : std::min({keys_.key_count - next_, affordable_count, protocol::kBlocksPerTurnMax});
     query = NextQuery(context, key_count);
-    *budget_blocks -= std::min(*budget_blocks, std::max(key_count, 1u));
+    *budget_blocks -= std::min(*budget_blocks, std::max(key_count, 1u) * cost_blocks);
     const Status called = CallKeys(store, query);
     if (!called.ok()) return Fail(context, called);
     if (cursor_ != 0) {

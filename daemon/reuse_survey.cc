@@ -11,7 +11,7 @@ constexpr uint64_t kWaitedMinUs = 1;
 }  // namespace
 
 void ReuseSurvey::OnInsert(BlockId id, const BlockKey& key, uint64_t now_us) {
-  if (id >= seen_.size()) seen_.resize(id + 1);
+  seen_.Reach(id);
   seen_[id] = {.fingerprint = key.low};
   EndWait(key.low, now_us);
 }

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "daemon/block.h"
+#include "daemon/chunked_array.h"
 #include "daemon/eviction/hazard_model.h"
 #include "terrace/block_key.h"
 
@@ -46,7 +47,7 @@ class ReuseSurvey {
   void LearnSome(uint64_t now_us);
 
   HazardModel model_;
-  std::vector<Seen> seen_;                          // by id
+  ChunkedArray<Seen> seen_;                         // by id
   std::vector<Watched> watched_;                    // a ring
   std::unordered_map<uint64_t, uint32_t> waiting_;  // fingerprint → place in it
   uint64_t watched_count_ = 0;

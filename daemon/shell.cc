@@ -391,6 +391,8 @@ StoreOptions Shell::State::MakeStoreOptions() {
   options.fenced_bytes_max = config.fenced_bytes_max;
   options.default_deadline_us = static_cast<uint32_t>(config.deadline_default_ms * kUsPerMs);
   options.deadline_us_max = static_cast<uint32_t>(config.deadline_ms_max * kUsPerMs);
+  options.eviction_policy = config.eviction;
+  options.lower_eviction_policy = config.nvme.eviction;
   options.admission_policy = config.nvme.admission;
   options.shelf = shelf.get();
   return options;

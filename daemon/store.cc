@@ -431,6 +431,9 @@ void Store::OnTimer() {
       case DeadlineKind::kTick:
         rooms.mover.Tick();
         rooms.scrubber.Tick();
+        for (LowerTier& lower : rooms.domain.lower) {
+          lower.written.Note(lower.tier->stats().written_bytes, now_us);
+        }
         s.ArmTick(due.domain_index);
         break;
     }

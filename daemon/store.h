@@ -72,9 +72,10 @@ struct StoreOptions {
   uint32_t lease_blocks_per_session_max = 1
                                           << 21;  // over all its leases; beyond, prefixes truncate
   uint32_t pending_per_session_max = 1024;        // Acquires with blocks still coming, and Waits
-  uint64_t fenced_bytes_max = 0;         // per domain; above it Reserve answers kNoSpace. > 0
-  std::string eviction_policy = "lru";   // one of EvictionPolicyNames(), for every tier
-  std::string admission_policy = "all";  // one of AdmissionPolicyNames(), for the lower tiers
+  uint64_t fenced_bytes_max = 0;              // per domain; above it Reserve answers kNoSpace. > 0
+  std::string eviction_policy = "lru";        // of DRAM; one of EvictionPolicyNames()
+  std::string lower_eviction_policy = "lru";  // of the tiers below
+  std::string admission_policy = "all";       // one of AdmissionPolicyNames(), for the tiers below
   uint32_t default_deadline_us = 1'000'000;
   uint32_t deadline_us_max = 600'000'000;
   GroupShelf* shelf = nullptr;  // none: groups are forgotten with the process
@@ -280,6 +281,8 @@ class Store {
 
 struct Store::DomainStats {
   std::string name;
+  std::string eviction_policy, lower_eviction_policy, admission_policy;
+  uint64_t write_bytes_per_day = 0;  // UINT64_MAX: any number
   uint64_t segment_bytes = 0;
   uint32_t segments_populated = 0, segments_max = 0, segments_guaranteed = 0;
   uint64_t slot_bytes_used = 0;  // of populated memory, in slots that hold or await bytes
@@ -312,6 +315,7 @@ struct Store::DomainStats {
     TierKind kind = TierKind::kNvme;
     TierStats stats;
     uint64_t block_count = 0, persisted_block_count = 0;
+    uint64_t written_bytes_of_day = 0;
   };
   std::vector<LowerTierStats> lower_tiers;
 };

@@ -13,6 +13,10 @@ std::vector<Store::DomainStats> Store::Stats() const {
     DomainStats stats = domain.counters;
     const SlotAllocator::Usage usage = domain.slots.usage();
     stats.name = domain.options.name;
+    stats.eviction_policy = domain.limits.eviction_policy;
+    stats.lower_eviction_policy = domain.limits.lower_eviction_policy;
+    stats.admission_policy = domain.limits.admission_policy;
+    stats.write_bytes_per_day = domain.options.write_bytes_per_day;
     stats.segment_bytes = domain.options.segment_bytes;
     stats.segments_populated = state_->ledger.populated_count(domain.domain_index);
     stats.segments_max = domain.options.segments_max;
@@ -44,7 +48,8 @@ std::vector<Store::DomainStats> Store::Stats() const {
       stats.lower_tiers.push_back({.kind = lower.tier->kind(),
                                    .stats = lower.tier->stats(),
                                    .block_count = lower.block_count,
-                                   .persisted_block_count = lower.persisted_block_count});
+                                   .persisted_block_count = lower.persisted_block_count,
+                                   .written_bytes_of_day = lower.written.Sum()});
     }
     all.push_back(std::move(stats));
   }

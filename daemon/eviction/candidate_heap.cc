@@ -6,7 +6,7 @@ namespace terrace {
 
 void CandidateHeap::Place(uint32_t place, const Entry& entry) {
   heap_[place] = entry;
-  places_[entry.id] = place;
+  places_[entry.id] = place + 1;
 }
 
 // Puts `entry` at `place` or wherever up or down from it order is kept.
@@ -19,8 +19,8 @@ void CandidateHeap::Settle(uint32_t place, const Entry& entry) {
   }
   while (true) {
     uint32_t below = 2 * place + 1;
-    if (below >= heap_.size()) break;
-    if (below + 1 < heap_.size() && heap_[below + 1].rank < heap_[below].rank) ++below;
+    if (below >= count_) break;
+    if (below + 1 < count_ && heap_[below + 1].rank < heap_[below].rank) ++below;
     if (heap_[below].rank >= entry.rank) break;
     Place(place, heap_[below]);
     place = below;
@@ -30,24 +30,23 @@ void CandidateHeap::Settle(uint32_t place, const Entry& entry) {
 
 void CandidateHeap::Add(BlockId id, Rank rank) {
   TERRACE_CHECK(!Contains(id), "a candidate is added once");
-  if (id >= places_.size()) places_.resize(id + 1, kNowhere);
+  places_.Reach(id);
+  heap_.Reach(count_);
   const Entry entry{rank, id};
-  heap_.push_back(entry);
-  Settle(count() - 1, entry);
+  Settle(count_++, entry);
 }
 
 void CandidateHeap::Remove(BlockId id) {
   TERRACE_CHECK(Contains(id), "only a candidate is removed");
-  const uint32_t place = places_[id];
-  const Entry last = heap_.back();
-  heap_.pop_back();
+  const uint32_t place = places_[id] - 1;
+  const Entry last = heap_[--count_];
   places_[id] = kNowhere;
-  if (place < heap_.size()) Settle(place, last);
+  if (place < count_) Settle(place, last);
 }
 
 void CandidateHeap::Change(BlockId id, Rank rank) {
   TERRACE_CHECK(Contains(id), "only a candidate is re-ranked");
-  Settle(places_[id], Entry{rank, id});
+  Settle(places_[id] - 1, Entry{rank, id});
 }
 
 }  // namespace terrace

@@ -3,9 +3,9 @@
 #pragma once
 
 #include <cstdint>
-#include <vector>
 
 #include "daemon/block.h"
+#include "daemon/chunked_array.h"
 
 namespace terrace {
 
@@ -23,23 +23,24 @@ class CandidateHeap {
   // REQUIRES: contained.
   void Remove(BlockId id);
   void Change(BlockId id, Rank rank);
-  bool Contains(BlockId id) const { return id < places_.size() && places_[id] != kNowhere; }
+  bool Contains(BlockId id) const { return id < places_.reach() && places_[id] != kNowhere; }
   // kBlockNone when empty.
-  BlockId first() const { return heap_.empty() ? kBlockNone : heap_[0].id; }
-  uint32_t count() const { return static_cast<uint32_t>(heap_.size()); }
+  BlockId first() const { return count_ == 0 ? kBlockNone : heap_[0].id; }
+  uint32_t count() const { return count_; }
 
  private:
   struct Entry {
     Rank rank;
     BlockId id = kBlockNone;
   };
-  static constexpr uint32_t kNowhere = 0xFFFFFFFF;
+  static constexpr uint32_t kNowhere = 0;
 
   void Place(uint32_t place, const Entry& entry);
   void Settle(uint32_t place, const Entry& entry);
 
-  std::vector<Entry> heap_;
-  std::vector<uint32_t> places_;  // by id
+  ChunkedArray<Entry> heap_;
+  uint32_t count_ = 0;
+  ChunkedArray<uint32_t> places_;  // by id; counted from 1
 };
 
 }  // namespace terrace

@@ -9,7 +9,11 @@
 namespace terrace {
 namespace {
 
-constexpr uint32_t kCandidatesLookedAt = 64;
+constexpr uint32_t kLookedAtFirst = 64;  // candidates, for a shortlist of fewer than kShortlistMin
+constexpr uint32_t kLookedAt = 8;
+constexpr uint64_t kRankHoldsUs = 10'000;  // ranks move with idle times, far longer than this
+constexpr uint32_t kShortlistMin = 4;
+constexpr uint32_t kShortlistMax = 16;
 constexpr uint32_t kSamplesPerBlock = 8;       // ghosts, as a multiple of the capacity
 constexpr uint32_t kObservedPerRequest = 128;  // samples put to the model, per request
 constexpr uint32_t kRequestsPerRefresh = 8;    // a shape each
@@ -30,6 +34,8 @@ HazardPolicy::HazardPolicy(const HazardOptions& options)
       random_(options.seed * 2 + 1) {
   TERRACE_CHECK(options.capacity_blocks > 0, "a tier of no blocks has no policy");
   samples_.reserve(sample_count_max_);
+  waiting_.reserve(sample_count_max_);
+  shortlist_.reserve(kShortlistMax);
 }
 
 // ---- what is known about a block ----
@@ -72,15 +78,15 @@ HazardPolicy::LastRequest HazardPolicy::last_request(BlockId id) const {
 
 void HazardPolicy::Advance(uint64_t now_us) {
   now_us_ = std::max(now_us_, now_us);
-  choice_.id = kBlockNone;
-  is_next_of_choice_ = false;
+  choice_ = kBlockNone;
+  is_choice_gone_ = false;
 }
 
 uint32_t HazardPolicy::OpenRequest(uint64_t now_us) {
   CloseRequest();
   if (free_requests_.empty()) {
-    open_request_ = static_cast<uint32_t>(requests_.size());
-    requests_.emplace_back();
+    open_request_ = request_count_++;
+    requests_.Reach(open_request_);
   } else {
     open_request_ = free_requests_.back();
     free_requests_.pop_back();
@@ -138,7 +144,7 @@ void HazardPolicy::JoinRequest(BlockId parent, const BlockTraits& traits, uint64
 
 void HazardPolicy::OnInsert(BlockId id, const BlockTraits& traits, uint64_t now_us) {
   Advance(now_us);
-  if (id >= states_.size()) states_.resize(id + 1);
+  states_.Reach(id);
   states_[id] = BlockState{.fingerprint = FingerprintOf(traits.key), .priority = traits.priority};
   if (guard_.IsSampled(states_[id].fingerprint)) {
     guard_.OnUse(states_[id].fingerprint, LruGuard::Outcome::kMiss);
@@ -146,7 +152,7 @@ void HazardPolicy::OnInsert(BlockId id, const BlockTraits& traits, uint64_t now_
   ++resident_count_;
   const Sample* const waited = EndWait(states_[id].fingerprint);
   const Sample ghost = waited == nullptr ? Sample() : *waited;
-  if (traits.parent == kBlockNone || traits.parent >= states_.size() ||
+  if (traits.parent == kBlockNone || traits.parent >= states_.reach() ||
       states_[traits.parent].request == kNone) {
     OpenRequest(now_us);
   } else {
@@ -220,41 +226,40 @@ void HazardPolicy::OnErase(BlockId id) {
 
 void HazardPolicy::OnCandidate(BlockId id) {
   BlockState& state = states_[id];
-  std::vector<BlockId>& peers = candidates_[state.priority];
-  state.place = static_cast<uint32_t>(peers.size());
-  peers.push_back(id);
+  Candidates& peers = candidates_[state.priority];
+  state.place = peers.count++;
+  peers.ids.Reach(state.place);
+  peers.ids[state.place] = id;
+  if (state.request == open_request_) newest_ = id;
+  const bool is_next_of_choice = is_choice_gone_;
+  is_choice_gone_ = false;
   if (state.priority < lowest_priority_) {
     lowest_priority_ = state.priority;
-    choice_.id = kBlockNone;
-    is_next_of_choice_ = false;
+    choice_ = kBlockNone;
+  } else if (is_next_of_choice && state.priority == lowest_priority_) {
+    LookAt(id);  // what the one that left hung on
   }
-  if (state.request == open_request_) newest_ = id;
-  if (is_next_of_choice_ && state.priority == lowest_priority_ && IsNext(id)) {
-    choice_.id = id;
-  }
-  is_next_of_choice_ = false;
 }
 
 void HazardPolicy::OnHeld(BlockId id) {
   BlockState& state = states_[id];
-  std::vector<BlockId>& peers = candidates_[state.priority];
-  const BlockId last = peers.back();
-  peers[state.place] = last;
+  Candidates& peers = candidates_[state.priority];
+  const BlockId last = peers.ids[--peers.count];
+  peers.ids[state.place] = last;
   states_[last].place = state.place;
-  peers.pop_back();
   state.place = kNone;
-  while (lowest_priority_ + 1 < candidates_.size() && candidates_[lowest_priority_].empty()) {
+  while (lowest_priority_ + 1 < candidates_.size() && candidates_[lowest_priority_].count == 0) {
     ++lowest_priority_;
   }
-  is_next_of_choice_ = choice_.id == id;
-  choice_.id = kBlockNone;
+  is_choice_gone_ = choice_ == id;
+  choice_ = kBlockNone;
 }
 
 void HazardPolicy::SetPriority(BlockId id, uint8_t priority) {
   const bool is_candidate = states_[id].place != kNone;
   if (is_candidate) OnHeld(id);
   states_[id].priority = priority;
-  is_next_of_choice_ = false;
+  is_choice_gone_ = false;
   if (is_candidate) OnCandidate(id);
 }
 
@@ -266,57 +271,71 @@ uint64_t HazardPolicy::Random() const {
 }
 
 BlockId HazardPolicy::Victim() const {
-  const std::vector<BlockId>& lowest = candidates_[lowest_priority_];
-  if (lowest.empty()) return kBlockNone;
-  if (choice_.id == kBlockNone) choice_ = Choose(lowest);
-  return choice_.id;
+  const Candidates& lowest = candidates_[lowest_priority_];
+  if (lowest.count == 0) return kBlockNone;
+  if (choice_ == kBlockNone) Shortlist(lowest);
+  return choice_;
 }
 
-// After the choice left: does what it hung on go before the others that were looked at?
-bool HazardPolicy::IsNext(BlockId id) const {
-  if (guard_.is_overdrawn())
-    return requests_[states_[id].request].time_us <= choice_.next_oldest_us;
-  return IndexOf(id) <= choice_.next_index;
+bool HazardPolicy::GoesBefore(const Ranked& left, const Ranked& right) const {
+  if (!is_shortlist_by_age_ && left.index != right.index) return left.index < right.index;
+  return left.time_us < right.time_us;
 }
 
-HazardPolicy::Choice HazardPolicy::Choose(const std::vector<BlockId>& candidates) const {
-  float best_index = std::numeric_limits<float>::max();
-  uint64_t best_time_us = 0;
-  uint64_t oldest_us = UINT64_MAX;
-  Choice choice{.next_index = best_index, .next_oldest_us = oldest_us};
-  const auto look_at = [&](BlockId id) {
-    if (id == choice.id || id == choice.oldest) return;
-    const float index = IndexOf(id);
-    const uint64_t time_us = requests_[states_[id].request].time_us;
-    if (time_us < oldest_us) {
-      choice.oldest = id;
-      choice.next_oldest_us = oldest_us;
-      oldest_us = time_us;
-    } else {
-      choice.next_oldest_us = std::min(choice.next_oldest_us, time_us);
-    }
-    if (index < best_index || (index == best_index && time_us < best_time_us)) {
-      choice.id = id;
-      choice.next_index = best_index;
-      best_index = index;
-      best_time_us = time_us;
-    } else {
-      choice.next_index = std::min(choice.next_index, index);
-    }
+bool HazardPolicy::IsShortlisted(BlockId id) const {
+  return std::any_of(shortlist_.begin(), shortlist_.end(),
+                     [id](const Ranked& ranked) { return ranked.id == id; });
+}
+
+// The highest of a full shortlist makes room for what ranks below it.
+void HazardPolicy::LookAt(BlockId id) const {
+  const Ranked ranked{.id = id,
+                      .time_us = requests_[states_[id].request].time_us,
+                      .index = is_shortlist_by_age_ ? 0 : IndexOf(id)};
+  const auto goes_before = [this](const Ranked& left, const Ranked& right) {
+    return GoesBefore(left, right);
   };
-  if (candidates.size() <= kCandidatesLookedAt) {
-    for (const BlockId id : candidates) look_at(id);
-  } else {
-    for (uint32_t i = 0; i < kCandidatesLookedAt; ++i) {
-      look_at(candidates[Random() % candidates.size()]);
-    }
-    if (newest_ != kBlockNone && states_[newest_].place != kNone &&
-        states_[newest_].priority == lowest_priority_) {
-      look_at(newest_);
-    }
+  if (shortlist_.size() < kShortlistMax) {
+    if (!IsShortlisted(id)) shortlist_.push_back(ranked);
+    return;
   }
-  if (guard_.is_overdrawn()) choice.id = choice.oldest;
-  return choice;
+  const auto highest = std::max_element(shortlist_.begin(), shortlist_.end(), goes_before);
+  if (GoesBefore(ranked, *highest) && !IsShortlisted(id)) *highest = ranked;
+}
+
+void HazardPolicy::RefreshShortlist() const {
+  const bool is_stale = now_us_ >= ranked_us_ + kRankHoldsUs;
+  if (is_stale) ranked_us_ = now_us_;
+  std::erase_if(shortlist_, [this, is_stale](Ranked& ranked) {
+    const BlockState& state = states_[ranked.id];
+    if (state.place == kNone || state.priority != lowest_priority_) return true;
+    const uint64_t time_us = requests_[state.request].time_us;
+    if (!is_stale && time_us == ranked.time_us) return false;
+    ranked.time_us = time_us;
+    ranked.index = is_shortlist_by_age_ ? 0 : IndexOf(ranked.id);
+    return false;
+  });
+}
+
+void HazardPolicy::Shortlist(const Candidates& candidates) const {
+  if (guard_.is_overdrawn() != is_shortlist_by_age_) {
+    is_shortlist_by_age_ = !is_shortlist_by_age_;
+    shortlist_.clear();
+  }
+  RefreshShortlist();
+  const uint32_t looked_at = shortlist_.size() < kShortlistMin ? kLookedAtFirst : kLookedAt;
+  const bool is_all = candidates.count <= looked_at;
+  for (uint32_t i = 0; i < std::min(candidates.count, looked_at); ++i) {
+    LookAt(candidates.ids[is_all ? i : static_cast<uint32_t>(Random() % candidates.count)]);
+  }
+  if (newest_ != kBlockNone && states_[newest_].place != kNone &&
+      states_[newest_].priority == lowest_priority_) {
+    LookAt(newest_);
+  }
+  choice_ = std::min_element(
+                shortlist_.begin(), shortlist_.end(),
+                [this](const Ranked& left, const Ranked& right) { return GoesBefore(left, right); })
+                ->id;
 }
 
 // ---- learning ----

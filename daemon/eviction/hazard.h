@@ -1,7 +1,8 @@
 // Evicts the block of which fewest hits are expected per second of keeping it: a HazardModel
 // learns from the uses it sees how soon each kind of block comes back, blocks already evicted
-// included, and the lowest of a sample of candidates goes. A newcomer that ranks below them all is
-// the first to go, so it passes by.
+// included, and the lowest of a sample of candidates goes. The low ones that stay are compared with
+// the next sample, so that few need be looked at for each that goes. A newcomer that ranks below
+// them all is the first to go, so it passes by.
 //
 // What a block is like is what its last *request* was like (turn of its chain, gap since the turn
 // before, how much was new, why it ended), so a block stores only which request that was. A request
@@ -16,6 +17,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "daemon/chunked_array.h"
 #include "daemon/eviction/hazard_model.h"
 #include "daemon/eviction/lru_guard.h"
 #include "daemon/eviction/policy.h"
@@ -92,20 +94,28 @@ class HazardPolicy final : public EvictionPolicy {
     bool is_tip = false;
   };
 
-  // Of the candidates looked at last: what goes, what LRU would take, and how the next ones rank.
-  struct Choice {
+  struct Candidates {  // in no order
+    ChunkedArray<BlockId> ids;
+    uint32_t count = 0;
+  };
+  // A candidate that ranked low when it was looked at.
+  struct Ranked {
     BlockId id = kBlockNone;
-    BlockId oldest = kBlockNone;
-    float next_index = 0;
-    uint64_t next_oldest_us = 0;
+    uint64_t time_us = 0;  // of its last request
+    float index = 0;
   };
 
   static uint8_t GapOf(uint64_t from_us, uint64_t to_us);
   static uint32_t FingerprintOf(const BlockKey& key);
   float IndexOf(BlockId id) const;
   uint64_t Random() const;
-  bool IsNext(BlockId id) const;
-  Choice Choose(const std::vector<BlockId>& candidates) const;
+  bool IsShortlisted(BlockId id) const;
+  // Does `left` go before `right`?
+  bool GoesBefore(const Ranked& left, const Ranked& right) const;
+  void LookAt(BlockId id) const;
+  void Shortlist(const Candidates& candidates) const;
+  // Without those that are no candidates any more; ranked anew from time to time, or if used.
+  void RefreshShortlist() const;
 
   void Advance(uint64_t now_us);
   uint32_t OpenRequest(uint64_t now_us);
@@ -123,15 +133,16 @@ class HazardPolicy final : public EvictionPolicy {
   HazardModel model_;
   LruGuard guard_;
   uint32_t resident_count_ = 0;
-  std::vector<BlockState> states_;  // by id
-  std::vector<Request> requests_;
+  ChunkedArray<BlockState> states_;  // by id
+  ChunkedArray<Request> requests_;
+  uint32_t request_count_ = 0;
   std::vector<uint32_t> free_requests_;
   uint32_t open_request_ = kNone;
   BlockId watched_ = kBlockNone;  // of the open request's hits, one at random
   BlockId newest_ = kBlockNone;   // tip of the open request
 
-  std::array<std::vector<BlockId>, 256> candidates_;  // by priority
-  uint32_t lowest_priority_ = 255;                    // none below has candidates
+  std::array<Candidates, 256> candidates_;  // by priority
+  uint32_t lowest_priority_ = 255;          // none below has candidates
 
   std::vector<Sample> samples_;                     // a ring
   std::unordered_map<uint32_t, uint32_t> waiting_;  // fingerprint → place in it
@@ -139,10 +150,13 @@ class HazardPolicy final : public EvictionPolicy {
   uint32_t next_observed_ = 0;
   uint32_t close_count_ = 0;
   uint64_t now_us_ = 0;
-  bool is_next_of_choice_ = false;  // the chosen victim just left: its parent may follow at once
+  bool is_choice_gone_ = false;  // the victim just left: its parent is worth a look
 
-  // What Victim remembers between two questions about the same moment.
-  mutable Choice choice_;
+  // What Victim remembers between two questions: the lowest of those looked at, in no order.
+  mutable std::vector<Ranked> shortlist_;  // at most kShortlistMax
+  mutable BlockId choice_ = kBlockNone;
+  mutable uint64_t ranked_us_ = 0;
+  mutable bool is_shortlist_by_age_ = false;
   mutable uint64_t random_;
 };
 

@@ -3,7 +3,7 @@
 namespace terrace {
 
 void LruPolicy::OnInsert(BlockId id, const BlockTraits& traits, uint64_t) {
-  if (id >= ranks_.size()) ranks_.resize(id + 1);
+  ranks_.Reach(id);
   ranks_[id] = {traits.priority, ++use_count_};
 }
 

@@ -2,8 +2,6 @@
 // its head, so that what leaves first is what the rest does not need.
 #pragma once
 
-#include <vector>
-
 #include "daemon/eviction/candidate_heap.h"
 #include "daemon/eviction/policy.h"
 
@@ -21,7 +19,7 @@ class LruPolicy final : public EvictionPolicy {
 
  private:
   CandidateHeap heap_;
-  std::vector<CandidateHeap::Rank> ranks_;  // by id; order: when last used, in uses
+  ChunkedArray<CandidateHeap::Rank> ranks_;  // by id; order: when last used, in uses
   uint64_t use_count_ = 0;
 };
 

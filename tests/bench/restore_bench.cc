@@ -71,7 +71,7 @@ void Run(uint32_t block_count, const std::string& policy) {
   StoreOptions options;
   options.segments_total = 1;
   options.fenced_bytes_max = kGiB;
-  options.eviction_policy = policy;
+  options.lower_eviction_policy = policy;
   options.domains.push_back({.name = "bench",
                              .segment_bytes = kSegmentBytesMin,
                              .segments_max = 1,

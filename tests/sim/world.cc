@@ -16,6 +16,7 @@ constexpr uint32_t kLeaseTtlMs = 1'500;
 constexpr uint32_t kFullWalkEvery = 64;
 constexpr uint32_t kFaultRatePpm = 20'000;
 constexpr uint64_t kScrubBytesPerSecond = 1 * kMiB;
+constexpr const char* kPolicies[] = {"lru", "hazard", "arc", "s3fifo"};
 constexpr uint64_t kRestUs = 60'000'000;
 
 SpaceSpec MakeSpace(const std::string& model, std::vector<uint64_t> part_bytes) {
@@ -133,6 +134,10 @@ void World::MakeStore() {
   store_options.leases_per_session_max = 16;
   store_options.pending_per_session_max = 16;
   store_options.fenced_bytes_max = 4 * kMiB;
+  // Not drawn: the events of a seed stay what they are.
+  store_options.eviction_policy = kPolicies[options_.seed % std::size(kPolicies)];
+  store_options.lower_eviction_policy =
+      kPolicies[options_.seed / std::size(kPolicies) % std::size(kPolicies)];
   if (has_successors()) store_options.shelf = &shelf_;
   for (uint32_t d = 0; d < 2; ++d) {
     DomainOptions domain;

@@ -102,6 +102,7 @@ class ReplayVerb : public Verb {
     verb->add_option("--below", below_texts_,
                      "Blocks of a second, slower tier, as --capacity: replay two tiers")
         ->delimiter(',');
+    verb->add_option("--below-policy", below_policy_, "Its policy (default: as above it)");
     verb->add_option("--admission", admissions_,
                      "What is written to it: none, all, hit, predicted, random, second_use")
         ->delimiter(',');
@@ -117,7 +118,9 @@ class ReplayVerb : public Verb {
       const auto names = EvictionPolicyNames();
       policies_.assign(names.begin(), names.end());
     }
-    for (const std::string& name : policies_) {
+    std::vector<std::string> named = policies_;
+    if (!below_policy_.empty()) named.push_back(below_policy_);
+    for (const std::string& name : named) {
       if (MakeEvictionPolicy(name, 1) != nullptr) continue;
       return Usage(fmt::format("there is no policy '{}'; there are {}", name,
                                fmt::join(EvictionPolicyNames(), ", ")));
@@ -194,6 +197,7 @@ class ReplayVerb : public Verb {
                 const Progress& progress) {
     for (const std::string& admission : admissions_) {
       const TierCase what{.policy = policy,
+                          .below_policy = below_policy_.empty() ? policy : below_policy_,
                           .admission = admission,
                           .dram_text = dram.text,
                           .below_text = below.text,
@@ -388,6 +392,7 @@ class ReplayVerb : public Verb {
   std::vector<Capacity> capacities_;
   std::vector<std::string> below_texts_;
   std::vector<Capacity> belows_;
+  std::string below_policy_;
   std::vector<std::string> admissions_ = {"none", "all", "predicted"};
   DenseTrace trace_;
   std::vector<Replayed> rows_;          // by capacity, then policy

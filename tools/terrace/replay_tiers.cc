@@ -30,7 +30,7 @@ TierResult ReplayTiers(const DenseTrace& trace, const TierCase& what,
                        const std::function<void(uint64_t)>& show) {
   const bool is_below_used = what.admission != "none";
   const auto dram = MakeEvictionPolicy(what.policy, what.dram_blocks);
-  const auto below = MakeEvictionPolicy(what.policy, what.below_blocks);
+  const auto below = MakeEvictionPolicy(what.below_policy, what.below_blocks);
   const auto admission = MakeAdmissionPolicy(
       is_below_used ? what.admission : "all",
       {.capacity_blocks = what.below_blocks, .write_bytes_per_day = what.writes_per_day});

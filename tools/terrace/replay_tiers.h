@@ -13,7 +13,8 @@
 namespace terrace::tools {
 
 struct TierCase {
-  std::string policy;     // of both tiers
+  std::string policy;  // of both tiers
+  std::string below_policy;
   std::string admission;  // "none": nothing is written
   std::string dram_text;  // as given
   std::string below_text;

@@ -56,6 +56,7 @@ std::string RenderHead(const StatsView& stats) {
       "",
       fmt::format("{} stranded, {} fenced in {} slots", BytesOr(stats.Count("slot_bytes_stranded")),
                   BytesOr(stats.Count("fenced_bytes")), CountOr(stats.Count("fenced_slot_count"))));
+  text += Line("eviction", OrDash(stats.Text("domain.eviction")));
   text += Line(
       "blocks",
       fmt::format("{} resident, {} reserved, {} pinned", CountOr(stats.Count("block_count")),
@@ -125,6 +126,12 @@ std::string RenderLowerTiers(const StatsView& stats) {
              fmt::format("{} blocks, {} used of {}{}", CountOr(tier.Count("block_count")),
                          BytesOr(tier.Count("used_bytes")), BytesOr(tier.Count("capacity_bytes")),
                          tier.Text("is_healthy") == "false" ? ", DISABLED after errors" : ""));
+    const auto budget = tier.Count("write_bytes_per_day");
+    text +=
+        Line("", fmt::format("eviction {}, admission {}, {} written in 24 h{}",
+                             OrDash(tier.Text("eviction")), OrDash(tier.Text("admission")),
+                             BytesOr(tier.Count("written_bytes_of_day")),
+                             budget ? fmt::format(" of {} allowed", FormatBytes(*budget)) : ""));
   }
   return text;
 }

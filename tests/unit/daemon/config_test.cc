@@ -101,6 +101,19 @@ TEST(ConfigText, RefusalNamesKeyValueLimitAndRemedy) {
   EXPECT_THAT(Refusal("[daemon\n"), HasSubstr("test.toml:1: this is no TOML"));
 }
 
+TEST(ConfigText, UnknownPolicyIsRefusedWithTheNearestOne) {
+  EXPECT_EQ(Parsed("").eviction, "hazard");
+  EXPECT_EQ(Parsed("").nvme.eviction, "lru");
+  EXPECT_EQ(Parsed("[daemon]\neviction = \"arc\"\n").eviction, "arc");
+  EXPECT_EQ(Parsed("[nvme]\neviction = \"s3fifo\"\n").nvme.eviction, "s3fifo");
+  EXPECT_THAT(Refusal("[daemon]\neviction = \"lfru\"\n"),
+              AllOf(HasSubstr("daemon.eviction is 'lfru'"),
+                    HasSubstr("one of \"arc\" \"hazard\" \"lru\" \"s3fifo\""),
+                    HasSubstr("the nearest is \"lru\"")));
+  EXPECT_THAT(Refusal("[nvme]\nadmission = \"predict\"\n"),
+              AllOf(HasSubstr("nvme.admission"), HasSubstr("the nearest is \"predicted\"")));
+}
+
 TEST(ConfigText, EveryCountAndSizeRefusesWhatIsOutOfRange) {
   for (const char* value :
        {"-1", "1.5", "true", "\"\"", "\"8GB\"", "\"99999999TiB\"", "9223372036854775807"}) {
@@ -246,10 +259,16 @@ TEST(ConfigDocuments, EveryKeyIsDocumentedInOneTable) {
   const std::string page = SourceFile("docs/OPERATIONS.md");
   ASSERT_FALSE(page.empty());
   for (const std::string& name : ConfigKeyNames()) {
-    const std::string row = "\n| `" + name.substr(name.find('.') + 1) + "` |";
-    const size_t first = page.find(row);
-    ASSERT_NE(first, page.npos) << name << " has no row in docs/OPERATIONS.md";
-    EXPECT_EQ(page.find(row, first + 1), page.npos) << name << " is documented twice";
+    const size_t dot = name.find('.');
+    const size_t begin = page.find("### [" + name.substr(0, dot));
+    const size_t begin_of_list = page.find("### [[" + name.substr(0, dot));
+    const size_t section = std::min(begin, begin_of_list);
+    ASSERT_NE(section, page.npos) << name << " has no section in docs/OPERATIONS.md";
+    const std::string table = page.substr(section, page.find("\n###", section) - section);
+    const std::string row = "\n| `" + name.substr(dot + 1) + "` |";
+    const size_t first = table.find(row);
+    ASSERT_NE(first, table.npos) << name << " has no row in docs/OPERATIONS.md";
+    EXPECT_EQ(table.find(row, first + 1), table.npos) << name << " is documented twice";
   }
 }
 

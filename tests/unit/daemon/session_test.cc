@@ -221,6 +221,21 @@ TEST(SessionTurns, ALongRequestYieldsToOthers) {
   EXPECT_EQ(replies[0].body.size(), 100'000 * sizeof(protocol::QueriedBlock));
 }
 
+// A block that is to be written may push others out: 128 of them are a turn's worth.
+TEST(SessionTurns, ReservingIsDearerThanLookingUp) {
+  SessionHarness world;
+  const SessionId session = world.Attach();
+  const uint32_t group = world.Open(session, "g");
+  EXPECT_FALSE(world.sessions->OnBytes(
+      session, world.Frames(Verb::kReserve, world.KeysBody(group, MakeKeys(1000, 1)), 900)));
+  size_t turns = 1;
+  for (; world.sessions->has_work(); ++turns) world.sessions->OnTurn();
+  EXPECT_GE(turns, 1000u / 128);
+  const auto replies = world.transport.Take(session);
+  ASSERT_EQ(replies.size(), 1u);
+  EXPECT_EQ(replies[0].At<protocol::ReserveReply>().key_count, 1000u);
+}
+
 // Its document is as long as there are sessions: ten asked for at once are ten turns.
 TEST(SessionTurns, AStatsDocumentIsATurnsWorth) {
   SessionHarness world;

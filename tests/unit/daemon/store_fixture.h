@@ -37,6 +37,7 @@ struct WorldOptions {
   std::function<std::unique_ptr<sim::MemoryTier>(const sim::MemoryTier::Options&)> make_tier =
       [](const sim::MemoryTier::Options& tier) { return std::make_unique<sim::MemoryTier>(tier); };
   uint32_t lease_blocks_per_session_max = 4096;
+  std::string eviction_policy = "lru";  // of every tier
 };
 
 // Remembers groups as long as the test lasts.
@@ -149,6 +150,8 @@ class StoreWorld {
     store_options.blocks_max = options.blocks_max;
     store_options.groups_max = options.groups_max;
     store_options.shelf = &shelf;
+    store_options.eviction_policy = options.eviction_policy;
+    store_options.lower_eviction_policy = options.eviction_policy;
     store_options.lease_blocks_per_session_max = options.lease_blocks_per_session_max;
     store = std::make_unique<Store>(store_options, clock, random, offload, listener);
     for (const auto& tier : faults) tier->SetListener(&store->tier_listener());

@@ -1,0 +1,43 @@
+// DayWindow: how much of a running total came in the last 24 hours, to a quarter of an hour.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+
+namespace terrace {
+
+class DayWindow {
+ public:
+  static constexpr uint64_t kStepUs = 15 * 60 * uint64_t{1'000'000};
+
+  // REQUIRES: neither goes back.
+  void Note(uint64_t total, uint64_t now_us) {
+    const uint64_t step = now_us / kStepUs;
+    if (!has_begun_) {
+      has_begun_ = true;
+      step_ = step;
+    }
+    for (uint64_t i = std::min<uint64_t>(step - step_, kSteps); i > 0; --i) {
+      added_[(step + 1 - i) % kSteps] = 0;
+    }
+    step_ = step;
+    added_[step % kSteps] += total - total_;
+    total_ = total;
+  }
+  uint64_t Sum() const {
+    uint64_t sum = 0;
+    for (const uint64_t added : added_) sum += added;
+    return sum;
+  }
+
+ private:
+  static constexpr uint64_t kSteps = 96;
+
+  std::array<uint64_t, kSteps> added_{};
+  uint64_t total_ = 0;
+  uint64_t step_ = 0;
+  bool has_begun_ = false;
+};
+
+}  // namespace terrace

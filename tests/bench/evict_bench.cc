@@ -1,0 +1,192 @@
+// How long a full store takes to make room, by eviction policy: every prompt of BATCH new blocks
+// pushes as many out. No byte moves.
+//
+//   evict_bench [BLOCKS [BATCH [POLICY]]]      defaults: 262144 64 lru
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "daemon/store.h"
+#include "tiers/slot_table.h"
+
+namespace terrace {
+namespace {
+
+constexpr uint64_t kSlotBytes = 64 * kKiB;
+constexpr uint32_t kReuseEvery = 4;  // every so many prompts an older one is asked for again
+
+class StepClock final : public Clock {
+ public:
+  uint64_t NowUs() const override { return now_us; }
+  uint64_t UnixSeconds() const override { return 1'700'000'000; }
+  uint64_t now_us = 1'000'000;
+};
+class PlainRandom final : public Random {
+ public:
+  uint64_t Next() override { return state_ = state_ * 6364136223846793005 + 1442695040888963407; }
+
+ private:
+  uint64_t state_ = 1;
+};
+class NoOffload final : public Offload {
+ public:
+  Status Submit(ChecksumJob) override { return Status(StatusCode::kBusy); }
+};
+class QueuedArena final : public ArenaMemory {
+ public:
+  std::byte* SegmentBase(uint32_t) override { return nullptr; }
+  void BeginPopulate(uint32_t segment) override { wanted.push_back(segment); }
+  void BeginPunch(uint32_t) override {}
+  std::vector<uint32_t> wanted;
+};
+class NoListener final : public StoreListener {
+ public:
+  void OnCompletion(SessionId, uint64_t, Status, const protocol::Completion&) override {}
+  void OnWaitDone(SessionId, uint64_t, Status) override {}
+  void OnLeaseRevoked(SessionId, const LeaseToken&) override {}
+  void OnSegmentRevoke(SessionId, uint32_t) override {}
+};
+
+SpaceGroupSpec OneMember() {
+  SpaceSpec space;
+  space.model = "bench";
+  space.revision = "1";
+  space.dtype = "bf16";
+  space.layers = 1;
+  space.kv_heads = 1;
+  space.head_size = 64;
+  space.layout = "nhd";
+  space.block_tokens = 16;
+  space.part_bytes = {kSlotBytes};
+  return {.name = "bench", .members = {{.spec = space}}};
+}
+
+class Bench {
+ public:
+  Bench(uint32_t block_count, uint32_t batch_blocks, const std::string& policy)
+      : segments_(static_cast<uint32_t>(RoundUp(block_count * kSlotBytes, kSegmentBytesDefault) /
+                                        kSegmentBytesDefault)),
+        batch_blocks_(batch_blocks),
+        table_(SlotTableBytes(kSegmentBytesDefault, segments_)) {
+    StoreOptions options;
+    options.segments_total = segments_;
+    options.fenced_bytes_max = kGiB;
+    options.eviction_policy = policy;
+    options.domains.push_back(
+        {.name = "bench", .segments_max = segments_, .arena = &arena_, .slot_table = table_});
+    store_ = std::make_unique<Store>(std::move(options), clock_, random_, offload_, listener_);
+    std::string why;
+    if (!store_->OpenSession({.id = 1}).ok() || !store_->OpenGroup(1, OneMember(), &why).ok()) {
+      std::abort();
+    }
+  }
+
+  // Microseconds of the store call that makes room for a prompt's blocks.
+  double Put() {
+    std::vector<BlockKey> keys;
+    for (uint32_t i = 0; i < batch_blocks_; ++i) keys.push_back({random_.Next(), random_.Next()});
+    const KeysQuery query{.session = 1, .request_id = ++requests_, .member_mask = 1, .keys = keys};
+    ReserveResult reserved;
+    Populate();
+    clock_.now_us += 20'000;
+    const auto since = std::chrono::steady_clock::now();
+    if (!store_->Reserve(query, &reserved).ok()) std::abort();
+    const double took_us =
+        std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - since).count();
+    store_->FinishReserve(query, &reserved);
+    Commit(reserved);
+    recent_.push_back(std::move(keys));
+    return took_us;
+  }
+  void Reuse() {
+    const auto& keys = recent_[recent_.size() - 1 - random_.Next() % recent_.size()];
+    const KeysQuery query{.session = 1, .request_id = ++requests_, .member_mask = 1, .keys = keys};
+    AcquireResult found;
+    if (!store_->Acquire(query, &found).ok()) std::abort();
+    store_->FinishAcquire(query, &found);
+    if (!found.reply.token.is_zero() && !store_->Release(1, {.token = found.reply.token}).ok()) {
+      std::abort();
+    }
+  }
+  uint64_t evicted_count() const { return store_->Stats()[0].blocks_evicted; }
+
+ private:
+  void Populate() {
+    while (!arena_.wanted.empty()) {
+      const uint32_t segment = arena_.wanted.back();
+      arena_.wanted.pop_back();
+      store_->OnSegmentPopulated(0, segment, Status::Ok());
+    }
+  }
+  void Commit(const ReserveResult& reserved) {
+    std::vector<protocol::CommitEntry> entries;
+    for (uint32_t i = 0; i < reserved.slots.size(); ++i) {
+      entries.push_back({.key_index = i,
+                         .flags = protocol::kCommitHasChecksums,
+                         .part_count = 1,
+                         .row = reserved.slots[i].row,
+                         .segment = reserved.slots[i].address.segment,
+                         .generation = reserved.slots[i].generation});
+    }
+    const std::vector<Checksum> roots(entries.size(), Checksum{1, 2});
+    CommitResult result;
+    const protocol::CommitRequest request{.token = reserved.reply.token,
+                                          .entry_count = static_cast<uint32_t>(entries.size()),
+                                          .flags = protocol::kCommitRelease};
+    if (!store_->Commit(1, request, entries, roots, &result).ok()) std::abort();
+  }
+
+  const uint32_t segments_;
+  const uint32_t batch_blocks_;
+  std::vector<std::byte> table_;
+  StepClock clock_;
+  PlainRandom random_;
+  NoOffload offload_;
+  QueuedArena arena_;
+  NoListener listener_;
+  std::unique_ptr<Store> store_;
+  std::vector<std::vector<BlockKey>> recent_;
+  uint64_t requests_ = 0;
+};
+
+void Run(uint32_t block_count, uint32_t batch_blocks, const std::string& policy) {
+  Bench bench(block_count, batch_blocks, policy);
+  const uint32_t prompts = block_count / batch_blocks;
+  for (uint32_t i = 0; i < prompts + 16; ++i) bench.Put();
+  std::vector<double> took_us;
+  const uint64_t before = bench.evicted_count();
+  for (uint32_t i = 0; i < prompts; ++i) {
+    if (i % kReuseEvery == 0) bench.Reuse();
+    took_us.push_back(bench.Put());
+  }
+  std::sort(took_us.begin(), took_us.end());
+  double sum_us = 0;
+  for (const double us : took_us) sum_us += us;
+  const auto at = [&](double share) {
+    return took_us[static_cast<size_t>(share * static_cast<double>(took_us.size() - 1))];
+  };
+  std::printf(
+      "%s, %u blocks, %u a prompt: %.2f us a block; a prompt %.0f us, p99 %.0f, max %.0f"
+      " (%llu evicted)\n",
+      policy.c_str(), block_count, batch_blocks, sum_us / prompts / batch_blocks, at(0.5), at(0.99),
+      took_us.back(), static_cast<unsigned long long>(bench.evicted_count() - before));
+}
+
+}  // namespace
+}  // namespace terrace
+
+int main(int argc, char** argv) {
+  const int block_count = argc > 1 ? std::atoi(argv[1]) : 262'144;
+  const int batch_blocks = argc > 2 ? std::atoi(argv[2]) : 64;
+  if (batch_blocks <= 0 || batch_blocks > 1024 || block_count < batch_blocks) {
+    std::fprintf(stderr, "usage: evict_bench [BLOCKS [BATCH [POLICY]]]\n");
+    return 2;
+  }
+  terrace::Run(static_cast<uint32_t>(block_count), static_cast<uint32_t>(batch_blocks),
+               argc > 3 ? argv[3] : "lru");
+  return 0;
+}
