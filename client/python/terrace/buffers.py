@@ -81,8 +81,18 @@ def address_of(buffer: Any, is_written: bool = False) -> Tuple[int, int]:
     return _of_buffer(buffer, is_written)
 
 
+class Addresses:
+    """Pointers that the caller has computed: a C-contiguous NumPy array of uint64, one a part, block
+    by block. What they point to must have the room, and outlive the call."""
+
+    def __init__(self, pointers: Any):
+        if pointers.dtype.str != "<u8" or not pointers.flags["C_CONTIGUOUS"]:
+            raise Invalid(f"addresses of {pointers.dtype}: pass contiguous uint64")
+        self.pointers = pointers
+
+
 def pointers_to_parts(buffers: Any, part_bytes: Sequence[int], block_count: int,
-                      is_written: bool) -> "ctypes.Array[ctypes.c_void_p]":
+                      is_written: bool) -> Any:
     """One pointer a part, block by block.
 
     `buffers` holds one buffer a part, or one a block (its parts one behind the other); or it is
@@ -90,6 +100,11 @@ def pointers_to_parts(buffers: Any, part_bytes: Sequence[int], block_count: int,
     """
     per_block = len(part_bytes)
     block_bytes = sum(part_bytes)
+    if isinstance(buffers, Addresses):
+        if buffers.pointers.size != block_count * per_block:
+            raise Invalid(f"{buffers.pointers.size} addresses for {block_count} blocks of "
+                          f"{per_block} parts")
+        return ctypes.cast(buffers.pointers.ctypes.data, ctypes.POINTER(ctypes.c_void_p))
     if not isinstance(buffers, (list, tuple)):
         address, found_bytes = address_of(buffers, is_written)
         _expect(found_bytes, block_count * block_bytes, f"{block_count} blocks")

@@ -1,0 +1,141 @@
+"""Requests of a thread that must not wait: sent now, looked at later.
+
+An engine's scheduler asks, goes on, and asks again in its next step. Everyday answers (busy, gone,
+nothing there) look alike here: None.
+"""
+import ctypes
+import itertools
+import select
+import time
+from typing import Any, Dict, Optional
+
+from . import _native
+from .client import Group, Hints, Keys, ReadLease, WriteLease, request_of
+
+lib = _native.lib
+_NO_CALLBACK = _native.Callback()
+# After so many requests in a row without an answer, none is sent for a while.
+_FAILURES_MAX = 3
+_PAUSE_S_MAX = 30.0
+
+
+class Pending:
+    """A request on its way. `lease` and `is_done` are what became of it."""
+
+    def __init__(self, is_done: bool = False) -> None:
+        self.is_done = is_done
+        self.lease: Any = None
+        self.is_given_up = False
+
+    def give_up(self) -> None:
+        """Nobody wants it any more: what it holds, or will hold, is released."""
+        self.is_given_up = True
+        lease, self.lease = self.lease, None
+        if lease is not None:
+            lease.__exit__(None, None, None)
+
+
+class Asker:
+    """Sends requests on one group and collects their answers. One thread at a time.
+
+    A daemon that does not answer is left alone for a while, longer each time, so that it costs
+    nothing; `is_paused` says so.
+    """
+
+    def __init__(self, group: Group, timeout_s: float):
+        self.group = group
+        self.timeout_s = timeout_s
+        self._pending: Dict[int, Pending] = {}
+        self._numbers = itertools.count(1)
+        self._poll = select.poll()
+        self._poll.register(lib.terrace_event_fd(group.client.handle), select.POLLIN)
+        self._failures = 0
+        self._paused_until = 0.0
+
+    @property
+    def is_paused(self) -> bool:
+        return time.monotonic() < self._paused_until
+
+    @property
+    def pending_count(self) -> int:
+        return len(self._pending)
+
+    def acquire(self, keys: Keys, hints: Optional[Hints] = None, *, parent: Any = None,
+                first_position: int = 0) -> Pending:
+        """lease: a ReadLease of at least one block, or None."""
+        return self._send(lib.terrace_acquire_async, keys, hints, parent, first_position)
+
+    def reserve(self, keys: Keys, hints: Optional[Hints] = None, *, parent: Any = None,
+                first_position: int = 0, event_hashes: Any = None) -> Pending:
+        """lease: a WriteLease with at least one key to write, or None."""
+        return self._send(lib.terrace_reserve_async, keys, hints, parent, first_position,
+                          event_hashes)
+
+    def _send(self, function: Any, keys: Keys, hints: Optional[Hints], parent: Any,
+              first_position: int, event_hashes: Any = None) -> Pending:
+        if self.is_paused:
+            return Pending(is_done=True)
+        pending = Pending()
+        request = request_of(self.timeout_s, hints, first_position=first_position)
+        if parent is not None:
+            request.parent = parent
+        if event_hashes is not None:
+            request.event_hashes = (ctypes.c_uint64 * len(keys))(*event_hashes)
+        number = next(self._numbers)
+        self._pending[number] = pending
+        status = function(self.group.client.handle, self.group.index, keys.native, len(keys),
+                          ctypes.byref(request), number, _NO_CALLBACK, None)
+        if status:
+            del self._pending[number]
+            pending.is_done = True
+            self._note(status)
+        return pending
+
+    def _note(self, status: int) -> None:
+        if status == 0:
+            self._failures = 0
+            return
+        self._failures += 1
+        if self._failures >= _FAILURES_MAX:
+            pause_s = min(_PAUSE_S_MAX, 0.5 * 2 ** (self._failures - _FAILURES_MAX))
+            self._paused_until = time.monotonic() + pause_s
+
+    def collect(self) -> None:
+        """Takes the answers that are there."""
+        while self._pending:
+            completion = _native.Completion()
+            if lib.terrace_poll(self.group.client.handle, ctypes.byref(completion)):
+                return
+            pending = self._pending.pop(completion.user_data)
+            self._note(completion.status)
+            pending.lease = self._lease_of(completion)
+            pending.is_done = True
+            if pending.is_given_up:
+                pending.give_up()
+
+    def _lease_of(self, completion: _native.Completion) -> Any:
+        if completion.status:
+            return None
+        lease: Any
+        if completion.kind == 1:
+            lease, native = ReadLease(self.group), completion.read_lease
+        else:
+            lease, native = WriteLease(self.group), completion.write_lease
+        ctypes.memmove(ctypes.byref(lease.native), ctypes.byref(native), ctypes.sizeof(native))
+        is_useful = lease.block_count > 0 if completion.kind == 1 else bool(lease.reserved)
+        if is_useful:
+            return lease
+        lease.__exit__(None, None, None)
+        return None
+
+    def wait(self, pending: Pending, wait_s: float) -> bool:
+        """Whether its answer is there, after `wait_s` at most."""
+        deadline = time.monotonic() + wait_s
+        self.collect()
+        while not pending.is_done:
+            left_s = deadline - time.monotonic()
+            if left_s <= 0:
+                return False
+            self._poll.poll(left_s * 1000)
+            self.collect()
+        return True

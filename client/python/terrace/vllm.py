@@ -1,0 +1,430 @@
+"""The vLLM connector: shares the prefixes of vLLM instances through a terraced.
+
+    vllm serve MODEL --kv-transfer-config '{"kv_connector": "TerraceConnector",
+        "kv_connector_module_path": "terrace.vllm", "kv_role": "kv_both",
+        "kv_load_failure_policy": "recompute",
+        "kv_connector_extra_config": {"socket": "/run/terrace/default.sock"}}'
+
+Extra configuration: socket (required); revision of the weights (else from the model's files);
+lookup_wait_ms (0.5), timeout_ms (50), load_timeout_ms (10000). Nothing here raises into the engine
+or waits longer than those: without a daemon vLLM serves on, without the cache.
+
+Today: KV caches in host memory (vLLM's CPU platform), one KV cache group, tensor parallel. What it
+cannot serve it says in the log, once, and stays out of the way.
+"""
+import dataclasses
+import functools
+import hashlib
+import logging
+import os
+import pathlib
+import platform
+import time
+import uuid
+from typing import Any, Dict, Iterable, List, Optional, Set, Tuple
+
+from vllm.distributed.kv_transfer.kv_connector.v1.base import (
+    KVConnectorBase_V1, KVConnectorHandshakeMetadata, KVConnectorMetadata, KVConnectorRole,
+    KVConnectorWorkerMetadata)
+
+from .client import Client, Group
+from .errors import TerraceError, Unavailable
+from .pages import Pages
+from .space import Space, SpaceGroup
+from .vllm_messages import Layout, Step
+from .vllm_scheduler import SchedulerHalf
+from .vllm_worker import WorkerHalf, describe
+
+logger = logging.getLogger("vllm.terrace")
+_START_WAIT_S = 2.0
+# Opening the group later, when the daemon comes up after the engine, waits timeout_ms, this often.
+_OPEN_PAUSE_S = 5.0
+
+
+@dataclasses.dataclass
+class TerraceMetadata(KVConnectorMetadata):
+    """A step's work, from the scheduler to the workers."""
+    step: Step
+
+
+@dataclasses.dataclass
+class TerraceHandshake(KVConnectorHandshakeMetadata):
+    """What a worker found when its KV cache had been made."""
+    layout: Layout
+
+
+@dataclasses.dataclass
+class TerraceReports(KVConnectorWorkerMetadata):
+    """How many workers are through with each store."""
+    counts: Dict[int, int]
+
+    def aggregate(self, other: "TerraceReports") -> "TerraceReports":
+        """Of several workers together."""
+        counts = dict(self.counts)
+        for number, count in other.counts.items():
+            counts[number] = counts.get(number, 0) + count
+        return TerraceReports(counts)
+
+
+def _never_raises(otherwise: Any = None, makes: Any = None):
+    """A hook that fails turns the connector off instead of the engine, and says why."""
+
+    def decorate(hook):
+        @functools.wraps(hook)
+        def guarded(self, *arguments, **named):
+            if self.refusal is None:
+                try:
+                    return hook(self, *arguments, **named)
+                except Unavailable:
+                    pass  # no cache just now
+                except Exception as error:  # pylint: disable=broad-except
+                    self.refuse(f"{hook.__name__}: {type(error).__name__}: {error}")
+            return makes() if makes is not None else otherwise
+
+        return guarded
+
+    return decorate
+
+
+class TerraceConnector(KVConnectorBase_V1):
+    """See the page. One instance in the scheduler, one in every worker."""
+
+    def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any = None):
+        super().__init__(vllm_config=vllm_config, role=role, kv_cache_config=kv_cache_config)
+        self.refusal: Optional[str] = None
+        self.scheduler: Optional[SchedulerHalf] = None
+        self.worker: Optional[WorkerHalf] = None
+        self._layout: Optional[Layout] = None
+        self._client: Optional[Client] = None
+        self._lost_loads: List[Any] = []  # of a worker that was turned off: failed, and reported
+        extra = vllm_config.kv_transfer_config.kv_connector_extra_config or {}
+        self._timeout_s = float(extra.get("timeout_ms", 50)) / 1e3
+        self._lookup_wait_s = float(extra.get("lookup_wait_ms", 0.5)) / 1e3
+        self._load_timeout_s = float(extra.get("load_timeout_ms", 10_000)) / 1e3
+        self._revision = extra.get("revision")
+        parallel = vllm_config.parallel_config
+        if "socket" not in extra:
+            self.refuse("kv_connector_extra_config has no 'socket': name the domain's socket")
+            return
+        if kv_cache_config is None or len(kv_cache_config.kv_cache_groups) != 1:
+            self.refuse("the model has several KV cache groups, which are not served yet")
+            return
+        for name in ("pipeline_parallel_size", "decode_context_parallel_size",
+                     "prefill_context_parallel_size"):
+            if getattr(parallel, name, 1) != 1:
+                self.refuse(f"{name} is {getattr(parallel, name)}: only 1 is served yet")
+                return
+        if getattr(vllm_config.kv_transfer_config, "kv_load_failure_policy", "") == "fail":
+            logger.warning("terrace: kv_load_failure_policy is 'fail': a block lost on its way "
+                           "fails its request; set it to 'recompute'")
+        try:
+            self._client = Client(extra["socket"], name=f"vllm-{role.name.lower()}",
+                                  default_timeout_s=self._timeout_s)
+        except TerraceError as error:
+            self.refuse(str(error))
+
+    def refuse(self, sentence: str) -> None:
+        """Turns this half off, for good."""
+        logger.warning("terrace is off: %s", sentence)
+        self.refusal = sentence
+
+    # ---- what a best-effort cache answers ----
+
+    @property
+    def requires_kv_delivery(self) -> bool:
+        return False
+
+    # ---- worker ----
+
+    @_never_raises()
+    def register_kv_caches(self, kv_caches: Dict[str, Any]) -> None:
+        group = self._kv_cache_config.kv_cache_groups[0]
+        first = kv_caches[group.layer_names[0]]
+        if first.device.type != "cpu":
+            self.refuse(f"the KV cache lies on {first.device}: only host memory is served yet")
+            return
+        self._pages = Pages(kv_caches, group.layer_names, self._kv_cache_config.num_blocks)
+        spec = group.kv_cache_spec
+        config = self._vllm_config
+        is_latent = "MLA" in type(spec).__name__
+        tp_size = config.parallel_config.tensor_parallel_size
+        shape = tuple(first.shape)
+        fields = {
+            "model": str(config.model_config.model),
+            "revision": self._revision or _revision_of(config),
+            "dtype": describe(first.dtype),
+            "quantisation": str(getattr(config.cache_config, "cache_dtype", "auto")),
+            "layout": _layout_name(first, shape, self._kv_cache_config.num_blocks),
+            "layers": len(group.layer_names),
+            "kv_heads": int(getattr(spec, "num_kv_heads", 1)),
+            "head_size": int(getattr(spec, "head_size", shape[-1])),
+            "block_tokens": int(spec.block_size),
+            "attention": "mla" if is_latent else "gqa",
+            "tp_size": 1 if is_latent else tp_size,
+        }
+        self._layout = Layout(fields, self._pages.part_bytes, 1 if is_latent else tp_size)
+        self._wait_at_start()
+        self._worker(_START_WAIT_S)
+
+    def _wait_at_start(self) -> None:
+        """Nothing runs yet: the first request should find the cache."""
+        try:
+            self._client.wait_connected(_START_WAIT_S)
+        except TerraceError as error:
+            logger.warning("terrace: %s; vLLM serves without the cache until it is there", error)
+
+    def get_handshake_metadata(self) -> Optional[TerraceHandshake]:
+        if self._layout is None:
+            return TerraceHandshake(Layout({}, (), 0, self.refusal or "no KV cache was registered"))
+        return TerraceHandshake(self._layout)
+
+    def _group(self, self_mask: int, timeout_s: float) -> Optional[Group]:
+        """None if the daemon is not there, or does not answer; then not tried again for a while."""
+        now = time.monotonic()
+        if not self._client.is_connected or now < self._next_open:
+            return None
+        layout = self._layout
+        members = [Space(**layout.fields, part_bytes=tuple(layout.part_bytes), tp_rank=rank)
+                   for rank in range(layout.member_count)]
+        name = SpaceGroup("x", members).check()  # one name a group: nobody else can be in the way
+        try:
+            return self._client.open(SpaceGroup(f"vllm-{name[:16]}", members), self_mask, timeout_s)
+        except Unavailable:
+            self._next_open = now + _OPEN_PAUSE_S
+            return None
+
+    _next_open = 0.0
+
+    def _worker(self, timeout_s: Optional[float] = None) -> Optional[WorkerHalf]:
+        """Made when the daemon is there."""
+        if self.worker is None:
+            rank = getattr(self._vllm_config.parallel_config, "rank", 0)
+            tp_rank = rank % self._vllm_config.parallel_config.tensor_parallel_size
+            member = tp_rank if self._layout.member_count > 1 else 0
+            group = self._group(1 << member, timeout_s or self._timeout_s)
+            if group is None:
+                return None
+            self.worker = WorkerHalf(
+                group, self._pages, member=member, timeout_s=self._timeout_s,
+                is_writer=self._layout.member_count > 1 or tp_rank == 0,
+                load_timeout_s=self._load_timeout_s)
+        return self.worker
+
+    def handle_preemptions(self, kv_connector_metadata: Any) -> None:
+        """The first thing of a step: nothing has been overwritten yet."""
+        if isinstance(kv_connector_metadata, TerraceMetadata):
+            self._run_stores(kv_connector_metadata.step)
+
+    def _run_stores(self, step: Step) -> None:
+        self._store_guarded(step)
+        for store in step.stores:  # whatever happened, the scheduler may let go
+            self._pending_reports[store.number] = 1
+
+    @functools.cached_property
+    def _pending_reports(self) -> Dict[int, int]:
+        return {}
+
+    @_never_raises()
+    def _store_guarded(self, step: Step) -> None:
+        worker = self._worker() if step.stores else None
+        if worker is not None:
+            worker.store(step.stores)
+            worker.take_reports()
+
+    def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
+        loads = self._connector_metadata.step.loads if self._connector_metadata else []
+        if not loads:
+            return
+        if not self._load_guarded(loads):
+            self._lost_loads += loads
+
+    @_never_raises(otherwise=False)
+    def _load_guarded(self, loads: List[Any]) -> bool:
+        worker = self._worker()
+        if worker is None:
+            return False
+        worker.load(loads)
+        return True
+
+    def wait_for_layer_load(self, layer_name: str) -> None:
+        return
+
+    def save_kv_layer(self, layer_name: str, kv_layer: Any, attn_metadata: Any,
+                      **kwargs: Any) -> None:
+        return
+
+    def wait_for_save(self) -> None:
+        return
+
+    def get_finished(self, finished_req_ids: Set[str]) -> Tuple[Optional[Set[str]],
+                                                                Optional[Set[str]]]:
+        loaded = self.worker.take_loaded() if self.worker is not None else set()
+        self._bad_blocks = self.worker.take_bad_blocks() if self.worker is not None else set()
+        for load in self._lost_loads:
+            loaded.add(load.request_id)
+            self._bad_blocks.update(load.block_ids)
+        self._lost_loads = []
+        return None, loaded or None
+
+    _bad_blocks: Set[int] = set()
+
+    def get_block_ids_with_load_errors(self) -> Set[int]:
+        bad, self._bad_blocks = self._bad_blocks, set()
+        return bad
+
+    def build_connector_worker_meta(self) -> Optional[TerraceReports]:
+        reports = dict(self._pending_reports)
+        self._pending_reports.clear()
+        return TerraceReports(reports) if reports else None
+
+    # ---- scheduler ----
+
+    def set_xfer_handshake_metadata(self, metadata: Dict[int, Any]) -> None:
+        if self.refusal is None and metadata:
+            self._layout = metadata[min(metadata)].layout
+            if self._layout.refusal is not None:
+                self.refuse(self._layout.refusal)
+            elif not _has_shared_seed(self._vllm_config):
+                self.refuse("vLLM's block hashes are seeded at random in this process, so nobody "
+                            "shares them: set PYTHONHASHSEED to the same number everywhere")
+            else:
+                self._wait_at_start()
+                self._scheduler_at_start()
+
+    @_never_raises()
+    def _scheduler_at_start(self) -> None:
+        self._scheduler(_START_WAIT_S)
+
+    def _scheduler(self, timeout_s: Optional[float] = None) -> Optional[SchedulerHalf]:
+        """Made when the workers have said what they have and the daemon is there."""
+        if self.scheduler is None and self._layout is not None:
+            group = self._group(0, timeout_s or self._timeout_s)
+            if group is None:
+                return None
+            block_tokens = self._layout.fields["block_tokens"]
+            fine = getattr(self._kv_cache_config, "hash_block_size", None) or block_tokens
+            self.scheduler = SchedulerHalf(
+                group, block_tokens=block_tokens, hashes_per_block=block_tokens // fine,
+                worker_count=self._vllm_config.parallel_config.tensor_parallel_size,
+                timeout_s=self._timeout_s, lookup_wait_s=self._lookup_wait_s)
+        return self.scheduler
+
+    @_never_raises(otherwise=(0, False))
+    def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int
+                                   ) -> Tuple[Optional[int], bool]:
+        scheduler = self._scheduler()
+        if scheduler is None:
+            return 0, False
+        tokens = scheduler.matched_tokens(request, num_computed_tokens)
+        return tokens, bool(tokens)
+
+    @_never_raises()
+    def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
+        if self.scheduler is not None:
+            self.scheduler.allocated(request, blocks.get_block_ids()[0], num_external_tokens)
+
+    @_never_raises(makes=lambda: TerraceMetadata(Step()))
+    def build_connector_meta(self, scheduler_output: Any) -> TerraceMetadata:
+        if self.scheduler is None:
+            return TerraceMetadata(Step())
+        return TerraceMetadata(self.scheduler.step(scheduler_output))
+
+    @_never_raises()
+    def update_connector_output(self, connector_output: Any) -> None:
+        if self.scheduler is None:
+            return
+        reports = getattr(connector_output, "kv_connector_worker_meta", None)
+        if isinstance(reports, TerraceReports):
+            self.scheduler.stores_done(reports.counts)
+        finished = set(connector_output.finished_recving or ())
+        if getattr(connector_output, "invalid_block_ids", None):
+            for request_id in finished:
+                self.scheduler.load_failed(request_id)
+        self.scheduler.loads_done(finished)
+
+    def request_finished(self, request: Any, block_ids: List[int]
+                         ) -> Tuple[bool, Optional[Dict[str, Any]]]:
+        self._finish_guarded(request, block_ids)
+        return False, None
+
+    @_never_raises()
+    def _finish_guarded(self, request: Any, block_ids: List[int]) -> None:
+        if self.scheduler is not None:
+            self.scheduler.finished(request, block_ids)
+
+    def has_pending_push_work(self) -> bool:
+        return self.refusal is None and self.scheduler is not None and self.scheduler.has_work
+
+    @_never_raises(otherwise=False)
+    def reset_cache(self) -> bool:
+        """Forgets the group: the weights have changed."""
+        if self.scheduler is not None:
+            self.scheduler.group.reset()
+        return True
+
+    def take_events(self) -> Iterable[Any]:
+        return ()
+
+    def shutdown(self) -> None:
+        if self.worker is not None:
+            self.worker.close()
+        if self.scheduler is not None:
+            self.scheduler.close()
+        if self._client is not None:
+            self._client.close()
+
+
+def _layout_name(tensor: Any, shape: Tuple[int, ...], block_count: int) -> str:
+    """What the bytes of a page depend on besides the Space's own fields. The CPU platform packs
+    pages for the machine's instructions, as its version pleases."""
+    import torch  # pylint: disable=import-outside-toplevel
+    import vllm  # pylint: disable=import-outside-toplevel
+
+    sizes = "x".join("B" if n == block_count else str(n) for n in shape)
+    order = "".join(str(i) for i, _ in sorted(enumerate(tensor.stride()), key=lambda s: -s[1]))
+    cpu = getattr(torch.backends, "cpu", None)  # since torch 2.0
+    capability = (cpu.get_cpu_capability() if cpu else platform.machine()).replace(" ", "")
+    return f"vllm-{vllm.__version__}-cpu-{capability}-{sizes}-{order}"
+
+
+def _revision_of(config: Any) -> str:
+    """A digest of what the weights come from; a random word if that is unknown."""
+    model, load = config.model_config, config.load_config
+    path = pathlib.Path(str(model.model))
+    if describe(getattr(load, "load_format", "")).endswith("dummy"):
+        seed = getattr(model, "seed", 0)
+        return f"dummy-{seed}-" + _digest_of([path / "config.json"])
+    if path.is_dir():
+        return "files-" + _digest_of(sorted(p for p in path.iterdir() if p.is_file()))
+    commit = getattr(model.hf_config, "_commit_hash", None) or getattr(model, "revision", None)
+    if commit:
+        return str(commit)
+    logger.warning("terrace: the revision of %s is unknown, so nothing is shared with others; name "
+                   "it as 'revision' in kv_connector_extra_config", model.model)
+    return f"private-{uuid.uuid4().hex}"
+
+
+def _digest_of(paths: Iterable[pathlib.Path]) -> str:
+    """Of names, sizes and times; of the text of what is small."""
+    digest = hashlib.sha256()
+    for path in paths:
+        if not path.exists():
+            continue
+        about = path.stat()
+        digest.update(f"{path.name} {about.st_size}\n".encode())
+        if about.st_size < 1 << 20:
+            digest.update(path.read_bytes())
+        else:
+            digest.update(str(about.st_mtime_ns).encode())
+    return digest.hexdigest()[:32]
+
+
+def _has_shared_seed(config: Any) -> bool:
+    """Whether another process with this configuration has the same block hashes."""
+    if os.environ.get("PYTHONHASHSEED") is not None:
+        return True
+    from vllm.v1.core import kv_cache_utils  # pylint: disable=import-outside-toplevel
+
+    if not hasattr(kv_cache_utils, "DEFAULT_NONE_HASH_SEED"):
+        return False  # older: always at random
+    return str(getattr(config.cache_config, "prefix_caching_hash_algo", "")).startswith("sha256")

@@ -1,0 +1,262 @@
+"""The scheduler's half of the vLLM connector: what is loaded and stored, when, into which blocks.
+
+It never waits longer than lookup_wait_s, and holds a lease from the moment it promises tokens until
+the workers have copied them, so that a promised block cannot be evicted.
+
+Order of a step: get_num_new_matched_tokens and update_state_after_alloc a request, then
+build_connector_meta; the workers run its stores before anything overwrites a block, its loads in
+the background. So a block whose request ended in one step may be stored in the very next one, and
+no later.
+"""
+import dataclasses
+from typing import Any, Dict, List, Optional, Sequence, Set
+
+from .client import Group, Hints
+from .errors import Unavailable
+from .requests import Asker, Pending
+from .vllm_messages import Load, Step, Store
+
+_IDLE_WAITS = 10
+
+
+@dataclasses.dataclass
+class _Tracked:
+    """A request vLLM has told us of."""
+    request: Any
+    block_ids: List[int] = dataclasses.field(default_factory=list)
+    stored_count: int = 0  # blocks that were offered to the store, or came from it
+    skip_count: int = 0  # of the lookup: blocks vLLM has itself
+    lookup: Optional[Pending] = None
+    load: Optional[Pending] = None  # held until the workers are done
+
+
+@dataclasses.dataclass
+class _Storing:
+    """Blocks on their way into the store."""
+    reserve: Pending
+    block_ids: List[int]
+    request_id: str
+    is_last_chance: bool = False  # its blocks have been freed: now or never
+
+
+class SchedulerHalf:
+    """See the page. lookup_wait_s: how long one question may hold the scheduler up."""
+
+    def __init__(self, group: Group, *, block_tokens: int, hashes_per_block: int = 1,
+                 worker_count: int = 1, timeout_s: float = 0.05,
+                 lookup_wait_s: float = 0.0005):
+        self.group = group
+        self.block_tokens = block_tokens
+        self.hashes_per_block = hashes_per_block
+        self.worker_count = worker_count
+        self.lookup_wait_s = lookup_wait_s
+        self._asker = Asker(group, timeout_s)
+        self._tracked: Dict[str, _Tracked] = {}
+        self._loading: Dict[str, Pending] = {}  # also of requests that have ended since
+        self._new_loads: List[Load] = []
+        self._storing: List[_Storing] = []
+        self._in_workers: Dict[int, Any] = {}  # leases of stores, by number
+        self._reports: Dict[int, int] = {}
+        self._number = 0
+        self.counters = {"lookups": 0, "hit_tokens": 0, "stored_blocks": 0, "dropped_stores": 0,
+                         "failed_loads": 0}
+
+    # ---- lookups ----
+
+    def _hashes(self, request: Any, first: int, last: int) -> List[bytes]:
+        """One a block: the last of the finer hashes covers the whole prefix."""
+        fine, n = request.block_hashes, self.hashes_per_block
+        return [bytes(fine[(i + 1) * n - 1]) for i in range(first, last)]
+
+    def _block_count(self, request: Any, token_count: int) -> int:
+        return min(token_count // self.block_tokens,
+                   len(request.block_hashes) // self.hashes_per_block)
+
+    def _ask(self, request: Any, first: int, last: int, is_store: bool) -> Pending:
+        """Sends one question about blocks [first, last) of a prompt."""
+        parent_count = 1 if first > 0 else 0
+        try:
+            keys = self.group.keys_of_digests(self._hashes(request, first - parent_count, last))
+        except Unavailable:
+            return Pending(is_done=True)
+        parent = keys[0] if parent_count else None
+        ask = self._asker.reserve if is_store else self._asker.acquire
+        return ask(keys[parent_count:], Hints(), parent=parent, first_position=first)
+
+    def matched_tokens(self, request: Any, local_tokens: int) -> Optional[int]:
+        """Tokens beyond `local_tokens` that a load would bring; None: ask again next step."""
+        tracked = self._tracked.setdefault(request.request_id, _Tracked(request))
+        tracked.request = request
+        first = local_tokens // self.block_tokens
+        last = self._block_count(request, request.num_tokens - 1)
+        if request.request_id in self._loading:
+            return None  # its last load has not been reported yet
+        if tracked.lookup is not None and tracked.skip_count != first:
+            tracked.lookup.give_up()
+            tracked.lookup = None
+        if last <= first:
+            return 0
+        if tracked.lookup is None:
+            self.counters["lookups"] += 1
+            tracked.skip_count = first
+            tracked.lookup = self._ask(request, first, last, is_store=False)
+        if not tracked.lookup.is_done and not self._asker.wait(tracked.lookup, self.lookup_wait_s):
+            return None
+        lease = tracked.lookup.lease
+        return 0 if lease is None else min(lease.block_count, last - first) * self.block_tokens
+
+    def allocated(self, request: Any, block_ids: Sequence[int], external_tokens: int) -> None:
+        """vLLM has taken blocks for the request; external_tokens of them are ours to load."""
+        tracked = self._tracked.setdefault(request.request_id, _Tracked(request))
+        tracked.request = request
+        tracked.block_ids = list(block_ids)
+        lookup, tracked.lookup = tracked.lookup, None
+        if external_tokens == 0:
+            if lookup is not None:
+                lookup.give_up()
+            return
+        first, count = tracked.skip_count, external_tokens // self.block_tokens
+        self.counters["hit_tokens"] += external_tokens
+        tracked.stored_count = max(tracked.stored_count, first + count)
+        self._loading[request.request_id] = lookup
+        token = lookup.lease.token
+        self._new_loads.append(Load(request.request_id, (token.high, token.low),
+                                    list(block_ids[first:first + count])))
+
+    # ---- steps ----
+
+    def step(self, output: Any) -> Step:
+        """What the workers do this step."""
+        for request_id in getattr(output, "preempted_req_ids", None) or ():
+            self._blocks_freed(request_id)
+        self._follow(output)
+        self._asker.collect()
+        # A step without tokens is there for the stores, and has time for them.
+        wait_s = self.lookup_wait_s * (1 if output.num_scheduled_tokens else _IDLE_WAITS)
+        step = Step(loads=self._new_loads, stores=self._take_stores(wait_s))
+        self._new_loads = []
+        return step
+
+    def _follow(self, output: Any) -> None:
+        """Learns the blocks of what is scheduled, and offers the full ones that are computed."""
+        for new in output.scheduled_new_reqs:
+            tracked = self._tracked.get(new.req_id)
+            if tracked is not None:
+                tracked.block_ids = list(new.block_ids[0])
+                self._offer(new.req_id, tracked, new.num_computed_tokens)
+        cached = output.scheduled_cached_reqs
+        for i, request_id in enumerate(cached.req_ids):
+            tracked = self._tracked.get(request_id)
+            if tracked is None:
+                continue
+            more = cached.new_block_ids[i]
+            if request_id in (getattr(cached, "resumed_req_ids", None) or ()):
+                tracked.block_ids = list(more[0]) if more else []
+            elif more:
+                tracked.block_ids += more[0]
+            self._offer(request_id, tracked, cached.num_computed_tokens[i])
+
+    def _offer(self, request_id: str, tracked: _Tracked, computed_tokens: int) -> None:
+        """Reserves the blocks that are full and computed by now and were not offered yet."""
+        last = min(self._block_count(tracked.request, computed_tokens), len(tracked.block_ids))
+        first = tracked.stored_count
+        if last <= first:
+            return
+        tracked.stored_count = last
+        pending = self._ask(tracked.request, first, last, is_store=True)
+        self._storing.append(_Storing(pending, tracked.block_ids[first:last], request_id))
+
+    def _blocks_freed(self, request_id: str) -> None:
+        for storing in self._storing:
+            if storing.request_id == request_id:
+                storing.is_last_chance = True
+        tracked = self._tracked.get(request_id)
+        if tracked is not None:
+            tracked.block_ids = []
+            tracked.stored_count = 0
+
+    def _take_stores(self, wait_s: float) -> List[Store]:
+        stores, kept = [], []
+        for storing in self._storing:
+            if not storing.reserve.is_done and storing.is_last_chance:
+                self._asker.wait(storing.reserve, wait_s)
+            if not storing.reserve.is_done and not storing.is_last_chance:
+                kept.append(storing)
+                continue
+            if not storing.reserve.is_done:
+                storing.reserve.give_up()
+                self.counters["dropped_stores"] += 1
+            elif storing.reserve.lease is not None:
+                stores.append(self._store(storing))
+        self._storing = kept
+        return stores
+
+    def _store(self, storing: _Storing) -> Store:
+        self._number += 1
+        lease = storing.reserve.lease
+        self._in_workers[self._number] = lease
+        self._reports[self._number] = 0
+        self.counters["stored_blocks"] += len(lease.reserved)
+        token = lease.token
+        return Store(self._number, (token.high, token.low), 0, storing.block_ids)
+
+    # ---- ends ----
+
+    def stores_done(self, reports: Dict[int, int]) -> None:
+        """How many workers are through with each store."""
+        for number, count in reports.items():
+            if number not in self._reports:
+                continue
+            self._reports[number] += count
+            if self._reports[number] >= self.worker_count:
+                del self._reports[number]
+                self._in_workers.pop(number).abort()  # all that could be committed has been
+
+    def loads_done(self, request_ids: Set[str]) -> None:
+        """All workers have reported these."""
+        for request_id in request_ids:
+            pending = self._loading.pop(request_id, None)
+            if pending is not None:
+                pending.give_up()
+
+    def finished(self, request: Any, block_ids: Sequence[int]) -> None:
+        """The request ends; its blocks are freed after this step."""
+        tracked = self._tracked.pop(request.request_id, None)
+        if tracked is None:
+            return
+        if tracked.lookup is not None:
+            tracked.lookup.give_up()
+        if request.request_id not in self._loading:
+            tracked.block_ids = list(block_ids)
+            self._offer(request.request_id, tracked, request.num_computed_tokens)
+        self._blocks_freed(request.request_id)
+
+    def load_failed(self, request_id: str) -> None:
+        """What was taken for loaded will be computed, and may be stored."""
+        self.counters["failed_loads"] += 1
+        tracked = self._tracked.get(request_id)
+        if tracked is not None:
+            tracked.stored_count = tracked.skip_count
+
+    @property
+    def has_work(self) -> bool:
+        """Something waits for the next step, even if nothing else does."""
+        return bool(self._storing or self._in_workers or self._new_loads)
+
+    @property
+    def held_count(self) -> int:
+        """Leases, and requests on their way."""
+        lookups = sum(t.lookup is not None for t in self._tracked.values())
+        return (lookups + len(self._loading) + len(self._in_workers) + len(self._storing)
+                + self._asker.pending_count)
+
+    def close(self) -> None:
+        """Gives up everything."""
+        for tracked in self._tracked.values():
+            if tracked.lookup is not None:
+                tracked.lookup.give_up()
+        for pending in [*self._loading.values(), *(s.reserve for s in self._storing)]:
+            pending.give_up()
+        for lease in self._in_workers.values():
+            lease.abort()
+        self._tracked, self._loading, self._storing, self._in_workers = {}, {}, [], {}

@@ -1,0 +1,85 @@
+"""One real vLLM on the CPU, in one process, for tests/engines: a line RESULT with what it gave, hit,
+stored and loaded. The argument is a JSON object: model, and perhaps socket, revision, stop_pid."""
+import hashlib
+import json
+import os
+import signal
+import sys
+import time
+
+
+def watch(half, stored, loaded):
+    """Notes a digest of every block that is stored or loaded."""
+    store_one, copy_one = half._store, half._copy
+
+    def digests(block_ids):
+        return [hashlib.sha256(half.pages.read(block)).hexdigest() for block in block_ids]
+
+    def store(message):
+        store_one(message)
+        stored.extend(digests(message.block_ids))
+
+    def copy(message):
+        count = copy_one(message)
+        loaded.extend(digests(message.block_ids[:count]))
+        return count
+
+    half._store, half._copy = store, copy
+
+
+def main():
+    options = json.loads(sys.argv[1])
+    import torch
+    import vllm
+    from vllm import LLM, SamplingParams
+
+    named = {}
+    if "socket" in options:
+        extra = {"socket": options["socket"]}
+        if "revision" in options:
+            extra["revision"] = options["revision"]
+        named["kv_transfer_config"] = {
+            "kv_connector": "TerraceConnector", "kv_connector_module_path": "terrace.vllm",
+            "kv_role": "kv_both", "kv_load_failure_policy": "recompute",
+            "kv_connector_extra_config": extra}
+    llm = LLM(model=options["model"], load_format="dummy", skip_tokenizer_init=True,
+              enforce_eager=True, dtype="float32", max_model_len=1024, block_size=32,
+              max_num_seqs=4, **named)
+    stored, loaded, scheduler = [], [], None
+    if named:
+        from vllm.distributed.kv_transfer import get_kv_transfer_group
+
+        scheduler = llm.llm_engine.engine_core.engine_core.scheduler.connector
+        worker = get_kv_transfer_group()
+        if worker.worker is not None:
+            watch(worker.worker, stored, loaded)
+    if "stop_pid" in options:
+        os.kill(options["stop_pid"], signal.SIGSTOP)
+    # Warm up what the first request pays for, with a prompt too short to be stored.
+    sampling = SamplingParams(max_tokens=4, temperature=0, logprobs=1, detokenize=False)
+    llm.generate([{"prompt_token_ids": [1, 2, 3]}], sampling, use_tqdm=False)
+    prompts = [{"prompt_token_ids": [(i * 7 + s) % 500 for i in range(300)]} for s in (1, 2)]
+    prompts.append({"prompt_token_ids": prompts[0]["prompt_token_ids"][:200] + [3] * 60})
+    began = time.monotonic()
+    outputs = []
+    for prompt in prompts:  # one by one: always the same batch shapes
+        for result in llm.generate([prompt], sampling, use_tqdm=False):
+            output = result.outputs[0]
+            outputs.append([list(output.token_ids),
+                            [list(step.values())[0].logprob for step in output.logprobs]])
+    result = {"outputs": outputs, "seconds": time.monotonic() - began,
+              "versions": f"vLLM {vllm.__version__}, torch {torch.__version__}, "
+                          f"Python {sys.version.split()[0]}"}
+    if scheduler is not None:
+        half = scheduler.scheduler
+        counters = half.counters if half is not None else {"hit_tokens": 0, "stored_blocks": 0}
+        result.update(counters, refusal=scheduler.refusal, stored=stored, loaded=loaded)
+        if half is not None and options.get("persist"):
+            while half.has_work:  # what the last request left is stored by the next step
+                llm.generate([{"prompt_token_ids": [4, 5, 6]}], sampling, use_tqdm=False)
+            time.sleep(1.0)  # to NVMe
+    print("RESULT " + json.dumps(result), flush=True)
+
+
+if __name__ == "__main__":
+    main()
