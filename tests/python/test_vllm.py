@@ -1,14 +1,21 @@
-"""terrace.vllm against an engine that enforces the contract of vLLM's connectors, and a real daemon.
+"""terrace.vllm against an engine that enforces the contract of connectors, and a real daemon.
 
 TERRACE_ENGINE_REQUESTS: how many random requests a setting gets (400)."""
 import os
 import pathlib
 import random
 import sys
+import types
 
 import pytest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "stubs"))
+
+# vLLM's module that seeds block hashes; its name is theirs.
+sys.modules["vllm.v1"] = types.ModuleType("vllm.v1")
+sys.modules["vllm.v1.core"] = types.ModuleType("vllm.v1.core")
+sys.modules["vllm.v1.core"].kv_cache_utils = types.SimpleNamespace(
+    DEFAULT_NONE_HASH_SEED="vllm-none-hash")
 
 import terrace.vllm  # noqa: E402  pylint: disable=wrong-import-position
 import vllm_engine  # noqa: E402  pylint: disable=wrong-import-position

@@ -1,5 +1,5 @@
-"""An inference engine without a model: vLLM's scheduler and workers as far as a KV connector can see
-them, with every rule of the connector's contract checked at every step.
+"""An inference engine without a model: vLLM's scheduler and workers as far as a KV connector can
+see them, with every rule of the connector's contract checked at every step.
 
 A block's right bytes follow from the hash of the tokens up to its end, so every step can tell
 whether what attention would read is right, whoever put it there.
@@ -331,7 +331,8 @@ class Engine:
         tokens, is_async = self.connector.get_num_new_matched_tokens(request, local_tokens)
         if self.random.random() < 0.1:  # it may be asked any number of times
             again = self.connector.get_num_new_matched_tokens(request, local_tokens)
-            require(tokens is None or again == (tokens, is_async), "asking twice changed the answer")
+            require(tokens is None or again == (tokens, is_async),
+                    "asking twice changed the answer")
         if tokens is None:
             self.counts["asked_again"] += 1
             return None, False

@@ -1,5 +1,6 @@
-"""One real vLLM on the CPU, in one process, for tests/engines: a line RESULT with what it gave, hit,
-stored and loaded. The argument is a JSON object: model, and perhaps socket, revision, stop_pid."""
+"""One real vLLM on the CPU, in one process, for tests/engines: a line RESULT with what it gave,
+hit, stored and loaded. The argument is a JSON object: model, and perhaps socket, revision, persist
+and stop_pid."""
 import hashlib
 import json
 import os

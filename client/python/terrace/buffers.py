@@ -82,8 +82,8 @@ def address_of(buffer: Any, is_written: bool = False) -> Tuple[int, int]:
 
 
 class Addresses:
-    """Pointers that the caller has computed: a C-contiguous NumPy array of uint64, one a part, block
-    by block. What they point to must have the room, and outlive the call."""
+    """Pointers that the caller has computed: a C-contiguous NumPy array of uint64, one a part,
+    block by block. What they point to must have the room, and outlive the call."""
 
     def __init__(self, pointers: Any):
         if pointers.dtype.str != "<u8" or not pointers.flags["C_CONTIGUOUS"]:

@@ -1,2 +1,2 @@
-"""A stand-in for vLLM: only what terrace.vllm imports, so that its contract can be tested anywhere."""
+"""A stand-in for vLLM: only what terrace.vllm imports, to test its contract anywhere."""
 __version__ = "stand-in"

@@ -1,2 +1,0 @@
-"""How block hashes are seeded."""
-DEFAULT_NONE_HASH_SEED = "vllm-none-hash"
