@@ -326,6 +326,11 @@ void FileShelf::Writer::Run() {
     } else {
       kept.erase({job.domain_index, job.id});
     }
+    if (options.changed) {
+      lock.unlock();
+      options.changed(job.domain_index);
+      lock.lock();
+    }
     is_busy = false;
     if (jobs.empty()) drained.notify_all();
   }

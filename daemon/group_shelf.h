@@ -51,6 +51,8 @@ class FileShelf final : public GroupShelf {
     std::vector<Domain> domains;  // by domain index
     uint32_t groups_max = 256;
     std::function<void(const std::string& sentence)> trouble;  // on the shelf's thread
+    // StateOf says something new of a group of the domain. On the shelf's thread; may be empty.
+    std::function<void(uint32_t domain_index)> changed;
   };
   explicit FileShelf(Options options);
   ~FileShelf() override;  // writes what is queued first

@@ -250,7 +250,7 @@ void Mover::OnRooted(BlockId id) {
 void Mover::QueueWrite(BlockId id, uint32_t tier) {
   const Block& b = d_.block(id);
   if (b.is_no_store || b.lower[tier].state != CopyState::kNone) return;
-  if (queues_[tier].writes.size() >= kWritesQueuedMax) return;
+  if (queues_[tier].writes.size() + queues_[tier].unshelved.size() >= kWritesQueuedMax) return;
   queues_[tier].writes.push_back({.block = id, .commit_id = b.commit_id});
 }
 
@@ -269,8 +269,13 @@ Status Mover::StartWrite(BlockId id, uint32_t tier) {
   if (queues_[tier].writes_in_flight >= kWritesInFlightMax) {
     return Status(StatusCode::kBusy, "kWritesInFlightMax blocks are being written");
   }
-  if (tier == d_.persistent_tier) {
-    TERRACE_RETURN_IF_ERROR(RequireShelved(d_.group_of(d_.block(id))));
+  switch (ShelfStateOf(id, tier)) {
+    case GroupShelf::State::kComing:
+      return Status(StatusCode::kBusy, "the group's spec is being written");
+    case GroupShelf::State::kFailed:
+      return Status(StatusCode::kNoSpace, "the group's spec could not be written");
+    case GroupShelf::State::kKept:
+      break;
   }
   TERRACE_RETURN_IF_ERROR(evictor_.TakeExtents(id, tier));
   ++queues_[tier].writes_in_flight;
@@ -279,17 +284,14 @@ Status Mover::StartWrite(BlockId id, uint32_t tier) {
   return Status::Ok();
 }
 
-Status Mover::RequireShelved(Group& group) {
-  if (group.is_shelved || d_.limits.shelf == nullptr) return Status::Ok();
-  switch (d_.limits.shelf->StateOf(d_.domain_index, group.id())) {
-    case GroupShelf::State::kComing:
-      return Status(StatusCode::kBusy, "the group's spec is being written");
-    case GroupShelf::State::kFailed:
-      return Status(StatusCode::kNoSpace, "the group's spec could not be written");
-    case GroupShelf::State::kKept:
-      group.is_shelved = true;
+GroupShelf::State Mover::ShelfStateOf(BlockId id, uint32_t tier) {
+  Group& group = d_.group_of(d_.block(id));
+  if (tier != d_.persistent_tier || group.is_shelved || d_.limits.shelf == nullptr) {
+    return GroupShelf::State::kKept;
   }
-  return Status::Ok();
+  const GroupShelf::State state = d_.limits.shelf->StateOf(d_.domain_index, group.id());
+  group.is_shelved = state == GroupShelf::State::kKept;
+  return state;
 }
 
 bool Mover::TryDemote(BlockId id) {
@@ -377,7 +379,8 @@ bool Mover::has_work() const {
 bool Mover::is_idle() const {
   if (has_work() || jobs_.size() != free_jobs_.size()) return false;
   for (uint32_t t = 0; t < queues_.size(); ++t) {
-    if (!d_.lower[t].is_off && !queues_[t].writes.empty()) return false;
+    const bool is_queued = !queues_[t].writes.empty() || !queues_[t].unshelved.empty();
+    if (!d_.lower[t].is_off && is_queued) return false;
   }
   return true;
 }
@@ -403,7 +406,13 @@ bool Mover::StepTier(uint32_t tier) {
   StepDrops(tier);
   for (uint32_t i = 0; i < kWritesPerStepMax && queue.may_start_write(); ++i) {
     const QueuedWrite write = queue.writes.front();
-    if (d_.block(write.block).commit_id != write.commit_id || !MayWrite(write.block, tier)) {
+    const bool is_same = d_.block(write.block).commit_id == write.commit_id;
+    if (is_same && ShelfStateOf(write.block, tier) == GroupShelf::State::kComing) {
+      queue.unshelved.push_back(write);  // others go on
+      queue.writes.pop_front();
+      continue;
+    }
+    if (!is_same || !MayWrite(write.block, tier)) {
       queue.writes.pop_front();
       continue;
     }

@@ -46,6 +46,8 @@ class Mover final : public LowerWriter, public VerifierListener {
 
   // A tier may have room now that had none, or be on again.
   void OnRoom();
+  // The file of a group is there, or will not be.
+  void OnShelfChanged();
   // At least once a second.
   void Tick();
   // The transfer with this number: the low 48 bits of its TransferId.
@@ -83,6 +85,7 @@ class Mover final : public LowerWriter, public VerifierListener {
     std::deque<uint32_t> begun_reads;  // jobs with members still to begin
     std::deque<uint32_t> begun_writes;
     std::deque<QueuedWrite> writes;
+    std::deque<QueuedWrite> unshelved;  // they wait for the files of their groups
     uint32_t writes_in_flight = 0;
     // The tier makes room, or is off: the first write waits for OnRoom.
     bool is_room_awaited = false;
@@ -116,9 +119,10 @@ class Mover final : public LowerWriter, public VerifierListener {
   bool MayWrite(BlockId id, uint32_t tier) const;
   // kBusy, kUnsupported: try again later. kNoSpace: give up.
   Status StartWrite(BlockId id, uint32_t tier);
-  // What a successor could not read is not persisted.
-  Status RequireShelved(Group& group);
+  // What a successor could not read is not persisted: kKept is what it takes.
+  GroupShelf::State ShelfStateOf(BlockId id, uint32_t tier);
   void QueueWrite(BlockId id, uint32_t tier);
+  void RequeueUnshelved();
   void QueueAncestors(BlockId id);
   void QueueChildren(BlockId id, uint32_t tier);
   bool StepTier(uint32_t tier);

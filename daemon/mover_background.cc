@@ -1,4 +1,7 @@
 // What nobody waits for: a tier's health, copies given up together, records that say something new.
+#include <algorithm>
+#include <iterator>
+
 #include "daemon/mover.h"
 
 namespace terrace {
@@ -15,11 +18,24 @@ void Mover::OnRoom() {
   Step();
 }
 
+void Mover::RequeueUnshelved() {
+  for (TierQueue& queue : queues_) {
+    std::move(queue.unshelved.begin(), queue.unshelved.end(), std::back_inserter(queue.writes));
+    queue.unshelved.clear();
+  }
+}
+
+void Mover::OnShelfChanged() {
+  RequeueUnshelved();
+  Step();
+}
+
 void Mover::Tick() {
   for (uint32_t t = 0; t < queues_.size(); ++t) {
     d_.lower[t].tier->Tick();
     queues_[t].may_drop_together = true;
   }
+  RequeueUnshelved();
   OnRoom();  // a word that was missed costs one period
 }
 

@@ -69,7 +69,8 @@ class GroupShelf {
   // The group was opened; asked again for the same group it does nothing, unless it has failed.
   // Written by another thread.
   virtual void Keep(uint32_t domain_index, const SpaceGroupSpec& spec) = 0;
-  // kKept: a successor would find it. kFailed: it would not, or nobody asked to keep it.
+  // kKept: a successor would find it. kFailed: it would not, or nobody asked to keep it. After
+  // kComing, Store::OnShelfChanged follows.
   virtual State StateOf(uint32_t domain_index, const GroupId& id) const = 0;
 };
 

@@ -301,10 +301,19 @@ std::string Shell::State::GroupsDirectory(uint32_t domain_index) const {
 // Where blocks may outlive the daemon, what they mean has to.
 void Shell::State::OpenShelf() {
   if (nvme.empty() && !inheritance->is_holding()) return;
-  FileShelf::Options options{.groups_max = config.groups_max,
-                             .trouble = [](const std::string& sentence) {
-                               Log(LogLevel::kWarn, "group files", {{"why", sentence}});
-                             }};
+  FileShelf::Options options;
+  options.groups_max = config.groups_max;
+  options.trouble = [](const std::string& sentence) {
+    Log(LogLevel::kWarn, "group files", {{"why", sentence}});
+  };
+  options.changed = [this](uint32_t domain_index) {
+    asio::post(loop, [this, domain_index] {
+      Turn("group file", [&] {
+        store->OnShelfChanged(domain_index);
+        sessions->Flush();
+      });
+    });
+  };
   for (uint32_t i = 0; i < config.domains.size(); ++i) {
     options.domains.push_back({.directory = GroupsDirectory(i), .secret = secrets[i]});
     if (nvme.empty()) continue;

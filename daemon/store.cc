@@ -321,6 +321,13 @@ void Store::OnChecksumsDone(OffloadId id, std::span<const Checksum> roots) {
   state_->Settle(rooms);
 }
 
+void Store::OnShelfChanged(uint32_t domain_index) {
+  TERRACE_CHECK(domain_index < state_->domains.size(), "a shelf names its domain");
+  DomainRooms& rooms = *state_->domains[domain_index];
+  rooms.mover.OnShelfChanged();
+  state_->Settle(rooms);
+}
+
 TierListener& Store::tier_listener() { return *state_; }
 
 void Store::State::OnTransferDone(TransferId transfer_id, Status status) {

@@ -250,6 +250,8 @@ class Store {
   void OnSegmentPopulated(uint32_t domain_index, uint32_t segment, Status status);
   void OnSegmentPunched(uint32_t domain_index, uint32_t segment, Status status);
   void OnChecksumsDone(OffloadId id, std::span<const Checksum> roots);
+  // The shelf has written a group's spec, or failed to.
+  void OnShelfChanged(uint32_t domain_index);
   // Tiers report to this listener.
   TierListener& tier_listener();
   // Deadlines, time to live, expiry, background moves. Call when NextTimerUs() has passed.

@@ -93,6 +93,26 @@ TEST_F(GroupShelfTest, NoDirectoryHoldsNoGroups) {
   EXPECT_TRUE(notes_.empty());
 }
 
+TEST_F(GroupShelfTest, TellsWhenAGroupIsKeptOrCannotBe) {
+  FileShelf::Options options = OptionsOf();
+  const FileShelf* asked = nullptr;
+  std::vector<GroupShelf::State> states;
+  const SpaceGroupSpec good = GroupNamed("good"), bad = GroupNamed("bad", 33);
+  options.changed = [&](uint32_t) {
+    states.push_back(asked->StateOf(0, states.empty() ? good.Id() : bad.Id()));
+  };
+  FileShelf shelf(std::move(options));
+  asked = &shelf;
+  shelf.Keep(0, good);
+  shelf.Drain();
+  fs::remove_all(directory_);
+  std::ofstream(directory_) << "a file where the directory was";
+  shelf.Keep(0, bad);
+  EXPECT_EQ(shelf.StateOf(0, bad.Id()), GroupShelf::State::kComing);
+  shelf.Drain();
+  EXPECT_EQ(states, (std::vector{GroupShelf::State::kKept, GroupShelf::State::kFailed}));
+}
+
 TEST_F(GroupShelfTest, NewNameOfAGroupReplacesTheOld) {
   Keep({GroupNamed("before")});
   Keep({GroupNamed("after")});

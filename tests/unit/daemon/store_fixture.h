@@ -8,6 +8,7 @@
 #include <cstring>
 #include <functional>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -50,8 +51,10 @@ class PlainShelf final : public GroupShelf {
     const bool is_kept = std::ranges::any_of(kept, [&](const auto& group) {
       return group.first == domain_index && group.second.Id() == id;
     });
+    if (is_kept && coming.contains(id)) return State::kComing;
     return is_kept ? state_of_kept : State::kFailed;
   }
+  std::set<GroupId> coming;
   State state_of_kept = State::kKept;
   std::vector<std::pair<uint32_t, SpaceGroupSpec>> kept;
 };

@@ -352,6 +352,23 @@ TEST_F(Tiers, NothingIsPersistedBeforeTheSpecOfItsGroup) {
   EXPECT_EQ(w.Stats().lower_tiers[0].persisted_block_count, 3u);
 }
 
+TEST(TiersOfGroups, ABlockThatWaitsForTheSpecOfItsGroupHoldsUpNoOther) {
+  World w{{.segments_max = 2, .lower_tier_count = 1}};
+  const SessionId s = w.Open();
+  const uint32_t group = w.OpenSimple(s);
+  const SpaceGroupSpec slow = TestGroup("slow", {TestSpace(3)});
+  w.shelf.coming = {slow.Id()};
+  const uint32_t slow_group = w.OpenGroup(s, slow);
+  ASSERT_EQ(w.Put(s, slow_group, World::Keys(3, 2)), 3u);
+  w.Put(s, group, World::Keys(3, 1));
+  w.Advance(100'000);
+  EXPECT_EQ(w.Stats().lower_tiers[0].persisted_block_count, 3u);
+  w.shelf.coming.clear();
+  w.store->OnShelfChanged(0);
+  w.Advance(100'000);
+  EXPECT_EQ(w.Stats().lower_tiers[0].persisted_block_count, 6u) << "no tick was needed";
+}
+
 TEST_F(Tiers, AGroupWhoseSpecCannotBeWrittenIsTriedAgainWhenItIsOpened) {
   w.shelf.state_of_kept = GroupShelf::State::kFailed;
   w.Put(s, group, World::Keys(3, 1));
