@@ -1,0 +1,5 @@
+"""The class a backend derives from, without behaviour."""
+
+
+class HiCacheStorage:
+    """Marks a backend."""

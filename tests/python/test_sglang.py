@@ -1,0 +1,211 @@
+"""terrace.sglang against host pools of every layout, as SGLang's storage threads use it, and a real
+daemon."""
+import hashlib
+import os
+import pathlib
+import random
+import sys
+import threading
+import time
+import types
+
+import pytest
+import torch
+
+sys.path.insert(0, os.environ.get("TERRACE_SGLANG") or
+                str(pathlib.Path(__file__).resolve().parent / "stubs"))
+
+import terrace.sglang  # noqa: E402  pylint: disable=wrong-import-position
+from conftest import LONG_S  # noqa: E402  pylint: disable=wrong-import-position
+
+PAGE, LAYERS, HEADS, SIZE, TOKENS = 16, 3, 2, 8, 16 * 40
+
+
+class HostPool:
+    """SGLang's host pool: where the pieces of a page lie, by layout."""
+
+    page_size, layer_num, head_num, head_dim, dtype = PAGE, LAYERS, HEADS, SIZE, torch.float16
+
+    def __init__(self, layout, is_latent=False):
+        self.layout = layout
+        self.planes = 1 if is_latent else 2
+        self.kv_buffer = torch.zeros(self.planes * LAYERS * TOKENS * HEADS * SIZE,
+                                     dtype=torch.float16)
+
+    def get_page_buffer_meta(self, indices):
+        assert len(indices) % PAGE == 0
+        base, item = self.kv_buffer.data_ptr(), 2
+        token = HEADS * SIZE * item
+        plane = LAYERS * TOKENS * token
+        pointers, sizes = [], []
+        for first in indices.tolist()[::PAGE]:
+            for layer in range(LAYERS if self.layout == "layer_first" else 1):
+                for part in range(self.planes):
+                    if self.layout == "layer_first":
+                        pointers.append(base + part * plane + (layer * TOKENS + first) * token)
+                        sizes.append(PAGE * token)
+                    else:
+                        pointers.append(base + part * plane + first * LAYERS * token)
+                        sizes.append(LAYERS * PAGE * token)
+        return pointers, sizes
+
+    def fill(self, pages, seed):
+        generator = torch.Generator().manual_seed(seed)
+        self.kv_buffer.copy_(torch.randn(self.kv_buffer.shape, generator=generator))
+        return {page: self.bytes_of(page) for page in pages}
+
+    def bytes_of(self, page):
+        import ctypes
+
+        return b"".join(ctypes.string_at(p, n) for p, n in zip(
+            *self.get_page_buffer_meta(torch.arange(page * PAGE, (page + 1) * PAGE))))
+
+
+def indices_of(pages):
+    return torch.cat([torch.arange(page * PAGE, (page + 1) * PAGE) for page in pages])
+
+
+def config_of(daemon, *, tp_rank=0, tp_size=1, is_mla=False, **extra):
+    return types.SimpleNamespace(
+        tp_rank=tp_rank, tp_size=tp_size, pp_rank=0, pp_size=1, attn_cp_rank=0, attn_cp_size=1,
+        is_mla_model=is_mla, enable_storage_metrics=False, is_page_first_layout=True,
+        model_name="stand-in", tp_lcm_size=None, should_split_heads=False,
+        extra_config={"socket": daemon.socket, "revision": "1", "timeout_ms": 1000 * LONG_S,
+                      **extra})
+
+
+def make(daemon, layout="page_first", is_mla=False, **named):
+    backend = terrace.sglang.TerraceHiCache(config_of(daemon, is_mla=is_mla, **named), {})
+    backend.register_mem_pool_host(HostPool(layout, is_mla))
+    return backend
+
+
+def hashes(count, prior=b""):
+    """As SGLang chains them."""
+    found = []
+    for i in range(count):
+        prior = hashlib.sha256(prior + bytes([i])).digest()
+        found.append(prior.hex())
+    return found
+
+
+def wait_populated(client):
+    while client.stats()["domain"]["segments_populated"] == 0:
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("layout", ["layer_first", "page_first", "page_first_direct", "page_head"])
+@pytest.mark.parametrize("is_mla", [False, True])
+def test_pages_come_back_in_any_layout(daemon, client, layout, is_mla):
+    wait_populated(client)
+    writer, reader = (make(daemon, layout, is_mla) for _ in range(2))
+    keys, pages = hashes(6), [3, 9, 1, 30, 31, 7]
+    right = writer.mem_pool_host.fill(pages, 1)
+    assert reader.batch_exists(keys) == 0
+    assert writer.batch_set_v1(keys, indices_of(pages)) == [True] * 6
+    assert writer.batch_set_v1(keys, indices_of(pages)) == [True] * 6  # they exist
+    assert reader.batch_exists(keys + ["ff" * 32]) == 6
+    into = [20, 21, 22, 23, 24, 25]
+    assert reader.batch_get_v1(keys + ["ff" * 32], indices_of(into + [26])) == [True] * 6 + [False]
+    assert [reader.mem_pool_host.bytes_of(p) for p in into] == [right[p] for p in pages]
+    assert reader.mem_pool_host.bytes_of(26) == bytes(len(right[3]))
+    assert writer.counters["pages_stored"] == 6 and reader.counters["pages_hit"] == 6
+    for backend in (writer, reader):
+        assert backend.refusal is None
+        backend.close()
+
+
+def test_layouts_ranks_and_revisions_share_nothing(daemon, client):
+    wait_populated(client)
+    first = make(daemon)
+    keys = hashes(2)
+    first.mem_pool_host.fill([0, 1], 1)
+    assert first.batch_set_v1(keys, indices_of([0, 1])) == [True, True]
+    for other in (make(daemon, "page_head"), make(daemon, tp_rank=1, tp_size=2),
+                  make(daemon, tp_rank=0, tp_size=2), make(daemon, revision="2")):
+        assert other.batch_exists(keys) == 0
+    assert make(daemon).batch_exists(keys) == 2
+
+
+def test_of_a_latent_cache_rank_0_writes_and_all_read(daemon, client):
+    wait_populated(client)
+    ranks = [make(daemon, is_mla=True, tp_rank=rank, tp_size=4) for rank in range(4)]
+    keys = hashes(3)
+    for rank in (3, 2, 1):
+        assert ranks[rank].batch_set_v1(keys, indices_of([0, 1, 2])) == [True] * 3
+        assert ranks[rank].batch_exists(keys) == 0
+    right = ranks[0].mem_pool_host.fill([0, 1, 2], 5)
+    assert ranks[0].batch_set_v1(keys, indices_of([0, 1, 2])) == [True] * 3
+    for rank in ranks:
+        assert rank.batch_get_v1(keys, indices_of([4, 5, 6])) == [True] * 3
+        assert rank.mem_pool_host.bytes_of(5) == right[1]
+
+
+def test_a_prompt_stored_in_two_batches_is_one_chain(daemon, client):
+    wait_populated(client)
+    backend = make(daemon)
+    keys = hashes(5)
+    backend.mem_pool_host.fill(range(5), 1)
+    assert all(backend.batch_set_v1(keys[:2], indices_of([0, 1])))
+    more = types.SimpleNamespace(prefix_keys=keys[:2])
+    assert all(backend.batch_set_v1(keys[2:], indices_of([2, 3, 4]), more))
+    assert backend.batch_exists(keys) == 5
+    group = backend._opened()
+    evicted = group.evict(backend._keys(group, keys[1:2]), with_descendants=True)
+    assert evicted.block_count == 4
+    assert backend.batch_exists(keys) == 1
+
+
+def test_nothing_raises_whatever_happens_to_the_daemon(daemon, client):
+    wait_populated(client)
+    backend = make(daemon, timeout_ms=300)
+    chance = random.Random(1)
+    wrong, stop = [], threading.Event()
+    backend.mem_pool_host.fill(range(40), 1)
+    right = {page: backend.mem_pool_host.bytes_of(page) for page in range(20)}
+
+    def work(seed):
+        mine = random.Random(seed)
+        while not stop.is_set():
+            first = mine.randrange(10)
+            keys, pages = hashes(10)[:first + 1], list(range(first + 1))
+            try:
+                if seed == 0:
+                    assert len(backend.batch_set_v1(keys, indices_of(pages))) == len(keys)
+                elif seed == 1:
+                    assert 0 <= backend.batch_exists(keys) <= len(keys)
+                else:
+                    got = backend.batch_get_v1(keys, indices_of([p + 20 for p in pages]))
+                    wrong.extend(p for p, hit in zip(pages, got)
+                                 if hit and backend.mem_pool_host.bytes_of(p + 20) != right[p])
+            except BaseException as error:  # pylint: disable=broad-except
+                wrong.append(error)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(3)]
+    for thread in threads:
+        thread.start()
+    for _ in range(4):
+        time.sleep(0.2 + chance.random() * 0.2)
+        daemon.kill()
+        time.sleep(0.1)
+        daemon.start()
+    hits = backend.counters["pages_hit"]
+    deadline = time.monotonic() + LONG_S
+    while backend.counters["pages_hit"] == hits and time.monotonic() < deadline:
+        time.sleep(0.05)  # until the last daemon serves
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert not wrong and backend.refusal is None
+    assert backend.counters["pages_hit"] > hits
+
+
+def test_what_is_missing_is_named_and_everything_misses(daemon, caplog):
+    backend = terrace.sglang.TerraceHiCache(config_of(daemon, revision=""), {})
+    backend.register_mem_pool_host(HostPool("page_first"))
+    assert "revision" in backend.refusal and "revision" in caplog.text
+    assert backend.batch_exists(hashes(2)) == 0
+    assert backend.batch_get_v1(hashes(2), indices_of([0, 1])) == [False, False]
+    assert backend.batch_set_v1(hashes(2), indices_of([0, 1])) == [False, False]
+    backend.clear()
+    backend.close()
