@@ -87,6 +87,7 @@ class TerraceHiCache(HiCacheStorage):
         pool, config = self.mem_pool_host, self.config
         is_latent = bool(config.is_mla_model)
         layout = (f"sglang-{getattr(pool, 'layout', '?')}-{type(pool).__name__}-"
+                  f"{getattr(pool, 'storage_format_tag', None) or 'plain'}-"
                   f"cp{config.attn_cp_rank}of{config.attn_cp_size}-"
                   f"dcp{getattr(config, 'dcp_rank', 0)}of{getattr(config, 'dcp_size', 1)}")
         return Space(
