@@ -1,5 +1,7 @@
 """SGLang's own backend factory and host pools with terrace.sglang, for tests/engines: a line
-RESULT. The argument is the socket. Pages written from one pool are read into another, in every layout."""
+RESULT. The argument is the socket. Pages written from one pool are read into another, in every
+layout.
+"""
 import hashlib
 import json
 import sys
