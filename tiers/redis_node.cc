@@ -38,6 +38,10 @@ bool RedisNode::is_ready() const {
 RedisNodeCounts RedisNode::counts() const {
   RedisNodeCounts counts = counts_;
   counts.breaker_opened = breaker_.opened_count();
+  counts.connections =
+      static_cast<uint64_t>(std::ranges::count_if(connections_, [](const auto& connection) {
+        return connection != nullptr && connection->is_ready();
+      }));
   return counts;
 }
 
@@ -124,6 +128,7 @@ void RedisNode::OnClosed(RedisConnection* connection, Status status) {
   const bool is_hard = status.code() == StatusCode::kUnsupported;
   if (is_hard) is_refused_ = true;
   OnFailure(is_hard ? Failure::kHard : Failure::kSoft);
+  options_.listener->OnNodeHealth(this);
 }
 
 void RedisNode::OnFailure(Failure failure) {

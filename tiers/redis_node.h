@@ -26,12 +26,13 @@ class RedisNodeListener {
  public:
   virtual ~RedisNodeListener() = default;
   virtual void OnNodeAnswer(RedisNode* node, RedisRequest request, RedisAnswer answer) = 0;
-  // It works now, or it has stopped to.
+  // A connection came or went: it may work now, or have stopped to.
   virtual void OnNodeHealth(RedisNode* node) = 0;
 };
 
 struct RedisNodeCounts {
-  uint64_t attempts = 0;  // to connect
+  uint64_t connections = 0;  // logged in
+  uint64_t attempts = 0;     // to connect
   uint64_t connections_lost = 0;
   uint64_t breaker_opened = 0;
 };

@@ -251,6 +251,7 @@ void RedisTier::State::PublishStats() {
   shared_stats.stores_existing = counts.stores_existing;
   shared_stats.stores_failed = counts.stores_failed;
   shared_stats.repairs = counts.repairs;
+  shared_stats.connections = server.counts.connections;
   shared_stats.connection_attempts = server.counts.attempts;
   shared_stats.connections_lost = server.counts.connections_lost;
   shared_stats.breaker_opened = server.counts.breaker_opened;
@@ -285,7 +286,8 @@ Result<std::unique_ptr<RedisTier>> RedisTier::Open(Options options, std::string*
                               .credentials_file = state->options.credentials_file,
                               .tls = state->tls.get(),
                               .timeouts = state->options.timeouts},
-               .connections = state->options.connections},
+               .connections = state->options.connections,
+               .breaker = state->options.breaker},
       .health_changed = [raw = state.get()] { raw->PublishStats(); }});
   state->blocks = std::make_unique<RedisBlocks>(
       RedisBlocks::Options{.secret = state->options.secret,

@@ -23,6 +23,7 @@
 #include <vector>
 
 #include "terrace/checksum.h"
+#include "tiers/circuit_breaker.h"
 #include "tiers/redis_endpoint.h"
 #include "tiers/redis_format.h"
 #include "tiers/redis_stream.h"
@@ -54,6 +55,7 @@ struct RedisTierStats {
   uint64_t stores_done = 0, stores_existing = 0, stores_failed = 0;
   uint64_t probes = 0, probes_remembered = 0;  // names; of them answered without asking
   uint64_t repairs = 0;
+  uint64_t connections = 0;  // logged in
   uint64_t connection_attempts = 0, connections_lost = 0, breaker_opened = 0;
 };
 
@@ -69,6 +71,7 @@ class RedisTier {
     std::string prefix = "terrace";
     uint64_t ttl_ms = 24 * 3600 * uint64_t{1000};
     uint32_t connections = 5;
+    CircuitBreaker::Options breaker;
     uint32_t operations_max = 256;
     uint64_t bytes_max = 512 * kMiB;
     uint32_t probe_names_max = 4096;     // of one probe

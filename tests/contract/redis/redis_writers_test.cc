@@ -101,42 +101,5 @@ TEST(RedisWriters, OneCommitOfTwoHostsStaysWhole) {
   }
 }
 
-// Found broken by two hosts; both take it away, one stores it anew in between: the new one stays.
-TEST(RedisWriters, ALateRepairLeavesANewManifestAlone) {
-  TERRACE_NEEDS_REDIS();
-  RedisProcess server;
-  RedisRig rig(RedisRig::Options(server.unix_endpoint()));
-  rig.WaitUntilReady();
-  const std::unique_ptr<RawRedis> raw = server.Connect();
-  for (uint64_t round = 0; round < 50; ++round) {
-    const RedisBlockName name = RedisTestName(round, 0);
-    ASSERT_TRUE(rig.StoreNow(name, 1, kLengthBytes).ok());
-    for (const std::string& key : raw->Keys()) {
-      if (key.ends_with(":0")) raw->Command({"DEL", key});
-    }
-    // Many readers at once find it broken, and writers come as soon as the first did.
-    std::vector<std::vector<std::byte>> into(6, std::vector<std::byte>(kLengthBytes));
-    for (TransferId id = 0; id < into.size(); ++id) {
-      ASSERT_TRUE(rig.tier().Fetch(id, name, into[id]).ok());
-    }
-    ASSERT_TRUE(rig.RunUntil([&] { return !rig.fetched.empty(); }));
-    ASSERT_TRUE(rig.StoreNow(name, 2, kLengthBytes).ok()) << "the first repair made room";
-    ASSERT_TRUE(rig.RunUntil([&] { return rig.fetched.size() == into.size(); }));
-    for (const auto& [id, fetched] : rig.fetched) {
-      EXPECT_NE(fetched.status.code(), StatusCode::kIo);
-      if (fetched.status.ok()) {
-        EXPECT_EQ(into[id], testing::RedisTestBytes(name.key, fetched.commit_id, kLengthBytes));
-      }
-    }
-    rig.fetched.clear();
-    ASSERT_TRUE(rig.ProbeNow({name}).first.ok());
-    const RedisRig::Fetched fetched = rig.FetchNow(name, kLengthBytes);
-    ASSERT_TRUE(fetched.status.ok()) << fetched.status.what();
-    EXPECT_EQ(fetched.commit_id, 2u);
-    EXPECT_TRUE(RedisRig::IsTrue(fetched, name, kLengthBytes));
-    raw->Command({"FLUSHALL"});
-  }
-}
-
 }  // namespace
 }  // namespace terrace

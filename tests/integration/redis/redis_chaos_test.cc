@@ -1,0 +1,333 @@
+// A network and a server that do anything but what they should: no wrong bytes, ever; the breaker
+// opens soon, and closes after the trouble has ended.
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <fstream>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "redis/chaos_proxy.h"
+#include "redis/redis_process.h"
+#include "redis/redis_rig.h"
+
+namespace terrace {
+namespace {
+
+using testing::ChaosProxy;
+using testing::RawRedis;
+using testing::RedisProcess;
+using testing::RedisRig;
+using testing::RedisTestName;
+
+uint64_t NumberFromEnvironment(const char* name, uint64_t otherwise) {
+  const char* const given = std::getenv(name);
+  return given != nullptr ? std::strtoull(given, nullptr, 10) : otherwise;
+}
+
+double SecondsOf(const std::function<void()>& work) {
+  const auto start = std::chrono::steady_clock::now();
+  work();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+// Many operations at a time through a proxy; counts what they come to.
+class Traffic {
+ public:
+  Traffic(RedisRig* rig, uint64_t seed) : rig_(*rig), random_(seed), slots_(kDepth) {}
+
+  void Run(uint64_t operations) {
+    uint64_t begun = 0;
+    while (begun < operations || under_way_ > 0) {
+      for (uint64_t i = 0; i < kDepth && begun < operations; ++i) {
+        if (!slots_[i].is_busy && Begin(i)) ++begun;
+      }
+      // An answer, or a tier that works again.
+      ASSERT_TRUE(rig_.RunUntil([&] {
+        return !rig_.fetched.empty() || !rig_.stored.empty() ||
+               (under_way_ == 0 && rig_.tier().stats().is_ready);
+      }));
+      Take();
+    }
+  }
+
+  uint64_t hits = 0, wrong = 0, misses = 0, failures = 0, stored = 0, not_stored = 0;
+
+ private:
+  static constexpr uint64_t kDepth = 24;
+  struct Slot {
+    bool is_busy = false;
+    RedisBlockName name;
+    std::vector<std::byte> bytes;
+  };
+
+  bool Begin(uint64_t i) {
+    constexpr size_t kLengths[] = {300, 20'000, 66'000, 200'000};
+    const auto position = static_cast<uint32_t>(random_() % 40);
+    const RedisBlockName name = RedisTestName(7, position);
+    Slot& slot = slots_[i];
+    slot.name = name;
+    Status status;
+    if (random_() % 3 == 0) {
+      const CommitId commit = random_();
+      slot.bytes = testing::RedisTestBytes(name.key, commit, kLengths[position % 4]);
+      status = rig_.tier().Store(i, name.run, testing::RedisTestRecord(name, commit), slot.bytes);
+      // Room for others' commits: what is stored is taken away now and then.
+      if (random_() % 4 == 0) (void)rig_.tier().Erase(name);
+    } else {
+      slot.bytes.assign(kLengths[position % 4], std::byte{0});
+      status = rig_.tier().Fetch(i, name, slot.bytes);
+    }
+    slot.is_busy = status.ok();
+    under_way_ += status.ok();
+    return status.ok();
+  }
+
+  void Take() {
+    for (const auto& [id, fetched] : rig_.fetched) {
+      Slot& slot = slots_[id];
+      if (fetched.status.ok()) {
+        const bool is_right =
+            slot.bytes ==
+            testing::RedisTestBytes(slot.name.key, fetched.commit_id, slot.bytes.size());
+        is_right ? ++hits : ++wrong;
+      } else {
+        const bool is_miss = fetched.status.code() == StatusCode::kNotFound ||
+                             fetched.status.code() == StatusCode::kCorrupt;
+        is_miss ? ++misses : ++failures;
+      }
+      slot.is_busy = false;
+    }
+    for (const auto& [id, status] : rig_.stored) {
+      status.ok() ? ++stored : ++not_stored;
+      slots_[id].is_busy = false;
+    }
+    under_way_ -= rig_.fetched.size() + rig_.stored.size();
+    rig_.fetched.clear();
+    rig_.stored.clear();
+  }
+
+  RedisRig& rig_;
+  std::mt19937_64 random_;
+  std::vector<Slot> slots_;
+  uint64_t under_way_ = 0;
+};
+
+TEST(RedisChaos, NeverAWrongByteWhateverTheNetworkDoes) {
+  TERRACE_NEEDS_REDIS();
+  const uint64_t seed = NumberFromEnvironment("TERRACE_SEED", 1);
+  const uint64_t operations = NumberFromEnvironment("TERRACE_OPERATIONS", 4'000);
+  SCOPED_TRACE("TERRACE_SEED=" + std::to_string(seed));
+  RedisProcess server;
+  ChaosProxy proxy(server.unix_endpoint(), seed);
+  RedisTier::Options options = RedisRig::Options(proxy.endpoint());
+  options.timeouts = {.connect_us = 2'000'000, .command_us = 500'000};
+  options.breaker.probe_first_us = 50'000;
+  options.breaker.probe_max_us = 100'000;
+  RedisRig rig(options);
+  rig.WaitUntilReady();
+  proxy.SetFaults({.delayed = 10,
+                   .reset = 1,
+                   .cut = 1,
+                   .shortened = 1,
+                   .wrong_length = 2,
+                   .garbled = 3,
+                   .swapped = 5,
+                   .swallowed = 1});
+  Traffic traffic(&rig, seed);
+  traffic.Run(operations);
+  EXPECT_EQ(traffic.wrong, 0u);
+  EXPECT_GT(traffic.hits, operations / 50);
+  EXPECT_GT(traffic.stored, operations / 50);
+  EXPECT_GT(proxy.faults_count(), operations / 100);
+  std::printf(
+      "%lu operations, %lu faults in %lu replies: %lu hits, %lu misses, %lu failed, "
+      "%lu stored, %lu not, %lu wrong\n",
+      operations, proxy.faults_count(), proxy.replies_count(), traffic.hits, traffic.misses,
+      traffic.failures, traffic.stored, traffic.not_stored, traffic.wrong);
+  // And when the trouble has ended all is as it was.
+  proxy.SetFaults({});
+  rig.WaitUntilReady();
+  ASSERT_TRUE(rig.RunUntil([&] { return rig.StoreNow(RedisTestName(99, 0), 3, 70'000).ok(); }));
+  EXPECT_TRUE(rig.FetchNow(RedisTestName(99, 0), 70'000).status.ok());
+}
+
+// A says that a block is broken while B has repaired it and stored it anew: A's repair comes late.
+TEST(RedisChaos, ALateRepairLeavesANewManifestAlone) {
+  TERRACE_NEEDS_REDIS();
+  RedisProcess server;
+  ChaosProxy proxy(server.unix_endpoint(), 1);
+  RedisRig late(RedisRig::Options(proxy.endpoint()));
+  RedisRig other(RedisRig::Options(server.unix_endpoint()));
+  late.WaitUntilReady();
+  other.WaitUntilReady();
+  const RedisBlockName name = RedisTestName(1, 0);
+  ASSERT_TRUE(other.StoreNow(name, 1, 100'000).ok());
+  const std::unique_ptr<RawRedis> raw = server.Connect();
+  for (const std::string& key : raw->Keys()) {
+    if (key.ends_with(":0")) raw->Command({"DEL", key});
+  }
+  proxy.HoldReplies(0);
+  std::vector<std::byte> into(100'000);
+  ASSERT_TRUE(late.tier().Fetch(1, name, into).ok());
+  ASSERT_TRUE(late.RunUntil([&] { return proxy.held_replies_count() == 1; })) << "the manifest";
+  EXPECT_EQ(other.FetchNow(name, 100'000).status.code(), StatusCode::kCorrupt);
+  ASSERT_TRUE(other.StoreNow(name, 2, 100'000).ok());
+  proxy.ReleaseReplies();
+  ASSERT_TRUE(late.RunUntil([&] { return late.fetched.contains(1); }));
+  EXPECT_EQ(late.fetched[1].status.code(), StatusCode::kCorrupt);
+  ASSERT_TRUE(late.ProbeNow({name}).first.ok()) << "the repair is through";
+  const RedisRig::Fetched fetched = other.FetchNow(name, 100'000);
+  ASSERT_TRUE(fetched.status.ok()) << fetched.status.what();
+  EXPECT_EQ(fetched.commit_id, 2u);
+}
+
+// A write whose answer never comes may have happened: its chunks stay. Of the answers to EXISTS, to
+// the chunk and to the manifest another one is held back each time.
+TEST(RedisChaos, AWriteWithoutAnAnswerLeavesNothingBroken) {
+  TERRACE_NEEDS_REDIS();
+  RedisProcess server;
+  ChaosProxy proxy(server.unix_endpoint(), 1);
+  RedisTier::Options options = RedisRig::Options(proxy.endpoint());
+  options.timeouts.command_us = 500'000;
+  RedisRig rig(options);
+  RedisRig other(RedisRig::Options(server.unix_endpoint()));
+  other.WaitUntilReady();
+  for (uint64_t held_back : {2, 1, 0}) {
+    const RedisBlockName name = RedisTestName(held_back, 0);
+    const std::vector<std::byte> bytes = testing::RedisTestBytes(name.key, 5, 65'536);
+    // All connections are there: no login is held back.
+    ASSERT_TRUE(rig.RunUntil([&] { return rig.tier().stats().connections == 5; }));
+    proxy.HoldReplies(held_back);
+    const Status begun =
+        rig.tier().Store(held_back, name.run, testing::RedisTestRecord(name, 5), bytes);
+    ASSERT_TRUE(begun.ok());
+    ASSERT_TRUE(rig.RunUntil([&] { return rig.stored.contains(held_back); }));
+    EXPECT_FALSE(rig.stored[held_back].ok());
+    proxy.ReleaseReplies();
+  }
+  for (uint64_t held_back = 0; held_back < 3; ++held_back) {
+    const RedisBlockName name = RedisTestName(held_back, 0);
+    const RedisRig::Fetched fetched = other.FetchNow(name, 65'536);
+    EXPECT_EQ(fetched.status.code(), held_back == 2 ? StatusCode::kOk : StatusCode::kNotFound);
+    EXPECT_TRUE(RedisRig::IsTrue(fetched, name, 65'536));
+  }
+}
+
+TEST(RedisBreaker, OpensOnAServerThatNoLongerAnswersAndClosesWhenItDoes) {
+  TERRACE_NEEDS_REDIS();
+  RedisProcess server;
+  RedisTier::Options options = RedisRig::Options(server.unix_endpoint());
+  options.timeouts = {};  // as they are by default
+  RedisRig rig(options);
+  rig.WaitUntilReady();
+  server.Pause();
+  const double opened_after_s = SecondsOf([&] {
+    ASSERT_TRUE(rig.RunUntil([&] {
+      (void)rig.tier().Probe(1, std::vector{RedisTestName(1, 0)});
+      return rig.tier().stats().breaker_opened > 0;
+    }));
+  });
+  const RedisTierStats stats = rig.tier().stats();
+  EXPECT_FALSE(stats.is_ready);
+  EXPECT_NE(stats.trouble, "");
+  const uint64_t asked_at = stats.connection_attempts;
+  std::vector<std::byte> into(100);
+  EXPECT_EQ(rig.tier().Fetch(2, RedisTestName(1, 0), into).code(), StatusCode::kUnsupported);
+  EXPECT_EQ(rig.tier().PredictReadUs(100), UINT64_MAX);
+  server.Resume();
+  const double closed_after_s = SecondsOf([&] { rig.WaitUntilReady(); });
+  EXPECT_LE(rig.tier().stats().connection_attempts - asked_at, 15u);
+  EXPECT_LT(opened_after_s, 3.0);
+  EXPECT_LT(closed_after_s, 15.0);
+  std::printf("opened after %.2f s, closed after %.2f s\n", opened_after_s, closed_after_s);
+}
+
+TEST(RedisBreaker, AServerThatDiedIsFoundAgain) {
+  TERRACE_NEEDS_REDIS();
+  RedisProcess server;
+  RedisRig rig(RedisRig::Options(server.tcp_endpoint()));
+  rig.WaitUntilReady();
+  ASSERT_TRUE(rig.StoreNow(RedisTestName(1, 0), 1, 1000).ok());
+  server.Kill();
+  ASSERT_TRUE(rig.RunUntil([&] { return rig.tier().stats().breaker_opened > 0; }));
+  server.Start();
+  rig.WaitUntilReady();
+  EXPECT_EQ(rig.FetchNow(RedisTestName(1, 0), 1000).status.code(), StatusCode::kNotFound);
+  EXPECT_TRUE(rig.StoreNow(RedisTestName(1, 0), 1, 1000).ok());
+}
+
+// ---- login ----
+
+class PasswordFile {
+ public:
+  explicit PasswordFile(const RedisProcess& server) : path_(server.directory() + "/password") {}
+  std::string Write(const std::string& text) const {
+    std::ofstream(path_) << text;
+    chmod(path_.c_str(), 0600);
+    return path_;
+  }
+
+ private:
+  const std::string path_;
+};
+
+TEST(RedisLogin, WithAPasswordAndWithAUser) {
+  TERRACE_NEEDS_REDIS();
+  RedisProcess server({.config = "requirepass \"open sesame\"\nuser cache on >secret ~* +@all",
+                       .password = "open sesame"});
+  for (const char* const text : {"open sesame\n", "cache\nsecret\n", "cache\nsecret"}) {
+    RedisTier::Options options = RedisRig::Options(server.unix_endpoint());
+    options.credentials_file = PasswordFile(server).Write(text);
+    RedisRig rig(options);
+    rig.WaitUntilReady();
+    EXPECT_TRUE(rig.FetchNow(RedisTestName(1, 0), 10).status.code() == StatusCode::kNotFound);
+  }
+}
+
+TEST(RedisLogin, AWrongOneIsSaidAndSeldomTried) {
+  TERRACE_NEEDS_REDIS();
+  RedisProcess server({.arguments = {"--requirepass", "right"}, .password = "right"});
+  const PasswordFile file(server);
+  for (const char* const text : {"wrong\n", ""}) {
+    RedisTier::Options options = RedisRig::Options(server.unix_endpoint());
+    if (*text != '\0') options.credentials_file = file.Write(text);
+    RedisRig rig(options);
+    uint64_t attempts = 0;
+    const double took_s = SecondsOf([&] {
+      ASSERT_TRUE(rig.RunUntil([&] {
+        attempts = rig.tier().stats().connection_attempts;
+        return rig.tier().stats().is_refused && attempts >= 3;
+      }));
+    });
+    EXPECT_LE(static_cast<double>(attempts) / took_s, 10.0);
+    EXPECT_FALSE(rig.tier().stats().is_ready);
+    EXPECT_EQ(rig.tier().stats().trouble.find("wrong"), std::string::npos);
+    if (*text == '\0') continue;
+    file.Write("right\n");  // put right while it runs
+    rig.WaitUntilReady();
+    EXPECT_FALSE(rig.tier().stats().is_refused);
+  }
+}
+
+TEST(RedisLogin, AFileThatOthersMayReadIsRefused) {
+  TERRACE_NEEDS_REDIS();
+  RedisProcess server;
+  RedisTier::Options options = RedisRig::Options(server.unix_endpoint());
+  options.credentials_file = PasswordFile(server).Write("secret\n");
+  chmod(options.credentials_file.c_str(), 0640);
+  options.post = [](std::function<void()>) {};
+  options.unix_seconds = [] { return uint64_t{1}; };
+  RedisRig other(RedisRig::Options(server.unix_endpoint()));
+  options.listener = &other;
+  std::string why;
+  EXPECT_EQ(RedisTier::Open(options, &why).status().code(), StatusCode::kInvalid);
+  EXPECT_NE(why.find("0600"), std::string::npos);
+  EXPECT_EQ(why.find("secret"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace terrace
