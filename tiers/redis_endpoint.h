@@ -20,6 +20,8 @@ struct RedisEndpoint {
   friend bool operator==(const RedisEndpoint&, const RedisEndpoint&) = default;
 };
 
+enum class RedisTopology : uint8_t { kSingle, kSentinel, kCluster };
+
 // "host:port", "[v6 address]:port", or "unix:/path". ParseRedisEndpoint reads the same. kInvalid
 // with `*why`.
 std::string ToText(const RedisEndpoint& endpoint);

@@ -81,8 +81,7 @@ bool IsWriteRefusal(RedisError error) {
 
 bool IsSoftRedisError(RedisError error) {
   return error == RedisError::kLoading || error == RedisError::kBusyScript ||
-         error == RedisError::kClusterDown || error == RedisError::kTryAgain ||
-         error == RedisError::kMasterDown;
+         error == RedisError::kClusterDown || error == RedisError::kMasterDown;
 }
 
 Status StatusOfRedisError(RedisError error) {

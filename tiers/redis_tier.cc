@@ -271,6 +271,10 @@ Result<std::unique_ptr<RedisTier>> RedisTier::Open(Options options, std::string*
       options.post != nullptr && options.listener != nullptr && options.unix_seconds != nullptr,
       "a Redis tier without a way back");
   const std::shared_ptr<State> state = std::make_shared<State>(std::move(options));
+  if (state->options.endpoints.empty()) {
+    *why = "no address of a Redis server is given";
+    return Status(StatusCode::kInvalid, "a Redis tier without a server");
+  }
   if (state->options.is_tls) {
     Result<std::unique_ptr<RedisTls>> tls = RedisTls::Open(state->options.tls, why);
     if (!tls.ok()) return tls.status();
@@ -282,12 +286,14 @@ Result<std::unique_ptr<RedisTier>> RedisTier::Open(Options options, std::string*
   }
   state->servers = std::make_unique<RedisServers>(RedisServers::Options{
       .node = {.loop = &state->loop,
-               .connection = {.endpoint = state->options.endpoint,
-                              .credentials_file = state->options.credentials_file,
+               .connection = {.credentials_file = state->options.credentials_file,
                               .tls = state->tls.get(),
                               .timeouts = state->options.timeouts},
                .connections = state->options.connections,
                .breaker = state->options.breaker},
+      .topology = state->options.topology,
+      .endpoints = state->options.endpoints,
+      .master_name = state->options.master_name,
       .health_changed = [raw = state.get()] { raw->PublishStats(); }});
   state->blocks = std::make_unique<RedisBlocks>(
       RedisBlocks::Options{.secret = state->options.secret,

@@ -63,8 +63,10 @@ class RedisTier {
  public:
   struct Options {
     DomainSecret secret{};
-    RedisEndpoint endpoint;
-    std::string credentials_file;  // empty: no login. Read again at every login.
+    RedisTopology topology = RedisTopology::kSingle;
+    std::vector<RedisEndpoint> endpoints;  // the server; the Sentinels; some nodes of the Cluster
+    std::string master_name;               // with Sentinels
+    std::string credentials_file;          // empty: no login. Read again at every login.
     bool is_tls = false;
     RedisTlsOptions tls;
     RedisTimeouts timeouts;

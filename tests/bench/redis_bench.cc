@@ -54,7 +54,7 @@ class TierRunner final : public RedisTierListener {
     std::string why;
     tier_ = std::move(
         *RedisTier::Open({.secret = SecretOfBench(),
-                          .endpoint = endpoint,
+                          .endpoints = {endpoint},
                           .timeouts = {.connect_us = 5'000'000, .command_us = 5'000'000},
                           .connections = settings.connections + 1,
                           .post =

@@ -69,7 +69,7 @@ std::vector<std::byte> RedisTestBytes(const BlockKey& key, CommitId commit_id,
 
 RedisTier::Options RedisRig::Options(const RedisEndpoint& endpoint) {
   return {.secret = RedisTestSecret(),
-          .endpoint = endpoint,
+          .endpoints = {endpoint},
           .timeouts = {.connect_us = 20'000'000, .command_us = 20'000'000},
           .absence_us = 1};
 }

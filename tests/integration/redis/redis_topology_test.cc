@@ -1,0 +1,251 @@
+// Where a key lives: Clusters whose slots move, masters that Sentinels name, servers behind TLS.
+#include <gtest/gtest.h>
+#include <hiredis/hiredis.h>
+
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "redis/redis_process.h"
+#include "redis/redis_rig.h"
+#include "tiers/redis_format.h"
+#include "tiers/redis_slot.h"
+
+namespace terrace {
+namespace {
+
+using testing::FreePort;
+using testing::RawRedis;
+using testing::RedisProcess;
+using testing::RedisRig;
+using testing::RedisTestName;
+
+constexpr size_t kLengthBytes = 70'000;
+
+class Cluster {
+ public:
+  explicit Cluster(size_t count) {
+    std::vector<uint16_t> bus_ports;
+    for (size_t i = 0; i < count; ++i) {
+      bus_ports.push_back(FreePort());
+      nodes_.push_back(std::make_unique<RedisProcess>(RedisProcess::Options{
+          .arguments = {"--cluster-enabled", "yes", "--cluster-port",
+                        std::to_string(bus_ports.back()), "--cluster-node-timeout", "5000"}}));
+    }
+    for (size_t i = 0; i < count; ++i) {
+      const size_t first = kRedisSlotCount * i / count;
+      const size_t last = kRedisSlotCount * (i + 1) / count - 1;
+      raw(i)->Command({"CLUSTER", "ADDSLOTSRANGE", std::to_string(first), std::to_string(last)});
+      raw(i)->Command({"CLUSTER", "MEET", "127.0.0.1", std::to_string(nodes_[0]->port()),
+                       std::to_string(bus_ports[0])});
+      ids_.push_back(raw(i)->Text({"CLUSTER", "MYID"}));
+    }
+  }
+
+  bool IsUp() const {
+    for (size_t i = 0; i < nodes_.size(); ++i) {
+      const std::string info = raw(i)->Text({"CLUSTER", "INFO"});
+      if (info.find("cluster_state:ok") == std::string::npos ||
+          info.find("cluster_known_nodes:" + std::to_string(nodes_.size())) == std::string::npos) {
+        return false;
+      }
+    }
+    return true;
+  }
+
+  std::unique_ptr<RawRedis> raw(size_t i) const { return nodes_[i]->Connect(); }
+  const RedisProcess& node(size_t i) const { return *nodes_[i]; }
+  const std::string& id(size_t i) const { return ids_[i]; }
+  size_t size() const { return nodes_.size(); }
+  size_t OwnerOf(uint32_t slot) const {
+    for (size_t i = 0; i < size(); ++i) {
+      if (slot < kRedisSlotCount * (i + 1) / size()) return i;
+    }
+    return size();
+  }
+  // How many commands a node turned away with that word.
+  uint64_t ErrorsOf(size_t i, const std::string& word) const {
+    const std::string info = raw(i)->Text({"INFO", "errorstats"});
+    const std::string field = "errorstat_" + word + ":count=";
+    const size_t at = info.find(field);
+    return at == std::string::npos ? 0 : std::stoull(info.substr(at + field.size()));
+  }
+
+ private:
+  std::vector<std::unique_ptr<RedisProcess>> nodes_;
+  std::vector<std::string> ids_;
+};
+
+RedisTier::Options OptionsOf(const Cluster& cluster) {
+  RedisTier::Options options = RedisRig::Options(cluster.node(0).tcp_endpoint());
+  options.topology = RedisTopology::kCluster;
+  options.connections = 2;
+  return options;
+}
+
+uint32_t SlotOf(const RedisBlockName& name) {
+  return RedisSlotOf(RedisKeyNames("terrace", testing::RedisTestSecret()).Manifest(name));
+}
+
+void WaitForCluster(RedisRig& rig, const Cluster& cluster) {
+  ASSERT_TRUE(rig.RunUntil([&] { return cluster.IsUp(); }));
+  // All nodes are known and logged in to.
+  ASSERT_TRUE(rig.RunUntil([&] { return rig.tier().stats().connections == 2 * cluster.size(); }));
+}
+
+TEST(RedisCluster, BlocksLieOnAllNodesAndComeBack) {
+  TERRACE_NEEDS_REDIS();
+  const Cluster cluster(3);
+  RedisRig rig(OptionsOf(cluster));
+  WaitForCluster(rig, cluster);
+  for (uint64_t chain = 0; chain < 40; ++chain) {
+    ASSERT_TRUE(rig.StoreNow(RedisTestName(chain, 0), chain, kLengthBytes).ok());
+  }
+  for (uint64_t chain = 0; chain < 40; ++chain) {
+    EXPECT_TRUE(rig.FetchNow(RedisTestName(chain, 0), kLengthBytes).status.ok());
+    EXPECT_TRUE(rig.ProbeNow({RedisTestName(chain, 0)}).second[0]);
+  }
+  for (size_t i = 0; i < cluster.size(); ++i) EXPECT_GT(cluster.raw(i)->Keys().size(), 0u) << i;
+}
+
+TEST(RedisCluster, AMovedSlotIsFollowedAndRemembered) {
+  TERRACE_NEEDS_REDIS();
+  const Cluster cluster(3);
+  RedisRig rig(OptionsOf(cluster));
+  WaitForCluster(rig, cluster);
+  const RedisBlockName name = RedisTestName(1, 0);
+  const size_t from = cluster.OwnerOf(SlotOf(name));
+  const size_t to = (from + 1) % cluster.size();
+  // The new owner first: with two owners for a moment the one with the higher epoch holds.
+  for (const size_t i : {to, from}) {
+    ASSERT_EQ(cluster.raw(i)->Text(
+                  {"CLUSTER", "SETSLOT", std::to_string(SlotOf(name)), "NODE", cluster.id(to)}),
+              "OK");
+  }
+  ASSERT_TRUE(rig.StoreNow(name, 1, kLengthBytes).ok());
+  EXPECT_TRUE(rig.FetchNow(name, kLengthBytes).status.ok());
+  const uint64_t turned_away = cluster.ErrorsOf(from, "MOVED");
+  EXPECT_GT(turned_away, 0u);
+  for (int i = 0; i < 5; ++i) EXPECT_TRUE(rig.FetchNow(name, kLengthBytes).status.ok());
+  EXPECT_EQ(cluster.ErrorsOf(from, "MOVED"), turned_away) << "asked again where it no longer is";
+}
+
+TEST(RedisCluster, ASlotOnItsWayIsAskedForAndTheMapStays) {
+  TERRACE_NEEDS_REDIS();
+  const Cluster cluster(3);
+  RedisRig rig(OptionsOf(cluster));
+  WaitForCluster(rig, cluster);
+  const RedisBlockName name = RedisTestName(1, 0);
+  const std::string slot = std::to_string(SlotOf(name));
+  const size_t from = cluster.OwnerOf(SlotOf(name));
+  const size_t to = (from + 1) % cluster.size();
+  ASSERT_EQ(cluster.raw(to)->Text({"CLUSTER", "SETSLOT", slot, "IMPORTING", cluster.id(from)}),
+            "OK");
+  ASSERT_EQ(cluster.raw(from)->Text({"CLUSTER", "SETSLOT", slot, "MIGRATING", cluster.id(to)}),
+            "OK");
+  ASSERT_TRUE(rig.StoreNow(name, 1, kLengthBytes).ok());
+  EXPECT_TRUE(rig.FetchNow(name, kLengthBytes).status.ok());
+  EXPECT_GT(cluster.raw(to)->Keys().size(), 0u);
+  const uint64_t asked = cluster.ErrorsOf(from, "ASK");
+  EXPECT_TRUE(rig.FetchNow(name, kLengthBytes).status.ok());
+  EXPECT_GT(cluster.ErrorsOf(from, "ASK"), asked) << "the old owner is asked first, every time";
+}
+
+TEST(RedisSentinel, AFailoverIsFollowed) {
+  TERRACE_NEEDS_REDIS();
+  if (testing::FindProgram("redis-sentinel").empty()) {
+    GTEST_SKIP() << "SKIPPED: redis-sentinel is not installed; run tools/setup";
+  }
+  auto master = std::make_unique<RedisProcess>();
+  RedisProcess replica({.arguments = {"--replicaof", "127.0.0.1", std::to_string(master->port())}});
+  const std::string watched = "sentinel monitor shared 127.0.0.1 " +
+                              std::to_string(master->port()) +
+                              " 1\nsentinel down-after-milliseconds shared 500\n"
+                              "sentinel failover-timeout shared 3000\n";
+  RedisProcess sentinel({.program = "redis-sentinel", .config = watched});
+  RedisTier::Options options = RedisRig::Options(sentinel.tcp_endpoint());
+  options.topology = RedisTopology::kSentinel;
+  options.master_name = "shared";
+  RedisRig rig(options);
+  rig.WaitUntilReady();
+  ASSERT_TRUE(rig.StoreNow(RedisTestName(1, 0), 1, kLengthBytes).ok());
+  // The Sentinel knows the replica, and the replica has the block.
+  ASSERT_TRUE(rig.RunUntil([&] {
+    return sentinel.Connect()->Text({"INFO", "sentinel"}).find("slaves=1") != std::string::npos &&
+           replica.Connect()->Keys().size() == master->Connect()->Keys().size();
+  }));
+  master->Kill();
+  ASSERT_TRUE(rig.RunUntil([&] {
+    return rig.tier().stats().is_ready && rig.StoreNow(RedisTestName(2, 0), 2, kLengthBytes).ok();
+  }));
+  EXPECT_TRUE(rig.FetchNow(RedisTestName(1, 0), kLengthBytes).status.ok());
+}
+
+// ---- TLS ----
+
+class Authority {
+ public:
+  explicit Authority(const std::string& directory) : directory_(directory) {
+    Run("req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 "
+        "-subj /CN=terrace-test-ca -keyout " +
+        File("ca.key") + " -out " + File("ca.crt"));
+    Run("req -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -subj /CN=redis.test "
+        "-keyout " +
+        File("server.key") + " -out " + File("server.csr"));
+    Run("x509 -req -days 2 -in " + File("server.csr") + " -CA " + File("ca.crt") + " -CAkey " +
+        File("ca.key") + " -CAcreateserial -out " + File("server.crt"));
+  }
+  std::string File(const std::string& name) const { return directory_ + "/" + name; }
+
+ private:
+  static void Run(const std::string& arguments) {
+    const std::string command = "openssl " + arguments + " >/dev/null 2>&1";
+    ASSERT_EQ(std::system(command.c_str()), 0) << command;
+  }
+  const std::string directory_;
+};
+
+TEST(RedisTls, TheNameMustBeTheCertificates) {
+  TERRACE_NEEDS_REDIS();
+  if (testing::FindProgram("openssl").empty()) {
+    GTEST_SKIP() << "SKIPPED: the openssl program is not installed";
+  }
+  char directory[] = "/tmp/terrace_tls_XXXXXX";
+  ASSERT_NE(mkdtemp(directory), nullptr);
+  const Authority authority(directory);
+  const uint16_t port = FreePort();
+  RedisProcess server(
+      {.arguments = {"--tls-port", std::to_string(port), "--tls-cert-file",
+                     authority.File("server.crt"), "--tls-key-file", authority.File("server.key"),
+                     "--tls-ca-cert-file", authority.File("ca.crt"), "--tls-auth-clients", "no"}});
+  const auto options_with = [&](const std::string& ca, const std::string& name) {
+    RedisTier::Options options = RedisRig::Options({.host = "127.0.0.1", .port = port});
+    options.is_tls = true;
+    options.tls = {.ca_file = ca, .server_name = name};
+    return options;
+  };
+  {
+    RedisRig rig(options_with(authority.File("ca.crt"), "redis.test"));
+    rig.WaitUntilReady();
+    for (uint64_t chain = 0; chain < 8; ++chain) {
+      ASSERT_TRUE(rig.StoreNow(RedisTestName(chain, 0), 1, 3'000'000).ok());
+      const RedisRig::Fetched fetched = rig.FetchNow(RedisTestName(chain, 0), 3'000'000);
+      EXPECT_TRUE(fetched.status.ok());
+      EXPECT_TRUE(RedisRig::IsTrue(fetched, RedisTestName(chain, 0), 3'000'000));
+    }
+  }
+  for (const char* const name : {"other.test", ""}) {
+    RedisRig rig(options_with(authority.File("ca.crt"), name));
+    ASSERT_TRUE(rig.RunUntil([&] { return rig.tier().stats().is_refused; })) << name;
+    EXPECT_FALSE(rig.tier().stats().is_ready);
+    EXPECT_NE(rig.tier().stats().trouble.find("certificate"), std::string::npos);
+  }
+  RedisRig rig(options_with("", "redis.test"));
+  ASSERT_TRUE(rig.RunUntil([&] { return rig.tier().stats().is_refused; })) << "a foreign authority";
+  const std::string removed = std::string("rm -r ") + directory;
+  EXPECT_EQ(std::system(removed.c_str()), 0);
+}
+
+}  // namespace
+}  // namespace terrace
