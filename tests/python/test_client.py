@@ -2,6 +2,8 @@
 import array
 import gc
 import os
+import subprocess
+import sys
 import threading
 
 import numpy
@@ -222,6 +224,70 @@ def test_threads_share_a_client(group):
     for thread in threads:
         thread.join()
     assert not wrong
+
+
+CLOSED_IN_CALLS = """
+import sys, threading, time
+import terrace
+for _ in range(20):
+    client = terrace.Client(sys.argv[1], default_timeout_s=30)
+    client.wait_connected(30)
+    def ask():
+        try:
+            while True:
+                client.stats()
+        except terrace.Gone:
+            pass
+    threads = [threading.Thread(target=ask) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    time.sleep(0.02)
+    client.close()
+    for thread in threads:
+        thread.join()
+print("whole")
+"""
+
+
+def test_a_client_that_is_closed_in_the_middle_of_calls_outlives_them(daemon, group):
+    done = subprocess.run([sys.executable, "-c", CLOSED_IN_CALLS, daemon.socket], timeout=120,
+                          capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "whole\n", "")
+
+
+COLLECTED_UNDER_THE_LOCK = """
+import gc, sys
+import terrace, conftest
+client = terrace.Client(sys.argv[1], default_timeout_s=30)
+client.wait_connected(30)
+group = client.open(terrace.SpaceGroup("tiny", [conftest.SPACE]))
+keys = group.hash(range(16))
+gc.disable()
+for threshold in range(1, 60):  # wherever the collector may run
+    lease = group.acquire(keys)
+    lease.wait_ready()
+    gc.collect()
+    cycle = [lease.slot(0)]
+    cycle.append(cycle)
+    lease.release()
+    del cycle
+    gc.set_threshold(threshold)
+    gc.enable()
+    try:
+        lease.slot(0)
+    except terrace.Gone:
+        pass
+    gc.disable()
+print("whole")
+"""
+
+
+def test_the_collector_may_end_a_view_at_any_point(daemon, group):
+    store(group, range(16))
+    done = subprocess.run([sys.executable, "-c", COLLECTED_UNDER_THE_LOCK, daemon.socket],
+                          timeout=60, capture_output=True, text=True, check=False,
+                          env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
+    assert (done.returncode, done.stdout, done.stderr) == (0, "whole\n", "")
 
 
 def test_hints_are_checked(group):

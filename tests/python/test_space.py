@@ -1,4 +1,6 @@
 """Spaces, without a daemon."""
+import dataclasses
+
 import pytest
 
 import terrace
@@ -53,3 +55,14 @@ def test_what_cannot_be_is_refused_with_the_field():
         terrace.SpaceGroup("a", [terrace.Space(**{**space.__dict__, "attention": "x"})]).check()
     with pytest.raises(terrace.Invalid):
         terrace.SpaceGroup("a", []).check()
+
+
+def test_what_c_would_cut_is_refused():
+    space = terrace.Space.from_hf_config(LLAMA, revision="r", salt="a\0one")
+    with pytest.raises(terrace.Invalid, match="salt"):
+        terrace.SpaceGroup("a", [space]).check()
+    with pytest.raises(terrace.Invalid, match="name"):
+        terrace.SpaceGroup("a\0b", [terrace.Space.from_hf_config(LLAMA, revision="r")]).check()
+    wide = dataclasses.replace(space, salt="", head_size=space.head_size + (1 << 32))
+    with pytest.raises(terrace.Invalid, match="head_size"):
+        terrace.SpaceGroup("a", [wide]).check()

@@ -93,6 +93,27 @@ def test_without_a_daemon_everything_is_a_miss(daemon, cache):
     assert cache.save(tokens, caches(45)) == 0
 
 
+def layers_as_transformers_has_them(past, computed_count):
+    layer = type("Layer", (), {"get_seq_length": lambda self: computed_count})
+    found = []
+    for k, v in past:
+        found.append(layer())
+        found[-1].keys, found[-1].values = k, v
+    return type("Cache", (), {"layers": found})()
+
+
+def test_a_cache_that_kept_the_end_of_its_tokens_only_is_not_saved(cache):
+    behind_a_window = layers_as_transformers_has_them(caches(24), 45)
+    with pytest.raises(terrace.Invalid, match="45 tokens"):
+        cache.save(list(range(45)), behind_a_window)
+    assert cache.load(list(range(45))) == (0, [])
+
+
+def test_of_a_cache_of_a_fixed_size_only_what_is_computed_is_saved(cache):
+    fixed = layers_as_transformers_has_them(caches(64), 39)
+    assert cache.save(list(range(40)), fixed) == 4
+
+
 def test_dlpack_and_views(client):
     space = terrace.Space.from_hf_config(CONFIG, revision="2", block_tokens=8)
     group = client.open(terrace.SpaceGroup("dlpack", [space]))

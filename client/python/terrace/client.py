@@ -133,6 +133,10 @@ def request_of(timeout_s: Optional[float], hints: Optional[Hints] = None, **fiel
     return request
 
 
+class _Handle(ctypes.c_void_p):
+    """A native client. Destroyed with its last reference: a call on its way holds one, too."""
+
+
 class Client:
     """A connection to one domain of a terraced. Reconnects by itself; use it as a context manager.
 
@@ -154,8 +158,8 @@ class Client:
                                            len(why))
         if status:
             raise from_status(status, f"a client of {socket_path}", why.value.decode())
-        self._handle = handle.value
-        self._close = weakref.finalize(self, lib.terrace_client_destroy, self._handle)
+        self._handle = _Handle(handle.value)
+        weakref.finalize(self._handle, lib.terrace_client_destroy, handle.value)
 
     def __enter__(self) -> "Client":
         return self
@@ -164,16 +168,17 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """Ends everything pending. Leases that are still held stay readable until released."""
+        """Ends everything pending, once calls of other threads have returned. Leases that are still
+        held stay readable until released."""
         self._handle = None
-        self._close()
 
     @property
-    def handle(self) -> int:
+    def handle(self) -> _Handle:
         """The native client; Gone once closed."""
-        if self._handle is None:
+        handle = self._handle
+        if handle is None:
             raise Gone("the client is closed")
-        return self._handle
+        return handle
 
     @property
     def is_connected(self) -> bool:
@@ -194,7 +199,11 @@ class Client:
     def check(self, status: int, doing: str) -> None:
         """Raises what a status other than ok stands for."""
         if status:
-            raise from_status(status, doing, self.last_error if self._handle else "")
+            try:
+                sentence = self.last_error
+            except Gone:  # closed meanwhile
+                sentence = ""
+            raise from_status(status, doing, sentence)
 
     def wait_connected(self, timeout_s: float = 10.0) -> None:
         """Busy at the deadline; Invalid, Unsupported or IoError when it was refused."""
@@ -385,7 +394,7 @@ class _Lease:
     def __init__(self, group: Group):
         self.group = group
         self.native = self._native_type()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # the collector may end a view while this thread has it
         self._exports = 0
         self._is_ended = False
 

@@ -66,13 +66,16 @@ class Space:
         if self.attention not in ATTENTION_KINDS:
             raise Invalid(f"attention is {self.attention!r}: use one of {ATTENTION_KINDS}")
         parts = (ctypes.c_uint64 * max(len(self.part_bytes), 1))(*self.part_bytes)
-        texts = {name: getattr(self, name).encode()
+        texts = {name: _text(name, getattr(self, name))
                  for name in ("model", "revision", "adapter", "dtype", "quantisation", "layout",
                               "salt")}
         numbers = {name: getattr(self, name)
                    for name in ("layers", "kv_heads", "head_size", "window_tokens", "block_tokens",
                                 "tp_rank", "tp_size", "pp_rank", "pp_size", "cp_rank", "cp_size",
                                 "attention_group")}
+        for name, value in numbers.items():
+            if not 0 <= value < 1 << 32:
+                raise Invalid(f"{name} is {value}: it goes from 0 to 2^32 - 1")
         native = _native.Space(attention=ATTENTION_KINDS.index(self.attention), part_bytes=parts,
                                part_count=len(self.part_bytes), is_remote=int(self.is_remote),
                                **texts, **numbers)
@@ -120,6 +123,13 @@ class Space:
                    salt=salt, tp_rank=tp_rank, tp_size=tp_size)
 
 
+def _text(name: str, value: str) -> bytes:
+    """For C, where a zero character would end it: two Spaces must not become one."""
+    if "\0" in value:
+        raise Invalid(f"{name} is {value!r}: it must not contain a zero character")
+    return value.encode()
+
+
 def part_bytes_of_layers(layers: int, layer_bytes: int) -> Tuple[int, ...]:
     """Parts of whole layers, one each as long as there are no more than 128."""
     layers_per_part = -(-layers // PARTS_MAX)
@@ -150,5 +160,5 @@ class SpaceGroup:
         members = [member._native() for member in self.members]  # pylint: disable=protected-access
         pointers = (ctypes.POINTER(_native.Space) * max(len(members), 1))(
             *[ctypes.pointer(native) for native, _ in members])
-        return _native.GroupSpec(member_count=len(members), name=self.name.encode(),
+        return _native.GroupSpec(member_count=len(members), name=_text("name", self.name),
                                  members=pointers), (members, pointers)

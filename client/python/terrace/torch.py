@@ -23,10 +23,22 @@ def layers_of(past: Any) -> List[Layer]:
     """(K, V) of every layer of what transformers calls a cache: tuples of tensors, or a Cache with
     `layers`, or with key_cache and value_cache."""
     if hasattr(past, "layers"):
-        return [(layer.keys, layer.values) for layer in past.layers]
+        return [_layer_of(i, layer) for i, layer in enumerate(past.layers)]
     if hasattr(past, "key_cache"):
         return list(zip(past.key_cache, past.value_cache))
     return [(layer[0], layer[1]) for layer in past]
+
+
+def _layer_of(index: int, layer: Any) -> Layer:
+    """Of a cache of a fixed size what has been computed. Invalid for one that keeps the end of its
+    tokens only, behind a window or quantised: it would be taken for their beginning."""
+    if not hasattr(layer, "get_seq_length"):
+        return layer.keys, layer.values
+    count = int(layer.get_seq_length())
+    if layer.keys is None or layer.keys.shape[-2] < count:
+        raise Invalid(f"layer {index}, a {type(layer).__name__}, does not have all of its {count} "
+                      "tokens in `keys`: only caches that do can be saved")
+    return layer.keys[..., :count, :], layer.values[..., :count, :]
 
 
 class PrefixCache:
