@@ -17,6 +17,7 @@ sys.modules["vllm.v1.core"] = types.ModuleType("vllm.v1.core")
 sys.modules["vllm.v1.core"].kv_cache_utils = types.SimpleNamespace(
     DEFAULT_NONE_HASH_SEED="vllm-none-hash")
 
+import terrace.requests  # noqa: E402  pylint: disable=wrong-import-position
 import terrace.vllm  # noqa: E402  pylint: disable=wrong-import-position
 import vllm_engine  # noqa: E402  pylint: disable=wrong-import-position
 from conftest import LONG_S, connect  # noqa: E402  pylint: disable=wrong-import-position
@@ -81,6 +82,7 @@ def test_random_requests_keep_the_contract(daemon, tp_size):
 
 def test_a_second_instance_loads_what_the_first_one_stored(daemon):
     tokens = list(range(100, 180))
+    connect(daemon).close()
     for number in range(2):
         chance = random.Random(7)
         engine = make_engine(daemon, chance)
@@ -146,3 +148,176 @@ def test_a_hook_that_fails_turns_the_connector_off_not_the_engine(daemon, monkey
     drive(engine, chance, 10)
     assert "ZeroDivisionError" in engine.connector.refusal
     engine.close()
+
+
+PROMPT = list(range(100, 180))
+
+
+def run_prompt(engine, request_id="only", steps_max=2000):
+    engine.add(vllm_engine.Request(request_id, PROMPT, 1, 8))
+    for _ in range(steps_max):
+        if not engine.has_work:
+            return
+        engine.step()
+    pytest.fail(f"{request_id} does not end: {engine.counts}")
+
+
+def warmed_engine(daemon):
+    """A second instance, after a first one has stored PROMPT."""
+    connect(daemon).close()
+    first = make_engine(daemon, random.Random(7))
+    run_prompt(first)
+    expect_nothing_held(daemon, first)
+    return make_engine(daemon, random.Random(7))
+
+
+def test_a_hit_on_a_block_of_the_same_step_is_not_stored_before_it_is_computed(daemon, monkeypatch):
+    collect = terrace.requests.Asker.collect
+
+    def collect_all(asker):  # a daemon that is quicker than the scheduler
+        collect(asker)
+        while asker.pending_count:
+            asker._poll.poll(1000)
+            collect(asker)
+
+    connect(daemon).close()
+    engine = make_engine(daemon, random.Random(7))
+    monkeypatch.setattr("terrace.requests.Asker.collect", collect_all)
+    for name in ("one", "two"):  # the second one hits what the first one is about to compute
+        engine.add(vllm_engine.Request(name, PROMPT, 1, 8))
+    while engine.has_work:
+        engine.step()
+    monkeypatch.undo()
+    expect_nothing_held(daemon, engine)
+    second = make_engine(daemon, random.Random(7))
+    run_prompt(second)  # compares every byte
+    assert second.counts["loaded_tokens"] == 72
+    expect_nothing_held(daemon, second)
+
+
+def test_a_request_whose_loads_always_fail_is_computed(daemon, monkeypatch):
+    engine = warmed_engine(daemon)
+    monkeypatch.setattr("terrace.vllm_worker.WorkerHalf._copy", lambda self, load, wait_s: 0)
+    run_prompt(engine)
+    assert engine.counts["lost_loads"] == 1 and engine.connector.refusal is None
+    expect_nothing_held(daemon, engine)
+
+
+@pytest.mark.parametrize("hook", ["_follow", "allocated"])
+def test_a_hook_that_fails_loses_no_request_that_was_promised_a_load(daemon, monkeypatch, hook):
+    engine = warmed_engine(daemon)
+    monkeypatch.setattr(f"terrace.vllm_scheduler.SchedulerHalf.{hook}",
+                        lambda *arguments: 1 / 0)
+    run_prompt(engine)
+    assert "ZeroDivisionError" in engine.connector.refusal
+    assert engine.counts["finished"] == 1 and engine.counts["loaded_tokens"] == 72
+    engine.close()
+
+
+def test_a_cache_that_drops_blocks_behind_a_window_is_refused(daemon):
+    class SlidingWindowSpec(types.SimpleNamespace):
+        pass
+
+    def sliding(config, role, kv_cache_config):
+        for group in kv_cache_config.kv_cache_groups:
+            group.kv_cache_spec = SlidingWindowSpec(**vars(group.kv_cache_spec))
+        return terrace.vllm.TerraceConnector(config, role, kv_cache_config)
+
+    engine = vllm_engine.Engine(sliding, random.Random(3), socket=daemon.socket)
+    assert "SlidingWindowSpec" in engine.connector.refusal
+    engine.close()
+
+
+def test_a_reset_forgets_what_a_waiting_request_was_promised(daemon):
+    engine = warmed_engine(daemon)
+    request = vllm_engine.Request("only", PROMPT, 1, 8)
+    assert engine.connector.get_num_new_matched_tokens(request, 0) == (72, True)
+    assert engine.connector.reset_cache()
+    assert engine.connector.get_num_new_matched_tokens(request, 0) == (0, False)
+    engine.connector.request_finished(request, [])
+    expect_nothing_held(daemon, engine)
+
+
+def test_a_reset_that_reaches_no_daemon_says_so(daemon, monkeypatch):
+    daemon.kill()
+    monkeypatch.setattr(terrace.vllm, "_START_WAIT_S", 0.01)
+    engine = make_engine(daemon, random.Random(3))
+    assert engine.connector.reset_cache() is False
+    engine.close()
+
+
+class SilentGroup:
+    """Of a daemon that does not answer."""
+
+    def __init__(self):
+        self.calls = 0
+
+    def join_write(self, token, member_mask):
+        self.calls += 1
+        raise terrace.Busy("stopped")
+
+
+def test_a_step_waits_for_one_store_of_a_silent_daemon_not_for_all():
+    group = SilentGroup()
+    half = terrace.vllm.WorkerHalf(group, None, member=0)
+    half.store([terrace.vllm_messages.Store(n, (1, n), 0, [n]) for n in range(20)])
+    assert group.calls == 1 and len(half.take_reports()) == 20
+    half.close()
+
+
+def test_loads_that_wait_for_a_thread_have_the_same_deadline(monkeypatch):
+    waits = []
+    clock = [100.0]
+    monkeypatch.setattr("terrace.vllm_worker.time.monotonic", lambda: clock[0])
+
+    def copy(half, load, wait_s):
+        waits.append(wait_s)
+        clock[0] += 4.0
+        return 0
+
+    monkeypatch.setattr("terrace.vllm_worker._THREADS", 1)
+    monkeypatch.setattr("terrace.vllm_worker.WorkerHalf._copy", copy)
+    half = terrace.vllm.WorkerHalf(None, None, member=0, load_timeout_s=10.0)
+    half._threads.submit(lambda: None).result(LONG_S)
+    half.load([terrace.vllm_messages.Load(f"r{n}", (1, n), [n]) for n in range(4)])
+    half.close()
+    assert waits[0] >= waits[1] >= waits[2] >= waits[3] and waits[3] <= 2.0
+    assert half.take_loaded() == {"r0", "r1", "r2", "r3"}
+
+
+def test_what_options_override_is_part_of_the_space():
+    def salt(**named):
+        named = {"hf_config": None, "dtype": "torch.bfloat16", "quantization": None, **named}
+        return terrace.vllm._computation_of(types.SimpleNamespace(**named))
+
+    def configured(theta):
+        return types.SimpleNamespace(to_dict=lambda: {"rope_theta": theta})
+
+    assert salt(hf_config=configured(1e4)) == salt(hf_config=configured(1e4))
+    assert len({salt(), salt(dtype="torch.float16"), salt(quantization="fp8"),
+                salt(hf_config=configured(1e4)), salt(hf_config=configured(1e6))}) == 5
+
+
+@pytest.mark.parametrize("commit, revision, is_known", [
+    ("0123456789" * 4, None, True), (None, "0123456789" * 4, True), (None, "main", False)])
+def test_a_branch_is_no_revision(commit, revision, is_known):
+    config = types.SimpleNamespace(
+        load_config=types.SimpleNamespace(load_format="auto"),
+        model_config=types.SimpleNamespace(model="somebody/something", revision=revision,
+                                           hf_config=types.SimpleNamespace(_commit_hash=commit)))
+    found = terrace.vllm._revision_of(config)
+    assert (found == "0123456789" * 4) == is_known
+    assert (terrace.vllm._revision_of(config) == found) == is_known
+
+
+def test_requests_with_an_adapter_share_nothing(daemon):
+    engine = warmed_engine(daemon)
+    request = vllm_engine.Request("tuned", PROMPT, 1, 8)
+    request.lora_request = types.SimpleNamespace(lora_name="a", lora_path="/adapters/a")
+    engine.add(request)
+    while engine.has_work:
+        engine.step()
+    counters = engine.connector.scheduler.counters
+    assert counters["lookups"] == 0 and counters["stored_blocks"] == 0
+    assert engine.counts["finished"] == 1
+    expect_nothing_held(daemon, engine)

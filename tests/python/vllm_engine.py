@@ -16,6 +16,10 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole
 WAITING, LOADING, RUNNING, FINISHED = "waiting", "loading", "running", "finished"
 
 
+class FullAttentionSpec(types.SimpleNamespace):
+    """By its name vLLM's own: connectors tell the kinds apart."""
+
+
 class Violation(AssertionError):
     """The connector broke its contract, or served wrong bytes."""
 
@@ -100,7 +104,7 @@ class Engine:
         self.block_tokens = block_tokens
         self.chunk_tokens = chunk_tokens
         self.running_max = running_max
-        spec = types.SimpleNamespace(block_size=block_tokens, num_kv_heads=2, head_size=16)
+        spec = FullAttentionSpec(block_size=block_tokens, num_kv_heads=2, head_size=16)
         group = types.SimpleNamespace(layer_names=[f"layer.{i}" for i in range(layers)],
                                       kv_cache_spec=spec)
         kv_cache = types.SimpleNamespace(num_blocks=block_count, kv_cache_groups=[group])
@@ -163,8 +167,10 @@ class Engine:
             found.append(self.cached[block_hash])
         return found
 
-    def cache_full_blocks(self, request):
-        full = request.num_computed_tokens // self.block_tokens
+    def cache_full_blocks(self, request, scheduled_count=0):
+        """As vLLM does, also before what is scheduled has been computed."""
+        tokens = min(request.num_computed_tokens + scheduled_count, request.num_tokens)
+        full = tokens // self.block_tokens
         for i in range(request.cached_count, full):
             if request.block_hashes[i] not in self.cached:
                 self.cached[request.block_hashes[i]] = request.block_ids[i]
@@ -255,6 +261,7 @@ class Engine:
 
     def record(self, request, count, new_ids, output):
         output.num_scheduled_tokens[request.request_id] = count
+        self.cache_full_blocks(request, count)
         cached = output.scheduled_cached_reqs
         if not request.was_scheduled:
             output.scheduled_new_reqs.append(types.SimpleNamespace(
@@ -402,6 +409,11 @@ class Engine:
             if request.state == FINISHED:
                 self.give(request.block_ids)
                 del self.requests[request_id]
+                continue
+            if request.num_computed_tokens == 0:  # all lost: it begins anew, and asks anew
+                self.give(request.block_ids)
+                request.block_ids, request.cached_count = [], 0
+                request.state = WAITING
                 continue
             self.promoted[request_id] = request.num_computed_tokens
             self.cache_full_blocks(request)

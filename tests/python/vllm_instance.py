@@ -20,8 +20,8 @@ def watch(half, stored, loaded):
         store_one(message)
         stored.extend(digests(message.block_ids))
 
-    def copy(message):
-        count = copy_one(message)
+    def copy(message, wait_s):
+        count = copy_one(message, wait_s)
         loaded.extend(digests(message.block_ids[:count]))
         return count
 

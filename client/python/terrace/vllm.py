@@ -15,10 +15,12 @@ cannot serve it says in the log, once, and stays out of the way.
 import dataclasses
 import functools
 import hashlib
+import json
 import logging
 import os
 import pathlib
 import platform
+import re
 import time
 import uuid
 from typing import Any, Dict, Iterable, List, Optional, Set, Tuple
@@ -31,7 +33,7 @@ from .client import Client, Group
 from .errors import TerraceError, Unavailable
 from .pages import Pages
 from .space import Space, SpaceGroup
-from .vllm_messages import Layout, Step
+from .vllm_messages import Layout, Load, Step
 from .vllm_scheduler import SchedulerHalf
 from .vllm_worker import WorkerHalf, describe
 
@@ -39,6 +41,8 @@ logger = logging.getLogger("vllm.terrace")
 _START_WAIT_S = 2.0
 # Opening the group later, when the daemon comes up after the engine, waits timeout_ms, this often.
 _OPEN_PAUSE_S = 5.0
+# Of a window or a state vLLM drops blocks while a request runs, and puts its null block there.
+_SPECS = ("FullAttentionSpec", "MLAAttentionSpec")
 
 
 @dataclasses.dataclass
@@ -97,6 +101,7 @@ class TerraceConnector(KVConnectorBase_V1):
         self._layout: Optional[Layout] = None
         self._client: Optional[Client] = None
         self._lost_loads: List[Any] = []  # of a worker that was turned off: failed, and reported
+        self._orphans: List[Load] = []  # promised by a scheduler that was turned off since
         extra = vllm_config.kv_transfer_config.kv_connector_extra_config or {}
         self._timeout_s = float(extra.get("timeout_ms", 50)) / 1e3
         self._lookup_wait_s = float(extra.get("lookup_wait_ms", 0.5)) / 1e3
@@ -143,8 +148,12 @@ class TerraceConnector(KVConnectorBase_V1):
         if first.device.type != "cpu":
             self.refuse(f"the KV cache lies on {first.device}: only host memory is served yet")
             return
-        self._pages = Pages(kv_caches, group.layer_names, self._kv_cache_config.num_blocks)
         spec = group.kv_cache_spec
+        if type(spec).__name__ not in _SPECS:
+            self.refuse(f"the KV cache is a {type(spec).__name__}, whose blocks do not all stay: "
+                        f"only {' and '.join(_SPECS)} are served yet")
+            return
+        self._pages = Pages(kv_caches, group.layer_names, self._kv_cache_config.num_blocks)
         config = self._vllm_config
         is_latent = "MLA" in type(spec).__name__
         tp_size = config.parallel_config.tensor_parallel_size
@@ -159,6 +168,7 @@ class TerraceConnector(KVConnectorBase_V1):
             "kv_heads": int(getattr(spec, "num_kv_heads", 1)),
             "head_size": int(getattr(spec, "head_size", shape[-1])),
             "block_tokens": int(spec.block_size),
+            "salt": _computation_of(config.model_config),
             "attention": "mla" if is_latent else "gqa",
             "tp_size": 1 if is_latent else tp_size,
         }
@@ -318,16 +328,30 @@ class TerraceConnector(KVConnectorBase_V1):
         tokens = scheduler.matched_tokens(request, num_computed_tokens)
         return tokens, bool(tokens)
 
-    @_never_raises()
     def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
+        if self._allocate_guarded(request, blocks, num_external_tokens) or not num_external_tokens:
+            return
+        # It was promised and waits. A load of nobody's lease fails, and it is computed.
+        block_ids = blocks.get_block_ids()[0]
+        self._orphans.append(Load(request.request_id, (0, 0), list(block_ids)))
+
+    @_never_raises(otherwise=False)
+    def _allocate_guarded(self, request: Any, blocks: Any, num_external_tokens: int) -> bool:
         if self.scheduler is not None:
             self.scheduler.allocated(request, blocks.get_block_ids()[0], num_external_tokens)
+        return True
 
-    @_never_raises(makes=lambda: TerraceMetadata(Step()))
     def build_connector_meta(self, scheduler_output: Any) -> TerraceMetadata:
-        if self.scheduler is None:
-            return TerraceMetadata(Step())
-        return TerraceMetadata(self.scheduler.step(scheduler_output))
+        step = self._step_guarded(scheduler_output)
+        if self.refusal is not None and self.scheduler is not None:
+            step.loads += self.scheduler.take_loads()  # their requests wait for them
+        orphans, self._orphans = self._orphans, []
+        step.loads += orphans
+        return TerraceMetadata(step)
+
+    @_never_raises(makes=Step)
+    def _step_guarded(self, scheduler_output: Any) -> Step:
+        return Step() if self.scheduler is None else self.scheduler.step(scheduler_output)
 
     @_never_raises()
     def update_connector_output(self, connector_output: Any) -> None:
@@ -337,9 +361,7 @@ class TerraceConnector(KVConnectorBase_V1):
         if isinstance(reports, TerraceReports):
             self.scheduler.stores_done(reports.counts)
         finished = set(connector_output.finished_recving or ())
-        if getattr(connector_output, "invalid_block_ids", None):
-            for request_id in finished:
-                self.scheduler.load_failed(request_id)
+        self.scheduler.loads_failed(set(getattr(connector_output, "invalid_block_ids", None) or ()))
         self.scheduler.loads_done(finished)
 
     def request_finished(self, request: Any, block_ids: List[int]
@@ -357,9 +379,10 @@ class TerraceConnector(KVConnectorBase_V1):
 
     @_never_raises(otherwise=False)
     def reset_cache(self) -> bool:
-        """Forgets the group: the weights have changed."""
-        if self.scheduler is not None:
-            self.scheduler.group.reset()
+        """Forgets the group: the weights have changed. False if the daemon could not be told."""
+        if self.scheduler is None:
+            return False
+        self.scheduler.reset()
         return True
 
     def take_events(self) -> Iterable[Any]:
@@ -384,7 +407,20 @@ def _layout_name(tensor: Any, shape: Tuple[int, ...], block_count: int) -> str:
     order = "".join(str(i) for i, _ in sorted(enumerate(tensor.stride()), key=lambda s: -s[1]))
     cpu = getattr(torch.backends, "cpu", None)  # since torch 2.0
     capability = (cpu.get_cpu_capability() if cpu else platform.machine()).replace(" ", "")
-    return f"vllm-{vllm.__version__}-cpu-{capability}-{sizes}-{order}"
+    has_tiles = getattr(getattr(torch, "cpu", None), "_is_amx_tile_supported", lambda: False)()
+    return (f"vllm-{vllm.__version__}-cpu-{capability}{'-AMX' if has_tiles else ''}-{sizes}-"
+            f"{order}")
+
+
+def _computation_of(model: Any) -> str:
+    """What the weights alone do not say, since options override it: the model's configuration as
+    it is used, the type that is computed in, the weights' quantisation."""
+    configuration = getattr(model, "hf_config", None)
+    if hasattr(configuration, "to_dict"):
+        configuration = configuration.to_dict()
+    said = [configuration, describe(getattr(model, "dtype", "")),
+            str(getattr(model, "quantization", None))]
+    return hashlib.sha256(json.dumps(said, sort_keys=True, default=str).encode()).hexdigest()[:32]
 
 
 def _revision_of(config: Any) -> str:
@@ -396,9 +432,9 @@ def _revision_of(config: Any) -> str:
         return f"dummy-{seed}-" + _digest_of([path / "config.json"])
     if path.is_dir():
         return "files-" + _digest_of(sorted(p for p in path.iterdir() if p.is_file()))
-    commit = getattr(model.hf_config, "_commit_hash", None) or getattr(model, "revision", None)
-    if commit:
-        return str(commit)
+    for commit in (getattr(model.hf_config, "_commit_hash", None), model.revision):
+        if re.fullmatch("[0-9a-f]{40}", str(commit)):  # a branch or a tag moves
+            return str(commit)
     logger.warning("terrace: the revision of %s is unknown, so nothing is shared with others; name "
                    "it as 'revision' in kv_connector_extra_config", model.model)
     return f"private-{uuid.uuid4().hex}"

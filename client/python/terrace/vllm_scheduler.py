@@ -27,7 +27,8 @@ class _Tracked:
     stored_count: int = 0  # blocks that were offered to the store, or came from it
     skip_count: int = 0  # of the lookup: blocks vLLM has itself
     lookup: Optional[Pending] = None
-    load: Optional[Pending] = None  # held until the workers are done
+    loading_ids: Set[int] = dataclasses.field(default_factory=set)  # of its load
+    is_lost: bool = False  # a load of it failed: it is computed, whatever is there
 
 
 @dataclasses.dataclass
@@ -69,6 +70,10 @@ class SchedulerHalf:
         return [bytes(fine[(i + 1) * n - 1]) for i in range(first, last)]
 
     def _block_count(self, request: Any, token_count: int) -> int:
+        """Full blocks that can be shared. With a LoRA adapter none: vLLM's hashes name it and its
+        path, and do not change with its weights."""
+        if getattr(request, "lora_request", None) is not None:
+            return 0
         return min(token_count // self.block_tokens,
                    len(request.block_hashes) // self.hashes_per_block)
 
@@ -91,6 +96,8 @@ class SchedulerHalf:
         last = self._block_count(request, request.num_tokens - 1)
         if request.request_id in self._loading:
             return None  # its last load has not been reported yet
+        if tracked.is_lost:
+            return 0
         if tracked.lookup is not None and tracked.skip_count != first:
             tracked.lookup.give_up()
             tracked.lookup = None
@@ -119,6 +126,7 @@ class SchedulerHalf:
         self.counters["hit_tokens"] += external_tokens
         tracked.stored_count = max(tracked.stored_count, first + count)
         self._loading[request.request_id] = lookup
+        tracked.loading_ids = set(block_ids[first:first + count])
         token = lookup.lease.token
         self._new_loads.append(Load(request.request_id, (token.high, token.low),
                                     list(block_ids[first:first + count])))
@@ -129,13 +137,19 @@ class SchedulerHalf:
         """What the workers do this step."""
         for request_id in getattr(output, "preempted_req_ids", None) or ():
             self._blocks_freed(request_id)
-        self._follow(output)
         self._asker.collect()
         # A step without tokens is there for the stores, and has time for them.
         wait_s = self.lookup_wait_s * (1 if output.num_scheduled_tokens else _IDLE_WAITS)
-        step = Step(loads=self._new_loads, stores=self._take_stores(wait_s))
-        self._new_loads = []
-        return step
+        stores = self._take_stores(wait_s)
+        # Offered after the stores were taken: a hit on blocks of a request of this very step counts
+        # as computed already, and is not before this step's forward pass.
+        self._follow(output)
+        return Step(loads=self.take_loads(), stores=stores)
+
+    def take_loads(self) -> List[Load]:
+        """What was allocated and is not with the workers yet."""
+        loads, self._new_loads = self._new_loads, []
+        return loads
 
     def _follow(self, output: Any) -> None:
         """Learns the blocks of what is scheduled, and offers the full ones that are computed."""
@@ -231,12 +245,23 @@ class SchedulerHalf:
             self._offer(request.request_id, tracked, request.num_computed_tokens)
         self._blocks_freed(request.request_id)
 
-    def load_failed(self, request_id: str) -> None:
-        """What was taken for loaded will be computed, and may be stored."""
-        self.counters["failed_loads"] += 1
-        tracked = self._tracked.get(request_id)
-        if tracked is not None:
-            tracked.stored_count = tracked.skip_count
+    def loads_failed(self, block_ids: Set[int]) -> None:
+        """What was taken for loaded will be computed, and may be stored. Not loaded again: vLLM
+        asks anew for a request that lost all, for as long as its loads fail."""
+        for request_id in self._loading:
+            tracked = self._tracked.get(request_id)
+            if tracked is not None and not block_ids.isdisjoint(tracked.loading_ids):
+                self.counters["failed_loads"] += 1
+                tracked.is_lost = True
+                tracked.stored_count = tracked.skip_count
+
+    def reset(self) -> None:
+        """Forgets the group, and what was found in it and is not being loaded yet."""
+        for tracked in self._tracked.values():
+            if tracked.lookup is not None:
+                tracked.lookup.give_up()
+                tracked.lookup = None
+        self.group.reset()
 
     @property
     def has_work(self) -> bool:

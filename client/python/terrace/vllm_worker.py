@@ -5,10 +5,11 @@ blocks that nobody else touches until they have been reported.
 """
 import concurrent.futures
 import threading
+import time
 from typing import Any, Dict, List, Sequence, Set
 
 from .client import Group, Token
-from .errors import TerraceError, Unavailable
+from .errors import Busy, TerraceError, Unavailable
 from .pages import Pages
 from .vllm_messages import Load, Store
 
@@ -35,11 +36,15 @@ class WorkerHalf:
     # ---- stores ----
 
     def store(self, stores: Sequence[Store]) -> None:
-        """Copies and commits this worker's share of each."""
+        """Copies and commits this worker's share of each. The step waits: not twice for a daemon
+        that does not answer."""
+        is_stuck = False
         for store in stores:
             try:
-                if self.is_writer:
+                if self.is_writer and not is_stuck:
                     self._store(store)
+            except Busy:
+                is_stuck = True
             except Unavailable:
                 pass  # it will be missed, not wrong
             finally:
@@ -64,13 +69,14 @@ class WorkerHalf:
 
     def load(self, loads: Sequence[Load]) -> None:
         """Begins them; every one is reported by take_loaded, whatever becomes of it."""
+        deadline = time.monotonic() + self.load_timeout_s  # of waiting for a thread, too
         for load in loads:
-            self._threads.submit(self._load, load)
+            self._threads.submit(self._load, load, deadline)
 
-    def _load(self, load: Load) -> None:
+    def _load(self, load: Load, deadline: float) -> None:
         good_count = 0
         try:
-            good_count = self._copy(load)
+            good_count = self._copy(load, max(0.0, deadline - time.monotonic()))
         except TerraceError:
             pass
         finally:
@@ -78,12 +84,12 @@ class WorkerHalf:
                 self._bad_blocks.update(load.block_ids[good_count:])
                 self._loaded.add(load.request_id)
 
-    def _copy(self, load: Load) -> int:
+    def _copy(self, load: Load, wait_s: float) -> int:
         """How many blocks are in place and right."""
         count = len(load.block_ids)
         with self.group.join_read(Token(*load.token), 1 << self.member) as lease:
             try:
-                lease.wait_ready(count, self.load_timeout_s)
+                lease.wait_ready(count, wait_s)
             except Unavailable:
                 count = min(count, lease.ready_count)
             if count > 0:
