@@ -389,6 +389,21 @@ Status Catalog::StopClean(uint64_t timeout_us) {
   return state.final_status;
 }
 
+bool Catalog::Abandon(uint64_t timeout_us) {
+  State& state = *state_;
+  if (!state.thread.joinable()) return true;
+  {
+    std::unique_lock lock(state.mutex);
+    state.is_abandoned = true;
+    state.wake.notify_all();
+    if (!state.ended.wait_for(lock, microseconds(timeout_us), [&] { return state.has_ended; })) {
+      return false;
+    }
+  }
+  state.thread.join();
+  return true;
+}
+
 CatalogStats Catalog::stats() const {
   const std::lock_guard lock(state_->mutex);
   CatalogStats stats = state_->counts;

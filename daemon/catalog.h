@@ -92,6 +92,9 @@ class Catalog final : public ExtentCatalog {
   // Catches up, marks the catalog complete, and ends the thread. kBusy: not by then; kGone: it is
   // off or incomplete. Either way no mark is left and the next start scans.
   Status StopClean(uint64_t timeout_us);
+  // Ends the thread as after kill -9. False if it has not ended by then: something it waits for
+  // hangs, and neither the catalog nor what its callables reach can be destroyed.
+  bool Abandon(uint64_t timeout_us);
   CatalogStats stats() const;
 
  private:

@@ -12,6 +12,7 @@ namespace terrace {
 namespace {
 
 constexpr uint64_t kCatalogStopUs = 5'000'000;
+constexpr uint64_t kCatalogEndUs = 2'000'000;
 // Drives slow down and wear when they are full.
 constexpr uint64_t kUnwrittenDivisor = 10;
 
@@ -157,6 +158,8 @@ void DomainNvme::Close() {
         {{"domain", options_.domain_name}, {"why", std::string(status.what())}});
   }
 }
+
+bool DomainNvme::EndThreads() { return catalog_->Abandon(kCatalogEndUs); }
 
 void DomainNvme::KeepGroup(const GroupId& id, const std::string& content) {
   catalog_->KeepGroup(id, content);

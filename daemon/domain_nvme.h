@@ -49,6 +49,9 @@ class DomainNvme {
   bool is_idle() const;
   // The end in good order: the next start need not scan.
   void Close();
+  // Ends what runs beside the store thread. False if something hangs: nothing of this may be
+  // destroyed then.
+  bool EndThreads();
 
   NvmeTier& tier() { return *tier_; }
   const std::vector<Disk*>& disks() const { return disk_views_; }

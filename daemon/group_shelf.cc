@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
+#include <chrono>
 #include <condition_variable>
 #include <cstring>
 #include <deque>
@@ -367,9 +368,10 @@ GroupShelf::State FileShelf::StateOf(uint32_t domain_index, const GroupId& id) c
   return writer_->kept.contains({domain_index, id}) ? State::kComing : State::kFailed;
 }
 
-void FileShelf::Drain() {
+bool FileShelf::Drain(uint64_t timeout_us) {
   std::unique_lock lock(writer_->mutex);
-  writer_->drained.wait(lock, [this] { return writer_->jobs.empty() && !writer_->is_busy; });
+  return writer_->drained.wait_for(lock, std::chrono::microseconds(timeout_us),
+                                   [this] { return writer_->jobs.empty() && !writer_->is_busy; });
 }
 
 }  // namespace terrace

@@ -60,8 +60,9 @@ class FileShelf final : public GroupShelf {
   // A group that could not be written is tried again when it is opened again.
   void Keep(uint32_t domain_index, const SpaceGroupSpec& spec) override;
   State StateOf(uint32_t domain_index, const GroupId& id) const override;
-  // Returns when everything kept so far has been tried.
-  void Drain();
+  // Returns when everything kept so far has been tried; false after `timeout_us` without that: a
+  // file cannot be written, and the shelf cannot be destroyed.
+  bool Drain(uint64_t timeout_us);
 
  private:
   struct Writer;

@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <filesystem>
 #include <string>
@@ -54,7 +55,10 @@ int Serve(const DaemonConfig& config) {
     Shell shell(config);
     std::string why;
     if (shell.Start(&why).ok()) {
-      shell.Run();
+      if (!shell.Run()) {
+        StopLog();
+        std::_Exit(kExitOk);
+      }
     } else {
       exit_code = Refuse(why, kExitStart);
     }

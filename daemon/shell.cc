@@ -88,7 +88,7 @@ struct Shell::State {
   void OnRefused(const DomainConfig& domain, const PeerCredentials& peer, const std::string& why);
   std::string Stats(uint32_t domain_index) const;
   void Stop(const char* reason);
-  void CloseNvme();
+  bool CloseNvme();
 
   const DaemonConfig config;
   // Threads and memory, in the order they come and, reversed, go.
@@ -632,7 +632,7 @@ std::string Shell::State::Stats(uint32_t domain_index) const {
 
 // ---- run and stop -------------------------------------------------------------------------------
 
-void Shell::Run() {
+bool Shell::Run() {
   State& state = *state_;
   state.signals.add(SIGTERM);
   state.signals.add(SIGINT);
@@ -644,10 +644,10 @@ void Shell::Run() {
   state.Housekeep();
   state.Turn("start", [] {});
   state.loop.run();
-  state.CloseNvme();
+  return state.CloseNvme();
 }
 
-void Shell::State::CloseNvme() {
+bool Shell::State::CloseNvme() {
   store->StopScrub();
   const uint64_t end_us = clock.NowUs() + kDrainUs;
   const auto has_arrived = [this] {
@@ -658,12 +658,20 @@ void Shell::State::CloseNvme() {
     loop.restart();
     loop.run_for(kDrainStep);
   }
-  if (shelf != nullptr) shelf->Drain();
-  if (!has_arrived()) {  // what arrives later no catalog would know
+  bool has_ended = shelf == nullptr || shelf->Drain(kDrainUs);
+  const bool is_late = !has_arrived();
+  if (is_late) {  // what arrives later no catalog would know
     Log(LogLevel::kWarn, "disks are late: the next start reads their tables", {});
-    return;
   }
-  for (const std::unique_ptr<DomainNvme>& domain : nvme) domain->Close();
+  for (const std::unique_ptr<DomainNvme>& domain : nvme) {
+    if (!is_late) domain->Close();
+    has_ended = domain->EndThreads() && has_ended;
+  }
+  if (!has_ended) {
+    Log(LogLevel::kError, "a disk hangs: ending as after a kill",
+        {{"remedy", "see whether the drive or its file system hangs"}});
+  }
+  return has_ended;
 }
 
 void Shell::State::Stop(const char* reason) {

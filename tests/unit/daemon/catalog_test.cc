@@ -11,6 +11,7 @@
 #include <condition_variable>
 #include <filesystem>
 #include <fstream>
+#include <future>
 #include <map>
 #include <mutex>
 #include <set>
@@ -174,6 +175,25 @@ class CatalogTest : public testing::Test {
   std::set<SlotName> cataloged_;
   std::vector<std::string> troubles_;
 };
+
+TEST_F(CatalogTest, EndIsBoundedThoughATableHangs) {
+  std::promise<void> disk;
+  std::shared_future<void> is_well = disk.get_future().share();
+  Catalog::Links links = LinksOf();
+  links.read_entry = [is_well](uint32_t, uint32_t, std::vector<std::byte>*) {
+    is_well.wait();
+    return Status(StatusCode::kIo, "too late", EIO);
+  };
+  std::string why;
+  Catalog catalog(OptionsOf());
+  catalog.Open(&why);
+  catalog.Start(std::move(links));
+  catalog.OnEntryWritten(0, 0);
+  EXPECT_EQ(catalog.StopClean(10'000).code(), StatusCode::kBusy);
+  EXPECT_FALSE(catalog.Abandon(10'000));
+  disk.set_value();
+  EXPECT_TRUE(catalog.Abandon(kWaitUs));
+}
 
 TEST_F(CatalogTest, FirstOpenIsNotBelieved) {
   Catalog catalog(OptionsOf());

@@ -8,6 +8,7 @@
 #include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <future>
 #include <map>
 #include <mutex>
 
@@ -36,6 +37,8 @@ SpaceGroupSpec GroupNamed(const std::string& name, uint32_t layers = 32) {
   return group;
 }
 
+constexpr uint64_t kWaitUs = 60'000'000;
+
 class GroupShelfTest : public testing::Test {
  protected:
   GroupShelfTest() {
@@ -63,7 +66,7 @@ class GroupShelfTest : public testing::Test {
   void Keep(const std::vector<SpaceGroupSpec>& specs, uint32_t groups_max = 256) {
     FileShelf shelf(OptionsOf(groups_max));
     for (const SpaceGroupSpec& spec : specs) shelf.Keep(0, spec);
-    shelf.Drain();
+    ASSERT_TRUE(shelf.Drain(kWaitUs));
   }
   static void MakeOld(const fs::path& path, int hours) {
     fs::last_write_time(path, fs::file_time_type::clock::now() - std::chrono::hours(hours));
@@ -93,6 +96,17 @@ TEST_F(GroupShelfTest, NoDirectoryHoldsNoGroups) {
   EXPECT_TRUE(notes_.empty());
 }
 
+TEST_F(GroupShelfTest, DrainGivesUpOnADiskThatHangs) {
+  std::promise<void> disk;
+  FileShelf::Options options = OptionsOf();
+  options.domains[0].also = [&](const GroupId&, const std::string&) { disk.get_future().wait(); };
+  FileShelf shelf(std::move(options));
+  shelf.Keep(0, GroupNamed("llama"));
+  EXPECT_FALSE(shelf.Drain(10'000));
+  disk.set_value();
+  EXPECT_TRUE(shelf.Drain(kWaitUs));
+}
+
 TEST_F(GroupShelfTest, TellsWhenAGroupIsKeptOrCannotBe) {
   FileShelf::Options options = OptionsOf();
   const FileShelf* asked = nullptr;
@@ -104,12 +118,12 @@ TEST_F(GroupShelfTest, TellsWhenAGroupIsKeptOrCannotBe) {
   FileShelf shelf(std::move(options));
   asked = &shelf;
   shelf.Keep(0, good);
-  shelf.Drain();
+  ASSERT_TRUE(shelf.Drain(kWaitUs));
   fs::remove_all(directory_);
   std::ofstream(directory_) << "a file where the directory was";
   shelf.Keep(0, bad);
   EXPECT_EQ(shelf.StateOf(0, bad.Id()), GroupShelf::State::kComing);
-  shelf.Drain();
+  ASSERT_TRUE(shelf.Drain(kWaitUs));
   EXPECT_EQ(states, (std::vector{GroupShelf::State::kKept, GroupShelf::State::kFailed}));
 }
 
@@ -209,13 +223,13 @@ TEST_F(GroupShelfTest, WhatCannotBeWrittenIsSaidAndTriedAgain) {
   std::ofstream(root_ / "groups") << "in the way";
   FileShelf shelf(OptionsOf());
   shelf.Keep(0, GroupNamed("llama"));
-  shelf.Drain();
+  ASSERT_TRUE(shelf.Drain(kWaitUs));
   ASSERT_EQ(troubles_.size(), 1u);
   EXPECT_NE(troubles_[0].find("llama"), std::string::npos) << troubles_[0];
   EXPECT_EQ(shelf.StateOf(0, GroupNamed("llama").Id()), GroupShelf::State::kFailed);
   fs::remove(root_ / "groups");
   shelf.Keep(0, GroupNamed("llama"));
-  shelf.Drain();
+  ASSERT_TRUE(shelf.Drain(kWaitUs));
   EXPECT_EQ(shelf.StateOf(0, GroupNamed("llama").Id()), GroupShelf::State::kKept);
   EXPECT_EQ(Load().size(), 1u);
 }
