@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <filesystem>
 #include <fstream>
 
 #include "contract/tiers/disk_rig.h"
@@ -244,6 +245,25 @@ TEST_P(DiskContract, BusyFileIsNotRemoved) {
   EXPECT_EQ(disk().Submit({.op = DiskOp::kRemove, .file = file}).code(), StatusCode::kBusy);
   EXPECT_TRUE(rig_.Await(*tag).ok());
   EXPECT_TRUE(rig_.Do({.op = DiskOp::kRemove, .file = file}).ok());
+}
+
+// Else another file got the number, and was removed in its place.
+TEST_P(DiskContract, FileThatCannotBeRemovedKeepsItsNumberUntilItCan) {
+  namespace fs = std::filesystem;
+  const DiskFile file = rig_.MakeFile("slab", kFileBytes);
+  const fs::path path = fs::path(rig_.directory()) / "slab", elsewhere = path.string() + ".moved";
+  fs::rename(path, elsewhere);
+  fs::create_directory(path);  // which unlink does not remove
+  EXPECT_EQ(rig_.Do({.op = DiskOp::kRemove, .file = file}).code(), StatusCode::kIo);
+  const DiskFile other = rig_.MakeFile("other", kFileBytes);
+  EXPECT_NE(other, file);
+  EXPECT_TRUE(rig_.Do({.op = DiskOp::kSync, .file = file}).ok()) << "it is as open as before";
+  fs::remove(path);
+  fs::rename(elsewhere, path);
+  EXPECT_TRUE(rig_.Do({.op = DiskOp::kRemove, .file = file}).ok());
+  EXPECT_FALSE(fs::exists(path));
+  EXPECT_TRUE(fs::exists(fs::path(rig_.directory()) / "other"));
+  EXPECT_EQ(disk().NewFile(), file);
 }
 
 TEST_P(DiskContract, RegisteredMemoryIsUsedAndGivenBack) {
