@@ -36,6 +36,9 @@ constexpr std::string_view kVersionKey = "Mversion";
 constexpr std::string_view kCleanKey = "Mclean";
 constexpr std::string_view kCleanFile = "clean";
 constexpr std::string_view kUnprovenFile = "unproven";
+constexpr std::string_view kWordFile = "catalog.word";  // in each directory of slabs
+constexpr const char* kOtherSlabs =
+    "the slabs are not those of its last clean stop: a path was exchanged, or is an older copy";
 constexpr std::string_view kWordUnreadable = "-";  // no word of a clean stop
 constexpr const char* kOtherFiles = "its files are not those of the last clean stop";
 constexpr size_t kExtentKeyBytes = 9;
@@ -170,6 +173,47 @@ Status WriteFile(const std::string& directory, std::string_view name, const std:
   close(fd);
   if (!is_written) return Status(StatusCode::kIo, "cannot write a mark of the catalog", error);
   return SyncDirectory(directory);
+}
+
+std::string DrawWord() {
+  std::random_device random;
+  return ToHex(uint64_t{random()} << 32 | random(), uint64_t{random()} << 32 | random());
+}
+
+// The word that all directories of slabs have; empty if they disagree, or one has none.
+std::string ReadSlabWord(const std::vector<std::string>& directories) {
+  std::string word;
+  for (const std::string& directory : directories) {
+    std::ifstream file(fs::path(directory) / kWordFile, std::ios::binary);
+    std::string found;
+    if (!file || !std::getline(file, found) || found.empty()) return "";
+    if (!word.empty() && found != word) return "";
+    word = found;
+  }
+  return word;
+}
+
+// In place, which a full drive allows.
+Status WriteSlabWord(const std::vector<std::string>& directories, const std::string& word) {
+  const std::string text = word + '\n';
+  for (const std::string& directory : directories) {
+    const std::string path = fs::path(directory) / kWordFile;
+    const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (fd < 0) return Status(StatusCode::kIo, "cannot open a path's catalog.word", errno);
+    const auto length = static_cast<ssize_t>(text.size());
+    const bool is_written = pwrite(fd, text.data(), text.size(), 0) == length &&
+                            ftruncate(fd, length) == 0 && fsync(fd) == 0;
+    const int error = errno;
+    close(fd);
+    if (!is_written) return Status(StatusCode::kIo, "cannot write a path's catalog.word", error);
+    TERRACE_RETURN_IF_ERROR(SyncDirectory(directory));
+  }
+  return Status::Ok();
+}
+
+// Whether the mark is of a stop that left the slabs as they are.
+bool IsOfSlabs(const CleanMark& mark, const std::vector<std::string>& directories) {
+  return directories.empty() || mark.word == ReadSlabWord(directories);
 }
 
 // Another process, or this one, has the database open. RocksDB says so in words only.
@@ -323,8 +367,11 @@ CatalogDb::Opened CatalogDb::Open(const Options& options) {
   const bool is_new = fs::is_empty(directory, error);
   const bool is_unproven = fs::exists(fs::path(directory) / kUnprovenFile, error);
   const CleanMark mark = ReadCleanMark(directory);
-  // Before anything changes: what cannot go might be believed at a later start.
+  const bool is_of_slabs = IsOfSlabs(mark, options.slab_directories);
+  // Before anything changes: what cannot go might be believed at a later start. A new word in the
+  // slabs' directories does as much for marks that are elsewhere now and may come back.
   Status status = RemoveFile(directory, kCleanFile);
+  const Status parted = WriteSlabWord(options.slab_directories, DrawWord());
   if (status.ok()) status = WriteFile(directory, kUnprovenFile, "");
   if (!status.ok()) {
     opened.why = status.what();
@@ -335,6 +382,9 @@ CatalogDb::Opened CatalogDb::Open(const Options& options) {
     status = Status(StatusCode::kCorrupt, "not opened");
   } else if (!mark.word.empty() && !mark.is_of_these_files) {
     opened.why = kOtherFiles;
+    status = Status(StatusCode::kCorrupt, "not opened");
+  } else if (!mark.word.empty() && !is_of_slabs) {
+    opened.why = kOtherSlabs;
     status = Status(StatusCode::kCorrupt, "not opened");
   } else {
     status = TryOpen(options, &opened.db, &opened.why);
@@ -359,6 +409,9 @@ CatalogDb::Opened CatalogDb::Open(const Options& options) {
     opened.why = is_new              ? "there was none"
                  : mark.word.empty() ? "it was not closed by a clean stop"
                                      : kOtherFiles;
+  } else if (!parted.ok()) {
+    opened.is_believed = false;
+    opened.why = parted.what();
   }
   return opened;
 }
@@ -396,7 +449,8 @@ CatalogDb::Opened CatalogDb::OpenToLook(const Options& options) {
     }
     std::string last;
     const bool is_marked = raw->Get(rocksdb::ReadOptions(), AsSlice(kCleanKey), &last).ok();
-    opened.is_believed = is_marked && !mark.word.empty() && mark.word == last;
+    opened.is_believed = is_marked && !mark.word.empty() && mark.word == last &&
+                         IsOfSlabs(mark, options.slab_directories);
   } catch (const std::exception& thrown) {
     opened.is_damaged = true;
     opened.why = thrown.what();
@@ -455,15 +509,14 @@ Status CatalogDb::Apply(const CatalogChanges& changes) {
 Status CatalogDb::Sync() { return FromRocks(state_->db->SyncWAL()); }
 
 Status CatalogDb::CloseClean() {
-  std::random_device random;
-  const std::string word =
-      ToHex(uint64_t{random()} << 32 | random(), uint64_t{random()} << 32 | random());
+  const std::string word = DrawWord();
   // With the rest in tables, the next start has no log to replay but this word.
   TERRACE_RETURN_IF_ERROR(FromRocks(state_->db->Flush(rocksdb::FlushOptions())));
   rocksdb::WriteOptions synced;
   synced.sync = true;
   TERRACE_RETURN_IF_ERROR(FromRocks(state_->db->Put(synced, AsSlice(kCleanKey), word)));
   TERRACE_RETURN_IF_ERROR(FromRocks(state_->db->Close()));
+  TERRACE_RETURN_IF_ERROR(WriteSlabWord(state_->options.slab_directories, word));
   return WriteFile(state_->options.directory, kCleanFile,
                    word + '\n' + ListFiles(state_->options.directory));
 }

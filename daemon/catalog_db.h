@@ -7,6 +7,10 @@
 // nor a lost end of the log nor an old copy of the directory passes for a catalog that was closed
 // in order.
 //
+// It says what lies in slabs, which are elsewhere, and may be exchanged for others or for an older
+// copy. So the word of the clean stop is in each directory of slabs, too; every start puts another
+// in its place before anything changes there.
+//
 // THREADING: one thread at a time. Every call may block.
 // LIMITS: memory_bytes bounds block cache and write buffers together.
 #pragma once
@@ -65,6 +69,7 @@ class CatalogDb {
  public:
   struct Options {
     std::string directory;
+    std::vector<std::string> slab_directories;  // what it is a catalog of; none: of nothing on disk
     uint64_t memory_bytes = kCatalogMemoryBytesDefault;
     rocksdb::Env* env = nullptr;  // none: the operating system's
   };

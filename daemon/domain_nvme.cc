@@ -77,9 +77,11 @@ Status DomainNvme::Open(std::string* why) {
     disk_views_.push_back(disk->get());
     disks_.push_back(std::move(*disk));
   }
-  catalog_ = std::make_unique<Catalog>(
-      Catalog::Options{.db = {.directory = DirectoryOn(0) + "/catalog",
-                              .memory_bytes = options_.nvme.catalog_memory_bytes}});
+  Catalog::Options catalog;
+  catalog.db.directory = DirectoryOn(0) + "/catalog";
+  catalog.db.memory_bytes = options_.nvme.catalog_memory_bytes;
+  for (size_t i = 0; i < disks_.size(); ++i) catalog.db.slab_directories.push_back(DirectoryOn(i));
+  catalog_ = std::make_unique<Catalog>(std::move(catalog));
   tier_ = std::make_unique<NvmeTier>(NvmeTier::Options{.domain_index = options_.domain_index,
                                                        .domain_name = options_.domain_name,
                                                        .secret = options_.secret,

@@ -129,7 +129,8 @@ class Fsck {
            report_.counts[static_cast<size_t>(FsckProblemKind::kTableUnreadable)] == 0;
   }
   CatalogDb::Options catalog_options() const {
-    return {.directory = options_.directories[0] + "/catalog"};
+    return {.directory = options_.directories[0] + "/catalog",
+            .slab_directories = options_.directories};
   }
 
   const FsckOptions& options_;

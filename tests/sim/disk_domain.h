@@ -63,6 +63,7 @@ class DiskDomain final : public TierListener {
     for (size_t i = 0; i < secret_.size(); ++i) secret_[i] = static_cast<std::byte>(i * 5 + 3);
     for (const std::string& path : paths()) std::filesystem::create_directory(path);
     catalog_ = std::make_unique<Catalog>(Catalog::Options{.db = {.directory = catalog_directory(),
+                                                                 .slab_directories = directories(),
                                                                  .memory_bytes = 8 * kMiB,
                                                                  .env = options_.catalog_env},
                                                           .gather_us = 200});

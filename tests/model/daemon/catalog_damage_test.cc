@@ -48,7 +48,9 @@ class CatalogDamage : public testing::TestWithParam<uint64_t> {
     root_ = mkdtemp(pattern.data());
     LeaveBlocks();
     kept_ = root_ + "/kept";
+    kept_word_ = root_ + "/kept.word";
     fs::copy(catalog(), kept_, fs::copy_options::recursive);
+    fs::copy(word(), kept_word_);
     for (const auto& file : fs::directory_iterator(kept_)) {
       const std::string name = file.path().filename();
       if (file.is_regular_file() && name != "LOCK" && !name.starts_with("LOG")) {
@@ -66,6 +68,7 @@ class CatalogDamage : public testing::TestWithParam<uint64_t> {
   }
 
   std::string catalog() const { return root_ + "/path0/domain/catalog"; }
+  std::string word() const { return root_ + "/path0/domain/catalog.word"; }
 
   // Some records lie in a table file, some in a log: a catalog closed in order has all in tables,
   // one that was opened and closed again has more of them, and the last word in a log.
@@ -147,7 +150,7 @@ class CatalogDamage : public testing::TestWithParam<uint64_t> {
   }
 
   std::string root_;
-  std::string kept_;
+  std::string kept_, kept_word_;
   std::vector<std::string> names_;
   Ready whole_;
 };
@@ -160,6 +163,7 @@ TEST_P(CatalogDamage, NoDamageChangesWhatAStartGives) {
     fs::remove_all(catalog());
     fs::remove_all(catalog() + ".old");
     fs::copy(kept_, catalog(), fs::copy_options::recursive);
+    fs::copy(kept_word_, word(), fs::copy_options::overwrite_existing);
     // After a kill nobody knows what its files ought to be: RocksDB alone meets the damage.
     const bool is_after_kill = random() % 4 == 0;
     if (is_after_kill) fs::remove(catalog() + "/clean");

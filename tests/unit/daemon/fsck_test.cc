@@ -239,7 +239,8 @@ TEST_F(FsckTest, CatalogThatDisagreesWithTheTablesIsFoundAndWrittenAnew) {
 TEST_F(FsckTest, SlotThatTheCatalogDoesNotKnowIsFound) {
   LeaveBlocks(Ending::kClean);
   {
-    CatalogDb::Opened opened = CatalogDb::Open({.directory = directories_[0] + "/catalog"});
+    CatalogDb::Opened opened = CatalogDb::Open(
+        {.directory = directories_[0] + "/catalog", .slab_directories = directories_});
     ASSERT_TRUE(opened.is_believed);
     CatalogChanges changes;
     const SlabFile slab = FirstSlab();

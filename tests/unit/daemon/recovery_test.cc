@@ -1,5 +1,6 @@
 #include "daemon/recovery.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -61,7 +62,7 @@ class RecoveryTest : public testing::Test {
     std::error_code error;
     fs::remove_all(root_, error);
   }
-  DiskDomain::Options OptionsOf() const { return {.root = root_}; }
+  DiskDomain::Options OptionsOf() const { return {.root = root_, .path_count = path_count_}; }
 
   enum class Ending { kClean, kKill };
   // A daemon that stored kBlocks blocks of one group and ended.
@@ -105,9 +106,29 @@ class RecoveryTest : public testing::Test {
     return {};
   }
   std::string CatalogDirectory() const { return root_ + "/path0/domain/catalog"; }
-  CatalogDb::Options CatalogOptions() const { return {.directory = CatalogDirectory()}; }
+  CatalogDb::Options CatalogOptions() const {
+    return {.directory = CatalogDirectory(), .slab_directories = {root_ + "/path0/domain"}};
+  }
+  // A directory of slabs as it is now, to be brought back later.
+  void TakeSnapshot(const std::string& path) {
+    fs::remove_all(root_ + "/snapshot");
+    fs::copy(root_ + path + "/domain", root_ + "/snapshot", fs::copy_options::recursive);
+  }
+  void BringBack(const std::string& path) {
+    fs::remove_all(root_ + path + "/domain");
+    fs::rename(root_ + "/snapshot", root_ + path + "/domain");
+  }
+  // A path's slabs are older than the catalog, whose own files are as it left them.
+  void ExpectCatalogSetAside() {
+    const RecoverySummary summary = Recover();
+    EXPECT_EQ(summary.source, RecoverySource::kTables);
+    EXPECT_THAT(summary.why, testing::HasSubstr("the slabs are not those of its last clean stop"));
+    EXPECT_TRUE(fs::exists(CatalogDirectory() + ".old"));
+    EXPECT_EQ(summary.restored.blocks, summary.counts.entries_kept);
+  }
 
   std::string root_;
+  uint32_t path_count_ = 1;
   DomainSecret domain_secret_{};
   std::unique_ptr<DiskDomain> domain_;
   std::unique_ptr<DomainStore> store_;
@@ -199,6 +220,47 @@ TEST_F(RecoveryTest, CatalogThatNamesASlabWhichIsGoneIsNotBelieved) {
   EXPECT_NE(summary.why.find("names a place that is not there"), std::string::npos) << summary.why;
   EXPECT_GT(summary.restored.blocks, 0u);
   EXPECT_LT(summary.restored.blocks, kBlocks);
+}
+
+TEST_F(RecoveryTest, CatalogIsNotBelievedOfAPathThatIsAnOlderCopyOfItself) {
+  path_count_ = 2;
+  LeaveBlocks(Ending::kClean);
+  TakeSnapshot("/path1");
+  ASSERT_EQ(Recover().source, RecoverySource::kCatalog);
+  domain_->StopClean();
+  BringBack("/path1");
+  ExpectCatalogSetAside();
+}
+
+TEST_F(RecoveryTest, CatalogIsNotBelievedOfAPathAsItWasBeforeTheStop) {
+  path_count_ = 2;
+  LeaveBlocks(Ending::kKill);
+  Recover();
+  TakeSnapshot("/path1");  // while the daemon runs
+  domain_->StopClean();
+  domain_.reset();
+  BringBack("/path1");
+  ExpectCatalogSetAside();
+}
+
+// The catalog is in the first path. What the first path of another order leaves there is old.
+TEST_F(RecoveryTest, OldCatalogOfAnotherOrderOfThePathsIsNotBelieved) {
+  path_count_ = 2;
+  const auto swap_paths = [this] {
+    store_.reset();
+    domain_.reset();
+    fs::rename(root_ + "/path0", root_ + "/path");
+    fs::rename(root_ + "/path1", root_ + "/path0");
+    fs::rename(root_ + "/path", root_ + "/path1");
+  };
+  LeaveBlocks(Ending::kClean);
+  swap_paths();
+  ASSERT_EQ(Recover().why, "there was none");
+  domain_->StopClean();
+  swap_paths();
+  ExpectCatalogSetAside();
+  domain_->StopClean();
+  EXPECT_EQ(Recover().source, RecoverySource::kCatalog);
 }
 
 TEST_F(RecoveryTest, RecordUnderAnotherSlotIsNotBelieved) {
