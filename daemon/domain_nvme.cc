@@ -102,7 +102,10 @@ RecoverySummary DomainNvme::Restore(Store& store) {
                            .store = &store,
                            .tier = tier_.get(),
                            .catalog = catalog_.get()};
-  for (size_t i = 0; i < disks_.size(); ++i) recovery.slab_directories.push_back(DirectoryOn(i));
+  for (size_t i = 0; i < disks_.size(); ++i) {
+    recovery.slab_directories.push_back(DirectoryOn(i));
+    if (i > 0) recovery.other_groups_directories.push_back(DirectoryOn(i) + "/groups");
+  }
   const Status status = RestoreDomain(recovery, &summary);
   for (const std::string& note : summary.notes) {
     Log(LogLevel::kWarn, "nvme note", {{"domain", options_.domain_name}, {"note", note}});
@@ -119,6 +122,7 @@ RecoverySummary DomainNvme::Restore(Store& store) {
        {"blocks", summary.restored.blocks},
        {"copies_dropped", summary.restored.copies_dropped},
        {"entries_corrupt", summary.counts.entries_corrupt},
+       {"entries_left", summary.counts.entries_left},
        {"took_ms", summary.duration_us / kUsPerMs}});
   tier_->SetListener(&store.tier_listener());
   StartCatalog();

@@ -3,6 +3,7 @@
 #include <array>
 #include <chrono>
 #include <map>
+#include <set>
 #include <utility>
 
 #include "daemon/group_shelf.h"
@@ -12,6 +13,7 @@ namespace terrace {
 namespace {
 
 constexpr size_t kAheadRecords = 16;
+constexpr size_t kLeftGroupsNamedMax = 8;  // in one sentence
 
 std::string WhyDisproved(SlotName name, Status status) {
   return "its record of slot " + std::to_string(name.slot) + " of slab " +
@@ -35,10 +37,16 @@ class Recovery {
   bool RestoreFromCatalog();
   void RewriteCatalog();
   NvmeTier::RestoreSink Sink();
+  void SayWhatIsLeft();
 
   const RecoveryOptions& options_;
   RecoverySummary& summary_;
   std::map<GroupId, SpaceGroupSpec> groups_;
+  std::set<GroupId> known_;       // restored
+  std::set<GroupId> superseded_;  // by another of their name
+  std::set<GroupId> left_;        // some of those with blocks and without a file
+  GroupId last_group_;
+  bool is_last_left_ = false;
 };
 
 void Recovery::RestoreGroup(const SpaceGroupSpec& spec) {
@@ -46,9 +54,15 @@ void Recovery::RestoreGroup(const SpaceGroupSpec& spec) {
   const Status status = options_.store->RestoreGroup(options_.domain_index, spec);
   if (status.ok()) {
     ++summary_.groups;
+    known_.insert(spec.Id());
+  } else if (status.code() == StatusCode::kNoSpace) {
+    ++summary_.groups_refused;
   } else {
-    summary_.notes.push_back("group '" + spec.name +
-                             "' is not restored, and its blocks are freed: " + status.what());
+    // The group of that name that was opened last is the one in use.
+    if (status.code() == StatusCode::kExists) superseded_.insert(spec.Id());
+    summary_.notes.push_back("group '" + spec.name + "' is not restored, and its blocks are " +
+                             (status.code() == StatusCode::kExists ? "freed: " : "left: ") +
+                             status.what());
   }
 }
 
@@ -57,6 +71,33 @@ void Recovery::RestoreGroups() {
        LoadGroupFiles(options_.groups_directory, options_.secret, &summary_.notes)) {
     RestoreGroup(spec);
   }
+  for (const std::string& directory : options_.other_groups_directories) {
+    for (const SpaceGroupSpec& spec : LoadGroupFiles(directory, options_.secret, &summary_.notes)) {
+      if (groups_.contains(spec.Id())) continue;
+      const Status written = WriteGroupFile(options_.groups_directory, spec.Id(),
+                                            FormatGroupFile(spec, options_.secret));
+      summary_.notes.push_back("the file of group '" + spec.name + "' is copied from " + directory +
+                               (written.ok() ? "" : std::string(", in vain: ") + written.what()));
+      RestoreGroup(spec);
+    }
+  }
+}
+
+void Recovery::SayWhatIsLeft() {
+  if (summary_.groups_refused > 0) {
+    summary_.notes.push_back(
+        std::to_string(summary_.groups_refused) + " groups are not restored beside " +
+        std::to_string(summary_.groups) +
+        ", the limit is groups_max: raise it and start again to have their blocks back");
+  }
+  if (summary_.counts.entries_left == 0) return;
+  std::string names;
+  for (const GroupId& id : left_) names += (names.empty() ? "" : ", ") + ToHex(id);
+  summary_.notes.push_back(
+      std::to_string(summary_.counts.entries_left) +
+      " copies are left on disk, out of use, because no file says what their groups are (" + names +
+      "): bring those files back to " + options_.groups_directory +
+      " and start again, or free them with `terrace fsck --repair`");
 }
 
 void Recovery::RestoreGroupsOfCatalog() {
@@ -75,9 +116,17 @@ void Recovery::RestoreGroupsOfCatalog() {
 }
 
 NvmeTier::RestoreSink Recovery::Sink() {
-  return [store = options_.store, domain = options_.domain_index, tier = options_.tier_index](
-             const BlockRecord& record, const Extent& extent) {
-    return store->RestoreCopy(domain, tier, record, extent);
+  return [this](const BlockRecord& record, const Extent& extent) {
+    // Entries of one group come together, mostly.
+    if (record.group != last_group_) {
+      last_group_ = record.group;
+      is_last_left_ = !known_.contains(record.group) && !superseded_.contains(record.group);
+    }
+    if (is_last_left_) {
+      if (left_.size() < kLeftGroupsNamedMax) left_.insert(record.group);
+      return kOwnerUnknown;
+    }
+    return options_.store->RestoreCopy(options_.domain_index, options_.tier_index, record, extent);
   };
 }
 
@@ -154,6 +203,7 @@ Status Recovery::RestoreBlocks() {
                              " entries of header tables could not be read, and their blocks are "
                              "given up; see whether the drive is failing");
   }
+  SayWhatIsLeft();
   summary_.restored = options_.store->FinishRestore(options_.domain_index);
   return opened.ok() ? scanned : opened;
 }

@@ -21,6 +21,8 @@ struct RecoveryOptions {
   uint32_t tier_index = 0;  // of the NVMe tier among the domain's lower tiers
   DomainSecret secret{};
   std::string groups_directory;
+  // Where group files may be, too, if paths came in another order: what is found there is copied.
+  std::vector<std::string> other_groups_directories;
   std::vector<std::string> slab_directories;  // one a disk, of this domain
   Store* store = nullptr;
   NvmeTier* tier = nullptr;    // none: groups alone are restored
@@ -34,12 +36,14 @@ struct RecoverySummary {
   RecoverySource source = RecoverySource::kNone;
   std::string why;  // not from the catalog
   uint64_t groups = 0;
+  uint64_t groups_refused = 0;  // there is no room for more
   RestoreSummary restored;
   NvmeTier::RestoreCounts counts;
   uint64_t duration_us = 0;
   std::vector<std::string> notes;  // sentences a person should read
 };
 
+// A block whose group nobody knows is left on disk, and said: its group's file may come back.
 // kIo: a disk cannot even be listed; what could be restored is. In any other case the domain is
 // ready to serve. A catalog that was not believed is rewritten once the caller starts it.
 Status RestoreDomain(const RecoveryOptions& options, RecoverySummary* summary);

@@ -14,6 +14,10 @@ Status Store::RestoreGroup(uint32_t domain_index, const SpaceGroupSpec& spec) {
       return Status(StatusCode::kExists, "a group of that name or of these Spaces is restored");
     }
   }
+  // Restored groups look idle until their blocks come: none may take the place of another.
+  if (domain.groups.size() >= domain.limits.groups_max) {
+    return Status(StatusCode::kNoSpace, "groups_max groups are restored");
+  }
   const Result<uint32_t> added = AddGroup(domain, spec, kAllGroups, &why);
   if (!added.ok()) return added.status();
   domain.groups[*added]->is_shelved = true;

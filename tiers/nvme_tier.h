@@ -37,6 +37,9 @@ class ExtentCatalog {
   virtual void OnEntryWritten(uint32_t slab, uint32_t slot) = 0;
 };
 
+// A RestoreSink's answer: nobody knows yet whose it is. The entry stays, the slot is out of use.
+inline constexpr uint32_t kOwnerUnknown = 0xFFFFFFFE;
+
 class NvmeTier final : public Tier, public DiskListener {
  public:
   struct Options {
@@ -78,6 +81,7 @@ class NvmeTier final : public Tier, public DiskListener {
   void FinishRestore();
   struct RestoreCounts {
     uint64_t slabs = 0, entries_used = 0, entries_kept = 0, entries_corrupt = 0;
+    uint64_t entries_left = 0;    // whose owners nobody knows
     uint64_t entries_unread = 0;  // of the corrupt: their sectors could not be read
   };
   RestoreCounts restore_counts() const;

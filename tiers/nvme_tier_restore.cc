@@ -230,6 +230,13 @@ void NvmeTier::State::RestoreUsed(NvmeSlab& slab, const SlabEntry& entry, bool i
     owner = sink(RecordOf(entry, options.domain_index), extent);
   }
   if (owner == kOwnerNone) return Release(extent, SlabSlotState::kFree);
+  if (owner == kOwnerUnknown) {
+    slab.SetState(entry.slot, SlabSlotState::kQuarantined);
+    totals.used_bytes -= slab.geometry.shape.slot_bytes;
+    totals.quarantined_bytes += slab.geometry.shape.slot_bytes;
+    ++restored.entries_left;
+    return;
+  }
   slab.slots[entry.slot].owner = owner;
   ++restored.entries_kept;
 }

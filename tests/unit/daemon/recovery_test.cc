@@ -26,7 +26,8 @@ constexpr uint32_t kBlocks = 40;
 // A store above the drives of a domain.
 class DomainStore {
  public:
-  explicit DomainStore(DiskDomain& domain) : table_(SlotTableBytes(kSegmentBytesMin, 1)) {
+  explicit DomainStore(DiskDomain& domain, uint32_t groups_max = 16)
+      : table_(SlotTableBytes(kSegmentBytesMin, 1)) {
     DomainOptions options{.name = "domain", .secret = domain.secret()};
     options.segment_bytes = kSegmentBytesMin;
     options.segments_max = 1;
@@ -38,6 +39,7 @@ class DomainStore {
     store_options.segments_total = 1;
     store_options.fenced_bytes_max = kGiB;
     store_options.blocks_max = 4096;
+    store_options.groups_max = groups_max;
     store_ = std::make_unique<Store>(store_options, clock_, random_, offload_, listener_);
   }
   Store* get() { return store_.get(); }
@@ -84,10 +86,11 @@ class RecoveryTest : public testing::Test {
     store_.reset();
     domain_.reset();
     domain_ = std::make_unique<DiskDomain>(OptionsOf());
-    store_ = std::make_unique<DomainStore>(*domain_);
+    store_ = std::make_unique<DomainStore>(*domain_, groups_max_);
     RecoverySummary summary;
     const Status status = RestoreDomain({.secret = domain_->secret(),
                                          .groups_directory = domain_->groups_directory(),
+                                         .other_groups_directories = other_groups_,
                                          .slab_directories = domain_->directories(),
                                          .store = store_->get(),
                                          .tier = &domain_->tier(),
@@ -129,6 +132,8 @@ class RecoveryTest : public testing::Test {
 
   std::string root_;
   uint32_t path_count_ = 1;
+  uint32_t groups_max_ = 16;
+  std::vector<std::string> other_groups_;
   DomainSecret domain_secret_{};
   std::unique_ptr<DiskDomain> domain_;
   std::unique_ptr<DomainStore> store_;
@@ -297,16 +302,53 @@ TEST_F(RecoveryTest, LostGroupFileIsMadeAnewFromTheCatalog) {
   EXPECT_TRUE(fs::exists(Only(root_ + "/path0/domain/groups", ".group")));
 }
 
-TEST_F(RecoveryTest, BlocksOfAGroupThatNobodyKnowsAreFreed) {
+TEST_F(RecoveryTest, BlocksOfAGroupThatNobodyKnowsAreLeftUntilItsFileIsBack) {
   LeaveBlocks(Ending::kClean);
-  fs::remove_all(root_ + "/path0/domain/groups");
+  const fs::path groups = root_ + "/path0/domain/groups", elsewhere = root_ + "/groups";
+  fs::rename(groups, elsewhere);
   fs::remove_all(CatalogDirectory());
+  for (const RecoverySource source : {RecoverySource::kTables, RecoverySource::kCatalog}) {
+    const RecoverySummary summary = Recover();
+    EXPECT_EQ(summary.source, source);
+    EXPECT_EQ(summary.restored.blocks, 0u);
+    EXPECT_EQ(summary.counts.entries_left, kBlocks);
+    ASSERT_EQ(summary.notes.size(), 1u);
+    EXPECT_THAT(summary.notes[0], testing::HasSubstr(ToHex(DiskGroup().Id())));
+    domain_->StopClean();
+  }
+  fs::remove_all(groups);
+  fs::rename(elsewhere, groups);
+  EXPECT_EQ(Recover().restored.blocks, kBlocks);
+}
+
+TEST_F(RecoveryTest, GroupFileOfAnotherPathIsFoundAndCopied) {
+  LeaveBlocks(Ending::kKill);
+  fs::rename(root_ + "/path0/domain/groups", root_ + "/groups");
+  fs::remove_all(CatalogDirectory());
+  other_groups_ = {root_ + "/groups"};
+  EXPECT_EQ(Recover().restored.blocks, kBlocks);
+  EXPECT_TRUE(fs::exists(Only(root_ + "/path0/domain/groups", ".group")));
+}
+
+TEST_F(RecoveryTest, GroupsBeyondTheLimitAreRefusedAndTheirBlocksLeft) {
+  LeaveBlocks(Ending::kKill);
+  SpaceGroupSpec other = DiskGroup();
+  other.name = "other";
+  other.members[0].spec.revision = std::string("other");
+  const std::string content = FormatGroupFile(other, domain_secret_);
+  ASSERT_TRUE(WriteGroupFile(root_ + "/path0/domain/groups", other.Id(), content).ok());
+  fs::last_write_time(Only(root_ + "/path0/domain/groups", ToHex(other.Id()) + ".group"),
+                      fs::file_time_type::clock::now() + std::chrono::hours(1));  // opened last
+  groups_max_ = 1;
   RecoverySummary summary = Recover();
-  EXPECT_EQ(summary.restored.blocks, 0u);
-  EXPECT_EQ(summary.counts.entries_used, kBlocks);
+  EXPECT_EQ(summary.groups, 1u);
+  EXPECT_EQ(summary.groups_refused, 1u);
+  EXPECT_EQ(summary.counts.entries_left, kBlocks);
+  ASSERT_EQ(summary.notes.size(), 2u);
+  EXPECT_THAT(summary.notes[0], testing::HasSubstr("raise it"));
   domain_->StopClean();
-  summary = Recover();
-  EXPECT_EQ(summary.counts.entries_used, 0u);
+  groups_max_ = 2;
+  EXPECT_EQ(Recover().restored.blocks, kBlocks);
 }
 
 TEST_F(RecoveryTest, DomainWithoutDrivesRestoresItsGroups) {
