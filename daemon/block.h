@@ -1,6 +1,6 @@
 // Block: what the daemon knows about one key of one SpaceGroup: where its copies are, who holds it,
 // what it is worth. Blocks are named by BlockId, an index into contiguous arrays that all rooms of
-// the daemon share; keys and edges are the RadixIndex's.
+// the daemon share; keys, edges, leases' pins and the time of the last use are the RadixIndex's.
 //
 // A block is Reserved (a WriteLease fills it), Sealed (bytes immutable, visible), or Erased (nobody
 // can find it any more, but somebody still holds its slots).
@@ -41,7 +41,6 @@ struct Block {
   CommitId commit_id = 0;
   uint64_t event_hash = 0;
   uint64_t created_us = 0;  // reserved, then sealed
-  uint64_t touched_us = 0;
   uint64_t expires_us = kNever;
   uint64_t writer_session = 0;
   BlockCopy dram;
@@ -51,9 +50,8 @@ struct Block {
   uint32_t writer_uid = 0;
   uint32_t writer_lease = kHandleNone;  // of a Reserved block; writer_entry: its place in there
   uint32_t writer_entry = 0;
-  uint32_t lease_count = 0;  // leases that hold it
   uint32_t job_count = 0;    // transfers and checksum jobs that touch its slots
-  uint32_t fence_count = 0;  // of the leases: revoked ones, not yet acknowledged
+  uint32_t fence_count = 0;  // of its leases: revoked ones, not yet acknowledged
   uint32_t hit_count = 0;
   uint32_t recompute_ns_per_token = 0;
   uint32_t dram_children = 0;                    // children with slots in DRAM
@@ -78,7 +76,6 @@ struct Block {
   bool is_adopting() const {
     return dram.state == CopyState::kFilling && fill_tier == kFillTierNone;
   }
-  bool is_held() const { return lease_count > 0 || job_count > 0; }
 };
 
 }  // namespace terrace

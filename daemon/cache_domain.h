@@ -62,6 +62,8 @@ struct CacheDomain {
   std::span<Checksum> roots_of(const Block& block) const {
     return group_of(block).roots().at(block.roots_row);
   }
+  // By a lease, a transfer or a checksum job.
+  bool IsHeld(BlockId id) const { return blocks[id].job_count > 0 || index.pin_count(id) > 0; }
   uint64_t NowUs() const { return seams.clock.NowUs(); }
   ErasureMark MarkErasures() const { return {.below = erased_below_begun}; }
   // No successor finds what had been erased when the mark was made.
@@ -105,7 +107,6 @@ struct CacheDomain {
   uint64_t fenced_bytes = 0;             // Residency
   uint32_t fenced_slot_count = 0;        // Residency
   uint64_t reserved_count = 0;           // Residency
-  uint64_t leased_count = 0;             // Residency: blocks some lease holds
   uint32_t member_count = 0;             // Store: local members of all groups
   uint32_t session_count = 0;            // Store
   bool is_short = false;        // a slot was asked for and none was free: SegmentLedger looks

@@ -64,7 +64,7 @@ bool Evictor::TrimWindow(BlockId tip, uint32_t class_index) {
     if (++distance <= windowed->window_blocks) continue;
     if (distance > windowed->window_blocks + kTrimBlocksMax) break;
     const Block& b = d_.block(id);
-    if (b.phase != BlockPhase::kSealed || b.dram.state != CopyState::kReady || b.is_held() ||
+    if (b.phase != BlockPhase::kSealed || b.dram.state != CopyState::kReady || d_.IsHeld(id) ||
         b.is_inherited || !((b.dram.member_mask >> windowed->member) & 1)) {
       continue;
     }
@@ -120,7 +120,7 @@ Status Evictor::TakeExtentsHeld(BlockId id, uint32_t tier) {
         return status;
       }
     }
-    d_.admission->OnDropBelow(d_.NowUs() - d_.block(victim).touched_us);
+    d_.admission->OnDropBelow(d_.NowUs() - d_.index.touched_us(victim));
     residency_.DropLower(victim, tier, Residency::DropReason::kNotWanted);
     status = residency_.TakeExtents(id, tier, &short_local);
   }
@@ -154,7 +154,7 @@ bool Evictor::HasShape(BlockId id, const LocalMember& local) const {
 
 bool Evictor::MayEvict(BlockId id) const {
   const Block& b = d_.block(id);
-  return b.phase == BlockPhase::kSealed && !b.is_held() && !b.is_pinned &&
+  return b.phase == BlockPhase::kSealed && !d_.IsHeld(id) && !b.is_pinned &&
          d_.index.node(id).child_count == 0;
 }
 

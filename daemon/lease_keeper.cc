@@ -78,6 +78,15 @@ void LeaseKeeper::Append(LeaseId id, BlockId block, uint8_t flags) {
   if (block != kBlockNone) residency_.Hold(block, HoldKind::kLease);
 }
 
+void LeaseKeeper::AppendPath(LeaseId id, std::span<const BlockId> run) {
+  Lease& lease = d_.leases.at(id);
+  for (const BlockId block : run) lease.entries.push_back({.block = block});
+  const auto block_count = static_cast<uint32_t>(run.size());
+  lease.charged_count += block_count;
+  sessions_.at(lease.owner).lease_blocks += block_count;
+  residency_.HoldPath(run);
+}
+
 void LeaseKeeper::Sealed(LeaseId id, uint32_t entry_index) {
   LeaseEntry& entry = d_.leases.at(id).entries[entry_index];
   const LeaseEntry sealed = entry;
@@ -283,6 +292,10 @@ bool LeaseKeeper::StepEnd(LeaseId id, uint32_t* budget) {
       const LeaseEntry entry = entries->back();
       entries->pop_back();
       if (entry.block == kBlockNone) continue;
+      if (lease.kind != LeaseKind::kWrite && entry.flags == 0) {
+        residency_.LetGoPath(PopPath(entry.block, entries, budget));
+        continue;
+      }
       if (lease.kind == LeaseKind::kWrite && d_.block(entry.block).phase == BlockPhase::kReserved) {
         residency_.Erase(entry.block, StatusCode::kGone);
       }
@@ -293,6 +306,19 @@ bool LeaseKeeper::StepEnd(LeaseId id, uint32_t* budget) {
   if (owner.stamp == lease.owner_stamp) owner.lease_blocks -= lease.charged_count;
   d_.leases.Close(id);
   return true;
+}
+
+// The entries before `last` that are of its path, as far as their ids follow each other.
+BlockRange LeaseKeeper::PopPath(BlockId last, std::vector<LeaseEntry>* entries, uint32_t* budget) {
+  BlockRange range{.first = last, .block_count = 1};
+  while (*budget > 0 && !entries->empty() && range.first > 0 && entries->back().flags == 0 &&
+         entries->back().block == range.first - 1) {
+    --*budget;
+    entries->pop_back();
+    --range.first;
+    ++range.block_count;
+  }
+  return range;
 }
 
 void LeaseKeeper::Release(const LeaseEntry& entry) {

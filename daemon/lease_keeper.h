@@ -31,6 +31,8 @@ class LeaseKeeper {
   uint32_t BlocksLeft(LeaseId id) const;
   // Appends an entry and holds its block (kBlockNone for a key that was not reserved).
   void Append(LeaseId id, BlockId block, uint8_t flags);
+  // The same for blocks of a path, without flags.
+  void AppendPath(LeaseId id, std::span<const BlockId> run);
   // REQUIRES: not a joiner yet.
   Status Join(LeaseId id, SessionIndex session);
   bool IsJoiner(LeaseId id, SessionIndex session) const;
@@ -63,6 +65,7 @@ class LeaseKeeper {
   bool StepEnd(LeaseId id, uint32_t* budget);
   void FenceEntry(LeaseEntry* entry);
   void Release(const LeaseEntry& entry);
+  static BlockRange PopPath(BlockId last, std::vector<LeaseEntry>* entries, uint32_t* budget);
   bool IsSilent(const Lease& lease) const;
 
   CacheDomain& d_;

@@ -169,7 +169,7 @@ Status Mover::Promote(BlockId id) {
 void Mover::GiveUpIfUnwanted(uint32_t number) {
   Job& job = jobs_[number];
   const Block& b = d_.block(job.block);
-  if (job.is_write || (b.phase == BlockPhase::kSealed && b.lease_count > 0)) return;
+  if (job.is_write || (b.phase == BlockPhase::kSealed && d_.index.pin_count(job.block) > 0)) return;
   if (job.in_flight_count > 0) return;  // whoever comes while it lasts may still want all of it
   job.is_failed = true;
   job.verdict = std::max(job.verdict, Verdict::kUnwanted);

@@ -1,5 +1,7 @@
 #include "daemon/radix_index.h"
 
+#include <algorithm>
+
 #include "terrace/check.h"
 
 namespace terrace {
@@ -40,14 +42,16 @@ BlockId RadixIndex::Insert(uint32_t group_index, const BlockKey& key, uint32_t p
   if (parent != kBlockNone && id == parent + 1 && places_[parent].group_index == group_index) {
     const RunId above = places_[parent].run;
     Run& run = runs_[above];
-    if (run.last() == parent && run.child_count == 0 && run.block_count < kRunBlocksMax &&
-        run.position + run.block_count == position) {
+    if (run.last() == parent && run.child_count == 0 && run.pin_count == 0 &&
+        run.block_count < kRunBlocksMax && run.position + run.block_count == position) {
       ++run.block_count;
       places_[id] = {.run = above, .group_index = group_index};
       return id;
     }
   }
-  const RunId run = NewRun({.first = id, .block_count = 1, .position = position});
+  const uint64_t touched_us = parent == kBlockNone ? 0 : runs_[RunOf(parent)].touched_us;
+  const RunId run =
+      NewRun({.first = id, .block_count = 1, .position = position, .touched_us = touched_us});
   places_[id] = {.run = run, .group_index = group_index};
   LinkInto(run, kRunNone);
   if (parent != kBlockNone) Link(id, parent);
@@ -91,7 +95,11 @@ void RadixIndex::Erase(BlockId id) {
   } else {
     Run& run = runs_[at];
     const uint32_t position = run.position + --run.block_count;
-    at = NewRun({.first = id, .block_count = 1, .position = position});
+    at = NewRun({.first = id,
+                 .block_count = 1,
+                 .position = position,
+                 .touched_us = run.touched_us,
+                 .pin_count = run.pin_count});
   }
   places_[id].run = at | kErasedBit;
   table_.Remove(table_.HashOf(keys_[id]), id);
@@ -101,6 +109,7 @@ void RadixIndex::Erase(BlockId id) {
 
 void RadixIndex::Recycle(BlockId id) {
   TERRACE_CHECK((places_[id].run & kErasedBit) != 0, "an erased id is recycled");
+  TERRACE_CHECK(pin_count(id) == 0, "I2: what is pinned is not given to another block");
   FreeRun(RunOf(id));
   places_[id] = {};
   ids_.Give(id, [this](BlockId other) { return IsFree(other); });
@@ -191,8 +200,16 @@ void RadixIndex::CutBefore(BlockId id) {
   const Run old = runs_[whole];
   const uint32_t head_count = id - old.first;
   const uint32_t tail_count = old.block_count - head_count;
-  const Run head{.first = old.first, .block_count = head_count, .position = old.position};
-  const Run tail{.first = id, .block_count = tail_count, .position = old.position + head_count};
+  const Run head{.first = old.first,
+                 .block_count = head_count,
+                 .position = old.position,
+                 .touched_us = old.touched_us,
+                 .pin_count = old.pin_count};
+  const Run tail{.first = id,
+                 .block_count = tail_count,
+                 .position = old.position + head_count,
+                 .touched_us = old.touched_us,
+                 .pin_count = old.pin_count};
   if (uint64_t{old.child_count} * kPlacesPerChild + tail_count <= head_count) {
     const RunId lower = NewRun(tail);
     AdoptChildren(whole, lower);
@@ -211,20 +228,25 @@ void RadixIndex::CutBefore(BlockId id) {
   LinkInto(whole, upper);
 }
 
-void RadixIndex::JoinWithChild(RunId above) {
+bool RadixIndex::JoinWithChild(RunId above) {
   const Run upper = runs_[above];
-  if (upper.child_count != 1) return;
+  if (upper.child_count != 1) return false;
   const RunId below = upper.first_child;
   const Run lower = runs_[below];
   const uint32_t block_count = upper.block_count + lower.block_count;
-  if (lower.first != upper.last() + 1 || block_count > kRunBlocksMax) return;
+  if (lower.first != upper.last() + 1 || block_count > kRunBlocksMax) return false;
+  if (lower.pin_count != upper.pin_count || lower.touched_us + kTouchSlackUs < upper.touched_us) {
+    return false;
+  }
+  const uint64_t touched_us = std::max(lower.touched_us, upper.touched_us);
   Unlink(below);
   if (uint64_t{lower.child_count} * kPlacesPerChild + lower.block_count <= upper.block_count) {
     AdoptChildren(below, above);
     Renumber(above, lower.first, lower.block_count);
     runs_[above].block_count = block_count;
+    runs_[above].touched_us = touched_us;
     FreeRun(below);
-    return;
+    return true;
   }
   Replace(above, below);
   Renumber(below, upper.first, upper.block_count);
@@ -232,7 +254,70 @@ void RadixIndex::JoinWithChild(RunId above) {
   joined.first = upper.first;
   joined.position = upper.position;
   joined.block_count = block_count;
+  joined.touched_us = touched_us;
   FreeRun(above);
+  return true;
+}
+
+// ---- pins and uses ----
+
+template <typename Visit>
+void RadixIndex::ForEachRun(BlockRange range, const Visit& visit) {
+  const BlockId end = range.first + range.block_count;
+  for (BlockId id = range.first; id < end;) {
+    TERRACE_CHECK(!IsFree(id), "I2: only a block is held");
+    if (runs_[RunOf(id)].first != id) CutBefore(id);
+    if (runs_[RunOf(id)].last() >= end) CutBefore(end);
+    Run& run = runs_[RunOf(id)];
+    visit(run);
+    id = run.last() + 1;
+  }
+}
+
+// What was cut may be one again.
+void RadixIndex::JoinAlong(BlockRange range) {
+  const RunId above = runs_[RunOf(range.first)].parent;
+  if (above != kRunNone) JoinWithChild(above);
+  const BlockId last = range.first + range.block_count - 1;
+  BlockId id = range.first;
+  while (true) {
+    while (JoinWithChild(RunOf(id))) {
+    }
+    const BlockId end = runs_[RunOf(id)].last();
+    if (end >= last) return;
+    id = end + 1;
+  }
+}
+
+void RadixIndex::Pin(BlockRange range) {
+  ForEachRun(range, [this](Run& run) {
+    if (run.pin_count++ == 0) pinned_count_ += run.block_count;
+  });
+  JoinAlong(range);
+}
+
+void RadixIndex::Unpin(BlockRange range) {
+  ForEachRun(range, [this](Run& run) {
+    TERRACE_CHECK(run.pin_count > 0, "I2: every lease lets go once");
+    if (--run.pin_count == 0) pinned_count_ -= run.block_count;
+  });
+  JoinAlong(range);
+}
+
+void RadixIndex::Touch(BlockRange range, uint64_t now_us) {
+  const BlockId end = range.first + range.block_count;
+  for (BlockId id = range.first; id < end;) {
+    if (IsFree(id)) {
+      ++id;
+      continue;
+    }
+    if (runs_[RunOf(id)].last() >= end && runs_[RunOf(id)].touched_us + kTouchSlackUs < now_us) {
+      CutBefore(end);
+    }
+    Run& run = runs_[RunOf(id)];
+    run.touched_us = std::max(run.touched_us, now_us);
+    id = run.last() + 1;
+  }
 }
 
 // ---- questions ----
@@ -271,10 +356,12 @@ void RadixIndex::CheckRun(RunId at) const {
 void RadixIndex::CheckInvariants() const {
   uint32_t live_count = 0;
   uint32_t used_count = 0;
+  uint32_t pinned_count = 0;
   uint32_t run_count = 0;
   for (BlockId id = 0; id < id_count(); ++id) {
     if (IsFree(id)) continue;
     ++used_count;
+    pinned_count += pin_count(id) > 0 ? 1 : 0;
     const Run& run = runs_[RunOf(id)];
     if (run.first == id) ++run_count;
     if (!IsLive(id)) {
@@ -284,6 +371,7 @@ void RadixIndex::CheckInvariants() const {
     ++live_count;
     if (run.first == id) CheckRun(RunOf(id));
   }
+  TERRACE_CHECK(pinned_count == pinned_count_, "pinned blocks are counted");
   TERRACE_CHECK(live_count == live_count_, "live blocks are counted");
   TERRACE_CHECK(run_count == run_count_, "runs are counted");
   TERRACE_CHECK(id_count() - ids_.free_count() == used_count, "ids are live, erased or free");

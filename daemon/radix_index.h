@@ -3,7 +3,8 @@
 //
 // It is a radix tree whose nodes are *runs*: blocks with consecutive ids and positions, each the
 // only child of the one before. Runs are cut where chains part and grow where blocks are appended,
-// so that a path is a few ranges of ids and its edges cost nothing but the runs they join.
+// so that a path is a few ranges of ids and its edges cost nothing but the runs they join. Pins and
+// the time of the last use are a run's, too, and it is cut where they differ: O(1) a run.
 //
 // Along an edge the position grows by exactly one, so edges never close a cycle, whatever clients
 // say.
@@ -36,6 +37,7 @@ struct BlockRange {
 class RadixIndex {
  public:
   static constexpr uint32_t kRunBlocksMax = 8192;
+  static constexpr uint64_t kTouchSlackUs = 1000000;
 
   using Options = KeyTable::Options;  // blocks_max: 1 to 2^30
   struct Node {
@@ -82,6 +84,16 @@ class RadixIndex {
   // REQUIRES: erased.
   void Recycle(BlockId id);
 
+  // Every block of the range has one more pin, or one less; erased ones keep theirs. What a pin
+  // means is the caller's business. REQUIRES: ids in use; for Unpin pins on all of them.
+  void Pin(BlockRange range);
+  void Unpin(BlockRange range);
+  // The range was used, and with it what comes before it in its run. A run may say up to
+  // kTouchSlackUs too late a time of a block.
+  void Touch(BlockRange range, uint64_t now_us);
+  uint32_t pin_count(BlockId id) const { return runs_[RunOf(id)].pin_count; }
+  uint64_t touched_us(BlockId id) const { return runs_[RunOf(id)].touched_us; }
+
   Node node(BlockId id) const {
     if (places_[id].run == kRunNone) return {};
     const Run& run = runs_[RunOf(id)];
@@ -101,6 +113,7 @@ class RadixIndex {
   BlockId first_root(uint32_t group_index) const;
   uint32_t group_block_count(uint32_t group_index) const;
   uint32_t live_count() const { return live_count_; }
+  uint32_t pinned_count() const { return pinned_count_; }
   // Ids below this have been in use.
   uint32_t id_count() const { return ids_.id_count(); }
   uint32_t run_count() const { return run_count_; }
@@ -122,10 +135,12 @@ class RadixIndex {
     RunId previous_sibling = kRunNone;
     RunId next_sibling = kRunNone;
     uint32_t child_count = 0;
+    uint64_t touched_us = 0;
+    uint32_t pin_count = 0;  // of each block
 
     BlockId last() const { return first + block_count - 1; }
   };
-  static_assert(sizeof(Run) == 32);
+  static_assert(sizeof(Run) == 48);
   // Of a block, beside its key. All zero: the id is free.
   struct Place {
     uint32_t run;  // with kErasedBit
@@ -140,7 +155,11 @@ class RadixIndex {
   bool IsFree(BlockId id) const { return places_[id].run == kRunNone; }
   bool IsLive(BlockId id) const { return (places_[id].run & kErasedBit) == 0 && !IsFree(id); }
   RunId RunOf(BlockId id) const { return places_[id].run & ~kErasedBit; }
-  void PrefetchRun(BlockId id) const { __builtin_prefetch(&runs_[RunOf(id)]); }
+  void PrefetchRun(BlockId id) const {
+    const Run& run = runs_[RunOf(id)];
+    __builtin_prefetch(&run);
+    __builtin_prefetch(&run.pin_count);
+  }
   BlockId FirstOf(RunId run) const { return run == kRunNone ? kBlockNone : runs_[run].first; }
   // REQUIRES for false to mean absent: the id is found under this key's hash.
   bool IsBlock(BlockId id, uint32_t group_index, const BlockKey& key) const {
@@ -161,8 +180,12 @@ class RadixIndex {
   void AdoptChildren(RunId from, RunId to);
   // Cuts a run before `id`; what begins there becomes its child.
   void CutBefore(BlockId id);
-  // Makes one run of `above` and its only child if ids and limits allow.
-  void JoinWithChild(RunId above);
+  // Makes one run of `above` and its only child if their ids, pins and times allow it.
+  bool JoinWithChild(RunId above);
+  // Cuts runs so that the range is some of them, and visits these.
+  template <typename Visit>
+  void ForEachRun(BlockRange range, const Visit& visit);
+  void JoinAlong(BlockRange range);
   void CheckRun(RunId run) const;
 
   KeyTable table_;
@@ -175,6 +198,7 @@ class RadixIndex {
   uint32_t run_count_ = 0;  // in use
   RunId run_id_count_ = 1;  // ever in use; 0 is kRunNone
   uint32_t live_count_ = 0;
+  uint32_t pinned_count_ = 0;
 };
 
 }  // namespace terrace

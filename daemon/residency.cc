@@ -10,6 +10,17 @@ namespace {
 
 uint64_t BitOf(const LocalMember& local) { return uint64_t{1} << local.member; }
 
+// Ids of a run that follow each other, as ranges.
+template <typename Visit>
+void ForEachRange(std::span<const BlockId> run, const Visit& visit) {
+  for (size_t i = 0; i < run.size();) {
+    size_t end = i + 1;
+    while (end < run.size() && run[end] == run[end - 1] + 1) ++end;
+    visit(BlockRange{run[i], static_cast<uint32_t>(end - i)});
+    i = end;
+  }
+}
+
 }  // namespace
 
 // ---- phases ----
@@ -28,7 +39,8 @@ BlockId Residency::Insert(const NewBlock& block) {
   b.event_hash = block.event_hash;
   b.writer_session = block.writer_session;
   b.writer_uid = block.writer_uid;
-  b.created_us = b.touched_us = d_.NowUs();
+  b.created_us = d_.NowUs();
+  d_.index.Touch({id, 1}, b.created_us);
   b.roots_row = d_.group_of(b).roots().Take();
   ApplyHints(id, block.hints);
   if (const BlockId parent = d_.index.node(id).parent; parent != kBlockNone) Refresh(parent);
@@ -82,7 +94,8 @@ void Residency::Seal(BlockId id, uint64_t member_mask) {
   FreeSlots(id, b.dram.member_mask & ~member_mask);
   b.phase = BlockPhase::kSealed;
   b.dram.state = CopyState::kReady;
-  b.created_us = b.touched_us = d_.NowUs();
+  b.created_us = d_.NowUs();
+  d_.index.Touch({id, 1}, b.created_us);
   --d_.reserved_count;
   ++d_.counters.blocks_sealed;
   if (b.has_roots) RootsKnown(id);
@@ -117,13 +130,13 @@ void Residency::Erase(BlockId id, StatusCode why) {
     d_.erased_below[id] = d_.erased_below_begun++;
   }
   observer_->OnBlockLost(id, why);
-  if (b.phase == BlockPhase::kErased && !b.is_held()) Reclaim(id);
+  if (b.phase == BlockPhase::kErased && !d_.IsHeld(id)) Reclaim(id);
 }
 
 // Nobody holds it and nobody can find it.
 void Residency::Reclaim(BlockId id) {
   Block& b = d_.block(id);
-  TERRACE_CHECK(b.phase == BlockPhase::kErased && !b.is_held() && b.fence_count == 0,
+  TERRACE_CHECK(b.phase == BlockPhase::kErased && !d_.IsHeld(id) && b.fence_count == 0,
                 "I2: what is held is not freed");
   if (b.dram.row != kRowNone) ReleaseDramRow(id);
   FreeErasedExtents(id);
@@ -204,8 +217,9 @@ void Residency::DropDram(BlockId id) {
 
 void Residency::DropMember(BlockId id, uint32_t member) {
   const Block& b = d_.block(id);
-  TERRACE_CHECK(b.phase == BlockPhase::kSealed && b.dram.state == CopyState::kReady && !b.is_held(),
-                "I2: what is held is not freed");
+  TERRACE_CHECK(
+      b.phase == BlockPhase::kSealed && b.dram.state == CopyState::kReady && !d_.IsHeld(id),
+      "I2: what is held is not freed");
   FreeSlots(id, uint64_t{1} << member);
 }
 
@@ -330,7 +344,7 @@ void Residency::Touch(std::span<const BlockId> run, const protocol::Hints& hints
     }
     if (!resident.empty()) policy.OnTouch(resident, context);
   };
-  for (const BlockId id : run) d_.block(id).touched_us = context.now_us;
+  ForEachRange(run, [&](BlockRange range) { d_.index.Touch(range, context.now_us); });
   d_.admission->OnTouch(run, context);
   tell(*d_.dram_policy, [](const Block& b) -> const BlockCopy& { return b.dram; });
   for (uint32_t t = 0; t < d_.lower.size(); ++t) {
@@ -358,7 +372,7 @@ void Residency::Hold(BlockId id, HoldKind kind) {
   Block& b = d_.block(id);
   switch (kind) {
     case HoldKind::kLease:
-      if (b.lease_count++ == 0) ++d_.leased_count;
+      d_.index.Pin({id, 1});
       break;
     case HoldKind::kJob:
       ++b.job_count;
@@ -377,8 +391,7 @@ void Residency::LetGo(BlockId id, HoldKind kind) {
   Block& b = d_.block(id);
   switch (kind) {
     case HoldKind::kLease:
-      TERRACE_CHECK(b.lease_count > 0, "I2: every lease lets go once");
-      if (--b.lease_count == 0) --d_.leased_count;
+      d_.index.Unpin({id, 1});
       break;
     case HoldKind::kJob:
       TERRACE_CHECK(b.job_count > 0, "I3: every job ends once");
@@ -392,8 +405,24 @@ void Residency::LetGo(BlockId id, HoldKind kind) {
       }
       break;
   }
+  WasLetGo(id);
+}
+
+void Residency::HoldPath(std::span<const BlockId> run) {
+  ForEachRange(run, [this](BlockRange range) { d_.index.Pin(range); });
+  for (const BlockId id : run) Refresh(id);
+}
+
+void Residency::LetGoPath(BlockRange range) {
+  d_.index.Unpin(range);
+  // The tail first, as paths go.
+  for (uint32_t i = range.block_count; i-- > 0;) WasLetGo(range.first + i);
+}
+
+void Residency::WasLetGo(BlockId id) {
+  const Block& b = d_.block(id);
   if (b.phase == BlockPhase::kErased && b.job_count == 0) FreeErasedExtents(id);
-  if (b.phase == BlockPhase::kErased && !b.is_held()) {
+  if (b.phase == BlockPhase::kErased && !d_.IsHeld(id)) {
     if (b.fence_count == 0) Reclaim(id);
     return;
   }
@@ -416,7 +445,7 @@ bool Residency::MayDropDram(BlockId id) const {
 
 bool Residency::MayLeaveDram(BlockId id) const {
   const Block& b = d_.block(id);
-  return b.phase == BlockPhase::kSealed && b.dram.is_readable() && !b.is_held() &&
+  return b.phase == BlockPhase::kSealed && b.dram.is_readable() && !d_.IsHeld(id) &&
          !b.is_inherited && b.dram_children == 0 &&
          (d_.index.node(id).child_count == 0 || HasOtherCopy(b, b.dram));
 }
@@ -428,7 +457,7 @@ bool Residency::MayDropLower(BlockId id, uint32_t tier) const {
     return false;
   }
   return HasOtherCopy(b, b.lower[tier]) ||
-         (d_.index.node(id).child_count == 0 && b.lease_count == 0);
+         (d_.index.node(id).child_count == 0 && d_.index.pin_count(id) == 0);
 }
 
 bool Residency::IsExpired(BlockId id) const { return d_.block(id).expires_us <= d_.NowUs(); }

@@ -115,6 +115,9 @@ class Residency {
   // ---- holding ----
   void Hold(BlockId id, HoldKind kind);
   void LetGo(BlockId id, HoldKind kind);
+  // Hold() and LetGo() of every one, for a lease.
+  void HoldPath(std::span<const BlockId> run);
+  void LetGoPath(BlockRange range);
 
   // ---- worth ----
   // All of the block's roots are in their row.
@@ -140,6 +143,7 @@ class Residency {
   void ReleaseDramRow(BlockId id);
   void FreeExtents(BlockId id, uint32_t tier, DropReason reason = DropReason::kNotWanted);
   void FreeErasedExtents(BlockId id);
+  void WasLetGo(BlockId id);
   void Reclaim(BlockId id);
   void Refresh(BlockId id);
   void AddExpiry(BlockId id);

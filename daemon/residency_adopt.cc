@@ -73,7 +73,8 @@ BlockId Residency::InsertAdopted(uint32_t group_index, const SlotIdentity& row) 
   b.commit_id = row.commit_id;
   b.event_hash = row.event_hash;
   b.writer_uid = row.writer_uid;
-  b.created_us = b.touched_us = d_.NowUs();
+  b.created_us = d_.NowUs();
+  d_.index.Touch({id, 1}, b.created_us);
   b.roots_row = d_.group_of(b).roots().Take();
   b.recompute_ns_per_token = row.recompute_ns_per_token;
   b.priority = std::min(row.priority, protocol::kPriorityMax);

@@ -41,7 +41,8 @@ BlockId Residency::Restore(uint32_t group_index, uint32_t tier, const BlockRecor
     b.group_index = group_index;
     b.commit_id = record.commit_id;
     b.event_hash = record.event_hash;
-    b.created_us = b.touched_us = d_.NowUs();
+    b.created_us = d_.NowUs();
+    d_.index.Touch({id, 1}, b.created_us);
     b.roots_row = group.roots().Take();
     b.recompute_ns_per_token = record.recompute_ns_per_token;
     b.priority = std::min(record.priority, protocol::kPriorityMax);
@@ -88,7 +89,7 @@ void Residency::EndRestore(BlockId id, uint32_t tier) {
   b.lower[tier].state = CopyState::kReady;
   ++d_.lower[tier].block_count;
   ++d_.lower[tier].persisted_block_count;
-  d_.lower[tier].policy->OnInsert(id, d_.TraitsOf(id), b.touched_us);
+  d_.lower[tier].policy->OnInsert(id, d_.TraitsOf(id), b.created_us);
   if (b.expires_us != kNever) AddExpiry(id);
   Refresh(id);
 }

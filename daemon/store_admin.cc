@@ -88,7 +88,7 @@ Status Store::Query(const KeysQuery& query, std::vector<protocol::QueriedBlock>*
                        .tier_mask = TierMask(rooms.domain, b),
                        .priority = b.priority,
                        .flags = FlagsOf(rooms, id),
-                       .lease_count = b.lease_count,
+                       .lease_count = rooms.domain.index.pin_count(id),
                        .commit_id = b.commit_id});
   }
   return Status::Ok();
@@ -211,7 +211,8 @@ class OperatorEviction {
   // Transfers and checks under way hold nobody up: what they touch goes when they end.
   bool MayGo(BlockId id) const {
     const Block& b = caller_.domain().block(id);
-    return b.phase == BlockPhase::kSealed && b.lease_count == 0 && !b.is_pinned;
+    return b.phase == BlockPhase::kSealed && caller_.domain().index.pin_count(id) == 0 &&
+           !b.is_pinned;
   }
   void Count(BlockId id) {
     ++reply_->block_count;
@@ -325,9 +326,9 @@ protocol::ListEntry Describe(const DomainRooms& rooms, BlockId id) {
                             .group = domain.groups[b.group_index]->id(),
                             .byte_count = BytesOf(domain, b),
                             .age_ms = (now_us - b.created_us) / kUsPerMs,
-                            .idle_ms = (now_us - b.touched_us) / kUsPerMs,
+                            .idle_ms = (now_us - domain.index.touched_us(id)) / kUsPerMs,
                             .position = node.position,
-                            .lease_count = b.lease_count,
+                            .lease_count = domain.index.pin_count(id),
                             .hit_count = b.hit_count,
                             .child_count = node.child_count,
                             .state = StateOf(b),

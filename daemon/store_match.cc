@@ -87,13 +87,12 @@ Store::State::Coming Store::State::ComingFrom(const DomainRooms& rooms, BlockId 
 
 namespace {
 
-// The blocks of the leading keys, as far as there are any. What chains prove is not enough here: a
-// client whose keys are no chain gets no bytes of others for it.
-std::vector<BlockId> PathOf(const CacheDomain& domain, const KeysQuery& query) {
+// The blocks of the leading keys, as far as there are any.
+std::vector<BlockId> PathOf(const CacheDomain& domain, const KeysQuery& query,
+                            RadixIndex::Proof proof) {
   std::vector<BlockRange> path;
   std::vector<BlockId> run;
-  run.reserve(
-      domain.index.Match(query.group_index, query.keys, RadixIndex::Proof::kEveryKey, &path));
+  run.reserve(domain.index.Match(query.group_index, query.keys, proof, &path));
   for (const BlockRange& range : path) {
     for (uint32_t i = 0; i < range.block_count; ++i) {
       run.push_back(range.first + i);
@@ -112,7 +111,10 @@ Status Store::Match(const KeysQuery& query, PrefixMatch* result) {
   if (result->walk.walked_count == 0) ++domain.counters.match_requests;
   domain.counters.match_blocks_asked += query.keys.size();
   const uint32_t usable_before = result->walk.usable_count;
-  const std::vector<BlockId> run = PathOf(domain, query);
+  // Nothing is served by it, so what chains prove is enough.
+  const bool is_chain = (query.flags & protocol::kKeysFlat) == 0;
+  const std::vector<BlockId> run =
+      PathOf(domain, query, is_chain ? RadixIndex::Proof::kChain : RadixIndex::Proof::kEveryKey);
   for (const BlockId id : run) {
     const Found found = state_->Judge(caller, id);
     const uint32_t index = result->walk.walked_count;
@@ -183,20 +185,19 @@ class PrefixHolder {
   // False if the prefix ends here.
   bool Hold() {
     const bool may_follow = query_.flags & protocol::kAcquireFollow;
-    LeaseKeeper& keeper = caller_.rooms->keeper;
-    const std::vector<BlockId> run = PathOf(caller_.domain(), query_);
-    for (const BlockId id : run) {
+    // Every key is compared: whose keys are no chain gets nobody else's bytes for it.
+    const uint32_t blocks_left = caller_.rooms->keeper.BlocksLeft(target_.lease);
+    for (const BlockId id : PathOf(caller_.domain(), query_, RadixIndex::Proof::kEveryKey)) {
       const Found found = state_.Judge(caller_, id);
-      if (found == Found::kNothing || keeper.BlocksLeft(target_.lease) == 0 ||
+      if (found == Found::kNothing || held_.size() == blocks_left ||
           (found == Found::kReserved && !(may_follow && IsOwnUid(id)))) {
-        return false;
+        break;
       }
-      const uint8_t flags = found == Found::kReserved ? kEntryFollowing : 0;
-      keeper.Append(target_.lease, id, flags);
       held_.push_back(id);
       found_.push_back(found);
     }
-    return run.size() == query_.keys.size();
+    Append();
+    return held_.size() == query_.keys.size();
   }
 
   // Fills in the answer. False if the prefix ends before what is held.
@@ -230,6 +231,19 @@ class PrefixHolder {
   }
 
  private:
+  // To the lease, together what may be together.
+  void Append() {
+    LeaseKeeper& keeper = caller_.rooms->keeper;
+    std::span<const BlockId> left = held_;
+    for (size_t i = 0; i < held_.size(); ++i) {
+      if (found_[i] != Found::kReserved) continue;
+      keeper.AppendPath(target_.lease, left.first(left.size() - (held_.size() - i)));
+      keeper.Append(target_.lease, held_[i], kEntryFollowing);
+      left = std::span(held_).subspan(i + 1);
+    }
+    keeper.AppendPath(target_.lease, left);
+  }
+
   // Nobody has checked a Reserved block's bytes.
   bool IsOwnUid(BlockId id) const {
     return caller_.domain().block(id).writer_uid == state_.sessions.at(caller_.session).uid;

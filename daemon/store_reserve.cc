@@ -82,8 +82,8 @@ class Reserver {
   // All its copies are in tiers that are off: nobody can have it, and it is computed again.
   bool IsOutOfReach(BlockId id) const {
     const Block& b = caller_.domain().block(id);
-    return b.phase == BlockPhase::kSealed && b.dram.state == CopyState::kNone && !b.is_held() &&
-           caller_.domain().FastestTier(b) == kLowerTiersMax;
+    return b.phase == BlockPhase::kSealed && b.dram.state == CopyState::kNone &&
+           !caller_.domain().IsHeld(id) && caller_.domain().FastestTier(b) == kLowerTiersMax;
   }
 
   void AnswerKnown(BlockId id) {

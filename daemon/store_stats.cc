@@ -30,7 +30,7 @@ std::vector<Store::DomainStats> Store::Stats() const {
     stats.lease_count = domain.leases.count();
     stats.block_count = domain.index.live_count();
     stats.reserved_count = domain.reserved_count;
-    stats.pinned_count = domain.leased_count;
+    stats.pinned_count = domain.index.pinned_count();
     for (uint32_t g = 0; g < domain.groups.size(); ++g) {
       const Group& group = *domain.groups[g];
       const uint64_t block_count = domain.index.group_block_count(g);
@@ -82,7 +82,7 @@ class InvariantCheck {
     CountLeases();
     for (BlockId id = 0; id < d_.index.id_count(); ++id) CheckBlock(id);
     TERRACE_CHECK(reserved_count_ == d_.reserved_count, "Reserved blocks are counted");
-    TERRACE_CHECK(leased_count_ == d_.leased_count, "leased blocks are counted");
+    TERRACE_CHECK(leased_count_ == d_.index.pinned_count(), "leased blocks are counted");
     TERRACE_CHECK(fenced_bytes_ == d_.fenced_bytes, "fenced bytes are counted");
     slots_used_ +=
         static_cast<uint32_t>(d_.inherited_slots.size()) + rooms_.adoption.parked_slot_count();
@@ -132,9 +132,9 @@ class InvariantCheck {
       TERRACE_CHECK(holds_[id].leases == 0, "I2: a held block is not reclaimed");
       return;
     }
-    TERRACE_CHECK(b.lease_count == holds_[id].leases && b.fence_count == holds_[id].fences,
+    TERRACE_CHECK(d_.index.pin_count(id) == holds_[id].leases && b.fence_count == holds_[id].fences,
                   "I2: a block knows how many leases hold it");
-    if (b.lease_count > 0) ++leased_count_;
+    if (d_.index.pin_count(id) > 0) ++leased_count_;
     if (b.fence_count > 0) fenced_bytes_ += d_.groups[b.group_index]->block_bytes();
     for (uint32_t t = 0; t < d_.lower.size(); ++t) {
       if (b.lower[t].state != CopyState::kReady) continue;
@@ -167,7 +167,7 @@ class InvariantCheck {
     TERRACE_CHECK(b.dram.state != CopyState::kDraining || b.job_count > 0,
                   "I3: what is Draining has a transfer");
     if (b.phase == BlockPhase::kErased) {
-      TERRACE_CHECK(b.is_held(), "an Erased block stays for its holders only");
+      TERRACE_CHECK(d_.IsHeld(id), "an Erased block stays for its holders only");
     }
     TERRACE_CHECK(b.is_dram_candidate ==
                       (b.dram.state == CopyState::kReady && rooms_.residency.MayDropDram(id)),

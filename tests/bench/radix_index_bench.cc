@@ -29,6 +29,7 @@ namespace {
 constexpr uint32_t kPromptsPerHead = 122;
 constexpr uint32_t kPrefetchDistance = 8;
 constexpr uint32_t kFootprintBytesPerBlock = 64;
+constexpr uint32_t kLocationsPerLine = 8;
 constexpr uint32_t kOpsPerRound = 64;
 constexpr uint32_t kLoadsPerRound = 256;
 constexpr int kRepetitions = 5;
@@ -85,7 +86,6 @@ class World {
       : shape_(shape),
         index_({.blocks_max = shape.block_count + (shape.block_count >> 3), .hash_seed = 7}),
         locations_(shape.block_count + (shape.block_count >> 3)),
-        pins_(locations_.size()),
         loads_(size_t{shape.block_count} * kFootprintBytesPerBlock) {
     while (index_.live_count() + shape.prompt_blocks <= shape.block_count) {
       Insert(PathOf(prompt_count_++));
@@ -111,22 +111,42 @@ class World {
     return path;
   }
 
+  std::vector<BlockKey> HalfKnownPath() {
+    std::vector<BlockKey> path = RandomPath();
+    const size_t spread = path.size() / 8;
+    const size_t known_count = path.size() / 2 - spread + random_() % (2 * spread);
+    for (size_t i = known_count; i < path.size(); ++i) path[i] = KeyOf(++fresh_);
+    return path;
+  }
+  std::vector<BlockKey> UnknownPath() {
+    std::vector<BlockKey> path(shape_.prompt_blocks);
+    for (BlockKey& key : path) key = KeyOf(++fresh_);
+    return path;
+  }
+
   // The leading run: found, located, pinned, touched.
-  void Match(const std::vector<BlockKey>& path) {
-    const uint32_t block_count = index_.Match(0, path, proof_, &ranges_);
+  void Match(const std::vector<BlockKey>& path, RadixIndex::Proof proof) {
+    const uint32_t block_count = index_.Match(0, path, proof, &ranges_);
     if (block_count == 0) return;
     found_.resize(block_count);
-    run_.resize(block_count);
+    for (const BlockRange& range : ranges_) {
+      for (uint32_t i = 0; i < range.block_count; i += kLocationsPerLine) {
+        __builtin_prefetch(&locations_[range.first + i]);
+      }
+    }
+    ++now_us_;
     uint32_t at = 0;
     for (const BlockRange& range : ranges_) {
+      index_.Pin(range);
+      index_.Touch(range, now_us_);
       std::memcpy(&found_[at], &locations_[range.first], range.block_count * sizeof(uint64_t));
-      for (uint32_t i = 0; i < range.block_count; ++i) {
-        ++pins_[range.first + i];
-        run_[at + i] = range.first + i;
-      }
       at += range.block_count;
     }
-    lru_.OnTouch(run_, {});
+  }
+  // What Match() pinned last.
+  void Release() {
+    for (const BlockRange& range : ranges_) index_.Unpin(range);
+    ranges_.clear();
   }
 
   void Insert(const std::vector<BlockKey>& path) {
@@ -179,22 +199,16 @@ class World {
   }
   const Shape& shape() const { return shape_; }
   bool is_full() const { return index_.live_count() >= shape_.block_count; }
-  size_t NearMiddle(size_t block_count) {
-    const size_t spread = block_count / 8;
-    return block_count / 2 - spread + random_() % (2 * spread);
-  }
 
  private:
   const Shape shape_;
   RadixIndex index_;
   std::vector<uint64_t> locations_;  // by id
-  std::vector<uint32_t> pins_;       // by id
   LruPolicy lru_;
   DependentLoads loads_;
   std::vector<BlockRange> ranges_;
   std::vector<uint64_t> found_;
-  std::vector<BlockId> run_;
-  RadixIndex::Proof proof_ = RadixIndex::Proof::kEveryKey;
+  uint64_t now_us_ = 0;
   std::mt19937_64 random_{2};
   uint64_t fresh_ = uint64_t{3} << 60;
   uint32_t prompt_count_ = 0;
@@ -208,29 +222,35 @@ World& WorldOf(const Shape& shape) {
   return *world;
 }
 
+template <typename Prepare>
+void TimeMatch(benchmark::State& state, World& world, RadixIndex::Proof proof,
+               const Prepare& prepare) {
+  const auto prepare_another = [&] {
+    world.Release();
+    return prepare();
+  };
+  world.Time(state, prepare_another, [&](const auto& path) { world.Match(path, proof); });
+  world.Release();
+}
+
 void MatchFull(benchmark::State& state, World& world) {
-  world.Time(
-      state, [&] { return world.RandomPath(); }, [&](const auto& path) { world.Match(path); });
+  TimeMatch(state, world, RadixIndex::Proof::kChain, [&] { return world.RandomPath(); });
+}
+
+void MatchFullEveryKey(benchmark::State& state, World& world) {
+  TimeMatch(state, world, RadixIndex::Proof::kEveryKey, [&] { return world.RandomPath(); });
 }
 
 void MatchHalf(benchmark::State& state, World& world) {
-  const auto half_known = [&] {
-    std::vector<BlockKey> path = world.RandomPath();
-    const size_t known_count = world.NearMiddle(path.size());
-    for (size_t i = known_count; i < path.size(); ++i) path[i] = KeyOf((uint64_t{4} << 60) + i);
-    return path;
-  };
-  world.Time(state, half_known, [&](const auto& path) { world.Match(path); });
+  TimeMatch(state, world, RadixIndex::Proof::kChain, [&] { return world.HalfKnownPath(); });
+}
+
+void MatchHalfEveryKey(benchmark::State& state, World& world) {
+  TimeMatch(state, world, RadixIndex::Proof::kEveryKey, [&] { return world.HalfKnownPath(); });
 }
 
 void MatchMiss(benchmark::State& state, World& world) {
-  uint64_t number = uint64_t{5} << 60;
-  const auto unknown = [&] {
-    std::vector<BlockKey> path(world.shape().prompt_blocks);
-    for (BlockKey& key : path) key = KeyOf(++number);
-    return path;
-  };
-  world.Time(state, unknown, [&](const auto& path) { world.Match(path); });
+  TimeMatch(state, world, RadixIndex::Proof::kChain, [&] { return world.UnknownPath(); });
 }
 
 void InsertPrompt(benchmark::State& state, World& world) {
@@ -258,11 +278,11 @@ void RegisterAll() {
     void (*run)(benchmark::State&, World&);
     int iterations;
   };
-  constexpr Op kOps[] = {{"full_hit", MatchFull, 20000},
-                         {"half_hit", MatchHalf, 20000},
-                         {"miss", MatchMiss, 20000},
-                         {"insert", InsertPrompt, 2000},
-                         {"evict", EvictPrompt, 2000}};
+  constexpr Op kOps[] = {
+      {"full_hit", MatchFull, 20000}, {"full_hit_every_key", MatchFullEveryKey, 20000},
+      {"half_hit", MatchHalf, 20000}, {"half_hit_every_key", MatchHalfEveryKey, 20000},
+      {"miss", MatchMiss, 20000},     {"insert", InsertPrompt, 2000},
+      {"evict", EvictPrompt, 2000}};
   for (const Shape& shape : kShapes) {
     for (const Op& op : kOps) {
       const auto run = [&shape, op](benchmark::State& state) { op.run(state, WorldOf(shape)); };

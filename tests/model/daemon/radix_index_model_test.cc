@@ -1,5 +1,5 @@
 // The RadixIndex against plain maps: random chains that part and meet again, holes, edges learned
-// late, ids used again. TERRACE_SIM_SEEDS: how many seeds.
+// late, ids used again, pins over whatever the ids belong to. TERRACE_SIM_SEEDS: how many seeds.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -24,6 +24,7 @@ struct ModelBlock {
   BlockKey key;
   uint32_t position = 0;
   BlockId parent = kBlockNone;
+  uint64_t touched_us = 0;
   std::set<BlockId> children;
 };
 
@@ -44,6 +45,12 @@ class World {
       RecycleAny();
     } else if (dice < 70) {
       LinkAny();
+    } else if (dice < 80) {
+      PinAny();
+    } else if (dice < 88) {
+      UnpinAny();
+    } else if (dice < 92) {
+      TouchAny();
     } else {
       MatchAny();
     }
@@ -60,6 +67,9 @@ class World {
       EXPECT_EQ(node.position, block.position);
       EXPECT_EQ(node.parent, block.parent);
       EXPECT_EQ(node.child_count, block.children.size());
+      EXPECT_GE(index_.touched_us(id), block.touched_us);
+      EXPECT_LE(index_.touched_us(id), now_us_);
+      EXPECT_EQ(index_.pin_count(id), pins_.contains(id) ? pins_.at(id) : 0);
       std::set<BlockId> children;
       for (BlockId child = node.first_child; child != kBlockNone;
            child = index_.node(child).next_sibling) {
@@ -69,6 +79,8 @@ class World {
       EXPECT_EQ(index_.Find(block.group_index, block.key), id);
     }
     for (const BlockId id : erased_) EXPECT_FALSE(index_.node(id).is_live);
+    for (const auto& [id, pin_count] : pins_) EXPECT_EQ(index_.pin_count(id), pin_count);
+    EXPECT_EQ(index_.pinned_count(), pins_.size());
     for (uint32_t group = 0; group < kGroups; ++group) {
       std::set<BlockId> roots, expected;
       for (BlockId root = index_.first_root(group); root != kBlockNone;
@@ -170,7 +182,7 @@ class World {
       const ModelBlock block = blocks_.at(id);
       if (!block.children.empty()) return;
       Erase(id);
-      if (random_() % 4 != 0) Recycle(id);
+      if (random_() % 4 != 0 && !pins_.contains(id)) Recycle(id);
       id = block.parent;
     }
   }
@@ -181,7 +193,57 @@ class World {
   void RecycleAny() {
     for (int i = 0; i < 8 && !erased_.empty(); ++i) {
       const auto next = erased_.lower_bound(static_cast<BlockId>(random_() % kBlocksMax));
-      Recycle(next == erased_.end() ? *erased_.begin() : *next);
+      const BlockId id = next == erased_.end() ? *erased_.begin() : *next;
+      if (!pins_.contains(id)) Recycle(id);
+    }
+  }
+
+  // Consecutive ids in use, whatever they belong to.
+  BlockRange AnyRange() {
+    const BlockId first = AnyBlock();
+    if (first == kBlockNone) return {.first = 0, .block_count = 0};
+    BlockRange range{.first = first, .block_count = 0};
+    const uint32_t block_count = 1 + static_cast<uint32_t>(random_() % 50);
+    while (range.block_count < block_count && (blocks_.contains(first + range.block_count) ||
+                                               erased_.contains(first + range.block_count))) {
+      ++range.block_count;
+    }
+    return range;
+  }
+  void PinAny() {
+    if (leases_.size() > 20) return;
+    const BlockRange range = AnyRange();
+    if (range.block_count == 0) return;
+    index_.Pin(range);
+    for (uint32_t i = 0; i < range.block_count; ++i) {
+      ++pins_[range.first + i];
+      if (random_() % 30 == 0)
+        leases_.push_back({range.first + i, 1});
+      else if (!leases_.empty() && i > 0 &&
+               leases_.back().first + leases_.back().block_count == range.first + i)
+        ++leases_.back().block_count;
+      else
+        leases_.push_back({range.first + i, 1});
+    }
+  }
+  // In other pieces than they were pinned in.
+  void UnpinAny() {
+    if (leases_.empty()) return;
+    std::swap(leases_[random_() % leases_.size()], leases_.back());
+    const BlockRange range = leases_.back();
+    leases_.pop_back();
+    index_.Unpin(range);
+    for (uint32_t i = 0; i < range.block_count; ++i) {
+      if (--pins_.at(range.first + i) == 0) pins_.erase(range.first + i);
+    }
+  }
+  void TouchAny() {
+    now_us_ += random_() % (2 * RadixIndex::kTouchSlackUs);
+    const BlockRange range = AnyRange();
+    index_.Touch(range, now_us_);
+    for (uint32_t i = 0; i < range.block_count; ++i) {
+      const auto block = blocks_.find(range.first + i);
+      if (block != blocks_.end()) block->second.touched_us = now_us_;
     }
   }
 
@@ -224,6 +286,9 @@ class World {
   std::map<BlockId, ModelBlock> blocks_;
   std::map<std::pair<uint32_t, BlockKey>, BlockId> by_key_;
   std::set<BlockId> erased_;
+  std::map<BlockId, uint32_t> pins_;
+  std::vector<BlockRange> leases_;  // who pinned what
+  uint64_t now_us_ = 0;
 };
 
 TEST(RadixIndexModel, AgreesWithPlainMapsWhateverComes) {

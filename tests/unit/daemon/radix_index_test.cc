@@ -113,6 +113,41 @@ TEST(RadixIndex, ABranchThatLeavesLeavesTheRunWhole) {
   index.CheckInvariants();
 }
 
+TEST(RadixIndex, APinOfAPartCutsTheRunUntilItIsTakenBack) {
+  RadixIndex index({.blocks_max = 1000});
+  InsertChain(&index, 100, 100);
+  index.Pin({0, 60});
+  EXPECT_EQ(index.run_count(), 2u);
+  EXPECT_EQ(index.pin_count(59), 1u);
+  EXPECT_EQ(index.pin_count(60), 0u);
+  index.Pin({30, 70});
+  EXPECT_EQ(index.pin_count(30), 2u);
+  EXPECT_EQ(index.pinned_count(), 100u);
+  std::vector<BlockRange> path;
+  EXPECT_EQ(index.Match(0, Keys(100, 100), RadixIndex::Proof::kChain, &path), 100u);
+  index.Erase(45);  // its holders still have it
+  EXPECT_EQ(index.pin_count(45), 2u);
+  index.Unpin({0, 60});
+  index.Unpin({30, 70});
+  EXPECT_EQ(index.pinned_count(), 0u);
+  EXPECT_EQ(index.run_count(), 3u);  // what is before and behind the hole, and what is erased
+  index.CheckInvariants();
+}
+
+TEST(RadixIndex, AUseOfAPathIsNoUseOfWhatComesBehindIt) {
+  RadixIndex index({.blocks_max = 1000});
+  InsertChain(&index, 100, 100);
+  index.Touch({0, 100}, 10);
+  index.Touch({0, 60}, 10 + 2 * RadixIndex::kTouchSlackUs);
+  EXPECT_EQ(index.touched_us(59), 10 + 2 * RadixIndex::kTouchSlackUs);
+  EXPECT_EQ(index.touched_us(60), 10u);
+  EXPECT_EQ(index.run_count(), 2u);
+  index.Touch({0, 100}, 10 + 3 * RadixIndex::kTouchSlackUs);
+  index.Pin({0, 100});  // as whoever uses a path does
+  EXPECT_EQ(index.run_count(), 1u);
+  index.CheckInvariants();
+}
+
 TEST(RadixIndex, LongChainsAreCutIntoRunsOfBoundedLength) {
   constexpr uint32_t kBlocks = 3 * RadixIndex::kRunBlocksMax + 5;
   RadixIndex index({.blocks_max = kBlocks});
