@@ -19,8 +19,8 @@ void CandidateHeap::Settle(uint32_t place, const Entry& entry) {
   }
   while (true) {
     uint32_t below = 2 * place + 1;
-    if (below >= count_) break;
-    if (below + 1 < count_ && heap_[below + 1].rank < heap_[below].rank) ++below;
+    if (below >= place_count_) break;
+    if (below + 1 < place_count_ && heap_[below + 1].rank < heap_[below].rank) ++below;
     if (heap_[below].rank >= entry.rank) break;
     Place(place, heap_[below]);
     place = below;
@@ -31,21 +31,39 @@ void CandidateHeap::Settle(uint32_t place, const Entry& entry) {
 void CandidateHeap::Add(BlockId id, Rank rank) {
   TERRACE_CHECK(!Contains(id), "a candidate is added once");
   places_.Reach(id);
-  heap_.Reach(count_);
   const Entry entry{rank, id};
-  Settle(count_++, entry);
+  if (is_top_open_) {
+    is_top_open_ = false;
+    Settle(0, entry);
+    return;
+  }
+  heap_.Reach(place_count_);
+  Settle(place_count_++, entry);
+}
+
+void CandidateHeap::CloseTop() {
+  if (!is_top_open_) return;
+  is_top_open_ = false;
+  const Entry last = heap_[--place_count_];
+  if (place_count_ > 0) Settle(0, last);
 }
 
 void CandidateHeap::Remove(BlockId id) {
   TERRACE_CHECK(Contains(id), "only a candidate is removed");
+  CloseTop();
   const uint32_t place = places_[id] - 1;
-  const Entry last = heap_[--count_];
   places_[id] = kNowhere;
-  if (place < count_) Settle(place, last);
+  if (place == 0) {
+    is_top_open_ = true;
+    return;
+  }
+  const Entry last = heap_[--place_count_];
+  if (place < place_count_) Settle(place, last);
 }
 
 void CandidateHeap::Change(BlockId id, Rank rank) {
   TERRACE_CHECK(Contains(id), "only a candidate is re-ranked");
+  CloseTop();
   Settle(places_[id] - 1, Entry{rank, id});
 }
 

@@ -1,5 +1,8 @@
 // CandidateHeap: candidates ordered by priority, then by a policy's rank; the smallest goes first.
 // An indexed binary heap: O(log n) to add, remove and re-rank, O(1) to look at the first.
+//
+// Paths go tail first: when the first leaves, what it hung on comes, and ranks next. So the top
+// stays open until another candidate comes or goes, and a path leaves in O(1) a block.
 #pragma once
 
 #include <cstdint>
@@ -25,8 +28,11 @@ class CandidateHeap {
   void Change(BlockId id, Rank rank);
   bool Contains(BlockId id) const { return id < places_.reach() && places_[id] != kNowhere; }
   // kBlockNone when empty.
-  BlockId first() const { return count_ == 0 ? kBlockNone : heap_[0].id; }
-  uint32_t count() const { return count_; }
+  BlockId first() const {
+    const uint32_t place = first_place();
+    return place < place_count_ ? heap_[place].id : kBlockNone;
+  }
+  uint32_t count() const { return place_count_ - (is_top_open_ ? 1 : 0); }
 
  private:
   struct Entry {
@@ -35,11 +41,17 @@ class CandidateHeap {
   };
   static constexpr uint32_t kNowhere = 0;
 
+  uint32_t first_place() const {
+    if (!is_top_open_) return 0;
+    return place_count_ > 2 && heap_[2].rank < heap_[1].rank ? 2 : 1;
+  }
+  void CloseTop();
   void Place(uint32_t place, const Entry& entry);
   void Settle(uint32_t place, const Entry& entry);
 
   ChunkedArray<Entry> heap_;
-  uint32_t count_ = 0;
+  uint32_t place_count_ = 0;
+  bool is_top_open_ = false;       // nobody is at heap_[0]
   ChunkedArray<uint32_t> places_;  // by id; counted from 1
 };
 

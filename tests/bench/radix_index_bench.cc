@@ -1,7 +1,7 @@
 // What the RadixIndex costs, in ns and in units: one unit is one load that depends on the load
 // before it, over 64 bytes a block, measured in turns with what it is the unit of. A hit includes
-// the location of every block found (8 bytes each, copied out of an array by block id), a pin a
-// block and LRU's touch of the run; insert and evict include LRU's part.
+// the location of every block found (8 bytes each, copied out of an array by block id), pins, and
+// the note of its use; insert and evict include the eviction policy's part.
 //
 // W1: 752,000 resident blocks, prompts of 128, the first 32 shared by 122. W2: prompts of 32, the
 // first 8 shared. W3: as W1, with 10,000,000 resident blocks. Half hits end within 16 blocks of the
@@ -9,10 +9,12 @@
 //
 //   taskset -c 1 radix_index_bench [--benchmark_filter=W1]
 #include <benchmark/benchmark.h>
+#include <time.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <fstream>
 #include <map>
 #include <memory>
 #include <numeric>
@@ -20,25 +22,30 @@
 #include <string>
 #include <vector>
 
-#include "daemon/eviction/lru.h"
+#include "daemon/eviction/policies.h"
 #include "daemon/radix_index.h"
 
 namespace terrace {
 namespace {
 
 constexpr uint32_t kPromptsPerHead = 122;
+constexpr uint32_t kPromptBlocksMax = 8192;
 constexpr uint32_t kPrefetchDistance = 8;
 constexpr uint32_t kFootprintBytesPerBlock = 64;
 constexpr uint32_t kLocationsPerLine = 8;
 constexpr uint32_t kOpsPerRound = 64;
 constexpr uint32_t kLoadsPerRound = 256;
 constexpr int kRepetitions = 5;
+constexpr uint32_t kBlocksPerTurn = 1024;
+constexpr uint64_t kUsPerPrompt = 100000;
+constexpr uint64_t kPageBytes = 4096;
 
 struct Shape {
   const char* name;
   uint32_t block_count;
   uint32_t prompt_blocks;
   uint32_t shared_blocks;
+  const char* policy = "lru";
 };
 
 BlockKey KeyOf(uint64_t number) {
@@ -55,6 +62,17 @@ double Median(std::vector<double>* values) {
 
 double NsSince(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double, std::nano>(std::chrono::steady_clock::now() - start).count();
+}
+
+std::vector<BlockKey> PathOf(const Shape& shape, uint32_t prompt) {
+  std::vector<BlockKey> path;
+  path.reserve(shape.prompt_blocks);
+  for (uint32_t i = 0; i < shape.prompt_blocks; ++i) {
+    const bool is_shared = i < shape.shared_blocks;
+    const uint64_t chain = is_shared ? prompt / kPromptsPerHead : prompt;
+    path.push_back(KeyOf((uint64_t{is_shared ? 1u : 2u} << 60) + chain * kPromptBlocksMax + i));
+  }
+  return path;
 }
 
 // Loads whose address is what the load before read.
@@ -86,21 +104,14 @@ class World {
       : shape_(shape),
         index_({.blocks_max = shape.block_count + (shape.block_count >> 3), .hash_seed = 7}),
         locations_(shape.block_count + (shape.block_count >> 3)),
+        policy_(MakeEvictionPolicy(shape.policy, shape.block_count)),
         loads_(size_t{shape.block_count} * kFootprintBytesPerBlock) {
     while (index_.live_count() + shape.prompt_blocks <= shape.block_count) {
       Insert(PathOf(prompt_count_++));
     }
   }
 
-  std::vector<BlockKey> PathOf(uint32_t prompt) const {
-    std::vector<BlockKey> path;
-    for (uint32_t i = 0; i < shape_.prompt_blocks; ++i) {
-      const uint64_t chain = i < shape_.shared_blocks ? prompt / kPromptsPerHead : prompt;
-      const uint64_t kind = i < shape_.shared_blocks ? 1 : 2;
-      path.push_back(KeyOf((kind << 60) + chain * 4096 + i));
-    }
-    return path;
-  }
+  std::vector<BlockKey> PathOf(uint32_t prompt) const { return terrace::PathOf(shape_, prompt); }
   std::vector<BlockKey> RandomPath() {
     return PathOf(static_cast<uint32_t>(random_() % prompt_count_));
   }
@@ -124,24 +135,38 @@ class World {
     return path;
   }
 
-  // The leading run: found, located, pinned, touched.
+  // The leading run: found, pinned, touched.
   void Match(const std::vector<BlockKey>& path, RadixIndex::Proof proof) {
-    const uint32_t block_count = index_.Match(0, path, proof, &ranges_);
-    if (block_count == 0) return;
-    found_.resize(block_count);
+    index_.Match(0, path, proof, &ranges_);
+    ++now_us_;
+    for (const BlockRange& range : ranges_) {
+      index_.Pin(range);
+      index_.Touch(range, now_us_);
+    }
+  }
+  // Where the blocks that were matched last lie.
+  void Locate() {
+    uint32_t at = 0;
     for (const BlockRange& range : ranges_) {
       for (uint32_t i = 0; i < range.block_count; i += kLocationsPerLine) {
         __builtin_prefetch(&locations_[range.first + i]);
       }
+      at += range.block_count;
     }
-    ++now_us_;
-    uint32_t at = 0;
+    found_.resize(at);
+    at = 0;
     for (const BlockRange& range : ranges_) {
-      index_.Pin(range);
-      index_.Touch(range, now_us_);
       std::memcpy(&found_[at], &locations_[range.first], range.block_count * sizeof(uint64_t));
       at += range.block_count;
     }
+    benchmark::DoNotOptimize(found_.data());
+  }
+  // As many locations, wherever they lie: what must be copied in any case.
+  void CopyLocations(uint32_t block_count) {
+    found_.resize(block_count);
+    const auto first = static_cast<uint32_t>(random_() % (shape_.block_count - block_count));
+    std::memcpy(found_.data(), &locations_[first], block_count * sizeof(uint64_t));
+    benchmark::DoNotOptimize(found_.data());
   }
   // What Match() pinned last.
   void Release() {
@@ -150,6 +175,7 @@ class World {
   }
 
   void Insert(const std::vector<BlockKey>& path) {
+    now_us_ += kUsPerPrompt;
     BlockId parent = kBlockNone;
     bool is_parent_new = false;
     for (uint32_t i = 0; i < path.size(); ++i) {
@@ -158,26 +184,27 @@ class World {
       const bool is_new = id == kBlockNone;
       if (is_new) {
         if (parent != kBlockNone && !is_parent_new && index_.node(parent).child_count == 0) {
-          lru_.OnHeld(parent);
+          policy_->OnHeld(parent);
         }
         id = index_.Insert(0, path[i], i, parent);
-        lru_.OnInsert(id, {.key = path[i], .position = i, .parent = parent}, 0);
+        policy_->OnInsert(id, {.key = path[i], .position = i, .parent = parent}, now_us_);
       }
       parent = id;
       is_parent_new = is_new;
     }
-    if (is_parent_new) lru_.OnCandidate(parent);
+    if (is_parent_new) policy_->OnCandidate(parent);
   }
 
   void Evict(uint32_t block_count) {
     for (uint32_t i = 0; i < block_count; ++i) {
-      const BlockId id = lru_.Victim();
+      const BlockId id = policy_->Victim();
       const BlockId parent = index_.node(id).parent;
-      lru_.OnHeld(id);
-      lru_.OnErase(id);
+      policy_->OnHeld(id);
+      policy_->OnErase(id);
       index_.Erase(id);
       index_.Recycle(id);
-      if (parent != kBlockNone && index_.node(parent).child_count == 0) lru_.OnCandidate(parent);
+      if (parent != kBlockNone && index_.node(parent).child_count == 0)
+        policy_->OnCandidate(parent);
     }
   }
 
@@ -204,7 +231,7 @@ class World {
   const Shape shape_;
   RadixIndex index_;
   std::vector<uint64_t> locations_;  // by id
-  LruPolicy lru_;
+  const std::unique_ptr<EvictionPolicy> policy_;
   DependentLoads loads_;
   std::vector<BlockRange> ranges_;
   std::vector<uint64_t> found_;
@@ -229,7 +256,10 @@ void TimeMatch(benchmark::State& state, World& world, RadixIndex::Proof proof,
     world.Release();
     return prepare();
   };
-  world.Time(state, prepare_another, [&](const auto& path) { world.Match(path, proof); });
+  world.Time(state, prepare_another, [&](const auto& path) {
+    world.Match(path, proof);
+    world.Locate();
+  });
   world.Release();
 }
 
@@ -250,7 +280,23 @@ void MatchHalfEveryKey(benchmark::State& state, World& world) {
 }
 
 void MatchMiss(benchmark::State& state, World& world) {
-  TimeMatch(state, world, RadixIndex::Proof::kChain, [&] { return world.UnknownPath(); });
+  TimeMatch(state, world, RadixIndex::Proof::kEveryKey, [&] { return world.UnknownPath(); });
+}
+
+void MatchAsSpans(benchmark::State& state, World& world) {
+  const auto prepare = [&] {
+    world.Release();
+    return world.RandomPath();
+  };
+  world.Time(state, prepare,
+             [&](const auto& path) { world.Match(path, RadixIndex::Proof::kChain); });
+  world.Release();
+}
+
+void CopyLocations(benchmark::State& state, World& world) {
+  const auto prepare = [&] { return world.RandomPath(); };
+  world.Time(state, prepare,
+             [&](const auto& path) { world.CopyLocations(static_cast<uint32_t>(path.size())); });
 }
 
 void InsertPrompt(benchmark::State& state, World& world) {
@@ -269,30 +315,100 @@ void EvictPrompt(benchmark::State& state, World& world) {
   world.Time(state, refill, [&](uint32_t block_count) { world.Evict(block_count); });
 }
 
-constexpr Shape kShapes[] = {
-    {"W1", 752'000, 128, 32}, {"W2", 752'000, 32, 8}, {"W3", 10'000'000, 128, 32}};
+double ThreadCpuNs() {
+  timespec now{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) * 1e9 + static_cast<double>(now.tv_nsec);
+}
+
+// 5 % of what is resident, in turns, by CPU time: it is long enough for others to come between.
+void EvictMany(benchmark::State& state, World& world) {
+  std::vector<double> ms, turn_us;
+  for (auto _ : state) {
+    while (!world.is_full()) world.Insert(world.NewPath());
+    const double start_ns = ThreadCpuNs();
+    for (uint32_t left = world.shape().block_count / 20; left > 0;) {
+      const uint32_t turn = std::min(left, kBlocksPerTurn);
+      const double turn_start_ns = ThreadCpuNs();
+      world.Evict(turn);
+      turn_us.push_back((ThreadCpuNs() - turn_start_ns) / 1e3);
+      left -= turn;
+    }
+    ms.push_back((ThreadCpuNs() - start_ns) / 1e6);
+    state.SetIterationTime(ms.back() / 1e3);
+  }
+  std::sort(turn_us.begin(), turn_us.end());
+  state.counters["ms"] = Median(&ms);
+  state.counters["turn_us_p50"] = turn_us[turn_us.size() / 2];
+  state.counters["turn_us_p99"] = turn_us[turn_us.size() * 99 / 100];
+}
+
+uint64_t ResidentBytes() {
+  std::ifstream statm("/proc/self/statm");
+  uint64_t pages = 0;
+  statm >> pages >> pages;
+  return pages * kPageBytes;
+}
+
+// The index alone.
+void TakeMemory(benchmark::State& state, const Shape& shape) {
+  for (auto _ : state) {
+    const uint64_t before_bytes = ResidentBytes();
+    RadixIndex index({.blocks_max = shape.block_count + (shape.block_count >> 3), .hash_seed = 7});
+    for (uint32_t prompt = 0; index.live_count() + shape.prompt_blocks <= shape.block_count;
+         ++prompt) {
+      BlockId parent = kBlockNone;
+      uint32_t position = 0;
+      for (const BlockKey& key : PathOf(shape, prompt)) {
+        const BlockId known = index.Find(0, key);
+        parent = known == kBlockNone ? index.Insert(0, key, position, parent) : known;
+        ++position;
+      }
+    }
+    const auto used_bytes = static_cast<double>(ResidentBytes() - before_bytes);
+    state.counters["MiB"] = used_bytes / (1 << 20);
+    state.counters["bytes_per_block"] = used_bytes / index.live_count();
+  }
+}
+
+struct Op {
+  const char* name;
+  void (*run)(benchmark::State&, World&);
+  int iterations;
+};
+
+void Register(const Shape& shape, const Op& op) {
+  const auto run = [&shape, op](benchmark::State& state) { op.run(state, WorldOf(shape)); };
+  benchmark::RegisterBenchmark((std::string(shape.name) + "/" + op.name).c_str(), run)
+      ->UseManualTime()
+      ->Iterations(op.iterations)
+      ->Repetitions(kRepetitions)
+      ->ReportAggregatesOnly();
+}
 
 void RegisterAll() {
-  struct Op {
-    const char* name;
-    void (*run)(benchmark::State&, World&);
-    int iterations;
-  };
+  static constexpr Shape kShapes[] = {
+      {"W1", 752'000, 128, 32}, {"W2", 752'000, 32, 8}, {"W3", 10'000'000, 128, 32}};
   constexpr Op kOps[] = {
       {"full_hit", MatchFull, 20000}, {"full_hit_every_key", MatchFullEveryKey, 20000},
       {"half_hit", MatchHalf, 20000}, {"half_hit_every_key", MatchHalfEveryKey, 20000},
       {"miss", MatchMiss, 20000},     {"insert", InsertPrompt, 2000},
       {"evict", EvictPrompt, 2000}};
   for (const Shape& shape : kShapes) {
-    for (const Op& op : kOps) {
-      const auto run = [&shape, op](benchmark::State& state) { op.run(state, WorldOf(shape)); };
-      benchmark::RegisterBenchmark((std::string(shape.name) + "/" + op.name).c_str(), run)
-          ->UseManualTime()
-          ->Iterations(op.iterations)
-          ->Repetitions(kRepetitions)
-          ->ReportAggregatesOnly();
-    }
+    benchmark::RegisterBenchmark((std::string(shape.name) + "/memory").c_str(),
+                                 [&shape](benchmark::State& state) { TakeMemory(state, shape); })
+        ->Iterations(1);
+    for (const Op& op : kOps) Register(shape, op);
   }
+  static constexpr Shape kLong{"8192", 752'000, kPromptBlocksMax, 0};
+  constexpr Op kLongOps[] = {{"spans", MatchAsSpans, 1000},
+                             {"expanded", MatchFull, 1000},
+                             {"expanded_every_key", MatchFullEveryKey, 1000},
+                             {"copy_of_64_KiB", CopyLocations, 1000}};
+  for (const Op& op : kLongOps) Register(kLong, op);
+  static constexpr Shape kMillions[] = {{"evict_50000_of_1M_lru", 1'000'000, 128, 32, "lru"},
+                                        {"evict_50000_of_1M_hazard", 1'000'000, 128, 32, "hazard"}};
+  for (const Shape& shape : kMillions) Register(shape, {"turns", EvictMany, 10});
 }
 
 }  // namespace
