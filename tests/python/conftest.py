@@ -45,6 +45,7 @@ class Daemon:
 def daemon():
     with tempfile.TemporaryDirectory() as directory:  # pytest's own paths are too long for a socket
         running = Daemon(directory)
+        connect(running).close()  # it has memory by then
         yield running
         running.stop()
 

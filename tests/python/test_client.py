@@ -148,6 +148,11 @@ def test_wrong_buffers_are_refused(group):
             lease.copy_into(bytearray(SPACE.block_bytes), first_block=1, block_count=1)
         with pytest.raises(terrace.Invalid):
             lease.copy_into(bytearray(SPACE.block_bytes), member=1)
+        for wrong in (1 << 32, -1):
+            with pytest.raises(terrace.Invalid):
+                lease.slot(wrong)
+            with pytest.raises(terrace.Invalid):
+                lease.copy_into(bytearray(SPACE.block_bytes), first_block=wrong, block_count=1)
 
 
 def test_another_spec_of_the_same_name_is_refused_with_the_field(client, group):
@@ -293,7 +298,8 @@ def test_the_collector_may_end_a_view_at_any_point(daemon, group):
 def test_hints_are_checked(group):
     keys = group.hash(list(range(16)))
     group.match(keys, hints=terrace.Hints(priority=100, end_reason="tool_call", ttl_s=5))
-    for wrong in (terrace.Hints(priority=101), terrace.Hints(end_reason="boredom")):
+    for wrong in (terrace.Hints(priority=101), terrace.Hints(end_reason="boredom"),
+                  terrace.Hints(ttl_s=1 << 32), terrace.Hints(min_tokens=-1)):
         with pytest.raises(terrace.Invalid):
             group.match(keys, hints=wrong)
     with pytest.raises(terrace.Invalid):

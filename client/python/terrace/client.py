@@ -21,6 +21,8 @@ _COMMIT_RELEASE = 1
 END_REASONS = ("unknown", "tool_call", "end_of_turn", "length", "aborted")
 TIERS = ("hbm", "dram", "nvme", "redis")
 _HINTS = {"pin": 1, "no_store": 2, "exact": 4}
+_HINT_NUMBERS = {"recompute_ns_per_token": 32, "session_hash": 64, "ttl_s": 32, "min_tokens": 32,
+                 "expected_reuse_ms": 32}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,13 +117,19 @@ def microseconds(timeout_s: Optional[float]) -> int:
     return max(1, int(timeout_s * 1e6))
 
 
+def _number(name: str, value: int, bits: int = 32) -> int:
+    """C would cut it in silence."""
+    if not 0 <= value < 1 << bits:
+        raise Invalid(f"{name} is {value}: it goes from 0 to 2^{bits} - 1")
+    return value
+
+
 def request_of(timeout_s: Optional[float], hints: Optional[Hints] = None, **fields: Any):
     """A native request."""
     request = _native.Request(deadline_us=microseconds(timeout_s), **fields)
     if hints is not None:
-        for name in ("recompute_ns_per_token", "session_hash", "ttl_s", "min_tokens",
-                     "expected_reuse_ms"):
-            setattr(request, name, getattr(hints, name))
+        for name, bits in _HINT_NUMBERS.items():
+            setattr(request, name, _number(name, getattr(hints, name), bits))
         if hints.end_reason not in END_REASONS:
             raise Invalid(f"end_reason is {hints.end_reason!r}: use one of {END_REASONS}")
         request.end_reason = END_REASONS.index(hints.end_reason)
@@ -499,7 +507,9 @@ class ReadLease(_Lease):
     def slot(self, block: int, member: int = 0) -> Optional[memoryview]:
         """A member's slot in shared memory, read-only; None if it is not ready or has none."""
         slot_bytes = ctypes.c_uint64()
-        address = lib.terrace_read_lease_slot(self.native, block, member, ctypes.byref(slot_bytes))
+        self._member(member)
+        address = lib.terrace_read_lease_slot(self.native, _number("block", block), member,
+                                              ctypes.byref(slot_bytes))
         view = self._export(address, slot_bytes.value)
         return None if view is None else view.toreadonly()
 
@@ -517,7 +527,9 @@ class ReadLease(_Lease):
                   member: int = 0) -> None:
         """Copies blocks into `into`: one buffer a part or one a block in a list, or one buffer for
         all. Gone, and the bytes are not to be used, if the lease was not valid throughout."""
+        _number("first_block", first_block)
         count = self.block_count - first_block if block_count is None else block_count
+        _number("block_count", count)
         pointers = buffers.pointers_to_parts(into, self._member(member).part_bytes, count, True)
         self.group.client.check(
             lib.terrace_read_lease_copy_blocks(self.native, member, first_block, count, pointers),
@@ -575,7 +587,9 @@ class WriteLease(_Lease):
               member: int = 0) -> None:
         """Writes blocks: one buffer a part or one a block in a list, or one buffer for all. Keys
         that are not ours are passed over."""
+        _number("first_key", first_key)
         count = len(self) - first_key if key_count is None else key_count
+        _number("key_count", count)
         pointers = buffers.pointers_to_parts(data, self._member(member).part_bytes, count, False)
         self.group.client.check(
             lib.terrace_write_lease_write_blocks(self.native, member, first_key, count, pointers),
@@ -584,7 +598,9 @@ class WriteLease(_Lease):
     def slot(self, key: int, member: int = 0) -> Optional[memoryview]:
         """Where to write a block in place; then checksum(). None unless it is ours."""
         slot_bytes = ctypes.c_uint64()
-        address = lib.terrace_write_lease_slot(self.native, key, member, ctypes.byref(slot_bytes))
+        self._member(member)
+        address = lib.terrace_write_lease_slot(self.native, _number("key", key), member,
+                                               ctypes.byref(slot_bytes))
         return self._export(address, slot_bytes.value)
 
     def checksum(self, key: int, part: int, member: int = 0) -> None:

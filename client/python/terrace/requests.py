@@ -16,6 +16,7 @@ lib = _native.lib
 _NO_CALLBACK = _native.Callback()
 # After so many requests in a row without an answer, none is sent for a while.
 _FAILURES_MAX = 3
+_NO_ANSWER = (4, 7, 8)  # busy, i/o error, gone
 _PAUSE_S_MAX = 30.0
 
 
@@ -92,7 +93,7 @@ class Asker:
         return pending
 
     def _note(self, status: int) -> None:
-        if status == 0:
+        if status not in _NO_ANSWER:
             self._failures = 0
             return
         self._failures += 1

@@ -132,6 +132,11 @@ class TerraceConnector(KVConnectorBase_V1):
         """Turns this half off, for good."""
         logger.warning("terrace is off: %s", sentence)
         self.refusal = sentence
+        if self.scheduler is not None:
+            try:
+                self.scheduler.close()  # nobody would give back what it holds
+            except Exception as error:  # pylint: disable=broad-except
+                logger.warning("terrace: what it held ends with its leases: %s", error)
 
     # ---- what a best-effort cache answers ----
 
