@@ -150,6 +150,7 @@ TEST(RedisCluster, ASlotOnItsWayIsAskedForAndTheMapStays) {
   const uint64_t asked = cluster.ErrorsOf(from, "ASK");
   EXPECT_TRUE(rig.FetchNow(name, kLengthBytes).status.ok());
   EXPECT_GT(cluster.ErrorsOf(from, "ASK"), asked) << "the old owner is asked first, every time";
+  EXPECT_EQ(cluster.ErrorsOf(to, "MOVED"), 0u) << "the new owner was taken for the owner already";
 }
 
 TEST(RedisSentinel, AFailoverIsFollowed) {
