@@ -6,6 +6,10 @@
 
 namespace terrace {
 
+static uint64_t CapacityBelow(const DomainOptions& options) {
+  return options.lower_tiers.empty() ? 0 : options.lower_tiers[0]->stats().capacity_bytes;
+}
+
 CacheDomain::CacheDomain(uint32_t domain_index_in_store, DomainOptions domain_options,
                          const StoreOptions& store_options, const StoreSeams& store_seams)
     : domain_index(domain_index_in_store),
@@ -20,7 +24,10 @@ CacheDomain::CacheDomain(uint32_t domain_index_in_store, DomainOptions domain_op
       dram_policy(MakeEvictionPolicy(store_options.eviction_policy, store_options.blocks_max)),
       admission(MakeAdmissionPolicy(store_options.admission_policy,
                                     {.capacity_blocks = store_options.blocks_max,
-                                     .write_bytes_per_day = options.write_bytes_per_day})) {
+                                     .write_bytes_per_day = options.write_bytes_per_day})),
+      meter({.dram_bytes = options.segments_max * options.segment_bytes,
+             .below_bytes = CapacityBelow(options),
+             .seed = options.table_seed}) {
   TERRACE_CHECK(dram_policy != nullptr, "eviction_policy is one of EvictionPolicyNames()");
   TERRACE_CHECK(admission != nullptr, "admission_policy is one of AdmissionPolicyNames()");
   TERRACE_CHECK(options.lower_tiers.size() <= kLowerTiersMax, "at most three tiers below DRAM");

@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "daemon/admission.h"
@@ -15,7 +16,9 @@
 #include "daemon/day_window.h"
 #include "daemon/deadline_heap.h"
 #include "daemon/eviction/policy.h"
+#include "daemon/forgotten_keys.h"
 #include "daemon/group.h"
+#include "daemon/hit_meter.h"
 #include "daemon/lease_table.h"
 #include "daemon/radix_index.h"
 #include "daemon/seams.h"
@@ -97,6 +100,9 @@ struct CacheDomain {
   std::unordered_map<BlockId, uint64_t> erased_below;
   uint64_t erased_below_begun = 0;
   std::unique_ptr<AdmissionPolicy> admission;
+  HitMeter meter;           // Store
+  ForgottenKeys forgotten;  // Residency: keys of blocks that were Sealed
+  protocol::MissCause erase_cause = protocol::MissCause::kCapacity;  // of what is erased; Because
   // Blocks whose state changed since the last incremental check of invariants; kept only once there
   // has been one.
   mutable std::vector<BlockId> changed;
@@ -111,6 +117,20 @@ struct CacheDomain {
   uint32_t session_count = 0;            // Store
   bool is_short = false;        // a slot was asked for and none was free: SegmentLedger looks
   Store::DomainStats counters;  // only its "since start" fields
+};
+
+// While it lives, what is erased is erased for this cause.
+class Because {
+ public:
+  Because(CacheDomain& domain, protocol::MissCause cause)
+      : d_(domain), before_(std::exchange(domain.erase_cause, cause)) {}
+  ~Because() { d_.erase_cause = before_; }
+  Because(const Because&) = delete;
+  Because& operator=(const Because&) = delete;
+
+ private:
+  CacheDomain& d_;
+  const protocol::MissCause before_;
 };
 
 }  // namespace terrace

@@ -209,6 +209,13 @@ Status ResolveConfig(const ConfigOverrides& overrides, const ConfigEnvironment& 
     return Refuse(why, "daemon.keeper_socket is '" + config->keeper_socket +
                            "', which is no absolute path: name where terraced --keeper listens");
   }
+  if (!config->trace_dir.empty() && !config->trace_dir.starts_with('/')) {
+    return Refuse(why, "daemon.trace_dir is '" + config->trace_dir +
+                           "', which is no absolute path: name a directory");
+  }
+  if (config->trace_dir.empty() && config->trace == TraceAtStart::kOn) {
+    return Refuse(why, "daemon.trace is on and daemon.trace_dir names no directory: name one");
+  }
   TERRACE_RETURN_IF_ERROR(CheckDomains(*config, why));
   for (DomainConfig& domain : config->domains) {
     if (domain.secret_file.empty()) {

@@ -18,6 +18,7 @@ namespace terrace {
 enum class LogLevel : uint8_t { kError, kWarn, kInfo, kDebug };
 enum class LogFormat : uint8_t { kText, kJson };
 enum class HugePages : uint8_t { kAuto, kOn, kOff };
+enum class TraceAtStart : uint8_t { kOff, kOn };
 enum class DiskIo : uint8_t { kAuto, kUring, kThreads };
 
 inline constexpr uint32_t kDomainsMax = 64;
@@ -84,6 +85,9 @@ struct DaemonConfig {
   uint64_t session_output_bytes_max = 32 * kMiB;
   uint64_t session_buffers_bytes_max = 512 * kMiB;
   std::string eviction = "hazard";  // of DRAM; some of EvictionPolicyNames()
+  std::string trace_dir;            // where requests are recorded; empty: nowhere
+  TraceAtStart trace = TraceAtStart::kOff;
+  uint64_t trace_bytes_max = 256 * kMiB;  // of a domain
   uint32_t offload_threads = 2;
   uint32_t offload_jobs_max = 4096;
   NvmeConfig nvme;

@@ -23,6 +23,7 @@ constexpr std::string_view kHugePages[] = {"auto", "on", "off"};
 constexpr std::string_view kDiskIos[] = {"auto", "io_uring", "threads"};
 // Those of all policies that serve.
 constexpr std::string_view kEvictions[] = {"arc", "hazard", "lru", "s3fifo"};
+constexpr std::string_view kOffOn[] = {"off", "on"};
 constexpr std::string_view kKeyHashes[] = {"xxh3", "sha256"};
 
 template <typename Section, typename Enum, Enum Section::*member>
@@ -90,6 +91,12 @@ const ConfigKey<Daemon> kDaemonKeys[] = {
      "begun messages and unsent bytes of all sessions together"},
     {"eviction", NamedChoice<Daemon, &Daemon::eviction, Evictions>(),
      "what leaves DRAM when it is full: hazard, lru, arc or s3fifo"},
+    {"trace_dir", TextField<Daemon>{&Daemon::trace_dir, kPathBytesMax},
+     "an absolute directory where requests can be recorded; absent: nowhere"},
+    {"trace", Choice<Daemon, TraceAtStart, &Daemon::trace>(kOffOn),
+     "on: record from the start on; off: when terrace trace record start says so"},
+    {"trace_bytes_max", BytesField<Daemon>{&Daemon::trace_bytes_max, 1 * kMiB, 1024 * kGiB},
+     "of the two files of a domain's recording"},
     {"offload_threads", CountField<Daemon>{&Daemon::offload_threads, 1, 256},
      "threads that compute checksums"},
     {"offload_jobs_max", CountField<Daemon>{&Daemon::offload_jobs_max, 16, 1 << 20},

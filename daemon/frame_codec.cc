@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "terrace/protocol_insight.h"
+
 namespace terrace {
 
 using protocol::FrameHeader;
@@ -55,13 +57,13 @@ void MessageBody::CopyTo(size_t offset_bytes, std::span<std::byte> to) const {
   }
 }
 
-bool IsRequestVerb(Verb verb) { return verb >= Verb::kHello && verb <= Verb::kUnmapped; }
+bool IsRequestVerb(Verb verb) { return verb >= Verb::kHello && verb <= protocol::kVerbLast; }
 
 std::string_view VerbName(Verb verb) {
   static constexpr std::string_view kNames[] = {
-      "",        "Hello",  "Open",  "Match",   "Acquire", "Prefetch", "Join",
-      "Release", "Cancel", "Touch", "Reserve", "Commit",  "Abort",    "Query",
-      "Wait",    "Evict",  "Pin",   "Reset",   "Stats",   "List",     "Unmapped"};
+      "",       "Hello", "Open",    "Match",  "Acquire",  "Prefetch", "Join",    "Release",
+      "Cancel", "Touch", "Reserve", "Commit", "Abort",    "Query",    "Wait",    "Evict",
+      "Pin",    "Reset", "Stats",   "List",   "Unmapped", "HitRate",  "Explain", "TraceRecord"};
   return IsRequestVerb(verb) ? kNames[static_cast<size_t>(verb)] : "unknown verb";
 }
 
@@ -84,7 +86,7 @@ bool FrameAssembler::CheckHeader(std::string* why) {
   if (!IsRequestVerb(header.verb)) {
     return refuse("verb " + std::to_string(static_cast<unsigned>(header.verb)) +
                   " is none that a client sends; they are 1 to " +
-                  std::to_string(static_cast<unsigned>(Verb::kUnmapped)));
+                  std::to_string(static_cast<unsigned>(protocol::kVerbLast)));
   }
   if ((header.flags & ~protocol::kFrameMore) != 0) {
     return refuse("frame flags " + std::to_string(header.flags) + "; only 1 (more) is defined");

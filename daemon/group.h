@@ -72,6 +72,7 @@ class Group {
   uint32_t session_count = 0;
   uint64_t acquire_blocks_asked = 0;
   uint64_t acquire_blocks_hit = 0;
+  uint32_t recompute_ns_per_token = 0;  // as a client said last
 
  private:
   SpaceGroupSpec spec_;

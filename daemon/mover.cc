@@ -218,7 +218,9 @@ void Mover::EndAdoption(BlockId id, bool is_good) {
   residency_.EndFill(id, is_good);
   if (is_good) return OnRooted(id);
   const Block& b = d_.block(id);
-  if (!residency_.HasOtherCopy(b, b.dram)) residency_.Erase(id, StatusCode::kNotFound);
+  if (residency_.HasOtherCopy(b, b.dram)) return;
+  const Because because(d_, protocol::MissCause::kCorrupt);
+  residency_.Erase(id, StatusCode::kNotFound);
 }
 
 // ---- down ----

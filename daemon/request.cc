@@ -74,6 +74,8 @@ void Request::ResetResults() {
   evicted_ = {};
   pinned_ = {};
   list_ = {};
+  hit_rate_rows_.clear();
+  explained_ = {};
 }
 
 Request::Outcome Request::Begin(Message message, const RequestContext& context) {

@@ -15,6 +15,7 @@
 
 #include "daemon/frame_codec.h"
 #include "daemon/store.h"
+#include "daemon/trace_recorder.h"
 #include "terrace/protocol.h"
 
 namespace terrace {
@@ -24,6 +25,8 @@ struct OpenedHandle {
   uint32_t group_index = 0;
   uint64_t self_mask = 0;
   uint32_t member_count = 0;
+  GroupId group;
+  uint32_t block_tokens = 0;
 };
 
 // What a request knows of its session.
@@ -61,6 +64,8 @@ class Request {
   // True if completions follow the reply: something is coming, or a writer is followed.
   bool has_pending_blocks() const;
   Reply& reply() { return reply_; }
+  // What a recording says of it once it is answered. False for other verbs, and what failed.
+  bool Describe(const RequestContext& context, TracedRequest* traced) const;
   // What an Evict has counted.
   const protocol::EvictReply& evicted() const { return evicted_; }
 
@@ -99,6 +104,9 @@ class Request {
   bool ReadCommitStep(const protocol::CommitRequest& commit, uint32_t entry_count);
   Outcome StepAbort(const RequestContext& context, Store& store, uint32_t* budget_blocks);
   Outcome StepReset(const RequestContext& context, Store& store, uint32_t* budget_blocks);
+  // request_insight.cc: the verbs of protocol_insight.h.
+  Outcome StepHitRate(const RequestContext& context, Store& store, uint32_t* budget_blocks);
+  Outcome StepExplain(const RequestContext& context, Store& store, uint32_t* budget_blocks);
   // Reads a body that is exactly one T.
   template <typename T>
   bool ReadWhole(T* value) const {
@@ -134,6 +142,8 @@ class Request {
   std::vector<protocol::OpenedMember> opened_members_;
   protocol::ListReply list_;
   std::vector<protocol::ListEntry> list_entries_;
+  std::vector<protocol::HitRateRow> hit_rate_rows_;
+  ExplainResult explained_;
 
   // Scratch of one step; its capacity stays.
   std::vector<BlockKey> step_keys_;

@@ -72,6 +72,7 @@ KeysQuery Request::NextQuery(const RequestContext& context, uint32_t key_count) 
           .first_position = is_chain ? keys_.first_position + next_ : keys_.first_position,
           .hints = keys_.hints,
           .keys = step_keys_,
+          .key_count_of_request = keys_.key_count,
           .event_hashes = step_events_};
 }
 

@@ -14,6 +14,8 @@ Request::Outcome Request::StepOther(RequestContext& context, Store& store,
   if (verb_ == Verb::kCommit) return StepCommit(context, store, budget_blocks);
   if (verb_ == Verb::kAbort) return StepAbort(context, store, budget_blocks);
   if (verb_ == Verb::kReset) return StepReset(context, store, budget_blocks);
+  if (verb_ == protocol::kVerbHitRate) return StepHitRate(context, store, budget_blocks);
+  if (verb_ == protocol::kVerbExplain) return StepExplain(context, store, budget_blocks);
   bool is_malformed = false;
   const Status status = Act(context, store, &is_malformed);
   if (is_malformed) return Malformed(context, "such a request");
@@ -108,7 +110,9 @@ Status Request::Open(RequestContext& context, Store& store, bool* is_malformed) 
   // Opened again, a group keeps its handle, with the members of this Open.
   const OpenedHandle handle{.group_index = opened->group_index,
                             .self_mask = self_mask,
-                            .member_count = static_cast<uint32_t>(members)};
+                            .member_count = static_cast<uint32_t>(members),
+                            .group = opened->id,
+                            .block_tokens = group.block_tokens()};
   const auto known = std::find_if(
       context.handles.begin(), context.handles.end(),
       [&handle](const OpenedHandle& h) { return h.group_index == handle.group_index; });

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "daemon/wear_governor.h"
 #include "terrace/check.h"
 #include "terrace/checksum.h"
 
@@ -110,6 +111,9 @@ void Residency::Erase(BlockId id, StatusCode why) {
   TERRACE_CHECK(b.phase == BlockPhase::kReserved || b.phase == BlockPhase::kSealed,
                 "a block is erased once");
   const BlockId parent = d_.index.node(id).parent;
+  if (b.phase == BlockPhase::kSealed) {
+    d_.forgotten.Remember(b.group_index, d_.index.node(id).key, d_.erase_cause, d_.NowUs());
+  }
   if (parent != kBlockNone) CountChild(parent, b, -1);
   d_.walks.OnErase(id);
   d_.index.Erase(id);
@@ -208,11 +212,19 @@ void Residency::DropDram(BlockId id) {
   TERRACE_CHECK(MayLeaveDram(id), "I5: a dropped copy is not held and has no child in its tier");
   if (!HasOtherCopy(b, b.dram)) {
     ++d_.counters.blocks_evicted;
+    const bool is_refused = d_.erase_cause == protocol::MissCause::kCapacity && IsChoosyBelow();
+    const Because because(d_, is_refused ? protocol::MissCause::kAdmission : d_.erase_cause);
     Erase(id, StatusCode::kNotFound);
     return;
   }
   ReleaseDramRow(id);
   Refresh(id);
+}
+
+// What admission had taken would have a copy below.
+bool Residency::IsChoosyBelow() const {
+  return !d_.lower.empty() && (d_.limits.admission_policy != "all" ||
+                               d_.options.write_bytes_per_day != WearGovernor::kUnlimited);
 }
 
 void Residency::DropMember(BlockId id, uint32_t member) {

@@ -147,6 +147,7 @@ class Residency {
   void Reclaim(BlockId id);
   void Refresh(BlockId id);
   void AddExpiry(BlockId id);
+  bool IsChoosyBelow() const;
   void CountChild(BlockId parent, const Block& child, int32_t by);
   void SetRowStates(BlockId id, SlotState state, uint64_t holder);
   // What the rows of its slots say of it, but for the member.

@@ -95,6 +95,8 @@ void Residency::DropLower(BlockId id, uint32_t tier, DropReason reason) {
   if (b.phase != BlockPhase::kSealed) return;
   if (b.dram.state == CopyState::kNone && !HasOtherCopy(b, b.dram)) {
     ++d_.counters.blocks_evicted;
+    const bool is_bad = reason == DropReason::kBadBytes;
+    const Because because(d_, is_bad ? protocol::MissCause::kCorrupt : d_.erase_cause);
     Erase(id, StatusCode::kNotFound);
     return;
   }

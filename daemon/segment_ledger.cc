@@ -184,7 +184,9 @@ void SegmentLedger::StepDrain(DomainRecord& record, uint32_t segment) {
       if (budget == 0) break;
       if (!domain.slots.IsCurrent(slot)) continue;
       const BlockId id = record.evictor->BlockIn(slot);
-      if (id != kBlockNone) record.evictor->DropDramSubtree(id, Evictor::Pins::kGive, &budget);
+      if (id == kBlockNone) continue;
+      const Because because(*record.domain, protocol::MissCause::kQuota);
+      record.evictor->DropDramSubtree(id, Evictor::Pins::kGive, &budget);
     }
   }
   if (domain.slots.IsDrained(segment)) {

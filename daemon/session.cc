@@ -248,6 +248,7 @@ Request::Outcome SessionTable::BeginRequest(Session& session, Message message) {
     request.Answer(session.context, Status::Ok(), stats_source_(session.peer.domain_index));
     return Request::Outcome::kReply;
   }
+  if (verb == protocol::kVerbTraceRecord) return TraceRecord(session);
   if (!HasNews(verb)) return outcome;
   if (session.pending.size() >= options_.pending_per_session_max) {
     request.Answer(session.context, Status(StatusCode::kBusy),
@@ -319,6 +320,38 @@ Request::Outcome SessionTable::Hello(Session& session, const MessageBody& body) 
   return Request::Outcome::kReply;
 }
 
+Request::Outcome SessionTable::TraceRecord(Session& session) {
+  protocol::TraceRecordRequest asked;
+  Request& request = *session.request;
+  const MessageBody& body = request.body();
+  if (body.size_bytes() != sizeof(asked) || !body.Read(0, &asked)) {
+    return Refuse(session, Status(StatusCode::kInvalid),
+                  "TraceRecord of " + std::to_string(body.size_bytes()) +
+                      " bytes; that is not the size of such a request");
+  }
+  if (!trace_.control) {
+    request.Answer(session.context, Status(StatusCode::kUnsupported),
+                   "this daemon records nothing: name a directory in daemon.trace_dir");
+  } else if (asked.action > protocol::TraceAction::kStop) {
+    request.Answer(session.context, Status(StatusCode::kInvalid),
+                   "trace action " + std::to_string(static_cast<uint32_t>(asked.action)) +
+                       "; there are 0 (status), 1 (start) and 2 (stop)");
+  } else {
+    request.reply().Begin(request.verb(), request.id(), options_.boot_id, Status::Ok());
+    request.reply().AddHead(trace_.control(session.peer.domain_index, asked.action));
+  }
+  return Request::Outcome::kReply;
+}
+
+void SessionTable::Trace(Session& session) {
+  const uint32_t domain_index = session.peer.domain_index;
+  if (!trace_.is_recording || !session.is_open || !trace_.is_recording(domain_index)) return;
+  TracedRequest traced;
+  if (session.request->Describe(session.context, &traced)) {
+    trace_.record(domain_index, std::move(traced));
+  }
+}
+
 void SessionTable::EndStep(Session& session, Request::Outcome outcome) {
   switch (outcome) {
     case Request::Outcome::kMore:
@@ -335,6 +368,7 @@ void SessionTable::EndStep(Session& session, Request::Outcome outcome) {
       break;
     case Request::Outcome::kReply:
       if (!session.request->has_pending_blocks()) session.EndPending(session.request->id());
+      Trace(session);
       break;
   }
   session.is_replying = true;

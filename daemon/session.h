@@ -73,6 +73,14 @@ class SessionTable : public StoreListener {
 
   // The store sessions ask. Call once, before anything else; the store outlives the table's use.
   void Serve(Store& store) { store_ = &store; }
+  // Who records requests; without, recording is not supported.
+  struct TraceHooks {
+    std::function<bool(uint32_t domain_index)> is_recording;
+    std::function<void(uint32_t domain_index, TracedRequest request)> record;
+    std::function<protocol::TraceRecordReply(uint32_t domain_index, protocol::TraceAction action)>
+        control;
+  };
+  void SetTrace(TraceHooks hooks) { trace_ = std::move(hooks); }
 
   // ---- from the transport ----
   // kNoSpace above connections_max: close the connection. REQUIRES: `session` is new, not 0.
@@ -110,6 +118,8 @@ class SessionTable : public StoreListener {
   Request::Outcome Refuse(Session& session, Status status, std::string sentence);
   Status CheckHello(const Session& session, const MessageBody& body, std::string* why) const;
   Request::Outcome Hello(Session& session, const MessageBody& body);
+  Request::Outcome TraceRecord(Session& session);
+  void Trace(Session& session);
   void EndStep(Session& session, Request::Outcome outcome);
   void CutPage(Session& session);
   void EndRequest(Session& session);
@@ -132,6 +142,7 @@ class SessionTable : public StoreListener {
   const StatsSource stats_source_;
   Transport& transport_;
   Store* store_ = nullptr;
+  TraceHooks trace_;
 
   std::unordered_map<SessionId, std::unique_ptr<Session>> sessions_;
   std::deque<SessionId> ready_;             // sessions with work left, each once

@@ -17,6 +17,7 @@
 #include "daemon/domain.h"
 #include "daemon/domain_arena.h"
 #include "daemon/domain_nvme.h"
+#include "daemon/domain_traces.h"
 #include "daemon/doorkeeper.h"
 #include "daemon/fd_store.h"
 #include "daemon/group_shelf.h"
@@ -106,6 +107,7 @@ struct Shell::State {
   std::unique_ptr<SocketTransport> transport;
   std::unique_ptr<SessionTable> sessions;
   std::unique_ptr<OffloadPool> offload;
+  std::unique_ptr<DomainTraces> traces;
   std::unique_ptr<Store> store;
   std::unique_ptr<Doorkeeper> doorkeeper;
   std::vector<std::unique_ptr<Acceptor>> acceptors;
@@ -475,6 +477,8 @@ void Shell::State::BuildCore() {
       });
   store = std::make_unique<Store>(MakeStoreOptions(), clock, random, *offload, *sessions);
   sessions->Serve(*store);
+  traces = std::make_unique<DomainTraces>(config, clock);
+  sessions->SetTrace(traces->Hooks());
 }
 
 void Shell::State::BeginAccepting() {

@@ -426,6 +426,7 @@ void Store::OnTimer() {
         rooms.domain.block(due.id).expiry = kHandleNone;
         if (rooms.domain.block(due.id).phase == BlockPhase::kSealed) {
           ++rooms.domain.counters.blocks_expired;
+          const Because because(rooms.domain, protocol::MissCause::kExpired);
           rooms.residency.Erase(due.id, StatusCode::kNotFound);
         }
         break;

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -18,6 +19,7 @@
 #include "terrace/checksum.h"
 #include "terrace/prefix_hasher.h"
 #include "terrace/protocol.h"
+#include "terrace/protocol_insight.h"
 #include "terrace/space.h"
 #include "terrace/status.h"
 #include "tiers/tier.h"
@@ -108,6 +110,7 @@ struct KeysQuery {
   uint32_t first_position = 0;
   protocol::Hints hints;
   std::span<const BlockKey> keys;
+  uint32_t key_count_of_request = 0;       // of all calls together; 0: not known
   std::span<const uint64_t> event_hashes;  // empty, or one a key (Reserve)
 };
 
@@ -118,6 +121,14 @@ struct PrefixWalk {
   std::vector<uint32_t> window_runs;  // per windowed member: blocks present without a gap, to here
 };
 
+// What an Acquire did not find; the store's own.
+struct AcquireMisses {
+  uint32_t asked_count = 0;  // keys that were passed
+  uint32_t cold_count = 0;   // of those, never seen
+  bool is_rest_cold = false;
+  std::optional<protocol::MissCause> cause;  // of the first that was not there
+};
+
 // Continuation: pass the same object with the next keys (and first_position advanced by the keys
 // already passed) until is_finished or no keys are left, then call the matching Finish…. Between
 // calls anything may happen; what is pinned stays pinned. A call that fails needs no Finish….
@@ -126,6 +137,7 @@ struct AcquireResult {
   std::vector<protocol::BlockSpan> spans;
   std::vector<SlotAddress> slots;
   PrefixWalk walk;
+  AcquireMisses misses;
   bool is_finished = false;  // the prefix ended: later keys cannot match
 };
 struct PrefixMatch {
@@ -141,6 +153,12 @@ struct ReserveResult {
   BlockKey last_key;             // parent of the next call's first key
   bool is_out_of_space = false;  // a key of the chain found no room: later ones get none either
   bool is_finished = false;      // Join only: every key has been answered
+};
+struct ExplainResult {
+  protocol::ExplainReply reply;
+  std::vector<protocol::ExplainNear> nears;
+  PrefixWalk walk;
+  bool is_finished = false;
 };
 struct CommitResult {
   protocol::CommitReply reply;
@@ -245,6 +263,13 @@ class Store {
   Status List(SessionId session, const protocol::ListRequest& request, protocol::ListReply* reply,
               std::vector<protocol::ListEntry>* entries);
   Status Unmapped(SessionId session, uint32_t segment);
+  // At most kHitRateRowsMax rows; reply->next_row continues.
+  Status HitRates(SessionId session, uint32_t first_row, protocol::HitRateReply* reply,
+                  std::vector<protocol::HitRateRow>* rows);
+  // The next keys of a chain; call until result->is_finished or no keys are left, then once
+  // more with is_finished set. kNotFound: the domain has no such group.
+  Status Explain(SessionId session, const GroupId& group, std::span<const BlockKey> keys,
+                 ExplainResult* result);
 
   // ---- events from other threads, posted to the store thread ----
   void OnSegmentPopulated(uint32_t domain_index, uint32_t segment, Status status);

@@ -219,6 +219,7 @@ class OperatorEviction {
     reply_->byte_count += BytesOf(caller_.domain(), caller_.domain().block(id));
     if (is_dry_run_) return;
     ++caller_.domain().counters.blocks_evicted;
+    const Because because(caller_.domain(), protocol::MissCause::kOperator);
     caller_.rooms->residency.Erase(id, StatusCode::kNotFound);
   }
 
@@ -271,6 +272,7 @@ Status Store::Evict(const KeysQuery& query, uint64_t* cursor, protocol::EvictRep
 Status Store::Reset(SessionId session, uint32_t group_index, uint64_t* cursor) {
   Caller caller;
   TERRACE_RETURN_IF_ERROR(state_->Enter(session, group_index, &caller));
+  const Because because(caller.domain(), protocol::MissCause::kOperator);
   // Not an eviction: what is leased leaves the index, too, and its slots fall with the lease.
   const GroupRange groups = GroupsOf(caller, group_index);
   uint32_t budget = protocol::kBlocksPerTurnMax;

@@ -361,10 +361,14 @@ Status Store::Acquire(const KeysQuery& query, AcquireResult* result) {
   }
   domain.counters.acquire_blocks_asked += query.keys.size();
   caller.group->acquire_blocks_asked += query.keys.size();
+  result->misses.asked_count += static_cast<uint32_t>(query.keys.size());
+  State::CountAsked(caller, query);
   if (domain.leases.at(lease).entries.size() < result->walk.walked_count) {
     result->is_finished = true;  // what came before has failed meanwhile
+    result->misses.cause = protocol::MissCause::kLate;
     return Status::Ok();
   }
+  const uint32_t walked_before = result->walk.walked_count;
   PrefixHolder holder(*state_, caller, query,
                       {.lease = lease,
                        .pending = pending,
@@ -373,6 +377,8 @@ Status Store::Acquire(const KeysQuery& query, AcquireResult* result) {
                        .slots = &result->slots});
   const bool goes_on = holder.Hold();
   result->is_finished = !holder.Answer() || !goes_on;
+  state_->CountMisses(caller, query, query.keys.subspan(result->walk.walked_count - walked_before),
+                      &result->misses);
   caller.rooms->mover.Step();
   state_->Settle(*caller.rooms);
   return Status::Ok();
@@ -417,6 +423,7 @@ void Store::FinishAcquire(const KeysQuery& query, AcquireResult* result) {
   result->reply.slot_count = static_cast<uint32_t>(result->slots.size());
   result->reply.lease_ttl_ms = state_->options.lease_ttl_ms;
   result->reply.flags = is_open && caller.group->has_remote() ? protocol::kMatchIsBound : 0;
+  if (is_open) State::CountAnswer(caller, query, *result);
 }
 
 Status Store::Prefetch(const KeysQuery& query, PrefixMatch* result) {

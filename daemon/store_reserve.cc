@@ -51,6 +51,7 @@ class Reserver {
     if (id != kBlockNone && domain.block(id).phase == BlockPhase::kSealed &&
         residency.IsExpired(id)) {
       ++domain.counters.blocks_expired;
+      const Because because(domain, protocol::MissCause::kExpired);
       residency.Erase(id, StatusCode::kNotFound);
       id = kBlockNone;
     }
@@ -74,6 +75,8 @@ class Reserver {
       return id;
     }
     ++domain.counters.reserve_no_space;
+    domain.forgotten.Remember(query_.group_index, query_.keys[i], protocol::MissCause::kQuota,
+                              domain.NowUs());
     if (!(query_.flags & protocol::kKeysFlat)) result_->is_out_of_space = true;
     Answer({.status = static_cast<uint8_t>(StatusCode::kNoSpace)}, kBlockNone);
     return kBlockNone;
@@ -170,6 +173,7 @@ Status Store::Reserve(const KeysQuery& query, ReserveResult* result) {
     }
   }
   Reserver(*state_, caller, query, result).Run(lease);
+  caller.domain().meter.OnStored(query.keys, caller.group->block_bytes());
   state_->Settle(*caller.rooms);
   return Status::Ok();
 }

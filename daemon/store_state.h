@@ -79,6 +79,15 @@ struct Store::State final : public TierListener {
   // Members with bytes in the copy that a reader would get.
   static uint64_t MembersOf(const CacheDomain& domain, const Block& block);
 
+  // store_insight.cc: what is told to the domain's HitMeter.
+  static void CountAsked(const Caller& caller, const KeysQuery& query);
+  void CountMisses(const Caller& caller, const KeysQuery& query, std::span<const BlockKey> missed,
+                   AcquireMisses* misses) const;
+  static void CountAnswer(const Caller& caller, const KeysQuery& query,
+                          const AcquireResult& result);
+  protocol::MissCause CauseOf(const Caller& caller, uint32_t group_index,
+                              const BlockKey& key) const;
+
   void OnTransferDone(TransferId transfer_id, Status status) override;
   void OnPersisted(uint32_t domain_index, uint32_t owner, CommitId commit_id,
                    uint32_t member) override;

@@ -142,6 +142,7 @@ void Verifier::Conclude(BlockId id, Purpose purpose, bool is_good) {
   }
   if (is_sealed && !is_good) {
     ++d_.counters.blocks_corrupt;
+    const Because because(d_, protocol::MissCause::kCorrupt);
     residency_.Erase(id, StatusCode::kNotFound);
   }
   residency_.LetGo(id, HoldKind::kJob);

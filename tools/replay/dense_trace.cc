@@ -33,6 +33,7 @@ bool DenseTrace::Build(const Trace& trace, std::string* why) {
       ++position;
     }
     requests_[r].first_id = first;
+    if (requests_[r].is_asked()) asked_count_ += requests_[r].id_count;
   }
   return true;
 }

@@ -28,6 +28,7 @@ class DenseTrace {
   uint32_t position(BlockId id) const { return positions_[id]; }
   uint32_t unique_count() const { return static_cast<uint32_t>(parents_.size()); }
   uint64_t touch_count() const { return path_ids_.size(); }
+  uint64_t asked_count() const { return asked_count_; }  // of those, that a hit rate is of
   uint32_t block_tokens() const { return block_tokens_; }
 
  private:
@@ -35,6 +36,7 @@ class DenseTrace {
   std::vector<BlockId> path_ids_;
   std::vector<BlockId> parents_;  // kBlockNone: a root
   std::vector<uint32_t> positions_;
+  uint64_t asked_count_ = 0;
   uint32_t block_tokens_ = 0;
 };
 

@@ -34,7 +34,7 @@ LruCurve::LruCurve(const DenseTrace& trace) : hits_up_to_(size_t{trace.unique_co
   for (size_t r = 0; r < trace.request_count(); ++r) {
     const auto path = trace.path(r);
     for (const BlockId id : path) {
-      if (stamps[id] == kNeverUsed) break;
+      if (stamps[id] == kNeverUsed || !trace.request(r).is_asked()) break;
       ++hits_up_to_[used_count - counts.Below(stamps[id])];
     }
     for (auto id = path.rbegin(); id != path.rend(); ++id) {

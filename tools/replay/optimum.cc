@@ -55,7 +55,7 @@ uint64_t CountOptimumHits(const DenseTrace& trace, const NextUses& next_uses,
   for (size_t r = 0; r < trace.request_count(); ++r) {
     const std::span<const BlockId> path = trace.path(r);
     const std::span<const uint32_t> next = next_uses.of(trace.request(r));
-    bool is_prefix = true;
+    bool is_prefix = trace.request(r).is_asked();
     for (size_t i = 0; i < path.size(); ++i) {
       const BlockId id = path[i];
       is_prefix = is_prefix && is_resident[id] != 0;

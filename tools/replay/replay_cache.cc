@@ -32,12 +32,44 @@ uint32_t ReplayCache::Serve(size_t request_index) {
   const TouchContext context{.now_us = request.timestamp_ms * 1000,
                              .session_hash = request.session_hash,
                              .end_reason = request.end_reason};
-  if (options_.order == EvictionOrder::kFree) {
+  if (request.kind != TraceKind::kAskedAndStored) {
+    ServePart(path, request.kind, context);
+  } else if (options_.order == EvictionOrder::kFree) {
     ServeFree(path, context);
   } else {
     ServeLeafFirst(path, hit_count, context);
   }
-  return hit_count;
+  return request.is_asked() ? hit_count : 0;
+}
+
+// As the daemon does: an Acquire touches what it finds, a Reserve says by its new blocks that their
+// prefix was used, a Release touches the tip.
+void ReplayCache::ServePart(std::span<const BlockId> path, TraceKind kind,
+                            const TouchContext& context) {
+  const uint32_t known_count = CountHits(path);
+  TouchContext lookup = context;
+  lookup.end_reason = protocol::EndReason::kUnknown;
+  if (kind == TraceKind::kEnded) {
+    if (is_resident(path.back())) policy_.OnTouch(path.last(1), context);
+  } else if (kind == TraceKind::kAsked || known_count == path.size()) {
+    if (known_count > 0) policy_.OnTouch(path.first(known_count), lookup);
+  } else {
+    InsertBehind(path, known_count, context.now_us);
+    while (resident_count_ > options_.capacity_blocks) Evict(policy_.Victim());
+  }
+}
+
+void ReplayCache::InsertBehind(std::span<const BlockId> path, uint32_t known_count,
+                               uint64_t now_us) {
+  if (known_count > 0) {
+    const BlockId parent = path[known_count - 1];
+    if (child_counts_[parent]++ == 0) policy_.OnHeld(parent);
+  }
+  for (size_t i = known_count; i < path.size(); ++i) {
+    Insert(path[i], now_us);
+    child_counts_[path[i]] = i + 1 < path.size() ? 1 : 0;
+  }
+  policy_.OnCandidate(path.back());
 }
 
 uint32_t ReplayCache::CountHits(std::span<const BlockId> path) const {
@@ -51,17 +83,7 @@ void ReplayCache::ServeLeafFirst(std::span<const BlockId> path, uint32_t hit_cou
   TouchContext lookup = context;
   lookup.end_reason = protocol::EndReason::kUnknown;  // known when the request has ended
   if (hit_count > 0) policy_.OnTouch(path.first(hit_count), lookup);
-  if (hit_count < path.size()) {
-    if (hit_count > 0) {
-      const BlockId parent = path[hit_count - 1];
-      if (child_counts_[parent]++ == 0) policy_.OnHeld(parent);
-    }
-    for (size_t i = hit_count; i < path.size(); ++i) {
-      Insert(path[i], context.now_us);
-      child_counts_[path[i]] = i + 1 < path.size() ? 1 : 0;
-    }
-    policy_.OnCandidate(path.back());
-  }
+  if (hit_count < path.size()) InsertBehind(path, hit_count, context.now_us);
   if (context.end_reason != protocol::EndReason::kUnknown) {
     policy_.OnTouch(path.last(1), context);
   }

@@ -49,6 +49,9 @@ class ReplayCache {
   void ServeLeafFirst(std::span<const BlockId> path, uint32_t hit_count,
                       const TouchContext& context);
   void ServeFree(std::span<const BlockId> path, const TouchContext& context);
+  // A line of a recording.
+  void ServePart(std::span<const BlockId> path, TraceKind kind, const TouchContext& context);
+  void InsertBehind(std::span<const BlockId> path, uint32_t known_count, uint64_t now_us);
   void Insert(BlockId id, uint64_t now_us);
   void Evict(BlockId id);
 

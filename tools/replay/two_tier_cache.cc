@@ -33,7 +33,7 @@ void TwoTierCache::Serve(size_t request_index) {
   const TraceRequest& request = trace_.request(request_index);
   std::span<const BlockId> path = trace_.path(request_index);
   path = path.first(std::min<size_t>(path.size(), options_.dram_blocks));
-  if (path.empty()) return;
+  if (path.empty() || !request.is_asked()) return;
   now_us_ = request.timestamp_ms * 1000;
   size_t dram_count = 0;
   while (dram_count < path.size() && dram_.is_resident[path[dram_count]]) ++dram_count;

@@ -4,6 +4,7 @@
 #include <exception>
 #include <utility>
 
+#include "tools/terrace/insight_verbs.h"
 #include "tools/terrace/verb.h"
 
 #ifndef TERRACE_VERSION
@@ -33,9 +34,12 @@ class CommandLine {
     Add(app_, MakeListVerb());
     Add(app_, MakeTreeVerb());
     Add(app_, MakeEvictVerb());
+    Add(app_, MakeHitRateVerb());
+    Add(app_, MakeExplainVerb());
     Add(app_, MakeReplayVerb());
     Add(app_, MakeFsckVerb());
     AddFamily(MakeDomainVerbs());
+    AddFamily(MakeTraceVerbs());
     AddFamily(MakeBenchVerbs());
   }
 

@@ -174,7 +174,7 @@ class ReplayVerb : public Verb {
       }
     }
     if (!trace_.Build(recorded, &why)) return Fail(trace_path_ + ": " + why) == kExitOk;
-    if (trace_.touch_count() > 0) return true;
+    if (trace_.asked_count() > 0) return true;
     return Fail(fmt::format("trace {} has no full block of {} tokens: see --block-tokens",
                             trace_path_, trace_.block_tokens())) == kExitOk;
   }
@@ -225,7 +225,7 @@ class ReplayVerb : public Verb {
       row.hit_count += hit_count;
       if (row.warm_request > 0) {
         row.warm_hit_count += hit_count;
-        row.warm_touch_count += trace_.path(r).size();
+        row.warm_touch_count += trace_.request(r).is_asked() ? trace_.path(r).size() : 0;
       } else if (cache.resident_count() == capacity.block_count) {
         row.warm_request = r + 1;
       }
@@ -242,7 +242,7 @@ class ReplayVerb : public Verb {
     std::string text = fmt::format(
         "{} requests, {} block touches, {} blocks of {} tokens; {} eviction\n\nblock hit rate, % "
         "(prefix hits; capacity as given)\n",
-        FormatCount(trace_.request_count()), FormatCount(trace_.touch_count()),
+        FormatCount(trace_.request_count()), FormatCount(trace_.asked_count()),
         FormatCount(trace_.unique_count()), trace_.block_tokens(),
         is_free_ ? "free" : "leaf-first");
     std::vector<TextTable::Column> columns = {{.title = "policy"}};
@@ -255,7 +255,7 @@ class ReplayVerb : public Verb {
       std::vector<std::string> cells = {policies_[p]};
       for (size_t c = 0; c < capacities_.size(); ++c) {
         cells.push_back(
-            fmt::format("{:.2f}", Percent(RowOf(p, c).hit_count, trace_.touch_count())));
+            fmt::format("{:.2f}", Percent(RowOf(p, c).hit_count, trace_.asked_count())));
       }
       cells.push_back(
           FormatCount(RowOf(p, capacities_.size() - 1).hit_count * trace_.block_tokens()));
@@ -263,7 +263,7 @@ class ReplayVerb : public Verb {
     }
     std::vector<std::string> cells = {"optimum"};
     for (const uint64_t hits : optimum_hits_) {
-      cells.push_back(fmt::format("{:.2f}", Percent(hits, trace_.touch_count())));
+      cells.push_back(fmt::format("{:.2f}", Percent(hits, trace_.asked_count())));
     }
     cells.push_back(FormatCount(optimum_hits_.back() * trace_.block_tokens()));
     table.AddRow(std::move(cells));
@@ -288,7 +288,7 @@ class ReplayVerb : public Verb {
            {"capacity", row.capacity->text},
            {"capacity_blocks", row.capacity->block_count},
            {"hit_blocks", row.hit_count},
-           {"hit_percent", Percent(row.hit_count, trace_.touch_count())},
+           {"hit_percent", Percent(row.hit_count, trace_.asked_count())},
            {"optimum_hit_blocks", optimum_hits_[i / policies_.size()]},
            {"evicted_blocks", row.eviction_count},
            {"full_after_request", row.warm_request},
@@ -302,11 +302,11 @@ class ReplayVerb : public Verb {
           std::max<uint64_t>(uint64_t{trace_.unique_count()} * i / kCurvePoints, 1));
       points.push_back(
           {{"capacity_blocks", capacity_blocks},
-           {"hit_percent", Percent(curve.HitsAt(capacity_blocks), trace_.touch_count())}});
+           {"hit_percent", Percent(curve.HitsAt(capacity_blocks), trace_.asked_count())}});
     }
     return {{"trace", trace_path_},
             {"requests", trace_.request_count()},
-            {"block_touches", trace_.touch_count()},
+            {"block_touches", trace_.asked_count()},
             {"unique_blocks", trace_.unique_count()},
             {"block_tokens", trace_.block_tokens()},
             {"order", is_free_ ? "free" : "leaf_first"},
@@ -321,8 +321,8 @@ class ReplayVerb : public Verb {
     for (size_t i = 0; i < rows_.size(); ++i) {
       const Replayed& row = rows_[i];
       csv += fmt::format("{},{},{},{:.4f},{:.4f},{}\n", row.policy, row.capacity->block_count,
-                         row.hit_count, Percent(row.hit_count, trace_.touch_count()),
-                         Percent(optimum_hits_[i / policies_.size()], trace_.touch_count()),
+                         row.hit_count, Percent(row.hit_count, trace_.asked_count()),
+                         Percent(optimum_hits_[i / policies_.size()], trace_.asked_count()),
                          row.eviction_count);
     }
     return csv;
@@ -335,7 +335,7 @@ class ReplayVerb : public Verb {
       LineChart::Series line{.name = name};
       for (size_t c = 0; c < capacities_.size(); ++c) {
         line.points.emplace_back(capacities_[c].block_count,
-                                 Percent(hits_at(c), trace_.touch_count()));
+                                 Percent(hits_at(c), trace_.asked_count()));
       }
       std::sort(line.points.begin(), line.points.end());
       chart.series.push_back(std::move(line));
@@ -358,7 +358,7 @@ class ReplayVerb : public Verb {
           std::ceil(std::pow(unique_count, static_cast<double>(i) / kCurvePoints)));
       if (!line.points.empty() && line.points.back().first >= capacity_blocks) continue;
       line.points.emplace_back(capacity_blocks,
-                               Percent(curve.HitsAt(capacity_blocks), trace_.touch_count()));
+                               Percent(curve.HitsAt(capacity_blocks), trace_.asked_count()));
     }
     chart.series.push_back(std::move(line));
     return chart;

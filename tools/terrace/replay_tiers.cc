@@ -60,7 +60,7 @@ std::string RenderTiers(const DenseTrace& trace, const std::vector<TierResult>& 
                    {"writes per hit below", TextTable::Align::kRight}});
   for (const TierResult& result : results) {
     const auto percent = [&](uint64_t count) {
-      return fmt::format("{:.2f}", PercentOf(count, trace.touch_count()));
+      return fmt::format("{:.2f}", PercentOf(count, trace.asked_count()));
     };
     table.AddRow({result.what.policy, result.what.admission, result.what.dram_text,
                   result.what.below_text, percent(result.hit_count()),
@@ -77,7 +77,7 @@ nlohmann::json TiersToJson(const DenseTrace& trace, const std::vector<TierResult
                     {"admission", result.what.admission},
                     {"dram_blocks", result.what.dram_blocks},
                     {"below_blocks", result.what.below_blocks},
-                    {"hit_percent", PercentOf(result.hit_count(), trace.touch_count())},
+                    {"hit_percent", PercentOf(result.hit_count(), trace.asked_count())},
                     {"dram_hit_blocks", result.dram_hit_count},
                     {"below_hit_blocks", result.below_hit_count},
                     {"written_blocks", result.written_count}});

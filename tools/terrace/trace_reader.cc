@@ -9,6 +9,8 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 
+#include "tools/terrace/recording.h"
+
 namespace terrace::tools {
 namespace {
 
@@ -73,9 +75,21 @@ bool ReadCount(const nlohmann::json& line, const char* name, uint64_t* count, st
   return true;
 }
 
+}  // namespace
+
+protocol::EndReason EndReasonOf(const nlohmann::json& stop) {
+  if (stop == "tool_use") return protocol::EndReason::kToolCall;
+  if (stop == "end_turn") return protocol::EndReason::kEndOfTurn;
+  if (stop == "length") return protocol::EndReason::kLength;
+  if (stop == "aborted") return protocol::EndReason::kAborted;
+  return protocol::EndReason::kUnknown;
+}
+
+namespace {
+
 class TraceParser {
  public:
-  TraceParser(const TraceOptions& options, Trace* trace) : trace_(trace) {
+  TraceParser(const TraceOptions& options, Trace* trace) : trace_(trace), recording_(trace) {
     trace_->block_tokens = options.block_tokens;
   }
 
@@ -85,6 +99,8 @@ class TraceParser {
       *why = "is no JSON object. Traces are JSON lines, one request each";
       return false;
     }
+    if (Recording::IsHead(line)) return Recording::CheckHead(line, why);
+    if (Recording::IsRecord(line)) return recording_.Add(line, why);
     TraceRequest request;
     uint64_t input_tokens = 0;
     if (!ReadCount(line, "timestamp", &request.timestamp_ms, why) ||
@@ -97,8 +113,7 @@ class TraceParser {
       trace_->block_tokens = session == line.end() ? kBlockTokensWithout : kBlockTokensWithSessions;
     }
     if (auto stop = line.find("stop"); stop != line.end()) {
-      if (*stop == "tool_use") request.end_reason = protocol::EndReason::kToolCall;
-      if (*stop == "end_turn") request.end_reason = protocol::EndReason::kEndOfTurn;
+      request.end_reason = EndReasonOf(*stop);
     }
     return AddIds(line, input_tokens / trace_->block_tokens, &request, why);
   }
@@ -131,6 +146,7 @@ class TraceParser {
   }
 
   Trace* trace_;
+  Recording recording_;
 };
 
 }  // namespace

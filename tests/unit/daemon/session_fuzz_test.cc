@@ -23,7 +23,7 @@ class FrameBender {
 
   // A request that was right before it was bent (one in four stays right).
   std::vector<std::byte> Next(uint32_t group) {
-    const Verb verb = static_cast<Verb>(1 + Below(20));
+    const Verb verb = static_cast<Verb>(1 + Below(static_cast<uint8_t>(protocol::kVerbLast)));
     std::vector<std::byte> frames = world_.Frames(verb, Body(verb, group), 1 + Below(1000));
     switch (Below(8)) {
       case 0:  // anywhere
@@ -77,6 +77,7 @@ class FrameBender {
       body.insert(body.end(), bytes.begin(), bytes.end());
     };
     const LeaseToken token = tokens_[Below(tokens_.size())];
+    if (verb > Verb::kUnmapped) return InsightBody(verb);
     switch (verb) {
       case Verb::kHello:
         append(BytesOf(protocol::HelloRequest{}));
@@ -131,6 +132,24 @@ class FrameBender {
         break;
       default:
         return KeysBody(verb, group);
+    }
+    return body;
+  }
+
+  std::vector<std::byte> InsightBody(Verb verb) {
+    std::vector<std::byte> body;
+    const auto append = [&body](std::span<const std::byte> bytes) {
+      body.insert(body.end(), bytes.begin(), bytes.end());
+    };
+    if (verb == protocol::kVerbHitRate) {
+      append(BytesOf(protocol::HitRateRequest{.first_row = static_cast<uint32_t>(Below(9))}));
+    } else if (verb == protocol::kVerbExplain) {
+      const auto keys = MakeKeys(Below(40), 1 + Below(4));
+      append(BytesOf(protocol::ExplainRequest{.key_count = static_cast<uint32_t>(keys.size())}));
+      append(std::as_bytes(std::span(keys)));
+    } else {
+      append(BytesOf(
+          protocol::TraceRecordRequest{.action = static_cast<protocol::TraceAction>(Below(5))}));
     }
     return body;
   }

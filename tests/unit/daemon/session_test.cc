@@ -181,10 +181,27 @@ TEST(SessionRequests, BadArgumentsAreToldAndTheSessionLives) {
 }
 
 TEST(SessionRequests, BodiesThatContradictTheirCountsCloseTheConnection) {
-  for (const Verb verb :
-       {Verb::kOpen, Verb::kMatch, Verb::kAcquire, Verb::kPrefetch, Verb::kJoin, Verb::kRelease,
-        Verb::kCancel, Verb::kTouch, Verb::kReserve, Verb::kCommit, Verb::kAbort, Verb::kQuery,
-        Verb::kWait, Verb::kEvict, Verb::kPin, Verb::kReset, Verb::kList, Verb::kUnmapped}) {
+  for (const Verb verb : {Verb::kOpen,
+                          Verb::kMatch,
+                          Verb::kAcquire,
+                          Verb::kPrefetch,
+                          Verb::kJoin,
+                          Verb::kRelease,
+                          Verb::kCancel,
+                          Verb::kTouch,
+                          Verb::kReserve,
+                          Verb::kCommit,
+                          Verb::kAbort,
+                          Verb::kQuery,
+                          Verb::kWait,
+                          Verb::kEvict,
+                          Verb::kPin,
+                          Verb::kReset,
+                          Verb::kList,
+                          Verb::kUnmapped,
+                          protocol::kVerbHitRate,
+                          protocol::kVerbExplain,
+                          protocol::kVerbTraceRecord}) {
     for (const size_t body_bytes : {0u, 3u, 201u}) {
       SessionHarness world;
       const SessionId session = world.Attach();

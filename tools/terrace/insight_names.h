@@ -1,0 +1,16 @@
+// What the causes and reasons of protocol_insight.h are called.
+#pragma once
+
+#include <array>
+#include <string_view>
+
+#include "terrace/protocol_insight.h"
+
+namespace terrace::tools {
+
+inline constexpr std::array<std::string_view, protocol::kMissCauseCount> kMissCauseNames = {
+    "cold", "capacity", "quota", "admission", "expired", "mismatch", "corrupt", "late", "operator"};
+inline constexpr std::array<std::string_view, protocol::kTierKindCount> kTierKindNames = {
+    "hbm", "dram", "nvme", "redis"};
+
+}  // namespace terrace::tools
