@@ -139,7 +139,7 @@ class FrameBender {
   std::vector<std::byte> InsightBody(Verb verb) {
     std::vector<std::byte> body;
     const auto append = [&body](std::span<const std::byte> bytes) {
-      body.insert(body.end(), bytes.begin(), bytes.end());
+      for (const std::byte each : bytes) body.push_back(each);
     };
     if (verb == protocol::kVerbHitRate) {
       append(BytesOf(protocol::HitRateRequest{.first_row = static_cast<uint32_t>(Below(9))}));
