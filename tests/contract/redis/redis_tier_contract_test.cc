@@ -2,7 +2,9 @@
 #include <gtest/gtest.h>
 #include <hiredis/hiredis.h>
 
+#include <chrono>
 #include <random>
+#include <thread>
 
 #include "redis/redis_process.h"
 #include "redis/redis_rig.h"
@@ -80,8 +82,13 @@ TEST(RedisTier, TheSecondWriterIsToldAndLeavesNothing) {
   rig.WaitUntilReady();
   const RedisBlockName name = RedisTestName(1, 0);
   ASSERT_TRUE(rig.StoreNow(name, 5, 100'000).ok());
+  ASSERT_TRUE(rig.ProbeNow({name}).first.ok());  // answered last: the bitmap is there, too
   const size_t key_count = server.Connect()->Keys().size();
   EXPECT_EQ(rig.StoreNow(name, 6, 100'000).code(), StatusCode::kExists);
+  // What it had written is unlinked behind the answer.
+  for (int i = 0; i < 2000 && server.Connect()->Keys().size() != key_count; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
   EXPECT_EQ(server.Connect()->Keys().size(), key_count);
   EXPECT_EQ(rig.FetchNow(name, 100'000).commit_id, 5u);
 }
