@@ -180,6 +180,7 @@ def test_a_killed_daemon_is_gone_and_the_next_one_serves(daemon, client, group):
                 break
         except terrace.Unavailable:
             pass
+    connect(daemon).close()  # until it has memory
     store(group, list(range(32)), seed=1)
 
 

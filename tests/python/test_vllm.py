@@ -153,7 +153,7 @@ def test_a_hook_that_fails_turns_the_connector_off_not_the_engine(daemon, monkey
 PROMPT = list(range(100, 180))
 
 
-def run_prompt(engine, request_id="only", steps_max=2000):
+def run_prompt(engine, request_id="only", steps_max=20_000):
     engine.add(vllm_engine.Request(request_id, PROMPT, 1, 8))
     for _ in range(steps_max):
         if not engine.has_work:

@@ -6,6 +6,7 @@ whether what attention would read is right, whoever put it there.
 """
 import collections
 import hashlib
+import time
 import types
 
 import numpy
@@ -217,6 +218,8 @@ class Engine:
         metadata = self.connector.build_connector_meta(output)
         results = [self.run_worker(worker, metadata, output) for worker in self.workers]
         self.update(output, results)
+        if not output.num_scheduled_tokens:
+            time.sleep(0.0005)  # nothing to compute: the loads' threads may go on
 
     def schedule_running(self, output):
         for request in list(self.running):
