@@ -85,7 +85,7 @@ struct DaemonConfig {
   uint64_t session_output_bytes_max = 32 * kMiB;
   uint64_t session_buffers_bytes_max = 512 * kMiB;
   std::string eviction = "lru";  // of DRAM; some of EvictionPolicyNames()
-  std::string trace_dir;            // where requests are recorded; empty: nowhere
+  std::string trace_dir;         // where requests are recorded; empty: nowhere
   TraceAtStart trace = TraceAtStart::kOff;
   uint64_t trace_bytes_max = 256 * kMiB;  // of a domain
   uint32_t offload_threads = 2;
