@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "bench/no_seams.h"
 #include "daemon/store.h"
 #include "tiers/slot_table.h"
 
@@ -25,17 +26,6 @@ class StepClock final : public Clock {
   uint64_t UnixSeconds() const override { return 1'700'000'000; }
   uint64_t now_us = 1'000'000;
 };
-class PlainRandom final : public Random {
- public:
-  uint64_t Next() override { return state_ = state_ * 6364136223846793005 + 1442695040888963407; }
-
- private:
-  uint64_t state_ = 1;
-};
-class NoOffload final : public Offload {
- public:
-  Status Submit(ChecksumJob) override { return Status(StatusCode::kBusy); }
-};
 class QueuedArena final : public ArenaMemory {
  public:
   std::byte* SegmentBase(uint32_t) override { return nullptr; }
@@ -43,27 +33,6 @@ class QueuedArena final : public ArenaMemory {
   void BeginPunch(uint32_t) override {}
   std::vector<uint32_t> wanted;
 };
-class NoListener final : public StoreListener {
- public:
-  void OnCompletion(SessionId, uint64_t, Status, const protocol::Completion&) override {}
-  void OnWaitDone(SessionId, uint64_t, Status) override {}
-  void OnLeaseRevoked(SessionId, const LeaseToken&) override {}
-  void OnSegmentRevoke(SessionId, uint32_t) override {}
-};
-
-SpaceGroupSpec OneMember() {
-  SpaceSpec space;
-  space.model = "bench";
-  space.revision = "1";
-  space.dtype = "bf16";
-  space.layers = 1;
-  space.kv_heads = 1;
-  space.head_size = 64;
-  space.layout = "nhd";
-  space.block_tokens = 16;
-  space.part_bytes = {kSlotBytes};
-  return {.name = "bench", .members = {{.spec = space}}};
-}
 
 class Bench {
  public:
@@ -80,7 +49,8 @@ class Bench {
         {.name = "bench", .segments_max = segments_, .arena = &arena_, .slot_table = table_});
     store_ = std::make_unique<Store>(std::move(options), clock_, random_, offload_, listener_);
     std::string why;
-    if (!store_->OpenSession({.id = 1}).ok() || !store_->OpenGroup(1, OneMember(), &why).ok()) {
+    if (!store_->OpenSession({.id = 1}).ok() ||
+        !store_->OpenGroup(1, OneMember(kSlotBytes), &why).ok()) {
       std::abort();
     }
   }
@@ -144,7 +114,7 @@ class Bench {
   const uint32_t batch_blocks_;
   std::vector<std::byte> table_;
   StepClock clock_;
-  PlainRandom random_;
+  NoRandom random_;
   NoOffload offload_;
   QueuedArena arena_;
   NoListener listener_;

@@ -1,4 +1,5 @@
-// Seams of a Store that is only restored: time stands still, nothing is hashed, mapped or told.
+// Seams of a Store that a benchmark drives alone: time stands still, nothing is hashed, mapped or
+// told; and the group of one small Space that it holds.
 #pragma once
 
 #include "daemon/seams.h"
@@ -35,5 +36,19 @@ class NoListener final : public StoreListener {
   void OnLeaseRevoked(SessionId, const LeaseToken&) override {}
   void OnSegmentRevoke(SessionId, uint32_t) override {}
 };
+
+inline SpaceGroupSpec OneMember(uint64_t slot_bytes) {
+  SpaceSpec space;
+  space.model = "bench";
+  space.revision = "r1";
+  space.dtype = "bf16";
+  space.layers = 1;
+  space.kv_heads = 1;
+  space.head_size = 64;
+  space.layout = "nhd";
+  space.block_tokens = 16;
+  space.part_bytes = {slot_bytes};
+  return {.name = "bench", .members = {{.spec = space}}};
+}
 
 }  // namespace terrace

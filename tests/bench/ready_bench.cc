@@ -49,20 +49,6 @@ DomainSecret MakeSecret() {
   return secret;
 }
 
-SpaceGroupSpec OneMember() {
-  SpaceSpec space;
-  space.model = "bench";
-  space.revision = "1";
-  space.dtype = "bf16";
-  space.layers = 1;
-  space.kv_heads = 1;
-  space.head_size = 64;
-  space.layout = "nhd";
-  space.block_tokens = 16;
-  space.part_bytes = {kSlotBytes};
-  return {.name = "bench", .members = {{.spec = space}}};
-}
-
 // A domain of one drive that holds `block_count` blocks, in chains, mostly in order.
 class Predecessor {
  public:
@@ -72,7 +58,7 @@ class Predecessor {
     if (fs::exists(done)) return;
     fs::remove_all(directory_);
     fs::create_directories(domain());
-    const SpaceGroupSpec group = OneMember();
+    const SpaceGroupSpec group = OneMember(kSlotBytes);
     Check(WriteGroupFile(domain() + "/groups", group.Id(), FormatGroupFile(group, secret_)),
           "group file");
     for (uint32_t index = 0; written_ < block_count; ++index) WriteSlab(index, group);

@@ -38,20 +38,6 @@ class FullTier final : public Tier {
   TierStats stats() const override { return {}; }
 };
 
-SpaceGroupSpec OneMember() {
-  SpaceSpec space;
-  space.model = "bench";
-  space.revision = "1";
-  space.dtype = "bf16";
-  space.layers = 1;
-  space.kv_heads = 1;
-  space.head_size = 64;
-  space.layout = "nhd";
-  space.block_tokens = 16;
-  space.part_bytes = {kSlotBytes};
-  return {.name = "bench", .members = {{.spec = space}}};
-}
-
 struct Watch {
   std::chrono::steady_clock::time_point since = std::chrono::steady_clock::now();
   double Us() const {
@@ -79,7 +65,7 @@ void Run(uint32_t block_count, const std::string& policy) {
                              .slot_table = slot_table,
                              .lower_tiers = {&tier}});
   Store store(std::move(options), clock, random, offload, listener);
-  const SpaceGroupSpec group = OneMember();
+  const SpaceGroupSpec group = OneMember(kSlotBytes);
   if (!store.RestoreGroup(0, group).ok()) std::abort();
   const Checksum root{1, 2};
   BlockRecord record{.group = group.Id(),

@@ -88,10 +88,7 @@ class Requests:
         """As Group.acquire."""
         request = request_of(timeout_s, hints, member_mask=member_mask, flags=flags)
         done = await self._run(lib.terrace_acquire_async, "acquire", *self._keys(keys, request))
-        lease = ReadLease(self.group)
-        ctypes.memmove(ctypes.byref(lease.native), ctypes.byref(done.read_lease),
-                       ctypes.sizeof(lease.native))
-        return lease
+        return ReadLease.of(self.group, done.read_lease)
 
     async def prefetch(self, keys: Keys, timeout_s: Optional[float] = None,
                        hints: Optional[Hints] = None) -> int:
@@ -106,10 +103,7 @@ class Requests:
         """As Group.reserve."""
         request = request_of(timeout_s, hints, member_mask=member_mask, flags=flags)
         done = await self._run(lib.terrace_reserve_async, "reserve", *self._keys(keys, request))
-        lease = WriteLease(self.group)
-        ctypes.memmove(ctypes.byref(lease.native), ctypes.byref(done.write_lease),
-                       ctypes.sizeof(lease.native))
-        return lease
+        return WriteLease.of(self.group, done.write_lease)
 
     async def commit(self, lease: WriteLease, timeout_s: Optional[float] = None,
                      hints: Optional[Hints] = None) -> int:

@@ -17,7 +17,6 @@ from .space import SpaceGroup
 lib = _native.lib
 
 KEYS_FLAT, ACQUIRE_FOLLOW, EVICT_DRY_RUN, EVICT_SUBTREE, PIN_CLEAR = 1, 2, 8, 16, 32
-_COMMIT_RELEASE = 1
 END_REASONS = ("unknown", "tool_call", "end_of_turn", "length", "aborted")
 TIERS = ("hbm", "dram", "nvme", "redis")
 _HINTS = {"pin": 1, "no_store": 2, "exact": 4}
@@ -405,6 +404,13 @@ class _Lease:
         self._lock = threading.RLock()  # the collector may end a view while this thread has it
         self._exports = 0
         self._is_ended = False
+
+    @classmethod
+    def of(cls, group: Group, native: Any) -> Any:
+        """Takes over a native lease, from a completion."""
+        lease = cls(group)
+        ctypes.memmove(ctypes.byref(lease.native), ctypes.byref(native), ctypes.sizeof(native))
+        return lease
 
     def __enter__(self):
         return self

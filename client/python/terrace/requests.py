@@ -119,10 +119,9 @@ class Asker:
             return None
         lease: Any
         if completion.kind == 1:
-            lease, native = ReadLease(self.group), completion.read_lease
+            lease = ReadLease.of(self.group, completion.read_lease)
         else:
-            lease, native = WriteLease(self.group), completion.write_lease
-        ctypes.memmove(ctypes.byref(lease.native), ctypes.byref(native), ctypes.sizeof(native))
+            lease = WriteLease.of(self.group, completion.write_lease)
         is_useful = lease.block_count > 0 if completion.kind == 1 else bool(lease.reserved)
         if is_useful:
             return lease
