@@ -38,16 +38,15 @@ class NoListener final : public StoreListener {
 };
 
 inline SpaceGroupSpec OneMember(uint64_t slot_bytes) {
-  SpaceSpec space;
-  space.model = "bench";
-  space.revision = "r1";
-  space.dtype = "bf16";
-  space.layers = 1;
-  space.kv_heads = 1;
-  space.head_size = 64;
-  space.layout = "nhd";
-  space.block_tokens = 16;
-  space.part_bytes = {slot_bytes};
+  const SpaceSpec space{.model = "bench",
+                        .revision = "1",
+                        .dtype = "bf16",
+                        .layers = 1,
+                        .kv_heads = 1,
+                        .head_size = 64,
+                        .layout = "nhd",
+                        .block_tokens = 16,
+                        .part_bytes = {slot_bytes}};
   return {.name = "bench", .members = {{.spec = space}}};
 }
 
