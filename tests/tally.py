@@ -1,14 +1,20 @@
 #!/usr/bin/env python3
-"""Reads one JUnit file written by ctest; prints `passed|failed|skipped <tab> name` per test.
+"""Reads a JUnit file written by ctest; prints `passed|failed|skipped|flaky <tab> name` per test.
 
-usage: tests/tally.py FILE | --self-test
+usage: tests/tally.py FILE [SECOND] | --self-test
 
 ctest calls a test it could not start "notrun", like one that skipped itself. Only the second is a
 skip: a missing executable is a failure.
+
+SECOND is of the failed tests, each run once more by itself. A test that passes there is flaky,
+which tools/test says aloud; one in whose first output a sanitizer had something to report stays
+failed.
 """
 import sys
 import xml.etree.ElementTree as ElementTree
 
+SANITIZER_REPORTS = ("ERROR: AddressSanitizer", "ERROR: LeakSanitizer", "WARNING: ThreadSanitizer",
+                     "runtime error:")
 SKIP_REASONS = ("SKIP_REGULAR_EXPRESSION_MATCHED", "SKIP_RETURN_CODE=")
 
 
@@ -34,9 +40,15 @@ def why_skipped(case):
     return next((line for line in lines if line.lower().startswith("skipped")), "")
 
 
-def tally(root):
+def tally(root, second=()):
+    """(kind, tab, name) of each case of `root`; `second` is the root of the second run, if any."""
+    passed_alone = {case.get("name") for case in second if verdict(case) == "passed"}
     for case in root.iter("testcase"):
         kind = verdict(case)
+        if kind == "failed" and case.get("name") in passed_alone:
+            output = case.findtext("system-out") or ""
+            if not any(report in output for report in SANITIZER_REPORTS):
+                kind = "flaky"
         reason = why_skipped(case) if kind == "skipped" else ""
         yield f"{kind}\t{case.get('name')}{': ' + reason if reason else ''}"
 
@@ -58,6 +70,15 @@ def self_test():
     expected = ["passed\tgood", "failed\tbad", "skipped\toff", "failed\tgone",
                 "skipped\tneedy: no GPU", "skipped\tscript: skipped: no tool", "failed\tnew"]
     found = list(tally(root))
+    first = ElementTree.fromstring("""<testsuite>
+      <testcase name="load" status="fail"><system-out>too late</system-out></testcase>
+      <testcase name="race" status="fail"><system-out>WARNING: ThreadSanitizer: data race
+        </system-out></testcase>
+      <testcase name="bad" status="fail"/></testsuite>""")
+    second = ElementTree.fromstring("""<testsuite><testcase name="load" status="run"/>
+      <testcase name="race" status="run"/><testcase name="bad" status="fail"/></testsuite>""")
+    expected += ["flaky\tload", "failed\trace", "failed\tbad"]
+    found += tally(first, second)
     print("\n".join(found))
     return 0 if found == expected else 1
 
@@ -65,7 +86,8 @@ def self_test():
 def main():
     if sys.argv[1] == "--self-test":
         return self_test()
-    print("\n".join(tally(ElementTree.parse(sys.argv[1]).getroot())))
+    roots = [ElementTree.parse(path).getroot() for path in sys.argv[1:]]
+    print("\n".join(tally(*roots)))
     return 0
 
 

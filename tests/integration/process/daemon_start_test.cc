@@ -9,7 +9,6 @@
 #include <csignal>
 #include <cstring>
 #include <fstream>
-#include <regex>
 
 #include "integration/process/daemon_process.h"
 #include "integration/process/raw_client.h"
@@ -19,6 +18,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::MatchesRegex;
 using ::testing::Not;
 
 // Starts with `arguments`, expects the exit status, returns what was said.
@@ -257,9 +257,7 @@ TEST(DaemonStart, JsonLogsAreOneObjectALine) {
   std::istringstream lines(daemon.Errors());
   size_t count = 0;
   for (std::string line; std::getline(lines, line); ++count) {
-    EXPECT_TRUE(std::regex_match(
-        line, std::regex(R"(\{"time":"[^"]+","level":"[a-z]+","event":"[a-z ]+".*\})")))
-        << line;
+    EXPECT_THAT(line, MatchesRegex(R"(\{"time":"[^"]+","level":"[a-z]+","event":"[a-z ]+".*\})"));
   }
   EXPECT_GE(count, 3u) << "domain, ready, stopping";
 }
