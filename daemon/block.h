@@ -21,6 +21,14 @@ inline constexpr uint32_t kHandleNone = 0xFFFFFFFF;
 inline constexpr uint8_t kFillTierNone = 0xFF;  // adopted bytes are being compared
 inline constexpr uint64_t kNever = UINT64_MAX;  // a time that does not come
 
+// Blocks with consecutive ids.
+struct BlockRange {
+  BlockId first = kBlockNone;
+  uint32_t block_count = 0;
+
+  friend bool operator==(const BlockRange&, const BlockRange&) = default;
+};
+
 enum class BlockPhase : uint8_t { kUnused, kReserved, kSealed, kErased };
 
 // One copy. kFilling: bytes are on their way in. kDraining: readable, but to be dropped as soon as

@@ -1,5 +1,7 @@
 #include "daemon/evictor.h"
 
+#include <algorithm>
+
 namespace terrace {
 
 BlockId Evictor::Insert(const NewBlock& block) {
@@ -25,7 +27,10 @@ Status Evictor::TakeSlots(BlockId id, uint64_t member_mask) {
   bool has_trimmed = false;
   for (uint32_t tries = 0; tries <= kEvictionsPerBlockMax; ++tries) {
     const Status status = residency_.TakeSlots(id, member_mask, &short_class);
-    if (status.ok()) return status;
+    if (status.ok()) {
+      expected_count_ = std::max(expected_count_, 2u) - 1;
+      return status;
+    }
     if (!has_trimmed) {
       has_trimmed = true;
       const BlockId oldest = d_.dram_policy->Victim();
@@ -40,7 +45,7 @@ Status Evictor::TakeSlots(BlockId id, uint64_t member_mask) {
       has_compacted = true;
       if (Compact(short_class, kThinShareDivisor)) continue;
     }
-    if (!EvictOneFromDram(&demotions_left)) break;
+    if (!EvictSomeFromDram(is_foreign ? 1 : expected_count_, &demotions_left)) break;
   }
   if (Compact(short_class, 1)) {
     const Status status = residency_.TakeSlots(id, member_mask, &short_class);
@@ -74,7 +79,7 @@ bool Evictor::TrimWindow(BlockId tip, uint32_t class_index) {
   return trimmed_count > 0;
 }
 
-bool Evictor::EvictOneFromDram(uint32_t* demotions_left) {
+bool Evictor::EvictSomeFromDram(uint32_t at_once_max, uint32_t* demotions_left) {
   while (true) {
     const BlockId victim = d_.dram_policy->Victim();
     if (victim == kBlockNone) return false;
@@ -82,7 +87,11 @@ bool Evictor::EvictOneFromDram(uint32_t* demotions_left) {
       --*demotions_left;
       continue;
     }
-    residency_.DropDram(victim);
+    const uint32_t count =
+        std::min({d_.index.RunUpTo(victim).block_count, at_once_max, kEvictionsAtOnceMax});
+    if (residency_.DropTail({.first = victim + 1 - count, .block_count = count}) == 0) {
+      residency_.DropDram(victim);
+    }
     return true;
   }
 }

@@ -28,6 +28,7 @@ class Evictor {
  public:
   static constexpr uint32_t kEvictionsPerBlockMax = 64;
   static constexpr uint32_t kDemotionsPerBlockMax = 4;
+  static constexpr uint32_t kEvictionsAtOnceMax = 64;
   static constexpr uint32_t kForeignEvictionsMax = 4;  // below, for one block
   static constexpr uint32_t kCandidatesPassedMax = 64;
   static constexpr uint32_t kCompactionBlocksMax = 256;
@@ -40,6 +41,9 @@ class Evictor {
 
   // Residency's, with room made. kNoSpace when nothing more may go.
   BlockId Insert(const NewBlock& block);
+  // So many blocks like the next one are about to ask for slots: what makes room for them may go at
+  // once, up to kEvictionsAtOnceMax. Their requests count it down.
+  void Expect(uint32_t block_count) { expected_count_ = block_count; }
   Status TakeSlots(BlockId id, uint64_t member_mask);
   Status TakeExtents(BlockId id, uint32_t tier);
 
@@ -59,7 +63,7 @@ class Evictor {
   // Frees slots of a windowed member that lie further behind `tip` than its window. False if
   // `class_index` is no such member's, or nothing was to be had.
   bool TrimWindow(BlockId tip, uint32_t class_index);
-  bool EvictOneFromDram(uint32_t* demotions_left);
+  bool EvictSomeFromDram(uint32_t at_once_max, uint32_t* demotions_left);
   Status TakeExtentsHeld(BlockId id, uint32_t tier);
   // The tier's victim if places like its own are what `local` needs, else one of the next ones of
   // which that is true; kBlockNone if none of some is.
@@ -73,6 +77,7 @@ class Evictor {
   CacheDomain& d_;
   Residency& residency_;
   LowerWriter* writer_ = nullptr;
+  uint32_t expected_count_ = 1;
   std::vector<SlotRef> scratch_slots_;
 };
 

@@ -35,18 +35,18 @@ class IdExtents {
     }
     return TakeAny(previous);
   }
-  // `is_free(id)` is true of ids that were given and not taken again since.
+  // Consecutive ids. `is_free(id)` is true of ids that were given and not taken again since.
   template <typename IsFree>
-  void Give(BlockId id, const IsFree& is_free) {
-    BlockId first = id;
-    uint32_t length = 1;
-    if (id + 1 < id_count_ && is_free(id + 1)) {
-      length += LengthAt(id + 1);
-      Unlist(id + 1);
+  void Give(BlockId first, uint32_t length, const IsFree& is_free) {
+    const BlockId end = first + length;
+    if (end < id_count_ && is_free(end)) {
+      length += LengthAt(end);
+      Unlist(end);
     }
-    if (id > 0 && is_free(id - 1)) {
-      first = id - cells_[id - 1].high / kHighHalf;
-      length += id - first;
+    if (first > 0 && is_free(first - 1)) {
+      const auto before = static_cast<uint32_t>(cells_[first - 1].high / kHighHalf);
+      first -= before;
+      length += before;
       Unlist(first);
     }
     List(first, length);

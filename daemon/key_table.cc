@@ -1,5 +1,8 @@
 #include "daemon/key_table.h"
 
+#include <algorithm>
+#include <array>
+
 #include "terrace/check.h"
 
 namespace terrace {
@@ -20,6 +23,22 @@ void KeyTable::Remove(uint32_t hash, BlockId id) {
     }
   }
   places_[gap] = {};
+}
+
+void KeyTable::RemoveAll(std::span<const BlockKey> keys, BlockId first) {
+  std::array<uint32_t, kInFlight> hashes{};
+  const auto ask_for = [&](size_t at) {
+    const uint32_t hash = HashOf(keys[at]);
+    hashes[at % kInFlight] = hash;
+    __builtin_prefetch(&places_[HomeOf(hash)], 1);
+  };
+  for (size_t i = 0; i < std::min<size_t>(kInFlight, keys.size()); ++i)
+    ask_for(keys.size() - 1 - i);
+  for (size_t at = keys.size(); at-- > 0;) {
+    const uint32_t hash = hashes[at % kInFlight];
+    if (at >= kInFlight) ask_for(at - kInFlight);
+    Remove(hash, first + static_cast<BlockId>(at));
+  }
 }
 
 }  // namespace terrace

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "daemon/block.h"
 #include "daemon/mapped_array.h"
@@ -52,9 +53,13 @@ class KeyTable {
   }
   // REQUIRES: added under this hash.
   void Remove(uint32_t hash, BlockId id);
+  // Removes the blocks of consecutive ids, the last first. REQUIRES: added under their keys.
+  void RemoveAll(std::span<const BlockKey> keys, BlockId first);
 
  private:
   static constexpr uint32_t kPlacesPerBlock = 2;
+  static constexpr uint32_t kPlacesPerLine = 8;
+  static constexpr uint32_t kInFlight = 16;  // looks at memory, of which none waits for another
 
   struct Place {
     uint32_t id_plus_1;  // 0: empty

@@ -112,7 +112,34 @@ void RadixIndex::Recycle(BlockId id) {
   TERRACE_CHECK(pin_count(id) == 0, "I2: what is pinned is not given to another block");
   FreeRun(RunOf(id));
   places_[id] = {};
-  ids_.Give(id, [this](BlockId other) { return IsFree(other); });
+  ids_.Give(id, 1, [this](BlockId other) { return IsFree(other); });
+}
+
+void RadixIndex::EraseTail(BlockRange tail, BlockId next) {
+  const BlockId last = tail.first + tail.block_count - 1;
+  TERRACE_CHECK(tail.block_count > 0 && IsLive(last), "only live blocks are erased");
+  const RunId at = RunOf(last);
+  Run& run = runs_[at];
+  TERRACE_CHECK(run.last() == last && run.child_count == 0 && run.pin_count == 0 &&
+                    tail.block_count <= run.block_count,
+                "a tail is the end of a run that nobody holds and nothing follows");
+  if (next != kBlockNone) PrefetchTail(next);
+  const uint32_t half = tail.block_count / 2;
+  table_.RemoveAll({&keys_[tail.first + half], tail.block_count - half}, tail.first + half);
+  if (next != kBlockNone) PrefetchRun(next);
+  table_.RemoveAll({&keys_[tail.first], half}, tail.first);
+  groups_[places_[last].group_index].block_count -= tail.block_count;
+  live_count_ -= tail.block_count;
+  run.block_count -= tail.block_count;
+  if (run.block_count == 0) {
+    run.block_count = 1;  // its siblings' head is found by its first block
+    const RunId above = run.parent;
+    Unlink(at);
+    FreeRun(at);
+    if (above != kRunNone) JoinWithChild(above);
+  }
+  std::fill_n(&places_[tail.first], tail.block_count, Place{});
+  ids_.Give(tail.first, tail.block_count, [this](BlockId other) { return IsFree(other); });
 }
 
 // ---- runs ----

@@ -26,14 +26,6 @@
 
 namespace terrace {
 
-// Blocks with consecutive ids.
-struct BlockRange {
-  BlockId first = kBlockNone;
-  uint32_t block_count = 0;
-
-  friend bool operator==(const BlockRange&, const BlockRange&) = default;
-};
-
 class RadixIndex {
  public:
   static constexpr uint32_t kRunBlocksMax = 8192;
@@ -83,6 +75,15 @@ class RadixIndex {
   void Erase(BlockId id);
   // REQUIRES: erased.
   void Recycle(BlockId id);
+  // The block and those before it in its run: each the only child of the one before.
+  BlockRange RunUpTo(BlockId id) const {
+    const BlockId first = runs_[RunOf(id)].first;
+    return {.first = first, .block_count = id - first + 1};
+  }
+  // Erases and recycles the last blocks of a run: as one by one, tail first, at a fraction of the
+  // cost. What will be asked about `next` meanwhile comes nearer. REQUIRES: live, not pinned, the
+  // last one without a child; all of one run.
+  void EraseTail(BlockRange tail, BlockId next = kBlockNone);
 
   // Every block of the range has one more pin, or one less; erased ones keep theirs. What a pin
   // means is the caller's business. REQUIRES: ids in use; for Unpin pins on all of them.
@@ -124,6 +125,8 @@ class RadixIndex {
   using RunId = uint32_t;
   static constexpr RunId kRunNone = 0;
   static constexpr uint32_t kErasedBit = uint32_t{1} << 31;
+  static constexpr uint32_t kKeysPerLine = 64 / sizeof(BlockKey);
+  static constexpr uint32_t kTailKeys = 16;
 
   // A node of the tree, or an erased block. Its blocks have consecutive ids and positions.
   struct Run {
@@ -159,6 +162,13 @@ class RadixIndex {
     const Run& run = runs_[RunOf(id)];
     __builtin_prefetch(&run);
     __builtin_prefetch(&run.pin_count);
+  }
+  // Its place, and its key and the ones before.
+  void PrefetchTail(BlockId id) const {
+    __builtin_prefetch(&places_[id]);
+    for (uint32_t i = 0; i < kTailKeys; i += kKeysPerLine) {
+      if (i <= id) __builtin_prefetch(&keys_[id - i]);
+    }
   }
   BlockId FirstOf(RunId run) const { return run == kRunNone ? kBlockNone : runs_[run].first; }
   // REQUIRES for false to mean absent: the id is found under this key's hash.

@@ -32,7 +32,6 @@ class RadixIndex::PathSearch {
   static constexpr uint32_t kProbeGapMin = 4;
   static constexpr uint32_t kWindowKeysMax = 64;
   static constexpr uint32_t kScannedKeys = 16;
-  static constexpr uint32_t kKeysPerLine = 64 / sizeof(BlockKey);
 
   struct Probe {
     uint32_t at = 0;  // in keys_

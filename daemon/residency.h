@@ -69,6 +69,10 @@ class Residency {
   void EndFill(BlockId id, bool is_good);
   // REQUIRES: not held, another copy exists or the block is dropped for good.
   void DropDram(BlockId id);
+  // The same for those blocks at the end of `run` that the policy wants gone next, which all have
+  // no other copy. How many: 0 if there are not several, or not all may go. REQUIRES: `run` is of
+  // one run of the index and ends with the policy's victim.
+  uint32_t DropTail(BlockRange run);
   // One member's bytes only. REQUIRES: Sealed, Ready, not held.
   void DropMember(BlockId id, uint32_t member);
   // Ready → Draining and back.
@@ -141,6 +145,7 @@ class Residency {
   BlockId InsertAdopted(uint32_t group_index, const SlotIdentity& row);
   void FreeSlots(BlockId id, uint64_t member_mask);
   void ReleaseDramRow(BlockId id);
+  bool MayGoWithNext(BlockId id) const;
   void FreeExtents(BlockId id, uint32_t tier, DropReason reason = DropReason::kNotWanted);
   void FreeErasedExtents(BlockId id);
   void WasLetGo(BlockId id);

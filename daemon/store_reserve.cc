@@ -33,6 +33,7 @@ class Reserver {
       const BlockId id = ReserveOne(i, parent, position);
       if (is_chain) parent = id;
     }
+    caller_.rooms->evictor.Expect(1);
     if (!query_.keys.empty()) {
       result_->last_key = query_.keys.back();
       caller_.domain().leases.at(lease_).tip = query_.keys.back();
@@ -65,6 +66,7 @@ class Reserver {
       if (parent != kBlockNone) residency.Link(id, parent);
       return id;
     }
+    if (!has_new_) caller_.rooms->evictor.Expect(CountNew(i));
     id = result_->is_out_of_space ? kBlockNone : TakeRoom(i, parent, position);
     if (id != kBlockNone) {
       has_new_ = true;
@@ -80,6 +82,14 @@ class Reserver {
     if (!(query_.flags & protocol::kKeysFlat)) result_->is_out_of_space = true;
     Answer({.status = static_cast<uint8_t>(StatusCode::kNoSpace)}, kBlockNone);
     return kBlockNone;
+  }
+
+  // How many keys from the first new one on are new: all, if the last is one of the same chain.
+  uint32_t CountNew(size_t first) const {
+    const bool are_all =
+        !(query_.flags & protocol::kKeysFlat) &&
+        caller_.domain().index.Find(query_.group_index, query_.keys.back()) == kBlockNone;
+    return are_all ? static_cast<uint32_t>(query_.keys.size() - first) : 1;
   }
 
   // All its copies are in tiers that are off: nobody can have it, and it is computed again.

@@ -12,16 +12,14 @@ void CandidateHeap::Place(uint32_t place, const Entry& entry) {
 // Puts `entry` at `place` or wherever up or down from it order is kept.
 void CandidateHeap::Settle(uint32_t place, const Entry& entry) {
   while (place > 0) {
-    const uint32_t above = (place - 1) / 2;
+    const uint32_t above = (place - 1) / kBelow;
     if (heap_[above].rank <= entry.rank) break;
     Place(place, heap_[above]);
     place = above;
   }
   while (true) {
-    uint32_t below = 2 * place + 1;
-    if (below >= place_count_) break;
-    if (below + 1 < place_count_ && heap_[below + 1].rank < heap_[below].rank) ++below;
-    if (heap_[below].rank >= entry.rank) break;
+    const uint32_t below = LowestBelow(place);
+    if (below >= place_count_ || heap_[below].rank >= entry.rank) break;
     Place(place, heap_[below]);
     place = below;
   }

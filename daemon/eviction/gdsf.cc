@@ -9,6 +9,7 @@ namespace {
 // The cost of a token's attention equals that of the rest of its layer at about this context, for
 // models of 8 to 70 billion weights.
 constexpr double kContextOfEqualCostTokens = 32768;
+constexpr uint32_t kBitsDropped = 64 - CandidateHeap::kOrderBits;
 
 }  // namespace
 
@@ -27,10 +28,11 @@ void GdsfPolicy::OnInsert(BlockId id, const BlockTraits& traits, uint64_t) {
   Rank(id);
 }
 
-// The bits of doubles that are not negative sort as they do.
+// The bits of doubles that are not negative sort as they do; the last few do not matter.
 void GdsfPolicy::Rank(BlockId id) {
   ranks_[id].order =
-      std::bit_cast<uint64_t>(inflation_ + worths_[id].use_count * worths_[id].per_use);
+      std::bit_cast<uint64_t>(inflation_ + worths_[id].use_count * worths_[id].per_use) >>
+      kBitsDropped;
 }
 
 void GdsfPolicy::OnTouch(std::span<const BlockId> run, const TouchContext& context) {
@@ -44,7 +46,7 @@ void GdsfPolicy::OnTouch(std::span<const BlockId> run, const TouchContext& conte
 }
 
 void GdsfPolicy::OnErase(BlockId id) {
-  inflation_ = std::max(inflation_, std::bit_cast<double>(ranks_[id].order));
+  inflation_ = std::max(inflation_, std::bit_cast<double>(ranks_[id].order << kBitsDropped));
 }
 
 void GdsfPolicy::OnCandidate(BlockId id) { heap_.Add(id, ranks_[id]); }

@@ -10,8 +10,9 @@ namespace terrace {
 namespace {
 
 constexpr uint32_t kLookedAtFirst = 64;  // candidates, for a shortlist of fewer than kShortlistMin
-constexpr uint32_t kLookedAt = 8;
+constexpr uint32_t kLookedAt = 16;
 constexpr uint64_t kRankHoldsUs = 10'000;  // ranks move with idle times, far longer than this
+constexpr uint32_t kFollowMax = 32;        // blocks that go with a choice
 constexpr uint32_t kShortlistMin = 4;
 constexpr uint32_t kShortlistMax = 16;
 constexpr uint32_t kSamplesPerBlock = 8;       // ghosts, as a multiple of the capacity
@@ -31,6 +32,7 @@ HazardPolicy::HazardPolicy(const HazardOptions& options)
     : sample_count_max_(static_cast<uint32_t>(
           std::min<uint64_t>(uint64_t{options.capacity_blocks} * kSamplesPerBlock, kSamplesMax))),
       guard_(options.capacity_blocks),
+      waiting_counts_(kWaitingCounts),
       random_(options.seed * 2 + 1) {
   TERRACE_CHECK(options.capacity_blocks > 0, "a tier of no blocks has no policy");
   samples_.reserve(sample_count_max_);
@@ -78,7 +80,7 @@ HazardPolicy::LastRequest HazardPolicy::last_request(BlockId id) const {
 
 void HazardPolicy::Advance(uint64_t now_us) {
   now_us_ = std::max(now_us_, now_us);
-  choice_ = kBlockNone;
+  if (now_us_ >= ranked_us_ + kRankHoldsUs) choice_ = kBlockNone;
   is_choice_gone_ = false;
 }
 
@@ -230,9 +232,16 @@ void HazardPolicy::OnCandidate(BlockId id) {
   state.place = peers.count++;
   peers.ids.Reach(state.place);
   peers.ids[state.place] = id;
-  if (state.request == open_request_) newest_ = id;
   const bool is_next_of_choice = is_choice_gone_;
   is_choice_gone_ = false;
+  if (is_next_of_choice && GoesWithChoice(state)) {
+    lowest_priority_ = std::min<uint32_t>(lowest_priority_, state.priority);
+    choice_ = id;
+    ++followed_count_;
+    return;
+  }
+  if (state.request == open_request_) newest_ = id;
+  choice_ = kBlockNone;
   if (state.priority < lowest_priority_) {
     lowest_priority_ = state.priority;
     choice_ = kBlockNone;
@@ -263,6 +272,12 @@ void HazardPolicy::SetPriority(BlockId id, uint8_t priority) {
   if (is_candidate) OnCandidate(id);
 }
 
+bool HazardPolicy::GoesWithChoice(const BlockState& state) const {
+  return state.request == chosen_.request && state.priority == chosen_.priority &&
+         state.was_used == chosen_.was_used && state.gap == chosen_.gap &&
+         state.branches == chosen_.branches && followed_count_ < kFollowMax;
+}
+
 uint64_t HazardPolicy::Random() const {
   random_ ^= random_ << 13;
   random_ ^= random_ >> 7;
@@ -273,8 +288,23 @@ uint64_t HazardPolicy::Random() const {
 BlockId HazardPolicy::Victim() const {
   const Candidates& lowest = candidates_[lowest_priority_];
   if (lowest.count == 0) return kBlockNone;
-  if (choice_ == kBlockNone) Shortlist(lowest);
+  if (choice_ == kBlockNone || states_[choice_].request != chosen_.request) Shortlist(lowest);
   return choice_;
+}
+
+uint32_t HazardPolicy::EraseVictims(BlockRange run) {
+  BlockId id = run.first + run.block_count;
+  do {
+    OnHeld(--id);
+    OnErase(id);
+    while (id > run.first && GoesWithChoice(states_[id - 1])) {  // a candidate for no longer
+      ++followed_count_;
+      OnErase(--id);
+    }
+    if (id == run.first) break;
+    OnCandidate(id - 1);
+  } while (Victim() == id - 1);
+  return run.first + run.block_count - id;
 }
 
 bool HazardPolicy::GoesBefore(const Ranked& left, const Ranked& right) const {
@@ -303,6 +333,22 @@ void HazardPolicy::LookAt(BlockId id) const {
   if (GoesBefore(ranked, *highest) && !IsShortlisted(id)) *highest = ranked;
 }
 
+// Where each is written waits for memory, so all are asked for before any is looked at.
+void HazardPolicy::LookAtSome(const Candidates& candidates, uint32_t count) const {
+  std::array<uint32_t, kLookedAtFirst> places;
+  const bool is_all = candidates.count <= count;
+  count = std::min(count, candidates.count);
+  for (uint32_t i = 0; i < count; ++i) {
+    places[i] = is_all ? i : static_cast<uint32_t>(Random() % candidates.count);
+    candidates.ids.Prefetch(places[i]);
+  }
+  for (uint32_t i = 0; i < count; ++i) states_.Prefetch(candidates.ids[places[i]]);
+  for (uint32_t i = 0; i < count; ++i) {
+    requests_.Prefetch(states_[candidates.ids[places[i]]].request);
+  }
+  for (uint32_t i = 0; i < count; ++i) LookAt(candidates.ids[places[i]]);
+}
+
 void HazardPolicy::RefreshShortlist() const {
   const bool is_stale = now_us_ >= ranked_us_ + kRankHoldsUs;
   if (is_stale) ranked_us_ = now_us_;
@@ -324,10 +370,7 @@ void HazardPolicy::Shortlist(const Candidates& candidates) const {
   }
   RefreshShortlist();
   const uint32_t looked_at = shortlist_.size() < kShortlistMin ? kLookedAtFirst : kLookedAt;
-  const bool is_all = candidates.count <= looked_at;
-  for (uint32_t i = 0; i < std::min(candidates.count, looked_at); ++i) {
-    LookAt(candidates.ids[is_all ? i : static_cast<uint32_t>(Random() % candidates.count)]);
-  }
+  LookAtSome(candidates, looked_at);
   if (newest_ != kBlockNone && states_[newest_].place != kNone &&
       states_[newest_].priority == lowest_priority_) {
     LookAt(newest_);
@@ -336,6 +379,8 @@ void HazardPolicy::Shortlist(const Candidates& candidates) const {
                 shortlist_.begin(), shortlist_.end(),
                 [this](const Ranked& left, const Ranked& right) { return GoesBefore(left, right); })
                 ->id;
+  chosen_ = states_[choice_];
+  followed_count_ = 0;
 }
 
 // ---- learning ----
@@ -345,7 +390,8 @@ void HazardPolicy::AddSample(BlockId id) {
   if (place == samples_.size()) {
     samples_.emplace_back();
   } else if (samples_[place].waited_us == 0) {
-    waiting_.erase(samples_[place].fingerprint);
+    const uint32_t forgotten = samples_[place].fingerprint;
+    waiting_counts_[forgotten % kWaitingCounts] -= waiting_.erase(forgotten);
   }
   BlockState& state = states_[id];
   EndWait(state.fingerprint);
@@ -356,15 +402,18 @@ void HazardPolicy::AddSample(BlockId id) {
                      .traits = TraitsOf(id),
                      .is_tip = request.tip == id};
   waiting_[state.fingerprint] = place;
+  ++waiting_counts_[state.fingerprint % kWaitingCounts];
   state.is_sampled = true;
 }
 
 const HazardPolicy::Sample* HazardPolicy::EndWait(uint32_t fingerprint) {
+  if (waiting_counts_[fingerprint % kWaitingCounts] == 0) return nullptr;
   const auto found = waiting_.find(fingerprint);
   if (found == waiting_.end()) return nullptr;
   Sample& sample = samples_[found->second];
   sample.waited_us = std::max<uint64_t>(now_us_ - std::min(now_us_, sample.time_us), 1);
   waiting_.erase(found);
+  --waiting_counts_[fingerprint % kWaitingCounts];
   return &sample;
 }
 

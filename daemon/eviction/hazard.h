@@ -41,6 +41,7 @@ class HazardPolicy final : public EvictionPolicy {
   void OnCandidate(BlockId id) override;
   void OnHeld(BlockId id) override;
   BlockId Victim() const override;
+  uint32_t EraseVictims(BlockRange run) override;
   void SetPriority(BlockId id, uint8_t priority) override;
 
   // ---- what is known of blocks, for those who evict nothing by it ----
@@ -57,6 +58,7 @@ class HazardPolicy final : public EvictionPolicy {
 
  private:
   static constexpr uint32_t kNone = 0xFFFFFFFF;
+  static constexpr uint32_t kWaitingCounts = 1 << 16;
 
   struct BlockState {
     uint32_t request = kNone;
@@ -110,9 +112,12 @@ class HazardPolicy final : public EvictionPolicy {
   float IndexOf(BlockId id) const;
   uint64_t Random() const;
   bool IsShortlisted(BlockId id) const;
+  // As the choice that just left, which hung on it.
+  bool GoesWithChoice(const BlockState& state) const;
   // Does `left` go before `right`?
   bool GoesBefore(const Ranked& left, const Ranked& right) const;
   void LookAt(BlockId id) const;
+  void LookAtSome(const Candidates& candidates, uint32_t count) const;
   void Shortlist(const Candidates& candidates) const;
   // Without those that are no candidates any more; ranked anew from time to time, or if used.
   void RefreshShortlist() const;
@@ -146,6 +151,7 @@ class HazardPolicy final : public EvictionPolicy {
 
   std::vector<Sample> samples_;                     // a ring
   std::unordered_map<uint32_t, uint32_t> waiting_;  // fingerprint → place in it
+  std::vector<uint16_t> waiting_counts_;            // of them, by fingerprint: most are none
   uint64_t sample_count_ = 0;
   uint32_t next_observed_ = 0;
   uint32_t close_count_ = 0;
@@ -155,6 +161,8 @@ class HazardPolicy final : public EvictionPolicy {
   // What Victim remembers between two questions: the lowest of those looked at, in no order.
   mutable std::vector<Ranked> shortlist_;  // at most kShortlistMax
   mutable BlockId choice_ = kBlockNone;
+  mutable BlockState chosen_;            // as the choice was when it was chosen
+  mutable uint32_t followed_count_ = 0;  // blocks that were chosen as what a choice hung on
   mutable uint64_t ranked_us_ = 0;
   mutable bool is_shortlist_by_age_ = false;
   mutable uint64_t random_;

@@ -20,7 +20,8 @@ class LfuPolicy final : public EvictionPolicy {
 
  private:
   static constexpr uint32_t kStampBits = 40;
-  static constexpr uint64_t kFrequencyMax = (uint64_t{1} << (64 - kStampBits)) - 1;
+  static constexpr uint64_t kFrequencyMax =
+      (uint64_t{1} << (CandidateHeap::kOrderBits - kStampBits)) - 1;
 
   CandidateHeap heap_;
   std::vector<CandidateHeap::Rank> ranks_;  // by id; order: uses, then when last used

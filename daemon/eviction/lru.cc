@@ -23,6 +23,16 @@ void LruPolicy::OnCandidate(BlockId id) { heap_.Add(id, ranks_[id]); }
 
 void LruPolicy::OnHeld(BlockId id) { heap_.Remove(id); }
 
+uint32_t LruPolicy::EraseVictims(BlockRange run) {
+  BlockId id = run.first + run.block_count - 1;
+  heap_.Remove(id);
+  const CandidateHeap::Rank next = heap_.first_rank();
+  while (id > run.first && ranks_[id - 1] < next) --id;
+  if (id > run.first) heap_.Add(id - 1, ranks_[id - 1]);
+  if (heap_.first() != kBlockNone) ranks_.Prefetch(heap_.first());
+  return run.first + run.block_count - id;
+}
+
 void LruPolicy::SetPriority(BlockId id, uint8_t priority) {
   ranks_[id].priority = priority;
   if (heap_.Contains(id)) heap_.Change(id, ranks_[id]);

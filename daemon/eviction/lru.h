@@ -15,6 +15,7 @@ class LruPolicy final : public EvictionPolicy {
   void OnCandidate(BlockId id) override;
   void OnHeld(BlockId id) override;
   BlockId Victim() const override { return heap_.first(); }
+  uint32_t EraseVictims(BlockRange run) override;
   void SetPriority(BlockId id, uint8_t priority) override;
 
  private:

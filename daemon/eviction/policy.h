@@ -53,6 +53,21 @@ class EvictionPolicy {
 
   // The candidate that should go first; kBlockNone if there is none. Stays a candidate.
   virtual BlockId Victim() const = 0;
+  // Erases the blocks at the end of `run` that Victim() would name one after the other, each when
+  // the one behind it has gone. How many: at least one; what the last of them hangs on is a
+  // candidate then, if it is in `run`. REQUIRES: a run ends with Victim(); each block hangs on the
+  // one before and nothing else keeps it.
+  virtual uint32_t EraseVictims(BlockRange run) {
+    const BlockId end = run.first + run.block_count;
+    BlockId id = end;
+    do {
+      OnHeld(--id);
+      OnErase(id);
+      if (id == run.first) break;
+      OnCandidate(id - 1);
+    } while (Victim() == id - 1);
+    return end - id;
+  }
   // Another priority, by an operator or a later hint.
   virtual void SetPriority(BlockId id, uint8_t priority) = 0;
 };

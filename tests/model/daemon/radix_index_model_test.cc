@@ -178,12 +178,30 @@ class World {
     BlockId id = AnyBlock();
     if (id == kBlockNone) return;
     while (!blocks_.at(id).children.empty()) id = *blocks_.at(id).children.begin();
+    if (random_() % 2 == 0 && !pins_.contains(id)) return EraseAtOnce(id);
     for (uint64_t left = 1 + random_() % 30; left > 0 && id != kBlockNone; --left) {
       const ModelBlock block = blocks_.at(id);
       if (!block.children.empty()) return;
       Erase(id);
       if (random_() % 4 != 0 && !pins_.contains(id)) Recycle(id);
       id = block.parent;
+    }
+  }
+  // The same in one go, as far as one run leads.
+  void EraseAtOnce(BlockId last) {
+    const BlockRange run = index_.RunUpTo(last);
+    for (uint32_t i = 1; i < run.block_count; ++i) {
+      EXPECT_EQ(blocks_.at(run.first + i).parent, run.first + i - 1);
+      EXPECT_EQ(blocks_.at(run.first + i - 1).children.size(), 1u);
+    }
+    const uint32_t block_count = 1 + static_cast<uint32_t>(random_() % run.block_count);
+    index_.EraseTail({.first = last + 1 - block_count, .block_count = block_count}, AnyBlock());
+    for (BlockId id = last; id + block_count > last; --id) {
+      const ModelBlock block = blocks_.at(id);
+      if (block.parent != kBlockNone) blocks_.at(block.parent).children.erase(id);
+      by_key_.erase({block.group_index, block.key});
+      blocks_.erase(id);
+      if (id == 0) break;
     }
   }
   void Recycle(BlockId id) {
