@@ -63,7 +63,20 @@ void SegmentLedger::Step() {
       if (is_below == is_guaranteed) Grow(record);
     }
   }
-  for (DomainRecord& record : domains_) record.domain->is_short = false;
+  for (DomainRecord& record : domains_) {
+    record.domain->is_short = false;
+    TellRoom(record);
+  }
+}
+
+void SegmentLedger::TellRoom(DomainRecord& record) const {
+  const bool may_grow =
+      record.held_count < record.segments.size() && held_total_ < options_.segments_total;
+  const bool is_growing = may_grow || record.populating_count > 0;
+  if (is_growing == record.is_growing) return;
+  record.is_growing = is_growing;
+  record.domain->dram_policy->OnRoom(is_growing ? EvictionPolicy::Room::kGrows
+                                                : EvictionPolicy::Room::kAllThere);
 }
 
 // What still holds a draining segment may have let go.

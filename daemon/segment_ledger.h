@@ -56,10 +56,12 @@ class SegmentLedger {
     uint32_t populating_count = 0;
     uint32_t draining_count = 0;  // draining, revoking or punching
     bool has_tried = false;       // its first segment came, or failed to
+    bool is_growing = false;      // as its policy was told
     bool is_backing_off = false;  // a populate failed; a timer says when to try again
   };
 
   void Grow(DomainRecord& record);
+  void TellRoom(DomainRecord& record) const;
   void TakeBackFor(const DomainRecord& taker);
   void StepDrain(DomainRecord& record, uint32_t segment);
   void BeginRevoke(DomainRecord& record, uint32_t segment);

@@ -17,7 +17,6 @@ constexpr uint32_t kShortlistMin = 4;
 constexpr uint32_t kShortlistMax = 16;
 constexpr uint32_t kSamplesPerBlock = 8;       // ghosts, as a multiple of the capacity
 constexpr uint32_t kObservedPerRequest = 128;  // samples put to the model, per request
-constexpr uint32_t kRequestsPerRefresh = 8;    // a shape each
 constexpr uint64_t kUsPerS = 1000000;
 
 uint8_t LogClass(uint32_t log, uint32_t class_count) {
@@ -364,7 +363,7 @@ void HazardPolicy::RefreshShortlist() const {
 }
 
 void HazardPolicy::Shortlist(const Candidates& candidates) const {
-  if (guard_.is_overdrawn() != is_shortlist_by_age_) {
+  if (IsByAge() != is_shortlist_by_age_) {
     is_shortlist_by_age_ = !is_shortlist_by_age_;
     shortlist_.clear();
   }
@@ -429,7 +428,7 @@ void HazardPolicy::LearnSome() {
     model_.Fit();
     break;
   }
-  if (++close_count_ % kRequestsPerRefresh == 0) model_.RefreshNextShape();
+  model_.RefreshSome();
 }
 
 }  // namespace terrace

@@ -42,6 +42,7 @@ class HazardPolicy final : public EvictionPolicy {
   void OnHeld(BlockId id) override;
   BlockId Victim() const override;
   uint32_t EraseVictims(BlockRange run) override;
+  void OnRoom(Room room) override { is_growing_ = room == Room::kGrows; }
   void SetPriority(BlockId id, uint8_t priority) override;
 
   // ---- what is known of blocks, for those who evict nothing by it ----
@@ -111,6 +112,8 @@ class HazardPolicy final : public EvictionPolicy {
   static uint32_t FingerprintOf(const BlockKey& key);
   float IndexOf(BlockId id) const;
   uint64_t Random() const;
+  // As LRU does.
+  bool IsByAge() const { return is_growing_ || guard_.is_overdrawn(); }
   bool IsShortlisted(BlockId id) const;
   // As the choice that just left, which hung on it.
   bool GoesWithChoice(const BlockState& state) const;
@@ -154,8 +157,8 @@ class HazardPolicy final : public EvictionPolicy {
   std::vector<uint16_t> waiting_counts_;            // of them, by fingerprint: most are none
   uint64_t sample_count_ = 0;
   uint32_t next_observed_ = 0;
-  uint32_t close_count_ = 0;
   uint64_t now_us_ = 0;
+  bool is_growing_ = false;
   bool is_choice_gone_ = false;  // the victim just left: its parent is worth a look
 
   // What Victim remembers between two questions: the lowest of those looked at, in no order.

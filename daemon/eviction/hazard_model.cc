@@ -51,7 +51,7 @@ HazardModel::HazardModel() : index_(size_t{kShapes} * kLevels * kAges) {
     SetPrior(by_turn_[i], kPriorPerTurn * static_cast<float>(i - 2));
   for (uint32_t shape = 0; shape < kShapes; ++shape) {
     RefreshRates(shape);
-    RefreshShape(shape);
+    for (uint32_t level = 0; level < kLevels; ++level) RefreshLevel(shape, level);
   }
 }
 
@@ -150,18 +150,18 @@ void HazardModel::RefreshRates(uint32_t shape) {
   }
 }
 
-void HazardModel::RefreshNextShape() {
-  for (uint32_t tried = 0; tried < kShapes; ++tried) {
-    const uint32_t shape = next_shape_;
+void HazardModel::RefreshSome() {
+  for (uint32_t tried = 0; next_level_ == 0 && tried < kShapes; ++tried) {
+    if (is_shape_used_[next_shape_]) break;
     next_shape_ = (next_shape_ + 1) % kShapes;
-    if (!is_shape_used_[shape]) continue;
-    RefreshShape(shape);
-    return;
   }
-}
-
-void HazardModel::RefreshShape(uint32_t shape) {
-  for (uint32_t level = 0; level < kLevels; ++level) RefreshLevel(shape, level);
+  static_assert(kLevels % kRefreshesPerShape == 0);
+  for (uint32_t i = 0; i < kLevels / kRefreshesPerShape; ++i) {
+    RefreshLevel(next_shape_, next_level_++);
+  }
+  if (next_level_ < kLevels) return;
+  next_level_ = 0;
+  next_shape_ = (next_shape_ + 1) % kShapes;
 }
 
 void HazardModel::RefreshLevel(uint32_t shape, uint32_t level) {

@@ -36,6 +36,7 @@ struct ReuseTraits {
 class HazardModel {
  public:
   static constexpr uint32_t kAges = 26;
+  static constexpr uint32_t kRefreshesPerShape = 8;
   static constexpr uint32_t kShapes = 2 * ReuseTraits::kGaps * ReuseTraits::kReasons;
 
   HazardModel();
@@ -48,8 +49,8 @@ class HazardModel {
   void Observe(const ReuseTraits& traits, uint64_t idle_us, Outcome outcome);
   // Moves the factors to what was observed since the last Fit, and forgets the observations.
   void Fit();
-  // Brings the indexes of the next shape in use up to date: all of them in kShapes calls at most.
-  void RefreshNextShape();
+  // Brings the next indexes up to date: those of a shape in use in kRefreshesPerShape calls.
+  void RefreshSome();
 
   // Of a block idle since `from_us`, that it is used before it has been idle for `to_us`.
   float ReuseChance(const ReuseTraits& traits, uint64_t from_us, uint64_t to_us) const;
@@ -82,7 +83,6 @@ class HazardModel {
   }
   uint32_t LevelOf(const ReuseTraits& traits) const;
   float LogFactorOf(const ReuseTraits& traits) const;
-  void RefreshShape(uint32_t shape);
   void RefreshLevel(uint32_t shape, uint32_t level);
   void RefreshRates(uint32_t shape);
   AgeFactors& GapOf(uint32_t shape) { return by_gap_[shape / ReuseTraits::kReasons]; }
@@ -101,6 +101,7 @@ class HazardModel {
   std::array<std::array<float, kAges>, kShapes> rates_{};  // of the factors with shape
   std::vector<float> index_;                               // [shape][level][age]
   uint32_t next_shape_ = 0;
+  uint32_t next_level_ = 0;
 };
 
 }  // namespace terrace

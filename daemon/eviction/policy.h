@@ -68,6 +68,10 @@ class EvictionPolicy {
     } while (Victim() == id - 1);
     return end - id;
   }
+  // While the tier still grows, what leaves had better be what was used longest ago: whatever came
+  // just now will have room in a moment.
+  enum class Room : uint8_t { kAllThere, kGrows };
+  virtual void OnRoom(Room) {}
   // Another priority, by an operator or a later hint.
   virtual void SetPriority(BlockId id, uint8_t priority) = 0;
 };

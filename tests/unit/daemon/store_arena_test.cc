@@ -30,6 +30,32 @@ TEST(Arena, OneSegmentMakesItReadyAndASpareIsKept) {
   EXPECT_EQ(Populated(w, 0), 3u);
 }
 
+// A policy that lets newcomers pass by does so when all room is there.
+TEST(Arena, WhatWasJustStoredStaysWhileItGrows) {
+  for (const char* policy : {"lru", "hazard"}) {
+    SCOPED_TRACE(policy);
+    World w({.segments_max = 3, .eviction_policy = policy});
+    const SessionId s = w.Open();
+    const uint32_t group = w.OpenSimple(s);
+    w.Put(s, group, World::Keys(1));
+    w.Run();
+    w.holds_arena = true;  // from now on no more memory comes
+    for (uint64_t chain = 1; chain <= 2 * kSlotsPerSegment; ++chain) {
+      w.Advance(1'000);
+      w.Put(s, group, World::Keys(1, chain));
+    }
+    for (uint64_t chain = 101; chain <= 110; ++chain) {
+      w.Advance(1'000);
+      const auto keys = World::Keys(kSlotsPerSegment, chain);
+      EXPECT_EQ(w.Put(s, group, keys), kSlotsPerSegment);
+      EXPECT_EQ(w.MatchCount(s, group, keys), kSlotsPerSegment);
+      if (chain == 101) continue;
+      EXPECT_EQ(w.MatchCount(s, group, World::Keys(kSlotsPerSegment, chain - 1)), kSlotsPerSegment);
+    }
+    EXPECT_GE(w.Stats(0).blocks_evicted, 10 * kSlotsPerSegment);  // and there was too little
+  }
+}
+
 TEST(Arena, AFailedPopulateIsTriedAgain) {
   World w({.segments_max = 2});
   w.holds_arena = true;

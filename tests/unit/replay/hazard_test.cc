@@ -78,7 +78,7 @@ TEST(HazardModel, WhatComesBackRanksAboveWhatDoesNot) {
     }
     model.Fit();
   }
-  model.RefreshNextShape();
+  for (uint32_t i = 0; i < HazardModel::kRefreshesPerShape; ++i) model.RefreshSome();
   const uint32_t age = HazardModel::AgeOf(5'000'000);
   EXPECT_GT(model.index(returns, age), 10 * model.index(leaves, age));
 }
