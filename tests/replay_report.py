@@ -108,7 +108,7 @@ def main(terrace):
         subprocess.run([terrace, "replay", trace, "--policy", POLICIES, "--html", report],
                        check=True, stdout=subprocess.DEVNULL, timeout=PATIENCE_S)
         text = report.read_text(encoding="utf-8")
-        loaded = [link for link in re.findall(r"(?:src|href|url)\s*[=(]\s*[\"']?([^\"'\s>)]+)", text)]
+        loaded = re.findall(r"(?:src|href|url)\s*[=(]\s*[\"']?([^\"'\s>)]+)", text)
         assert not loaded and "<script" not in text, f"it loads {loaded}"
         lines = re.findall(r'<polyline[^>]* stroke="(#[0-9a-f]{6})"', text)
         assert len(lines) == len(POLICIES.split(",")) + 2, lines  # the optimum; LRU's curve
