@@ -70,13 +70,14 @@ struct Block {
   BlockPhase phase = BlockPhase::kUnused;
   uint8_t fill_tier = 0;  // where a promotion reads; kFillTierNone
   uint8_t priority = protocol::kPriorityDefault;
-  bool is_pinned = false;     // by an operator or a hint
-  bool is_no_store = false;   // never below DRAM
-  bool has_roots = false;     // every part's checksum is known
-  bool is_verified = false;   // the daemon itself has seen the bytes match
-  bool is_in_check = false;   // a checksum job is under way
-  bool is_amend_due = false;  // its record in the persistent tier says something else by now
-  bool is_inherited = false;  // a predecessor's clients may still touch its slots
+  uint8_t kv_event_places = 0;  // KvEventMedium bits that routers were told of
+  bool is_pinned = false;       // by an operator or a hint
+  bool is_no_store = false;     // never below DRAM
+  bool has_roots = false;       // every part's checksum is known
+  bool is_verified = false;     // the daemon itself has seen the bytes match
+  bool is_in_check = false;     // a checksum job is under way
+  bool is_amend_due = false;    // its record in the persistent tier says something else by now
+  bool is_inherited = false;    // a predecessor's clients may still touch its slots
   bool is_dram_candidate = false;
   bool is_lower_candidate[kLowerTiersMax] = {};
 

@@ -148,6 +148,35 @@ Status ResolveNvme(DaemonConfig* config, std::string* why) {
   return Status::Ok();
 }
 
+Status ResolveKvEvents(DaemonConfig* config, std::string* why) {
+  const KvEventsConfig& events = config->kv_events;
+  if (!events.is_on() && !events.replay_endpoint.empty()) {
+    return Refuse(why, "kv_events.replay_endpoint is '" + events.replay_endpoint +
+                           "' and kv_events.endpoint is not set: name where routers subscribe");
+  }
+  for (const auto& [key, endpoint] : {std::pair("endpoint", events.endpoint),
+                                      std::pair("replay_endpoint", events.replay_endpoint)}) {
+    if (endpoint.empty() || endpoint.starts_with("tcp://") || endpoint.starts_with("ipc:///")) {
+      continue;
+    }
+    return Refuse(why, std::string("kv_events.") + key + " is '" + endpoint +
+                           "'; write tcp://*:PORT, or ipc:// and an absolute path");
+  }
+  std::string rest = events.topic;
+  for (const std::string_view name : {"{host}", "{domain}", "{model}"}) {
+    for (size_t at = 0; (at = rest.find(name)) != rest.npos;) rest.erase(at, name.size());
+  }
+  if (rest.find_first_of("{}") != rest.npos) {
+    return Refuse(why, "kv_events.topic is '" + events.topic +
+                           "'; in braces it may hold host, domain and model only");
+  }
+  for (DomainConfig& domain : config->domains) {
+    if (domain.kv_events != KvEventsOfDomain::kAuto) continue;
+    domain.kv_events = config->domains.size() == 1 ? KvEventsOfDomain::kOn : KvEventsOfDomain::kOff;
+  }
+  return Status::Ok();
+}
+
 Status CheckDomains(const DaemonConfig& config, std::string* why) {
   if (config.domains.size() > kDomainsMax) {
     return Refuse(why, std::to_string(config.domains.size()) + " domains; the limit is " +
@@ -235,6 +264,7 @@ Status ResolveConfig(const ConfigOverrides& overrides, const ConfigEnvironment& 
                            std::to_string(config->deadline_ms_max) + ": lower it");
   }
   TERRACE_RETURN_IF_ERROR(ResolveNvme(config, why));
+  TERRACE_RETURN_IF_ERROR(ResolveKvEvents(config, why));
   return CheckMemory(*config, why);
 }
 

@@ -19,6 +19,8 @@ enum class LogLevel : uint8_t { kError, kWarn, kInfo, kDebug };
 enum class LogFormat : uint8_t { kText, kJson };
 enum class HugePages : uint8_t { kAuto, kOn, kOff };
 enum class TraceAtStart : uint8_t { kOff, kOn };
+enum class KvEventEncoding : uint8_t { kMap, kArray };
+enum class KvEventsOfDomain : uint8_t { kAuto, kOn, kOff };
 enum class DiskIo : uint8_t { kAuto, kUring, kThreads };
 
 inline constexpr uint32_t kDomainsMax = 64;
@@ -44,6 +46,8 @@ struct DomainConfig {
   KeyHash key_hash = KeyHash::kXxh3;
   uint64_t dram_guaranteed_bytes = 0;
   uint64_t dram_max_bytes = 0;  // 0 before ResolveConfig: dram_bytes
+  // kAuto before ResolveConfig: on where no other domain could overhear.
+  KvEventsOfDomain kv_events = KvEventsOfDomain::kAuto;
   uint64_t nvme_max_bytes = 0;  // 0 before ResolveConfig: an equal share of nvme.capacity_bytes
 };
 
@@ -61,6 +65,17 @@ struct NvmeConfig {
   uint64_t write_bytes_per_day = kWriteBytesPerDayMax;  // over all domains
 
   bool is_on() const { return !paths.empty(); }
+};
+
+// Events for routers; off while no endpoint is named.
+struct KvEventsConfig {
+  std::string endpoint;         // of the PUB socket: tcp://…, or ipc:///…
+  std::string replay_endpoint;  // of the ROUTER socket that repeats; empty: none
+  std::string topic = "kv@{host}@{model}";
+  KvEventEncoding encoding = KvEventEncoding::kMap;
+  uint32_t replay_batches = 10'000;
+
+  bool is_on() const { return !endpoint.empty(); }
 };
 
 struct DaemonConfig {
@@ -91,6 +106,7 @@ struct DaemonConfig {
   uint32_t offload_threads = 2;
   uint32_t offload_jobs_max = 4096;
   NvmeConfig nvme;
+  KvEventsConfig kv_events;
   std::vector<DomainConfig> domains;
 };
 

@@ -10,12 +10,15 @@ namespace {
 
 using Daemon = DaemonConfig;
 using Nvme = NvmeConfig;
+using KvEvents = KvEventsConfig;
 using Domain = DomainConfig;
 
 constexpr uint64_t kDramBytesMax = uint64_t{64} << 40;
 constexpr uint64_t kNvmeBytesMax = uint64_t{1} << 50;
 constexpr size_t kPathBytesMax = 4096;
 constexpr size_t kSocketPathBytesMax = 107;  // sun_path
+constexpr size_t kEndpointBytesMax = 256;
+constexpr size_t kTopicBytesMax = 256;
 
 constexpr std::string_view kLogLevels[] = {"error", "warn", "info", "debug"};
 constexpr std::string_view kLogFormats[] = {"text", "json"};
@@ -24,6 +27,8 @@ constexpr std::string_view kDiskIos[] = {"auto", "io_uring", "threads"};
 // Those of all policies that serve.
 constexpr std::string_view kEvictions[] = {"arc", "hazard", "lru", "s3fifo"};
 constexpr std::string_view kOffOn[] = {"off", "on"};
+constexpr std::string_view kEncodings[] = {"map", "array"};
+constexpr std::string_view kAutoOnOff[] = {"auto", "on", "off"};
 constexpr std::string_view kKeyHashes[] = {"xxh3", "sha256"};
 
 template <typename Section, typename Enum, Enum Section::*member>
@@ -127,6 +132,19 @@ const ConfigKey<Nvme> kNvmeKeys[] = {
      "budget over all domains, spent on what is likeliest to be used again; 1024TiB: none"},
 };
 
+const ConfigKey<KvEvents> kKvEventsKeys[] = {
+    {"endpoint", TextField<KvEvents>{&KvEvents::endpoint, kEndpointBytesMax},
+     "where routers subscribe: tcp://*:5557, or ipc:// and a path; absent: no events"},
+    {"replay_endpoint", TextField<KvEvents>{&KvEvents::replay_endpoint, kEndpointBytesMax},
+     "where they ask for what they missed; absent: nowhere"},
+    {"topic", TextField<KvEvents>{&KvEvents::topic, kTopicBytesMax},
+     "of each message; {host}, {domain} and {model} are replaced. llm-d: kv@POD@MODEL"},
+    {"encoding", Choice<KvEvents, KvEventEncoding, &KvEvents::encoding>(kEncodings),
+     "map (vLLM from 0.24 on) or array (before, and SGLang)"},
+    {"replay_batches", CountField<KvEvents>{&KvEvents::replay_batches, 1, 1'000'000},
+     "messages kept for replay; who asks for older ones is told of every block anew"},
+};
+
 const ConfigKey<Domain> kDomainKeys[] = {
     {"name", TextField<Domain>{&Domain::name, 63}, "unique; 1 to 63 of a-z, 0-9, - and _"},
     {"socket", TextField<Domain>{&Domain::socket_path, kSocketPathBytesMax},
@@ -144,6 +162,8 @@ const ConfigKey<Domain> kDomainKeys[] = {
      "memory no other domain can take"},
     {"dram_max_bytes", BytesField<Domain>{&Domain::dram_max_bytes, kSegmentBytesMin, kDramBytesMax},
      "memory this domain never exceeds"},
+    {"kv_events", Choice<Domain, KvEventsOfDomain, &Domain::kv_events>(kAutoOnOff),
+     "on: routers hear of its blocks; auto: if it is the only domain"},
     {"nvme_max_bytes", BytesField<Domain>{&Domain::nvme_max_bytes, kSlabBytesMin, kNvmeBytesMax},
      "NVMe space this domain never exceeds; absent: an equal share of nvme.capacity_bytes"},
 };
@@ -152,6 +172,7 @@ const ConfigKey<Domain> kDomainKeys[] = {
 
 std::span<const ConfigKey<DaemonConfig>> DaemonKeys() { return kDaemonKeys; }
 std::span<const ConfigKey<NvmeConfig>> NvmeKeys() { return kNvmeKeys; }
+std::span<const ConfigKey<KvEventsConfig>> KvEventsKeys() { return kKvEventsKeys; }
 std::span<const ConfigKey<DomainConfig>> DomainKeys() { return kDomainKeys; }
 
 }  // namespace terrace

@@ -12,7 +12,7 @@
 
 namespace terrace {
 
-// Forms a value can have. Section is DaemonConfig, NvmeConfig or DomainConfig.
+// Forms a value can have. Section is DaemonConfig, DomainConfig, …
 template <typename Section>
 struct CountField {
   uint32_t Section::*member;
@@ -60,6 +60,7 @@ struct ConfigKey {
 
 std::span<const ConfigKey<DaemonConfig>> DaemonKeys();
 std::span<const ConfigKey<NvmeConfig>> NvmeKeys();
+std::span<const ConfigKey<KvEventsConfig>> KvEventsKeys();
 std::span<const ConfigKey<DomainConfig>> DomainKeys();
 
 }  // namespace terrace

@@ -236,13 +236,17 @@ Status ReadRoot(const std::string& origin, const toml::table& root, DaemonConfig
     } else if (name.str() == "nvme" && node.is_table()) {
       TERRACE_RETURN_IF_ERROR(
           ReadSection(origin, "nvme", *node.as_table(), NvmeKeys(), config->nvme, why));
+    } else if (name.str() == "kv_events" && node.is_table()) {
+      TERRACE_RETURN_IF_ERROR(ReadSection(origin, "kv_events", *node.as_table(), KvEventsKeys(),
+                                          config->kv_events, why));
     } else if (name.str() == "domain") {
       TERRACE_RETURN_IF_ERROR(ReadDomains(origin, node, config, why));
     } else {
       return Refuse(why,
                     origin + ":" + std::to_string(node.source().begin.line) + ": '" +
                         std::string(name.str()).substr(0, 64) +
-                        "' is no known section; the sections are [daemon], [nvme] and [[domain]]");
+                        "' is no known section; the sections are [daemon], [nvme], [kv_events] and "
+                        "[[domain]]");
     }
   }
   return Status::Ok();
@@ -375,6 +379,7 @@ Status ReadConfigFile(const std::string& path, DaemonConfig* config, std::string
 std::string PrintConfig(const DaemonConfig& config) {
   std::string text = "[daemon]\n" + PrintSection(config, DaemonKeys());
   text += "\n[nvme]\n" + PrintSection(config.nvme, NvmeKeys());
+  text += "\n[kv_events]\n" + PrintSection(config.kv_events, KvEventsKeys());
   for (const DomainConfig& domain : config.domains) {
     text += "\n[[domain]]\n" + PrintSection(domain, DomainKeys());
   }
@@ -385,6 +390,7 @@ std::vector<std::string> ConfigKeyNames() {
   std::vector<std::string> names;
   for (const auto& key : DaemonKeys()) names.push_back("daemon." + std::string(key.name));
   for (const auto& key : NvmeKeys()) names.push_back("nvme." + std::string(key.name));
+  for (const auto& key : KvEventsKeys()) names.push_back("kv_events." + std::string(key.name));
   for (const auto& key : DomainKeys()) names.push_back("domain." + std::string(key.name));
   return names;
 }

@@ -10,6 +10,7 @@
 
 #include "daemon/block.h"
 #include "daemon/chunked_array.h"
+#include "daemon/kv_event_sink.h"
 #include "terrace/arena_layout.h"
 #include "terrace/block_key.h"
 #include "terrace/space.h"
@@ -66,6 +67,7 @@ class Group {
   const RowPool<Checksum>& roots() const { return roots_; }  // one row a block
   const RowPool<SlotRef>& slots() const { return slots_; }
 
+  uint32_t kv_event_stream = KvEventSink::kStreamNone;
   bool is_shelved = false;  // a successor would know its spec
   bool was_opened = false;  // by a session, since the process began
   // Counters for status.

@@ -124,6 +124,13 @@ json ProcessDocument(const StatsInput& input) {
 std::string StatsDocument(const StatsInput& input) {
   json document = ProcessDocument(input);
   document["domain"] = DomainDocument(input.domain);
+  if (const std::optional<KvEventCounters>& events = input.kv_events) {
+    document["kv_events"] = {{"events", events->events},
+                             {"messages", events->messages},
+                             {"lost", events->lost},
+                             {"replays", events->replays},
+                             {"republications", events->republications}};
+  }
   document["groups"] = json::array();
   document["lower_tiers"] = json::array();
   document["sessions"] = json::array();

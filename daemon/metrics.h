@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -43,6 +44,7 @@ struct StatsInput {
   uint64_t now_us = 0;
   uint64_t log_lines_dropped = 0;
   uint64_t unsent_bytes = 0;
+  std::optional<KvEventCounters> kv_events;  // if routers hear of the domain's blocks
 };
 // Only what the domain may know: nothing of other domains.
 std::string StatsDocument(const StatsInput& input);

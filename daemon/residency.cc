@@ -486,6 +486,7 @@ void Residency::CountChild(BlockId parent, const Block& child, int32_t by) {
 void Residency::Refresh(BlockId id) {
   Block& b = d_.block(id);
   if (d_.is_watched) d_.changed.push_back(id);
+  if (kv_events_ != nullptr) kv_events_->OnChange(id);
   const auto refresh = [id](bool may_drop, bool* is_candidate, EvictionPolicy& policy) {
     if (may_drop == *is_candidate) return;
     *is_candidate = may_drop;

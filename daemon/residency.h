@@ -12,6 +12,7 @@
 #include <span>
 
 #include "daemon/cache_domain.h"
+#include "daemon/kv_event_source.h"
 
 namespace terrace {
 
@@ -51,6 +52,8 @@ class Residency {
  public:
   explicit Residency(CacheDomain& domain) : d_(domain) {}
   void SetObserver(BlockObserver* observer) { observer_ = observer; }
+  // Without: routers are told nothing.
+  void SetKvEvents(KvEventSource* kv_events) { kv_events_ = kv_events; }
 
   // ---- phases ----
   // A Reserved block, without slots yet. kBlockNone when no id is free.
@@ -162,6 +165,7 @@ class Residency {
 
   CacheDomain& d_;
   BlockObserver* observer_ = nullptr;
+  KvEventSource* kv_events_ = nullptr;
 };
 
 }  // namespace terrace

@@ -1,6 +1,5 @@
 #include "daemon/shell.h"
 
-#include <sys/resource.h>
 #include <systemd/sd-daemon.h>
 #include <unistd.h>
 
@@ -19,10 +18,12 @@
 #include "daemon/domain_nvme.h"
 #include "daemon/domain_traces.h"
 #include "daemon/doorkeeper.h"
+#include "daemon/fd_limit.h"
 #include "daemon/fd_store.h"
 #include "daemon/group_shelf.h"
 #include "daemon/host_memory.h"
 #include "daemon/inheritance.h"
+#include "daemon/kv_event_publisher.h"
 #include "daemon/log.h"
 #include "daemon/metrics.h"
 #include "daemon/offload_pool.h"
@@ -38,11 +39,6 @@ namespace {
 
 constexpr std::chrono::seconds kHousekeepingInterval{1};
 constexpr uint64_t kNever = UINT64_MAX;
-// Each session holds its socket, a pidfd and a life socket; the rest of the process, some.
-constexpr uint64_t kFdsPerSession = 3;
-// And what a predecessor left of each of its sessions, where the limit allows.
-constexpr uint64_t kFdsPerSessionLeft = 2;
-constexpr uint64_t kFdsOfProcess = 256;
 constexpr uint32_t kConnectionsWithoutHelloMax = 64;
 // A clean stop lets what is on its way to the disks arrive, for so long at most.
 constexpr uint64_t kDrainUs = 10'000'000;
@@ -54,12 +50,12 @@ struct Shell::State {
   explicit State(DaemonConfig daemon_config) : config(std::move(daemon_config)) {}
 
   // Start, step by step.
-  Status RaiseFdLimit(std::string* why);
   Status CheckMemory(std::string* why);
   Status OpenListeners(std::string* why);
   Status LoadSecrets(std::string* why);
   Status CreateArenas(std::string* why);
   Status OpenNvme(std::string* why);
+  Status OpenKvEvents(std::string* why);
   void OpenShelf();
   void BuildCore();
   void RestoreNvme();
@@ -104,6 +100,7 @@ struct Shell::State {
   std::unique_ptr<Inheritance> inheritance;
   std::vector<std::unique_ptr<DomainNvme>> nvme;  // one a domain, or none at all
   std::unique_ptr<FileShelf> shelf;               // if blocks may outlive the daemon
+  std::unique_ptr<KvEventPublisher> kv_events;    // if routers are told
   std::unique_ptr<SocketTransport> transport;
   std::unique_ptr<SessionTable> sessions;
   std::unique_ptr<OffloadPool> offload;
@@ -135,37 +132,18 @@ Shell::~Shell() {
 
 Status Shell::Start(std::string* why) {
   State& state = *state_;
-  TERRACE_RETURN_IF_ERROR(state.RaiseFdLimit(why));
+  TERRACE_RETURN_IF_ERROR(RaiseFdLimit(state.config.sessions_max, why));
   TERRACE_RETURN_IF_ERROR(state.CheckMemory(why));
   TERRACE_RETURN_IF_ERROR(state.OpenListeners(why));
   TERRACE_RETURN_IF_ERROR(state.LoadSecrets(why));
   TERRACE_RETURN_IF_ERROR(state.CreateArenas(why));
   TERRACE_RETURN_IF_ERROR(state.OpenNvme(why));
+  TERRACE_RETURN_IF_ERROR(state.OpenKvEvents(why));
   state.OpenShelf();
   state.BuildCore();
   state.RestoreNvme();
   state.AdoptArenas();
   state.BeginAccepting();
-  return Status::Ok();
-}
-
-Status Shell::State::RaiseFdLimit(std::string* why) {
-  rlimit limit;
-  const uint64_t needed = config.sessions_max * kFdsPerSession + kFdsOfProcess;
-  const uint64_t wanted = needed + config.sessions_max * kFdsPerSessionLeft;
-  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= wanted) return Status::Ok();
-  if (limit.rlim_max < needed) {
-    *why = "daemon.sessions_max is " + std::to_string(config.sessions_max) + ", which needs " +
-           std::to_string(needed) + " open files; the hard limit is " +
-           std::to_string(limit.rlim_max) + ": raise it (LimitNOFILE=) or lower sessions_max";
-    return Status(StatusCode::kNoSpace, "too few open files");
-  }
-  limit.rlim_cur = std::min<rlim_t>(limit.rlim_max, wanted);
-  if (setrlimit(RLIMIT_NOFILE, &limit) != 0) {
-    *why = "cannot raise the limit of open files to " + std::to_string(limit.rlim_cur) +
-           ": raise it (LimitNOFILE=) or lower daemon.sessions_max";
-    return Status(StatusCode::kIo, "cannot raise the limit of open files", errno);
-  }
   return Status::Ok();
 }
 
@@ -295,6 +273,14 @@ Status Shell::State::OpenNvme(std::string* why) {
   return Status::Ok();
 }
 
+Status Shell::State::OpenKvEvents(std::string* why) {
+  if (!config.kv_events.is_on()) return Status::Ok();
+  kv_events = std::make_unique<KvEventPublisher>(config, [this] {
+    asio::post(loop, [this] { Turn("kv events", [this] { store->RepublishKvEvents(); }); });
+  });
+  return kv_events->Start(why);
+}
+
 std::string Shell::State::GroupsDirectory(uint32_t domain_index) const {
   if (!nvme.empty()) return nvme[domain_index]->groups_directory();
   return config.state_dir + "/" + config.domains[domain_index].name + ".groups";
@@ -389,6 +375,7 @@ StoreOptions Shell::State::MakeStoreOptions() {
           std::max<uint64_t>(config.nvme.write_bytes_per_day / config.domains.size(), 1);
     }
     entry.scrub_bytes_per_second = config.nvme.scrub_bytes_per_second;
+    if (domain.kv_events == KvEventsOfDomain::kOn) entry.kv_events = kv_events.get();
     options.domains.push_back(std::move(entry));
   }
   options.segments_total = static_cast<uint32_t>(config.dram_bytes / config.segment_bytes);
@@ -625,13 +612,18 @@ void Shell::State::OnRefused(const DomainConfig& domain, const PeerCredentials& 
 
 std::string Shell::State::Stats(uint32_t domain_index) const {
   const std::vector<Store::DomainStats> domains = store->Stats();
+  std::optional<KvEventCounters> events;
+  if (kv_events != nullptr && config.domains[domain_index].kv_events == KvEventsOfDomain::kOn) {
+    events = kv_events->counters();
+  }
   return StatsDocument({.process = metrics,
                         .domain = domains[domain_index],
                         .dram_holder = std::string(inheritance->holder()),
                         .sessions = sessions->Summaries(domain_index, kSessionsShownMax),
                         .now_us = clock.NowUs(),
                         .log_lines_dropped = DroppedLogLines(),
-                        .unsent_bytes = transport->unsent_bytes()});
+                        .unsent_bytes = transport->unsent_bytes(),
+                        .kv_events = events});
 }
 
 // ---- run and stop -------------------------------------------------------------------------------

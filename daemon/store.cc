@@ -30,8 +30,10 @@ DomainRooms::DomainRooms(uint32_t domain_index, const DomainOptions& options,
       verifier(domain, residency),
       mover(domain, residency, evictor, verifier),
       scrubber(domain, residency, mover),
-      adoption(domain, residency, mover) {
+      adoption(domain, residency, mover),
+      kv_events(domain) {
   residency.SetObserver(&waiters);
+  if (options.kv_events != nullptr) residency.SetKvEvents(&kv_events);
   evictor.SetWriter(&mover);
   verifier.SetListener(&mover);
 }
@@ -231,6 +233,9 @@ Result<uint32_t> AddGroup(CacheDomain& domain, const SpaceGroupSpec& spec, uint3
     return Status(StatusCode::kNoSpace, "groups_max groups are in use");
   }
   auto group = std::make_unique<Group>();
+  if (domain.options.kv_events != nullptr) {
+    group->kv_event_stream = domain.options.kv_events->StreamOf(domain.domain_index, spec);
+  }
   const Status opened = group->Open(spec, place, &domain.slots, &domain.slot_classes);
   if (!opened.ok()) {
     uint64_t slot_bytes = 0;
@@ -328,6 +333,13 @@ void Store::OnShelfChanged(uint32_t domain_index) {
   state_->Settle(rooms);
 }
 
+void Store::RepublishKvEvents() {
+  for (const std::unique_ptr<DomainRooms>& rooms : state_->domains) {
+    rooms->kv_events.Republish();
+    state_->Settle(*rooms);
+  }
+}
+
 TierListener& Store::tier_listener() { return *state_; }
 
 void Store::State::OnTransferDone(TransferId transfer_id, Status status) {
@@ -391,7 +403,8 @@ void Store::State::Settle(DomainRooms& rooms) {
     rooms.waiters.StepErasures();
     retry_us = std::min(retry_us, clock.NowUs() + kErasureLookUs);
   }
-  if (rooms.mover.has_work() || rooms.verifier.has_work()) {
+  if (rooms.kv_events.has_work()) rooms.kv_events.Step();
+  if (rooms.mover.has_work() || rooms.verifier.has_work() || rooms.kv_events.has_work()) {
     retry_us = std::min(retry_us, clock.NowUs() + kRetryUs);
   }
 }

@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "daemon/kv_event_sink.h"
 #include "daemon/seams.h"
 #include "terrace/arena_layout.h"
 #include "terrace/block_key.h"
@@ -60,6 +61,7 @@ struct DomainOptions {
   std::vector<Tier*> lower_tiers;             // fastest first; outlive the Store
   uint64_t write_bytes_per_day = UINT64_MAX;  // to them; > 0, UINT64_MAX: any number
   uint64_t scrub_bytes_per_second = 0;  // how fast the persistent tier is verified; 0: not at all
+  KvEventSink* kv_events = nullptr;     // outlives the Store; none: routers are told nothing
 };
 
 struct StoreOptions {
@@ -277,6 +279,8 @@ class Store {
   void OnChecksumsDone(OffloadId id, std::span<const Checksum> roots);
   // The shelf has written a group's spec, or failed to.
   void OnShelfChanged(uint32_t domain_index);
+  // Routers lost what they had been told: every block is told of again.
+  void RepublishKvEvents();
   // Tiers report to this listener.
   TierListener& tier_listener();
   // Deadlines, time to live, expiry, background moves. Call when NextTimerUs() has passed.

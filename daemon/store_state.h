@@ -7,6 +7,7 @@
 #include "daemon/adoption.h"
 #include "daemon/cache_domain.h"
 #include "daemon/evictor.h"
+#include "daemon/kv_event_source.h"
 #include "daemon/lease_keeper.h"
 #include "daemon/mover.h"
 #include "daemon/residency.h"
@@ -34,6 +35,7 @@ struct DomainRooms {
   Mover mover;
   Scrubber scrubber;
   Adoption adoption;
+  KvEventSource kv_events;
   std::unique_ptr<Restorer> restorer;  // only while the store is being restored
 };
 

@@ -1,6 +1,6 @@
 """One real vLLM on the CPU, in one process, for tests/engines: a line RESULT with what it gave,
-hit, stored and loaded. The argument is a JSON object: model, and perhaps socket, revision, persist
-and stop_pid."""
+hit, stored and loaded. The argument is a JSON object: model, and perhaps socket, revision, persist,
+stop_pid, and events, a directory where the daemon has its socket `replay` of KV events."""
 import hashlib
 import json
 import os
@@ -28,6 +28,29 @@ def watch(half, stored, loaded):
     half._store, half._copy = store, copy
 
 
+def stored_hashes(endpoint):
+    """{medium: hashes} of all BlockStored events so far, read with vLLM's own classes."""
+    import msgspec
+    import zmq
+    from vllm.distributed.kv_events import BlockStored, KVEventBatch
+
+    decoder = msgspec.msgpack.Decoder(KVEventBatch)
+    found = {}
+    with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
+        socket.setsockopt(zmq.LINGER, 0)
+        socket.connect(endpoint)
+        socket.send_multipart([b"", (0).to_bytes(8, "big")])
+        while True:
+            if not socket.poll(30_000):
+                raise TimeoutError(endpoint)
+            number, payload = socket.recv_multipart()[-2:]
+            if number == b"\xff" * 8:
+                return {medium: sorted(hashes) for medium, hashes in found.items()}
+            for event in decoder.decode(payload).events:
+                if isinstance(event, BlockStored):
+                    found.setdefault(event.medium, set()).update(event.block_hashes)
+
+
 def main():
     options = json.loads(sys.argv[1])
     import torch
@@ -43,6 +66,11 @@ def main():
             "kv_connector": "TerraceConnector", "kv_connector_module_path": "terrace.vllm",
             "kv_role": "kv_both", "kv_load_failure_policy": "recompute",
             "kv_connector_extra_config": extra}
+    if "events" in options:
+        named["kv_events_config"] = {
+            "enable_kv_cache_events": True, "publisher": "zmq",
+            "endpoint": f"ipc://{options['events']}/engine",
+            "replay_endpoint": f"ipc://{options['events']}/engine-replay"}
     llm = LLM(model=options["model"], load_format="dummy", skip_tokenizer_init=True,
               enforce_eager=True, dtype="float32", max_model_len=1024, block_size=32,
               max_num_seqs=4, **named)
@@ -71,6 +99,9 @@ def main():
     result = {"outputs": outputs, "seconds": time.monotonic() - began,
               "versions": f"vLLM {vllm.__version__}, torch {torch.__version__}, "
                           f"Python {sys.version.split()[0]}"}
+    if "events" in options:
+        result["engine_events"] = stored_hashes(f"ipc://{options['events']}/engine-replay")
+        result["daemon_events"] = stored_hashes(f"ipc://{options['events']}/replay")
     if scheduler is not None:
         half = scheduler.scheduler
         counters = half.counters if half is not None else {"hit_tokens": 0, "stored_blocks": 0}

@@ -170,7 +170,8 @@ class TerraceHiCache(HiCacheStorage):
             prefix = list(getattr(extra_info, "prefix_keys", None) or ())
             parent = self._keys(group, prefix[-1:])[0] if prefix else None
             with group.reserve(self._keys(group, keys), parent=parent,
-                               first_position=len(prefix)) as lease:
+                               first_position=len(prefix),
+                               event_hashes=[event_hash(key) for key in keys]) as lease:
                 answers = [key.status for key in lease]
                 if "ok" in answers:
                     lease.write(self._addresses(host_indices, len(keys)))
@@ -217,6 +218,11 @@ class TerraceHiCache(HiCacheStorage):
         """Ends the connection."""
         if self._client is not None:
             self._client.close()
+
+
+def event_hash(key: str) -> int:
+    """The number by which SGLang's KV events name a page: the high 64 bits of its hash."""
+    return int.from_bytes(_digest_of(key)[:8], "big")
 
 
 def _digest_of(key: str) -> bytes:

@@ -19,6 +19,11 @@ from .vllm_messages import Load, Step, Store
 _IDLE_WAITS = 10
 
 
+def event_hash(block_hash: bytes) -> int:
+    """The number by which vLLM's KV events name a block: the low 64 bits of its hash."""
+    return int.from_bytes(block_hash[-8:], "big")
+
+
 @dataclasses.dataclass
 class _Tracked:
     """A request vLLM has told us of."""
@@ -80,13 +85,17 @@ class SchedulerHalf:
     def _ask(self, request: Any, first: int, last: int, is_store: bool) -> Pending:
         """Sends one question about blocks [first, last) of a prompt."""
         parent_count = 1 if first > 0 else 0
+        hashes = self._hashes(request, first - parent_count, last)
         try:
-            keys = self.group.keys_of_digests(self._hashes(request, first - parent_count, last))
+            keys = self.group.keys_of_digests(hashes)
         except Unavailable:
             return Pending(is_done=True)
         parent = keys[0] if parent_count else None
-        ask = self._asker.reserve if is_store else self._asker.acquire
-        return ask(keys[parent_count:], Hints(), parent=parent, first_position=first)
+        keys = keys[parent_count:]
+        if not is_store:
+            return self._asker.acquire(keys, Hints(), parent=parent, first_position=first)
+        return self._asker.reserve(keys, Hints(), parent=parent, first_position=first,
+                                   event_hashes=[event_hash(h) for h in hashes[parent_count:]])
 
     def matched_tokens(self, request: Any, local_tokens: int) -> Optional[int]:
         """Tokens beyond `local_tokens` that a load would bring; None: ask again next step."""

@@ -242,6 +242,20 @@ TEST(ConfigNvme, WhatCannotBeIsRefused) {
   EXPECT_THAT(Refusal("[nvme]\npath = [\"/a\"]\n"), HasSubstr("nvme.paths"));
 }
 
+TEST(ConfigText, KvEventsOfSeveralDomainsAreToldOnlyIfNamed) {
+  const std::string events = "[kv_events]\nendpoint = \"ipc:///run/e\"\n";
+  EXPECT_EQ(Resolved(events).domains[0].kv_events, KvEventsOfDomain::kOn);
+  const DaemonConfig config =
+      Resolved(events +
+               "[[domain]]\nname = \"x\"\nsocket = \"/x\"\nkv_events = \"on\"\n[[domain]]\n"
+               "name = \"y\"\nsocket = \"/y\"\n");
+  EXPECT_EQ(config.domains[0].kv_events, KvEventsOfDomain::kOn);
+  EXPECT_EQ(config.domains[1].kv_events, KvEventsOfDomain::kOff);
+  EXPECT_THAT(Unresolvable("[kv_events]\nendpoint = \"udp://x\"\n"),
+              AllOf(HasSubstr("kv_events.endpoint is 'udp://x'"), HasSubstr("tcp://")));
+  EXPECT_THAT(Unresolvable(events + "topic = \"{pod}\"\n"), HasSubstr("host, domain and model"));
+}
+
 TEST(ConfigFile, AMissingFileIsNamed) {
   DaemonConfig config;
   std::string why;

@@ -39,6 +39,7 @@ struct WorldOptions {
       [](const sim::MemoryTier::Options& tier) { return std::make_unique<sim::MemoryTier>(tier); };
   uint32_t lease_blocks_per_session_max = 4096;
   std::string eviction_policy = "lru";  // of every tier
+  KvEventSink* kv_events = nullptr;
 };
 
 // Remembers groups as long as the test lasts.
@@ -139,6 +140,7 @@ class StoreWorld {
       domain.slot_table = slot_tables_[d];
       domain.table_seed = TableSeed(d);
       for (size_t i = 0; i < domain.secret.size(); ++i) domain.secret[i] = std::byte(i + d);
+      domain.kv_events = options.kv_events;
       domain.scrub_bytes_per_second = options.scrub_bytes_per_second;
       for (uint32_t t = 0; t < options.lower_tier_count; ++t) {
         domain.lower_tiers.push_back(faults[d * options.lower_tier_count + t].get());

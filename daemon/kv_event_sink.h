@@ -1,0 +1,49 @@
+// KvEventSink: the seam between the store, which knows when a block comes and goes, and whoever
+// tells routers so.
+//
+// THREADING: called on the store thread; no call blocks.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "terrace/space.h"
+
+namespace terrace {
+
+enum class KvEventMedium : uint8_t { kDram, kPersistent };
+inline constexpr uint32_t kKvEventMediumCount = 2;
+
+struct KvEvent {
+  enum class Kind : uint8_t { kStored, kRemoved };
+
+  uint64_t hash = 0;         // the engine's; never 0
+  uint64_t parent_hash = 0;  // of a stored block; 0: it begins a prompt, or its parent has none
+  uint32_t stream = 0;
+  Kind kind = Kind::kStored;
+  KvEventMedium medium = KvEventMedium::kDram;
+};
+
+struct KvEventCounters {
+  uint64_t events = 0;          // given to subscribers
+  uint64_t messages = 0;        // in which
+  uint64_t lost = 0;            // for want of room
+  uint64_t replays = 0;         // asked for
+  uint64_t republications = 0;  // every block was told of again
+};
+
+class KvEventSink {
+ public:
+  static constexpr uint32_t kStreamNone = 0xFFFFFFFF;
+
+  virtual ~KvEventSink() = default;
+  // Where events of the group's blocks belong. kStreamNone: nobody is told of them.
+  virtual uint32_t StreamOf(uint32_t domain_index, const SpaceGroupSpec& spec) = 0;
+  // Events of one stream arrive in order. Without room the event is lost: the sink then takes back
+  // all it has told and asks for everything again.
+  virtual void Publish(const KvEvent& event) = 0;
+  // For so many events at least.
+  virtual bool HasRoom(size_t event_count) const = 0;
+};
+
+}  // namespace terrace
