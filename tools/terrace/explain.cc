@@ -14,6 +14,7 @@
 #include "tools/terrace/insight_verbs.h"
 #include "tools/terrace/stats_view.h"
 #include "tools/terrace/text_table.h"
+#include "tools/terrace/vllm_hash.h"
 
 namespace terrace::tools {
 namespace {
@@ -27,6 +28,8 @@ constexpr std::array<std::string_view, 8> kReasonNames = {
     "none",          "never_seen", "forgotten",  "expired",
     "being_written", "tier_off",   "unverified", "window"};
 constexpr std::streamoff kPromptBytesMax = 64 << 20;
+const std::string kTerraceHash = "terrace";
+const std::string kVllmHash = "sha256_cbor";
 
 struct Explained {
   ExplainReply reply;
@@ -91,6 +94,13 @@ class ExplainVerb : public Verb {
     verb->add_option("KEYS", key_texts_, "Block keys from the root of the prompt (32 hex digits)");
     verb->add_option("--prompt-file", prompt_path_, "Token ids of a prompt, in place of KEYS")
         ->type_name("FILE");
+    verb->add_option("--hash", hash_,
+                     "Who hashes the prompt: terrace, or sha256_cbor as vLLM with that algorithm")
+        ->check(CLI::IsMember({kTerraceHash, kVllmHash}));
+    verb->add_option("--hash-seed", vllm_.seed, "The engine's PYTHONHASHSEED, if it had one");
+    verb->add_option("--hash-block-tokens", vllm_.block_tokens,
+                     "vLLM's hash block size, where it is not the group's block size");
+    verb->add_option("--cache-salt", vllm_.extra_keys, "Of the request")->expected(1);
     verb->add_option("--group", group_,
                      "The SpaceGroup asked about; may be left out if there is one")
         ->type_name("NAME");
@@ -120,10 +130,7 @@ class ExplainVerb : public Verb {
       std::vector<BlockKey> keys;
       near_counts_.push_back(std::nullopt);
       if (tokens_.empty() || near.block_tokens == 0) continue;
-      PrefixHasher(
-          {.key_hash = link->key_hash(), .group = near.group, .block_tokens = near.block_tokens},
-          link->secret())
-          .AppendKeys(tokens_, &keys);
+      if (!AppendKeys(*link, near.group, near.block_tokens, &keys).empty()) continue;
       if (!keys.empty() && Ask(*link, near.group, keys, &other)) {
         near_counts_.back() = other.reply.block_count;
       }
@@ -165,13 +172,38 @@ class ExplainVerb : public Verb {
 
   bool HashPrompt(const AdminLink& link, const GroupId& group, std::vector<BlockKey>* keys) const {
     if (block_tokens_ == 0) return Fail("the daemon does not tell the block size") == kExitOk;
-    PrefixHasher({.key_hash = link.key_hash(), .group = group, .block_tokens = block_tokens_},
-                 link.secret())
-        .AppendKeys(tokens_, keys);
+    const std::string why = AppendKeys(link, group, block_tokens_, keys);
+    if (!why.empty()) return Fail(why) == kExitOk;
     if (!keys->empty()) return true;
     return Fail(fmt::format("prompt file {} has {} tokens; a block of group {} has {}: there is no "
                             "full block to look for",
                             prompt_path_, tokens_.size(), group_, block_tokens_)) == kExitOk;
+  }
+
+  // The prompt's keys under that group; a sentence if there can be none.
+  std::string AppendKeys(const AdminLink& link, const GroupId& group, uint32_t block_tokens,
+                         std::vector<BlockKey>* keys) const {
+    const PrefixHasher hasher(
+        {.key_hash = link.key_hash(), .group = group, .block_tokens = block_tokens}, link.secret());
+    if (hash_ == kTerraceHash) {
+      hasher.AppendKeys(tokens_, keys);
+      return "";
+    }
+    VllmHashOptions options = vllm_;
+    if (options.block_tokens == 0) options.block_tokens = block_tokens;
+    if (block_tokens % options.block_tokens != 0) {
+      return fmt::format(
+          "--hash-block-tokens is {}; blocks of the group have {} tokens: name a "
+          "number that divides it",
+          options.block_tokens, block_tokens);
+    }
+    // A block's last hash covers all before it.
+    const size_t hashes_per_block = block_tokens / options.block_tokens;
+    const std::vector<VllmHash> hashes = VllmBlockHashes(tokens_, options);
+    for (size_t i = hashes_per_block; i <= hashes.size(); i += hashes_per_block) {
+      keys->push_back(hasher.FromDigest(hashes[i - 1]).value());
+    }
+    return "";
   }
 
   static bool Ask(AdminLink& link, const GroupId& group, const std::vector<BlockKey>& keys,
@@ -306,6 +338,8 @@ class ExplainVerb : public Verb {
   DaemonAddress address_;
   std::vector<std::string> key_texts_;
   std::string prompt_path_;
+  std::string hash_ = kTerraceHash;
+  VllmHashOptions vllm_;
   std::string group_;
   bool is_json_ = false;
 
