@@ -10,13 +10,13 @@ namespace terrace {
 namespace {
 
 constexpr uint32_t kLookedAtFirst = 64;  // candidates, for a shortlist of fewer than kShortlistMin
-constexpr uint32_t kLookedAt = 16;
+constexpr uint32_t kLookedAt = 24;
 constexpr uint64_t kRankHoldsUs = 10'000;  // ranks move with idle times, far longer than this
-constexpr uint32_t kFollowMax = 32;        // blocks that go with a choice
+constexpr uint32_t kFollowMax = 48;        // blocks that go with a choice
 constexpr uint32_t kShortlistMin = 4;
-constexpr uint32_t kShortlistMax = 16;
-constexpr uint32_t kSamplesPerBlock = 8;       // ghosts, as a multiple of the capacity
-constexpr uint32_t kObservedPerRequest = 128;  // samples put to the model, per request
+constexpr uint32_t kShortlistMax = 24;
+constexpr uint32_t kSamplesPerBlock = 16;      // ghosts, as a multiple of the capacity
+constexpr uint32_t kObservedPerRequest = 256;  // samples put to the model, per request
 constexpr uint64_t kUsPerS = 1000000;
 
 uint8_t LogClass(uint32_t log, uint32_t class_count) {

@@ -25,7 +25,7 @@
 namespace terrace {
 
 struct HazardOptions {
-  uint32_t capacity_blocks = 0;  // > 0; observations outlive their blocks, up to 4 times as many
+  uint32_t capacity_blocks = 0;  // > 0; observations outlive their blocks
   uint64_t seed = 1;
 };
 

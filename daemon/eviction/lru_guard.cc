@@ -9,7 +9,7 @@ namespace {
 constexpr double kAllowance = 0.004;         // hits, per use
 constexpr double kCreditPerBlock = 0.1;      // hits, per watched block: at least so much ...
 constexpr double kCreditRequests = 16;       // ... or so many average requests
-constexpr double kTrustShare = 0.25;         // of the credit: enough to be trusted again
+constexpr double kTrustShare = 0.05;         // of the credit: enough to be trusted again
 constexpr double kShareOfOneRequest = 0.05;  // in the average length
 
 }  // namespace
