@@ -260,7 +260,7 @@ class SilentGroup:
 def test_a_step_waits_for_one_store_of_a_silent_daemon_not_for_all():
     group = SilentGroup()
     half = terrace.vllm.WorkerHalf(group, None, member=0)
-    half.store([terrace.vllm_messages.Store(n, (1, n), 0, [n]) for n in range(20)])
+    half.store([terrace.vllm_messages.Store(n, (1, n), [n]) for n in range(20)])
     assert group.calls == 1 and len(half.take_reports()) == 20
     half.close()
 

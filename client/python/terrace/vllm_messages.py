@@ -15,10 +15,9 @@ class Load:
 
 @dataclasses.dataclass
 class Store:
-    """A worker copies `block_ids` into the keys of the lease: block i into key `first_key` + i."""
+    """A worker copies `block_ids` into the keys of the lease, one a key."""
     number: int
     token: Bits128
-    first_key: int
     block_ids: List[int]
 
 

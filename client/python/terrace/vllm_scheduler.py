@@ -221,7 +221,7 @@ class SchedulerHalf:
         self._reports[self._number] = 0
         self.counters["stored_blocks"] += len(lease.reserved)
         token = lease.token
-        return Store(self._number, (token.high, token.low), 0, storing.block_ids)
+        return Store(self._number, (token.high, token.low), storing.block_ids)
 
     # ---- ends ----
 

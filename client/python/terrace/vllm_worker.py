@@ -52,10 +52,8 @@ class WorkerHalf:
 
     def _store(self, store: Store) -> None:
         with self.group.join_write(Token(*store.token), 1 << self.member) as lease:
-            ours = [i for i in lease.reserved
-                    if store.first_key <= i < store.first_key + len(store.block_ids)]
-            for first, count in _ranges(ours):
-                block_ids = store.block_ids[first - store.first_key:][:count]
+            for first, count in _ranges(lease.reserved):
+                block_ids = store.block_ids[first:first + count]
                 lease.write(self.pages.addresses(block_ids), first_key=first, key_count=count,
                             member=self.member)
             lease.commit(self.timeout_s)
