@@ -18,8 +18,9 @@ inline constexpr BlockId kBlockNone = 0xFFFFFFFF;
 inline constexpr uint32_t kLowerTiersMax = 3;  // tiers below DRAM
 inline constexpr uint32_t kRowNone = 0xFFFFFFFF;
 inline constexpr uint32_t kHandleNone = 0xFFFFFFFF;
-inline constexpr uint8_t kFillTierNone = 0xFF;  // adopted bytes are being compared
-inline constexpr uint64_t kNever = UINT64_MAX;  // a time that does not come
+inline constexpr uint8_t kFillTierNone = 0xFF;    // adopted bytes are being compared
+inline constexpr uint8_t kFillTierShared = 0xFE;  // the bytes come from the tier that hosts share
+inline constexpr uint64_t kNever = UINT64_MAX;    // a time that does not come
 
 // Blocks with consecutive ids.
 struct BlockRange {
@@ -66,9 +67,10 @@ struct Block {
   uint32_t lower_children[kLowerTiersMax] = {};  // children with a copy there
   uint32_t waiters = kHandleNone;                // head of a list, see waiters.h
   uint32_t expiry = kHandleNone;                 // its timer
+  uint32_t shared_epoch = 0;                     // of CacheDomain: the shared tier has it
   uint32_t walk_mark = 0;                        // of the tree walk that last found it held
   BlockPhase phase = BlockPhase::kUnused;
-  uint8_t fill_tier = 0;  // where a promotion reads; kFillTierNone
+  uint8_t fill_tier = 0;  // where a promotion reads; kFillTierNone, kFillTierShared
   uint8_t priority = protocol::kPriorityDefault;
   uint8_t kv_event_places = 0;  // KvEventMedium bits that routers were told of
   bool is_pinned = false;       // by an operator or a hint
@@ -78,12 +80,21 @@ struct Block {
   bool is_in_check = false;     // a checksum job is under way
   bool is_amend_due = false;    // its record in the persistent tier says something else by now
   bool is_inherited = false;    // a predecessor's clients may still touch its slots
+  bool is_offered = false;      // waits to be stored in the shared tier
   bool is_dram_candidate = false;
   bool is_lower_candidate[kLowerTiersMax] = {};
 
   // Its DRAM copy is a predecessor's, and being compared.
   bool is_adopting() const {
     return dram.state == CopyState::kFilling && fill_tier == kFillTierNone;
+  }
+  // Nothing of it is here yet: it was found in the shared tier, or its bytes are on their way.
+  bool is_expected() const {
+    return phase == BlockPhase::kSealed && dram.state == CopyState::kNone &&
+           fill_tier == kFillTierShared;
+  }
+  bool is_arriving() const {
+    return dram.state == CopyState::kFilling && fill_tier == kFillTierShared;
   }
 };
 

@@ -74,6 +74,8 @@ struct CacheDomain {
   // The fastest tier that can be read and has a copy; kLowerTiersMax if there is none.
   uint32_t FastestTier(const Block& block) const;
   BlockTraits TraitsOf(BlockId id) const;
+  // What a tier writes beside one member's bytes.
+  BlockRecord RecordOf(BlockId id, const LocalMember& local) const;
   TouchContext ContextOf(const protocol::Hints& hints) const;
 
   // Constant after construction.
@@ -112,9 +114,11 @@ struct CacheDomain {
   uint64_t inherited_bytes = 0;          // Residency
   uint64_t fenced_bytes = 0;             // Residency
   uint32_t fenced_slot_count = 0;        // Residency
-  uint64_t reserved_count = 0;           // Residency
-  uint32_t member_count = 0;             // Store: local members of all groups
-  uint32_t session_count = 0;            // Store
+  // SharedWriter: rises when the shared tier has been away and may have lost what it had.
+  uint32_t shared_epoch = 1;
+  uint64_t reserved_count = 0;  // Residency
+  uint32_t member_count = 0;    // Store: local members of all groups
+  uint32_t session_count = 0;   // Store
   bool is_short = false;        // a slot was asked for and none was free: SegmentLedger looks
   Store::DomainStats counters;  // only its "since start" fields
 };

@@ -177,6 +177,54 @@ Status ResolveKvEvents(DaemonConfig* config, std::string* why) {
   return Status::Ok();
 }
 
+// A key that would mean nothing is refused: it was meant to do something.
+Status ResolveRedis(const RedisConfig& redis, std::string* why) {
+  const auto is_idle = [&](const char* name, const std::string& value, const char* needs) {
+    if (value.empty()) return false;
+    *why = "redis." + std::string(name) + " is '" + value + "', which means nothing without " +
+           needs + ": set that, or remove it";
+    return true;
+  };
+  const Status invalid(StatusCode::kInvalid, "the configuration is not valid");
+  const char* const an_endpoint = "redis.endpoints";
+  if (!redis.is_on() && (is_idle("master_name", redis.master_name, an_endpoint) ||
+                         is_idle("credentials_file", redis.credentials_file, an_endpoint) ||
+                         is_idle("tls_ca_file", redis.tls_ca_file, an_endpoint))) {
+    return invalid;
+  }
+  const bool is_sentinel = redis.mode == RedisMode::kSentinel;
+  if (!is_sentinel && is_idle("master_name", redis.master_name, "mode = \"sentinel\"")) {
+    return invalid;
+  }
+  if (is_sentinel && redis.master_name.empty()) {
+    return Refuse(why,
+                  "redis.mode is \"sentinel\" and redis.master_name is not set: write the name "
+                  "that the Sentinels monitor");
+  }
+  const char* const with_tls = "tls = \"on\"";
+  if (redis.tls == RedisTlsUse::kOff &&
+      (is_idle("tls_ca_file", redis.tls_ca_file, with_tls) ||
+       is_idle("tls_certificate_file", redis.tls_certificate_file, with_tls) ||
+       is_idle("tls_key_file", redis.tls_key_file, with_tls) ||
+       is_idle("tls_server_name", redis.tls_server_name, with_tls))) {
+    return invalid;
+  }
+  if (redis.tls_certificate_file.empty() != redis.tls_key_file.empty()) {
+    return Refuse(why,
+                  "redis.tls_certificate_file and redis.tls_key_file belong together: set both, or "
+                  "neither");
+  }
+  if (redis.mode == RedisMode::kSingle && redis.endpoints.size() > 1) {
+    return Refuse(why, "redis.endpoints names " + std::to_string(redis.endpoints.size()) +
+                           " servers and redis.mode is \"single\": name one, or write the mode");
+  }
+  if (redis.prefix.find_first_of("{}") != std::string::npos) {
+    return Refuse(why, "redis.prefix is '" + redis.prefix +
+                           "'; braces would change where a Cluster keeps the keys: leave them out");
+  }
+  return Status::Ok();
+}
+
 Status CheckDomains(const DaemonConfig& config, std::string* why) {
   if (config.domains.size() > kDomainsMax) {
     return Refuse(why, std::to_string(config.domains.size()) + " domains; the limit is " +
@@ -265,6 +313,7 @@ Status ResolveConfig(const ConfigOverrides& overrides, const ConfigEnvironment& 
   }
   TERRACE_RETURN_IF_ERROR(ResolveNvme(config, why));
   TERRACE_RETURN_IF_ERROR(ResolveKvEvents(config, why));
+  TERRACE_RETURN_IF_ERROR(ResolveRedis(config->redis, why));
   return CheckMemory(*config, why);
 }
 

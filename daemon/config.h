@@ -22,10 +22,16 @@ enum class TraceAtStart : uint8_t { kOff, kOn };
 enum class KvEventEncoding : uint8_t { kMap, kArray };
 enum class KvEventsOfDomain : uint8_t { kAuto, kOn, kOff };
 enum class DiskIo : uint8_t { kAuto, kUring, kThreads };
+enum class RedisMode : uint8_t { kSingle, kSentinel, kCluster };
+enum class RedisTlsUse : uint8_t { kOff, kOn };
+// What a host does with the shared tier.
+enum class RedisUse : uint8_t { kBoth, kStore, kFetch };
+enum class RedisAdmission : uint8_t { kAll, kHit };
 
 inline constexpr uint32_t kDomainsMax = 64;
 inline constexpr uint32_t kAllowedIdsMax = 256;  // uids or gids of one domain
 inline constexpr uint32_t kNvmePathsMax = 16;
+inline constexpr uint32_t kRedisEndpointsMax = 64;
 inline constexpr uint64_t kSlabBytesMin = 4 * kMiB;
 inline constexpr uint64_t kSlabBytesMax = 16 * kGiB;
 // More than any drive takes: so much a day is no budget.
@@ -78,6 +84,31 @@ struct KvEventsConfig {
   bool is_on() const { return !endpoint.empty(); }
 };
 
+// The tier that hosts share; off while no endpoint is named.
+struct RedisConfig {
+  std::vector<std::string> endpoints;  // "host:port", "[v6]:port", "unix:/path"
+  RedisMode mode = RedisMode::kSingle;
+  std::string master_name;       // with sentinel
+  std::string credentials_file;  // empty: no login
+  RedisTlsUse tls = RedisTlsUse::kOff;
+  std::string tls_ca_file, tls_certificate_file, tls_key_file, tls_server_name;
+  std::string prefix = "terrace";
+  uint32_t ttl_s = 24 * 3600;
+  RedisUse use = RedisUse::kBoth;
+  RedisAdmission admission = RedisAdmission::kAll;
+  uint64_t queue_bytes_max = 1 * kGiB;        // of a domain, waiting to be stored
+  uint64_t in_flight_bytes_max = 512 * kMiB;  // of a domain, on their way
+  uint32_t probe_timeout_us = 10'000;
+  uint32_t absence_ms = 1'000;
+  uint32_t connections = 5;
+  uint32_t connect_timeout_ms = 200;
+  uint32_t command_timeout_ms = 250;
+  uint64_t bytes_per_second_min = 10 * kMiB;  // of one connection
+
+  bool is_on() const { return !endpoints.empty(); }
+  uint64_t fds_max() const { return endpoints.size() * connections; }
+};
+
 struct DaemonConfig {
   LogLevel log_level = LogLevel::kInfo;
   LogFormat log_format = LogFormat::kText;
@@ -107,6 +138,7 @@ struct DaemonConfig {
   uint32_t offload_jobs_max = 4096;
   NvmeConfig nvme;
   KvEventsConfig kv_events;
+  RedisConfig redis;
   std::vector<DomainConfig> domains;
 };
 
@@ -142,7 +174,8 @@ Status ResolveConfig(const ConfigOverrides& overrides, const ConfigEnvironment& 
 // The configuration as TOML that ParseConfig reads back, each key under its one-line meaning.
 std::string PrintConfig(const DaemonConfig& config);
 
-// "daemon.log_level", …, "nvme.paths", …, "domain.name", …: every key there is.
+// "daemon.log_level", …, "nvme.paths", …, "redis.endpoints", …, "domain.name", …: every key there
+// is.
 std::vector<std::string> ConfigKeyNames();
 
 // "8GiB", "512 MiB", "4096": kInvalid for anything else. Binary units only (KiB, MiB, GiB, TiB).

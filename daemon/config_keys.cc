@@ -11,13 +11,14 @@ namespace {
 using Daemon = DaemonConfig;
 using Nvme = NvmeConfig;
 using KvEvents = KvEventsConfig;
+using Redis = RedisConfig;
 using Domain = DomainConfig;
 
 constexpr uint64_t kDramBytesMax = uint64_t{64} << 40;
 constexpr uint64_t kNvmeBytesMax = uint64_t{1} << 50;
 constexpr size_t kPathBytesMax = 4096;
 constexpr size_t kSocketPathBytesMax = 107;  // sun_path
-constexpr size_t kEndpointBytesMax = 256;
+constexpr size_t kEndpointBytesMax = 512;
 constexpr size_t kTopicBytesMax = 256;
 
 constexpr std::string_view kLogLevels[] = {"error", "warn", "info", "debug"};
@@ -29,6 +30,9 @@ constexpr std::string_view kEvictions[] = {"arc", "hazard", "lru", "s3fifo"};
 constexpr std::string_view kOffOn[] = {"off", "on"};
 constexpr std::string_view kEncodings[] = {"map", "array"};
 constexpr std::string_view kAutoOnOff[] = {"auto", "on", "off"};
+constexpr std::string_view kRedisModes[] = {"single", "sentinel", "cluster"};
+constexpr std::string_view kRedisUses[] = {"both", "store", "fetch"};
+constexpr std::string_view kRedisAdmissions[] = {"all", "hit"};
 constexpr std::string_view kKeyHashes[] = {"xxh3", "sha256"};
 
 template <typename Section, typename Enum, Enum Section::*member>
@@ -145,6 +149,50 @@ const ConfigKey<KvEvents> kKvEventsKeys[] = {
      "messages kept for replay; who asks for older ones is told of every block anew"},
 };
 
+const ConfigKey<Redis> kRedisKeys[] = {
+    {"endpoints", TextsField<Redis>{&Redis::endpoints, kRedisEndpointsMax, kEndpointBytesMax},
+     "\"host:port\" or \"unix:/path\": the server, the Sentinels or some Cluster nodes; absent: no "
+     "Redis tier"},
+    {"mode", Choice<Redis, RedisMode, &Redis::mode>(kRedisModes), "single, sentinel or cluster"},
+    {"master_name", TextField<Redis>{&Redis::master_name, 256},
+     "what the Sentinels call the master"},
+    {"credentials_file", TextField<Redis>{&Redis::credentials_file, kPathBytesMax},
+     "mode 0600; one line, the password, or two, the user and the password; absent: no login"},
+    {"tls", Choice<Redis, RedisTlsUse, &Redis::tls>(kOffOn),
+     "on: TLS 1.2 at least, the server's certificate verified"},
+    {"tls_ca_file", TextField<Redis>{&Redis::tls_ca_file, kPathBytesMax},
+     "PEM; absent: the system's authorities"},
+    {"tls_certificate_file", TextField<Redis>{&Redis::tls_certificate_file, kPathBytesMax},
+     "PEM, with tls_key_file: who we are"},
+    {"tls_key_file", TextField<Redis>{&Redis::tls_key_file, kPathBytesMax},
+     "PEM, of tls_certificate_file"},
+    {"tls_server_name", TextField<Redis>{&Redis::tls_server_name, 256},
+     "what the server's certificate must name; absent: the endpoint's host"},
+    {"prefix", TextField<Redis>{&Redis::prefix, 64}, "with which all keys on the server begin"},
+    {"ttl_s", CountField<Redis>{&Redis::ttl_s, 10, 365 * 24 * 3600},
+     "how long a block stays on the server at most"},
+    {"use", Choice<Redis, RedisUse, &Redis::use>(kRedisUses),
+     "both, store (give, never take) or fetch (take, never give)"},
+    {"admission", Choice<Redis, RedisAdmission, &Redis::admission>(kRedisAdmissions),
+     "what is stored: all, or hit (what was asked for once more)"},
+    {"queue_bytes_max", BytesField<Redis>{&Redis::queue_bytes_max, 1 * kMiB, kDramBytesMax},
+     "blocks of a domain that wait to be stored; beyond, the least wanted are dropped and counted"},
+    {"in_flight_bytes_max", BytesField<Redis>{&Redis::in_flight_bytes_max, 1 * kMiB, 64 * kGiB},
+     "of a domain, to and from the server"},
+    {"probe_timeout_us", CountField<Redis>{&Redis::probe_timeout_us, 100, 10'000'000},
+     "an Acquire waits at most so long to learn what the server has"},
+    {"absence_ms", CountField<Redis>{&Redis::absence_ms, 1, 3'600'000},
+     "what was not there is not looked for again so long"},
+    {"connections", CountField<Redis>{&Redis::connections, 2, 64}, "to each server, per domain"},
+    {"connect_timeout_ms", CountField<Redis>{&Redis::connect_timeout_ms, 1, 60'000},
+     "for a connection and its login"},
+    {"command_timeout_ms", CountField<Redis>{&Redis::command_timeout_ms, 1, 60'000},
+     "for an answer, beside what its bytes need"},
+    {"bytes_per_second_min",
+     BytesField<Redis>{&Redis::bytes_per_second_min, 64 * kKiB, 1024 * kGiB},
+     "of one connection; slower than this counts as failing"},
+};
+
 const ConfigKey<Domain> kDomainKeys[] = {
     {"name", TextField<Domain>{&Domain::name, 63}, "unique; 1 to 63 of a-z, 0-9, - and _"},
     {"socket", TextField<Domain>{&Domain::socket_path, kSocketPathBytesMax},
@@ -173,6 +221,7 @@ const ConfigKey<Domain> kDomainKeys[] = {
 std::span<const ConfigKey<DaemonConfig>> DaemonKeys() { return kDaemonKeys; }
 std::span<const ConfigKey<NvmeConfig>> NvmeKeys() { return kNvmeKeys; }
 std::span<const ConfigKey<KvEventsConfig>> KvEventsKeys() { return kKvEventsKeys; }
+std::span<const ConfigKey<RedisConfig>> RedisKeys() { return kRedisKeys; }
 std::span<const ConfigKey<DomainConfig>> DomainKeys() { return kDomainKeys; }
 
 }  // namespace terrace

@@ -19,6 +19,7 @@ enum class DeadlineKind : uint8_t {
   kPopulateRetry,
   kDrain,
   kTick,
+  kSeek,
 };
 
 struct Deadline {

@@ -16,9 +16,9 @@ constexpr uint64_t kFdsOfProcess = 256;
 
 }  // namespace
 
-Status RaiseFdLimit(uint32_t sessions_max, std::string* why) {
+Status RaiseFdLimit(uint32_t sessions_max, uint64_t others, std::string* why) {
   rlimit limit;
-  const uint64_t needed = sessions_max * kFdsPerSession + kFdsOfProcess;
+  const uint64_t needed = sessions_max * kFdsPerSession + kFdsOfProcess + others;
   const uint64_t wanted = needed + sessions_max * kFdsPerSessionLeft;
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= wanted) return Status::Ok();
   if (limit.rlim_max < needed) {

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "daemon/config.h"
+#include "daemon/domain_redis.h"
 #include "daemon/keeper.h"
 #include "daemon/log.h"
 #include "daemon/shell.h"
@@ -42,7 +43,7 @@ int LoadConfig(const CommandLine& command, DaemonConfig* config) {
   if (!ResolveConfig(command.overrides, ConfigEnvironment::OfProcess(), config, &why).ok()) {
     return Refuse(why, kExitUsage);
   }
-  return kExitOk;
+  return CheckRedis(config->redis, &why).ok() ? kExitOk : Refuse(why, kExitUsage);
 }
 
 int Serve(const DaemonConfig& config) {

@@ -90,6 +90,48 @@ json TierDocument(const Store::DomainStats& domain,
           {"is_healthy", tier.stats.is_healthy}};
 }
 
+json SharedDocument(const Store::DomainStats::SharedStats& shared) {
+  const SharedTierStats& tier = shared.tier;
+  return {{"is_ready", tier.is_ready},
+          {"is_refused", tier.is_refused},
+          {"trouble", tier.trouble},
+          {"connections", tier.connections},
+          {"connection_attempts", tier.connection_attempts},
+          {"connections_lost", tier.connections_lost},
+          {"breaker_opened", tier.breaker_opened},
+          {"operations_in_flight", tier.operations_in_flight},
+          {"bytes_in_flight", tier.bytes_in_flight},
+          {"read_bytes", tier.read_bytes},
+          {"written_bytes", tier.written_bytes},
+          {"fetches_found", tier.fetches_found},
+          {"fetches_missed", tier.fetches_missed},
+          {"fetches_broken", tier.fetches_broken},
+          {"fetches_failed", tier.fetches_failed},
+          {"stores_done", tier.stores_done},
+          {"stores_existing", tier.stores_existing},
+          {"stores_failed", tier.stores_failed},
+          {"probes", tier.probes},
+          {"probes_remembered", tier.probes_remembered},
+          {"repairs", tier.repairs},
+          {"queued_blocks", shared.queued_blocks},
+          {"queued_bytes", shared.queued_bytes},
+          {"queue_bytes_max", shared.queue_bytes_max},
+          {"blocks_stored", shared.blocks_stored},
+          {"blocks_existing", shared.blocks_existing},
+          {"blocks_failed", shared.blocks_failed},
+          {"blocks_dropped", shared.blocks_dropped},
+          {"blocks_outdated", shared.blocks_outdated},
+          {"blocks_unnamed", shared.blocks_unnamed},
+          {"seeks", shared.seeks},
+          {"seeks_joined", shared.seeks_joined},
+          {"seeks_late", shared.seeks_late},
+          {"blocks_found", shared.blocks_found},
+          {"blocks_fetched", shared.blocks_fetched},
+          {"blocks_missed", shared.blocks_missed},
+          {"blocks_cancelled", shared.blocks_cancelled},
+          {"blocks_not_worth", shared.blocks_not_worth}};
+}
+
 json SessionDocument(const SessionSummary& session) {
   return {{"id", ToHex(0, session.id).substr(16)},
           {"client_name", session.client_name},
@@ -138,6 +180,8 @@ std::string StatsDocument(const StatsInput& input) {
   for (const auto& tier : input.domain.lower_tiers) {
     document["lower_tiers"].push_back(TierDocument(input.domain, tier));
   }
+  // null: no tier is shared with other hosts
+  document["redis"] = input.domain.shared ? SharedDocument(*input.domain.shared) : json();
   for (const SessionSummary& session : input.sessions) {
     document["sessions"].push_back(SessionDocument(session));
   }

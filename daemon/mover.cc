@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "daemon/shared_reader.h"
+#include "daemon/shared_writer.h"
 #include "terrace/check.h"
 
 namespace terrace {
@@ -79,33 +81,7 @@ Status Mover::BeginMember(uint32_t number, uint32_t local_index) {
       (uint64_t{d_.domain_index} << kDomainShift) | (uint64_t{number} << kJobShift) | local_index;
   Tier& tier = *d_.lower[job.tier].tier;
   if (!job.is_write) return tier.Read(id, extent, bytes);
-  return tier.Write(id, extent, Describe(job.block, local), bytes);
-}
-
-BlockRecord Mover::Describe(BlockId id, const LocalMember& local) const {
-  const Block& b = d_.block(id);
-  const RadixIndex::Node& node = d_.index.node(id);
-  BlockRecord record{.domain_index = d_.domain_index,
-                     .group = d_.group_of(b).id(),
-                     .space = local.space,
-                     .key = node.key,
-                     .commit_id = b.commit_id,
-                     .event_hash = b.event_hash,
-                     .position = node.position,
-                     .recompute_ns_per_token = b.recompute_ns_per_token,
-                     .member = static_cast<uint16_t>(local.member),
-                     .priority = b.priority,
-                     .is_pinned = b.is_pinned,
-                     .owner = id,
-                     .part_checksums = d_.roots_of(b).subspan(local.first_root, local.part_count)};
-  if (node.parent != kBlockNone) record.parent = d_.index.node(node.parent).key;
-  if (b.expires_us != kNever) {
-    const uint64_t now_us = d_.NowUs();
-    const uint64_t left_us = b.expires_us > now_us ? b.expires_us - now_us : 0;
-    record.expires_at_s =
-        d_.seams.clock.UnixSeconds() + (left_us + kUsPerSecond - 1) / kUsPerSecond;
-  }
-  return record;
+  return tier.Write(id, extent, d_.RecordOf(job.block, local), bytes);
 }
 
 void Mover::OnTransferDone(uint64_t number, Status status) {
@@ -153,6 +129,7 @@ Status Mover::Promote(BlockId id) {
     verifier_.CheckPromotion(id);
     return Status::Ok();
   }
+  if (d_.block(id).is_expected()) return shared_reader_->Fetch(id);
   const uint32_t tier = d_.FastestTier(d_.block(id));
   if (tier == kLowerTiersMax) return Status(StatusCode::kNotFound, "the block is in no tier");
   // Making room may write others below, where this copy could be the next to go: it is held first.
@@ -191,6 +168,7 @@ void Mover::EndPromotion(BlockId id, Verdict verdict) {
   Block& b = d_.block(id);
   if (b.phase != BlockPhase::kSealed) return;
   if (b.is_adopting()) return EndAdoption(id, verdict == Verdict::kGood);
+  if (b.is_arriving()) return shared_reader_->EndFetch(id, verdict == Verdict::kGood);
   if (verdict == Verdict::kGood) {
     ++d_.counters.promotions;
     residency_.EndFill(id, true);
@@ -246,6 +224,7 @@ void Mover::OnRooted(BlockId id) {
       QueueWrite(id, t);
     }
   }
+  if (shared_writer_ != nullptr) shared_writer_->Offer(id, SharedWriter::Moment::kSealed);
   Step();
 }
 

@@ -21,6 +21,9 @@
 
 namespace terrace {
 
+class SharedReader;
+class SharedWriter;
+
 class Mover final : public LowerWriter, public VerifierListener {
  public:
   static constexpr uint32_t kWritesInFlightMax = 32;
@@ -29,6 +32,11 @@ class Mover final : public LowerWriter, public VerifierListener {
   static constexpr uint32_t kAmendsPerStepMax = 64;
 
   Mover(CacheDomain& domain, Residency& residency, Evictor& evictor, Verifier& verifier);
+  // The tier that hosts share.
+  void SetShared(SharedWriter* writer, SharedReader* reader) {
+    shared_writer_ = writer;
+    shared_reader_ = reader;
+  }
 
   // Takes slots and reads the fastest copy into them, or has an adopted copy compared; after kOk
   // OnBlockReady or OnBlockLost follows. kNoSpace: DRAM has no room. REQUIRES: no DRAM copy, or an
@@ -104,7 +112,6 @@ class Mover final : public LowerWriter, public VerifierListener {
   // Begins the members' transfers. False if the tier's queue is full: again later.
   bool Begin(uint32_t number);
   Status BeginMember(uint32_t number, uint32_t local_index);
-  BlockRecord Describe(BlockId id, const LocalMember& local) const;
   void FinishIfDone(uint32_t number);
   void FinishRead(const Job& job);
   void Fail(Job& job, Status status);
@@ -131,6 +138,8 @@ class Mover final : public LowerWriter, public VerifierListener {
   Residency& residency_;
   Evictor& evictor_;
   Verifier& verifier_;
+  SharedWriter* shared_writer_ = nullptr;
+  SharedReader* shared_reader_ = nullptr;
   std::vector<Job> jobs_;
   std::vector<uint32_t> free_jobs_;
   std::vector<TierQueue> queues_;

@@ -88,7 +88,7 @@ void Mover::StepAmends() {
     for (size_t local = 0; local < group.locals().size(); ++local) {
       if (!((copy.member_mask >> group.locals()[local].member) & 1)) continue;
       d_.lower[d_.persistent_tier].tier->Amend(group.extents().at(copy.row)[local],
-                                               Describe(id, group.locals()[local]));
+                                               d_.RecordOf(id, group.locals()[local]));
     }
   }
 }

@@ -64,6 +64,8 @@ void Request::ResetResults() {
   next_ = 0;
   last_key_ = {};
   cursor_ = 0;
+  seek_end_us_ = 0;
+  is_sought_ = false;
   checksums_read_ = 0;
   Restart(&acquire_, &AcquireResult::spans, &AcquireResult::slots);
   Restart(&match_, &PrefixMatch::spans);

@@ -41,6 +41,7 @@ class Request {
   enum class Outcome {
     kMore,       // call Step, again in a later turn if the budget is spent
     kReply,      // reply() is ready to be cut into pages
+    kSeeking,    // the shared tier is being asked: call Step when OnSeekDone has come
     kWaiting,    // a Wait that OnWaitDone will end
     kErasing,    // an Evict or Reset that has done its work; OnWaitDone says when it is durable
     kMalformed,  // reply() says why; close the connection after it
@@ -127,6 +128,8 @@ class Request {
   uint32_t next_ = 0;          // next key, commit entry or abort index
   BlockKey last_key_;          // the key before next_
   uint64_t cursor_ = 0;        // of Evict and Reset: not 0 while the same step goes on
+  uint64_t seek_end_us_ = 0;   // of all its Seeks
+  bool is_sought_ = false;     // the keys of this step
   size_t checksums_read_ = 0;  // of Commit
 
   // Answers as they grow; the reply's arrays point into them.

@@ -30,11 +30,17 @@ Request::Outcome Request::StepKeys(const RequestContext& context, Store& store,
     const uint32_t cost_blocks = verb_ == Verb::kReserve ? kReserveCostBlocks : 1;
     const uint32_t affordable_count = std::max(*budget_blocks / cost_blocks, 1u);
     const uint32_t key_count =
-        cursor_ != 0
+        cursor_ != 0 || is_sought_
             ? static_cast<uint32_t>(step_keys_.size())
             : std::min({keys_.key_count - next_, affordable_count, protocol::kBlocksPerTurnMax});
     query = NextQuery(context, key_count);
     *budget_blocks -= std::min(*budget_blocks, std::max(key_count, 1u) * cost_blocks);
+    const bool may_seek = verb_ == Verb::kAcquire || verb_ == Verb::kPrefetch;
+    if (may_seek && !is_sought_) {
+      is_sought_ = true;
+      if (store.Seek(query, &seek_end_us_).code() == StatusCode::kBusy) return Outcome::kSeeking;
+    }
+    is_sought_ = false;
     const Status called = CallKeys(store, query);
     if (!called.ok()) return Fail(context, called);
     if (cursor_ != 0) {

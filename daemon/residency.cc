@@ -137,6 +137,17 @@ void Residency::Erase(BlockId id, StatusCode why) {
   if (b.phase == BlockPhase::kErased && !d_.IsHeld(id)) Reclaim(id);
 }
 
+void Residency::Expect(BlockId id) {
+  Block& b = d_.block(id);
+  TERRACE_CHECK(b.phase == BlockPhase::kReserved && b.dram.state == CopyState::kNone,
+                "only a new block is expected");
+  b.phase = BlockPhase::kSealed;
+  b.fill_tier = kFillTierShared;
+  b.has_roots = true;  // they come with the bytes, and nobody gets the bytes before
+  --d_.reserved_count;
+  Refresh(id);
+}
+
 // Nobody holds it and nobody can find it.
 void Residency::Reclaim(BlockId id) {
   Block& b = d_.block(id);

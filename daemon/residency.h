@@ -59,6 +59,8 @@ class Residency {
   // A Reserved block, without slots yet. kBlockNone when no id is free.
   BlockId Insert(const NewBlock& block);
   bool Link(BlockId child, BlockId parent);
+  // Reserved → Sealed without any copy: its bytes are to come from the shared tier.
+  void Expect(BlockId id);
   // Reserved → Sealed: `member_mask` has bytes, other members' slots are freed.
   void Seal(BlockId id, uint64_t member_mask);
   // Whatever → Erased: the key is free; slots stay while anybody holds them.

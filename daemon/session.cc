@@ -71,6 +71,7 @@ struct SessionTable::Session {
   FrameAssembler frames;
   std::vector<std::byte> backlog;  // input that a turn's budget left over
   std::unique_ptr<Request> request;
+  bool is_seeking = false;     // its request waits for OnSeekDone
   bool is_replying = false;    // its reply is being cut into pages
   bool is_last_reply = false;  // close after it
 
@@ -89,6 +90,7 @@ struct SessionTable::Session {
   size_t buffered_bytes = 0;  // what Account() last counted
 
   bool has_work() const { return request != nullptr || !backlog.empty(); }
+  bool may_work() const { return has_work() && !is_seeking; }
   bool is_pending(uint64_t id) const {
     return std::find(pending.begin(), pending.end(), id) != pending.end();
   }
@@ -187,7 +189,7 @@ void SessionTable::OnProofOfDeath(SessionId id) {
 
 void SessionTable::Work(Session& session, std::span<const std::byte>* input) {
   uint32_t budget_blocks = protocol::kBlocksPerTurnMax;
-  while (budget_blocks > 0 && !session.is_closed) {
+  while (budget_blocks > 0 && !session.is_closed && !session.is_seeking) {
     if (session.is_replying) {
       CutPage(session);
       budget_blocks = 0;
@@ -356,6 +358,9 @@ void SessionTable::EndStep(Session& session, Request::Outcome outcome) {
   switch (outcome) {
     case Request::Outcome::kMore:
       return;
+    case Request::Outcome::kSeeking:
+      session.is_seeking = true;
+      return;
     case Request::Outcome::kWaiting:
       return EndRequest(session);
     case Request::Outcome::kErasing:
@@ -450,6 +455,16 @@ void SessionTable::OnSegmentRevoke(SessionId id, uint32_t segment) {
   AddNews(*session, Verb::kSegmentRevoke, 0, Status::Ok(), std::as_bytes(std::span(&revoke, 1)));
 }
 
+void SessionTable::OnSeekDone(SessionId id, uint64_t request_id) {
+  Session* session = Find(id);
+  if (session == nullptr || session->is_closed || !session->is_seeking ||
+      session->request->id() != request_id) {
+    return;
+  }
+  session->is_seeking = false;
+  EnqueueWork(*session);
+}
+
 // ---- ends ---------------------------------------------------------------------------------------
 
 void SessionTable::EnqueueWork(Session& session) {
@@ -468,7 +483,7 @@ void SessionTable::Account(Session& session) {
 
 void SessionTable::EndTurn(Session& session) {
   Account(session);
-  if (session.has_work()) EnqueueWork(session);
+  if (session.may_work()) EnqueueWork(session);
   if (!session.is_dirty) dirty_.push_back(session.context.session);
   session.is_dirty = true;
 }
@@ -484,7 +499,7 @@ void SessionTable::HangUp(Session& session) {
   session.is_closed = true;
   if (session.is_open) store_->HangUp(session.context.session);
   session.request.reset();
-  session.is_replying = false;
+  session.is_replying = session.is_seeking = false;
   session.backlog.clear();
   session.pending.clear();
   session.erasing.clear();

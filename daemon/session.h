@@ -109,6 +109,7 @@ class SessionTable : public StoreListener {
   void OnWaitDone(SessionId session, uint64_t request_id, Status status) override;
   void OnLeaseRevoked(SessionId session, const LeaseToken& token) override;
   void OnSegmentRevoke(SessionId session, uint32_t segment) override;
+  void OnSeekDone(SessionId session, uint64_t request_id) override;
 
   Session* Find(SessionId id);
   // One turn of a session: works until nothing is left or the turn's budget is spent.

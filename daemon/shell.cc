@@ -16,6 +16,7 @@
 #include "daemon/domain.h"
 #include "daemon/domain_arena.h"
 #include "daemon/domain_nvme.h"
+#include "daemon/domain_redis.h"
 #include "daemon/domain_traces.h"
 #include "daemon/doorkeeper.h"
 #include "daemon/fd_limit.h"
@@ -56,6 +57,7 @@ struct Shell::State {
   Status CreateArenas(std::string* why);
   Status OpenNvme(std::string* why);
   Status OpenKvEvents(std::string* why);
+  std::function<void(std::function<void()>)> PostTurns(const char* name);
   void OpenShelf();
   void BuildCore();
   void RestoreNvme();
@@ -98,9 +100,10 @@ struct Shell::State {
   std::map<std::string, int> stored_fds;  // systemd's, until the FdStore has them
   std::vector<std::unique_ptr<DomainArena>> arenas;
   std::unique_ptr<Inheritance> inheritance;
-  std::vector<std::unique_ptr<DomainNvme>> nvme;  // one a domain, or none at all
-  std::unique_ptr<FileShelf> shelf;               // if blocks may outlive the daemon
-  std::unique_ptr<KvEventPublisher> kv_events;    // if routers are told
+  std::vector<std::unique_ptr<DomainNvme>> nvme;    // one a domain, or none at all
+  std::vector<std::unique_ptr<DomainRedis>> redis;  // the same
+  std::unique_ptr<FileShelf> shelf;                 // if blocks may outlive the daemon
+  std::unique_ptr<KvEventPublisher> kv_events;      // if routers are told
   std::unique_ptr<SocketTransport> transport;
   std::unique_ptr<SessionTable> sessions;
   std::unique_ptr<OffloadPool> offload;
@@ -132,13 +135,17 @@ Shell::~Shell() {
 
 Status Shell::Start(std::string* why) {
   State& state = *state_;
-  TERRACE_RETURN_IF_ERROR(RaiseFdLimit(state.config.sessions_max, why));
+  TERRACE_RETURN_IF_ERROR(RaiseFdLimit(
+      state.config.sessions_max, state.config.redis.fds_max() * state.config.domains.size(), why));
   TERRACE_RETURN_IF_ERROR(state.CheckMemory(why));
   TERRACE_RETURN_IF_ERROR(state.OpenListeners(why));
   TERRACE_RETURN_IF_ERROR(state.LoadSecrets(why));
   TERRACE_RETURN_IF_ERROR(state.CreateArenas(why));
   TERRACE_RETURN_IF_ERROR(state.OpenNvme(why));
   TERRACE_RETURN_IF_ERROR(state.OpenKvEvents(why));
+  TERRACE_RETURN_IF_ERROR(OpenRedis(
+      state.config, state.secrets, state.PostTurns("redis"),
+      [&state] { return state.clock.UnixSeconds(); }, &state.redis, why));
   state.OpenShelf();
   state.BuildCore();
   state.RestoreNvme();
@@ -245,6 +252,18 @@ Status Shell::State::CreateArenas(std::string* why) {
   return Status::Ok();
 }
 
+// What other threads leave to the store thread: each call a turn.
+std::function<void(std::function<void()>)> Shell::State::PostTurns(const char* name) {
+  return [this, name](std::function<void()> work) {
+    asio::post(loop, [this, name, work = std::move(work)] {
+      Turn(name, [&] {
+        work();
+        sessions->Flush();
+      });
+    });
+  };
+}
+
 Status Shell::State::OpenNvme(std::string* why) {
   if (!config.nvme.is_on()) return Status::Ok();
   for (uint32_t i = 0; i < config.domains.size(); ++i) {
@@ -255,14 +274,7 @@ Status Shell::State::OpenNvme(std::string* why) {
     options.nvme = config.nvme;
     options.capacity_bytes = config.domains[i].nvme_max_bytes;
     options.groups_max = config.groups_max;
-    options.post = [this](std::function<void()> work) {
-      asio::post(loop, [this, work = std::move(work)] {
-        Turn("disk", [&] {
-          work();
-          sessions->Flush();
-        });
-      });
-    };
+    options.post = PostTurns("disk");
     options.now_us = [this] { return clock.NowUs(); };
     options.random = [this] { return random.Next(); };
     auto domain = std::make_unique<DomainNvme>(std::move(options));
@@ -294,13 +306,8 @@ void Shell::State::OpenShelf() {
   options.trouble = [](const std::string& sentence) {
     Log(LogLevel::kWarn, "group files", {{"why", sentence}});
   };
-  options.changed = [this](uint32_t domain_index) {
-    asio::post(loop, [this, domain_index] {
-      Turn("group file", [&] {
-        store->OnShelfChanged(domain_index);
-        sessions->Flush();
-      });
-    });
+  options.changed = [this, post = PostTurns("group file")](uint32_t domain_index) {
+    post([this, domain_index] { store->OnShelfChanged(domain_index); });
   };
   for (uint32_t i = 0; i < config.domains.size(); ++i) {
     options.domains.push_back({.directory = GroupsDirectory(i), .secret = secrets[i]});
@@ -376,6 +383,7 @@ StoreOptions Shell::State::MakeStoreOptions() {
     }
     entry.scrub_bytes_per_second = config.nvme.scrub_bytes_per_second;
     if (domain.kv_events == KvEventsOfDomain::kOn) entry.kv_events = kv_events.get();
+    if (!redis.empty()) entry.shared = redis[i]->use();
     options.domains.push_back(std::move(entry));
   }
   options.segments_total = static_cast<uint32_t>(config.dram_bytes / config.segment_bytes);
@@ -464,6 +472,7 @@ void Shell::State::BuildCore() {
       });
   store = std::make_unique<Store>(MakeStoreOptions(), clock, random, *offload, *sessions);
   sessions->Serve(*store);
+  for (uint32_t i = 0; i < redis.size(); ++i) redis[i]->Serve(store->shared_listener(i));
   traces = std::make_unique<DomainTraces>(config, clock);
   sessions->SetTrace(traces->Hooks());
 }
@@ -539,6 +548,7 @@ void Shell::State::Housekeep() {
     if (error) return;
     transport->CloseOverdue(clock.NowUs());
     inheritance->Retry();
+    for (const std::unique_ptr<DomainRedis>& domain : redis) domain->LogHealth();
     Housekeep();
   });
 }
@@ -644,6 +654,7 @@ bool Shell::Run() {
 }
 
 bool Shell::State::CloseNvme() {
+  for (const std::unique_ptr<DomainRedis>& domain : redis) domain->Stop();
   store->StopScrub();
   const uint64_t end_us = clock.NowUs() + kDrainUs;
   const auto has_arrived = [this] {

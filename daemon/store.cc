@@ -31,7 +31,10 @@ DomainRooms::DomainRooms(uint32_t domain_index, const DomainOptions& options,
       mover(domain, residency, evictor, verifier),
       scrubber(domain, residency, mover),
       adoption(domain, residency, mover),
+      shared_writer(domain, residency),
+      shared_reader(domain, residency, evictor, verifier, mover),
       kv_events(domain) {
+  mover.SetShared(&shared_writer, &shared_reader);
   residency.SetObserver(&waiters);
   if (options.kv_events != nullptr) residency.SetKvEvents(&kv_events);
   evictor.SetWriter(&mover);
@@ -51,11 +54,14 @@ Store::State::State(StoreOptions store_options, Clock& clock_seam, Random& rando
                   "a domain has an arena");
     domains.push_back(
         std::make_unique<DomainRooms>(i, options.domains[i], options, seams, sessions));
+    domains[i]->settle = [this, rooms = domains[i].get()] { Settle(*rooms); };
     ledger.AddDomain(&domains[i]->domain, &domains[i]->evictor);
     for (const uint32_t segment : options.domains[i].populated_segments) {
       ledger.AdoptPopulated(i, segment);
     }
-    if (!options.domains[i].lower_tiers.empty()) ArmTick(i);
+    const bool has_tiers =
+        !options.domains[i].lower_tiers.empty() || options.domains[i].shared.tier != nullptr;
+    if (has_tiers) ArmTick(i);
   }
   ledger.Step();
 }
@@ -397,6 +403,8 @@ bool Store::is_settled() const {
 void Store::State::Settle(DomainRooms& rooms) {
   uint32_t budget = protocol::kBlocksPerTurnMax;
   rooms.keeper.Step(&budget);
+  rooms.shared_reader.Step();
+  rooms.shared_writer.Step();
   if (rooms.domain.is_short) rooms.adoption.DropParked();
   if (ledger.has_work()) ledger.Step();
   if (rooms.waiters.has_erasures()) {
@@ -449,7 +457,12 @@ void Store::OnTimer() {
       case DeadlineKind::kDrain:
         s.ledger.OnDrainTimer();
         break;
+      case DeadlineKind::kSeek:
+        rooms.shared_reader.OnSeekDeadline(due.id);
+        break;
       case DeadlineKind::kTick:
+        rooms.shared_reader.Tick();
+        rooms.shared_writer.Tick();
         rooms.mover.Tick();
         rooms.scrubber.Tick();
         for (LowerTier& lower : rooms.domain.lower) {

@@ -23,6 +23,7 @@
 #include "terrace/protocol_insight.h"
 #include "terrace/space.h"
 #include "terrace/status.h"
+#include "tiers/shared_tier.h"
 #include "tiers/tier.h"
 
 namespace terrace {
@@ -42,6 +43,18 @@ class StoreListener {
   virtual void OnWaitDone(SessionId session, uint64_t request_id, Status status) = 0;
   virtual void OnLeaseRevoked(SessionId session, const LeaseToken& token) = 0;
   virtual void OnSegmentRevoke(SessionId session, uint32_t segment) = 0;
+  // A Seek has ended: the keys it was about may be asked for now.
+  virtual void OnSeekDone(SessionId /*session*/, uint64_t /*request_id*/) {}
+};
+
+// The tier that a domain shares with other hosts, and what it does with it.
+struct SharedUse {
+  SharedTier* tier = nullptr;  // outlives the Store
+  bool is_storing = true;
+  bool is_fetching = true;
+  bool is_storing_hits_only = false;      // what was asked for once more
+  uint64_t queue_bytes_max = 256 * kMiB;  // of blocks waiting to be stored
+  uint64_t seek_us = 10'000;              // how long an Acquire waits to learn what is there
 };
 
 // One trust boundary. Everything a domain has is its own: arena, index, leases, secret. A session
@@ -62,6 +75,7 @@ struct DomainOptions {
   uint64_t write_bytes_per_day = UINT64_MAX;  // to them; > 0, UINT64_MAX: any number
   uint64_t scrub_bytes_per_second = 0;  // how fast the persistent tier is verified; 0: not at all
   KvEventSink* kv_events = nullptr;     // outlives the Store; none: routers are told nothing
+  SharedUse shared;
 };
 
 struct StoreOptions {
@@ -221,6 +235,10 @@ class Store {
   Result<OpenedGroup> OpenGroup(SessionId session, const SpaceGroupSpec& spec, std::string* why);
   Status Match(const KeysQuery& query, PrefixMatch* result);
   void FinishMatch(const KeysQuery& query, PrefixMatch* result);  // applies min_tokens
+  // Before an Acquire or Prefetch of the same keys: asks the shared tier for those that are not
+  // here. kOk: go on. kBusy: OnSeekDone follows, then go on. All Seeks of a request together take
+  // no longer than SharedUse::seek_us; *end_us is 0 at the first and the same object at the others.
+  Status Seek(const KeysQuery& query, uint64_t* end_us);
   Status Acquire(const KeysQuery& query, AcquireResult* result);
   // Applies min_tokens, sends the lease off, or releases it when nothing matched. Completions of
   // the request come from later calls only, never before the reply.
@@ -283,6 +301,7 @@ class Store {
   void RepublishKvEvents();
   // Tiers report to this listener.
   TierListener& tier_listener();
+  SharedTierListener& shared_listener(uint32_t domain_index);
   // Deadlines, time to live, expiry, background moves. Call when NextTimerUs() has passed.
   void OnTimer();
   // Monotonic microseconds of the next OnTimer, UINT64_MAX for never.
@@ -349,6 +368,19 @@ struct Store::DomainStats {
     uint64_t written_bytes_of_day = 0;
   };
   std::vector<LowerTierStats> lower_tiers;
+  struct SharedStats {
+    SharedTierStats tier;
+    uint64_t queued_blocks = 0, queued_bytes = 0, queue_bytes_max = 0;
+    uint64_t blocks_stored = 0, blocks_existing = 0, blocks_failed = 0;
+    uint64_t blocks_dropped = 0;   // the queue was full
+    uint64_t blocks_outdated = 0;  // left DRAM before their turn
+    uint64_t blocks_unnamed = 0;   // their place in their chain is not known here
+    uint64_t seeks = 0, seeks_joined = 0, seeks_late = 0;
+    uint64_t blocks_found = 0;  // may be there
+    uint64_t blocks_fetched = 0, blocks_missed = 0, blocks_cancelled = 0;
+    uint64_t blocks_not_worth = 0;  // faster computed than fetched
+  };
+  std::optional<SharedStats> shared;
 };
 
 }  // namespace terrace

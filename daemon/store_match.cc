@@ -77,6 +77,10 @@ Store::State::Coming Store::State::ComingFrom(const DomainRooms& rooms, BlockId 
   if (b.dram.state == CopyState::kUnverified || b.is_adopting()) {
     return {.tier = protocol::TierKind::kDram, .eta_us = capped(bytes / kVerifyBytesPerUs)};
   }
+  if (b.is_arriving() || b.is_expected()) {
+    return {.tier = protocol::TierKind::kRedis,
+            .eta_us = capped(rooms.domain.options.shared.tier->PredictReadUs(bytes))};
+  }
   const uint32_t tier =
       b.dram.state == CopyState::kFilling ? b.fill_tier : rooms.domain.FastestTier(b);
   const Tier& from = *rooms.domain.lower[tier].tier;
@@ -197,6 +201,7 @@ class PrefixHolder {
       found_.push_back(found);
     }
     Append();
+    if (held_.size() < query_.keys.size()) ExpectMore(blocks_left);
     return held_.size() == query_.keys.size();
   }
 
@@ -217,6 +222,7 @@ class PrefixHolder {
         return CutAt(index, i);
       AppendToSpans(SpanOf(held_[i], found_[i], index), target_.spans);
       ++b.hit_count;
+      caller_.rooms->shared_writer.Offer(held_[i], SharedWriter::Moment::kServed);
       if (found_[i] != Found::kReady) {
         caller_.rooms->waiters.Await(target_.pending, index, held_[i]);
       } else if (target_.slots == nullptr) {
@@ -231,6 +237,19 @@ class PrefixHolder {
   }
 
  private:
+  // What the shared tier may have.
+  void ExpectMore(uint32_t blocks_left) {
+    BlockId parent = held_.empty() ? kBlockNone : held_.back();
+    if (held_.empty() && !query_.parent.is_zero()) {
+      parent = caller_.domain().index.Find(query_.group_index, query_.parent);
+    }
+    const std::vector<BlockId> expected = caller_.rooms->shared_reader.Expect(
+        query_, held_.size(), parent, blocks_left - held_.size());
+    caller_.rooms->keeper.AppendPath(target_.lease, expected);
+    held_.insert(held_.end(), expected.begin(), expected.end());
+    found_.resize(held_.size(), Found::kBelow);
+  }
+
   // To the lease, together what may be together.
   void Append() {
     LeaseKeeper& keeper = caller_.rooms->keeper;
@@ -252,6 +271,11 @@ class PrefixHolder {
   // Entry `index`, the i-th of this call, and all behind it leave the lease.
   bool CutAt(uint32_t index, size_t i) {
     caller_.rooms->waiters.Truncate(target_.lease, index, StatusCode::kNotFound);
+    for (size_t j = held_.size(); j-- > i;) {
+      if (caller_.domain().block(held_[j]).is_expected()) {
+        caller_.rooms->shared_reader.GiveUp(held_[j]);
+      }
+    }
     held_.resize(i);
     Used();
     return false;

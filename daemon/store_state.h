@@ -1,6 +1,7 @@
 // The Store's own: the rooms of each domain, and what the verbs share. Private to store*.cc.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -15,6 +16,8 @@
 #include "daemon/scrubber.h"
 #include "daemon/segment_ledger.h"
 #include "daemon/session_register.h"
+#include "daemon/shared_reader.h"
+#include "daemon/shared_writer.h"
 #include "daemon/store.h"
 #include "daemon/verifier.h"
 #include "daemon/waiters.h"
@@ -22,7 +25,7 @@
 namespace terrace {
 
 // One domain and those who work on it.
-struct DomainRooms {
+struct DomainRooms final : SharedTierListener {
   DomainRooms(uint32_t domain_index, const DomainOptions& options, const StoreOptions& limits,
               const StoreSeams& seams, SessionRegister& sessions);
 
@@ -35,8 +38,16 @@ struct DomainRooms {
   Mover mover;
   Scrubber scrubber;
   Adoption adoption;
+  SharedWriter shared_writer;
+  SharedReader shared_reader;
   KvEventSource kv_events;
   std::unique_ptr<Restorer> restorer;  // only while the store is being restored
+  std::function<void()> settle;        // after an answer of the shared tier
+
+  void OnSharedFetched(TransferId transfer_id, Status status, const BlockRecord& record) override;
+  void OnSharedStored(TransferId transfer_id, Status status) override;
+  void OnSharedProbed(uint64_t probe_id, Status status,
+                      const std::vector<bool>& is_present) override;
 };
 
 // Who asks, and where.

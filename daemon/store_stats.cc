@@ -51,6 +51,11 @@ std::vector<Store::DomainStats> Store::Stats() const {
                                    .persisted_block_count = lower.persisted_block_count,
                                    .written_bytes_of_day = lower.written.Sum()});
     }
+    if (domain.options.shared.tier != nullptr) {
+      stats.shared = rooms->shared_writer.stats();
+      rooms->shared_reader.AddStats(&*stats.shared);
+      stats.shared->tier = domain.options.shared.tier->stats();
+    }
     all.push_back(std::move(stats));
   }
   return all;
@@ -153,7 +158,8 @@ class InvariantCheck {
 
   void CheckCopies(BlockId id) const {
     const Block& b = d_.block(id);
-    const bool is_adopted = b.dram.state == CopyState::kUnverified || b.is_adopting();
+    const bool is_adopted =
+        b.dram.state == CopyState::kUnverified || b.is_adopting() || b.is_arriving();
     bool has_ready = b.dram.is_readable() || is_adopted;
     uint32_t transfer_count = 0;
     for (uint32_t t = 0; t < d_.lower.size(); ++t) {

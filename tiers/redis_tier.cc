@@ -120,7 +120,7 @@ struct RedisTier::State : std::enable_shared_from_this<RedisTier::State> {
   std::vector<std::function<void()>> inbox;
   std::vector<Answer> outbox;
   bool is_open = true;  // answers are still wanted
-  RedisTierStats shared_stats;
+  SharedTierStats shared_stats;
 
   std::thread thread;
 };
@@ -186,14 +186,14 @@ void RedisTier::State::Deliver(Answer& answer) {
           answer.status.code() == StatusCode::kCorrupt) {
         absence.Remember(operation.names.front(), now_us);
       }
-      options.listener->OnRedisFetched(operation.caller_id, answer.status,
-                                       RecordOf(answer.manifest));
+      options.listener->OnSharedFetched(operation.caller_id, answer.status,
+                                        RecordOf(answer.manifest));
       return;
     case Answer::Kind::kStore:
       if (answer.status.ok() || answer.status.code() == StatusCode::kExists) {
         absence.Forget(operation.names.front());
       }
-      options.listener->OnRedisStored(operation.caller_id, answer.status);
+      options.listener->OnSharedStored(operation.caller_id, answer.status);
       return;
     case Answer::Kind::kProbe: {
       std::vector<bool> is_present(operation.names_total);
@@ -204,7 +204,7 @@ void RedisTier::State::Deliver(Answer& answer) {
       if (answer.status.ok() && !operation.asked.empty()) {
         round_trip_us = (7 * round_trip_us + (now_us - operation.began_us)) / 8;
       }
-      options.listener->OnRedisProbed(operation.caller_id, answer.status, is_present);
+      options.listener->OnSharedProbed(operation.caller_id, answer.status, is_present);
       return;
     }
     case Answer::Kind::kErase:
@@ -397,8 +397,8 @@ uint64_t RedisTier::PredictReadUs(uint64_t length_bytes) const {
   return 2 * state_->round_trip_us + bytes * state_->ps_per_byte / 1'000'000;
 }
 
-RedisTierStats RedisTier::stats() const {
-  RedisTierStats stats;
+SharedTierStats RedisTier::stats() const {
+  SharedTierStats stats;
   {
     std::lock_guard lock(state_->mutex);
     stats = state_->shared_stats;

@@ -1,6 +1,4 @@
-// RedisTier: one domain's share of a cache that many hosts have in common. Blocks are stored, read
-// and looked for by name. It is no Tier: nothing in it is this host's, places are not allocated
-// or freed, and what was there a moment ago may be gone.
+// RedisTier: the SharedTier on Redis servers.
 //
 // A server that is slow, full, wrong or away costs hits and nothing else: every call returns at
 // once, every transfer ends by timeouts computed from its size, and while the server does not work
@@ -27,39 +25,11 @@
 #include "tiers/redis_endpoint.h"
 #include "tiers/redis_format.h"
 #include "tiers/redis_stream.h"
-#include "tiers/tier.h"
+#include "tiers/shared_tier.h"
 
 namespace terrace {
 
-class RedisTierListener {
- public:
-  virtual ~RedisTierListener() = default;
-  // kOk: the memory has exactly the bytes that were stored with `record` (valid during the call;
-  // domain_index and owner mean nothing). kNotFound, kCorrupt: a miss. Else: the server did not
-  // answer well. Unless kOk the memory has anything.
-  virtual void OnRedisFetched(TransferId transfer_id, Status status, const BlockRecord& record) = 0;
-  // kOk: stored. kExists: somebody has stored the block. kNoSpace: the server takes no writes now.
-  virtual void OnRedisStored(TransferId transfer_id, Status status) = 0;
-  // In the order asked; all false unless kOk. A hint: see docs/REDIS_FORMAT.md, Presence.
-  virtual void OnRedisProbed(uint64_t probe_id, Status status,
-                             const std::vector<bool>& is_present) = 0;
-};
-
-struct RedisTierStats {
-  bool is_ready = false;    // commands can be sent
-  bool is_refused = false;  // the server refuses us: login, permission or certificate
-  std::string trouble;      // why it is not ready, for a person; never what the server sent
-  uint64_t operations_in_flight = 0, bytes_in_flight = 0;
-  uint64_t read_bytes = 0, written_bytes = 0;
-  uint64_t fetches_found = 0, fetches_missed = 0, fetches_broken = 0, fetches_failed = 0;
-  uint64_t stores_done = 0, stores_existing = 0, stores_failed = 0;
-  uint64_t probes = 0, probes_remembered = 0;  // names; of them answered without asking
-  uint64_t repairs = 0;
-  uint64_t connections = 0;  // logged in
-  uint64_t connection_attempts = 0, connections_lost = 0, breaker_opened = 0;
-};
-
-class RedisTier {
+class RedisTier final : public SharedTier {
  public:
   struct Options {
     DomainSecret secret{};
@@ -81,27 +51,22 @@ class RedisTier {
     // Runs its argument on the store thread, later. Any thread.
     std::function<void(std::function<void()>)> post;
     std::function<uint64_t()> unix_seconds;  // any thread
-    RedisTierListener* listener = nullptr;
+    SharedTierListener* listener = nullptr;
   };
   // Starts the thread; the server need not be there. kInvalid: the options cannot work, `*why`
   // names which and the remedy.
   static Result<std::unique_ptr<RedisTier>> Open(Options options, std::string* why);
-  ~RedisTier();
+  ~RedisTier() override;
 
-  // kOk: one answer follows. kBusy: too much is under way. kUnsupported: the server does not work
-  // now. REQUIRES: into.size(), from.size() > 0.
-  Status Fetch(TransferId transfer_id, const RedisBlockName& name, std::span<std::byte> into);
-  // `run` as in RedisBlockName; expires_at_s shortens the TTL.
+  Status Fetch(TransferId transfer_id, const RedisBlockName& name,
+               std::span<std::byte> into) override;
   Status Store(TransferId transfer_id, const BlockKey& run, const BlockRecord& record,
-               std::span<const std::byte> from);
+               std::span<const std::byte> from) override;
   // kInvalid: more than probe_names_max.
-  Status Probe(uint64_t probe_id, std::span<const RedisBlockName> names);
-  // Takes the block away, whoever stored it. No answer follows.
-  Status Erase(const RedisBlockName& name);
-
-  // Predicted microseconds until a fetch of `length_bytes` begun now is done. UINT64_MAX: never.
-  uint64_t PredictReadUs(uint64_t length_bytes) const;
-  RedisTierStats stats() const;
+  Status Probe(uint64_t probe_id, std::span<const RedisBlockName> names) override;
+  Status Erase(const RedisBlockName& name) override;
+  uint64_t PredictReadUs(uint64_t length_bytes) const override;
+  SharedTierStats stats() const override;
 
   // Abandons what is under way: no answer comes any more, no memory is touched any more. Blocks no
   // longer than the resolver of host names takes.

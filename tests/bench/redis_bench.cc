@@ -48,7 +48,7 @@ double SecondsSince(std::chrono::steady_clock::time_point start) {
 
 // ---- the tier ----
 
-class TierRunner final : public RedisTierListener {
+class TierRunner final : public SharedTierListener {
  public:
   TierRunner(const Settings& settings, const RedisEndpoint& endpoint) : settings_(settings) {
     std::string why;
@@ -87,11 +87,11 @@ class TierRunner final : public RedisTierListener {
     });
   }
 
-  void OnRedisFetched(TransferId id, Status status, const BlockRecord&) override {
+  void OnSharedFetched(TransferId id, Status status, const BlockRecord&) override {
     End(id, status);
   }
-  void OnRedisStored(TransferId id, Status status) override { End(id, status); }
-  void OnRedisProbed(uint64_t, Status, const std::vector<bool>&) override {}
+  void OnSharedStored(TransferId id, Status status) override { End(id, status); }
+  void OnSharedProbed(uint64_t, Status, const std::vector<bool>&) override {}
 
  private:
   static RedisBlockName NameOf(size_t i, uint64_t series) {

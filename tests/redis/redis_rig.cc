@@ -145,7 +145,7 @@ bool RedisRig::IsTrue(const Fetched& fetched, const RedisBlockName& name, size_t
   return fetched.bytes == RedisTestBytes(name.key, fetched.commit_id, length_bytes);
 }
 
-void RedisRig::OnRedisFetched(TransferId transfer_id, Status status, const BlockRecord& record) {
+void RedisRig::OnSharedFetched(TransferId transfer_id, Status status, const BlockRecord& record) {
   Fetched& one = fetched[transfer_id];
   one.status = status;
   one.commit_id = record.commit_id;
@@ -154,12 +154,12 @@ void RedisRig::OnRedisFetched(TransferId transfer_id, Status status, const Block
   one.record.part_checksums = {};
 }
 
-void RedisRig::OnRedisStored(TransferId transfer_id, Status status) {
+void RedisRig::OnSharedStored(TransferId transfer_id, Status status) {
   stored[transfer_id] = status;
 }
 
-void RedisRig::OnRedisProbed(uint64_t probe_id, Status status,
-                             const std::vector<bool>& is_present) {
+void RedisRig::OnSharedProbed(uint64_t probe_id, Status status,
+                              const std::vector<bool>& is_present) {
   probed[probe_id] = {status, is_present};
 }
 

@@ -23,7 +23,7 @@ BlockRecord RedisTestRecord(const RedisBlockName& name, CommitId commit_id);
 // What is stored under that key by that commit: a read that gives anything else is wrong.
 std::vector<std::byte> RedisTestBytes(const BlockKey& key, CommitId commit_id, size_t length_bytes);
 
-class RedisRig final : public RedisTierListener {
+class RedisRig final : public SharedTierListener {
  public:
   // Patient: what a loaded machine does to a server is not what is tested.
   static RedisTier::Options Options(const RedisEndpoint& endpoint);
@@ -49,11 +49,11 @@ class RedisRig final : public RedisTierListener {
   // kOk and exactly the bytes of the commit that is said, or a miss. Anything else is a lie.
   static bool IsTrue(const Fetched& fetched, const RedisBlockName& name, size_t length_bytes);
 
-  // RedisTierListener
-  void OnRedisFetched(TransferId transfer_id, Status status, const BlockRecord& record) override;
-  void OnRedisStored(TransferId transfer_id, Status status) override;
-  void OnRedisProbed(uint64_t probe_id, Status status,
-                     const std::vector<bool>& is_present) override;
+  // SharedTierListener
+  void OnSharedFetched(TransferId transfer_id, Status status, const BlockRecord& record) override;
+  void OnSharedStored(TransferId transfer_id, Status status) override;
+  void OnSharedProbed(uint64_t probe_id, Status status,
+                      const std::vector<bool>& is_present) override;
 
   // Answers that came, by the caller's id.
   std::map<TransferId, Fetched> fetched;

@@ -136,6 +136,40 @@ std::string RenderLowerTiers(const StatsView& stats) {
   return text;
 }
 
+// The tier that hosts share; nothing where there is none.
+std::string RenderRedis(const StatsView& stats) {
+  const auto count = [&stats](std::string_view name) {
+    return CountOr(stats.Count(fmt::format("redis.{}", name)));
+  };
+  const auto bytes = [&stats](std::string_view name) {
+    return BytesOr(stats.Count(fmt::format("redis.{}", name)));
+  };
+  if (!stats.Count("redis.connections")) return "";
+  const bool is_ready = stats.Text("redis.is_ready") == "true";
+  const std::string trouble = stats.Text("redis.trouble");
+  std::string text = Line(
+      "redis",
+      is_ready
+          ? fmt::format("ready, {} connections, {} lost, breaker opened {} times",
+                        count("connections"), count("connections_lost"), count("breaker_opened"))
+          : fmt::format("AWAY{}: {}",
+                        stats.Text("redis.is_refused") == "true" ? ", the server refuses us" : "",
+                        trouble.empty() ? "no server has answered yet" : trouble));
+  text +=
+      Line("", fmt::format("given: {} blocks, {} were there, {} failed, {} dropped, {} outdated; "
+                           "{} in {} blocks wait of at most {}",
+                           count("blocks_stored"), count("blocks_existing"), count("blocks_failed"),
+                           count("blocks_dropped"), count("blocks_outdated"), bytes("queued_bytes"),
+                           count("queued_blocks"), bytes("queue_bytes_max")));
+  text +=
+      Line("", fmt::format("taken: {} blocks of {} found, {} missed, {} not worth it; {} seeks, {} "
+                           "shared, {} late",
+                           count("blocks_fetched"), count("blocks_found"), count("blocks_missed"),
+                           count("blocks_not_worth"), count("seeks"), count("seeks_joined"),
+                           count("seeks_late")));
+  return text;
+}
+
 std::string RenderSessions(const StatsView& stats) {
   using enum TextTable::Align;
   const std::vector<StatsView> sessions = stats.Each("sessions");
@@ -159,8 +193,8 @@ std::string RenderSessions(const StatsView& stats) {
 }  // namespace
 
 std::string RenderStatus(const StatsView& stats) {
-  return RenderHead(stats) + RenderLowerTiers(stats) + RenderTraffic(stats) + RenderGroups(stats) +
-         RenderSessions(stats);
+  return RenderHead(stats) + RenderLowerTiers(stats) + RenderRedis(stats) + RenderTraffic(stats) +
+         RenderGroups(stats) + RenderSessions(stats);
 }
 
 }  // namespace terrace::tools

@@ -231,7 +231,7 @@ TEST(RedisBreaker, OpensOnAServerThatNoLongerAnswersAndClosesWhenItDoes) {
       return rig.tier().stats().breaker_opened > 0;
     }));
   });
-  const RedisTierStats stats = rig.tier().stats();
+  const SharedTierStats stats = rig.tier().stats();
   EXPECT_FALSE(stats.is_ready);
   EXPECT_NE(stats.trouble, "");
   const uint64_t asked_at = stats.connection_attempts;

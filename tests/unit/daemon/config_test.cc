@@ -114,6 +114,45 @@ TEST(ConfigText, UnknownPolicyIsRefusedWithTheNearestOne) {
               AllOf(HasSubstr("nvme.admission"), HasSubstr("the nearest is \"predicted\"")));
 }
 
+TEST(ConfigText, TheRedisTableIsReadAndWhatWouldMeanNothingIsRefused) {
+  EXPECT_FALSE(Parsed("").redis.is_on());
+  const DaemonConfig config = Resolved(R"(
+[redis]
+endpoints = ["sentinel-0:26379", "[::1]:26379"]
+mode = "sentinel"
+master_name = "kv"
+credentials_file = "/etc/terrace/redis"
+tls = "on"
+tls_server_name = "kv.example"
+use = "fetch"
+admission = "hit"
+queue_bytes_max = "2GiB"
+probe_timeout_us = 5000
+)");
+  EXPECT_TRUE(config.redis.is_on());
+  EXPECT_EQ(config.redis.endpoints.size(), 2u);
+  EXPECT_EQ(config.redis.mode, RedisMode::kSentinel);
+  EXPECT_EQ(config.redis.use, RedisUse::kFetch);
+  EXPECT_EQ(config.redis.admission, RedisAdmission::kHit);
+  EXPECT_EQ(config.redis.queue_bytes_max, 2 * kGiB);
+  EXPECT_EQ(config.redis.probe_timeout_us, 5000u);
+
+  EXPECT_THAT(Refusal("[redis]\npassword = \"x\"\n"), HasSubstr("redis.password is no known key"));
+  EXPECT_THAT(Refusal("[redis]\nttl_s = 0\n"), HasSubstr("from 10 to 31536000"));
+  EXPECT_THAT(Unresolvable("[redis]\nendpoints = [\"a:1\", \"b:1\"]\n"),
+              AllOf(HasSubstr("redis.endpoints names 2 servers"), HasSubstr("name one")));
+  EXPECT_THAT(Unresolvable("[redis]\nendpoints = [\"a:1\"]\nmode = \"sentinel\"\n"),
+              HasSubstr("redis.master_name is not set"));
+  EXPECT_THAT(Unresolvable("[redis]\nendpoints = [\"a:1\"]\nmaster_name = \"kv\"\n"),
+              HasSubstr("means nothing without mode = \"sentinel\""));
+  EXPECT_THAT(Unresolvable("[redis]\nendpoints = [\"a:1\"]\ntls_ca_file = \"/ca\"\n"),
+              HasSubstr("means nothing without tls = \"on\""));
+  EXPECT_THAT(Unresolvable("[redis]\ncredentials_file = \"/c\"\n"),
+              HasSubstr("means nothing without redis.endpoints"));
+  EXPECT_THAT(Unresolvable("[redis]\nendpoints = [\"a:1\"]\nprefix = \"{x}\"\n"),
+              HasSubstr("braces"));
+}
+
 TEST(ConfigText, EveryCountAndSizeRefusesWhatIsOutOfRange) {
   for (const char* value :
        {"-1", "1.5", "true", "\"\"", "\"8GB\"", "\"99999999TiB\"", "9223372036854775807"}) {

@@ -40,6 +40,7 @@ struct WorldOptions {
   uint32_t lease_blocks_per_session_max = 4096;
   std::string eviction_policy = "lru";  // of every tier
   KvEventSink* kv_events = nullptr;
+  SharedUse shared;  // by the first domain
 };
 
 // Remembers groups as long as the test lasts.
@@ -145,6 +146,7 @@ class StoreWorld {
       for (uint32_t t = 0; t < options.lower_tier_count; ++t) {
         domain.lower_tiers.push_back(faults[d * options.lower_tier_count + t].get());
       }
+      if (d == 0) domain.shared = options.shared;
       secrets_.push_back(domain.secret);
       store_options.domains.push_back(domain);
       segments_total += options.segments_max;

@@ -1,0 +1,142 @@
+#include "daemon/domain_redis.h"
+
+#include <utility>
+
+#include "daemon/log.h"
+#include "terrace/units.h"
+
+namespace terrace {
+namespace {
+
+RedisTopology TopologyOf(RedisMode mode) {
+  switch (mode) {
+    case RedisMode::kSingle:
+      return RedisTopology::kSingle;
+    case RedisMode::kSentinel:
+      return RedisTopology::kSentinel;
+    case RedisMode::kCluster:
+      return RedisTopology::kCluster;
+  }
+  return RedisTopology::kSingle;
+}
+
+Status ParseEndpoints(const RedisConfig& config, std::vector<RedisEndpoint>* endpoints,
+                      std::string* why) {
+  for (const std::string& text : config.endpoints) {
+    Result<RedisEndpoint> endpoint = ParseRedisEndpoint(text, why);
+    if (!endpoint.ok()) {
+      *why = "redis.endpoints: " + *why;
+      return endpoint.status();
+    }
+    endpoints->push_back(std::move(*endpoint));
+  }
+  return Status::Ok();
+}
+
+RedisTlsOptions TlsOf(const RedisConfig& config) {
+  return {.ca_file = config.tls_ca_file,
+          .certificate_file = config.tls_certificate_file,
+          .key_file = config.tls_key_file,
+          .server_name = config.tls_server_name};
+}
+
+}  // namespace
+
+Status CheckRedis(const RedisConfig& config, std::string* why) {
+  std::vector<RedisEndpoint> endpoints;
+  TERRACE_RETURN_IF_ERROR(ParseEndpoints(config, &endpoints, why));
+  if (!config.credentials_file.empty()) {
+    RedisCredentials unused;
+    const Status status = ReadRedisCredentials(config.credentials_file, &unused, why);
+    if (!status.ok()) {
+      *why = "redis.credentials_file: " + *why;
+      return status;
+    }
+  }
+  if (config.tls == RedisTlsUse::kOff) return Status::Ok();
+  const Result<std::unique_ptr<RedisTls>> tls = RedisTls::Open(TlsOf(config), why);
+  return tls.ok() ? Status::Ok() : tls.status();
+}
+
+Status DomainRedis::Open(std::string* why) {
+  const RedisConfig& config = options_.redis;
+  TERRACE_RETURN_IF_ERROR(CheckRedis(config, why));
+  RedisTier::Options options;
+  TERRACE_RETURN_IF_ERROR(ParseEndpoints(config, &options.endpoints, why));
+  options.secret = options_.secret;
+  options.topology = TopologyOf(config.mode);
+  options.master_name = config.master_name;
+  options.credentials_file = config.credentials_file;
+  options.is_tls = config.tls == RedisTlsUse::kOn;
+  options.tls = TlsOf(config);
+  options.timeouts = {.connect_us = config.connect_timeout_ms * kUsPerMs,
+                      .command_us = config.command_timeout_ms * kUsPerMs,
+                      .bytes_per_second = config.bytes_per_second_min};
+  options.prefix = config.prefix;
+  options.ttl_ms = config.ttl_s * uint64_t{1000};
+  options.connections = config.connections;
+  options.bytes_max = config.in_flight_bytes_max;
+  options.absence_us = config.absence_ms * kUsPerMs;
+  options.post = options_.post;
+  options.unix_seconds = options_.unix_seconds;
+  options.listener = this;
+  Result<std::unique_ptr<RedisTier>> tier = RedisTier::Open(std::move(options), why);
+  if (!tier.ok()) return tier.status();
+  tier_ = std::move(*tier);
+  return Status::Ok();
+}
+
+SharedUse DomainRedis::use() const {
+  const RedisConfig& config = options_.redis;
+  return {.tier = tier_.get(),
+          .is_storing = config.use != RedisUse::kFetch,
+          .is_fetching = config.use != RedisUse::kStore,
+          .is_storing_hits_only = config.admission == RedisAdmission::kHit,
+          .queue_bytes_max = config.queue_bytes_max,
+          .seek_us = config.probe_timeout_us};
+}
+
+Status OpenRedis(const DaemonConfig& config, const std::vector<DomainSecret>& secrets,
+                 const std::function<void(std::function<void()>)>& post,
+                 const std::function<uint64_t()>& unix_seconds,
+                 std::vector<std::unique_ptr<DomainRedis>>* domains, std::string* why) {
+  for (size_t i = 0; config.redis.is_on() && i < config.domains.size(); ++i) {
+    auto domain =
+        std::make_unique<DomainRedis>(DomainRedis::Options{.domain_name = config.domains[i].name,
+                                                           .secret = secrets[i],
+                                                           .redis = config.redis,
+                                                           .post = post,
+                                                           .unix_seconds = unix_seconds});
+    TERRACE_RETURN_IF_ERROR(domain->Open(why));
+    domains->push_back(std::move(domain));
+  }
+  return Status::Ok();
+}
+
+void DomainRedis::LogHealth() {
+  const SharedTierStats stats = tier_->stats();
+  if (stats.is_ready && told_ != Told::kReady) {
+    told_ = Told::kReady;
+    Log(LogLevel::kInfo, "redis is there", {{"domain", options_.domain_name}});
+  } else if (!stats.is_ready && !stats.trouble.empty() && told_ != Told::kAway) {
+    told_ = Told::kAway;
+    Log(LogLevel::kWarn, "redis is away: what it has are misses until it is back",
+        {{"domain", options_.domain_name}, {"why", stats.trouble}});
+  }
+}
+
+void DomainRedis::OnSharedFetched(TransferId transfer_id, Status status,
+                                  const BlockRecord& record) {
+  listener_->OnSharedFetched(transfer_id, status, record);
+}
+
+void DomainRedis::OnSharedStored(TransferId transfer_id, Status status) {
+  listener_->OnSharedStored(transfer_id, status);
+}
+
+void DomainRedis::OnSharedProbed(uint64_t probe_id, Status status,
+                                 const std::vector<bool>& is_present) {
+  listener_->OnSharedProbed(probe_id, status, is_present);
+}
+
+}  // namespace terrace

@@ -1,0 +1,67 @@
+// DomainRedis: one domain's Redis tier as the daemon runs it: made from the configuration at the
+// start, answering to the store once there is one, and ended before the memory it reads and writes
+// goes. The servers need not be there at any time.
+//
+// THREADING: store thread. OWNERSHIP: outlives the Store; the arena and the store thread's loop
+// outlive it.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "daemon/config.h"
+#include "daemon/store.h"
+#include "tiers/redis_tier.h"
+
+namespace terrace {
+
+// What can be told without a server: addresses, and files that must be readable. kInvalid with one
+// sentence in `*why`.
+Status CheckRedis(const RedisConfig& config, std::string* why);
+
+class DomainRedis final : public SharedTierListener {
+ public:
+  struct Options {
+    std::string domain_name;
+    DomainSecret secret{};
+    RedisConfig redis;
+    // Runs its argument as a turn of the store thread, later. Any thread.
+    std::function<void(std::function<void()>)> post;
+    std::function<uint64_t()> unix_seconds;  // any thread
+  };
+  explicit DomainRedis(Options options) : options_(std::move(options)) {}
+
+  Status Open(std::string* why);
+  // Who is told of answers; before the first request.
+  void Serve(SharedTierListener& listener) { listener_ = &listener; }
+  // No memory is touched any more.
+  void Stop() { tier_->Stop(); }
+  // Says in the log when servers go and come back. Now and then.
+  void LogHealth();
+
+  // What the store is to do with it.
+  SharedUse use() const;
+
+  void OnSharedFetched(TransferId transfer_id, Status status, const BlockRecord& record) override;
+  void OnSharedStored(TransferId transfer_id, Status status) override;
+  void OnSharedProbed(uint64_t probe_id, Status status,
+                      const std::vector<bool>& is_present) override;
+
+ private:
+  const Options options_;
+  std::unique_ptr<RedisTier> tier_;
+  SharedTierListener* listener_ = nullptr;
+  enum class Told : uint8_t { kNothing, kReady, kAway };
+  Told told_ = Told::kNothing;
+};
+
+// One a domain, or none if the configuration names no server.
+Status OpenRedis(const DaemonConfig& config, const std::vector<DomainSecret>& secrets,
+                 const std::function<void(std::function<void()>)>& post,
+                 const std::function<uint64_t()>& unix_seconds,
+                 std::vector<std::unique_ptr<DomainRedis>>* domains, std::string* why);
+
+}  // namespace terrace

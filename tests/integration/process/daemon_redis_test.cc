@@ -1,0 +1,308 @@
+// Hosts that share a real redis-server: what one stores another is served, and what becomes of them
+// when the server goes, comes back, is slow, or holds somebody else's bytes.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <sstream>
+
+#include "integration/process/redis_hosts.h"
+#include "redis/redis_process.h"
+
+namespace terrace::test {
+namespace {
+
+using protocol::TierKind;
+using ::terrace::testing::RedisProcess;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+constexpr uint32_t kBlocks = 70;  // more than a run
+
+std::string EndpointOf(const RedisProcess& server) { return ToText(server.unix_endpoint()); }
+
+// How many GETs the server has answered.
+uint64_t GetCalls(const RedisProcess& server) {
+  std::istringstream lines(server.Connect()->Text({"INFO", "commandstats"}));
+  const std::string head = "cmdstat_get:calls=";
+  for (std::string line; std::getline(lines, line);) {
+    if (line.starts_with(head)) return std::stoull(line.substr(head.size()));
+  }
+  return 0;
+}
+
+bool HasStored(RedisHost& host, uint64_t block_count) {
+  return Eventually(
+      [&] { return host.Redis("blocks_stored") + host.Redis("blocks_existing") >= block_count; });
+}
+
+TEST(DaemonRedis, OneHostIsServedWhatAnotherStored) {
+  TERRACE_NEEDS_REDIS();
+  RedisProcess server;
+  RedisHost a(EndpointOf(server), RedisHost::Patient());
+  RedisHost b(EndpointOf(server), RedisHost::Patient());
+  ASSERT_TRUE(a.Connect()) << a.daemon().Errors();
+  ASSERT_TRUE(b.Connect()) << b.daemon().Errors();
+  const auto keys = Keys(kBlocks);
+  ASSERT_EQ(a.Store(keys), kBlocks);
+  ASSERT_TRUE(HasStored(a, kBlocks)) << a.Stats()["redis"];
+  ASSERT_TRUE(Eventually([&] { return b.IsReady(); }));
+
+  EXPECT_EQ(b.client().Match(b.group(), keys)->block_count, 0u) << "a Match is local";
+  const RedisHost::Loaded first = b.Load(keys);
+  EXPECT_EQ(first.block_count, kBlocks) << b.Stats()["redis"] << b.daemon().Errors();
+  EXPECT_EQ(first.wrong_count, 0u);
+  EXPECT_EQ(first.tier, TierKind::kRedis);
+  const RedisHost::Loaded second = b.Load(keys);
+  EXPECT_EQ(second.block_count, kBlocks);
+  EXPECT_EQ(second.tier, TierKind::kDram);
+  EXPECT_EQ(b.Redis("blocks_fetched"), kBlocks);
+  EXPECT_EQ(b.client().Match(b.group(), keys)->block_count, kBlocks);
+  // What is there already is not given back.
+  EXPECT_EQ(b.Redis("blocks_stored") + b.Redis("blocks_existing"), 0u);
+}
+
+TEST(DaemonRedis, TheRestOfAPrefixComesFromAnotherHost) {
+  TERRACE_NEEDS_REDIS();
+  RedisProcess server;
+  RedisHost a(EndpointOf(server), RedisHost::Patient());
+  RedisHost b(EndpointOf(server), RedisHost::Patient());
+  ASSERT_TRUE(a.Connect() && b.Connect()) << a.daemon().Errors() << b.daemon().Errors();
+  const auto keys = Keys(kBlocks);
+  const std::vector<BlockKey> head(keys.begin(), keys.begin() + 50);
+  ASSERT_EQ(b.Store(head), 50u);
+  ASSERT_TRUE(HasStored(b, 50));
+  ASSERT_EQ(a.Store(keys), kBlocks);
+  ASSERT_TRUE(HasStored(a, kBlocks)) << a.Stats()["redis"];
+  EXPECT_EQ(a.Redis("blocks_existing"), 50u);
+  const RedisHost::Loaded loaded = b.Load(keys);
+  EXPECT_EQ(loaded.block_count, kBlocks) << b.Stats()["redis"];
+  EXPECT_EQ(loaded.wrong_count, 0u);
+  EXPECT_EQ(loaded.tier, TierKind::kDram);
+  EXPECT_EQ(b.Redis("blocks_fetched"), kBlocks - 50u);
+}
+
+TEST(DaemonRedis, EightClientsWhoAskForOnePrefixCauseOneFetch) {
+  TERRACE_NEEDS_REDIS();
+  RedisProcess server;
+  RedisHost a(EndpointOf(server), RedisHost::Patient());
+  RedisHost b(EndpointOf(server), RedisHost::Patient());
+  RedisHost c(EndpointOf(server), RedisHost::Patient());
+  ASSERT_TRUE(a.Connect() && b.Connect() && c.Connect()) << a.daemon().Errors();
+  const auto keys = Keys(kBlocks);
+  ASSERT_EQ(a.Store(keys), kBlocks);
+  ASSERT_TRUE(HasStored(a, kBlocks));
+  ASSERT_TRUE(Eventually([&] { return b.IsReady() && c.IsReady(); }));
+
+  const uint64_t before = GetCalls(server);
+  ASSERT_EQ(c.Load(keys).block_count, kBlocks);
+  const uint64_t of_one = GetCalls(server) - before;
+
+  constexpr uint32_t kClients = 8;
+  std::vector<std::unique_ptr<Client>> clients;
+  for (uint32_t i = 0; i < kClients; ++i) clients.push_back(b.NewClient());
+  std::vector<RedisHost::Loaded> loaded(kClients);
+  const uint64_t middle = GetCalls(server);
+  std::vector<std::thread> threads;
+  for (uint32_t i = 0; i < kClients; ++i) {
+    threads.emplace_back([&, i] {
+      const GroupRef group = clients[i]->Open(Model(), 1).value();
+      loaded[i] = RedisHost::LoadBy(*clients[i], group, keys);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  const uint64_t of_eight = GetCalls(server) - middle;
+  for (const RedisHost::Loaded& one : loaded) {
+    EXPECT_EQ(one.block_count, kBlocks);
+    EXPECT_EQ(one.wrong_count, 0u);
+  }
+  EXPECT_GE(of_one, uint64_t{2} * kBlocks) << "a manifest and a chunk a block, at least";
+  // Each might have looked once for itself, two runs each; fetched is once.
+  EXPECT_LE(of_eight, of_one + 2 * (kClients - 1));
+  EXPECT_EQ(b.Redis("fetches_found"), kBlocks);
+}
+
+TEST(DaemonRedis, AKilledServerIsAMissAndItsReturnIsNoticed) {
+  TERRACE_NEEDS_REDIS();
+  RedisProcess server;
+  RedisHost a(EndpointOf(server), RedisHost::Patient());
+  RedisHost b(EndpointOf(server), RedisHost::Patient());
+  ASSERT_TRUE(a.Connect() && b.Connect()) << a.daemon().Errors();
+  const auto keys = Keys(kBlocks), others = Keys(kBlocks, 8);
+  ASSERT_EQ(a.Store(keys), kBlocks);
+  ASSERT_TRUE(HasStored(a, kBlocks));
+  ASSERT_TRUE(Eventually([&] { return b.IsReady(); }));
+
+  server.Kill();
+  EXPECT_EQ(b.Load(keys).block_count, 0u);
+  EXPECT_EQ(a.Load(keys).block_count, kBlocks) << "DRAM serves";
+  EXPECT_EQ(a.Store(others), kBlocks) << "and takes";
+  ASSERT_TRUE(Eventually([&] { return !a.IsReady() && !b.IsReady(); }));
+  EXPECT_FALSE(b.Stats()["redis"]["trouble"].get<std::string>().empty());
+
+  ASSERT_TRUE(Eventually([&] {
+    return b.daemon().Errors().find("redis is away") != std::string::npos;
+  })) << b.daemon().Errors();
+
+  server.Start();  // empty
+  ASSERT_TRUE(Eventually([&] { return a.IsReady() && b.IsReady(); })) << b.daemon().Errors();
+  // What could not be given went as soon as the server was back; what it lost goes at its next use.
+  EXPECT_TRUE(Eventually([&] { return b.Load(others).block_count == kBlocks; }))
+      << a.Stats()["redis"];
+  EXPECT_TRUE(Eventually([&] {
+    (void)a.Load(keys);
+    return b.Load(keys).block_count == kBlocks;
+  })) << a.Stats()["redis"];
+  EXPECT_EQ(b.Load(keys).wrong_count, 0u);
+}
+
+TEST(DaemonRedis, AServerKilledWhileItServesCutsThePrefix) {
+  TERRACE_NEEDS_REDIS();
+  RedisProcess server;
+  RedisHost a(EndpointOf(server), RedisHost::Patient());
+  RedisHost b(EndpointOf(server), RedisHost::Patient());
+  ASSERT_TRUE(a.Connect() && b.Connect()) << a.daemon().Errors();
+  std::vector<std::vector<BlockKey>> prompts;
+  for (uint64_t prompt = 1; prompt <= 4; ++prompt) {
+    prompts.push_back(Keys(60, prompt));
+    ASSERT_EQ(a.Store(prompts.back()), 60u);
+  }
+  ASSERT_TRUE(HasStored(a, 240));
+  ASSERT_TRUE(Eventually([&] { return b.IsReady(); }));
+  std::vector<RedisHost::Loaded> loaded(prompts.size());
+  std::vector<std::unique_ptr<Client>> clients;
+  for (size_t i = 0; i < prompts.size(); ++i) clients.push_back(b.NewClient());
+  std::vector<std::thread> threads;
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    threads.emplace_back([&, i] {
+      const GroupRef group = clients[i]->Open(Model(), 1).value();
+      loaded[i] = RedisHost::LoadBy(*clients[i], group, prompts[i]);
+    });
+  }
+  (void)Eventually([&] { return b.Redis("operations_in_flight") > 0; });
+  server.Kill();
+  for (std::thread& thread : threads) thread.join();  // nobody hangs
+  for (const RedisHost::Loaded& one : loaded) {
+    EXPECT_EQ(one.wrong_count, 0u);
+    EXPECT_LE(one.block_count, 60u);
+  }
+  EXPECT_EQ(a.Load(prompts[0]).block_count, 60u);
+  ASSERT_EQ(b.Store(Keys(10, 99)), 10u);
+  EXPECT_EQ(b.Load(Keys(10, 99)).block_count, 10u);
+}
+
+TEST(DaemonRedis, AServerThatHangsCostsAnAcquireNoMoreThanItsProbe) {
+  TERRACE_NEEDS_REDIS();
+  RedisProcess server;
+  RedisHost b(EndpointOf(server), "probe_timeout_us = 20000\ncommand_timeout_ms = 60000\n");
+  ASSERT_TRUE(b.Connect()) << b.daemon().Errors();
+  ASSERT_TRUE(Eventually([&] { return b.IsReady(); }));
+  server.Pause();
+  EXPECT_EQ(b.Load(Keys(kBlocks)).block_count, 0u);
+  EXPECT_GE(b.Redis("seeks_late"), 1u) << b.Stats()["redis"];
+  server.Resume();
+}
+
+TEST(DaemonRedis, HostsThatStoreOtherBytesUnderEqualKeysAreNeverMixed) {
+  TERRACE_NEEDS_REDIS();
+  RedisProcess server;
+  RedisHost a(EndpointOf(server), RedisHost::Patient());
+  RedisHost b(EndpointOf(server), RedisHost::Patient());
+  RedisHost c(EndpointOf(server), RedisHost::Patient());
+  ASSERT_TRUE(a.Connect() && b.Connect() && c.Connect()) << a.daemon().Errors();
+  ASSERT_TRUE(Eventually([&] { return a.IsReady() && b.IsReady() && c.IsReady(); }));
+  const auto keys = Keys(kBlocks);
+  std::thread other([&] { EXPECT_EQ(a.Store(keys, 1), kBlocks); });
+  EXPECT_EQ(b.Store(keys, 2), kBlocks);
+  other.join();
+  ASSERT_TRUE(HasStored(a, kBlocks) && HasStored(b, kBlocks));
+  EXPECT_EQ(a.Redis("blocks_stored") + b.Redis("blocks_stored"), kBlocks) << "one wins, each time";
+  const RedisHost::Loaded loaded = c.Load(keys, {}, 3);
+  EXPECT_EQ(loaded.block_count, kBlocks) << c.Stats()["redis"];
+  EXPECT_EQ(loaded.wrong_count, 0u);
+  for (const uint64_t writer : loaded.writers) EXPECT_NE(writer, 0u);
+  const RedisHost::Loaded own = a.Load(keys, {}, 3);
+  EXPECT_EQ(own.writers, std::vector<uint64_t>(kBlocks, 1)) << "a host serves what it has";
+}
+
+TEST(DaemonRedis, AFullQueueDropsAndCountsAndCommitsGoOn) {
+  TERRACE_NEEDS_REDIS();
+  RedisProcess server({.waits_until_ready = false});
+  server.Kill();
+  RedisHost a(EndpointOf(server), RedisHost::Patient() + "queue_bytes_max = \"1MiB\"\n");
+  ASSERT_TRUE(a.Connect()) << a.daemon().Errors();
+  ASSERT_EQ(a.Store(Keys(kBlocks)), kBlocks);
+  ASSERT_TRUE(Eventually([&] { return a.Redis("blocks_dropped") > 0; })) << a.Stats()["redis"];
+  const uint64_t queued = a.Redis("queued_blocks");
+  EXPECT_EQ(queued + a.Redis("blocks_dropped"), kBlocks);
+  EXPECT_LE(a.Redis("queued_bytes"), kMiB);
+  EXPECT_GT(queued, 0u);
+  // What is wanted more takes the place of what is wanted less.
+  ASSERT_EQ(a.Store(Keys(1, 8), 0, {.hints = {.priority = 90}}), 1u);
+  ASSERT_TRUE(Eventually([&] { return a.Redis("blocks_dropped") == kBlocks - queued + 1; }));
+  server.Start();
+  ASSERT_TRUE(HasStored(a, queued)) << a.Stats()["redis"];
+}
+
+TEST(DaemonRedis, WhatIsComputedFasterIsNotFetched) {
+  TERRACE_NEEDS_REDIS();
+  RedisProcess server;
+  RedisHost a(EndpointOf(server), RedisHost::Patient());
+  RedisHost b(EndpointOf(server), RedisHost::Patient());
+  ASSERT_TRUE(a.Connect() && b.Connect()) << a.daemon().Errors();
+  const auto keys = Keys(kBlocks);
+  ASSERT_EQ(a.Store(keys), kBlocks);
+  ASSERT_TRUE(HasStored(a, kBlocks));
+  ASSERT_TRUE(Eventually([&] { return b.IsReady(); }));
+  EXPECT_EQ(b.Load(keys, {.hints = {.recompute_ns_per_token = 1}}).block_count, 0u);
+  EXPECT_GE(b.Redis("blocks_not_worth"), kBlocks);
+  EXPECT_EQ(b.Redis("fetches_found"), 0u);
+  EXPECT_EQ(b.Load(keys, {.hints = {.recompute_ns_per_token = 1'000'000'000}}).block_count,
+            kBlocks);
+}
+
+TEST(DaemonRedis, WhatIsNotToBeStoredStaysOnItsHost) {
+  TERRACE_NEEDS_REDIS();
+  RedisProcess server;
+  RedisHost a(EndpointOf(server), RedisHost::Patient());
+  ASSERT_TRUE(a.Connect()) << a.daemon().Errors();
+  ASSERT_EQ(a.Store(Keys(5, 1), 0, {.hints = {.flags = protocol::kHintNoStore}}), 5u);
+  ASSERT_EQ(a.Store(Keys(5, 2)), 5u);
+  ASSERT_TRUE(HasStored(a, 5));
+  EXPECT_EQ(a.Load(Keys(5, 1)).block_count, 5u);
+  ASSERT_EQ(a.Store(Keys(5, 3)), 5u);
+  ASSERT_TRUE(HasStored(a, 10));
+  EXPECT_EQ(a.Redis("blocks_stored"), 10u);
+}
+
+TEST(DaemonRedis, CredentialsThatOthersCanReadAreRefusedWithTheRemedy) {
+  DaemonProcess daemon;
+  const std::string file = daemon.WriteFile("credentials", "swordfish\n", 0644);
+  const std::string config = daemon.WriteFile(
+      "t.toml",
+      "[redis]\nendpoints = [\"unix:/run/redis.sock\"]\ncredentials_file = \"" + file + "\"\n");
+  daemon.Start({"--config", config, "--socket", daemon.socket_path(), "--check-config"});
+  EXPECT_EQ(daemon.Wait(), 2);
+  EXPECT_THAT(daemon.Errors(), AllOf(HasSubstr("redis.credentials_file"), HasSubstr(file),
+                                     HasSubstr("0600"), Not(HasSubstr("swordfish"))));
+}
+
+TEST(DaemonRedis, APasswordIsNeverShown) {
+  TERRACE_NEEDS_REDIS();
+  RedisProcess server({.config = "requirepass swordfish\n", .password = "swordfish"});
+  RedisHost wrong(EndpointOf(server), RedisHost::Patient());
+  ASSERT_TRUE(wrong.Connect()) << "a server that refuses us keeps no daemon from serving";
+  const std::string file = wrong.daemon().WriteFile("credentials", "swordfish\n");
+  RedisHost right(EndpointOf(server),
+                  RedisHost::Patient() + "credentials_file = \"" + file + "\"\n");
+  ASSERT_TRUE(right.Connect()) << right.daemon().Errors();
+  ASSERT_TRUE(Eventually([&] { return right.IsReady(); })) << right.Stats()["redis"];
+  ASSERT_TRUE(Eventually([&] { return wrong.Stats()["redis"]["is_refused"].get<bool>(); }))
+      << wrong.Stats()["redis"];
+  EXPECT_EQ(right.Stats().dump().find("swordfish"), std::string::npos);
+  EXPECT_THAT(right.daemon().Errors(), Not(HasSubstr("swordfish")));
+}
+
+}  // namespace
+}  // namespace terrace::test

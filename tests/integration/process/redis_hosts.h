@@ -1,0 +1,129 @@
+// Hosts that share a Redis server: each a real terraced with its own directory and arena, and one
+// domain secret for all. What a test stores says who stored it.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "integration/process/daemon_process.h"
+#include "integration/process/tiny_blocks.h"
+#include "terrace/client.h"
+
+namespace terrace::test {
+
+// Polls for what happens in another process. False after a minute.
+template <typename Condition>
+bool Eventually(Condition condition) {
+  for (int i = 0; i < 6'000; ++i) {
+    if (condition()) return true;
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  return false;
+}
+
+class RedisHost {
+ public:
+  // `redis` is the rest of the [redis] table, in TOML. Patient unless it says otherwise: what a
+  // loaded machine does to a server is not what is tested.
+  static std::string Patient() {
+    return "probe_timeout_us = 10000000\nabsence_ms = 1\ncommand_timeout_ms = 30000\n"
+           "connect_timeout_ms = 30000\n";
+  }
+  RedisHost(const std::string& endpoint, const std::string& redis, const std::string& more = "") {
+    std::string digits;
+    for (int i = 0; i < 192; ++i) digits += "0123456789abcdef"[i % 16], digits += "7e"[i / 16 % 2];
+    const std::string secret = daemon_.WriteFile("secret", "terrace-secret-1 " + digits + "\n");
+    config_ = daemon_.WriteFile(
+        "t.toml",
+        "[daemon]\ndram_bytes = \"32MiB\"\nsegment_bytes = \"2MiB\"\nsegments_spare = 16\n" + more +
+            "[redis]\nendpoints = [\"" + endpoint + "\"]\n" + redis +
+            "[[domain]]\nname = \"default\"\nsocket = \"" + daemon_.socket_path() +
+            "\"\nsecret_file = \"" + secret + "\"\n");
+    daemon_.Start({"--config", config_});
+  }
+  // False, with what it said in errors(), if it does not serve in time.
+  bool Connect() {
+    if (!daemon_.WaitReady()) return false;
+    client_ = NewClient();
+    if (client_ == nullptr) return false;
+    group_ = client_->Open(Model(), 1).value();
+    return Eventually([this] { return Stats()["domain"]["segments_populated"] >= 14; });
+  }
+  std::unique_ptr<Client> NewClient() {
+    ClientOptions options;
+    options.socket_path = daemon_.socket_path();
+    options.default_deadline_us = kLongUs;
+    auto client = std::move(Client::Create(options)).value();
+    return client->WaitConnected(kLongUs).ok() ? std::move(client) : nullptr;
+  }
+
+  Client& client() { return *client_; }
+  GroupRef group() const { return group_; }
+  DaemonProcess& daemon() { return daemon_; }
+  const std::string& config() const { return config_; }
+  nlohmann::json Stats() { return nlohmann::json::parse(client_->Stats(kLongUs).value()); }
+  uint64_t Redis(const char* counter) { return Stats()["redis"][counter]; }
+  bool IsReady() { return Stats()["redis"]["is_ready"]; }
+
+  // What `writer` stores under that key.
+  static std::vector<std::byte> BytesBy(uint64_t writer, const BlockKey& key, uint32_t part) {
+    return Bytes({.low = key.low + 1000 * writer, .high = key.high}, part);
+  }
+  uint32_t Store(const std::vector<BlockKey>& keys, uint64_t writer = 0,
+                 const RequestOptions& options = {}) {
+    auto lease = client_->Reserve(group_, keys, options).value();
+    for (uint32_t k = 0; k < keys.size(); ++k) {
+      for (uint32_t part = 0; part < 2 && lease.is_reserved(k); ++part) {
+        (void)lease.WritePart(k, 0, part, BytesBy(writer, keys[k], part));
+      }
+    }
+    return client_->Commit(lease).value();
+  }
+  struct Loaded {
+    uint32_t block_count = 0;  // at the front of the prefix, ready
+    uint32_t wrong_count = 0;  // of those, not exactly what one of the writers stored
+    protocol::TierKind tier = protocol::TierKind::kDram;  // of the first
+    std::vector<uint64_t> writers;                        // of each block
+  };
+  Loaded Load(const std::vector<BlockKey>& keys, const RequestOptions& options = {},
+              uint64_t writer_count = 1) {
+    return LoadBy(*client_, group_, keys, options, writer_count);
+  }
+  static Loaded LoadBy(Client& client, GroupRef group, const std::vector<BlockKey>& keys,
+                       const RequestOptions& options = {}, uint64_t writer_count = 1) {
+    Loaded loaded;
+    auto lease = client.Acquire(group, keys, options).value();
+    if (lease.block_count() > 0) (void)client.WaitReady(lease, lease.block_count(), kLongUs);
+    if (!lease.spans().empty()) {
+      loaded.tier = static_cast<protocol::TierKind>(lease.spans()[0].tier);
+    }
+    loaded.block_count = lease.ready_count();
+    std::vector<std::byte> bytes(kPartBytes);
+    for (uint32_t k = 0; k < loaded.block_count; ++k) {
+      uint64_t writer = 0;
+      for (; writer < writer_count; ++writer) {
+        bool is_same = true;
+        for (uint32_t part = 0; part < 2 && is_same; ++part) {
+          is_same =
+              lease.CopyPart(k, 0, part, bytes).ok() && bytes == BytesBy(writer, keys[k], part);
+        }
+        if (is_same) break;
+      }
+      if (writer == writer_count) ++loaded.wrong_count;
+      loaded.writers.push_back(writer);
+    }
+    return loaded;
+  }
+
+ private:
+  DaemonProcess daemon_;
+  std::string config_;
+  std::unique_ptr<Client> client_;
+  GroupRef group_;
+};
+
+}  // namespace terrace::test

@@ -1,0 +1,74 @@
+// SharedTier: one domain's share of a cache that many hosts have in common, as the daemon sees it:
+// blocks are stored, fetched and looked for by name. It is no Tier: nothing in it is this host's,
+// places are not allocated or freed, and what was there a moment ago may be gone.
+//
+// THREADING: every method on the store thread, none blocks; answers come later on the store thread,
+// never from inside a call.
+// OWNERSHIP: the memory of a transfer belongs to the tier until its answer.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "tiers/redis_format.h"
+#include "tiers/tier.h"
+
+namespace terrace {
+
+class SharedTierListener {
+ public:
+  virtual ~SharedTierListener() = default;
+  // kOk: the memory has exactly the bytes that were stored with `record` (valid during the call;
+  // domain_index and owner mean nothing). kNotFound, kCorrupt: a miss. Else: the server did not
+  // answer well. Unless kOk the memory has anything.
+  virtual void OnSharedFetched(TransferId transfer_id, Status status,
+                               const BlockRecord& record) = 0;
+  // kOk: stored. kExists: somebody has stored the block. kNoSpace: the server takes no writes now.
+  virtual void OnSharedStored(TransferId transfer_id, Status status) = 0;
+  // In the order asked; all false unless kOk. A hint: see docs/REDIS_FORMAT.md, Presence.
+  virtual void OnSharedProbed(uint64_t probe_id, Status status,
+                              const std::vector<bool>& is_present) = 0;
+};
+
+struct SharedTierStats {
+  bool is_ready = false;    // commands can be sent
+  bool is_refused = false;  // the server refuses us: login, permission or certificate
+  std::string trouble;      // why it is not ready, for a person; never what the server sent
+  uint64_t operations_in_flight = 0, bytes_in_flight = 0;
+  uint64_t read_bytes = 0, written_bytes = 0;
+  uint64_t fetches_found = 0, fetches_missed = 0, fetches_broken = 0, fetches_failed = 0;
+  uint64_t stores_done = 0, stores_existing = 0, stores_failed = 0;
+  uint64_t probes = 0, probes_remembered = 0;  // names; of them answered without asking
+  uint64_t repairs = 0;
+  uint64_t connections = 0;  // logged in
+  uint64_t connection_attempts = 0, connections_lost = 0, breaker_opened = 0;
+};
+
+class SharedTier {
+ public:
+  virtual ~SharedTier() = default;
+
+  // kOk: one answer follows. kBusy: too much is under way. kUnsupported: the server does not work
+  // now. REQUIRES: into.size(), from.size() > 0.
+  virtual Status Fetch(TransferId transfer_id, const RedisBlockName& name,
+                       std::span<std::byte> into) = 0;
+  // `run` as in RedisBlockName; expires_at_s shortens the time to live.
+  virtual Status Store(TransferId transfer_id, const BlockKey& run, const BlockRecord& record,
+                       std::span<const std::byte> from) = 0;
+  // kInvalid: more names than one probe takes.
+  virtual Status Probe(uint64_t probe_id, std::span<const RedisBlockName> names) = 0;
+  // Takes the block away, whoever stored it. No answer follows.
+  virtual Status Erase(const RedisBlockName& name) = 0;
+
+  // Predicted microseconds until a fetch of `length_bytes` begun now is done. UINT64_MAX: never.
+  virtual uint64_t PredictReadUs(uint64_t length_bytes) const = 0;
+  virtual SharedTierStats stats() const = 0;
+
+  // The server works now.
+  bool is_ready() const { return PredictReadUs(1) != UINT64_MAX; }
+};
+
+}  // namespace terrace
