@@ -52,6 +52,13 @@ struct ErasureMark {
   std::optional<uint64_t> tier;
 };
 
+// A group whose place another has taken; its spec stays on the shelf while a successor might still
+// find a block of it.
+struct ForgottenGroup {
+  GroupId id;
+  ErasureMark erased;
+};
+
 struct CacheDomain {
   CacheDomain(uint32_t domain_index, DomainOptions domain_options,
               const StoreOptions& store_options, const StoreSeams& seams);
@@ -84,15 +91,16 @@ struct CacheDomain {
   const StoreOptions& limits;
   const StoreSeams seams;
 
-  SlotAllocator slots;                         // Residency; segments: SegmentLedger
-  RadixIndex index;                            // Residency
-  TreeWalks walks{index};                      // Store; Residency tells it what goes
-  ChunkedArray<Block> blocks;                  // Residency; job fields: Verifier, Mover
-  std::vector<std::unique_ptr<Group>> groups;  // Store; null: free place
-  SlotClasses slot_classes;                    // Store
-  LeaseTable leases;                           // LeaseKeeper
-  std::deque<LeaseWork> lease_work;            // LeaseKeeper; Waiters ends Prefetches through it
-  std::deque<LeaseEntry> letting_go;           // entries no lease has any more, still held
+  SlotAllocator slots;                          // Residency; segments: SegmentLedger
+  RadixIndex index;                             // Residency
+  TreeWalks walks{index};                       // Store; Residency tells it what goes
+  ChunkedArray<Block> blocks;                   // Residency; job fields: Verifier, Mover
+  std::vector<std::unique_ptr<Group>> groups;   // Store; null: free place
+  std::deque<ForgottenGroup> forgotten_groups;  // Store; of one id once
+  SlotClasses slot_classes;                     // Store
+  LeaseTable leases;                            // LeaseKeeper
+  std::deque<LeaseWork> lease_work;             // LeaseKeeper; Waiters ends Prefetches through it
+  std::deque<LeaseEntry> letting_go;            // entries no lease has any more, still held
   std::unique_ptr<EvictionPolicy> dram_policy;
   std::vector<LowerTier> lower;               // Residency
   uint32_t persistent_tier = kLowerTiersMax;  // which of them; kLowerTiersMax: none

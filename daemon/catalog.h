@@ -85,7 +85,7 @@ class Catalog final : public ExtentCatalog {
   bool TakeAnswers(std::vector<SlotName>* slots);
   // After a scan: forgets all extents and reads every slot again, behind what changes meanwhile.
   void Rewrite(std::vector<SlabSlots> slabs);
-  void KeepGroup(const GroupId& id, std::string content);
+  void KeepGroup(const GroupId& id, std::string content);  // of no content: forgets it
   void KeepPrior(std::string key, std::string value);
   void KeepAudit(std::string line);
 

@@ -484,7 +484,8 @@ Status CatalogDb::Apply(const CatalogChanges& changes) {
     }
   }
   for (const CatalogChanges::Record& group : changes.groups) {
-    add(batch.Put(kKindGroup + group.key, group.value));
+    const std::string key = kKindGroup + group.key;
+    add(group.value.empty() ? batch.Delete(key) : batch.Put(key, group.value));
   }
   for (const CatalogChanges::Record& prior : changes.priors) {
     add(batch.Put(kKindPrior + prior.key, prior.value));

@@ -55,7 +55,7 @@ struct CatalogChanges {
   bool is_anew = false;  // the records of all extents go first
   std::vector<Extent> extents;
   std::vector<std::byte> entry_bytes;  // of all extents, one after the other
-  std::vector<Record> groups;          // key: GroupId in hex
+  std::vector<Record> groups;          // key: GroupId in hex; no value: the record goes
   std::vector<Record> priors;
   std::vector<std::string> audit;
 

@@ -58,7 +58,7 @@ class DomainNvme {
   const Catalog& catalog() const { return *catalog_; }
   // Where the files of the domain's groups lie.
   std::string groups_directory() const;
-  // A copy for the catalog. Any thread.
+  // A copy for the catalog; of no content: none any more. Any thread.
   void KeepGroup(const GroupId& id, const std::string& content);
 
  private:

@@ -12,10 +12,13 @@
 #include <cstring>
 #include <deque>
 #include <filesystem>
+#include <map>
 #include <mutex>
-#include <set>
+#include <optional>
 #include <thread>
 #include <utility>
+
+#include "terrace/open_file.h"
 
 namespace terrace {
 namespace {
@@ -71,21 +74,6 @@ bool TakeMember(std::string_view* rest, SpaceGroupMember* member, std::string* w
   rest->remove_prefix(text_bytes);
   return true;
 }
-
-class OpenFile {
- public:
-  OpenFile(const std::string& path, int flags, mode_t mode)
-      : fd_(open(path.c_str(), flags | O_CLOEXEC, mode)) {}
-  ~OpenFile() {
-    if (fd_ >= 0) close(fd_);
-  }
-  OpenFile(const OpenFile&) = delete;
-  OpenFile& operator=(const OpenFile&) = delete;
-  int fd() const { return fd_; }
-
- private:
-  int fd_;
-};
 
 Status FromErrno(const char* what) { return Status(StatusCode::kIo, what, errno); }
 
@@ -239,12 +227,18 @@ Status WriteGroupFile(const std::string& directory, const GroupId& id, std::stri
 }
 
 struct FileShelf::Writer {
+  using KeptGroup = std::pair<uint32_t, GroupId>;
   struct Job {
     uint32_t domain_index = 0;
     GroupId id;
-    SpaceGroupSpec spec;
+    uint64_t stamp = 0;                  // of the Keep
+    std::optional<SpaceGroupSpec> spec;  // none: a Drop
+    KeptGroup group() const { return {domain_index, id}; }
   };
-  using KeptGroup = std::pair<uint32_t, GroupId>;
+  struct Kept {
+    uint64_t stamp = 0;
+    bool is_written = false;
+  };
 
   explicit Writer(Options chosen) : options(std::move(chosen)) {}
   const Options options;
@@ -253,16 +247,25 @@ struct FileShelf::Writer {
   std::condition_variable wake;
   std::condition_variable drained;
   std::deque<Job> jobs;
-  std::set<KeptGroup> kept;     // in this run, or soon
-  std::set<KeptGroup> written;  // of these
+  std::map<KeptGroup, Kept> kept;  // in this run, or soon
+  uint64_t keep_count = 0;
+  size_t drops_queued = 0;
   bool is_busy = false;
   bool is_stopping = false;
   std::thread thread;
 
   void Run();
   Status Write(const Job& job);
+  void Remove(const Job& job);
+  void EndWrite(const Job& job, const Status& status);
+  bool IsKept(const KeptGroup& group);
   void MakeRoom(const Job& job);
 };
+
+bool FileShelf::Writer::IsKept(const KeptGroup& group) {
+  const std::lock_guard lock(mutex);
+  return kept.contains(group);
+}
 
 // Removes what was opened longest ago until one more file fits.
 void FileShelf::Writer::MakeRoom(const Job& job) {
@@ -272,10 +275,7 @@ void FileShelf::Writer::MakeRoom(const Job& job) {
   if (paths.size() < options.groups_max) return;
   for (const fs::path& path : paths) {
     const Result<GroupId> id = ParseId<GroupIdTag>(path.stem().string());
-    {
-      const std::lock_guard lock(mutex);
-      if (id.ok() && kept.contains({job.domain_index, *id})) continue;
-    }
+    if (id.ok() && IsKept({job.domain_index, *id})) continue;
     std::error_code error;
     old.emplace_back(fs::last_write_time(path, error), path);
   }
@@ -289,7 +289,7 @@ void FileShelf::Writer::MakeRoom(const Job& job) {
 
 Status FileShelf::Writer::Write(const Job& job) {
   const Domain& domain = options.domains[job.domain_index];
-  const std::string content = FormatGroupFile(job.spec, domain.secret);
+  const std::string content = FormatGroupFile(*job.spec, domain.secret);
   const fs::path path = PathOf(domain.directory, job.id);
   std::string present;
   Status status = Status::Ok();
@@ -304,6 +304,33 @@ Status FileShelf::Writer::Write(const Job& job) {
   return status;
 }
 
+// Kept again since: what writes it is queued behind this.
+void FileShelf::Writer::Remove(const Job& job) {
+  if (IsKept(job.group())) return;
+  const Domain& domain = options.domains[job.domain_index];
+  std::error_code error;
+  fs::remove(PathOf(domain.directory, job.id), error);
+  if (domain.also) domain.also(job.id, "");
+}
+
+void FileShelf::Writer::EndWrite(const Job& job, const Status& status) {
+  if (!status.ok() && options.trouble) {
+    options.trouble("group '" + job.spec->name + "' cannot be kept in " +
+                    options.domains[job.domain_index].directory + ": " + status.what() + " (" +
+                    std::strerror(status.detail()) +
+                    "). Its blocks on disk are lost at the next start unless it is opened again "
+                    "once that is mended");
+  }
+  {
+    const std::lock_guard lock(mutex);
+    const auto found = kept.find(job.group());
+    const bool is_meant = found != kept.end() && found->second.stamp == job.stamp;
+    if (is_meant && status.ok()) found->second.is_written = true;
+    if (is_meant && !status.ok()) kept.erase(found);
+  }
+  if (options.changed) options.changed(job.domain_index);
+}
+
 void FileShelf::Writer::Run() {
   std::unique_lock lock(mutex);
   while (true) {
@@ -311,27 +338,15 @@ void FileShelf::Writer::Run() {
     if (jobs.empty()) return;
     const Job job = std::move(jobs.front());
     jobs.pop_front();
+    if (!job.spec) --drops_queued;
     is_busy = true;
     lock.unlock();
-    const Status status = Write(job);
-    if (!status.ok() && options.trouble) {
-      options.trouble("group '" + job.spec.name + "' cannot be kept in " +
-                      options.domains[job.domain_index].directory + ": " + status.what() + " (" +
-                      std::strerror(status.detail()) +
-                      "). Its blocks on disk are lost at the next start unless it is opened again "
-                      "once that is mended");
+    if (job.spec) {
+      EndWrite(job, Write(job));
+    } else {
+      Remove(job);
     }
     lock.lock();
-    if (status.ok()) {
-      written.insert({job.domain_index, job.id});
-    } else {
-      kept.erase({job.domain_index, job.id});
-    }
-    if (options.changed) {
-      lock.unlock();
-      options.changed(job.domain_index);
-      lock.lock();
-    }
     is_busy = false;
     if (jobs.empty()) drained.notify_all();
   }
@@ -356,16 +371,34 @@ void FileShelf::Keep(uint32_t domain_index, const SpaceGroupSpec& spec) {
   const GroupId id = spec.Id();
   {
     const std::lock_guard lock(writer_->mutex);
-    if (!writer_->kept.insert({domain_index, id}).second) return;
-    writer_->jobs.push_back({.domain_index = domain_index, .id = id, .spec = spec});
+    const uint64_t stamp = writer_->keep_count + 1;
+    if (!writer_->kept.insert({{domain_index, id}, {.stamp = stamp}}).second) return;
+    writer_->keep_count = stamp;
+    writer_->jobs.push_back({domain_index, id, stamp, spec});
+  }
+  writer_->wake.notify_one();
+}
+
+void FileShelf::Drop(uint32_t domain_index, const GroupId& id) {
+  TERRACE_CHECK(domain_index < writer_->options.domains.size(), "the domain has a directory");
+  {
+    const std::lock_guard lock(writer_->mutex);
+    const Writer::KeptGroup group{domain_index, id};
+    writer_->kept.erase(group);
+    std::erase_if(writer_->jobs,
+                  [&](const Writer::Job& job) { return job.spec && job.group() == group; });
+    if (writer_->drops_queued >= kDropsQueuedMax) return;
+    ++writer_->drops_queued;
+    writer_->jobs.push_back({.domain_index = domain_index, .id = id});
   }
   writer_->wake.notify_one();
 }
 
 GroupShelf::State FileShelf::StateOf(uint32_t domain_index, const GroupId& id) const {
   const std::lock_guard lock(writer_->mutex);
-  if (writer_->written.contains({domain_index, id})) return State::kKept;
-  return writer_->kept.contains({domain_index, id}) ? State::kComing : State::kFailed;
+  const auto found = writer_->kept.find({domain_index, id});
+  if (found == writer_->kept.end()) return State::kFailed;
+  return found->second.is_written ? State::kKept : State::kComing;
 }
 
 bool FileShelf::Drain(uint64_t timeout_us) {

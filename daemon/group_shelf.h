@@ -4,7 +4,7 @@
 //
 // THREADING: FileShelf has one thread that writes; Keep never blocks. The functions block.
 // LIMITS: groups_max files a directory. Beyond, the file that was opened longest ago goes, but none
-// of those kept in this run.
+// of those kept in this run and not dropped since. kDropsQueuedMax.
 #pragma once
 
 #include <cstdint>
@@ -41,10 +41,12 @@ Status WriteGroupFile(const std::string& directory, const GroupId& id, std::stri
 
 class FileShelf final : public GroupShelf {
  public:
+  static constexpr size_t kDropsQueuedMax = 1024;  // files of more stay until room is needed
+
   struct Domain {
     std::string directory;  // made when the first group is kept
     DomainSecret secret{};
-    // Also told, on the shelf's thread, what a file says; may be empty.
+    // Also told, on the shelf's thread, what a file says: nothing once it is dropped. May be empty.
     std::function<void(const GroupId& id, const std::string& content)> also;
   };
   struct Options {
@@ -59,6 +61,7 @@ class FileShelf final : public GroupShelf {
 
   // A group that could not be written is tried again when it is opened again.
   void Keep(uint32_t domain_index, const SpaceGroupSpec& spec) override;
+  void Drop(uint32_t domain_index, const GroupId& id) override;
   State StateOf(uint32_t domain_index, const GroupId& id) const override;
   // Returns when everything kept so far has been tried; false after `timeout_us` without that: a
   // file cannot be written, and the shelf cannot be destroyed.

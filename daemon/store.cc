@@ -14,6 +14,10 @@ constexpr uint64_t kRetryUs = 1'000;
 constexpr uint64_t kErasureLookUs = 10'000;
 constexpr uint64_t kTickUs = 500'000;  // of tiers, which want one a second
 constexpr uint32_t kDomainShift = 48;  // of TransferIds and OffloadIds
+// Groups that wait for their last erasure; of more the one forgotten first does not wait. If the
+// host dies then, `terrace fsck --repair` frees the slots of what was not erased yet.
+constexpr size_t kForgottenGroupsMax = 256;
+constexpr uint32_t kForgottenPerTickMax = 16;
 
 std::string Quoted(const std::string& text) { return "'" + text + "'"; }
 
@@ -226,6 +230,34 @@ uint32_t PlaceFor(const CacheDomain& domain, uint32_t idle) {
   return kAllGroups;
 }
 
+void DropFront(CacheDomain& domain) {
+  domain.limits.shelf->Drop(domain.domain_index, domain.forgotten_groups.front().id);
+  domain.forgotten_groups.pop_front();
+}
+
+void Forget(CacheDomain& domain, const GroupId& id) {
+  if (domain.limits.shelf == nullptr) return;
+  std::erase_if(domain.forgotten_groups, [&](const auto& group) { return group.id == id; });
+  if (domain.forgotten_groups.size() >= kForgottenGroupsMax) DropFront(domain);
+  domain.forgotten_groups.push_back({.id = id, .erased = domain.MarkErasures()});
+}
+
+// What no successor will find a block of need not be known to it.
+void DropForgotten(CacheDomain& domain) {
+  for (uint32_t i = 0; i < kForgottenPerTickMax && !domain.forgotten_groups.empty(); ++i) {
+    ForgottenGroup& next = domain.forgotten_groups.front();
+    const bool is_back = std::ranges::any_of(
+        domain.groups, [&](const auto& group) { return group->id() == next.id; });
+    if (is_back) {
+      domain.forgotten_groups.pop_front();
+    } else if (domain.IsErased(&next.erased)) {
+      DropFront(domain);
+    } else {
+      return;  // nor have those behind it ended
+    }
+  }
+}
+
 }  // namespace
 
 Result<uint32_t> AddGroup(CacheDomain& domain, const SpaceGroupSpec& spec, uint32_t idle,
@@ -256,9 +288,11 @@ Result<uint32_t> AddGroup(CacheDomain& domain, const SpaceGroupSpec& spec, uint3
   if (place == domain.groups.size()) domain.groups.emplace_back();
   if (domain.groups[place] != nullptr) {
     domain.member_count -= static_cast<uint32_t>(domain.groups[place]->locals().size());
+    Forget(domain, domain.groups[place]->id());
   }
   domain.member_count += static_cast<uint32_t>(group->locals().size());
   domain.groups[place] = std::move(group);
+  DropForgotten(domain);  // before the new one wants room on the shelf
   return place;
 }
 
@@ -465,6 +499,7 @@ void Store::OnTimer() {
         rooms.shared_writer.Tick();
         rooms.mover.Tick();
         rooms.scrubber.Tick();
+        DropForgotten(rooms.domain);
         for (LowerTier& lower : rooms.domain.lower) {
           lower.written.Note(lower.tier->stats().written_bytes, now_us);
         }

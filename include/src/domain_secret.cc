@@ -11,6 +11,8 @@
 #include <cerrno>
 #include <cstring>
 
+#include "terrace/open_file.h"
+
 namespace terrace {
 namespace {
 
@@ -21,22 +23,6 @@ constexpr size_t kFileBytes = kFilePrefix.size() + kHexBytes + 1;
 constexpr size_t kFileBytesMax = 4096;  // read no further: it is another kind of file
 constexpr char kHexDigits[] = "0123456789abcdef";
 constexpr std::string_view kRemedy = "write one with: terrace domain new";
-
-// Closes on the way out; secrets are read at start-up, where a leak would last.
-class OpenFile {
- public:
-  OpenFile(const std::string& path, int flags, mode_t mode)
-      : fd_(open(path.c_str(), flags | O_CLOEXEC, mode)) {}
-  ~OpenFile() {
-    if (fd_ >= 0) close(fd_);
-  }
-  OpenFile(const OpenFile&) = delete;
-  OpenFile& operator=(const OpenFile&) = delete;
-  int fd() const { return fd_; }
-
- private:
-  int fd_;
-};
 
 Status Refuse(std::string* why, StatusCode code, std::string reason, int error = 0) {
   *why = std::move(reason);

@@ -107,6 +107,7 @@ class World final : public SimHost, public Transport {
   // Group specs outlive the daemon, too.
   struct Shelf final : GroupShelf {
     void Keep(uint32_t domain_index, const SpaceGroupSpec& spec) override;
+    void Drop(uint32_t domain_index, const GroupId& id) override;
     State StateOf(uint32_t domain_index, const GroupId& id) const override;
     std::map<std::pair<uint32_t, std::string>, SpaceGroupSpec> kept;
   };

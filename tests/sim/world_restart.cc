@@ -19,6 +19,12 @@ void World::Shelf::Keep(uint32_t domain_index, const SpaceGroupSpec& spec) {
   kept[{domain_index, spec.name}] = spec;
 }
 
+void World::Shelf::Drop(uint32_t domain_index, const GroupId& id) {
+  std::erase_if(kept, [&](const auto& entry) {
+    return entry.first.first == domain_index && entry.second.Id() == id;
+  });
+}
+
 GroupShelf::State World::Shelf::StateOf(uint32_t domain_index, const GroupId& id) const {
   const bool is_kept = std::ranges::any_of(kept, [&](const auto& entry) {
     return entry.first.first == domain_index && entry.second.Id() == id;

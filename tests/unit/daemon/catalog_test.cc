@@ -335,7 +335,10 @@ TEST_F(CatalogTest, GroupsPriorsAndAuditSurviveARewrite) {
     std::string why;
     catalog.Open(&why);
     catalog.Start(LinksOf());
-    catalog.KeepGroup(GroupId{.low = 1, .high = 2}, "a group's text");
+    for (const uint64_t low : {1, 3}) {
+      catalog.KeepGroup(GroupId{.low = low, .high = 2}, "a group's text");
+    }
+    catalog.KeepGroup(GroupId{.low = 3, .high = 2}, "");  // forgotten
     catalog.KeepPrior("hits", "\1\2\3");
     catalog.KeepAudit("reset by uid 7");
     catalog.Rewrite({});

@@ -70,6 +70,57 @@ TEST_F(Erasure, IsAnsweredAtOnceWhenNothingLiesBelow) {
   EXPECT_EQ(plain.store->AwaitErasures(plain.Open(), 1).code(), StatusCode::kOk) << "no tier";
 }
 
+// Until then a successor could not say what it found.
+TEST(ErasureOfGroups, TheSpecOfAForgottenGroupGoesWhenNoSuccessorFindsItsBlocks) {
+  WorldOptions options{.lower_tier_count = 1, .groups_max = 1};
+  options.make_tier = [](sim::MemoryTier::Options tier) {
+    tier.persist_us_max = 20'000'000;
+    return std::make_unique<sim::MemoryTier>(tier);
+  };
+  World w{options};
+  const SessionId s = w.Open();
+  const uint32_t group = w.OpenGroup(s, TestGroup("gone", {TestSpace(0)}));
+  w.Put(s, group, World::Keys(4, 1));
+  w.Advance(30'000'000);
+  uint64_t cursor = 0;
+  ASSERT_TRUE(w.store->Reset(s, group, &cursor).ok());
+  w.store->ProofOfDeath(s);
+  w.OpenGroup(w.Open(), TestGroup("next", {TestSpace(0)}));
+  ASSERT_EQ(w.Stats().group_count, 1u);
+  ASSERT_TRUE(w.tiers[0]->has_erasures_pending());
+  EXPECT_EQ(w.shelf.kept.size(), 2u);
+  for (int i = 0; i < 100 && w.tiers[0]->has_erasures_pending(); ++i) w.Advance(1'000'000);
+  w.Advance(1'000'000);
+  ASSERT_EQ(w.shelf.kept.size(), 1u);
+  EXPECT_EQ(w.shelf.kept[0].second.name, "next");
+}
+
+TEST(ErasureOfGroups, AForgottenGroupThatIsBackKeepsItsSpec) {
+  WorldOptions options{.lower_tier_count = 1, .groups_max = 1};
+  options.make_tier = [](sim::MemoryTier::Options tier) {
+    tier.persist_us_max = 20'000'000;
+    return std::make_unique<sim::MemoryTier>(tier);
+  };
+  World w{options};
+  const SpaceGroupSpec first = TestGroup("first", {TestSpace(0)});
+  SessionId s = w.Open();
+  const uint32_t group = w.OpenGroup(s, first);
+  w.Put(s, group, World::Keys(4, 1));
+  w.Advance(30'000'000);
+  uint64_t cursor = 0;
+  ASSERT_TRUE(w.store->Reset(s, group, &cursor).ok());
+  w.store->ProofOfDeath(s);
+  s = w.Open();
+  w.OpenGroup(s, TestGroup("second", {TestSpace(0)}));
+  w.store->ProofOfDeath(s);
+  ASSERT_TRUE(w.tiers[0]->has_erasures_pending());
+  w.OpenGroup(w.Open(), first);
+  for (int i = 0; i < 100 && w.tiers[0]->has_erasures_pending(); ++i) w.Advance(1'000'000);
+  w.Advance(1'000'000);
+  ASSERT_EQ(w.shelf.kept.size(), 1u);
+  EXPECT_EQ(w.shelf.kept[0].second.name, "first");
+}
+
 // Its slot cannot be freed before its write has ended.
 TEST_F(Erasure, CoversABlockThatIsBeingWritten) {
   w.holds_transfers = true;

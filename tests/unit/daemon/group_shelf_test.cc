@@ -5,12 +5,15 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
+#include <condition_variable>
 #include <filesystem>
 #include <fstream>
 #include <future>
 #include <map>
 #include <mutex>
+#include <thread>
 
 namespace terrace {
 namespace {
@@ -232,6 +235,118 @@ TEST_F(GroupShelfTest, WhatCannotBeWrittenIsSaidAndTriedAgain) {
   ASSERT_TRUE(shelf.Drain(kWaitUs));
   EXPECT_EQ(shelf.StateOf(0, GroupNamed("llama").Id()), GroupShelf::State::kKept);
   EXPECT_EQ(Load().size(), 1u);
+}
+
+TEST_F(GroupShelfTest, ADroppedGroupLeavesNothingBehind) {
+  std::vector<std::string> told;
+  FileShelf::Options options = OptionsOf();
+  options.domains[0].also = [&](const GroupId&, const std::string& content) {
+    told.push_back(content);
+  };
+  FileShelf shelf(options);
+  const SpaceGroupSpec group = GroupNamed("llama"), other = GroupNamed("other", 33);
+  shelf.Keep(0, group);
+  shelf.Keep(0, other);
+  ASSERT_TRUE(shelf.Drain(kWaitUs));
+  shelf.Drop(0, group.Id());
+  ASSERT_TRUE(shelf.Drain(kWaitUs));
+  EXPECT_EQ(shelf.StateOf(0, group.Id()), GroupShelf::State::kFailed);
+  EXPECT_FALSE(fs::exists(PathOf(group)));
+  EXPECT_TRUE(fs::exists(PathOf(other)));
+  ASSERT_EQ(told.size(), 3u);
+  EXPECT_EQ(told[2], "") << "the catalog forgets it, too";
+  shelf.Keep(0, group);
+  ASSERT_TRUE(shelf.Drain(kWaitUs));
+  EXPECT_EQ(shelf.StateOf(0, group.Id()), GroupShelf::State::kKept);
+  EXPECT_EQ(Load().size(), 2u);
+}
+
+// A file of an earlier run, of a group that nobody has opened since.
+TEST_F(GroupShelfTest, AGroupIsDroppedWhoeverKeptIt) {
+  Keep({GroupNamed("llama")});
+  FileShelf shelf(OptionsOf());
+  shelf.Drop(0, GroupNamed("llama").Id());
+  ASSERT_TRUE(shelf.Drain(kWaitUs));
+  EXPECT_TRUE(Load().empty());
+}
+
+TEST_F(GroupShelfTest, ADropWhileTheDiskHangsConcernsWhatWasKeptBefore) {
+  std::promise<void> disk;
+  std::shared_future<void> goes_on = disk.get_future().share();
+  std::atomic<bool> is_hanging = false;
+  FileShelf::Options options = OptionsOf();
+  options.domains[0].also = [&](const GroupId&, const std::string&) {
+    is_hanging = true;
+    goes_on.wait();
+  };
+  FileShelf shelf(std::move(options));
+  const SpaceGroupSpec written = GroupNamed("written"), queued = GroupNamed("queued", 33),
+                       again = GroupNamed("again", 34);
+  shelf.Keep(0, written);
+  while (!is_hanging) std::this_thread::yield();
+  for (const SpaceGroupSpec& group : {queued, again}) shelf.Keep(0, group);
+  for (const SpaceGroupSpec& group : {written, queued, again}) shelf.Drop(0, group.Id());
+  shelf.Keep(0, again);
+  EXPECT_EQ(shelf.StateOf(0, written.Id()), GroupShelf::State::kFailed);
+  EXPECT_EQ(shelf.StateOf(0, queued.Id()), GroupShelf::State::kFailed);
+  EXPECT_EQ(shelf.StateOf(0, again.Id()), GroupShelf::State::kComing);
+  disk.set_value();
+  ASSERT_TRUE(shelf.Drain(kWaitUs));
+  EXPECT_EQ(shelf.StateOf(0, written.Id()), GroupShelf::State::kFailed);
+  EXPECT_EQ(shelf.StateOf(0, again.Id()), GroupShelf::State::kKept);
+  const std::vector<SpaceGroupSpec> loaded = Load();
+  ASSERT_EQ(loaded.size(), 1u);
+  EXPECT_EQ(loaded[0].name, "again");
+}
+
+// What was begun before the drop says nothing of what was kept after it.
+TEST_F(GroupShelfTest, AGroupThatIsKeptAgainIsComingUntilItIsWrittenAgain) {
+  std::mutex mutex;
+  std::condition_variable changed;
+  int begun = 0, allowed = 0, forgotten = 0;
+  FileShelf::Options options = OptionsOf();
+  options.domains[0].also = [&](const GroupId&, const std::string& content) {
+    std::unique_lock lock(mutex);
+    ++begun;
+    forgotten += content.empty() ? 1 : 0;
+    changed.notify_all();
+    changed.wait(lock, [&] { return allowed >= begun; });
+  };
+  FileShelf shelf(std::move(options));
+  const SpaceGroupSpec group = GroupNamed("llama");
+  shelf.Keep(0, group);
+  {
+    std::unique_lock lock(mutex);
+    changed.wait(lock, [&] { return begun == 1; });
+  }
+  shelf.Drop(0, group.Id());
+  shelf.Keep(0, group);
+  {
+    std::unique_lock lock(mutex);
+    allowed = 1;
+    changed.notify_all();
+    changed.wait(lock, [&] { return begun == 2; });
+  }
+  EXPECT_EQ(shelf.StateOf(0, group.Id()), GroupShelf::State::kComing);
+  {
+    const std::lock_guard lock(mutex);
+    EXPECT_EQ(forgotten, 0) << "it was back before anybody looked";
+    allowed = 1000;
+    changed.notify_all();
+  }
+  ASSERT_TRUE(shelf.Drain(kWaitUs));
+  EXPECT_EQ(shelf.StateOf(0, group.Id()), GroupShelf::State::kKept);
+}
+
+TEST_F(GroupShelfTest, GroupsThatComeAndGoTakeNoRoom) {
+  FileShelf shelf(OptionsOf(/*groups_max=*/3));
+  for (uint32_t i = 0; i < 20; ++i) {
+    const SpaceGroupSpec group = GroupNamed(std::to_string(i), 1 + i);
+    shelf.Keep(0, group);
+    shelf.Drop(0, group.Id());
+    ASSERT_TRUE(shelf.Drain(kWaitUs));
+  }
+  EXPECT_TRUE(fs::is_empty(directory_) || Load().empty());
 }
 
 TEST_F(GroupShelfTest, CatalogIsToldOncePerRun) {

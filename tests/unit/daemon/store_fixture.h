@@ -49,6 +49,11 @@ class PlainShelf final : public GroupShelf {
   void Keep(uint32_t domain_index, const SpaceGroupSpec& spec) override {
     kept.emplace_back(domain_index, spec);
   }
+  void Drop(uint32_t domain_index, const GroupId& id) override {
+    std::erase_if(kept, [&](const auto& group) {
+      return group.first == domain_index && group.second.Id() == id;
+    });
+  }
   State StateOf(uint32_t domain_index, const GroupId& id) const override {
     const bool is_kept = std::ranges::any_of(kept, [&](const auto& group) {
       return group.first == domain_index && group.second.Id() == id;
