@@ -273,6 +273,8 @@ TEST(DaemonRedis, WhatIsNotToBeStoredStaysOnItsHost) {
   EXPECT_EQ(a.Load(Keys(5, 1)).block_count, 5u);
   ASSERT_EQ(a.Store(Keys(5, 3)), 5u);
   ASSERT_TRUE(HasStored(a, 10));
+  ASSERT_TRUE(Eventually(
+      [&] { return a.Redis("queued_blocks") == 0 && a.Redis("operations_in_flight") == 0; }));
   EXPECT_EQ(a.Redis("blocks_stored"), 10u);
 }
 
