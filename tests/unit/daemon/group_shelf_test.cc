@@ -115,6 +115,10 @@ TEST_F(GroupShelfTest, TellsWhenAGroupIsKeptOrCannotBe) {
   const FileShelf* asked = nullptr;
   std::vector<GroupShelf::State> states;
   const SpaceGroupSpec good = GroupNamed("good"), bad = GroupNamed("bad", 33);
+  std::promise<void> is_asked;  // until then the bad one is coming
+  options.domains[0].also = [&](const GroupId& id, const std::string&) {
+    if (id == bad.Id()) is_asked.get_future().wait();
+  };
   options.changed = [&](uint32_t) {
     states.push_back(asked->StateOf(0, states.empty() ? good.Id() : bad.Id()));
   };
@@ -126,6 +130,7 @@ TEST_F(GroupShelfTest, TellsWhenAGroupIsKeptOrCannotBe) {
   std::ofstream(directory_) << "a file where the directory was";
   shelf.Keep(0, bad);
   EXPECT_EQ(shelf.StateOf(0, bad.Id()), GroupShelf::State::kComing);
+  is_asked.set_value();
   ASSERT_TRUE(shelf.Drain(kWaitUs));
   EXPECT_EQ(states, (std::vector{GroupShelf::State::kKept, GroupShelf::State::kFailed}));
 }
