@@ -11,13 +11,14 @@ namespace {
 thread_local uint64_t g_allocation_count = 0;
 }  // namespace
 
-void* operator new(size_t bytes) {
+// Not inlined: the compiler would see malloc and delete meet, or new and free.
+[[gnu::noinline]] void* operator new(size_t bytes) {
   ++g_allocation_count;
   if (void* allocated = std::malloc(bytes)) return allocated;
   throw std::bad_alloc();
 }
-void operator delete(void* allocated) noexcept { std::free(allocated); }
-void operator delete(void* allocated, size_t) noexcept { std::free(allocated); }
+[[gnu::noinline]] void operator delete(void* allocated) noexcept { std::free(allocated); }
+[[gnu::noinline]] void operator delete(void* allocated, size_t) noexcept { std::free(allocated); }
 
 namespace terrace {
 namespace {
