@@ -167,22 +167,31 @@ KvEventPublisher::Stream KvEventPublisher::StreamAt(uint32_t stream) const {
 }
 
 void KvEventPublisher::Run() {
+  try {
+    while (!is_ending_.load()) Turn();
+  } catch (const zmq::error_t& error) {
+    Log(LogLevel::kError, "kv events have ended",
+        {{"why", error.what()}, {"remedy", "restart terraced; blocks are served all the same"}});
+  }
+}
+
+// Sends what there is, then sleeps until there is more or somebody asks for a replay.
+void KvEventPublisher::Turn() {
+  const bool was_busy = SendSome();
+  if (!was_busy && has_lost_.load(std::memory_order_acquire)) TakeBack();
   std::array<zmq::pollitem_t, 2> items = {
       zmq::pollitem_t{nullptr, sockets_->wake_fd, ZMQ_POLLIN, 0},
       zmq::pollitem_t{sockets_->replay.handle(), 0, ZMQ_POLLIN, 0}};
-  while (!is_ending_.load()) {
-    const bool was_busy = SendSome();
-    if (!was_busy && has_lost_.load(std::memory_order_acquire)) TakeBack();
-    is_asleep_.store(true);
-    const bool has_more = added_count_.load() != taken_count_.load();
-    zmq::poll(items.data(), items.size(), std::chrono::milliseconds(has_more ? 0 : -1));
-    is_asleep_.store(false);
-    uint64_t count = 0;
-    if (items[0].revents != 0) {
-      [[maybe_unused]] const ssize_t got = read(sockets_->wake_fd, &count, sizeof(count));
-    }
-    if (items[1].revents != 0) Replay();
+  is_asleep_.store(true);
+  const bool has_more = added_count_.load() != taken_count_.load();
+  // Interrupted by a signal it is as if nothing had come.
+  if (zmq_poll(items.data(), static_cast<int>(items.size()), has_more ? 0 : -1) < 0) return;
+  is_asleep_.store(false);
+  uint64_t count = 0;
+  if (items[0].revents != 0) {
+    [[maybe_unused]] const ssize_t got = read(sockets_->wake_fd, &count, sizeof(count));
   }
+  if (items[1].revents != 0) Replay();
 }
 
 bool KvEventPublisher::SendSome() {

@@ -60,6 +60,7 @@ class KvEventPublisher final : public KvEventSink {
   Stream StreamAt(uint32_t stream) const;
   void Wake();
   void Run();
+  void Turn();
   // False if nothing was queued.
   bool SendSome();
   void TakeBack();

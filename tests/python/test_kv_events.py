@@ -141,7 +141,7 @@ def heard(client, router):
 
 
 def test_a_router_believes_what_is_served(rig):
-    _, client, router = rig
+    daemon, client, router = rig
     believed = heard(client, router)
     group, keys = put(client, digests_of(1), [11, 12, 13, 14])
     believed |= {block: {"CPU", "STORAGE"} for block in (11, 12, 13, 14)}
@@ -149,6 +149,8 @@ def test_a_router_believes_what_is_served(rig):
     chain = next(event for event in router.raw if 11 in event["block_hashes"])
     assert chain["type"] == "BlockStored" and chain["block_size"] == SPACE.block_tokens
     assert chain["parent_block_hash"] is None and chain["token_ids"] == []
+    daemon.process.send_signal(signal.SIGSTOP)
+    daemon.process.send_signal(signal.SIGCONT)
     group.evict(keys[2:])
     for block in (13, 14):
         del believed[block]
