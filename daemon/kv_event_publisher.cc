@@ -161,7 +161,7 @@ KvEventCounters KvEventPublisher::counters() const {
 
 // ---- the publisher's thread ----
 
-KvEventPublisher::Stream KvEventPublisher::StreamAt(uint32_t stream) const {
+const KvEventPublisher::Stream& KvEventPublisher::StreamAt(uint32_t stream) const {
   const std::lock_guard guard(streams_mutex_);
   return streams_[stream];
 }
@@ -205,7 +205,7 @@ bool KvEventPublisher::SendSome() {
   }
   taken_count_.store(taken, std::memory_order_release);
   event_count_.fetch_add(events.size(), std::memory_order_relaxed);
-  const Stream stream = StreamAt(events[0].stream);
+  const Stream& stream = StreamAt(events[0].stream);
   Send(events[0].stream,
        EncodeKvEvents(events, stream.block_tokens, config_.encoding, UnixSeconds()));
   return true;
@@ -229,7 +229,7 @@ void KvEventPublisher::TakeBack() {
 void KvEventPublisher::Send(uint32_t stream, std::string payload) {
   const uint64_t sequence = next_sequence_.fetch_add(1, std::memory_order_relaxed);
   const uint64_t wire_sequence = htobe64(sequence);
-  const std::string topic = StreamAt(stream).topic;
+  const std::string& topic = StreamAt(stream).topic;
   const std::array<zmq::const_buffer, 3> frames = {
       zmq::buffer(topic), zmq::buffer(&wire_sequence, sizeof(uint64_t)), zmq::buffer(payload)};
   zmq::send_multipart(sockets_->events, frames);

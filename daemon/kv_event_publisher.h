@@ -57,7 +57,7 @@ class KvEventPublisher final : public KvEventSink {
   };
 
   std::string TopicOf(uint32_t domain_index, const std::string& model) const;
-  Stream StreamAt(uint32_t stream) const;
+  const Stream& StreamAt(uint32_t stream) const;
   void Wake();
   void Run();
   void Turn();
@@ -77,7 +77,7 @@ class KvEventPublisher final : public KvEventSink {
   std::thread thread_;
 
   mutable std::mutex streams_mutex_;
-  std::vector<Stream> streams_;  // only grows
+  std::deque<Stream> streams_;  // only grows, and nothing in it moves or changes
 
   // A ring: the store thread adds, the publisher's takes.
   std::vector<KvEvent> queue_;

@@ -287,8 +287,8 @@ Status Shell::State::OpenNvme(std::string* why) {
 
 Status Shell::State::OpenKvEvents(std::string* why) {
   if (!config.kv_events.is_on()) return Status::Ok();
-  kv_events = std::make_unique<KvEventPublisher>(config, [this] {
-    asio::post(loop, [this] { Turn("kv events", [this] { store->RepublishKvEvents(); }); });
+  kv_events = std::make_unique<KvEventPublisher>(config, [this, post = PostTurns("kv events")] {
+    post([this] { store->RepublishKvEvents(); });
   });
   return kv_events->Start(why);
 }
