@@ -16,10 +16,10 @@ LONG_S = 30.0
 class Daemon:
     """A real terraced on a private socket."""
 
-    def __init__(self, directory):
+    def __init__(self, directory, more=""):
         self.socket = str(pathlib.Path(directory) / "t.sock")
         self.config = pathlib.Path(directory) / "t.toml"
-        self.config.write_text('[daemon]\ndram_bytes = "64MiB"\nsegment_bytes = "2MiB"\n')
+        self.config.write_text('[daemon]\ndram_bytes = "64MiB"\nsegment_bytes = "2MiB"\n' + more)
         self.log = pathlib.Path(directory) / "log"
         self.process = None
         self.start()

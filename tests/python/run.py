@@ -11,7 +11,8 @@ import subprocess
 import sys
 
 HERE = pathlib.Path(__file__).resolve().parent
-NEEDS = {"test_torch.py": ["pytest", "torch"], "test_vllm.py": ["pytest", "torch", "numpy"],
+NEEDS = {"test_torch.py": ["pytest", "torch"], "test_handoff.py": ["pytest", "torch"],
+         "test_vllm.py": ["pytest", "torch", "numpy"],
          "test_sglang.py": ["pytest", "torch", "numpy"],
           "test_wheel.py": ["pytest", "setuptools", "wheel"]}
 

@@ -16,7 +16,7 @@ CONFIG = {"num_hidden_layers": LAYERS, "num_attention_heads": HEADS, "hidden_siz
           "torch_dtype": "float32", "model_type": "toy"}
 
 
-def forward(weights, tokens, past):
+def forward(weights, tokens, past, on_layer=lambda layer, k, v: None):
     """Logits of `tokens`, and K and V of all tokens so far, layer by layer."""
     x, grown = weights["embed"][tokens], []
     for layer, (wq, wk, wv, wo) in enumerate(weights["layers"]):
@@ -24,6 +24,7 @@ def forward(weights, tokens, past):
         if past:
             k, v = torch.cat((past[layer][0], k), 2), torch.cat((past[layer][1], v), 2)
         grown.append((k, v))
+        on_layer(layer, k, v)
         scores = q @ k.transpose(2, 3) / SIZE**0.5
         ahead = torch.ones(scores.shape[2:], dtype=torch.bool).triu(k.shape[2] - q.shape[2] + 1)
         mixed = torch.softmax(scores.masked_fill(ahead, float("-inf")), -1) @ v
@@ -31,12 +32,17 @@ def forward(weights, tokens, past):
     return x @ weights["embed"].T, grown
 
 
-def main():
+def make_weights():
+    """The same in every process."""
     torch.set_num_threads(1)
     torch.manual_seed(1)
     width = HEADS * SIZE
-    weights = {"embed": torch.randn(VOCABULARY, width) / width**0.5,
-               "layers": torch.randn(LAYERS, 4, width, width) / width**0.5}
+    return {"embed": torch.randn(VOCABULARY, width) / width**0.5,
+            "layers": torch.randn(LAYERS, 4, width, width) / width**0.5}
+
+
+def main():
+    weights = make_weights()
     prompt = [(i * i + 3 * i) % VOCABULARY for i in range(200)]
     with terrace.Client(sys.argv[1]) as client:
         client.wait_connected()

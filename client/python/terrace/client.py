@@ -529,6 +529,16 @@ class ReadLease(_Lease):
     def is_part_ready(self, block: int, part: int, member: int = 0) -> bool:
         return bool(lib.terrace_read_lease_is_part_ready(self.native, block, member, part))
 
+    def copy_part(self, block: int, part: int, into: Any, member: int = 0) -> None:
+        """Copies one part into a buffer of its size. Busy if it is not ready yet; Gone, and the
+        bytes are not to be used, if the lease was not valid throughout."""
+        self._member(member)
+        address, byte_count = buffers.address_of(into, True)
+        self.group.client.check(
+            lib.terrace_read_lease_copy_part(self.native, _number("block", block), member,
+                                             _number("part", part), address, byte_count),
+            f"copying part {part} of block {block}")
+
     def copy_into(self, into: Any, *, first_block: int = 0, block_count: Optional[int] = None,
                   member: int = 0) -> None:
         """Copies blocks into `into`: one buffer a part or one a block in a list, or one buffer for
@@ -600,6 +610,15 @@ class WriteLease(_Lease):
         self.group.client.check(
             lib.terrace_write_lease_write_blocks(self.native, member, first_key, count, pointers),
             f"writing {count} blocks")
+
+    def write_part(self, key: int, part: int, data: Any, member: int = 0) -> None:
+        """Writes one part; whoever follows the block may read it after the next commit."""
+        self._member(member)
+        address, byte_count = buffers.address_of(data, False)
+        self.group.client.check(
+            lib.terrace_write_lease_write_part(self.native, _number("key", key), member,
+                                               _number("part", part), address, byte_count),
+            f"writing part {part} of key {key}")
 
     def slot(self, key: int, member: int = 0) -> Optional[memoryview]:
         """Where to write a block in place; then checksum(). None unless it is ours."""

@@ -12,7 +12,7 @@ from typing import Any, List, Optional, Tuple
 
 import torch
 
-from .client import Client, Hints
+from .client import Client, Hints, ReadLease
 from .errors import Invalid, Unavailable
 from .space import Space, SpaceGroup
 
@@ -63,7 +63,8 @@ class PrefixCache:
         self.group = client.open(SpaceGroup(group_name, [self.space]))
 
     @property
-    def _page_shape(self) -> Tuple[int, ...]:
+    def page_shape(self) -> Tuple[int, ...]:
+        """Of one layer of a block."""
         return (2, self.space.kv_heads, self.space.block_tokens, self.space.head_size)
 
     def load(self, token_ids: Any, hints: Optional[Hints] = None) -> Tuple[int, List[Layer]]:
@@ -79,11 +80,14 @@ class PrefixCache:
                 if block_count == 0:
                     return 0, []
                 lease.wait_ready(timeout_s=self.timeout_s)
-                pages = torch.empty((block_count, self.space.layers, *self._page_shape),
-                                    dtype=self.dtype)
-                lease.copy_into(pages)
+                return self.copy_of(lease, block_count)
         except Unavailable:
             return 0, []
+
+    def copy_of(self, lease: ReadLease, block_count: int) -> Tuple[int, List[Layer]]:
+        """Tokens and layers of the lease's first blocks, which are ready."""
+        pages = torch.empty((block_count, self.space.layers, *self.page_shape), dtype=self.dtype)
+        lease.copy_into(pages, block_count=block_count)
         tokens = block_count * self.space.block_tokens
         # [blocks, layers, 2, heads, block_tokens, size] -> [layers, 2, heads, tokens, size]
         planes = pages.permute(1, 2, 3, 0, 4, 5).reshape(
@@ -102,24 +106,30 @@ class PrefixCache:
             keys = self.group.hash(token_ids)[:key_count]
             with self.group.reserve(keys, self.timeout_s, hints) as lease:
                 for index in lease.reserved:
-                    lease.write(self._pages(layers, index), first_key=index, key_count=1)
+                    lease.write([self.page(k, v, index) for k, v in layers], first_key=index,
+                                key_count=1)
                 return lease.commit(self.timeout_s)
         except Unavailable:
             return 0
 
-    def _pages(self, layers: List[Layer], block: int) -> List[torch.Tensor]:
+    def page(self, k: torch.Tensor, v: torch.Tensor, block: int) -> torch.Tensor:
+        """One layer of a block, as it is stored."""
         first = block * self.space.block_tokens
         window = slice(first, first + self.space.block_tokens)
-        return [torch.stack((k[0, :, window], v[0, :, window])).contiguous() for k, v in layers]
+        return torch.stack((k[0, :, window], v[0, :, window])).contiguous()
+
+    def check_layer(self, index: int, k: torch.Tensor, v: torch.Tensor) -> None:
+        """Invalid for tensors that are not the Space's."""
+        for tensor in (k, v):
+            shape = tuple(tensor.shape)
+            if (len(shape) != 4 or shape[:2] != (1, self.space.kv_heads)
+                    or shape[3] != self.space.head_size or tensor.dtype != self.dtype):
+                raise Invalid(
+                    f"layer {index} is {shape} of {tensor.dtype}: the Space has [1, "
+                    f"{self.space.kv_heads}, tokens, {self.space.head_size}] of {self.dtype}")
 
     def _check(self, layers: List[Layer]) -> None:
         if len(layers) != self.space.layers:
             raise Invalid(f"{len(layers)} layers of a model that has {self.space.layers}")
         for i, (k, v) in enumerate(layers):
-            for tensor in (k, v):
-                shape = tuple(tensor.shape)
-                if (len(shape) != 4 or shape[:2] != (1, self.space.kv_heads)
-                        or shape[3] != self.space.head_size or tensor.dtype != self.dtype):
-                    raise Invalid(
-                        f"layer {i} is {shape} of {tensor.dtype}: the Space has [1, "
-                        f"{self.space.kv_heads}, tokens, {self.space.head_size}] of {self.dtype}")
+            self.check_layer(i, k, v)
