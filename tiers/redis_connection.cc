@@ -331,9 +331,14 @@ void RedisConnection::CountSent(uint64_t count_bytes) {
 bool RedisConnection::ReadSome() {
   uint64_t turn_bytes = 0;
   while (turn_bytes < kTurnBytes) {
-    const RedisStreamResult result = stream_->Read(reader_.Gather());
+    const std::span<const iovec> places = reader_.Gather();
+    uint64_t room_bytes = 0;
+    for (const iovec& place : places) room_bytes += place.iov_len;
+    const RedisStreamResult result = stream_->Read(places);
+    bool has_more = true;
     switch (result.outcome) {
       case Outcome::kMoved:
+        has_more = !stream_->IsDrainedByShortReads() || result.count_bytes == room_bytes;
         break;
       case Outcome::kWantsRead:
         WaitReadable();
@@ -353,6 +358,10 @@ bool RedisConnection::ReadSome() {
     if (!status.ok()) {
       Close(status);
       return false;
+    }
+    if (!has_more) {
+      WaitReadable();
+      return true;
     }
   }
   // There is more, here or inside TLS: no readiness will be told.

@@ -25,6 +25,8 @@ class PlainStream : public RedisStream {
     return ResultOf(count, Outcome::kWantsRead);
   }
 
+  bool IsDrainedByShortReads() const override { return true; }
+
   RedisStreamResult Write(std::span<const iovec> pieces) override {
     const msghdr message = MessageOf(pieces);
     ssize_t count = 0;

@@ -29,6 +29,9 @@ class RedisStream {
   // Before any byte moves; kMoved when it is done.
   virtual RedisStreamResult Handshake() = 0;
   virtual RedisStreamResult Read(std::span<const iovec> places) = 0;
+  // A read that gives less than there was room for has left nothing behind, here or in the socket:
+  // what comes later is told as readiness.
+  virtual bool IsDrainedByShortReads() const = 0;
   virtual RedisStreamResult Write(std::span<const iovec> pieces) = 0;
 };
 

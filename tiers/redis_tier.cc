@@ -7,6 +7,7 @@
 #include <asio/io_context.hpp>
 #include <asio/post.hpp>
 #include <atomic>
+#include <iterator>
 #include <limits>
 #include <mutex>
 #include <optional>
@@ -91,6 +92,7 @@ struct RedisTier::State : std::enable_shared_from_this<RedisTier::State> {
   // ---- Redis thread ----
   void Run();
   void Put(Answer answer);
+  void HandOver();
   void PublishStats();
 
   const Options options;
@@ -113,6 +115,7 @@ struct RedisTier::State : std::enable_shared_from_this<RedisTier::State> {
   std::unique_ptr<RedisTls> tls;
   std::unique_ptr<RedisServers> servers;
   std::unique_ptr<RedisBlocks> blocks;
+  std::vector<Answer> finished;  // in this turn of the loop
 
   // ---- both ----
   std::atomic<bool> is_ready{false};
@@ -225,12 +228,19 @@ void RedisTier::State::Learn(const Operation& operation) {
 // ---- Redis thread ----
 
 void RedisTier::State::Put(Answer answer) {
-  const std::shared_ptr<State> self = shared_from_this();
+  if (finished.empty()) asio::post(loop, [this] { HandOver(); });
+  finished.push_back(std::move(answer));
+}
+
+// What one turn of the loop has finished wakes the store thread once.
+void RedisTier::State::HandOver() {
   PublishStats();
   std::lock_guard lock(mutex);
-  if (!is_open) return;
-  if (outbox.empty()) options.post([self] { self->TakeAnswers(); });
-  outbox.push_back(std::move(answer));
+  if (is_open) {
+    if (outbox.empty()) options.post([self = shared_from_this()] { self->TakeAnswers(); });
+    std::ranges::move(finished, std::back_inserter(outbox));
+  }
+  finished.clear();
 }
 
 void RedisTier::State::PublishStats() {

@@ -106,6 +106,8 @@ class TlsStream : public RedisStream {
     return ResultOf(result, count_bytes);
   }
 
+  bool IsDrainedByShortReads() const override { return false; }
+
   RedisStreamResult Write(std::span<const iovec> pieces) override {
     ERR_clear_error();
     size_t count_bytes = 0;

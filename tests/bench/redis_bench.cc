@@ -309,11 +309,13 @@ void Measure(const Settings& settings, size_t block_bytes, const testing::RedisP
 int main(int argc, char** argv) {
   terrace::Settings settings;
   uint64_t mib = 256;
+  std::vector<size_t> block_kib = {64, 128, 256, 512, 1024, 2048};
   CLI::App app{"RedisTier beside plain hiredis loops, on a private redis-server"};
   app.add_option("--connections", settings.connections, "for payloads");
   app.add_option("--depth", settings.depth, "blocks under way");
   app.add_option("--mib", mib, "moved by one measurement");
   app.add_option("--rounds", settings.rounds, "of all three, one after another");
+  app.add_option("--kib", block_kib, "a block, one size after another");
   app.add_flag("--tcp", settings.is_tcp, "loopback instead of a Unix socket");
   CLI11_PARSE(app, argc, argv);
   settings.bytes = mib * terrace::kMiB;
@@ -322,9 +324,8 @@ int main(int argc, char** argv) {
     return 77;
   }
   const terrace::testing::RedisProcess server;
-  for (size_t block_bytes = 64 * terrace::kKiB; block_bytes <= 2 * terrace::kMiB;
-       block_bytes *= 2) {
-    terrace::Measure(settings, block_bytes, server);
+  for (const size_t kib : block_kib) {
+    terrace::Measure(settings, kib * terrace::kKiB, server);
   }
   return 0;
 }
