@@ -1,6 +1,7 @@
 """One real vLLM on the CPU, in one process, for tests/engines: a line RESULT with what it gave,
 hit, stored and loaded. The argument is a JSON object: model, and perhaps socket, revision, persist,
-stop_pid, and events, a directory where the daemon has its socket `replay` of KV events."""
+stop_pid, tier_socket (the tier form instead of the connector), and events, a directory where the
+daemon has its socket `replay` of KV events."""
 import hashlib
 import json
 import os
@@ -51,13 +52,18 @@ def stored_hashes(endpoint):
                     found.setdefault(event.medium, set()).update(event.block_hashes)
 
 
-def main():
-    options = json.loads(sys.argv[1])
-    import torch
-    import vllm
-    from vllm import LLM, SamplingParams
-
+def arguments_of(options):
+    """What an LLM is made with, beside the model."""
     named = {}
+    if "tier_socket" in options:
+        named["kv_transfer_config"] = {
+            "kv_connector": "OffloadingConnector", "kv_role": "kv_both",
+            "kv_connector_extra_config": {
+                "spec_name": "CpuTieringSpec", "spec_module_path": "vllm_cpu_tiering",
+                "cpu_bytes_to_use": 64 << 20,
+                "secondary_tiers": [{
+                    "type": "TerraceTier", "module_path": "terrace.vllm_tier",
+                    "socket": options["tier_socket"], "revision": "1", "timeout_ms": 10_000}]}}
     if "socket" in options:
         extra = {"socket": options["socket"]}
         if "revision" in options:
@@ -71,11 +77,21 @@ def main():
             "enable_kv_cache_events": True, "publisher": "zmq",
             "endpoint": f"ipc://{options['events']}/engine",
             "replay_endpoint": f"ipc://{options['events']}/engine-replay"}
+    return named
+
+
+def main():
+    options = json.loads(sys.argv[1])
+    import torch
+    import vllm
+    from vllm import LLM, SamplingParams
+
+    named = arguments_of(options)
     llm = LLM(model=options["model"], load_format="dummy", skip_tokenizer_init=True,
               enforce_eager=True, dtype="float32", max_model_len=1024, block_size=32,
               max_num_seqs=4, **named)
     stored, loaded, scheduler = [], [], None
-    if named:
+    if "socket" in options:
         from vllm.distributed.kv_transfer import get_kv_transfer_group
 
         scheduler = llm.llm_engine.engine_core.engine_core.scheduler.connector
@@ -99,6 +115,12 @@ def main():
     result = {"outputs": outputs, "seconds": time.monotonic() - began,
               "versions": f"vLLM {vllm.__version__}, torch {torch.__version__}, "
                           f"Python {sys.version.split()[0]}"}
+    if "tier_socket" in options:
+        (tier,) = llm.llm_engine.engine_core.engine_core.scheduler.connector.connector_scheduler \
+            .manager.secondary_tiers
+        tier.drain_jobs()
+        llm.generate([{"prompt_token_ids": [4, 5, 6]}], sampling, use_tqdm=False)  # it counts them
+        result.update(tier.counters, refusal=tier.refusal)
     if "events" in options:
         result["engine_events"] = stored_hashes(f"ipc://{options['events']}/engine-replay")
         result["daemon_events"] = stored_hashes(f"ipc://{options['events']}/replay")

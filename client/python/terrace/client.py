@@ -140,6 +140,13 @@ def request_of(timeout_s: Optional[float], hints: Optional[Hints] = None, **fiel
     return request
 
 
+def _with_parent(request: Any, parent: Optional[_native.Id]) -> Any:
+    """Of keys that are not a prompt's first."""
+    if parent is not None:
+        request.parent = parent
+    return request
+
+
 class _Handle(ctypes.c_void_p):
     """A native client. Destroyed with its last reference: a call on its way holds one, too."""
 
@@ -295,9 +302,12 @@ class Group:
         return self.client.handle, self.index, keys.native, len(keys)
 
     def match(self, keys: Keys, timeout_s: Optional[float] = None,
-              hints: Optional[Hints] = None) -> Match:
+              hints: Optional[Hints] = None, *, parent: Optional[_native.Id] = None,
+              first_position: int = 0, flags: int = 0) -> Match:
         """How far the prefix is there; pins nothing."""
-        request, found = request_of(timeout_s, hints), _native.MatchResult()
+        request = _with_parent(request_of(timeout_s, hints, first_position=first_position,
+                                          flags=flags), parent)
+        found = _native.MatchResult()
         self.client.check(lib.terrace_match(*self._keys(keys), request, found), "match")
         return Match(found.block_count, found.token_count, bool(found.is_bound))
 
@@ -309,11 +319,12 @@ class Group:
         return found.value
 
     def acquire(self, keys: Keys, timeout_s: Optional[float] = None,
-                hints: Optional[Hints] = None, *, member_mask: int = 0,
-                flags: int = 0) -> "ReadLease":
+                hints: Optional[Hints] = None, *, parent: Optional[_native.Id] = None,
+                first_position: int = 0, member_mask: int = 0, flags: int = 0) -> "ReadLease":
         """Pins the prefix that is there; of 0 blocks, a miss. Blocks below DRAM may still be
         coming: ReadLease.wait_ready."""
-        request = request_of(timeout_s, hints, member_mask=member_mask, flags=flags)
+        request = _with_parent(request_of(timeout_s, hints, member_mask=member_mask, flags=flags,
+                                          first_position=first_position), parent)
         lease = ReadLease(self)
         self.client.check(lib.terrace_acquire(*self._keys(keys), request, lease.native), "acquire")
         return lease
@@ -331,10 +342,8 @@ class Group:
                 first_position: int = 0, member_mask: int = 0, flags: int = 0,
                 event_hashes: Optional[Sequence[int]] = None) -> "WriteLease":
         """The right to write those blocks that nobody has or writes."""
-        request = request_of(timeout_s, hints, member_mask=member_mask, flags=flags,
-                             first_position=first_position)
-        if parent is not None:
-            request.parent = parent
+        request = _with_parent(request_of(timeout_s, hints, member_mask=member_mask, flags=flags,
+                                          first_position=first_position), parent)
         if event_hashes is not None:
             if len(event_hashes) != len(keys):
                 raise Invalid(f"{len(event_hashes)} event hashes for {len(keys)} keys")

@@ -20,6 +20,29 @@ _NO_ANSWER = (4, 7, 8)  # busy, i/o error, gone
 _PAUSE_S_MAX = 30.0
 
 
+class Pause:
+    """A daemon that does not answer is left alone for a while, longer each time, so that it costs
+    nothing."""
+
+    def __init__(self) -> None:
+        self._failures = 0
+        self._until = 0.0
+
+    @property
+    def is_on(self) -> bool:
+        return time.monotonic() < self._until
+
+    def note(self, has_answered: bool) -> None:
+        """What became of a request."""
+        if has_answered:
+            self._failures = 0
+            return
+        self._failures += 1
+        if self._failures >= _FAILURES_MAX:
+            pause_s = min(_PAUSE_S_MAX, 0.5 * 2 ** (self._failures - _FAILURES_MAX))
+            self._until = time.monotonic() + pause_s
+
+
 class Pending:
     """A request on its way. `lease` and `is_done` are what became of it."""
 
@@ -37,11 +60,8 @@ class Pending:
 
 
 class Asker:
-    """Sends requests on one group and collects their answers. One thread at a time.
-
-    A daemon that does not answer is left alone for a while, longer each time, so that it costs
-    nothing; `is_paused` says so.
-    """
+    """Sends requests on one group and collects their answers. One thread at a time. `is_paused`:
+    nothing is sent."""
 
     def __init__(self, group: Group, timeout_s: float):
         self.group = group
@@ -50,12 +70,11 @@ class Asker:
         self._numbers = itertools.count(1)
         self._poll = select.poll()
         self._poll.register(lib.terrace_event_fd(group.client.handle), select.POLLIN)
-        self._failures = 0
-        self._paused_until = 0.0
+        self._pause = Pause()
 
     @property
     def is_paused(self) -> bool:
-        return time.monotonic() < self._paused_until
+        return self._pause.is_on
 
     @property
     def pending_count(self) -> int:
@@ -93,13 +112,7 @@ class Asker:
         return pending
 
     def _note(self, status: int) -> None:
-        if status not in _NO_ANSWER:
-            self._failures = 0
-            return
-        self._failures += 1
-        if self._failures >= _FAILURES_MAX:
-            pause_s = min(_PAUSE_S_MAX, 0.5 * 2 ** (self._failures - _FAILURES_MAX))
-            self._paused_until = time.monotonic() + pause_s
+        self._pause.note(status not in _NO_ANSWER)
 
     def collect(self) -> None:
         """Takes the answers that are there."""

@@ -1,0 +1,467 @@
+"""The vLLM tier: terraced below vLLM's own CPU tier, in the scheduler's process.
+
+    vllm serve MODEL --kv-transfer-config '{"kv_connector": "OffloadingConnector",
+        "kv_role": "kv_both", "kv_connector_extra_config": {
+            "spec_name": "TieringOffloadingSpec", "cpu_bytes_to_use": 8589934592,
+            "secondary_tiers": [{"type": "TerraceTier", "module_path": "terrace.vllm_tier",
+                                 "socket": "/run/terrace/default.sock", "revision": "REVISION"}]}}'
+
+Tier configuration: socket and revision (required; a revision has to change whenever the weights
+do), timeout_ms (50), load_timeout_ms (10000). Nothing here blocks or raises into vLLM: what the
+daemon does not answer is a miss, a store it does not take is forgotten.
+
+A chunk is a row of vLLM's CPU tier: all layers of all ranks of one KV cache group. Each group has
+its own Space; vLLM itself puts leading runs and trailing windows together.
+
+THREADING: vLLM calls from the scheduler's thread alone; questions, loads and stores run on others.
+"""
+import concurrent.futures
+import dataclasses
+import hashlib
+import inspect
+import json
+import logging
+import os
+import queue
+import threading
+import time
+from typing import Any, Callable, Collection, Dict, Iterable, List, NamedTuple, Optional, Set
+
+import numpy
+
+from vllm.v1.kv_offload import base as offload
+from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager
+
+from .buffers import Addresses
+from .client import KEYS_FLAT, Client, Group, Keys
+from .errors import TerraceError, Unavailable
+from .requests import Pause
+from .space import Space, SpaceGroup
+
+logger = logging.getLogger("vllm.terrace")
+_READERS = 2
+_OPEN_PAUSE_S = 5.0
+_TOUCHED_MAX = 8192  # keys a step
+_SHA256_BYTES = 32
+_GROUP_BYTES = 4  # of a key: the number of its KV cache group, behind the block's hash
+
+
+class Run(NamedTuple):
+    """Successive chunks of one KV cache group. indexes: of the keys they were asked as."""
+    group_index: int
+    indexes: List[int]
+    hashes: List[bytes]
+    parent: Optional[bytes]  # hash of the chunk before, if that is known
+    position: int  # of the first chunk in its prompt; -1: unknown, and the keys are no chain
+
+
+def runs_of(keys: Collection[bytes], end_of: Callable[[bytes], Optional[int]],
+            chunk_tokens: Dict[int, int]) -> List[Run]:
+    """What may be asked together. end_of: the tokens up to a key's end."""
+    placed = []
+    for index, key in enumerate(keys):
+        group = int.from_bytes(key[-_GROUP_BYTES:], "big")
+        end = end_of(key)
+        size = chunk_tokens.get(group, 0)
+        is_placed = end is not None and size > 0 and end % size == 0
+        placed.append((group, end // size - 1 if is_placed else -1, index, key[:-_GROUP_BYTES]))
+    runs: List[Run] = []
+    for group, position, index, block_hash in sorted(placed, key=lambda p: p[:3]):
+        last = runs[-1] if runs else None
+        if last is not None and last.group_index == group and (
+                position == last.position + len(last.indexes) if last.position >= 0
+                else position < 0):
+            last.indexes.append(index)
+            last.hashes.append(block_hash)
+            continue
+        runs.append(Run(group, [index], [block_hash], None, position))
+    return runs
+
+
+class Chunks:
+    """The daemon's side: groups, and verbs on runs. Threads of the tier's own call it."""
+
+    def __init__(self, client: Client, spaces: Dict[int, Space], *, timeout_s: float,
+                 load_timeout_s: float):
+        self._client = client
+        self._spaces = spaces
+        self._timeout_s = timeout_s
+        self._load_timeout_s = load_timeout_s
+        self._groups: Dict[int, Group] = {}
+        self._opening = threading.Lock()
+        self._next_open = 0.0
+        self._pause = Pause()
+
+    @property
+    def is_there(self) -> bool:
+        """Worth a question."""
+        return self._client.is_connected and not self._pause.is_on
+
+    def _group(self, index: int) -> Group:
+        with self._opening:
+            group = self._groups.get(index)
+            if group is None:
+                space = self._spaces[index]
+                name = SpaceGroup("x", [space]).check()
+                group = self._client.open(SpaceGroup(f"vllm-tier-{name[:16]}", [space]), 1,
+                                          self._timeout_s)
+                self._groups[index] = group
+            return group
+
+    def _guarded(self, call: Callable[[], Any], otherwise: Any) -> Any:
+        """A daemon that does not answer is left alone for a while."""
+        if not self.is_there:
+            return otherwise
+        try:
+            answer = call()
+        except Unavailable as error:
+            self._pause.note(error.status not in ("busy", "gone"))
+            return otherwise
+        self._pause.note(True)
+        return answer
+
+    @staticmethod
+    def _place(group: Group, run: Run) -> Dict[str, Any]:
+        if run.position < 0:
+            return {"flags": KEYS_FLAT}
+        parent = None if run.parent is None else group.keys_of_digests([run.parent])[0]
+        return {"parent": parent, "first_position": run.position}
+
+    def present(self, run: Run) -> List[bool]:
+        """Which chunks are there: a leading run, and of the rest what is on this host."""
+
+        def ask() -> List[bool]:
+            group = self._group(run.group_index)
+            keys = group.keys_of_digests(run.hashes)
+            count = group.match(keys, self._timeout_s, **self._place(group, run)).block_count
+            rest = keys[count:]
+            found = group.query(rest, self._timeout_s) if len(rest) > 1 else []
+            return ([True] * count + [block.state == "sealed" for block in found]
+                    + [False] * (len(rest) - len(found)))
+
+        return self._guarded(ask, [False] * len(run.hashes))
+
+    def load(self, run: Run, addresses: Any) -> int:
+        """Copies leading chunks to these addresses; how many."""
+
+        def copy() -> int:
+            group = self._group(run.group_index)
+            keys = group.keys_of_digests(run.hashes)
+            deadline = time.monotonic() + self._load_timeout_s
+            with group.acquire(keys, self._load_timeout_s, **self._place(group, run)) as lease:
+                count = lease.block_count
+                try:
+                    lease.wait_ready(count, max(0.0, deadline - time.monotonic()))
+                except Unavailable:
+                    count = min(count, lease.ready_count)
+                if count > 0:
+                    lease.copy_into(Addresses(addresses[:count]), block_count=count)
+                return count
+
+        return self._guarded(copy, 0)
+
+    def store(self, run: Run, addresses: Any) -> bool:
+        """Copies the chunks that nobody has; False if the daemon could not be told."""
+
+        def copy() -> bool:
+            group = self._group(run.group_index)
+            keys = group.keys_of_digests(run.hashes)
+            with group.reserve(keys, self._timeout_s, **self._place(group, run),
+                               event_hashes=[int.from_bytes(h[-8:], "big") for h in run.hashes]
+                               ) as lease:
+                if lease.reserved:
+                    lease.write(Addresses(addresses))
+                    lease.commit(self._timeout_s)
+            return True
+
+        return self._guarded(copy, False)
+
+    def touch(self, group_index: int, hashes: List[bytes]) -> None:
+        """Makes them recent."""
+
+        def tell() -> None:
+            group = self._group(group_index)
+            group.touch(group.keys_of_digests(hashes), self._timeout_s)
+
+        self._guarded(tell, None)
+
+
+class Verdicts:
+    """What has been asked, by whom, and what the answer was. Of the scheduler's thread."""
+
+    def __init__(self) -> None:
+        self._known: Dict[bytes, Optional[bool]] = {}  # None: on its way
+        self._askers: Dict[bytes, Set[str]] = {}
+        self._keys_of: Dict[str, Set[bytes]] = {}
+        self.new: Dict[str, List[bytes]] = {}  # to be asked, by request
+
+    def knows(self, key: bytes) -> bool:
+        return key in self._known
+
+    def ask(self, key: bytes, request_id: str) -> Optional[bool]:
+        """The verdict; None: not yet."""
+        if key not in self._known:
+            self._known[key] = None
+            self.new.setdefault(request_id, []).append(key)
+        self._askers.setdefault(key, set()).add(request_id)
+        self._keys_of.setdefault(request_id, set()).add(key)
+        return self._known[key]
+
+    def tell(self, key: bytes, is_there: bool) -> None:
+        """An answer, or that a load has failed: nobody is promised it again."""
+        if key in self._known:
+            self._known[key] = is_there
+
+    def forget(self, request_id: str) -> None:
+        """The request has ended. Others who wait for its questions' answers go on waiting."""
+        if request_id in self.new:
+            return
+        for key in self._keys_of.pop(request_id, ()):
+            askers = self._askers[key]
+            askers.discard(request_id)
+            if not askers:
+                del self._askers[key], self._known[key]
+
+
+class TerraceTier(SecondaryTierManager):
+    """See the page."""
+
+    def __init__(self, offloading_spec: Any, primary_kv_view: memoryview, tier_type: str,
+                 **config: Any):
+        base = inspect.signature(SecondaryTierManager.__init__).parameters
+        super().__init__(offloading_spec, primary_kv_view, tier_type,
+                         **{name: value for name, value in config.items() if name in base})
+        self.refusal: Optional[str] = None
+        self._rows = numpy.asarray(primary_kv_view)  # vLLM wants its memory back at shutdown
+        self._verdicts = Verdicts()
+        self._answers: "queue.SimpleQueue" = queue.SimpleQueue()
+        self._finished: "queue.SimpleQueue" = queue.SimpleQueue()
+        self._contexts: Dict[str, Any] = {}
+        self._chains: Dict[str, Dict[Any, bytes]] = {}  # by request: (group, position) to hash
+        self._jobs: Set[concurrent.futures.Future] = set()
+        self._touched: Dict[bytes, None] = {}
+        self._threads = {name: concurrent.futures.ThreadPoolExecutor(count, f"terrace-{name}")
+                         for name, count in (("ask", 1), ("load", _READERS), ("store", 1))}
+        self.counters = {"loaded_chunks": 0, "lost_chunks": 0, "stored_jobs": 0, "dropped_jobs": 0}
+        self._chunks: Optional[Chunks] = None
+        self._chunk_tokens: Dict[int, int] = {}
+        try:
+            self._begin(offloading_spec, config)
+        except Exception as error:  # pylint: disable=broad-except
+            self._refuse(f"{type(error).__name__}: {error}")
+
+    def _begin(self, spec: Any, config: Dict[str, Any]) -> None:
+        for name in ("socket", "revision"):
+            if not config.get(name):
+                self._refuse(f"the tier's configuration has no {name!r}")
+                return
+        if not _is_seed_shared():
+            self._refuse("vLLM's block hashes are seeded at random in this process, so nobody "
+                         "shares them: set PYTHONHASHSEED to the same number everywhere")
+            return
+        timeout_s = float(config.get("timeout_ms", 50)) / 1e3
+        spaces = spaces_of(spec.config, str(config["revision"]), int(self._rows.strides[0]))
+        self._chunk_tokens = {index: space.block_tokens for index, space in spaces.items()}
+        client = Client(config["socket"], name="vllm-tier", default_timeout_s=timeout_s)
+        self._chunks = Chunks(client, spaces, timeout_s=timeout_s,
+                              load_timeout_s=float(config.get("load_timeout_ms", 10_000)) / 1e3)
+        self._client = client
+        try:
+            client.wait_connected(2.0)
+        except Unavailable as error:
+            logger.warning("terrace: %s; vLLM serves without it until it is there", error)
+
+    def _refuse(self, sentence: str) -> None:
+        logger.warning("terrace is off: %s", sentence)
+        self.refusal = sentence
+
+    # ---- lookups: asked all together at the end of a step ----
+
+    def lookup(self, key: bytes, req_context: Any) -> Any:
+        if self.refusal is not None:
+            return offload.LookupResult.MISS
+        self._take_answers()
+        if not self._verdicts.knows(key) and not self._chunks.is_there:
+            return offload.LookupResult.MISS
+        if len(key) - _GROUP_BYTES < _SHA256_BYTES and "PYTHONHASHSEED" not in os.environ:
+            self._refuse("vLLM's block hashes are not sha256, and seeded at random: set "
+                         "PYTHONHASHSEED, or --prefix-caching-hash-algo sha256, everywhere")
+            return offload.LookupResult.MISS
+        self._contexts[req_context.req_id] = req_context
+        verdict = self._verdicts.ask(key, req_context.req_id)
+        if verdict is None:
+            return offload.LookupResult.RETRY
+        return offload.LookupResult.HIT if verdict else offload.LookupResult.MISS
+
+    def _take_answers(self) -> None:
+        while not self._answers.empty():
+            keys, found = self._answers.get()
+            for key, is_there in zip(keys, found):
+                self._verdicts.tell(key, is_there)
+
+    def on_schedule_end(self, context: Any) -> None:
+        """Asks what this step's lookups wanted to know."""
+        self._take_answers()
+        questions, self._verdicts.new = self._verdicts.new, {}
+        for request_id, keys in questions.items():
+            req_context = self._contexts.get(request_id)
+            self._threads["ask"].submit(self._ask, keys, self._runs(keys, req_context))
+            if req_context is None:
+                self._verdicts.forget(request_id)  # it ended meanwhile
+        touched, self._touched = self._touched, {}
+        if touched and self.refusal is None and self._chunks.is_there:
+            self._threads["ask"].submit(self._touch, list(touched))
+
+    def _runs(self, keys: Collection[bytes], req_context: Any) -> List[Run]:
+        """With the chunks before them, as far as this request has shown them."""
+        end_of = getattr(req_context, "get_offload_key_position", lambda key: None)
+        runs = runs_of(keys, end_of, self._chunk_tokens)
+        if req_context is None:
+            return runs
+        chain = self._chains.setdefault(req_context.req_id, {})
+        for run in runs:
+            if run.position >= 0:
+                chain.update(((run.group_index, run.position + i), block_hash)
+                             for i, block_hash in enumerate(run.hashes))
+        return [run._replace(parent=chain.get((run.group_index, run.position - 1)))
+                for run in runs]
+
+    def _ask(self, keys: List[bytes], runs: List[Run]) -> None:
+        found = [False] * len(keys)
+        try:
+            for run in runs:
+                for index, is_there in zip(run.indexes, self._chunks.present(run)):
+                    found[index] = is_there
+        except Exception as error:  # pylint: disable=broad-except
+            self._refuse(f"{type(error).__name__}: {error}")
+        finally:
+            self._answers.put((keys, found))
+
+    def _touch(self, keys: List[bytes]) -> None:
+        try:
+            for run in runs_of(keys, lambda key: None, self._chunk_tokens):
+                self._chunks.touch(run.group_index, run.hashes)
+        except TerraceError as error:
+            self._refuse(str(error))
+
+    # ---- jobs ----
+
+    def submit_load(self, job_metadata: Any) -> None:
+        self._submit("load", self._load, job_metadata)
+
+    def submit_store(self, job_metadata: Any) -> None:
+        self._submit("store", self._store, job_metadata)
+
+    def _submit(self, kind: str, work: Callable[[Any, List[Run], Any], None], job: Any) -> None:
+        if self.refusal is not None:
+            self._finish(job, ())
+            return
+        rows = job.chunk_ids if hasattr(job, "chunk_ids") else job.block_ids
+        addresses = (numpy.asarray(rows, numpy.uint64) * numpy.uint64(self._rows.strides[0])
+                     + numpy.uint64(self._rows.ctypes.data))
+        future = self._threads[kind].submit(self._guarded, work, job,
+                                            self._runs(job.keys, job.req_context), addresses)
+        self._jobs = {f for f in self._jobs if not f.done()} | {future}
+
+    def _guarded(self, work: Callable[[Any, List[Run], Any], Set[int]], job: Any, runs: List[Run],
+                 addresses: Any) -> None:
+        done: Set[int] = set()
+        try:
+            for run in runs:
+                done |= work(run, numpy.ascontiguousarray(addresses[run.indexes]))
+        except Exception as error:  # pylint: disable=broad-except
+            self._refuse(f"{type(error).__name__}: {error}")
+        finally:
+            self._finish(job, done)
+
+    def _load(self, run: Run, addresses: Any) -> Set[int]:
+        return set(run.indexes[:self._chunks.load(run, addresses)])
+
+    def _store(self, run: Run, addresses: Any) -> Set[int]:
+        return set(run.indexes) if self._chunks.store(run, addresses) else set()
+
+    def _finish(self, job: Any, done: Collection[int]) -> None:
+        """Every job is reported once."""
+        keys = list(job.keys)
+        successful = [key for index, key in enumerate(keys) if index in done]
+        fields = {"job_id": job.job_id, "success": len(successful) == len(keys)}
+        if job.is_promotion and successful and not fields["success"]:
+            fields["successful_keys"] = tuple(successful)
+        known = {field.name for field in dataclasses.fields(JobResult)}
+        result = JobResult(**{name: value for name, value in fields.items() if name in known})
+        self._finished.put((result, job, [k for k in keys if k not in set(successful)]))
+
+    def get_finished_jobs(self) -> Iterable[Any]:
+        results = []
+        while not self._finished.empty():
+            result, job, lost = self._finished.get()
+            results.append(result)
+            if not job.is_promotion:
+                self.counters["stored_jobs" if result.success else "dropped_jobs"] += 1
+                continue
+            self.counters["loaded_chunks"] += len(job.keys) - len(lost)
+            self.counters["lost_chunks"] += len(lost)
+            for key in lost:
+                self._verdicts.tell(key, False)
+        return results
+
+    def drain_jobs(self) -> None:
+        """Every job has its deadline."""
+        concurrent.futures.wait(self._jobs)
+
+    # ---- requests ----
+
+    def touch(self, keys: Collection[bytes], req_context: Any) -> None:
+        self._runs(keys, req_context)  # shows what is in vLLM's own tier and comes before the rest
+        for key in keys:
+            if len(self._touched) < _TOUCHED_MAX:
+                self._touched[key] = None
+
+    def on_new_request(self, req_context: Any) -> Any:
+        return offload.RequestOffloadingContext()
+
+    def on_request_finished(self, req_context: Any) -> None:
+        self._contexts.pop(req_context.req_id, None)
+        self._chains.pop(req_context.req_id, None)
+        self._verdicts.forget(req_context.req_id)
+
+    def shutdown(self) -> None:
+        for threads in self._threads.values():
+            threads.shutdown(wait=True, cancel_futures=True)
+        self._rows = None
+        if self._chunks is not None:
+            self._client.close()
+
+
+def _is_seed_shared() -> bool:
+    """Whether another process has the same sha256 block hashes."""
+    from vllm.v1.core import kv_cache_utils  # pylint: disable=import-outside-toplevel
+
+    return "PYTHONHASHSEED" in os.environ or hasattr(kv_cache_utils, "DEFAULT_NONE_HASH_SEED")
+
+
+def spaces_of(config: Any, revision: str, row_bytes: int) -> Dict[int, Space]:
+    """A Space a KV cache group, by its number: everything that decides what a row's bytes are."""
+    import vllm  # pylint: disable=import-outside-toplevel
+
+    said = dataclasses.asdict(config.parallel) if dataclasses.is_dataclass(config.parallel) else {}
+    for name in list(said):  # replicas may share; so may other ranks where the bytes are the same
+        if name == "rank" or name.startswith("data_parallel") or (
+                said.get("is_parallelism_agnostic") and name.endswith("size")):
+            del said[name]
+    said.update(
+        vllm=getattr(vllm, "__version__", "?"), tokens_per_hash=config.cache.tokens_per_hash,
+        kv_cache_layout=str(getattr(config, "kv_cache_layout", None)),
+        replicated_layout=getattr(config, "replicated_layout", False),
+        canonical_layout=getattr(config, "canonical_layout", False),
+        groups=[[g.tokens_per_block, list(g.layer_names)] for g in config.groups])
+    digest = hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:32]
+    spaces = {}
+    for index, group in enumerate(config.groups):
+        number = getattr(group, "group_id", index)
+        spaces[number] = Space(
+            model=str(config.model.name), revision=revision, dtype=str(config.model.dtype),
+            layout=f"vllm-tier-{digest}", layers=len(group.layer_names), kv_heads=1,
+            head_size=1, block_tokens=group.tokens_per_block * config.cache.blocks_per_chunk,
+            part_bytes=(row_bytes,), attention_group=number)
+    return spaces

@@ -1,0 +1,204 @@
+"""terrace.vllm_tier against a manager that enforces the contract of tiers, and a real daemon."""
+import dataclasses
+import os
+import pathlib
+import random
+import sys
+import types
+
+import pytest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "stubs"))
+
+# vLLM's module that seeds block hashes; its name is theirs.
+sys.modules["vllm.v1.core"] = types.ModuleType("vllm.v1.core")
+sys.modules["vllm.v1.core"].kv_cache_utils = types.SimpleNamespace(
+    DEFAULT_NONE_HASH_SEED="vllm-none-hash")
+
+import terrace  # noqa: E402  pylint: disable=wrong-import-position
+import terrace.vllm_tier as vllm_tier  # noqa: E402  pylint: disable=wrong-import-position
+import vllm_tiering  # noqa: E402  pylint: disable=wrong-import-position
+from conftest import LONG_S, connect  # noqa: E402  pylint: disable=wrong-import-position
+from vllm.v1.kv_offload.tiering.base import TransferJob  # noqa: E402  pylint: disable=C0413
+
+ROW_BYTES = 8192
+REQUESTS = int(os.environ.get("TERRACE_ENGINE_REQUESTS", "400")) // 4
+
+
+@dataclasses.dataclass
+class Parallel:
+    rank: int = 0
+    tp_size: int = 2
+    data_parallel_index: int = 0
+    is_parallelism_agnostic: bool = False
+
+
+def make_spec(groups=(0,), **named):
+    return types.SimpleNamespace(config=types.SimpleNamespace(
+        groups=[types.SimpleNamespace(group_id=g, tokens_per_block=vllm_tiering.CHUNK_TOKENS,
+                                      layer_names=(f"layer.{g}",)) for g in groups],
+        model=types.SimpleNamespace(name="stand-in", dtype="float16"),
+        cache=types.SimpleNamespace(tokens_per_hash=16, blocks_per_chunk=1),
+        parallel=Parallel(**named)))
+
+
+def make_driver(daemon, rows=12, groups=(0,), **config):
+    config = {"socket": daemon.socket, "revision": "1", "timeout_ms": 1000 * LONG_S,
+              "load_timeout_ms": 1000 * LONG_S, **config}
+    manager = vllm_tiering.StandIn(
+        lambda view: vllm_tier.TerraceTier(make_spec(groups), view, "TerraceTier", **config),
+        rows, ROW_BYTES, TransferJob)
+    return vllm_tiering.Driver(manager, manager.memory, groups)
+
+
+def close(driver):
+    manager = driver.manager
+    manager.reset_cache()
+    assert not manager.jobs and not manager.filling
+    assert all(count == 0 for count in manager.users.values())
+    tier = manager.tier
+    assert not tier._verdicts._known and not tier._contexts and not tier._chains
+    manager.shutdown()
+
+
+@pytest.mark.parametrize("groups", [(0,), (0, 3)])
+def test_random_requests_keep_the_contract(daemon, groups):
+    chance = random.Random(len(groups))
+    driver = make_driver(daemon, rows=24, groups=groups)
+    for _ in range(REQUESTS):
+        head = chance.randrange(6)
+        driver.add([head] * chance.randrange(1, 6) + [chance.randrange(3)] * chance.randrange(3))
+        while len(driver.waiting) > chance.randrange(3):
+            driver.step()
+    driver.run()
+    assert driver.counts["finished"] == REQUESTS and driver.manager.tier.refusal is None
+    assert driver.manager.tier.counters["loaded_chunks"] > REQUESTS // 10
+    close(driver)
+
+
+def test_a_second_instance_loads_what_the_first_one_stored(daemon):
+    for number in range(2):
+        driver = make_driver(daemon)
+        driver.add([1, 2, 3, 4, 5])
+        driver.run()
+        assert driver.counts["loaded"] == (5 if number else 0)
+        close(driver)
+
+
+def test_stores_of_one_request_are_one_chain(daemon):
+    driver = make_driver(daemon)
+    driver.add([1, 2, 3])
+    driver.run()
+    driver.add([1, 2, 3, 4, 5, 6])  # loads three of its own rows, and stores three behind them
+    driver.run()
+    with connect(daemon) as client:
+        group = client.open(terrace.SpaceGroup("x", [_space(driver)]))
+        keys = group.keys_of_digests([key[:32] for key in _chain([1, 2, 3, 4, 5, 6])])
+        assert group.match(keys).block_count == 6
+        assert group.evict(keys[:1], with_descendants=True).block_count == 6
+    close(driver)
+
+
+def _space(driver):
+    return driver.manager.tier._chunks._spaces[0]
+
+
+def _chain(tokens):
+    chain = []
+    for token in tokens:
+        chain.append(vllm_tiering.key_of(chain[-1] if chain else b"", token, 0))
+    return chain
+
+
+def test_what_is_lost_after_a_promise_is_computed(daemon, monkeypatch):
+    first = make_driver(daemon)
+    first.add([1, 2, 3, 4])
+    first.run()
+    close(first)
+    load = vllm_tier.Chunks.load
+    monkeypatch.setattr(vllm_tier.Chunks, "load",
+                        lambda self, run, addresses: load(self, run._replace(
+                            hashes=run.hashes[:2]), addresses[:2]))
+    driver = make_driver(daemon)
+    driver.add([1, 2, 3, 4])
+    driver.run()
+    assert driver.counts["loaded"] == 2 and driver.counts["computed"] == 2
+    assert driver.manager.tier.counters["lost_chunks"] == 2
+    close(driver)
+
+
+def test_daemons_that_die_cost_hits_only(daemon):
+    chance = random.Random(5)
+    driver = make_driver(daemon, timeout_ms=2000, load_timeout_ms=2000)
+    for number in range(REQUESTS):
+        driver.add([chance.randrange(4)] * chance.randrange(1, 6))
+        driver.step()
+        if number % 40 == 20:
+            daemon.kill()
+        elif number % 40 == 30:
+            daemon.start()
+    driver.run()
+    assert driver.counts["finished"] == REQUESTS and driver.manager.tier.refusal is None
+    close(driver)
+
+
+def test_without_a_daemon_nothing_waits(daemon):
+    daemon.kill()
+    driver = make_driver(daemon, timeout_ms=20)
+    driver.add([1, 2, 3])
+    driver.step()
+    assert driver.counts["finished"] == 1 and driver.counts["computed"] == 3
+    driver.run()
+    close(driver)
+
+
+def test_what_fails_turns_the_tier_off_not_the_engine(daemon, monkeypatch):
+    monkeypatch.setattr(vllm_tier.Chunks, "present", lambda self, run: 1 / 0)
+    driver = make_driver(daemon)
+    for _ in range(3):
+        driver.add([1, 2, 3])
+        driver.run()
+    assert "ZeroDivisionError" in driver.manager.tier.refusal
+    assert driver.counts["finished"] == 3
+    close(driver)
+
+
+@pytest.mark.parametrize("name", ["socket", "revision"])
+def test_a_configuration_without_it_is_refused(daemon, name):
+    driver = make_driver(daemon, **{name: None})
+    assert name in driver.manager.tier.refusal
+    driver.add([1])
+    driver.run()
+    close(driver)
+
+
+def test_hashes_that_nobody_shares_are_refused(daemon, monkeypatch):
+    monkeypatch.delenv("PYTHONHASHSEED", raising=False)
+    driver = make_driver(daemon)
+    context = types.SimpleNamespace(req_id="r")
+    driver.manager.tier.lookup(b"x" * 16 + bytes(4), context)
+    assert "sha256" in driver.manager.tier.refusal
+    close(driver)
+
+
+def test_a_space_is_everything_that_decides_the_bytes():
+    def layout(revision="1", row_bytes=8192, **named):
+        return vllm_tier.spaces_of(make_spec((0, 2), **named).config, revision, row_bytes)
+
+    assert layout() == layout(rank=1, data_parallel_index=3)
+    assert layout(is_parallelism_agnostic=True) == layout(is_parallelism_agnostic=True, tp_size=4)
+    different = [layout(), layout(revision="2"), layout(row_bytes=4096), layout(tp_size=4)]
+    assert len({str(spaces) for spaces in different}) == 4
+    assert sorted(layout()) == [0, 2] and layout()[0] != layout()[2]
+
+
+def test_runs_are_successive_chunks_of_one_group():
+    keys = [bytes([i]) * 32 + group.to_bytes(4, "big") for i, group in
+            [(0, 0), (2, 0), (1, 0), (5, 0), (0, 1)]]
+    ends = {key: (key[0] + 1) * 16 for key in keys}
+    runs = vllm_tier.runs_of(keys, ends.get, {0: 16, 1: 16})
+    assert [(r.group_index, r.position, r.indexes) for r in runs] == [
+        (0, 0, [0, 2, 1]), (0, 5, [3]), (1, 0, [4])]
+    flat = vllm_tier.runs_of(keys, lambda key: None, {0: 16, 1: 16})
+    assert [(r.group_index, r.position, r.indexes) for r in flat] == [
+        (0, -1, [0, 1, 2, 3]), (1, -1, [4])]
