@@ -1,6 +1,8 @@
 #include "tiers/redis_blocks.h"
 
 #include <algorithm>
+#include <array>
+#include <numeric>
 #include <string_view>
 #include <unordered_map>
 #include <utility>
@@ -19,9 +21,15 @@ constexpr uint64_t kChunkTtlMarginMs = 60'000;
 constexpr std::string_view kRepairScript =
     "local v=redis.pcall('GET',KEYS[1]) "
     "if type(v)=='table' or v==ARGV[1] then return redis.call('UNLINK',KEYS[1]) end return 0";
+// The same of a small block; chunks without a manifest go as well.
+constexpr std::string_view kRepairSmallScript =
+    "local v=redis.pcall('GET',KEYS[1]) "
+    "if not v or type(v)=='table' or v==ARGV[1] then return redis.call('UNLINK',unpack(KEYS)) end "
+    "return 0";
 constexpr std::string_view kClearScript =
-    "if redis.call('EXISTS',KEYS[1])==0 then "
-    "return redis.call('SETBIT',KEYS[2],ARGV[1],0) end return 0";
+    "if redis.call('TYPE',KEYS[1]).ok=='string' then return 0 end "
+    "redis.call('UNLINK',KEYS[1]) "
+    "return redis.call('SETBIT',KEYS[2],ARGV[1],0)";
 
 std::string_view TextOf(std::span<const std::byte> bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
@@ -29,6 +37,15 @@ std::string_view TextOf(std::span<const std::byte> bytes) {
 
 std::span<const std::byte> BytesOf(std::string_view text) {
   return std::as_bytes(std::span(text.data(), text.size()));
+}
+
+bool IsSmall(uint64_t block_bytes) { return block_bytes <= kRedisSmallBlockBytesMax; }
+
+// Without the last bytes of a block that lie in its manifest.
+std::vector<uint32_t> ChunkLengths(uint64_t block_bytes) {
+  std::vector<uint32_t> lengths = CutIntoChunks(block_bytes);
+  if (!lengths.empty() && lengths.back() <= kRedisTailBytesMax) lengths.pop_back();
+  return lengths;
 }
 
 bool IsStatusOk(const RedisAnswer& answer) {
@@ -52,6 +69,7 @@ struct RedisBlocks::StoreJob {
   StoreDone done;
   size_t answers_due = 0;
   uint64_t ttl_ms = 0;
+  bool has_swept = false;
   Status status;
 };
 
@@ -102,8 +120,7 @@ void RedisBlocks::Store(const RedisBlockName& name, RedisManifest manifest,
   job->manifest.length_bytes = from.size();
   job->manifest.write_id = random_();
   job->ttl_ms = TtlMs(job->manifest);
-  const std::vector<uint32_t> lengths = CutIntoChunks(from.size());
-  if (lengths.empty()) {
+  if (from.empty() || from.size() > kRedisBlockBytesMax) {
     EndStore(*job, Status(StatusCode::kInvalid, "a block of no length, or beyond the limit"));
     return;
   }
@@ -115,49 +132,139 @@ void RedisBlocks::Store(const RedisBlockName& name, RedisManifest manifest,
     EndStore(*job, Status(StatusCode::kNoSpace, "the Redis server takes no writes now"));
     return;
   }
-  for (const uint32_t length_bytes : lengths) {
+  std::span tail = from;
+  for (const uint32_t length_bytes : ChunkLengths(from.size())) {
     job->manifest.chunks.push_back({.length_bytes = length_bytes});
+    tail = tail.subspan(length_bytes);
   }
-  if (lengths.back() <= kRedisTailBytesMax) {
-    job->manifest.chunks.pop_back();
-    const std::span tail = from.last(lengths.back());
-    job->manifest.tail.assign(tail.begin(), tail.end());
-  }
+  job->manifest.tail.assign(tail.begin(), tail.end());
   const std::string key = names_.Manifest(name);
   SendSmall(key, FormatRedisCommand({"EXISTS", key}), [this, job](const RedisAnswer& answer) {
     if (!answer.status.ok() || answer.reply.kind != RedisReply::Kind::kInteger) {
       EndStore(*job, TroubleOf(answer));
     } else if (answer.reply.integer != 0) {
-      MarkPresent(job->name, job->ttl_ms);
+      MarkPresent(job->name);
       EndStore(*job, Status(StatusCode::kExists, "somebody stored this block before"));
+    } else if (IsSmall(job->from.size())) {
+      SendSmallBlock(job);
     } else {
       SendChunks(job);
     }
   });
 }
 
+std::span<const std::byte> RedisBlocks::SealChunk(StoreJob& job, uint32_t index) const {
+  uint64_t offset_bytes = 0;
+  for (uint32_t i = 0; i < index; ++i) offset_bytes += job.manifest.chunks[i].length_bytes;
+  RedisChunk& chunk = job.manifest.chunks[index];
+  const std::span bytes = job.from.subspan(offset_bytes, chunk.length_bytes);
+  chunk.checksum = RedisChunkChecksum(options_.secret, job.manifest, index, bytes);
+  return bytes;
+}
+
+// Manifest and chunks in one moment, or nothing if any of them is there. The first chunk, most of
+// the block, goes from where it lies.
+void RedisBlocks::SendSmallBlock(const std::shared_ptr<StoreJob>& job) {
+  const size_t chunk_count = job->manifest.chunks.size();
+  std::vector<std::span<const std::byte>> chunks;
+  for (uint32_t i = 0; i < chunk_count; ++i) chunks.push_back(SealChunk(*job, i));
+  const std::vector<std::byte> manifest = EncodeManifest(job->manifest, options_.secret);
+  const std::vector<std::string> keys = SmallKeys(job->name, chunk_count);
+  std::vector<std::string_view> rest;
+  for (size_t i = 1; i < chunk_count; ++i) {
+    rest.push_back(keys[1 + i]);
+    rest.push_back(TextOf(chunks[i]));
+  }
+  RedisCommand set =
+      chunk_count == 0
+          ? FormatRedisCommand({"MSETNX", keys[0], TextOf(manifest)})
+          : FormatRedisCommand({"MSETNX", keys[0], TextOf(manifest), keys[1]}, chunks[0], rest);
+  const std::string ttl_ms = std::to_string(job->ttl_ms);
+  const std::string presence = names_.Presence(job->name);
+  std::vector<RedisCommand> others;
+  for (const std::string& key : keys) {
+    others.push_back(FormatRedisCommand({"PEXPIRE", key, ttl_ms}));
+  }
+  others.push_back(FormatMark(presence, job->name));
+  others.push_back(FormatRedisCommand({"PEXPIRE", presence, PresenceTtl()}));
+  const auto answers = static_cast<uint32_t>(kRedisTransactionAnswers + others.size());
+  options_.servers->Send(
+      {.command = FormatRedisTransaction(std::move(set), others),
+       .answers = answers,
+       .lane = RedisLane::kPayload,
+       .slot = RedisSlotOf(presence),
+       .done = [this, job](const RedisAnswer& answer) { OnSmallBlockSent(job, answer); }});
+}
+
+void RedisBlocks::OnSmallBlockSent(const std::shared_ptr<StoreJob>& job,
+                                   const RedisAnswer& answer) {
+  const std::vector<RedisReply>& done = answer.reply.elements;
+  if (!answer.status.ok() || done.empty() || done[0].kind != RedisReply::Kind::kInteger) {
+    OnWriteTrouble(*job, answer);
+    EndStore(*job, job->status);
+  } else if (done[0].integer != 0) {
+    counts_.written_bytes += job->from.size();
+    EndStore(*job, Status::Ok());
+  } else if (job->has_swept) {
+    EndStore(*job, Status(StatusCode::kExists, "somebody else was first"));
+  } else {
+    // Or there are chunks whose manifest was evicted.
+    job->has_swept = true;
+    SendSmall(names_.Presence(job->name),
+              FormatSmallRepair(job->name, job->manifest.chunks.size(), ""),
+              [this, job](const RedisAnswer& swept) {
+                if (swept.status.ok() && swept.reply.kind == RedisReply::Kind::kInteger &&
+                    swept.reply.integer != 0) {
+                  SendSmallBlock(job);
+                } else {
+                  EndStore(*job, Status(StatusCode::kExists, "somebody else was first"));
+                }
+              });
+  }
+}
+
+// The manifest's, and one for each chunk.
+std::vector<std::string> RedisBlocks::SmallKeys(const RedisBlockName& name,
+                                                size_t chunk_count) const {
+  std::vector<std::string> keys = {names_.Manifest(name)};
+  for (uint32_t i = 0; i < chunk_count; ++i) keys.push_back(names_.SmallChunk(name, i));
+  return keys;
+}
+
+RedisCommand RedisBlocks::FormatSmallRepair(const RedisBlockName& name, size_t chunk_count,
+                                            const std::string& manifest_text) const {
+  const std::vector<std::string> keys = SmallKeys(name, chunk_count);
+  const std::string count = std::to_string(keys.size());
+  std::vector<std::string_view> words = {"EVAL", kRepairSmallScript, count};
+  words.insert(words.end(), keys.begin(), keys.end());
+  words.push_back(manifest_text);
+  return FormatRedisCommand(words);
+}
+
+void RedisBlocks::OnWriteTrouble(StoreJob& job, const RedisAnswer& answer) {
+  job.status = TroubleOf(answer);
+  if (IsWriteRefusal(answer.error)) {
+    writes_paused_until_us_ = RedisNowUs() + options_.write_pause_us;
+  }
+}
+
 void RedisBlocks::SendChunks(const std::shared_ptr<StoreJob>& job) {
   job->answers_due = job->manifest.chunks.size();
   if (job->answers_due == 0) Publish(job);
-  size_t offset_bytes = 0;
+  const std::string ttl_ms = std::to_string(job->ttl_ms + kChunkTtlMarginMs);
   for (uint32_t i = 0; i < job->manifest.chunks.size(); ++i) {
-    RedisChunk& chunk = job->manifest.chunks[i];
-    const std::span bytes = job->from.subspan(offset_bytes, chunk.length_bytes);
-    offset_bytes += chunk.length_bytes;
-    chunk.checksum = RedisChunkChecksum(options_.secret, job->manifest, i, bytes);
+    const std::span bytes = SealChunk(*job, i);
     const std::string key = names_.Chunk(job->name, job->manifest, i);
     options_.servers->Send(
-        {.command = FormatRedisSet(key, bytes, job->ttl_ms + kChunkTtlMarginMs),
+        {.command =
+             FormatRedisCommand({"SET", key}, bytes, std::array<std::string_view, 2>{"PX", ttl_ms}),
          .lane = RedisLane::kPayload,
          .slot = RedisSlotOf(key),
          .done = [this, job, length_bytes = bytes.size()](const RedisAnswer& answer) {
            if (IsStatusOk(answer)) {
              counts_.written_bytes += length_bytes;
            } else {
-             job->status = TroubleOf(answer);
-             if (IsWriteRefusal(answer.error)) {
-               writes_paused_until_us_ = RedisNowUs() + options_.write_pause_us;
-             }
+             OnWriteTrouble(*job, answer);
            }
            if (--job->answers_due > 0) return;
            if (job->status.ok()) {
@@ -178,7 +285,7 @@ void RedisBlocks::Publish(const std::shared_ptr<StoreJob>& job) {
       FormatRedisCommand({"SET", key, TextOf(manifest), "NX", "PX", std::to_string(job->ttl_ms)}),
       [this, job](const RedisAnswer& answer) {
         if (IsStatusOk(answer)) {
-          MarkPresent(job->name, job->ttl_ms);
+          MarkPresent(job->name);
           EndStore(*job, Status::Ok());
         } else if (answer.status.ok()) {
           // It was not set, for whatever reason: nobody will ever read these chunks.
@@ -203,18 +310,24 @@ void RedisBlocks::EndStore(StoreJob& job, Status status) {
   job.done(status);
 }
 
-void RedisBlocks::MarkPresent(const RedisBlockName& name, uint64_t ttl_ms) {
+RedisCommand RedisBlocks::FormatMark(const std::string& key, const RedisBlockName& name) {
+  return FormatRedisCommand({"SETBIT", key, std::to_string(RedisKeyNames::PresenceBit(name)), "1"});
+}
+
+// As long as any block of the run can be there.
+std::string RedisBlocks::PresenceTtl() const {
+  return std::to_string(options_.ttl_ms + kChunkTtlMarginMs);
+}
+
+void RedisBlocks::MarkPresent(const RedisBlockName& name) {
   const std::string key = names_.Presence(name);
   const auto ignore = [](const RedisAnswer&) {};
-  SendSmall(
-      key,
-      FormatRedisCommand({"SETBIT", key, std::to_string(RedisKeyNames::PresenceBit(name)), "1"}),
-      ignore);
-  SendSmall(key, FormatRedisCommand({"PEXPIRE", key, std::to_string(ttl_ms + kChunkTtlMarginMs)}),
-            ignore);
+  SendSmall(key, FormatMark(key, name), ignore);
+  SendSmall(key, FormatRedisCommand({"PEXPIRE", key, PresenceTtl()}), ignore);
 }
 
 void RedisBlocks::UnlinkChunks(const RedisBlockName& name, const RedisManifest& manifest) {
+  if (IsSmall(manifest.length_bytes)) return;  // they go with their manifest
   for (uint32_t i = 0; i < manifest.chunks.size(); ++i) {
     const std::string key = names_.Chunk(name, manifest, i);
     SendSmall(key, FormatRedisCommand({"UNLINK", key}), [](const RedisAnswer&) {});
@@ -222,8 +335,11 @@ void RedisBlocks::UnlinkChunks(const RedisBlockName& name, const RedisManifest& 
 }
 
 void RedisBlocks::Erase(const RedisBlockName& name, StoreDone done) {
-  const std::string key = names_.Manifest(name);
-  SendSmall(key, FormatRedisCommand({"UNLINK", key}),
+  // How long it is nobody says: its chunks, if it is small, are some of these.
+  const std::vector<std::string> keys = SmallKeys(name, kRedisSmallChunksMax);
+  std::vector<std::string_view> words = {"UNLINK"};
+  words.insert(words.end(), keys.begin(), keys.end());
+  SendSmall(keys[0], FormatRedisCommand(words),
             [this, name, done = std::move(done)](const RedisAnswer& answer) {
               const bool is_erased =
                   answer.status.ok() && answer.reply.kind == RedisReply::Kind::kInteger;
@@ -238,44 +354,91 @@ void RedisBlocks::Fetch(const RedisBlockName& name, std::span<std::byte> into, F
   auto job =
       std::make_shared<FetchJob>(FetchJob{.name = name, .into = into, .done = std::move(done)});
   const std::string key = names_.Manifest(name);
+  if (IsSmall(into.size())) {
+    FetchSmallBlock(job);
+    return;
+  }
   SendSmall(key, FormatRedisCommand({"GET", key}),
             [this, job](const RedisAnswer& answer) { OnManifest(job, answer); });
 }
 
-void RedisBlocks::OnManifest(const std::shared_ptr<FetchJob>& job, const RedisAnswer& answer) {
-  if (answer.status.ok() && answer.reply.kind == RedisReply::Kind::kNil) {
-    ClearPresence(job->name);
-    EndFetch(*job, Status(StatusCode::kNotFound, "the block is not on the Redis server"));
-    return;
-  }
-  const bool is_other_type = answer.error == RedisError::kWrongType;
-  if (!is_other_type && (!answer.status.ok() || answer.reply.kind != RedisReply::Kind::kString)) {
-    EndFetch(*job, TroubleOf(answer));
-    return;
-  }
-  job->manifest_text = answer.reply.text;
-  const Result<RedisManifest> manifest =
-      DecodeManifest(BytesOf(job->manifest_text), options_.secret);
-  job->is_broken = is_other_type || !manifest.ok();
-  if (!job->is_broken) {
-    job->manifest = *manifest;
-    job->is_broken = manifest->group != job->name.group || manifest->space != job->name.space ||
-                     manifest->key != job->name.key;
-  }
-  if (job->is_broken) {
-    job->manifest.chunks.clear();  // of whom they are is not known
-    EndFetch(*job, Status::Ok());
-    return;
-  }
-  if (job->manifest.length_bytes != job->into.size()) {  // whole, but of no use here
-    EndFetch(*job,
-             Status(StatusCode::kNotFound, "the block on the Redis server has another length"));
-    return;
-  }
-  FetchChunks(job);
+// One command: what answers it is of one moment, so one writer's or none.
+void RedisBlocks::FetchSmallBlock(const std::shared_ptr<FetchJob>& job) {
+  std::vector<uint32_t> lengths = ChunkLengths(job->into.size());
+  const std::vector<std::string> keys = SmallKeys(job->name, lengths.size());
+  std::vector<std::string_view> words = {"MGET"};
+  words.insert(words.end(), keys.begin(), keys.end());
+  const uint64_t chunks_bytes = std::accumulate(lengths.begin(), lengths.end(), uint64_t{0});
+  options_.servers->Send(
+      {.command = FormatRedisCommand(words),
+       .into = job->into.first(chunks_bytes),
+       .fields = std::move(lengths),
+       .lane = RedisLane::kPayload,
+       .slot = RedisSlotOf(keys[0]),
+       .done = [this, job](const RedisAnswer& answer) { OnSmallBlock(*job, answer); }});
 }
 
-void RedisBlocks::FetchChunks(const std::shared_ptr<FetchJob>& job) {
+void RedisBlocks::OnSmallBlock(FetchJob& job, const RedisAnswer& answer) {
+  if (answer.status.ok() && answer.reply.kind == RedisReply::Kind::kPayload &&
+      answer.reply.text.empty()) {
+    Repair(job);
+    EndFetch(job, Status(StatusCode::kNotFound, "a part of the block is not on the Redis server"));
+    return;
+  }
+  if (!TakeManifest(job, answer, RedisReply::Kind::kPayload)) return;
+  const std::vector<RedisChunk>& chunks = job.manifest.chunks;
+  const auto landed_bytes = static_cast<uint64_t>(answer.reply.integer);
+  counts_.read_bytes += landed_bytes;
+  // That there are as many chunks, as long as the fields, is what their checksums say.
+  job.is_broken = landed_bytes + job.manifest.tail.size() != job.into.size() ||
+                  chunks.size() != ChunkLengths(job.into.size()).size();
+  std::span rest = job.into;
+  for (uint32_t i = 0; i < chunks.size() && !job.is_broken; ++i) {
+    const std::span bytes = rest.first(chunks[i].length_bytes);
+    rest = rest.subspan(bytes.size());
+    job.is_broken =
+        RedisChunkChecksum(options_.secret, job.manifest, i, bytes) != chunks[i].checksum;
+  }
+  if (!job.is_broken) std::ranges::copy(job.manifest.tail, rest.begin());
+  EndFetch(job, Status::Ok());
+}
+
+// False: the fetch has ended.
+bool RedisBlocks::TakeManifest(FetchJob& job, const RedisAnswer& answer, RedisReply::Kind kind) {
+  if (answer.status.ok() && answer.reply.kind == RedisReply::Kind::kNil) {
+    ClearPresence(job.name);
+    EndFetch(job, Status(StatusCode::kNotFound, "the block is not on the Redis server"));
+    return false;
+  }
+  const bool is_other_type = answer.error == RedisError::kWrongType;
+  if (!is_other_type && (!answer.status.ok() || answer.reply.kind != kind)) {
+    EndFetch(job, TroubleOf(answer));
+    return false;
+  }
+  job.manifest_text = answer.reply.text;
+  const Result<RedisManifest> manifest =
+      DecodeManifest(BytesOf(job.manifest_text), options_.secret);
+  job.is_broken = is_other_type || !manifest.ok();
+  if (!job.is_broken) {
+    job.manifest = *manifest;
+    job.is_broken = manifest->group != job.name.group || manifest->space != job.name.space ||
+                    manifest->key != job.name.key;
+  }
+  if (job.is_broken) {
+    job.manifest.chunks.clear();  // of whom they are is not known
+    EndFetch(job, Status::Ok());
+    return false;
+  }
+  if (job.manifest.length_bytes != job.into.size()) {  // whole, but of no use here
+    EndFetch(job,
+             Status(StatusCode::kNotFound, "the block on the Redis server has another length"));
+    return false;
+  }
+  return true;
+}
+
+void RedisBlocks::OnManifest(const std::shared_ptr<FetchJob>& job, const RedisAnswer& answer) {
+  if (!TakeManifest(*job, answer, RedisReply::Kind::kString)) return;
   const RedisManifest& manifest = job->manifest;
   std::ranges::copy(manifest.tail, job->into.last(manifest.tail.size()).begin());
   job->answers_due = manifest.chunks.size();
@@ -347,10 +510,13 @@ void RedisBlocks::EndFetch(FetchJob& job, Status status) {
 void RedisBlocks::Repair(const FetchJob& job) {
   ++counts_.repairs;
   const std::string key = names_.Manifest(job.name);
-  SendSmall(key, FormatRedisCommand({"EVAL", kRepairScript, "1", key, job.manifest_text}),
-            [this, name = job.name](const RedisAnswer& answer) {
-              if (answer.status.ok()) ClearPresence(name);
-            });
+  const size_t length_bytes = job.into.size();
+  SendSmall(key,
+            IsSmall(length_bytes)
+                ? FormatSmallRepair(job.name, ChunkLengths(length_bytes).size(), job.manifest_text)
+                : FormatRedisCommand({"EVAL", kRepairScript, "1", key, job.manifest_text}),
+            [](const RedisAnswer&) {});
+  ClearPresence(job.name);  // one connection, so one after the other
   UnlinkChunks(job.name, job.manifest);
 }
 

@@ -72,14 +72,26 @@ class RedisBlocks {
   using OnAnswer = std::function<void(const RedisAnswer&)>;
   void SendSmall(const std::string& key, RedisCommand command, OnAnswer on_answer);
 
+  // With its checksum in the manifest.
+  std::span<const std::byte> SealChunk(StoreJob& job, uint32_t index) const;
+  void SendSmallBlock(const std::shared_ptr<StoreJob>& job);
+  void OnSmallBlockSent(const std::shared_ptr<StoreJob>& job, const RedisAnswer& answer);
+  std::vector<std::string> SmallKeys(const RedisBlockName& name, size_t chunk_count) const;
+  RedisCommand FormatSmallRepair(const RedisBlockName& name, size_t chunk_count,
+                                 const std::string& manifest_text) const;
+  void OnWriteTrouble(StoreJob& job, const RedisAnswer& answer);
   void SendChunks(const std::shared_ptr<StoreJob>& job);
   void Publish(const std::shared_ptr<StoreJob>& job);
   void EndStore(StoreJob& job, Status status);
   uint64_t TtlMs(const RedisManifest& manifest) const;
-  void MarkPresent(const RedisBlockName& name, uint64_t ttl_ms);
+  static RedisCommand FormatMark(const std::string& key, const RedisBlockName& name);
+  std::string PresenceTtl() const;
+  void MarkPresent(const RedisBlockName& name);
 
+  void FetchSmallBlock(const std::shared_ptr<FetchJob>& job);
+  void OnSmallBlock(FetchJob& job, const RedisAnswer& answer);
+  bool TakeManifest(FetchJob& job, const RedisAnswer& answer, RedisReply::Kind kind);
   void OnManifest(const std::shared_ptr<FetchJob>& job, const RedisAnswer& answer);
-  void FetchChunks(const std::shared_ptr<FetchJob>& job);
   void OnChunk(FetchJob& job, size_t index, std::span<const std::byte> bytes,
                const RedisAnswer& answer);
   void EndFetch(FetchJob& job, Status status);

@@ -18,6 +18,10 @@ void AppendWord(std::string_view word, std::string* into) {
 }  // namespace
 
 RedisCommand FormatRedisCommand(std::initializer_list<std::string_view> words) {
+  return FormatRedisCommand(std::span(words.begin(), words.size()));
+}
+
+RedisCommand FormatRedisCommand(std::span<const std::string_view> words) {
   // In one piece from the start: a password leaves no copies behind when the text grows.
   size_t length_bytes = 16;
   for (const std::string_view word : words) length_bytes += word.size() + 16;
@@ -28,18 +32,25 @@ RedisCommand FormatRedisCommand(std::initializer_list<std::string_view> words) {
   return command;
 }
 
-RedisCommand FormatRedisSet(std::string_view key, std::span<const std::byte> payload,
-                            uint64_t ttl_ms) {
+RedisCommand FormatRedisCommand(std::initializer_list<std::string_view> before,
+                                std::span<const std::byte> payload,
+                                std::span<const std::string_view> after) {
   RedisCommand command;
-  AppendLength('*', 5, &command.head);
-  AppendWord("SET", &command.head);
-  AppendWord(key, &command.head);
+  AppendLength('*', before.size() + 1 + after.size(), &command.head);
+  for (const std::string_view word : before) AppendWord(word, &command.head);
   AppendLength('$', payload.size(), &command.head);
   command.payload = payload;
   command.tail = "\r\n";
-  AppendWord("PX", &command.tail);
-  AppendWord(std::to_string(ttl_ms), &command.tail);
+  for (const std::string_view word : after) AppendWord(word, &command.tail);
   return command;
+}
+
+RedisCommand FormatRedisTransaction(RedisCommand first, std::span<const RedisCommand> others) {
+  first.head.insert(0, "*1\r\n$5\r\nMULTI\r\n");
+  for (const RedisCommand& other : others) first.tail += other.head;
+  AppendLength('*', 1, &first.tail);
+  AppendWord("EXEC", &first.tail);
+  return first;
 }
 
 }  // namespace terrace

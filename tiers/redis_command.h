@@ -23,8 +23,14 @@ struct RedisCommand {
 
 // A command of words alone.
 RedisCommand FormatRedisCommand(std::initializer_list<std::string_view> words);
-// SET key payload PX ttl.
-RedisCommand FormatRedisSet(std::string_view key, std::span<const std::byte> payload,
-                            uint64_t ttl_ms);
+RedisCommand FormatRedisCommand(std::span<const std::string_view> words);
+// Words, a payload, words.
+RedisCommand FormatRedisCommand(std::initializer_list<std::string_view> before,
+                                std::span<const std::byte> payload,
+                                std::span<const std::string_view> after);
+
+// MULTI, `first`, the others, EXEC: all of them at one moment or none.
+inline constexpr uint32_t kRedisTransactionAnswers = 3;  // and one for each of the others
+RedisCommand FormatRedisTransaction(RedisCommand first, std::span<const RedisCommand> others);
 
 }  // namespace terrace

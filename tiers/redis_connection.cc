@@ -227,13 +227,30 @@ void RedisConnection::Close(Status status) {
 }
 
 bool RedisConnection::IsReplyDue() const {
-  return phase_ != Phase::kClosed && !flying_.empty() && unsent_index_ > 0;
+  if (phase_ == Phase::kClosed || flying_.empty()) return false;
+  // A transaction is answered from its beginning on, but not to its end.
+  const Flying& first = flying_.front();
+  return unsent_index_ > 0 || (first.sent_bytes > 0 && first.answers + 1 < first.request.answers);
 }
 
-std::span<std::byte> RedisConnection::PayloadTarget() { return flying_.front().request.into; }
+RedisPayloadPlace RedisConnection::PayloadPlace() {
+  using Shape = RedisPayloadPlace::Shape;
+  const RedisRequest& request = flying_.front().request;
+  if (request.fields.has_value()) {
+    return {.shape = Shape::kFields, .into = request.into, .field_bytes = *request.fields};
+  }
+  return {.shape = request.into.empty() ? Shape::kNone : Shape::kValue, .into = request.into};
+}
 
 void RedisConnection::OnReply(RedisReply reply) {
-  RedisRequest request = std::move(flying_.front().request);
+  Flying& first = flying_.front();
+  if (first.request.answers > 1 && reply.kind == RedisReply::Kind::kError &&
+      first.first_error.kind != RedisReply::Kind::kError) {
+    first.first_error = reply;
+  }
+  if (++first.answers < first.request.answers) return;
+  if (first.first_error.kind == RedisReply::Kind::kError) reply = std::move(first.first_error);
+  RedisRequest request = std::move(first.request);
   flying_.pop_front();
   --unsent_index_;
   flying_bytes_ -= request.cost_bytes();

@@ -19,8 +19,10 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "terrace/status.h"
 #include "tiers/redis_command.h"
@@ -43,6 +45,10 @@ enum class RedisLane : uint8_t { kSmall, kPayload };
 struct RedisRequest {
   RedisCommand command;
   std::span<std::byte> into;  // where a payload in the answer belongs
+  // The answer is an array, as RedisPayloadPlace::Shape::kFields says.
+  std::optional<std::vector<uint32_t>> fields;
+  // How many replies answer it. The last one counts, or the first that is an error.
+  uint32_t answers = 1;
   RedisLane lane = RedisLane::kSmall;
   uint32_t slot = 0;  // of its keys
   uint32_t redirects = 0;
@@ -93,7 +99,7 @@ class RedisConnection final : public RedisReplySink {
 
   // RedisReplySink
   bool IsReplyDue() const override;
-  std::span<std::byte> PayloadTarget() override;
+  RedisPayloadPlace PayloadPlace() override;
   void OnReply(RedisReply reply) override;
 
  private:
@@ -102,6 +108,8 @@ class RedisConnection final : public RedisReplySink {
     RedisRequest request;
     uint64_t deadline_us = 0;
     uint64_t sent_bytes = 0;
+    uint32_t answers = 0;  // that have come
+    RedisReply first_error;
   };
 
   void Resolve();

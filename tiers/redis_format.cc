@@ -177,7 +177,8 @@ std::string RedisKeyNames::Tag(const RedisBlockName& name) const {
   PutId(run, 16, name.space);
   PutId(run, 32, name.run);
   Put(run, 48, name.position / kRedisRunBlocks);
-  return prefix_ + "1:{" + Hex64(KeyedHash64(secret_, run)) + "}";
+  return prefix_ + std::to_string(kRedisFormatVersion) + ":{" + Hex64(KeyedHash64(secret_, run)) +
+         "}";
 }
 
 std::string RedisKeyNames::Manifest(const RedisBlockName& name) const {
@@ -188,6 +189,10 @@ std::string RedisKeyNames::Chunk(const RedisBlockName& name, const RedisManifest
                                  uint32_t index) const {
   return Tag(name) + "c" + Hex64(manifest.commit_id) + Hex64(manifest.write_id) + ":" +
          std::to_string(index);
+}
+
+std::string RedisKeyNames::SmallChunk(const RedisBlockName& name, uint32_t index) const {
+  return Tag(name) + "s" + ToHex(name.key) + ":" + std::to_string(index);
 }
 
 std::string RedisKeyNames::Presence(const RedisBlockName& name) const { return Tag(name) + "p"; }

@@ -16,11 +16,16 @@
 #include "terrace/checksum.h"
 #include "terrace/space.h"
 #include "terrace/status.h"
+#include "terrace/units.h"
 
 namespace terrace {
 
-inline constexpr uint32_t kRedisFormatVersion = 1;
+inline constexpr uint32_t kRedisFormatVersion = 2;
 inline constexpr uint32_t kRedisRunBlocks = 64;
+// The chunks of a block up to so long have names that whoever knows the block's can tell: it is
+// written and read by one command.
+inline constexpr uint64_t kRedisSmallBlockBytesMax = 128 * kKiB;
+inline constexpr uint32_t kRedisSmallChunksMax = 4;
 inline constexpr uint32_t kRedisChunksMax = 512;
 // What is left of a block after its last chunk lies in the manifest itself, up to so many bytes.
 inline constexpr uint32_t kRedisTailBytesMax = 512;
@@ -87,6 +92,7 @@ class RedisKeyNames {
   std::string Manifest(const RedisBlockName& name) const;
   std::string Chunk(const RedisBlockName& name, const RedisManifest& manifest,
                     uint32_t index) const;
+  std::string SmallChunk(const RedisBlockName& name, uint32_t index) const;
   std::string Presence(const RedisBlockName& name) const;
   // In the run's bitmap; two blocks of one position share it one time in kRedisPresenceBits.
   static uint32_t PresenceBit(const RedisBlockName& name);

@@ -100,6 +100,8 @@ Result<bool> RedisReplyReader::Step() {
       return StepBoundary();
     case Mode::kReply:
       return StepReply();
+    case Mode::kField:
+      return StepField();
     case Mode::kPayload:
     case Mode::kSkip:
       TakeBody();
@@ -112,40 +114,109 @@ Result<bool> RedisReplyReader::Step() {
   return NotResp("unreachable");
 }
 
-Result<bool> RedisReplyReader::StepBoundary() {
+Result<bool> RedisReplyReader::TakeNumber(char kind, int64_t* number) {
   const std::string_view text = Scratched();
   if (text.empty()) return false;
-  if (!sink_->IsReplyDue()) return NotResp("a Redis server answered what nobody asked");
-  const std::span<std::byte> target = sink_->PayloadTarget();
-  reply_bytes_ = 0;
-  if (target.empty() || text.front() != '$') {
-    mode_ = Mode::kReply;
-    return true;
-  }
+  if (text.front() != kind) return NotResp("another kind of value than was asked for");
   const size_t line_end = text.find(kLineEnd);
   if (line_end == std::string_view::npos) {
     if (text.size() > 1 + kLengthDigitsMax + 1) return NotResp("a length that does not end");
     return false;
   }
-  int64_t length = 0;
   const char* const last = text.data() + line_end;
-  const auto [end, error] = std::from_chars(text.data() + 1, last, length);
-  if (error != std::errc() || end != last || length < -1) return NotResp("not a length");
+  const auto [end, error] = std::from_chars(text.data() + 1, last, *number);
+  if (error != std::errc() || end != last || *number < -1) return NotResp("not a length");
   begin_ += line_end + kLineEnd.size();
+  return true;
+}
+
+// What has another length than its place is read past.
+Status RedisReplyReader::BeginPayload(uint64_t length_bytes, std::span<std::byte> target) {
+  payload_bytes_ = length_bytes;
+  if (length_bytes == target.size()) {
+    target_ = target;
+    mode_ = Mode::kPayload;
+    return Status::Ok();
+  }
+  if (length_bytes > kRedisSkippedBytesMax) return NotResp("a value beyond any limit");
+  skip_bytes_ = length_bytes;
+  mode_ = Mode::kSkip;
+  return Status::Ok();
+}
+
+Result<bool> RedisReplyReader::StepBoundary() {
+  using Shape = RedisPayloadPlace::Shape;
+  const std::string_view text = Scratched();
+  if (text.empty()) return false;
+  if (!sink_->IsReplyDue()) return NotResp("a Redis server answered what nobody asked");
+  place_ = sink_->PayloadPlace();
+  reply_bytes_ = 0;
+  const bool is_value = place_.shape == Shape::kValue && text.front() == '$';
+  const bool is_fields = place_.shape == Shape::kFields && text.front() == '*';
+  if (!is_value && !is_fields) {
+    mode_ = Mode::kReply;
+    return true;
+  }
+  int64_t length = 0;
+  const Result<bool> has_length = TakeNumber(text.front(), &length);
+  if (!has_length.ok() || !*has_length) return has_length;
+  if (is_fields) {
+    if (length != static_cast<int64_t>(1 + place_.field_bytes.size())) {
+      return NotResp("another number of fields than was asked for");
+    }
+    field_index_ = 0;
+    field_text_.clear();
+    landed_bytes_ = 0;
+    has_field_ = false;
+    mode_ = Mode::kField;
+    return true;
+  }
   if (length == -1) {
     sink_->OnReply(RedisReply{});
     return true;
   }
-  payload_bytes_ = static_cast<uint64_t>(length);
-  if (payload_bytes_ == target.size()) {
-    target_ = target;
-    mode_ = Mode::kPayload;
+  TERRACE_RETURN_IF_ERROR(BeginPayload(static_cast<uint64_t>(length), place_.into));
+  return true;
+}
+
+Result<bool> RedisReplyReader::StepField() {
+  int64_t length = 0;
+  const Result<bool> has_length = TakeNumber('$', &length);
+  if (!has_length.ok() || !*has_length) return has_length;
+  std::span<std::byte> target;
+  if (field_index_ > 0) {
+    const size_t length_bytes = place_.field_bytes[field_index_ - 1];
+    target = place_.into.first(length_bytes);
+    place_.into = place_.into.subspan(length_bytes);
+  }
+  if (length == -1) {
+    EndField();
     return true;
   }
-  if (payload_bytes_ > kRedisSkippedBytesMax) return NotResp("a value beyond any limit");
-  skip_bytes_ = payload_bytes_;
-  mode_ = Mode::kSkip;
+  has_field_ = true;
+  const auto length_bytes = static_cast<uint64_t>(length);
+  if (field_index_ == 0) {
+    if (length_bytes > kRedisReplyBytesMax) return NotResp("a reply beyond any limit");
+    field_text_.resize(length_bytes);
+    target = std::as_writable_bytes(std::span(field_text_));
+  } else if (length_bytes == target.size()) {
+    landed_bytes_ += length_bytes;
+  }
+  TERRACE_RETURN_IF_ERROR(BeginPayload(length_bytes, target));
   return true;
+}
+
+void RedisReplyReader::EndField() {
+  mode_ = Mode::kField;
+  if (field_index_++ < place_.field_bytes.size()) return;
+  mode_ = Mode::kBoundary;
+  if (!has_field_) {
+    sink_->OnReply(RedisReply{});
+    return;
+  }
+  sink_->OnReply(RedisReply{.kind = RedisReply::Kind::kPayload,
+                            .integer = static_cast<int64_t>(landed_bytes_),
+                            .text = std::move(field_text_)});
 }
 
 // A reply ends where a line ends, and every line end ends a piece: hiredis is never fed past the
@@ -178,6 +249,10 @@ Result<bool> RedisReplyReader::StepPayloadEnd() {
   if (text.size() < kLineEnd.size()) return false;
   if (!text.starts_with(kLineEnd)) return NotResp("a value longer than its length");
   begin_ += kLineEnd.size();
+  if (place_.shape == RedisPayloadPlace::Shape::kFields) {
+    EndField();
+    return true;
+  }
   mode_ = Mode::kBoundary;
   sink_->OnReply(RedisReply{.kind = RedisReply::Kind::kPayload,
                             .integer = static_cast<int64_t>(payload_bytes_)});

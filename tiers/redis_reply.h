@@ -1,6 +1,6 @@
 // Replies of a Redis server (RESP2), and the reader that takes them out of a stream of bytes. The
-// body of a payload goes from the socket straight to the caller's memory; everything else is small
-// and parsed by hiredis, with objects of ours.
+// body of a payload goes from the socket straight to the caller's memory, be it one value or the
+// values of an array; everything else is small and parsed by hiredis, with objects of ours.
 //
 // The reader says where the next bytes are wanted (Gather), is told how many came (Received), and
 // hands complete replies to its sink. Replies have no names: they belong to the commands in order,
@@ -41,7 +41,9 @@ struct RedisReply {
     kInteger,
     kString,
     kArray,
-    kPayload,  // `integer` bytes; they are in the caller's memory if it had exactly that length
+    // Of one value: `integer` bytes; they are in the caller's memory if it had exactly that length.
+    // Of fields: `text` is the first, `integer` bytes of the others are where they belong.
+    kPayload,
   };
   Kind kind = Kind::kNil;
   int64_t integer = 0;
@@ -49,13 +51,25 @@ struct RedisReply {
   std::vector<RedisReply> elements;
 };
 
+// Where the payload of a reply belongs.
+struct RedisPayloadPlace {
+  enum class Shape : uint8_t {
+    kNone,
+    kValue,   // one value, as long as `into`
+    kFields,  // an array: a small value, then values of `field_bytes` that fill `into` in a row
+  };
+  Shape shape = Shape::kNone;
+  std::span<std::byte> into;
+  std::span<const uint32_t> field_bytes;
+};
+
 class RedisReplySink {
  public:
   virtual ~RedisReplySink() = default;
   // Whether a reply is due.
   virtual bool IsReplyDue() const = 0;
-  // Where the payload of the reply now due belongs; empty: it has none.
-  virtual std::span<std::byte> PayloadTarget() = 0;
+  // Of the reply now due; it stays until OnReply.
+  virtual RedisPayloadPlace PayloadPlace() = 0;
   virtual void OnReply(RedisReply reply) = 0;
 };
 
@@ -73,7 +87,7 @@ class RedisReplyReader {
   Status Received(uint64_t count_bytes);
 
  private:
-  enum class Mode : uint8_t { kBoundary, kReply, kPayload, kSkip, kPayloadEnd };
+  enum class Mode : uint8_t { kBoundary, kReply, kField, kPayload, kSkip, kPayloadEnd };
 
   struct FreeReader {
     void operator()(redisReader* reader) const;
@@ -83,7 +97,12 @@ class RedisReplyReader {
   Result<bool> Step();
   Result<bool> StepBoundary();
   Result<bool> StepReply();
+  Result<bool> StepField();
   Result<bool> StepPayloadEnd();
+  // A line of `kind` and a number.
+  Result<bool> TakeNumber(char kind, int64_t* number);
+  Status BeginPayload(uint64_t length_bytes, std::span<std::byte> target);
+  void EndField();
   void TakeBody();
   std::string_view Scratched() const;
   void Compact();
@@ -95,6 +114,11 @@ class RedisReplyReader {
   uint64_t skip_bytes_ = 0;
   uint64_t payload_bytes_ = 0;
   uint64_t reply_bytes_ = 0;  // fed to reader_ of the present reply
+  RedisPayloadPlace place_;   // of the present reply
+  size_t field_index_ = 0;    // of an array's values, the small one first
+  std::string field_text_;    // the small one
+  uint64_t landed_bytes_ = 0;
+  bool has_field_ = false;
   std::vector<char> scratch_;
   size_t begin_ = 0, end_ = 0;  // of what came and is not used yet
   std::array<iovec, 2> places_{};

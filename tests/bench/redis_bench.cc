@@ -7,6 +7,7 @@
 // All have the same number of payload connections and of blocks under way, and are measured one
 // after another in every round, so that what the machine does meanwhile meets all of them.
 #include <hiredis/hiredis.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -248,7 +249,17 @@ class HiredisLoop {
 
 struct Rates {
   std::vector<double> tier, full, bare;  // MiB a second, one a round
+  std::vector<double> tier_us, full_us;  // CPU of this process, a block
+  std::vector<double> tier_server_us, full_server_us;
 };
+
+// CPU that a process has used.
+double CpuUs(pid_t pid) {
+  clockid_t clock = 0;
+  timespec used{};
+  if (clock_getcpuclockid(pid, &clock) != 0 || clock_gettime(clock, &used) != 0) return 0;
+  return static_cast<double>(used.tv_sec) * 1e6 + static_cast<double>(used.tv_nsec) / 1e3;
+}
 
 double Median(std::vector<double> values) {
   std::ranges::sort(values);
@@ -265,9 +276,12 @@ double MedianRatio(const std::vector<double>& a, const std::vector<double>& b) {
 void Print(const char* way, size_t block_bytes, const Rates& rates) {
   std::printf(
       "%-5s %5zu KiB  tier %6.0f  full loop %6.0f  bare loop %6.0f MiB/s  "
-      "tier/full %.2f  tier/bare %.2f\n",
+      "tier/full %.2f  tier/bare %.2f  CPU us a block, client + server: tier %.1f + %.1f  "
+      "full loop %.1f + %.1f\n",
       way, block_bytes / kKiB, Median(rates.tier), Median(rates.full), Median(rates.bare),
-      MedianRatio(rates.tier, rates.full), MedianRatio(rates.tier, rates.bare));
+      MedianRatio(rates.tier, rates.full), MedianRatio(rates.tier, rates.bare),
+      Median(rates.tier_us), Median(rates.tier_server_us), Median(rates.full_us),
+      Median(rates.full_server_us));
   std::fflush(stdout);
 }
 
@@ -285,18 +299,24 @@ void Measure(const Settings& settings, size_t block_bytes, const testing::RedisP
     for (uint32_t turn = 0; turn < 3; ++turn) {
       raw->Command({"FLUSHALL"});
       const uint32_t who = (round + turn) % 3;
-      double stored = 0, fetched = 0;
-      if (who == 0) {
-        stored = tier.Store(slots, count, round);
-        fetched = tier.Fetch(slots, count, round);
-      } else {
-        stored = loop.Store(slots, count, who == 1);
-        fetched = loop.Fetch(slots, count, who == 1);
+      for (Rates* const rates : {&store, &fetch}) {
+        const double us = CpuUs(getpid()), server_us = CpuUs(server.pid());
+        double seconds = 0;
+        if (who == 0) {
+          seconds =
+              rates == &store ? tier.Store(slots, count, round) : tier.Fetch(slots, count, round);
+        } else {
+          seconds = rates == &store ? loop.Store(slots, count, who == 1)
+                                    : loop.Fetch(slots, count, who == 1);
+        }
+        if (round == 0) continue;  // the server's memory is new
+        const auto blocks = static_cast<double>(count);
+        (who == 0 ? rates->tier : who == 1 ? rates->full : rates->bare).push_back(mib / seconds);
+        if (who == 2) continue;
+        (who == 0 ? rates->tier_us : rates->full_us).push_back((CpuUs(getpid()) - us) / blocks);
+        (who == 0 ? rates->tier_server_us : rates->full_server_us)
+            .push_back((CpuUs(server.pid()) - server_us) / blocks);
       }
-      if (round == 0) continue;  // the server's memory is new
-      Rates& of_store = store;
-      (who == 0 ? of_store.tier : who == 1 ? of_store.full : of_store.bare).push_back(mib / stored);
-      (who == 0 ? fetch.tier : who == 1 ? fetch.full : fetch.bare).push_back(mib / fetched);
     }
   }
   Print("store", block_bytes, store);

@@ -73,6 +73,7 @@ class RedisProcess {
   RedisEndpoint unix_endpoint() const { return {.unix_path = directory_ + "/socket"}; }
   RedisEndpoint tcp_endpoint() const { return {.host = "127.0.0.1", .port = port_}; }
   const std::string& directory() const { return directory_; }
+  pid_t pid() const { return pid_; }
   uint16_t port() const { return port_; }
   std::unique_ptr<RawRedis> Connect() const;
 

@@ -18,6 +18,8 @@ using testing::RedisRig;
 using testing::RedisTestName;
 
 constexpr size_t kLengthBytes = 200'000;
+constexpr size_t kSmallBytes = 100'000;
+static_assert(kSmallBytes <= kRedisSmallBlockBytesMax && kLengthBytes > kRedisSmallBlockBytesMax);
 
 size_t CountKeys(RawRedis& raw, const std::string& kind) {
   size_t count = 0;
@@ -25,9 +27,9 @@ size_t CountKeys(RawRedis& raw, const std::string& kind) {
   return count;
 }
 
-size_t CountChunks() {
+size_t CountChunks(size_t length_bytes) {
   return static_cast<size_t>(std::ranges::count_if(
-      CutIntoChunks(kLengthBytes), [](uint32_t bytes) { return bytes > kRedisTailBytesMax; }));
+      CutIntoChunks(length_bytes), [](uint32_t bytes) { return bytes > kRedisTailBytesMax; }));
 }
 
 // Two tiers store the same blocks at the same time, without waiting for each other.
@@ -42,12 +44,14 @@ TEST(RedisWriters, OneOfTwoWinsWholeAndTheOtherLeavesNothing) {
   constexpr int kRounds = 20;
   const std::unique_ptr<RawRedis> raw = server.Connect();
   for (int round = 0; round < kRounds; ++round) {
+    const bool is_small = round % 4 < 2;
+    const size_t length_bytes = is_small ? kSmallBytes : kLengthBytes;
     raw->Command({"FLUSHALL"});
     std::vector<std::vector<std::byte>> held;
     const auto begin = [&](RedisRig& rig, CommitId commit) {
       for (uint32_t i = 0; i < kBlocks; ++i) {
         const RedisBlockName name = RedisTestName(static_cast<uint64_t>(round), i);
-        held.push_back(testing::RedisTestBytes(name.key, commit, kLengthBytes));
+        held.push_back(testing::RedisTestBytes(name.key, commit, length_bytes));
         ASSERT_TRUE(rig.tier()
                         .Store(i, name.run, testing::RedisTestRecord(name, commit), held.back())
                         .ok());
@@ -60,9 +64,9 @@ TEST(RedisWriters, OneOfTwoWinsWholeAndTheOtherLeavesNothing) {
     for (uint32_t i = 0; i < kBlocks; ++i) {
       EXPECT_NE(first.stored[i].ok(), second.stored[i].ok()) << "exactly one stored it";
       const RedisBlockName name = RedisTestName(static_cast<uint64_t>(round), i);
-      const RedisRig::Fetched fetched = first.FetchNow(name, kLengthBytes);
+      const RedisRig::Fetched fetched = first.FetchNow(name, length_bytes);
       ASSERT_TRUE(fetched.status.ok()) << fetched.status.what();
-      EXPECT_TRUE(RedisRig::IsTrue(fetched, name, kLengthBytes));
+      EXPECT_TRUE(RedisRig::IsTrue(fetched, name, length_bytes));
       EXPECT_EQ(fetched.commit_id, first.stored[i].ok() ? 1u : 2u);
     }
     first.stored.clear();
@@ -71,7 +75,7 @@ TEST(RedisWriters, OneOfTwoWinsWholeAndTheOtherLeavesNothing) {
     ASSERT_TRUE(first.ProbeNow({RedisTestName(0, 0)}).first.ok());
     ASSERT_TRUE(second.ProbeNow({RedisTestName(0, 0)}).first.ok());
     EXPECT_EQ(CountKeys(*raw, "m"), kBlocks);
-    EXPECT_EQ(CountKeys(*raw, "c"), kBlocks * CountChunks());
+    EXPECT_EQ(CountKeys(*raw, is_small ? "s" : "c"), kBlocks * CountChunks(length_bytes));
   }
 }
 
@@ -86,7 +90,8 @@ TEST(RedisWriters, OneCommitOfTwoHostsStaysWhole) {
   second.WaitUntilReady();
   for (uint64_t round = 0; round < 100; ++round) {
     const RedisBlockName name = RedisTestName(round, 0);
-    const std::vector<std::byte> bytes = testing::RedisTestBytes(name.key, 9, kLengthBytes);
+    const size_t length_bytes = round % 2 == 0 ? kSmallBytes : kLengthBytes;
+    const std::vector<std::byte> bytes = testing::RedisTestBytes(name.key, 9, length_bytes);
     for (RedisRig* rig : {&first, &second}) {
       ASSERT_TRUE(
           rig->tier().Store(round, name.run, testing::RedisTestRecord(name, 9), bytes).ok());
@@ -95,9 +100,9 @@ TEST(RedisWriters, OneCommitOfTwoHostsStaysWhole) {
       ASSERT_TRUE(rig->RunUntil([&] { return rig->stored.contains(round); }));
       ASSERT_TRUE(rig->ProbeNow({name}).first.ok());
     }
-    const RedisRig::Fetched fetched = first.FetchNow(name, kLengthBytes);
+    const RedisRig::Fetched fetched = first.FetchNow(name, length_bytes);
     ASSERT_TRUE(fetched.status.ok()) << fetched.status.what();
-    EXPECT_TRUE(RedisRig::IsTrue(fetched, name, kLengthBytes));
+    EXPECT_TRUE(RedisRig::IsTrue(fetched, name, length_bytes));
   }
 }
 

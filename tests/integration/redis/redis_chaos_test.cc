@@ -158,35 +158,38 @@ TEST(RedisChaos, NeverAWrongByteWhateverTheNetworkDoes) {
 // A says that a block is broken while B has repaired it and stored it anew: A's repair comes late.
 TEST(RedisChaos, ALateRepairLeavesANewManifestAlone) {
   TERRACE_NEEDS_REDIS();
-  RedisProcess server;
-  ChaosProxy proxy(server.unix_endpoint(), 1);
-  RedisRig late(RedisRig::Options(proxy.endpoint()));
-  RedisRig other(RedisRig::Options(server.unix_endpoint()));
-  late.WaitUntilReady();
-  other.WaitUntilReady();
-  const RedisBlockName name = RedisTestName(1, 0);
-  ASSERT_TRUE(other.StoreNow(name, 1, 100'000).ok());
-  const std::unique_ptr<RawRedis> raw = server.Connect();
-  for (const std::string& key : raw->Keys()) {
-    if (key.ends_with(":0")) raw->Command({"DEL", key});
+  for (const size_t length_bytes : {100'000, 300'000}) {
+    RedisProcess server;
+    ChaosProxy proxy(server.unix_endpoint(), 1);
+    RedisRig late(RedisRig::Options(proxy.endpoint()));
+    RedisRig other(RedisRig::Options(server.unix_endpoint()));
+    late.WaitUntilReady();
+    other.WaitUntilReady();
+    const RedisBlockName name = RedisTestName(1, 0);
+    ASSERT_TRUE(other.StoreNow(name, 1, length_bytes).ok());
+    const std::unique_ptr<RawRedis> raw = server.Connect();
+    for (const std::string& key : raw->Keys()) {
+      if (key.ends_with(":0")) raw->Command({"DEL", key});
+    }
+    proxy.HoldReplies(0);
+    std::vector<std::byte> into(length_bytes);
+    ASSERT_TRUE(late.tier().Fetch(1, name, into).ok());
+    ASSERT_TRUE(late.RunUntil([&] { return proxy.held_replies_count() == 1; })) << "the manifest";
+    EXPECT_EQ(other.FetchNow(name, length_bytes).status.code(), StatusCode::kCorrupt);
+    ASSERT_TRUE(other.StoreNow(name, 2, length_bytes).ok());
+    proxy.ReleaseReplies();
+    ASSERT_TRUE(late.RunUntil([&] { return late.fetched.contains(1); }));
+    EXPECT_EQ(late.fetched[1].status.code(), StatusCode::kCorrupt);
+    ASSERT_TRUE(late.ProbeNow({name}).first.ok()) << "the repair is through";
+    const RedisRig::Fetched fetched = other.FetchNow(name, length_bytes);
+    ASSERT_TRUE(fetched.status.ok()) << fetched.status.what();
+    EXPECT_EQ(fetched.commit_id, 2u);
   }
-  proxy.HoldReplies(0);
-  std::vector<std::byte> into(100'000);
-  ASSERT_TRUE(late.tier().Fetch(1, name, into).ok());
-  ASSERT_TRUE(late.RunUntil([&] { return proxy.held_replies_count() == 1; })) << "the manifest";
-  EXPECT_EQ(other.FetchNow(name, 100'000).status.code(), StatusCode::kCorrupt);
-  ASSERT_TRUE(other.StoreNow(name, 2, 100'000).ok());
-  proxy.ReleaseReplies();
-  ASSERT_TRUE(late.RunUntil([&] { return late.fetched.contains(1); }));
-  EXPECT_EQ(late.fetched[1].status.code(), StatusCode::kCorrupt);
-  ASSERT_TRUE(late.ProbeNow({name}).first.ok()) << "the repair is through";
-  const RedisRig::Fetched fetched = other.FetchNow(name, 100'000);
-  ASSERT_TRUE(fetched.status.ok()) << fetched.status.what();
-  EXPECT_EQ(fetched.commit_id, 2u);
 }
 
 // A write whose answer never comes may have happened: its chunks stay. Of the answers to EXISTS, to
-// the chunk and to the manifest another one is held back each time.
+// the chunk and to the manifest another one is held back each time; of a small block, which is
+// written at once, that to EXISTS and all others.
 TEST(RedisChaos, AWriteWithoutAnAnswerLeavesNothingBroken) {
   TERRACE_NEEDS_REDIS();
   RedisProcess server;
@@ -196,24 +199,33 @@ TEST(RedisChaos, AWriteWithoutAnAnswerLeavesNothingBroken) {
   RedisRig rig(options);
   RedisRig other(RedisRig::Options(server.unix_endpoint()));
   other.WaitUntilReady();
-  for (uint64_t held_back : {2, 1, 0}) {
-    const RedisBlockName name = RedisTestName(held_back, 0);
-    const std::vector<std::byte> bytes = testing::RedisTestBytes(name.key, 5, 65'536);
+  struct Case {
+    uint64_t held_back = 0;
+    size_t length_bytes = 0;
+    bool is_stored = false;
+  };
+  constexpr Case kCases[] = {
+      {2, 262'144, true}, {1, 262'144}, {0, 262'144}, {1, 65'536, true}, {0, 65'536}};
+  uint64_t chain = 0;
+  for (const Case& one : kCases) {
+    const RedisBlockName name = RedisTestName(++chain, 0);
+    const std::vector<std::byte> bytes = testing::RedisTestBytes(name.key, 5, one.length_bytes);
     // All connections are there: no login is held back.
     ASSERT_TRUE(rig.RunUntil([&] { return rig.tier().stats().connections == 5; }));
-    proxy.HoldReplies(held_back);
+    proxy.HoldReplies(one.held_back);
     const Status begun =
-        rig.tier().Store(held_back, name.run, testing::RedisTestRecord(name, 5), bytes);
+        rig.tier().Store(chain, name.run, testing::RedisTestRecord(name, 5), bytes);
     ASSERT_TRUE(begun.ok());
-    ASSERT_TRUE(rig.RunUntil([&] { return rig.stored.contains(held_back); }));
-    EXPECT_FALSE(rig.stored[held_back].ok());
+    ASSERT_TRUE(rig.RunUntil([&] { return rig.stored.contains(chain); }));
+    EXPECT_FALSE(rig.stored[chain].ok());
     proxy.ReleaseReplies();
   }
-  for (uint64_t held_back = 0; held_back < 3; ++held_back) {
-    const RedisBlockName name = RedisTestName(held_back, 0);
-    const RedisRig::Fetched fetched = other.FetchNow(name, 65'536);
-    EXPECT_EQ(fetched.status.code(), held_back == 2 ? StatusCode::kOk : StatusCode::kNotFound);
-    EXPECT_TRUE(RedisRig::IsTrue(fetched, name, 65'536));
+  chain = 0;
+  for (const Case& one : kCases) {
+    const RedisBlockName name = RedisTestName(++chain, 0);
+    const RedisRig::Fetched fetched = other.FetchNow(name, one.length_bytes);
+    EXPECT_EQ(fetched.status.code(), one.is_stored ? StatusCode::kOk : StatusCode::kNotFound);
+    EXPECT_TRUE(RedisRig::IsTrue(fetched, name, one.length_bytes));
   }
 }
 

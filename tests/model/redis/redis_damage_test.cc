@@ -21,7 +21,8 @@ using testing::RedisProcess;
 using testing::RedisRig;
 using testing::RedisTestName;
 
-constexpr size_t kLengths[] = {1'000, 65'536, 150'000};
+// Small blocks, and one whose chunks carry the name of their write.
+constexpr size_t kLengths[] = {1'000, 65'536, 300'000};
 
 class Damage {
  public:
@@ -134,7 +135,8 @@ TEST(RedisDamage, ABrokenBlockIsTakenAwayAndCanBeStoredAgain) {
   std::mt19937_64 random(5);
   for (uint64_t round = 1; round < 100; ++round) {
     const RedisBlockName name = RedisTestName(round, 0);
-    ASSERT_TRUE(rig.StoreNow(name, 1, 70'000).ok());
+    const size_t length_bytes = round % 2 == 0 ? 70'000 : 300'000;
+    ASSERT_TRUE(rig.StoreNow(name, 1, length_bytes).ok());
     std::vector<std::string> keys = raw->Keys();
     std::erase_if(keys, [](const std::string& key) { return key.ends_with("p"); });
     const std::string& key = keys[random() % keys.size()];
@@ -150,13 +152,45 @@ TEST(RedisDamage, ABrokenBlockIsTakenAwayAndCanBeStoredAgain) {
         raw->Command({"SADD", key, "x"});
         break;
     }
-    EXPECT_EQ(rig.FetchNow(name, 70'000).status.code(), StatusCode::kCorrupt) << key;
-    ASSERT_TRUE(rig.StoreNow(name, 2, 70'000).ok()) << key;
-    const RedisRig::Fetched fetched = rig.FetchNow(name, 70'000);
+    const Status read = rig.FetchNow(name, length_bytes).status;
+    EXPECT_TRUE(read.code() == StatusCode::kCorrupt || read.code() == StatusCode::kNotFound) << key;
+    ASSERT_TRUE(rig.StoreNow(name, 2, length_bytes).ok()) << key;
+    const RedisRig::Fetched fetched = rig.FetchNow(name, length_bytes);
     ASSERT_TRUE(fetched.status.ok());
     EXPECT_EQ(fetched.commit_id, 2u);
     raw->Command({"FLUSHALL"});
   }
+}
+
+// Of a small block any key may be evicted: what is left keeps no writer away, also when nobody has
+// read the block meanwhile.
+TEST(RedisDamage, WhatIsLeftOfASmallBlockMakesRoomForAnother) {
+  TERRACE_NEEDS_REDIS();
+  RedisProcess server;
+  RedisRig rig(RedisRig::Options(server.unix_endpoint()));
+  rig.WaitUntilReady();
+  const std::unique_ptr<RawRedis> raw = server.Connect();
+  const RedisBlockName name = RedisTestName(1, 0);
+  ASSERT_TRUE(rig.StoreNow(name, 1, 70'000).ok());
+  for (const std::string& key : raw->Keys()) {
+    if (key.find("}m") != std::string::npos) raw->Command({"DEL", key});
+  }
+  ASSERT_TRUE(rig.StoreNow(name, 2, 70'000).ok());
+  EXPECT_EQ(rig.FetchNow(name, 70'000).commit_id, 2u);
+  // No string at all, and nothing else of the block.
+  for (const std::string& key : raw->Keys()) {
+    raw->Command({"DEL", key});
+    if (key.find("}m") != std::string::npos) raw->Command({"SADD", key, "x"});
+  }
+  EXPECT_EQ(rig.FetchNow(name, 70'000).status.code(), StatusCode::kNotFound);
+  ASSERT_TRUE(rig.ProbeNow({name}).first.ok()) << "it is taken away by now";
+  ASSERT_TRUE(rig.StoreNow(name, 3, 70'000).ok());
+  EXPECT_EQ(rig.FetchNow(name, 70'000).commit_id, 3u);
+  ASSERT_TRUE(rig.tier().Erase(name).ok());
+  ASSERT_TRUE(rig.ProbeNow({name}).first.ok());
+  std::vector<std::string> left = raw->Keys();
+  std::erase_if(left, [](const std::string& key) { return key.ends_with("p"); });
+  EXPECT_TRUE(left.empty()) << left.front();
 }
 
 }  // namespace

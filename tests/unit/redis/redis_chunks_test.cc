@@ -41,5 +41,11 @@ TEST(RedisChunks, ABlockUpToAMegabyteIsFewChunks) {
   }
 }
 
+TEST(RedisChunks, ASmallBlockHasNoMoreThanItsLimit) {
+  for (uint64_t bytes = 1; bytes <= kRedisSmallBlockBytesMax; ++bytes) {
+    ASSERT_LE(CutIntoChunks(bytes).size(), kRedisSmallChunksMax) << bytes;
+  }
+}
+
 }  // namespace
 }  // namespace terrace

@@ -2,12 +2,14 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cstring>
 #include <fstream>
 #include <functional>
 #include <map>
 #include <set>
 #include <sstream>
+#include <string_view>
 
 #include "tiers/redis_command.h"
 #include "tiers/redis_slot.h"
@@ -160,7 +162,8 @@ TEST(RedisCommand, IsRespWithThePayloadLeftWhereItIs) {
   EXPECT_EQ(words.head, "*2\r\n$3\r\nGET\r\n$1\r\nk\r\n");
   EXPECT_TRUE(words.payload.empty() && words.tail.empty());
   const std::vector<std::byte> payload(5, std::byte{'p'});
-  const RedisCommand set = FormatRedisSet("k", payload, 1500);
+  const RedisCommand set =
+      FormatRedisCommand({"SET", "k"}, payload, std::array<std::string_view, 2>{"PX", "1500"});
   EXPECT_EQ(set.head, "*5\r\n$3\r\nSET\r\n$1\r\nk\r\n$5\r\n");
   EXPECT_EQ(set.payload.data(), payload.data());
   EXPECT_EQ(set.tail, "\r\n$2\r\nPX\r\n$4\r\n1500\r\n");

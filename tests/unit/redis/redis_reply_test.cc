@@ -13,8 +13,12 @@ namespace {
 class Replies : public RedisReplySink {
  public:
   bool IsReplyDue() const override { return due_ > 0; }
-  std::span<std::byte> PayloadTarget() override {
-    return targets.empty() ? std::span<std::byte>() : std::span(targets.front());
+  RedisPayloadPlace PayloadPlace() override {
+    using Shape = RedisPayloadPlace::Shape;
+    if (targets.empty()) return {};
+    return {.shape = field_bytes.empty() ? Shape::kValue : Shape::kFields,
+            .into = targets.front(),
+            .field_bytes = field_bytes};
   }
   void OnReply(RedisReply reply) override {
     --due_;
@@ -27,6 +31,7 @@ class Replies : public RedisReplySink {
   void Expect(size_t count) { due_ += count; }
 
   std::deque<std::vector<std::byte>> targets;
+  std::vector<uint32_t> field_bytes;  // none: a target is for one value
   std::vector<std::vector<std::byte>> payloads;
   std::vector<RedisReply> replies;
 
@@ -105,6 +110,52 @@ TEST(RedisReplyReader, PayloadsLandWhereTheyBelong) {
       EXPECT_EQ(replies.replies[i].kind, RedisReply::Kind::kPayload);
       EXPECT_EQ(std::memcmp(replies.payloads[i].data(), bodies[i].data(), bodies[i].size()), 0);
     }
+  }
+}
+
+std::string Array(size_t count, std::string_view values) {
+  return "*" + std::to_string(count) + "\r\n" + std::string(values);
+}
+
+TEST(RedisReplyReader, FieldsLandInARowBehindTheirText) {
+  const std::string first(3'000, '\r'), second(200, '\n');
+  for (size_t piece_bytes = 1; piece_bytes < 5'000; piece_bytes += 1 + piece_bytes / 3) {
+    Replies replies;
+    replies.field_bytes = {3'000, 200};
+    RedisReplyReader reader(&replies);
+    for (int i = 0; i < 4; ++i) replies.targets.emplace_back(3'200, std::byte{7});
+    replies.Expect(4);
+    ASSERT_TRUE(Feed(&reader,
+                     Array(3, Bulk("what it is") + Bulk(first) + Bulk(second)) +
+                         Array(3, "$-1\r\n$-1\r\n$-1\r\n") + "-WRONGTYPE x\r\n" +
+                         Array(3, Bulk("") + Bulk("another length") + Bulk(second)),
+                     piece_bytes)
+                    .ok());
+    ASSERT_EQ(replies.replies.size(), 4u);
+    EXPECT_EQ(replies.replies[0].kind, RedisReply::Kind::kPayload);
+    EXPECT_EQ(replies.replies[0].text, "what it is");
+    EXPECT_EQ(replies.replies[0].integer, 3'200);
+    EXPECT_EQ(std::memcmp(replies.payloads[0].data(), (first + second).data(), 3'200), 0);
+    EXPECT_EQ(replies.replies[1].kind, RedisReply::Kind::kNil);
+    EXPECT_EQ(replies.replies[2].kind, RedisReply::Kind::kError);
+    EXPECT_EQ(replies.replies[3].kind, RedisReply::Kind::kPayload);
+    EXPECT_EQ(replies.replies[3].integer, 200) << "the rest is not there";
+    EXPECT_EQ(std::memcmp(replies.payloads[3].data() + 3'000, second.data(), 200), 0);
+    EXPECT_EQ(replies.payloads[3][2'999], std::byte{7});
+  }
+}
+
+TEST(RedisReplyReader, RefusesFieldsThatNobodyAskedFor) {
+  for (const std::string& text :
+       {Array(1, Bulk("a")), Array(3, ""), std::string("*-1\r\n"), Array(2, ":1\r\n"),
+        Array(2, "$-2\r\n"), Array(2, "$99999999\r\n"), Array(2, Bulk("a") + "$99999999\r\n"),
+        Array(2, Bulk("a") + "$3\r\nabcdef\r\n")}) {
+    Replies replies;
+    replies.field_bytes = {3};
+    RedisReplyReader reader(&replies);
+    replies.targets.emplace_back(3);
+    replies.Expect(1);
+    EXPECT_EQ(Feed(&reader, text, 100).code(), StatusCode::kCorrupt) << text;
   }
 }
 
