@@ -232,7 +232,8 @@ bool ChaosProxy::State::Link::Spoil(std::string reply) {
   } else if (is_drawn(faults.delayed)) {
     is_delayed = true;
     whole.push_front(std::move(reply));
-    timer.expires_after(std::chrono::milliseconds(1 + random() % faults.delay_ms_max));
+    timer.expires_after(std::chrono::milliseconds(
+        faults.delay_ms_min + random() % (1 + faults.delay_ms_max - faults.delay_ms_min)));
     timer.async_wait([self = shared_from_this()](const asio::error_code&) {
       self->is_delayed = false;
       if (!self->has_ended && !self->whole.empty()) {

@@ -17,7 +17,7 @@ class ChaosProxy {
  public:
   // Out of a thousand replies so many meet each fault.
   struct Faults {
-    uint32_t delayed = 0;       // by 1 to delay_ms_max, with all that follow
+    uint32_t delayed = 0;       // by delay_ms_min to delay_ms_max, with all that follow
     uint32_t reset = 0;         // RST instead of it
     uint32_t cut = 0;           // its first part, then the end of the connection
     uint32_t shortened = 0;     // some bytes inside are missing, what follows goes on
@@ -25,7 +25,7 @@ class ChaosProxy {
     uint32_t garbled = 0;       // bytes changed
     uint32_t swapped = 0;       // with the one behind it
     uint32_t swallowed = 0;     // nothing comes any more, and the connection stays
-    uint32_t delay_ms_max = 20;
+    uint32_t delay_ms_min = 1, delay_ms_max = 20;
   };
 
   ChaosProxy(const RedisEndpoint& upstream, uint64_t seed);

@@ -120,6 +120,8 @@ TEST(RedisChaos, NeverAWrongByteWhateverTheNetworkDoes) {
   TERRACE_NEEDS_REDIS();
   const uint64_t seed = NumberFromEnvironment("TERRACE_SEED", 1);
   const uint64_t operations = NumberFromEnvironment("TERRACE_OPERATIONS", 4'000);
+  const auto delay_ms_max =
+      static_cast<uint32_t>(NumberFromEnvironment("TERRACE_DELAY_MS_MAX", 20));
   SCOPED_TRACE("TERRACE_SEED=" + std::to_string(seed));
   RedisProcess server;
   ChaosProxy proxy(server.unix_endpoint(), seed);
@@ -129,14 +131,18 @@ TEST(RedisChaos, NeverAWrongByteWhateverTheNetworkDoes) {
   options.breaker.probe_max_us = 100'000;
   RedisRig rig(options);
   rig.WaitUntilReady();
-  proxy.SetFaults({.delayed = 10,
+  // Delays beyond what a command may take are few: each ends a connection with all that is on it.
+  const bool are_long = delay_ms_max > 500;
+  proxy.SetFaults({.delayed = are_long ? 2u : 10u,
                    .reset = 1,
                    .cut = 1,
                    .shortened = 1,
                    .wrong_length = 2,
                    .garbled = 3,
                    .swapped = 5,
-                   .swallowed = 1});
+                   .swallowed = 1,
+                   .delay_ms_min = are_long ? 50u : 1u,
+                   .delay_ms_max = delay_ms_max});
   Traffic traffic(&rig, seed);
   traffic.Run(operations);
   EXPECT_EQ(traffic.wrong, 0u);
