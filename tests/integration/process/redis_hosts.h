@@ -33,15 +33,17 @@ class RedisHost {
     return "probe_timeout_us = 10000000\nabsence_ms = 1\ncommand_timeout_ms = 30000\n"
            "connect_timeout_ms = 30000\n";
   }
+  // No endpoint: a host without a Redis tier.
   RedisHost(const std::string& endpoint, const std::string& redis, const std::string& more = "") {
     std::string digits;
     for (int i = 0; i < 192; ++i) digits += "0123456789abcdef"[i % 16], digits += "7e"[i / 16 % 2];
     const std::string secret = daemon_.WriteFile("secret", "terrace-secret-1 " + digits + "\n");
+    const std::string table =
+        endpoint.empty() ? "" : "[redis]\nendpoints = [\"" + endpoint + "\"]\n" + redis;
     config_ = daemon_.WriteFile(
         "t.toml",
         "[daemon]\ndram_bytes = \"32MiB\"\nsegment_bytes = \"2MiB\"\nsegments_spare = 16\n" + more +
-            "[redis]\nendpoints = [\"" + endpoint + "\"]\n" + redis +
-            "[[domain]]\nname = \"default\"\nsocket = \"" + daemon_.socket_path() +
+            table + "[[domain]]\nname = \"default\"\nsocket = \"" + daemon_.socket_path() +
             "\"\nsecret_file = \"" + secret + "\"\n");
     daemon_.Start({"--config", config_});
   }

@@ -264,6 +264,47 @@ TEST(RedisBreaker, OpensOnAServerThatNoLongerAnswersAndClosesWhenItDoes) {
   std::printf("opened after %.2f s, closed after %.2f s\n", opened_after_s, closed_after_s);
 }
 
+// Whatever the network does: the times are those of an idle machine, the bounds those of any.
+TEST(RedisBreaker, OpensAndClosesWhateverTheTroubleIs) {
+  TERRACE_NEEDS_REDIS();
+  RedisProcess server;
+  ChaosProxy proxy(server.unix_endpoint(), 1);
+  RedisTier::Options options = RedisRig::Options(proxy.endpoint());
+  options.timeouts = {};
+  RedisRig rig(options);
+  struct Trouble {
+    const char* name;
+    std::function<void()> begin, end;
+  };
+  const auto heal = [&proxy] { proxy.SetFaults({}); };
+  const Trouble troubles[] = {
+      {"no answers", [&] { proxy.HoldReplies(0); }, [&] { proxy.ReleaseReplies(); }},
+      {"resets", [&] { proxy.Refuse(); }, [&] { proxy.Accept(); }},
+      {"garbage", [&] { proxy.SetFaults({.garbled = 1000}); }, heal},
+      {"cut answers", [&] { proxy.SetFaults({.cut = 1000}); }, heal},
+      {"late answers",
+       [&] { proxy.SetFaults({.delayed = 1000, .delay_ms_min = 400, .delay_ms_max = 5000}); },
+       heal},
+  };
+  for (const Trouble& trouble : troubles) {
+    ASSERT_TRUE(rig.RunUntil([&] { return rig.tier().stats().connections == 5; }));
+    const uint64_t opened = rig.tier().stats().breaker_opened;
+    trouble.begin();
+    const double opened_after_s = SecondsOf([&] {
+      ASSERT_TRUE(rig.RunUntil([&] {
+        (void)rig.tier().Probe(1, std::vector{RedisTestName(1, 0)});
+        return rig.tier().stats().breaker_opened > opened;
+      })) << trouble.name;
+    });
+    trouble.end();
+    const double closed_after_s = SecondsOf([&] { rig.WaitUntilReady(); });
+    EXPECT_LT(opened_after_s, 15.0) << trouble.name;
+    EXPECT_LT(closed_after_s, 20.0) << trouble.name;
+    std::printf("%s: opened after %.2f s, closed after %.2f s\n", trouble.name, opened_after_s,
+                closed_after_s);
+  }
+}
+
 TEST(RedisBreaker, AServerThatDiedIsFoundAgain) {
   TERRACE_NEEDS_REDIS();
   RedisProcess server;
