@@ -13,6 +13,7 @@
 #include "redis/chaos_proxy.h"
 #include "redis/redis_process.h"
 #include "redis/redis_rig.h"
+#include "redis/redis_traffic.h"
 
 namespace terrace {
 namespace {
@@ -22,6 +23,7 @@ using testing::RawRedis;
 using testing::RedisProcess;
 using testing::RedisRig;
 using testing::RedisTestName;
+using testing::RedisTraffic;
 
 uint64_t NumberFromEnvironment(const char* name, uint64_t otherwise) {
   const char* const given = std::getenv(name);
@@ -33,88 +35,6 @@ double SecondsOf(const std::function<void()>& work) {
   work();
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
-
-// Many operations at a time through a proxy; counts what they come to.
-class Traffic {
- public:
-  Traffic(RedisRig* rig, uint64_t seed) : rig_(*rig), random_(seed), slots_(kDepth) {}
-
-  void Run(uint64_t operations) {
-    uint64_t begun = 0;
-    while (begun < operations || under_way_ > 0) {
-      for (uint64_t i = 0; i < kDepth && begun < operations; ++i) {
-        if (!slots_[i].is_busy && Begin(i)) ++begun;
-      }
-      // An answer, or a tier that works again.
-      ASSERT_TRUE(rig_.RunUntil([&] {
-        return !rig_.fetched.empty() || !rig_.stored.empty() ||
-               (under_way_ == 0 && rig_.tier().stats().is_ready);
-      }));
-      Take();
-    }
-  }
-
-  uint64_t hits = 0, wrong = 0, misses = 0, failures = 0, stored = 0, not_stored = 0;
-
- private:
-  static constexpr uint64_t kDepth = 24;
-  struct Slot {
-    bool is_busy = false;
-    RedisBlockName name;
-    std::vector<std::byte> bytes;
-  };
-
-  bool Begin(uint64_t i) {
-    constexpr size_t kLengths[] = {300, 20'000, 66'000, 200'000};
-    const auto position = static_cast<uint32_t>(random_() % 40);
-    const RedisBlockName name = RedisTestName(7, position);
-    Slot& slot = slots_[i];
-    slot.name = name;
-    Status status;
-    if (random_() % 3 == 0) {
-      const CommitId commit = random_();
-      slot.bytes = testing::RedisTestBytes(name.key, commit, kLengths[position % 4]);
-      status = rig_.tier().Store(i, name.run, testing::RedisTestRecord(name, commit), slot.bytes);
-      // Room for others' commits: what is stored is taken away now and then.
-      if (random_() % 4 == 0) (void)rig_.tier().Erase(name);
-    } else {
-      slot.bytes.assign(kLengths[position % 4], std::byte{0});
-      status = rig_.tier().Fetch(i, name, slot.bytes);
-    }
-    slot.is_busy = status.ok();
-    under_way_ += status.ok();
-    return status.ok();
-  }
-
-  void Take() {
-    for (const auto& [id, fetched] : rig_.fetched) {
-      Slot& slot = slots_[id];
-      if (fetched.status.ok()) {
-        const bool is_right =
-            slot.bytes ==
-            testing::RedisTestBytes(slot.name.key, fetched.commit_id, slot.bytes.size());
-        is_right ? ++hits : ++wrong;
-      } else {
-        const bool is_miss = fetched.status.code() == StatusCode::kNotFound ||
-                             fetched.status.code() == StatusCode::kCorrupt;
-        is_miss ? ++misses : ++failures;
-      }
-      slot.is_busy = false;
-    }
-    for (const auto& [id, status] : rig_.stored) {
-      status.ok() ? ++stored : ++not_stored;
-      slots_[id].is_busy = false;
-    }
-    under_way_ -= rig_.fetched.size() + rig_.stored.size();
-    rig_.fetched.clear();
-    rig_.stored.clear();
-  }
-
-  RedisRig& rig_;
-  std::mt19937_64 random_;
-  std::vector<Slot> slots_;
-  uint64_t under_way_ = 0;
-};
 
 TEST(RedisChaos, NeverAWrongByteWhateverTheNetworkDoes) {
   TERRACE_NEEDS_REDIS();
@@ -143,7 +63,7 @@ TEST(RedisChaos, NeverAWrongByteWhateverTheNetworkDoes) {
                    .swallowed = 1,
                    .delay_ms_min = are_long ? 50u : 1u,
                    .delay_ms_max = delay_ms_max});
-  Traffic traffic(&rig, seed);
+  RedisTraffic traffic(&rig, {.seed = seed});
   traffic.Run(operations);
   EXPECT_EQ(traffic.wrong, 0u);
   EXPECT_GT(traffic.hits, operations / 50);
