@@ -19,7 +19,8 @@ class Daemon:
     def __init__(self, directory, more=""):
         self.socket = str(pathlib.Path(directory) / "t.sock")
         self.config = pathlib.Path(directory) / "t.toml"
-        self.config.write_text('[daemon]\ndram_bytes = "64MiB"\nsegment_bytes = "2MiB"\n' + more)
+        self.config.write_text('[daemon]\ndram_bytes = "64MiB"\nsegment_bytes = "2MiB"\n'
+                               'segments_spare = 4\n' + more)
         self.log = pathlib.Path(directory) / "log"
         self.process = None
         self.start()

@@ -5,6 +5,7 @@ import os
 import pathlib
 import random
 import sys
+import time
 import types
 
 import pytest
@@ -80,6 +81,18 @@ def test_random_requests_keep_the_contract(daemon, tp_size):
     expect_nothing_held(daemon, engine)
 
 
+@pytest.mark.parametrize("tp_size, windows, block_count", [
+    (1, (0, 20), 56), (2, (0, 9, 33), 64), (4, (20, 0), 48), (1, (0, 2), 40)])
+def test_random_requests_of_hybrid_models_keep_the_contract(daemon, tp_size, windows, block_count):
+    chance = random.Random(tp_size)
+    engine = make_engine(daemon, chance, tp_size=tp_size, windows=windows, block_count=block_count)
+    drive(engine, chance, REQUESTS)
+    assert engine.counts["finished"] > REQUESTS // 2
+    assert engine.counts["preempted"] > 0 and engine.counts["loaded_tokens"] > REQUESTS // 4
+    assert engine.connector.refusal is None
+    expect_nothing_held(daemon, engine)
+
+
 def test_a_second_instance_loads_what_the_first_one_stored(daemon):
     tokens = list(range(100, 180))
     connect(daemon).close()
@@ -93,10 +106,11 @@ def test_a_second_instance_loads_what_the_first_one_stored(daemon):
         expect_nothing_held(daemon, engine)
 
 
-def test_daemons_that_die_cost_hits_only(daemon):
+@pytest.mark.parametrize("windows", [(0,), (0, 20)])
+def test_daemons_that_die_cost_hits_only(daemon, windows):
     chance = random.Random(9)
     engine = make_engine(daemon, chance, tp_size=2, timeout_ms=2000, load_timeout_ms=3000,
-                         lookup_wait_ms=2)
+                         lookup_wait_ms=2, windows=windows)
     steps = [0]
 
     def on_step():
@@ -129,13 +143,17 @@ def test_without_a_daemon_the_engine_serves(daemon, monkeypatch):
 def test_what_cannot_be_served_is_refused_once_and_out_of_the_way(daemon, caplog):
     chance = random.Random(3)
 
-    def two_groups(config, role, kv_cache_config):
-        kv_cache_config.kv_cache_groups = kv_cache_config.kv_cache_groups[:1] * 2
+    def states(config, role, kv_cache_config):
+        class MambaSpec(types.SimpleNamespace):
+            pass
+
+        for group in kv_cache_config.kv_cache_groups:
+            group.kv_cache_spec = MambaSpec(**vars(group.kv_cache_spec))
         return terrace.vllm.TerraceConnector(config, role, kv_cache_config)
 
-    engine = vllm_engine.Engine(two_groups, chance, socket=daemon.socket)
+    engine = vllm_engine.Engine(states, chance, socket=daemon.socket)
     drive(engine, chance, 10)
-    assert "KV cache groups" in engine.connector.refusal
+    assert "MambaSpec" in engine.connector.refusal
     assert [r.message for r in caplog.records].count(caplog.records[0].message) <= 2
     engine.close()
 
@@ -162,13 +180,22 @@ def run_prompt(engine, request_id="only", steps_max=20_000):
     pytest.fail(f"{request_id} does not end: {engine.counts}")
 
 
-def warmed_engine(daemon):
+def wait_for_segments(daemon, count):
+    """Members with a window have segments of their own, and a daemon starts with one."""
+    deadline = time.monotonic() + LONG_S
+    with connect(daemon) as client:
+        while client.stats()["domain"]["segments_populated"] < count:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+
+
+def warmed_engine(daemon, **options):
     """A second instance, after a first one has stored PROMPT."""
-    connect(daemon).close()
-    first = make_engine(daemon, random.Random(7))
+    wait_for_segments(daemon, 2)
+    first = make_engine(daemon, random.Random(7), **options)
     run_prompt(first)
     expect_nothing_held(daemon, first)
-    return make_engine(daemon, random.Random(7))
+    return make_engine(daemon, random.Random(7), **options)
 
 
 def test_a_hit_on_a_block_of_the_same_step_is_not_stored_before_it_is_computed(daemon, monkeypatch):
@@ -203,6 +230,40 @@ def test_a_request_whose_loads_always_fail_is_computed(daemon, monkeypatch):
     expect_nothing_held(daemon, engine)
 
 
+def test_a_hybrid_request_that_lost_a_block_is_computed_from_its_start(daemon, monkeypatch):
+    engine = warmed_engine(daemon, windows=(0, 20))
+    copy = terrace.vllm_worker.WorkerHalf._copy
+    monkeypatch.setattr("terrace.vllm_worker.WorkerHalf._copy",
+                        lambda self, load, wait_s: copy(self, load, wait_s) - 1)
+    run_prompt(engine)
+    assert engine.counts["loaded_tokens"] == 72 and engine.counts["lost_loads"] == 1
+    assert engine.connector.scheduler.counters["failed_loads"] == 1
+    expect_nothing_held(daemon, engine)
+
+
+def test_a_hybrid_hit_loads_no_more_of_a_window_than_is_kept(daemon, monkeypatch):
+    loads = []
+    copy = terrace.vllm_worker.WorkerHalf._copy
+    monkeypatch.setattr("terrace.vllm_worker.WorkerHalf._copy", lambda self, load, wait_s: (
+        loads.append(load), copy(self, load, wait_s))[1])
+    engine = warmed_engine(daemon, windows=(0, 20))
+    run_prompt(engine)
+    assert engine.counts["loaded_tokens"] == 72
+    full, window = loads[0].block_ids
+    assert len(full) == 9 and -1 not in full
+    assert window[:6] == [-1] * 6 and -1 not in window[6:]  # 19 tokens are 3 blocks
+    expect_nothing_held(daemon, engine)
+
+
+def test_a_window_that_passed_is_stored_as_absent(daemon):
+    engine = warmed_engine(daemon, windows=(0, 20), chunk_tokens=80)  # it has one window: the last
+    run_prompt(engine)
+    shorter = vllm_engine.Request("shorter", PROMPT[:40] + [1], 1, 8)
+    assert engine.connector.get_num_new_matched_tokens(shorter, 0) == (0, False)
+    engine.connector.request_finished(shorter, [])
+    expect_nothing_held(daemon, engine)
+
+
 @pytest.mark.parametrize("hook", ["_follow", "allocated"])
 def test_a_hook_that_fails_loses_no_request_that_was_promised_a_load(daemon, monkeypatch, hook):
     engine = warmed_engine(daemon)
@@ -214,18 +275,26 @@ def test_a_hook_that_fails_loses_no_request_that_was_promised_a_load(daemon, mon
     engine.close()
 
 
-def test_a_cache_that_drops_blocks_behind_a_window_is_refused(daemon):
-    class SlidingWindowSpec(types.SimpleNamespace):
-        pass
-
-    def sliding(config, role, kv_cache_config):
-        for group in kv_cache_config.kv_cache_groups:
-            group.kv_cache_spec = SlidingWindowSpec(**vars(group.kv_cache_spec))
+@pytest.mark.parametrize("change, word", [
+    (lambda groups: setattr(groups[1].kv_cache_spec, "block_size", 16), "one size"),
+    (lambda groups: setattr(groups[1], "is_eagle_group", True), "draft"),
+    (lambda groups: groups.pop(0), "all layers have a window")])
+def test_groups_that_do_not_go_together_are_refused(daemon, change, word):
+    def changed(config, role, kv_cache_config):
+        change(kv_cache_config.kv_cache_groups)
         return terrace.vllm.TerraceConnector(config, role, kv_cache_config)
 
-    engine = vllm_engine.Engine(sliding, random.Random(3), socket=daemon.socket)
-    assert "SlidingWindowSpec" in engine.connector.refusal
+    engine = vllm_engine.Engine(changed, random.Random(3), socket=daemon.socket, windows=(0, 20))
+    assert word in engine.connector.refusal
     engine.close()
+
+
+def test_a_vllm_that_cannot_be_told_of_failed_loads_gets_no_hybrid_hits(daemon, monkeypatch):
+    base = sys.modules["vllm.distributed.kv_transfer.kv_connector.v1.base"]
+    monkeypatch.delattr(base.KVConnectorBase_V1, "get_transfer_results")
+    config = types.SimpleNamespace(kv_cache_groups=[
+        types.SimpleNamespace(kv_cache_spec=vllm_engine.FullAttentionSpec(block_size=8))] * 2)
+    assert "disable-hybrid" in terrace.vllm._refusal_of(config)
 
 
 def test_a_reset_forgets_what_a_waiting_request_was_promised(daemon):
@@ -259,8 +328,8 @@ class SilentGroup:
 
 def test_a_step_waits_for_one_store_of_a_silent_daemon_not_for_all():
     group = SilentGroup()
-    half = terrace.vllm.WorkerHalf(group, None, member=0)
-    half.store([terrace.vllm_messages.Store(n, (1, n), [n]) for n in range(20)])
+    half = terrace.vllm.WorkerHalf(group, [None], members=[0], writes=[True])
+    half.store([terrace.vllm_messages.Store(n, (1, n), [[n]]) for n in range(20)])
     assert group.calls == 1 and len(half.take_reports()) == 20
     half.close()
 
@@ -277,12 +346,12 @@ def test_loads_that_wait_for_a_thread_have_the_same_deadline(monkeypatch):
 
     monkeypatch.setattr("terrace.vllm_worker._THREADS", 1)
     monkeypatch.setattr("terrace.vllm_worker.WorkerHalf._copy", copy)
-    half = terrace.vllm.WorkerHalf(None, None, member=0, load_timeout_s=10.0)
+    half = terrace.vllm.WorkerHalf(None, [None], members=[0], writes=[True], load_timeout_s=10.0)
     half._threads.submit(lambda: None).result(LONG_S)
-    half.load([terrace.vllm_messages.Load(f"r{n}", (1, n), [n]) for n in range(4)])
+    half.load([terrace.vllm_messages.Load(f"r{n}", (1, n), [[n]]) for n in range(4)])
     half.close()
     assert waits[0] >= waits[1] >= waits[2] >= waits[3] and waits[3] <= 2.0
-    assert half.take_loaded() == {"r0", "r1", "r2", "r3"}
+    assert half.take_loaded() == ({"r0", "r1", "r2", "r3"},) * 2
 
 
 def test_what_options_override_is_part_of_the_space():

@@ -2,7 +2,8 @@
 see them, with every rule of the connector's contract checked at every step.
 
 A block's right bytes follow from the hash of the tokens up to its end, so every step can tell
-whether what attention would read is right, whoever put it there.
+whether what attention would read is right, whoever put it there. KV cache groups with a window give
+their blocks back once it has passed them, and have block 0 in their place, as in vLLM.
 """
 import collections
 import hashlib
@@ -19,6 +20,13 @@ WAITING, LOADING, RUNNING, FINISHED = "waiting", "loading", "running", "finished
 
 class FullAttentionSpec(types.SimpleNamespace):
     """By its name vLLM's own: connectors tell the kinds apart."""
+
+
+class SlidingWindowSpec(types.SimpleNamespace):
+    """As well."""
+
+
+NULL = 0  # the block that stands where a window has passed
 
 
 class Violation(AssertionError):
@@ -42,7 +50,7 @@ class Request:
         self.block_hashes = []
         self.num_computed_tokens = 0
         self.state = WAITING
-        self.block_ids = []
+        self.tables = []  # of each KV cache group the block ids
         self.cached_count = 0  # blocks entered into the prefix cache
         self.was_scheduled = False
         self.is_aborted = False
@@ -67,32 +75,36 @@ class Worker:
     def __init__(self, make_connector, config, kv_cache_config, rank, layers, page_shape):
         self.rank = rank
         self.blocks = kv_cache_config.num_blocks
-        self.caches = {f"layer.{i}": torch.zeros((self.blocks, *page_shape), dtype=torch.int16)
-                       for i in range(layers)}
+        # The i-th layers of all groups share a tensor: a block is of one group at a time.
+        tensors = [torch.zeros((self.blocks, *page_shape), dtype=torch.int16)
+                   for _ in range(layers)]
+        self.caches = {f"g{g}.layer.{i}": tensors[i] for i in range(layers)
+                       for g in range(len(kv_cache_config.kv_cache_groups))}
+        self.layers = tensors
         config = types.SimpleNamespace(**vars(config))
         config.parallel_config = types.SimpleNamespace(**vars(config.parallel_config), rank=rank)
         self.connector = make_connector(config, KVConnectorRole.WORKER, kv_cache_config)
         self.connector.register_kv_caches(self.caches)
 
-    def right_bytes(self, block_hash, layer):
-        seed = hashlib.sha256(block_hash + bytes([layer, self.rank])).digest()
-        page = self.caches[f"layer.{layer}"][0]
-        count = page.numel() * 2
+    def right_bytes(self, block_hash, group, layer):
+        seed = hashlib.sha256(block_hash + bytes([layer, self.rank, group])).digest()
+        count = self.layers[layer][0].numel() * 2
         return numpy.frombuffer((seed * (count // 32 + 1))[:count], numpy.int16)
 
-    def write(self, block_id, block_hash):
-        for layer in range(len(self.caches)):
-            page = self.caches[f"layer.{layer}"][block_id]
+    def write(self, block_id, group, block_hash):
+        for layer, tensor in enumerate(self.layers):
+            page = tensor[block_id]
             if block_hash is None:  # not full yet
                 page.fill_(-1)
             else:
-                page.copy_(torch.from_numpy(self.right_bytes(block_hash, layer).copy())
+                page.copy_(torch.from_numpy(self.right_bytes(block_hash, group, layer).copy())
                            .view(page.shape))
 
-    def is_right(self, block_id, block_hash):
-        return all(numpy.array_equal(
-            self.caches[f"layer.{layer}"][block_id].reshape(-1).numpy(),
-            self.right_bytes(block_hash, layer)) for layer in range(len(self.caches)))
+    def is_right(self, block_id, group, block_hash):
+        return block_id != NULL and all(
+            numpy.array_equal(tensor[block_id].reshape(-1).numpy(),
+                              self.right_bytes(block_hash, group, layer))
+            for layer, tensor in enumerate(self.layers))
 
 
 class Engine:
@@ -100,15 +112,19 @@ class Engine:
 
     def __init__(self, make_connector, random, *, socket, tp_size=1, block_count=40,
                  block_tokens=8, layers=2, page_shape=(2, 8, 16), chunk_tokens=24, running_max=6,
-                 **extra):
+                 windows=(0,), **extra):
         self.random = random
         self.block_tokens = block_tokens
         self.chunk_tokens = chunk_tokens
         self.running_max = running_max
-        spec = FullAttentionSpec(block_size=block_tokens, num_kv_heads=2, head_size=16)
-        group = types.SimpleNamespace(layer_names=[f"layer.{i}" for i in range(layers)],
-                                      kv_cache_spec=spec)
-        kv_cache = types.SimpleNamespace(num_blocks=block_count, kv_cache_groups=[group])
+        # Tokens before the next one that a group keeps; 0: all.
+        self.windows = [window - 1 if window else 0 for window in windows]
+        named = {"block_size": block_tokens, "num_kv_heads": 2, "head_size": 16}
+        specs = [SlidingWindowSpec(**named, sliding_window=window) if window
+                 else FullAttentionSpec(**named) for window in windows]
+        kv_cache = types.SimpleNamespace(num_blocks=block_count, kv_cache_groups=[
+            types.SimpleNamespace(layer_names=[f"g{g}.layer.{i}" for i in range(layers)],
+                                  kv_cache_spec=spec) for g, spec in enumerate(specs)])
         config = types.SimpleNamespace(
             parallel_config=types.SimpleNamespace(tensor_parallel_size=tp_size),
             cache_config=types.SimpleNamespace(cache_dtype="auto",
@@ -156,31 +172,60 @@ class Engine:
 
     def give(self, block_ids):
         for block_id in reversed(block_ids):
+            if block_id == NULL:
+                continue
             self.users[block_id] -= 1
             if self.users[block_id] == 0:
                 self.free.append(block_id)
 
+    def give_all(self, request):
+        for table in request.tables:
+            self.give(table)
+        request.tables, request.cached_count = [[] for _ in self.windows], 0
+
+    def first_kept(self, group, next_token):
+        """The first block that `group` keeps for computing this token."""
+        window = self.windows[group]
+        return max(0, next_token - window) // self.block_tokens if window else 0
+
+    def drop_behind(self, request, next_token):
+        for group, table in enumerate(request.tables):
+            for i in range(min(self.first_kept(group, next_token), len(table))):
+                self.give(table[i:i + 1])
+                table[i] = NULL
+
     def local_hit(self, request):
-        found = []
-        for block_hash in request.block_hashes[:(request.num_tokens - 1) // self.block_tokens]:
-            if block_hash not in self.cached:
-                break
-            found.append(self.cached[block_hash])
-        return found
+        """(blocks, tables): where every group has what it keeps."""
+        limit = (request.num_tokens - 1) // self.block_tokens
+        hashes, count = request.block_hashes[:limit], 0
+        while count < len(hashes) and (hashes[count], 0) in self.cached:
+            count += 1
+        while any((hashes[i], group) not in self.cached for group in range(len(self.windows))
+                  for i in range(self.first_kept(group, count * self.block_tokens), count)):
+            count -= 1
+        tables = []
+        for group in range(len(self.windows)):
+            first = self.first_kept(group, count * self.block_tokens)
+            tables.append([NULL] * first
+                          + [self.cached[(h, group)] for h in hashes[first:count]])
+        return count, tables
 
     def cache_full_blocks(self, request, scheduled_count=0):
         """As vLLM does, also before what is scheduled has been computed."""
         tokens = min(request.num_computed_tokens + scheduled_count, request.num_tokens)
         full = tokens // self.block_tokens
-        for i in range(request.cached_count, full):
-            if request.block_hashes[i] not in self.cached:
-                self.cached[request.block_hashes[i]] = request.block_ids[i]
-                self.hash_of[request.block_ids[i]] = request.block_hashes[i]
+        for group, table in enumerate(request.tables):
+            for i in range(request.cached_count, full):
+                key = (request.block_hashes[i], group)
+                if table[i] != NULL and key not in self.cached:
+                    self.cached[key] = table[i]
+                    self.hash_of[table[i]] = key
         request.cached_count = max(request.cached_count, full)
 
     # ---- requests ----
 
     def add(self, request):
+        request.tables = [[] for _ in self.windows]
         self.requests[request.request_id] = request
         self.waiting.append(request)
 
@@ -195,11 +240,13 @@ class Engine:
     def finish(self, request):
         is_loading = request.state == LOADING and request.request_id not in self.promoted
         self.promoted.pop(request.request_id, None)
-        delay, _ = self.connector.request_finished(request, list(request.block_ids))
+        self.drop_behind(request, request.num_computed_tokens)
+        delay, _ = self.connector.request_finished_all_groups(
+            request, tuple(list(table) for table in request.tables))
         require(not delay, "request_finished asked to keep the blocks and never reports")
         request.state = FINISHED
         if not is_loading:  # else until its load has been reported
-            self.give(request.block_ids)
+            self.give_all(request)
             del self.requests[request.request_id]
 
     @property
@@ -232,21 +279,32 @@ class Engine:
 
     def grow(self, request, count, output):
         need = -(-(request.num_computed_tokens + count) // self.block_tokens)
+        self.drop_behind(request, request.num_computed_tokens)
         while True:
-            new = self.take(max(0, need - len(request.block_ids)))
+            missing = [max(0, need - len(table)) for table in request.tables]
+            new = self.take(sum(missing))
             if new is not None:
-                request.block_ids += new
-                return new
+                return self.extend(request, missing, new)
             victim = self.running[-1]
             self.preempt(victim, output)
             if victim is request:
                 return None
 
+    @staticmethod
+    def extend(request, counts, new):
+        """New blocks behind each table; which."""
+        grown = []
+        for table, count in zip(request.tables, counts):
+            grown.append(new[:count])
+            table += new[:count]
+            new = new[count:]
+        return grown
+
     def preempt(self, request, output):
         self.running.remove(request)
         self.forget_schedule(request, output)
-        self.give(request.block_ids)
-        request.block_ids, request.num_computed_tokens, request.cached_count = [], 0, 0
+        self.give_all(request)
+        request.num_computed_tokens = 0
         request.state = WAITING
         self.waiting.appendleft(request)
         output.preempted_req_ids.add(request.request_id)
@@ -268,7 +326,8 @@ class Engine:
         cached = output.scheduled_cached_reqs
         if not request.was_scheduled:
             output.scheduled_new_reqs.append(types.SimpleNamespace(
-                req_id=request.request_id, block_ids=(list(request.block_ids),),
+                req_id=request.request_id,
+                block_ids=tuple(list(table) for table in request.tables),
                 num_computed_tokens=request.num_computed_tokens))
             request.was_scheduled = True
             return
@@ -276,8 +335,8 @@ class Engine:
         cached.req_ids.append(request.request_id)
         if is_resumed:
             cached.resumed_req_ids.add(request.request_id)
-        ids = list(request.block_ids) if is_resumed else list(new_ids)
-        cached.new_block_ids.append((ids,) if ids else None)
+        ids = tuple(list(ids) for ids in (request.tables if is_resumed else new_ids))
+        cached.new_block_ids.append(ids if any(ids) else None)
         cached.num_computed_tokens.append(request.num_computed_tokens)
 
     def schedule_waiting(self, output):
@@ -296,37 +355,32 @@ class Engine:
         self.waiting.extendleft(reversed(skipped))
 
     def admit(self, request, output):
-        local, tokens, is_async = [], 0, False
+        tokens, is_async = 0, False
+        local, tables = len(request.tables[0]), request.tables
         if request.state == LOADING:
             request.num_computed_tokens = self.promoted[request.request_id]
             if request.num_computed_tokens == request.num_tokens:
                 request.num_computed_tokens -= 1
         elif request.num_computed_tokens == 0:
-            local = self.local_hit(request)
-            tokens, is_async = self.ask(request, len(local) * self.block_tokens)
+            local, tables = self.local_hit(request)
+            tokens, is_async = self.ask(request, local * self.block_tokens)
             if tokens is None:
                 return "later"
-        held = len(request.block_ids) or len(local)
-        start = request.num_computed_tokens or (len(local) * self.block_tokens + tokens)
+        start = request.num_computed_tokens or (local * self.block_tokens + tokens)
         count = 0 if is_async else min(request.num_tokens - start, self.chunk_tokens)
-        need = -(-(start + count) // self.block_tokens)
-        for block_id in local:
-            self.share(block_id)
-        new = self.take(max(0, need - held))
+        new = self.allocate(request, tables, start, -(-(start + count) // self.block_tokens))
         if new is None:
-            self.give(local)
             return "full"
         if request.state != LOADING:
-            request.block_ids = local + new
-            request.cached_count = len(local)
-        else:
-            request.block_ids += new
-        blocks = types.SimpleNamespace(get_block_ids=lambda: (list(request.block_ids),))
+            request.cached_count = local
+        blocks = types.SimpleNamespace(
+            get_block_ids=lambda: tuple(list(table) for table in request.tables))
         self.connector.update_state_after_alloc(request, blocks, tokens)
         if is_async:
             request.state = LOADING
-            first = len(local)
-            request.loading_ids = request.block_ids[first:first + tokens // self.block_tokens]
+            end = local + tokens // self.block_tokens
+            request.loading_ids = [b for table in request.tables for b in table[local:end]
+                                   if b != NULL]
             request.num_computed_tokens = start
             self.counts["loaded_tokens"] += tokens
             return "loading"
@@ -336,6 +390,28 @@ class Engine:
         request.state = RUNNING
         self.running.append(request)
         return "run"
+
+    def allocate(self, request, tables, start, need):
+        """Adopts the blocks of `tables`, as far as they are kept, and takes what is missing."""
+        is_new = tables is not request.tables
+        if is_new:
+            for table in tables:
+                for block_id in table:
+                    if block_id != NULL:
+                        self.share(block_id)
+        kept = [self.first_kept(group, start) for group in range(len(tables))]
+        missing = [max(0, need - max(len(table), first)) for table, first in zip(tables, kept)]
+        new = self.take(sum(missing))
+        if new is None:
+            if is_new:
+                for table in tables:
+                    self.give(table)
+            return None
+        request.tables = tables
+        for table, first in zip(tables, kept):
+            table += [NULL] * (first - len(table))
+        self.drop_behind(request, start)
+        return self.extend(request, missing, new)
 
     def ask(self, request, local_tokens):
         tokens, is_async = self.connector.get_num_new_matched_tokens(request, local_tokens)
@@ -364,27 +440,33 @@ class Engine:
         if not loads_first:
             connector.start_load_kv(None)
         connector.wait_for_save()
-        sent, received = connector.get_finished(set())
-        require(not sent, "finished_sending of a request that was not kept")
+        results = connector.get_transfer_results(set())
+        require(not results.finished_sending, "finished_sending of a request that was not kept")
+        require(results.failed_recving <= results.finished_recving, "failed, and not finished")
         bad = connector.get_block_ids_with_load_errors()
         reports = connector.build_connector_worker_meta()
         connector.clear_connector_metadata()
-        return received or set(), bad, reports
+        require(not bad or len(self.windows) == 1, "block ids of several groups")
+        return results, bad, reports
 
     def forward(self, worker, request, count):
         start, end = request.num_computed_tokens, request.num_computed_tokens + count
-        for i in range(start // self.block_tokens):
-            require(worker.is_right(request.block_ids[i], request.block_hashes[i]),
-                    f"{request.request_id}: wrong bytes in block {i} of rank {worker.rank}")
-        for i in range(start // self.block_tokens, -(-end // self.block_tokens)):
-            is_full = (i + 1) * self.block_tokens <= end
-            worker.write(request.block_ids[i], request.block_hashes[i] if is_full else None)
+        full = start // self.block_tokens
+        for group, table in enumerate(request.tables):
+            for i in range(self.first_kept(group, start), full):
+                require(worker.is_right(table[i], group, request.block_hashes[i]),
+                        f"{request.request_id}: wrong bytes in block {i} of group {group} of rank "
+                        f"{worker.rank}")
+            for i in range(full, -(-end // self.block_tokens)):
+                is_full = (i + 1) * self.block_tokens <= end
+                worker.write(table[i], group, request.block_hashes[i] if is_full else None)
 
     def update(self, output, results):
         bad = set().union(*(result[1] for result in results))
         finished = set()
-        for received, _, _ in results:
-            for request_id in received:
+        failed = set().union(*(result[0].failed_recving for result in results))
+        for result in results:
+            for request_id in result[0].finished_recving:
                 self.reported[request_id] += 1
                 require(request_id in self.requests, f"{request_id} was reported and is unknown")
                 require(self.reported[request_id] <= len(self.workers), "reported too often")
@@ -393,9 +475,12 @@ class Engine:
                     finished.add(request_id)
         for request in list(self.requests.values()):
             if request.state == LOADING and bad.intersection(request.loading_ids):
-                first = next(i for i, b in enumerate(request.block_ids) if b in bad)
+                first = next(i for i, b in enumerate(request.tables[0]) if b in bad)
                 request.num_computed_tokens = min(request.num_computed_tokens,
                                                   first * self.block_tokens)
+                self.counts["lost_loads"] += 1
+            elif request.state == LOADING and request.request_id in failed and not bad:
+                request.num_computed_tokens = 0
                 self.counts["lost_loads"] += 1
         for request_id, count in output.num_scheduled_tokens.items():
             self.advance(self.requests[request_id], count)
@@ -405,17 +490,17 @@ class Engine:
             merged = merged.aggregate(report)
         self.connector.update_connector_output(types.SimpleNamespace(
             finished_recving=finished, finished_sending=None, invalid_block_ids=bad,
+            failed_recving=failed if len(self.windows) > 1 else set(),
             kv_connector_worker_meta=merged))
         for request_id in finished:
             request = self.requests[request_id]
             require(request.state in (LOADING, FINISHED), f"{request_id} was not loading")
             if request.state == FINISHED:
-                self.give(request.block_ids)
+                self.give_all(request)
                 del self.requests[request_id]
                 continue
             if request.num_computed_tokens == 0:  # all lost: it begins anew, and asks anew
-                self.give(request.block_ids)
-                request.block_ids, request.cached_count = [], 0
+                self.give_all(request)
                 request.state = WAITING
                 continue
             self.promoted[request_id] = request.num_computed_tokens

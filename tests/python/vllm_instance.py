@@ -14,16 +14,18 @@ def watch(half, stored, loaded):
     """Notes a digest of every block that is stored or loaded."""
     store_one, copy_one = half._store, half._copy
 
-    def digests(block_ids):
-        return [hashlib.sha256(half.pages.read(block)).hexdigest() for block in block_ids]
+    def digests(message, count=None):
+        return [hashlib.sha256(pages.read(block)).hexdigest()
+                for pages, block_ids in zip(half.pages, message.block_ids)
+                for block in block_ids[:count] if block >= 0]
 
     def store(message):
         store_one(message)
-        stored.extend(digests(message.block_ids))
+        stored.extend(digests(message))
 
     def copy(message, wait_s):
         count = copy_one(message, wait_s)
-        loaded.extend(digests(message.block_ids[:count]))
+        loaded.extend(digests(message, count))
         return count
 
     half._store, half._copy = store, copy

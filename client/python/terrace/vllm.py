@@ -9,8 +9,9 @@ Extra configuration: socket (required); revision of the weights (else from the m
 lookup_wait_ms (0.5), timeout_ms (50), load_timeout_ms (10000). Nothing here raises into the engine
 or waits longer than those: without a daemon vLLM serves on, without the cache.
 
-Today: KV caches in host memory (vLLM's CPU platform), one KV cache group, tensor parallel. What it
-cannot serve it says in the log, once, and stays out of the way.
+Today: KV caches in host memory (vLLM's CPU platform), full attention, MLA and sliding windows, in
+one KV cache group or several of one block size, tensor parallel. What it cannot serve it says in
+the log, once, and stays out of the way.
 """
 import dataclasses
 import functools
@@ -25,6 +26,7 @@ import time
 import uuid
 from typing import Any, Dict, Iterable, List, Optional, Set, Tuple
 
+from vllm.distributed.kv_transfer.kv_connector.v1 import base as _base
 from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorBase_V1, KVConnectorHandshakeMetadata, KVConnectorMetadata, KVConnectorRole,
     KVConnectorWorkerMetadata)
@@ -33,16 +35,17 @@ from .client import Client, Group
 from .errors import TerraceError, Unavailable
 from .pages import Pages
 from .space import Space, SpaceGroup
-from .vllm_messages import Layout, Load, Step
+from .vllm_messages import GroupLayout, Layout, Load, Step
 from .vllm_scheduler import SchedulerHalf
-from .vllm_worker import WorkerHalf, describe
+from .vllm_worker import WorkerHalf, blocks_of, describe
 
 logger = logging.getLogger("vllm.terrace")
 _START_WAIT_S = 2.0
 # Opening the group later, when the daemon comes up after the engine, waits timeout_ms, this often.
 _OPEN_PAUSE_S = 5.0
-# Of a window or a state vLLM drops blocks while a request runs, and puts its null block there.
-_SPECS = ("FullAttentionSpec", "MLAAttentionSpec")
+_SPECS = ("FullAttentionSpec", "MLAAttentionSpec", "SlidingWindowSpec")
+# Older versions turn their hybrid memory off for a connector without it, and have one group.
+_SupportsHMA = getattr(_base, "SupportsHMA", object)
 
 
 @dataclasses.dataclass
@@ -90,7 +93,7 @@ def _never_raises(otherwise: Any = None, makes: Any = None):
     return decorate
 
 
-class TerraceConnector(KVConnectorBase_V1):
+class TerraceConnector(KVConnectorBase_V1, _SupportsHMA):
     """See the page. One instance in the scheduler, one in every worker."""
 
     def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any = None):
@@ -100,7 +103,7 @@ class TerraceConnector(KVConnectorBase_V1):
         self.worker: Optional[WorkerHalf] = None
         self._layout: Optional[Layout] = None
         self._client: Optional[Client] = None
-        self._lost_loads: List[Any] = []  # of a worker that was turned off: failed, and reported
+        self._lost_loads: List[Load] = []  # of a worker that was turned off: failed, and reported
         self._orphans: List[Load] = []  # promised by a scheduler that was turned off since
         extra = vllm_config.kv_transfer_config.kv_connector_extra_config or {}
         self._timeout_s = float(extra.get("timeout_ms", 50)) / 1e3
@@ -111,8 +114,9 @@ class TerraceConnector(KVConnectorBase_V1):
         if "socket" not in extra:
             self.refuse("kv_connector_extra_config has no 'socket': name the domain's socket")
             return
-        if kv_cache_config is None or len(kv_cache_config.kv_cache_groups) != 1:
-            self.refuse("the model has several KV cache groups, which are not served yet")
+        why = _refusal_of(kv_cache_config)
+        if why is not None:
+            self.refuse(why)
             return
         for name in ("pipeline_parallel_size", "decode_context_parallel_size",
                      "prefill_context_parallel_size"):
@@ -148,36 +152,18 @@ class TerraceConnector(KVConnectorBase_V1):
 
     @_never_raises()
     def register_kv_caches(self, kv_caches: Dict[str, Any]) -> None:
-        group = self._kv_cache_config.kv_cache_groups[0]
-        first = kv_caches[group.layer_names[0]]
+        groups = self._kv_cache_config.kv_cache_groups
+        first = kv_caches[groups[0].layer_names[0]]
         if first.device.type != "cpu":
             self.refuse(f"the KV cache lies on {first.device}: only host memory is served yet")
             return
-        spec = group.kv_cache_spec
-        if type(spec).__name__ not in _SPECS:
-            self.refuse(f"the KV cache is a {type(spec).__name__}, whose blocks do not all stay: "
-                        f"only {' and '.join(_SPECS)} are served yet")
-            return
-        self._pages = Pages(kv_caches, group.layer_names, self._kv_cache_config.num_blocks)
-        config = self._vllm_config
-        is_latent = "MLA" in type(spec).__name__
-        tp_size = config.parallel_config.tensor_parallel_size
-        shape = tuple(first.shape)
-        fields = {
-            "model": str(config.model_config.model),
-            "revision": self._revision or _revision_of(config),
-            "dtype": describe(first.dtype),
-            "quantisation": str(getattr(config.cache_config, "cache_dtype", "auto")),
-            "layout": _layout_name(first, shape, self._kv_cache_config.num_blocks),
-            "layers": len(group.layer_names),
-            "kv_heads": int(getattr(spec, "num_kv_heads", 1)),
-            "head_size": int(getattr(spec, "head_size", shape[-1])),
-            "block_tokens": int(spec.block_size),
-            "salt": _computation_of(config.model_config),
-            "attention": "mla" if is_latent else "gqa",
-            "tp_size": 1 if is_latent else tp_size,
-        }
-        self._layout = Layout(fields, self._pages.part_bytes, 1 if is_latent else tp_size)
+        self._pages = [Pages(kv_caches, group.layer_names, self._kv_cache_config.num_blocks)
+                       for group in groups]
+        revision = self._revision or _revision_of(self._vllm_config)
+        self._layout = Layout([
+            _layout_of(self._vllm_config, group, index, revision,
+                       kv_caches[group.layer_names[0]], pages)
+            for index, (group, pages) in enumerate(zip(groups, self._pages))])
         self._wait_at_start()
         self._worker(_START_WAIT_S)
 
@@ -190,7 +176,7 @@ class TerraceConnector(KVConnectorBase_V1):
 
     def get_handshake_metadata(self) -> Optional[TerraceHandshake]:
         if self._layout is None:
-            return TerraceHandshake(Layout({}, (), 0, self.refusal or "no KV cache was registered"))
+            return TerraceHandshake(Layout([], self.refusal or "no KV cache was registered"))
         return TerraceHandshake(self._layout)
 
     def _group(self, self_mask: int, timeout_s: float) -> Optional[Group]:
@@ -198,9 +184,8 @@ class TerraceConnector(KVConnectorBase_V1):
         now = time.monotonic()
         if not self._client.is_connected or now < self._next_open:
             return None
-        layout = self._layout
-        members = [Space(**layout.fields, part_bytes=tuple(layout.part_bytes), tp_rank=rank)
-                   for rank in range(layout.member_count)]
+        members = [Space(**group.fields, part_bytes=tuple(group.part_bytes), tp_rank=rank)
+                   for group in self._layout.groups for rank in range(group.rank_count)]
         name = SpaceGroup("x", members).check()  # one name a group: nobody else can be in the way
         try:
             return self._client.open(SpaceGroup(f"vllm-{name[:16]}", members), self_mask, timeout_s)
@@ -215,13 +200,14 @@ class TerraceConnector(KVConnectorBase_V1):
         if self.worker is None:
             rank = getattr(self._vllm_config.parallel_config, "rank", 0)
             tp_rank = rank % self._vllm_config.parallel_config.tensor_parallel_size
-            member = tp_rank if self._layout.member_count > 1 else 0
-            group = self._group(1 << member, timeout_s or self._timeout_s)
+            members = self._layout.members_of(tp_rank)
+            group = self._group(sum(1 << member for member in set(members)),
+                                timeout_s or self._timeout_s)
             if group is None:
                 return None
             self.worker = WorkerHalf(
-                group, self._pages, member=member, timeout_s=self._timeout_s,
-                is_writer=self._layout.member_count > 1 or tp_rank == 0,
+                group, self._pages, members=members, timeout_s=self._timeout_s,
+                writes=[each.rank_count > 1 or tp_rank == 0 for each in self._layout.groups],
                 load_timeout_s=self._load_timeout_s)
         return self.worker
 
@@ -273,15 +259,32 @@ class TerraceConnector(KVConnectorBase_V1):
 
     def get_finished(self, finished_req_ids: Set[str]) -> Tuple[Optional[Set[str]],
                                                                 Optional[Set[str]]]:
-        loaded = self.worker.take_loaded() if self.worker is not None else set()
-        self._bad_blocks = self.worker.take_bad_blocks() if self.worker is not None else set()
+        loaded, self._failed = set(), set()
+        if self.worker is not None:
+            loaded, self._failed = self.worker.take_loaded()
+            self._bad_blocks = self.worker.take_bad_blocks()
         for load in self._lost_loads:
             loaded.add(load.request_id)
-            self._bad_blocks.update(load.block_ids)
+            self._failed.add(load.request_id)
+            self._bad_blocks.update(blocks_of(load))
         self._lost_loads = []
+        if self._has_several_groups:
+            self._bad_blocks = set()  # vLLM takes no block ids then
         return None, loaded or None
 
     _bad_blocks: Set[int] = set()
+    _failed: Set[str] = set()
+
+    @property
+    def _has_several_groups(self) -> bool:
+        return self._kv_cache_config is not None and len(self._kv_cache_config.kv_cache_groups) > 1
+
+    def get_transfer_results(self, finished_req_ids: Set[str]) -> Any:
+        """Of several groups a request that lost anything is computed from its start."""
+        results = super().get_transfer_results(finished_req_ids)
+        if self._has_several_groups:
+            results.failed_recving = set(self._failed)
+        return results
 
     def get_block_ids_with_load_errors(self) -> Set[int]:
         bad, self._bad_blocks = self._bad_blocks, set()
@@ -316,10 +319,11 @@ class TerraceConnector(KVConnectorBase_V1):
             group = self._group(0, timeout_s or self._timeout_s)
             if group is None:
                 return None
-            block_tokens = self._layout.fields["block_tokens"]
+            block_tokens = self._layout.groups[0].fields["block_tokens"]
             fine = getattr(self._kv_cache_config, "hash_block_size", None) or block_tokens
             self.scheduler = SchedulerHalf(
                 group, block_tokens=block_tokens, hashes_per_block=block_tokens // fine,
+                windows=[each.window_tokens for each in self._layout.groups],
                 worker_count=self._vllm_config.parallel_config.tensor_parallel_size,
                 timeout_s=self._timeout_s, lookup_wait_s=self._lookup_wait_s)
         return self.scheduler
@@ -337,13 +341,13 @@ class TerraceConnector(KVConnectorBase_V1):
         if self._allocate_guarded(request, blocks, num_external_tokens) or not num_external_tokens:
             return
         # It was promised and waits. A load of nobody's lease fails, and it is computed.
-        block_ids = blocks.get_block_ids()[0]
-        self._orphans.append(Load(request.request_id, (0, 0), list(block_ids)))
+        self._orphans.append(Load(request.request_id, (0, 0),
+                                  [list(block_ids) for block_ids in blocks.get_block_ids()]))
 
     @_never_raises(otherwise=False)
     def _allocate_guarded(self, request: Any, blocks: Any, num_external_tokens: int) -> bool:
         if self.scheduler is not None:
-            self.scheduler.allocated(request, blocks.get_block_ids()[0], num_external_tokens)
+            self.scheduler.allocated(request, blocks.get_block_ids(), num_external_tokens)
         return True
 
     def build_connector_meta(self, scheduler_output: Any) -> TerraceMetadata:
@@ -366,18 +370,25 @@ class TerraceConnector(KVConnectorBase_V1):
         if isinstance(reports, TerraceReports):
             self.scheduler.stores_done(reports.counts)
         finished = set(connector_output.finished_recving or ())
-        self.scheduler.loads_failed(set(getattr(connector_output, "invalid_block_ids", None) or ()))
+        self.scheduler.loads_failed(
+            set(getattr(connector_output, "invalid_block_ids", None) or ()),
+            set(getattr(connector_output, "failed_recving", None) or ()))
         self.scheduler.loads_done(finished)
 
     def request_finished(self, request: Any, block_ids: List[int]
                          ) -> Tuple[bool, Optional[Dict[str, Any]]]:
+        self._finish_guarded(request, [block_ids])
+        return False, None
+
+    def request_finished_all_groups(self, request: Any, block_ids: Tuple[List[int], ...]
+                                    ) -> Tuple[bool, Optional[Dict[str, Any]]]:
         self._finish_guarded(request, block_ids)
         return False, None
 
     @_never_raises()
-    def _finish_guarded(self, request: Any, block_ids: List[int]) -> None:
+    def _finish_guarded(self, request: Any, table: Any) -> None:
         if self.scheduler is not None:
-            self.scheduler.finished(request, block_ids)
+            self.scheduler.finished(request, table)
 
     def has_pending_push_work(self) -> bool:
         return self.refusal is None and self.scheduler is not None and self.scheduler.has_work
@@ -400,6 +411,59 @@ class TerraceConnector(KVConnectorBase_V1):
             self.scheduler.close()
         if self._client is not None:
             self._client.close()
+
+
+def _refusal_of(kv_cache_config: Any) -> Optional[str]:
+    """Why these KV cache groups are not served."""
+    groups = kv_cache_config.kv_cache_groups if kv_cache_config is not None else ()
+    if not groups:
+        return "the model has no KV cache groups"
+    for group in groups:
+        name = type(group.kv_cache_spec).__name__
+        if name not in _SPECS:
+            return f"a KV cache group is a {name}: only {', '.join(_SPECS)} are served yet"
+    if all(type(group.kv_cache_spec).__name__ == "SlidingWindowSpec" for group in groups):
+        return "all layers have a window: a group of full attention is needed"
+    sizes = {group.kv_cache_spec.block_size for group in groups}
+    if len(sizes) > 1:
+        return f"the KV cache groups have blocks of {sorted(sizes)} tokens: only one size is served"
+    if len(groups) == 1:
+        return None
+    if any(getattr(group, "is_eagle_group", False) for group in groups):
+        return "a KV cache group belongs to a draft model, beside others: that is not served yet"
+    if not hasattr(KVConnectorBase_V1, "get_transfer_results"):
+        return ("the model has several KV cache groups, and this vLLM cannot be told that a load "
+                "has failed: start it with --disable-hybrid-kv-cache-manager")
+    return None
+
+
+def _layout_of(config: Any, group: Any, index: int, revision: str, tensor: Any, pages: Pages
+               ) -> GroupLayout:
+    """What the Space of one KV cache group says."""
+    spec, shape = group.kv_cache_spec, tuple(tensor.shape)
+    is_latent = "MLA" in type(spec).__name__
+    window = 0
+    if type(spec).__name__ == "SlidingWindowSpec":
+        # What the next token attends to beside itself; the daemon needs one at least.
+        window = max(1, spec.sliding_window - 1 + getattr(spec, "extra_retained_tokens", 0))
+    tp_size = 1 if is_latent else config.parallel_config.tensor_parallel_size
+    fields = {
+        "model": str(config.model_config.model),
+        "revision": revision,
+        "dtype": describe(tensor.dtype),
+        "quantisation": str(getattr(config.cache_config, "cache_dtype", "auto")),
+        "layout": _layout_name(tensor, shape, pages.block_count),
+        "layers": len(group.layer_names),
+        "kv_heads": int(getattr(spec, "num_kv_heads", 1)),
+        "head_size": int(getattr(spec, "head_size", shape[-1])),
+        "block_tokens": int(spec.block_size),
+        "salt": _computation_of(config.model_config),
+        "attention": "sliding" if window else "mla" if is_latent else "gqa",
+        "window_tokens": window,
+        "tp_size": tp_size,
+        "attention_group": index,
+    }
+    return GroupLayout(fields, pages.part_bytes, tp_size, window)
 
 
 def _layout_name(tensor: Any, shape: Tuple[int, ...], block_count: int) -> str:

@@ -3,18 +3,23 @@
 It never waits longer than lookup_wait_s, and holds a lease from the moment it promises tokens until
 the workers have copied them, so that a promised block cannot be evicted.
 
+Of a KV cache group with a window vLLM frees the blocks behind it while a request runs. What is
+promised ends where the daemon has the window; what is stored lacks what had been freed before the
+step in which it is stored.
+
 Order of a step: get_num_new_matched_tokens and update_state_after_alloc a request, then
 build_connector_meta; the workers run its stores before anything overwrites a block, its loads in
 the background. So a block whose request ended in one step may be stored in the very next one, and
 no later.
 """
 import dataclasses
+import time
 from typing import Any, Dict, List, Optional, Sequence, Set
 
 from .client import Group, Hints
 from .errors import Unavailable
 from .requests import Asker, Pending
-from .vllm_messages import Load, Step, Store
+from .vllm_messages import NO_BLOCK, Load, Step, Store
 
 _IDLE_WAITS = 10
 
@@ -24,11 +29,15 @@ def event_hash(block_hash: bytes) -> int:
     return int.from_bytes(block_hash[-8:], "big")
 
 
+Table = List[List[int]]  # of each KV cache group the block ids, in prompt order
+
+
 @dataclasses.dataclass
 class _Tracked:
     """A request vLLM has told us of."""
     request: Any
-    block_ids: List[int] = dataclasses.field(default_factory=list)
+    table: Table
+    computed_tokens: int = 0  # when its last step began
     stored_count: int = 0  # blocks that were offered to the store, or came from it
     skip_count: int = 0  # of the lookup: blocks vLLM has itself
     lookup: Optional[Pending] = None
@@ -40,19 +49,21 @@ class _Tracked:
 class _Storing:
     """Blocks on their way into the store."""
     reserve: Pending
-    block_ids: List[int]
-    request_id: str
+    first: int
+    table: Table  # from block `first` on
+    tracked: _Tracked
     is_last_chance: bool = False  # its blocks have been freed: now or never
 
 
 class SchedulerHalf:
     """See the page. lookup_wait_s: how long one question may hold the scheduler up."""
 
-    def __init__(self, group: Group, *, block_tokens: int, hashes_per_block: int = 1,
-                 worker_count: int = 1, timeout_s: float = 0.05,
+    def __init__(self, group: Group, *, block_tokens: int, windows: Sequence[int] = (0,),
+                 hashes_per_block: int = 1, worker_count: int = 1, timeout_s: float = 0.05,
                  lookup_wait_s: float = 0.0005):
         self.group = group
         self.block_tokens = block_tokens
+        self.windows = windows  # tokens before the next one that each KV cache group keeps; 0: all
         self.hashes_per_block = hashes_per_block
         self.worker_count = worker_count
         self.lookup_wait_s = lookup_wait_s
@@ -99,8 +110,7 @@ class SchedulerHalf:
 
     def matched_tokens(self, request: Any, local_tokens: int) -> Optional[int]:
         """Tokens beyond `local_tokens` that a load would bring; None: ask again next step."""
-        tracked = self._tracked.setdefault(request.request_id, _Tracked(request))
-        tracked.request = request
+        tracked = self._track(request)
         first = local_tokens // self.block_tokens
         last = self._block_count(request, request.num_tokens - 1)
         if request.request_id in self._loading:
@@ -121,11 +131,33 @@ class SchedulerHalf:
         lease = tracked.lookup.lease
         return 0 if lease is None else min(lease.block_count, last - first) * self.block_tokens
 
-    def allocated(self, request: Any, block_ids: Sequence[int], external_tokens: int) -> None:
-        """vLLM has taken blocks for the request; external_tokens of them are ours to load."""
-        tracked = self._tracked.setdefault(request.request_id, _Tracked(request))
+    def _track(self, request: Any) -> _Tracked:
+        tracked = self._tracked.get(request.request_id)
+        if tracked is None:
+            tracked = _Tracked(request, self._empty())
+            self._tracked[request.request_id] = tracked
         tracked.request = request
-        tracked.block_ids = list(block_ids)
+        return tracked
+
+    def _empty(self) -> Table:
+        return [[] for _ in self.windows]
+
+    def _kept(self, table: Table, first: int, last: int, next_token: int) -> Table:
+        """Blocks [first, last) of `table`, but those that vLLM frees, or has no need of, when
+        `next_token` is computed."""
+        kept = []
+        for block_ids, window in zip(table, self.windows):
+            begin = max(0, next_token - window) // self.block_tokens if window else 0
+            # vLLM puts block 0, its null block, where a window has passed.
+            kept.append([b if i >= begin and (b != 0 or not window) else NO_BLOCK
+                         for i, b in enumerate(block_ids[first:last], first)])
+        return kept
+
+    def allocated(self, request: Any, table: Sequence[Sequence[int]], external_tokens: int
+                  ) -> None:
+        """vLLM has taken blocks for the request; external_tokens of them are ours to load."""
+        tracked = self._track(request)
+        tracked.table = [list(block_ids) for block_ids in table]
         lookup, tracked.lookup = tracked.lookup, None
         if external_tokens == 0:
             if lookup is not None:
@@ -135,17 +167,18 @@ class SchedulerHalf:
         self.counters["hit_tokens"] += external_tokens
         tracked.stored_count = max(tracked.stored_count, first + count)
         self._loading[request.request_id] = lookup
-        tracked.loading_ids = set(block_ids[first:first + count])
+        tracked.computed_tokens = (first + count) * self.block_tokens
+        wanted = self._kept(tracked.table, first, first + count, tracked.computed_tokens)
+        tracked.loading_ids = {b for block_ids in wanted for b in block_ids if b != NO_BLOCK}
         token = lookup.lease.token
-        self._new_loads.append(Load(request.request_id, (token.high, token.low),
-                                    list(block_ids[first:first + count])))
+        self._new_loads.append(Load(request.request_id, (token.high, token.low), wanted))
 
     # ---- steps ----
 
     def step(self, output: Any) -> Step:
         """What the workers do this step."""
         for request_id in getattr(output, "preempted_req_ids", None) or ():
-            self._blocks_freed(request_id)
+            self._blocks_freed(self._tracked.get(request_id))
         self._asker.collect()
         # A step without tokens is there for the stores, and has time for them.
         wait_s = self.lookup_wait_s * (1 if output.num_scheduled_tokens else _IDLE_WAITS)
@@ -165,8 +198,8 @@ class SchedulerHalf:
         for new in output.scheduled_new_reqs:
             tracked = self._tracked.get(new.req_id)
             if tracked is not None:
-                tracked.block_ids = list(new.block_ids[0])
-                self._offer(new.req_id, tracked, new.num_computed_tokens)
+                tracked.table = [list(block_ids) for block_ids in new.block_ids]
+                self._offer(tracked, new.num_computed_tokens)
         cached = output.scheduled_cached_reqs
         for i, request_id in enumerate(cached.req_ids):
             tracked = self._tracked.get(request_id)
@@ -174,35 +207,39 @@ class SchedulerHalf:
                 continue
             more = cached.new_block_ids[i]
             if request_id in (getattr(cached, "resumed_req_ids", None) or ()):
-                tracked.block_ids = list(more[0]) if more else []
-            elif more:
-                tracked.block_ids += more[0]
-            self._offer(request_id, tracked, cached.num_computed_tokens[i])
+                tracked.table = self._empty()
+            for block_ids, new_ids in zip(tracked.table, more or ()):
+                block_ids += new_ids
+            self._offer(tracked, cached.num_computed_tokens[i])
 
-    def _offer(self, request_id: str, tracked: _Tracked, computed_tokens: int) -> None:
+    def _offer(self, tracked: _Tracked, computed_tokens: int) -> None:
         """Reserves the blocks that are full and computed by now and were not offered yet."""
-        last = min(self._block_count(tracked.request, computed_tokens), len(tracked.block_ids))
+        tracked.computed_tokens = computed_tokens
+        last = min(self._block_count(tracked.request, computed_tokens), *map(len, tracked.table))
         first = tracked.stored_count
         if last <= first:
             return
         tracked.stored_count = last
         pending = self._ask(tracked.request, first, last, is_store=True)
-        self._storing.append(_Storing(pending, tracked.block_ids[first:last], request_id))
+        self._storing.append(_Storing(pending, first, [ids[first:last] for ids in tracked.table],
+                                      tracked))
 
-    def _blocks_freed(self, request_id: str) -> None:
+    def _blocks_freed(self, tracked: Optional[_Tracked]) -> None:
+        if tracked is None:
+            return
         for storing in self._storing:
-            if storing.request_id == request_id:
+            if storing.tracked is tracked:
                 storing.is_last_chance = True
-        tracked = self._tracked.get(request_id)
-        if tracked is not None:
-            tracked.block_ids = []
-            tracked.stored_count = 0
+        tracked.table = self._empty()
+        tracked.stored_count = 0
 
     def _take_stores(self, wait_s: float) -> List[Store]:
         stores, kept = [], []
+        until = time.monotonic() + wait_s
         for storing in self._storing:
-            if not storing.reserve.is_done and storing.is_last_chance:
-                self._asker.wait(storing.reserve, wait_s)
+            # What is behind a window in the next step could not be stored any more.
+            if not storing.reserve.is_done and (storing.is_last_chance or any(self.windows)):
+                self._asker.wait(storing.reserve, max(0.0, until - time.monotonic()))
             if not storing.reserve.is_done and not storing.is_last_chance:
                 kept.append(storing)
                 continue
@@ -221,7 +258,13 @@ class SchedulerHalf:
         self._reports[self._number] = 0
         self.counters["stored_blocks"] += len(lease.reserved)
         token = lease.token
-        return Store(self._number, (token.high, token.low), storing.block_ids)
+        # What the step before this one freed may have been overwritten in it.
+        return Store(self._number, (token.high, token.low), self._held(storing))
+
+    def _held(self, storing: _Storing) -> Table:
+        first, count = storing.first, len(storing.table[0])
+        whole = [[NO_BLOCK] * first + block_ids for block_ids in storing.table]
+        return self._kept(whole, first, first + count, storing.tracked.computed_tokens)
 
     # ---- ends ----
 
@@ -242,7 +285,7 @@ class SchedulerHalf:
             if pending is not None:
                 pending.give_up()
 
-    def finished(self, request: Any, block_ids: Sequence[int]) -> None:
+    def finished(self, request: Any, table: Sequence[Sequence[int]]) -> None:
         """The request ends; its blocks are freed after this step."""
         tracked = self._tracked.pop(request.request_id, None)
         if tracked is None:
@@ -250,19 +293,23 @@ class SchedulerHalf:
         if tracked.lookup is not None:
             tracked.lookup.give_up()
         if request.request_id not in self._loading:
-            tracked.block_ids = list(block_ids)
-            self._offer(request.request_id, tracked, request.num_computed_tokens)
-        self._blocks_freed(request.request_id)
+            tracked.table = [list(block_ids) for block_ids in table]
+            computed_before = tracked.computed_tokens
+            self._offer(tracked, request.num_computed_tokens)
+            tracked.computed_tokens = computed_before
+        self._blocks_freed(tracked)
 
-    def loads_failed(self, block_ids: Set[int]) -> None:
+    def loads_failed(self, block_ids: Set[int], request_ids: Set[str] = frozenset()) -> None:
         """What was taken for loaded will be computed, and may be stored. Not loaded again: vLLM
-        asks anew for a request that lost all, for as long as its loads fail."""
+        asks anew for a request that lost all, for as long as its loads fail. request_ids: of
+        those that lost all."""
         for request_id in self._loading:
             tracked = self._tracked.get(request_id)
-            if tracked is not None and not block_ids.isdisjoint(tracked.loading_ids):
+            if tracked is not None and (request_id in request_ids or
+                                        not block_ids.isdisjoint(tracked.loading_ids)):
                 self.counters["failed_loads"] += 1
                 tracked.is_lost = True
-                tracked.stored_count = tracked.skip_count
+                tracked.stored_count = 0 if request_id in request_ids else tracked.skip_count
 
     def reset(self) -> None:
         """Forgets the group, and what was found in it and is not being loaded yet."""

@@ -6,30 +6,32 @@ blocks that nobody else touches until they have been reported.
 import concurrent.futures
 import threading
 import time
-from typing import Any, Dict, List, Sequence, Set
+from typing import Any, Dict, List, Sequence, Set, Tuple
 
 from .client import Group, Token
 from .errors import Busy, TerraceError, Unavailable
 from .pages import Pages
-from .vllm_messages import Load, Store
+from .vllm_messages import NO_BLOCK, Load, Store
 
 _THREADS = 2
 
 
 class WorkerHalf:
-    """See the page. member: this worker's place in the SpaceGroup."""
+    """See the page. Of each KV cache group: its pages; members, this worker's place in the
+    SpaceGroup; writes, whether it is this worker who stores them."""
 
-    def __init__(self, group: Group, pages: Pages, *, member: int, is_writer: bool = True,
-                 timeout_s: float = 0.05, load_timeout_s: float = 10.0):
+    def __init__(self, group: Group, pages: Sequence[Pages], *, members: Sequence[int],
+                 writes: Sequence[bool], timeout_s: float = 0.05, load_timeout_s: float = 10.0):
         self.group = group
         self.pages = pages
-        self.member = member
-        self.is_writer = is_writer
+        self.members = members
+        self.writes = writes
         self.timeout_s = timeout_s
         self.load_timeout_s = load_timeout_s
         self._threads = concurrent.futures.ThreadPoolExecutor(_THREADS, "terrace-load")
         self._lock = threading.Lock()
         self._loaded: Set[str] = set()
+        self._failed: Set[str] = set()
         self._bad_blocks: Set[int] = set()
         self._reports: Dict[int, int] = {}
 
@@ -41,7 +43,7 @@ class WorkerHalf:
         is_stuck = False
         for store in stores:
             try:
-                if self.is_writer and not is_stuck:
+                if any(self.writes) and not is_stuck:
                     self._store(store)
             except Busy:
                 is_stuck = True
@@ -51,11 +53,18 @@ class WorkerHalf:
                 self._reports[store.number] = 1
 
     def _store(self, store: Store) -> None:
-        with self.group.join_write(Token(*store.token), 1 << self.member) as lease:
-            for first, count in _ranges(lease.reserved):
-                block_ids = store.block_ids[first:first + count]
-                lease.write(self.pages.addresses(block_ids), first_key=first, key_count=count,
-                            member=self.member)
+        ours = [(pages, member, block_ids) for pages, member, is_ours, block_ids
+                in zip(self.pages, self.members, self.writes, store.block_ids) if is_ours]
+        mask = sum(1 << member for _, member, _ in ours)
+        with self.group.join_write(Token(*store.token), mask) as lease:
+            reserved = lease.reserved
+            for pages, member, block_ids in ours:
+                there = [i for i in reserved if block_ids[i] != NO_BLOCK]
+                for first, count in _ranges(there):
+                    lease.write(pages.addresses(block_ids[first:first + count]), first_key=first,
+                                key_count=count, member=member)
+                for index in set(reserved).difference(there):
+                    lease.mark_absent(index, member)
             lease.commit(self.timeout_s)
 
     def take_reports(self) -> Dict[int, int]:
@@ -78,28 +87,35 @@ class WorkerHalf:
         except TerraceError:
             pass
         finally:
+            bad_blocks = blocks_of(load, good_count)
             with self._lock:
-                self._bad_blocks.update(load.block_ids[good_count:])
+                self._bad_blocks.update(bad_blocks)
                 self._loaded.add(load.request_id)
+                if bad_blocks:
+                    self._failed.add(load.request_id)
 
     def _copy(self, load: Load, wait_s: float) -> int:
         """How many blocks are in place and right."""
-        count = len(load.block_ids)
-        with self.group.join_read(Token(*load.token), 1 << self.member) as lease:
+        count = len(load.block_ids[0])
+        mask = sum(1 << member for member in set(self.members))
+        with self.group.join_read(Token(*load.token), mask) as lease:
             try:
                 lease.wait_ready(count, wait_s)
             except Unavailable:
                 count = min(count, lease.ready_count)
-            if count > 0:
-                lease.copy_into(self.pages.addresses(load.block_ids[:count]), block_count=count,
-                                member=self.member)
+            for pages, member, block_ids in zip(self.pages, self.members, load.block_ids):
+                wanted = [i for i in range(count) if block_ids[i] != NO_BLOCK]
+                for first, length in _ranges(wanted):
+                    lease.copy_into(pages.addresses(block_ids[first:first + length]),
+                                    first_block=first, block_count=length, member=member)
         return count
 
-    def take_loaded(self) -> Set[str]:
-        """Requests whose load has ended since the last call."""
+    def take_loaded(self) -> Tuple[Set[str], Set[str]]:
+        """Requests whose load has ended since the last call, and those of them that failed."""
         with self._lock:
             loaded, self._loaded = self._loaded, set()
-            return loaded
+            failed, self._failed = self._failed, set()
+            return loaded, failed
 
     def take_bad_blocks(self) -> Set[int]:
         """Blocks that a load did not fill, since the last call."""
@@ -110,6 +126,11 @@ class WorkerHalf:
     def close(self) -> None:
         """Waits for the loads on their way: they write into vLLM's memory."""
         self._threads.shutdown(wait=True)
+
+
+def blocks_of(load: Load, first: int = 0) -> Set[int]:
+    """Blocks it fills, from the lease's block `first` on."""
+    return {b for block_ids in load.block_ids for b in block_ids[first:] if b != NO_BLOCK}
 
 
 def _ranges(indexes: Sequence[int]) -> List[List[int]]:

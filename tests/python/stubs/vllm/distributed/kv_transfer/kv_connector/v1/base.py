@@ -1,5 +1,7 @@
 """The classes a connector derives from, without behaviour."""
+import dataclasses
 import enum
+from typing import Set
 
 
 class KVConnectorRole(enum.Enum):
@@ -20,6 +22,18 @@ class KVConnectorWorkerMetadata:
     """Workers to scheduler, every step."""
 
 
+@dataclasses.dataclass
+class KVConnectorTransferResults:
+    """What has ended on a worker."""
+    finished_sending: Set[str]
+    finished_recving: Set[str]
+    failed_recving: Set[str] = dataclasses.field(default_factory=set)
+
+
+class SupportsHMA:
+    """Says that a connector knows of several KV cache groups."""
+
+
 class KVConnectorBase_V1:
     """Keeps what the real one keeps."""
 
@@ -34,3 +48,7 @@ class KVConnectorBase_V1:
 
     def clear_connector_metadata(self):
         self._connector_metadata = None
+
+    def get_transfer_results(self, finished_req_ids):
+        sent, received = self.get_finished(finished_req_ids)
+        return KVConnectorTransferResults(set(sent or ()), set(received or ()))
