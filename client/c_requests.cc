@@ -11,6 +11,7 @@ namespace terrace::client {
 
 static_assert(TERRACE_KEYS_FLAT == protocol::kKeysFlat);
 static_assert(TERRACE_ACQUIRE_FOLLOW == protocol::kAcquireFollow);
+static_assert(TERRACE_ACQUIRE_BY_PARTS == protocol::kAcquireByParts);
 static_assert(TERRACE_EVICT_DRY_RUN == protocol::kEvictDryRun);
 static_assert(TERRACE_EVICT_SUBTREE == protocol::kEvictSubtree);
 static_assert(TERRACE_PIN_CLEAR == protocol::kPinClear);

@@ -111,6 +111,7 @@ Status NewLease(Core& core, LeaseState::Kind kind, std::span<const BlockKey> key
   call->spec.lease = core.NewLease();
   call->spec.lease->kind = kind;
   call->spec.lease->group = call->group;
+  call->spec.lease->is_by_parts = (call->spec.asked.flags & protocol::kAcquireByParts) != 0;
   call->spec.lease->keys.assign(keys.begin(), keys.end());
   return Status::Ok();
 }
@@ -131,10 +132,12 @@ Result<Lease> CallForLease(Core& core, KeysCall& call) {
 }
 
 template <typename Lease>
-Result<Lease> Join(Core& core, GroupRef ref, const LeaseToken& token, uint64_t member_mask) {
+Result<Lease> Join(Core& core, GroupRef ref, const LeaseToken& token, uint64_t member_mask,
+                   uint32_t flags) {
   KeysCall call;
-  call.spec.asked = {
-      .verb = Verb::kJoin, .key_count = protocol::kKeysPerRequestMax, .flags = protocol::kKeysFlat};
+  call.spec.asked = {.verb = Verb::kJoin,
+                     .key_count = protocol::kKeysPerRequestMax,
+                     .flags = protocol::kKeysFlat | flags};
   TERRACE_RETURN_IF_ERROR(SetGroup(core, ref, &call));
   if (!call.group->has_members(member_mask)) {
     return Status(StatusCode::kInvalid, "member_mask names members the SpaceGroup has not");
@@ -143,7 +146,8 @@ Result<Lease> Join(Core& core, GroupRef ref, const LeaseToken& token, uint64_t m
   const protocol::JoinRequest request{
       .token = token,
       .member_mask = member_mask != 0 ? member_mask : call.group->self_mask(),
-      .group_handle = call.request.group_handle};
+      .group_handle = call.request.group_handle,
+      .flags = flags};
   call.spec.message.parts = {BytesOf(request)};
   constexpr LeaseState::Kind kKind =
       std::is_same_v<Lease, ReadLease> ? LeaseState::Kind::kRead : LeaseState::Kind::kWrite;
@@ -375,15 +379,16 @@ Result<WriteLease> Client::Reserve(GroupRef group, std::span<const BlockKey> key
   });
 }
 
-Result<ReadLease> Client::JoinRead(GroupRef group, const LeaseToken& token, uint64_t member_mask) {
+Result<ReadLease> Client::JoinRead(GroupRef group, const LeaseToken& token, uint64_t member_mask,
+                                   uint32_t flags) {
   Core& core = *internals_->core;
-  return Guarded(core, [&] { return Join<ReadLease>(core, group, token, member_mask); });
+  return Guarded(core, [&] { return Join<ReadLease>(core, group, token, member_mask, flags); });
 }
 
 Result<WriteLease> Client::JoinWrite(GroupRef group, const LeaseToken& token,
                                      uint64_t member_mask) {
   Core& core = *internals_->core;
-  return Guarded(core, [&] { return Join<WriteLease>(core, group, token, member_mask); });
+  return Guarded(core, [&] { return Join<WriteLease>(core, group, token, member_mask, 0); });
 }
 
 Result<uint32_t> Client::Commit(WriteLease& lease, const RequestOptions& options) {

@@ -252,8 +252,7 @@ void Core::OnCompletion(const Message& message) {
     if (lease.request_id != message.request_id || !lease.is_coming.load()) return;
     if (!message.status().ok()) {
       lease.BlocksLeft(completion.first_block);
-    } else if ((completion.flags & protocol::kCompletionAbsent) != 0 ||
-               (completion.part_count > 0 && lease.is_followed(completion.first_block))) {
+    } else if ((completion.flags & protocol::kCompletionAbsent) != 0 || completion.part_count > 0) {
       lease.PartsReadable(completion);
     } else {
       lease.BlocksReady(completion.first_block, completion.block_count);

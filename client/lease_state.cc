@@ -87,15 +87,22 @@ Status LeaseState::PrepareRead() {
   is_coming = true;
   core->CountComing(1);
   uint32_t block = 0;
-  bool has_followed = false;
+  bool has_parts = is_by_parts;
   for (const protocol::BlockSpan& span : spans) {
     if (span.state == protocol::SpanState::kReady) {
       std::fill_n(is_block_ready.begin() + block, span.block_count, 1);
     }
-    has_followed |= span.state == protocol::SpanState::kFollowing;
+    has_parts |= span.state == protocol::SpanState::kFollowing;
     block += span.block_count;
   }
-  if (has_followed) readable_parts.assign(slots.size() * kPartWordsPerSlot, 0);
+  if (has_parts) readable_parts.assign(slots.size() * kPartWordsPerSlot, 0);
+  for (uint32_t i = 0; is_by_parts && i < block_count; ++i) {
+    // Held to the end of the lease, even if a block before it does not come.
+    const auto first = readable_parts.begin() +
+                       static_cast<ptrdiff_t>(size_t{i} * member_count() * kPartWordsPerSlot);
+    if (is_block_ready[i] != 0)
+      std::fill_n(first, member_count() * kPartWordsPerSlot, ~uint64_t{0});
+  }
   BlocksReady(0, 0);
   return Status::Ok();
 }
@@ -195,15 +202,6 @@ void LeaseState::SettleProgress() {
   if (is_coming.exchange(false)) core->CountComing(-1);
 }
 
-bool LeaseState::is_followed(uint32_t block_index) const {
-  uint32_t block_end = 0;
-  for (const protocol::BlockSpan& span : spans) {
-    block_end += span.block_count;
-    if (block_index < block_end) return span.state == protocol::SpanState::kFollowing;
-  }
-  return false;
-}
-
 bool LeaseState::TakeEnd() {
   if (is_valid.load() || is_end_sent.load()) return false;
   // The library alone knows its own copies; of raw slots and of reads only the user knows the end.
@@ -219,6 +217,7 @@ void LeaseState::Clear() {
   request_id = 0;
   token = {};
   member_mask = 0;
+  is_by_parts = false;
   block_count = token_count = 0;
   spans.clear();
   slots.clear();

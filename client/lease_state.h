@@ -49,6 +49,7 @@ struct LeaseState {
   uint64_t request_id = 0;  // its completions come under this
   LeaseToken token;         // zero: a miss, known to nobody
   uint64_t member_mask = 0;
+  bool is_by_parts = false;  // asked so: completions tell of parts of blocks that are coming, too
   uint32_t block_count = 0;  // of a WriteLease: keys
   uint32_t token_count = 0;
   std::vector<protocol::BlockSpan> spans;
@@ -116,9 +117,6 @@ struct LeaseState {
 
   // Nothing more will come.
   void SettleProgress();
-  // Whether completions tell of this block part by part.
-  bool is_followed(uint32_t block_index) const;
-
   // Whether the daemon is to be told now; true once.
   bool TakeEnd();
   // Back to what a new one is, keeping the vectors' memory.

@@ -158,7 +158,7 @@ void Adoption::VerifySome() {
         b.dram.state != CopyState::kUnverified) {
       continue;
     }
-    if (mover_.Promote(adopted.block).ok()) in_check_.push_back(adopted);
+    if (mover_.Promote(adopted.block, {}).ok()) in_check_.push_back(adopted);
   }
 }
 

@@ -71,6 +71,7 @@ struct Block {
   uint32_t walk_mark = 0;                        // of the tree walk that last found it held
   BlockPhase phase = BlockPhase::kUnused;
   uint8_t fill_tier = 0;  // where a promotion reads; kFillTierNone, kFillTierShared
+  uint8_t steps_in = 0;   // of a promotion by parts: so many first steps are in and verified
   uint8_t priority = protocol::kPriorityDefault;
   uint8_t kv_event_places = 0;  // KvEventMedium bits that routers were told of
   bool is_pinned = false;       // by an operator or a hint
@@ -81,6 +82,7 @@ struct Block {
   bool is_amend_due = false;    // its record in the persistent tier says something else by now
   bool is_inherited = false;    // a predecessor's clients may still touch its slots
   bool is_offered = false;      // waits to be stored in the shared tier
+  bool is_part_told = false;    // somebody may read parts of the promotion under way
   bool is_dram_candidate = false;
   bool is_lower_candidate[kLowerTiersMax] = {};
 

@@ -62,6 +62,32 @@ Status Group::Open(const SpaceGroupSpec& spec, uint64_t owner, SlotAllocator* al
   return Status::Ok();
 }
 
+void Group::PlanPartReads(uint64_t read_bytes_min) {
+  for (LocalMember& local : locals_) {
+    local.part_runs.clear();
+    uint64_t begin_bytes = 0;
+    uint32_t first = 0;
+    for (uint32_t part = 0; part < local.part_count; ++part) {
+      const bool is_last = part + 1 == local.part_count;
+      const uint64_t end_bytes = is_last ? local.slot_bytes : local.part_offset_bytes[part + 1];
+      const uint64_t length_bytes = end_bytes - begin_bytes;
+      if (length_bytes < read_bytes_min && !is_last) continue;
+      if (length_bytes < read_bytes_min && !local.part_runs.empty()) {
+        local.part_runs.back().part_count += part + 1 - first;  // what is left is too little
+        local.part_runs.back().length_bytes += length_bytes;
+        break;
+      }
+      local.part_runs.push_back({.part_first = first,
+                                 .part_count = part + 1 - first,
+                                 .offset_bytes = begin_bytes,
+                                 .length_bytes = length_bytes});
+      begin_bytes = end_bytes;
+      first = part + 1;
+    }
+    step_count_ = std::max(step_count_, static_cast<uint32_t>(local.part_runs.size()));
+  }
+}
+
 const LocalMember* Group::FindLocal(uint32_t member) const {
   for (const LocalMember& local : locals_) {
     if (local.member == member) return &local;

@@ -20,6 +20,14 @@
 
 namespace terrace {
 
+// Parts of a member that are read together, and where they lie in its slot: whole 4 KiB.
+struct PartRun {
+  uint32_t part_first = 0;
+  uint32_t part_count = 0;
+  uint64_t offset_bytes = 0;
+  uint64_t length_bytes = 0;
+};
+
 // A member whose bytes live on this host.
 struct LocalMember {
   uint32_t member = 0;  // index in the group
@@ -33,6 +41,7 @@ struct LocalMember {
   uint32_t first_part_bit = 0;  // its bits in a row of part bits, see lease_table.h
   std::vector<uint64_t> part_offset_bytes;
   std::vector<uint64_t> part_bytes;
+  std::vector<PartRun> part_runs;  // a block is read in these steps if it is read part by part
 };
 
 // The slot classes a domain's allocator has, by owner and slot bytes: classes cannot be taken back,
@@ -45,6 +54,12 @@ class Group {
   // kInvalid if a slot does not fit a segment; kNoSpace if the allocator knows too many classes.
   Status Open(const SpaceGroupSpec& spec, uint64_t owner, SlotAllocator* allocator,
               SlotClasses* classes);
+  // In which steps blocks are read part by part: layers in order, and no read shorter than
+  // `read_bytes_min` unless its slot is. REQUIRES: open.
+  void PlanPartReads(uint64_t read_bytes_min);
+  // Of a read part by part; 1: a block is read at once. Step k reads each member's part_runs[k], if
+  // it has so many.
+  uint32_t step_count() const { return step_count_; }
 
   const SpaceGroupSpec& spec() const { return spec_; }
   const GroupId& id() const { return id_; }
@@ -86,6 +101,7 @@ class Group {
   uint32_t windowed_count_ = 0;
   uint32_t part_words_ = 0;
   uint32_t root_count_ = 0;
+  uint32_t step_count_ = 1;
   bool has_remote_ = false;
   RowPool<SlotRef> slots_{0};   // one a local member
   RowPool<Extent> extents_{0};  // one a local member

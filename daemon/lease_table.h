@@ -32,8 +32,8 @@ struct Joiner {
 };
 
 // Of one block in a lease.
-inline constexpr uint8_t kEntryFollowing = 1;  // handed out before it was Sealed
-inline constexpr uint8_t kEntryFenced = 2;     // counted in the block's fence_count
+inline constexpr uint8_t kEntryByParts = 1;  // parts of it were told, or may be, before the whole
+inline constexpr uint8_t kEntryFenced = 2;   // counted in the block's fence_count
 
 struct LeaseEntry {
   BlockId block = kBlockNone;  // write: none for a key that was not reserved

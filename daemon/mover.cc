@@ -9,10 +9,13 @@
 namespace terrace {
 namespace {
 
-// TransferIds: domain (16 bits), job (40 bits), place of the member among the local ones (8 bits).
+// TransferIds: domain (16 bits), job (32 bits), step (8 bits), place of the member among the local
+// ones (8 bits).
 constexpr uint32_t kDomainShift = 48;
-constexpr uint32_t kJobShift = 8;
-static_assert(kGroupMembersMax <= 1 << kJobShift);
+constexpr uint32_t kJobShift = 16;
+constexpr uint32_t kStepShift = 8;
+static_assert(kGroupMembersMax <= 1 << kStepShift);
+static_assert(kPartsPerSpaceMax <= 1 << (kJobShift - kStepShift));
 
 // Children looked at when their parent has arrived in a tier.
 constexpr uint32_t kChildrenQueuedMax = 64;
@@ -55,10 +58,12 @@ bool Mover::Begin(uint32_t number) {
   const std::span<const LocalMember> locals = d_.group_of(b).locals();
   for (; job.next_local < locals.size() && !job.is_failed; ++job.next_local) {
     if (!((b.lower[job.tier].member_mask >> locals[job.next_local].member) & 1)) continue;
+    if (job.is_by_parts() && job.step >= locals[job.next_local].part_runs.size()) continue;
     const Status status = BeginMember(number, job.next_local);
     if (status.code() == StatusCode::kBusy) return false;
     if (status.ok()) {
       ++job.in_flight_count;
+      if (job.is_by_parts()) ++job.step_transfers[job.step];
     } else {
       Fail(job, status);
     }
@@ -77,11 +82,14 @@ Status Mover::BeginMember(uint32_t number, uint32_t local_index) {
   const std::span<std::byte> bytes(
       d_.options.arena->SegmentBase(address.segment) + address.page * kArenaPageBytes,
       local.slot_bytes);
-  const TransferId id =
-      (uint64_t{d_.domain_index} << kDomainShift) | (uint64_t{number} << kJobShift) | local_index;
+  const TransferId id = (uint64_t{d_.domain_index} << kDomainShift) |
+                        (uint64_t{number} << kJobShift) | (job.step << kStepShift) | local_index;
   Tier& tier = *d_.lower[job.tier].tier;
-  if (!job.is_write) return tier.Read(id, extent, bytes);
-  return tier.Write(id, extent, d_.RecordOf(job.block, local), bytes);
+  if (job.is_write) return tier.Write(id, extent, d_.RecordOf(job.block, local), bytes);
+  if (!job.is_by_parts()) return tier.Read(id, extent, bytes);
+  const PartRun& run = local.part_runs[job.step];
+  return tier.ReadRange(id, extent, run.offset_bytes,
+                        bytes.subspan(run.offset_bytes, run.length_bytes));
 }
 
 void Mover::OnTransferDone(uint64_t number, Status status) {
@@ -90,6 +98,11 @@ void Mover::OnTransferDone(uint64_t number, Status status) {
                 "a transfer is done once");
   --jobs_[job].in_flight_count;
   if (!status.ok()) Fail(jobs_[job], status);
+  if (jobs_[job].is_by_parts()) {
+    const uint32_t step = (number >> kStepShift) & 0xFF;
+    --jobs_[job].step_transfers[step];
+    CheckIfIn(job, step);
+  }
   FinishIfDone(job);
   Step();
 }
@@ -108,22 +121,47 @@ void Mover::Fail(Job& job, Status status) {
 }
 
 void Mover::FinishIfDone(uint32_t number) {
-  const Job job = jobs_[number];
+  Job& job = jobs_[number];
   const uint32_t local_count =
       static_cast<uint32_t>(d_.group_of(d_.block(job.block)).locals().size());
-  if (job.in_flight_count > 0 || job.next_local < local_count) return;
-  jobs_[number].is_used = false;
+  if (job.is_by_parts() && job.is_failed) Unqueue(number);  // what has not begun need not
+  if (job.in_flight_count > 0 || job.check_count > 0 || job.is_queued) return;
+  if (job.is_write && job.next_local < local_count) return;
+  const Job done = std::move(job);
+  jobs_[number] = Job{};
   free_jobs_.push_back(number);
-  if (job.is_write) {
-    FinishWrite(job);
+  if (done.is_write) {
+    FinishWrite(done);
   } else {
-    FinishRead(job);
+    reads_.erase(done.block);
+    FinishRead(done);
   }
 }
 
 // ---- up ----
 
-Status Mover::Promote(BlockId id) {
+void Mover::Enqueue(uint32_t number) {
+  Job& job = jobs_[number];
+  job.is_queued = true;
+  queues_[job.tier].reads.insert(
+      {.run = job.run, .step = job.step, .sequence = job.sequence, .job = number});
+}
+
+void Mover::Unqueue(uint32_t number) {
+  Job& job = jobs_[number];
+  if (!job.is_queued) return;
+  job.is_queued = false;
+  queues_[job.tier].reads.erase(
+      {.run = job.run, .step = job.step, .sequence = job.sequence, .job = number});
+}
+
+void Mover::MakeByParts(Job& job) const {
+  if (!d_.lower[job.tier].tier->reads_ranges()) return;
+  job.step_count = d_.group_of(d_.block(job.block)).step_count();
+  job.step_transfers.assign(job.step_count, 0);
+}
+
+Status Mover::Promote(BlockId id, const ReadOrder& order) {
   if (d_.block(id).dram.state == CopyState::kUnverified) {
     residency_.BeginVerify(id);
     verifier_.CheckPromotion(id);
@@ -137,26 +175,68 @@ Status Mover::Promote(BlockId id) {
   const Status status = evictor_.TakeSlots(id, d_.block(id).lower[tier].member_mask);
   if (status.ok()) {
     d_.block(id).fill_tier = static_cast<uint8_t>(tier);
-    queues_[tier].begun_reads.push_back(TakeJob({.block = id, .tier = tier}));
+    Job job{.block = id, .tier = tier, .run = order.run, .sequence = next_sequence_++};
+    if (order.is_by_parts) MakeByParts(job);
+    const uint32_t number = TakeJob(job);
+    reads_[id] = number;
+    Enqueue(number);
   }
   residency_.LetGo(id, HoldKind::kJob);
   return status;
+}
+
+void Mover::Hurry(BlockId id, const ReadOrder& order) {
+  const auto found = reads_.find(id);
+  if (found == reads_.end()) return;
+  Job& job = jobs_[found->second];
+  const bool has_begun = job.step > 0 || job.next_local > 0 || job.in_flight_count > 0;
+  if (has_begun || job.is_failed || job.is_by_parts()) return;
+  if (order.is_by_parts) MakeByParts(job);
 }
 
 void Mover::GiveUpIfUnwanted(uint32_t number) {
   Job& job = jobs_[number];
   const Block& b = d_.block(job.block);
   if (job.is_write || (b.phase == BlockPhase::kSealed && d_.index.pin_count(job.block) > 0)) return;
-  if (job.in_flight_count > 0) return;  // whoever comes while it lasts may still want all of it
+  // Whoever comes while it lasts may still want all of it, if there is anything to want.
+  if (b.phase == BlockPhase::kSealed && (job.in_flight_count > 0 || job.check_count > 0)) return;
   job.is_failed = true;
   job.verdict = std::max(job.verdict, Verdict::kUnwanted);
 }
 
+void Mover::CheckIfIn(uint32_t number, uint32_t step) {
+  Job& job = jobs_[number];
+  const bool is_wanted = d_.block(job.block).phase == BlockPhase::kSealed && !job.is_failed;
+  if (!is_wanted || step >= job.step || job.step_transfers[step] > 0) return;
+  ++job.check_count;
+  verifier_.CheckStep(job.block, step);
+}
+
+void Mover::OnStepChecked(BlockId id, uint32_t step, bool is_good) {
+  const uint32_t number = reads_.at(id);
+  Job& job = jobs_[number];
+  --job.check_count;
+  const bool is_sealed = d_.block(id).phase == BlockPhase::kSealed;
+  if (!is_good) {
+    if (is_sealed && job.verdict != Verdict::kBad) ++d_.counters.blocks_corrupt;
+    job.is_failed = true;
+    job.verdict = Verdict::kBad;
+  }
+  job.steps_in.set(step);
+  if (is_sealed && !job.is_failed && job.steps_in.count() < job.step_count) {
+    uint32_t in_count = 0;
+    while (job.steps_in.test(in_count)) ++in_count;
+    residency_.StepsIn(id, in_count);
+  }
+  FinishIfDone(number);
+}
+
 void Mover::FinishRead(const Job& job) {
   const bool is_sealed = d_.block(job.block).phase == BlockPhase::kSealed;
-  if (is_sealed && !job.is_failed) verifier_.CheckPromotion(job.block);
+  const bool is_checked = job.is_by_parts();
+  if (is_sealed && !job.is_failed && !is_checked) verifier_.CheckPromotion(job.block);
   residency_.LetGo(job.block, HoldKind::kJob);
-  if (is_sealed && job.is_failed) EndPromotion(job.block, job.verdict);
+  if (is_sealed && (job.is_failed || is_checked)) EndPromotion(job.block, job.verdict);
 }
 
 void Mover::OnPromotionChecked(BlockId id, bool is_good) {
@@ -181,6 +261,7 @@ void Mover::EndPromotion(BlockId id, Verdict verdict) {
   }
   ++d_.counters.promotions_failed;
   const uint32_t tier = b.fill_tier;
+  if (b.is_part_told && d_.index.pin_count(id) > 0) return Forget(id, tier, verdict);
   residency_.EndFill(id, false);
   // Whoever else reads the copy just now will find out, too.
   if (verdict == Verdict::kLater || b.job_count > 0) return;
@@ -188,6 +269,17 @@ void Mover::EndPromotion(BlockId id, Verdict verdict) {
   residency_.DropLower(id, tier,
                        verdict == Verdict::kBad ? Residency::DropReason::kBadBytes
                                                 : Residency::DropReason::kNotWanted);
+}
+
+// Somebody may be reading the parts that were good: the slots stay for them, and so cannot be the
+// block's any more.
+void Mover::Forget(BlockId id, uint32_t tier, Verdict verdict) {
+  if (verdict == Verdict::kBad && d_.block(id).job_count == 0) {
+    residency_.DropLower(id, tier, Residency::DropReason::kBadBytes);
+  }
+  const bool is_bad = verdict == Verdict::kBad;
+  const Because because(d_, is_bad ? protocol::MissCause::kCorrupt : d_.erase_cause);
+  residency_.Erase(id, StatusCode::kNotFound);
 }
 
 // What is good may go below, as after a seal; what is not leaves its copies below, if there are
@@ -351,7 +443,7 @@ void Mover::QueueChildren(BlockId id, uint32_t tier) {
 
 bool Mover::has_work() const {
   for (const TierQueue& queue : queues_) {
-    if (!queue.begun_reads.empty() || !queue.begun_writes.empty()) return true;
+    if (!queue.reads.empty() || !queue.begun_writes.empty()) return true;
     if (queue.may_start_write() || !queue.drops.empty()) return true;
   }
   return may_amend();
@@ -372,17 +464,38 @@ bool Mover::Step() {
   return has_work();
 }
 
+// Whoever asked first, and of each run the first layers of all its blocks. False if the tier takes
+// no more.
+bool Mover::StepReads(uint32_t tier) {
+  std::set<QueuedRead>& reads = queues_[tier].reads;
+  while (!reads.empty()) {
+    const uint32_t number = reads.begin()->job;
+    GiveUpIfUnwanted(number);
+    if (!Begin(number)) return false;
+    Unqueue(number);
+    Job& job = jobs_[number];
+    const uint32_t step = job.step++;
+    if (job.is_by_parts()) {
+      CheckIfIn(number, step);
+      if (job.step < job.step_count && !job.is_failed) {
+        job.next_local = 0;
+        Enqueue(number);
+      }
+    }
+    FinishIfDone(number);
+  }
+  return true;
+}
+
 // Reads first: somebody waits for them.
 bool Mover::StepTier(uint32_t tier) {
+  if (!StepReads(tier)) return false;
   TierQueue& queue = queues_[tier];
-  for (std::deque<uint32_t>* begun : {&queue.begun_reads, &queue.begun_writes}) {
-    while (!begun->empty()) {
-      const uint32_t number = begun->front();
-      GiveUpIfUnwanted(number);
-      if (!Begin(number)) return false;
-      begun->pop_front();
-      FinishIfDone(number);
-    }
+  while (!queue.begun_writes.empty()) {
+    const uint32_t number = queue.begun_writes.front();
+    if (!Begin(number)) return false;
+    queue.begun_writes.pop_front();
+    FinishIfDone(number);
   }
   StepDrops(tier);
   for (uint32_t i = 0; i < kWritesPerStepMax && queue.may_start_write(); ++i) {

@@ -1,7 +1,8 @@
 // Mover: moves blocks of one domain between DRAM and the tiers below. A promotion reads a block's
 // members into slots that were taken for it, has the bytes checked, and makes the block readable;
-// everybody who wants it meanwhile shares it. A write copies a Sealed, checksummed block down,
-// after its parent, so that each tier holds prefixes.
+// everybody who wants it meanwhile shares it. Whoever asks for parts has the blocks of a run read
+// and checked in steps, the first layers of all blocks before the next ones. A write copies a
+// Sealed, checksummed block down, after its parent, so that each tier holds prefixes.
 //
 // Work is abandoned, never cancelled: a block that is erased under a transfer stays until that
 // ends. A read that still waits for the tier's queue when everybody has given up is not begun.
@@ -11,8 +12,12 @@
 // INVARIANT: a copy is Filling, or draining, exactly while one job is at it.
 #pragma once
 
+#include <bitset>
+#include <compare>
 #include <cstdint>
 #include <deque>
+#include <set>
+#include <unordered_map>
 #include <vector>
 
 #include "daemon/evictor.h"
@@ -38,10 +43,19 @@ class Mover final : public LowerWriter, public VerifierListener {
     shared_reader_ = reader;
   }
 
+  // When a promotion's turn comes: the runs that were asked for first, each in the order of the
+  // calls.
+  struct ReadOrder {
+    uint64_t run = 0;  // of NewRun()
+    bool is_by_parts = false;
+  };
+  uint64_t NewRun() { return next_run_++; }
   // Takes slots and reads the fastest copy into them, or has an adopted copy compared; after kOk
   // OnBlockReady or OnBlockLost follows. kNoSpace: DRAM has no room. REQUIRES: no DRAM copy, or an
   // unverified one.
-  Status Promote(BlockId id);
+  Status Promote(BlockId id, const ReadOrder& order);
+  // A promotion that has not begun to read is asked for again, perhaps by parts now.
+  void Hurry(BlockId id, const ReadOrder& order);
   // Writes the block to the persistent tier whatever the admission policy says. False if it never
   // will be.
   bool Persist(BlockId id);
@@ -65,6 +79,7 @@ class Mover final : public LowerWriter, public VerifierListener {
   bool FreeTogether(BlockId id, uint32_t tier, uint32_t local_index) override;
   void OnRooted(BlockId id) override;
   void OnPromotionChecked(BlockId id, bool is_good) override;
+  void OnStepChecked(BlockId id, uint32_t step, bool is_good) override;
 
  private:
   // What a read that did not go well means for the copy it read; the worst of its members' holds.
@@ -78,20 +93,37 @@ class Mover final : public LowerWriter, public VerifierListener {
   struct Job {
     BlockId block = kBlockNone;
     uint32_t tier = 0;
-    uint32_t next_local = 0;  // the first member whose transfer has not begun
+    uint32_t next_local = 0;  // the first member whose transfer (of this step) has not begun
     uint32_t in_flight_count = 0;
+    uint64_t run = 0;  // of a read; and its place in there
+    uint64_t sequence = 0;
+    uint32_t step = 0;                    // the first that has not begun
+    uint32_t step_count = 1;              // 1: all is read at once
+    uint32_t check_count = 0;             // steps that are being compared
+    std::vector<uint8_t> step_transfers;  // by parts: in flight, of each step
+    std::bitset<kPartsPerSpaceMax> steps_in;
     bool is_used = false;
+    bool is_queued = false;  // among the reads
     bool is_write = false;
     bool is_failed = false;
     Verdict verdict = Verdict::kGood;
+
+    bool is_by_parts() const { return step_count > 1; }
+  };
+  struct QueuedRead {
+    uint64_t run = 0;
+    uint32_t step = 0;
+    uint64_t sequence = 0;
+    uint32_t job = 0;
+    friend auto operator<=>(const QueuedRead&, const QueuedRead&) = default;
   };
   struct QueuedWrite {
     BlockId block = kBlockNone;
     CommitId commit_id = 0;
   };
   struct TierQueue {
-    std::deque<uint32_t> begun_reads;  // jobs with members still to begin
-    std::deque<uint32_t> begun_writes;
+    std::set<QueuedRead> reads;         // jobs with members still to begin
+    std::deque<uint32_t> begun_writes;  // likewise
     std::deque<QueuedWrite> writes;
     std::deque<QueuedWrite> unshelved;  // they wait for the files of their groups
     uint32_t writes_in_flight = 0;
@@ -109,9 +141,17 @@ class Mover final : public LowerWriter, public VerifierListener {
   uint32_t TakeJob(const Job& job);
   // Nobody holds the block any more: what has not begun of the read need not.
   void GiveUpIfUnwanted(uint32_t number);
-  // Begins the members' transfers. False if the tier's queue is full: again later.
+  void Enqueue(uint32_t number);
+  void Unqueue(uint32_t number);
+  void MakeByParts(Job& job) const;
+  // Begins the members' transfers, of a read those of the next step. False if the tier's queue is
+  // full: again later.
   bool Begin(uint32_t number);
   Status BeginMember(uint32_t number, uint32_t local_index);
+  bool StepReads(uint32_t tier);
+  // The bytes of a step are in: they are compared.
+  void CheckIfIn(uint32_t number, uint32_t step);
+  void Forget(BlockId id, uint32_t tier, Verdict verdict);
   void FinishIfDone(uint32_t number);
   void FinishRead(const Job& job);
   void Fail(Job& job, Status status);
@@ -143,6 +183,10 @@ class Mover final : public LowerWriter, public VerifierListener {
   std::vector<Job> jobs_;
   std::vector<uint32_t> free_jobs_;
   std::vector<TierQueue> queues_;
+  std::unordered_map<BlockId, uint32_t>
+      reads_;  // their jobs, until the bytes are in; looked up only
+  uint64_t next_run_ = 1;
+  uint64_t next_sequence_ = 0;
 };
 
 }  // namespace terrace

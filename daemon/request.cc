@@ -29,7 +29,7 @@ bool IsKeysVerb(Verb verb) {
 uint32_t AllowedFlags(Verb verb) {
   switch (verb) {
     case Verb::kAcquire:
-      return protocol::kKeysFlat | protocol::kAcquireFollow;
+      return protocol::kKeysFlat | protocol::kAcquireFollow | protocol::kAcquireByParts;
     case Verb::kReserve:
       return protocol::kKeysFlat | protocol::kReserveHasEvents;
     case Verb::kEvict:

@@ -133,6 +133,10 @@ Request::Outcome Request::StepJoin(const RequestContext& context, Store& store,
                                    uint32_t* budget_blocks) {
   protocol::JoinRequest join;
   if (!ReadWhole(&join)) return Malformed(context, "such a request");
+  if ((join.flags & ~protocol::kAcquireByParts) != 0) {
+    return Fail(context, Invalid("flags " + std::to_string(join.flags) + "; Join allows " +
+                                 std::to_string(protocol::kAcquireByParts)));
+  }
   keys_.group_handle = join.group_handle;
   keys_.member_mask = join.member_mask;
   if (const Status resolved = ResolveGroup(context); !resolved.ok()) {

@@ -121,6 +121,7 @@ void Residency::Erase(BlockId id, StatusCode why) {
   std::fill_n(b.lower_children, kLowerTiersMax, 0);
   if (b.phase == BlockPhase::kReserved) --d_.reserved_count;
   b.phase = BlockPhase::kErased;
+  b.steps_in = 0;
   if (b.expiry != kHandleNone) {
     d_.seams.deadlines.Remove(b.expiry);
     b.expiry = kHandleNone;
@@ -187,6 +188,8 @@ Status Residency::TakeSlots(BlockId id, uint64_t member_mask, uint32_t* short_cl
     refs[i] = *slot;
   }
   b.dram = {.member_mask = member_mask, .row = row, .state = CopyState::kFilling};
+  b.steps_in = 0;
+  b.is_part_told = false;
   SetRowStates(id, b.phase == BlockPhase::kReserved ? SlotState::kReserved : SlotState::kFilling,
                b.writer_session);
   const BlockId parent = d_.index.node(id).parent;
@@ -196,6 +199,15 @@ Status Residency::TakeSlots(BlockId id, uint64_t member_mask, uint32_t* short_cl
   }
   d_.dram_policy->OnInsert(id, d_.TraitsOf(id), d_.NowUs());
   return Status::Ok();
+}
+
+void Residency::StepsIn(BlockId id, uint32_t step_count) {
+  Block& b = d_.block(id);
+  TERRACE_CHECK(b.phase == BlockPhase::kSealed && b.dram.state == CopyState::kFilling,
+                "parts come during a promotion");
+  if (step_count == b.steps_in) return;
+  b.steps_in = static_cast<uint8_t>(step_count);
+  observer_->OnStepsIn(id);
 }
 
 void Residency::EndFill(BlockId id, bool is_good) {
@@ -212,6 +224,8 @@ void Residency::EndFill(BlockId id, bool is_good) {
     observer_->OnBlockReady(id);
     return;
   }
+  TERRACE_CHECK(!b.is_part_told || d_.index.pin_count(id) == 0, "nobody reads what goes");
+  b.steps_in = 0;
   // Whoever held it was promised the slot, never its bytes; it has left their leases now.
   observer_->OnBlockLost(id, StatusCode::kNotFound);
   ReleaseDramRow(id);

@@ -23,6 +23,8 @@ class BlockObserver {
   virtual ~BlockObserver() = default;
   // Sealed with a readable DRAM copy: just now.
   virtual void OnBlockReady(BlockId id) = 0;
+  // More parts of a promotion under way are in and verified: Block::steps_in.
+  virtual void OnStepsIn(BlockId id) = 0;
   // A promotion failed, or nobody can find the block any more.
   virtual void OnBlockLost(BlockId id, StatusCode why) = 0;
   // The copy in the persistent tier is complete, and outlives the process.
@@ -70,7 +72,10 @@ class Residency {
   // Slots for `member_mask`, all or none; kNoSpace with the slot class that found none. The copy is
   // Filling.
   Status TakeSlots(BlockId id, uint64_t member_mask, uint32_t* short_class);
-  // A promotion's bytes are in and verified, or will not come.
+  // The bytes of so many first steps of a promotion are in and verified.
+  void StepsIn(BlockId id, uint32_t step_count);
+  // A promotion's bytes are in and verified, or will not come. If somebody may still read parts of
+  // what will not come the block has to be erased instead.
   void EndFill(BlockId id, bool is_good);
   // REQUIRES: not held, another copy exists or the block is dropped for good.
   void DropDram(BlockId id);

@@ -285,6 +285,7 @@ Result<uint32_t> AddGroup(CacheDomain& domain, const SpaceGroupSpec& spec, uint3
            opened.what();
     return opened;
   }
+  group->PlanPartReads(domain.limits.part_read_bytes_min);
   if (place == domain.groups.size()) domain.groups.emplace_back();
   if (domain.groups[place] != nullptr) {
     domain.member_count -= static_cast<uint32_t>(domain.groups[place]->locals().size());

@@ -94,6 +94,8 @@ struct StoreOptions {
   std::string eviction_policy = "lru";        // of DRAM; one of EvictionPolicyNames()
   std::string lower_eviction_policy = "lru";  // of the tiers below
   std::string admission_policy = "all";       // one of AdmissionPolicyNames(), for the tiers below
+  // Of a block that is read part by part: no transfer is shorter, unless the block is.
+  uint64_t part_read_bytes_min = 256 * kKiB;
   uint32_t default_deadline_us = 1'000'000;
   uint32_t deadline_us_max = 600'000'000;
   GroupShelf* shelf = nullptr;  // none: groups are forgotten with the process
@@ -135,6 +137,7 @@ struct PrefixWalk {
   uint32_t walked_count = 0;          // keys with every full-attention member present
   uint32_t usable_count = 0;          // the largest prefix at which every window is complete, too
   std::vector<uint32_t> window_runs;  // per windowed member: blocks present without a gap, to here
+  uint64_t read_run = 0;              // of the promotions begun for it; see Mover
 };
 
 // What an Acquire did not find; the store's own.

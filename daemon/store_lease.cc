@@ -72,7 +72,8 @@ Status Store::JoinRead(SessionId session, uint64_t request_id, const protocol::J
                              .session = session,
                              .request_id = request_id,
                              .lease = id,
-                             .member_mask = request.member_mask};
+                             .member_mask = request.member_mask,
+                             .is_by_parts = (request.flags & protocol::kAcquireByParts) != 0};
     const bool is_room = waiters.CountOf(session) < state_->options.pending_per_session_max;
     if (!is_room || waiters.Open(pending) == kPendingNone) {
       caller.rooms->keeper.Leave(id, caller.session);
@@ -97,6 +98,9 @@ Status Store::JoinRead(SessionId session, uint64_t request_id, const protocol::J
     BlockSpan span{.first_block = reply.block_count, .block_count = 1, .state = StateOf(b)};
     if (span.state == SpanState::kComing) {
       span.tier = state_->ComingFrom(*caller.rooms, lease.entries[reply.block_count].block, 0).tier;
+    }
+    if (span.state == SpanState::kReady && (request.flags & protocol::kAcquireByParts) != 0) {
+      lease.entries[reply.block_count].flags |= kEntryByParts;
     }
     if (span.state != SpanState::kReady && pending != kPendingNone) {
       waiters.Await(pending, reply.block_count, lease.entries[reply.block_count].block);

@@ -215,14 +215,16 @@ class PrefixHolder {
       if (b.dram.state == CopyState::kFilling && found_[i] == Found::kBelow) {
         found_[i] = Found::kFilling;
       }
-      if (found_[i] == Found::kBelow && !caller_.rooms->mover.Promote(held_[i]).ok()) {
+      if (found_[i] == Found::kBelow && !caller_.rooms->mover.Promote(held_[i], Order()).ok()) {
         return CutAt(index, i);
       }
+      if (found_[i] == Found::kFilling) caller_.rooms->mover.Hurry(held_[i], Order());
       if (!WalkOn(*caller_.group, Store::State::MembersOf(domain, b), target_.walk))
         return CutAt(index, i);
       AppendToSpans(SpanOf(held_[i], found_[i], index), target_.spans);
       ++b.hit_count;
       caller_.rooms->shared_writer.Offer(held_[i], SharedWriter::Moment::kServed);
+      if (found_[i] == Found::kReady && is_by_parts()) KeepReadable(index);
       if (found_[i] != Found::kReady) {
         caller_.rooms->waiters.Await(target_.pending, index, held_[i]);
       } else if (target_.slots == nullptr) {
@@ -257,11 +259,18 @@ class PrefixHolder {
     for (size_t i = 0; i < held_.size(); ++i) {
       if (found_[i] != Found::kReserved) continue;
       keeper.AppendPath(target_.lease, left.first(left.size() - (held_.size() - i)));
-      keeper.Append(target_.lease, held_[i], kEntryFollowing);
+      keeper.Append(target_.lease, held_[i], kEntryByParts);
       left = std::span(held_).subspan(i + 1);
     }
     keeper.AppendPath(target_.lease, left);
   }
+
+  Mover::ReadOrder Order() {
+    uint64_t& run = target_.walk->read_run;
+    if (run == 0) run = caller_.rooms->mover.NewRun();
+    return {.run = run, .is_by_parts = is_by_parts()};
+  }
+  bool is_by_parts() const { return (query_.flags & protocol::kAcquireByParts) != 0; }
 
   // Nobody has checked a Reserved block's bytes.
   bool IsOwnUid(BlockId id) const {
@@ -290,6 +299,11 @@ class PrefixHolder {
     protocol::Hints hints = query_.hints;
     hints.end_reason = protocol::EndReason::kUnknown;
     caller_.rooms->residency.Touch(held_, hints);
+  }
+
+  // Who reads by parts does not wait for blocks before this one, which may yet fail.
+  void KeepReadable(uint32_t index) {
+    caller_.domain().leases.at(target_.lease).entries[index].flags |= kEntryByParts;
   }
 
   void LetGo(uint32_t index) {
@@ -345,7 +359,8 @@ Status Begin(Store::State& state, const Caller& caller, const KeysQuery& query, 
        .session = query.session,
        .request_id = query.request_id,
        .lease = *lease,
-       .member_mask = query.member_mask});
+       .member_mask = query.member_mask,
+       .is_by_parts = kind == LeaseKind::kRead && (query.flags & protocol::kAcquireByParts) != 0});
   return Status::Ok();
 }
 

@@ -23,7 +23,7 @@ Status Verifier::Start(BlockId id, Purpose purpose) {
   if (purpose == Purpose::kRoots ? b.has_roots : b.is_verified) return Status::Ok();
   b.is_in_check = true;
   residency_.Hold(id, HoldKind::kJob);
-  const Status status = Submit(id, purpose);
+  const Status status = Submit({.block = id, .purpose = purpose});
   if (!status.ok()) {
     b.is_in_check = false;
     residency_.LetGo(id, HoldKind::kJob);
@@ -43,10 +43,17 @@ void Verifier::CheckPromotion(BlockId id) {
   Block& b = d_.block(id);
   b.is_in_check = true;
   residency_.Hold(id, HoldKind::kJob);
-  if (!Submit(id, Purpose::kPromotion).ok()) promotions_waiting_.push_back(id);
+  const Check check{.block = id, .purpose = Purpose::kPromotion};
+  if (!Submit(check).ok()) promotions_waiting_.push_back(check);
 }
 
-Status Verifier::Submit(BlockId id, Purpose purpose) {
+void Verifier::CheckStep(BlockId id, uint32_t step) {
+  residency_.Hold(id, HoldKind::kJob);
+  const Check check{.block = id, .purpose = Purpose::kStep, .step = step};
+  if (!Submit(check).ok()) promotions_waiting_.push_back(check);
+}
+
+Status Verifier::Submit(const Check& check) {
   uint32_t number;
   if (free_jobs_.empty()) {
     number = static_cast<uint32_t>(jobs_.size());
@@ -55,31 +62,36 @@ Status Verifier::Submit(BlockId id, Purpose purpose) {
     number = free_jobs_.back();
     free_jobs_.pop_back();
   }
-  ChecksumJob job = Describe(id);
+  ChecksumJob job = Describe(check);
   job.id = (uint64_t{d_.domain_index} << kDomainShift) | number;
   const Status status = d_.seams.offload.Submit(std::move(job));
   if (!status.ok()) {
     free_jobs_.push_back(number);
     return status;
   }
-  jobs_[number] = {
-      .block = id, .commit_id = d_.block(id).commit_id, .purpose = purpose, .is_used = true};
-  if (purpose == Purpose::kServed) ++served_in_flight_;
+  jobs_[number] = {.check = check, .commit_id = d_.block(check.block).commit_id, .is_used = true};
+  if (check.purpose == Purpose::kServed) ++served_in_flight_;
   return Status::Ok();
 }
 
+PartRun Verifier::PartsOf(const LocalMember& local, const Check& check) {
+  if (check.purpose != Purpose::kStep) return {.part_count = local.part_count};
+  return check.step < local.part_runs.size() ? local.part_runs[check.step] : PartRun{};
+}
+
 // Parts of all members with bytes, in order.
-ChecksumJob Verifier::Describe(BlockId id) const {
-  const Block& b = d_.block(id);
+ChecksumJob Verifier::Describe(const Check& check) const {
+  const Block& b = d_.block(check.block);
   const std::span<const SlotRef> refs = d_.slots_of(b);
-  const BlockKey key = d_.index.node(id).key;
+  const BlockKey key = d_.index.node(check.block).key;
   ChecksumJob job;
   const std::span<const LocalMember> locals = d_.group_of(b).locals();
   for (uint32_t i = 0; i < locals.size(); ++i) {
     if (!refs[i].address.has_bytes()) continue;
     const std::byte* base = d_.options.arena->SegmentBase(refs[i].address.segment) +
                             refs[i].address.page * kArenaPageBytes;
-    for (uint32_t part = 0; part < locals[i].part_count; ++part) {
+    const PartRun run = PartsOf(locals[i], check);
+    for (uint32_t part = run.part_first; part < run.part_first + run.part_count; ++part) {
       job.parts.push_back(
           {.bytes = {base + locals[i].part_offset_bytes[part], locals[i].part_bytes[part]},
            .seed = ChecksumSeed(d_.options.secret, {.space = locals[i].space,
@@ -96,24 +108,25 @@ void Verifier::OnChecksumsDone(uint64_t number, std::span<const Checksum> roots)
   const Job job = jobs_[number];
   jobs_[number].is_used = false;
   free_jobs_.push_back(static_cast<uint32_t>(number));
-  const Block& b = d_.block(job.block);
+  const Block& b = d_.block(job.check.block);
   TERRACE_CHECK(b.commit_id == job.commit_id && b.job_count > 0, "I2: a block under check is held");
-  Conclude(job.block, job.purpose, Compare(job.block, roots));
+  Conclude(job.check, Compare(job.check, roots));
 }
 
-bool Verifier::Compare(BlockId id, std::span<const Checksum> roots) {
-  const Block& b = d_.block(id);
+bool Verifier::Compare(const Check& check, std::span<const Checksum> roots) {
+  const Block& b = d_.block(check.block);
   const std::span<const SlotRef> refs = d_.slots_of(b);
   const std::span<Checksum> known = d_.roots_of(b);
   const std::span<const LocalMember> locals = d_.group_of(b).locals();
   size_t next = 0;
   for (uint32_t i = 0; i < locals.size(); ++i) {
     if (!refs[i].address.has_bytes()) continue;
-    for (uint32_t part = 0; part < locals[i].part_count; ++part) {
+    const PartRun run = PartsOf(locals[i], check);
+    for (uint32_t part = run.part_first; part < run.part_first + run.part_count; ++part) {
       if (next >= roots.size()) return false;
       const Checksum root = roots[next++];
       Checksum& expected = known[locals[i].first_root + part];
-      if (expected.is_zero()) expected = root;
+      if (expected.is_zero() && check.purpose != Purpose::kStep) expected = root;
       if (expected != root) return false;
     }
     // Of an adopted copy a digest of the roots is known, no more.
@@ -125,8 +138,15 @@ bool Verifier::Compare(BlockId id, std::span<const Checksum> roots) {
   return true;
 }
 
-void Verifier::Conclude(BlockId id, Purpose purpose, bool is_good) {
+void Verifier::Conclude(const Check& check, bool is_good) {
+  const BlockId id = check.block;
+  const Purpose purpose = check.purpose;
   Block& b = d_.block(id);
+  if (purpose == Purpose::kStep) {
+    residency_.LetGo(id, HoldKind::kJob);
+    listener_->OnStepChecked(id, check.step, is_good);
+    return;
+  }
   b.is_in_check = false;
   if (purpose == Purpose::kServed) --served_in_flight_;
   const bool is_sealed = b.phase == BlockPhase::kSealed;
@@ -153,12 +173,11 @@ void Verifier::Conclude(BlockId id, Purpose purpose, bool is_good) {
 
 bool Verifier::Step() {
   while (!promotions_waiting_.empty()) {
-    const BlockId id = promotions_waiting_.front();
-    if (d_.block(id).phase == BlockPhase::kSealed && !Submit(id, Purpose::kPromotion).ok()) {
-      return true;
-    }
+    const Check check = promotions_waiting_.front();
+    const bool is_sealed = d_.block(check.block).phase == BlockPhase::kSealed;
+    if (is_sealed && !Submit(check).ok()) return true;
     promotions_waiting_.pop_front();
-    if (d_.block(id).phase != BlockPhase::kSealed) Conclude(id, Purpose::kPromotion, false);
+    if (!is_sealed) Conclude(check, false);
   }
   for (uint32_t i = 0; i < kRootsPerStepMax && !roots_waiting_.empty(); ++i) {
     const Waiting waiting = roots_waiting_.front();

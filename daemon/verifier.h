@@ -24,6 +24,8 @@ class VerifierListener {
   virtual void OnRooted(BlockId id) = 0;
   // The bytes a promotion brought have been compared.
   virtual void OnPromotionChecked(BlockId id, bool is_good) = 0;
+  // Those of one step of a promotion by parts.
+  virtual void OnStepChecked(BlockId id, uint32_t step, bool is_good) = 0;
 };
 
 class Verifier {
@@ -42,6 +44,9 @@ class Verifier {
   // The block's DRAM copy is Filling and all bytes are in. OnPromotionChecked follows.
   void CheckPromotion(BlockId id);
 
+  // The same for the parts of one step (Group::step_count). OnStepChecked follows.
+  void CheckStep(BlockId id, uint32_t step);
+
   // The job with this number (the low 48 bits of its OffloadId) is done.
   void OnChecksumsDone(uint64_t number, std::span<const Checksum> roots);
   // Submits what found the queue full. True if some are still waiting.
@@ -50,11 +55,15 @@ class Verifier {
   bool is_idle() const { return !has_work() && jobs_.size() == free_jobs_.size(); }
 
  private:
-  enum class Purpose : uint8_t { kRoots, kServed, kPromotion };
-  struct Job {
+  enum class Purpose : uint8_t { kRoots, kServed, kPromotion, kStep };
+  struct Check {
     BlockId block = kBlockNone;
-    CommitId commit_id = 0;
     Purpose purpose = Purpose::kRoots;
+    uint32_t step = 0;  // of a kStep
+  };
+  struct Job {
+    Check check;
+    CommitId commit_id = 0;
     bool is_used = false;
   };
 
@@ -64,11 +73,13 @@ class Verifier {
   };
 
   Status Start(BlockId id, Purpose purpose);
-  Status Submit(BlockId id, Purpose purpose);
-  ChecksumJob Describe(BlockId id) const;
+  Status Submit(const Check& check);
+  // The parts of a member that the check is about: all, or those of its step.
+  static PartRun PartsOf(const LocalMember& local, const Check& check);
+  ChecksumJob Describe(const Check& check) const;
   // False if a root that was known differs; fills in the others.
-  bool Compare(BlockId id, std::span<const Checksum> roots);
-  void Conclude(BlockId id, Purpose purpose, bool is_good);
+  bool Compare(const Check& check, std::span<const Checksum> roots);
+  void Conclude(const Check& check, bool is_good);
 
   CacheDomain& d_;
   Residency& residency_;
@@ -76,7 +87,7 @@ class Verifier {
   std::vector<Job> jobs_;
   std::vector<uint32_t> free_jobs_;
   // What found the queue full. Promotions hold their blocks; blocks without roots may be evicted.
-  std::deque<BlockId> promotions_waiting_;
+  std::deque<Check> promotions_waiting_;
   std::deque<Waiting> roots_waiting_;
   uint32_t served_in_flight_ = 0;
 };

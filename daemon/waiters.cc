@@ -1,6 +1,7 @@
 #include "daemon/waiters.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "terrace/check.h"
 
@@ -122,8 +123,7 @@ bool Waiters::Step() {
   for (const Unannounced& item : now) {
     Pending& pending = pendings_[item.id];
     if (!pending.is_used || pending.stamp != item.stamp) continue;
-    pending.is_announced = true;
-    if (pending.what.kind == PendingKind::kAcquire) {
+    if (!std::exchange(pending.is_announced, true) && pending.what.kind == PendingKind::kAcquire) {
       for (uint32_t i = pending.next; i < pending.coming.size(); ++i) {
         TellParts(pending, pending.coming[i]);
       }
@@ -221,6 +221,14 @@ void Waiters::OnBlockReady(BlockId id) {
   }
 }
 
+// Nothing ends here: the block itself is still to come.
+void Waiters::OnStepsIn(BlockId id) {
+  for (uint32_t node = d_.block(id).waiters; node != kHandleNone; node = nodes_[node].next) {
+    const PendingId pending = nodes_[node].pending;
+    if (pendings_[pending].what.is_by_parts) Advance(pending);
+  }
+}
+
 void Waiters::OnBlockPersisted(BlockId id) {
   std::vector<PendingId> woken;
   for (uint32_t node = d_.block(id).waiters; node != kHandleNone;) {
@@ -262,10 +270,73 @@ void Waiters::OnBlockLost(BlockId id, StatusCode why) {
   }
 }
 
+// A followed block's writer brings its parts in whatever order; nobody waits for them here.
+bool Waiters::IsStepIn(const Coming& coming, uint32_t step) const {
+  const Block& b = d_.block(coming.block);
+  return coming.node == kHandleNone || b.phase == BlockPhase::kReserved || b.steps_in > step;
+}
+
+bool Waiters::AdvanceParts(PendingId id) {
+  Pending& pending = pendings_[id];
+  const uint32_t last = d_.groups[d_.leases.at(pending.what.lease).group_index]->step_count() - 1;
+  uint32_t budget = kStepsPerTurnMax;
+  while (pending.step < last) {
+    const uint32_t first = pending.step_next;
+    uint32_t end = first;
+    while (end < pending.coming.size() && budget > 0 &&
+           IsStepIn(pending.coming[end], pending.step)) {
+      ++end;
+      --budget;
+    }
+    TellStep(id, first, end);
+    pending.step_next = end;
+    if (budget == 0) {
+      unannounced_.push_back({id, pending.stamp});
+      return false;
+    }
+    if (end < pending.coming.size()) return false;
+    ++pending.step;
+    pending.step_next = 0;
+  }
+  return true;
+}
+
+// Of the step that is being told of, and coming[first, end): a completion for each run and member.
+void Waiters::TellStep(PendingId id, uint32_t first, uint32_t end) {
+  const Pending& pending = pendings_[id];
+  Lease& lease = d_.leases.at(pending.what.lease);
+  const auto is_promoted = [&](uint32_t i) {
+    return d_.block(pending.coming[i].block).phase != BlockPhase::kReserved;
+  };
+  while (first < end) {
+    uint32_t run_end = first;
+    const uint32_t entry_index = pending.coming[first].entry_index;
+    for (; run_end < end && is_promoted(run_end); ++run_end) {
+      const Coming& coming = pending.coming[run_end];
+      if (coming.entry_index != entry_index + (run_end - first)) break;
+      lease.entries[coming.entry_index].flags |= kEntryByParts;
+      d_.block(coming.block).is_part_told = true;
+    }
+    for (const LocalMember& local : d_.groups[lease.group_index]->locals()) {
+      const bool is_meant = (pending.what.member_mask >> local.member) & 1;
+      if (run_end == first || !is_meant || pending.step >= local.part_runs.size()) continue;
+      const PartRun& run = local.part_runs[pending.step];
+      Tell(pending, StatusCode::kOk,
+           {.first_block = entry_index,
+            .block_count = run_end - first,
+            .part_first = run.part_first,
+            .part_count = run.part_count,
+            .member = local.member});
+    }
+    first = std::max(run_end, first + 1);
+  }
+}
+
 // Tells of all that is Ready without a gap, in one completion for each run.
 void Waiters::Advance(PendingId id) {
   Pending& pending = pendings_[id];
   if (!pending.is_announced) return;
+  if (pending.what.is_by_parts && !AdvanceParts(id)) return;
   std::vector<LeaseEntry>& entries = d_.leases.at(pending.what.lease).entries;
   const auto is_there = [&pending](uint32_t i) {
     return i < pending.coming.size() && pending.coming[i].node == kHandleNone;
@@ -330,16 +401,21 @@ void Waiters::Cut(PendingId id, uint32_t from_index, StatusCode why) {
   pending.coming.resize(kept);
   if (!pending.is_armed) return;  // its reply will be shorter
   pending.next = std::min(pending.next, kept);
+  pending.step_next = std::min(pending.step_next, kept);
   const bool is_last = pending.next == kept;
   Tell(pending, why, {.first_block = from_index, .flags = is_last ? protocol::kCompletionLast : 0});
-  if (is_last) End(id);
+  if (is_last) {
+    End(id);
+  } else {
+    Advance(id);  // by parts: what is left may have waited for what is gone
+  }
 }
 
 void Waiters::LetGoFrom(Lease& lease, uint32_t from_index) {
   for (size_t i = from_index; i < lease.entries.size(); ++i) {
     const LeaseEntry entry = lease.entries[i];
     if (entry.block == kBlockNone) continue;
-    if (entry.flags & kEntryFollowing) {
+    if (entry.flags & kEntryByParts) {
       lease.left_behind.push_back(entry);
     } else {
       d_.letting_go.push_back(entry);

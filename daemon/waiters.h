@@ -1,12 +1,15 @@
 // Waiters: requests that were answered and still have something coming: Acquires and Prefetches
 // with blocks on their way (promoted, or written by somebody else), Waits for persistence, and
 // operators who wait until what they erased cannot come back. Each
-// learns of its blocks in prefix order, and of its end exactly once.
+// learns of its blocks in prefix order, and of its end exactly once. Who asked by parts learns of
+// the first step (Group::step_count) of all its blocks that are promoted, then of the second, and
+// of whole blocks instead of the last.
 //
 // Completions never come from inside the call that began or continued the request: what is known
 // already at that time is told by the next Step().
 //
-// THREADING: store thread. LIMITS: pending_per_session_max requests a session.
+// THREADING: store thread. LIMITS: pending_per_session_max requests a session;
+// kStepsPerTurnMax steps of blocks told of at once.
 #pragma once
 
 #include <cstdint>
@@ -30,10 +33,13 @@ struct NewPending {
   uint64_t request_id = 0;
   LeaseId lease = kLeaseNone;  // none for a Wait
   uint64_t member_mask = 0;    // whose parts to tell of
+  bool is_by_parts = false;    // of blocks that are promoted, too, not only of followed ones
 };
 
 class Waiters final : public BlockObserver {
  public:
+  static constexpr uint32_t kStepsPerTurnMax = 4096;
+
   Waiters(CacheDomain& domain, Residency& residency) : d_(domain), residency_(residency) {}
 
   // kPendingNone if the session has a pending request of that id already.
@@ -71,6 +77,7 @@ class Waiters final : public BlockObserver {
   uint32_t CountOf(SessionId session) const;
 
   void OnBlockReady(BlockId id) override;
+  void OnStepsIn(BlockId id) override;
   void OnBlockLost(BlockId id, StatusCode why) override;
   void OnBlockPersisted(BlockId id) override;
 
@@ -84,6 +91,8 @@ class Waiters final : public BlockObserver {
     NewPending what;
     std::vector<Coming> coming;  // by entry_index
     uint32_t next = 0;           // the first of them not yet told
+    uint32_t step = 0;           // by parts: being told of,
+    uint32_t step_next = 0;      // up to this one of them
     uint32_t deadline = kHandleNone;
     uint32_t awaited_count = 0;  // of a Wait
     uint32_t stamp = 0;
@@ -113,6 +122,10 @@ class Waiters final : public BlockObserver {
 
   void GiveNode(uint32_t node);
   void Advance(PendingId id);
+  // Tells of the steps before the last that are in without a gap. True once that is all of them.
+  bool AdvanceParts(PendingId id);
+  bool IsStepIn(const Coming& coming, uint32_t step) const;
+  void TellStep(PendingId id, uint32_t first, uint32_t end);
   void TellParts(const Pending& pending, const Coming& coming);
   void TellAbsent(const Pending& pending, const Coming& coming);
   void Tell(const Pending& pending, StatusCode status, protocol::Completion completion);
@@ -132,7 +145,7 @@ class Waiters final : public BlockObserver {
     PendingId id = kPendingNone;
     uint32_t stamp = 0;
   };
-  std::vector<Unannounced> unannounced_;
+  std::vector<Unannounced> unannounced_;  // or with more to tell than a turn allows
   struct Erasure {
     PendingId id = kPendingNone;
     uint32_t stamp = 0;

@@ -225,9 +225,18 @@ void NvmeTier::Quarantine(const Extent& extent) {
 }
 
 Status NvmeTier::Read(TransferId transfer_id, const Extent& extent, std::span<std::byte> into) {
+  TERRACE_CHECK(into.size() == extent.length_bytes, "the buffer is as long as the extent");
+  return ReadRange(transfer_id, extent, 0, into);
+}
+
+Status NvmeTier::ReadRange(TransferId transfer_id, const Extent& extent, uint64_t offset_bytes,
+                           std::span<std::byte> into) {
   State& s = *state_;
   TERRACE_CHECK(s.listener != nullptr, "a transfer has somebody to report to");
-  TERRACE_CHECK(into.size() == extent.length_bytes, "the buffer is as long as the extent");
+  TERRACE_CHECK(into.size() <= extent.length_bytes &&
+                    offset_bytes <= extent.length_bytes - into.size() &&
+                    (offset_bytes | into.size()) % kRangeAlignmentBytes == 0,
+                "a range lies in the extent, aligned");
   const SlabSlot* slot = s.Find(extent);
   if (slot == nullptr) return Status(StatusCode::kGone, "the extent was freed");
   const NvmeSlab& slab = *s.slabs[extent.shard];
@@ -245,7 +254,7 @@ Status NvmeTier::Read(TransferId transfer_id, const Extent& extent, std::span<st
                           .length_bytes = into.size()},
                          {.op = DiskOp::kRead,
                           .file = slab.file,
-                          .offset_bytes = slab.geometry.PayloadOffsetBytes(number),
+                          .offset_bytes = slab.geometry.PayloadOffsetBytes(number) + offset_bytes,
                           .into = into});
 }
 

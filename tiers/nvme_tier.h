@@ -93,6 +93,9 @@ class NvmeTier final : public Tier, public DiskListener {
   void Free(const Extent& extent) override;
   void Quarantine(const Extent& extent) override;
   Status Read(TransferId transfer_id, const Extent& extent, std::span<std::byte> into) override;
+  bool reads_ranges() const override { return true; }
+  Status ReadRange(TransferId transfer_id, const Extent& extent, uint64_t offset_bytes,
+                   std::span<std::byte> into) override;
   Status Write(TransferId transfer_id, const Extent& extent, const BlockRecord& record,
                std::span<const std::byte> from) override;
   void Amend(const Extent& extent, const BlockRecord& record) override;

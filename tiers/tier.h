@@ -26,6 +26,7 @@ using TransferId = uint64_t;
 using protocol::TierKind;
 
 inline constexpr uint32_t kOwnerNone = 0xFFFFFFFF;
+inline constexpr uint64_t kRangeAlignmentBytes = 4096;
 
 // What a persistent tier writes beside the payload, so that the bytes name themselves.
 struct BlockRecord {
@@ -101,6 +102,14 @@ class Tier {
   // Fills `into` (into.size() == extent.length_bytes) from the extent. kBusy: the queue is full and
   // nothing was started. After kOk exactly one OnTransferDone(transfer_id) follows.
   virtual Status Read(TransferId transfer_id, const Extent& extent, std::span<std::byte> into) = 0;
+  // Whether reading a part of an extent costs about that part of reading it all.
+  virtual bool reads_ranges() const { return false; }
+  // As Read, of the into.size() bytes that begin `offset_bytes` inside the extent; both are
+  // multiples of kRangeAlignmentBytes. REQUIRES: reads_ranges().
+  virtual Status ReadRange(TransferId /*transfer_id*/, const Extent& /*extent*/,
+                           uint64_t /*offset_bytes*/, std::span<std::byte> /*into*/) {
+    return Status(StatusCode::kUnsupported, "this tier reads whole extents");
+  }
   // Stores `from` and what `record` says. Same answers as Read.
   virtual Status Write(TransferId transfer_id, const Extent& extent, const BlockRecord& record,
                        std::span<const std::byte> from) = 0;

@@ -50,7 +50,7 @@ struct RequestOptions {
   uint64_t member_mask = 0;  // whose slots; 0: the group's self_mask
   BlockKey parent;           // key before the first one, if this is not the start of a prompt
   uint32_t first_position = 0;
-  uint32_t flags = 0;  // protocol::kKeysFlat, kAcquireFollow, …
+  uint32_t flags = 0;  // protocol::kKeysFlat, kAcquireFollow, kAcquireByParts, …
   // Reserve: the engine's own hash of each block, for routers; empty, or one a key.
   std::span<const uint64_t> event_hashes;
 };
@@ -88,8 +88,11 @@ class ReadLease {
   // Payload bytes of each part of `member`, in layer order; empty of a lease that is none.
   std::span<const uint64_t> part_bytes(uint32_t member) const;
 
-  // Whether one part of a block that is followed (protocol::kAcquireFollow) may be read already;
-  // true for every part of a ready block.
+  // Whether one part of a block may be read already, of which completions tell part by part: one
+  // that is followed (protocol::kAcquireFollow), or comes from a lower tier to a request with
+  // protocol::kAcquireByParts. True for every part of a ready block. Parts of the latter come in
+  // the order of layers: the first of all coming blocks, then the second; blocks are ready at the
+  // end.
   bool is_part_ready(uint32_t block_index, uint32_t member, uint32_t part_index) const;
 
   // Copies one part out of a slot with the machine's fastest copy. kBusy if it is not ready, kGone
@@ -211,7 +214,9 @@ class Client {
                             const RequestOptions& options = {});
   Result<WriteLease> Reserve(GroupRef group, std::span<const BlockKey> keys,
                              const RequestOptions& options = {});
-  Result<ReadLease> JoinRead(GroupRef group, const LeaseToken& token, uint64_t member_mask);
+  // `flags`: protocol::kAcquireByParts or 0, whatever the Acquire asked.
+  Result<ReadLease> JoinRead(GroupRef group, const LeaseToken& token, uint64_t member_mask,
+                             uint32_t flags = 0);
   Result<WriteLease> JoinWrite(GroupRef group, const LeaseToken& token, uint64_t member_mask);
   // Commits every part written since the last Commit. Returns the number of blocks that became
   // visible; an error if the daemon refused a part and none did. Refused parts are not tried again.

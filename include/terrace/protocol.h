@@ -174,6 +174,9 @@ inline constexpr uint32_t kReserveHasEvents = 4;  // a u64 event hash per key fo
 inline constexpr uint32_t kEvictDryRun = 8;
 inline constexpr uint32_t kEvictSubtree = 16;  // with every descendant
 inline constexpr uint32_t kPinClear = 32;
+// Also tell of the parts of blocks that come from a lower tier, in the order of layers. Of Acquire,
+// and of Join on a ReadLease.
+inline constexpr uint32_t kAcquireByParts = 64;
 
 // Body: KeysRequest, then key_count BlockKeys.
 struct KeysRequest {
@@ -235,10 +238,10 @@ struct Completion {
   LeaseToken token;
   uint32_t first_block = 0;
   uint32_t block_count = 0;
-  uint32_t part_first = 0;  // part range that became readable; the whole block for a promotion
-  uint32_t part_count = 0;
-  uint32_t member = 0;  // of a part of a followed block
-  uint32_t flags = 0;   // kCompletionLast
+  uint32_t part_first = 0;  // part range that became readable, of each of the blocks
+  uint32_t part_count = 0;  // 0: the whole blocks
+  uint32_t member = 0;      // whose parts
+  uint32_t flags = 0;       // kCompletionLast
 };
 inline constexpr uint32_t kCompletionLast = 1;  // nothing further comes for this request
 // Of a followed block: its writer declared this windowed member absent. The slot address that the
@@ -250,7 +253,7 @@ struct JoinRequest {
   LeaseToken token;
   uint64_t member_mask = 0;  // whose slots to answer; 0 takes the session's self_mask
   uint32_t group_handle = 0;
-  uint32_t reserved = 0;
+  uint32_t flags = 0;  // kAcquireByParts
 };
 struct ReleaseRequest {
   LeaseToken token;

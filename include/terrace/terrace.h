@@ -176,12 +176,13 @@ TERRACE_API terrace_status terrace_hash_digests(terrace_client* client, terrace_
 
 /* ---- Requests -------------------------------------------------------------------------------- */
 
-#define TERRACE_KEYS_FLAT 1u      /* keys are independent, not a chain */
-#define TERRACE_ACQUIRE_FOLLOW 2u /* also blocks that are being written, part by part */
-#define TERRACE_EVICT_DRY_RUN 8u  /* count, evict nothing */
-#define TERRACE_EVICT_SUBTREE 16u /* with every descendant */
-#define TERRACE_PIN_CLEAR 32u     /* unpin */
-#define TERRACE_COMMIT_RELEASE 1u /* a commit's: the lease ends with it */
+#define TERRACE_KEYS_FLAT 1u         /* keys are independent, not a chain */
+#define TERRACE_ACQUIRE_FOLLOW 2u    /* also blocks that are being written, part by part */
+#define TERRACE_EVICT_DRY_RUN 8u     /* count, evict nothing */
+#define TERRACE_EVICT_SUBTREE 16u    /* with every descendant */
+#define TERRACE_PIN_CLEAR 32u        /* unpin */
+#define TERRACE_ACQUIRE_BY_PARTS 64u /* tell of parts of blocks that come from a lower tier */
+#define TERRACE_COMMIT_RELEASE 1u    /* a commit's: the lease ends with it */
 
 #define TERRACE_HINT_PIN 1u      /* keep until unpinned or past its ttl_s */
 #define TERRACE_HINT_NO_STORE 2u /* never write these blocks below DRAM */

@@ -93,6 +93,11 @@ class PlainOffload final : public Offload {
     return true;
   }
   size_t job_count() const { return jobs_.size(); }
+  // The oldest job becomes the youngest. REQUIRES: there is one.
+  void Rotate() {
+    jobs_.push_back(std::move(jobs_.front()));
+    jobs_.pop_front();
+  }
 
   size_t jobs_max = 64;
 

@@ -103,6 +103,11 @@ const Extent* FaultTier::OtherOfEqualLength(const Extent& extent) {
 }
 
 Status FaultTier::Read(TransferId transfer_id, const Extent& extent, std::span<std::byte> into) {
+  return ReadRange(transfer_id, extent, 0, into);
+}
+
+Status FaultTier::ReadRange(TransferId transfer_id, const Extent& extent, uint64_t offset_bytes,
+                            std::span<std::byte> into) {
   if (is_off_) return kSwitchedOff;
   if (FindLive(extent) == nullptr) return Status(StatusCode::kGone, "the extent was freed");
   if (Strikes(Fault::kBusy)) return Status(StatusCode::kBusy, kInjected);
@@ -122,7 +127,9 @@ Status FaultTier::Read(TransferId transfer_id, const Extent& extent, std::span<s
   const Extent moved = transfer.moved;
   TERRACE_CHECK(transfers_.emplace(transfer_id, std::move(transfer)).second,
                 "a transfer id is in use once");
-  return Began(transfer_id, tier_.Read(transfer_id, moved, target));
+  const bool is_whole = into.size() == extent.length_bytes;
+  return Began(transfer_id, is_whole ? tier_.Read(transfer_id, moved, target)
+                                     : tier_.ReadRange(transfer_id, moved, offset_bytes, target));
 }
 
 Status FaultTier::Write(TransferId transfer_id, const Extent& extent, const BlockRecord& record,

@@ -60,6 +60,9 @@ class FaultTier : public Tier, public TierListener {
   void Free(const Extent& extent) override;
   void Quarantine(const Extent& extent) override;
   Status Read(TransferId transfer_id, const Extent& extent, std::span<std::byte> into) override;
+  bool reads_ranges() const override { return tier_.reads_ranges(); }
+  Status ReadRange(TransferId transfer_id, const Extent& extent, uint64_t offset_bytes,
+                   std::span<std::byte> into) override;
   Status Write(TransferId transfer_id, const Extent& extent, const BlockRecord& record,
                std::span<const std::byte> from) override;
   uint64_t PredictReadUs(uint64_t length_bytes) const override {

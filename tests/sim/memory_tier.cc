@@ -76,6 +76,15 @@ Status MemoryTier::Read(TransferId transfer_id, const Extent& extent, std::span<
   return Begin({.id = transfer_id, .extent = extent, .into = into});
 }
 
+Status MemoryTier::ReadRange(TransferId transfer_id, const Extent& extent, uint64_t offset_bytes,
+                             std::span<std::byte> into) {
+  TERRACE_CHECK(into.size() <= extent.length_bytes &&
+                    offset_bytes <= extent.length_bytes - into.size() &&
+                    (offset_bytes | into.size()) % kRangeAlignmentBytes == 0,
+                "a range lies in the extent, aligned");
+  return Begin({.id = transfer_id, .extent = extent, .into = into, .offset_bytes = offset_bytes});
+}
+
 Status MemoryTier::Write(TransferId transfer_id, const Extent& extent, const BlockRecord& record,
                          std::span<const std::byte> from) {
   TERRACE_CHECK(from.size() == extent.length_bytes, "the buffer is as long as the extent");
@@ -109,7 +118,8 @@ Status MemoryTier::Begin(Event transfer) {
   if (stored == nullptr) return Status(StatusCode::kGone, "the extent was freed");
   TERRACE_CHECK(in_flight_.insert(transfer.id).second, "a transfer id is in use once");
   ++stored->transfer_count;
-  link_free_at_us_ = std::max(link_free_at_us_, now_us_) + TransferUs(transfer.extent.length_bytes);
+  link_free_at_us_ = std::max(link_free_at_us_, now_us_) +
+                     TransferUs(std::max(transfer.into.size(), transfer.from.size()));
   const uint64_t latency_us =
       options_.latency_us_min + random_() % (options_.latency_us_max - options_.latency_us_min + 1);
   Post(link_free_at_us_ + latency_us - now_us_, transfer);
@@ -159,7 +169,8 @@ void MemoryTier::EndTransfer(const Event& transfer) {
            {.kind = EventKind::kPersist, .extent = transfer.extent});
     }
   } else {
-    std::copy(stored.bytes.begin(), stored.bytes.end(), transfer.into.begin());
+    std::copy_n(stored.bytes.begin() + static_cast<ptrdiff_t>(transfer.offset_bytes),
+                transfer.into.size(), transfer.into.begin());
     stats_.read_bytes += transfer.into.size();
   }
   --stored.transfer_count;

@@ -63,6 +63,9 @@ class MemoryTier : public Tier {
   void Free(const Extent& extent) override;
   void Quarantine(const Extent& extent) override;
   Status Read(TransferId transfer_id, const Extent& extent, std::span<std::byte> into) override;
+  bool reads_ranges() const override { return true; }
+  Status ReadRange(TransferId transfer_id, const Extent& extent, uint64_t offset_bytes,
+                   std::span<std::byte> into) override;
   Status Write(TransferId transfer_id, const Extent& extent, const BlockRecord& record,
                std::span<const std::byte> from) override;
   void Amend(const Extent& extent, const BlockRecord& record) override;
@@ -91,6 +94,7 @@ class MemoryTier : public Tier {
     TransferId id = 0;
     Extent extent;
     std::span<std::byte> into;        // a read's
+    uint64_t offset_bytes = 0;        // of a read, inside the extent
     std::span<const std::byte> from;  // a write's
   };
 

@@ -39,12 +39,17 @@ class Oracle {
   // bytes claim one.
   std::string Judge(PartName name, std::span<const std::byte> bytes) const;
 
+  // A client was told that a part of a block that is being promoted may be read.
+  void PartTold() { ++parts_told_; }
+
   uint64_t parts_judged() const { return parts_judged_; }
+  uint64_t parts_told() const { return parts_told_; }
 
  private:
   using Commit = std::tuple<uint32_t, uint32_t, BlockKey, CommitId>;
   std::map<Commit, std::map<uint32_t, uint64_t>> committed_;  // member → mask of parts
   mutable uint64_t parts_judged_ = 0;
+  uint64_t parts_told_ = 0;
 };
 
 }  // namespace terrace::sim

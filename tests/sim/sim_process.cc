@@ -73,6 +73,7 @@ void SimProcess::SendKeys(Verb verb, uint32_t flags) {
   Pending pending{.verb = verb, .group_number = group, .member_mask = SelfMask(group)};
   protocol::KeysRequest request = KeysOf(group, &pending.keys);
   request.flags = flags;
+  pending.is_by_parts = (flags & protocol::kAcquireByParts) != 0;
   const uint64_t request_id = next_request_id_++;
   FrameWriter frame(verb, request_id);
   frame.Put(request).PutAll(pending.keys);
@@ -258,20 +259,21 @@ void SimProcess::EndRead(size_t index) {
 }
 
 // Every byte under an unreleased lease must be right, revoked or not: its slots may not be reused
-// before this process lets go.
+// before this process lets go. Parts that were told stay right even if their block has left.
 void SimProcess::JudgeRead(const ReadLease& lease) {
   const SpaceGroupSpec& spec = options_.host->GroupSpec(lease.group_number);
   size_t slot = 0;
+  bool is_prefix_ready = true;  // a Ready block may leave with a coming one before it
   for (uint32_t b = 0; b < lease.is_ready.size(); ++b) {
     CommitId commit_id = 0;
+    is_prefix_ready &= lease.is_ready[b];
     for (uint32_t m = 0; m < spec.members.size(); ++m) {
       if ((lease.member_mask >> m & 1) == 0) continue;
       const SlotAddress address = lease.slots[slot++];
       if (!address.has_bytes()) continue;
       for (uint32_t p = 0; p < spec.members[m].spec.part_bytes.size(); ++p) {
         const bool is_readable =
-            !lease.is_lost[b] &&
-            (lease.is_ready[b] || lease.part_ready.contains(PartIndex(b, m, p)));
+            (!lease.is_lost[b] && is_prefix_ready) || lease.part_ready.contains(PartIndex(b, m, p));
         if (!is_readable) continue;
         const auto bytes = PartMemory(lease.group_number, m, p, address);
         const PartName name{options_.domain_index, lease.group_number, lease.keys[b], 0, m, p};
@@ -292,7 +294,7 @@ void SimProcess::ActOnLease() {
     WriteLease& lease = writes_[index];
     if (lease.is_revoked || Chance(8)) return EndWrite(index);
     if (Chance(60)) {
-      for (uint64_t n = 1 + Pick(6); n > 0; --n) WriteSomePart(lease, /*is_stray=*/false);
+      for (uint64_t n = 1 + Pick(12); n > 0; --n) WriteSomePart(lease, /*is_stray=*/false);
       return;
     }
     return SendCommit(lease);
@@ -354,7 +356,10 @@ void SimProcess::Act() {
   DrainInbox();
   if (group_handles_[kSimGroups - 1] == 0) return;  // still opening
   const uint64_t dice = Pick(100);
-  if (dice < 14) return SendKeys(Verb::kAcquire, Chance(25) ? protocol::kAcquireFollow : 0);
+  if (dice < 14) {
+    return SendKeys(Verb::kAcquire, (Chance(25) ? protocol::kAcquireFollow : 0) |
+                                        (Chance(70) ? protocol::kAcquireByParts : 0));
+  }
   if (dice < 28) return SendReserve();
   if (dice < 32) return SendJoin();
   if (dice < 40) return SendSmall();
@@ -451,12 +456,17 @@ void SimProcess::HandleAcquired(const Pending& pending, uint64_t request_id, Bod
   }
   lease.is_ready.resize(is_join ? 0 : reply.block_count);
   lease.is_lost.resize(lease.is_ready.size());
+  lease.is_followed.resize(lease.is_ready.size());
   for (const protocol::BlockSpan& span : spans) {
     for (uint32_t b = span.first_block; b < span.first_block + span.block_count; ++b) {
       if (b < lease.is_ready.size()) {
         lease.is_ready[b] = span.state == protocol::SpanState::kReady;
+        lease.is_followed[b] = span.state == protocol::SpanState::kFollowing;
       }
     }
+  }
+  for (uint32_t b = 0; b < lease.is_ready.size() && pending.is_by_parts; ++b) {
+    if (lease.is_ready[b]) AllPartsReady(lease, b);
   }
   if (!is_join) {
     options_.host->token_board().push_back(
@@ -529,13 +539,33 @@ void SimProcess::HandleCompletion(uint64_t request_id, const protocol::ReplyPref
           lease.slots[b * std::popcount(lease.member_mask) + column] = SlotAddress{};
           continue;
         }
-        for (uint32_t p = 0; p < completion.part_count; ++p) {
-          lease.part_ready[PartIndex(b, completion.member, completion.part_first + p)] = true;
-        }
+        PartsTold(lease, b, completion);
       }
     }
     JudgeRead(lease);
   }
+}
+
+// Of a block that was Ready when it was asked for by parts: it stays so, whatever leaves the lease.
+void SimProcess::AllPartsReady(ReadLease& lease, uint32_t block) {
+  const SpaceGroupSpec& spec = options_.host->GroupSpec(lease.group_number);
+  for (uint32_t m = 0; m < spec.members.size(); ++m) {
+    for (uint32_t p = 0; p < spec.members[m].spec.part_bytes.size(); ++p) {
+      lease.part_ready[PartIndex(block, m, p)] = true;
+    }
+  }
+}
+
+void SimProcess::PartsTold(ReadLease& lease, uint32_t block,
+                           const protocol::Completion& completion) {
+  for (uint32_t p = 0; p < completion.part_count; ++p) {
+    lease.part_ready[PartIndex(block, completion.member, completion.part_first + p)] = true;
+  }
+  if (lease.is_followed[block]) return;
+  options_.host->oracle().PartTold();
+  uint32_t& next_part = lease.next_part[completion.member];
+  if (completion.part_first < next_part) options_.host->Fail("parts out of the order of layers");
+  next_part = completion.part_first;
 }
 
 void SimProcess::HandleRevoked(const LeaseToken& token) {

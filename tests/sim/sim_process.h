@@ -89,10 +89,12 @@ class SimProcess {
     uint32_t group_number = 0;
     uint64_t member_mask = 0;
     std::vector<BlockKey> keys;
-    std::vector<SlotAddress> slots;       // [block][member of mask]
-    std::vector<bool> is_ready;           // [block]
-    std::vector<bool> is_lost;            // [block]: left the lease
-    std::map<uint64_t, bool> part_ready;  // followed parts, see PartIndex
+    std::vector<SlotAddress> slots;          // [block][member of mask]
+    std::vector<bool> is_ready;              // [block]
+    std::vector<bool> is_lost;               // [block]: left the lease
+    std::vector<bool> is_followed;           // [block]
+    std::map<uint64_t, bool> part_ready;     // of blocks told part by part, see PartIndex
+    std::map<uint32_t, uint32_t> next_part;  // of a member, in the order of layers
     bool is_revoked = false;
   };
   struct WriteLease {
@@ -113,6 +115,7 @@ class SimProcess {
     LeaseToken token;
     std::vector<bool> must_fail;  // Commit: entries that lied about their generation
     bool is_foreign = false;      // Join by another domain's token
+    bool is_by_parts = false;
   };
 
   static uint64_t PartIndex(uint32_t block, uint32_t member, uint32_t part) {
@@ -154,6 +157,8 @@ class SimProcess {
   void HandleAcquired(const Pending& pending, uint64_t request_id, BodyReader& body);
   void HandleReserved(const Pending& pending, BodyReader& body);
   void HandleCommitted(const Pending& pending, BodyReader& body);
+  void AllPartsReady(ReadLease& lease, uint32_t block);
+  void PartsTold(ReadLease& lease, uint32_t block, const protocol::Completion& completion);
   void HandleCompletion(uint64_t request_id, const protocol::ReplyPrefix& prefix, BodyReader& body);
   void HandleRevoked(const LeaseToken& token);
 

@@ -17,6 +17,7 @@ constexpr uint32_t kFullWalkEvery = 64;
 constexpr uint32_t kFaultRatePpm = 20'000;
 constexpr uint64_t kScrubBytesPerSecond = 1 * kMiB;
 constexpr const char* kPolicies[] = {"lru", "hazard", "arc", "s3fifo"};
+constexpr uint64_t kPartReadBytesMin = 16 * kKiB;
 constexpr uint64_t kRestUs = 60'000'000;
 
 SpaceSpec MakeSpace(const std::string& model, std::vector<uint64_t> part_bytes) {
@@ -55,20 +56,20 @@ World::World(const WorldOptions& options)
 
 World::~World() = default;
 
-// Group 0: one member. Group 1: two ranks, two parts each. Group 2: a full member and a windowed
-// one. Chains share prefixes, as prompts do: chain c branches off an earlier one at a random
-// position.
+// Group 0: one member. Group 1: two ranks of four parts, read in three steps. Group 2: a full
+// member of two parts and a windowed one. Chains share prefixes, as prompts do: chain c branches
+// off an earlier one at a random position.
 void World::MakeUniverse() {
   groups_.resize(kSimGroups);
   groups_[0] = {.name = "one", .members = {{MakeSpace("one", {65'000})}}};
   groups_[1].name = "two ranks";
   for (uint32_t rank = 0; rank < 2; ++rank) {
-    SpaceSpec space = MakeSpace("two", {20'000, 40'960});
+    SpaceSpec space = MakeSpace("two", {20'000, 12'288, 9'000, 19'000});
     space.tp_rank = rank;
     space.tp_size = 2;
     groups_[1].members.push_back({space});
   }
-  SpaceSpec full = MakeSpace("hybrid", {90'000});
+  SpaceSpec full = MakeSpace("hybrid", {40'000, 50'000});
   SpaceSpec windowed = MakeSpace("hybrid", {30'000});
   windowed.attention = AttentionKind::kSliding;
   windowed.window_tokens = 32;
@@ -138,6 +139,7 @@ void World::MakeStore() {
   store_options.eviction_policy = kPolicies[options_.seed % std::size(kPolicies)];
   store_options.lower_eviction_policy =
       kPolicies[options_.seed / std::size(kPolicies) % std::size(kPolicies)];
+  store_options.part_read_bytes_min = kPartReadBytesMin;
   if (has_successors()) store_options.shelf = &shelf_;
   for (uint32_t d = 0; d < 2; ++d) {
     DomainOptions domain;
@@ -489,6 +491,7 @@ Coverage World::coverage() const {
   Coverage sum = lived_;
   AddCounters(&sum);
   sum.parts_judged = oracle_.parts_judged();
+  sum.parts_told = oracle_.parts_told();
   sum.restarts = restarts_;
   sum.blocks_restored = blocks_restored_;
   sum.survivors_checked = survival_.survivors_checked();

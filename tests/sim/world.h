@@ -49,6 +49,7 @@ struct Coverage {
   uint64_t leases_revoked = 0;
   uint64_t commits_gone = 0;
   uint64_t parts_judged = 0;
+  uint64_t parts_told = 0;
   uint64_t scrub_members = 0;
   uint64_t restarts = 0;
   uint64_t blocks_restored = 0;

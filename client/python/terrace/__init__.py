@@ -16,14 +16,15 @@
 Calls answer by their deadline. `except terrace.Unavailable` is where a program goes on without the
 cache. terrace.aio is the asyncio face, terrace.torch saves and restores whole caches.
 """
-from .client import (ACQUIRE_FOLLOW, KEYS_FLAT, BlockInfo, Client, Evicted, Group, Hints, Keys,
-                     Match, ReadLease, ReservedKey, Token, WriteLease)
+from .client import (ACQUIRE_BY_PARTS, ACQUIRE_FOLLOW, KEYS_FLAT, BlockInfo, Client, Evicted,
+                     Group, Hints, Keys, Match, ReadLease, ReservedKey, Token, WriteLease)
 from .errors import (Busy, Corrupt, Exists, Gone, Invalid, IoError, NoSpace, NotFound,
                      TerraceError, Unavailable, Unsupported)
 from .space import Space, SpaceGroup
 
 __all__ = [
-    "ACQUIRE_FOLLOW", "KEYS_FLAT", "BlockInfo", "Busy", "Client", "Corrupt", "Evicted", "Exists",
+    "ACQUIRE_BY_PARTS", "ACQUIRE_FOLLOW", "KEYS_FLAT", "BlockInfo", "Busy", "Client", "Corrupt",
+    "Evicted", "Exists",
     "Gone", "Group", "Hints", "Invalid", "IoError", "Keys", "Match", "NoSpace", "NotFound",
     "ReadLease", "ReservedKey", "Space", "SpaceGroup", "TerraceError", "Token", "Unavailable",
     "Unsupported", "WriteLease",

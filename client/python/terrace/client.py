@@ -17,6 +17,7 @@ from .space import SpaceGroup
 lib = _native.lib
 
 KEYS_FLAT, ACQUIRE_FOLLOW, EVICT_DRY_RUN, EVICT_SUBTREE, PIN_CLEAR = 1, 2, 8, 16, 32
+ACQUIRE_BY_PARTS = 64
 END_REASONS = ("unknown", "tool_call", "end_of_turn", "length", "aborted")
 TIERS = ("hbm", "dram", "nvme", "redis")
 _HINTS = {"pin": 1, "no_store": 2, "exact": 4}
@@ -664,6 +665,7 @@ class WriteLease(_Lease):
 
 
 Lease = Union[ReadLease, WriteLease]
-__all__ = ["ACQUIRE_FOLLOW", "BlockInfo", "Client", "Evicted", "Group", "Hints", "KEYS_FLAT",
+__all__ = ["ACQUIRE_BY_PARTS", "ACQUIRE_FOLLOW", "BlockInfo", "Client", "Evicted", "Group",
+           "Hints", "KEYS_FLAT",
            "Keys", "Lease", "Match", "ReadLease", "ReservedKey", "TerraceError", "Token",
            "WriteLease"]

@@ -136,6 +136,26 @@ TEST_P(TierContract, WhatWasWrittenIsRead) {
   }
 }
 
+TEST_P(TierContract, ARangeIsTheBytesOfThatPlace) {
+  const uint64_t length_bytes = std::min<uint64_t>(harness_->length_bytes_max(), 640 * kKiB);
+  const Extent extent = *Allocate(length_bytes);
+  const std::span<std::byte> written = Pattern(length_bytes, 1);
+  BeginWrite(extent, written);
+  SettleAndExpectAllOk();
+  if (!tier().reads_ranges()) {
+    const std::span<std::byte> into = harness_->Buffer(4 * kKiB);
+    EXPECT_EQ(tier().ReadRange(1, extent, 0, into).code(), StatusCode::kUnsupported);
+    return;
+  }
+  for (const uint64_t offset_bytes : {uint64_t{0}, 4 * kKiB, 64 * kKiB, length_bytes - 8 * kKiB}) {
+    const std::span<std::byte> read = Pattern(8 * kKiB, 2 + offset_bytes);
+    begun_.push_back(1000 + begun_.size());
+    ASSERT_TRUE(tier().ReadRange(begun_.back(), extent, offset_bytes, read).ok());
+    SettleAndExpectAllOk();
+    EXPECT_TRUE(std::ranges::equal(written.subspan(offset_bytes, read.size()), read));
+  }
+}
+
 TEST_P(TierContract, ExtentsNeverOverlap) {
   // Fill the tier with mixed lengths, write each its own bytes, read all back.
   const std::vector<uint64_t> lengths =

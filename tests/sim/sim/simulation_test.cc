@@ -53,6 +53,7 @@ void Add(const Coverage& one, Coverage* sum) {
   sum->leases_revoked += one.leases_revoked;
   sum->commits_gone += one.commits_gone;
   sum->parts_judged += one.parts_judged;
+  sum->parts_told += one.parts_told;
   sum->scrub_members += one.scrub_members;
   sum->restarts += one.restarts;
   sum->blocks_restored += one.blocks_restored;
@@ -81,15 +82,17 @@ TEST_F(Simulation, ServesNoWrongByteAndLeaksNoSlot) {
   ASSERT_NO_FATAL_FAILURE(RunSeeds(OptionsOf, &sum, &count));
   std::printf(
       "%llu seeds: %llu blocks sealed, %llu evicted, %llu acquired, %llu promotions, %llu leases "
-      "revoked, %llu commits refused as gone, %llu parts judged\n",
+      "revoked, %llu commits refused as gone, %llu parts judged, %llu told before their block\n",
       static_cast<unsigned long long>(count), static_cast<unsigned long long>(sum.blocks_sealed),
       static_cast<unsigned long long>(sum.blocks_evicted),
       static_cast<unsigned long long>(sum.acquire_blocks_hit),
       static_cast<unsigned long long>(sum.promotions),
       static_cast<unsigned long long>(sum.leases_revoked),
       static_cast<unsigned long long>(sum.commits_gone),
-      static_cast<unsigned long long>(sum.parts_judged));
+      static_cast<unsigned long long>(sum.parts_judged),
+      static_cast<unsigned long long>(sum.parts_told));
   if (count < 20) return;
+  EXPECT_GT(sum.parts_told, count);
   EXPECT_GT(sum.blocks_sealed, 10 * count);
   EXPECT_GT(sum.blocks_evicted, count);
   EXPECT_GT(sum.acquire_blocks_hit, 10 * count);

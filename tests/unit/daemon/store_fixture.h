@@ -41,6 +41,7 @@ struct WorldOptions {
   std::string eviction_policy = "lru";  // of every tier
   KvEventSink* kv_events = nullptr;
   SharedUse shared;  // by the first domain
+  uint64_t part_read_bytes_min = 256 * kKiB;
 };
 
 // Remembers groups as long as the test lasts.
@@ -164,6 +165,7 @@ class StoreWorld {
     store_options.shelf = &shelf;
     store_options.eviction_policy = options.eviction_policy;
     store_options.lower_eviction_policy = options.eviction_policy;
+    store_options.part_read_bytes_min = options.part_read_bytes_min;
     store_options.lease_blocks_per_session_max = options.lease_blocks_per_session_max;
     store = std::make_unique<Store>(store_options, clock, random, offload, listener);
     for (const auto& tier : faults) tier->SetListener(&store->tier_listener());
