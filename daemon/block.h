@@ -82,6 +82,7 @@ struct Block {
   bool is_amend_due = false;    // its record in the persistent tier says something else by now
   bool is_inherited = false;    // a predecessor's clients may still touch its slots
   bool is_offered = false;      // waits to be stored in the shared tier
+  bool is_read_ahead = false;   // promoted unasked, and not asked for since
   bool is_part_told = false;    // somebody may read parts of the promotion under way
   bool is_dram_candidate = false;
   bool is_lower_candidate[kLowerTiersMax] = {};

@@ -67,6 +67,7 @@ struct NvmeConfig {
   uint64_t catalog_memory_bytes = 64 * kMiB;
   uint64_t scrub_bytes_per_second = 32 * kMiB;          // 0: no scrub
   std::string eviction = "lru";                         // as DaemonConfig's
+  uint32_t read_ahead_blocks = 16;                      // 0: none
   std::string admission = "all";                        // one of AdmissionPolicyNames()
   uint64_t write_bytes_per_day = kWriteBytesPerDayMax;  // over all domains
 

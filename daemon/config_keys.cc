@@ -127,6 +127,8 @@ const ConfigKey<Nvme> kNvmeKeys[] = {
      "memory of one domain's catalog"},
     {"scrub_bytes_per_second", BytesField<Nvme>{&Nvme::scrub_bytes_per_second, 0, 64 * kGiB},
      "how fast blocks at rest are verified in the background; 0: not at all"},
+    {"read_ahead_blocks", CountField<Nvme>{&Nvme::read_ahead_blocks, 0, 4096},
+     "blocks promoted unasked behind a chain that is being promoted; 0: none"},
     {"eviction", NamedChoice<Nvme, &Nvme::eviction, Evictions>(),
      "what leaves the NVMe tier when it is full: lru, hazard, arc or s3fifo"},
     {"admission", NamedChoice<Nvme, &Nvme::admission, AdmissionPolicyNames>(),

@@ -55,6 +55,8 @@ json DomainDocument(const Store::DomainStats& domain) {
       {"promotions", domain.promotions},
       {"promotions_failed", domain.promotions_failed},
       {"promotions_cancelled", domain.promotions_cancelled},
+      {"read_ahead_blocks", domain.read_ahead_blocks},
+      {"read_ahead_used", domain.read_ahead_used},
       {"demotions", domain.demotions},
       {"demotions_failed", domain.demotions_failed},
   };

@@ -133,6 +133,7 @@ void Mover::FinishIfDone(uint32_t number) {
   if (done.is_write) {
     FinishWrite(done);
   } else {
+    if (done.is_ahead) --queues_[done.tier].ahead_in_flight;
     reads_.erase(done.block);
     FinishRead(done);
   }
@@ -189,6 +190,15 @@ void Mover::Hurry(BlockId id, const ReadOrder& order) {
   const auto found = reads_.find(id);
   if (found == reads_.end()) return;
   Job& job = jobs_[found->second];
+  if (job.is_ahead) {
+    const bool is_queued = job.is_queued;
+    Unqueue(found->second);
+    job.is_ahead = false;
+    --queues_[job.tier].ahead_in_flight;
+    job.run = order.run;
+    job.sequence = next_sequence_++;
+    if (is_queued) Enqueue(found->second);
+  }
   const bool has_begun = job.step > 0 || job.next_local > 0 || job.in_flight_count > 0;
   if (has_begun || job.is_failed || job.is_by_parts()) return;
   if (order.is_by_parts) MakeByParts(job);
@@ -197,6 +207,7 @@ void Mover::Hurry(BlockId id, const ReadOrder& order) {
 void Mover::GiveUpIfUnwanted(uint32_t number) {
   Job& job = jobs_[number];
   const Block& b = d_.block(job.block);
+  if (job.is_ahead && b.phase == BlockPhase::kSealed) return;
   if (job.is_write || (b.phase == BlockPhase::kSealed && d_.index.pin_count(job.block) > 0)) return;
   // Whoever comes while it lasts may still want all of it, if there is anything to want.
   if (b.phase == BlockPhase::kSealed && (job.in_flight_count > 0 || job.check_count > 0)) return;
@@ -490,6 +501,7 @@ bool Mover::StepReads(uint32_t tier) {
 // Reads first: somebody waits for them.
 bool Mover::StepTier(uint32_t tier) {
   if (!StepReads(tier)) return false;
+  StepAhead(tier);
   TierQueue& queue = queues_[tier];
   while (!queue.begun_writes.empty()) {
     const uint32_t number = queue.begun_writes.front();

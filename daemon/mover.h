@@ -35,6 +35,10 @@ class Mover final : public LowerWriter, public VerifierListener {
   static constexpr uint32_t kWritesQueuedMax = 8192;
   static constexpr uint32_t kDropsPerStepMax = 64;
   static constexpr uint32_t kAmendsPerStepMax = 64;
+  static constexpr uint32_t kAheadInFlightMax = 4;  // of a tier; somebody may ask meanwhile
+  static constexpr uint32_t kAheadQueuedMax = 256;
+  static constexpr uint32_t kAheadEvictionsMax = 4;  // of clean copies, for one block
+  static constexpr uint32_t kAheadSiblingsMax = 16;  // looked at for the next block
 
   Mover(CacheDomain& domain, Residency& residency, Evictor& evictor, Verifier& verifier);
   // The tier that hosts share.
@@ -49,6 +53,7 @@ class Mover final : public LowerWriter, public VerifierListener {
     uint64_t run = 0;  // of NewRun()
     bool is_by_parts = false;
   };
+  static constexpr uint64_t kRunAhead = UINT64_MAX;  // after all others
   uint64_t NewRun() { return next_run_++; }
   // Takes slots and reads the fastest copy into them, or has an adopted copy compared; after kOk
   // OnBlockReady or OnBlockLost follows. kNoSpace: DRAM has no room. REQUIRES: no DRAM copy, or an
@@ -56,6 +61,9 @@ class Mover final : public LowerWriter, public VerifierListener {
   Status Promote(BlockId id, const ReadOrder& order);
   // A promotion that has not begun to read is asked for again, perhaps by parts now.
   void Hurry(BlockId id, const ReadOrder& order);
+  // The chain below `tip` will probably be asked for: its next blocks are promoted when nothing
+  // that was asked for waits, into room that is free or holds clean copies not used since.
+  void ReadAhead(BlockId tip);
   // Writes the block to the persistent tier whatever the admission policy says. False if it never
   // will be.
   bool Persist(BlockId id);
@@ -106,6 +114,7 @@ class Mover final : public LowerWriter, public VerifierListener {
     bool is_queued = false;  // among the reads
     bool is_write = false;
     bool is_failed = false;
+    bool is_ahead = false;  // nobody has asked for it
     Verdict verdict = Verdict::kGood;
 
     bool is_by_parts() const { return step_count > 1; }
@@ -121,12 +130,19 @@ class Mover final : public LowerWriter, public VerifierListener {
     BlockId block = kBlockNone;
     CommitId commit_id = 0;
   };
+  struct QueuedAhead {
+    BlockId block = kBlockNone;
+    CommitId commit_id = 0;
+    uint64_t asked_us = 0;  // when its chain was used
+  };
   struct TierQueue {
     std::set<QueuedRead> reads;         // jobs with members still to begin
     std::deque<uint32_t> begun_writes;  // likewise
     std::deque<QueuedWrite> writes;
     std::deque<QueuedWrite> unshelved;  // they wait for the files of their groups
     uint32_t writes_in_flight = 0;
+    std::deque<QueuedAhead> ahead;  // in order
+    uint32_t ahead_in_flight = 0;
     // The tier makes room, or is off: the first write waits for OnRoom.
     bool is_room_awaited = false;
     std::deque<QueuedWrite> drops;  // copies that are given up together
@@ -149,6 +165,12 @@ class Mover final : public LowerWriter, public VerifierListener {
   bool Begin(uint32_t number);
   Status BeginMember(uint32_t number, uint32_t local_index);
   bool StepReads(uint32_t tier);
+  void StepAhead(uint32_t tier);
+  // Without making anybody wait or write. kNoSpace: room is short.
+  Status TakeSlotsAhead(const QueuedAhead& ahead, uint64_t member_mask);
+  // Where the chain probably goes on; kBlockNone if nothing below says so.
+  BlockId NextInChain(BlockId id) const;
+  bool MayReadAhead(BlockId id) const;
   // The bytes of a step are in: they are compared.
   void CheckIfIn(uint32_t number, uint32_t step);
   void Forget(BlockId id, uint32_t tier, Verdict verdict);

@@ -1,4 +1,5 @@
-// What nobody waits for: a tier's health, copies given up together, records that say something new.
+// What nobody waits for: a tier's health, reading ahead, copies given up together, records that say
+// something new.
 #include <algorithm>
 #include <iterator>
 
@@ -37,6 +38,97 @@ void Mover::Tick() {
   }
   RequeueUnshelved();
   OnRoom();  // a word that was missed costs one period
+}
+
+// ---- reading ahead ----
+
+bool Mover::MayReadAhead(BlockId id) const {
+  const Block& b = d_.block(id);
+  return b.phase == BlockPhase::kSealed && b.dram.state == CopyState::kNone && b.has_roots &&
+         !residency_.IsExpired(id) && d_.FastestTier(b) != kLowerTiersMax;
+}
+
+// Where chains part, the one that was used last.
+BlockId Mover::NextInChain(BlockId id) const {
+  BlockId next = kBlockNone;
+  uint32_t looked_at = 0;
+  for (BlockId child = d_.index.node(id).first_child;
+       child != kBlockNone && looked_at < kAheadSiblingsMax;
+       child = d_.index.node(child).next_sibling, ++looked_at) {
+    if (d_.block(child).phase != BlockPhase::kSealed) continue;
+    if (next == kBlockNone || d_.index.touched_us(child) > d_.index.touched_us(next)) next = child;
+  }
+  return next;
+}
+
+void Mover::ReadAhead(BlockId tip) {
+  const uint64_t now_us = d_.NowUs();
+  if (d_.block(tip).phase != BlockPhase::kSealed) return;
+  for (uint32_t i = 0; i < d_.limits.read_ahead_blocks; ++i) {
+    tip = NextInChain(tip);
+    if (tip == kBlockNone) return;
+    const Block& b = d_.block(tip);
+    if (b.dram.state != CopyState::kNone) continue;  // there, or on its way
+    if (!MayReadAhead(tip)) return;
+    std::deque<QueuedAhead>& ahead = queues_[d_.FastestTier(b)].ahead;
+    if (ahead.size() >= kAheadQueuedMax) return;
+    ahead.push_back({.block = tip, .commit_id = b.commit_id, .asked_us = now_us});
+  }
+}
+
+Status Mover::TakeSlotsAhead(const QueuedAhead& ahead, uint64_t member_mask) {
+  const BlockId id = ahead.block;
+  // Nobody is short of what nobody has asked for.
+  const bool was_short = d_.is_short;
+  uint32_t short_class = 0;
+  Status status = residency_.TakeSlots(id, member_mask, &short_class);
+  for (uint32_t i = 0; i < kAheadEvictionsMax && !status.ok(); ++i) {
+    const BlockId victim = d_.dram_policy->Victim();
+    if (victim == kBlockNone) break;
+    const Block& v = d_.block(victim);
+    const bool is_clean = residency_.HasOtherCopy(v, v.dram);
+    if (!is_clean || v.group_index != d_.block(id).group_index ||
+        d_.index.touched_us(victim) >= ahead.asked_us) {
+      break;
+    }
+    residency_.DropDram(victim);
+    status = residency_.TakeSlots(id, member_mask, &short_class);
+  }
+  d_.is_short = was_short;
+  return status;
+}
+
+void Mover::StepAhead(uint32_t tier) {
+  TierQueue& queue = queues_[tier];
+  while (!queue.ahead.empty() && queue.ahead_in_flight < kAheadInFlightMax) {
+    const QueuedAhead next = queue.ahead.front();
+    queue.ahead.pop_front();
+    const BlockId id = next.block;
+    if (d_.block(id).commit_id != next.commit_id || !MayReadAhead(id)) continue;
+    if (d_.FastestTier(d_.block(id)) != tier) continue;
+    // Its parent may be the coldest of all until its child is in.
+    const BlockId parent = d_.index.node(id).parent;
+    residency_.Hold(id, HoldKind::kJob);
+    if (parent != kBlockNone) residency_.Hold(parent, HoldKind::kJob);
+    const Status status = TakeSlotsAhead(next, d_.block(id).lower[tier].member_mask);
+    if (parent != kBlockNone) residency_.LetGo(parent, HoldKind::kJob);
+    if (status.ok()) {
+      ++d_.counters.read_ahead_blocks;
+      ++queue.ahead_in_flight;
+      d_.block(id).is_read_ahead = true;
+      d_.block(id).fill_tier = static_cast<uint8_t>(tier);
+      const uint32_t number = TakeJob({.block = id,
+                                       .tier = tier,
+                                       .run = kRunAhead,
+                                       .sequence = next_sequence_++,
+                                       .is_ahead = true});
+      reads_[id] = number;
+      Enqueue(number);
+    }
+    residency_.LetGo(id, HoldKind::kJob);
+    if (!status.ok()) return queue.ahead.clear();
+    if (!StepReads(tier)) return;
+  }
 }
 
 bool Mover::FreeTogether(BlockId id, uint32_t tier, uint32_t local_index) {

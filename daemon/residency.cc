@@ -189,7 +189,7 @@ Status Residency::TakeSlots(BlockId id, uint64_t member_mask, uint32_t* short_cl
   }
   b.dram = {.member_mask = member_mask, .row = row, .state = CopyState::kFilling};
   b.steps_in = 0;
-  b.is_part_told = false;
+  b.is_part_told = b.is_read_ahead = false;
   SetRowStates(id, b.phase == BlockPhase::kReserved ? SlotState::kReserved : SlotState::kFilling,
                b.writer_session);
   const BlockId parent = d_.index.node(id).parent;

@@ -39,7 +39,6 @@ namespace terrace {
 namespace {
 
 constexpr std::chrono::seconds kHousekeepingInterval{1};
-constexpr uint64_t kNever = UINT64_MAX;
 constexpr uint32_t kConnectionsWithoutHelloMax = 64;
 // A clean stop lets what is on its way to the disks arrive, for so long at most.
 constexpr uint64_t kDrainUs = 10'000'000;
@@ -388,6 +387,7 @@ StoreOptions Shell::State::MakeStoreOptions() {
   }
   options.segments_total = static_cast<uint32_t>(config.dram_bytes / config.segment_bytes);
   options.segments_spare = config.segments_spare;
+  options.read_ahead_blocks = config.nvme.read_ahead_blocks;
   options.lease_ttl_ms = config.lease_ttl_ms;
   options.sessions_max = config.sessions_max;
   options.groups_max = config.groups_max;

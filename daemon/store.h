@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "daemon/block.h"
 #include "daemon/kv_event_sink.h"
 #include "daemon/seams.h"
 #include "terrace/arena_layout.h"
@@ -96,6 +97,9 @@ struct StoreOptions {
   std::string admission_policy = "all";       // one of AdmissionPolicyNames(), for the tiers below
   // Of a block that is read part by part: no transfer is shorter, unless the block is.
   uint64_t part_read_bytes_min = 256 * kKiB;
+  // Of a chain whose last block that was asked for had to be promoted: so many more are read ahead.
+  // 0: none.
+  uint32_t read_ahead_blocks = 0;
   uint32_t default_deadline_us = 1'000'000;
   uint32_t deadline_us_max = 600'000'000;
   GroupShelf* shelf = nullptr;  // none: groups are forgotten with the process
@@ -138,6 +142,7 @@ struct PrefixWalk {
   uint32_t usable_count = 0;          // the largest prefix at which every window is complete, too
   std::vector<uint32_t> window_runs;  // per windowed member: blocks present without a gap, to here
   uint64_t read_run = 0;              // of the promotions begun for it; see Mover
+  BlockId read_on = kBlockNone;       // the last block, if it was below: its chain is read ahead
 };
 
 // What an Acquire did not find; the store's own.
@@ -355,6 +360,7 @@ struct Store::DomainStats {
   uint64_t commits_gone = 0, leases_revoked = 0, checksums_verified = 0;
   uint64_t scrub_members = 0, scrub_bytes = 0, scrub_passes = 0, scrub_mismatches = 0;
   uint64_t promotions = 0, promotions_failed = 0, promotions_cancelled = 0;
+  uint64_t read_ahead_blocks = 0, read_ahead_used = 0;  // promoted unasked; asked for since
   uint64_t demotions = 0, demotions_failed = 0;
   struct GroupStats {
     std::string name;

@@ -1,6 +1,7 @@
 // Match, Acquire, Prefetch: how far is a prefix there, and holding on to it.
 #include <algorithm>
 #include <bit>
+#include <utility>
 
 #include "daemon/store_state.h"
 
@@ -224,6 +225,11 @@ class PrefixHolder {
       AppendToSpans(SpanOf(held_[i], found_[i], index), target_.spans);
       ++b.hit_count;
       caller_.rooms->shared_writer.Offer(held_[i], SharedWriter::Moment::kServed);
+      target_.walk->read_on =
+          found_[i] == Found::kBelow || found_[i] == Found::kFilling || b.is_read_ahead
+              ? held_[i]
+              : kBlockNone;
+      if (std::exchange(b.is_read_ahead, false)) ++domain.counters.read_ahead_used;
       if (found_[i] == Found::kReady && is_by_parts()) KeepReadable(index);
       if (found_[i] != Found::kReady) {
         caller_.rooms->waiters.Await(target_.pending, index, held_[i]);
@@ -364,6 +370,14 @@ Status Begin(Store::State& state, const Caller& caller, const KeysQuery& query, 
   return Status::Ok();
 }
 
+// The run was asked for to its end, and had to be promoted there: what comes next may be asked for
+// next.
+void ReadOn(const Caller& caller, uint32_t block_count, bool is_finished, const PrefixWalk& walk) {
+  if (is_finished || walk.read_on == kBlockNone || block_count != walk.walked_count) return;
+  caller.rooms->mover.ReadAhead(walk.read_on);
+  caller.rooms->mover.Step();
+}
+
 // How many blocks of the lease are usable. What left it meanwhile may have been part of a window.
 uint32_t UsableCount(const Caller& caller, const Lease& lease, PrefixWalk* walk) {
   const CacheDomain& domain = caller.domain();
@@ -435,6 +449,7 @@ void Store::FinishAcquire(const KeysQuery& query, AcquireResult* result) {
     block_count = UsefulBlocks(query, *caller.group,
                                UsableCount(caller, caller.domain().leases.at(id), &result->walk));
     caller.rooms->waiters.Truncate(id, block_count, StatusCode::kNotFound);
+    if (block_count > 0) ReadOn(caller, block_count, result->is_finished, result->walk);
   }
   TrimSpans(block_count, &result->spans);
   result->slots.resize(size_t{block_count} * std::popcount(member_mask));
@@ -503,6 +518,7 @@ void Store::FinishPrefetch(const KeysQuery& query, PrefixMatch* result) {
     block_count = UsefulBlocks(
         query, *caller.group, UsableCount(caller, caller.domain().leases.at(lease), &result->walk));
     waiters.Truncate(lease, block_count, StatusCode::kNotFound);
+    if (block_count > 0) ReadOn(caller, block_count, result->is_finished, result->walk);
     waiters.Arm(pending, state_->DeadlineUs(query.hints));
   }
   AnswerMatch(*caller.group, block_count, result);

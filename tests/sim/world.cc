@@ -17,6 +17,7 @@ constexpr uint32_t kFullWalkEvery = 64;
 constexpr uint32_t kFaultRatePpm = 20'000;
 constexpr uint64_t kScrubBytesPerSecond = 1 * kMiB;
 constexpr const char* kPolicies[] = {"lru", "hazard", "arc", "s3fifo"};
+constexpr uint32_t kReadAheadBlocks = 3;
 constexpr uint64_t kPartReadBytesMin = 16 * kKiB;
 constexpr uint64_t kRestUs = 60'000'000;
 
@@ -139,6 +140,7 @@ void World::MakeStore() {
   store_options.eviction_policy = kPolicies[options_.seed % std::size(kPolicies)];
   store_options.lower_eviction_policy =
       kPolicies[options_.seed / std::size(kPolicies) % std::size(kPolicies)];
+  store_options.read_ahead_blocks = kReadAheadBlocks;
   store_options.part_read_bytes_min = kPartReadBytesMin;
   if (has_successors()) store_options.shelf = &shelf_;
   for (uint32_t d = 0; d < 2; ++d) {

@@ -82,6 +82,11 @@ std::string RenderTraffic(const StatsView& stats) {
                          asked ? FormatShare(by_tier[tier], *asked) : FormatCount(by_tier[tier]));
   }
   if (!tiers.empty()) text += Line("", "by tier: " + tiers);
+  if (stats.Count("read_ahead_blocks").value_or(0) > 0) {
+    text += Line("", fmt::format("read ahead: {} blocks, {} of them used",
+                                 CountOr(stats.Count("read_ahead_blocks")),
+                                 CountOr(stats.Count("read_ahead_used"))));
+  }
   text += Line(
       "stores",
       fmt::format("{} sealed, {} evicted, {} expired, {} corrupt",

@@ -42,6 +42,7 @@ struct WorldOptions {
   KvEventSink* kv_events = nullptr;
   SharedUse shared;  // by the first domain
   uint64_t part_read_bytes_min = 256 * kKiB;
+  uint32_t read_ahead_blocks = 0;
 };
 
 // Remembers groups as long as the test lasts.
@@ -165,6 +166,7 @@ class StoreWorld {
     store_options.shelf = &shelf;
     store_options.eviction_policy = options.eviction_policy;
     store_options.lower_eviction_policy = options.eviction_policy;
+    store_options.read_ahead_blocks = options.read_ahead_blocks;
     store_options.part_read_bytes_min = options.part_read_bytes_min;
     store_options.lease_blocks_per_session_max = options.lease_blocks_per_session_max;
     store = std::make_unique<Store>(store_options, clock, random, offload, listener);
