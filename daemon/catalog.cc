@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
+#include <cstring>
 #include <mutex>
 #include <thread>
 #include <utility>
@@ -34,6 +35,8 @@ struct Catalog::State {
   CatalogChanges records;  // groups, priors, audit: no extents
   std::vector<SlabSlots> rewrite_asked;
   bool is_rewrite_asked = false;
+  std::vector<SlotName> look_asked;
+  std::function<void(Look look)> look_done;  // none: no look is under way
   bool is_on = false;
   bool is_stopping = false;   // after catching up
   bool is_abandoned = false;  // at once
@@ -58,6 +61,8 @@ struct Catalog::State {
   bool WaitForWork();
   bool TakeBatch();
   void TakeRewriteSlots();
+  bool TakeLook(std::vector<SlotName>* asked);
+  void LookUp(const std::vector<SlotName>& asked);
   void ReadEntriesBack();
   Status ApplyBatch();
   void Reopen();
@@ -76,7 +81,7 @@ bool Catalog::State::WaitForWork() {
   std::unique_lock lock(mutex);
   const auto has_work = [this] {
     return is_stopping || is_abandoned || dirty.waiting_count() > 0 || !records.is_empty() ||
-           is_rewrite_asked || !rewrite.empty();
+           is_rewrite_asked || !rewrite.empty() || !look_asked.empty();
   };
   if (is_sync_due) {
     wake.wait_until(lock, synced_at + microseconds(options.sync_interval_us), has_work);
@@ -204,8 +209,44 @@ void Catalog::State::SwitchOff(const std::string& why) {
                 "drive and its free space, then restart");
 }
 
+bool Catalog::State::TakeLook(std::vector<SlotName>* asked) {
+  const std::lock_guard lock(mutex);
+  *asked = std::exchange(look_asked, {});
+  return !asked->empty();
+}
+
+void Catalog::State::LookUp(const std::vector<SlotName>& asked) {
+  Look look;
+  {
+    const std::lock_guard lock(mutex);
+    look.has_records = is_on && db != nullptr && !counts.is_rewriting;
+  }
+  std::string record;
+  for (const SlotName name : asked) {
+    Looked& slot = look.slots.emplace_back(Looked{.name = name});
+    slot.status = links.read_entry(name.slab, name.slot, &slot.entry);
+    if (!look.has_records) continue;
+    const Status found = db->GetExtent(name, &record);
+    if (!found.ok() && found.code() != StatusCode::kNotFound) {
+      look.has_records = false;
+      continue;
+    }
+    slot.has_record = found.ok();
+    slot.is_same = found.ok() && record.size() == slot.entry.size() &&
+                   std::memcmp(record.data(), slot.entry.data(), record.size()) == 0;
+  }
+  std::function<void(Look)> done;
+  {
+    const std::lock_guard lock(mutex);
+    std::swap(done, look_done);
+  }
+  done(std::move(look));
+}
+
 void Catalog::State::Run() {
+  std::vector<SlotName> looks;
   while (WaitForWork()) {
+    if (TakeLook(&looks)) LookUp(looks);
     if (!TakeBatch()) {
       SyncIfDue();
       continue;
@@ -334,6 +375,18 @@ void Catalog::Rewrite(std::vector<SlabSlots> slabs) {
     state_->counts.is_rewriting = true;
   }
   state_->wake.notify_one();
+}
+
+bool Catalog::LookUp(std::vector<SlotName> names, std::function<void(Look look)> done) {
+  TERRACE_CHECK(!names.empty(), "somebody looks at something");
+  {
+    const std::lock_guard lock(state_->mutex);
+    if (!state_->thread.joinable() || state_->has_ended || state_->look_done) return false;
+    state_->look_asked = std::move(names);
+    state_->look_done = std::move(done);
+  }
+  state_->wake.notify_one();
+  return true;
 }
 
 bool Catalog::State::HasRoomForRecord() {

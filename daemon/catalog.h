@@ -85,6 +85,21 @@ class Catalog final : public ExtentCatalog {
   bool TakeAnswers(std::vector<SlotName>* slots);
   // After a scan: forgets all extents and reads every slot again, behind what changes meanwhile.
   void Rewrite(std::vector<SlabSlots> slabs);
+  // For whoever compares: the slots' entries as the table has them, and their records. On the
+  // catalog's thread, between batches; `done` is called there. False: there is no such thread, or
+  // another look is under way.
+  struct Looked {
+    SlotName name;
+    Status status;                 // of the entry, as NvmeTier::ReadEntryNow says
+    std::vector<std::byte> entry;  // as the table has it
+    bool has_record = false;
+    bool is_same = false;  // the record is the entry, byte for byte
+  };
+  struct Look {
+    std::vector<Looked> slots;
+    bool has_records = false;  // false: the catalog is off or being written anew
+  };
+  bool LookUp(std::vector<SlotName> names, std::function<void(Look look)> done);
   void KeepGroup(const GroupId& id, std::string content);  // of no content: forgets it
   void KeepPrior(std::string key, std::string value);
   void KeepAudit(std::string line);

@@ -545,6 +545,13 @@ Status CatalogDb::ForEachExtent(const ExtentVisitor& visit) const {
   return FromRocks(each->status());
 }
 
+Status CatalogDb::GetExtent(SlotName name, std::string* entry) const {
+  const std::array<char, kExtentKeyBytes> key = ExtentKey(name);
+  rocksdb::ReadOptions read;
+  read.fill_cache = false;
+  return FromRocks(state_->db->Get(read, rocksdb::Slice(key.data(), key.size()), entry));
+}
+
 Status CatalogDb::ForEachRecord(char kind, const RecordVisitor& visit) const {
   const std::string begin(1, kind), end(1, static_cast<char>(kind + 1));
   const rocksdb::Slice begin_slice(begin), end_slice(end);

@@ -103,6 +103,8 @@ class CatalogDb {
   // is valid during the call.
   using ExtentVisitor = std::function<bool(SlotName name, std::span<const std::byte> entry)>;
   Status ForEachExtent(const ExtentVisitor& visit) const;
+  // The record of one slot. kNotFound: there is none.
+  Status GetExtent(SlotName name, std::string* entry) const;
   using RecordVisitor = std::function<void(std::string_view key, std::string_view value)>;
   Status ForEachGroup(const RecordVisitor& visit) const;
   // Oldest first; keys are numbers that only grow.

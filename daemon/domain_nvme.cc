@@ -48,6 +48,12 @@ std::string DomainNvme::DirectoryOn(size_t path) const {
   return options_.nvme.paths[path] + "/" + options_.domain_name;
 }
 
+std::vector<std::string> DomainNvme::slab_directories() const {
+  std::vector<std::string> directories;
+  for (size_t i = 0; i < options_.nvme.paths.size(); ++i) directories.push_back(DirectoryOn(i));
+  return directories;
+}
+
 std::string DomainNvme::groups_directory() const { return DirectoryOn(0) + "/groups"; }
 
 Status DomainNvme::Open(std::string* why) {

@@ -56,8 +56,12 @@ class DomainNvme {
   NvmeTier& tier() { return *tier_; }
   const std::vector<Disk*>& disks() const { return disk_views_; }
   const Catalog& catalog() const { return *catalog_; }
+  Catalog& catalog() { return *catalog_; }
   // Where the files of the domain's groups lie.
   std::string groups_directory() const;
+  const DomainSecret& secret() const { return options_.secret; }
+  // One a path.
+  std::vector<std::string> slab_directories() const;
   // A copy for the catalog; of no content: none any more. Any thread.
   void KeepGroup(const GroupId& id, const std::string& content);
 

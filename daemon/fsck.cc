@@ -58,7 +58,7 @@ Status DirectoryLock::Take(const std::string& directory, std::string* why) {
     char holder[24] = {};
     if (pread(fd_, holder, sizeof holder - 1, 0) <= 0) std::strcpy(holder, "unknown");
     *why = directory + " is in use by process " + holder +
-           ": stop the daemon first. While it runs, its scrub verifies what is stored";
+           ": stop the daemon first, or ask it with --online";
     return Status(StatusCode::kBusy, "the domain is in use");
   }
   const std::string pid = std::to_string(getpid());
@@ -544,12 +544,13 @@ const char* FsckProblemName(FsckProblemKind kind) {
       "slab_unreadable",     "table_unreadable", "entry_corrupt",    "entry_quarantined",
       "entry_unknown_group", "entry_unfit",      "payload_mismatch", "payload_unreadable",
       "group_unreadable",    "catalog_damaged",  "catalog_differs",  "catalog_lacks",
-      "catalog_stray"};
+      "catalog_stray",       "entry_differs",    "entry_stray",      "entry_lacks"};
   return kNames[static_cast<size_t>(kind)];
 }
 
 const char* FsckCatalogName(FsckCatalog catalog) {
-  constexpr std::array<const char*, 5> kNames = {"none", "open", "closed", "damaged", "rewritten"};
+  constexpr std::array<const char*, 6> kNames = {"none",    "open",      "closed",
+                                                 "damaged", "rewritten", "in_use"};
   return kNames[static_cast<size_t>(catalog)];
 }
 

@@ -46,8 +46,12 @@ enum class FsckProblemKind : uint8_t {
   kCatalogDiffers,  // its record of a slot is not the table's entry
   kCatalogLacks,    // it has no record of a slot in use
   kCatalogStray,    // it has a record of a slot not in use
+  // Found beside a running daemon only (online_fsck.h).
+  kEntryDiffers,  // of another block than the daemon has there
+  kEntryStray,    // of a block where the daemon has none
+  kEntryLacks,    // free where the daemon has a block
 };
-inline constexpr size_t kFsckProblemKinds = 13;
+inline constexpr size_t kFsckProblemKinds = 16;
 const char* FsckProblemName(FsckProblemKind kind);  // "entry_corrupt"
 
 struct FsckProblem {
@@ -69,6 +73,7 @@ enum class FsckCatalog : uint8_t {
   kClosed,  // the next start believes it
   kDamaged,
   kRewritten,  // by repair; believed
+  kInUse,      // by a running daemon
 };
 const char* FsckCatalogName(FsckCatalog catalog);
 

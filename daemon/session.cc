@@ -82,6 +82,7 @@ struct SessionTable::Session {
     protocol::EvictReply evicted;
   };
   std::vector<Erasing> erasing;  // their answer is known, but not yet durable
+  bool is_checking = false;      // an Fsck is under way
 
   std::vector<std::byte> output;
   std::vector<std::byte> held;  // news that waits for the reply under way
@@ -251,6 +252,7 @@ Request::Outcome SessionTable::BeginRequest(Session& session, Message message) {
     return Request::Outcome::kReply;
   }
   if (verb == protocol::kVerbTraceRecord) return TraceRecord(session);
+  if (verb == protocol::kVerbFsck) return Fsck(session);
   if (!HasNews(verb)) return outcome;
   if (session.pending.size() >= options_.pending_per_session_max) {
     request.Answer(session.context, Status(StatusCode::kBusy),
@@ -343,6 +345,45 @@ Request::Outcome SessionTable::TraceRecord(Session& session) {
     request.reply().AddHead(trace_.control(session.peer.domain_index, asked.action));
   }
   return Request::Outcome::kReply;
+}
+
+Request::Outcome SessionTable::Fsck(Session& session) {
+  protocol::FsckRequest asked;
+  Request& request = *session.request;
+  const MessageBody& body = request.body();
+  if (body.size_bytes() != sizeof(asked) || !body.Read(0, &asked)) {
+    return Refuse(session, Status(StatusCode::kInvalid),
+                  "Fsck of " + std::to_string(body.size_bytes()) +
+                      " bytes; that is not the size of such a request");
+  }
+  if (!fsck_.begin) {
+    request.Answer(session.context, Status(StatusCode::kUnsupported),
+                   "this daemon keeps nothing on drives: nvme.paths names none");
+    return Request::Outcome::kReply;
+  }
+  if (session.is_checking) {
+    request.Answer(session.context, Status(StatusCode::kBusy),
+                   "this session has asked for an fsck already: wait for its answer");
+    return Request::Outcome::kReply;
+  }
+  const SessionId id = session.context.session;
+  session.is_checking = true;
+  session.pending.push_back(request.id());
+  fsck_.begin(session.peer.domain_index, id, asked,
+              [this, id, request_id = request.id()](Status status, const std::string& text) {
+                EndFsck(id, request_id, status, text);
+              });
+  return Request::Outcome::kWaiting;
+}
+
+void SessionTable::EndFsck(SessionId id, uint64_t request_id, Status status,
+                           const std::string& text) {
+  Session* session = Find(id);
+  if (session == nullptr || session->is_closed) return;
+  session->is_checking = false;
+  session->EndPending(request_id);
+  AddNews(*session, protocol::kVerbFsck, request_id, status, std::as_bytes(std::span(text)));
+  Flush();
 }
 
 void SessionTable::Trace(Session& session) {
@@ -498,6 +539,9 @@ void SessionTable::Close(Session& session, CloseReason reason) {
 void SessionTable::HangUp(Session& session) {
   session.is_closed = true;
   if (session.is_open) store_->HangUp(session.context.session);
+  if (std::exchange(session.is_checking, false)) {
+    fsck_.cancel(session.peer.domain_index, session.context.session);
+  }
   session.request.reset();
   session.is_replying = session.is_seeking = false;
   session.backlog.clear();

@@ -81,6 +81,16 @@ class SessionTable : public StoreListener {
         control;
   };
   void SetTrace(TraceHooks hooks) { trace_ = std::move(hooks); }
+  // Who checks what lies on drives; without, that is not supported. `done` is called in a later
+  // turn, or never if the session is cancelled.
+  struct FsckHooks {
+    using Done = std::function<void(Status status, std::string text)>;
+    std::function<void(uint32_t domain_index, SessionId session,
+                       const protocol::FsckRequest& request, Done done)>
+        begin;
+    std::function<void(uint32_t domain_index, SessionId session)> cancel;
+  };
+  void SetFsck(FsckHooks hooks) { fsck_ = std::move(hooks); }
 
   // ---- from the transport ----
   // kNoSpace above connections_max: close the connection. REQUIRES: `session` is new, not 0.
@@ -120,6 +130,8 @@ class SessionTable : public StoreListener {
   Status CheckHello(const Session& session, const MessageBody& body, std::string* why) const;
   Request::Outcome Hello(Session& session, const MessageBody& body);
   Request::Outcome TraceRecord(Session& session);
+  Request::Outcome Fsck(Session& session);
+  void EndFsck(SessionId session, uint64_t request_id, Status status, const std::string& text);
   void Trace(Session& session);
   void EndStep(Session& session, Request::Outcome outcome);
   void CutPage(Session& session);
@@ -144,6 +156,7 @@ class SessionTable : public StoreListener {
   Transport& transport_;
   Store* store_ = nullptr;
   TraceHooks trace_;
+  FsckHooks fsck_;
 
   std::unordered_map<SessionId, std::unique_ptr<Session>> sessions_;
   std::deque<SessionId> ready_;             // sessions with work left, each once

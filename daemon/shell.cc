@@ -15,6 +15,7 @@
 #include "daemon/acceptor.h"
 #include "daemon/domain.h"
 #include "daemon/domain_arena.h"
+#include "daemon/domain_checks.h"
 #include "daemon/domain_nvme.h"
 #include "daemon/domain_redis.h"
 #include "daemon/domain_traces.h"
@@ -108,6 +109,7 @@ struct Shell::State {
   std::unique_ptr<OffloadPool> offload;
   std::unique_ptr<DomainTraces> traces;
   std::unique_ptr<Store> store;
+  std::unique_ptr<DomainChecks> checks;  // if there are drives
   std::unique_ptr<Doorkeeper> doorkeeper;
   std::vector<std::unique_ptr<Acceptor>> acceptors;
 
@@ -475,6 +477,11 @@ void Shell::State::BuildCore() {
   for (uint32_t i = 0; i < redis.size(); ++i) redis[i]->Serve(store->shared_listener(i));
   traces = std::make_unique<DomainTraces>(config, clock);
   sessions->SetTrace(traces->Hooks());
+  if (nvme.empty()) return;
+  checks = std::make_unique<DomainChecks>(nvme, *store, [this](std::function<void()> work) {
+    asio::post(loop, [this, work = std::move(work)] { Turn("fsck", work); });
+  });
+  sessions->SetFsck(checks->Hooks());
 }
 
 void Shell::State::BeginAccepting() {

@@ -33,7 +33,8 @@ DomainRooms::DomainRooms(uint32_t domain_index, const DomainOptions& options,
       keeper(domain, residency, waiters, sessions),
       verifier(domain, residency),
       mover(domain, residency, evictor, verifier),
-      scrubber(domain, residency, mover),
+      scrubber(domain, residency, mover, Scrubber::kNumberBit),
+      checker(domain, residency, mover, Scrubber::kCheckNumberBit),
       adoption(domain, residency, mover),
       shared_writer(domain, residency),
       shared_reader(domain, residency, evictor, verifier, mover),
@@ -359,6 +360,8 @@ void Store::OnChecksumsDone(OffloadId id, std::span<const Checksum> roots) {
   const uint64_t number = id & ((uint64_t{1} << kDomainShift) - 1);
   if (number == Scrubber::kNumberBit) {
     rooms.scrubber.OnChecksumsDone(roots);
+  } else if (number == Scrubber::kCheckNumberBit) {
+    rooms.checker.OnChecksumsDone(roots);
   } else {
     rooms.verifier.OnChecksumsDone(number, roots);
   }
@@ -390,6 +393,8 @@ void Store::State::OnTransferDone(TransferId transfer_id, Status status) {
   const uint64_t number = transfer_id & ((uint64_t{1} << kDomainShift) - 1);
   if (number == Scrubber::kNumberBit) {
     rooms.scrubber.OnTransferDone(status);
+  } else if (number == Scrubber::kCheckNumberBit) {
+    rooms.checker.OnTransferDone(status);
   } else {
     rooms.mover.OnTransferDone(number, status);
   }
@@ -420,7 +425,10 @@ void Store::State::OnRoom(uint32_t domain_index) {
 bool Store::is_ready() const { return state_->ledger.is_ready(); }
 
 void Store::StopScrub() {
-  for (const auto& rooms : state_->domains) rooms->scrubber.Stop();
+  for (const auto& rooms : state_->domains) {
+    rooms->scrubber.Stop();
+    rooms->checker.Stop();
+  }
 }
 
 bool Store::is_settled() const {
@@ -500,6 +508,7 @@ void Store::OnTimer() {
         rooms.shared_writer.Tick();
         rooms.mover.Tick();
         rooms.scrubber.Tick();
+        rooms.checker.Tick();
         DropForgotten(rooms.domain);
         for (LowerTier& lower : rooms.domain.lower) {
           lower.written.Note(lower.tier->stats().written_bytes, now_us);

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -189,6 +190,29 @@ struct CommitResult {
   std::vector<StatusCode> entries;
 };
 
+// A block's copy in the persistent tier, as the tier knows it.
+struct CopyName {
+  uint32_t owner = kOwnerNone;  // BlockRecord::owner
+  CommitId commit_id = 0;
+  uint32_t member = 0;  // whose bytes
+};
+enum class CopyFinding : uint8_t {
+  kGood,
+  kMismatch,
+  kUnreadable,
+  kNotLooked,  // it left the tier meanwhile, or the tier is off
+};
+struct CopyFindings {
+  std::vector<CopyFinding> findings;  // one of each copy that was named
+  uint64_t member_count = 0;          // compared
+  uint64_t read_bytes = 0;
+};
+// Why a copy is to go.
+enum class CopyFault : uint8_t {
+  kUseless,     // its place may be used again
+  kUnreadable,  // its place is quarantined
+};
+
 // What came of restoring a domain.
 struct RestoreSummary {
   uint64_t blocks = 0;          // found again
@@ -317,6 +341,21 @@ class Store {
 
   // True once every domain has one populated segment (or cannot get any, with the reason logged).
   bool is_ready() const;
+  // ---- an online check of the persistent tier; store_fsck.cc ----
+  // What the entry of the copy in this place has to say; part_checksums are valid during the turn.
+  // kNotFound: block `owner` has no copy there.
+  Result<BlockRecord> DescribeCopy(uint32_t domain_index, uint32_t owner,
+                                   const Extent& extent) const;
+  // Reads copies and compares them, in the background, within this many bytes a second; `done` is
+  // called in the middle of a turn. kBusy: another such check is under way. CancelCheck: `done` is
+  // not called any more.
+  Status CheckCopies(uint32_t domain_index, std::vector<CopyName> copies, uint64_t bytes_per_second,
+                     std::function<void(CopyFindings)> done);
+  void CancelCheck(uint32_t domain_index);
+  // Gives a copy up, of all members; if DRAM has the block it is written anew. kNotFound: it has
+  // left already. kBusy: something is reading or writing it.
+  Status DropCopy(uint32_t domain_index, const CopyName& copy, CopyFault fault);
+
   // Before the end: no block at rest is verified any more.
   void StopScrub();
   // True if no block is being hashed or moved or waits for either, and what is below is persisted.

@@ -37,6 +37,7 @@ struct DomainRooms final : SharedTierListener {
   Verifier verifier;
   Mover mover;
   Scrubber scrubber;
+  Scrubber checker;  // of what a person asks for
   Adoption adoption;
   SharedWriter shared_writer;
   SharedReader shared_reader;

@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -35,6 +36,22 @@ class ExtentCatalog {
   // answer that another call has overtaken is not given. A free entry needs no record; a
   // quarantined one does, lest the slot be taken for free.
   virtual void OnEntryWritten(uint32_t slab, uint32_t slot) = 0;
+};
+
+// What memory holds of a slot, for whoever compares it with table and catalog.
+struct SlabSlotView {
+  SlabEntryState state = SlabEntryState::kFree;
+  uint32_t owner = kOwnerNone;  // of a used slot
+  uint32_t generation = 0;
+  bool is_settled = false;  // table and catalog have been told; neither changes by itself
+
+  friend bool operator==(const SlabSlotView&, const SlabSlotView&) = default;
+};
+struct SlabView {
+  uint32_t index = 0;
+  uint32_t disk = 0;  // of Options::disks
+  SlabGeometry geometry;
+  SlabUuid uuid;
 };
 
 // A RestoreSink's answer: nobody knows yet whose it is. The entry stays, the slot is out of use.
@@ -106,6 +123,15 @@ class NvmeTier final : public Tier, public DiskListener {
                           std::vector<uint32_t>* owners) override;
   void Tick() override;
   TierStats stats() const override;
+
+  // ---- an online check ----
+  // The first slab in use whose number is at least this.
+  std::optional<SlabView> NextSlab(uint32_t index_min) const;
+  // Of slots [first, first + views.size()). False: the slab is not in use, or has not so many.
+  bool LookAtSlots(uint32_t slab, uint32_t first, std::span<SlabSlotView> views) const;
+  // The entry of a slot that nobody has is written anew, as free. What a quarantined slot holds is
+  // of no use then. Does nothing to a slot that somebody has.
+  void RewriteAsFree(uint32_t slab, uint32_t slot);
 
   // Nothing is on its way: no transfer, no entry to table or catalog, no erasure. What a catalog is
   // marked complete for.

@@ -13,7 +13,8 @@ namespace terrace::protocol {
 inline constexpr Verb kVerbHitRate{21};
 inline constexpr Verb kVerbExplain{22};
 inline constexpr Verb kVerbTraceRecord{23};
-inline constexpr Verb kVerbLast = kVerbTraceRecord;
+inline constexpr Verb kVerbFsck{24};
+inline constexpr Verb kVerbLast = kVerbFsck;
 
 // Why a block that was asked for was not there.
 enum class MissCause : uint8_t {
@@ -130,7 +131,20 @@ struct TraceRecordReply {
   char path[256] = {};
 };
 
+// Holds some slots of the persistent tier against index and catalog; cursor after cursor, all of
+// them. The answer is a JSON document, docs/PROTOCOL.md.
+inline constexpr uint32_t kFsckVerify = 1;      // read the blocks, too, and check their bytes
+inline constexpr uint32_t kFsckRepair = 2;      // give up what differs
+inline constexpr uint32_t kFsckSlotsMax = 256;  // of an answer
+struct FsckRequest {
+  uint64_t cursor = 0;                   // 0, then next_cursor of the answer before
+  uint64_t verify_bytes_per_second = 0;  // > 0 with kFsckVerify
+  uint32_t flags = 0;
+  uint32_t reserved = 0;
+};
+
 // Sizes are part of the protocol.
+static_assert(sizeof(FsckRequest) == 24);
 static_assert(sizeof(HitRateCounts) == 200 && sizeof(HitRateRow) == 816);
 static_assert(sizeof(HitRateRequest) == 8 && sizeof(HitRateReply) == 32);
 static_assert(sizeof(ExplainRequest) == 24 && sizeof(ExplainReply) == 48);

@@ -53,6 +53,8 @@ Status AdminLink::Hello() {
   std::memcpy(&reply, body->data(), sizeof(reply));
   std::copy(std::begin(reply.secret), std::end(reply.secret), secret_.begin());
   key_hash_ = static_cast<KeyHash>(reply.key_hash);
+  reply.domain_name[sizeof(reply.domain_name) - 1] = '\0';
+  domain_name_ = reply.domain_name;
   return Status::Ok();
 }
 

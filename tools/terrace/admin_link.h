@@ -26,6 +26,7 @@ class AdminLink {
   // What the domain's keys are made with.
   const DomainSecret& secret() const { return secret_; }
   KeyHash key_hash() const { return key_hash_; }
+  const std::string& domain_name() const { return domain_name_; }
 
   // The body of the answer; otherwise a sentence in why(). Of a status that is not kOk it is the
   // daemon's.
@@ -44,6 +45,7 @@ class AdminLink {
   uint64_t request_id_ = 0;
   DomainSecret secret_{};
   KeyHash key_hash_ = KeyHash::kXxh3;
+  std::string domain_name_;
   std::string why_;
 };
 

@@ -1,5 +1,5 @@
-// `terrace fsck`: holds what a stopped daemon left on its drives against itself. Needs no daemon,
-// and refuses to run beside one.
+// `terrace fsck`: holds what a daemon keeps on its drives against itself: what a stopped one left,
+// read here, or with --online what a running one has, which it checks itself.
 #include "daemon/fsck.h"
 
 #include <unistd.h>
@@ -10,20 +10,23 @@
 
 #include "daemon/config.h"
 #include "terrace/domain_secret.h"
+#include "tools/terrace/fsck_online.h"
 #include "tools/terrace/text_table.h"
 #include "tools/terrace/verb.h"
 
 namespace terrace::tools {
 namespace {
 
+constexpr uint32_t kOnlineTimeoutMs = 600'000;  // of one answer: a slow drive, a small rate
 constexpr char kConfigPath[] = "/etc/terrace/terraced.toml";
 constexpr char kDescription[] =
-    "Check what a stopped daemon left on its NVMe paths\n\n"
+    "Check what lies on a daemon's NVMe paths\n\n"
     "Compares header tables, groups and catalog; --verify also reads every block and checks it\n"
     "against its checksums. Without --repair nothing is changed. Run it as the daemon's user, "
     "with\n"
-    "the daemon stopped; while it runs, its scrub (nvme.scrub_bytes_per_second) verifies what is\n"
-    "stored.\n"
+    "the daemon stopped; or with --online beside a running daemon, which then compares what it "
+    "has\n"
+    "in memory, too, while it serves. There, Ctrl-C ends it.\n"
     "Exit status: 0 clean, 1 problems were found (repaired or not), 2 could not look.";
 
 std::string CatalogSentence(const FsckReport& report) {
@@ -36,6 +39,8 @@ std::string CatalogSentence(const FsckReport& report) {
       return FormatCount(report.catalog_records) + " records: the next start reads it";
     case FsckCatalog::kDamaged:
       return "damaged: the next start reads the tables";
+    case FsckCatalog::kInUse:
+      return FormatCount(report.catalog_records) + " records, in use";
     case FsckCatalog::kRewritten:
       return "written anew: the next start reads it";
   }
@@ -127,11 +132,21 @@ class FsckVerb : public Verb {
     verb->add_flag("--verify", is_verifying_, "Read every block and check its bytes");
     verb->add_flag("--repair", is_repairing_,
                    "Give back slots that are of no use and write a wrong catalog anew");
+    CLI::Option* online =
+        verb->add_flag("--online", is_online_, "Ask the running daemon at --socket instead");
+    verb->add_option("--verify-rate", verify_rate_text_,
+                     "With --online --verify: how much is read a second, such as 256MiB")
+        ->type_name("BYTES")
+        ->capture_default_str()
+        ->needs(online);
+    address_.timeout_ms = kOnlineTimeoutMs;
+    DeclareAddress(*verb, &address_);
     DeclareJson(*verb, &is_json_);
     return verb;
   }
 
   ExitCode Run() override {
+    if (is_online_) return RunOnline();
     DaemonConfig config;
     if (!ReadConfig(&config)) return kExitUsage;
     nlohmann::json documents = nlohmann::json::array();
@@ -157,6 +172,38 @@ class FsckVerb : public Verb {
   }
 
  private:
+  // One domain: that of the socket.
+  ExitCode RunOnline() {
+    uint64_t verify_bytes_per_second = 0;
+    if (!ParseBytes(verify_rate_text_, &verify_bytes_per_second) || verify_bytes_per_second == 0) {
+      Fail(fmt::format("fsck: --verify-rate '{}' is no number of bytes above 0, such as 64MiB",
+                       verify_rate_text_));
+      return kExitUsage;
+    }
+    FsckOnlineOptions options{
+        .address = address_,
+        .payloads = is_verifying_ ? FsckPayloads::kVerify : FsckPayloads::kLeave,
+        .mode = is_repairing_ ? FsckMode::kRepair : FsckMode::kLook,
+        .verify_bytes_per_second = verify_bytes_per_second};
+    const bool is_told = isatty(STDERR_FILENO) != 0;
+    if (is_told) {
+      options.progress = [](uint64_t bytes_done) {
+        std::fprintf(stderr, "\rterrace: %s verified", FormatBytes(bytes_done).c_str());
+      };
+    }
+    std::string domain;
+    FsckReport report;
+    const bool has_looked = FsckOnline(options, &domain, &report);
+    if (report.payload_bytes_verified > 0 && is_told) std::fputc('\n', stderr);
+    if (!has_looked) return kExitUsage;
+    if (is_json_) {
+      PrintJson({{"domains", nlohmann::json::array({DocumentOf(domain, report)})}});
+    } else {
+      PrintText(RenderReport(domain, report));
+    }
+    return report.problem_count() == 0 ? kExitOk : kExitFailed;
+  }
+
   bool ReadConfig(DaemonConfig* config) {
     if (config_path_.empty()) config_path_ = kConfigPath;
     std::string why;
@@ -202,6 +249,9 @@ class FsckVerb : public Verb {
   bool is_verifying_ = false;
   bool is_repairing_ = false;
   bool is_json_ = false;
+  bool is_online_ = false;
+  std::string verify_rate_text_ = "64MiB";
+  DaemonAddress address_;
 };
 
 }  // namespace

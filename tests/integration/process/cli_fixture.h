@@ -38,6 +38,8 @@ class CliTest : public testing::Test {
   // 2 heads of 4 blocks, each continued by 4 tails of 4 blocks, 40 blocks in all.
   void FillWithPrompts() const;
 
+  test::DaemonProcess& daemon() { return daemon_; }
+  const test::DaemonProcess& daemon() const { return daemon_; }
   std::string Path(const std::string& name) const { return daemon_.directory() + "/" + name; }
   std::string socket_path() const { return daemon_.socket_path(); }
 

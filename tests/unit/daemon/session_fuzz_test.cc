@@ -147,6 +147,8 @@ class FrameBender {
       const auto keys = MakeKeys(Below(40), 1 + Below(4));
       append(BytesOf(protocol::ExplainRequest{.key_count = static_cast<uint32_t>(keys.size())}));
       append(std::as_bytes(std::span(keys)));
+    } else if (verb == protocol::kVerbFsck) {
+      append(BytesOf(protocol::FsckRequest{.flags = static_cast<uint32_t>(Below(5))}));
     } else {
       append(BytesOf(
           protocol::TraceRecordRequest{.action = static_cast<protocol::TraceAction>(Below(5))}));
@@ -156,7 +158,7 @@ class FrameBender {
 
   std::vector<std::byte> KeysBody(Verb verb, uint32_t group) {
     const auto keys = MakeKeys(Below(40), 1 + Below(4));
-    const uint32_t flags = static_cast<uint32_t>(Below(3) == 0 ? 1u << Below(6) : 0);
+    const uint32_t flags = static_cast<uint32_t>(Below(3) == 0 ? 1u << Below(7) : 0);
     auto body = world_.KeysBody(group, keys, flags);
     if (verb == Verb::kReserve && (flags & protocol::kReserveHasEvents) != 0) {
       body.resize(body.size() + keys.size() * sizeof(uint64_t));

@@ -201,7 +201,8 @@ TEST(SessionRequests, BodiesThatContradictTheirCountsCloseTheConnection) {
                           Verb::kUnmapped,
                           protocol::kVerbHitRate,
                           protocol::kVerbExplain,
-                          protocol::kVerbTraceRecord}) {
+                          protocol::kVerbTraceRecord,
+                          protocol::kVerbFsck}) {
     for (const size_t body_bytes : {0u, 3u, 201u}) {
       SessionHarness world;
       const SessionId session = world.Attach();

@@ -1,0 +1,29 @@
+// DomainChecks: an OnlineFsck for each domain with drives, and what sessions ask them.
+//
+// THREADING: store thread.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "daemon/domain_nvme.h"
+#include "daemon/online_fsck.h"
+#include "daemon/session.h"
+#include "daemon/store.h"
+
+namespace terrace {
+
+class DomainChecks {
+ public:
+  // `post` runs its argument as a turn of the store thread, later; on any thread.
+  DomainChecks(const std::vector<std::unique_ptr<DomainNvme>>& domains, Store& store,
+               const std::function<void(std::function<void()>)>& post);
+  // They use what this is made of.
+  SessionTable::FsckHooks Hooks();
+
+ private:
+  std::vector<std::unique_ptr<OnlineFsck>> checks_;  // by domain
+};
+
+}  // namespace terrace
