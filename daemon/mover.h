@@ -80,8 +80,6 @@ class Mover final : public LowerWriter, public VerifierListener {
   void OnShelfChanged();
   // At least once a second.
   void Tick();
-  // What the record of a member's copy has to say.
-  BlockRecord Describe(BlockId id, const LocalMember& local) const;
   // The transfer with this number: the low 48 bits of its TransferId.
   void OnTransferDone(uint64_t number, Status status);
 

@@ -26,7 +26,7 @@ Result<BlockRecord> Store::DescribeCopy(uint32_t domain_index, uint32_t owner,
   const std::span<const LocalMember> locals = group.locals();
   for (uint32_t i = 0; i < locals.size(); ++i) {
     const bool is_there = (copy.member_mask >> locals[i].member) & 1;
-    if (is_there && extents[i] == extent) return rooms.mover.Describe(owner, locals[i]);
+    if (is_there && extents[i] == extent) return domain.RecordOf(owner, locals[i]);
   }
   return Status(StatusCode::kNotFound, "its copy lies elsewhere");
 }
