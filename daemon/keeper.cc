@@ -9,7 +9,6 @@
 #include <sys/stat.h>
 #include <sys/time.h>
 #include <sys/un.h>
-#include <systemd/sd-daemon.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -18,6 +17,8 @@
 #include <cstdio>
 #include <cstring>
 #include <map>
+
+#include "daemon/supervisor.h"
 
 namespace terrace {
 namespace {
@@ -272,7 +273,7 @@ Status RunKeeper(const std::string& socket_path, std::string* why) {
   Keeper keeper;
   const Status status = keeper.Listen(socket_path, why);
   if (status.ok()) {
-    sd_notify(0, "READY=1");
+    TellSupervisor("READY=1");
     keeper.Serve(signal_fd);
   }
   close(signal_fd);

@@ -33,6 +33,7 @@
 #include "daemon/session.h"
 #include "daemon/socket_transport.h"
 #include "daemon/store.h"
+#include "daemon/supervisor.h"
 #include "daemon/system_seams.h"
 #include "terrace/domain_secret.h"
 
@@ -505,7 +506,7 @@ void Shell::State::EndTurn(const char* name, uint64_t began_us) {
   for (const std::unique_ptr<DomainNvme>& domain : nvme) domain->Flush();
   ArmTimer();
   ScheduleWork();
-  if (!is_ready_announced && store->is_ready()) AnnounceReady();
+  AnnounceReady();
   const uint64_t now_us = clock.NowUs();
   const uint64_t turn_us = now_us - began_us;
   metrics.CountTurn(turn_us);
@@ -555,6 +556,7 @@ void Shell::State::Housekeep() {
     if (error) return;
     transport->CloseOverdue(clock.NowUs());
     inheritance->Retry();
+    AnnounceReady();
     for (const std::unique_ptr<DomainRedis>& domain : redis) domain->LogHealth();
     Housekeep();
   });
@@ -562,7 +564,7 @@ void Shell::State::Housekeep() {
 
 void Shell::State::PingWatchdog() {
   if (watchdog_us == 0) return;
-  sd_notify(0, "WATCHDOG=1");
+  TellSupervisor("WATCHDOG=1");
   watchdog.expires_after(std::chrono::microseconds(watchdog_us / 2));
   watchdog.async_wait([this](const asio::error_code& error) {
     if (!error) PingWatchdog();
@@ -570,15 +572,14 @@ void Shell::State::PingWatchdog() {
 }
 
 void Shell::State::AnnounceReady() {
-  is_ready_announced = true;
-  const uint64_t start_ms = (clock.NowUs() - metrics.started_us) / kUsPerMs;
-  sd_notifyf(0, "READY=1\nSTATUS=%zu domains, %s of shared memory at most", config.domains.size(),
-             FormatBytes(config.dram_bytes).c_str());
+  if (is_ready_announced || !store->is_ready()) return;
+  is_ready_announced = TellSupervisor("READY=1\nSTATUS=DRAM " + FormatBytes(config.dram_bytes));
+  if (!is_ready_announced) return;
   Log(LogLevel::kInfo, "ready",
       {{"version", TERRACE_VERSION},
        {"domains", config.domains.size()},
        {"dram_bytes", config.dram_bytes},
-       {"start_ms", start_ms}});
+       {"start_ms", (clock.NowUs() - metrics.started_us) / kUsPerMs}});
 }
 
 // ---- connections --------------------------------------------------------------------------------
@@ -689,7 +690,7 @@ bool Shell::State::CloseNvme() {
 }
 
 void Shell::State::Stop(const char* reason) {
-  sd_notify(0, "STOPPING=1");
+  TellSupervisor("STOPPING=1");
   Log(LogLevel::kInfo, "stopping", {{"why", reason}});
   acceptors.clear();
   transport->CloseAll();

@@ -14,7 +14,9 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <fstream>
 #include <string>
+#include <string_view>
 
 #include "daemon/keeper.h"
 
@@ -47,9 +49,18 @@ class FdStoreTest : public testing::Test {
     }
     close(ready[0]);
     close(ready[1]);
+    while (!IsListening()) usleep(1000);
     struct stat stat {};
-    while (::stat(path_.c_str(), &stat) != 0) usleep(1000);
+    ASSERT_EQ(::stat(path_.c_str(), &stat), 0);
     EXPECT_EQ(stat.st_mode & 0777, 0600u);
+  }
+  bool IsListening() const {
+    constexpr std::string_view kAccepts = " 00010000 ";  // flags of a socket that listens
+    std::ifstream sockets("/proc/net/unix");
+    for (std::string line; std::getline(sockets, line);) {
+      if (line.ends_with(" " + path_) && line.find(kAccepts) != std::string::npos) return true;
+    }
+    return false;
   }
   int StopKeeper(int signal) {
     if (keeper_ <= 0) return -1;
