@@ -1,5 +1,6 @@
 #include <chrono>
 #include <cstdio>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -14,22 +15,26 @@ using SteadyClock = std::chrono::steady_clock;
 
 constexpr uint64_t kSecondsDefault = 60;
 constexpr uint64_t kReconnectSliceUs = 20'000;
-constexpr int kStoreTriesMax = 200;
+constexpr auto kHoldPatience = std::chrono::seconds(30);
+constexpr auto kHoldPause = std::chrono::milliseconds(1);
 
 SteadyClock::time_point EndTime(const Arguments& arguments) {
   return SteadyClock::now() + std::chrono::seconds(arguments.Number("seconds", kSecondsDefault));
 }
 
-// Stores a whole prompt and leases it. Others compete for memory: it may take some tries.
+// Stores a whole prompt and leases it. Others compete for memory, and not all of it may be
+// populated yet: it may take some tries.
 bool HoldPrompt(Traffic& traffic, uint32_t prompt, std::vector<ReadLease>* leases) {
   const uint32_t block_count = traffic.options().blocks_max;
-  for (int i = 0; i < kStoreTriesMax && !IsTold(); ++i) {
+  const auto end = SteadyClock::now() + kHoldPatience;
+  for (; !IsTold() && SteadyClock::now() < end; std::this_thread::sleep_for(kHoldPause)) {
     traffic.Serve(prompt, block_count);
     auto lease = traffic.Acquire(traffic.Keys(prompt, block_count));
     if (!lease.ok() || lease->ready_count() < block_count) continue;
     leases->push_back(std::move(lease).value());
     return true;
   }
+  std::fprintf(stderr, "terrace-chaos: prompt %u could not be stored and leased whole\n", prompt);
   return false;
 }
 
