@@ -14,6 +14,10 @@
 namespace terrace {
 namespace {
 
+// After a small block was there already, so many are looked for before their bytes are sent: the
+// same prompts are being stored by somebody else, or were before a restart.
+constexpr uint32_t kLookFirst = 64;
+
 // Chunks outlive the manifest that names them.
 constexpr uint64_t kChunkTtlMarginMs = 60'000;
 
@@ -138,6 +142,11 @@ void RedisBlocks::Store(const RedisBlockName& name, RedisManifest manifest,
     tail = tail.subspan(length_bytes);
   }
   job->manifest.tail.assign(tail.begin(), tail.end());
+  if (IsSmall(from.size()) && looks_first_ == 0) {
+    SendSmallBlock(job);
+    return;
+  }
+  if (looks_first_ > 0) --looks_first_;
   const std::string key = names_.Manifest(name);
   SendSmall(key, FormatRedisCommand({"EXISTS", key}), [this, job](const RedisAnswer& answer) {
     if (!answer.status.ok() || answer.reply.kind != RedisReply::Kind::kInteger) {
@@ -304,6 +313,7 @@ void RedisBlocks::EndStore(StoreJob& job, Status status) {
     ++counts_.stores_done;
   } else if (status.code() == StatusCode::kExists) {
     ++counts_.stores_existing;
+    looks_first_ = kLookFirst;
   } else {
     ++counts_.stores_failed;
   }

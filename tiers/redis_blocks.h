@@ -104,6 +104,7 @@ class RedisBlocks {
   std::mt19937_64 random_;
   RedisBlocksCounts counts_;
   uint64_t writes_paused_until_us_ = 0;
+  uint32_t looks_first_ = 0;
 };
 
 }  // namespace terrace

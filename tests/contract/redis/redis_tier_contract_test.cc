@@ -91,6 +91,15 @@ TEST(RedisTier, TheSecondWriterIsToldAndLeavesNothing) {
   }
   EXPECT_EQ(server.Connect()->Keys().size(), key_count);
   EXPECT_EQ(rig.FetchNow(name, 100'000).commit_id, 5u);
+  // From now on it looks first, and sends no bytes for nothing.
+  const std::unique_ptr<RawRedis> raw = server.Connect();
+  const auto received_bytes = [&raw] {
+    const std::string info = raw->Text({"INFO", "stats"});
+    return std::stoull(info.substr(info.find("total_net_input_bytes:") + 22));
+  };
+  const uint64_t before = received_bytes();
+  EXPECT_EQ(rig.StoreNow(name, 7, 100'000).code(), StatusCode::kExists);
+  EXPECT_LT(received_bytes() - before, 10'000u);
 }
 
 TEST(RedisTier, EveryKeyHasATimeToLive) {

@@ -114,8 +114,8 @@ TEST(RedisChaos, ALateRepairLeavesANewManifestAlone) {
 }
 
 // A write whose answer never comes may have happened: its chunks stay. Of the answers to EXISTS, to
-// the chunk and to the manifest another one is held back each time; of a small block, which is
-// written at once, that to EXISTS and all others.
+// the chunk and to the manifest another one is held back each time; a small block is written at
+// once.
 TEST(RedisChaos, AWriteWithoutAnAnswerLeavesNothingBroken) {
   TERRACE_NEEDS_REDIS();
   RedisProcess server;
@@ -131,7 +131,7 @@ TEST(RedisChaos, AWriteWithoutAnAnswerLeavesNothingBroken) {
     bool is_stored = false;
   };
   constexpr Case kCases[] = {
-      {2, 262'144, true}, {1, 262'144}, {0, 262'144}, {1, 65'536, true}, {0, 65'536}};
+      {2, 262'144, true}, {1, 262'144}, {0, 262'144}, {1, 65'536, true}, {0, 65'536, true}};
   uint64_t chain = 0;
   for (const Case& one : kCases) {
     const RedisBlockName name = RedisTestName(++chain, 0);
