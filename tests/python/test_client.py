@@ -305,3 +305,14 @@ def test_hints_are_checked(group):
             group.match(keys, hints=wrong)
     with pytest.raises(terrace.Invalid):
         group.match(keys, timeout_s=-1)
+
+
+def test_slices_and_sums_of_keys_are_keys(group):
+    keys = group.hash(list(range(16 * 10)))
+    texts = keys.hex()
+    for cut in (slice(0, 10), slice(3, 7), slice(-2, None), slice(7, 3), slice(None, None, 2)):
+        assert keys[cut].hex() == texts[cut]
+    assert (keys[:4] + keys[7:]).hex() == texts[:4] + texts[7:]
+    cut = keys[2:5]
+    del keys
+    assert cut.hex() == texts[2:5]

@@ -307,6 +307,30 @@ def test_a_reset_forgets_what_a_waiting_request_was_promised(daemon):
     expect_nothing_held(daemon, engine)
 
 
+def test_keys_are_made_anew_for_another_prompt_and_another_daemon(daemon):
+    engine = make_engine(daemon, random.Random(7))
+    half = engine.connector.scheduler
+    request = vllm_engine.Request("only", PROMPT, 1, 8)
+    half.begin(request)
+    tracked = half._tracked["only"]
+
+    def fresh(first, last):
+        return half.group.keys_of_digests(request.block_hashes[first:last]).hex()
+
+    assert half._keys(tracked, 0, 4).hex() == fresh(0, 4)
+    assert half._keys(tracked, 3, 10).hex() == fresh(3, 10)
+    request.block_hashes = vllm_engine.Request("other", PROMPT[1:] + [1], 1, 8).block_hashes
+    assert half._keys(tracked, 0, 10).hex() == fresh(0, 10)
+    daemon.kill()
+    daemon.start()  # perhaps with another secret
+    connect(daemon).close()
+    half.group.client.wait_connected(LONG_S)
+    made_before = tracked.keys
+    assert half._keys(tracked, 0, 10).hex() == fresh(0, 10) and tracked.keys is not made_before
+    engine.connector.request_finished(request, [])
+    engine.close()
+
+
 def test_a_reset_that_reaches_no_daemon_says_so(daemon, monkeypatch):
     daemon.kill()
     monkeypatch.setattr(terrace.vllm, "_START_WAIT_S", 0.01)

@@ -64,10 +64,25 @@ class Keys(Sequence):
         return len(self.native)
 
     def __getitem__(self, index):
-        if isinstance(index, slice):
+        if not isinstance(index, slice):
+            return self.native[index]
+        first, last, step = index.indices(len(self))
+        if step != 1:
             chosen = self.native[index]
             return Keys((_native.Id * len(chosen))(*chosen))
-        return self.native[index]
+        count = max(0, last - first)  # an object a key would take milliseconds of a long prompt
+        native = (_native.Id * count)()
+        size = ctypes.sizeof(_native.Id)
+        ctypes.memmove(native, ctypes.addressof(self.native) + first * size, count * size)
+        return Keys(native)
+
+    def __add__(self, other: "Keys") -> "Keys":
+        size = ctypes.sizeof(_native.Id)
+        native = (_native.Id * (len(self) + len(other)))()
+        ctypes.memmove(native, self.native, len(self) * size)
+        ctypes.memmove(ctypes.addressof(native) + len(self) * size, other.native,
+                       len(other) * size)
+        return Keys(native)
 
 
 class Token(NamedTuple):
@@ -289,7 +304,7 @@ class Group:
 
     def keys_of_digests(self, digests: Sequence[bytes]) -> Keys:
         """Keys of an engine's own digests, 16 to 32 bytes each, all of one length."""
-        lengths = {len(digest) for digest in digests}
+        lengths = set(map(len, digests))
         if len(lengths) > 1:
             raise Invalid(f"digests of {sorted(lengths)} bytes: they must all have one length")
         keys = (_native.Id * len(digests))()

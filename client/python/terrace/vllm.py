@@ -328,6 +328,12 @@ class TerraceConnector(KVConnectorBase_V1, _SupportsHMA):
                 timeout_s=self._timeout_s, lookup_wait_s=self._lookup_wait_s)
         return self.scheduler
 
+    @_never_raises()
+    def on_new_request(self, request: Any) -> None:
+        scheduler = self._scheduler()
+        if scheduler is not None:
+            scheduler.begin(request)
+
     @_never_raises(otherwise=(0, False))
     def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int
                                    ) -> Tuple[Optional[int], bool]:

@@ -16,7 +16,7 @@ import dataclasses
 import time
 from typing import Any, Dict, List, Optional, Sequence, Set
 
-from .client import Group, Hints
+from .client import Group, Hints, Keys
 from .errors import Unavailable
 from .requests import Asker, Pending
 from .vllm_messages import NO_BLOCK, Load, Step, Store
@@ -37,6 +37,8 @@ class _Tracked:
     """A request vLLM has told us of."""
     request: Any
     table: Table
+    keys: Optional[Keys] = None  # of its first blocks
+    keys_of: Any = None  # the daemon, and the last block's hash, that they were made for
     computed_tokens: int = 0  # when its last step began
     stored_count: int = 0  # blocks that were offered to the store, or came from it
     skip_count: int = 0  # of the lookup: blocks vLLM has itself
@@ -82,8 +84,28 @@ class SchedulerHalf:
 
     def _hashes(self, request: Any, first: int, last: int) -> List[bytes]:
         """One a block: the last of the finer hashes covers the whole prefix."""
-        fine, n = request.block_hashes, self.hashes_per_block
-        return [bytes(fine[(i + 1) * n - 1]) for i in range(first, last)]
+        n = self.hashes_per_block
+        return request.block_hashes[(first + 1) * n - 1:last * n:n]
+
+    def _keys(self, tracked: _Tracked, first: int, last: int) -> Keys:
+        """Of blocks [first, last) of a prompt. Kept: hashing a long prompt takes longer than the
+        daemon's answer."""
+        request, boot_id = tracked.request, self.group.client.boot_id
+        known = 0 if tracked.keys is None else len(tracked.keys)
+        if known > 0 and tracked.keys_of != (boot_id, self._hashes(request, known - 1, known)):
+            tracked.keys, known = None, 0  # another daemon's secret, or the prompt has changed
+        if known < last:
+            more = self.group.keys_of_digests(self._hashes(request, known, last))
+            tracked.keys = more if tracked.keys is None else tracked.keys + more
+            tracked.keys_of = (boot_id, self._hashes(request, last - 1, last))
+        return tracked.keys if (first, last) == (0, len(tracked.keys)) else tracked.keys[first:last]
+
+    def begin(self, request: Any) -> None:
+        """vLLM has been given a request: what its first lookup needs is made ready."""
+        tracked = self._track(request)
+        count = self._block_count(request, request.num_tokens - 1)
+        if count > 0:
+            self._keys(tracked, 0, count)
 
     def _block_count(self, request: Any, token_count: int) -> int:
         """Full blocks that can be shared. With a LoRA adapter none: vLLM's hashes name it and its
@@ -93,20 +115,18 @@ class SchedulerHalf:
         return min(token_count // self.block_tokens,
                    len(request.block_hashes) // self.hashes_per_block)
 
-    def _ask(self, request: Any, first: int, last: int, is_store: bool) -> Pending:
+    def _ask(self, tracked: _Tracked, first: int, last: int, is_store: bool) -> Pending:
         """Sends one question about blocks [first, last) of a prompt."""
-        parent_count = 1 if first > 0 else 0
-        hashes = self._hashes(request, first - parent_count, last)
         try:
-            keys = self.group.keys_of_digests(hashes)
+            keys = self._keys(tracked, first, last)
+            parent = self._keys(tracked, first - 1, first)[0] if first > 0 else None
         except Unavailable:
             return Pending(is_done=True)
-        parent = keys[0] if parent_count else None
-        keys = keys[parent_count:]
         if not is_store:
             return self._asker.acquire(keys, Hints(), parent=parent, first_position=first)
+        hashes = self._hashes(tracked.request, first, last)
         return self._asker.reserve(keys, Hints(), parent=parent, first_position=first,
-                                   event_hashes=[event_hash(h) for h in hashes[parent_count:]])
+                                   event_hashes=[event_hash(h) for h in hashes])
 
     def matched_tokens(self, request: Any, local_tokens: int) -> Optional[int]:
         """Tokens beyond `local_tokens` that a load would bring; None: ask again next step."""
@@ -125,7 +145,7 @@ class SchedulerHalf:
         if tracked.lookup is None:
             self.counters["lookups"] += 1
             tracked.skip_count = first
-            tracked.lookup = self._ask(request, first, last, is_store=False)
+            tracked.lookup = self._ask(tracked, first, last, is_store=False)
         if not tracked.lookup.is_done and not self._asker.wait(tracked.lookup, self.lookup_wait_s):
             return None
         lease = tracked.lookup.lease
@@ -220,7 +240,7 @@ class SchedulerHalf:
         if last <= first:
             return
         tracked.stored_count = last
-        pending = self._ask(tracked.request, first, last, is_store=True)
+        pending = self._ask(tracked, first, last, is_store=True)
         self._storing.append(_Storing(pending, first, [ids[first:last] for ids in tracked.table],
                                       tracked))
 
