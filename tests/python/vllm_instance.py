@@ -1,7 +1,7 @@
 """One real vLLM on the CPU, in one process, for tests/engines: a line RESULT with what it gave,
 hit, stored and loaded. The argument is a JSON object: model, and perhaps socket, revision, persist,
-stop_pid, tier_socket (the tier form instead of the connector), and events, a directory where the
-daemon has its socket `replay` of KV events."""
+stop_pid, tier_socket (the tier form instead of the connector), events, a directory where the daemon
+has its socket `replay` of KV events, and costs: then also the share of a step that hooks take."""
 import hashlib
 import json
 import os
@@ -29,6 +29,49 @@ def watch(half, stored, loaded):
         return count
 
     half._store, half._copy = store, copy
+
+
+HOOKS = ("on_new_request", "get_num_new_matched_tokens", "update_state_after_alloc",
+         "build_connector_meta", "update_connector_output", "request_finished_all_groups",
+         "has_pending_push_work", "take_events", "handle_preemptions", "start_load_kv",
+         "wait_for_layer_load", "save_kv_layer", "wait_for_save", "get_transfer_results",
+         "get_block_ids_with_load_errors", "build_connector_worker_meta")
+
+
+def count_time(connectors):
+    """Sums what the hooks take of their thread's CPU time, and what of that is copying blocks."""
+    spent = {"hooks": 0.0, "copies": 0.0}
+
+    def wrap(owner, name, what):
+        call = getattr(owner, name)
+
+        def timed(*arguments, **named):
+            began = time.thread_time()
+            try:
+                return call(*arguments, **named)
+            finally:
+                spent[what] += time.thread_time() - began
+
+        setattr(owner, name, timed)
+
+    for connector in connectors:
+        for name in HOOKS:
+            wrap(connector, name, "hooks")
+        if connector.worker is not None:
+            wrap(connector.worker, "_store", "copies")
+    return spent
+
+
+def measure_costs(llm, sampling, connectors):
+    """Prompts that nobody has stored, several at once."""
+    prompts = [{"prompt_token_ids": [(i * 11 + s * 131) % 499 for i in range(800)]}
+               for s in range(8)]
+    llm.generate(prompts[:1], sampling, use_tqdm=False)
+    spent = count_time(connectors)
+    began = time.monotonic()
+    llm.generate(prompts[1:], sampling, use_tqdm=False)
+    wall_s = time.monotonic() - began
+    return {"wall_s": wall_s, "hooks_s": spent["hooks"], "copies_s": spent["copies"]}
 
 
 def stored_hashes(endpoint):
@@ -102,6 +145,12 @@ def main():
             watch(worker.worker, stored, loaded)
     if "stop_pid" in options:
         os.kill(options["stop_pid"], signal.SIGSTOP)
+    if "costs" in options:
+        result = measure_costs(llm, SamplingParams(max_tokens=32, temperature=0, detokenize=False),
+                               [scheduler, worker])
+        result["versions"] = vllm.__version__
+        print("RESULT " + json.dumps(result), flush=True)
+        return
     # Warm up what the first request pays for, with a prompt too short to be stored.
     sampling = SamplingParams(max_tokens=4, temperature=0, logprobs=1, detokenize=False)
     llm.generate([{"prompt_token_ids": [1, 2, 3]}], sampling, use_tqdm=False)
