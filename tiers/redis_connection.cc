@@ -132,7 +132,7 @@ void RedisConnection::Shake() {
   }
 }
 
-// PING last: a server that is loading, or wants a login, says so now and not to the first block.
+// PING: a server that is loading, or wants a login, says so now and not to the first block.
 void RedisConnection::LogIn() {
   phase_ = Phase::kLogin;
   if (!options_.credentials_file.empty()) {
@@ -150,6 +150,7 @@ void RedisConnection::LogIn() {
     }
   }
   SendLogin({"PING"});
+  if (!options_.permission_key.empty()) SendLogin({"EXISTS", options_.permission_key});
   Pump();
 }
 
@@ -161,8 +162,13 @@ void RedisConnection::SendLogin(std::initializer_list<std::string_view> words) {
 void RedisConnection::OnLoginAnswer(const RedisReply& reply) {
   --login_answers_due_;
   if (reply.kind == RedisReply::Kind::kError) {
-    Close(StatusOfRedisError(ClassifyRedisError(reply.text)));
-    return;
+    const RedisError error = ClassifyRedisError(reply.text);
+    // Of the key only this matters: it may well be another server's.
+    const bool is_of_key = login_answers_due_ == 0 && !options_.permission_key.empty();
+    if (!is_of_key || IsHardRedisError(error)) {
+      Close(StatusOfRedisError(error));
+      return;
+    }
   }
   if (login_answers_due_ > 0) return;
   phase_ = Phase::kReady;

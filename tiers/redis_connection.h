@@ -76,6 +76,8 @@ class RedisConnection final : public RedisReplySink {
     RedisEndpoint endpoint;
     std::string credentials_file;   // empty: no login
     const RedisTls* tls = nullptr;  // none: plain
+    // Looked for at login, so that a user who may not is refused there. Empty: not.
+    std::string permission_key;
     RedisTimeouts timeouts;
     uint32_t queue_max = 4096;
     uint64_t window_bytes = 4 * kMiB;

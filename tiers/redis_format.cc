@@ -195,6 +195,10 @@ std::string RedisKeyNames::SmallChunk(const RedisBlockName& name, uint32_t index
   return Tag(name) + "s" + ToHex(name.key) + ":" + std::to_string(index);
 }
 
+std::string RedisKeyNames::Permission(const std::string& prefix) {
+  return prefix + std::to_string(kRedisFormatVersion) + ":permission";
+}
+
 std::string RedisKeyNames::Presence(const RedisBlockName& name) const { return Tag(name) + "p"; }
 
 uint32_t RedisKeyNames::PresenceBit(const RedisBlockName& name) {

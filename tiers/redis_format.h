@@ -93,6 +93,8 @@ class RedisKeyNames {
   std::string Chunk(const RedisBlockName& name, const RedisManifest& manifest,
                     uint32_t index) const;
   std::string SmallChunk(const RedisBlockName& name, uint32_t index) const;
+  // Of no block: whoever may not look for it may not look for any.
+  static std::string Permission(const std::string& prefix);
   std::string Presence(const RedisBlockName& name) const;
   // In the run's bitmap; two blocks of one position share it one time in kRedisPresenceBits.
   static uint32_t PresenceBit(const RedisBlockName& name);

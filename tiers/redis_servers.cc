@@ -33,6 +33,7 @@ std::unique_ptr<RedisNode> RedisServers::MakeNode(const RedisEndpoint& endpoint,
   if (is_sentinel) {
     node.connections = 1;
     node.connection.credentials_file.clear();  // the servers' password is not the Sentinels'
+    node.connection.permission_key.clear();
   }
   return std::make_unique<RedisNode>(std::move(node));
 }

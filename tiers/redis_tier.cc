@@ -298,6 +298,7 @@ Result<std::unique_ptr<RedisTier>> RedisTier::Open(Options options, std::string*
       .node = {.loop = &state->loop,
                .connection = {.credentials_file = state->options.credentials_file,
                               .tls = state->tls.get(),
+                              .permission_key = RedisKeyNames::Permission(state->options.prefix),
                               .timeouts = state->options.timeouts},
                .connections = state->options.connections,
                .breaker = state->options.breaker},

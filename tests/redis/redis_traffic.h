@@ -40,6 +40,24 @@ class RedisTraffic {
     }
   }
 
+  // The same, but ends when the tier takes nothing more, too.
+  void RunAtMost(uint64_t operations) {
+    uint64_t begun = 0;
+    bool is_taking = true;
+    while ((is_taking && begun < operations) || under_way_ > 0) {
+      is_taking = false;
+      for (uint64_t i = 0; i < kDepth && begun < operations; ++i) {
+        if (slots_[i].is_busy || !Begin(i)) continue;
+        ++begun;
+        is_taking = true;
+      }
+      if (under_way_ == 0) return;
+      ASSERT_TRUE(rig_.RunUntil([&] { return !rig_.fetched.empty() || !rig_.stored.empty(); }));
+      Take();
+      is_taking = true;
+    }
+  }
+
   uint64_t hits = 0, wrong = 0, misses = 0, failures = 0, stored = 0, not_stored = 0;
   uint64_t existing = 0;  // of those not stored
 

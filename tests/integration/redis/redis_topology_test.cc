@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 #include <hiredis/hiredis.h>
 
+#include <chrono>
 #include <cstdlib>
 #include <memory>
 #include <string>
@@ -232,6 +233,11 @@ TEST(RedisTls, TheNameMustBeTheCertificates) {
   for (const char* const name : {"other.test", ""}) {
     RedisRig rig(options_with(authority.File("ca.crt"), name));
     ASSERT_TRUE(rig.RunUntil([&] { return rig.tier().stats().is_refused; })) << name;
+    const uint64_t first = rig.tier().stats().connection_attempts;
+    const auto began = std::chrono::steady_clock::now();
+    ASSERT_TRUE(rig.RunUntil([&] { return rig.tier().stats().connection_attempts >= first + 3; }));
+    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - began;
+    EXPECT_LE(3 / took.count(), 10.0) << "attempts a second";
     EXPECT_FALSE(rig.tier().stats().is_ready);
     EXPECT_NE(rig.tier().stats().trouble.find("certificate"), std::string::npos);
   }

@@ -1,0 +1,160 @@
+// What a server says when it cannot or will not: the right class, seldom asked again, and well
+// again by itself when the trouble has ended. Full and read-only servers are in the tier's
+// contract.
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <fstream>
+#include <string>
+#include <thread>
+
+#include "redis/redis_process.h"
+#include "redis/redis_rig.h"
+#include "redis/redis_traffic.h"
+
+namespace terrace {
+namespace {
+
+using testing::RawRedis;
+using testing::RedisProcess;
+using testing::RedisRig;
+using testing::RedisTestName;
+using testing::RedisTraffic;
+using Clock = std::chrono::steady_clock;
+
+// How often it tries to connect, two attempts long, while somebody asks all the time. Infinity
+// would be a busy loop.
+double AttemptsPerSecond(RedisRig& rig) {
+  const uint64_t first = rig.tier().stats().connection_attempts;
+  const auto began = Clock::now();
+  uint64_t now = first;
+  EXPECT_TRUE(rig.RunUntil([&] {
+    (void)rig.tier().Probe(1, std::vector{RedisTestName(1, 0)});
+    now = rig.tier().stats().connection_attempts;
+    return now >= first + 2;
+  }));
+  return static_cast<double>(now - first) /
+         std::chrono::duration<double>(Clock::now() - began).count();
+}
+
+std::string WriteCredentials(const RedisProcess& server, const std::string& text) {
+  const std::string path = server.directory() + "/credentials";
+  std::ofstream(path) << text;
+  chmod(path.c_str(), 0600);
+  return path;
+}
+
+TEST(RedisTrouble, AServerThatLoadsIsNotReadyAndNotRefused) {
+  TERRACE_NEEDS_REDIS();
+  constexpr int kKeys = 2'000;
+  RedisProcess server(
+      {.arguments = {"--key-load-delay", "1500", "--loading-process-events-interval-bytes", "1024"},
+       .waits_until_ready = false});
+  RedisRig rig(RedisRig::Options(server.unix_endpoint()));
+  rig.WaitUntilReady();
+  const std::unique_ptr<RawRedis> raw = server.Connect();
+  for (int i = 0; i < kKeys; ++i) {
+    raw->Command({"SET", "key:" + std::to_string(i), std::string(100, 'x')});
+  }
+  ASSERT_TRUE(rig.StoreNow(RedisTestName(1, 0), 7, 70'000).ok());
+  ASSERT_EQ(raw->Text({"SAVE"}), "OK");
+  server.Kill();
+  ASSERT_TRUE(rig.RunUntil([&] { return !rig.tier().stats().is_ready; }));
+  server.Start();
+  std::string trouble;
+  ASSERT_TRUE(rig.RunUntil([&] {
+    const SharedTierStats stats = rig.tier().stats();
+    EXPECT_FALSE(stats.is_refused);
+    if (stats.trouble.find("cannot answer now") != std::string::npos) trouble = stats.trouble;
+    return stats.is_ready;
+  }));
+  EXPECT_NE(trouble, "") << "the server was never seen loading";
+  EXPECT_TRUE(rig.FetchNow(RedisTestName(1, 0), 70'000).status.ok()) << "it has it from its file";
+}
+
+TEST(RedisTrouble, AUserWhoMayNotIsRefusedAndSaidSo) {
+  TERRACE_NEEDS_REDIS();
+  RedisProcess server({.config = "user cache on >secret ~other:* +@all\n"
+                                 "user mute on >secret ~* +ping\n"});
+  for (const char* const text : {"cache\nsecret\n", "mute\nsecret\n", "nobody\nsecret\n"}) {
+    RedisTier::Options options = RedisRig::Options(server.unix_endpoint());
+    options.credentials_file = WriteCredentials(server, text);
+    RedisRig rig(options);
+    ASSERT_TRUE(rig.RunUntil([&] { return rig.tier().stats().is_refused; })) << text;
+    EXPECT_LE(AttemptsPerSecond(rig), 10.0) << text;
+    const SharedTierStats stats = rig.tier().stats();
+    EXPECT_TRUE(stats.is_refused && !stats.is_ready) << text << ": it stays so";
+    EXPECT_EQ(stats.trouble, "the Redis server refuses this user") << text;
+    if (std::string(text).starts_with("cache")) {
+      server.Connect()->Command({"ACL", "SETUSER", "cache", "~*"});
+      rig.WaitUntilReady();
+      EXPECT_FALSE(rig.tier().stats().is_refused);
+      EXPECT_TRUE(rig.StoreNow(RedisTestName(1, 0), 7, 70'000).ok());
+    }
+  }
+}
+
+// All that docs/REDIS_FORMAT.md says an ACL must allow, and nothing else.
+TEST(RedisTrouble, TheDocumentedPermissionsSuffice) {
+  TERRACE_NEEDS_REDIS();
+  RedisProcess server({.config = "user cache on >secret ~terrace2:* +ping +get +mget +set +msetnx "
+                                 "+multi +exec +exists +type +unlink +setbit +pexpire +eval\n"});
+  RedisTier::Options options = RedisRig::Options(server.unix_endpoint());
+  options.credentials_file = WriteCredentials(server, "cache\nsecret\n");
+  RedisRig rig(options);
+  rig.WaitUntilReady();
+  for (const size_t length_bytes : {70'000, 300'000}) {
+    const RedisBlockName name = RedisTestName(length_bytes, 0);
+    ASSERT_TRUE(rig.StoreNow(name, 7, length_bytes).ok());
+    EXPECT_EQ(rig.StoreNow(name, 8, length_bytes).code(), StatusCode::kExists);
+    EXPECT_TRUE(rig.FetchNow(name, length_bytes).status.ok());
+    const std::unique_ptr<RawRedis> raw = server.Connect();
+    for (const std::string& key : raw->Keys()) {
+      if (key.ends_with(":0")) raw->Command({"SET", key, "broken"});
+    }
+    EXPECT_EQ(rig.FetchNow(name, length_bytes).status.code(), StatusCode::kCorrupt);
+    ASSERT_TRUE(rig.StoreNow(name, 9, length_bytes).ok()) << "the repair was allowed";
+    ASSERT_TRUE(rig.tier().Erase(name).ok());
+    ASSERT_TRUE(rig.ProbeNow({name}).first.ok());
+    EXPECT_EQ(rig.FetchNow(name, length_bytes).status.code(), StatusCode::kNotFound);
+  }
+  EXPECT_EQ(server.Connect()->Text({"INFO", "errorstats"}).find("NOPERM"), std::string::npos);
+  EXPECT_EQ(rig.tier().stats().breaker_opened, 0u);
+}
+
+// Again and again, in the middle of whatever is under way.
+TEST(RedisTrouble, AServerKilledWhileItServesIsFoundAgain) {
+  TERRACE_NEEDS_REDIS();
+  RedisProcess server;
+  RedisTier::Options options = RedisRig::Options(server.unix_endpoint());
+  options.breaker.probe_first_us = 50'000;
+  RedisRig rig(options);
+  rig.WaitUntilReady();
+  RedisTraffic traffic(&rig, {.seed = 5});
+  traffic.Run(300);
+  for (int i = 0; i < 5; ++i) {
+    const uint64_t lost = rig.tier().stats().connections_lost;
+    std::thread killer([&] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      server.Kill();
+    });
+    // What is under way ends; nothing new can begin.
+    while (rig.tier().stats().connections_lost == lost) traffic.RunAtMost(50);
+    killer.join();
+    server.Start();
+    const uint64_t hits = traffic.hits, stored = traffic.stored;
+    rig.WaitUntilReady();
+    traffic.Run(300);
+    EXPECT_GT(traffic.hits, hits);
+    EXPECT_GT(traffic.stored, stored);
+  }
+  EXPECT_EQ(traffic.wrong, 0u);
+  EXPECT_FALSE(rig.tier().stats().is_refused);
+}
+
+}  // namespace
+}  // namespace terrace
