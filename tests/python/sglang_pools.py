@@ -10,7 +10,8 @@ import torch
 
 import sglang
 from sglang.srt.mem_cache.device_pool_info import KVBufferLayout, KVBuffers, MHABufferInfo
-from sglang.srt.mem_cache.hicache_storage import HiCacheStorageConfig
+from sglang.srt.mem_cache.hicache_storage import (HiCacheStorageConfig, PoolHitPolicy, PoolName,
+                                                  PoolTransfer)
 from sglang.srt.mem_cache.pool_host.mha import MHATokenToKVPoolHost
 from sglang.srt.mem_cache.storage.backend_factory import StorageBackendFactory
 
@@ -50,6 +51,27 @@ def indices_of(pages):
     return torch.cat([torch.arange(p * PAGE, (p + 1) * PAGE) for p in pages])
 
 
+def check_two_pools(layout, writer, reader, keys):
+    """Interface v2: a second pool, of which only the last two pages of the prefix are there."""
+    pools = [make_pool(layout) for _ in range(2)]
+    for backend, pool in zip((writer, reader), pools):
+        backend.register_mem_host_pool_v2(pool, PoolName.SWA)
+    for page in (3, 4):
+        flat = torch.randn(pools[0].get_dummy_flat_data_page().shape).to(torch.float16)
+        pools[0].set_from_flat_data_page(page * PAGE, flat)
+    last = keys[3:]
+    wanted = PoolTransfer(name=PoolName.SWA, keys=last, hit_policy=PoolHitPolicy.TRAILING_PAGES,
+                          host_indices=indices_of([8, 9]))
+    stored = writer.batch_set_v2([PoolTransfer(name=PoolName.SWA, keys=last,
+                                               host_indices=indices_of([3, 4]))])
+    found = reader.batch_exists_v2(keys, [wanted])
+    got = reader.batch_get_v2([wanted])
+    return [stored == {PoolName.SWA: [True, True]}, found.restorable_prefix_pages == [5],
+            found.kv_hit_pages == 5, got == {PoolName.SWA: [True, True]},
+            *(torch.equal(pools[0].get_data_page(s * PAGE), pools[1].get_data_page(t * PAGE))
+              for s, t in ((3, 8), (4, 9)))]
+
+
 def main():
     keys, digest, failed = [], b"", []
     for i in range(5):
@@ -68,6 +90,7 @@ def main():
                    all(reader.batch_get_v1(keys, indices_of(target)))]
         answers += [torch.equal(from_pool.get_data_page(s * PAGE), to_pool.get_data_page(t * PAGE))
                     for s, t in zip(source, target)]
+        answers += check_two_pools(layout, writer, reader, keys)
         if not all(answers):
             failed.append(f"{layout}: {answers} {writer.refusal} {reader.refusal}")
     print("RESULT " + json.dumps({"version": sglang.__version__, "failed": failed,

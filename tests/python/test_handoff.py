@@ -266,3 +266,28 @@ def test_decode_on_another_host_does_not_wait_for_a_dead_prefill(hosts, referenc
     prefill.process.communicate()
     out, digest = Instance(daemons[1].socket, "decode", "--timeout", "6").ends()
     assert "took 64 tokens" in out and digest == reference
+
+
+def test_what_lies_on_the_drive_is_taken_too():
+    with tempfile.TemporaryDirectory() as directory:
+        daemon = Daemon(directory, f'''
+[nvme]
+paths = ["{directory}/nvme"]
+capacity_bytes = "64MiB"
+slab_bytes = "16MiB"
+''')
+        past = past_of(45)
+        with connect(daemon) as client:
+            giving = cache_of(client)
+            assert giving.save(TOKENS, past) == 5
+            giving.group.wait_persisted(giving.group.hash(TOKENS), LONG_S)
+        daemon.stop()
+        daemon.start()
+        with connect(daemon) as client:
+            wait_for(lambda: cache_of(client).group.match(
+                cache_of(client).group.hash(TOKENS)).block_count == 5)
+            taking = cache_of(client)
+            wait_for(lambda: terrace.handoff.Taker(taking, TOKENS, timeout_s=LONG_S).tokens == 40)
+            with terrace.handoff.Taker(taking, TOKENS, timeout_s=LONG_S) as taker:
+                assert all(equal(taker[layer], past[layer], 40) for layer in range(LAYERS))
+        daemon.stop()

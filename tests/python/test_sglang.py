@@ -16,6 +16,7 @@ sys.path.insert(0, os.environ.get("TERRACE_SGLANG") or
                 str(pathlib.Path(__file__).resolve().parent / "stubs"))
 
 import terrace.sglang  # noqa: E402  pylint: disable=wrong-import-position
+from sglang.srt.mem_cache import hicache_storage  # noqa: E402  pylint: disable=C0413
 from conftest import LONG_S  # noqa: E402  pylint: disable=wrong-import-position
 
 PAGE, LAYERS, HEADS, SIZE, TOKENS = 16, 3, 2, 8, 16 * 40
@@ -150,10 +151,78 @@ def test_a_prompt_stored_in_two_batches_is_one_chain(daemon, client):
     more = types.SimpleNamespace(prefix_keys=keys[:2])
     assert all(backend.batch_set_v1(keys[2:], indices_of([2, 3, 4]), more))
     assert backend.batch_exists(keys) == 5
-    group = backend._opened()
+    group = backend._opened(backend._pools["kv"])
     evicted = group.evict(backend._keys(group, keys[1:2]), with_descendants=True)
     assert evicted.block_count == 4
     assert backend.batch_exists(keys) == 1
+
+
+def make_hybrid(daemon, **named):
+    backend = make(daemon, **named)
+    for name in ("swa", "dsa"):
+        backend.register_mem_host_pool_v2(HostPool("page_first"), name)
+        backend._pools[name].host.fill(range(40), len(name) + 1)
+    return backend
+
+
+def transfer(name, pages, keys, policy=hicache_storage.PoolHitPolicy.ALL_PAGES):
+    return hicache_storage.PoolTransfer(name, indices_of(pages), keys, policy)
+
+
+def test_a_hybrid_prefix_is_as_long_as_all_its_pools_allow(daemon, client):
+    wait_populated(client)
+    writer, reader = make_hybrid(daemon), make_hybrid(daemon)
+    keys, trailing = hashes(6), hicache_storage.PoolHitPolicy.TRAILING_PAGES
+    writer.mem_pool_host.fill(range(40), 7)
+    assert all(writer.batch_set_v1(keys, indices_of(range(6))))
+
+    def restorable(*transfers):
+        result = reader.batch_exists_v2(keys, list(transfers))
+        assert result.kv_hit_pages == max(result.restorable_prefix_pages, default=0)
+        return result.restorable_prefix_pages
+
+    two_of_swa = transfer("swa", [0, 1], keys[:2], trailing)
+    assert restorable() == [1, 2, 3, 4, 5, 6] and restorable(two_of_swa) == []
+    for last in (3, 6):  # windows of two pages at the ends of two prompts
+        stored = writer.batch_set_v2([transfer("swa", [last - 2, last - 1], keys[last - 2:last])])
+        assert stored == {"swa": [True, True]}
+    assert restorable(two_of_swa) == [3, 6]
+    assert restorable(transfer("swa", [0], keys[:1], trailing)) == [2, 3, 5, 6]
+    assert restorable(two_of_swa, transfer("dsa", [0], keys)) == []
+    assert writer.batch_set_v2([transfer("dsa", range(4), keys[:4])]) == {"dsa": [True] * 4}
+    assert restorable(two_of_swa, transfer("dsa", [0], keys)) == [3]
+    assert restorable(transfer("x", [0], keys, hicache_storage.PoolHitPolicy.BLOCK_GROUPS)) == [
+        1, 2, 3, 4, 5, 6]
+    got = reader.batch_get_v2([transfer("swa", [20, 21, 22], keys[4:] + ["ff" * 32]),
+                               transfer("dsa", [30], keys[3:4]), transfer("x", [0], keys[:1])])
+    assert got == {"swa": [True, True, False], "dsa": [True], "x": [False]}
+    for name, pages in (("swa", {20: 4, 21: 5}), ("dsa", {30: 3})):
+        for into, source in pages.items():
+            assert (reader._pools[name].host.bytes_of(into)
+                    == writer._pools[name].host.bytes_of(source))
+    reader.clear()
+    assert restorable(two_of_swa) == []
+    assert writer.refusal is None and reader.refusal is None
+
+
+def test_pools_beside_a_latent_cache_are_of_each_rank(daemon, client):
+    wait_populated(client)
+    ranks = [make_hybrid(daemon, is_mla=True, tp_rank=rank, tp_size=2) for rank in range(2)]
+    keys = hashes(1)
+    assert ranks[1].batch_set_v2([transfer("swa", [0], keys)]) == {"swa": [True]}
+    assert ranks[0].batch_get_v2([transfer("swa", [1], keys)]) == {"swa": [False]}
+    assert ranks[1].batch_get_v2([transfer("swa", [1], keys)]) == {"swa": [True]}
+
+
+def test_a_pool_that_says_nothing_of_its_pages_has_none(daemon, client, caplog):
+    class Silent:
+        def get_page_buffer_meta(self, indices):
+            raise ValueError("page_first layout is needed")
+
+    backend = make(daemon)
+    backend.register_mem_host_pool_v2(Silent(), "mamba")
+    assert "page_first layout is needed" in caplog.text and backend.refusal is None
+    assert backend.batch_get_v2([transfer("mamba", [0], hashes(1))]) == {"mamba": [False]}
 
 
 def test_nothing_raises_whatever_happens_to_the_daemon(daemon, client):

@@ -21,7 +21,7 @@ from typing import Any, List, Optional, Sequence, Tuple
 
 import torch
 
-from .client import ACQUIRE_FOLLOW, Hints, ReadLease, WriteLease
+from .client import ACQUIRE_BY_PARTS, ACQUIRE_FOLLOW, Hints, ReadLease, WriteLease
 from .errors import Busy, Unavailable
 from .torch import Layer, PrefixCache
 
@@ -118,7 +118,7 @@ class Taker:
         idle_until = time.monotonic() + idle_s
         while True:
             found = self._cache.group.acquire(keys, max(self._left_s(), _TICK_S), self._hints,
-                                              flags=ACQUIRE_FOLLOW)
+                                              flags=ACQUIRE_FOLLOW | ACQUIRE_BY_PARTS)
             held = 0 if self._lease is None else self._lease.block_count
             if found.block_count > held:
                 previous, self._lease = self._lease, found

@@ -10,19 +10,25 @@ or the adapter do), timeout_ms (500). Nothing raises into SGLang: a rank whose s
 would leave the others waiting for it. Every rank makes the same calls, and answers them from its
 own share.
 
+Of hybrid models (interface v2) every pool beside the attention's own, of states or windows, has a
+Space of its own under the same hashes; SGLang decides from what each pool has which prefix it can
+restore.
+
 THREADING: SGLang calls from a prefetch, a transfer and a backup thread, at once.
 """
+import dataclasses
 import hashlib
 import logging
 import threading
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import numpy
 
+from sglang.srt.mem_cache import hicache_storage
 from sglang.srt.mem_cache.hicache_storage import HiCacheStorage
 
 from .buffers import Addresses
-from .client import Client, Group, Keys
+from .client import KEYS_FLAT, Client, Group, Keys
 from .errors import TerraceError, Unavailable
 from .pages import PARTS_MAX
 from .space import Space, SpaceGroup
@@ -30,8 +36,20 @@ from .space import Space, SpaceGroup
 logger = logging.getLogger("sglang.terrace")
 
 
+_KV = "kv"  # SGLang's name of the attention's own pool
+
+
+@dataclasses.dataclass
+class _Pool:
+    """A host pool, and the pieces a page of it lies in."""
+    name: str
+    host: Any
+    part_bytes: Tuple[int, ...]
+    group: Optional[Group] = None
+
+
 class TerraceHiCache(HiCacheStorage):
-    """See the page: interface v1, of the attention's own pool."""
+    """See the page."""
 
     def __init__(self, storage_config: Any, kwargs: Any = None):
         self.refusal: Optional[str] = None
@@ -40,8 +58,7 @@ class TerraceHiCache(HiCacheStorage):
         self._timeout_s = float(extra.get("timeout_ms", 500)) / 1e3
         self._revision = extra.get("revision")
         self._client: Optional[Client] = None
-        self._group: Optional[Group] = None
-        self._part_bytes: Tuple[int, ...] = ()
+        self._pools: Dict[str, _Pool] = {}
         self._opening = threading.Lock()
         self.counters = {"pages_hit": 0, "pages_missed": 0, "pages_stored": 0, "pages_refused": 0}
         self.mem_pool_host: Any = None
@@ -67,120 +84,200 @@ class TerraceHiCache(HiCacheStorage):
     # ---- the pool ----
 
     def register_mem_pool_host(self, mem_pool_host: Any) -> None:
-        """SGLang's host pool: its layout and sizes are part of what a page is."""
+        """The attention's own pool: its layout and sizes are part of what a page is."""
         self.mem_pool_host = mem_pool_host
-        if self.refusal is not None:
-            return
+        if self.refusal is None:
+            why = self._add_pool(_KV, mem_pool_host)
+            if why is not None:
+                self._refuse(why)
+
+    def register_mem_host_pool_v2(self, host_pool: Any, host_pool_name: Any) -> None:
+        """A pool beside it. One that is not served has no page."""
+        name = _name_of(host_pool_name)
+        keep = getattr(super(), "register_mem_host_pool_v2", None)
+        if keep is not None:
+            keep(host_pool, host_pool_name)
+        if self.refusal is None and name not in self._pools:
+            why = self._add_pool(name, host_pool)
+            if why is not None:
+                logger.warning("terrace: pool %s is not served: %s", name, why)
+
+    def _add_pool(self, name: str, host: Any) -> Optional[str]:
+        """Why not."""
         try:
             import torch  # pylint: disable=import-outside-toplevel
 
-            first_page = torch.arange(mem_pool_host.page_size)
-            _, sizes = mem_pool_host.get_page_buffer_meta(first_page)
-            self._part_bytes = tuple(int(n) for n in sizes)
-            if len(self._part_bytes) > PARTS_MAX:
-                self._refuse(f"a page lies in {len(self._part_bytes)} pieces, the limit is "
-                             f"{PARTS_MAX}: use --hicache-mem-layout page_first")
+            _, sizes = host.get_page_buffer_meta(torch.arange(_page_size(host)))
         except Exception as error:  # pylint: disable=broad-except
-            self._refuse(f"the host pool says nothing of its pages: {error}")
+            return f"the host pool says nothing of its pages: {type(error).__name__}: {error}"
+        if len(sizes) > PARTS_MAX:
+            return (f"a page lies in {len(sizes)} pieces, the limit is {PARTS_MAX}: use "
+                    "--hicache-mem-layout page_first")
+        self._pools[name] = _Pool(name, host, tuple(int(n) for n in sizes))
+        return None
 
-    def _space(self) -> Space:
-        pool, config = self.mem_pool_host, self.config
-        is_latent = bool(config.is_mla_model)
-        layout = (f"sglang-{getattr(pool, 'layout', '?')}-{type(pool).__name__}-"
-                  f"{getattr(pool, 'storage_format_tag', None) or 'plain'}-"
+    def _space(self, pool: _Pool) -> Space:
+        host, config = pool.host, self.config
+        # All ranks have the same bytes; of the other pools each has its own share.
+        is_latent = bool(config.is_mla_model) and pool.name == _KV
+        layout = (f"sglang-{getattr(host, 'layout', '?')}-{type(host).__name__}-"
+                  f"{getattr(host, 'storage_format_tag', None) or 'plain'}-"
                   f"cp{config.attn_cp_rank}of{config.attn_cp_size}-"
-                  f"dcp{getattr(config, 'dcp_rank', 0)}of{getattr(config, 'dcp_size', 1)}")
+                  f"dcp{getattr(config, 'dcp_rank', 0)}of{getattr(config, 'dcp_size', 1)}"
+                  + ("" if pool.name == _KV else f"-{pool.name}"))
         return Space(
             model=str(config.model_name), revision=str(self._revision), layout=layout,
-            dtype=str(pool.dtype).replace("torch.", ""), layers=int(getattr(pool, "layer_num", 1)),
-            kv_heads=int(getattr(pool, "head_num", 1) or 1),
-            head_size=int(getattr(pool, "head_dim", 0) or self._part_bytes[0]),
-            block_tokens=int(pool.page_size), part_bytes=self._part_bytes,
+            dtype=str(getattr(host, "dtype", "bytes")).replace("torch.", ""),
+            layers=int(getattr(host, "layer_num", 1) or 1),
+            kv_heads=int(getattr(host, "head_num", 1) or 1),
+            head_size=int(getattr(host, "head_dim", 0) or pool.part_bytes[0]),
+            block_tokens=int(_page_size(host)), part_bytes=pool.part_bytes,
             attention="mla" if is_latent else "gqa",
             tp_rank=0 if is_latent else config.tp_rank, tp_size=1 if is_latent else config.tp_size,
             pp_rank=config.pp_rank, pp_size=config.pp_size)
 
-    def _opened(self) -> Optional[Group]:
+    def _opened(self, pool: _Pool) -> Optional[Group]:
         """The group of this rank's pages; None while the daemon is not there."""
-        if self.refusal is not None or self._client is None or not self._part_bytes:
-            return None
         with self._opening:
-            if self._group is None and self._client.is_connected:
-                space = self._space()
+            if pool.group is None and self._client is not None and self._client.is_connected:
+                space = self._space(pool)
                 name = SpaceGroup("x", [space]).check()
-                self._group = self._client.open(SpaceGroup(f"sglang-{name[:16]}", [space]), 1)
-            return self._group
+                pool.group = self._client.open(SpaceGroup(f"sglang-{name[:16]}", [space]), 1)
+            return pool.group
 
     def _keys(self, group: Group, keys: Sequence[str]) -> Keys:
         """SGLang's page hashes are sha256 in hex; whatever else comes is hashed."""
         return group.keys_of_digests([_digest_of(key) for key in keys])
 
-    def _addresses(self, host_indices: Any, page_count: int) -> Addresses:
-        pointers, sizes = self.mem_pool_host.get_page_buffer_meta(host_indices)
-        if tuple(sizes) != self._part_bytes * page_count:
+    @staticmethod
+    def _addresses(pool: _Pool, host_indices: Any, page_count: int) -> Addresses:
+        pointers, sizes = pool.host.get_page_buffer_meta(host_indices)
+        if tuple(sizes) != pool.part_bytes * page_count:
             raise ValueError(f"{page_count} pages in {len(sizes)} pieces of {set(sizes)} bytes, "
-                             f"expected {self._part_bytes} each")
+                             f"expected {pool.part_bytes} each")
         return Addresses(numpy.array(pointers, numpy.uint64))
 
-    def _guarded(self, call: Any, otherwise: Any) -> Any:
+    def _guarded(self, name: str, call: Callable[[_Pool, Group], Any], otherwise: Any) -> Any:
+        pool = self._pools.get(name)
+        if self.refusal is not None or pool is None:
+            return otherwise
         try:
-            group = self._opened()
-            return otherwise if group is None else call(group)
+            group = self._opened(pool)
+            return otherwise if group is None else call(pool, group)
         except Unavailable:
             return otherwise
         except Exception as error:  # pylint: disable=broad-except
             self._refuse(f"{type(error).__name__}: {error}")
             return otherwise
 
-    # ---- interface v1 ----
+    def _get(self, name: str, keys: List[str], host_indices: Any, flags: int = 0) -> List[bool]:
+        """Copies pages into a host pool; the first that is not there ends it."""
 
-    def batch_exists(self, keys: List[str], extra_info: Any = None) -> int:
-        """How many pages, from the first on, are there."""
-        return self._guarded(lambda group: group.match(self._keys(group, keys)).block_count, 0)
-
-    def batch_get_v1(self, keys: List[str], host_indices: Any,
-                     extra_info: Any = None) -> List[bool]:
-        """Copies pages into the host pool; the first that is not there ends it."""
-
-        def get(group: Group) -> int:
-            with group.acquire(self._keys(group, keys)) as lease:
+        def get(pool: _Pool, group: Group) -> int:
+            with group.acquire(self._keys(group, keys), flags=flags) as lease:
                 count = lease.block_count
                 try:
                     lease.wait_ready(count, self._timeout_s)
                 except Unavailable:
                     count = min(count, lease.ready_count)
                 if count > 0:
-                    page = self.mem_pool_host.page_size
-                    lease.copy_into(self._addresses(host_indices[:count * page], count),
-                                    block_count=count)
+                    wanted = host_indices[:count * _page_size(pool.host)]
+                    lease.copy_into(self._addresses(pool, wanted, count), block_count=count)
                 return count
 
-        count = self._guarded(get, 0)
+        count = self._guarded(name, get, 0)
         self.counters["pages_hit"] += count
         self.counters["pages_missed"] += len(keys) - count
         return [i < count for i in range(len(keys))]
 
-    def batch_set_v1(self, keys: List[str], host_indices: Any,
-                     extra_info: Any = None) -> List[bool]:
+    def _set(self, name: str, keys: List[str], host_indices: Any, **place: Any) -> List[bool]:
         """Stores the pages that nobody has. True: there, or about to be by somebody else."""
-        if getattr(self.config, "is_mla_model", False) and self.config.tp_rank != 0:
+        if name == _KV and getattr(self.config, "is_mla_model", False) and self.config.tp_rank != 0:
             return [True] * len(keys)  # every rank has the same bytes, and rank 0 writes them
 
-        def put(group: Group) -> List[bool]:
-            prefix = list(getattr(extra_info, "prefix_keys", None) or ())
+        def put(pool: _Pool, group: Group) -> List[bool]:
+            prefix = place.pop("prefix", ())
             parent = self._keys(group, prefix[-1:])[0] if prefix else None
-            with group.reserve(self._keys(group, keys), parent=parent,
-                               first_position=len(prefix),
-                               event_hashes=[event_hash(key) for key in keys]) as lease:
+            with group.reserve(self._keys(group, keys), parent=parent, first_position=len(prefix),
+                               event_hashes=[event_hash(key) for key in keys], **place) as lease:
                 answers = [key.status for key in lease]
                 if "ok" in answers:
-                    lease.write(self._addresses(host_indices, len(keys)))
+                    lease.write(self._addresses(pool, host_indices, len(keys)))
                     self.counters["pages_stored"] += lease.commit()
                 return [answer in ("ok", "exists", "busy") for answer in answers]
 
-        stored = self._guarded(put, [False] * len(keys))
+        stored = self._guarded(name, put, [False] * len(keys))
         self.counters["pages_refused"] += stored.count(False)
         return stored
+
+    # ---- interface v1: the attention's own pool ----
+
+    def batch_exists(self, keys: List[str], extra_info: Any = None) -> int:
+        """How many pages, from the first on, are there."""
+        return self._guarded(
+            _KV, lambda pool, group: group.match(self._keys(group, keys)).block_count, 0)
+
+    def batch_get_v1(self, keys: List[str], host_indices: Any,
+                     extra_info: Any = None) -> List[bool]:
+        """Copies pages into the host pool; the first that is not there ends it."""
+        return self._get(_KV, keys, host_indices)
+
+    def batch_set_v1(self, keys: List[str], host_indices: Any,
+                     extra_info: Any = None) -> List[bool]:
+        """Stores the pages that nobody has. True: there, or about to be by somebody else."""
+        prefix = list(getattr(extra_info, "prefix_keys", None) or ())
+        return self._set(_KV, keys, host_indices, prefix=prefix)
+
+    # ---- interface v2: all pools ----
+
+    def batch_exists_v2(self, keys: List[str], pool_transfers: Any = None,
+                        extra_info: Any = None) -> Any:
+        """Prefixes that every pool can restore: of all pages, or of the last ones alone."""
+        count = self.batch_exists(keys, extra_info)
+        hits, restorable = ({_KV: count} if count else {}), list(range(1, count + 1))
+        for transfer in pool_transfers or ():
+            policy = _name_of(transfer.hit_policy)
+            if policy == "block_groups":  # has no say in the hit, and is not served
+                continue
+            found = self._present(_name_of(transfer.name), keys[:count])
+            needed = len(keys) if policy == "all_pages" else max(1, len(transfer.keys or ()))
+            good, run = set(), 0
+            for index, is_there in enumerate(found):
+                run = run + 1 if is_there else 0
+                if run >= min(needed, index + 1):
+                    good.add(index + 1)
+            if good:
+                hits[_name_of(transfer.name)] = max(good)
+            restorable = [length for length in restorable if length in good]
+        result = {"kv_hit_pages": restorable[-1] if restorable else 0,
+                  "extra_pool_hit_pages": hits, "restorable_prefix_pages": restorable}
+        kind = hicache_storage.PoolTransferResult
+        known = {field.name for field in dataclasses.fields(kind)}
+        return kind(**{name: value for name, value in result.items() if name in known})
+
+    def _present(self, name: str, keys: List[str]) -> List[bool]:
+        """Which pages of a pool are there; beyond the first gap those on this host."""
+
+        def ask(_pool: _Pool, group: Group) -> List[bool]:
+            made = self._keys(group, keys)
+            count = group.match(made, flags=KEYS_FLAT).block_count
+            rest = made[count:]
+            states = [block.state for block in group.query(rest)] if len(rest) > 0 else []
+            return [True] * count + [state == "sealed" for state in states]
+
+        return self._guarded(name, ask, [False] * len(keys))
+
+    def batch_get_v2(self, transfers: List[Any], extra_info: Any = None) -> Dict[str, List[bool]]:
+        """Of each pool's pages, whether they have been copied into it."""
+        return {transfer.name: self._get(_name_of(transfer.name), list(transfer.keys or ()),
+                                         transfer.host_indices, KEYS_FLAT)
+                for transfer in transfers}
+
+    def batch_set_v2(self, transfers: List[Any], extra_info: Any = None) -> Dict[str, List[bool]]:
+        """Of each pool's pages, whether they are there or about to be."""
+        return {transfer.name: self._set(_name_of(transfer.name), list(transfer.keys or ()),
+                                         transfer.host_indices, flags=KEYS_FLAT)
+                for transfer in transfers}
 
     # ---- what else the base class has; SGLang does not call it with interface v1 ----
 
@@ -204,7 +301,8 @@ class TerraceHiCache(HiCacheStorage):
 
     def clear(self) -> None:
         """Forgets this rank's pages."""
-        self._guarded(lambda group: group.reset(), None)
+        for name in list(self._pools):
+            self._guarded(name, lambda pool, group: group.reset(), None)
 
     def get_stats(self) -> None:
         """SGLang's own metrics object is not filled."""
@@ -218,6 +316,15 @@ class TerraceHiCache(HiCacheStorage):
         """Ends the connection."""
         if self._client is not None:
             self._client.close()
+
+
+def _name_of(value: Any) -> str:
+    """Of a pool or a policy: an enum in SGLang."""
+    return str(getattr(value, "value", value))
+
+
+def _page_size(host: Any) -> int:
+    return int(getattr(host, "page_size", 1) or 1)
 
 
 def event_hash(key: str) -> int:
