@@ -225,6 +225,27 @@ TEST(RedisBreaker, OpensAndClosesWhateverTheTroubleIs) {
   }
 }
 
+// Attempts grow rare, but not so rare that a server that is back waits long.
+TEST(RedisBreaker, ClosesSoonAfterALongOutage) {
+  TERRACE_NEEDS_REDIS();
+  RedisProcess server;
+  ChaosProxy proxy(server.unix_endpoint(), 1);
+  RedisRig rig(RedisRig::Options(proxy.endpoint()));
+  rig.WaitUntilReady();
+  proxy.Refuse();
+  ASSERT_TRUE(rig.RunUntil([&] {
+    (void)rig.tier().Probe(1, std::vector{RedisTestName(1, 0)});
+    return !rig.tier().stats().is_ready;
+  }));
+  // Each comes twice as late as the one before: by now at the longest interval.
+  const uint64_t attempts = rig.tier().stats().connection_attempts;
+  ASSERT_TRUE(rig.RunUntil([&] { return rig.tier().stats().connection_attempts >= attempts + 5; }));
+  proxy.Accept();
+  const double closed_after_s = SecondsOf([&] { rig.WaitUntilReady(); });
+  EXPECT_LT(closed_after_s, 15.0);
+  std::printf("closed after %.2f s\n", closed_after_s);
+}
+
 TEST(RedisBreaker, AServerThatDiedIsFoundAgain) {
   TERRACE_NEEDS_REDIS();
   RedisProcess server;

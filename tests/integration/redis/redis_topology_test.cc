@@ -62,6 +62,41 @@ TEST(RedisCluster, BlocksLieOnAllNodesAndComeBack) {
   for (size_t i = 0; i < cluster.size(); ++i) EXPECT_GT(cluster.raw(i)->Keys().size(), 0u) << i;
 }
 
+// 16 runs of 64 blocks, spread over the masters: each gets its share of GETs at once.
+TEST(RedisCluster, AThousandKeysAreOneRoundTripAMaster) {
+  TERRACE_NEEDS_REDIS();
+  const RedisCluster cluster(RedisCluster::Options{});
+  RedisRig rig(OptionsOf(cluster));
+  WaitForCluster(rig, cluster);
+  std::vector<RedisBlockName> names;
+  for (uint32_t i = 0; i < 1000; ++i) names.push_back(RedisTestName(1, i));
+  std::vector<std::unique_ptr<RawRedis>> raw;
+  for (size_t i = 0; i < cluster.size(); ++i) raw.push_back(cluster.raw(i));
+  const auto count_of = [&raw](size_t i, const std::string& section, const std::string& field) {
+    const std::string info = raw[i]->Text({"INFO", section});
+    const size_t at = info.find(field);
+    return at == std::string::npos ? 0 : std::stoull(info.substr(at + field.size()));
+  };
+  std::vector<uint64_t> reads;
+  ASSERT_TRUE(rig.ProbeNow(names).first.ok()) << "the map is known";
+  for (auto& one : raw) one->Command({"CONFIG", "RESETSTAT"});
+  const auto began = std::chrono::steady_clock::now();
+  ASSERT_TRUE(rig.ProbeNow(names).first.ok());
+  const std::chrono::duration<double, std::micro> took = std::chrono::steady_clock::now() - began;
+  uint64_t gets = 0;
+  for (size_t i = 0; i < cluster.size(); ++i) {
+    const uint64_t of_node = count_of(i, "commandstats", "cmdstat_get:calls=");
+    gets += of_node;
+    EXPECT_GT(of_node, 0u) << i;
+    // What looks here reads twice itself.
+    reads.push_back(count_of(i, "stats", "total_reads_processed:") - 2);
+    EXPECT_LE(reads.back(), 2u) << i;
+  }
+  EXPECT_EQ(gets, 16u);
+  std::printf("1,000 keys: %lu GETs, %lu, %lu and %lu reads by the servers, %.0f us\n", gets,
+              reads[0], reads[1], reads[2], took.count());
+}
+
 TEST(RedisCluster, AMovedSlotIsFollowedAndRemembered) {
   TERRACE_NEEDS_REDIS();
   const RedisCluster cluster(RedisCluster::Options{});
