@@ -25,11 +25,11 @@ constexpr uint64_t kChunkTtlMarginMs = 60'000;
 constexpr std::string_view kRepairScript =
     "local v=redis.pcall('GET',KEYS[1]) "
     "if type(v)=='table' or v==ARGV[1] then return redis.call('UNLINK',KEYS[1]) end return 0";
-// The same of a small block; chunks without a manifest go as well.
+// The same of a small block; chunks without a manifest go as well. 1: there is none any more.
 constexpr std::string_view kRepairSmallScript =
     "local v=redis.pcall('GET',KEYS[1]) "
-    "if not v or type(v)=='table' or v==ARGV[1] then return redis.call('UNLINK',unpack(KEYS)) end "
-    "return 0";
+    "if v and type(v)~='table' and v~=ARGV[1] then return 0 end "
+    "redis.call('UNLINK',unpack(KEYS)) return 1";
 constexpr std::string_view kClearScript =
     "if redis.call('TYPE',KEYS[1]).ok=='string' then return 0 end "
     "redis.call('UNLINK',KEYS[1]) "
@@ -217,7 +217,8 @@ void RedisBlocks::OnSmallBlockSent(const std::shared_ptr<StoreJob>& job,
   } else if (job->has_swept) {
     EndStore(*job, Status(StatusCode::kExists, "somebody else was first"));
   } else {
-    // Or there are chunks whose manifest was evicted.
+    // Or there are chunks whose manifest was evicted, or a broken block that is just being taken
+    // away.
     job->has_swept = true;
     SendSmall(names_.Presence(job->name),
               FormatSmallRepair(job->name, job->manifest.chunks.size(), ""),
