@@ -7,12 +7,10 @@
 
 #include "terrace/check.h"
 #include "terrace/space.h"
+#include "tiers/record_fields.h"
 
 namespace terrace {
 namespace {
-
-// Fields are copied as they lie in memory.
-static_assert(std::endian::native == std::endian::little);
 
 // Where the fields of an entry begin. docs/DISK_FORMAT.md has the same table.
 struct EntryAt {
@@ -61,29 +59,6 @@ static_assert(SuperblockAt::kSlotCount + 4 <= 512,
 constexpr uint32_t kEntryMagic = 0x45535254;               // "TRSE"
 constexpr uint64_t kSuperblockMagic = 0x42414C5352524554;  // "TERRSLAB"
 constexpr uint8_t kFlagPinned = 1;
-
-template <typename T>
-void Put(std::span<std::byte> bytes, size_t offset, const T& value) {
-  std::memcpy(bytes.data() + offset, &value, sizeof(value));
-}
-
-template <typename T>
-T Get(std::span<const std::byte> bytes, size_t offset) {
-  T value;
-  std::memcpy(&value, bytes.data() + offset, sizeof(value));
-  return value;
-}
-
-template <typename Tag>
-void PutId(std::span<std::byte> bytes, size_t offset, const Id128<Tag>& id) {
-  Put(bytes, offset, id.low);
-  Put(bytes, offset + 8, id.high);
-}
-
-template <typename Id>
-Id GetId(std::span<const std::byte> bytes, size_t offset) {
-  return {Get<uint64_t>(bytes, offset), Get<uint64_t>(bytes, offset + 8)};
-}
 
 // Zero is what an unwritten disk holds, and a bit is as likely to be there as not: eight at a time.
 bool IsZero(std::span<const std::byte> bytes) {

@@ -7,13 +7,11 @@
 #include <utility>
 
 #include "terrace/check.h"
+#include "tiers/record_fields.h"
 #include "tiers/redis_chunks.h"
 
 namespace terrace {
 namespace {
-
-// Fields are copied as they lie in memory.
-static_assert(std::endian::native == std::endian::little);
 
 // Where the fields of a manifest begin. docs/REDIS_FORMAT.md has the same table.
 struct At {
@@ -44,29 +42,6 @@ constexpr size_t kChunkBytes = 24;            // checksum, length, four zeros
 constexpr uint32_t kMagic = 0x4D525254;       // "TRRM"
 constexpr uint32_t kChunkSeed = 0x8000'0000;  // beside the numbers of parts
 static_assert(kPartsPerSpaceMax < kChunkSeed);
-
-template <typename T>
-void Put(std::span<std::byte> bytes, size_t offset, const T& value) {
-  std::memcpy(bytes.data() + offset, &value, sizeof(value));
-}
-
-template <typename T>
-T Get(std::span<const std::byte> bytes, size_t offset) {
-  T value;
-  std::memcpy(&value, bytes.data() + offset, sizeof(value));
-  return value;
-}
-
-template <typename Tag>
-void PutId(std::span<std::byte> bytes, size_t offset, const Id128<Tag>& id) {
-  Put(bytes, offset, id.low);
-  Put(bytes, offset + 8, id.high);
-}
-
-template <typename Id>
-Id GetId(std::span<const std::byte> bytes, size_t offset) {
-  return {Get<uint64_t>(bytes, offset), Get<uint64_t>(bytes, offset + 8)};
-}
 
 std::string Hex64(uint64_t value) { return ToHex(0, value).substr(16); }
 
