@@ -81,6 +81,19 @@ def test_random_requests_keep_the_contract(daemon, tp_size):
     expect_nothing_held(daemon, engine)
 
 
+def test_long_prompts_that_are_asked_for_in_two_steps_keep_the_contract(daemon, monkeypatch):
+    monkeypatch.setattr("terrace.vllm_scheduler._FIRST_LOOK", 2)
+    chance = random.Random(5)
+    engine = make_engine(daemon, chance, windows=(0, 20), block_count=56)
+    drive(engine, chance, REQUESTS)
+    assert engine.counts["loaded_tokens"] > REQUESTS and engine.connector.refusal is None
+    expect_nothing_held(daemon, engine)
+    second = warmed_engine(daemon)
+    run_prompt(second)
+    assert second.counts["loaded_tokens"] == 72
+    expect_nothing_held(daemon, second)
+
+
 @pytest.mark.parametrize("tp_size, windows, block_count", [
     (1, (0, 20), 56), (2, (0, 9, 33), 64), (4, (20, 0), 48), (1, (0, 2), 40)])
 def test_random_requests_of_hybrid_models_keep_the_contract(daemon, tp_size, windows, block_count):
