@@ -4,6 +4,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstring>
+#include <deque>
 #include <mutex>
 #include <thread>
 #include <utility>
@@ -37,6 +38,8 @@ struct Catalog::State {
   bool is_rewrite_asked = false;
   std::vector<SlotName> look_asked;
   std::function<void(Look look)> look_done;  // none: no look is under way
+  size_t audit_lines_max = 0;
+  std::function<void(std::vector<std::string> lines)> audit_done;  // none: nobody asked
   bool is_on = false;
   bool is_stopping = false;   // after catching up
   bool is_abandoned = false;  // at once
@@ -63,6 +66,7 @@ struct Catalog::State {
   void TakeRewriteSlots();
   bool TakeLook(std::vector<SlotName>* asked);
   void LookUp(const std::vector<SlotName>& asked);
+  void AnswerAudit();
   void ReadEntriesBack();
   Status ApplyBatch();
   void Reopen();
@@ -81,7 +85,7 @@ bool Catalog::State::WaitForWork() {
   std::unique_lock lock(mutex);
   const auto has_work = [this] {
     return is_stopping || is_abandoned || dirty.waiting_count() > 0 || !records.is_empty() ||
-           is_rewrite_asked || !rewrite.empty() || !look_asked.empty();
+           is_rewrite_asked || !rewrite.empty() || !look_asked.empty() || audit_done;
   };
   if (is_sync_due) {
     wake.wait_until(lock, synced_at + microseconds(options.sync_interval_us), has_work);
@@ -243,10 +247,32 @@ void Catalog::State::LookUp(const std::vector<SlotName>& asked) {
   done(std::move(look));
 }
 
+void Catalog::State::AnswerAudit() {
+  std::function<void(std::vector<std::string>)> done;
+  size_t lines_max = 0;
+  bool is_usable = false;
+  {
+    const std::lock_guard lock(mutex);
+    std::swap(done, audit_done);
+    lines_max = audit_lines_max;
+    is_usable = is_on && db != nullptr;
+  }
+  if (!done) return;
+  std::deque<std::string> newest;
+  if (is_usable) {
+    (void)db->ForEachAudit([&](std::string_view, std::string_view line) {
+      newest.emplace_front(line);
+      if (newest.size() > lines_max) newest.pop_back();
+    });
+  }
+  done({newest.begin(), newest.end()});
+}
+
 void Catalog::State::Run() {
   std::vector<SlotName> looks;
   while (WaitForWork()) {
     if (TakeLook(&looks)) LookUp(looks);
+    AnswerAudit();
     if (!TakeBatch()) {
       SyncIfDue();
       continue;
@@ -384,6 +410,18 @@ bool Catalog::LookUp(std::vector<SlotName> names, std::function<void(Look look)>
     if (!state_->thread.joinable() || state_->has_ended || state_->look_done) return false;
     state_->look_asked = std::move(names);
     state_->look_done = std::move(done);
+  }
+  state_->wake.notify_one();
+  return true;
+}
+
+bool Catalog::ReadAudit(size_t lines_max,
+                        std::function<void(std::vector<std::string> lines)> done) {
+  {
+    const std::lock_guard lock(state_->mutex);
+    if (!state_->thread.joinable() || state_->has_ended || state_->audit_done) return false;
+    state_->audit_lines_max = lines_max;
+    state_->audit_done = std::move(done);
   }
   state_->wake.notify_one();
   return true;

@@ -100,6 +100,8 @@ class Catalog final : public ExtentCatalog {
     bool has_records = false;  // false: the catalog is off or being written anew
   };
   bool LookUp(std::vector<SlotName> names, std::function<void(Look look)> done);
+  // The newest lines of the audit that are written, the last one first. As LookUp.
+  bool ReadAudit(size_t lines_max, std::function<void(std::vector<std::string> lines)> done);
   void KeepGroup(const GroupId& id, std::string content);  // of no content: forgets it
   void KeepPrior(std::string key, std::string value);
   void KeepAudit(std::string line);

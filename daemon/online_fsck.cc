@@ -14,7 +14,12 @@ using nlohmann::json;
 using protocol::FsckRequest;
 
 constexpr uint32_t kLooksMax = 3;  // at one slot
-constexpr uint32_t kFlags = protocol::kFsckVerify | protocol::kFsckRepair;
+constexpr uint32_t kFlags = protocol::kFsckVerify | protocol::kFsckRepair | protocol::kFsckAudit;
+
+constexpr std::string_view kCatalogAnswersNobody =
+    "the catalog of this domain answers nobody just now (it is off, or still busy with an fsck "
+    "that "
+    "was given up): try again, or stop the daemon and run fsck without --online";
 
 uint64_t CursorOf(uint32_t slab, uint32_t slot) { return uint64_t{slab} << 32 | slot; }
 
@@ -104,7 +109,7 @@ void OnlineFsck::Begin(uint64_t who, const FsckRequest& request, Done done) {
   }
   if ((request.flags & ~kFlags) != 0) {
     return refuse(StatusCode::kInvalid, "fsck flags " + std::to_string(request.flags) +
-                                            "; there are 1 (verify) and 2 (repair)");
+                                            "; there are 1 (verify), 2 (repair) and 4 (audit)");
   }
   if ((request.flags & protocol::kFsckVerify) != 0 && request.verify_bytes_per_second == 0) {
     return refuse(StatusCode::kInvalid, "verifying at 0 bytes a second never ends; name a rate");
@@ -115,6 +120,7 @@ void OnlineFsck::Begin(uint64_t who, const FsckRequest& request, Done done) {
   q.who = who;
   q.request = request;
   q.done = std::move(done);
+  if ((request.flags & protocol::kFsckAudit) != 0) return TellAudit();
   auto first = static_cast<uint32_t>(request.cursor);
   const auto index = static_cast<uint32_t>(request.cursor >> 32);
   std::optional<SlabView> slab = options_.tier->NextSlab(index);
@@ -149,6 +155,18 @@ void OnlineFsck::Answer(Status status, std::string text) {
   });
 }
 
+void OnlineFsck::TellAudit() {
+  const auto read = [this, number = question_->number,
+                     post = options_.post](std::vector<std::string> lines) {
+    post([this, number, lines = std::move(lines)] {
+      if (question_ == nullptr || question_->number != number) return;
+      Answer(Status::Ok(), json{{"audit", lines}}.dump());
+    });
+  };
+  if (options_.catalog->ReadAudit(protocol::kFsckAuditLinesMax, read)) return;
+  Answer(Status(StatusCode::kBusy), std::string(kCatalogAnswersNobody));
+}
+
 // At the slots that have not been judged yet, or were found wanting.
 void OnlineFsck::Look() {
   Question& q = *question_;
@@ -180,9 +198,7 @@ void OnlineFsck::Look() {
     });
   };
   if (options_.catalog->LookUp(std::move(names), looked)) return;
-  Answer(Status(StatusCode::kBusy),
-         "the catalog of this domain answers nobody just now (it is off, or still busy with an "
-         "fsck that was given up): try again, or stop the daemon and run fsck without --online");
+  Answer(Status(StatusCode::kBusy), std::string(kCatalogAnswersNobody));
 }
 
 bool OnlineFsck::IsSteady(const Slot& slot) const {

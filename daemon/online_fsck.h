@@ -58,6 +58,7 @@ class OnlineFsck {
   class GroupFiles;
 
   void Answer(Status status, std::string text);
+  void TellAudit();
   void Look();
   void OnLooked(const Catalog::Look& look, std::span<const uint8_t> has_files);
   bool IsSteady(const Slot& slot) const;

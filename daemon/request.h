@@ -29,6 +29,14 @@ struct OpenedHandle {
   uint32_t block_tokens = 0;
 };
 
+// Blocks that an Evict or a Reset has erased, as an audit keeps it.
+struct ErasureSummary {
+  protocol::Verb verb = protocol::Verb::kEvict;
+  std::optional<GroupId> group;  // none: every group of the domain
+  uint32_t key_count = 0;        // 0: every block
+  protocol::EvictReply counts;   // of an Evict
+};
+
 // What a request knows of its session.
 struct RequestContext {
   SessionId session = 0;
@@ -67,6 +75,8 @@ class Request {
   Reply& reply() { return reply_; }
   // What a recording says of it once it is answered. False for other verbs, and what failed.
   bool Describe(const RequestContext& context, TracedRequest* traced) const;
+  // True if the request has erased something, durably or not yet.
+  bool DescribeErasure(const RequestContext& context, ErasureSummary* erased) const;
   // What an Evict has counted.
   const protocol::EvictReply& evicted() const { return evicted_; }
 
@@ -140,6 +150,7 @@ class Request {
   CommitResult commit_;
   std::vector<protocol::QueriedBlock> queried_;
   protocol::EvictReply evicted_;
+  bool has_erased_ = false;  // an Evict or Reset is through
   protocol::PinReply pinned_;
   protocol::OpenReply opened_;
   std::vector<protocol::OpenedMember> opened_members_;

@@ -114,4 +114,13 @@ bool Request::Describe(const RequestContext& context, TracedRequest* traced) con
   return body_.ReadArray(keys_offset_bytes_, std::span(traced->keys));
 }
 
+bool Request::DescribeErasure(const RequestContext& context, ErasureSummary* erased) const {
+  if (!has_erased_) return false;
+  *erased = {.verb = verb_, .key_count = keys_.key_count, .counts = evicted_};
+  if (keys_.group_handle != 0 && keys_.group_handle <= context.handles.size()) {
+    erased->group = context.handles[keys_.group_handle - 1].group;
+  }
+  return true;
+}
+
 }  // namespace terrace

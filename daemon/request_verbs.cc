@@ -259,6 +259,7 @@ Request::Outcome Request::StepReset(const RequestContext& context, Store& store,
 }
 
 Request::Outcome Request::FinishErasing(const RequestContext& context, Store& store) {
+  has_erased_ = true;
   const Status durable = store.AwaitErasures(context.session, id_);
   if (durable.code() == StatusCode::kBusy) return Outcome::kErasing;
   return durable.ok() ? Finish(context) : Fail(context, durable);

@@ -396,6 +396,10 @@ void SessionTable::Trace(Session& session) {
 }
 
 void SessionTable::EndStep(Session& session, Request::Outcome outcome) {
+  ErasureSummary erased;
+  if (fsck_.erased && session.request->DescribeErasure(session.context, &erased)) {
+    fsck_.erased(session.peer, session.client_name, erased);
+  }
   switch (outcome) {
     case Request::Outcome::kMore:
       return;

@@ -89,6 +89,10 @@ class SessionTable : public StoreListener {
                        const protocol::FsckRequest& request, Done done)>
         begin;
     std::function<void(uint32_t domain_index, SessionId session)> cancel;
+    // Somebody has erased blocks: for the audit.
+    std::function<void(const PeerIdentity& peer, const std::string& client_name,
+                       const ErasureSummary& erased)>
+        erased;
   };
   void SetFsck(FsckHooks hooks) { fsck_ = std::move(hooks); }
 

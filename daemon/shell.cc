@@ -479,7 +479,7 @@ void Shell::State::BuildCore() {
   traces = std::make_unique<DomainTraces>(config, clock);
   sessions->SetTrace(traces->Hooks());
   if (nvme.empty()) return;
-  checks = std::make_unique<DomainChecks>(nvme, *store, [this](std::function<void()> work) {
+  checks = std::make_unique<DomainChecks>(nvme, *store, clock, [this](std::function<void()> work) {
     asio::post(loop, [this, work = std::move(work)] { Turn("fsck", work); });
   });
   sessions->SetFsck(checks->Hooks());

@@ -38,6 +38,7 @@ class CommandLine {
     Add(app_, MakeExplainVerb());
     Add(app_, MakeReplayVerb());
     Add(app_, MakeFsckVerb());
+    Add(app_, MakeAuditVerb());
     AddFamily(MakeDomainVerbs());
     AddFamily(MakeTraceVerbs());
     AddFamily(MakeBenchVerbs());

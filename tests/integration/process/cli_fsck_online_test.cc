@@ -115,6 +115,11 @@ class CliFsckOnlineTest : public CliTest {
     arguments.insert(arguments.end(), more.begin(), more.end());
     return Terrace(arguments);
   }
+  nlohmann::json AuditJson() const {
+    const Outcome outcome = Terrace({"audit", "--json"});
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    return nlohmann::json::parse(outcome.out).at("audit");
+  }
   nlohmann::json FsckJson(std::vector<std::string> more = {}) const {
     more.push_back("--json");
     const Outcome outcome = Fsck(more);
@@ -243,6 +248,31 @@ TEST_F(CliFsckOnlineTest, EndsWithItsConnection) {
   EXPECT_TRUE(Eventually([&] { return Fsck().exit_code == 0; }));
 }
 
+TEST_F(CliFsckOnlineTest, AuditTellsWhoErasedWhatAfterARestartToo) {
+  Start();
+  EXPECT_EQ(AuditJson(), nlohmann::json::array());
+  const Outcome dry = Terrace({"evict", "--all", "--yes", "--dry-run"});
+  ASSERT_EQ(dry.exit_code, 0) << dry.err;
+  const Outcome evicted = Terrace({"evict", "--all", "--yes"});
+  ASSERT_EQ(evicted.exit_code, 0) << evicted.err;
+  ASSERT_TRUE(client_->Reset(group_).ok());
+  ASSERT_TRUE(Eventually([&] { return AuditJson().size() == 2; })) << AuditJson().dump();
+  Stop();
+  Start();
+  const nlohmann::json lines = AuditJson();
+  ASSERT_EQ(lines.size(), 2u);
+  EXPECT_EQ(lines[0].at("verb"), "reset");
+  EXPECT_EQ(lines[0].at("pid"), getpid());
+  EXPECT_EQ(lines[0].at("group").get<std::string>().size(), 32u);
+  EXPECT_EQ(lines[1].at("verb"), "evict");
+  EXPECT_EQ(lines[1].at("group"), "all");
+  EXPECT_EQ(lines[1].at("uid"), getuid());
+  EXPECT_EQ(lines[1].at("erased_count"), kBlocks);
+  const Outcome told = Terrace({"audit"});
+  EXPECT_THAT(told.out, AllOf(HasSubstr("evicted 24 blocks of all groups"),
+                              HasSubstr("reset group " + lines[0].at("group").get<std::string>())));
+}
+
 TEST_F(CliFsckOnlineTest, ADaemonWithoutDrivesSaysSo) {
   const std::string config =
       daemon().WriteFile("t.toml", "[daemon]\ndram_bytes = \"16MiB\"\nsegment_bytes = \"2MiB\"\n");
@@ -251,6 +281,9 @@ TEST_F(CliFsckOnlineTest, ADaemonWithoutDrivesSaysSo) {
   const Outcome outcome = Fsck();
   EXPECT_EQ(outcome.exit_code, 2);
   EXPECT_THAT(outcome.err, HasSubstr("nvme.paths"));
+  const Outcome audit = Terrace({"audit"});
+  EXPECT_EQ(audit.exit_code, 1);
+  EXPECT_THAT(audit.err, HasSubstr("nvme.paths"));
 }
 
 }  // namespace
