@@ -73,6 +73,10 @@ class PathAdmission final : public AdmissionPolicy {
     return true;
   }
 
+  // Of what leaves DRAM: that is what its answers are about.
+  std::vector<std::byte> Learned() const override { return survey_.model().Learned(); }
+  bool StartFrom(std::span<const std::byte> learned) override { return survey_.StartFrom(learned); }
+
  private:
   struct Answer {
     uint64_t time_us = 0;  // of the request, plus one

@@ -7,10 +7,12 @@
 // THREADING: one thread. Time comes with the events.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
 #include <string_view>
+#include <vector>
 
 #include "daemon/eviction/policy.h"
 #include "terrace/protocol.h"
@@ -41,6 +43,10 @@ class AdmissionPolicy {
   virtual void OnDropBelow(uint64_t /*idle_us*/) {}
 
   virtual bool Admits(const AdmissionRequest& request) = 0;
+
+  // As EvictionPolicy's.
+  virtual std::vector<std::byte> Learned() const { return {}; }
+  virtual bool StartFrom(std::span<const std::byte> /*learned*/) { return false; }
 };
 
 struct AdmissionOptions {

@@ -13,6 +13,7 @@ namespace {
 
 constexpr uint64_t kCatalogStopUs = 5'000'000;
 constexpr uint64_t kCatalogEndUs = 2'000'000;
+constexpr uint64_t kKeepLearnedUs = 60'000'000;
 // Drives slow down and wear when they are full.
 constexpr uint64_t kUnwrittenDivisor = 10;
 
@@ -131,6 +132,7 @@ RecoverySummary DomainNvme::Restore(Store& store) {
        {"entries_left", summary.counts.entries_left},
        {"took_ms", summary.duration_us / kUsPerMs}});
   tier_->SetListener(&store.tier_listener());
+  StartFromLearned(store);
   StartCatalog();
   return summary;
 }
@@ -163,7 +165,38 @@ void DomainNvme::Flush() {
 
 bool DomainNvme::is_idle() const { return tier_->is_quiet(); }
 
-void DomainNvme::Close() {
+// The catalog of a daemon that ended in good order still has it.
+void DomainNvme::StartFromLearned(Store& store) {
+  learned_kept_us_ = options_.now_us();
+  if (catalog_->db() == nullptr) return;
+  for (Store::Learned& own : store.WhatWasLearned(options_.domain_index)) {
+    const Result<std::string> kept = catalog_->db()->GetPrior(own.name);
+    if (!kept.ok()) continue;
+    const std::span<const std::byte> bytes = std::as_bytes(std::span(*kept));
+    own.state.assign(bytes.begin(), bytes.end());
+    Log(LogLevel::kInfo, "policy",
+        {{"domain", options_.domain_name},
+         {"policy", own.name},
+         {"starts_from",
+          store.StartFrom(options_.domain_index, own) ? "what was learned" : "its prior"}});
+  }
+}
+
+void DomainNvme::WriteLearned(const Store& store) {
+  learned_kept_us_ = options_.now_us();
+  for (const Store::Learned& learned : store.WhatWasLearned(options_.domain_index)) {
+    catalog_->KeepPrior(
+        learned.name,
+        std::string(reinterpret_cast<const char*>(learned.state.data()), learned.state.size()));
+  }
+}
+
+void DomainNvme::KeepLearned(const Store& store) {
+  if (options_.now_us() >= learned_kept_us_ + kKeepLearnedUs) WriteLearned(store);
+}
+
+void DomainNvme::Close(const Store& store) {
+  WriteLearned(store);
   const Status status = catalog_->StopClean(kCatalogStopUs);
   if (!status.ok()) {
     Log(LogLevel::kWarn, "catalog not closed in order: the next start scans",

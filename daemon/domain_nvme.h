@@ -47,8 +47,10 @@ class DomainNvme {
   void Flush();
   // Whether something is still on its way to the disks.
   bool is_idle() const;
+  // Remembers, at most once in kKeepLearnedUs, what the policies have learned.
+  void KeepLearned(const Store& store);
   // The end in good order: the next start need not scan.
-  void Close();
+  void Close(const Store& store);
   // Ends what runs beside the store thread. False if something hangs: nothing of this may be
   // destroyed then.
   bool EndThreads();
@@ -68,11 +70,14 @@ class DomainNvme {
  private:
   std::string DirectoryOn(size_t path) const;
   void StartCatalog();
+  void StartFromLearned(Store& store);
+  void WriteLearned(const Store& store);
   void TakeAnswers();
 
   const Options options_;
   std::vector<std::unique_ptr<Disk>> disks_;
   std::vector<Disk*> disk_views_;
+  uint64_t learned_kept_us_ = 0;
   std::unique_ptr<Catalog> catalog_;
   std::unique_ptr<NvmeTier> tier_;
 };

@@ -31,6 +31,9 @@ class ReuseSurvey {
     return model_.ReuseChance(traits, 0, horizon_us);
   }
 
+  const HazardModel& model() const { return model_; }
+  bool StartFrom(std::span<const std::byte> learned) { return model_.StartFrom(learned); }
+
  private:
   struct Watched {
     uint64_t left_us = 0;

@@ -558,12 +558,12 @@ void Shell::State::Housekeep() {
     inheritance->Retry();
     AnnounceReady();
     for (const std::unique_ptr<DomainRedis>& domain : redis) domain->LogHealth();
+    for (const std::unique_ptr<DomainNvme>& domain : nvme) domain->KeepLearned(*store);
     Housekeep();
   });
 }
 
 void Shell::State::PingWatchdog() {
-  if (watchdog_us == 0) return;
   TellSupervisor("WATCHDOG=1");
   watchdog.expires_after(std::chrono::microseconds(watchdog_us / 2));
   watchdog.async_wait([this](const asio::error_code& error) {
@@ -653,8 +653,7 @@ bool Shell::Run() {
   state.signals.async_wait([&state](const asio::error_code& error, int signal) {
     if (!error) state.Stop(signal == SIGTERM ? "SIGTERM" : "SIGINT");
   });
-  sd_watchdog_enabled(0, &state.watchdog_us);
-  state.PingWatchdog();
+  if (sd_watchdog_enabled(0, &state.watchdog_us) > 0) state.PingWatchdog();
   state.Housekeep();
   state.Turn("start", [] {});
   state.loop.run();
@@ -679,7 +678,7 @@ bool Shell::State::CloseNvme() {
     Log(LogLevel::kWarn, "disks are late: the next start reads their tables", {});
   }
   for (const std::unique_ptr<DomainNvme>& domain : nvme) {
-    if (!is_late) domain->Close();
+    if (!is_late) domain->Close(*store);
     has_ended = domain->EndThreads() && has_ended;
   }
   if (!has_ended) {

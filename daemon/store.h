@@ -356,6 +356,17 @@ class Store {
   // left already. kBusy: something is reading or writing it.
   Status DropCopy(uint32_t domain_index, const CopyName& copy, CopyFault fault);
 
+  // ---- what the policies have learned; store_learned.cc ----
+  // By the tier and the policy; what has learned nothing is not among them.
+  struct Learned {
+    std::string name;
+    std::vector<std::byte> state;
+  };
+  std::vector<Learned> WhatWasLearned(uint32_t domain_index) const;
+  // From what a predecessor's policy of that name said. False: there is none such here, or it does
+  // not understand the state.
+  bool StartFrom(uint32_t domain_index, const Learned& learned);
+
   // Before the end: no block at rest is verified any more.
   void StopScrub();
   // True if no block is being hashed or moved or waits for either, and what is below is persisted.

@@ -13,7 +13,9 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
+#include <span>
 #include <unordered_map>
 #include <vector>
 
@@ -44,6 +46,8 @@ class HazardPolicy final : public EvictionPolicy {
   uint32_t EraseVictims(BlockRange run) override;
   void OnRoom(Room room) override { is_growing_ = room == Room::kGrows; }
   void SetPriority(BlockId id, uint8_t priority) override;
+  std::vector<std::byte> Learned() const override { return model_.Learned(); }
+  bool StartFrom(std::span<const std::byte> learned) override { return model_.StartFrom(learned); }
 
   // ---- what is known of blocks, for those who evict nothing by it ----
   struct LastRequest {

@@ -1,7 +1,9 @@
 #include "daemon/eviction/hazard_model.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <cstring>
 
 namespace terrace {
 namespace {
@@ -22,6 +24,18 @@ constexpr double kPriorQuietS = 30;
 constexpr double kPriorPower = -1.3;
 constexpr float kPriorPerFresh = -0.3f;
 constexpr float kPriorPerTurn = 0.15f;
+
+// What Learned begins with: another number of anything is another head.
+constexpr float kLogMax = 100;  // of a factor
+constexpr std::array<uint32_t, 8> kLearnedHead = {
+    1,  // of the ages' edges, the classes and the order
+    HazardModel::kAges,
+    ReuseTraits::kGaps,
+    ReuseTraits::kReasons,
+    ReuseTraits::kFreshes,
+    ReuseTraits::kTurns,
+    ReuseTraits::kDepths,
+    ReuseTraits::kKinds};
 
 struct AgeEdges {
   std::array<float, HazardModel::kAges + 1> at_s{};
@@ -141,6 +155,51 @@ void HazardModel::Fit() {
   move_all(by_depth_);
   move_all(by_kind_);
   for (uint32_t shape = 0; shape < kShapes; ++shape) RefreshRates(shape);
+}
+
+template <typename Model, typename Visit>
+void HazardModel::ForEachFactor(Model& model, const Visit& visit) {
+  const auto all = [&visit](auto& factors) {
+    for (auto& factor : factors) visit(factor);
+  };
+  all(model.base_);
+  for (auto& factors : model.by_gap_) all(factors);
+  for (auto& factors : model.by_reason_) all(factors);
+  all(model.by_fresh_);
+  all(model.by_turn_);
+  all(model.by_depth_);
+  all(model.by_kind_);
+}
+
+std::vector<std::byte> HazardModel::Learned() const {
+  std::vector<float> values;
+  ForEachFactor(*this, [&](const Factor& factor) { values.push_back(factor.log_value); });
+  std::vector<std::byte> learned(sizeof(kLearnedHead) + kShapes + values.size() * sizeof(float));
+  std::memcpy(learned.data(), &kLearnedHead, sizeof(kLearnedHead));
+  std::byte* next = learned.data() + sizeof(kLearnedHead);
+  for (const bool is_used : is_shape_used_) *next++ = std::byte(is_used ? 1 : 0);
+  std::memcpy(next, values.data(), values.size() * sizeof(float));
+  return learned;
+}
+
+bool HazardModel::StartFrom(std::span<const std::byte> learned) {
+  size_t count = 0;
+  ForEachFactor(*this, [&](const Factor&) { ++count; });
+  if (learned.size() != sizeof(kLearnedHead) + kShapes + count * sizeof(float)) return false;
+  if (std::memcmp(learned.data(), &kLearnedHead, sizeof(kLearnedHead)) != 0) return false;
+  std::vector<float> values(count);
+  const std::byte* const shapes = learned.data() + sizeof(kLearnedHead);
+  std::memcpy(values.data(), shapes + kShapes, count * sizeof(float));
+  const auto is_log_rate = [](float value) { return std::abs(value) <= kLogMax; };  // no NaN is
+  if (!std::all_of(values.begin(), values.end(), is_log_rate)) return false;
+  size_t next = 0;
+  ForEachFactor(*this, [&](Factor& factor) { factor.log_value = values[next++]; });
+  for (uint32_t shape = 0; shape < kShapes; ++shape) {
+    is_shape_used_[shape] = shapes[shape] != std::byte{0};
+    RefreshRates(shape);
+    for (uint32_t level = 0; level < kLevels; ++level) RefreshLevel(shape, level);
+  }
+  return true;
 }
 
 void HazardModel::RefreshRates(uint32_t shape) {

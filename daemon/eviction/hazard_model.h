@@ -10,7 +10,9 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 namespace terrace {
@@ -59,6 +61,11 @@ class HazardModel {
     return index_[(ShapeOf(traits) * kLevels + LevelOf(traits)) * kAges + age];
   }
 
+  // The factors, little-endian, behind a head that says how many of each there are.
+  std::vector<std::byte> Learned() const;
+  // Goes on from there, or is as it was and false: another head or size, or a value out of bounds.
+  bool StartFrom(std::span<const std::byte> learned);
+
  private:
   static constexpr uint32_t kLevels = 80;  // classes of the product of the factors without shape
 
@@ -88,6 +95,9 @@ class HazardModel {
   AgeFactors& GapOf(uint32_t shape) { return by_gap_[shape / ReuseTraits::kReasons]; }
   AgeFactors& ReasonOf(uint32_t shape) { return by_reason_[shape % ReuseTraits::kReasons]; }
   static void Move(Factor* factor);
+  // Each factor of `model`, always in the same order.
+  template <typename Model, typename Visit>
+  static void ForEachFactor(Model& model, const Visit& visit);
 
   AgeFactors base_;
   std::array<AgeFactors, 2 * ReuseTraits::kGaps> by_gap_;

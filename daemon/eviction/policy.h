@@ -8,8 +8,10 @@
 // THREADING: one thread. Time comes with the events; policies read no clock.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "daemon/block.h"
 #include "terrace/block_key.h"
@@ -72,6 +74,10 @@ class EvictionPolicy {
   // just now will have room in a moment.
   enum class Room : uint8_t { kAllThere, kGrows };
   virtual void OnRoom(Room) {}
+  // What was learned of the traffic, for a successor to start from; empty: nothing. Small.
+  virtual std::vector<std::byte> Learned() const { return {}; }
+  // What a predecessor said then. False: it is of another make, and ignored.
+  virtual bool StartFrom(std::span<const std::byte> /*learned*/) { return false; }
   // Another priority, by an operator or a later hint.
   virtual void SetPriority(BlockId id, uint8_t priority) = 0;
 };

@@ -133,9 +133,9 @@ struct TraceRecordReply {
 
 // Holds some slots of the persistent tier against index and catalog; cursor after cursor, all of
 // them. The answer is a JSON document, docs/PROTOCOL.md.
-inline constexpr uint32_t kFsckVerify = 1;      // read the blocks, too, and check their bytes
-inline constexpr uint32_t kFsckRepair = 2;      // give up what differs
-inline constexpr uint32_t kFsckAudit = 4;       // nothing but that: who erased what, of late
+inline constexpr uint32_t kFsckVerify = 1;  // read the blocks, too, and check their bytes
+inline constexpr uint32_t kFsckRepair = 2;  // give up what differs
+inline constexpr uint32_t kFsckAudit = 4;   // nothing but that: who erased what, of late
 inline constexpr uint32_t kFsckAuditLinesMax = 256;
 inline constexpr uint32_t kFsckSlotsMax = 256;  // of an answer
 struct FsckRequest {

@@ -22,6 +22,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 constexpr uint32_t kBlocks = 40;
 
@@ -32,10 +33,10 @@ class DaemonNvme : public testing::TestWithParam<std::string> {
   std::string Config() {
     return daemon_.WriteFile(
         "t.toml",
-        "[daemon]\ndram_bytes = \"16MiB\"\nsegment_bytes = \"2MiB\"\nsegments_spare = 8\n"
-        "[nvme]\npaths = [\"" +
-            NvmePath() + "\"]\ncapacity_bytes = \"64MiB\"\nslab_bytes = \"8MiB\"\nio = \"" +
-            GetParam() + "\"\n");
+        "[daemon]\ndram_bytes = \"16MiB\"\nsegment_bytes = \"2MiB\"\nsegments_spare = 8\n" +
+            more_of_daemon_ + "[nvme]\npaths = [\"" + NvmePath() +
+            "\"]\ncapacity_bytes = \"64MiB\"\nslab_bytes = \"8MiB\"\nio = \"" + GetParam() +
+            "\"\n" + more_of_nvme_);
   }
   void Start() {
     daemon_.Start({"--config", Config(), "--socket", daemon_.socket_path()});
@@ -99,6 +100,7 @@ class DaemonNvme : public testing::TestWithParam<std::string> {
     return slabs;
   }
 
+  std::string more_of_daemon_, more_of_nvme_;  // lines of the configuration
   DaemonProcess daemon_;
   std::unique_ptr<Client> client_;
   GroupRef group_;
@@ -115,6 +117,19 @@ TEST_P(DaemonNvme, WhatIsPersistedIsServedAfterSigkill) {
   EXPECT_THAT(daemon_.Errors(), HasSubstr("from=\"tables\""));
   EXPECT_EQ(Load(keys, &tier), kBlocks);
   EXPECT_EQ(tier, protocol::TierKind::kDram);
+}
+
+TEST_P(DaemonNvme, WhatPoliciesHaveLearnedOutlivesACleanStop) {
+  more_of_daemon_ = "eviction = \"hazard\"\n";
+  more_of_nvme_ = "admission = \"predicted\"\n";
+  Start();
+  StorePersisted(Keys(kBlocks));
+  EXPECT_THAT(daemon_.Errors(), Not(HasSubstr("what was learned")));
+  Restart(SIGTERM, 0);
+  EXPECT_THAT(daemon_.Errors(),
+              AllOf(HasSubstr("policy=\"dram.hazard\" starts_from=\"what was learned\""),
+                    HasSubstr("policy=\"admission.predicted\" starts_from=\"what was learned\"")));
+  EXPECT_EQ(Load(Keys(kBlocks)), kBlocks);
 }
 
 TEST_P(DaemonNvme, ACleanStopStartsFromTheCatalog) {

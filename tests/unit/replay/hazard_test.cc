@@ -2,6 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <cstring>
+#include <limits>
+#include <vector>
+
 #include "daemon/eviction/lru.h"
 #include "daemon/eviction/policies.h"
 #include "tests/unit/replay/synthetic_trace.h"
@@ -81,6 +85,50 @@ TEST(HazardModel, WhatComesBackRanksAboveWhatDoesNot) {
   for (uint32_t i = 0; i < HazardModel::kRefreshesPerShape; ++i) model.RefreshSome();
   const uint32_t age = HazardModel::AgeOf(5'000'000);
   EXPECT_GT(model.index(returns, age), 10 * model.index(leaves, age));
+}
+
+TEST(HazardModel, ASuccessorRanksAsItsPredecessorDid) {
+  const ReuseTraits returns{.gap = 3, .reason = 1, .fresh = 1, .turn = 2};
+  const ReuseTraits leaves{.fresh = 5, .turn = 1};
+  HazardModel model;
+  for (int pass = 0; pass < 50; ++pass) {
+    for (int i = 0; i < 20; ++i) {
+      model.Observe(returns, 60'000'000, HazardModel::Outcome::kUsed);
+      model.Observe(leaves, 600'000'000, HazardModel::Outcome::kWaits);
+    }
+    model.Fit();
+  }
+  for (uint32_t i = 0; i < 2 * HazardModel::kRefreshesPerShape; ++i) model.RefreshSome();
+  const std::vector<std::byte> learned = model.Learned();
+  HazardModel fresh, successor;
+  ASSERT_TRUE(successor.StartFrom(learned));
+  for (const ReuseTraits& traits : {returns, leaves}) {
+    for (uint32_t age = 0; age < HazardModel::kAges; ++age) {
+      EXPECT_EQ(successor.index(traits, age), model.index(traits, age)) << age;
+    }
+    EXPECT_EQ(successor.ReuseChance(traits, 0, 90'000'000),
+              model.ReuseChance(traits, 0, 90'000'000));
+    EXPECT_NE(fresh.index(traits, 3), model.index(traits, 3));
+  }
+}
+
+TEST(HazardModel, WhatNoModelSaidIsIgnored) {
+  HazardModel model;
+  const std::vector<std::byte> good = model.Learned();
+  const float before = model.index({}, 3);
+  std::vector<std::byte> bad(good.begin(), good.end() - 1);
+  EXPECT_FALSE(model.StartFrom(bad));
+  EXPECT_FALSE(model.StartFrom({}));
+  bad = good;
+  bad[4] ^= std::byte{1};  // another number of ages
+  EXPECT_FALSE(model.StartFrom(bad));
+  for (const float value : {std::numeric_limits<float>::quiet_NaN(), 1e9f}) {
+    bad = good;
+    std::memcpy(bad.data() + bad.size() - sizeof(value), &value, sizeof(value));
+    EXPECT_FALSE(model.StartFrom(bad));
+  }
+  EXPECT_EQ(model.index({}, 3), before);
+  EXPECT_TRUE(model.StartFrom(good));
 }
 
 TEST(EvictionPolicies, EveryNamedOneReplaysRandomTraces) {
