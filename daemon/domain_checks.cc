@@ -40,6 +40,7 @@ void DomainChecks::Audit(const PeerIdentity& peer, const std::string& client_nam
   nlohmann::json line = {{"time_s", clock_.UnixSeconds()},
                          {"verb", is_reset ? "reset" : "evict"},
                          {"group", erased.group ? ToHex(*erased.group) : "all"},
+                         {"is_whole", erased.is_whole},
                          {"uid", peer.uid},
                          {"pid", peer.pid},
                          {"client", client_name}};

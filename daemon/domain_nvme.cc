@@ -165,7 +165,6 @@ void DomainNvme::Flush() {
 
 bool DomainNvme::is_idle() const { return tier_->is_quiet(); }
 
-// The catalog of a daemon that ended in good order still has it.
 void DomainNvme::StartFromLearned(Store& store) {
   learned_kept_us_ = options_.now_us();
   if (catalog_->db() == nullptr) return;

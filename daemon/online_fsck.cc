@@ -114,6 +114,12 @@ void OnlineFsck::Begin(uint64_t who, const FsckRequest& request, Done done) {
   if ((request.flags & protocol::kFsckVerify) != 0 && request.verify_bytes_per_second == 0) {
     return refuse(StatusCode::kInvalid, "verifying at 0 bytes a second never ends; name a rate");
   }
+  if (request.verify_bytes_per_second > protocol::kFsckBytesPerSecondMax) {
+    return refuse(StatusCode::kInvalid,
+                  "verifying at " + std::to_string(request.verify_bytes_per_second) +
+                      " bytes a second; at most " +
+                      std::to_string(protocol::kFsckBytesPerSecondMax) + " may be asked for");
+  }
   question_ = std::make_unique<Question>();
   Question& q = *question_;
   q.number = ++question_count_;

@@ -74,7 +74,7 @@ void Request::ResetResults() {
   Restart(&commit_, &CommitResult::entries);
   queried_.clear();
   evicted_ = {};
-  has_erased_ = false;
+  has_reset_ = is_erasure_told_ = is_through_ = false;
   pinned_ = {};
   list_ = {};
   hit_rate_rows_.clear();

@@ -34,6 +34,7 @@ struct ErasureSummary {
   protocol::Verb verb = protocol::Verb::kEvict;
   std::optional<GroupId> group;  // none: every group of the domain
   uint32_t key_count = 0;        // 0: every block
+  bool is_whole = false;         // false: it ended before it was through
   protocol::EvictReply counts;   // of an Evict
 };
 
@@ -75,8 +76,9 @@ class Request {
   Reply& reply() { return reply_; }
   // What a recording says of it once it is answered. False for other verbs, and what failed.
   bool Describe(const RequestContext& context, TracedRequest* traced) const;
-  // True if the request has erased something, durably or not yet.
-  bool DescribeErasure(const RequestContext& context, ErasureSummary* erased) const;
+  // True, once, if the request has erased something, durably or not yet; all of it or, if it ends
+  // here, a part.
+  bool TakeErasure(const RequestContext& context, ErasureSummary* erased);
   // What an Evict has counted.
   const protocol::EvictReply& evicted() const { return evicted_; }
 
@@ -150,7 +152,9 @@ class Request {
   CommitResult commit_;
   std::vector<protocol::QueriedBlock> queried_;
   protocol::EvictReply evicted_;
-  bool has_erased_ = false;  // an Evict or Reset is through
+  bool has_reset_ = false;  // a Reset has begun
+  bool is_erasure_told_ = false;
+  bool is_through_ = false;  // an Evict or a Reset
   protocol::PinReply pinned_;
   protocol::OpenReply opened_;
   std::vector<protocol::OpenedMember> opened_members_;

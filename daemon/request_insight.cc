@@ -114,9 +114,13 @@ bool Request::Describe(const RequestContext& context, TracedRequest* traced) con
   return body_.ReadArray(keys_offset_bytes_, std::span(traced->keys));
 }
 
-bool Request::DescribeErasure(const RequestContext& context, ErasureSummary* erased) const {
-  if (!has_erased_) return false;
-  *erased = {.verb = verb_, .key_count = keys_.key_count, .counts = evicted_};
+bool Request::TakeErasure(const RequestContext& context, ErasureSummary* erased) {
+  const bool has_evicted = verb_ == Verb::kEvict && evicted_.block_count > 0 &&
+                           (keys_.flags & protocol::kEvictDryRun) == 0;
+  if (is_erasure_told_ || !(has_evicted || has_reset_)) return false;
+  is_erasure_told_ = true;
+  *erased = {
+      .verb = verb_, .key_count = keys_.key_count, .is_whole = is_through_, .counts = evicted_};
   if (keys_.group_handle != 0 && keys_.group_handle <= context.handles.size()) {
     erased->group = context.handles[keys_.group_handle - 1].group;
   }

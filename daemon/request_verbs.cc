@@ -255,11 +255,12 @@ Request::Outcome Request::StepReset(const RequestContext& context, Store& store,
   *budget_blocks = 0;
   const Status status = store.Reset(context.session, group_index_, &cursor_);
   if (!status.ok()) return Fail(context, status);
+  has_reset_ = true;
   return cursor_ != 0 ? Outcome::kMore : FinishErasing(context, store);
 }
 
 Request::Outcome Request::FinishErasing(const RequestContext& context, Store& store) {
-  has_erased_ = true;
+  is_through_ = true;
   const Status durable = store.AwaitErasures(context.session, id_);
   if (durable.code() == StatusCode::kBusy) return Outcome::kErasing;
   return durable.ok() ? Finish(context) : Fail(context, durable);

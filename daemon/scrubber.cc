@@ -37,6 +37,7 @@ void Scrubber::Check(std::vector<CopyName> asked, uint64_t bytes_per_second,
   is_fresh_ = true;
   asked_next_ = 0;
   asked_bytes_per_second_ = bytes_per_second;
+  budget_bytes_ = 0;  // at another rate
   found_ = {.findings = std::vector<CopyFinding>(asked.size(), CopyFinding::kGood)};
   asked_ = std::move(asked);
   done_ = std::move(done);

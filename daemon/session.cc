@@ -395,11 +395,16 @@ void SessionTable::Trace(Session& session) {
   }
 }
 
-void SessionTable::EndStep(Session& session, Request::Outcome outcome) {
+void SessionTable::Audit(Session& session) {
   ErasureSummary erased;
-  if (fsck_.erased && session.request->DescribeErasure(session.context, &erased)) {
+  if (fsck_.erased && session.request != nullptr &&
+      session.request->TakeErasure(session.context, &erased)) {
     fsck_.erased(session.peer, session.client_name, erased);
   }
+}
+
+void SessionTable::EndStep(Session& session, Request::Outcome outcome) {
+  if (outcome != Request::Outcome::kMore && outcome != Request::Outcome::kSeeking) Audit(session);
   switch (outcome) {
     case Request::Outcome::kMore:
       return;
@@ -546,6 +551,7 @@ void SessionTable::HangUp(Session& session) {
   if (std::exchange(session.is_checking, false)) {
     fsck_.cancel(session.peer.domain_index, session.context.session);
   }
+  Audit(session);
   session.request.reset();
   session.is_replying = session.is_seeking = false;
   session.backlog.clear();

@@ -137,6 +137,7 @@ class SessionTable : public StoreListener {
   Request::Outcome Fsck(Session& session);
   void EndFsck(SessionId session, uint64_t request_id, Status status, const std::string& text);
   void Trace(Session& session);
+  void Audit(Session& session);
   void EndStep(Session& session, Request::Outcome outcome);
   void CutPage(Session& session);
   void EndRequest(Session& session);

@@ -158,6 +158,10 @@ bool SharedReader::Accept(BlockId id, uint32_t local_index, const BlockRecord& r
     arrival->is_mixed = true;
     return false;
   }
+  // Its server may keep it longer.
+  const bool is_expired =
+      record.expires_at_s != 0 && record.expires_at_s <= d_.seams.clock.UnixSeconds();
+  if (is_expired) return false;
   std::ranges::copy(record.part_checksums, d_.roots_of(b).begin() + local.first_root);
   return true;
 }

@@ -30,6 +30,10 @@ constexpr std::string_view kRepairSmallScript =
     "local v=redis.pcall('GET',KEYS[1]) "
     "if v and type(v)~='table' and v~=ARGV[1] then return 0 end "
     "redis.call('UNLINK',unpack(KEYS)) return 1";
+// Of a small block, if they are new: the one that was first decides how long it stays.
+constexpr std::string_view kExpireSmallScript =
+    "for i=1,#KEYS do if redis.call('PTTL',KEYS[i])==-1 then "
+    "redis.call('PEXPIRE',KEYS[i],ARGV[1]) end end return 1";
 constexpr std::string_view kClearScript =
     "if redis.call('TYPE',KEYS[1]).ok=='string' then return 0 end "
     "redis.call('UNLINK',KEYS[1]) "
@@ -191,9 +195,11 @@ void RedisBlocks::SendSmallBlock(const std::shared_ptr<StoreJob>& job) {
   const std::string ttl_ms = std::to_string(job->ttl_ms);
   const std::string presence = names_.Presence(job->name);
   std::vector<RedisCommand> others;
-  for (const std::string& key : keys) {
-    others.push_back(FormatRedisCommand({"PEXPIRE", key, ttl_ms}));
-  }
+  const std::string key_count = std::to_string(keys.size());
+  std::vector<std::string_view> expire = {"EVAL", kExpireSmallScript, key_count};
+  expire.insert(expire.end(), keys.begin(), keys.end());
+  expire.push_back(ttl_ms);
+  others.push_back(FormatRedisCommand(expire));
   others.push_back(FormatMark(presence, job->name));
   others.push_back(FormatRedisCommand({"PEXPIRE", presence, PresenceTtl()}));
   const auto answers = static_cast<uint32_t>(kRedisTransactionAnswers + others.size());

@@ -138,9 +138,10 @@ inline constexpr uint32_t kFsckRepair = 2;  // give up what differs
 inline constexpr uint32_t kFsckAudit = 4;   // nothing but that: who erased what, of late
 inline constexpr uint32_t kFsckAuditLinesMax = 256;
 inline constexpr uint32_t kFsckSlotsMax = 256;  // of an answer
+inline constexpr uint64_t kFsckBytesPerSecondMax = uint64_t{64} << 30;
 struct FsckRequest {
   uint64_t cursor = 0;                   // 0, then next_cursor of the answer before
-  uint64_t verify_bytes_per_second = 0;  // > 0 with kFsckVerify
+  uint64_t verify_bytes_per_second = 0;  // > 0 with kFsckVerify, at most kFsckBytesPerSecondMax
   uint32_t flags = 0;
   uint32_t reserved = 0;
 };

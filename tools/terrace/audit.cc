@@ -60,7 +60,9 @@ class AuditVerb : public Verb {
               : fmt::format("evicted {} blocks of {}",
                             FormatCount(line.at("erased_count").get<uint64_t>()),
                             group == "all" ? "all groups" : "group " + group);
-      fmt::print("{:%Y-%m-%dT%H:%M:%SZ} {} by uid {} pid {} ({})\n", fmt::gmtime(time), what,
+      const bool is_whole = line.at("is_whole");
+      fmt::print("{:%Y-%m-%dT%H:%M:%SZ} {}{} by uid {} pid {} ({})\n", fmt::gmtime(time), what,
+                 is_whole ? "" : ", and ended before it was through,",
                  line.at("uid").get<uint64_t>(), line.at("pid").get<uint64_t>(),
                  line.at("client").get<std::string>());
     }

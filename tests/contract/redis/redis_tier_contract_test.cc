@@ -81,16 +81,16 @@ TEST(RedisTier, TheSecondWriterIsToldAndLeavesNothing) {
   RedisRig rig(RedisRig::Options(server.unix_endpoint()));
   rig.WaitUntilReady();
   const RedisBlockName name = RedisTestName(1, 0);
-  ASSERT_TRUE(rig.StoreNow(name, 5, 100'000).ok());
-  ASSERT_TRUE(rig.ProbeNow({name}).first.ok());  // answered last: the bitmap is there, too
+  ASSERT_TRUE(rig.StoreNow(name, 5, 200'000).ok());  // no small block: the loser has chunks
+  ASSERT_TRUE(rig.ProbeNow({name}).first.ok());      // answered last: the bitmap is there, too
   const size_t key_count = server.Connect()->Keys().size();
-  EXPECT_EQ(rig.StoreNow(name, 6, 100'000).code(), StatusCode::kExists);
+  EXPECT_EQ(rig.StoreNow(name, 6, 200'000).code(), StatusCode::kExists);
   // What it had written is unlinked behind the answer.
   for (int i = 0; i < 2000 && server.Connect()->Keys().size() != key_count; ++i) {
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
   EXPECT_EQ(server.Connect()->Keys().size(), key_count);
-  EXPECT_EQ(rig.FetchNow(name, 100'000).commit_id, 5u);
+  EXPECT_EQ(rig.FetchNow(name, 200'000).commit_id, 5u);
   // From now on it looks first, and sends no bytes for nothing.
   const std::unique_ptr<RawRedis> raw = server.Connect();
   const auto received_bytes = [&raw] {
@@ -98,7 +98,7 @@ TEST(RedisTier, TheSecondWriterIsToldAndLeavesNothing) {
     return std::stoull(info.substr(info.find("total_net_input_bytes:") + 22));
   };
   const uint64_t before = received_bytes();
-  EXPECT_EQ(rig.StoreNow(name, 7, 100'000).code(), StatusCode::kExists);
+  EXPECT_EQ(rig.StoreNow(name, 7, 200'000).code(), StatusCode::kExists);
   EXPECT_LT(received_bytes() - before, 10'000u);
 }
 
@@ -119,6 +119,40 @@ TEST(RedisTier, EveryKeyHasATimeToLive) {
     EXPECT_GT(ttl_ms, 0) << key;
     EXPECT_LE(ttl_ms, 24 * 3600 * 1000 + 60'000) << key;
   }
+}
+
+TEST(RedisTier, TheFirstWriterDecidesHowLongASmallBlockStays) {
+  TERRACE_NEEDS_REDIS();
+  RedisProcess server;
+  RedisRig rig(RedisRig::Options(server.unix_endpoint()));
+  rig.WaitUntilReady();
+  const std::vector<std::byte> bytes(1000);
+  TransferId transfer = 1000;
+  const auto store = [&](const RedisBlockName& name, uint64_t commit_id, uint64_t left_s) {
+    BlockRecord record = testing::RedisTestRecord(name, commit_id);
+    record.expires_at_s = left_s == 0 ? 0 : static_cast<uint64_t>(std::time(nullptr)) + left_s;
+    const TransferId id = transfer++;
+    EXPECT_TRUE(rig.tier().Store(id, name.run, record, bytes).ok());
+    EXPECT_TRUE(rig.RunUntil([&] { return rig.stored.contains(id); }));
+    return rig.stored[id].code();
+  };
+  const std::unique_ptr<RawRedis> raw = server.Connect();
+  const auto left_ms = [&raw] {  // of what stays the shortest, and the longest
+    std::pair<int64_t, int64_t> range = {INT64_MAX, INT64_MIN};
+    for (const std::string& key : raw->Keys()) {
+      if (key.ends_with("p")) continue;  // the bitmap is the whole run's
+      const int64_t left = raw->Integer({"PTTL", key});
+      range = {std::min(range.first, left), std::max(range.second, left)};
+    }
+    return range;
+  };
+  ASSERT_EQ(store(RedisTestName(1, 0), 5, 1000), StatusCode::kOk);
+  EXPECT_GT(left_ms().first, 500'000);
+  EXPECT_EQ(store(RedisTestName(1, 0), 6, 0), StatusCode::kExists);
+  EXPECT_EQ(store(RedisTestName(1, 0), 7, 5000), StatusCode::kExists);
+  EXPECT_LE(left_ms().second, 1'060'000) << "a later writer made it stay longer";
+  EXPECT_EQ(store(RedisTestName(1, 0), 8, 100), StatusCode::kExists);
+  EXPECT_GT(left_ms().first, 500'000) << "a later writer made it leave sooner";
 }
 
 TEST(RedisTier, AnExpiredBlockIsNotStored) {

@@ -228,6 +228,14 @@ TEST_F(CliFsckOnlineTest, EndsWithItsConnection) {
   Start();
   protocol::FsckRequest request{.verify_bytes_per_second = 1, .flags = protocol::kFsckVerify};
   {
+    RawClient hasty;
+    ASSERT_TRUE(hasty.Attach(socket_path())) << hasty.last_text();
+    const protocol::FsckRequest boundless{.verify_bytes_per_second = uint64_t{1} << 63,
+                                          .flags = protocol::kFsckVerify};
+    const RawReply refused = hasty.Call(protocol::kVerbFsck, test::BytesOf(boundless));
+    EXPECT_EQ(refused.status(), StatusCode::kInvalid) << refused.text();
+  }
+  {
     RawClient slow;
     ASSERT_TRUE(slow.Attach(socket_path())) << slow.last_text();
     // The first slot's bytes are all of its budget for the next 18 hours.
@@ -253,6 +261,8 @@ TEST_F(CliFsckOnlineTest, AuditTellsWhoErasedWhatAfterARestartToo) {
   EXPECT_EQ(AuditJson(), nlohmann::json::array());
   const Outcome dry = Terrace({"evict", "--all", "--yes", "--dry-run"});
   ASSERT_EQ(dry.exit_code, 0) << dry.err;
+  const Outcome absent = Terrace({"evict", std::string(32, 'a')});
+  ASSERT_EQ(absent.exit_code, 0) << absent.err;  // nothing is there: nothing to remember
   const Outcome evicted = Terrace({"evict", "--all", "--yes"});
   ASSERT_EQ(evicted.exit_code, 0) << evicted.err;
   ASSERT_TRUE(client_->Reset(group_).ok());
@@ -266,6 +276,7 @@ TEST_F(CliFsckOnlineTest, AuditTellsWhoErasedWhatAfterARestartToo) {
   EXPECT_EQ(lines[0].at("group").get<std::string>().size(), 32u);
   EXPECT_EQ(lines[1].at("verb"), "evict");
   EXPECT_EQ(lines[1].at("group"), "all");
+  EXPECT_EQ(lines[1].at("is_whole"), true);
   EXPECT_EQ(lines[1].at("uid"), getuid());
   EXPECT_EQ(lines[1].at("erased_count"), kBlocks);
   const Outcome told = Terrace({"audit"});

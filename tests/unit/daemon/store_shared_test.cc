@@ -106,6 +106,22 @@ TEST(StoreShared, RootsThatAreNotThereAreAMiss) {
   EXPECT_EQ(b.LocalCount(keys), 0u) << "bytes are believed because of their checksums only";
 }
 
+TEST(StoreShared, WhatHasExpiredIsAMissThoughItIsStillThere) {
+  sim::SharedShelf shelf;
+  SharingHost a(shelf), b(shelf);
+  const auto keys = StoreWorld::Keys(1);
+  ASSERT_EQ(a.Put(keys), 1u);
+  shelf.blocks.begin()->second.record.expires_at_s = b.world.clock.UnixSeconds();
+  ASSERT_EQ(b.Acquire(keys).reply.block_count, 1u);
+  b.Run();
+  EXPECT_EQ(b.LocalCount(keys), 0u);
+  shelf.blocks.begin()->second.record.expires_at_s = b.world.clock.UnixSeconds() + 60;
+  SharingHost c(shelf);
+  ASSERT_EQ(c.Acquire(keys).reply.block_count, 1u);
+  c.Run();
+  EXPECT_EQ(c.LocalCount(keys), 1u);
+}
+
 TEST(StoreShared, MembersOfTwoCommitsMakeNoBlock) {
   sim::SharedShelf shelf, other_shelf;
   SharingHost a(shelf, 2), b(other_shelf, 2), c(shelf, 2);
