@@ -74,7 +74,7 @@ class PathAdmission final : public AdmissionPolicy {
   }
 
   // Of what leaves DRAM: that is what its answers are about.
-  std::vector<std::byte> Learned() const override { return survey_.model().Learned(); }
+  std::vector<std::byte> Learned() const override { return survey_.Learned(); }
   bool StartFrom(std::span<const std::byte> learned) override { return survey_.StartFrom(learned); }
 
  private:

@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "daemon/keeper.h"
+#include "daemon/supervisor.h"
 
 namespace terrace {
 namespace {
@@ -94,11 +95,8 @@ void ToldFdStore::Retry() {
 class SystemdFdStore final : public ToldFdStore {
  public:
   SystemdFdStore(const std::string& notify_path, std::map<std::string, int> activated)
-      : activated_(std::move(activated)) {
-    if (notify_path.empty() || notify_path.size() >= sizeof(address_.sun_path)) return;
-    std::memcpy(address_.sun_path, notify_path.data(), notify_path.size());
-    if (notify_path[0] == '@') address_.sun_path[0] = 0;
-    address_bytes_ = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + notify_path.size());
+      : activated_(std::move(activated)), supervisor_(SupervisorAddressOf(notify_path)) {
+    if (supervisor_.byte_count == 0) return;
     socket_fd_ = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
   }
   ~SystemdFdStore() override {
@@ -120,8 +118,7 @@ class SystemdFdStore final : public ToldFdStore {
   }
 
   std::map<std::string, int> activated_;
-  sockaddr_un address_{.sun_family = AF_UNIX, .sun_path = {}};
-  socklen_t address_bytes_ = 0;
+  SupervisorAddress supervisor_;
   int socket_fd_ = -1;
 };
 
@@ -133,8 +130,8 @@ Status SystemdFdStore::Send(const Handover& handover) {
       handover.name;
   iovec piece{text.data(), text.size()};
   msghdr message{};
-  message.msg_name = &address_;
-  message.msg_namelen = address_bytes_;
+  message.msg_name = &supervisor_.address;
+  message.msg_namelen = supervisor_.byte_count;
   message.msg_iov = &piece;
   message.msg_iovlen = 1;
   alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};

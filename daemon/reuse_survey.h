@@ -31,7 +31,8 @@ class ReuseSurvey {
     return model_.ReuseChance(traits, 0, horizon_us);
   }
 
-  const HazardModel& model() const { return model_; }
+  // As EvictionPolicy's.
+  std::vector<std::byte> Learned() const { return model_.Learned(); }
   bool StartFrom(std::span<const std::byte> learned) { return model_.StartFrom(learned); }
 
  private:

@@ -1,7 +1,5 @@
 #include "daemon/supervisor.h"
 
-#include <sys/socket.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -11,18 +9,24 @@
 
 namespace terrace {
 
-bool TellSupervisor(std::string_view states) {
-  const char* const text = std::getenv("NOTIFY_SOCKET");
-  const std::string_view path = text == nullptr ? "" : text;
-  sockaddr_un address{.sun_family = AF_UNIX, .sun_path = {}};
-  if (path.empty() || path.size() >= sizeof(address.sun_path)) return true;
+SupervisorAddress SupervisorAddressOf(std::string_view path) {
+  SupervisorAddress result;
+  sockaddr_un& address = result.address;
+  if (path.empty() || path.size() >= sizeof(address.sun_path)) return result;
   std::memcpy(address.sun_path, path.data(), path.size());
   if (path[0] == '@') address.sun_path[0] = 0;
+  result.byte_count = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + path.size());
+  return result;
+}
+
+bool TellSupervisor(std::string_view states) {
+  const char* const text = std::getenv("NOTIFY_SOCKET");
+  const SupervisorAddress to = SupervisorAddressOf(text == nullptr ? "" : text);
+  if (to.byte_count == 0) return true;
   const int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
   if (fd < 0) return false;
-  const auto address_bytes = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + path.size());
   const ssize_t sent = sendto(fd, states.data(), states.size(), MSG_DONTWAIT | MSG_NOSIGNAL,
-                              reinterpret_cast<const sockaddr*>(&address), address_bytes);
+                              reinterpret_cast<const sockaddr*>(&to.address), to.byte_count);
   const bool is_full = sent < 0 && (errno == EAGAIN || errno == ENOBUFS || errno == EINTR);
   close(fd);
   return !is_full;
