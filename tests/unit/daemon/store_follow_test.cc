@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "store_fixture.h"
+#include "unit/daemon/completion_line.h"
 
 namespace terrace {
 namespace {
@@ -31,23 +32,11 @@ class Follow : public ::testing::Test {
     EXPECT_EQ(w.Commit(writer, {.token = reserved.reply.token}, {entry}).entries[0],
               StatusCode::kOk);
   }
-  struct Line {
-    StatusCode status;
-    uint32_t block, blocks, part, parts;
-    bool is_last;
-    bool operator==(const Line&) const = default;
-    friend void PrintTo(const Line& l, std::ostream* out) {
-      *out << StatusCodeName(l.status) << " block " << l.block << "+" << l.blocks << " part "
-           << l.part << "+" << l.parts << (l.is_last ? " last" : "");
-    }
-  };
   std::vector<Line> TakeLines() {
     std::vector<Line> lines;
     for (const auto& told : w.listener.completions) {
       EXPECT_EQ(told.request_id, request_id);
-      const protocol::Completion& c = told.completion;
-      lines.push_back(
-          {told.status, c.first_block, c.block_count, c.part_first, c.part_count, told.is_last()});
+      lines.push_back(LineOf(told));
     }
     w.listener.completions.clear();
     return lines;

@@ -4,6 +4,7 @@
 
 #include "daemon/group.h"
 #include "store_fixture.h"
+#include "unit/daemon/completion_line.h"
 
 namespace terrace {
 namespace {
@@ -38,17 +39,6 @@ class LoggingTier final : public sim::MemoryTier {
   std::vector<Range> read;
 };
 
-struct Line {
-  StatusCode status;
-  uint32_t block, blocks, part, parts;
-  bool is_last;
-  bool operator==(const Line&) const = default;
-  friend void PrintTo(const Line& l, std::ostream* out) {
-    *out << StatusCodeName(l.status) << " block " << l.block << "+" << l.blocks << " part "
-         << l.part << "+" << l.parts << (l.is_last ? " last" : "");
-  }
-};
-
 class Parts : public ::testing::Test {
  protected:
   Parts() : Parts(kPartBytes, 1) {}
@@ -78,9 +68,7 @@ class Parts : public ::testing::Test {
     std::vector<Line> lines;
     for (const auto& told : w->listener.completions) {
       if (told.request_id != of_request) continue;
-      const protocol::Completion& c = told.completion;
-      lines.push_back(
-          {told.status, c.first_block, c.block_count, c.part_first, c.part_count, told.is_last()});
+      lines.push_back(LineOf(told));
     }
     w->listener.completions.clear();
     return lines;
