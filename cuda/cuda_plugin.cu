@@ -1,0 +1,263 @@
+// The `cuda` backend's table: devices, memory, streams and events. It is a shared object of its own
+// with the runtime linked in, so that Terrace neither needs CUDA nor disturbs an engine's.
+#include <cuda_runtime.h>
+
+#include <cstring>
+#include <new>
+
+#include "cuda/cuda_backend.h"
+#include "terrace/status.h"
+
+namespace terrace::cuda {
+
+DeviceStatus Refuse(int32_t status_code, const char* what) { return {status_code, 0, what}; }
+
+namespace {
+
+StatusCode CodeOf(cudaError_t error) {
+  switch (error) {
+    case cudaSuccess:
+      return StatusCode::kOk;
+    case cudaErrorNotReady:
+      return StatusCode::kBusy;
+    case cudaErrorMemoryAllocation:
+    case cudaErrorLaunchOutOfResources:
+      return StatusCode::kNoSpace;
+    case cudaErrorNoDevice:
+    case cudaErrorInsufficientDriver:
+    case cudaErrorNotSupported:
+    case cudaErrorStubLibrary:
+    case cudaErrorSystemDriverMismatch:
+    case cudaErrorCompatNotSupportedOnDevice:
+      return StatusCode::kUnsupported;
+    case cudaErrorInvalidValue:
+    case cudaErrorInvalidDevice:
+    case cudaErrorInvalidResourceHandle:
+    case cudaErrorHostMemoryAlreadyRegistered:
+    case cudaErrorHostMemoryNotRegistered:
+      return StatusCode::kInvalid;
+    default:
+      return StatusCode::kIo;
+  }
+}
+
+}  // namespace
+
+DeviceStatus FromRuntime(int cuda_error) {
+  const auto error = static_cast<cudaError_t>(cuda_error);
+  if (error == cudaSuccess) return kCudaOk;
+  cudaGetLastError();
+  return {static_cast<int32_t>(CodeOf(error)), cuda_error, cudaGetErrorString(error)};
+}
+
+DeviceScope::DeviceScope(const CudaDevice& device) {
+  cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+  status_ = FromRuntime(cudaThreadExchangeStreamCaptureMode(&mode));
+  if (status_.code != 0) return;
+  previous_capture_mode_ = mode;
+  status_ = FromRuntime(cudaGetDevice(&previous_ordinal_));
+  if (status_.code == 0 && previous_ordinal_ != device.ordinal) {
+    status_ = FromRuntime(cudaSetDevice(device.ordinal));
+  }
+  is_switched_ = true;
+}
+
+DeviceScope::~DeviceScope() {
+  if (!is_switched_) return;
+  int ordinal = previous_ordinal_;
+  if (cudaGetDevice(&ordinal) == cudaSuccess && ordinal != previous_ordinal_) {
+    cudaSetDevice(previous_ordinal_);
+  }
+  auto mode = static_cast<cudaStreamCaptureMode>(previous_capture_mode_);
+  cudaThreadExchangeStreamCaptureMode(&mode);
+}
+
+void* DriverFunction(const char* name, uint32_t cuda_version) {
+  void* function = nullptr;
+  cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
+  const cudaError_t error =
+      cudaGetDriverEntryPointByVersion(name, &function, cuda_version, cudaEnableDefault, &found);
+  if (error != cudaSuccess) cudaGetLastError();
+  return error == cudaSuccess && found == cudaDriverEntryPointSuccess ? function : nullptr;
+}
+
+namespace {
+
+DeviceStatus CountDevices(uint32_t* device_count) {
+  int count = 0;
+  const DeviceStatus status = FromRuntime(cudaGetDeviceCount(&count));
+  *device_count = status.code == 0 ? static_cast<uint32_t>(count) : 0;
+  return status;
+}
+
+DeviceStatus OpenDevice(const DeviceOpenOptions* options, DeviceHandle** handle) {
+  uint32_t device_count = 0;
+  const DeviceStatus status = CountDevices(&device_count);
+  if (status.code != 0) return status;
+  if (options->device_index >= device_count) {
+    return Refuse(static_cast<int32_t>(StatusCode::kNotFound), "no CUDA device of this index");
+  }
+  auto* device = new (std::nothrow) CudaDevice{static_cast<int>(options->device_index)};
+  if (device == nullptr) return Refuse(static_cast<int32_t>(StatusCode::kNoSpace), "no memory");
+  *handle = reinterpret_cast<DeviceHandle*>(device);
+  return kCudaOk;
+}
+
+void CloseDevice(DeviceHandle* handle) { delete AsCuda(handle); }
+
+DeviceStatus DescribeDevice(DeviceHandle* handle, DeviceTraits* traits) {
+  const int ordinal = AsCuda(handle)->ordinal;
+  cudaDeviceProp properties;
+  const DeviceStatus status = FromRuntime(cudaGetDeviceProperties(&properties, ordinal));
+  if (status.code != 0) return status;
+  static_assert(sizeof(properties.uuid.bytes) == kDeviceUuidBytes);
+  std::memcpy(traits->uuid, properties.uuid.bytes, kDeviceUuidBytes);
+  std::strncpy(traits->name, properties.name, kDeviceNameBytes - 1);
+  traits->memory_bytes = properties.totalGlobalMem;
+  traits->compute_units = static_cast<uint32_t>(properties.multiProcessorCount);
+  int numa_node = -1;
+  if (cudaDeviceGetAttribute(&numa_node, cudaDevAttrHostNumaId, ordinal) != cudaSuccess) {
+    cudaGetLastError();
+    numa_node = -1;
+  }
+  traits->numa_node = numa_node;
+  traits->capabilities = static_cast<uint32_t>(DeviceCapability::kSlabs);
+  if (properties.canMapHostMemory) {
+    traits->capabilities |= static_cast<uint32_t>(DeviceCapability::kKernelsReachHost);
+  }
+  return kCudaOk;
+}
+
+DeviceStatus Allocate(DeviceHandle* handle, DeviceMemory kind, uint64_t byte_count,
+                      void** address) {
+  const DeviceScope scope(*AsCuda(handle));
+  if (scope.status().code != 0) return scope.status();
+  if (kind == DeviceMemory::kDevice) return FromRuntime(cudaMalloc(address, byte_count));
+  return FromRuntime(
+      cudaHostAlloc(address, byte_count, cudaHostAllocPortable | cudaHostAllocMapped));
+}
+
+DeviceStatus Deallocate(DeviceHandle* handle, DeviceMemory kind, void* address) {
+  const DeviceScope scope(*AsCuda(handle));
+  if (scope.status().code != 0) return scope.status();
+  return FromRuntime(kind == DeviceMemory::kDevice ? cudaFree(address) : cudaFreeHost(address));
+}
+
+DeviceStatus RegisterHost(DeviceHandle* handle, void* address, uint64_t byte_count,
+                          void** device_address) {
+  const DeviceScope scope(*AsCuda(handle));
+  if (scope.status().code != 0) return scope.status();
+  const DeviceStatus status = FromRuntime(
+      cudaHostRegister(address, byte_count, cudaHostRegisterPortable | cudaHostRegisterMapped));
+  if (status.code != 0) return status;
+  const DeviceStatus found = FromRuntime(cudaHostGetDevicePointer(device_address, address, 0));
+  if (found.code != 0) FromRuntime(cudaHostUnregister(address));
+  return found;
+}
+
+DeviceStatus UnregisterHost(DeviceHandle* handle, void* address) {
+  const DeviceScope scope(*AsCuda(handle));
+  if (scope.status().code != 0) return scope.status();
+  return FromRuntime(cudaHostUnregister(address));
+}
+
+DeviceStatus CreateStream(DeviceHandle* handle, StreamPriority priority, StreamHandle** stream) {
+  const DeviceScope scope(*AsCuda(handle));
+  if (scope.status().code != 0) return scope.status();
+  int lowest = 0;
+  int highest = 0;
+  DeviceStatus status = FromRuntime(cudaDeviceGetStreamPriorityRange(&lowest, &highest));
+  if (status.code != 0) return status;
+  auto* created = new (std::nothrow) CudaStream{AsCuda(handle)};
+  if (created == nullptr) return Refuse(static_cast<int32_t>(StatusCode::kNoSpace), "no memory");
+  status = FromRuntime(
+      cudaStreamCreateWithPriority(&created->stream, cudaStreamNonBlocking,
+                                   priority == StreamPriority::kLoad ? highest : lowest));
+  if (status.code != 0) {
+    delete created;
+    return status;
+  }
+  *stream = reinterpret_cast<StreamHandle*>(created);
+  return kCudaOk;
+}
+
+DeviceStatus AdoptStream(DeviceHandle* handle, void* native, StreamHandle** stream) {
+  auto* adopted = new (std::nothrow)
+      CudaStream{AsCuda(handle), static_cast<cudaStream_t>(native), /*is_adopted=*/true};
+  if (adopted == nullptr) return Refuse(static_cast<int32_t>(StatusCode::kNoSpace), "no memory");
+  *stream = reinterpret_cast<StreamHandle*>(adopted);
+  return kCudaOk;
+}
+
+void DestroyStream(StreamHandle* handle) {
+  CudaStream* stream = AsCuda(handle);
+  if (!stream->is_adopted) {
+    const DeviceScope scope(*stream->device);
+    FromRuntime(cudaStreamDestroy(stream->stream));
+  }
+  delete stream;
+}
+
+DeviceStatus CreateEvent(DeviceHandle* handle, EventHandle** event) {
+  const DeviceScope scope(*AsCuda(handle));
+  if (scope.status().code != 0) return scope.status();
+  auto* created = new (std::nothrow) CudaEvent{AsCuda(handle)};
+  if (created == nullptr) return Refuse(static_cast<int32_t>(StatusCode::kNoSpace), "no memory");
+  const DeviceStatus status =
+      FromRuntime(cudaEventCreateWithFlags(&created->event, cudaEventDisableTiming));
+  if (status.code != 0) {
+    delete created;
+    return status;
+  }
+  *event = reinterpret_cast<EventHandle*>(created);
+  return kCudaOk;
+}
+
+void DestroyEvent(EventHandle* handle) {
+  CudaEvent* event = AsCuda(handle);
+  {
+    const DeviceScope scope(*event->device);
+    FromRuntime(cudaEventDestroy(event->event));
+  }
+  delete event;
+}
+
+DeviceStatus RecordEvent(EventHandle* event, StreamHandle* stream) {
+  const DeviceScope scope(*AsCuda(event)->device);
+  if (scope.status().code != 0) return scope.status();
+  return FromRuntime(cudaEventRecord(AsCuda(event)->event, AsCuda(stream)->stream));
+}
+
+DeviceStatus WaitEvent(StreamHandle* stream, EventHandle* event, StreamEdge /*edge*/) {
+  const DeviceScope scope(*AsCuda(event)->device);
+  if (scope.status().code != 0) return scope.status();
+  return FromRuntime(cudaStreamWaitEvent(AsCuda(stream)->stream, AsCuda(event)->event, 0));
+}
+
+DeviceStatus QueryEvent(EventHandle* event) {
+  const DeviceScope scope(*AsCuda(event)->device);
+  if (scope.status().code != 0) return scope.status();
+  return FromRuntime(cudaEventQuery(AsCuda(event)->event));
+}
+
+DeviceStatus AwaitEvent(EventHandle* event) {
+  const DeviceScope scope(*AsCuda(event)->device);
+  if (scope.status().code != 0) return scope.status();
+  return FromRuntime(cudaEventSynchronize(AsCuda(event)->event));
+}
+
+constexpr DeviceOps kOps = {
+    sizeof(DeviceOps), kDeviceAbiVersion, "cuda",      CountDevices, OpenDevice,
+    CloseDevice,       DescribeDevice,    Allocate,    Deallocate,   RegisterHost,
+    UnregisterHost,    CreateSlab,        MapSlab,     UnmapSlab,    CreateStream,
+    AdoptStream,       DestroyStream,     CreateEvent, DestroyEvent, RecordEvent,
+    WaitEvent,         QueryEvent,        AwaitEvent,  CopyBatch,    CopyPaged,
+};
+
+}  // namespace
+}  // namespace terrace::cuda
+
+extern "C" __attribute__((visibility("default"))) const terrace::DeviceOps* terrace_device_plugin(
+    uint32_t abi_version) {
+  return abi_version == terrace::kDeviceAbiVersion ? &terrace::cuda::kOps : nullptr;
+}
