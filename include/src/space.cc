@@ -11,6 +11,7 @@
 
 #include "src/xxh3.h"
 #include "terrace/arena_layout.h"
+#include "terrace/codec.h"
 #include "terrace/units.h"
 
 namespace terrace {
@@ -303,6 +304,8 @@ Status SpaceSpec::Validate(std::string* why) const {
   TERRACE_RETURN_IF_ERROR(ValidateRank("pp", pp_rank, pp_size, why));
   TERRACE_RETURN_IF_ERROR(ValidateRank("cp", cp_rank, cp_size, why));
   TERRACE_RETURN_IF_ERROR(ValidateParts(*this, why));
+  SpaceCodec codec;
+  TERRACE_RETURN_IF_ERROR(SpaceCodec::Of(*this, &codec, why));
   if (const size_t text_bytes = CanonicalText().size(); text_bytes > kSpaceTextBytesMax) {
     return Refuse(why, "the canonical text has " + std::to_string(text_bytes) +
                            " bytes; it may have " + std::to_string(kSpaceTextBytesMax) +

@@ -29,7 +29,7 @@ struct SpaceSpec {
   std::string revision;      // weights revision or digest; required
   std::string adapter;       // LoRA adapter and its revision, or empty
   std::string dtype;         // KV element type as really used, e.g. "bf16"; required
-  std::string quantisation;  // KV quantisation scheme, or empty
+  std::string quantisation;  // KV quantisation scheme, or empty; "terrace:…" is terrace/codec.h's
   uint32_t layers = 0;       // layers in this Space, > 0
   uint32_t kv_heads = 0;     // KV heads on this rank, > 0
   uint32_t head_size = 0;    // elements per head, > 0
@@ -42,7 +42,7 @@ struct SpaceSpec {
   uint32_t cp_rank = 0, cp_size = 1;  // context parallel
   uint32_t attention_group = 0;       // index among a hybrid model's attention groups
   std::string salt;                   // cache salt, or empty
-  std::vector<uint64_t> part_bytes;   // payload bytes of each part, in layer order; 1..128 parts
+  std::vector<uint64_t> part_bytes;   // bytes of each part in a slot, in layer order; 1..128 parts
 
   // Windowed members keep only a trailing window of a prompt.
   bool is_windowed() const { return window_tokens > 0; }
