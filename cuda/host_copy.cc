@@ -16,6 +16,8 @@ namespace {
 
 // Smaller copies are likelier to be read from cache soon, and gain least from streaming.
 constexpr size_t kStreamBytesMin = 64 * kKiB;
+// Of one run of many: below it, two partly written lines a run cost more than reading them does.
+constexpr size_t kStreamRunBytesMin = kKiB;
 constexpr size_t kStreamAlignmentBytes = 64;
 constexpr size_t kStreamUnitBytes = 128;
 static_assert(kChecksumLeafBytes % kStreamUnitBytes == 0);
@@ -23,6 +25,8 @@ static_assert(kChecksumLeafBytes % kStreamUnitBytes == 0);
 // Hashing a leaf stalls on memory unless its lines were asked for during the copy of the one
 // before.
 constexpr size_t kPrefetchAheadBytes = 6 * kKiB;
+// Runs are shorter; what follows one in memory is mostly the next one.
+constexpr size_t kRunAheadBytes = kKiB;
 
 bool IsStreamAligned(const std::byte* address) {
   return reinterpret_cast<uintptr_t>(address) % kStreamAlignmentBytes == 0;
@@ -83,18 +87,38 @@ void FenceStreams() {}
 
 }  // namespace
 
-void CopyBytes(std::span<std::byte> to, std::span<const std::byte> from) {
-  TERRACE_CHECK(to.size() == from.size(), "a copy fills its target exactly");
-  if (from.size() < kStreamBytesMin || !HasStreamingStores()) return CopyPlain(to, from);
+namespace {
+
+// Streams all whole lines of the target. REQUIRES: at least one line, HasStreamingStores().
+template <size_t kAhead>
+void StreamLines(std::span<std::byte> to, std::span<const std::byte> from) {
   const size_t past_line_bytes = reinterpret_cast<uintptr_t>(to.data()) % kStreamAlignmentBytes;
   const size_t head_bytes = past_line_bytes == 0 ? 0 : kStreamAlignmentBytes - past_line_bytes;
   const size_t stream_bytes = RoundDown(from.size() - head_bytes, kStreamUnitBytes);
   const size_t tail_offset = head_bytes + stream_bytes;
   CopyPlain(to.first(head_bytes), from.first(head_bytes));
-  Stream<0>(to.subspan(head_bytes, stream_bytes), from.subspan(head_bytes, stream_bytes));
+  Stream<kAhead>(to.subspan(head_bytes, stream_bytes), from.subspan(head_bytes, stream_bytes));
   CopyPlain(to.subspan(tail_offset), from.subspan(tail_offset));
+}
+
+}  // namespace
+
+void CopyBytes(std::span<std::byte> to, std::span<const std::byte> from) {
+  TERRACE_CHECK(to.size() == from.size(), "a copy fills its target exactly");
+  if (from.size() < kStreamBytesMin || !HasStreamingStores()) return CopyPlain(to, from);
+  StreamLines<0>(to, from);
   FenceStreams();
 }
+
+void CopyRun(std::byte* to, const std::byte* from, size_t byte_count) {
+  if (byte_count < kStreamRunBytesMin || !HasStreamingStores()) {
+    std::memcpy(to, from, byte_count);
+    return;
+  }
+  StreamLines<kRunAheadBytes>({to, byte_count}, {from, byte_count});
+}
+
+void FenceRuns() { FenceStreams(); }
 
 Checksum CopyAndChecksumPart(std::span<std::byte> to, std::span<const std::byte> from,
                              uint64_t seed) {

@@ -29,4 +29,9 @@ Checksum CopyAndChecksumPart(std::span<std::byte> to, std::span<const std::byte>
 void CopyAndAppend(std::span<std::byte> to, std::span<const std::byte> from,
                    ChecksumStream* checksum);
 
+// One of many runs of one copy: as CopyBytes, but runs of a few KiB bypass the caches too, since
+// all of them together are large, and nothing is ordered until FenceRuns(). REQUIRES: no overlap.
+void CopyRun(std::byte* to, const std::byte* from, size_t byte_count);
+void FenceRuns();
+
 }  // namespace terrace
