@@ -16,7 +16,7 @@ constexpr uint32_t kFollowMax = 48;        // blocks that go with a choice
 constexpr uint32_t kShortlistMin = 4;
 constexpr uint32_t kShortlistMax = 24;
 constexpr uint32_t kSamplesPerBlock = 16;      // ghosts, as a multiple of the capacity
-constexpr uint32_t kObservedPerRequest = 256;  // samples put to the model, per request
+constexpr uint32_t kObservedPerRequest = 128;  // samples put to the model, per request
 constexpr uint64_t kUsPerS = 1000000;
 
 uint8_t LogClass(uint32_t log, uint32_t class_count) {
@@ -306,11 +306,6 @@ uint32_t HazardPolicy::EraseVictims(BlockRange run) {
   return run.first + run.block_count - id;
 }
 
-bool HazardPolicy::GoesBefore(const Ranked& left, const Ranked& right) const {
-  if (!is_shortlist_by_age_ && left.index != right.index) return left.index < right.index;
-  return left.time_us < right.time_us;
-}
-
 bool HazardPolicy::IsShortlisted(BlockId id) const {
   return std::any_of(shortlist_.begin(), shortlist_.end(),
                      [id](const Ranked& ranked) { return ranked.id == id; });
@@ -321,15 +316,22 @@ void HazardPolicy::LookAt(BlockId id) const {
   const Ranked ranked{.id = id,
                       .time_us = requests_[states_[id].request].time_us,
                       .index = is_shortlist_by_age_ ? 0 : IndexOf(id)};
-  const auto goes_before = [this](const Ranked& left, const Ranked& right) {
-    return GoesBefore(left, right);
-  };
-  if (shortlist_.size() < kShortlistMax) {
-    if (!IsShortlisted(id)) shortlist_.push_back(ranked);
-    return;
+  const bool is_full = shortlist_.size() == kShortlistMax;
+  if (is_full && !GoesBefore(ranked, shortlist_[highest_])) return;
+  if (IsShortlisted(id)) return;
+  if (is_full) {
+    shortlist_[highest_] = ranked;
+  } else {
+    shortlist_.push_back(ranked);
   }
-  const auto highest = std::max_element(shortlist_.begin(), shortlist_.end(), goes_before);
-  if (GoesBefore(ranked, *highest) && !IsShortlisted(id)) *highest = ranked;
+  if (shortlist_.size() == kShortlistMax) FindHighest();
+}
+
+void HazardPolicy::FindHighest() const {
+  const auto highest = std::max_element(
+      shortlist_.begin(), shortlist_.end(),
+      [this](const Ranked& left, const Ranked& right) { return GoesBefore(left, right); });
+  highest_ = static_cast<size_t>(highest - shortlist_.begin());
 }
 
 // Where each is written waits for memory, so all are asked for before any is looked at.
@@ -360,6 +362,7 @@ void HazardPolicy::RefreshShortlist() const {
     ranked.index = is_shortlist_by_age_ ? 0 : IndexOf(ranked.id);
     return false;
   });
+  if (shortlist_.size() == kShortlistMax) FindHighest();
 }
 
 void HazardPolicy::Shortlist(const Candidates& candidates) const {

@@ -122,8 +122,12 @@ class HazardPolicy final : public EvictionPolicy {
   // As the choice that just left, which hung on it.
   bool GoesWithChoice(const BlockState& state) const;
   // Does `left` go before `right`?
-  bool GoesBefore(const Ranked& left, const Ranked& right) const;
+  bool GoesBefore(const Ranked& left, const Ranked& right) const {
+    if (!is_shortlist_by_age_ && left.index != right.index) return left.index < right.index;
+    return left.time_us < right.time_us;
+  }
   void LookAt(BlockId id) const;
+  void FindHighest() const;
   void LookAtSome(const Candidates& candidates, uint32_t count) const;
   void Shortlist(const Candidates& candidates) const;
   // Without those that are no candidates any more; ranked anew from time to time, or if used.
@@ -167,6 +171,7 @@ class HazardPolicy final : public EvictionPolicy {
 
   // What Victim remembers between two questions: the lowest of those looked at, in no order.
   mutable std::vector<Ranked> shortlist_;  // at most kShortlistMax
+  mutable size_t highest_ = 0;             // of a full shortlist, the last to go: its place
   mutable BlockId choice_ = kBlockNone;
   mutable BlockState chosen_;            // as the choice was when it was chosen
   mutable uint32_t followed_count_ = 0;  // blocks that were chosen as what a choice hung on

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
 #include <cstring>
 
@@ -39,30 +40,51 @@ constexpr std::array<uint32_t, 8> kLearnedHead = {
 
 struct AgeEdges {
   std::array<float, HazardModel::kAges + 1> at_s{};
+  std::array<float, HazardModel::kAges> width_s{};
   AgeEdges() {
     double edge_s = kFirstAgeS;
     for (uint32_t a = 1; a <= HazardModel::kAges; ++a, edge_s *= kAgeRatio)
       at_s[a] = static_cast<float>(edge_s);
+    for (uint32_t a = 0; a < HazardModel::kAges; ++a) width_s[a] = at_s[a + 1] - at_s[a];
   }
 };
 const AgeEdges kEdges;
 
-void SetPrior(auto& factor, double log_value) {
-  factor.log_prior = factor.log_value = static_cast<float>(log_value);
-}
+// The ages by the high bits of an idle time's float: cells of an eighth of an octave, narrower than
+// any age, so that one comparison with an edge says the rest.
+struct AgeCells {
+  static constexpr uint32_t kCellBits = 20;
+  static uint32_t CellOf(float idle_s) { return std::bit_cast<uint32_t>(idle_s) >> kCellBits; }
+  const uint32_t first_cell = CellOf(kEdges.at_s[1]);
+  std::vector<uint8_t> ages;  // at the beginning of the cell
+  AgeCells() {
+    const uint32_t past_last = CellOf(kEdges.at_s[HazardModel::kAges]) + 1;
+    uint8_t age = 0;
+    for (uint32_t cell = first_cell; cell < past_last; ++cell) {
+      const auto begin_s = std::bit_cast<float>(cell << kCellBits);
+      while (age + 1u < HazardModel::kAges && begin_s >= kEdges.at_s[age + 1]) ++age;
+      ages.push_back(age);
+    }
+  }
+};
+const AgeCells kCells;
 
 }  // namespace
 
 HazardModel::HazardModel() : index_(size_t{kShapes} * kLevels * kAges) {
+  const auto set_prior = [](Factor* factor, double log_value) {
+    factor->log_prior = static_cast<float>(log_value);
+    SetLog(factor, factor->log_prior);
+  };
   for (uint32_t age = 0; age < kAges; ++age) {
     const double middle_s = (kEdges.at_s[age] + kEdges.at_s[age + 1]) / 2;
-    SetPrior(base_[age],
-             std::log(kPriorRatePerS) + kPriorPower * std::log1p(middle_s / kPriorQuietS));
+    set_prior(&base_[age],
+              std::log(kPriorRatePerS) + kPriorPower * std::log1p(middle_s / kPriorQuietS));
   }
   for (int i = 0; i < static_cast<int>(by_fresh_.size()); ++i)
-    SetPrior(by_fresh_[i], kPriorPerFresh * static_cast<float>(i - 3));
+    set_prior(&by_fresh_[i], kPriorPerFresh * static_cast<float>(i - 3));
   for (int i = 0; i < static_cast<int>(by_turn_.size()); ++i)
-    SetPrior(by_turn_[i], kPriorPerTurn * static_cast<float>(i - 2));
+    set_prior(&by_turn_[i], kPriorPerTurn * static_cast<float>(i - 2));
   for (uint32_t shape = 0; shape < kShapes; ++shape) {
     RefreshRates(shape);
     for (uint32_t level = 0; level < kLevels; ++level) RefreshLevel(shape, level);
@@ -70,11 +92,12 @@ HazardModel::HazardModel() : index_(size_t{kShapes} * kLevels * kAges) {
 }
 
 uint32_t HazardModel::AgeOf(uint64_t idle_us) {
-  const float idle_in_first = static_cast<float>(idle_us) * static_cast<float>(1e-6 / kFirstAgeS);
-  if (idle_in_first < 1) return 0;
-  static const float kAgesPerDoubling = 1 / std::log2(static_cast<float>(kAgeRatio));
-  const float age = 1 + std::log2(idle_in_first) * kAgesPerDoubling;
-  return static_cast<uint32_t>(std::min(age, static_cast<float>(kAges - 1)));
+  const auto idle_s = static_cast<float>(static_cast<double>(idle_us) * 1e-6);
+  const uint32_t cell = AgeCells::CellOf(idle_s);
+  if (cell < kCells.first_cell) return 0;
+  if (cell - kCells.first_cell >= kCells.ages.size()) return kAges - 1;
+  const uint32_t age = kCells.ages[cell - kCells.first_cell];
+  return idle_s < kEdges.at_s[age + 1] ? age : std::min(age + 1, kAges - 1);
 }
 
 float HazardModel::LogFactorOf(const ReuseTraits& t) const {
@@ -87,23 +110,32 @@ uint32_t HazardModel::LevelOf(const ReuseTraits& traits) const {
   return static_cast<uint32_t>(std::clamp(level, 0.0f, static_cast<float>(kLevels - 1)));
 }
 
+float HazardModel::FactorOf(const ReuseTraits& t) const {
+  return by_fresh_[t.fresh].value * by_turn_[t.turn].value * by_depth_[t.depth].value *
+         by_kind_[t.kind].value;
+}
+
+void HazardModel::SetLog(Factor* factor, float log_value) {
+  factor->log_value = log_value;
+  factor->value = std::exp(log_value);
+}
+
 void HazardModel::Observe(const ReuseTraits& t, uint64_t idle_us, Outcome outcome) {
   const uint32_t shape = ShapeOf(t);
   is_shape_used_[shape] = true;
   const auto idle_s = static_cast<float>(static_cast<double>(idle_us) * 1e-6);
   const uint32_t last_age = AgeOf(idle_us);
-  const float factor = std::exp(LogFactorOf(t));
-  const std::array<float, kAges>& rates = rates_[shape];
-  Evidence& seen = seen_[shape];
-  float expected_sum = 0;
-  for (uint32_t age = 0; age <= last_age; ++age) {
-    const float exposed_s = std::min(idle_s, kEdges.at_s[age + 1]) - kEdges.at_s[age];
-    const float expected = std::clamp(rates[age] * factor * exposed_s, 0.0f, kExpectedMax);
-    seen.expected_counts[age] += expected;
-    expected_sum += expected;
-  }
+  const Rates& rates = rates_[shape];
+  const float factor = std::min(FactorOf(t), rates.factor_max[last_age]);
+  const float exposed_s =
+      std::clamp(idle_s - kEdges.at_s[last_age], 0.0f, kEdges.width_s[last_age]);
+  const float expected = rates.per_s[last_age] * factor * exposed_s;
   const float use_count = outcome == Outcome::kUsed ? 1 : 0;
+  Evidence& seen = seen_[shape];
+  seen.expected_counts[last_age] += expected;
+  seen.factor_sums[last_age] += factor;
   seen.use_counts[last_age] += use_count;
+  const float expected_sum = expected + factor * rates.uses_before[last_age];
   for (Factor* whole :
        {&by_fresh_[t.fresh], &by_turn_[t.turn], &by_depth_[t.depth], &by_kind_[t.kind]}) {
     whole->expected_count += expected_sum;
@@ -114,13 +146,13 @@ void HazardModel::Observe(const ReuseTraits& t, uint64_t idle_us, Outcome outcom
 float HazardModel::ReuseChance(const ReuseTraits& t, uint64_t from_us, uint64_t to_us) const {
   const auto from_s = static_cast<float>(static_cast<double>(from_us) * 1e-6);
   const auto to_s = static_cast<float>(static_cast<double>(to_us) * 1e-6);
-  const std::array<float, kAges>& rates = rates_[ShapeOf(t)];
+  const std::array<float, kAges>& rates = rates_[ShapeOf(t)].per_s;
   float expected = 0;
   for (uint32_t age = AgeOf(from_us); age <= AgeOf(to_us); ++age) {
     const float until_s = age + 1 == kAges ? to_s : std::min(to_s, kEdges.at_s[age + 1]);
     expected += rates[age] * std::max(until_s - std::max(from_s, kEdges.at_s[age]), 0.0f);
   }
-  return 1 - std::exp(-expected * std::exp(LogFactorOf(t)));
+  return 1 - std::exp(-expected * FactorOf(t));
 }
 
 // The mean of a Gamma posterior: (belief + uses) ÷ (belief + uses expected under the prior).
@@ -128,7 +160,7 @@ void HazardModel::Move(Factor* factor) {
   const float by_prior = factor->expected_count * std::exp(factor->log_prior - factor->log_value);
   const float target =
       factor->log_prior + std::log((kPriorUses + factor->use_count) / (kPriorUses + by_prior));
-  factor->log_value += kFitShare * (target - factor->log_value);
+  SetLog(factor, factor->log_value + kFitShare * (target - factor->log_value));
   factor->use_count = factor->expected_count = 0;
 }
 
@@ -136,9 +168,12 @@ void HazardModel::Fit() {
   for (uint32_t shape = 0; shape < kShapes; ++shape) {
     if (!is_shape_used_[shape]) continue;
     Evidence& seen = seen_[shape];
-    for (uint32_t age = 0; age < kAges; ++age) {
+    float passed = 0;  // factors of those that ended later
+    for (uint32_t age = kAges; age-- > 0;) {
+      const float expected = seen.expected_counts[age] + rates_[shape].uses[age] * passed;
+      passed += seen.factor_sums[age];
       for (Factor* aged : {&base_[age], &GapOf(shape)[age], &ReasonOf(shape)[age]}) {
-        aged->expected_count += seen.expected_counts[age];
+        aged->expected_count += expected;
         aged->use_count += seen.use_counts[age];
       }
     }
@@ -193,7 +228,7 @@ bool HazardModel::StartFrom(std::span<const std::byte> learned) {
   const auto is_log_rate = [](float value) { return std::abs(value) <= kLogMax; };  // no NaN is
   if (!std::all_of(values.begin(), values.end(), is_log_rate)) return false;
   size_t next = 0;
-  ForEachFactor(*this, [&](Factor& factor) { factor.log_value = values[next++]; });
+  ForEachFactor(*this, [&](Factor& factor) { SetLog(&factor, values[next++]); });
   for (uint32_t shape = 0; shape < kShapes; ++shape) {
     is_shape_used_[shape] = shapes[shape] != std::byte{0};
     RefreshRates(shape);
@@ -203,9 +238,16 @@ bool HazardModel::StartFrom(std::span<const std::byte> learned) {
 }
 
 void HazardModel::RefreshRates(uint32_t shape) {
+  Rates& rates = rates_[shape];
+  float before = 0;
+  float highest = kRateMin;
   for (uint32_t age = 0; age < kAges; ++age) {
-    rates_[shape][age] = std::exp(base_[age].log_value + GapOf(shape)[age].log_value +
-                                  ReasonOf(shape)[age].log_value);
+    rates.per_s[age] = base_[age].value * GapOf(shape)[age].value * ReasonOf(shape)[age].value;
+    rates.uses[age] = rates.per_s[age] * kEdges.width_s[age];
+    rates.uses_before[age] = before;
+    before += rates.uses[age];
+    highest = std::max(highest, rates.uses[age]);
+    rates.factor_max[age] = kExpectedMax / highest;
   }
 }
 
@@ -223,30 +265,35 @@ void HazardModel::RefreshSome() {
   next_shape_ = (next_shape_ + 1) % kShapes;
 }
 
+// The best horizon from an age on is the age alone, or it and the best from the next one on, which
+// may in turn end before the last age: stretches are merged while what follows ranks higher.
 void HazardModel::RefreshLevel(uint32_t shape, uint32_t level) {
-  const std::array<float, kAges>& rates = rates_[shape];
+  struct Stretch {  // of ages; of one block that is idle at its start
+    float hits;
+    float cost_s;
+    float waits;  // share that is not used in it
+  };
+  std::array<Stretch, kAges> later;  // those behind, the next one last
+  uint32_t later_count = 0;
   const float factor = std::exp((static_cast<float>(level) - kLevelMiddle) * kLevelStep);
-  std::array<float, kAges> waits;    // share that is not used within the age
-  std::array<float, kAges> spent_s;  // mean time spent in it
-  for (uint32_t age = 0; age < kAges; ++age) {
-    const float rate = std::max(rates[age] * factor, kRateMin);
-    const float width_s = kEdges.at_s[age + 1] - kEdges.at_s[age];
-    waits[age] = std::exp(-rate * width_s);
-    spent_s[age] = rate * width_s < 1e-4f ? width_s : (1 - waits[age]) / rate;
-  }
   float* const row = &index_[(size_t{shape} * kLevels + level) * kAges];
-  for (uint32_t start = 0; start < kAges; ++start) {
-    float alive = 1;
-    float hits = 0;
-    float cost_s = 0;
-    float best = 0;
-    for (uint32_t age = start; age < kAges; ++age) {
-      hits += alive * (1 - waits[age]);
-      cost_s += alive * spent_s[age];
-      alive *= waits[age];
-      best = std::max(best, hits / cost_s);
+  for (uint32_t age = kAges; age-- > 0;) {
+    const float rate = std::max(rates_[shape].per_s[age] * factor, kRateMin);
+    const float width_s = kEdges.width_s[age];
+    const float waits = std::exp(-rate * width_s);
+    Stretch best{.hits = 1 - waits,
+                 .cost_s = rate * width_s < 1e-4f ? width_s : (1 - waits) / rate,
+                 .waits = waits};
+    while (later_count > 0) {
+      const Stretch& next = later[later_count - 1];
+      if (next.hits * best.cost_s <= best.hits * next.cost_s) break;
+      best.hits += best.waits * next.hits;
+      best.cost_s += best.waits * next.cost_s;
+      best.waits *= next.waits;
+      --later_count;
     }
-    row[start] = best;
+    later[later_count++] = best;
+    row[age] = best.hits / best.cost_s;
   }
 }
 

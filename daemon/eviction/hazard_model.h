@@ -38,7 +38,7 @@ struct ReuseTraits {
 class HazardModel {
  public:
   static constexpr uint32_t kAges = 26;
-  static constexpr uint32_t kRefreshesPerShape = 8;
+  static constexpr uint32_t kRefreshesPerShape = 10;
   static constexpr uint32_t kShapes = 2 * ReuseTraits::kGaps * ReuseTraits::kReasons;
 
   HazardModel();
@@ -71,15 +71,26 @@ class HazardModel {
 
   struct Factor {
     float log_value = 0;
+    float value = 1;  // its exp
     float log_prior = 0;
     float use_count = 0;
     float expected_count = 0;
   };
   using AgeFactors = std::array<Factor, kAges>;
-  // Since the last Fit, of one shape.
+  // Since the last Fit, of one shape. What is expected of an age passed through is its own uses
+  // times the factors of all who passed: so an observation is noted where it ended, and nowhere
+  // else.
   struct Evidence {
     std::array<float, kAges> use_counts{};
-    std::array<float, kAges> expected_counts{};
+    std::array<float, kAges> expected_counts{};  // in the age where it ended
+    std::array<float, kAges> factor_sums{};      // of those that ended there
+  };
+  // Of one shape, without the factors that have none.
+  struct Rates {
+    std::array<float, kAges> per_s{};
+    std::array<float, kAges> uses{};         // expected while an age passes
+    std::array<float, kAges> uses_before{};  // expected in the ages before
+    std::array<float, kAges> factor_max{};   // that expects no age up to this to bring too many
   };
 
   static uint32_t GapRowOf(const ReuseTraits& t) {
@@ -90,10 +101,12 @@ class HazardModel {
   }
   uint32_t LevelOf(const ReuseTraits& traits) const;
   float LogFactorOf(const ReuseTraits& traits) const;
+  float FactorOf(const ReuseTraits& traits) const;
   void RefreshLevel(uint32_t shape, uint32_t level);
   void RefreshRates(uint32_t shape);
   AgeFactors& GapOf(uint32_t shape) { return by_gap_[shape / ReuseTraits::kReasons]; }
   AgeFactors& ReasonOf(uint32_t shape) { return by_reason_[shape % ReuseTraits::kReasons]; }
+  static void SetLog(Factor* factor, float log_value);
   static void Move(Factor* factor);
   // Each factor of `model`, always in the same order.
   template <typename Model, typename Visit>
@@ -108,8 +121,8 @@ class HazardModel {
   std::array<Factor, ReuseTraits::kKinds> by_kind_;
   std::array<bool, kShapes> is_shape_used_{};
   std::array<Evidence, kShapes> seen_{};
-  std::array<std::array<float, kAges>, kShapes> rates_{};  // of the factors with shape
-  std::vector<float> index_;                               // [shape][level][age]
+  std::array<Rates, kShapes> rates_{};
+  std::vector<float> index_;  // [shape][level][age]
   uint32_t next_shape_ = 0;
   uint32_t next_level_ = 0;
 };

@@ -9,6 +9,7 @@
 #include <cmath>
 #include <cstdio>
 #include <cstring>
+#include <ctime>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
@@ -42,6 +43,7 @@ struct Replayed {
   uint64_t warm_request = 0;  // the first request after which the tier was full; 0: it never was
   uint64_t warm_hit_count = 0;
   uint64_t warm_touch_count = 0;  // after it
+  double cpu_s = 0;
 };
 
 double Percent(uint64_t part, uint64_t whole) {
@@ -57,6 +59,12 @@ uint32_t ParseCapacity(const std::string& text, uint32_t unique_count) {
   if (error != std::errc() || rest != end || !(value > 0)) return 0;
   if (is_share) value = std::max(std::floor(value / 100 * unique_count + 0.5), 1.0);
   return static_cast<uint32_t>(std::min(value, 4294967294.0));
+}
+
+double ThreadCpuSeconds() {
+  timespec now{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) / 1e9;
 }
 
 // One line on a terminal, nothing elsewhere.
@@ -217,6 +225,7 @@ class ReplayVerb : public Verb {
     const auto policy = MakeEvictionPolicy(name, capacity.block_count);
     const EvictionOrder order = is_free_ ? EvictionOrder::kFree : EvictionOrder::kLeafFirst;
     ReplayCache cache(trace_, {.capacity_blocks = capacity.block_count, .order = order}, *policy);
+    const double start_s = ThreadCpuSeconds();
     for (size_t r = 0; r < trace_.request_count(); ++r) {
       if ((r & kProgressStepMask) == 0) {
         progress.Show(name + " at " + capacity.text, r, trace_.request_count());
@@ -230,6 +239,7 @@ class ReplayVerb : public Verb {
         row.warm_request = r + 1;
       }
     }
+    row.cpu_s = ThreadCpuSeconds() - start_s;
     row.eviction_count = cache.eviction_count();
     return row;
   }
@@ -291,6 +301,7 @@ class ReplayVerb : public Verb {
            {"hit_percent", Percent(row.hit_count, trace_.asked_count())},
            {"optimum_hit_blocks", optimum_hits_[i / policies_.size()]},
            {"evicted_blocks", row.eviction_count},
+           {"cpu_seconds", row.cpu_s},
            {"full_after_request", row.warm_request},
            {"hit_percent_once_full", Percent(row.warm_hit_count, row.warm_touch_count)},
            {"prefill_tokens_saved", row.hit_count * trace_.block_tokens()}});

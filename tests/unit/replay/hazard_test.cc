@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <limits>
 #include <vector>
@@ -85,6 +87,55 @@ TEST(HazardModel, WhatComesBackRanksAboveWhatDoesNot) {
   for (uint32_t i = 0; i < HazardModel::kRefreshesPerShape; ++i) model.RefreshSome();
   const uint32_t age = HazardModel::AgeOf(5'000'000);
   EXPECT_GT(model.index(returns, age), 10 * model.index(leaves, age));
+}
+
+// Ages end at 0.5 s × 1.6^n.
+std::vector<double> AgeEdgesInSeconds() {
+  std::vector<double> edges_s = {0};
+  for (double edge_s = 0.5; edges_s.size() <= HazardModel::kAges; edge_s *= 1.6) {
+    edges_s.push_back(edge_s);
+  }
+  return edges_s;
+}
+
+TEST(HazardModel, AgesEndWhereTheySay) {
+  EXPECT_EQ(HazardModel::AgeOf(0), 0u);
+  const std::vector<double> edges_s = AgeEdgesInSeconds();
+  for (uint32_t age = 0; age < HazardModel::kAges; ++age) {
+    const double width_s = edges_s[age + 1] - edges_s[age];
+    for (const double share : {0.001, 0.06, 0.2, 0.5, 0.8, 0.94, 0.999}) {
+      const double idle_s = edges_s[age] + share * width_s;
+      EXPECT_EQ(HazardModel::AgeOf(static_cast<uint64_t>(idle_s * 1e6)), age) << idle_s;
+    }
+  }
+  EXPECT_EQ(HazardModel::AgeOf(UINT64_MAX), HazardModel::kAges - 1);
+}
+
+// Over every horizon, from the chances of a reuse in each age; to the precision of a level.
+TEST(HazardModel, TheIndexIsTheBestOfAllHorizons) {
+  HazardModel model;
+  const ReuseTraits traits{.gap = 2, .reason = 1, .fresh = 2, .turn = 3, .depth = 2, .kind = 1};
+  for (int pass = 0; pass < 60; ++pass) {  // soon, or after about two minutes, or not at all
+    for (int i = 0; i < 20; ++i) model.Observe(traits, 1'000'000, HazardModel::Outcome::kUsed);
+    for (int i = 0; i < 40; ++i) model.Observe(traits, 120'000'000, HazardModel::Outcome::kUsed);
+    for (int i = 0; i < 60; ++i) model.Observe(traits, 5'000'000'000, HazardModel::Outcome::kWaits);
+    model.Fit();
+  }
+  for (uint32_t i = 0; i < HazardModel::kRefreshesPerShape; ++i) model.RefreshSome();
+  const std::vector<double> edges_s = AgeEdgesInSeconds();
+  const auto us = [&](uint32_t edge) { return static_cast<uint64_t>(edges_s[edge] * 1e6) + 1; };
+  for (uint32_t from = 0; from + 1 < HazardModel::kAges; ++from) {
+    double best = 0, waits = 1, hits = 0, cost_s = 0;
+    for (uint32_t age = from; age + 1 < HazardModel::kAges; ++age) {
+      const double chance = model.ReuseChance(traits, us(age), us(age + 1) - 2);
+      const double width_s = edges_s[age + 1] - edges_s[age];
+      hits += waits * chance;
+      cost_s += waits * chance / (-std::log1p(-chance) / width_s);
+      waits *= 1 - chance;
+      best = std::max(best, hits / cost_s);
+    }
+    EXPECT_NEAR(model.index(traits, from) / best, 1, 0.07) << "age " << from;
+  }
 }
 
 TEST(HazardModel, ASuccessorRanksAsItsPredecessorDid) {
