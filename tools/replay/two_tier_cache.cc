@@ -12,6 +12,7 @@ TwoTierCache::TwoTierCache(const DenseTrace& trace, const TwoTierOptions& option
     : trace_(trace),
       options_(options),
       admission_(policies.admission),
+      shared_(policies.shared),
       dram_{policies.dram, options.dram_blocks, std::vector<uint8_t>(trace.unique_count()),
             std::vector<uint32_t>(trace.unique_count())},
       lower_{policies.lower, options.lower_blocks, std::vector<uint8_t>(trace.unique_count()),
@@ -41,6 +42,7 @@ void TwoTierCache::Serve(size_t request_index) {
   while (hit_count < path.size() && lower_.is_resident[path[hit_count]]) ++hit_count;
   dram_hit_count_ += dram_count;
   lower_hit_count_ += hit_count - dram_count;
+  shared_hit_count_ += CountSharedHits(path.subspan(hit_count));
 
   TouchContext context{.now_us = now_us_, .session_hash = request.session_hash};
   if (dram_count > 0) dram_.policy.OnTouch(path.first(dram_count), context);
@@ -58,7 +60,20 @@ void TwoTierCache::Serve(size_t request_index) {
     dram_.policy.OnTouch(path.last(1), context);
     admission_.OnTouch(path.last(1), context);
   }
+  OfferToShared(path, hit_count);
   MakeRoom(&dram_);
+}
+
+uint32_t TwoTierCache::CountSharedHits(std::span<const BlockId> rest) {
+  if (shared_ == nullptr) return 0;
+  uint32_t count = 0;
+  for (; count < rest.size() && shared_->Has(rest[count]); ++count) shared_->Read(rest[count]);
+  return count;
+}
+
+void TwoTierCache::OfferToShared(std::span<const BlockId> path, size_t local_hit_count) {
+  if (shared_ == nullptr) return;
+  for (size_t i = 0; i < path.size(); ++i) shared_->Offer(path[i], i < local_hit_count);
 }
 
 // A child may be below and its parent not yet: then the run has holes.

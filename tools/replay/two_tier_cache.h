@@ -1,7 +1,8 @@
 // TwoTierCache: DRAM over a slower tier, each under its own EvictionPolicy, leaf-first. A request
 // hits the leading run of its path that is in either; what hits below, and what is new, moves into
 // DRAM. What DRAM drops is written below if an AdmissionPolicy says so and it is not there yet:
-// writes on eviction, copies stay below when they are read.
+// writes on eviction, copies stay below when they are read. Behind both there may be a SharedCache,
+// of several hosts: it is asked for what continues the run, and offered what a request leaves here.
 #pragma once
 
 #include <cstdint>
@@ -11,6 +12,7 @@
 #include "daemon/admission.h"
 #include "daemon/eviction/policy.h"
 #include "tools/replay/dense_trace.h"
+#include "tools/replay/shared_cache.h"
 
 namespace terrace::tools {
 
@@ -26,6 +28,7 @@ class TwoTierCache {
     EvictionPolicy& dram;
     EvictionPolicy& lower;
     AdmissionPolicy& admission;
+    SharedCache* shared = nullptr;  // may be null
   };
 
   TwoTierCache(const DenseTrace& trace, const TwoTierOptions& options, const Policies& policies);
@@ -34,6 +37,7 @@ class TwoTierCache {
 
   uint64_t dram_hit_count() const { return dram_hit_count_; }
   uint64_t lower_hit_count() const { return lower_hit_count_; }
+  uint64_t shared_hit_count() const { return shared_hit_count_; }
   uint64_t written_count() const { return written_count_; }
 
  private:
@@ -48,6 +52,8 @@ class TwoTierCache {
   BlockTraits TraitsOf(BlockId id) const;
   void Insert(Level* level, BlockId id);
   void Remove(Level* level, BlockId id);
+  uint32_t CountSharedHits(std::span<const BlockId> rest);
+  void OfferToShared(std::span<const BlockId> path, size_t local_hit_count);
   void TouchBelow(std::span<const BlockId> hits, const TouchContext& context);
   void MakeRoom(Level* level);
   void MoveBelow(BlockId id);
@@ -56,6 +62,7 @@ class TwoTierCache {
   const DenseTrace& trace_;
   const TwoTierOptions options_;
   AdmissionPolicy& admission_;
+  SharedCache* const shared_;
   Level dram_;
   Level lower_;
   std::vector<BlockId> below_;     // of the path that is served
@@ -64,6 +71,7 @@ class TwoTierCache {
   uint64_t now_us_ = 0;
   uint64_t dram_hit_count_ = 0;
   uint64_t lower_hit_count_ = 0;
+  uint64_t shared_hit_count_ = 0;
   uint64_t written_count_ = 0;
 };
 

@@ -117,6 +117,17 @@ class ReplayVerb : public Verb {
     verb->add_option("--writes-per-day", writes_per_day_,
                      "Blocks that may be written to it in 24 hours of the trace (default: any)")
         ->check(CLI::PositiveNumber);
+    verb->add_option("--shared", shared_texts_,
+                     "Blocks of a third tier that hosts share, as --capacity")
+        ->delimiter(',');
+    verb->add_option("--shared-admission", shared_admission_,
+                     "What is written to it (default: all)")
+        ->transform(CLI::CheckedTransformer(std::map<std::string, SharedCache::Admission>{
+            {"all", SharedCache::Admission::kAll}, {"hit", SharedCache::Admission::kHit}}));
+    verb->add_option(
+            "--hosts", host_count_,
+            "Hosts with such tiers each; a request goes to one by its session, else in turns")
+        ->check(CLI::Range(1, 1024));
     DeclareJson(*verb, &is_json_);
     return verb;
   }
@@ -142,6 +153,13 @@ class ReplayVerb : public Verb {
     if (!ReadInput()) return kExitFailed;
     if (!ParseCapacities("--capacity", capacity_texts_, &capacities_)) return kExitUsage;
     if (!ParseCapacities("--below", below_texts_, &belows_)) return kExitUsage;
+    if (!ParseCapacities("--shared", shared_texts_, &shareds_)) return kExitUsage;
+    if (belows_.empty() && (!shareds_.empty() || host_count_ > 1)) {
+      return Usage(
+          "--shared and --hosts are of tiers: say --below BLOCKS, and --admission none for "
+          "hosts without one");
+    }
+    if (shareds_.empty()) shareds_.emplace_back();
     ReplayAll();
     if (!csv_path_.empty() && !WriteFile("--csv", csv_path_, ToCsv())) return kExitFailed;
     if (!html_path_.empty() && !WriteFile("--html", html_path_, ToHtml())) return kExitFailed;
@@ -196,13 +214,23 @@ class ReplayVerb : public Verb {
           CountOptimumHits(trace_, next_uses, capacity.block_count, EvictionOrder::kLeafFirst));
       for (const std::string& policy : policies_) {
         rows_.push_back(ReplayOne(policy, capacity, progress));
-        for (const Capacity& below : belows_) AddTiers(policy, capacity, below, progress);
+        for (const Capacity& below : belows_) {
+          for (const Capacity& shared : shareds_) {
+            AddTiers(policy, {capacity, below, shared}, progress);
+          }
+        }
       }
     }
   }
 
-  void AddTiers(const std::string& policy, const Capacity& dram, const Capacity& below,
+  struct TierCapacities {
+    const Capacity& dram;
+    const Capacity& below;
+    const Capacity& shared;  // of no blocks: there is none
+  };
+  void AddTiers(const std::string& policy, const TierCapacities& capacities,
                 const Progress& progress) {
+    const auto& [dram, below, shared] = capacities;
     for (const std::string& admission : admissions_) {
       const TierCase what{.policy = policy,
                           .below_policy = below_policy_.empty() ? policy : below_policy_,
@@ -211,7 +239,11 @@ class ReplayVerb : public Verb {
                           .below_text = below.text,
                           .dram_blocks = dram.block_count,
                           .below_blocks = below.block_count,
-                          .writes_per_day = writes_per_day_};
+                          .writes_per_day = writes_per_day_,
+                          .shared_text = shared.text,
+                          .shared_blocks = shared.block_count,
+                          .shared_admission = shared_admission_,
+                          .host_count = host_count_};
       const std::string title = fmt::format("{}, {} over {}", admission, dram.text, below.text);
       tiers_.push_back(ReplayTiers(trace_, what, [&](uint64_t request_count) {
         progress.Show(title, request_count, trace_.request_count());
@@ -403,6 +435,10 @@ class ReplayVerb : public Verb {
   std::vector<Capacity> capacities_;
   std::vector<std::string> below_texts_;
   std::vector<Capacity> belows_;
+  std::vector<std::string> shared_texts_;
+  std::vector<Capacity> shareds_;
+  SharedCache::Admission shared_admission_ = SharedCache::Admission::kAll;
+  uint32_t host_count_ = 1;
   std::string below_policy_;
   std::vector<std::string> admissions_ = {"none", "all", "predicted"};
   DenseTrace trace_;

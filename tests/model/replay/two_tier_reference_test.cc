@@ -17,27 +17,42 @@ struct Counts {
   uint64_t dram_hits = 0;
   uint64_t lower_hits = 0;
   uint64_t written = 0;
+  uint64_t shared_hits = 0;
+  uint64_t shared_written = 0;
 
   bool operator==(const Counts&) const = default;
 };
 
 std::ostream& operator<<(std::ostream& out, const Counts& counts) {
   return out << counts.dram_hits << " + " << counts.lower_hits << " hits, " << counts.written
+             << " writes, shared " << counts.shared_hits << " hits, " << counts.shared_written
              << " writes";
 }
 
+// A tier behind both; of 0 blocks: none.
+struct Shared {
+  uint32_t block_count = 0;
+  SharedCache::Admission admission = SharedCache::Admission::kAll;
+};
+
 Counts Replay(const DenseTrace& trace, uint32_t dram_blocks, uint32_t lower_blocks,
-              std::string_view admission_name) {
+              std::string_view admission_name, const Shared& shared = {}) {
   LruPolicy dram;
   LruPolicy lower;
   const auto admission = MakeAdmissionPolicy(
       admission_name, {.capacity_blocks = lower_blocks, .write_bytes_per_day = UINT64_MAX});
+  SharedCache shared_cache(shared.block_count, shared.admission);
   TwoTierCache cache(trace, {.dram_blocks = dram_blocks, .lower_blocks = lower_blocks},
-                     {.dram = dram, .lower = lower, .admission = *admission});
+                     {.dram = dram,
+                      .lower = lower,
+                      .admission = *admission,
+                      .shared = shared.block_count > 0 ? &shared_cache : nullptr});
   for (size_t r = 0; r < trace.request_count(); ++r) cache.Serve(r);
   return {.dram_hits = cache.dram_hit_count(),
           .lower_hits = cache.lower_hit_count(),
-          .written = cache.written_count()};
+          .written = cache.written_count(),
+          .shared_hits = cache.shared_hit_count(),
+          .shared_written = shared_cache.written_count()};
 }
 
 bool Holds(const std::list<BlockId>& order, BlockId id) {
@@ -55,9 +70,12 @@ BlockId OldestLeaf(const DenseTrace& trace, const std::list<BlockId>& order) {
 }
 
 // Front: newest. Two lists; what leaves the first enters the second, if it is not there yet.
-Counts Reference(const DenseTrace& trace, size_t dram_blocks, size_t lower_blocks) {
+// What is used, head first, becomes the newest of the shared list if it is there or may enter it.
+Counts Reference(const DenseTrace& trace, size_t dram_blocks, size_t lower_blocks,
+                 const Shared& shared = {}) {
   std::list<BlockId> dram;
   std::list<BlockId> lower;
+  std::list<BlockId> remote;
   Counts counts;
   for (size_t r = 0; r < trace.request_count(); ++r) {
     auto path = trace.path(r);
@@ -67,6 +85,19 @@ Counts Reference(const DenseTrace& trace, size_t dram_blocks, size_t lower_block
       const bool is_in_dram = Holds(dram, path[hit_count]);
       if (!is_in_dram && !Holds(lower, path[hit_count])) break;
       ++(is_in_dram ? counts.dram_hits : counts.lower_hits);
+    }
+    size_t remote_end = hit_count;
+    for (; remote_end < path.size() && Holds(remote, path[remote_end]); ++remote_end) {
+      ++counts.shared_hits;
+      remote.remove(path[remote_end]);
+      remote.push_front(path[remote_end]);
+    }
+    for (size_t i = 0; i < path.size() && shared.block_count > 0; ++i) {
+      if (Holds(remote, path[i])) continue;
+      if (shared.admission == SharedCache::Admission::kHit && i >= hit_count) continue;
+      ++counts.shared_written;
+      remote.push_front(path[i]);
+      if (remote.size() > shared.block_count) remote.pop_back();
     }
     for (size_t i = path.size(); i-- > 0;) {
       dram.remove(path[i]);
@@ -100,6 +131,27 @@ TEST(TwoTierCache, AgreesWithListsOnRandomTraces) {
       }
     }
   }
+}
+
+TEST(TwoTierCache, AgreesWithListsOverASharedTier) {
+  uint64_t shared_hits = 0;
+  for (uint32_t seed = 1; seed <= 20; ++seed) {
+    DenseTrace trace;
+    std::string why;
+    ASSERT_TRUE(trace.Build(MakeRandomTrace(seed, 150), &why)) << why;
+    for (const uint32_t lower_blocks : {1u, 20u}) {
+      for (const uint32_t shared_blocks : {1u, 10u, 60u, 100000u}) {
+        for (const auto admission : {SharedCache::Admission::kAll, SharedCache::Admission::kHit}) {
+          const Shared shared{shared_blocks, admission};
+          const Counts counts = Replay(trace, 5, lower_blocks, "all", shared);
+          EXPECT_EQ(counts, Reference(trace, 5, lower_blocks, shared))
+              << "seed " << seed << ", " << lower_blocks << " over " << shared_blocks;
+          shared_hits += counts.shared_hits;
+        }
+      }
+    }
+  }
+  EXPECT_GT(shared_hits, 0u);
 }
 
 TEST(TwoTierCache, WithoutASecondTierItIsOneOfDram) {
