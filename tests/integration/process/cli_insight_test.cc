@@ -87,13 +87,13 @@ TEST_F(CliInsightTest, HostsHitWhatAnotherOneStoredInTheTierTheyShare) {
       "replay " + WriteTrace() + " --policy lru --capacity 100% --below 1% --admission all";
   const auto row = [&](const std::string& more) { return TerraceJson(tiers + more)["tiers"][0]; };
   const json one = row("");
-  const json apart = row(" --hosts 3");
-  const json sharing = row(" --hosts 3 --shared 100%");
+  const json apart = row(" --hosts 5");
+  const json sharing = row(" --hosts 5 --shared 100%");
   EXPECT_LT(apart["hit_percent"], one["hit_percent"]);
   EXPECT_EQ(apart["shared_hit_blocks"], 0);
   EXPECT_EQ(sharing["hit_percent"], one["hit_percent"]);
   EXPECT_GT(sharing["shared_hit_blocks"], 0);
-  EXPECT_LT(row(" --hosts 3 --shared 100% --shared-admission hit")["shared_written_blocks"],
+  EXPECT_LT(row(" --hosts 5 --shared 100% --shared-admission hit")["shared_written_blocks"],
             sharing["shared_written_blocks"]);
   const auto [status, text] = Terrace("replay " + daemon_.directory() + "/trace.jsonl --hosts 3");
   EXPECT_EQ(status, 2);
