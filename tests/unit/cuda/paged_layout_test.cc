@@ -1,0 +1,310 @@
+#include "cuda/paged_layout.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "cuda/paged_host.h"
+#include "cuda/paged_index.h"
+#include "tests/unit/cuda/paged_world.h"
+
+namespace terrace {
+namespace {
+
+constexpr std::byte kUntouched{0xA5};
+const std::vector<uint64_t> kPages = {3, 0, 4};
+
+PagedLaunch LaunchAll(const PagedNest& nest, PagedDirection direction,
+                      const std::vector<PagedPage>& pages) {
+  PagedLaunch launch = nest.Launch(0, nest.layer_count());
+  launch.direction = direction;
+  launch.rows = nest.rows.data();
+  launch.pages = pages.data();
+  launch.page_count = static_cast<uint32_t>(pages.size());
+  launch.thread_blocks_max = 1;
+  return launch;
+}
+
+// What the kernels do, by their own arithmetic, vector after vector, the last first.
+void CopyAsKernel(const PagedLaunch& launch) {
+  const uint32_t vector_bytes = PagedVectorBytes(launch, launch.rows_alignment_bits);
+  PagedIndex index;
+  ASSERT_TRUE(MakePagedIndex(launch, vector_bytes, &index));
+  for (uint32_t n = index.vector_count; n-- > 0;) {
+    const PagedIndex::Place place = index.At(n, vector_bytes);
+    const PagedRow& row = launch.rows[launch.row_first + place.row];
+    const PagedPage& page = launch.pages[place.page];
+    const uint64_t in_page =
+        row.page0_address + page.page_index * launch.page_stride_bytes + place.page_offset_bytes;
+    const uint64_t in_slot = page.slot_address + row.slot_offset_bytes - launch.slot_origin_bytes +
+                             place.slot_offset_bytes;
+    ASSERT_EQ((in_page | in_slot) % vector_bytes, 0u);
+    const bool gathers = launch.direction == PagedDirection::kGather;
+    std::memcpy(reinterpret_cast<void*>(gathers ? in_slot : in_page),
+                reinterpret_cast<void*>(gathers ? in_page : in_slot), vector_bytes);
+  }
+}
+
+void CopyAsHost(const PagedLaunch& launch) {
+  ASSERT_TRUE(ValidateLaunch(launch).ok());
+  CopyParts(launch, 0, PartCount(launch));
+}
+
+struct MatrixCase {
+  std::string kind;
+  CacheShape shape;
+  SlotShape slot;
+};
+
+class Slots {
+ public:
+  explicit Slots(uint64_t slot_bytes)
+      : slot_bytes_(slot_bytes), memory_(kPages.size() * slot_bytes) {
+    std::ranges::fill(memory_, kUntouched);
+  }
+  std::byte* at(size_t index) { return memory_.data() + index * slot_bytes_; }
+  std::vector<std::byte>& memory() { return memory_; }
+  std::vector<PagedPage> pages() {
+    std::vector<PagedPage> pages;
+    for (size_t i = 0; i < kPages.size(); ++i) {
+      pages.push_back({reinterpret_cast<uint64_t>(at(i)), kPages[i]});
+    }
+    return pages;
+  }
+
+ private:
+  uint64_t slot_bytes_;
+  std::vector<std::byte> memory_;
+};
+
+// Gathers and scatters as `copy` does, and compares every byte of all slots and of the whole cache.
+template <typename Copy>
+void CheckCase(const MatrixCase& c, Copy&& copy) {
+  TestCache cache = MakeCache(c.kind, c.shape);
+  std::string why;
+  const Result<PagedNest> nest = CompileNest(cache.layout, c.slot, &why);
+  ASSERT_TRUE(nest.ok()) << why;
+  const PagedNest& n = *nest;
+  Slots expected(n.slot_bytes);
+  Slots actual(n.slot_bytes);
+  for (size_t i = 0; i < kPages.size(); ++i) {
+    NaiveGather(cache.layout, n, c.slot.order, kPages[i], expected.at(i));
+  }
+  copy(LaunchAll(n, PagedDirection::kGather, actual.pages()));
+  ASSERT_TRUE(actual.memory() == expected.memory()) << "gather";
+
+  // Back into a cache of other bytes: pages not asked for, gaps and padding must keep theirs.
+  for (std::byte& byte : cache.memory) byte ^= std::byte{0xFF};
+  const std::vector<std::byte> before = cache.memory;
+  for (size_t i = 0; i < kPages.size(); ++i) {
+    NaiveScatter(cache.layout, n, c.slot.order, kPages[i], expected.at(i));
+  }
+  const std::vector<std::byte> wanted = cache.memory;
+  std::ranges::copy(before, cache.memory.begin());
+  copy(LaunchAll(n, PagedDirection::kScatter, actual.pages()));
+  ASSERT_TRUE(cache.memory == wanted) << "scatter";
+}
+
+template <typename Copy>
+void CheckMatrix(Copy&& copy) {
+  uint32_t case_count = 0;
+  for (const std::string& kind : CacheKinds()) {
+    for (const uint32_t page_tokens : {16, 32, 64, 128, 256}) {
+      for (const uint32_t head_count : {1, 2, 8}) {
+        for (const uint64_t item_bytes : {1, 2, 4}) {
+          for (const SlotOrder order : {SlotOrder::kAsEngine, SlotOrder::kNhd, SlotOrder::kHnd}) {
+            const uint64_t head_size = item_bytes == 1 ? 12 : 16;  // 12: no 8-byte vectors
+            MatrixCase c{kind,
+                         {.layer_count = 2,
+                          .page_tokens = page_tokens,
+                          .head_count = head_count,
+                          .head_bytes = head_size * item_bytes},
+                         {.order = order, .layers_per_part = 1 + case_count++ % 2}};
+            SCOPED_TRACE(kind + ", page of " + std::to_string(page_tokens) + ", heads " +
+                         std::to_string(head_count) + ", item bytes " + std::to_string(item_bytes) +
+                         ", " + std::string(SlotOrderName(order)));
+            CheckCase(c, copy);
+            if (testing::Test::HasFatalFailure()) return;
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(PagedLayout, TheHostCopiesEveryLayoutAsTheNaiveLoopDoes) { CheckMatrix(CopyAsHost); }
+
+TEST(PagedLayout, TheKernelsArithmeticCopiesEveryLayoutAsTheNaiveLoopDoes) {
+  CheckMatrix(CopyAsKernel);
+}
+
+TEST(PagedLayout, LayersAreCopiedAloneFromTheirOwnOrigin) {
+  TestCache cache = MakeCache("nhd_packed", {.layer_count = 5});
+  std::string why;
+  const PagedNest nest = *CompileNest(cache.layout, {.layers_per_part = 2}, &why);
+  std::vector<std::byte> slot(nest.slot_bytes, kUntouched);
+  std::vector<std::byte> whole(nest.slot_bytes, kUntouched);
+  NaiveGather(cache.layout, nest, SlotOrder::kAsEngine, 2, whole.data());
+  for (const uint32_t layer : {4u, 1u, 0u, 3u, 2u}) {
+    const PagedPage page{reinterpret_cast<uint64_t>(slot.data()) + nest.layer_offset_bytes[layer],
+                         2};
+    PagedLaunch launch = nest.Launch(layer, 1);
+    launch.rows = nest.rows.data();
+    launch.pages = &page;
+    launch.page_count = 1;
+    launch.thread_blocks_max = 1;
+    CopyAsHost(launch);
+  }
+  EXPECT_EQ(slot, whole);
+}
+
+TEST(PagedLayout, RunsAreAsLongAsBothSidesAllow) {
+  const CacheShape shape{.page_tokens = 64, .head_count = 8, .head_bytes = 256};
+  const auto run_bytes = [&](const char* kind, SlotOrder order) {
+    std::string why;
+    return CompileNest(MakeCache(kind, shape).layout, {.order = order}, &why).value().run_bytes;
+  };
+  const uint64_t plane_bytes = 64 * 8 * 256;
+  EXPECT_EQ(run_bytes("nhd_packed", SlotOrder::kAsEngine), 2 * plane_bytes);
+  EXPECT_EQ(run_bytes("hnd_packed", SlotOrder::kAsEngine), 2 * plane_bytes);
+  EXPECT_EQ(run_bytes("nhd_planes_outer", SlotOrder::kAsEngine), plane_bytes);
+  EXPECT_EQ(run_bytes("small_blocks", SlotOrder::kAsEngine), 2 * plane_bytes);
+  EXPECT_EQ(run_bytes("small_blocks_hnd", SlotOrder::kNhd), 256u);
+  EXPECT_EQ(run_bytes("split_tensors", SlotOrder::kNhd), plane_bytes);
+  EXPECT_EQ(run_bytes("kv_by_token", SlotOrder::kNhd), 8 * 256u);
+}
+
+CacheFacts Facts(uint32_t head_count) {
+  return {.page_count = 100,
+          .page_tokens = 16,
+          .block_tokens = 16,
+          .head_count = head_count,
+          .head_size = 64};
+}
+
+TensorView Dense(std::vector<uint64_t> shape, std::string axes = "") {
+  TensorView tensor{.address = 4096, .shape = std::move(shape), .item_bytes = 2, .axes = axes};
+  tensor.stride_bytes.resize(tensor.shape.size());
+  uint64_t stride = tensor.item_bytes;
+  for (size_t i = tensor.shape.size(); i-- > 0;) {
+    tensor.stride_bytes[i] = stride;
+    stride *= tensor.shape[i];
+  }
+  return tensor;
+}
+
+const std::vector<uint64_t> kBases = {4096, 1 << 30};
+
+TEST(PagedLayout, TwoHeadsBesideTwoPlanesAreRefusedUnlessTheAxesAreNamed) {
+  const std::vector<uint64_t> shape = {2, 100, 16, 2, 64};
+  std::string why;
+  EXPECT_EQ(LayoutOfTensor(Dense(shape), kBases, Facts(2), &why).code(), StatusCode::kInvalid);
+  EXPECT_NE(why.find("axes"), std::string::npos) << why;
+  EXPECT_NE(why.find("PBTHD"), std::string::npos) << why;
+  const Result<PagedLayout> named = LayoutOfTensor(Dense(shape, "PBTHD"), kBases, Facts(2), &why);
+  ASSERT_TRUE(named.ok()) << why;
+  EXPECT_EQ(named.value().plane_stride_bytes, 100u * 16 * 2 * 64 * 2);
+  EXPECT_EQ(named.value().head_stride_bytes, 64u * 2);
+}
+
+TEST(PagedLayout, AShapeWithOneReadingNeedsNoNames) {
+  std::string why;
+  const Result<PagedLayout> nhd =
+      LayoutOfTensor(Dense({100, 2, 16, 8, 64}), kBases, Facts(8), &why);
+  ASSERT_TRUE(nhd.ok()) << why;
+  EXPECT_EQ(nhd.value().head_stride_bytes, 64u * 2);
+  const Result<PagedLayout> hnd =
+      LayoutOfTensor(Dense({100, 2, 8, 16, 64}), kBases, Facts(8), &why);
+  ASSERT_TRUE(hnd.ok()) << why;
+  EXPECT_EQ(hnd.value().token_stride_bytes, 64u * 2);
+  // One head: where its dimension lies makes no difference.
+  EXPECT_TRUE(LayoutOfTensor(Dense({100, 2, 16, 1, 64}), kBases, Facts(1), &why).ok()) << why;
+  EXPECT_TRUE(LayoutOfTensor(Dense({100, 2, 16, 64}), kBases, Facts(1), &why).ok()) << why;
+  CacheFacts mla = Facts(1);
+  mla.plane_count = 1;
+  mla.head_size = 576;
+  EXPECT_TRUE(LayoutOfTensor(Dense({100, 16, 576}), kBases, mla, &why).ok()) << why;
+}
+
+TEST(PagedLayout, OtherEqualSizesAreAmbiguousToo) {
+  std::string why;
+  CacheFacts facts = Facts(16);  // as many heads as tokens
+  EXPECT_EQ(LayoutOfTensor(Dense({100, 2, 16, 16, 64}), kBases, facts, &why).code(),
+            StatusCode::kInvalid);
+  EXPECT_TRUE(LayoutOfTensor(Dense({100, 2, 16, 16, 64}, "BPHTD"), kBases, facts, &why).ok());
+  facts = Facts(8);
+  facts.page_count = 2;
+  EXPECT_EQ(LayoutOfTensor(Dense({2, 2, 16, 8, 64}), kBases, facts, &why).code(),
+            StatusCode::kInvalid);
+}
+
+TEST(PagedLayout, ShapesOfOtherCachesAreRefused) {
+  std::string why;
+  EXPECT_EQ(LayoutOfTensor(Dense({100, 2, 16, 8, 32}), kBases, Facts(8), &why).code(),
+            StatusCode::kInvalid);
+  EXPECT_EQ(LayoutOfTensor(Dense({100, 16, 8, 64}), kBases, Facts(8), &why).code(),
+            StatusCode::kInvalid)
+      << "no dimension for K and V";
+  EXPECT_EQ(LayoutOfTensor(Dense({100, 2, 16, 8, 64}, "BPTH"), kBases, Facts(8), &why).code(),
+            StatusCode::kInvalid);
+  TensorView strided = Dense({100, 2, 16, 8, 64});
+  for (uint64_t& stride : strided.stride_bytes) stride *= 2;
+  EXPECT_EQ(LayoutOfTensor(strided, kBases, Facts(8), &why).code(), StatusCode::kInvalid);
+  EXPECT_NE(why.find("contiguous"), std::string::npos) << why;
+}
+
+// What is wrong is named by its field.
+TEST(PagedLayout, ValidateNamesTheField) {
+  const auto refused = [](auto&& change, const char* field) {
+    PagedLayout layout = MakeCache("nhd_packed", {}).layout;
+    change(layout);
+    std::string why;
+    EXPECT_EQ(layout.Validate(&why).code(), StatusCode::kInvalid) << field;
+    EXPECT_NE(why.find(field), std::string::npos) << why;
+  };
+  using Layout = PagedLayout&;
+  refused([](Layout l) { l.layer_count = 0; }, "layer_count");
+  refused([](Layout l) { l.plane_count = 3; }, "plane_count");
+  refused([](Layout l) { l.page_tokens = 0; }, "page_tokens");
+  refused([](Layout l) { l.block_tokens = 5; }, "block_tokens");
+  refused([](Layout l) { l.page_count = 0; }, "page_count");
+  refused([](Layout l) { l.head_bytes = 0; }, "head_bytes");
+  refused([](Layout l) { l.bases.pop_back(); }, "bases");
+  refused([](Layout l) { l.bases[1] = l.bases[0]; }, "bases");
+  refused([](Layout l) { l.bases[2] = 0; }, "bases");
+  refused([](Layout l) { l.head_stride_bytes -= 1; }, "head_stride_bytes");
+  refused([](Layout l) { l.token_stride_bytes = l.head_stride_bytes; }, "stride_bytes");
+  refused([](Layout l) { l.block_stride_bytes -= 16; }, "block_stride_bytes");
+  refused([](Layout l) { l.block_stride_bytes = uint64_t{1} << 62; }, "block_stride_bytes");
+}
+
+TEST(FastDivider, DividesAsTheProcessorDoes) {
+  std::mt19937 random(1);
+  for (int round = 0; round < 200000; ++round) {
+    const uint32_t divisor = 1 + (random() >> (1 + random() % 31)) % ((1u << 31) - 1);
+    const uint32_t n = random() >> (1 + random() % 31);
+    ASSERT_EQ(FastDivider(divisor).Divide(n), n / divisor) << n << " / " << divisor;
+  }
+  for (const uint32_t divisor : {1u, 2u, 3u, 0x7FFFFFFFu}) {
+    for (const uint32_t n : {0u, 1u, divisor - 1, divisor, 0x7FFFFFFEu, 0x7FFFFFFFu}) {
+      ASSERT_EQ(FastDivider(divisor).Divide(n), n / divisor) << n << " / " << divisor;
+    }
+  }
+}
+
+TEST(PagedIndex, ALaunchTooLargeToIndexIsRefused) {
+  PagedLaunch launch;
+  launch.run_bytes = uint64_t{16} << 20;
+  launch.row_count = 1 << 12;
+  launch.page_count = 1;
+  PagedIndex index;
+  EXPECT_FALSE(MakePagedIndex(launch, 16, &index));
+  EXPECT_TRUE([&] {
+    launch.row_count = 1 << 10;
+    return MakePagedIndex(launch, 16, &index);
+  }());
+}
+
+}  // namespace
+}  // namespace terrace
