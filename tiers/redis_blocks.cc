@@ -21,15 +21,25 @@ constexpr uint32_t kLookFirst = 64;
 // Chunks outlive the manifest that names them.
 constexpr uint64_t kChunkTtlMarginMs = 60'000;
 
-// The manifest goes if it is still the one that was read, or is no string at all.
+// The manifest goes if it is still the one that was read, or nothing that we ever wrote: no string,
+// or beyond any limit.
 constexpr std::string_view kRepairScript =
-    "local v=redis.pcall('GET',KEYS[1]) "
-    "if type(v)=='table' or v==ARGV[1] then return redis.call('UNLINK',KEYS[1]) end return 0";
-// The same of a small block; chunks without a manifest go as well. 1: there is none any more.
+    "if redis.call('TYPE',KEYS[1]).ok~='string' "
+    "or redis.call('STRLEN',KEYS[1])>tonumber(ARGV[2]) or redis.call('GET',KEYS[1])==ARGV[1] "
+    "then return redis.call('UNLINK',KEYS[1]) end return 0";
+// The same of a small block, whose chunks go with their manifest, and whatever is beyond any limit.
+// Chunks without a manifest go as well. 1: there is none any more.
 constexpr std::string_view kRepairSmallScript =
-    "local v=redis.pcall('GET',KEYS[1]) "
-    "if v and type(v)~='table' and v~=ARGV[1] then return 0 end "
+    "local ours=redis.call('TYPE',KEYS[1]).ok=='string' "
+    "for i=1,#KEYS do ours=ours and (redis.call('TYPE',KEYS[i]).ok~='string' "
+    "or redis.call('STRLEN',KEYS[i])<=tonumber(ARGV[2])) end "
+    "if ours and redis.call('GET',KEYS[1])~=ARGV[1] then return 0 end "
     "redis.call('UNLINK',unpack(KEYS)) return 1";
+// The bitmap goes if it is none.
+constexpr std::string_view kRepairPresenceScript =
+    "if redis.call('TYPE',KEYS[1]).ok~='string' "
+    "or redis.call('STRLEN',KEYS[1])>tonumber(ARGV[1]) "
+    "then return redis.call('UNLINK',KEYS[1]) end return 0";
 // Of a small block, if they are new: the one that was first decides how long it stays.
 constexpr std::string_view kExpireSmallScript =
     "for i=1,#KEYS do if redis.call('PTTL',KEYS[i])==-1 then "
@@ -182,7 +192,7 @@ void RedisBlocks::SendSmallBlock(const std::shared_ptr<StoreJob>& job) {
   std::vector<std::span<const std::byte>> chunks;
   for (uint32_t i = 0; i < chunk_count; ++i) chunks.push_back(SealChunk(*job, i));
   const std::vector<std::byte> manifest = EncodeManifest(job->manifest, options_.secret);
-  const std::vector<std::string> keys = SmallKeys(job->name, chunk_count);
+  const std::vector<std::string> keys = names_.Small(job->name, chunk_count);
   std::vector<std::string_view> rest;
   for (size_t i = 1; i < chunk_count; ++i) {
     rest.push_back(keys[1 + i]);
@@ -239,21 +249,15 @@ void RedisBlocks::OnSmallBlockSent(const std::shared_ptr<StoreJob>& job,
   }
 }
 
-// The manifest's, and one for each chunk.
-std::vector<std::string> RedisBlocks::SmallKeys(const RedisBlockName& name,
-                                                size_t chunk_count) const {
-  std::vector<std::string> keys = {names_.Manifest(name)};
-  for (uint32_t i = 0; i < chunk_count; ++i) keys.push_back(names_.SmallChunk(name, i));
-  return keys;
-}
-
 RedisCommand RedisBlocks::FormatSmallRepair(const RedisBlockName& name, size_t chunk_count,
                                             const std::string& manifest_text) const {
-  const std::vector<std::string> keys = SmallKeys(name, chunk_count);
+  const std::vector<std::string> keys = names_.Small(name, chunk_count);
   const std::string count = std::to_string(keys.size());
   std::vector<std::string_view> words = {"EVAL", kRepairSmallScript, count};
   words.insert(words.end(), keys.begin(), keys.end());
   words.push_back(manifest_text);
+  const std::string limit = std::to_string(kRedisReplyBytesMax);
+  words.push_back(limit);
   return FormatRedisCommand(words);
 }
 
@@ -353,7 +357,7 @@ void RedisBlocks::UnlinkChunks(const RedisBlockName& name, const RedisManifest& 
 
 void RedisBlocks::Erase(const RedisBlockName& name, StoreDone done) {
   // How long it is nobody says: its chunks, if it is small, are some of these.
-  const std::vector<std::string> keys = SmallKeys(name, kRedisSmallChunksMax);
+  const std::vector<std::string> keys = names_.Small(name, kRedisSmallChunksMax);
   std::vector<std::string_view> words = {"UNLINK"};
   words.insert(words.end(), keys.begin(), keys.end());
   SendSmall(keys[0], FormatRedisCommand(words),
@@ -379,12 +383,14 @@ void RedisBlocks::Fetch(const RedisBlockName& name, std::span<std::byte> into, F
             [this, job](const RedisAnswer& answer) { OnManifest(job, answer); });
 }
 
-// One command: what answers it is of one moment, so one writer's or none.
+// One command: what answers it is of one moment, so one writer's or none. The manifest comes last:
+// the reader knows where a payload begins that nothing of unknown length comes before.
 void RedisBlocks::FetchSmallBlock(const std::shared_ptr<FetchJob>& job) {
   std::vector<uint32_t> lengths = ChunkLengths(job->into.size());
-  const std::vector<std::string> keys = SmallKeys(job->name, lengths.size());
+  const std::vector<std::string> keys = names_.Small(job->name, lengths.size());
   std::vector<std::string_view> words = {"MGET"};
-  words.insert(words.end(), keys.begin(), keys.end());
+  words.insert(words.end(), keys.begin() + 1, keys.end());
+  words.push_back(keys[0]);
   const uint64_t chunks_bytes = std::accumulate(lengths.begin(), lengths.end(), uint64_t{0});
   options_.servers->Send(
       {.command = FormatRedisCommand(words),
@@ -427,19 +433,18 @@ bool RedisBlocks::TakeManifest(FetchJob& job, const RedisAnswer& answer, RedisRe
     EndFetch(job, Status(StatusCode::kNotFound, "the block is not on the Redis server"));
     return false;
   }
-  const bool is_other_type = answer.error == RedisError::kWrongType;
-  if (!is_other_type && (!answer.status.ok() || answer.reply.kind != kind)) {
+  const bool is_foreign = IsForeignRedisValue(answer.error);
+  if (!is_foreign && (!answer.status.ok() || answer.reply.kind != kind)) {
     EndFetch(job, TroubleOf(answer));
     return false;
   }
   job.manifest_text = answer.reply.text;
-  const Result<RedisManifest> manifest =
-      DecodeManifest(BytesOf(job.manifest_text), options_.secret);
-  job.is_broken = is_other_type || !manifest.ok();
+  Result<RedisManifest> manifest = DecodeManifest(BytesOf(job.manifest_text), options_.secret);
+  job.is_broken = is_foreign || !manifest.ok();
   if (!job.is_broken) {
-    job.manifest = *manifest;
-    job.is_broken = manifest->group != job.name.group || manifest->space != job.name.space ||
-                    manifest->key != job.name.key;
+    job.manifest = std::move(*manifest);
+    job.is_broken = job.manifest.group != job.name.group || job.manifest.space != job.name.space ||
+                    job.manifest.key != job.name.key;
   }
   if (job.is_broken) {
     job.manifest.chunks.clear();  // of whom they are is not known
@@ -497,7 +502,7 @@ void RedisBlocks::OnChunk(FetchJob& job, size_t index, std::span<const std::byte
       job.is_broken = true;
       return;
     default:
-      if (answer.error == RedisError::kWrongType) {
+      if (IsForeignRedisValue(answer.error)) {
         job.is_broken = true;
       } else {
         job.status = TroubleOf(answer);
@@ -510,7 +515,8 @@ void RedisBlocks::EndFetch(FetchJob& job, Status status) {
   if (job.is_broken) {
     ++counts_.fetches_broken;
     Repair(job);
-    job.done(Status(StatusCode::kCorrupt, "a block on the Redis server was broken"), job.manifest);
+    job.done(Status(StatusCode::kCorrupt, "a block on the Redis server was broken"),
+             std::move(job.manifest));
     return;
   }
   if (status.ok()) {
@@ -520,7 +526,7 @@ void RedisBlocks::EndFetch(FetchJob& job, Status status) {
   } else {
     ++counts_.fetches_failed;
   }
-  job.done(status, job.manifest);
+  job.done(status, std::move(job.manifest));
 }
 
 // Chunks carry the id of their write: no other manifest than the broken one names them.
@@ -531,7 +537,8 @@ void RedisBlocks::Repair(const FetchJob& job) {
   SendSmall(key,
             IsSmall(length_bytes)
                 ? FormatSmallRepair(job.name, ChunkLengths(length_bytes).size(), job.manifest_text)
-                : FormatRedisCommand({"EVAL", kRepairScript, "1", key, job.manifest_text}),
+                : FormatRedisCommand({"EVAL", kRepairScript, "1", key, job.manifest_text,
+                                      std::to_string(kRedisReplyBytesMax)}),
             [](const RedisAnswer&) {});
   ClearPresence(job.name);  // one connection, so one after the other
   UnlinkChunks(job.name, job.manifest);
@@ -559,12 +566,15 @@ void RedisBlocks::Probe(std::vector<RedisBlockName> names, ProbeDone done) {
   if (runs.empty()) job->done(Status::Ok(), job->is_present);
   for (auto& [key, indices] : runs) {
     SendSmall(key, FormatRedisCommand({"GET", key}),
-              [job, indices = std::move(indices)](const RedisAnswer& answer) {
+              [this, job, key = key, indices = std::move(indices)](const RedisAnswer& answer) {
                 const bool is_bitmap =
                     answer.status.ok() && answer.reply.kind == RedisReply::Kind::kString;
-                const bool is_none =
-                    answer.status.ok() && (answer.reply.kind == RedisReply::Kind::kNil ||
-                                           answer.error == RedisError::kWrongType);
+                const bool is_foreign =
+                    IsForeignRedisValue(answer.error) ||
+                    (is_bitmap && answer.reply.text.size() > kRedisPresenceBytes);
+                const bool is_none = answer.status.ok() &&
+                                     (answer.reply.kind == RedisReply::Kind::kNil || is_foreign);
+                if (is_foreign) RepairPresence(key);
                 if (!is_bitmap && !is_none) job->status = TroubleOf(answer);
                 for (const size_t index : indices) {
                   const uint32_t bit = RedisKeyNames::PresenceBit(job->names[index]);
@@ -575,6 +585,13 @@ void RedisBlocks::Probe(std::vector<RedisBlockName> names, ProbeDone done) {
                 if (--job->answers_due == 0) job->done(job->status, job->is_present);
               });
   }
+}
+
+void RedisBlocks::RepairPresence(const std::string& key) {
+  SendSmall(key,
+            FormatRedisCommand(
+                {"EVAL", kRepairPresenceScript, "1", key, std::to_string(kRedisPresenceBytes)}),
+            [](const RedisAnswer&) {});
 }
 
 }  // namespace terrace

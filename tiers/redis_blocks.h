@@ -50,7 +50,7 @@ class RedisBlocks {
              StoreDone done);
 
   // The manifest is valid with kOk only.
-  using FetchDone = std::function<void(Status, const RedisManifest&)>;
+  using FetchDone = std::function<void(Status, RedisManifest)>;
   // kOk: `into` has exactly the bytes of the manifest's commit. kNotFound: there is none. kCorrupt:
   // it was broken, and is removed. Otherwise `into` has anything.
   void Fetch(const RedisBlockName& name, std::span<std::byte> into, FetchDone done);
@@ -76,7 +76,6 @@ class RedisBlocks {
   std::span<const std::byte> SealChunk(StoreJob& job, uint32_t index) const;
   void SendSmallBlock(const std::shared_ptr<StoreJob>& job);
   void OnSmallBlockSent(const std::shared_ptr<StoreJob>& job, const RedisAnswer& answer);
-  std::vector<std::string> SmallKeys(const RedisBlockName& name, size_t chunk_count) const;
   RedisCommand FormatSmallRepair(const RedisBlockName& name, size_t chunk_count,
                                  const std::string& manifest_text) const;
   void OnWriteTrouble(StoreJob& job, const RedisAnswer& answer);
@@ -97,6 +96,7 @@ class RedisBlocks {
   void EndFetch(FetchJob& job, Status status);
   void Repair(const FetchJob& job);
   void ClearPresence(const RedisBlockName& name);
+  void RepairPresence(const std::string& key);
   void UnlinkChunks(const RedisBlockName& name, const RedisManifest& manifest);
 
   const Options options_;

@@ -205,7 +205,10 @@ void RedisConnection::Admit() {
   WatchDeadline();
 }
 
-void RedisConnection::Close(Status status) {
+void RedisConnection::Close(Status status) { CloseWith(status, {.status = status}); }
+
+// `first` answers what an answer is due to.
+void RedisConnection::CloseWith(Status status, const RedisAnswer& first) {
   if (phase_ == Phase::kClosed) return;
   const bool was_login = phase_ != Phase::kReady;
   phase_ = Phase::kClosed;
@@ -222,8 +225,11 @@ void RedisConnection::Close(Status status) {
   if (was_login) {
     for (Flying& login : flying) WipeText(&login.request.command.head);
   } else {
+    bool is_first = true;
     for (Flying& one : flying) {
-      options_.listener->OnAnswer(std::move(one.request), {.status = status});
+      options_.listener->OnAnswer(std::move(one.request),
+                                  is_first ? first : RedisAnswer{.status = status});
+      is_first = false;
     }
     for (RedisRequest& one : queued) {
       options_.listener->OnAnswer(std::move(one), {.status = status});
@@ -379,7 +385,11 @@ bool RedisConnection::ReadSome() {
     const Status status = reader_.Received(result.count_bytes);
     if (phase_ == Phase::kClosed) return false;
     if (!status.ok()) {
-      Close(status);
+      RedisAnswer first{.status = status};
+      if (status.code() == StatusCode::kNoSpace) {  // whoever asked can take the value away
+        first = {.error = RedisError::kTooLong, .reply = {.kind = RedisReply::Kind::kError}};
+      }
+      CloseWith(Status(StatusCode::kIo, status.what()), first);
       return false;
     }
     if (!has_more) {

@@ -114,6 +114,7 @@ class RedisConnection final : public RedisReplySink {
     RedisReply first_error;
   };
 
+  void CloseWith(Status status, const RedisAnswer& first);
   void Resolve();
   void Connect(const asio::generic::stream_protocol::endpoint& address);
   void OnConnected();

@@ -63,6 +63,7 @@ RedisError ClassifyRedisError(std::string_view text) {
 
 std::string_view RedisErrorName(RedisError error) {
   if (error == RedisError::kNone) return "none";
+  if (error == RedisError::kTooLong) return "value too long";
   for (const ErrorWord& known : kWords) {
     if (known.error == error) return known.name;
   }
@@ -84,6 +85,10 @@ bool IsSoftRedisError(RedisError error) {
          error == RedisError::kClusterDown || error == RedisError::kMasterDown;
 }
 
+bool IsForeignRedisValue(RedisError error) {
+  return error == RedisError::kWrongType || error == RedisError::kTooLong;
+}
+
 Status StatusOfRedisError(RedisError error) {
   switch (error) {
     case RedisError::kNone:
@@ -99,6 +104,7 @@ Status StatusOfRedisError(RedisError error) {
     case RedisError::kNoPermission:
       return Status(StatusCode::kUnsupported, "the Redis server refuses this user");
     case RedisError::kWrongType:
+    case RedisError::kTooLong:
       return Status(StatusCode::kCorrupt, "a Redis key holds something else");
     default:
       return Status(StatusCode::kBusy, "the Redis server cannot answer now");

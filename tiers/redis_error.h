@@ -34,6 +34,7 @@ enum class RedisError : uint8_t {
   kCrossSlot,
   // Of the command.
   kWrongType,  // the key holds no string: somebody else wrote it
+  kTooLong,    // of our own: the value is beyond any limit, so somebody else wrote it
   kOther,
 };
 
@@ -46,6 +47,8 @@ bool IsHardRedisError(RedisError error);
 bool IsWriteRefusal(RedisError error);
 // Counts against the server: it is there, but cannot work now.
 bool IsSoftRedisError(RedisError error);
+// The key holds what we never wrote.
+bool IsForeignRedisValue(RedisError error);
 // What the caller is told.
 Status StatusOfRedisError(RedisError error);
 

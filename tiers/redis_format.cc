@@ -166,8 +166,17 @@ std::string RedisKeyNames::Chunk(const RedisBlockName& name, const RedisManifest
          std::to_string(index);
 }
 
-std::string RedisKeyNames::SmallChunk(const RedisBlockName& name, uint32_t index) const {
-  return Tag(name) + "s" + ToHex(name.key) + ":" + std::to_string(index);
+std::vector<std::string> RedisKeyNames::Small(const RedisBlockName& name,
+                                              size_t chunk_count) const {
+  const std::string tag = Tag(name);
+  const std::string key = ToHex(name.key);
+  std::vector<std::string> keys;
+  keys.reserve(1 + chunk_count);
+  keys.push_back(tag + "m" + key);
+  for (size_t i = 0; i < chunk_count; ++i) {
+    keys.push_back(tag + "s" + key + ":" + std::to_string(i));
+  }
+  return keys;
 }
 
 std::string RedisKeyNames::Permission(const std::string& prefix) {

@@ -92,7 +92,8 @@ class RedisKeyNames {
   std::string Manifest(const RedisBlockName& name) const;
   std::string Chunk(const RedisBlockName& name, const RedisManifest& manifest,
                     uint32_t index) const;
-  std::string SmallChunk(const RedisBlockName& name, uint32_t index) const;
+  // Of a small block: the manifest's, and one for each chunk.
+  std::vector<std::string> Small(const RedisBlockName& name, size_t chunk_count) const;
   // Of no block: whoever may not look for it may not look for any.
   static std::string Permission(const std::string& prefix);
   std::string Presence(const RedisBlockName& name) const;

@@ -11,6 +11,8 @@ namespace terrace {
 namespace {
 
 constexpr size_t kScratchBytes = 64 * kKiB;
+// What is read beside a payload, or where one may begin, is copied once more: it is kept short.
+constexpr size_t kBesidePayloadBytes = kKiB;
 constexpr std::string_view kLineEnd = "\r\n";
 constexpr size_t kLengthDigitsMax = 10;
 
@@ -52,7 +54,13 @@ void FreeRoot(void* root) { delete static_cast<RedisReply*>(root); }
 redisReplyObjectFunctions object_functions = {CreateString, CreateArray, CreateInteger, CreateNil,
                                               FreeRoot};
 
+void AppendHead(char kind, size_t length, std::string* into) {
+  into->push_back(kind);
+  into->append(std::to_string(length)).append(kLineEnd);
+}
+
 Status NotResp(const char* what) { return Status(StatusCode::kCorrupt, what); }
+Status TooLong() { return Status(StatusCode::kNoSpace, "a reply beyond any limit"); }
 
 }  // namespace
 
@@ -72,15 +80,27 @@ RedisReplyReader::~RedisReplyReader() = default;
 std::span<const iovec> RedisReplyReader::Gather() {
   Compact();
   size_t count = 0;
+  size_t beside_bytes = scratch_.size() - end_;
+  if (LookAhead()) {
+    places_[count++] = {scratch_.data(), ahead_.size()};
+    places_[count++] = {target_.data(), target_.size()};
+    places_[count++] = {scratch_.data() + ahead_.size(), kBesidePayloadBytes};
+    return std::span(places_).first(count);
+  }
   if (mode_ == Mode::kPayload && !target_.empty()) {
     places_[count++] = {target_.data(), target_.size()};
   }
-  places_[count++] = {scratch_.data() + end_, scratch_.size() - end_};
+  if (mode_ != Mode::kBoundary && mode_ != Mode::kReply && mode_ != Mode::kSkip) {
+    beside_bytes = std::min(beside_bytes, kBesidePayloadBytes);
+  }
+  places_[count++] = {scratch_.data() + end_, beside_bytes};
   return std::span(places_).first(count);
 }
 
 Status RedisReplyReader::Received(uint64_t count_bytes) {
-  if (mode_ == Mode::kPayload) {
+  if (!ahead_.empty()) {
+    count_bytes = TakeAhead(count_bytes);
+  } else if (mode_ == Mode::kPayload) {
     const size_t direct_bytes = std::min<size_t>(count_bytes, target_.size());
     target_ = target_.subspan(direct_bytes);
     count_bytes -= direct_bytes;
@@ -92,6 +112,50 @@ Status RedisReplyReader::Received(uint64_t count_bytes) {
     if (!has_moved.ok()) return has_moved.status();
     if (!*has_moved) return Status::Ok();
   }
+}
+
+// True: a payload is due whose first bytes have a place, and what comes before them is in ahead_.
+bool RedisReplyReader::LookAhead() {
+  if (mode_ != Mode::kBoundary || end_ > 0 || !sink_->IsReplyDue()) return false;
+  place_ = sink_->PayloadPlace();
+  target_ = {};
+  if (place_.shape == RedisPayloadPlace::Shape::kValue) {
+    target_ = place_.into;
+  } else if (place_.shape == RedisPayloadPlace::Shape::kFields && !place_.field_bytes.empty()) {
+    AppendHead('*', 1 + place_.field_bytes.size(), &ahead_);
+    target_ = place_.into.first(place_.field_bytes.front());
+  }
+  if (target_.empty()) return false;
+  AppendHead('$', target_.size(), &ahead_);
+  return true;
+}
+
+// Returns how many of the bytes are new in the scratch.
+uint64_t RedisReplyReader::TakeAhead(uint64_t count_bytes) {
+  const std::string ahead = std::exchange(ahead_, {});
+  const std::span<std::byte> target = std::exchange(target_, {});
+  if (count_bytes <= ahead.size()) return count_bytes;
+  const uint64_t direct_bytes = std::min(count_bytes - ahead.size(), target.size());
+  const uint64_t beside_bytes = count_bytes - ahead.size() - direct_bytes;
+  if (std::string_view(scratch_.data(), ahead.size()) == ahead) {
+    payload_bytes_ = target.size();
+    target_ = target.subspan(direct_bytes);
+    if (place_.shape == RedisPayloadPlace::Shape::kFields) {
+      BeginFields();
+      NextFieldPlace();
+      has_field_ = true;
+      landed_bytes_ = target.size();
+    }
+    mode_ = Mode::kPayload;
+    begin_ = end_ = ahead.size();
+    return beside_bytes;
+  }
+  // Something else came: all of it belongs in the scratch, in a row.
+  scratch_.resize(std::max(scratch_.size(), count_bytes));
+  std::memmove(scratch_.data() + ahead.size() + direct_bytes, scratch_.data() + ahead.size(),
+               beside_bytes);
+  std::memcpy(scratch_.data() + ahead.size(), target.data(), direct_bytes);
+  return count_bytes;
 }
 
 Result<bool> RedisReplyReader::Step() {
@@ -138,7 +202,7 @@ Status RedisReplyReader::BeginPayload(uint64_t length_bytes, std::span<std::byte
     mode_ = Mode::kPayload;
     return Status::Ok();
   }
-  if (length_bytes > kRedisSkippedBytesMax) return NotResp("a value beyond any limit");
+  if (length_bytes > kRedisSkippedBytesMax) return TooLong();
   skip_bytes_ = length_bytes;
   mode_ = Mode::kSkip;
   return Status::Ok();
@@ -164,10 +228,7 @@ Result<bool> RedisReplyReader::StepBoundary() {
     if (length != static_cast<int64_t>(1 + place_.field_bytes.size())) {
       return NotResp("another number of fields than was asked for");
     }
-    field_index_ = 0;
-    field_text_.clear();
-    landed_bytes_ = 0;
-    has_field_ = false;
+    BeginFields();
     mode_ = Mode::kField;
     return true;
   }
@@ -179,24 +240,34 @@ Result<bool> RedisReplyReader::StepBoundary() {
   return true;
 }
 
+void RedisReplyReader::BeginFields() {
+  field_index_ = 0;
+  field_text_.clear();
+  landed_bytes_ = 0;
+  has_field_ = false;
+}
+
+std::span<std::byte> RedisReplyReader::NextFieldPlace() {
+  const size_t length_bytes = place_.field_bytes[field_index_];
+  const std::span<std::byte> place = place_.into.first(length_bytes);
+  place_.into = place_.into.subspan(length_bytes);
+  return place;
+}
+
 Result<bool> RedisReplyReader::StepField() {
   int64_t length = 0;
   const Result<bool> has_length = TakeNumber('$', &length);
   if (!has_length.ok() || !*has_length) return has_length;
-  std::span<std::byte> target;
-  if (field_index_ > 0) {
-    const size_t length_bytes = place_.field_bytes[field_index_ - 1];
-    target = place_.into.first(length_bytes);
-    place_.into = place_.into.subspan(length_bytes);
-  }
+  const bool is_last = field_index_ == place_.field_bytes.size();
+  std::span<std::byte> target = is_last ? std::span<std::byte>() : NextFieldPlace();
   if (length == -1) {
     EndField();
     return true;
   }
   has_field_ = true;
   const auto length_bytes = static_cast<uint64_t>(length);
-  if (field_index_ == 0) {
-    if (length_bytes > kRedisReplyBytesMax) return NotResp("a reply beyond any limit");
+  if (is_last) {
+    if (length_bytes > kRedisReplyBytesMax) return TooLong();
     field_text_.resize(length_bytes);
     target = std::as_writable_bytes(std::span(field_text_));
   } else if (length_bytes == target.size()) {
@@ -230,7 +301,7 @@ Result<bool> RedisReplyReader::StepReply() {
     piece_bytes = text.size() - 1;  // the last byte may be half of a line end
   }
   reply_bytes_ += piece_bytes;
-  if (reply_bytes_ > kRedisReplyBytesMax) return NotResp("a reply beyond any limit");
+  if (reply_bytes_ > kRedisReplyBytesMax) return TooLong();
   void* root = nullptr;
   if (redisReaderFeed(reader_.get(), text.data(), piece_bytes) != REDIS_OK ||
       redisReaderGetReply(reader_.get(), &root) != REDIS_OK) {

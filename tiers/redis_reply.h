@@ -3,8 +3,10 @@
 // values of an array; everything else is small and parsed by hiredis, with objects of ours.
 //
 // The reader says where the next bytes are wanted (Gather), is told how many came (Received), and
-// hands complete replies to its sink. Replies have no names: they belong to the commands in order,
-// so after an error nothing that follows can be believed, and the connection must go.
+// hands complete replies to its sink. What a payload's reply begins with is known beforehand: the
+// bytes behind that are wanted where they belong before the beginning has been seen. Replies have
+// no names: they belong to the commands in order, so after an error nothing that follows can be
+// believed, and the connection must go.
 //
 // Pure: no I/O.
 // LIMITS: kRedisReplyBytesMax of a reply that is not a payload; a fixed scratch buffer.
@@ -42,7 +44,7 @@ struct RedisReply {
     kString,
     kArray,
     // Of one value: `integer` bytes; they are in the caller's memory if it had exactly that length.
-    // Of fields: `text` is the first, `integer` bytes of the others are where they belong.
+    // Of fields: `text` is the last, `integer` bytes of the others are where they belong.
     kPayload,
   };
   Kind kind = Kind::kNil;
@@ -56,7 +58,7 @@ struct RedisPayloadPlace {
   enum class Shape : uint8_t {
     kNone,
     kValue,   // one value, as long as `into`
-    kFields,  // an array: a small value, then values of `field_bytes` that fill `into` in a row
+    kFields,  // an array: values of `field_bytes` that fill `into` in a row, then a small value
   };
   Shape shape = Shape::kNone;
   std::span<std::byte> into;
@@ -83,7 +85,7 @@ class RedisReplyReader {
   // The places of the next bytes, in order; at least one, none empty.
   std::span<const iovec> Gather();
   // `count_bytes` came, at most as many as there was room for. kCorrupt: this is no RESP, or not
-  // what was asked for; the reader is of no more use.
+  // what was asked for; kNoSpace: the reply due is beyond any limit. The reader is of no more use.
   Status Received(uint64_t count_bytes);
 
  private:
@@ -102,6 +104,10 @@ class RedisReplyReader {
   // A line of `kind` and a number.
   Result<bool> TakeNumber(char kind, int64_t* number);
   Status BeginPayload(uint64_t length_bytes, std::span<std::byte> target);
+  bool LookAhead();
+  uint64_t TakeAhead(uint64_t count_bytes);
+  void BeginFields();
+  std::span<std::byte> NextFieldPlace();
   void EndField();
   void TakeBody();
   std::string_view Scratched() const;
@@ -115,13 +121,14 @@ class RedisReplyReader {
   uint64_t payload_bytes_ = 0;
   uint64_t reply_bytes_ = 0;  // fed to reader_ of the present reply
   RedisPayloadPlace place_;   // of the present reply
-  size_t field_index_ = 0;    // of an array's values, the small one first
+  std::string ahead_;         // what its reply begins with if it is as expected; none: not read so
+  size_t field_index_ = 0;    // of an array's values, the small one last
   std::string field_text_;    // the small one
   uint64_t landed_bytes_ = 0;
   bool has_field_ = false;
   std::vector<char> scratch_;
   size_t begin_ = 0, end_ = 0;  // of what came and is not used yet
-  std::array<iovec, 2> places_{};
+  std::array<iovec, 3> places_{};
 };
 
 }  // namespace terrace

@@ -115,7 +115,8 @@ struct RedisTier::State : std::enable_shared_from_this<RedisTier::State> {
   std::unique_ptr<RedisTls> tls;
   std::unique_ptr<RedisServers> servers;
   std::unique_ptr<RedisBlocks> blocks;
-  std::vector<Answer> finished;  // in this turn of the loop
+  std::vector<std::function<void()>> begun;  // keeps its capacity
+  std::vector<Answer> finished;              // in this turn of the loop
 
   // ---- both ----
   std::atomic<bool> is_ready{false};
@@ -147,18 +148,21 @@ Status RedisTier::State::Admit(Operation operation, uint64_t* id) {
 }
 
 void RedisTier::State::Give(std::function<void()> one) {
-  std::lock_guard lock(mutex);
-  if (inbox.empty()) {
-    asio::post(loop, [this] {
-      std::vector<std::function<void()>> taken;
-      {
-        std::lock_guard taking(mutex);
-        taken.swap(inbox);
-      }
-      for (const std::function<void()>& begin : taken) begin();
-    });
+  bool is_first = false;
+  {
+    std::lock_guard lock(mutex);
+    is_first = inbox.empty();
+    inbox.push_back(std::move(one));
   }
-  inbox.push_back(std::move(one));
+  if (!is_first) return;
+  asio::post(loop, [this] {
+    {
+      std::lock_guard lock(mutex);
+      begun.swap(inbox);
+    }
+    for (const std::function<void()>& begin : begun) begin();
+    begun.clear();
+  });
 }
 
 void RedisTier::State::TakeAnswers() {
@@ -235,12 +239,16 @@ void RedisTier::State::Put(Answer answer) {
 // What one turn of the loop has finished wakes the store thread once.
 void RedisTier::State::HandOver() {
   PublishStats();
-  std::lock_guard lock(mutex);
-  if (is_open) {
-    if (outbox.empty()) options.post([self = shared_from_this()] { self->TakeAnswers(); });
-    std::ranges::move(finished, std::back_inserter(outbox));
+  bool is_first = false;
+  {
+    std::lock_guard lock(mutex);
+    if (is_open) {
+      is_first = outbox.empty();
+      std::ranges::move(finished, std::back_inserter(outbox));
+    }
   }
   finished.clear();
+  if (is_first) options.post([self = shared_from_this()] { self->TakeAnswers(); });
 }
 
 void RedisTier::State::PublishStats() {
@@ -330,8 +338,11 @@ Status RedisTier::Fetch(TransferId transfer_id, const RedisBlockName& name,
                                          .names = {name}},
                                         &id));
   state_->Give([state = state_.get(), id, name, into] {
-    state->blocks->Fetch(name, into, [state, id](Status status, const RedisManifest& manifest) {
-      state->Put({.kind = Answer::Kind::kFetch, .id = id, .status = status, .manifest = manifest});
+    state->blocks->Fetch(name, into, [state, id](Status status, RedisManifest manifest) {
+      state->Put({.kind = Answer::Kind::kFetch,
+                  .id = id,
+                  .status = status,
+                  .manifest = std::move(manifest)});
     });
   });
   return Status::Ok();

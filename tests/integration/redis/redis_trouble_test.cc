@@ -101,8 +101,9 @@ TEST(RedisTrouble, AUserWhoMayNotIsRefusedAndSaidSo) {
 // All that docs/REDIS_FORMAT.md says an ACL must allow, and nothing else.
 TEST(RedisTrouble, TheDocumentedPermissionsSuffice) {
   TERRACE_NEEDS_REDIS();
-  RedisProcess server({.config = "user cache on >secret ~terrace2:* +ping +get +mget +set +msetnx "
-                                 "+multi +exec +exists +type +unlink +setbit +pexpire +eval\n"});
+  RedisProcess server({.config =
+                           "user cache on >secret ~terrace2:* +ping +get +mget +set +msetnx "
+                           "+multi +exec +exists +type +strlen +unlink +setbit +pexpire +eval\n"});
   RedisTier::Options options = RedisRig::Options(server.unix_endpoint());
   options.credentials_file = WriteCredentials(server, "cache\nsecret\n");
   RedisRig rig(options);

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <hiredis/hiredis.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <map>
 #include <random>
@@ -12,6 +13,7 @@
 
 #include "redis/redis_process.h"
 #include "redis/redis_rig.h"
+#include "tiers/redis_reply.h"
 
 namespace terrace {
 namespace {
@@ -158,6 +160,49 @@ TEST(RedisDamage, ABrokenBlockIsTakenAwayAndCanBeStoredAgain) {
     const RedisRig::Fetched fetched = rig.FetchNow(name, length_bytes);
     ASSERT_TRUE(fetched.status.ok());
     EXPECT_EQ(fetched.commit_id, 2u);
+    raw->Command({"FLUSHALL"});
+  }
+}
+
+bool IsThere(RedisRig* rig, const RedisBlockName& name, size_t length_bytes) {
+  const Status stored = rig->StoreNow(name, 2, length_bytes);
+  return (stored.ok() || stored.code() == StatusCode::kExists) &&
+         rig->FetchNow(name, length_bytes).status.ok();
+}
+
+// Somebody with a login put it there; nobody reads so much. It is a miss that goes, and the name is
+// free again.
+TEST(RedisDamage, AValueBeyondAnyLimitIsTakenAway) {
+  TERRACE_NEEDS_REDIS();
+  RedisProcess server;
+  RedisRig rig(RedisRig::Options(server.unix_endpoint()));
+  rig.WaitUntilReady();
+  const std::unique_ptr<RawRedis> raw = server.Connect();
+  const std::string end_of_limit = std::to_string(kRedisSkippedBytesMax);
+  uint64_t round = 0;
+  for (const size_t length_bytes : {size_t{1'000}, size_t{70'000}, size_t{300'000}}) {
+    for (size_t at = 0;; ++at) {
+      const RedisBlockName name = RedisTestName(++round, 0);
+      ASSERT_TRUE(rig.StoreNow(name, 1, length_bytes).ok());
+      std::vector<std::string> keys = raw->Keys();
+      std::ranges::sort(keys);
+      if (at == keys.size()) break;
+      SCOPED_TRACE(keys[at]);
+      raw->Command({"DEL", keys[at]});
+      raw->Command({"SETRANGE", keys[at], end_of_limit, "far"});
+      // It is taken away when a connection is there for it, which it may have cost.
+      const bool is_gone = rig.RunUntil([&] {
+        if (keys[at].ends_with("p")) {
+          for (const bool is_present : rig.ProbeNow({name}).second) EXPECT_FALSE(is_present);
+        } else {
+          EXPECT_FALSE(rig.FetchNow(name, length_bytes).status.ok());
+        }
+        return raw->Text({"GETRANGE", keys[at], end_of_limit, "-1"}).empty();
+      });
+      ASSERT_TRUE(is_gone);
+      EXPECT_TRUE(rig.RunUntil([&] { return IsThere(&rig, name, length_bytes); }));
+      raw->Command({"FLUSHALL"});
+    }
     raw->Command({"FLUSHALL"});
   }
 }
