@@ -240,6 +240,7 @@ void Core::SendRelease(uint32_t connection, const LeaseToken& token, uint8_t end
 bool Core::SendAbort(LeaseState& lease) {
   protocol::AbortRequest abort;
   abort.token = lease.token;
+  abort.parts_refused = lease.parts_refused.exchange(0);
   std::vector<uint32_t> key_indexes;
   bool is_whole = true;
   try {

@@ -42,6 +42,9 @@ Result<std::unique_ptr<Group>> Group::Create(const SpaceGroupSpec& spec, uint64_
     layout.slot_bytes = member.spec.slot_bytes();
     layout.is_windowed = member.spec.is_windowed();
     layout.part_bytes = member.spec.part_bytes;
+    TERRACE_RETURN_IF_ERROR(SpaceCodec::Of(member.spec, &layout.codec, why));
+    layout.engine_part_bytes =
+        layout.codec.is_lossy() ? layout.codec.RawPartBytes() : layout.part_bytes;
     for (uint32_t part = 0; part < layout.part_count(); ++part) {
       layout.part_offset_bytes.push_back(member.spec.part_offset_bytes(part));
     }

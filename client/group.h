@@ -15,6 +15,7 @@
 
 #include "client/timed_lock.h"
 #include "terrace/block_key.h"
+#include "terrace/codec.h"
 #include "terrace/space.h"
 #include "terrace/status.h"
 
@@ -26,8 +27,10 @@ struct GroupMember {
   SpaceId space;
   uint64_t slot_bytes = 0;
   bool is_windowed = false;
-  std::vector<uint64_t> part_bytes;
+  std::vector<uint64_t> part_bytes;  // in a slot
   std::vector<uint64_t> part_offset_bytes;
+  std::vector<uint64_t> engine_part_bytes;  // as the engine holds them: more, under a lossy codec
+  SpaceCodec codec;
 
   uint32_t part_count() const { return static_cast<uint32_t>(part_bytes.size()); }
 };

@@ -231,6 +231,7 @@ void LeaseState::Clear() {
   is_valid = is_revoked = is_end_wanted = is_end_sent = has_raw_slots = is_coming = false;
   ready_count = staying_count = 0;
   end_reason = 0;
+  parts_refused = 0;
   readable_parts.clear();
   written.clear();
   committed_parts.clear();

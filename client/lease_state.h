@@ -77,7 +77,9 @@ struct LeaseState {
   std::atomic<uint32_t> ready_count{0};
   std::atomic<uint32_t> staying_count{0};  // blocks that have not left the lease
   std::atomic<uint8_t> end_reason{0};
-  std::vector<uint64_t> readable_parts;  // two words a slot, by std::atomic_ref
+  std::atomic<uint32_t> parts_refused{0};  // by a lossy codec; the daemon is told with the next
+                                           // Commit or Abort
+  std::vector<uint64_t> readable_parts;    // two words a slot, by std::atomic_ref
 
   // ---- Guarded by write_lock ----
   client::TimedLock write_lock;

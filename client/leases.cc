@@ -3,6 +3,7 @@
 
 #include "client/core.h"
 #include "client/lease_state.h"
+#include "client/part_codec.h"
 #include "cuda/host_copy.h"
 #include "terrace/checksum.h"
 #include "terrace/client.h"
@@ -69,7 +70,15 @@ std::span<const uint64_t> PartBytesOf(const std::shared_ptr<LeaseState>& lease, 
   if (lease == nullptr || lease->group == nullptr || member >= lease->group->members().size()) {
     return {};
   }
-  return lease->member(member).part_bytes;
+  return lease->member(member).engine_part_bytes;
+}
+
+Status EncodeInto(LeaseState& lease, const SpaceCodec& codec, std::span<const std::byte> from,
+                  std::span<std::byte> to) {
+  const LeaseCopy copy(lease);
+  const Status encoded = client::EncodePart(codec, from, to, lease.is_valid);
+  if (encoded.code() == StatusCode::kUnsupported) lease.parts_refused.fetch_add(1);
+  return encoded;
 }
 
 WrittenPart Written(uint32_t key_index, uint32_t member, uint32_t part_index,
@@ -126,7 +135,7 @@ Status ReadLease::CopyPart(uint32_t block_index, uint32_t member, uint32_t part_
   const std::byte* first = state_->ReadSlot(block_index, member);
   if (first == nullptr) return Status(StatusCode::kInvalid, "that member has no bytes there");
   const client::GroupMember& layout = state_->member(member);
-  if (part_index >= layout.part_count() || to.size() != layout.part_bytes[part_index]) {
+  if (part_index >= layout.part_count() || to.size() != layout.engine_part_bytes[part_index]) {
     return Status(StatusCode::kInvalid, "not the size of a part of that Space");
   }
   if (!state_->is_part_readable(block_index, member, part_index)) {
@@ -135,7 +144,10 @@ Status ReadLease::CopyPart(uint32_t block_index, uint32_t member, uint32_t part_
   }
   const LeaseCopy copy(*state_);
   if (!state_->is_valid.load()) return kNotValid;
-  CopyBytes(to, {first + layout.part_offset_bytes[part_index], to.size()});
+  const std::span<const std::byte> from(first + layout.part_offset_bytes[part_index],
+                                        layout.part_bytes[part_index]);
+  if (layout.codec.is_lossy()) return client::DecodePart(layout.codec, from, to, state_->is_valid);
+  CopyBytes(to, from);
   return state_->is_valid.load() ? Status::Ok() : kNotValid;
 }
 
@@ -181,8 +193,13 @@ Status WriteLease::WritePart(uint32_t key_index, uint32_t member, uint32_t part_
                              std::span<const std::byte> from) {
   TERRACE_RETURN_IF_ERROR(CheckPart(state_, key_index, member, part_index));
   std::span<std::byte> to = PartOf(*state_, key_index, member, part_index);
-  if (from.size() != to.size()) {
+  const client::GroupMember& layout = state_->member(member);
+  if (from.size() != layout.engine_part_bytes[part_index]) {
     return Status(StatusCode::kInvalid, "not the size of a part of that Space");
+  }
+  if (layout.codec.is_lossy()) {
+    TERRACE_RETURN_IF_ERROR(EncodeInto(*state_, layout.codec, from, to));
+    return ChecksumWrittenPart(key_index, member, part_index);
   }
   WrittenPart part = Written(key_index, member, part_index, KindOf(*state_));
   const bool is_checksummed = part.kind == WrittenPart::Kind::kChecksummed;

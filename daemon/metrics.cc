@@ -41,6 +41,7 @@ json DomainDocument(const Store::DomainStats& domain) {
       {"blocks_sealed", domain.blocks_sealed},
       {"blocks_evicted", domain.blocks_evicted},
       {"blocks_expired", domain.blocks_expired},
+      {"parts_refused", domain.parts_refused},
       {"blocks_corrupt", domain.blocks_corrupt},
       {"reserve_exists", domain.reserve_exists},
       {"reserve_busy", domain.reserve_busy},

@@ -3,6 +3,7 @@
 #include <bit>
 
 #include "daemon/request.h"
+#include "terrace/codec.h"
 
 namespace terrace {
 
@@ -108,11 +109,14 @@ Status Request::Open(RequestContext& context, Store& store, bool* is_malformed) 
   const Result<OpenedGroup> opened = store.OpenGroup(context.session, group, &why_);
   if (!opened.ok()) return opened.status();
   // Opened again, a group keeps its handle, with the members of this Open.
-  const OpenedHandle handle{.group_index = opened->group_index,
-                            .self_mask = self_mask,
-                            .member_count = static_cast<uint32_t>(members),
-                            .group = opened->id,
-                            .block_tokens = group.block_tokens()};
+  const OpenedHandle handle{
+      .group_index = opened->group_index,
+      .self_mask = self_mask,
+      .member_count = static_cast<uint32_t>(members),
+      .group = opened->id,
+      .block_tokens = group.block_tokens(),
+      .is_lossy = std::any_of(group.members.begin(), group.members.end(),
+                              [](const SpaceGroupMember& member) { return IsLossy(member.spec); })};
   const auto known = std::find_if(
       context.handles.begin(), context.handles.end(),
       [&handle](const OpenedHandle& h) { return h.group_index == handle.group_index; });
@@ -214,6 +218,7 @@ Request::Outcome Request::StepCommit(const RequestContext& context, Store& store
     protocol::CommitRequest part = commit;
     part.entry_count = entry_count;
     part.flags = is_last && is_release ? protocol::kCommitRelease : 0;
+    if (next_ > 0) part.hints.parts_refused = 0;  // counted with the first step
     const Status status =
         store.Commit(context.session, part, step_entries_, step_checksums_, &commit_);
     if (!status.ok()) return Fail(context, status);
@@ -236,7 +241,8 @@ Request::Outcome Request::StepAbort(const RequestContext& context, Store& store,
     step_indexes_.resize(index_count);
     body_.ReadArray(sizeof(abort) + next_ * sizeof(uint32_t), std::span(step_indexes_));
     *budget_blocks -= std::max(index_count, 1u);
-    const Status status = store.Abort(context.session, abort.token, step_indexes_);
+    const Status status = store.Abort(context.session, abort.token, step_indexes_,
+                                      next_ == 0 ? abort.parts_refused : 0);
     if (!status.ok()) return Fail(context, status);
     next_ += index_count;
   } while (next_ < abort.key_count);

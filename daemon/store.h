@@ -296,7 +296,9 @@ class Store {
   Status Commit(SessionId session, const protocol::CommitRequest& request,
                 std::span<const protocol::CommitEntry> entries, std::span<const Checksum> checksums,
                 CommitResult* result);
-  Status Abort(SessionId session, const LeaseToken& token, std::span<const uint32_t> key_indexes);
+  // parts_refused: see protocol::AbortRequest; counted with the first step of a request.
+  Status Abort(SessionId session, const LeaseToken& token, std::span<const uint32_t> key_indexes,
+               uint32_t parts_refused = 0);
   Status Query(const KeysQuery& query, std::vector<protocol::QueriedBlock>* blocks);
   // Pass all keys call by call, then FinishWait. kOk: go on; kUnsupported: no persistent tier;
   // kNotFound: a key is not in the cache (no Finish…).
@@ -406,6 +408,7 @@ struct Store::DomainStats {
   uint64_t acquire_blocks_by_tier[protocol::kTierKindCount] = {};
   uint64_t blocks_adopted = 0;  // a predecessor's, found again in DRAM
   uint64_t blocks_sealed = 0, blocks_evicted = 0, blocks_expired = 0, blocks_corrupt = 0;
+  uint64_t parts_refused = 0;  // by a lossy codec, in clients
   uint64_t reserve_exists = 0, reserve_busy = 0, reserve_no_space = 0;
   uint64_t commits_gone = 0, leases_revoked = 0, checksums_verified = 0;
   uint64_t scrub_members = 0, scrub_bytes = 0, scrub_passes = 0, scrub_mismatches = 0;

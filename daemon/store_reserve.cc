@@ -346,6 +346,7 @@ Status Store::Commit(SessionId session, const protocol::CommitRequest& request,
   if (!HasAllChecksums(entries, checksums.size())) {
     return Status(StatusCode::kInvalid, "the checksums are not those the entries announce");
   }
+  caller.domain().counters.parts_refused += request.hints.parts_refused;
   const bool is_void = caller.rooms->keeper.IsVoid(id);
   Committer committer(caller, id);
   for (const CommitEntry& entry : entries) {
@@ -365,7 +366,7 @@ Status Store::Commit(SessionId session, const protocol::CommitRequest& request,
 }
 
 Status Store::Abort(SessionId session, const LeaseToken& token,
-                    std::span<const uint32_t> key_indexes) {
+                    std::span<const uint32_t> key_indexes, uint32_t parts_refused) {
   Caller caller;
   TERRACE_RETURN_IF_ERROR(state_->Enter(session, kAllGroups, &caller));
   const LeaseId id = caller.domain().leases.Find(token);
@@ -375,6 +376,7 @@ Status Store::Abort(SessionId session, const LeaseToken& token,
   if (caller.domain().leases.at(id).kind != LeaseKind::kWrite) {
     return Status(StatusCode::kInvalid, "a ReadLease is released, not aborted");
   }
+  caller.domain().counters.parts_refused += parts_refused;
   Status status;
   if (key_indexes.empty()) {
     caller.rooms->keeper.AbortAll(id, caller.session);

@@ -85,7 +85,8 @@ class ReadLease {
   // member_mask. REQUIRES: block_index < ready_count().
   std::span<const std::byte> slot(uint32_t block_index, uint32_t member) const;
 
-  // Payload bytes of each part of `member`, in layer order; empty of a lease that is none.
+  // Bytes of each part of `member` as CopyPart gives them, in layer order; empty of a lease that is
+  // none. Under a lossy codec (terrace/codec.h) a slot holds the encoded parts, CopyPart decodes.
   std::span<const uint64_t> part_bytes(uint32_t member) const;
 
   // Whether one part of a block may be read already, of which completions tell part by part: one
@@ -134,8 +135,10 @@ class WriteLease {
   std::span<const uint64_t> part_bytes(uint32_t member) const;  // as ReadLease's
 
   // Copies one part into its slot and remembers its checksum for Commit, reading `from` once. Of a
-  // joined lease the daemon computes it. kInvalid if from.size() differs from the Space's
-  // part_bytes; kGone, and nothing more is written, once the lease is not valid.
+  // joined lease the daemon computes it. kInvalid if from.size() is not part_bytes(); kGone, and
+  // nothing more is written, once the lease is not valid. Where the Space names a lossy codec it
+  // encodes: kUnsupported, counted by the daemon, if `from` has a NaN or an infinity; such a block
+  // cannot be stored.
   Status WritePart(uint32_t key_index, uint32_t member, uint32_t part_index,
                    std::span<const std::byte> from);
   // For bytes that another agent wrote into slot(): computes and remembers the part's checksum.

@@ -112,7 +112,7 @@ struct Hints {
   EndReason end_reason = EndReason::kUnknown;
   uint8_t priority = kPriorityUnset;  // 0 first to go … 100 last
   uint8_t flags = 0;
-  uint8_t reserved = 0;
+  uint8_t parts_refused = 0;  // Commit: by a lossy codec since the last one, at most 255
 };
 
 // ---- Hello ----------------------------------------------------------------------------------
@@ -319,7 +319,7 @@ struct CommitReply {
 struct AbortRequest {
   LeaseToken token;
   uint32_t key_count = 0;
-  uint32_t reserved = 0;
+  uint32_t parts_refused = 0;  // by a lossy codec, of which no Commit told
 };
 
 // ---- Query, Wait, Evict, Pin, Reset ----------------------------------------------------------
