@@ -68,13 +68,13 @@ class HostDevice {
 
   Status Query(const QueuedEvent& event) {
     const std::lock_guard lock(mutex_);
-    return event.is_reached() ? event.failure : Status(StatusCode::kBusy, "not reached yet");
+    return event.is_reached() ? event.failure() : Status(StatusCode::kBusy, "not reached yet");
   }
 
   Status Await(const QueuedEvent& event) {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return event.is_reached(); });
-    return event.failure;
+    return event.failure();
   }
 
  private:

@@ -1,40 +1,10 @@
 #include "cuda/paged_host.h"
 
-#include <array>
-
 #include "cuda/host_copy.h"
+#include "cuda/run_cursor.h"
 
 namespace terrace {
 namespace {
-
-// The nest's outer loops as counters: offsets of the run after this one by addition alone.
-class RunCursor {
- public:
-  explicit RunCursor(const PagedLaunch& launch) : launch_(launch) {}
-
-  uint64_t page_offset_bytes() const { return page_offset_bytes_; }
-  uint64_t slot_offset_bytes() const { return slot_offset_bytes_; }
-
-  // False after the last run.
-  bool Advance() {
-    for (uint32_t axis = launch_.axis_count; axis-- > 0;) {
-      const PagedAxis& loop = launch_.axes[axis];
-      page_offset_bytes_ += loop.page_stride_bytes;
-      slot_offset_bytes_ += loop.slot_stride_bytes;
-      if (++steps_[axis] < loop.count) return true;
-      page_offset_bytes_ -= loop.count * loop.page_stride_bytes;
-      slot_offset_bytes_ -= loop.count * loop.slot_stride_bytes;
-      steps_[axis] = 0;
-    }
-    return false;
-  }
-
- private:
-  const PagedLaunch& launch_;
-  std::array<uint64_t, kPagedAxesMax> steps_ = {};
-  uint64_t page_offset_bytes_ = 0;
-  uint64_t slot_offset_bytes_ = 0;
-};
 
 void CopyPart(const PagedLaunch& launch, uint32_t part_index) {
   const PagedRow& row = launch.rows[launch.row_first + part_index / launch.page_count];
@@ -43,7 +13,7 @@ void CopyPart(const PagedLaunch& launch, uint32_t part_index) {
       reinterpret_cast<std::byte*>(row.page0_address + page.page_index * launch.page_stride_bytes);
   auto* in_slot = reinterpret_cast<std::byte*>(page.slot_address + row.slot_offset_bytes -
                                                launch.slot_origin_bytes);
-  RunCursor cursor(launch);
+  RunCursor cursor({launch.axes, launch.axis_count});
   do {
     std::byte* page_run = in_page + cursor.page_offset_bytes();
     std::byte* slot_run = in_slot + cursor.slot_offset_bytes();

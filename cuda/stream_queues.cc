@@ -11,8 +11,7 @@ struct StreamQueues::Item {
   enum class Kind { kWork, kRecord, kWait };
   Kind kind = Kind::kWork;
   StreamWork work;
-  QueuedEvent* event = nullptr;
-  uint64_t record_number = 0;  // which of the event's records this is, or waits for
+  std::shared_ptr<EventRecord> record;  // to be reached, or to be waited for
 };
 
 struct StreamQueues::Stream {
@@ -43,14 +42,6 @@ QueuedEvent* StreamQueues::CreateEvent() {
 }
 
 void StreamQueues::DestroyEvent(QueuedEvent* event) {
-  event->is_destroyed = true;
-  ++event->use_count;
-  Release(event);
-}
-
-void StreamQueues::Release(QueuedEvent* event) {
-  TERRACE_CHECK(event->use_count > 0, "an event is released as often as it is used");
-  if (--event->use_count > 0 || !event->is_destroyed) return;
   std::erase_if(events_, [event](const auto& owned) { return owned.get() == event; });
 }
 
@@ -61,14 +52,14 @@ void StreamQueues::Push(Stream* stream, StreamWork work) {
 }
 
 void StreamQueues::Record(QueuedEvent* event, Stream* stream) {
-  ++event->use_count;
-  stream->items.push_back({Item::Kind::kRecord, {}, event, ++event->recorded_count});
+  event->latest = std::make_shared<EventRecord>();
+  stream->items.push_back({Item::Kind::kRecord, {}, event->latest});
   Advance();
 }
 
 void StreamQueues::Wait(Stream* stream, QueuedEvent* event) {
-  ++event->use_count;
-  stream->items.push_back({Item::Kind::kWait, {}, event, event->recorded_count});
+  if (event->latest == nullptr) return;
+  stream->items.push_back({Item::Kind::kWait, {}, event->latest});
   Advance();
 }
 
@@ -96,20 +87,15 @@ bool StreamQueues::AdvanceHead(Stream* stream) {
   if (stream->is_running || stream->items.empty()) return false;
   Item& head = stream->items.front();
   if (head.kind == Item::Kind::kWork) return false;
-  QueuedEvent* event = head.event;
   if (head.kind == Item::Kind::kRecord) {
-    // Two streams may record one event; the later record decides what it says.
-    if (head.record_number > event->reached_count) {
-      event->reached_count = head.record_number;
-      event->failure = stream->failure;
-    }
-  } else if (event->reached_count < head.record_number) {
+    head.record->failure = stream->failure;
+    head.record->is_reached = true;
+  } else if (!head.record->is_reached) {
     return false;
   } else if (stream->failure.ok()) {
-    stream->failure = event->failure;  // what builds on a failed copy has failed
+    stream->failure = head.record->failure;  // what builds on a failed copy has failed
   }
   stream->items.pop_front();
-  Release(event);
   return true;
 }
 

@@ -6,7 +6,7 @@
 // themselves as soon as they are at the head of their stream, so only operations are ever ready.
 //
 // THREADING: none of its own; one caller at a time. OWNERSHIP: streams and events belong to the
-// queues; a destroyed one lives on until nothing queued needs it.
+// queues; what is queued on a destroyed stream still runs.
 #pragma once
 
 #include <cstdint>
@@ -25,14 +25,18 @@ struct StreamWork {
   uint32_t shard_count = 1;
 };
 
-struct QueuedEvent {
-  uint64_t recorded_count = 0;
-  uint64_t reached_count = 0;  // of the records, how many their streams have come to
-  uint32_t use_count = 0;      // in queued records and waits
-  bool is_destroyed = false;
-  Status failure;  // of the stream at the last record reached
+// One recording of an event. Who waits for it keeps it: the event may be recorded again meanwhile,
+// on another stream that gets there sooner.
+struct EventRecord {
+  bool is_reached = false;
+  Status failure;  // of its stream, when it was reached
+};
 
-  bool is_reached() const { return reached_count >= recorded_count; }
+struct QueuedEvent {
+  std::shared_ptr<EventRecord> latest;  // none: never recorded
+
+  bool is_reached() const { return latest == nullptr || latest->is_reached; }
+  Status failure() const { return latest == nullptr ? Status::Ok() : latest->failure; }
 };
 
 class StreamQueues {
@@ -68,7 +72,6 @@ class StreamQueues {
 
   void Advance();
   bool AdvanceHead(Stream* stream);
-  void Release(QueuedEvent* event);
   void ListReady();
 
   std::vector<std::unique_ptr<Stream>> streams_;

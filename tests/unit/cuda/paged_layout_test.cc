@@ -7,7 +7,7 @@
 
 #include "cuda/paged_host.h"
 #include "cuda/paged_index.h"
-#include "tests/unit/cuda/paged_world.h"
+#include "tests/sim/paged_world.h"
 
 namespace terrace {
 namespace {

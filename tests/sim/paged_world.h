@@ -3,6 +3,7 @@
 // alone.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <random>

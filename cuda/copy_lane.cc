@@ -1,0 +1,252 @@
+#include "cuda/copy_lane.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "cuda/run_cursor.h"
+
+namespace terrace {
+namespace {
+
+constexpr uint64_t kZeroBytes = kMiB;
+
+}  // namespace
+
+std::string_view TransferPathName(TransferPath path) {
+  switch (path) {
+    case TransferPath::kDirect:
+      return "direct";
+    case TransferPath::kStaged:
+      return "staged";
+    case TransferPath::kZeroCopy:
+      break;
+  }
+  return "zero_copy";
+}
+
+// Its two users take turns: one fills it, the other empties it.
+struct CopyLane::Stage {
+  DeviceBuffer memory;
+  Event filled;
+  Event emptied;
+};
+
+CopyLane::CopyLane(const Device& device, const PagedNest& nest, const PagedRow* device_rows,
+                   const CopyLaneOptions& options, Stream pages)
+    : device_(device),
+      nest_(nest),
+      device_rows_(device_rows),
+      options_(options),
+      pages_(std::move(pages)) {}
+
+CopyLane::~CopyLane() { Drain(); }
+
+Result<std::unique_ptr<CopyLane>> CopyLane::Create(const Device& device, const PagedNest& nest,
+                                                   const PagedRow* device_rows,
+                                                   const CopyLaneOptions& options) {
+  const StreamPriority priority =
+      options.direction == PagedDirection::kGather ? StreamPriority::kStore : StreamPriority::kLoad;
+  Result<Stream> pages = Stream::Create(device, priority);
+  if (!pages.ok()) return pages.status();
+  std::unique_ptr<CopyLane> lane(
+      new CopyLane(device, nest, device_rows, options, std::move(pages).value()));
+  if (options.path == TransferPath::kStaged) TERRACE_RETURN_IF_ERROR(lane->MakeRing(priority));
+  return lane;
+}
+
+Status CopyLane::MakeRing(StreamPriority priority) {
+  Result<Stream> slots = Stream::Create(device_, priority);
+  if (!slots.ok()) return slots.status();
+  slots_.emplace(std::move(slots).value());
+  for (uint32_t i = 0; i < options_.stage_count; ++i) {
+    Result<DeviceBuffer> memory =
+        DeviceBuffer::Allocate(device_, DeviceMemory::kDevice, options_.stage_bytes);
+    if (!memory.ok()) return memory.status();
+    Result<Event> filled = Event::Create(device_);
+    if (!filled.ok()) return filled.status();
+    Result<Event> emptied = Event::Create(device_);
+    if (!emptied.ok()) return emptied.status();
+    ring_.push_back(
+        {std::move(memory).value(), std::move(filled).value(), std::move(emptied).value()});
+  }
+  return options_.direction == PagedDirection::kGather ? ClearRing() : Status::Ok();
+}
+
+// Slots get the padding between their parts from the ring: it must not be what the memory held
+// before.
+Status CopyLane::ClearRing() {
+  Result<DeviceBuffer> zeros = DeviceBuffer::Allocate(device_, DeviceMemory::kPinned, kZeroBytes);
+  if (!zeros.ok()) return zeros.status();
+  std::memset(zeros->address(), 0, kZeroBytes);
+  Status status;
+  for (const Stage& stage : ring_) {
+    for (uint64_t at = 0; at < stage.memory.byte_count() && status.ok(); at += kZeroBytes) {
+      const CopyPiece piece{stage.memory.address() + at, zeros->address(),
+                            std::min(kZeroBytes, stage.memory.byte_count() - at)};
+      status = pages_.Copy(CopyDirection::kToDevice, {&piece, 1});
+    }
+  }
+  Drain();
+  return status;
+}
+
+uint64_t CopyLane::SpanBytes(LayerRange layers) const {
+  return nest_.layer_offset_bytes[layers.first + layers.count] -
+         nest_.layer_offset_bytes[layers.first];
+}
+
+uint32_t CopyLane::layers_max() const {
+  if (options_.path != TransferPath::kStaged) return nest_.layer_count();
+  uint32_t count = nest_.layer_count();
+  const auto fits = [&](uint32_t layer_count) {
+    for (uint32_t first = 0; first + layer_count <= nest_.layer_count(); ++first) {
+      if (SpanBytes({first, layer_count}) > options_.stage_bytes) return false;
+    }
+    return true;
+  };
+  while (count > 0 && !fits(count)) --count;
+  return count;
+}
+
+PagedLaunch CopyLane::LaunchOf(std::span<const PagedPage> pages, LayerRange layers) const {
+  PagedLaunch launch = nest_.Launch(layers.first, layers.count);
+  launch.direction = options_.direction;
+  launch.rows = device_rows_;
+  launch.pages = pages.data();
+  launch.page_count = static_cast<uint32_t>(pages.size());
+  launch.thread_blocks_max = options_.thread_blocks_max;
+  return launch;
+}
+
+Status CopyLane::Copy(std::span<const PageSlot> pages, LayerRange layers) {
+  switch (options_.path) {
+    case TransferPath::kDirect:
+      return CopyDirect(pages, layers);
+    case TransferPath::kZeroCopy:
+      return CopyZero(pages, layers);
+    case TransferPath::kStaged:
+      break;
+  }
+  return CopyStaged(pages, layers);
+}
+
+namespace {
+
+// Collects pieces and hands them to a stream a full batch at a time.
+class Batcher {
+ public:
+  Batcher(Stream& stream, CopyDirection direction) : stream_(stream), direction_(direction) {
+    pieces_.reserve(kBatchPiecesMax);
+  }
+
+  Status Add(const CopyPiece& piece) {
+    pieces_.push_back(piece);
+    return pieces_.size() == kBatchPiecesMax ? Flush() : Status::Ok();
+  }
+  Status Flush() {
+    if (pieces_.empty()) return Status::Ok();
+    const Status status = stream_.Copy(direction_, pieces_);
+    pieces_.clear();
+    return status;
+  }
+
+ private:
+  Stream& stream_;
+  CopyDirection direction_;
+  std::vector<CopyPiece> pieces_;
+};
+
+}  // namespace
+
+Status CopyLane::CopyDirect(std::span<const PageSlot> pages, LayerRange layers) {
+  const bool gathers = options_.direction == PagedDirection::kGather;
+  Batcher batcher(pages_, gathers ? CopyDirection::kToHost : CopyDirection::kToDevice);
+  for (uint32_t i = 0; i < layers.count * nest_.rows_per_layer; ++i) {
+    const PagedRow& row = nest_.rows[layers.first * nest_.rows_per_layer + i];
+    for (const PageSlot& page : pages) {
+      auto* in_page = reinterpret_cast<std::byte*>(row.page0_address +
+                                                   page.page_index * nest_.page_stride_bytes);
+      std::byte* in_slot = page.slot + row.slot_offset_bytes;
+      RunCursor cursor({nest_.axes, nest_.axis_count});
+      do {
+        std::byte* a = in_page + cursor.page_offset_bytes();
+        std::byte* b = in_slot + cursor.slot_offset_bytes();
+        TERRACE_RETURN_IF_ERROR(batcher.Add(gathers ? CopyPiece{b, a, nest_.run_bytes}
+                                                    : CopyPiece{a, b, nest_.run_bytes}));
+      } while (cursor.Advance());
+    }
+  }
+  return batcher.Flush();
+}
+
+Status CopyLane::CopyZero(std::span<const PageSlot> pages, LayerRange layers) {
+  PagedPage launched[kPagedPagesMax];
+  const uint64_t origin_bytes = nest_.layer_offset_bytes[layers.first];
+  while (!pages.empty()) {
+    const size_t count = std::min<size_t>(pages.size(), kPagedPagesMax);
+    for (size_t i = 0; i < count; ++i) {
+      launched[i] = {reinterpret_cast<uint64_t>(pages[i].device_slot) + origin_bytes,
+                     pages[i].page_index};
+    }
+    TERRACE_RETURN_IF_ERROR(pages_.Copy(LaunchOf({launched, count}, layers)));
+    pages = pages.subspan(count);
+  }
+  return Status::Ok();
+}
+
+Status CopyLane::CopyStaged(std::span<const PageSlot> pages, LayerRange layers) {
+  PagedPage launched[kPagedPagesMax];
+  CopyPiece pieces[kPagedPagesMax];
+  const uint64_t span_bytes = SpanBytes(layers);
+  const uint64_t origin_bytes = nest_.layer_offset_bytes[layers.first];
+  const bool gathers = options_.direction == PagedDirection::kGather;
+  const uint64_t pages_max = std::min<uint64_t>(options_.stage_bytes / span_bytes, kPagedPagesMax);
+  while (!pages.empty()) {
+    const size_t count = std::min<size_t>(pages.size(), pages_max);
+    Stage& stage = ring_[next_stage_];
+    next_stage_ = (next_stage_ + 1) % options_.stage_count;
+    for (size_t i = 0; i < count; ++i) {
+      std::byte* staged = stage.memory.address() + i * span_bytes;
+      std::byte* slot = pages[i].slot + origin_bytes;
+      launched[i] = {reinterpret_cast<uint64_t>(staged), pages[i].page_index};
+      pieces[i] =
+          gathers ? CopyPiece{slot, staged, span_bytes} : CopyPiece{staged, slot, span_bytes};
+    }
+    const PagedLaunch launch = LaunchOf({launched, count}, layers);
+    TERRACE_RETURN_IF_ERROR(gathers ? GatherStage(stage, launch, {pieces, count})
+                                    : ScatterStage(stage, launch, {pieces, count}));
+    pages = pages.subspan(count);
+  }
+  return Status::Ok();
+}
+
+Status CopyLane::GatherStage(Stage& stage, const PagedLaunch& launch,
+                             std::span<const CopyPiece> pieces) {
+  TERRACE_RETURN_IF_ERROR(pages_.Wait(stage.emptied, StreamEdge::kStaging));
+  TERRACE_RETURN_IF_ERROR(pages_.Copy(launch));
+  TERRACE_RETURN_IF_ERROR(stage.filled.Record(pages_));
+  TERRACE_RETURN_IF_ERROR(slots_->Wait(stage.filled, StreamEdge::kStaging));
+  TERRACE_RETURN_IF_ERROR(slots_->Copy(CopyDirection::kToHost, pieces));
+  return stage.emptied.Record(*slots_);
+}
+
+Status CopyLane::ScatterStage(Stage& stage, const PagedLaunch& launch,
+                              std::span<const CopyPiece> pieces) {
+  TERRACE_RETURN_IF_ERROR(slots_->Wait(stage.emptied, StreamEdge::kStaging));
+  TERRACE_RETURN_IF_ERROR(slots_->Copy(CopyDirection::kToDevice, pieces));
+  TERRACE_RETURN_IF_ERROR(stage.filled.Record(*slots_));
+  TERRACE_RETURN_IF_ERROR(pages_.Wait(stage.filled, StreamEdge::kStaging));
+  TERRACE_RETURN_IF_ERROR(pages_.Copy(launch));
+  return stage.emptied.Record(pages_);
+}
+
+void CopyLane::Drain() {
+  for (Stream* stream : {&pages_, slots_ ? &*slots_ : nullptr}) {
+    if (stream == nullptr) continue;
+    Result<Event> event = Event::Create(device_);
+    if (event.ok() && event->Record(*stream).ok()) (void)event->Await();
+  }
+}
+
+}  // namespace terrace

@@ -1,0 +1,101 @@
+// One direction of paged copies: its streams and, where it is staged, its ring.
+//
+// Pages and slots are each touched by one stream of the lane. An edge towards the engine's kernels
+// is therefore a wait or an event of the pages' stream, and what becomes of slots is known from the
+// slots' stream. The staged path has two streams, so that the kernel fills one stage while the copy
+// engine empties another; the other paths have one.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "cuda/paged_layout.h"
+#include "cuda/stream.h"
+#include "terrace/status.h"
+#include "terrace/units.h"
+
+namespace terrace {
+
+inline constexpr uint64_t kStageBytesMax = kGiB;
+inline constexpr uint32_t kStageCountMax = 16;
+
+enum class TransferPath {
+  kDirect,    // the copy engine, run by run
+  kStaged,    // kernel ↔ ring ↔ one copy a slot
+  kZeroCopy,  // a kernel that reaches the slots itself
+};
+inline constexpr uint32_t kTransferPathCount = 3;
+std::string_view TransferPathName(TransferPath path);
+
+// A page and the slot that holds it or shall.
+struct PageSlot {
+  uint64_t page_index = 0;
+  std::byte* slot = nullptr;         // its nest's slot_bytes
+  std::byte* device_slot = nullptr;  // as kernels reach it; for kZeroCopy
+};
+
+struct CopyLaneOptions {
+  PagedDirection direction = PagedDirection::kGather;
+  TransferPath path = TransferPath::kStaged;
+  uint64_t stage_bytes = 0;
+  uint32_t stage_count = 0;
+  uint32_t thread_blocks_max = 0;
+};
+
+struct LayerRange {
+  uint32_t first = 0;
+  uint32_t count = 0;
+};
+
+class CopyLane {
+ public:
+  // `device_rows` is nest.rows where kernels read them. All that is given outlives the lane.
+  static Result<std::unique_ptr<CopyLane>> Create(const Device& device, const PagedNest& nest,
+                                                  const PagedRow* device_rows,
+                                                  const CopyLaneOptions& options);
+  ~CopyLane();
+  CopyLane(const CopyLane&) = delete;
+  CopyLane& operator=(const CopyLane&) = delete;
+
+  Stream& pages_stream() { return pages_; }
+  Stream& slots_stream() { return slots_ ? *slots_ : pages_; }
+
+  // Layers that one Copy may be of: those that fit a stage.
+  uint32_t layers_max() const;
+  // Queues these layers of all pages.
+  Status Copy(std::span<const PageSlot> pages, LayerRange layers);
+  // Waits until nothing of the lane is under way.
+  void Drain();
+
+ private:
+  struct Stage;
+
+  CopyLane(const Device& device, const PagedNest& nest, const PagedRow* device_rows,
+           const CopyLaneOptions& options, Stream pages);
+  Status MakeRing(StreamPriority priority);
+  Status ClearRing();
+  uint64_t SpanBytes(
+      LayerRange layers) const;  // of these layers in a slot, padding between them too
+  PagedLaunch LaunchOf(std::span<const PagedPage> pages, LayerRange layers) const;
+
+  Status CopyDirect(std::span<const PageSlot> pages, LayerRange layers);
+  Status CopyZero(std::span<const PageSlot> pages, LayerRange layers);
+  Status CopyStaged(std::span<const PageSlot> pages, LayerRange layers);
+  Status GatherStage(Stage& stage, const PagedLaunch& launch, std::span<const CopyPiece> pieces);
+  Status ScatterStage(Stage& stage, const PagedLaunch& launch, std::span<const CopyPiece> pieces);
+
+  const Device& device_;
+  const PagedNest& nest_;
+  const PagedRow* device_rows_;
+  const CopyLaneOptions options_;
+  Stream pages_;
+  std::optional<Stream> slots_;
+  std::vector<Stage> ring_;
+  uint32_t next_stage_ = 0;
+};
+
+}  // namespace terrace

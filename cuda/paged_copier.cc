@@ -1,0 +1,173 @@
+#include "cuda/paged_copier.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+namespace terrace {
+namespace {
+
+Status Invalid(std::string* why, std::string text) {
+  *why = std::move(text);
+  return Status(StatusCode::kInvalid, "options of paged copies were refused");
+}
+
+struct NamedCount {
+  const char* name;
+  uint64_t value;
+  uint64_t max;
+};
+
+Status CheckOptions(const CopierOptions& options, std::string* why) {
+  const NamedCount counts[] = {
+      {"stage_bytes", options.stage_bytes, kStageBytesMax},
+      {"stage_count", options.stage_count, kStageCountMax},
+      {"staged_thread_blocks_max", options.staged_thread_blocks_max, 65535},
+      {"zero_copy_thread_blocks_max", options.zero_copy_thread_blocks_max, 65535},
+      {"load_chunk_bytes_min", options.load_chunk_bytes_min, kStageBytesMax},
+  };
+  for (const NamedCount& count : counts) {
+    if (count.value == 0 || count.value > count.max) {
+      return Invalid(why, std::string(count.name) + " is " + std::to_string(count.value) +
+                              ", not 1.." + std::to_string(count.max));
+    }
+  }
+  return Status::Ok();
+}
+
+CopyLaneOptions LaneOptions(PagedDirection direction, const CopierOptions& options) {
+  const TransferPath path =
+      direction == PagedDirection::kGather ? options.store_path : options.load_path;
+  return {.direction = direction,
+          .path = path,
+          .stage_bytes = options.stage_bytes,
+          .stage_count = options.stage_count,
+          .thread_blocks_max = path == TransferPath::kZeroCopy ? options.zero_copy_thread_blocks_max
+                                                               : options.staged_thread_blocks_max};
+}
+
+}  // namespace
+
+PagedCopier::PagedCopier(const Device& device, PagedNest nest, const CopierOptions& options)
+    : device_(device),
+      nest_(std::move(nest)),
+      options_(options),
+      events_(device, kCopierEventsMax) {}
+
+PagedCopier::~PagedCopier() = default;
+
+Result<std::unique_ptr<PagedCopier>> PagedCopier::Create(const Device& device, PagedNest nest,
+                                                         const CopierOptions& options,
+                                                         std::string* why) {
+  TERRACE_RETURN_IF_ERROR(CheckOptions(options, why));
+  std::unique_ptr<PagedCopier> copier(new PagedCopier(device, std::move(nest), options));
+  const Status status = copier->Prepare();
+  if (!status.ok()) {
+    *why = status.what();
+    return status;
+  }
+  for (const CopyLane* lane : {copier->store_.get(), copier->load_.get()}) {
+    if (lane->layers_max() == 0) {
+      return Invalid(why, "stage_bytes is " + std::to_string(options.stage_bytes) +
+                              ", less than a layer of a slot takes: " +
+                              std::to_string(copier->nest_.layer_offset_bytes[1]));
+    }
+  }
+  return copier;
+}
+
+Status PagedCopier::Prepare() {
+  TERRACE_RETURN_IF_ERROR(UploadRows());
+  const auto* rows = reinterpret_cast<const PagedRow*>(rows_->address());
+  for (const PagedDirection direction : {PagedDirection::kGather, PagedDirection::kScatter}) {
+    Result<std::unique_ptr<CopyLane>> lane =
+        CopyLane::Create(device_, nest_, rows, LaneOptions(direction, options_));
+    if (!lane.ok()) return lane.status();
+    (direction == PagedDirection::kGather ? store_ : load_) = std::move(lane).value();
+  }
+  return Status::Ok();
+}
+
+Status PagedCopier::UploadRows() {
+  const uint64_t byte_count = nest_.rows.size() * sizeof(PagedRow);
+  Result<DeviceBuffer> rows = DeviceBuffer::Allocate(device_, DeviceMemory::kDevice, byte_count);
+  if (!rows.ok()) return rows.status();
+  Result<DeviceBuffer> pinned = DeviceBuffer::Allocate(device_, DeviceMemory::kPinned, byte_count);
+  if (!pinned.ok()) return pinned.status();
+  std::memcpy(pinned->address(), nest_.rows.data(), byte_count);
+  Result<Stream> stream = Stream::Create(device_, StreamPriority::kLoad);
+  if (!stream.ok()) return stream.status();
+  Result<Event> done = Event::Create(device_);
+  if (!done.ok()) return done.status();
+  const CopyPiece piece{rows->address(), pinned->address(), byte_count};
+  TERRACE_RETURN_IF_ERROR(stream->Copy(CopyDirection::kToDevice, {&piece, 1}));
+  TERRACE_RETURN_IF_ERROR(done->Record(*stream));
+  TERRACE_RETURN_IF_ERROR(done->Await());
+  rows_.emplace(std::move(rows).value());
+  return Status::Ok();
+}
+
+Status PagedCopier::CheckPages(std::span<const PageSlot> pages, TransferPath path) const {
+  if (pages.empty() || pages.size() > kPagesPerCallMax) {
+    return Status(StatusCode::kInvalid, "pages: 1..4096 a call");
+  }
+  for (const PageSlot& page : pages) {
+    if (page.page_index >= nest_.page_count) {
+      return Status(StatusCode::kInvalid, "page_index: past the cache's last page");
+    }
+    const bool is_reachable =
+        path == TransferPath::kZeroCopy ? page.device_slot != nullptr : page.slot != nullptr;
+    if (!is_reachable) return Status(StatusCode::kInvalid, "slot: no address that the path uses");
+  }
+  return Status::Ok();
+}
+
+Result<StoreTicket> PagedCopier::Store(std::span<const PageSlot> pages, const KvWritten& written) {
+  TERRACE_RETURN_IF_ERROR(CheckPages(pages, options_.store_path));
+  Result<StoreTicket> ticket = QueueStore(pages, written);
+  if (!ticket.ok()) store_->Drain();  // the caller will give up the slots
+  return ticket;
+}
+
+Result<StoreTicket> PagedCopier::QueueStore(std::span<const PageSlot> pages,
+                                            const KvWritten& written) {
+  CopyLane& lane = *store_;
+  TERRACE_RETURN_IF_ERROR(written.Gate(lane.pages_stream()));
+  const uint32_t step = lane.layers_max();
+  for (uint32_t first = 0; first < nest_.layer_count(); first += step) {
+    TERRACE_RETURN_IF_ERROR(lane.Copy(pages, {first, std::min(step, nest_.layer_count() - first)}));
+  }
+  Result<PooledEvent> read = PooledEvent::After(events_, lane.pages_stream());
+  if (!read.ok()) return read.status();
+  Result<PooledEvent> stored = PooledEvent::After(events_, lane.slots_stream());
+  if (!stored.ok()) return stored.status();
+  return StoreTicket{PageReuse(std::move(read).value()), SlotsDone(std::move(stored).value())};
+}
+
+Result<LoadTicket> PagedCopier::Load(std::span<const PageSlot> pages, const DestinationFree& free) {
+  TERRACE_RETURN_IF_ERROR(CheckPages(pages, options_.load_path));
+  Result<LoadTicket> ticket = QueueLoad(pages, free);
+  if (!ticket.ok()) load_->Drain();
+  return ticket;
+}
+
+Result<LoadTicket> PagedCopier::QueueLoad(std::span<const PageSlot> pages,
+                                          const DestinationFree& free) {
+  CopyLane& lane = *load_;
+  TERRACE_RETURN_IF_ERROR(free.Gate(lane.pages_stream()));
+  const uint64_t wanted =
+      (options_.load_chunk_bytes_min + nest_.layer_bytes - 1) / nest_.layer_bytes;
+  const auto step = static_cast<uint32_t>(std::min<uint64_t>(wanted, lane.layers_max()));
+  std::vector<PooledEvent> ready;
+  for (uint32_t first = 0; first < nest_.layer_count(); first += step) {
+    TERRACE_RETURN_IF_ERROR(lane.Copy(pages, {first, std::min(step, nest_.layer_count() - first)}));
+    Result<PooledEvent> event = PooledEvent::After(events_, lane.pages_stream());
+    if (!event.ok()) return event.status();
+    ready.push_back(std::move(event).value());
+  }
+  Result<PooledEvent> read = PooledEvent::After(events_, lane.slots_stream());
+  if (!read.ok()) return read.status();
+  return LoadTicket{LayerReady(std::move(ready), step), SlotsDone(std::move(read).value())};
+}
+
+}  // namespace terrace

@@ -1,0 +1,88 @@
+// Copies an engine's pages to slots and back, by one of three paths, ordered against the engine's
+// kernels by the four edges.
+//
+// The staged path turns many small pieces into one large copy a slot: a kernel gathers pages into a
+// stage of a ring in device memory, the copy engine moves the stage while the kernel fills the
+// next. Loads run the same way back, a few layers at a time, so that the engine can begin with
+// layer 0.
+//
+// THREADING: one thread stores and one thread loads at a time; they need not be the same.
+// LIMITS: kPagesPerCallMax pages a call; kCopierEventsMax events, else kBusy. Nothing blocks but
+// Create and what edges.h says blocks, and a call that fails half-way waits for what it has queued.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "cuda/copy_lane.h"
+#include "cuda/edges.h"
+#include "cuda/paged_layout.h"
+#include "cuda/stream.h"
+#include "terrace/status.h"
+#include "terrace/units.h"
+
+namespace terrace {
+
+inline constexpr uint32_t kPagesPerCallMax = 4096;
+inline constexpr uint32_t kCopierEventsMax = 8192;
+
+struct CopierOptions {
+  TransferPath store_path = TransferPath::kStaged;
+  TransferPath load_path = TransferPath::kStaged;
+  // A ring for each direction that is staged: at 55 GB/s and 0.2 ms of latency, 11 MB are under
+  // way.
+  uint64_t stage_bytes = 16 * kMiB;
+  uint32_t stage_count = 4;
+  uint32_t staged_thread_blocks_max = 32;
+  uint32_t zero_copy_thread_blocks_max = 12;   // more slow the engine's kernels, and gain nothing
+  uint64_t load_chunk_bytes_min = 256 * kKiB;  // of one slot, so many layers are loaded at once
+};
+
+struct StoreTicket {
+  PageReuse page_reuse;
+  SlotsDone slots_written;
+};
+
+struct LoadTicket {
+  LayerReady layer_ready;
+  SlotsDone slots_read;
+};
+
+class PagedCopier {
+ public:
+  // `device` outlives the copier.
+  static Result<std::unique_ptr<PagedCopier>> Create(const Device& device, PagedNest nest,
+                                                     const CopierOptions& options,
+                                                     std::string* why);
+  ~PagedCopier();
+  PagedCopier(const PagedCopier&) = delete;
+  PagedCopier& operator=(const PagedCopier&) = delete;
+
+  EventPool& events() { return events_; }
+  const PagedNest& nest() const { return nest_; }
+
+  // REQUIRES: no page or slot twice in one call.
+  Result<StoreTicket> Store(std::span<const PageSlot> pages, const KvWritten& written);
+  Result<LoadTicket> Load(std::span<const PageSlot> pages, const DestinationFree& free);
+
+ private:
+  PagedCopier(const Device& device, PagedNest nest, const CopierOptions& options);
+  Status Prepare();
+  Status UploadRows();
+  Status CheckPages(std::span<const PageSlot> pages, TransferPath path) const;
+  Result<StoreTicket> QueueStore(std::span<const PageSlot> pages, const KvWritten& written);
+  Result<LoadTicket> QueueLoad(std::span<const PageSlot> pages, const DestinationFree& free);
+
+  const Device& device_;
+  const PagedNest nest_;
+  const CopierOptions options_;
+  EventPool events_;
+  std::optional<DeviceBuffer> rows_;  // nest_.rows where kernels read them
+  std::unique_ptr<CopyLane> store_;
+  std::unique_ptr<CopyLane> load_;
+};
+
+}  // namespace terrace
