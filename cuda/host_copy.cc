@@ -25,8 +25,8 @@ static_assert(kChecksumLeafBytes % kStreamUnitBytes == 0);
 // Hashing a leaf stalls on memory unless its lines were asked for during the copy of the one
 // before.
 constexpr size_t kPrefetchAheadBytes = 6 * kKiB;
-// Runs are shorter; what follows one in memory is mostly the next one.
-constexpr size_t kRunAheadBytes = kKiB;
+// Of runs: a page's worth, as hardware prefetches stop at its end.
+constexpr size_t kRunAheadBytes = 4 * kKiB;
 
 bool IsStreamAligned(const std::byte* address) {
   return reinterpret_cast<uintptr_t>(address) % kStreamAlignmentBytes == 0;
@@ -46,13 +46,18 @@ bool HasStreamingStores() {
 }
 
 // Copies with stores that bypass the caches and are not ordered until FenceStreams(). With kAhead
-// > 0 also asks for the source kAhead bytes on; past its end that reads nothing and cannot fault.
+// > 0 also asks for what comes kAhead bytes on, which past the end of `from` is at `next_from`;
+// that reads nothing and cannot fault.
 // REQUIRES: `to` is aligned to kStreamAlignmentBytes; the size is a multiple of kStreamUnitBytes.
 template <size_t kAhead>
-[[gnu::target("avx2")]] void Stream(std::span<std::byte> to, std::span<const std::byte> from) {
+[[gnu::target("avx2")]] void Stream(std::span<std::byte> to, std::span<const std::byte> from,
+                                    const std::byte* next_from) {
   for (size_t i = 0; i < from.size(); i += kStreamUnitBytes) {
     if constexpr (kAhead > 0) {
-      const uintptr_t ahead = reinterpret_cast<uintptr_t>(from.data()) + i + kAhead;
+      const size_t at = i + kAhead;
+      const uintptr_t ahead = at < from.size()
+                                  ? reinterpret_cast<uintptr_t>(from.data()) + at
+                                  : reinterpret_cast<uintptr_t>(next_from) + at - from.size();
       _mm_prefetch(reinterpret_cast<const char*>(ahead), _MM_HINT_T0);
       _mm_prefetch(reinterpret_cast<const char*>(ahead + 64), _MM_HINT_T0);
     }
@@ -77,7 +82,7 @@ void FenceStreams() { _mm_sfence(); }
 constexpr bool HasStreamingStores() { return false; }
 
 template <size_t kAhead>
-void Stream(std::span<std::byte> to, std::span<const std::byte> from) {
+void Stream(std::span<std::byte> to, std::span<const std::byte> from, const std::byte*) {
   CopyPlain(to, from);
 }
 
@@ -91,13 +96,15 @@ namespace {
 
 // Streams all whole lines of the target. REQUIRES: at least one line, HasStreamingStores().
 template <size_t kAhead>
-void StreamLines(std::span<std::byte> to, std::span<const std::byte> from) {
+void StreamLines(std::span<std::byte> to, std::span<const std::byte> from,
+                 const std::byte* next_from) {
   const size_t past_line_bytes = reinterpret_cast<uintptr_t>(to.data()) % kStreamAlignmentBytes;
   const size_t head_bytes = past_line_bytes == 0 ? 0 : kStreamAlignmentBytes - past_line_bytes;
   const size_t stream_bytes = RoundDown(from.size() - head_bytes, kStreamUnitBytes);
   const size_t tail_offset = head_bytes + stream_bytes;
   CopyPlain(to.first(head_bytes), from.first(head_bytes));
-  Stream<kAhead>(to.subspan(head_bytes, stream_bytes), from.subspan(head_bytes, stream_bytes));
+  Stream<kAhead>(to.subspan(head_bytes, stream_bytes), from.subspan(head_bytes, stream_bytes),
+                 next_from);
   CopyPlain(to.subspan(tail_offset), from.subspan(tail_offset));
 }
 
@@ -106,16 +113,16 @@ void StreamLines(std::span<std::byte> to, std::span<const std::byte> from) {
 void CopyBytes(std::span<std::byte> to, std::span<const std::byte> from) {
   TERRACE_CHECK(to.size() == from.size(), "a copy fills its target exactly");
   if (from.size() < kStreamBytesMin || !HasStreamingStores()) return CopyPlain(to, from);
-  StreamLines<0>(to, from);
+  StreamLines<0>(to, from, nullptr);
   FenceStreams();
 }
 
-void CopyRun(std::byte* to, const std::byte* from, size_t byte_count) {
+void CopyRun(std::byte* to, const std::byte* from, size_t byte_count, const std::byte* next_from) {
   if (byte_count < kStreamRunBytesMin || !HasStreamingStores()) {
     std::memcpy(to, from, byte_count);
     return;
   }
-  StreamLines<kRunAheadBytes>({to, byte_count}, {from, byte_count});
+  StreamLines<kRunAheadBytes>({to, byte_count}, {from, byte_count}, next_from);
 }
 
 void FenceRuns() { FenceStreams(); }
@@ -136,7 +143,8 @@ void CopyAndAppend(std::span<std::byte> to, std::span<const std::byte> from,
     const size_t leaf_bytes = std::min<size_t>(kChecksumLeafBytes, from.size());
     checksum->Append(from.first(leaf_bytes));
     if (streams && leaf_bytes == kChecksumLeafBytes) {
-      Stream<kPrefetchAheadBytes>(to.first(leaf_bytes), from.first(leaf_bytes));
+      Stream<kPrefetchAheadBytes>(to.first(leaf_bytes), from.first(leaf_bytes),
+                                  from.data() + leaf_bytes);
     } else {
       CopyPlain(to.first(leaf_bytes), from.first(leaf_bytes));
     }

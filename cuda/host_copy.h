@@ -30,8 +30,9 @@ void CopyAndAppend(std::span<std::byte> to, std::span<const std::byte> from,
                    ChecksumStream* checksum);
 
 // One of many runs of one copy: as CopyBytes, but runs of a few KiB bypass the caches too, since
-// all of them together are large, and nothing is ordered until FenceRuns(). REQUIRES: no overlap.
-void CopyRun(std::byte* to, const std::byte* from, size_t byte_count);
+// all of them together are large, and nothing is ordered until FenceRuns(). `next_from` is where
+// the run after this one begins: it is asked for in time. REQUIRES: no overlap.
+void CopyRun(std::byte* to, const std::byte* from, size_t byte_count, const std::byte* next_from);
 void FenceRuns();
 
 }  // namespace terrace

@@ -7,7 +7,6 @@
 #include <cstring>
 #include <list>
 #include <mutex>
-#include <span>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -171,10 +170,13 @@ StreamWork BatchWork(const CopyPiece* first, uint32_t piece_count) {
   const uint32_t shard_count = std::min(piece_count, ShardCount(byte_count));
   return {
       [pieces = std::vector<CopyPiece>(first, first + piece_count), shard_count](uint32_t shard) {
-        const auto [begin, count] = Share(static_cast<uint32_t>(pieces.size()), shard_count, shard);
-        for (const CopyPiece& piece : std::span(pieces).subspan(begin, count)) {
-          CopyRun(static_cast<std::byte*>(piece.to), static_cast<const std::byte*>(piece.from),
-                  piece.byte_count);
+        const auto [first_piece, count] =
+            Share(static_cast<uint32_t>(pieces.size()), shard_count, shard);
+        for (uint32_t i = first_piece; i < first_piece + count; ++i) {
+          const CopyPiece& next = pieces[std::min<size_t>(i + 1, pieces.size() - 1)];
+          CopyRun(static_cast<std::byte*>(pieces[i].to),
+                  static_cast<const std::byte*>(pieces[i].from), pieces[i].byte_count,
+                  static_cast<const std::byte*>(next.from));
         }
         FenceRuns();
         return Status::Ok();

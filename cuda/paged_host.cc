@@ -6,24 +6,50 @@
 namespace terrace {
 namespace {
 
-void CopyPart(const PagedLaunch& launch, uint32_t part_index) {
-  const PagedRow& row = launch.rows[launch.row_first + part_index / launch.page_count];
-  const PagedPage& page = launch.pages[part_index % launch.page_count];
-  auto* in_page =
-      reinterpret_cast<std::byte*>(row.page0_address + page.page_index * launch.page_stride_bytes);
-  auto* in_slot = reinterpret_cast<std::byte*>(page.slot_address + row.slot_offset_bytes -
-                                               launch.slot_origin_bytes);
-  RunCursor cursor({launch.axes, launch.axis_count});
-  do {
-    std::byte* page_run = in_page + cursor.page_offset_bytes();
-    std::byte* slot_run = in_slot + cursor.slot_offset_bytes();
-    if (launch.direction == PagedDirection::kGather) {
-      CopyRun(slot_run, page_run, launch.run_bytes);
-    } else {
-      CopyRun(page_run, slot_run, launch.run_bytes);
-    }
-  } while (cursor.Advance());
-}
+struct Run {
+  std::byte* to = nullptr;
+  const std::byte* from = nullptr;
+};
+
+// The runs of a range of parts, one after the other.
+class PartRuns {
+ public:
+  PartRuns(const PagedLaunch& launch, uint32_t part_first, uint32_t part_count)
+      : launch_(launch),
+        cursor_({launch.axes, launch.axis_count}),
+        part_(part_first),
+        part_end_(part_first + part_count) {
+    if (part_count > 0) EnterPart();
+  }
+
+  // False after the last one.
+  bool Next(Run* run) {
+    if (part_ == part_end_) return false;
+    std::byte* page_run = in_page_ + cursor_.page_offset_bytes();
+    std::byte* slot_run = in_slot_ + cursor_.slot_offset_bytes();
+    const bool gathers = launch_.direction == PagedDirection::kGather;
+    *run = gathers ? Run{slot_run, page_run} : Run{page_run, slot_run};
+    if (!cursor_.Advance() && ++part_ != part_end_) EnterPart();
+    return true;
+  }
+
+ private:
+  void EnterPart() {
+    const PagedRow& row = launch_.rows[launch_.row_first + part_ % launch_.row_count];
+    const PagedPage& page = launch_.pages[part_ / launch_.row_count];
+    in_page_ = reinterpret_cast<std::byte*>(row.page0_address +
+                                            page.page_index * launch_.page_stride_bytes);
+    in_slot_ = reinterpret_cast<std::byte*>(page.slot_address + row.slot_offset_bytes -
+                                            launch_.slot_origin_bytes);
+  }
+
+  const PagedLaunch& launch_;
+  RunCursor cursor_;
+  uint32_t part_;
+  const uint32_t part_end_;
+  std::byte* in_page_ = nullptr;
+  std::byte* in_slot_ = nullptr;
+};
 
 }  // namespace
 
@@ -59,7 +85,13 @@ uint64_t PartBytes(const PagedLaunch& launch) {
 }
 
 void CopyParts(const PagedLaunch& launch, uint32_t part_first, uint32_t part_count) {
-  for (uint32_t part = part_first; part < part_first + part_count; ++part) CopyPart(launch, part);
+  PartRuns runs(launch, part_first, part_count);
+  Run run;
+  Run next;
+  for (bool has_run = runs.Next(&run); has_run; run = next) {
+    has_run = runs.Next(&next);
+    CopyRun(run.to, run.from, launch.run_bytes, has_run ? next.from : run.from);
+  }
   FenceRuns();
 }
 

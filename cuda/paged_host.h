@@ -12,7 +12,8 @@ namespace terrace {
 // kInvalid, with the reason, for a launch past the limits that device.h sets.
 Status ValidateLaunch(const PagedLaunch& launch);
 
-// One row's share of one page is a part; they count rows outermost, as launches do.
+// One row's share of one page is a part. Here pages count outermost: a slot is written in its
+// order.
 inline uint32_t PartCount(const PagedLaunch& launch) {
   return launch.row_count * launch.page_count;
 }
