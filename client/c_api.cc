@@ -1,8 +1,11 @@
 // The C ABI: the client, Spaces, keys.
 #include "client/c_api.h"
 
+#include <algorithm>
 #include <string_view>
 #include <vector>
+
+#include "terrace/codec.h"
 
 using namespace terrace;
 using namespace terrace::client;
@@ -195,6 +198,30 @@ terrace_status terrace_space_layout(const terrace_space* space, uint32_t part_in
     }
     if (slot_bytes != nullptr) *slot_bytes = member.spec.slot_bytes();
     return status;
+  });
+}
+
+terrace_status terrace_space_codec_parts(const terrace_space* space, uint64_t* slot_part_bytes,
+                                         uint64_t* engine_part_bytes, char* why, size_t why_bytes) {
+  WriteText("", why, why_bytes);
+  return Guarded([&] {
+    SpaceGroupMember member;
+    std::string sentence;
+    const terrace_status read = ReadSpace(space, &member, &sentence);
+    if (read != TERRACE_OK) return Refuse(sentence, why, why_bytes, read);
+    std::vector<uint64_t> in_slots = member.spec.part_bytes;
+    std::vector<uint64_t> engine = in_slots;
+    if (IsLossy(member.spec)) {
+      SpaceCodec codec;
+      const auto part_count = static_cast<uint32_t>(in_slots.size());
+      const Status named = SpaceCodec::Named(member.spec, part_count, &codec, &sentence);
+      if (!named.ok()) return Refuse(sentence, why, why_bytes, ToC(named));
+      in_slots = codec.EncodedPartBytes();
+      engine = codec.RawPartBytes();
+    }
+    if (slot_part_bytes != nullptr) std::copy(in_slots.begin(), in_slots.end(), slot_part_bytes);
+    if (engine_part_bytes != nullptr) std::copy(engine.begin(), engine.end(), engine_part_bytes);
+    return terrace_status{TERRACE_OK};
   });
 }
 

@@ -58,7 +58,7 @@ uint64_t ParameterCount(Codec codec, const PieceShape& shape) {
   return 0;
 }
 
-// All but the names of codec, layers and parts, which are known to be right.
+// All but the names of codec, layers and parts.
 Status ReadShapes(const SpaceSpec& spec, SpaceCodec* codec, std::string* why) {
   ElementType element = ElementType::kBf16;
   if (!ReadElement(spec.dtype, &element)) {
@@ -92,23 +92,6 @@ Status ReadShapes(const SpaceSpec& spec, SpaceCodec* codec, std::string* why) {
                          std::to_string(kSegmentBytesMax) + " bytes: leave 'quantisation' empty");
 }
 
-// The codec a Space names and what it would encode, without a look at its part_bytes' values.
-Status ReadNamed(const SpaceSpec& spec, uint32_t part_count, SpaceCodec* codec, std::string* why) {
-  const std::string_view name = std::string_view(spec.quantisation).substr(kCodecPrefix.size());
-  if (!ReadCodec(name, &codec->codec)) {
-    return Refuse(why, "field 'quantisation' names Terrace's codec '" + std::string(name) +
-                           "': there are int8, fp8 and int4");
-  }
-  if (part_count == 0 || part_count > spec.layers || part_count > kPartsPerSpaceMax) {
-    return Refuse(why, "a Space of " + std::to_string(spec.layers) + " layers has " +
-                           std::to_string(part_count) + " parts: an encoded one has 1 to " +
-                           std::to_string(std::min(spec.layers, kPartsPerSpaceMax)));
-  }
-  codec->layer_count = spec.layers;
-  codec->part_count = part_count;
-  return ReadShapes(spec, codec, why);
-}
-
 }  // namespace
 
 uint64_t ElementBytes(ElementType element) { return element == ElementType::kFp32 ? 4 : 2; }
@@ -138,12 +121,29 @@ PieceLayout LayoutOf(Codec codec, const PieceShape& shape) {
   return layout;
 }
 
+Status SpaceCodec::Named(const SpaceSpec& spec, uint32_t part_count, SpaceCodec* codec,
+                         std::string* why) {
+  const std::string_view name = std::string_view(spec.quantisation).substr(kCodecPrefix.size());
+  if (!ReadCodec(name, &codec->codec)) {
+    return Refuse(why, "field 'quantisation' names Terrace's codec '" + std::string(name) +
+                           "': there are int8, fp8 and int4");
+  }
+  if (part_count == 0 || part_count > spec.layers || part_count > kPartsPerSpaceMax) {
+    return Refuse(why, "a Space of " + std::to_string(spec.layers) + " layers has " +
+                           std::to_string(part_count) + " parts: an encoded one has 1 to " +
+                           std::to_string(std::min(spec.layers, kPartsPerSpaceMax)));
+  }
+  codec->layer_count = spec.layers;
+  codec->part_count = part_count;
+  return ReadShapes(spec, codec, why);
+}
+
 Status SpaceCodec::Of(const SpaceSpec& spec, SpaceCodec* codec, std::string* why) {
   *codec = {};
   if (!IsLossy(spec)) return Status::Ok();
   SpaceCodec named;
   TERRACE_RETURN_IF_ERROR(
-      ReadNamed(spec, static_cast<uint32_t>(spec.part_bytes.size()), &named, why));
+      SpaceCodec::Named(spec, static_cast<uint32_t>(spec.part_bytes.size()), &named, why));
   const std::vector<uint64_t> expected = named.EncodedPartBytes();
   for (uint32_t part = 0; part < named.part_count; ++part) {
     if (spec.part_bytes[part] == expected[part]) continue;
@@ -191,7 +191,7 @@ Status ApplyCodec(Codec codec, uint32_t part_count, SpaceSpec* spec, std::string
   encoded.quantisation = kCodecPrefix;
   encoded.quantisation += CodecName(codec);
   SpaceCodec named;
-  TERRACE_RETURN_IF_ERROR(ReadNamed(encoded, part_count, &named, why));
+  TERRACE_RETURN_IF_ERROR(SpaceCodec::Named(encoded, part_count, &named, why));
   encoded.part_bytes = named.EncodedPartBytes();
   *spec = std::move(encoded);
   return Status::Ok();

@@ -77,6 +77,11 @@ struct SpaceCodec {
   // has other part_bytes than the codec's. A Space that names none gives kRaw, whatever it is.
   static Status Of(const SpaceSpec& spec, SpaceCodec* codec, std::string* why);
 
+  // The codec a Space names, cut in `part_count` parts, whatever its part_bytes are: what they have
+  // to be is EncodedPartBytes(). REQUIRES: IsLossy(spec).
+  static Status Named(const SpaceSpec& spec, uint32_t part_count, SpaceCodec* codec,
+                      std::string* why);
+
   bool is_lossy() const { return codec != Codec::kRaw; }
   uint32_t LayersOf(uint32_t part_index) const;
   uint64_t RawLayerBytes() const { return keys.raw_bytes() + values.raw_bytes(); }

@@ -120,7 +120,7 @@ typedef struct terrace_space {
   const char* quantisation;
   const char* layout;
   const char* salt;
-  const uint64_t* part_bytes; /* payload bytes of each part, in layer order */
+  const uint64_t* part_bytes; /* bytes of each part in a slot, in layer order */
   uint32_t part_count;        /* 1 … 128 */
   uint32_t layers;
   uint32_t kv_heads;
@@ -155,6 +155,14 @@ TERRACE_API terrace_status terrace_group_spec_check(const terrace_group_spec* sp
 /* Where part `part_index` lies in a slot, and the bytes of the slot; needs no daemon. */
 TERRACE_API terrace_status terrace_space_layout(const terrace_space* space, uint32_t part_index,
                                                 uint64_t* part_offset_bytes, uint64_t* slot_bytes);
+/* Of a Space whose quantisation names a codec of Terrace's ("terrace:int8", "terrace:fp8" or
+ * "terrace:int4"), cut in its part_count parts: the part_bytes to declare, whatever it has there,
+ * and the bytes that are written and copied, which the library encodes and decodes. Of any other
+ * Space both are its part_bytes. Either may be NULL; needs no daemon. */
+TERRACE_API terrace_status terrace_space_codec_parts(const terrace_space* space,
+                                                     uint64_t* slot_part_bytes,
+                                                     uint64_t* engine_part_bytes, char* why,
+                                                     size_t why_bytes);
 /* Declares the group. self_mask: bit m for every member m of this process. A spec that cannot be,
  * and the daemon's refusal (a Space of that name with another spec), are TERRACE_INVALID with the
  * field and both values in `why`. deadline_us 0: the client's default. */
@@ -277,8 +285,9 @@ TERRACE_API const void* terrace_read_lease_slot(const terrace_read_lease* lease,
 TERRACE_API int terrace_read_lease_is_part_ready(const terrace_read_lease* lease,
                                                  uint32_t block_index, uint32_t member,
                                                  uint32_t part_index);
-/* Copies one part. TERRACE_BUSY if it is not ready, TERRACE_GONE, and the bytes are not to be used,
- * if the lease was not valid throughout. */
+/* Copies one part, decoded where the Space names a codec: to_bytes as terrace_space_codec_parts has
+ * them for the engine. TERRACE_BUSY if it is not ready, TERRACE_GONE, and the bytes are not to be
+ * used, if the lease was not valid throughout. */
 TERRACE_API terrace_status terrace_read_lease_copy_part(const terrace_read_lease* lease,
                                                         uint32_t block_index, uint32_t member,
                                                         uint32_t part_index, void* to,
@@ -319,7 +328,8 @@ TERRACE_API int terrace_write_lease_is_valid(const terrace_write_lease* lease);
 /* Where to write; NULL (and 0 bytes) unless the key was reserved and the lease is valid. */
 TERRACE_API void* terrace_write_lease_slot(const terrace_write_lease* lease, uint32_t key_index,
                                            uint32_t member, uint64_t* slot_bytes);
-/* Copies one part into its slot and remembers its checksum, reading `from` once. */
+/* Copies one part into its slot and remembers its checksum, reading `from` once. Where the Space
+ * names a codec it encodes: TERRACE_UNSUPPORTED if `from` has a NaN or an infinity. */
 TERRACE_API terrace_status terrace_write_lease_write_part(terrace_write_lease* lease,
                                                           uint32_t key_index, uint32_t member,
                                                           uint32_t part_index, const void* from,

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 
 import numpy
 import pytest
@@ -316,3 +317,37 @@ def test_slices_and_sums_of_keys_are_keys(group):
     cut = keys[2:5]
     del keys
     assert cut.hex() == texts[2:5]
+
+
+def test_a_lossy_space_takes_the_engines_bytes_and_gives_them_back_nearly(daemon):
+    space = terrace.Space(model="tiny", revision="r", dtype="bf16", layout="nhd", layers=4,
+                          kv_heads=2, head_size=64, block_tokens=16,
+                          part_bytes=(1, 1)).encoded("int8")
+    engine_bytes = sum(space.engine_part_bytes)
+    assert engine_bytes == 4 * 2 * 4096 and space.block_bytes < 0.6 * engine_bytes
+    values = numpy.random.default_rng(1).standard_normal(3 * engine_bytes // 2, numpy.float32)
+    bf16 = (values.view(numpy.uint32) >> 16).astype(numpy.uint16)
+    truth = (bf16.astype(numpy.uint32) << 16).view(numpy.float32)
+    with connect(daemon) as client:
+        group = client.open(terrace.SpaceGroup("tiny-int8", [space]))
+        keys = group.hash(list(range(48)))
+        with group.reserve(keys) as lease:
+            lease.write(bf16.view(numpy.uint8))
+            assert lease.commit() == 3
+        back = numpy.zeros(3 * engine_bytes, numpy.uint8)
+        with group.acquire(keys) as lease:
+            lease.wait_ready(timeout_s=LONG_S)
+            lease.copy_into(back)
+            with pytest.raises(terrace.Invalid):
+                lease.copy_into(numpy.zeros(3 * space.block_bytes, numpy.uint8))
+        read = (back.view(numpy.uint16).astype(numpy.uint32) << 16).view(numpy.float32)
+        assert 0 < numpy.abs(read - truth).max() < 0.05
+        with pytest.raises(terrace.Unsupported, match="lossy"):
+            group.match(keys, hints=terrace.Hints(exact=True))
+        with group.reserve(group.hash(list(range(100, 116)))) as lease:
+            with pytest.raises(terrace.Unsupported):
+                lease.write(b"\xff" * engine_bytes)
+        deadline = time.monotonic() + LONG_S
+        while client.stats()["domain"]["parts_refused"] != 1 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert client.stats()["domain"]["parts_refused"] == 1

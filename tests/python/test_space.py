@@ -57,6 +57,35 @@ def test_what_cannot_be_is_refused_with_the_field():
         terrace.SpaceGroup("a", []).check()
 
 
+def test_a_codec_makes_another_space_of_smaller_parts():
+    space = terrace.Space.from_hf_config(LLAMA, revision="r", layout="nhd")
+    raw = 2 * 16 * 8 * 128 * 2  # keys and values of a layer
+    assert space.engine_part_bytes == space.part_bytes == (raw,) * 32
+    for codec, layer_bytes in ("int8", 18432 + 16640), ("fp8", 2 * 16640), ("int4", 12288 + 10240):
+        encoded = space.encoded(codec, part_count=8)
+        assert encoded.quantisation == "terrace:" + codec
+        assert encoded.part_bytes == (4 * layer_bytes,) * 8
+        assert encoded.engine_part_bytes == (4 * raw,) * 8
+        names = {terrace.SpaceGroup("a", [each]).check() for each in (encoded, space)}
+        assert len(names) == 2
+    assert len(space.encoded("int8").part_bytes) == 32
+
+
+def test_what_no_codec_encodes_is_refused_with_the_field():
+    space = terrace.Space.from_hf_config(LLAMA, revision="r", layout="nhd")
+    with pytest.raises(terrace.Invalid, match="int3"):
+        space.encoded("int3")
+    with pytest.raises(terrace.Invalid, match="layout"):
+        terrace.Space.from_hf_config(LLAMA, revision="r").encoded("int8")
+    with pytest.raises(terrace.Invalid, match="parts"):
+        space.encoded("int8", part_count=33)
+    with pytest.raises(terrace.Invalid, match="already"):
+        space.encoded("int8").encoded("int4")
+    wrong = dataclasses.replace(space.encoded("int8"), part_bytes=(4096,) * 32)
+    with pytest.raises(terrace.Invalid, match="part_bytes"):
+        terrace.SpaceGroup("a", [wrong]).check()
+
+
 def test_what_c_would_cut_is_refused():
     space = terrace.Space.from_hf_config(LLAMA, revision="r", salt="a\0one")
     with pytest.raises(terrace.Invalid, match="salt"):

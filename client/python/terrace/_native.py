@@ -127,6 +127,8 @@ FUNCTIONS = {
     "terrace_group_spec_check": (c_int32, [POINTER(GroupSpec), POINTER(Id), *_WHY]),
     "terrace_space_layout": (c_int32, [POINTER(Space), c_uint32, POINTER(c_uint64),
                                        POINTER(c_uint64)]),
+    "terrace_space_codec_parts": (c_int32, [POINTER(Space), POINTER(c_uint64), POINTER(c_uint64),
+                                            *_WHY]),
     "terrace_open": (c_int32, [c_void_p, POINTER(GroupSpec), c_uint64, c_uint64,
                                POINTER(c_uint32), *_WHY]),
     "terrace_hash_tokens": (c_int32, [c_void_p, c_uint32, POINTER(Id), c_void_p, c_size_t,

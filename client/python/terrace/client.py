@@ -571,7 +571,8 @@ class ReadLease(_Lease):
         _number("first_block", first_block)
         count = self.block_count - first_block if block_count is None else block_count
         _number("block_count", count)
-        pointers = buffers.pointers_to_parts(into, self._member(member).part_bytes, count, True)
+        pointers = buffers.pointers_to_parts(into, self._member(member).engine_part_bytes, count,
+                                             True)
         self.group.client.check(
             lib.terrace_read_lease_copy_blocks(self.native, member, first_block, count, pointers),
             f"copying {count} blocks")
@@ -631,7 +632,8 @@ class WriteLease(_Lease):
         _number("first_key", first_key)
         count = len(self) - first_key if key_count is None else key_count
         _number("key_count", count)
-        pointers = buffers.pointers_to_parts(data, self._member(member).part_bytes, count, False)
+        pointers = buffers.pointers_to_parts(data, self._member(member).engine_part_bytes, count,
+                                             False)
         self.group.client.check(
             lib.terrace_write_lease_write_blocks(self.native, member, first_key, count, pointers),
             f"writing {count} blocks")

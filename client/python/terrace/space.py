@@ -9,6 +9,7 @@ from .errors import Invalid, from_status
 
 ATTENTION_KINDS = ("mha", "gqa", "mla", "sliding", "state")
 PARTS_MAX = 128
+CODEC_PREFIX = "terrace:"  # of a quantisation that Terrace itself makes
 
 # Bytes of one element, by the names in use for KV caches.
 ELEMENT_BYTES = {
@@ -21,8 +22,8 @@ ELEMENT_BYTES = {
 class Space:
     """One rank's share of one attention group of one model.
 
-    part_bytes: payload bytes of each part of a block, in layer order, 1 to 128 parts. Every field
-    is part of the identity: Spaces that differ anywhere do not share a byte.
+    part_bytes: bytes of each part of a block in its slot, in layer order, 1 to 128 parts. Every
+    field is part of the identity: Spaces that differ anywhere do not share a byte.
     """
     model: str
     revision: str
@@ -51,6 +52,39 @@ class Space:
     def block_bytes(self) -> int:
         """Payload bytes of one block."""
         return sum(self.part_bytes)
+
+    @property
+    def engine_part_bytes(self) -> Tuple[int, ...]:
+        """Bytes of each part as they are written and read: other than part_bytes under a codec."""
+        if not self.quantisation.startswith(CODEC_PREFIX):
+            return self.part_bytes
+        return self._codec_parts()[1]
+
+    def encoded(self, codec: str, part_count: Optional[int] = None) -> "Space":
+        """The Space of the same blocks under a lossy codec of Terrace's: "int8", "fp8" or "int4".
+
+        It is another Space: what is stored under one is not found under the other. The engine
+        writes and reads what it did, in parts of whole layers, each layer's keys [block_tokens,
+        kv_heads, head_size] and then its values (layout "nhd").
+        """
+        if self.quantisation:
+            raise Invalid(f"quantisation is {self.quantisation!r}: what is quantised already stays "
+                          "as it is")
+        count = len(self.part_bytes) if part_count is None else part_count
+        named = dataclasses.replace(self, quantisation=CODEC_PREFIX + codec,
+                                    part_bytes=(1,) * count)
+        return dataclasses.replace(
+            named, part_bytes=named._codec_parts()[0])  # pylint: disable=protected-access
+
+    def _codec_parts(self) -> Tuple[Tuple[int, ...], Tuple[int, ...]]:
+        native, _keep = self._native()
+        in_slots, engine = [(ctypes.c_uint64 * max(len(self.part_bytes), 1))() for _ in range(2)]
+        why = ctypes.create_string_buffer(1024)
+        status = _native.lib.terrace_space_codec_parts(ctypes.byref(native), in_slots, engine, why,
+                                                       len(why))
+        if status:
+            raise from_status(status, f"quantisation {self.quantisation!r}", why.value.decode())
+        return tuple(in_slots), tuple(engine)
 
     def part_offset(self, part: int) -> int:
         """Where part `part` begins in a slot, in bytes."""
