@@ -82,6 +82,13 @@ std::string RawRedis::Text(const std::vector<std::string>& words) {
   return {reply->str, static_cast<size_t>(reply->len)};
 }
 
+uint64_t RawRedis::ErrorsAnswered(const std::string& word) {
+  const std::string stats = Text({"INFO", "errorstats"});
+  const std::string field = "errorstat_" + word + ":count=";
+  const size_t at = stats.find(field);
+  return at == std::string::npos ? 0 : std::stoull(stats.substr(at + field.size()));
+}
+
 std::vector<std::string> RawRedis::Keys() {
   const RawReply reply = Command({"KEYS", "*"});
   TERRACE_CHECK(reply != nullptr && reply->type == REDIS_REPLY_ARRAY, "no list of keys");

@@ -45,6 +45,8 @@ class RawRedis {
   long long Integer(const std::vector<std::string>& words);
   std::string Text(const std::vector<std::string>& words);  // of a string, status or error
   std::vector<std::string> Keys();
+  // How often the server has answered `-<word> …` to anybody.
+  uint64_t ErrorsAnswered(const std::string& word);
 
  private:
   explicit RawRedis(redisContext* context) : context_(context) {}

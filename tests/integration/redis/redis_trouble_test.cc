@@ -52,13 +52,14 @@ TEST(RedisTrouble, AServerThatLoadsIsNotReadyAndNotRefused) {
   TERRACE_NEEDS_REDIS();
   constexpr int kKeys = 2'000;
   RedisProcess server(
-      {.arguments = {"--key-load-delay", "1500", "--loading-process-events-interval-bytes", "1024"},
+      {.arguments = {"--key-load-delay", "1500", "--loading-process-events-interval-bytes", "1024",
+                     "--rdbcompression", "no"},  // it looks for commands after each key
        .waits_until_ready = false});
   RedisRig rig(RedisRig::Options(server.unix_endpoint()));
   rig.WaitUntilReady();
   const std::unique_ptr<RawRedis> raw = server.Connect();
   for (int i = 0; i < kKeys; ++i) {
-    raw->Command({"SET", "key:" + std::to_string(i), std::string(100, 'x')});
+    raw->Command({"SET", "key:" + std::to_string(i), std::string(1'000, 'x')});
   }
   ASSERT_TRUE(rig.StoreNow(RedisTestName(1, 0), 7, 70'000).ok());
   ASSERT_EQ(raw->Text({"SAVE"}), "OK");
@@ -66,13 +67,24 @@ TEST(RedisTrouble, AServerThatLoadsIsNotReadyAndNotRefused) {
   ASSERT_TRUE(rig.RunUntil([&] { return !rig.tier().stats().is_ready; }));
   server.Start();
   std::string trouble;
+  const auto began = Clock::now();
+  const uint64_t attempts = rig.tier().stats().connection_attempts;
   ASSERT_TRUE(rig.RunUntil([&] {
+    // Somebody asks all the time.
+    (void)rig.tier().Probe(1, std::vector{RedisTestName(1, 0)});
     const SharedTierStats stats = rig.tier().stats();
     EXPECT_FALSE(stats.is_refused);
     if (stats.trouble.find("cannot answer now") != std::string::npos) trouble = stats.trouble;
     return stats.is_ready;
   }));
   EXPECT_NE(trouble, "") << "the server was never seen loading";
+  // Ten attempts a second at most, each of two commands, and one more when it has loaded.
+  const double tried = static_cast<double>(rig.tier().stats().connection_attempts - attempts);
+  const double took_s = std::chrono::duration<double>(Clock::now() - began).count();
+  EXPECT_LE(tried, 10 * took_s + 5);
+  const uint64_t refused = server.Connect()->ErrorsAnswered("LOADING");
+  EXPECT_GT(refused, 0u);
+  EXPECT_LE(static_cast<double>(refused), 2 * tried);
   EXPECT_TRUE(rig.FetchNow(RedisTestName(1, 0), 70'000).status.ok()) << "it has it from its file";
 }
 
