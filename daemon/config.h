@@ -105,6 +105,7 @@ struct RedisConfig {
   uint32_t connect_timeout_ms = 200;
   uint32_t command_timeout_ms = 250;
   uint64_t bytes_per_second_min = 10 * kMiB;  // of one connection
+  uint32_t drain_ms = 2'000;                  // at a stop, for what waits to be stored
 
   bool is_on() const { return !endpoints.empty(); }
   uint64_t fds_max() const { return endpoints.size() * connections; }

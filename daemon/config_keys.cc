@@ -193,6 +193,8 @@ const ConfigKey<Redis> kRedisKeys[] = {
     {"bytes_per_second_min",
      BytesField<Redis>{&Redis::bytes_per_second_min, 64 * kKiB, 1024 * kGiB},
      "of one connection; slower than this counts as failing"},
+    {"drain_ms", CountField<Redis>{&Redis::drain_ms, 0, 20'000},
+     "a stop waits at most so long for what waits to be stored; 0: not at all"},
 };
 
 const ConfigKey<Domain> kDomainKeys[] = {

@@ -119,6 +119,7 @@ json SharedDocument(const Store::DomainStats::SharedStats& shared) {
           {"queued_blocks", shared.queued_blocks},
           {"queued_bytes", shared.queued_bytes},
           {"queue_bytes_max", shared.queue_bytes_max},
+          {"stores_under_way", shared.stores_under_way},
           {"blocks_stored", shared.blocks_stored},
           {"blocks_existing", shared.blocks_existing},
           {"blocks_failed", shared.blocks_failed},

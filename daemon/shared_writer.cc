@@ -183,6 +183,7 @@ bool SharedWriter::is_idle() const {
 Store::DomainStats::SharedStats SharedWriter::stats() const {
   Store::DomainStats::SharedStats stats = counts_;
   stats.queue_bytes_max = d_.options.shared.queue_bytes_max;
+  stats.stores_under_way = jobs_.size();
   return stats;
 }
 

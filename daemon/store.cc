@@ -441,6 +441,12 @@ bool Store::is_settled() const {
   });
 }
 
+bool Store::is_shared_idle() const {
+  return std::ranges::all_of(state_->domains, [](const auto& rooms) {
+    return rooms->verifier.is_idle() && rooms->shared_writer.is_idle();
+  });
+}
+
 // ---- turns ----
 
 void Store::State::Settle(DomainRooms& rooms) {

@@ -373,6 +373,8 @@ class Store {
   void StopScrub();
   // True if no block is being hashed or moved or waits for either, and what is below is persisted.
   bool is_settled() const;
+  // True if nothing is on its way to a tier that hosts share, and nothing waits that could go.
+  bool is_shared_idle() const;
 
   // Counters and sizes for status and metrics; one entry a domain.
   struct DomainStats;
@@ -433,6 +435,7 @@ struct Store::DomainStats {
   struct SharedStats {
     SharedTierStats tier;
     uint64_t queued_blocks = 0, queued_bytes = 0, queue_bytes_max = 0;
+    uint64_t stores_under_way = 0;  // blocks
     uint64_t blocks_stored = 0, blocks_existing = 0, blocks_failed = 0;
     uint64_t blocks_dropped = 0;   // the queue was full
     uint64_t blocks_outdated = 0;  // left DRAM before their turn

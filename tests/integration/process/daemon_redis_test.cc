@@ -247,6 +247,47 @@ TEST(DaemonRedis, AFullQueueDropsAndCountsAndCommitsGoOn) {
   ASSERT_TRUE(HasStored(a, queued)) << a.Stats()["redis"];
 }
 
+// With blocks that wait for a server that hangs.
+void StopWithBlocksWaiting(RedisHost* host, RedisProcess* server) {
+  ASSERT_TRUE(host->Connect()) << host->daemon().Errors();
+  ASSERT_TRUE(Eventually([&] { return host->IsReady(); }));
+  server->Pause();
+  ASSERT_EQ(host->Store(Keys(kBlocks)), kBlocks);
+  ASSERT_TRUE(Eventually([&] {
+    return host->Redis("queued_blocks") + host->Redis("stores_under_way") == kBlocks;
+  })) << host->Stats()["redis"];
+  host->daemon().Signal(SIGTERM);
+  ASSERT_TRUE(
+      Eventually([&] { return host->daemon().Errors().find("stopping") != std::string::npos; }));
+}
+
+TEST(DaemonRedis, AStopGivesWhatWaits) {
+  TERRACE_NEEDS_REDIS();
+  RedisProcess server;
+  RedisHost a(EndpointOf(server), RedisHost::Patient() + "drain_ms = 20000\n");
+  StopWithBlocksWaiting(&a, &server);
+  server.Resume();
+  EXPECT_EQ(a.daemon().Wait(), 0) << a.daemon().Errors();
+  EXPECT_THAT(a.daemon().Errors(), Not(HasSubstr("before their turn")));
+  RedisHost b(EndpointOf(server), RedisHost::Patient());
+  ASSERT_TRUE(b.Connect()) << b.daemon().Errors();
+  ASSERT_TRUE(Eventually([&] { return b.IsReady(); }));
+  const RedisHost::Loaded loaded = b.Load(Keys(kBlocks));
+  EXPECT_EQ(loaded.block_count, kBlocks);
+  EXPECT_EQ(loaded.wrong_count, 0u);
+}
+
+TEST(DaemonRedis, AStopDoesNotWaitForAServerThatHangsAndSaysWhatIsLost) {
+  TERRACE_NEEDS_REDIS();
+  RedisProcess server;
+  RedisHost a(EndpointOf(server), RedisHost::Patient() + "drain_ms = 50\n");
+  StopWithBlocksWaiting(&a, &server);
+  EXPECT_EQ(a.daemon().Wait(), 0) << a.daemon().Errors();
+  EXPECT_THAT(a.daemon().Errors(), AllOf(HasSubstr("before their turn"),
+                                         HasSubstr("blocks=" + std::to_string(kBlocks))));
+  server.Resume();
+}
+
 TEST(DaemonRedis, WhatIsComputedFasterIsNotFetched) {
   TERRACE_NEEDS_REDIS();
   RedisProcess server;

@@ -128,6 +128,7 @@ use = "fetch"
 admission = "hit"
 queue_bytes_max = "2GiB"
 probe_timeout_us = 5000
+drain_ms = 0
 )");
   EXPECT_TRUE(config.redis.is_on());
   EXPECT_EQ(config.redis.endpoints.size(), 2u);
@@ -136,6 +137,7 @@ probe_timeout_us = 5000
   EXPECT_EQ(config.redis.admission, RedisAdmission::kHit);
   EXPECT_EQ(config.redis.queue_bytes_max, 2 * kGiB);
   EXPECT_EQ(config.redis.probe_timeout_us, 5000u);
+  EXPECT_EQ(config.redis.drain_ms, 0u);
 
   EXPECT_THAT(Refusal("[redis]\npassword = \"x\"\n"), HasSubstr("redis.password is no known key"));
   EXPECT_THAT(Refusal("[redis]\nttl_s = 0\n"), HasSubstr("from 10 to 31536000"));
