@@ -1,5 +1,6 @@
 #include "daemon/domain_redis.h"
 
+#include <chrono>
 #include <utility>
 
 #include "daemon/log.h"
@@ -7,6 +8,8 @@
 
 namespace terrace {
 namespace {
+
+constexpr std::chrono::milliseconds kDrainStep{5};
 
 RedisTopology TopologyOf(RedisMode mode) {
   switch (mode) {
@@ -111,6 +114,24 @@ Status OpenRedis(const DaemonConfig& config, const std::vector<DomainSecret>& se
     domains->push_back(std::move(domain));
   }
   return Status::Ok();
+}
+
+void CloseRedis(std::span<const std::unique_ptr<DomainRedis>> domains, const Store& store,
+                asio::io_context& loop, uint32_t drain_ms) {
+  if (domains.empty()) return;
+  const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(drain_ms);
+  while (!store.is_shared_idle() && std::chrono::steady_clock::now() < end) {
+    loop.restart();
+    loop.run_for(kDrainStep);
+  }
+  for (const Store::DomainStats& domain : store.Stats()) {
+    if (!domain.shared.has_value()) continue;
+    const uint64_t lost = domain.shared->queued_blocks + domain.shared->stores_under_way;
+    if (lost == 0) continue;
+    Log(LogLevel::kWarn, "blocks are not on the redis server: this host stopped before their turn",
+        {{"domain", domain.name}, {"blocks", lost}, {"is_ready", domain.shared->tier.is_ready}});
+  }
+  for (const std::unique_ptr<DomainRedis>& domain : domains) domain->Stop();
 }
 
 void DomainRedis::LogHealth() {

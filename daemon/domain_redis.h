@@ -6,9 +6,11 @@
 // outlive it.
 #pragma once
 
+#include <asio/io_context.hpp>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -63,5 +65,10 @@ Status OpenRedis(const DaemonConfig& config, const std::vector<DomainSecret>& se
                  const std::function<void(std::function<void()>)>& post,
                  const std::function<uint64_t()>& unix_seconds,
                  std::vector<std::unique_ptr<DomainRedis>>* domains, std::string* why);
+
+// Runs the store thread's loop until what waits to be shared is given, drain_ms long at most, tells
+// what did not go, and stops them all: another host may need at once what this one has stored last.
+void CloseRedis(std::span<const std::unique_ptr<DomainRedis>> domains, const Store& store,
+                asio::io_context& loop, uint32_t drain_ms);
 
 }  // namespace terrace

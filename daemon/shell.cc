@@ -88,7 +88,6 @@ struct Shell::State {
   void OnRefused(const DomainConfig& domain, const PeerCredentials& peer, const std::string& why);
   std::string Stats(uint32_t domain_index) const;
   void Stop(const char* reason);
-  void CloseRedis();
   bool CloseNvme();
 
   const DaemonConfig config;
@@ -658,33 +657,11 @@ bool Shell::Run() {
   state.Housekeep();
   state.Turn("start", [] {});
   state.loop.run();
-  state.CloseRedis();
   return state.CloseNvme();
 }
 
-// What waits to be shared has a while to go; the servers of a host that stops may be needed by
-// another at once.
-void Shell::State::CloseRedis() {
-  if (redis.empty()) return;
-  const uint64_t end_us = clock.NowUs() + config.redis.drain_ms * kUsPerMs;
-  while (!store->is_shared_idle() && clock.NowUs() < end_us) {
-    loop.restart();
-    loop.run_for(kDrainStep);
-  }
-  for (const Store::DomainStats& domain : store->Stats()) {
-    if (!domain.shared.has_value()) continue;
-    const uint64_t lost = domain.shared->queued_blocks + domain.shared->stores_under_way;
-    if (lost == 0) continue;
-    Log(LogLevel::kWarn, "blocks are not on the redis server: this host stopped before their turn",
-        {{"domain", domain.name},
-         {"blocks", lost},
-         {"drain_ms", config.redis.drain_ms},
-         {"is_ready", domain.shared->tier.is_ready}});
-  }
-  for (const std::unique_ptr<DomainRedis>& domain : redis) domain->Stop();
-}
-
 bool Shell::State::CloseNvme() {
+  CloseRedis(redis, *store, loop, config.redis.drain_ms);
   store->StopScrub();
   const uint64_t end_us = clock.NowUs() + kDrainUs;
   const auto has_arrived = [this] {

@@ -4,10 +4,12 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include <optional>
 #include <sstream>
 
 #include "integration/process/redis_hosts.h"
 #include "redis/redis_process.h"
+#include "tiers/redis_format.h"
 
 namespace terrace::test {
 namespace {
@@ -39,17 +41,47 @@ bool HasStored(RedisHost& host, uint64_t block_count) {
       [&] { return host.Redis("blocks_stored") + host.Redis("blocks_existing") >= block_count; });
 }
 
+// A server and two hosts, or three, at it.
+struct Hosts {
+  RedisProcess server;
+  RedisHost a{EndpointOf(server), RedisHost::Patient()};
+  RedisHost b{EndpointOf(server), RedisHost::Patient()};
+  std::optional<RedisHost> c;
+
+  bool Connect(uint32_t part_count = 2) {
+    if (!a.Connect(part_count) || !b.Connect(part_count)) return false;
+    if (c.has_value() && !c->Connect(part_count)) return false;
+    return Eventually([this] { return a.IsReady() && b.IsReady() && (!c || c->IsReady()); });
+  }
+  void AddThird() { c.emplace(EndpointOf(server), RedisHost::Patient()); }
+  std::string Errors() {
+    return a.daemon().Errors() + b.daemon().Errors() + (c ? c->daemon().Errors() : "");
+  }
+};
+
+// Chunks that carry the name of their write, and a manifest of their own.
+TEST(DaemonRedis, ABlockOfMoreThan128KiBIsServedAsWell) {
+  TERRACE_NEEDS_REDIS();
+  constexpr uint32_t kParts = 5, kLarge = 20;
+  static_assert(kParts * kPartBytes > kRedisSmallBlockBytesMax);
+  Hosts hosts;
+  ASSERT_TRUE(hosts.Connect(kParts)) << hosts.Errors();
+  ASSERT_EQ(hosts.a.Store(Keys(kLarge)), kLarge);
+  ASSERT_TRUE(HasStored(hosts.a, kLarge)) << hosts.a.Stats()["redis"];
+  const RedisHost::Loaded loaded = hosts.b.Load(Keys(kLarge));
+  EXPECT_EQ(loaded.block_count, kLarge) << hosts.b.Stats()["redis"];
+  EXPECT_EQ(loaded.wrong_count, 0u);
+  EXPECT_EQ(loaded.tier, TierKind::kRedis);
+}
+
 TEST(DaemonRedis, OneHostIsServedWhatAnotherStored) {
   TERRACE_NEEDS_REDIS();
-  RedisProcess server;
-  RedisHost a(EndpointOf(server), RedisHost::Patient());
-  RedisHost b(EndpointOf(server), RedisHost::Patient());
-  ASSERT_TRUE(a.Connect()) << a.daemon().Errors();
-  ASSERT_TRUE(b.Connect()) << b.daemon().Errors();
+  Hosts hosts;
+  ASSERT_TRUE(hosts.Connect()) << hosts.Errors();
+  RedisHost &a = hosts.a, &b = hosts.b;
   const auto keys = Keys(kBlocks);
   ASSERT_EQ(a.Store(keys), kBlocks);
   ASSERT_TRUE(HasStored(a, kBlocks)) << a.Stats()["redis"];
-  ASSERT_TRUE(Eventually([&] { return b.IsReady(); }));
 
   EXPECT_EQ(b.client().Match(b.group(), keys)->block_count, 0u) << "a Match is local";
   const RedisHost::Loaded first = b.Load(keys);
@@ -67,10 +99,9 @@ TEST(DaemonRedis, OneHostIsServedWhatAnotherStored) {
 
 TEST(DaemonRedis, TheRestOfAPrefixComesFromAnotherHost) {
   TERRACE_NEEDS_REDIS();
-  RedisProcess server;
-  RedisHost a(EndpointOf(server), RedisHost::Patient());
-  RedisHost b(EndpointOf(server), RedisHost::Patient());
-  ASSERT_TRUE(a.Connect() && b.Connect()) << a.daemon().Errors() << b.daemon().Errors();
+  Hosts hosts;
+  ASSERT_TRUE(hosts.Connect()) << hosts.Errors();
+  RedisHost &a = hosts.a, &b = hosts.b;
   const auto keys = Keys(kBlocks);
   const std::vector<BlockKey> head(keys.begin(), keys.begin() + 50);
   ASSERT_EQ(b.Store(head), 50u);
@@ -87,15 +118,14 @@ TEST(DaemonRedis, TheRestOfAPrefixComesFromAnotherHost) {
 
 TEST(DaemonRedis, EightClientsWhoAskForOnePrefixCauseOneFetch) {
   TERRACE_NEEDS_REDIS();
-  RedisProcess server;
-  RedisHost a(EndpointOf(server), RedisHost::Patient());
-  RedisHost b(EndpointOf(server), RedisHost::Patient());
-  RedisHost c(EndpointOf(server), RedisHost::Patient());
-  ASSERT_TRUE(a.Connect() && b.Connect() && c.Connect()) << a.daemon().Errors();
+  Hosts hosts;
+  hosts.AddThird();
+  ASSERT_TRUE(hosts.Connect()) << hosts.Errors();
+  RedisProcess& server = hosts.server;
+  RedisHost &a = hosts.a, &b = hosts.b, &c = *hosts.c;
   const auto keys = Keys(kBlocks);
   ASSERT_EQ(a.Store(keys), kBlocks);
   ASSERT_TRUE(HasStored(a, kBlocks));
-  ASSERT_TRUE(Eventually([&] { return b.IsReady() && c.IsReady(); }));
 
   const uint64_t before = ReadCalls(server);
   ASSERT_EQ(c.Load(keys).block_count, kBlocks);
@@ -127,14 +157,13 @@ TEST(DaemonRedis, EightClientsWhoAskForOnePrefixCauseOneFetch) {
 
 TEST(DaemonRedis, AKilledServerIsAMissAndItsReturnIsNoticed) {
   TERRACE_NEEDS_REDIS();
-  RedisProcess server;
-  RedisHost a(EndpointOf(server), RedisHost::Patient());
-  RedisHost b(EndpointOf(server), RedisHost::Patient());
-  ASSERT_TRUE(a.Connect() && b.Connect()) << a.daemon().Errors();
+  Hosts hosts;
+  ASSERT_TRUE(hosts.Connect()) << hosts.Errors();
+  RedisProcess& server = hosts.server;
+  RedisHost &a = hosts.a, &b = hosts.b;
   const auto keys = Keys(kBlocks), others = Keys(kBlocks, 8);
   ASSERT_EQ(a.Store(keys), kBlocks);
   ASSERT_TRUE(HasStored(a, kBlocks));
-  ASSERT_TRUE(Eventually([&] { return b.IsReady(); }));
 
   server.Kill();
   EXPECT_EQ(b.Load(keys).block_count, 0u);
@@ -161,17 +190,16 @@ TEST(DaemonRedis, AKilledServerIsAMissAndItsReturnIsNoticed) {
 
 TEST(DaemonRedis, AServerKilledWhileItServesCutsThePrefix) {
   TERRACE_NEEDS_REDIS();
-  RedisProcess server;
-  RedisHost a(EndpointOf(server), RedisHost::Patient());
-  RedisHost b(EndpointOf(server), RedisHost::Patient());
-  ASSERT_TRUE(a.Connect() && b.Connect()) << a.daemon().Errors();
+  Hosts hosts;
+  ASSERT_TRUE(hosts.Connect()) << hosts.Errors();
+  RedisProcess& server = hosts.server;
+  RedisHost &a = hosts.a, &b = hosts.b;
   std::vector<std::vector<BlockKey>> prompts;
   for (uint64_t prompt = 1; prompt <= 4; ++prompt) {
     prompts.push_back(Keys(60, prompt));
     ASSERT_EQ(a.Store(prompts.back()), 60u);
   }
   ASSERT_TRUE(HasStored(a, 240));
-  ASSERT_TRUE(Eventually([&] { return b.IsReady(); }));
   std::vector<RedisHost::Loaded> loaded(prompts.size());
   std::vector<std::unique_ptr<Client>> clients;
   for (size_t i = 0; i < prompts.size(); ++i) clients.push_back(b.NewClient());
@@ -208,12 +236,10 @@ TEST(DaemonRedis, AServerThatHangsCostsAnAcquireNoMoreThanItsProbe) {
 
 TEST(DaemonRedis, HostsThatStoreOtherBytesUnderEqualKeysAreNeverMixed) {
   TERRACE_NEEDS_REDIS();
-  RedisProcess server;
-  RedisHost a(EndpointOf(server), RedisHost::Patient());
-  RedisHost b(EndpointOf(server), RedisHost::Patient());
-  RedisHost c(EndpointOf(server), RedisHost::Patient());
-  ASSERT_TRUE(a.Connect() && b.Connect() && c.Connect()) << a.daemon().Errors();
-  ASSERT_TRUE(Eventually([&] { return a.IsReady() && b.IsReady() && c.IsReady(); }));
+  Hosts hosts;
+  hosts.AddThird();
+  ASSERT_TRUE(hosts.Connect()) << hosts.Errors();
+  RedisHost &a = hosts.a, &b = hosts.b, &c = *hosts.c;
   const auto keys = Keys(kBlocks);
   std::thread other([&] { EXPECT_EQ(a.Store(keys, 1), kBlocks); });
   EXPECT_EQ(b.Store(keys, 2), kBlocks);
@@ -290,14 +316,12 @@ TEST(DaemonRedis, AStopDoesNotWaitForAServerThatHangsAndSaysWhatIsLost) {
 
 TEST(DaemonRedis, WhatIsComputedFasterIsNotFetched) {
   TERRACE_NEEDS_REDIS();
-  RedisProcess server;
-  RedisHost a(EndpointOf(server), RedisHost::Patient());
-  RedisHost b(EndpointOf(server), RedisHost::Patient());
-  ASSERT_TRUE(a.Connect() && b.Connect()) << a.daemon().Errors();
+  Hosts hosts;
+  ASSERT_TRUE(hosts.Connect()) << hosts.Errors();
+  RedisHost &a = hosts.a, &b = hosts.b;
   const auto keys = Keys(kBlocks);
   ASSERT_EQ(a.Store(keys), kBlocks);
   ASSERT_TRUE(HasStored(a, kBlocks));
-  ASSERT_TRUE(Eventually([&] { return b.IsReady(); }));
   EXPECT_EQ(b.Load(keys, {.hints = {.recompute_ns_per_token = 1}}).block_count, 0u);
   EXPECT_GE(b.Redis("blocks_not_worth"), kBlocks);
   EXPECT_EQ(b.Redis("fetches_found"), 0u);

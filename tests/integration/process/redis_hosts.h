@@ -48,11 +48,12 @@ class RedisHost {
     daemon_.Start({"--config", config_});
   }
   // False, with what it said in errors(), if it does not serve in time.
-  bool Connect() {
+  bool Connect(uint32_t part_count = 2) {
+    part_count_ = part_count;
     if (!daemon_.WaitReady()) return false;
     client_ = NewClient();
     if (client_ == nullptr) return false;
-    group_ = client_->Open(Model(), 1).value();
+    group_ = client_->Open(Model(part_count), 1).value();
     return Eventually([this] { return Stats()["domain"]["segments_populated"] >= 14; });
   }
   std::unique_ptr<Client> NewClient() {
@@ -79,7 +80,7 @@ class RedisHost {
                  const RequestOptions& options = {}) {
     auto lease = client_->Reserve(group_, keys, options).value();
     for (uint32_t k = 0; k < keys.size(); ++k) {
-      for (uint32_t part = 0; part < 2 && lease.is_reserved(k); ++part) {
+      for (uint32_t part = 0; part < part_count_ && lease.is_reserved(k); ++part) {
         (void)lease.WritePart(k, 0, part, BytesBy(writer, keys[k], part));
       }
     }
@@ -93,10 +94,11 @@ class RedisHost {
   };
   Loaded Load(const std::vector<BlockKey>& keys, const RequestOptions& options = {},
               uint64_t writer_count = 1) {
-    return LoadBy(*client_, group_, keys, options, writer_count);
+    return LoadBy(*client_, group_, keys, options, writer_count, part_count_);
   }
   static Loaded LoadBy(Client& client, GroupRef group, const std::vector<BlockKey>& keys,
-                       const RequestOptions& options = {}, uint64_t writer_count = 1) {
+                       const RequestOptions& options = {}, uint64_t writer_count = 1,
+                       uint32_t part_count = 2) {
     Loaded loaded;
     auto lease = client.Acquire(group, keys, options).value();
     if (lease.block_count() > 0) (void)client.WaitReady(lease, lease.block_count(), kLongUs);
@@ -109,7 +111,7 @@ class RedisHost {
       uint64_t writer = 0;
       for (; writer < writer_count; ++writer) {
         bool is_same = true;
-        for (uint32_t part = 0; part < 2 && is_same; ++part) {
+        for (uint32_t part = 0; part < part_count && is_same; ++part) {
           is_same =
               lease.CopyPart(k, 0, part, bytes).ok() && bytes == BytesBy(writer, keys[k], part);
         }
@@ -126,6 +128,7 @@ class RedisHost {
   std::string config_;
   std::unique_ptr<Client> client_;
   GroupRef group_;
+  uint32_t part_count_ = 2;
 };
 
 }  // namespace terrace::test

@@ -1,4 +1,5 @@
-// Blocks of two parts that tests of restarts store and look for: keys by prompt, bytes by key.
+// Blocks of two parts, or more, that tests of restarts store and look for: keys by prompt, bytes by
+// key.
 #pragma once
 
 #include <cstddef>
@@ -12,17 +13,17 @@ namespace terrace::test {
 inline constexpr uint64_t kLongUs = 30'000'000;
 inline constexpr uint64_t kPartBytes = 50'000;
 
-inline SpaceGroupSpec Model() {
+inline SpaceGroupSpec Model(uint32_t part_count = 2) {
   SpaceSpec spec;
   spec.model = "tiny";
   spec.revision = "r1";
   spec.dtype = "bf16";
-  spec.layers = 2;
+  spec.layers = part_count;
   spec.kv_heads = 1;
   spec.head_size = 64;
   spec.layout = "nhd";
   spec.block_tokens = 16;
-  spec.part_bytes = {kPartBytes, kPartBytes};
+  spec.part_bytes.assign(part_count, kPartBytes);
   SpaceGroupSpec group;
   group.name = "tiny";
   group.members.push_back({.spec = spec});
