@@ -10,6 +10,7 @@ VerbFamily MakeBenchVerbs() {
   family.verbs.push_back(MakeBenchMixedVerb());
   family.verbs.push_back(MakeBenchReplayVerb());
   family.verbs.push_back(MakeBenchRttVerb());
+  family.verbs.push_back(MakeBenchDeviceVerb());
   return family;
 }
 

@@ -50,6 +50,7 @@ std::unique_ptr<Verb> MakeBenchLoadVerb();
 std::unique_ptr<Verb> MakeBenchMixedVerb();
 std::unique_ptr<Verb> MakeBenchReplayVerb();
 std::unique_ptr<Verb> MakeBenchRttVerb();
+std::unique_ptr<Verb> MakeBenchDeviceVerb();
 
 // Verbs under a common word, such as `terrace domain new`.
 struct VerbFamily {

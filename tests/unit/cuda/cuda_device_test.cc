@@ -1,0 +1,172 @@
+// The CUDA backend on a GPU. Without one, or without the plugin, every test here is skipped, and
+// says so: this file is then no proof of anything about a GPU.
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <cstring>
+#include <filesystem>
+#include <numeric>
+#include <optional>
+
+#include "cuda/device_loader.h"
+#include "cuda/paged_copier.h"
+#include "tests/sim/paged_world.h"
+
+#ifndef TERRACE_CUDA_PLUGIN_PATH
+#define TERRACE_CUDA_PLUGIN_PATH ""
+#endif
+
+namespace terrace {
+namespace {
+
+namespace fs = std::filesystem;
+
+class CudaBackend : public testing::TestWithParam<TransferPath> {
+ protected:
+  void SetUp() override {
+    const fs::path built = TERRACE_CUDA_PLUGIN_PATH;
+    if (built.empty()) GTEST_SKIP() << "built without nvcc: nothing was checked on a GPU";
+    std::string pattern = (fs::temp_directory_path() / "terrace-cuda-XXXXXX").string();
+    ASSERT_NE(mkdtemp(pattern.data()), nullptr);
+    directory_ = pattern;
+    const fs::path installed = directory_ / built.filename();
+    fs::copy_file(built, installed);
+    chmod(installed.c_str(), 0755);
+    std::string why;
+    const Result<ChosenBackend> chosen = ChooseBackend(DeviceBackend::kCuda, installed, &why);
+    if (!chosen.ok()) GTEST_SKIP() << why << ": nothing was checked on a GPU";
+    Result<Device> device = Device::Open(*chosen->ops);
+    ASSERT_TRUE(device.ok()) << device.status().what();
+    device_.emplace(std::move(device).value());
+    stream_.emplace(std::move(Stream::Create(*device_, StreamPriority::kLoad)).value());
+  }
+  void TearDown() override { fs::remove_all(directory_); }
+
+  DeviceBuffer Allocate(DeviceMemory kind, uint64_t byte_count) {
+    return std::move(DeviceBuffer::Allocate(*device_, kind, byte_count)).value();
+  }
+  void Copy(CopyDirection direction, void* to, const void* from, uint64_t byte_count) {
+    const CopyPiece piece{to, from, byte_count};
+    ASSERT_TRUE(stream_->Copy(direction, {&piece, 1}).ok());
+    Await(*stream_);
+  }
+  void Await(Stream& stream) {
+    Event done = std::move(Event::Create(*device_)).value();
+    ASSERT_TRUE(done.Record(stream).ok());
+    ASSERT_TRUE(done.Await().ok());
+  }
+
+  fs::path directory_;
+  std::optional<Device> device_;
+  std::optional<Stream> stream_;
+};
+
+// A cache on the host and its mirror in device memory, whose layout has the device's addresses.
+struct Mirror {
+  Mirror(TestCache* cache, std::byte* device_memory) : layout(cache->layout) {
+    for (uint64_t& base : layout.bases) {
+      base = base - reinterpret_cast<uint64_t>(cache->memory.data()) +
+             reinterpret_cast<uint64_t>(device_memory);
+    }
+  }
+  PagedLayout layout;
+};
+
+// Every kind of layout, by every path, gathered and scattered as the naive loop does on the host.
+TEST_P(CudaBackend, CopiesEveryLayoutAsTheNaiveLoopDoes) {
+  for (const std::string& kind : CacheKinds()) {
+    for (const SlotOrder order : {SlotOrder::kAsEngine, SlotOrder::kNhd, SlotOrder::kHnd}) {
+      SCOPED_TRACE(kind + ", " + std::string(SlotOrderName(order)));
+      TestCache cache = MakeCache(kind, {.page_tokens = 64, .head_bytes = 96, .page_count = 300});
+      const DeviceBuffer memory = Allocate(DeviceMemory::kDevice, cache.memory.size());
+      const DeviceBuffer pinned = Allocate(DeviceMemory::kPinned, cache.memory.size());
+      std::memcpy(pinned.address(), cache.memory.data(), cache.memory.size());
+      Copy(CopyDirection::kToDevice, memory.address(), pinned.address(), cache.memory.size());
+      const Mirror mirror(&cache, memory.address());
+      std::string why;
+      const PagedNest on_device = *CompileNest(mirror.layout, {.order = order}, &why);
+      const PagedNest on_host = *CompileNest(cache.layout, {.order = order}, &why);
+      const auto copier = std::move(PagedCopier::Create(*device_, on_device,
+                                                        {.store_path = GetParam(),
+                                                         .load_path = GetParam(),
+                                                         .stage_bytes = 4 * kMiB},
+                                                        &why))
+                              .value();
+      const DeviceBuffer slots = Allocate(DeviceMemory::kPinned, 260 * on_device.slot_bytes);
+      std::vector<PageSlot> asked;
+      for (uint64_t i = 0; i < 260; ++i) {
+        std::byte* slot = slots.address() + i * on_device.slot_bytes;
+        asked.push_back({299 - i, slot, slot});
+      }
+      {
+        Result<StoreTicket> store = copier->Store(asked, KvWritten::Already());
+        ASSERT_TRUE(store.ok()) << store.status().what();
+        ASSERT_TRUE(store->slots_written.AwaitOnHost().ok());
+      }
+      std::vector<std::byte> expected(on_host.slot_bytes);
+      for (const PageSlot& page : asked) {
+        NaiveGather(cache.layout, on_host, order, page.page_index, expected.data());
+        for (uint32_t layer = 0; layer < on_host.layer_count(); ++layer) {
+          const uint64_t offset = on_host.layer_offset_bytes[layer];
+          ASSERT_EQ(std::memcmp(page.slot + offset, expected.data() + offset, on_host.layer_bytes),
+                    0);
+        }
+      }
+      // Back into pages of other bytes: all that is no asked page keeps its own.
+      for (std::byte& byte : cache.memory) byte ^= std::byte{0xFF};
+      std::memcpy(pinned.address(), cache.memory.data(), cache.memory.size());
+      Copy(CopyDirection::kToDevice, memory.address(), pinned.address(), cache.memory.size());
+      {
+        Result<LoadTicket> load = copier->Load(asked, DestinationFree::Already());
+        ASSERT_TRUE(load.ok()) << load.status().what();
+        ASSERT_TRUE(load->slots_read.AwaitOnHost().ok());
+      }
+      for (const PageSlot& page : asked) {
+        NaiveScatter(cache.layout, on_host, order, page.page_index, page.slot);
+      }
+      Copy(CopyDirection::kToHost, pinned.address(), memory.address(), cache.memory.size());
+      ASSERT_EQ(std::memcmp(pinned.address(), cache.memory.data(), cache.memory.size()), 0);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Paths, CudaBackend,
+                         testing::Values(TransferPath::kDirect, TransferPath::kStaged,
+                                         TransferPath::kZeroCopy),
+                         [](const auto& path) {
+                           return std::string(TransferPathName(path.param));
+                         });
+
+TEST_F(CudaBackend, ASlabIsOneMemoryInTwoMappings) {
+  constexpr uint64_t kBytes = 32 * kMiB;
+  const DeviceOps& ops = device_->ops();
+  int32_t fd = -1;
+  ASSERT_EQ(ops.create_slab(device_->handle(), kBytes, &fd).code, 0);
+  void* writer = nullptr;
+  void* reader = nullptr;
+  ASSERT_EQ(ops.map_slab(device_->handle(), fd, kBytes, SlabAccess::kReadWrite, &writer).code, 0);
+  ASSERT_EQ(ops.map_slab(device_->handle(), fd, kBytes, SlabAccess::kRead, &reader).code, 0);
+  const DeviceBuffer pinned = Allocate(DeviceMemory::kPinned, kBytes);
+  std::memset(pinned.address(), 0x5A, kBytes);
+  Copy(CopyDirection::kToDevice, writer, pinned.address(), kBytes);
+  std::memset(pinned.address(), 0, kBytes);
+  Copy(CopyDirection::kToHost, pinned.address(), reader, kBytes);
+  EXPECT_EQ(pinned.address()[kBytes - 1], std::byte{0x5A});
+  EXPECT_EQ(ops.unmap_slab(device_->handle(), writer, kBytes).code, 0);
+  EXPECT_EQ(ops.unmap_slab(device_->handle(), reader, kBytes).code, 0);
+}
+
+TEST_F(CudaBackend, HostMemoryIsRegisteredOnceAndGivenBack) {
+  std::vector<std::byte> memory(4 * kMiB);
+  const DeviceOps& ops = device_->ops();
+  void* device_address = nullptr;
+  ASSERT_EQ(
+      ops.register_host(device_->handle(), memory.data(), memory.size(), &device_address).code, 0);
+  EXPECT_NE(device_address, nullptr);
+  EXPECT_NE(
+      ops.register_host(device_->handle(), memory.data(), memory.size(), &device_address).code, 0);
+  EXPECT_EQ(ops.unregister_host(device_->handle(), memory.data()).code, 0);
+}
+
+}  // namespace
+}  // namespace terrace

@@ -1,0 +1,206 @@
+// `terrace bench device`.
+#include <nlohmann/json.hpp>
+
+#include "cuda/device_loader.h"
+#include "cuda/host_device.h"
+#include "tools/terrace/device_sweep.h"
+#include "tools/terrace/text_table.h"
+#include "tools/terrace/verb.h"
+
+#ifndef TERRACE_DEVICE_PLUGIN_PATH
+#error "the build passes TERRACE_DEVICE_PLUGIN_PATH"
+#endif
+
+namespace terrace::tools {
+namespace {
+
+constexpr uint64_t kPieceBytesMax = 16 * kMiB;
+constexpr uint64_t kCallBytesMax = kGiB;
+
+std::string DirectionName(PagedDirection direction) {
+  return direction == PagedDirection::kGather ? "store" : "load";
+}
+
+class BenchDeviceVerb : public Verb {
+ public:
+  CLI::App* Declare(CLI::App& parent) override {
+    CLI::App* verb = parent.add_subcommand(
+        "device", "Paths between pages and slots by piece size, on whatever device there is");
+    verb->add_option("--backend", backend_, "auto, host or cuda")
+        ->type_name("NAME")
+        ->capture_default_str()
+        ->check(CLI::IsMember({"auto", "host", "cuda"}));
+    verb->add_option("--plugin", plugin_path_, "The CUDA plugin")
+        ->type_name("PATH")
+        ->capture_default_str();
+    verb->add_option("--device", open_.device_index, "Index of the device")
+        ->type_name("N")
+        ->capture_default_str();
+    verb->add_option("--workers", open_.worker_count, "Threads that copy, on the host")
+        ->type_name("N")
+        ->capture_default_str()
+        ->check(CLI::Range(1u, kHostWorkersMax));
+    verb->add_option("--pieces", pieces_text_, "Piece sizes, ascending")
+        ->type_name("SIZE,...")
+        ->delimiter(',');
+    verb->add_option("--bytes", call_bytes_text_, "Moved by one call")
+        ->type_name("SIZE")
+        ->capture_default_str();
+    verb->add_option("--rounds", options_.round_count, "Timed rounds; the paths take turns in each")
+        ->type_name("N")
+        ->capture_default_str()
+        ->check(CLI::Range(1u, 1000u));
+    verb->add_flag("--json", is_json_, "Print one JSON document");
+    return verb;
+  }
+
+  ExitCode Run() override {
+    if (!ReadSizes()) return kExitUsage;
+    std::string why;
+    const Result<ChosenBackend> chosen =
+        ChooseBackend(ParseDeviceBackend(backend_).value(), plugin_path_, &why);
+    if (!chosen.ok()) return Fail(fmt::format("bench device --backend {}: {}", backend_, why));
+    const Result<Device> device = Device::Open(*chosen->ops, open_);
+    if (!device.ok()) {
+      return Fail(fmt::format("bench device: device {} of {}: {}", open_.device_index,
+                              chosen->ops->backend, device.status().what()));
+    }
+    const Result<DeviceTraits> traits = device->Describe();
+    if (!traits.ok()) {
+      return Fail(fmt::format("bench device: {}: {}", chosen->why, traits.status().what()));
+    }
+    const Status status = MeasureAll(device.value(), &why);
+    if (!status.ok()) {
+      return Fail(fmt::format("bench device: {}: {}: {}", chosen->why, why, status.what()));
+    }
+    Report(chosen.value(), traits.value());
+    return kExitOk;
+  }
+
+ private:
+  bool ReadSizes() {
+    if (!ParseBytes(call_bytes_text_, &options_.call_bytes) || options_.call_bytes < kMiB ||
+        options_.call_bytes > kCallBytesMax) {
+      Fail(fmt::format("--bytes is '{}': say a size from 1M to 1G", call_bytes_text_));
+      return false;
+    }
+    for (const std::string& text : pieces_text_) {
+      uint64_t piece_bytes = 0;
+      if (!ParseBytes(text, &piece_bytes) || piece_bytes == 0 || piece_bytes > kPieceBytesMax ||
+          piece_bytes > options_.call_bytes) {
+        Fail(fmt::format("--pieces has '{}': say sizes from 1 to 16M, and no more than --bytes",
+                         text));
+        return false;
+      }
+      options_.piece_bytes.push_back(piece_bytes);
+    }
+    return true;
+  }
+
+  Status MeasureAll(const Device& device, std::string* why) {
+    TERRACE_RETURN_IF_ERROR(MeasurePaths(device, options_, &paths_, why));
+    TERRACE_RETURN_IF_ERROR(MeasureVictim(device, options_, &victims_, why));
+    return MeasureRegistration(device, options_, &registrations_, why);
+  }
+
+  void Report(const ChosenBackend& chosen, const DeviceTraits& traits) const {
+    if (is_json_) return PrintJson(ToDocument(chosen, traits));
+    PrintText(fmt::format("bench device: {} ({}), {} units; median (range) of {} rounds of {}\n",
+                          traits.name, chosen.why, traits.compute_units, options_.round_count,
+                          FormatBytes(options_.call_bytes)));
+    PrintText(RenderPaths());
+    PrintText("\nA copy within the device beside paged copies:\n");
+    PrintText(RenderVictims());
+    PrintText("\nRegistering host memory:\n");
+    PrintText(RenderRegistrations());
+  }
+
+  std::string RenderPaths() const {
+    using enum TextTable::Align;
+    TextTable table({{"PIECE", kRight},
+                     {"DIRECTION", kLeft},
+                     {"PATH", kLeft},
+                     {"GB/s", kRight},
+                     {"OF ONE COPY", kRight}});
+    for (const PathRow& row : paths_) {
+      table.AddRow({FormatBytes(row.piece_bytes), DirectionName(row.direction),
+                    std::string(TransferPathName(row.path)),
+                    FormatSummary(Summarize(row.gigabytes_per_second), 2),
+                    FormatSummary(Summarize(row.share_of_peak), 2)});
+    }
+    return table.Render();
+  }
+
+  std::string RenderVictims() const {
+    using enum TextTable::Align;
+    TextTable table(
+        {{"PIECE", kRight}, {"DIRECTION", kLeft}, {"PATH", kLeft}, {"SLOWER BY", kRight}});
+    for (const VictimRow& row : victims_) {
+      table.AddRow({FormatBytes(row.piece_bytes), DirectionName(row.direction),
+                    std::string(TransferPathName(row.path)),
+                    FormatSummary(Summarize(row.slowdown), 3)});
+    }
+    return table.Render();
+  }
+
+  std::string RenderRegistrations() const {
+    using enum TextTable::Align;
+    TextTable table({{"SIZE", kRight}, {"REGISTER ms", kRight}, {"UNREGISTER ms", kRight}});
+    for (const RegistrationRow& row : registrations_) {
+      table.AddRow({FormatBytes(row.byte_count), FormatSummary(Summarize(row.register_ms), 3),
+                    FormatSummary(Summarize(row.unregister_ms), 3)});
+    }
+    return table.Render();
+  }
+
+  nlohmann::json ToDocument(const ChosenBackend& chosen, const DeviceTraits& traits) const {
+    nlohmann::json paths = nlohmann::json::array();
+    for (const PathRow& row : paths_) {
+      paths.push_back({{"piece_bytes", row.piece_bytes},
+                       {"direction", DirectionName(row.direction)},
+                       {"path", TransferPathName(row.path)},
+                       {"gigabytes_per_second", ToJson(Summarize(row.gigabytes_per_second))},
+                       {"share_of_one_copy", ToJson(Summarize(row.share_of_peak))}});
+    }
+    nlohmann::json victims = nlohmann::json::array();
+    for (const VictimRow& row : victims_) {
+      victims.push_back({{"piece_bytes", row.piece_bytes},
+                         {"direction", DirectionName(row.direction)},
+                         {"path", TransferPathName(row.path)},
+                         {"slowdown", ToJson(Summarize(row.slowdown))}});
+    }
+    nlohmann::json registrations = nlohmann::json::array();
+    for (const RegistrationRow& row : registrations_) {
+      registrations.push_back({{"byte_count", row.byte_count},
+                               {"register_ms", ToJson(Summarize(row.register_ms))},
+                               {"unregister_ms", ToJson(Summarize(row.unregister_ms))}});
+    }
+    return {{"bench", "device"},
+            {"backend", chosen.ops->backend},
+            {"why", chosen.why},
+            {"device", traits.name},
+            {"compute_units", traits.compute_units},
+            {"call_bytes", options_.call_bytes},
+            {"round_count", options_.round_count},
+            {"paths", paths},
+            {"victims", victims},
+            {"registrations", registrations}};
+  }
+
+  std::string backend_ = "auto";
+  std::string plugin_path_ = TERRACE_DEVICE_PLUGIN_PATH;
+  DeviceOpenOptions open_;
+  std::vector<std::string> pieces_text_ = {"4K", "16K", "64K", "256K", "2M"};
+  std::string call_bytes_text_ = "32M";
+  DeviceSweepOptions options_;
+  bool is_json_ = false;
+  std::vector<PathRow> paths_;
+  std::vector<VictimRow> victims_;
+  std::vector<RegistrationRow> registrations_;
+};
+
+}  // namespace
+
+std::unique_ptr<Verb> MakeBenchDeviceVerb() { return std::make_unique<BenchDeviceVerb>(); }
+
+}  // namespace terrace::tools
