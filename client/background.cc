@@ -161,7 +161,10 @@ uint64_t Background::ExpireRequests() {
     completion.verb = request->asked.verb;
     completion.status = Status(StatusCode::kBusy, "the deadline passed");
     const CompletionCallback callback = std::move(request->callback);
-    if (callback == nullptr) core_.completions_.Push(std::move(completion));
+    if (callback == nullptr) {
+      core_.completions_.Push(std::move(completion));
+      core_.sleepers_.WakeLane(kLeaseLane);
+    }
     core_.requests_.FinishExpiry(*request);
     if (callback != nullptr) Invoke(callback, std::move(completion));
   }

@@ -119,6 +119,21 @@ void EndLeases(terrace_completion* completion) {
   EndLease<WriteLease>(&completion->write_lease);
 }
 
+// `take(client, taken)` is false if there is no completion.
+template <typename Take>
+terrace_status TakeCompletion(terrace_client* client, terrace_completion* completion, Take take) {
+  if (client == nullptr || completion == nullptr ||
+      completion->struct_bytes < sizeof(terrace_completion)) {
+    return TERRACE_INVALID;
+  }
+  return Guarded([&] {
+    EndLeases(completion);
+    ClientCompletion finished;
+    if (!take(*client->client, &finished)) return terrace_status{TERRACE_NOT_FOUND};
+    return WriteStruct(CompletionOf(std::move(finished)), sizeof(terrace_completion), completion);
+  });
+}
+
 // Two words: a std::function keeps them without allocating.
 struct CallC {
   terrace_callback callback;
@@ -263,15 +278,14 @@ terrace_status terrace_commit_async(terrace_client* client, terrace_write_lease*
 }
 
 terrace_status terrace_poll(terrace_client* client, terrace_completion* completion) {
-  if (client == nullptr || completion == nullptr ||
-      completion->struct_bytes < sizeof(terrace_completion)) {
-    return TERRACE_INVALID;
-  }
-  return Guarded([&] {
-    EndLeases(completion);
-    ClientCompletion finished;
-    if (!client->client->Poll(&finished)) return terrace_status{TERRACE_NOT_FOUND};
-    return WriteStruct(CompletionOf(std::move(finished)), sizeof(terrace_completion), completion);
+  return TakeCompletion(client, completion,
+                        [](Client& from, ClientCompletion* taken) { return from.Poll(taken); });
+}
+
+terrace_status terrace_poll_until(terrace_client* client, uint64_t deadline_us,
+                                  terrace_completion* completion) {
+  return TakeCompletion(client, completion, [deadline_us](Client& from, ClientCompletion* taken) {
+    return from.PollUntil(taken, deadline_us);
   });
 }
 

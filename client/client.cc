@@ -458,6 +458,12 @@ Status Client::CommitAsync(WriteLease& lease, const RequestOptions& options, uin
 bool Client::Poll(ClientCompletion* completion) {
   return !internals_->core->is_forked() && internals_->core->completions().Pop(completion);
 }
+bool Client::PollUntil(ClientCompletion* completion, uint64_t deadline_us) {
+  Core& core = *internals_->core;
+  if (core.is_forked()) return false;
+  core.WaitCompletion(After(deadline_us));
+  return core.completions().Pop(completion);
+}
 int Client::event_fd() const {
   return internals_->core->is_forked() ? -1 : internals_->core->completions().event_fd();
 }

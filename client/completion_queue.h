@@ -4,6 +4,7 @@
 // THREADING: any thread.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -26,6 +27,7 @@ class CompletionQueue {
   // REQUIRES: reserved.
   void Push(ClientCompletion completion);
   bool Pop(ClientCompletion* completion);
+  bool is_empty() const { return queued_count_.load() == 0; }
   int event_fd() const { return event_fd_.get(); }
 
  private:
@@ -33,8 +35,8 @@ class CompletionQueue {
   GuardedFd event_fd_;
   std::vector<ClientCompletion> ring_;
   size_t first_ = 0;
-  size_t queued_count_ = 0;
-  size_t reserved_count_ = 0;  // queued ones included
+  std::atomic<size_t> queued_count_{0};  // changed under lock_
+  size_t reserved_count_ = 0;            // queued ones included
 };
 
 }  // namespace terrace::client

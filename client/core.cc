@@ -37,6 +37,7 @@ class SignalsBlocked {
 
 bool Core::Waiting::is_over() const {
   if (request != nullptr) return request->is_done.load();
+  if (completions != nullptr) return !completions->is_empty() || pending->async_count() == 0;
   return lease->ready_count.load() >= block_count || !lease->is_valid.load() ||
          !lease->is_coming.load() || lease->staying_count.load() < block_count;
 }
@@ -189,6 +190,10 @@ Status Core::WaitReady(LeaseState& lease, uint32_t block_count, uint64_t deadlin
   if (!lease.is_valid.load()) return Status(StatusCode::kGone, "the lease is not valid any more");
   if (!waited.ok()) return waited;
   return Status(StatusCode::kNotFound, "no more blocks will come");
+}
+
+void Core::WaitCompletion(uint64_t deadline_us) {
+  static_cast<void>(Await({.completions = &completions_, .pending = &requests_}, deadline_us));
 }
 
 Status Core::WaitConnected(uint64_t deadline_us) {

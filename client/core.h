@@ -33,7 +33,7 @@
 
 namespace terrace::client {
 
-// The Sleepers' lane of those that wait for blocks; the others are for answers.
+// The Sleepers' lane of those that wait for blocks or completions; the others are for answers.
 inline constexpr uint32_t kLeaseLane = 31;
 
 // A request as a verb describes it.
@@ -86,6 +86,8 @@ class Core : public std::enable_shared_from_this<Core> {
   FinishedCall Call(CallSpec spec);
   Status Submit(CallSpec spec, AsyncSpec async);
   Status WaitReady(LeaseState& lease, uint32_t block_count, uint64_t deadline_us);
+  // Until completions() has one, none can come, or the deadline.
+  void WaitCompletion(uint64_t deadline_us);
   Status WaitConnected(uint64_t deadline_us);
 
   // Tells the daemon that the lease is over, if it is and the daemon does not know. Never waits.
@@ -123,6 +125,8 @@ class Core : public std::enable_shared_from_this<Core> {
     const Request* request = nullptr;   // its answer
     const LeaseState* lease = nullptr;  // or block_count of its blocks
     uint32_t block_count = 0;
+    const CompletionQueue* completions = nullptr;  // or any completion, while
+    const RequestTable* pending = nullptr;         // some may come
 
     bool is_over() const;
     uint32_t lane() const;

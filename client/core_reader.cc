@@ -304,6 +304,7 @@ void Core::EndRequest(Request& request) {
   }
   completions_.Push(CompletionOf(request));
   requests_.Free(request);
+  sleepers_.WakeLane(kLeaseLane);
 }
 
 ClientCompletion Core::CompletionOf(Request& request) {

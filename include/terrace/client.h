@@ -240,6 +240,9 @@ class Client {
                      CompletionCallback callback = nullptr);
   // Takes one completion that had no callback. False if there is none.
   bool Poll(ClientCompletion* completion);
+  // Waits for one that is on its way, until the deadline: quicker than event_fd(), for the caller
+  // itself reads it.
+  bool PollUntil(ClientCompletion* completion, uint64_t deadline_us);
   // Readable while Poll has something. The descriptor belongs to the Client.
   int event_fd() const;
 

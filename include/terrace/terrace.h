@@ -403,6 +403,10 @@ TERRACE_API terrace_status terrace_commit_async(terrace_client* client, terrace_
 /* Takes one completion that had no callback; leases that *completion still held are given back
  * first. TERRACE_NOT_FOUND if there is none. */
 TERRACE_API terrace_status terrace_poll(terrace_client* client, terrace_completion* completion);
+/* The same, waiting for one that is on its way until the deadline. Quicker than waiting for
+ * terrace_event_fd: the caller itself reads what comes. */
+TERRACE_API terrace_status terrace_poll_until(terrace_client* client, uint64_t deadline_us,
+                                              terrace_completion* completion);
 /* Readable while terrace_poll has something; the client's, not to be closed. */
 TERRACE_API int terrace_event_fd(const terrace_client* client);
 

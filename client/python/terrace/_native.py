@@ -173,6 +173,7 @@ FUNCTIONS = {
     "terrace_reserve_async": (c_int32, [*_KEYS, *_ASYNC]),
     "terrace_commit_async": (c_int32, [c_void_p, _WRITE, POINTER(Request), *_ASYNC]),
     "terrace_poll": (c_int32, [c_void_p, POINTER(Completion)]),
+    "terrace_poll_until": (c_int32, [c_void_p, c_uint64, POINTER(Completion)]),
     "terrace_event_fd": (c_int, [c_void_p]),
     "terrace_touch": (c_int32, _KEYS),
     "terrace_query": (c_int32, [*_KEYS, POINTER(QueriedBlock)]),

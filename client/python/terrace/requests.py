@@ -5,12 +5,11 @@ nothing there) look alike here: None.
 """
 import ctypes
 import itertools
-import select
 import time
 from typing import Any, Dict, Optional
 
 from . import _native
-from .client import Group, Hints, Keys, ReadLease, WriteLease, request_of
+from .client import Group, Hints, Keys, ReadLease, WriteLease, microseconds, request_of
 
 lib = _native.lib
 _NO_CALLBACK = _native.Callback()
@@ -68,8 +67,6 @@ class Asker:
         self.timeout_s = timeout_s
         self._pending: Dict[int, Pending] = {}
         self._numbers = itertools.count(1)
-        self._poll = select.poll()
-        self._poll.register(lib.terrace_event_fd(group.client.handle), select.POLLIN)
         self._pause = Pause()
 
     @property
@@ -120,12 +117,15 @@ class Asker:
             completion = _native.Completion()
             if lib.terrace_poll(self.group.client.handle, ctypes.byref(completion)):
                 return
-            pending = self._pending.pop(completion.user_data)
-            self._note(completion.status)
-            pending.lease = self._lease_of(completion)
-            pending.is_done = True
-            if pending.is_given_up:
-                pending.give_up()
+            self._take(completion)
+
+    def _take(self, completion: _native.Completion) -> None:
+        pending = self._pending.pop(completion.user_data)
+        self._note(completion.status)
+        pending.lease = self._lease_of(completion)
+        pending.is_done = True
+        if pending.is_given_up:
+            pending.give_up()
 
     def _lease_of(self, completion: _native.Completion) -> Any:
         if completion.status:
@@ -144,11 +144,12 @@ class Asker:
     def wait(self, pending: Pending, wait_s: float) -> bool:
         """Whether its answer is there, after `wait_s` at most."""
         deadline = time.monotonic() + wait_s
-        self.collect()
         while not pending.is_done:
             left_s = deadline - time.monotonic()
             if left_s <= 0:
                 return False
-            self._poll.poll(left_s * 1000)
-            self.collect()
+            completion = _native.Completion()
+            if lib.terrace_poll_until(self.group.client.handle, microseconds(left_s),
+                                      ctypes.byref(completion)) == 0:
+                self._take(completion)
         return True

@@ -221,6 +221,15 @@ TEST_F(CApi, CompletionsComeByPollAndByCallback) {
   EXPECT_EQ(terrace_poll(client_, &completion), TERRACE_NOT_FOUND);
   EXPECT_EQ(terrace_read_lease_is_valid(&completion.read_lease), 0);
 
+  // Who waits for it reads it himself; nothing on its way is not waited for.
+  EXPECT_EQ(terrace_poll_until(client_, 3'600'000'000, &completion), TERRACE_NOT_FOUND);
+  ASSERT_EQ(terrace_acquire_async(client_, group_, keys.data(), 4, &request_, 79, nullptr, nullptr),
+            TERRACE_OK);
+  ASSERT_EQ(terrace_poll_until(client_, 30'000'000, &completion), TERRACE_OK);
+  EXPECT_EQ(completion.user_data, 79u);
+  ExpectHolds(completion.read_lease, 4, 5);
+  EXPECT_EQ(terrace_poll(client_, &completion), TERRACE_NOT_FOUND);
+
   struct Seen {
     std::atomic<uint32_t> blocks = 0;
     std::atomic<bool> is_done = false;
