@@ -21,6 +21,7 @@ CacheDomain::CacheDomain(uint32_t domain_index_in_store, DomainOptions domain_op
              .slot_table = options.slot_table,
              .table_seed = options.table_seed}),
       index({.blocks_max = store_options.blocks_max, .hash_seed = store_seams.random.Next()}),
+      ready_for_all(store_options.blocks_max),
       dram_policy(MakeEvictionPolicy(store_options.eviction_policy, store_options.blocks_max)),
       admission(MakeAdmissionPolicy(store_options.admission_policy,
                                     {.capacity_blocks = store_options.blocks_max,

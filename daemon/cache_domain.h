@@ -91,10 +91,12 @@ struct CacheDomain {
   const StoreOptions& limits;
   const StoreSeams seams;
 
-  SlotAllocator slots;                          // Residency; segments: SegmentLedger
-  RadixIndex index;                             // Residency
-  TreeWalks walks{index};                       // Store; Residency tells it what goes
-  ChunkedArray<Block> blocks;                   // Residency; job fields: Verifier, Mover
+  SlotAllocator slots;         // Residency; segments: SegmentLedger
+  RadixIndex index;            // Residency
+  TreeWalks walks{index};      // Store; Residency tells it what goes
+  ChunkedArray<Block> blocks;  // Residency; job fields: Verifier, Mover
+  // Residency: by id, 1 only where IsReadyForAll(); so that a long run is judged at a glance.
+  MappedArray<uint8_t> ready_for_all;
   std::vector<std::unique_ptr<Group>> groups;   // Store; null: free place
   std::deque<ForgottenGroup> forgotten_groups;  // Store; of one id once
   SlotClasses slot_classes;                     // Store

@@ -73,9 +73,19 @@ uint64_t CapacityCurve::DistanceOf(const BlockKey& key) const {
 void CapacityCurve::Use(const BlockKey& key, uint64_t byte_count) {
   if (next_stamp_ == kStamps) Renumber();
   const Entry entry{.hash = HashOf(key), .byte_count = std::max<uint64_t>(byte_count, 1)};
-  const uint32_t before = slots_[SlotOf(entry.hash)];
-  if (before != kNone) Remove(before);
-  Add(next_stamp_++, entry);
+  const uint32_t slot = SlotOf(entry.hash);
+  const uint32_t before = slots_[slot];
+  if (before == kNone) {
+    Add(next_stamp_++, entry);
+  } else {  // its slot stays
+    const uint64_t bytes_before = entries_[before].byte_count;
+    AddBytes(before, ~bytes_before + 1);
+    entries_[before] = {};
+    slots_[slot] = next_stamp_;
+    entries_[next_stamp_] = entry;
+    AddBytes(next_stamp_++, entry.byte_count);
+    total_bytes_ += entry.byte_count - bytes_before;
+  }
   while (count_ > 1 && total_bytes_ * weight_ > span_bytes_) {
     while (entries_[oldest_].byte_count == 0) ++oldest_;
     Remove(oldest_);

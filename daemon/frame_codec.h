@@ -60,6 +60,17 @@ class MessageBody {
     CopyTo(offset_bytes, std::as_writable_bytes(values));
     return true;
   }
+  // The same where they lie; empty if they do not lie together, or aligned. Until Own() or Clear().
+  template <typename T>
+  std::span<const T> View(size_t offset_bytes, size_t count) const {
+    static_assert(std::is_trivially_copyable_v<T>);
+    if (offset_bytes > borrowed_.size() || count * sizeof(T) > borrowed_.size() - offset_bytes) {
+      return {};
+    }
+    const std::byte* const first = borrowed_.data() + offset_bytes;
+    if (reinterpret_cast<uintptr_t>(first) % alignof(T) != 0) return {};
+    return {reinterpret_cast<const T*>(first), count};
+  }
 
  private:
   std::span<const std::byte> borrowed_;

@@ -64,8 +64,10 @@ bool LeaseKeeper::IsVoid(LeaseId id) const {
   return false;
 }
 
-uint32_t LeaseKeeper::BlocksLeft(LeaseId id) const {
-  const SessionRecord& owner = sessions_.at(d_.leases.at(id).owner);
+uint32_t LeaseKeeper::BlocksLeft(LeaseId id) const { return BlocksLeftOf(d_.leases.at(id).owner); }
+
+uint32_t LeaseKeeper::BlocksLeftOf(SessionIndex session) const {
+  const SessionRecord& owner = sessions_.at(session);
   return d_.limits.lease_blocks_per_session_max -
          std::min(owner.lease_blocks, d_.limits.lease_blocks_per_session_max);
 }
@@ -85,6 +87,21 @@ void LeaseKeeper::AppendPath(LeaseId id, std::span<const BlockId> run) {
   lease.charged_count += block_count;
   sessions_.at(lease.owner).lease_blocks += block_count;
   residency_.HoldPath(run);
+}
+
+void LeaseKeeper::AppendReady(LeaseId id, std::span<const BlockRange> path) {
+  Lease& lease = d_.leases.at(id);
+  uint32_t block_count = 0;
+  for (const BlockRange& range : path) block_count += range.block_count;
+  lease.entries.reserve(lease.entries.size() + block_count);
+  for (const BlockRange& range : path) {
+    for (uint32_t i = 0; i < range.block_count; ++i) {
+      lease.entries.push_back({.block = range.first + i});
+    }
+    residency_.HoldReady(range);
+  }
+  lease.charged_count += block_count;
+  sessions_.at(lease.owner).lease_blocks += block_count;
 }
 
 void LeaseKeeper::Sealed(LeaseId id, uint32_t entry_index) {
@@ -120,7 +137,7 @@ void LeaseKeeper::EndIfDeserted(LeaseId id) {
   if (!lease.joiners.empty()) return;
   lease.phase = LeasePhase::kEnding;
   d_.leases.Forget(id);
-  d_.lease_work.push_back({LeaseWorkKind::kEnd, id, lease.stamp});
+  if (!lease.is_unnoted) d_.lease_work.push_back({LeaseWorkKind::kEnd, id, lease.stamp});
 }
 
 Status LeaseKeeper::AbortKeys(LeaseId id, SessionIndex session,

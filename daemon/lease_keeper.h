@@ -29,10 +29,13 @@ class LeaseKeeper {
   Result<LeaseId> Open(LeaseKind kind, SessionIndex session, uint32_t group_index);
   // How many more blocks the lease may hold.
   uint32_t BlocksLeft(LeaseId id) const;
+  uint32_t BlocksLeftOf(SessionIndex session) const;
   // Appends an entry and holds its block (kBlockNone for a key that was not reserved).
   void Append(LeaseId id, BlockId block, uint8_t flags);
   // The same for blocks of a path, without flags.
   void AppendPath(LeaseId id, std::span<const BlockId> run);
+  // The same for blocks that are ready for all.
+  void AppendReady(LeaseId id, std::span<const BlockRange> path);
   // REQUIRES: not a joiner yet.
   Status Join(LeaseId id, SessionIndex session);
   bool IsJoiner(LeaseId id, SessionIndex session) const;

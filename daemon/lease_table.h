@@ -58,6 +58,7 @@ struct Lease {
   std::vector<uint64_t> absent_masks;  // write: per key, members committed absent
   uint32_t revoked_count = 0;          // entries that the revocation has dealt with
   uint32_t charged_count = 0;          // entries ever, counted against the owner
+  bool is_unnoted = false;             // HitNotes: it ends when what it hit has been noted
   uint64_t created_us = 0;
   BlockKey tip;  // the last block: why its request ended says something about it
 };

@@ -92,6 +92,9 @@ class RadixIndex {
   // The range was used, and with it what comes before it in its run. A run may say up to
   // kTouchSlackUs too late a time of a block.
   void Touch(BlockRange range, uint64_t now_us);
+  // REQUIRES for these: an id in use.
+  const BlockKey& key(BlockId id) const { return keys_[id]; }
+  BlockId RunEnd(BlockId id) const { return runs_[RunOf(id)].last(); }
   uint32_t pin_count(BlockId id) const { return runs_[RunOf(id)].pin_count; }
   uint64_t touched_us(BlockId id) const { return runs_[RunOf(id)].touched_us; }
 

@@ -65,7 +65,7 @@ void Request::ResetResults() {
   last_key_ = {};
   cursor_ = 0;
   seek_end_us_ = 0;
-  is_sought_ = false;
+  is_sought_ = wants_ready_ = false;
   checksums_read_ = 0;
   Restart(&acquire_, &AcquireResult::spans, &AcquireResult::slots);
   Restart(&match_, &PrefixMatch::spans);
@@ -118,6 +118,7 @@ Request::Outcome Request::BeginKeys(const RequestContext& context, size_t offset
     return Malformed(context, std::to_string(keys_.key_count) + " keys");
   }
   const Status checked = CheckKeys(context);
+  wants_ready_ = verb_ == Verb::kAcquire && keys_.member_mask == 0 && keys_.flags == 0;
   return checked.ok() ? Outcome::kMore : Fail(context, checked);
 }
 

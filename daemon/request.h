@@ -98,6 +98,7 @@ class Request {
 
   // request_keys.cc: the key verbs, step by step.
   Outcome StepKeys(const RequestContext& context, Store& store, uint32_t* budget_blocks);
+  void Passed(uint32_t key_count);  // keys of the last NextQuery
   KeysQuery NextQuery(const RequestContext& context, uint32_t key_count);
   Status CallKeys(Store& store, const KeysQuery& query);
   Status CallQuery(Store& store, const KeysQuery& query);
@@ -143,6 +144,7 @@ class Request {
   uint64_t cursor_ = 0;        // of Evict and Reset: not 0 while the same step goes on
   uint64_t seek_end_us_ = 0;   // of all its Seeks
   bool is_sought_ = false;     // the keys of this step
+  bool wants_ready_ = false;   // an Acquire without slots that has not begun
   size_t checksums_read_ = 0;  // of Commit
 
   // Answers as they grow; the reply's arrays point into them.

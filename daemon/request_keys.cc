@@ -11,6 +11,8 @@ namespace {
 
 // A key of Reserve may evict a block, which costs as much as this many lookups.
 constexpr uint32_t kReserveCostBlocks = 8;
+// So many keys that are compared with runs cost as much as one lookup.
+constexpr uint32_t kReadyKeysPerBlockCost = kReadyKeysPerTurnMax / protocol::kBlocksPerTurnMax;
 
 }  // namespace
 
@@ -24,7 +26,19 @@ Request::Outcome Request::StepKeys(const RequestContext& context, Store& store,
   // Evict without keys is one call about everything; any other verb without keys is answered empty.
   if (keys_.key_count == 0 && verb_ != Verb::kEvict) return Finish(context);
   KeysQuery query;
-  do {
+  if (wants_ready_) {
+    wants_ready_ = false;
+    const uint32_t key_count = std::min(keys_.key_count, kReadyKeysPerTurnMax);
+    const auto keys = body_.View<BlockKey>(keys_offset_bytes_, key_count);
+    query = NextQuery(context, keys.empty() ? key_count : 0);
+    if (!keys.empty()) query.keys = keys;
+    const Status called = store.AcquireReady(query, &acquire_);
+    if (!called.ok()) return Fail(context, called);
+    Passed(acquire_.walk.walked_count);
+    *budget_blocks -= std::min(*budget_blocks, next_ / kReadyKeysPerBlockCost);
+  }
+  bool is_more = keys_.key_count == 0 || next_ < keys_.key_count || cursor_ != 0;
+  while (is_more) {
     if (*budget_blocks == 0) return Outcome::kMore;
     // A step that goes on is about the keys it began with, whatever the budget is now.
     const uint32_t cost_blocks = verb_ == Verb::kReserve ? kReserveCostBlocks : 1;
@@ -47,15 +61,21 @@ Request::Outcome Request::StepKeys(const RequestContext& context, Store& store,
       *budget_blocks = 0;
       continue;
     }
-    next_ += key_count;
-    if (key_count > 0) last_key_ = step_keys_.back();
-  } while (cursor_ != 0 || (next_ < keys_.key_count && !is_prefix_finished()));
+    Passed(key_count);
+    is_more = next_ < keys_.key_count && !is_prefix_finished();
+  }
   if (verb_ == Verb::kEvict && (keys_.flags & protocol::kEvictDryRun) == 0) {
     return FinishErasing(context, store);
   }
   const Status finished = FinishKeys(store, query);
   if (verb_ == Verb::kWait && finished.code() == StatusCode::kBusy) return Outcome::kWaiting;
   return finished.ok() ? Finish(context) : Fail(context, finished);
+}
+
+void Request::Passed(uint32_t key_count) {
+  next_ += key_count;
+  if (key_count == 0) return;
+  body_.Read(keys_offset_bytes_ + (next_ - 1) * sizeof(BlockKey), &last_key_);
 }
 
 KeysQuery Request::NextQuery(const RequestContext& context, uint32_t key_count) {

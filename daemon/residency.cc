@@ -1,6 +1,7 @@
 #include "daemon/residency.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "daemon/wear_governor.h"
 #include "terrace/check.h"
@@ -33,6 +34,7 @@ BlockId Residency::Insert(const NewBlock& block) {
   Block& b = d_.block(id);
   b = Block{};
   b.phase = BlockPhase::kReserved;
+  d_.ready_for_all[id] = 0;
   b.group_index = block.group_index;
   do {
     b.commit_id = d_.seams.random.Next();
@@ -76,6 +78,7 @@ void Residency::ApplyHints(BlockId id, const protocol::Hints& hints) {
     b.expires_us = d_.NowUs() + hints.ttl_s * kUsPerSecond;
     Amend(id);
     AddExpiry(id);
+    NoteReadiness(id);
   }
   AmendRows(id);
 }
@@ -287,6 +290,7 @@ void Residency::FreeSlots(BlockId id, uint64_t member_mask) {
     refs[i] = SlotRef{};
   }
   b.dram.member_mask &= ~member_mask;
+  NoteReadiness(id);
 }
 
 void Residency::ReleaseDramRow(BlockId id) {
@@ -360,6 +364,7 @@ void Residency::AmendRows(BlockId id) {
 void Residency::RootsKnown(BlockId id) {
   Block& b = d_.block(id);
   b.has_roots = true;
+  NoteReadiness(id);
   if (b.dram.row == kRowNone) return;
   const std::span<const SlotRef> refs = d_.slots_of(b);
   const std::span<const Checksum> roots = d_.roots_of(b);
@@ -452,9 +457,45 @@ void Residency::HoldPath(std::span<const BlockId> run) {
 
 void Residency::LetGoPath(BlockRange range) {
   d_.index.Unpin(range);
+  std::vector<BlockRange> pieces;
+  ForEachPiece(range, [&pieces](BlockRange piece) { pieces.push_back(piece); });
   // The tail first, as paths go.
-  for (uint32_t i = range.block_count; i-- > 0;) WasLetGo(range.first + i);
+  for (size_t p = pieces.size(); p-- > 0;) {
+    const bool is_ready =
+        std::memchr(&d_.ready_for_all[pieces[p].first], 0, pieces[p].block_count) == nullptr;
+    for (uint32_t i = pieces[p].block_count; i-- > 0;) {
+      WasLetGo(pieces[p].first + i);
+      if (is_ready) break;  // to the others it makes no difference
+    }
+  }
 }
+
+void Residency::HoldReady(BlockRange range) {
+  d_.index.Pin(range);
+  ForEachPiece(range, [this](BlockRange piece) { Refresh(piece.first + piece.block_count - 1); });
+}
+
+// The range, run by run. Of blocks that are ready for all in one run only the last one can be
+// dropped, held or not: behind the others is one in DRAM, and their own copy there is readable.
+template <typename Visit>
+void Residency::ForEachPiece(BlockRange range, const Visit& visit) {
+  const BlockId end = range.first + range.block_count;
+  for (BlockId id = range.first; id < end;) {
+    const BlockId last = std::min(d_.index.RunEnd(id), end - 1);
+    for (BlockId i = id; d_.is_watched && i <= last; ++i) d_.changed.push_back(i);
+    visit(BlockRange{id, last - id + 1});
+    id = last + 1;
+  }
+}
+
+bool Residency::IsReadyForAll(BlockId id) const {
+  const Block& b = d_.block(id);
+  return b.phase == BlockPhase::kSealed && b.dram.is_readable() && b.has_roots &&
+         b.expires_us == kNever && !b.is_read_ahead &&
+         b.dram.member_mask == d_.group_of(b).local_mask();
+}
+
+void Residency::NoteReadiness(BlockId id) { d_.ready_for_all[id] = IsReadyForAll(id) ? 1 : 0; }
 
 void Residency::WasLetGo(BlockId id) {
   const Block& b = d_.block(id);
@@ -497,7 +538,10 @@ bool Residency::MayDropLower(BlockId id, uint32_t tier) const {
          (d_.index.node(id).child_count == 0 && d_.index.pin_count(id) == 0);
 }
 
-bool Residency::IsExpired(BlockId id) const { return d_.block(id).expires_us <= d_.NowUs(); }
+bool Residency::IsExpired(BlockId id) const {
+  const uint64_t expires_us = d_.block(id).expires_us;
+  return expires_us != kNever && expires_us <= d_.NowUs();
+}
 
 void Residency::CountChild(BlockId parent, const Block& child, int32_t by) {
   Block& p = d_.block(parent);
@@ -510,6 +554,7 @@ void Residency::CountChild(BlockId parent, const Block& child, int32_t by) {
 // Tells the policies whether the block is a candidate now.
 void Residency::Refresh(BlockId id) {
   Block& b = d_.block(id);
+  NoteReadiness(id);
   if (d_.is_watched) d_.changed.push_back(id);
   if (kv_events_ != nullptr) kv_events_->OnChange(id);
   const auto refresh = [id](bool may_drop, bool* is_candidate, EvictionPolicy& policy) {

@@ -132,6 +132,8 @@ class Residency {
   // Hold() and LetGo() of every one, for a lease.
   void HoldPath(std::span<const BlockId> run);
   void LetGoPath(BlockRange range);
+  // HoldPath() of blocks that are ready for all. O(1) a run.
+  void HoldReady(BlockRange range);
 
   // ---- worth ----
   // All of the block's roots are in their row.
@@ -150,6 +152,8 @@ class Residency {
   bool MayDropLower(BlockId id, uint32_t tier) const;
   bool HasOtherCopy(const Block& block, const BlockCopy& copy) const;
   bool IsExpired(BlockId id) const;
+  // Whoever asks may read it from DRAM at once, and for good: every local member's bytes.
+  bool IsReadyForAll(BlockId id) const;
 
  private:
   BlockId InsertAdopted(uint32_t group_index, const SlotIdentity& row);
@@ -159,6 +163,9 @@ class Residency {
   void FreeExtents(BlockId id, uint32_t tier, DropReason reason = DropReason::kNotWanted);
   void FreeErasedExtents(BlockId id);
   void WasLetGo(BlockId id);
+  template <typename Visit>
+  void ForEachPiece(BlockRange range, const Visit& visit);
+  void NoteReadiness(BlockId id);
   void Reclaim(BlockId id);
   void Refresh(BlockId id);
   void AddExpiry(BlockId id);

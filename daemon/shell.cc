@@ -521,10 +521,10 @@ void Shell::State::EndTurn(const char* name, uint64_t began_us) {
 }
 
 // The store's next due time moves with almost every request, mostly later. The timer is set only
-// when it moves earlier; one that fires too early looks again.
+// when it moves earlier; one that fires too early looks again. For leftovers it would be late.
 void Shell::State::ArmTimer() {
   const uint64_t next_us = store->NextTimerUs();
-  if (next_us >= timer_us) return;
+  if (next_us == 0 || next_us >= timer_us) return;
   timer_us = next_us;
   timer.expires_at(asio::steady_timer::time_point(std::chrono::microseconds(next_us)));
   timer.async_wait([this](const asio::error_code& error) {
@@ -542,11 +542,12 @@ void Shell::State::OnTimer() {
 }
 
 void Shell::State::ScheduleWork() {
-  if (is_work_scheduled || !sessions->has_work()) return;
+  if (is_work_scheduled || (!sessions->has_work() && store->NextTimerUs() > 0)) return;
   is_work_scheduled = true;
   asio::post(loop, [this] {
     is_work_scheduled = false;
-    Turn("long request", [this] { sessions->OnTurn(); });
+    if (sessions->has_work()) Turn("long request", [this] { sessions->OnTurn(); });
+    if (store->NextTimerUs() == 0) OnTimer();
   });
 }
 

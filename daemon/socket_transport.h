@@ -24,7 +24,7 @@
 
 namespace terrace {
 
-inline constexpr size_t kReadBytes = 128 * kKiB;         // one read of one session
+inline constexpr size_t kReadBytes = 192 * kKiB;         // one read of one session: 12,000 keys
 inline constexpr uint64_t kHelloTimeoutUs = 10'000'000;  // from accept to Hello
 inline constexpr uint64_t kDrainTimeoutUs = 2'000'000;   // from Close to closed
 

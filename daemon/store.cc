@@ -38,6 +38,7 @@ DomainRooms::DomainRooms(uint32_t domain_index, const DomainOptions& options,
       adoption(domain, residency, mover),
       shared_writer(domain, residency),
       shared_reader(domain, residency, evictor, verifier, mover),
+      notes(domain, residency, verifier, shared_writer),
       kv_events(domain) {
   mover.SetShared(&shared_writer, &shared_reader);
   residency.SetObserver(&waiters);
@@ -528,6 +529,7 @@ void Store::OnTimer() {
     rooms->verifier.Step();
     rooms->mover.Step();
     rooms->adoption.Step();
+    rooms->notes.Step();
     s.Settle(*rooms);
   }
 }
@@ -536,7 +538,7 @@ uint64_t Store::NextTimerUs() const {
   const State& s = *state_;
   for (const std::unique_ptr<DomainRooms>& rooms : s.domains) {
     if (rooms->waiters.has_work() || rooms->keeper.has_work()) return 0;
-    if (rooms->adoption.has_work()) return 0;
+    if (rooms->adoption.has_work() || rooms->notes.has_work()) return 0;
   }
   return std::min(s.deadlines.next_us(), s.retry_us);
 }

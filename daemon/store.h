@@ -122,7 +122,11 @@ struct OpenedGroup {
 // protocol struct with a group_handle is passed on (Join, List), that field holds the group index.
 inline constexpr uint32_t kAllGroups = 0xFFFFFFFF;
 
-// A request about keys, as a session passes it on. REQUIRES: keys.size() ≤ kBlocksPerTurnMax.
+// How many keys may be compared with runs in one turn.
+inline constexpr uint32_t kReadyKeysPerTurnMax = 8 * protocol::kBlocksPerTurnMax;
+
+// A request about keys, as a session passes it on. REQUIRES: keys.size() ≤ kBlocksPerTurnMax, but
+// for AcquireReady.
 struct KeysQuery {
   SessionId session = 0;
   uint64_t request_id = 0;
@@ -272,6 +276,10 @@ class Store {
   // no longer than SharedUse::seek_us; *end_us is 0 at the first and the same object at the others.
   Status Seek(const KeysQuery& query, uint64_t* end_us);
   Status Acquire(const KeysQuery& query, AcquireResult* result);
+  // The short way, before the first Acquire of a request that wants no slots (member_mask 0, no
+  // flags): what of its first keys is ready in DRAM is held run by run, walk.walked_count blocks,
+  // and Acquire goes on behind them. REQUIRES: keys.size() ≤ kReadyKeysPerTurnMax.
+  Status AcquireReady(const KeysQuery& query, AcquireResult* result);
   // Applies min_tokens, sends the lease off, or releases it when nothing matched. Completions of
   // the request come from later calls only, never before the reply.
   void FinishAcquire(const KeysQuery& query, AcquireResult* result);

@@ -42,8 +42,7 @@ bool IsNear(const SpaceGroupSpec& asked, const SpaceGroupSpec& other, SpaceDiffe
 // ---- what misses are made of ----
 
 void Store::State::CountAsked(const Caller& caller, const KeysQuery& query) {
-  CacheDomain& domain = caller.domain();
-  domain.meter.OnAsked(query.group_index, query.keys, caller.group->block_bytes(), domain.NowUs());
+  caller.rooms->notes.OnAsked(query.group_index, query.keys);
 }
 
 // The first key that is not there says why; what nobody ever saw behind it is cold.
@@ -106,6 +105,7 @@ Status Store::HitRates(SessionId session, uint32_t first_row, protocol::HitRateR
                        std::vector<HitRateRow>* rows) {
   Caller caller;
   TERRACE_RETURN_IF_ERROR(state_->Enter(session, kAllGroups, &caller));
+  caller.rooms->notes.CountAsked();
   const CacheDomain& domain = caller.domain();
   const uint64_t now_us = domain.NowUs();
   const HitMeterOptions& tiers = domain.meter.options();

@@ -170,8 +170,11 @@ Status Store::Release(SessionId session, const protocol::ReleaseRequest& request
   }
   if (request.hints.end_reason != protocol::EndReason::kUnknown) {
     const Lease& lease = caller.domain().leases.at(id);
+    if (lease.is_unnoted) caller.rooms->notes.OnRequestEnd(id, request.hints);
     const BlockId tip = caller.domain().index.Find(lease.group_index, lease.tip);
-    if (tip != kBlockNone) caller.rooms->residency.Touch({&tip, 1}, request.hints);
+    if (tip != kBlockNone && !lease.is_unnoted) {
+      caller.rooms->residency.Touch({&tip, 1}, request.hints);
+    }
   }
   caller.rooms->keeper.Leave(id, caller.session);
   state_->Settle(*caller.rooms);

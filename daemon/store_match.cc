@@ -1,6 +1,7 @@
 // Match, Acquire, Prefetch: how far is a prefix there, and holding on to it.
 #include <algorithm>
 #include <bit>
+#include <cstring>
 #include <utility>
 
 #include "daemon/store_state.h"
@@ -370,6 +371,37 @@ Status Begin(Store::State& state, const Caller& caller, const KeysQuery& query, 
   return Status::Ok();
 }
 
+// Of the leading keys: blocks that are ready for all, as many as the session may still hold.
+std::vector<BlockRange> ReadyPathOf(const Caller& caller, const KeysQuery& query) {
+  const CacheDomain& domain = caller.domain();
+  std::vector<BlockRange> path;
+  domain.index.Match(query.group_index, query.keys, RadixIndex::Proof::kEveryKey, &path);
+  uint32_t left = caller.rooms->keeper.BlocksLeftOf(caller.session);
+  for (size_t i = 0; i < path.size(); ++i) {
+    BlockRange& range = path[i];
+    const uint8_t* const first = &domain.ready_for_all[range.first];
+    const void* const other = std::memchr(first, 0, range.block_count);
+    uint32_t ready_count = range.block_count;
+    if (other != nullptr) {
+      ready_count = static_cast<uint32_t>(static_cast<const uint8_t*>(other) - first);
+    }
+    ready_count = std::min(ready_count, left);
+    left -= ready_count;
+    if (ready_count == range.block_count) continue;
+    range.block_count = ready_count;
+    path.resize(ready_count == 0 ? i : i + 1);
+    break;
+  }
+  return path;
+}
+
+// WalkOn() of so many blocks that have every local member's bytes.
+void WalkOnReady(const Group& group, uint32_t block_count, PrefixWalk* walk) {
+  walk->walked_count += block_count;
+  walk->usable_count = walk->walked_count;
+  walk->window_runs.assign(group.windowed_count(), walk->walked_count);
+}
+
 // The run was asked for to its end, and had to be promoted there: what comes next may be asked for
 // next.
 void ReadOn(const Caller& caller, uint32_t block_count, bool is_finished, const PrefixWalk& walk) {
@@ -393,6 +425,29 @@ uint32_t UsableCount(const Caller& caller, const Lease& lease, PrefixWalk* walk)
 }
 
 }  // namespace
+
+Status Store::AcquireReady(const KeysQuery& query, AcquireResult* result) {
+  Caller caller;
+  TERRACE_RETURN_IF_ERROR(state_->Enter(query.session, query.group_index, &caller));
+  CacheDomain& domain = caller.domain();
+  const std::vector<BlockRange> path = ReadyPathOf(caller, query);
+  uint32_t block_count = 0;
+  for (const BlockRange& range : path) block_count += range.block_count;
+  if (block_count == 0 || !caller.rooms->notes.has_room(block_count)) return Status::Ok();
+  LeaseId lease = kLeaseNone;
+  TERRACE_RETURN_IF_ERROR(Begin(*state_, caller, query, LeaseKind::kRead, &lease));
+  result->reply.token = domain.leases.at(lease).token;
+  ++domain.counters.acquire_requests;
+  domain.counters.acquire_blocks_asked += block_count;
+  caller.group->acquire_blocks_asked += block_count;
+  result->misses.asked_count += block_count;
+  caller.rooms->keeper.AppendReady(lease, path);
+  domain.leases.at(lease).tip = query.keys[block_count - 1];
+  WalkOnReady(*caller.group, block_count, &result->walk);
+  AppendToSpans({.first_block = 0, .block_count = block_count}, &result->spans);
+  caller.rooms->notes.Add(lease, query, block_count);
+  return Status::Ok();
+}
 
 Status Store::Acquire(const KeysQuery& query, AcquireResult* result) {
   Caller caller;

@@ -183,6 +183,7 @@ Status Store::Reserve(const KeysQuery& query, ReserveResult* result) {
     }
   }
   Reserver(*state_, caller, query, result).Run(lease);
+  caller.rooms->notes.CountAsked();  // in the order of the requests
   caller.domain().meter.OnStored(query.keys, caller.group->block_bytes());
   state_->Settle(*caller.rooms);
   return Status::Ok();

@@ -8,6 +8,7 @@
 #include "daemon/adoption.h"
 #include "daemon/cache_domain.h"
 #include "daemon/evictor.h"
+#include "daemon/hit_notes.h"
 #include "daemon/kv_event_source.h"
 #include "daemon/lease_keeper.h"
 #include "daemon/mover.h"
@@ -41,6 +42,7 @@ struct DomainRooms final : SharedTierListener {
   Adoption adoption;
   SharedWriter shared_writer;
   SharedReader shared_reader;
+  HitNotes notes;
   KvEventSource kv_events;
   std::unique_ptr<Restorer> restorer;  // only while the store is being restored
   std::function<void()> settle;        // after an answer of the shared tier

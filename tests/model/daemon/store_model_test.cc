@@ -143,7 +143,8 @@ class Model {
 
   void Acquire() {
     ModelLease lease{.session = AnySession(), .keys = AnyChain()};
-    const AcquireResult got = w_.Acquire(lease.session, group_, lease.keys);
+    const AcquireResult got =
+        random_() % 2 == 0 ? HoldAndJoin(lease) : w_.Acquire(lease.session, group_, lease.keys);
     uint32_t expected = 0;
     while (expected < lease.keys.size() && sealed_.contains(lease.keys[expected].low)) ++expected;
     EXPECT_LE(got.reply.block_count, expected);
@@ -158,6 +159,21 @@ class Model {
     lease.addresses.assign(got.slots.begin(), got.slots.begin() + ready_count);
     reads_.push_back(std::move(lease));
     CheckRead(reads_.back());
+  }
+
+  // A scheduler that reads nothing holds the blocks, and its worker joins.
+  AcquireResult HoldAndJoin(const ModelLease& lease) {
+    const SessionId scheduler = sessions_[random_() % sessions_.size()];
+    if (scheduler == lease.session) return w_.Acquire(lease.session, group_, lease.keys);
+    w_.OpenSimple(lease.session);
+    AcquireResult held = w_.AcquireUnread(scheduler, group_, lease.keys);
+    EXPECT_TRUE(held.slots.empty());
+    if (held.reply.block_count == 0) return held;
+    if (random_() % 2 == 0) w_.Run();
+    const AcquireResult joined = w_.JoinRead(lease.session, group_, held.reply.token);
+    EXPECT_EQ(joined.reply.block_count, held.reply.block_count);
+    EXPECT_EQ(w_.Release(scheduler, held.reply.token), StatusCode::kOk);
+    return joined;
   }
 
   // Pinned bytes stay what they were, whatever happened since.
@@ -201,6 +217,7 @@ class Model {
       });
     }
     w_.store->ProofOfDeath(session);
+    w_.Run();
     EXPECT_EQ(w_.Stats().fenced_bytes, 0u);
     sessions_.erase(sessions_.begin() + static_cast<ptrdiff_t>(i));
     OpenSession();

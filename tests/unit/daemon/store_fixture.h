@@ -325,6 +325,34 @@ class StoreWorld {
                         uint32_t flags = 0) {
     return Acquire(Query(session, group, keys, flags));
   }
+  // As for a session that reads no slots itself: the short way first.
+  AcquireResult AcquireUnread(SessionId session, uint32_t group,
+                              const std::vector<BlockKey>& keys) {
+    KeysQuery query = Query(session, group, keys);
+    query.member_mask = 0;
+    AcquireResult result;
+    EXPECT_TRUE(store->AcquireReady(query, &result).ok());
+    Check();
+    if (const uint32_t held_count = result.walk.walked_count; held_count < keys.size()) {
+      query.keys = query.keys.subspan(held_count);
+      query.first_position = held_count;
+      if (held_count > 0) query.parent = keys[held_count - 1];
+      EXPECT_TRUE(store->Acquire(query, &result).ok());
+    }
+    store->FinishAcquire(query, &result);
+    Check();
+    return result;
+  }
+  AcquireResult JoinRead(SessionId session, uint32_t group, const LeaseToken& token) {
+    AcquireResult result;
+    const protocol::JoinRequest join{
+        .token = token, .member_mask = ~uint64_t{0}, .group_handle = group};
+    while (!result.is_finished) {
+      EXPECT_TRUE(store->JoinRead(session, ++last_request_, join, &result).ok());
+    }
+    Check();
+    return result;
+  }
   PrefixMatch Match(SessionId session, uint32_t group, const std::vector<BlockKey>& keys) {
     const KeysQuery query = Query(session, group, keys);
     PrefixMatch result;

@@ -1,0 +1,144 @@
+// Holding a long run the short way: what is ready is held run by run, the rest follows.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "store_fixture.h"
+
+namespace terrace {
+namespace {
+
+using World = StoreWorld;
+
+// A scheduler and the worker that stores and reads for it.
+struct Engine {
+  explicit Engine(World& w)
+      : scheduler(w.Open()), worker(w.Open()), group(w.OpenSimple(scheduler)) {
+    w.OpenSimple(worker);
+  }
+
+  SessionId scheduler, worker;
+  uint32_t group;
+};
+
+uint32_t HitCount(World& w, SessionId session, uint32_t group, const BlockKey& key) {
+  protocol::ListReply reply;
+  std::vector<protocol::ListEntry> entries;
+  const protocol::ListRequest request{.group_handle = group, .entry_count_max = 1, .root = key};
+  EXPECT_TRUE(w.store->List(session, request, &reply, &entries).ok());
+  return entries.empty() ? 0 : entries[0].hit_count;
+}
+
+TEST(AcquireReady, HoldsWithoutSlotsWhatAJoinerReads) {
+  World w;
+  const Engine e(w);
+  const auto keys = World::Keys(6);
+  w.Put(e.worker, e.group, keys);
+  const AcquireResult held = w.AcquireUnread(e.scheduler, e.group, keys);
+  EXPECT_EQ(held.reply.block_count, 6u);
+  EXPECT_EQ(held.spans.size(), 1u);
+  EXPECT_TRUE(held.slots.empty());
+  const AcquireResult joined = w.JoinRead(e.worker, e.group, held.reply.token);
+  ASSERT_EQ(joined.slots.size(), 6u);
+  for (uint32_t i = 0; i < 6; ++i) {
+    EXPECT_TRUE(w.Holds(e.worker, e.group, keys[i], 0, joined.slots[i]));
+  }
+}
+
+TEST(AcquireReady, WhatIsHeldIsNotEvicted) {
+  World w;
+  const Engine e(w);
+  const auto keys = World::Keys(6);
+  w.Put(e.worker, e.group, keys);
+  const AcquireResult held =
+      w.AcquireUnread(e.scheduler, e.group, {keys.begin(), keys.begin() + 4});
+  uint64_t cursor = 0;
+  protocol::EvictReply evicted;
+  const KeysQuery query = w.Query(e.worker, e.group, keys);
+  do {
+    ASSERT_TRUE(w.store->Evict(query, &cursor, &evicted).ok());
+  } while (cursor != 0);
+  EXPECT_EQ(evicted.block_count, 2u);
+  EXPECT_EQ(evicted.skipped_count, 4u);
+  EXPECT_EQ(w.Release(e.scheduler, held.reply.token), StatusCode::kOk);
+  w.Run();
+  EXPECT_EQ(w.Stats().lease_count, 0u);
+  cursor = 0;
+  do {
+    ASSERT_TRUE(w.store->Evict(query, &cursor, &evicted).ok());
+  } while (cursor != 0);
+  EXPECT_EQ(evicted.block_count, 6u);
+}
+
+TEST(AcquireReady, WhatIsNotThereEndsIt) {
+  World w;
+  const Engine e(w);
+  w.Put(e.worker, e.group, World::Keys(3));
+  EXPECT_EQ(w.AcquireUnread(e.scheduler, e.group, World::Keys(5)).reply.block_count, 3u);
+  EXPECT_EQ(w.AcquireUnread(e.scheduler, e.group, World::Keys(5, 7)).reply.block_count, 0u);
+}
+
+TEST(AcquireReady, WhatExpiresIsJudgedBlockByBlock) {
+  World w;
+  const Engine e(w);
+  const auto keys = World::Keys(4);
+  w.Put(e.worker, e.group, keys);
+  const std::vector<BlockKey> third = {keys[2]};
+  KeysQuery query = w.Query(e.worker, e.group, third);
+  query.hints.ttl_s = 5;
+  ASSERT_TRUE(w.store->Touch(query).ok());
+  query = w.Query(e.scheduler, e.group, keys);
+  query.member_mask = 0;
+  AcquireResult held;
+  ASSERT_TRUE(w.store->AcquireReady(query, &held).ok());
+  EXPECT_EQ(held.walk.walked_count, 2u);
+  w.store->FinishAcquire(query, &held);
+  EXPECT_EQ(w.AcquireUnread(e.scheduler, e.group, keys).reply.block_count, 4u);
+  w.clock.AdvanceTo(w.clock.NowUs() + 5'000'000);  // due, but nobody has looked yet
+  EXPECT_EQ(w.AcquireUnread(e.scheduler, e.group, keys).reply.block_count, 2u);
+}
+
+TEST(AcquireReady, UsesAreNotedOnceTheAnswerIsOut) {
+  World w;
+  const Engine e(w);
+  const auto keys = World::Keys(4);
+  w.Put(e.worker, e.group, keys);
+  const AcquireResult held = w.AcquireUnread(e.scheduler, e.group, keys);
+  // Released before it is noted: nothing is lost.
+  EXPECT_EQ(w.Release(e.scheduler, held.reply.token), StatusCode::kOk);
+  EXPECT_EQ(HitCount(w, e.worker, e.group, keys[3]), 0u);
+  w.Run();
+  EXPECT_EQ(HitCount(w, e.worker, e.group, keys[3]), 1u);
+  EXPECT_EQ(w.Stats().lease_count, 0u);
+}
+
+TEST(AcquireReady, BeyondWhatMayWaitHitsGoTheLongWay) {
+  World w({.lease_blocks_per_session_max = 1 << 17});
+  const Engine e(w);
+  constexpr uint32_t kBlocks = kSlotsPerSegment;
+  const auto keys = World::Keys(kBlocks);
+  w.Put(e.worker, e.group, keys);
+  const KeysQuery asked = w.Query(e.scheduler, e.group, keys);
+  uint32_t short_count = 0;
+  constexpr uint32_t kBlocksMax = 1 << 16;  // HitNotes'
+  for (uint32_t i = 0; i <= kBlocksMax / kBlocks; ++i) {
+    KeysQuery query = asked;
+    query.request_id += i;
+    query.member_mask = 0;
+    AcquireResult result;
+    ASSERT_TRUE(w.store->AcquireReady(query, &result).ok());
+    const bool is_short = result.walk.walked_count > 0;
+    short_count += is_short ? 1 : 0;
+    if (!is_short) {
+      ASSERT_TRUE(w.store->Acquire(query, &result).ok());
+    }
+    w.store->FinishAcquire(query, &result);
+    ASSERT_EQ(result.reply.block_count, kBlocks);
+    ASSERT_EQ(w.Release(e.scheduler, result.reply.token), StatusCode::kOk);
+  }
+  EXPECT_EQ(short_count, kBlocksMax / kBlocks);
+  w.Run();
+  EXPECT_EQ(w.Stats().lease_count, 0u);
+}
+
+}  // namespace
+}  // namespace terrace
