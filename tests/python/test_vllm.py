@@ -81,19 +81,6 @@ def test_random_requests_keep_the_contract(daemon, tp_size):
     expect_nothing_held(daemon, engine)
 
 
-def test_long_prompts_that_are_asked_for_in_two_steps_keep_the_contract(daemon, monkeypatch):
-    monkeypatch.setattr("terrace.vllm_scheduler._FIRST_LOOK", 2)
-    chance = random.Random(5)
-    engine = make_engine(daemon, chance, windows=(0, 20), block_count=56)
-    drive(engine, chance, REQUESTS)
-    assert engine.counts["loaded_tokens"] > REQUESTS and engine.connector.refusal is None
-    expect_nothing_held(daemon, engine)
-    second = warmed_engine(daemon)
-    run_prompt(second)
-    assert second.counts["loaded_tokens"] == 72
-    expect_nothing_held(daemon, second)
-
-
 @pytest.mark.parametrize("tp_size, windows, block_count", [
     (1, (0, 20), 56), (2, (0, 9, 33), 64), (4, (20, 0), 48), (1, (0, 2), 40)])
 def test_random_requests_of_hybrid_models_keep_the_contract(daemon, tp_size, windows, block_count):
@@ -153,20 +140,25 @@ def test_without_a_daemon_the_engine_serves(daemon, monkeypatch):
     engine.close()
 
 
-def test_what_cannot_be_served_is_refused_once_and_out_of_the_way(daemon, caplog):
+@pytest.mark.parametrize("name", ["MambaSpec", "ChunkedLocalAttentionSpec",
+                                  "pipeline_parallel_size", "decode_context_parallel_size",
+                                  "prefill_context_parallel_size"])
+def test_what_cannot_be_served_is_refused_once_and_out_of_the_way(daemon, caplog, name):
     chance = random.Random(3)
 
-    def states(config, role, kv_cache_config):
-        class MambaSpec(types.SimpleNamespace):
-            pass
-
-        for group in kv_cache_config.kv_cache_groups:
-            group.kv_cache_spec = MambaSpec(**vars(group.kv_cache_spec))
+    def changed(config, role, kv_cache_config):
+        if name.endswith("_size"):
+            setattr(config.parallel_config, name, 2)
+        else:
+            kind = type(name, (types.SimpleNamespace,), {})
+            for group in kv_cache_config.kv_cache_groups:
+                group.kv_cache_spec = kind(**vars(group.kv_cache_spec))
         return terrace.vllm.TerraceConnector(config, role, kv_cache_config)
 
-    engine = vllm_engine.Engine(states, chance, socket=daemon.socket)
+    engine = vllm_engine.Engine(changed, chance, socket=daemon.socket)
     drive(engine, chance, 10)
-    assert "MambaSpec" in engine.connector.refusal
+    assert name in engine.connector.refusal
+    assert engine.counts["finished"] > 5 and not engine.requests  # it serves on
     assert [r.message for r in caplog.records].count(caplog.records[0].message) <= 2
     engine.close()
 
@@ -217,8 +209,7 @@ def test_a_hit_on_a_block_of_the_same_step_is_not_stored_before_it_is_computed(d
     def collect_all(asker):  # a daemon that is quicker than the scheduler
         collect(asker)
         while asker.pending_count:
-            asker._poll.poll(1000)
-            collect(asker)
+            asker.wait(next(iter(asker._pending.values())), 1)
 
     connect(daemon).close()
     engine = make_engine(daemon, random.Random(7))

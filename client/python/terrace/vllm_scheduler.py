@@ -16,13 +16,12 @@ import dataclasses
 import time
 from typing import Any, Dict, List, Optional, Sequence, Set
 
-from .client import Group, Hints, Keys
+from .client import Group, Keys
 from .errors import Unavailable
 from .requests import Asker, Pending
 from .vllm_messages import NO_BLOCK, Load, Step, Store
 
 _IDLE_WAITS = 10
-_FIRST_LOOK = 512  # blocks
 
 
 def event_hash(block_hash: bytes) -> int:
@@ -42,7 +41,6 @@ class _Tracked:
     keys_of: Any = None  # the daemon, and the last block's hash, that they were made for
     computed_tokens: int = 0  # when its last step began
     stored_count: int = 0  # blocks that were offered to the store, or came from it
-    asked_end: int = 0  # of the lookup: blocks before this were asked for
     skip_count: int = 0  # of the lookup: blocks vLLM has itself
     lookup: Optional[Pending] = None
     loading_ids: Set[int] = dataclasses.field(default_factory=set)  # of its load
@@ -125,9 +123,9 @@ class SchedulerHalf:
         except Unavailable:
             return Pending(is_done=True)
         if not is_store:
-            return self._asker.acquire(keys, Hints(), parent=parent, first_position=first)
+            return self._asker.acquire(keys, parent=parent, first_position=first)
         hashes = self._hashes(tracked.request, first, last)
-        return self._asker.reserve(keys, Hints(), parent=parent, first_position=first,
+        return self._asker.reserve(keys, parent=parent, first_position=first,
                                    event_hashes=[event_hash(h) for h in hashes])
 
     def matched_tokens(self, request: Any, local_tokens: int) -> Optional[int]:
@@ -147,24 +145,12 @@ class SchedulerHalf:
         if tracked.lookup is None:
             self.counters["lookups"] += 1
             tracked.skip_count = first
-            # Most of a long prompt's keys need not be sent to learn that nothing is there.
-            tracked.asked_end = min(last, first + _FIRST_LOOK)
-            tracked.lookup = self._ask(tracked, first, tracked.asked_end, is_store=False)
-        until = time.monotonic() + self.lookup_wait_s
-        if not self._wait(tracked.lookup, until):
+            tracked.lookup = self._ask(tracked, first, last, is_store=False)
+        lookup = tracked.lookup
+        if not lookup.is_done and not self._asker.wait(lookup, self.lookup_wait_s):
             return None
-        lease = tracked.lookup.lease
-        if lease is not None and lease.block_count == tracked.asked_end - first < last - first:
-            tracked.asked_end = last
-            begun, tracked.lookup = tracked.lookup, self._ask(tracked, first, last, is_store=False)
-            begun.give_up()
-            if not self._wait(tracked.lookup, until):
-                return None
-            lease = tracked.lookup.lease
+        lease = lookup.lease
         return 0 if lease is None else min(lease.block_count, last - first) * self.block_tokens
-
-    def _wait(self, pending: Pending, until: float) -> bool:
-        return pending.is_done or self._asker.wait(pending, max(0.0, until - time.monotonic()))
 
     def _track(self, request: Any) -> _Tracked:
         tracked = self._tracked.get(request.request_id)
