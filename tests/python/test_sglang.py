@@ -1,5 +1,7 @@
 """terrace.sglang against host pools of every layout, as SGLang's storage threads use it, and a real
-daemon."""
+daemon.
+
+TERRACE_ENGINE_REQUESTS: how many random requests a setting gets (300)."""
 import hashlib
 import os
 import pathlib
@@ -17,7 +19,10 @@ sys.path.insert(0, os.environ.get("TERRACE_SGLANG") or
 
 import terrace.sglang  # noqa: E402  pylint: disable=wrong-import-position
 from sglang.srt.mem_cache import hicache_storage  # noqa: E402  pylint: disable=C0413
-from conftest import LONG_S  # noqa: E402  pylint: disable=wrong-import-position
+import sglang_engine  # noqa: E402  pylint: disable=wrong-import-position
+from conftest import LONG_S, connect  # noqa: E402  pylint: disable=wrong-import-position
+
+REQUESTS = int(os.environ.get("TERRACE_ENGINE_REQUESTS", "300"))
 
 PAGE, LAYERS, HEADS, SIZE, TOKENS = 16, 3, 2, 8, 16 * 40
 
@@ -49,6 +54,16 @@ class HostPool:
                         pointers.append(base + part * plane + first * LAYERS * token)
                         sizes.append(LAYERS * PAGE * token)
         return pointers, sizes
+
+    def get_split_heads_page_buffer_meta(self, indices, split_factor):
+        """As SGLang's: heads are the outermost dimension of a page."""
+        assert self.layout == "page_head" and len(indices) % PAGE == 0
+        pointers, sizes = self.get_page_buffer_meta(indices)
+        share = sizes[0] // split_factor
+        found = [pointers[page * self.planes + plane] + shard * share
+                 for page in range(len(indices) // PAGE) for shard in range(split_factor)
+                 for plane in range(self.planes)]
+        return found, [share] * len(found)
 
     def fill(self, pages, seed):
         generator = torch.Generator().manual_seed(seed)
@@ -116,6 +131,66 @@ def test_pages_come_back_in_any_layout(daemon, client, layout, is_mla):
         backend.close()
 
 
+def make_ranks(daemon, tp_size, lcm_size=2):
+    """Of one instance, whose ranks together have lcm_size heads."""
+    ranks = []
+    for rank in range(tp_size):
+        config = config_of(daemon, tp_rank=rank, tp_size=tp_size)
+        config.tp_lcm_size, config.should_split_heads = lcm_size, tp_size < lcm_size
+        pool = HostPool("page_head")
+        pool.head_num = lcm_size // tp_size
+        backend = terrace.sglang.TerraceHiCache(config, {})
+        backend.register_mem_pool_host(pool)
+        ranks.append(backend)
+    return ranks
+
+
+@pytest.mark.parametrize("writing, reading", [(1, 2), (2, 1), (1, 1)])
+def test_heads_are_shared_with_instances_of_other_tp_sizes(daemon, client, writing, reading,
+                                                           monkeypatch):
+    wait_populated(client)
+    # Every rank's pool has HEADS heads in the stand-in: as many as the smallest share has.
+    page_bytes = {}
+
+    def meta(self, indices, original=HostPool.get_page_buffer_meta):
+        pointers, sizes = original(self, indices)
+        return pointers, [n * self.head_num // HEADS for n in sizes]
+
+    monkeypatch.setattr(HostPool, "get_page_buffer_meta", meta)
+    writers, readers = make_ranks(daemon, writing), make_ranks(daemon, reading)
+    keys, pages = hashes(4), [5, 2, 8, 3]
+    for number, writer in enumerate(writers):
+        page_bytes[number] = writer.mem_pool_host.fill(pages, 10 + number)
+    assert [reader.batch_exists(keys) for reader in readers] == [0] * reading
+    for writer in writers:
+        assert writer.batch_set_v1(keys, indices_of(pages)) == [True] * 4
+        assert writer.counters["pages_stored"] == 4
+    for reader in readers:
+        assert reader.batch_exists(keys) == 4
+        assert reader.batch_get_v1(keys + ["ff" * 32], indices_of([20, 21, 22, 23, 24])) == \
+            [True] * 4 + [False]
+
+    def heads(ranks, where):
+        """K and V of each head of a page, over all ranks."""
+        found = []
+        for backend in ranks:
+            whole = backend.mem_pool_host.bytes_of(where)
+            count, half = backend.mem_pool_host.head_num, len(whole) // 2
+            for head in range(count):
+                found.append(tuple(whole[plane * half + head * half // count:
+                                         plane * half + (head + 1) * half // count]
+                                   for plane in (0, 1)))
+        return found
+
+    for into, page in zip((20, 21, 22, 23), pages):
+        assert heads(readers, into) == heads(writers, page)
+    assert all(backend.refusal is None for backend in writers + readers)
+    readers[0].clear()  # one rank's shares alone
+    assert [reader.batch_exists(keys) for reader in readers] == [0] + [4] * (reading - 1)
+    for backend in writers + readers:
+        backend.close()
+
+
 def test_layouts_ranks_and_revisions_share_nothing(daemon, client):
     wait_populated(client)
     first = make(daemon)
@@ -151,7 +226,7 @@ def test_a_prompt_stored_in_two_batches_is_one_chain(daemon, client):
     more = types.SimpleNamespace(prefix_keys=keys[:2])
     assert all(backend.batch_set_v1(keys[2:], indices_of([2, 3, 4]), more))
     assert backend.batch_exists(keys) == 5
-    group = backend._opened(backend._pools["kv"])
+    group = backend._opened(backend._pools["kv"])[0]
     evicted = group.evict(backend._keys(group, keys[1:2]), with_descendants=True)
     assert evicted.block_count == 4
     assert backend.batch_exists(keys) == 1
@@ -267,6 +342,63 @@ def test_nothing_raises_whatever_happens_to_the_daemon(daemon, client):
         thread.join()
     assert not wrong and backend.refusal is None
     assert backend.counters["pages_hit"] > hits
+
+
+def transfer_for(name, indices, keys, is_trailing=False):
+    policy = "TRAILING_PAGES" if is_trailing else "ALL_PAGES"
+    return hicache_storage.PoolTransfer(name=name, keys=keys, host_indices=indices,
+                                        hit_policy=hicache_storage.PoolHitPolicy[policy])
+
+
+def make_controller(daemon, chance, tp_size, *, is_mla=False, window_pages=0, **named):
+    ranks = []
+    for rank in range(tp_size):
+        backend = make(daemon, is_mla=is_mla, tp_rank=rank, tp_size=tp_size, **named)
+        pools = {"kv": backend.mem_pool_host}
+        if window_pages:
+            pools["swa"] = HostPool("page_first")
+            backend.register_mem_host_pool_v2(pools["swa"], "swa")
+        ranks.append(sglang_engine.Rank(backend, pools, 0 if is_mla else rank))
+    return sglang_engine.Controller(ranks, chance, transfer_for, page_count=TOKENS // PAGE,
+                                    window_pages=window_pages)
+
+
+def random_prompt(chance):
+    """Prompts share heads of several lengths."""
+    head, tail = chance.randrange(8), chance.randrange(30)
+    return hashes(chance.randrange(1, 8), bytes([head])) + hashes(chance.randrange(0, 7),
+                                                                  bytes([head, tail]))
+
+
+@pytest.mark.parametrize("tp_size, named", [
+    (1, {}), (2, {}), (4, {}), (2, {"is_mla": True}), (2, {"window_pages": 2}),
+    (2, {"timeout_ms": 2000, "is_killed": True}),
+    (1, {"timeout_ms": 2000, "is_killed": True, "window_pages": 2})])
+def test_random_requests_keep_the_contract(daemon, client, tp_size, named):
+    wait_populated(client)
+    named, chance = dict(named), random.Random(tp_size)
+    is_killed = named.pop("is_killed", False)
+    engine = make_controller(daemon, chance, tp_size, **named)
+    for number in range(REQUESTS):
+        if is_killed and number % 100 == 50:
+            daemon.kill()
+        elif is_killed and number % 100 == 60:
+            daemon.start()
+        engine.run(random_prompt(chance))
+    if is_killed and daemon.process.poll() is not None:
+        daemon.start()
+    assert engine.counts["finished"] > REQUESTS // 2
+    assert engine.counts["loaded"] > (0 if is_killed else REQUESTS // 4)
+    assert all(rank.backend.refusal is None for rank in engine.ranks)
+    for rank in engine.ranks:
+        rank.backend.close()
+    with connect(daemon) as other:
+        deadline = time.monotonic() + LONG_S
+        while True:
+            domain = other.stats()["domain"]
+            if domain["lease_count"] == 0 and domain["reserved_count"] == 0:
+                break
+            assert time.monotonic() < deadline, domain
 
 
 def test_what_is_missing_is_named_and_everything_misses(daemon, caplog):

@@ -14,6 +14,9 @@ Of hybrid models (interface v2) every pool beside the attention's own, of states
 Space of its own under the same hashes; SGLang decides from what each pool has which prefix it can
 restore.
 
+With tp_lcm_size (layout page_head) a page's heads are stored in as many shares as the instance with
+the most ranks has, so that instances of fewer ranks share its pages.
+
 THREADING: SGLang calls from a prefetch, a transfer and a backup thread, at once.
 """
 import dataclasses
@@ -41,11 +44,19 @@ _KV = "kv"  # SGLang's name of the attention's own pool
 
 @dataclasses.dataclass
 class _Pool:
-    """A host pool, and the pieces a page of it lies in."""
+    """A host pool, and the pieces a share of a page lies in. A page has shard_count shares: more
+    than one if instances of more ranks hold its heads apart."""
     name: str
     host: Any
     part_bytes: Tuple[int, ...]
-    group: Optional[Group] = None
+    shard_count: int = 1
+    groups: Sequence[Group] = ()  # one a share
+
+    def pieces(self, host_indices: Any) -> Tuple[List[int], List[int]]:
+        """Pointers and sizes: page by page, share by share."""
+        if self.shard_count == 1:
+            return self.host.get_page_buffer_meta(host_indices)
+        return self.host.get_split_heads_page_buffer_meta(host_indices, self.shard_count)
 
 
 class TerraceHiCache(HiCacheStorage):
@@ -66,9 +77,6 @@ class TerraceHiCache(HiCacheStorage):
             if not extra.get(name):
                 self._refuse(f"the extra configuration has no {name!r}")
                 return
-        if getattr(storage_config, "should_split_heads", False):
-            self._refuse("pages split by heads (tp_lcm_size) are not served yet")
-            return
         try:
             self._client = Client(extra["socket"], name="sglang", default_timeout_s=self._timeout_s)
             self._client.wait_connected(2.0)
@@ -104,19 +112,23 @@ class TerraceHiCache(HiCacheStorage):
 
     def _add_pool(self, name: str, host: Any) -> Optional[str]:
         """Why not."""
+        pool = _Pool(name, host, ())
+        if name == _KV and getattr(self.config, "should_split_heads", False):
+            pool.shard_count = int(self.config.tp_lcm_size) // int(self.config.tp_size)
         try:
             import torch  # pylint: disable=import-outside-toplevel
 
-            _, sizes = host.get_page_buffer_meta(torch.arange(_page_size(host)))
+            _, sizes = pool.pieces(torch.arange(_page_size(host)))
         except Exception as error:  # pylint: disable=broad-except
             return f"the host pool says nothing of its pages: {type(error).__name__}: {error}"
-        if len(sizes) > PARTS_MAX:
+        pool.part_bytes = tuple(int(n) for n in sizes[:len(sizes) // pool.shard_count])
+        if len(pool.part_bytes) > PARTS_MAX:
             return (f"a page lies in {len(sizes)} pieces, the limit is {PARTS_MAX}: use "
                     "--hicache-mem-layout page_first")
-        self._pools[name] = _Pool(name, host, tuple(int(n) for n in sizes))
+        self._pools[name] = pool
         return None
 
-    def _space(self, pool: _Pool) -> Space:
+    def _space(self, pool: _Pool, shard: int) -> Space:
         host, config = pool.host, self.config
         # All ranks have the same bytes; of the other pools each has its own share.
         is_latent = bool(config.is_mla_model) and pool.name == _KV
@@ -129,41 +141,48 @@ class TerraceHiCache(HiCacheStorage):
             model=str(config.model_name), revision=str(self._revision), layout=layout,
             dtype=str(getattr(host, "dtype", "bytes")).replace("torch.", ""),
             layers=int(getattr(host, "layer_num", 1) or 1),
-            kv_heads=int(getattr(host, "head_num", 1) or 1),
+            kv_heads=int(getattr(host, "head_num", 1) or 1) // pool.shard_count,
             head_size=int(getattr(host, "head_dim", 0) or pool.part_bytes[0]),
             block_tokens=int(_page_size(host)), part_bytes=pool.part_bytes,
             attention="mla" if is_latent else "gqa",
-            tp_rank=0 if is_latent else config.tp_rank, tp_size=1 if is_latent else config.tp_size,
+            tp_rank=0 if is_latent else config.tp_rank * pool.shard_count + shard,
+            tp_size=1 if is_latent else config.tp_size * pool.shard_count,
             pp_rank=config.pp_rank, pp_size=config.pp_size)
 
-    def _opened(self, pool: _Pool) -> Optional[Group]:
-        """The group of this rank's pages; None while the daemon is not there."""
+    def _opened(self, pool: _Pool) -> Sequence[Group]:
+        """The groups of this rank's shares of pages; none while the daemon is not there."""
         with self._opening:
-            if pool.group is None and self._client is not None and self._client.is_connected:
-                space = self._space(pool)
-                name = SpaceGroup("x", [space]).check()
-                pool.group = self._client.open(SpaceGroup(f"sglang-{name[:16]}", [space]), 1)
-            return pool.group
+            if not pool.groups and self._client is not None and self._client.is_connected:
+                groups = []
+                for shard in range(pool.shard_count):
+                    space = self._space(pool, shard)
+                    name = SpaceGroup("x", [space]).check()
+                    groups.append(
+                        self._client.open(SpaceGroup(f"sglang-{name[:16]}", [space]), 1))
+                pool.groups = groups
+            return pool.groups
 
     def _keys(self, group: Group, keys: Sequence[str]) -> Keys:
         """SGLang's page hashes are sha256 in hex; whatever else comes is hashed."""
         return group.keys_of_digests([_digest_of(key) for key in keys])
 
     @staticmethod
-    def _addresses(pool: _Pool, host_indices: Any, page_count: int) -> Addresses:
-        pointers, sizes = pool.host.get_page_buffer_meta(host_indices)
-        if tuple(sizes) != pool.part_bytes * page_count:
+    def _addresses(pool: _Pool, shard: int, host_indices: Any, page_count: int) -> Addresses:
+        pointers, sizes = pool.pieces(host_indices)
+        if tuple(sizes) != pool.part_bytes * (page_count * pool.shard_count):
             raise ValueError(f"{page_count} pages in {len(sizes)} pieces of {set(sizes)} bytes, "
                              f"expected {pool.part_bytes} each")
-        return Addresses(numpy.array(pointers, numpy.uint64))
+        by_share = numpy.array(pointers, numpy.uint64).reshape(page_count, pool.shard_count, -1)
+        return Addresses(numpy.ascontiguousarray(by_share[:, shard]).reshape(-1))
 
-    def _guarded(self, name: str, call: Callable[[_Pool, Group], Any], otherwise: Any) -> Any:
+    def _guarded(self, name: str, call: Callable[[_Pool, Sequence[Group]], Any],
+                 otherwise: Any) -> Any:
         pool = self._pools.get(name)
         if self.refusal is not None or pool is None:
             return otherwise
         try:
-            group = self._opened(pool)
-            return otherwise if group is None else call(pool, group)
+            groups = self._opened(pool)
+            return call(pool, groups) if groups else otherwise
         except Unavailable:
             return otherwise
         except Exception as error:  # pylint: disable=broad-except
@@ -173,17 +192,21 @@ class TerraceHiCache(HiCacheStorage):
     def _get(self, name: str, keys: List[str], host_indices: Any, flags: int = 0) -> List[bool]:
         """Copies pages into a host pool; the first that is not there ends it."""
 
-        def get(pool: _Pool, group: Group) -> int:
-            with group.acquire(self._keys(group, keys), flags=flags) as lease:
-                count = lease.block_count
-                try:
-                    lease.wait_ready(count, self._timeout_s)
-                except Unavailable:
-                    count = min(count, lease.ready_count)
-                if count > 0:
+        def get(pool: _Pool, groups: Sequence[Group]) -> int:
+            count = len(keys)
+            for shard, group in enumerate(groups):
+                with group.acquire(self._keys(group, keys[:count]), flags=flags) as lease:
+                    count = lease.block_count
+                    try:
+                        lease.wait_ready(count, self._timeout_s)
+                    except Unavailable:
+                        count = min(count, lease.ready_count)
+                    if count == 0:
+                        return 0
                     wanted = host_indices[:count * _page_size(pool.host)]
-                    lease.copy_into(self._addresses(pool, wanted, count), block_count=count)
-                return count
+                    lease.copy_into(self._addresses(pool, shard, wanted, count),
+                                    block_count=count)
+            return count
 
         count = self._guarded(name, get, 0)
         self.counters["pages_hit"] += count
@@ -195,16 +218,24 @@ class TerraceHiCache(HiCacheStorage):
         if name == _KV and getattr(self.config, "is_mla_model", False) and self.config.tp_rank != 0:
             return [True] * len(keys)  # every rank has the same bytes, and rank 0 writes them
 
-        def put(pool: _Pool, group: Group) -> List[bool]:
-            prefix = place.pop("prefix", ())
-            parent = self._keys(group, prefix[-1:])[0] if prefix else None
-            with group.reserve(self._keys(group, keys), parent=parent, first_position=len(prefix),
-                               event_hashes=[event_hash(key) for key in keys], **place) as lease:
-                answers = [key.status for key in lease]
-                if "ok" in answers:
-                    lease.write(self._addresses(pool, host_indices, len(keys)))
-                    self.counters["pages_stored"] += lease.commit()
-                return [answer in ("ok", "exists", "busy") for answer in answers]
+        prefix = place.pop("prefix", ())
+
+        def put(pool: _Pool, groups: Sequence[Group]) -> List[bool]:
+            stored, stored_count = [True] * len(keys), 0
+            for shard, group in enumerate(groups):
+                parent = self._keys(group, prefix[-1:])[0] if prefix else None
+                with group.reserve(self._keys(group, keys), parent=parent,
+                                   first_position=len(prefix),
+                                   event_hashes=[event_hash(key) for key in keys],
+                                   **place) as lease:
+                    answers = [key.status for key in lease]
+                    if "ok" in answers:
+                        lease.write(self._addresses(pool, shard, host_indices, len(keys)))
+                        stored_count = max(stored_count, lease.commit())
+                    stored = [before and answer in ("ok", "exists", "busy")
+                              for before, answer in zip(stored, answers)]
+            self.counters["pages_stored"] += stored_count
+            return stored
 
         stored = self._guarded(name, put, [False] * len(keys))
         self.counters["pages_refused"] += stored.count(False)
@@ -214,8 +245,14 @@ class TerraceHiCache(HiCacheStorage):
 
     def batch_exists(self, keys: List[str], extra_info: Any = None) -> int:
         """How many pages, from the first on, are there."""
-        return self._guarded(
-            _KV, lambda pool, group: group.match(self._keys(group, keys)).block_count, 0)
+
+        def ask(_pool: _Pool, groups: Sequence[Group]) -> int:
+            count = len(keys)
+            for group in groups:
+                count = group.match(self._keys(group, keys[:count])).block_count
+            return count
+
+        return self._guarded(_KV, ask, 0)
 
     def batch_get_v1(self, keys: List[str], host_indices: Any,
                      extra_info: Any = None) -> List[bool]:
@@ -258,7 +295,8 @@ class TerraceHiCache(HiCacheStorage):
     def _present(self, name: str, keys: List[str]) -> List[bool]:
         """Which pages of a pool are there; beyond the first gap those on this host."""
 
-        def ask(_pool: _Pool, group: Group) -> List[bool]:
+        def ask(_pool: _Pool, groups: Sequence[Group]) -> List[bool]:
+            group = groups[0]  # pools beside the attention's own have no shares
             made = self._keys(group, keys)
             count = group.match(made, flags=KEYS_FLAT).block_count
             rest = made[count:]
@@ -302,7 +340,7 @@ class TerraceHiCache(HiCacheStorage):
     def clear(self) -> None:
         """Forgets this rank's pages."""
         for name in list(self._pools):
-            self._guarded(name, lambda pool, group: group.reset(), None)
+            self._guarded(name, lambda pool, groups: [group.reset() for group in groups], None)
 
     def get_stats(self) -> None:
         """SGLang's own metrics object is not filled."""
