@@ -18,6 +18,7 @@ namespace terrace::test {
 namespace {
 
 constexpr uint64_t kLongUs = 30'000'000;
+constexpr uint32_t kSegments = 10;  // of 2 MiB, populated before they are needed
 constexpr uint32_t kParts = 3;
 constexpr uint64_t kPartBytes = 5000;
 
@@ -78,7 +79,8 @@ class ClientProcess : public testing::Test {
     const std::string config = daemon_.WriteFile(
         "t.toml",
         "[daemon]\nlog_level = \"debug\"\ndram_bytes = \"64MiB\"\nsegment_bytes = \"2MiB\"\n"
-        "lease_ttl_ms = 3000\n");
+        "segments_spare = " +
+            std::to_string(kSegments) + "\nlease_ttl_ms = 3000\n");
     daemon_.Start({"--config", config, "--socket", daemon_.socket_path()});
     ASSERT_TRUE(daemon_.WaitReady()) << daemon_.Errors();
   }
@@ -126,11 +128,13 @@ class ClientProcess : public testing::Test {
       }
     }
   }
-  static uint64_t LeaseCount(Client& client) {
+  // Of the domain; ~0 without an answer.
+  static uint64_t Stat(Client& client, const char* name) {
     const Result<std::string> stats = client.Stats();
     if (!stats.ok()) return ~uint64_t{0};
-    return nlohmann::json::parse(*stats)["domain"]["lease_count"];
+    return nlohmann::json::parse(*stats)["domain"][name];
   }
+  static uint64_t LeaseCount(Client& client) { return Stat(client, "lease_count"); }
 
   DaemonProcess daemon_;
 };
@@ -369,6 +373,8 @@ TEST_F(ClientProcess, AClientsDeathFreesWhatItHeld) {
 TEST_F(ClientProcess, ThreadsOfOneClientStoreAndLoad) {
   const std::unique_ptr<Client> client = Connect();
   const GroupRef group = Open(*client, Model("m", 1), 1);
+  // Room for all of it: nothing has to go before it is read.
+  ASSERT_TRUE(Eventually([&] { return Stat(*client, "segments_populated") == kSegments; }));
   std::vector<std::thread> users;
   for (uint32_t user = 0; user < 6; ++user) {
     users.emplace_back([&, user] {
