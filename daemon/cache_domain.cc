@@ -103,10 +103,7 @@ BlockRecord CacheDomain::RecordOf(BlockId id, const LocalMember& local) const {
 }
 
 TouchContext CacheDomain::ContextOf(const protocol::Hints& hints) const {
-  return {.now_us = NowUs(),
-          .session_hash = hints.session_hash,
-          .expected_reuse_ms = hints.expected_reuse_ms,
-          .end_reason = hints.end_reason};
+  return {.now_us = NowUs(), .session_hash = hints.session_hash, .end_reason = hints.end_reason};
 }
 
 }  // namespace terrace

@@ -122,16 +122,7 @@ Request::Outcome Request::BeginKeys(const RequestContext& context, size_t offset
   return checked.ok() ? Outcome::kMore : Fail(context, checked);
 }
 
-Status Request::CheckKeys(const RequestContext& context) {
-  const protocol::Hints& hints = keys_.hints;
-  if (keys_.key_count > protocol::kKeysPerRequestMax) {
-    return Invalid(std::to_string(keys_.key_count) + " keys; the limit of a request is " +
-                   std::to_string(protocol::kKeysPerRequestMax) + ": split it");
-  }
-  if ((keys_.flags & ~AllowedFlags(verb_)) != 0) {
-    return Invalid("flags " + std::to_string(keys_.flags) + "; " + std::string(VerbName(verb_)) +
-                   " knows " + std::to_string(AllowedFlags(verb_)) + ": clear the others");
-  }
+Status Request::CheckHints(const protocol::Hints& hints) {
   if (hints.priority > protocol::kPriorityMax && hints.priority != protocol::kPriorityUnset) {
     return Invalid("priority " + std::to_string(hints.priority) +
                    "; write 0 to 100, or 255 to say nothing");
@@ -141,6 +132,19 @@ Status Request::CheckKeys(const RequestContext& context) {
                    std::to_string(static_cast<unsigned>(hints.end_reason)) +
                    "; flags are up to 7 and reasons up to 4");
   }
+  return Status::Ok();
+}
+
+Status Request::CheckKeys(const RequestContext& context) {
+  if (keys_.key_count > protocol::kKeysPerRequestMax) {
+    return Invalid(std::to_string(keys_.key_count) + " keys; the limit of a request is " +
+                   std::to_string(protocol::kKeysPerRequestMax) + ": split it");
+  }
+  if ((keys_.flags & ~AllowedFlags(verb_)) != 0) {
+    return Invalid("flags " + std::to_string(keys_.flags) + "; " + std::string(VerbName(verb_)) +
+                   " knows " + std::to_string(AllowedFlags(verb_)) + ": clear the others");
+  }
+  TERRACE_RETURN_IF_ERROR(CheckHints(keys_.hints));
   if (verb_ == Verb::kEvict && keys_.key_count == 0 &&
       (keys_.flags & protocol::kEvictSubtree) == 0) {
     return Invalid("Evict without keys; set the subtree flag to evict everything");

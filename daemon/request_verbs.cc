@@ -205,6 +205,7 @@ Request::Outcome Request::StepCommit(const RequestContext& context, Store& store
     return Fail(context, Invalid("commit flags " + std::to_string(commit.flags) +
                                  "; only 1 (release) is defined"));
   }
+  if (const Status checked = CheckHints(commit.hints); !checked.ok()) return Fail(context, checked);
   const bool is_release = (commit.flags & protocol::kCommitRelease) != 0;
   do {
     if (*budget_blocks == 0) return Outcome::kMore;

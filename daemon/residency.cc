@@ -376,22 +376,39 @@ void Residency::RootsKnown(BlockId id) {
   }
 }
 
-void Residency::Touch(std::span<const BlockId> run, const protocol::Hints& hints) {
-  const TouchContext context = d_.ContextOf(hints);
+template <typename Tell>
+void Residency::ForEachPolicy(std::span<const BlockId> run, const Tell& tell) {
   std::vector<BlockId> resident;
-  const auto tell = [&](EvictionPolicy& policy, auto copy_of) {
+  const auto of_tier = [&](EvictionPolicy& policy, auto copy_of) {
     resident.clear();
     for (const BlockId id : run) {
       if (copy_of(d_.block(id)).row != kRowNone) resident.push_back(id);
     }
-    if (!resident.empty()) policy.OnTouch(resident, context);
+    if (!resident.empty()) tell(policy, std::span<const BlockId>(resident));
   };
+  of_tier(*d_.dram_policy, [](const Block& b) -> const BlockCopy& { return b.dram; });
+  for (uint32_t t = 0; t < d_.lower.size(); ++t) {
+    of_tier(*d_.lower[t].policy, [t](const Block& b) -> const BlockCopy& { return b.lower[t]; });
+  }
+}
+
+void Residency::Touch(std::span<const BlockId> run, const protocol::Hints& hints) {
+  const TouchContext context = d_.ContextOf(hints);
   ForEachRange(run, [&](BlockRange range) { d_.index.Touch(range, context.now_us); });
   d_.admission->OnTouch(run, context);
-  tell(*d_.dram_policy, [](const Block& b) -> const BlockCopy& { return b.dram; });
-  for (uint32_t t = 0; t < d_.lower.size(); ++t) {
-    tell(*d_.lower[t].policy, [t](const Block& b) -> const BlockCopy& { return b.lower[t]; });
-  }
+  ForEachPolicy(run, [&](EvictionPolicy& policy, std::span<const BlockId> resident) {
+    policy.OnTouch(resident, context);
+  });
+  Expect(run, hints);
+}
+
+void Residency::Expect(std::span<const BlockId> run, const protocol::Hints& hints) {
+  if (hints.expected_reuse_ms == 0) return;
+  const uint64_t now_us = d_.NowUs();
+  const uint64_t at_us = now_us + hints.expected_reuse_ms * kUsPerMs;
+  ForEachPolicy(run, [&](EvictionPolicy& policy, std::span<const BlockId> resident) {
+    policy.OnExpected(resident, at_us, now_us);
+  });
 }
 
 void Residency::SetPinned(BlockId id) {

@@ -139,6 +139,8 @@ class Residency {
   // All of the block's roots are in their row.
   void RootsKnown(BlockId id);
   void Touch(std::span<const BlockId> run, const protocol::Hints& hints);
+  // Tells the policies when the engine expects the blocks to be asked for, if it says.
+  void Expect(std::span<const BlockId> run, const protocol::Hints& hints);
   // What a request says about its blocks: priority, time to live, pin, no-store, recompute cost.
   void ApplyHints(BlockId id, const protocol::Hints& hints);
   void SetPinned(BlockId id);
@@ -156,6 +158,9 @@ class Residency {
   bool IsReadyForAll(BlockId id) const;
 
  private:
+  // `tell(policy, resident)` for each tier that has some of `run`.
+  template <typename Tell>
+  void ForEachPolicy(std::span<const BlockId> run, const Tell& tell);
   BlockId InsertAdopted(uint32_t group_index, const SlotIdentity& row);
   void FreeSlots(BlockId id, uint64_t member_mask);
   void ReleaseDramRow(BlockId id);

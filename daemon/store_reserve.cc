@@ -40,7 +40,12 @@ class Reserver {
     }
     // New blocks say by themselves that their prefix was used. One that is all there already was
     // used, too.
-    if (!has_new_) caller_.rooms->residency.Touch(run_, query_.hints);
+    if (!has_new_) {
+      caller_.rooms->residency.Touch(run_, query_.hints);
+    } else {
+      caller_.rooms->residency.Expect(run_, query_.hints);
+      caller_.rooms->residency.Expect(new_, query_.hints);
+    }
   }
 
  private:
@@ -70,6 +75,7 @@ class Reserver {
     id = result_->is_out_of_space ? kBlockNone : TakeRoom(i, parent, position);
     if (id != kBlockNone) {
       has_new_ = true;
+      if (query_.hints.expected_reuse_ms != 0) new_.push_back(id);
       Block& b = domain.block(id);
       b.writer_lease = lease_;
       b.writer_entry = static_cast<uint32_t>(domain.leases.at(lease_).entries.size());
@@ -157,6 +163,7 @@ class Reserver {
   ReserveResult* result_;
   LeaseId lease_ = kLeaseNone;
   std::vector<BlockId> run_;  // whose keys were in use already
+  std::vector<BlockId> new_;  // those of whom something is expected
   bool has_new_ = false;
 };
 
@@ -219,7 +226,8 @@ namespace {
 // One Commit call, judged entry by entry: a client is believed in nothing.
 class Committer {
  public:
-  Committer(const Caller& caller, LeaseId lease) : caller_(caller), lease_id_(lease) {}
+  Committer(const Caller& caller, LeaseId lease, const protocol::Hints& hints)
+      : caller_(caller), lease_id_(lease), hints_(hints) {}
 
   StatusCode Commit(const CommitEntry& entry, std::span<const Checksum> checksums) {
     CacheDomain& domain = caller_.domain();
@@ -250,7 +258,16 @@ class Committer {
     return StatusCode::kOk;
   }
 
-  uint32_t sealed_count() const { return sealed_count_; }
+  // What is said of all that was sealed, once it is.
+  void Finish() {
+    if (sealed_.empty()) return;
+    if (hints_.end_reason != protocol::EndReason::kUnknown) {
+      caller_.rooms->residency.Touch({&sealed_.back(), 1}, hints_);
+    }
+    caller_.rooms->residency.Expect(sealed_, hints_);
+  }
+
+  uint32_t sealed_count() const { return static_cast<uint32_t>(sealed_.size()); }
 
  private:
   uint64_t* BitsOf(Lease* lease, uint32_t key_index) {
@@ -306,8 +323,9 @@ class Committer {
       }
     }
     b.has_roots = has_roots;
+    if (is_hinted_) caller_.rooms->residency.ApplyHints(id, hints_);
     caller_.rooms->residency.Seal(id, group.local_mask() & ~absent);
-    ++sealed_count_;
+    sealed_.push_back(id);
     if (has_roots) {
       caller_.rooms->mover.OnRooted(id);
     } else {
@@ -318,7 +336,10 @@ class Committer {
 
   const Caller& caller_;
   LeaseId lease_id_;
-  uint32_t sealed_count_ = 0;
+  const protocol::Hints& hints_;
+  const bool is_hinted_ = hints_.priority != protocol::kPriorityUnset || hints_.flags != 0 ||
+                          hints_.ttl_s != 0 || hints_.recompute_ns_per_token != 0;
+  std::vector<BlockId> sealed_;
 };
 
 // Checksums must be exactly those that the entries announce.
@@ -349,7 +370,7 @@ Status Store::Commit(SessionId session, const protocol::CommitRequest& request,
   }
   caller.domain().counters.parts_refused += request.hints.parts_refused;
   const bool is_void = caller.rooms->keeper.IsVoid(id);
-  Committer committer(caller, id);
+  Committer committer(caller, id, request.hints);
   for (const CommitEntry& entry : entries) {
     const size_t own_count =
         entry.flags & protocol::kCommitHasChecksums ? entry.part_count : size_t{0};
@@ -359,6 +380,7 @@ Status Store::Commit(SessionId session, const protocol::CommitRequest& request,
     if (code == StatusCode::kGone) ++caller.domain().counters.commits_gone;
     result->entries.push_back(code);
   }
+  committer.Finish();
   result->reply.entry_count = static_cast<uint32_t>(result->entries.size());
   result->reply.sealed_count += committer.sealed_count();
   if (request.flags & protocol::kCommitRelease) caller.rooms->keeper.Leave(id, caller.session);

@@ -12,7 +12,8 @@ namespace {
 constexpr uint32_t kLookedAtFirst = 64;  // candidates, for a shortlist of fewer than kShortlistMin
 constexpr uint32_t kLookedAt = 24;
 constexpr uint64_t kRankHoldsUs = 10'000;  // ranks move with idle times, far longer than this
-constexpr uint32_t kFollowMax = 48;        // blocks that go with a choice
+constexpr uint64_t kExpectedWithinUsMin = 500'000;
+constexpr uint32_t kFollowMax = 48;  // blocks that go with a choice
 constexpr uint32_t kShortlistMin = 4;
 constexpr uint32_t kShortlistMax = 24;
 constexpr uint32_t kSamplesPerBlock = 16;      // ghosts, as a multiple of the capacity
@@ -66,8 +67,13 @@ ReuseTraits HazardPolicy::TraitsOf(BlockId id) const {
 }
 
 float HazardPolicy::IndexOf(BlockId id) const {
-  const uint64_t used_us = requests_[states_[id].request].time_us;
-  return model_.index(TraitsOf(id), HazardModel::AgeOf(now_us_ - std::min(now_us_, used_us)));
+  const Request& request = requests_[states_[id].request];
+  const uint64_t idle_us = now_us_ - std::min(now_us_, request.time_us);
+  const float learned = model_.index(TraitsOf(id), HazardModel::AgeOf(idle_us));
+  if (now_us_ >= request.expected_us) return learned;
+  // One hit, for all the time that is left.
+  const uint64_t left_us = std::max(request.expected_us - now_us_, kExpectedWithinUsMin);
+  return std::max(learned, 1e6f / static_cast<float>(left_us));
 }
 
 HazardPolicy::LastRequest HazardPolicy::last_request(BlockId id) const {
@@ -214,6 +220,15 @@ void HazardPolicy::OnTouch(std::span<const BlockId> run, const TouchContext& con
     state.was_used = true;
     Assign(id, opened);
   }
+}
+
+// Engines guess: the word holds for twice the wait.
+void HazardPolicy::OnExpected(std::span<const BlockId> run, uint64_t at_us, uint64_t now_us) {
+  Advance(now_us);
+  const uint64_t until_us = at_us + (at_us - std::min(at_us, now_us));
+  for (const BlockId id : run) requests_[states_[id].request].expected_us = until_us;
+  shortlist_.clear();  // ranked without it
+  choice_ = kBlockNone;
 }
 
 void HazardPolicy::OnErase(BlockId id) {

@@ -9,7 +9,7 @@
 // is a touch of what hit and then insertions under its tip; a touch that tells why it ended ends
 // it.
 //
-// LIMITS: 16 bytes a block, 40 a live request, kSamplesMax observations of about 100 bytes.
+// LIMITS: 16 bytes a block, 48 a live request, kSamplesMax observations of about 100 bytes.
 #pragma once
 
 #include <array>
@@ -39,6 +39,7 @@ class HazardPolicy final : public EvictionPolicy {
 
   void OnInsert(BlockId id, const BlockTraits& traits, uint64_t now_us) override;
   void OnTouch(std::span<const BlockId> run, const TouchContext& context) override;
+  void OnExpected(std::span<const BlockId> run, uint64_t at_us, uint64_t now_us) override;
   void OnErase(BlockId id) override;
   void OnCandidate(BlockId id) override;
   void OnHeld(BlockId id) override;
@@ -80,6 +81,7 @@ class HazardPolicy final : public EvictionPolicy {
 
   struct Request {
     uint64_t time_us = 0;
+    uint64_t expected_us = 0;  // until when an engine's word holds that it comes back
     BlockId tip = kBlockNone;
     uint32_t block_count = 0;  // blocks it was the last to use
     uint32_t fresh_count = 0;

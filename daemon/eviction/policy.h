@@ -34,7 +34,6 @@ struct BlockTraits {
 struct TouchContext {
   uint64_t now_us = 0;
   uint64_t session_hash = 0;
-  uint32_t expected_reuse_ms = 0;
   protocol::EndReason end_reason = protocol::EndReason::kUnknown;
 };
 
@@ -46,6 +45,8 @@ class EvictionPolicy {
   virtual void OnInsert(BlockId id, const BlockTraits& traits, uint64_t now_us) = 0;
   // A prefix, or a part of one, was used; head first. All ids are resident.
   virtual void OnTouch(std::span<const BlockId> run, const TouchContext& context) = 0;
+  // An engine expects that the blocks are asked for at that time. All ids are resident.
+  virtual void OnExpected(std::span<const BlockId>, uint64_t /*at_us*/, uint64_t /*now_us*/) {}
   // The copy is gone.
   virtual void OnErase(BlockId id) = 0;
 

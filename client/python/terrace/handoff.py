@@ -27,14 +27,15 @@ from .torch import Layer, PrefixCache
 
 _TICK_S = 0.001  # between two looks at what has come
 _ASK_S = 0.005  # between two questions whether more has been announced
+_SOON = Hints(expected_reuse_ms=2000)  # what is given is taken in a moment: let it not pass by
 
 
 class Giver:
     """Reserves the full blocks of `token_ids` that nobody has, and fills them layer by layer.
-    Without a daemon, and for what others write, it does nothing."""
+    Without a daemon, and for what others write, it does nothing. Without `hints` the daemon is
+    told that the blocks are asked for within two seconds."""
 
-    def __init__(self, cache: PrefixCache, token_ids: Sequence[int],
-                 hints: Optional[Hints] = None):
+    def __init__(self, cache: PrefixCache, token_ids: Sequence[int], hints: Hints = _SOON):
         self._cache = cache
         self._lease: Optional[WriteLease] = None
         self._keys: List[int] = []

@@ -84,6 +84,54 @@ TEST_P(EveryPolicy, BothTiersFillAndEmptyOnTheWay) {
   EXPECT_GT(stats.lower_tiers[0].written_bytes_of_day, 0u);
 }
 
+TEST_P(EveryPolicy, HintsOfACommitCountAsThoseOfTheReserve) {
+  StoreWorld world(MakeWorld());
+  const SessionId session = world.Open();
+  const uint32_t group = world.OpenSimple(session);
+  ASSERT_EQ(world.Put(session, group, StoreWorld::Keys(4, 1), {.priority = 90}), 4u);
+  ASSERT_EQ(world.Put(session, group, StoreWorld::Keys(2, 2), {.ttl_s = 1}), 2u);
+  for (uint64_t chain = 3; chain < 12; ++chain) {
+    world.Put(session, group, StoreWorld::Keys(4, chain));
+    world.Advance(500'000);
+  }
+  EXPECT_EQ(world.MatchCount(session, group, StoreWorld::Keys(4, 1)), 4u);
+  EXPECT_EQ(world.MatchCount(session, group, StoreWorld::Keys(2, 2)), 0u);
+}
+
+// Spread over all bits, as real keys are: policies tell them apart by a few.
+std::vector<BlockKey> SpreadKeys(uint64_t chain) {
+  std::vector<BlockKey> keys = StoreWorld::Keys(4, chain);
+  for (uint64_t i = 0; i < keys.size(); ++i) keys[i].low = (chain * 4 + i) * 0x9E3779B97F4A7C15u;
+  return keys;
+}
+
+// How many of four blocks are there after ten prompts that came once, if the engine said that it
+// would ask for them in `expected_reuse_ms`.
+uint32_t CountKept(uint32_t expected_reuse_ms, bool is_said_by_reserve) {
+  StoreWorld world({.eviction_policy = "hazard"});
+  const SessionId session = world.Open();
+  const uint32_t group = world.OpenSimple(session);
+  const std::vector<BlockKey> keys = SpreadKeys(1);
+  const protocol::Hints said{.expected_reuse_ms = expected_reuse_ms};
+  KeysQuery query = world.Query(session, group, keys);
+  if (is_said_by_reserve) query.hints = said;
+  const ReserveResult reserved = world.Reserve(query);
+  world.CommitAll(session, group, keys, reserved, StoreWorld::Checksums::kClient,
+                  protocol::kCommitRelease, is_said_by_reserve ? protocol::Hints() : said);
+  for (uint64_t chain = 2; chain < 12; ++chain) {
+    world.Advance(200'000);
+    world.Put(session, group, SpreadKeys(chain));
+  }
+  return world.MatchCount(session, group, keys);
+}
+
+TEST(StoreEviction, WhatAnEngineExpectsSoonWaitsForIt) {
+  EXPECT_EQ(CountKept(0, true), 0u);
+  EXPECT_EQ(CountKept(2000, true), 4u);
+  EXPECT_EQ(CountKept(2000, false), 4u);
+  EXPECT_EQ(CountKept(100, true), 0u) << "its time is over";
+}
+
 INSTANTIATE_TEST_SUITE_P(Policies, EveryPolicy, testing::Values("arc", "hazard", "lru", "s3fifo"),
                          [](const auto& tested) { return std::string(tested.param); });
 

@@ -409,8 +409,8 @@ class StoreWorld {
   enum class Checksums { kClient, kDaemon };
   CommitResult CommitAll(SessionId session, uint32_t group, const std::vector<BlockKey>& keys,
                          const ReserveResult& reserved, Checksums checksums = Checksums::kClient,
-                         uint32_t flags = 0) {
-    protocol::CommitRequest request{.token = reserved.reply.token, .flags = flags};
+                         uint32_t flags = 0, const protocol::Hints& hints = {}) {
+    protocol::CommitRequest request{.token = reserved.reply.token, .flags = flags, .hints = hints};
     std::vector<protocol::CommitEntry> entries;
     std::vector<Checksum> roots;
     const uint32_t members = static_cast<uint32_t>(std::popcount(reserved.reply.member_mask));
@@ -439,10 +439,12 @@ class StoreWorld {
     return result;
   }
   // Reserve, write, commit and release; the number of blocks that became visible.
-  uint32_t Put(SessionId session, uint32_t group, const std::vector<BlockKey>& keys) {
+  uint32_t Put(SessionId session, uint32_t group, const std::vector<BlockKey>& keys,
+               const protocol::Hints& commit_hints = {}) {
     const ReserveResult reserved = Reserve(session, group, keys);
     if (reserved.reply.token.is_zero()) return 0;
-    return CommitAll(session, group, keys, reserved, Checksums::kClient, protocol::kCommitRelease)
+    return CommitAll(session, group, keys, reserved, Checksums::kClient, protocol::kCommitRelease,
+                     commit_hints)
         .reply.sealed_count;
   }
   // True if the slot holds what Write() put there.
