@@ -66,7 +66,7 @@ struct NvmeConfig {
   uint32_t queue_depth = 128;  // requests in flight on a path
   uint64_t catalog_memory_bytes = 64 * kMiB;
   uint64_t scrub_bytes_per_second = 32 * kMiB;          // 0: no scrub
-  std::string eviction = "lru";                         // as DaemonConfig's
+  std::string eviction = "lru";                         // of EvictionPolicyNames()
   uint32_t read_ahead_blocks = 16;                      // 0: none
   std::string admission = "all";                        // one of AdmissionPolicyNames()
   uint64_t write_bytes_per_day = kWriteBytesPerDayMax;  // over all domains
@@ -132,8 +132,8 @@ struct DaemonConfig {
   uint32_t pending_per_session_max = 1024;
   uint64_t session_output_bytes_max = 32 * kMiB;
   uint64_t session_buffers_bytes_max = 512 * kMiB;
-  std::string eviction = "lru";  // of DRAM; some of EvictionPolicyNames()
-  std::string trace_dir;         // where requests are recorded; empty: nowhere
+  std::string eviction = "hazard";  // of DRAM; some of EvictionPolicyNames()
+  std::string trace_dir;            // where requests are recorded; empty: nowhere
   TraceAtStart trace = TraceAtStart::kOff;
   uint64_t trace_bytes_max = 256 * kMiB;  // of a domain
   uint32_t offload_threads = 2;

@@ -102,7 +102,7 @@ TEST(ConfigText, RefusalNamesKeyValueLimitAndRemedy) {
 }
 
 TEST(ConfigText, UnknownPolicyIsRefusedWithTheNearestOne) {
-  EXPECT_EQ(Parsed("").eviction, "lru");
+  EXPECT_EQ(Parsed("").eviction, "hazard");
   EXPECT_EQ(Parsed("").nvme.eviction, "lru");
   EXPECT_EQ(Parsed("[daemon]\neviction = \"arc\"\n").eviction, "arc");
   EXPECT_EQ(Parsed("[nvme]\neviction = \"s3fifo\"\n").nvme.eviction, "s3fifo");
