@@ -70,7 +70,11 @@ Attachment::Attachment(Granted granted)
 Attachment::~Attachment() {
   if (fork_generation_ != ForkGeneration()) return;
   for (uint32_t segment = 0; segment < granted_.reply.segments_max; ++segment) {
-    if (std::byte* mapped = base(segment)) Unmap(mapped);
+    if (std::byte* mapped = base(segment)) Unmap(segment, mapped);
+  }
+  for (uint32_t slab = 0; slab < slab_fds_.size(); ++slab) {
+    const uint32_t segment = protocol::kDeviceSegmentFirst + slab;
+    if (std::byte* mapped = base(segment)) Unmap(segment, mapped);
   }
   // The life socket is last: its goodbye byte says that nothing of this session touches the arena
   // any more, though the process lives on. Without the byte the daemon waits for the process's end.
@@ -110,6 +114,33 @@ Status Attachment::CheckFds(std::string* why) const {
   return Status::Ok();
 }
 
+Status Attachment::GrantSlabs(const protocol::DeviceAttachReply& reply, std::vector<GuardedFd> fds,
+                              std::string* why) {
+  const bool is_size = reply.slab_bytes >= kSegmentBytesMin &&
+                       reply.slab_bytes <= kSegmentBytesMax &&
+                       reply.slab_bytes % kExtentUnitBytes == 0;
+  if (!is_size || reply.slab_count == 0 || reply.slab_count > protocol::kDeviceSlabsMax ||
+      fds.size() != reply.slab_count) {
+    return Refused(why, "the DeviceAttach reply says " + std::to_string(reply.slab_count) +
+                            " slabs of " + std::to_string(reply.slab_bytes) +
+                            " bytes and carries " + std::to_string(fds.size()) +
+                            " descriptors: update libterrace or terraced so that both are of one "
+                            "release");
+  }
+  for (const GuardedFd& fd : fds) {
+    const int seals = fcntl(fd.get(), F_GET_SEALS);
+    if (seals < 0 || (seals & F_SEAL_SHRINK) == 0) {
+      return Refused(why,
+                     "a slab of the DeviceAttach reply is not sealed against shrinking: update "
+                     "libterrace or terraced so that both are of one release");
+    }
+  }
+  slabs_ = std::make_unique<Segment[]>(reply.slab_count);
+  slab_bytes_ = reply.slab_bytes;
+  slab_fds_ = std::move(fds);
+  return Status::Ok();
+}
+
 Status Attachment::RetainSegments(std::span<const SlotAddress> slots,
                                   std::vector<uint32_t>* segments) {
   const size_t before = segments->size();
@@ -119,11 +150,11 @@ Status Attachment::RetainSegments(std::span<const SlotAddress> slots,
   Status status;
   for (const SlotAddress& slot : slots) {
     if (!slot.has_bytes()) continue;
-    if (slot.segment >= granted_.reply.segments_max) {
+    if (segment_bytes(slot.segment) == 0) {
       status = Status(StatusCode::kInvalid, "a slot lies in a segment that does not exist");
       break;
     }
-    Segment& segment = segments_[slot.segment];
+    Segment& segment = EntryOf(slot.segment);
     if (segment.seen_at == this_call) continue;
     if (segment.base.load(std::memory_order_relaxed) == nullptr) {
       status = Map(slot.segment);
@@ -139,7 +170,7 @@ Status Attachment::RetainSegments(std::span<const SlotAddress> slots,
     ++segment.lease_count;
   }
   if (status.ok()) return status;
-  for (size_t i = before; i < segments->size(); ++i) --segments_[(*segments)[i]].lease_count;
+  for (size_t i = before; i < segments->size(); ++i) --EntryOf((*segments)[i]).lease_count;
   segments->resize(before);
   return status;
 }
@@ -148,12 +179,12 @@ bool Attachment::ReleaseSegment(uint32_t segment) {
   std::byte* unmapped = nullptr;
   {
     LockGuard guard(lock_);
-    Segment& entry = segments_[segment];
+    Segment& entry = EntryOf(segment);
     if (--entry.lease_count > 0 || !entry.is_revoked) return false;
     entry.is_revoked = false;
     unmapped = entry.base.exchange(nullptr);
   }
-  Unmap(unmapped);
+  Unmap(segment, unmapped);
   return true;
 }
 
@@ -169,32 +200,42 @@ bool Attachment::RevokeSegment(uint32_t segment) {
     }
     unmapped = entry.base.exchange(nullptr);
   }
-  if (unmapped != nullptr) Unmap(unmapped);
+  if (unmapped != nullptr) Unmap(segment, unmapped);
   return true;
 }
 
+Attachment::Place Attachment::PlaceOf(uint32_t segment) const {
+  if (segment >= protocol::kDeviceSegmentFirst) {
+    return {.fd = slab_fds_[segment - protocol::kDeviceSegmentFirst].get()};
+  }
+  const uint32_t segments_per_node = granted_.reply.segments_per_node;
+  return {.fd = granted_.fds[segment / segments_per_node].get(),
+          .offset_bytes = segment % segments_per_node * granted_.reply.segment_bytes};
+}
+
 Status Attachment::Map(uint32_t segment) {
-  const uint64_t segment_bytes = granted_.reply.segment_bytes;
-  const int fd = granted_.fds[segment / granted_.reply.segments_per_node].get();
-  const uint64_t offset_bytes = segment % granted_.reply.segments_per_node * segment_bytes;
+  const uint64_t length_bytes = segment_bytes(segment);
+  const Place place = PlaceOf(segment);
   struct stat status;
-  if (fstat(fd, &status) != 0 ||
-      static_cast<uint64_t>(status.st_size) < offset_bytes + segment_bytes) {
+  if (fstat(place.fd, &status) != 0 ||
+      static_cast<uint64_t>(status.st_size) < place.offset_bytes + length_bytes) {
     return Status(StatusCode::kInvalid, "a slot lies past the end of its arena memory file");
   }
-  void* mapped = mmap(nullptr, segment_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd,
-                      static_cast<off_t>(offset_bytes));
+  void* mapped = mmap(nullptr, length_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, place.fd,
+                      static_cast<off_t>(place.offset_bytes));
   if (mapped == MAP_FAILED) {
     return Status(StatusCode::kNoSpace, "an arena segment cannot be mapped", errno);
   }
-  if (madvise(mapped, segment_bytes, MADV_DONTFORK) != 0) {
-    munmap(mapped, segment_bytes);
+  if (madvise(mapped, length_bytes, MADV_DONTFORK) != 0) {
+    munmap(mapped, length_bytes);
     return Status(StatusCode::kNoSpace, "an arena segment cannot be kept from children", errno);
   }
-  segments_[segment].base.store(static_cast<std::byte*>(mapped), std::memory_order_release);
+  EntryOf(segment).base.store(static_cast<std::byte*>(mapped), std::memory_order_release);
   return Status::Ok();
 }
 
-void Attachment::Unmap(std::byte* base) const { munmap(base, granted_.reply.segment_bytes); }
+void Attachment::Unmap(uint32_t segment, std::byte* base) const {
+  munmap(base, segment_bytes(segment));
+}
 
 }  // namespace terrace::client

@@ -20,7 +20,7 @@
 #include "terrace/arena_layout.h"
 #include "terrace/checksum.h"
 #include "terrace/prefix_hasher.h"
-#include "terrace/protocol.h"
+#include "terrace/protocol_device.h"
 #include "terrace/status.h"
 
 namespace terrace::client {
@@ -46,6 +46,18 @@ class Attachment {
   const protocol::HelloReply& geometry() const { return granted_.reply; }
   const DomainSecret& secret() const { return secret_; }
 
+  // The slabs of a device's memory: from here on they are segments like others, from
+  // protocol::kDeviceSegmentFirst on. Before the attachment is shared.
+  Status GrantSlabs(const protocol::DeviceAttachReply& reply, std::vector<GuardedFd> fds,
+                    std::string* why);
+  // 0 if there is no such segment.
+  uint64_t segment_bytes(uint32_t segment) const {
+    if (segment >= protocol::kDeviceSegmentFirst) {
+      return segment - protocol::kDeviceSegmentFirst < slab_fds_.size() ? slab_bytes_ : 0;
+    }
+    return segment < granted_.reply.segments_max ? granted_.reply.segment_bytes : 0;
+  }
+
   // Maps and retains each segment that `slots` name, once, and appends it to `*segments`.
   // kInvalid if one does not exist, kNoSpace if it cannot be mapped; then nothing is retained.
   Status RetainSegments(std::span<const SlotAddress> slots, std::vector<uint32_t>* segments);
@@ -57,7 +69,7 @@ class Attachment {
 
   // REQUIRES: the segment is retained.
   std::byte* base(uint32_t segment) const {
-    return segments_[segment].base.load(std::memory_order_acquire);
+    return EntryOf(segment).base.load(std::memory_order_acquire);
   }
 
  private:
@@ -69,9 +81,19 @@ class Attachment {
   };
 
   explicit Attachment(Granted granted);
+  Segment& EntryOf(uint32_t segment) const {
+    return segment >= protocol::kDeviceSegmentFirst
+               ? slabs_[segment - protocol::kDeviceSegmentFirst]
+               : segments_[segment];
+  }
   Status CheckFds(std::string* why) const;
+  struct Place {
+    int fd = -1;
+    uint64_t offset_bytes = 0;
+  };
+  Place PlaceOf(uint32_t segment) const;
   Status Map(uint32_t segment);
-  void Unmap(std::byte* base) const;
+  void Unmap(uint32_t segment, std::byte* base) const;
 
   Granted granted_;
   DomainSecret secret_;
@@ -79,6 +101,9 @@ class Attachment {
   TimedLock lock_;
   uint32_t retain_count_ = 0;
   std::unique_ptr<Segment[]> segments_;
+  std::unique_ptr<Segment[]> slabs_;
+  std::vector<GuardedFd> slab_fds_;
+  uint64_t slab_bytes_ = 0;
 };
 
 }  // namespace terrace::client

@@ -74,6 +74,15 @@ bool Background::Connect() {
     if (!is_alive || !group_refusal.status.ok()) Report(group_refusal);
     if (!is_alive) return false;
   }
+  // Last: work orders may follow at once, and nobody takes them before the core does.
+  if (!core_.options_.device.empty() && !is_device_refused_) {
+    Refusal device_refusal;
+    const bool is_alive = handshake.AttachDevice(&device_refusal);
+    if (!device_refusal.status.ok()) Report(device_refusal);
+    // A daemon that does not know the verb says so, and closes the connection.
+    is_device_refused_ = device_refusal.status.code() == StatusCode::kInvalid;
+    if (!is_alive || is_device_refused_) return false;
+  }
   Publish(handshake, connection);
   return true;
 }
@@ -128,13 +137,15 @@ void Background::Serve() {
     const uint64_t until_us = std::min({MonotonicUs() + kTickUs, ExpireRequests(), ShowLife()});
     RunCallbacks();
     core_.background_until_us_ = until_us;
-    const Link::Event event = core_.link_.WaitInBackground(until_us);
+    const bool is_working = core_.orders_.Step();
+    const Link::Event event = core_.link_.WaitInBackground(is_working ? 0 : until_us);
     if (event != Link::Event::kNone) {
       Read(event);
     } else if (!core_.reader_.is_locked()) {
       core_.link_.ListenInBackground();
     }
   }
+  core_.orders_.Drop();
 }
 
 void Background::Read(Link::Event event) {

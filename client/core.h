@@ -29,6 +29,7 @@
 #include "client/replies.h"
 #include "client/request_table.h"
 #include "client/timed_lock.h"
+#include "client/work_orders.h"
 #include "terrace/client.h"
 
 namespace terrace::client {
@@ -115,6 +116,7 @@ class Core : public std::enable_shared_from_this<Core> {
 
  private:
   friend class Background;
+  friend class WorkOrders;
   explicit Core(const ClientOptions& options);
 
   // ---- requests: core.cc ----
@@ -152,6 +154,7 @@ class Core : public std::enable_shared_from_this<Core> {
   void OnCompletion(const Message& message);
   void OnLeaseRevoked(const Message& message);
   void OnSegmentRevoke(const Message& message);
+  void OnWorkOrder(const Message& message);
   void TakeAnswer(const Message& message, Request& request);
   void TakeLease(const Message& message, Request& request);
   static const char* DecodeLease(const Message& message, const Asked& asked, LeaseState* lease);
@@ -173,6 +176,7 @@ class Core : public std::enable_shared_from_this<Core> {
   LeaseRegistry registry_;
   RequestTable requests_;
   CompletionQueue completions_;
+  WorkOrders orders_{*this};
   Sleepers sleepers_;  // blocking callers that are not the reader
 
   // The reader role, and what only its holder touches.

@@ -92,6 +92,7 @@ void Core::OnMessage(const Message& message) {
   if (message.prefix.boot_id != boot_id_.load()) {
     return Break("another daemon answers on this connection; it is connected to again");
   }
+  if (message.verb == protocol::kVerbWorkOrder) return OnWorkOrder(message);
   switch (message.verb) {
     case protocol::Verb::kCompletion:
       return OnCompletion(message);
@@ -281,6 +282,13 @@ void Core::OnSegmentRevoke(const Message& message) {
   if (!attachment_->RevokeSegment(revoke.segment)) return;
   const protocol::UnmappedRequest unmapped{.segment = revoke.segment};
   SendUnawaited(connection(), protocol::Verb::kUnmapped, {BytesOf(unmapped)});
+}
+
+void Core::OnWorkOrder(const Message& message) {
+  if (const char* wrong = orders_.Push(message.body, connection(), attachment_)) {
+    return BreakOnAnswer(message, wrong);
+  }
+  link_.WakeBackground();
 }
 
 void Core::EndRequest(Request& request) {

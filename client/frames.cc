@@ -7,6 +7,8 @@
 #include <cerrno>
 #include <new>
 
+#include "terrace/protocol_device.h"
+
 namespace terrace::client {
 namespace {
 
@@ -16,8 +18,11 @@ using protocol::Verb;
 
 constexpr size_t kReceiveBytesMin = 64 << 10;
 
-bool IsUnasked(Verb verb) { return verb >= Verb::kCompletion && verb <= Verb::kSegmentRevoke; }
-bool IsAnswer(Verb verb) { return verb >= Verb::kHello && verb <= Verb::kUnmapped; }
+bool IsUnasked(Verb verb) { return verb >= Verb::kCompletion && verb <= protocol::kVerbWorkOrder; }
+bool IsAnswer(Verb verb) {
+  return (verb >= Verb::kHello && verb <= Verb::kUnmapped) || verb == protocol::kVerbDeviceAttach ||
+         verb == protocol::kVerbOrderDone;
+}
 
 // A message's body as it is cut into frames.
 class PartCursor {

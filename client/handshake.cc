@@ -167,6 +167,35 @@ bool Handshake::Open(Group& group, uint32_t connection, Refusal* refusal) {
   return true;
 }
 
+bool Handshake::AttachDevice(Refusal* refusal) {
+  protocol::DeviceAttachRequest request;
+  std::memcpy(request.device, options_.device.data(),
+              std::min(options_.device.size(), sizeof(request.device) - 1));
+  Outgoing message;
+  message.verb = protocol::kVerbDeviceAttach;
+  message.request_id = next_request_id_++;
+  message.parts[0] = BytesOf(request);
+  Message answer;
+  fds_.clear();
+  do {
+    if (!Send(message, refusal) || !Receive(&answer, refusal)) return false;
+  } while (answer.verb >= protocol::Verb::kCompletion);
+  if (!answer.status().ok()) {
+    refusal->status = answer.status();
+    refusal->text = "terraced gives this client no device memory: " + Quoted(answer.body);
+    return true;
+  }
+  protocol::DeviceAttachReply reply;
+  if (answer.verb != message.verb || !BodyReader(answer.body).Read(&reply)) {
+    return Refuse(Status(StatusCode::kUnsupported, "the answers are out of order"),
+                  "terraced answered DeviceAttach with another request's answer: " +
+                      std::string(kSameRelease),
+                  refusal);
+  }
+  refusal->status = attachment_->GrantSlabs(reply, std::move(fds_), &refusal->text);
+  return refusal->status.ok();
+}
+
 bool Handshake::Send(const Outgoing& message, Refusal* refusal) {
   const uint64_t deadline_us = MonotonicUs() + kAnswerUsMax;
   FrameSender sender(attachment_ == nullptr ? protocol::kFrameBytesMax

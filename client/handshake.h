@@ -39,6 +39,10 @@ class Handshake {
   // its refusal in `*refusal`; false if the session broke.
   bool Open(Group& group, uint32_t connection, Refusal* refusal);
 
+  // Asks for the memory of ClientOptions::device. A daemon that has none for this session says why
+  // in `*refusal`, and the session goes on without; false if it broke.
+  bool AttachDevice(Refusal* refusal);
+
   std::shared_ptr<Attachment> attachment() const { return attachment_; }
   GuardedFd TakeSocket() { return std::move(socket_); }
   // With what the daemon sent beyond the last answer.

@@ -19,7 +19,7 @@ constexpr size_t kWrittenPartsPerSlotMax = 2 * kPartsPerSpaceMax;
 Status CheckSlot(const LeaseState& lease, const SlotAddress& slot, uint32_t member) {
   if (!slot.has_bytes()) return Status::Ok();
   const uint64_t end_bytes = slot.page * kArenaPageBytes + lease.member(member).slot_bytes;
-  if (end_bytes <= lease.attachment->geometry().segment_bytes) return Status::Ok();
+  if (end_bytes <= lease.attachment->segment_bytes(slot.segment)) return Status::Ok();
   return Status(StatusCode::kInvalid, "a slot passes the end of its segment");
 }
 

@@ -31,7 +31,9 @@ CacheDomain::CacheDomain(uint32_t domain_index_in_store, DomainOptions domain_op
              .seed = options.table_seed}) {
   TERRACE_CHECK(dram_policy != nullptr, "eviction_policy is one of EvictionPolicyNames()");
   TERRACE_CHECK(admission != nullptr, "admission_policy is one of AdmissionPolicyNames()");
-  TERRACE_CHECK(options.lower_tiers.size() <= kLowerTiersMax, "at most three tiers below DRAM");
+  TERRACE_CHECK(
+      options.lower_tiers.size() + (options.device.tier != nullptr ? 1 : 0) <= kLowerTiersMax,
+      "at most three tiers beside DRAM");
   for (Tier* tier : options.lower_tiers) {
     if (tier->is_persistent()) {
       TERRACE_CHECK(persistent_tier == kLowerTiersMax, "at most one persistent tier a domain");
@@ -43,6 +45,14 @@ CacheDomain::CacheDomain(uint32_t domain_index_in_store, DomainOptions domain_op
     TERRACE_CHECK(lower.back().policy != nullptr,
                   "lower_eviction_policy is one of EvictionPolicyNames()");
   }
+  if (options.device.tier != nullptr) AddDevice();
+}
+
+void CacheDomain::AddDevice() {
+  device_tier = static_cast<uint32_t>(lower.size());
+  // What the policy of other tiers costs to keep pays where places are many; here they are few.
+  lower.push_back(
+      {.tier = options.device.tier, .policy = MakeEvictionPolicy("lru", limits.blocks_max)});
 }
 
 bool CacheDomain::IsErased(ErasureMark* mark) const {
@@ -58,6 +68,7 @@ bool CacheDomain::IsErased(ErasureMark* mark) const {
 }
 
 uint32_t CacheDomain::FastestTier(const Block& block) const {
+  if (IsOnDevice(block) && !lower[device_tier].is_off) return device_tier;
   for (uint32_t t = 0; t < lower.size(); ++t) {
     if (block.lower[t].is_readable() && !lower[t].is_off) return t;
   }
@@ -92,7 +103,8 @@ BlockRecord CacheDomain::RecordOf(BlockId id, const LocalMember& local) const {
                      .priority = b.priority,
                      .is_pinned = b.is_pinned,
                      .owner = id,
-                     .part_checksums = roots_of(b).subspan(local.first_root, local.part_count)};
+                     .part_checksums = roots_of(b).subspan(local.first_root, local.part_count),
+                     .part_bytes = local.part_bytes};
   if (node.parent != kBlockNone) record.parent = index.node(node.parent).key;
   if (b.expires_us != kNever) {
     const uint64_t now_us = NowUs();

@@ -78,12 +78,21 @@ struct CacheDomain {
   ErasureMark MarkErasures() const { return {.below = erased_below_begun}; }
   // No successor finds what had been erased when the mark was made.
   bool IsErased(ErasureMark* mark) const;
+  // Clients may be reading its extents in that tier.
+  bool IsReadInPlace(BlockId id, uint32_t tier) const {
+    return tier == device_tier && index.pin_count(id) > 0;
+  }
+  bool IsOnDevice(const Block& block) const {
+    return device_tier != kLowerTiersMax && block.lower[device_tier].state == CopyState::kReady;
+  }
   // The fastest tier that can be read and has a copy; kLowerTiersMax if there is none.
   uint32_t FastestTier(const Block& block) const;
   BlockTraits TraitsOf(BlockId id) const;
   // What a tier writes beside one member's bytes.
   BlockRecord RecordOf(BlockId id, const LocalMember& local) const;
   TouchContext ContextOf(const protocol::Hints& hints) const;
+
+  void AddDevice();
 
   // Constant after construction.
   const uint32_t domain_index;
@@ -106,6 +115,7 @@ struct CacheDomain {
   std::unique_ptr<EvictionPolicy> dram_policy;
   std::vector<LowerTier> lower;               // Residency
   uint32_t persistent_tier = kLowerTiersMax;  // which of them; kLowerTiersMax: none
+  uint32_t device_tier = kLowerTiersMax;      // likewise; the last of them, though the fastest
   std::deque<BlockId> amends;  // Residency: blocks with is_amend_due, once each; Mover tells
   // Residency: Erased while a job held them, so still in the persistent tier; numbered. Never
   // walked in an order that matters.

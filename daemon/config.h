@@ -10,6 +10,7 @@
 
 #include "terrace/arena_layout.h"
 #include "terrace/prefix_hasher.h"
+#include "terrace/protocol_device.h"
 #include "terrace/status.h"
 #include "terrace/units.h"
 
@@ -32,6 +33,7 @@ inline constexpr uint32_t kDomainsMax = 64;
 inline constexpr uint32_t kAllowedIdsMax = 256;  // uids or gids of one domain
 inline constexpr uint32_t kNvmePathsMax = 16;
 inline constexpr uint32_t kRedisEndpointsMax = 64;
+inline constexpr uint64_t kHbmSlabsMax = protocol::kDeviceSlabsMax;  // of a domain
 inline constexpr uint64_t kSlabBytesMin = 4 * kMiB;
 inline constexpr uint64_t kSlabBytesMax = 16 * kGiB;
 // More than any drive takes: so much a day is no budget.
@@ -111,6 +113,21 @@ struct RedisConfig {
   uint64_t fds_max() const { return endpoints.size() * connections; }
 };
 
+// The memory of one device that clients map; off while it has no capacity.
+struct HbmConfig {
+  uint64_t capacity_bytes = 0;  // over all domains, in equal shares of whole slabs
+  std::string device = kHostDevice;
+  uint64_t slab_bytes = kSegmentBytesDefault;
+  uint32_t hits_min = 2;
+  uint32_t order_timeout_ms = 2'000;
+
+  static constexpr const char* kHostDevice = "host";  // ordinary memory
+  bool is_on() const { return capacity_bytes > 0; }
+  uint32_t slabs_of_domain(size_t domain_count) const {
+    return static_cast<uint32_t>(capacity_bytes / slab_bytes / domain_count);
+  }
+};
+
 struct DaemonConfig {
   LogLevel log_level = LogLevel::kInfo;
   LogFormat log_format = LogFormat::kText;
@@ -139,6 +156,7 @@ struct DaemonConfig {
   uint32_t offload_threads = 2;
   uint32_t offload_jobs_max = 4096;
   NvmeConfig nvme;
+  HbmConfig hbm;
   KvEventsConfig kv_events;
   RedisConfig redis;
   std::vector<DomainConfig> domains;

@@ -10,6 +10,7 @@ namespace {
 
 using Daemon = DaemonConfig;
 using Nvme = NvmeConfig;
+using Hbm = HbmConfig;
 using KvEvents = KvEventsConfig;
 using Redis = RedisConfig;
 using Domain = DomainConfig;
@@ -138,6 +139,19 @@ const ConfigKey<Nvme> kNvmeKeys[] = {
      "budget over all domains, spent on what is likeliest to be used again; 1024TiB: none"},
 };
 
+const ConfigKey<Hbm> kHbmKeys[] = {
+    {"capacity_bytes", BytesField<Hbm>{&Hbm::capacity_bytes, 0, kDramBytesMax},
+     "device memory over all domains, in equal shares of whole slabs; 0: no HBM tier"},
+    {"device", TextField<Hbm>{&Hbm::device, 63},
+     "whose memory; \"host\": ordinary memory, the only device this release knows"},
+    {"slab_bytes", BytesField<Hbm>{&Hbm::slab_bytes, kSegmentBytesMin, kSegmentBytesMax},
+     "unit in which clients map it; a power of two, with room for the largest block"},
+    {"hits_min", CountField<Hbm>{&Hbm::hits_min, 1, 1'000'000},
+     "a block goes there when clients of the device have been answered with it so often"},
+    {"order_timeout_ms", CountField<Hbm>{&Hbm::order_timeout_ms, 10, 600'000},
+     "a copy that a client has not reported by then counts for nothing"},
+};
+
 const ConfigKey<KvEvents> kKvEventsKeys[] = {
     {"endpoint", TextField<KvEvents>{&KvEvents::endpoint, kEndpointBytesMax},
      "where routers subscribe: tcp://*:5557, or ipc:// and a path; absent: no events"},
@@ -224,6 +238,7 @@ const ConfigKey<Domain> kDomainKeys[] = {
 
 std::span<const ConfigKey<DaemonConfig>> DaemonKeys() { return kDaemonKeys; }
 std::span<const ConfigKey<NvmeConfig>> NvmeKeys() { return kNvmeKeys; }
+std::span<const ConfigKey<HbmConfig>> HbmKeys() { return kHbmKeys; }
 std::span<const ConfigKey<KvEventsConfig>> KvEventsKeys() { return kKvEventsKeys; }
 std::span<const ConfigKey<RedisConfig>> RedisKeys() { return kRedisKeys; }
 std::span<const ConfigKey<DomainConfig>> DomainKeys() { return kDomainKeys; }

@@ -60,6 +60,7 @@ struct ConfigKey {
 
 std::span<const ConfigKey<DaemonConfig>> DaemonKeys();
 std::span<const ConfigKey<NvmeConfig>> NvmeKeys();
+std::span<const ConfigKey<HbmConfig>> HbmKeys();
 std::span<const ConfigKey<KvEventsConfig>> KvEventsKeys();
 std::span<const ConfigKey<RedisConfig>> RedisKeys();
 std::span<const ConfigKey<DomainConfig>> DomainKeys();

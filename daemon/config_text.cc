@@ -236,6 +236,9 @@ Status ReadRoot(const std::string& origin, const toml::table& root, DaemonConfig
     } else if (name.str() == "nvme" && node.is_table()) {
       TERRACE_RETURN_IF_ERROR(
           ReadSection(origin, "nvme", *node.as_table(), NvmeKeys(), config->nvme, why));
+    } else if (name.str() == "hbm" && node.is_table()) {
+      TERRACE_RETURN_IF_ERROR(
+          ReadSection(origin, "hbm", *node.as_table(), HbmKeys(), config->hbm, why));
     } else if (name.str() == "redis" && node.is_table()) {
       TERRACE_RETURN_IF_ERROR(
           ReadSection(origin, "redis", *node.as_table(), RedisKeys(), config->redis, why));
@@ -245,10 +248,11 @@ Status ReadRoot(const std::string& origin, const toml::table& root, DaemonConfig
     } else if (name.str() == "domain") {
       TERRACE_RETURN_IF_ERROR(ReadDomains(origin, node, config, why));
     } else {
-      return Refuse(why, origin + ":" + std::to_string(node.source().begin.line) + ": '" +
-                             std::string(name.str()).substr(0, 64) +
-                             "' is no known section; the sections are [daemon], [nvme], [redis], "
-                             "[kv_events] and [[domain]]");
+      return Refuse(why,
+                    origin + ":" + std::to_string(node.source().begin.line) + ": '" +
+                        std::string(name.str()).substr(0, 64) +
+                        "' is no known section; the sections are [daemon], [nvme], [hbm], [redis], "
+                        "[kv_events] and [[domain]]");
     }
   }
   return Status::Ok();
@@ -381,6 +385,7 @@ Status ReadConfigFile(const std::string& path, DaemonConfig* config, std::string
 std::string PrintConfig(const DaemonConfig& config) {
   std::string text = "[daemon]\n" + PrintSection(config, DaemonKeys());
   text += "\n[nvme]\n" + PrintSection(config.nvme, NvmeKeys());
+  text += "\n[hbm]\n" + PrintSection(config.hbm, HbmKeys());
   text += "\n[kv_events]\n" + PrintSection(config.kv_events, KvEventsKeys());
   text += "\n[redis]\n" + PrintSection(config.redis, RedisKeys());
   for (const DomainConfig& domain : config.domains) {
@@ -393,6 +398,7 @@ std::vector<std::string> ConfigKeyNames() {
   std::vector<std::string> names;
   for (const auto& key : DaemonKeys()) names.push_back("daemon." + std::string(key.name));
   for (const auto& key : NvmeKeys()) names.push_back("nvme." + std::string(key.name));
+  for (const auto& key : HbmKeys()) names.push_back("hbm." + std::string(key.name));
   for (const auto& key : KvEventsKeys()) names.push_back("kv_events." + std::string(key.name));
   for (const auto& key : RedisKeys()) names.push_back("redis." + std::string(key.name));
   for (const auto& key : DomainKeys()) names.push_back("domain." + std::string(key.name));

@@ -10,13 +10,22 @@ BlockId Evictor::Insert(const NewBlock& block) {
   // blocks_max ids are in use: the least wanted of the lowest tier makes room.
   for (uint32_t t = static_cast<uint32_t>(d_.lower.size()); t-- > 0;) {
     const BlockId victim = d_.lower[t].policy->Victim();
-    if (victim == kBlockNone || !MayEvict(victim) || victim == block.parent) continue;
+    if (t == d_.device_tier || victim == kBlockNone || !MayEvict(victim) ||
+        victim == block.parent) {
+      continue;
+    }
     Evict(victim);
     return residency_.Insert(block);
   }
   const BlockId victim = d_.dram_policy->Victim();
-  if (victim == kBlockNone || !MayEvict(victim) || victim == block.parent) return kBlockNone;
-  Evict(victim);
+  if (victim != kBlockNone && MayEvict(victim) && victim != block.parent) {
+    Evict(victim);
+    return residency_.Insert(block);
+  }
+  if (d_.device_tier == kLowerTiersMax) return kBlockNone;
+  const BlockId last = d_.lower[d_.device_tier].policy->Victim();
+  if (last == kBlockNone || !MayEvict(last) || last == block.parent) return kBlockNone;
+  Evict(last);
   return residency_.Insert(block);
 }
 

@@ -77,10 +77,12 @@ json GroupDocument(const Store::DomainStats::GroupStats& group) {
 json TierDocument(const Store::DomainStats& domain,
                   const Store::DomainStats::LowerTierStats& tier) {
   const uint64_t budget_bytes = domain.write_bytes_per_day;
+  const bool is_device = tier.kind == protocol::TierKind::kHbm;
   return {{"kind", kTierNames[static_cast<size_t>(tier.kind)]},
-          {"eviction", domain.lower_eviction_policy},
-          {"admission", domain.admission_policy},
-          {"write_bytes_per_day", budget_bytes == UINT64_MAX ? json() : json(budget_bytes)},
+          {"eviction", is_device ? "lru" : domain.lower_eviction_policy},
+          {"admission", is_device ? "hits" : domain.admission_policy},
+          {"write_bytes_per_day",
+           is_device || budget_bytes == UINT64_MAX ? json() : json(budget_bytes)},
           {"written_bytes_of_day", tier.written_bytes_of_day},
           {"block_count", tier.block_count},
           {"persisted_block_count", tier.persisted_block_count},
@@ -136,6 +138,20 @@ json SharedDocument(const Store::DomainStats::SharedStats& shared) {
           {"blocks_not_worth", shared.blocks_not_worth}};
 }
 
+json DeviceDocument(const Store::DomainStats::DeviceStats& device) {
+  const HbmTier::OrderStats& orders = device.orders;
+  return {{"device", device.device},
+          {"clients", orders.executors},
+          {"blocks_served", device.blocks_served},
+          {"orders_queued", orders.queued},
+          {"orders_late", orders.late},
+          {"orders_issued", orders.issued},
+          {"orders_reissued", orders.reissued},
+          {"orders_refused", orders.refused},
+          {"orders_wrong", orders.wrong},
+          {"orders_expired", orders.expired}};
+}
+
 json SessionDocument(const SessionSummary& session) {
   return {{"id", ToHex(0, session.id).substr(16)},
           {"client_name", session.client_name},
@@ -186,6 +202,8 @@ std::string StatsDocument(const StatsInput& input) {
   }
   // null: no tier is shared with other hosts
   document["redis"] = input.domain.shared ? SharedDocument(*input.domain.shared) : json();
+  // null: there is no HBM tier
+  document["hbm"] = input.domain.device ? DeviceDocument(*input.domain.device) : json();
   for (const SessionSummary& session : input.sessions) {
     document["sessions"].push_back(SessionDocument(session));
   }

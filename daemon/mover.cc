@@ -276,16 +276,17 @@ void Mover::EndPromotion(BlockId id, Verdict verdict) {
   residency_.EndFill(id, false);
   // Whoever else reads the copy just now will find out, too.
   if (verdict == Verdict::kLater || b.job_count > 0) return;
+  if (d_.IsReadInPlace(id, tier)) return Forget(id, tier, verdict);
   // The copy is not to be trusted, or not to be had: it is dropped, once.
   residency_.DropLower(id, tier,
                        verdict == Verdict::kBad ? Residency::DropReason::kBadBytes
                                                 : Residency::DropReason::kNotWanted);
 }
 
-// Somebody may be reading the parts that were good: the slots stay for them, and so cannot be the
-// block's any more.
+// Somebody may be reading the parts that were good, or the copy itself on the device: the slots
+// stay for them, and so cannot be the block's any more.
 void Mover::Forget(BlockId id, uint32_t tier, Verdict verdict) {
-  if (verdict == Verdict::kBad && d_.block(id).job_count == 0) {
+  if (verdict == Verdict::kBad && d_.block(id).job_count == 0 && !d_.IsReadInPlace(id, tier)) {
     residency_.DropLower(id, tier, Residency::DropReason::kBadBytes);
   }
   const bool is_bad = verdict == Verdict::kBad;
@@ -312,7 +313,14 @@ bool Mover::Persist(BlockId id) {
   return true;
 }
 
+void Mover::Raise(BlockId id) {
+  const Block& b = d_.block(id);
+  if (b.hit_count < d_.options.device.hits_min || b.dram.state != CopyState::kReady) return;
+  QueueWrite(id, d_.device_tier);
+}
+
 bool Mover::Admits(AdmissionMoment moment, BlockId id, uint32_t tier) {
+  if (tier == d_.device_tier) return false;  // see Raise
   return d_.admission->Admits({.moment = moment,
                                .tier = d_.lower[tier].tier->kind(),
                                .id = id,
@@ -452,21 +460,28 @@ void Mover::QueueChildren(BlockId id, uint32_t tier) {
 
 // ---- turns ----
 
-bool Mover::has_work() const {
-  for (const TierQueue& queue : queues_) {
-    if (!queue.reads.empty() || !queue.begun_writes.empty()) return true;
-    if (queue.may_start_write() || !queue.drops.empty()) return true;
-  }
-  return may_amend();
+bool Mover::HasWork(const TierQueue& queue) {
+  return !queue.reads.empty() || !queue.begun_writes.empty() || queue.may_start_write() ||
+         !queue.drops.empty();
 }
 
+bool Mover::has_work() const {
+  return std::any_of(queues_.begin(), queues_.end(), HasWork) || may_amend();
+}
+
+// What clients of a device copy ends when they please, and outlives no daemon anyway.
 bool Mover::is_idle() const {
-  if (has_work() || jobs_.size() != free_jobs_.size()) return false;
+  const auto is_awaited = [this](const Job& job) {
+    return job.is_used && job.tier != d_.device_tier;
+  };
+  if (std::any_of(jobs_.begin(), jobs_.end(), is_awaited)) return false;
   for (uint32_t t = 0; t < queues_.size(); ++t) {
+    if (t == d_.device_tier) continue;
+    if (HasWork(queues_[t])) return false;
     const bool is_queued = !queues_[t].writes.empty() || !queues_[t].unshelved.empty();
     if (!d_.lower[t].is_off && is_queued) return false;
   }
-  return true;
+  return !may_amend();
 }
 
 bool Mover::Step() {

@@ -68,6 +68,10 @@ class Mover final : public LowerWriter, public VerifierListener {
   // will be.
   bool Persist(BlockId id);
 
+  // A client of the device was answered with this block from elsewhere: from the second time on it
+  // is copied there. REQUIRES: there is a device tier.
+  void Raise(BlockId id);
+
   // Begins what is queued, as far as the tiers take it. True if anything is still queued.
   bool Step();
   bool has_work() const;
@@ -154,6 +158,7 @@ class Mover final : public LowerWriter, public VerifierListener {
     }
   };
 
+  static bool HasWork(const TierQueue& queue);
   uint32_t TakeJob(const Job& job);
   // Nobody holds the block any more: what has not begun of the read need not.
   void GiveUpIfUnwanted(uint32_t number);

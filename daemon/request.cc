@@ -29,7 +29,8 @@ bool IsKeysVerb(Verb verb) {
 uint32_t AllowedFlags(Verb verb) {
   switch (verb) {
     case Verb::kAcquire:
-      return protocol::kKeysFlat | protocol::kAcquireFollow | protocol::kAcquireByParts;
+      return protocol::kKeysFlat | protocol::kAcquireFollow | protocol::kAcquireByParts |
+             protocol::kAcquireDevice;
     case Verb::kReserve:
       return protocol::kKeysFlat | protocol::kReserveHasEvents;
     case Verb::kEvict:

@@ -114,6 +114,7 @@ class Request {
   Status Act(RequestContext& context, Store& store, bool* is_malformed);
   Status Open(RequestContext& context, Store& store, bool* is_malformed);
   Status ReadGroup(SpaceGroupSpec* group, uint64_t* self_mask, bool* is_malformed);
+  Status OrderDone(const RequestContext& context, Store& store, bool* is_malformed);
   Status List(const RequestContext& context, Store& store, protocol::ListRequest request);
   Outcome StepJoin(const RequestContext& context, Store& store, uint32_t* budget_blocks);
   Outcome StepCommit(const RequestContext& context, Store& store, uint32_t* budget_blocks);

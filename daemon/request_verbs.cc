@@ -28,6 +28,7 @@ Status Request::Act(RequestContext& context, Store& store, bool* is_malformed) {
     *is_malformed = true;
     return Status(StatusCode::kInvalid);
   };
+  if (verb_ == protocol::kVerbOrderDone) return OrderDone(context, store, is_malformed);
   switch (verb_) {
     case Verb::kOpen:
       return Open(context, store, is_malformed);
@@ -54,6 +55,19 @@ Status Request::Act(RequestContext& context, Store& store, bool* is_malformed) {
     default:
       return Status(StatusCode::kUnsupported, "this verb is answered elsewhere");
   }
+}
+
+Status Request::OrderDone(const RequestContext& context, Store& store, bool* is_malformed) {
+  protocol::OrderDoneRequest done;
+  *is_malformed = true;
+  if (!body_.Read(0, &done) || done.checksum_count > kPartsPerSpaceMax ||
+      body_.size_bytes() != sizeof(done) + done.checksum_count * sizeof(Checksum)) {
+    return Status(StatusCode::kInvalid);
+  }
+  *is_malformed = false;
+  step_checksums_.resize(done.checksum_count);
+  body_.ReadArray(sizeof(done), std::span(step_checksums_));
+  return store.OrderDone(context.session, done, step_checksums_);
 }
 
 Status Request::ReadGroup(SpaceGroupSpec* group, uint64_t* self_mask, bool* is_malformed) {
@@ -137,9 +151,10 @@ Request::Outcome Request::StepJoin(const RequestContext& context, Store& store,
                                    uint32_t* budget_blocks) {
   protocol::JoinRequest join;
   if (!ReadWhole(&join)) return Malformed(context, "such a request");
-  if ((join.flags & ~protocol::kAcquireByParts) != 0) {
+  constexpr uint32_t kFlags = protocol::kAcquireByParts | protocol::kAcquireDevice;
+  if ((join.flags & ~kFlags) != 0) {
     return Fail(context, Invalid("flags " + std::to_string(join.flags) + "; Join allows " +
-                                 std::to_string(protocol::kAcquireByParts)));
+                                 std::to_string(kFlags)));
   }
   keys_.group_handle = join.group_handle;
   keys_.member_mask = join.member_mask;

@@ -91,6 +91,7 @@ void Residency::DropLower(BlockId id, uint32_t tier, DropReason reason) {
   Block& b = d_.block(id);
   TERRACE_CHECK(b.lower[tier].state == CopyState::kReady && b.job_count == 0,
                 "I3: no transfer touches a copy that is dropped");
+  TERRACE_CHECK(!d_.IsReadInPlace(id, tier), "I2: what is held is not freed");
   FreeExtents(id, tier, reason);
   if (b.phase != BlockPhase::kSealed) return;
   if (b.dram.state == CopyState::kNone && !HasOtherCopy(b, b.dram)) {
@@ -103,10 +104,12 @@ void Residency::DropLower(BlockId id, uint32_t tier, DropReason reason) {
   Refresh(id);
 }
 
-// What nobody can find has no business below, whoever still reads its slots.
+// What nobody can find has no business below, whoever still reads its slots; but who reads it on
+// the device reads its extents.
 void Residency::FreeErasedExtents(BlockId id) {
   for (uint32_t t = 0; t < d_.lower.size(); ++t) {
-    if (d_.block(id).lower[t].row != kRowNone) FreeExtents(id, t);
+    if (d_.block(id).lower[t].row == kRowNone || d_.IsReadInPlace(id, t)) continue;
+    FreeExtents(id, t);
   }
 }
 

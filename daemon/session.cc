@@ -1,6 +1,7 @@
 #include "daemon/session.h"
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 namespace terrace {
@@ -253,6 +254,7 @@ Request::Outcome SessionTable::BeginRequest(Session& session, Message message) {
   }
   if (verb == protocol::kVerbTraceRecord) return TraceRecord(session);
   if (verb == protocol::kVerbFsck) return Fsck(session);
+  if (verb == protocol::kVerbDeviceAttach) return DeviceAttach(session);
   if (!HasNews(verb)) return outcome;
   if (session.pending.size() >= options_.pending_per_session_max) {
     request.Answer(session.context, Status(StatusCode::kBusy),
@@ -321,6 +323,30 @@ Request::Outcome SessionTable::Hello(Session& session, const MessageBody& body) 
   Reply& answer = session.request->reply();
   answer.Begin(Verb::kHello, session.request->id(), options_.boot_id, Status::Ok());
   answer.AddHead(reply);
+  return Request::Outcome::kReply;
+}
+
+Request::Outcome SessionTable::DeviceAttach(Session& session) {
+  protocol::DeviceAttachRequest asked;
+  Request& request = *session.request;
+  const MessageBody& body = request.body();
+  if (body.size_bytes() != sizeof(asked) || !body.Read(0, &asked)) {
+    return Refuse(session, Status(StatusCode::kInvalid),
+                  "DeviceAttach of " + std::to_string(body.size_bytes()) +
+                      " bytes; that is not the size of such a request");
+  }
+  const std::string device = Printable(asked.device);
+  protocol::DeviceAttachReply reply;
+  const Status attached = store_->AttachDevice(session.context.session, device, &reply);
+  if (attached.ok()) {
+    session.attach = Transport::Attach::kDeviceSlabs;
+    request.reply().Begin(request.verb(), request.id(), options_.boot_id, Status::Ok());
+    request.reply().AddHead(reply);
+  } else {
+    request.Answer(session.context, attached,
+                   "device '" + device + "': " + std::string(attached.what()) +
+                       "; hbm.device and hbm.capacity_bytes say which and how much");
+  }
   return Request::Outcome::kReply;
 }
 
@@ -503,6 +529,18 @@ void SessionTable::OnSegmentRevoke(SessionId id, uint32_t segment) {
   if (session == nullptr || session->is_closed) return;
   const protocol::SegmentRevoke revoke{.segment = segment};
   AddNews(*session, Verb::kSegmentRevoke, 0, Status::Ok(), std::as_bytes(std::span(&revoke, 1)));
+}
+
+void SessionTable::OnWorkOrder(SessionId id, const protocol::WorkOrder& order,
+                               std::span<const uint64_t> part_bytes) {
+  Session* session = Find(id);
+  if (session == nullptr || session->is_closed) return;
+  std::vector<std::byte> body(sizeof(order) + part_bytes.size_bytes());
+  std::memcpy(body.data(), &order, sizeof(order));
+  if (!part_bytes.empty()) {
+    std::memcpy(body.data() + sizeof(order), part_bytes.data(), part_bytes.size_bytes());
+  }
+  AddNews(*session, protocol::kVerbWorkOrder, 0, Status::Ok(), body);
 }
 
 void SessionTable::OnSeekDone(SessionId id, uint64_t request_id) {

@@ -124,6 +124,8 @@ class SessionTable : public StoreListener {
   void OnLeaseRevoked(SessionId session, const LeaseToken& token) override;
   void OnSegmentRevoke(SessionId session, uint32_t segment) override;
   void OnSeekDone(SessionId session, uint64_t request_id) override;
+  void OnWorkOrder(SessionId session, const protocol::WorkOrder& order,
+                   std::span<const uint64_t> part_bytes) override;
 
   Session* Find(SessionId id);
   // One turn of a session: works until nothing is left or the turn's budget is spent.
@@ -133,6 +135,7 @@ class SessionTable : public StoreListener {
   Request::Outcome Refuse(Session& session, Status status, std::string sentence);
   Status CheckHello(const Session& session, const MessageBody& body, std::string* why) const;
   Request::Outcome Hello(Session& session, const MessageBody& body);
+  Request::Outcome DeviceAttach(Session& session);
   Request::Outcome TraceRecord(Session& session);
   Request::Outcome Fsck(Session& session);
   void EndFsck(SessionId session, uint64_t request_id, Status status, const std::string& text);

@@ -16,6 +16,7 @@
 #include "daemon/domain.h"
 #include "daemon/domain_arena.h"
 #include "daemon/domain_checks.h"
+#include "daemon/domain_device.h"
 #include "daemon/domain_nvme.h"
 #include "daemon/domain_redis.h"
 #include "daemon/domain_traces.h"
@@ -33,6 +34,7 @@
 #include "daemon/session.h"
 #include "daemon/socket_transport.h"
 #include "daemon/store.h"
+#include "daemon/store_options.h"
 #include "daemon/supervisor.h"
 #include "daemon/system_seams.h"
 #include "terrace/domain_secret.h"
@@ -101,10 +103,11 @@ struct Shell::State {
   std::map<std::string, int> stored_fds;  // systemd's, until the FdStore has them
   std::vector<std::unique_ptr<DomainArena>> arenas;
   std::unique_ptr<Inheritance> inheritance;
-  std::vector<std::unique_ptr<DomainNvme>> nvme;    // one a domain, or none at all
-  std::vector<std::unique_ptr<DomainRedis>> redis;  // the same
-  std::unique_ptr<FileShelf> shelf;                 // if blocks may outlive the daemon
-  std::unique_ptr<KvEventPublisher> kv_events;      // if routers are told
+  std::vector<std::unique_ptr<DomainNvme>> nvme;       // one a domain, or none at all
+  std::vector<std::unique_ptr<DomainRedis>> redis;     // the same
+  std::vector<std::unique_ptr<DomainDevice>> devices;  // the same
+  std::unique_ptr<FileShelf> shelf;                    // if blocks may outlive the daemon
+  std::unique_ptr<KvEventPublisher> kv_events;         // if routers are told
   std::unique_ptr<SocketTransport> transport;
   std::unique_ptr<SessionTable> sessions;
   std::unique_ptr<OffloadPool> offload;
@@ -148,6 +151,8 @@ Status Shell::Start(std::string* why) {
   TERRACE_RETURN_IF_ERROR(OpenRedis(
       state.config, state.secrets, state.PostTurns("redis"),
       [&state] { return state.clock.UnixSeconds(); }, &state.redis, why));
+  TERRACE_RETURN_IF_ERROR(OpenDevices(
+      state.config, state.arenas, [&state] { return state.clock.NowUs(); }, &state.devices, why));
   state.OpenShelf();
   state.BuildCore();
   state.RestoreNvme();
@@ -364,7 +369,7 @@ void Shell::State::AdoptArenas() {
 }
 
 StoreOptions Shell::State::MakeStoreOptions() {
-  StoreOptions options;
+  StoreOptions options = StoreOptionsOf(config);
   for (size_t i = 0; i < config.domains.size(); ++i) {
     const DomainConfig& domain = config.domains[i];
     DomainOptions entry;
@@ -386,23 +391,9 @@ StoreOptions Shell::State::MakeStoreOptions() {
     entry.scrub_bytes_per_second = config.nvme.scrub_bytes_per_second;
     if (domain.kv_events == KvEventsOfDomain::kOn) entry.kv_events = kv_events.get();
     if (!redis.empty()) entry.shared = redis[i]->use();
+    if (!devices.empty()) entry.device = devices[i]->use();
     options.domains.push_back(std::move(entry));
   }
-  options.segments_total = static_cast<uint32_t>(config.dram_bytes / config.segment_bytes);
-  options.segments_spare = config.segments_spare;
-  options.read_ahead_blocks = config.nvme.read_ahead_blocks;
-  options.lease_ttl_ms = config.lease_ttl_ms;
-  options.sessions_max = config.sessions_max;
-  options.groups_max = config.groups_max;
-  options.blocks_max = config.blocks_max;
-  options.leases_per_session_max = config.leases_per_session_max;
-  options.pending_per_session_max = config.pending_per_session_max;
-  options.fenced_bytes_max = config.fenced_bytes_max;
-  options.default_deadline_us = static_cast<uint32_t>(config.deadline_default_ms * kUsPerMs);
-  options.deadline_us_max = static_cast<uint32_t>(config.deadline_ms_max * kUsPerMs);
-  options.eviction_policy = config.eviction;
-  options.lower_eviction_policy = config.nvme.eviction;
-  options.admission_policy = config.nvme.admission;
   options.shelf = shelf.get();
   return options;
 }
@@ -433,10 +424,13 @@ SessionTableOptions Shell::State::MakeSessionOptions() const {
 void Shell::State::BuildCore() {
   while (metrics.boot_id == 0) metrics.boot_id = random.Next();
   metrics.started_us = clock.NowUs();
-  std::vector<std::vector<int>> arena_fds;
-  for (const auto& arena : arenas) arena_fds.push_back(arena->arena().fds().nodes);
+  std::vector<SocketTransport::DomainFds> domain_fds;
+  for (size_t i = 0; i < arenas.size(); ++i) {
+    domain_fds.push_back({.arena = arenas[i]->arena().fds().nodes});
+    if (!devices.empty()) domain_fds[i].slabs = devices[i]->slab_fds();
+  }
   transport = std::make_unique<SocketTransport>(
-      loop, std::move(arena_fds),
+      loop, std::move(domain_fds),
       SocketTransport::Events{
           .on_bytes =
               [this](SessionId session, std::span<const std::byte> bytes) {

@@ -34,6 +34,7 @@ struct SocketTransport::Connection {
   asio::posix::stream_descriptor pidfd;
   asio::posix::stream_descriptor life;  // our end
   int life_peer_fd = -1;                // the client's end, until it is sent
+  std::vector<int> fds_due;             // travel with the next bytes; not ours, but life_peer_fd
   uint32_t domain_index = 0;
   SendQueue unsent;
   uint64_t deadline_us = 0;  // Hello or drain must be done by then; 0: neither is awaited
@@ -48,10 +49,10 @@ struct SocketTransport::Connection {
   }
 };
 
-SocketTransport::SocketTransport(asio::io_context& loop, std::vector<std::vector<int>> arena_fds,
+SocketTransport::SocketTransport(asio::io_context& loop, std::vector<DomainFds> domain_fds,
                                  Events events)
     : loop_(loop),
-      arena_fds_(std::move(arena_fds)),
+      domain_fds_(std::move(domain_fds)),
       events_(std::move(events)),
       input_(std::make_unique_for_overwrite<std::byte[]>(kReadBytes)) {}
 
@@ -128,6 +129,8 @@ bool SocketTransport::AttachDescriptors(Connection& connection) {
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) != 0) return false;
   connection.life.assign(ends[0]);
   connection.life_peer_fd = ends[1];
+  connection.fds_due = domain_fds_[connection.domain_index].arena;
+  connection.fds_due.push_back(ends[1]);
   return true;
 }
 
@@ -138,10 +141,9 @@ ssize_t SocketTransport::SendNow(Connection& connection, std::span<const std::by
   message.msg_iovlen = 1;
   constexpr size_t kFdsMax = 253;  // SCM_MAX_FD
   alignas(cmsghdr) char control[CMSG_SPACE(kFdsMax * sizeof(int))];
-  if (connection.life_peer_fd >= 0) {
-    std::vector<int> fds = arena_fds_[connection.domain_index];
-    fds.push_back(connection.life_peer_fd);
-    TERRACE_CHECK(fds.size() <= kFdsMax, "one memfd a node");
+  const std::vector<int>& fds = connection.fds_due;
+  if (!fds.empty()) {
+    TERRACE_CHECK(fds.size() <= kFdsMax, "one memfd a node, and at most kDeviceSlabsMax slabs");
     message.msg_control = control;
     message.msg_controllen = CMSG_SPACE(fds.size() * sizeof(int));
     cmsghdr* header = CMSG_FIRSTHDR(&message);
@@ -154,8 +156,9 @@ ssize_t SocketTransport::SendNow(Connection& connection, std::span<const std::by
   do {
     sent = sendmsg(connection.socket.native_handle(), &message, MSG_DONTWAIT | MSG_NOSIGNAL);
   } while (sent < 0 && errno == EINTR);
-  if (sent > 0 && connection.life_peer_fd >= 0) {
-    close(std::exchange(connection.life_peer_fd, -1));
+  if (sent > 0) {
+    connection.fds_due.clear();
+    if (connection.life_peer_fd >= 0) close(std::exchange(connection.life_peer_fd, -1));
   }
   return sent;
 }
@@ -175,6 +178,11 @@ uint64_t SocketTransport::Send(SessionId session, std::span<const std::byte> byt
     }
     connection->is_attached = true;
     WatchDeath(session, *connection);
+  }
+  if (attach == Attach::kDeviceSlabs) {
+    // Behind what still waits: no later than the bytes of their reply.
+    const std::vector<int>& slabs = domain_fds_[connection->domain_index].slabs;
+    connection->fds_due.insert(connection->fds_due.end(), slabs.begin(), slabs.end());
   }
   if (connection->is_attached && !connection->is_noted && MayGrant(bytes, attach)) {
     connection->is_noted = true;
@@ -261,6 +269,7 @@ void SocketTransport::CloseSocket(SessionId session, Connection& connection) {
   }
   connection.socket.close(ignored);
   DropUnsent(connection);
+  connection.fds_due.clear();
   if (connection.life_peer_fd >= 0) close(std::exchange(connection.life_peer_fd, -1));
   connection.deadline_us = 0;
   // What never had the arena needs no proof of death.

@@ -40,8 +40,12 @@ class SocketTransport : public Transport {
     std::function<void(SessionId, uint32_t domain_index, int pidfd, int life_fd)> on_first_slot;
     std::function<void(SessionId, CloseReason)> on_close;
   };
-  // `arena_fds` holds what a session of each domain receives; they stay the caller's.
-  SocketTransport(asio::io_context& loop, std::vector<std::vector<int>> arena_fds, Events events);
+  // What a session of a domain receives; they stay the caller's.
+  struct DomainFds {
+    std::vector<int> arena;  // with Hello
+    std::vector<int> slabs;  // with DeviceAttach
+  };
+  SocketTransport(asio::io_context& loop, std::vector<DomainFds> domain_fds, Events events);
   ~SocketTransport() override;
 
   struct Accepted {
@@ -84,7 +88,7 @@ class SocketTransport : public Transport {
   void CloseSocket(SessionId session, Connection& connection);
 
   asio::io_context& loop_;
-  const std::vector<std::vector<int>> arena_fds_;
+  const std::vector<DomainFds> domain_fds_;
   const Events events_;
   const std::unique_ptr<std::byte[]> input_;  // of the read under way
   std::unordered_map<SessionId, std::unique_ptr<Connection>> connections_;

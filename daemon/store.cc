@@ -66,8 +66,9 @@ Store::State::State(StoreOptions store_options, Clock& clock_seam, Random& rando
       ledger.AdoptPopulated(i, segment);
     }
     const bool has_tiers =
-        !options.domains[i].lower_tiers.empty() || options.domains[i].shared.tier != nullptr;
+        !domains[i]->domain.lower.empty() || options.domains[i].shared.tier != nullptr;
     if (has_tiers) ArmTick(i);
+    if (HbmTier* const device = options.domains[i].device.tier) device->Serve(this, this);
   }
   ledger.Step();
 }
@@ -122,6 +123,7 @@ void Store::HangUp(SessionId session) {
   --rooms.domain.session_count;
   rooms.waiters.DropAll(session, kLeaseNone);
   rooms.keeper.OnHangUp(index);
+  if (record.has_device) rooms.domain.options.device.tier->HangUp(session);
   s.Settle(rooms);
 }
 
@@ -135,6 +137,7 @@ void Store::ProofOfDeath(SessionId session) {
   DomainRooms& rooms = *s.domains[record.domain_index];
   s.ledger.OnUnmapped(index, kSegmentNone);
   rooms.keeper.OnHangUp(index);
+  if (record.has_device) rooms.domain.options.device.tier->ProofOfDeath(session);
   s.Settle(rooms);
 }
 

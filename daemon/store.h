@@ -22,9 +22,11 @@
 #include "terrace/checksum.h"
 #include "terrace/prefix_hasher.h"
 #include "terrace/protocol.h"
+#include "terrace/protocol_device.h"
 #include "terrace/protocol_insight.h"
 #include "terrace/space.h"
 #include "terrace/status.h"
+#include "tiers/hbm_tier.h"
 #include "tiers/shared_tier.h"
 #include "tiers/tier.h"
 
@@ -47,6 +49,9 @@ class StoreListener {
   virtual void OnSegmentRevoke(SessionId session, uint32_t segment) = 0;
   // A Seek has ended: the keys it was about may be asked for now.
   virtual void OnSeekDone(SessionId /*session*/, uint64_t /*request_id*/) {}
+  // A copy that this session, which has attached the device, is to make.
+  virtual void OnWorkOrder(SessionId /*session*/, const protocol::WorkOrder& /*order*/,
+                           std::span<const uint64_t> /*part_bytes*/) {}
 };
 
 // The tier that a domain shares with other hosts, and what it does with it.
@@ -57,6 +62,13 @@ struct SharedUse {
   bool is_storing_hits_only = false;      // what was asked for once more
   uint64_t queue_bytes_max = 256 * kMiB;  // of blocks waiting to be stored
   uint64_t seek_us = 10'000;              // how long an Acquire waits to learn what is there
+};
+
+// The memory of a device that clients of the domain map, and what the domain does with it.
+struct DeviceUse {
+  HbmTier* tier = nullptr;  // outlives the Store
+  std::string device;       // as clients name it
+  uint32_t hits_min = 2;    // a block goes there when it is hit so often by clients of the device
 };
 
 // One trust boundary. Everything a domain has is its own: arena, index, leases, secret. A session
@@ -78,6 +90,7 @@ struct DomainOptions {
   uint64_t scrub_bytes_per_second = 0;  // how fast the persistent tier is verified; 0: not at all
   KvEventSink* kv_events = nullptr;     // outlives the Store; none: routers are told nothing
   SharedUse shared;
+  DeviceUse device;
 };
 
 struct StoreOptions {
@@ -333,6 +346,15 @@ class Store {
   Status Explain(SessionId session, const GroupId& group, std::span<const BlockKey> keys,
                  ExplainResult* result);
 
+  // ---- the device; store_device.cc ----
+  // From here on the session is sent work orders, and may be answered with addresses there.
+  // kUnsupported: there is no such tier; kNotFound: it is of another device.
+  Status AttachDevice(SessionId session, std::string_view device,
+                      protocol::DeviceAttachReply* reply);
+  // kGone: the session has no such order any more; nothing was believed.
+  Status OrderDone(SessionId session, const protocol::OrderDoneRequest& done,
+                   std::span<const Checksum> checksums);
+
   // ---- events from other threads, posted to the store thread ----
   void OnSegmentPopulated(uint32_t domain_index, uint32_t segment, Status status);
   void OnSegmentPunched(uint32_t domain_index, uint32_t segment, Status status);
@@ -454,6 +476,13 @@ struct Store::DomainStats {
     uint64_t blocks_not_worth = 0;  // faster computed than fetched
   };
   std::optional<SharedStats> shared;
+  struct DeviceStats {
+    std::string device;
+    HbmTier::OrderStats orders;
+    uint64_t blocks_served = 0;  // answered where they lie there
+  };
+  std::optional<DeviceStats> device;
+  uint64_t device_blocks_served = 0;
 };
 
 }  // namespace terrace

@@ -55,6 +55,18 @@ SpanState StateOf(const Block& block) {
   return block.dram.is_readable() ? SpanState::kReady : SpanState::kComing;
 }
 
+// The next block of the answer, where it lies on the device. False if it was not answered from
+// there: then it is in DRAM, or the joiner's prefix ends.
+bool JoinOnDevice(const Caller& caller, const LeaseEntry& entry, AcquireResult* result) {
+  if ((entry.flags & kEntryOnDevice) == 0) return false;
+  const BlockSpan span{
+      .first_block = result->reply.block_count, .block_count = 1, .tier = protocol::TierKind::kHbm};
+  AppendToSpans(span, &result->spans);
+  AppendDeviceSlots(*caller.group, caller.domain(), caller.domain().block(entry.block),
+                    result->reply.member_mask, &result->slots);
+  return true;
+}
+
 }  // namespace
 
 Status Store::JoinRead(SessionId session, uint64_t request_id, const protocol::JoinRequest& request,
@@ -92,8 +104,11 @@ Status Store::JoinRead(SessionId session, uint64_t request_id, const protocol::J
   }
   const uint32_t end = static_cast<uint32_t>(std::min<size_t>(
       lease.entries.size(), reply.block_count + size_t{protocol::kBlocksPerTurnMax}));
+  const bool takes_device = (request.flags & protocol::kAcquireDevice) != 0 &&
+                            state_->sessions.at(caller.session).has_device;
   for (; reply.block_count < end; ++reply.block_count) {
     const Block& b = domain.block(lease.entries[reply.block_count].block);
+    if (takes_device && JoinOnDevice(caller, lease.entries[reply.block_count], result)) continue;
     if (b.dram.row == kRowNone) break;
     BlockSpan span{.first_block = reply.block_count, .block_count = 1, .state = StateOf(b)};
     if (span.state == SpanState::kComing) {

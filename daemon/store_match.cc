@@ -194,7 +194,8 @@ class PrefixHolder {
     // Every key is compared: whose keys are no chain gets nobody else's bytes for it.
     const uint32_t blocks_left = caller_.rooms->keeper.BlocksLeft(target_.lease);
     for (const BlockId id : PathOf(caller_.domain(), query_, RadixIndex::Proof::kEveryKey)) {
-      const Found found = state_.Judge(caller_, id);
+      Found found = state_.Judge(caller_, id);
+      if (takes_device() && IsReadableThere(id)) found = Found::kOnDevice;
       if (found == Found::kNothing || held_.size() == blocks_left ||
           (found == Found::kReserved && !(may_follow && IsOwnUid(id)))) {
         break;
@@ -221,8 +222,7 @@ class PrefixHolder {
         return CutAt(index, i);
       }
       if (found_[i] == Found::kFilling) caller_.rooms->mover.Hurry(held_[i], Order());
-      if (!WalkOn(*caller_.group, Store::State::MembersOf(domain, b), target_.walk))
-        return CutAt(index, i);
+      if (!WalkOn(*caller_.group, MembersFor(b, found_[i]), target_.walk)) return CutAt(index, i);
       AppendToSpans(SpanOf(held_[i], found_[i], index), target_.spans);
       ++b.hit_count;
       caller_.rooms->shared_writer.Offer(held_[i], SharedWriter::Moment::kServed);
@@ -232,6 +232,11 @@ class PrefixHolder {
               : kBlockNone;
       if (std::exchange(b.is_read_ahead, false)) ++domain.counters.read_ahead_used;
       if (found_[i] == Found::kReady && is_by_parts()) KeepReadable(index);
+      if (found_[i] == Found::kOnDevice) {
+        AnswerOnDevice(index, b);
+        continue;
+      }
+      if (takes_device()) caller_.rooms->mover.Raise(held_[i]);
       if (found_[i] != Found::kReady) {
         caller_.rooms->waiters.Await(target_.pending, index, held_[i]);
       } else if (target_.slots == nullptr) {
@@ -279,6 +284,28 @@ class PrefixHolder {
   }
   bool is_by_parts() const { return (query_.flags & protocol::kAcquireByParts) != 0; }
 
+  bool takes_device() const {
+    return (query_.flags & protocol::kAcquireDevice) != 0 && target_.slots != nullptr &&
+           state_.sessions.at(caller_.session).has_device;
+  }
+  // Whether anybody can copy it to DRAM just now does not matter to who reads it there.
+  bool IsReadableThere(BlockId id) const {
+    const Block& b = caller_.domain().block(id);
+    return b.phase == BlockPhase::kSealed && caller_.domain().IsOnDevice(b) &&
+           !caller_.rooms->residency.IsExpired(id);
+  }
+  uint64_t MembersFor(const Block& b, Found found) const {
+    const CacheDomain& domain = caller_.domain();
+    return found == Found::kOnDevice ? b.lower[domain.device_tier].member_mask
+                                     : Store::State::MembersOf(domain, b);
+  }
+  void AnswerOnDevice(uint32_t index, const Block& b) {
+    CacheDomain& domain = caller_.domain();
+    domain.leases.at(target_.lease).entries[index].flags |= kEntryOnDevice;
+    ++domain.counters.device_blocks_served;
+    AppendDeviceSlots(*caller_.group, domain, b, query_.member_mask, target_.slots);
+  }
+
   // Nobody has checked a Reserved block's bytes.
   bool IsOwnUid(BlockId id) const {
     return caller_.domain().block(id).writer_uid == state_.sessions.at(caller_.session).uid;
@@ -322,6 +349,7 @@ class PrefixHolder {
   BlockSpan SpanOf(BlockId id, Found found, uint32_t index) {
     BlockSpan span{.first_block = index, .block_count = 1};
     if (found == Found::kReserved) span.state = SpanState::kFollowing;
+    if (found == Found::kOnDevice) span.tier = protocol::TierKind::kHbm;
     if (found != Found::kFilling && found != Found::kBelow) return span;
     const Store::State::Coming coming = state_.ComingFrom(*caller_.rooms, id, coming_bytes_);
     coming_bytes_ += caller_.group->block_bytes();
@@ -416,9 +444,12 @@ uint32_t UsableCount(const Caller& caller, const Lease& lease, PrefixWalk* walk)
   if (lease.entries.size() >= walk->usable_count) return walk->usable_count;
   *walk = {};
   for (const LeaseEntry& entry : lease.entries) {
-    const uint64_t members = entry.block == kBlockNone
-                                 ? ~uint64_t{0}
-                                 : Store::State::MembersOf(domain, domain.block(entry.block));
+    uint64_t members = ~uint64_t{0};
+    if (entry.block != kBlockNone) {
+      const Block& b = domain.block(entry.block);
+      members = (entry.flags & kEntryOnDevice) != 0 ? b.lower[domain.device_tier].member_mask
+                                                    : Store::State::MembersOf(domain, b);
+    }
     if (!WalkOn(*caller.group, members, walk)) break;
   }
   return walk->usable_count;

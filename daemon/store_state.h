@@ -69,9 +69,10 @@ enum class Found : uint8_t {
   kFilling,   // a promotion is under way
   kBelow,     // in a lower tier, or in DRAM and not verified yet
   kReserved,  // being written
+  kOnDevice,  // readable in the memory of the caller's device
 };
 
-struct Store::State final : public TierListener {
+struct Store::State final : public TierListener, public WorkOrderSink {
   State(StoreOptions options, Clock& clock, Random& random, Offload& offload,
         StoreListener& listener);
 
@@ -109,6 +110,8 @@ struct Store::State final : public TierListener {
                    uint32_t member) override;
   void OnRecordInDoubt(uint32_t domain_index, uint32_t owner) override;
   void OnRoom(uint32_t domain_index) override;
+  void OnWorkOrder(ExecutorId executor, const protocol::WorkOrder& order,
+                   std::span<const uint64_t> part_bytes) override;
 
   const StoreOptions options;
   Clock& clock;
@@ -130,6 +133,9 @@ inline constexpr size_t kPrefetchDistance = 8;
 
 // Appends block `index` to spans that compress what is alike.
 void AppendToSpans(protocol::BlockSpan span, std::vector<protocol::BlockSpan>* spans);
+// Where the members of `member_mask` lie on the device. REQUIRES: CacheDomain::IsOnDevice.
+void AppendDeviceSlots(const Group& group, const CacheDomain& domain, const Block& block,
+                       uint64_t member_mask, std::vector<SlotAddress>* slots);
 // Cuts spans to the first `block_count` blocks.
 void TrimSpans(uint32_t block_count, std::vector<protocol::BlockSpan>* spans);
 // The next block of a prefix has bytes of `member_mask`. False if it ends the prefix.

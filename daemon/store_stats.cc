@@ -51,6 +51,11 @@ std::vector<Store::DomainStats> Store::Stats() const {
                                    .persisted_block_count = lower.persisted_block_count,
                                    .written_bytes_of_day = lower.written.Sum()});
     }
+    if (const DeviceUse& device = domain.options.device; device.tier != nullptr) {
+      stats.device = {.device = device.device,
+                      .orders = device.tier->order_stats(),
+                      .blocks_served = domain.counters.device_blocks_served};
+    }
     if (domain.options.shared.tier != nullptr) {
       stats.shared = rooms->shared_writer.stats();
       rooms->shared_reader.AddStats(&*stats.shared);

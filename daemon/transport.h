@@ -25,8 +25,8 @@ const char* CloseReasonName(CloseReason reason);
 class Transport {
  public:
   // What travels beside the bytes: the Hello reply carries the domain's arena memfds and one end of
-  // the session's life socket.
-  enum class Attach { kNothing, kArenaAndLife };
+  // the session's life socket, that of DeviceAttach the slabs of its HBM tier.
+  enum class Attach { kNothing, kArenaAndLife, kDeviceSlabs };
 
   virtual ~Transport() = default;
   // Takes whole frames over; sends what the connection takes now and keeps the rest. Returns the

@@ -541,6 +541,19 @@ std::byte* Arena::SegmentBase(uint32_t segment) {
   return PlaceOf(segment).base;
 }
 
+SlotAddress Arena::AddressOf(const std::byte* byte) const {
+  for (uint32_t node = 0; node < node_mappings_.size(); ++node) {
+    const std::byte* const base = node_mappings_[node].base;
+    const std::byte* const end = base + node_mappings_[node].length_bytes;
+    if (std::less<>{}(byte, base) || !std::less<>{}(byte, end)) continue;
+    const auto offset_bytes = static_cast<uint64_t>(byte - base);
+    return {
+        static_cast<uint32_t>(node * segments_per_node_ + offset_bytes / options_.segment_bytes),
+        static_cast<uint32_t>(offset_bytes % options_.segment_bytes / kArenaPageBytes)};
+  }
+  return {};
+}
+
 void Arena::BeginPopulate(uint32_t segment) {
   TERRACE_CHECK(!IsPopulated(segment), "a segment is populated once");
   worker_->Begin(segment, Worker::Operation::kPopulate);

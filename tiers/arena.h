@@ -91,6 +91,8 @@ class Arena {
   bool IsPopulated(uint32_t segment) const;
   // REQUIRES: populated.
   std::byte* SegmentBase(uint32_t segment);
+  // Where this byte of a populated segment lies; SlotAddress{} if it is none of the arena's.
+  SlotAddress AddressOf(const std::byte* byte) const;
   // on_populated follows. REQUIRES: not populated, nothing else begun on it.
   void BeginPopulate(uint32_t segment);
   // on_punched follows. REQUIRES: populated, nothing else begun on it, nobody touches it any more.

@@ -47,6 +47,7 @@ struct BlockRecord {
   uint32_t owner =
       kOwnerNone;  // the caller's name for the block, echoed by OnPersisted; not stored
   std::span<const Checksum> part_checksums;  // valid during the call only
+  std::span<const uint64_t> part_bytes;      // likewise; of the payloads; not stored
 };
 
 struct TierStats {
@@ -119,6 +120,10 @@ class Tier {
 
   // Predicted microseconds until a read of `length_bytes` begun now is done: queue and bandwidth.
   virtual uint64_t PredictReadUs(uint64_t length_bytes) const = 0;
+
+  // True if clients read its extents where they lie, under a lease: a held block's extents are then
+  // neither freed nor used for something else.
+  virtual bool is_addressable() const { return false; }
 
   // True if bytes outlive the process; only then can a block be reported persisted.
   virtual bool is_persistent() const = 0;

@@ -36,6 +36,10 @@ struct ClientOptions {
   uint32_t pending_requests_max = 256;        // further requests answer kBusy
   uint64_t send_buffer_bytes_max = 8 << 20;   // unsent bytes kept; beyond: kBusy
   uint32_t reply_spin_us = 50;                // a blocking caller polls this long before it sleeps
+  // Map the memory of this device that the daemon keeps blocks in, and copy blocks there and back
+  // when the daemon asks for it, on the background thread. "host": ordinary memory; empty: none.
+  // A daemon without such a tier says so in last_error(), and everything else works.
+  std::string device;
 };
 
 // What one session opened: a SpaceGroup and the members this process reads and writes.
@@ -50,7 +54,9 @@ struct RequestOptions {
   uint64_t member_mask = 0;  // whose slots; 0: the group's self_mask
   BlockKey parent;           // key before the first one, if this is not the start of a prompt
   uint32_t first_position = 0;
-  uint32_t flags = 0;  // protocol::kKeysFlat, kAcquireFollow, kAcquireByParts, …
+  // protocol::kKeysFlat, kAcquireFollow, kAcquireByParts, …; of protocol_device.h kAcquireDevice:
+  // slots may lie in the memory of ClientOptions::device, their spans are of tier kHbm then.
+  uint32_t flags = 0;
   // Reserve: the engine's own hash of each block, for routers; empty, or one a key.
   std::span<const uint64_t> event_hashes;
 };

@@ -136,6 +136,17 @@ class RecordingListener final : public StoreListener {
     segment_revokes.emplace_back(session, segment);
   }
 
+  void OnWorkOrder(SessionId session, const protocol::WorkOrder& order,
+                   std::span<const uint64_t> part_bytes) override {
+    work_orders.push_back({session, order, {part_bytes.begin(), part_bytes.end()}});
+  }
+
+  struct Ordered {
+    SessionId session = 0;
+    protocol::WorkOrder order;
+    std::vector<uint64_t> part_bytes;
+  };
+  std::vector<Ordered> work_orders;
   std::vector<Told> completions;
   std::vector<WaitDone> waits;
   std::vector<std::pair<SessionId, LeaseToken>> revoked;

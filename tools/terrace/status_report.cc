@@ -123,14 +123,35 @@ std::string RenderGroups(const StatsView& stats) {
   return fmt::format("\n{}", table.Render());
 }
 
+// What a tier that cannot be used now waits for.
+std::string_view RenderTrouble(const StatsView& tier) {
+  if (tier.Text("is_healthy") != "false") return "";
+  return tier.Text("kind") == "hbm" ? ", WAITS for a client of the device"
+                                    : ", DISABLED after errors";
+}
+
+// The copies that clients make between the device and DRAM; nothing where there is no HBM tier.
+std::string RenderDevice(const StatsView& stats) {
+  const auto count = [&stats](std::string_view name) {
+    return CountOr(stats.Count(fmt::format("hbm.{}", name)));
+  };
+  if (!stats.Count("hbm.clients")) return "";
+  return Line("device",
+              fmt::format("{}: {} clients, {} blocks read there; orders: {} issued, {} again, {} "
+                          "wait, {} late, {} refused, {} wrong, {} expired",
+                          stats.Text("hbm.device"), count("clients"), count("blocks_served"),
+                          count("orders_issued"), count("orders_reissued"), count("orders_queued"),
+                          count("orders_late"), count("orders_refused"), count("orders_wrong"),
+                          count("orders_expired")));
+}
+
 std::string RenderLowerTiers(const StatsView& stats) {
   std::string text;
   for (const StatsView& tier : stats.Each("lower_tiers")) {
-    text +=
-        Line(tier.Text("kind"),
-             fmt::format("{} blocks, {} used of {}{}", CountOr(tier.Count("block_count")),
-                         BytesOr(tier.Count("used_bytes")), BytesOr(tier.Count("capacity_bytes")),
-                         tier.Text("is_healthy") == "false" ? ", DISABLED after errors" : ""));
+    text += Line(tier.Text("kind"),
+                 fmt::format("{} blocks, {} used of {}{}", CountOr(tier.Count("block_count")),
+                             BytesOr(tier.Count("used_bytes")),
+                             BytesOr(tier.Count("capacity_bytes")), RenderTrouble(tier)));
     const auto budget = tier.Count("write_bytes_per_day");
     text +=
         Line("", fmt::format("eviction {}, admission {}, {} written in 24 h{}",
@@ -198,8 +219,8 @@ std::string RenderSessions(const StatsView& stats) {
 }  // namespace
 
 std::string RenderStatus(const StatsView& stats) {
-  return RenderHead(stats) + RenderLowerTiers(stats) + RenderRedis(stats) + RenderTraffic(stats) +
-         RenderGroups(stats) + RenderSessions(stats);
+  return RenderHead(stats) + RenderLowerTiers(stats) + RenderDevice(stats) + RenderRedis(stats) +
+         RenderTraffic(stats) + RenderGroups(stats) + RenderSessions(stats);
 }
 
 }  // namespace terrace::tools

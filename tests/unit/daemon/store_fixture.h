@@ -41,6 +41,7 @@ struct WorldOptions {
   std::string eviction_policy = "lru";  // of every tier
   KvEventSink* kv_events = nullptr;
   SharedUse shared;  // by the first domain
+  DeviceUse device;  // likewise
   uint64_t part_read_bytes_min = 256 * kKiB;
   uint32_t read_ahead_blocks = 0;
 };
@@ -154,6 +155,7 @@ class StoreWorld {
         domain.lower_tiers.push_back(faults[d * options.lower_tier_count + t].get());
       }
       if (d == 0) domain.shared = options.shared;
+      if (d == 0) domain.device = options.device;
       secrets_.push_back(domain.secret);
       store_options.domains.push_back(domain);
       segments_total += options.segments_max;

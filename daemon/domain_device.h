@@ -1,0 +1,57 @@
+// DomainDevice: one domain's share of a device's memory as the daemon runs it: slabs that clients
+// map by descriptor and the daemon never does, and the tier that hands out places in them.
+//
+// THREADING: store thread; Open blocks. OWNERSHIP: outlives the Store; the arena outlives it. The
+// slabs live as long as somebody has them mapped.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "daemon/config.h"
+#include "daemon/domain_arena.h"
+#include "daemon/store.h"
+#include "tiers/hbm_tier.h"
+
+namespace terrace {
+
+class DomainDevice {
+ public:
+  struct Options {
+    uint32_t domain_index = 0;
+    std::string domain_name;
+    HbmConfig hbm;
+    uint32_t slab_count = 0;
+    DomainArena* arena = nullptr;
+    std::function<uint64_t()> now_us;
+  };
+  explicit DomainDevice(Options options) : options_(std::move(options)) {}
+  ~DomainDevice();
+  DomainDevice(const DomainDevice&) = delete;
+  DomainDevice& operator=(const DomainDevice&) = delete;
+
+  // Not kOk: `*why` says what, the value and the remedy.
+  Status Open(std::string* why);
+  // What the store is to do with it.
+  DeviceUse use() const;
+  // Of each slab in order; they stay this room's.
+  const std::vector<int>& slab_fds() const { return slab_fds_; }
+
+ private:
+  Status MakeSlab(std::string* why);
+
+  const Options options_;
+  std::vector<int> slab_fds_;
+  std::unique_ptr<HbmTier> tier_;
+};
+
+// One a domain, or none if the configuration gives the tier no capacity.
+Status OpenDevices(const DaemonConfig& config,
+                   const std::vector<std::unique_ptr<DomainArena>>& arenas,
+                   const std::function<uint64_t()>& now_us,
+                   std::vector<std::unique_ptr<DomainDevice>>* devices, std::string* why);
+
+}  // namespace terrace
