@@ -67,6 +67,15 @@ bool JoinOnDevice(const Caller& caller, const LeaseEntry& entry, AcquireResult* 
   return true;
 }
 
+// What follows from the blocks, spans and slots of an answer.
+void TellCounts(const Group& group, AcquireResult* result) {
+  protocol::AcquireReply& reply = result->reply;
+  reply.token_count = reply.block_count * group.block_tokens();
+  reply.span_count = static_cast<uint32_t>(result->spans.size());
+  reply.slot_count = static_cast<uint32_t>(result->slots.size());
+  reply.flags = group.has_remote() ? protocol::kMatchIsBound : 0;
+}
+
 }  // namespace
 
 Status Store::JoinRead(SessionId session, uint64_t request_id, const protocol::JoinRequest& request,
@@ -133,11 +142,8 @@ Status Store::JoinRead(SessionId session, uint64_t request_id, const protocol::J
   if (result->is_finished && pending != kPendingNone) {
     waiters.Arm(pending, state_->clock.NowUs() + state_->options.deadline_us_max);
   }
-  reply.token_count = reply.block_count * caller.group->block_tokens();
-  reply.span_count = static_cast<uint32_t>(result->spans.size());
-  reply.slot_count = static_cast<uint32_t>(result->slots.size());
   reply.lease_ttl_ms = state_->options.lease_ttl_ms;
-  reply.flags = caller.group->has_remote() ? protocol::kMatchIsBound : 0;
+  TellCounts(*caller.group, result);
   return Status::Ok();
 }
 
