@@ -28,6 +28,8 @@ class CompletionQueue {
   void Push(ClientCompletion completion);
   bool Pop(ClientCompletion* completion);
   bool is_empty() const { return queued_count_.load() == 0; }
+  // Something is queued, or will be.
+  bool is_awaited() const { return reserved_count_.load() != 0; }
   int event_fd() const { return event_fd_.get(); }
 
  private:
@@ -35,8 +37,8 @@ class CompletionQueue {
   GuardedFd event_fd_;
   std::vector<ClientCompletion> ring_;
   size_t first_ = 0;
-  std::atomic<size_t> queued_count_{0};  // changed under lock_
-  size_t reserved_count_ = 0;            // queued ones included
+  std::atomic<size_t> queued_count_{0};    // changed under lock_
+  std::atomic<size_t> reserved_count_{0};  // likewise; queued ones included
 };
 
 }  // namespace terrace::client

@@ -37,7 +37,7 @@ class SignalsBlocked {
 
 bool Core::Waiting::is_over() const {
   if (request != nullptr) return request->is_done.load();
-  if (completions != nullptr) return !completions->is_empty() || pending->async_count() == 0;
+  if (completions != nullptr) return !completions->is_empty() || !completions->is_awaited();
   return lease->ready_count.load() >= block_count || !lease->is_valid.load() ||
          !lease->is_coming.load() || lease->staying_count.load() < block_count;
 }
@@ -193,7 +193,7 @@ Status Core::WaitReady(LeaseState& lease, uint32_t block_count, uint64_t deadlin
 }
 
 void Core::WaitCompletion(uint64_t deadline_us) {
-  static_cast<void>(Await({.completions = &completions_, .pending = &requests_}, deadline_us));
+  static_cast<void>(Await({.completions = &completions_}, deadline_us));
 }
 
 Status Core::WaitConnected(uint64_t deadline_us) {

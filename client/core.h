@@ -127,8 +127,7 @@ class Core : public std::enable_shared_from_this<Core> {
     const Request* request = nullptr;   // its answer
     const LeaseState* lease = nullptr;  // or block_count of its blocks
     uint32_t block_count = 0;
-    const CompletionQueue* completions = nullptr;  // or any completion, while
-    const RequestTable* pending = nullptr;         // some may come
+    const CompletionQueue* completions = nullptr;  // or any completion, while some may come
 
     bool is_over() const;
     uint32_t lane() const;

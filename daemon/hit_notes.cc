@@ -50,17 +50,20 @@ void HitNotes::OnRequestEnd(LeaseId lease, const protocol::Hints& hints) {
   }
 }
 
+// Both queues move in each turn, however fast one of them fills.
 void HitNotes::Step() {
-  if (!asked_.empty()) return CountFirstAsked();
-  if (hits_.empty()) return;
-  Hit& hit = hits_.front();
-  const uint32_t end = std::min(hit.block_count, hit.next + kBlocksPerStep);
-  NoteSome(hit, end);
-  waiting_count_ -= end - hit.next;
-  hit.next = end;
-  if (end < hit.block_count) return;
-  Finish(hit);
-  hits_.pop_front();
+  if (!asked_.empty()) CountFirstAsked();
+  for (uint32_t left = kBlocksPerStep; left > 0 && !hits_.empty();) {
+    Hit& hit = hits_.front();
+    const uint32_t end = std::min(hit.block_count, hit.next + left);
+    NoteSome(hit, end);
+    waiting_count_ -= end - hit.next;
+    left -= end - hit.next;
+    hit.next = end;
+    if (end < hit.block_count) return;
+    Finish(hit);
+    hits_.pop_front();
+  }
 }
 
 // Blocks [next, end) of it; some may have left the lease, or the cache, meanwhile.

@@ -2,7 +2,8 @@
 // wants to hold a long run (Store::AcquireReady) is answered from its runs; uses, figures and
 // checks, which are a block's each, follow in later turns.
 //
-// THREADING: store thread. LIMITS: kBlocksMax blocks not noted yet; beyond, hits go the long way.
+// THREADING: store thread.
+// LIMITS: kBlocksMax blocks of kHitsMax hits not noted yet; beyond, hits go the long way.
 // kAskedKeysMax keys; beyond, they are counted at once.
 // INVARIANT: a lease with Lease::is_unnoted is not closed, so its blocks are still there.
 #pragma once
@@ -21,6 +22,7 @@ namespace terrace {
 class HitNotes {
  public:
   static constexpr uint32_t kBlocksMax = 1 << 16;
+  static constexpr uint32_t kHitsMax = 1024;
   static constexpr uint32_t kBlocksPerStep = 512;
   static constexpr uint32_t kAskedKeysMax = 4096;
 
@@ -33,7 +35,9 @@ class HitNotes {
   // Tells the HitMeter now.
   void CountAsked();
 
-  bool has_room(uint32_t block_count) const { return block_count <= kBlocksMax - waiting_count_; }
+  bool has_room(uint32_t block_count) const {
+    return block_count <= kBlocksMax - waiting_count_ && hits_.size() < kHitsMax;
+  }
   // The first `block_count` blocks of the lease were hit. REQUIRES: has_room(), a new lease.
   void Add(LeaseId lease, const KeysQuery& query, uint32_t block_count);
   // Why its request ended, which is noted behind its use. REQUIRES: the lease is unnoted.

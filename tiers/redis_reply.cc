@@ -116,6 +116,7 @@ Status RedisReplyReader::Received(uint64_t count_bytes) {
 
 // True: a payload is due whose first bytes have a place, and what comes before them is in ahead_.
 bool RedisReplyReader::LookAhead() {
+  ahead_.clear();  // of a look whose read brought nothing
   if (mode_ != Mode::kBoundary || end_ > 0 || !sink_->IsReplyDue()) return false;
   place_ = sink_->PayloadPlace();
   target_ = {};

@@ -150,6 +150,7 @@ class Asker:
                 return False
             completion = _native.Completion()
             if lib.terrace_poll_until(self.group.client.handle, microseconds(left_s),
-                                      ctypes.byref(completion)) == 0:
-                self._take(completion)
+                                      ctypes.byref(completion)) != 0:
+                return pending.is_done  # the time is over, or nothing comes any more
+            self._take(completion)
         return True

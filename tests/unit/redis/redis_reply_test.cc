@@ -113,6 +113,21 @@ TEST(RedisReplyReader, PayloadsLandWhereTheyBelong) {
   }
 }
 
+// What a socket that had nothing yet leaves behind.
+TEST(RedisReplyReader, LookingTwiceExpectsTheSame) {
+  Replies replies;
+  RedisReplyReader reader(&replies);
+  const std::string body(5'000, 'x');
+  replies.targets.emplace_back(body.size());
+  replies.Expect(1);
+  const size_t head_bytes = reader.Gather()[0].iov_len;
+  EXPECT_EQ(head_bytes, std::string_view("$5000\r\n").size());
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(reader.Gather()[0].iov_len, head_bytes);
+  ASSERT_TRUE(Feed(&reader, Bulk(body), 100'000).ok());
+  ASSERT_EQ(replies.payloads.size(), 1u);
+  EXPECT_EQ(std::memcmp(replies.payloads[0].data(), body.data(), body.size()), 0);
+}
+
 std::string Array(size_t count, std::string_view values) {
   return "*" + std::to_string(count) + "\r\n" + std::string(values);
 }
