@@ -84,6 +84,7 @@ struct Block {
   bool is_offered = false;      // waits to be stored in the shared tier
   bool is_read_ahead = false;   // promoted unasked, and not asked for since
   bool is_part_told = false;    // somebody may read parts of the promotion under way
+  bool is_bad_below = false;    // erased: a copy that is still read in place was found wrong
   bool is_dram_candidate = false;
   bool is_lower_candidate[kLowerTiersMax] = {};
 

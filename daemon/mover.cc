@@ -290,6 +290,7 @@ void Mover::Forget(BlockId id, uint32_t tier, Verdict verdict) {
     residency_.DropLower(id, tier, Residency::DropReason::kBadBytes);
   }
   const bool is_bad = verdict == Verdict::kBad;
+  d_.block(id).is_bad_below |= is_bad;
   const Because because(d_, is_bad ? protocol::MissCause::kCorrupt : d_.erase_cause);
   residency_.Erase(id, StatusCode::kNotFound);
 }

@@ -481,19 +481,29 @@ void Residency::LetGoPath(BlockRange range) {
     const bool is_ready =
         std::memchr(&d_.ready_for_all[pieces[p].first], 0, pieces[p].block_count) == nullptr;
     for (uint32_t i = pieces[p].block_count; i-- > 0;) {
-      WasLetGo(pieces[p].first + i);
-      if (is_ready) break;  // to the others it makes no difference
+      const BlockId id = pieces[p].first + i;
+      const bool is_last = i + 1 == pieces[p].block_count;
+      if (is_ready && !is_last && !d_.IsOnDevice(d_.block(id))) continue;
+      WasLetGo(id);
+      if (is_ready && d_.device_tier == kLowerTiersMax) break;
     }
   }
 }
 
 void Residency::HoldReady(BlockRange range) {
   d_.index.Pin(range);
-  ForEachPiece(range, [this](BlockRange piece) { Refresh(piece.first + piece.block_count - 1); });
+  ForEachPiece(range, [this](BlockRange piece) {
+    const BlockId last = piece.first + piece.block_count - 1;
+    for (BlockId id = piece.first; d_.device_tier != kLowerTiersMax && id < last; ++id) {
+      if (d_.IsOnDevice(d_.block(id))) Refresh(id);
+    }
+    Refresh(last);
+  });
 }
 
 // The range, run by run. Of blocks that are ready for all in one run only the last one can be
-// dropped, held or not: behind the others is one in DRAM, and their own copy there is readable.
+// dropped, held or not: behind the others is one in DRAM, and their own copy there is readable. But
+// on a device any of them can be dropped, unless it is held: somebody may read it there.
 template <typename Visit>
 void Residency::ForEachPiece(BlockRange range, const Visit& visit) {
   const BlockId end = range.first + range.block_count;

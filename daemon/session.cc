@@ -88,6 +88,7 @@ struct SessionTable::Session {
   std::vector<std::byte> output;
   std::vector<std::byte> held;  // news that waits for the reply under way
   Transport::Attach attach = Transport::Attach::kNothing;
+  bool has_device = false;    // DeviceAttach was answered
   uint64_t unsent_bytes = 0;  // when it last sent
   size_t buffered_bytes = 0;  // what Account() last counted
 
@@ -330,6 +331,11 @@ Request::Outcome SessionTable::DeviceAttach(Session& session) {
   protocol::DeviceAttachRequest asked;
   Request& request = *session.request;
   const MessageBody& body = request.body();
+  // Descriptors travel with an answer: those of one are on their way before the next.
+  if (session.attach != Transport::Attach::kNothing || session.has_device) {
+    return Refuse(session, Status(StatusCode::kInvalid),
+                  "DeviceAttach once a session, after the answer to Hello");
+  }
   if (body.size_bytes() != sizeof(asked) || !body.Read(0, &asked)) {
     return Refuse(session, Status(StatusCode::kInvalid),
                   "DeviceAttach of " + std::to_string(body.size_bytes()) +
@@ -340,6 +346,7 @@ Request::Outcome SessionTable::DeviceAttach(Session& session) {
   const Status attached = store_->AttachDevice(session.context.session, device, &reply);
   if (attached.ok()) {
     session.attach = Transport::Attach::kDeviceSlabs;
+    session.has_device = true;
     request.reply().Begin(request.verb(), request.id(), options_.boot_id, Status::Ok());
     request.reply().AddHead(reply);
   } else {

@@ -117,6 +117,7 @@ Status Store::JoinRead(SessionId session, uint64_t request_id, const protocol::J
                             state_->sessions.at(caller.session).has_device;
   for (; reply.block_count < end; ++reply.block_count) {
     const Block& b = domain.block(lease.entries[reply.block_count].block);
+    if (b.is_bad_below) break;
     if (takes_device && JoinOnDevice(caller, lease.entries[reply.block_count], result)) continue;
     if (b.dram.row == kRowNone) break;
     BlockSpan span{.first_block = reply.block_count, .block_count = 1, .state = StateOf(b)};

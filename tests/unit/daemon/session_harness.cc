@@ -118,6 +118,7 @@ SessionHarness::SessionHarness(const Options& options)
                                        .segments_max = options.segments,
                                        .segments_per_node = options.segments});
     if (i == 0 && tier_ != nullptr) domain.lower_tiers = {tier_};
+    if (i == 0) domain.device = {.tier = options.device, .device = "test"};
     store_options.domains.push_back(std::move(domain));
   }
   sessions = std::make_unique<SessionTable>(

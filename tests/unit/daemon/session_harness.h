@@ -87,6 +87,7 @@ class SessionHarness {
     uint64_t output_bytes_max = 32 * kMiB;
     uint64_t buffers_bytes_max = 512 * kMiB;
     sim::MemoryTier* tier = nullptr;  // below the first domain
+    HbmTier* device = nullptr;        // of the first domain, named "test"
   };
   SessionHarness() : SessionHarness(Options()) {}
   explicit SessionHarness(const Options& options);

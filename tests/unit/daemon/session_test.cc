@@ -80,6 +80,47 @@ TEST(SessionHello, ConnectionsThatNeverSayItAreBounded) {
   EXPECT_TRUE(world.sessions->OnAccept(200, {}).ok()) << "one has left";
 }
 
+// A harness whose first domain has a device.
+struct WithDevice {
+  std::vector<std::byte> Ask(uint64_t request_id) {
+    protocol::DeviceAttachRequest request;
+    std::memcpy(request.device, "test", 4);
+    return world.Frames(protocol::kVerbDeviceAttach, BytesOf(request), request_id);
+  }
+
+  HbmTier tier{{.slab_bytes = kSegmentBytesMin,
+                .slab_count = 2,
+                .locate = [](const std::byte*) { return SlotAddress{}; },
+                .now_us = [] { return uint64_t{0}; }}};
+  SessionHarness world{{.device = &tier}};
+};
+
+TEST(SessionDeviceAttach, GivesTheSlabsOnce) {
+  WithDevice device;
+  SessionHarness& world = device.world;
+  const SessionId session = world.Attach();
+  world.Deliver(session, device.Ask(2));
+  ASSERT_EQ(world.transport.Take(session).at(0).status(), StatusCode::kOk);
+  EXPECT_EQ(world.transport.lines[session].attached, Transport::Attach::kDeviceSlabs);
+  EXPECT_THAT(ClosingReply(world, session, device.Ask(3)), HasSubstr("once a session"));
+}
+
+TEST(SessionDeviceAttach, BehindAnUnansweredHelloItEndsTheSession) {
+  WithDevice device;
+  SessionHarness& world = device.world;
+  const SessionId session = world.Connect();
+  std::vector<std::byte> bytes = world.Frames(Verb::kHello, BytesOf(Hello()), 1);
+  const std::vector<std::byte> ask = device.Ask(2);
+  bytes.insert(bytes.end(), ask.begin(), ask.end());
+  world.Deliver(session, bytes);
+  const auto replies = world.transport.Take(session);
+  ASSERT_EQ(replies.size(), 2u);
+  EXPECT_EQ(replies[1].status(), StatusCode::kInvalid);
+  EXPECT_TRUE(world.transport.lines[session].closed.has_value());
+  EXPECT_EQ(world.transport.lines[session].attached, Transport::Attach::kArenaAndLife)
+      << "its death is watched all the same";
+}
+
 TEST(SessionOpen, AnotherSpecUnderAKnownNameNamesFieldAndValues) {
   SessionHarness world;
   const SessionId first = world.Attach(), second = world.Attach();

@@ -326,6 +326,36 @@ TEST_F(Device, WhatIsReadThereIsNotReused) {
   EXPECT_EQ(TierMask(1) & kHbm, 0) << "unheld it makes room";
 }
 
+TEST_F(Device, AReadyRunThatIsHeldKeepsWhatOfItLiesThere) {
+  PutOnDevice(1, 4);
+  const auto keys = World::Keys(6, 1);
+  ASSERT_EQ(w->Put(a, group, keys), 2u) << "only in DRAM";
+  w->Run();
+  KeysQuery query = w->Query(a, group, keys);
+  query.member_mask = 0;
+  AcquireResult held;
+  ASSERT_TRUE(w->store->AcquireReady(query, &held).ok());
+  ASSERT_EQ(held.walk.walked_count, 6u);
+  w->Check();
+  // More than the device holds passes through it.
+  for (uint64_t chain = 10; chain < 30; ++chain) PutOnDevice(chain);
+  EXPECT_EQ(TierMask(1), kHbm | kDram);
+}
+
+TEST_F(Device, AReadyRunThatIsLetGoMakesRoomThere) {
+  PutOnDevice(1, 4);
+  const auto keys = World::Keys(6, 1);
+  ASSERT_EQ(w->Put(a, group, keys), 2u) << "only in DRAM";
+  w->Run();
+  const AcquireResult got = w->Acquire(a, group, keys);
+  ASSERT_EQ(got.reply.block_count, 6u);
+  EXPECT_EQ(w->Release(a, got.reply.token), StatusCode::kOk);
+  w->Run();
+  w->Check();
+  for (uint64_t chain = 10; chain < 60; ++chain) PutOnDevice(chain);
+  EXPECT_EQ(TierMask(1) & kHbm, 0);
+}
+
 TEST_F(Device, AnErasedBlockStaysThereForItsReaders) {
   PutOnDevice(1);
   const AcquireResult got = Read(a, 1);
@@ -478,6 +508,17 @@ TEST_F(DeviceAndDrive, WrongBytesOnTheDeviceUnderAReaderAreForgotten) {
   Copy(order);
   EXPECT_EQ(Answer(order), StatusCode::kOk);
   EXPECT_EQ(w->MatchCount(b, group, World::Keys(1, 1)), 0u);
+  const SessionId c = w->Open();
+  w->OpenSimple(c);
+  Attach(c);
+  AcquireResult joined;
+  const protocol::JoinRequest request{.token = reader.reply.token,
+                                      .member_mask = ~uint64_t{0},
+                                      .group_handle = group,
+                                      .flags = protocol::kAcquireDevice};
+  EXPECT_TRUE(w->store->JoinRead(c, 900, request, &joined).ok());
+  EXPECT_EQ(joined.reply.block_count, 0u) << "nobody is promised what is known to be wrong";
+  EXPECT_EQ(w->Release(c, reader.reply.token), StatusCode::kOk);
   const uint64_t used_before = UsedBytes();
   EXPECT_EQ(w->Release(a, reader.reply.token), StatusCode::kOk);
   w->Run();
