@@ -75,13 +75,15 @@ bool Background::Connect() {
     if (!is_alive) return false;
   }
   // Last: work orders may follow at once, and nobody takes them before the core does.
-  if (!core_.options_.device.empty() && !is_device_refused_) {
+  const uint64_t boot_id = handshake.attachment()->boot_id();
+  if (!core_.options_.device.empty() && device_refused_boot_id_ != boot_id) {
     Refusal device_refusal;
     const bool is_alive = handshake.AttachDevice(&device_refusal);
     if (!device_refusal.status.ok()) Report(device_refusal);
-    // A daemon that does not know the verb says so, and closes the connection.
-    is_device_refused_ = device_refusal.status.code() == StatusCode::kInvalid;
-    if (!is_alive || is_device_refused_) return false;
+    // A daemon that does not know the verb says so, and closes the connection; one whose slabs this
+    // process cannot take would send it work orders. Either is connected to again, without.
+    if (device_refusal.status.code() == StatusCode::kInvalid) device_refused_boot_id_ = boot_id;
+    if (!is_alive || device_refused_boot_id_ == boot_id) return false;
   }
   Publish(handshake, connection);
   return true;

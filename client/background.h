@@ -29,7 +29,7 @@ class Background {
 
   Core& core_;
   uint32_t connection_count_ = 0;
-  bool is_device_refused_ = false;
+  uint64_t device_refused_boot_id_ = 0;  // the daemon that is not asked for its device again
   uint64_t connected_at_us_ = 0;
   uint64_t backoff_us_ = 0;
   uint64_t random_state_ = 0;

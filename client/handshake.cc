@@ -10,6 +10,8 @@
 #include <cerrno>
 #include <cstring>
 
+#include "client/request_table.h"
+
 namespace terrace::client {
 namespace {
 
@@ -145,9 +147,7 @@ bool Handshake::Open(Group& group, uint32_t connection, Refusal* refusal) {
   message.request_id = next_request_id_++;
   message.parts[0] = group.open_body();
   Message answer;
-  do {
-    if (!Send(message, refusal) || !Receive(&answer, refusal)) return false;
-  } while (answer.verb >= protocol::Verb::kCompletion);
+  if (!Ask(message, &answer, refusal)) return false;
   if (answer.request_id != message.request_id || answer.verb != message.verb ||
       answer.prefix.boot_id != attachment_->boot_id()) {
     return Refuse(
@@ -177,9 +177,7 @@ bool Handshake::AttachDevice(Refusal* refusal) {
   message.parts[0] = BytesOf(request);
   Message answer;
   fds_.clear();
-  do {
-    if (!Send(message, refusal) || !Receive(&answer, refusal)) return false;
-  } while (answer.verb >= protocol::Verb::kCompletion);
+  if (!Ask(message, &answer, refusal)) return false;
   if (!answer.status().ok()) {
     refusal->status = answer.status();
     refusal->text = "terraced gives this client no device memory: " + Quoted(answer.body);
@@ -193,7 +191,32 @@ bool Handshake::AttachDevice(Refusal* refusal) {
                   refusal);
   }
   refusal->status = attachment_->GrantSlabs(reply, std::move(fds_), &refusal->text);
-  return refusal->status.ok();
+  return true;
+}
+
+bool Handshake::Ask(const Outgoing& message, Message* answer, Refusal* refusal) {
+  if (!Send(message, refusal)) return false;
+  while (Receive(answer, refusal)) {
+    if (answer->verb == protocol::Verb::kSegmentRevoke) {
+      if (!AcknowledgeRevoke(*answer, refusal)) return false;
+    } else if (answer->verb < protocol::Verb::kCompletion &&
+               (answer->request_id & kUnawaitedSlot) != kUnawaitedSlot) {
+      return true;
+    }
+  }
+  return false;
+}
+
+// Nothing is mapped yet.
+bool Handshake::AcknowledgeRevoke(const Message& message, Refusal* refusal) {
+  protocol::SegmentRevoke revoke;
+  if (!BodyReader(message.body).Read(&revoke)) return true;
+  const protocol::UnmappedRequest unmapped{.segment = revoke.segment};
+  Outgoing acknowledgement;
+  acknowledgement.verb = protocol::Verb::kUnmapped;
+  acknowledgement.request_id = next_request_id_++ << 16 | kUnawaitedSlot;
+  acknowledgement.parts[0] = BytesOf(unmapped);
+  return Send(acknowledgement, refusal);
 }
 
 bool Handshake::Send(const Outgoing& message, Refusal* refusal) {

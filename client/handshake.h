@@ -40,7 +40,8 @@ class Handshake {
   bool Open(Group& group, uint32_t connection, Refusal* refusal);
 
   // Asks for the memory of ClientOptions::device. A daemon that has none for this session says why
-  // in `*refusal`, and the session goes on without; false if it broke.
+  // in `*refusal`, and the session goes on without; false if it broke. After kInvalid the daemon
+  // does not know the verb, or has granted what this process cannot map: connect without.
   bool AttachDevice(Refusal* refusal);
 
   std::shared_ptr<Attachment> attachment() const { return attachment_; }
@@ -51,6 +52,9 @@ class Handshake {
  private:
   bool Connect(Refusal* refusal);
   bool Hello(Refusal* refusal);
+  // Sends a request, once, and takes its answer. Segments that are revoked meanwhile are given up.
+  bool Ask(const Outgoing& message, Message* answer, Refusal* refusal);
+  bool AcknowledgeRevoke(const Message& message, Refusal* refusal);
   bool Send(const Outgoing& message, Refusal* refusal);
   // The next message, collecting descriptors.
   bool Receive(Message* message, Refusal* refusal);

@@ -68,9 +68,18 @@ std::optional<WorkOrders::Order> WorkOrders::Next() {
 }
 
 bool WorkOrders::Step() {
+  // One that came while its connection was being taken down holds that one's memory.
+  if (current_.has_value() && current_->connection != core_.connection()) {
+    LetGo(*current_);
+    current_.reset();
+  }
   if (!current_.has_value()) {
     current_ = Next();
     if (!current_.has_value()) return false;
+    if (current_->connection != core_.connection()) {
+      current_.reset();
+      return true;
+    }
     if (const Status begun = Begin(*current_); !begun.ok()) {
       Answer(*current_, begun);
       LetGo(*current_);

@@ -388,7 +388,10 @@ GroupShelf::State Mover::ShelfStateOf(BlockId id, uint32_t tier) {
 }
 
 bool Mover::TryDemote(BlockId id) {
-  if (residency_.HasOtherCopy(d_.block(id), d_.block(id).dram)) return false;
+  for (uint32_t t = 0; t < d_.lower.size(); ++t) {
+    // The copy on a device goes with the device's clients, or with the daemon.
+    if (t != d_.device_tier && d_.block(id).lower[t].is_readable()) return false;
+  }
   bool is_begun = false;
   for (uint32_t t = 0; t < d_.lower.size(); ++t) {
     if (!MayWrite(id, t)) continue;
@@ -434,6 +437,12 @@ void Mover::FinishWrite(const Job& job) {
   const Block& b = d_.block(id);
   if (b.phase != BlockPhase::kSealed) return;
   if (!job.is_failed) QueueChildren(id, job.tier);
+  // The device holds other bytes than the block: those in DRAM may be the wrong ones.
+  if (job.tier == d_.device_tier && job.verdict == Verdict::kBad &&
+      b.dram.state == CopyState::kReady) {
+    d_.block(id).is_verified = false;
+    verifier_.CheckServed(id);
+  }
   if (b.dram.state != CopyState::kDraining || b.job_count > 0) return;
   if (job.is_failed) {
     ++d_.counters.demotions_failed;

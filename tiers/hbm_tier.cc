@@ -146,10 +146,16 @@ void HbmTier::Issue() {
 
 // Of equals whoever came first, so that a seed replays exactly.
 HbmTier::Executor* HbmTier::Idlest() {
+  const uint64_t now_us = options_.now_us();
+  std::vector<ExecutorId> late;  // see IsLate: each order is looked at once, not once an executor
+  for (const auto& [order_id, order] : orders_) {
+    if (order.executor != 0 && order.deadline_us <= now_us) late.push_back(order.executor);
+  }
+  std::ranges::sort(late);
   Executor* idlest = nullptr;
   for (Executor& executor : executors_) {
     if (!IsUsable(executor) || executor.order_count >= options_.orders_per_executor_max ||
-        IsLate(executor)) {
+        std::ranges::binary_search(late, executor.id)) {
       continue;
     }
     if (idlest == nullptr || executor.order_count < idlest->order_count) idlest = &executor;
@@ -227,8 +233,14 @@ Status HbmTier::OrderDone(ExecutorId id, const protocol::OrderDoneRequest& done,
   TERRACE_CHECK(executor != nullptr, "an order is with an executor, or with nobody");
   const bool was_healthy = stats().is_healthy;
   --executor->order_count;
+  const bool is_in_time = found->second.deadline_us > options_.now_us();
   const Status status = Judge(found->second, done, checksums);
-  executor->failure_count = status.ok() ? 0 : executor->failure_count + 1;
+  // Of other bytes than the block's it may be innocent, and while it is late it gets nothing more.
+  if (status.ok()) {
+    executor->failure_count = 0;
+  } else if (is_in_time && done.status != static_cast<uint8_t>(StatusCode::kOk)) {
+    ++executor->failure_count;
+  }
   End(done.order_id, status);
   Issue();
   HealthMayHaveChanged(was_healthy);

@@ -10,6 +10,7 @@
 #include <random>
 
 #include "gmock/gmock.h"
+#include "terrace/protocol_device.h"
 #include "unit/client/client_fixture.h"
 
 namespace terrace {
@@ -84,6 +85,52 @@ TEST_F(Connections, ARefusedOpenSaysTheDaemonsWords) {
   });
   EXPECT_EQ(client_->Open(TestGroup(4), 1).code(), StatusCode::kInvalid);
   EXPECT_EQ(client_->last_error(), "field salt: a is not b");
+}
+
+TEST_F(Connections, ASegmentRevokedDuringTheHandshakeIsGivenUpAndNothingIsAskedTwice) {
+  daemon_.set_handler([](ScriptedDaemon& daemon, const PeerMessage& message) {
+    if (message.verb != Verb::kOpen) return false;
+    BodyBuilder revoke;
+    revoke.Add(protocol::SegmentRevoke{.segment = 1});
+    daemon.Tell(Verb::kSegmentRevoke, 0, StatusCode::kOk, revoke.bytes());
+    return false;
+  });
+  const size_t opens_before = daemon_.Received(Verb::kOpen).size();
+  Reconnect();
+  ASSERT_TRUE(daemon_.WaitFor(Verb::kUnmapped, 1));
+  EXPECT_EQ(daemon_.Received(Verb::kUnmapped)[0].Head<protocol::UnmappedRequest>().segment, 1u);
+  EXPECT_TRUE(client_->Match(group_, TestKeys(1)).ok());
+  EXPECT_EQ(daemon_.Received(Verb::kOpen).size(), opens_before + 1);
+}
+
+// A daemon that grants slabs and sends no descriptors, as they arrive where there is no room.
+class UnmappableDevice : public ClientFixture {
+ protected:
+  void SetUp() override {
+    daemon_.set_handler([](ScriptedDaemon& daemon, const PeerMessage& message) {
+      if (message.verb != protocol::kVerbDeviceAttach) return false;
+      BodyBuilder reply;
+      reply.Add(protocol::DeviceAttachReply{.slab_bytes = kSegmentBytesMin, .slab_count = 2});
+      daemon.Answer(message, StatusCode::kOk, reply.bytes());
+      return true;
+    });
+    ClientOptions options = TestOptions(daemon_);
+    options.device = "test";
+    Connect(options);
+  }
+};
+
+TEST_F(UnmappableDevice, IsGoneWithoutAndAskedForAgainOfTheNextDaemon) {
+  EXPECT_TRUE(client_->Match(group_, TestKeys(1)).ok());
+  EXPECT_EQ(daemon_.Received(protocol::kVerbDeviceAttach).size(), 1u);
+  Reconnect();
+  EXPECT_TRUE(client_->Match(group_, TestKeys(1)).ok());
+  EXPECT_EQ(daemon_.Received(protocol::kVerbDeviceAttach).size(), 1u);
+  daemon_.set_boot_id(2);
+  daemon_.Disconnect();
+  EXPECT_TRUE(daemon_.WaitFor(protocol::kVerbDeviceAttach, 2));
+  EXPECT_TRUE(Eventually([&] { return client_->Match(group_, TestKeys(1)).ok(); }));
+  EXPECT_EQ(daemon_.Received(protocol::kVerbDeviceAttach).size(), 2u);
 }
 
 TEST_F(Connections, OpeningTheSameGroupTwiceIsTheSameGroup) {

@@ -428,6 +428,21 @@ TEST_F(Device, AnExecutorThatNeverManagesGetsNoMoreOrders) {
   EXPECT_TRUE(w->listener.work_orders.empty());
 }
 
+TEST_F(Device, ABlockSpoiltInDramIsForgottenAndTheDeviceGoesOn) {
+  const uint32_t spoilt_count = HbmTier::Options().failures_max + 1;
+  for (uint64_t chain = 1; chain <= spoilt_count; ++chain) {
+    w->Put(a, group, World::Keys(1, chain));
+    for (int hit = 0; hit < 2; ++hit) ReadAndRelease(a, chain);
+    const auto order = TakeOrder();
+    w->Address(order.session, order.order.arena)[9] ^= std::byte{1};
+    Copy(order);
+    EXPECT_EQ(Answer(order), StatusCode::kOk);
+    EXPECT_EQ(w->MatchCount(a, group, World::Keys(1, chain)), 0u);
+  }
+  EXPECT_EQ(w->Stats().blocks_corrupt, spoilt_count);
+  EXPECT_EQ(w->Stats().device->orders.executors, 1u);
+}
+
 TEST_F(Device, OrdersThatNobodyTakesEndAtTheirDeadline) {
   for (uint64_t chain = 1; chain < 7; ++chain) w->Put(a, group, World::Keys(1, chain));
   for (int hit = 0; hit < 2; ++hit) {
