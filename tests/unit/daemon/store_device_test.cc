@@ -489,6 +489,17 @@ TEST_F(DeviceAndDrive, AMissingClientCostsTheDriveNothing) {
   EXPECT_TRUE(w->Holds(b, group, World::Keys(1, 1)[0], 0, got.slots[0]));
 }
 
+TEST_F(DeviceAndDrive, WhatLeavesDramGoesToTheDriveThoughTheDeviceHasIt) {
+  w->faults[0]->SetRate(sim::Fault::kWriteFails, 1'000'000);
+  PutOnDevice(1);
+  w->Advance(100'000);
+  ASSERT_EQ(TierMask(1), kHbm | kDram);
+  w->faults[0]->SetRate(sim::Fault::kWriteFails, 0);
+  Flood();
+  w->Advance(100'000);
+  EXPECT_EQ(TierMask(1), kHbm | kNvme);
+}
+
 TEST_F(DeviceAndDrive, AClientThatHangsHidesNeitherTheDriveNorTheDevice) {
   for (const uint64_t chain : {1, 2}) {
     PutOnDevice(chain);
