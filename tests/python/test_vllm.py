@@ -68,10 +68,10 @@ def expect_nothing_held(daemon, engine):
         pytest.fail(f"leases are held: {domain}")
 
 
-@pytest.mark.parametrize("tp_size", [1, 2, 4])
-def test_random_requests_keep_the_contract(daemon, tp_size):
+@pytest.mark.parametrize("tp_size, depth", [(1, 1), (2, 2), (4, 1), (1, 3)])
+def test_random_requests_keep_the_contract(daemon, tp_size, depth):
     chance = random.Random(tp_size)
-    engine = make_engine(daemon, chance, tp_size=tp_size)
+    engine = make_engine(daemon, chance, tp_size=tp_size, depth=depth)
     drive(engine, chance, REQUESTS)
     assert engine.counts["finished"] > REQUESTS // 2
     assert engine.counts["preempted"] > REQUESTS // 100
@@ -81,11 +81,13 @@ def test_random_requests_keep_the_contract(daemon, tp_size):
     expect_nothing_held(daemon, engine)
 
 
-@pytest.mark.parametrize("tp_size, windows, block_count", [
-    (1, (0, 20), 56), (2, (0, 9, 33), 64), (4, (20, 0), 48), (1, (0, 2), 40)])
-def test_random_requests_of_hybrid_models_keep_the_contract(daemon, tp_size, windows, block_count):
+@pytest.mark.parametrize("tp_size, windows, block_count, depth", [
+    (1, (0, 20), 56, 1), (2, (0, 9, 33), 64, 2), (4, (20, 0), 48, 1), (1, (0, 2), 40, 2)])
+def test_random_requests_of_hybrid_models_keep_the_contract(daemon, tp_size, windows, block_count,
+                                                            depth):
     chance = random.Random(tp_size)
-    engine = make_engine(daemon, chance, tp_size=tp_size, windows=windows, block_count=block_count)
+    engine = make_engine(daemon, chance, tp_size=tp_size, windows=windows, block_count=block_count,
+                         depth=depth)
     drive(engine, chance, REQUESTS)
     assert engine.counts["finished"] > REQUESTS // 2
     assert engine.counts["preempted"] > 0 and engine.counts["loaded_tokens"] > REQUESTS // 4
@@ -93,12 +95,28 @@ def test_random_requests_of_hybrid_models_keep_the_contract(daemon, tp_size, win
     expect_nothing_held(daemon, engine)
 
 
-def test_a_second_instance_loads_what_the_first_one_stored(daemon):
+@pytest.mark.parametrize("tp_size, stages, windows", [
+    (1, [[2], [1]], (0,)), (2, [[1], [1], [2]], (0,)),
+    (1, [[2, 0], [1, 2]], (0, 20)), (2, [[2, 1], [0, 0], [0, 2]], (0, 20))])
+def test_random_requests_through_pipelines_keep_the_contract(daemon, tp_size, stages, windows):
+    chance = random.Random(len(stages))
+    engine = make_engine(daemon, chance, tp_size=tp_size, stages=stages, windows=windows,
+                         depth=len(stages), block_count=20 + 18 * len(windows))
+    drive(engine, chance, REQUESTS)
+    assert engine.counts["finished"] > REQUESTS // 2
+    assert engine.counts["preempted"] > 0 and engine.counts["loaded_tokens"] > REQUESTS // 4
+    assert engine.connector.scheduler.counters["stored_blocks"] > 20
+    assert engine.connector.refusal is None
+    expect_nothing_held(daemon, engine)
+
+
+@pytest.mark.parametrize("stages", [[[2]], [[1], [1]]])
+def test_a_second_instance_loads_what_the_first_one_stored(daemon, stages):
     tokens = list(range(100, 180))
     connect(daemon).close()
     for number in range(2):
         chance = random.Random(7)
-        engine = make_engine(daemon, chance)
+        engine = make_engine(daemon, chance, stages=stages, depth=len(stages))
         engine.add(vllm_engine.Request("only", tokens, 1, 8))
         while engine.has_work:
             engine.step()
@@ -106,11 +124,12 @@ def test_a_second_instance_loads_what_the_first_one_stored(daemon):
         expect_nothing_held(daemon, engine)
 
 
-@pytest.mark.parametrize("windows", [(0,), (0, 20)])
-def test_daemons_that_die_cost_hits_only(daemon, windows):
+@pytest.mark.parametrize("windows, stages", [((0,), [[2]]), ((0, 20), [[2, 2]]),
+                                             ((0,), [[1], [1]])])
+def test_daemons_that_die_cost_hits_only(daemon, windows, stages):
     chance = random.Random(9)
     engine = make_engine(daemon, chance, tp_size=2, timeout_ms=2000, load_timeout_ms=3000,
-                         lookup_wait_ms=2, windows=windows)
+                         lookup_wait_ms=2, windows=windows, stages=stages, depth=len(stages))
     steps = [0]
 
     def on_step():
@@ -141,7 +160,7 @@ def test_without_a_daemon_the_engine_serves(daemon, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["MambaSpec", "ChunkedLocalAttentionSpec",
-                                  "pipeline_parallel_size", "decode_context_parallel_size",
+                                  "decode_context_parallel_size",
                                   "prefill_context_parallel_size"])
 def test_what_cannot_be_served_is_refused_once_and_out_of_the_way(daemon, caplog, name):
     chance = random.Random(3)
@@ -161,6 +180,27 @@ def test_what_cannot_be_served_is_refused_once_and_out_of_the_way(daemon, caplog
     assert engine.counts["finished"] > 5 and not engine.requests  # it serves on
     assert [r.message for r in caplog.records].count(caplog.records[0].message) <= 2
     engine.close()
+
+
+def test_pipelines_are_refused_where_a_connector_is_told_of_one_stage(daemon, monkeypatch):
+    base = sys.modules["vllm.distributed.kv_transfer.kv_connector.v1.base"]
+    monkeypatch.delattr(base.KVConnectorBase_V1, "set_xfer_handshake_metadata_pp_aware")
+    engine = make_engine(daemon, random.Random(3), stages=[[1], [1]])
+    drive(engine, random.Random(3), 10)
+    assert "pipeline_parallel_size is 2" in engine.connector.refusal
+    assert engine.counts["finished"] > 5
+    engine.close()
+
+
+def test_a_stage_or_a_rank_that_is_off_turns_the_scheduler_off(daemon):
+    engine = make_engine(daemon, random.Random(3), tp_size=2, stages=[[1], [1]])
+    handshakes = {divmod(w.rank, 2): w.connector.get_handshake_metadata() for w in engine.workers}
+    handshakes[1, 1].layout.refusal = "out of order"
+    other = make_engine(daemon, random.Random(3), tp_size=2, stages=[[1], [1]])
+    other.connector.set_xfer_handshake_metadata_pp_aware(handshakes)
+    assert other.connector.refusal == "out of order"
+    for each in (engine, other):
+        each.close()
 
 
 def test_a_hook_that_fails_turns_the_connector_off_not_the_engine(daemon, monkeypatch):
@@ -401,10 +441,24 @@ def test_a_branch_is_no_revision(commit, revision, is_known):
     config = types.SimpleNamespace(
         load_config=types.SimpleNamespace(load_format="auto"),
         model_config=types.SimpleNamespace(model="somebody/something", revision=revision,
-                                           hf_config=types.SimpleNamespace(_commit_hash=commit)))
+                                           hf_config=types.SimpleNamespace(_commit_hash=commit)),
+        kv_transfer_config=types.SimpleNamespace(engine_id="one"))
     found = terrace.vllm._revision_of(config)
     assert (found == "0123456789" * 4) == is_known
+    assert terrace.vllm._revision_of(config) == found  # on every rank of the engine
+    config.kv_transfer_config.engine_id = "another"
     assert (terrace.vllm._revision_of(config) == found) == is_known
+
+
+def test_what_vllm_does_not_publish_yet_is_not_stored(daemon):
+    engine = make_engine(daemon, random.Random(7))
+    request = vllm_engine.Request("only", PROMPT, 1, 8)
+    request.num_publishable_block_hashes = 4
+    engine.add(request)
+    while engine.has_work:
+        engine.step()
+    assert engine.connector.scheduler.counters["stored_blocks"] == 4
+    expect_nothing_held(daemon, engine)
 
 
 def test_requests_with_an_adapter_share_nothing(daemon):

@@ -4,9 +4,13 @@ see them, with every rule of the connector's contract checked at every step.
 A block's right bytes follow from the hash of the tokens up to its end, so every step can tell
 whether what attention would read is right, whoever put it there. KV cache groups with a window give
 their blocks back once it has passed them, and have block 0 in their place, as in vLLM.
+
+As vLLM does with asynchronous scheduling and with a pipeline, it schedules up to `depth` steps
+before the first of them has been computed; every worker takes the steps in order, in its own time.
 """
 import collections
 import hashlib
+import pickle
 import time
 import types
 
@@ -55,6 +59,7 @@ class Request:
         self.was_scheduled = False
         self.is_aborted = False
         self.loading_ids = []
+        self.preemptions = 0
         self.update_hashes()
 
     @property
@@ -70,17 +75,25 @@ class Request:
 
 
 class Worker:
-    """One rank: its KV cache and its half of the connector."""
+    """One rank: its KV cache and its half of the connector. layers: of each KV cache group those
+    that its pipeline stage has, (first, count)."""
 
     def __init__(self, make_connector, config, kv_cache_config, rank, layers, page_shape):
         self.rank = rank
         self.blocks = kv_cache_config.num_blocks
+        self.taken = 0  # steps
+        self.results = {}  # of steps that were taken and not asked for, by number
         # The i-th layers of all groups share a tensor: a block is of one group at a time.
         tensors = [torch.zeros((self.blocks, *page_shape), dtype=torch.int16)
-                   for _ in range(layers)]
-        self.caches = {f"g{g}.layer.{i}": tensors[i] for i in range(layers)
-                       for g in range(len(kv_cache_config.kv_cache_groups))}
-        self.layers = tensors
+                   for _ in range(max(count for _, count in layers))]
+        self.caches = {f"g{g}.layer.{first + i}": tensors[i]
+                       for g, (first, count) in enumerate(layers) for i in range(count)}
+        self.layers = [tensors[:count] for _, count in layers]
+        kv_cache_config = types.SimpleNamespace(**{**vars(kv_cache_config), "kv_cache_groups": [
+            types.SimpleNamespace(**{**vars(group), "layer_names": [
+                f"g{g}.layer.{first + i}" for i in range(count)]})
+            for g, (group, (first, count)) in enumerate(zip(kv_cache_config.kv_cache_groups,
+                                                            layers))]})
         config = types.SimpleNamespace(**vars(config))
         config.parallel_config = types.SimpleNamespace(**vars(config.parallel_config), rank=rank)
         self.connector = make_connector(config, KVConnectorRole.WORKER, kv_cache_config)
@@ -88,11 +101,11 @@ class Worker:
 
     def right_bytes(self, block_hash, group, layer):
         seed = hashlib.sha256(block_hash + bytes([layer, self.rank, group])).digest()
-        count = self.layers[layer][0].numel() * 2
+        count = self.layers[group][layer][0].numel() * 2
         return numpy.frombuffer((seed * (count // 32 + 1))[:count], numpy.int16)
 
     def write(self, block_id, group, block_hash):
-        for layer, tensor in enumerate(self.layers):
+        for layer, tensor in enumerate(self.layers[group]):
             page = tensor[block_id]
             if block_hash is None:  # not full yet
                 page.fill_(-1)
@@ -104,16 +117,19 @@ class Worker:
         return block_id != NULL and all(
             numpy.array_equal(tensor[block_id].reshape(-1).numpy(),
                               self.right_bytes(block_hash, group, layer))
-            for layer, tensor in enumerate(self.layers))
+            for layer, tensor in enumerate(self.layers[group]))
 
 
 class Engine:
-    """One instance. `random` decides what a real one would leave to chance."""
+    """One instance. `random` decides what a real one would leave to chance. stages: how many layers
+    of each KV cache group each pipeline stage has; None: one stage with `layers` of each."""
 
     def __init__(self, make_connector, random, *, socket, tp_size=1, block_count=40,
                  block_tokens=8, layers=2, page_shape=(2, 8, 16), chunk_tokens=24, running_max=6,
-                 windows=(0,), **extra):
+                 windows=(0,), stages=None, depth=1, **extra):
+        stages = stages or [[layers] * len(windows)]
         self.random = random
+        self.depth = depth
         self.block_tokens = block_tokens
         self.chunk_tokens = chunk_tokens
         self.running_max = running_max
@@ -123,10 +139,12 @@ class Engine:
         specs = [SlidingWindowSpec(**named, sliding_window=window) if window
                  else FullAttentionSpec(**named) for window in windows]
         kv_cache = types.SimpleNamespace(num_blocks=block_count, kv_cache_groups=[
-            types.SimpleNamespace(layer_names=[f"g{g}.layer.{i}" for i in range(layers)],
-                                  kv_cache_spec=spec) for g, spec in enumerate(specs)])
+            types.SimpleNamespace(kv_cache_spec=spec, layer_names=[
+                f"g{g}.layer.{i}" for i in range(sum(stage[g] for stage in stages))])
+            for g, spec in enumerate(specs)])
         config = types.SimpleNamespace(
-            parallel_config=types.SimpleNamespace(tensor_parallel_size=tp_size),
+            parallel_config=types.SimpleNamespace(tensor_parallel_size=tp_size,
+                                                  pipeline_parallel_size=len(stages)),
             cache_config=types.SimpleNamespace(cache_dtype="auto",
                                                prefix_caching_hash_algo="sha256"),
             model_config=types.SimpleNamespace(model="stand-in", hf_config=None, revision=None),
@@ -135,10 +153,21 @@ class Engine:
                 kv_load_failure_policy="recompute",
                 kv_connector_extra_config={"socket": socket, "revision": "1", **extra}))
         self.connector = make_connector(config, KVConnectorRole.SCHEDULER, kv_cache)
-        self.workers = [Worker(make_connector, config, kv_cache, rank, layers, page_shape)
-                        for rank in range(tp_size)]
-        self.connector.set_xfer_handshake_metadata(
-            {w.rank: w.connector.get_handshake_metadata() for w in self.workers})
+        self.workers = []
+        for number, stage in enumerate(stages):
+            firsts = [sum(before[g] for before in stages[:number]) for g in range(len(specs))]
+            self.workers += [
+                Worker(make_connector, config, kv_cache, number * tp_size + tp_rank,
+                       list(zip(firsts, stage)), page_shape) for tp_rank in range(tp_size)]
+        handshakes = {divmod(w.rank, tp_size): w.connector.get_handshake_metadata()
+                      for w in self.workers}
+        if len(stages) > 1 or self.random.random() < 0.5:
+            self.connector.set_xfer_handshake_metadata_pp_aware(handshakes)
+        else:  # as older versions do
+            self.connector.set_xfer_handshake_metadata(
+                {tp_rank: handshake for (_, tp_rank), handshake in handshakes.items()})
+        self.steps = []  # scheduled: what the workers get, and what becomes of it
+        self.updated = 0  # steps whose results have been seen
         self.free = collections.deque(range(1, block_count))  # block 0 is vLLM's null block
         self.users = [0] * block_count
         self.hash_of = [None] * block_count
@@ -253,28 +282,55 @@ class Engine:
 
     @property
     def has_work(self):
-        return bool(self.requests) or self.connector.has_pending_push_work()
+        return (bool(self.requests) or self.updated < len(self.steps)
+                or self.connector.has_pending_push_work())
 
     # ---- a step ----
 
     def step(self):
         output = types.SimpleNamespace(
-            scheduled_new_reqs=[], preempted_req_ids=set(), num_scheduled_tokens={},
+            scheduled_new_reqs=[], preempted_req_ids=set(), num_scheduled_tokens={}, work={},
             scheduled_cached_reqs=types.SimpleNamespace(
                 req_ids=[], resumed_req_ids=set(), new_block_ids=[], num_computed_tokens=[]))
         self.schedule_running(output)
         self.schedule_waiting(output)
-        metadata = self.connector.build_connector_meta(output)
-        results = [self.run_worker(worker, metadata, output) for worker in self.workers]
-        self.update(output, results)
+        self.steps.append((pickle.dumps(self.connector.build_connector_meta(output)), output))
+        for request_id, count in output.num_scheduled_tokens.items():
+            self.count_as_computed(self.requests[request_id], count, output)
+        for worker in self.workers:
+            if self.random.random() < 0.5:  # the others are behind
+                self.run_worker(worker, len(self.steps))
+        ahead_max = self.depth - 1 if output.num_scheduled_tokens else 0
+        while len(self.steps) - self.updated > ahead_max:
+            self.finish_step()
         if not output.num_scheduled_tokens:
             time.sleep(0.0005)  # nothing to compute: the loads' threads may go on
+
+    def finish_step(self):
+        """Sees the results of the oldest step."""
+        number, output = self.updated, self.steps[self.updated][1]
+        self.updated += 1
+        for worker in self.workers:
+            self.run_worker(worker, self.updated)
+        self.steps[number] = None
+        self.update(output, [worker.results.pop(number) for worker in self.workers])
+
+    def count_as_computed(self, request, count, output):
+        """What is scheduled is, for the scheduler, as good as computed."""
+        start = request.num_computed_tokens
+        request.num_computed_tokens += count
+        samples = request.num_computed_tokens == request.num_tokens
+        output.work[request.request_id] = types.SimpleNamespace(
+            request=request, start=start, count=count, samples=samples,
+            preemptions=request.preemptions, tables=[list(table) for table in request.tables])
 
     def schedule_running(self, output):
         for request in list(self.running):
             if request not in self.running:
                 continue
             count = min(request.num_tokens - request.num_computed_tokens, self.chunk_tokens)
+            if count == 0:
+                continue  # its next token is on its way
             grown = self.grow(request, count, output)
             if grown is not None:
                 self.record(request, count, grown, output)
@@ -307,6 +363,7 @@ class Engine:
         self.forget_schedule(request, output)
         self.give_all(request)
         request.num_computed_tokens = 0
+        request.preemptions += 1
         request.state = WAITING
         self.waiting.appendleft(request)
         output.preempted_req_ids.add(request.request_id)
@@ -430,15 +487,21 @@ class Engine:
         require(local_tokens + tokens <= request.num_tokens, "more tokens than the request has")
         return tokens, is_async
 
-    def run_worker(self, worker, metadata, output):
-        connector = worker.connector
+    def run_worker(self, worker, step_count):
+        """Has it take the steps, in order, up to the first `step_count`."""
+        while worker.taken < step_count:
+            worker.results[worker.taken] = self.take_step(worker, *self.steps[worker.taken])
+            worker.taken += 1
+
+    def take_step(self, worker, metadata, output):
+        connector, metadata = worker.connector, pickle.loads(metadata)
         connector.handle_preemptions(metadata)
         connector.bind_connector_metadata(metadata)
         loads_first = self.random.random() < 0.5
         if loads_first:
             connector.start_load_kv(None)
-        for request_id, count in output.num_scheduled_tokens.items():
-            self.forward(worker, self.requests[request_id], count)
+        for work in output.work.values():
+            self.forward(worker, work)
         if not loads_first:
             connector.start_load_kv(None)
         connector.wait_for_save()
@@ -451,10 +514,10 @@ class Engine:
         require(not bad or len(self.windows) == 1, "block ids of several groups")
         return results, bad, reports
 
-    def forward(self, worker, request, count):
-        start, end = request.num_computed_tokens, request.num_computed_tokens + count
+    def forward(self, worker, work):
+        request, start, end = work.request, work.start, work.start + work.count
         full = start // self.block_tokens
-        for group, table in enumerate(request.tables):
+        for group, table in enumerate(work.tables):
             for i in range(self.first_kept(group, start), full):
                 require(worker.is_right(table[i], group, request.block_hashes[i]),
                         f"{request.request_id}: wrong bytes in block {i} of group {group} of rank "
@@ -484,8 +547,8 @@ class Engine:
             elif request.state == LOADING and request.request_id in failed and not bad:
                 request.num_computed_tokens = 0
                 self.counts["lost_loads"] += 1
-        for request_id, count in output.num_scheduled_tokens.items():
-            self.advance(self.requests[request_id], count)
+        for work in output.work.values():
+            self.advance(work)
         reports = [result[2] for result in results if result[2] is not None]
         merged = reports[0] if reports else None
         for report in reports[1:]:
@@ -508,10 +571,11 @@ class Engine:
             self.promoted[request_id] = request.num_computed_tokens
             self.cache_full_blocks(request)
 
-    def advance(self, request, count):
-        request.num_computed_tokens += count
-        self.cache_full_blocks(request)
-        if request.num_computed_tokens < request.num_tokens:
+    def advance(self, work):
+        request = work.request
+        if request.state == FINISHED or request.preemptions != work.preemptions:
+            return  # its token comes too late
+        if not work.samples:
             return
         request.tokens.append(self.random.randrange(1000) if self.random.random() < 0.3 else 7)
         request.update_hashes()

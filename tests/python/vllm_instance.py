@@ -1,7 +1,8 @@
 """One real vLLM on the CPU, in one process, for tests/engines: a line RESULT with what it gave,
 hit, stored and loaded. The argument is a JSON object: model, and perhaps socket, revision, persist,
-stop_pid, tier_socket (the tier form instead of the connector), events, a directory where the daemon
-has its socket `replay` of KV events, and costs: then also the share of a step that hooks take."""
+stop_pid, tier_socket (the tier form instead of the connector), stages and ranks (pipeline and tensor
+parallel, a process a worker), events, a directory where the daemon has its socket `replay` of KV
+events, and costs: then also the share of a step that hooks take."""
 import hashlib
 import json
 import os
@@ -122,11 +123,25 @@ def arguments_of(options):
             "enable_kv_cache_events": True, "publisher": "zmq",
             "endpoint": f"ipc://{options['events']}/engine",
             "replay_endpoint": f"ipc://{options['events']}/engine-replay"}
+    if is_distributed(options):
+        named.update(pipeline_parallel_size=options.get("stages", 1),
+                     tensor_parallel_size=options.get("ranks", 1),
+                     distributed_executor_backend="mp",
+                     worker_cls="vllm_cpu_worker.PipelineWorker")
     return named
+
+
+def is_distributed(options):
+    """Whether the workers are in processes of their own."""
+    return "stages" in options or "ranks" in options
 
 
 def main():
     options = json.loads(sys.argv[1])
+    if is_distributed(options):  # else it wants a NUMA node a worker
+        os.environ["VLLM_CPU_OMP_THREADS_BIND"] = "|".join(
+            str(rank % os.cpu_count())
+            for rank in range(options.get("stages", 1) * options.get("ranks", 1)))
     import torch
     import vllm
     from vllm import LLM, SamplingParams
@@ -137,9 +152,10 @@ def main():
               max_num_seqs=4, **named)
     stored, loaded, scheduler = [], [], None
     if "socket" in options:
+        scheduler = llm.llm_engine.engine_core.engine_core.scheduler.connector
+    if "socket" in options and not is_distributed(options):
         from vllm.distributed.kv_transfer import get_kv_transfer_group
 
-        scheduler = llm.llm_engine.engine_core.engine_core.scheduler.connector
         worker = get_kv_transfer_group()
         if worker.worker is not None:
             watch(worker.worker, stored, loaded)

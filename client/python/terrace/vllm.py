@@ -10,8 +10,8 @@ lookup_wait_ms (0.5), timeout_ms (50), load_timeout_ms (10000). Nothing here rai
 or waits longer than those: without a daemon vLLM serves on, without the cache.
 
 Today: KV caches in host memory (vLLM's CPU platform), full attention, MLA and sliding windows, in
-one KV cache group or several of one block size, tensor parallel. What it cannot serve it says in
-the log, once, and stays out of the way.
+one KV cache group or several of one block size, tensor and pipeline parallel. What it cannot serve
+it says in the log, once, and stays out of the way.
 """
 import dataclasses
 import functools
@@ -35,7 +35,7 @@ from .client import Client, Group
 from .errors import TerraceError, Unavailable
 from .pages import Pages
 from .space import Space, SpaceGroup
-from .vllm_messages import GroupLayout, Layout, Load, Step
+from .vllm_messages import GroupLayout, Layout, Load, StageLayout, Step
 from .vllm_scheduler import SchedulerHalf
 from .vllm_worker import WorkerHalf, blocks_of, describe
 
@@ -44,6 +44,7 @@ _START_WAIT_S = 2.0
 # Opening the group later, when the daemon comes up after the engine, waits timeout_ms, this often.
 _OPEN_PAUSE_S = 5.0
 _SPECS = ("FullAttentionSpec", "MLAAttentionSpec", "SlidingWindowSpec")
+_PIPELINE_HANDSHAKE = "set_xfer_handshake_metadata_pp_aware"
 # Older versions turn their hybrid memory off for a connector without it, and have one group.
 _SupportsHMA = getattr(_base, "SupportsHMA", object)
 
@@ -57,7 +58,7 @@ class TerraceMetadata(KVConnectorMetadata):
 @dataclasses.dataclass
 class TerraceHandshake(KVConnectorHandshakeMetadata):
     """What a worker found when its KV cache had been made."""
-    layout: Layout
+    layout: StageLayout
 
 
 @dataclasses.dataclass
@@ -101,6 +102,8 @@ class TerraceConnector(KVConnectorBase_V1, _SupportsHMA):
         self.refusal: Optional[str] = None
         self.scheduler: Optional[SchedulerHalf] = None
         self.worker: Optional[WorkerHalf] = None
+        self._stage_count = 1
+        self._stage_layout: Optional[StageLayout] = None  # of a worker
         self._layout: Optional[Layout] = None
         self._client: Optional[Client] = None
         self._lost_loads: List[Load] = []  # of a worker that was turned off: failed, and reported
@@ -118,11 +121,15 @@ class TerraceConnector(KVConnectorBase_V1, _SupportsHMA):
         if why is not None:
             self.refuse(why)
             return
-        for name in ("pipeline_parallel_size", "decode_context_parallel_size",
-                     "prefill_context_parallel_size"):
+        for name in ("decode_context_parallel_size", "prefill_context_parallel_size"):
             if getattr(parallel, name, 1) != 1:
                 self.refuse(f"{name} is {getattr(parallel, name)}: only 1 is served yet")
                 return
+        self._stage_count = getattr(parallel, "pipeline_parallel_size", 1)
+        if self._stage_count > 1 and not hasattr(KVConnectorBase_V1, _PIPELINE_HANDSHAKE):
+            self.refuse(f"pipeline_parallel_size is {self._stage_count}, and this vLLM tells a "
+                        f"connector of one stage only: it needs {_PIPELINE_HANDSHAKE}")
+            return
         if getattr(vllm_config.kv_transfer_config, "kv_load_failure_policy", "") == "fail":
             logger.warning("terrace: kv_load_failure_policy is 'fail': a block lost on its way "
                            "fails its request; set it to 'recompute'")
@@ -152,20 +159,28 @@ class TerraceConnector(KVConnectorBase_V1, _SupportsHMA):
 
     @_never_raises()
     def register_kv_caches(self, kv_caches: Dict[str, Any]) -> None:
-        groups = self._kv_cache_config.kv_cache_groups
-        first = kv_caches[groups[0].layer_names[0]]
-        if first.device.type != "cpu":
-            self.refuse(f"the KV cache lies on {first.device}: only host memory is served yet")
-            return
+        groups = self._kv_cache_config.kv_cache_groups  # a stage may have no layer of one
+        for tensor in kv_caches.values():
+            if tensor.device.type != "cpu":
+                self.refuse(f"the KV cache lies on {tensor.device}: only host memory is served yet")
+                return
         self._pages = [Pages(kv_caches, group.layer_names, self._kv_cache_config.num_blocks)
                        for group in groups]
         revision = self._revision or _revision_of(self._vllm_config)
-        self._layout = Layout([
-            _layout_of(self._vllm_config, group, index, revision,
-                       kv_caches[group.layer_names[0]], pages)
+        stage = self._rank // self._vllm_config.parallel_config.tensor_parallel_size
+        self._stage_layout = StageLayout([
+            _layout_of(self._vllm_config, group, index, revision, (stage, self._stage_count),
+                       kv_caches[group.layer_names[0]], pages) if group.layer_names else None
             for index, (group, pages) in enumerate(zip(groups, self._pages))])
         self._wait_at_start()
-        self._worker(_START_WAIT_S)
+        if self._stage_count == 1:  # else what the other stages have comes with the first step
+            self._layout = Layout([self._stage_layout])
+            self._worker(_START_WAIT_S)
+
+    @property
+    def _rank(self) -> int:
+        """Of this worker: stages, and in each of them its tensor parallel ranks."""
+        return getattr(self._vllm_config.parallel_config, "rank", 0)
 
     def _wait_at_start(self) -> None:
         """Nothing runs yet: the first request should find the cache."""
@@ -175,9 +190,9 @@ class TerraceConnector(KVConnectorBase_V1, _SupportsHMA):
             logger.warning("terrace: %s; vLLM serves without the cache until it is there", error)
 
     def get_handshake_metadata(self) -> Optional[TerraceHandshake]:
-        if self._layout is None:
-            return TerraceHandshake(Layout([], self.refusal or "no KV cache was registered"))
-        return TerraceHandshake(self._layout)
+        if self._stage_layout is None:
+            return TerraceHandshake(StageLayout([], self.refusal or "no KV cache was registered"))
+        return TerraceHandshake(self._stage_layout)
 
     def _group(self, self_mask: int, timeout_s: float) -> Optional[Group]:
         """None if the daemon is not there, or does not answer; then not tried again for a while."""
@@ -185,7 +200,7 @@ class TerraceConnector(KVConnectorBase_V1, _SupportsHMA):
         if not self._client.is_connected or now < self._next_open:
             return None
         members = [Space(**group.fields, part_bytes=tuple(group.part_bytes), tp_rank=rank)
-                   for group in self._layout.groups for rank in range(group.rank_count)]
+                   for _, _, group, rank in self._layout.shares()]
         name = SpaceGroup("x", members).check()  # one name a group: nobody else can be in the way
         try:
             return self._client.open(SpaceGroup(f"vllm-{name[:16]}", members), self_mask, timeout_s)
@@ -196,19 +211,20 @@ class TerraceConnector(KVConnectorBase_V1, _SupportsHMA):
     _next_open = 0.0
 
     def _worker(self, timeout_s: Optional[float] = None) -> Optional[WorkerHalf]:
-        """Made when the daemon is there."""
-        if self.worker is None:
-            rank = getattr(self._vllm_config.parallel_config, "rank", 0)
-            tp_rank = rank % self._vllm_config.parallel_config.tensor_parallel_size
-            members = self._layout.members_of(tp_rank)
-            group = self._group(sum(1 << member for member in set(members)),
+        """Made when the daemon is there and the layout of all stages is known."""
+        if self.worker is None and self._layout is not None:
+            stage, tp_rank = divmod(self._rank,
+                                    self._vllm_config.parallel_config.tensor_parallel_size)
+            members = self._layout.members_of(stage, tp_rank)
+            group = self._group(sum(1 << member for member in members if member is not None),
                                 timeout_s or self._timeout_s)
             if group is None:
                 return None
-            self.worker = WorkerHalf(
-                group, self._pages, members=members, timeout_s=self._timeout_s,
-                writes=[each.rank_count > 1 or tp_rank == 0 for each in self._layout.groups],
-                load_timeout_s=self._load_timeout_s)
+            writes = [each is not None and (each.rank_count > 1 or tp_rank == 0)
+                      for each in self._layout.stages[stage].groups]
+            self.worker = WorkerHalf(group, self._pages, members=members, writes=writes,
+                                     timeout_s=self._timeout_s,
+                                     load_timeout_s=self._load_timeout_s)
         return self.worker
 
     def handle_preemptions(self, kv_connector_metadata: Any) -> None:
@@ -217,6 +233,7 @@ class TerraceConnector(KVConnectorBase_V1, _SupportsHMA):
             self._run_stores(kv_connector_metadata.step)
 
     def _run_stores(self, step: Step) -> None:
+        self._learn(step)
         self._store_guarded(step)
         for store in step.stores:  # whatever happened, the scheduler may let go
             self._pending_reports[store.number] = 1
@@ -232,10 +249,15 @@ class TerraceConnector(KVConnectorBase_V1, _SupportsHMA):
             worker.store(step.stores)
             worker.take_reports()
 
+    def _learn(self, step: Step) -> None:
+        """A stage of several learns of the others."""
+        self._layout = self._layout or step.layout
+
     def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
         loads = self._connector_metadata.step.loads if self._connector_metadata else []
         if not loads:
             return
+        self._learn(self._connector_metadata.step)
         if not self._load_guarded(loads):
             self._lost_loads += loads
 
@@ -298,10 +320,21 @@ class TerraceConnector(KVConnectorBase_V1, _SupportsHMA):
     # ---- scheduler ----
 
     def set_xfer_handshake_metadata(self, metadata: Dict[int, Any]) -> None:
+        self.set_xfer_handshake_metadata_pp_aware(
+            {(0, tp_rank): each for tp_rank, each in metadata.items()})
+
+    def set_xfer_handshake_metadata_pp_aware(self, metadata: Dict[Tuple[int, int], Any]) -> None:
+        """By (pipeline stage, tensor parallel rank)."""
         if self.refusal is None and metadata:
-            self._layout = metadata[min(metadata)].layout
-            if self._layout.refusal is not None:
-                self.refuse(self._layout.refusal)
+            layouts = {ranks: metadata[ranks].layout for ranks in sorted(metadata)}
+            refusals = [each.refusal for each in layouts.values() if each.refusal is not None]
+            stages = {stage: layout for (stage, _), layout in reversed(layouts.items())}
+            self._layout = Layout([stages[stage] for stage in sorted(stages)])
+            if refusals:
+                self.refuse(refusals[0])
+            elif sorted(stages) != list(range(self._stage_count)):
+                self.refuse(f"vLLM told of the pipeline stages {sorted(stages)}, and there are "
+                            f"{self._stage_count}")
             elif not _has_shared_seed(self._vllm_config):
                 self.refuse("vLLM's block hashes are seeded at random in this process, so nobody "
                             "shares them: set PYTHONHASHSEED to the same number everywhere")
@@ -319,12 +352,13 @@ class TerraceConnector(KVConnectorBase_V1, _SupportsHMA):
             group = self._group(0, timeout_s or self._timeout_s)
             if group is None:
                 return None
-            block_tokens = self._layout.groups[0].fields["block_tokens"]
+            block_tokens = self._layout.block_tokens
             fine = getattr(self._kv_cache_config, "hash_block_size", None) or block_tokens
             self.scheduler = SchedulerHalf(
                 group, block_tokens=block_tokens, hashes_per_block=block_tokens // fine,
-                windows=[each.window_tokens for each in self._layout.groups],
-                worker_count=self._vllm_config.parallel_config.tensor_parallel_size,
+                windows=self._layout.windows,
+                worker_count=(self._vllm_config.parallel_config.tensor_parallel_size
+                              * self._stage_count),
                 timeout_s=self._timeout_s, lookup_wait_s=self._lookup_wait_s)
         return self.scheduler
 
@@ -362,6 +396,8 @@ class TerraceConnector(KVConnectorBase_V1, _SupportsHMA):
             step.loads += self.scheduler.take_loads()  # their requests wait for them
         orphans, self._orphans = self._orphans, []
         step.loads += orphans
+        if self._stage_count > 1 and (step.loads or step.stores):
+            step.layout = self._layout
         return TerraceMetadata(step)
 
     @_never_raises(makes=Step)
@@ -443,9 +479,9 @@ def _refusal_of(kv_cache_config: Any) -> Optional[str]:
     return None
 
 
-def _layout_of(config: Any, group: Any, index: int, revision: str, tensor: Any, pages: Pages
-               ) -> GroupLayout:
-    """What the Space of one KV cache group says."""
+def _layout_of(config: Any, group: Any, index: int, revision: str, stage: Tuple[int, int],
+               tensor: Any, pages: Pages) -> GroupLayout:
+    """What the Space of one KV cache group says. stage: which of how many."""
     spec, shape = group.kv_cache_spec, tuple(tensor.shape)
     is_latent = "MLA" in type(spec).__name__
     window = 0
@@ -467,6 +503,8 @@ def _layout_of(config: Any, group: Any, index: int, revision: str, tensor: Any, 
         "attention": "sliding" if window else "mla" if is_latent else "gqa",
         "window_tokens": window,
         "tp_size": tp_size,
+        "pp_rank": stage[0],
+        "pp_size": stage[1],
         "attention_group": index,
     }
     return GroupLayout(fields, pages.part_bytes, tp_size, window)
@@ -512,7 +550,8 @@ def _revision_of(config: Any) -> str:
             return str(commit)
     logger.warning("terrace: the revision of %s is unknown, so nothing is shared with others; name "
                    "it as 'revision' in kv_connector_extra_config", model.model)
-    return f"private-{uuid.uuid4().hex}"
+    engine = getattr(config.kv_transfer_config, "engine_id", None)  # one for all ranks
+    return f"private-{engine or uuid.uuid4().hex}"
 
 
 def _digest_of(paths: Iterable[pathlib.Path]) -> str:

@@ -1,6 +1,6 @@
 """What the two halves of the vLLM connector tell each other. Plain values: they are pickled."""
 import dataclasses
-from typing import Dict, List, Optional, Tuple
+from typing import Dict, Iterator, List, Optional, Tuple
 
 Bits128 = Tuple[int, int]  # high, low: a lease's token
 NO_BLOCK = -1  # behind a group's window: nothing is there, or wanted
@@ -28,12 +28,14 @@ class Step:
     """For the workers, once a step. Stores come before anything that could overwrite a block."""
     loads: List[Load] = dataclasses.field(default_factory=list)
     stores: List[Store] = dataclasses.field(default_factory=list)
+    layout: Optional["Layout"] = None  # where there is work for a stage that knows only itself
 
 
 @dataclasses.dataclass
 class GroupLayout:
-    """One KV cache group: everything a Space says, but the rank. rank_count: shares of its own
-    that there are, 1 where all ranks have the same bytes. window_tokens: 0 if all blocks stay."""
+    """One KV cache group on one pipeline stage: everything a Space says, but the rank. rank_count:
+    shares of its own that there are, 1 where all ranks have the same bytes. window_tokens: 0 if all
+    blocks stay."""
     fields: Dict[str, object]
     part_bytes: Tuple[int, ...]
     rank_count: int
@@ -41,15 +43,41 @@ class GroupLayout:
 
 
 @dataclasses.dataclass
-class Layout:
-    """A worker's view of the model, for the scheduler."""
-    groups: List[GroupLayout] = dataclasses.field(default_factory=list)
+class StageLayout:
+    """What a worker has: of each KV cache group its layers, None where it has none of them."""
+    groups: List[Optional[GroupLayout]] = dataclasses.field(default_factory=list)
     refusal: Optional[str] = None
 
-    def members_of(self, rank: int) -> List[int]:
-        """Which member of the SpaceGroup is this rank's share, of each KV cache group."""
-        found, first = [], 0
-        for group in self.groups:
-            found.append(first + (rank if group.rank_count > 1 else 0))
-            first += group.rank_count
+
+@dataclasses.dataclass
+class Layout:
+    """The whole model: its pipeline stages, in order."""
+    stages: List[StageLayout]
+
+    def shares(self) -> Iterator[Tuple[int, int, GroupLayout, int]]:
+        """(stage, KV cache group, its layout, rank) of each member of the SpaceGroup, in order."""
+        for stage, layout in enumerate(self.stages):
+            for index, group in enumerate(layout.groups):
+                if group is not None:
+                    for rank in range(group.rank_count):
+                        yield stage, index, group, rank
+
+    def members_of(self, stage: int, rank: int) -> List[Optional[int]]:
+        """Which member of the SpaceGroup is this worker's share, of each KV cache group."""
+        found: List[Optional[int]] = [None] * len(self.stages[stage].groups)
+        for member, (of_stage, index, group, of_rank) in enumerate(self.shares()):
+            if of_stage == stage and (of_rank == rank or group.rank_count == 1):
+                found[index] = member
         return found
+
+    @property
+    def windows(self) -> List[int]:
+        """Of each KV cache group the tokens before the next one that it keeps; 0: all."""
+        found = [0] * len(self.stages[0].groups)
+        for _, index, group, _ in self.shares():
+            found[index] = group.window_tokens
+        return found
+
+    @property
+    def block_tokens(self) -> int:
+        return next(group.fields["block_tokens"] for _, _, group, _ in self.shares())

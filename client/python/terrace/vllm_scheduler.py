@@ -237,6 +237,10 @@ class SchedulerHalf:
         """Reserves the blocks that are full and computed by now and were not offered yet."""
         tracked.computed_tokens = computed_tokens
         last = min(self._block_count(tracked.request, computed_tokens), *map(len, tracked.table))
+        # Fewer than there are while a draft model's own cache is behind.
+        published = getattr(tracked.request, "num_publishable_block_hashes", None)
+        if published is not None:
+            last = min(last, published // self.hashes_per_block)
         first = tracked.stored_count
         if last <= first:
             return

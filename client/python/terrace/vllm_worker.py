@@ -6,7 +6,7 @@ blocks that nobody else touches until they have been reported.
 import concurrent.futures
 import threading
 import time
-from typing import Any, Dict, List, Sequence, Set, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Set, Tuple
 
 from .client import Group, Token
 from .errors import Busy, TerraceError, Unavailable
@@ -18,9 +18,9 @@ _THREADS = 2
 
 class WorkerHalf:
     """See the page. Of each KV cache group: its pages; members, this worker's place in the
-    SpaceGroup; writes, whether it is this worker who stores them."""
+    SpaceGroup, None where its stage has no layer; writes, whether it is this worker who stores."""
 
-    def __init__(self, group: Group, pages: Sequence[Pages], *, members: Sequence[int],
+    def __init__(self, group: Group, pages: Sequence[Pages], *, members: Sequence[Optional[int]],
                  writes: Sequence[bool], timeout_s: float = 0.05, load_timeout_s: float = 10.0):
         self.group = group
         self.pages = pages
@@ -97,13 +97,17 @@ class WorkerHalf:
     def _copy(self, load: Load, wait_s: float) -> int:
         """How many blocks are in place and right."""
         count = len(load.block_ids[0])
-        mask = sum(1 << member for member in set(self.members))
+        ours = [(pages, member, block_ids) for pages, member, block_ids
+                in zip(self.pages, self.members, load.block_ids) if member is not None]
+        if not ours:
+            return count  # all of it is other stages'
+        mask = sum(1 << member for _, member, _ in ours)
         with self.group.join_read(Token(*load.token), mask) as lease:
             try:
                 lease.wait_ready(count, wait_s)
             except Unavailable:
                 count = min(count, lease.ready_count)
-            for pages, member, block_ids in zip(self.pages, self.members, load.block_ids):
+            for pages, member, block_ids in ours:
                 wanted = [i for i in range(count) if block_ids[i] != NO_BLOCK]
                 for first, length in _ranges(wanted):
                     lease.copy_into(pages.addresses(block_ids[first:first + length]),

@@ -52,3 +52,8 @@ class KVConnectorBase_V1:
     def get_transfer_results(self, finished_req_ids):
         sent, received = self.get_finished(finished_req_ids)
         return KVConnectorTransferResults(set(sent or ()), set(received or ()))
+
+    def set_xfer_handshake_metadata_pp_aware(self, metadata):
+        if any(stage != 0 for stage, _ in metadata):
+            raise ValueError("a connector of one pipeline stage was told of several")
+        self.set_xfer_handshake_metadata({rank: each for (_, rank), each in metadata.items()})
