@@ -1,8 +1,8 @@
 """One real vLLM on the CPU, in one process, for tests/engines: a line RESULT with what it gave,
 hit, stored and loaded. The argument is a JSON object: model, and perhaps socket, revision, persist,
-stop_pid, tier_socket (the tier form instead of the connector), stages and ranks (pipeline and
-tensor parallel, a process a worker), events, a directory where the daemon has its socket `replay` of KV
-events, and costs: then also the share of a step that hooks take."""
+stop_pid, tier_socket (the tier form instead of the connector), stages and ranks (pipeline, and
+tensor parallel, a process a worker), events, a directory where the daemon has its socket `replay`
+of KV events, and costs: then also the share of a step that hooks take."""
 import hashlib
 import json
 import os
