@@ -52,7 +52,16 @@ Result<std::unique_ptr<CopyLane>> CopyLane::Create(const Device& device, const P
   std::unique_ptr<CopyLane> lane(
       new CopyLane(device, nest, device_rows, options, std::move(pages).value()));
   if (options.path == TransferPath::kStaged) TERRACE_RETURN_IF_ERROR(lane->MakeRing(priority));
+  if (options.bounce_bytes > 0) TERRACE_RETURN_IF_ERROR(lane->MakeBounce());
   return lane;
+}
+
+Status CopyLane::MakeBounce() {
+  Result<DeviceBuffer> bounce =
+      DeviceBuffer::Allocate(device_, DeviceMemory::kPinned, options_.bounce_bytes);
+  if (!bounce.ok()) return bounce.status();
+  bounce_.emplace(std::move(bounce).value());
+  return Status::Ok();
 }
 
 Status CopyLane::MakeRing(StreamPriority priority) {
@@ -97,11 +106,12 @@ uint64_t CopyLane::SpanBytes(LayerRange layers) const {
 }
 
 uint32_t CopyLane::layers_max() const {
-  if (options_.path != TransferPath::kStaged) return nest_.layer_count();
+  uint64_t bytes_max = options_.path == TransferPath::kStaged ? options_.stage_bytes : UINT64_MAX;
+  if (options_.bounce_bytes > 0) bytes_max = std::min(bytes_max, options_.bounce_bytes);
   uint32_t count = nest_.layer_count();
   const auto fits = [&](uint32_t layer_count) {
     for (uint32_t first = 0; first + layer_count <= nest_.layer_count(); ++first) {
-      if (SpanBytes({first, layer_count}) > options_.stage_bytes) return false;
+      if (SpanBytes({first, layer_count}) > bytes_max) return false;
     }
     return true;
   };
@@ -219,6 +229,56 @@ Status CopyLane::CopyStaged(std::span<const PageSlot> pages, LayerRange layers) 
     pages = pages.subspan(count);
   }
   return Status::Ok();
+}
+
+Status CopyLane::CopyBounced(std::span<const PageSlot> pages, LayerRange layers) {
+  const uint64_t span_bytes = SpanBytes(layers);
+  const uint64_t origin_bytes = nest_.layer_offset_bytes[layers.first];
+  const uint64_t pages_max = options_.bounce_bytes / span_bytes;
+  std::vector<PageSlot> bounced;
+  while (!pages.empty()) {
+    const std::span<const PageSlot> some = pages.first(std::min<size_t>(pages.size(), pages_max));
+    bounced.clear();
+    for (size_t i = 0; i < some.size(); ++i) {
+      // Where its slot would begin for these layers to lie in the bounce.
+      auto* slot = reinterpret_cast<std::byte*>(
+          reinterpret_cast<uintptr_t>(bounce_->address() + i * span_bytes) - origin_bytes);
+      bounced.push_back({some[i].page_index, slot, slot});
+    }
+    if (options_.direction == PagedDirection::kGather) {
+      TERRACE_RETURN_IF_ERROR(Copy(bounced, layers));
+      TERRACE_RETURN_IF_ERROR(CopyOnHost(some, bounced, layers));
+    } else {
+      TERRACE_RETURN_IF_ERROR(CopyOnHost(some, bounced, layers));
+      TERRACE_RETURN_IF_ERROR(Copy(bounced, layers));
+    }
+    pages = pages.subspan(some.size());
+  }
+  return Status::Ok();
+}
+
+// Without the padding between parts: the bounce has there what it was used for before.
+Status CopyLane::CopyOnHost(std::span<const PageSlot> pages, std::span<const PageSlot> bounced,
+                            LayerRange layers) {
+  const bool gathers = options_.direction == PagedDirection::kGather;
+  const std::vector<uint64_t>& offsets = nest_.layer_offset_bytes;
+  const uint32_t end = layers.first + layers.count;
+  Batcher batcher(slots_stream(), CopyDirection::kWithinHost);
+  for (size_t i = 0; i < pages.size(); ++i) {
+    for (uint32_t layer = layers.first; layer < end;) {
+      const uint64_t from_bytes = offsets[layer];
+      uint64_t end_bytes = from_bytes + nest_.layer_bytes;
+      for (++layer; layer < end && offsets[layer] == end_bytes; ++layer) {
+        end_bytes += nest_.layer_bytes;
+      }
+      std::byte* const slot = pages[i].slot + from_bytes;
+      std::byte* const bounce = bounced[i].slot + from_bytes;
+      const uint64_t byte_count = end_bytes - from_bytes;
+      TERRACE_RETURN_IF_ERROR(batcher.Add(gathers ? CopyPiece{slot, bounce, byte_count}
+                                                  : CopyPiece{bounce, slot, byte_count}));
+    }
+  }
+  return batcher.Flush();
 }
 
 Status CopyLane::GatherStage(Stage& stage, const PagedLaunch& launch,

@@ -4,6 +4,10 @@
 // is therefore a wait or an event of the pages' stream, and what becomes of slots is known from the
 // slots' stream. The staged path has two streams, so that the kernel fills one stage while the copy
 // engine empties another; the other paths have one.
+//
+// Slots that the device does not reach are copied to and from pinned memory of the lane's, the
+// bounce, in their place, and a CPU copies between the two. All that touches slots and bounce is
+// in the slots' stream, so one copy after another may use the same bounce.
 #pragma once
 
 #include <cstdint>
@@ -44,6 +48,7 @@ struct CopyLaneOptions {
   uint64_t stage_bytes = 0;
   uint32_t stage_count = 0;
   uint32_t thread_blocks_max = 0;
+  uint64_t bounce_bytes = 0;  // pinned memory for slots that the device does not reach; 0: none
 };
 
 struct LayerRange {
@@ -64,10 +69,12 @@ class CopyLane {
   Stream& pages_stream() { return pages_; }
   Stream& slots_stream() { return slots_ ? *slots_ : pages_; }
 
-  // Layers that one Copy may be of: those that fit a stage.
+  // Layers that one Copy may be of: those that fit a stage, and the bounce.
   uint32_t layers_max() const;
   // Queues these layers of all pages.
   Status Copy(std::span<const PageSlot> pages, LayerRange layers);
+  // The same of slots that only a CPU reaches. REQUIRES: there is a bounce.
+  Status CopyBounced(std::span<const PageSlot> pages, LayerRange layers);
   // Waits until nothing of the lane is under way.
   void Drain();
 
@@ -77,6 +84,7 @@ class CopyLane {
   CopyLane(const Device& device, const PagedNest& nest, const PagedRow* device_rows,
            const CopyLaneOptions& options, Stream pages);
   Status MakeRing(StreamPriority priority);
+  Status MakeBounce();
   Status ClearRing();
   uint64_t SpanBytes(
       LayerRange layers) const;  // of these layers in a slot, padding between them too
@@ -85,6 +93,8 @@ class CopyLane {
   Status CopyDirect(std::span<const PageSlot> pages, LayerRange layers);
   Status CopyZero(std::span<const PageSlot> pages, LayerRange layers);
   Status CopyStaged(std::span<const PageSlot> pages, LayerRange layers);
+  Status CopyOnHost(std::span<const PageSlot> pages, std::span<const PageSlot> bounced,
+                    LayerRange layers);
   Status GatherStage(Stage& stage, const PagedLaunch& launch, std::span<const CopyPiece> pieces);
   Status ScatterStage(Stage& stage, const PagedLaunch& launch, std::span<const CopyPiece> pieces);
 
@@ -96,6 +106,7 @@ class CopyLane {
   std::optional<Stream> slots_;
   std::vector<Stage> ring_;
   uint32_t next_stage_ = 0;
+  std::optional<DeviceBuffer> bounce_;
 };
 
 }  // namespace terrace

@@ -8,6 +8,7 @@
 #include <cudaTypedefs.h>
 #include <cuda_runtime.h>
 
+#include <cstdlib>
 #include <cstring>
 
 #include "cuda/cuda_backend.h"
@@ -156,6 +157,35 @@ DeviceStatus CopyOneByOne(CudaStream* stream, CopyDirection direction, const Cop
   return kCudaOk;
 }
 
+// What a host function copies. It frees itself; a device that has failed runs none any more.
+struct HostCopies {
+  uint64_t piece_count;  // pieces follow
+  CopyPiece* pieces() { return reinterpret_cast<CopyPiece*>(this + 1); }
+};
+static_assert(sizeof(HostCopies) % alignof(CopyPiece) == 0);
+
+void CUDART_CB RunHostCopies(void* argument) {
+  auto* copies = static_cast<HostCopies*>(argument);
+  for (uint64_t i = 0; i < copies->piece_count; ++i) {
+    const CopyPiece& piece = copies->pieces()[i];
+    std::memcpy(piece.to, piece.from, piece.byte_count);
+  }
+  std::free(copies);
+}
+
+// The runtime's own copy between two places of the host would block the caller until it is done.
+DeviceStatus CopyWithinHost(CudaStream* stream, const CopyPiece* pieces, uint32_t piece_count) {
+  const size_t pieces_bytes = piece_count * sizeof(CopyPiece);
+  auto* copies = static_cast<HostCopies*>(std::malloc(sizeof(HostCopies) + pieces_bytes));
+  if (copies == nullptr) return Refuse(static_cast<int32_t>(StatusCode::kNoSpace), "no memory");
+  copies->piece_count = piece_count;
+  std::memcpy(copies->pieces(), pieces, pieces_bytes);
+  const DeviceStatus status =
+      FromRuntime(cudaLaunchHostFunc(stream->stream, RunHostCopies, copies));
+  if (status.code != 0) std::free(copies);
+  return status;
+}
+
 }  // namespace
 
 DeviceStatus CopyBatch(StreamHandle* handle, CopyDirection direction, const CopyPiece* pieces,
@@ -166,6 +196,7 @@ DeviceStatus CopyBatch(StreamHandle* handle, CopyDirection direction, const Copy
   if (piece_count == 0 || piece_count > kBatchPiecesMax) {
     return Refuse(static_cast<int32_t>(StatusCode::kInvalid), "a batch is of 1..4096 pieces");
   }
+  if (direction == CopyDirection::kWithinHost) return CopyWithinHost(stream, pieces, piece_count);
 #if CUDA_VERSION >= 12080
   static const BatchCopy batch;
   if (batch.call != nullptr && piece_count > 1) {

@@ -83,7 +83,12 @@ enum class StreamEdge : uint32_t {
 };
 inline constexpr uint32_t kStreamEdgeCount = 5;
 
-enum class CopyDirection : uint32_t { kToHost = 0, kToDevice = 1, kWithinDevice = 2 };
+enum class CopyDirection : uint32_t {
+  kToHost = 0,
+  kToDevice = 1,
+  kWithinDevice = 2,
+  kWithinHost = 3,  // by a CPU, registered memory or not, when the stream comes to it
+};
 
 struct CopyPiece {
   void* to = nullptr;

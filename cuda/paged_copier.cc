@@ -25,6 +25,7 @@ Status CheckOptions(const CopierOptions& options, std::string* why) {
       {"staged_thread_blocks_max", options.staged_thread_blocks_max, 65535},
       {"zero_copy_thread_blocks_max", options.zero_copy_thread_blocks_max, 65535},
       {"load_chunk_bytes_min", options.load_chunk_bytes_min, kStageBytesMax},
+      {"bounce_bytes", options.bounce_bytes, kStageBytesMax},
   };
   for (const NamedCount& count : counts) {
     if (count.value == 0 || count.value > count.max) {
@@ -43,7 +44,8 @@ CopyLaneOptions LaneOptions(PagedDirection direction, const CopierOptions& optio
           .stage_bytes = options.stage_bytes,
           .stage_count = options.stage_count,
           .thread_blocks_max = path == TransferPath::kZeroCopy ? options.zero_copy_thread_blocks_max
-                                                               : options.staged_thread_blocks_max};
+                                                               : options.staged_thread_blocks_max,
+          .bounce_bytes = options.pins != nullptr ? options.bounce_bytes : 0};
 }
 
 }  // namespace
@@ -68,7 +70,10 @@ Result<std::unique_ptr<PagedCopier>> PagedCopier::Create(const Device& device, P
   }
   for (const CopyLane* lane : {copier->store_.get(), copier->load_.get()}) {
     if (lane->layers_max() == 0) {
-      return Invalid(why, "stage_bytes is " + std::to_string(options.stage_bytes) +
+      const bool is_bounce =
+          options.pins != nullptr && options.bounce_bytes < copier->nest_.layer_offset_bytes[1];
+      return Invalid(why, (is_bounce ? "bounce_bytes is " + std::to_string(options.bounce_bytes)
+                                     : "stage_bytes is " + std::to_string(options.stage_bytes)) +
                               ", less than a layer of a slot takes: " +
                               std::to_string(copier->nest_.layer_offset_bytes[1]));
     }
@@ -115,27 +120,53 @@ Status PagedCopier::CheckPages(std::span<const PageSlot> pages, TransferPath pat
     if (page.page_index >= nest_.page_count) {
       return Status(StatusCode::kInvalid, "page_index: past the cache's last page");
     }
+    const bool needs_device_slot = path == TransferPath::kZeroCopy && options_.pins == nullptr;
     const bool is_reachable =
-        path == TransferPath::kZeroCopy ? page.device_slot != nullptr : page.slot != nullptr;
+        needs_device_slot ? page.device_slot != nullptr : page.slot != nullptr;
     if (!is_reachable) return Status(StatusCode::kInvalid, "slot: no address that the path uses");
   }
   return Status::Ok();
 }
 
+PagedCopier::Routed PagedCopier::Route(std::span<const PageSlot> pages) const {
+  Routed routed;
+  routed.straight = pages;
+  if (options_.pins == nullptr) return routed;
+  routed.kept.assign(pages.begin(), pages.end());
+  for (PageSlot& page : routed.kept) {
+    page.device_slot = options_.pins->DeviceAddress(page.slot, nest_.slot_bytes);
+  }
+  const auto first_bounced =
+      std::stable_partition(routed.kept.begin(), routed.kept.end(),
+                            [](const PageSlot& page) { return page.device_slot != nullptr; });
+  const auto straight_count = static_cast<size_t>(first_bounced - routed.kept.begin());
+  routed.straight = std::span(routed.kept).first(straight_count);
+  routed.bounced = std::span(routed.kept).subspan(straight_count);
+  const uint64_t page_bytes = nest_.layer_bytes * nest_.layer_count();
+  options_.pins->CountCopied(routed.straight.size() * page_bytes,
+                             routed.bounced.size() * page_bytes);
+  return routed;
+}
+
+Status PagedCopier::Copy(CopyLane& lane, const Routed& pages, LayerRange layers) {
+  TERRACE_RETURN_IF_ERROR(lane.Copy(pages.straight, layers));
+  return lane.CopyBounced(pages.bounced, layers);
+}
+
 Result<StoreTicket> PagedCopier::Store(std::span<const PageSlot> pages, const KvWritten& written) {
   TERRACE_RETURN_IF_ERROR(CheckPages(pages, options_.store_path));
-  Result<StoreTicket> ticket = QueueStore(pages, written);
+  Result<StoreTicket> ticket = QueueStore(Route(pages), written);
   if (!ticket.ok()) store_->Drain();  // the caller will give up the slots
   return ticket;
 }
 
-Result<StoreTicket> PagedCopier::QueueStore(std::span<const PageSlot> pages,
-                                            const KvWritten& written) {
+Result<StoreTicket> PagedCopier::QueueStore(const Routed& pages, const KvWritten& written) {
   CopyLane& lane = *store_;
   TERRACE_RETURN_IF_ERROR(written.Gate(lane.pages_stream()));
   const uint32_t step = lane.layers_max();
   for (uint32_t first = 0; first < nest_.layer_count(); first += step) {
-    TERRACE_RETURN_IF_ERROR(lane.Copy(pages, {first, std::min(step, nest_.layer_count() - first)}));
+    TERRACE_RETURN_IF_ERROR(
+        Copy(lane, pages, {first, std::min(step, nest_.layer_count() - first)}));
   }
   Result<PooledEvent> read = PooledEvent::After(events_, lane.pages_stream());
   if (!read.ok()) return read.status();
@@ -146,13 +177,12 @@ Result<StoreTicket> PagedCopier::QueueStore(std::span<const PageSlot> pages,
 
 Result<LoadTicket> PagedCopier::Load(std::span<const PageSlot> pages, const DestinationFree& free) {
   TERRACE_RETURN_IF_ERROR(CheckPages(pages, options_.load_path));
-  Result<LoadTicket> ticket = QueueLoad(pages, free);
+  Result<LoadTicket> ticket = QueueLoad(Route(pages), free);
   if (!ticket.ok()) load_->Drain();
   return ticket;
 }
 
-Result<LoadTicket> PagedCopier::QueueLoad(std::span<const PageSlot> pages,
-                                          const DestinationFree& free) {
+Result<LoadTicket> PagedCopier::QueueLoad(const Routed& pages, const DestinationFree& free) {
   CopyLane& lane = *load_;
   TERRACE_RETURN_IF_ERROR(free.Gate(lane.pages_stream()));
   const uint64_t wanted =
@@ -160,7 +190,8 @@ Result<LoadTicket> PagedCopier::QueueLoad(std::span<const PageSlot> pages,
   const auto step = static_cast<uint32_t>(std::min<uint64_t>(wanted, lane.layers_max()));
   std::vector<PooledEvent> ready;
   for (uint32_t first = 0; first < nest_.layer_count(); first += step) {
-    TERRACE_RETURN_IF_ERROR(lane.Copy(pages, {first, std::min(step, nest_.layer_count() - first)}));
+    TERRACE_RETURN_IF_ERROR(
+        Copy(lane, pages, {first, std::min(step, nest_.layer_count() - first)}));
     Result<PooledEvent> event = PooledEvent::After(events_, lane.pages_stream());
     if (!event.ok()) return event.status();
     ready.push_back(std::move(event).value());

@@ -19,6 +19,7 @@
 
 #include "cuda/copy_lane.h"
 #include "cuda/edges.h"
+#include "cuda/host_pins.h"
 #include "cuda/paged_layout.h"
 #include "cuda/stream.h"
 #include "terrace/status.h"
@@ -39,6 +40,10 @@ struct CopierOptions {
   uint32_t staged_thread_blocks_max = 32;
   uint32_t zero_copy_thread_blocks_max = 12;   // more slow the engine's kernels, and gain nothing
   uint64_t load_chunk_bytes_min = 256 * kKiB;  // of one slot, so many layers are loaded at once
+  // Which slots the device reaches; the bytes of others pass through pinned memory of the copier's,
+  // so many a direction. None: it reaches all slots.
+  std::shared_ptr<HostPins> pins;
+  uint64_t bounce_bytes = 16 * kMiB;
 };
 
 struct StoreTicket {
@@ -73,8 +78,18 @@ class PagedCopier {
   Status Prepare();
   Status UploadRows();
   Status CheckPages(std::span<const PageSlot> pages, TransferPath path) const;
-  Result<StoreTicket> QueueStore(std::span<const PageSlot> pages, const KvWritten& written);
-  Result<LoadTicket> QueueLoad(std::span<const PageSlot> pages, const DestinationFree& free);
+  // Pages by how their slots are reached.
+  struct Routed {
+    Routed() = default;
+    Routed(Routed&&) = default;  // the spans stay right
+    std::vector<PageSlot> kept;  // if pages had to be sorted
+    std::span<const PageSlot> straight;
+    std::span<const PageSlot> bounced;
+  };
+  Routed Route(std::span<const PageSlot> pages) const;
+  static Status Copy(CopyLane& lane, const Routed& pages, LayerRange layers);
+  Result<StoreTicket> QueueStore(const Routed& pages, const KvWritten& written);
+  Result<LoadTicket> QueueLoad(const Routed& pages, const DestinationFree& free);
 
   const Device& device_;
   const PagedNest nest_;

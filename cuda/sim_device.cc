@@ -61,6 +61,23 @@ bool SimDevice::FailsNow() {
   return fails;
 }
 
+bool SimDevice::FailsToRegister() {
+  return options_.registration_failures_per_million > 0 &&
+         Random(1000 * 1000) < options_.registration_failures_per_million;
+}
+
+void SimDevice::CheckReach(const void* host, uint64_t byte_count) {
+  if (!options_.needs_registration) return;
+  const auto* first = static_cast<const std::byte*>(host);
+  for (const Ranges* ranges : {&allocations_, &registrations_}) {
+    auto range = ranges->upper_bound(host);
+    if (range == ranges->begin()) continue;
+    --range;
+    if (first + byte_count <= static_cast<const std::byte*>(range->first) + range->second) return;
+  }
+  ++stray_count_;
+}
+
 // The calls of the ABI. Each lets the device get on a little, before the host goes on.
 struct SimCalls {
   struct SimEvent {
@@ -112,11 +129,31 @@ struct SimCalls {
     FreeHostMemory(address);
     return {};
   }
-  static DeviceStatus RegisterHost(DeviceHandle*, void* address, uint64_t, void** device_address) {
-    *device_address = address;
+  // The device gets on before and behind it: registering takes long.
+  static DeviceStatus RegisterHost(DeviceHandle* handle, void* address, uint64_t byte_count,
+                                   void** device_address) {
+    return Guarded([&] {
+      SimDevice* device = Of(handle);
+      device->Drift();
+      if (device->FailsToRegister()) {
+        return Status(StatusCode::kNoSpace, "a simulated registration failed");
+      }
+      if (!device->registrations_.emplace(address, byte_count).second) {
+        return Status(StatusCode::kInvalid, "this memory is registered already");
+      }
+      *device_address = address;
+      device->Drift();
+      return Status::Ok();
+    });
+  }
+  static DeviceStatus UnregisterHost(DeviceHandle* handle, void* address) {
+    SimDevice* device = Of(handle);
+    if (device->registrations_.erase(address) == 0) {
+      return ToDeviceStatus(Status(StatusCode::kInvalid, "this memory is not registered"));
+    }
+    device->Drift();
     return {};
   }
-  static DeviceStatus UnregisterHost(DeviceHandle*, void*) { return {}; }
   static DeviceStatus CreateSlab(DeviceHandle*, uint64_t byte_count, int32_t* fd) {
     return ToDeviceStatus(CreateHostSlab(byte_count, fd));
   }
@@ -192,8 +229,8 @@ struct SimCalls {
     });
   }
 
-  static DeviceStatus CopyBatch(StreamHandle* handle, CopyDirection, const CopyPiece* pieces,
-                                uint32_t piece_count) {
+  static DeviceStatus CopyBatch(StreamHandle* handle, CopyDirection direction,
+                                const CopyPiece* pieces, uint32_t piece_count) {
     return Guarded([&] {
       if (piece_count == 0 || piece_count > kBatchPiecesMax) {
         return Status(StatusCode::kInvalid, "piece_count: a batch is of 1..4096 pieces");
@@ -201,9 +238,16 @@ struct SimCalls {
       SimDevice* device = Of(handle)->device;
       device->queues_.Push(
           Of(handle)->stream,
-          {[device, copied = std::vector<CopyPiece>(pieces, pieces + piece_count)](uint32_t shard) {
+          {[device, direction,
+            copied = std::vector<CopyPiece>(pieces, pieces + piece_count)](uint32_t shard) {
              if (device->FailsNow()) return Status(StatusCode::kIo, "a simulated copy failed");
-             std::memcpy(copied[shard].to, copied[shard].from, copied[shard].byte_count);
+             const CopyPiece& piece = copied[shard];
+             if (direction == CopyDirection::kToHost)
+               device->CheckReach(piece.to, piece.byte_count);
+             if (direction == CopyDirection::kToDevice) {
+               device->CheckReach(piece.from, piece.byte_count);
+             }
+             std::memcpy(piece.to, piece.from, piece.byte_count);
              return Status::Ok();
            },
            piece_count});
@@ -220,6 +264,10 @@ struct SimCalls {
                            {[device, copied = *launch, pages](uint32_t shard) mutable {
                               if (device->FailsNow()) {
                                 return Status(StatusCode::kIo, "a simulated kernel failed");
+                              }
+                              for (const PagedPage& page : pages) {
+                                device->CheckReach(reinterpret_cast<const void*>(page.slot_address),
+                                                   1);
                               }
                               copied.pages = pages.data();
                               CopyParts(copied, shard, 1);

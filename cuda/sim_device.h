@@ -3,7 +3,9 @@
 // Nothing runs by itself. At every call of the host, and while the host waits, the seed picks a few
 // streams and runs one shard of the head of each, shards in any order: copies are late, interleaved
 // and half done in ways that a GPU shows only under load. Memory is poisoned when it is given out
-// and when it comes back, copies fail when asked to, and one kind of edge can be left out.
+// and when it comes back, copies and registrations fail when asked to, one kind of edge can be left
+// out, and a copy to host memory that is not registered when it runs, as a GPU would do it, is
+// seen.
 //
 // THREADING: one thread. One seed gives one schedule.
 #pragma once
@@ -28,6 +30,9 @@ struct SimDeviceOptions {
   uint32_t steps_per_call_max = 3;         // how far the device may get during one call
   uint32_t copy_failures_per_million = 0;  // shards of copies that fail and copy nothing
   std::optional<StreamEdge> dropped_edge;  // waits of this kind are left out
+  uint32_t registration_failures_per_million = 0;
+  // Copies between device and host touch no memory of the host but pinned and registered.
+  bool needs_registration = false;
 };
 
 class SimDevice {
@@ -49,6 +54,9 @@ class SimDevice {
   uint64_t step_count() const { return step_count_; }
   uint64_t failure_count() const { return failure_count_; }
   uint32_t allocation_count() const { return static_cast<uint32_t>(allocations_.size()); }
+  uint32_t registration_count() const { return static_cast<uint32_t>(registrations_.size()); }
+  // Pieces that touched host memory the device does not reach. With needs_registration.
+  uint64_t stray_count() const { return stray_count_; }
 
  private:
   friend struct SimCalls;
@@ -63,12 +71,17 @@ class SimDevice {
   uint64_t Random(uint64_t bound) { return random_() % bound; }
   void Drift();  // what happens on the device during a call of the host
   bool FailsNow();
+  bool FailsToRegister();
+  void CheckReach(const void* host, uint64_t byte_count);
 
   const SimDeviceOptions options_;
   std::mt19937_64 random_;
   StreamQueues queues_;
   std::vector<Running> running_;
-  std::map<void*, uint64_t> allocations_;
+  using Ranges = std::map<const void*, uint64_t>;
+  Ranges allocations_;
+  Ranges registrations_;
+  uint64_t stray_count_ = 0;
   uint64_t step_count_ = 0;
   uint64_t failure_count_ = 0;
 };

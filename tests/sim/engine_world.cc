@@ -12,12 +12,15 @@ namespace {
 constexpr uint32_t kPageCount = 6;
 constexpr uint32_t kSlotCount = 8;
 constexpr uint32_t kPagesPerCall = 3;
+constexpr uint32_t kSlotsPerSegment = 2;
 
 SimDeviceOptions SimOptions(const EngineWorldOptions& options) {
   return {.seed = options.seed,
           .steps_per_call_max = static_cast<uint32_t>(options.seed % 5),
           .copy_failures_per_million = options.copy_failures_per_million,
-          .dropped_edge = options.dropped_edge};
+          .dropped_edge = options.dropped_edge,
+          .registration_failures_per_million = options.registration_failures_per_million,
+          .needs_registration = options.has_pins};
 }
 
 }  // namespace
@@ -40,8 +43,7 @@ EngineWorld::EngineWorld(const EngineWorldOptions& options)
   order_ = static_cast<SlotOrder>(Random(3));
   compute_.emplace(std::move(Stream::Create(device_, StreamPriority::kLoad)).value());
   MakeCopier();
-  if (copier_ == nullptr) return;
-  for (Slot& slot : slots_) slot.bytes.resize(copier_->nest().slot_bytes, kSimPoison);
+  if (copier_ != nullptr) MakeSegments();
 }
 
 EngineWorld::~EngineWorld() = default;
@@ -57,10 +59,49 @@ void EngineWorld::MakeCopier() {
   options.stage_bytes = nest->layer_offset_bytes[1] * (1 + Random(6));
   options.stage_count = static_cast<uint32_t>(1 + Random(3));
   options.load_chunk_bytes_min = nest->layer_bytes * (1 + Random(3));
+  if (options_.has_pins) {
+    const uint64_t segment_bytes = kSlotsPerSegment * nest->slot_bytes;
+    const std::shared_ptr<const Device> unowned(&device_, [](const Device*) {});
+    pins_ = std::make_shared<HostPins>(unowned, segment_bytes * (1 + Random(4)));
+    options.pins = pins_;
+    options.bounce_bytes = nest->layer_offset_bytes[1] * (1 + Random(6));
+  }
   Result<std::unique_ptr<PagedCopier>> copier =
       PagedCopier::Create(device_, std::move(nest).value(), options, &why);
   TERRACE_CHECK(copier.ok() || options_.copy_failures_per_million > 0, "a copier can be made");
   if (copier.ok()) copier_ = std::move(copier).value();
+}
+
+void EngineWorld::MakeSegments() {
+  const uint64_t slot_bytes = copier_->nest().slot_bytes;
+  segments_.resize(kSlotCount / kSlotsPerSegment);
+  for (Segment& segment : segments_) {
+    segment.memory.assign(kSlotsPerSegment * slot_bytes, kSimPoison);
+  }
+  for (size_t i = 0; i < slots_.size(); ++i) {
+    slots_[i].bytes = std::span(segments_[i / kSlotsPerSegment].memory)
+                          .subspan(i % kSlotsPerSegment * slot_bytes, slot_bytes);
+  }
+}
+
+// Once a mapping, whatever comes of it: copies go on meanwhile.
+void EngineWorld::Pin() {
+  Segment& segment = segments_[Random(segments_.size())];
+  if (std::exchange(segment.is_tried, true)) return;
+  (void)pins_->Register(segment.memory.data(), segment.memory.size());
+}
+
+// The daemon takes a segment back; another mapping of the same memory follows.
+void EngineWorld::Unmap() {
+  const size_t index = Random(segments_.size());
+  Segment& segment = segments_[index];
+  const std::span<const Slot> slots =
+      std::span(slots_).subspan(index * kSlotsPerSegment, kSlotsPerSegment);
+  const bool is_leased =
+      std::ranges::any_of(slots, [](const Slot& slot) { return slot.use_count > 0; });
+  if (is_leased && !options_.unmaps_under_copies) return;
+  pins_->Unregister(segment.memory.data());
+  segment.is_tried = false;
 }
 
 EngineWorld::Image EngineWorld::MakeImage() {
@@ -133,7 +174,7 @@ void EngineWorld::Store() {
     std::ranges::fill(slot.bytes, kSimPoison);
     images.push_back(MakeImage());
     LaunchWrite(pages[i], images.back());
-    asked.push_back({pages[i], slot.bytes.data(), slot.bytes.data()});
+    asked.push_back({pages[i], slot.bytes.data(), pins_ ? nullptr : slot.bytes.data()});
   }
   const Result<KvWritten> written = KvWritten::After(copier_->events(), *compute_);
   TERRACE_CHECK(written.ok(), "events suffice");
@@ -157,7 +198,7 @@ void EngineWorld::Load() {
   for (size_t i = 0; i < slots.size(); ++i) {
     Slot& slot = slots_[slots[i]];
     ++slot.use_count;
-    asked.push_back({pages[i], slot.bytes.data(), slot.bytes.data()});
+    asked.push_back({pages[i], slot.bytes.data(), pins_ ? nullptr : slot.bytes.data()});
   }
   const Result<DestinationFree> free = DestinationFree::After(copier_->events(), *compute_);
   TERRACE_CHECK(free.ok(), "events suffice");
@@ -239,6 +280,7 @@ uint64_t EngineWorld::Run() {
       default:
         ReadSomePage();
     }
+    if (pins_ != nullptr && Chance(40)) Chance(70) ? Pin() : Unmap();
     Poll();
   }
   sim_.Settle();

@@ -24,6 +24,10 @@ struct EngineWorldOptions {
   std::optional<StreamEdge> dropped_edge;
   uint32_t copy_failures_per_million = 0;
   uint32_t operation_count = 40;
+  // Slots lie in segments that are registered and unmapped at any moment no copy holds them.
+  bool has_pins = false;
+  uint32_t registration_failures_per_million = 0;
+  bool unmaps_under_copies = false;  // a mutation: whoever unmaps does not look for leases
 };
 
 class EngineWorld {
@@ -37,6 +41,8 @@ class EngineWorld {
   uint64_t store_count() const { return stored_count_; }
   uint64_t load_count() const { return loaded_count_; }
   uint64_t failed_count() const { return failed_count_; }
+  uint64_t stray_count() const { return sim_.stray_count(); }
+  HostPins::Counts pin_counts() const { return pins_ ? pins_->counts() : HostPins::Counts(); }
   uint32_t events_taken() const { return copier_ ? copier_->events().taken_count() : 0; }
 
  private:
@@ -46,10 +52,14 @@ class EngineWorld {
     Image image;  // what kernels queued from now on see; none: nobody has written it
   };
   struct Slot {
-    std::vector<std::byte> bytes;
+    std::span<std::byte> bytes;
     Image image;  // what it holds, once sealed
     bool is_sealed = false;
     uint32_t use_count = 0;  // copies under way
+  };
+  struct Segment {
+    std::vector<std::byte> memory;
+    bool is_tried = false;  // to register, with what came of it
   };
   struct Storing {
     SlotsDone done;
@@ -64,6 +74,9 @@ class EngineWorld {
   uint64_t Random(uint64_t bound) { return random_() % bound; }
   bool Chance(uint32_t percent) { return Random(100) < percent; }
   void MakeCopier();
+  void MakeSegments();
+  void Pin();
+  void Unmap();
   std::vector<size_t> ChooseSlots(bool is_sealed, size_t count);
   std::vector<uint64_t> ChoosePages(size_t count);
   Image MakeImage();
@@ -84,7 +97,9 @@ class EngineWorld {
   SimDevice sim_;
   Device device_;
   std::optional<Stream> compute_;
+  std::shared_ptr<HostPins> pins_;
   std::unique_ptr<PagedCopier> copier_;
+  std::vector<Segment> segments_;
   std::vector<Page> pages_;
   std::vector<Slot> slots_;
   std::list<Storing> storing_;

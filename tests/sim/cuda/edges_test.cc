@@ -48,6 +48,39 @@ TEST(Edges, ACopyThatFailedIsNeverCalledWritten) {
   EXPECT_GT(failed_count, 0u) << "no copy failed, so nothing was shown";
 }
 
+// Registered while copies run, taken out as soon as none holds them, and some never registered.
+TEST(Pins, CopiesThatRaceWithRegistrationAreRightToTheByte) {
+  uint64_t loaded_count = 0;
+  HostPins::Counts sum;
+  for (uint64_t seed = 1; seed <= SeedCount(); ++seed) {
+    EngineWorld world({.seed = seed,
+                       .operation_count = 60,
+                       .has_pins = true,
+                       .registration_failures_per_million = 200'000});
+    ASSERT_EQ(world.Run(), 0u) << world.first_mismatch();
+    ASSERT_EQ(world.stray_count(), 0u) << "not registered when its copy ran, seed " << seed;
+    ASSERT_EQ(world.failed_count(), 0u) << "seed " << seed;
+    ASSERT_EQ(world.events_taken(), 0u) << "events leaked, seed " << seed;
+    loaded_count += world.load_count();
+    sum.straight_bytes += world.pin_counts().straight_bytes;
+    sum.bounced_bytes += world.pin_counts().bounced_bytes;
+    sum.failed_count += world.pin_counts().failed_count;
+  }
+  EXPECT_GT(loaded_count, 2 * SeedCount());
+  EXPECT_GT(sum.straight_bytes, sum.bounced_bytes / 10);
+  EXPECT_GT(sum.bounced_bytes, sum.straight_bytes / 10);
+  EXPECT_GT(sum.failed_count, SeedCount() / 4);
+}
+
+TEST(Pins, MemoryUnmappedUnderACopyIsNoticed) {
+  for (uint64_t seed = 1; seed <= kMutationSeedsMax; ++seed) {
+    EngineWorld world({.seed = seed, .has_pins = true, .unmaps_under_copies = true});
+    (void)world.Run();
+    if (world.stray_count() > 0) return;
+  }
+  FAIL() << "1,000 seeds unmapped memory under copies, and none was seen to touch it";
+}
+
 // The proof that the first test can fail: without any one kind of wait, wrong bytes are seen soon.
 class DroppedEdge : public testing::TestWithParam<StreamEdge> {};
 

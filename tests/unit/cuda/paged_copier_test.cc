@@ -86,6 +86,61 @@ TEST_P(PagedCopierTest, StoresAndLoadsEveryByteOfManyPages) {
   EXPECT_TRUE(cache.memory == scattered);
 }
 
+// Every other slot is registered, the last only in part; the bounce holds a layer of two slots.
+TEST_P(PagedCopierTest, SlotsThatAreNotPinnedGoThroughTheBounce) {
+  TestCache cache = MakeCache("hnd_packed", kShape);
+  const PagedNest nest = Compile(cache, SlotOrder::kNhd);
+  const auto pins = std::make_shared<HostPins>(
+      std::make_shared<Device>(std::move(Device::Open(HostDeviceOps())).value()), kGiB);
+  const std::unique_ptr<PagedCopier> copier =
+      Make(nest, {.store_path = GetParam(),
+                  .load_path = GetParam(),
+                  .pins = pins,
+                  .bounce_bytes = 2 * nest.layer_offset_bytes[1]});
+  std::vector<uint64_t> pages(33);
+  std::iota(pages.begin(), pages.end(), 11);
+  SlotMemory slots(nest, pages.size());
+  SlotMemory expected(nest, pages.size());
+  std::ranges::fill(slots.bytes, std::byte{0x5A});
+  std::ranges::fill(expected.bytes, std::byte{0x5A});
+  for (size_t i = 0; i < pages.size(); ++i) {
+    NaiveGather(cache.layout, nest, SlotOrder::kNhd, pages[i],
+                expected.bytes.data() + i * nest.slot_bytes);
+    if (i % 2 == 1) continue;
+    const uint64_t pinned_bytes = nest.slot_bytes - (i + 1 == pages.size() ? 1 : 0);
+    ASSERT_TRUE(pins->Register(slots.bytes.data() + i * nest.slot_bytes, pinned_bytes).ok());
+  }
+  std::vector<PageSlot> asked = slots.For(pages);
+  for (PageSlot& page : asked) page.device_slot = nullptr;
+  Result<StoreTicket> store = copier->Store(asked, KvWritten::Already());
+  ASSERT_TRUE(store.ok()) << store.status().what();
+  ASSERT_TRUE(store->page_reuse.AwaitOnHost().ok());
+  ASSERT_TRUE(store->slots_written.AwaitOnHost().ok());
+  for (size_t i = 0; i < pages.size(); ++i) {
+    for (uint32_t layer = 0; layer < nest.layer_count(); ++layer) {
+      const uint64_t at = i * nest.slot_bytes + nest.layer_offset_bytes[layer];
+      ASSERT_TRUE(std::ranges::equal(std::span(slots.bytes).subspan(at, nest.layer_bytes),
+                                     std::span(expected.bytes).subspan(at, nest.layer_bytes)))
+          << "slot " << i << " layer " << layer;
+    }
+  }
+  const uint64_t page_bytes = nest.layer_bytes * nest.layer_count();
+  EXPECT_EQ(pins->counts().straight_bytes, 16 * page_bytes);
+  EXPECT_EQ(pins->counts().bounced_bytes, 17 * page_bytes);
+
+  const std::vector<std::byte> stored = cache.memory;
+  for (const uint64_t page : pages) {
+    std::vector<std::byte> blank(nest.slot_bytes, std::byte{0xEE});
+    NaiveScatter(cache.layout, nest, SlotOrder::kNhd, page, blank.data());
+  }
+  ASSERT_FALSE(cache.memory == stored);
+  Result<LoadTicket> load = copier->Load(asked, DestinationFree::Already());
+  ASSERT_TRUE(load.ok()) << load.status().what();
+  ASSERT_TRUE(load->layer_ready.AwaitOnHost(nest.layer_count() - 1).ok());
+  ASSERT_TRUE(load->slots_read.AwaitOnHost().ok());
+  EXPECT_TRUE(cache.memory == stored);
+}
+
 TEST_P(PagedCopierTest, TicketsThatAreDroppedHaveWaited) {
   TestCache cache = MakeCache("hnd_packed", kShape);
   const PagedNest nest = Compile(cache, SlotOrder::kAsEngine);
@@ -145,6 +200,32 @@ TEST_F(PagedCopierTest, OptionsPastTheirLimitsAreRefusedByName) {
   refuses({.staged_thread_blocks_max = 0}, "staged_thread_blocks_max");
   refuses({.zero_copy_thread_blocks_max = 0}, "zero_copy_thread_blocks_max");
   refuses({.load_chunk_bytes_min = 0}, "load_chunk_bytes_min");
+  refuses({.bounce_bytes = 0}, "bounce_bytes");
+  const std::shared_ptr<const Device> unowned(&device_, [](const Device*) {});
+  refuses({.pins = std::make_shared<HostPins>(unowned, kGiB), .bounce_bytes = 100}, "bounce_bytes");
+}
+
+TEST_F(PagedCopierTest, PinsKnowWhatIsRegisteredAndHowMuchMayBe) {
+  const std::shared_ptr<const Device> unowned(&device_, [](const Device*) {});
+  HostPins pins(unowned, 8192);
+  std::vector<std::byte> memory(16384);
+  std::byte* const first = memory.data();
+  EXPECT_EQ(pins.DeviceAddress(first, 1), nullptr);
+  ASSERT_TRUE(pins.Register(first + 4096, 4096).ok());
+  EXPECT_EQ(pins.DeviceAddress(first + 4096, 4096), first + 4096);
+  EXPECT_EQ(pins.DeviceAddress(first + 8191, 1), first + 8191);
+  EXPECT_EQ(pins.DeviceAddress(first + 4095, 2), nullptr);
+  EXPECT_EQ(pins.DeviceAddress(first + 8191, 2), nullptr);
+  EXPECT_EQ(pins.DeviceAddress(first + 12288, 1), nullptr);
+  // One more is over the limit, and no failure of the device's.
+  EXPECT_EQ(pins.Register(first + 8192, 4097).code(), StatusCode::kNoSpace);
+  EXPECT_EQ(pins.counts().failed_count, 0u);
+  ASSERT_TRUE(pins.Register(first + 8192, 4096).ok());
+  EXPECT_EQ(pins.DeviceAddress(first + 4096, 8192), nullptr) << "a copy spans one registration";
+  EXPECT_EQ(pins.counts().pinned_bytes, 8192u);
+  pins.Unregister(first + 4096);
+  EXPECT_EQ(pins.DeviceAddress(first + 4096, 1), nullptr);
+  EXPECT_EQ(pins.counts().pinned_bytes, 4096u);
 }
 
 TEST_F(PagedCopierTest, EventsAreBounded) {
