@@ -29,15 +29,10 @@ const terrace_client_options kClientOptions = TERRACE_CLIENT_OPTIONS_INIT;
 const terrace_space kSpace = TERRACE_SPACE_INIT;
 const terrace_group_spec kGroupSpec = TERRACE_GROUP_SPEC_INIT;
 
-std::string TextOf(const char* text) { return text == nullptr ? std::string() : std::string(text); }
+}  // namespace
 
-terrace_status Refuse(std::string_view sentence, char* why, size_t why_bytes,
-                      terrace_status status = TERRACE_INVALID) {
-  WriteText(sentence, why, why_bytes);
-  return status;
-}
-
-terrace_status ReadSpace(const terrace_space* from, SpaceGroupMember* member, std::string* why) {
+terrace_status terrace::client::ReadSpace(const terrace_space* from, SpaceGroupMember* member,
+                                          std::string* why) {
   terrace_space space = kSpace;
   const terrace_status status = ReadStruct(from, sizeof(terrace_space), &space);
   if (status != TERRACE_OK) {
@@ -78,6 +73,8 @@ terrace_status ReadSpace(const terrace_space* from, SpaceGroupMember* member, st
   member->is_remote = space.is_remote != 0;
   return TERRACE_OK;
 }
+
+namespace {
 
 terrace_status ReadGroupSpec(const terrace_group_spec* from, SpaceGroupSpec* spec,
                              std::string* why) {

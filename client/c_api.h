@@ -82,6 +82,18 @@ terrace_status WriteStruct(const Struct& value, size_t bytes_min, Struct* to) {
 // Cuts to the room there is, and terminates. Returns text.size().
 size_t WriteText(std::string_view text, char* to, size_t to_bytes);
 
+// `sentence` for the caller; returns `status`.
+inline terrace_status Refuse(std::string_view sentence, char* why, size_t why_bytes,
+                             terrace_status status = TERRACE_INVALID) {
+  WriteText(sentence, why, why_bytes);
+  return status;
+}
+
+inline std::string TextOf(const char* text) { return text == nullptr ? "" : text; }
+
+// What is wrong with the struct, in `*why`; Validate() is the caller's.
+terrace_status ReadSpace(const terrace_space* from, SpaceGroupMember* member, std::string* why);
+
 // The keys of a call; an empty span for none.
 inline std::span<const BlockKey> KeysOf(const terrace_id* keys, size_t key_count) {
   return {reinterpret_cast<const BlockKey*>(keys), keys == nullptr ? 0 : key_count};

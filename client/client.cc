@@ -164,6 +164,10 @@ Status FillCommit(Core& core, const std::shared_ptr<LeaseState>& lease,
   if (!lease->is_valid.load()) {
     return Status(StatusCode::kGone, "the lease is not valid any more");
   }
+  if ((options.flags & protocol::kCommitRelease) != 0 && lease->copy_count.load() != 0) {
+    return Status(StatusCode::kBusy,
+                  "a copy of this lease is under way: its end must be seen first");
+  }
   const uint64_t relative_us =
       options.deadline_us != 0 ? options.deadline_us : core.options().default_deadline_us;
   spec->asked.verb = Verb::kCommit;

@@ -186,6 +186,19 @@ Status LeaseState::Remember(const client::WrittenPart& part) {
   return Status::Ok();
 }
 
+Status LeaseState::Rewrite(std::span<const uint32_t> key_indexes, uint32_t member) {
+  client::LockGuard guard(write_lock);
+  for (const uint32_t key : key_indexes) {
+    if (committed_parts[SlotIndex(key, member)] > 0) {
+      return Status(StatusCode::kExists, "a block is committed already: its bytes stay");
+    }
+  }
+  std::erase_if(written, [&](const client::WrittenPart& part) {
+    return part.member == member && std::ranges::binary_search(key_indexes, part.key_index);
+  });
+  return Status::Ok();
+}
+
 void LeaseState::SortWritten() {
   // Layer-wise writers come in order already, and a stable sort would allocate.
   const auto is_before = [](const auto& a, const auto& b) { return PartOrder(a) < PartOrder(b); };

@@ -113,6 +113,10 @@ struct LeaseState {
 
   // Remembers a written part. kNoSpace if memory is short.
   Status Remember(const client::WrittenPart& part);
+  // These keys' slots are about to be written anew: what was written of them before is not to be
+  // committed. kExists if some of it is already. REQUIRES: ascending, reserved; the member is in
+  // the mask.
+  Status Rewrite(std::span<const uint32_t> key_indexes, uint32_t member);
   // In the order of keys, members, parts; of a part written twice the later stays.
   // REQUIRES: write_lock.
   void SortWritten();

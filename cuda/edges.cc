@@ -93,6 +93,12 @@ Status LayerReady::AwaitOnHost(uint32_t layer) {
   return events_[index].event().Await();
 }
 
+Status LayerReady::Query() {
+  const Status status = events_.back().event().Query();
+  if (status.code() != StatusCode::kBusy) taken_count_ = static_cast<uint32_t>(events_.size());
+  return status;
+}
+
 SlotsDone::~SlotsDone() {
   if (event_.is_held() && !is_seen_) (void)event_.event().Await();
 }

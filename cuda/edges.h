@@ -121,6 +121,8 @@ class [[nodiscard]] LayerReady {
 
   Status Gate(uint32_t layer, Stream& engine_stream);
   Status AwaitOnHost(uint32_t layer);
+  // Of all layers. kBusy: still under way.
+  Status Query();
 
  private:
   std::vector<PooledEvent> events_;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <new>
 #include <utility>
 
 namespace terrace {
@@ -46,6 +47,21 @@ CopyLaneOptions LaneOptions(PagedDirection direction, const CopierOptions& optio
           .thread_blocks_max = path == TransferPath::kZeroCopy ? options.zero_copy_thread_blocks_max
                                                                : options.staged_thread_blocks_max,
           .bounce_bytes = options.pins != nullptr ? options.bounce_bytes : 0};
+}
+
+// What `queue` answers; where it fails half-way, nothing of it is under way any more: the caller
+// will give up the slots.
+template <typename Queue>
+auto OrDrain(CopyLane& lane, Queue queue) -> decltype(queue()) {
+  Status failed(StatusCode::kNoSpace, "no memory to queue a copy");
+  try {
+    auto ticket = queue();
+    if (ticket.ok()) return ticket;
+    failed = ticket.status();
+  } catch (const std::bad_alloc&) {
+  }
+  lane.Drain();
+  return failed;
 }
 
 }  // namespace
@@ -155,9 +171,7 @@ Status PagedCopier::Copy(CopyLane& lane, const Routed& pages, LayerRange layers)
 
 Result<StoreTicket> PagedCopier::Store(std::span<const PageSlot> pages, const KvWritten& written) {
   TERRACE_RETURN_IF_ERROR(CheckPages(pages, options_.store_path));
-  Result<StoreTicket> ticket = QueueStore(Route(pages), written);
-  if (!ticket.ok()) store_->Drain();  // the caller will give up the slots
-  return ticket;
+  return OrDrain(*store_, [&] { return QueueStore(Route(pages), written); });
 }
 
 Result<StoreTicket> PagedCopier::QueueStore(const Routed& pages, const KvWritten& written) {
@@ -177,9 +191,7 @@ Result<StoreTicket> PagedCopier::QueueStore(const Routed& pages, const KvWritten
 
 Result<LoadTicket> PagedCopier::Load(std::span<const PageSlot> pages, const DestinationFree& free) {
   TERRACE_RETURN_IF_ERROR(CheckPages(pages, options_.load_path));
-  Result<LoadTicket> ticket = QueueLoad(Route(pages), free);
-  if (!ticket.ok()) load_->Drain();
-  return ticket;
+  return OrDrain(*load_, [&] { return QueueLoad(Route(pages), free); });
 }
 
 Result<LoadTicket> PagedCopier::QueueLoad(const Routed& pages, const DestinationFree& free) {

@@ -87,9 +87,21 @@ Status CheckBases(const PagedLayout& layout, std::string* why) {
   return Status::Ok();
 }
 
+// Addresses that are evenly apart are a dimension like others: layers of one slab.
+void AddBases(const PagedLayout& layout, std::vector<NamedAxis>* axes) {
+  const std::vector<uint64_t>& bases = layout.bases;
+  if (bases.size() < 2 || bases[1] < bases[0]) return;
+  const uint64_t stride_bytes = bases[1] - bases[0];
+  for (size_t i = 1; i < bases.size(); ++i) {
+    if (bases[i] - bases[i - 1] != stride_bytes) return;
+  }
+  axes->push_back({"the distance between bases", bases.size(), stride_bytes});
+}
+
 // No two indexes may name the same byte: each stride steps over all that is inside of it.
 Status CheckStrides(const PagedLayout& layout, std::string* why) {
   std::vector<NamedAxis> axes = AxesOf(layout);
+  AddBases(layout, &axes);
   std::ranges::sort(axes, {}, &NamedAxis::stride_bytes);
   uint64_t extent_bytes = layout.head_bytes;
   for (const NamedAxis& axis : axes) {

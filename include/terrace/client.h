@@ -65,6 +65,9 @@ class Client;
 
 // Shared state behind both lease kinds; see ReadLease and WriteLease.
 struct LeaseState;
+namespace client {
+class PagedCache;
+}
 
 // The right to read blocks. Move-only; the destructor releases without waiting. A lease outlives
 // its Client: its pointers stay mapped until it is gone.
@@ -118,6 +121,7 @@ class ReadLease {
 
  private:
   friend class Client;
+  friend class client::PagedCache;
   std::shared_ptr<LeaseState> state_;
 };
 
@@ -161,6 +165,7 @@ class WriteLease {
 
  private:
   friend class Client;
+  friend class client::PagedCache;
   std::shared_ptr<LeaseState> state_;
 };
 

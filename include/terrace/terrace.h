@@ -6,7 +6,7 @@
  * TERRACE_GONE (the daemon went away) and TERRACE_NOT_FOUND are everyday answers.
  *
  * MEMORY: the caller's, throughout: keys, leases, sentences and bytes are read from and written to
- * what the caller passes. Only a terrace_client is made and destroyed here.
+ * what the caller passes. Only clients, devices, pages and copies are made and destroyed here.
  * VERSIONS: a struct that may grow begins with struct_bytes, its size as the caller knows it;
  * fields beyond it take their defaults. Fill structs from the TERRACE_..._INIT macros. A library
  * serves every caller that was compiled with the same TERRACE_ABI_VERSION or an older one.
@@ -28,7 +28,7 @@
 extern "C" {
 #endif
 
-#define TERRACE_ABI_VERSION 1u
+#define TERRACE_ABI_VERSION 2u
 
 /* What the caller does next; the same numbers as on the wire. */
 typedef int32_t terrace_status;
@@ -356,6 +356,146 @@ TERRACE_API terrace_status terrace_commit(terrace_client* client, terrace_write_
                                           const terrace_request* request, uint32_t* sealed_count);
 /* Gives up what was not committed, and zeroes *lease. */
 TERRACE_API void terrace_write_lease_abort(terrace_write_lease* lease);
+
+/* ---- Paged caches: an engine's pages, on a GPU or in its own memory (docs/DEVICE.md) -----------
+ */
+
+/* What copies: a backend and one of its devices. Whatever was made from it may outlive it. */
+typedef struct terrace_device terrace_device;
+
+typedef struct terrace_device_options {
+  uint32_t struct_bytes;
+  uint32_t device_index;   /* as the backend counts */
+  const char* backend;     /* "auto": cuda where it works, else host; "host"; "cuda", or fail */
+  const char* plugin_path; /* of libterrace_cuda.so, absolute; NULL: there is none */
+  uint32_t worker_count;   /* host: threads that copy, 1 ... 64 */
+  uint32_t reserved;       /* 0 */
+} terrace_device_options;
+#define TERRACE_DEVICE_OPTIONS_INIT \
+  { sizeof(terrace_device_options), 0u, "auto", NULL, 1u, 0u }
+
+/* May take seconds, while a driver starts. */
+TERRACE_API terrace_status terrace_device_create(const terrace_device_options* options,
+                                                 terrace_device** device, char* why,
+                                                 size_t why_bytes);
+TERRACE_API void terrace_device_destroy(terrace_device* device);
+/* "host" or "cuda"; as long as the device lives. */
+TERRACE_API const char* terrace_device_backend(const terrace_device* device);
+/* Why it is this one, as terrace_client_last_error. */
+TERRACE_API size_t terrace_device_reason(const terrace_device* device, char* text,
+                                         size_t text_bytes);
+
+/* Where pages lie. The vector of K or V of one token and one head is head_bytes contiguous bytes at
+ * address + block * block_stride + plane * plane_stride + token * token_stride + head * head_stride
+ * and a page is page_tokens / block_tokens blocks in a row. */
+typedef struct terrace_pages_layout {
+  uint32_t struct_bytes;
+  uint32_t layer_count;
+  uint32_t plane_count;  /* 2: K and V; 1: MLA */
+  uint32_t page_tokens;  /* the Space's block_tokens */
+  uint32_t block_tokens; /* of the kernels' blocks; divides page_tokens */
+  uint32_t head_count;
+  uint64_t head_bytes;
+  uint64_t page_count;
+  uint64_t block_stride_bytes;
+  uint64_t plane_stride_bytes; /* where a layer's planes are one tensor */
+  uint64_t token_stride_bytes;
+  uint64_t head_stride_bytes;
+  uint64_t layer_stride_bytes; /* where all layers are one slab, of one address */
+  /* Of block 0: one for a slab, one a layer, or, where K and V are tensors of their own, one a
+   * plane of a layer, a layer's planes side by side. */
+  const uint64_t* addresses;
+  uint32_t address_count;
+  uint32_t reserved; /* 0 */
+} terrace_pages_layout;
+#define TERRACE_PAGES_LAYOUT_INIT \
+  { sizeof(terrace_pages_layout), 0u, 2u, 0u, 0u, 1u, 0u, 0u, 0u, 0u, 0u, 0u, 0u, NULL, 0u, 0u }
+
+/* One layer's tensor (of K, where K and V are tensors of their own) as a framework shows it. */
+typedef struct terrace_tensor {
+  uint32_t struct_bytes;
+  uint32_t dimension_count; /* 1 ... 5 */
+  const uint64_t* shape;
+  const uint64_t* stride_bytes;
+  uint64_t item_bytes;
+  /* What each dimension is, a letter each: Block, Plane, Token, Head, Dim ("BPTHD"); NULL: found
+   * from the sizes, where these leave one reading only. */
+  const char* axes;
+} terrace_tensor;
+#define TERRACE_TENSOR_INIT \
+  { sizeof(terrace_tensor), 0u, NULL, NULL, 0u, NULL }
+
+/* Sets the block, plane, token and head strides of a layout whose other fields are set.
+ * TERRACE_INVALID, with both readings in `why`, where the sizes can be read in two ways (2 heads
+ * beside 2 planes): a guess would be wrong for every prompt. */
+TERRACE_API terrace_status terrace_pages_read_tensor(const terrace_tensor* tensor,
+                                                     terrace_pages_layout* layout, char* why,
+                                                     size_t why_bytes);
+
+typedef struct terrace_pages terrace_pages;
+
+/* Pages, and the Space whose slots hold them: its layout is "nhd" or "hnd". TERRACE_INVALID, with
+ * field and values in `why`, where the two do not fit. Tensors must outlive it. */
+TERRACE_API terrace_status terrace_pages_create(const terrace_device* device,
+                                                const terrace_pages_layout* layout,
+                                                const terrace_space* space, terrace_pages** pages,
+                                                char* why, size_t why_bytes);
+/* What it still copies is waited for by its copies. */
+TERRACE_API void terrace_pages_destroy(terrace_pages* pages);
+
+/* The engine's side of an ordering. STREAM: what is queued on this stream (a cudaStream_t, NULL its
+ * default stream) by the time of the call, or what is queued on it afterwards. HOST: there is
+ * nothing to wait for, because the engine's work is over; or this thread itself waits. */
+enum { TERRACE_EDGE_STREAM = 1, TERRACE_EDGE_HOST = 2 }; /* 0 is refused */
+typedef struct terrace_edge {
+  uint32_t kind; /* TERRACE_EDGE_… */
+  uint32_t reserved;
+  void* stream;
+} terrace_edge;
+
+#define TERRACE_PAGE_NONE UINT64_MAX /* this block is passed over */
+#define TERRACE_PAGES_PER_CALL_MAX 4096u
+
+/* Block first + i of the lease is page page_indexes[i]. */
+typedef struct terrace_page_list {
+  uint32_t struct_bytes;
+  uint32_t member;
+  uint32_t first;
+  uint32_t count; /* 1 ... TERRACE_PAGES_PER_CALL_MAX */
+  const uint64_t* page_indexes;
+} terrace_page_list;
+#define TERRACE_PAGE_LIST_INIT \
+  { sizeof(terrace_page_list), 0u, 0u, 0u, NULL }
+
+/* One store or load under way; one thread's at a time. */
+typedef struct terrace_copy terrace_copy;
+
+/* Queues copies of pages into the slots of a write lease; keys that were not reserved are passed
+ * over. kv_written: the kernels that wrote the pages. */
+TERRACE_API terrace_status terrace_pages_store(terrace_pages* pages, terrace_write_lease* lease,
+                                               const terrace_page_list* list,
+                                               terrace_edge kv_written, terrace_copy** copy,
+                                               char* why, size_t why_bytes);
+/* Queues copies of a read lease's blocks, which are ready, into pages. destination_free: the
+ * kernels that still read the pages. */
+TERRACE_API terrace_status terrace_pages_load(terrace_pages* pages, const terrace_read_lease* lease,
+                                              const terrace_page_list* list,
+                                              terrace_edge destination_free, terrace_copy** copy,
+                                              char* why, size_t why_bytes);
+/* Of a store: `engine` may write to the pages again after this. */
+TERRACE_API terrace_status terrace_copy_page_reuse(terrace_copy* copy, terrace_edge engine);
+/* Of a load: `engine` may read this layer of the pages after this. It orders: whether the bytes
+ * are right says terrace_copy_poll, before anything that was computed from them is used. */
+TERRACE_API terrace_status terrace_copy_layer_ready(terrace_copy* copy, uint32_t layer,
+                                                    terrace_edge engine);
+/* TERRACE_BUSY: under way. TERRACE_OK: of a store its blocks are written, and may be committed;
+ * of a load every byte is in its page. TERRACE_GONE: the lease was not valid throughout; what was
+ * loaded must not be used. */
+TERRACE_API terrace_status terrace_copy_poll(terrace_copy* copy);
+/* The same, waiting; TERRACE_BUSY at the deadline. */
+TERRACE_API terrace_status terrace_copy_wait(terrace_copy* copy, uint64_t deadline_us);
+/* Waits for what is still under way. A store that nobody has polled is not written. */
+TERRACE_API void terrace_copy_destroy(terrace_copy* copy);
 
 /* ---- Asynchronous: after TERRACE_OK exactly one completion follows, by the deadline ------------
  */

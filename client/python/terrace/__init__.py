@@ -20,12 +20,13 @@ from .client import (ACQUIRE_BY_PARTS, ACQUIRE_FOLLOW, KEYS_FLAT, BlockInfo, Cli
                      Group, Hints, Keys, Match, ReadLease, ReservedKey, Token, WriteLease)
 from .errors import (Busy, Corrupt, Exists, Gone, Invalid, IoError, NoSpace, NotFound,
                      TerraceError, Unavailable, Unsupported)
+from .paged import HOST, Copy, Device, PagedCache
 from .space import Space, SpaceGroup
 
 __all__ = [
-    "ACQUIRE_BY_PARTS", "ACQUIRE_FOLLOW", "KEYS_FLAT", "BlockInfo", "Busy", "Client", "Corrupt",
-    "Evicted", "Exists",
-    "Gone", "Group", "Hints", "Invalid", "IoError", "Keys", "Match", "NoSpace", "NotFound",
-    "ReadLease", "ReservedKey", "Space", "SpaceGroup", "TerraceError", "Token", "Unavailable",
-    "Unsupported", "WriteLease",
+    "ACQUIRE_BY_PARTS", "ACQUIRE_FOLLOW", "BlockInfo", "Busy", "Client", "Copy", "Corrupt",
+    "Device", "Evicted", "Exists", "Gone", "Group", "Hints", "HOST", "Invalid", "IoError",
+    "Keys", "KEYS_FLAT", "Match", "NoSpace", "NotFound", "PagedCache", "ReadLease",
+    "ReservedKey", "Space", "SpaceGroup", "TerraceError", "Token", "Unavailable", "Unsupported",
+    "WriteLease",
 ]

@@ -10,7 +10,7 @@ import pathlib
 from ctypes import (CFUNCTYPE, POINTER, Structure, c_char_p, c_int, c_int32, c_size_t, c_uint8,
                     c_uint32, c_uint64, c_void_p)
 
-ABI_VERSION = 1
+ABI_VERSION = 2
 GROUP_NONE = 0xFFFFFFFF
 PRIORITY_UNSET = 255
 
@@ -97,6 +97,36 @@ class EvictResult(_Versioned):
                 ("byte_count", c_uint64), ("skipped_count", c_uint64)]
 
 
+class DeviceOptions(_Versioned):
+    _fields_ = [("struct_bytes", c_uint32), ("device_index", c_uint32), ("backend", c_char_p),
+                ("plugin_path", c_char_p), ("worker_count", c_uint32), ("reserved", c_uint32)]
+
+
+class PagesLayout(_Versioned):
+    _fields_ = [("struct_bytes", c_uint32), ("layer_count", c_uint32), ("plane_count", c_uint32),
+                ("page_tokens", c_uint32), ("block_tokens", c_uint32), ("head_count", c_uint32),
+                ("head_bytes", c_uint64), ("page_count", c_uint64),
+                ("block_stride_bytes", c_uint64), ("plane_stride_bytes", c_uint64),
+                ("token_stride_bytes", c_uint64), ("head_stride_bytes", c_uint64),
+                ("layer_stride_bytes", c_uint64), ("addresses", POINTER(c_uint64)),
+                ("address_count", c_uint32), ("reserved", c_uint32)]
+
+
+class Tensor(_Versioned):
+    _fields_ = [("struct_bytes", c_uint32), ("dimension_count", c_uint32),
+                ("shape", POINTER(c_uint64)), ("stride_bytes", POINTER(c_uint64)),
+                ("item_bytes", c_uint64), ("axes", c_char_p)]
+
+
+class Edge(Structure):
+    _fields_ = [("kind", c_uint32), ("reserved", c_uint32), ("stream", c_void_p)]
+
+
+class PageList(_Versioned):
+    _fields_ = [("struct_bytes", c_uint32), ("member", c_uint32), ("first", c_uint32),
+                ("count", c_uint32), ("page_indexes", POINTER(c_uint64))]
+
+
 # Structs by their name in terrace.h, so that a test can compare sizes and offsets.
 STRUCTS = {
     "terrace_id": Id, "terrace_client_options": ClientOptions, "terrace_space": Space,
@@ -104,7 +134,9 @@ STRUCTS = {
     "terrace_match_result": MatchResult, "terrace_read_lease": ReadLease,
     "terrace_write_lease": WriteLease, "terrace_reserved_key": ReservedKey,
     "terrace_completion": Completion, "terrace_queried_block": QueriedBlock,
-    "terrace_evict_result": EvictResult,
+    "terrace_evict_result": EvictResult, "terrace_device_options": DeviceOptions,
+    "terrace_pages_layout": PagesLayout, "terrace_tensor": Tensor, "terrace_edge": Edge,
+    "terrace_page_list": PageList,
 }
 
 Callback = CFUNCTYPE(None, c_void_p, POINTER(Completion))
@@ -168,6 +200,23 @@ FUNCTIONS = {
     "terrace_write_lease_mark_absent": (c_int32, [_WRITE, c_uint32, c_uint32]),
     "terrace_commit": (c_int32, [c_void_p, _WRITE, POINTER(Request), POINTER(c_uint32)]),
     "terrace_write_lease_abort": (None, [_WRITE]),
+    "terrace_device_create": (c_int32, [POINTER(DeviceOptions), POINTER(c_void_p), *_WHY]),
+    "terrace_device_destroy": (None, [c_void_p]),
+    "terrace_device_backend": (c_char_p, [c_void_p]),
+    "terrace_device_reason": (c_size_t, [c_void_p, *_WHY]),
+    "terrace_pages_read_tensor": (c_int32, [POINTER(Tensor), POINTER(PagesLayout), *_WHY]),
+    "terrace_pages_create": (c_int32, [c_void_p, POINTER(PagesLayout), POINTER(Space),
+                                       POINTER(c_void_p), *_WHY]),
+    "terrace_pages_destroy": (None, [c_void_p]),
+    "terrace_pages_store": (c_int32, [c_void_p, _WRITE, POINTER(PageList), Edge,
+                                      POINTER(c_void_p), *_WHY]),
+    "terrace_pages_load": (c_int32, [c_void_p, _READ, POINTER(PageList), Edge, POINTER(c_void_p),
+                                     *_WHY]),
+    "terrace_copy_page_reuse": (c_int32, [c_void_p, Edge]),
+    "terrace_copy_layer_ready": (c_int32, [c_void_p, c_uint32, Edge]),
+    "terrace_copy_poll": (c_int32, [c_void_p]),
+    "terrace_copy_wait": (c_int32, [c_void_p, c_uint64]),
+    "terrace_copy_destroy": (None, [c_void_p]),
     "terrace_acquire_async": (c_int32, [*_KEYS, *_ASYNC]),
     "terrace_prefetch_async": (c_int32, [*_KEYS, *_ASYNC]),
     "terrace_reserve_async": (c_int32, [*_KEYS, *_ASYNC]),

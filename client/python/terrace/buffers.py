@@ -1,11 +1,11 @@
 """Addresses of other libraries' memory: anything with the buffer protocol, NumPy arrays, DLPack
 tensors and torch tensors, without importing any of those libraries."""
 import ctypes
-from typing import Any, List, Sequence, Tuple
+from typing import Any, List, NamedTuple, Sequence, Tuple
 
 from .errors import Invalid, Unsupported
 
-_DL_CPU, _DL_CUDA_HOST = 1, 3
+_DL_CPU, _DL_CUDA, _DL_CUDA_HOST = 1, 2, 3
 
 
 class _DLTensor(ctypes.Structure):
@@ -79,6 +79,49 @@ def address_of(buffer: Any, is_written: bool = False) -> Tuple[int, int]:
     if hasattr(buffer, "__dlpack__") and not hasattr(buffer, "__array_interface__"):
         return _of_dlpack(buffer)
     return _of_buffer(buffer, is_written)
+
+
+class View(NamedTuple):
+    """A tensor as it lies in memory; `place` is "cpu" or "cuda"."""
+    address: int
+    shape: Tuple[int, ...]
+    stride_bytes: Tuple[int, ...]
+    item_bytes: int
+    place: str
+
+
+def view_of(tensor: Any) -> View:
+    """Where a tensor's elements are, whatever its strides: of torch, NumPy, or with DLPack."""
+    if hasattr(tensor, "data_ptr") and hasattr(tensor, "element_size"):  # torch
+        item = tensor.element_size()
+        return View(tensor.data_ptr(), tuple(tensor.shape),
+                    tuple(s * item for s in tensor.stride()), item, tensor.device.type)
+    for name, place in (("__array_interface__", "cpu"), ("__cuda_array_interface__", "cuda")):
+        found = getattr(tensor, name, None)
+        if found is not None:
+            item = int(found["typestr"][2:])
+            strides = found.get("strides") or _dense(found["shape"], item)
+            return View(found["data"][0], tuple(found["shape"]), tuple(strides), item, place)
+    if not hasattr(tensor, "__dlpack__"):
+        raise Invalid(f"a {type(tensor).__name__} is no tensor: pass one of torch or NumPy, or one "
+                      "with DLPack")
+    capsule = tensor.__dlpack__()
+    found = _DLTensor.from_address(_capsule_pointer(capsule, b"dltensor"))
+    item = found.bits * found.lanes // 8
+    shape = tuple(found.shape[i] for i in range(found.ndim))
+    strides = (tuple(found.strides[i] * item for i in range(found.ndim)) if found.strides
+               else _dense(shape, item))
+    places = {_DL_CPU: "cpu", _DL_CUDA_HOST: "cpu", _DL_CUDA: "cuda"}
+    return View((found.data or 0) + found.byte_offset, shape, strides, item,
+                places.get(found.device_type, f"DLPack device {found.device_type}"))
+
+
+def _dense(shape: Sequence[int], item_bytes: int) -> Tuple[int, ...]:
+    strides = []
+    for size in reversed(shape):
+        strides.append(item_bytes)
+        item_bytes *= size
+    return tuple(reversed(strides))
 
 
 class Addresses:

@@ -1,0 +1,319 @@
+#include "client/paged_cache.h"
+
+#include <time.h>
+
+#include <algorithm>
+#include <string_view>
+#include <utility>
+
+#include "client/core.h"
+#include "cuda/transfer_plan.h"
+
+namespace terrace::client {
+namespace {
+
+constexpr uint64_t kWaitStepUsMin = 10;
+constexpr uint64_t kWaitStepUsMax = 500;
+
+constexpr Status kNotValid(StatusCode::kGone, "the lease is not valid any more");
+
+std::string Number(uint64_t value) { return std::to_string(value); }
+
+Status Refuse(std::string* why, std::string text, StatusCode code = StatusCode::kInvalid) {
+  *why = std::move(text);
+  return Status(code, "paged copies were refused");
+}
+
+// The order that a Space's layout names.
+Status OrderOf(const SpaceSpec& space, SlotOrder* order, std::string* why) {
+  if (space.layout == "nhd" || space.layout == "layer-kv-nhd") {
+    *order = SlotOrder::kNhd;
+  } else if (space.layout == "hnd" || space.layout == "layer-kv-hnd") {
+    *order = SlotOrder::kHnd;
+  } else {
+    return Refuse(why, "layout is '" + space.layout + "': paged copies write nhd or hnd",
+                  StatusCode::kUnsupported);
+  }
+  if (!space.quantisation.starts_with("terrace:")) return Status::Ok();
+  return Refuse(why,
+                "quantisation is '" + space.quantisation +
+                    "': paged copies do not encode; copy by parts, or store exact bytes",
+                StatusCode::kUnsupported);
+}
+
+struct SameCount {
+  const char* in_layout;
+  uint64_t laid_out;
+  const char* in_space;
+  uint64_t declared;
+};
+
+Status CheckCounts(const PagedLayout& layout, const SpaceSpec& space, std::string* why) {
+  const SameCount counts[] = {
+      {"layer_count", layout.layer_count, "layers", space.layers},
+      {"page_tokens", layout.page_tokens, "block_tokens", space.block_tokens},
+      {"head_count", layout.head_count, "kv_heads", space.kv_heads},
+  };
+  for (const SameCount& count : counts) {
+    if (count.laid_out != count.declared) {
+      return Refuse(why, std::string(count.in_layout) + " is " + Number(count.laid_out) +
+                             ", and the Space's " + count.in_space + " is " +
+                             Number(count.declared) + ": describe the cache of this Space");
+    }
+  }
+  // Bytes of K and V side by side are not those of K, then V, though they are as many.
+  const uint32_t plane_count = space.attention == AttentionKind::kMla ? 1 : 2;
+  if (layout.plane_count == plane_count) return Status::Ok();
+  return Refuse(
+      why, "plane_count is " + Number(layout.plane_count) + ", and a Space of this attention has " +
+               Number(plane_count) +
+               (plane_count == 2 ? ": K and V side by side are planes a head apart" : ""));
+}
+
+// How many layers a part holds; every part is as large as its layers are.
+Status LayersPerPart(const PagedLayout& layout, const SpaceSpec& space, uint32_t* layers_per_part,
+                     std::string* why) {
+  const auto part_count = static_cast<uint32_t>(space.part_bytes.size());
+  const uint32_t layers = layout.layer_count;
+  *layers_per_part = (layers + part_count - 1) / part_count;
+  if ((layers + *layers_per_part - 1) / *layers_per_part != part_count) {
+    return Refuse(why, "part_bytes are " + Number(part_count) + " parts, in which " +
+                           Number(layers) + " layers do not lie evenly: use " +
+                           Number((layers + *layers_per_part - 1) / *layers_per_part));
+  }
+  for (uint32_t part = 0; part < part_count; ++part) {
+    const uint32_t first = part * *layers_per_part;
+    const uint64_t bytes = std::min(*layers_per_part, layers - first) * layout.layer_bytes();
+    if (space.part_bytes[part] != bytes) {
+      return Refuse(why, "part_bytes[" + Number(part) + "] is " + Number(space.part_bytes[part]) +
+                             ", and its layers take " + Number(bytes) + " of a page (head_bytes " +
+                             Number(layout.head_bytes) + ")");
+    }
+  }
+  return Status::Ok();
+}
+
+Result<PagedNest> NestOf(const PagedLayout& layout, const SpaceSpec& space, std::string* why) {
+  TERRACE_RETURN_IF_ERROR(space.Validate(why));
+  TERRACE_RETURN_IF_ERROR(layout.Validate(why));
+  SlotShape shape;
+  TERRACE_RETURN_IF_ERROR(OrderOf(space, &shape.order, why));
+  TERRACE_RETURN_IF_ERROR(CheckCounts(layout, space, why));
+  TERRACE_RETURN_IF_ERROR(LayersPerPart(layout, space, &shape.layers_per_part, why));
+  return CompileNest(layout, shape, why);
+}
+
+CopierOptions OptionsByRule(const Device& device, const PagedNest& nest, bool is_host) {
+  CopierOptions options = PlanByRule(nest, is_host).Apply({});
+  for (uint32_t layer = 0; layer < nest.layer_count(); ++layer) {
+    const uint64_t layer_bytes =
+        nest.layer_offset_bytes[layer + 1] - nest.layer_offset_bytes[layer];
+    options.stage_bytes = std::max(options.stage_bytes, layer_bytes);
+    options.bounce_bytes = std::max(options.bounce_bytes, layer_bytes);
+  }
+  // No slot is registered, so all pass through the copier's own memory and nothing of a copy is
+  // made by the thread that asks for it. The device outlives the copier: it is not owned.
+  if (!is_host) {
+    options.pins = std::make_shared<HostPins>(
+        std::shared_ptr<const Device>(std::shared_ptr<void>(), &device), 0);
+  }
+  return options;
+}
+
+Status CheckPages(const PageList& list, uint64_t page_count, std::string* why) {
+  if (list.page_indexes.empty() || list.page_indexes.size() > kPagesPerCallMax) {
+    return Refuse(why, "page_indexes are " + Number(list.page_indexes.size()) + ", not 1.." +
+                           Number(kPagesPerCallMax) + " a call");
+  }
+  for (size_t i = 0; i < list.page_indexes.size(); ++i) {
+    const uint64_t page = list.page_indexes[i];
+    if (page != kNoPage && page >= page_count) {
+      return Refuse(why, "page_indexes[" + Number(i) + "] is " + Number(page) +
+                             ", and page_count is " + Number(page_count));
+    }
+  }
+  return Status::Ok();
+}
+
+// Two blocks in one page: one of them would be lost.
+Status CheckDistinct(const PageList& list, std::string* why) {
+  std::vector<uint64_t> pages(list.page_indexes.begin(), list.page_indexes.end());
+  std::erase(pages, kNoPage);
+  std::ranges::sort(pages);
+  const auto twice = std::ranges::adjacent_find(pages);
+  if (twice == pages.end()) return Status::Ok();
+  return Refuse(why, "page_indexes hold page " + Number(*twice) + " twice: one block a page");
+}
+
+bool IsReady(const LeaseState& lease, uint32_t block, uint32_t member) {
+  if (block < lease.ready_count.load()) return true;
+  for (uint32_t part = 0; part < lease.member(member).part_count(); ++part) {
+    if (!lease.is_part_readable(block, member, part)) return false;
+  }
+  return true;
+}
+
+Status FailedTo(const char* what, Status status, std::string* why) {
+  *why = std::string(what) + " was not queued: " + status.what();
+  return status;
+}
+
+}  // namespace
+
+PagedCopy::PagedCopy(std::shared_ptr<LeaseState> lease, uint32_t member, bool is_store)
+    : lease_(std::move(lease)), member_(member), is_store_(is_store) {
+  counted_.emplace(*lease_);
+}
+
+PagedCopy::~PagedCopy() = default;
+
+Status PagedCopy::QueryEvents() {
+  if (store_) return store_->slots_written.Query();
+  if (!load_) return Status::Ok();
+  // Slots first: they end before the pages do, and both are to be seen.
+  const Status read = load_->slots_read.Query();
+  return read.ok() ? load_->layer_ready.Query() : read;
+}
+
+Status PagedCopy::Finish(Status copied) {
+  if (copied.ok() && !lease_->is_valid.load()) copied = kNotValid;
+  if (copied.ok() && is_store_) {
+    const uint32_t part_count = lease_->member(member_).part_count();
+    for (const uint32_t block : blocks_) {
+      for (uint32_t part = 0; part < part_count && copied.ok(); ++part) {
+        copied = lease_->Remember({.key_index = block,
+                                   .member = static_cast<uint16_t>(member_),
+                                   .part_index = static_cast<uint16_t>(part),
+                                   .kind = WrittenPart::Kind::kUnchecked,
+                                   .checksum = {}});
+      }
+    }
+  }
+  end_ = copied;
+  counted_.reset();
+  return copied;
+}
+
+Status PagedCopy::Poll() {
+  if (end_) return *end_;
+  if (lease_->core->is_forked()) return Status(StatusCode::kGone, "this is a forked child");
+  const Status copied = QueryEvents();
+  return copied.code() == StatusCode::kBusy ? copied : Finish(copied);
+}
+
+Status PagedCopy::Wait(uint64_t deadline_us) {
+  const uint64_t now_us = MonotonicUs();
+  const uint64_t until_us = deadline_us > kNever - now_us ? kNever : now_us + deadline_us;
+  uint64_t step_us = kWaitStepUsMin;
+  while (true) {
+    const Status status = Poll();
+    if (status.code() != StatusCode::kBusy || MonotonicUs() >= until_us) return status;
+    const timespec step{.tv_sec = 0, .tv_nsec = static_cast<long>(step_us * 1000)};
+    nanosleep(&step, nullptr);
+    step_us = std::min(2 * step_us, kWaitStepUsMax);
+  }
+}
+
+Result<std::unique_ptr<PagedCache>> PagedCache::Create(const Device& device,
+                                                       const PagedCacheOptions& options,
+                                                       std::string* why) {
+  Result<PagedNest> nest = NestOf(options.layout, options.space, why);
+  if (!nest.ok()) return nest.status();
+  const bool is_host = std::string_view(device.ops().backend) == "host";
+  const CopierOptions copier_options =
+      options.copier ? *options.copier : OptionsByRule(device, *nest, is_host);
+  Result<std::unique_ptr<PagedCopier>> copier =
+      PagedCopier::Create(device, std::move(nest).value(), copier_options, why);
+  if (!copier.ok()) return copier.status();
+  return std::unique_ptr<PagedCache>(
+      new PagedCache(options.space.Id(), is_host, std::move(copier).value()));
+}
+
+Status PagedCache::CheckLease(const LeaseState* lease, const PageList& list, uint32_t block_count,
+                              std::string* why) const {
+  if (lease == nullptr) return Refuse(why, "lease is none: acquire or reserve first");
+  if (lease->core->is_forked()) {
+    return Refuse(why, "lease is the parent's: a forked child makes a client of its own",
+                  StatusCode::kGone);
+  }
+  if (lease->group == nullptr || lease->MemberOrdinal(list.member) < 0) {
+    return Refuse(why, "member is " + Number(list.member) + ", which the lease has no slots of");
+  }
+  if (lease->member(list.member).space != space_) {
+    return Refuse(why, "member " + Number(list.member) + " of the lease is Space " +
+                           ToHex(lease->member(list.member).space) +
+                           ", and the pages are described for " + ToHex(space_));
+  }
+  if (list.first_block + uint64_t{list.page_indexes.size()} > block_count) {
+    return Refuse(why, "first is " + Number(list.first_block) + " and count " +
+                           Number(list.page_indexes.size()) + ", and the lease has " +
+                           Number(block_count) + " blocks");
+  }
+  return CheckPages(list, nest().page_count, why);
+}
+
+PageSlot PagedCache::SlotOf(uint64_t page_index, std::byte* slot) const {
+  return {.page_index = page_index, .slot = slot, .device_slot = reaches_slots_ ? slot : nullptr};
+}
+
+Result<std::unique_ptr<PagedCopy>> PagedCache::Store(const WriteLease& lease, const PageList& list,
+                                                     const KvWritten& written, std::string* why) {
+  LeaseState* const state = lease.state_.get();
+  const auto key_count = static_cast<uint32_t>(state == nullptr ? 0 : state->reserved.size());
+  TERRACE_RETURN_IF_ERROR(CheckLease(state, list, key_count, why));
+  std::unique_ptr<PagedCopy> copy(new PagedCopy(lease.state_, list.member, /*is_store=*/true));
+  // Counted first, looked at then: a revocation either sees the copy or is seen.
+  if (!state->is_valid.load()) return Refuse(why, kNotValid.what(), StatusCode::kGone);
+  std::vector<PageSlot> pages;
+  for (uint32_t i = 0; i < list.page_indexes.size(); ++i) {
+    const uint32_t key = list.first_block + i;
+    std::byte* const slot = state->WriteSlot(key, list.member);
+    if (list.page_indexes[i] == kNoPage || slot == nullptr) continue;
+    copy->blocks_.push_back(key);
+    pages.push_back(SlotOf(list.page_indexes[i], slot));
+  }
+  if (pages.empty()) return copy;
+  if (const Status fresh = state->Rewrite(copy->blocks_, list.member); !fresh.ok()) {
+    *why = fresh.what();
+    return fresh;
+  }
+  const std::lock_guard lock(store_lock_);
+  Result<StoreTicket> ticket = copier_->Store(pages, written);
+  if (!ticket.ok()) return FailedTo("the store", ticket.status(), why);
+  copy->store_.emplace(std::move(ticket).value());
+  return copy;
+}
+
+Result<std::unique_ptr<PagedCopy>> PagedCache::Load(const ReadLease& lease, const PageList& list,
+                                                    const DestinationFree& free, std::string* why) {
+  LeaseState* const state = lease.state_.get();
+  TERRACE_RETURN_IF_ERROR(CheckLease(state, list, state == nullptr ? 0 : state->block_count, why));
+  TERRACE_RETURN_IF_ERROR(CheckDistinct(list, why));
+  std::unique_ptr<PagedCopy> copy(new PagedCopy(lease.state_, list.member, /*is_store=*/false));
+  if (!state->is_valid.load()) return Refuse(why, kNotValid.what(), StatusCode::kGone);
+  copy->layer_count_ = nest().layer_count();
+  std::vector<PageSlot> pages;
+  for (uint32_t i = 0; i < list.page_indexes.size(); ++i) {
+    const uint32_t block = list.first_block + i;
+    if (list.page_indexes[i] == kNoPage) continue;
+    std::byte* const slot = state->ReadSlot(block, list.member);
+    if (slot == nullptr) {
+      return Refuse(why, "member " + Number(list.member) + " has no bytes for block " +
+                             Number(block) + ": give it TERRACE_PAGE_NONE");
+    }
+    if (!IsReady(*state, block, list.member)) {
+      return Refuse(why, "block " + Number(block) + " is not ready: wait for it first",
+                    StatusCode::kBusy);
+    }
+    copy->blocks_.push_back(block);
+    pages.push_back(SlotOf(list.page_indexes[i], slot));
+  }
+  if (pages.empty()) return copy;
+  const std::lock_guard lock(load_lock_);
+  Result<LoadTicket> ticket = copier_->Load(pages, free);
+  if (!ticket.ok()) return FailedTo("the load", ticket.status(), why);
+  copy->load_.emplace(std::move(ticket).value());
+  return copy;
+}
+
+}  // namespace terrace::client

@@ -1,0 +1,114 @@
+// PagedCache: an engine's pages on one side, the slots of leases on the other, and a copier between
+// them. PagedCopy: one store or load under way, which holds its lease's slots until the host has
+// seen its end.
+//
+// A store marks nothing as written before that, so there is nothing of it that a Commit could
+// commit; and it is counted as a copy of its lease, so no end of the lease is sent before it.
+//
+// THREADING: any thread may store and load; a PagedCopy and its edges are one thread's at a time.
+// OWNERSHIP: the device outlives the cache, and the cache its copies and the edges made for them.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "client/lease_state.h"
+#include "cuda/paged_copier.h"
+#include "terrace/client.h"
+#include "terrace/space.h"
+
+namespace terrace::client {
+
+inline constexpr uint64_t kNoPage = UINT64_MAX;  // a block that is passed over
+
+struct PageList {
+  uint32_t member = 0;
+  uint32_t first_block = 0;                // of the lease's blocks or keys
+  std::span<const uint64_t> page_indexes;  // of the blocks from there on
+};
+
+struct PagedCacheOptions {
+  PagedLayout layout;
+  SpaceSpec space;  // whose slots hold the pages
+  // None: paths by TransferPlan's rule, and a stage that holds a layer.
+  std::optional<CopierOptions> copier;
+};
+
+class PagedCopy {
+ public:
+  ~PagedCopy();
+  PagedCopy(const PagedCopy&) = delete;
+  PagedCopy& operator=(const PagedCopy&) = delete;
+
+  bool is_store() const { return is_store_; }
+  // Of a load; 0 of a store.
+  uint32_t layer_count() const { return layer_count_; }
+  // The edges that the copy gives; null where nothing was to be copied, or of the other kind.
+  PageReuse* page_reuse() { return store_ ? &store_->page_reuse : nullptr; }
+  LayerReady* layer_ready() { return load_ ? &load_->layer_ready : nullptr; }
+
+  // kBusy: under way. kOk: the parts of a store are written, and may be committed; all bytes of a
+  // load are in their pages. kGone: the lease was not valid throughout.
+  Status Poll();
+  // The same; kBusy at the deadline, which is relative to the call.
+  Status Wait(uint64_t deadline_us);
+
+ private:
+  friend class PagedCache;
+  PagedCopy(std::shared_ptr<LeaseState> lease, uint32_t member, bool is_store);
+  Status QueryEvents();
+  Status Finish(Status copied);
+
+  // From first to last: tickets wait for their copies, then the copy is no longer counted, then the
+  // lease may go.
+  const std::shared_ptr<LeaseState> lease_;
+  std::optional<LeaseCopy> counted_;
+  const uint32_t member_;
+  const bool is_store_;
+  uint32_t layer_count_ = 0;
+  std::vector<uint32_t> blocks_;  // ascending
+  std::optional<StoreTicket> store_;
+  std::optional<LoadTicket> load_;
+  std::optional<Status> end_;
+};
+
+class PagedCache {
+ public:
+  // kInvalid and kUnsupported with field and values in `*why` where layout and Space do not fit.
+  static Result<std::unique_ptr<PagedCache>> Create(const Device& device,
+                                                    const PagedCacheOptions& options,
+                                                    std::string* why);
+  PagedCache(const PagedCache&) = delete;
+  PagedCache& operator=(const PagedCache&) = delete;
+
+  EventPool& events() { return copier_->events(); }
+  const PagedNest& nest() const { return copier_->nest(); }
+
+  // Keys that were not reserved are passed over. With `*why`: kInvalid; kGone if the lease is not
+  // valid, kExists for a block that it has committed.
+  Result<std::unique_ptr<PagedCopy>> Store(const WriteLease& lease, const PageList& list,
+                                           const KvWritten& written, std::string* why);
+  // With `*why`: kInvalid; kGone; kBusy for a block that is not ready.
+  Result<std::unique_ptr<PagedCopy>> Load(const ReadLease& lease, const PageList& list,
+                                          const DestinationFree& free, std::string* why);
+
+ private:
+  PagedCache(SpaceId space, bool reaches_slots, std::unique_ptr<PagedCopier> copier)
+      : space_(space), reaches_slots_(reaches_slots), copier_(std::move(copier)) {}
+  Status CheckLease(const LeaseState* lease, const PageList& list, uint32_t block_count,
+                    std::string* why) const;
+  PageSlot SlotOf(uint64_t page_index, std::byte* slot) const;
+
+  const SpaceId space_;
+  const bool reaches_slots_;  // kernels reach any memory of the process
+  const std::unique_ptr<PagedCopier> copier_;
+  std::mutex store_lock_;
+  std::mutex load_lock_;
+};
+
+}  // namespace terrace::client

@@ -1,0 +1,258 @@
+"""Paged KV caches: copies between an engine's pages and the slots of leases, in one call a batch.
+
+    device = terrace.Device()                           # a GPU where the plugin works, or the host
+    cache = terrace.PagedCache(device, space, kv_tensors, axes="BPTHD")
+    with group.reserve(keys) as lease:
+        with cache.store(lease, page_ids, kv_written=stream) as copy:
+            copy.page_reuse(stream)                      # the engine may write to the pages again
+            copy.wait()                                  # or copy.poll() now and then
+        lease.commit()
+
+An edge (kv_written, destination_free, and what page_reuse and layer_ready take) is the engine's
+stream, or terrace.HOST, which says that the host has waited; docs/DEVICE.md tells what each
+prevents. Tensors are taken as they lie: strides and addresses from torch, NumPy or DLPack.
+"""
+import ctypes
+from typing import Any, List, Optional, Sequence, Tuple, Union
+
+from . import _native, buffers
+from .client import ReadLease, WriteLease, microseconds
+from .errors import Invalid, Unsupported, from_status
+from .space import Space
+
+lib = _native.lib
+PAGE_NONE = (1 << 64) - 1
+
+
+class _Host:
+    """The edge that needs no wait: the engine's work is over, or this thread waits."""
+
+    def __repr__(self) -> str:
+        return "terrace.HOST"
+
+
+HOST = _Host()
+Edge = Union[_Host, int, Any]
+
+
+def _edge(name: str, engine: Edge) -> _native.Edge:
+    """Of HOST, a stream's number (a cudaStream_t), or a torch.cuda.Stream."""
+    if isinstance(engine, _Host):
+        return _native.Edge(kind=2)
+    number = getattr(engine, "cuda_stream", engine)
+    if isinstance(number, bool) or not isinstance(number, int):
+        raise Invalid(f"{name} is {engine!r}: pass the engine's stream, or terrace.HOST if the "
+                      "host has waited for the engine")
+    return _native.Edge(kind=1, stream=number)
+
+
+def _call(function: Any, doing: str, *arguments: Any) -> None:
+    why = ctypes.create_string_buffer(1024)
+    status = function(*arguments, why, len(why))
+    if status:
+        raise from_status(status, doing, why.value.decode())
+
+
+class _Handle:
+    """Something of the library's, destroyed once."""
+
+    def __init__(self):
+        self.native = ctypes.c_void_p()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+    def __del__(self):
+        if getattr(self, "native", None):
+            self.close()
+
+    def _destroy(self, native: Any) -> None:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        native, self.native = self.native, ctypes.c_void_p()
+        if native:
+            self._destroy(native)
+
+
+class Device(_Handle):
+    """What copies. backend: "auto" (the plugin where it has a device, else the host), "host", or
+    "cuda", which fails where it cannot be. plugin_path: of libterrace_cuda.so. workers: threads of
+    the host's copies."""
+
+    def __init__(self, backend: str = "auto", *, plugin_path: Optional[str] = None, index: int = 0,
+                 workers: int = 1):
+        super().__init__()
+        options = _native.DeviceOptions(
+            backend=backend.encode(), device_index=index, worker_count=workers,
+            plugin_path=plugin_path.encode() if plugin_path is not None else None)
+        _call(lib.terrace_device_create, "opening a device", options, ctypes.byref(self.native))
+
+    @property
+    def backend(self) -> str:
+        """"host" or "cuda"."""
+        return lib.terrace_device_backend(self.native).decode()
+
+    @property
+    def reason(self) -> str:
+        """Why it is this backend."""
+        text = ctypes.create_string_buffer(1024)
+        lib.terrace_device_reason(self.native, text, len(text))
+        return text.value.decode()
+
+    def _destroy(self, native: Any) -> None:
+        lib.terrace_device_destroy(native)
+
+
+class Copy(_Handle):
+    """One store or load under way. Closing it waits for it; a store that nobody has polled to its
+    end is not written."""
+
+    def __init__(self, cache: "PagedCache"):
+        super().__init__()
+        self._cache = cache  # tensors stay for as long as they are copied
+
+    def poll(self) -> bool:
+        """Whether it has ended: a store's blocks may be committed, a load's bytes are in their
+        pages. Gone if the lease was not valid throughout: use nothing of what was loaded."""
+        return self._ended(lib.terrace_copy_poll(self.native), is_asked=True)
+
+    def wait(self, timeout_s: float = 10.0) -> None:
+        """The same, waiting. Busy at the deadline."""
+        self._ended(lib.terrace_copy_wait(self.native, microseconds(timeout_s)), is_asked=False)
+
+    def page_reuse(self, engine: Edge) -> None:
+        """Of a store: `engine` may write to the pages again after this."""
+        self._given(lib.terrace_copy_page_reuse(self.native, _edge("engine", engine)),
+                    "page_reuse")
+
+    def layer_ready(self, layer: int, engine: Edge) -> None:
+        """Of a load: `engine` may read this layer of the pages after this."""
+        self._given(lib.terrace_copy_layer_ready(self.native, layer, _edge("engine", engine)),
+                    f"layer_ready of layer {layer}")
+
+    @staticmethod
+    def _ended(status: int, is_asked: bool) -> bool:
+        if status == 4 and is_asked:
+            return False
+        if status:
+            raise from_status(status, "a copy")
+        return True
+
+    @staticmethod
+    def _given(status: int, doing: str) -> None:
+        if status:
+            raise from_status(status, doing)
+
+    def _destroy(self, native: Any) -> None:
+        lib.terrace_copy_destroy(native)
+
+
+class PagedCache(_Handle):
+    """An engine's paged KV cache, described for one Space of layout "nhd" or "hnd".
+
+    layers: one tensor a layer; or a (K, V) pair a layer; or one slab of all layers, whose `axes`
+    name the layer's dimension. axes: what each dimension is, a letter each: Block, Plane (K and V),
+    Token, Head, Dim, Layer; without them page_count says which one the blocks are, and sizes that
+    can be read in two ways are refused. block_tokens: of the kernels' blocks, where these are
+    smaller than the Space's.
+    """
+
+    def __init__(self, device: Device, space: Space, layers: Any, *, axes: Optional[str] = None,
+                 page_count: Optional[int] = None, block_tokens: Optional[int] = None):
+        super().__init__()
+        self.space = space
+        self._tensors = layers
+        self._device = device
+        views, slab_stride, axes = _views_of(layers, axes)
+        first = views[0]
+        for view in views:
+            if view[1:] != first[1:]:
+                raise Invalid(f"layers differ: {view[1:]} beside {first[1:]}: describe equal ones")
+            if view.place != ("cuda" if device.backend == "cuda" else "cpu"):
+                raise Unsupported(f"a layer lies on {view.place}, and the device's backend is "
+                                  f"{device.backend} ({device.reason})")
+        if min((slab_stride, *first.stride_bytes)) < 0:
+            raise Invalid(f"strides {first.stride_bytes}: negative ones are no paged cache's")
+        layout = _native.PagesLayout(
+            layer_count=space.layers, plane_count=1 if space.attention == "mla" else 2,
+            page_tokens=space.block_tokens, block_tokens=block_tokens or space.block_tokens,
+            head_count=space.kv_heads, head_bytes=space.head_size * first.item_bytes,
+            layer_stride_bytes=slab_stride, address_count=len(views),
+            addresses=(ctypes.c_uint64 * len(views))(*(view.address for view in views)))
+        layout.page_count = page_count or _page_count(first, axes, layout)
+        tensor = _native.Tensor(
+            dimension_count=len(first.shape), item_bytes=first.item_bytes,
+            shape=(ctypes.c_uint64 * len(first.shape))(*first.shape),
+            stride_bytes=(ctypes.c_uint64 * len(first.shape))(*first.stride_bytes),
+            axes=axes.encode() if axes else None)
+        _call(lib.terrace_pages_read_tensor, "reading a layer's tensor", tensor,
+              ctypes.byref(layout))
+        native, _keep = space._native()  # pylint: disable=protected-access
+        _call(lib.terrace_pages_create, "describing a paged cache", device.native, layout, native,
+              ctypes.byref(self.native))
+
+    def store(self, lease: WriteLease, pages: Sequence[Optional[int]], *, kv_written: Edge,
+              first_key: int = 0, member: int = 0) -> Copy:
+        """Queues copies of these pages to the lease's keys from first_key on. None, and keys that
+        are not ours, are passed over. kv_written: the kernels that wrote the pages."""
+        copy = Copy(self)
+        _call(lib.terrace_pages_store, f"storing {len(pages)} pages", self.native, lease.native,
+              _page_list(pages, first_key, member), _edge("kv_written", kv_written),
+              ctypes.byref(copy.native))
+        return copy
+
+    def load(self, lease: ReadLease, pages: Sequence[Optional[int]], *, destination_free: Edge,
+             first_block: int = 0, member: int = 0) -> Copy:
+        """Queues copies of the lease's blocks, which are ready, into these pages; None is passed
+        over. destination_free: the kernels that still read the pages."""
+        copy = Copy(self)
+        _call(lib.terrace_pages_load, f"loading {len(pages)} pages", self.native, lease.native,
+              _page_list(pages, first_block, member),
+              _edge("destination_free", destination_free), ctypes.byref(copy.native))
+        return copy
+
+    def _destroy(self, native: Any) -> None:
+        lib.terrace_pages_destroy(native)
+
+
+def _page_list(pages: Sequence[Optional[int]], first: int, member: int) -> _native.PageList:
+    found = [PAGE_NONE if page is None else int(page) for page in pages]
+    for page in found:
+        if not 0 <= page <= PAGE_NONE:
+            raise Invalid(f"page {page}: pages are counted from 0")
+    return _native.PageList(member=member, first=first, count=len(found),
+                            page_indexes=(ctypes.c_uint64 * max(len(found), 1))(*found))
+
+
+def _views_of(layers: Any, axes: Optional[str]
+              ) -> Tuple[List[buffers.View], int, Optional[str]]:
+    """A view a tensor, K and V of a layer side by side; of a slab the first layer's, with what the
+    layers are apart and the other dimensions' letters."""
+    if not isinstance(layers, (list, tuple)):
+        slab = buffers.view_of(layers)
+        if axes is None or axes.count("L") != 1 or len(axes) != len(slab.shape):
+            raise Invalid(f"axes is {axes!r}: of one slab of shape {slab.shape} they name every "
+                          "dimension, the layers' L among them")
+        at = axes.index("L")
+        cut = slab._replace(shape=slab.shape[:at] + slab.shape[at + 1:],
+                            stride_bytes=slab.stride_bytes[:at] + slab.stride_bytes[at + 1:])
+        return [cut], slab.stride_bytes[at], axes.replace("L", "")
+    tensors = [tensor for layer in layers
+               for tensor in (layer if isinstance(layer, (list, tuple)) else (layer,))]
+    if not tensors:
+        raise Invalid("layers are none: pass a tensor a layer")
+    return [buffers.view_of(tensor) for tensor in tensors], 0, axes
+
+
+def _page_count(view: buffers.View, axes: Optional[str], layout: _native.PagesLayout) -> int:
+    if axes is None or "B" not in axes:
+        raise Invalid(f"axes is {axes!r}: name the dimensions of {view.shape}, or pass page_count")
+    ratio = max(1, layout.page_tokens // max(1, layout.block_tokens))
+    return view.shape[axes.index("B")] // ratio
+
+
+__all__ = ["Copy", "Device", "HOST", "PagedCache"]

@@ -1,0 +1,212 @@
+"""terrace.PagedCache against a real daemon: pages of every layout come back byte for byte, on the
+host's backend, set beside NumPy."""
+import dataclasses
+import gc
+import signal
+
+import numpy
+import pytest
+
+import terrace
+from conftest import connect
+
+LAYERS, HEADS, SIZE, TOKENS, PAGES = 3, 4, 8, 16, 7
+SIZES = {"B": PAGES, "P": 2, "T": TOKENS, "H": HEADS, "D": SIZE, "L": LAYERS}
+LAYER_BYTES = 2 * TOKENS * HEADS * SIZE * 2
+SPACE = terrace.Space(model="tiny", revision="r1", dtype="fp16", layout="nhd", layers=LAYERS,
+                      kv_heads=HEADS, head_size=SIZE, block_tokens=TOKENS,
+                      part_bytes=(LAYER_BYTES,) * LAYERS)
+# Axes of a layer's tensor, or, with an L, of the slab of all layers; "split": K and V apart.
+LAYOUTS = ["BPTHD", "PBTHD", "BPHTD", "PBHTD", "BTPHD", "split BTHD", "split BHTD", "LBPTHD",
+           "BLPTHD", "BLPHTD"]
+
+
+class Engine:
+    """A cache of one layout; page(i) is what NumPy says of it, as [layer, plane, token, head, ·]"""
+
+    def __init__(self, layout, seed):
+        self.axes = layout.split()[-1]
+        random = numpy.random.default_rng(seed)
+        shape = [SIZES[letter] for letter in self.axes]
+        fresh = lambda: random.integers(0, 1 << 16, shape, numpy.uint16)
+        if layout.startswith("split"):
+            self.layers = [(fresh(), fresh()) for _ in range(LAYERS)]
+            stacked = lambda: numpy.stack([numpy.stack(pair) for pair in self.layers])
+            letters = "LP" + self.axes
+        elif "L" in self.axes:
+            self.layers = fresh()
+            stacked = lambda: self.layers
+            letters = self.axes
+        else:
+            self.layers = [fresh() for _ in range(LAYERS)]
+            stacked = lambda: numpy.stack(self.layers)
+            letters = "L" + self.axes
+        self.everything = lambda: stacked().transpose([letters.index(x) for x in "BLPTHD"])
+
+    def page(self, index):
+        return self.everything()[index].copy()
+
+
+@pytest.fixture(scope="module", name="device")
+def host_device():
+    with terrace.Device("host", workers=2) as device:
+        assert device.backend == "host" and "host" in device.reason
+        yield device
+
+
+def in_slot(page, layout):
+    """A block's bytes as its Space says they lie."""
+    return page.transpose([0, 1, 2, 3, 4] if layout == "nhd" else [0, 1, 3, 2, 4]).tobytes()
+
+
+@pytest.mark.parametrize("order", ["nhd", "hnd"])
+def test_pages_of_every_layout_come_back_in_every_other(client, device, order):
+    space = dataclasses.replace(SPACE, layout=order)
+    group = client.open(terrace.SpaceGroup("tiny", [space]))
+    for number, layout in enumerate(LAYOUTS):
+        source, target = Engine(layout, 1), Engine(LAYOUTS[(number + 3) % len(LAYOUTS)], 2)
+        before = target.everything().copy()
+        keys = group.hash([number] * (3 * TOKENS))
+        with terrace.PagedCache(device, space, source.layers, axes=source.axes) as cache, \
+                group.reserve(keys) as lease:
+            with cache.store(lease, [5, 0, 3], kv_written=terrace.HOST) as copy:
+                copy.page_reuse(terrace.HOST)
+                copy.wait()
+            assert lease.commit() == 3
+        with terrace.PagedCache(device, space, target.layers, axes=target.axes) as cache, \
+                group.acquire(keys) as lease:
+            lease.wait_ready()
+            for block, page in enumerate([5, 0, 3]):
+                assert b"".join(bytes(lease.part(block, part)) for part in range(LAYERS)) \
+                    == in_slot(source.page(page), order), layout
+            with cache.load(lease, [2, None, 6], destination_free=terrace.HOST) as copy:
+                for layer in range(LAYERS):
+                    copy.layer_ready(layer, terrace.HOST)
+                while not copy.poll():
+                    pass
+        before[2], before[6] = source.page(5), source.page(3)
+        assert (target.everything() == before).all(), layout
+
+
+def test_kernel_blocks_smaller_than_a_page(client, device):
+    group = client.open(terrace.SpaceGroup("tiny", [SPACE]))
+    layers = [numpy.random.default_rng(i).integers(0, 1 << 16, (4 * PAGES, 2, 4, HEADS, SIZE),
+                                                   numpy.uint16) for i in range(LAYERS)]
+    keys = group.hash(range(TOKENS))
+    with terrace.PagedCache(device, SPACE, layers, axes="BPTHD", block_tokens=4) as cache, \
+            group.reserve(keys) as lease:
+        with cache.store(lease, [6], kv_written=terrace.HOST) as copy:
+            copy.wait()
+        assert lease.commit() == 1
+    with group.acquire(keys) as lease:
+        lease.wait_ready()
+        for number, layer in enumerate(layers):
+            expected = layer[24:28].transpose(1, 0, 2, 3, 4)  # a page's blocks, in each plane
+            assert bytes(lease.part(0, number)) == expected.tobytes()
+
+
+def test_torch_and_dlpack_tensors_are_taken_as_they_lie(client, device):
+    torch = pytest.importorskip("torch")
+    group = client.open(terrace.SpaceGroup("tiny", [SPACE]))
+    slab = torch.arange(PAGES * LAYERS * 2 * HEADS * TOKENS * SIZE, dtype=torch.int16).reshape(
+        PAGES, LAYERS, 2, HEADS, TOKENS, SIZE)
+    layers = [slab[:, i].transpose(2, 3) for i in range(LAYERS)]  # BPTHD, of strange strides
+    wrapped = [type("Tensor", (), {"__dlpack__": lambda self, t=t: t.__dlpack__()})()
+               for t in layers]
+    for number, tensors in enumerate((layers, wrapped)):
+        keys = group.hash([number] * TOKENS)
+        with terrace.PagedCache(device, SPACE, tensors, axes="BPTHD") as cache, \
+                group.reserve(keys) as lease:
+            with cache.store(lease, [4], kv_written=terrace.HOST) as copy:
+                copy.wait()
+            assert lease.commit() == 1
+        with group.acquire(keys) as lease:
+            lease.wait_ready()
+            for layer in range(LAYERS):
+                assert bytes(lease.part(0, layer)) \
+                    == layers[layer][4].contiguous().numpy().tobytes()
+
+
+def test_nothing_is_committed_that_was_not_seen_to_end(client, device):
+    group = client.open(terrace.SpaceGroup("tiny", [SPACE]))
+    engine = Engine("BPTHD", 1)
+    cache = terrace.PagedCache(device, SPACE, engine.layers, axes="BPTHD")
+    keys = group.hash(range(2 * TOKENS))
+    with group.reserve(keys) as lease:
+        copy = cache.store(lease, [1, 2], kv_written=terrace.HOST)
+        assert lease.commit() == 0
+        copy.wait()
+        assert lease.commit() == 2
+    del cache, device  # the copy keeps what it needs
+    gc.collect()
+    assert copy.poll()
+    copy.close()
+
+
+def test_a_daemon_that_died_makes_copies_gone(daemon, device):
+    with connect(daemon) as client:
+        group = client.open(terrace.SpaceGroup("tiny", [SPACE]))
+        engine = Engine("BPTHD", 1)
+        with terrace.PagedCache(device, SPACE, engine.layers, axes="BPTHD") as cache, \
+                group.reserve(group.hash(range(TOKENS))) as lease:
+            copy = cache.store(lease, [0], kv_written=terrace.HOST)
+            daemon.process.send_signal(signal.SIGKILL)
+            while lease.is_valid:
+                pass
+            with pytest.raises(terrace.Gone):
+                copy.wait()
+            with pytest.raises(terrace.Gone):
+                cache.store(lease, [0], kv_written=terrace.HOST)
+
+
+@pytest.mark.parametrize("change, sentence", [
+    ({"axes": None}, "page_count"),
+    ({"axes": "BPTH"}, "axes"),
+    ({"axes": "BPHTD"}, "axes 'BPHTD'"),
+    ({"axes": "BPTHD", "page_count": 9}, "axes 'BPTHD'"),
+    ({"axes": "BPTHD", "block_tokens": 5}, "block_tokens is 5"),
+    ({"axes": "BPTHD", "space": {"kv_heads": 2}}, "axes 'BPTHD'"),
+    ({"axes": "BPTHD", "space": {"layers": 2}}, "3 addresses"),
+    ({"axes": "BPTHD", "space": {"layout": "thd"}}, "layout is 'thd'"),
+    ({"axes": "BPTHD", "space": {"part_bytes": (LAYER_BYTES, LAYER_BYTES, 64)}},
+     "part_bytes[2] is 64"),
+])
+def test_what_does_not_fit_is_named(device, change, sentence):
+    space = dataclasses.replace(SPACE, **change.pop("space", {}))
+    with pytest.raises(terrace.TerraceError) as refused:
+        terrace.PagedCache(device, space, Engine("BPTHD", 1).layers, **change)
+    assert sentence in str(refused.value)
+
+
+def test_two_heads_beside_two_planes_are_not_guessed(device):
+    space = dataclasses.replace(SPACE, kv_heads=2, part_bytes=(LAYER_BYTES // 2,) * LAYERS)
+    layers = [numpy.zeros((PAGES, 2, TOKENS, 2, SIZE), numpy.uint16) for _ in range(LAYERS)]
+    with pytest.raises(terrace.Invalid, match="BPTHD and as BHTPD"):
+        terrace.PagedCache(device, space, layers, page_count=PAGES)
+    terrace.PagedCache(device, space, layers, axes="BPTHD").close()
+
+
+def test_calls_that_are_wrong_are_named(client, device):
+    group = client.open(terrace.SpaceGroup("tiny", [SPACE]))
+    with terrace.PagedCache(device, SPACE, Engine("BPTHD", 1).layers, axes="BPTHD") as cache, \
+            group.reserve(group.hash(range(TOKENS))) as lease:
+        with pytest.raises(TypeError, match="kv_written"):
+            cache.store(lease, [0])  # pylint: disable=missing-kwoa
+        with pytest.raises(terrace.Invalid, match="kv_written is None"):
+            cache.store(lease, [0], kv_written=None)
+        with pytest.raises(terrace.Unsupported, match="host backend"):
+            cache.store(lease, [0], kv_written=0)
+        with pytest.raises(terrace.Invalid, match=r"page_indexes\[0\] is 7, and page_count is 7"):
+            cache.store(lease, [7], kv_written=terrace.HOST)
+        with pytest.raises(terrace.Invalid, match="the lease has 1"):
+            cache.store(lease, [0, 1], kv_written=terrace.HOST)
+        with pytest.raises(terrace.Invalid, match="page -1"):
+            cache.store(lease, [-1], kv_written=terrace.HOST)
+    with pytest.raises(terrace.NotFound, match="/nonexistent"):
+        terrace.Device("cuda", plugin_path="/nonexistent")
+    fallback = terrace.Device("auto", plugin_path="/nonexistent")
+    assert fallback.backend == "host" and "/nonexistent" in fallback.reason
+    on_gpu = type("Tensor", (), {"__cuda_array_interface__": {
+        "typestr": "<f2", "shape": (PAGES, 2, TOKENS, HEADS, SIZE), "data": (4096, False)}})
+    with pytest.raises(terrace.Unsupported, match="lies on cuda, and the device's backend is host"):
+        terrace.PagedCache(device, SPACE, [on_gpu() for _ in range(LAYERS)], axes="BPTHD")
