@@ -88,7 +88,8 @@ class PathAdmission final : public AdmissionPolicy {
   bool IsKnown(BlockId id) const { return id < is_known_.size() && is_known_[id]; }
 
   Answer AnswerFor(const AdmissionRequest& request, uint64_t last_us) {
-    const ReuseTraits traits = history_.TraitsOf(request.id);
+    ReuseTraits traits = history_.TraitsOf(request.id);
+    traits.fork = 0;  // most paths are left later: that this one was already says little
     const auto horizon_us = std::max(static_cast<uint64_t>(horizon_us_), kHorizonMinUs);
     const float chance = std::max(survey_.Chance(traits, horizon_us), 1e-6f);
     survey_.OnLeave(request.id, traits, request.now_us);

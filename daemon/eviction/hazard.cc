@@ -58,6 +58,7 @@ ReuseTraits HazardPolicy::TraitsOf(BlockId id) const {
   traits.gap = state.was_used ? state.gap : request.gap;
   traits.is_shared = state.branches >= 2;
   traits.reason = request.reason;
+  traits.fork = request.fork;
   traits.fresh = LogClass(Log2(request.fresh_count), ReuseTraits::kFreshes);
   traits.turn = LogClass(Log2(request.turn), ReuseTraits::kTurns);
   traits.depth = LogClass(Log2(request.depth) / 2, ReuseTraits::kDepths);
@@ -167,7 +168,7 @@ void HazardPolicy::OnInsert(BlockId id, const BlockTraits& traits, uint64_t now_
   }
   Request& request = requests_[open_request_];
   request.time_us = now_us;
-  request.tip = id;
+  request.tip = request.end = id;
   ++request.depth;
   ++request.fresh_count;
   if (ghost.is_tip) {
@@ -195,10 +196,11 @@ void HazardPolicy::OnTouch(std::span<const BlockId> run, const TouchContext& con
   const uint32_t turn = requests_[before].turn + 1;
   const uint8_t tip_gap = GapOf(requests_[before].time_us, context.now_us);
   const uint32_t opened = OpenRequest(context.now_us);
-  requests_[opened].tip = run.back();
+  requests_[opened].tip = requests_[opened].end = run.back();
   requests_[opened].turn = turn;
   requests_[opened].gap = tip_gap;
   requests_[opened].depth = static_cast<uint32_t>(run.size());
+  const bool is_shared = states_[run.back()].branches >= 2;
   watched_ = run[Random() % run.size()];
   for (size_t i = run.size(); i-- > 0;) {
     const uint32_t fingerprint = states_[run[i]].fingerprint;
@@ -220,6 +222,25 @@ void HazardPolicy::OnTouch(std::span<const BlockId> run, const TouchContext& con
     state.was_used = true;
     Assign(id, opened);
   }
+  if (!is_shared) LeavePath(before, static_cast<uint32_t>(run.size()));
+}
+
+// A chat that was edited, an agent that shortened its context: what is behind is left for good,
+// mostly. How often, the model learns.
+void HazardPolicy::LeavePath(uint32_t request, uint32_t used_count) {
+  Request& left = requests_[request];
+  if (left.end == kBlockNone || states_[left.end].request != request || left.fork != 0) return;
+  left.fork = 2 * uint64_t{used_count} < left.depth ? 1 : 2;
+  const auto found = waiting_.find(left.tip_fingerprint);
+  if (found != waiting_.end()) {
+    Sample& sample = samples_[found->second];
+    if (sample.time_us == left.time_us) {
+      sample.fork = left.fork;
+      sample.fork_idle_us = now_us_ - std::min(now_us_, sample.time_us);
+    }
+  }
+  const BlockState& end = states_[left.end];
+  if (end.place != kNone && end.priority == lowest_priority_) LookAt(left.end);
 }
 
 // Engines guess: the word holds for twice the wait.
@@ -232,6 +253,8 @@ void HazardPolicy::OnExpected(std::span<const BlockId> run, uint64_t at_us, uint
 }
 
 void HazardPolicy::OnErase(BlockId id) {
+  const uint32_t request = states_[id].request;
+  if (request == open_request_ && requests_[request].tip == id) AddSample(id);  // it passes by
   Assign(id, kNone);
   guard_.OnFull(--resident_count_);
   if (watched_ == id) watched_ = kBlockNone;
@@ -246,6 +269,7 @@ void HazardPolicy::OnCandidate(BlockId id) {
   state.place = peers.count++;
   peers.ids.Reach(state.place);
   peers.ids[state.place] = id;
+  requests_[state.request].end = id;
   const bool is_next_of_choice = is_choice_gone_;
   is_choice_gone_ = false;
   if (is_next_of_choice && GoesWithChoice(state)) {
@@ -418,6 +442,7 @@ void HazardPolicy::AddSample(BlockId id) {
                      .turn = request.turn,
                      .traits = TraitsOf(id),
                      .is_tip = request.tip == id};
+  if (request.tip == id) requests_[state.request].tip_fingerprint = state.fingerprint;
   waiting_[state.fingerprint] = place;
   ++waiting_counts_[state.fingerprint % kWaitingCounts];
   state.is_sampled = true;
@@ -439,8 +464,14 @@ void HazardPolicy::LearnSome() {
   for (uint32_t i = 0; i < kObservedPerRequest && !samples_.empty(); ++i) {
     const Sample& sample = samples_[next_observed_];
     const bool has_come = sample.waited_us != 0;
-    model_.Observe(sample.traits, has_come ? sample.waited_us : now_us_ - sample.time_us,
-                   has_come ? HazardModel::Outcome::kUsed : HazardModel::Outcome::kWaits);
+    const uint64_t idle_us = has_come ? sample.waited_us : now_us_ - sample.time_us;
+    const auto outcome = has_come ? HazardModel::Outcome::kUsed : HazardModel::Outcome::kWaits;
+    ReuseTraits traits = sample.traits;
+    if (sample.fork != 0) {
+      model_.Observe(traits, sample.fork_idle_us, HazardModel::Outcome::kWaits);
+      traits.fork = sample.fork;
+    }
+    model_.ObserveFrom(traits, sample.fork_idle_us, idle_us, outcome);
     if (++next_observed_ < samples_.size()) continue;
     next_observed_ = 0;
     model_.Fit();

@@ -5,9 +5,9 @@
 // them all is the first to go, so it passes by.
 //
 // What a block is like is what its last *request* was like (turn of its chain, gap since the turn
-// before, how much was new, why it ended), so a block stores only which request that was. A request
-// is a touch of what hit and then insertions under its tip; a touch that tells why it ended ends
-// it.
+// before, how much was new, why it ended, whether a later one left its path), so a block stores
+// only which request that was. A request is a touch of what hit and then insertions under its tip;
+// a touch that tells why it ended ends it.
 //
 // LIMITS: 16 bytes a block, 48 a live request, kSamplesMax observations of about 100 bytes.
 #pragma once
@@ -83,15 +83,19 @@ class HazardPolicy final : public EvictionPolicy {
     uint64_t time_us = 0;
     uint64_t expected_us = 0;  // until when an engine's word holds that it comes back
     BlockId tip = kBlockNone;
+    BlockId end = kBlockNone;  // of what is left of its path, the deepest
     uint32_t block_count = 0;  // blocks it was the last to use
     uint32_t fresh_count = 0;
     uint32_t depth = 0;
     uint32_t turn = 0;
+    uint32_t tip_fingerprint = 0;  // when it is watched
     uint8_t gap = 0;
     uint8_t reason = 0;
-    bool is_ended = false;
-    bool is_return = false;  // its chain was here before, and had left
+    uint8_t fork = 0;  // where a later request left its path
+    bool is_ended : 1 = false;
+    bool is_return : 1 = false;  // its chain was here before, and had left
   };
+  static_assert(sizeof(Request) == 48);
 
   // A use, watched until the next one, whether or not the block stays.
   struct Sample {
@@ -99,7 +103,9 @@ class HazardPolicy final : public EvictionPolicy {
     uint64_t waited_us = 0;  // until its next use; 0: it still waits
     uint32_t fingerprint = 0;
     uint32_t turn = 0;
-    ReuseTraits traits;
+    ReuseTraits traits;         // when it was used
+    uint8_t fork = 0;           // since then, ...
+    uint64_t fork_idle_us = 0;  // ... when it had waited for so long
     bool is_tip = false;
   };
 
@@ -140,6 +146,8 @@ class HazardPolicy final : public EvictionPolicy {
   void CloseRequest();
   void JoinRequest(BlockId parent, const BlockTraits& traits, uint64_t now_us);
   void Assign(BlockId id, uint32_t request);
+  // Another request used the first blocks of its path, and no more.
+  void LeavePath(uint32_t request, uint32_t used_count);
   void AddSample(BlockId id);
   // What was known of the last use, if it was watched and waited for this one.
   const Sample* EndWait(uint32_t fingerprint);

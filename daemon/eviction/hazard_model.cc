@@ -12,7 +12,7 @@ namespace {
 constexpr double kFirstAgeS = 0.5;
 constexpr double kAgeRatio = 1.6;
 constexpr float kPriorUses = 5;     // the belief in a prior, in uses
-constexpr float kFitShare = 0.12f;  // of the way, at each Fit; × 7 factors of a rate < 2: stable
+constexpr float kFitShare = 0.12f;  // of the way, at each Fit; × 8 factors of a rate < 2: stable
 constexpr float kLevelStep = 0.1f;  // in log rate
 constexpr float kLevelMiddle = 40;
 constexpr float kExpectedMax = 50;  // of one observation in one age
@@ -25,10 +25,11 @@ constexpr double kPriorQuietS = 30;
 constexpr double kPriorPower = -1.3;
 constexpr float kPriorPerFresh = -0.3f;
 constexpr float kPriorPerTurn = 0.15f;
+constexpr float kPriorOfFork = -1;
 
 // What Learned begins with: another number of anything is another head.
 constexpr float kLogMax = 100;  // of a factor
-constexpr std::array<uint32_t, 8> kLearnedHead = {
+constexpr std::array<uint32_t, 9> kLearnedHead = {
     1,  // of the ages' edges, the classes and the order
     HazardModel::kAges,
     ReuseTraits::kGaps,
@@ -36,7 +37,8 @@ constexpr std::array<uint32_t, 8> kLearnedHead = {
     ReuseTraits::kFreshes,
     ReuseTraits::kTurns,
     ReuseTraits::kDepths,
-    ReuseTraits::kKinds};
+    ReuseTraits::kKinds,
+    ReuseTraits::kForks};
 
 struct AgeEdges {
   std::array<float, HazardModel::kAges + 1> at_s{};
@@ -85,6 +87,7 @@ HazardModel::HazardModel() : index_(size_t{kShapes} * kLevels * kAges) {
     set_prior(&by_fresh_[i], kPriorPerFresh * static_cast<float>(i - 3));
   for (int i = 0; i < static_cast<int>(by_turn_.size()); ++i)
     set_prior(&by_turn_[i], kPriorPerTurn * static_cast<float>(i - 2));
+  for (uint32_t i = 1; i < by_fork_.size(); ++i) set_prior(&by_fork_[i], kPriorOfFork);
   for (uint32_t shape = 0; shape < kShapes; ++shape) {
     RefreshRates(shape);
     for (uint32_t level = 0; level < kLevels; ++level) RefreshLevel(shape, level);
@@ -102,7 +105,7 @@ uint32_t HazardModel::AgeOf(uint64_t idle_us) {
 
 float HazardModel::LogFactorOf(const ReuseTraits& t) const {
   return by_fresh_[t.fresh].log_value + by_turn_[t.turn].log_value + by_depth_[t.depth].log_value +
-         by_kind_[t.kind].log_value;
+         by_kind_[t.kind].log_value + by_fork_[t.fork].log_value;
 }
 
 uint32_t HazardModel::LevelOf(const ReuseTraits& traits) const {
@@ -112,7 +115,7 @@ uint32_t HazardModel::LevelOf(const ReuseTraits& traits) const {
 
 float HazardModel::FactorOf(const ReuseTraits& t) const {
   return by_fresh_[t.fresh].value * by_turn_[t.turn].value * by_depth_[t.depth].value *
-         by_kind_[t.kind].value;
+         by_kind_[t.kind].value * by_fork_[t.fork].value;
 }
 
 void HazardModel::SetLog(Factor* factor, float log_value) {
@@ -121,25 +124,36 @@ void HazardModel::SetLog(Factor* factor, float log_value) {
 }
 
 void HazardModel::Observe(const ReuseTraits& t, uint64_t idle_us, Outcome outcome) {
+  ObserveFrom(t, 0, idle_us, outcome);
+}
+
+void HazardModel::ObserveFrom(const ReuseTraits& t, uint64_t from_us, uint64_t idle_us,
+                              Outcome outcome) {
   const uint32_t shape = ShapeOf(t);
   is_shape_used_[shape] = true;
-  const auto idle_s = static_cast<float>(static_cast<double>(idle_us) * 1e-6);
-  const uint32_t last_age = AgeOf(idle_us);
+  const float factor = std::min(FactorOf(t), rates_[shape].factor_max[AgeOf(idle_us)]);
+  const float use_count = outcome == Outcome::kUsed ? 1 : 0;
+  Note(t, {.idle_us = idle_us, .use_count = use_count, .factor = factor});
+  if (from_us > 0) Note(t, {.idle_us = from_us, .use_count = 0, .factor = -factor});
+}
+
+void HazardModel::Note(const ReuseTraits& t, const End& end) {
+  const uint32_t shape = ShapeOf(t);
+  const auto idle_s = static_cast<float>(static_cast<double>(end.idle_us) * 1e-6);
+  const uint32_t last_age = AgeOf(end.idle_us);
   const Rates& rates = rates_[shape];
-  const float factor = std::min(FactorOf(t), rates.factor_max[last_age]);
   const float exposed_s =
       std::clamp(idle_s - kEdges.at_s[last_age], 0.0f, kEdges.width_s[last_age]);
-  const float expected = rates.per_s[last_age] * factor * exposed_s;
-  const float use_count = outcome == Outcome::kUsed ? 1 : 0;
+  const float expected = rates.per_s[last_age] * end.factor * exposed_s;
   Evidence& seen = seen_[shape];
   seen.expected_counts[last_age] += expected;
-  seen.factor_sums[last_age] += factor;
-  seen.use_counts[last_age] += use_count;
-  const float expected_sum = expected + factor * rates.uses_before[last_age];
-  for (Factor* whole :
-       {&by_fresh_[t.fresh], &by_turn_[t.turn], &by_depth_[t.depth], &by_kind_[t.kind]}) {
+  seen.factor_sums[last_age] += end.factor;
+  seen.use_counts[last_age] += end.use_count;
+  const float expected_sum = expected + end.factor * rates.uses_before[last_age];
+  for (Factor* whole : {&by_fresh_[t.fresh], &by_turn_[t.turn], &by_depth_[t.depth],
+                        &by_kind_[t.kind], &by_fork_[t.fork]}) {
     whole->expected_count += expected_sum;
-    whole->use_count += use_count;
+    whole->use_count += end.use_count;
   }
 }
 
@@ -189,6 +203,7 @@ void HazardModel::Fit() {
   move_all(by_turn_);
   move_all(by_depth_);
   move_all(by_kind_);
+  move_all(by_fork_);
   for (uint32_t shape = 0; shape < kShapes; ++shape) RefreshRates(shape);
 }
 
@@ -204,6 +219,7 @@ void HazardModel::ForEachFactor(Model& model, const Visit& visit) {
   all(model.by_turn_);
   all(model.by_depth_);
   all(model.by_kind_);
+  all(model.by_fork_);
 }
 
 std::vector<std::byte> HazardModel::Learned() const {

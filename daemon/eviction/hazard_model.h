@@ -25,6 +25,7 @@ struct ReuseTraits {
   static constexpr uint32_t kTurns = 6;
   static constexpr uint32_t kDepths = 8;
   static constexpr uint32_t kKinds = 4;
+  static constexpr uint32_t kForks = 3;
 
   uint8_t gap = 0;         // 0: no earlier use known; else log4 of the seconds since it, from 1
   bool is_shared = false;  // several branches continue it
@@ -33,6 +34,7 @@ struct ReuseTraits {
   uint8_t turn = 0;        // log2 of the requests of its chain
   uint8_t depth = 0;       // log4 of the blocks of the path
   uint8_t kind = 0;        // new, used before, two branches, more
+  uint8_t fork = 0;        // a later request left its path: not, in the first half, behind it
 };
 
 class HazardModel {
@@ -49,6 +51,8 @@ class HazardModel {
   // Of a block idle for this long since its last use, and then used or still waiting.
   enum class Outcome : uint8_t { kWaits, kUsed };
   void Observe(const ReuseTraits& traits, uint64_t idle_us, Outcome outcome);
+  // Of one that was of this kind only since it had been idle for `from_us`.
+  void ObserveFrom(const ReuseTraits& traits, uint64_t from_us, uint64_t idle_us, Outcome outcome);
   // Moves the factors to what was observed since the last Fit, and forgets the observations.
   void Fit();
   // Brings the next indexes up to date: those of a shape in use in kRefreshesPerShape calls.
@@ -99,6 +103,13 @@ class HazardModel {
   static uint32_t ShapeOf(const ReuseTraits& t) {
     return GapRowOf(t) * ReuseTraits::kReasons + t.reason;
   }
+  // How an observation ended: so many uses of a rate times `factor`.
+  struct End {
+    uint64_t idle_us;
+    float use_count;
+    float factor;  // < 0: takes back that it passed the ages up to there
+  };
+  void Note(const ReuseTraits& traits, const End& end);
   uint32_t LevelOf(const ReuseTraits& traits) const;
   float LogFactorOf(const ReuseTraits& traits) const;
   float FactorOf(const ReuseTraits& traits) const;
@@ -119,6 +130,7 @@ class HazardModel {
   std::array<Factor, ReuseTraits::kTurns> by_turn_;
   std::array<Factor, ReuseTraits::kDepths> by_depth_;
   std::array<Factor, ReuseTraits::kKinds> by_kind_;
+  std::array<Factor, ReuseTraits::kForks> by_fork_;
   std::array<bool, kShapes> is_shape_used_{};
   std::array<Evidence, kShapes> seen_{};
   std::array<Rates, kShapes> rates_{};

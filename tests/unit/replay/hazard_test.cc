@@ -73,6 +73,63 @@ TEST(HazardPolicy, LowerPriorityLeavesFirst) {
   EXPECT_EQ(order, (std::vector<uint8_t>{5, 10, 10, 90}));
 }
 
+// `path` comes in, as one request.
+void Insert(HazardPolicy* policy, std::span<const BlockId> path, BlockId parent, uint64_t now_us) {
+  for (const BlockId id : path) {
+    policy->OnInsert(id, {.key = {.low = (id + 1) * 0x9E3779B97F4A7C15u}, .parent = parent},
+                     now_us);
+    parent = id;
+  }
+  policy->OnCandidate(path.back());
+}
+
+TEST(HazardPolicy, WhatItsChainLeftBehindGoesFirst) {
+  HazardPolicy policy({.capacity_blocks = 32});
+  const std::vector<BlockId> path = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9};
+  const std::vector<BlockId> older = {10, 11, 12, 13, 14, 15, 16, 17, 18, 19};
+  Insert(&policy, older, kBlockNone, 0);
+  Insert(&policy, path, kBlockNone, 1'000'000);
+  EXPECT_EQ(policy.Victim(), older.back());
+  policy.OnTouch(std::span(path).first(6), {.now_us = 2'000'000});
+  Insert(&policy, std::vector<BlockId>{20, 21}, path[5], 2'000'000);
+  EXPECT_EQ(policy.TraitsOf(path.back()).fork, 2);
+  EXPECT_EQ(policy.TraitsOf(path[5]).fork, 0);
+  EXPECT_EQ(policy.TraitsOf(21).fork, 0);
+  EXPECT_EQ(policy.Victim(), path.back());
+  policy.OnTouch(path, {.now_us = 3'000'000});  // it goes on there after all
+  EXPECT_EQ(policy.TraitsOf(path.back()).fork, 0);
+}
+
+TEST(HazardPolicy, APromptThatManyShareLeavesNothingBehind) {
+  HazardPolicy policy({.capacity_blocks = 32});
+  const std::vector<BlockId> path = {0, 1, 2, 3, 4, 5};
+  Insert(&policy, path, kBlockNone, 0);
+  const auto branch_off = [&](BlockId first, uint64_t now_us) {
+    policy.OnTouch(std::span(path).first(2), {.now_us = now_us});
+    Insert(&policy, std::vector<BlockId>{first, first + 1}, path[1], now_us);
+  };
+  branch_off(10, 1'000'000);
+  EXPECT_EQ(policy.TraitsOf(path.back()).fork, 1) << "left before its middle";
+  branch_off(20, 2'000'000);
+  EXPECT_EQ(policy.TraitsOf(11).fork, 0);
+}
+
+TEST(HazardPolicy, WhatPassedByIsKnownWhenItReturns) {
+  HazardPolicy policy({.capacity_blocks = 32});
+  const std::vector<BlockId> path = {0, 1, 2};
+  Insert(&policy, path, kBlockNone, 0);
+  for (BlockId id = 3; id-- > 0;) {  // before the next request
+    policy.OnHeld(id);
+    policy.OnErase(id);
+    if (id > 0) policy.OnCandidate(id - 1);
+  }
+  Insert(&policy, std::vector<BlockId>{10, 11}, kBlockNone, 1'000'000);
+  EXPECT_FALSE(policy.HasReturned(11));
+  Insert(&policy, path, kBlockNone, 60'000'000);
+  EXPECT_TRUE(policy.HasReturned(path.back()));
+  EXPECT_EQ(policy.TraitsOf(path.back()).turn, 1);
+}
+
 TEST(HazardModel, WhatComesBackRanksAboveWhatDoesNot) {
   HazardModel model;
   const ReuseTraits returns{.fresh = 1, .turn = 2};
@@ -87,6 +144,25 @@ TEST(HazardModel, WhatComesBackRanksAboveWhatDoesNot) {
   for (uint32_t i = 0; i < HazardModel::kRefreshesPerShape; ++i) model.RefreshSome();
   const uint32_t age = HazardModel::AgeOf(5'000'000);
   EXPECT_GT(model.index(returns, age), 10 * model.index(leaves, age));
+}
+
+TEST(HazardModel, AWaitSeenInTwoPartsTeachesWhatTheWholeDoes) {
+  HazardModel whole, in_parts;
+  const ReuseTraits traits{.fresh = 2, .turn = 1};
+  constexpr uint64_t kFromUs = 20'000'000, kUntilUs = 90'000'000;
+  for (int pass = 0; pass < 50; ++pass) {
+    for (int i = 0; i < 20; ++i) {
+      whole.Observe(traits, kUntilUs, HazardModel::Outcome::kUsed);
+      in_parts.Observe(traits, kFromUs, HazardModel::Outcome::kWaits);
+      in_parts.ObserveFrom(traits, kFromUs, kUntilUs, HazardModel::Outcome::kUsed);
+    }
+    whole.Fit();
+    in_parts.Fit();
+  }
+  for (const uint64_t until_us : {5'000'000, 20'000'000, 60'000'000, 200'000'000}) {
+    EXPECT_NEAR(in_parts.ReuseChance(traits, 0, until_us), whole.ReuseChance(traits, 0, until_us),
+                1e-3);
+  }
 }
 
 // Ages end at 0.5 s × 1.6^n.
