@@ -5,9 +5,11 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <new>
+#include <utility>
 
 namespace terrace::client {
 namespace {
@@ -55,7 +57,7 @@ Status CheckGeometry(const protocol::HelloReply& reply, std::string* why) {
 
 Result<std::shared_ptr<Attachment>> Attachment::Create(Granted granted, std::string* why) {
   TERRACE_RETURN_IF_ERROR(CheckGeometry(granted.reply, why));
-  std::shared_ptr<Attachment> attachment(new Attachment(std::move(granted)));
+  std::shared_ptr<Attachment> attachment(new Attachment(std::move(granted)), &Attachment::Delete);
   TERRACE_RETURN_IF_ERROR(attachment->CheckFds(why));
   return attachment;
 }
@@ -70,11 +72,10 @@ Attachment::Attachment(Granted granted)
 Attachment::~Attachment() {
   if (fork_generation_ != ForkGeneration()) return;
   for (uint32_t segment = 0; segment < granted_.reply.segments_max; ++segment) {
-    if (std::byte* mapped = base(segment)) Unmap(segment, mapped);
+    Unmap(segment, Take(segments_[segment]));
   }
   for (uint32_t slab = 0; slab < slab_fds_.size(); ++slab) {
-    const uint32_t segment = protocol::kDeviceSegmentFirst + slab;
-    if (std::byte* mapped = base(segment)) Unmap(segment, mapped);
+    Unmap(protocol::kDeviceSegmentFirst + slab, Take(slabs_[slab]));
   }
   // The life socket is last: its goodbye byte says that nothing of this session touches the arena
   // any more, though the process lives on. Without the byte the daemon waits for the process's end.
@@ -82,6 +83,17 @@ Attachment::~Attachment() {
   const std::byte goodbye{1};
   (void)!send(granted_.fds.back().get(), &goodbye, sizeof(goodbye), MSG_NOSIGNAL | MSG_DONTWAIT);
   granted_.fds.back().ShutdownAndClose();
+}
+
+// Taking memory out of a device takes long: not on the thread of whoever let the last lease go.
+void Attachment::Delete(Attachment* attachment) {
+  const bool has_pins =
+      attachment->fork_generation_ == ForkGeneration() && attachment->pinner_ != nullptr &&
+      std::any_of(attachment->segments_.get(),
+                  attachment->segments_.get() + attachment->granted_.reply.segments_max,
+                  [](const Segment& segment) { return segment.is_pinned; });
+  if (has_pins && attachment->pinner_->Retire([attachment] { delete attachment; })) return;
+  delete attachment;
 }
 
 Status Attachment::CheckFds(std::string* why) const {
@@ -142,7 +154,7 @@ Status Attachment::GrantSlabs(const protocol::DeviceAttachReply& reply, std::vec
 }
 
 Status Attachment::RetainSegments(std::span<const SlotAddress> slots,
-                                  std::vector<uint32_t>* segments) {
+                                  std::vector<uint32_t>* segments, SegmentUse use) {
   const size_t before = segments->size();
   LockGuard guard(lock_);
   // Zero is what fresh segments say; a wrapped count would only retain one twice.
@@ -168,6 +180,10 @@ Status Attachment::RetainSegments(std::span<const SlotAddress> slots,
     }
     segment.seen_at = this_call;
     ++segment.lease_count;
+    const bool is_arena = slot.segment < protocol::kDeviceSegmentFirst;
+    if (use != SegmentUse::kLease || !is_arena || pinner_ == nullptr || segment.is_wanted) continue;
+    segment.is_wanted = true;
+    pinner_->Want(weak_from_this(), slot.segment, segment_bytes(slot.segment));
   }
   if (status.ok()) return status;
   for (size_t i = before; i < segments->size(); ++i) --EntryOf((*segments)[i]).lease_count;
@@ -176,32 +192,78 @@ Status Attachment::RetainSegments(std::span<const SlotAddress> slots,
 }
 
 bool Attachment::ReleaseSegment(uint32_t segment) {
-  std::byte* unmapped = nullptr;
+  Unmapping gone;
   {
     LockGuard guard(lock_);
     Segment& entry = EntryOf(segment);
-    if (--entry.lease_count > 0 || !entry.is_revoked) return false;
-    entry.is_revoked = false;
-    unmapped = entry.base.exchange(nullptr);
+    if (--entry.lease_count > 0 || !entry.is_revoked || entry.is_pinning) return false;
+    gone = Take(entry);
   }
-  Unmap(segment, unmapped);
-  return true;
+  return Forget(segment, gone);
 }
 
 bool Attachment::RevokeSegment(uint32_t segment) {
   if (segment >= granted_.reply.segments_max) return false;
-  std::byte* unmapped = nullptr;
+  Unmapping gone;
   {
     LockGuard guard(lock_);
     Segment& entry = segments_[segment];
-    if (entry.lease_count > 0) {
+    if (entry.lease_count > 0 || entry.is_pinning) {
       entry.is_revoked = true;
       return false;
     }
-    unmapped = entry.base.exchange(nullptr);
+    gone = Take(entry);
   }
-  if (unmapped != nullptr) Unmap(segment, unmapped);
+  return Forget(segment, gone);
+}
+
+Attachment::Unmapping Attachment::Take(Segment& entry) {
+  entry.is_revoked = entry.is_wanted = false;
+  return {entry.base.exchange(nullptr), std::exchange(entry.is_pinned, false)};
+}
+
+bool Attachment::Forget(uint32_t segment, const Unmapping& gone) {
+  if (gone.is_pinned) {
+    try {
+      const bool is_handed_on = pinner_->Retire([self = shared_from_this(), segment, gone] {
+        self->Unmap(segment, gone);
+        self->pinner_->hooks().unmapped(*self, segment);
+      });
+      if (is_handed_on) return false;
+    } catch (const std::bad_alloc&) {
+      // Then here and now.
+    }
+  }
+  Unmap(segment, gone);
   return true;
+}
+
+void Attachment::SetPinner(std::shared_ptr<SegmentPinner> pinner) {
+  LockGuard guard(lock_);
+  if (pinner_ == nullptr) pinner_ = std::move(pinner);
+}
+
+std::byte* Attachment::BeginPin(uint32_t segment) {
+  LockGuard guard(lock_);
+  Segment& entry = segments_[segment];
+  std::byte* const base = entry.base.load(std::memory_order_relaxed);
+  if (base == nullptr || entry.is_revoked || entry.is_pinned) return nullptr;
+  entry.is_pinning = true;
+  return base;
+}
+
+void Attachment::EndPin(uint32_t segment, bool is_pinned) {
+  Unmapping gone;
+  {
+    LockGuard guard(lock_);
+    Segment& entry = segments_[segment];
+    entry.is_pinning = false;
+    entry.is_pinned = is_pinned;
+    if (entry.lease_count > 0 || !entry.is_revoked) return;
+    gone = Take(entry);
+  }
+  Unmap(segment, gone);
+  pinner_->hooks().unmapped(*this, segment);
 }
 
 Attachment::Place Attachment::PlaceOf(uint32_t segment) const {
@@ -234,8 +296,10 @@ Status Attachment::Map(uint32_t segment) {
   return Status::Ok();
 }
 
-void Attachment::Unmap(uint32_t segment, std::byte* base) const {
-  munmap(base, segment_bytes(segment));
+void Attachment::Unmap(uint32_t segment, const Unmapping& gone) const {
+  if (gone.base == nullptr) return;
+  if (gone.is_pinned) pinner_->pins()->Unregister(gone.base);
+  munmap(gone.base, segment_bytes(segment));
 }
 
 }  // namespace terrace::client

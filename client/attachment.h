@@ -3,6 +3,9 @@
 // Leases share it; with the last one it unmaps and closes, and only then does the daemon's life
 // socket end, which says that no thread of this process can touch a slot any more.
 //
+// A segment that is registered with a device is taken out and unmapped by the SegmentPinner, and so
+// is an Attachment that has such segments.
+//
 // THREADING: any thread. A lease may call base() without a lock for the segments it retains.
 // FORK: segments are not mapped in a child; there the destructor does nothing.
 #pragma once
@@ -16,6 +19,7 @@
 #include <vector>
 
 #include "client/fork_guard.h"
+#include "client/segment_pinner.h"
 #include "client/timed_lock.h"
 #include "terrace/arena_layout.h"
 #include "terrace/checksum.h"
@@ -28,7 +32,13 @@ namespace terrace::client {
 inline constexpr uint32_t kNodesMax = 64;
 inline constexpr uint32_t kSegmentsMax = 1 << 20;  // 256 TiB of the largest segments
 
-class Attachment {
+// Who touches a segment's bytes.
+enum class SegmentUse {
+  kLease,
+  kOrder,  // of another process's making: no reason to register it
+};
+
+class Attachment : public std::enable_shared_from_this<Attachment> {
  public:
   // What came with the Hello reply.
   struct Granted {
@@ -60,12 +70,20 @@ class Attachment {
 
   // Maps and retains each segment that `slots` name, once, and appends it to `*segments`.
   // kInvalid if one does not exist, kNoSpace if it cannot be mapped; then nothing is retained.
-  Status RetainSegments(std::span<const SlotAddress> slots, std::vector<uint32_t>* segments);
+  Status RetainSegments(std::span<const SlotAddress> slots, std::vector<uint32_t>* segments,
+                        SegmentUse use = SegmentUse::kLease);
   // True if the segment was waiting for this and is unmapped now: tell the daemon.
   bool ReleaseSegment(uint32_t segment);
   // The daemon wants it back. True if it is unmapped now, or never was mapped; else it will be at
   // the last ReleaseSegment.
   bool RevokeSegment(uint32_t segment);
+
+  // From here on segments of the arena that leases retain are registered.
+  void SetPinner(std::shared_ptr<SegmentPinner> pinner);
+  // The segment's memory, which stays mapped until EndPin; nullptr if it is not to be registered.
+  std::byte* BeginPin(uint32_t segment);
+  // On the pinner's thread: nobody may have wanted the segment any more for a while.
+  void EndPin(uint32_t segment, bool is_pinned);
 
   // REQUIRES: the segment is retained.
   std::byte* base(uint32_t segment) const {
@@ -78,6 +96,14 @@ class Attachment {
     uint32_t lease_count = 0;
     uint32_t seen_at = 0;  // the RetainSegments call that met it last
     bool is_revoked = false;
+    bool is_wanted = false;   // by leases, and the pinner knows
+    bool is_pinning = false;  // being registered: not to be unmapped
+    bool is_pinned = false;
+  };
+  // A segment's memory that is nobody's any more.
+  struct Unmapping {
+    std::byte* base = nullptr;
+    bool is_pinned = false;
   };
 
   explicit Attachment(Granted granted);
@@ -93,7 +119,11 @@ class Attachment {
   };
   Place PlaceOf(uint32_t segment) const;
   Status Map(uint32_t segment);
-  void Unmap(uint32_t segment, std::byte* base) const;
+  static Unmapping Take(Segment& entry);
+  // True if it is unmapped now; else the pinner does it, and tells.
+  bool Forget(uint32_t segment, const Unmapping& gone);
+  void Unmap(uint32_t segment, const Unmapping& gone) const;
+  static void Delete(Attachment* attachment);
 
   Granted granted_;
   DomainSecret secret_;
@@ -104,6 +134,7 @@ class Attachment {
   std::unique_ptr<Segment[]> slabs_;
   std::vector<GuardedFd> slab_fds_;
   uint64_t slab_bytes_ = 0;
+  std::shared_ptr<SegmentPinner> pinner_;  // set once, under lock_
 };
 
 }  // namespace terrace::client

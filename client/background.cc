@@ -101,11 +101,14 @@ void Background::Publish(Handshake& handshake, uint32_t connection) {
     core_.attachment_ = attachment;
     core_.refusal_ = Refusal();
   }
+  const std::shared_ptr<SegmentPinner> pinner = core_.pinner();
+  if (pinner != nullptr) attachment->SetPinner(pinner);
   core_.is_broken_ = false;
   core_.link_.Attach(handshake.TakeSocket(), connection, attachment->geometry().frame_bytes_max);
   core_.Dispatch();
   core_.LeaveReader();
   core_.connecting_.WakeAll();
+  if (pinner != nullptr) pinner->OnConnect();
 }
 
 void Background::Report(const Refusal& refusal) {

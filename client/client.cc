@@ -258,6 +258,25 @@ Client::~Client() {
   internals_->core->Stop();
 }
 
+Result<std::shared_ptr<HostPins>> Client::PinArena(std::shared_ptr<const Device> device,
+                                                   std::string_view why) {
+  Core& core = *internals_->core;
+  return Guarded(core, [&] { return core.PinArena(std::move(device), why); });
+}
+
+Status Client::PausePinning(uint64_t deadline_us) {
+  Core& core = *internals_->core;
+  if (core.is_forked()) return kForked;
+  const std::shared_ptr<client::SegmentPinner> pinner = core.pinner();
+  return pinner == nullptr ? Status::Ok() : pinner->Pause(After(deadline_us));
+}
+
+void Client::ResumePinning() {
+  Core& core = *internals_->core;
+  if (core.is_forked()) return;
+  if (const std::shared_ptr<client::SegmentPinner> pinner = core.pinner()) pinner->Resume();
+}
+
 Status Client::WaitConnected(uint64_t deadline_us) {
   Core& core = *internals_->core;
   if (core.is_forked()) return kForked;

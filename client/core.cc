@@ -1,7 +1,5 @@
 #include "client/core.h"
 
-#include <signal.h>
-
 #include <algorithm>
 #include <new>
 #include <system_error>
@@ -16,22 +14,6 @@ namespace {
 // leaves more than this unread is given up.
 constexpr uint64_t kUnawaitedBytesMax = 4 << 20;
 constexpr size_t kCompletionsPerRequest = 4;
-
-// Signals are the engine's: none is delivered to a thread of this library.
-class SignalsBlocked {
- public:
-  SignalsBlocked() {
-    sigset_t all;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before_);
-  }
-  ~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-  SignalsBlocked(const SignalsBlocked&) = delete;
-  SignalsBlocked& operator=(const SignalsBlocked&) = delete;
-
- private:
-  sigset_t before_;
-};
 
 }  // namespace
 
@@ -84,6 +66,7 @@ void Core::Stop() {
   } else if (background_.joinable()) {
     background_.join();
   }
+  if (const std::shared_ptr<SegmentPinner> pinner = this->pinner()) pinner->Stop();
 }
 
 Request* Core::Prepare(CallSpec* spec) {

@@ -28,6 +28,8 @@
 #include "client/link.h"
 #include "client/replies.h"
 #include "client/request_table.h"
+#include "client/segment_pinner.h"
+#include "client/signals_blocked.h"
 #include "client/timed_lock.h"
 #include "client/work_orders.h"
 #include "terrace/client.h"
@@ -112,6 +114,12 @@ class Core : public std::enable_shared_from_this<Core> {
   const ClientOptions& options() const { return options_; }
   GroupTable& groups() { return groups_; }
   CompletionQueue& completions() { return completions_; }
+  // ---- what a device reaches of the arena; core_pins.cc ----
+  Result<std::shared_ptr<HostPins>> PinArena(std::shared_ptr<const Device> device,
+                                             std::string_view why);
+  // Null before PinArena.
+  std::shared_ptr<SegmentPinner> pinner() const;
+
   std::shared_ptr<LeaseState> NewLease() { return pool_.Take(shared_from_this()); }
 
  private:
@@ -141,6 +149,13 @@ class Core : public std::enable_shared_from_this<Core> {
   // True if that ended the lease; else a Release has to.
   bool SendAbort(LeaseState& lease);
   void Retire(LeaseState& lease);
+
+  // ---- hooks of the pinner: core_pins.cc ----
+  bool AskPinTurn();
+  void TellPinCounts(const HostPins& pins);
+  void EndPinTurn();
+  void ListenForTurn(bool is_listening);
+  void TellUnmapped(const Attachment& attachment, uint32_t segment);
 
   // ---- as the reader: core_reader.cc ----
   void ReadWhile(const Waiting& waiting, uint64_t deadline_us);
@@ -192,12 +207,19 @@ class Core : public std::enable_shared_from_this<Core> {
   std::shared_ptr<Attachment> attachment_;  // guarded by state_lock_, changed by the reader
   std::shared_ptr<Attachment> retired_;     // guarded by state_lock_: to be dropped
   std::string last_error_;                  // guarded by state_lock_
+  std::shared_ptr<SegmentPinner> pinner_;   // guarded by state_lock_, set once
   Refusal refusal_;                         // guarded by state_lock_: the last attempt's, if final
   Sleepers connecting_;                     // callers of WaitConnected
 
   // Finished asynchronous requests whose callbacks the background thread runs.
   TimedLock callbacks_lock_;
   std::vector<Request*> callbacks_;
+
+  std::atomic<uint64_t> turnless_boot_id_{0};  // of a daemon that gives out no turns
+  std::atomic<bool> is_turn_awaited_{false};   // counted in coming_count_
+  // The pinner's thread's; but for the texts, which are there before it.
+  protocol::DeviceReport told_;
+  uint32_t told_connection_ = 0;
 
   std::atomic<bool> is_stopping_{false};
   std::atomic<uint64_t> background_until_us_{0};  // when the background thread looks at deadlines

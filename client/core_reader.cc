@@ -93,6 +93,11 @@ void Core::OnMessage(const Message& message) {
     return Break("another daemon answers on this connection; it is connected to again");
   }
   if (message.verb == protocol::kVerbWorkOrder) return OnWorkOrder(message);
+  if (message.verb == protocol::kVerbPinTurnBegins) {
+    ListenForTurn(false);
+    if (const std::shared_ptr<SegmentPinner> pinner = this->pinner()) pinner->OnTurn();
+    return;
+  }
   switch (message.verb) {
     case protocol::Verb::kCompletion:
       return OnCompletion(message);
@@ -106,7 +111,14 @@ void Core::OnMessage(const Message& message) {
 }
 
 void Core::OnAnswer(const Message& message) {
-  if ((message.request_id & kUnawaitedSlot) == kUnawaitedSlot) return;
+  if ((message.request_id & kUnawaitedSlot) == kUnawaitedSlot) {
+    // It does not know the verb, and closes the connection next.
+    const bool is_turnless =
+        (message.verb == protocol::kVerbPinTurn || message.verb == protocol::kVerbDeviceReport) &&
+        message.status().code() == StatusCode::kInvalid;
+    if (is_turnless) turnless_boot_id_ = message.prefix.boot_id;
+    return;
+  }
   const auto [claim, request, verb] = requests_.ClaimAnswered(message.request_id);
   if (claim == RequestTable::Claim::kUnknown) {
     return BreakOnAnswer(message, "no such request is pending");
@@ -356,6 +368,8 @@ void Core::Teardown() {
     LockGuard guard(state_lock_);
     retired_ = std::move(attachment_);
   }
+  if (const std::shared_ptr<SegmentPinner> pinner = this->pinner()) pinner->OnDisconnect();
+  ListenForTurn(false);
   registry_.InvalidateAll();
   while (Request* request = requests_.ClaimBroken()) FailRequest(*request);
   sleepers_.WakeAll();

@@ -18,10 +18,13 @@ using protocol::Verb;
 
 constexpr size_t kReceiveBytesMin = 64 << 10;
 
-bool IsUnasked(Verb verb) { return verb >= Verb::kCompletion && verb <= protocol::kVerbWorkOrder; }
+bool IsUnasked(Verb verb) {
+  return verb >= Verb::kCompletion && verb <= protocol::kVerbPinTurnBegins;
+}
 bool IsAnswer(Verb verb) {
   return (verb >= Verb::kHello && verb <= Verb::kUnmapped) || verb == protocol::kVerbDeviceAttach ||
-         verb == protocol::kVerbOrderDone;
+         verb == protocol::kVerbOrderDone || verb == protocol::kVerbPinTurn ||
+         verb == protocol::kVerbDeviceReport;
 }
 
 // A message's body as it is cut into frames.

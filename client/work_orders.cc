@@ -106,7 +106,7 @@ Status WorkOrders::Begin(Order& order) {
       return Status(StatusCode::kInvalid, "the order names no slots of this session");
     }
   }
-  return order.attachment->RetainSegments(slots, &order.segments);
+  return order.attachment->RetainSegments(slots, &order.segments, SegmentUse::kOrder);
 }
 
 bool WorkOrders::Work(Order& order) {

@@ -61,10 +61,11 @@ bool IsRequestVerb(Verb verb) { return verb >= Verb::kHello && verb <= protocol:
 
 std::string_view VerbName(Verb verb) {
   static constexpr std::string_view kNames[] = {
-      "",        "Hello",   "Open",        "Match",   "Acquire",      "Prefetch", "Join",
-      "Release", "Cancel",  "Touch",       "Reserve", "Commit",       "Abort",    "Query",
-      "Wait",    "Evict",   "Pin",         "Reset",   "Stats",        "List",     "Unmapped",
-      "HitRate", "Explain", "TraceRecord", "Fsck",    "DeviceAttach", "OrderDone"};
+      "",      "Hello",        "Open",      "Match",   "Acquire",     "Prefetch",
+      "Join",  "Release",      "Cancel",    "Touch",   "Reserve",     "Commit",
+      "Abort", "Query",        "Wait",      "Evict",   "Pin",         "Reset",
+      "Stats", "List",         "Unmapped",  "HitRate", "Explain",     "TraceRecord",
+      "Fsck",  "DeviceAttach", "OrderDone", "PinTurn", "DeviceReport"};
   return IsRequestVerb(verb) ? kNames[static_cast<size_t>(verb)] : "unknown verb";
 }
 

@@ -141,6 +141,8 @@ json SharedDocument(const Store::DomainStats::SharedStats& shared) {
 json DeviceDocument(const Store::DomainStats::DeviceStats& device) {
   const HbmTier::OrderStats& orders = device.orders;
   return {{"device", device.device},
+          {"backend", "host"},
+          {"why", "hbm.device is \"" + device.device + "\""},
           {"clients", orders.executors},
           {"blocks_served", device.blocks_served},
           {"orders_queued", orders.queued},
@@ -150,6 +152,26 @@ json DeviceDocument(const Store::DomainStats::DeviceStats& device) {
           {"orders_refused", orders.refused},
           {"orders_wrong", orders.wrong},
           {"orders_expired", orders.expired}};
+}
+
+json CopiesDocument(const Store::DomainStats::CopyStats& copies) {
+  json clients = json::array();
+  for (const Store::DomainStats::CopyClient& client : copies.clients) {
+    clients.push_back({{"session", ToHex(0, client.session).substr(16)},
+                       {"backend", client.backend},
+                       {"why", client.why},
+                       {"pinned_bytes", client.counts.pinned_bytes},
+                       {"pinned_bytes_max", client.counts.pinned_bytes_max},
+                       {"straight_bytes", client.counts.straight_bytes},
+                       {"bounced_bytes", client.counts.bounced_bytes},
+                       {"registrations_failed", client.counts.failed_count}});
+  }
+  return {{"client_count", copies.client_count},
+          {"pinned_bytes", copies.pinned_bytes},
+          {"straight_bytes", copies.straight_bytes},
+          {"bounced_bytes", copies.bounced_bytes},
+          {"registrations_failed", copies.registrations_failed},
+          {"clients", std::move(clients)}};
 }
 
 json SessionDocument(const SessionSummary& session) {
@@ -204,6 +226,7 @@ std::string StatsDocument(const StatsInput& input) {
   document["redis"] = input.domain.shared ? SharedDocument(*input.domain.shared) : json();
   // null: there is no HBM tier
   document["hbm"] = input.domain.device ? DeviceDocument(*input.domain.device) : json();
+  document["copies"] = CopiesDocument(input.domain.copies);
   for (const SessionSummary& session : input.sessions) {
     document["sessions"].push_back(SessionDocument(session));
   }

@@ -77,6 +77,7 @@ void Request::ResetResults() {
   evicted_ = {};
   has_reset_ = is_erasure_told_ = is_through_ = false;
   pinned_ = {};
+  turn_.reset();
   list_ = {};
   hit_rate_rows_.clear();
   explained_ = {};
@@ -268,7 +269,8 @@ void Request::AddResults() {
       reply_.AddHead(list_);
       return reply_.AddArray(std::span<const protocol::ListEntry>(list_entries_));
     default:
-      return;  // the status says all
+      if (turn_) reply_.AddHead(*turn_);
+      return;  // else the status says all
   }
 }
 

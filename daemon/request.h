@@ -10,6 +10,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -115,6 +116,7 @@ class Request {
   Status Open(RequestContext& context, Store& store, bool* is_malformed);
   Status ReadGroup(SpaceGroupSpec* group, uint64_t* self_mask, bool* is_malformed);
   Status OrderDone(const RequestContext& context, Store& store, bool* is_malformed);
+  Status PinTurn(const RequestContext& context, Store& store, bool* is_malformed);
   Status List(const RequestContext& context, Store& store, protocol::ListRequest request);
   Outcome StepJoin(const RequestContext& context, Store& store, uint32_t* budget_blocks);
   Outcome StepCommit(const RequestContext& context, Store& store, uint32_t* budget_blocks);
@@ -161,6 +163,7 @@ class Request {
   bool is_erasure_told_ = false;
   bool is_through_ = false;  // an Evict or a Reset
   protocol::PinReply pinned_;
+  std::optional<protocol::PinTurnReply> turn_;  // of one that asks
   protocol::OpenReply opened_;
   std::vector<protocol::OpenedMember> opened_members_;
   protocol::ListReply list_;

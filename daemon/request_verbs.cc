@@ -29,6 +29,11 @@ Status Request::Act(RequestContext& context, Store& store, bool* is_malformed) {
     return Status(StatusCode::kInvalid);
   };
   if (verb_ == protocol::kVerbOrderDone) return OrderDone(context, store, is_malformed);
+  if (verb_ == protocol::kVerbPinTurn) return PinTurn(context, store, is_malformed);
+  if (verb_ == protocol::kVerbDeviceReport) {
+    protocol::DeviceReport report;
+    return ReadWhole(&report) ? store.ReportDevice(context.session, report) : malformed();
+  }
   switch (verb_) {
     case Verb::kOpen:
       return Open(context, store, is_malformed);
@@ -68,6 +73,20 @@ Status Request::OrderDone(const RequestContext& context, Store& store, bool* is_
   step_checksums_.resize(done.checksum_count);
   body_.ReadArray(sizeof(done), std::span(step_checksums_));
   return store.OrderDone(context.session, done, step_checksums_);
+}
+
+Status Request::PinTurn(const RequestContext& context, Store& store, bool* is_malformed) {
+  protocol::PinTurnRequest asked;
+  *is_malformed = !ReadWhole(&asked);
+  if (*is_malformed) return Status(StatusCode::kInvalid);
+  switch (asked.action) {
+    case protocol::PinTurnAction::kAsk:
+      return store.AskPinTurn(context.session, &turn_.emplace().ahead_count);
+    case protocol::PinTurnAction::kEnd:
+      return store.EndPinTurn(context.session);
+  }
+  return Invalid("turn action " + std::to_string(static_cast<uint32_t>(asked.action)) +
+                 "; there are 0 (ask) and 1 (end)");
 }
 
 Status Request::ReadGroup(SpaceGroupSpec* group, uint64_t* self_mask, bool* is_malformed) {

@@ -550,6 +550,12 @@ void SessionTable::OnWorkOrder(SessionId id, const protocol::WorkOrder& order,
   AddNews(*session, protocol::kVerbWorkOrder, 0, Status::Ok(), body);
 }
 
+void SessionTable::OnPinTurn(SessionId id) {
+  Session* session = Find(id);
+  if (session == nullptr || session->is_closed) return;
+  AddNews(*session, protocol::kVerbPinTurnBegins, 0, Status::Ok(), {});
+}
+
 void SessionTable::OnSeekDone(SessionId id, uint64_t request_id) {
   Session* session = Find(id);
   if (session == nullptr || session->is_closed || !session->is_seeking ||

@@ -126,6 +126,7 @@ class SessionTable : public StoreListener {
   void OnSeekDone(SessionId session, uint64_t request_id) override;
   void OnWorkOrder(SessionId session, const protocol::WorkOrder& order,
                    std::span<const uint64_t> part_bytes) override;
+  void OnPinTurn(SessionId session) override;
 
   Session* Find(SessionId id);
   // One turn of a session: works until nothing is left or the turn's budget is spent.

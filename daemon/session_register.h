@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <unordered_map>
 #include <vector>
 
@@ -22,6 +23,7 @@ struct SessionRecord {
   bool is_hung_up = false;
   bool is_dead = false;  // proven
   bool has_device = false;
+  std::unique_ptr<protocol::DeviceReport> report;  // the last one
   uint64_t last_sign_us = 0;
   uint32_t deadline = kHandleNone;  // of its silence; none while it has no lease
   uint32_t lease_blocks = 0;        // entries of the leases it owns

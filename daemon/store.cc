@@ -124,6 +124,7 @@ void Store::HangUp(SessionId session) {
   rooms.waiters.DropAll(session, kLeaseNone);
   rooms.keeper.OnHangUp(index);
   if (record.has_device) rooms.domain.options.device.tier->HangUp(session);
+  if (s.turns.End(session)) s.StepTurns();
   s.Settle(rooms);
 }
 
@@ -474,6 +475,7 @@ void Store::OnTimer() {
   State& s = *state_;
   const uint64_t now_us = s.clock.NowUs();
   s.retry_us = kNever;
+  s.StepTurns();
   Deadline due;
   for (uint32_t i = 0; i < protocol::kBlocksPerTurnMax && s.deadlines.PopDue(now_us, &due); ++i) {
     DomainRooms& rooms = *s.domains[due.domain_index];
@@ -543,7 +545,7 @@ uint64_t Store::NextTimerUs() const {
     if (rooms->waiters.has_work() || rooms->keeper.has_work()) return 0;
     if (rooms->adoption.has_work() || rooms->notes.has_work()) return 0;
   }
-  return std::min(s.deadlines.next_us(), s.retry_us);
+  return std::min({s.deadlines.next_us(), s.retry_us, s.turns.next_us()});
 }
 
 }  // namespace terrace

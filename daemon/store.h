@@ -52,6 +52,8 @@ class StoreListener {
   // A copy that this session, which has attached the device, is to make.
   virtual void OnWorkOrder(SessionId /*session*/, const protocol::WorkOrder& /*order*/,
                            std::span<const uint64_t> /*part_bytes*/) {}
+  // It may register a segment with its device now.
+  virtual void OnPinTurn(SessionId /*session*/) {}
 };
 
 // The tier that a domain shares with other hosts, and what it does with it.
@@ -355,6 +357,13 @@ class Store {
   Status OrderDone(SessionId session, const protocol::OrderDoneRequest& done,
                    std::span<const Checksum> checksums);
 
+  // Registration turns, of all domains. AskPinTurn: StoreListener::OnPinTurn follows, at once
+  // perhaps. EndPinTurn: kGone if the session neither has the turn nor waits for it.
+  Status AskPinTurn(SessionId session, uint32_t* ahead_count);
+  Status EndPinTurn(SessionId session);
+  // For Stats.
+  Status ReportDevice(SessionId session, const protocol::DeviceReport& report);
+
   // ---- events from other threads, posted to the store thread ----
   void OnSegmentPopulated(uint32_t domain_index, uint32_t segment, Status status);
   void OnSegmentPunched(uint32_t domain_index, uint32_t segment, Status status);
@@ -483,6 +492,23 @@ struct Store::DomainStats {
   };
   std::optional<DeviceStats> device;
   uint64_t device_blocks_served = 0;
+  // Of sessions that have reported what makes their copies.
+  struct CopyClient {
+    SessionId session = 0;
+    std::string backend;
+    std::string why;
+    protocol::DeviceReport counts;  // texts as they came
+  };
+  struct CopyStats {
+    uint32_t client_count = 0;
+    uint64_t pinned_bytes = 0;
+    uint64_t straight_bytes = 0;
+    uint64_t bounced_bytes = 0;
+    uint64_t registrations_failed = 0;
+    std::vector<CopyClient> clients;  // kCopyClientsShownMax at most
+  };
+  CopyStats copies;
 };
+inline constexpr size_t kCopyClientsShownMax = 64;
 
 }  // namespace terrace

@@ -4,6 +4,19 @@
 #include "daemon/store_state.h"
 
 namespace terrace {
+namespace {
+
+// Texts come from clients and end up on terminals.
+std::string Printable(std::span<const char> text) {
+  std::string shown;
+  for (const char c : text) {
+    if (c == '\0') break;
+    shown += c >= 0x20 && c <= 0x7e ? c : '?';
+  }
+  return shown;
+}
+
+}  // namespace
 
 void AppendDeviceSlots(const Group& group, const CacheDomain& domain, const Block& block,
                        uint64_t member_mask, std::vector<SlotAddress>* slots) {
@@ -44,6 +57,60 @@ Status Store::OrderDone(SessionId session, const protocol::OrderDoneRequest& don
   const Status status = tier->OrderDone(session, done, checksums);
   state_->Settle(*caller.rooms);
   return status;
+}
+
+Status Store::AskPinTurn(SessionId session, uint32_t* ahead_count) {
+  Caller caller;
+  TERRACE_RETURN_IF_ERROR(state_->Enter(session, kAllGroups, &caller));
+  *ahead_count = state_->turns.Ask(session);
+  if (state_->turns.holder() == session) {
+    state_->seams.listener.OnPinTurn(session);  // asked again: it may not have heard
+  } else {
+    state_->StepTurns();
+  }
+  return Status::Ok();
+}
+
+Status Store::EndPinTurn(SessionId session) {
+  Caller caller;
+  TERRACE_RETURN_IF_ERROR(state_->Enter(session, kAllGroups, &caller));
+  const bool had_place = state_->turns.End(session);
+  state_->StepTurns();
+  return had_place ? Status::Ok()
+                   : Status(StatusCode::kGone, "this session has no turn to register, nor waits");
+}
+
+Status Store::ReportDevice(SessionId session, const protocol::DeviceReport& report) {
+  Caller caller;
+  TERRACE_RETURN_IF_ERROR(state_->Enter(session, kAllGroups, &caller));
+  state_->sessions.at(caller.session).report = std::make_unique<protocol::DeviceReport>(report);
+  return Status::Ok();
+}
+
+Store::DomainStats::CopyStats Store::State::CopyStatsOf(uint32_t domain_index) const {
+  DomainStats::CopyStats sum;
+  for (SessionIndex index = 0; index < sessions.index_count(); ++index) {
+    const SessionRecord& record = sessions.at(index);
+    const bool is_present = record.is_used && !record.is_hung_up;
+    if (!is_present || record.domain_index != domain_index || record.report == nullptr) continue;
+    const protocol::DeviceReport& report = *record.report;
+    ++sum.client_count;
+    sum.pinned_bytes += report.pinned_bytes;
+    sum.straight_bytes += report.straight_bytes;
+    sum.bounced_bytes += report.bounced_bytes;
+    sum.registrations_failed += report.failed_count;
+    if (sum.clients.size() == kCopyClientsShownMax) continue;
+    sum.clients.push_back({.session = record.id,
+                           .backend = Printable(report.backend),
+                           .why = Printable(report.why),
+                           .counts = report});
+  }
+  return sum;
+}
+
+void Store::State::StepTurns() {
+  const SessionId session = turns.Next(clock.NowUs());
+  if (session != 0) seams.listener.OnPinTurn(session);
 }
 
 void Store::State::OnWorkOrder(ExecutorId executor, const protocol::WorkOrder& order,

@@ -12,6 +12,7 @@
 #include "daemon/kv_event_source.h"
 #include "daemon/lease_keeper.h"
 #include "daemon/mover.h"
+#include "daemon/registration_turns.h"
 #include "daemon/residency.h"
 #include "daemon/restorer.h"
 #include "daemon/scrubber.h"
@@ -113,6 +114,10 @@ struct Store::State final : public TierListener, public WorkOrderSink {
   void OnWorkOrder(ExecutorId executor, const protocol::WorkOrder& order,
                    std::span<const uint64_t> part_bytes) override;
 
+  DomainStats::CopyStats CopyStatsOf(uint32_t domain_index) const;  // store_device.cc
+  // The next turn begins, if it can.
+  void StepTurns();
+
   const StoreOptions options;
   Clock& clock;
   DeadlineHeap deadlines;
@@ -120,6 +125,7 @@ struct Store::State final : public TierListener, public WorkOrderSink {
   SessionRegister sessions;
   std::vector<std::unique_ptr<DomainRooms>> domains;
   SegmentLedger ledger;
+  RegistrationTurns turns;
   uint64_t retry_us = kNever;  // when to offer again what a full queue refused
 };
 

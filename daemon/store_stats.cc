@@ -56,6 +56,7 @@ std::vector<Store::DomainStats> Store::Stats() const {
                       .orders = device.tier->order_stats(),
                       .blocks_served = domain.counters.device_blocks_served};
     }
+    stats.copies = state_->CopyStatsOf(domain.domain_index);
     if (domain.options.shared.tier != nullptr) {
       stats.shared = rooms->shared_writer.stats();
       rooms->shared_reader.AddStats(&*stats.shared);

@@ -8,6 +8,7 @@
 //
 // THREADING: every method may be called from any thread. One background thread per Client reads
 // replies, runs callbacks, and reconnects; a thread inside a blocking call reads replies itself.
+// PinArena adds one that registers memory.
 // FORK: a child of fork() gets kGone from every call and must create its own Client; the arena is
 // not mapped in it.
 #pragma once
@@ -18,6 +19,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "terrace/block_key.h"
@@ -27,6 +29,9 @@
 #include "terrace/status.h"
 
 namespace terrace {
+
+class Device;    // cuda/stream.h
+class HostPins;  // cuda/host_pins.h
 
 struct ClientOptions {
   std::string socket_path;                    // the domain's socket, e.g. /run/terrace/default.sock
@@ -40,6 +45,10 @@ struct ClientOptions {
   // when the daemon asks for it, on the background thread. "host": ordinary memory; empty: none.
   // A daemon without such a tier says so in last_error(), and everything else works.
   std::string device;
+  // Of the arena, registered with the device of PinArena at a time; 0: nothing is.
+  uint64_t pinned_bytes_max = UINT64_MAX;
+  // How long a segment waits for this process's turn to register before it is done without one.
+  uint32_t pin_turn_wait_ms = 30'000;
 };
 
 // What one session opened: a SpaceGroup and the members this process reads and writes.
@@ -256,6 +265,19 @@ class Client {
   bool PollUntil(ClientCompletion* completion, uint64_t deadline_us);
   // Readable while Poll has something. The descriptor belongs to the Client.
   int event_fd() const;
+
+  // ---- for copies that a device makes ----
+  // From here on the segments in which this process has leases are registered with `device`, one
+  // after the other, when the daemon says that it is this process's turn, on a thread of the
+  // library's. Copiers are given the result (CopierOptions::pins) and take what is not registered,
+  // yet or ever, through pinned memory of their own. `why` it is this backend is shown by `terrace
+  // status`, with what is registered and copied. kExists: there is a device already.
+  Result<std::shared_ptr<HostPins>> PinArena(std::shared_ptr<const Device> device,
+                                             std::string_view why = {});
+  // Nothing is registered, nor taken out, until ResumePinning: for as long as the engine captures a
+  // graph. Counts. kBusy: at the deadline a segment is still being registered; resume all the same.
+  Status PausePinning(uint64_t deadline_us);
+  void ResumePinning();
 
   // ---- the rest of the verbs, blocking ----
   Status Touch(GroupRef group, std::span<const BlockKey> keys, const RequestOptions& options = {});

@@ -13,10 +13,13 @@ namespace terrace::protocol {
 
 inline constexpr Verb kVerbDeviceAttach{25};
 inline constexpr Verb kVerbOrderDone{26};
-static_assert(kVerbDeviceAttach > kVerbFsck && kVerbLast == kVerbOrderDone);
+inline constexpr Verb kVerbPinTurn{27};
+inline constexpr Verb kVerbDeviceReport{28};
+static_assert(kVerbDeviceAttach > kVerbFsck && kVerbLast == kVerbDeviceReport);
 
 // Daemon to client, unasked.
 inline constexpr Verb kVerbWorkOrder{67};
+inline constexpr Verb kVerbPinTurnBegins{68};  // no body
 
 // The reply carries one descriptor a slab: what one message can carry beside bytes.
 inline constexpr uint32_t kDeviceSlabsMax = 250;
@@ -70,6 +73,37 @@ struct OrderDoneRequest {
   uint8_t reserved[7] = {};
 };
 
+// Registering host memory with a device stops every other process that does: who wants to asks for
+// its turn, registers a segment when kVerbPinTurnBegins comes, and says that it has. A turn that
+// others wait for is over after two seconds, whatever its holder does.
+enum class PinTurnAction : uint32_t {
+  kAsk = 0,  // asked again, it changes nothing
+  kEnd = 1,  // of the turn, or of waiting for it; "gone": it has neither
+};
+// Body: PinTurnRequest. Reply body of kAsk: PinTurnReply.
+struct PinTurnRequest {
+  PinTurnAction action = PinTurnAction::kAsk;
+  uint32_t reserved = 0;
+};
+struct PinTurnReply {
+  uint32_t ahead_count = 0;  // sessions whose turn comes or ends first
+  uint32_t reserved = 0;
+};
+
+// What makes this session's copies, for status; the last one counts. Texts are NUL-padded.
+struct DeviceReport {
+  char backend[16] = {};
+  char why[208] = {};  // it is this one
+  uint64_t pinned_bytes = 0;
+  uint64_t pinned_bytes_max = 0;
+  uint64_t straight_bytes = 0;  // copied from and to registered memory, since the client began
+  uint64_t bounced_bytes = 0;   // and by way of pinned memory of the copiers'
+  uint32_t failed_count = 0;    // of registrations
+  uint32_t reserved = 0;
+};
+
+static_assert(sizeof(DeviceReport) == 264);
+static_assert(sizeof(PinTurnRequest) == 8 && sizeof(PinTurnReply) == 8);
 static_assert(sizeof(DeviceAttachRequest) == 64 && sizeof(DeviceAttachReply) == 16);
 static_assert(sizeof(WorkOrder) == 88 && sizeof(OrderDoneRequest) == 24);
 

@@ -145,6 +145,27 @@ std::string RenderDevice(const StatsView& stats) {
                           count("orders_expired")));
 }
 
+// What makes clients' copies between devices and DRAM; nothing where nobody has said.
+std::string RenderCopies(const StatsView& stats) {
+  using enum TextTable::Align;
+  const std::vector<StatsView> clients = stats.Each("copies.clients");
+  if (clients.empty()) return "";
+  TextTable table({{"COPIES OF", kLeft},
+                   {"BACKEND", kLeft},
+                   {"PINNED", kRight},
+                   {"STRAIGHT", kRight},
+                   {"BOUNCED", kRight},
+                   {"NOT PINNED", kRight},
+                   {"WHY", kLeft}});
+  for (const StatsView& client : clients) {
+    table.AddRow({client.Text("session"), OrDash(client.Text("backend")),
+                  BytesOr(client.Count("pinned_bytes")), BytesOr(client.Count("straight_bytes")),
+                  BytesOr(client.Count("bounced_bytes")),
+                  CountOr(client.Count("registrations_failed")), OrDash(client.Text("why"))});
+  }
+  return fmt::format("\n{}", table.Render());
+}
+
 std::string RenderLowerTiers(const StatsView& stats) {
   std::string text;
   for (const StatsView& tier : stats.Each("lower_tiers")) {
@@ -220,7 +241,7 @@ std::string RenderSessions(const StatsView& stats) {
 
 std::string RenderStatus(const StatsView& stats) {
   return RenderHead(stats) + RenderLowerTiers(stats) + RenderDevice(stats) + RenderRedis(stats) +
-         RenderTraffic(stats) + RenderGroups(stats) + RenderSessions(stats);
+         RenderTraffic(stats) + RenderGroups(stats) + RenderSessions(stats) + RenderCopies(stats);
 }
 
 }  // namespace terrace::tools

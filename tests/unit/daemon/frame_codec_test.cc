@@ -118,7 +118,7 @@ TEST(FrameAssembler, EveryMalformedHeaderIsRefusedWithItsReason) {
     EXPECT_THAT(Refusal({Frame({.version = version, .verb = Verb::kMatch, .request_id = 1})}),
                 HasSubstr("frame version " + std::to_string(version)));
   }
-  for (const int verb : {0, 27, 64, 65, 66, 67, 255}) {
+  for (const int verb : {0, 29, 64, 65, 66, 67, 69, 255}) {
     EXPECT_THAT(Refusal({Frame({.verb = static_cast<Verb>(verb), .request_id = 1})}),
                 HasSubstr("verb " + std::to_string(verb)));
   }

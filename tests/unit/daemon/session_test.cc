@@ -4,7 +4,11 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <map>
+#include <utility>
 
+#include "daemon/registration_turns.h"
+#include "terrace/protocol_device.h"
 #include "unit/daemon/session_harness.h"
 
 namespace terrace::test {
@@ -94,6 +98,163 @@ struct WithDevice {
                 .now_us = [] { return uint64_t{0}; }}};
   SessionHarness world{{.device = &tier}};
 };
+
+class SessionPinTurn : public testing::Test {
+ protected:
+  FakeMessage Ask(SessionId session) { return Send(session, protocol::PinTurnAction::kAsk); }
+  FakeMessage End(SessionId session) { return Send(session, protocol::PinTurnAction::kEnd); }
+  // Its turns that have begun since the last call.
+  uint32_t Begun(SessionId session) {
+    uint32_t count = std::exchange(begun_[session], 0);
+    for (const FakeMessage& news : world_.transport.Take(session)) {
+      EXPECT_EQ(news.header.verb, protocol::kVerbPinTurnBegins);
+      EXPECT_EQ(news.header.request_id, 0u);
+      EXPECT_TRUE(news.body.empty());
+      ++count;
+    }
+    return count;
+  }
+  FakeMessage Send(SessionId session, protocol::PinTurnAction action) {
+    begun_[session] = Begun(session);
+    const protocol::PinTurnRequest request{.action = action};
+    world_.Deliver(session, world_.Frames(protocol::kVerbPinTurn, BytesOf(request), ++next_id_));
+    FakeMessage answer;
+    bool is_answered = false;
+    for (FakeMessage& message : world_.transport.Take(session)) {
+      const bool is_news = message.header.verb == protocol::kVerbPinTurnBegins;
+      if (is_news) {
+        EXPECT_TRUE(is_answered) << "news never overtakes the reply";
+        ++begun_[session];
+      } else {
+        is_answered = true;
+        answer = std::move(message);
+      }
+    }
+    EXPECT_EQ(answer.header.request_id, next_id_);
+    return answer;
+  }
+  static uint32_t Ahead(const FakeMessage& answer) {
+    EXPECT_EQ(answer.status(), StatusCode::kOk);
+    EXPECT_EQ(answer.body.size(), sizeof(protocol::PinTurnReply));
+    return answer.At<protocol::PinTurnReply>().ahead_count;
+  }
+
+  SessionHarness world_{{.domains = 2}};
+  std::map<SessionId, uint32_t> begun_;
+  uint64_t next_id_ = 500;
+};
+
+TEST_F(SessionPinTurn, GoesFromOneToTheNextWhateverTheirDomain) {
+  const SessionId first = world_.Attach(0);
+  const SessionId second = world_.Attach(1);
+  const SessionId third = world_.Attach(0);
+  EXPECT_EQ(Ahead(Ask(first)), 0u);
+  EXPECT_EQ(Begun(first), 1u);
+  EXPECT_EQ(Ahead(Ask(second)), 1u);
+  EXPECT_EQ(Ahead(Ask(third)), 2u);
+  EXPECT_EQ(Begun(second) + Begun(third), 0u);
+  const FakeMessage ended = End(first);
+  EXPECT_EQ(ended.status(), StatusCode::kOk);
+  EXPECT_TRUE(ended.body.empty());
+  EXPECT_EQ(Begun(second), 1u);
+  EXPECT_EQ(Begun(third), 0u);
+  EXPECT_EQ(End(third).status(), StatusCode::kOk) << "it does not wait any more";
+  EXPECT_EQ(End(second).status(), StatusCode::kOk);
+  EXPECT_EQ(Begun(first) + Begun(third), 0u);
+}
+
+TEST_F(SessionPinTurn, AskedTwiceItIsOnePlaceAndWithoutOneThereIsNothingToEnd) {
+  const SessionId first = world_.Attach();
+  const SessionId second = world_.Attach();
+  const SessionId third = world_.Attach();
+  EXPECT_EQ(End(first).status(), StatusCode::kGone);
+  Ask(first);
+  Ask(second);
+  Ask(third);
+  EXPECT_EQ(Ahead(Ask(second)), 1u) << "where it was";
+  EXPECT_EQ(Ahead(Ask(first)), 0u);
+  EXPECT_EQ(Begun(first), 2u) << "told again";
+  End(first);
+  EXPECT_EQ(End(first).status(), StatusCode::kGone);
+  EXPECT_EQ(Begun(second), 1u);
+  End(second);
+  EXPECT_EQ(Begun(third), 1u);
+  End(third);
+  EXPECT_EQ(Begun(second), 0u) << "it had asked for one turn";
+}
+
+TEST_F(SessionPinTurn, WhoNeverEndsItStopsOthersForTwoSeconds) {
+  const SessionId stuck = world_.Attach();
+  const SessionId second = world_.Attach();
+  Ask(stuck);
+  world_.AdvanceTime(60 * kUsPerSecond);
+  Ask(second);
+  EXPECT_EQ(Begun(second), 1u) << "it had been long enough";
+  Ask(stuck);
+  world_.AdvanceTime(kRegistrationTurnUs - 1);
+  EXPECT_EQ(Begun(stuck), 1u) << "the one it had before";
+  world_.AdvanceTime(1);
+  EXPECT_EQ(Begun(stuck), 1u);
+  EXPECT_EQ(End(second).status(), StatusCode::kGone);
+  world_.AdvanceTime(60 * kUsPerSecond);
+  EXPECT_EQ(Begun(stuck) + Begun(second), 0u);
+}
+
+TEST_F(SessionPinTurn, ADisconnectEndsIt) {
+  const SessionId first = world_.Attach();
+  const SessionId second = world_.Attach();
+  const SessionId third = world_.Attach();
+  Ask(first);
+  Ask(second);
+  Ask(third);
+  world_.sessions->OnHangUp(second);
+  world_.sessions->OnHangUp(first);
+  EXPECT_EQ(Begun(third), 1u);
+}
+
+TEST_F(SessionPinTurn, WhatIsNoSuchRequestIsRefused) {
+  const SessionId session = world_.Attach();
+  const FakeMessage unknown = Send(session, static_cast<protocol::PinTurnAction>(2));
+  EXPECT_EQ(unknown.status(), StatusCode::kInvalid);
+  EXPECT_THAT(unknown.text(), HasSubstr("turn action 2"));
+  EXPECT_EQ(End(session).status(), StatusCode::kGone) << "the session lives, and asked for nothing";
+  world_.Deliver(session, world_.Frames(protocol::kVerbPinTurn, BytesOf(uint32_t{0}), 1));
+  EXPECT_TRUE(world_.transport.lines[session].closed.has_value());
+}
+
+TEST(SessionDeviceReport, TheLastOneOfEachSessionIsSummedUpAndShown) {
+  SessionHarness world({.domains = 2});
+  const SessionId first = world.Attach();
+  const SessionId second = world.Attach();
+  const SessionId elsewhere = world.Attach(1);
+  protocol::DeviceReport report{.pinned_bytes = 10, .straight_bytes = 5, .bounced_bytes = 7};
+  report.failed_count = 1;
+  std::memcpy(report.backend, "cuda\033[2J", 8);
+  std::memset(report.why, 'y', sizeof(report.why));
+  const auto tell = [&](SessionId session) {
+    return world.Call(session, protocol::kVerbDeviceReport, BytesOf(report)).status();
+  };
+  EXPECT_EQ(world.Stats().copies.client_count, 0u);
+  EXPECT_EQ(tell(first), StatusCode::kOk);
+  EXPECT_EQ(tell(second), StatusCode::kOk);
+  EXPECT_EQ(tell(elsewhere), StatusCode::kOk);
+  report.pinned_bytes = 30;
+  EXPECT_EQ(tell(second), StatusCode::kOk);
+  const auto copies = world.Stats().copies;
+  EXPECT_EQ(copies.client_count, 2u);
+  EXPECT_EQ(copies.pinned_bytes, 40u);
+  EXPECT_EQ(copies.straight_bytes, 10u);
+  EXPECT_EQ(copies.bounced_bytes, 14u);
+  EXPECT_EQ(copies.registrations_failed, 2u);
+  ASSERT_EQ(copies.clients.size(), 2u);
+  EXPECT_EQ(copies.clients[0].session, first);
+  EXPECT_EQ(copies.clients[0].backend, "cuda?[2J") << "it ends up on terminals";
+  EXPECT_EQ(copies.clients[0].why, std::string(sizeof(report.why), 'y'));
+  world.sessions->OnHangUp(second);
+  EXPECT_EQ(world.Stats().copies.pinned_bytes, 10u);
+  world.Deliver(first, world.Frames(protocol::kVerbDeviceReport, BytesOf(uint64_t{0}), 1));
+  EXPECT_TRUE(world.transport.lines[first].closed.has_value());
+}
 
 TEST(SessionDeviceAttach, GivesTheSlabsOnce) {
   WithDevice device;

@@ -72,6 +72,9 @@ TEST(StatusReport, AFullDocumentIsSummedUp) {
                 "acquire_blocks_asked": 200, "acquire_blocks_hit": 150}],
     "lower_tiers": [{"kind": "nvme", "block_count": 7, "used_bytes": 1024,
                      "capacity_bytes": 4096, "is_healthy": false}],
+    "copies": {"client_count": 1, "clients": [{"session": "02", "backend": "cuda",
+               "why": "the plugin has a device", "pinned_bytes": 1024, "straight_bytes": 3072,
+               "bounced_bytes": 2048, "registrations_failed": 4}]},
     "sessions": [{"client_name": "engine", "id": "01", "pid": 99, "is_hung_up": true}]})");
   ASSERT_TRUE(stats.ok());
   const std::string text = RenderStatus(*stats);
@@ -86,6 +89,7 @@ TEST(StatusReport, AFullDocumentIsSummedUp) {
   EXPECT_THAT(text, HasSubstr("nvme      7 blocks, 1.0 KiB used of 4.0 KiB, DISABLED"));
   EXPECT_THAT(text, HasSubstr("engine  01        99"));
   EXPECT_THAT(text, HasSubstr("gone, fenced"));
+  EXPECT_THAT(text, ContainsRegex("02 +cuda +1.0 KiB +3.0 KiB +2.0 KiB +4 +the plugin has a dev"));
 }
 
 TEST(StatusReport, AnEmptyDocumentIsAllDashes) {
