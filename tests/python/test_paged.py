@@ -202,6 +202,10 @@ def test_calls_that_are_wrong_are_named(client, device):
             cache.store(lease, [0, 1], kv_written=terrace.HOST)
         with pytest.raises(terrace.Invalid, match="page -1"):
             cache.store(lease, [-1], kv_written=terrace.HOST)
+        with pytest.raises(terrace.Invalid, match="first is 4294967296"):
+            cache.store(lease, [0], kv_written=terrace.HOST, first_key=1 << 32)
+        with pytest.raises(terrace.Invalid, match="member is 4294967296"):
+            cache.store(lease, [0], kv_written=terrace.HOST, member=1 << 32)
     with pytest.raises(terrace.NotFound, match="/nonexistent"):
         terrace.Device("cuda", plugin_path="/nonexistent")
     fallback = terrace.Device("auto", plugin_path="/nonexistent")

@@ -16,7 +16,7 @@ import ctypes
 from typing import Any, List, Optional, Sequence, Tuple, Union
 
 from . import _native, buffers
-from .client import ReadLease, WriteLease, microseconds
+from .client import ReadLease, WriteLease, _number, microseconds
 from .errors import Invalid, Unsupported, from_status
 from .space import Space
 
@@ -131,7 +131,8 @@ class Copy(_Handle):
 
     def layer_ready(self, layer: int, engine: Edge) -> None:
         """Of a load: `engine` may read this layer of the pages after this."""
-        self._given(lib.terrace_copy_layer_ready(self.native, layer, _edge("engine", engine)),
+        self._given(lib.terrace_copy_layer_ready(self.native, _number("layer", layer),
+                                                 _edge("engine", engine)),
                     f"layer_ready of layer {layer}")
 
     @staticmethod
@@ -224,7 +225,8 @@ def _page_list(pages: Sequence[Optional[int]], first: int, member: int) -> _nati
     for page in found:
         if not 0 <= page <= PAGE_NONE:
             raise Invalid(f"page {page}: pages are counted from 0")
-    return _native.PageList(member=member, first=first, count=len(found),
+    return _native.PageList(member=_number("member", member), first=_number("first", first),
+                            count=len(found),
                             page_indexes=(ctypes.c_uint64 * max(len(found), 1))(*found))
 
 
