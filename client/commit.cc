@@ -63,6 +63,9 @@ void BuildCommit(Request& request, Outgoing* message) {
     LockGuard guard(lease.write_lock);
     lease.SortWritten();
     std::swap(lease.written, request.written);
+    for (const WrittenPart& part : request.written) {
+      ++lease.sent_parts[lease.SlotIndex(part.key_index, part.member)];
+    }
   }
   try {
     AppendEntries(request);
@@ -81,6 +84,9 @@ void ReturnWritten(Request& request) {
   if (request.written.empty()) return;
   LeaseState& lease = *request.lease;
   LockGuard guard(lease.write_lock);
+  for (const WrittenPart& part : request.written) {
+    --lease.sent_parts[lease.SlotIndex(part.key_index, part.member)];
+  }
   // What was written since is newer, and stays behind.
   if (lease.written.empty()) {
     std::swap(lease.written, request.written);

@@ -120,6 +120,8 @@ Status LeaseState::PrepareWrite() {
     }
   }
   committed_parts.assign(size_t{next_slot}, 0);
+  sent_parts.assign(size_t{next_slot}, 0);
+  is_copied_into.assign(size_t{next_slot}, 0);
   slots.clear();
   for (const SlotRef& ref : slot_refs) slots.push_back(ref.address);
   TERRACE_RETURN_IF_ERROR(attachment->RetainSegments(slots, &segments));
@@ -175,8 +177,11 @@ bool LeaseState::is_part_readable(uint32_t block_index, uint32_t member_index,
   return (word.load(std::memory_order_acquire) >> (part_index % 64) & 1) != 0;
 }
 
-Status LeaseState::Remember(const client::WrittenPart& part) {
+Status LeaseState::Remember(const client::WrittenPart& part, bool from_copy) {
   client::LockGuard guard(write_lock);
+  if (!from_copy && is_copied_into[SlotIndex(part.key_index, part.member)] != 0) {
+    return Status(StatusCode::kBusy, "pages are being copied into this block: wait for the copy");
+  }
   try {
     if (written.size() >= kWrittenPartsPerSlotMax * slot_refs.size()) SortWritten();
     written.push_back(part);
@@ -189,14 +194,25 @@ Status LeaseState::Remember(const client::WrittenPart& part) {
 Status LeaseState::Rewrite(std::span<const uint32_t> key_indexes, uint32_t member) {
   client::LockGuard guard(write_lock);
   for (const uint32_t key : key_indexes) {
-    if (committed_parts[SlotIndex(key, member)] > 0) {
+    const uint32_t slot = SlotIndex(key, member);
+    if (committed_parts[slot] > 0 || sent_parts[slot] > 0) {
       return Status(StatusCode::kExists, "a block is committed already: its bytes stay");
     }
+    if (is_copied_into[slot] != 0) {
+      return Status(StatusCode::kBusy,
+                    "pages are being copied into a block already: wait for that copy");
+    }
   }
+  for (const uint32_t key : key_indexes) is_copied_into[SlotIndex(key, member)] = 1;
   std::erase_if(written, [&](const client::WrittenPart& part) {
     return part.member == member && std::ranges::binary_search(key_indexes, part.key_index);
   });
   return Status::Ok();
+}
+
+void LeaseState::EndRewrite(std::span<const uint32_t> key_indexes, uint32_t member) {
+  client::LockGuard guard(write_lock);
+  for (const uint32_t key : key_indexes) is_copied_into[SlotIndex(key, member)] = 0;
 }
 
 void LeaseState::SortWritten() {
@@ -248,6 +264,8 @@ void LeaseState::Clear() {
   readable_parts.clear();
   written.clear();
   committed_parts.clear();
+  sent_parts.clear();
+  is_copied_into.clear();
 }
 
 namespace client {

@@ -85,6 +85,8 @@ struct LeaseState {
   client::TimedLock write_lock;
   std::vector<client::WrittenPart> written;
   std::vector<uint16_t> committed_parts;  // parts committed, by index into slot_refs
+  std::vector<uint16_t> sent_parts;       // in a Commit that may have been sent, as well
+  std::vector<uint8_t> is_copied_into;    // by a paged copy under way, as well
 
   uint32_t member_count() const;
   // Position of `member` in the mask; −1 if it is not there.
@@ -111,12 +113,15 @@ struct LeaseState {
   void BlocksLeft(uint32_t first_block);
   bool is_part_readable(uint32_t block_index, uint32_t member, uint32_t part_index) const;
 
-  // Remembers a written part. kNoSpace if memory is short.
-  Status Remember(const client::WrittenPart& part);
-  // These keys' slots are about to be written anew: what was written of them before is not to be
-  // committed. kExists if some of it is already. REQUIRES: ascending, reserved; the member is in
-  // the mask.
+  // Remembers a written part. kNoSpace if memory is short; kBusy while a paged copy into its slot
+  // is under way that is not `from_copy`'s.
+  Status Remember(const client::WrittenPart& part, bool from_copy = false);
+  // A paged copy into these keys' slots begins: what was written of them before is not to be
+  // committed. kExists if some of it is already, or is on its way; kBusy while another such copy is
+  // under way. REQUIRES: ascending, reserved; the member is in the mask.
   Status Rewrite(std::span<const uint32_t> key_indexes, uint32_t member);
+  // The copy that Rewrite began writes there no more.
+  void EndRewrite(std::span<const uint32_t> key_indexes, uint32_t member);
   // In the order of keys, members, parts; of a part written twice the later stays.
   // REQUIRES: write_lock.
   void SortWritten();

@@ -165,7 +165,11 @@ PagedCopy::PagedCopy(std::shared_ptr<LeaseState> lease, uint32_t member, bool is
   counted_.emplace(*lease_);
 }
 
-PagedCopy::~PagedCopy() = default;
+PagedCopy::~PagedCopy() {
+  store_.reset();  // waits
+  load_.reset();
+  if (has_slots_) lease_->EndRewrite(blocks_, member_);
+}
 
 Status PagedCopy::QueryEvents() {
   if (store_) return store_->slots_written.Query();
@@ -185,9 +189,15 @@ Status PagedCopy::Finish(Status copied) {
                                    .member = static_cast<uint16_t>(member_),
                                    .part_index = static_cast<uint16_t>(part),
                                    .kind = WrittenPart::Kind::kUnchecked,
-                                   .checksum = {}});
+                                   .checksum = {}},
+                                  /*from_copy=*/true);
       }
     }
+  }
+  // A copy that failed may still be writing: its slots stay taken until it is destroyed.
+  if (copied.ok() && has_slots_) {
+    lease_->EndRewrite(blocks_, member_);
+    has_slots_ = false;
   }
   end_ = copied;
   counted_.reset();
@@ -277,6 +287,7 @@ Result<std::unique_ptr<PagedCopy>> PagedCache::Store(const WriteLease& lease, co
     *why = fresh.what();
     return fresh;
   }
+  copy->has_slots_ = true;
   const std::lock_guard lock(store_lock_);
   Result<StoreTicket> ticket = copier_->Store(pages, written);
   if (!ticket.ok()) return FailedTo("the store", ticket.status(), why);

@@ -70,6 +70,7 @@ class PagedCopy {
   std::optional<LeaseCopy> counted_;
   const uint32_t member_;
   const bool is_store_;
+  bool has_slots_ = false;  // of a store: nobody else writes there, and nobody commits
   uint32_t layer_count_ = 0;
   std::vector<uint32_t> blocks_;  // ascending
   std::optional<StoreTicket> store_;
@@ -90,7 +91,7 @@ class PagedCache {
   const PagedNest& nest() const { return copier_->nest(); }
 
   // Keys that were not reserved are passed over. With `*why`: kInvalid; kGone if the lease is not
-  // valid, kExists for a block that it has committed.
+  // valid, kExists for a block that it has committed, kBusy for one that is being stored.
   Result<std::unique_ptr<PagedCopy>> Store(const WriteLease& lease, const PageList& list,
                                            const KvWritten& written, std::string* why);
   // With `*why`: kInvalid; kGone; kBusy for a block that is not ready.

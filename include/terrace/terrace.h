@@ -471,7 +471,8 @@ typedef struct terrace_page_list {
 typedef struct terrace_copy terrace_copy;
 
 /* Queues copies of pages into the slots of a write lease; keys that were not reserved are passed
- * over. kv_written: the kernels that wrote the pages. */
+ * over. kv_written: the kernels that wrote the pages. TERRACE_EXISTS: one of the blocks has been
+ * committed; TERRACE_BUSY: another store into one of them has not been seen to end. */
 TERRACE_API terrace_status terrace_pages_store(terrace_pages* pages, terrace_write_lease* lease,
                                                const terrace_page_list* list,
                                                terrace_edge kv_written, terrace_copy** copy,

@@ -143,6 +143,35 @@ def test_nothing_is_committed_that_was_not_seen_to_end(client, device):
     copy.close()
 
 
+def test_a_block_under_a_copy_is_nobody_elses_and_a_sealed_one_stays(client, device):
+    group = client.open(terrace.SpaceGroup("tiny", [SPACE]))
+    engine = Engine("BPTHD", 1)
+    with terrace.PagedCache(device, SPACE, engine.layers, axes="BPTHD") as cache, \
+            group.reserve(group.hash(range(2 * TOKENS))) as lease:
+        first = cache.store(lease, [1], kv_written=terrace.HOST)
+        for again in (lambda: cache.store(lease, [2, 3], kv_written=terrace.HOST),
+                      lambda: lease.write(bytes(sum(SPACE.part_bytes)), first_key=0, key_count=1)):
+            with pytest.raises(terrace.Busy):
+                again()
+        assert lease.commit() == 0
+        first.wait()
+        again = cache.store(lease, [2], kv_written=terrace.HOST)  # its first bytes do not count
+        again.wait()
+        first.close()
+        again.close()
+        assert lease.commit() == 1
+        with pytest.raises(terrace.TerraceError):
+            cache.store(lease, [3], kv_written=terrace.HOST)
+
+
+def test_memory_that_is_read_only_is_refused(device):
+    engine = Engine("BPTHD", 1)
+    for layer in engine.layers:
+        layer.flags.writeable = False
+    with pytest.raises(terrace.Invalid, match="read-only"):
+        terrace.PagedCache(device, SPACE, engine.layers, axes="BPTHD")
+
+
 def test_a_daemon_that_died_makes_copies_gone(daemon, device):
     with connect(daemon) as client:
         group = client.open(terrace.SpaceGroup("tiny", [SPACE]))

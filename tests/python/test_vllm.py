@@ -199,7 +199,12 @@ def test_a_stage_or_a_rank_that_is_off_turns_the_scheduler_off(daemon):
     other = make_engine(daemon, random.Random(3), tp_size=2, stages=[[1], [1]])
     other.connector.set_xfer_handshake_metadata_pp_aware(handshakes)
     assert other.connector.refusal == "out of order"
-    for each in (engine, other):
+    handshakes[1, 1].layout.refusal = None
+    handshakes[1, 1].layout.groups[0].fields["layout"] = "of another CPU"
+    third = make_engine(daemon, random.Random(3), tp_size=2, stages=[[1], [1]])
+    third.connector.set_xfer_handshake_metadata_pp_aware(handshakes)
+    assert "rank 1 of pipeline stage 1" in third.connector.refusal
+    for each in (engine, other, third):
         each.close()
 
 

@@ -91,7 +91,8 @@ class View(NamedTuple):
 
 
 def view_of(tensor: Any) -> View:
-    """Where a tensor's elements are, whatever its strides: of torch, NumPy, or with DLPack."""
+    """Where a tensor's elements are, whatever its strides: of torch, NumPy, or with DLPack. Memory
+    that says it is read-only is refused."""
     if hasattr(tensor, "data_ptr") and hasattr(tensor, "element_size"):  # torch
         item = tensor.element_size()
         return View(tensor.data_ptr(), tuple(tensor.shape),
@@ -99,6 +100,9 @@ def view_of(tensor: Any) -> View:
     for name, place in (("__array_interface__", "cpu"), ("__cuda_array_interface__", "cuda")):
         found = getattr(tensor, name, None)
         if found is not None:
+            if found["data"][1]:
+                raise Invalid(f"a {type(tensor).__name__} of shape {tuple(found['shape'])} is "
+                              "read-only, and pages are loaded into it: pass writable memory")
             item = int(found["typestr"][2:])
             strides = found.get("strides") or _dense(found["shape"], item)
             return View(found["data"][0], tuple(found["shape"]), tuple(strides), item, place)

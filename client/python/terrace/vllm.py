@@ -330,8 +330,12 @@ class TerraceConnector(KVConnectorBase_V1, _SupportsHMA):
             refusals = [each.refusal for each in layouts.values() if each.refusal is not None]
             stages = {stage: layout for (stage, _), layout in reversed(layouts.items())}
             self._layout = Layout([stages[stage] for stage in sorted(stages)])
+            other = next((ranks for ranks in layouts if layouts[ranks] != stages[ranks[0]]), None)
             if refusals:
                 self.refuse(refusals[0])
+            elif other is not None:
+                self.refuse(f"rank {other[1]} of pipeline stage {other[0]} lays its cache out "
+                            "otherwise than rank 0: use machines of one kind")
             elif sorted(stages) != list(range(self._stage_count)):
                 self.refuse(f"vLLM told of the pipeline stages {sorted(stages)}, and there are "
                             f"{self._stage_count}")
