@@ -4,6 +4,8 @@
 #include <cstring>
 #include <utility>
 
+#include "daemon/printable.h"
+
 namespace terrace {
 
 using protocol::Verb;
@@ -13,16 +15,6 @@ namespace {
 // What a message costs a turn besides its keys, in blocks: bounds the messages of one turn.
 constexpr uint32_t kMessageCostBlocks = 16;
 constexpr size_t kOutputCapacityKeptBytes = 512 * kKiB;
-
-// Names come from clients and end up on terminals.
-std::string Printable(std::span<const char> text) {
-  std::string shown;
-  for (const char c : text) {
-    if (c == '\0') break;
-    shown += c >= 0x20 && c <= 0x7e ? c : '?';
-  }
-  return shown;
-}
 
 constexpr std::string_view kNotDurable =
     "erased, but the NVMe tier has not written that down for 3 s: a crash now could bring blocks "

@@ -1,22 +1,10 @@
 // The device: who has it mapped, and the copies it makes for the tier.
 #include <bit>
 
+#include "daemon/printable.h"
 #include "daemon/store_state.h"
 
 namespace terrace {
-namespace {
-
-// Texts come from clients and end up on terminals.
-std::string Printable(std::span<const char> text) {
-  std::string shown;
-  for (const char c : text) {
-    if (c == '\0') break;
-    shown += c >= 0x20 && c <= 0x7e ? c : '?';
-  }
-  return shown;
-}
-
-}  // namespace
 
 void AppendDeviceSlots(const Group& group, const CacheDomain& domain, const Block& block,
                        uint64_t member_mask, std::vector<SlotAddress>* slots) {

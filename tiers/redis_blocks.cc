@@ -40,7 +40,8 @@ constexpr std::string_view kRepairPresenceScript =
     "if redis.call('TYPE',KEYS[1]).ok~='string' "
     "or redis.call('STRLEN',KEYS[1])>tonumber(ARGV[1]) "
     "then return redis.call('UNLINK',KEYS[1]) end return 0";
-// Of a small block, if they are new: the one that was first decides how long it stays.
+// Of a small block, if they are new: the one that was first decides how long it stays. What
+// PEXPIRE … NX says to servers from 7 on, in a third of the time.
 constexpr std::string_view kExpireSmallScript =
     "for i=1,#KEYS do if redis.call('PTTL',KEYS[i])==-1 then "
     "redis.call('PEXPIRE',KEYS[i],ARGV[1]) end end return 1";
@@ -88,6 +89,7 @@ struct RedisBlocks::StoreJob {
   size_t answers_due = 0;
   uint64_t ttl_ms = 0;
   bool has_swept = false;
+  bool expires_by_script = false;
   Status status;
 };
 
@@ -202,14 +204,9 @@ void RedisBlocks::SendSmallBlock(const std::shared_ptr<StoreJob>& job) {
       chunk_count == 0
           ? FormatRedisCommand({"MSETNX", keys[0], TextOf(manifest)})
           : FormatRedisCommand({"MSETNX", keys[0], TextOf(manifest), keys[1]}, chunks[0], rest);
-  const std::string ttl_ms = std::to_string(job->ttl_ms);
   const std::string presence = names_.Presence(job->name);
-  std::vector<RedisCommand> others;
-  const std::string key_count = std::to_string(keys.size());
-  std::vector<std::string_view> expire = {"EVAL", kExpireSmallScript, key_count};
-  expire.insert(expire.end(), keys.begin(), keys.end());
-  expire.push_back(ttl_ms);
-  others.push_back(FormatRedisCommand(expire));
+  job->expires_by_script = expires_by_script_;
+  std::vector<RedisCommand> others = FormatExpireNew(keys, job->ttl_ms);
   others.push_back(FormatMark(presence, job->name));
   others.push_back(FormatRedisCommand({"PEXPIRE", presence, PresenceTtl()}));
   const auto answers = static_cast<uint32_t>(kRedisTransactionAnswers + others.size());
@@ -221,9 +218,33 @@ void RedisBlocks::SendSmallBlock(const std::shared_ptr<StoreJob>& job) {
        .done = [this, job](const RedisAnswer& answer) { OnSmallBlockSent(job, answer); }});
 }
 
+std::vector<RedisCommand> RedisBlocks::FormatExpireNew(std::span<const std::string> keys,
+                                                       uint64_t ttl_ms) const {
+  const std::string ttl = std::to_string(ttl_ms);
+  std::vector<RedisCommand> commands;
+  if (!expires_by_script_) {
+    for (const std::string& key : keys) {
+      commands.push_back(FormatRedisCommand({"PEXPIRE", key, ttl, "NX"}));
+    }
+    return commands;
+  }
+  const std::string count = std::to_string(keys.size());
+  std::vector<std::string_view> words = {"EVAL", kExpireSmallScript, count};
+  words.insert(words.end(), keys.begin(), keys.end());
+  words.push_back(ttl);
+  commands.push_back(FormatRedisCommand(words));
+  return commands;
+}
+
 void RedisBlocks::OnSmallBlockSent(const std::shared_ptr<StoreJob>& job,
                                    const RedisAnswer& answer) {
   const std::vector<RedisReply>& done = answer.reply.elements;
+  // Of a server before 7, which has done nothing of the transaction.
+  if (answer.error == RedisError::kWrongArguments && !job->expires_by_script) {
+    expires_by_script_ = true;
+    SendSmallBlock(job);
+    return;
+  }
   if (!answer.status.ok() || done.empty() || done[0].kind != RedisReply::Kind::kInteger) {
     OnWriteTrouble(*job, answer);
     EndStore(*job, job->status);

@@ -58,12 +58,16 @@ RedisError ClassifyRedisError(std::string_view text) {
   if (word == "ERR" && text.starts_with("operation not permitted")) return RedisError::kNoAuth;
   // A password for a server that wants none: whoever configured this meant another server.
   if (word == "ERR" && text.starts_with("AUTH ")) return RedisError::kWrongPassword;
+  if (word == "ERR" && text.starts_with("wrong number of arguments")) {
+    return RedisError::kWrongArguments;
+  }
   return RedisError::kOther;
 }
 
 std::string_view RedisErrorName(RedisError error) {
   if (error == RedisError::kNone) return "none";
   if (error == RedisError::kTooLong) return "value too long";
+  if (error == RedisError::kWrongArguments) return "wrong number of arguments";
   for (const ErrorWord& known : kWords) {
     if (known.error == error) return known.name;
   }

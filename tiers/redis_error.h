@@ -33,8 +33,9 @@ enum class RedisError : uint8_t {
   kAsk,
   kCrossSlot,
   // Of the command.
-  kWrongType,  // the key holds no string: somebody else wrote it
-  kTooLong,    // of our own: the value is beyond any limit, so somebody else wrote it
+  kWrongType,       // the key holds no string: somebody else wrote it
+  kTooLong,         // of our own: the value is beyond any limit, so somebody else wrote it
+  kWrongArguments,  // an older server, which knows fewer
   kOther,
 };
 

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <asio/executor_work_guard.hpp>
 #include <asio/io_context.hpp>
@@ -19,6 +20,7 @@
 #include <future>
 #include <random>
 #include <set>
+#include <span>
 #include <string_view>
 #include <thread>
 #include <utility>
@@ -107,6 +109,15 @@ struct ChaosProxy::State {
     });
   }
 
+  void Replace(std::span<char> commands) {
+    if (replaced.empty()) return;
+    const std::string_view text(commands.data(), commands.size());
+    for (size_t at = 0; (at = text.find(replaced, at)) != std::string_view::npos;
+         ++replaced_count) {
+      std::ranges::copy(replacing, commands.begin() + static_cast<ptrdiff_t>(at));
+    }
+  }
+
   bool is_holding() const { return replies >= hold_from; }
 
   // On the proxy's thread, and done when it returns.
@@ -125,10 +136,11 @@ struct ChaosProxy::State {
   uint16_t port = 0;
   std::mt19937_64 random;
   Faults faults;
+  std::string replaced, replacing;
   uint64_t hold_from = UINT64_MAX;  // a count of replies
   bool is_refusing = false;
   std::set<std::shared_ptr<Link>> links;
-  std::atomic<uint64_t> fault_count{0}, replies{0}, connections{0}, held{0};
+  std::atomic<uint64_t> fault_count{0}, replies{0}, connections{0}, held{0}, replaced_count{0};
   asio::executor_work_guard<asio::io_context::executor_type> work;
   std::thread thread;
 };
@@ -152,6 +164,7 @@ void ChaosProxy::State::Link::PumpCommands() {
                            self->End();
                            return;
                          }
+                         self->state.Replace(std::span(self->command_bytes).first(n));
                          asio::async_write(self->far, asio::buffer(self->command_bytes.data(), n),
                                            [self](const asio::error_code& write_error, size_t) {
                                              write_error ? self->End() : self->PumpCommands();
@@ -302,6 +315,14 @@ ChaosProxy::~ChaosProxy() {
 
 RedisEndpoint ChaosProxy::endpoint() const { return {.host = "127.0.0.1", .port = state_->port}; }
 
+void ChaosProxy::ReplaceInCommands(std::string text, std::string other) {
+  TERRACE_CHECK(text.size() == other.size() && text != other, "commands keep their lengths");
+  state_->Do([&] {
+    state_->replaced = std::move(text);
+    state_->replacing = std::move(other);
+  });
+}
+
 void ChaosProxy::SetFaults(const Faults& faults) {
   state_->Do([&] { state_->faults = faults; });
 }
@@ -334,6 +355,7 @@ void ChaosProxy::Accept() {
 }
 
 uint64_t ChaosProxy::faults_count() const { return state_->fault_count; }
+uint64_t ChaosProxy::replaced_count() const { return state_->replaced_count; }
 uint64_t ChaosProxy::replies_count() const { return state_->replies; }
 uint64_t ChaosProxy::connections_count() const { return state_->connections; }
 uint64_t ChaosProxy::held_replies_count() const { return state_->held; }

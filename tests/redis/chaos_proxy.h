@@ -1,6 +1,6 @@
 // ChaosProxy: stands between a tier and its server and spoils what the server answers: late, in
 // part, changed, in another order, or not at all. It knows where replies end, so that it can swap
-// two of them. Commands pass untouched.
+// two of them. Commands pass untouched, unless ReplaceInCommands says otherwise.
 //
 // THREADING: its own thread; every method from any other.
 #pragma once
@@ -34,6 +34,8 @@ class ChaosProxy {
   // Where the tier connects to.
   RedisEndpoint endpoint() const;
 
+  // Wherever `text` comes whole in what one read gives, `other`, of its length, goes on.
+  void ReplaceInCommands(std::string text, std::string other);
   void SetFaults(const Faults& faults);
   // Commands go on to the server; so many replies come back, then none, on any connection.
   void HoldReplies(uint64_t after);
@@ -44,6 +46,7 @@ class ChaosProxy {
   void Accept();
 
   uint64_t faults_count() const;
+  uint64_t replaced_count() const;
   uint64_t replies_count() const;
   uint64_t connections_count() const;
   uint64_t held_replies_count() const;

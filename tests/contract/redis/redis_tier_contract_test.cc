@@ -6,6 +6,7 @@
 #include <random>
 #include <thread>
 
+#include "redis/chaos_proxy.h"
 #include "redis/redis_process.h"
 #include "redis/redis_rig.h"
 
@@ -121,10 +122,9 @@ TEST(RedisTier, EveryKeyHasATimeToLive) {
   }
 }
 
-TEST(RedisTier, TheFirstWriterDecidesHowLongASmallBlockStays) {
-  TERRACE_NEEDS_REDIS();
-  RedisProcess server;
-  RedisRig rig(RedisRig::Options(server.unix_endpoint()));
+// `through`: the server, or what stands before it.
+void ExpectTheFirstWriterToDecide(const RedisProcess& server, const RedisEndpoint& through) {
+  RedisRig rig(RedisRig::Options(through));
   rig.WaitUntilReady();
   const std::vector<std::byte> bytes(1000);
   TransferId transfer = 1000;
@@ -153,6 +153,22 @@ TEST(RedisTier, TheFirstWriterDecidesHowLongASmallBlockStays) {
   EXPECT_LE(left_ms().second, 1'060'000) << "a later writer made it stay longer";
   EXPECT_EQ(store(RedisTestName(1, 0), 8, 100), StatusCode::kExists);
   EXPECT_GT(left_ms().first, 500'000) << "a later writer made it leave sooner";
+}
+
+TEST(RedisTier, TheFirstWriterDecidesHowLongASmallBlockStays) {
+  TERRACE_NEEDS_REDIS();
+  const RedisProcess server;
+  ExpectTheFirstWriterToDecide(server, server.unix_endpoint());
+}
+
+// It refuses a PEXPIRE of four words as this one does a PERSIST of them.
+TEST(RedisTier, TheFirstWriterDecidesOnAServerBefore7Too) {
+  TERRACE_NEEDS_REDIS();
+  const RedisProcess server;
+  testing::ChaosProxy before_7(server.unix_endpoint(), 1);
+  before_7.ReplaceInCommands("*4\r\n$7\r\nPEXPIRE\r\n", "*4\r\n$7\r\nPERSIST\r\n");
+  ExpectTheFirstWriterToDecide(server, before_7.endpoint());
+  EXPECT_EQ(before_7.replaced_count(), 2u) << "one block's two keys, then never again";
 }
 
 TEST(RedisTier, AnExpiredBlockIsNotStored) {

@@ -20,6 +20,8 @@ TEST(RedisErrors, TheFirstWordDecides) {
   EXPECT_EQ(ClassifyRedisError("NOAUTH Authentication required."), RedisError::kNoAuth);
   EXPECT_EQ(ClassifyRedisError("MOVED 3999 127.0.0.1:6381"), RedisError::kMoved);
   EXPECT_EQ(ClassifyRedisError("ERR OOM"), RedisError::kOther);
+  EXPECT_EQ(ClassifyRedisError("ERR wrong number of arguments for 'pexpire' command"),
+            RedisError::kWrongArguments);
   EXPECT_EQ(ClassifyRedisError("OOMPH"), RedisError::kOther);
   EXPECT_EQ(ClassifyRedisError(""), RedisError::kOther);
 }
