@@ -25,6 +25,15 @@ static_assert(kChecksumLeafBytes % kStreamUnitBytes == 0);
 // Hashing a leaf stalls on memory unless its lines were asked for during the copy of the one
 // before.
 constexpr size_t kPrefetchAheadBytes = 6 * kKiB;
+// Of a large copy so many pages are read in turns. The hardware's prefetches stop at a page's end,
+// so each page is one stream of reads, and several keep more of them on their way: on a server
+// whose core copies 5.5 GB/s page after page, 8.4 GB/s.
+constexpr size_t kPageBytes = 4 * kKiB;
+constexpr size_t kPagesBytes = 8 * kPageBytes;
+static_assert(kPagesBytes % kChecksumLeafBytes == 0);
+// Of each page of the next turns, while the bytes of these are hashed. Much more than this was
+// slower than nothing.
+constexpr size_t kAskedForBytes = 384;
 // Of runs: a page's worth, as hardware prefetches stop at its end.
 constexpr size_t kRunAheadBytes = 4 * kKiB;
 
@@ -45,14 +54,40 @@ bool HasStreamingStores() {
   return has_avx2;
 }
 
-// Copies with stores that bypass the caches and are not ordered until FenceStreams(). With kAhead
-// > 0 also asks for what comes kAhead bytes on, which past the end of `from` is at `next_from`;
-// that reads nothing and cannot fault.
+[[gnu::target("avx2"), gnu::always_inline]] inline void StreamUnit(std::byte* to,
+                                                                   const std::byte* from) {
+  const auto* source = reinterpret_cast<const __m256i*>(from);
+  auto* target = reinterpret_cast<__m256i*>(to);
+  const __m256i word0 = _mm256_loadu_si256(source);
+  const __m256i word1 = _mm256_loadu_si256(source + 1);
+  const __m256i word2 = _mm256_loadu_si256(source + 2);
+  const __m256i word3 = _mm256_loadu_si256(source + 3);
+  _mm256_stream_si256(target, word0);
+  _mm256_stream_si256(target + 1, word1);
+  _mm256_stream_si256(target + 2, word2);
+  _mm256_stream_si256(target + 3, word3);
+}
+
+// kPagesBytes with stores that bypass the caches and are not ordered until FenceStreams().
+// REQUIRES: `to` is aligned to kStreamAlignmentBytes.
+[[gnu::target("avx2")]] void StreamPages(std::byte* to, const std::byte* from) {
+  for (size_t line = 0; line < kPageBytes; line += kStreamUnitBytes) {
+    for (size_t page = 0; page < kPagesBytes; page += kPageBytes) {
+      StreamUnit(to + page + line, from + page + line);
+    }
+  }
+}
+
+// The same of any size, what is less than kPagesBytes in one stream. With kAhead > 0 that also asks
+// for what comes kAhead bytes on, which past the end of `from` is at `next_from`; that reads
+// nothing and cannot fault.
 // REQUIRES: `to` is aligned to kStreamAlignmentBytes; the size is a multiple of kStreamUnitBytes.
 template <size_t kAhead>
 [[gnu::target("avx2")]] void Stream(std::span<std::byte> to, std::span<const std::byte> from,
                                     const std::byte* next_from) {
-  for (size_t i = 0; i < from.size(); i += kStreamUnitBytes) {
+  size_t i = 0;
+  for (; from.size() - i >= kPagesBytes; i += kPagesBytes) StreamPages(&to[i], &from[i]);
+  for (; i < from.size(); i += kStreamUnitBytes) {
     if constexpr (kAhead > 0) {
       const size_t at = i + kAhead;
       const uintptr_t ahead = at < from.size()
@@ -61,16 +96,14 @@ template <size_t kAhead>
       _mm_prefetch(reinterpret_cast<const char*>(ahead), _MM_HINT_T0);
       _mm_prefetch(reinterpret_cast<const char*>(ahead + 64), _MM_HINT_T0);
     }
-    const auto* source = reinterpret_cast<const __m256i*>(from.data() + i);
-    auto* target = reinterpret_cast<__m256i*>(to.data() + i);
-    const __m256i word0 = _mm256_loadu_si256(source);
-    const __m256i word1 = _mm256_loadu_si256(source + 1);
-    const __m256i word2 = _mm256_loadu_si256(source + 2);
-    const __m256i word3 = _mm256_loadu_si256(source + 3);
-    _mm256_stream_si256(target, word0);
-    _mm256_stream_si256(target + 1, word1);
-    _mm256_stream_si256(target + 2, word2);
-    _mm256_stream_si256(target + 3, word3);
+    StreamUnit(&to[i], &from[i]);
+  }
+}
+
+// The beginning of a page that will be read soon.
+void AskFor(const std::byte* page) {
+  for (size_t at = 0; at < kAskedForBytes; at += kStreamAlignmentBytes) {
+    _mm_prefetch(reinterpret_cast<const char*>(page + at), _MM_HINT_T0);
   }
 }
 
@@ -85,6 +118,8 @@ template <size_t kAhead>
 void Stream(std::span<std::byte> to, std::span<const std::byte> from, const std::byte*) {
   CopyPlain(to, from);
 }
+
+void AskFor(const std::byte*) {}
 
 void FenceStreams() {}
 
@@ -139,6 +174,15 @@ void CopyAndAppend(std::span<std::byte> to, std::span<const std::byte> from,
   TERRACE_CHECK(to.size() == from.size(), "a copy fills its target exactly");
   const bool streams =
       from.size() >= kStreamBytesMin && IsStreamAligned(to.data()) && HasStreamingStores();
+  while (streams && from.size() >= kPagesBytes) {
+    Stream<0>(to.first(kPagesBytes), from.first(kPagesBytes), nullptr);
+    for (size_t page = 0; page < kPagesBytes; page += kPageBytes) {
+      if (from.size() >= kPagesBytes + page + kPageBytes) AskFor(&from[kPagesBytes + page]);
+      checksum->Append(from.subspan(page, kPageBytes));
+    }
+    to = to.subspan(kPagesBytes);
+    from = from.subspan(kPagesBytes);
+  }
   while (!from.empty()) {
     const size_t leaf_bytes = std::min<size_t>(kChecksumLeafBytes, from.size());
     checksum->Append(from.first(leaf_bytes));

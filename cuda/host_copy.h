@@ -17,9 +17,10 @@ namespace terrace {
 // Copies `from` to `to`. REQUIRES: equal sizes, no overlap.
 void CopyBytes(std::span<std::byte> to, std::span<const std::byte> from);
 
-// Copies `from` to `to` and returns ChecksumPart(from, seed), reading memory once: every leaf is
-// hashed and then copied while it is in the first-level cache. If `from` changes meanwhile, the
-// checksum may be of neither version, so the copy never verifies: it is a miss, not a lie.
+// Copies `from` to `to` and returns ChecksumPart(from, seed), reading memory once: what is
+// hashed is in a cache since it was copied, or about to be copied from there. If `from` changes
+// meanwhile, the checksum may be of neither version, so the copy never verifies: it is a miss, not
+// a lie.
 // REQUIRES: equal sizes, no overlap. Fastest where `to` is aligned to 64 bytes, as slots are.
 Checksum CopyAndChecksumPart(std::span<std::byte> to, std::span<const std::byte> from,
                              uint64_t seed);
