@@ -86,10 +86,12 @@ class RadixIndex::PathSearch {
   // there are keys between.
   bool Climb(uint32_t probe_index, BlockId first) {
     BlockId id = probes_[probe_index].id;
+    RunId run_id = index_.RunOf(id);
     uint32_t left = probes_[probe_index].at;  // above id
     matched_count_ = left + 1;
     while (true) {
-      const RadixIndex::Run& run = index_.runs_[index_.RunOf(id)];
+      const RadixIndex::Run& run = index_.runs_[run_id];
+      __builtin_prefetch(&index_.places_[run.first]);  // whoever pins the path begins there
       const uint32_t above_in_run = id - run.first;
       if (above_in_run >= left) {
         path_.push_back({id - left, left + 1});
@@ -98,7 +100,8 @@ class RadixIndex::PathSearch {
       path_.push_back({run.first, above_in_run + 1});
       if (run.parent == kRunNone) return false;
       left -= above_in_run + 1;
-      id = index_.runs_[run.parent].last();
+      run_id = run.parent;
+      id = index_.runs_[run_id].last();
     }
     std::reverse(path_.begin(), path_.end());
     return path_.front().first == first;
