@@ -16,8 +16,8 @@ constexpr uint64_t kExpectedWithinUsMin = 500'000;
 constexpr uint32_t kFollowMax = 48;  // blocks that go with a choice
 constexpr uint32_t kShortlistMin = 4;
 constexpr uint32_t kShortlistMax = 24;
-constexpr uint32_t kSamplesPerBlock = 16;      // ghosts, as a multiple of the capacity
-constexpr uint32_t kObservedPerRequest = 128;  // samples put to the model, per request
+constexpr uint32_t kSamplesPerBlock = 16;     // ghosts, as a multiple of the capacity
+constexpr uint32_t kObservedPerRequest = 96;  // samples put to the model, per request
 constexpr uint64_t kUsPerS = 1000000;
 
 uint8_t LogClass(uint32_t log, uint32_t class_count) {

@@ -131,25 +131,26 @@ void HazardModel::ObserveFrom(const ReuseTraits& t, uint64_t from_us, uint64_t i
                               Outcome outcome) {
   const uint32_t shape = ShapeOf(t);
   is_shape_used_[shape] = true;
-  const float factor = std::min(FactorOf(t), rates_[shape].factor_max[AgeOf(idle_us)]);
+  const uint32_t age = AgeOf(idle_us);
+  const float factor = std::min(FactorOf(t), rates_[shape].factor_max[age]);
   const float use_count = outcome == Outcome::kUsed ? 1 : 0;
-  Note(t, {.idle_us = idle_us, .use_count = use_count, .factor = factor});
-  if (from_us > 0) Note(t, {.idle_us = from_us, .use_count = 0, .factor = -factor});
+  Note(t, {.idle_us = idle_us, .age = age, .use_count = use_count, .factor = factor});
+  if (from_us > 0) {
+    Note(t, {.idle_us = from_us, .age = AgeOf(from_us), .use_count = 0, .factor = -factor});
+  }
 }
 
 void HazardModel::Note(const ReuseTraits& t, const End& end) {
   const uint32_t shape = ShapeOf(t);
   const auto idle_s = static_cast<float>(static_cast<double>(end.idle_us) * 1e-6);
-  const uint32_t last_age = AgeOf(end.idle_us);
   const Rates& rates = rates_[shape];
-  const float exposed_s =
-      std::clamp(idle_s - kEdges.at_s[last_age], 0.0f, kEdges.width_s[last_age]);
-  const float expected = rates.per_s[last_age] * end.factor * exposed_s;
+  const float exposed_s = std::clamp(idle_s - kEdges.at_s[end.age], 0.0f, kEdges.width_s[end.age]);
+  const float expected = rates.per_s[end.age] * end.factor * exposed_s;
   Evidence& seen = seen_[shape];
-  seen.expected_counts[last_age] += expected;
-  seen.factor_sums[last_age] += end.factor;
-  seen.use_counts[last_age] += end.use_count;
-  const float expected_sum = expected + end.factor * rates.uses_before[last_age];
+  seen.expected_counts[end.age] += expected;
+  seen.factor_sums[end.age] += end.factor;
+  seen.use_counts[end.age] += end.use_count;
+  const float expected_sum = expected + end.factor * rates.uses_before[end.age];
   for (Factor* whole : {&by_fresh_[t.fresh], &by_turn_[t.turn], &by_depth_[t.depth],
                         &by_kind_[t.kind], &by_fork_[t.fork]}) {
     whole->expected_count += expected_sum;

@@ -106,6 +106,7 @@ class HazardModel {
   // How an observation ended: so many uses of a rate times `factor`.
   struct End {
     uint64_t idle_us;
+    uint32_t age;  // its class
     float use_count;
     float factor;  // < 0: takes back that it passed the ages up to there
   };
