@@ -26,6 +26,7 @@ size_t WriteText(std::string_view text, char* to, size_t to_bytes) {
 namespace {
 
 const terrace_client_options kClientOptions = TERRACE_CLIENT_OPTIONS_INIT;
+constexpr size_t kFirstClientOptionsBytes = offsetof(terrace_client_options, pinned_bytes_max);
 const terrace_space kSpace = TERRACE_SPACE_INIT;
 const terrace_group_spec kGroupSpec = TERRACE_GROUP_SPEC_INIT;
 
@@ -116,7 +117,7 @@ terrace_status terrace_client_create(const terrace_client_options* options, terr
   *client = nullptr;
   return Guarded([&] {
     terrace_client_options read = kClientOptions;
-    const terrace_status status = ReadStruct(options, sizeof(terrace_client_options), &read);
+    const terrace_status status = ReadStruct(options, kFirstClientOptionsBytes, &read);
     if (status != TERRACE_OK) {
       return Refuse(
           "terrace_client_options has a wrong struct_bytes: begin with TERRACE_CLIENT_OPTIONS_INIT",
@@ -131,7 +132,8 @@ terrace_status terrace_client_create(const terrace_client_options* options, terr
                         .reconnect_backoff_ms_max = read.reconnect_backoff_ms_max,
                         .pending_requests_max = read.pending_requests_max,
                         .send_buffer_bytes_max = read.send_buffer_bytes_max,
-                        .reply_spin_us = read.reply_spin_us},
+                        .reply_spin_us = read.reply_spin_us,
+                        .pinned_bytes_max = read.pinned_bytes_max},
                        &sentence);
     if (!created.ok()) return Refuse(sentence, why, why_bytes, ToC(created.status()));
     made->client = std::move(*created);

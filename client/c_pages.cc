@@ -13,9 +13,14 @@ using namespace terrace::client;
 // A child of fork() has none of the threads that end copies: there handles are left as they are.
 struct terrace_device {
   struct Open {
-    Device device;
-    std::string reason;
-    uint32_t fork_generation = ForkGeneration();
+    Open(Device opened, std::string why) : device(std::move(opened)), reason(std::move(why)) {}
+
+    const Device device;
+    const std::string reason;
+    const uint32_t fork_generation = ForkGeneration();
+    // Of the one client whose arena is registered with it. Its owner keeps this alive.
+    mutable std::mutex lock;
+    mutable std::weak_ptr<HostPins> pins;
   };
   std::shared_ptr<const Open> open;
 };
@@ -71,8 +76,8 @@ terrace_status OpenDevice(const terrace_device_options& options, terrace_device*
            std::to_string(options.worker_count) + ": " + opened.status().what();
     return ToC(opened.status());
   }
-  *device = new terrace_device{std::make_shared<const terrace_device::Open>(
-      terrace_device::Open{std::move(opened).value(), chosen->why})};
+  *device = new terrace_device{
+      std::make_shared<const terrace_device::Open>(std::move(opened).value(), chosen->why)};
   return TERRACE_OK;
 }
 
@@ -265,6 +270,44 @@ size_t terrace_device_reason(const terrace_device* device, char* text, size_t te
   return WriteText(device == nullptr ? "" : device->open->reason, text, text_bytes);
 }
 
+// ---- The pinned arena ----
+
+terrace_status terrace_client_pin_arena(terrace_client* client, const terrace_device* device,
+                                        char* why, size_t why_bytes) {
+  if (client == nullptr || device == nullptr) {
+    return Refuse("client or device is NULL", why, why_bytes);
+  }
+  if (IsForked(*device)) {
+    return Refuse("device is the parent's: a forked child opens its own", why, why_bytes,
+                  TERRACE_GONE);
+  }
+  return Explained(why, why_bytes, [&](std::string* sentence) {
+    const std::shared_ptr<const terrace_device::Open>& open = device->open;
+    const std::lock_guard guard(open->lock);
+    if (!open->pins.expired()) {
+      *sentence = "an arena is registered with this device already: open a device a client";
+      return terrace_status{TERRACE_EXISTS};
+    }
+    const Result<std::shared_ptr<HostPins>> pins =
+        client->client->PinArena(std::shared_ptr<const Device>(open, &open->device), open->reason);
+    if (!pins.ok()) {
+      *sentence = pins.status().what();
+      return ToC(pins.status());
+    }
+    open->pins = *pins;
+    return terrace_status{TERRACE_OK};
+  });
+}
+
+terrace_status terrace_client_pause_pinning(terrace_client* client, uint64_t deadline_us) {
+  if (client == nullptr) return TERRACE_INVALID;
+  return client::Guarded([&] { return ToC(client->client->PausePinning(deadline_us)); });
+}
+
+void terrace_client_resume_pinning(terrace_client* client) {
+  if (client != nullptr) client->client->ResumePinning();
+}
+
 // ---- Pages ----
 
 terrace_status terrace_pages_read_tensor(const terrace_tensor* tensor, terrace_pages_layout* layout,
@@ -305,6 +348,10 @@ terrace_status terrace_pages_create(const terrace_device* device,
     if (status == TERRACE_OK) status = LayoutOf(read, &options.layout, sentence);
     if (status != TERRACE_OK) return status;
     options.space = member.spec;
+    {
+      const std::lock_guard guard(device->open->lock);
+      options.pins = device->open->pins.lock();
+    }
     Result<std::unique_ptr<PagedCache>> cache =
         PagedCache::Create(device->open->device, options, sentence);
     if (!cache.ok()) return ToC(cache.status());

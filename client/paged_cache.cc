@@ -103,7 +103,8 @@ Result<PagedNest> NestOf(const PagedLayout& layout, const SpaceSpec& space, std:
   return CompileNest(layout, shape, why);
 }
 
-CopierOptions OptionsByRule(const Device& device, const PagedNest& nest, bool is_host) {
+CopierOptions OptionsByRule(const Device& device, const PagedNest& nest, bool is_host,
+                            const std::shared_ptr<HostPins>& pins) {
   CopierOptions options = PlanByRule(nest, is_host).Apply({});
   for (uint32_t layer = 0; layer < nest.layer_count(); ++layer) {
     const uint64_t layer_bytes =
@@ -111,12 +112,13 @@ CopierOptions OptionsByRule(const Device& device, const PagedNest& nest, bool is
     options.stage_bytes = std::max(options.stage_bytes, layer_bytes);
     options.bounce_bytes = std::max(options.bounce_bytes, layer_bytes);
   }
-  // No slot is registered, so all pass through the copier's own memory and nothing of a copy is
+  if (is_host) return options;
+  // Where no slot is registered all pass through the copier's own memory, and nothing of a copy is
   // made by the thread that asks for it. The device outlives the copier: it is not owned.
-  if (!is_host) {
-    options.pins = std::make_shared<HostPins>(
-        std::shared_ptr<const Device>(std::shared_ptr<void>(), &device), 0);
-  }
+  options.pins = pins != nullptr
+                     ? pins
+                     : std::make_shared<HostPins>(
+                           std::shared_ptr<const Device>(std::shared_ptr<void>(), &device), 0);
   return options;
 }
 
@@ -231,7 +233,7 @@ Result<std::unique_ptr<PagedCache>> PagedCache::Create(const Device& device,
   if (!nest.ok()) return nest.status();
   const bool is_host = std::string_view(device.ops().backend) == "host";
   const CopierOptions copier_options =
-      options.copier ? *options.copier : OptionsByRule(device, *nest, is_host);
+      options.copier ? *options.copier : OptionsByRule(device, *nest, is_host, options.pins);
   Result<std::unique_ptr<PagedCopier>> copier =
       PagedCopier::Create(device, std::move(nest).value(), copier_options, why);
   if (!copier.ok()) return copier.status();

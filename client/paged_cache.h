@@ -35,6 +35,9 @@ struct PageList {
 struct PagedCacheOptions {
   PagedLayout layout;
   SpaceSpec space;  // whose slots hold the pages
+  // Which slots the device reaches by itself (Client::PinArena). None: none of them. Of no meaning
+  // to the host, which reaches all, and where `copier` says more.
+  std::shared_ptr<HostPins> pins;
   // None: paths by TransferPlan's rule, and a stage that holds a layer.
   std::optional<CopierOptions> copier;
 };

@@ -73,9 +73,14 @@ typedef struct terrace_client_options {
   uint64_t send_buffer_bytes_max;    /* unsent bytes kept; beyond: TERRACE_BUSY */
   uint32_t reply_spin_us;            /* a blocking caller polls this long before it sleeps */
   uint32_t reserved;                 /* 0 */
+  /* Since ABI version 2; a shorter struct has no limit. */
+  uint64_t pinned_bytes_max; /* of terrace_client_pin_arena, at a time; 0: nothing is registered */
 } terrace_client_options;
-#define TERRACE_CLIENT_OPTIONS_INIT \
-  { sizeof(terrace_client_options), 50000u, NULL, "engine", 1000u, 256u, 8u << 20, 50u, 0u }
+#define TERRACE_CLIENT_OPTIONS_INIT                                                         \
+  {                                                                                         \
+    sizeof(terrace_client_options), 50000u, NULL, "engine", 1000u, 256u, 8u << 20, 50u, 0u, \
+        UINT64_MAX                                                                          \
+  }
 
 /* Starts connecting in the background and returns at once: an absent daemon is no error.
  * TERRACE_INVALID for bad options only, with the sentence in `why` (why_bytes of room, always
@@ -384,6 +389,21 @@ TERRACE_API const char* terrace_device_backend(const terrace_device* device);
 /* Why it is this one, as terrace_client_last_error. */
 TERRACE_API size_t terrace_device_reason(const terrace_device* device, char* text,
                                          size_t text_bytes);
+
+/* From here on the memory in which this client has leases is registered with the device, a segment
+ * and a process at a time, in the background. Copies of pages that are described after this call go
+ * straight between the GPU and what is registered, and through pinned memory of their own to the
+ * rest. The client keeps the device. TERRACE_EXISTS, with the sentence in `why`: the client has a
+ * device, or the device a client, already. */
+TERRACE_API terrace_status terrace_client_pin_arena(terrace_client* client,
+                                                    const terrace_device* device, char* why,
+                                                    size_t why_bytes);
+/* Nothing is registered, nor taken out, until terrace_client_resume_pinning: for as long as the
+ * engine captures a graph. Counts. TERRACE_BUSY: at the deadline a segment is still being
+ * registered; resume all the same. */
+TERRACE_API terrace_status terrace_client_pause_pinning(terrace_client* client,
+                                                        uint64_t deadline_us);
+TERRACE_API void terrace_client_resume_pinning(terrace_client* client);
 
 /* Where pages lie. The vector of K or V of one token and one head is head_bytes contiguous bytes at
  * address + block * block_stride + plane * plane_stride + token * token_stride + head * head_stride

@@ -3,6 +3,7 @@ host's backend, set beside NumPy."""
 import dataclasses
 import gc
 import signal
+import time
 
 import numpy
 import pytest
@@ -243,3 +244,43 @@ def test_calls_that_are_wrong_are_named(client, device):
         "typestr": "<f2", "shape": (PAGES, 2, TOKENS, HEADS, SIZE), "data": (4096, False)}})
     with pytest.raises(terrace.Unsupported, match="lies on cuda, and the device's backend is host"):
         terrace.PagedCache(device, SPACE, [on_gpu() for _ in range(LAYERS)], axes="BPTHD")
+
+
+
+def test_how_much_of_the_arena_may_be_pinned(daemon):
+    with terrace.Client(daemon.socket, pinned_bytes_max=1 << 20) as client, \
+            terrace.Device("host") as own:
+        client.wait_connected()
+        client.pin_arena(own)
+        deadline = time.monotonic() + 30
+        while not client.stats()["copies"]["clients"] and time.monotonic() < deadline:
+            time.sleep(0.05)
+        told = client.stats()["copies"]["clients"][0]
+        assert told["pinned_bytes_max"] == 1 << 20 and told["backend"] == "host"
+    with pytest.raises(terrace.Invalid, match="pinned_bytes_max is -1"):
+        terrace.Client(daemon.socket, pinned_bytes_max=-1)
+
+
+def test_an_arena_is_pinned_for_one_device(daemon, device):
+    with connect(daemon) as client, terrace.Device("host") as own:
+        client.pin_arena(own)
+        with pytest.raises(terrace.Exists, match="already"):
+            client.pin_arena(device)
+        with connect(daemon) as other, pytest.raises(terrace.Exists, match="a device a client"):
+            other.pin_arena(own)
+        with client.pinning_paused():
+            pass
+        group = client.open(terrace.SpaceGroup("tiny", [SPACE]))
+        source, target = Engine("BPTHD", 1), Engine("BPTHD", 2)
+        keys = group.hash([77] * TOKENS)
+        with terrace.PagedCache(own, SPACE, source.layers, axes="BPTHD") as cache, \
+                group.reserve(keys) as lease:
+            with cache.store(lease, [4], kv_written=terrace.HOST) as copy:
+                copy.wait()
+            assert lease.commit() == 1
+        with terrace.PagedCache(own, SPACE, target.layers, axes="BPTHD") as cache, \
+                group.acquire(keys) as lease:
+            lease.wait_ready()
+            with cache.load(lease, [2], destination_free=terrace.HOST) as copy:
+                copy.wait()
+        assert numpy.array_equal(target.page(2), source.page(4))

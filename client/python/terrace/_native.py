@@ -31,7 +31,7 @@ class ClientOptions(_Versioned):
                 ("socket_path", c_char_p), ("client_name", c_char_p),
                 ("reconnect_backoff_ms_max", c_uint32), ("pending_requests_max", c_uint32),
                 ("send_buffer_bytes_max", c_uint64), ("reply_spin_us", c_uint32),
-                ("reserved", c_uint32)]
+                ("reserved", c_uint32), ("pinned_bytes_max", c_uint64)]
 
 
 class Space(_Versioned):
@@ -208,6 +208,9 @@ FUNCTIONS = {
     "terrace_pages_create": (c_int32, [c_void_p, POINTER(PagesLayout), POINTER(Space),
                                        POINTER(c_void_p), *_WHY]),
     "terrace_pages_destroy": (None, [c_void_p]),
+    "terrace_client_pin_arena": (c_int32, [c_void_p, c_void_p, *_WHY]),
+    "terrace_client_pause_pinning": (c_int32, [c_void_p, c_uint64]),
+    "terrace_client_resume_pinning": (None, [c_void_p]),
     "terrace_pages_store": (c_int32, [c_void_p, _WRITE, POINTER(PageList), Edge,
                                       POINTER(c_void_p), *_WHY]),
     "terrace_pages_load": (c_int32, [c_void_p, _READ, POINTER(PageList), Edge, POINTER(c_void_p),

@@ -3,6 +3,7 @@
 Times are seconds; a call without `timeout_s` takes the client's default. Everyday answers are
 exceptions of the class Unavailable, after which a program goes on without the cache.
 """
+import contextlib
 import ctypes
 import dataclasses
 import json
@@ -171,16 +172,19 @@ class Client:
     """A connection to one domain of a terraced. Reconnects by itself; use it as a context manager.
 
     socket_path: the domain's socket. Nothing here blocks longer than its deadline.
+    pinned_bytes_max: of pin_arena, at a time; None: as much as there is, 0: nothing.
     """
 
     def __init__(self, socket_path: str, *, name: str = "python",
                  default_timeout_s: float = 1.0, pending_requests_max: int = 256,
-                 reply_spin_us: int = 50):
+                 reply_spin_us: int = 50, pinned_bytes_max: Optional[int] = None):
         options = _native.ClientOptions(
             socket_path=str(socket_path).encode(), client_name=name.encode(),
             default_deadline_us=microseconds(default_timeout_s), reconnect_backoff_ms_max=1000,
             pending_requests_max=pending_requests_max, send_buffer_bytes_max=8 << 20,
-            reply_spin_us=reply_spin_us)
+            reply_spin_us=reply_spin_us,
+            pinned_bytes_max=(1 << 64) - 1 if pinned_bytes_max is None
+            else _number("pinned_bytes_max", pinned_bytes_max, 64))
         why = ctypes.create_string_buffer(1024)
         handle = ctypes.c_void_p()
         self._handle = None
@@ -252,6 +256,27 @@ class Client:
             raise from_status(status, f"opening group {spec.name!r}",
                               why.value.decode(errors="replace"))
         return Group(self, spec, group.value)
+
+    def pin_arena(self, device: Any) -> None:
+        """From here on the memory of this client's leases is registered with a terrace.Device, in
+        the background; a PagedCache made on it afterwards copies straight from and to what is
+        registered. Exists: the client has a device already, or the device a client."""
+        why = ctypes.create_string_buffer(1024)
+        status = lib.terrace_client_pin_arena(self.handle, device.native, why, len(why))
+        if status:
+            raise from_status(status, "pinning the arena", why.value.decode(errors="replace"))
+
+    @contextlib.contextmanager
+    def pinning_paused(self, timeout_s: float = 1.0):
+        """Nothing is registered, nor taken out, meanwhile: for as long as an engine captures a
+        graph. Busy if a segment is still being registered at the deadline."""
+        handle = self.handle
+        status = lib.terrace_client_pause_pinning(handle, microseconds(timeout_s))
+        try:
+            self.check(status, "pausing what is pinned")
+            yield
+        finally:
+            lib.terrace_client_resume_pinning(handle)
 
     def stats(self, timeout_s: Optional[float] = None) -> Dict[str, Any]:
         """The daemon's figures; docs/OPERATIONS.md names the fields."""

@@ -337,6 +337,10 @@ TEST(CApiWithoutDaemon, WrongStructsAreRefused) {
   EXPECT_EQ(terrace_client_create(&options, &client, why, sizeof(why)), TERRACE_INVALID);
   EXPECT_THAT(why, HasSubstr("TERRACE_CLIENT_OPTIONS_INIT"));
   EXPECT_EQ(terrace_client_create(nullptr, &client, nullptr, 0), TERRACE_INVALID);
+  // An older caller's: what it does not know has its default.
+  options.struct_bytes = offsetof(terrace_client_options, pinned_bytes_max);
+  EXPECT_EQ(terrace_client_create(&options, &client, why, sizeof(why)), TERRACE_OK) << why;
+  terrace_client_destroy(client);
   // A newer caller's struct: what it says beyond ours must be nothing.
   struct {
     terrace_client_options known = TERRACE_CLIENT_OPTIONS_INIT;

@@ -9,6 +9,7 @@
 
 #include <array>
 #include <cstring>
+#include <utility>
 
 #include "cuda/host_device.h"
 #include "cuda/sim_device.h"
@@ -192,6 +193,30 @@ TEST_F(PagedCacheProcess, ADaemonThatDiesInMidCopyMakesItGone) {
   EXPECT_EQ(store.value()->Poll().code(), StatusCode::kBusy);
   sim.Settle();
   EXPECT_EQ(store.value()->Poll().code(), StatusCode::kGone);
+}
+
+TEST_F(PagedCacheProcess, CopiesAreStraightOnceTheArenaIsPinned) {
+  SimDevice sim({.seed = 5});
+  const auto device = std::make_shared<const Device>(SimDeviceOps(), sim.handle());
+  const auto pins = client_->PinArena(device).value();
+  const TestCache cache = MakeCache("nhd_packed", kShape, 1);
+  const SpaceSpec space = SpaceOf(cache.layout, "nhd");
+  const GroupRef group = Open("tiny", space);
+  {
+    Result<std::unique_ptr<PagedCache>> pages =
+        PagedCache::Create(*device, {.layout = cache.layout, .space = space, .pins = pins}, &why_);
+    ASSERT_TRUE(pages.ok()) << why_;
+    const WriteLease lease = ReserveAll(group, Keys(1, 1));
+    const std::byte* slot = lease.slot(0, 0).data();
+    for (int i = 0; i < 6000 && pins->DeviceAddress(slot, 1) == nullptr; ++i) poll(nullptr, 0, 5);
+    auto store = pages.value()->Store(lease, {.page_indexes = std::vector<uint64_t>{3}},
+                                      KvWritten::Already(), &why_);
+    ASSERT_TRUE(store.ok()) << why_;
+    ASSERT_TRUE(store.value()->Wait(kLongUs).ok());
+    EXPECT_EQ(pins->counts().straight_bytes, 3 * cache.layout.layer_bytes());
+    EXPECT_EQ(pins->counts().bounced_bytes, 0u);
+  }
+  client_.reset();  // before its device
 }
 
 // ---- Edges ----
@@ -461,6 +486,35 @@ TEST_F(CPages, PagesOfASlabComeBackThroughTheLibrary) {
   std::copy_n(slab_.begin() + 4 * kPageItems, kPageItems, expected.begin());
   std::copy_n(slab_.begin() + 1 * kPageItems, kPageItems, expected.begin() + 5 * kPageItems);
   EXPECT_TRUE(loaded == expected);
+}
+
+TEST_F(CPages, AnArenaAndADeviceBelongTogether) {
+  ASSERT_EQ(terrace_client_pin_arena(client_, device_, why_, sizeof(why_)), TERRACE_OK) << why_;
+  terrace_client_options options = TERRACE_CLIENT_OPTIONS_INIT;
+  const std::string path = daemon_.socket_path();
+  options.socket_path = path.c_str();
+  terrace_client* other = nullptr;
+  ASSERT_EQ(terrace_client_create(&options, &other, why_, sizeof(why_)), TERRACE_OK) << why_;
+  EXPECT_EQ(terrace_client_pin_arena(other, device_, why_, sizeof(why_)), TERRACE_EXISTS);
+  EXPECT_THAT(why_, HasSubstr("open a device a client"));
+  terrace_device_options host = TERRACE_DEVICE_OPTIONS_INIT;
+  host.backend = "host";
+  terrace_device* second = nullptr;
+  ASSERT_EQ(terrace_device_create(&host, &second, why_, sizeof(why_)), TERRACE_OK) << why_;
+  EXPECT_EQ(terrace_client_pin_arena(client_, second, why_, sizeof(why_)), TERRACE_EXISTS);
+  EXPECT_THAT(why_, HasSubstr("already"));
+  EXPECT_EQ(terrace_client_pin_arena(nullptr, second, why_, sizeof(why_)), TERRACE_INVALID);
+  EXPECT_EQ(terrace_client_pin_arena(other, second, why_, sizeof(why_)), TERRACE_OK) << why_;
+  EXPECT_EQ(terrace_client_pause_pinning(other, kLongUs), TERRACE_OK);
+  terrace_client_resume_pinning(other);
+  terrace_device_destroy(second);  // its client keeps it
+  terrace_client_destroy(other);
+  // The device is free again once nobody has pins of it.
+  terrace_client_destroy(std::exchange(client_, nullptr));
+  terrace_client* third = nullptr;
+  ASSERT_EQ(terrace_client_create(&options, &third, why_, sizeof(why_)), TERRACE_OK) << why_;
+  EXPECT_EQ(terrace_client_pin_arena(third, device_, why_, sizeof(why_)), TERRACE_OK) << why_;
+  terrace_client_destroy(third);
 }
 
 TEST_F(CPages, NoEdgeCanBeLeftOut) {
