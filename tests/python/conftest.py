@@ -1,4 +1,5 @@
 """A terraced of one test's own, and a small model's Space."""
+import ctypes
 import os
 import pathlib
 import signal
@@ -11,6 +12,12 @@ import pytest
 import terrace
 
 LONG_S = 30.0
+PR_SET_PDEATHSIG = 1
+_libc = ctypes.CDLL(None)  # loaded here: between fork and exec nothing may be
+
+
+def die_with_parent():
+    _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 class Daemon:
@@ -29,7 +36,7 @@ class Daemon:
         with open(self.log, "ab") as log:
             self.process = subprocess.Popen(
                 [os.environ["TERRACED"], "--config", self.config, "--socket", self.socket],
-                stderr=log, stdin=subprocess.DEVNULL)
+                stdout=log, stderr=log, stdin=subprocess.DEVNULL, preexec_fn=die_with_parent)
 
     def kill(self):
         self.process.send_signal(signal.SIGKILL)

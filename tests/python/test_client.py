@@ -1,9 +1,13 @@
 """The blocking face against a real daemon."""
 import array
+import contextlib
 import gc
 import os
+import select
+import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 
@@ -183,6 +187,28 @@ def test_a_killed_daemon_is_gone_and_the_next_one_serves(daemon, client, group):
             pass
     connect(daemon).close()  # until it has memory
     store(group, list(range(32)), seed=1)
+
+
+def test_a_daemon_dies_with_its_test_and_keeps_none_of_its_pipes():
+    """Who reads a test run's output through a pipe sees its end."""
+    code = ("import sys, conftest\n"
+            "daemon = conftest.Daemon(sys.argv[1])\n"
+            "conftest.connect(daemon).close()\n"
+            "print(daemon.process.pid, flush=True)\n"
+            "sys.stdin.read()")
+    with tempfile.TemporaryDirectory() as directory, subprocess.Popen(
+            [sys.executable, "-c", code, directory], cwd=os.path.dirname(__file__),
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE) as run:
+        pid = int(run.stdout.readline())
+        daemon = os.pidfd_open(pid)
+        try:
+            assert os.readlink(f"/proc/{pid}/fd/1") == os.path.join(directory, "log")
+            run.kill()
+            assert select.select([daemon], [], [], LONG_S)[0], "the daemon outlived who started it"
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(daemon, signal.SIGKILL)
+            os.close(daemon)
 
 
 def test_no_daemon_is_busy_and_says_what_is_tried(tmp_path):

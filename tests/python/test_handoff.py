@@ -15,7 +15,7 @@ import torch
 import terrace
 import terrace.handoff
 import terrace.torch
-from conftest import LONG_S, Daemon, connect
+from conftest import LONG_S, Daemon, connect, die_with_parent
 
 EXAMPLE = pathlib.Path(__file__).resolve().parents[2] / "client/python/examples/handoff.py"
 LAYERS, BLOCK = 3, 8
@@ -221,7 +221,8 @@ def hosts():
     with tempfile.TemporaryDirectory() as directory:
         server = subprocess.Popen(
             ["redis-server", "--port", "0", "--unixsocket", f"{directory}/redis.sock", "--save", "",
-             "--appendonly", "no", "--dir", directory], stdout=subprocess.DEVNULL)
+             "--appendonly", "no", "--dir", directory], stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL, preexec_fn=die_with_parent)
         secret = pathlib.Path(directory) / "secret"
         tool = pathlib.Path(os.environ["TERRACE_BUILD"]) / "tools" / "terrace"
         subprocess.run([tool, "domain", "new", secret], check=True, stdout=subprocess.DEVNULL)
