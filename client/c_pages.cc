@@ -115,7 +115,13 @@ terrace_status LayoutOf(const terrace_pages_layout& from, PagedLayout* layout, s
              .head_stride_bytes = from.head_stride_bytes,
              .bases = {from.addresses, from.addresses + from.address_count}};
   for (uint32_t layer = 1; from.address_count == 1 && layer < from.layer_count; ++layer) {
-    layout->bases.push_back(layout->bases.front() + layer * from.layer_stride_bytes);
+    const uint64_t base = layout->bases.back() + from.layer_stride_bytes;
+    if (base < from.layer_stride_bytes) {
+      *why = "layer_stride_bytes is " + std::to_string(from.layer_stride_bytes) +
+             ": with it layer " + std::to_string(layer) + " begins past 2^64";
+      return TERRACE_INVALID;
+    }
+    layout->bases.push_back(base);
   }
   return TERRACE_OK;
 }

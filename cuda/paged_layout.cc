@@ -30,6 +30,7 @@ struct NamedAxis {
   uint64_t stride_bytes;
 };
 
+// The innermost first.
 std::vector<NamedAxis> AxesOf(const PagedLayout& layout) {
   std::vector<NamedAxis> axes = {
       {"block_stride_bytes", layout.page_count * layout.blocks_per_page(),
@@ -41,6 +42,7 @@ std::vector<NamedAxis> AxesOf(const PagedLayout& layout) {
     axes.push_back({"plane_stride_bytes", layout.plane_count, layout.plane_stride_bytes});
   }
   std::erase_if(axes, [](const NamedAxis& axis) { return axis.count == 1; });
+  std::ranges::sort(axes, {}, &NamedAxis::stride_bytes);
   return axes;
 }
 
@@ -87,34 +89,53 @@ Status CheckBases(const PagedLayout& layout, std::string* why) {
   return Status::Ok();
 }
 
-// Addresses that are evenly apart are a dimension like others: layers of one slab.
-void AddBases(const PagedLayout& layout, std::vector<NamedAxis>* axes) {
-  const std::vector<uint64_t>& bases = layout.bases;
-  if (bases.size() < 2 || bases[1] < bases[0]) return;
-  const uint64_t stride_bytes = bases[1] - bases[0];
-  for (size_t i = 1; i < bases.size(); ++i) {
-    if (bases[i] - bases[i - 1] != stride_bytes) return;
-  }
-  axes->push_back({"the distance between bases", bases.size(), stride_bytes});
-}
-
-// No two indexes may name the same byte: each stride steps over all that is inside of it.
-Status CheckStrides(const PagedLayout& layout, std::string* why) {
-  std::vector<NamedAxis> axes = AxesOf(layout);
-  AddBases(layout, &axes);
-  std::ranges::sort(axes, {}, &NamedAxis::stride_bytes);
-  uint64_t extent_bytes = layout.head_bytes;
+// No two indexes of a layer may name one byte: each stride steps over all that is inside of it.
+// `*extent_bytes`: from a layer's first byte to behind its last one.
+Status CheckStrides(std::span<const NamedAxis> axes, uint64_t* extent_bytes, std::string* why) {
   for (const NamedAxis& axis : axes) {
-    if (axis.stride_bytes < extent_bytes) {
+    if (axis.stride_bytes < *extent_bytes) {
       return Invalid(why, std::string(axis.name) + " is " + Number(axis.stride_bytes) +
-                              ", less than the " + Number(extent_bytes) +
+                              ", less than the " + Number(*extent_bytes) +
                               " bytes it steps over: these strides overlap");
     }
-    if (axis.stride_bytes > (std::numeric_limits<int64_t>::max() - extent_bytes) / axis.count) {
+    if (axis.stride_bytes > (std::numeric_limits<int64_t>::max() - *extent_bytes) / axis.count) {
       return Invalid(why, std::string(axis.name) + " is " + Number(axis.stride_bytes) +
                               ": with it the cache ends past 2^63");
     }
-    extent_bytes += (axis.count - 1) * axis.stride_bytes;
+    *extent_bytes += (axis.count - 1) * axis.stride_bytes;
+  }
+  return Status::Ok();
+}
+
+// Whether two layers so far apart have a byte in common, and not just interleave as those of a slab
+// [page][layer] do. Axes are as CheckStrides accepts them: a distance can be made of steps of the
+// outermost stride and less than one more, before it or behind it, of what is inside.
+bool ShareBytes(std::span<const NamedAxis> axes, uint64_t head_bytes, uint64_t distance_bytes) {
+  if (axes.empty()) return distance_bytes < head_bytes;
+  const NamedAxis& outer = axes.back();
+  const std::span<const NamedAxis> inner = axes.first(axes.size() - 1);
+  const uint64_t step_count = distance_bytes / outer.stride_bytes;
+  const uint64_t rest_bytes = distance_bytes % outer.stride_bytes;
+  return (step_count < outer.count && ShareBytes(inner, head_bytes, rest_bytes)) ||
+         (step_count + 1 < outer.count &&
+          ShareBytes(inner, head_bytes, outer.stride_bytes - rest_bytes));
+}
+
+Status CheckLayers(const PagedLayout& layout, std::span<const NamedAxis> axes,
+                   uint64_t extent_bytes, std::string* why) {
+  std::vector<uint64_t> bases = layout.bases;
+  std::ranges::sort(bases);
+  if (bases.back() - 1 > std::numeric_limits<uint64_t>::max() - extent_bytes) {
+    return Invalid(why, "bases hold " + Number(bases.back()) + ": with the " +
+                            Number(extent_bytes) + " bytes of a layer's pages it ends past 2^64");
+  }
+  for (size_t i = 0; i < bases.size(); ++i) {
+    for (size_t j = i + 1; j < bases.size() && bases[j] - bases[i] < extent_bytes; ++j) {
+      if (!ShareBytes(axes, layout.head_bytes, bases[j] - bases[i])) continue;
+      return Invalid(why, "the distance between bases is " + Number(bases[j] - bases[i]) +
+                              ", and the pages of a layer span " + Number(extent_bytes) +
+                              " bytes: these layers overlap");
+    }
   }
   return Status::Ok();
 }
@@ -124,7 +145,10 @@ Status CheckStrides(const PagedLayout& layout, std::string* why) {
 Status PagedLayout::Validate(std::string* why) const {
   TERRACE_RETURN_IF_ERROR(CheckCounts(*this, why));
   TERRACE_RETURN_IF_ERROR(CheckBases(*this, why));
-  return CheckStrides(*this, why);
+  const std::vector<NamedAxis> axes = AxesOf(*this);
+  uint64_t extent_bytes = head_bytes;
+  TERRACE_RETURN_IF_ERROR(CheckStrides(axes, &extent_bytes, why));
+  return CheckLayers(*this, axes, extent_bytes, why);
 }
 
 namespace {
@@ -213,6 +237,7 @@ Status CheckTensor(const TensorView& tensor, const CacheFacts& facts, std::strin
     return Invalid(why, "block_tokens is " + Number(facts.block_tokens) +
                             ", which does not divide page_tokens, " + Number(facts.page_tokens));
   }
+  if (facts.page_count == 0) return Invalid(why, "page_count is 0: a cache has pages");
   if (tensor.shape.empty() || tensor.shape.size() > 5 ||
       tensor.stride_bytes.size() != tensor.shape.size()) {
     return Invalid(why, "shape " + ShapeText(tensor) + ": 1..5 dimensions with a stride each");

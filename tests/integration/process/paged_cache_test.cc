@@ -568,6 +568,13 @@ TEST_F(CPages, WhatIsWrongIsNamed) {
   EXPECT_EQ(terrace_pages_create(device_, &layout, &space_, &pages_, why_, sizeof(why_)),
             TERRACE_INVALID);
   EXPECT_THAT(why_, HasSubstr("distance between bases is 1024"));
+  for (const uint64_t stride_bytes : {uint64_t{0} - 1024, uint64_t{1} << 63}) {
+    layout.layer_stride_bytes = stride_bytes;
+    EXPECT_EQ(terrace_pages_create(device_, &layout, &space_, &pages_, why_, sizeof(why_)),
+              TERRACE_INVALID);
+    EXPECT_THAT(why_, AllOf(HasSubstr("layer_stride_bytes is " + std::to_string(stride_bytes)),
+                            HasSubstr("2^64")));
+  }
   layout.address_count = 2;
   EXPECT_EQ(terrace_pages_create(device_, &layout, &space_, &pages_, why_, sizeof(why_)),
             TERRACE_INVALID);

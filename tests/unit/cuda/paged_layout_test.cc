@@ -279,6 +279,84 @@ TEST(PagedLayout, ValidateNamesTheField) {
   refused([](Layout l) { l.block_stride_bytes = uint64_t{1} << 62; }, "block_stride_bytes");
 }
 
+TEST(PagedLayout, LayersThatEndPastTheAddressesAreRefused) {
+  PagedLayout layout = MakeCache("nhd_packed", {}).layout;
+  std::string why;
+  ASSERT_TRUE(layout.Validate(&why).ok()) << why;
+  const uint64_t layer_bytes = layout.page_count * layout.block_stride_bytes;
+  for (const uint64_t beyond_bytes : {uint64_t{1}, layer_bytes - 1}) {
+    layout.bases.back() = beyond_bytes - layer_bytes;
+    EXPECT_EQ(layout.Validate(&why).code(), StatusCode::kInvalid) << beyond_bytes;
+    for (const uint64_t value : {layout.bases.back(), layer_bytes}) {
+      EXPECT_NE(why.find(std::to_string(value)), std::string::npos) << why;
+    }
+    EXPECT_NE(why.find("bases"), std::string::npos) << why;
+    EXPECT_NE(why.find("2^64"), std::string::npos) << why;
+  }
+  layout.bases.back() = -layer_bytes;
+  EXPECT_TRUE(layout.Validate(&why).ok()) << why;
+}
+
+// Their distances are what a layer_stride_bytes near 2^64 makes.
+TEST(PagedLayout, LayersThatLieBackwardsAreRefusedWhereTheyOverlap) {
+  PagedLayout layout = MakeCache("nhd_packed", {.layer_count = 3}).layout;
+  const uint64_t layer_bytes = layout.page_count * layout.block_stride_bytes;
+  const auto place = [&](uint64_t stride_bytes) {
+    for (size_t i = 1; i < 3; ++i) layout.bases[i] = layout.bases[i - 1] - stride_bytes;
+  };
+  std::string why;
+  place(layer_bytes);
+  EXPECT_TRUE(layout.Validate(&why).ok()) << why;
+  for (const uint64_t stride_bytes : {uint64_t{1}, uint64_t{64}, layer_bytes - 1}) {
+    place(stride_bytes);
+    EXPECT_EQ(layout.Validate(&why).code(), StatusCode::kInvalid) << stride_bytes;
+    EXPECT_NE(why.find("the distance between bases is " + std::to_string(stride_bytes)),
+              std::string::npos)
+        << why;
+    EXPECT_NE(why.find(std::to_string(layer_bytes)), std::string::npos) << why;
+  }
+}
+
+// Byte by byte: what no two vectors of any layers share is accepted, and nothing else.
+TEST(PagedLayout, LayersWhereverTheyLieAreRefusedJustWhereTheyShareAByte) {
+  std::mt19937 random(1);
+  const auto below = [&](uint32_t end) { return static_cast<uint64_t>(random() % end); };
+  uint32_t accepted_count = 0;
+  uint32_t shared_count = 0;
+  for (int round = 0; round < 20000; ++round) {
+    PagedLayout layout{.layer_count = static_cast<uint32_t>(2 + below(2)),
+                       .plane_count = static_cast<uint32_t>(1 + below(2)),
+                       .page_tokens = 2,
+                       .block_tokens = 2,
+                       .page_count = 1 + below(3),
+                       .head_count = 1,
+                       .head_bytes = 1 + below(2)};
+    layout.token_stride_bytes = layout.head_bytes + below(4);
+    layout.plane_stride_bytes = 2 * layout.token_stride_bytes + below(12);
+    layout.block_stride_bytes = layout.plane_count * layout.plane_stride_bytes + below(30);
+    const bool is_split = layout.plane_count == 2 && below(2) == 0;
+    if (is_split) layout.plane_stride_bytes = 0;
+    const uint64_t base_count = uint64_t{layout.layer_count} * (is_split ? 2 : 1);
+    while (layout.bases.size() < base_count) layout.bases.push_back(1 + below(60));
+    std::vector<uint32_t> taken(1000);
+    for (uint32_t layer = 0; layer < layout.layer_count; ++layer) {
+      for (uint64_t page = 0; page < layout.page_count; ++page) {
+        VisitVectors(layout, SlotOrder::kNhd, layer, page, [&](std::byte* vector, uint64_t) {
+          for (uint64_t i = 0; i < layout.head_bytes; ++i) {
+            ++taken[reinterpret_cast<uint64_t>(vector) + i];
+          }
+        });
+      }
+    }
+    const bool is_shared = std::ranges::max(taken) > 1;
+    std::string why;
+    ASSERT_EQ(layout.Validate(&why).ok(), !is_shared) << round << ": " << why;
+    ++(is_shared ? shared_count : accepted_count);
+  }
+  EXPECT_GT(accepted_count, 1000u);
+  EXPECT_GT(shared_count, 1000u);
+}
+
 TEST(FastDivider, DividesAsTheProcessorDoes) {
   std::mt19937 random(1);
   for (int round = 0; round < 200000; ++round) {
