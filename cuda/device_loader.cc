@@ -29,7 +29,13 @@ bool IsTrusted(const struct stat& file, std::string* why, const std::string& pat
 }
 
 Status CheckFile(const std::string& path, std::string* why) {
-  if (path.empty() || path.front() != '/') {
+  if (path.empty()) {
+    *why =
+        "plugin_path names no device plugin: give it the absolute path of libterrace_cuda.so, "
+        "or set backend to \"host\"";
+    return Status(StatusCode::kInvalid, "no device plugin is named");
+  }
+  if (path.front() != '/') {
     *why = "the device plugin's path is '" + path + "': give an absolute one";
     return Status(StatusCode::kInvalid, "a device plugin's path must be absolute");
   }

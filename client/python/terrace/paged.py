@@ -80,8 +80,8 @@ class _Handle:
 
 class Device(_Handle):
     """What copies. backend: "auto" (the plugin where it has a device, else the host), "host", or
-    "cuda", which fails where it cannot be. plugin_path: of libterrace_cuda.so. workers: threads of
-    the host's copies."""
+    "cuda", which fails where it cannot be. plugin_path: of libterrace_cuda.so, absolute; without it
+    there is no GPU. workers: threads of the host's copies, 1 to 64."""
 
     def __init__(self, backend: str = "auto", *, plugin_path: Optional[str] = None, index: int = 0,
                  workers: int = 1):

@@ -51,7 +51,16 @@ class DeviceLoader : public testing::Test {
 TEST_F(DeviceLoader, OnlyAbsolutePathsAreLoaded) {
   EXPECT_EQ(LoadDevicePlugin("libterrace_cuda.so", &why_).code(), StatusCode::kInvalid);
   EXPECT_NE(why_.find("absolute"), std::string::npos) << why_;
-  EXPECT_EQ(LoadDevicePlugin("", &why_).code(), StatusCode::kInvalid);
+}
+
+TEST_F(DeviceLoader, WhereNoPluginIsNamedTheRemedyIs) {
+  EXPECT_EQ(ChooseBackend(DeviceBackend::kCuda, "", &why_).code(), StatusCode::kInvalid);
+  for (const char* word : {"plugin_path", "libterrace_cuda.so", "absolute path", "\"host\""}) {
+    EXPECT_NE(why_.find(word), std::string::npos) << why_;
+  }
+  const Result<ChosenBackend> chosen = ChooseBackend(DeviceBackend::kAuto, "", &why_);
+  ASSERT_TRUE(chosen.ok());
+  EXPECT_NE(chosen.value().why.find("plugin_path"), std::string::npos) << chosen.value().why;
 }
 
 TEST_F(DeviceLoader, AFileThatOthersCanWriteIsNotLoaded) {
