@@ -153,11 +153,33 @@ def test_wrong_buffers_are_refused(group):
             lease.copy_into(bytearray(SPACE.block_bytes), first_block=1, block_count=1)
         with pytest.raises(terrace.Invalid):
             lease.copy_into(bytearray(SPACE.block_bytes), member=1)
-        for wrong in (1 << 32, -1):
+        for wrong in (1 << 32, -1, 0.5):
             with pytest.raises(terrace.Invalid):
                 lease.slot(wrong)
             with pytest.raises(terrace.Invalid):
+                lease.is_part_ready(wrong, 0)
+            with pytest.raises(terrace.Invalid):
+                lease.wait_ready(wrong)
+            with pytest.raises(terrace.Invalid):
                 lease.copy_into(bytearray(SPACE.block_bytes), first_block=wrong, block_count=1)
+
+
+def test_numbers_of_a_write_lease_are_refused_not_cut(group):
+    with group.reserve(group.hash(range(16))) as lease:
+        lease.slot(0)
+        for wrong in (1 << 32, -1, 0.5):
+            for call in (lease.key, lambda n: lease.checksum(n, 0), lambda n: lease.checksum(0, n),
+                         lambda n: lease.checksum(0, 0, n), lambda n: lease.mark_absent(n, 0),
+                         lambda n: lease.mark_absent(0, n)):
+                with pytest.raises(terrace.Invalid, match=f" is {wrong}: "):
+                    call(wrong)
+
+
+@pytest.mark.parametrize("name", ["pending_requests_max", "reply_spin_us"])
+def test_numbers_of_a_client_are_refused_not_cut(tmp_path, name):
+    for wrong in ((1 << 32) + 1, 0.5):
+        with pytest.raises(terrace.Invalid, match=f"{name} is {wrong}: "):
+            terrace.Client(tmp_path / "none", **{name: wrong})
 
 
 def test_another_spec_of_the_same_name_is_refused_with_the_field(client, group):

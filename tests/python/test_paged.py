@@ -208,6 +208,64 @@ def test_what_does_not_fit_is_named(device, change, sentence):
     assert sentence in str(refused.value)
 
 
+@pytest.mark.parametrize("name, value, sentence", [
+    ("block_tokens", (1 << 32) + TOKENS, "block_tokens is 4294967312: it goes from 0 to 2^32 - 1"),
+    ("block_tokens", 16.5, "block_tokens is 16.5: pass an integer"),
+    ("block_tokens", 0, "block_tokens is 0"),
+    ("page_count", (1 << 64) + PAGES, f"page_count is {(1 << 64) + PAGES}: it goes from 0 to 2^64"),
+    ("page_count", PAGES + 0.9, "page_count is 7.9: pass an integer"),
+    ("page_count", 0, "page_count is 0"),
+    ("member", 0.5, "member is 0.5: pass an integer"),
+    ("first_key", 0.5, "first_key is 0.5: pass an integer"),
+    ("kv_written", 1 << 64, f"kv_written is {1 << 64}: it goes from 0 to 2^64 - 1"),
+    ("pages", [2.9], "page is 2.9: pass an integer"),
+    ("pages", ["7"], "page is '7': pass an integer"),
+    ("pages", [1 << 64], f"page is {1 << 64}: it goes from 0 to 2^64 - 1"),
+])
+def test_numbers_are_refused_not_cut(client, device, name, value, sentence):
+    with pytest.raises(terrace.Invalid) as refused:
+        options = {name: value} if name in ("block_tokens", "page_count") else {}
+        with terrace.PagedCache(device, SPACE, Engine("BPTHD", 1).layers, axes="BPTHD",
+                                **options) as cache:
+            group = client.open(terrace.SpaceGroup("tiny", [SPACE]))
+            call = {"pages": [0], "kv_written": terrace.HOST}
+            with group.reserve(group.hash(range(TOKENS))) as lease:
+                if not options:
+                    cache.store(lease, **{**call, name: value})
+    assert sentence in str(refused.value)
+
+
+@pytest.mark.parametrize("name, value, sentence", [
+    ("workers", (1 << 32) + 1, "workers is 4294967297: it goes from 0 to 2^32 - 1"),
+    ("workers", 1.5, "workers is 1.5: pass an integer"),
+    ("workers", 65, "worker_count: 1..64"),
+    ("index", 1 << 32, "index is 4294967296: it goes from 0 to 2^32 - 1"),
+])
+def test_numbers_of_a_device_are_refused_not_cut(name, value, sentence):
+    with pytest.raises(terrace.Invalid) as refused:
+        terrace.Device("host", **{name: value})
+    assert sentence in str(refused.value)
+
+
+def test_numbers_of_numpy_are_numbers(client, device):
+    group = client.open(terrace.SpaceGroup("tiny", [SPACE]))
+    with terrace.PagedCache(device, SPACE, Engine("BPTHD", 1).layers, axes="BPTHD",
+                            page_count=numpy.int64(PAGES)) as cache, \
+            group.reserve(group.hash(range(TOKENS))) as lease:
+        cache.store(lease, numpy.array([3], numpy.uint16), kv_written=terrace.HOST,
+                    member=numpy.uint8(0)).wait()
+        assert lease.commit() == 1
+
+
+def test_a_gpu_without_a_plugin_says_what_is_missing():
+    with pytest.raises(terrace.Invalid) as refused:
+        terrace.Device("cuda")
+    for word in ("plugin_path", "libterrace_cuda.so", "absolute path", '"host"'):
+        assert word in str(refused.value), refused.value
+    fallback = terrace.Device("auto")
+    assert fallback.backend == "host" and "plugin_path" in fallback.reason
+
+
 def test_two_heads_beside_two_planes_are_not_guessed(device):
     space = dataclasses.replace(SPACE, kv_heads=2, part_bytes=(LAYER_BYTES // 2,) * LAYERS)
     layers = [numpy.zeros((PAGES, 2, TOKENS, 2, SIZE), numpy.uint16) for _ in range(LAYERS)]
@@ -230,9 +288,9 @@ def test_calls_that_are_wrong_are_named(client, device):
             cache.store(lease, [7], kv_written=terrace.HOST)
         with pytest.raises(terrace.Invalid, match="the lease has 1"):
             cache.store(lease, [0, 1], kv_written=terrace.HOST)
-        with pytest.raises(terrace.Invalid, match="page -1"):
+        with pytest.raises(terrace.Invalid, match="page is -1: it goes from 0 to 2.64 - 1"):
             cache.store(lease, [-1], kv_written=terrace.HOST)
-        with pytest.raises(terrace.Invalid, match="first is 4294967296"):
+        with pytest.raises(terrace.Invalid, match="first_key is 4294967296"):
             cache.store(lease, [0], kv_written=terrace.HOST, first_key=1 << 32)
         with pytest.raises(terrace.Invalid, match="member is 4294967296"):
             cache.store(lease, [0], kv_written=terrace.HOST, member=1 << 32)

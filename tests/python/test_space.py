@@ -92,6 +92,12 @@ def test_what_c_would_cut_is_refused():
         terrace.SpaceGroup("a", [space]).check()
     with pytest.raises(terrace.Invalid, match="name"):
         terrace.SpaceGroup("a\0b", [terrace.Space.from_hf_config(LLAMA, revision="r")]).check()
-    wide = dataclasses.replace(space, salt="", head_size=space.head_size + (1 << 32))
+    space = dataclasses.replace(space, salt="")
+    for parts in ((1 << 64) + 4096, -1, 1.5):
+        with pytest.raises(terrace.Invalid, match=r"part_bytes\[1\] is "):
+            terrace.SpaceGroup("a", [dataclasses.replace(space, part_bytes=(64, parts))]).check()
+    with pytest.raises(terrace.Invalid, match="part is 4294967296"):
+        space.part_offset(1 << 32)
+    wide = dataclasses.replace(space, head_size=space.head_size + (1 << 32))
     with pytest.raises(terrace.Invalid, match="head_size"):
         terrace.SpaceGroup("a", [wide]).check()

@@ -9,6 +9,7 @@ import time
 import types
 
 import pytest
+import torch
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "stubs"))
 
@@ -425,6 +426,14 @@ def test_loads_that_wait_for_a_thread_have_the_same_deadline(monkeypatch):
     half.close()
     assert waits[0] >= waits[1] >= waits[2] >= waits[3] and waits[3] <= 2.0
     assert half.take_loaded() == ({"r0", "r1", "r2", "r3"},) * 2
+
+
+def test_a_block_that_is_none_of_the_cache_is_refused():
+    pages = terrace.pages.Pages({"layer": torch.zeros((4, 2, 8))}, ["layer"], 4)
+    assert pages.addresses([3, 0]) is not None
+    for wrong in (1.9, -1, 4, 1 << 64):
+        with pytest.raises(terrace.Invalid, match=f"block (is )?{wrong}"):
+            pages.addresses([0, wrong])
 
 
 def test_what_options_override_is_part_of_the_space():

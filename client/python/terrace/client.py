@@ -12,7 +12,7 @@ import weakref
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 from . import _native, buffers
-from .errors import Gone, Invalid, TerraceError, from_status
+from .errors import Gone, Invalid, TerraceError, from_status, number
 from .space import SpaceGroup
 
 lib = _native.lib
@@ -133,19 +133,12 @@ def microseconds(timeout_s: Optional[float]) -> int:
     return max(1, int(timeout_s * 1e6))
 
 
-def _number(name: str, value: int, bits: int = 32) -> int:
-    """C would cut it in silence."""
-    if not 0 <= value < 1 << bits:
-        raise Invalid(f"{name} is {value}: it goes from 0 to 2^{bits} - 1")
-    return value
-
-
 def request_of(timeout_s: Optional[float], hints: Optional[Hints] = None, **fields: Any):
     """A native request."""
     request = _native.Request(deadline_us=microseconds(timeout_s), **fields)
     if hints is not None:
         for name, bits in _HINT_NUMBERS.items():
-            setattr(request, name, _number(name, getattr(hints, name), bits))
+            setattr(request, name, number(name, getattr(hints, name), bits))
         if hints.end_reason not in END_REASONS:
             raise Invalid(f"end_reason is {hints.end_reason!r}: use one of {END_REASONS}")
         request.end_reason = END_REASONS.index(hints.end_reason)
@@ -181,10 +174,10 @@ class Client:
         options = _native.ClientOptions(
             socket_path=str(socket_path).encode(), client_name=name.encode(),
             default_deadline_us=microseconds(default_timeout_s), reconnect_backoff_ms_max=1000,
-            pending_requests_max=pending_requests_max, send_buffer_bytes_max=8 << 20,
-            reply_spin_us=reply_spin_us,
+            pending_requests_max=number("pending_requests_max", pending_requests_max),
+            send_buffer_bytes_max=8 << 20, reply_spin_us=number("reply_spin_us", reply_spin_us),
             pinned_bytes_max=(1 << 64) - 1 if pinned_bytes_max is None
-            else _number("pinned_bytes_max", pinned_bytes_max, 64))
+            else number("pinned_bytes_max", pinned_bytes_max, 64))
         why = ctypes.create_string_buffer(1024)
         handle = ctypes.c_void_p()
         self._handle = None
@@ -556,15 +549,15 @@ class ReadLease(_Lease):
         count = self.block_count if block_count is None else block_count
         timeout_s = 1.0 if timeout_s is None else timeout_s
         client = self.group.client
-        client.check(lib.terrace_wait_ready(client.handle, self.native, count,
-                                            microseconds(timeout_s)),
+        client.check(lib.terrace_wait_ready(client.handle, self.native,
+                                            number("block_count", count), microseconds(timeout_s)),
                      f"waiting for {count} blocks")
 
     def slot(self, block: int, member: int = 0) -> Optional[memoryview]:
         """A member's slot in shared memory, read-only; None if it is not ready or has none."""
         slot_bytes = ctypes.c_uint64()
         self._member(member)
-        address = lib.terrace_read_lease_slot(self.native, _number("block", block), member,
+        address = lib.terrace_read_lease_slot(self.native, number("block", block), member,
                                               ctypes.byref(slot_bytes))
         view = self._export(address, slot_bytes.value)
         return None if view is None else view.toreadonly()
@@ -577,7 +570,8 @@ class ReadLease(_Lease):
         return None if view is None else view[first:first + space.part_bytes[part]]
 
     def is_part_ready(self, block: int, part: int, member: int = 0) -> bool:
-        return bool(lib.terrace_read_lease_is_part_ready(self.native, block, member, part))
+        return bool(lib.terrace_read_lease_is_part_ready(
+            self.native, number("block", block), number("member", member), number("part", part)))
 
     def copy_part(self, block: int, part: int, into: Any, member: int = 0) -> None:
         """Copies one part into a buffer of its size. Busy if it is not ready yet; Gone, and the
@@ -585,17 +579,17 @@ class ReadLease(_Lease):
         self._member(member)
         address, byte_count = buffers.address_of(into, True)
         self.group.client.check(
-            lib.terrace_read_lease_copy_part(self.native, _number("block", block), member,
-                                             _number("part", part), address, byte_count),
+            lib.terrace_read_lease_copy_part(self.native, number("block", block), member,
+                                             number("part", part), address, byte_count),
             f"copying part {part} of block {block}")
 
     def copy_into(self, into: Any, *, first_block: int = 0, block_count: Optional[int] = None,
                   member: int = 0) -> None:
         """Copies blocks into `into`: one buffer a part or one a block in a list, or one buffer for
         all. Gone, and the bytes are not to be used, if the lease was not valid throughout."""
-        _number("first_block", first_block)
-        count = self.block_count - first_block if block_count is None else block_count
-        _number("block_count", count)
+        first_block = number("first_block", first_block)
+        count = number("block_count",
+                       self.block_count - first_block if block_count is None else block_count)
         pointers = buffers.pointers_to_parts(into, self._member(member).engine_part_bytes, count,
                                              True)
         self.group.client.check(
@@ -629,7 +623,8 @@ class WriteLease(_Lease):
     def key(self, index: int) -> ReservedKey:
         """What became of one key of the reserve."""
         found = _native.ReservedKey()
-        status = lib.terrace_write_lease_key(self.native, index, ctypes.byref(found))
+        status = lib.terrace_write_lease_key(self.native, number("index", index),
+                                             ctypes.byref(found))
         if status:
             raise from_status(status, f"key {index} of {len(self)}")
         return ReservedKey(lib.terrace_status_name(found.status).decode(), found.writer_age_ms,
@@ -654,9 +649,8 @@ class WriteLease(_Lease):
               member: int = 0) -> None:
         """Writes blocks: one buffer a part or one a block in a list, or one buffer for all. Keys
         that are not ours are passed over."""
-        _number("first_key", first_key)
-        count = len(self) - first_key if key_count is None else key_count
-        _number("key_count", count)
+        first_key = number("first_key", first_key)
+        count = number("key_count", len(self) - first_key if key_count is None else key_count)
         pointers = buffers.pointers_to_parts(data, self._member(member).engine_part_bytes, count,
                                              False)
         self.group.client.check(
@@ -668,27 +662,31 @@ class WriteLease(_Lease):
         self._member(member)
         address, byte_count = buffers.address_of(data, False)
         self.group.client.check(
-            lib.terrace_write_lease_write_part(self.native, _number("key", key), member,
-                                               _number("part", part), address, byte_count),
+            lib.terrace_write_lease_write_part(self.native, number("key", key), member,
+                                               number("part", part), address, byte_count),
             f"writing part {part} of key {key}")
 
     def slot(self, key: int, member: int = 0) -> Optional[memoryview]:
         """Where to write a block in place; then checksum(). None unless it is ours."""
         slot_bytes = ctypes.c_uint64()
         self._member(member)
-        address = lib.terrace_write_lease_slot(self.native, _number("key", key), member,
+        address = lib.terrace_write_lease_slot(self.native, number("key", key), member,
                                                ctypes.byref(slot_bytes))
         return self._export(address, slot_bytes.value)
 
     def checksum(self, key: int, part: int, member: int = 0) -> None:
         """Of a part that was written in place."""
         self.group.client.check(
-            lib.terrace_write_lease_checksum_part(self.native, key, member, part), "checksum")
+            lib.terrace_write_lease_checksum_part(self.native, number("key", key),
+                                                  number("member", member), number("part", part)),
+            "checksum")
 
     def mark_absent(self, key: int, member: int) -> None:
         """This windowed member has no bytes for this block."""
-        self.group.client.check(lib.terrace_write_lease_mark_absent(self.native, key, member),
-                                "marking a member absent")
+        self.group.client.check(
+            lib.terrace_write_lease_mark_absent(self.native, number("key", key),
+                                                number("member", member)),
+            "marking a member absent")
 
     def commit(self, timeout_s: Optional[float] = None, hints: Optional[Hints] = None) -> int:
         """Commits what was written; how many blocks became visible."""

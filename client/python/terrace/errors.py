@@ -1,4 +1,7 @@
 """What a call can answer other than a result: one class a status."""
+import operator
+from typing import Any
+
 from . import _native
 
 
@@ -66,3 +69,14 @@ def from_status(code: int, doing: str, sentence: str = "") -> TerraceError:
     kind = _BY_CODE.get(code, TerraceError)
     name = _native.lib.terrace_status_name(code).decode()
     return kind(f"{doing}: {name}" + (f": {sentence}" if sentence else ""))
+
+
+def number(name: str, value: Any, bits: int = 32) -> int:
+    """An integer for a C field of so many bits, which would cut it in silence."""
+    try:
+        found = operator.index(value)
+    except TypeError:
+        raise Invalid(f"{name} is {value!r}: pass an integer") from None
+    if not 0 <= found < 1 << bits:
+        raise Invalid(f"{name} is {found}: it goes from 0 to 2^{bits} - 1")
+    return found

@@ -16,8 +16,8 @@ import ctypes
 from typing import Any, List, Optional, Sequence, Tuple, Union
 
 from . import _native, buffers
-from .client import ReadLease, WriteLease, _number, microseconds
-from .errors import Invalid, Unsupported, from_status
+from .client import ReadLease, WriteLease, microseconds
+from .errors import Invalid, Unsupported, from_status, number
 from .space import Space
 
 lib = _native.lib
@@ -39,11 +39,11 @@ def _edge(name: str, engine: Edge) -> _native.Edge:
     """Of HOST, a stream's number (a cudaStream_t), or a torch.cuda.Stream."""
     if isinstance(engine, _Host):
         return _native.Edge(kind=2)
-    number = getattr(engine, "cuda_stream", engine)
-    if isinstance(number, bool) or not isinstance(number, int):
+    stream = getattr(engine, "cuda_stream", engine)
+    if isinstance(stream, bool) or not isinstance(stream, int):
         raise Invalid(f"{name} is {engine!r}: pass the engine's stream, or terrace.HOST if the "
                       "host has waited for the engine")
-    return _native.Edge(kind=1, stream=number)
+    return _native.Edge(kind=1, stream=number(name, stream, 64))
 
 
 def _call(function: Any, doing: str, *arguments: Any) -> None:
@@ -87,7 +87,8 @@ class Device(_Handle):
                  workers: int = 1):
         super().__init__()
         options = _native.DeviceOptions(
-            backend=backend.encode(), device_index=index, worker_count=workers,
+            backend=backend.encode(), device_index=number("index", index),
+            worker_count=number("workers", workers),
             plugin_path=plugin_path.encode() if plugin_path is not None else None)
         _call(lib.terrace_device_create, "opening a device", options, ctypes.byref(self.native))
 
@@ -131,7 +132,7 @@ class Copy(_Handle):
 
     def layer_ready(self, layer: int, engine: Edge) -> None:
         """Of a load: `engine` may read this layer of the pages after this."""
-        self._given(lib.terrace_copy_layer_ready(self.native, _number("layer", layer),
+        self._given(lib.terrace_copy_layer_ready(self.native, number("layer", layer),
                                                  _edge("engine", engine)),
                     f"layer_ready of layer {layer}")
 
@@ -178,13 +179,17 @@ class PagedCache(_Handle):
                                   f"{device.backend} ({device.reason})")
         if min((slab_stride, *first.stride_bytes)) < 0:
             raise Invalid(f"strides {first.stride_bytes}: negative ones are no paged cache's")
+        if block_tokens is None:
+            block_tokens = space.block_tokens
         layout = _native.PagesLayout(
             layer_count=space.layers, plane_count=1 if space.attention == "mla" else 2,
-            page_tokens=space.block_tokens, block_tokens=block_tokens or space.block_tokens,
+            page_tokens=space.block_tokens, block_tokens=number("block_tokens", block_tokens),
             head_count=space.kv_heads, head_bytes=space.head_size * first.item_bytes,
             layer_stride_bytes=slab_stride, address_count=len(views),
             addresses=(ctypes.c_uint64 * len(views))(*(view.address for view in views)))
-        layout.page_count = page_count or _page_count(first, axes, layout)
+        if page_count is None:
+            page_count = _page_count(first, axes, layout)
+        layout.page_count = number("page_count", page_count, 64)
         tensor = _native.Tensor(
             dimension_count=len(first.shape), item_bytes=first.item_bytes,
             shape=(ctypes.c_uint64 * len(first.shape))(*first.shape),
@@ -202,8 +207,8 @@ class PagedCache(_Handle):
         are not ours, are passed over. kv_written: the kernels that wrote the pages."""
         copy = Copy(self)
         _call(lib.terrace_pages_store, f"storing {len(pages)} pages", self.native, lease.native,
-              _page_list(pages, first_key, member), _edge("kv_written", kv_written),
-              ctypes.byref(copy.native))
+              _page_list(pages, number("first_key", first_key), member),
+              _edge("kv_written", kv_written), ctypes.byref(copy.native))
         return copy
 
     def load(self, lease: ReadLease, pages: Sequence[Optional[int]], *, destination_free: Edge,
@@ -212,7 +217,7 @@ class PagedCache(_Handle):
         over. destination_free: the kernels that still read the pages."""
         copy = Copy(self)
         _call(lib.terrace_pages_load, f"loading {len(pages)} pages", self.native, lease.native,
-              _page_list(pages, first_block, member),
+              _page_list(pages, number("first_block", first_block), member),
               _edge("destination_free", destination_free), ctypes.byref(copy.native))
         return copy
 
@@ -221,12 +226,8 @@ class PagedCache(_Handle):
 
 
 def _page_list(pages: Sequence[Optional[int]], first: int, member: int) -> _native.PageList:
-    found = [PAGE_NONE if page is None else int(page) for page in pages]
-    for page in found:
-        if not 0 <= page <= PAGE_NONE:
-            raise Invalid(f"page {page}: pages are counted from 0")
-    return _native.PageList(member=_number("member", member), first=_number("first", first),
-                            count=len(found),
+    found = [PAGE_NONE if page is None else number("page", page, 64) for page in pages]
+    return _native.PageList(member=number("member", member), first=first, count=len(found),
                             page_indexes=(ctypes.c_uint64 * max(len(found), 1))(*found))
 
 

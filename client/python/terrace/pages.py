@@ -11,7 +11,7 @@ from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
 import numpy
 
 from .buffers import Addresses
-from .errors import Invalid
+from .errors import Invalid, number
 
 PARTS_MAX = 128
 
@@ -75,7 +75,7 @@ class Pages:
 
     def addresses(self, block_ids: Sequence[int]) -> Addresses:
         """Of every part of these blocks."""
-        ids = numpy.array(block_ids, numpy.uint64)
+        ids = numpy.array([number("block", block) for block in block_ids], numpy.uint64)
         if len(ids) and int(ids.max()) >= self.block_count:
             raise Invalid(f"block {int(ids.max())} of {self.block_count}")
         return Addresses(numpy.ascontiguousarray(

@@ -5,7 +5,7 @@ import dataclasses
 from typing import Any, Mapping, Optional, Sequence, Tuple, Union
 
 from . import _native
-from .errors import Invalid, from_status
+from .errors import Invalid, from_status, number
 
 ATTENTION_KINDS = ("mha", "gqa", "mla", "sliding", "state")
 PARTS_MAX = 128
@@ -90,8 +90,8 @@ class Space:
         """Where part `part` begins in a slot, in bytes."""
         native, _keep = self._native()
         offset = ctypes.c_uint64()
-        status = _native.lib.terrace_space_layout(ctypes.byref(native), part, ctypes.byref(offset),
-                                                  None)
+        status = _native.lib.terrace_space_layout(ctypes.byref(native), number("part", part),
+                                                  ctypes.byref(offset), None)
         if status:
             raise from_status(status, f"part {part} of {len(self.part_bytes)} of the Space")
         return offset.value
@@ -99,17 +99,16 @@ class Space:
     def _native(self):
         if self.attention not in ATTENTION_KINDS:
             raise Invalid(f"attention is {self.attention!r}: use one of {ATTENTION_KINDS}")
-        parts = (ctypes.c_uint64 * max(len(self.part_bytes), 1))(*self.part_bytes)
+        parts = (ctypes.c_uint64 * max(len(self.part_bytes), 1))(
+            *(number(f"part_bytes[{part}]", value, 64)
+              for part, value in enumerate(self.part_bytes)))
         texts = {name: _text(name, getattr(self, name))
                  for name in ("model", "revision", "adapter", "dtype", "quantisation", "layout",
                               "salt")}
-        numbers = {name: getattr(self, name)
+        numbers = {name: number(name, getattr(self, name))
                    for name in ("layers", "kv_heads", "head_size", "window_tokens", "block_tokens",
                                 "tp_rank", "tp_size", "pp_rank", "pp_size", "cp_rank", "cp_size",
                                 "attention_group")}
-        for name, value in numbers.items():
-            if not 0 <= value < 1 << 32:
-                raise Invalid(f"{name} is {value}: it goes from 0 to 2^32 - 1")
         native = _native.Space(attention=ATTENTION_KINDS.index(self.attention), part_bytes=parts,
                                part_count=len(self.part_bytes), is_remote=int(self.is_remote),
                                **texts, **numbers)
