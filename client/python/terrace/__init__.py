@@ -16,8 +16,9 @@
 Calls answer by their deadline. `except terrace.Unavailable` is where a program goes on without the
 cache. terrace.aio is the asyncio face, terrace.torch saves and restores whole caches.
 """
-from .client import (ACQUIRE_BY_PARTS, ACQUIRE_FOLLOW, KEYS_FLAT, BlockInfo, Client, Evicted,
-                     Group, Hints, Keys, Match, ReadLease, ReservedKey, Token, WriteLease)
+from .calls import BlockInfo, Evicted, Hints, Keys, Match, ReservedKey, Token
+from .client import (ACQUIRE_BY_PARTS, ACQUIRE_FOLLOW, KEYS_FLAT, Client, Group, ReadLease,
+                     WriteLease)
 from .errors import (Busy, Corrupt, Exists, Gone, Invalid, IoError, NoSpace, NotFound,
                      TerraceError, Unavailable, Unsupported)
 from .paged import HOST, Copy, Device, PagedCache

@@ -9,7 +9,8 @@ import itertools
 from typing import Any, Dict, Optional
 
 from . import _native
-from .client import Client, Group, Hints, Keys, ReadLease, WriteLease, request_of
+from .calls import Hints, Keys, request_of
+from .client import Client, Group, ReadLease, WriteLease
 from .errors import Gone, from_status
 
 lib = _native.lib

@@ -21,7 +21,8 @@ from typing import Any, List, Optional, Sequence, Tuple
 
 import torch
 
-from .client import ACQUIRE_BY_PARTS, ACQUIRE_FOLLOW, Hints, ReadLease, WriteLease
+from .calls import Hints
+from .client import ACQUIRE_BY_PARTS, ACQUIRE_FOLLOW, ReadLease, WriteLease
 from .errors import Busy, Unavailable
 from .torch import Layer, PrefixCache
 

@@ -16,7 +16,8 @@ import ctypes
 from typing import Any, List, Optional, Sequence, Tuple, Union
 
 from . import _native, buffers
-from .client import ReadLease, WriteLease, microseconds
+from .calls import microseconds
+from .client import ReadLease, WriteLease
 from .errors import Invalid, Unsupported, from_status, number
 from .space import Space
 

@@ -9,7 +9,8 @@ import time
 from typing import Any, Dict, Optional
 
 from . import _native
-from .client import Group, Hints, Keys, ReadLease, WriteLease, microseconds, request_of
+from .calls import Hints, Keys, microseconds, request_of
+from .client import Group, ReadLease, WriteLease
 
 lib = _native.lib
 _NO_CALLBACK = _native.Callback()

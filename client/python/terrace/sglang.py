@@ -31,7 +31,8 @@ from sglang.srt.mem_cache import hicache_storage
 from sglang.srt.mem_cache.hicache_storage import HiCacheStorage
 
 from .buffers import Addresses
-from .client import KEYS_FLAT, Client, Group, Keys
+from .calls import Keys
+from .client import KEYS_FLAT, Client, Group
 from .errors import TerraceError, Unavailable
 from .pages import PARTS_MAX
 from .space import Space, SpaceGroup

@@ -12,7 +12,8 @@ from typing import Any, List, Optional, Tuple
 
 import torch
 
-from .client import Client, Hints, ReadLease
+from .calls import Hints
+from .client import Client, ReadLease
 from .errors import Invalid, Unavailable
 from .space import Space, SpaceGroup
 

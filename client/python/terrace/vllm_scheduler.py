@@ -16,7 +16,8 @@ import dataclasses
 import time
 from typing import Any, Dict, List, Optional, Sequence, Set
 
-from .client import Group, Keys
+from .calls import Keys
+from .client import Group
 from .errors import Unavailable
 from .requests import Asker, Pending
 from .vllm_messages import NO_BLOCK, Load, Step, Store

@@ -33,7 +33,8 @@ from vllm.v1.kv_offload import base as offload
 from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager
 
 from .buffers import Addresses
-from .client import KEYS_FLAT, Client, Group, Keys
+from .calls import Keys
+from .client import KEYS_FLAT, Client, Group
 from .errors import TerraceError, Unavailable
 from .requests import Pause
 from .space import Space, SpaceGroup

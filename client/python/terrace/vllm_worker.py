@@ -8,7 +8,8 @@ import threading
 import time
 from typing import Any, Dict, List, Optional, Sequence, Set, Tuple
 
-from .client import Group, Token
+from .calls import Token
+from .client import Group
 from .errors import Busy, TerraceError, Unavailable
 from .pages import Pages
 from .vllm_messages import NO_BLOCK, Load, Store

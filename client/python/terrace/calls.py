@@ -1,0 +1,136 @@
+"""What calls are given and what they answer: hints and deadlines, keys, and facts about blocks."""
+import ctypes
+import dataclasses
+from typing import Any, List, NamedTuple, Optional, Sequence, Tuple
+
+from . import _native
+from .errors import Invalid, number
+
+END_REASONS = ("unknown", "tool_call", "end_of_turn", "length", "aborted")
+_HINTS = {"pin": 1, "no_store": 2, "exact": 4}
+_HINT_NUMBERS = {"recompute_ns_per_token": 32, "session_hash": 64, "ttl_s": 32, "min_tokens": 32,
+                 "expected_reuse_ms": 32}
+
+
+@dataclasses.dataclass(frozen=True)
+class Hints:
+    """What an engine knows of a request; all optional. priority: 0 first to go … 100 last."""
+    recompute_ns_per_token: int = 0
+    session_hash: int = 0
+    ttl_s: int = 0
+    min_tokens: int = 0
+    expected_reuse_ms: int = 0
+    end_reason: str = "unknown"
+    priority: Optional[int] = None
+    pin: bool = False
+    no_store: bool = False
+    exact: bool = False
+
+
+class Keys(Sequence):
+    """BlockKeys in the library's own form; slices share nothing."""
+
+    def __init__(self, native: "ctypes.Array"):
+        self.native = native
+
+    @classmethod
+    def from_hex(cls, texts: Sequence[str]) -> "Keys":
+        """What hex() gives: 32 digits a key."""
+        native = (_native.Id * len(texts))()
+        for key, text in zip(native, texts):
+            if len(text) != 32:
+                raise Invalid(f"a key of {len(text)} digits: a key has 32")
+            key.high, key.low = int(text[:16], 16), int(text[16:], 16)
+        return cls(native)
+
+    def hex(self) -> List[str]:
+        """32 digits a key, as `terrace ls` prints them."""
+        return [f"{key.high:016x}{key.low:016x}" for key in self.native]
+
+    def __len__(self) -> int:
+        return len(self.native)
+
+    def __getitem__(self, index):
+        if not isinstance(index, slice):
+            return self.native[index]
+        first, last, step = index.indices(len(self))
+        if step != 1:
+            chosen = self.native[index]
+            return Keys((_native.Id * len(chosen))(*chosen))
+        count = max(0, last - first)  # an object a key would take milliseconds of a long prompt
+        native = (_native.Id * count)()
+        size = ctypes.sizeof(_native.Id)
+        ctypes.memmove(native, ctypes.addressof(self.native) + first * size, count * size)
+        return Keys(native)
+
+    def __add__(self, other: "Keys") -> "Keys":
+        size = ctypes.sizeof(_native.Id)
+        native = (_native.Id * (len(self) + len(other)))()
+        ctypes.memmove(native, self.native, len(self) * size)
+        ctypes.memmove(ctypes.addressof(native) + len(self) * size, other.native,
+                       len(other) * size)
+        return Keys(native)
+
+
+class Token(NamedTuple):
+    """Lets another process Join a lease."""
+    high: int
+    low: int
+
+
+class Match(NamedTuple):
+    """How far a prefix is there. is_bound: a remote member is unknown, an upper bound."""
+    block_count: int
+    token_count: int
+    is_bound: bool
+
+
+class BlockInfo(NamedTuple):
+    """What is known of one block. state: absent, reserved, sealed."""
+    state: str
+    tiers: Tuple[str, ...]
+    priority: int
+    is_persisted: bool
+    is_pinned: bool
+    lease_count: int
+    commit_id: int
+
+
+class Evicted(NamedTuple):
+    """Of an evict: skipped_count are leased, pinned, or have a child that is."""
+    block_count: int
+    byte_count: int
+    skipped_count: int
+
+
+class ReservedKey(NamedTuple):
+    """status: ok (write it), exists, busy (somebody else is at it), no space."""
+    status: str
+    writer_age_ms: int
+    commit_id: int
+
+
+def microseconds(timeout_s: Optional[float]) -> int:
+    """0, the default, for None."""
+    if timeout_s is None:
+        return 0
+    if timeout_s < 0:
+        raise Invalid(f"timeout_s is {timeout_s}: a deadline is not in the past")
+    return max(1, int(timeout_s * 1e6))
+
+
+def request_of(timeout_s: Optional[float], hints: Optional[Hints] = None, **fields: Any):
+    """A native request."""
+    request = _native.Request(deadline_us=microseconds(timeout_s), **fields)
+    if hints is not None:
+        for name, bits in _HINT_NUMBERS.items():
+            setattr(request, name, number(name, getattr(hints, name), bits))
+        if hints.end_reason not in END_REASONS:
+            raise Invalid(f"end_reason is {hints.end_reason!r}: use one of {END_REASONS}")
+        request.end_reason = END_REASONS.index(hints.end_reason)
+        if hints.priority is not None:
+            if not 0 <= hints.priority <= 100:
+                raise Invalid(f"priority is {hints.priority}: it goes from 0 to 100")
+            request.priority = hints.priority
+        request.hint_flags = sum(bit for name, bit in _HINTS.items() if getattr(hints, name))
+    return request
