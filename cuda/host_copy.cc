@@ -31,9 +31,6 @@ constexpr size_t kPrefetchAheadBytes = 6 * kKiB;
 constexpr size_t kPageBytes = 4 * kKiB;
 constexpr size_t kPagesBytes = 8 * kPageBytes;
 static_assert(kPagesBytes % kChecksumLeafBytes == 0);
-// Of each page of the next turns, while the bytes of these are hashed. Much more than this was
-// slower than nothing.
-constexpr size_t kAskedForBytes = 384;
 // Of runs: a page's worth, as hardware prefetches stop at its end.
 constexpr size_t kRunAheadBytes = 4 * kKiB;
 
@@ -78,6 +75,15 @@ bool HasStreamingStores() {
   }
 }
 
+// Of a page that will be read in a while. Much more than this was slower than nothing.
+constexpr size_t kAskedForBytes = 384;
+
+void AskFor(const std::byte* page) {
+  for (size_t at = 0; at < kAskedForBytes; at += kStreamAlignmentBytes) {
+    _mm_prefetch(reinterpret_cast<const char*>(page + at), _MM_HINT_T0);
+  }
+}
+
 // The same of any size, what is less than kPagesBytes in one stream. With kAhead > 0 that also asks
 // for what comes kAhead bytes on, which past the end of `from` is at `next_from`; that reads
 // nothing and cannot fault.
@@ -87,6 +93,7 @@ template <size_t kAhead>
                                     const std::byte* next_from) {
   size_t i = 0;
   for (; from.size() - i >= kPagesBytes; i += kPagesBytes) StreamPages(&to[i], &from[i]);
+  if (kAhead > 0 && i == from.size()) AskFor(next_from);
   for (; i < from.size(); i += kStreamUnitBytes) {
     if constexpr (kAhead > 0) {
       const size_t at = i + kAhead;
@@ -97,13 +104,6 @@ template <size_t kAhead>
       _mm_prefetch(reinterpret_cast<const char*>(ahead + 64), _MM_HINT_T0);
     }
     StreamUnit(&to[i], &from[i]);
-  }
-}
-
-// The beginning of a page that will be read soon.
-void AskFor(const std::byte* page) {
-  for (size_t at = 0; at < kAskedForBytes; at += kStreamAlignmentBytes) {
-    _mm_prefetch(reinterpret_cast<const char*>(page + at), _MM_HINT_T0);
   }
 }
 

@@ -19,8 +19,8 @@ void CopyBytes(std::span<std::byte> to, std::span<const std::byte> from);
 
 // Copies `from` to `to` and returns ChecksumPart(from, seed), reading memory once: what is
 // hashed is in a cache since it was copied, or about to be copied from there. If `from` changes
-// meanwhile, the checksum may be of neither version, so the copy never verifies: it is a miss, not
-// a lie.
+// meanwhile, the copy is a mixture that verifies as such, or does not verify: who stores lets
+// nobody change it.
 // REQUIRES: equal sizes, no overlap. Fastest where `to` is aligned to 64 bytes, as slots are.
 Checksum CopyAndChecksumPart(std::span<std::byte> to, std::span<const std::byte> from,
                              uint64_t seed);

@@ -72,6 +72,12 @@ bool IsStatusOk(const RedisAnswer& answer) {
          answer.reply.text == "OK";
 }
 
+// The server takes no writes, not from us, or not here: nothing of a transaction was done.
+bool IsAborted(RedisError error) {
+  return IsWriteRefusal(error) || IsSoftRedisError(error) || IsHardRedisError(error) ||
+         error == RedisError::kTryAgain;
+}
+
 // What a command that was not answered as it should be comes to.
 Status TroubleOf(const RedisAnswer& answer) {
   if (!answer.status.ok()) return answer.status;
@@ -89,7 +95,6 @@ struct RedisBlocks::StoreJob {
   size_t answers_due = 0;
   uint64_t ttl_ms = 0;
   bool has_swept = false;
-  bool expires_by_script = false;
   Status status;
 };
 
@@ -205,7 +210,6 @@ void RedisBlocks::SendSmallBlock(const std::shared_ptr<StoreJob>& job) {
           ? FormatRedisCommand({"MSETNX", keys[0], TextOf(manifest)})
           : FormatRedisCommand({"MSETNX", keys[0], TextOf(manifest), keys[1]}, chunks[0], rest);
   const std::string presence = names_.Presence(job->name);
-  job->expires_by_script = expires_by_script_;
   std::vector<RedisCommand> others = FormatExpireNew(keys, job->ttl_ms);
   others.push_back(FormatMark(presence, job->name));
   others.push_back(FormatRedisCommand({"PEXPIRE", presence, PresenceTtl()}));
@@ -218,33 +222,33 @@ void RedisBlocks::SendSmallBlock(const std::shared_ptr<StoreJob>& job) {
        .done = [this, job](const RedisAnswer& answer) { OnSmallBlockSent(job, answer); }});
 }
 
-std::vector<RedisCommand> RedisBlocks::FormatExpireNew(std::span<const std::string> keys,
-                                                       uint64_t ttl_ms) const {
+RedisCommand RedisBlocks::FormatExpireScript(std::span<const std::string> keys, uint64_t ttl_ms) {
   const std::string ttl = std::to_string(ttl_ms);
-  std::vector<RedisCommand> commands;
-  if (!expires_by_script_) {
-    for (const std::string& key : keys) {
-      commands.push_back(FormatRedisCommand({"PEXPIRE", key, ttl, "NX"}));
-    }
-    return commands;
-  }
   const std::string count = std::to_string(keys.size());
   std::vector<std::string_view> words = {"EVAL", kExpireSmallScript, count};
   words.insert(words.end(), keys.begin(), keys.end());
   words.push_back(ttl);
-  commands.push_back(FormatRedisCommand(words));
+  return FormatRedisCommand(words);
+}
+
+std::vector<RedisCommand> RedisBlocks::FormatExpireNew(std::span<const std::string> keys,
+                                                       uint64_t ttl_ms) const {
+  if (!options_.servers->knows_expire_nx()) return {FormatExpireScript(keys, ttl_ms)};
+  const std::string ttl = std::to_string(ttl_ms);
+  std::vector<RedisCommand> commands;
+  for (const std::string& key : keys) {
+    commands.push_back(FormatRedisCommand({"PEXPIRE", key, ttl, "NX"}));
+  }
   return commands;
 }
 
 void RedisBlocks::OnSmallBlockSent(const std::shared_ptr<StoreJob>& job,
                                    const RedisAnswer& answer) {
   const std::vector<RedisReply>& done = answer.reply.elements;
-  // Of a server before 7, which has done nothing of the transaction.
-  if (answer.error == RedisError::kWrongArguments && !job->expires_by_script) {
-    expires_by_script_ = true;
-    SendSmallBlock(job);
-    return;
-  }
+  const auto is_error = [](const RedisReply& one) { return one.kind == RedisReply::Kind::kError; };
+  // The last two are the bitmap's, a hint.
+  const bool has_ttl = done.size() > 3 && std::none_of(done.begin() + 1, done.end() - 2, is_error);
+  if (answer.status.ok() && !has_ttl && !IsAborted(answer.error)) ExpireAnyway(*job);
   if (!answer.status.ok() || done.empty() || done[0].kind != RedisReply::Kind::kInteger) {
     OnWriteTrouble(*job, answer);
     EndStore(*job, job->status);
@@ -268,6 +272,13 @@ void RedisBlocks::OnSmallBlockSent(const std::shared_ptr<StoreJob>& job,
                 }
               });
   }
+}
+
+// A server that refused a part of the transaction may have done the rest.
+void RedisBlocks::ExpireAnyway(const StoreJob& job) {
+  std::vector<std::string> keys = names_.Small(job.name, job.manifest.chunks.size());
+  keys.push_back(names_.Presence(job.name));
+  SendSmall(keys.back(), FormatExpireScript(keys, job.ttl_ms), [](const RedisAnswer&) {});
 }
 
 RedisCommand RedisBlocks::FormatSmallRepair(const RedisBlockName& name, size_t chunk_count,

@@ -75,9 +75,12 @@ class RedisBlocks {
   // With its checksum in the manifest.
   std::span<const std::byte> SealChunk(StoreJob& job, uint32_t index) const;
   void SendSmallBlock(const std::shared_ptr<StoreJob>& job);
-  // To be sent right after the keys were set: those that have no time to live yet get one.
+  // Those of the keys that have no time to live yet get one.
+  static RedisCommand FormatExpireScript(std::span<const std::string> keys, uint64_t ttl_ms);
+  // The same, to be sent right after the keys were set.
   std::vector<RedisCommand> FormatExpireNew(std::span<const std::string> keys,
                                             uint64_t ttl_ms) const;
+  void ExpireAnyway(const StoreJob& job);
   void OnSmallBlockSent(const std::shared_ptr<StoreJob>& job, const RedisAnswer& answer);
   RedisCommand FormatSmallRepair(const RedisBlockName& name, size_t chunk_count,
                                  const std::string& manifest_text) const;
@@ -108,7 +111,6 @@ class RedisBlocks {
   RedisBlocksCounts counts_;
   uint64_t writes_paused_until_us_ = 0;
   uint32_t looks_first_ = 0;
-  bool expires_by_script_ = false;  // a server knows no PEXPIRE … NX
 };
 
 }  // namespace terrace

@@ -150,7 +150,9 @@ void RedisConnection::LogIn() {
     }
   }
   SendLogin({"PING"});
-  if (!options_.permission_key.empty()) SendLogin({"EXISTS", options_.permission_key});
+  if (!options_.permission_key.empty()) {
+    SendLogin({"PEXPIRE", options_.permission_key, "1", "NX"});
+  }
   Pump();
 }
 
@@ -169,6 +171,7 @@ void RedisConnection::OnLoginAnswer(const RedisReply& reply) {
       Close(StatusOfRedisError(error));
       return;
     }
+    knows_expire_nx_ = error != RedisError::kWrongArguments;
   }
   if (login_answers_due_ > 0) return;
   phase_ = Phase::kReady;

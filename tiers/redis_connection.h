@@ -76,7 +76,8 @@ class RedisConnection final : public RedisReplySink {
     RedisEndpoint endpoint;
     std::string credentials_file;   // empty: no login
     const RedisTls* tls = nullptr;  // none: plain
-    // Looked for at login, so that a user who may not is refused there. Empty: not.
+    // Never there. Given a time to live at login, so that a user who may not is refused there.
+    // Empty: not.
     std::string permission_key;
     RedisTimeouts timeouts;
     uint32_t queue_max = 4096;
@@ -95,6 +96,8 @@ class RedisConnection final : public RedisReplySink {
   void Close(Status status);
 
   bool is_ready() const { return phase_ == Phase::kReady; }
+  // PEXPIRE … NX: of servers from 7 on. Known once ready.
+  bool knows_expire_nx() const { return knows_expire_nx_; }
   // What an answer to a request sent now would wait for.
   uint64_t waiting_bytes() const { return waiting_bytes_; }
   const RedisEndpoint& endpoint() const { return options_.endpoint; }
@@ -152,6 +155,7 @@ class RedisConnection final : public RedisReplySink {
   uint64_t flying_bytes_ = 0;
   uint64_t waiting_bytes_ = 0;
   uint32_t login_answers_due_ = 0;
+  bool knows_expire_nx_ = true;
   bool is_flush_posted_ = false;
   bool is_waiting_readable_ = false, is_waiting_writable_ = false, is_watching_ = false;
   uint64_t watched_us_ = 0;  // what the timer is set for

@@ -105,7 +105,8 @@ void RedisNode::ConnectMissing() {
   }
 }
 
-void RedisNode::OnReady(RedisConnection* /*connection*/) {
+void RedisNode::OnReady(RedisConnection* connection) {
+  knows_expire_nx_ = connection->knows_expire_nx();
   breaker_.OnSuccess();
   is_refused_ = false;
   last_trouble_ = Status::Ok();

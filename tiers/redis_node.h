@@ -64,6 +64,8 @@ class RedisNode final : public RedisConnectionListener {
   Status last_trouble() const { return last_trouble_; }
   // The server refuses us: an operator must act.
   bool is_refused() const { return is_refused_; }
+  // As its last login said.
+  bool knows_expire_nx() const { return knows_expire_nx_; }
   const RedisEndpoint& endpoint() const { return options_.connection.endpoint; }
   RedisNodeCounts counts() const;
 
@@ -91,6 +93,7 @@ class RedisNode final : public RedisConnectionListener {
   bool is_closed_ = false;
   bool has_worked_ = false;  // since the breaker opened last
   bool is_refused_ = false;
+  bool knows_expire_nx_ = true;
   bool is_retry_set_ = false;
 };
 

@@ -136,6 +136,10 @@ size_t RedisServers::NodeAt(const RedisEndpoint& endpoint) {
 
 // ---- who holds what ----
 
+bool RedisServers::knows_expire_nx() const {
+  return std::ranges::all_of(nodes_, [](const auto& node) { return node->knows_expire_nx(); });
+}
+
 void RedisServers::OnNodeHealth(RedisNode* /*node*/) {
   if (is_closed_) return;
   if (options_.topology != RedisTopology::kSingle) {

@@ -47,6 +47,8 @@ class RedisServers final : public RedisNodeListener {
   void Send(RedisRequest request);
   void Close(Status status);
   RedisServersStats stats() const;
+  // All of them do, as far as is known.
+  bool knows_expire_nx() const;
 
   // RedisNodeListener
   void OnNodeAnswer(RedisNode* node, RedisRequest request, RedisAnswer answer) override;
