@@ -314,10 +314,9 @@ Status ResolveConfig(const ConfigOverrides& overrides, const ConfigEnvironment& 
   }
   TERRACE_RETURN_IF_ERROR(CheckDomains(*config, why));
   for (DomainConfig& domain : config->domains) {
-    if (domain.secret_file.empty()) {
-      domain.is_secret_file_default = true;
-      domain.secret_file = config->state_dir + "/" + domain.name + ".secret";
-    }
+    const std::string by_default = config->state_dir + "/" + domain.name + ".secret";
+    if (domain.secret_file.empty()) domain.secret_file = by_default;
+    domain.is_secret_file_default = domain.secret_file == by_default;
     if (domain.dram_max_bytes == 0) domain.dram_max_bytes = config->dram_bytes;
     domain.dram_max_bytes = std::min(domain.dram_max_bytes, config->dram_bytes);
   }

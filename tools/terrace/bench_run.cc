@@ -30,8 +30,9 @@ class StatsWorker : public Worker {
 
   void Run(const PhaseCommand& command, PhaseReport* report) override {
     constexpr uint32_t kPauseUs = 5'000;
+    constexpr uint64_t kDeadlineUs = 30'000'000;  // nobody waits for it but this
     while (true) {
-      Result<std::string> text = client_->client().Stats();
+      Result<std::string> text = client_->client().Stats(kDeadlineUs);
       if (!text.ok()) return report->Fail(client_->Explain("Stats failed", text.status()));
       Result<StatsView> stats = StatsView::Parse(*text);
       if (!stats.ok()) return report->Fail("Stats is no JSON object");

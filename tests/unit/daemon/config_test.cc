@@ -207,6 +207,17 @@ TEST(ConfigDefaults, WithoutAFileThereIsOneDomain) {
   EXPECT_EQ(config.fenced_bytes_max, config.dram_bytes / 4);
 }
 
+TEST(ConfigDefaults, ASecretFileIsTheDefaultWhoeverNamesIt) {
+  const auto is_default = [](const std::string& file) {
+    const std::string text = "[daemon]\nstate_dir = \"/s\"\n[[domain]]\nname = \"a\"\n";
+    return Resolved(text + "socket = \"/s/a.sock\"\nsecret_file = \"" + file + "\"\n")
+        .domains.at(0)
+        .is_secret_file_default;
+  };
+  EXPECT_TRUE(is_default("/s/a.secret"));
+  EXPECT_FALSE(is_default("/s/other.secret"));
+}
+
 TEST(ConfigDefaults, RootAndSystemdHaveTheirOwnPlaces) {
   DaemonConfig config = Resolved("", {}, {.uid = 0});
   EXPECT_EQ(config.domains[0].socket_path, "/run/terrace/default.sock");
