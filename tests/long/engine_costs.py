@@ -118,7 +118,8 @@ def lookups(terrace, client, rounds):
             lease.commit()
         first += 1024
     group = client.open(spec, self_mask=0)  # a scheduler reads no slots
-    half = scheduler.SchedulerHalf(group, block_tokens=16, lookup_wait_s=10.0, timeout_s=10.0)
+    half = scheduler.SchedulerHalf(group, block_tokens=16, adapters=scheduler.Adapters(None),
+                                   lookup_wait_s=10.0, timeout_s=10.0)
 
     def ask(request, tokens):
         half.begin(request)

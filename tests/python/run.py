@@ -13,6 +13,7 @@ import sys
 HERE = pathlib.Path(__file__).resolve().parent
 NEEDS = {"test_torch.py": ["pytest", "torch"], "test_handoff.py": ["pytest", "torch"],
          "test_vllm.py": ["pytest", "torch", "numpy"],
+         "test_vllm_adapters.py": ["pytest", "torch", "numpy"],
          "test_vllm_tier.py": ["pytest", "numpy"],
          "test_sglang.py": ["pytest", "torch", "numpy"],
           "test_wheel.py": ["pytest", "setuptools", "wheel"]}

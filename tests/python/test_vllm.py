@@ -41,11 +41,11 @@ def random_request(number, chance, block_tokens=8):
     return vllm_engine.Request(f"r{number}", tokens, chance.randrange(1, 20), block_tokens)
 
 
-def drive(engine, chance, request_count, first=0, on_step=lambda: None):
+def drive(engine, chance, request_count, first=0, on_step=lambda: None, make=random_request):
     number, steps = first, 0
     while number < first + request_count or engine.has_work:
         while number < first + request_count and len(engine.waiting) < 4:
-            engine.add(random_request(number, chance))
+            engine.add(make(number, chance))
             number += 1
         if engine.requests and chance.random() < 0.02:
             victim = chance.choice(list(engine.requests.values()))
@@ -472,17 +472,4 @@ def test_what_vllm_does_not_publish_yet_is_not_stored(daemon):
     while engine.has_work:
         engine.step()
     assert engine.connector.scheduler.counters["stored_blocks"] == 4
-    expect_nothing_held(daemon, engine)
-
-
-def test_requests_with_an_adapter_share_nothing(daemon):
-    engine = warmed_engine(daemon)
-    request = vllm_engine.Request("tuned", PROMPT, 1, 8)
-    request.lora_request = types.SimpleNamespace(lora_name="a", lora_path="/adapters/a")
-    engine.add(request)
-    while engine.has_work:
-        engine.step()
-    counters = engine.connector.scheduler.counters
-    assert counters["lookups"] == 0 and counters["stored_blocks"] == 0
-    assert engine.counts["finished"] == 1
     expect_nothing_held(daemon, engine)

@@ -1,15 +1,18 @@
 """An inference engine without a model: vLLM's scheduler and workers as far as a KV connector can
 see them, with every rule of the connector's contract checked at every step.
 
-A block's right bytes follow from the hash of the tokens up to its end, so every step can tell
-whether what attention would read is right, whoever put it there. KV cache groups with a window give
-their blocks back once it has passed them, and have block 0 in their place, as in vLLM.
+A block's right bytes follow from the hash of the tokens up to its end and from the weights of the
+request's LoRA adapter, so every step can tell whether what attention would read is right, whoever
+put it there. A worker keeps two adapters by their ids, and reads the files of one it does not have.
+KV cache groups with a window give their blocks back once it has passed them, and have block 0 in
+their place, as in vLLM.
 
 As vLLM does with asynchronous scheduling and with a pipeline, it schedules up to `depth` steps
 before the first of them has been computed; every worker takes the steps in order, in its own time.
 """
 import collections
 import hashlib
+import pathlib
 import pickle
 import time
 import types
@@ -30,6 +33,7 @@ class SlidingWindowSpec(types.SimpleNamespace):
     """As well."""
 
 
+ADAPTERS_MAX = 2
 NULL = 0  # the block that stands where a window has passed
 
 
@@ -45,13 +49,14 @@ def require(condition, what):
 class Request:
     """As connectors see vLLM's."""
 
-    def __init__(self, request_id, tokens, output_count, block_tokens):
+    def __init__(self, request_id, tokens, output_count, block_tokens, lora_request=None):
         self.request_id = request_id
         self.tokens = list(tokens)
         self.output_count = output_count
         self.prompt_count = len(self.tokens)
         self.block_tokens = block_tokens
         self.block_hashes = []
+        self.lora_request = lora_request
         self.num_computed_tokens = 0
         self.state = WAITING
         self.tables = []  # of each KV cache group the block ids
@@ -66,10 +71,15 @@ class Request:
     def num_tokens(self):
         return len(self.tokens)
 
+    @property
+    def root_hash(self):
+        lora = self.lora_request
+        return b"root" if lora is None else f"{lora.lora_name} {lora.lora_path}".encode()
+
     def update_hashes(self):
         while (len(self.block_hashes) + 1) * self.block_tokens <= len(self.tokens):
             first = len(self.block_hashes) * self.block_tokens
-            parent = self.block_hashes[-1] if self.block_hashes else b"root"
+            parent = self.block_hashes[-1] if self.block_hashes else self.root_hash
             chunk = numpy.array(self.tokens[first:first + self.block_tokens], "<u4").tobytes()
             self.block_hashes.append(hashlib.sha256(parent + chunk).digest())
 
@@ -83,6 +93,7 @@ class Worker:
         self.blocks = kv_cache_config.num_blocks
         self.taken = 0  # steps
         self.results = {}  # of steps that were taken and not asked for, by number
+        self.adapters = collections.OrderedDict()  # weights by id, the least recently used first
         # The i-th layers of all groups share a tensor: a block is of one group at a time.
         tensors = [torch.zeros((self.blocks, *page_shape), dtype=torch.int16)
                    for _ in range(max(count for _, count in layers))]
@@ -99,24 +110,36 @@ class Worker:
         self.connector = make_connector(config, KVConnectorRole.WORKER, kv_cache_config)
         self.connector.register_kv_caches(self.caches)
 
-    def right_bytes(self, block_hash, group, layer):
-        seed = hashlib.sha256(block_hash + bytes([layer, self.rank, group])).digest()
+    def weights_of(self, lora):
+        """What it computes with, as it was when it was loaded."""
+        if lora is None:
+            return b""
+        if lora.lora_int_id not in self.adapters or getattr(lora, "load_inplace", False):
+            file = pathlib.Path(lora.lora_path, "adapter_model.safetensors")
+            self.adapters[lora.lora_int_id] = file.read_bytes()
+        self.adapters.move_to_end(lora.lora_int_id)
+        while len(self.adapters) > ADAPTERS_MAX:
+            self.adapters.popitem(last=False)
+        return self.adapters[lora.lora_int_id]
+
+    def right_bytes(self, block_hash, group, layer, weights):
+        seed = hashlib.sha256(block_hash + bytes([layer, self.rank, group]) + weights).digest()
         count = self.layers[group][layer][0].numel() * 2
         return numpy.frombuffer((seed * (count // 32 + 1))[:count], numpy.int16)
 
-    def write(self, block_id, group, block_hash):
+    def write(self, block_id, group, block_hash, weights):
         for layer, tensor in enumerate(self.layers[group]):
             page = tensor[block_id]
             if block_hash is None:  # not full yet
                 page.fill_(-1)
             else:
-                page.copy_(torch.from_numpy(self.right_bytes(block_hash, group, layer).copy())
-                           .view(page.shape))
+                right = self.right_bytes(block_hash, group, layer, weights)
+                page.copy_(torch.from_numpy(right.copy()).view(page.shape))
 
-    def is_right(self, block_id, group, block_hash):
+    def is_right(self, block_id, group, block_hash, weights):
         return block_id != NULL and all(
             numpy.array_equal(tensor[block_id].reshape(-1).numpy(),
-                              self.right_bytes(block_hash, group, layer))
+                              self.right_bytes(block_hash, group, layer, weights))
             for layer, tensor in enumerate(self.layers[group]))
 
 
@@ -517,14 +540,16 @@ class Engine:
     def forward(self, worker, work):
         request, start, end = work.request, work.start, work.start + work.count
         full = start // self.block_tokens
+        weights = worker.weights_of(request.lora_request)
         for group, table in enumerate(work.tables):
             for i in range(self.first_kept(group, start), full):
-                require(worker.is_right(table[i], group, request.block_hashes[i]),
+                require(worker.is_right(table[i], group, request.block_hashes[i], weights),
                         f"{request.request_id}: wrong bytes in block {i} of group {group} of rank "
                         f"{worker.rank}")
             for i in range(full, -(-end // self.block_tokens)):
                 is_full = (i + 1) * self.block_tokens <= end
-                worker.write(table[i], group, request.block_hashes[i] if is_full else None)
+                worker.write(table[i], group, request.block_hashes[i] if is_full else None,
+                             weights)
 
     def update(self, output, results):
         bad = set().union(*(result[1] for result in results))

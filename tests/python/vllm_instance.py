@@ -1,8 +1,8 @@
 """One real vLLM on the CPU, in one process, for tests/engines: a line RESULT with what it gave,
 hit, stored and loaded. The argument is a JSON object: model, and perhaps socket, revision, persist,
-stop_pid, tier_socket (the tier form instead of the connector), stages and ranks (pipeline, and
-tensor parallel, a process a worker), events, a directory where the daemon has its socket `replay`
-of KV events, and costs: then also the share of a step that hooks take."""
+stop_pid, adapter (a directory), tier_socket (the tier form instead of the connector), stages and
+ranks (pipeline, and tensor parallel, a process a worker), events, a directory where the daemon has
+its socket `replay` of KV events, and costs: then also the share of a step that hooks take."""
 import hashlib
 import json
 import os
@@ -123,12 +123,23 @@ def arguments_of(options):
             "enable_kv_cache_events": True, "publisher": "zmq",
             "endpoint": f"ipc://{options['events']}/engine",
             "replay_endpoint": f"ipc://{options['events']}/engine-replay"}
+    if "adapter" in options:
+        named.update(enable_lora=True, max_lora_rank=8)
     if is_distributed(options):
         named.update(pipeline_parallel_size=options.get("stages", 1),
                      tensor_parallel_size=options.get("ranks", 1),
                      distributed_executor_backend="mp",
                      worker_cls="vllm_cpu_worker.PipelineWorker")
     return named
+
+
+def lora_of(options):
+    """What requests name their adapter by."""
+    if "adapter" not in options:
+        return None
+    from vllm.lora.request import LoRARequest
+
+    return LoRARequest("tuned", 1, options["adapter"])
 
 
 def is_distributed(options):
@@ -169,13 +180,16 @@ def main():
         return
     # Warm up what the first request pays for, with a prompt too short to be stored.
     sampling = SamplingParams(max_tokens=4, temperature=0, logprobs=1, detokenize=False)
-    llm.generate([{"prompt_token_ids": [1, 2, 3]}], sampling, use_tqdm=False)
+    lora = lora_of(options)
+    llm.generate([{"prompt_token_ids": [1, 2, 3]}], sampling, use_tqdm=False, lora_request=lora)
+    if scheduler is not None:
+        scheduler._adapters._unread.join()  # its files have been read
     prompts = [{"prompt_token_ids": [(i * 7 + s) % 500 for i in range(300)]} for s in (1, 2)]
     prompts.append({"prompt_token_ids": prompts[0]["prompt_token_ids"][:200] + [3] * 60})
     began = time.monotonic()
     outputs = []
     for prompt in prompts:  # one by one: always the same batch shapes
-        for result in llm.generate([prompt], sampling, use_tqdm=False):
+        for result in llm.generate([prompt], sampling, use_tqdm=False, lora_request=lora):
             output = result.outputs[0]
             outputs.append([list(output.token_ids),
                             [list(step.values())[0].logprob for step in output.logprobs]])

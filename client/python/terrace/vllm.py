@@ -35,6 +35,7 @@ from .client import Client, Group
 from .errors import TerraceError, Unavailable
 from .pages import Pages
 from .space import Space, SpaceGroup
+from .vllm_adapters import Adapters
 from .vllm_messages import GroupLayout, Layout, Load, StageLayout, Step
 from .vllm_scheduler import SchedulerHalf
 from .vllm_worker import WorkerHalf, blocks_of, describe
@@ -108,6 +109,7 @@ class TerraceConnector(KVConnectorBase_V1, _SupportsHMA):
         self._client: Optional[Client] = None
         self._lost_loads: List[Load] = []  # of a worker that was turned off: failed, and reported
         self._orphans: List[Load] = []  # promised by a scheduler that was turned off since
+        self._adapters = Adapters(vllm_config)
         extra = vllm_config.kv_transfer_config.kv_connector_extra_config or {}
         self._timeout_s = float(extra.get("timeout_ms", 50)) / 1e3
         self._lookup_wait_s = float(extra.get("lookup_wait_ms", 0.5)) / 1e3
@@ -246,7 +248,8 @@ class TerraceConnector(KVConnectorBase_V1, _SupportsHMA):
     def _store_guarded(self, step: Step) -> None:
         worker = self._worker() if step.stores else None
         if worker is not None:
-            worker.store(step.stores)
+            worker.store([store for store in step.stores
+                          if store.adapter is None or store.adapter.is_unchanged])
             worker.take_reports()
 
     def _learn(self, step: Step) -> None:
@@ -360,7 +363,7 @@ class TerraceConnector(KVConnectorBase_V1, _SupportsHMA):
             fine = getattr(self._kv_cache_config, "hash_block_size", None) or block_tokens
             self.scheduler = SchedulerHalf(
                 group, block_tokens=block_tokens, hashes_per_block=block_tokens // fine,
-                windows=self._layout.windows,
+                adapters=self._adapters, windows=self._layout.windows,
                 worker_count=(self._vllm_config.parallel_config.tensor_parallel_size
                               * self._stage_count),
                 timeout_s=self._timeout_s, lookup_wait_s=self._lookup_wait_s)
@@ -368,6 +371,7 @@ class TerraceConnector(KVConnectorBase_V1, _SupportsHMA):
 
     @_never_raises()
     def on_new_request(self, request: Any) -> None:
+        self._adapters.note(request)
         scheduler = self._scheduler()
         if scheduler is not None:
             scheduler.begin(request)
@@ -375,6 +379,7 @@ class TerraceConnector(KVConnectorBase_V1, _SupportsHMA):
     @_never_raises(otherwise=(0, False))
     def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int
                                    ) -> Tuple[Optional[int], bool]:
+        self._adapters.note(request)  # older versions do not tell of new requests
         scheduler = self._scheduler()
         if scheduler is None:
             return 0, False
@@ -451,6 +456,7 @@ class TerraceConnector(KVConnectorBase_V1, _SupportsHMA):
         return ()
 
     def shutdown(self) -> None:
+        self._adapters.close()
         if self.worker is not None:
             self.worker.close()
         if self.scheduler is not None:

@@ -2,6 +2,8 @@
 import dataclasses
 from typing import Dict, Iterator, List, Optional, Tuple
 
+from .vllm_adapters import AdapterFiles
+
 Bits128 = Tuple[int, int]  # high, low: a lease's token
 NO_BLOCK = -1  # behind a group's window: nothing is there, or wanted
 
@@ -17,10 +19,12 @@ class Load:
 
 @dataclasses.dataclass
 class Store:
-    """A worker copies `block_ids`, of each KV cache group one a key, into the keys of the lease."""
+    """A worker copies `block_ids`, of each KV cache group one a key, into the keys of the lease.
+    adapter: only if these files, on which the bytes depend, are unchanged."""
     number: int
     token: Bits128
     block_ids: List[List[int]]
+    adapter: Optional[AdapterFiles] = None
 
 
 @dataclasses.dataclass

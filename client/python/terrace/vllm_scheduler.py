@@ -20,6 +20,7 @@ from .calls import Keys
 from .client import Group
 from .errors import Unavailable
 from .requests import Asker, Pending
+from .vllm_adapters import Adapters, masked
 from .vllm_messages import NO_BLOCK, Load, Step, Store
 
 _IDLE_WAITS = 10
@@ -39,7 +40,7 @@ class _Tracked:
     request: Any
     table: Table
     keys: Optional[Keys] = None  # of its first blocks
-    keys_of: Any = None  # the daemon, and the last block's hash, that they were made for
+    keys_of: Any = None  # the daemon, the adapter's mask and the last block's hash they are of
     computed_tokens: int = 0  # when its last step began
     stored_count: int = 0  # blocks that were offered to the store, or came from it
     skip_count: int = 0  # of the lookup: blocks vLLM has itself
@@ -61,10 +62,11 @@ class _Storing:
 class SchedulerHalf:
     """See the page. lookup_wait_s: how long one question may hold the scheduler up."""
 
-    def __init__(self, group: Group, *, block_tokens: int, windows: Sequence[int] = (0,),
-                 hashes_per_block: int = 1, worker_count: int = 1, timeout_s: float = 0.05,
-                 lookup_wait_s: float = 0.0005):
+    def __init__(self, group: Group, *, block_tokens: int, adapters: Adapters,
+                 windows: Sequence[int] = (0,), hashes_per_block: int = 1, worker_count: int = 1,
+                 timeout_s: float = 0.05, lookup_wait_s: float = 0.0005):
         self.group = group
+        self.adapters = adapters
         self.block_tokens = block_tokens
         self.windows = windows  # tokens before the next one that each KV cache group keeps; 0: all
         self.hashes_per_block = hashes_per_block
@@ -91,14 +93,16 @@ class SchedulerHalf:
     def _keys(self, tracked: _Tracked, first: int, last: int) -> Keys:
         """Of blocks [first, last) of a prompt. Kept: hashing a long prompt takes longer than the
         daemon's answer."""
-        request, boot_id = tracked.request, self.group.client.boot_id
+        request = tracked.request
+        boot_id, mask = self.group.client.boot_id, self.adapters.mask_of(request)
         known = 0 if tracked.keys is None else len(tracked.keys)
-        if known > 0 and tracked.keys_of != (boot_id, self._hashes(request, known - 1, known)):
+        if known > 0 and tracked.keys_of != (boot_id, mask,
+                                             self._hashes(request, known - 1, known)):
             tracked.keys, known = None, 0  # another daemon's secret, or the prompt has changed
         if known < last:
-            more = self.group.keys_of_digests(self._hashes(request, known, last))
+            more = self.group.keys_of_digests(masked(self._hashes(request, known, last), mask))
             tracked.keys = more if tracked.keys is None else tracked.keys + more
-            tracked.keys_of = (boot_id, self._hashes(request, last - 1, last))
+            tracked.keys_of = (boot_id, mask, self._hashes(request, last - 1, last))
         return tracked.keys if (first, last) == (0, len(tracked.keys)) else tracked.keys[first:last]
 
     def begin(self, request: Any) -> None:
@@ -109,9 +113,8 @@ class SchedulerHalf:
             self._keys(tracked, 0, count)
 
     def _block_count(self, request: Any, token_count: int) -> int:
-        """Full blocks that can be shared. With a LoRA adapter none: vLLM's hashes name it and its
-        path, and do not change with its weights."""
-        if getattr(request, "lora_request", None) is not None:
+        """Full blocks that can be shared: none while an adapter's weights are not known."""
+        if self.adapters.mask_of(request) is None:
             return 0
         return min(token_count // self.block_tokens,
                    len(request.block_hashes) // self.hashes_per_block)
@@ -285,7 +288,8 @@ class SchedulerHalf:
         self.counters["stored_blocks"] += len(lease.reserved)
         token = lease.token
         # What the step before this one freed may have been overwritten in it.
-        return Store(self._number, (token.high, token.low), self._held(storing))
+        return Store(self._number, (token.high, token.low), self._held(storing),
+                     self.adapters.files_of(storing.tracked.request))
 
     def _held(self, storing: _Storing) -> Table:
         first, count = storing.first, len(storing.table[0])
