@@ -111,6 +111,63 @@ def test_random_requests_through_pipelines_keep_the_contract(daemon, tp_size, st
     expect_nothing_held(daemon, engine)
 
 
+@pytest.mark.parametrize("tp_size, shards, is_latent, depth", [
+    (2, 2, True, 1), (4, 2, True, 2), (4, 2, False, 1), (2, 1, True, 1)])
+def test_random_requests_of_ranks_that_share_out_tokens_keep_the_contract(daemon, tp_size, shards,
+                                                                         is_latent, depth):
+    chance = random.Random(tp_size)
+    engine = make_engine(daemon, chance, tp_size=tp_size, shards=shards, is_latent=is_latent,
+                         depth=depth)
+    drive(engine, chance, REQUESTS // 2)
+    assert engine.counts["finished"] > REQUESTS // 4
+    assert engine.counts["preempted"] > 0 and engine.counts["loaded_tokens"] > REQUESTS // 4
+    assert engine.connector.scheduler.counters["stored_blocks"] > 20
+    assert engine.connector.refusal is None
+    assert engine.connector._layout.block_tokens == 8
+    assert len(list(engine.connector._layout.shares())) == (shards if is_latent else tp_size)
+    expect_nothing_held(daemon, engine)
+
+
+def test_instances_that_share_out_tokens_otherwise_share_nothing(daemon):
+    def loaded(interleave=1, **options):
+        def make(config, role, kv_cache_config):
+            config.parallel_config.cp_kv_cache_interleave_size = interleave
+            return terrace.vllm.TerraceConnector(config, role, kv_cache_config)
+
+        connect(daemon).close()
+        engine = vllm_engine.Engine(make, random.Random(7), socket=daemon.socket, tp_size=4,
+                                    is_latent=True, timeout_ms=1000 * LONG_S,
+                                    lookup_wait_ms=1000 * LONG_S, **options)
+        run_prompt(engine)
+        expect_nothing_held(daemon, engine)
+        return engine.counts["loaded_tokens"]
+
+    assert [loaded(shards=2), loaded(shards=2), loaded(shards=2, interleave=4), loaded(shards=4),
+            loaded(), loaded(interleave=4), loaded(shards=4)] == [0, 72, 0, 0, 0, 72, 72]
+
+
+def test_a_window_beside_ranks_that_share_out_tokens_is_refused(daemon):
+    engine = make_engine(daemon, random.Random(7), tp_size=2, shards=2, windows=(0, 20))
+    assert "decode_context_parallel_size is 2" in engine.connector.refusal
+    engine.close()
+
+
+def test_a_block_of_a_group_that_is_not_shared_out_is_one_ranks():
+    spec = types.SimpleNamespace(block_size=16)
+    assert terrace.vllm._block_tokens(spec, 4) == 64
+    spec.dcp_sharded = False
+    assert terrace.vllm._block_tokens(spec, 4) == 16
+
+
+def test_hashes_finer_than_was_told_turn_it_off(daemon):
+    engine = make_engine(daemon, random.Random(7))
+    fine = vllm_engine.Request("only", PROMPT, 1, 4)
+    fine.block_tokens = 8
+    engine.connector.on_new_request(fine)
+    assert "20 block hashes of a prompt of 80 tokens" in engine.connector.refusal
+    engine.close()
+
+
 @pytest.mark.parametrize("stages", [[[2]], [[1], [1]]])
 def test_a_second_instance_loads_what_the_first_one_stored(daemon, stages):
     tokens = list(range(100, 180))
@@ -161,7 +218,6 @@ def test_without_a_daemon_the_engine_serves(daemon, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["MambaSpec", "ChunkedLocalAttentionSpec",
-                                  "decode_context_parallel_size",
                                   "prefill_context_parallel_size"])
 def test_what_cannot_be_served_is_refused_once_and_out_of_the_way(daemon, caplog, name):
     chance = random.Random(3)

@@ -29,6 +29,10 @@ class FullAttentionSpec(types.SimpleNamespace):
     """By its name vLLM's own: connectors tell the kinds apart."""
 
 
+class MLAAttentionSpec(types.SimpleNamespace):
+    """As well."""
+
+
 class SlidingWindowSpec(types.SimpleNamespace):
     """As well."""
 
@@ -90,6 +94,13 @@ class Worker:
 
     def __init__(self, make_connector, config, kv_cache_config, rank, layers, page_shape):
         self.rank = rank
+        parallel = config.parallel_config
+        stage, tp_rank = divmod(rank, parallel.tensor_parallel_size)
+        # Whose bytes it has of each group: of a latent ranks with the same tokens have the same.
+        self.shares = [
+            (stage, tp_rank % parallel.decode_context_parallel_size
+             if isinstance(group.kv_cache_spec, MLAAttentionSpec) else tp_rank)
+            for group in kv_cache_config.kv_cache_groups]
         self.blocks = kv_cache_config.num_blocks
         self.taken = 0  # steps
         self.results = {}  # of steps that were taken and not asked for, by number
@@ -123,7 +134,8 @@ class Worker:
         return self.adapters[lora.lora_int_id]
 
     def right_bytes(self, block_hash, group, layer, weights):
-        seed = hashlib.sha256(block_hash + bytes([layer, self.rank, group]) + weights).digest()
+        where = bytes([layer, *self.shares[group], group])
+        seed = hashlib.sha256(block_hash + where + weights).digest()
         count = self.layers[group][layer][0].numel() * 2
         return numpy.frombuffer((seed * (count // 32 + 1))[:count], numpy.int16)
 
@@ -145,11 +157,12 @@ class Worker:
 
 class Engine:
     """One instance. `random` decides what a real one would leave to chance. stages: how many layers
-    of each KV cache group each pipeline stage has; None: one stage with `layers` of each."""
+    of each KV cache group each pipeline stage has; None: one stage with `layers` of each. shards:
+    tensor parallel ranks that share out the tokens of a block; a spec has one shard's."""
 
     def __init__(self, make_connector, random, *, socket, tp_size=1, block_count=40,
                  block_tokens=8, layers=2, page_shape=(2, 8, 16), chunk_tokens=24, running_max=6,
-                 windows=(0,), stages=None, depth=1, **extra):
+                 windows=(0,), stages=None, depth=1, shards=1, is_latent=False, **extra):
         stages = stages or [[layers] * len(windows)]
         self.random = random
         self.depth = depth
@@ -158,16 +171,18 @@ class Engine:
         self.running_max = running_max
         # Tokens before the next one that a group keeps; 0: all.
         self.windows = [window - 1 if window else 0 for window in windows]
-        named = {"block_size": block_tokens, "num_kv_heads": 2, "head_size": 16}
-        specs = [SlidingWindowSpec(**named, sliding_window=window) if window
-                 else FullAttentionSpec(**named) for window in windows]
+        named = {"block_size": block_tokens // shards, "num_kv_heads": 2, "head_size": 16}
+        full = MLAAttentionSpec if is_latent else FullAttentionSpec
+        specs = [SlidingWindowSpec(**named, sliding_window=window) if window else full(**named)
+                 for window in windows]
         kv_cache = types.SimpleNamespace(num_blocks=block_count, kv_cache_groups=[
             types.SimpleNamespace(kv_cache_spec=spec, layer_names=[
                 f"g{g}.layer.{i}" for i in range(sum(stage[g] for stage in stages))])
             for g, spec in enumerate(specs)])
         config = types.SimpleNamespace(
             parallel_config=types.SimpleNamespace(tensor_parallel_size=tp_size,
-                                                  pipeline_parallel_size=len(stages)),
+                                                  pipeline_parallel_size=len(stages),
+                                                  decode_context_parallel_size=shards),
             cache_config=types.SimpleNamespace(cache_dtype="auto",
                                                prefix_caching_hash_algo="sha256"),
             model_config=types.SimpleNamespace(model="stand-in", hf_config=None, revision=None),

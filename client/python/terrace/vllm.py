@@ -10,8 +10,8 @@ lookup_wait_ms (0.5), timeout_ms (50), load_timeout_ms (10000). Nothing here rai
 or waits longer than those: without a daemon vLLM serves on, without the cache.
 
 Today: KV caches in host memory (vLLM's CPU platform), full attention, MLA and sliding windows, in
-one KV cache group or several of one block size, tensor and pipeline parallel. What it cannot serve
-it says in the log, once, and stays out of the way.
+one KV cache group or several of one block size, tensor, pipeline and decode context parallel. What
+it cannot serve it says in the log, once, and stays out of the way.
 """
 import dataclasses
 import functools
@@ -119,14 +119,14 @@ class TerraceConnector(KVConnectorBase_V1, _SupportsHMA):
         if "socket" not in extra:
             self.refuse("kv_connector_extra_config has no 'socket': name the domain's socket")
             return
-        why = _refusal_of(kv_cache_config)
+        why = _refusal_of(kv_cache_config, _shards(parallel))
         if why is not None:
             self.refuse(why)
             return
-        for name in ("decode_context_parallel_size", "prefill_context_parallel_size"):
-            if getattr(parallel, name, 1) != 1:
-                self.refuse(f"{name} is {getattr(parallel, name)}: only 1 is served yet")
-                return
+        if getattr(parallel, "prefill_context_parallel_size", 1) != 1:
+            self.refuse("prefill_context_parallel_size is "
+                        f"{parallel.prefill_context_parallel_size}: only 1 is served yet")
+            return
         self._stage_count = getattr(parallel, "pipeline_parallel_size", 1)
         if self._stage_count > 1 and not hasattr(KVConnectorBase_V1, _PIPELINE_HANDSHAKE):
             self.refuse(f"pipeline_parallel_size is {self._stage_count}, and this vLLM tells a "
@@ -201,8 +201,10 @@ class TerraceConnector(KVConnectorBase_V1, _SupportsHMA):
         now = time.monotonic()
         if not self._client.is_connected or now < self._next_open:
             return None
-        members = [Space(**group.fields, part_bytes=tuple(group.part_bytes), tp_rank=rank)
-                   for _, _, group, rank in self._layout.shares()]
+        members = [Space(**group.fields, part_bytes=tuple(group.part_bytes),
+                         tp_rank=share % group.fields["tp_size"],
+                         cp_rank=share % group.fields["cp_size"])
+                   for _, _, group, share in self._layout.shares()]
         name = SpaceGroup("x", members).check()  # one name a group: nobody else can be in the way
         try:
             return self._client.open(SpaceGroup(f"vllm-{name[:16]}", members), self_mask, timeout_s)
@@ -222,7 +224,7 @@ class TerraceConnector(KVConnectorBase_V1, _SupportsHMA):
                                 timeout_s or self._timeout_s)
             if group is None:
                 return None
-            writes = [each is not None and (each.rank_count > 1 or tp_rank == 0)
+            writes = [each is not None and tp_rank < each.rank_count
                       for each in self._layout.stages[stage].groups]
             self.worker = WorkerHalf(group, self._pages, members=members, writes=writes,
                                      timeout_s=self._timeout_s,
@@ -465,7 +467,17 @@ class TerraceConnector(KVConnectorBase_V1, _SupportsHMA):
             self._client.close()
 
 
-def _refusal_of(kv_cache_config: Any) -> Optional[str]:
+def _shards(parallel: Any) -> int:
+    """Tensor parallel ranks in a row that share out the tokens of a block between them."""
+    return getattr(parallel, "decode_context_parallel_size", 1)
+
+
+def _block_tokens(spec: Any, shards: int) -> int:
+    """What the scheduler, and a block's hash, count as one block: the same block of every shard."""
+    return spec.block_size * (shards if getattr(spec, "dcp_sharded", True) else 1)
+
+
+def _refusal_of(kv_cache_config: Any, shards: int = 1) -> Optional[str]:
     """Why these KV cache groups are not served."""
     groups = kv_cache_config.kv_cache_groups if kv_cache_config is not None else ()
     if not groups:
@@ -476,7 +488,12 @@ def _refusal_of(kv_cache_config: Any) -> Optional[str]:
             return f"a KV cache group is a {name}: only {', '.join(_SPECS)} are served yet"
     if all(type(group.kv_cache_spec).__name__ == "SlidingWindowSpec" for group in groups):
         return "all layers have a window: a group of full attention is needed"
-    sizes = {group.kv_cache_spec.block_size for group in groups}
+    if shards > 1 and any(type(group.kv_cache_spec).__name__ == "SlidingWindowSpec"
+                          and getattr(group.kv_cache_spec, "dcp_sharded", True)
+                          for group in groups):
+        return (f"decode_context_parallel_size is {shards}, beside a group with a window: vLLM has "
+                "no such thing yet, and what it would mean is not known")
+    sizes = {_block_tokens(group.kv_cache_spec, shards) for group in groups}
     if len(sizes) > 1:
         return f"the KV cache groups have blocks of {sorted(sizes)} tokens: only one size is served"
     if len(groups) == 1:
@@ -498,26 +515,38 @@ def _layout_of(config: Any, group: Any, index: int, revision: str, stage: Tuple[
     if type(spec).__name__ == "SlidingWindowSpec":
         # What the next token attends to beside itself; the daemon needs one at least.
         window = max(1, spec.sliding_window - 1 + getattr(spec, "extra_retained_tokens", 0))
+    # Ranks of one latent differ in the tokens they have of it; of others in the heads, at least.
     tp_size = 1 if is_latent else config.parallel_config.tensor_parallel_size
+    shards = _shards(config.parallel_config) if getattr(spec, "dcp_sharded", True) else 1
     fields = {
         "model": str(config.model_config.model),
         "revision": revision,
         "dtype": describe(tensor.dtype),
         "quantisation": str(getattr(config.cache_config, "cache_dtype", "auto")),
-        "layout": _layout_name(tensor, shape, pages.block_count),
+        "layout": (_layout_name(tensor, shape, pages.block_count)
+                   + _interleaving(config.parallel_config, shards)),
         "layers": len(group.layer_names),
         "kv_heads": int(getattr(spec, "num_kv_heads", 1)),
         "head_size": int(getattr(spec, "head_size", shape[-1])),
-        "block_tokens": int(spec.block_size),
+        "block_tokens": _block_tokens(spec, shards),
         "salt": _computation_of(config.model_config),
         "attention": "sliding" if window else "mla" if is_latent else "gqa",
         "window_tokens": window,
         "tp_size": tp_size,
+        "cp_size": shards,
         "pp_rank": stage[0],
         "pp_size": stage[1],
         "attention_group": index,
     }
-    return GroupLayout(fields, pages.part_bytes, tp_size, window)
+    return GroupLayout(fields, pages.part_bytes, max(tp_size, shards), window)
+
+
+def _interleaving(parallel: Any, shards: int) -> str:
+    """Which tokens of a block a shard has."""
+    if shards == 1:
+        return ""
+    sizes = [getattr(parallel, f"{name}_kv_cache_interleave_size", 1) for name in ("cp", "dcp")]
+    return "-shards-of-" + "-".join(map(str, sizes))
 
 
 def _layout_name(tensor: Any, shape: Tuple[int, ...], block_count: int) -> str:

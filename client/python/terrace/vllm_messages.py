@@ -37,9 +37,9 @@ class Step:
 
 @dataclasses.dataclass
 class GroupLayout:
-    """One KV cache group on one pipeline stage: everything a Space says, but the rank. rank_count:
-    shares of its own that there are, 1 where all ranks have the same bytes. window_tokens: 0 if all
-    blocks stay."""
+    """One KV cache group on one pipeline stage: everything a Space says, but the ranks. rank_count:
+    shares of its own that there are, 1 where all ranks have the same bytes; rank r has share r
+    modulo rank_count. window_tokens: 0 if all blocks stay."""
     fields: Dict[str, object]
     part_bytes: Tuple[int, ...]
     rank_count: int
@@ -59,7 +59,7 @@ class Layout:
     stages: List[StageLayout]
 
     def shares(self) -> Iterator[Tuple[int, int, GroupLayout, int]]:
-        """(stage, KV cache group, its layout, rank) of each member of the SpaceGroup, in order."""
+        """(stage, KV cache group, its layout, share) of each member of the SpaceGroup, in order."""
         for stage, layout in enumerate(self.stages):
             for index, group in enumerate(layout.groups):
                 if group is not None:
@@ -70,7 +70,7 @@ class Layout:
         """Which member of the SpaceGroup is this worker's share, of each KV cache group."""
         found: List[Optional[int]] = [None] * len(self.stages[stage].groups)
         for member, (of_stage, index, group, of_rank) in enumerate(self.shares()):
-            if of_stage == stage and (of_rank == rank or group.rank_count == 1):
+            if of_stage == stage and of_rank == rank % group.rank_count:
                 found[index] = member
         return found
 

@@ -159,10 +159,19 @@ class SchedulerHalf:
     def _track(self, request: Any) -> _Tracked:
         tracked = self._tracked.get(request.request_id)
         if tracked is None:
+            self._check_hashes(request)
             tracked = _Tracked(request, self._empty())
             self._tracked[request.request_id] = tracked
         tracked.request = request
         return tracked
+
+    def _check_hashes(self, request: Any) -> None:
+        """A hash of fewer tokens than a block has would be found by prompts that differ in it."""
+        hash_tokens = self.block_tokens // self.hashes_per_block
+        if len(request.block_hashes) * hash_tokens > request.num_tokens:
+            raise ValueError(f"vLLM has {len(request.block_hashes)} block hashes of a prompt of "
+                             f"{request.num_tokens} tokens, and one every {hash_tokens} were "
+                             "expected")
 
     def _empty(self) -> Table:
         return [[] for _ in self.windows]
