@@ -11,6 +11,8 @@
 #include <new>
 #include <utility>
 
+#include "cuda/device_status.h"
+
 namespace terrace::client {
 namespace {
 
@@ -74,7 +76,7 @@ Attachment::~Attachment() {
   for (uint32_t segment = 0; segment < granted_.reply.segments_max; ++segment) {
     Unmap(segment, Take(segments_[segment]));
   }
-  for (uint32_t slab = 0; slab < slab_fds_.size(); ++slab) {
+  for (uint32_t slab = 0; slab < slab_count_; ++slab) {
     Unmap(protocol::kDeviceSegmentFirst + slab, Take(slabs_[slab]));
   }
   // The life socket is last: its goodbye byte says that nothing of this session touches the arena
@@ -87,12 +89,13 @@ Attachment::~Attachment() {
 
 // Taking memory out of a device takes long: not on the thread of whoever let the last lease go.
 void Attachment::Delete(Attachment* attachment) {
-  const bool has_pins =
+  const bool is_slow =
       attachment->fork_generation_ == ForkGeneration() && attachment->pinner_ != nullptr &&
-      std::any_of(attachment->segments_.get(),
-                  attachment->segments_.get() + attachment->granted_.reply.segments_max,
-                  [](const Segment& segment) { return segment.is_pinned; });
-  if (has_pins && attachment->pinner_->Retire([attachment] { delete attachment; })) return;
+      (attachment->slab_count_ > 0 ||
+       std::any_of(attachment->segments_.get(),
+                   attachment->segments_.get() + attachment->granted_.reply.segments_max,
+                   [](const Segment& segment) { return segment.is_pinned; }));
+  if (is_slow && attachment->pinner_->Retire([attachment] { delete attachment; })) return;
   delete attachment;
 }
 
@@ -127,7 +130,7 @@ Status Attachment::CheckFds(std::string* why) const {
 }
 
 Status Attachment::GrantSlabs(const protocol::DeviceAttachReply& reply, std::vector<GuardedFd> fds,
-                              std::string* why) {
+                              SlabDevice device, std::string* why) {
   const bool is_size = reply.slab_bytes >= kSegmentBytesMin &&
                        reply.slab_bytes <= kSegmentBytesMax &&
                        reply.slab_bytes % kExtentUnitBytes == 0;
@@ -139,17 +142,30 @@ Status Attachment::GrantSlabs(const protocol::DeviceAttachReply& reply, std::vec
                             " descriptors: update libterrace or terraced so that both are of one "
                             "release");
   }
-  for (const GuardedFd& fd : fds) {
-    const int seals = fcntl(fd.get(), F_GET_SEALS);
-    if (seals < 0 || (seals & F_SEAL_SHRINK) == 0) {
-      return Refused(why,
-                     "a slab of the DeviceAttach reply is not sealed against shrinking: update "
-                     "libterrace or terraced so that both are of one release");
-    }
-  }
+  slab_device_ = std::move(device);
   slabs_ = std::make_unique<Segment[]>(reply.slab_count);
   slab_bytes_ = reply.slab_bytes;
-  slab_fds_ = std::move(fds);
+  for (uint32_t slab = 0; slab < reply.slab_count; ++slab) {
+    TERRACE_RETURN_IF_ERROR(MapSlab(slab, fds[slab], why));
+  }
+  return Status::Ok();  // a mapping keeps what its descriptor named
+}
+
+Status Attachment::MapSlab(uint32_t slab, const GuardedFd& fd, std::string* why) {
+  const Device& device = *slab_device_.device;
+  void* address = nullptr;
+  const Status mapped = FromDeviceStatus(device.ops().map_slab(
+      device.handle(), fd.get(), slab_bytes_, SlabAccess::kReadWrite, &address));
+  if (!mapped.ok()) {
+    return Refused(why, "slab " + std::to_string(slab) + " of the HBM tier, " +
+                            std::to_string(slab_bytes_) + " bytes, cannot be mapped on device '" +
+                            slab_device_.name + "': " + mapped.what() + " (" +
+                            std::to_string(mapped.detail()) +
+                            "); blocks come from DRAM. Update libterrace or terraced so that both "
+                            "are of one release, or see whether the device works");
+  }
+  slabs_[slab].base.store(static_cast<std::byte*>(address), std::memory_order_release);
+  slab_count_ = slab + 1;
   return Status::Ok();
 }
 
@@ -267,9 +283,6 @@ void Attachment::EndPin(uint32_t segment, bool is_pinned) {
 }
 
 Attachment::Place Attachment::PlaceOf(uint32_t segment) const {
-  if (segment >= protocol::kDeviceSegmentFirst) {
-    return {.fd = slab_fds_[segment - protocol::kDeviceSegmentFirst].get()};
-  }
   const uint32_t segments_per_node = granted_.reply.segments_per_node;
   return {.fd = granted_.fds[segment / segments_per_node].get(),
           .offset_bytes = segment % segments_per_node * granted_.reply.segment_bytes};
@@ -298,6 +311,11 @@ Status Attachment::Map(uint32_t segment) {
 
 void Attachment::Unmap(uint32_t segment, const Unmapping& gone) const {
   if (gone.base == nullptr) return;
+  if (segment >= protocol::kDeviceSegmentFirst) {
+    const Device& device = *slab_device_.device;
+    (void)device.ops().unmap_slab(device.handle(), gone.base, slab_bytes_);
+    return;
+  }
   if (gone.is_pinned) pinner_->pins()->Unregister(gone.base);
   munmap(gone.base, segment_bytes(segment));
 }

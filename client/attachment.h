@@ -1,5 +1,6 @@
 // Attachment: what one handshake gave this process and what outlives the connection: the arena's
-// memory, mapped by segment when a lease first needs it, the domain's secret, and the life socket.
+// memory, mapped by segment when a lease first needs it, a device's, mapped by slab at once, the
+// domain's secret, and the life socket.
 // Leases share it; with the last one it unmaps and closes, and only then does the daemon's life
 // socket end, which says that no thread of this process can touch a slot any more.
 //
@@ -21,6 +22,7 @@
 #include "client/fork_guard.h"
 #include "client/segment_pinner.h"
 #include "client/timed_lock.h"
+#include "cuda/stream.h"
 #include "terrace/arena_layout.h"
 #include "terrace/checksum.h"
 #include "terrace/prefix_hasher.h"
@@ -56,14 +58,26 @@ class Attachment : public std::enable_shared_from_this<Attachment> {
   const protocol::HelloReply& geometry() const { return granted_.reply; }
   const DomainSecret& secret() const { return secret_; }
 
-  // The slabs of a device's memory: from here on they are segments like others, from
-  // protocol::kDeviceSegmentFirst on. Before the attachment is shared.
+  // A device, and how other processes know it.
+  struct SlabDevice {
+    std::shared_ptr<const Device> device;
+    std::string name;
+  };
+  // The slabs of a device's memory: mapped here, so that no lease waits for a driver, they are
+  // segments like others, from protocol::kDeviceSegmentFirst on. kInvalid with `*why` if they
+  // cannot be what they are said to be, or be mapped. Before the attachment is shared.
   Status GrantSlabs(const protocol::DeviceAttachReply& reply, std::vector<GuardedFd> fds,
-                    std::string* why);
+                    SlabDevice device, std::string* why);
+  const SlabDevice& slab_device() const { return slab_device_; }
+  // Whether the bytes of a segment are there for this process's own threads: of a GPU's they are
+  // not.
+  bool is_host_readable(uint32_t segment) const {
+    return segment < protocol::kDeviceSegmentFirst || slab_device_.name == "host";
+  }
   // 0 if there is no such segment.
   uint64_t segment_bytes(uint32_t segment) const {
     if (segment >= protocol::kDeviceSegmentFirst) {
-      return segment - protocol::kDeviceSegmentFirst < slab_fds_.size() ? slab_bytes_ : 0;
+      return segment - protocol::kDeviceSegmentFirst < slab_count_ ? slab_bytes_ : 0;
     }
     return segment < granted_.reply.segments_max ? granted_.reply.segment_bytes : 0;
   }
@@ -113,6 +127,7 @@ class Attachment : public std::enable_shared_from_this<Attachment> {
                : segments_[segment];
   }
   Status CheckFds(std::string* why) const;
+  Status MapSlab(uint32_t slab, const GuardedFd& fd, std::string* why);
   struct Place {
     int fd = -1;
     uint64_t offset_bytes = 0;
@@ -132,7 +147,8 @@ class Attachment : public std::enable_shared_from_this<Attachment> {
   uint32_t retain_count_ = 0;
   std::unique_ptr<Segment[]> segments_;
   std::unique_ptr<Segment[]> slabs_;
-  std::vector<GuardedFd> slab_fds_;
+  SlabDevice slab_device_;
+  uint32_t slab_count_ = 0;
   uint64_t slab_bytes_ = 0;
   std::shared_ptr<SegmentPinner> pinner_;  // set once, under lock_
 };

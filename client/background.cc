@@ -44,6 +44,7 @@ void Background::Run() {
   core_.Teardown();
   core_.reader_.Unlock();
   core_.sleepers_.WakeAll();
+  core_.orders_.Close();
   RunCallbacks();
   DropRetired();
 }
@@ -76,9 +77,9 @@ bool Background::Connect() {
   }
   // Last: work orders may follow at once, and nobody takes them before the core does.
   const uint64_t boot_id = handshake.attachment()->boot_id();
-  if (!core_.options_.device.empty() && device_refused_boot_id_ != boot_id) {
+  if (core_.options_.device != nullptr && device_refused_boot_id_ != boot_id) {
     Refusal device_refusal;
-    const bool is_alive = handshake.AttachDevice(&device_refusal);
+    const bool is_alive = handshake.AttachDevice(core_.device_name(), &device_refusal);
     if (!device_refusal.status.ok()) Report(device_refusal);
     // A daemon that does not know the verb says so, and closes the connection; one whose slabs this
     // process cannot take would send it work orders. Either is connected to again, without.
@@ -130,7 +131,8 @@ void Background::BackOff() {
   const uint64_t until_us = MonotonicUs() + backoff_us_ / 2 + random_state_ % (backoff_us_ / 2 + 1);
   while (!core_.is_stopping_ && MonotonicUs() < until_us) {
     RunCallbacks();
-    core_.link_.WaitInBackground(until_us);
+    const uint64_t order_us = core_.orders_.Step();  // one may be under way still
+    core_.link_.WaitInBackground(std::min(until_us, order_us));
   }
 }
 
@@ -142,8 +144,8 @@ void Background::Serve() {
     const uint64_t until_us = std::min({MonotonicUs() + kTickUs, ExpireRequests(), ShowLife()});
     RunCallbacks();
     core_.background_until_us_ = until_us;
-    const bool is_working = core_.orders_.Step();
-    const Link::Event event = core_.link_.WaitInBackground(is_working ? 0 : until_us);
+    const uint64_t order_us = core_.orders_.Step();
+    const Link::Event event = core_.link_.WaitInBackground(std::min(until_us, order_us));
     if (event != Link::Event::kNone) {
       Read(event);
     } else if (!core_.reader_.is_locked()) {

@@ -206,10 +206,6 @@ Status CheckOptions(const ClientOptions& options, std::string* why) {
   } else if (options.client_name.size() > kClientNameBytesMax) {
     *why = "client_name has " + std::to_string(options.client_name.size()) +
            " bytes; the limit is " + std::to_string(kClientNameBytesMax) + ": shorten it";
-  } else if (options.device.size() >= sizeof(protocol::DeviceAttachRequest::device)) {
-    *why = "device has " + std::to_string(options.device.size()) + " bytes; the limit is " +
-           std::to_string(sizeof(protocol::DeviceAttachRequest::device) - 1) +
-           ": name the device as the daemon's hbm.device does";
   } else if (options.pending_requests_max == 0 ||
              options.pending_requests_max > client::kPendingRequestsMax) {
     *why = "pending_requests_max is " + std::to_string(options.pending_requests_max) +

@@ -6,6 +6,7 @@
 
 #include "client/background.h"
 #include "client/commit.h"
+#include "cuda/device_name.h"
 
 namespace terrace::client {
 namespace {
@@ -28,8 +29,9 @@ uint32_t Core::Waiting::lane() const {
   return request != nullptr ? request->index % kLeaseLane : kLeaseLane;
 }
 
-Core::Core(const ClientOptions& options)
+Core::Core(const ClientOptions& options, std::string device_name)
     : options_(options),
+      device_name_(std::move(device_name)),
       fork_generation_(ForkGeneration()),
       requests_(options.pending_requests_max),
       completions_(options.pending_requests_max * kCompletionsPerRequest) {
@@ -37,7 +39,17 @@ Core::Core(const ClientOptions& options)
 }
 
 Result<std::shared_ptr<Core>> Core::Start(const ClientOptions& options, std::string* why) {
-  std::shared_ptr<Core> core(new Core(options));
+  std::string device_name;
+  if (options.device != nullptr) {
+    Result<std::string> name = DeviceName(*options.device);
+    if (!name.ok()) {
+      *why = std::string("device cannot say which it is: ") + name.status().what() +
+             "; open it anew, or leave it out";
+      return name.status();
+    }
+    device_name = std::move(name).value();
+  }
+  std::shared_ptr<Core> core(new Core(options, std::move(device_name)));
   Status status = core->link_.Open();
   if (status.ok()) status = core->completions_.Open();
   if (!status.ok()) {

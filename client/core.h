@@ -112,6 +112,8 @@ class Core : public std::enable_shared_from_this<Core> {
   uint32_t keys_per_request_max() const { return keys_per_request_max_.load(); }
 
   const ClientOptions& options() const { return options_; }
+  // How other processes know ClientOptions::device; empty: there is none.
+  const std::string& device_name() const { return device_name_; }
   GroupTable& groups() { return groups_; }
   CompletionQueue& completions() { return completions_; }
   // ---- what a device reaches of the arena; core_pins.cc ----
@@ -125,7 +127,7 @@ class Core : public std::enable_shared_from_this<Core> {
  private:
   friend class Background;
   friend class WorkOrders;
-  explicit Core(const ClientOptions& options);
+  Core(const ClientOptions& options, std::string device_name);
 
   // ---- requests: core.cc ----
   Request* Prepare(CallSpec* spec);
@@ -183,6 +185,7 @@ class Core : public std::enable_shared_from_this<Core> {
   void Teardown();
 
   const ClientOptions options_;
+  const std::string device_name_;
   const uint32_t fork_generation_;
   Link link_;
   GroupTable groups_;

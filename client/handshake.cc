@@ -167,10 +167,9 @@ bool Handshake::Open(Group& group, uint32_t connection, Refusal* refusal) {
   return true;
 }
 
-bool Handshake::AttachDevice(Refusal* refusal) {
+bool Handshake::AttachDevice(std::string_view device_name, Refusal* refusal) {
   protocol::DeviceAttachRequest request;
-  std::memcpy(request.device, options_.device.data(),
-              std::min(options_.device.size(), sizeof(request.device) - 1));
+  device_name.copy(request.device, sizeof(request.device) - 1);
   Outgoing message;
   message.verb = protocol::kVerbDeviceAttach;
   message.request_id = next_request_id_++;
@@ -190,7 +189,9 @@ bool Handshake::AttachDevice(Refusal* refusal) {
                       std::string(kSameRelease),
                   refusal);
   }
-  refusal->status = attachment_->GrantSlabs(reply, std::move(fds_), &refusal->text);
+  refusal->status = attachment_->GrantSlabs(
+      reply, std::move(fds_), {.device = options_.device, .name = std::string(device_name)},
+      &refusal->text);
   return true;
 }
 

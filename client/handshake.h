@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "client/attachment.h"
 #include "client/fork_guard.h"
@@ -39,10 +40,11 @@ class Handshake {
   // its refusal in `*refusal`; false if the session broke.
   bool Open(Group& group, uint32_t connection, Refusal* refusal);
 
-  // Asks for the memory of ClientOptions::device. A daemon that has none for this session says why
-  // in `*refusal`, and the session goes on without; false if it broke. After kInvalid the daemon
-  // does not know the verb, or has granted what this process cannot map: connect without.
-  bool AttachDevice(Refusal* refusal);
+  // Asks for the memory of ClientOptions::device, which others know by `device_name`. A daemon that
+  // has none for this session says why in `*refusal`, and the session goes on without; false if it
+  // broke. After kInvalid the daemon does not know the verb, or has granted what this process
+  // cannot map: connect without.
+  bool AttachDevice(std::string_view device_name, Refusal* refusal);
 
   std::shared_ptr<Attachment> attachment() const { return attachment_; }
   GuardedFd TakeSocket() { return std::move(socket_); }

@@ -54,6 +54,13 @@ std::byte* LeaseState::ReadSlot(uint32_t block_index, uint32_t member) const {
   return attachment->base(segment) + slot.page * kArenaPageBytes;
 }
 
+bool LeaseState::IsHostReadable(uint32_t block_index, uint32_t member) const {
+  const auto ordinal = static_cast<uint32_t>(MemberOrdinal(member));
+  const SlotAddress& slot = slots[size_t{block_index} * member_count() + ordinal];
+  const uint32_t segment = std::atomic_ref<uint32_t>(const_cast<uint32_t&>(slot.segment)).load();
+  return segment == kSegmentNone || attachment->is_host_readable(segment);
+}
+
 bool LeaseState::is_reserved(uint32_t key_index) const {
   return kind == Kind::kWrite && key_index < reserved.size() && first_slots[key_index] != kNoSlot;
 }

@@ -95,6 +95,8 @@ struct LeaseState {
 
   // The first byte of a slot; null if that member has no bytes there.
   std::byte* ReadSlot(uint32_t block_index, uint32_t member) const;
+  // Whether this process's own threads can read that slot's bytes.
+  bool IsHostReadable(uint32_t block_index, uint32_t member) const;
   std::byte* WriteSlot(uint32_t key_index, uint32_t member) const;
   bool is_reserved(uint32_t key_index) const;
   // Index into slot_refs. REQUIRES: is_reserved(key_index), the member is in the mask.

@@ -134,6 +134,11 @@ Status ReadLease::CopyPart(uint32_t block_index, uint32_t member, uint32_t part_
   if (state_->core->is_forked()) return Status(StatusCode::kGone, "this is a forked child");
   const std::byte* first = state_->ReadSlot(block_index, member);
   if (first == nullptr) return Status(StatusCode::kInvalid, "that member has no bytes there");
+  if (!state_->IsHostReadable(block_index, member)) {
+    return Status(StatusCode::kUnsupported,
+                  "that block lies in a GPU's memory: load it into pages, or acquire without the "
+                  "flag for device memory");
+  }
   const client::GroupMember& layout = state_->member(member);
   if (part_index >= layout.part_count() || to.size() != layout.engine_part_bytes[part_index]) {
     return Status(StatusCode::kInvalid, "not the size of a part of that Space");

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "client/core.h"
+#include "cuda/device_name.h"
 #include "cuda/transfer_plan.h"
 
 namespace terrace::client {
@@ -231,14 +232,19 @@ Result<std::unique_ptr<PagedCache>> PagedCache::Create(const Device& device,
                                                        std::string* why) {
   Result<PagedNest> nest = NestOf(options.layout, options.space, why);
   if (!nest.ok()) return nest.status();
-  const bool is_host = std::string_view(device.ops().backend) == "host";
+  Result<std::string> device_name = DeviceName(device);
+  if (!device_name.ok()) {
+    return Refuse(why, std::string("device cannot say which it is: ") + device_name.status().what(),
+                  device_name.status().code());
+  }
+  const bool is_host = *device_name == "host";
   const CopierOptions copier_options =
       options.copier ? *options.copier : OptionsByRule(device, *nest, is_host, options.pins);
   Result<std::unique_ptr<PagedCopier>> copier =
       PagedCopier::Create(device, std::move(nest).value(), copier_options, why);
   if (!copier.ok()) return copier.status();
-  return std::unique_ptr<PagedCache>(
-      new PagedCache(options.space.Id(), is_host, std::move(copier).value()));
+  return std::unique_ptr<PagedCache>(new PagedCache(
+      options.space.Id(), std::move(device_name).value(), std::move(copier).value()));
 }
 
 Status PagedCache::CheckLease(const LeaseState* lease, const PageList& list, uint32_t block_count,
@@ -266,6 +272,14 @@ Status PagedCache::CheckLease(const LeaseState* lease, const PageList& list, uin
 
 PageSlot PagedCache::SlotOf(uint64_t page_index, std::byte* slot) const {
   return {.page_index = page_index, .slot = slot, .device_slot = reaches_slots_ ? slot : nullptr};
+}
+
+Status PagedCache::CheckDevice(const LeaseState& lease, std::string* why) const {
+  const std::string& name = lease.attachment->slab_device().name;
+  if (name == device_name_) return Status::Ok();
+  return Refuse(why, "a block lies in the memory of device '" + name + "', and the pages are " +
+                         "described on '" + device_name_ +
+                         "': acquire without the flag for device memory");
 }
 
 Result<std::unique_ptr<PagedCopy>> PagedCache::Store(const WriteLease& lease, const PageList& list,
@@ -320,6 +334,9 @@ Result<std::unique_ptr<PagedCopy>> PagedCache::Load(const ReadLease& lease, cons
     }
     copy->blocks_.push_back(block);
     pages.push_back(SlotOf(list.page_indexes[i], slot));
+    if (state->IsHostReadable(block, list.member)) continue;
+    TERRACE_RETURN_IF_ERROR(CheckDevice(*state, why));
+    pages.back().is_in_device = true;
   }
   if (pages.empty()) return copy;
   const std::lock_guard lock(load_lock_);

@@ -102,13 +102,19 @@ class PagedCache {
                                           const DestinationFree& free, std::string* why);
 
  private:
-  PagedCache(SpaceId space, bool reaches_slots, std::unique_ptr<PagedCopier> copier)
-      : space_(space), reaches_slots_(reaches_slots), copier_(std::move(copier)) {}
+  PagedCache(SpaceId space, std::string device_name, std::unique_ptr<PagedCopier> copier)
+      : space_(space),
+        device_name_(std::move(device_name)),
+        reaches_slots_(device_name_ == "host"),
+        copier_(std::move(copier)) {}
   Status CheckLease(const LeaseState* lease, const PageList& list, uint32_t block_count,
                     std::string* why) const;
   PageSlot SlotOf(uint64_t page_index, std::byte* slot) const;
+  // Of the lease's slots in the memory of a GPU: whether they are of this cache's device.
+  Status CheckDevice(const LeaseState& lease, std::string* why) const;
 
   const SpaceId space_;
+  const std::string device_name_;
   const bool reaches_slots_;  // kernels reach any memory of the process
   const std::unique_ptr<PagedCopier> copier_;
   std::mutex store_lock_;

@@ -1,15 +1,15 @@
 #include "client/work_orders.h"
 
 #include <algorithm>
+#include <new>
 #include <utility>
 
 #include "client/core.h"
-#include "cuda/host_copy.h"
 
 namespace terrace::client {
 namespace {
 
-static_assert(kOrderSliceBytes % kChecksumLeafBytes == 0);
+static_assert(kOrderSliceBytes % kChecksumLeafBytes == 0);  // hashed where they lie
 
 std::byte* FirstByte(const Attachment& attachment, const SlotAddress& slot) {
   return attachment.base(slot.segment) + slot.page * kArenaPageBytes;
@@ -45,6 +45,7 @@ const char* WorkOrders::Push(std::span<const std::byte> body, uint32_t connectio
     return "it is no WorkOrder";
   }
   if (!PartsFit(order.part_bytes, order.told.length_bytes)) return "its parts pass its slot's end";
+  order.checksums.reserve(order.part_bytes.size());
   order.attachment = attachment;
   order.connection = connection;
   order.deadline_us = MonotonicUs() + order.told.deadline_us;
@@ -67,34 +68,39 @@ std::optional<WorkOrders::Order> WorkOrders::Next() {
   return next;
 }
 
-bool WorkOrders::Step() {
-  // One that came while its connection was being taken down holds that one's memory.
-  if (current_.has_value() && current_->connection != core_.connection()) {
-    LetGo(*current_);
-    current_.reset();
-  }
+uint64_t WorkOrders::Step() {
   if (!current_.has_value()) {
     current_ = Next();
-    if (!current_.has_value()) return false;
-    if (current_->connection != core_.connection()) {
-      current_.reset();
-      return true;
-    }
-    if (const Status begun = Begin(*current_); !begun.ok()) {
-      Answer(*current_, begun);
-      LetGo(*current_);
-      current_.reset();
-      return true;
-    }
+    if (!current_.has_value()) return kNever;
+    // One that came while its connection was being taken down holds that one's memory.
+    if (current_->connection != core_.connection()) return End(Status());
+    const Status begun = Begin(*current_);
+    if (!begun.ok()) return End(begun);
+    if (current_->told.length_bytes == 0) return End(Status());
+    CopySlice(*current_);
+    return 0;
   }
   Order& order = *current_;
-  const bool is_late = MonotonicUs() >= order.deadline_us;
-  if (!is_late && !Work(order)) return true;
+  const Status copied = lane_->Poll();
+  if (copied.code() == StatusCode::kBusy) return MonotonicUs() + kOrderPollUs;
+  if (!copied.ok()) {
+    lane_.reset();
+    return End(copied);
+  }
+  const uint64_t slice_offset_bytes = order.copied_bytes;
+  order.copied_bytes += order.slice_bytes;
+  const std::span<const std::byte> read_back = lane_->read_back();
+  const bool is_over = order.copied_bytes == order.told.length_bytes;
+  if (order.connection != core_.connection()) return End(Status());
+  if (MonotonicUs() >= order.deadline_us) {
+    return End(Status(StatusCode::kBusy, "the order's deadline passed"));
+  }
+  if (!is_over) CopySlice(order);
+  if (order.told.kind == protocol::OrderKind::kPromote) {
+    HashSlice(order, read_back, slice_offset_bytes);
+  }
   // What others were to read in either slot they read after this.
-  Answer(order, is_late ? Status(StatusCode::kBusy, "the order's deadline passed") : Status::Ok());
-  LetGo(order);
-  current_.reset();
-  return true;
+  return is_over ? End(Status()) : 0;
 }
 
 Status WorkOrders::Begin(Order& order) {
@@ -106,48 +112,73 @@ Status WorkOrders::Begin(Order& order) {
       return Status(StatusCode::kInvalid, "the order names no slots of this session");
     }
   }
+  if (lane_ == nullptr) TERRACE_RETURN_IF_ERROR(MakeLane(order.attachment->slab_device().device));
   return order.attachment->RetainSegments(slots, &order.segments, SegmentUse::kOrder);
 }
 
-bool WorkOrders::Work(Order& order) {
-  std::byte* const device = FirstByte(*order.attachment, order.told.device);
-  std::byte* const arena = FirstByte(*order.attachment, order.told.arena);
-  const bool is_promotion = order.told.kind == protocol::OrderKind::kPromote;
-  const uint64_t left_bytes = order.told.length_bytes - order.copied_bytes;
-  if (left_bytes > 0) {
-    const uint64_t slice_bytes = std::min(left_bytes, kOrderSliceBytes);
-    std::byte* const to = (is_promotion ? device : arena) + order.copied_bytes;
-    const std::byte* const from = (is_promotion ? arena : device) + order.copied_bytes;
-    CopyBytes({to, slice_bytes}, {from, slice_bytes});
-    order.copied_bytes += slice_bytes;
-    return false;
+Status WorkOrders::MakeLane(std::shared_ptr<const Device> device) {
+  try {
+    Result<std::unique_ptr<OrderLane>> lane = OrderLane::Create(std::move(device));
+    if (!lane.ok()) return lane.status();
+    lane_ = std::move(lane).value();
+    return Status::Ok();
+  } catch (const std::bad_alloc&) {
+    return Status(StatusCode::kNoSpace, "no memory for what makes an order's copies");
   }
-  if (!is_promotion || order.checksums.size() == order.part_bytes.size()) return true;
-  HashSlice(order);
-  return false;
 }
 
-// What was copied is read where it lies now: that is what others will read.
-void WorkOrders::HashSlice(Order& order) {
-  const auto part_index = static_cast<uint32_t>(order.checksums.size());
-  if (order.checksum == nullptr) {
-    order.checksum = std::make_unique<ChecksumStream>(
-        ChecksumSeed(order.attachment->secret(), {.space = order.told.space,
-                                                  .key = order.told.key,
-                                                  .commit_id = order.told.commit_id,
-                                                  .part_index = part_index}));
+void WorkOrders::CopySlice(Order& order) {
+  const Attachment& attachment = *order.attachment;
+  order.slice_bytes = std::min(order.told.length_bytes - order.copied_bytes, kOrderSliceBytes);
+  OrderSlice slice{.in_device = FirstByte(attachment, order.told.device) + order.copied_bytes,
+                   .in_arena = FirstByte(attachment, order.told.arena) + order.copied_bytes,
+                   .byte_count = order.slice_bytes};
+  const Attachment::SlabDevice& device = attachment.slab_device();
+  slice.is_arena_reached = device.name == "host";
+  // What is registered stays so while this order retains its segment.
+  const std::shared_ptr<SegmentPinner> pinner = core_.pinner();
+  if (pinner != nullptr && &pinner->pins()->device() == device.device.get()) {
+    slice.is_arena_reached |=
+        pinner->pins()->DeviceAddress(slice.in_arena, slice.byte_count) != nullptr;
   }
-  const uint64_t part_bytes = order.part_bytes[part_index];
-  const uint64_t slice_bytes = std::min(part_bytes - order.hashed_bytes, kOrderSliceBytes);
-  order.checksum->Append({FirstByte(*order.attachment, order.told.device) +
-                              order.part_offset_bytes + order.hashed_bytes,
-                          slice_bytes});
-  order.hashed_bytes += slice_bytes;
-  if (order.hashed_bytes < part_bytes) return;
-  order.checksums.push_back(order.checksum->Finish());
-  order.checksum.reset();
-  order.part_offset_bytes += RoundUp(part_bytes, kArenaPageBytes);
-  order.hashed_bytes = 0;
+  if (order.told.kind == protocol::OrderKind::kPromote) {
+    lane_->Promote(slice);
+  } else {
+    lane_->Demote(slice);
+  }
+}
+
+// What was copied is hashed as it lies in the device now: that is what others will read.
+void WorkOrders::HashSlice(Order& order, std::span<const std::byte> slice, uint64_t offset_bytes) {
+  const uint64_t end_bytes = offset_bytes + slice.size();
+  while (order.checksums.size() < order.part_bytes.size()) {
+    const auto part_index = static_cast<uint32_t>(order.checksums.size());
+    if (!checksum_.has_value()) {
+      checksum_.emplace(ChecksumSeed(order.attachment->secret(), {.space = order.told.space,
+                                                                  .key = order.told.key,
+                                                                  .commit_id = order.told.commit_id,
+                                                                  .part_index = part_index}));
+    }
+    const uint64_t part_end_bytes = order.part_offset_bytes + order.part_bytes[part_index];
+    const uint64_t from_bytes = std::max(offset_bytes, order.part_offset_bytes);
+    const uint64_t to_bytes = std::min(end_bytes, part_end_bytes);
+    if (from_bytes < to_bytes) {
+      checksum_->Append(slice.subspan(from_bytes - offset_bytes, to_bytes - from_bytes));
+    }
+    if (part_end_bytes > end_bytes) return;
+    order.checksums.push_back(checksum_->Finish());
+    checksum_.reset();
+    order.part_offset_bytes += RoundUp(order.part_bytes[part_index], kArenaPageBytes);
+  }
+}
+
+// Of the present order, of which nothing is under way.
+uint64_t WorkOrders::End(Status status) {
+  Answer(*current_, status);
+  LetGo(*current_);
+  current_.reset();
+  checksum_.reset();
+  return 0;
 }
 
 void WorkOrders::Answer(Order& order, Status status) {
@@ -172,11 +203,15 @@ void WorkOrders::LetGo(Order& order) {
 }
 
 void WorkOrders::Drop() {
-  if (current_.has_value()) LetGo(*current_);
-  current_.reset();
   std::deque<Order> dropped;
   LockGuard guard(lock_);
   dropped.swap(waiting_);
+}
+
+void WorkOrders::Close() {
+  Drop();
+  lane_.reset();
+  if (current_.has_value()) End(Status(StatusCode::kGone, "the Client ends"));
 }
 
 }  // namespace terrace::client

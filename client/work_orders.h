@@ -1,8 +1,9 @@
 // WorkOrders: the copies between a device's memory and the arena that the daemon has this process
-// make. They are made on the background thread, a slice at a time between its other duties, so that
-// no caller waits for one and answers are read meanwhile. Each ends with exactly one OrderDone,
-// after the last byte was touched, unless its connection has ended: then the daemon waits for the
-// end of the Attachment, which an order holds as long as it touches memory.
+// make. A stream of the device makes them, a slice at a time; the background thread queues slices,
+// looks for their ends and hashes what was read back between its other duties, so that no caller
+// waits for an order and answers are read meanwhile. Each ends with exactly one OrderDone, after
+// the last byte was touched, unless its connection has ended: then the daemon waits for the end of
+// the Attachment, which an order holds as long as it touches memory.
 //
 // THREADING: Push by the reader of the connection; the rest by the background thread.
 // LIMITS: kOrdersMax; what comes beyond is answered at once that it cannot be.
@@ -13,9 +14,11 @@
 #include <deque>
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "client/attachment.h"
+#include "client/order_lane.h"
 #include "client/timed_lock.h"
 #include "terrace/checksum.h"
 #include "terrace/protocol_device.h"
@@ -26,7 +29,7 @@ namespace terrace::client {
 class Core;
 
 inline constexpr uint32_t kOrdersMax = 64;
-inline constexpr uint64_t kOrderSliceBytes = 1 << 20;  // some 100 µs
+inline constexpr uint64_t kOrderPollUs = 50;  // between two looks for a slice's end
 
 class WorkOrders {
  public:
@@ -35,10 +38,14 @@ class WorkOrders {
   // Null, or what is wrong with the message. May throw std::bad_alloc.
   const char* Push(std::span<const std::byte> body, uint32_t connection,
                    const std::shared_ptr<Attachment>& attachment);
-  // Does one slice. True if there is more to do.
-  bool Step();
-  // The connection they came on is gone: nothing of them is touched any more.
+  // Goes on as far as it can without waiting. When it wants to be called again: at once for 0,
+  // kNever if there is nothing to do before the next Push.
+  uint64_t Step();
+  // The connection they came on is gone: nothing of them is begun any more, and Step sees the end
+  // of what is under way.
   void Drop();
+  // The same, and waits for what is under way. Nothing may follow.
+  void Close();
 
  private:
   struct Order {
@@ -50,22 +57,23 @@ class WorkOrders {
     uint32_t connection = 0;
     uint64_t deadline_us = 0;
     uint64_t copied_bytes = 0;
-    // Of the part that is read back: where it begins, and how far it is hashed.
-    uint64_t part_offset_bytes = 0;
-    uint64_t hashed_bytes = 0;
-    std::unique_ptr<ChecksumStream> checksum;
+    uint64_t slice_bytes = 0;        // under way
+    uint64_t part_offset_bytes = 0;  // of the part that is hashed next, or now
   };
 
   std::optional<Order> Next();
-  static Status Begin(Order& order);
-  // True once the order has nothing left to do.
-  static bool Work(Order& order);
-  static void HashSlice(Order& order);
+  Status Begin(Order& order);
+  Status MakeLane(std::shared_ptr<const Device> device);
+  void CopySlice(Order& order);
+  void HashSlice(Order& order, std::span<const std::byte> slice, uint64_t offset_bytes);
+  uint64_t End(Status status);
   void Answer(Order& order, Status status);
   void LetGo(Order& order);
 
   Core& core_;
+  std::unique_ptr<OrderLane> lane_;  // while there is none, or it has failed: the next order's
   std::optional<Order> current_;
+  std::optional<ChecksumStream> checksum_;  // of the part that is hashed
   TimedLock lock_;
   std::deque<Order> waiting_;  // guarded by lock_
 };

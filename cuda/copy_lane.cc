@@ -68,6 +68,9 @@ Status CopyLane::MakeRing(StreamPriority priority) {
   Result<Stream> slots = Stream::Create(device_, priority);
   if (!slots.ok()) return slots.status();
   slots_.emplace(std::move(slots).value());
+  Result<Event> within = Event::Create(device_);
+  if (!within.ok()) return within.status();
+  within_.emplace(std::move(within).value());
   for (uint32_t i = 0; i < options_.stage_count; ++i) {
     Result<DeviceBuffer> memory =
         DeviceBuffer::Allocate(device_, DeviceMemory::kDevice, options_.stage_bytes);
@@ -205,6 +208,16 @@ Status CopyLane::CopyZero(std::span<const PageSlot> pages, LayerRange layers) {
   return Status::Ok();
 }
 
+Status CopyLane::CopyWithin(std::span<const PageSlot> pages, LayerRange layers) {
+  return CopyZero(pages, layers);
+}
+
+Status CopyLane::SettleSlots() {
+  if (!slots_) return Status::Ok();
+  TERRACE_RETURN_IF_ERROR(within_->Record(pages_));
+  return slots_->Wait(*within_, StreamEdge::kStaging);
+}
+
 Status CopyLane::CopyStaged(std::span<const PageSlot> pages, LayerRange layers) {
   PagedPage launched[kPagedPagesMax];
   CopyPiece pieces[kPagedPagesMax];
@@ -243,7 +256,7 @@ Status CopyLane::CopyBounced(std::span<const PageSlot> pages, LayerRange layers)
       // Where its slot would begin for these layers to lie in the bounce.
       auto* slot = reinterpret_cast<std::byte*>(
           reinterpret_cast<uintptr_t>(bounce_->address() + i * span_bytes) - origin_bytes);
-      bounced.push_back({some[i].page_index, slot, slot});
+      bounced.push_back({.page_index = some[i].page_index, .slot = slot, .device_slot = slot});
     }
     if (options_.direction == PagedDirection::kGather) {
       TERRACE_RETURN_IF_ERROR(Copy(bounced, layers));

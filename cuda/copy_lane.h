@@ -40,6 +40,7 @@ struct PageSlot {
   uint64_t page_index = 0;
   std::byte* slot = nullptr;         // its nest's slot_bytes
   std::byte* device_slot = nullptr;  // as kernels reach it; for kZeroCopy
+  bool is_in_device = false;         // `slot` lies in the device's own memory
 };
 
 struct CopyLaneOptions {
@@ -75,6 +76,10 @@ class CopyLane {
   Status Copy(std::span<const PageSlot> pages, LayerRange layers);
   // The same of slots that only a CPU reaches. REQUIRES: there is a bounce.
   Status CopyBounced(std::span<const PageSlot> pages, LayerRange layers);
+  // The same of slots in the device's own memory: a kernel's work, whatever the path. The slots are
+  // then touched by the pages' stream; SettleSlots says so to the slots' stream.
+  Status CopyWithin(std::span<const PageSlot> pages, LayerRange layers);
+  Status SettleSlots();
   // Waits until nothing of the lane is under way.
   void Drain();
 
@@ -104,6 +109,7 @@ class CopyLane {
   const CopyLaneOptions options_;
   Stream pages_;
   std::optional<Stream> slots_;
+  std::optional<Event> within_;  // all CopyWithin so far, where there are two streams
   std::vector<Stage> ring_;
   uint32_t next_stage_ = 0;
   std::optional<DeviceBuffer> bounce_;

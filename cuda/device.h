@@ -161,8 +161,9 @@ struct DeviceOps {
                                 void** device_address);
   DeviceStatus (*unregister_host)(DeviceHandle* device, void* address);
 
-  // Device memory behind a file descriptor, not mapped anywhere; it lives as long as a descriptor
-  // or a mapping of it. Needs no context on the device.
+  // Device memory behind a file descriptor, paid for and not mapped anywhere; it lives as long as a
+  // descriptor or a mapping of it. Needs no context on the device, as open_device and
+  // describe_device need none.
   DeviceStatus (*create_slab)(DeviceHandle* device, uint64_t byte_count, int32_t* fd);
   // Does not take the descriptor.
   DeviceStatus (*map_slab)(DeviceHandle* device, int32_t fd, uint64_t byte_count, SlabAccess access,

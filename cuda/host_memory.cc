@@ -29,12 +29,17 @@ Status CreateHostSlab(uint64_t byte_count, int32_t* fd) {
   }
   const int created = memfd_create("terrace-slab", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (created < 0) return Status(StatusCode::kIo, "memfd_create for a slab", errno);
-  // A slab that shrank would fault whoever has it mapped.
-  if (ftruncate(created, static_cast<off_t>(byte_count)) != 0 ||
-      fcntl(created, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
+  // A slab that shrank would fault whoever has it mapped. It is paid for now, as a GPU's is, so
+  // that no write meets a want of memory later.
+  const auto length = static_cast<off_t>(byte_count);
+  if (ftruncate(created, length) != 0 ||
+      fcntl(created, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0 ||
+      fallocate(created, 0, 0, length) != 0) {
     const int error = errno;
     close(created);
-    return Status(StatusCode::kIo, "the memfd of a slab could not be sized and sealed", error);
+    const bool is_full = error == ENOSPC || error == ENOMEM;
+    return is_full ? Status(StatusCode::kNoSpace, "no memory for a slab", error)
+                   : Status(StatusCode::kIo, "the memfd of a slab cannot be sized", error);
   }
   *fd = created;
   return Status::Ok();
@@ -46,9 +51,18 @@ Status MapHostSlab(int32_t fd, uint64_t byte_count, SlabAccess access, void** ad
   if (byte_count == 0 || static_cast<uint64_t>(file.st_size) != byte_count) {
     return Status(StatusCode::kInvalid, "byte_count: not the slab's own size");
   }
+  const int seals = fcntl(fd, F_GET_SEALS);
+  if (seals < 0 || (seals & F_SEAL_SHRINK) == 0) {
+    return Status(StatusCode::kInvalid, "the slab is not sealed against shrinking");
+  }
   const int protection = access == SlabAccess::kRead ? PROT_READ : PROT_READ | PROT_WRITE;
   void* mapped = mmap(nullptr, byte_count, protection, MAP_SHARED, fd, 0);
   if (mapped == MAP_FAILED) return Status(StatusCode::kIo, "mmap of a slab", errno);
+  if (madvise(mapped, byte_count, MADV_DONTFORK) != 0) {
+    const int error = errno;
+    munmap(mapped, byte_count);
+    return Status(StatusCode::kIo, "a slab cannot be kept from children", error);
+  }
   *address = mapped;
   return Status::Ok();
 }

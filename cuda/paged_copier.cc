@@ -147,17 +147,26 @@ Status PagedCopier::CheckPages(std::span<const PageSlot> pages, TransferPath pat
 PagedCopier::Routed PagedCopier::Route(std::span<const PageSlot> pages) const {
   Routed routed;
   routed.straight = pages;
-  if (options_.pins == nullptr) return routed;
+  const auto is_in_device = [](const PageSlot& page) { return page.is_in_device; };
+  if (options_.pins == nullptr && std::ranges::none_of(pages, is_in_device)) return routed;
   routed.kept.assign(pages.begin(), pages.end());
   for (PageSlot& page : routed.kept) {
-    page.device_slot = options_.pins->DeviceAddress(page.slot, nest_.slot_bytes);
+    if (page.is_in_device) {
+      page.device_slot = page.slot;
+    } else if (options_.pins != nullptr) {
+      page.device_slot = options_.pins->DeviceAddress(page.slot, nest_.slot_bytes);
+    }
   }
+  const auto first_straight =
+      std::stable_partition(routed.kept.begin(), routed.kept.end(), is_in_device);
   const auto first_bounced =
-      std::stable_partition(routed.kept.begin(), routed.kept.end(),
-                            [](const PageSlot& page) { return page.device_slot != nullptr; });
-  const auto straight_count = static_cast<size_t>(first_bounced - routed.kept.begin());
-  routed.straight = std::span(routed.kept).first(straight_count);
-  routed.bounced = std::span(routed.kept).subspan(straight_count);
+      std::stable_partition(first_straight, routed.kept.end(), [this](const PageSlot& page) {
+        return options_.pins == nullptr || page.device_slot != nullptr;
+      });
+  routed.within = {routed.kept.begin(), first_straight};
+  routed.straight = {first_straight, first_bounced};
+  routed.bounced = {first_bounced, routed.kept.end()};
+  if (options_.pins == nullptr) return routed;
   const uint64_t page_bytes = nest_.layer_bytes * nest_.layer_count();
   options_.pins->CountCopied(routed.straight.size() * page_bytes,
                              routed.bounced.size() * page_bytes);
@@ -165,6 +174,7 @@ PagedCopier::Routed PagedCopier::Route(std::span<const PageSlot> pages) const {
 }
 
 Status PagedCopier::Copy(CopyLane& lane, const Routed& pages, LayerRange layers) {
+  TERRACE_RETURN_IF_ERROR(lane.CopyWithin(pages.within, layers));
   TERRACE_RETURN_IF_ERROR(lane.Copy(pages.straight, layers));
   return lane.CopyBounced(pages.bounced, layers);
 }
@@ -182,6 +192,7 @@ Result<StoreTicket> PagedCopier::QueueStore(const Routed& pages, const KvWritten
     TERRACE_RETURN_IF_ERROR(
         Copy(lane, pages, {first, std::min(step, nest_.layer_count() - first)}));
   }
+  if (!pages.within.empty()) TERRACE_RETURN_IF_ERROR(lane.SettleSlots());
   Result<PooledEvent> read = PooledEvent::After(events_, lane.pages_stream());
   if (!read.ok()) return read.status();
   Result<PooledEvent> stored = PooledEvent::After(events_, lane.slots_stream());
@@ -208,6 +219,7 @@ Result<LoadTicket> PagedCopier::QueueLoad(const Routed& pages, const Destination
     if (!event.ok()) return event.status();
     ready.push_back(std::move(event).value());
   }
+  if (!pages.within.empty()) TERRACE_RETURN_IF_ERROR(lane.SettleSlots());
   Result<PooledEvent> read = PooledEvent::After(events_, lane.slots_stream());
   if (!read.ok()) return read.status();
   return LoadTicket{LayerReady(std::move(ready), step), SlotsDone(std::move(read).value())};

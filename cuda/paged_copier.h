@@ -81,8 +81,9 @@ class PagedCopier {
   // Pages by how their slots are reached.
   struct Routed {
     Routed() = default;
-    Routed(Routed&&) = default;  // the spans stay right
-    std::vector<PageSlot> kept;  // if pages had to be sorted
+    Routed(Routed&&) = default;        // the spans stay right
+    std::vector<PageSlot> kept;        // if pages had to be sorted
+    std::span<const PageSlot> within;  // in the device's own memory
     std::span<const PageSlot> straight;
     std::span<const PageSlot> bounced;
   };

@@ -66,16 +66,24 @@ bool SimDevice::FailsToRegister() {
          Random(1000 * 1000) < options_.registration_failures_per_million;
 }
 
-void SimDevice::CheckReach(const void* host, uint64_t byte_count) {
+bool SimDevice::IsWithin(const Ranges& ranges, const void* address, uint64_t byte_count) const {
+  const auto* first = static_cast<const std::byte*>(address);
+  auto range = ranges.upper_bound(address);
+  if (range == ranges.begin()) return false;
+  --range;
+  return first + byte_count <= static_cast<const std::byte*>(range->first) + range->second;
+}
+
+void SimDevice::CheckCopyReach(const void* host, uint64_t byte_count) {
   if (!options_.needs_registration) return;
-  const auto* first = static_cast<const std::byte*>(host);
-  for (const Ranges* ranges : {&allocations_, &registrations_}) {
-    auto range = ranges->upper_bound(host);
-    if (range == ranges->begin()) continue;
-    --range;
-    if (first + byte_count <= static_cast<const std::byte*>(range->first) + range->second) return;
-  }
-  ++stray_count_;
+  const bool is_reached =
+      IsWithin(allocations_, host, byte_count) || IsWithin(registrations_, host, byte_count);
+  stray_count_ += is_reached ? 0 : 1;
+}
+
+void SimDevice::CheckKernelReach(const void* address, uint64_t byte_count) {
+  if (IsWithin(slabs_, address, byte_count)) return;
+  CheckCopyReach(address, byte_count);
 }
 
 // The calls of the ABI. Each lets the device get on a little, before the host goes on.
@@ -101,7 +109,9 @@ struct SimCalls {
     return ToDeviceStatus(Status(StatusCode::kUnsupported, "tests make their simulated devices"));
   }
   static void CloseDevice(DeviceHandle*) {}
-  static DeviceStatus DescribeDevice(DeviceHandle*, DeviceTraits* traits) {
+  static DeviceStatus DescribeDevice(DeviceHandle* handle, DeviceTraits* traits) {
+    const auto& uuid = Of(handle)->options_.uuid;
+    std::copy(uuid.begin(), uuid.end(), traits->uuid);
     traits->capabilities = static_cast<uint32_t>(DeviceCapability::kSlabs) |
                            static_cast<uint32_t>(DeviceCapability::kKernelsReachHost);
     std::strncpy(traits->name, "simulated", kDeviceNameBytes - 1);
@@ -157,11 +167,16 @@ struct SimCalls {
   static DeviceStatus CreateSlab(DeviceHandle*, uint64_t byte_count, int32_t* fd) {
     return ToDeviceStatus(CreateHostSlab(byte_count, fd));
   }
-  static DeviceStatus MapSlab(DeviceHandle*, int32_t fd, uint64_t byte_count, SlabAccess access,
-                              void** address) {
-    return ToDeviceStatus(MapHostSlab(fd, byte_count, access, address));
+  static DeviceStatus MapSlab(DeviceHandle* handle, int32_t fd, uint64_t byte_count,
+                              SlabAccess access, void** address) {
+    return Guarded([&] {
+      TERRACE_RETURN_IF_ERROR(MapHostSlab(fd, byte_count, access, address));
+      Of(handle)->slabs_[*address] = byte_count;
+      return Status::Ok();
+    });
   }
-  static DeviceStatus UnmapSlab(DeviceHandle*, void* address, uint64_t byte_count) {
+  static DeviceStatus UnmapSlab(DeviceHandle* handle, void* address, uint64_t byte_count) {
+    Of(handle)->slabs_.erase(address);
     return ToDeviceStatus(UnmapHostSlab(address, byte_count));
   }
 
@@ -242,10 +257,11 @@ struct SimCalls {
             copied = std::vector<CopyPiece>(pieces, pieces + piece_count)](uint32_t shard) {
              if (device->FailsNow()) return Status(StatusCode::kIo, "a simulated copy failed");
              const CopyPiece& piece = copied[shard];
-             if (direction == CopyDirection::kToHost)
-               device->CheckReach(piece.to, piece.byte_count);
+             if (direction == CopyDirection::kToHost) {
+               device->CheckCopyReach(piece.to, piece.byte_count);
+             }
              if (direction == CopyDirection::kToDevice) {
-               device->CheckReach(piece.from, piece.byte_count);
+               device->CheckCopyReach(piece.from, piece.byte_count);
              }
              std::memcpy(piece.to, piece.from, piece.byte_count);
              return Status::Ok();
@@ -266,8 +282,8 @@ struct SimCalls {
                                 return Status(StatusCode::kIo, "a simulated kernel failed");
                               }
                               for (const PagedPage& page : pages) {
-                                device->CheckReach(reinterpret_cast<const void*>(page.slot_address),
-                                                   1);
+                                device->CheckKernelReach(
+                                    reinterpret_cast<const void*>(page.slot_address), 1);
                               }
                               copied.pages = pages.data();
                               CopyParts(copied, shard, 1);

@@ -33,6 +33,7 @@ struct SimDeviceOptions {
   uint32_t registration_failures_per_million = 0;
   // Copies between device and host touch no memory of the host but pinned and registered.
   bool needs_registration = false;
+  std::array<uint8_t, kDeviceUuidBytes> uuid = {};
 };
 
 class SimDevice {
@@ -55,12 +56,13 @@ class SimDevice {
   uint64_t failure_count() const { return failure_count_; }
   uint32_t allocation_count() const { return static_cast<uint32_t>(allocations_.size()); }
   uint32_t registration_count() const { return static_cast<uint32_t>(registrations_.size()); }
-  // Pieces that touched host memory the device does not reach. With needs_registration.
+  // Pieces that touched memory which the device does not reach so. With needs_registration.
   uint64_t stray_count() const { return stray_count_; }
 
  private:
   friend struct SimCalls;
 
+  using Ranges = std::map<const void*, uint64_t>;
   struct Running {
     StreamQueues::Stream* stream;
     const StreamWork* work;
@@ -72,15 +74,18 @@ class SimDevice {
   void Drift();  // what happens on the device during a call of the host
   bool FailsNow();
   bool FailsToRegister();
-  void CheckReach(const void* host, uint64_t byte_count);
+  bool IsWithin(const Ranges& ranges, const void* address, uint64_t byte_count) const;
+  // Of a copy's end in the host; what a kernel touches may lie in a slab, too.
+  void CheckCopyReach(const void* host, uint64_t byte_count);
+  void CheckKernelReach(const void* address, uint64_t byte_count);
 
   const SimDeviceOptions options_;
   std::mt19937_64 random_;
   StreamQueues queues_;
   std::vector<Running> running_;
-  using Ranges = std::map<const void*, uint64_t>;
   Ranges allocations_;
   Ranges registrations_;
+  Ranges slabs_;  // mapped
   uint64_t stray_count_ = 0;
   uint64_t step_count_ = 0;
   uint64_t failure_count_ = 0;

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <set>
 
+#include "cuda/device_name.h"
 #include "daemon/config_keys.h"
 
 namespace terrace {
@@ -148,21 +149,27 @@ Status ResolveNvme(DaemonConfig* config, std::string* why) {
   return Status::Ok();
 }
 
-Status CheckHbm(const DaemonConfig& config, std::string* why) {
-  const HbmConfig& hbm = config.hbm;
-  if (hbm.device != HbmConfig::kHostDevice) {
+Status ResolveHbm(DaemonConfig* config, std::string* why) {
+  HbmConfig& hbm = config->hbm;
+  if (!ParseDeviceChoice(hbm.device).ok()) {
     return Refuse(why, "hbm.device is '" + hbm.device +
-                           "'; this release knows \"host\" only, ordinary memory: write that");
+                           "'; write \"host\" (ordinary memory), \"cuda:<index>\" or "
+                           "\"cuda:GPU-<UUID>\", as nvidia-smi -L prints them");
+  }
+  if (hbm.plugin_path.empty()) hbm.plugin_path = TERRACE_PLUGIN_PATH;
+  if (!hbm.plugin_path.starts_with('/')) {
+    return Refuse(why, "hbm.plugin_path is '" + hbm.plugin_path +
+                           "', which is no absolute path: name libterrace_cuda.so by one");
   }
   if (!hbm.is_on()) return Status::Ok();
   const std::string slab = "hbm.slab_bytes is " + FormatBytes(hbm.slab_bytes);
   if (!IsPowerOfTwo(hbm.slab_bytes)) return Refuse(why, slab + "; it must be a power of two");
-  const uint64_t share_bytes = hbm.capacity_bytes / config.domains.size();
+  const uint64_t share_bytes = hbm.capacity_bytes / config->domains.size();
   const uint64_t slabs = share_bytes / hbm.slab_bytes;
   if (slabs >= 1 && slabs <= kHbmSlabsMax) return Status::Ok();
   return Refuse(why, "hbm.capacity_bytes is " + FormatBytes(hbm.capacity_bytes) + " and " + slab +
                          ": that is " + std::to_string(slabs) + " slabs for each of " +
-                         std::to_string(config.domains.size()) +
+                         std::to_string(config->domains.size()) +
                          " domains, and there may be 1 to " + std::to_string(kHbmSlabsMax) +
                          ": change one of them");
 }
@@ -330,7 +337,7 @@ Status ResolveConfig(const ConfigOverrides& overrides, const ConfigEnvironment& 
                            std::to_string(config->deadline_ms_max) + ": lower it");
   }
   TERRACE_RETURN_IF_ERROR(ResolveNvme(config, why));
-  TERRACE_RETURN_IF_ERROR(CheckHbm(*config, why));
+  TERRACE_RETURN_IF_ERROR(ResolveHbm(config, why));
   TERRACE_RETURN_IF_ERROR(ResolveKvEvents(config, why));
   TERRACE_RETURN_IF_ERROR(ResolveRedis(config->redis, why));
   return CheckMemory(*config, why);

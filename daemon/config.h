@@ -116,12 +116,12 @@ struct RedisConfig {
 // The memory of one device that clients map; off while it has no capacity.
 struct HbmConfig {
   uint64_t capacity_bytes = 0;  // over all domains, in equal shares of whole slabs
-  std::string device = kHostDevice;
+  std::string device = "host";  // ordinary memory; else as ParseDeviceChoice reads it
+  std::string plugin_path;      // of any device but the host; empty before ResolveConfig
   uint64_t slab_bytes = kSegmentBytesDefault;
   uint32_t hits_min = 2;
   uint32_t order_timeout_ms = 2'000;
 
-  static constexpr const char* kHostDevice = "host";  // ordinary memory
   bool is_on() const { return capacity_bytes > 0; }
   uint32_t slabs_of_domain(size_t domain_count) const {
     return static_cast<uint32_t>(capacity_bytes / slab_bytes / domain_count);

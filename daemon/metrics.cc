@@ -141,8 +141,8 @@ json SharedDocument(const Store::DomainStats::SharedStats& shared) {
 json DeviceDocument(const Store::DomainStats::DeviceStats& device) {
   const HbmTier::OrderStats& orders = device.orders;
   return {{"device", device.device},
-          {"backend", "host"},
-          {"why", "hbm.device is \"" + device.device + "\""},
+          {"backend", device.device.substr(0, device.device.find(':'))},
+          {"why", device.why},
           {"clients", orders.executors},
           {"blocks_served", device.blocks_served},
           {"orders_queued", orders.queued},

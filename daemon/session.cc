@@ -335,7 +335,8 @@ Request::Outcome SessionTable::DeviceAttach(Session& session) {
   }
   const std::string device = Printable(asked.device);
   protocol::DeviceAttachReply reply;
-  const Status attached = store_->AttachDevice(session.context.session, device, &reply);
+  std::string why;
+  const Status attached = store_->AttachDevice(session.context.session, device, &reply, &why);
   if (attached.ok()) {
     session.attach = Transport::Attach::kDeviceSlabs;
     session.has_device = true;
@@ -343,8 +344,7 @@ Request::Outcome SessionTable::DeviceAttach(Session& session) {
     request.reply().AddHead(reply);
   } else {
     request.Answer(session.context, attached,
-                   "device '" + device + "': " + std::string(attached.what()) +
-                       "; hbm.device and hbm.capacity_bytes say which and how much");
+                   "device '" + device + "': " + (why.empty() ? attached.what() : why));
   }
   return Request::Outcome::kReply;
 }

@@ -70,6 +70,7 @@ struct SharedUse {
 struct DeviceUse {
   HbmTier* tier = nullptr;  // outlives the Store
   std::string device;       // as clients name it
+  std::string why;          // it is that one, for status
   uint32_t hits_min = 2;    // a block goes there when it is hit so often by clients of the device
 };
 
@@ -350,9 +351,9 @@ class Store {
 
   // ---- the device; store_device.cc ----
   // From here on the session is sent work orders, and may be answered with addresses there.
-  // kUnsupported: there is no such tier; kNotFound: it is of another device.
+  // With `*why`: kUnsupported, there is no such tier; kNotFound, it is of another device.
   Status AttachDevice(SessionId session, std::string_view device,
-                      protocol::DeviceAttachReply* reply);
+                      protocol::DeviceAttachReply* reply, std::string* why);
   // kGone: the session has no such order any more; nothing was believed.
   Status OrderDone(SessionId session, const protocol::OrderDoneRequest& done,
                    std::span<const Checksum> checksums);
@@ -487,6 +488,7 @@ struct Store::DomainStats {
   std::optional<SharedStats> shared;
   struct DeviceStats {
     std::string device;
+    std::string why;
     HbmTier::OrderStats orders;
     uint64_t blocks_served = 0;  // answered where they lie there
   };

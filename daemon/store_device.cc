@@ -19,14 +19,16 @@ void AppendDeviceSlots(const Group& group, const CacheDomain& domain, const Bloc
 }
 
 Status Store::AttachDevice(SessionId session, std::string_view device,
-                           protocol::DeviceAttachReply* reply) {
+                           protocol::DeviceAttachReply* reply, std::string* why) {
   Caller caller;
   TERRACE_RETURN_IF_ERROR(state_->Enter(session, kAllGroups, &caller));
   const DeviceUse& use = caller.domain().options.device;
   if (use.tier == nullptr) {
+    *why = "this domain has no HBM tier: hbm.capacity_bytes says how large it is";
     return Status(StatusCode::kUnsupported, "this domain has no HBM tier");
   }
   if (device != use.device) {
+    *why = "the HBM tier is of device '" + use.device + "' (hbm.device); blocks come from DRAM";
     return Status(StatusCode::kNotFound, "the HBM tier is of another device");
   }
   state_->sessions.at(caller.session).has_device = true;

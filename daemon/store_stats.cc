@@ -53,6 +53,7 @@ std::vector<Store::DomainStats> Store::Stats() const {
     }
     if (const DeviceUse& device = domain.options.device; device.tier != nullptr) {
       stats.device = {.device = device.device,
+                      .why = device.why,
                       .orders = device.tier->order_stats(),
                       .blocks_served = domain.counters.device_blocks_served};
     }

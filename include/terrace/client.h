@@ -41,10 +41,11 @@ struct ClientOptions {
   uint32_t pending_requests_max = 256;        // further requests answer kBusy
   uint64_t send_buffer_bytes_max = 8 << 20;   // unsent bytes kept; beyond: kBusy
   uint32_t reply_spin_us = 50;                // a blocking caller polls this long before it sleeps
-  // Map the memory of this device that the daemon keeps blocks in, and copy blocks there and back
-  // when the daemon asks for it, on the background thread. "host": ordinary memory; empty: none.
-  // A daemon without such a tier says so in last_error(), and everything else works.
-  std::string device;
+  // Map the memory of this device that the daemon keeps blocks in, and have blocks copied there and
+  // back when the daemon asks for it: by a stream of the device, looked after by the background
+  // thread. The host's own: ordinary memory; null: none. A daemon without such a tier, or with one
+  // of another device, says so in last_error(), and everything else works.
+  std::shared_ptr<const Device> device;
   // Of the arena, registered with the device of PinArena at a time; 0: nothing is.
   uint64_t pinned_bytes_max = UINT64_MAX;
   // How long a segment waits for this process's turn to register before it is done without one.
@@ -64,7 +65,9 @@ struct RequestOptions {
   BlockKey parent;           // key before the first one, if this is not the start of a prompt
   uint32_t first_position = 0;
   // protocol::kKeysFlat, kAcquireFollow, kAcquireByParts, …; of protocol_device.h kAcquireDevice:
-  // slots may lie in the memory of ClientOptions::device, their spans are of tier kHbm then.
+  // slots may lie in the memory of ClientOptions::device, their spans are of tier kHbm then. They
+  // are addresses of the device's: kernels and client::PagedCache read them; CopyPart does only
+  // where the device is the host.
   uint32_t flags = 0;
   // Reserve: the engine's own hash of each block, for routers; empty, or one a key.
   std::span<const uint64_t> event_hashes;
@@ -115,7 +118,7 @@ class ReadLease {
   bool is_part_ready(uint32_t block_index, uint32_t member, uint32_t part_index) const;
 
   // Copies one part out of a slot with the machine's fastest copy. kBusy if it is not ready, kGone
-  // if the lease was not valid throughout.
+  // if the lease was not valid throughout, kUnsupported if it lies in the memory of a GPU.
   Status CopyPart(uint32_t block_index, uint32_t member, uint32_t part_index,
                   std::span<std::byte> to) const;
 

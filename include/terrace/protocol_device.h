@@ -34,7 +34,7 @@ inline constexpr uint32_t kAcquireDevice = 128;
 
 // Body: DeviceAttachRequest. Reply body: DeviceAttachReply, and slab_count descriptors in order.
 struct DeviceAttachRequest {
-  char device[64] = {};  // NUL-padded: the device's UUID as its driver prints it, or "host"
+  char device[64] = {};  // NUL-padded: backend and UUID, "cuda:GPU-8f3c2d1e-…", or "host"
 };
 struct DeviceAttachReply {
   uint64_t slab_bytes = 0;

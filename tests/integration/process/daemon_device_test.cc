@@ -1,201 +1,30 @@
 // A real terraced with memory of the device "host", and real processes that copy for it and die.
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/mman.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <functional>
 #include <memory>
 #include <new>
-#include <nlohmann/json.hpp>
 #include <thread>
 
 #include "cuda/host_device.h"
 #include "cuda/paged_copier.h"
-#include "integration/process/daemon_process.h"
-#include "integration/process/tiny_blocks.h"
-#include "terrace/client.h"
-#include "terrace/protocol_device.h"
+#include "integration/process/device_fixture.h"
 
 namespace terrace::test {
 namespace {
-
-using protocol::TierKind;
-
-constexpr uint32_t kBlocks = 4;
-constexpr uint64_t kPrompt = 7;
-
-std::unique_ptr<Client> MakeClient(const std::string& socket_path, const std::string& device) {
-  ClientOptions options;
-  options.socket_path = socket_path;
-  options.device = device;
-  options.default_deadline_us = kLongUs;
-  return std::move(Client::Create(options)).value();
-}
-
-uint32_t Store(Client& client, GroupRef group, const std::vector<BlockKey>& keys) {
-  auto reserved = client.Reserve(group, keys);
-  if (!reserved.ok()) return 0;
-  WriteLease lease = std::move(reserved).value();
-  for (uint32_t k = 0; k < keys.size(); ++k) {
-    for (uint32_t part = 0; part < 2 && lease.is_reserved(k); ++part) {
-      if (!lease.WritePart(k, 0, part, Bytes(keys[k], part)).ok()) return 0;
-    }
-  }
-  const auto sealed = client.Commit(lease);
-  return sealed.ok() ? *sealed : 0;
-}
-
-// Blocks at the front that can be read now and are right, and where the first of them was.
-struct Loaded {
-  uint32_t right_count = 0;
-  TierKind tier = TierKind::kRedis;
-};
-Loaded Read(Client& client, const ReadLease& lease, const std::vector<BlockKey>& keys) {
-  Loaded loaded;
-  if (lease.block_count() == 0) return loaded;
-  (void)client.WaitReady(lease, lease.block_count(), kLongUs);
-  loaded.tier = lease.spans()[0].tier;
-  std::vector<std::byte> bytes(kPartBytes);
-  for (; loaded.right_count < lease.ready_count(); ++loaded.right_count) {
-    for (uint32_t part = 0; part < 2; ++part) {
-      if (!lease.CopyPart(loaded.right_count, 0, part, bytes).ok() ||
-          bytes != Bytes(keys[loaded.right_count], part)) {
-        return loaded;
-      }
-    }
-  }
-  return loaded;
-}
-Loaded Load(Client& client, GroupRef group, const std::vector<BlockKey>& keys, uint32_t flags) {
-  auto lease = client.Acquire(group, keys, {.flags = flags});
-  return lease.ok() ? Read(client, *lease, keys) : Loaded();
-}
-
-// Another process with a client of the device: does what single bytes say, and answers with one.
-class Engine {
- public:
-  static constexpr char kStore = 's', kLoad = 'l';
-
-  explicit Engine(const std::string& socket_path) {
-    int ends[2];
-    EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
-    pid_ = fork();
-    if (pid_ == 0) {
-      close(ends[0]);
-      Serve(ends[1], socket_path);
-      _exit(0);
-    }
-    close(ends[1]);
-    fd_ = ends[0];
-  }
-  ~Engine() {
-    if (fd_ >= 0) close(fd_);
-    Kill();
-  }
-  // How many blocks.
-  uint32_t Do(char command) {
-    char answer = 0;
-    EXPECT_EQ(write(fd_, &command, 1), 1);
-    EXPECT_EQ(read(fd_, &answer, 1), 1) << "the engine has died";
-    return static_cast<uint32_t>(answer);
-  }
-  void Stop() {
-    int status = 0;
-    kill(pid_, SIGSTOP);
-    EXPECT_EQ(waitpid(pid_, &status, WUNTRACED), pid_);
-    EXPECT_TRUE(WIFSTOPPED(status));
-  }
-  void Kill() {
-    if (pid_ <= 0) return;
-    kill(pid_, SIGKILL);
-    waitpid(pid_, nullptr, 0);
-    pid_ = -1;
-  }
-
- private:
-  static void Serve(int fd, const std::string& socket_path) {
-    const auto client = MakeClient(socket_path, "host");
-    if (!client->WaitConnected(kLongUs).ok()) return;
-    char command = 0;
-    while (read(fd, &command, 1) == 1) {
-      if (!client->WaitConnected(kLongUs).ok()) return;
-      const auto group = client->Open(Model(), 1);
-      if (!group.ok()) return;
-      const auto keys = Keys(kBlocks, kPrompt);
-      const uint32_t count =
-          command == kStore ? Store(*client, *group, keys)
-                            : Load(*client, *group, keys, protocol::kAcquireDevice).right_count;
-      const char answer = static_cast<char>(count);
-      if (write(fd, &answer, 1) != 1) return;
-    }
-  }
-
-  int fd_ = -1;
-  pid_t pid_ = -1;
-};
-
-class DaemonDevice : public testing::Test {
- protected:
-  void Start() {
-    const std::string config = daemon_.WriteFile(
-        "t.toml",
-        "[daemon]\ndram_bytes = \"8MiB\"\nsegment_bytes = \"2MiB\"\nsegments_spare = 4\n"
-        "[hbm]\ncapacity_bytes = \"8MiB\"\nslab_bytes = \"4MiB\"\norder_timeout_ms = 120000\n");
-    daemon_.Start({"--config", config, "--socket", daemon_.socket_path()});
-    ASSERT_TRUE(daemon_.WaitReady()) << daemon_.Errors();
-  }
-  // A client of this process, without the device.
-  void Connect() {
-    plain_ = MakeClient(daemon_.socket_path(), "");
-    ASSERT_TRUE(plain_->WaitConnected(kLongUs).ok()) << plain_->last_error();
-    group_ = plain_->Open(Model(), 1).value();
-  }
-  nlohmann::json Stats() { return nlohmann::json::parse(plain_->Stats(kLongUs).value()); }
-  // False after half a minute without it.
-  bool Eventually(const std::function<bool(const nlohmann::json&)>& is_so) {
-    for (int i = 0; i < 6000; ++i) {
-      if (is_so(Stats())) return true;
-      std::this_thread::sleep_for(std::chrono::milliseconds(5));
-    }
-    return false;
-  }
-  static uint64_t OnDevice(const nlohmann::json& stats) {
-    return stats["lower_tiers"][0]["block_count"];
-  }
-  // The engine stores, and asks until the blocks lie on the device.
-  void PutOnDevice(Engine& engine) {
-    ASSERT_EQ(engine.Do(Engine::kStore), kBlocks);
-    ASSERT_TRUE(Eventually([&](const nlohmann::json& stats) {
-      return engine.Do(Engine::kLoad) == kBlocks && OnDevice(stats) == kBlocks;
-    })) << Stats().dump(1);
-  }
-  // Nothing of the prompt is left in DRAM.
-  void Flood() {
-    for (uint64_t prompt = 100; prompt < 130; ++prompt) Store(*plain_, group_, Keys(4, prompt));
-    std::vector<protocol::QueriedBlock> blocks;
-    ASSERT_TRUE(plain_->Query(group_, keys_, &blocks).ok());
-    for (const auto& block : blocks) ASSERT_EQ(block.tier_mask, 1) << "only on the device";
-  }
-
-  const std::vector<BlockKey> keys_ = Keys(kBlocks, kPrompt);
-  DaemonProcess daemon_;
-  std::unique_ptr<Client> plain_;
-  GroupRef group_;
-};
 
 TEST_F(DaemonDevice, TwoProcessesReadOneCopyThere) {
   Start();
   Engine engine(daemon_.socket_path());
   Connect();
   PutOnDevice(engine);
-  const auto other = MakeClient(daemon_.socket_path(), "host");
+  const auto other = MakeClient(daemon_.socket_path(), HostMemory());
   ASSERT_TRUE(other->WaitConnected(kLongUs).ok());
   const GroupRef group = other->Open(Model(), 1).value();
   const Loaded there = Load(*other, group, keys_, protocol::kAcquireDevice);
@@ -216,7 +45,7 @@ TEST_F(DaemonDevice, AnEngineThatComesAfterTheLastDiedHitsWhatItLeft) {
   Flood();
   ASSERT_TRUE(Eventually([](const auto& stats) { return stats["hbm"]["clients"] == 0; }));
   EXPECT_EQ(Load(*plain_, group_, keys_, 0).right_count, 0u) << "nobody can copy it";
-  const auto next = MakeClient(daemon_.socket_path(), "host");
+  const auto next = MakeClient(daemon_.socket_path(), HostMemory());
   ASSERT_TRUE(next->WaitConnected(kLongUs).ok());
   const GroupRef group = next->Open(Model(), 1).value();
   const Loaded loaded = Load(*next, group, keys_, protocol::kAcquireDevice);
@@ -237,7 +66,7 @@ TEST_F(DaemonDevice, AnOrderOfAClientThatIsKilledGoesToAnother) {
   EXPECT_EQ(lease.spans()[0].tier, TierKind::kHbm);
   ASSERT_TRUE(Eventually(
       [&](const auto& stats) { return stats["hbm"]["orders_issued"] == issued_before + kBlocks; }));
-  const auto other = MakeClient(daemon_.socket_path(), "host");
+  const auto other = MakeClient(daemon_.socket_path(), HostMemory());
   ASSERT_TRUE(other->WaitConnected(kLongUs).ok());
   ASSERT_TRUE(Eventually([](const auto& stats) { return stats["hbm"]["clients"] == 2; }));
   EXPECT_EQ(lease.ready_count(), 0u);
@@ -252,7 +81,7 @@ TEST_F(DaemonDevice, WithTheDaemonDiesWhatLiesThereButNoReaderOfIt) {
   Engine engine(daemon_.socket_path());
   Connect();
   PutOnDevice(engine);
-  const auto reader = MakeClient(daemon_.socket_path(), "host");
+  const auto reader = MakeClient(daemon_.socket_path(), HostMemory());
   ASSERT_TRUE(reader->WaitConnected(kLongUs).ok());
   const GroupRef group = reader->Open(Model(), 1).value();
   const ReadLease lease =
@@ -272,17 +101,6 @@ TEST_F(DaemonDevice, WithTheDaemonDiesWhatLiesThereButNoReaderOfIt) {
   ASSERT_TRUE(plain_->WaitConnected(kLongUs).ok());
   EXPECT_EQ(OnDevice(Stats()), 0u);
   PutOnDevice(engine);  // it has mapped the new daemon's slabs
-}
-
-TEST_F(DaemonDevice, AClientOfAnotherDeviceIsServedFromDram) {
-  Start();
-  Connect();
-  ASSERT_EQ(Store(*plain_, group_, keys_), kBlocks);
-  const auto other = MakeClient(daemon_.socket_path(), "GPU-0");
-  ASSERT_TRUE(other->WaitConnected(kLongUs).ok()) << other->last_error();
-  EXPECT_THAT(other->last_error(), testing::HasSubstr("device 'GPU-0'"));
-  const GroupRef group = other->Open(Model(), 1).value();
-  EXPECT_EQ(Load(*other, group, keys_, protocol::kAcquireDevice).tier, TierKind::kDram);
 }
 
 // ---- the arena registered with a device ----
@@ -358,7 +176,7 @@ TEST_F(DaemonPins, BytesAreRightStraightAndThroughTheBounce) {
   Connect();
   const std::shared_ptr<const Device> device = MakeDevice();
   g_registering->is_failing = true;
-  const auto writer = MakeClient(daemon_.socket_path(), "");
+  const auto writer = MakeClient(daemon_.socket_path());
   ASSERT_TRUE(writer->WaitConnected(kLongUs).ok());
   const auto bouncing = writer->PinArena(device, "the test says so").value();
   {
@@ -383,7 +201,7 @@ TEST_F(DaemonPins, BytesAreRightStraightAndThroughTheBounce) {
   EXPECT_EQ(Load(*plain_, group_, keys_, 0).right_count, kBlocks);
 
   g_registering->is_failing = false;
-  const auto reader = MakeClient(daemon_.socket_path(), "");
+  const auto reader = MakeClient(daemon_.socket_path());
   ASSERT_TRUE(reader->WaitConnected(kLongUs).ok());
   const auto pins = reader->PinArena(device).value();
   Pages pages(*device, pins);
@@ -428,7 +246,7 @@ TEST_F(DaemonPins, ProcessesRegisterOneAtATime) {
       children.push_back(child);
       continue;
     }
-    const auto client = MakeClient(daemon_.socket_path(), "");
+    const auto client = MakeClient(daemon_.socket_path());
     if (!client->WaitConnected(kLongUs).ok() || !client->PinArena(MakeDevice()).ok()) _exit(1);
     const auto group = client->Open(Model(), 1);
     if (!group.ok()) _exit(2);

@@ -9,6 +9,8 @@
 #include <fstream>
 #include <random>
 
+#include "cuda/host_device.h"
+#include "cuda/stream.h"
 #include "gmock/gmock.h"
 #include "terrace/protocol_device.h"
 #include "unit/client/client_fixture.h"
@@ -115,7 +117,7 @@ class UnmappableDevice : public ClientFixture {
       return true;
     });
     ClientOptions options = TestOptions(daemon_);
-    options.device = "test";
+    options.device = std::make_shared<Device>(std::move(Device::Open(HostDeviceOps())).value());
     Connect(options);
   }
 };

@@ -1,7 +1,9 @@
 // The CUDA backend on a GPU. Without one, or without the plugin, every test here is skipped, and
 // says so: this file is then no proof of anything about a GPU.
+#include <dlfcn.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <cstring>
 #include <filesystem>
@@ -9,6 +11,7 @@
 #include <optional>
 
 #include "cuda/device_loader.h"
+#include "cuda/device_name.h"
 #include "cuda/paged_copier.h"
 #include "tests/sim/paged_world.h"
 
@@ -136,6 +139,31 @@ INSTANTIATE_TEST_SUITE_P(Paths, CudaBackend,
                          [](const auto& path) {
                            return std::string(TransferPathName(path.param));
                          });
+
+// As the daemon makes slabs: in a process of its own, with no stream and nothing allocated.
+TEST(CudaSlabs, AreMadeWithoutAContextOnTheDevice) {
+  const fs::path built = TERRACE_CUDA_PLUGIN_PATH;
+  if (built.empty()) GTEST_SKIP() << "built without nvcc: nothing was checked on a GPU";
+  using State = int (*)(int device, unsigned* flags, int* is_active);
+  void* const driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+  if (driver == nullptr) GTEST_SKIP() << "no driver: nothing was checked on a GPU";
+  const auto state = reinterpret_cast<State>(dlsym(driver, "cuDevicePrimaryCtxGetState"));
+  void* const plugin = dlopen(built.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+  ASSERT_NE(plugin, nullptr);
+  const auto entry = reinterpret_cast<DevicePluginEntry>(dlsym(plugin, kDevicePluginSymbol));
+  const DeviceOps& ops = *entry(kDeviceAbiVersion);
+  std::string why;
+  const Result<Device> device = OpenDevice(ops, DeviceChoice{}, &why);
+  if (!device.ok()) GTEST_SKIP() << why << ": nothing was checked on a GPU";
+  EXPECT_NE(DeviceName(*device).value().find("cuda:GPU-"), std::string::npos);
+  int32_t fd = -1;
+  ASSERT_EQ(ops.create_slab(device->handle(), 4 << 20, &fd).code, 0);
+  unsigned flags = 0;
+  int is_active = -1;
+  ASSERT_EQ(state(0, &flags, &is_active), 0);
+  EXPECT_EQ(is_active, 0);
+  close(fd);
+}
 
 TEST_F(CudaBackend, ASlabIsOneMemoryInTwoMappings) {
   constexpr uint64_t kBytes = 32 * kMiB;

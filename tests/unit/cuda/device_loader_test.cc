@@ -6,7 +6,9 @@
 #include <filesystem>
 #include <fstream>
 
+#include "cuda/device_name.h"
 #include "cuda/device_status.h"
+#include "cuda/host_device.h"
 
 #ifndef TERRACE_CUDA_PLUGIN_PATH
 #define TERRACE_CUDA_PLUGIN_PATH ""
@@ -99,6 +101,32 @@ TEST_F(DeviceLoader, BackendsAreNamedExactly) {
   EXPECT_EQ(ParseDeviceBackend("host").value(), DeviceBackend::kHost);
   EXPECT_EQ(ParseDeviceBackend("cuda").value(), DeviceBackend::kCuda);
   EXPECT_EQ(ParseDeviceBackend("CUDA").code(), StatusCode::kInvalid);
+}
+
+constexpr const char* kUuidText = "GPU-0123abcd-4567-89ef-0000-5e5e5e5e5e01";
+
+TEST(DeviceNames, AreTheHostAnIndexOrAUuid) {
+  EXPECT_TRUE(ParseDeviceChoice("host")->is_host);
+  EXPECT_EQ(ParseDeviceChoice("cuda:12")->index, 12u);
+  EXPECT_FALSE(ParseDeviceChoice("cuda:12")->uuid.has_value());
+  for (const std::string prefix : {"cuda:GPU-", "cuda:MIG-"}) {
+    const auto choice = ParseDeviceChoice(prefix + std::string(kUuidText).substr(4));
+    ASSERT_TRUE(choice.ok());
+    EXPECT_EQ(FormatDeviceUuid(choice->uuid.value()), kUuidText);
+  }
+  for (const char* wrong : {"", "cuda", "cuda:", "cuda:-1", "cuda:1x", "cuda:GPU-", "HOST", "GPU-0",
+                            "cuda:GPU-0123abcd-4567-89ef-0000-5e5e5e5e5e0",
+                            "cuda:GPU-0123abcd-4567-89ef-0000-5e5e5e5e5eg1",
+                            "cuda:GPU-0123abcd+4567-89ef-0000-5e5e5e5e5e01"}) {
+    EXPECT_EQ(ParseDeviceChoice(wrong).code(), StatusCode::kInvalid) << wrong;
+  }
+}
+
+TEST(DeviceNames, TheHostsMemoryIsHost) {
+  std::string why;
+  const Result<Device> device = OpenDevice(HostDeviceOps(), *ParseDeviceChoice("host"), &why);
+  ASSERT_TRUE(device.ok()) << why;
+  EXPECT_EQ(DeviceName(*device).value(), "host");
 }
 
 // The plugin itself, where it was built.

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstring>
@@ -153,6 +154,25 @@ TEST(HostDevice, ASlabIsOneMemoryInTwoMappings) {
   EXPECT_EQ(ops.unmap_slab(device.handle(), writer, kBytes).code, 0);
   EXPECT_EQ(ops.unmap_slab(device.handle(), reader, kBytes).code, 0);
   EXPECT_NE(ops.create_slab(device.handle(), kBytes + 1, &fd).code, 0);
+}
+
+TEST(HostDevice, ASlabIsPaidForAndOneThatMayShrinkIsNotMapped) {
+  const Device device = OpenHost(1);
+  const DeviceOps& ops = device.ops();
+  constexpr uint64_t kBytes = 2 << 20;
+  int32_t fd = -1;
+  ASSERT_EQ(ops.create_slab(device.handle(), kBytes, &fd).code, 0);
+  struct stat file;
+  ASSERT_EQ(fstat(fd, &file), 0);
+  EXPECT_EQ(static_cast<uint64_t>(file.st_blocks) * 512, kBytes) << "no write wants memory later";
+  close(fd);
+  const int unsealed = memfd_create("unsealed", MFD_CLOEXEC);
+  ASSERT_EQ(ftruncate(unsealed, kBytes), 0);
+  void* mapped = nullptr;
+  const DeviceStatus refused =
+      ops.map_slab(device.handle(), unsealed, kBytes, SlabAccess::kReadWrite, &mapped);
+  EXPECT_EQ(refused.code, static_cast<int32_t>(StatusCode::kInvalid)) << refused.what;
+  close(unsealed);
 }
 
 }  // namespace

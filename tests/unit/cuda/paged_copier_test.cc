@@ -2,10 +2,13 @@
 #include "cuda/paged_copier.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <cstring>
 #include <numeric>
 
 #include "cuda/host_device.h"
+#include "cuda/sim_device.h"
 #include "tests/sim/paged_world.h"
 
 namespace terrace {
@@ -84,6 +87,62 @@ TEST_P(PagedCopierTest, StoresAndLoadsEveryByteOfManyPages) {
   EXPECT_EQ(load->layer_ready.AwaitOnHost(1000).code(), StatusCode::kInvalid);
   ASSERT_TRUE(load->slots_read.AwaitOnHost().ok());
   EXPECT_TRUE(cache.memory == scattered);
+}
+
+// Of four slots one lies in a slab, one in registered memory, one in neither, one in a slab again.
+// The slabs are others' as soon as the slots are said to be read.
+TEST_P(PagedCopierTest, SlotsInTheDevicesOwnMemoryAreReadThereByKernels) {
+  for (uint64_t seed = 1; seed <= 20; ++seed) {
+    SimDevice sim({.seed = seed, .steps_per_call_max = 0, .needs_registration = true});
+    const auto device = std::make_shared<Device>(SimDeviceOps(), sim.handle());
+    TestCache cache = MakeCache("nhd_packed", {.page_count = 8});
+    const PagedNest nest = Compile(cache, SlotOrder::kNhd);
+    const auto pins = std::make_shared<HostPins>(device, kGiB);
+    auto copier = PagedCopier::Create(*device, nest,
+                                      {.load_path = GetParam(),
+                                       .stage_bytes = 16 * kKiB,
+                                       .stage_count = 2,
+                                       .load_chunk_bytes_min = 1,
+                                       .pins = pins,
+                                       .bounce_bytes = 16 * kKiB},
+                                      &why_);
+    ASSERT_TRUE(copier.ok()) << why_;
+    constexpr uint64_t kSlabBytes = 2 * kMiB;
+    int32_t fd = -1;
+    void* slab = nullptr;
+    ASSERT_EQ(device->ops().create_slab(device->handle(), kSlabBytes, &fd).code, 0);
+    ASSERT_EQ(device->ops()
+                  .map_slab(device->handle(), fd, kSlabBytes, SlabAccess::kReadWrite, &slab)
+                  .code,
+              0);
+    const std::vector<uint64_t> pages = {6, 1, 4, 3};
+    SlotMemory slots(nest, pages.size());
+    std::vector<PageSlot> loaded = slots.For(pages);
+    ASSERT_TRUE(pins->Register(loaded[1].slot, nest.slot_bytes).ok());
+    for (const size_t i : {0, 3}) {
+      loaded[i].slot = static_cast<std::byte*>(slab) + i * RoundUp(nest.slot_bytes, 4096);
+      loaded[i].is_in_device = true;
+    }
+    for (size_t i = 0; i < pages.size(); ++i) {
+      NaiveGather(cache.layout, nest, SlotOrder::kNhd, pages[i], loaded[i].slot);
+    }
+    const std::vector<std::byte> expected = cache.memory;
+    for (const uint64_t page : pages) {
+      const std::vector<std::byte> zeros(nest.slot_bytes);
+      NaiveScatter(cache.layout, nest, SlotOrder::kNhd, page, zeros.data());
+    }
+    Result<LoadTicket> load = (*copier)->Load(loaded, DestinationFree::Already());
+    ASSERT_TRUE(load.ok()) << load.status().what();
+    while (load->slots_read.Query().code() == StatusCode::kBusy) ASSERT_TRUE(sim.Step());
+    std::memset(slab, 0xEE, kSlabBytes);
+    sim.Settle();
+    ASSERT_TRUE(load->layer_ready.Query().ok());
+    EXPECT_TRUE(cache.memory == expected) << "seed " << seed;
+    EXPECT_EQ(sim.stray_count(), 0u);
+    pins->Unregister(loaded[1].slot);
+    close(fd);
+    EXPECT_EQ(device->ops().unmap_slab(device->handle(), slab, kSlabBytes).code, 0);
+  }
 }
 
 // Every other slot is registered, the last only in part; the bounce holds a layer of two slots.

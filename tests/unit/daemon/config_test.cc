@@ -338,6 +338,19 @@ TEST(ConfigDocuments, EveryKeyIsDocumentedInOneTable) {
   }
 }
 
+TEST(ConfigHbm, NamesADeviceAndAPluginByAnAbsolutePath) {
+  for (const char* device : {"host", "cuda:0", "cuda:GPU-0123abcd-4567-89ef-0000-5e5e5e5e5e01"}) {
+    const DaemonConfig config =
+        Resolved("[hbm]\ndevice = \"" + std::string(device) + "\"\ncapacity_bytes = \"1GiB\"\n");
+    EXPECT_THAT(config.hbm.plugin_path, HasSubstr("/terrace/libterrace_cuda.so")) << "by default";
+  }
+  EXPECT_THAT(Unresolvable("[hbm]\ndevice = \"gpu0\"\n"),
+              AllOf(HasSubstr("hbm.device is 'gpu0'"), HasSubstr("cuda:<index>"),
+                    HasSubstr("nvidia-smi -L")));
+  EXPECT_THAT(Unresolvable("[hbm]\nplugin_path = \"libterrace_cuda.so\"\n"),
+              AllOf(HasSubstr("hbm.plugin_path is 'libterrace_cuda.so'"), HasSubstr("absolute")));
+}
+
 TEST(ConfigDocuments, TheShippedConfigurationShowsEveryKeyAndIsValid) {
   const std::string shipped = SourceFile("systemd/terraced.toml");
   DaemonConfig config = Parsed(shipped);

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "cuda/host_device.h"
+#include "daemon/domain_device.h"
 #include "store_fixture.h"
 
 namespace terrace {
@@ -35,7 +37,8 @@ class Device : public ::testing::Test {
 
   void Attach(SessionId session) {
     protocol::DeviceAttachReply reply;
-    ASSERT_TRUE(w->store->AttachDevice(session, "test", &reply).ok());
+    std::string why;
+    ASSERT_TRUE(w->store->AttachDevice(session, "test", &reply, &why).ok()) << why;
     EXPECT_EQ(reply.slab_count, kSlabs);
     w->Run();
   }
@@ -461,10 +464,45 @@ TEST_F(Device, OrdersThatNobodyTakesEndAtTheirDeadline) {
 
 TEST_F(Device, AnotherDeviceIsRefused) {
   protocol::DeviceAttachReply reply;
-  EXPECT_EQ(w->store->AttachDevice(a, "GPU-1", &reply).code(), StatusCode::kNotFound);
+  std::string why;
+  EXPECT_EQ(w->store->AttachDevice(a, "GPU-1", &reply, &why).code(), StatusCode::kNotFound);
+  EXPECT_NE(why.find("device 'test'"), why.npos) << why << ": which one it is";
   World plain;
-  EXPECT_EQ(plain.store->AttachDevice(plain.Open(), "host", &reply).code(),
+  EXPECT_EQ(plain.store->AttachDevice(plain.Open(), "host", &reply, &why).code(),
             StatusCode::kUnsupported);
+  EXPECT_NE(why.find("hbm.capacity_bytes"), why.npos) << why;
+}
+
+// Room for a slab comes when its predecessor's clients have unmapped theirs, or never.
+TEST(DomainDeviceSlabs, WaitForRoomSoOftenAndNoMore) {
+  static uint32_t refused_count;
+  DeviceOps ops = HostDeviceOps();
+  ops.create_slab = [](DeviceHandle* device, uint64_t byte_count, int32_t* fd) -> DeviceStatus {
+    if (refused_count == 0) return HostDeviceOps().create_slab(device, byte_count, fd);
+    --refused_count;
+    return {static_cast<int32_t>(StatusCode::kNoSpace), 2, "out of memory, the driver says"};
+  };
+  const terrace::Device device = std::move(terrace::Device::Open(ops)).value();
+  uint32_t pause_count = 0;
+  const DomainDevice::Options options{.domain_name = "d",
+                                      .hbm = {.slab_bytes = kSlabBytes},
+                                      .device_name = "cuda:GPU-1",
+                                      .slab_count = 2,
+                                      .retries_max = 3,
+                                      .pause = [&] { ++pause_count; }};
+  std::string why;
+  refused_count = 3;
+  DomainDevice patient(options);
+  EXPECT_TRUE(patient.Open(device, &why).ok()) << why;
+  EXPECT_EQ(pause_count, 3u);
+  EXPECT_EQ(patient.slab_fds().size(), 2u);
+  refused_count = 4;
+  DomainDevice hopeless(options);
+  EXPECT_EQ(hopeless.Open(device, &why).code(), StatusCode::kNoSpace);
+  for (const char* word : {"domain d", "slab 1 of 2", "cuda:GPU-1",
+                           "out of memory, the driver says", "lower hbm.capacity_bytes"}) {
+    EXPECT_NE(why.find(word), why.npos) << why;
+  }
 }
 
 // With drives, too: what is on the device is a copy beside the others.
