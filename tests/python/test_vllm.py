@@ -18,6 +18,8 @@ sys.modules["vllm.v1"] = types.ModuleType("vllm.v1")
 sys.modules["vllm.v1.core"] = types.ModuleType("vllm.v1.core")
 sys.modules["vllm.v1.core"].kv_cache_utils = types.SimpleNamespace(
     DEFAULT_NONE_HASH_SEED="vllm-none-hash")
+sys.modules["vllm.v1.core.sched"] = types.ModuleType("vllm.v1.core.sched")
+sys.modules["vllm.v1.core.sched"].output = types.SimpleNamespace(KVConnectorBlockState=object)
 
 import terrace.requests  # noqa: E402  pylint: disable=wrong-import-position
 import terrace.vllm  # noqa: E402  pylint: disable=wrong-import-position
@@ -92,6 +94,21 @@ def test_random_requests_of_hybrid_models_keep_the_contract(daemon, tp_size, win
     drive(engine, chance, REQUESTS)
     assert engine.counts["finished"] > REQUESTS // 2
     assert engine.counts["preempted"] > 0 and engine.counts["loaded_tokens"] > REQUESTS // 4
+    assert engine.connector.refusal is None
+    expect_nothing_held(daemon, engine)
+
+
+@pytest.mark.parametrize("tp_size, windows, block_count, depth, chunk_tokens", [
+    (1, (0, "state"), 48, 1, 24), (2, (0, "state", 20), 64, 2, 24), (1, ("state", 0), 40, 1, 20),
+    (1, (0, "state"), 48, 3, 64), (2, (0, "state"), 48, 1, 5)])
+def test_random_requests_of_models_with_states_keep_the_contract(daemon, tp_size, windows,
+                                                                 block_count, depth, chunk_tokens):
+    chance = random.Random(tp_size + depth)
+    engine = make_engine(daemon, chance, tp_size=tp_size, windows=windows, block_count=block_count,
+                         depth=depth, chunk_tokens=chunk_tokens)
+    drive(engine, chance, REQUESTS // 2)
+    assert engine.counts["finished"] > REQUESTS // 4
+    assert engine.counts["preempted"] > 0 and engine.counts["loaded_tokens"] > REQUESTS // 8
     assert engine.connector.refusal is None
     expect_nothing_held(daemon, engine)
 
@@ -217,8 +234,7 @@ def test_without_a_daemon_the_engine_serves(daemon, monkeypatch):
     engine.close()
 
 
-@pytest.mark.parametrize("name", ["MambaSpec", "ChunkedLocalAttentionSpec",
-                                  "prefill_context_parallel_size"])
+@pytest.mark.parametrize("name", ["ChunkedLocalAttentionSpec", "prefill_context_parallel_size"])
 def test_what_cannot_be_served_is_refused_once_and_out_of_the_way(daemon, caplog, name):
     chance = random.Random(3)
 
@@ -361,6 +377,85 @@ def test_a_hybrid_hit_loads_no_more_of_a_window_than_is_kept(daemon, monkeypatch
     expect_nothing_held(daemon, engine)
 
 
+def test_a_hit_ends_where_there_is_a_state_and_loads_that_alone(daemon, monkeypatch):
+    loads = []
+    copy = terrace.vllm_worker.WorkerHalf._copy
+    monkeypatch.setattr("terrace.vllm_worker.WorkerHalf._copy", lambda self, load, wait_s: (
+        loads.append(load), copy(self, load, wait_s))[1])
+    engine = warmed_engine(daemon, windows=(0, "state"), chunk_tokens=80)  # one state: after 72
+    run_prompt(engine)
+    assert engine.counts["loaded_tokens"] == 72
+    full, state = loads[0].block_ids
+    assert len(full) == 9 and -1 not in full
+    assert state[:8] == [-1] * 8 and state[8] > 0
+    shorter = vllm_engine.Request("shorter", PROMPT[:40] + [1], 1, 8)
+    assert engine.connector.get_num_new_matched_tokens(shorter, 0) == (0, False)
+    engine.connector.request_finished(shorter, [])
+    expect_nothing_held(daemon, engine)
+
+
+def test_a_state_that_was_not_handed_over_is_not_stored(daemon):
+    wait_for_segments(daemon, 2)
+    engine = make_engine(daemon, random.Random(7), windows=(0, "state"))
+    hand = engine.cache_full_blocks
+
+    def cache_full_blocks(*arguments):
+        hand(*arguments)
+        engine.handed.clear()
+
+    engine.cache_full_blocks = cache_full_blocks
+    run_prompt(engine)
+    assert engine.connector.scheduler.counters["stored_blocks"] > 0
+    expect_nothing_held(daemon, engine)
+    engine = make_engine(daemon, random.Random(7), windows=(0, "state"))
+    run_prompt(engine)
+    assert engine.counts["loaded_tokens"] == 0
+    expect_nothing_held(daemon, engine)
+
+
+def test_states_of_another_kind_are_not_shared(daemon):
+    def loaded(**of_spec):
+        def make(config, role, kv_cache_config):
+            vars(kv_cache_config.kv_cache_groups[1].kv_cache_spec).update(of_spec)
+            return terrace.vllm.TerraceConnector(config, role, kv_cache_config)
+
+        wait_for_segments(daemon, 2)
+        engine = vllm_engine.Engine(make, random.Random(7), socket=daemon.socket,
+                                    windows=(0, "state"), timeout_ms=1000 * LONG_S,
+                                    lookup_wait_ms=1000 * LONG_S)
+        run_prompt(engine)
+        expect_nothing_held(daemon, engine)
+        return engine.counts["loaded_tokens"]
+
+    assert [loaded(), loaded(), loaded(mamba_type="GDN"),
+            loaded(mamba_type="GDN")] == [0, 72, 0, 72]
+
+
+@pytest.mark.parametrize("change, word", [
+    (lambda spec, *_: setattr(spec, "mamba_cache_mode", "none"), "--enable-prefix-caching"),
+    (lambda spec, *_: setattr(spec, "num_speculative_blocks", 2), "speculative"),
+    (lambda spec, groups, _: setattr(groups, "hash_block_size", 4), "prefix_match_unit is 4"),
+    (lambda spec, _, config: setattr(config.cache_config, "use_replayssm", True), "use_replayssm"),
+    (lambda spec, _, config: setattr(config.parallel_config, "decode_context_parallel_size", 2),
+     "decode_context_parallel_size is 2")])
+def test_states_that_are_not_certain_are_refused(daemon, change, word):
+    def changed(config, role, kv_cache_config):
+        change(kv_cache_config.kv_cache_groups[1].kv_cache_spec, kv_cache_config, config)
+        return terrace.vllm.TerraceConnector(config, role, kv_cache_config)
+
+    engine = vllm_engine.Engine(changed, random.Random(3), socket=daemon.socket,
+                                windows=(0, "state"))
+    assert word in engine.connector.refusal
+    engine.close()
+
+
+def test_a_vllm_that_hands_over_no_states_gets_no_hits_of_them(monkeypatch):
+    monkeypatch.setattr("terrace.vllm._output", types.SimpleNamespace())
+    spec = vllm_engine.MambaSpec(mamba_cache_mode="align", block_size=8)
+    config = types.SimpleNamespace(kv_cache_groups=[types.SimpleNamespace(kv_cache_spec=spec)])
+    assert "0.32 does" in terrace.vllm._refusal_of_states(config, None)
+
+
 def test_a_window_that_passed_is_stored_as_absent(daemon):
     engine = warmed_engine(daemon, windows=(0, 20), chunk_tokens=80)  # it has one window: the last
     run_prompt(engine)
@@ -384,7 +479,7 @@ def test_a_hook_that_fails_loses_no_request_that_was_promised_a_load(daemon, mon
 @pytest.mark.parametrize("change, word", [
     (lambda groups: setattr(groups[1].kv_cache_spec, "block_size", 16), "one size"),
     (lambda groups: setattr(groups[1], "is_eagle_group", True), "draft"),
-    (lambda groups: groups.pop(0), "all layers have a window")])
+    (lambda groups: groups.pop(0), "all layers have a window, or states")])
 def test_groups_that_do_not_go_together_are_refused(daemon, change, word):
     def changed(config, role, kv_cache_config):
         change(kv_cache_config.kv_cache_groups)

@@ -5,7 +5,10 @@ A block's right bytes follow from the hash of the tokens up to its end and from 
 request's LoRA adapter, so every step can tell whether what attention would read is right, whoever
 put it there. A worker keeps two adapters by their ids, and reads the files of one it does not have.
 KV cache groups with a window give their blocks back once it has passed them, and have block 0 in
-their place, as in vLLM.
+their place, as in vLLM. A group of states has one block that requests still need, with the state
+after the tokens so far; a step starts from it and leaves its own in the block where it ends, steps
+of a prompt end with blocks, and what will then have the state at its end is handed over, but for
+some; so is what has one within it.
 
 As vLLM does with asynchronous scheduling and with a pipeline, it schedules up to `depth` steps
 before the first of them has been computed; every worker takes the steps in order, in its own time.
@@ -33,11 +36,16 @@ class MLAAttentionSpec(types.SimpleNamespace):
     """As well."""
 
 
+class MambaSpec(types.SimpleNamespace):
+    """As well."""
+
+
 class SlidingWindowSpec(types.SimpleNamespace):
     """As well."""
 
 
 ADAPTERS_MAX = 2
+STATE = "state"  # in place of a group's window
 NULL = 0  # the block that stands where a window has passed
 
 
@@ -79,6 +87,11 @@ class Request:
     def root_hash(self):
         lora = self.lora_request
         return b"root" if lora is None else f"{lora.lora_name} {lora.lora_path}".encode()
+
+    def state_hash(self, count):
+        """What the state after `count` tokens follows from."""
+        chunk = numpy.array(self.tokens[:count], "<u4").tobytes()
+        return hashlib.sha256(self.root_hash + b" state " + chunk).digest()
 
     def update_hashes(self):
         while (len(self.block_hashes) + 1) * self.block_tokens <= len(self.tokens):
@@ -170,10 +183,14 @@ class Engine:
         self.chunk_tokens = chunk_tokens
         self.running_max = running_max
         # Tokens before the next one that a group keeps; 0: all.
-        self.windows = [window - 1 if window else 0 for window in windows]
+        self.windows = [1 if window == STATE else window - 1 if window else 0
+                        for window in windows]
+        self.is_state = [window == STATE for window in windows]
         named = {"block_size": block_tokens // shards, "num_kv_heads": 2, "head_size": 16}
         full = MLAAttentionSpec if is_latent else FullAttentionSpec
-        specs = [SlidingWindowSpec(**named, sliding_window=window) if window else full(**named)
+        specs = [MambaSpec(**named, mamba_cache_mode="align", num_speculative_blocks=0)
+                 if window == STATE
+                 else SlidingWindowSpec(**named, sliding_window=window) if window else full(**named)
                  for window in windows]
         kv_cache = types.SimpleNamespace(num_blocks=block_count, kv_cache_groups=[
             types.SimpleNamespace(kv_cache_spec=spec, layer_names=[
@@ -215,6 +232,8 @@ class Engine:
         self.requests = {}
         self.reported = collections.Counter()  # finished_recving, by how many ranks
         self.promoted = {}
+        self.states_of_this_step = set()
+        self.handed = {}  # of this step, by request
         self.counts = collections.Counter()
 
     # ---- blocks ----
@@ -287,7 +306,16 @@ class Engine:
                 if table[i] != NULL and key not in self.cached:
                     self.cached[key] = table[i]
                     self.hash_of[table[i]] = key
+                if table[i] != NULL and self.is_state[group]:
+                    self.states_of_this_step.add(key)
+                    if self.random.random() < 0.9:
+                        self.hand(request, group, table[i], (i + 1) * self.block_tokens)
+            if self.is_state[group] and tokens % self.block_tokens:
+                self.hand(request, group, table[-1], tokens)
         request.cached_count = max(request.cached_count, full)
+
+    def hand(self, request, *what):
+        self.handed.setdefault(request.request_id, []).append(what)
 
     # ---- requests ----
 
@@ -330,8 +358,11 @@ class Engine:
             scheduled_new_reqs=[], preempted_req_ids=set(), num_scheduled_tokens={}, work={},
             scheduled_cached_reqs=types.SimpleNamespace(
                 req_ids=[], resumed_req_ids=set(), new_block_ids=[], num_computed_tokens=[]))
+        self.states_of_this_step.clear()
         self.schedule_running(output)
         self.schedule_waiting(output)
+        output.kv_connector_block_state = types.SimpleNamespace(boundary_state_offloads=self.handed)
+        self.handed = {}
         self.steps.append((pickle.dumps(self.connector.build_connector_meta(output)), output))
         for request_id, count in output.num_scheduled_tokens.items():
             self.count_as_computed(self.requests[request_id], count, output)
@@ -366,39 +397,62 @@ class Engine:
         for request in list(self.running):
             if request not in self.running:
                 continue
-            count = min(request.num_tokens - request.num_computed_tokens, self.chunk_tokens)
+            count = self.chunk(request, request.num_computed_tokens)
             if count == 0:
                 continue  # its next token is on its way
             grown = self.grow(request, count, output)
             if grown is not None:
                 self.record(request, count, grown, output)
 
+    def chunk(self, request, start):
+        """Tokens that a step computes of it. With states those of a prompt end with a block, and
+        none runs past the last one that another request could start from."""
+        count = min(request.num_tokens - start, self.chunk_tokens)
+        prefill_end = max(request.prompt_count, request.num_tokens - 1)
+        if not any(self.is_state) or start >= prefill_end:
+            return count
+        end = start + count
+        if end < prefill_end:
+            end = max(end // self.block_tokens * self.block_tokens, start + 1)
+        stops = [(request.num_tokens - 1) // self.block_tokens * self.block_tokens]
+        if start % self.block_tokens:
+            stops.append((start // self.block_tokens + 1) * self.block_tokens)
+        return min([stop for stop in stops if start < stop < end], default=end) - start
+
+    def missing(self, tables, need, kept):
+        """Of each group new blocks, so that it has `need`. Of states only the last one."""
+        counts = [max(0, need - max(len(table), first)) for table, first in zip(tables, kept)]
+        return [min(count, 1) if is_state else count
+                for count, is_state in zip(counts, self.is_state)]
+
     def grow(self, request, count, output):
         need = -(-(request.num_computed_tokens + count) // self.block_tokens)
         self.drop_behind(request, request.num_computed_tokens)
         while True:
-            missing = [max(0, need - len(table)) for table in request.tables]
+            missing = self.missing(request.tables, need, [0] * len(request.tables))
             new = self.take(sum(missing))
             if new is not None:
-                return self.extend(request, missing, new)
+                return self.extend(request, need, missing, new)
             victim = self.running[-1]
             self.preempt(victim, output)
             if victim is request:
                 return None
 
     @staticmethod
-    def extend(request, counts, new):
+    def extend(request, need, counts, new):
         """New blocks behind each table; which."""
         grown = []
         for table, count in zip(request.tables, counts):
-            grown.append(new[:count])
-            table += new[:count]
+            behind = [NULL] * max(0, need - len(table) - count) + new[:count]
+            grown.append(behind)
+            table += behind
             new = new[count:]
         return grown
 
     def preempt(self, request, output):
         self.running.remove(request)
         self.forget_schedule(request, output)
+        self.handed.pop(request.request_id, None)
         self.give_all(request)
         request.num_computed_tokens = 0
         request.preemptions += 1
@@ -460,11 +514,14 @@ class Engine:
                 request.num_computed_tokens -= 1
         elif request.num_computed_tokens == 0:
             local, tables = self.local_hit(request)
+            if any((request.block_hashes[local - 1], group) in self.states_of_this_step
+                   for group in range(len(tables))) and local:
+                return "full"
             tokens, is_async = self.ask(request, local * self.block_tokens)
             if tokens is None:
                 return "later"
         start = request.num_computed_tokens or (local * self.block_tokens + tokens)
-        count = 0 if is_async else min(request.num_tokens - start, self.chunk_tokens)
+        count = 0 if is_async else self.chunk(request, start)
         new = self.allocate(request, tables, start, -(-(start + count) // self.block_tokens))
         if new is None:
             return "full"
@@ -497,7 +554,7 @@ class Engine:
                     if block_id != NULL:
                         self.share(block_id)
         kept = [self.first_kept(group, start) for group in range(len(tables))]
-        missing = [max(0, need - max(len(table), first)) for table, first in zip(tables, kept)]
+        missing = self.missing(tables, need, kept)
         new = self.take(sum(missing))
         if new is None:
             if is_new:
@@ -508,7 +565,7 @@ class Engine:
         for table, first in zip(tables, kept):
             table += [NULL] * (first - len(table))
         self.drop_behind(request, start)
-        return self.extend(request, missing, new)
+        return self.extend(request, need, missing, new)
 
     def ask(self, request, local_tokens):
         tokens, is_async = self.connector.get_num_new_matched_tokens(request, local_tokens)
@@ -557,6 +614,9 @@ class Engine:
         full = start // self.block_tokens
         weights = worker.weights_of(request.lora_request)
         for group, table in enumerate(work.tables):
+            if self.is_state[group]:
+                self.advance_state(worker, request, table, group, start, end)
+                continue
             for i in range(self.first_kept(group, start), full):
                 require(worker.is_right(table[i], group, request.block_hashes[i], weights),
                         f"{request.request_id}: wrong bytes in block {i} of group {group} of rank "
@@ -565,6 +625,15 @@ class Engine:
                 is_full = (i + 1) * self.block_tokens <= end
                 worker.write(table[i], group, request.block_hashes[i] if is_full else None,
                              weights)
+
+    def advance_state(self, worker, request, table, group, start, end):
+        weights = worker.weights_of(request.lora_request)
+        if start > 0:
+            i = (start - 1) // self.block_tokens
+            require(worker.is_right(table[i], group, request.state_hash(start), weights),
+                    f"{request.request_id}: a wrong state after {start} tokens of group {group} of "
+                    f"rank {worker.rank}")
+        worker.write(table[(end - 1) // self.block_tokens], group, request.state_hash(end), weights)
 
     def update(self, output, results):
         bad = set().union(*(result[1] for result in results))

@@ -1,8 +1,8 @@
 """One real vLLM on the CPU, in one process, for tests/engines: a line RESULT with what it gave,
 hit, stored and loaded. The argument is a JSON object: model, and perhaps socket, revision, persist,
-stop_pid, adapter (a directory), tier_socket (the tier form instead of the connector), stages and
-ranks (pipeline, and tensor parallel, a process a worker), events, a directory where the daemon has
-its socket `replay` of KV events, and costs: then also the share of a step that hooks take."""
+stop_pid, dtype, adapter (a directory), tier_socket (the tier form instead of the connector), stages
+and ranks (pipeline, and tensor parallel, a process a worker), events, a directory where the daemon
+has its socket `replay` of KV events, and costs: then also the share of a step that hooks take."""
 import hashlib
 import json
 import os
@@ -159,8 +159,8 @@ def main():
 
     named = arguments_of(options)
     llm = LLM(model=options["model"], load_format="dummy", skip_tokenizer_init=True,
-              enforce_eager=True, dtype="float32", max_model_len=1024, block_size=32,
-              max_num_seqs=4, **named)
+              enforce_eager=True, dtype=options.get("dtype", "float32"), max_model_len=1024,
+              block_size=32, max_num_seqs=4, enable_prefix_caching=True, **named)
     stored, loaded, scheduler = [], [], None
     if "socket" in options:
         scheduler = llm.llm_engine.engine_core.engine_core.scheduler.connector

@@ -10,8 +10,9 @@ lookup_wait_ms (0.5), timeout_ms (50), load_timeout_ms (10000). Nothing here rai
 or waits longer than those: without a daemon vLLM serves on, without the cache.
 
 Today: KV caches in host memory (vLLM's CPU platform), full attention, MLA and sliding windows, in
-one KV cache group or several of one block size, tensor, pipeline and decode context parallel. What
-it cannot serve it says in the log, once, and stays out of the way.
+one KV cache group or several of one block size, beside full attention also states (Mamba, linear
+attention; mamba_cache_mode align), tensor, pipeline and decode context parallel. What it cannot
+serve it says in the log, once, and stays out of the way.
 """
 import dataclasses
 import functools
@@ -44,8 +45,13 @@ logger = logging.getLogger("vllm.terrace")
 _START_WAIT_S = 2.0
 # Opening the group later, when the daemon comes up after the engine, waits timeout_ms, this often.
 _OPEN_PAUSE_S = 5.0
-_SPECS = ("FullAttentionSpec", "MLAAttentionSpec", "SlidingWindowSpec")
+_SPECS = ("FullAttentionSpec", "MLAAttentionSpec", "SlidingWindowSpec", "MambaSpec")
+_WINDOWED = ("SlidingWindowSpec", "MambaSpec")
 _PIPELINE_HANDSHAKE = "set_xfer_handshake_metadata_pp_aware"
+try:
+    from vllm.v1.core.sched import output as _output
+except ImportError:
+    _output = None
 # Older versions turn their hybrid memory off for a connector without it, and have one group.
 _SupportsHMA = getattr(_base, "SupportsHMA", object)
 
@@ -119,7 +125,8 @@ class TerraceConnector(KVConnectorBase_V1, _SupportsHMA):
         if "socket" not in extra:
             self.refuse("kv_connector_extra_config has no 'socket': name the domain's socket")
             return
-        why = _refusal_of(kv_cache_config, _shards(parallel))
+        why = (_refusal_of(kv_cache_config, _shards(parallel))
+               or _refusal_of_states(kv_cache_config, vllm_config))
         if why is not None:
             self.refuse(why)
             return
@@ -366,6 +373,7 @@ class TerraceConnector(KVConnectorBase_V1, _SupportsHMA):
             self.scheduler = SchedulerHalf(
                 group, block_tokens=block_tokens, hashes_per_block=block_tokens // fine,
                 adapters=self._adapters, windows=self._layout.windows,
+                state_groups=self._layout.state_groups,
                 worker_count=(self._vllm_config.parallel_config.tensor_parallel_size
                               * self._stage_count),
                 timeout_s=self._timeout_s, lookup_wait_s=self._lookup_wait_s)
@@ -486,13 +494,11 @@ def _refusal_of(kv_cache_config: Any, shards: int = 1) -> Optional[str]:
         name = type(group.kv_cache_spec).__name__
         if name not in _SPECS:
             return f"a KV cache group is a {name}: only {', '.join(_SPECS)} are served yet"
-    if all(type(group.kv_cache_spec).__name__ == "SlidingWindowSpec" for group in groups):
-        return "all layers have a window: a group of full attention is needed"
-    if shards > 1 and any(type(group.kv_cache_spec).__name__ == "SlidingWindowSpec"
-                          and getattr(group.kv_cache_spec, "dcp_sharded", True)
-                          for group in groups):
-        return (f"decode_context_parallel_size is {shards}, beside a group with a window: vLLM has "
-                "no such thing yet, and what it would mean is not known")
+    if all(type(group.kv_cache_spec).__name__ in _WINDOWED for group in groups):
+        return "all layers have a window, or states: a group of full attention is needed"
+    if shards > 1 and any(type(group.kv_cache_spec).__name__ in _WINDOWED for group in groups):
+        return (f"decode_context_parallel_size is {shards}, beside a group with a window or "
+                "states: that is not served yet")
     sizes = {_block_tokens(group.kv_cache_spec, shards) for group in groups}
     if len(sizes) > 1:
         return f"the KV cache groups have blocks of {sorted(sizes)} tokens: only one size is served"
@@ -506,6 +512,31 @@ def _refusal_of(kv_cache_config: Any, shards: int = 1) -> Optional[str]:
     return None
 
 
+def _refusal_of_states(kv_cache_config: Any, config: Any) -> Optional[str]:
+    """Why groups of states, if there are any, are not served."""
+    specs = [group.kv_cache_spec for group in kv_cache_config.kv_cache_groups
+             if type(group.kv_cache_spec).__name__ == "MambaSpec"]
+    if not specs:
+        return None
+    modes = {getattr(spec, "mamba_cache_mode", None) for spec in specs}
+    if modes != {"align"}:
+        return (f"states in mamba_cache_mode {sorted(map(str, modes))}: they are at the ends of "
+                "blocks in 'align' alone; start vLLM with --enable-prefix-caching")
+    if not hasattr(_output, "KVConnectorBlockState"):
+        return "this vLLM does not tell a connector which blocks have a state: 0.32 does"
+    if any(getattr(spec, "num_speculative_blocks", 0) for spec in specs):
+        return "states with speculative decoding: that is not served yet"
+    block_tokens = specs[0].block_size
+    fine = getattr(kv_cache_config, "hash_block_size", None) or block_tokens
+    if fine != block_tokens:
+        return (f"prefix_match_unit is {fine} beside states in blocks of {block_tokens} tokens: "
+                "leave it out")
+    for name in ("use_replayssm", "use_kda_recoverssm"):
+        if getattr(config.cache_config, name, False):
+            return f"{name} is set: what of a state is in its block then is not known; leave it out"
+    return None
+
+
 def _layout_of(config: Any, group: Any, index: int, revision: str, stage: Tuple[int, int],
                tensor: Any, pages: Pages) -> GroupLayout:
     """What the Space of one KV cache group says. stage: which of how many."""
@@ -515,6 +546,9 @@ def _layout_of(config: Any, group: Any, index: int, revision: str, stage: Tuple[
     if type(spec).__name__ == "SlidingWindowSpec":
         # What the next token attends to beside itself; the daemon needs one at least.
         window = max(1, spec.sliding_window - 1 + getattr(spec, "extra_retained_tokens", 0))
+    is_state = type(spec).__name__ == "MambaSpec"
+    if is_state:
+        window = 1
     # Ranks of one latent differ in the tokens they have of it; of others in the heads, at least.
     tp_size = 1 if is_latent else config.parallel_config.tensor_parallel_size
     shards = _shards(config.parallel_config) if getattr(spec, "dcp_sharded", True) else 1
@@ -524,13 +558,15 @@ def _layout_of(config: Any, group: Any, index: int, revision: str, stage: Tuple[
         "dtype": describe(tensor.dtype),
         "quantisation": str(getattr(config.cache_config, "cache_dtype", "auto")),
         "layout": (_layout_name(tensor, shape, pages.block_count)
-                   + _interleaving(config.parallel_config, shards)),
+                   + _interleaving(config.parallel_config, shards)
+                   + (_states(config, spec) if is_state else "")),
         "layers": len(group.layer_names),
         "kv_heads": int(getattr(spec, "num_kv_heads", 1)),
         "head_size": int(getattr(spec, "head_size", shape[-1])),
         "block_tokens": _block_tokens(spec, shards),
         "salt": _computation_of(config.model_config),
-        "attention": "sliding" if window else "mla" if is_latent else "gqa",
+        "attention": ("state" if is_state else "sliding" if window else "mla" if is_latent
+                      else "gqa"),
         "window_tokens": window,
         "tp_size": tp_size,
         "cp_size": shards,
@@ -538,7 +574,14 @@ def _layout_of(config: Any, group: Any, index: int, revision: str, stage: Tuple[
         "pp_size": stage[1],
         "attention_group": index,
     }
-    return GroupLayout(fields, pages.part_bytes, max(tp_size, shards), window)
+    return GroupLayout(fields, pages.part_bytes, max(tp_size, shards), window, is_state)
+
+
+def _states(config: Any, spec: Any) -> str:
+    """What a state's bytes mean, as far as its specification and options say."""
+    said = [str(spec), str(getattr(config, "mamba_config", None)),
+            os.environ.get("VLLM_SSM_CONV_STATE_LAYOUT", "")]
+    return "-states-" + hashlib.sha256(json.dumps(said).encode()).hexdigest()[:16]
 
 
 def _interleaving(parallel: Any, shards: int) -> str:

@@ -1,6 +1,6 @@
 """What the two halves of the vLLM connector tell each other. Plain values: they are pickled."""
 import dataclasses
-from typing import Dict, Iterator, List, Optional, Tuple
+from typing import Dict, Iterator, List, Optional, Set, Tuple
 
 from .vllm_adapters import AdapterFiles
 
@@ -39,11 +39,13 @@ class Step:
 class GroupLayout:
     """One KV cache group on one pipeline stage: everything a Space says, but the ranks. rank_count:
     shares of its own that there are, 1 where all ranks have the same bytes; rank r has share r
-    modulo rank_count. window_tokens: 0 if all blocks stay."""
+    modulo rank_count. window_tokens: 0 if all blocks stay. is_state: a block has no tokens but the
+    state after them."""
     fields: Dict[str, object]
     part_bytes: Tuple[int, ...]
     rank_count: int
     window_tokens: int = 0
+    is_state: bool = False
 
 
 @dataclasses.dataclass
@@ -81,6 +83,10 @@ class Layout:
         for _, index, group, _ in self.shares():
             found[index] = group.window_tokens
         return found
+
+    @property
+    def state_groups(self) -> Set[int]:
+        return {index for _, index, group, _ in self.shares() if group.is_state}
 
     @property
     def block_tokens(self) -> int:

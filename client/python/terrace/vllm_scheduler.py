@@ -7,6 +7,10 @@ Of a KV cache group with a window vLLM frees the blocks behind it while a reques
 promised ends where the daemon has the window; what is stored lacks what had been freed before the
 step in which it is stored.
 
+A group of states (Mamba, linear attention) is one with a window of a token: the block that ends
+where a hit does has all that is needed. Which blocks have the state after exactly their last token,
+once a step has run, vLLM hands over by id; no other is stored.
+
 Order of a step: get_num_new_matched_tokens and update_state_after_alloc a request, then
 build_connector_meta; the workers run its stores before anything overwrites a block, its loads in
 the background. So a block whose request ended in one step may be stored in the very next one, and
@@ -14,7 +18,7 @@ no later.
 """
 import dataclasses
 import time
-from typing import Any, Dict, List, Optional, Sequence, Set
+from typing import Any, Container, Dict, List, Optional, Sequence, Set
 
 from .calls import Keys
 from .client import Group
@@ -46,6 +50,8 @@ class _Tracked:
     skip_count: int = 0  # of the lookup: blocks vLLM has itself
     lookup: Optional[Pending] = None
     loading_ids: Set[int] = dataclasses.field(default_factory=set)  # of its load
+    states: Dict[int, Dict[int, int]] = dataclasses.field(default_factory=dict)  # handed over: of
+    # each state group the block ids, by their place in the prompt
     is_lost: bool = False  # a load of it failed: it is computed, whatever is there
 
 
@@ -63,12 +69,14 @@ class SchedulerHalf:
     """See the page. lookup_wait_s: how long one question may hold the scheduler up."""
 
     def __init__(self, group: Group, *, block_tokens: int, adapters: Adapters,
-                 windows: Sequence[int] = (0,), hashes_per_block: int = 1, worker_count: int = 1,
-                 timeout_s: float = 0.05, lookup_wait_s: float = 0.0005):
+                 windows: Sequence[int] = (0,), state_groups: Container[int] = (),
+                 hashes_per_block: int = 1, worker_count: int = 1, timeout_s: float = 0.05,
+                 lookup_wait_s: float = 0.0005):
         self.group = group
         self.adapters = adapters
         self.block_tokens = block_tokens
         self.windows = windows  # tokens before the next one that each KV cache group keeps; 0: all
+        self.state_groups = state_groups
         self.hashes_per_block = hashes_per_block
         self.worker_count = worker_count
         self.lookup_wait_s = lookup_wait_s
@@ -245,11 +253,30 @@ class SchedulerHalf:
             for block_ids, new_ids in zip(tracked.table, more or ()):
                 block_ids += new_ids
             self._offer(tracked, cached.num_computed_tokens[i])
+        self._take_states(output)
+
+    def _take_states(self, output: Any) -> None:
+        """Blocks that will have the state after their last token when this step has run."""
+        handed = getattr(output, "kv_connector_block_state", None)
+        for request_id, entries in (handed.boundary_state_offloads if handed else {}).items():
+            tracked = self._tracked.get(request_id)
+            for index, block_id, token_count in entries if tracked is not None else ():
+                if index in self.state_groups and token_count % self.block_tokens == 0:
+                    tracked.states.setdefault(index, {})[token_count // self.block_tokens - 1] = \
+                        block_id
+
+    def _blocks(self, tracked: _Tracked, first: int, last: int) -> Table:
+        """Blocks [first, last); of states those that were handed over, and else the null block."""
+        return [[tracked.states.get(index, {}).get(i, 0) for i in range(first, last)]
+                if index in self.state_groups else block_ids[first:last]
+                for index, block_ids in enumerate(tracked.table)]
 
     def _offer(self, tracked: _Tracked, computed_tokens: int) -> None:
         """Reserves the blocks that are full and computed by now and were not offered yet."""
         tracked.computed_tokens = computed_tokens
-        last = min(self._block_count(tracked.request, computed_tokens), *map(len, tracked.table))
+        last = min(self._block_count(tracked.request, computed_tokens),
+                   *(len(block_ids) for index, block_ids in enumerate(tracked.table)
+                     if index not in self.state_groups))
         # Fewer than there are while a draft model's own cache is behind.
         published = getattr(tracked.request, "num_publishable_block_hashes", None)
         if published is not None:
@@ -259,8 +286,7 @@ class SchedulerHalf:
             return
         tracked.stored_count = last
         pending = self._ask(tracked, first, last, is_store=True)
-        self._storing.append(_Storing(pending, first, [ids[first:last] for ids in tracked.table],
-                                      tracked))
+        self._storing.append(_Storing(pending, first, self._blocks(tracked, first, last), tracked))
 
     def _blocks_freed(self, tracked: Optional[_Tracked]) -> None:
         if tracked is None:
@@ -268,7 +294,7 @@ class SchedulerHalf:
         for storing in self._storing:
             if storing.tracked is tracked:
                 storing.is_last_chance = True
-        tracked.table = self._empty()
+        tracked.table, tracked.states = self._empty(), {}
         tracked.stored_count = 0
 
     def _take_stores(self, wait_s: float) -> List[Store]:
