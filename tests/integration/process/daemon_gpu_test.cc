@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
+#include <fstream>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -193,6 +194,15 @@ class DaemonGpu : public DaemonDevice {
     while (right_count < kBlocks && is_right(right_count)) ++right_count;
     return right_count;
   }
+  // Of this process.
+  static size_t MappedSlabs() {
+    std::ifstream maps("/proc/self/maps");
+    size_t count = 0;
+    for (std::string line; std::getline(maps, line);) {
+      count += line.find("memfd:terrace-slab") != line.npos ? 1 : 0;
+    }
+    return count;
+  }
   // Up, read there, and down again, by a device that reaches what is registered alone.
   void GoThereAndBack(bool has_pins) {
     Start(Gpu("cuda:1"));
@@ -302,7 +312,9 @@ TEST_F(DaemonGpu, ACopyUnderWayKeepsItsMemoryAfterTheDaemonDied) {
   }
   ASSERT_TRUE(plain_->WaitConnected(kLongUs).ok());
   ASSERT_EQ(Store(*rank.client, rank.group, keys_), kBlocks) << "DRAM serves as ever";
-  gpu.Hang(false);  // what was queued runs now, and would fault
+  EXPECT_EQ(MappedSlabs(), 4u) << "the new daemon's, and those that the copy writes to";
+  gpu.Hang(false);
+  EXPECT_TRUE(Eventually([](const auto&) { return MappedSlabs() == 2; }));
   EXPECT_TRUE(Eventually([&](const auto& stats) {
     (void)AcquireThere(rank, keys_);
     return OnDevice(stats) == kBlocks;
