@@ -123,6 +123,11 @@ terrace_status terrace_client_create(const terrace_client_options* options, terr
           "terrace_client_options has a wrong struct_bytes: begin with TERRACE_CLIENT_OPTIONS_INIT",
           why, why_bytes, status);
     }
+    std::shared_ptr<const Device> device;
+    if (read.device != nullptr && (device = DeviceOf(*read.device)) == nullptr) {
+      return Refuse("device is the parent's: a forked child opens its own", why, why_bytes,
+                    TERRACE_GONE);
+    }
     std::string sentence;
     auto made = std::make_unique<terrace_client>();
     Result<std::unique_ptr<Client>> created =
@@ -133,6 +138,7 @@ terrace_status terrace_client_create(const terrace_client_options* options, terr
                         .pending_requests_max = read.pending_requests_max,
                         .send_buffer_bytes_max = read.send_buffer_bytes_max,
                         .reply_spin_us = read.reply_spin_us,
+                        .device = std::move(device),
                         .pinned_bytes_max = read.pinned_bytes_max},
                        &sentence);
     if (!created.ok()) return Refuse(sentence, why, why_bytes, ToC(created.status()));

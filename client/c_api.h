@@ -91,6 +91,9 @@ inline terrace_status Refuse(std::string_view sentence, char* why, size_t why_by
 
 inline std::string TextOf(const char* text) { return text == nullptr ? "" : text; }
 
+// What the handle has open, kept alive by the answer; c_pages.cc. Null in a forked child.
+std::shared_ptr<const Device> DeviceOf(const terrace_device& device);
+
 // What is wrong with the struct, in `*why`; Validate() is the caller's.
 terrace_status ReadSpace(const terrace_space* from, SpaceGroupMember* member, std::string* why);
 

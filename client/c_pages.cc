@@ -38,6 +38,11 @@ struct terrace_copy {
 
 static_assert(TERRACE_PAGE_NONE == kNoPage && TERRACE_PAGES_PER_CALL_MAX == kPagesPerCallMax);
 
+std::shared_ptr<const Device> terrace::client::DeviceOf(const terrace_device& device) {
+  if (device.open->fork_generation != ForkGeneration()) return nullptr;
+  return {device.open, &device.open->device};
+}
+
 namespace {
 
 const terrace_device_options kDeviceOptions = TERRACE_DEVICE_OPTIONS_INIT;
@@ -295,7 +300,7 @@ terrace_status terrace_client_pin_arena(terrace_client* client, const terrace_de
       return terrace_status{TERRACE_EXISTS};
     }
     const Result<std::shared_ptr<HostPins>> pins =
-        client->client->PinArena(std::shared_ptr<const Device>(open, &open->device), open->reason);
+        client->client->PinArena(DeviceOf(*device), open->reason);
     if (!pins.ok()) {
       *sentence = pins.status().what();
       return ToC(pins.status());

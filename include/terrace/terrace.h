@@ -75,11 +75,16 @@ typedef struct terrace_client_options {
   uint32_t reserved;                 /* 0 */
   /* Since ABI version 2; a shorter struct has no limit. */
   uint64_t pinned_bytes_max; /* of terrace_client_pin_arena, at a time; 0: nothing is registered */
+  /* The device whose memory terraced keeps blocks in, too (hbm.device): this client maps it, and
+   * has blocks copied there and back when terraced asks. NULL: none. A daemon without such a tier
+   * says so in terrace_client_last_error, and everything else works. The client keeps the device.
+   */
+  const struct terrace_device* device;
 } terrace_client_options;
 #define TERRACE_CLIENT_OPTIONS_INIT                                                         \
   {                                                                                         \
     sizeof(terrace_client_options), 50000u, NULL, "engine", 1000u, 256u, 8u << 20, 50u, 0u, \
-        UINT64_MAX                                                                          \
+        UINT64_MAX, NULL                                                                    \
   }
 
 /* Starts connecting in the background and returns at once: an absent daemon is no error.
@@ -195,7 +200,11 @@ TERRACE_API terrace_status terrace_hash_digests(terrace_client* client, terrace_
 #define TERRACE_EVICT_SUBTREE 16u    /* with every descendant */
 #define TERRACE_PIN_CLEAR 32u        /* unpin */
 #define TERRACE_ACQUIRE_BY_PARTS 64u /* tell of parts of blocks that come from a lower tier */
-#define TERRACE_COMMIT_RELEASE 1u    /* a commit's: the lease ends with it */
+/* Slots may be answered where they lie in the memory of the client's device. They are addresses of
+ * the device's: kernels and terrace_pages_load read them, this process's threads only where the
+ * device is the host. */
+#define TERRACE_ACQUIRE_DEVICE 128u
+#define TERRACE_COMMIT_RELEASE 1u /* a commit's: the lease ends with it */
 
 #define TERRACE_HINT_PIN 1u      /* keep until unpinned or past its ttl_s */
 #define TERRACE_HINT_NO_STORE 2u /* never write these blocks below DRAM */

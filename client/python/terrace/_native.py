@@ -31,7 +31,7 @@ class ClientOptions(_Versioned):
                 ("socket_path", c_char_p), ("client_name", c_char_p),
                 ("reconnect_backoff_ms_max", c_uint32), ("pending_requests_max", c_uint32),
                 ("send_buffer_bytes_max", c_uint64), ("reply_spin_us", c_uint32),
-                ("reserved", c_uint32), ("pinned_bytes_max", c_uint64)]
+                ("reserved", c_uint32), ("pinned_bytes_max", c_uint64), ("device", c_void_p)]
 
 
 class Space(_Versioned):

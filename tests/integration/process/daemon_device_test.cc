@@ -15,6 +15,7 @@
 #include "cuda/host_device.h"
 #include "cuda/paged_copier.h"
 #include "integration/process/device_fixture.h"
+#include "terrace/terrace.h"
 
 namespace terrace::test {
 namespace {
@@ -101,6 +102,27 @@ TEST_F(DaemonDevice, WithTheDaemonDiesWhatLiesThereButNoReaderOfIt) {
   ASSERT_TRUE(plain_->WaitConnected(kLongUs).ok());
   EXPECT_EQ(OnDevice(Stats()), 0u);
   PutOnDevice(engine);  // it has mapped the new daemon's slabs
+}
+
+TEST_F(DaemonDevice, AClientOfTheCAbiIsOneOfTheDevice) {
+  Start();
+  Connect();
+  char why[512];
+  terrace_device_options device_options = TERRACE_DEVICE_OPTIONS_INIT;
+  device_options.backend = "host";
+  terrace_device* device = nullptr;
+  ASSERT_EQ(terrace_device_create(&device_options, &device, why, sizeof(why)), TERRACE_OK) << why;
+  const std::string socket_path = daemon_.socket_path();
+  terrace_client_options options = TERRACE_CLIENT_OPTIONS_INIT;
+  options.socket_path = socket_path.c_str();
+  options.device = device;
+  terrace_client* client = nullptr;
+  ASSERT_EQ(terrace_client_create(&options, &client, why, sizeof(why)), TERRACE_OK) << why;
+  terrace_device_destroy(device);  // the client keeps it
+  ASSERT_EQ(terrace_client_wait_connected(client, kLongUs), TERRACE_OK);
+  EXPECT_EQ(Stats()["hbm"]["clients"], 1);
+  terrace_client_destroy(client);
+  static_assert(TERRACE_ACQUIRE_DEVICE == protocol::kAcquireDevice);
 }
 
 // ---- the arena registered with a device ----
