@@ -47,6 +47,7 @@ void Background::Run() {
   core_.orders_.Close();
   RunCallbacks();
   DropRetired();
+  core_.completions_.Clear();  // of what was answered, or given up, while it stopped
 }
 
 void Background::RunOnce() {

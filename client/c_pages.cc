@@ -358,6 +358,11 @@ terrace_status terrace_pages_create(const terrace_device* device,
     if (status == TERRACE_OK) status = ReadSpace(space, &member, sentence);
     if (status == TERRACE_OK) status = LayoutOf(read, &options.layout, sentence);
     if (status != TERRACE_OK) return status;
+    if ((read.flags & ~TERRACE_PAGES_OPAQUE) != 0) {
+      *sentence = "flags is " + std::to_string(read.flags) + ": TERRACE_PAGES_OPAQUE or 0";
+      return terrace_status{TERRACE_INVALID};
+    }
+    options.is_opaque = (read.flags & TERRACE_PAGES_OPAQUE) != 0;
     options.space = member.spec;
     {
       const std::lock_guard guard(device->open->lock);

@@ -50,4 +50,10 @@ bool CompletionQueue::Pop(ClientCompletion* completion) {
   return true;
 }
 
+void CompletionQueue::Clear() {
+  ClientCompletion completion;
+  while (Pop(&completion)) {
+  }
+}
+
 }  // namespace terrace::client

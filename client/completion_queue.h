@@ -27,6 +27,8 @@ class CompletionQueue {
   // REQUIRES: reserved.
   void Push(ClientCompletion completion);
   bool Pop(ClientCompletion* completion);
+  // Nobody asks any more. Leases among them end.
+  void Clear();
   bool is_empty() const { return queued_count_.load() == 0; }
   // Something is queued, or will be.
   bool is_awaited() const { return reserved_count_.load() != 0; }

@@ -70,6 +70,7 @@ void Core::Stop() {
   is_stopping_ = true;
   connecting_.WakeAll();
   link_.WakeBackground();
+  completions_.Clear();  // their leases keep this Core, and the session, alive
   // So that a callback's own call does not wait for its answer.
   link_.Shutdown();
   // A user may destroy the Client from a callback: then the thread ends by itself.

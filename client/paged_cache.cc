@@ -26,15 +26,17 @@ Status Refuse(std::string* why, std::string text, StatusCode code = StatusCode::
 }
 
 // The order that a Space's layout names.
-Status OrderOf(const SpaceSpec& space, SlotOrder* order, std::string* why) {
-  if (space.layout == "nhd" || space.layout == "layer-kv-nhd") {
-    *order = SlotOrder::kNhd;
-  } else if (space.layout == "hnd" || space.layout == "layer-kv-hnd") {
-    *order = SlotOrder::kHnd;
-  } else {
-    return Refuse(why, "layout is '" + space.layout + "': paged copies write nhd or hnd",
+Status OrderOf(const SpaceSpec& space, bool is_opaque, SlotOrder* order, std::string* why) {
+  const bool is_nhd = space.layout == "nhd" || space.layout == "layer-kv-nhd";
+  const bool is_hnd = space.layout == "hnd" || space.layout == "layer-kv-hnd";
+  if (is_opaque ? is_nhd || is_hnd : !is_nhd && !is_hnd) {
+    return Refuse(why,
+                  "layout is '" + space.layout + "', and the pages are " +
+                      (is_opaque ? "opaque: give the engine's own order a name of its own"
+                                 : "written as nhd or hnd: name one, or call the pages opaque"),
                   StatusCode::kUnsupported);
   }
+  *order = is_opaque ? SlotOrder::kAsEngine : is_nhd ? SlotOrder::kNhd : SlotOrder::kHnd;
   if (!space.quantisation.starts_with("terrace:")) return Status::Ok();
   return Refuse(why,
                 "quantisation is '" + space.quantisation +
@@ -71,6 +73,13 @@ Status CheckCounts(const PagedLayout& layout, const SpaceSpec& space, std::strin
                (plane_count == 2 ? ": K and V side by side are planes a head apart" : ""));
 }
 
+Status CheckRuns(const PagedLayout& layout, std::string* why) {
+  if (layout.plane_count == 1 && layout.head_count == 1) return Status::Ok();
+  return Refuse(why, "plane_count is " + Number(layout.plane_count) + " and head_count " +
+                         Number(layout.head_count) +
+                         ": opaque pages have neither, so 1; a layer is a run of memory");
+}
+
 // How many layers a part holds; every part is as large as its layers are.
 Status LayersPerPart(const PagedLayout& layout, const SpaceSpec& space, uint32_t* layers_per_part,
                      std::string* why) {
@@ -94,12 +103,15 @@ Status LayersPerPart(const PagedLayout& layout, const SpaceSpec& space, uint32_t
   return Status::Ok();
 }
 
-Result<PagedNest> NestOf(const PagedLayout& layout, const SpaceSpec& space, std::string* why) {
+Result<PagedNest> NestOf(const PagedCacheOptions& options, std::string* why) {
+  const PagedLayout& layout = options.layout;
+  const SpaceSpec& space = options.space;
   TERRACE_RETURN_IF_ERROR(space.Validate(why));
   TERRACE_RETURN_IF_ERROR(layout.Validate(why));
   SlotShape shape;
-  TERRACE_RETURN_IF_ERROR(OrderOf(space, &shape.order, why));
-  TERRACE_RETURN_IF_ERROR(CheckCounts(layout, space, why));
+  TERRACE_RETURN_IF_ERROR(OrderOf(space, options.is_opaque, &shape.order, why));
+  TERRACE_RETURN_IF_ERROR(options.is_opaque ? CheckRuns(layout, why)
+                                            : CheckCounts(layout, space, why));
   TERRACE_RETURN_IF_ERROR(LayersPerPart(layout, space, &shape.layers_per_part, why));
   return CompileNest(layout, shape, why);
 }
@@ -230,7 +242,7 @@ Status PagedCopy::Wait(uint64_t deadline_us) {
 Result<std::unique_ptr<PagedCache>> PagedCache::Create(const Device& device,
                                                        const PagedCacheOptions& options,
                                                        std::string* why) {
-  Result<PagedNest> nest = NestOf(options.layout, options.space, why);
+  Result<PagedNest> nest = NestOf(options, why);
   if (!nest.ok()) return nest.status();
   Result<std::string> device_name = DeviceName(device);
   if (!device_name.ok()) {

@@ -35,6 +35,8 @@ struct PageList {
 struct PagedCacheOptions {
   PagedLayout layout;
   SpaceSpec space;  // whose slots hold the pages
+  // Bytes in the engine's own order, which the Space's layout names: layers are runs of memory.
+  bool is_opaque = false;
   // Which slots the device reaches by itself (Client::PinArena). None: none of them. Of no meaning
   // to the host, which reaches all, and where `copier` says more.
   std::shared_ptr<HostPins> pins;

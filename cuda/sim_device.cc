@@ -18,7 +18,12 @@ bool SimDevice::Step() {
   const size_t ready_count = queues_.ready().size();
   const size_t choice_count = ready_count + running_.size();
   if (choice_count == 0) return false;
-  const size_t choice = Random(choice_count);
+  size_t choice = Random(choice_count);
+  while (LetsOthersPass(
+      choice < ready_count ? queues_.ready()[choice] : running_[choice - ready_count].stream,
+      choice_count)) {
+    choice = Random(choice_count);
+  }
   if (choice < ready_count) {
     StreamQueues::Stream* stream = queues_.ready()[choice];
     const StreamWork& work = queues_.Begin(stream);
@@ -40,6 +45,11 @@ bool SimDevice::Step() {
     queues_.Finish(finished.stream, finished.status);
   }
   return true;
+}
+
+bool SimDevice::LetsOthersPass(const StreamQueues::Stream* stream, size_t choice_count) {
+  return options_.store_slowness > 1 && choice_count > 1 && store_streams_.contains(stream) &&
+         Random(options_.store_slowness) != 0;
 }
 
 void SimDevice::Settle() {
@@ -95,6 +105,7 @@ struct SimCalls {
   struct SimStream {
     SimDevice* device;
     StreamQueues::Stream* stream;
+    bool is_adopted = false;
   };
 
   static SimDevice* Of(DeviceHandle* handle) { return reinterpret_cast<SimDevice*>(handle); }
@@ -184,16 +195,25 @@ struct SimCalls {
                                    StreamHandle** stream) {
     return Guarded([&] {
       SimDevice* device = Of(handle);
-      *stream = reinterpret_cast<StreamHandle*>(
-          new SimStream{device, device->queues_.CreateStream(priority)});
+      StreamQueues::Stream* const queue = device->queues_.CreateStream(priority);
+      if (priority == StreamPriority::kStore) device->store_streams_.insert(queue);
+      *stream = reinterpret_cast<StreamHandle*>(new SimStream{device, queue});
       return Status::Ok();
     });
   }
-  static DeviceStatus AdoptStream(DeviceHandle*, void*, StreamHandle**) {
-    return ToDeviceStatus(Status(StatusCode::kUnsupported, "a simulated engine makes its streams"));
+  // The native stream of a simulated engine is a StreamHandle of this device.
+  static DeviceStatus AdoptStream(DeviceHandle*, void* native, StreamHandle** stream) {
+    return Guarded([&] {
+      SimStream adopted = *Of(static_cast<StreamHandle*>(native));
+      adopted.is_adopted = true;
+      *stream = reinterpret_cast<StreamHandle*>(new SimStream(adopted));
+      return Status::Ok();
+    });
   }
   static void DestroyStream(StreamHandle* handle) {
     const std::unique_ptr<SimStream> stream(Of(handle));
+    if (stream->is_adopted) return;
+    stream->device->store_streams_.erase(stream->stream);
     stream->device->queues_.DestroyStream(stream->stream);
   }
 

@@ -16,6 +16,7 @@
 #include <map>
 #include <optional>
 #include <random>
+#include <set>
 #include <vector>
 
 #include "cuda/device.h"
@@ -29,6 +30,7 @@ struct SimDeviceOptions {
   uint64_t seed = 1;
   uint32_t steps_per_call_max = 3;         // how far the device may get during one call
   uint32_t copy_failures_per_million = 0;  // shards of copies that fail and copy nothing
+  uint32_t store_slowness = 1;             // one in so many of the stores' turns is taken
   std::optional<StreamEdge> dropped_edge;  // waits of this kind are left out
   uint32_t registration_failures_per_million = 0;
   // Copies between device and host touch no memory of the host but pinned and registered.
@@ -72,6 +74,7 @@ class SimDevice {
 
   uint64_t Random(uint64_t bound) { return random_() % bound; }
   void Drift();  // what happens on the device during a call of the host
+  bool LetsOthersPass(const StreamQueues::Stream* stream, size_t choice_count);
   bool FailsNow();
   bool FailsToRegister();
   bool IsWithin(const Ranges& ranges, const void* address, uint64_t byte_count) const;
@@ -83,6 +86,7 @@ class SimDevice {
   std::mt19937_64 random_;
   StreamQueues queues_;
   std::vector<Running> running_;
+  std::set<const StreamQueues::Stream*> store_streams_;
   Ranges allocations_;
   Ranges registrations_;
   Ranges slabs_;  // mapped

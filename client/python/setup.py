@@ -10,6 +10,7 @@ from wheel.bdist_wheel import bdist_wheel
 
 HERE = pathlib.Path(__file__).resolve().parent
 LIBRARY = "libterrace.so.1"
+PLUGIN = "libterrace_cuda.so"  # where there was a CUDA toolkit
 
 
 class BuildWithLibrary(build_py):
@@ -22,7 +23,10 @@ class BuildWithLibrary(build_py):
         if not library.exists():
             raise SystemExit(f"{library} is not there: build libterrace first, or name its build "
                              "directory in TERRACE_BUILD")
-        shutil.copy2(library, pathlib.Path(self.build_lib) / "terrace" / LIBRARY)
+        package = pathlib.Path(self.build_lib) / "terrace"
+        shutil.copy2(library, package / LIBRARY)
+        if (build / "cuda" / PLUGIN).exists():
+            shutil.copy2(build / "cuda" / PLUGIN, package / PLUGIN)
 
 
 class BinaryDistribution(Distribution):

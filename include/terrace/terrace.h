@@ -414,6 +414,12 @@ TERRACE_API terrace_status terrace_client_pause_pinning(terrace_client* client,
                                                         uint64_t deadline_us);
 TERRACE_API void terrace_client_resume_pinning(terrace_client* client);
 
+/* Of a terrace_pages_layout: bytes that only the engine understands. A slot holds them in the order
+ * in which they lie, and the Space's layout is the engine's own name of it, not nhd nor hnd. Layers
+ * are runs of memory (plane_count and head_count 1), tokens what a run is cut into; what is
+ * compared with the Space is the size of its parts. */
+#define TERRACE_PAGES_OPAQUE 1u
+
 /* Where pages lie. The vector of K or V of one token and one head is head_bytes contiguous bytes at
  * address + block * block_stride + plane * plane_stride + token * token_stride + head * head_stride
  * and a page is page_tokens / block_tokens blocks in a row. */
@@ -435,7 +441,7 @@ typedef struct terrace_pages_layout {
    * plane of a layer, a layer's planes side by side. */
   const uint64_t* addresses;
   uint32_t address_count;
-  uint32_t reserved; /* 0 */
+  uint32_t flags; /* TERRACE_PAGES_… */
 } terrace_pages_layout;
 #define TERRACE_PAGES_LAYOUT_INIT \
   { sizeof(terrace_pages_layout), 0u, 2u, 0u, 0u, 1u, 0u, 0u, 0u, 0u, 0u, 0u, 0u, NULL, 0u, 0u }
@@ -463,8 +469,9 @@ TERRACE_API terrace_status terrace_pages_read_tensor(const terrace_tensor* tenso
 
 typedef struct terrace_pages terrace_pages;
 
-/* Pages, and the Space whose slots hold them: its layout is "nhd" or "hnd". TERRACE_INVALID, with
- * field and values in `why`, where the two do not fit. Tensors must outlive it. */
+/* Pages, and the Space whose slots hold them: its layout is "nhd" or "hnd", or the engine's where
+ * pages are opaque. TERRACE_INVALID, with field and values in `why`, where the two do not fit.
+ * Tensors must outlive it. */
 TERRACE_API terrace_status terrace_pages_create(const terrace_device* device,
                                                 const terrace_pages_layout* layout,
                                                 const terrace_space* space, terrace_pages** pages,

@@ -14,6 +14,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 NEEDS = {"test_torch.py": ["pytest", "torch"], "test_handoff.py": ["pytest", "torch"],
          "test_vllm.py": ["pytest", "torch", "numpy"],
          "test_vllm_adapters.py": ["pytest", "torch", "numpy"],
+         "test_vllm_device.py": ["pytest", "torch", "numpy"],
          "test_vllm_tier.py": ["pytest", "numpy"],
          "test_sglang.py": ["pytest", "torch", "numpy"],
           "test_wheel.py": ["pytest", "setuptools", "wheel"]}
@@ -42,6 +43,7 @@ def main():
         "TERRACE_LIBRARY": str(build / "client" / "libterrace.so"),
         "TERRACE_BUILD": str(build),
         "TERRACED": str(build / "daemon" / "terraced"),
+        "TERRACE_SIM_PLUGIN": str(build / "tests" / "libterrace_sim.so"),
     }
     return subprocess.run([python, "-m", "pytest", "-q", "-p", "no:cacheprovider",
                            str(HERE / arguments.file), *arguments.rest], env=environment,

@@ -10,6 +10,7 @@ import pytest
 
 import terrace
 from conftest import connect
+from terrace.pages import Pages
 
 LAYERS, HEADS, SIZE, TOKENS, PAGES = 3, 4, 8, 16, 7
 SIZES = {"B": PAGES, "P": 2, "T": TOKENS, "H": HEADS, "D": SIZE, "L": LAYERS}
@@ -104,6 +105,46 @@ def test_kernel_blocks_smaller_than_a_page(client, device):
         for number, layer in enumerate(layers):
             expected = layer[24:28].transpose(1, 0, 2, 3, 4)  # a page's blocks, in each plane
             assert bytes(lease.part(0, number)) == expected.tobytes()
+
+
+@pytest.mark.parametrize("axes", ["BPTHD", "PBTHD", "BHTPD"])
+def test_opaque_pages_lie_in_slots_as_in_memory(client, device, axes):
+    torch = pytest.importorskip("torch")
+    shape = [SIZES[letter] for letter in axes]
+    source, target = ([torch.randint(-99, 99, shape, dtype=torch.int16) for _ in range(LAYERS)]
+                      for _ in range(2))
+    pages = [Pages({str(i): t for i, t in enumerate(tensors)}, "012", PAGES)
+             for tensors in (source, target)]
+    assert len(pages[0].runs) == (2 * LAYERS if axes[0] == "P" else LAYERS)
+    space = dataclasses.replace(SPACE, layout="mine", part_bytes=pages[0].part_bytes)
+    group = client.open(terrace.SpaceGroup("opaque", [space]))
+    keys = group.hash(range(2 * TOKENS))
+    with terrace.PagedCache.opaque(device, space, pages[0]) as cache, group.reserve(keys) as lease:
+        with cache.store(lease, [4, 1], kv_written=terrace.HOST) as copy:
+            copy.wait()
+        assert lease.commit() == 2
+    with terrace.PagedCache.opaque(device, space, pages[1]) as cache, group.acquire(keys) as lease:
+        lease.wait_ready()
+        into = numpy.zeros(len(pages[0].read(4)), numpy.uint8)
+        lease.copy_into([into], block_count=1)
+        assert bytes(into) == pages[0].read(4)
+        with cache.load(lease, [0, 6], destination_free=terrace.HOST) as copy:
+            copy.wait()
+    assert pages[1].read(0) == pages[0].read(4) and pages[1].read(6) == pages[0].read(1)
+
+
+@pytest.mark.parametrize("layout, size, sentence", [
+    ("nhd", 64, "layout is 'nhd', and the pages are opaque"), ("mine", 128, "part_bytes[0] is 128"),
+    ("mine", 48, "runs differ: 48 bytes every 48 beside 64 every 64")])
+def test_opaque_pages_that_do_not_fit_are_refused(device, layout, size, sentence):
+    torch = pytest.importorskip("torch")
+    sizes = (64, 48 if size == 48 else 64)
+    pages = Pages({str(i): torch.zeros((PAGES, size), dtype=torch.int8)
+                   for i, size in enumerate(sizes)}, "01", PAGES)
+    space = dataclasses.replace(SPACE, layout=layout, layers=2, part_bytes=(max(size, 64), 64))
+    with pytest.raises(terrace.TerraceError) as refused:
+        terrace.PagedCache.opaque(device, space, pages)
+    assert sentence in str(refused.value)
 
 
 def test_torch_and_dlpack_tensors_are_taken_as_they_lie(client, device):

@@ -63,6 +63,10 @@ def expect_nothing_held(daemon, engine):
     assert engine.connector.scheduler.held_count == 0
     assert sorted(engine.free) == list(range(1, len(engine.users)))
     engine.close()
+    expect_no_lease(daemon)
+
+
+def expect_no_lease(daemon):
     with connect(daemon) as client:
         for _ in range(1000):
             domain = client.stats()["domain"]
@@ -171,9 +175,9 @@ def test_a_window_beside_ranks_that_share_out_tokens_is_refused(daemon):
 
 def test_a_block_of_a_group_that_is_not_shared_out_is_one_ranks():
     spec = types.SimpleNamespace(block_size=16)
-    assert terrace.vllm._block_tokens(spec, 4) == 64
+    assert terrace.vllm_model.block_tokens_of(spec, 4) == 64
     spec.dcp_sharded = False
-    assert terrace.vllm._block_tokens(spec, 4) == 16
+    assert terrace.vllm_model.block_tokens_of(spec, 4) == 16
 
 
 def test_hashes_finer_than_was_told_turn_it_off(daemon):
@@ -450,10 +454,10 @@ def test_states_that_are_not_certain_are_refused(daemon, change, word):
 
 
 def test_a_vllm_that_hands_over_no_states_gets_no_hits_of_them(monkeypatch):
-    monkeypatch.setattr("terrace.vllm._output", types.SimpleNamespace())
+    monkeypatch.setattr("terrace.vllm_model._output", types.SimpleNamespace())
     spec = vllm_engine.MambaSpec(mamba_cache_mode="align", block_size=8)
     config = types.SimpleNamespace(kv_cache_groups=[types.SimpleNamespace(kv_cache_spec=spec)])
-    assert "0.32 does" in terrace.vllm._refusal_of_states(config, None)
+    assert "0.32 does" in terrace.vllm_model.refusal_of_states(config, None)
 
 
 def test_a_window_that_passed_is_stored_as_absent(daemon):
@@ -495,7 +499,7 @@ def test_a_vllm_that_cannot_be_told_of_failed_loads_gets_no_hybrid_hits(daemon, 
     monkeypatch.delattr(base.KVConnectorBase_V1, "get_transfer_results")
     config = types.SimpleNamespace(kv_cache_groups=[
         types.SimpleNamespace(kv_cache_spec=vllm_engine.FullAttentionSpec(block_size=8))] * 2)
-    assert "disable-hybrid" in terrace.vllm._refusal_of(config)
+    assert "disable-hybrid" in terrace.vllm_model.refusal_of(config)
 
 
 def test_a_reset_forgets_what_a_waiting_request_was_promised(daemon):
@@ -553,8 +557,9 @@ class SilentGroup:
 
 def test_a_step_waits_for_one_store_of_a_silent_daemon_not_for_all():
     group = SilentGroup()
-    half = terrace.vllm.WorkerHalf(group, [None], members=[0], writes=[True])
-    half.store([terrace.vllm_messages.Store(n, (1, n), [[n]]) for n in range(20)])
+    half = terrace.vllm.WorkerHalf(group, lambda: None, members=[0], writes=[True])
+    half.store(terrace.vllm_messages.Step(stores=[
+        terrace.vllm_messages.Store(n, (1, n), [[n]]) for n in range(20)]))
     assert group.calls == 1 and len(half.take_reports()) == 20
     half.close()
 
@@ -564,15 +569,16 @@ def test_loads_that_wait_for_a_thread_have_the_same_deadline(monkeypatch):
     clock = [100.0]
     monkeypatch.setattr("terrace.vllm_worker.time.monotonic", lambda: clock[0])
 
-    def copy(half, load, wait_s):
-        waits.append(wait_s)
+    def copy(half, load, deadline):
+        waits.append(max(0.0, deadline - clock[0]))
         clock[0] += 4.0
         return 0
 
-    monkeypatch.setattr("terrace.vllm_worker._THREADS", 1)
+    monkeypatch.setattr("terrace.vllm_worker._LOAD_THREADS", 1)
     monkeypatch.setattr("terrace.vllm_worker.WorkerHalf._copy", copy)
-    half = terrace.vllm.WorkerHalf(None, [None], members=[0], writes=[True], load_timeout_s=10.0)
-    half._threads.submit(lambda: None).result(LONG_S)
+    half = terrace.vllm.WorkerHalf(None, lambda: terrace.vllm_copies.InStep([]), members=[0],
+                                   writes=[True], load_timeout_s=10.0)
+    half._loaders.submit(lambda: None).result(LONG_S)
     half.load([terrace.vllm_messages.Load(f"r{n}", (1, n), [[n]]) for n in range(4)])
     half.close()
     assert waits[0] >= waits[1] >= waits[2] >= waits[3] and waits[3] <= 2.0
@@ -590,7 +596,7 @@ def test_a_block_that_is_none_of_the_cache_is_refused():
 def test_what_options_override_is_part_of_the_space():
     def salt(**named):
         named = {"hf_config": None, "dtype": "torch.bfloat16", "quantization": None, **named}
-        return terrace.vllm._computation_of(types.SimpleNamespace(**named))
+        return terrace.vllm_model.computation_of(types.SimpleNamespace(**named))
 
     def configured(theta):
         return types.SimpleNamespace(to_dict=lambda: {"rope_theta": theta})
@@ -608,11 +614,11 @@ def test_a_branch_is_no_revision(commit, revision, is_known):
         model_config=types.SimpleNamespace(model="somebody/something", revision=revision,
                                            hf_config=types.SimpleNamespace(_commit_hash=commit)),
         kv_transfer_config=types.SimpleNamespace(engine_id="one"))
-    found = terrace.vllm._revision_of(config)
+    found = terrace.vllm_model.revision_of(config)
     assert (found == "0123456789" * 4) == is_known
-    assert terrace.vllm._revision_of(config) == found  # on every rank of the engine
+    assert terrace.vllm_model.revision_of(config) == found  # on every rank of the engine
     config.kv_transfer_config.engine_id = "another"
-    assert (terrace.vllm._revision_of(config) == found) == is_known
+    assert (terrace.vllm_model.revision_of(config) == found) == is_known
 
 
 def test_what_vllm_does_not_publish_yet_is_not_stored(daemon):

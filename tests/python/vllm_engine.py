@@ -15,47 +15,20 @@ before the first of them has been computed; every worker takes the steps in orde
 """
 import collections
 import hashlib
-import pathlib
 import pickle
 import time
 import types
 
 import numpy
-import torch
 
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole
+from vllm_engine_worker import (NULL, FullAttentionSpec, HostMemory, MambaSpec, MLAAttentionSpec,
+                                SlidingWindowSpec, Worker, require)
 
 WAITING, LOADING, RUNNING, FINISHED = "waiting", "loading", "running", "finished"
 
 
-class FullAttentionSpec(types.SimpleNamespace):
-    """By its name vLLM's own: connectors tell the kinds apart."""
-
-
-class MLAAttentionSpec(types.SimpleNamespace):
-    """As well."""
-
-
-class MambaSpec(types.SimpleNamespace):
-    """As well."""
-
-
-class SlidingWindowSpec(types.SimpleNamespace):
-    """As well."""
-
-
-ADAPTERS_MAX = 2
 STATE = "state"  # in place of a group's window
-NULL = 0  # the block that stands where a window has passed
-
-
-class Violation(AssertionError):
-    """The connector broke its contract, or served wrong bytes."""
-
-
-def require(condition, what):
-    if not condition:
-        raise Violation(what)
 
 
 class Request:
@@ -101,73 +74,6 @@ class Request:
             self.block_hashes.append(hashlib.sha256(parent + chunk).digest())
 
 
-class Worker:
-    """One rank: its KV cache and its half of the connector. layers: of each KV cache group those
-    that its pipeline stage has, (first, count)."""
-
-    def __init__(self, make_connector, config, kv_cache_config, rank, layers, page_shape):
-        self.rank = rank
-        parallel = config.parallel_config
-        stage, tp_rank = divmod(rank, parallel.tensor_parallel_size)
-        # Whose bytes it has of each group: of a latent ranks with the same tokens have the same.
-        self.shares = [
-            (stage, tp_rank % parallel.decode_context_parallel_size
-             if isinstance(group.kv_cache_spec, MLAAttentionSpec) else tp_rank)
-            for group in kv_cache_config.kv_cache_groups]
-        self.blocks = kv_cache_config.num_blocks
-        self.taken = 0  # steps
-        self.results = {}  # of steps that were taken and not asked for, by number
-        self.adapters = collections.OrderedDict()  # weights by id, the least recently used first
-        # The i-th layers of all groups share a tensor: a block is of one group at a time.
-        tensors = [torch.zeros((self.blocks, *page_shape), dtype=torch.int16)
-                   for _ in range(max(count for _, count in layers))]
-        self.caches = {f"g{g}.layer.{first + i}": tensors[i]
-                       for g, (first, count) in enumerate(layers) for i in range(count)}
-        self.layers = [tensors[:count] for _, count in layers]
-        kv_cache_config = types.SimpleNamespace(**{**vars(kv_cache_config), "kv_cache_groups": [
-            types.SimpleNamespace(**{**vars(group), "layer_names": [
-                f"g{g}.layer.{first + i}" for i in range(count)]})
-            for g, (group, (first, count)) in enumerate(zip(kv_cache_config.kv_cache_groups,
-                                                            layers))]})
-        config = types.SimpleNamespace(**vars(config))
-        config.parallel_config = types.SimpleNamespace(**vars(config.parallel_config), rank=rank)
-        self.connector = make_connector(config, KVConnectorRole.WORKER, kv_cache_config)
-        self.connector.register_kv_caches(self.caches)
-
-    def weights_of(self, lora):
-        """What it computes with, as it was when it was loaded."""
-        if lora is None:
-            return b""
-        if lora.lora_int_id not in self.adapters or getattr(lora, "load_inplace", False):
-            file = pathlib.Path(lora.lora_path, "adapter_model.safetensors")
-            self.adapters[lora.lora_int_id] = file.read_bytes()
-        self.adapters.move_to_end(lora.lora_int_id)
-        while len(self.adapters) > ADAPTERS_MAX:
-            self.adapters.popitem(last=False)
-        return self.adapters[lora.lora_int_id]
-
-    def right_bytes(self, block_hash, group, layer, weights):
-        where = bytes([layer, *self.shares[group], group])
-        seed = hashlib.sha256(block_hash + where + weights).digest()
-        count = self.layers[group][layer][0].numel() * 2
-        return numpy.frombuffer((seed * (count // 32 + 1))[:count], numpy.int16)
-
-    def write(self, block_id, group, block_hash, weights):
-        for layer, tensor in enumerate(self.layers[group]):
-            page = tensor[block_id]
-            if block_hash is None:  # not full yet
-                page.fill_(-1)
-            else:
-                right = self.right_bytes(block_hash, group, layer, weights)
-                page.copy_(torch.from_numpy(right.copy()).view(page.shape))
-
-    def is_right(self, block_id, group, block_hash, weights):
-        return block_id != NULL and all(
-            numpy.array_equal(tensor[block_id].reshape(-1).numpy(),
-                              self.right_bytes(block_hash, group, layer, weights))
-            for layer, tensor in enumerate(self.layers[group]))
-
-
 class Engine:
     """One instance. `random` decides what a real one would leave to chance. stages: how many layers
     of each KV cache group each pipeline stage has; None: one stage with `layers` of each. shards:
@@ -175,7 +81,8 @@ class Engine:
 
     def __init__(self, make_connector, random, *, socket, tp_size=1, block_count=40,
                  block_tokens=8, layers=2, page_shape=(2, 8, 16), chunk_tokens=24, running_max=6,
-                 windows=(0,), stages=None, depth=1, shards=1, is_latent=False, **extra):
+                 windows=(0,), stages=None, depth=1, shards=1, is_latent=False,
+                 memory=HostMemory, **extra):
         stages = stages or [[layers] * len(windows)]
         self.random = random
         self.depth = depth
@@ -213,7 +120,8 @@ class Engine:
             firsts = [sum(before[g] for before in stages[:number]) for g in range(len(specs))]
             self.workers += [
                 Worker(make_connector, config, kv_cache, number * tp_size + tp_rank,
-                       list(zip(firsts, stage)), page_shape) for tp_rank in range(tp_size)]
+                       list(zip(firsts, stage)), page_shape, memory())
+                for tp_rank in range(tp_size)]
         handshakes = {divmod(w.rank, tp_size): w.connector.get_handshake_metadata()
                       for w in self.workers}
         if len(stages) > 1 or self.random.random() < 0.5:
@@ -382,6 +290,9 @@ class Engine:
         for worker in self.workers:
             self.run_worker(worker, self.updated)
         self.steps[number] = None
+        for worker in self.workers:
+            wrong = worker.results[number][3]()
+            require(not wrong, "; ".join(wrong))
         self.update(output, [worker.results.pop(number) for worker in self.workers])
 
     def count_as_computed(self, request, count, output):
@@ -607,7 +518,7 @@ class Engine:
         reports = connector.build_connector_worker_meta()
         connector.clear_connector_metadata()
         require(not bad or len(self.windows) == 1, "block ids of several groups")
-        return results, bad, reports
+        return results, bad, reports, worker.memory.end_step()
 
     def forward(self, worker, work):
         request, start, end = work.request, work.start, work.start + work.count
@@ -618,9 +529,9 @@ class Engine:
                 self.advance_state(worker, request, table, group, start, end)
                 continue
             for i in range(self.first_kept(group, start), full):
-                require(worker.is_right(table[i], group, request.block_hashes[i], weights),
-                        f"{request.request_id}: wrong bytes in block {i} of group {group} of rank "
-                        f"{worker.rank}")
+                worker.check(table[i], group, request.block_hashes[i], weights,
+                             f"{request.request_id}: wrong bytes in block {i} of group {group} of "
+                             f"rank {worker.rank}")
             for i in range(full, -(-end // self.block_tokens)):
                 is_full = (i + 1) * self.block_tokens <= end
                 worker.write(table[i], group, request.block_hashes[i] if is_full else None,
@@ -630,9 +541,9 @@ class Engine:
         weights = worker.weights_of(request.lora_request)
         if start > 0:
             i = (start - 1) // self.block_tokens
-            require(worker.is_right(table[i], group, request.state_hash(start), weights),
-                    f"{request.request_id}: a wrong state after {start} tokens of group {group} of "
-                    f"rank {worker.rank}")
+            worker.check(table[i], group, request.state_hash(start), weights,
+                         f"{request.request_id}: wrong bytes of the state after {start} tokens of "
+                         f"group {group} of rank {worker.rank}")
         worker.write(table[(end - 1) // self.block_tokens], group, request.state_hash(end), weights)
 
     def update(self, output, results):

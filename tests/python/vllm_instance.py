@@ -1,8 +1,9 @@
 """One real vLLM on the CPU, in one process, for tests/engines: a line RESULT with what it gave,
-hit, stored and loaded. The argument is a JSON object: model, and perhaps socket, revision, persist,
-stop_pid, dtype, adapter (a directory), tier_socket (the tier form instead of the connector), stages
-and ranks (pipeline, and tensor parallel, a process a worker), events, a directory where the daemon
-has its socket `replay` of KV events, and costs: then also the share of a step that hooks take."""
+hit, stored and loaded. The argument is a JSON object: model, and perhaps socket, revision,
+copy_threads, persist, stop_pid, dtype, adapter (a directory), tier_socket (the tier form instead of
+the connector), stages and ranks (pipeline, and tensor parallel, a process a worker), events, a
+directory where the daemon has its socket `replay` of KV events, and costs: then also the share of a
+step that hooks take."""
 import hashlib
 import json
 import os
@@ -11,21 +12,21 @@ import sys
 import time
 
 
-def watch(half, stored, loaded):
+def watch(half, all_pages, stored, loaded):
     """Notes a digest of every block that is stored or loaded."""
     store_one, copy_one = half._store, half._copy
 
     def digests(message, count=None):
         return [hashlib.sha256(pages.read(block)).hexdigest()
-                for pages, block_ids in zip(half.pages, message.block_ids)
+                for pages, block_ids in zip(all_pages, message.block_ids)
                 for block in block_ids[:count] if block >= 0]
 
     def store(message):
-        store_one(message)
         stored.extend(digests(message))
+        return store_one(message)
 
-    def copy(message, wait_s):
-        count = copy_one(message, wait_s)
+    def copy(message, deadline):
+        count = copy_one(message, deadline)
         loaded.extend(digests(message, count))
         return count
 
@@ -112,8 +113,8 @@ def arguments_of(options):
                     "socket": options["tier_socket"], "revision": "1", "timeout_ms": 10_000}]}}
     if "socket" in options:
         extra = {"socket": options["socket"]}
-        if "revision" in options:
-            extra["revision"] = options["revision"]
+        extra.update({name: options[name] for name in ("revision", "copy_threads")
+                      if name in options})
         named["kv_transfer_config"] = {
             "kv_connector": "TerraceConnector", "kv_connector_module_path": "terrace.vllm",
             "kv_role": "kv_both", "kv_load_failure_policy": "recompute",
@@ -169,7 +170,7 @@ def main():
 
         worker = get_kv_transfer_group()
         if worker.worker is not None:
-            watch(worker.worker, stored, loaded)
+            watch(worker.worker, worker._pages, stored, loaded)
     if "stop_pid" in options:
         os.kill(options["stop_pid"], signal.SIGSTOP)
     if "costs" in options:

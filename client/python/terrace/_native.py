@@ -109,7 +109,7 @@ class PagesLayout(_Versioned):
                 ("block_stride_bytes", c_uint64), ("plane_stride_bytes", c_uint64),
                 ("token_stride_bytes", c_uint64), ("head_stride_bytes", c_uint64),
                 ("layer_stride_bytes", c_uint64), ("addresses", POINTER(c_uint64)),
-                ("address_count", c_uint32), ("reserved", c_uint32)]
+                ("address_count", c_uint32), ("flags", c_uint32)]
 
 
 class Tensor(_Versioned):
@@ -268,3 +268,15 @@ def _load():
 
 
 lib = _load()
+
+
+def plugin_path():
+    """Of libterrace_cuda.so, where it was installed: beside libterrace, or in terrace/ there."""
+    with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
+        paths = {line[line.index("/"):].rstrip("\n") for line in maps if "/libterrace.so" in line}
+    for path in sorted(paths):
+        for directory in (pathlib.Path(path).parent, pathlib.Path(path).parent / "terrace"):
+            plugin = directory / "libterrace_cuda.so"
+            if plugin.is_file():
+                return str(plugin)
+    return None

@@ -13,7 +13,7 @@ stream, or terrace.HOST, which says that the host has waited; docs/DEVICE.md tel
 prevents. Tensors are taken as they lie: strides and addresses from torch, NumPy or DLPack.
 """
 import ctypes
-from typing import Any, List, Optional, Sequence, Tuple, Union
+from typing import TYPE_CHECKING, Any, List, Optional, Sequence, Tuple, Union
 
 from . import _native, buffers
 from .calls import microseconds
@@ -21,8 +21,13 @@ from .client import ReadLease, WriteLease
 from .errors import Invalid, Unsupported, from_status, number
 from .space import Space
 
+if TYPE_CHECKING:
+    from .pages import Pages  # which needs NumPy
+
 lib = _native.lib
 PAGE_NONE = (1 << 64) - 1
+PAGES_PER_CALL_MAX = 4096
+_OPAQUE = 1
 
 
 class _Host:
@@ -81,12 +86,14 @@ class _Handle:
 
 class Device(_Handle):
     """What copies. backend: "auto" (the plugin where it has a device, else the host), "host", or
-    "cuda", which fails where it cannot be. plugin_path: of libterrace_cuda.so, absolute; without it
-    there is no GPU. workers: threads of the host's copies, 1 to 64."""
+    "cuda", which fails where it cannot be. plugin_path: of libterrace_cuda.so, absolute; None: the
+    one that was installed with libterrace, if there is one. workers: threads of the host's copies,
+    1 to 64."""
 
     def __init__(self, backend: str = "auto", *, plugin_path: Optional[str] = None, index: int = 0,
                  workers: int = 1):
         super().__init__()
+        plugin_path = plugin_path or _native.plugin_path()
         options = _native.DeviceOptions(
             backend=backend.encode(), device_index=number("index", index),
             worker_count=number("workers", workers),
@@ -155,7 +162,8 @@ class Copy(_Handle):
 
 
 class PagedCache(_Handle):
-    """An engine's paged KV cache, described for one Space of layout "nhd" or "hnd".
+    """An engine's paged KV cache, described for one Space of layout "nhd" or "hnd", or, with
+    `opaque`, of the engine's own.
 
     layers: one tensor a layer; or a (K, V) pair a layer; or one slab of all layers, whose `axes`
     name the layer's dimension. axes: what each dimension is, a letter each: Block, Plane (K and V),
@@ -198,9 +206,31 @@ class PagedCache(_Handle):
             axes=axes.encode() if axes else None)
         _call(lib.terrace_pages_read_tensor, "reading a layer's tensor", tensor,
               ctypes.byref(layout))
-        native, _keep = space._native()  # pylint: disable=protected-access
-        _call(lib.terrace_pages_create, "describing a paged cache", device.native, layout, native,
-              ctypes.byref(self.native))
+        self._describe(layout)
+
+    @classmethod
+    def opaque(cls, device: Device, space: Space, pages: "Pages") -> "PagedCache":
+        """Of bytes that only the engine understands, a part of the Space a run of `pages`, in the
+        order in which they lie. The Space's layout names that order."""
+        pages.check_uniform()
+        run = pages.runs[0]
+        tokens = space.block_tokens if run.byte_count % space.block_tokens == 0 else 1
+        cache = cls.__new__(cls)
+        _Handle.__init__(cache)
+        cache.space, cache._tensors, cache._device = space, pages, device
+        cache._describe(_native.PagesLayout(
+            layer_count=len(pages.runs), plane_count=1, page_tokens=tokens, block_tokens=tokens,
+            head_count=1, head_bytes=run.byte_count // tokens,
+            page_count=number("block_count", pages.block_count, 64),
+            block_stride_bytes=run.stride, token_stride_bytes=run.byte_count // tokens,
+            address_count=len(pages.runs), flags=_OPAQUE,
+            addresses=(ctypes.c_uint64 * len(pages.runs))(*(r.address for r in pages.runs))))
+        return cache
+
+    def _describe(self, layout: _native.PagesLayout) -> None:
+        native, _keep = self.space._native()  # pylint: disable=protected-access
+        _call(lib.terrace_pages_create, "describing a paged cache", self._device.native, layout,
+              native, ctypes.byref(self.native))
 
     def store(self, lease: WriteLease, pages: Sequence[Optional[int]], *, kv_written: Edge,
               first_key: int = 0, member: int = 0) -> Copy:

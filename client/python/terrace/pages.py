@@ -11,7 +11,7 @@ from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
 import numpy
 
 from .buffers import Addresses
-from .errors import Invalid, number
+from .errors import Invalid, Unsupported, number
 
 PARTS_MAX = 128
 
@@ -67,6 +67,14 @@ class Pages:
                           f"the limit is {PARTS_MAX}: use a layout with the block outermost")
         self._addresses = numpy.array([run.address for run in self.runs], numpy.uint64)
         self._strides = numpy.array([run.stride for run in self.runs], numpy.uint64)
+
+    def check_uniform(self) -> None:
+        """Unsupported unless all runs are alike, as copies by a device take them."""
+        for run in self.runs:
+            if run[1:] != self.runs[0][1:]:
+                raise Unsupported(f"runs differ: {run.byte_count} bytes every {run.stride} beside "
+                                  f"{self.runs[0].byte_count} every {self.runs[0].stride}: a "
+                                  "device copies layers of one shape")
 
     @property
     def part_bytes(self) -> Tuple[int, ...]:

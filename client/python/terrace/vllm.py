@@ -6,25 +6,20 @@
         "kv_connector_extra_config": {"socket": "/run/terrace/default.sock"}}'
 
 Extra configuration: socket (required); revision of the weights (else from the model's files);
-lookup_wait_ms (0.5), timeout_ms (50), load_timeout_ms (10000). Nothing here raises into the engine
-or waits longer than those: without a daemon vLLM serves on, without the cache.
+lookup_wait_ms (0.5), timeout_ms (50), load_timeout_ms (10000); plugin_path of libterrace_cuda.so
+(else the one installed with libterrace) and pinned_gib (all), where the KV cache is a GPU's;
+copy_threads (0: the step itself copies), where it is host memory. Nothing here raises into the
+engine or waits longer than those: without a daemon vLLM serves on, without the cache.
 
-Today: KV caches in host memory (vLLM's CPU platform), full attention, MLA and sliding windows, in
-one KV cache group or several of one block size, beside full attention also states (Mamba, linear
-attention; mamba_cache_mode align), tensor, pipeline and decode context parallel. What it cannot
-serve it says in the log, once, and stays out of the way.
+Today: KV caches on NVIDIA GPUs and in host memory (vLLM's CPU platform), full attention, MLA and
+sliding windows, in one KV cache group or several of one block size, beside full attention also
+states (Mamba, linear attention; mamba_cache_mode align), tensor, pipeline and decode context
+parallel. What it cannot serve it says in the log, once, and stays out of the way.
 """
 import dataclasses
 import functools
-import hashlib
-import json
 import logging
-import os
-import pathlib
-import platform
-import re
 import time
-import uuid
 from typing import Any, Dict, Iterable, List, Optional, Set, Tuple
 
 from vllm.distributed.kv_transfer.kv_connector.v1 import base as _base
@@ -32,12 +27,15 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorBase_V1, KVConnectorHandshakeMetadata, KVConnectorMetadata, KVConnectorRole,
     KVConnectorWorkerMetadata)
 
+from . import vllm_model
 from .client import Client, Group
-from .errors import TerraceError, Unavailable
+from .errors import TerraceError, Unavailable, Unsupported
+from .paged import Device
 from .pages import Pages
 from .space import Space, SpaceGroup
 from .vllm_adapters import Adapters
-from .vllm_messages import GroupLayout, Layout, Load, StageLayout, Step
+from .vllm_copies import CudaEngine, HostEngine, InStep, Queued
+from .vllm_messages import Layout, Load, StageLayout, Step
 from .vllm_scheduler import SchedulerHalf
 from .vllm_worker import WorkerHalf, blocks_of, describe
 
@@ -45,13 +43,7 @@ logger = logging.getLogger("vllm.terrace")
 _START_WAIT_S = 2.0
 # Opening the group later, when the daemon comes up after the engine, waits timeout_ms, this often.
 _OPEN_PAUSE_S = 5.0
-_SPECS = ("FullAttentionSpec", "MLAAttentionSpec", "SlidingWindowSpec", "MambaSpec")
-_WINDOWED = ("SlidingWindowSpec", "MambaSpec")
 _PIPELINE_HANDSHAKE = "set_xfer_handshake_metadata_pp_aware"
-try:
-    from vllm.v1.core.sched import output as _output
-except ImportError:
-    _output = None
 # Older versions turn their hybrid memory off for a connector without it, and have one group.
 _SupportsHMA = getattr(_base, "SupportsHMA", object)
 
@@ -121,12 +113,17 @@ class TerraceConnector(KVConnectorBase_V1, _SupportsHMA):
         self._lookup_wait_s = float(extra.get("lookup_wait_ms", 0.5)) / 1e3
         self._load_timeout_s = float(extra.get("load_timeout_ms", 10_000)) / 1e3
         self._revision = extra.get("revision")
+        self._plugin_path = extra.get("plugin_path")
+        self._copy_threads = int(extra.get("copy_threads", 0))
+        pinned_gib = extra.get("pinned_gib")
+        self._device: Optional[Device] = None  # None: the step copies
+        self._engine: Any = HostEngine()
         parallel = vllm_config.parallel_config
         if "socket" not in extra:
             self.refuse("kv_connector_extra_config has no 'socket': name the domain's socket")
             return
-        why = (_refusal_of(kv_cache_config, _shards(parallel))
-               or _refusal_of_states(kv_cache_config, vllm_config))
+        why = (vllm_model.refusal_of(kv_cache_config, vllm_model.shards_of(parallel))
+               or vllm_model.refusal_of_states(kv_cache_config, vllm_config))
         if why is not None:
             self.refuse(why)
             return
@@ -139,12 +136,18 @@ class TerraceConnector(KVConnectorBase_V1, _SupportsHMA):
             self.refuse(f"pipeline_parallel_size is {self._stage_count}, and this vLLM tells a "
                         f"connector of one stage only: it needs {_PIPELINE_HANDSHAKE}")
             return
+        if getattr(vllm_config.cache_config, "calculate_kv_scales", False):
+            self.refuse("calculate_kv_scales gives every instance scales of its own for an fp8 "
+                        "cache, so nobody can share it: take them from the checkpoint")
+            return
         if getattr(vllm_config.kv_transfer_config, "kv_load_failure_policy", "") == "fail":
             logger.warning("terrace: kv_load_failure_policy is 'fail': a block lost on its way "
                            "fails its request; set it to 'recompute'")
         try:
             self._client = Client(extra["socket"], name=f"vllm-{role.name.lower()}",
-                                  default_timeout_s=self._timeout_s)
+                                  default_timeout_s=self._timeout_s,
+                                  pinned_bytes_max=None if pinned_gib is None
+                                  else int(float(pinned_gib) * (1 << 30)))
         except TerraceError as error:
             self.refuse(str(error))
 
@@ -155,6 +158,7 @@ class TerraceConnector(KVConnectorBase_V1, _SupportsHMA):
         if self.scheduler is not None:
             try:
                 self.scheduler.close()  # nobody would give back what it holds
+                self._client.close()  # nor take what is still being answered
             except Exception as error:  # pylint: disable=broad-except
                 logger.warning("terrace: what it held ends with its leases: %s", error)
 
@@ -169,22 +173,64 @@ class TerraceConnector(KVConnectorBase_V1, _SupportsHMA):
     @_never_raises()
     def register_kv_caches(self, kv_caches: Dict[str, Any]) -> None:
         groups = self._kv_cache_config.kv_cache_groups  # a stage may have no layer of one
-        for tensor in kv_caches.values():
-            if tensor.device.type != "cpu":
-                self.refuse(f"the KV cache lies on {tensor.device}: only host memory is served yet")
-                return
+        try:
+            self._open_device({str(tensor.device): tensor.device for tensor in kv_caches.values()})
+        except TerraceError as error:
+            self.refuse(str(error))
+            return
         self._pages = [Pages(kv_caches, group.layer_names, self._kv_cache_config.num_blocks)
                        for group in groups]
-        revision = self._revision or _revision_of(self._vllm_config)
+        if self._device is not None:
+            for pages in self._pages:
+                pages.check_uniform()
+        revision = self._revision or vllm_model.revision_of(self._vllm_config)
         stage = self._rank // self._vllm_config.parallel_config.tensor_parallel_size
         self._stage_layout = StageLayout([
-            _layout_of(self._vllm_config, group, index, revision, (stage, self._stage_count),
-                       kv_caches[group.layer_names[0]], pages) if group.layer_names else None
+            vllm_model.layout_of(self._vllm_config, group, index, revision,
+                                 (stage, self._stage_count), kv_caches[group.layer_names[0]], pages)
+            if group.layer_names else None
             for index, (group, pages) in enumerate(zip(groups, self._pages))])
         self._wait_at_start()
         if self._stage_count == 1:  # else what the other stages have comes with the first step
             self._layout = Layout([self._stage_layout])
             self._worker(_START_WAIT_S)
+
+    def _open_device(self, places: Dict[str, Any]) -> None:
+        """What copies the KV cache; Unsupported where nothing does."""
+        if len(places) > 1:
+            raise Unsupported(f"the KV cache lies on {sorted(places)}: one place is served")
+        place = next(iter(places.values()), None)  # a stage may have no layer at all
+        if place is None:
+            return
+        if place.type == "cuda":
+            self._device = Device("cuda", plugin_path=self._plugin_path, index=place.index or 0)
+            self._engine = CudaEngine(place)
+        elif place.type != "cpu":
+            raise Unsupported(f"the KV cache lies on {place}: NVIDIA GPUs and host memory are "
+                              "served yet")
+        elif self._copy_threads > 0:
+            self._device = Device("host", workers=self._copy_threads)
+
+    def _copies(self) -> Any:
+        """Made at the first copy."""
+        if self._device is None:
+            return InStep(self._pages)
+        stage, tp_rank = self._place
+        members = self._layout.members_of(stage, tp_rank)
+        spaces = [None if member is None else self._spaces()[member] for member in members]
+        return Queued(self._client, self._device, self._engine, self._pages, spaces)
+
+    def _spaces(self) -> List[Space]:
+        """Of every member of the SpaceGroup."""
+        return [Space(**group.fields, part_bytes=tuple(group.part_bytes),
+                      tp_rank=share % group.fields["tp_size"],
+                      cp_rank=share % group.fields["cp_size"])
+                for _, _, group, share in self._layout.shares()]
+
+    @property
+    def _place(self) -> Tuple[int, int]:
+        """(pipeline stage, tensor parallel rank)."""
+        return divmod(self._rank, self._vllm_config.parallel_config.tensor_parallel_size)
 
     @property
     def _rank(self) -> int:
@@ -208,10 +254,7 @@ class TerraceConnector(KVConnectorBase_V1, _SupportsHMA):
         now = time.monotonic()
         if not self._client.is_connected or now < self._next_open:
             return None
-        members = [Space(**group.fields, part_bytes=tuple(group.part_bytes),
-                         tp_rank=share % group.fields["tp_size"],
-                         cp_rank=share % group.fields["cp_size"])
-                   for _, _, group, share in self._layout.shares()]
+        members = self._spaces()
         name = SpaceGroup("x", members).check()  # one name a group: nobody else can be in the way
         try:
             return self._client.open(SpaceGroup(f"vllm-{name[:16]}", members), self_mask, timeout_s)
@@ -224,8 +267,7 @@ class TerraceConnector(KVConnectorBase_V1, _SupportsHMA):
     def _worker(self, timeout_s: Optional[float] = None) -> Optional[WorkerHalf]:
         """Made when the daemon is there and the layout of all stages is known."""
         if self.worker is None and self._layout is not None:
-            stage, tp_rank = divmod(self._rank,
-                                    self._vllm_config.parallel_config.tensor_parallel_size)
+            stage, tp_rank = self._place
             members = self._layout.members_of(stage, tp_rank)
             group = self._group(sum(1 << member for member in members if member is not None),
                                 timeout_s or self._timeout_s)
@@ -233,7 +275,7 @@ class TerraceConnector(KVConnectorBase_V1, _SupportsHMA):
                 return None
             writes = [each is not None and tp_rank < each.rank_count
                       for each in self._layout.stages[stage].groups]
-            self.worker = WorkerHalf(group, self._pages, members=members, writes=writes,
+            self.worker = WorkerHalf(group, self._copies, members=members, writes=writes,
                                      timeout_s=self._timeout_s,
                                      load_timeout_s=self._load_timeout_s)
         return self.worker
@@ -245,21 +287,29 @@ class TerraceConnector(KVConnectorBase_V1, _SupportsHMA):
 
     def _run_stores(self, step: Step) -> None:
         self._learn(step)
-        self._store_guarded(step)
-        for store in step.stores:  # whatever happened, the scheduler may let go
-            self._pending_reports[store.number] = 1
+        sure = [store for store in step.stores
+                if store.adapter is None or store.adapter.is_unchanged]
+        self._not_stored.update({store.number for store in step.stores}
+                                .difference(store.number for store in sure))
+        step = dataclasses.replace(step, stores=sure)
+        # A worker reports them when their copies have ended.
+        (self._storing if self._store_guarded(step) else self._not_stored).update(
+            store.number for store in sure)
 
     @functools.cached_property
-    def _pending_reports(self) -> Dict[int, int]:
-        return {}
+    def _storing(self) -> Set[int]:
+        return set()
 
-    @_never_raises()
-    def _store_guarded(self, step: Step) -> None:
-        worker = self._worker() if step.stores else None
+    @functools.cached_property
+    def _not_stored(self) -> Set[int]:
+        return set()
+
+    @_never_raises(otherwise=False)
+    def _store_guarded(self, step: Step) -> bool:
+        worker = self._worker() if step.stores else self.worker
         if worker is not None:
-            worker.store([store for store in step.stores
-                          if store.adapter is None or store.adapter.is_unchanged])
-            worker.take_reports()
+            worker.store(step)
+        return worker is not None
 
     def _learn(self, step: Step) -> None:
         """A stage of several learns of the others."""
@@ -294,6 +344,7 @@ class TerraceConnector(KVConnectorBase_V1, _SupportsHMA):
     def get_finished(self, finished_req_ids: Set[str]) -> Tuple[Optional[Set[str]],
                                                                 Optional[Set[str]]]:
         loaded, self._failed = set(), set()
+        self._poll_guarded()
         if self.worker is not None:
             loaded, self._failed = self.worker.take_loaded()
             self._bad_blocks = self.worker.take_bad_blocks()
@@ -305,6 +356,11 @@ class TerraceConnector(KVConnectorBase_V1, _SupportsHMA):
         if self._has_several_groups:
             self._bad_blocks = set()  # vLLM takes no block ids then
         return None, loaded or None
+
+    @_never_raises()
+    def _poll_guarded(self) -> None:
+        if self.worker is not None:
+            self.worker.poll_stores()
 
     _bad_blocks: Set[int] = set()
     _failed: Set[str] = set()
@@ -325,9 +381,13 @@ class TerraceConnector(KVConnectorBase_V1, _SupportsHMA):
         return bad
 
     def build_connector_worker_meta(self) -> Optional[TerraceReports]:
-        reports = dict(self._pending_reports)
-        self._pending_reports.clear()
-        return TerraceReports(reports) if reports else None
+        done, self._not_stored = self._not_stored, set()
+        if self.refusal is not None:  # nothing more comes of them, and the scheduler may let go
+            done |= self._storing
+        elif self.worker is not None:
+            done |= set(self.worker.take_reports()) & self._storing
+        self._storing -= done
+        return TerraceReports({number: 1 for number in done}) if done else None
 
     # ---- scheduler ----
 
@@ -351,7 +411,7 @@ class TerraceConnector(KVConnectorBase_V1, _SupportsHMA):
             elif sorted(stages) != list(range(self._stage_count)):
                 self.refuse(f"vLLM told of the pipeline stages {sorted(stages)}, and there are "
                             f"{self._stage_count}")
-            elif not _has_shared_seed(self._vllm_config):
+            elif not vllm_model.has_shared_seed(self._vllm_config):
                 self.refuse("vLLM's block hashes are seeded at random in this process, so nobody "
                             "shares them: set PYTHONHASHSEED to the same number everywhere")
             else:
@@ -473,190 +533,3 @@ class TerraceConnector(KVConnectorBase_V1, _SupportsHMA):
             self.scheduler.close()
         if self._client is not None:
             self._client.close()
-
-
-def _shards(parallel: Any) -> int:
-    """Tensor parallel ranks in a row that share out the tokens of a block between them."""
-    return getattr(parallel, "decode_context_parallel_size", 1)
-
-
-def _block_tokens(spec: Any, shards: int) -> int:
-    """What the scheduler, and a block's hash, count as one block: the same block of every shard."""
-    return spec.block_size * (shards if getattr(spec, "dcp_sharded", True) else 1)
-
-
-def _refusal_of(kv_cache_config: Any, shards: int = 1) -> Optional[str]:
-    """Why these KV cache groups are not served."""
-    groups = kv_cache_config.kv_cache_groups if kv_cache_config is not None else ()
-    if not groups:
-        return "the model has no KV cache groups"
-    for group in groups:
-        name = type(group.kv_cache_spec).__name__
-        if name not in _SPECS:
-            return f"a KV cache group is a {name}: only {', '.join(_SPECS)} are served yet"
-    if all(type(group.kv_cache_spec).__name__ in _WINDOWED for group in groups):
-        return "all layers have a window, or states: a group of full attention is needed"
-    if shards > 1 and any(type(group.kv_cache_spec).__name__ in _WINDOWED for group in groups):
-        return (f"decode_context_parallel_size is {shards}, beside a group with a window or "
-                "states: that is not served yet")
-    sizes = {_block_tokens(group.kv_cache_spec, shards) for group in groups}
-    if len(sizes) > 1:
-        return f"the KV cache groups have blocks of {sorted(sizes)} tokens: only one size is served"
-    if len(groups) == 1:
-        return None
-    if any(getattr(group, "is_eagle_group", False) for group in groups):
-        return "a KV cache group belongs to a draft model, beside others: that is not served yet"
-    if not hasattr(KVConnectorBase_V1, "get_transfer_results"):
-        return ("the model has several KV cache groups, and this vLLM cannot be told that a load "
-                "has failed: start it with --disable-hybrid-kv-cache-manager")
-    return None
-
-
-def _refusal_of_states(kv_cache_config: Any, config: Any) -> Optional[str]:
-    """Why groups of states, if there are any, are not served."""
-    specs = [group.kv_cache_spec for group in kv_cache_config.kv_cache_groups
-             if type(group.kv_cache_spec).__name__ == "MambaSpec"]
-    if not specs:
-        return None
-    modes = {getattr(spec, "mamba_cache_mode", None) for spec in specs}
-    if modes != {"align"}:
-        return (f"states in mamba_cache_mode {sorted(map(str, modes))}: they are at the ends of "
-                "blocks in 'align' alone; start vLLM with --enable-prefix-caching")
-    if not hasattr(_output, "KVConnectorBlockState"):
-        return "this vLLM does not tell a connector which blocks have a state: 0.32 does"
-    if any(getattr(spec, "num_speculative_blocks", 0) for spec in specs):
-        return "states with speculative decoding: that is not served yet"
-    block_tokens = specs[0].block_size
-    fine = getattr(kv_cache_config, "hash_block_size", None) or block_tokens
-    if fine != block_tokens:
-        return (f"prefix_match_unit is {fine} beside states in blocks of {block_tokens} tokens: "
-                "leave it out")
-    for name in ("use_replayssm", "use_kda_recoverssm"):
-        if getattr(config.cache_config, name, False):
-            return f"{name} is set: what of a state is in its block then is not known; leave it out"
-    return None
-
-
-def _layout_of(config: Any, group: Any, index: int, revision: str, stage: Tuple[int, int],
-               tensor: Any, pages: Pages) -> GroupLayout:
-    """What the Space of one KV cache group says. stage: which of how many."""
-    spec, shape = group.kv_cache_spec, tuple(tensor.shape)
-    is_latent = "MLA" in type(spec).__name__
-    window = 0
-    if type(spec).__name__ == "SlidingWindowSpec":
-        # What the next token attends to beside itself; the daemon needs one at least.
-        window = max(1, spec.sliding_window - 1 + getattr(spec, "extra_retained_tokens", 0))
-    is_state = type(spec).__name__ == "MambaSpec"
-    if is_state:
-        window = 1
-    # Ranks of one latent differ in the tokens they have of it; of others in the heads, at least.
-    tp_size = 1 if is_latent else config.parallel_config.tensor_parallel_size
-    shards = _shards(config.parallel_config) if getattr(spec, "dcp_sharded", True) else 1
-    fields = {
-        "model": str(config.model_config.model),
-        "revision": revision,
-        "dtype": describe(tensor.dtype),
-        "quantisation": str(getattr(config.cache_config, "cache_dtype", "auto")),
-        "layout": (_layout_name(tensor, shape, pages.block_count)
-                   + _interleaving(config.parallel_config, shards)
-                   + (_states(config, spec) if is_state else "")),
-        "layers": len(group.layer_names),
-        "kv_heads": int(getattr(spec, "num_kv_heads", 1)),
-        "head_size": int(getattr(spec, "head_size", shape[-1])),
-        "block_tokens": _block_tokens(spec, shards),
-        "salt": _computation_of(config.model_config),
-        "attention": ("state" if is_state else "sliding" if window else "mla" if is_latent
-                      else "gqa"),
-        "window_tokens": window,
-        "tp_size": tp_size,
-        "cp_size": shards,
-        "pp_rank": stage[0],
-        "pp_size": stage[1],
-        "attention_group": index,
-    }
-    return GroupLayout(fields, pages.part_bytes, max(tp_size, shards), window, is_state)
-
-
-def _states(config: Any, spec: Any) -> str:
-    """What a state's bytes mean, as far as its specification and options say."""
-    said = [str(spec), str(getattr(config, "mamba_config", None)),
-            os.environ.get("VLLM_SSM_CONV_STATE_LAYOUT", "")]
-    return "-states-" + hashlib.sha256(json.dumps(said).encode()).hexdigest()[:16]
-
-
-def _interleaving(parallel: Any, shards: int) -> str:
-    """Which tokens of a block a shard has."""
-    if shards == 1:
-        return ""
-    sizes = [getattr(parallel, f"{name}_kv_cache_interleave_size", 1) for name in ("cp", "dcp")]
-    return "-shards-of-" + "-".join(map(str, sizes))
-
-
-def _layout_name(tensor: Any, shape: Tuple[int, ...], block_count: int) -> str:
-    """What the bytes of a page depend on besides the Space's own fields. The CPU platform packs
-    pages for the machine's instructions, as its version pleases."""
-    import torch  # pylint: disable=import-outside-toplevel
-    import vllm  # pylint: disable=import-outside-toplevel
-
-    sizes = "x".join("B" if n == block_count else str(n) for n in shape)
-    order = "".join(str(i) for i, _ in sorted(enumerate(tensor.stride()), key=lambda s: -s[1]))
-    cpu = getattr(torch.backends, "cpu", None)  # since torch 2.0
-    capability = (cpu.get_cpu_capability() if cpu else platform.machine()).replace(" ", "")
-    has_tiles = getattr(getattr(torch, "cpu", None), "_is_amx_tile_supported", lambda: False)()
-    return (f"vllm-{vllm.__version__}-cpu-{capability}{'-AMX' if has_tiles else ''}-{sizes}-"
-            f"{order}")
-
-
-def _computation_of(model: Any) -> str:
-    """What the weights alone do not say, since options override it: the model's configuration as
-    it is used, the type that is computed in, the weights' quantisation."""
-    configuration = getattr(model, "hf_config", None)
-    if hasattr(configuration, "to_dict"):
-        configuration = configuration.to_dict()
-    said = [configuration, describe(getattr(model, "dtype", "")),
-            str(getattr(model, "quantization", None))]
-    return hashlib.sha256(json.dumps(said, sort_keys=True, default=str).encode()).hexdigest()[:32]
-
-
-def _revision_of(config: Any) -> str:
-    """A digest of what the weights come from; a random word if that is unknown."""
-    model, load = config.model_config, config.load_config
-    path = pathlib.Path(str(model.model))
-    if describe(getattr(load, "load_format", "")).endswith("dummy"):
-        seed = getattr(model, "seed", 0)
-        return f"dummy-{seed}-" + _digest_of([path / "config.json"])
-    if path.is_dir():
-        return "files-" + _digest_of(sorted(p for p in path.iterdir() if p.is_file()))
-    for commit in (getattr(model.hf_config, "_commit_hash", None), model.revision):
-        if re.fullmatch("[0-9a-f]{40}", str(commit)):  # a branch or a tag moves
-            return str(commit)
-    logger.warning("terrace: the revision of %s is unknown, so nothing is shared with others; name "
-                   "it as 'revision' in kv_connector_extra_config", model.model)
-    engine = getattr(config.kv_transfer_config, "engine_id", None)  # one for all ranks
-    return f"private-{engine or uuid.uuid4().hex}"
-
-
-def _digest_of(paths: Iterable[pathlib.Path]) -> str:
-    """Of names, sizes and times; of the text of what is small."""
-    digest = hashlib.sha256()
-    for path in paths:
-        if not path.exists():
-            continue
-        about = path.stat()
-        digest.update(f"{path.name} {about.st_size}\n".encode())
-        if about.st_size < 1 << 20:
-            digest.update(path.read_bytes())
-        else:
-            digest.update(str(about.st_mtime_ns).encode())
-    return digest.hexdigest()[:32]
-
-
-def _has_shared_seed(config: Any) -> bool:
-    """Whether another process with this configuration has the same block hashes."""
-    if os.environ.get("PYTHONHASHSEED") is not None:
-        return True
-    from vllm.v1.core import kv_cache_utils  # pylint: disable=import-outside-toplevel
-
-    if not hasattr(kv_cache_utils, "DEFAULT_NONE_HASH_SEED"):
-        return False  # older: always at random
-    return str(getattr(config.cache_config, "prefix_caching_hash_algo", "")).startswith("sha256")

@@ -29,9 +29,12 @@ class Store:
 
 @dataclasses.dataclass
 class Step:
-    """For the workers, once a step. Stores come before anything that could overwrite a block."""
+    """For the workers, once a step. Stores come before anything that could overwrite a block.
+    fences: stores, of this step or before it, whose blocks this step writes to; None if nobody has
+    looked, so that no store under way may be committed."""
     loads: List[Load] = dataclasses.field(default_factory=list)
     stores: List[Store] = dataclasses.field(default_factory=list)
+    fences: Optional[List[int]] = None
     layout: Optional["Layout"] = None  # where there is work for a stage that knows only itself
 
 

@@ -86,6 +86,8 @@ class SchedulerHalf:
         self._new_loads: List[Load] = []
         self._storing: List[_Storing] = []
         self._in_workers: Dict[int, Any] = {}  # leases of stores, by number
+        self._copied_ids: Dict[int, Set[int]] = {}  # blocks they may still be copied from
+        self._fresh: List[Sequence[int]] = []  # blocks that this step, or a load of it, writes to
         self._reports: Dict[int, int] = {}
         self._number = 0
         self.counters = {"lookups": 0, "hit_tokens": 0, "stored_blocks": 0, "dropped_stores": 0,
@@ -206,6 +208,7 @@ class SchedulerHalf:
                 lookup.give_up()
             return
         first, count = tracked.skip_count, external_tokens // self.block_tokens
+        self._fresh += [block_ids[first:] for block_ids in tracked.table]
         self.counters["hit_tokens"] += external_tokens
         tracked.stored_count = max(tracked.stored_count, first + count)
         self._loading[request.request_id] = lookup
@@ -228,7 +231,19 @@ class SchedulerHalf:
         # Offered after the stores were taken: a hit on blocks of a request of this very step counts
         # as computed already, and is not before this step's forward pass.
         self._follow(output)
-        return Step(loads=self.take_loads(), stores=stores)
+        return Step(loads=self.take_loads(), stores=stores, fences=self._take_fences())
+
+    def _take_fences(self) -> List[int]:
+        """Stores whose blocks are written to from here on, because vLLM has given them away."""
+        fresh, self._fresh = self._fresh, []
+        if not self._copied_ids:
+            return []
+        ids = set().union(*fresh)
+        fences = [number for number, copied in self._copied_ids.items()
+                  if not copied.isdisjoint(ids)]
+        for number in fences:
+            del self._copied_ids[number]  # one fence is enough
+        return fences
 
     def take_loads(self) -> List[Load]:
         """What was allocated and is not with the workers yet."""
@@ -238,17 +253,20 @@ class SchedulerHalf:
     def _follow(self, output: Any) -> None:
         """Learns the blocks of what is scheduled, and offers the full ones that are computed."""
         for new in output.scheduled_new_reqs:
+            self._write(new.block_ids, new.num_computed_tokens)
             tracked = self._tracked.get(new.req_id)
             if tracked is not None:
                 tracked.table = [list(block_ids) for block_ids in new.block_ids]
                 self._offer(tracked, new.num_computed_tokens)
         cached = output.scheduled_cached_reqs
         for i, request_id in enumerate(cached.req_ids):
+            more = cached.new_block_ids[i]
+            is_resumed = request_id in (getattr(cached, "resumed_req_ids", None) or ())
+            self._write(more or (), cached.num_computed_tokens[i] if is_resumed else 0)
             tracked = self._tracked.get(request_id)
             if tracked is None:
                 continue
-            more = cached.new_block_ids[i]
-            if request_id in (getattr(cached, "resumed_req_ids", None) or ()):
+            if is_resumed:
                 tracked.table = self._empty()
             for block_ids, new_ids in zip(tracked.table, more or ()):
                 block_ids += new_ids
@@ -270,6 +288,11 @@ class SchedulerHalf:
         return [[tracked.states.get(index, {}).get(i, 0) for i in range(first, last)]
                 if index in self.state_groups else block_ids[first:last]
                 for index, block_ids in enumerate(tracked.table)]
+
+    def _write(self, table: Sequence[Sequence[int]], computed_tokens: int) -> None:
+        """This step may write to the blocks of `table` behind those that are computed."""
+        first = computed_tokens // self.block_tokens
+        self._fresh += [block_ids[first:] for block_ids in table]
 
     def _offer(self, tracked: _Tracked, computed_tokens: int) -> None:
         """Reserves the blocks that are full and computed by now and were not offered yet."""
@@ -323,7 +346,9 @@ class SchedulerHalf:
         self.counters["stored_blocks"] += len(lease.reserved)
         token = lease.token
         # What the step before this one freed may have been overwritten in it.
-        return Store(self._number, (token.high, token.low), self._held(storing),
+        held = self._held(storing)
+        self._copied_ids[self._number] = {b for ids in held for b in ids if b != NO_BLOCK}
+        return Store(self._number, (token.high, token.low), held,
                      self.adapters.files_of(storing.tracked.request))
 
     def _held(self, storing: _Storing) -> Table:
@@ -341,6 +366,7 @@ class SchedulerHalf:
             self._reports[number] += count
             if self._reports[number] >= self.worker_count:
                 del self._reports[number]
+                self._copied_ids.pop(number, None)
                 self._in_workers.pop(number).abort()  # all that could be committed has been
 
     def loads_done(self, request_ids: Set[str]) -> None:

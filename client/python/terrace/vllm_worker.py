@@ -1,90 +1,178 @@
 """A worker's half of the vLLM connector: copies between vLLM's KV cache and leased slots.
 
-Stores run where they are asked for, before the step's forward pass; loads run on threads, into
-blocks that nobody else touches until they have been reported.
+Stores begin where they are asked for, before the step's forward pass, and are committed when their
+copies have ended: at once where the step itself makes them, else on a thread, some steps later.
+Loads run on threads, into blocks that nobody else touches until they have been reported.
 """
 import concurrent.futures
 import threading
 import time
-from typing import Any, Dict, List, Optional, Sequence, Set, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 from .calls import Token
-from .client import Group
+from .client import Group, WriteLease
 from .errors import Busy, TerraceError, Unavailable
-from .pages import Pages
-from .vllm_messages import NO_BLOCK, Load, Store
+from .paged import Copy
+from .vllm_messages import NO_BLOCK, Load, Step, Store
 
-_THREADS = 2
+_LOAD_THREADS = 2
+_STORES_MAX = 1024  # on their way; further ones are dropped
+
+
+class _Storing(NamedTuple):
+    """A store whose copies are under way."""
+    lease: WriteLease
+    copies: List[Copy]
 
 
 class WorkerHalf:
-    """See the page. Of each KV cache group: its pages; members, this worker's place in the
-    SpaceGroup, None where its stage has no layer; writes, whether it is this worker who stores."""
+    """See the page. make_copies: what copies, made at the first copy. Of each KV cache group:
+    members, this worker's place in the SpaceGroup, None where its stage has no layer; writes,
+    whether it is this worker who stores."""
 
-    def __init__(self, group: Group, pages: Sequence[Pages], *, members: Sequence[Optional[int]],
-                 writes: Sequence[bool], timeout_s: float = 0.05, load_timeout_s: float = 10.0):
+    def __init__(self, group: Group, make_copies: Callable[[], Any], *,
+                 members: Sequence[Optional[int]], writes: Sequence[bool],
+                 timeout_s: float = 0.05, load_timeout_s: float = 10.0):
         self.group = group
-        self.pages = pages
         self.members = members
         self.writes = writes
         self.timeout_s = timeout_s
         self.load_timeout_s = load_timeout_s
-        self._threads = concurrent.futures.ThreadPoolExecutor(_THREADS, "terrace-load")
+        self._make_copies = make_copies
+        self._copies: Any = None
+        self._loaders = concurrent.futures.ThreadPoolExecutor(_LOAD_THREADS, "terrace-load")
+        self._committer = concurrent.futures.ThreadPoolExecutor(1, "terrace-store")
+        self._storing: Dict[int, _Storing] = {}
         self._lock = threading.Lock()
         self._loaded: Set[str] = set()
         self._failed: Set[str] = set()
         self._bad_blocks: Set[int] = set()
         self._reports: Dict[int, int] = {}
 
+    @property
+    def copies(self) -> Any:
+        if self._copies is None:
+            self._copies = self._make_copies()
+        return self._copies
+
     # ---- stores ----
 
-    def store(self, stores: Sequence[Store]) -> None:
-        """Copies and commits this worker's share of each. The step waits: not twice for a daemon
-        that does not answer."""
+    def store(self, step: Step) -> None:
+        """Begins this worker's share of each, and keeps the engine off the blocks of the step's
+        fences. It waits: not twice for a daemon that does not answer."""
+        if step.fences is None:
+            self._give_up_all()  # nobody says which blocks are used again
         is_stuck = False
-        for store in stores:
+        for store in step.stores:
+            begun = None
             try:
-                if any(self.writes) and not is_stuck:
-                    self._store(store)
+                if any(self.writes) and not is_stuck and len(self._storing) < _STORES_MAX:
+                    begun = self._store(store)
             except Busy:
                 is_stuck = True
             except Unavailable:
                 pass  # it will be missed, not wrong
             finally:
-                self._reports[store.number] = 1
+                if begun is None:
+                    self._report(store.number)
+                else:
+                    self._storing[store.number] = begun
+        for number in step.fences or ():
+            if number in self._storing:
+                self._fence(number)
 
-    def _store(self, store: Store) -> None:
-        ours = [(pages, member, block_ids) for pages, member, is_ours, block_ids
-                in zip(self.pages, self.members, self.writes, store.block_ids) if is_ours]
+    def _store(self, store: Store) -> Optional[_Storing]:
+        """None: it has ended."""
+        ours = [(index, member, block_ids) for index, (member, is_ours, block_ids)
+                in enumerate(zip(self.members, self.writes, store.block_ids)) if is_ours]
         mask = sum(1 << member for _, member, _ in ours)
-        with self.group.join_write(Token(*store.token), mask) as lease:
+        lease = self.group.join_write(Token(*store.token), mask)
+        copies: List[Copy] = []
+        is_begun = False
+        try:
             reserved = lease.reserved
-            for pages, member, block_ids in ours:
-                there = [i for i in reserved if block_ids[i] != NO_BLOCK]
-                for first, count in _ranges(there):
-                    lease.write(pages.addresses(block_ids[first:first + count]), first_key=first,
-                                key_count=count, member=member)
-                for index in set(reserved).difference(there):
-                    lease.mark_absent(index, member)
-            lease.commit(self.timeout_s)
+            for index, member, block_ids in ours:
+                copies += self.copies.store(lease, index, member, block_ids, reserved)
+                for key in reserved:
+                    if block_ids[key] == NO_BLOCK:
+                        lease.mark_absent(key, member)
+            is_begun = bool(copies)
+            if not is_begun:
+                lease.commit(self.timeout_s)
+        finally:
+            if not is_begun:
+                for copy in copies:
+                    copy.close()
+                lease.abort()
+        return _Storing(lease, copies) if is_begun else None
+
+    @property
+    def stores_under_way(self) -> int:
+        """Whose copies have not been seen to end."""
+        return len(self._storing)
+
+    def _fence(self, number: int) -> None:
+        try:
+            for copy in self._storing[number].copies:
+                self.copies.fence(copy)
+        except TerraceError:
+            self._end(number, is_good=False)  # its bytes may be the next prompt's by now
+
+    def _give_up_all(self) -> None:
+        for number in list(self._storing):
+            self._end(number, is_good=False)
+
+    def _end(self, number: int, is_good: bool) -> None:
+        self._committer.submit(self._commit, number, self._storing.pop(number), is_good)
+
+    def _commit(self, number: int, storing: _Storing, is_good: bool) -> None:
+        """What was not seen to end is waited for, and not committed."""
+        try:
+            for copy in storing.copies:
+                copy.close()
+            if is_good:
+                storing.lease.commit(self.load_timeout_s)
+        except TerraceError:
+            pass
+        finally:
+            storing.lease.abort()
+            self._report(number)
+
+    def poll_stores(self) -> None:
+        """Has those committed whose copies have ended."""
+        for number, storing in list(self._storing.items()):
+            try:
+                if not all([copy.poll() for copy in storing.copies]):
+                    continue
+                is_good = True
+            except TerraceError:
+                is_good = False
+            self._end(number, is_good)
+
+    def _report(self, number: int) -> None:
+        with self._lock:
+            self._reports[number] = 1
 
     def take_reports(self) -> Dict[int, int]:
         """Stores this worker is through with since the last call."""
-        reports, self._reports = self._reports, {}
-        return reports
+        with self._lock:
+            reports, self._reports = self._reports, {}
+            return reports
 
     # ---- loads ----
 
     def load(self, loads: Sequence[Load]) -> None:
         """Begins them; every one is reported by take_loaded, whatever becomes of it."""
         deadline = time.monotonic() + self.load_timeout_s  # of waiting for a thread, too
+        free = self.copies.mark()  # of the blocks: whoever had them before is through
         for load in loads:
-            self._threads.submit(self._load, load, deadline)
+            self._loaders.submit(self._load, load, free, deadline)
 
-    def _load(self, load: Load, deadline: float) -> None:
+    def _load(self, load: Load, free: Callable[[], None], deadline: float) -> None:
         good_count = 0
         try:
-            good_count = self._copy(load, max(0.0, deadline - time.monotonic()))
+            free()
+            good_count = self._copy(load, deadline)
         except TerraceError:
             pass
         finally:
@@ -95,24 +183,22 @@ class WorkerHalf:
                 if bad_blocks:
                     self._failed.add(load.request_id)
 
-    def _copy(self, load: Load, wait_s: float) -> int:
+    def _copy(self, load: Load, deadline: float) -> int:
         """How many blocks are in place and right."""
         count = len(load.block_ids[0])
-        ours = [(pages, member, block_ids) for pages, member, block_ids
-                in zip(self.pages, self.members, load.block_ids) if member is not None]
+        ours = [(index, member, block_ids) for index, (member, block_ids)
+                in enumerate(zip(self.members, load.block_ids)) if member is not None]
         if not ours:
             return count  # all of it is other stages'
         mask = sum(1 << member for _, member, _ in ours)
         with self.group.join_read(Token(*load.token), mask) as lease:
             try:
-                lease.wait_ready(count, wait_s)
+                lease.wait_ready(count, max(0.0, deadline - time.monotonic()))
             except Unavailable:
                 count = min(count, lease.ready_count)
-            for pages, member, block_ids in ours:
-                wanted = [i for i in range(count) if block_ids[i] != NO_BLOCK]
-                for first, length in _ranges(wanted):
-                    lease.copy_into(pages.addresses(block_ids[first:first + length]),
-                                    first_block=first, block_count=length, member=member)
+            for index, member, block_ids in ours:
+                if count > 0:
+                    self.copies.load(lease, index, member, block_ids[:count], self.load_timeout_s)
         return count
 
     def take_loaded(self) -> Tuple[Set[str], Set[str]]:
@@ -129,24 +215,17 @@ class WorkerHalf:
             return bad
 
     def close(self) -> None:
-        """Waits for the loads on their way: they write into vLLM's memory."""
-        self._threads.shutdown(wait=True)
+        """Waits for the copies on their way: they are vLLM's memory."""
+        self._loaders.shutdown(wait=True)
+        self._give_up_all()
+        self._committer.shutdown(wait=True)
+        if self._copies is not None:
+            self._copies.close()
 
 
 def blocks_of(load: Load, first: int = 0) -> Set[int]:
     """Blocks it fills, from the lease's block `first` on."""
     return {b for block_ids in load.block_ids for b in block_ids[first:] if b != NO_BLOCK}
-
-
-def _ranges(indexes: Sequence[int]) -> List[List[int]]:
-    """[first, count] of every run of successive indexes."""
-    found: List[List[int]] = []
-    for index in indexes:
-        if found and sum(found[-1]) == index:
-            found[-1][1] += 1
-        else:
-            found.append([index, 1])
-    return found
 
 
 def describe(value: Any) -> str:

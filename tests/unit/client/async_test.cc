@@ -93,6 +93,15 @@ TEST_F(Async, WhatNobodyPollsIsBounded) {
   EXPECT_TRUE(Eventually([&] { return client_->PrefetchAsync(group_, TestKeys(1), {}, 0).ok(); }));
 }
 
+TEST_F(Async, LeasesThatNobodyPollsEndWithTheClient) {
+  ASSERT_TRUE(client_->AcquireAsync(group_, TestKeys(2), {}, 0).ok());
+  ASSERT_TRUE(client_->ReserveAsync(group_, TestKeys(2), {}, 0).ok());
+  pollfd entry{client_->event_fd(), POLLIN, 0};
+  ASSERT_EQ(poll(&entry, 1, 10'000), 1);  // the first one's answer; the other's may come later
+  client_.reset();
+  EXPECT_TRUE(daemon_.WaitLifeEnds(0));
+}
+
 TEST_F(Async, ACallbackMayUseTheClient) {
   std::atomic<int> step{0};
   ASSERT_TRUE(client_

@@ -225,6 +225,12 @@ TEST(PagedCaches, ALayoutThatDoesNotFitItsSpaceIsRefusedWithBothValues) {
       {[](auto* o) { o->layout.bases[1] = o->layout.bases[0] + 256; },
        "the distance between bases is 256"},
       {[](auto* o) { o->layout.bases.clear(); }, "bases are 0 addresses"},
+      {[](auto* o) { o->is_opaque = true; }, "layout is 'nhd', and the pages are opaque"},
+      {[](auto* o) {
+         o->is_opaque = true;
+         o->space.layout = "blocks";
+       },
+       "plane_count is 2 and head_count 1: opaque pages have neither"},
   };
   for (const Misfit& misfit : misfits) {
     PagedCacheOptions options{

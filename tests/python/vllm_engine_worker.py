@@ -1,0 +1,129 @@
+"""A worker of the engine without a model: one rank's KV cache, what it computes into it, and its
+half of the connector."""
+import collections
+import hashlib
+import pathlib
+import types
+
+import numpy
+import torch
+
+from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole
+
+ADAPTERS_MAX = 2
+NULL = 0  # the block that stands where a window has passed
+
+
+class Violation(AssertionError):
+    """The connector broke its contract, or served wrong bytes."""
+
+
+def require(condition, what):
+    if not condition:
+        raise Violation(what)
+
+
+class FullAttentionSpec(types.SimpleNamespace):
+    """By its name vLLM's own: connectors tell the kinds apart."""
+
+
+class MLAAttentionSpec(types.SimpleNamespace):
+    """As well."""
+
+
+class MambaSpec(types.SimpleNamespace):
+    """As well."""
+
+
+class SlidingWindowSpec(types.SimpleNamespace):
+    """As well."""
+
+
+class HostMemory:
+    """How an engine on the CPU writes and reads pages: at once."""
+
+    def __init__(self):
+        self._wrong = []
+
+    def shown(self, tensor):
+        return tensor
+
+    def write(self, page, values):
+        page.copy_(torch.from_numpy(values).view(page.shape))
+
+    def check(self, page, values, what):
+        if not numpy.array_equal(page.reshape(-1).numpy(), values):
+            self._wrong.append(what)
+
+    def end_step(self):
+        """A function that answers what was found wrong, when the step has been computed."""
+        wrong, self._wrong = self._wrong, []
+        return lambda: wrong
+
+
+class Worker:
+    """One rank: its KV cache and its half of the connector. layers: of each KV cache group those
+    that its pipeline stage has, (first, count)."""
+
+    def __init__(self, make_connector, config, kv_cache_config, rank, layers, page_shape, memory):
+        self.rank = rank
+        self.memory = memory
+        parallel = config.parallel_config
+        stage, tp_rank = divmod(rank, parallel.tensor_parallel_size)
+        # Whose bytes it has of each group: of a latent ranks with the same tokens have the same.
+        self.shares = [
+            (stage, tp_rank % parallel.decode_context_parallel_size
+             if isinstance(group.kv_cache_spec, MLAAttentionSpec) else tp_rank)
+            for group in kv_cache_config.kv_cache_groups]
+        self.blocks = kv_cache_config.num_blocks
+        self.taken = 0  # steps
+        self.results = {}  # of steps that were taken and not asked for, by number
+        self.adapters = collections.OrderedDict()  # weights by id, the least recently used first
+        # The i-th layers of all groups share a tensor: a block is of one group at a time.
+        tensors = [torch.zeros((self.blocks, *page_shape), dtype=torch.int16)
+                   for _ in range(max(count for _, count in layers))]
+        shown = [memory.shown(tensor) for tensor in tensors]
+        self.caches = {f"g{g}.layer.{first + i}": shown[i]
+                       for g, (first, count) in enumerate(layers) for i in range(count)}
+        self.layers = [tensors[:count] for _, count in layers]
+        kv_cache_config = types.SimpleNamespace(**{**vars(kv_cache_config), "kv_cache_groups": [
+            types.SimpleNamespace(**{**vars(group), "layer_names": [
+                f"g{g}.layer.{first + i}" for i in range(count)]})
+            for g, (group, (first, count)) in enumerate(zip(kv_cache_config.kv_cache_groups,
+                                                            layers))]})
+        config = types.SimpleNamespace(**vars(config))
+        config.parallel_config = types.SimpleNamespace(**vars(config.parallel_config), rank=rank)
+        self.connector = make_connector(config, KVConnectorRole.WORKER, kv_cache_config)
+        self.connector.register_kv_caches(self.caches)
+
+    def weights_of(self, lora):
+        """What it computes with, as it was when it was loaded."""
+        if lora is None:
+            return b""
+        if lora.lora_int_id not in self.adapters or getattr(lora, "load_inplace", False):
+            file = pathlib.Path(lora.lora_path, "adapter_model.safetensors")
+            self.adapters[lora.lora_int_id] = file.read_bytes()
+        self.adapters.move_to_end(lora.lora_int_id)
+        while len(self.adapters) > ADAPTERS_MAX:
+            self.adapters.popitem(last=False)
+        return self.adapters[lora.lora_int_id]
+
+    def right_bytes(self, block_hash, group, layer, weights):
+        where = bytes([layer, *self.shares[group], group])
+        seed = hashlib.sha256(block_hash + where + weights).digest()
+        count = self.layers[group][layer][0].numel() * 2
+        return numpy.frombuffer((seed * (count // 32 + 1))[:count], numpy.int16)
+
+    def write(self, block_id, group, block_hash, weights):
+        for layer, tensor in enumerate(self.layers[group]):
+            values = numpy.full(tensor[block_id].numel(), -1, numpy.int16)  # not full yet
+            if block_hash is not None:
+                values = self.right_bytes(block_hash, group, layer, weights).copy()
+            self.memory.write(tensor[block_id], values)
+
+    def check(self, block_id, group, block_hash, weights, what):
+        """Attention reads this block."""
+        require(block_id != NULL, f"{what}: the null block")
+        for layer, tensor in enumerate(self.layers[group]):
+            right = self.right_bytes(block_hash, group, layer, weights)
+            self.memory.check(tensor[block_id], right, what)
