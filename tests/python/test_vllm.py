@@ -630,3 +630,39 @@ def test_what_vllm_does_not_publish_yet_is_not_stored(daemon):
         engine.step()
     assert engine.connector.scheduler.counters["stored_blocks"] == 4
     expect_nothing_held(daemon, engine)
+
+
+class Counter:
+    """As of prometheus_client."""
+
+    def __init__(self, name, documentation, labelnames):
+        assert documentation and labelnames == ["engine"]
+        self.name, self.values = name, {}
+
+    def labels(self, *values):
+        self.values[values] = 0
+        return types.SimpleNamespace(inc=lambda amount: self.values.__setitem__(
+            values, self.values[values] + amount))
+
+
+def test_statistics_are_what_happened(daemon):
+    connect(daemon).close()
+    for number in range(2):
+        engine = make_engine(daemon, random.Random(7), tp_size=2)
+        run_prompt(engine)
+        expect_nothing_held(daemon, engine)
+        block_bytes = 2 * 2 * 8 * 16 * 2  # layers of a rank, each a page of 2 x 8 x 16 numbers
+        expected = {"lookups": 1, "hit_tokens": 72, "loads": 2, "loaded_bytes": 2 * 9 * block_bytes}
+        if number == 0:
+            expected = {"lookups": 1, "stored_blocks": 10, "stored_bytes": 2 * 10 * block_bytes}
+        found = dict(engine.stats.data)
+        assert (found.pop("load_seconds", 0) > 0) == (number == 1)
+        assert {name: found.get(name) for name in expected} == expected
+    made = []
+    metrics = engine.connector.build_prom_metrics(
+        None, {"counter": lambda **named: made.append(Counter(**named)) or made[-1]}, ["engine"],
+        {0: ["0"], 1: ["1"]})
+    metrics.observe(engine.stats.to_dict(), engine_idx=1)
+    values = {counter.name: counter.values for counter in made}
+    assert values["vllm:terrace_hit_tokens"] == {("0",): 0, ("1",): 72}
+    assert set(engine.stats.reduce()) == set(engine.stats.data)

@@ -143,6 +143,7 @@ class Engine:
         self.states_of_this_step = set()
         self.handed = {}  # of this step, by request
         self.counts = collections.Counter()
+        self.stats = None
 
     # ---- blocks ----
 
@@ -516,6 +517,7 @@ class Engine:
         require(results.failed_recving <= results.finished_recving, "failed, and not finished")
         bad = connector.get_block_ids_with_load_errors()
         reports = connector.build_connector_worker_meta()
+        self.observe(connector)
         connector.clear_connector_metadata()
         require(not bad or len(self.windows) == 1, "block ids of several groups")
         return results, bad, reports, worker.memory.end_step()
@@ -545,6 +547,14 @@ class Engine:
                          f"{request.request_id}: wrong bytes of the state after {start} tokens of "
                          f"group {group} of rank {worker.rank}")
         worker.write(table[(end - 1) // self.block_tokens], group, request.state_hash(end), weights)
+
+    def observe(self, connector):
+        """As vLLM's log does."""
+        stats = connector.get_kv_connector_stats()
+        if stats is not None:
+            stats = connector.build_kv_connector_stats(pickle.loads(pickle.dumps(stats.to_dict())))
+            require(not stats.is_empty(), "statistics of nothing")
+            self.stats = stats if self.stats is None else self.stats.aggregate(stats)
 
     def update(self, output, results):
         bad = set().union(*(result[1] for result in results))
@@ -577,6 +587,7 @@ class Engine:
             finished_recving=finished, finished_sending=None, invalid_block_ids=bad,
             failed_recving=failed if len(self.windows) > 1 else set(),
             kv_connector_worker_meta=merged))
+        self.observe(self.connector)
         for request_id in finished:
             request = self.requests[request_id]
             require(request.state in (LOADING, FINISHED), f"{request_id} was not loading")

@@ -1,9 +1,9 @@
 """One real vLLM on the CPU, in one process, for tests/engines: a line RESULT with what it gave,
 hit, stored and loaded. The argument is a JSON object: model, and perhaps socket, revision,
-copy_threads, persist, stop_pid, dtype, adapter (a directory), tier_socket (the tier form instead of
-the connector), stages and ranks (pipeline, and tensor parallel, a process a worker), events, a
-directory where the daemon has its socket `replay` of KV events, and costs: then also the share of a
-step that hooks take."""
+copy_threads, persist, stop_pid, dtype, adapter (a directory), metrics (then also vLLM's own of the
+connector), tier_socket (the tier form instead of the connector), stages and ranks (pipeline, and
+tensor parallel, a process a worker), events, a directory where the daemon has its socket `replay`
+of KV events, and costs: then also the share of a step that hooks take."""
 import hashlib
 import json
 import os
@@ -119,6 +119,8 @@ def arguments_of(options):
             "kv_connector": "TerraceConnector", "kv_connector_module_path": "terrace.vllm",
             "kv_role": "kv_both", "kv_load_failure_policy": "recompute",
             "kv_connector_extra_config": extra}
+    if "metrics" in options:
+        named["disable_log_stats"] = False
     if "events" in options:
         named["kv_events_config"] = {
             "enable_kv_cache_events": True, "publisher": "zmq",
@@ -203,6 +205,9 @@ def main():
         tier.drain_jobs()
         llm.generate([{"prompt_token_ids": [4, 5, 6]}], sampling, use_tqdm=False)  # it counts them
         result.update(tier.counters, refusal=tier.refusal)
+    if "metrics" in options:
+        result["metrics"] = {metric.name: metric.value for metric in llm.get_metrics()
+                             if metric.name.startswith("vllm:terrace_")}
     if "events" in options:
         result["engine_events"] = stored_hashes(f"ipc://{options['events']}/engine-replay")
         result["daemon_events"] = stored_hashes(f"ipc://{options['events']}/replay")

@@ -27,7 +27,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorBase_V1, KVConnectorHandshakeMetadata, KVConnectorMetadata, KVConnectorRole,
     KVConnectorWorkerMetadata)
 
-from . import vllm_model
+from . import vllm_model, vllm_stats
 from .client import Client, Group
 from .errors import TerraceError, Unavailable, Unsupported
 from .paged import Device
@@ -388,6 +388,28 @@ class TerraceConnector(KVConnectorBase_V1, _SupportsHMA):
             done |= set(self.worker.take_reports()) & self._storing
         self._storing -= done
         return TerraceReports({number: 1 for number in done}) if done else None
+
+    # ---- either half ----
+
+    def get_kv_connector_stats(self) -> Optional[Any]:
+        """Counters since the last call; None where this vLLM takes none, or there is nothing."""
+        half = self.worker if self.scheduler is None else self.scheduler
+        if half is None or vllm_stats.KVConnectorStats is None:
+            return None
+        added = self._since.take(half.counters)
+        return vllm_stats.TerraceStats(data=added) if added else None
+
+    @functools.cached_property
+    def _since(self) -> vllm_stats.Since:
+        return vllm_stats.Since()
+
+    @classmethod
+    def build_kv_connector_stats(cls, data: Optional[Dict[str, Any]] = None) -> Any:
+        return vllm_stats.TerraceStats(data=data or {})
+
+    @classmethod
+    def build_prom_metrics(cls, *arguments: Any, **named: Any) -> Any:
+        return vllm_stats.TerraceMetrics(*arguments, **named)
 
     # ---- scheduler ----
 

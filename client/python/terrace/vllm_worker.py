@@ -23,6 +23,7 @@ class _Storing(NamedTuple):
     """A store whose copies are under way."""
     lease: WriteLease
     copies: List[Copy]
+    byte_count: int
 
 
 class WorkerHalf:
@@ -48,6 +49,23 @@ class WorkerHalf:
         self._failed: Set[str] = set()
         self._bad_blocks: Set[int] = set()
         self._reports: Dict[int, int] = {}
+        self._counters = {"loads": 0, "load_seconds": 0.0, "loaded_bytes": 0, "stored_bytes": 0}
+
+    @property
+    def counters(self) -> Dict[str, float]:
+        """Since the beginning; vllm_stats.COUNTERS says what they are."""
+        with self._lock:
+            return dict(self._counters)
+
+    def _count(self, **more: float) -> None:
+        with self._lock:
+            for name, amount in more.items():
+                self._counters[name] += amount
+
+    def _bytes_of(self, counts: Dict[int, int]) -> int:
+        """Of so many blocks of each member."""
+        return sum(count * self.group.spec.members[member].block_bytes
+                   for member, count in counts.items())
 
     @property
     def copies(self) -> Any:
@@ -91,20 +109,24 @@ class WorkerHalf:
         is_begun = False
         try:
             reserved = lease.reserved
+            counts = {}
             for index, member, block_ids in ours:
                 copies += self.copies.store(lease, index, member, block_ids, reserved)
-                for key in reserved:
-                    if block_ids[key] == NO_BLOCK:
-                        lease.mark_absent(key, member)
+                absent = [key for key in reserved if block_ids[key] == NO_BLOCK]
+                for key in absent:
+                    lease.mark_absent(key, member)
+                counts[member] = len(reserved) - len(absent)
+            byte_count = self._bytes_of(counts)
             is_begun = bool(copies)
             if not is_begun:
                 lease.commit(self.timeout_s)
+                self._count(stored_bytes=byte_count)
         finally:
             if not is_begun:
                 for copy in copies:
                     copy.close()
                 lease.abort()
-        return _Storing(lease, copies) if is_begun else None
+        return _Storing(lease, copies, byte_count) if is_begun else None
 
     @property
     def stores_under_way(self) -> int:
@@ -132,6 +154,7 @@ class WorkerHalf:
                 copy.close()
             if is_good:
                 storing.lease.commit(self.load_timeout_s)
+                self._count(stored_bytes=storing.byte_count)
         except TerraceError:
             pass
         finally:
@@ -163,19 +186,20 @@ class WorkerHalf:
 
     def load(self, loads: Sequence[Load]) -> None:
         """Begins them; every one is reported by take_loaded, whatever becomes of it."""
-        deadline = time.monotonic() + self.load_timeout_s  # of waiting for a thread, too
+        began = time.monotonic()  # waiting for a thread counts
         free = self.copies.mark()  # of the blocks: whoever had them before is through
         for load in loads:
-            self._loaders.submit(self._load, load, free, deadline)
+            self._loaders.submit(self._load, load, free, began)
 
-    def _load(self, load: Load, free: Callable[[], None], deadline: float) -> None:
+    def _load(self, load: Load, free: Callable[[], None], began: float) -> None:
         good_count = 0
         try:
             free()
-            good_count = self._copy(load, deadline)
+            good_count = self._copy(load, began + self.load_timeout_s)
         except TerraceError:
             pass
         finally:
+            self._count(loads=1, load_seconds=time.monotonic() - began)
             bad_blocks = blocks_of(load, good_count)
             with self._lock:
                 self._bad_blocks.update(bad_blocks)
@@ -199,6 +223,9 @@ class WorkerHalf:
             for index, member, block_ids in ours:
                 if count > 0:
                     self.copies.load(lease, index, member, block_ids[:count], self.load_timeout_s)
+        self._count(loaded_bytes=self._bytes_of({
+            member: sum(block != NO_BLOCK for block in block_ids[:count])
+            for _, member, block_ids in ours}))
         return count
 
     def take_loaded(self) -> Tuple[Set[str], Set[str]]:
