@@ -1,8 +1,6 @@
 """terrace.vllm against an engine that enforces the contract of connectors, and a real daemon.
 
 TERRACE_ENGINE_REQUESTS: how many random requests a setting gets (400)."""
-import os
-import pathlib
 import random
 import sys
 import time
@@ -11,68 +9,9 @@ import types
 import pytest
 import torch
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "stubs"))
-
-# vLLM's module that seeds block hashes; its name is theirs.
-sys.modules["vllm.v1"] = types.ModuleType("vllm.v1")
-sys.modules["vllm.v1.core"] = types.ModuleType("vllm.v1.core")
-sys.modules["vllm.v1.core"].kv_cache_utils = types.SimpleNamespace(
-    DEFAULT_NONE_HASH_SEED="vllm-none-hash")
-sys.modules["vllm.v1.core.sched"] = types.ModuleType("vllm.v1.core.sched")
-sys.modules["vllm.v1.core.sched"].output = types.SimpleNamespace(KVConnectorBlockState=object)
-
-import terrace.requests  # noqa: E402  pylint: disable=wrong-import-position
-import terrace.vllm  # noqa: E402  pylint: disable=wrong-import-position
-import vllm_engine  # noqa: E402  pylint: disable=wrong-import-position
-from conftest import LONG_S, connect  # noqa: E402  pylint: disable=wrong-import-position
-
-REQUESTS = int(os.environ.get("TERRACE_ENGINE_REQUESTS", "400"))
-
-
-def make_engine(daemon, chance, **options):
-    options = {"timeout_ms": 1000 * LONG_S, "lookup_wait_ms": 1000 * LONG_S, **options}
-    return vllm_engine.Engine(terrace.vllm.TerraceConnector, chance, socket=daemon.socket,
-                              **options)
-
-
-def random_request(number, chance, block_tokens=8):
-    """Prompts share heads of several lengths."""
-    head = chance.randrange(6)
-    tokens = [head] * (block_tokens * chance.randrange(1, 6))
-    tokens += [chance.randrange(4)] * chance.randrange(0, 30) + [1]
-    return vllm_engine.Request(f"r{number}", tokens, chance.randrange(1, 20), block_tokens)
-
-
-def drive(engine, chance, request_count, first=0, on_step=lambda: None, make=random_request):
-    number, steps = first, 0
-    while number < first + request_count or engine.has_work:
-        while number < first + request_count and len(engine.waiting) < 4:
-            engine.add(make(number, chance))
-            number += 1
-        if engine.requests and chance.random() < 0.02:
-            victim = chance.choice(list(engine.requests.values()))
-            if victim.state != vllm_engine.FINISHED:
-                engine.abort(victim)
-        on_step()
-        engine.step()
-        steps += 1
-        assert steps < 1000 * (request_count + 10), f"no progress: {engine.counts}"
-
-
-def expect_nothing_held(daemon, engine):
-    assert engine.connector.scheduler.held_count == 0
-    assert sorted(engine.free) == list(range(1, len(engine.users)))
-    engine.close()
-    expect_no_lease(daemon)
-
-
-def expect_no_lease(daemon):
-    with connect(daemon) as client:
-        for _ in range(1000):
-            domain = client.stats()["domain"]
-            if domain["lease_count"] == 0 and domain["reserved_count"] == 0:
-                return
-        pytest.fail(f"leases are held: {domain}")
+from vllm_driver import (LONG_S, PROMPT, REQUESTS, connect, drive, expect_nothing_held,
+                         make_engine, preempt_next_step, run_prompt, terrace, vllm_engine,
+                         wait_for_segments, warmed_engine)
 
 
 @pytest.mark.parametrize("tp_size, depth", [(1, 1), (2, 2), (4, 1), (1, 3)])
@@ -293,36 +232,6 @@ def test_a_hook_that_fails_turns_the_connector_off_not_the_engine(daemon, monkey
     drive(engine, chance, 10)
     assert "ZeroDivisionError" in engine.connector.refusal
     engine.close()
-
-
-PROMPT = list(range(100, 180))
-
-
-def run_prompt(engine, request_id="only", steps_max=20_000):
-    engine.add(vllm_engine.Request(request_id, PROMPT, 1, 8))
-    for _ in range(steps_max):
-        if not engine.has_work:
-            return
-        engine.step()
-    pytest.fail(f"{request_id} does not end: {engine.counts}")
-
-
-def wait_for_segments(daemon, count):
-    """Members with a window have segments of their own, and a daemon starts with one."""
-    deadline = time.monotonic() + LONG_S
-    with connect(daemon) as client:
-        while client.stats()["domain"]["segments_populated"] < count:
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
-
-
-def warmed_engine(daemon, **options):
-    """A second instance, after a first one has stored PROMPT."""
-    wait_for_segments(daemon, 2)
-    first = make_engine(daemon, random.Random(7), **options)
-    run_prompt(first)
-    expect_nothing_held(daemon, first)
-    return make_engine(daemon, random.Random(7), **options)
 
 
 def test_a_hit_on_a_block_of_the_same_step_is_not_stored_before_it_is_computed(daemon, monkeypatch):
@@ -629,6 +538,37 @@ def test_what_vllm_does_not_publish_yet_is_not_stored(daemon):
     while engine.has_work:
         engine.step()
     assert engine.connector.scheduler.counters["stored_blocks"] == 4
+    expect_nothing_held(daemon, engine)
+
+
+def test_an_answer_is_stored_in_few_pieces_and_whole(daemon):
+    engine = make_engine(daemon, random.Random(7), block_count=60)
+    request = vllm_engine.Request("only", list(range(90)), 320, 8)
+    engine.add(request)
+    while engine.has_work:
+        engine.step()
+    half = engine.connector.scheduler
+    assert half.counters["stored_blocks"] == (90 + 320 - 1) // 8 == 51
+    prompt_stores = 4  # a chunk of 24 tokens each
+    assert half._number <= prompt_stores + 3  # the last block of the prompt, 256 tokens, the rest
+    expect_nothing_held(daemon, engine)
+
+
+def test_what_a_preempted_request_had_answered_is_loaded_again(daemon):
+    engine = make_engine(daemon, random.Random(7), block_count=60)
+    request = vllm_engine.Request("only", list(range(90)), 60, 8)
+    engine.add(request)
+    while request.num_tokens < 140:
+        engine.step()
+    assert engine.connector.scheduler.counters["stored_blocks"] == 11
+    preempt_next_step(engine, request)
+    engine.step()
+    assert engine.connector.scheduler.counters["stored_blocks"] == 139 // 8 == 17
+    engine.cached.clear()  # vLLM's own are gone
+    engine.hash_of = [None] * len(engine.hash_of)
+    while engine.has_work:
+        engine.step()
+    assert engine.counts["loaded_tokens"] == 17 * 8
     expect_nothing_held(daemon, engine)
 
 

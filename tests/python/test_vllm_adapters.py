@@ -6,7 +6,7 @@ import types
 
 import pytest
 
-from test_vllm import (LONG_S, PROMPT, REQUESTS, drive, expect_nothing_held, make_engine,
+from vllm_driver import (LONG_S, PROMPT, REQUESTS, drive, expect_nothing_held, make_engine,
                        random_request)  # first: it stands in for vLLM's modules
 import terrace.vllm_adapters
 import vllm_engine

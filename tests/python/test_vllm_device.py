@@ -11,7 +11,7 @@ import torch
 import terrace
 import sim_gpu
 from conftest import connect
-from test_vllm import (PROMPT, REQUESTS, drive, expect_no_lease, expect_nothing_held, make_engine,
+from vllm_driver import (PROMPT, REQUESTS, drive, expect_no_lease, expect_nothing_held, make_engine,
                        run_prompt, vllm_engine)
 from vllm_engine_worker import Violation
 

@@ -53,6 +53,10 @@ class Request:
         self.update_hashes()
 
     @property
+    def num_prompt_tokens(self):
+        return self.prompt_count
+
+    @property
     def num_tokens(self):
         return len(self.tokens)
 

@@ -28,6 +28,9 @@ from .vllm_adapters import Adapters, masked
 from .vllm_messages import NO_BLOCK, Load, Step, Store
 
 _IDLE_WAITS = 10
+# Of an answer, that many tokens are stored at once: a store costs a step some hundred microseconds
+# whatever its size, and with many requests some block of an answer fills in every step.
+_ANSWER_TOKENS = 256
 
 
 def event_hash(block_hash: bytes) -> int:
@@ -223,7 +226,10 @@ class SchedulerHalf:
     def step(self, output: Any) -> Step:
         """What the workers do this step."""
         for request_id in getattr(output, "preempted_req_ids", None) or ():
-            self._blocks_freed(self._tracked.get(request_id))
+            tracked = self._tracked.get(request_id)
+            if tracked is not None:
+                self._offer(tracked, tracked.computed_tokens, is_last=True)
+                self._blocks_freed(tracked)
         self._asker.collect()
         # A step without tokens is there for the stores, and has time for them.
         wait_s = self.lookup_wait_s * (1 if output.num_scheduled_tokens else _IDLE_WAITS)
@@ -294,8 +300,9 @@ class SchedulerHalf:
         first = computed_tokens // self.block_tokens
         self._fresh += [block_ids[first:] for block_ids in table]
 
-    def _offer(self, tracked: _Tracked, computed_tokens: int) -> None:
-        """Reserves the blocks that are full and computed by now and were not offered yet."""
+    def _offer(self, tracked: _Tracked, computed_tokens: int, is_last: bool = False) -> None:
+        """Reserves the blocks that are full and computed by now and were not offered yet, of an
+        answer many together; all of them if its blocks are being freed."""
         tracked.computed_tokens = computed_tokens
         last = min(self._block_count(tracked.request, computed_tokens),
                    *(len(block_ids) for index, block_ids in enumerate(tracked.table)
@@ -305,15 +312,20 @@ class SchedulerHalf:
         if published is not None:
             last = min(last, published // self.hashes_per_block)
         first = tracked.stored_count
-        if last <= first:
+        if last <= first or not (is_last or self._is_due(tracked.request, first, last)):
             return
         tracked.stored_count = last
         pending = self._ask(tracked, first, last, is_store=True)
         self._storing.append(_Storing(pending, first, self._blocks(tracked, first, last), tracked))
 
-    def _blocks_freed(self, tracked: Optional[_Tracked]) -> None:
-        if tracked is None:
-            return
+    def _is_due(self, request: Any, first: int, last: int) -> bool:
+        """Whether blocks [first, last) are worth a store before the request ends."""
+        return (any(self.windows)  # later they are gone
+                or first < getattr(request, "num_prompt_tokens", last * self.block_tokens)
+                // self.block_tokens
+                or (last - first) * self.block_tokens >= _ANSWER_TOKENS)
+
+    def _blocks_freed(self, tracked: _Tracked) -> None:
         for storing in self._storing:
             if storing.tracked is tracked:
                 storing.is_last_chance = True
@@ -386,7 +398,7 @@ class SchedulerHalf:
         if request.request_id not in self._loading:
             tracked.table = [list(block_ids) for block_ids in table]
             computed_before = tracked.computed_tokens
-            self._offer(tracked, request.num_computed_tokens)
+            self._offer(tracked, request.num_computed_tokens, is_last=True)
             tracked.computed_tokens = computed_before
         self._blocks_freed(tracked)
 
