@@ -3,6 +3,7 @@
 
 #include "cuda/device_loader.h"
 #include "cuda/host_device.h"
+#include "tools/terrace/codec_sweep.h"
 #include "tools/terrace/device_sweep.h"
 #include "tools/terrace/text_table.h"
 #include "tools/terrace/verb.h"
@@ -16,10 +17,6 @@ namespace {
 
 constexpr uint64_t kPieceBytesMax = 16 * kMiB;
 constexpr uint64_t kCallBytesMax = kGiB;
-
-std::string DirectionName(PagedDirection direction) {
-  return direction == PagedDirection::kGather ? "store" : "load";
-}
 
 class BenchDeviceVerb : public Verb {
  public:
@@ -69,7 +66,9 @@ class BenchDeviceVerb : public Verb {
     if (!traits.ok()) {
       return Fail(fmt::format("bench device: {}: {}", chosen->why, traits.status().what()));
     }
-    const Status status = MeasureAll(device.value(), &why);
+    const bool is_host = chosen->ops == &HostDeviceOps();
+    const CodecOps* codecs = is_host ? nullptr : LoadCodecPlugin(plugin_path_);
+    const Status status = MeasureAll(device.value(), codecs, &why);
     if (!status.ok()) {
       return Fail(fmt::format("bench device: {}: {}: {}", chosen->why, why, status.what()));
     }
@@ -97,7 +96,9 @@ class BenchDeviceVerb : public Verb {
     return true;
   }
 
-  Status MeasureAll(const Device& device, std::string* why) {
+  Status MeasureAll(const Device& device, const CodecOps* codecs, std::string* why) {
+    TERRACE_RETURN_IF_ERROR(
+        MeasureCodecs(device, codecs, options_.call_bytes, options_.round_count, &codecs_, why));
     TERRACE_RETURN_IF_ERROR(MeasurePaths(device, options_, &paths_, why));
     TERRACE_RETURN_IF_ERROR(MeasureVictim(device, options_, &victims_, why));
     return MeasureRegistration(device, options_, &registrations_, why);
@@ -113,6 +114,10 @@ class BenchDeviceVerb : public Verb {
     PrintText(RenderVictims());
     PrintText("\nRegistering host memory:\n");
     PrintText(RenderRegistrations());
+    PrintText(fmt::format("\nCodecs, by {}, {} bytes other than the host's:\n",
+                          codecs_.where == "host" ? "one thread of the host" : "kernels",
+                          codecs_.wrong_bytes));
+    PrintText(RenderCodecs());
   }
 
   std::string RenderPaths() const {
@@ -153,6 +158,31 @@ class BenchDeviceVerb : public Verb {
     return table.Render();
   }
 
+  std::string RenderCodecs() const {
+    using enum TextTable::Align;
+    TextTable table({{"CODEC", kLeft},
+                     {"OF", kLeft},
+                     {"DIRECTION", kLeft},
+                     {"GB/s", kRight},
+                     {"OF A COPY'S BANDWIDTH", kRight}});
+    for (const CodecRow& row : codecs_.rows) {
+      table.AddRow({std::string(CodecName(row.codec)), RoleName(row), DirectionName(row),
+                    FormatSummary(Summarize(row.gigabytes_per_second), 2),
+                    FormatSummary(Summarize(row.share_of_copy), 2)});
+    }
+    return table.Render();
+  }
+
+  static std::string RoleName(const CodecRow& row) {
+    return row.role == PieceRole::kKeys ? "keys" : "values";
+  }
+  static std::string DirectionName(const CodecRow& row) {
+    return row.is_encode ? "encode" : "decode";
+  }
+  static std::string DirectionName(PagedDirection direction) {
+    return direction == PagedDirection::kGather ? "store" : "load";
+  }
+
   nlohmann::json ToDocument(const ChosenBackend& chosen, const DeviceTraits& traits) const {
     nlohmann::json paths = nlohmann::json::array();
     for (const PathRow& row : paths_) {
@@ -175,6 +205,14 @@ class BenchDeviceVerb : public Verb {
                                {"register_ms", ToJson(Summarize(row.register_ms))},
                                {"unregister_ms", ToJson(Summarize(row.unregister_ms))}});
     }
+    nlohmann::json codecs = nlohmann::json::array();
+    for (const CodecRow& row : codecs_.rows) {
+      codecs.push_back({{"codec", CodecName(row.codec)},
+                        {"of", RoleName(row)},
+                        {"direction", DirectionName(row)},
+                        {"gigabytes_per_second", ToJson(Summarize(row.gigabytes_per_second))},
+                        {"share_of_copy", ToJson(Summarize(row.share_of_copy))}});
+    }
     return {{"bench", "device"},
             {"backend", chosen.ops->backend},
             {"why", chosen.why},
@@ -184,7 +222,10 @@ class BenchDeviceVerb : public Verb {
             {"round_count", options_.round_count},
             {"paths", paths},
             {"victims", victims},
-            {"registrations", registrations}};
+            {"registrations", registrations},
+            {"codecs", codecs},
+            {"codecs_by", codecs_.where},
+            {"codecs_wrong_bytes", codecs_.wrong_bytes}};
   }
 
   std::string backend_ = "auto";
@@ -197,6 +238,7 @@ class BenchDeviceVerb : public Verb {
   std::vector<PathRow> paths_;
   std::vector<VictimRow> victims_;
   std::vector<RegistrationRow> registrations_;
+  CodecSweep codecs_;
 };
 
 }  // namespace

@@ -1,11 +1,14 @@
-// The pieces benchmarks are made of: block patterns, samples, CPU lists.
+// The pieces benchmarks are made of: block patterns, samples, CPU lists, sweeps of codecs.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <vector>
 
+#include "cuda/codec.h"
+#include "cuda/host_device.h"
 #include "tools/terrace/bench_client.h"
 #include "tools/terrace/block_pattern.h"
+#include "tools/terrace/codec_sweep.h"
 #include "tools/terrace/cpu_pin.h"
 #include "tools/terrace/samples.h"
 
@@ -128,6 +131,45 @@ TEST(CpuPin, WhatIsNoListOrNoUsableCpuIsRefused) {
   }
   EXPECT_FALSE(ParseCpuList("1023", &cpus, &why));
   EXPECT_THAT(why, HasSubstr("CPU 1023"));
+}
+
+// Kernels of a device that is the host; each piece's last byte is flipped where `is_wrong`.
+template <bool is_wrong>
+DeviceStatus EncodeAll(StreamHandle*, const CodecLaunch* launch) {
+  const PieceShape shape{static_cast<ElementType>(launch->element),
+                         static_cast<PieceRole>(launch->role), launch->tokens, launch->heads,
+                         launch->head_dim};
+  const auto codec = static_cast<Codec>(launch->codec);
+  const uint64_t encoded_bytes = LayoutOf(codec, shape).encoded_bytes;
+  for (uint32_t i = 0; i < launch->piece_count; ++i) {
+    const auto* engine = reinterpret_cast<const std::byte*>(launch->pieces[i].engine_address);
+    auto* slot = reinterpret_cast<std::byte*>(launch->pieces[i].slot_address);
+    const Status encoded =
+        EncodePiece(codec, shape, {engine, shape.raw_bytes()}, {slot, encoded_bytes});
+    if (!encoded.ok()) return {static_cast<int32_t>(encoded.code()), 0, "not encoded"};
+    if (is_wrong) slot[encoded_bytes - 1] ^= std::byte{1};
+  }
+  return {};
+}
+DeviceStatus DecodeNothing(StreamHandle*, const CodecLaunch*) { return {}; }
+
+TEST(CodecSweep, KernelsAreSetBesideTheHostsBytes) {
+  const Result<Device> device = Device::Open(HostDeviceOps(), {});
+  ASSERT_TRUE(device.ok());
+  const CodecOps right{sizeof(CodecOps), kCodecAbiVersion, EncodeAll<false>, DecodeNothing};
+  const CodecOps wrong{sizeof(CodecOps), kCodecAbiVersion, EncodeAll<true>, DecodeNothing};
+  std::string why;
+  for (const CodecOps* codecs : {static_cast<const CodecOps*>(nullptr), &right, &wrong}) {
+    CodecSweep sweep;
+    ASSERT_TRUE(MeasureCodecs(*device, codecs, 128 * kKiB, 2, &sweep, &why).ok()) << why;
+    EXPECT_EQ(sweep.where, codecs == nullptr ? "host" : "cuda");
+    EXPECT_EQ(sweep.wrong_bytes, codecs == &wrong ? 3 * 2 * 4u : 0u);  // codecs, roles, pieces
+    ASSERT_EQ(sweep.rows.size(), 12u);
+    for (const CodecRow& row : sweep.rows) {
+      EXPECT_EQ(row.gigabytes_per_second.size(), 2u);
+      EXPECT_GT(row.share_of_copy.at(1), 0);
+    }
+  }
 }
 
 }  // namespace
