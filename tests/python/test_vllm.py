@@ -445,6 +445,23 @@ def test_keys_are_made_anew_for_another_prompt_and_another_daemon(daemon):
     engine.close()
 
 
+def test_what_was_computed_before_a_reset_is_not_stored_after_it(daemon):
+    engine = make_engine(daemon, random.Random(7), block_count=60)
+    request = vllm_engine.Request("only", PROMPT, 40, 8)
+    engine.add(request)
+    while request.num_tokens < 100:
+        engine.step()
+    assert engine.connector.scheduler.counters["stored_blocks"] == 10
+    assert engine.connector.reset_cache() is True
+    engine.add(vllm_engine.Request("later", [9] * 24, 1, 8))
+    while engine.has_work:
+        engine.step()
+    assert engine.connector.scheduler.counters["stored_blocks"] == 13  # the later one's
+    expect_nothing_held(daemon, engine)
+    with connect(daemon) as client:
+        assert client.stats()["domain"]["block_count"] == 3
+
+
 def test_a_reset_that_reaches_no_daemon_says_so(daemon, monkeypatch):
     daemon.kill()
     monkeypatch.setattr(terrace.vllm, "_START_WAIT_S", 0.01)

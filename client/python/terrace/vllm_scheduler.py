@@ -56,6 +56,7 @@ class _Tracked:
     states: Dict[int, Dict[int, int]] = dataclasses.field(default_factory=dict)  # handed over: of
     # each state group the block ids, by their place in the prompt
     is_lost: bool = False  # a load of it failed: it is computed, whatever is there
+    is_stale: bool = False  # the weights have changed since it began: nothing of it is stored
 
 
 @dataclasses.dataclass
@@ -304,6 +305,8 @@ class SchedulerHalf:
         """Reserves the blocks that are full and computed by now and were not offered yet, of an
         answer many together; all of them if its blocks are being freed."""
         tracked.computed_tokens = computed_tokens
+        if tracked.is_stale:
+            return
         last = min(self._block_count(tracked.request, computed_tokens),
                    *(len(block_ids) for index, block_ids in enumerate(tracked.table)
                      if index not in self.state_groups))
@@ -415,8 +418,13 @@ class SchedulerHalf:
                 tracked.stored_count = 0 if request_id in request_ids else tracked.skip_count
 
     def reset(self) -> None:
-        """Forgets the group, and what was found in it and is not being loaded yet."""
+        """Forgets the group, what was found in it and is not being loaded yet, and what requests
+        that have begun would still store."""
+        for storing in self._storing:
+            storing.reserve.give_up()
+        self._storing = []
         for tracked in self._tracked.values():
+            tracked.is_stale = any(tracked.table)  # it has begun
             if tracked.lookup is not None:
                 tracked.lookup.give_up()
                 tracked.lookup = None
