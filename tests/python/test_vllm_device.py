@@ -4,6 +4,7 @@ test_vllm.py; what attention reads is known when the kernels have run.
 
 TERRACE_ENGINE_REQUESTS: how many random requests a setting gets (400)."""
 import random
+import threading
 
 import pytest
 import torch
@@ -11,8 +12,8 @@ import torch
 import terrace
 import sim_gpu
 from conftest import connect
-from vllm_driver import (PROMPT, REQUESTS, drive, expect_no_lease, expect_nothing_held, make_engine,
-                       run_prompt, vllm_engine)
+from vllm_driver import (LONG_S, PROMPT, REQUESTS, drive, expect_no_lease, expect_nothing_held,
+                         make_engine, run_prompt, vllm_engine)
 from vllm_engine_worker import Violation
 
 ON_THREADS = {"copy_threads": 2}
@@ -54,6 +55,18 @@ def test_random_requests_on_a_gpu_keep_the_contract(daemon, gpu, tp_size, window
     expect_much_happened(engine, REQUESTS)
     expect_nothing_held(daemon, engine)
     assert sim_gpu.stray_count() == 0
+
+
+@pytest.mark.parametrize("zeroes", ["v1", "v2"])
+@pytest.mark.parametrize("windows, block_count", [((0, vllm_engine.STATE), 40), ((0,), 24)])
+def test_blocks_that_vllm_zeroes_keep_the_contract(daemon, gpu, zeroes, windows, block_count):
+    """KVBlockZeroer: models with states, and caches of mixed precision."""
+    for seed in range(2):
+        chance = random.Random(seed)
+        engine = make_engine(daemon, chance, windows=windows, block_count=block_count, depth=2,
+                             zeroes=zeroes, **gpu(seed, store_slowness=30))
+        drive(engine, chance, 100)
+        expect_nothing_held(daemon, engine)
 
 
 @pytest.mark.parametrize("windows, block_count", [((0,), 40), ((0, 20), 56)])
@@ -183,3 +196,89 @@ def test_whatever_orders_copies_and_kernels_is_missed_where_it_is_left_out(
         finally:
             engine.close()
     pytest.fail(f"{SEEDS_MAX} seeds found nothing")
+
+
+def test_no_room_for_the_copies_at_first_is_no_lasting_refusal(daemon, gpu, monkeypatch):
+    engine = make_engine(daemon, random.Random(7), **gpu(7))
+    monkeypatch.setattr("terrace.vllm_worker._MAKE_PAUSE_S", 0.0)
+    right, calls = terrace.PagedCache.opaque, []
+
+    def opaque(*arguments):
+        calls.append(1)
+        if len(calls) == 1:
+            raise terrace.errors.NoSpace("describing a paged cache: no space: cudaMalloc")
+        return right(*arguments)
+
+    monkeypatch.setattr(terrace.PagedCache, "opaque", opaque)
+    run_prompt(engine)
+    engine.add(vllm_engine.Request("second", PROMPT[:40] + [5] * 60, 30, 8))
+    while engine.has_work:
+        engine.step()
+    assert engine.workers[0].connector.refusal is None
+    assert engine.workers[0].connector.worker.counters["stored_bytes"] > 0
+    expect_nothing_held(daemon, engine)
+
+
+class SlowLease:
+    """Of a daemon that hangs: a commit takes all the time it is given."""
+
+    def __init__(self, clock, waits):
+        self.clock, self.waits = clock, waits
+
+    def commit(self, timeout_s):
+        self.waits.append(timeout_s)
+        self.clock[0] += timeout_s
+        raise terrace.Busy("hung")
+
+    def abort(self):
+        pass
+
+
+def test_commits_to_a_daemon_that_hangs_end_together(monkeypatch):
+    clock, waits = [100.0], []
+    monkeypatch.setattr("terrace.vllm_worker.time.monotonic", lambda: clock[0])
+    half = terrace.vllm_worker.WorkerHalf(None, lambda: None, members=[0], writes=[True],
+                                          load_timeout_s=10.0)
+    half._committer.submit(lambda: None).result(LONG_S)
+    hold = threading.Event()
+    half._committer.submit(hold.wait)
+    for number in range(20):
+        half._storing[number] = terrace.vllm_worker._Storing(SlowLease(clock, waits), [], 1)
+    half.poll_stores()
+    hold.set()
+    half.close()
+    assert sum(waits) <= 10.0 and len(half.take_reports()) == 20
+
+
+def test_a_worker_that_is_turned_off_holds_no_lease(daemon, gpu, monkeypatch):
+    connect(daemon).close()
+    engine = make_engine(daemon, random.Random(7), **gpu(7))
+    engine.add(vllm_engine.Request("only", PROMPT, 30, 8))
+    worker = engine.workers[0].connector
+    monkeypatch.setattr(terrace.Copy, "poll", lambda self: False)
+    while worker.worker is None or worker.worker.stores_under_way == 0:
+        engine.step()
+    worker.refuse("as if a hook had failed")
+    monkeypatch.undo()
+    while engine.has_work:
+        engine.step()
+    assert worker.worker.stores_under_way == 0
+    expect_no_lease(daemon)
+    engine.close()
+
+
+def test_a_worker_that_is_turned_off_costs_one_hit_not_all(daemon, gpu):
+    engine = make_engine(daemon, random.Random(7), **gpu(7))
+    run_prompt(engine)
+    engine.close()
+    engine = make_engine(daemon, random.Random(7), **gpu(8))
+    engine.workers[0].connector.refuse("as if a hook had failed")
+    for number in range(5):
+        engine.cached.clear()  # as if evicted
+        engine.hash_of = [None] * len(engine.hash_of)
+        engine.add(vllm_engine.Request(f"again{number}", PROMPT, 1, 8))
+        while engine.has_work:
+            engine.step()
+    engine.close()
+    assert engine.counts["lost_loads"] <= 1
+    assert engine.connector.refusal == "a worker is: as if a hook had failed"

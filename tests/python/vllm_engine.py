@@ -86,7 +86,8 @@ class Engine:
     def __init__(self, make_connector, random, *, socket, tp_size=1, block_count=40,
                  block_tokens=8, layers=2, page_shape=(2, 8, 16), chunk_tokens=24, running_max=6,
                  windows=(0,), stages=None, depth=1, shards=1, is_latent=False,
-                 memory=HostMemory, **extra):
+                 memory=HostMemory, zeroes=None, **extra):
+        self.zeroes, self.to_zero = zeroes, []  # new attention blocks, "v1" or "v2": when
         stages = stages or [[layers] * len(windows)]
         self.random = random
         self.depth = depth
@@ -108,6 +109,7 @@ class Engine:
                 f"g{g}.layer.{i}" for i in range(sum(stage[g] for stage in stages))])
             for g, spec in enumerate(specs)])
         config = types.SimpleNamespace(
+            use_v2_model_runner=zeroes == "v2",
             parallel_config=types.SimpleNamespace(tensor_parallel_size=tp_size,
                                                   pipeline_parallel_size=len(stages),
                                                   decode_context_parallel_size=shards),
@@ -276,6 +278,8 @@ class Engine:
         self.schedule_waiting(output)
         output.kv_connector_block_state = types.SimpleNamespace(boundary_state_offloads=self.handed)
         self.handed = {}
+        output.new_block_ids_to_zero = self.to_zero if self.zeroes else None
+        self.to_zero = []
         self.steps.append((pickle.dumps(self.connector.build_connector_meta(output)), output))
         for request_id, count in output.num_scheduled_tokens.items():
             self.count_as_computed(self.requests[request_id], count, output)
@@ -349,16 +353,17 @@ class Engine:
             new = self.take(sum(missing))
             if new is not None:
                 return self.extend(request, need, missing, new)
-            victim = self.running[-1]
+            # By priority, vLLM preempts requests that it has scheduled in this very step.
+            victim = self.random.choice(self.running) if self.zeroes else self.running[-1]
             self.preempt(victim, output)
             if victim is request:
                 return None
 
-    @staticmethod
-    def extend(request, need, counts, new):
+    def extend(self, request, need, counts, new):
         """New blocks behind each table; which."""
         grown = []
-        for table, count in zip(request.tables, counts):
+        for table, count, is_state in zip(request.tables, counts, self.is_state):
+            self.to_zero += [] if is_state else new[:count]
             behind = [NULL] * max(0, need - len(table) - count) + new[:count]
             grown.append(behind)
             table += behind
@@ -438,9 +443,12 @@ class Engine:
                 return "later"
         start = request.num_computed_tokens or (local * self.block_tokens + tokens)
         count = 0 if is_async else self.chunk(request, start)
+        zeroed_count = len(self.to_zero)
         new = self.allocate(request, tables, start, -(-(start + count) // self.block_tokens))
         if new is None:
             return "full"
+        if is_async:
+            del self.to_zero[zeroed_count:]  # the load fills them
         if request.state != LOADING:
             request.cached_count = local
         blocks = types.SimpleNamespace(
@@ -506,7 +514,11 @@ class Engine:
 
     def take_step(self, worker, metadata, output):
         connector, metadata = worker.connector, pickle.loads(metadata)
+        if self.zeroes == "v2":  # as vLLM's model runner v2: update_requests, then pre_forward
+            worker.zero(output.new_block_ids_to_zero)
         connector.handle_preemptions(metadata)
+        if self.zeroes == "v1":
+            worker.zero(output.new_block_ids_to_zero)
         connector.bind_connector_metadata(metadata)
         loads_first = self.random.random() < 0.5
         if loads_first:

@@ -121,6 +121,13 @@ class Worker:
                 values = self.right_bytes(block_hash, group, layer, weights).copy()
             self.memory.write(tensor[block_id], values)
 
+    def zero(self, block_ids):
+        """As vLLM's KVBlockZeroer: whole blocks, whichever group had them before."""
+        for block_id in block_ids or ():
+            for tensor in max(self.layers, key=len):
+                self.memory.write(tensor[block_id], numpy.zeros(tensor[block_id].numel(),
+                                                                numpy.int16))
+
     def check(self, block_id, group, block_hash, weights, what):
         """Attention reads this block."""
         require(block_id != NULL, f"{what}: the null block")

@@ -43,6 +43,7 @@ logger = logging.getLogger("vllm.terrace")
 _START_WAIT_S = 2.0
 # Opening the group later, when the daemon comes up after the engine, waits timeout_ms, this often.
 _OPEN_PAUSE_S = 5.0
+_RESET_PAUSE_S = 1.0  # between two attempts to tell of a reset
 _PIPELINE_HANDSHAKE = "set_xfer_handshake_metadata_pp_aware"
 # Older versions turn their hybrid memory off for a connector without it, and have one group.
 _SupportsHMA = getattr(_base, "SupportsHMA", object)
@@ -62,15 +63,16 @@ class TerraceHandshake(KVConnectorHandshakeMetadata):
 
 @dataclasses.dataclass
 class TerraceReports(KVConnectorWorkerMetadata):
-    """How many workers are through with each store."""
+    """How many workers are through with each store; why one of them is off."""
     counts: Dict[int, int]
+    refusal: Optional[str] = None
 
     def aggregate(self, other: "TerraceReports") -> "TerraceReports":
         """Of several workers together."""
         counts = dict(self.counts)
         for number, count in other.counts.items():
             counts[number] = counts.get(number, 0) + count
-        return TerraceReports(counts)
+        return TerraceReports(counts, self.refusal or other.refusal)
 
 
 def _never_raises(otherwise: Any = None, makes: Any = None):
@@ -155,6 +157,8 @@ class TerraceConnector(KVConnectorBase_V1, _SupportsHMA):
         """Turns this half off, for good."""
         logger.warning("terrace is off: %s", sentence)
         self.refusal = sentence
+        if self.worker is not None:
+            self.worker.give_up_stores()  # nobody polls them any more
         if self.scheduler is not None:
             try:
                 self.scheduler.close()  # nobody would give back what it holds
@@ -281,7 +285,8 @@ class TerraceConnector(KVConnectorBase_V1, _SupportsHMA):
         return self.worker
 
     def handle_preemptions(self, kv_connector_metadata: Any) -> None:
-        """The first thing of a step: nothing has been overwritten yet."""
+        """The first thing of a step in vLLM's model runner v1: nothing has been overwritten yet. In
+        v2 it comes right before the forward pass: SchedulerHalf._early_ids have been."""
         if isinstance(kv_connector_metadata, TerraceMetadata):
             self._run_stores(kv_connector_metadata.step)
 
@@ -387,7 +392,9 @@ class TerraceConnector(KVConnectorBase_V1, _SupportsHMA):
         elif self.worker is not None:
             done |= set(self.worker.take_reports()) & self._storing
         self._storing -= done
-        return TerraceReports({number: 1 for number in done}) if done else None
+        if not done and self.refusal is None:
+            return None
+        return TerraceReports({number: 1 for number in done}, self.refusal)
 
     # ---- either half ----
 
@@ -458,8 +465,10 @@ class TerraceConnector(KVConnectorBase_V1, _SupportsHMA):
                 state_groups=self._layout.state_groups,
                 worker_count=(self._vllm_config.parallel_config.tensor_parallel_size
                               * self._stage_count),
-                timeout_s=self._timeout_s, lookup_wait_s=self._lookup_wait_s)
-        return self.scheduler
+                timeout_s=self._timeout_s, lookup_wait_s=self._lookup_wait_s,
+                # Versions before the second runner have no such property.
+                hooks_come_first=not getattr(self._vllm_config, "use_v2_model_runner", False))
+        return self.scheduler if self.scheduler is not None and self._has_reset() else None
 
     @_never_raises()
     def on_new_request(self, request: Any) -> None:
@@ -517,6 +526,8 @@ class TerraceConnector(KVConnectorBase_V1, _SupportsHMA):
             set(getattr(connector_output, "invalid_block_ids", None) or ()),
             set(getattr(connector_output, "failed_recving", None) or ()))
         self.scheduler.loads_done(finished)
+        if isinstance(reports, TerraceReports) and reports.refusal is not None:
+            self.refuse(f"a worker is: {reports.refusal}")  # its share of every hit would be lost
 
     def request_finished(self, request: Any, block_ids: List[int]
                          ) -> Tuple[bool, Optional[Dict[str, Any]]]:
@@ -536,13 +547,30 @@ class TerraceConnector(KVConnectorBase_V1, _SupportsHMA):
     def has_pending_push_work(self) -> bool:
         return self.refusal is None and self.scheduler is not None and self.scheduler.has_work
 
-    @_never_raises(otherwise=False)
     def reset_cache(self) -> bool:
-        """Forgets the group: the weights have changed. False if the daemon could not be told."""
-        if self.scheduler is None:
-            return False
-        self.scheduler.reset()
+        """Forgets the group: the weights have changed. Where the daemon cannot be told now, nothing
+        is looked up until it has been; False would fail the pause or the sleep that asked."""
+        self._owes_reset = True
+        self._reset_guarded()
         return True
+
+    @_never_raises()
+    def _reset_guarded(self) -> None:
+        if self.scheduler is not None:
+            self.scheduler.forget()
+            self._has_reset()
+
+    _owes_reset = False
+    _next_reset = 0.0
+
+    def _has_reset(self) -> bool:
+        """Whether the daemon has been told of every change of the weights."""
+        now = time.monotonic()
+        if self._owes_reset and now >= self._next_reset:
+            self._next_reset = now + _RESET_PAUSE_S
+            self.scheduler.group.reset()
+            self._owes_reset = False
+        return not self._owes_reset
 
     def take_events(self) -> Iterable[Any]:
         return ()

@@ -8,7 +8,7 @@ copied (a fence) lets the engine's stream wait for them. docs/DEVICE.md has the 
 from typing import Any, Callable, List, Optional, Sequence
 
 from .client import Client, ReadLease, WriteLease
-from .errors import TerraceError
+from .errors import Exists, TerraceError
 from .paged import HOST, PAGES_PER_CALL_MAX, Copy, Device, Edge, PagedCache
 from .pages import Pages
 from .space import Space
@@ -89,7 +89,10 @@ class Queued:
                  spaces: Sequence[Optional[Space]]):
         self.engine = engine
         if device.backend != "host":
-            client.pin_arena(device)
+            try:
+                client.pin_arena(device)
+            except Exists:
+                pass  # by a first attempt, which had no room for what follows
         self._caches = [None if space is None else PagedCache.opaque(device, space, each)
                         for space, each in zip(spaces, pages)]
 

@@ -31,10 +31,12 @@ class Store:
 class Step:
     """For the workers, once a step. Stores come before anything that could overwrite a block.
     fences: stores, of this step or before it, whose blocks this step writes to; None if nobody has
-    looked, so that no store under way may be committed."""
+    looked, so that no store under way may be committed. lost: stores before it whose blocks were
+    written to before the worker could look: they are not committed."""
     loads: List[Load] = dataclasses.field(default_factory=list)
     stores: List[Store] = dataclasses.field(default_factory=list)
     fences: Optional[List[int]] = None
+    lost: List[int] = dataclasses.field(default_factory=list)
     layout: Optional["Layout"] = None  # where there is work for a stage that knows only itself
 
 

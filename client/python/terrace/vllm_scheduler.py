@@ -14,7 +14,7 @@ once a step has run, vLLM hands over by id; no other is stored.
 Order of a step: get_num_new_matched_tokens and update_state_after_alloc a request, then
 build_connector_meta; the workers run its stores before anything overwrites a block, its loads in
 the background. So a block whose request ended in one step may be stored in the very next one, and
-no later.
+no later. What vLLM's model runner v2 overwrites before it calls any hook is not stored.
 """
 import dataclasses
 import time
@@ -75,7 +75,7 @@ class SchedulerHalf:
     def __init__(self, group: Group, *, block_tokens: int, adapters: Adapters,
                  windows: Sequence[int] = (0,), state_groups: Container[int] = (),
                  hashes_per_block: int = 1, worker_count: int = 1, timeout_s: float = 0.05,
-                 lookup_wait_s: float = 0.0005):
+                 lookup_wait_s: float = 0.0005, hooks_come_first: bool = True):
         self.group = group
         self.adapters = adapters
         self.block_tokens = block_tokens
@@ -84,6 +84,7 @@ class SchedulerHalf:
         self.hashes_per_block = hashes_per_block
         self.worker_count = worker_count
         self.lookup_wait_s = lookup_wait_s
+        self.hooks_come_first = hooks_come_first  # of a step's writes; else behind _early_ids
         self._asker = Asker(group, timeout_s)
         self._tracked: Dict[str, _Tracked] = {}
         self._loading: Dict[str, Pending] = {}  # also of requests that have ended since
@@ -238,7 +239,36 @@ class SchedulerHalf:
         # Offered after the stores were taken: a hit on blocks of a request of this very step counts
         # as computed already, and is not before this step's forward pass.
         self._follow(output)
-        return Step(loads=self.take_loads(), stores=stores, fences=self._take_fences())
+        lost = self._take_lost(self._early_ids(output))
+        stores = [store for store in stores if not self._is_dropped(store.number, lost)]
+        return Step(loads=self.take_loads(), stores=stores, fences=self._take_fences(), lost=lost)
+
+    def _early_ids(self, output: Any) -> Set[int]:
+        """Blocks that vLLM's model runner v2 writes to before it calls any hook: it zeroes new
+        ones, copies shared ones, and moves states to their requests' next blocks."""
+        ids = set(getattr(output, "new_block_ids_to_zero", None) or ())
+        ids |= {copy.dst_block_id for copy in getattr(output, "kv_cache_block_copies", None) or ()}
+        self._fresh.append(list(ids))  # also those whose request was preempted in this very step
+        if self.state_groups:
+            ids |= set().union(*self._fresh)
+        return set() if self.hooks_come_first else ids
+
+    def _take_lost(self, ids: Set[int]) -> List[int]:
+        lost = [number for number, copied in self._copied_ids.items()
+                if not copied.isdisjoint(ids)]
+        for number in lost:
+            del self._copied_ids[number]
+        return lost
+
+    def _is_dropped(self, number: int, lost: List[int]) -> bool:
+        """A store of this step, of which the workers need not hear."""
+        if number not in lost:
+            return False
+        lost.remove(number)
+        del self._reports[number]
+        self._in_workers.pop(number).abort()
+        self.counters["dropped_stores"] += 1
+        return True
 
     def _take_fences(self) -> List[int]:
         """Stores whose blocks are written to from here on, because vLLM has given them away."""
@@ -417,9 +447,9 @@ class SchedulerHalf:
                 tracked.is_lost = True
                 tracked.stored_count = 0 if request_id in request_ids else tracked.skip_count
 
-    def reset(self) -> None:
-        """Forgets the group, what was found in it and is not being loaded yet, and what requests
-        that have begun would still store."""
+    def forget(self) -> None:
+        """What was found in the group and is not being loaded yet, and what requests that have
+        begun would still store: the weights have changed."""
         for storing in self._storing:
             storing.reserve.give_up()
         self._storing = []
@@ -428,7 +458,6 @@ class SchedulerHalf:
             if tracked.lookup is not None:
                 tracked.lookup.give_up()
                 tracked.lookup = None
-        self.group.reset()
 
     @property
     def has_work(self) -> bool:

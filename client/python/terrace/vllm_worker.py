@@ -5,6 +5,7 @@ copies have ended: at once where the step itself makes them, else on a thread, s
 Loads run on threads, into blocks that nobody else touches until they have been reported.
 """
 import concurrent.futures
+import logging
 import threading
 import time
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
@@ -15,8 +16,12 @@ from .errors import Busy, TerraceError, Unavailable
 from .paged import Copy
 from .vllm_messages import NO_BLOCK, Load, Step, Store
 
+logger = logging.getLogger("vllm.terrace")
 _LOAD_THREADS = 2
-_STORES_MAX = 1024  # on their way; further ones are dropped
+# On their way; further ones are dropped. A fence may have to wait for all that are.
+_STORES_MAX = 1024
+_STORE_BYTES_MAX = 512 << 20
+_MAKE_PAUSE_S = 5.0  # between two attempts to make what copies
 
 
 class _Storing(NamedTuple):
@@ -41,6 +46,7 @@ class WorkerHalf:
         self.load_timeout_s = load_timeout_s
         self._make_copies = make_copies
         self._copies: Any = None
+        self._next_make = 0.0
         self._loaders = concurrent.futures.ThreadPoolExecutor(_LOAD_THREADS, "terrace-load")
         self._committer = concurrent.futures.ThreadPoolExecutor(1, "terrace-store")
         self._storing: Dict[int, _Storing] = {}
@@ -70,7 +76,16 @@ class WorkerHalf:
     @property
     def copies(self) -> Any:
         if self._copies is None:
-            self._copies = self._make_copies()
+            now = time.monotonic()
+            if now < self._next_make:
+                raise Unavailable("nothing copies yet")
+            self._next_make = now + _MAKE_PAUSE_S
+            try:
+                self._copies = self._make_copies()
+            except Unavailable as error:
+                logger.warning("terrace: %s; vLLM serves without the cache, and it is tried again",
+                               error)
+                raise
         return self._copies
 
     # ---- stores ----
@@ -79,12 +94,15 @@ class WorkerHalf:
         """Begins this worker's share of each, and keeps the engine off the blocks of the step's
         fences. It waits: not twice for a daemon that does not answer."""
         if step.fences is None:
-            self._give_up_all()  # nobody says which blocks are used again
+            self.give_up_stores()  # nobody says which blocks are used again
+        for number in step.lost:
+            if number in self._storing:
+                self._end(number, is_good=False)
         is_stuck = False
         for store in step.stores:
             begun = None
             try:
-                if any(self.writes) and not is_stuck and len(self._storing) < _STORES_MAX:
+                if any(self.writes) and not is_stuck and self._has_room():
                     begun = self._store(store)
             except Busy:
                 is_stuck = True
@@ -98,6 +116,10 @@ class WorkerHalf:
         for number in step.fences or ():
             if number in self._storing:
                 self._fence(number)
+
+    def _has_room(self) -> bool:
+        return (len(self._storing) < _STORES_MAX
+                and sum(s.byte_count for s in self._storing.values()) < _STORE_BYTES_MAX)
 
     def _store(self, store: Store) -> Optional[_Storing]:
         """None: it has ended."""
@@ -140,20 +162,22 @@ class WorkerHalf:
         except TerraceError:
             self._end(number, is_good=False)  # its bytes may be the next prompt's by now
 
-    def _give_up_all(self) -> None:
+    def give_up_stores(self) -> None:
         for number in list(self._storing):
             self._end(number, is_good=False)
 
     def _end(self, number: int, is_good: bool) -> None:
-        self._committer.submit(self._commit, number, self._storing.pop(number), is_good)
+        until = time.monotonic() + self.load_timeout_s  # waiting for the others counts
+        self._committer.submit(self._commit, number, self._storing.pop(number), is_good, until)
 
-    def _commit(self, number: int, storing: _Storing, is_good: bool) -> None:
+    def _commit(self, number: int, storing: _Storing, is_good: bool, until: float) -> None:
         """What was not seen to end is waited for, and not committed."""
         try:
             for copy in storing.copies:
                 copy.close()
-            if is_good:
-                storing.lease.commit(self.load_timeout_s)
+            left_s = until - time.monotonic()
+            if is_good and left_s > 0:
+                storing.lease.commit(left_s)
                 self._count(stored_bytes=storing.byte_count)
         except TerraceError:
             pass
@@ -244,7 +268,7 @@ class WorkerHalf:
     def close(self) -> None:
         """Waits for the copies on their way: they are vLLM's memory."""
         self._loaders.shutdown(wait=True)
-        self._give_up_all()
+        self.give_up_stores()
         self._committer.shutdown(wait=True)
         if self._copies is not None:
             self._copies.close()
