@@ -132,6 +132,7 @@ void Background::BackOff() {
   const uint64_t until_us = MonotonicUs() + backoff_us_ / 2 + random_state_ % (backoff_us_ / 2 + 1);
   while (!core_.is_stopping_ && MonotonicUs() < until_us) {
     RunCallbacks();
+    DropRetired();
     const uint64_t order_us = core_.orders_.Step();  // one may be under way still
     core_.link_.WaitInBackground(std::min(until_us, order_us));
   }
@@ -144,6 +145,7 @@ void Background::Serve() {
     core_.background_until_us_ = kNever;
     const uint64_t until_us = std::min({MonotonicUs() + kTickUs, ExpireRequests(), ShowLife()});
     RunCallbacks();
+    DropRetired();
     core_.background_until_us_ = until_us;
     const uint64_t order_us = core_.orders_.Step();
     const Link::Event event = core_.link_.WaitInBackground(std::min(until_us, order_us));
@@ -229,8 +231,10 @@ void Background::RunCallbacks() {
 
 void Background::DropRetired() {
   std::shared_ptr<Attachment> retired;
+  std::vector<std::shared_ptr<Attachment>> left;
   LockGuard guard(core_.state_lock_);
   retired.swap(core_.retired_);
+  left.swap(core_.left_);
 }
 
 }  // namespace terrace::client

@@ -301,7 +301,19 @@ void Core::Retire(LeaseState& lease) {
     SendUnawaited(lease.connection, protocol::Verb::kUnmapped, {BytesOf(unmapped)});
   }
   lease.segments.clear();
-  lease.attachment.reset();
+  DropLater(std::move(lease.attachment));
+}
+
+void Core::DropLater(std::shared_ptr<Attachment> attachment) {
+  if (attachment->slab_device().device == nullptr || is_stopping_) return;
+  try {
+    LockGuard guard(state_lock_);
+    if (attachment == attachment_) return;  // it has another owner
+    left_.push_back(std::move(attachment));
+  } catch (const std::bad_alloc&) {
+    return;  // then here and now
+  }
+  link_.WakeBackground();
 }
 
 void Core::SetError(std::string_view text) noexcept {

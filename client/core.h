@@ -151,6 +151,8 @@ class Core : public std::enable_shared_from_this<Core> {
   // True if that ended the lease; else a Release has to.
   bool SendAbort(LeaseState& lease);
   void Retire(LeaseState& lease);
+  // Unmapping memory of a device takes long, and may wait for it: not on a caller's thread.
+  void DropLater(std::shared_ptr<Attachment> attachment);
 
   // ---- hooks of the pinner: core_pins.cc ----
   bool AskPinTurn();
@@ -207,12 +209,13 @@ class Core : public std::enable_shared_from_this<Core> {
   std::atomic<uint32_t> coming_count_{0};  // leases with completions to come
 
   mutable TimedLock state_lock_;
-  std::shared_ptr<Attachment> attachment_;  // guarded by state_lock_, changed by the reader
-  std::shared_ptr<Attachment> retired_;     // guarded by state_lock_: to be dropped
-  std::string last_error_;                  // guarded by state_lock_
-  std::shared_ptr<SegmentPinner> pinner_;   // guarded by state_lock_, set once
-  Refusal refusal_;                         // guarded by state_lock_: the last attempt's, if final
-  Sleepers connecting_;                     // callers of WaitConnected
+  std::shared_ptr<Attachment> attachment_;         // guarded by state_lock_, changed by the reader
+  std::shared_ptr<Attachment> retired_;            // guarded by state_lock_: to be dropped
+  std::vector<std::shared_ptr<Attachment>> left_;  // the same; their leases were the last owners
+  std::string last_error_;                         // guarded by state_lock_
+  std::shared_ptr<SegmentPinner> pinner_;          // guarded by state_lock_, set once
+  Refusal refusal_;      // guarded by state_lock_: the last attempt's, if final
+  Sleepers connecting_;  // callers of WaitConnected
 
   // Finished asynchronous requests whose callbacks the background thread runs.
   TimedLock callbacks_lock_;

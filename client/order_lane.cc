@@ -1,8 +1,15 @@
 #include "client/order_lane.h"
 
+#include <chrono>
+#include <thread>
 #include <utility>
 
 namespace terrace::client {
+namespace {
+
+constexpr std::chrono::milliseconds kRecordPause{1};
+
+}  // namespace
 
 Result<std::unique_ptr<OrderLane>> OrderLane::Create(std::shared_ptr<const Device> device) {
   // Orders give way to the engine's loads.
@@ -33,7 +40,11 @@ OrderLane::OrderLane(std::shared_ptr<const Device> device, Stream stream, Event 
       read_back_{std::move(even), std::move(odd)} {}
 
 OrderLane::~OrderLane() {
-  if (!is_recorded_) Record();
+  // What the event does not stand behind is not known to have ended.
+  while (!is_recorded_) {
+    Record();
+    if (!is_recorded_) std::this_thread::sleep_for(kRecordPause);
+  }
   (void)event_.Await();
 }
 

@@ -74,9 +74,12 @@ uint64_t WorkOrders::Step() {
     if (!current_.has_value()) return kNever;
     // One that came while its connection was being taken down holds that one's memory.
     if (current_->connection != core_.connection()) return End(Status());
+    // It waited behind others.
+    if (MonotonicUs() >= current_->deadline_us) {
+      return End(Status(StatusCode::kBusy, "the order's deadline passed"));
+    }
     const Status begun = Begin(*current_);
     if (!begun.ok()) return End(begun);
-    if (current_->told.length_bytes == 0) return End(Status());
     CopySlice(*current_);
     return 0;
   }
@@ -105,14 +108,16 @@ uint64_t WorkOrders::Step() {
 
 Status WorkOrders::Begin(Order& order) {
   const SlotAddress slots[] = {order.told.device, order.told.arena};
-  const bool is_right_way = order.told.device.segment >= protocol::kDeviceSegmentFirst &&
+  const std::shared_ptr<const Device>& device = order.attachment->slab_device().device;
+  const bool is_right_way = device != nullptr && order.told.length_bytes > 0 &&
+                            order.told.device.segment >= protocol::kDeviceSegmentFirst &&
                             order.told.arena.segment < protocol::kDeviceSegmentFirst;
   for (const SlotAddress& slot : slots) {
     if (!is_right_way || !IsInside(*order.attachment, slot, order.told.length_bytes)) {
       return Status(StatusCode::kInvalid, "the order names no slots of this session");
     }
   }
-  if (lane_ == nullptr) TERRACE_RETURN_IF_ERROR(MakeLane(order.attachment->slab_device().device));
+  if (lane_ == nullptr) TERRACE_RETURN_IF_ERROR(MakeLane(device));
   return order.attachment->RetainSegments(slots, &order.segments, SegmentUse::kOrder);
 }
 

@@ -1,10 +1,12 @@
 // What the parts of the CUDA plugin share. Needs no CUDA header, so that any compiler can read it.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 
 #include "cuda/device.h"
 
+struct CUctx_st;
 struct CUstream_st;
 struct CUevent_st;
 
@@ -12,6 +14,8 @@ namespace terrace::cuda {
 
 struct CudaDevice {
   int ordinal = 0;
+  // Its primary context, from the first DeviceScope on: the daemon has none. Never released.
+  mutable std::atomic<CUctx_st*> context{nullptr};
 };
 
 struct CudaStream {
@@ -39,7 +43,9 @@ inline constexpr DeviceStatus kCudaOk{};
 DeviceStatus Refuse(int32_t status_code, const char* what);
 
 // The calling thread works on this device until the end of the scope, and may do so while another
-// thread of the engine captures a graph; what was before is put back.
+// thread of the engine captures a graph; what was before is put back. By the driver's stack of
+// contexts, not by cudaSetDevice: a new thread's device is 0, and both cudaSetDevice, to put that
+// back, and cudaThreadExchangeStreamCaptureMode make a context there, of half a GiB.
 class DeviceScope {
  public:
   explicit DeviceScope(const CudaDevice& device);
@@ -50,9 +56,9 @@ class DeviceScope {
   const DeviceStatus& status() const { return status_; }
 
  private:
-  int previous_ordinal_ = 0;
   int previous_capture_mode_ = 0;
-  bool is_switched_ = false;
+  bool is_pushed_ = false;
+  bool has_capture_mode_ = false;
   DeviceStatus status_;
 };
 
@@ -65,6 +71,8 @@ DeviceStatus MapSlab(DeviceHandle* device, int32_t fd, uint64_t byte_count, Slab
 DeviceStatus UnmapSlab(DeviceHandle* device, void* address, uint64_t byte_count);
 DeviceStatus CopyBatch(StreamHandle* stream, CopyDirection direction, const CopyPiece* pieces,
                        uint32_t piece_count);
+// Whether a CPU is inside a copy of any stream's.
+bool IsCopyingOnHost();
 DeviceStatus CopyPaged(StreamHandle* stream, const PagedLaunch* launch);
 
 }  // namespace terrace::cuda

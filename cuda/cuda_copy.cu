@@ -8,6 +8,7 @@
 #include <cudaTypedefs.h>
 #include <cuda_runtime.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
 
@@ -164,13 +165,17 @@ struct HostCopies {
 };
 static_assert(sizeof(HostCopies) % alignof(CopyPiece) == 0);
 
+std::atomic<uint32_t> g_host_copies_running{0};
+
 void CUDART_CB RunHostCopies(void* argument) {
+  g_host_copies_running.fetch_add(1);
   auto* copies = static_cast<HostCopies*>(argument);
   for (uint64_t i = 0; i < copies->piece_count; ++i) {
     const CopyPiece& piece = copies->pieces()[i];
     std::memcpy(piece.to, piece.from, piece.byte_count);
   }
   std::free(copies);
+  g_host_copies_running.fetch_sub(1);
 }
 
 // The runtime's own copy between two places of the host would block the caller until it is done.
@@ -187,6 +192,8 @@ DeviceStatus CopyWithinHost(CudaStream* stream, const CopyPiece* pieces, uint32_
 }
 
 }  // namespace
+
+bool IsCopyingOnHost() { return g_host_copies_running.load() > 0; }
 
 DeviceStatus CopyBatch(StreamHandle* handle, CopyDirection direction, const CopyPiece* pieces,
                        uint32_t piece_count) {

@@ -1,6 +1,9 @@
 // The `cuda` backend's table: devices, memory, streams and events. It is a shared object of its own
 // with the runtime linked in, so that Terrace neither needs CUDA nor disturbs an engine's.
+#include <cuda.h>
+#include <cudaTypedefs.h>
 #include <cuda_runtime.h>
+#include <unistd.h>
 
 #include <cstring>
 #include <new>
@@ -50,28 +53,6 @@ DeviceStatus FromRuntime(int cuda_error) {
   return {static_cast<int32_t>(CodeOf(error)), cuda_error, cudaGetErrorString(error)};
 }
 
-DeviceScope::DeviceScope(const CudaDevice& device) {
-  cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
-  status_ = FromRuntime(cudaThreadExchangeStreamCaptureMode(&mode));
-  if (status_.code != 0) return;
-  previous_capture_mode_ = mode;
-  status_ = FromRuntime(cudaGetDevice(&previous_ordinal_));
-  if (status_.code == 0 && previous_ordinal_ != device.ordinal) {
-    status_ = FromRuntime(cudaSetDevice(device.ordinal));
-  }
-  is_switched_ = true;
-}
-
-DeviceScope::~DeviceScope() {
-  if (!is_switched_) return;
-  int ordinal = previous_ordinal_;
-  if (cudaGetDevice(&ordinal) == cudaSuccess && ordinal != previous_ordinal_) {
-    cudaSetDevice(previous_ordinal_);
-  }
-  auto mode = static_cast<cudaStreamCaptureMode>(previous_capture_mode_);
-  cudaThreadExchangeStreamCaptureMode(&mode);
-}
-
 void* DriverFunction(const char* name, uint32_t cuda_version) {
   void* function = nullptr;
   cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
@@ -79,6 +60,59 @@ void* DriverFunction(const char* name, uint32_t cuda_version) {
       cudaGetDriverEntryPointByVersion(name, &function, cuda_version, cudaEnableDefault, &found);
   if (error != cudaSuccess) cudaGetLastError();
   return error == cudaSuccess && found == cudaDriverEntryPointSuccess ? function : nullptr;
+}
+
+namespace {
+
+struct Contexts {
+  PFN_cuDevicePrimaryCtxRetain_v7000 retain = reinterpret_cast<PFN_cuDevicePrimaryCtxRetain_v7000>(
+      DriverFunction("cuDevicePrimaryCtxRetain", 7000));
+  PFN_cuCtxPushCurrent_v4000 push =
+      reinterpret_cast<PFN_cuCtxPushCurrent_v4000>(DriverFunction("cuCtxPushCurrent", 4000));
+  PFN_cuCtxPopCurrent_v4000 pop =
+      reinterpret_cast<PFN_cuCtxPopCurrent_v4000>(DriverFunction("cuCtxPopCurrent", 4000));
+
+  bool is_whole() const { return retain && push && pop; }
+};
+
+const Contexts& ContextCalls() {
+  static const Contexts calls;
+  return calls;
+}
+
+DeviceStatus PushContext(const CudaDevice& device) {
+  const Contexts& calls = ContextCalls();
+  if (!calls.is_whole()) {
+    return Refuse(static_cast<int32_t>(StatusCode::kUnsupported), "this CUDA driver is too old");
+  }
+  CUcontext context = device.context.load();
+  if (context == nullptr) {
+    const DeviceStatus status = FromDriver(calls.retain(&context, device.ordinal));
+    if (status.code != 0) return status;
+    device.context.store(context);  // another thread has the same
+  }
+  return FromDriver(calls.push(context));
+}
+
+}  // namespace
+
+DeviceScope::DeviceScope(const CudaDevice& device) {
+  status_ = PushContext(device);
+  if (status_.code != 0) return;
+  is_pushed_ = true;
+  cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+  status_ = FromRuntime(cudaThreadExchangeStreamCaptureMode(&mode));
+  has_capture_mode_ = status_.code == 0;
+  previous_capture_mode_ = mode;
+}
+
+DeviceScope::~DeviceScope() {
+  if (has_capture_mode_) {
+    auto mode = static_cast<cudaStreamCaptureMode>(previous_capture_mode_);
+    cudaThreadExchangeStreamCaptureMode(&mode);
+  }
+  CUcontext popped = nullptr;
+  if (is_pushed_) ContextCalls().pop(&popped);
 }
 
 namespace {
@@ -97,7 +131,7 @@ DeviceStatus OpenDevice(const DeviceOpenOptions* options, DeviceHandle** handle)
   if (options->device_index >= device_count) {
     return Refuse(static_cast<int32_t>(StatusCode::kNotFound), "no CUDA device of this index");
   }
-  auto* device = new (std::nothrow) CudaDevice{static_cast<int>(options->device_index)};
+  auto* device = new (std::nothrow) CudaDevice{.ordinal = static_cast<int>(options->device_index)};
   if (device == nullptr) return Refuse(static_cast<int32_t>(StatusCode::kNoSpace), "no memory");
   *handle = reinterpret_cast<DeviceHandle*>(device);
   return kCudaOk;
@@ -234,16 +268,28 @@ DeviceStatus WaitEvent(StreamHandle* stream, EventHandle* event, StreamEdge /*ed
   return FromRuntime(cudaStreamWaitEvent(AsCuda(stream)->stream, AsCuda(event)->event, 0));
 }
 
+// A device that has failed says so at once, of every event, while a CPU may still be inside a copy
+// that it began before. (No further one begins: cudaLaunchHostFunc.)
+constexpr useconds_t kHostCopyPauseUs = 50;
+constexpr DeviceStatus kStillCopying{static_cast<int32_t>(StatusCode::kBusy), 0,
+                                     "a CPU is still copying for a device that has failed"};
+bool HasFailed(const DeviceStatus& status) {
+  return status.code != 0 && status.code != static_cast<int32_t>(StatusCode::kBusy);
+}
+
 DeviceStatus QueryEvent(EventHandle* event) {
   const DeviceScope scope(*AsCuda(event)->device);
   if (scope.status().code != 0) return scope.status();
-  return FromRuntime(cudaEventQuery(AsCuda(event)->event));
+  const DeviceStatus status = FromRuntime(cudaEventQuery(AsCuda(event)->event));
+  return HasFailed(status) && IsCopyingOnHost() ? kStillCopying : status;
 }
 
 DeviceStatus AwaitEvent(EventHandle* event) {
   const DeviceScope scope(*AsCuda(event)->device);
   if (scope.status().code != 0) return scope.status();
-  return FromRuntime(cudaEventSynchronize(AsCuda(event)->event));
+  const DeviceStatus status = FromRuntime(cudaEventSynchronize(AsCuda(event)->event));
+  while (HasFailed(status) && IsCopyingOnHost()) usleep(kHostCopyPauseUs);
+  return status;
 }
 
 constexpr DeviceOps kOps = {

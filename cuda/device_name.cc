@@ -100,16 +100,19 @@ Result<Device> OpenDevice(const DeviceOps& ops, const DeviceChoice& choice, std:
   for (uint32_t index = 0; index < device_count; ++index) {
     Result<Device> device = Device::Open(ops, {.device_index = index});
     Result<DeviceTraits> traits = device.ok() ? device->Describe() : device.status();
-    if (!traits.ok()) {
+    const bool is_counted = choice.is_host || (!choice.uuid && choice.index == index);
+    if (!traits.ok() && is_counted) {
       *why = std::string(ops.backend) + ", device " + std::to_string(index) +
              ", cannot be opened: " + traits.status().what();
       return traits.status();
     }
-    const bool is_chosen =
-        choice.is_host || (choice.uuid ? *choice.uuid == UuidOf(*traits) : choice.index == index);
-    if (is_chosen) return device;
-    seen += (index == 0 ? "" : ", ") + std::to_string(index) + " is " +
-            FormatDeviceUuid(UuidOf(*traits));
+    if (is_counted || (traits.ok() && choice.uuid && *choice.uuid == UuidOf(*traits))) {
+      return device;
+    }
+    // One that does not work is in nobody's way who means another.
+    seen += (index == 0 ? "" : ", ") + std::to_string(index) +
+            (traits.ok() ? " is " + FormatDeviceUuid(UuidOf(*traits))
+                         : std::string(" cannot be opened (") + traits.status().what() + ")");
   }
   *why = "no such device; this process sees " + std::to_string(device_count) + ": " + seen;
   return Status(StatusCode::kNotFound, "no such device");

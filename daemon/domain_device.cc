@@ -100,7 +100,11 @@ Result<HbmDevice> OpenHbmDevice(const HbmConfig& hbm, std::string* why) {
   }
   Result<Device> device = OpenDevice(*ops, *choice, why);
   if (!device.ok()) {
-    *why = asked + *why + "; name one of the host's (nvidia-smi -L), or set it to \"host\"";
+    *why = asked + *why +
+           (device.status().code() == StatusCode::kNotFound
+                ? "; name one of those, as nvidia-smi -L prints its UUID, or set it to \"host\""
+                : "; see whether the driver works (nvidia-smi) and terraced may open /dev/nvidia* "
+                  "(PrivateDevices=no and DeviceAllow= of its unit), or set it to \"host\"");
     return device.status();
   }
   const Result<DeviceTraits> traits = device->Describe();

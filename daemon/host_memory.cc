@@ -53,17 +53,22 @@ HostMemory ReadHostMemory() {
   return host;
 }
 
-Status CheckHostMemory(const HostMemory& host, uint64_t dram_bytes, std::string* why) {
+Status CheckHostMemory(const HostMemory& host, uint64_t dram_bytes, uint64_t hbm_bytes,
+                       std::string* why) {
   if (host.total_bytes == 0) return Status::Ok();
-  const std::string asked = "daemon.dram_bytes is " + FormatBytes(dram_bytes) + ", but ";
+  const uint64_t wanted_bytes = dram_bytes + hbm_bytes;
+  const std::string asked =
+      "daemon.dram_bytes is " + FormatBytes(dram_bytes) +
+      (hbm_bytes == 0 ? "" : " and hbm.capacity_bytes of device host " + FormatBytes(hbm_bytes)) +
+      ", but ";
   const std::string place = host.is_cgroup_limited ? "the cgroup's memory.max" : "this machine";
-  if (dram_bytes > host.total_bytes) {
+  if (wanted_bytes > host.total_bytes) {
     *why = asked + place + (host.is_cgroup_limited ? " is " : " has ") +
            FormatBytes(RoundDown(host.total_bytes, kMiB)) + ": lower dram_bytes" +
            (host.is_cgroup_limited ? ", or raise the limit" : "");
     return Status(StatusCode::kNoSpace, "dram_bytes does not fit");
   }
-  if (dram_bytes > host.available_bytes) {
+  if (wanted_bytes > host.available_bytes) {
     *why = asked + "only " + FormatBytes(RoundDown(host.available_bytes, kMiB)) +
            " can be had now: memory may run out while the arena grows; lower dram_bytes or free "
            "memory";

@@ -19,6 +19,7 @@ HostMemory ReadHostMemory();
 
 // kNoSpace with `*why` if dram_bytes can never fit; kOk with a non-empty `*why` as a warning if it
 // does not fit now.
-Status CheckHostMemory(const HostMemory& host, uint64_t dram_bytes, std::string* why);
+Status CheckHostMemory(const HostMemory& host, uint64_t dram_bytes, uint64_t hbm_bytes,
+                       std::string* why);
 
 }  // namespace terrace

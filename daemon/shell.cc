@@ -163,7 +163,9 @@ Status Shell::Start(std::string* why) {
 
 Status Shell::State::CheckMemory(std::string* why) {
   std::string warning;
-  const Status status = CheckHostMemory(ReadHostMemory(), config.dram_bytes, &warning);
+  const Status status =
+      CheckHostMemory(ReadHostMemory(), config.dram_bytes,
+                      config.hbm.device == "host" ? config.hbm.capacity_bytes : 0, &warning);
   if (!status.ok()) {
     *why = warning;
   } else if (!warning.empty()) {

@@ -14,28 +14,30 @@ using ::testing::HasSubstr;
 TEST(HostMemory, WhatCanNeverFitIsRefused) {
   std::string why;
   const HostMemory machine{.total_bytes = 16 * kGiB, .available_bytes = 8 * kGiB};
-  EXPECT_EQ(CheckHostMemory(machine, 17 * kGiB, &why).code(), StatusCode::kNoSpace);
+  EXPECT_EQ(CheckHostMemory(machine, 17 * kGiB, 0, &why).code(), StatusCode::kNoSpace);
   EXPECT_THAT(why, AllOf(HasSubstr("17GiB"), HasSubstr("this machine has 16GiB"),
                          HasSubstr("lower dram_bytes")));
+  EXPECT_EQ(CheckHostMemory(machine, 9 * kGiB, 8 * kGiB, &why).code(), StatusCode::kNoSpace);
+  EXPECT_THAT(why, HasSubstr("and hbm.capacity_bytes of device host 8GiB"));
   const HostMemory pod{
       .total_bytes = 4 * kGiB, .available_bytes = 4 * kGiB, .is_cgroup_limited = true};
-  EXPECT_EQ(CheckHostMemory(pod, 5 * kGiB, &why).code(), StatusCode::kNoSpace);
+  EXPECT_EQ(CheckHostMemory(pod, 5 * kGiB, 0, &why).code(), StatusCode::kNoSpace);
   EXPECT_THAT(why, AllOf(HasSubstr("memory.max is 4GiB"), HasSubstr("raise the limit")));
 }
 
 TEST(HostMemory, WhatDoesNotFitNowIsWarnedAbout) {
   std::string why;
   const HostMemory machine{.total_bytes = 16 * kGiB, .available_bytes = 8 * kGiB};
-  EXPECT_TRUE(CheckHostMemory(machine, 9 * kGiB, &why).ok());
+  EXPECT_TRUE(CheckHostMemory(machine, 9 * kGiB, 0, &why).ok());
   EXPECT_THAT(why, HasSubstr("only 8GiB"));
   why.clear();
-  EXPECT_TRUE(CheckHostMemory(machine, 8 * kGiB, &why).ok());
+  EXPECT_TRUE(CheckHostMemory(machine, 8 * kGiB, 0, &why).ok());
   EXPECT_EQ(why, "");
 }
 
 TEST(HostMemory, AnUnreadableHostIsNotGuessedAt) {
   std::string why;
-  EXPECT_TRUE(CheckHostMemory({}, 1000 * kGiB, &why).ok());
+  EXPECT_TRUE(CheckHostMemory({}, 1000 * kGiB, 0, &why).ok());
   EXPECT_EQ(why, "");
 }
 
