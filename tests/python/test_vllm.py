@@ -10,9 +10,9 @@ import types
 import pytest
 import torch
 
-from vllm_driver import (LONG_S, PROMPT, REQUESTS, connect, drive, expect_nothing_held,
-                         make_engine, preempt_next_step, run_prompt, terrace, vllm_engine,
-                         wait_for_segments, warmed_engine)
+from vllm_driver import (LONG_S, PROMPT, REQUESTS, connect, drive, drive_while_daemons_die,
+                         expect_nothing_held, make_engine, preempt_next_step, run_prompt, terrace,
+                         vllm_engine, wait_for_segments, warmed_engine)
 
 
 @pytest.mark.parametrize("tp_size, depth", [(1, 1), (2, 2), (4, 1), (1, 3)])
@@ -149,21 +149,7 @@ def test_daemons_that_die_cost_hits_only(daemon, windows, stages):
     chance = random.Random(9)
     engine = make_engine(daemon, chance, tp_size=2, timeout_ms=2000, load_timeout_ms=3000,
                          lookup_wait_ms=2, windows=windows, stages=stages, depth=len(stages))
-    steps = [0]
-
-    def on_step():
-        steps[0] += 1
-        if steps[0] % 150 == 0:
-            daemon.kill()
-        elif steps[0] % 150 == 20:
-            if daemon.process.poll() is not None:
-                daemon.start()
-
-    drive(engine, chance, REQUESTS, on_step=on_step)
-    assert steps[0] > 300 and engine.connector.refusal is None
-    if daemon.process.poll() is not None:
-        daemon.start()
-    connect(daemon).close()
+    drive_while_daemons_die(daemon, engine, chance)
     expect_nothing_held(daemon, engine)
 
 

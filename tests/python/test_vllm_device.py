@@ -12,8 +12,9 @@ import torch
 import terrace
 import sim_gpu
 from conftest import connect
-from vllm_driver import (LONG_S, PROMPT, REQUESTS, drive, expect_no_lease, expect_nothing_held,
-                         make_engine, run_prompt, vllm_engine)
+from vllm_driver import (LONG_S, PROMPT, REQUESTS, drive, drive_while_daemons_die,
+                         expect_no_lease, expect_nothing_held, make_engine, run_prompt,
+                         vllm_engine)
 from vllm_engine_worker import Violation
 
 ON_THREADS = {"copy_threads": 2}
@@ -95,25 +96,12 @@ def test_daemons_that_die_cost_hits_only(daemon, gpu):
     chance = random.Random(9)
     engine = make_engine(daemon, chance, tp_size=2, depth=2, timeout_ms=2000, load_timeout_ms=3000,
                          lookup_wait_ms=2, **gpu(9, store_slowness=30))
-    steps = [0]
-
-    def on_step():
-        steps[0] += 1
-        if steps[0] % 150 == 0:
-            daemon.kill()
-        elif steps[0] % 150 == 20 and daemon.process.poll() is not None:
-            daemon.start()
-
-    drive(engine, chance, REQUESTS, on_step=on_step)
-    assert steps[0] > 300 and engine.connector.refusal is None
-    if daemon.process.poll() is not None:
-        daemon.start()
-    connect(daemon).close()
+    drive_while_daemons_die(daemon, engine, chance)
     expect_nothing_held(daemon, engine)
 
 
-def test_what_no_scheduler_looks_after_is_not_committed(daemon, gpu, monkeypatch):
-    """Of a scheduler that is turned off nobody hears which blocks are used again."""
+def engine_with_a_store_under_way(daemon, gpu, monkeypatch):
+    """With its worker's connector. No copy is seen to end until monkeypatch.undo()."""
     connect(daemon).close()
     engine = make_engine(daemon, random.Random(7), **gpu(7))
     engine.add(vllm_engine.Request("only", PROMPT, 30, 8))
@@ -122,6 +110,12 @@ def test_what_no_scheduler_looks_after_is_not_committed(daemon, gpu, monkeypatch
     while worker.worker is None or worker.worker.stores_under_way == 0:
         assert engine.has_work, "nothing was stored"
         engine.step()
+    return engine, worker
+
+
+def test_what_no_scheduler_looks_after_is_not_committed(daemon, gpu, monkeypatch):
+    """Of a scheduler that is turned off nobody hears which blocks are used again."""
+    engine, worker = engine_with_a_store_under_way(daemon, gpu, monkeypatch)
     engine.connector.refuse("as if something had failed")
     monkeypatch.undo()
     while engine.has_work:
@@ -251,13 +245,7 @@ def test_commits_to_a_daemon_that_hangs_end_together(monkeypatch):
 
 
 def test_a_worker_that_is_turned_off_holds_no_lease(daemon, gpu, monkeypatch):
-    connect(daemon).close()
-    engine = make_engine(daemon, random.Random(7), **gpu(7))
-    engine.add(vllm_engine.Request("only", PROMPT, 30, 8))
-    worker = engine.workers[0].connector
-    monkeypatch.setattr(terrace.Copy, "poll", lambda self: False)
-    while worker.worker is None or worker.worker.stores_under_way == 0:
-        engine.step()
+    engine, worker = engine_with_a_store_under_way(daemon, gpu, monkeypatch)
     worker.refuse("as if a hook had failed")
     monkeypatch.undo()
     while engine.has_work:

@@ -59,6 +59,24 @@ def drive(engine, chance, request_count, first=0, on_step=lambda: None, make=ran
         assert steps < 1000 * (request_count + 10), f"no progress: {engine.counts}"
 
 
+def drive_while_daemons_die(daemon, engine, chance):
+    """Of every 150 steps 20 are without a daemon. There is one at the end."""
+    steps = [0]
+
+    def on_step():
+        steps[0] += 1
+        if steps[0] % 150 == 0:
+            daemon.kill()
+        elif steps[0] % 150 == 20 and daemon.process.poll() is not None:
+            daemon.start()
+
+    drive(engine, chance, REQUESTS, on_step=on_step)
+    assert steps[0] > 300 and engine.connector.refusal is None
+    if daemon.process.poll() is not None:
+        daemon.start()
+    connect(daemon).close()
+
+
 def expect_nothing_held(daemon, engine):
     assert engine.connector.scheduler.held_count == 0
     assert sorted(engine.free) == list(range(1, len(engine.users)))

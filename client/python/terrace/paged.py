@@ -93,7 +93,8 @@ class Device(_Handle):
     def __init__(self, backend: str = "auto", *, plugin_path: Optional[str] = None, index: int = 0,
                  workers: int = 1):
         super().__init__()
-        plugin_path = plugin_path or _native.plugin_path()
+        if not plugin_path and backend != "host":
+            plugin_path = _native.plugin_path()
         options = _native.DeviceOptions(
             backend=backend.encode(), device_index=number("index", index),
             worker_count=number("workers", workers),

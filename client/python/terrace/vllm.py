@@ -37,7 +37,7 @@ from .vllm_adapters import Adapters
 from .vllm_copies import CudaEngine, HostEngine, InStep, Queued
 from .vllm_messages import Layout, Load, StageLayout, Step
 from .vllm_scheduler import SchedulerHalf
-from .vllm_worker import WorkerHalf, blocks_of, describe
+from .vllm_worker import WorkerHalf, blocks_of
 
 logger = logging.getLogger("vllm.terrace")
 _START_WAIT_S = 2.0
@@ -109,6 +109,9 @@ class TerraceConnector(KVConnectorBase_V1, _SupportsHMA):
         self._client: Optional[Client] = None
         self._lost_loads: List[Load] = []  # of a worker that was turned off: failed, and reported
         self._orphans: List[Load] = []  # promised by a scheduler that was turned off since
+        self._storing: Set[int] = set()  # numbers of stores that the worker has
+        self._not_stored: Set[int] = set()  # and of those that it never got
+        self._since = vllm_stats.Since()
         self._adapters = Adapters(vllm_config)
         extra = vllm_config.kv_transfer_config.kv_connector_extra_config or {}
         self._timeout_s = float(extra.get("timeout_ms", 50)) / 1e3
@@ -188,7 +191,7 @@ class TerraceConnector(KVConnectorBase_V1, _SupportsHMA):
             for pages in self._pages:
                 pages.check_uniform()
         revision = self._revision or vllm_model.revision_of(self._vllm_config)
-        stage = self._rank // self._vllm_config.parallel_config.tensor_parallel_size
+        stage, _ = self._place
         self._stage_layout = StageLayout([
             vllm_model.layout_of(self._vllm_config, group, index, revision,
                                  (stage, self._stage_count), kv_caches[group.layer_names[0]], pages)
@@ -219,10 +222,10 @@ class TerraceConnector(KVConnectorBase_V1, _SupportsHMA):
         """Made at the first copy."""
         if self._device is None:
             return InStep(self._pages)
-        stage, tp_rank = self._place
-        members = self._layout.members_of(stage, tp_rank)
-        spaces = [None if member is None else self._spaces()[member] for member in members]
-        return Queued(self._client, self._device, self._engine, self._pages, spaces)
+        spaces = self._spaces()
+        return Queued(self._client, self._device, self._engine, self._pages,
+                      [None if member is None else spaces[member]
+                       for member in self.worker.members])
 
     def _spaces(self) -> List[Space]:
         """Of every member of the SpaceGroup."""
@@ -286,7 +289,7 @@ class TerraceConnector(KVConnectorBase_V1, _SupportsHMA):
 
     def handle_preemptions(self, kv_connector_metadata: Any) -> None:
         """The first thing of a step in vLLM's model runner v1: nothing has been overwritten yet. In
-        v2 it comes right before the forward pass: SchedulerHalf._early_ids have been."""
+        v2 it comes right before the forward pass: see SchedulerHalf._take_lost."""
         if isinstance(kv_connector_metadata, TerraceMetadata):
             self._run_stores(kv_connector_metadata.step)
 
@@ -300,14 +303,6 @@ class TerraceConnector(KVConnectorBase_V1, _SupportsHMA):
         # A worker reports them when their copies have ended.
         (self._storing if self._store_guarded(step) else self._not_stored).update(
             store.number for store in sure)
-
-    @functools.cached_property
-    def _storing(self) -> Set[int]:
-        return set()
-
-    @functools.cached_property
-    def _not_stored(self) -> Set[int]:
-        return set()
 
     @_never_raises(otherwise=False)
     def _store_guarded(self, step: Step) -> bool:
@@ -390,7 +385,7 @@ class TerraceConnector(KVConnectorBase_V1, _SupportsHMA):
         if self.refusal is not None:  # nothing more comes of them, and the scheduler may let go
             done |= self._storing
         elif self.worker is not None:
-            done |= set(self.worker.take_reports()) & self._storing
+            done |= self.worker.take_reports() & self._storing
         self._storing -= done
         if not done and self.refusal is None:
             return None
@@ -405,10 +400,6 @@ class TerraceConnector(KVConnectorBase_V1, _SupportsHMA):
             return None
         added = self._since.take(half.counters)
         return vllm_stats.TerraceStats(data=added) if added else None
-
-    @functools.cached_property
-    def _since(self) -> vllm_stats.Since:
-        return vllm_stats.Since()
 
     @classmethod
     def build_kv_connector_stats(cls, data: Optional[Dict[str, Any]] = None) -> Any:

@@ -175,10 +175,10 @@ _REMEDY = ("{}, so what vLLM has loaded is not certain: put new weights into a n
            "restart the engine")
 
 
-def masked(block_hashes: Sequence[bytes], mask: bytes) -> List[bytes]:
+def masked(block_hashes: Sequence[bytes], mask: bytes) -> Sequence[bytes]:
     """Hashes of the same tokens under the adapter of `mask`; without one, as they are."""
     if mask == b"" or not block_hashes:
-        return list(block_hashes)
+        return block_hashes
     width = len(block_hashes[0])
     rows = numpy.frombuffer(b"".join(block_hashes), numpy.uint8).reshape(-1, width)
     mixed = rows ^ numpy.frombuffer(mask[:width], numpy.uint8)

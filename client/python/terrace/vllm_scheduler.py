@@ -84,7 +84,7 @@ class SchedulerHalf:
         self.hashes_per_block = hashes_per_block
         self.worker_count = worker_count
         self.lookup_wait_s = lookup_wait_s
-        self.hooks_come_first = hooks_come_first  # of a step's writes; else behind _early_ids
+        self.hooks_come_first = hooks_come_first  # of a step's writes; else see _take_lost
         self._asker = Asker(group, timeout_s)
         self._tracked: Dict[str, _Tracked] = {}
         self._loading: Dict[str, Pending] = {}  # also of requests that have ended since
@@ -239,26 +239,31 @@ class SchedulerHalf:
         # Offered after the stores were taken: a hit on blocks of a request of this very step counts
         # as computed already, and is not before this step's forward pass.
         self._follow(output)
-        lost = self._take_lost(self._early_ids(output))
+        lost = self._take_lost(output)
         stores = [store for store in stores if not self._is_dropped(store.number, lost)]
         return Step(loads=self.take_loads(), stores=stores, fences=self._take_fences(), lost=lost)
 
-    def _early_ids(self, output: Any) -> Set[int]:
-        """Blocks that vLLM's model runner v2 writes to before it calls any hook: it zeroes new
-        ones, copies shared ones, and moves states to their requests' next blocks."""
-        ids = set(getattr(output, "new_block_ids_to_zero", None) or ())
-        ids |= {copy.dst_block_id for copy in getattr(output, "kv_cache_block_copies", None) or ()}
-        self._fresh.append(list(ids))  # also those whose request was preempted in this very step
-        if self.state_groups:
-            ids |= set().union(*self._fresh)
-        return set() if self.hooks_come_first else ids
+    def _take_lost(self, output: Any) -> List[int]:
+        """Stores whose blocks vLLM's model runner v2 writes to before it calls any hook: it zeroes
+        new ones, copies shared ones, and moves states to their requests' next blocks."""
+        early = list(getattr(output, "new_block_ids_to_zero", None) or ())
+        early += [copy.dst_block_id
+                  for copy in getattr(output, "kv_cache_block_copies", None) or ()]
+        self._fresh.append(early)  # also those whose request was preempted in this very step
+        if self.hooks_come_first:
+            return []
+        return self._take_copied(self._fresh if self.state_groups else [early])
 
-    def _take_lost(self, ids: Set[int]) -> List[int]:
-        lost = [number for number, copied in self._copied_ids.items()
-                if not copied.isdisjoint(ids)]
-        for number in lost:
+    def _take_copied(self, written: Sequence[Sequence[int]]) -> List[int]:
+        """Stores that may still copy from these blocks. Each is answered once: that is enough."""
+        if not self._copied_ids:
+            return []
+        ids = set().union(*written)
+        taken = [number for number, copied in self._copied_ids.items()
+                 if not copied.isdisjoint(ids)]
+        for number in taken:
             del self._copied_ids[number]
-        return lost
+        return taken
 
     def _is_dropped(self, number: int, lost: List[int]) -> bool:
         """A store of this step, of which the workers need not hear."""
@@ -273,14 +278,7 @@ class SchedulerHalf:
     def _take_fences(self) -> List[int]:
         """Stores whose blocks are written to from here on, because vLLM has given them away."""
         fresh, self._fresh = self._fresh, []
-        if not self._copied_ids:
-            return []
-        ids = set().union(*fresh)
-        fences = [number for number, copied in self._copied_ids.items()
-                  if not copied.isdisjoint(ids)]
-        for number in fences:
-            del self._copied_ids[number]  # one fence is enough
-        return fences
+        return self._take_copied(fresh)
 
     def take_loads(self) -> List[Load]:
         """What was allocated and is not with the workers yet."""

@@ -54,7 +54,7 @@ class WorkerHalf:
         self._loaded: Set[str] = set()
         self._failed: Set[str] = set()
         self._bad_blocks: Set[int] = set()
-        self._reports: Dict[int, int] = {}
+        self._reports: Set[int] = set()
         self._counters = {"loads": 0, "load_seconds": 0.0, "loaded_bytes": 0, "stored_bytes": 0}
 
     @property
@@ -198,12 +198,12 @@ class WorkerHalf:
 
     def _report(self, number: int) -> None:
         with self._lock:
-            self._reports[number] = 1
+            self._reports.add(number)
 
-    def take_reports(self) -> Dict[int, int]:
+    def take_reports(self) -> Set[int]:
         """Stores this worker is through with since the last call."""
         with self._lock:
-            reports, self._reports = self._reports, {}
+            reports, self._reports = self._reports, set()
             return reports
 
     # ---- loads ----

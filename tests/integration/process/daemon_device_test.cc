@@ -166,25 +166,15 @@ class DaemonPins : public DaemonDevice {
 
   // An engine's pages of the test's blocks, a layer behind the other, and a copier for them.
   struct Pages {
-    std::vector<std::byte> bytes = std::vector<std::byte>(2 * kBlocks * kPartBytes);
+    std::vector<std::byte> bytes;
     std::unique_ptr<PagedCopier> copier;
 
     std::span<std::byte> Part(uint32_t block, uint32_t layer) {
       return std::span(bytes).subspan((layer * kBlocks + block) * kPartBytes, kPartBytes);
     }
     Pages(const Device& device, std::shared_ptr<HostPins> pins) {
-      PagedLayout layout;
-      layout.layer_count = 2;
-      layout.plane_count = layout.head_count = 1;
-      layout.page_tokens = layout.block_tokens = 16;
-      layout.page_count = kBlocks;
-      layout.head_bytes = layout.head_stride_bytes = layout.token_stride_bytes = kPartBytes / 16;
-      layout.plane_stride_bytes = layout.block_stride_bytes = kPartBytes;
-      for (uint32_t layer = 0; layer < 2; ++layer) {
-        layout.bases.push_back(reinterpret_cast<uint64_t>(Part(0, layer).data()));
-      }
       std::string why;
-      Result<PagedNest> nest = CompileNest(layout, {}, &why);
+      Result<PagedNest> nest = CompileNest(LayoutOfBlocks(bytes), {}, &why);
       EXPECT_TRUE(nest.ok()) << why;
       copier = std::move(PagedCopier::Create(device, std::move(nest).value(),
                                              {.pins = std::move(pins)}, &why))

@@ -162,18 +162,8 @@ class DaemonGpu : public DaemonDevice {
   // Blocks of the lease that are right in pages of that device, from the front.
   uint32_t LoadIntoPages(const Device& device, const ReadLease& lease, const SpaceSpec& space,
                          std::string* why) {
-    std::vector<std::byte> bytes(2 * kBlocks * kPartBytes);
-    PagedLayout layout;
-    layout.layer_count = 2;
-    layout.plane_count = layout.head_count = 1;
-    layout.page_tokens = layout.block_tokens = 16;
-    layout.page_count = kBlocks;
-    layout.head_bytes = layout.head_stride_bytes = layout.token_stride_bytes = kPartBytes / 16;
-    layout.plane_stride_bytes = layout.block_stride_bytes = kPartBytes;
-    for (uint32_t layer = 0; layer < 2; ++layer) {
-      layout.bases.push_back(
-          reinterpret_cast<uint64_t>(bytes.data() + layer * kBlocks * kPartBytes));
-    }
+    std::vector<std::byte> bytes;
+    const PagedLayout layout = LayoutOfBlocks(bytes);
     auto cache = client::PagedCache::Create(device, {.layout = layout, .space = space}, why);
     if (!cache.ok()) return 0;
     const std::vector<uint64_t> pages = {2, 0, 3, 1};

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "cuda/host_device.h"
+#include "cuda/paged_layout.h"
 #include "cuda/stream.h"
 #include "integration/process/daemon_process.h"
 #include "integration/process/tiny_blocks.h"
@@ -41,6 +42,22 @@ inline std::unique_ptr<Client> MakeClient(const std::string& socket_path,
   options.device = std::move(device);
   options.default_deadline_us = kLongUs;
   return std::move(Client::Create(options)).value();
+}
+
+// Pages of the test's blocks, a layer behind the other.
+inline PagedLayout LayoutOfBlocks(std::vector<std::byte>& bytes) {
+  bytes.resize(2 * kBlocks * kPartBytes);
+  PagedLayout layout;
+  layout.layer_count = 2;
+  layout.plane_count = layout.head_count = 1;
+  layout.page_tokens = layout.block_tokens = 16;
+  layout.page_count = kBlocks;
+  layout.head_bytes = layout.head_stride_bytes = layout.token_stride_bytes = kPartBytes / 16;
+  layout.plane_stride_bytes = layout.block_stride_bytes = kPartBytes;
+  for (uint32_t layer = 0; layer < 2; ++layer) {
+    layout.bases.push_back(reinterpret_cast<uint64_t>(&bytes[layer * kBlocks * kPartBytes]));
+  }
+  return layout;
 }
 
 inline uint32_t Store(Client& client, GroupRef group, const std::vector<BlockKey>& keys) {

@@ -24,7 +24,7 @@ TEST_F(Orders, AnOrderOfNoBytesToAClientWithoutADeviceIsRefused) {
   body.Add(order);
   daemon_.Tell(protocol::kVerbWorkOrder, 0, StatusCode::kOk, body.bytes());
   ASSERT_TRUE(daemon_.WaitFor(protocol::kVerbOrderDone, 1));
-  const auto& done = daemon_.Received(protocol::kVerbOrderDone)[0];
+  const PeerMessage done = daemon_.Received(protocol::kVerbOrderDone)[0];
   EXPECT_NE(done.Head<protocol::OrderDoneRequest>().status, 0);
 }
 
