@@ -60,7 +60,7 @@ def main():
     stage = rig.Rig(arguments, dram_mib=64, segment_mib=4)
     with stage:
         stage.console()
-        fds_before = stage.daemon_fd_count()
+        fds_before = stage.daemon_fd_count_at_rest()
         everyone, samples = soak(stage, arguments.seconds)
         warm = [s for s in samples if s[0] > WARM_SHARE * arguments.seconds]
         growth = slope_per_minute([(s[0], s[1]) for s in warm])

@@ -297,6 +297,14 @@ class Rig:
     def daemon_fd_count(self):
         return len(os.listdir(f"/proc/{self.daemon.pid}/fd"))
 
+    def daemon_fd_count_at_rest(self):
+        """The least of a second: a daemon that has just started still holds some for a moment."""
+        counts = []
+        for _ in range(20):
+            counts.append(self.daemon_fd_count())
+            time.sleep(0.05)
+        return min(counts)
+
     def daemon_memory(self):
         """Private resident bytes, and allocated bytes of each memfd, by name."""
         self.require_daemon()
