@@ -1,7 +1,7 @@
 """terrace.sglang against host pools of every layout, as SGLang's storage threads use it, and a real
 daemon.
 
-TERRACE_ENGINE_REQUESTS: how many random requests a setting gets (300)."""
+TERRACE_ENGINE_REQUESTS: how many random requests a setting gets (200)."""
 import hashlib
 import os
 import pathlib
@@ -22,7 +22,7 @@ from sglang.srt.mem_cache import hicache_storage  # noqa: E402  pylint: disable=
 import sglang_engine  # noqa: E402  pylint: disable=wrong-import-position
 from conftest import LONG_S, connect  # noqa: E402  pylint: disable=wrong-import-position
 
-REQUESTS = int(os.environ.get("TERRACE_ENGINE_REQUESTS", "300"))
+REQUESTS = int(os.environ.get("TERRACE_ENGINE_REQUESTS", "200"))
 
 PAGE, LAYERS, HEADS, SIZE, TOKENS = 16, 3, 2, 8, 16 * 40
 

@@ -1,6 +1,6 @@
 """terrace.vllm against an engine that enforces the contract of connectors, and a real daemon.
 
-TERRACE_ENGINE_REQUESTS: how many random requests a setting gets (400)."""
+TERRACE_ENGINE_REQUESTS: how many random requests a setting gets (200)."""
 import random
 import signal
 import sys

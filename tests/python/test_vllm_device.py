@@ -2,7 +2,7 @@
 streams run late and interleaved, and on the host's threads. The engine and its rules are those of
 test_vllm.py; what attention reads is known when the kernels have run.
 
-TERRACE_ENGINE_REQUESTS: how many random requests a setting gets (400)."""
+TERRACE_ENGINE_REQUESTS: how many random requests a setting gets (200)."""
 import random
 import threading
 

@@ -22,7 +22,7 @@ from conftest import LONG_S, connect  # noqa: E402  pylint: disable=wrong-import
 from vllm.v1.kv_offload.tiering.base import TransferJob  # noqa: E402  pylint: disable=C0413
 
 ROW_BYTES = 8192
-REQUESTS = int(os.environ.get("TERRACE_ENGINE_REQUESTS", "400")) // 4
+REQUESTS = int(os.environ.get("TERRACE_ENGINE_REQUESTS", "200")) // 4
 
 
 @dataclasses.dataclass

@@ -1,7 +1,7 @@
 """What tests of the vLLM connector share: modules that stand in for vLLM's, engines on a daemon,
 random requests. Imported before vllm_engine and terrace.vllm.
 
-TERRACE_ENGINE_REQUESTS: how many random requests a setting gets (400)."""
+TERRACE_ENGINE_REQUESTS: how many random requests a setting gets (200)."""
 import os
 import pathlib
 import random
@@ -26,7 +26,7 @@ import terrace.vllm  # noqa: E402  pylint: disable=wrong-import-position
 import vllm_engine  # noqa: E402  pylint: disable=wrong-import-position
 from conftest import LONG_S, connect  # noqa: E402  pylint: disable=wrong-import-position
 
-REQUESTS = int(os.environ.get("TERRACE_ENGINE_REQUESTS", "400"))
+REQUESTS = int(os.environ.get("TERRACE_ENGINE_REQUESTS", "200"))
 
 
 def make_engine(daemon, chance, **options):
