@@ -65,7 +65,7 @@ struct Bf16 {
   TERRACE_CODEC_INLINE static Bits Narrow(float value) {
     const uint32_t bits = BitsOf(value);
     const bool is_nan = (bits & ~kSignBit) > 0x7F800000u;
-    return is_nan ? static_cast<Bits>((bits >> 16) | 0x40) : NarrowFinite(value);
+    return is_nan ? Bits{0x7FC0} : NarrowFinite(value);  // what is in a NaN is each machine's own
   }
 };
 
@@ -97,7 +97,7 @@ struct Fp16 {
   TERRACE_CODEC_INLINE static Bits Narrow(float value) {
     const uint32_t bits = BitsOf(value);
     const bool is_nan = (bits & ~kSignBit) > 0x7F800000u;
-    return is_nan ? static_cast<Bits>(0x7E00u | (bits >> 16 & 0x8000u)) : NarrowFinite(value);
+    return is_nan ? Bits{0x7E00} : NarrowFinite(value);
   }
 };
 
@@ -109,7 +109,10 @@ struct Fp32 {
 
   TERRACE_CODEC_INLINE static float Widen(Bits bits) { return FloatOf(bits); }
   TERRACE_CODEC_INLINE static Bits NarrowFinite(float value) { return BitsOf(value); }
-  TERRACE_CODEC_INLINE static Bits Narrow(float value) { return BitsOf(value); }
+  TERRACE_CODEC_INLINE static Bits Narrow(float value) {
+    const uint32_t bits = BitsOf(value);
+    return (bits & ~kSignBit) > 0x7F800000u ? Bits{0x7FC00000} : bits;
+  }
 };
 
 // Floats of any kind but NaN as integers of the same order, and back: reductions of integers are

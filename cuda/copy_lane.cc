@@ -196,8 +196,12 @@ Status CopyLane::CopyDirect(std::span<const PageSlot> pages, LayerRange layers) 
 Status CopyLane::CopyZero(std::span<const PageSlot> pages, LayerRange layers) {
   PagedPage launched[kPagedPagesMax];
   const uint64_t origin_bytes = nest_.layer_offset_bytes[layers.first];
+  // However narrow its vectors are, there are fewer than 2^31 of a launch.
+  constexpr uint64_t kLaunchBytesMax = (uint64_t{1} << 31) - 1;
+  const uint64_t pages_max =
+      std::clamp<uint64_t>(kLaunchBytesMax / SpanBytes(layers), 1, kPagedPagesMax);
   while (!pages.empty()) {
-    const size_t count = std::min<size_t>(pages.size(), kPagedPagesMax);
+    const size_t count = std::min<size_t>(pages.size(), pages_max);
     for (size_t i = 0; i < count; ++i) {
       launched[i] = {reinterpret_cast<uint64_t>(pages[i].device_slot) + origin_bytes,
                      pages[i].page_index};

@@ -215,11 +215,10 @@ DeviceStatus CopyBatch(StreamHandle* handle, CopyDirection direction, const Copy
       from[i] = reinterpret_cast<CUdeviceptr>(pieces[i].from);
       byte_counts[i] = pieces[i].byte_count;
     }
-    // Published slots never change, so they may be read early; pages must be read in their turn.
+    // Also where slots are read, which never change: it may be the bounce, which a host function
+    // that is queued before this fills.
     CUmemcpyAttributes attributes = {};
-    attributes.srcAccessOrder = direction == CopyDirection::kToDevice
-                                    ? CU_MEMCPY_SRC_ACCESS_ORDER_ANY
-                                    : CU_MEMCPY_SRC_ACCESS_ORDER_STREAM;
+    attributes.srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_STREAM;
     size_t first_of_attributes = 0;
 #if CUDA_VERSION >= 13000
     return FromDriver(batch.call(to, from, byte_counts, piece_count, &attributes,

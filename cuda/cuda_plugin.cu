@@ -139,13 +139,22 @@ DeviceStatus OpenDevice(const DeviceOpenOptions* options, DeviceHandle** handle)
 
 void CloseDevice(DeviceHandle* handle) { delete AsCuda(handle); }
 
+// The driver knows a share of a GPU (MIG) by a UUID of its own; the runtime says only the GPU's.
+CUuuid UuidOf(int ordinal, const cudaDeviceProp& properties) {
+  static const auto get =
+      reinterpret_cast<PFN_cuDeviceGetUuid_v11040>(DriverFunction("cuDeviceGetUuid", 11040));
+  CUuuid uuid;
+  return get != nullptr && get(&uuid, ordinal) == CUDA_SUCCESS ? uuid : properties.uuid;
+}
+
 DeviceStatus DescribeDevice(DeviceHandle* handle, DeviceTraits* traits) {
   const int ordinal = AsCuda(handle)->ordinal;
   cudaDeviceProp properties;
   const DeviceStatus status = FromRuntime(cudaGetDeviceProperties(&properties, ordinal));
   if (status.code != 0) return status;
-  static_assert(sizeof(properties.uuid.bytes) == kDeviceUuidBytes);
-  std::memcpy(traits->uuid, properties.uuid.bytes, kDeviceUuidBytes);
+  const CUuuid uuid = UuidOf(ordinal, properties);
+  static_assert(sizeof(uuid.bytes) == kDeviceUuidBytes);
+  std::memcpy(traits->uuid, uuid.bytes, kDeviceUuidBytes);
   std::strncpy(traits->name, properties.name, kDeviceNameBytes - 1);
   traits->memory_bytes = properties.totalGlobalMem;
   traits->compute_units = static_cast<uint32_t>(properties.multiProcessorCount);
@@ -232,16 +241,32 @@ void DestroyStream(StreamHandle* handle) {
   delete stream;
 }
 
+// A device that has failed says so at once, of every event and whatever is asked, while a CPU may
+// still be inside a copy that it began before. (No further one begins: cudaLaunchHostFunc.)
+constexpr useconds_t kHostCopyPauseUs = 50;
+constexpr DeviceStatus kStillCopying{static_cast<int32_t>(StatusCode::kBusy), 0,
+                                     "a CPU is still copying for a device that has failed"};
+bool HasFailed(const DeviceStatus& status) {
+  return status.code != 0 && status.code != static_cast<int32_t>(StatusCode::kBusy);
+}
+
+// The status, when what was begun on a device that has failed is over.
+DeviceStatus Settled(const DeviceStatus& status) {
+  while (HasFailed(status) && IsCopyingOnHost()) usleep(kHostCopyPauseUs);
+  return status;
+}
+
 DeviceStatus CreateEvent(DeviceHandle* handle, EventHandle** event) {
   const DeviceScope scope(*AsCuda(handle));
-  if (scope.status().code != 0) return scope.status();
+  if (scope.status().code != 0) return Settled(scope.status());
   auto* created = new (std::nothrow) CudaEvent{AsCuda(handle)};
   if (created == nullptr) return Refuse(static_cast<int32_t>(StatusCode::kNoSpace), "no memory");
-  const DeviceStatus status =
-      FromRuntime(cudaEventCreateWithFlags(&created->event, cudaEventDisableTiming));
+  // Who awaits one sleeps: it would otherwise spin.
+  const DeviceStatus status = FromRuntime(
+      cudaEventCreateWithFlags(&created->event, cudaEventDisableTiming | cudaEventBlockingSync));
   if (status.code != 0) {
     delete created;
-    return status;
+    return Settled(status);
   }
   *event = reinterpret_cast<EventHandle*>(created);
   return kCudaOk;
@@ -256,40 +281,49 @@ void DestroyEvent(EventHandle* handle) {
   delete event;
 }
 
+// Copies that wait for a stream under capture would become nodes of its graph, and run at every
+// launch instead of now.
+DeviceStatus RefuseCaptured(const CudaStream& stream) {
+  if (!stream.is_adopted) return kCudaOk;
+  cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+  const cudaError_t error = cudaStreamIsCapturing(stream.stream, &capture);
+  if (error != cudaErrorStreamCaptureImplicit) {
+    const DeviceStatus status = FromRuntime(error);
+    if (status.code != 0 || capture == cudaStreamCaptureStatusNone) return status;
+  } else {
+    cudaGetLastError();
+  }
+  return Refuse(static_cast<int32_t>(StatusCode::kBusy),
+                "the engine's stream is being captured into a graph: copy outside of captures");
+}
+
 DeviceStatus RecordEvent(EventHandle* event, StreamHandle* stream) {
   const DeviceScope scope(*AsCuda(event)->device);
-  if (scope.status().code != 0) return scope.status();
-  return FromRuntime(cudaEventRecord(AsCuda(event)->event, AsCuda(stream)->stream));
+  if (scope.status().code != 0) return Settled(scope.status());
+  const DeviceStatus refused = RefuseCaptured(*AsCuda(stream));
+  if (refused.code != 0) return Settled(refused);
+  return Settled(FromRuntime(cudaEventRecord(AsCuda(event)->event, AsCuda(stream)->stream)));
 }
 
 DeviceStatus WaitEvent(StreamHandle* stream, EventHandle* event, StreamEdge /*edge*/) {
   const DeviceScope scope(*AsCuda(event)->device);
   if (scope.status().code != 0) return scope.status();
+  const DeviceStatus refused = RefuseCaptured(*AsCuda(stream));
+  if (refused.code != 0) return refused;
   return FromRuntime(cudaStreamWaitEvent(AsCuda(stream)->stream, AsCuda(event)->event, 0));
-}
-
-// A device that has failed says so at once, of every event, while a CPU may still be inside a copy
-// that it began before. (No further one begins: cudaLaunchHostFunc.)
-constexpr useconds_t kHostCopyPauseUs = 50;
-constexpr DeviceStatus kStillCopying{static_cast<int32_t>(StatusCode::kBusy), 0,
-                                     "a CPU is still copying for a device that has failed"};
-bool HasFailed(const DeviceStatus& status) {
-  return status.code != 0 && status.code != static_cast<int32_t>(StatusCode::kBusy);
 }
 
 DeviceStatus QueryEvent(EventHandle* event) {
   const DeviceScope scope(*AsCuda(event)->device);
-  if (scope.status().code != 0) return scope.status();
-  const DeviceStatus status = FromRuntime(cudaEventQuery(AsCuda(event)->event));
+  const DeviceStatus status =
+      scope.status().code != 0 ? scope.status() : FromRuntime(cudaEventQuery(AsCuda(event)->event));
   return HasFailed(status) && IsCopyingOnHost() ? kStillCopying : status;
 }
 
 DeviceStatus AwaitEvent(EventHandle* event) {
   const DeviceScope scope(*AsCuda(event)->device);
-  if (scope.status().code != 0) return scope.status();
-  const DeviceStatus status = FromRuntime(cudaEventSynchronize(AsCuda(event)->event));
-  while (HasFailed(status) && IsCopyingOnHost()) usleep(kHostCopyPauseUs);
-  return status;
+  if (scope.status().code != 0) return Settled(scope.status());
+  return Settled(FromRuntime(cudaEventSynchronize(AsCuda(event)->event)));
 }
 
 constexpr DeviceOps kOps = {

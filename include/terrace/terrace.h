@@ -480,8 +480,9 @@ TERRACE_API terrace_status terrace_pages_create(const terrace_device* device,
 TERRACE_API void terrace_pages_destroy(terrace_pages* pages);
 
 /* The engine's side of an ordering. STREAM: what is queued on this stream (a cudaStream_t, NULL its
- * default stream) by the time of the call, or what is queued on it afterwards. HOST: there is
- * nothing to wait for, because the engine's work is over; or this thread itself waits. */
+ * default stream) by the time of the call, or what is queued on it afterwards; TERRACE_BUSY while
+ * it is being captured into a graph. HOST: there is nothing to wait for, because the engine's work
+ * is over; or this thread itself waits. */
 enum { TERRACE_EDGE_STREAM = 1, TERRACE_EDGE_HOST = 2 }; /* 0 is refused */
 typedef struct terrace_edge {
   uint32_t kind; /* TERRACE_EDGE_… */

@@ -2,7 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <cmath>
+#include <limits>
 
 #include "unit/cuda/codec_pieces.h"
 
@@ -110,6 +112,22 @@ TEST(Rope, WhatIsOutsideTheWindowStaysBitByBit) {
     }
     EXPECT_GT(changed_count, uint64_t{shape.tokens} * window.heads * window.rot_dim / 2);
   }
+}
+
+// Each machine has a NaN of its own; what is stored is one for all.
+TEST(Rope, NaNsThatAreTurnedAreTheSameEverywhere) {
+  using codec_math::Bf16, codec_math::Fp16, codec_math::Fp32;
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  const float made = kInfinity - kInfinity;  // with a sign on some machines
+  for (const float nan : {std::bit_cast<float>(0x7F812345u), std::bit_cast<float>(0xFFFFFFFFu),
+                          std::bit_cast<float>(0x7FFFFFFFu), made, -made}) {
+    EXPECT_EQ(Bf16::Narrow(nan), 0x7FC0);
+    EXPECT_EQ(Fp16::Narrow(nan), 0x7E00);
+    EXPECT_EQ(Fp32::Narrow(nan), 0x7FC00000u);
+  }
+  EXPECT_EQ(Bf16::Narrow(-kInfinity), 0xFF80);
+  EXPECT_EQ(Fp16::Narrow(-kInfinity), 0xFC00);
+  EXPECT_EQ(Fp32::Narrow(-kInfinity), 0xFF800000u);
 }
 
 TEST(Rope, ThereAndBackIsWhereItWas) {
