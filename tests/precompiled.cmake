@@ -8,15 +8,20 @@ set(common_headers <algorithm> <array> <atomic> <bit> <charconv> <chrono> <cstdd
 set(empty_source ${CMAKE_CURRENT_BINARY_DIR}/precompiled.cc)
 file(CONFIGURE OUTPUT ${empty_source} CONTENT "int main() { return 0; }\n")
 
-# g++ demands the very same code generation of a header and of those who use it.
+# g++ demands the very same code generation of a header and of those who use it. Some libraries ask
+# for this definition: so all have it.
+set(precompiled_definitions _FILE_OFFSET_BITS=64)
 add_executable(terrace_test_headers EXCLUDE_FROM_ALL ${empty_source})
 target_compile_options(terrace_test_headers PRIVATE ${test_options})
+target_compile_definitions(terrace_test_headers PRIVATE ${precompiled_definitions})
 target_link_libraries(terrace_test_headers PRIVATE GTest::gmock Threads::Threads)
 target_precompile_headers(terrace_test_headers PRIVATE ${common_headers} <gtest/gtest.h>
                           <gmock/gmock.h>)
 
 add_library(terrace_library_headers OBJECT EXCLUDE_FROM_ALL ${empty_source})
+target_compile_definitions(terrace_library_headers PRIVATE ${precompiled_definitions})
 target_precompile_headers(terrace_library_headers PRIVATE ${common_headers})
 foreach(library include device tiers core disk config daemon client tools)
+  target_compile_definitions(terrace_${library} PRIVATE ${precompiled_definitions})
   target_precompile_headers(terrace_${library} REUSE_FROM terrace_library_headers)
 endforeach()
