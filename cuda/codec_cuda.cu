@@ -5,6 +5,7 @@
 #include "cuda/codec_device.h"
 #include "cuda/codec_math.h"
 #include "cuda/cuda_backend.h"
+#include "cuda/launch.h"
 #include "cuda/rope_math.h"
 #include "terrace/codec.h"
 
@@ -386,7 +387,7 @@ uint32_t BlocksFor(uint64_t count, uint32_t each) {
 }
 
 template <typename Element>
-void LaunchEncode(const Work& work, uint32_t piece_count, cudaStream_t stream) {
+cudaError_t LaunchEncode(const Work& work, uint32_t piece_count, cudaStream_t stream) {
   const auto codec = static_cast<Codec>(work.codec);
   const bool is_keys = work.role == static_cast<uint32_t>(PieceRole::kKeys);
   const dim3 channels(BlocksFor(work.channel_count, 2 * kThreads), piece_count);
@@ -394,30 +395,27 @@ void LaunchEncode(const Work& work, uint32_t piece_count, cudaStream_t stream) {
   if (codec == Codec::kRaw) {
     const dim3 grid(BlocksFor(work.channel_count, kThreads), piece_count,
                     min(work.tokens, kGridDepthMax));
-    EncodeRaw<Element><<<grid, kThreads, 0, stream>>>(work);
-  } else if (codec == Codec::kFp8) {
-    EncodeRows<Element, true><<<rows, kThreads, 0, stream>>>(work);
-  } else if (codec == Codec::kInt8 && is_keys) {
-    EncodeInt8Keys<Element><<<channels, kThreads, 0, stream>>>(work);
-  } else if (codec == Codec::kInt8) {
-    EncodeRows<Element, false><<<rows, kThreads, 0, stream>>>(work);
-  } else if (is_keys) {
-    const dim3 groups(channels.x, piece_count, BlocksFor(work.tokens, kInt4GroupElements));
-    EncodeInt4Keys<Element><<<groups, kThreads, 0, stream>>>(work);
-  } else {
-    EncodeInt4Values<Element><<<rows, kThreads, 0, stream>>>(work);
+    return LaunchKernel(EncodeRaw<Element>, grid, kThreads, stream, work);
   }
+  if (codec == Codec::kFp8) {
+    return LaunchKernel(EncodeRows<Element, true>, rows, kThreads, stream, work);
+  }
+  if (codec == Codec::kInt8) {
+    return is_keys ? LaunchKernel(EncodeInt8Keys<Element>, channels, kThreads, stream, work)
+                   : LaunchKernel(EncodeRows<Element, false>, rows, kThreads, stream, work);
+  }
+  const dim3 groups(channels.x, piece_count, BlocksFor(work.tokens, kInt4GroupElements));
+  return is_keys ? LaunchKernel(EncodeInt4Keys<Element>, groups, kThreads, stream, work)
+                 : LaunchKernel(EncodeInt4Values<Element>, rows, kThreads, stream, work);
 }
 
 template <typename Element>
-void LaunchDecode(const Work& work, uint32_t piece_count, cudaStream_t stream) {
+cudaError_t LaunchDecode(const Work& work, uint32_t piece_count, cudaStream_t stream) {
   const dim3 grid(BlocksFor(work.channel_count, kThreads), piece_count,
                   min(work.tokens, kGridDepthMax));
-  if (work.turns != nullptr) {
-    DecodeValues<Element, true><<<grid, kThreads, 0, stream>>>(work);
-  } else {
-    DecodeValues<Element, false><<<grid, kThreads, 0, stream>>>(work);
-  }
+  const auto kernel =
+      work.turns != nullptr ? DecodeValues<Element, true> : DecodeValues<Element, false>;
+  return LaunchKernel(kernel, grid, kThreads, stream, work);
 }
 
 DeviceStatus EncodePieces(StreamHandle* handle, const CodecLaunch* launch) {
@@ -433,16 +431,13 @@ DeviceStatus EncodePieces(StreamHandle* handle, const CodecLaunch* launch) {
   if (scope.status().code != 0) return scope.status();
   switch (shape.element) {
     case ElementType::kBf16:
-      LaunchEncode<Bf16>(work, launch->piece_count, stream.stream);
-      break;
+      return FromRuntime(LaunchEncode<Bf16>(work, launch->piece_count, stream.stream));
     case ElementType::kFp16:
-      LaunchEncode<Fp16>(work, launch->piece_count, stream.stream);
-      break;
+      return FromRuntime(LaunchEncode<Fp16>(work, launch->piece_count, stream.stream));
     case ElementType::kFp32:
-      LaunchEncode<Fp32>(work, launch->piece_count, stream.stream);
-      break;
+      return FromRuntime(LaunchEncode<Fp32>(work, launch->piece_count, stream.stream));
   }
-  return FromRuntime(cudaGetLastError());
+  return Invalid("no such element type");
 }
 
 DeviceStatus DecodePieces(StreamHandle* handle, const CodecLaunch* launch) {
@@ -463,16 +458,13 @@ DeviceStatus DecodePieces(StreamHandle* handle, const CodecLaunch* launch) {
   if (scope.status().code != 0) return scope.status();
   switch (shape.element) {
     case ElementType::kBf16:
-      LaunchDecode<Bf16>(work, launch->piece_count, stream.stream);
-      break;
+      return FromRuntime(LaunchDecode<Bf16>(work, launch->piece_count, stream.stream));
     case ElementType::kFp16:
-      LaunchDecode<Fp16>(work, launch->piece_count, stream.stream);
-      break;
+      return FromRuntime(LaunchDecode<Fp16>(work, launch->piece_count, stream.stream));
     case ElementType::kFp32:
-      LaunchDecode<Fp32>(work, launch->piece_count, stream.stream);
-      break;
+      return FromRuntime(LaunchDecode<Fp32>(work, launch->piece_count, stream.stream));
   }
-  return FromRuntime(cudaGetLastError());
+  return Invalid("no such element type");
 }
 
 constexpr CodecOps kCodecOps = {.struct_bytes = sizeof(CodecOps),

@@ -13,6 +13,7 @@
 #include <cstring>
 
 #include "cuda/cuda_backend.h"
+#include "cuda/launch.h"
 #include "cuda/paged_index.h"
 #include "terrace/status.h"
 
@@ -104,19 +105,16 @@ __global__ void __launch_bounds__(kThreadsPerBlock)
 }
 
 template <typename Vector>
-void Launch(const KernelArguments& arguments, PagedDirection direction, uint32_t block_count,
-            cudaStream_t stream) {
-  if (direction == PagedDirection::kGather) {
-    CopyPages<Vector, PagedDirection::kGather>
-        <<<block_count, kThreadsPerBlock, 0, stream>>>(arguments);
-  } else {
-    CopyPages<Vector, PagedDirection::kScatter>
-        <<<block_count, kThreadsPerBlock, 0, stream>>>(arguments);
-  }
+cudaError_t Launch(const KernelArguments& arguments, PagedDirection direction, uint32_t block_count,
+                   cudaStream_t stream) {
+  const auto kernel = direction == PagedDirection::kGather
+                          ? CopyPages<Vector, PagedDirection::kGather>
+                          : CopyPages<Vector, PagedDirection::kScatter>;
+  return LaunchKernel(kernel, block_count, kThreadsPerBlock, stream, arguments);
 }
 
-void LaunchWidest(const KernelArguments& arguments, PagedDirection direction, uint32_t block_count,
-                  uint32_t vector_bytes, cudaStream_t stream) {
+cudaError_t LaunchWidest(const KernelArguments& arguments, PagedDirection direction,
+                         uint32_t block_count, uint32_t vector_bytes, cudaStream_t stream) {
   switch (vector_bytes) {
     case 16:
       return Launch<Vector16>(arguments, direction, block_count, stream);
@@ -256,10 +254,10 @@ DeviceStatus CopyPaged(StreamHandle* handle, const PagedLaunch* launch) {
   constexpr uint32_t kVectorsPerBlock = kThreadsPerBlock * kVectorsPerThread;
   const uint32_t block_count =
       (arguments.index.vector_count + kVectorsPerBlock - 1) / kVectorsPerBlock;
-  LaunchWidest(arguments, launch->direction,
-               block_count < launch->thread_blocks_max ? block_count : launch->thread_blocks_max,
-               vector_bytes, stream->stream);
-  return FromRuntime(cudaGetLastError());
+  return FromRuntime(LaunchWidest(
+      arguments, launch->direction,
+      block_count < launch->thread_blocks_max ? block_count : launch->thread_blocks_max,
+      vector_bytes, stream->stream));
 }
 
 }  // namespace terrace::cuda

@@ -5,6 +5,7 @@
 #include <cuda_runtime.h>
 #include <unistd.h>
 
+#include <cstdio>
 #include <cstring>
 #include <new>
 
@@ -155,7 +156,8 @@ DeviceStatus DescribeDevice(DeviceHandle* handle, DeviceTraits* traits) {
   const CUuuid uuid = UuidOf(ordinal, properties);
   static_assert(sizeof(uuid.bytes) == kDeviceUuidBytes);
   std::memcpy(traits->uuid, uuid.bytes, kDeviceUuidBytes);
-  std::strncpy(traits->name, properties.name, kDeviceNameBytes - 1);
+  std::snprintf(traits->name, kDeviceNameBytes, "%.*s", static_cast<int>(kDeviceNameBytes - 1),
+                properties.name);
   traits->memory_bytes = properties.totalGlobalMem;
   traits->compute_units = static_cast<uint32_t>(properties.multiProcessorCount);
   int numa_node = -1;

@@ -100,6 +100,11 @@ DeviceStatus MapSlab(DeviceHandle* device, int32_t fd, uint64_t byte_count, Slab
       rights.flags = access == SlabAccess::kRead ? CU_MEM_ACCESS_FLAGS_PROT_READ
                                                  : CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
       status = FromDriver(calls.set_access(range, byte_count, &rights, 1));
+      if (status.code != 0 && access == SlabAccess::kRead) {
+        // A driver may know no mapping that is read-only: kernels then could write, and do not.
+        rights.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+        status = FromDriver(calls.set_access(range, byte_count, &rights, 1));
+      }
       if (status.code != 0) calls.unmap(range, byte_count);
     }
     if (status.code != 0) calls.free(range, byte_count);

@@ -1,0 +1,191 @@
+#include "tests/cuda_emulator/fibers.h"
+
+#include <ucontext.h>
+
+#include <array>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+
+#include "tests/cuda_emulator/kernels.h"
+
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/common_interface_defs.h>
+#endif
+
+namespace terrace::emulator {
+namespace {
+
+constexpr size_t kStackBytes = 128 << 10;
+
+[[noreturn]] void Die(const char* what) {
+  std::fprintf(stderr, "cuda emulator: %s\n", what);
+  std::abort();
+}
+
+// What AddressSanitizer has to be told of a switch from one stack to another.
+#if defined(__SANITIZE_ADDRESS__)
+void Leave(void** own, const void* stack, size_t stack_bytes) {
+  __sanitizer_start_switch_fiber(own, stack, stack_bytes);
+}
+void Arrive(void* own, const void** from, size_t* from_bytes) {
+  __sanitizer_finish_switch_fiber(own, from, from_bytes);
+}
+#else
+void Leave(void**, const void*, size_t) {}
+void Arrive(void*, const void**, size_t*) {}
+#endif
+
+// A stack that runs lanes, one after another, until one waits.
+struct Fiber {
+  ucontext_t context;
+  void* sanitizer = nullptr;
+  const std::unique_ptr<char[]> stack = std::make_unique_for_overwrite<char[]>(kStackBytes);
+  uint32_t lane = 0;
+  bool is_waiting = false;
+  uint32_t mask = 0;
+  uint32_t value = 0;
+  uint32_t distance = 0;
+};
+
+// Stacks are kept for the next warp.
+thread_local std::array<std::unique_ptr<Fiber>, kWarpLanes> t_fibers;
+
+class Warp {
+ public:
+  Warp(uint32_t lane_count, const std::function<void(uint32_t)>& enter,
+       const std::function<void()>& run)
+      : lane_count_(lane_count), enter_(enter), run_(run) {}
+
+  void Run();
+  uint32_t Exchange(uint32_t mask, uint32_t value, uint32_t distance);
+
+ private:
+  static void Begin();
+  void RunLanes();
+  void Start(Fiber* fiber);
+  void Resume(Fiber* fiber);
+  bool ExchangeAll();
+
+  const uint32_t lane_count_;
+  const std::function<void(uint32_t)>& enter_;
+  const std::function<void()>& run_;
+  uint32_t next_lane_ = 0;
+  uint32_t ended_count_ = 0;
+  uint32_t fiber_count_ = 0;
+  Fiber* current_ = nullptr;
+  ucontext_t scheduler_;
+  void* scheduler_sanitizer_ = nullptr;
+  const void* scheduler_stack_ = nullptr;
+  size_t scheduler_stack_bytes_ = 0;
+};
+
+thread_local Warp* t_warp = nullptr;
+
+void Warp::Begin() {
+  Warp* const warp = t_warp;
+  Arrive(nullptr, &warp->scheduler_stack_, &warp->scheduler_stack_bytes_);
+  warp->RunLanes();
+  Leave(nullptr, warp->scheduler_stack_, warp->scheduler_stack_bytes_);
+  setcontext(&warp->scheduler_);
+}
+
+void Warp::RunLanes() {
+  Fiber* const fiber = current_;
+  while (next_lane_ < lane_count_) {
+    fiber->lane = next_lane_++;
+    enter_(fiber->lane);
+    run_();
+    ++ended_count_;
+  }
+}
+
+void Warp::Start(Fiber* fiber) {
+  fiber->is_waiting = false;
+  getcontext(&fiber->context);
+  fiber->context.uc_stack.ss_sp = fiber->stack.get();
+  fiber->context.uc_stack.ss_size = kStackBytes;
+  fiber->context.uc_link = nullptr;
+  makecontext(&fiber->context, &Warp::Begin, 0);
+  Resume(fiber);
+}
+
+void Warp::Resume(Fiber* fiber) {
+  current_ = fiber;
+  Leave(&scheduler_sanitizer_, fiber->stack.get(), kStackBytes);
+  swapcontext(&scheduler_, &fiber->context);
+  Arrive(scheduler_sanitizer_, nullptr, nullptr);
+}
+
+uint32_t Warp::Exchange(uint32_t mask, uint32_t value, uint32_t distance) {
+  Fiber* const fiber = current_;
+  if ((mask >> fiber->lane & 1) == 0) Die("a lane exchanges outside of its mask");
+  fiber->mask = mask;
+  fiber->value = value;
+  fiber->distance = distance;
+  fiber->is_waiting = true;
+  Leave(&fiber->sanitizer, scheduler_stack_, scheduler_stack_bytes_);
+  swapcontext(&fiber->context, &scheduler_);
+  Arrive(fiber->sanitizer, &scheduler_stack_, &scheduler_stack_bytes_);
+  enter_(fiber->lane);
+  return fiber->value;
+}
+
+// Gives every waiting lane its partner's value and takes it up again; false where none waits.
+bool Warp::ExchangeAll() {
+  std::array<Fiber*, kWarpLanes> lanes = {};
+  uint32_t mask = 0;
+  for (uint32_t i = 0; i < fiber_count_; ++i) {
+    Fiber* const fiber = t_fibers[i].get();
+    if (!fiber->is_waiting) continue;
+    lanes[fiber->lane] = fiber;
+    mask |= fiber->mask;
+  }
+  if (mask == 0) return false;
+  std::array<uint32_t, kWarpLanes> values = {};
+  for (uint32_t i = 0; i < kWarpLanes; ++i) {
+    if ((mask >> i & 1) == 0) continue;
+    if (lanes[i] == nullptr) Die("a warp exchanges with a lane that has ended");
+    if (lanes[i]->mask != mask) Die("a warp's lanes exchange with different masks");
+    values[i] = lanes[i]->value;
+  }
+  for (uint32_t i = 0; i < kWarpLanes; ++i) {
+    if (lanes[i] == nullptr) continue;
+    const uint32_t partner = i ^ lanes[i]->distance;
+    if (partner >= kWarpLanes) Die("a lane exchanges with one beyond its warp");
+    lanes[i]->value = values[partner];
+    lanes[i]->is_waiting = false;
+  }
+  for (Fiber* lane : lanes) {
+    if (lane != nullptr) Resume(lane);
+  }
+  return true;
+}
+
+void Warp::Run() {
+  t_warp = this;
+  // Where a lane waits, the next fiber goes on with the lanes that are left. All have then begun
+  // before any exchange, so that a lane which is missing has ended.
+  while (next_lane_ < lane_count_) {
+    std::unique_ptr<Fiber>& fiber = t_fibers[fiber_count_++];
+    if (fiber == nullptr) fiber = std::make_unique<Fiber>();
+    Start(fiber.get());
+  }
+  while (ExchangeAll()) continue;
+  t_warp = nullptr;
+  if (ended_count_ != lane_count_) Die("a lane never ended");
+}
+
+}  // namespace
+
+void RunWarp(uint32_t lane_count, const std::function<void(uint32_t)>& enter,
+             const std::function<void()>& run) {
+  Warp(lane_count, enter, run).Run();
+}
+
+uint32_t ExchangeXor(uint32_t mask, uint32_t value, uint32_t distance) {
+  if (t_warp == nullptr) Die("an exchange outside of a kernel");
+  return t_warp->Exchange(mask, value, distance);
+}
+
+}  // namespace terrace::emulator
