@@ -1,11 +1,12 @@
 """The asyncio face against a real daemon."""
 import asyncio
+import select
 
 import pytest
 
 import terrace
 from terrace import aio
-from conftest import SPACE, block_bytes, wait_until_free
+from conftest import LONG_S, SPACE, block_bytes, wait_until_free
 
 
 def test_requests_run_side_by_side(group):
@@ -31,7 +32,8 @@ def test_requests_run_side_by_side(group):
     asyncio.run(main())
 
 
-def test_a_cancelled_acquire_holds_nothing(group):
+@pytest.mark.parametrize("has_answer", [False, True])
+def test_a_cancelled_acquire_holds_nothing(group, has_answer):
     async def main():
         keys = group.hash(list(range(32)))
         async with aio.Requests(group) as requests:

@@ -32,6 +32,7 @@ class Requests:
         self._fd = lib.terrace_event_fd(self.client.handle)
         self._loop.add_reader(self._fd, self._drain)
         self._is_open = True
+        self._is_idle: "Optional[asyncio.Future[None]]" = None  # somebody closes and waits for it
 
     async def __aenter__(self) -> "Requests":
         return self
@@ -42,7 +43,9 @@ class Requests:
     async def close(self) -> None:
         """Waits for what is on its way: nothing of it may be lost."""
         if self._pending:
-            await asyncio.wait(list(self._pending.values()))
+            if self._is_idle is None:
+                self._is_idle = self._loop.create_future()
+            await asyncio.shield(self._is_idle)
         if self._is_open:
             self._loop.remove_reader(self._fd)
             self._is_open = False
@@ -53,10 +56,13 @@ class Requests:
             if lib.terrace_poll(self.client.handle, ctypes.byref(completion)):
                 return
             future = self._pending.pop(completion.user_data, None)
-            if future is not None and not future.done():
+            if future is not None and not future.cancelled():
                 future.set_result(completion)
-            else:
+            else:  # at once: the next turn of the loop may be after the client's end
                 _give_back(completion)
+            if not self._pending and self._is_idle is not None:
+                self._is_idle.set_result(None)
+                self._is_idle = None
 
     async def _run(self, function: Any, doing: str, *arguments: Any) -> _native.Completion:
         if not self._is_open:
@@ -69,12 +75,10 @@ class Requests:
             del self._pending[number]
             self.client.check(status, doing)
         try:
-            completion = await asyncio.shield(future)
+            completion = await future
         except asyncio.CancelledError:
-            if future.done():
+            if not future.cancelled():  # the answer has come
                 _give_back(future.result())
-            else:
-                future.add_done_callback(lambda done: _give_back(done.result()))
             raise
         if completion.status:
             raise from_status(completion.status, doing, self.client.last_error)
