@@ -1,5 +1,6 @@
 #include "tests/cuda_emulator/fibers.h"
 
+#include <setjmp.h>
 #include <ucontext.h>
 
 #include <array>
@@ -36,9 +37,11 @@ void Leave(void**, const void*, size_t) {}
 void Arrive(void*, const void**, size_t*) {}
 #endif
 
-// A stack that runs lanes, one after another, until one waits.
+// A stack that runs lanes, one after another, until one waits. Stacks are made by ucontext and
+// changed by longjmp, which asks nothing of the kernel.
 struct Fiber {
-  ucontext_t context;
+  jmp_buf place;
+  bool is_begun = false;
   void* sanitizer = nullptr;
   const std::unique_ptr<char[]> stack = std::make_unique_for_overwrite<char[]>(kStackBytes);
   uint32_t lane = 0;
@@ -63,8 +66,8 @@ class Warp {
  private:
   static void Begin();
   void RunLanes();
-  void Start(Fiber* fiber);
   void Resume(Fiber* fiber);
+  void Suspend(Fiber* fiber);
   bool ExchangeAll();
 
   const uint32_t lane_count_;
@@ -74,7 +77,7 @@ class Warp {
   uint32_t ended_count_ = 0;
   uint32_t fiber_count_ = 0;
   Fiber* current_ = nullptr;
-  ucontext_t scheduler_;
+  jmp_buf scheduler_;
   void* scheduler_sanitizer_ = nullptr;
   const void* scheduler_stack_ = nullptr;
   size_t scheduler_stack_bytes_ = 0;
@@ -82,12 +85,14 @@ class Warp {
 
 thread_local Warp* t_warp = nullptr;
 
+// A fiber's life: the lanes of one warp after those of another.
 void Warp::Begin() {
-  Warp* const warp = t_warp;
-  Arrive(nullptr, &warp->scheduler_stack_, &warp->scheduler_stack_bytes_);
-  warp->RunLanes();
-  Leave(nullptr, warp->scheduler_stack_, warp->scheduler_stack_bytes_);
-  setcontext(&warp->scheduler_);
+  Fiber* const fiber = t_warp->current_;
+  Arrive(nullptr, &t_warp->scheduler_stack_, &t_warp->scheduler_stack_bytes_);
+  for (;;) {
+    t_warp->RunLanes();
+    t_warp->Suspend(fiber);
+  }
 }
 
 void Warp::RunLanes() {
@@ -100,21 +105,28 @@ void Warp::RunLanes() {
   }
 }
 
-void Warp::Start(Fiber* fiber) {
-  fiber->is_waiting = false;
-  getcontext(&fiber->context);
-  fiber->context.uc_stack.ss_sp = fiber->stack.get();
-  fiber->context.uc_stack.ss_size = kStackBytes;
-  fiber->context.uc_link = nullptr;
-  makecontext(&fiber->context, &Warp::Begin, 0);
-  Resume(fiber);
-}
-
 void Warp::Resume(Fiber* fiber) {
   current_ = fiber;
   Leave(&scheduler_sanitizer_, fiber->stack.get(), kStackBytes);
-  swapcontext(&scheduler_, &fiber->context);
+  if (_setjmp(scheduler_) == 0) {
+    if (fiber->is_begun) _longjmp(fiber->place, 1);
+    fiber->is_begun = true;
+    ucontext_t first;
+    getcontext(&first);
+    first.uc_stack.ss_sp = fiber->stack.get();
+    first.uc_stack.ss_size = kStackBytes;
+    first.uc_link = nullptr;
+    makecontext(&first, &Warp::Begin, 0);
+    setcontext(&first);
+  }
   Arrive(scheduler_sanitizer_, nullptr, nullptr);
+}
+
+void Warp::Suspend(Fiber* fiber) {
+  Leave(&fiber->sanitizer, scheduler_stack_, scheduler_stack_bytes_);
+  if (_setjmp(fiber->place) == 0) _longjmp(scheduler_, 1);
+  Warp* const warp = t_warp;  // perhaps another one by now
+  Arrive(fiber->sanitizer, &warp->scheduler_stack_, &warp->scheduler_stack_bytes_);
 }
 
 uint32_t Warp::Exchange(uint32_t mask, uint32_t value, uint32_t distance) {
@@ -124,9 +136,7 @@ uint32_t Warp::Exchange(uint32_t mask, uint32_t value, uint32_t distance) {
   fiber->value = value;
   fiber->distance = distance;
   fiber->is_waiting = true;
-  Leave(&fiber->sanitizer, scheduler_stack_, scheduler_stack_bytes_);
-  swapcontext(&fiber->context, &scheduler_);
-  Arrive(fiber->sanitizer, &scheduler_stack_, &scheduler_stack_bytes_);
+  Suspend(fiber);
   enter_(fiber->lane);
   return fiber->value;
 }
@@ -169,7 +179,8 @@ void Warp::Run() {
   while (next_lane_ < lane_count_) {
     std::unique_ptr<Fiber>& fiber = t_fibers[fiber_count_++];
     if (fiber == nullptr) fiber = std::make_unique<Fiber>();
-    Start(fiber.get());
+    fiber->is_waiting = false;
+    Resume(fiber.get());
   }
   while (ExchangeAll()) continue;
   t_warp = nullptr;
