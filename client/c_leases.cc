@@ -40,6 +40,17 @@ int terrace_read_lease_is_valid(const terrace_read_lease* lease) {
   return live != nullptr && live->is_valid() ? 1 : 0;
 }
 
+int terrace_read_lease_is_in_device(const terrace_read_lease* lease, uint32_t block_index) {
+  const ReadLease* live = Live(lease);
+  if (live == nullptr) return 0;
+  for (const protocol::BlockSpan& span : live->spans()) {
+    if (block_index - span.first_block < span.block_count) {
+      return span.tier == protocol::TierKind::kHbm ? 1 : 0;
+    }
+  }
+  return 0;
+}
+
 const void* terrace_read_lease_slot(const terrace_read_lease* lease, uint32_t block_index,
                                     uint32_t member, uint64_t* slot_bytes) {
   if (slot_bytes != nullptr) *slot_bytes = 0;

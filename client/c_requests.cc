@@ -190,11 +190,18 @@ terrace_status terrace_acquire(terrace_client* client, terrace_group group, cons
 
 terrace_status terrace_join_read(terrace_client* client, terrace_group group, terrace_id token,
                                  uint64_t member_mask, terrace_read_lease* lease) {
+  return terrace_join_read_flagged(client, group, token, member_mask, 0, lease);
+}
+
+terrace_status terrace_join_read_flagged(terrace_client* client, terrace_group group,
+                                         terrace_id token, uint64_t member_mask, uint32_t flags,
+                                         terrace_read_lease* lease) {
   if (client == nullptr || lease == nullptr) return TERRACE_INVALID;
   EndLease<ReadLease>(lease);
   return Guarded([&] {
-    return Hand(client->client->JoinRead({.index = group}, FromC<LeaseToken>(token), member_mask),
-                lease);
+    return Hand(
+        client->client->JoinRead({.index = group}, FromC<LeaseToken>(token), member_mask, flags),
+        lease);
   });
 }
 

@@ -32,7 +32,7 @@ struct Joiner {
 };
 
 // Of one block in a lease.
-inline constexpr uint8_t kEntryByParts = 1;   // parts of it were told, or may be, before the whole
+inline constexpr uint8_t kEntryByParts = 1;   // parts of it, or it before its prefix, were told
 inline constexpr uint8_t kEntryFenced = 2;    // counted in the block's fence_count
 inline constexpr uint8_t kEntryOnDevice = 4;  // answered where it lies in the device's memory
 

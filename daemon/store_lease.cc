@@ -55,16 +55,49 @@ SpanState StateOf(const Block& block) {
   return block.dram.is_readable() ? SpanState::kReady : SpanState::kComing;
 }
 
-// The next block of the answer, where it lies on the device. False if it was not answered from
-// there: then it is in DRAM, or the joiner's prefix ends.
+// Whether a joiner may read the block on the device: it was answered there, or has been copied
+// there with all that the joiner asks for. The lease pins every copy of a block.
+bool IsReadableThere(const Caller& caller, const LeaseEntry& entry, uint64_t member_mask) {
+  if ((entry.flags & kEntryOnDevice) != 0) return true;
+  const CacheDomain& domain = caller.domain();
+  const Block& b = domain.block(entry.block);
+  if (b.phase != BlockPhase::kSealed || !domain.IsOnDevice(b)) return false;
+  const uint64_t asked = member_mask & Store::State::MembersOf(domain, b);
+  return (asked & ~b.lower[domain.device_tier].member_mask) == 0;
+}
+
+// The next block of the answer, where it lies on the device. False if it cannot be read there: then
+// it is in DRAM, or the joiner's prefix ends.
 bool JoinOnDevice(const Caller& caller, const LeaseEntry& entry, AcquireResult* result) {
-  if ((entry.flags & kEntryOnDevice) == 0) return false;
+  if (!IsReadableThere(caller, entry, result->reply.member_mask)) return false;
   const BlockSpan span{
       .first_block = result->reply.block_count, .block_count = 1, .tier = protocol::TierKind::kHbm};
   AppendToSpans(span, &result->spans);
+  ++caller.domain().counters.device_blocks_served;
   AppendDeviceSlots(*caller.group, caller.domain(), caller.domain().block(entry.block),
                     result->reply.member_mask, &result->slots);
   return true;
+}
+
+// The next block of the answer, where it lies, or will lie, in DRAM.
+void JoinInDram(const Store::State& state, const Caller& caller, PendingId pending,
+                LeaseEntry* entry, AcquireResult* result) {
+  const Block& b = caller.domain().block(entry->block);
+  protocol::AcquireReply& reply = result->reply;
+  BlockSpan span{.first_block = reply.block_count, .block_count = 1, .state = StateOf(b)};
+  if (span.state == SpanState::kComing) {
+    span.tier = state.ComingFrom(*caller.rooms, entry->block, 0).tier;
+  }
+  if (span.state != SpanState::kReady && pending != kPendingNone) {
+    caller.rooms->waiters.Await(pending, reply.block_count, entry->block);
+  }
+  AppendToSpans(span, &result->spans);
+  const std::span<const SlotRef> refs = caller.domain().slots_of(b);
+  for (size_t i = 0; i < refs.size(); ++i) {
+    if ((reply.member_mask >> caller.group->locals()[i].member) & 1) {
+      result->slots.push_back(refs[i].address);
+    }
+  }
 }
 
 // What follows from the blocks, spans and slots of an answer.
@@ -115,28 +148,21 @@ Status Store::JoinRead(SessionId session, uint64_t request_id, const protocol::J
       lease.entries.size(), reply.block_count + size_t{protocol::kBlocksPerTurnMax}));
   const bool takes_device = (request.flags & protocol::kAcquireDevice) != 0 &&
                             state_->sessions.at(caller.session).has_device;
+  // It may read what lies behind a block that has yet to come for the lease's others: that stays
+  // held when the prefix ends before it.
+  const bool reads_ahead = takes_device || (request.flags & protocol::kAcquireByParts) != 0;
   for (; reply.block_count < end; ++reply.block_count) {
-    const Block& b = domain.block(lease.entries[reply.block_count].block);
+    LeaseEntry& entry = lease.entries[reply.block_count];
+    const Block& b = domain.block(entry.block);
     if (b.is_bad_below) break;
-    if (takes_device && JoinOnDevice(caller, lease.entries[reply.block_count], result)) continue;
+    if (takes_device && JoinOnDevice(caller, entry, result)) {
+      entry.flags |= kEntryByParts;
+      continue;
+    }
     if (b.dram.row == kRowNone) break;
-    BlockSpan span{.first_block = reply.block_count, .block_count = 1, .state = StateOf(b)};
-    if (span.state == SpanState::kComing) {
-      span.tier = state_->ComingFrom(*caller.rooms, lease.entries[reply.block_count].block, 0).tier;
-    }
-    if (span.state == SpanState::kReady && (request.flags & protocol::kAcquireByParts) != 0) {
-      lease.entries[reply.block_count].flags |= kEntryByParts;
-    }
-    if (span.state != SpanState::kReady && pending != kPendingNone) {
-      waiters.Await(pending, reply.block_count, lease.entries[reply.block_count].block);
-    }
-    AppendToSpans(span, &result->spans);
-    const std::span<const SlotRef> refs = domain.slots_of(b);
-    for (size_t i = 0; i < refs.size(); ++i) {
-      if ((reply.member_mask >> caller.group->locals()[i].member) & 1) {
-        result->slots.push_back(refs[i].address);
-      }
-    }
+    if (takes_device) caller.rooms->mover.Raise(entry.block);
+    if (reads_ahead && StateOf(b) == SpanState::kReady) entry.flags |= kEntryByParts;
+    JoinInDram(*state_, caller, pending, &entry, result);
   }
   result->is_finished = reply.block_count < end || end == lease.entries.size();
   // Its Acquire's own deadline decides for all; this one only bounds the wait.

@@ -240,7 +240,7 @@ class Client {
                             const RequestOptions& options = {});
   Result<WriteLease> Reserve(GroupRef group, std::span<const BlockKey> keys,
                              const RequestOptions& options = {});
-  // `flags`: protocol::kAcquireByParts or 0, whatever the Acquire asked.
+  // `flags`: of protocol::kAcquireByParts and kAcquireDevice, whatever the Acquire asked.
   Result<ReadLease> JoinRead(GroupRef group, const LeaseToken& token, uint64_t member_mask,
                              uint32_t flags = 0);
   Result<WriteLease> JoinWrite(GroupRef group, const LeaseToken& token, uint64_t member_mask);

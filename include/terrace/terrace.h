@@ -279,6 +279,11 @@ TERRACE_API terrace_status terrace_acquire(terrace_client* client, terrace_group
 TERRACE_API terrace_status terrace_join_read(terrace_client* client, terrace_group group,
                                              terrace_id token, uint64_t member_mask,
                                              terrace_read_lease* lease);
+/* The same. flags: TERRACE_ACQUIRE_BY_PARTS, TERRACE_ACQUIRE_DEVICE or 0, whatever it was acquired
+ * with: so a rank reads in its own device what a scheduler without one has acquired. */
+TERRACE_API terrace_status terrace_join_read_flagged(terrace_client* client, terrace_group group,
+                                                     terrace_id token, uint64_t member_mask,
+                                                     uint32_t flags, terrace_read_lease* lease);
 /* TERRACE_OK once block_count blocks may be read; TERRACE_NOT_FOUND if that many will not come. */
 TERRACE_API terrace_status terrace_wait_ready(terrace_client* client,
                                               const terrace_read_lease* lease, uint32_t block_count,
@@ -291,6 +296,10 @@ TERRACE_API terrace_id terrace_read_lease_token(const terrace_read_lease* lease)
 /* 0 once the daemon revoked it or went away: what was read before is right if this is still 1 after
  * the read. */
 TERRACE_API int terrace_read_lease_is_valid(const terrace_read_lease* lease);
+/* 1 where the block was answered in the memory of the client's device (TERRACE_ACQUIRE_DEVICE): its
+ * slots are then addresses of the device's. */
+TERRACE_API int terrace_read_lease_is_in_device(const terrace_read_lease* lease,
+                                                uint32_t block_index);
 /* A member's slot in shared memory, read only, valid until the release; NULL (and 0 bytes) if the
  * member has no bytes there, or block_index is not ready. */
 TERRACE_API const void* terrace_read_lease_slot(const terrace_read_lease* lease,

@@ -58,6 +58,17 @@ def daemon():
         running.stop()
 
 
+@pytest.fixture
+def hbm_daemon():
+    """With an HBM tier in ordinary memory."""
+    with tempfile.TemporaryDirectory() as directory:
+        running = Daemon(directory, '[hbm]\ncapacity_bytes = "16MiB"\nslab_bytes = "4MiB"\n'
+                                    'device = "host"\n')
+        connect(running).close()
+        yield running
+        running.stop()
+
+
 def connect(daemon):
     client = terrace.Client(daemon.socket, default_timeout_s=LONG_S)
     deadline = time.monotonic() + LONG_S

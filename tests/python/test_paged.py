@@ -9,7 +9,7 @@ import numpy
 import pytest
 
 import terrace
-from conftest import connect
+from conftest import LONG_S, connect
 from terrace.pages import Pages
 
 LAYERS, HEADS, SIZE, TOKENS, PAGES = 3, 4, 8, 16, 7
@@ -167,6 +167,40 @@ def test_torch_and_dlpack_tensors_are_taken_as_they_lie(client, device):
             for layer in range(LAYERS):
                 assert bytes(lease.part(0, layer)) \
                     == layers[layer][4].contiguous().numpy().tobytes()
+
+
+def test_blocks_are_read_in_the_devices_memory(hbm_daemon, device, monkeypatch):
+    with terrace.Client(hbm_daemon.socket, default_timeout_s=LONG_S, device=device) as client:
+        client.wait_connected(LONG_S)
+        group = client.open(terrace.SpaceGroup("tiny", [SPACE]))
+        engine, other = Engine("BPTHD", 1), Engine("BPTHD", 2)
+        cache = terrace.PagedCache(device, SPACE, engine.layers, axes="BPTHD")
+        into = terrace.PagedCache(device, SPACE, other.layers, axes="BPTHD")
+        keys = group.hash(range(2 * TOKENS))
+        with group.reserve(keys) as lease:
+            with cache.store(lease, [1, 2], kv_written=terrace.HOST) as copy:
+                copy.wait(LONG_S)
+            assert lease.commit() == 2
+        deadline = time.monotonic() + LONG_S
+        while True:  # until both have been copied there
+            lease = group.acquire(keys, flags=terrace.ACQUIRE_DEVICE)
+            if lease.is_in_device(1):
+                break
+            assert time.monotonic() < deadline, client.last_error
+            lease.release()
+        with connect(hbm_daemon) as stranger:  # who has no device reads DRAM
+            plain = stranger.open(terrace.SpaceGroup("tiny", [SPACE])).acquire(keys)
+            assert plain.block_count == 2 and not plain.is_in_device(0)
+            with group.join_read(plain.token, flags=terrace.ACQUIRE_DEVICE) as joined:
+                assert joined.is_in_device(0)
+            plain.release()
+        with lease, into.load(lease, [5, 0], destination_free=terrace.HOST) as copy:
+            copy.wait(LONG_S)
+            assert bytes(lease.slot(0)[:64]) == in_slot(engine.page(1), "nhd")[:64]
+            monkeypatch.setattr(client, "device_backend", "cuda")
+            with pytest.raises(terrace.Unsupported, match="PagedCache.load"):
+                lease.slot(0)
+        assert (other.page(5) == engine.page(1)).all() and (other.page(0) == engine.page(2)).all()
 
 
 def test_nothing_is_committed_that_was_not_seen_to_end(client, device):

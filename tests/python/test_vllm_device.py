@@ -79,6 +79,23 @@ def test_random_requests_on_threads_keep_the_contract(daemon, windows, block_cou
     expect_nothing_held(daemon, engine)
 
 
+@pytest.mark.parametrize("tp_size, windows, block_count", [
+    (1, (0,), 40), (2, (0,), 40), (1, (0, 20), 56)])
+def test_random_requests_keep_the_contract_where_hits_lie_in_the_device(hbm_daemon, tp_size,
+                                                                        windows, block_count):
+    """The host's memory as a device's: the scheduler has no device, the workers have one."""
+    chance = random.Random(3)
+    engine = make_engine(hbm_daemon, chance, tp_size=tp_size, windows=windows,
+                         block_count=block_count, hbm=True, **ON_THREADS)
+    drive(engine, chance, REQUESTS)
+    expect_much_happened(engine, REQUESTS)
+    with connect(hbm_daemon) as client:
+        hbm = client.stats()["hbm"]
+    assert hbm["blocks_served"] > REQUESTS // 4, hbm
+    assert hbm["orders_wrong"] == 0 and hbm["clients"] == tp_size, hbm
+    expect_nothing_held(hbm_daemon, engine)
+
+
 def test_copies_that_fail_cost_hits_only(daemon, gpu):
     """The first failure is the last copy of its direction, as of a CUDA context."""
     failed = 0

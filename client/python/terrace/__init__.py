@@ -17,17 +17,17 @@ Calls answer by their deadline. `except terrace.Unavailable` is where a program 
 cache. terrace.aio is the asyncio face, terrace.torch saves and restores whole caches.
 """
 from .calls import BlockInfo, Evicted, Hints, Keys, Match, ReservedKey, Token
-from .client import (ACQUIRE_BY_PARTS, ACQUIRE_FOLLOW, KEYS_FLAT, Client, Group, ReadLease,
-                     WriteLease)
+from .client import (ACQUIRE_BY_PARTS, ACQUIRE_DEVICE, ACQUIRE_FOLLOW, KEYS_FLAT, Client, Group,
+                     ReadLease, WriteLease)
 from .errors import (Busy, Corrupt, Exists, Gone, Invalid, IoError, NoSpace, NotFound,
                      TerraceError, Unavailable, Unsupported)
 from .paged import HOST, Copy, Device, PagedCache
 from .space import Space, SpaceGroup
 
 __all__ = [
-    "ACQUIRE_BY_PARTS", "ACQUIRE_FOLLOW", "BlockInfo", "Busy", "Client", "Copy", "Corrupt",
-    "Device", "Evicted", "Exists", "Gone", "Group", "Hints", "HOST", "Invalid", "IoError",
-    "Keys", "KEYS_FLAT", "Match", "NoSpace", "NotFound", "PagedCache", "ReadLease",
+    "ACQUIRE_BY_PARTS", "ACQUIRE_DEVICE", "ACQUIRE_FOLLOW", "BlockInfo", "Busy", "Client", "Copy",
+    "Corrupt", "Device", "Evicted", "Exists", "Gone", "Group", "Hints", "HOST", "Invalid",
+    "IoError", "Keys", "KEYS_FLAT", "Match", "NoSpace", "NotFound", "PagedCache", "ReadLease",
     "ReservedKey", "Space", "SpaceGroup", "TerraceError", "Token", "Unavailable", "Unsupported",
     "WriteLease",
 ]

@@ -13,13 +13,13 @@ from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple, Union
 from . import _native, buffers
 from .calls import (END_REASONS, BlockInfo, Evicted, Hints, Keys, Match, ReservedKey, Token,
                     microseconds, request_of)
-from .errors import Gone, Invalid, TerraceError, from_status, number
+from .errors import Gone, Invalid, TerraceError, Unsupported, from_status, number
 from .space import SpaceGroup
 
 lib = _native.lib
 
 KEYS_FLAT, ACQUIRE_FOLLOW, EVICT_DRY_RUN, EVICT_SUBTREE, PIN_CLEAR = 1, 2, 8, 16, 32
-ACQUIRE_BY_PARTS = 64
+ACQUIRE_BY_PARTS, ACQUIRE_DEVICE = 64, 128
 TIERS = ("hbm", "dram", "nvme", "redis")
 
 
@@ -39,18 +39,24 @@ class Client:
 
     socket_path: the domain's socket. Nothing here blocks longer than its deadline.
     pinned_bytes_max: of pin_arena, at a time; None: as much as there is, 0: nothing.
+    device: the Device in whose memory terraced keeps blocks, too (hbm.device). This client maps
+    that memory, and has blocks copied there and back when terraced asks; acquire and join_read with
+    ACQUIRE_DEVICE answer blocks where they lie there, for PagedCache.load. A daemon without such a
+    tier says so in last_error, and everything else works.
     """
 
     def __init__(self, socket_path: str, *, name: str = "python",
                  default_timeout_s: float = 1.0, pending_requests_max: int = 256,
-                 reply_spin_us: int = 50, pinned_bytes_max: Optional[int] = None):
+                 reply_spin_us: int = 50, pinned_bytes_max: Optional[int] = None,
+                 device: Any = None):
         options = _native.ClientOptions(
             socket_path=str(socket_path).encode(), client_name=name.encode(),
             default_deadline_us=microseconds(default_timeout_s), reconnect_backoff_ms_max=1000,
             pending_requests_max=number("pending_requests_max", pending_requests_max),
             send_buffer_bytes_max=8 << 20, reply_spin_us=number("reply_spin_us", reply_spin_us),
             pinned_bytes_max=(1 << 64) - 1 if pinned_bytes_max is None
-            else number("pinned_bytes_max", pinned_bytes_max, 64))
+            else number("pinned_bytes_max", pinned_bytes_max, 64),
+            device=None if device is None else device.native)
         why = ctypes.create_string_buffer(1024)
         handle = ctypes.c_void_p()
         self._handle = None
@@ -58,6 +64,8 @@ class Client:
                                            len(why))
         if status:
             raise from_status(status, f"a client of {socket_path}", why.value.decode())
+        # What copies blocks that lie in the memory of a device; "host": any thread reads them.
+        self.device_backend = "host" if device is None else device.backend
         self._handle = _Handle(handle.value)
         weakref.finalize(self._handle, lib.terrace_client_destroy, handle.value)
 
@@ -236,12 +244,14 @@ class Group:
         self.client.check(lib.terrace_acquire(*self._keys(keys), request, lease.native), "acquire")
         return lease
 
-    def join_read(self, token: Token, member_mask: int = 0) -> "ReadLease":
-        """Takes part in another process's lease."""
+    def join_read(self, token: Token, member_mask: int = 0, *, flags: int = 0) -> "ReadLease":
+        """Takes part in another process's lease. flags: ACQUIRE_BY_PARTS and ACQUIRE_DEVICE,
+        whatever it was acquired with."""
         lease = ReadLease(self)
         self.client.check(
-            lib.terrace_join_read(self.client.handle, self.index, _native.Id(token.low, token.high),
-                                  member_mask, lease.native), "joining a read lease")
+            lib.terrace_join_read_flagged(
+                self.client.handle, self.index, _native.Id(token.low, token.high), member_mask,
+                flags, lease.native), "joining a read lease")
         return lease
 
     def reserve(self, keys: Keys, timeout_s: Optional[float] = None,
@@ -426,10 +436,18 @@ class ReadLease(_Lease):
                                             number("block_count", count), microseconds(timeout_s)),
                      f"waiting for {count} blocks")
 
+    def is_in_device(self, block: int) -> bool:
+        """Whether it was answered in the memory of the client's device (ACQUIRE_DEVICE)."""
+        return bool(lib.terrace_read_lease_is_in_device(self.native, number("block", block)))
+
     def slot(self, block: int, member: int = 0) -> Optional[memoryview]:
-        """A member's slot in shared memory, read-only; None if it is not ready or has none."""
+        """A member's slot in shared memory, read-only; None if it is not ready or has none.
+        Unsupported where it lies in the memory of a GPU: PagedCache.load reads it there."""
         slot_bytes = ctypes.c_uint64()
         self._member(member)
+        if self.group.client.device_backend != "host" and self.is_in_device(block):
+            raise Unsupported(f"block {block} lies in the memory of a GPU, which this process's "
+                              "threads do not reach: PagedCache.load copies it into pages")
         address = lib.terrace_read_lease_slot(self.native, number("block", block), member,
                                               ctypes.byref(slot_bytes))
         view = self._export(address, slot_bytes.value)
@@ -578,7 +596,6 @@ class WriteLease(_Lease):
 
 
 Lease = Union[ReadLease, WriteLease]
-__all__ = ["ACQUIRE_BY_PARTS", "ACQUIRE_FOLLOW", "BlockInfo", "Client", "Evicted", "Group",
-           "Hints", "KEYS_FLAT",
-           "Keys", "Lease", "Match", "ReadLease", "ReservedKey", "TerraceError", "Token",
-           "WriteLease"]
+__all__ = ["ACQUIRE_BY_PARTS", "ACQUIRE_DEVICE", "ACQUIRE_FOLLOW", "BlockInfo", "Client",
+           "Evicted", "Group", "Hints", "KEYS_FLAT", "Keys", "Lease", "Match", "ReadLease",
+           "ReservedKey", "TerraceError", "Token", "WriteLease"]

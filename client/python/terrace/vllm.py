@@ -28,7 +28,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorWorkerMetadata)
 
 from . import vllm_model, vllm_stats
-from .client import Client, Group
+from .client import ACQUIRE_DEVICE, Client, Group
 from .errors import TerraceError, Unavailable, Unsupported
 from .paged import Device
 from .pages import Pages
@@ -120,11 +120,16 @@ class TerraceConnector(KVConnectorBase_V1, _SupportsHMA):
         self._revision = extra.get("revision")
         self._plugin_path = extra.get("plugin_path")
         self._copy_threads = int(extra.get("copy_threads", 0))
+        self._reads_hbm = bool(extra.get("hbm", False))
         pinned_gib = extra.get("pinned_gib")
+        self._client_options: Dict[str, Any] = {
+            "name": f"vllm-{role.name.lower()}", "default_timeout_s": self._timeout_s,
+            "pinned_bytes_max": None if pinned_gib is None else int(float(pinned_gib) * (1 << 30))}
         self._device: Optional[Device] = None  # None: the step copies
         self._engine: Any = HostEngine()
         parallel = vllm_config.parallel_config
-        if "socket" not in extra:
+        self._socket = extra.get("socket")
+        if self._socket is None:
             self.refuse("kv_connector_extra_config has no 'socket': name the domain's socket")
             return
         why = (vllm_model.refusal_of(kv_cache_config, vllm_model.shards_of(parallel))
@@ -149,10 +154,7 @@ class TerraceConnector(KVConnectorBase_V1, _SupportsHMA):
             logger.warning("terrace: kv_load_failure_policy is 'fail': a block lost on its way "
                            "fails its request; set it to 'recompute'")
         try:
-            self._client = Client(extra["socket"], name=f"vllm-{role.name.lower()}",
-                                  default_timeout_s=self._timeout_s,
-                                  pinned_bytes_max=None if pinned_gib is None
-                                  else int(float(pinned_gib) * (1 << 30)))
+            self._client = Client(self._socket, **self._client_options)
         except TerraceError as error:
             self.refuse(str(error))
 
@@ -217,6 +219,10 @@ class TerraceConnector(KVConnectorBase_V1, _SupportsHMA):
                               "served yet")
         elif self._copy_threads > 0:
             self._device = Device("host", workers=self._copy_threads)
+        if self._reads_hbm and self._device is not None:
+            # Which device it is shows only here: another connection, that maps its memory.
+            self._client.close()
+            self._client = Client(self._socket, device=self._device, **self._client_options)
 
     def _copies(self) -> Any:
         """Made at the first copy."""
@@ -282,7 +288,9 @@ class TerraceConnector(KVConnectorBase_V1, _SupportsHMA):
                 return None
             writes = [each is not None and tp_rank < each.rank_count
                       for each in self._layout.stages[stage].groups]
+            flags = ACQUIRE_DEVICE if self._reads_hbm and self._device is not None else 0
             self.worker = WorkerHalf(group, self._copies, members=members, writes=writes,
+                                     read_flags=flags,
                                      timeout_s=self._timeout_s,
                                      load_timeout_s=self._load_timeout_s)
         return self.worker

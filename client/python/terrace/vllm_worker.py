@@ -38,8 +38,9 @@ class WorkerHalf:
 
     def __init__(self, group: Group, make_copies: Callable[[], Any], *,
                  members: Sequence[Optional[int]], writes: Sequence[bool],
-                 timeout_s: float = 0.05, load_timeout_s: float = 10.0):
+                 timeout_s: float = 0.05, load_timeout_s: float = 10.0, read_flags: int = 0):
         self.group = group
+        self._read_flags = read_flags
         self.members = members
         self.writes = writes
         self.timeout_s = timeout_s
@@ -239,7 +240,7 @@ class WorkerHalf:
         if not ours:
             return count  # all of it is other stages'
         mask = sum(1 << member for _, member, _ in ours)
-        with self.group.join_read(Token(*load.token), mask) as lease:
+        with self.group.join_read(Token(*load.token), mask, flags=self._read_flags) as lease:
             try:
                 lease.wait_ready(count, max(0.0, deadline - time.monotonic()))
             except Unavailable:

@@ -418,6 +418,50 @@ TEST_F(Device, AJoinerIsAnsweredThereIfItCanReadThere) {
   EXPECT_EQ(join(c).reply.block_count, 0u) << "there is nothing of it that it could read";
 }
 
+// A scheduler without a device asks, a rank with one reads: that is how blocks come there.
+TEST_F(Device, AJoinerReadsThereWhatASchedulerWithoutADeviceAcquired) {
+  const SessionId scheduler = w->Open();
+  w->OpenSimple(scheduler);
+  const auto keys = World::Keys(1, 1);
+  w->Put(a, group, keys);
+  LeaseToken token;
+  const auto acquire_and_join = [&] {
+    const AcquireResult got = w->Acquire(scheduler, group, keys);
+    token = got.reply.token;
+    AcquireResult joined;
+    const protocol::JoinRequest request{.token = token,
+                                        .member_mask = ~uint64_t{0},
+                                        .group_handle = group,
+                                        .flags = protocol::kAcquireDevice};
+    EXPECT_TRUE(w->store->JoinRead(a, 900, request, &joined).ok());
+    EXPECT_FALSE(IsOnDevice(got.slots[0])) << "the scheduler could not read it there";
+    w->Run();
+    return joined;
+  };
+  const auto release = [&] {
+    EXPECT_EQ(w->Release(a, token), StatusCode::kOk);
+    EXPECT_EQ(w->Release(scheduler, token), StatusCode::kOk);
+    w->Run();
+  };
+  for (int hit = 0; hit < 2; ++hit) {
+    EXPECT_TRUE(w->listener.work_orders.empty()) << "at its second hit";
+    EXPECT_FALSE(IsOnDevice(acquire_and_join().slots[0]));
+    release();
+  }
+  ExecuteAll();
+  EXPECT_EQ(TierMask(1), kHbm | kDram);
+  const AcquireResult joined = acquire_and_join();
+  ASSERT_EQ(joined.reply.block_count, 1u);
+  EXPECT_EQ(joined.spans[0].tier, TierKind::kHbm);
+  ASSERT_TRUE(IsOnDevice(joined.slots[0]));
+  EXPECT_EQ(w->Stats().device->blocks_served, 1u);
+  for (uint64_t chain = 10; chain < 40; ++chain) PutOnDevice(chain);
+  EXPECT_TRUE(HoldsOnDevice(1, joined.slots[0])) << "a lease pins what its joiners were told of";
+  release();
+  for (uint64_t chain = 40; chain < 70; ++chain) PutOnDevice(chain);
+  EXPECT_EQ(TierMask(1) & kHbm, 0);
+}
+
 TEST_F(Device, AnExecutorThatNeverManagesGetsNoMoreOrders) {
   w->Put(a, group, World::Keys(1, 1));
   ReadAndRelease(a, 1);
@@ -555,6 +599,42 @@ TEST_F(DeviceAndDrive, AClientThatHangsHidesNeitherTheDriveNorTheDevice) {
   w->Advance(100'000);
   EXPECT_TRUE(w->Holds(b, group, World::Keys(1, 2)[0], 0, got.slots[0]));
   EXPECT_TRUE(IsOnDevice(Read(a, 1).slots.at(0))) << "read where it lies, it needs no order";
+}
+
+// The lease's prefix ends while its joiner reads: what that was told of is held to the lease's end,
+// the block on the device and the one in DRAM behind it.
+TEST_F(Device, WhatAJoinerReadsThereStaysWhenTheLeaseLosesIt) {
+  const auto keys = World::Keys(2, 1);
+  PutOnDevice(1);
+  Flood();
+  ASSERT_EQ(w->Put(a, group, keys), 1u) << "the second one";
+  ASSERT_EQ(TierMask(1), kHbm);
+  const SessionId scheduler = w->Open();
+  w->OpenSimple(scheduler);
+  const AcquireResult got = w->Acquire(scheduler, group, keys);
+  ASSERT_EQ(got.reply.block_count, 2u);
+  const auto order = TakeOrder();
+  AcquireResult joined;
+  const protocol::JoinRequest request{.token = got.reply.token,
+                                      .member_mask = ~uint64_t{0},
+                                      .group_handle = group,
+                                      .flags = protocol::kAcquireDevice};
+  ASSERT_TRUE(w->store->JoinRead(a, 900, request, &joined).ok());
+  ASSERT_EQ(joined.reply.block_count, 2u);
+  ASSERT_TRUE(IsOnDevice(joined.slots[0]) && !IsOnDevice(joined.slots[1]));
+  DeviceBytes(order.order.device)[9] ^= std::byte{1};
+  Copy(order);
+  DeviceBytes(order.order.device)[9] ^= std::byte{1};
+  EXPECT_EQ(Answer(order), StatusCode::kOk);
+  EXPECT_EQ(w->MatchCount(scheduler, group, keys), 0u) << "it is known to be wrong";
+  for (uint64_t chain = 10; chain < 40; ++chain) PutOnDevice(chain);
+  Flood();
+  EXPECT_TRUE(HoldsOnDevice(1, joined.slots[0]));
+  const std::vector<std::byte> second = World::Content(keys[1], 0, 0, kSlotBytes);
+  EXPECT_EQ(std::memcmp(w->Address(a, joined.slots[1]), second.data(), second.size()), 0);
+  EXPECT_EQ(w->Release(a, got.reply.token), StatusCode::kOk);
+  EXPECT_EQ(w->Release(scheduler, got.reply.token), StatusCode::kOk);
+  w->Run();
 }
 
 TEST_F(DeviceAndDrive, WrongBytesOnTheDeviceUnderAReaderAreForgotten) {
