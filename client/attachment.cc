@@ -134,13 +134,17 @@ Status Attachment::GrantSlabs(const protocol::DeviceAttachReply& reply, std::vec
   const bool is_size = reply.slab_bytes >= kSegmentBytesMin &&
                        reply.slab_bytes <= kSegmentBytesMax &&
                        reply.slab_bytes % kExtentUnitBytes == 0;
-  if (!is_size || reply.slab_count == 0 || reply.slab_count > protocol::kDeviceSlabsMax ||
-      fds.size() != reply.slab_count) {
+  if (!is_size || reply.slab_count == 0 || reply.slab_count > protocol::kDeviceSlabsMax) {
     return Refused(why, "the DeviceAttach reply says " + std::to_string(reply.slab_count) +
                             " slabs of " + std::to_string(reply.slab_bytes) +
-                            " bytes and carries " + std::to_string(fds.size()) +
-                            " descriptors: update libterrace or terraced so that both are of one "
+                            " bytes: update libterrace or terraced so that both are of one "
                             "release");
+  }
+  if (fds.size() != reply.slab_count) {
+    return Refused(why, "the DeviceAttach reply carries " + std::to_string(fds.size()) +
+                            " descriptors; " + std::to_string(reply.slab_count) +
+                            " are needed (one a slab): raise this process's descriptor limit, or "
+                            "update libterrace");
   }
   slab_device_ = std::move(device);
   slabs_ = std::make_unique<Segment[]>(reply.slab_count);

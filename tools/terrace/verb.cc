@@ -18,7 +18,10 @@ namespace {
 constexpr uint32_t kTimeoutMsMax = 600'000;
 constexpr char kSystemSocket[] = "/run/terrace/default.sock";
 
-bool Exists(const std::string& path) { return access(path.c_str(), F_OK) == 0; }
+// Also where this user may not look.
+bool MayExist(const std::string& path) {
+  return access(path.c_str(), F_OK) == 0 || errno == EACCES;
+}
 
 std::string HowToStart(const std::string& path) {
   return fmt::format(
@@ -38,6 +41,12 @@ std::string WhyNobodyListens(const std::string& path) {
   }
   struct stat info {};
   if (stat(path.c_str(), &info) != 0) {
+    if (errno == EACCES) {
+      return fmt::format(
+          "uid {} may not look at socket {}. Run as a member of its directory's group (terrace, as "
+          "installed) or as root, or name another socket with --socket or TERRACE_SOCKET",
+          getuid(), path);
+    }
     if (errno != ENOENT) {
       return fmt::format("cannot look at socket {}: {}. Check the directory's permissions", path,
                          std::strerror(errno));
@@ -75,7 +84,7 @@ std::string DefaultSocketPath() {
   const char* runtime = std::getenv("XDG_RUNTIME_DIR");
   if (runtime == nullptr || *runtime == '\0') return kSystemSocket;
   std::string own = std::string(runtime) + "/terrace/default.sock";
-  return Exists(own) || !Exists(kSystemSocket) ? own : kSystemSocket;
+  return MayExist(own) || !MayExist(kSystemSocket) ? own : kSystemSocket;
 }
 
 std::string DaemonAddress::path() const {
