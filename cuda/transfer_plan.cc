@@ -25,15 +25,18 @@ uint64_t ElapsedUs(Clock::time_point since) {
       std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - since).count());
 }
 
-// A tensor a layer, whose pages are one run each.
+// A tensor a layer, whose pages are one run each: of as many tokens as a run longer than a token's
+// limit needs.
 PagedLayout ScratchLayout(const PathShape& shape, const std::byte* address) {
+  uint32_t token_count = 1;
+  while (shape.run_bytes % token_count != 0 || shape.run_bytes / token_count > kMiB) ++token_count;
   PagedLayout layout;
   layout.layer_count = shape.run_count;
   layout.plane_count = layout.head_count = 1;
-  layout.page_tokens = layout.block_tokens = 1;
+  layout.page_tokens = layout.block_tokens = token_count;
   layout.page_count = shape.page_count;
-  layout.head_bytes = shape.run_bytes;
-  layout.head_stride_bytes = layout.token_stride_bytes = shape.run_bytes;
+  layout.head_bytes = shape.run_bytes / token_count;
+  layout.head_stride_bytes = layout.token_stride_bytes = layout.head_bytes;
   layout.block_stride_bytes = shape.run_bytes;
   for (uint32_t layer = 0; layer < shape.run_count; ++layer) {
     layout.bases.push_back(reinterpret_cast<uint64_t>(address) +

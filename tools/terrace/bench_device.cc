@@ -68,12 +68,12 @@ class BenchDeviceVerb : public Verb {
     }
     const bool is_host = chosen->ops == &HostDeviceOps();
     const CodecOps* codecs = is_host ? nullptr : LoadCodecPlugin(plugin_path_);
-    const Status status = MeasureAll(device.value(), codecs, &why);
-    if (!status.ok()) {
-      return Fail(fmt::format("bench device: {}: {}: {}", chosen->why, why, status.what()));
+    const std::vector<std::string> failures = MeasureAll(device.value(), codecs);
+    Report(chosen.value(), traits.value());  // what there is: a device may be lent for minutes
+    for (const std::string& failure : failures) {
+      Fail(fmt::format("bench device: {}: {}", chosen->why, failure));
     }
-    Report(chosen.value(), traits.value());
-    return kExitOk;
+    return failures.empty() ? kExitOk : kExitFailed;
   }
 
  private:
@@ -96,12 +96,24 @@ class BenchDeviceVerb : public Verb {
     return true;
   }
 
-  Status MeasureAll(const Device& device, const CodecOps* codecs, std::string* why) {
-    TERRACE_RETURN_IF_ERROR(
-        MeasureCodecs(device, codecs, options_.call_bytes, options_.round_count, &codecs_, why));
-    TERRACE_RETURN_IF_ERROR(MeasurePaths(device, options_, &paths_, why));
-    TERRACE_RETURN_IF_ERROR(MeasureVictim(device, options_, &victims_, why));
-    return MeasureRegistration(device, options_, &registrations_, why);
+  // What failed; the rest is measured all the same.
+  std::vector<std::string> MeasureAll(const Device& device, const CodecOps* codecs) {
+    std::vector<std::string> failures;
+    std::string why;
+    const auto note = [&](std::string_view what, const Status& status) {
+      if (status.ok()) return;
+      failures.push_back(fmt::format("{}: {}: {}", what, why, status.what()));
+    };
+    note("paths", MeasurePaths(device, options_, &paths_, &why));
+    note("a copy beside paths", MeasureVictim(device, options_, &victims_, &why));
+    note("registering", MeasureRegistration(device, options_, &registrations_, &why));
+    note("codecs",
+         MeasureCodecs(device, codecs, options_.call_bytes, options_.round_count, &codecs_, &why));
+    const auto is_unmeasured = [](const auto& row) { return row.gigabytes_per_second.empty(); };
+    std::erase_if(paths_, is_unmeasured);
+    std::erase_if(codecs_.rows, is_unmeasured);
+    std::erase_if(victims_, [](const VictimRow& row) { return row.slowdown.empty(); });
+    return failures;
   }
 
   void Report(const ChosenBackend& chosen, const DeviceTraits& traits) const {

@@ -110,6 +110,17 @@ TEST_F(CliBenchTest, RttMeasuresBothWays) {
   EXPECT_GT(row["acquire_p50_us"]["median"], 0);
 }
 
+TEST_F(CliBenchTest, DeviceMeasuresEveryPathAndPieceThatIsTheDefault) {
+  const nlohmann::json document =
+      TerraceJson({"bench", "device", "--backend", "host", "--bytes", "4M", "--rounds", "1"});
+  EXPECT_EQ(document["paths"].size(), 5u * 2 * 3) << "pieces, directions, paths";
+  for (const nlohmann::json& row : document["paths"]) {
+    EXPECT_GT(row["gigabytes_per_second"]["median"], 0) << row.dump();
+  }
+  EXPECT_EQ(document["registrations"].size(), 3u);
+  EXPECT_FALSE(document["codecs"].empty());
+}
+
 TEST_F(CliBenchTest, ABenchmarkLeavesTheDaemonAsItWas) {
   StartDaemon();
   for (const std::vector<std::string>& command :
