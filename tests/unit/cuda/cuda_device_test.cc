@@ -2,7 +2,10 @@
 // says so: this file is then no proof of anything about a GPU.
 #include <dlfcn.h>
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstring>
@@ -33,6 +36,41 @@ constexpr uint64_t kHeadBytes = 48;
 constexpr uint32_t kPageTokens = 64;
 constexpr uint64_t kHeadBytes = 96;
 #endif
+
+// A descriptor, or the news that there is none (−1), to another process.
+void SendDescriptor(int socket, int fd) {
+  char byte = 0;
+  iovec data{&byte, 1};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+  msghdr message{};
+  message.msg_iov = &data;
+  message.msg_iovlen = 1;
+  if (fd >= 0) {
+    message.msg_control = control;
+    message.msg_controllen = sizeof(control);
+    cmsghdr* const header = CMSG_FIRSTHDR(&message);
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
+    header->cmsg_len = CMSG_LEN(sizeof(int));
+    std::memcpy(CMSG_DATA(header), &fd, sizeof(int));
+  }
+  sendmsg(socket, &message, 0);
+}
+int ReceiveDescriptor(int socket) {
+  char byte = 0;
+  iovec data{&byte, 1};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+  msghdr message{};
+  message.msg_iov = &data;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof(control);
+  int fd = -1;
+  if (recvmsg(socket, &message, MSG_CMSG_CLOEXEC) != 1) return -1;
+  const cmsghdr* const header = CMSG_FIRSTHDR(&message);
+  if (header != nullptr) std::memcpy(&fd, CMSG_DATA(header), sizeof(int));
+  return fd;
+}
 
 class CudaBackend : public testing::TestWithParam<std::tuple<TransferPath, bool>> {
  protected:
@@ -185,6 +223,56 @@ TEST(CudaSlabs, AreMadeWithoutAContextOnTheDevice) {
   ASSERT_EQ(state(0, &flags, &is_active), 0);
   EXPECT_EQ(is_active, 0);
   close(fd);
+}
+
+// A daemon that dies: its slabs live as long as somebody maps them. The process that makes the slab
+// is forked before anybody here calls CUDA, and killed before its memory is mapped.
+TEST(CudaSlabs, OutliveTheProcessThatMadeThem) {
+  constexpr uint64_t kBytes = 32 * kMiB;
+  const fs::path built = TERRACE_CUDA_PLUGIN_PATH;
+  if (built.empty()) GTEST_SKIP() << "built without nvcc: nothing was checked on a GPU";
+  const auto open = [&] {
+    void* const plugin = dlopen(built.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+    const auto entry = reinterpret_cast<DevicePluginEntry>(dlsym(plugin, kDevicePluginSymbol));
+    return Device::Open(*entry(kDeviceAbiVersion));
+  };
+  int ends[2];
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, ends), 0);
+  const pid_t maker = fork();
+  if (maker == 0) {
+    const Result<Device> device = open();
+    int32_t fd = -1;
+    if (device.ok()) device->ops().create_slab(device->handle(), kBytes, &fd);
+    SendDescriptor(ends[1], fd);
+    pause();
+  }
+  const int fd = ReceiveDescriptor(ends[0]);
+  kill(maker, SIGKILL);
+  waitpid(maker, nullptr, 0);
+  for (const int end : ends) close(end);
+  const Result<Device> device = open();
+  if (!device.ok()) GTEST_SKIP() << device.status().what() << ": nothing was checked on a GPU";
+  ASSERT_GE(fd, 0);
+  const DeviceOps& ops = device->ops();
+  void* slab = nullptr;
+  ASSERT_EQ(ops.map_slab(device->handle(), fd, kBytes, SlabAccess::kReadWrite, &slab).code, 0);
+  close(fd);
+  {
+    const DeviceBuffer pinned =
+        std::move(DeviceBuffer::Allocate(*device, DeviceMemory::kPinned, kBytes)).value();
+    Stream stream = std::move(Stream::Create(*device, StreamPriority::kLoad)).value();
+    Event done = std::move(Event::Create(*device)).value();
+    std::memset(pinned.address(), 0x3C, kBytes);
+    const CopyPiece down{slab, pinned.address(), kBytes};
+    const CopyPiece up{pinned.address(), slab, kBytes};
+    ASSERT_TRUE(stream.Copy(CopyDirection::kToDevice, {&down, 1}).ok());
+    ASSERT_TRUE(done.Record(stream).ok() && done.Await().ok());
+    std::memset(pinned.address(), 0, kBytes);
+    ASSERT_TRUE(stream.Copy(CopyDirection::kToHost, {&up, 1}).ok());
+    ASSERT_TRUE(done.Record(stream).ok() && done.Await().ok());
+    EXPECT_EQ(pinned.address()[kBytes - 1], std::byte{0x3C});
+  }
+  EXPECT_EQ(ops.unmap_slab(device->handle(), slab, kBytes).code, 0);
 }
 
 TEST_F(CudaBackend, ASlabIsOneMemoryInTwoMappings) {
