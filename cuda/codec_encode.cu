@@ -1,17 +1,19 @@
-// Kernels that encode. Elements are read once, as vectors that stay in registers from the search
-// for a group's extremes until they are codes; the lanes of a warp share out a group and agree by
-// shuffles. Compiled without FMA contraction.
+// Kernels that encode. Elements are read once, as vectors that stay in
+// registers from the search for a group's extremes until they are codes; the
+// lanes of a warp share out a group and agree by shuffles. Compiled without FMA
+// contraction.
 #include "cuda/codec_kernels.h"
 
 namespace terrace::cuda {
 namespace {
 
-using namespace codec_math;  // NOLINT: one header, the arithmetic this file is made of
+using namespace codec_math;  // NOLINT: one header, the arithmetic this file is
+                             // made of
 
 constexpr uint32_t kAllLanes = 0xFFFFFFFF;
 constexpr uint32_t kHeldOfColumn = 8;  // vectors of a thread, of as many tokens
 constexpr uint32_t kHeldOfRow = 4;     // vectors of a thread, of one row
-constexpr uint32_t kRowsOfThread = 2;  // int4 values: vectors of a thread, of as many rows
+constexpr uint32_t kRowsOfThread = 4;  // int4 values: vectors of a thread, of as many rows
 constexpr uint32_t kTokensOfCopy = 4;  // raw: vectors of a thread
 constexpr uint32_t kColumnLanes = 8;   // vectors of a token that a warp takes, 128 bytes
 
@@ -41,8 +43,8 @@ __device__ ElementsOf<Element, kWidth> LoadByElements(const typename Element::Bi
   return words;
 }
 
-// Loads the vectors that `place(k)` says, nullptr for none: zeros. All are asked for before any is
-// used.
+// Loads the vectors that `place(k)` says, nullptr for none: zeros. All are
+// asked for before any is used.
 template <typename Element, uint32_t kWidth, uint32_t kCount, typename Place>
 __device__ void LoadVectors(const CodecPlaces<Element>& at, Place place,
                             ElementsOf<Element, kWidth> (&held)[kCount]) {
@@ -80,7 +82,8 @@ __device__ uint16_t ScaleOfMagnitude(uint32_t magnitude, float code_max) {
   return ScaleOf(WidenElement(Element{}, static_cast<Bits>(magnitude)), code_max);
 }
 
-// int8 values, and fp8: work.lane_count lanes of a warp take a row of a token and head.
+// int8 values, and fp8: work.lane_count lanes of a warp take a row of a token
+// and head.
 template <typename Element, uint32_t kWidth, bool kIsFp8>
 __device__ void EncodeRowsOf(const CodecWork& work, const CodecPlaces<Element>& at) {
   const uint32_t lane = threadIdx.x % work.lane_count;
@@ -135,18 +138,21 @@ __device__ void EncodeRowsOf(const CodecWork& work, const CodecPlaces<Element>& 
   }
 }
 
-// Where a thread stands whose warp takes work.lane_count vectors of neighbouring channels, of
-// every token in turn: the other lanes have the same channels of the tokens between.
+// Where a thread stands whose warp takes work.lane_count vectors of
+// neighbouring channels, of every token in turn: the other lanes have the same
+// channels of the tokens between.
 template <uint32_t kWidth>
 struct Column {
   uint32_t channel;
-  bool is_within;  // lanes that are not stay for the shuffles, and read what is there
-  uint32_t token_lane, token_lanes;
+  bool is_within;  // lanes that are not stay for the shuffles, and read what is
+                   // there
+  uint32_t channel_lane, token_lane, token_lanes;
 
   __device__ explicit Column(const CodecWork& work) {
     const uint32_t lane = threadIdx.x % kWarpThreads;
     const uint32_t warp = (blockIdx.x * kThreads + threadIdx.x) / kWarpThreads;
-    const uint32_t vector = warp * work.lane_count + lane % work.lane_count;
+    channel_lane = lane % work.lane_count;
+    const uint32_t vector = warp * work.lane_count + channel_lane;
     is_within = vector < work.vectors_per_row.divisor();
     channel = min(vector, work.vectors_per_row.divisor() - 1) * kWidth;
     token_lane = lane / work.lane_count;
@@ -154,7 +160,18 @@ struct Column {
   }
 };
 
-// What a thread holds of a column, from `first` on; the last token again where there is no more.
+// Lanes that have all of a group's extremes share out what is computed of them:
+// lane n of them takes words[n % kCount].
+template <uint32_t kCount>
+__device__ uint32_t WordOf(const uint32_t (&words)[kCount], uint32_t n) {
+  uint32_t word = words[0];
+#pragma unroll
+  for (uint32_t i = 1; i < kCount; ++i) word = n % kCount == i ? words[i] : word;
+  return word;
+}
+
+// What a thread holds of a column, from `first` on; the last token again where
+// there is no more.
 template <typename Element, uint32_t kWidth>
 __device__ void LoadColumn(const CodecWork& work, const CodecPlaces<Element>& at,
                            const Column<kWidth>& column, uint32_t first,
@@ -169,6 +186,7 @@ __device__ void LoadColumn(const CodecWork& work, const CodecPlaces<Element>& at
 
 template <typename Element, uint32_t kWidth>
 __device__ void EncodeInt8KeysOf(const CodecWork& work, const CodecPlaces<Element>& at) {
+  using Bits = typename Element::Bits;
   const Column<kWidth> column(work);
   const uint32_t tile_tokens = kHeldOfColumn * column.token_lanes;
   ElementsOf<Element, kWidth> held[kHeldOfColumn];
@@ -189,18 +207,27 @@ __device__ void EncodeInt8KeysOf(const CodecWork& work, const CodecPlaces<Elemen
       word = LargerMagnitudes<Element>(word, __shfl_xor_sync(kAllLanes, word, distance));
     }
   }
-  if (!column.is_within) return;
-  RefuseIf<Element>(work, LargestMagnitude<Element>(magnitudes.at));
-  Words<kWidth* 2> scales = {};
-  float reciprocals[kWidth];
+  constexpr uint32_t kEach = kWidth / magnitudes.kCount;
+  const uint32_t own[] = {WordOf(magnitudes.at, column.token_lane)};
+  Words<2 * kEach> own_scales = {};
+  float own_reciprocals[kEach], reciprocals[kWidth];
+#pragma unroll
+  for (uint32_t i = 0; i < kEach; ++i) {
+    const uint16_t scale =
+        ScaleOfMagnitude<Element>(static_cast<Bits>(own[0] >> i * 16), kInt8CodeMax);
+    own_scales.at[0] |= uint32_t{scale} << i * 16;
+    own_reciprocals[i] = ReciprocalOf(scale);
+  }
 #pragma unroll
   for (uint32_t i = 0; i < kWidth; ++i) {
-    const uint16_t scale =
-        ScaleOfMagnitude<Element>(ElementAt<Element, kWidth>(magnitudes, i), kInt8CodeMax);
-    scales.at[i / 2] |= uint32_t{scale} << i % 2 * 16;
-    reciprocals[i] = ReciprocalOf(scale);
+    const uint32_t lane = i / kEach * work.lane_count + column.channel_lane;
+    reciprocals[i] = __shfl_sync(kAllLanes, own_reciprocals[i % kEach], lane);
   }
-  if (column.token_lane == 0) Store<kWidth * 2>(at.slot + 2 * column.channel, scales);
+  if (!column.is_within) return;
+  if (column.token_lane < magnitudes.kCount) {
+    RefuseIf<Element>(work, LargestMagnitude<Element>(own));
+    Store(at.slot + 2 * (column.channel + column.token_lane * kEach), own_scales);
+  }
   for (uint32_t first = 0; first < work.tokens; first += tile_tokens) {
     if (work.tokens > tile_tokens) {
       LoadColumn<Element, kWidth>(work, at, column, first, held);
@@ -220,7 +247,8 @@ __device__ void EncodeInt8KeysOf(const CodecWork& work, const CodecPlaces<Elemen
 // --- int4
 // ---------------------------------------------------------------------------------------------
 
-// A group's {minimum, step} of its smallest and largest number; and what its codes are made with.
+// A group's {minimum, step} of its smallest and largest number; and what its
+// codes are made with.
 template <typename Element>
 __device__ uint32_t GroupOf(typename Element::Bits smallest, typename Element::Bits largest,
                             float* half_minimum, float* reciprocal) {
@@ -231,9 +259,11 @@ __device__ uint32_t GroupOf(typename Element::Bits smallest, typename Element::B
   return below | uint32_t{step} << 16;
 }
 
-// Keys: as a column of the tokens of one group (blockIdx.z), which a warp holds whole.
+// Keys: as a column of the tokens of one group (blockIdx.z), which a warp holds
+// whole.
 template <typename Element, uint32_t kWidth>
 __device__ void EncodeInt4KeysOf(const CodecWork& work, const CodecPlaces<Element>& at) {
+  using Bits = typename Element::Bits;
   static_assert(kHeldOfColumn * kWarpThreads / kColumnLanes == kInt4GroupElements);
   const Column<kWidth> column(work);
   const uint32_t first = blockIdx.z * kInt4GroupElements;
@@ -260,19 +290,28 @@ __device__ void EncodeInt4KeysOf(const CodecWork& work, const CodecPlaces<Elemen
           largest.at[i], __shfl_xor_sync(kAllLanes, largest.at[i], distance));
     }
   }
-  if (!column.is_within) return;
-  RefuseIf<Element>(work, LargestMagnitude<Element>(smallest.at));
-  RefuseIf<Element>(work, LargestMagnitude<Element>(largest.at));
-  Words<kWidth * 4> groups;
-  float half_minima[kWidth], reciprocals[kWidth];
+  constexpr uint32_t kEach = kWidth / smallest.kCount;
+  const uint32_t own[] = {WordOf(smallest.at, column.token_lane),
+                          WordOf(largest.at, column.token_lane)};
+  Words<4 * kEach> own_groups;
+  float own_half_minima[kEach], own_reciprocals[kEach], half_minima[kWidth], reciprocals[kWidth];
+#pragma unroll
+  for (uint32_t i = 0; i < kEach; ++i) {
+    own_groups.at[i] =
+        GroupOf<Element>(static_cast<Bits>(own[0] >> i * 16), static_cast<Bits>(own[1] >> i * 16),
+                         &own_half_minima[i], &own_reciprocals[i]);
+  }
 #pragma unroll
   for (uint32_t i = 0; i < kWidth; ++i) {
-    groups.at[i] =
-        GroupOf<Element>(ElementAt<Element, kWidth>(smallest, i),
-                         ElementAt<Element, kWidth>(largest, i), &half_minima[i], &reciprocals[i]);
+    const uint32_t lane = i / kEach * kColumnLanes + column.channel_lane;
+    half_minima[i] = __shfl_sync(kAllLanes, own_half_minima[i % kEach], lane);
+    reciprocals[i] = __shfl_sync(kAllLanes, own_reciprocals[i % kEach], lane);
   }
-  if (column.token_lane == 0) {
-    Store<kWidth * 4>(at.slot + 4 * (blockIdx.z * work.channel_count + column.channel), groups);
+  if (!column.is_within) return;
+  if (column.token_lane < smallest.kCount) {
+    RefuseIf<Element>(work, LargestMagnitude<Element>(own));
+    const uint32_t channel = column.channel + column.token_lane * kEach;
+    Store(at.slot + 4 * (blockIdx.z * work.channel_count + channel), own_groups);
   }
 #pragma unroll
   for (uint32_t k = 0; k < kHeldOfColumn; ++k) {
@@ -285,11 +324,40 @@ __device__ void EncodeInt4KeysOf(const CodecWork& work, const CodecPlaces<Elemen
   }
 }
 
-// Values: a thread takes a vector of a group of neighbouring rows each; the lanes of a group are
-// neighbours. A head's last group may be short of lanes: those that are left read its first vector.
+// The smallest and the largest number of a group that lanes next to each other
+// share, in both halves of a word.
+template <typename Element, uint32_t kGroupLanes, uint32_t kCount>
+__device__ void ExtremesOfGroup(const uint32_t (&words)[kCount], uint32_t* smallest,
+                                uint32_t* largest) {
+  constexpr auto kMinimum = Extreme::kMinimum;
+  constexpr auto kMaximum = Extreme::kMaximum;
+  uint32_t low = words[0];
+  uint32_t high = words[0];
+  for (const uint32_t word : words) {
+    low = Extremes<Element, kMinimum>(low, word);
+    high = Extremes<Element, kMaximum>(high, word);
+  }
+  if constexpr (kElementBytesOf<Element> == 2) {
+    low = Extremes<Element, kMinimum>(low, low >> 16 | low << 16);
+    high = Extremes<Element, kMaximum>(high, high >> 16 | high << 16);
+  }
+#pragma unroll
+  for (uint32_t distance = kGroupLanes / 2; distance > 0; distance /= 2) {
+    low = Extremes<Element, kMinimum>(low, __shfl_xor_sync(kAllLanes, low, distance));
+    high = Extremes<Element, kMaximum>(high, __shfl_xor_sync(kAllLanes, high, distance));
+  }
+  *smallest = low;
+  *largest = high;
+}
+
+// Values: a thread takes a vector of a group of neighbouring rows each; the
+// lanes of a group are neighbours. A head's last group may be short of lanes:
+// those that are left read its first vector.
 template <typename Element, uint32_t kWidth>
 __device__ void EncodeInt4ValuesOf(const CodecWork& work, const CodecPlaces<Element>& at) {
+  using Bits = typename Element::Bits;
   constexpr uint32_t kGroupLanes = kInt4GroupElements / kWidth;
+  static_assert(kRowsOfThread <= kGroupLanes);
   const uint32_t row_count = work.tokens * work.heads;
   const uint32_t n = blockIdx.x * kThreads + threadIdx.x;
   const uint32_t row_first = work.vectors_per_head.Divide(n) * kRowsOfThread;
@@ -303,41 +371,33 @@ __device__ void EncodeInt4ValuesOf(const CodecWork& work, const CodecPlaces<Elem
     return at.engine + token * work.token_stride + (row - token * work.heads) * work.head_dim + i;
   };
   LoadVectors<Element, kWidth>(at, place, held);
+  uint32_t smallest[kRowsOfThread], largest[kRowsOfThread];
 #pragma unroll
   for (uint32_t k = 0; k < kRowsOfThread; ++k) {
-    uint32_t smallest = held[k].at[0];
-    uint32_t largest = held[k].at[0];
-    for (const uint32_t word : held[k].at) {
-      smallest = Extremes<Element, Extreme::kMinimum>(smallest, word);
-      largest = Extremes<Element, Extreme::kMaximum>(largest, word);
-    }
-    if constexpr (kElementBytesOf<Element> == 2) {  // the other half's, too
-      smallest = Extremes<Element, Extreme::kMinimum>(smallest, smallest >> 16 | smallest << 16);
-      largest = Extremes<Element, Extreme::kMaximum>(largest, largest >> 16 | largest << 16);
-    }
+    ExtremesOfGroup<Element, kGroupLanes>(held[k].at, &smallest[k], &largest[k]);
+  }
+  const uint32_t group_lane = vector % kGroupLanes;
+  const uint32_t own[] = {WordOf(smallest, group_lane), WordOf(largest, group_lane)};
+  float own_half_minimum, own_reciprocal;
+  const uint32_t own_group = GroupOf<Element>(static_cast<Bits>(own[0]), static_cast<Bits>(own[1]),
+                                              &own_half_minimum, &own_reciprocal);
+  if (group_lane < kRowsOfThread && row_first + group_lane < row_count) {
+    RefuseIf<Element>(work, LargestMagnitude<Element>(own));
+    const uint32_t groups_per_row = work.vectors_per_head.divisor() / kGroupLanes;
+    const uint32_t group = (row_first + group_lane) * groups_per_row + vector / kGroupLanes;
+    StoreOne(at.slot + 4 * group, own_group);
+  }
 #pragma unroll
-    for (uint32_t distance = kGroupLanes / 2; distance > 0; distance /= 2) {
-      smallest = Extremes<Element, Extreme::kMinimum>(
-          smallest, __shfl_xor_sync(kAllLanes, smallest, distance));
-      largest = Extremes<Element, Extreme::kMaximum>(largest,
-                                                     __shfl_xor_sync(kAllLanes, largest, distance));
-    }
+  for (uint32_t k = 0; k < kRowsOfThread; ++k) {
+    const uint32_t lane = threadIdx.x % kWarpThreads - group_lane + k;
+    const float half_minimum = __shfl_sync(kAllLanes, own_half_minimum, lane);
+    const float reciprocal = __shfl_sync(kAllLanes, own_reciprocal, lane);
     const uint32_t row = row_first + k;
     if (!is_within || row >= row_count) continue;
-    const uint32_t both[] = {smallest, largest};
-    RefuseIf<Element>(work, LargestMagnitude<Element>(both));
-    using Bits = typename Element::Bits;
-    float half_minima[kWidth], reciprocals[kWidth];
-    const uint32_t group = GroupOf<Element>(static_cast<Bits>(smallest), static_cast<Bits>(largest),
-                                            &half_minima[0], &reciprocals[0]);
-    for (float& half_minimum : half_minima) half_minimum = half_minima[0];
-    for (float& reciprocal : reciprocals) reciprocal = reciprocals[0];
-    if (vector % kGroupLanes == 0) {
-      const uint32_t groups_per_row = work.vectors_per_head.divisor() / kGroupLanes;
-      StoreOne(at.slot + 4 * (row * groups_per_row + vector / kGroupLanes), group);
-    }
-    float numbers[kWidth];
+    float numbers[kWidth], half_minima[kWidth], reciprocals[kWidth];
     WidenAll<Element, kWidth>(held[k], numbers);
+    for (float& each : half_minima) each = half_minimum;
+    for (float& each : reciprocals) each = reciprocal;
     Store<kWidth / 2>(at.codes + (row * work.head_dim + i) / 2,
                       EncodeNibbles(numbers, half_minima, reciprocals));
   }
@@ -391,7 +451,8 @@ __global__ void __launch_bounds__(kThreads) Encode(const __grid_constant__ Codec
   EncodeOf<kKind, Element, kWidth>(work, at);
 }
 
-// The power of two from `least` to a warp's lanes that is not below `wanted`, where one is.
+// The power of two from `least` to a warp's lanes that is not below `wanted`,
+// where one is.
 uint32_t LanesFor(uint32_t wanted, uint32_t least) {
   uint32_t lane_count = least;
   while (lane_count < wanted && lane_count < kWarpThreads) lane_count *= 2;
@@ -410,7 +471,8 @@ cudaError_t LaunchKind(CodecWork work, uint32_t piece_count, cudaStream_t stream
     const uint64_t copies = BlocksFor(work.tokens, kTokensOfCopy);
     grid.x = BlocksFor(copies * work.vectors_per_row.divisor(), kThreads);
   } else if (kKind == CodecKind::kInt8Keys || kKind == CodecKind::kInt4Keys) {
-    // Of more tokens than lanes hold at that width, fewer neighbours, and so more tokens, at once.
+    // Of more tokens than lanes hold at that width, fewer neighbours, and so
+    // more tokens, at once.
     work.lane_count = kColumnLanes;
     constexpr uint32_t kNarrowest = 2;
     while (kKind == CodecKind::kInt8Keys && work.lane_count > kNarrowest &&

@@ -13,6 +13,8 @@
 #include <cstring>
 #include <functional>
 
+#include "tests/cuda_emulator/fibers.h"
+
 #undef __device__
 #undef __global__
 #undef __grid_constant__
@@ -49,6 +51,12 @@ Value __shfl_xor_sync(uint32_t mask, Value value, uint32_t distance) {
   bits = terrace::emulator::ExchangeXor(mask, bits, distance);
   std::memcpy(&value, &bits, sizeof(bits));
   return value;
+}
+
+// What `lane` of the calling thread's warp brought.
+template <typename Value>
+Value __shfl_sync(uint32_t mask, Value value, uint32_t lane) {
+  return __shfl_xor_sync(mask, value, lane ^ threadIdx.x % terrace::emulator::kWarpLanes);
 }
 
 template <typename Value>

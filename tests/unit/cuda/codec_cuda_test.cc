@@ -104,8 +104,8 @@ CodecLaunch LaunchOf(Codec codec, const PieceShape& shape, uint64_t token_stride
 // warp holds, and counts of tokens that no thread's share divides.
 std::vector<PieceShape> Shapes() {
   std::vector<PieceShape> shapes;
-  const uint32_t extents[][3] = {{16, 8, 128}, {1, 1, 2},   {33, 3, 80},  {64, 1, 576},
-                                 {5, 9, 30},   {7, 2, 6},   {131, 2, 64}, {70, 3, 12},
+  const uint32_t extents[][3] = {{16, 4, 128}, {1, 1, 2},   {33, 3, 80},  {20, 1, 576},
+                                 {5, 9, 30},   {7, 2, 6},   {131, 1, 64}, {70, 3, 12},
                                  {2, 1, 1022}, {3, 1, 1024}};
   for (const auto& [tokens, heads, head_dim] : extents) {
     for (const ElementType element : kElementTypes) {
