@@ -1,6 +1,8 @@
-# Builds under a sanitizer are for tests only and take long: there the standard library is parsed
-# once for the product's sources, and together with GoogleTest once for the tests. A plain build
-# parses every source by itself: that is where a missing #include is found.
+# Parsing the standard library and GoogleTest is most of what compiling a test takes: they are
+# parsed once. Builds under a sanitizer are for tests only and take long: there the product's sources
+# share a precompiled standard library, too. A plain build parses each of those by itself: that is
+# where a missing #include is found.
+find_package(nlohmann_json REQUIRED)
 set(common_headers <algorithm> <array> <atomic> <bit> <charconv> <chrono> <cstddef> <cstdint>
     <cstring> <deque> <filesystem> <fstream> <functional> <map> <memory> <mutex> <optional>
     <random> <set> <span> <sstream> <string> <string_view> <thread> <unordered_map> <utility>
@@ -11,17 +13,33 @@ file(CONFIGURE OUTPUT ${empty_source} CONTENT "int main() { return 0; }\n")
 # g++ demands the very same code generation of a header and of those who use it. Some libraries ask
 # for this definition: so all have it.
 set(precompiled_definitions _FILE_OFFSET_BITS=64)
-add_executable(terrace_test_headers EXCLUDE_FROM_ALL ${empty_source})
-target_compile_options(terrace_test_headers PRIVATE ${test_options})
-target_compile_definitions(terrace_test_headers PRIVATE ${precompiled_definitions})
-target_link_libraries(terrace_test_headers PRIVATE GTest::gmock Threads::Threads)
-target_precompile_headers(terrace_test_headers PRIVATE ${common_headers} <gtest/gtest.h>
-                          <gmock/gmock.h>)
+function(terrace_precompile_for_tests name options)
+  add_executable(${name} EXCLUDE_FROM_ALL ${empty_source})
+  target_compile_options(${name} PRIVATE ${options})
+  target_compile_definitions(${name} PRIVATE ${precompiled_definitions})
+  target_link_libraries(${name} PRIVATE GTest::gmock Threads::Threads)
+  target_precompile_headers(${name} PRIVATE ${common_headers} <gtest/gtest.h> <gmock/gmock.h>
+                            ${ARGN})
+endfunction()
 
-add_library(terrace_library_headers OBJECT EXCLUDE_FROM_ALL ${empty_source})
-target_compile_definitions(terrace_library_headers PRIVATE ${precompiled_definitions})
-target_precompile_headers(terrace_library_headers PRIVATE ${common_headers})
-foreach(library include device tiers core disk config daemon client tools)
-  target_compile_definitions(terrace_${library} PRIVATE ${precompiled_definitions})
-  target_precompile_headers(terrace_${library} REUSE_FROM terrace_library_headers)
-endforeach()
+# Gives `target` the headers of `name`, and the options they were compiled with.
+function(terrace_reuse_headers target name)
+  get_target_property(options ${name} COMPILE_OPTIONS)
+  target_compile_options(${target} PRIVATE ${options})
+  target_compile_definitions(${target} PRIVATE ${precompiled_definitions})
+  target_precompile_headers(${target} REUSE_FROM ${name})
+endfunction()
+
+terrace_precompile_for_tests(terrace_test_headers "${test_options}")
+terrace_precompile_for_tests(terrace_json_test_headers "${test_options}" <nlohmann/json.hpp>)
+terrace_precompile_for_tests(terrace_busy_test_headers "${busy_test_options}")
+
+if(TERRACE_SANITIZE)
+  add_library(terrace_library_headers OBJECT EXCLUDE_FROM_ALL ${empty_source})
+  target_compile_definitions(terrace_library_headers PRIVATE ${precompiled_definitions})
+  target_precompile_headers(terrace_library_headers PRIVATE ${common_headers})
+  foreach(library include device tiers core disk config daemon client tools verbs)
+    target_compile_definitions(terrace_${library} PRIVATE ${precompiled_definitions})
+    target_precompile_headers(terrace_${library} REUSE_FROM terrace_library_headers)
+  endforeach()
+endif()
