@@ -1,7 +1,7 @@
 # Parsing the standard library and GoogleTest is most of what compiling a test takes: they are
-# parsed once. Builds under a sanitizer are for tests only and take long: there the product's sources
-# share a precompiled standard library, too. A plain build parses each of those by itself: that is
-# where a missing #include is found.
+# parsed once. Builds under a sanitizer are for tests only and take long: there the product's
+# sources share a precompiled standard library, too. A plain build parses each of those by itself:
+# that is where a missing #include is found.
 find_package(nlohmann_json REQUIRED)
 set(common_headers <algorithm> <array> <atomic> <bit> <charconv> <chrono> <cstddef> <cstdint>
     <cstring> <deque> <filesystem> <fstream> <functional> <map> <memory> <mutex> <optional>

@@ -17,10 +17,10 @@ using nlohmann::json;
 
 class AuditVerb : public Verb {
  public:
-  CLI::App* Declare(CLI::App& parent) override {
-    CLI::App* verb = parent.add_subcommand("audit", "Who evicted or reset blocks, latest first");
-    DeclareAddress(*verb, &address_);
-    DeclareJson(*verb, &is_json_);
+  Arguments Declare(Arguments& parent) override {
+    Arguments verb = parent.AddVerb("audit", "Who evicted or reset blocks, latest first");
+    DeclareAddress(verb, &address_);
+    DeclareJson(verb, &is_json_);
     return verb;
   }
 

@@ -28,44 +28,47 @@ class BenchCopyVerb : public Verb {
  public:
   explicit BenchCopyVerb(CopyDirection direction) : direction_(direction) {}
 
-  CLI::App* Declare(CLI::App& parent) override {
-    CLI::App* verb = parent.add_subcommand(
+  Arguments Declare(Arguments& parent) override {
+    Arguments verb = parent.AddVerb(
         name(), direction_ == CopyDirection::kStore
                     ? "Reserve + write + commit against a plain memcpy into like memory"
                     : "Acquire + copy + release against a plain memcpy out of like memory");
-    verb->add_option("--block-bytes", block_bytes_texts_, "Block sizes, one row each")
-        ->type_name("SIZE,...")
-        ->delimiter(',')
-        ->capture_default_str();
-    verb->add_option("--parts", shape_.part_count, "Parts of a block, copied one by one")
-        ->type_name("N")
-        ->capture_default_str()
-        ->check(CLI::Range(1u, kPartsPerSpaceMax));
-    verb->add_option("--prompt-blocks", shape_.prompt_blocks, "Blocks of one request")
-        ->type_name("N")
-        ->capture_default_str()
-        ->check(CLI::Range(1u, protocol::kKeysPerRequestMax));
-    verb->add_option("--prompts", shape_.prompt_count,
-                     "Prompts in memory at once, over all clients (default: as many as fill 512 "
-                     "MiB, more than caches hold)")
-        ->type_name("N")
-        ->check(CLI::Range(1u, 1u << 20));
-    verb->add_option("--rounds", round_count_, "Pairs of floor and measurement")
-        ->type_name("N")
-        ->capture_default_str()
-        ->check(CLI::Range(1u, 1000u));
-    auto* seconds = verb->add_option("--seconds", seconds_, "Measured time of one row, all rounds");
-    seconds->type_name("S")->capture_default_str()->check(CLI::Range(0.01, 3600.0));
-    verb->add_option("--ops", op_count_, "Requests of a client and round, instead of --seconds")
-        ->type_name("N")
-        ->excludes(seconds)
-        ->check(CLI::Range(uint64_t{1}, uint64_t{1} << 40));
-    verb->add_option("--assert-ratio", ratio_min_,
-                     "Fail if the ratio of median requests is below this in any row")
-        ->type_name("X")
-        ->check(CLI::Range(0.0, 1000.0));
-    DeclareClients(*verb, &arguments_);
-    DeclareBench(*verb, &arguments_);
+    verb.AddOption("--block-bytes", block_bytes_texts_, "Block sizes, one row each")
+        .Type("SIZE,...")
+        .SplitAt(',')
+        .ShowDefault();
+    verb.AddOption("--parts", shape_.part_count, "Parts of a block, copied one by one")
+        .Type("N")
+        .ShowDefault()
+        .Between(1u, kPartsPerSpaceMax);
+    verb.AddOption("--prompt-blocks", shape_.prompt_blocks, "Blocks of one request")
+        .Type("N")
+        .ShowDefault()
+        .Between(1u, protocol::kKeysPerRequestMax);
+    verb.AddOption("--prompts", shape_.prompt_count,
+                   "Prompts in memory at once, over all clients (default: as many as fill 512 "
+                   "MiB, more than caches hold)")
+        .Type("N")
+        .Between(1u, 1u << 20);
+    verb.AddOption("--rounds", round_count_, "Pairs of floor and measurement")
+        .Type("N")
+        .ShowDefault()
+        .Between(1u, 1000u);
+    const Argument seconds =
+        verb.AddOption("--seconds", seconds_, "Measured time of one row, all rounds")
+            .Type("S")
+            .ShowDefault()
+            .Between(0.01, 3600.0);
+    verb.AddOption("--ops", op_count_, "Requests of a client and round, instead of --seconds")
+        .Type("N")
+        .Excludes(seconds)
+        .Between(uint64_t{1}, uint64_t{1} << 40);
+    verb.AddOption("--assert-ratio", ratio_min_,
+                   "Fail if the ratio of median requests is below this in any row")
+        .Type("X")
+        .Between(0.0, 1000.0);
+    DeclareClients(verb, &arguments_);
+    DeclareBench(verb, &arguments_);
     return verb;
   }
 

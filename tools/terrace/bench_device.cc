@@ -20,34 +20,28 @@ constexpr uint64_t kCallBytesMax = kGiB;
 
 class BenchDeviceVerb : public Verb {
  public:
-  CLI::App* Declare(CLI::App& parent) override {
-    CLI::App* verb = parent.add_subcommand(
+  Arguments Declare(Arguments& parent) override {
+    Arguments verb = parent.AddVerb(
         "device", "Paths between pages and slots by piece size, on whatever device there is");
-    verb->add_option("--backend", backend_, "auto, host or cuda")
-        ->type_name("NAME")
-        ->capture_default_str()
-        ->check(CLI::IsMember({"auto", "host", "cuda"}));
-    verb->add_option("--plugin", plugin_path_, "The CUDA plugin")
-        ->type_name("PATH")
-        ->capture_default_str();
-    verb->add_option("--device", open_.device_index, "Index of the device")
-        ->type_name("N")
-        ->capture_default_str();
-    verb->add_option("--workers", open_.worker_count, "Threads that copy, on the host")
-        ->type_name("N")
-        ->capture_default_str()
-        ->check(CLI::Range(1u, kHostWorkersMax));
-    verb->add_option("--pieces", pieces_text_, "Piece sizes, ascending")
-        ->type_name("SIZE,...")
-        ->delimiter(',');
-    verb->add_option("--bytes", call_bytes_text_, "Moved by one call")
-        ->type_name("SIZE")
-        ->capture_default_str();
-    verb->add_option("--rounds", options_.round_count, "Timed rounds; the paths take turns in each")
-        ->type_name("N")
-        ->capture_default_str()
-        ->check(CLI::Range(1u, 1000u));
-    verb->add_flag("--json", is_json_, "Print one JSON document");
+    verb.AddOption("--backend", backend_, "auto, host or cuda")
+        .Type("NAME")
+        .ShowDefault()
+        .OneOf({"auto", "host", "cuda"});
+    verb.AddOption("--plugin", plugin_path_, "The CUDA plugin").Type("PATH").ShowDefault();
+    verb.AddOption("--device", open_.device_index, "Index of the device").Type("N").ShowDefault();
+    verb.AddOption("--workers", open_.worker_count, "Threads that copy, on the host")
+        .Type("N")
+        .ShowDefault()
+        .Between(1u, kHostWorkersMax);
+    verb.AddOption("--pieces", pieces_text_, "Piece sizes, ascending")
+        .Type("SIZE,...")
+        .SplitAt(',');
+    verb.AddOption("--bytes", call_bytes_text_, "Moved by one call").Type("SIZE").ShowDefault();
+    verb.AddOption("--rounds", options_.round_count, "Timed rounds; the paths take turns in each")
+        .Type("N")
+        .ShowDefault()
+        .Between(1u, 1000u);
+    verb.AddFlag("--json", is_json_, "Print one JSON document");
     return verb;
   }
 

@@ -91,32 +91,32 @@ bool MeasurePhase(const BenchArguments& arguments, const BenchConnection& connec
 
 class BenchMixedVerb : public Verb {
  public:
-  CLI::App* Declare(CLI::App& parent) override {
-    CLI::App* verb = parent.add_subcommand(
+  Arguments Declare(Arguments& parent) override {
+    Arguments verb = parent.AddVerb(
         "mixed", "Random prompts from several processes: load what is there, store what is not");
-    verb->add_option("--block-bytes", block_bytes_text_, "Block size")
-        ->type_name("SIZE")
-        ->capture_default_str();
-    verb->add_option("--parts", shape_.part_count, "Parts of a block")
-        ->type_name("N")
-        ->capture_default_str()
-        ->check(CLI::Range(1u, kPartsPerSpaceMax));
-    verb->add_option("--prompt-blocks", shape_.prompt_blocks, "Blocks of one prompt")
-        ->type_name("N")
-        ->capture_default_str()
-        ->check(CLI::Range(1u, protocol::kKeysPerRequestMax));
-    verb->add_option("--prompts", shape_.prompt_count, "Prompts in the pool, shared by all clients")
-        ->type_name("N")
-        ->capture_default_str()
-        ->check(CLI::Range(1u, 1u << 20));
-    auto* seconds = verb->add_option("--seconds", seconds_, "How long");
-    seconds->type_name("S")->capture_default_str()->check(CLI::Range(0.01, 86400.0));
-    verb->add_option("--ops", op_count_, "Requests of each client, instead of --seconds")
-        ->type_name("N")
-        ->excludes(seconds)
-        ->check(CLI::Range(uint64_t{1}, uint64_t{1} << 40));
-    DeclareClients(*verb, &arguments_);
-    DeclareBench(*verb, &arguments_);
+    verb.AddOption("--block-bytes", block_bytes_text_, "Block size").Type("SIZE").ShowDefault();
+    verb.AddOption("--parts", shape_.part_count, "Parts of a block")
+        .Type("N")
+        .ShowDefault()
+        .Between(1u, kPartsPerSpaceMax);
+    verb.AddOption("--prompt-blocks", shape_.prompt_blocks, "Blocks of one prompt")
+        .Type("N")
+        .ShowDefault()
+        .Between(1u, protocol::kKeysPerRequestMax);
+    verb.AddOption("--prompts", shape_.prompt_count, "Prompts in the pool, shared by all clients")
+        .Type("N")
+        .ShowDefault()
+        .Between(1u, 1u << 20);
+    const Argument seconds = verb.AddOption("--seconds", seconds_, "How long")
+                                 .Type("S")
+                                 .ShowDefault()
+                                 .Between(0.01, 86400.0);
+    verb.AddOption("--ops", op_count_, "Requests of each client, instead of --seconds")
+        .Type("N")
+        .Excludes(seconds)
+        .Between(uint64_t{1}, uint64_t{1} << 40);
+    DeclareClients(verb, &arguments_);
+    DeclareBench(verb, &arguments_);
     return verb;
   }
 
@@ -169,28 +169,28 @@ class BenchMixedVerb : public Verb {
 
 class BenchReplayVerb : public Verb {
  public:
-  CLI::App* Declare(CLI::App& parent) override {
-    CLI::App* verb =
-        parent.add_subcommand("replay", "Drive the daemon with the requests of a recorded trace");
-    verb->add_option("--trace", trace_path_, "JSON lines, plain or gzip'd, with hash_ids")
-        ->type_name("FILE")
-        ->required();
-    verb->add_option("--requests", request_count_max_, "Replay only the first N requests")
-        ->type_name("N")
-        ->check(CLI::Range(uint64_t{1}, kTraceIdsMax));
-    verb->add_option("--block-bytes", block_bytes_text_, "Size of the blocks made for the ids")
-        ->type_name("SIZE")
-        ->capture_default_str();
-    verb->add_option("--block-tokens", block_tokens_,
-                     "Tokens a block of the trace has (default: 256 with sessions, else 512)")
-        ->type_name("N")
-        ->check(CLI::Range(1u, kBlockTokensMax));
-    verb->add_option("--speed", speed_, "Trace time over real time; 0: as fast as possible")
-        ->type_name("X")
-        ->capture_default_str()
-        ->check(CLI::Range(0.0, 1e9));
-    DeclareClients(*verb, &arguments_);
-    DeclareBench(*verb, &arguments_);
+  Arguments Declare(Arguments& parent) override {
+    Arguments verb =
+        parent.AddVerb("replay", "Drive the daemon with the requests of a recorded trace");
+    verb.AddOption("--trace", trace_path_, "JSON lines, plain or gzip'd, with hash_ids")
+        .Type("FILE")
+        .Required();
+    verb.AddOption("--requests", request_count_max_, "Replay only the first N requests")
+        .Type("N")
+        .Between(uint64_t{1}, kTraceIdsMax);
+    verb.AddOption("--block-bytes", block_bytes_text_, "Size of the blocks made for the ids")
+        .Type("SIZE")
+        .ShowDefault();
+    verb.AddOption("--block-tokens", block_tokens_,
+                   "Tokens a block of the trace has (default: 256 with sessions, else 512)")
+        .Type("N")
+        .Between(1u, kBlockTokensMax);
+    verb.AddOption("--speed", speed_, "Trace time over real time; 0: as fast as possible")
+        .Type("X")
+        .ShowDefault()
+        .Between(0.0, 1e9);
+    DeclareClients(verb, &arguments_);
+    DeclareBench(verb, &arguments_);
     return verb;
   }
 

@@ -29,36 +29,35 @@ struct Mode {
 
 class BenchRttVerb : public Verb {
  public:
-  CLI::App* Declare(CLI::App& parent) override {
-    CLI::App* verb = parent.add_subcommand(
+  Arguments Declare(Arguments& parent) override {
+    Arguments verb = parent.AddVerb(
         "rtt", "One Acquire of resident blocks against a bare echo of as many bytes");
-    verb->add_flag("--same-cpu", has_same_cpu_, "Only with client and daemon on one CPU");
-    verb->add_flag("--separate-cpus", has_separate_cpus_,
-                   "Only with client and daemon on two CPUs");
-    verb->add_option("--blocks", shape_.prompt_blocks, "Blocks of the Acquire")
-        ->type_name("N")
-        ->capture_default_str()
-        ->check(CLI::Range(1u, 4096u));
-    verb->add_option("--rounds", round_count_, "Pairs of echo and measurement")
-        ->type_name("N")
-        ->capture_default_str()
-        ->check(CLI::Range(1u, 1000u));
-    verb->add_option("--ops", op_count_, "Exchanges of a round")
-        ->type_name("N")
-        ->capture_default_str()
-        ->check(CLI::Range(uint64_t{1}, uint64_t{1} << 30));
-    verb->add_option("--daemon-pid", daemon_pid_,
-                     "The daemon of --socket, to be pinned (with --spawn it is known)")
-        ->type_name("PID")
-        ->check(CLI::Range(1, 1 << 22));
-    verb->add_option("--pin", arguments_.cpu_list,
-                     "Two CPUs: the client's, the daemon's (default: the first two allowed)")
-        ->type_name("A,B");
-    verb->add_option("--assert-ratio", ratio_max_,
-                     "Fail if a median Acquire takes more than X echoes (on one CPU: and 10 us)")
-        ->type_name("X")
-        ->check(CLI::Range(0.0, 1000.0));
-    DeclareBench(*verb, &arguments_);
+    verb.AddFlag("--same-cpu", has_same_cpu_, "Only with client and daemon on one CPU");
+    verb.AddFlag("--separate-cpus", has_separate_cpus_, "Only with client and daemon on two CPUs");
+    verb.AddOption("--blocks", shape_.prompt_blocks, "Blocks of the Acquire")
+        .Type("N")
+        .ShowDefault()
+        .Between(1u, 4096u);
+    verb.AddOption("--rounds", round_count_, "Pairs of echo and measurement")
+        .Type("N")
+        .ShowDefault()
+        .Between(1u, 1000u);
+    verb.AddOption("--ops", op_count_, "Exchanges of a round")
+        .Type("N")
+        .ShowDefault()
+        .Between(uint64_t{1}, uint64_t{1} << 30);
+    verb.AddOption("--daemon-pid", daemon_pid_,
+                   "The daemon of --socket, to be pinned (with --spawn it is known)")
+        .Type("PID")
+        .Between(1, 1 << 22);
+    verb.AddOption("--pin", arguments_.cpu_list,
+                   "Two CPUs: the client's, the daemon's (default: the first two allowed)")
+        .Type("A,B");
+    verb.AddOption("--assert-ratio", ratio_max_,
+                   "Fail if a median Acquire takes more than X echoes (on one CPU: and 10 us)")
+        .Type("X")
+        .Between(0.0, 1000.0);
+    DeclareBench(verb, &arguments_);
     return verb;
   }
 

@@ -74,37 +74,38 @@ std::optional<uint64_t> CountEvictions(const BenchConnection& connection, const 
   return AskStats(connection, shape, Phase::kTerrace);
 }
 
-void DeclareBench(CLI::App& verb, BenchArguments* arguments) {
-  verb.add_flag("--spawn", arguments->has_own_daemon,
-                "Start a daemon for this run alone, with memory to fit, and end it afterwards");
-  verb.add_option("--terraced", arguments->terraced,
-                  "The daemon's program for --spawn (default: beside this one, else in PATH)")
-      ->type_name("PATH")
-      ->needs("--spawn");
-  verb.add_option("--dram-bytes", arguments->dram_bytes_text,
-                  "Memory of the --spawn daemon (default: what the run fills)")
-      ->type_name("SIZE")
-      ->needs("--spawn");
-  verb.add_option("--spin-us", arguments->spin_us,
-                  "A waiting client polls this long before it sleeps")
-      ->type_name("US")
-      ->capture_default_str()
-      ->check(CLI::Range(0u, 1'000'000u));
+void DeclareBench(Arguments& verb, BenchArguments* arguments) {
+  const Argument spawn =
+      verb.AddFlag("--spawn", arguments->has_own_daemon,
+                   "Start a daemon for this run alone, with memory to fit, and end it afterwards");
+  verb.AddOption("--terraced", arguments->terraced,
+                 "The daemon's program for --spawn (default: beside this one, else in PATH)")
+      .Type("PATH")
+      .Needs(spawn);
+  verb.AddOption("--dram-bytes", arguments->dram_bytes_text,
+                 "Memory of the --spawn daemon (default: what the run fills)")
+      .Type("SIZE")
+      .Needs(spawn);
+  verb.AddOption("--spin-us", arguments->spin_us,
+                 "A waiting client polls this long before it sleeps")
+      .Type("US")
+      .ShowDefault()
+      .Between(0u, 1'000'000u);
   DeclareAddress(verb, &arguments->address);
   DeclareJson(verb, &arguments->is_json);
 }
 
-void DeclareClients(CLI::App& verb, BenchArguments* arguments) {
-  verb.add_option("--clients", arguments->client_count, "Client processes")
-      ->type_name("N")
-      ->capture_default_str()
-      ->check(CLI::Range(1u, kWorkersMax));
-  verb.add_option("--pin", arguments->cpu_list,
-                  "CPUs the client processes are pinned to in turn, e.g. 0,2-3")
-      ->type_name("CPUS");
-  verb.add_flag("--verify", arguments->has_verify,
-                "Derive every block's bytes from its key and compare every loaded byte; the "
-                "comparison is not part of the measured time");
+void DeclareClients(Arguments& verb, BenchArguments* arguments) {
+  verb.AddOption("--clients", arguments->client_count, "Client processes")
+      .Type("N")
+      .ShowDefault()
+      .Between(1u, kWorkersMax);
+  verb.AddOption("--pin", arguments->cpu_list,
+                 "CPUs the client processes are pinned to in turn, e.g. 0,2-3")
+      .Type("CPUS");
+  verb.AddFlag("--verify", arguments->has_verify,
+               "Derive every block's bytes from its key and compare every loaded byte; the "
+               "comparison is not part of the measured time");
 }
 
 bool ResolveBench(BenchArguments* arguments) {

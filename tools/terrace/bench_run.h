@@ -29,9 +29,9 @@ struct BenchArguments {
   std::vector<int> cpus;
   uint64_t dram_bytes = 0;
 };
-void DeclareBench(CLI::App& verb, BenchArguments* arguments);
+void DeclareBench(Arguments& verb, BenchArguments* arguments);
 // --clients, --pin and --verify, for the benchmarks that have them.
-void DeclareClients(CLI::App& verb, BenchArguments* arguments);
+void DeclareClients(Arguments& verb, BenchArguments* arguments);
 // Reads what has a syntax of its own. False after telling the person.
 bool ResolveBench(BenchArguments* arguments);
 

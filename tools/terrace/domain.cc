@@ -23,10 +23,10 @@ ExitCode ShowSecret(const std::string& path, std::string_view title, bool is_jso
 
 class DomainNewVerb : public Verb {
  public:
-  CLI::App* Declare(CLI::App& parent) override {
-    CLI::App* verb = parent.add_subcommand("new", "Draw a secret and write it to a new 0600 file");
-    verb->add_option("FILE", path_, "The secret's file; it must not exist")->required();
-    DeclareJson(*verb, &is_json_);
+  Arguments Declare(Arguments& parent) override {
+    Arguments verb = parent.AddVerb("new", "Draw a secret and write it to a new 0600 file");
+    verb.AddOption("FILE", path_, "The secret's file; it must not exist").Required();
+    DeclareJson(verb, &is_json_);
     return verb;
   }
 
@@ -43,11 +43,10 @@ class DomainNewVerb : public Verb {
 
 class DomainShowVerb : public Verb {
  public:
-  CLI::App* Declare(CLI::App& parent) override {
-    CLI::App* verb =
-        parent.add_subcommand("show", "Print the fingerprint of a secret, to compare hosts");
-    verb->add_option("FILE", path_, "The secret's file")->required();
-    DeclareJson(*verb, &is_json_);
+  Arguments Declare(Arguments& parent) override {
+    Arguments verb = parent.AddVerb("show", "Print the fingerprint of a secret, to compare hosts");
+    verb.AddOption("FILE", path_, "The secret's file").Required();
+    DeclareJson(verb, &is_json_);
     return verb;
   }
 

@@ -18,16 +18,16 @@ constexpr size_t kKeysPerEvictMax = 4096;
 
 class EvictVerb : public Verb {
  public:
-  CLI::App* Declare(CLI::App& parent) override {
-    CLI::App* verb = parent.add_subcommand("evict", "Drop blocks from every tier");
-    auto* keys = verb->add_option("KEY", key_texts_, "Blocks to drop (32 hex digits each)");
-    verb->add_option("--group", group_, "With --all: every block of this group")->type_name("NAME");
-    verb->add_flag("--all", is_all_, "Every block of the domain, or of --group")->excludes(keys);
-    verb->add_flag("--subtree", has_subtree_, "And every block that continues a KEY")->needs(keys);
-    verb->add_flag("--dry-run", is_dry_run_, "Only say what would be dropped");
-    verb->add_flag("--yes", is_confirmed_, "Do not ask before --all");
-    DeclareAddress(*verb, &address_);
-    DeclareJson(*verb, &is_json_);
+  Arguments Declare(Arguments& parent) override {
+    Arguments verb = parent.AddVerb("evict", "Drop blocks from every tier");
+    const Argument keys = verb.AddOption("KEY", key_texts_, "Blocks to drop (32 hex digits each)");
+    verb.AddOption("--group", group_, "With --all: every block of this group").Type("NAME");
+    verb.AddFlag("--all", is_all_, "Every block of the domain, or of --group").Excludes(keys);
+    verb.AddFlag("--subtree", has_subtree_, "And every block that continues a KEY").Needs(keys);
+    verb.AddFlag("--dry-run", is_dry_run_, "Only say what would be dropped");
+    verb.AddFlag("--yes", is_confirmed_, "Do not ask before --all");
+    DeclareAddress(verb, &address_);
+    DeclareJson(verb, &is_json_);
     return verb;
   }
 

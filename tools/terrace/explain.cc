@@ -88,24 +88,23 @@ bool ReadTokens(const std::string& path, std::vector<uint32_t>* tokens, std::str
 
 class ExplainVerb : public Verb {
  public:
-  CLI::App* Declare(CLI::App& parent) override {
-    CLI::App* verb = parent.add_subcommand(
-        "explain", "How far a prefix is there, and why it ends where it ends");
-    verb->add_option("KEYS", key_texts_, "Block keys from the root of the prompt (32 hex digits)");
-    verb->add_option("--prompt-file", prompt_path_, "Token ids of a prompt, in place of KEYS")
-        ->type_name("FILE");
-    verb->add_option("--hash", hash_,
-                     "Who hashes the prompt: terrace, or sha256_cbor as vLLM with that algorithm")
-        ->check(CLI::IsMember({kTerraceHash, kVllmHash}));
-    verb->add_option("--hash-seed", vllm_.seed, "The engine's PYTHONHASHSEED, if it had one");
-    verb->add_option("--hash-block-tokens", vllm_.block_tokens,
-                     "vLLM's hash block size, where it is not the group's block size");
-    verb->add_option("--cache-salt", vllm_.extra_keys, "Of the request")->expected(1);
-    verb->add_option("--group", group_,
-                     "The SpaceGroup asked about; may be left out if there is one")
-        ->type_name("NAME");
-    DeclareAddress(*verb, &address_);
-    DeclareJson(*verb, &is_json_);
+  Arguments Declare(Arguments& parent) override {
+    Arguments verb =
+        parent.AddVerb("explain", "How far a prefix is there, and why it ends where it ends");
+    verb.AddOption("KEYS", key_texts_, "Block keys from the root of the prompt (32 hex digits)");
+    verb.AddOption("--prompt-file", prompt_path_, "Token ids of a prompt, in place of KEYS")
+        .Type("FILE");
+    verb.AddOption("--hash", hash_,
+                   "Who hashes the prompt: terrace, or sha256_cbor as vLLM with that algorithm")
+        .OneOf({kTerraceHash, kVllmHash});
+    verb.AddOption("--hash-seed", vllm_.seed, "The engine's PYTHONHASHSEED, if it had one");
+    verb.AddOption("--hash-block-tokens", vllm_.block_tokens,
+                   "vLLM's hash block size, where it is not the group's block size");
+    verb.AddOption("--cache-salt", vllm_.extra_keys, "Of the request").OneWord();
+    verb.AddOption("--group", group_, "The SpaceGroup asked about; may be left out if there is one")
+        .Type("NAME");
+    DeclareAddress(verb, &address_);
+    DeclareJson(verb, &is_json_);
     return verb;
   }
 

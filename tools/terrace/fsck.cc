@@ -119,29 +119,29 @@ nlohmann::json DocumentOf(const std::string& domain, const FsckReport& report) {
 
 class FsckVerb : public Verb {
  public:
-  CLI::App* Declare(CLI::App& parent) override {
-    CLI::App* verb = parent.add_subcommand("fsck", kDescription);
-    verb->add_option("--config", config_path_,
-                     fmt::format("The daemon's configuration (default {})", kConfigPath))
-        ->type_name("FILE");
-    verb->add_option("--domain", domain_, "Only this domain (default: all, one after the other)")
-        ->type_name("NAME");
-    verb->add_option("--secret", secret_path_,
-                     "The domain's secret, where the configuration finds another one")
-        ->type_name("FILE");
-    verb->add_flag("--verify", is_verifying_, "Read every block and check its bytes");
-    verb->add_flag("--repair", is_repairing_,
-                   "Give back slots that are of no use and write a wrong catalog anew");
-    CLI::Option* online =
-        verb->add_flag("--online", is_online_, "Ask the running daemon at --socket instead");
-    verb->add_option("--verify-rate", verify_rate_text_,
-                     "With --online --verify: how much is read a second, such as 256MiB")
-        ->type_name("BYTES")
-        ->capture_default_str()
-        ->needs(online);
+  Arguments Declare(Arguments& parent) override {
+    Arguments verb = parent.AddVerb("fsck", kDescription);
+    verb.AddOption("--config", config_path_,
+                   fmt::format("The daemon's configuration (default {})", kConfigPath))
+        .Type("FILE");
+    verb.AddOption("--domain", domain_, "Only this domain (default: all, one after the other)")
+        .Type("NAME");
+    verb.AddOption("--secret", secret_path_,
+                   "The domain's secret, where the configuration finds another one")
+        .Type("FILE");
+    verb.AddFlag("--verify", is_verifying_, "Read every block and check its bytes");
+    verb.AddFlag("--repair", is_repairing_,
+                 "Give back slots that are of no use and write a wrong catalog anew");
+    const Argument online =
+        verb.AddFlag("--online", is_online_, "Ask the running daemon at --socket instead");
+    verb.AddOption("--verify-rate", verify_rate_text_,
+                   "With --online --verify: how much is read a second, such as 256MiB")
+        .Type("BYTES")
+        .ShowDefault()
+        .Needs(online);
     address_.timeout_ms = kOnlineTimeoutMs;
-    DeclareAddress(*verb, &address_);
-    DeclareJson(*verb, &is_json_);
+    DeclareAddress(verb, &address_);
+    DeclareJson(verb, &is_json_);
     return verb;
   }
 

@@ -63,12 +63,12 @@ json ToJson(const HitRateCounts& counts) {
 
 class HitRateVerb : public Verb {
  public:
-  CLI::App* Declare(CLI::App& parent) override {
-    CLI::App* verb = parent.add_subcommand(
+  Arguments Declare(Arguments& parent) override {
+    Arguments verb = parent.AddVerb(
         "hitrate", "What hits and misses are made of, and what other sizes would hit");
-    verb->add_option("--group", group_, "Only this group")->type_name("NAME");
-    DeclareAddress(*verb, &address_);
-    DeclareJson(*verb, &is_json_);
+    verb.AddOption("--group", group_, "Only this group").Type("NAME");
+    DeclareAddress(verb, &address_);
+    DeclareJson(verb, &is_json_);
     return verb;
   }
 

@@ -22,20 +22,19 @@ uint64_t SortValue(const protocol::ListEntry& entry, const std::string& order) {
 
 class ListVerb : public Verb {
  public:
-  CLI::App* Declare(CLI::App& parent) override {
-    CLI::App* verb = parent.add_subcommand("ls", "List blocks");
-    verb->add_option("--group", group_, "Only blocks of this group")->type_name("NAME");
-    verb->add_option("--limit", limit_, "Print at most so many blocks")
-        ->type_name("N")
-        ->capture_default_str()
-        ->check(CLI::Range(uint64_t{1}, kListedBlocksMax));
-    verb->add_option(
-            "--sort", order_,
-            "idle, age, size or hits: the largest first (default: as they lie in the tree)")
-        ->type_name("ORDER")
-        ->check(CLI::IsMember({"idle", "age", "size", "hits"}));
-    DeclareAddress(*verb, &address_);
-    DeclareJson(*verb, &is_json_);
+  Arguments Declare(Arguments& parent) override {
+    Arguments verb = parent.AddVerb("ls", "List blocks");
+    verb.AddOption("--group", group_, "Only blocks of this group").Type("NAME");
+    verb.AddOption("--limit", limit_, "Print at most so many blocks")
+        .Type("N")
+        .ShowDefault()
+        .Between(uint64_t{1}, kListedBlocksMax);
+    verb.AddOption("--sort", order_,
+                   "idle, age, size or hits: the largest first (default: as they lie in the tree)")
+        .Type("ORDER")
+        .OneOf({"idle", "age", "size", "hits"});
+    DeclareAddress(verb, &address_);
+    DeclareJson(verb, &is_json_);
     return verb;
   }
 

@@ -1,5 +1,8 @@
 // `terrace`: inspection, eviction and measurement of a terraced domain. This file only maps the
 // command line to verbs; each verb has a file.
+#include <CLI/App.hpp>
+#include <CLI/Config.hpp>
+#include <CLI/Formatter.hpp>
 #include <cstdio>
 #include <exception>
 #include <utility>
@@ -21,7 +24,7 @@ constexpr char kDescription[] =
     "Exit status: 0 done, 1 could not be done, 2 wrong command line.";
 
 struct DeclaredVerb {
-  CLI::App* command;
+  Arguments command;
   std::unique_ptr<Verb> verb;
 };
 
@@ -30,15 +33,15 @@ class CommandLine {
   CommandLine() {
     app_.set_version_flag("--version", "terrace " TERRACE_VERSION);
     app_.get_formatter()->column_width(34);
-    Add(app_, MakeStatusVerb());
-    Add(app_, MakeListVerb());
-    Add(app_, MakeTreeVerb());
-    Add(app_, MakeEvictVerb());
-    Add(app_, MakeHitRateVerb());
-    Add(app_, MakeExplainVerb());
-    Add(app_, MakeReplayVerb());
-    Add(app_, MakeFsckVerb());
-    Add(app_, MakeAuditVerb());
+    Add(arguments_, MakeStatusVerb());
+    Add(arguments_, MakeListVerb());
+    Add(arguments_, MakeTreeVerb());
+    Add(arguments_, MakeEvictVerb());
+    Add(arguments_, MakeHitRateVerb());
+    Add(arguments_, MakeExplainVerb());
+    Add(arguments_, MakeReplayVerb());
+    Add(arguments_, MakeFsckVerb());
+    Add(arguments_, MakeAuditVerb());
     AddFamily(MakeDomainVerbs());
     AddFamily(MakeTraceVerbs());
     AddFamily(MakeBenchVerbs());
@@ -51,7 +54,7 @@ class CommandLine {
       return app_.exit(error) == 0 ? kExitOk : kExitUsage;
     }
     for (DeclaredVerb& declared : verbs_) {
-      if (declared.command->parsed()) return declared.verb->Run();
+      if (declared.command.is_named()) return declared.verb->Run();
     }
     Fail(
         "no verb is named. `terrace --help` and, for families of them, `terrace WORD --help` list "
@@ -60,17 +63,18 @@ class CommandLine {
   }
 
  private:
-  void Add(CLI::App& parent, std::unique_ptr<Verb> verb) {
-    CLI::App* command = verb->Declare(parent);
+  void Add(Arguments& parent, std::unique_ptr<Verb> verb) {
+    Arguments command = verb->Declare(parent);
     verbs_.push_back({command, std::move(verb)});
   }
 
   void AddFamily(VerbFamily family) {
-    CLI::App* word = app_.add_subcommand(family.name, family.description);
-    for (std::unique_ptr<Verb>& verb : family.verbs) Add(*word, std::move(verb));
+    Arguments word = arguments_.AddVerb(family.name, family.description);
+    for (std::unique_ptr<Verb>& verb : family.verbs) Add(word, std::move(verb));
   }
 
   CLI::App app_{kDescription, "terrace"};
+  Arguments arguments_{&app_};
   std::vector<DeclaredVerb> verbs_;
 };
 

@@ -90,45 +90,41 @@ class Progress {
 
 class ReplayVerb : public Verb {
  public:
-  CLI::App* Declare(CLI::App& parent) override {
-    CLI::App* verb = parent.add_subcommand("replay", "Compare eviction policies on a trace");
-    verb->add_option("TRACE", trace_path_, "JSON lines, plain or gzip'd, with hash_ids")
-        ->required();
-    verb->add_option("--policy", policies_, "Policies to replay (default: all)")->delimiter(',');
-    verb->add_option("--capacity", capacity_texts_,
-                     "Blocks of the tier, or a share of the trace's blocks such as 5%")
-        ->delimiter(',');
-    verb->add_option("--requests", request_count_max_, "Read no more requests than this")
-        ->check(CLI::PositiveNumber);
-    verb->add_option("--block-tokens", block_tokens_,
-                     "Tokens a block of the trace has (default: 256 with sessions, else 512)");
-    verb->add_flag("--free", is_free_, "Evict any block, not leaves only: as papers measure");
-    verb->add_flag("--no-hints", has_no_hints_, "Ignore why requests ended");
-    verb->add_option("--csv", csv_path_, "Also write the table to this file")->type_name("FILE");
-    verb->add_option("--html", html_path_, "Also write a report with plots to this file")
-        ->type_name("FILE");
-    verb->add_option("--below", below_texts_,
-                     "Blocks of a second, slower tier, as --capacity: replay two tiers")
-        ->delimiter(',');
-    verb->add_option("--below-policy", below_policy_, "Its policy (default: as above it)");
-    verb->add_option("--admission", admissions_,
-                     "What is written to it: none, all, hit, predicted, random, second_use")
-        ->delimiter(',');
-    verb->add_option("--writes-per-day", writes_per_day_,
-                     "Blocks that may be written to it in 24 hours of the trace (default: any)")
-        ->check(CLI::PositiveNumber);
-    verb->add_option("--shared", shared_texts_,
-                     "Blocks of a third tier that hosts share, as --capacity")
-        ->delimiter(',');
-    verb->add_option("--shared-admission", shared_admission_,
-                     "What is written to it (default: all)")
-        ->transform(CLI::CheckedTransformer(std::map<std::string, SharedCache::Admission>{
-            {"all", SharedCache::Admission::kAll}, {"hit", SharedCache::Admission::kHit}}));
-    verb->add_option(
+  Arguments Declare(Arguments& parent) override {
+    Arguments verb = parent.AddVerb("replay", "Compare eviction policies on a trace");
+    verb.AddOption("TRACE", trace_path_, "JSON lines, plain or gzip'd, with hash_ids").Required();
+    verb.AddOption("--policy", policies_, "Policies to replay (default: all)").SplitAt(',');
+    verb.AddOption("--capacity", capacity_texts_,
+                   "Blocks of the tier, or a share of the trace's blocks such as 5%")
+        .SplitAt(',');
+    verb.AddOption("--requests", request_count_max_, "Read no more requests than this").Positive();
+    verb.AddOption("--block-tokens", block_tokens_,
+                   "Tokens a block of the trace has (default: 256 with sessions, else 512)");
+    verb.AddFlag("--free", is_free_, "Evict any block, not leaves only: as papers measure");
+    verb.AddFlag("--no-hints", has_no_hints_, "Ignore why requests ended");
+    verb.AddOption("--csv", csv_path_, "Also write the table to this file").Type("FILE");
+    verb.AddOption("--html", html_path_, "Also write a report with plots to this file")
+        .Type("FILE");
+    verb.AddOption("--below", below_texts_,
+                   "Blocks of a second, slower tier, as --capacity: replay two tiers")
+        .SplitAt(',');
+    verb.AddOption("--below-policy", below_policy_, "Its policy (default: as above it)");
+    verb.AddOption("--admission", admissions_,
+                   "What is written to it: none, all, hit, predicted, random, second_use")
+        .SplitAt(',');
+    verb.AddOption("--writes-per-day", writes_per_day_,
+                   "Blocks that may be written to it in 24 hours of the trace (default: any)")
+        .Positive();
+    verb.AddOption("--shared", shared_texts_,
+                   "Blocks of a third tier that hosts share, as --capacity")
+        .SplitAt(',');
+    verb.AddOption("--shared-admission", shared_admission_, "What is written to it: all or hit")
+        .OneOf({"all", "hit"});
+    verb.AddOption(
             "--hosts", host_count_,
             "Hosts with such tiers each; a request goes to one by its session, else in turns")
-        ->check(CLI::Range(1, 1024));
-    DeclareJson(*verb, &is_json_);
+        .Between(1, 1024);
+    DeclareJson(verb, &is_json_);
     return verb;
   }
 
@@ -242,7 +238,9 @@ class ReplayVerb : public Verb {
                           .writes_per_day = writes_per_day_,
                           .shared_text = shared.text,
                           .shared_blocks = shared.block_count,
-                          .shared_admission = shared_admission_,
+                          .shared_admission = shared_admission_ == "hit"
+                                                  ? SharedCache::Admission::kHit
+                                                  : SharedCache::Admission::kAll,
                           .host_count = host_count_};
       const std::string title = fmt::format("{}, {} over {}", admission, dram.text, below.text);
       tiers_.push_back(ReplayTiers(trace_, what, [&](uint64_t request_count) {
@@ -437,7 +435,7 @@ class ReplayVerb : public Verb {
   std::vector<Capacity> belows_;
   std::vector<std::string> shared_texts_;
   std::vector<Capacity> shareds_;
-  SharedCache::Admission shared_admission_ = SharedCache::Admission::kAll;
+  std::string shared_admission_ = "all";
   uint32_t host_count_ = 1;
   std::string below_policy_;
   std::vector<std::string> admissions_ = {"none", "all", "predicted"};

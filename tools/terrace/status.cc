@@ -8,11 +8,10 @@ namespace {
 
 class StatusVerb : public Verb {
  public:
-  CLI::App* Declare(CLI::App& parent) override {
-    CLI::App* verb =
-        parent.add_subcommand("status", "Memory, blocks, sessions and hit rates of a domain");
-    DeclareAddress(*verb, &address_);
-    DeclareJson(*verb, &is_json_);
+  Arguments Declare(Arguments& parent) override {
+    Arguments verb = parent.AddVerb("status", "Memory, blocks, sessions and hit rates of a domain");
+    DeclareAddress(verb, &address_);
+    DeclareJson(verb, &is_json_);
     return verb;
   }
 

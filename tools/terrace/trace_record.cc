@@ -20,13 +20,13 @@ constexpr std::chrono::milliseconds kLook(20);
 
 class TraceRecordVerb : public Verb {
  public:
-  CLI::App* Declare(CLI::App& parent) override {
-    CLI::App* verb = parent.add_subcommand("record", "Start, stop or look at the recording");
-    verb->add_option("ACTION", action_, "start, stop or status")
-        ->required()
-        ->check(CLI::IsMember({"start", "stop", "status"}));
-    DeclareAddress(*verb, &address_);
-    DeclareJson(*verb, &is_json_);
+  Arguments Declare(Arguments& parent) override {
+    Arguments verb = parent.AddVerb("record", "Start, stop or look at the recording");
+    verb.AddOption("ACTION", action_, "start, stop or status")
+        .Required()
+        .OneOf({"start", "stop", "status"});
+    DeclareAddress(verb, &address_);
+    DeclareJson(verb, &is_json_);
     return verb;
   }
 

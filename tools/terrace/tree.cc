@@ -14,17 +14,17 @@ constexpr uint32_t kDepthMax = 1 << 16;
 
 class TreeVerb : public Verb {
  public:
-  CLI::App* Declare(CLI::App& parent) override {
-    CLI::App* verb = parent.add_subcommand(
+  Arguments Declare(Arguments& parent) override {
+    Arguments verb = parent.AddVerb(
         "tree", "Draw the prefix tree, a chain of blocks without branches on one line");
-    verb->add_option("KEY", key_, "Only this block and what continues it (32 hex digits)");
-    verb->add_option("--group", group_, "Only blocks of this group")->type_name("NAME");
-    verb->add_option("--depth", depth_max_, "Draw so many branchings deep")
-        ->type_name("N")
-        ->capture_default_str()
-        ->check(CLI::Range(uint32_t{1}, kDepthMax));
-    DeclareAddress(*verb, &address_);
-    DeclareJson(*verb, &is_json_);
+    verb.AddOption("KEY", key_, "Only this block and what continues it (32 hex digits)");
+    verb.AddOption("--group", group_, "Only blocks of this group").Type("NAME");
+    verb.AddOption("--depth", depth_max_, "Draw so many branchings deep")
+        .Type("N")
+        .ShowDefault()
+        .Between(uint32_t{1}, kDepthMax);
+    DeclareAddress(verb, &address_);
+    DeclareJson(verb, &is_json_);
     return verb;
   }
 

@@ -91,19 +91,19 @@ std::string DaemonAddress::path() const {
   return socket_path.empty() ? DefaultSocketPath() : socket_path;
 }
 
-void DeclareAddress(CLI::App& verb, DaemonAddress* address) {
-  verb.add_option("--socket", address->socket_path,
-                  "The domain's socket (default: $TERRACE_SOCKET, else "
-                  "$XDG_RUNTIME_DIR/terrace/default.sock or /run/terrace/default.sock)")
-      ->type_name("PATH");
-  verb.add_option("--timeout-ms", address->timeout_ms, "How long to wait for each answer")
-      ->type_name("MS")
-      ->capture_default_str()
-      ->check(CLI::Range(uint32_t{1}, kTimeoutMsMax));
+void DeclareAddress(Arguments& verb, DaemonAddress* address) {
+  verb.AddOption("--socket", address->socket_path,
+                 "The domain's socket (default: $TERRACE_SOCKET, else "
+                 "$XDG_RUNTIME_DIR/terrace/default.sock or /run/terrace/default.sock)")
+      .Type("PATH");
+  verb.AddOption("--timeout-ms", address->timeout_ms, "How long to wait for each answer")
+      .Type("MS")
+      .ShowDefault()
+      .Between(uint32_t{1}, kTimeoutMsMax);
 }
 
-void DeclareJson(CLI::App& verb, bool* is_json) {
-  verb.add_flag("--json", *is_json, "Print one JSON document");
+void DeclareJson(Arguments& verb, bool* is_json) {
+  verb.AddFlag("--json", *is_json, "Print one JSON document");
 }
 
 std::unique_ptr<Client> ConnectOrExplain(const DaemonAddress& address) {

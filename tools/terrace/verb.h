@@ -7,9 +7,6 @@
 
 #include <fmt/core.h>
 
-#include <CLI/App.hpp>
-#include <CLI/Config.hpp>
-#include <CLI/Formatter.hpp>
 #include <cstdint>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
@@ -18,6 +15,7 @@
 #include <vector>
 
 #include "terrace/client.h"
+#include "tools/terrace/arguments.h"
 
 namespace terrace::tools {
 
@@ -31,7 +29,7 @@ class Verb {
  public:
   virtual ~Verb() = default;
   // Adds the verb and its arguments under `parent`. Called once, before the command line is parsed.
-  virtual CLI::App* Declare(CLI::App& parent) = 0;
+  virtual Arguments Declare(Arguments& parent) = 0;
   // REQUIRES: the command line was parsed and names this verb.
   virtual ExitCode Run() = 0;
 };
@@ -75,8 +73,8 @@ struct DaemonAddress {
 // not, else /run/terrace/default.sock.
 std::string DefaultSocketPath();
 
-void DeclareAddress(CLI::App& verb, DaemonAddress* address);
-void DeclareJson(CLI::App& verb, bool* is_json);
+void DeclareAddress(Arguments& verb, DaemonAddress* address);
+void DeclareJson(Arguments& verb, bool* is_json);
 
 // Why a client cannot reach a daemon at this socket, and what to do; empty if somebody listens
 // there. (The client itself keeps trying while a daemon is away; a person wants to know at once.)
