@@ -11,11 +11,12 @@ using namespace codec_math;  // NOLINT: one header, the arithmetic this file is
                              // made of
 
 constexpr uint32_t kAllLanes = 0xFFFFFFFF;
-constexpr uint32_t kHeldOfColumn = 8;  // vectors of a thread, of as many tokens
-constexpr uint32_t kHeldOfRow = 4;     // vectors of a thread, of one row
-constexpr uint32_t kRowsOfThread = 4;  // int4 values: vectors of a thread, of as many rows
-constexpr uint32_t kTokensOfCopy = 4;  // raw: vectors of a thread
-constexpr uint32_t kColumnLanes = 8;   // vectors of a token that a warp takes, 128 bytes
+constexpr uint32_t kHeldOfColumn = 8;    // vectors of a thread, of as many tokens
+constexpr uint32_t kHeldOfRow = 4;       // vectors of a thread, of one row
+constexpr uint32_t kRowsOfThread = 4;    // int4 values: vectors of a thread, of as many rows
+constexpr uint32_t kTokensOfCopy = 4;    // raw: vectors of a thread
+constexpr uint32_t kColumnLaneBits = 3;  // vectors of a token that a warp takes: 8, 128 bytes
+constexpr uint32_t kColumnLanes = 1u << kColumnLaneBits;
 
 // The bytes that alignment leaves; there are fewer than kThreads of each.
 __device__ void ZeroPadding(const CodecWork& work, uint8_t* slot) {
@@ -43,24 +44,23 @@ __device__ ElementsOf<Element, kWidth> LoadByElements(const typename Element::Bi
   return words;
 }
 
-// Loads the vectors that `place(k)` says, nullptr for none: zeros. All are
-// asked for before any is used.
+// Loads the vectors of which `place(k, &from)` says that and where they are; zeros for the others.
+// All are asked for before any is used.
 template <typename Element, uint32_t kWidth, uint32_t kCount, typename Place>
 __device__ void LoadVectors(const CodecPlaces<Element>& at, Place place,
                             ElementsOf<Element, kWidth> (&held)[kCount]) {
+  const typename Element::Bits* from = nullptr;
   if (at.is_aligned) {
 #pragma unroll
     for (uint32_t k = 0; k < kCount; ++k) {
-      const typename Element::Bits* from = place(k);
       held[k] = {};
-      if (from != nullptr) held[k] = Load<kWidth * kElementBytesOf<Element>>(from);
+      if (place(k, &from)) held[k] = Load<kWidth * kElementBytesOf<Element>>(from);
     }
   } else {
 #pragma unroll
     for (uint32_t k = 0; k < kCount; ++k) {
-      const typename Element::Bits* from = place(k);
       held[k] = {};
-      if (from != nullptr) held[k] = LoadByElements<Element, kWidth>(from);
+      if (place(k, &from)) held[k] = LoadByElements<Element, kWidth>(from);
     }
   }
 }
@@ -82,24 +82,26 @@ __device__ uint16_t ScaleOfMagnitude(uint32_t magnitude, float code_max) {
   return ScaleOf(WidenElement(Element{}, static_cast<Bits>(magnitude)), code_max);
 }
 
-// int8 values, and fp8: work.lane_count lanes of a warp take a row of a token
+// int8 values, and fp8: 2^work.lane_bits lanes of a warp take a row of a token
 // and head.
 template <typename Element, uint32_t kWidth, bool kIsFp8>
 __device__ void EncodeRowsOf(const CodecWork& work, const CodecPlaces<Element>& at) {
-  const uint32_t lane = threadIdx.x % work.lane_count;
+  using Bits = typename Element::Bits;
+  const uint32_t lane = threadIdx.x & ((1u << work.lane_bits) - 1);
   const uint32_t row_count = work.tokens * work.heads;
-  const uint32_t row_wanted = (blockIdx.x * kThreads + threadIdx.x) / work.lane_count;
+  const uint32_t row_wanted = (blockIdx.x * kThreads + threadIdx.x) >> work.lane_bits;
   const uint32_t row = min(row_wanted, row_count - 1);  // lanes stay for the shuffles
   const uint32_t token = work.heads_of_token.Divide(row);
-  const typename Element::Bits* values =
+  const Bits* values =
       at.engine + token * work.token_stride + (row - token * work.heads) * work.head_dim;
   const uint32_t vector_count = work.vectors_per_head.divisor();
-  const uint32_t tile_vectors = kHeldOfRow * work.lane_count;
+  const uint32_t tile_vectors = kHeldOfRow << work.lane_bits;
   ElementsOf<Element, kWidth> held[kHeldOfRow];
   const auto load = [&](uint32_t first) {
-    const auto place = [&](uint32_t k) {
-      const uint32_t vector = first + k * work.lane_count + lane;
-      return vector < vector_count ? values + vector * kWidth : nullptr;
+    const auto place = [&](uint32_t k, const Bits** from) {
+      const uint32_t vector = first + (k << work.lane_bits) + lane;
+      *from = values + vector * kWidth;
+      return vector < vector_count;
     };
     LoadVectors<Element, kWidth>(at, place, held);
   };
@@ -114,7 +116,7 @@ __device__ void EncodeRowsOf(const CodecWork& work, const CodecPlaces<Element>& 
     }
   }
   uint32_t magnitude_max = LargestMagnitude<Element>(magnitudes);
-  for (uint32_t distance = work.lane_count / 2; distance > 0; distance /= 2) {
+  for (uint32_t distance = (1u << work.lane_bits) / 2; distance > 0; distance /= 2) {
     magnitude_max = max(magnitude_max, __shfl_xor_sync(kAllLanes, magnitude_max, distance));
   }
   if (row_wanted >= row_count) return;
@@ -128,7 +130,7 @@ __device__ void EncodeRowsOf(const CodecWork& work, const CodecPlaces<Element>& 
     if (vector_count > tile_vectors) load(first);
 #pragma unroll
     for (uint32_t k = 0; k < kHeldOfRow; ++k) {
-      const uint32_t vector = first + k * work.lane_count + lane;
+      const uint32_t vector = first + (k << work.lane_bits) + lane;
       if (vector >= vector_count) continue;
       float numbers[kWidth];
       WidenAll<Element, kWidth>(held[k], numbers);
@@ -138,7 +140,7 @@ __device__ void EncodeRowsOf(const CodecWork& work, const CodecPlaces<Element>& 
   }
 }
 
-// Where a thread stands whose warp takes work.lane_count vectors of
+// Where a thread stands whose warp takes 2^work.lane_bits vectors of
 // neighbouring channels, of every token in turn: the other lanes have the same
 // channels of the tokens between.
 template <uint32_t kWidth>
@@ -151,22 +153,22 @@ struct Column {
   __device__ explicit Column(const CodecWork& work) {
     const uint32_t lane = threadIdx.x % kWarpThreads;
     const uint32_t warp = (blockIdx.x * kThreads + threadIdx.x) / kWarpThreads;
-    channel_lane = lane % work.lane_count;
-    const uint32_t vector = warp * work.lane_count + channel_lane;
+    channel_lane = lane & ((1u << work.lane_bits) - 1);
+    const uint32_t vector = (warp << work.lane_bits) + channel_lane;
     is_within = vector < work.vectors_per_row.divisor();
     channel = min(vector, work.vectors_per_row.divisor() - 1) * kWidth;
-    token_lane = lane / work.lane_count;
-    token_lanes = kWarpThreads / work.lane_count;
+    token_lane = lane >> work.lane_bits;
+    token_lanes = kWarpThreads >> work.lane_bits;
   }
 };
 
-// Lanes that have all of a group's extremes share out what is computed of them:
-// lane n of them takes words[n % kCount].
+// Lanes that have all of a group's extremes share out what is computed of them: lane n of them
+// takes words[n % kCount]. By masks, because what is indexed leaves the registers.
 template <uint32_t kCount>
 __device__ uint32_t WordOf(const uint32_t (&words)[kCount], uint32_t n) {
-  uint32_t word = words[0];
+  uint32_t word = 0;
 #pragma unroll
-  for (uint32_t i = 1; i < kCount; ++i) word = n % kCount == i ? words[i] : word;
+  for (uint32_t i = 0; i < kCount; ++i) word |= words[i] & (n % kCount == i ? 0xFFFFFFFF : 0);
   return word;
 }
 
@@ -176,10 +178,11 @@ template <typename Element, uint32_t kWidth>
 __device__ void LoadColumn(const CodecWork& work, const CodecPlaces<Element>& at,
                            const Column<kWidth>& column, uint32_t first,
                            ElementsOf<Element, kWidth> (&held)[kHeldOfColumn]) {
-  const auto place = [&](uint32_t k) -> const typename Element::Bits* {
+  const auto place = [&](uint32_t k, const typename Element::Bits** from) {
     const uint32_t row = first + k * column.token_lanes;
     const uint32_t token = min(row + column.token_lane, work.tokens - 1);
-    return row < work.tokens ? at.engine + token * work.token_stride + column.channel : nullptr;
+    *from = at.engine + token * work.token_stride + column.channel;
+    return row < work.tokens;
   };
   LoadVectors<Element, kWidth>(at, place, held);
 }
@@ -202,7 +205,7 @@ __device__ void EncodeInt8KeysOf(const CodecWork& work, const CodecPlaces<Elemen
       }
     }
   }
-  for (uint32_t distance = work.lane_count; distance < kWarpThreads; distance *= 2) {
+  for (uint32_t distance = 1u << work.lane_bits; distance < kWarpThreads; distance *= 2) {
     for (uint32_t& word : magnitudes.at) {
       word = LargerMagnitudes<Element>(word, __shfl_xor_sync(kAllLanes, word, distance));
     }
@@ -220,7 +223,7 @@ __device__ void EncodeInt8KeysOf(const CodecWork& work, const CodecPlaces<Elemen
   }
 #pragma unroll
   for (uint32_t i = 0; i < kWidth; ++i) {
-    const uint32_t lane = i / kEach * work.lane_count + column.channel_lane;
+    const uint32_t lane = (i / kEach << work.lane_bits) + column.channel_lane;
     reciprocals[i] = __shfl_sync(kAllLanes, own_reciprocals[i % kEach], lane);
   }
   if (!column.is_within) return;
@@ -365,10 +368,11 @@ __device__ void EncodeInt4ValuesOf(const CodecWork& work, const CodecPlaces<Elem
   const bool is_within = vector * kWidth < work.head_dim;
   const uint32_t i = (is_within ? vector : vector / kGroupLanes * kGroupLanes) * kWidth;
   ElementsOf<Element, kWidth> held[kRowsOfThread];
-  const auto place = [&](uint32_t k) {
+  const auto place = [&](uint32_t k, const Bits** from) {
     const uint32_t row = min(row_first + k, row_count - 1);
     const uint32_t token = work.heads_of_token.Divide(row);
-    return at.engine + token * work.token_stride + (row - token * work.heads) * work.head_dim + i;
+    *from = at.engine + token * work.token_stride + (row - token * work.heads) * work.head_dim + i;
+    return true;
   };
   LoadVectors<Element, kWidth>(at, place, held);
   uint32_t smallest[kRowsOfThread], largest[kRowsOfThread];
@@ -412,9 +416,10 @@ __device__ void CopyOf(const CodecWork& work, const CodecPlaces<Element>& at) {
   const uint32_t first = work.vectors_per_row.Divide(n) * kTokensOfCopy;
   const uint32_t channel = (n - first / kTokensOfCopy * work.vectors_per_row.divisor()) * kWidth;
   ElementsOf<Element, kWidth> held[kTokensOfCopy];
-  const auto place = [&](uint32_t k) -> const typename Element::Bits* {
+  const auto place = [&](uint32_t k, const typename Element::Bits** from) {
     const uint32_t token = first + k;
-    return token < work.tokens ? at.engine + token * work.token_stride + channel : nullptr;
+    *from = at.engine + token * work.token_stride + channel;
+    return token < work.tokens;
   };
   LoadVectors<Element, kWidth>(at, place, held);
   auto* slot = reinterpret_cast<typename Element::Bits*>(at.slot);
@@ -451,12 +456,11 @@ __global__ void __launch_bounds__(kThreads) Encode(const __grid_constant__ Codec
   EncodeOf<kKind, Element, kWidth>(work, at);
 }
 
-// The power of two from `least` to a warp's lanes that is not below `wanted`,
-// where one is.
-uint32_t LanesFor(uint32_t wanted, uint32_t least) {
-  uint32_t lane_count = least;
-  while (lane_count < wanted && lane_count < kWarpThreads) lane_count *= 2;
-  return lane_count;
+// Of the powers of two from 4 to a warp's lanes, the first that is not below `wanted`, or the last.
+uint32_t LaneBitsFor(uint32_t wanted) {
+  uint32_t lane_bits = 2;
+  while (1u << lane_bits < wanted && 1u << lane_bits < kWarpThreads) ++lane_bits;
+  return lane_bits;
 }
 
 template <CodecKind kKind, typename Element, uint32_t kWidth>
@@ -473,13 +477,12 @@ cudaError_t LaunchKind(CodecWork work, uint32_t piece_count, cudaStream_t stream
   } else if (kKind == CodecKind::kInt8Keys || kKind == CodecKind::kInt4Keys) {
     // Of more tokens than lanes hold at that width, fewer neighbours, and so
     // more tokens, at once.
-    work.lane_count = kColumnLanes;
-    constexpr uint32_t kNarrowest = 2;
-    while (kKind == CodecKind::kInt8Keys && work.lane_count > kNarrowest &&
-           work.tokens > kHeldOfColumn * kWarpThreads / work.lane_count) {
-      work.lane_count /= 2;
+    work.lane_bits = kColumnLaneBits;
+    while (kKind == CodecKind::kInt8Keys && work.lane_bits > 1 &&
+           work.tokens > (kHeldOfColumn * kWarpThreads) >> work.lane_bits) {
+      --work.lane_bits;
     }
-    grid.x = BlocksFor(work.vectors_per_row.divisor(), kWarps * work.lane_count);
+    grid.x = BlocksFor(work.vectors_per_row.divisor(), kWarps << work.lane_bits);
     if (kKind == CodecKind::kInt4Keys) grid.z = BlocksFor(work.tokens, kInt4GroupElements);
   } else if (kKind == CodecKind::kInt4Values) {
     constexpr uint32_t kGroupLanes = kInt4GroupElements / kWidth;
@@ -487,8 +490,8 @@ cudaError_t LaunchKind(CodecWork work, uint32_t piece_count, cudaStream_t stream
     work.vectors_per_head = FastDivider(padded);
     grid.x = BlocksFor(uint64_t{BlocksFor(row_count, kRowsOfThread)} * padded, kThreads);
   } else {
-    work.lane_count = LanesFor(BlocksFor(vectors_per_head, kHeldOfRow), 4);
-    grid.x = BlocksFor(uint64_t{row_count} * work.lane_count, kThreads);
+    work.lane_bits = LaneBitsFor(BlocksFor(vectors_per_head, kHeldOfRow));
+    grid.x = BlocksFor(uint64_t{row_count} << work.lane_bits, kThreads);
   }
   return LaunchKernel(Encode<kKind, Element, kWidth>, grid, kThreads, stream, work);
 }

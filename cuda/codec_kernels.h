@@ -36,7 +36,7 @@ struct CodecWork {
   FastDivider vectors_per_row;  // of a token
   FastDivider vectors_per_head;
   FastDivider heads_of_token;
-  uint32_t lane_count;  // that share a group
+  uint32_t lane_bits;   // two to the power of these lanes share a group
   float magnitude_max;  // what decoded values are clamped to
 };
 
