@@ -41,13 +41,13 @@ class VectorDecoder {
       : work_(work), at_(at), place_(place) {
     if constexpr (kKind == CodecKind::kInt8Keys) {
       const auto scales = Load<2 * kWidth>(at.slot + 2 * place.channel);
-#pragma unroll
+      TERRACE_CODEC_UNROLL
       for (uint32_t i = 0; i < kWidth; ++i) scales_[i] = HalfOf(scales.at[i / 2], i % 2);
     } else if constexpr (kKind == CodecKind::kInt4Keys) {
       const uint32_t group = place.token_first / kInt4GroupElements;
       const auto groups =
           Load<4 * kWidth>(at.slot + 4 * (group * work.channel_count + place.channel));
-#pragma unroll
+      TERRACE_CODEC_UNROLL
       for (uint32_t i = 0; i < kWidth; ++i) {
         half_minima_[i] = HalfOf(groups.at[i], 0) * 0.5f;
         scales_[i] = HalfOf(groups.at[i], 1) * 0.5f;
@@ -82,7 +82,7 @@ class VectorDecoder {
     } else if constexpr (Codes::kIsInt4) {
       const float row_half_minimum = HalfOf(codes.row_parameters, 0) * 0.5f;
       WidenNibbles(codes.codes.at[0] >> (kWidth == 1 ? place_.channel % 2 * 4 : 0), values);
-#pragma unroll
+      TERRACE_CODEC_UNROLL
       for (uint32_t i = 0; i < kWidth; ++i) {
         const float half_minimum = kIsOfChannels ? half_minima_[i] : row_half_minimum;
         const float half_step = kIsOfChannels ? scales_[i] : row_scale * 0.5f;
@@ -94,7 +94,7 @@ class VectorDecoder {
       } else {
         WidenInt8(codes.codes, values);
       }
-#pragma unroll
+      TERRACE_CODEC_UNROLL
       for (uint32_t i = 0; i < kWidth; ++i) values[i] *= kIsOfChannels ? scales_[i] : row_scale;
     }
   }
@@ -134,11 +134,11 @@ __device__ void DecodeOf(const CodecWork& work, const CodecPlaces<Element>& at) 
   if (is_whole && IsTurned(work, place.within_head)) return;
   const Decoder decoder(work, at, place);
   typename Decoder::Codes codes[kTokensOfThread];
-#pragma unroll
+  TERRACE_CODEC_UNROLL
   for (uint32_t k = 0; k < kTokensOfThread; ++k) {
     if (place.token_first + k < work.tokens) codes[k] = decoder.LoadCodes(place.token_first + k);
   }
-#pragma unroll
+  TERRACE_CODEC_UNROLL
   for (uint32_t k = 0; k < kTokensOfThread; ++k) {
     const uint32_t token = place.token_first + k;
     if (token >= work.tokens) break;
@@ -155,7 +155,7 @@ __device__ void DecodeOf(const CodecWork& work, const CodecPlaces<Element>& at) 
     if (at.is_aligned && is_whole) {
       Store(to, words);
     } else {
-#pragma unroll
+      TERRACE_CODEC_UNROLL
       for (uint32_t i = 0; i < kWidth; ++i) {
         if (IsTurned(work, place.within_head + i)) continue;
         StoreOne(to + i, ElementAt<Element, kWidth>(words, i));
@@ -166,7 +166,7 @@ __device__ void DecodeOf(const CodecWork& work, const CodecPlaces<Element>& at) 
 
 template <CodecKind kKind, typename Element, uint32_t kWidth>
 __global__ void __launch_bounds__(kThreads) Decode(const __grid_constant__ CodecWork work) {
-  const auto at = PlacesOf<Element, kWidth>(work);
+  const auto at = PlacesOf<Element, kWidth>(work, work.pieces[blockIdx.y]);
   DecodeOf<kKind, Element, kWidth>(work, at);
 }
 
@@ -178,7 +178,7 @@ __global__ void __launch_bounds__(kThreads) Decode(const __grid_constant__ Codec
 template <bool kIsNeox, uint32_t kWidth>
 __device__ void TurnPairs(const float (&turns)[2 * kWidth], float (&low)[kWidth],
                           float (&high)[kWidth]) {
-#pragma unroll
+  TERRACE_CODEC_UNROLL
   for (uint32_t i = 0; i < kWidth; ++i) {
     float* first = &low[i];
     float* second = &high[i];
@@ -217,7 +217,7 @@ __device__ void StoreTurned(const CodecPlaces<Element>& at, typename Element::Bi
   if (at.is_aligned) {
     Store(to, words);
   } else {
-#pragma unroll
+    TERRACE_CODEC_UNROLL
     for (uint32_t i = 0; i < kWidth; ++i) StoreOne(to + i, ElementAt<Element, kWidth>(words, i));
   }
 }
@@ -234,7 +234,7 @@ __device__ void TurnOf(const CodecWork& work, const CodecPlaces<Element>& at) {
   const Decoder low_decoder(work, at, low_place);
   const Decoder high_decoder(work, at, high_place);
   typename Decoder::Codes low_codes[kTokensOfThread], high_codes[kTokensOfThread];
-#pragma unroll
+  TERRACE_CODEC_UNROLL
   for (uint32_t k = 0; k < kTokensOfThread; ++k) {
     if (token_first + k >= work.tokens) break;
     low_codes[k] = low_decoder.LoadCodes(token_first + k);
@@ -247,7 +247,7 @@ __device__ void TurnOf(const CodecWork& work, const CodecPlaces<Element>& at) {
   } else {
     WidenAll<Fp32, 2 * kWidth>(Load<8 * kWidth>(work.turns + 2 * pair), turns);
   }
-#pragma unroll
+  TERRACE_CODEC_UNROLL
   for (uint32_t k = 0; k < kTokensOfThread; ++k) {
     if (token_first + k >= work.tokens) break;
     float low[kWidth], high[kWidth];
@@ -270,7 +270,7 @@ __device__ void TurnOf(const CodecWork& work, const CodecPlaces<Element>& at) {
 
 template <CodecKind kKind, typename Element, uint32_t kWidth>
 __global__ void __launch_bounds__(kThreads) TurnKeys(const __grid_constant__ CodecWork work) {
-  const auto at = PlacesOf<Element, kWidth>(work);
+  const auto at = PlacesOf<Element, kWidth>(work, work.pieces[blockIdx.y]);
   TurnOf<kKind, Element, kWidth>(work, at);
 }
 

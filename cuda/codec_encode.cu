@@ -36,7 +36,7 @@ __device__ void RefuseIf(const CodecWork& work, uint32_t magnitude_max) {
 template <typename Element, uint32_t kWidth>
 __device__ ElementsOf<Element, kWidth> LoadByElements(const typename Element::Bits* from) {
   ElementsOf<Element, kWidth> words = {};
-#pragma unroll
+  TERRACE_CODEC_UNROLL
   for (uint32_t i = 0; i < kWidth; ++i) {
     const uint32_t bits = LoadOne<typename Element::Bits>(from + i);
     words.at[i * kElementBytesOf<Element> / 4] |= bits << i * kElementBytesOf<Element> % 4 * 8;
@@ -51,13 +51,13 @@ __device__ void LoadVectors(const CodecPlaces<Element>& at, Place place,
                             ElementsOf<Element, kWidth> (&held)[kCount]) {
   const typename Element::Bits* from = nullptr;
   if (at.is_aligned) {
-#pragma unroll
+    TERRACE_CODEC_UNROLL
     for (uint32_t k = 0; k < kCount; ++k) {
       held[k] = {};
       if (place(k, &from)) held[k] = Load<kWidth * kElementBytesOf<Element>>(from);
     }
   } else {
-#pragma unroll
+    TERRACE_CODEC_UNROLL
     for (uint32_t k = 0; k < kCount; ++k) {
       held[k] = {};
       if (place(k, &from)) held[k] = LoadByElements<Element, kWidth>(from);
@@ -108,7 +108,7 @@ __device__ void EncodeRowsOf(const CodecWork& work, const CodecPlaces<Element>& 
   uint32_t magnitudes[1] = {};
   for (uint32_t first = 0; first < vector_count; first += tile_vectors) {
     load(first);
-#pragma unroll
+    TERRACE_CODEC_UNROLL
     for (uint32_t k = 0; k < kHeldOfRow; ++k) {
       for (const uint32_t word : held[k].at) {
         magnitudes[0] = LargerMagnitudes<Element>(magnitudes[0], MagnitudesOf<Element>(word));
@@ -128,7 +128,7 @@ __device__ void EncodeRowsOf(const CodecWork& work, const CodecPlaces<Element>& 
   for (float& reciprocal : reciprocals) reciprocal = ReciprocalOf(scale);
   for (uint32_t first = 0; first < vector_count; first += tile_vectors) {
     if (vector_count > tile_vectors) load(first);
-#pragma unroll
+    TERRACE_CODEC_UNROLL
     for (uint32_t k = 0; k < kHeldOfRow; ++k) {
       const uint32_t vector = first + (k << work.lane_bits) + lane;
       if (vector >= vector_count) continue;
@@ -167,7 +167,7 @@ struct Column {
 template <uint32_t kCount>
 __device__ uint32_t WordOf(const uint32_t (&words)[kCount], uint32_t n) {
   uint32_t word = 0;
-#pragma unroll
+  TERRACE_CODEC_UNROLL
   for (uint32_t i = 0; i < kCount; ++i) word |= words[i] & (n % kCount == i ? 0xFFFFFFFF : 0);
   return word;
 }
@@ -196,9 +196,9 @@ __device__ void EncodeInt8KeysOf(const CodecWork& work, const CodecPlaces<Elemen
   ElementsOf<Element, kWidth> magnitudes = {};
   for (uint32_t first = 0; first < work.tokens; first += tile_tokens) {
     LoadColumn<Element, kWidth>(work, at, column, first, held);
-#pragma unroll
+    TERRACE_CODEC_UNROLL
     for (uint32_t k = 0; k < kHeldOfColumn; ++k) {
-#pragma unroll
+      TERRACE_CODEC_UNROLL
       for (uint32_t i = 0; i < magnitudes.kCount; ++i) {
         magnitudes.at[i] =
             LargerMagnitudes<Element>(magnitudes.at[i], MagnitudesOf<Element>(held[k].at[i]));
@@ -214,14 +214,14 @@ __device__ void EncodeInt8KeysOf(const CodecWork& work, const CodecPlaces<Elemen
   const uint32_t own[] = {WordOf(magnitudes.at, column.token_lane)};
   Words<2 * kEach> own_scales = {};
   float own_reciprocals[kEach], reciprocals[kWidth];
-#pragma unroll
+  TERRACE_CODEC_UNROLL
   for (uint32_t i = 0; i < kEach; ++i) {
     const uint16_t scale =
         ScaleOfMagnitude<Element>(static_cast<Bits>(own[0] >> i * 16), kInt8CodeMax);
     own_scales.at[0] |= uint32_t{scale} << i * 16;
     own_reciprocals[i] = ReciprocalOf(scale);
   }
-#pragma unroll
+  TERRACE_CODEC_UNROLL
   for (uint32_t i = 0; i < kWidth; ++i) {
     const uint32_t lane = (i / kEach << work.lane_bits) + column.channel_lane;
     reciprocals[i] = __shfl_sync(kAllLanes, own_reciprocals[i % kEach], lane);
@@ -235,7 +235,7 @@ __device__ void EncodeInt8KeysOf(const CodecWork& work, const CodecPlaces<Elemen
     if (work.tokens > tile_tokens) {
       LoadColumn<Element, kWidth>(work, at, column, first, held);
     }
-#pragma unroll
+    TERRACE_CODEC_UNROLL
     for (uint32_t k = 0; k < kHeldOfColumn; ++k) {
       const uint32_t token = first + k * column.token_lanes + column.token_lane;
       if (token >= work.tokens) continue;
@@ -274,18 +274,18 @@ __device__ void EncodeInt4KeysOf(const CodecWork& work, const CodecPlaces<Elemen
   LoadColumn<Element, kWidth>(work, at, column, first, held);
   auto smallest = held[0];
   auto largest = held[0];
-#pragma unroll
+  TERRACE_CODEC_UNROLL
   for (uint32_t k = 1; k < kHeldOfColumn; ++k) {
     if (first + k * column.token_lanes >= work.tokens) continue;
-#pragma unroll
+    TERRACE_CODEC_UNROLL
     for (uint32_t i = 0; i < smallest.kCount; ++i) {
       smallest.at[i] = Extremes<Element, Extreme::kMinimum>(smallest.at[i], held[k].at[i]);
       largest.at[i] = Extremes<Element, Extreme::kMaximum>(largest.at[i], held[k].at[i]);
     }
   }
-#pragma unroll
+  TERRACE_CODEC_UNROLL
   for (uint32_t distance = kColumnLanes; distance < kWarpThreads; distance *= 2) {
-#pragma unroll
+    TERRACE_CODEC_UNROLL
     for (uint32_t i = 0; i < smallest.kCount; ++i) {
       smallest.at[i] = Extremes<Element, Extreme::kMinimum>(
           smallest.at[i], __shfl_xor_sync(kAllLanes, smallest.at[i], distance));
@@ -298,13 +298,13 @@ __device__ void EncodeInt4KeysOf(const CodecWork& work, const CodecPlaces<Elemen
                           WordOf(largest.at, column.token_lane)};
   Words<4 * kEach> own_groups;
   float own_half_minima[kEach], own_reciprocals[kEach], half_minima[kWidth], reciprocals[kWidth];
-#pragma unroll
+  TERRACE_CODEC_UNROLL
   for (uint32_t i = 0; i < kEach; ++i) {
     own_groups.at[i] =
         GroupOf<Element>(static_cast<Bits>(own[0] >> i * 16), static_cast<Bits>(own[1] >> i * 16),
                          &own_half_minima[i], &own_reciprocals[i]);
   }
-#pragma unroll
+  TERRACE_CODEC_UNROLL
   for (uint32_t i = 0; i < kWidth; ++i) {
     const uint32_t lane = i / kEach * kColumnLanes + column.channel_lane;
     half_minima[i] = __shfl_sync(kAllLanes, own_half_minima[i % kEach], lane);
@@ -316,7 +316,7 @@ __device__ void EncodeInt4KeysOf(const CodecWork& work, const CodecPlaces<Elemen
     const uint32_t channel = column.channel + column.token_lane * kEach;
     Store(at.slot + 4 * (blockIdx.z * work.channel_count + channel), own_groups);
   }
-#pragma unroll
+  TERRACE_CODEC_UNROLL
   for (uint32_t k = 0; k < kHeldOfColumn; ++k) {
     const uint32_t token = first + k * column.token_lanes + column.token_lane;
     if (token >= work.tokens) continue;
@@ -344,7 +344,7 @@ __device__ void ExtremesOfGroup(const uint32_t (&words)[kCount], uint32_t* small
     low = Extremes<Element, kMinimum>(low, low >> 16 | low << 16);
     high = Extremes<Element, kMaximum>(high, high >> 16 | high << 16);
   }
-#pragma unroll
+  TERRACE_CODEC_UNROLL
   for (uint32_t distance = kGroupLanes / 2; distance > 0; distance /= 2) {
     low = Extremes<Element, kMinimum>(low, __shfl_xor_sync(kAllLanes, low, distance));
     high = Extremes<Element, kMaximum>(high, __shfl_xor_sync(kAllLanes, high, distance));
@@ -376,7 +376,7 @@ __device__ void EncodeInt4ValuesOf(const CodecWork& work, const CodecPlaces<Elem
   };
   LoadVectors<Element, kWidth>(at, place, held);
   uint32_t smallest[kRowsOfThread], largest[kRowsOfThread];
-#pragma unroll
+  TERRACE_CODEC_UNROLL
   for (uint32_t k = 0; k < kRowsOfThread; ++k) {
     ExtremesOfGroup<Element, kGroupLanes>(held[k].at, &smallest[k], &largest[k]);
   }
@@ -391,7 +391,7 @@ __device__ void EncodeInt4ValuesOf(const CodecWork& work, const CodecPlaces<Elem
     const uint32_t group = (row_first + group_lane) * groups_per_row + vector / kGroupLanes;
     StoreOne(at.slot + 4 * group, own_group);
   }
-#pragma unroll
+  TERRACE_CODEC_UNROLL
   for (uint32_t k = 0; k < kRowsOfThread; ++k) {
     const uint32_t lane = threadIdx.x % kWarpThreads - group_lane + k;
     const float half_minimum = __shfl_sync(kAllLanes, own_half_minimum, lane);
@@ -423,7 +423,7 @@ __device__ void CopyOf(const CodecWork& work, const CodecPlaces<Element>& at) {
   };
   LoadVectors<Element, kWidth>(at, place, held);
   auto* slot = reinterpret_cast<typename Element::Bits*>(at.slot);
-#pragma unroll
+  TERRACE_CODEC_UNROLL
   for (uint32_t k = 0; k < kTokensOfCopy; ++k) {
     const uint32_t token = first + k;
     if (token >= work.tokens) continue;
@@ -451,7 +451,7 @@ __device__ void EncodeOf(const CodecWork& work, const CodecPlaces<Element>& at) 
 
 template <CodecKind kKind, typename Element, uint32_t kWidth>
 __global__ void __launch_bounds__(kThreads) Encode(const __grid_constant__ CodecWork work) {
-  const auto at = PlacesOf<Element, kWidth>(work);
+  const auto at = PlacesOf<Element, kWidth>(work, work.pieces[blockIdx.y]);
   if constexpr (kKind != CodecKind::kRaw) ZeroPadding(work, at.slot);
   EncodeOf<kKind, Element, kWidth>(work, at);
 }

@@ -49,9 +49,8 @@ struct CodecPlaces {
 };
 
 template <typename Element, uint32_t kWidth>
-__device__ CodecPlaces<Element> PlacesOf(const CodecWork& work) {
+__device__ CodecPlaces<Element> PlacesOf(const CodecWork& work, const CodecPiece& piece) {
   constexpr uint32_t kElementBytes = sizeof(typename Element::Bits);
-  const CodecPiece piece = work.pieces[blockIdx.y];
   auto* slot = reinterpret_cast<uint8_t*>(piece.slot_address);
   const uint64_t steps_bytes = piece.engine_address | work.token_stride * kElementBytes;
   return {reinterpret_cast<typename Element::Bits*>(piece.engine_address),

@@ -11,8 +11,10 @@
 
 #if defined(__CUDACC__)
 #define TERRACE_CODEC_INLINE __host__ __device__ __forceinline__
+#define TERRACE_CODEC_UNROLL _Pragma("unroll")
 #else
 #define TERRACE_CODEC_INLINE [[gnu::always_inline]] inline
+#define TERRACE_CODEC_UNROLL
 #endif
 
 namespace terrace::codec_math {

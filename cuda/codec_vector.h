@@ -113,7 +113,7 @@ TERRACE_CODEC_INLINE float WidenElement(Fp16, uint16_t bits) {
 template <typename Element, uint32_t kWidth>
 TERRACE_CODEC_INLINE void WidenAll(const ElementsOf<Element, kWidth>& words,
                                    float (&values)[kWidth]) {
-#pragma unroll
+  TERRACE_CODEC_UNROLL
   for (uint32_t i = 0; i < kWidth; ++i) {
     values[i] = WidenElement(Element{}, ElementAt<Element, kWidth>(words, i));
   }
@@ -139,7 +139,7 @@ TERRACE_CODEC_INLINE uint32_t NarrowPair(float low, float high) {
 template <typename Element, uint32_t kWidth>
 TERRACE_CODEC_INLINE ElementsOf<Element, kWidth> NarrowAllNumbers(const float (&values)[kWidth]) {
   ElementsOf<Element, kWidth> words;
-#pragma unroll
+  TERRACE_CODEC_UNROLL
   for (uint32_t i = 0; i < words.kCount; ++i) {
     if constexpr (kElementBytesOf<Element> == 4) {
       words.at[i] = BitsOf(values[i]);
@@ -154,11 +154,11 @@ TERRACE_CODEC_INLINE ElementsOf<Element, kWidth> NarrowAllNumbers(const float (&
 template <typename Element, uint32_t kWidth>
 TERRACE_CODEC_INLINE ElementsOf<Element, kWidth> NarrowAll(const float (&values)[kWidth]) {
   bool is_nan = false;
-#pragma unroll
+  TERRACE_CODEC_UNROLL
   for (uint32_t i = 0; i < kWidth; ++i) is_nan |= values[i] != values[i];
   auto words = NarrowAllNumbers<Element, kWidth>(values);
   if (!is_nan) return words;
-#pragma unroll
+  TERRACE_CODEC_UNROLL
   for (uint32_t i = 0; i < words.kCount; ++i) {
     if constexpr (kElementBytesOf<Element> == 4) {
       words.at[i] = Element::Narrow(values[i]);
@@ -173,7 +173,7 @@ TERRACE_CODEC_INLINE ElementsOf<Element, kWidth> NarrowAll(const float (&values)
 // Clamp, of what is no NaN.
 template <uint32_t kWidth>
 TERRACE_CODEC_INLINE void ClampAll(float (&values)[kWidth], float limit) {
-#pragma unroll
+  TERRACE_CODEC_UNROLL
   for (uint32_t i = 0; i < kWidth; ++i) {
 #if defined(__CUDA_ARCH__)
     values[i] = fmaxf(fminf(values[i], limit), -limit);
@@ -284,7 +284,7 @@ TERRACE_CODEC_INLINE uint32_t LowestBytes(const uint32_t* words) {
 template <uint32_t kCount>
 TERRACE_CODEC_INLINE uint32_t Int8Codes(const float* values, const float* reciprocals) {
   uint32_t sums[kCount];  // RoundToInt's: the code is the lowest byte
-#pragma unroll
+  TERRACE_CODEC_UNROLL
   for (uint32_t i = 0; i < kCount; ++i) {
     sums[i] = BitsOf(values[i] * reciprocals[i] + 12582912.0f);
   }
@@ -295,7 +295,7 @@ template <uint32_t kCount>
 TERRACE_CODEC_INLINE uint32_t Fp8Codes(const float* values, const float* reciprocals) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
   uint16_t pairs[2] = {};
-#pragma unroll
+  TERRACE_CODEC_UNROLL
   for (uint32_t i = 0; i < kCount; i += 2) {
     asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;"
         : "=h"(pairs[i / 2])
@@ -304,7 +304,7 @@ TERRACE_CODEC_INLINE uint32_t Fp8Codes(const float* values, const float* recipro
   return pairs[0] | uint32_t{pairs[1]} << 16;
 #else
   uint32_t codes[kCount];
-#pragma unroll
+  TERRACE_CODEC_UNROLL
   for (uint32_t i = 0; i < kCount; ++i) codes[i] = EncodeFp8(values[i], reciprocals[i]);
   return LowestBytes<kCount>(codes);
 #endif
@@ -315,7 +315,7 @@ TERRACE_CODEC_INLINE Words<kWidth> EncodeBytes(const float (&values)[kWidth],
                                                const float (&reciprocals)[kWidth]) {
   constexpr uint32_t kEach = kWidth < 4 ? kWidth : 4;
   Words<kWidth> codes;
-#pragma unroll
+  TERRACE_CODEC_UNROLL
   for (uint32_t i = 0; i < codes.kCount; ++i) {
     codes.at[i] = kIsFp8 ? Fp8Codes<kEach>(values + 4 * i, reciprocals + 4 * i)
                          : Int8Codes<kEach>(values + 4 * i, reciprocals + 4 * i);
@@ -329,7 +329,7 @@ TERRACE_CODEC_INLINE Words<kWidth / 2> EncodeNibbles(const float (&values)[kWidt
                                                      const float (&half_minima)[kWidth],
                                                      const float (&reciprocals)[kWidth]) {
   uint32_t word = 0, common = 0;
-#pragma unroll
+  TERRACE_CODEC_UNROLL
   for (uint32_t i = 0; i < kWidth; ++i) {
     const uint32_t k = kWidth - 1 - i;
     word = word * 16 + BitsOf((values[k] * 0.5f - half_minima[k]) * reciprocals[k] + 12582912.0f);
@@ -341,7 +341,7 @@ TERRACE_CODEC_INLINE Words<kWidth / 2> EncodeNibbles(const float (&values)[kWidt
 // As DecodeInt8 with a scale of 1: a code is made the last digits of 2^23.
 template <uint32_t kWidth>
 TERRACE_CODEC_INLINE void WidenInt8(const Words<kWidth>& codes, float (&values)[kWidth]) {
-#pragma unroll
+  TERRACE_CODEC_UNROLL
   for (uint32_t i = 0; i < kWidth; ++i) {
     const uint32_t word = codes.at[i / 4] ^ 0x80808080u;
     values[i] = FloatOf(PickBytes(word, 0x4B000000, 0x7440 | i % 4)) - 8388736.0f;
@@ -352,7 +352,7 @@ TERRACE_CODEC_INLINE void WidenInt8(const Words<kWidth>& codes, float (&values)[
 // so even where that float is a denormal, which GPUs do not flush unless they are told to.
 template <uint32_t kWidth>
 TERRACE_CODEC_INLINE void WidenFp8(const Words<kWidth>& codes, float (&values)[kWidth]) {
-#pragma unroll
+  TERRACE_CODEC_UNROLL
   for (uint32_t i = 0; i < kWidth; ++i) {
     const auto top = static_cast<int32_t>(PickBytes(codes.at[i / 4], 0, 0x0444 | i % 4 << 12));
     values[i] = FloatOf(static_cast<uint32_t>(top >> 4) & 0x87F00000u) * 0x1p120f;
@@ -362,7 +362,7 @@ TERRACE_CODEC_INLINE void WidenFp8(const Words<kWidth>& codes, float (&values)[k
 // The codes of DecodeInt4 as floats: digits of a power of two whose last digits they are.
 template <uint32_t kWidth>
 TERRACE_CODEC_INLINE void WidenNibbles(uint32_t word, float (&values)[kWidth]) {
-#pragma unroll
+  TERRACE_CODEC_UNROLL
   for (uint32_t i = 0; i < kWidth; ++i) {
     const uint32_t place = 4 * (i % 4);
     const uint32_t power = (150 - place) << 23;  // 2^23 less the place
