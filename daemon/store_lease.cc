@@ -148,20 +148,19 @@ Status Store::JoinRead(SessionId session, uint64_t request_id, const protocol::J
       lease.entries.size(), reply.block_count + size_t{protocol::kBlocksPerTurnMax}));
   const bool takes_device = (request.flags & protocol::kAcquireDevice) != 0 &&
                             state_->sessions.at(caller.session).has_device;
-  // It may read what lies behind a block that has yet to come for the lease's others: that stays
-  // held when the prefix ends before it.
-  const bool reads_ahead = takes_device || (request.flags & protocol::kAcquireByParts) != 0;
+  const bool is_by_parts = (request.flags & protocol::kAcquireByParts) != 0;
   for (; reply.block_count < end; ++reply.block_count) {
     LeaseEntry& entry = lease.entries[reply.block_count];
     const Block& b = domain.block(entry.block);
     if (b.is_bad_below) break;
-    if (takes_device && JoinOnDevice(caller, entry, result)) {
+    // With the device it reads further than the lease's others: what it is told of, now or later,
+    // stays held when their prefix ends before it.
+    if (takes_device || (is_by_parts && StateOf(b) == SpanState::kReady)) {
       entry.flags |= kEntryByParts;
-      continue;
     }
+    if (takes_device && JoinOnDevice(caller, entry, result)) continue;
     if (b.dram.row == kRowNone) break;
     if (takes_device) caller.rooms->mover.Raise(entry.block);
-    if (reads_ahead && StateOf(b) == SpanState::kReady) entry.flags |= kEntryByParts;
     JoinInDram(*state_, caller, pending, &entry, result);
   }
   result->is_finished = reply.block_count < end || end == lease.entries.size();

@@ -231,7 +231,8 @@ class PrefixHolder {
               ? held_[i]
               : kBlockNone;
       if (std::exchange(b.is_read_ahead, false)) ++domain.counters.read_ahead_used;
-      if (found_[i] == Found::kReady && is_by_parts()) KeepReadable(index);
+      // Who reads in the device reads further than who joins without it: see Store::JoinRead.
+      if (takes_device() || (found_[i] == Found::kReady && is_by_parts())) KeepReadable(index);
       if (found_[i] == Found::kOnDevice) {
         AnswerOnDevice(index, b);
         continue;
