@@ -51,6 +51,23 @@ def test_a_cancelled_acquire_holds_nothing(group, has_answer):
     asyncio.run(main())
 
 
+def test_closing_waits_for_who_asks_again(group):
+    async def main():
+        keys = group.hash(list(range(32)))
+        requests = aio.Requests(group)
+
+        async def ask():
+            for _ in range(3):
+                (await requests.acquire(keys)).release()
+
+        task = asyncio.ensure_future(ask())
+        await asyncio.sleep(0)
+        await asyncio.wait_for(requests.close(), LONG_S)
+        await asyncio.wait_for(task, LONG_S)
+
+    asyncio.run(main())
+
+
 def test_refusals_are_raised_where_they_are_awaited(group):
     async def main():
         async with aio.Requests(group) as requests:

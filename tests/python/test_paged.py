@@ -203,6 +203,13 @@ def test_blocks_are_read_in_the_devices_memory(hbm_daemon, device, monkeypatch):
         assert (other.page(5) == engine.page(1)).all() and (other.page(0) == engine.page(2)).all()
 
 
+def test_a_closed_device_makes_no_client(daemon):
+    closed = terrace.Device("host")
+    closed.close()
+    with pytest.raises(terrace.Gone, match="device is closed"):
+        terrace.Client(daemon.socket, device=closed)
+
+
 def test_nothing_is_committed_that_was_not_seen_to_end(client, device):
     group = client.open(terrace.SpaceGroup("tiny", [SPACE]))
     engine = Engine("BPTHD", 1)

@@ -42,7 +42,7 @@ class Requests:
 
     async def close(self) -> None:
         """Waits for what is on its way: nothing of it may be lost."""
-        if self._pending:
+        while self._pending:  # who was answered may have asked again
             if self._is_idle is None:
                 self._is_idle = self._loop.create_future()
             await asyncio.shield(self._is_idle)

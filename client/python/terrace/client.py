@@ -49,6 +49,8 @@ class Client:
                  default_timeout_s: float = 1.0, pending_requests_max: int = 256,
                  reply_spin_us: int = 50, pinned_bytes_max: Optional[int] = None,
                  device: Any = None):
+        if device is not None and device.native.value is None:
+            raise Gone("the device is closed")
         options = _native.ClientOptions(
             socket_path=str(socket_path).encode(), client_name=name.encode(),
             default_deadline_us=microseconds(default_timeout_s), reconnect_backoff_ms_max=1000,
