@@ -17,6 +17,7 @@ constexpr uint64_t kTrialBytesMax =
     8 * kMiB;  // of a call: several stages' worth costs too much time
 constexpr uint32_t kTrialRunsMax = 32;
 constexpr uint32_t kTrialPagesMax = 64;
+constexpr uint32_t kTokensOfRunMax = 16;
 constexpr TransferPath kPaths[kTransferPathCount] = {TransferPath::kDirect, TransferPath::kStaged,
                                                      TransferPath::kZeroCopy};
 
@@ -25,11 +26,19 @@ uint64_t ElapsedUs(Clock::time_point since) {
       std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - since).count());
 }
 
-// A tensor a layer, whose pages are one run each: of as many tokens as a run longer than a token's
-// limit needs.
-PagedLayout ScratchLayout(const PathShape& shape, const std::byte* address) {
+// Of how many tokens a run is made: one, where it is no longer than a token may be.
+uint32_t TokensOfRun(uint64_t run_bytes) {
   uint32_t token_count = 1;
-  while (shape.run_bytes % token_count != 0 || shape.run_bytes / token_count > kMiB) ++token_count;
+  while (token_count <= kTokensOfRunMax &&
+         (run_bytes % token_count != 0 || run_bytes / token_count > kMiB)) {
+    ++token_count;
+  }
+  return token_count;
+}
+
+// A tensor a layer, whose pages are one run each.
+PagedLayout ScratchLayout(const PathShape& shape, const std::byte* address) {
+  const uint32_t token_count = TokensOfRun(shape.run_bytes);
   PagedLayout layout;
   layout.layer_count = shape.run_count;
   layout.plane_count = layout.head_count = 1;
@@ -46,6 +55,8 @@ PagedLayout ScratchLayout(const PathShape& shape, const std::byte* address) {
 }
 
 }  // namespace
+
+bool PathTrial::CanBeRun(uint64_t run_bytes) { return TokensOfRun(run_bytes) <= kTokensOfRunMax; }
 
 PathTrial::PathTrial(DeviceBuffer pages, DeviceBuffer slots)
     : pages_(std::move(pages)), slots_(std::move(slots)) {}

@@ -23,6 +23,8 @@ struct PathShape {
 
 class PathTrial {
  public:
+  // A run above 1 MiB is made of tokens of at most that, 16 of them or fewer.
+  static bool CanBeRun(uint64_t run_bytes);
   // kNoSpace and the like where scratch memory cannot be had. `device` outlives the trial.
   static Result<std::unique_ptr<PathTrial>> Create(const Device& device, const PathShape& shape,
                                                    const CopierOptions& options, std::string* why);

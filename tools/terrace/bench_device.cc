@@ -85,6 +85,13 @@ class BenchDeviceVerb : public Verb {
                          text));
         return false;
       }
+      if (!PathTrial::CanBeRun(piece_bytes)) {
+        Fail(
+            fmt::format("--pieces has '{}': above 1 MiB a size is some number of tokens of the "
+                        "same size, of 1 MiB at most; say 2M",
+                        text));
+        return false;
+      }
       options_.piece_bytes.push_back(piece_bytes);
     }
     return true;
