@@ -11,13 +11,12 @@
 #include "cuda/device_loader.h"
 #include "cuda/rope.h"
 #include "unit/cuda/codec_pieces.h"
+#include "unit/cuda/plugin_path.h"
 
 namespace terrace {
 namespace {
 
 #if defined(TERRACE_CUDA_PLUGIN_PATH)
-
-constexpr char kPluginPath[] = TERRACE_CUDA_PLUGIN_PATH;
 
 struct Comparison;
 
@@ -25,11 +24,12 @@ struct Comparison;
 class CodecKernels : public testing::Test {
  protected:
   void SetUp() override {
+    const std::string path = CudaPluginPath();
     std::string why;
-    const Result<const DeviceOps*> loaded = LoadDevicePlugin(kPluginPath, &why);
+    const Result<const DeviceOps*> loaded = LoadDevicePlugin(path, &why);
     ASSERT_TRUE(loaded.ok()) << why;
     ops_ = *loaded;
-    void* plugin = dlopen(kPluginPath, RTLD_NOW | RTLD_LOCAL);
+    void* plugin = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
     ASSERT_NE(plugin, nullptr) << dlerror();
     const auto entry = reinterpret_cast<CodecPluginEntry>(dlsym(plugin, kCodecPluginSymbol));
     ASSERT_NE(entry, nullptr) << "the plugin exports no " << kCodecPluginSymbol;

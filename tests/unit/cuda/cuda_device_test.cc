@@ -19,10 +19,7 @@
 #include "cuda/device_name.h"
 #include "cuda/paged_copier.h"
 #include "tests/sim/paged_world.h"
-
-#ifndef TERRACE_CUDA_PLUGIN_PATH
-#define TERRACE_CUDA_PLUGIN_PATH ""
-#endif
+#include "unit/cuda/plugin_path.h"
 
 namespace terrace {
 namespace {
@@ -75,7 +72,7 @@ int ReceiveDescriptor(int socket) {
 class CudaBackend : public testing::TestWithParam<std::tuple<TransferPath, bool>> {
  protected:
   void SetUp() override {
-    const fs::path built = TERRACE_CUDA_PLUGIN_PATH;
+    const fs::path built = CudaPluginPath();
     if (built.empty()) GTEST_SKIP() << "built without nvcc: nothing was checked on a GPU";
     std::string pattern = (fs::temp_directory_path() / "terrace-cuda-XXXXXX").string();
     ASSERT_NE(mkdtemp(pattern.data()), nullptr);
@@ -199,7 +196,7 @@ INSTANTIATE_TEST_SUITE_P(Paths, CudaBackend,
 
 // As the daemon makes slabs: in a process of its own, with no stream and nothing allocated.
 TEST(CudaSlabs, AreMadeWithoutAContextOnTheDevice) {
-  const fs::path built = TERRACE_CUDA_PLUGIN_PATH;
+  const fs::path built = CudaPluginPath();
   if (built.empty()) GTEST_SKIP() << "built without nvcc: nothing was checked on a GPU";
   using State = int (*)(int device, unsigned* flags, int* is_active);
   void* const driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
@@ -229,7 +226,7 @@ TEST(CudaSlabs, AreMadeWithoutAContextOnTheDevice) {
 // is forked before anybody here calls CUDA, and killed before its memory is mapped.
 TEST(CudaSlabs, OutliveTheProcessThatMadeThem) {
   constexpr uint64_t kBytes = 32 * kMiB;
-  const fs::path built = TERRACE_CUDA_PLUGIN_PATH;
+  const fs::path built = CudaPluginPath();
   if (built.empty()) GTEST_SKIP() << "built without nvcc: nothing was checked on a GPU";
   const auto open = [&] {
     void* const plugin = dlopen(built.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);

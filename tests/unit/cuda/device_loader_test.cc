@@ -9,10 +9,7 @@
 #include "cuda/device_name.h"
 #include "cuda/device_status.h"
 #include "cuda/host_device.h"
-
-#ifndef TERRACE_CUDA_PLUGIN_PATH
-#define TERRACE_CUDA_PLUGIN_PATH ""
-#endif
+#include "unit/cuda/plugin_path.h"
 
 namespace terrace {
 namespace {
@@ -38,7 +35,7 @@ class DeviceLoader : public testing::Test {
   // The plugin that was built, where only this user can change it: a build directory need not be
   // so. Empty where none was built.
   std::string InstalledPlugin() const {
-    const fs::path built = TERRACE_CUDA_PLUGIN_PATH;
+    const fs::path built = CudaPluginPath();
     if (built.empty()) return "";
     const fs::path installed = directory_ / built.filename();
     fs::copy_file(built, installed);

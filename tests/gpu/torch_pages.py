@@ -1,0 +1,360 @@
+#!/usr/bin/env python3
+"""A paged cache of PyTorch's tensors on a GPU, a real terraced, and what must hold between them.
+
+usage: torch_pages.py --terraced PATH --plugin PATH --report FILE [--device cuda|host]
+
+  order    a kernel writes pages late, they are stored, and overwritten at once; pages that a kernel
+           still reads are loaded into, and read at once: every byte is the right one, in layouts of
+           several engines, with the arena registered and without
+  hbm      blocks asked for again are read in the GPU's own memory, byte for byte
+  product  how much longer matrix products take while pages are copied, 3 % at most
+
+--device host rehearses all of it on the CPU, where a product's time says nothing. The report is a
+JSON list of lines; exit status 0 unless something went wrong that is no line.
+"""
+import argparse
+import contextlib
+import dataclasses
+import json
+import os
+import pathlib
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+import torch
+
+import terrace
+
+LONG_S = 60.0
+LAYERS, SIZE, TOKENS, PAGES = 8, 128, 16, 64
+SLOWDOWN_MAX = 0.03
+# The axes of a layer's tensor, as engines lay it out, and the order in the slot.
+LAYOUTS = (("PBTHD", "nhd"), ("BPTHD", "nhd"), ("BPHTD", "hnd"), ("PBHTD", "nhd"), ("BTHD", "mla"))
+
+
+def space_of(heads, order):
+    is_mla = order == "mla"
+    layer_bytes = (1 if is_mla else 2) * TOKENS * heads * SIZE * 2
+    return terrace.Space(model=f"torch-{heads}-{order}", revision="1", dtype="bf16",
+                         layout="nhd" if is_mla else order, layers=LAYERS, kv_heads=heads,
+                         head_size=SIZE, block_tokens=TOKENS, part_bytes=(layer_bytes,) * LAYERS,
+                         **({"attention": "mla"} if is_mla else {}))
+
+
+class Gpu:
+    """Or the CPU, where all work is done before its call returns."""
+
+    def __init__(self, device):
+        self.place = torch.device("cuda" if device == "cuda" else "cpu")
+        self.is_gpu = device == "cuda"
+        self.stream = torch.cuda.Stream() if self.is_gpu else None
+
+    @property
+    def edge(self):
+        return self.stream if self.is_gpu else terrace.HOST
+
+    def on(self):
+        return torch.cuda.stream(self.stream) if self.is_gpu else contextlib.nullcontext()
+
+    def linger(self):
+        """Work on the stream that takes some milliseconds: what follows it is late."""
+        if self.is_gpu:
+            torch.cuda._sleep(20_000_000)  # pylint: disable=protected-access
+
+    def synchronize(self):
+        if self.is_gpu:
+            torch.cuda.synchronize()
+
+    def random(self, shape):
+        return torch.randint(-(1 << 15), 1 << 15, shape, dtype=torch.int16, device=self.place)
+
+
+class Daemon:
+    def __init__(self, options, directory):
+        self.socket = f"{directory}/t.sock"
+        config = pathlib.Path(directory) / "t.toml"
+        hbm = f'"{options.hbm_device}"\nplugin_path = "{options.plugin}"' if options.hbm_device \
+            != "host" else '"host"'
+        config.write_text(f'[daemon]\ndram_bytes = "{options.dram}"\n'
+                          f'segment_bytes = "{options.segment}"\nsegments_spare = 2\n[hbm]\n'
+                          f'capacity_bytes = "{options.hbm}"\nslab_bytes = "{options.slab}"\n'
+                          f"device = {hbm}\n")
+        programs = os.environ.get("TERRACE_PROGRAMS_LD_LIBRARY_PATH")
+        environment = {**os.environ, **({"LD_LIBRARY_PATH": programs} if programs else {})}
+        self.process = subprocess.Popen([options.terraced, "--config", config, "--socket",
+                                         self.socket], env=environment)
+
+    def stop(self):
+        self.process.send_signal(signal.SIGTERM)
+        self.process.wait(LONG_S)
+
+
+def connect(daemon, **more):
+    client = terrace.Client(daemon.socket, default_timeout_s=LONG_S, **more)
+    deadline = time.monotonic() + LONG_S
+    while True:
+        try:
+            client.wait_connected(1.0)
+            if client.stats()["domain"]["segments_populated"] > 0:
+                return client
+        except terrace.Unavailable:
+            pass
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"no daemon came up: {client.last_error}")
+
+
+class Cache:
+    """Pages of one layout: `layers` as the engine has them, and the library's view of them."""
+
+    def __init__(self, gpu, device, space, axes):
+        sizes = {"B": PAGES, "P": 2, "T": TOKENS, "H": space.kv_heads, "D": SIZE}
+        self.axes = axes
+        self.layers = [gpu.random([sizes[axis] for axis in axes]) for _ in range(LAYERS)]
+        self.paged = terrace.PagedCache(device, space, self.layers, axes=axes)
+
+    def pages(self, layer, which):
+        """A view with the pages outermost, of the tensor of a layer."""
+        return self.layers[layer].movedim(self.axes.index("B"), 0)[which]
+
+
+def store_and_load(gpu, group, source, target, tokens):
+    """One block's way there and back, with every kernel late; how many bytes are wrong."""
+    keys = group.hash(tokens)
+    count = len(keys)
+    order = torch.randperm(PAGES)
+    there, back = order[:count].tolist(), order[-count:].tolist()
+    fresh = [gpu.random(source.pages(layer, there).shape) for layer in range(LAYERS)]
+    gpu.synchronize()
+    with group.reserve(keys) as lease, gpu.on():
+        gpu.linger()
+        for layer in range(LAYERS):
+            source.pages(layer, slice(None))[there] = fresh[layer]
+        with source.paged.store(lease, there, kv_written=gpu.edge) as copy:
+            copy.page_reuse(gpu.edge)
+            for layer in range(LAYERS):  # another prompt's
+                source.pages(layer, slice(None))[there] = 0x5A5A
+            copy.wait(LONG_S)
+        if lease.commit() != count:
+            raise RuntimeError("not every block was committed")
+    wrong = 0
+    with group.acquire(keys) as lease, gpu.on():
+        lease.wait_ready()
+        before = [tensor.clone() for tensor in target.layers]
+        gpu.linger()
+        read = [target.pages(layer, back).clone() for layer in range(LAYERS)]
+        with target.paged.load(lease, back, destination_free=gpu.edge) as copy:
+            got = []
+            for layer in range(LAYERS):
+                copy.layer_ready(layer, gpu.edge)
+                got.append(target.pages(layer, back).clone())
+            copy.wait(LONG_S)
+    gpu.synchronize()
+    for layer in range(LAYERS):
+        was = before[layer].movedim(target.axes.index("B"), 0)
+        wrong += int((read[layer] != was[back]).sum())
+        mine = fresh[layer].movedim(_rest(source.axes), tuple(range(fresh[layer].dim())))
+        theirs = got[layer].movedim(_rest(target.axes), tuple(range(got[layer].dim())))
+        wrong += int((mine != theirs).sum())
+        others = [page for page in range(PAGES) if page not in back]
+        wrong += int((target.pages(layer, others) != was[others]).sum())
+    return 2 * wrong
+
+
+def _rest(axes):
+    """Where B, P, T, H and D are, once the pages are outermost."""
+    moved = "B" + axes.replace("B", "")
+    return tuple(moved.index(axis) for axis in "BPTHD" if axis in moved)
+
+
+def pinned_bytes_of(client):
+    """Of the arena, by all clients of the daemon; told within a second of a change."""
+    deadline = time.monotonic() + 5
+    while True:
+        pinned_bytes = sum(told["pinned_bytes"] for told in client.stats()["copies"]["clients"])
+        if pinned_bytes or time.monotonic() > deadline:
+            return pinned_bytes
+        time.sleep(0.1)
+
+
+def check_order(gpu, device, daemon, options):
+    for is_pinned in (False, True):
+        with connect(daemon) as client:
+            if is_pinned:
+                client.pin_arena(device)
+            wrong = rounds = 0
+            for number, (axes, order) in enumerate(LAYOUTS):
+                for heads in (1, 8):
+                    space = space_of(heads, order)
+                    group = client.open(terrace.SpaceGroup(space.model, [space]))
+                    into = {"nhd": "BPHTD", "hnd": "PBTHD", "mla": "BTHD"}[order]
+                    source, target = (Cache(gpu, device, space, each) for each in (axes, into))
+                    for repeat in range(options.repeats):
+                        tokens = [1000 * number + 10 * repeat + is_pinned] * (12 * TOKENS)
+                        wrong += store_and_load(gpu, group, source, target, tokens)
+                        rounds += 1
+            pinned_bytes = pinned_bytes_of(client) if is_pinned else 0
+        where = "registered" if is_pinned else "not registered"
+        yield {"line": f"every edge against late kernels, {len(LAYOUTS)} layouts, arena {where}",
+               "figure": f"{wrong} wrong bytes in {rounds} rounds; {pinned_bytes} bytes registered",
+               "limit": "0", "holds": wrong == 0 and rounds > 0 and (pinned_bytes > 0) == is_pinned}
+
+
+def check_hbm(gpu, device, daemon, options):
+    with connect(daemon, device=device) as client:
+        space = space_of(8, "nhd")
+        group = client.open(terrace.SpaceGroup("hbm", [space]))
+        source, target = (Cache(gpu, device, space, "PBTHD") for _ in range(2))
+        keys = group.hash(range(8 * TOKENS))
+        pages = list(range(8))
+        gpu.synchronize()
+        with group.reserve(keys) as lease:
+            with source.paged.store(lease, pages, kv_written=gpu.edge) as copy:
+                copy.wait(LONG_S)
+            lease.commit()
+        deadline = time.monotonic() + LONG_S
+        while True:
+            lease = group.acquire(keys, flags=terrace.ACQUIRE_DEVICE)
+            if all(lease.is_in_device(block) for block in range(len(keys))):
+                break
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"nothing came to the device: {client.last_error}")
+            lease.release()
+            time.sleep(0.01)
+        with lease, target.paged.load(lease, pages, destination_free=gpu.edge) as copy:
+            copy.wait(LONG_S)
+        gpu.synchronize()
+        wrong = sum(2 * int((source.pages(layer, pages) != target.pages(layer, pages)).sum())
+                    for layer in range(LAYERS))
+    yield {"line": f"blocks read in memory of the device ({options.hbm_device})",
+           "figure": f"{wrong} wrong bytes in {len(keys)} blocks", "limit": "0",
+           "holds": wrong == 0}
+
+
+class Product:
+    """Matrix products on a stream of their own, timed by the GPU's clock."""
+
+    def __init__(self, gpu, size, count):
+        kind = torch.bfloat16 if gpu.is_gpu else torch.float32
+        self.gpu, self.count = gpu, count
+        self.left, self.right = (torch.randn(size, size, device=gpu.place, dtype=kind)
+                                 for _ in range(2))
+        self.out = torch.empty_like(self.left)
+        self.stream = torch.cuda.Stream() if gpu.is_gpu else None
+
+    def time(self, beside):
+        """Milliseconds of `count` products; `beside` is called again and again until they end."""
+        if not self.gpu.is_gpu:
+            began = time.monotonic()
+            beside()
+            for _ in range(self.count):
+                torch.mm(self.left, self.right, out=self.out)
+            return 1e3 * (time.monotonic() - began)
+        torch.cuda.synchronize()
+        began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        with torch.cuda.stream(self.stream):
+            began.record()
+            for _ in range(self.count):
+                torch.mm(self.left, self.right, out=self.out)
+            ended.record()
+        while not ended.query():
+            beside()
+        torch.cuda.synchronize()
+        return began.elapsed_time(ended)
+
+
+def check_product(gpu, device, daemon, options):
+    product = Product(gpu, options.matrix, options.products)
+    for heads in (1, 8):
+        with connect(daemon) as client:
+            client.pin_arena(device)
+            space = space_of(heads, "nhd")
+            group = client.open(terrace.SpaceGroup(f"product-{heads}", [space]))
+            cache = Cache(gpu, device, space, "PBTHD")
+            moved = {"store": 0, "load": 0}
+            tokens = iter(range(1 << 30))
+
+            def store():
+                keys = group.hash([next(tokens)] * (PAGES * TOKENS))
+                with group.reserve(keys) as lease:
+                    count = len(keys)
+                    with cache.paged.store(lease, list(range(count)), kv_written=gpu.edge) as copy:
+                        copy.wait(LONG_S)
+                    lease.abort()
+                    moved["store"] += count * space.block_bytes
+
+            keys = group.hash([1 << 30] * (PAGES * TOKENS))
+            with group.reserve(keys) as lease:
+                with cache.paged.store(lease, list(range(PAGES)), kv_written=gpu.edge) as copy:
+                    copy.wait(LONG_S)
+                lease.commit()
+            held = group.acquire(keys)
+            held.wait_ready()
+
+            def load():
+                with cache.paged.load(held, list(range(held.block_count)),
+                                      destination_free=gpu.edge) as copy:
+                    copy.wait(LONG_S)
+                moved["load"] += held.block_count * space.block_bytes
+
+            for name, beside in (("store", store), ("load", load)):
+                for _ in range(3):
+                    product.time(beside)  # segments are registered, clocks are up
+                moved[name], busy_ms = 0, 0.0
+                slower = []
+                for _ in range(options.rounds):
+                    alone = product.time(lambda: time.sleep(0.0005))
+                    with_copies = product.time(beside)
+                    busy_ms += with_copies
+                    slower.append(with_copies / alone - 1)
+                median = statistics.median(slower)
+                yield {"line": f"products of {options.matrix}² beside {name}s, runs of "
+                               f"{TOKENS * heads * SIZE * 2 // 1024} KiB",
+                       "figure": f"{median:+.2%} (from {min(slower):+.2%} to {max(slower):+.2%}), "
+                                 f"{moved[name] / busy_ms / 1e6:.1f} GB/s copied",
+                       "limit": f"<= {SLOWDOWN_MAX:.0%}" if gpu.is_gpu else "",
+                       "holds": median <= SLOWDOWN_MAX and moved[name] > 0 if gpu.is_gpu else None}
+            held.release()
+
+
+def parse_arguments():
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--terraced", required=True)
+    parser.add_argument("--plugin", required=True)
+    parser.add_argument("--report", required=True, type=pathlib.Path)
+    parser.add_argument("--device", default="cuda", choices=("cuda", "host"))
+    parser.add_argument("--only", default="order,hbm,product")
+    options = parser.parse_args()
+    is_gpu = options.device == "cuda"
+    options.hbm_device = "cuda:0" if is_gpu else "host"
+    options.dram, options.segment = ("2GiB", "256MiB") if is_gpu else ("256MiB", "16MiB")
+    options.hbm, options.slab = ("512MiB", "256MiB") if is_gpu else ("32MiB", "16MiB")
+    options.repeats = 10 if is_gpu else 1
+    options.matrix, options.products, options.rounds = (8192, 100, 9) if is_gpu else (256, 2, 1)
+    return options
+
+
+def main():
+    options = parse_arguments()
+    gpu = Gpu(options.device)
+    lines = []
+    with tempfile.TemporaryDirectory() as directory, \
+            terrace.Device(options.device, plugin_path=options.plugin) as device:
+        daemon = Daemon(options, directory)
+        try:
+            for name in options.only.split(","):
+                for line in globals()[f"check_{name}"](gpu, device, daemon, options):
+                    lines.append(line)
+                    print(line, flush=True)
+                    options.report.write_text(json.dumps(lines))
+        finally:
+            daemon.stop()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
