@@ -3,6 +3,7 @@
 #include <time.h>
 
 #include <algorithm>
+#include <set>
 #include <string_view>
 #include <utility>
 
@@ -15,8 +16,19 @@ namespace {
 
 constexpr uint64_t kWaitStepUsMin = 10;
 constexpr uint64_t kWaitStepUsMax = 500;
+// On the host pages are gathered to memory that its caches hold until they are encoded.
+constexpr uint64_t kHostRawBytes = kMiB;
 
 constexpr Status kNotValid(StatusCode::kGone, "the lease is not valid any more");
+constexpr Status kRefusedByCodec(StatusCode::kUnsupported,
+                                 "a page has a NaN, an infinity or a magnitude that the Space's "
+                                 "codec does not take: its block is not written, the others are");
+
+uint32_t PartOf(const SpaceCodec& codec, uint32_t layer) {
+  uint32_t part = 0;
+  for (uint32_t end = codec.LayersOf(0); layer >= end; end += codec.LayersOf(part)) ++part;
+  return part;
+}
 
 std::string Number(uint64_t value) { return std::to_string(value); }
 
@@ -37,11 +49,7 @@ Status OrderOf(const SpaceSpec& space, bool is_opaque, SlotOrder* order, std::st
                   StatusCode::kUnsupported);
   }
   *order = is_opaque ? SlotOrder::kAsEngine : is_nhd ? SlotOrder::kNhd : SlotOrder::kHnd;
-  if (!space.quantisation.starts_with("terrace:")) return Status::Ok();
-  return Refuse(why,
-                "quantisation is '" + space.quantisation +
-                    "': paged copies do not encode; copy by parts, or store exact bytes",
-                StatusCode::kUnsupported);
+  return Status::Ok();
 }
 
 struct SameCount {
@@ -103,28 +111,61 @@ Status LayersPerPart(const PagedLayout& layout, const SpaceSpec& space, uint32_t
   return Status::Ok();
 }
 
-Result<PagedNest> NestOf(const PagedCacheOptions& options, std::string* why) {
+Status CheckElements(const PagedLayout& layout, const SpaceCodec& codec, std::string* why) {
+  const uint64_t head_bytes = codec.keys.head_dim * ElementBytes(codec.keys.element);
+  if (layout.head_bytes == head_bytes) return Status::Ok();
+  return Refuse(why, "head_bytes is " + Number(layout.head_bytes) +
+                         ", and the Space's head_size of " + Number(codec.keys.head_dim) +
+                         " in its dtype takes " + Number(head_bytes));
+}
+
+// None for a Space that holds the engine's bytes.
+Result<std::optional<SpaceCodec>> CodecOf(const SpaceSpec& space, std::string* why) {
+  SpaceCodec codec;
+  TERRACE_RETURN_IF_ERROR(SpaceCodec::Of(space, &codec, why));
+  return codec.is_lossy() ? std::optional(codec) : std::nullopt;
+}
+
+Result<PagedNest> NestOf(const PagedCacheOptions& options, const std::optional<SpaceCodec>& codec,
+                         std::string* why) {
   const PagedLayout& layout = options.layout;
   const SpaceSpec& space = options.space;
-  TERRACE_RETURN_IF_ERROR(space.Validate(why));
   TERRACE_RETURN_IF_ERROR(layout.Validate(why));
   SlotShape shape;
   TERRACE_RETURN_IF_ERROR(OrderOf(space, options.is_opaque, &shape.order, why));
   TERRACE_RETURN_IF_ERROR(options.is_opaque ? CheckRuns(layout, why)
                                             : CheckCounts(layout, space, why));
-  TERRACE_RETURN_IF_ERROR(LayersPerPart(layout, space, &shape.layers_per_part, why));
+  if (codec) {
+    TERRACE_RETURN_IF_ERROR(CheckElements(layout, *codec, why));
+    shape.layers_per_part = layout.layer_count;  // they are parts once they are encoded
+  } else {
+    TERRACE_RETURN_IF_ERROR(LayersPerPart(layout, space, &shape.layers_per_part, why));
+  }
   return CompileNest(layout, shape, why);
 }
 
-CopierOptions OptionsByRule(const Device& device, const PagedNest& nest, bool is_host,
+// What takes most of them.
+uint64_t LayerBytesMax(const std::vector<uint64_t>& offset_bytes) {
+  uint64_t bytes_max = 0;
+  for (size_t layer = 1; layer < offset_bytes.size(); ++layer) {
+    bytes_max = std::max(bytes_max, offset_bytes[layer] - offset_bytes[layer - 1]);
+  }
+  return bytes_max;
+}
+
+CopierOptions OptionsByRule(const Device& device, const PagedNest& nest,
+                            const std::optional<SpaceCodec>& codec, bool is_host,
                             const std::shared_ptr<HostPins>& pins) {
   CopierOptions options = PlanByRule(nest, is_host).Apply({});
-  for (uint32_t layer = 0; layer < nest.layer_count(); ++layer) {
-    const uint64_t layer_bytes =
-        nest.layer_offset_bytes[layer + 1] - nest.layer_offset_bytes[layer];
-    options.stage_bytes = std::max(options.stage_bytes, layer_bytes);
-    options.bounce_bytes = std::max(options.bounce_bytes, layer_bytes);
+  uint64_t layer_bytes = LayerBytesMax(nest.layer_offset_bytes);
+  if (codec) {
+    if (options.store_path == TransferPath::kDirect) options.store_path = TransferPath::kStaged;
+    if (options.load_path == TransferPath::kDirect) options.load_path = TransferPath::kStaged;
+    if (is_host) options.stage_bytes = kHostRawBytes;
+    layer_bytes = std::max(layer_bytes, LayerBytesMax(SlotLayers::Of(*codec).offset_bytes));
   }
+  options.stage_bytes = std::max(options.stage_bytes, layer_bytes);
+  options.bounce_bytes = std::max(options.bounce_bytes, layer_bytes);
   if (is_host) return options;
   // Where no slot is registered all pass through the copier's own memory, and nothing of a copy is
   // made by the thread that asks for it. The device outlives the copier: it is not owned.
@@ -194,23 +235,38 @@ Status PagedCopy::QueryEvents() {
   return read.ok() ? load_->layer_ready.Query() : read;
 }
 
-Status PagedCopy::Finish(Status copied) {
-  if (copied.ok() && !lease_->is_valid.load()) copied = kNotValid;
-  if (copied.ok() && is_store_) {
-    const uint32_t part_count = lease_->member(member_).part_count();
-    for (const uint32_t block : blocks_) {
-      for (uint32_t part = 0; part < part_count && copied.ok(); ++part) {
-        copied = lease_->Remember({.key_index = block,
-                                   .member = static_cast<uint16_t>(member_),
-                                   .part_index = static_cast<uint16_t>(part),
-                                   .kind = WrittenPart::Kind::kUnchecked,
-                                   .checksum = {}},
-                                  /*from_copy=*/true);
-      }
+// All parts of the blocks that no codec refused.
+Status PagedCopy::RememberWritten() {
+  const GroupMember& member = lease_->member(member_);
+  std::set<uint64_t> refused_pages;
+  if (store_->codes != nullptr) {
+    std::set<std::pair<uint64_t, uint32_t>> parts;
+    for (const RefusedLayer& refused : store_->codes->Refused()) {
+      refused_pages.insert(refused.page_index);
+      parts.insert({refused.page_index, PartOf(member.codec, refused.layer)});
+    }
+    lease_->parts_refused.fetch_add(static_cast<uint32_t>(parts.size()));
+  }
+  for (size_t i = 0; i < blocks_.size(); ++i) {
+    if (refused_pages.contains(pages_[i])) continue;
+    for (uint32_t part = 0; part < member.part_count(); ++part) {
+      TERRACE_RETURN_IF_ERROR(lease_->Remember({.key_index = blocks_[i],
+                                                .member = static_cast<uint16_t>(member_),
+                                                .part_index = static_cast<uint16_t>(part),
+                                                .kind = WrittenPart::Kind::kUnchecked,
+                                                .checksum = {}},
+                                               /*from_copy=*/true));
     }
   }
+  return refused_pages.empty() ? Status::Ok() : kRefusedByCodec;
+}
+
+Status PagedCopy::Finish(Status copied) {
+  if (copied.ok() && !lease_->is_valid.load()) copied = kNotValid;
   // A copy that failed may still be writing: its slots stay taken until it is destroyed.
-  if (copied.ok() && has_slots_) {
+  const bool has_ended = copied.ok();
+  if (copied.ok() && store_) copied = RememberWritten();
+  if (has_ended && has_slots_) {
     lease_->EndRewrite(blocks_, member_);
     has_slots_ = false;
   }
@@ -242,7 +298,10 @@ Status PagedCopy::Wait(uint64_t deadline_us) {
 Result<std::unique_ptr<PagedCache>> PagedCache::Create(const Device& device,
                                                        const PagedCacheOptions& options,
                                                        std::string* why) {
-  Result<PagedNest> nest = NestOf(options, why);
+  TERRACE_RETURN_IF_ERROR(options.space.Validate(why));
+  const Result<std::optional<SpaceCodec>> codec = CodecOf(options.space, why);
+  if (!codec.ok()) return codec.status();
+  Result<PagedNest> nest = NestOf(options, *codec, why);
   if (!nest.ok()) return nest.status();
   Result<std::string> device_name = DeviceName(device);
   if (!device_name.ok()) {
@@ -250,8 +309,10 @@ Result<std::unique_ptr<PagedCache>> PagedCache::Create(const Device& device,
                   device_name.status().code());
   }
   const bool is_host = *device_name == "host";
-  const CopierOptions copier_options =
-      options.copier ? *options.copier : OptionsByRule(device, *nest, is_host, options.pins);
+  CopierOptions copier_options = options.copier
+                                     ? *options.copier
+                                     : OptionsByRule(device, *nest, *codec, is_host, options.pins);
+  copier_options.codec = *codec;
   Result<std::unique_ptr<PagedCopier>> copier =
       PagedCopier::Create(device, std::move(nest).value(), copier_options, why);
   if (!copier.ok()) return copier.status();
@@ -308,6 +369,7 @@ Result<std::unique_ptr<PagedCopy>> PagedCache::Store(const WriteLease& lease, co
     std::byte* const slot = state->WriteSlot(key, list.member);
     if (list.page_indexes[i] == kNoPage || slot == nullptr) continue;
     copy->blocks_.push_back(key);
+    copy->pages_.push_back(list.page_indexes[i]);
     pages.push_back(SlotOf(list.page_indexes[i], slot));
   }
   if (pages.empty()) return copy;

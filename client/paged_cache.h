@@ -58,7 +58,8 @@ class PagedCopy {
   LayerReady* layer_ready() { return load_ ? &load_->layer_ready : nullptr; }
 
   // kBusy: under way. kOk: the parts of a store are written, and may be committed; all bytes of a
-  // load are in their pages. kGone: the lease was not valid throughout.
+  // load are in their pages. kGone: the lease was not valid throughout. kUnsupported, of a store: a
+  // lossy codec refused a page; the other blocks' parts are written.
   Status Poll();
   // The same; kBusy at the deadline, which is relative to the call.
   Status Wait(uint64_t deadline_us);
@@ -67,6 +68,7 @@ class PagedCopy {
   friend class PagedCache;
   PagedCopy(std::shared_ptr<LeaseState> lease, uint32_t member, bool is_store);
   Status QueryEvents();
+  Status RememberWritten();
   Status Finish(Status copied);
 
   // From first to last: tickets wait for their copies, then the copy is no longer counted, then the
@@ -78,6 +80,7 @@ class PagedCopy {
   bool has_slots_ = false;  // of a store: nobody else writes there, and nobody commits
   uint32_t layer_count_ = 0;
   std::vector<uint32_t> blocks_;  // ascending
+  std::vector<uint64_t> pages_;   // of a store: the blocks' pages
   std::optional<StoreTicket> store_;
   std::optional<LoadTicket> load_;
   std::optional<Status> end_;

@@ -1,4 +1,4 @@
-// What the plugin exports of codecs: launches are read here, and queued by codec_encode.cu and
+// The plugin's codecs: launches are read here, and queued by codec_encode.cu and
 // codec_decode.cu.
 #include <cuda_runtime.h>
 
@@ -108,15 +108,11 @@ DeviceStatus DecodePieces(StreamHandle* handle, const CodecLaunch* launch) {
       LaunchDecode(KindOf(*launch), shape.element, work, launch->piece_count, stream.stream));
 }
 
-constexpr CodecOps kCodecOps = {.struct_bytes = sizeof(CodecOps),
-                                .abi_version = kCodecAbiVersion,
-                                .encode = EncodePieces,
-                                .decode = DecodePieces};
-
 }  // namespace
-}  // namespace terrace::cuda
 
-extern "C" __attribute__((visibility("default"))) const terrace::CodecOps* terrace_codec_plugin(
-    uint32_t abi_version) {
-  return abi_version == terrace::kCodecAbiVersion ? &terrace::cuda::kCodecOps : nullptr;
-}
+constinit const CodecOps kCodecOps = {.struct_bytes = sizeof(CodecOps),
+                                      .reserved = 0,
+                                      .encode = EncodePieces,
+                                      .decode = DecodePieces};
+
+}  // namespace terrace::cuda

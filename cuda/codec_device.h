@@ -1,6 +1,6 @@
-// Codecs on a GPU: what the CUDA plugin exports beside its device table, bit for bit what
-// cuda/codec.h and cuda/rope.h do on the host. A launch takes many pieces of one shape, each in a
-// page of its own, so that one kernel gathers and encodes, or decodes, turns and scatters.
+// Codecs on a device's streams, bit for bit what cuda/codec.h and cuda/rope.h do. A launch takes
+// many pieces of one shape, each in a page of its own, so that one kernel of a GPU gathers and
+// encodes, or decodes, turns and scatters.
 //
 // THREADING: as cuda/device.h. INVARIANT: structs only grow at their end.
 #pragma once
@@ -11,11 +11,6 @@
 #include "cuda/device.h"
 
 namespace terrace {
-
-inline constexpr uint32_t kCodecAbiVersion = 1;
-// What a plugin exports: `const CodecOps* terrace_codec_plugin(uint32_t abi_version)`, nullptr for
-// a version it does not speak.
-inline constexpr char kCodecPluginSymbol[] = "terrace_codec_plugin";
 
 inline constexpr uint32_t kCodecPiecesMax = 65535;  // of one launch
 
@@ -31,14 +26,15 @@ struct CodecLaunch {
   uint32_t element = 0;  // ElementType
   uint32_t role = 0;     // PieceRole
   uint32_t tokens = 0, heads = 0, head_dim = 0;
-  uint32_t piece_count = 0;                // 1..kCodecPiecesMax
-  uint64_t engine_token_stride_bytes = 0;  // between the rows of two tokens; a multiple of elements
-  const CodecPiece* pieces = nullptr;      // memory that kernels read, unchanged until it is done
+  uint32_t piece_count = 0;  // 1..kCodecPiecesMax
+  // Between the rows of two tokens; a multiple of elements. `host` takes rows without gaps only.
+  uint64_t engine_token_stride_bytes = 0;
+  const CodecPiece* pieces = nullptr;  // memory that kernels read, unchanged until it is done
   // Encode: a word a piece, in memory that kernels write; set to 1 where the piece has a value the
   // codec does not take, left alone elsewhere. Such a piece is not to be stored.
   uint32_t* refused = nullptr;
   // Decode, of keys: cos and sin of every pair as RopeTable::turns() has them, in memory that
-  // kernels read; nullptr: nothing is turned.
+  // kernels read; nullptr: nothing is turned. `host` turns nothing.
   const float* turns = nullptr;
   uint32_t pairing = 0;  // RopePairing
   uint32_t rot_dim = 0;
@@ -48,13 +44,11 @@ struct CodecLaunch {
 
 struct CodecOps {
   uint32_t struct_bytes;
-  uint32_t abi_version;
-  // Both only queue. kInvalid for a launch that is none.
+  uint32_t reserved;
+  // Both only queue. kInvalid for a launch that is none, kUnsupported for one of another backend's.
   DeviceStatus (*encode)(StreamHandle* stream, const CodecLaunch* launch);
   DeviceStatus (*decode)(StreamHandle* stream, const CodecLaunch* launch);
 };
 static_assert(std::is_standard_layout_v<CodecOps> && std::is_standard_layout_v<CodecLaunch>);
-
-using CodecPluginEntry = const CodecOps* (*)(uint32_t abi_version);
 
 }  // namespace terrace

@@ -38,6 +38,7 @@ CopyLane::CopyLane(const Device& device, const PagedNest& nest, const PagedRow* 
       nest_(nest),
       device_rows_(device_rows),
       options_(options),
+      slot_layers_(options.codec ? SlotLayers::Of(*options.codec) : SlotLayers::Of(nest)),
       pages_(std::move(pages)) {}
 
 CopyLane::~CopyLane() { Drain(); }
@@ -53,6 +54,7 @@ Result<std::unique_ptr<CopyLane>> CopyLane::Create(const Device& device, const P
       new CopyLane(device, nest, device_rows, options, std::move(pages).value()));
   if (options.path == TransferPath::kStaged) TERRACE_RETURN_IF_ERROR(lane->MakeRing(priority));
   if (options.bounce_bytes > 0) TERRACE_RETURN_IF_ERROR(lane->MakeBounce());
+  if (options.codec) TERRACE_RETURN_IF_ERROR(lane->MakeRaw());
   return lane;
 }
 
@@ -61,6 +63,14 @@ Status CopyLane::MakeBounce() {
       DeviceBuffer::Allocate(device_, DeviceMemory::kPinned, options_.bounce_bytes);
   if (!bounce.ok()) return bounce.status();
   bounce_.emplace(std::move(bounce).value());
+  return Status::Ok();
+}
+
+Status CopyLane::MakeRaw() {
+  Result<DeviceBuffer> raw =
+      DeviceBuffer::Allocate(device_, DeviceMemory::kDevice, options_.stage_bytes);
+  if (!raw.ok()) return raw.status();
+  raw_.emplace(std::move(raw).value());
   return Status::Ok();
 }
 
@@ -104,14 +114,18 @@ Status CopyLane::ClearRing() {
 }
 
 uint64_t CopyLane::SpanBytes(LayerRange layers) const {
-  return nest_.layer_offset_bytes[layers.first + layers.count] -
-         nest_.layer_offset_bytes[layers.first];
+  return slot_layers_.offset_bytes[layers.first + layers.count] -
+         slot_layers_.offset_bytes[layers.first];
 }
 
 uint32_t CopyLane::layers_max() const {
   uint64_t bytes_max = options_.path == TransferPath::kStaged ? options_.stage_bytes : UINT64_MAX;
   if (options_.bounce_bytes > 0) bytes_max = std::min(bytes_max, options_.bounce_bytes);
   uint32_t count = nest_.layer_count();
+  if (raw_) {
+    const uint64_t raw_count = options_.stage_bytes / nest_.layer_bytes;
+    count = static_cast<uint32_t>(std::min<uint64_t>({count, raw_count, kCodecPiecesMax}));
+  }
   const auto fits = [&](uint32_t layer_count) {
     for (uint32_t first = 0; first + layer_count <= nest_.layer_count(); ++first) {
       if (SpanBytes({first, layer_count}) > bytes_max) return false;
@@ -193,20 +207,75 @@ Status CopyLane::CopyDirect(std::span<const PageSlot> pages, LayerRange layers) 
   return batcher.Flush();
 }
 
+uint64_t CopyLane::PagesPerLaunch(LayerRange layers, uint64_t bytes_max) const {
+  uint64_t count = std::min<uint64_t>(bytes_max / SpanBytes(layers), kPagedPagesMax);
+  if (raw_) {
+    count = std::min({count, options_.stage_bytes / (layers.count * nest_.layer_bytes),
+                      uint64_t{kCodecPiecesMax / layers.count}});
+  }
+  return std::max<uint64_t>(count, 1);
+}
+
+Status CopyLane::Launch(std::span<const PagedPage> pages, LayerRange layers) {
+  if (!raw_) return pages_.Copy(LaunchOf(pages, layers));
+  PagedPage raw[kPagedPagesMax];
+  const uint64_t raw_bytes = layers.count * nest_.layer_bytes;
+  for (size_t i = 0; i < pages.size(); ++i) {
+    raw[i] = {reinterpret_cast<uint64_t>(raw_->address()) + i * raw_bytes, pages[i].page_index};
+  }
+  const PagedLaunch launch = LaunchOf({raw, pages.size()}, layers);
+  if (options_.direction == PagedDirection::kGather) TERRACE_RETURN_IF_ERROR(pages_.Copy(launch));
+  TERRACE_RETURN_IF_ERROR(LaunchCodec(pages, layers, PieceRole::kKeys));
+  TERRACE_RETURN_IF_ERROR(LaunchCodec(pages, layers, PieceRole::kValues));
+  return options_.direction == PagedDirection::kGather ? Status::Ok() : pages_.Copy(launch);
+}
+
+// Of a layer, raw or encoded, keys come first, and values behind them.
+Status CopyLane::LaunchCodec(std::span<const PagedPage> pages, LayerRange layers, PieceRole role) {
+  const SpaceCodec& codec = *options_.codec;
+  const bool is_keys = role == PieceRole::kKeys;
+  const PieceShape& shape = is_keys ? codec.keys : codec.values;
+  const uint64_t raw_offset = is_keys ? 0 : codec.keys.raw_bytes();
+  const uint64_t encoded_offset = is_keys ? 0 : LayoutOf(codec.codec, codec.keys).encoded_bytes;
+  uint64_t page_indexes[kPagedPagesMax];
+  for (size_t i = 0; i < pages.size(); ++i) page_indexes[i] = pages[i].page_index;
+  const PageCodes::Batch batch =
+      codes_->Take({page_indexes, pages.size()}, layers.first, layers.count);
+  const std::span<const uint64_t> offsets(&slot_layers_.offset_bytes[layers.first], layers.count);
+  CodecPiece* piece = batch.pieces;
+  uint64_t raw_address = reinterpret_cast<uint64_t>(raw_->address()) + raw_offset;
+  for (const PagedPage& page : pages) {
+    for (uint32_t i = 0; i < layers.count; ++i, ++piece, raw_address += nest_.layer_bytes) {
+      *piece = {raw_address, page.slot_address + offsets[i] - offsets[0] + encoded_offset};
+    }
+  }
+  CodecLaunch launch{.codec = static_cast<uint32_t>(codec.codec),
+                     .element = static_cast<uint32_t>(shape.element),
+                     .role = static_cast<uint32_t>(role),
+                     .tokens = shape.tokens,
+                     .heads = shape.heads,
+                     .head_dim = shape.head_dim,
+                     .piece_count = static_cast<uint32_t>(piece - batch.pieces)};
+  launch.engine_token_stride_bytes = shape.raw_bytes() / shape.tokens;
+  launch.pieces = batch.pieces;
+  launch.refused = batch.refused;
+  return options_.direction == PagedDirection::kGather ? pages_.Encode(launch)
+                                                       : pages_.Decode(launch);
+}
+
 Status CopyLane::CopyZero(std::span<const PageSlot> pages, LayerRange layers) {
   PagedPage launched[kPagedPagesMax];
-  const uint64_t origin_bytes = nest_.layer_offset_bytes[layers.first];
+  const uint64_t origin_bytes = slot_layers_.offset_bytes[layers.first];
   // However narrow its vectors are, there are fewer than 2^31 of a launch.
   constexpr uint64_t kLaunchBytesMax = (uint64_t{1} << 31) - 1;
-  const uint64_t pages_max =
-      std::clamp<uint64_t>(kLaunchBytesMax / SpanBytes(layers), 1, kPagedPagesMax);
+  const uint64_t pages_max = PagesPerLaunch(layers, kLaunchBytesMax);
   while (!pages.empty()) {
     const size_t count = std::min<size_t>(pages.size(), pages_max);
     for (size_t i = 0; i < count; ++i) {
       launched[i] = {reinterpret_cast<uint64_t>(pages[i].device_slot) + origin_bytes,
                      pages[i].page_index};
     }
-    TERRACE_RETURN_IF_ERROR(pages_.Copy(LaunchOf({launched, count}, layers)));
+    TERRACE_RETURN_IF_ERROR(Launch({launched, count}, layers));
     pages = pages.subspan(count);
   }
   return Status::Ok();
@@ -226,9 +295,9 @@ Status CopyLane::CopyStaged(std::span<const PageSlot> pages, LayerRange layers) 
   PagedPage launched[kPagedPagesMax];
   CopyPiece pieces[kPagedPagesMax];
   const uint64_t span_bytes = SpanBytes(layers);
-  const uint64_t origin_bytes = nest_.layer_offset_bytes[layers.first];
+  const uint64_t origin_bytes = slot_layers_.offset_bytes[layers.first];
   const bool gathers = options_.direction == PagedDirection::kGather;
-  const uint64_t pages_max = std::min<uint64_t>(options_.stage_bytes / span_bytes, kPagedPagesMax);
+  const uint64_t pages_max = PagesPerLaunch(layers, options_.stage_bytes);
   while (!pages.empty()) {
     const size_t count = std::min<size_t>(pages.size(), pages_max);
     Stage& stage = ring_[next_stage_];
@@ -240,9 +309,9 @@ Status CopyLane::CopyStaged(std::span<const PageSlot> pages, LayerRange layers) 
       pieces[i] =
           gathers ? CopyPiece{slot, staged, span_bytes} : CopyPiece{staged, slot, span_bytes};
     }
-    const PagedLaunch launch = LaunchOf({launched, count}, layers);
-    TERRACE_RETURN_IF_ERROR(gathers ? GatherStage(stage, launch, {pieces, count})
-                                    : ScatterStage(stage, launch, {pieces, count}));
+    TERRACE_RETURN_IF_ERROR(gathers
+                                ? GatherStage(stage, {launched, count}, layers, {pieces, count})
+                                : ScatterStage(stage, {launched, count}, layers, {pieces, count}));
     pages = pages.subspan(count);
   }
   return Status::Ok();
@@ -250,7 +319,7 @@ Status CopyLane::CopyStaged(std::span<const PageSlot> pages, LayerRange layers) 
 
 Status CopyLane::CopyBounced(std::span<const PageSlot> pages, LayerRange layers) {
   const uint64_t span_bytes = SpanBytes(layers);
-  const uint64_t origin_bytes = nest_.layer_offset_bytes[layers.first];
+  const uint64_t origin_bytes = slot_layers_.offset_bytes[layers.first];
   const uint64_t pages_max = options_.bounce_bytes / span_bytes;
   std::vector<PageSlot> bounced;
   while (!pages.empty()) {
@@ -278,15 +347,15 @@ Status CopyLane::CopyBounced(std::span<const PageSlot> pages, LayerRange layers)
 Status CopyLane::CopyOnHost(std::span<const PageSlot> pages, std::span<const PageSlot> bounced,
                             LayerRange layers) {
   const bool gathers = options_.direction == PagedDirection::kGather;
-  const std::vector<uint64_t>& offsets = nest_.layer_offset_bytes;
+  const std::vector<uint64_t>& offsets = slot_layers_.offset_bytes;
   const uint32_t end = layers.first + layers.count;
   Batcher batcher(slots_stream(), CopyDirection::kWithinHost);
   for (size_t i = 0; i < pages.size(); ++i) {
     for (uint32_t layer = layers.first; layer < end;) {
       const uint64_t from_bytes = offsets[layer];
-      uint64_t end_bytes = from_bytes + nest_.layer_bytes;
+      uint64_t end_bytes = from_bytes + slot_layers_.layer_bytes;
       for (++layer; layer < end && offsets[layer] == end_bytes; ++layer) {
-        end_bytes += nest_.layer_bytes;
+        end_bytes += slot_layers_.layer_bytes;
       }
       std::byte* const slot = pages[i].slot + from_bytes;
       std::byte* const bounce = bounced[i].slot + from_bytes;
@@ -298,23 +367,23 @@ Status CopyLane::CopyOnHost(std::span<const PageSlot> pages, std::span<const Pag
   return batcher.Flush();
 }
 
-Status CopyLane::GatherStage(Stage& stage, const PagedLaunch& launch,
+Status CopyLane::GatherStage(Stage& stage, std::span<const PagedPage> pages, LayerRange layers,
                              std::span<const CopyPiece> pieces) {
   TERRACE_RETURN_IF_ERROR(pages_.Wait(stage.emptied, StreamEdge::kStaging));
-  TERRACE_RETURN_IF_ERROR(pages_.Copy(launch));
+  TERRACE_RETURN_IF_ERROR(Launch(pages, layers));
   TERRACE_RETURN_IF_ERROR(stage.filled.Record(pages_));
   TERRACE_RETURN_IF_ERROR(slots_->Wait(stage.filled, StreamEdge::kStaging));
   TERRACE_RETURN_IF_ERROR(slots_->Copy(CopyDirection::kToHost, pieces));
   return stage.emptied.Record(*slots_);
 }
 
-Status CopyLane::ScatterStage(Stage& stage, const PagedLaunch& launch,
+Status CopyLane::ScatterStage(Stage& stage, std::span<const PagedPage> pages, LayerRange layers,
                               std::span<const CopyPiece> pieces) {
   TERRACE_RETURN_IF_ERROR(slots_->Wait(stage.emptied, StreamEdge::kStaging));
   TERRACE_RETURN_IF_ERROR(slots_->Copy(CopyDirection::kToDevice, pieces));
   TERRACE_RETURN_IF_ERROR(stage.filled.Record(*slots_));
   TERRACE_RETURN_IF_ERROR(pages_.Wait(stage.filled, StreamEdge::kStaging));
-  TERRACE_RETURN_IF_ERROR(pages_.Copy(launch));
+  TERRACE_RETURN_IF_ERROR(Launch(pages, layers));
   return stage.emptied.Record(pages_);
 }
 

@@ -8,6 +8,9 @@
 // Slots that the device does not reach are copied to and from pinned memory of the lane's, the
 // bounce, in their place, and a CPU copies between the two. All that touches slots and bounce is
 // in the slots' stream, so one copy after another may use the same bounce.
+//
+// With a codec, pages are gathered to the lane's own raw memory and encoded from there, or decoded
+// to it and scattered, in the pages' stream: slots, stages and bounce hold encoded layers.
 #pragma once
 
 #include <cstdint>
@@ -17,6 +20,7 @@
 #include <string_view>
 #include <vector>
 
+#include "cuda/page_codes.h"
 #include "cuda/paged_layout.h"
 #include "cuda/stream.h"
 #include "terrace/status.h"
@@ -50,6 +54,7 @@ struct CopyLaneOptions {
   uint32_t stage_count = 0;
   uint32_t thread_blocks_max = 0;
   uint64_t bounce_bytes = 0;  // pinned memory for slots that the device does not reach; 0: none
+  std::optional<SpaceCodec> codec;  // the nest is then of one part, in the order NHD
 };
 
 struct LayerRange {
@@ -72,6 +77,9 @@ class CopyLane {
 
   // Layers that one Copy may be of: those that fit a stage, and the bounce.
   uint32_t layers_max() const;
+  // What a codec's launches use until it is set anew. REQUIRES, with a codec: room for what is
+  // copied; it stays until that is done.
+  void UseCodes(PageCodes* codes) { codes_ = codes; }
   // Queues these layers of all pages.
   Status Copy(std::span<const PageSlot> pages, LayerRange layers);
   // The same of slots that only a CPU reaches. REQUIRES: there is a bounce.
@@ -90,6 +98,7 @@ class CopyLane {
            const CopyLaneOptions& options, Stream pages);
   Status MakeRing(StreamPriority priority);
   Status MakeBounce();
+  Status MakeRaw();
   Status ClearRing();
   uint64_t SpanBytes(
       LayerRange layers) const;  // of these layers in a slot, padding between them too
@@ -98,21 +107,31 @@ class CopyLane {
   Status CopyDirect(std::span<const PageSlot> pages, LayerRange layers);
   Status CopyZero(std::span<const PageSlot> pages, LayerRange layers);
   Status CopyStaged(std::span<const PageSlot> pages, LayerRange layers);
+  // Pages that one launch may be of, where `bytes_max` hold their layers.
+  uint64_t PagesPerLaunch(LayerRange layers, uint64_t bytes_max) const;
+  // Between pages and where their layers, encoded or not, lie: slots, or a stage.
+  Status Launch(std::span<const PagedPage> pages, LayerRange layers);
+  Status LaunchCodec(std::span<const PagedPage> pages, LayerRange layers, PieceRole role);
   Status CopyOnHost(std::span<const PageSlot> pages, std::span<const PageSlot> bounced,
                     LayerRange layers);
-  Status GatherStage(Stage& stage, const PagedLaunch& launch, std::span<const CopyPiece> pieces);
-  Status ScatterStage(Stage& stage, const PagedLaunch& launch, std::span<const CopyPiece> pieces);
+  Status GatherStage(Stage& stage, std::span<const PagedPage> pages, LayerRange layers,
+                     std::span<const CopyPiece> pieces);
+  Status ScatterStage(Stage& stage, std::span<const PagedPage> pages, LayerRange layers,
+                      std::span<const CopyPiece> pieces);
 
   const Device& device_;
   const PagedNest& nest_;
   const PagedRow* device_rows_;
   const CopyLaneOptions options_;
+  const SlotLayers slot_layers_;
   Stream pages_;
   std::optional<Stream> slots_;
   std::optional<Event> within_;  // all CopyWithin so far, where there are two streams
   std::vector<Stage> ring_;
   uint32_t next_stage_ = 0;
   std::optional<DeviceBuffer> bounce_;
+  std::optional<DeviceBuffer> raw_;  // with a codec; touched by the pages' stream alone
+  PageCodes* codes_ = nullptr;
 };
 
 }  // namespace terrace

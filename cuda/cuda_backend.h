@@ -39,6 +39,8 @@ DeviceStatus FromRuntime(int cuda_error);
 // A CUresult.
 DeviceStatus FromDriver(int driver_error);
 
+extern const CodecOps kCodecOps;
+
 inline constexpr DeviceStatus kCudaOk{};
 DeviceStatus Refuse(int32_t status_code, const char* what);
 

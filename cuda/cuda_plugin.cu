@@ -329,11 +329,11 @@ DeviceStatus AwaitEvent(EventHandle* event) {
 }
 
 constexpr DeviceOps kOps = {
-    sizeof(DeviceOps), kDeviceAbiVersion, "cuda",      CountDevices, OpenDevice,
-    CloseDevice,       DescribeDevice,    Allocate,    Deallocate,   RegisterHost,
-    UnregisterHost,    CreateSlab,        MapSlab,     UnmapSlab,    CreateStream,
-    AdoptStream,       DestroyStream,     CreateEvent, DestroyEvent, RecordEvent,
-    WaitEvent,         QueryEvent,        AwaitEvent,  CopyBatch,    CopyPaged,
+    sizeof(DeviceOps), kDeviceAbiVersion, "cuda",       CountDevices, OpenDevice,     CloseDevice,
+    DescribeDevice,    Allocate,          Deallocate,   RegisterHost, UnregisterHost, CreateSlab,
+    MapSlab,           UnmapSlab,         CreateStream, AdoptStream,  DestroyStream,  CreateEvent,
+    DestroyEvent,      RecordEvent,       WaitEvent,    QueryEvent,   AwaitEvent,     CopyBatch,
+    CopyPaged,         &kCodecOps,
 };
 
 }  // namespace

@@ -34,6 +34,8 @@ struct DeviceHandle;
 struct StreamHandle;
 struct EventHandle;
 
+struct CodecOps;  // cuda/codec_device.h
+
 // terrace::Status in C. `detail` is the backend's own error number; `what` outlives the process.
 struct DeviceStatus {
   int32_t code = 0;  // a StatusCode
@@ -191,6 +193,8 @@ struct DeviceOps {
   DeviceStatus (*copy_batch)(StreamHandle* stream, CopyDirection direction, const CopyPiece* pieces,
                              uint32_t piece_count);
   DeviceStatus (*copy_paged)(StreamHandle* stream, const PagedLaunch* launch);
+
+  const CodecOps* codecs;  // nullptr: the backend has none
 };
 static_assert(std::is_standard_layout_v<DeviceOps> && std::is_standard_layout_v<PagedLaunch>);
 

@@ -107,14 +107,6 @@ Result<const DeviceOps*> LoadDevicePlugin(const std::string& path, std::string* 
   return ops;
 }
 
-const CodecOps* LoadCodecPlugin(const std::string& path) {
-  void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD);
-  if (library == nullptr) return nullptr;
-  const auto entry = reinterpret_cast<CodecPluginEntry>(dlsym(library, kCodecPluginSymbol));
-  const CodecOps* ops = entry == nullptr ? nullptr : entry(kCodecAbiVersion);
-  return ops != nullptr && ops->struct_bytes >= sizeof(CodecOps) ? ops : nullptr;
-}
-
 Result<ChosenBackend> ChooseBackend(DeviceBackend backend, const std::string& plugin_path,
                                     std::string* why) {
   if (backend == DeviceBackend::kHost)

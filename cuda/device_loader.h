@@ -8,7 +8,6 @@
 #include <string>
 #include <string_view>
 
-#include "cuda/codec_device.h"
 #include "cuda/device.h"
 #include "terrace/status.h"
 
@@ -34,8 +33,5 @@ Result<ChosenBackend> ChooseBackend(DeviceBackend backend, const std::string& pl
 // The plugin's table, of this ABI version. REQUIRES of the file: an absolute path, a regular file
 // that root or the caller's own user owns, in a directory likewise, neither writable for others.
 Result<const DeviceOps*> LoadDevicePlugin(const std::string& path, std::string* why);
-
-// The codecs' kernels of a plugin that ChooseBackend has loaded. Null if it has none.
-const CodecOps* LoadCodecPlugin(const std::string& path);
 
 }  // namespace terrace

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "cuda/codec_host.h"
 #include "cuda/device_status.h"
 #include "cuda/host_copy.h"
 #include "cuda/host_memory.h"
@@ -349,12 +350,34 @@ DeviceStatus CopyPaged(StreamHandle* stream, const PagedLaunch* launch) {
   });
 }
 
+StreamWork CodecWork(const CodecLaunch& launch, CodecDirection direction) {
+  const uint32_t shard_count =
+      std::min(launch.piece_count, ShardCount(launch.piece_count * RawBytes(launch)));
+  return {[launch, direction, shard_count](uint32_t shard) {
+            const auto [first, count] = Share(launch.piece_count, shard_count, shard);
+            CodePieces(launch, direction, first, count);
+            return Status::Ok();
+          },
+          shard_count};
+}
+
+template <CodecDirection kDirection>
+DeviceStatus Code(StreamHandle* stream, const CodecLaunch* launch) {
+  return Guarded([&] {
+    TERRACE_RETURN_IF_ERROR(ValidateLaunch(*launch, kDirection));
+    return FromDeviceStatus(Push(stream, CodecWork(*launch, kDirection)));
+  });
+}
+
+constexpr CodecOps kCodecOps = {sizeof(CodecOps), 0, Code<CodecDirection::kEncode>,
+                                Code<CodecDirection::kDecode>};
+
 constexpr DeviceOps kOps = {
-    sizeof(DeviceOps), kDeviceAbiVersion, "host",      CountDevices, OpenDevice,
-    CloseDevice,       DescribeDevice,    Allocate,    Deallocate,   RegisterHost,
-    UnregisterHost,    CreateSlab,        MapSlab,     UnmapSlab,    CreateStream,
-    AdoptStream,       DestroyStream,     CreateEvent, DestroyEvent, RecordEvent,
-    WaitEvent,         QueryEvent,        AwaitEvent,  CopyBatch,    CopyPaged,
+    sizeof(DeviceOps), kDeviceAbiVersion, "host",       CountDevices, OpenDevice,     CloseDevice,
+    DescribeDevice,    Allocate,          Deallocate,   RegisterHost, UnregisterHost, CreateSlab,
+    MapSlab,           UnmapSlab,         CreateStream, AdoptStream,  DestroyStream,  CreateEvent,
+    DestroyEvent,      RecordEvent,       WaitEvent,    QueryEvent,   AwaitEvent,     CopyBatch,
+    CopyPaged,         &kCodecOps,
 };
 
 }  // namespace

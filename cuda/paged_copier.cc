@@ -37,6 +37,28 @@ Status CheckOptions(const CopierOptions& options, std::string* why) {
   return Status::Ok();
 }
 
+Status CheckCodec(const Device& device, const PagedNest& nest, const CopierOptions& options,
+                  std::string* why) {
+  const SpaceCodec& codec = *options.codec;
+  if (device.ops().codecs == nullptr) {
+    *why = std::string("codec is ") + std::string(CodecName(codec.codec)) +
+           ", and the device's backend, " + device.ops().backend + ", has none";
+    return Status(StatusCode::kUnsupported, "options of paged copies were refused");
+  }
+  if (options.store_path == TransferPath::kDirect || options.load_path == TransferPath::kDirect) {
+    return Invalid(why, "path is direct, and a codec needs kernels: staged or zero_copy");
+  }
+  const bool fits = codec.is_lossy() && codec.layer_count == nest.layer_count() &&
+                    codec.RawLayerBytes() == nest.layer_bytes &&
+                    nest.layer_offset_bytes[nest.layer_count() - 1] ==
+                        (nest.layer_count() - 1) * nest.layer_bytes;
+  if (fits) return Status::Ok();
+  return Invalid(why, "codec is of " + std::to_string(codec.layer_count) + " layers of " +
+                          std::to_string(codec.RawLayerBytes()) + " bytes, the nest of " +
+                          std::to_string(nest.layer_count()) + " of " +
+                          std::to_string(nest.layer_bytes) + ": they lie in one part");
+}
+
 CopyLaneOptions LaneOptions(PagedDirection direction, const CopierOptions& options) {
   const TransferPath path =
       direction == PagedDirection::kGather ? options.store_path : options.load_path;
@@ -46,7 +68,8 @@ CopyLaneOptions LaneOptions(PagedDirection direction, const CopierOptions& optio
           .stage_count = options.stage_count,
           .thread_blocks_max = path == TransferPath::kZeroCopy ? options.zero_copy_thread_blocks_max
                                                                : options.staged_thread_blocks_max,
-          .bounce_bytes = options.pins != nullptr ? options.bounce_bytes : 0};
+          .bounce_bytes = options.pins != nullptr ? options.bounce_bytes : 0,
+          .codec = options.codec};
 }
 
 // What `queue` answers; where it fails half-way, nothing of it is under way any more: the caller
@@ -70,7 +93,9 @@ PagedCopier::PagedCopier(const Device& device, PagedNest nest, const CopierOptio
     : device_(device),
       nest_(std::move(nest)),
       options_(options),
-      events_(device, kCopierEventsMax) {}
+      slot_layers_(options.codec ? SlotLayers::Of(*options.codec) : SlotLayers::Of(nest_)),
+      events_(device, kCopierEventsMax),
+      codes_(device) {}
 
 PagedCopier::~PagedCopier() = default;
 
@@ -78,6 +103,7 @@ Result<std::unique_ptr<PagedCopier>> PagedCopier::Create(const Device& device, P
                                                          const CopierOptions& options,
                                                          std::string* why) {
   TERRACE_RETURN_IF_ERROR(CheckOptions(options, why));
+  if (options.codec) TERRACE_RETURN_IF_ERROR(CheckCodec(device, nest, options, why));
   std::unique_ptr<PagedCopier> copier(new PagedCopier(device, std::move(nest), options));
   const Status status = copier->Prepare();
   if (!status.ok()) {
@@ -86,12 +112,13 @@ Result<std::unique_ptr<PagedCopier>> PagedCopier::Create(const Device& device, P
   }
   for (const CopyLane* lane : {copier->store_.get(), copier->load_.get()}) {
     if (lane->layers_max() == 0) {
-      const bool is_bounce =
-          options.pins != nullptr && options.bounce_bytes < copier->nest_.layer_offset_bytes[1];
+      const uint64_t in_slot = copier->slot_layers_.offset_bytes[1];
+      const bool is_bounce = options.pins != nullptr && options.bounce_bytes < in_slot;
+      const uint64_t needed =
+          is_bounce || !options.codec ? in_slot : std::max(in_slot, copier->nest_.layer_bytes);
       return Invalid(why, (is_bounce ? "bounce_bytes is " + std::to_string(options.bounce_bytes)
                                      : "stage_bytes is " + std::to_string(options.stage_bytes)) +
-                              ", less than a layer of a slot takes: " +
-                              std::to_string(copier->nest_.layer_offset_bytes[1]));
+                              ", less than a layer of a slot takes: " + std::to_string(needed));
     }
   }
   return copier;
@@ -154,7 +181,7 @@ PagedCopier::Routed PagedCopier::Route(std::span<const PageSlot> pages) const {
     if (page.is_in_device) {
       page.device_slot = page.slot;
     } else if (options_.pins != nullptr) {
-      page.device_slot = options_.pins->DeviceAddress(page.slot, nest_.slot_bytes);
+      page.device_slot = options_.pins->DeviceAddress(page.slot, slot_layers_.slot_bytes);
     }
   }
   const auto first_straight =
@@ -167,7 +194,7 @@ PagedCopier::Routed PagedCopier::Route(std::span<const PageSlot> pages) const {
   routed.straight = {first_straight, first_bounced};
   routed.bounced = {first_bounced, routed.kept.end()};
   if (options_.pins == nullptr) return routed;
-  const uint64_t page_bytes = nest_.layer_bytes * nest_.layer_count();
+  const uint64_t page_bytes = slot_layers_.layer_bytes * nest_.layer_count();
   options_.pins->CountCopied(routed.straight.size() * page_bytes,
                              routed.bounced.size() * page_bytes);
   return routed;
@@ -179,13 +206,28 @@ Status PagedCopier::Copy(CopyLane& lane, const Routed& pages, LayerRange layers)
   return lane.CopyBounced(pages.bounced, layers);
 }
 
-Result<StoreTicket> PagedCopier::Store(std::span<const PageSlot> pages, const KvWritten& written) {
-  TERRACE_RETURN_IF_ERROR(CheckPages(pages, options_.store_path));
-  return OrDrain(*store_, [&] { return QueueStore(Route(pages), written); });
+Status PagedCopier::LendCodes(CopyLane& lane, const Routed& pages,
+                              std::shared_ptr<PageCodes>* codes) {
+  if (!options_.codec) return Status::Ok();
+  const uint64_t page_count = pages.within.size() + pages.straight.size() + pages.bounced.size();
+  Result<std::shared_ptr<PageCodes>> lent =
+      codes_.Lend(page_count * nest_.layer_count() * 2);  // keys and values
+  if (!lent.ok()) return lent.status();
+  *codes = std::move(lent).value();
+  lane.UseCodes(codes->get());
+  return Status::Ok();
 }
 
-Result<StoreTicket> PagedCopier::QueueStore(const Routed& pages, const KvWritten& written) {
+Result<StoreTicket> PagedCopier::Store(std::span<const PageSlot> pages, const KvWritten& written) {
+  TERRACE_RETURN_IF_ERROR(CheckPages(pages, options_.store_path));
+  std::shared_ptr<PageCodes> codes;  // stays until what failed half-way has ended
+  return OrDrain(*store_, [&] { return QueueStore(Route(pages), written, &codes); });
+}
+
+Result<StoreTicket> PagedCopier::QueueStore(const Routed& pages, const KvWritten& written,
+                                            std::shared_ptr<PageCodes>* codes) {
   CopyLane& lane = *store_;
+  TERRACE_RETURN_IF_ERROR(LendCodes(lane, pages, codes));
   TERRACE_RETURN_IF_ERROR(written.Gate(lane.pages_stream()));
   const uint32_t step = lane.layers_max();
   for (uint32_t first = 0; first < nest_.layer_count(); first += step) {
@@ -197,16 +239,20 @@ Result<StoreTicket> PagedCopier::QueueStore(const Routed& pages, const KvWritten
   if (!read.ok()) return read.status();
   Result<PooledEvent> stored = PooledEvent::After(events_, lane.slots_stream());
   if (!stored.ok()) return stored.status();
-  return StoreTicket{PageReuse(std::move(read).value()), SlotsDone(std::move(stored).value())};
+  return StoreTicket{*codes, PageReuse(std::move(read).value()),
+                     SlotsDone(std::move(stored).value())};
 }
 
 Result<LoadTicket> PagedCopier::Load(std::span<const PageSlot> pages, const DestinationFree& free) {
   TERRACE_RETURN_IF_ERROR(CheckPages(pages, options_.load_path));
-  return OrDrain(*load_, [&] { return QueueLoad(Route(pages), free); });
+  std::shared_ptr<PageCodes> codes;
+  return OrDrain(*load_, [&] { return QueueLoad(Route(pages), free, &codes); });
 }
 
-Result<LoadTicket> PagedCopier::QueueLoad(const Routed& pages, const DestinationFree& free) {
+Result<LoadTicket> PagedCopier::QueueLoad(const Routed& pages, const DestinationFree& free,
+                                          std::shared_ptr<PageCodes>* codes) {
   CopyLane& lane = *load_;
+  TERRACE_RETURN_IF_ERROR(LendCodes(lane, pages, codes));
   TERRACE_RETURN_IF_ERROR(free.Gate(lane.pages_stream()));
   const uint64_t wanted =
       (options_.load_chunk_bytes_min + nest_.layer_bytes - 1) / nest_.layer_bytes;
@@ -222,7 +268,7 @@ Result<LoadTicket> PagedCopier::QueueLoad(const Routed& pages, const Destination
   if (!pages.within.empty()) TERRACE_RETURN_IF_ERROR(lane.SettleSlots());
   Result<PooledEvent> read = PooledEvent::After(events_, lane.slots_stream());
   if (!read.ok()) return read.status();
-  return LoadTicket{LayerReady(std::move(ready), step), SlotsDone(std::move(read).value())};
+  return LoadTicket{*codes, LayerReady(std::move(ready), step), SlotsDone(std::move(read).value())};
 }
 
 }  // namespace terrace

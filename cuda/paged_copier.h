@@ -4,7 +4,7 @@
 // The staged path turns many small pieces into one large copy a slot: a kernel gathers pages into a
 // stage of a ring in device memory, the copy engine moves the stage while the kernel fills the
 // next. Loads run the same way back, a few layers at a time, so that the engine can begin with
-// layer 0.
+// layer 0. With a codec the kernels encode what they gather and decode what they scatter.
 //
 // THREADING: one thread stores and one thread loads at a time; they need not be the same.
 // LIMITS: kPagesPerCallMax pages a call; kCopierEventsMax events, else kBusy. Nothing blocks but
@@ -20,8 +20,10 @@
 #include "cuda/copy_lane.h"
 #include "cuda/edges.h"
 #include "cuda/host_pins.h"
+#include "cuda/page_codes.h"
 #include "cuda/paged_layout.h"
 #include "cuda/stream.h"
+#include "terrace/codec.h"
 #include "terrace/status.h"
 #include "terrace/units.h"
 
@@ -44,14 +46,21 @@ struct CopierOptions {
   // so many a direction. None: it reaches all slots.
   std::shared_ptr<HostPins> pins;
   uint64_t bounce_bytes = 16 * kMiB;
+  // Slots hold encoded pages. Of the nest, kNhd and all layers in one part; not by kDirect. Needs
+  // stage_bytes more of device memory a direction.
+  std::optional<SpaceCodec> codec;
 };
 
+// Of what a codec refuses, `codes` tells once the slots are written; null without a codec. It goes
+// last: what is under way uses it.
 struct StoreTicket {
+  std::shared_ptr<PageCodes> codes;
   PageReuse page_reuse;
   SlotsDone slots_written;
 };
 
 struct LoadTicket {
+  std::shared_ptr<PageCodes> codes;
   LayerReady layer_ready;
   SlotsDone slots_read;
 };
@@ -89,13 +98,18 @@ class PagedCopier {
   };
   Routed Route(std::span<const PageSlot> pages) const;
   static Status Copy(CopyLane& lane, const Routed& pages, LayerRange layers);
-  Result<StoreTicket> QueueStore(const Routed& pages, const KvWritten& written);
-  Result<LoadTicket> QueueLoad(const Routed& pages, const DestinationFree& free);
+  Status LendCodes(CopyLane& lane, const Routed& pages, std::shared_ptr<PageCodes>* codes);
+  Result<StoreTicket> QueueStore(const Routed& pages, const KvWritten& written,
+                                 std::shared_ptr<PageCodes>* codes);
+  Result<LoadTicket> QueueLoad(const Routed& pages, const DestinationFree& free,
+                               std::shared_ptr<PageCodes>* codes);
 
   const Device& device_;
   const PagedNest nest_;
   const CopierOptions options_;
+  const SlotLayers slot_layers_;
   EventPool events_;
+  PageCodesPool codes_;
   std::optional<DeviceBuffer> rows_;  // nest_.rows where kernels read them
   std::unique_ptr<CopyLane> store_;
   std::unique_ptr<CopyLane> load_;

@@ -6,6 +6,7 @@
 #include <numeric>
 #include <utility>
 
+#include "cuda/codec_host.h"
 #include "cuda/device_status.h"
 #include "cuda/host_memory.h"
 #include "cuda/paged_host.h"
@@ -314,6 +315,28 @@ struct SimCalls {
       return Status::Ok();
     });
   }
+
+  // A piece is a shard.
+  template <CodecDirection kDirection>
+  static DeviceStatus Code(StreamHandle* handle, const CodecLaunch* launch) {
+    return Guarded([&] {
+      TERRACE_RETURN_IF_ERROR(ValidateLaunch(*launch, kDirection));
+      SimDevice* device = Of(handle)->device;
+      device->queues_.Push(Of(handle)->stream,
+                           {[device, copied = *launch](uint32_t shard) {
+                              if (device->FailsNow())
+                                return Status(StatusCode::kIo, "a simulated kernel failed");
+                              device->CheckKernelReach(
+                                  reinterpret_cast<const void*>(copied.pieces[shard].slot_address),
+                                  1);
+                              CodePieces(copied, kDirection, shard, 1);
+                              return Status::Ok();
+                            },
+                            launch->piece_count});
+      device->Drift();
+      return Status::Ok();
+    });
+  }
 };
 
 void SimDevice::Launch(StreamHandle* stream, uint32_t shard_count,
@@ -328,16 +351,35 @@ void SimDevice::Launch(StreamHandle* stream, uint32_t shard_count,
 
 const DeviceOps& SimDeviceOps() {
   using Calls = SimCalls;
+  static constexpr CodecOps kCodecOps = {sizeof(CodecOps), 0, Calls::Code<CodecDirection::kEncode>,
+                                         Calls::Code<CodecDirection::kDecode>};
   static constexpr DeviceOps kOps = {
-      sizeof(DeviceOps),     kDeviceAbiVersion,     "sim",
-      Calls::CountDevices,   Calls::OpenDevice,     Calls::CloseDevice,
-      Calls::DescribeDevice, Calls::Allocate,       Calls::Deallocate,
-      Calls::RegisterHost,   Calls::UnregisterHost, Calls::CreateSlab,
-      Calls::MapSlab,        Calls::UnmapSlab,      Calls::CreateStream,
-      Calls::AdoptStream,    Calls::DestroyStream,  Calls::CreateEvent,
-      Calls::DestroyEvent,   Calls::RecordEvent,    Calls::WaitEvent,
-      Calls::QueryEvent,     Calls::AwaitEvent,     Calls::CopyBatch,
+      sizeof(DeviceOps),
+      kDeviceAbiVersion,
+      "sim",
+      Calls::CountDevices,
+      Calls::OpenDevice,
+      Calls::CloseDevice,
+      Calls::DescribeDevice,
+      Calls::Allocate,
+      Calls::Deallocate,
+      Calls::RegisterHost,
+      Calls::UnregisterHost,
+      Calls::CreateSlab,
+      Calls::MapSlab,
+      Calls::UnmapSlab,
+      Calls::CreateStream,
+      Calls::AdoptStream,
+      Calls::DestroyStream,
+      Calls::CreateEvent,
+      Calls::DestroyEvent,
+      Calls::RecordEvent,
+      Calls::WaitEvent,
+      Calls::QueryEvent,
+      Calls::AwaitEvent,
+      Calls::CopyBatch,
       Calls::CopyPaged,
+      &kCodecOps,
   };
   return kOps;
 }

@@ -49,6 +49,22 @@ Status Stream::Copy(const PagedLaunch& launch) {
   return FromDeviceStatus(ops_->copy_paged(handle_, &launch));
 }
 
+namespace {
+
+constexpr Status kNoCodecs(StatusCode::kUnsupported, "this device has no codecs");
+
+}  // namespace
+
+Status Stream::Encode(const CodecLaunch& launch) {
+  if (ops_->codecs == nullptr) return kNoCodecs;
+  return FromDeviceStatus(ops_->codecs->encode(handle_, &launch));
+}
+
+Status Stream::Decode(const CodecLaunch& launch) {
+  if (ops_->codecs == nullptr) return kNoCodecs;
+  return FromDeviceStatus(ops_->codecs->decode(handle_, &launch));
+}
+
 Result<Event> Event::Create(const Device& device) {
   EventHandle* handle = nullptr;
   TERRACE_RETURN_IF_ERROR(FromDeviceStatus(device.ops().create_event(device.handle(), &handle)));

@@ -8,6 +8,7 @@
 #include <span>
 #include <utility>
 
+#include "cuda/codec_device.h"
 #include "cuda/device.h"
 #include "cuda/device_status.h"
 #include "terrace/status.h"
@@ -49,6 +50,9 @@ class Stream {
   Status Wait(const Event& event, StreamEdge edge);
   Status Copy(CopyDirection direction, std::span<const CopyPiece> pieces);
   Status Copy(const PagedLaunch& launch);
+  // kUnsupported where the device has no codecs.
+  Status Encode(const CodecLaunch& launch);
+  Status Decode(const CodecLaunch& launch);
 
  private:
   Stream(const DeviceOps& ops, StreamHandle* handle) : ops_(&ops), handle_(handle) {}

@@ -479,8 +479,9 @@ TERRACE_API terrace_status terrace_pages_read_tensor(const terrace_tensor* tenso
 typedef struct terrace_pages terrace_pages;
 
 /* Pages, and the Space whose slots hold them: its layout is "nhd" or "hnd", or the engine's where
- * pages are opaque. TERRACE_INVALID, with field and values in `why`, where the two do not fit.
- * Tensors must outlive it. */
+ * pages are opaque. Under a codec of Terrace's ("terrace:int8") pages are encoded and decoded on
+ * their way. TERRACE_INVALID, with field and values in `why`, where the two do not fit. Tensors
+ * must outlive it. */
 TERRACE_API terrace_status terrace_pages_create(const terrace_device* device,
                                                 const terrace_pages_layout* layout,
                                                 const terrace_space* space, terrace_pages** pages,
@@ -537,7 +538,9 @@ TERRACE_API terrace_status terrace_copy_layer_ready(terrace_copy* copy, uint32_t
                                                     terrace_edge engine);
 /* TERRACE_BUSY: under way. TERRACE_OK: of a store its blocks are written, and may be committed;
  * of a load every byte is in its page. TERRACE_GONE: the lease was not valid throughout; what was
- * loaded must not be used. */
+ * loaded must not be used. TERRACE_UNSUPPORTED: of a store, the codec of the Space refused a page
+ * (a NaN, an infinity, a magnitude above the largest bf16); its block is not written, the others
+ * are. */
 TERRACE_API terrace_status terrace_copy_poll(terrace_copy* copy);
 /* The same, waiting; TERRACE_BUSY at the deadline. */
 TERRACE_API terrace_status terrace_copy_wait(terrace_copy* copy, uint64_t deadline_us);

@@ -7,6 +7,7 @@ usage: torch_pages.py --terraced PATH --plugin PATH --report FILE [--device cuda
            still reads are loaded into, and read at once: every byte is the right one, in layouts of
            several engines, with the arena registered and without
   hbm      blocks asked for again are read in the GPU's own memory, byte for byte
+  codecs   pages of lossy Spaces: the device's slots are the host's, and so is what is loaded
   product  how much longer matrix products take while pages are copied, 3 % at most
 
 --device host rehearses all of it on the CPU, where a product's time says nothing. The report is a
@@ -234,6 +235,50 @@ def check_hbm(gpu, device, daemon, options):
            "holds": wrong == 0}
 
 
+def stored(cache, edge, group, tokens, pages):
+    """A read lease of the pages, stored."""
+    keys = group.hash(tokens)
+    with group.reserve(keys) as lease:
+        with cache.paged.store(lease, pages, kv_written=edge) as copy:
+            copy.wait(LONG_S)
+        if lease.commit() != len(keys):
+            raise RuntimeError("not every block was committed")
+    lease = group.acquire(keys)
+    lease.wait_ready()
+    return lease
+
+
+def check_codecs(gpu, device, daemon, _options):
+    """The CPU's copies are by the host's backend, of the same numbers."""
+    cpu, pages, wrong, count = Gpu("host"), list(range(8)), 0, 0
+    with connect(daemon) as client, terrace.Device("host") as host:
+        for codec in ("int8", "fp8", "int4"):
+            space = space_of(8, "nhd").encoded(codec)
+            group = client.open(terrace.SpaceGroup(f"codec-{codec}", [space]))
+            source, target = (Cache(gpu, device, space, axes) for axes in ("BPHTD", "PBTHD"))
+            twin, twins_target = (Cache(cpu, host, space, axes) for axes in ("BPHTD", "PBTHD"))
+            for layer in range(LAYERS):
+                source.layers[layer] &= ~0x4000  # numbers below 2
+                twin.layers[layer].copy_(source.layers[layer])
+            gpu.synchronize()
+            with stored(source, gpu.edge, group, range(8 * TOKENS), pages) as lease, \
+                    stored(twin, terrace.HOST, group, range(1, 8 * TOKENS + 1), pages) as twins:
+                for block in pages:
+                    mine, theirs = bytes(lease.slot(block)), bytes(twins.slot(block))
+                    wrong += sum(a != b for a, b in zip(mine, theirs)) + len(mine) - len(theirs)
+                    count += len(theirs)
+                for cache, edge in ((target, gpu.edge), (twins_target, terrace.HOST)):
+                    with cache.paged.load(lease, pages, destination_free=edge) as copy:
+                        copy.wait(LONG_S)
+            gpu.synchronize()
+            for layer in range(LAYERS):
+                loaded = target.pages(layer, pages).cpu()
+                wrong += 2 * int((loaded != twins_target.pages(layer, pages)).sum())
+    yield {"line": "pages of lossy Spaces, int8, fp8 and int4, beside the host's",
+           "figure": f"{wrong} other bytes, of {count} in slots", "limit": "0",
+           "holds": wrong == 0 and count > 0}
+
+
 class Product:
     """Matrix products on a stream of their own, timed by the GPU's clock."""
 
@@ -327,7 +372,7 @@ def parse_arguments():
     parser.add_argument("--plugin", required=True)
     parser.add_argument("--report", required=True, type=pathlib.Path)
     parser.add_argument("--device", default="cuda", choices=("cuda", "host"))
-    parser.add_argument("--only", default="order,hbm,product")
+    parser.add_argument("--only", default="order,hbm,codecs,product")
     options = parser.parse_args()
     is_gpu = options.device == "cuda"
     options.hbm_device = "cuda:0" if is_gpu else "host"

@@ -169,6 +169,35 @@ def test_torch_and_dlpack_tensors_are_taken_as_they_lie(client, device):
                     == layers[layer][4].contiguous().numpy().tobytes()
 
 
+def test_pages_of_a_lossy_space_are_encoded_and_decoded(client, device):
+    space = SPACE.encoded("int8")
+    group = client.open(terrace.SpaceGroup("tiny-int8", [space]))
+    engine, other = Engine("BPHTD", 1), Engine("PBTHD", 2)
+    for layer in engine.layers:
+        layer &= 0xBFFF  # numbers below 2
+    keys = group.hash(range(2 * TOKENS))
+    with terrace.PagedCache(device, space, engine.layers, axes="BPHTD") as cache, \
+            group.reserve(keys) as lease:
+        with cache.store(lease, [1, 2], kv_written=terrace.HOST) as copy:
+            copy.wait(LONG_S)
+        assert lease.commit() == 2
+        engine.layers[1][4] = 0x7E00  # NaNs
+        with group.reserve(group.hash(range(7, TOKENS + 7))) as refused, \
+                cache.store(refused, [4], kv_written=terrace.HOST) as copy:
+            with pytest.raises(terrace.Unsupported):
+                copy.wait(LONG_S)
+            assert refused.commit() == 0
+    with terrace.PagedCache(device, space, other.layers, axes="PBTHD") as cache, \
+            group.acquire(keys) as lease:
+        lease.wait_ready()
+        with cache.load(lease, [5, 0], destination_free=terrace.HOST) as copy:
+            copy.wait(LONG_S)
+    for page, stored in ((5, 1), (0, 2)):
+        loaded, exact = (cache.page(index).view(numpy.float16).astype(numpy.float32)
+                         for cache, index in ((other, page), (engine, stored)))
+        assert 0 < abs(loaded - exact).max() < 2 / 200  # of magnitudes below 2, by 127
+
+
 def test_blocks_are_read_in_the_devices_memory(hbm_daemon, device, monkeypatch):
     with terrace.Client(hbm_daemon.socket, default_timeout_s=LONG_S, device=device) as client:
         client.wait_connected(LONG_S)

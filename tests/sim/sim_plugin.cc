@@ -8,6 +8,7 @@
 #include <mutex>
 #include <vector>
 
+#include "cuda/codec_device.h"
 #include "cuda/device_status.h"
 #include "cuda/sim_device.h"
 
@@ -40,6 +41,15 @@ DeviceStatus OpenCurrent(const DeviceOpenOptions*, DeviceHandle** device) {
   return {};
 }
 
+template <auto kFunction>
+DeviceStatus LockedCode(StreamHandle* stream, const CodecLaunch* launch) {
+  const std::lock_guard guard(g_lock);
+  return (SimDeviceOps().codecs->*kFunction)(stream, launch);
+}
+
+constexpr CodecOps kCodecOps = {sizeof(CodecOps), 0, LockedCode<&CodecOps::encode>,
+                                LockedCode<&CodecOps::decode>};
+
 using Ops = DeviceOps;
 constexpr DeviceOps kOps = {
     sizeof(DeviceOps),
@@ -67,6 +77,7 @@ constexpr DeviceOps kOps = {
     Locked<&Ops::await_event>::Call,
     Locked<&Ops::copy_batch>::Call,
     Locked<&Ops::copy_paged>::Call,
+    &kCodecOps,
 };
 
 }  // namespace

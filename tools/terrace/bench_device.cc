@@ -61,7 +61,7 @@ class BenchDeviceVerb : public Verb {
       return Fail(fmt::format("bench device: {}: {}", chosen->why, traits.status().what()));
     }
     const bool is_host = chosen->ops == &HostDeviceOps();
-    const CodecOps* codecs = is_host ? nullptr : LoadCodecPlugin(plugin_path_);
+    const CodecOps* codecs = is_host ? nullptr : chosen->ops->codecs;
     const std::vector<std::string> failures = MeasureAll(device.value(), codecs);
     Report(chosen.value(), traits.value());  // what there is: a device may be lent for minutes
     for (const std::string& failure : failures) {

@@ -127,7 +127,9 @@ class Copy(_Handle):
 
     def poll(self) -> bool:
         """Whether it has ended: a store's blocks may be committed, a load's bytes are in their
-        pages. Gone if the lease was not valid throughout: use nothing of what was loaded."""
+        pages. Gone if the lease was not valid throughout: use nothing of what was loaded.
+        Unsupported if the Space's codec refused a page (a NaN): its block is not written, the
+        others are."""
         return self._ended(lib.terrace_copy_poll(self.native), is_asked=True)
 
     def wait(self, timeout_s: float = 10.0) -> None:

@@ -11,12 +11,18 @@
 #include <thread>
 #include <vector>
 
+#include "client/paged_cache.h"
+#include "cuda/host_device.h"
+#include "cuda/sim_device.h"
 #include "integration/process/daemon_process.h"
 #include "terrace/client.h"
 #include "unit/cuda/codec_pieces.h"
+#include "unit/cuda/coded_pages.h"
 
 namespace terrace::test {
 namespace {
+
+using client::PagedCache;
 
 constexpr uint64_t kLongUs = 30'000'000;
 constexpr uint32_t kParts = 2;
@@ -215,6 +221,97 @@ TEST_F(LossySpaces, APartWithANaNIsRefusedAndCountedAndItsBlockIsNotThere) {
   ASSERT_TRUE(lease.ok()) << client->last_error();
   PieceBytes wrong(cut.RawPartBytes()[0], std::byte{0xFF});
   EXPECT_TRUE(lease->WritePart(0, 0, 0, wrong).ok());
+}
+
+// Pages of one layout are encoded on their way to slots, and decoded into another's.
+class LossyPages : public LossySpaces {
+ protected:
+  static constexpr CacheShape kShape = {.layer_count = kLayers,
+                                        .page_tokens = 16,
+                                        .head_count = 2,
+                                        .head_bytes = 128,
+                                        .page_count = 6};
+
+  std::unique_ptr<PagedCache> CacheOf(const Device& device, const TestCache& cache, Codec codec) {
+    std::string why;
+    Result<std::unique_ptr<PagedCache>> paged = PagedCache::Create(
+        device, {.layout = cache.layout, .space = Model(codec).members[0].spec}, &why);
+    EXPECT_TRUE(paged.ok()) << why;
+    return std::move(paged).value();
+  }
+  Status Store(Client& client, PagedCache& cache, const WriteLease& lease,
+               const std::vector<uint64_t>& pages) {
+    std::string why;
+    auto store = cache.Store(lease, {.page_indexes = pages}, KvWritten::Already(), &why);
+    EXPECT_TRUE(store.ok()) << why << client.last_error();
+    return (*store)->Wait(kLongUs);
+  }
+  void RoundTrip(const Device& device, Codec codec) {
+    SCOPED_TRACE(CodecName(codec));
+    const std::unique_ptr<Client> client = Connect();
+    const GroupRef group = Open(*client, codec);
+    TestCache from = MakeFiniteCache("hnd_planes_outer", kShape, 1);
+    TestCache to = MakeFiniteCache("kv_by_token", kShape, 2);
+    TestCache twin = MakeFiniteCache("kv_by_token", kShape, 2);
+    const std::vector<BlockKey> keys = Keys(3);
+    const std::vector<uint64_t> pages = {5, 0, 3};
+    const auto stores = CacheOf(device, from, codec);
+    const auto loads = CacheOf(device, to, codec);
+    Result<WriteLease> write = client->Reserve(group, keys);
+    ASSERT_TRUE(write.ok()) << client->last_error();
+    ASSERT_TRUE(Store(*client, *stores, *write, pages).ok());
+    ASSERT_EQ(*client->Commit(*write), 3u);
+    const Result<ReadLease> read = client->Acquire(group, keys);
+    ASSERT_TRUE(read.ok() && client->WaitReady(*read, 3, kLongUs).ok());
+    const NaiveCoded naive(from.layout, CutOf(codec)), naive_twin(twin.layout, CutOf(codec));
+    for (uint32_t block = 0; block < 3; ++block) {
+      ASSERT_TRUE(naive.IsEncoded(pages[block], read->slot(block, 0).data())) << block;
+      naive_twin.Decode(pages[2 - block], read->slot(block, 0).data());
+    }
+    std::string why;
+    const std::vector<uint64_t> into(pages.rbegin(), pages.rend());
+    auto load = loads->Load(*read, {.page_indexes = into}, DestinationFree::Already(), &why);
+    ASSERT_TRUE(load.ok()) << why;
+    ASSERT_TRUE((*load)->Wait(kLongUs).ok());
+    EXPECT_TRUE(to.memory == twin.memory);
+  }
+};
+
+TEST_F(LossyPages, AreEncodedAndDecodedOnTheHost) {
+  const Device device = std::move(Device::Open(HostDeviceOps(), {.worker_count = 2})).value();
+  for (const Codec codec : kLossyCodecs) RoundTrip(device, codec);
+}
+
+TEST_F(LossyPages, AreEncodedAndDecodedOnASimulatedDevice) {
+  SimDevice sim({.seed = 7, .needs_registration = true});
+  const Device device(SimDeviceOps(), sim.handle());
+  for (const Codec codec : kLossyCodecs) RoundTrip(device, codec);
+  EXPECT_EQ(sim.stray_count(), 0u);
+}
+
+TEST_F(LossyPages, OnlyBlocksThatTheCodecTakesAreThere) {
+  const Device device = std::move(Device::Open(HostDeviceOps(), {})).value();
+  const std::unique_ptr<Client> client = Connect();
+  const GroupRef group = Open(*client, Codec::kInt8);
+  TestCache cache = MakeFiniteCache("nhd_packed", kShape, 1);
+  const uint16_t nan = 0x7FC0;
+  for (const uint32_t layer : {3, 4}) {  // of the second part both
+    std::memcpy(VectorInPage(cache.layout, layer, 1, 2, 15, 1), &nan, sizeof(nan));
+  }
+  const auto stores = CacheOf(device, cache, Codec::kInt8);
+  Result<WriteLease> lease = client->Reserve(group, Keys(3));
+  ASSERT_TRUE(lease.ok()) << client->last_error();
+  EXPECT_EQ(Store(*client, *stores, *lease, {4, 2, 0}).code(), StatusCode::kUnsupported);
+  EXPECT_EQ(*client->Commit(*lease), 2u);
+  EXPECT_EQ(PartsRefused(*client), 1u);
+  EXPECT_EQ(client->Match(group, Keys(3))->block_count, 1u) << "the prefix before it";
+  // Once it holds numbers it is stored by the same lease.
+  const TestCache finite = MakeFiniteCache("nhd_packed", kShape, 1);
+  std::ranges::copy(finite.memory, cache.memory.begin());
+  EXPECT_TRUE(Store(*client, *stores, *lease, {client::kNoPage, 2}).ok());
+  EXPECT_EQ(*client->Commit(*lease), 1u);
+  EXPECT_EQ(client->Match(group, Keys(3))->block_count, 3u);
+  EXPECT_EQ(PartsRefused(*client), 1u);
 }
 
 TEST_F(LossySpaces, ACommitThatReleasesTellsOfRefusedPartsToo) {

@@ -246,7 +246,7 @@ TEST(PagedCaches, ALayoutThatDoesNotFitItsSpaceIsRefusedWithBothValues) {
   lossy.space.part_bytes.assign(2, 2240);
   std::string why;
   EXPECT_FALSE(PagedCache::Create(device, lossy, &why).ok());
-  EXPECT_THAT(why, HasSubstr("terrace:int8"));
+  EXPECT_THAT(why, HasSubstr("head_bytes is 256, and the Space's head_size of 64 in its dtype"));
 }
 
 }  // namespace

@@ -19,6 +19,8 @@
 #include "cuda/device_name.h"
 #include "cuda/paged_copier.h"
 #include "tests/sim/paged_world.h"
+#include "unit/cuda/codec_pieces.h"
+#include "unit/cuda/coded_pages.h"
 #include "unit/cuda/plugin_path.h"
 
 namespace terrace {
@@ -181,6 +183,64 @@ TEST_P(CudaBackend, CopiesEveryLayoutAsTheNaiveLoopDoes) {
       Copy(CopyDirection::kToHost, pinned.address(), memory.address(), cache.memory.size());
       ASSERT_EQ(std::memcmp(pinned.address(), cache.memory.data(), cache.memory.size()), 0);
     }
+  }
+}
+
+// Kernels gather and encode, decode and scatter: what the host's codec makes of the same pages.
+TEST_P(CudaBackend, CodesEveryLayoutAsTheHostDoes) {
+  const auto [path, bounces] = GetParam();
+  if (path == TransferPath::kDirect) return;  // which does not encode
+  const std::shared_ptr<const Device> device(std::shared_ptr<void>(), &*device_);
+  const auto pins = bounces ? std::make_shared<HostPins>(device, 0) : nullptr;
+  const CacheShape shape{.page_tokens = kPageTokens, .head_bytes = kHeadBytes, .page_count = 20};
+  uint32_t number = 0;
+  for (const std::string& kind : CodedKinds()) {
+    const SpaceCodec codec = CodecOf(kLossyCodecs[number % 3], ElementType::kBf16, shape, 2);
+    ++number;
+    SCOPED_TRACE(kind + ", " + std::string(CodecName(codec.codec)));
+    TestCache cache = MakeFiniteCache(kind, shape, number);
+    const DeviceBuffer memory = Allocate(DeviceMemory::kDevice, cache.memory.size());
+    const DeviceBuffer pinned = Allocate(DeviceMemory::kPinned, cache.memory.size());
+    std::memcpy(pinned.address(), cache.memory.data(), cache.memory.size());
+    Copy(CopyDirection::kToDevice, memory.address(), pinned.address(), cache.memory.size());
+    const Mirror mirror(&cache, memory.address());
+    const NaiveCoded naive(cache.layout, codec);
+    std::string why;
+    const auto copier = std::move(PagedCopier::Create(*device_, CompileForCodec(mirror.layout),
+                                                      {.store_path = path,
+                                                       .load_path = path,
+                                                       .stage_bytes = 256 * kKiB,
+                                                       .pins = pins,
+                                                       .codec = codec},
+                                                      &why))
+                            .value();
+    const uint64_t slot_bytes = naive.layers().slot_bytes;
+    const DeviceBuffer slots = Allocate(DeviceMemory::kPinned, 12 * slot_bytes);
+    std::vector<PageSlot> asked;
+    for (uint64_t i = 0; i < 12; ++i) {
+      std::byte* slot = slots.address() + i * slot_bytes;
+      asked.push_back({19 - i, slot, slot});
+    }
+    {
+      Result<StoreTicket> store = copier->Store(asked, KvWritten::Already());
+      ASSERT_TRUE(store.ok()) << store.status().what();
+      ASSERT_TRUE(store->slots_written.AwaitOnHost().ok());
+      EXPECT_TRUE(store->codes->Refused().empty());
+    }
+    for (const PageSlot& page : asked) {
+      ASSERT_TRUE(naive.IsEncoded(page.page_index, page.slot)) << "page " << page.page_index;
+    }
+    for (std::byte& byte : cache.memory) byte ^= std::byte{0xFF};
+    std::memcpy(pinned.address(), cache.memory.data(), cache.memory.size());
+    Copy(CopyDirection::kToDevice, memory.address(), pinned.address(), cache.memory.size());
+    {
+      Result<LoadTicket> load = copier->Load(asked, DestinationFree::Already());
+      ASSERT_TRUE(load.ok()) << load.status().what();
+      ASSERT_TRUE(load->slots_read.AwaitOnHost().ok());
+    }
+    for (const PageSlot& page : asked) naive.Decode(page.page_index, page.slot);
+    Copy(CopyDirection::kToHost, pinned.address(), memory.address(), cache.memory.size());
+    ASSERT_EQ(std::memcmp(pinned.address(), cache.memory.data(), cache.memory.size()), 0);
   }
 }
 

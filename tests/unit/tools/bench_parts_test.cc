@@ -156,8 +156,8 @@ DeviceStatus DecodeNothing(StreamHandle*, const CodecLaunch*) { return {}; }
 TEST(CodecSweep, KernelsAreSetBesideTheHostsBytes) {
   const Result<Device> device = Device::Open(HostDeviceOps(), {});
   ASSERT_TRUE(device.ok());
-  const CodecOps right{sizeof(CodecOps), kCodecAbiVersion, EncodeAll<false>, DecodeNothing};
-  const CodecOps wrong{sizeof(CodecOps), kCodecAbiVersion, EncodeAll<true>, DecodeNothing};
+  const CodecOps right{sizeof(CodecOps), 0, EncodeAll<false>, DecodeNothing};
+  const CodecOps wrong{sizeof(CodecOps), 0, EncodeAll<true>, DecodeNothing};
   std::string why;
   for (const CodecOps* codecs : {static_cast<const CodecOps*>(nullptr), &right, &wrong}) {
     CodecSweep sweep;

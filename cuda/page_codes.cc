@@ -1,0 +1,101 @@
+#include "cuda/page_codes.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <utility>
+
+#include "terrace/check.h"
+#include "terrace/units.h"
+
+namespace terrace {
+namespace {
+
+constexpr uint64_t kCapacityMin = 1024;
+
+}  // namespace
+
+SlotLayers SlotLayers::Of(const PagedNest& nest) {
+  return {.layer_bytes = nest.layer_bytes,
+          .slot_bytes = nest.slot_bytes,
+          .offset_bytes = nest.layer_offset_bytes};
+}
+
+SlotLayers SlotLayers::Of(const SpaceCodec& codec) {
+  SlotLayers layers{.layer_bytes = codec.EncodedLayerBytes(), .slot_bytes = 0, .offset_bytes = {}};
+  for (uint32_t part = 0; part < codec.part_count; ++part) {
+    for (uint32_t i = 0; i < codec.LayersOf(part); ++i) {
+      layers.offset_bytes.push_back(layers.slot_bytes + i * layers.layer_bytes);
+    }
+    layers.slot_bytes =
+        RoundUp(layers.slot_bytes + codec.LayersOf(part) * layers.layer_bytes, kPartAlignmentBytes);
+  }
+  layers.offset_bytes.push_back(layers.slot_bytes);
+  return layers;
+}
+
+PageCodes::PageCodes(DeviceBuffer memory, uint64_t capacity)
+    : memory_(std::move(memory)), capacity_(capacity) {
+  std::memset(memory_.address(), 0, memory_.byte_count());
+}
+
+Result<std::unique_ptr<PageCodes>> PageCodes::Create(const Device& device, uint64_t piece_count) {
+  const uint64_t capacity = std::bit_ceil(std::max(piece_count, kCapacityMin));
+  Result<DeviceBuffer> memory = DeviceBuffer::Allocate(
+      device, DeviceMemory::kPinned, capacity * (sizeof(CodecPiece) + sizeof(uint32_t)));
+  if (!memory.ok()) return memory.status();
+  return std::unique_ptr<PageCodes>(new PageCodes(std::move(memory).value(), capacity));
+}
+
+void PageCodes::Clear() {
+  std::memset(words(), 0, used_ * sizeof(uint32_t));
+  used_ = 0;
+  taken_.clear();
+}
+
+PageCodes::Batch PageCodes::Take(std::span<const uint64_t> page_indexes, uint32_t layer_first,
+                                 uint32_t layer_count) {
+  const Batch batch{pieces() + used_, words() + used_};
+  taken_.push_back({used_, layer_first, layer_count, {page_indexes.begin(), page_indexes.end()}});
+  used_ += page_indexes.size() * layer_count;
+  TERRACE_CHECK(used_ <= capacity_, "a call has as many pieces as it was given room for");
+  return batch;
+}
+
+std::vector<RefusedLayer> PageCodes::Refused() const {
+  std::vector<RefusedLayer> refused;
+  for (const Taken& taken : taken_) {
+    const uint32_t* word = words() + taken.piece_first;
+    for (const uint64_t page_index : taken.page_indexes) {
+      for (uint32_t i = 0; i < taken.layer_count; ++i, ++word) {
+        if (*word != 0) refused.push_back({page_index, taken.layer_first + i});
+      }
+    }
+  }
+  return refused;
+}
+
+Result<std::shared_ptr<PageCodes>> PageCodesPool::Lend(uint64_t piece_count) {
+  std::unique_ptr<PageCodes> codes;
+  {
+    const std::lock_guard lock(lock_);
+    const auto fits = [&](const auto& other) { return other->capacity() >= piece_count; };
+    const auto found = std::ranges::find_if(free_, fits);
+    if (found != free_.end()) {
+      codes = std::move(*found);
+      free_.erase(found);
+    }
+  }
+  if (codes == nullptr) {
+    Result<std::unique_ptr<PageCodes>> made = PageCodes::Create(device_, piece_count);
+    if (!made.ok()) return made.status();
+    codes = std::move(made).value();
+  }
+  codes->Clear();
+  return std::shared_ptr<PageCodes>(codes.release(), [this](PageCodes* returned) {
+    const std::lock_guard lock(lock_);
+    free_.emplace_back(returned);
+  });
+}
+
+}  // namespace terrace

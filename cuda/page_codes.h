@@ -1,0 +1,91 @@
+// A lossy codec between pages and slots: where encoded layers lie in a slot, and what the codec's
+// kernels of one call read and write beside pages and slots.
+//
+// THREADING: a PageCodes is one call's at a time; the pool may be used from any thread.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <vector>
+
+#include "cuda/codec_device.h"
+#include "cuda/paged_layout.h"
+#include "cuda/stream.h"
+#include "terrace/codec.h"
+#include "terrace/status.h"
+
+namespace terrace {
+
+// Where the layers of a page lie in its slot.
+struct SlotLayers {
+  // Of raw pages: as the nest says.
+  static SlotLayers Of(const PagedNest& nest);
+  // Encoded: part by part, each at a multiple of kPartAlignmentBytes.
+  static SlotLayers Of(const SpaceCodec& codec);
+
+  uint64_t layer_bytes = 0;
+  uint64_t slot_bytes = 0;
+  // Where each layer begins, and, last, the end of the slot.
+  std::vector<uint64_t> offset_bytes;
+};
+
+// A layer of a page with a value that the codec does not take.
+struct RefusedLayer {
+  uint64_t page_index = 0;
+  uint32_t layer = 0;
+};
+
+class PageCodes {
+ public:
+  struct Batch {
+    CodecPiece* pieces;
+    uint32_t* refused;  // all 0
+  };
+
+  // Tables of a call that has `piece_count` pieces, in pinned memory.
+  static Result<std::unique_ptr<PageCodes>> Create(const Device& device, uint64_t piece_count);
+
+  uint64_t capacity() const { return capacity_; }
+  // Nothing has been taken any more. REQUIRES: what was queued with it is done.
+  void Clear();
+  // Tables of one launch, a piece a page and layer, the layers of a page side by side. REQUIRES:
+  // there is room.
+  Batch Take(std::span<const uint64_t> page_indexes, uint32_t layer_first, uint32_t layer_count);
+  // REQUIRES: all that was queued is done.
+  std::vector<RefusedLayer> Refused() const;
+
+ private:
+  struct Taken {
+    uint64_t piece_first;
+    uint32_t layer_first;
+    uint32_t layer_count;
+    std::vector<uint64_t> page_indexes;
+  };
+
+  PageCodes(DeviceBuffer memory, uint64_t capacity);
+  CodecPiece* pieces() const { return reinterpret_cast<CodecPiece*>(memory_.address()); }
+  uint32_t* words() const { return reinterpret_cast<uint32_t*>(pieces() + capacity_); }
+
+  const DeviceBuffer memory_;
+  const uint64_t capacity_;
+  uint64_t used_ = 0;
+  std::vector<Taken> taken_;
+};
+
+// Pinned memory is slow to come by: it is kept for the next call. Outlives what it has lent.
+class PageCodesPool {
+ public:
+  explicit PageCodesPool(const Device& device) : device_(device) {}
+
+  // Comes back by itself when the last owner goes. REQUIRES: nothing queued uses it then.
+  Result<std::shared_ptr<PageCodes>> Lend(uint64_t piece_count);
+
+ private:
+  const Device& device_;
+  std::mutex lock_;
+  std::vector<std::unique_ptr<PageCodes>> free_;
+};
+
+}  // namespace terrace
