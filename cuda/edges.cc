@@ -75,7 +75,8 @@ Status PageReuse::AwaitOnHost() {
 
 LayerReady::~LayerReady() {
   // Events are of one stream: the last one's being reached is all of them being reached.
-  if (taken_count_ < events_.size()) (void)events_.back().event().Await();
+  const bool is_owed = taken_count_ < events_.size() || is_end_awaited_;
+  if (is_owed && !events_.empty()) (void)events_.back().event().Await();
 }
 
 Status LayerReady::Gate(uint32_t layer, Stream& engine_stream) {
@@ -95,7 +96,9 @@ Status LayerReady::AwaitOnHost(uint32_t layer) {
 
 Status LayerReady::Query() {
   const Status status = events_.back().event().Query();
-  if (status.code() != StatusCode::kBusy) taken_count_ = static_cast<uint32_t>(events_.size());
+  if (status.code() == StatusCode::kBusy) return status;
+  taken_count_ = static_cast<uint32_t>(events_.size());
+  is_end_awaited_ = false;
   return status;
 }
 

@@ -113,9 +113,13 @@ class [[nodiscard]] PageReuse {
 // Edge 4: a layer's pages have been filled, layer by layer.
 class [[nodiscard]] LayerReady {
  public:
-  // Layer l is ready after events[l / layers_per_event].
-  LayerReady(std::vector<PooledEvent> events, uint32_t layers_per_event)
-      : events_(std::move(events)), layers_per_event_(layers_per_event) {}
+  // Layer l is ready after events[l / layers_per_event]. `is_end_awaited`: dropped, it waits for
+  // the copies even if all layers have been taken, because they use what is dropped with it.
+  LayerReady(std::vector<PooledEvent> events, uint32_t layers_per_event,
+             bool is_end_awaited = false)
+      : events_(std::move(events)),
+        layers_per_event_(layers_per_event),
+        is_end_awaited_(is_end_awaited) {}
   LayerReady(LayerReady&&) noexcept = default;
   ~LayerReady();
 
@@ -127,6 +131,7 @@ class [[nodiscard]] LayerReady {
  private:
   std::vector<PooledEvent> events_;
   uint32_t layers_per_event_;
+  bool is_end_awaited_;       // until the end has been seen
   uint32_t taken_count_ = 0;  // events that somebody has waited for, the first ones
 };
 

@@ -90,6 +90,9 @@ Result<std::shared_ptr<PageCodes>> PageCodesPool::Lend(uint64_t piece_count) {
     Result<std::unique_ptr<PageCodes>> made = PageCodes::Create(device_, piece_count);
     if (!made.ok()) return made.status();
     codes = std::move(made).value();
+    const std::lock_guard lock(lock_);
+    free_.reserve(made_count_ + 1);
+    ++made_count_;
   }
   codes->Clear();
   return std::shared_ptr<PageCodes>(codes.release(), [this](PageCodes* returned) {

@@ -85,7 +85,8 @@ class PageCodesPool {
  private:
   const Device& device_;
   std::mutex lock_;
-  std::vector<std::unique_ptr<PageCodes>> free_;
+  std::vector<std::unique_ptr<PageCodes>> free_;  // with room for all that were made
+  size_t made_count_ = 0;
 };
 
 }  // namespace terrace

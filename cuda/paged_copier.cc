@@ -268,7 +268,9 @@ Result<LoadTicket> PagedCopier::QueueLoad(const Routed& pages, const Destination
   if (!pages.within.empty()) TERRACE_RETURN_IF_ERROR(lane.SettleSlots());
   Result<PooledEvent> read = PooledEvent::After(events_, lane.slots_stream());
   if (!read.ok()) return read.status();
-  return LoadTicket{*codes, LayerReady(std::move(ready), step), SlotsDone(std::move(read).value())};
+  // Slots have been read before the last pages are decoded, by tables that the ticket keeps.
+  return LoadTicket{*codes, LayerReady(std::move(ready), step, *codes != nullptr),
+                    SlotsDone(std::move(read).value())};
 }
 
 }  // namespace terrace

@@ -205,6 +205,40 @@ TEST(CodedCopier, SaysWhichLayersOfWhichPagesItRefused) {
   EXPECT_THAT(store->codes->Refused(), testing::IsEmpty()) << "nothing is left of the last call";
 }
 
+// A load that is let go when its engine's stream waits for it: its kernels still read the tables.
+TEST(CodedCopier, ALoadLetGoKeepsItsTablesUntilItsKernelsHaveRun) {
+  for (uint64_t seed = 1; seed <= 40; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    SimDevice sim({.seed = seed, .steps_per_call_max = 0});
+    const Device device(SimDeviceOps(), sim.handle());
+    TestCache cache = MakeFiniteCache("hnd_packed", kShape, 1);
+    const SpaceCodec codec = CodecOf(Codec::kInt8, ElementType::kBf16, kShape, /*part_count=*/2);
+    const NaiveCoded naive(cache.layout, codec);
+    const auto copier = MakeCopier(device, cache, SmallOptions(kPaths[seed % 2], codec));
+    Stream engine = std::move(Stream::Create(device, StreamPriority::kLoad)).value();
+    Slots first(naive.layers(), {7, 0, 11, 3}), second(naive.layers(), {2, 9, 4});
+    for (const Slots* slots : {&first, &second}) {
+      Result<StoreTicket> store = copier->Store(slots->pages, KvWritten::Already());
+      ASSERT_TRUE(store.ok()) << store.status().what();
+    }
+    for (std::byte& byte : cache.memory) byte = kUntouched;
+    for (const Slots* slots : {&first, &second}) {
+      Result<LoadTicket> load = copier->Load(slots->pages, DestinationFree::Already());
+      ASSERT_TRUE(load.ok()) << load.status().what();
+      for (uint32_t layer = 0; layer < kShape.layer_count; ++layer) {
+        ASSERT_TRUE(load->layer_ready.Gate(layer, engine).ok());
+      }
+    }
+    sim.Settle();
+    const std::vector<std::byte> loaded = cache.memory;
+    for (std::byte& byte : cache.memory) byte = kUntouched;
+    for (const Slots* slots : {&first, &second}) {
+      for (const PageSlot& page : slots->pages) naive.Decode(page.page_index, page.slot);
+    }
+    ASSERT_TRUE(loaded == cache.memory);
+  }
+}
+
 // More pages than a launch takes, and more pieces than the smallest tables hold.
 TEST(CodedCopier, CodesManyPagesInOneCall) {
   const Device device = std::move(Device::Open(HostDeviceOps(), {})).value();
