@@ -3,6 +3,7 @@
 #include <time.h>
 
 #include <algorithm>
+#include <map>
 #include <set>
 #include <string_view>
 #include <utility>
@@ -144,25 +145,16 @@ Result<PagedNest> NestOf(const PagedCacheOptions& options, const std::optional<S
   return CompileNest(layout, shape, why);
 }
 
-// What takes most of them.
-uint64_t LayerBytesMax(const std::vector<uint64_t>& offset_bytes) {
-  uint64_t bytes_max = 0;
-  for (size_t layer = 1; layer < offset_bytes.size(); ++layer) {
-    bytes_max = std::max(bytes_max, offset_bytes[layer] - offset_bytes[layer - 1]);
-  }
-  return bytes_max;
-}
-
 CopierOptions OptionsByRule(const Device& device, const PagedNest& nest,
                             const std::optional<SpaceCodec>& codec, bool is_host,
                             const std::shared_ptr<HostPins>& pins) {
   CopierOptions options = PlanByRule(nest, is_host).Apply({});
-  uint64_t layer_bytes = LayerBytesMax(nest.layer_offset_bytes);
+  uint64_t layer_bytes = SlotLayers::Of(nest).SpanBytesMax();
   if (codec) {
     if (options.store_path == TransferPath::kDirect) options.store_path = TransferPath::kStaged;
     if (options.load_path == TransferPath::kDirect) options.load_path = TransferPath::kStaged;
     if (is_host) options.stage_bytes = kHostRawBytes;
-    layer_bytes = std::max(layer_bytes, LayerBytesMax(SlotLayers::Of(*codec).offset_bytes));
+    layer_bytes = std::max(layer_bytes, SlotLayers::Of(*codec).SpanBytesMax());
   }
   options.stage_bytes = std::max(options.stage_bytes, layer_bytes);
   options.bounce_bytes = std::max(options.bounce_bytes, layer_bytes);
@@ -238,17 +230,17 @@ Status PagedCopy::QueryEvents() {
 // All parts of the blocks that no codec refused.
 Status PagedCopy::RememberWritten() {
   const GroupMember& member = lease_->member(member_);
-  std::set<uint64_t> refused_pages;
+  std::map<uint64_t, std::set<uint32_t>> refused_parts;  // by page, which may be of two blocks
   if (store_->codes != nullptr) {
-    std::set<std::pair<uint64_t, uint32_t>> parts;
     for (const RefusedLayer& refused : store_->codes->Refused()) {
-      refused_pages.insert(refused.page_index);
-      parts.insert({refused.page_index, PartOf(member.codec, refused.layer)});
+      refused_parts[refused.page_index].insert(PartOf(member.codec, refused.layer));
     }
-    lease_->parts_refused.fetch_add(static_cast<uint32_t>(parts.size()));
   }
   for (size_t i = 0; i < blocks_.size(); ++i) {
-    if (refused_pages.contains(pages_[i])) continue;
+    if (const auto refused = refused_parts.find(pages_[i]); refused != refused_parts.end()) {
+      lease_->parts_refused.fetch_add(static_cast<uint32_t>(refused->second.size()));
+      continue;
+    }
     for (uint32_t part = 0; part < member.part_count(); ++part) {
       TERRACE_RETURN_IF_ERROR(lease_->Remember({.key_index = blocks_[i],
                                                 .member = static_cast<uint16_t>(member_),
@@ -258,7 +250,7 @@ Status PagedCopy::RememberWritten() {
                                                /*from_copy=*/true));
     }
   }
-  return refused_pages.empty() ? Status::Ok() : kRefusedByCodec;
+  return refused_parts.empty() ? Status::Ok() : kRefusedByCodec;
 }
 
 Status PagedCopy::Finish(Status copied) {

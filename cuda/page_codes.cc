@@ -34,6 +34,14 @@ SlotLayers SlotLayers::Of(const SpaceCodec& codec) {
   return layers;
 }
 
+uint64_t SlotLayers::SpanBytesMax() const {
+  uint64_t bytes_max = 0;
+  for (size_t layer = 1; layer < offset_bytes.size(); ++layer) {
+    bytes_max = std::max(bytes_max, offset_bytes[layer] - offset_bytes[layer - 1]);
+  }
+  return bytes_max;
+}
+
 PageCodes::PageCodes(DeviceBuffer memory, uint64_t capacity)
     : memory_(std::move(memory)), capacity_(capacity) {
   std::memset(memory_.address(), 0, memory_.byte_count());

@@ -24,6 +24,8 @@ struct SlotLayers {
   static SlotLayers Of(const PagedNest& nest);
   // Encoded: part by part, each at a multiple of kPartAlignmentBytes.
   static SlotLayers Of(const SpaceCodec& codec);
+  // From one layer to the next, where most lies between: the last of a part has the part's padding.
+  uint64_t SpanBytesMax() const;
 
   uint64_t layer_bytes = 0;
   uint64_t slot_bytes = 0;

@@ -112,7 +112,7 @@ Result<std::unique_ptr<PagedCopier>> PagedCopier::Create(const Device& device, P
   }
   for (const CopyLane* lane : {copier->store_.get(), copier->load_.get()}) {
     if (lane->layers_max() == 0) {
-      const uint64_t in_slot = copier->slot_layers_.offset_bytes[1];
+      const uint64_t in_slot = copier->slot_layers_.SpanBytesMax();
       const bool is_bounce = options.pins != nullptr && options.bounce_bytes < in_slot;
       const uint64_t needed =
           is_bounce || !options.codec ? in_slot : std::max(in_slot, copier->nest_.layer_bytes);

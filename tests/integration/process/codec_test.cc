@@ -314,6 +314,21 @@ TEST_F(LossyPages, OnlyBlocksThatTheCodecTakesAreThere) {
   EXPECT_EQ(PartsRefused(*client), 1u);
 }
 
+TEST_F(LossyPages, APageOfTwoBlocksIsRefusedOfBoth) {
+  const Device device = std::move(Device::Open(HostDeviceOps(), {})).value();
+  const std::unique_ptr<Client> client = Connect();
+  const GroupRef group = Open(*client, Codec::kFp8);
+  TestCache cache = MakeFiniteCache("nhd_packed", kShape, 1);
+  const uint16_t nan = 0x7FC0;
+  std::memcpy(VectorInPage(cache.layout, 0, 0, 2, 0, 0), &nan, sizeof(nan));
+  const auto stores = CacheOf(device, cache, Codec::kFp8);
+  Result<WriteLease> lease = client->Reserve(group, Keys(3));
+  ASSERT_TRUE(lease.ok()) << client->last_error();
+  EXPECT_EQ(Store(*client, *stores, *lease, {2, 4, 2}).code(), StatusCode::kUnsupported);
+  EXPECT_EQ(*client->Commit(*lease), 1u);
+  EXPECT_EQ(PartsRefused(*client), 2u);
+}
+
 TEST_F(LossySpaces, ACommitThatReleasesTellsOfRefusedPartsToo) {
   const std::unique_ptr<Client> client = Connect();
   const SpaceCodec cut = CutOf(Codec::kInt4);

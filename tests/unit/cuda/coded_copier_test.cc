@@ -281,6 +281,11 @@ TEST(CodedCopier, RefusesPathsAndPagesThatDoNotEncode) {
   CopierOptions small = SmallOptions(TransferPath::kZeroCopy, codec);
   small.stage_bytes = 2047;
   EXPECT_THAT(refusal(device, small), HasSubstr("stage_bytes is 2047"));
+  // With the slot's padding behind it, which the copy engine moves, too, the last layer takes most.
+  CopierOptions unpadded = SmallOptions(TransferPath::kStaged, codec);
+  unpadded.stage_bytes = 3583;
+  EXPECT_THAT(refusal(device, unpadded), HasSubstr("stage_bytes is 3583, less than a layer of a "
+                                                   "slot takes: 3584"));
   static DeviceOps without = HostDeviceOps();
   without.codecs = nullptr;
   const Device plain = std::move(Device::Open(without, {})).value();
