@@ -61,6 +61,12 @@ class Line:
         return {True: "holds", False: "FALLS SHORT", None: "-"}[self.holds]
 
 
+def library_path(*places):
+    """Before the machine's own, by which some machines find their driver."""
+    own = os.environ.get("LD_LIBRARY_PATH")
+    return ":".join([*map(str, places), *([own] if own else [])])
+
+
 class Machine:
     """Where the programs are, and how they are run."""
 
@@ -79,7 +85,7 @@ class Machine:
         self.package = HERE / "python" if self.is_packed else HERE.parents[1] / "client" / "python"
         self.environment = {**os.environ, "TERRACE_CUDA_PLUGIN": str(self.plugin)}
         if self.is_packed:
-            self.environment["LD_LIBRARY_PATH"] = f"{HERE}/lib:{HERE}/lib/c++"
+            self.environment["LD_LIBRARY_PATH"] = library_path(HERE / "lib", HERE / "lib" / "c++")
 
     def __getitem__(self, name):
         return self._paths[name]
@@ -191,7 +197,7 @@ def check_torch(machine):
                    "TERRACE_LIBRARY": str(machine["libterrace.so"])}
     if machine.is_packed:
         environment["TERRACE_PROGRAMS_LD_LIBRARY_PATH"] = environment["LD_LIBRARY_PATH"]
-        environment["LD_LIBRARY_PATH"] = f"{HERE}/lib"
+        environment["LD_LIBRARY_PATH"] = library_path(HERE / "lib")
     report = machine.out / "torch.json"
     report.unlink(missing_ok=True)
     device = "host" if machine.options.rehearse else "cuda"
@@ -264,9 +270,12 @@ def gpu_name():
     try:
         asked = subprocess.run(["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,"
                                 "noheader"], capture_output=True, text=True, check=False)
+        named = asked.stdout.strip().splitlines() if asked.returncode == 0 else []
     except OSError:
-        return None
-    return asked.stdout.strip().splitlines()[0] if asked.returncode == 0 and asked.stdout else None
+        named = []
+    if not named and pathlib.Path("/dev/nvidia0").exists():
+        return "a GPU that nvidia-smi does not name"
+    return named[0] if named else None
 
 
 def parse_arguments():
