@@ -329,6 +329,31 @@ TEST_F(LossyPages, APageOfTwoBlocksIsRefusedOfBoth) {
   EXPECT_EQ(PartsRefused(*client), 2u);
 }
 
+// A Commit tells of 255 at most, the end of the lease of the others.
+TEST_F(LossyPages, EveryRefusedPartIsCounted) {
+  const Device device = std::move(Device::Open(HostDeviceOps(), {})).value();
+  const std::unique_ptr<Client> client = Connect();
+  const GroupRef group = Open(*client, Codec::kInt4);
+  TestCache cache = MakeFiniteCache("nhd_packed", kShape, 1);
+  const uint16_t nan = 0x7FC0;
+  for (const uint32_t layer : {0, 4}) {  // of either part one
+    std::memcpy(VectorInPage(cache.layout, layer, 0, 2, 0, 0), &nan, sizeof(nan));
+  }
+  const auto stores = CacheOf(device, cache, Codec::kInt4);
+  constexpr uint32_t kRefusedBlocks = 80, kStores = 2;
+  std::vector<uint64_t> pages(kRefusedBlocks + 1, 2);
+  pages[0] = 4;
+  {
+    Result<WriteLease> lease = client->Reserve(group, Keys(kRefusedBlocks + 1));
+    ASSERT_TRUE(lease.ok()) << client->last_error();
+    for (uint32_t i = 0; i < kStores; ++i) {
+      EXPECT_EQ(Store(*client, *stores, *lease, pages).code(), StatusCode::kUnsupported);
+    }
+    EXPECT_EQ(*client->Commit(*lease), 1u);
+  }
+  EXPECT_TRUE(BecomesRefused(*client, kParts * kRefusedBlocks * kStores)) << PartsRefused(*client);
+}
+
 TEST_F(LossySpaces, ACommitThatReleasesTellsOfRefusedPartsToo) {
   const std::unique_ptr<Client> client = Connect();
   const SpaceCodec cut = CutOf(Codec::kInt4);
