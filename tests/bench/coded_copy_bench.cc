@@ -1,0 +1,202 @@
+// Paged copies under a lossy codec on the host, beside what they are made of: memcpy of the pages'
+// bytes, and the codec alone, piece by piece where pages lie. All kinds take turns within a round.
+//
+//   taskset -c 1 coded_copy_bench [working set in MiB, default 256] [rounds, default 9]
+//
+// Pages are [plane][token][head] of 16 tokens, 8 heads of 128 in bf16; a slot is of 16 layers.
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <charconv>
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <functional>
+#include <numeric>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "cuda/codec.h"
+#include "cuda/host_device.h"
+#include "cuda/paged_copier.h"
+#include "terrace/units.h"
+
+namespace terrace {
+namespace {
+
+constexpr uint32_t kLayerCount = 16;
+constexpr PieceShape kKeys{ElementType::kBf16, PieceRole::kKeys, 16, 8, 128};
+constexpr PieceShape kValues{ElementType::kBf16, PieceRole::kValues, 16, 8, 128};
+constexpr uint64_t kStageBytes[] = {256 * kKiB, kMiB, 4 * kMiB};
+
+using Bytes = std::span<std::byte>;
+
+Bytes Map(size_t size) {
+  void* address = mmap(nullptr, size, PROT_READ | PROT_WRITE,
+                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+  if (address == MAP_FAILED) std::exit(1);
+  return Bytes(static_cast<std::byte*>(address), size);
+}
+
+struct World {
+  explicit World(uint64_t byte_count, Codec codec)
+      : space{codec, kKeys, kValues, kLayerCount, kLayerCount},
+        cache(Map(byte_count)),
+        slots(Map(byte_count)) {
+    std::mt19937_64 random(1);
+    for (size_t i = 0; i < cache.size(); i += 2) {  // magnitudes from 0.5 to 2
+      const auto bits = static_cast<uint16_t>((random() & 0x80FF) | 0x3F00);
+      std::memcpy(&cache[i], &bits, sizeof(bits));
+    }
+    page_count = byte_count / kLayerCount / space.RawLayerBytes();
+    PagedLayout layout;
+    layout.layer_count = kLayerCount;
+    layout.plane_count = 2;
+    layout.page_tokens = layout.block_tokens = kKeys.tokens;
+    layout.page_count = page_count;
+    layout.head_count = kKeys.heads;
+    layout.head_bytes = layout.head_stride_bytes = 2 * kKeys.head_dim;
+    layout.token_stride_bytes = layout.head_bytes * kKeys.heads;
+    layout.plane_stride_bytes = kKeys.raw_bytes();
+    layout.block_stride_bytes = space.RawLayerBytes();
+    for (uint32_t layer = 0; layer < kLayerCount; ++layer) {
+      layout.bases.push_back(reinterpret_cast<uint64_t>(cache.data()) +
+                             layer * page_count * space.RawLayerBytes());
+    }
+    std::string why;
+    nest = std::move(CompileNest(layout, {.order = SlotOrder::kNhd, .layers_per_part = kLayerCount},
+                                 &why))
+               .value();
+    std::vector<uint64_t> order(page_count);
+    std::iota(order.begin(), order.end(), 0);
+    std::ranges::shuffle(order, random);
+    const SlotLayers layers = SlotLayers::Of(space);
+    for (uint64_t i = 0; i < page_count; ++i) {
+      std::byte* const slot = slots.data() + i * layers.slot_bytes;
+      pages.push_back({order[i], slot, slot});
+    }
+  }
+  ~World() {
+    munmap(cache.data(), cache.size());
+    munmap(slots.data(), slots.size());
+  }
+
+  // Calls code(piece, in the page, in the slot) for every piece.
+  template <typename Code>
+  void VisitPieces(Code&& code) const {
+    const SlotLayers layers = SlotLayers::Of(space);
+    for (const PageSlot& page : pages) {
+      for (uint32_t layer = 0; layer < kLayerCount; ++layer) {
+        std::byte* raw =
+            cache.data() + (layer * page_count + page.page_index) * space.RawLayerBytes();
+        std::byte* coded = page.slot + layers.offset_bytes[layer];
+        for (const PieceShape& shape : {kKeys, kValues}) {
+          const uint64_t coded_bytes = LayoutOf(space.codec, shape).encoded_bytes;
+          code(shape, Bytes(raw, shape.raw_bytes()), Bytes(coded, coded_bytes));
+          raw += shape.raw_bytes();
+          coded += coded_bytes;
+        }
+      }
+    }
+  }
+
+  const SpaceCodec space;
+  const Bytes cache, slots;
+  uint64_t page_count = 0;
+  PagedNest nest;
+  std::vector<PageSlot> pages;
+};
+
+struct Kind {
+  std::string name;
+  std::function<void()> run;
+  std::vector<double> bytes_per_second = {};
+};
+
+void CopyByCopier(PagedCopier& copier, const World& world, bool stores) {
+  std::span<const PageSlot> left = world.pages;
+  while (!left.empty()) {
+    const std::span<const PageSlot> call = left.first(std::min<size_t>(left.size(), 64));
+    if (stores) {
+      (void)copier.Store(call, KvWritten::Already());  // a dropped ticket has waited
+    } else {
+      (void)copier.Load(call, DestinationFree::Already());
+    }
+    left = left.subspan(call.size());
+  }
+}
+
+void Measure(Codec codec, uint64_t byte_count, size_t round_count) {
+  const World world(byte_count, codec);
+  const Device device = std::move(Device::Open(HostDeviceOps())).value();
+  std::vector<Kind> kinds = {
+      {"memcpy", [&] { std::memcpy(world.slots.data(), world.cache.data(), byte_count); }},
+      {"encode",
+       [&] {
+         world.VisitPieces([&](const PieceShape& shape, Bytes raw, Bytes coded) {
+           (void)EncodePiece(codec, shape, raw, coded);
+         });
+       }},
+      {"decode",
+       [&] {
+         world.VisitPieces([&](const PieceShape& shape, Bytes raw, Bytes coded) {
+           DecodePiece(codec, shape, coded, raw);
+         });
+       }},
+  };
+  std::vector<std::unique_ptr<PagedCopier>> copiers;
+  for (const uint64_t stage_bytes : kStageBytes) {
+    std::string why;
+    copiers.push_back(std::move(PagedCopier::Create(device, world.nest,
+                                                    {.store_path = TransferPath::kZeroCopy,
+                                                     .load_path = TransferPath::kZeroCopy,
+                                                     .stage_bytes = stage_bytes,
+                                                     .codec = world.space},
+                                                    &why))
+                          .value());
+    PagedCopier& copier = *copiers.back();
+    const std::string by = ", " + std::to_string(stage_bytes / kKiB) + " KiB of raw memory";
+    kinds.push_back({"store" + by, [&] { CopyByCopier(copier, world, true); }});
+    kinds.push_back({"load" + by, [&] { CopyByCopier(copier, world, false); }});
+  }
+  for (size_t round = 0; round <= round_count; ++round) {  // the first one warms up
+    for (Kind& kind : kinds) {
+      const auto start = std::chrono::steady_clock::now();
+      kind.run();
+      const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
+      if (round > 0) kind.bytes_per_second.push_back(byte_count / elapsed.count());
+    }
+  }
+  const auto median = [](std::vector<double> values) {
+    std::nth_element(values.begin(), values.begin() + values.size() / 2, values.end());
+    return values[values.size() / 2];
+  };
+  for (const Kind& kind : kinds) {
+    std::vector<double> shares;
+    for (size_t i = 0; i < round_count; ++i) {
+      shares.push_back(kind.bytes_per_second[i] / kinds[0].bytes_per_second[i]);
+    }
+    std::printf("%-5s %-32s %6.2f GB/s, %.2f of memcpy\n", std::string(CodecName(codec)).c_str(),
+                kind.name.c_str(), median(kind.bytes_per_second) / 1e9, median(shares));
+  }
+}
+
+size_t Number(const char* text, size_t otherwise) {
+  size_t number = otherwise;
+  if (text != nullptr) std::from_chars(text, text + std::strlen(text), number);
+  return number;
+}
+
+}  // namespace
+}  // namespace terrace
+
+int main(int argc, char** argv) {
+  using namespace terrace;
+  const size_t byte_count = Number(argc > 1 ? argv[1] : nullptr, 256) * kMiB;
+  const size_t round_count = std::max<size_t>(1, Number(argc > 2 ? argv[2] : nullptr, 9));
+  for (const Codec codec : {Codec::kInt8, Codec::kFp8, Codec::kInt4}) {
+    Measure(codec, byte_count, round_count);
+  }
+  return 0;
+}
