@@ -83,6 +83,16 @@ std::vector<RefusedLayer> PageCodes::Refused() const {
   return refused;
 }
 
+Status PageCodesPool::Prepare(uint32_t count, uint64_t piece_count) {
+  std::vector<std::shared_ptr<PageCodes>> lent;
+  for (uint32_t i = 0; i < count; ++i) {
+    Result<std::shared_ptr<PageCodes>> codes = Lend(piece_count);
+    if (!codes.ok()) return codes.status();
+    lent.push_back(std::move(codes).value());
+  }
+  return Status::Ok();
+}
+
 Result<std::shared_ptr<PageCodes>> PageCodesPool::Lend(uint64_t piece_count) {
   std::unique_ptr<PageCodes> codes;
   {

@@ -81,6 +81,8 @@ class PageCodesPool {
  public:
   explicit PageCodesPool(const Device& device) : device_(device) {}
 
+  // Has as many to lend as that, without asking the device for more.
+  Status Prepare(uint32_t count, uint64_t piece_count);
   // Comes back by itself when the last owner goes. REQUIRES: nothing queued uses it then.
   Result<std::shared_ptr<PageCodes>> Lend(uint64_t piece_count);
 

@@ -13,6 +13,9 @@ Status Invalid(std::string* why, std::string text) {
   return Status(StatusCode::kInvalid, "options of paged copies were refused");
 }
 
+// Tables of codecs are there from the start for a store and a load of so many.
+constexpr uint64_t kPreparedPages = 64;
+
 struct NamedCount {
   const char* name;
   uint64_t value;
@@ -133,7 +136,8 @@ Status PagedCopier::Prepare() {
     if (!lane.ok()) return lane.status();
     (direction == PagedDirection::kGather ? store_ : load_) = std::move(lane).value();
   }
-  return Status::Ok();
+  return options_.codec ? codes_.Prepare(2, kPreparedPages * nest_.layer_count() * 2)
+                        : Status::Ok();
 }
 
 Status PagedCopier::UploadRows() {

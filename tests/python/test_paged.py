@@ -196,6 +196,11 @@ def test_pages_of_a_lossy_space_are_encoded_and_decoded(client, device):
         loaded, exact = (cache.page(index).view(numpy.float16).astype(numpy.float32)
                          for cache, index in ((other, page), (engine, stored)))
         assert 0 < abs(loaded - exact).max() < 2 / 200  # of magnitudes below 2, by 127
+    other_numbers = dataclasses.replace(SPACE, dtype="bf16").encoded("int8")
+    halves = [layer.view(numpy.float16) for layer in engine.layers]
+    with pytest.raises(terrace.Invalid, match="dtype is float16, and the Space's is 'bf16'"):
+        terrace.PagedCache(device, other_numbers, halves, axes="BPHTD")
+    terrace.PagedCache(device, space, halves, axes="BPHTD").close()
 
 
 def test_blocks_are_read_in_the_devices_memory(hbm_daemon, device, monkeypatch):

@@ -19,7 +19,7 @@ from . import _native, buffers
 from .calls import microseconds
 from .client import ReadLease, WriteLease
 from .errors import Invalid, Unsupported, from_status, number
-from .space import Space
+from .space import CODEC_PREFIX, Space
 
 if TYPE_CHECKING:
     from .pages import Pages  # which needs NumPy
@@ -28,6 +28,7 @@ lib = _native.lib
 PAGE_NONE = (1 << 64) - 1
 PAGES_PER_CALL_MAX = 4096
 _OPAQUE = 1
+_DTYPES = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32"}
 
 
 class _Host:
@@ -182,6 +183,8 @@ class PagedCache(_Handle):
         self._tensors = layers
         self._device = device
         views, slab_stride, axes = _views_of(layers, axes)
+        if space.quantisation.startswith(CODEC_PREFIX):
+            _check_numbers(space, layers)
         first = views[0]
         for view in views:
             if view[1:] != first[1:]:
@@ -263,6 +266,19 @@ def _page_list(pages: Sequence[Optional[int]], first: int, member: int) -> _nati
     found = [PAGE_NONE if page is None else number("page", page, 64) for page in pages]
     return _native.PageList(member=number("member", member), first=first, count=len(found),
                             page_indexes=(ctypes.c_uint64 * max(len(found), 1))(*found))
+
+
+def _check_numbers(space: Space, layers: Any) -> None:
+    """A codec reads numbers: halves of one kind are not those of the other."""
+    tensors = layers if isinstance(layers, (list, tuple)) else [layers]
+    for tensor in tensors:
+        if isinstance(tensor, (list, tuple)):
+            _check_numbers(space, tensor)
+            continue
+        name = str(getattr(tensor, "dtype", "")).rsplit(".", maxsplit=1)[-1]
+        if _DTYPES.get(name, space.dtype) != space.dtype:
+            raise Invalid(f"a layer's dtype is {name}, and the Space's is {space.dtype!r}: under "
+                          f"{space.quantisation!r} they must be the same")
 
 
 def _views_of(layers: Any, axes: Optional[str]
