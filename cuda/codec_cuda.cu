@@ -111,7 +111,7 @@ DeviceStatus DecodePieces(StreamHandle* handle, const CodecLaunch* launch) {
 }  // namespace
 
 constinit const CodecOps kCodecOps = {.struct_bytes = sizeof(CodecOps),
-                                      .reserved = 0,
+                                      .takes_gaps = 1,
                                       .encode = EncodePieces,
                                       .decode = DecodePieces};
 

@@ -27,7 +27,7 @@ struct CodecLaunch {
   uint32_t role = 0;     // PieceRole
   uint32_t tokens = 0, heads = 0, head_dim = 0;
   uint32_t piece_count = 0;  // 1..kCodecPiecesMax
-  // Between the rows of two tokens; a multiple of elements. `host` takes rows without gaps only.
+  // Between the rows of two tokens; a multiple of elements. Not every backend takes gaps.
   uint64_t engine_token_stride_bytes = 0;
   const CodecPiece* pieces = nullptr;  // memory that kernels read, unchanged until it is done
   // Encode: a word a piece, in memory that kernels write; set to 1 where the piece has a value the
@@ -44,7 +44,7 @@ struct CodecLaunch {
 
 struct CodecOps {
   uint32_t struct_bytes;
-  uint32_t reserved;
+  uint32_t takes_gaps;  // 1: between rows of tokens, too
   // Both only queue. kInvalid for a launch that is none, kUnsupported for one of another backend's.
   DeviceStatus (*encode)(StreamHandle* stream, const CodecLaunch* launch);
   DeviceStatus (*decode)(StreamHandle* stream, const CodecLaunch* launch);

@@ -54,7 +54,11 @@ Result<std::unique_ptr<CopyLane>> CopyLane::Create(const Device& device, const P
       new CopyLane(device, nest, device_rows, options, std::move(pages).value()));
   if (options.path == TransferPath::kStaged) TERRACE_RETURN_IF_ERROR(lane->MakeRing(priority));
   if (options.bounce_bytes > 0) TERRACE_RETURN_IF_ERROR(lane->MakeBounce());
-  if (options.codec) TERRACE_RETURN_IF_ERROR(lane->MakeRaw());
+  if (options.codec) {
+    const CodecOps* const codecs = device.ops().codecs;
+    lane->in_place_ = PiecesInPlace::Of(nest, *options.codec, codecs && codecs->takes_gaps != 0);
+    if (!lane->in_place_) TERRACE_RETURN_IF_ERROR(lane->MakeRaw());
+  }
   return lane;
 }
 
@@ -123,8 +127,8 @@ uint32_t CopyLane::layers_max() const {
   if (options_.bounce_bytes > 0) bytes_max = std::min(bytes_max, options_.bounce_bytes);
   uint32_t count = nest_.layer_count();
   if (raw_) {
-    const uint64_t raw_count = options_.stage_bytes / nest_.layer_bytes;
-    count = static_cast<uint32_t>(std::min<uint64_t>({count, raw_count, kCodecPiecesMax}));
+    count =
+        static_cast<uint32_t>(std::min<uint64_t>(count, options_.stage_bytes / nest_.layer_bytes));
   }
   const auto fits = [&](uint32_t layer_count) {
     for (uint32_t first = 0; first + layer_count <= nest_.layer_count(); ++first) {
@@ -209,15 +213,14 @@ Status CopyLane::CopyDirect(std::span<const PageSlot> pages, LayerRange layers) 
 
 uint64_t CopyLane::PagesPerLaunch(LayerRange layers, uint64_t bytes_max) const {
   uint64_t count = std::min<uint64_t>(bytes_max / SpanBytes(layers), kPagedPagesMax);
-  if (raw_) {
-    count = std::min({count, options_.stage_bytes / (layers.count * nest_.layer_bytes),
-                      uint64_t{kCodecPiecesMax / layers.count}});
-  }
+  if (options_.codec) count = std::min(count, uint64_t{kCodecPiecesMax / layers.count});
+  if (raw_) count = std::min(count, options_.stage_bytes / (layers.count * nest_.layer_bytes));
   return std::max<uint64_t>(count, 1);
 }
 
 Status CopyLane::Launch(std::span<const PagedPage> pages, LayerRange layers) {
-  if (!raw_) return pages_.Copy(LaunchOf(pages, layers));
+  if (!options_.codec) return pages_.Copy(LaunchOf(pages, layers));
+  if (in_place_) return LaunchCodecs(pages, layers);
   PagedPage raw[kPagedPagesMax];
   const uint64_t raw_bytes = layers.count * nest_.layer_bytes;
   for (size_t i = 0; i < pages.size(); ++i) {
@@ -225,9 +228,13 @@ Status CopyLane::Launch(std::span<const PagedPage> pages, LayerRange layers) {
   }
   const PagedLaunch launch = LaunchOf({raw, pages.size()}, layers);
   if (options_.direction == PagedDirection::kGather) TERRACE_RETURN_IF_ERROR(pages_.Copy(launch));
-  TERRACE_RETURN_IF_ERROR(LaunchCodec(pages, layers, PieceRole::kKeys));
-  TERRACE_RETURN_IF_ERROR(LaunchCodec(pages, layers, PieceRole::kValues));
+  TERRACE_RETURN_IF_ERROR(LaunchCodecs(pages, layers));
   return options_.direction == PagedDirection::kGather ? Status::Ok() : pages_.Copy(launch);
+}
+
+Status CopyLane::LaunchCodecs(std::span<const PagedPage> pages, LayerRange layers) {
+  TERRACE_RETURN_IF_ERROR(LaunchCodec(pages, layers, PieceRole::kKeys));
+  return LaunchCodec(pages, layers, PieceRole::kValues);
 }
 
 // Of a layer, raw or encoded, keys come first, and values behind them.
@@ -243,10 +250,13 @@ Status CopyLane::LaunchCodec(std::span<const PagedPage> pages, LayerRange layers
       codes_->Take({page_indexes, pages.size()}, layers.first, layers.count);
   const std::span<const uint64_t> offsets(&slot_layers_.offset_bytes[layers.first], layers.count);
   CodecPiece* piece = batch.pieces;
-  uint64_t raw_address = reinterpret_cast<uint64_t>(raw_->address()) + raw_offset;
+  uint64_t raw_address = raw_ ? reinterpret_cast<uint64_t>(raw_->address()) + raw_offset : 0;
   for (const PagedPage& page : pages) {
     for (uint32_t i = 0; i < layers.count; ++i, ++piece, raw_address += nest_.layer_bytes) {
-      *piece = {raw_address, page.slot_address + offsets[i] - offsets[0] + encoded_offset};
+      const uint64_t engine_address =
+          in_place_ ? in_place_->AddressOf(nest_, page.page_index, layers.first + i, role)
+                    : raw_address;
+      *piece = {engine_address, page.slot_address + offsets[i] - offsets[0] + encoded_offset};
     }
   }
   CodecLaunch launch{.codec = static_cast<uint32_t>(codec.codec),
@@ -256,7 +266,8 @@ Status CopyLane::LaunchCodec(std::span<const PagedPage> pages, LayerRange layers
                      .heads = shape.heads,
                      .head_dim = shape.head_dim,
                      .piece_count = static_cast<uint32_t>(piece - batch.pieces)};
-  launch.engine_token_stride_bytes = shape.raw_bytes() / shape.tokens;
+  launch.engine_token_stride_bytes =
+      in_place_ ? in_place_->token_stride_bytes : shape.raw_bytes() / shape.tokens;
   launch.pieces = batch.pieces;
   launch.refused = batch.refused;
   return options_.direction == PagedDirection::kGather ? pages_.Encode(launch)

@@ -9,8 +9,9 @@
 // bounce, in their place, and a CPU copies between the two. All that touches slots and bounce is
 // in the slots' stream, so one copy after another may use the same bounce.
 //
-// With a codec, pages are gathered to the lane's own raw memory and encoded from there, or decoded
-// to it and scattered, in the pages' stream: slots, stages and bounce hold encoded layers.
+// With a codec, slots, stages and bounce hold encoded layers. Pages that are rows of tokens are
+// encoded from where they lie and decoded to there; others are gathered to the lane's own raw
+// memory and encoded from there, or decoded to it and scattered. All in the pages' stream.
 #pragma once
 
 #include <cstdint>
@@ -75,6 +76,8 @@ class CopyLane {
   Stream& pages_stream() { return pages_; }
   Stream& slots_stream() { return slots_ ? *slots_ : pages_; }
 
+  // Whether a stage's worth of memory is for pages that are encoded or decoded.
+  bool has_raw() const { return raw_.has_value(); }
   // Layers that one Copy may be of: those that fit a stage, and the bounce.
   uint32_t layers_max() const;
   // What a codec's launches use until it is set anew. REQUIRES, with a codec: room for what is
@@ -111,6 +114,7 @@ class CopyLane {
   uint64_t PagesPerLaunch(LayerRange layers, uint64_t bytes_max) const;
   // Between pages and where their layers, encoded or not, lie: slots, or a stage.
   Status Launch(std::span<const PagedPage> pages, LayerRange layers);
+  Status LaunchCodecs(std::span<const PagedPage> pages, LayerRange layers);
   Status LaunchCodec(std::span<const PagedPage> pages, LayerRange layers, PieceRole role);
   Status CopyOnHost(std::span<const PageSlot> pages, std::span<const PageSlot> bounced,
                     LayerRange layers);
@@ -130,7 +134,8 @@ class CopyLane {
   std::vector<Stage> ring_;
   uint32_t next_stage_ = 0;
   std::optional<DeviceBuffer> bounce_;
-  std::optional<DeviceBuffer> raw_;  // with a codec; touched by the pages' stream alone
+  std::optional<PiecesInPlace> in_place_;  // with a codec
+  std::optional<DeviceBuffer> raw_;        // where it is not; touched by the pages' stream alone
   PageCodes* codes_ = nullptr;
 };
 

@@ -42,6 +42,38 @@ uint64_t SlotLayers::SpanBytesMax() const {
   return bytes_max;
 }
 
+std::optional<PiecesInPlace> PiecesInPlace::Of(const PagedNest& nest, const SpaceCodec& codec,
+                                               bool takes_gaps) {
+  const uint64_t plane_bytes = codec.keys.raw_bytes();
+  const uint64_t row_bytes = plane_bytes / codec.keys.tokens;
+  PiecesInPlace places{.token_stride_bytes = row_bytes, .values_offset_bytes = plane_bytes};
+  uint64_t covered_bytes = nest.run_bytes;  // of the slot's layer, by the loops so far
+  for (uint32_t i = nest.axis_count; i > 0; --i) {
+    const PagedAxis& axis = nest.axes[i - 1];
+    if (axis.slot_stride_bytes != covered_bytes) return std::nullopt;
+    if (covered_bytes == plane_bytes) {
+      places.values_offset_bytes = axis.page_stride_bytes;
+    } else if (covered_bytes == row_bytes && axis.count == codec.keys.tokens) {
+      places.token_stride_bytes = axis.page_stride_bytes;
+    } else {
+      return std::nullopt;  // heads apart, or tokens in blocks
+    }
+    covered_bytes *= axis.count;
+  }
+  if (covered_bytes * nest.rows_per_layer != nest.layer_bytes) return std::nullopt;
+  if (places.token_stride_bytes != row_bytes && !takes_gaps) return std::nullopt;
+  return places;
+}
+
+uint64_t PiecesInPlace::AddressOf(const PagedNest& nest, uint64_t page_index, uint32_t layer,
+                                  PieceRole role) const {
+  const bool is_values = role == PieceRole::kValues;
+  const bool is_own_row = is_values && nest.rows_per_layer == 2;
+  const PagedRow& row = nest.rows[layer * nest.rows_per_layer + (is_own_row ? 1 : 0)];
+  return row.page0_address + page_index * nest.page_stride_bytes +
+         (is_values && !is_own_row ? values_offset_bytes : 0);
+}
+
 PageCodes::PageCodes(DeviceBuffer memory, uint64_t capacity)
     : memory_(std::move(memory)), capacity_(capacity) {
   std::memset(memory_.address(), 0, memory_.byte_count());

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -31,6 +32,19 @@ struct SlotLayers {
   uint64_t slot_bytes = 0;
   // Where each layer begins, and, last, the end of the slot.
   std::vector<uint64_t> offset_bytes;
+};
+
+// Where the keys and values of a page's layer lie, for a codec to read and write them there.
+struct PiecesInPlace {
+  // None where they are no rows of tokens, or have gaps that the device's codecs do not take.
+  static std::optional<PiecesInPlace> Of(const PagedNest& nest, const SpaceCodec& codec,
+                                         bool takes_gaps);
+
+  uint64_t AddressOf(const PagedNest& nest, uint64_t page_index, uint32_t layer,
+                     PieceRole role) const;
+
+  uint64_t token_stride_bytes = 0;
+  uint64_t values_offset_bytes = 0;  // from the keys, in one tensor
 };
 
 // A layer of a page with a value that the codec does not take.

@@ -118,7 +118,7 @@ Result<std::unique_ptr<PagedCopier>> PagedCopier::Create(const Device& device, P
       const uint64_t in_slot = copier->slot_layers_.SpanBytesMax();
       const bool is_bounce = options.pins != nullptr && options.bounce_bytes < in_slot;
       const uint64_t needed =
-          is_bounce || !options.codec ? in_slot : std::max(in_slot, copier->nest_.layer_bytes);
+          is_bounce || !lane->has_raw() ? in_slot : std::max(in_slot, copier->nest_.layer_bytes);
       return Invalid(why, (is_bounce ? "bounce_bytes is " + std::to_string(options.bounce_bytes)
                                      : "stage_bytes is " + std::to_string(options.stage_bytes)) +
                               ", less than a layer of a slot takes: " + std::to_string(needed));

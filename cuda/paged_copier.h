@@ -48,7 +48,7 @@ struct CopierOptions {
   std::shared_ptr<HostPins> pins;
   uint64_t bounce_bytes = 16 * kMiB;
   // Slots hold encoded pages. Of the nest, kNhd and all layers in one part; not by kDirect. Needs
-  // stage_bytes more of device memory a direction.
+  // stage_bytes more of device memory a direction, if pages are no rows of tokens.
   std::optional<SpaceCodec> codec;
 };
 

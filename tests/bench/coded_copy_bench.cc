@@ -3,7 +3,8 @@
 //
 //   taskset -c 1 coded_copy_bench [working set in MiB, default 256] [rounds, default 9]
 //
-// Pages are [plane][token][head] of 16 tokens, 8 heads of 128 in bf16; a slot is of 16 layers.
+// Pages are of 16 tokens, 8 heads of 128 in bf16, [plane][token][head], which are coded where they
+// lie, or [plane][head][token], which are gathered first; a slot is of 16 layers.
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -28,7 +29,7 @@ namespace {
 constexpr uint32_t kLayerCount = 16;
 constexpr PieceShape kKeys{ElementType::kBf16, PieceRole::kKeys, 16, 8, 128};
 constexpr PieceShape kValues{ElementType::kBf16, PieceRole::kValues, 16, 8, 128};
-constexpr uint64_t kStageBytes[] = {256 * kKiB, kMiB, 4 * kMiB};
+constexpr uint64_t kRawBytes = kMiB;  // as libterrace has it on the host
 
 using Bytes = std::span<std::byte>;
 
@@ -40,7 +41,7 @@ Bytes Map(size_t size) {
 }
 
 struct World {
-  explicit World(uint64_t byte_count, Codec codec)
+  World(uint64_t byte_count, Codec codec, bool has_heads_apart)
       : space{codec, kKeys, kValues, kLayerCount, kLayerCount},
         cache(Map(byte_count)),
         slots(Map(byte_count)) {
@@ -57,7 +58,8 @@ struct World {
     layout.page_count = page_count;
     layout.head_count = kKeys.heads;
     layout.head_bytes = layout.head_stride_bytes = 2 * kKeys.head_dim;
-    layout.token_stride_bytes = layout.head_bytes * kKeys.heads;
+    layout.token_stride_bytes = layout.head_bytes * (has_heads_apart ? 1 : kKeys.heads);
+    if (has_heads_apart) layout.head_stride_bytes *= kKeys.tokens;
     layout.plane_stride_bytes = kKeys.raw_bytes();
     layout.block_stride_bytes = space.RawLayerBytes();
     for (uint32_t layer = 0; layer < kLayerCount; ++layer) {
@@ -128,8 +130,20 @@ void CopyByCopier(PagedCopier& copier, const World& world, bool stores) {
 }
 
 void Measure(Codec codec, uint64_t byte_count, size_t round_count) {
-  const World world(byte_count, codec);
+  const World world(byte_count, codec, /*has_heads_apart=*/false);
+  const World apart(byte_count, codec, /*has_heads_apart=*/true);
   const Device device = std::move(Device::Open(HostDeviceOps())).value();
+  const auto copier_of = [&](const World& its) {
+    std::string why;
+    return std::move(PagedCopier::Create(device, its.nest,
+                                         {.store_path = TransferPath::kZeroCopy,
+                                          .load_path = TransferPath::kZeroCopy,
+                                          .stage_bytes = kRawBytes,
+                                          .codec = its.space},
+                                         &why))
+        .value();
+  };
+  const auto copier = copier_of(world), copier_apart = copier_of(apart);
   std::vector<Kind> kinds = {
       {"memcpy", [&] { std::memcpy(world.slots.data(), world.cache.data(), byte_count); }},
       {"encode",
@@ -144,22 +158,11 @@ void Measure(Codec codec, uint64_t byte_count, size_t round_count) {
            DecodePiece(codec, shape, coded, raw);
          });
        }},
+      {"store", [&] { CopyByCopier(*copier, world, true); }},
+      {"load", [&] { CopyByCopier(*copier, world, false); }},
+      {"store, heads apart", [&] { CopyByCopier(*copier_apart, apart, true); }},
+      {"load, heads apart", [&] { CopyByCopier(*copier_apart, apart, false); }},
   };
-  std::vector<std::unique_ptr<PagedCopier>> copiers;
-  for (const uint64_t stage_bytes : kStageBytes) {
-    std::string why;
-    copiers.push_back(std::move(PagedCopier::Create(device, world.nest,
-                                                    {.store_path = TransferPath::kZeroCopy,
-                                                     .load_path = TransferPath::kZeroCopy,
-                                                     .stage_bytes = stage_bytes,
-                                                     .codec = world.space},
-                                                    &why))
-                          .value());
-    PagedCopier& copier = *copiers.back();
-    const std::string by = ", " + std::to_string(stage_bytes / kKiB) + " KiB of raw memory";
-    kinds.push_back({"store" + by, [&] { CopyByCopier(copier, world, true); }});
-    kinds.push_back({"load" + by, [&] { CopyByCopier(copier, world, false); }});
-  }
   for (size_t round = 0; round <= round_count; ++round) {  // the first one warms up
     for (Kind& kind : kinds) {
       const auto start = std::chrono::steady_clock::now();
@@ -177,7 +180,7 @@ void Measure(Codec codec, uint64_t byte_count, size_t round_count) {
     for (size_t i = 0; i < round_count; ++i) {
       shares.push_back(kind.bytes_per_second[i] / kinds[0].bytes_per_second[i]);
     }
-    std::printf("%-5s %-32s %6.2f GB/s, %.2f of memcpy\n", std::string(CodecName(codec)).c_str(),
+    std::printf("%-5s %-20s %6.2f GB/s, %.2f of memcpy\n", std::string(CodecName(codec)).c_str(),
                 kind.name.c_str(), median(kind.bytes_per_second) / 1e9, median(shares));
   }
 }

@@ -263,6 +263,23 @@ TEST(CodedCopier, CodesManyPagesInOneCall) {
   }
 }
 
+TEST(CodedCopier, PagesThatAreRowsOfTokensAreCodedWhereTheyLie) {
+  const SpaceCodec codec = CodecOf(Codec::kFp8, ElementType::kBf16, kShape, 1);
+  const auto is_in_place = [&](const char* kind, bool takes_gaps) {
+    const TestCache cache = MakeFiniteCache(kind, kShape, 1);
+    return PiecesInPlace::Of(CompileForCodec(cache.layout), codec, takes_gaps).has_value();
+  };
+  for (const char* kind : {"nhd_packed", "nhd_planes_outer", "split_tensors", "slab_pages",
+                           "slab_layers", "padded_pages"}) {
+    EXPECT_TRUE(is_in_place(kind, false)) << kind;
+  }
+  EXPECT_TRUE(is_in_place("kv_by_token", true));
+  EXPECT_FALSE(is_in_place("kv_by_token", false));
+  for (const char* kind : {"hnd_packed", "hnd_planes_outer", "small_blocks", "small_blocks_hnd"}) {
+    EXPECT_FALSE(is_in_place(kind, true)) << kind;
+  }
+}
+
 TEST(CodedCopier, RefusesPathsAndPagesThatDoNotEncode) {
   const Device device = std::move(Device::Open(HostDeviceOps(), {})).value();
   const TestCache cache = MakeFiniteCache("nhd_packed", kShape, 1);
@@ -279,8 +296,11 @@ TEST(CodedCopier, RefusesPathsAndPagesThatDoNotEncode) {
   EXPECT_THAT(refusal(device, SmallOptions(TransferPath::kStaged, other)),
               HasSubstr("layers of 4096 bytes, the nest of 5 of 2048"));
   CopierOptions small = SmallOptions(TransferPath::kZeroCopy, codec);
-  small.stage_bytes = 2047;
-  EXPECT_THAT(refusal(device, small), HasSubstr("stage_bytes is 2047"));
+  small.stage_bytes = 2047;  // heads apart, which are gathered first
+  const TestCache heads_apart = MakeFiniteCache("hnd_packed", kShape, 1);
+  std::string why;
+  EXPECT_FALSE(PagedCopier::Create(device, CompileForCodec(heads_apart.layout), small, &why).ok());
+  EXPECT_THAT(why, HasSubstr("stage_bytes is 2047, less than a layer"));
   // With the slot's padding behind it, which the copy engine moves, too, the last layer takes most.
   CopierOptions unpadded = SmallOptions(TransferPath::kStaged, codec);
   unpadded.stage_bytes = 3583;
