@@ -42,6 +42,10 @@ class Oracle {
   // A client was told that a part of a block that is being promoted may be read.
   void PartTold() { ++parts_told_; }
 
+  // A client was given a slot in the device's memory.
+  void SlotOnDevice() { ++slots_on_device_; }
+
+  uint64_t slots_on_device() const { return slots_on_device_; }
   uint64_t parts_judged() const { return parts_judged_; }
   uint64_t parts_told() const { return parts_told_; }
 
@@ -50,6 +54,7 @@ class Oracle {
   std::map<Commit, std::map<uint32_t, uint64_t>> committed_;  // member → mask of parts
   mutable uint64_t parts_judged_ = 0;
   uint64_t parts_told_ = 0;
+  uint64_t slots_on_device_ = 0;
 };
 
 }  // namespace terrace::sim

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <cstring>
 
 namespace terrace::sim {
 
@@ -53,6 +54,16 @@ void SimProcess::Begin() {
   }
 }
 
+// Not with the first frames: the answers to those must be on their way.
+void SimProcess::AttachDevice() {
+  const uint64_t request_id = next_request_id_++;
+  FrameWriter frame(protocol::kVerbDeviceAttach, request_id);
+  protocol::DeviceAttachRequest request;
+  std::memcpy(request.device, kSimDevice, sizeof(kSimDevice));
+  frame.Put(request);
+  Send(frame, request_id, {.verb = protocol::kVerbDeviceAttach});
+}
+
 protocol::KeysRequest SimProcess::KeysOf(uint32_t group_number, std::vector<BlockKey>* keys) {
   const std::vector<BlockKey>& chain = options_.host->Chain(Pick(kSimChains));
   keys->assign(chain.begin(), chain.begin() + 1 + Pick(chain.size()));
@@ -74,6 +85,7 @@ void SimProcess::SendKeys(Verb verb, uint32_t flags) {
   protocol::KeysRequest request = KeysOf(group, &pending.keys);
   request.flags = flags;
   pending.is_by_parts = (flags & protocol::kAcquireByParts) != 0;
+  pending.wants_device = (flags & protocol::kAcquireDevice) != 0;
   const uint64_t request_id = next_request_id_++;
   FrameWriter frame(verb, request_id);
   frame.Put(request).PutAll(pending.keys);
@@ -92,6 +104,7 @@ void SimProcess::SendJoin() {
   protocol::JoinRequest join;
   join.token = told.token;
   join.group_handle = group_handles_[told.group_number];
+  if (is_attached_ && Chance(50)) join.flags = protocol::kAcquireDevice;
   const uint64_t request_id = next_request_id_++;
   FrameWriter frame(Verb::kJoin, request_id);
   frame.Put(join);
@@ -100,7 +113,8 @@ void SimProcess::SendJoin() {
         .group_number = told.group_number,
         .member_mask = SelfMask(told.group_number),
         .token = told.token,
-        .is_foreign = told.domain_index != options_.domain_index});
+        .is_foreign = told.domain_index != options_.domain_index,
+        .wants_device = join.flags != 0});
 }
 
 // Fills one part that is not committed yet. A stray write happens without looking at the inbox: the
@@ -355,9 +369,11 @@ void SimProcess::SendSmall() {
 void SimProcess::Act() {
   DrainInbox();
   if (group_handles_[kSimGroups - 1] == 0) return;  // still opening
+  if (!orders_.empty() && Chance(60)) return ActOnOrder();
   const uint64_t dice = Pick(100);
   if (dice < 14) {
-    return SendKeys(Verb::kAcquire, (Chance(25) ? protocol::kAcquireFollow : 0) |
+    const uint32_t device = is_attached_ && Chance(70) ? protocol::kAcquireDevice : 0;
+    return SendKeys(Verb::kAcquire, device | (Chance(25) ? protocol::kAcquireFollow : 0) |
                                         (Chance(70) ? protocol::kAcquireByParts : 0));
   }
   if (dice < 28) return SendReserve();
@@ -368,6 +384,82 @@ void SimProcess::Act() {
 
 void SimProcess::StrayWrite() {
   if (!writes_.empty()) WriteSomePart(writes_[Pick(writes_.size())], /*is_stray=*/true);
+  if (!orders_.empty() && Chance(50)) CopyOrder(orders_[Pick(orders_.size())]);
+}
+
+void SimProcess::HandleOrder(BodyReader& body) {
+  Order order{.told = body.Get<protocol::WorkOrder>()};
+  order.part_bytes = body.GetAll<uint64_t>(order.told.part_count);
+  if (!body.ok() || !is_attached_) options_.host->Fail("a work order that cannot be one");
+  orders_.push_back(std::move(order));
+}
+
+// Both slots are this process's to touch until it answers, however late that is.
+void SimProcess::CopyOrder(Order& order) {
+  std::byte* const device = options_.host->SlotMemory(options_.domain_index, order.told.device);
+  std::byte* const arena = options_.host->SlotMemory(options_.domain_index, order.told.arena);
+  const bool is_promotion = order.told.kind == protocol::OrderKind::kPromote;
+  std::memcpy(is_promotion ? device : arena, is_promotion ? arena : device,
+              order.told.length_bytes);
+  order.is_copied = true;
+}
+
+void SimProcess::ActOnOrder() {
+  const size_t index = Pick(orders_.size());
+  Order& order = orders_[index];
+  if (order.is_forgotten) return;
+  const uint64_t dice = Pick(100);
+  if (!order.is_copied) {
+    if (dice < 80) return CopyOrder(order);
+    if (dice < 86) {  // all but for a bit
+      CopyOrder(order);
+      const bool is_promotion = order.told.kind == protocol::OrderKind::kPromote;
+      std::byte* const to = options_.host->SlotMemory(
+          options_.domain_index, is_promotion ? order.told.device : order.told.arena);
+      to[Pick(order.part_bytes.empty() ? kArenaPageBytes : order.part_bytes[0])] ^= std::byte{0x40};
+      return;
+    }
+    if (dice < 90) return AnswerOrder(order, Answer::kWrongGeneration);
+    if (dice < 92) {
+      order.is_forgotten = true;
+      return;
+    }
+    if (dice < 96) return;
+  }
+  const Answer answer = !order.is_copied                         ? Answer::kRefusal
+                        : dice < 90                              ? Answer::kHonest
+                        : dice < 95 && !order.part_bytes.empty() ? Answer::kWrongSums
+                                                                 : Answer::kAgain;
+  AnswerOrder(order, answer);
+  orders_.erase(orders_.begin() + static_cast<long>(index));
+}
+
+void SimProcess::AnswerOrder(const Order& order, Answer answer) {
+  std::vector<Checksum> sums;
+  if (order.told.kind == protocol::OrderKind::kPromote && order.is_copied) {
+    const std::byte* part = options_.host->SlotMemory(options_.domain_index, order.told.device);
+    for (uint32_t p = 0; p < order.part_bytes.size(); ++p) {
+      const uint64_t seed =
+          ChecksumSeed(options_.host->Secret(options_.domain_index),
+                       {order.told.space, order.told.key, order.told.commit_id, p});
+      sums.push_back(ChecksumPart({part, order.part_bytes[p]}, seed));
+      part += RoundUp(order.part_bytes[p], kArenaPageBytes);
+    }
+    if (answer == Answer::kWrongSums) sums[Pick(sums.size())].low ^= 1;
+  }
+  protocol::OrderDoneRequest done{.order_id = order.told.order_id,
+                                  .generation = order.told.generation,
+                                  .checksum_count = static_cast<uint32_t>(sums.size())};
+  if (answer == Answer::kWrongGeneration) ++done.generation;
+  if (answer == Answer::kRefusal) done.status = static_cast<uint8_t>(StatusCode::kNoSpace);
+  for (uint32_t i = 0; i < (answer == Answer::kAgain ? 2 : 1); ++i) {
+    const uint64_t request_id = next_request_id_++;
+    FrameWriter frame(protocol::kVerbOrderDone, request_id);
+    frame.Put(done).PutAll(sums);
+    Pending pending{.verb = protocol::kVerbOrderDone};
+    if (i > 0 || answer == Answer::kWrongGeneration) pending.must_fail = {true};
+    Send(frame, request_id, std::move(pending));
+  }
 }
 
 void SimProcess::JudgeReads() {
@@ -407,6 +499,7 @@ void SimProcess::Handle(std::span<const std::byte> message) {
     return HandleRevoked(body.Get<protocol::LeaseRevoked>().token);
   }
   if (header.verb == Verb::kCompletion) return HandleCompletion(header.request_id, prefix, body);
+  if (header.verb == protocol::kVerbWorkOrder) return HandleOrder(body);
   HandleReply(header, prefix, body);
 }
 
@@ -421,11 +514,16 @@ void SimProcess::HandleReply(const protocol::FrameHeader& header,
   pending_.erase(found);
   const bool is_ok = prefix.status == 0;
   if (pending.is_foreign && is_ok) options_.host->Fail("joined a lease of another domain");
+  if (pending.verb == protocol::kVerbOrderDone && is_ok && !pending.must_fail.empty()) {
+    options_.host->Fail("an answer to an order that had ended, or of another use, was believed");
+  }
   if (!is_ok) return;
+  if (pending.verb == protocol::kVerbDeviceAttach) is_attached_ = true;
   switch (pending.verb) {
     case Verb::kOpen:
       body.Get<GroupId>();
       group_handles_[pending.group_number] = body.Get<uint32_t>();
+      if (options_.has_device && pending.group_number + 1 == kSimGroups) AttachDevice();
       return;
     case Verb::kAcquire:
       return HandleAcquired(pending, header.request_id, body);
@@ -453,6 +551,11 @@ void SimProcess::HandleAcquired(const Pending& pending, uint64_t request_id, Bod
                                      size_t{reply.block_count} *
                                          static_cast<size_t>(std::popcount(reply.member_mask)))) {
     return options_.host->Fail("an Acquire reply whose counts do not fit its body");
+  }
+  for (const SlotAddress& slot : lease.slots) {
+    const bool is_there = slot.has_bytes() && slot.segment >= protocol::kDeviceSegmentFirst;
+    if (is_there && !pending.wants_device) options_.host->Fail("an unasked slot on the device");
+    if (is_there) options_.host->oracle().SlotOnDevice();
   }
   lease.is_ready.resize(is_join ? 0 : reply.block_count);
   lease.is_lost.resize(lease.is_ready.size());

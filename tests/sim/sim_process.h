@@ -1,6 +1,7 @@
 // One simulated inference process: a session, its leases, and what a well-behaved (or dying,
 // stopped, lying) client does with them, one action at a time. It speaks frames only; every byte it
-// reads goes to the oracle.
+// reads goes to the oracle. With a device it makes the daemon's copies, too: at once or late, whole
+// or wrong, twice or never.
 #pragma once
 
 #include <cstdint>
@@ -14,6 +15,7 @@
 #include "sim/frame_writer.h"
 #include "sim/oracle.h"
 #include "terrace/protocol.h"
+#include "terrace/protocol_device.h"
 #include "terrace/space.h"
 
 namespace terrace::sim {
@@ -50,6 +52,7 @@ class SimHost {
 };
 inline constexpr uint32_t kSimGroups = 3;
 inline constexpr uint32_t kSimChains = 12;
+inline constexpr char kSimDevice[] = "sim";
 
 class SimProcess {
  public:
@@ -60,6 +63,7 @@ class SimProcess {
     uint64_t self_mask = 1;      // members it reads and writes, of groups that have them
     bool never_expires = false;  // gives no block a time to live
     bool keeps_worth = false;    // and says nothing else that changes a record already written
+    bool has_device = false;     // maps the device's memory, and copies for the daemon
     SimHost* host = nullptr;
   };
   explicit SimProcess(const Options& options) : options_(options) {}
@@ -116,6 +120,14 @@ class SimProcess {
     std::vector<bool> must_fail;  // Commit: entries that lied about their generation
     bool is_foreign = false;      // Join by another domain's token
     bool is_by_parts = false;
+    bool wants_device = false;  // may be answered with slots there
+  };
+  // A work order that is not answered yet, nor ever may be.
+  struct Order {
+    protocol::WorkOrder told;
+    std::vector<uint64_t> part_bytes;
+    bool is_copied = false;
+    bool is_forgotten = false;  // never answered, though its copy may still happen
   };
 
   static uint64_t PartIndex(uint32_t block, uint32_t member, uint32_t part) {
@@ -162,6 +174,13 @@ class SimProcess {
   void HandleCompletion(uint64_t request_id, const protocol::ReplyPrefix& prefix, BodyReader& body);
   void HandleRevoked(const LeaseToken& token);
 
+  void AttachDevice();
+  void HandleOrder(BodyReader& body);
+  void ActOnOrder();
+  void CopyOrder(Order& order);
+  enum class Answer : uint8_t { kHonest, kWrongSums, kWrongGeneration, kAgain, kRefusal };
+  void AnswerOrder(const Order& order, Answer answer);
+
   Options options_;
   uint64_t next_request_id_ = 1;
   std::map<uint64_t, Pending> pending_;
@@ -169,6 +188,8 @@ class SimProcess {
   uint32_t group_handles_[kSimGroups] = {};
   std::vector<ReadLease> reads_;
   std::vector<WriteLease> writes_;
+  std::vector<Order> orders_;
+  bool is_attached_ = false;
   std::deque<std::vector<std::byte>> inbox_;
 };
 

@@ -20,6 +20,9 @@ constexpr const char* kPolicies[] = {"lru", "hazard", "arc", "s3fifo"};
 constexpr uint32_t kReadAheadBlocks = 3;
 constexpr uint64_t kPartReadBytesMin = 16 * kKiB;
 constexpr uint64_t kRestUs = 60'000'000;
+constexpr uint64_t kSlabBytes = 2 * kMiB;
+constexpr uint32_t kSlabs = 1;
+constexpr uint64_t kOrderDeadlineUs = 800'000;  // some are answered later
 
 SpaceSpec MakeSpace(const std::string& model, std::vector<uint64_t> part_bytes) {
   SpaceSpec space;
@@ -50,6 +53,7 @@ World::World(const WorldOptions& options)
         .self_mask = 1 + random_.Pick(3),
         .never_expires = has_successors(),  // a second after a restart is not exact
         .keeps_worth = has_drives() && options_.ending == Ending::kPowerLoss,
+        .has_device = options_.has_device && p / 2 % 2 == 0,
         .host = this}));
     Connect(p);
   }
@@ -102,6 +106,7 @@ void World::MakeDomains() {
     Domain& domain = domains_[d];
     for (auto& byte : secrets_[d]) byte = static_cast<std::byte>(random_.Next());
     MakeArena(&domain);
+    if (options_.has_device) MakeDevice(d);
     if (has_drives()) {
       domain.drive =
           std::make_unique<Drive>(Drive::Options{.domain_index = d,
@@ -124,6 +129,27 @@ void World::MakeDomains() {
 void World::MakeArena(Domain* domain) {
   domain->arena = std::make_unique<SimArenaMemory>(kSegmentBytes, kSegmentsPerDomain);
   domain->slot_table.assign(SlotTableBytes(kSegmentBytes, kSegmentsPerDomain), std::byte{0});
+}
+
+void World::MakeDevice(uint32_t domain_index) {
+  Domain& domain = domains_[domain_index];
+  domain.slabs.resize(kSlabs * kSlabBytes);
+  domain.device = std::make_unique<HbmTier>(HbmTier::Options{
+      .domain_index = domain_index,
+      .slab_bytes = kSlabBytes,
+      .slab_count = kSlabs,
+      .locate =
+          [arena = domain.arena.get()](const std::byte* slot) {
+            for (uint32_t segment = 0; segment < kSegmentsPerDomain; ++segment) {
+              const std::byte* const base = arena->SegmentBase(segment);
+              if (base == nullptr || slot < base || slot >= base + kSegmentBytes) continue;
+              const auto offset_bytes = static_cast<uint64_t>(slot - base);
+              return SlotAddress{segment, static_cast<uint32_t>(offset_bytes / kArenaPageBytes)};
+            }
+            return SlotAddress{};
+          },
+      .now_us = [this] { return clock_.NowUs(); },
+      .order_deadline_us = kOrderDeadlineUs});
 }
 
 void World::MakeStore() {
@@ -159,6 +185,9 @@ void World::MakeStore() {
     if (domains_[d].drive) {
       domain.lower_tiers = {&domains_[d].drive->tier()};
       domain.scrub_bytes_per_second = kScrubBytesPerSecond;
+    }
+    if (domains_[d].device) {
+      domain.device = {.tier = domains_[d].device.get(), .device = kSimDevice, .hits_min = 1};
     }
     store_options.domains.push_back(std::move(domain));
   }
@@ -233,6 +262,10 @@ void World::Fail(const std::string& what) {
 
 std::byte* World::SlotMemory(uint32_t domain_index, const SlotAddress& address) {
   SimArenaMemory& arena = *domains_[domain_index].arena;
+  const uint32_t slab = address.segment - protocol::kDeviceSegmentFirst;
+  if (domains_[domain_index].device && slab < kSlabs) {
+    return &domains_[domain_index].slabs[slab * kSlabBytes + address.page * kArenaPageBytes];
+  }
   if (address.segment < kSegmentsPerDomain && arena.is_populated(address.segment)) {
     return arena.SegmentBase(address.segment) + uint64_t{address.page} * kArenaPageBytes;
   }
@@ -486,6 +519,11 @@ void World::AddCounters(Coverage* sum) const {
     sum->commits_gone += stats.commits_gone;
     sum->scrub_members += stats.scrub_members;
     sum->blocks_adopted += stats.blocks_adopted;
+    if (!stats.device) continue;
+    sum->orders_issued += stats.device->orders.issued;
+    sum->orders_reissued += stats.device->orders.reissued;
+    sum->orders_wrong += stats.device->orders.wrong;
+    sum->orders_expired += stats.device->orders.expired;
   }
 }
 
@@ -494,6 +532,7 @@ Coverage World::coverage() const {
   AddCounters(&sum);
   sum.parts_judged = oracle_.parts_judged();
   sum.parts_told = oracle_.parts_told();
+  sum.slots_on_device = oracle_.slots_on_device();
   sum.restarts = restarts_;
   sum.blocks_restored = blocks_restored_;
   sum.survivors_checked = survival_.survivors_checked();

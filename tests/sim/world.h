@@ -24,6 +24,7 @@
 #include "sim/sim_process.h"
 #include "sim/sim_seams.h"
 #include "sim/survival.h"
+#include "tiers/hbm_tier.h"
 
 namespace terrace::sim {
 
@@ -38,6 +39,8 @@ struct WorldOptions {
   // DRAM outlives a killed daemon. Its clients go on as ghosts of their sessions, which may still
   // touch what it gave them, and as clients of the next one.
   bool keeps_dram = false;
+  // Memory of a device above DRAM, whose copies half the processes make.
+  bool has_device = false;
 };
 
 // What a run reached: a simulation that never evicts, promotes or revokes proves nothing.
@@ -56,6 +59,11 @@ struct Coverage {
   uint64_t blocks_adopted = 0;
   uint64_t survivors_checked = 0;
   uint64_t erased_checked = 0;
+  uint64_t slots_on_device = 0;  // that clients were given
+  uint64_t orders_issued = 0;
+  uint64_t orders_reissued = 0;
+  uint64_t orders_wrong = 0;
+  uint64_t orders_expired = 0;
 };
 
 class World final : public SimHost, public Transport {
@@ -102,6 +110,8 @@ class World final : public SimHost, public Transport {
     std::unique_ptr<MemoryTier> memory_tier;
     std::unique_ptr<FaultTier> fault_tier;
     std::unique_ptr<Drive> drive;
+    std::unique_ptr<HbmTier> device;
+    std::vector<std::byte> slabs;
     SessionId operator_session = 0;  // who looks at everything, of a world with drives
     std::vector<uint32_t> operator_groups;
   };
@@ -123,6 +133,7 @@ class World final : public SimHost, public Transport {
   void MakeUniverse();
   void MakeDomains();
   void MakeArena(Domain* domain);
+  void MakeDevice(uint32_t domain_index);
   void MakeStore();
   void DeliverBytes(SessionId session, const std::vector<std::byte>& bytes);
   void EvictEverything();

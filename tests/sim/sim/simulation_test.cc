@@ -60,6 +60,11 @@ void Add(const Coverage& one, Coverage* sum) {
   sum->blocks_adopted += one.blocks_adopted;
   sum->survivors_checked += one.survivors_checked;
   sum->erased_checked += one.erased_checked;
+  sum->slots_on_device += one.slots_on_device;
+  sum->orders_issued += one.orders_issued;
+  sum->orders_reissued += one.orders_reissued;
+  sum->orders_wrong += one.orders_wrong;
+  sum->orders_expired += one.orders_expired;
 }
 
 // Every seed asked for, in worlds of `options_of`; their coverage is summed.
@@ -149,6 +154,35 @@ TEST_F(Simulation, DramOutlivesTheDaemonAndNeverLies) {
   EXPECT_GT(sum.blocks_adopted, 10 * count);
   EXPECT_GT(sum.blocks_restored, count);
   EXPECT_GT(sum.parts_judged, 100 * count);
+}
+
+// Half the processes make a device's copies: late, wrong, twice, never, or they die over them.
+WorldOptions OptionsOverDevice(uint64_t seed) {
+  return {.seed = seed,
+          .below = seed % 2 == 0 ? WorldOptions::Below::kNothing : WorldOptions::Below::kMemory,
+          .has_device = true};
+}
+
+TEST_F(Simulation, ADevicesBlocksAreRightWhateverItsClientsDo) {
+  Coverage sum;
+  uint64_t count = 0;
+  ASSERT_NO_FATAL_FAILURE(RunSeeds(OptionsOverDevice, &sum, &count));
+  std::printf(
+      "%llu seeds: %llu orders, %llu again, %llu wrong, %llu expired; %llu slots read there, %llu "
+      "promotions, %llu parts judged\n",
+      static_cast<unsigned long long>(count), static_cast<unsigned long long>(sum.orders_issued),
+      static_cast<unsigned long long>(sum.orders_reissued),
+      static_cast<unsigned long long>(sum.orders_wrong),
+      static_cast<unsigned long long>(sum.orders_expired),
+      static_cast<unsigned long long>(sum.slots_on_device),
+      static_cast<unsigned long long>(sum.promotions),
+      static_cast<unsigned long long>(sum.parts_judged));
+  if (count < 20) return;
+  EXPECT_GT(sum.orders_issued, 5 * count);
+  EXPECT_GT(sum.orders_reissued, count / 20);
+  EXPECT_GT(sum.orders_wrong, count / 4);
+  EXPECT_GT(sum.orders_expired, count / 4);
+  EXPECT_GT(sum.slots_on_device, 5 * count);
 }
 
 TEST_F(Simulation, ASeedReplaysExactly) {
