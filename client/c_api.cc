@@ -216,7 +216,7 @@ terrace_status terrace_space_codec_parts(const terrace_space* space, uint64_t* s
     if (read != TERRACE_OK) return Refuse(sentence, why, why_bytes, read);
     std::vector<uint64_t> in_slots = member.spec.part_bytes;
     std::vector<uint64_t> engine = in_slots;
-    if (IsLossy(member.spec)) {
+    if (IsLossy(member.spec) || IsOfChunks(member.spec)) {
       SpaceCodec codec;
       const auto part_count = static_cast<uint32_t>(in_slots.size());
       const Status named = SpaceCodec::Named(member.spec, part_count, &codec, &sentence);

@@ -1,5 +1,6 @@
 // The C ABI: what a lease's holder does.
 #include "client/c_api.h"
+#include "terrace/chunk.h"
 
 using namespace terrace;
 using namespace terrace::client;
@@ -79,6 +80,20 @@ terrace_status terrace_read_lease_copy_part(const terrace_read_lease* lease, uin
     return ToC(
         live->CopyPart(block_index, member, part_index, {static_cast<std::byte*>(to), to_bytes}));
   });
+}
+
+terrace_status terrace_read_lease_chunk_position(const terrace_read_lease* lease,
+                                                 uint32_t block_index, uint32_t member,
+                                                 uint32_t* first_token_position) {
+  if (first_token_position == nullptr) return TERRACE_INVALID;
+  std::byte bytes[kChunkHeaderBytes];
+  const terrace_status copied =
+      terrace_read_lease_copy_part(lease, block_index, member, 0, bytes, sizeof(bytes));
+  if (copied != TERRACE_OK) return copied;
+  const Result<ChunkHeader> header = ChunkHeader::Read(bytes);
+  if (!header.ok()) return ToC(header.status());
+  *first_token_position = header->first_token_position;
+  return TERRACE_OK;
 }
 
 terrace_status terrace_read_lease_copy_blocks(const terrace_read_lease* lease, uint32_t member,

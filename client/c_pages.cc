@@ -1,11 +1,16 @@
 // The C ABI: devices, paged caches, and copies between pages and leases.
 #include <array>
+#include <cstddef>
 #include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
 
 #include "client/c_api.h"
 #include "client/fork_guard.h"
 #include "client/paged_cache.h"
 #include "cuda/device_loader.h"
+#include "cuda/rope.h"
 
 using namespace terrace;
 using namespace terrace::client;
@@ -49,6 +54,10 @@ const terrace_device_options kDeviceOptions = TERRACE_DEVICE_OPTIONS_INIT;
 const terrace_pages_layout kPagesLayout = TERRACE_PAGES_LAYOUT_INIT;
 const terrace_tensor kTensor = TERRACE_TENSOR_INIT;
 const terrace_page_list kPageList = TERRACE_PAGE_LIST_INIT;
+const terrace_rope kRope = TERRACE_ROPE_INIT;
+// Of ABI 2.
+constexpr size_t kFirstPagesLayoutBytes = offsetof(terrace_pages_layout, rope);
+constexpr size_t kFirstPageListBytes = offsetof(terrace_page_list, positions);
 
 template <typename Handle>
 bool IsForked(const Handle& handle) {
@@ -94,7 +103,7 @@ bool HasSplitPlanes(const terrace_pages_layout& layout) {
 terrace_status ReadLayout(const terrace_pages_layout* from, terrace_pages_layout* read,
                           std::string* why) {
   *read = kPagesLayout;
-  const terrace_status status = ReadStruct(from, sizeof(terrace_pages_layout), read);
+  const terrace_status status = ReadStruct(from, kFirstPagesLayoutBytes, read);
   if (status != TERRACE_OK) *why = WrongStruct("layout", "TERRACE_PAGES_LAYOUT_INIT");
   return status;
 }
@@ -128,6 +137,42 @@ terrace_status LayoutOf(const terrace_pages_layout& from, PagedLayout* layout, s
     }
     layout->bases.push_back(base);
   }
+  return TERRACE_OK;
+}
+
+// As the model declares it; a rot_dim of 0 needs no more than that.
+terrace_status RopeOf(const terrace_rope* from, std::optional<RopeSpec>* rope, std::string* why) {
+  if (from == nullptr) return TERRACE_OK;
+  terrace_rope read = kRope;
+  const terrace_status status = ReadStruct(from, sizeof(terrace_rope), &read);
+  if (status != TERRACE_OK) {
+    *why = WrongStruct("rope", "TERRACE_ROPE_INIT");
+    return status;
+  }
+  constexpr uint32_t kFlags = TERRACE_ROPE_PER_LAYER | TERRACE_ROPE_MULTIDIMENSIONAL;
+  const bool has_frequencies = read.rot_dim == 0 || read.inv_freq != nullptr;
+  if ((read.flags & ~kFlags) != 0 || read.rot_dim > kCodecHeadDimMax || !has_frequencies) {
+    *why = "rope has flags " + std::to_string(read.flags) + ", rot_dim " +
+           std::to_string(read.rot_dim) + " and " + (has_frequencies ? "its" : "no") +
+           " inv_freq: TERRACE_ROPE_… flags, at most " + std::to_string(kCodecHeadDimMax) +
+           ", and rot_dim / 2 numbers";
+    return TERRACE_INVALID;
+  }
+  rope->emplace();
+  if (read.rot_dim == 0) return TERRACE_OK;
+  const std::string pairing = read.pairing == nullptr ? "neox" : read.pairing;
+  const std::string scaling = TextOf(read.scaling);
+  const Result<RopePairing> checked =
+      CheckRope({.pairing = pairing,
+                 .scaling = scaling,
+                 .is_per_layer = (read.flags & TERRACE_ROPE_PER_LAYER) != 0,
+                 .is_multidimensional = (read.flags & TERRACE_ROPE_MULTIDIMENSIONAL) != 0},
+                why);
+  if (!checked.ok()) return ToC(checked.status());
+  **rope = {.pairing = *checked,
+            .rot_dim = read.rot_dim,
+            .rot_offset = read.rot_offset,
+            .inv_freq = {read.inv_freq, read.inv_freq + read.rot_dim / 2}};
   return TERRACE_OK;
 }
 
@@ -214,15 +259,16 @@ terrace_status BeginCopy(terrace_pages* pages, CLease* lease, const terrace_page
     return TERRACE_GONE;
   }
   terrace_page_list read = kPageList;
-  const terrace_status status = ReadStruct(list, sizeof(terrace_page_list), &read);
+  const terrace_status status = ReadStruct(list, kFirstPageListBytes, &read);
   if (status != TERRACE_OK || read.page_indexes == nullptr) {
     *why = status != TERRACE_OK ? WrongStruct("list", "TERRACE_PAGE_LIST_INIT")
                                 : "page_indexes is NULL";
     return status != TERRACE_OK ? status : TERRACE_INVALID;
   }
-  const PageList asked{.member = read.member,
-                       .first_block = read.first,
-                       .page_indexes = {read.page_indexes, read.count}};
+  PageList asked{.member = read.member,
+                 .first_block = read.first,
+                 .page_indexes = {read.page_indexes, read.count}};
+  if (read.positions != nullptr) asked.first_token_positions = {read.positions, read.count};
   return WithEdge<Edge>(*pages, edge, edge_name, why, [&](const Edge& ordered) {
     auto made = std::make_unique<terrace_copy>(terrace_copy{pages->open, pages->cache, nullptr});
     Result<std::unique_ptr<PagedCopy>> begun = begin(asked, ordered);
@@ -357,6 +403,7 @@ terrace_status terrace_pages_create(const terrace_device* device,
     terrace_status status = ReadLayout(layout, &read, sentence);
     if (status == TERRACE_OK) status = ReadSpace(space, &member, sentence);
     if (status == TERRACE_OK) status = LayoutOf(read, &options.layout, sentence);
+    if (status == TERRACE_OK) status = RopeOf(read.rope, &options.rope, sentence);
     if (status != TERRACE_OK) return status;
     if ((read.flags & ~TERRACE_PAGES_OPAQUE) != 0) {
       *sentence = "flags is " + std::to_string(read.flags) + ": TERRACE_PAGES_OPAQUE or 0";

@@ -9,6 +9,7 @@
 #include <new>
 
 #include "client/core.h"
+#include "terrace/chunk.h"
 
 namespace terrace {
 
@@ -348,7 +349,8 @@ Result<PrefixHasher> Client::Hasher(GroupRef group) const {
     options.key_hash = static_cast<KeyHash>(attachment->geometry().key_hash);
     options.group = found->id();
     options.block_tokens = found->block_tokens();
-    return PrefixHasher(options, attachment->secret());
+    return found->is_of_chunks() ? ChunkHasher(options, attachment->secret())
+                                 : PrefixHasher(options, attachment->secret());
   });
 }
 

@@ -49,6 +49,12 @@ Result<std::unique_ptr<Group>> Group::Create(const SpaceGroupSpec& spec, uint64_
       layout.part_offset_bytes.push_back(member.spec.part_offset_bytes(part));
     }
   }
+  for (const GroupMember& member : group->members_) {
+    if (member.codec.has_chunk_header == group->is_of_chunks()) continue;
+    *why = "SpaceGroup " + spec.name + " has Spaces of layout '" + std::string(kChunkLayout) +
+           "' and others: keys of chunks are not those of prefixes, so declare two groups";
+    return Status(StatusCode::kInvalid, "a SpaceGroup is of chunks, or of prefixes");
+  }
   if (!group->has_members(self_mask)) {
     *why = "self_mask names members that SpaceGroup " + spec.name + " has not; it has " +
            std::to_string(spec.members.size()) + ": set bits below that only";

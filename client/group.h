@@ -46,6 +46,7 @@ class Group {
   uint32_t block_tokens() const { return block_tokens_; }
   uint64_t self_mask() const { return self_mask_; }
   const std::vector<GroupMember>& members() const { return members_; }
+  bool is_of_chunks() const { return members_[0].codec.has_chunk_header; }  // all, or none
   bool has_members(uint64_t mask) const;
 
   // Body of the Open request.

@@ -151,7 +151,9 @@ Status ReadLease::CopyPart(uint32_t block_index, uint32_t member, uint32_t part_
   if (!state_->is_valid.load()) return kNotValid;
   const std::span<const std::byte> from(first + layout.part_offset_bytes[part_index],
                                         layout.part_bytes[part_index]);
-  if (layout.codec.is_lossy()) return client::DecodePart(layout.codec, from, to, state_->is_valid);
+  if (layout.codec.IsEncoded(part_index)) {
+    return client::DecodePart(layout.codec, from, to, state_->is_valid);
+  }
   CopyBytes(to, from);
   return state_->is_valid.load() ? Status::Ok() : kNotValid;
 }
@@ -202,7 +204,7 @@ Status WriteLease::WritePart(uint32_t key_index, uint32_t member, uint32_t part_
   if (from.size() != layout.engine_part_bytes[part_index]) {
     return Status(StatusCode::kInvalid, "not the size of a part of that Space");
   }
-  if (layout.codec.is_lossy()) {
+  if (layout.codec.IsEncoded(part_index)) {
     TERRACE_RETURN_IF_ERROR(EncodeInto(*state_, layout.codec, from, to));
     return ChecksumWrittenPart(key_index, member, part_index);
   }

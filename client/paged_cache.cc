@@ -40,7 +40,7 @@ Status Refuse(std::string* why, std::string text, StatusCode code = StatusCode::
 
 // The order that a Space's layout names.
 Status OrderOf(const SpaceSpec& space, bool is_opaque, SlotOrder* order, std::string* why) {
-  const bool is_nhd = space.layout == "nhd" || space.layout == "layer-kv-nhd";
+  const bool is_nhd = space.layout == "nhd" || space.layout == "layer-kv-nhd" || IsOfChunks(space);
   const bool is_hnd = space.layout == "hnd" || space.layout == "layer-kv-hnd";
   if (is_opaque ? is_nhd || is_hnd : !is_nhd && !is_hnd) {
     return Refuse(why,
@@ -120,11 +120,27 @@ Status CheckElements(const PagedLayout& layout, const SpaceCodec& codec, std::st
                          " in its dtype takes " + Number(head_bytes));
 }
 
-// None for a Space that holds the engine's bytes.
+// None for a Space that holds the engine's bytes and no more.
 Result<std::optional<SpaceCodec>> CodecOf(const SpaceSpec& space, std::string* why) {
   SpaceCodec codec;
   TERRACE_RETURN_IF_ERROR(SpaceCodec::Of(space, &codec, why));
-  return codec.is_lossy() ? std::optional(codec) : std::nullopt;
+  const bool has_pieces = codec.is_lossy() || codec.has_chunk_header;
+  return has_pieces ? std::optional(codec) : std::nullopt;
+}
+
+Status CheckRopeOf(const PagedCacheOptions& options, std::string* why) {
+  if (options.rope.has_value() == IsOfChunks(options.space)) {
+    return options.rope && options.rope->rot_dim > 0
+               ? options.rope->Validate(options.space.head_size, why)
+               : Status::Ok();
+  }
+  return Refuse(why, options.rope
+                         ? "rope is set, and the Space's layout is '" + options.space.layout +
+                               "': keys turn in Spaces of chunks only, of layout '" +
+                               std::string(kChunkLayout) + "'"
+                         : "the Space's layout is '" + options.space.layout +
+                               "', and no rope is set: say how the model turns its keys, or, with "
+                               "a rot_dim of 0, that they have no positions");
 }
 
 Result<PagedNest> NestOf(const PagedCacheOptions& options, const std::optional<SpaceCodec>& codec,
@@ -202,7 +218,7 @@ bool IsReady(const LeaseState& lease, uint32_t block, uint32_t member) {
 }
 
 Status FailedTo(const char* what, Status status, std::string* why) {
-  *why = std::string(what) + " was not queued: " + status.what();
+  *why = std::string(what) + " failed: " + status.what();
   return status;
 }
 
@@ -293,6 +309,7 @@ Result<std::unique_ptr<PagedCache>> PagedCache::Create(const Device& device,
   TERRACE_RETURN_IF_ERROR(options.space.Validate(why));
   const Result<std::optional<SpaceCodec>> codec = CodecOf(options.space, why);
   if (!codec.ok()) return codec.status();
+  TERRACE_RETURN_IF_ERROR(CheckRopeOf(options, why));
   Result<PagedNest> nest = NestOf(options, *codec, why);
   if (!nest.ok()) return nest.status();
   Result<std::string> device_name = DeviceName(device);
@@ -305,11 +322,19 @@ Result<std::unique_ptr<PagedCache>> PagedCache::Create(const Device& device,
                                      ? *options.copier
                                      : OptionsByRule(device, *nest, *codec, is_host, options.pins);
   copier_options.codec = *codec;
+  if (options.rope && options.rope->rot_dim > 0) copier_options.rope = options.rope;
   Result<std::unique_ptr<PagedCopier>> copier =
       PagedCopier::Create(device, std::move(nest).value(), copier_options, why);
   if (!copier.ok()) return copier.status();
-  return std::unique_ptr<PagedCache>(new PagedCache(
-      options.space.Id(), std::move(device_name).value(), std::move(copier).value()));
+  std::unique_ptr<ChunkHeaders> headers;
+  if (options.rope) {
+    auto made = ChunkHeaders::Create(device, is_host, options.space, *options.rope);
+    if (!made.ok()) return FailedTo("allocating memory for headers of chunks", made.status(), why);
+    headers = std::move(made).value();
+  }
+  return std::unique_ptr<PagedCache>(new PagedCache(options.space.Id(),
+                                                    std::move(device_name).value(),
+                                                    std::move(copier).value(), std::move(headers)));
 }
 
 Status PagedCache::CheckLease(const LeaseState* lease, const PageList& list, uint32_t block_count,
@@ -332,7 +357,17 @@ Status PagedCache::CheckLease(const LeaseState* lease, const PageList& list, uin
                            Number(list.page_indexes.size()) + ", and the lease has " +
                            Number(block_count) + " blocks");
   }
-  return CheckPages(list, nest().page_count, why);
+  TERRACE_RETURN_IF_ERROR(CheckPages(list, nest().page_count, why));
+  return CheckPositions(list, why);
+}
+
+Status PagedCache::CheckPositions(const PageList& list, std::string* why) const {
+  const size_t wanted = headers_ == nullptr ? 0 : list.page_indexes.size();
+  if (list.first_token_positions.size() == wanted) return Status::Ok();
+  return Refuse(why, "positions are " + Number(list.first_token_positions.size()) + " of " +
+                         Number(list.page_indexes.size()) + " pages: " +
+                         (headers_ == nullptr ? "only chunks have them"
+                                              : "chunks have one a page, of its first token"));
 }
 
 PageSlot PagedCache::SlotOf(uint64_t page_index, std::byte* slot) const {
@@ -356,6 +391,7 @@ Result<std::unique_ptr<PagedCopy>> PagedCache::Store(const WriteLease& lease, co
   // Counted first, looked at then: a revocation either sees the copy or is seen.
   if (!state->is_valid.load()) return Refuse(why, kNotValid.what(), StatusCode::kGone);
   std::vector<PageSlot> pages;
+  std::vector<uint32_t> positions;  // of chunks
   for (uint32_t i = 0; i < list.page_indexes.size(); ++i) {
     const uint32_t key = list.first_block + i;
     std::byte* const slot = state->WriteSlot(key, list.member);
@@ -363,6 +399,7 @@ Result<std::unique_ptr<PagedCopy>> PagedCache::Store(const WriteLease& lease, co
     copy->blocks_.push_back(key);
     copy->pages_.push_back(list.page_indexes[i]);
     pages.push_back(SlotOf(list.page_indexes[i], slot));
+    if (headers_ != nullptr) positions.push_back(list.first_token_positions[i]);
   }
   if (pages.empty()) return copy;
   if (const Status fresh = state->Rewrite(copy->blocks_, list.member); !fresh.ok()) {
@@ -370,9 +407,10 @@ Result<std::unique_ptr<PagedCopy>> PagedCache::Store(const WriteLease& lease, co
     return fresh;
   }
   copy->has_slots_ = true;
+  for (size_t i = 0; i < positions.size(); ++i) headers_->Write(pages[i].slot, positions[i]);
   const std::lock_guard lock(store_lock_);
   Result<StoreTicket> ticket = copier_->Store(pages, written);
-  if (!ticket.ok()) return FailedTo("the store", ticket.status(), why);
+  if (!ticket.ok()) return FailedTo("queueing the store", ticket.status(), why);
   copy->store_.emplace(std::move(ticket).value());
   return copy;
 }
@@ -386,6 +424,7 @@ Result<std::unique_ptr<PagedCopy>> PagedCache::Load(const ReadLease& lease, cons
   if (!state->is_valid.load()) return Refuse(why, kNotValid.what(), StatusCode::kGone);
   copy->layer_count_ = nest().layer_count();
   std::vector<PageSlot> pages;
+  std::vector<uint32_t> positions;  // of chunks
   for (uint32_t i = 0; i < list.page_indexes.size(); ++i) {
     const uint32_t block = list.first_block + i;
     if (list.page_indexes[i] == kNoPage) continue;
@@ -400,14 +439,21 @@ Result<std::unique_ptr<PagedCopy>> PagedCache::Load(const ReadLease& lease, cons
     }
     copy->blocks_.push_back(block);
     pages.push_back(SlotOf(list.page_indexes[i], slot));
+    if (headers_ != nullptr) positions.push_back(list.first_token_positions[i]);
     if (state->IsHostReadable(block, list.member)) continue;
     TERRACE_RETURN_IF_ERROR(CheckDevice(*state, why));
     pages.back().is_in_device = true;
   }
   if (pages.empty()) return copy;
   const std::lock_guard lock(load_lock_);
+  if (headers_ != nullptr) {
+    const Status set = headers_->SetDeltas(positions, copy->blocks_, pages, why);
+    // What a lease that ended lets be read may be another block's.
+    if (!state->is_valid.load()) return Refuse(why, kNotValid.what(), StatusCode::kGone);
+    TERRACE_RETURN_IF_ERROR(set);
+  }
   Result<LoadTicket> ticket = copier_->Load(pages, free);
-  if (!ticket.ok()) return FailedTo("the load", ticket.status(), why);
+  if (!ticket.ok()) return FailedTo("queueing the load", ticket.status(), why);
   copy->load_.emplace(std::move(ticket).value());
   return copy;
 }

@@ -17,6 +17,7 @@
 #include <string>
 #include <vector>
 
+#include "client/chunk_headers.h"
 #include "client/lease_state.h"
 #include "cuda/paged_copier.h"
 #include "terrace/client.h"
@@ -30,6 +31,9 @@ struct PageList {
   uint32_t member = 0;
   uint32_t first_block = 0;                // of the lease's blocks or keys
   std::span<const uint64_t> page_indexes;  // of the blocks from there on
+  // Of chunks, one a page: where the block's first token stands in the prompt whose pages these
+  // are. Of other Spaces none.
+  std::span<const uint32_t> first_token_positions = {};
 };
 
 struct PagedCacheOptions {
@@ -40,6 +44,9 @@ struct PagedCacheOptions {
   // Which slots the device reaches by itself (Client::PinArena). None: none of them. Of no meaning
   // to the host, which reaches all, and where `copier` says more.
   std::shared_ptr<HostPins> pins;
+  // Of a Space of chunks, and of no other: how the model turns its keys; a rot_dim of 0 if these
+  // have no positions. Loads turn them from where they stood to where they are wanted.
+  std::optional<RopeSpec> rope;
   // None: paths by TransferPlan's rule, and a stage that holds a layer.
   std::optional<CopierOptions> copier;
 };
@@ -102,18 +109,23 @@ class PagedCache {
   // valid, kExists for a block that it has committed, kBusy for one that is being stored.
   Result<std::unique_ptr<PagedCopy>> Store(const WriteLease& lease, const PageList& list,
                                            const KvWritten& written, std::string* why);
-  // With `*why`: kInvalid; kGone; kBusy for a block that is not ready.
+  // With `*why`: kInvalid; kGone; kBusy for a block that is not ready. Of chunks, for one block
+  // that is to be computed again: kUnsupported, kCorrupt. Waits for the device if chunks lie in its
+  // memory.
   Result<std::unique_ptr<PagedCopy>> Load(const ReadLease& lease, const PageList& list,
                                           const DestinationFree& free, std::string* why);
 
  private:
-  PagedCache(SpaceId space, std::string device_name, std::unique_ptr<PagedCopier> copier)
+  PagedCache(SpaceId space, std::string device_name, std::unique_ptr<PagedCopier> copier,
+             std::unique_ptr<ChunkHeaders> headers)
       : space_(space),
         device_name_(std::move(device_name)),
         reaches_slots_(device_name_ == "host"),
-        copier_(std::move(copier)) {}
+        copier_(std::move(copier)),
+        headers_(std::move(headers)) {}
   Status CheckLease(const LeaseState* lease, const PageList& list, uint32_t block_count,
                     std::string* why) const;
+  Status CheckPositions(const PageList& list, std::string* why) const;
   PageSlot SlotOf(uint64_t page_index, std::byte* slot) const;
   // Of the lease's slots in the memory of a GPU: whether they are of this cache's device.
   Status CheckDevice(const LeaseState& lease, std::string* why) const;
@@ -122,6 +134,7 @@ class PagedCache {
   const std::string device_name_;
   const bool reaches_slots_;  // kernels reach any memory of the process
   const std::unique_ptr<PagedCopier> copier_;
+  const std::unique_ptr<ChunkHeaders> headers_;  // of chunks
   std::mutex store_lock_;
   std::mutex load_lock_;
 };

@@ -15,8 +15,8 @@
 namespace terrace::client {
 
 // kUnsupported at the first piece the codec refuses; kGone if the lease ended. Either way the slot
-// holds no part. REQUIRES: codec.is_lossy(); sizes are those of codec.RawPartBytes() and
-// codec.EncodedPartBytes().
+// holds no part. REQUIRES: codec.IsEncoded the part; sizes are those of
+// codec.RawPartBytes() and codec.EncodedPartBytes().
 Status EncodePart(const SpaceCodec& codec, std::span<const std::byte> from, std::span<std::byte> to,
                   const std::atomic<bool>& is_valid);
 Status DecodePart(const SpaceCodec& codec, std::span<const std::byte> from, std::span<std::byte> to,

@@ -34,7 +34,7 @@ struct CodecLaunch {
   // codec does not take, left alone elsewhere. Such a piece is not to be stored.
   uint32_t* refused = nullptr;
   // Decode, of keys: cos and sin of every pair as RopeTable::turns() has them, in memory that
-  // kernels read; nullptr: nothing is turned. `host` turns nothing.
+  // kernels read, aligned to 64 bytes and unchanged until it is done; nullptr: nothing is turned.
   const float* turns = nullptr;
   uint32_t pairing = 0;  // RopePairing
   uint32_t rot_dim = 0;

@@ -4,6 +4,7 @@
 #include <span>
 
 #include "cuda/codec.h"
+#include "cuda/rope.h"
 
 namespace terrace {
 namespace {
@@ -34,7 +35,11 @@ void Decode(const CodecLaunch& launch, Codec codec, const PieceShape& shape, uin
   const CodecPiece& place = launch.pieces[piece];
   const auto encoded =
       BytesAt<const std::byte>(place.slot_address, LayoutOf(codec, shape).encoded_bytes);
-  DecodePiece(codec, shape, encoded, BytesAt<std::byte>(place.engine_address, shape.raw_bytes()));
+  const auto engine = BytesAt<std::byte>(place.engine_address, shape.raw_bytes());
+  if (launch.turns == nullptr) return DecodePiece(codec, shape, encoded, engine);
+  const KeyTurns turns = {launch.turns, static_cast<RopePairing>(launch.pairing), launch.rot_dim,
+                          launch.rot_offset};
+  DecodeAndTurn(codec, shape, encoded, turns, {engine.data(), engine.size() / shape.tokens});
 }
 
 }  // namespace
@@ -56,11 +61,17 @@ Status ValidateLaunch(const CodecLaunch& launch, CodecDirection direction) {
   if (direction == CodecDirection::kEncode && is_lossy && launch.refused == nullptr) {
     return Invalid("a lossy launch needs a word a piece for what it refuses");
   }
-  const uint64_t row_bytes = shape.channel_count() * ElementBytes(shape.element);
-  if (launch.engine_token_stride_bytes == row_bytes && launch.turns == nullptr) {
-    return Status::Ok();
+  if (direction == CodecDirection::kDecode && launch.turns != nullptr) {
+    const bool is_window = launch.rot_dim >= 2 && launch.rot_dim % 2 == 0 &&
+                           launch.rot_offset <= launch.head_dim &&
+                           launch.rot_dim <= launch.head_dim - launch.rot_offset;
+    if (!is_window || launch.pairing > 1 || shape.role != PieceRole::kKeys) {
+      return Invalid("only a window of keys is turned, of pairing neox or gptj");
+    }
   }
-  return Status(StatusCode::kUnsupported, "the host codes rows without gaps, and turns no keys");
+  const uint64_t row_bytes = shape.channel_count() * ElementBytes(shape.element);
+  if (launch.engine_token_stride_bytes == row_bytes) return Status::Ok();
+  return Status(StatusCode::kUnsupported, "the host codes rows without gaps");
 }
 
 uint64_t RawBytes(const CodecLaunch& launch) { return ShapeOf(launch).raw_bytes(); }

@@ -10,8 +10,8 @@ namespace terrace {
 
 enum class CodecDirection { kEncode, kDecode };
 
-// kInvalid, with the reason, for a launch past its limits; kUnsupported for rows with gaps and for
-// keys that are turned, which only a GPU's kernels take.
+// kInvalid, with the reason, for a launch past its limits; kUnsupported for rows with gaps, which
+// only a GPU's kernels take.
 Status ValidateLaunch(const CodecLaunch& launch, CodecDirection direction);
 
 uint64_t RawBytes(const CodecLaunch& launch);  // of one piece

@@ -234,7 +234,8 @@ Status CopyLane::Launch(std::span<const PagedPage> pages, LayerRange layers) {
 
 Status CopyLane::LaunchCodecs(std::span<const PagedPage> pages, LayerRange layers) {
   TERRACE_RETURN_IF_ERROR(LaunchCodec(pages, layers, PieceRole::kKeys));
-  return LaunchCodec(pages, layers, PieceRole::kValues);
+  return options_.codec->has_values() ? LaunchCodec(pages, layers, PieceRole::kValues)
+                                      : Status::Ok();
 }
 
 // Of a layer, raw or encoded, keys come first, and values behind them.
@@ -270,8 +271,29 @@ Status CopyLane::LaunchCodec(std::span<const PagedPage> pages, LayerRange layers
       in_place_ ? in_place_->token_stride_bytes : shape.raw_bytes() / shape.tokens;
   launch.pieces = batch.pieces;
   launch.refused = batch.refused;
-  return options_.direction == PagedDirection::kGather ? pages_.Encode(launch)
-                                                       : pages_.Decode(launch);
+  if (options_.direction == PagedDirection::kGather) return pages_.Encode(launch);
+  if (!options_.rope || !is_keys) return pages_.Decode(launch);
+  return LaunchTurned(launch, pages, layers.count);
+}
+
+// One launch for pages side by side that turn the same way.
+Status CopyLane::LaunchTurned(CodecLaunch launch, std::span<const PagedPage> pages,
+                              uint32_t layer_count) {
+  launch.pairing = static_cast<uint32_t>(options_.rope->pairing);
+  launch.rot_dim = options_.rope->rot_dim;
+  launch.rot_offset = options_.rope->rot_offset;
+  while (!pages.empty()) {
+    launch.turns = codes_->TurnsOf(pages[0].page_index);
+    size_t count = 1;
+    while (count < pages.size() && codes_->TurnsOf(pages[count].page_index) == launch.turns) {
+      ++count;
+    }
+    launch.piece_count = static_cast<uint32_t>(count * layer_count);
+    TERRACE_RETURN_IF_ERROR(pages_.Decode(launch));
+    launch.pieces += launch.piece_count;
+    pages = pages.subspan(count);
+  }
+  return Status::Ok();
 }
 
 Status CopyLane::CopyZero(std::span<const PageSlot> pages, LayerRange layers) {

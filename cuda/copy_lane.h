@@ -11,7 +11,8 @@
 //
 // With a codec, slots, stages and bounce hold encoded layers. Pages that are rows of tokens are
 // encoded from where they lie and decoded to there; others are gathered to the lane's own raw
-// memory and encoded from there, or decoded to it and scattered. All in the pages' stream.
+// memory and encoded from there, or decoded to it and scattered. All in the pages' stream. The
+// kernels that decode keys turn them to other positions, too.
 #pragma once
 
 #include <cstdint>
@@ -46,6 +47,7 @@ struct PageSlot {
   std::byte* slot = nullptr;         // its nest's slot_bytes
   std::byte* device_slot = nullptr;  // as kernels reach it; for kZeroCopy
   bool is_in_device = false;         // `slot` lies in the device's own memory
+  int32_t key_delta = 0;             // positions that a load turns the keys by
 };
 
 struct CopyLaneOptions {
@@ -56,6 +58,7 @@ struct CopyLaneOptions {
   uint32_t thread_blocks_max = 0;
   uint64_t bounce_bytes = 0;  // pinned memory for slots that the device does not reach; 0: none
   std::optional<SpaceCodec> codec;  // the nest is then of one part, in the order NHD
+  std::optional<RopeSpec> rope;     // keys of a page turn by the table that UseCodes has of it
 };
 
 struct LayerRange {
@@ -116,6 +119,7 @@ class CopyLane {
   Status Launch(std::span<const PagedPage> pages, LayerRange layers);
   Status LaunchCodecs(std::span<const PagedPage> pages, LayerRange layers);
   Status LaunchCodec(std::span<const PagedPage> pages, LayerRange layers, PieceRole role);
+  Status LaunchTurned(CodecLaunch launch, std::span<const PagedPage> pages, uint32_t layer_count);
   Status CopyOnHost(std::span<const PageSlot> pages, std::span<const PageSlot> bounced,
                     LayerRange layers);
   Status GatherStage(Stage& stage, std::span<const PagedPage> pages, LayerRange layers,

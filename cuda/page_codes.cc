@@ -6,12 +6,14 @@
 #include <utility>
 
 #include "terrace/check.h"
+#include "terrace/chunk.h"
 #include "terrace/units.h"
 
 namespace terrace {
 namespace {
 
-constexpr uint64_t kCapacityMin = 1024;
+constexpr uint64_t kPiecesMin = 1024;
+constexpr uint64_t kTurnAlignmentBytes = 64;
 
 }  // namespace
 
@@ -23,7 +25,8 @@ SlotLayers SlotLayers::Of(const PagedNest& nest) {
 
 SlotLayers SlotLayers::Of(const SpaceCodec& codec) {
   SlotLayers layers{.layer_bytes = codec.EncodedLayerBytes(), .slot_bytes = 0, .offset_bytes = {}};
-  for (uint32_t part = 0; part < codec.part_count; ++part) {
+  if (codec.has_chunk_header) layers.slot_bytes = RoundUp(kChunkHeaderBytes, kPartAlignmentBytes);
+  for (uint32_t part = codec.has_chunk_header ? 1 : 0; part < codec.part_count; ++part) {
     for (uint32_t i = 0; i < codec.LayersOf(part); ++i) {
       layers.offset_bytes.push_back(layers.slot_bytes + i * layers.layer_bytes);
     }
@@ -74,32 +77,54 @@ uint64_t PiecesInPlace::AddressOf(const PagedNest& nest, uint64_t page_index, ui
          (is_values && !is_own_row ? values_offset_bytes : 0);
 }
 
-PageCodes::PageCodes(DeviceBuffer memory, uint64_t capacity)
-    : memory_(std::move(memory)), capacity_(capacity) {
+uint64_t TurnTableBytes(const RopeSpec& rope) {
+  return RoundUp(rope.rot_dim * sizeof(float), kTurnAlignmentBytes);
+}
+
+PageCodes::PageCodes(DeviceBuffer memory, const CodeCounts& room)
+    : memory_(std::move(memory)), room_(room) {
   std::memset(memory_.address(), 0, memory_.byte_count());
 }
 
-Result<std::unique_ptr<PageCodes>> PageCodes::Create(const Device& device, uint64_t piece_count) {
-  const uint64_t capacity = std::bit_ceil(std::max(piece_count, kCapacityMin));
+Result<std::unique_ptr<PageCodes>> PageCodes::Create(const Device& device,
+                                                     const CodeCounts& counts) {
+  CodeCounts room{.pieces = std::bit_ceil(std::max(counts.pieces, kPiecesMin))};
+  if (counts.turn_bytes > 0) room.turn_bytes = std::bit_ceil(counts.turn_bytes);
   Result<DeviceBuffer> memory = DeviceBuffer::Allocate(
-      device, DeviceMemory::kPinned, capacity * (sizeof(CodecPiece) + sizeof(uint32_t)));
+      device, DeviceMemory::kPinned,
+      room.turn_bytes + room.pieces * (sizeof(CodecPiece) + sizeof(uint32_t)));
   if (!memory.ok()) return memory.status();
-  return std::unique_ptr<PageCodes>(new PageCodes(std::move(memory).value(), capacity));
+  return std::unique_ptr<PageCodes>(new PageCodes(std::move(memory).value(), room));
 }
 
 void PageCodes::Clear() {
-  std::memset(words(), 0, used_ * sizeof(uint32_t));
-  used_ = 0;
+  std::memset(words(), 0, used_.pieces * sizeof(uint32_t));
+  used_ = {};
   taken_.clear();
+  turns_.clear();
 }
 
 PageCodes::Batch PageCodes::Take(std::span<const uint64_t> page_indexes, uint32_t layer_first,
                                  uint32_t layer_count) {
-  const Batch batch{pieces() + used_, words() + used_};
-  taken_.push_back({used_, layer_first, layer_count, {page_indexes.begin(), page_indexes.end()}});
-  used_ += page_indexes.size() * layer_count;
-  TERRACE_CHECK(used_ <= capacity_, "a call has as many pieces as it was given room for");
+  const Batch batch{pieces() + used_.pieces, words() + used_.pieces};
+  taken_.push_back(
+      {used_.pieces, layer_first, layer_count, {page_indexes.begin(), page_indexes.end()}});
+  used_.pieces += page_indexes.size() * layer_count;
+  TERRACE_CHECK(used_.pieces <= room_.pieces, "a call has as many pieces as it was given room for");
   return batch;
+}
+
+void PageCodes::Turn(const RopeSpec& rope, int32_t delta, std::span<const uint64_t> page_indexes) {
+  auto* const turns = reinterpret_cast<float*>(tables() + used_.turn_bytes);
+  used_.turn_bytes += TurnTableBytes(rope);
+  TERRACE_CHECK(used_.turn_bytes <= room_.turn_bytes, "a table has the room it was given");
+  std::ranges::copy(RopeTable(rope, delta).turns(), turns);
+  for (const uint64_t page_index : page_indexes) turns_.emplace(page_index, turns);
+}
+
+const float* PageCodes::TurnsOf(uint64_t page_index) const {
+  const auto found = turns_.find(page_index);
+  return found == turns_.end() ? nullptr : found->second;
 }
 
 std::vector<RefusedLayer> PageCodes::Refused() const {
@@ -115,21 +140,21 @@ std::vector<RefusedLayer> PageCodes::Refused() const {
   return refused;
 }
 
-Status PageCodesPool::Prepare(uint32_t count, uint64_t piece_count) {
+Status PageCodesPool::Prepare(uint32_t count, const CodeCounts& counts) {
   std::vector<std::shared_ptr<PageCodes>> lent;
   for (uint32_t i = 0; i < count; ++i) {
-    Result<std::shared_ptr<PageCodes>> codes = Lend(piece_count);
+    Result<std::shared_ptr<PageCodes>> codes = Lend(counts);
     if (!codes.ok()) return codes.status();
     lent.push_back(std::move(codes).value());
   }
   return Status::Ok();
 }
 
-Result<std::shared_ptr<PageCodes>> PageCodesPool::Lend(uint64_t piece_count) {
+Result<std::shared_ptr<PageCodes>> PageCodesPool::Lend(const CodeCounts& counts) {
   std::unique_ptr<PageCodes> codes;
   {
     const std::lock_guard lock(lock_);
-    const auto fits = [&](const auto& other) { return other->capacity() >= piece_count; };
+    const auto fits = [&](const auto& other) { return counts.Fits(other->room()); };
     const auto found = std::ranges::find_if(free_, fits);
     if (found != free_.end()) {
       codes = std::move(*found);
@@ -137,7 +162,7 @@ Result<std::shared_ptr<PageCodes>> PageCodesPool::Lend(uint64_t piece_count) {
     }
   }
   if (codes == nullptr) {
-    Result<std::unique_ptr<PageCodes>> made = PageCodes::Create(device_, piece_count);
+    Result<std::unique_ptr<PageCodes>> made = PageCodes::Create(device_, counts);
     if (!made.ok()) return made.status();
     codes = std::move(made).value();
     const std::lock_guard lock(lock_);

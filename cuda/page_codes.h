@@ -1,5 +1,5 @@
-// A lossy codec between pages and slots: where encoded layers lie in a slot, and what the codec's
-// kernels of one call read and write beside pages and slots.
+// A codec between pages and slots: where encoded layers lie in a slot, and what the codec's kernels
+// of one call read and write beside pages and slots. Raw is a codec, too: its kernels turn keys.
 //
 // THREADING: a PageCodes is one call's at a time; the pool may be used from any thread.
 #pragma once
@@ -9,10 +9,12 @@
 #include <mutex>
 #include <optional>
 #include <span>
+#include <unordered_map>
 #include <vector>
 
 #include "cuda/codec_device.h"
 #include "cuda/paged_layout.h"
+#include "cuda/rope.h"
 #include "cuda/stream.h"
 #include "terrace/codec.h"
 #include "terrace/status.h"
@@ -23,7 +25,7 @@ namespace terrace {
 struct SlotLayers {
   // Of raw pages: as the nest says.
   static SlotLayers Of(const PagedNest& nest);
-  // Encoded: part by part, each at a multiple of kPartAlignmentBytes.
+  // Encoded: part by part, each at a multiple of kPartAlignmentBytes; behind a chunk's header.
   static SlotLayers Of(const SpaceCodec& codec);
   // From one layer to the next, where most lies between: the last of a part has the part's padding.
   uint64_t SpanBytesMax() const;
@@ -53,6 +55,18 @@ struct RefusedLayer {
   uint32_t layer = 0;
 };
 
+// What a call has of pieces, and of keys that are turned different ways.
+struct CodeCounts {
+  uint64_t pieces = 0;
+  uint64_t turn_bytes = 0;  // TurnTableBytes() each way
+
+  bool Fits(const CodeCounts& room) const {
+    return pieces <= room.pieces && turn_bytes <= room.turn_bytes;
+  }
+};
+// Of a table, with what its alignment leaves.
+uint64_t TurnTableBytes(const RopeSpec& rope);
+
 class PageCodes {
  public:
   struct Batch {
@@ -60,15 +74,20 @@ class PageCodes {
     uint32_t* refused;  // all 0
   };
 
-  // Tables of a call that has `piece_count` pieces, in pinned memory.
-  static Result<std::unique_ptr<PageCodes>> Create(const Device& device, uint64_t piece_count);
+  // Tables of a call of that size, in pinned memory.
+  static Result<std::unique_ptr<PageCodes>> Create(const Device& device, const CodeCounts& counts);
 
-  uint64_t capacity() const { return capacity_; }
+  const CodeCounts& room() const { return room_; }
   // Nothing has been taken any more. REQUIRES: what was queued with it is done.
   void Clear();
   // Tables of one launch, a piece a page and layer, the layers of a page side by side. REQUIRES:
   // there is room.
   Batch Take(std::span<const uint64_t> page_indexes, uint32_t layer_first, uint32_t layer_count);
+  // Writes the table of `delta` for the keys of these pages. REQUIRES: there is room; delta is not
+  // 0, and none of the pages has a table.
+  void Turn(const RopeSpec& rope, int32_t delta, std::span<const uint64_t> page_indexes);
+  // Where that table is; null for a page whose keys stay as they are.
+  const float* TurnsOf(uint64_t page_index) const;
   // REQUIRES: all that was queued is done.
   std::vector<RefusedLayer> Refused() const;
 
@@ -80,14 +99,18 @@ class PageCodes {
     std::vector<uint64_t> page_indexes;
   };
 
-  PageCodes(DeviceBuffer memory, uint64_t capacity);
-  CodecPiece* pieces() const { return reinterpret_cast<CodecPiece*>(memory_.address()); }
-  uint32_t* words() const { return reinterpret_cast<uint32_t*>(pieces() + capacity_); }
+  PageCodes(DeviceBuffer memory, const CodeCounts& room);
+  std::byte* tables() const { return memory_.address(); }  // of turns, the most aligned
+  CodecPiece* pieces() const {
+    return reinterpret_cast<CodecPiece*>(memory_.address() + room_.turn_bytes);
+  }
+  uint32_t* words() const { return reinterpret_cast<uint32_t*>(pieces() + room_.pieces); }
 
   const DeviceBuffer memory_;
-  const uint64_t capacity_;
-  uint64_t used_ = 0;
+  const CodeCounts room_;
+  CodeCounts used_;
   std::vector<Taken> taken_;
+  std::unordered_map<uint64_t, const float*> turns_;  // by page
 };
 
 // Pinned memory is slow to come by: it is kept for the next call. Outlives what it has lent.
@@ -96,9 +119,9 @@ class PageCodesPool {
   explicit PageCodesPool(const Device& device) : device_(device) {}
 
   // Has as many to lend as that, without asking the device for more.
-  Status Prepare(uint32_t count, uint64_t piece_count);
+  Status Prepare(uint32_t count, const CodeCounts& counts);
   // Comes back by itself when the last owner goes. REQUIRES: nothing queued uses it then.
-  Result<std::shared_ptr<PageCodes>> Lend(uint64_t piece_count);
+  Result<std::shared_ptr<PageCodes>> Lend(const CodeCounts& counts);
 
  private:
   const Device& device_;

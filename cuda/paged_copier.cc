@@ -13,8 +13,10 @@ Status Invalid(std::string* why, std::string text) {
   return Status(StatusCode::kInvalid, "options of paged copies were refused");
 }
 
-// Tables of codecs are there from the start for a store and a load of so many.
+// Tables of codecs are there from the start for a store and a load of so many, and for keys that
+// turn so many ways.
 constexpr uint64_t kPreparedPages = 64;
+constexpr uint64_t kPreparedTurns = 8;
 
 struct NamedCount {
   const char* name;
@@ -51,10 +53,11 @@ Status CheckCodec(const Device& device, const PagedNest& nest, const CopierOptio
   if (options.store_path == TransferPath::kDirect || options.load_path == TransferPath::kDirect) {
     return Invalid(why, "path is direct, and a codec needs kernels: staged or zero_copy");
   }
-  const bool fits = codec.is_lossy() && codec.layer_count == nest.layer_count() &&
+  const bool fits = codec.layer_count == nest.layer_count() &&
                     codec.RawLayerBytes() == nest.layer_bytes &&
                     nest.layer_offset_bytes[nest.layer_count() - 1] ==
                         (nest.layer_count() - 1) * nest.layer_bytes;
+  if (fits && options.rope) return options.rope->Validate(codec.keys.head_dim, why);
   if (fits) return Status::Ok();
   return Invalid(why, "codec is of " + std::to_string(codec.layer_count) + " layers of " +
                           std::to_string(codec.RawLayerBytes()) + " bytes, the nest of " +
@@ -72,7 +75,8 @@ CopyLaneOptions LaneOptions(PagedDirection direction, const CopierOptions& optio
           .thread_blocks_max = path == TransferPath::kZeroCopy ? options.zero_copy_thread_blocks_max
                                                                : options.staged_thread_blocks_max,
           .bounce_bytes = options.pins != nullptr ? options.bounce_bytes : 0,
-          .codec = options.codec};
+          .codec = options.codec,
+          .rope = options.rope};
 }
 
 // What `queue` answers; where it fails half-way, nothing of it is under way any more: the caller
@@ -107,6 +111,7 @@ Result<std::unique_ptr<PagedCopier>> PagedCopier::Create(const Device& device, P
                                                          std::string* why) {
   TERRACE_RETURN_IF_ERROR(CheckOptions(options, why));
   if (options.codec) TERRACE_RETURN_IF_ERROR(CheckCodec(device, nest, options, why));
+  if (options.rope && !options.codec) return Invalid(why, "rope is set, and codec is not: raw");
   std::unique_ptr<PagedCopier> copier(new PagedCopier(device, std::move(nest), options));
   const Status status = copier->Prepare();
   if (!status.ok()) {
@@ -136,8 +141,10 @@ Status PagedCopier::Prepare() {
     if (!lane.ok()) return lane.status();
     (direction == PagedDirection::kGather ? store_ : load_) = std::move(lane).value();
   }
-  return options_.codec ? codes_.Prepare(2, kPreparedPages * nest_.layer_count() * 2)
-                        : Status::Ok();
+  if (!options_.codec) return Status::Ok();
+  return codes_.Prepare(
+      2, {.pieces = kPreparedPages * nest_.layer_count() * 2,
+          .turn_bytes = options_.rope ? kPreparedTurns * TurnTableBytes(*options_.rope) : 0});
 }
 
 Status PagedCopier::UploadRows() {
@@ -214,12 +221,29 @@ Status PagedCopier::LendCodes(CopyLane& lane, const Routed& pages,
                               std::shared_ptr<PageCodes>* codes) {
   if (!options_.codec) return Status::Ok();
   const uint64_t page_count = pages.within.size() + pages.straight.size() + pages.bounced.size();
-  Result<std::shared_ptr<PageCodes>> lent =
-      codes_.Lend(page_count * nest_.layer_count() * 2);  // keys and values
+  const auto by_delta = PagesByDelta(pages);
+  CodeCounts counts{.pieces = page_count * nest_.layer_count() * 2};  // keys and values
+  if (options_.rope) counts.turn_bytes = by_delta.size() * TurnTableBytes(*options_.rope);
+  Result<std::shared_ptr<PageCodes>> lent = codes_.Lend(counts);
   if (!lent.ok()) return lent.status();
   *codes = std::move(lent).value();
+  for (const auto& [delta, page_indexes] : by_delta) {
+    (*codes)->Turn(*options_.rope, delta, page_indexes);
+  }
   lane.UseCodes(codes->get());
   return Status::Ok();
+}
+
+// Of those whose keys are turned.
+std::map<int32_t, std::vector<uint64_t>> PagedCopier::PagesByDelta(const Routed& pages) const {
+  std::map<int32_t, std::vector<uint64_t>> by_delta;
+  if (!options_.rope) return by_delta;
+  for (const std::span<const PageSlot> some : {pages.within, pages.straight, pages.bounced}) {
+    for (const PageSlot& page : some) {
+      if (page.key_delta != 0) by_delta[page.key_delta].push_back(page.page_index);
+    }
+  }
+  return by_delta;
 }
 
 Result<StoreTicket> PagedCopier::Store(std::span<const PageSlot> pages, const KvWritten& written) {

@@ -13,10 +13,12 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "cuda/copy_lane.h"
 #include "cuda/edges.h"
@@ -50,6 +52,8 @@ struct CopierOptions {
   // Slots hold encoded pages. Of the nest, kNhd and all layers in one part; not by kDirect. Needs
   // stage_bytes more of device memory a direction, if pages are no rows of tokens.
   std::optional<SpaceCodec> codec;
+  // Loads turn keys by their page's key_delta. With a codec, if only raw.
+  std::optional<RopeSpec> rope;
 };
 
 // Of what a codec refuses, `codes` tells once the slots are written; null without a codec. It goes
@@ -79,7 +83,8 @@ class PagedCopier {
   EventPool& events() { return events_; }
   const PagedNest& nest() const { return nest_; }
 
-  // REQUIRES: no page or slot twice in one call.
+  // REQUIRES: no page or slot twice in one call; no key_delta but in a load, with a rope, within
+  // ±kRopePositionMax.
   Result<StoreTicket> Store(std::span<const PageSlot> pages, const KvWritten& written);
   Result<LoadTicket> Load(std::span<const PageSlot> pages, const DestinationFree& free);
 
@@ -100,6 +105,7 @@ class PagedCopier {
   Routed Route(std::span<const PageSlot> pages) const;
   static Status Copy(CopyLane& lane, const Routed& pages, LayerRange layers);
   Status LendCodes(CopyLane& lane, const Routed& pages, std::shared_ptr<PageCodes>* codes);
+  std::map<int32_t, std::vector<uint64_t>> PagesByDelta(const Routed& pages) const;
   Result<StoreTicket> QueueStore(const Routed& pages, const KvWritten& written,
                                  std::shared_ptr<PageCodes>* codes);
   Result<LoadTicket> QueueLoad(const Routed& pages, const DestinationFree& free,

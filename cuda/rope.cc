@@ -22,22 +22,21 @@ Status Refuse(StatusCode code, std::string* why, std::string reason) {
 
 // One token's heads. `keys` need not be aligned to elements.
 template <typename Element>
-void TurnToken(const PieceShape& shape, const RopeTable& table, std::byte* keys) {
+void TurnToken(const PieceShape& shape, const KeyTurns& turns, std::byte* keys) {
   using Bits = typename Element::Bits;
-  const RopeSpec& spec = table.spec();
-  const bool is_neox = spec.pairing == RopePairing::kNeox;
-  const uint32_t pair_count = spec.rot_dim / 2;
-  const std::span<const float> turns = table.turns();
+  const bool is_neox = turns.pairing == RopePairing::kNeox;
+  const uint32_t pair_count = turns.rot_dim / 2;
   for (uint32_t head = 0; head < shape.heads; ++head) {
-    std::byte* window = keys + (size_t{head} * shape.head_dim + spec.rot_offset) * sizeof(Bits);
+    std::byte* window = keys + (size_t{head} * shape.head_dim + turns.rot_offset) * sizeof(Bits);
     for (uint32_t i = 0; i < pair_count; ++i) {
       std::byte* first = window + rope_math::FirstOf(i, is_neox) * sizeof(Bits);
       std::byte* second = window + rope_math::SecondOf(i, pair_count, is_neox) * sizeof(Bits);
       Bits bits[2];
       std::memcpy(&bits[0], first, sizeof(Bits));
       std::memcpy(&bits[1], second, sizeof(Bits));
-      const rope_math::Pair turned = rope_math::Turn(
-          {Element::Widen(bits[0]), Element::Widen(bits[1])}, turns[2 * i], turns[2 * i + 1]);
+      const rope_math::Pair turned =
+          rope_math::Turn({Element::Widen(bits[0]), Element::Widen(bits[1])}, turns.turns[2 * i],
+                          turns.turns[2 * i + 1]);
       bits[0] = Element::Narrow(turned.first);
       bits[1] = Element::Narrow(turned.second);
       std::memcpy(first, &bits[0], sizeof(Bits));
@@ -46,14 +45,14 @@ void TurnToken(const PieceShape& shape, const RopeTable& table, std::byte* keys)
   }
 }
 
-void TurnTokenOf(const PieceShape& shape, const RopeTable& table, std::byte* keys) {
+void TurnTokenOf(const PieceShape& shape, const KeyTurns& turns, std::byte* keys) {
   switch (shape.element) {
     case ElementType::kBf16:
-      return TurnToken<Bf16>(shape, table, keys);
+      return TurnToken<Bf16>(shape, turns, keys);
     case ElementType::kFp16:
-      return TurnToken<Fp16>(shape, table, keys);
+      return TurnToken<Fp16>(shape, turns, keys);
     case ElementType::kFp32:
-      return TurnToken<Fp32>(shape, table, keys);
+      return TurnToken<Fp32>(shape, turns, keys);
   }
 }
 
@@ -143,20 +142,42 @@ RopeTable::RopeTable(const RopeSpec& spec, int32_t delta) : spec_(spec), delta_(
 
 void DecodeTurnScatter(Codec codec, const PieceShape& shape, std::span<const std::byte> from,
                        const RopeTable* table, const TokenRows& to) {
+  if (table != nullptr && table->delta() != 0) {
+    return DecodeAndTurn(codec, shape, from, table->view(), to);
+  }
   const uint64_t token_bytes = shape.raw_bytes() / shape.tokens;
   TERRACE_CHECK(to.token_stride_bytes >= token_bytes, "a token fits its row");
-  const bool is_turned = table != nullptr && table->delta() != 0;
+  std::vector<std::byte> piece(shape.raw_bytes());
+  DecodePiece(codec, shape, from, piece);
+  for (uint32_t token = 0; token < shape.tokens; ++token) {
+    std::memcpy(to.base + token * to.token_stride_bytes, piece.data() + token * token_bytes,
+                token_bytes);
+  }
+}
+
+void DecodeAndTurn(Codec codec, const PieceShape& shape, std::span<const std::byte> from,
+                   const KeyTurns& turns, const TokenRows& to) {
+  const uint64_t token_bytes = shape.raw_bytes() / shape.tokens;
+  TERRACE_CHECK(to.token_stride_bytes >= token_bytes, "a token fits its row");
+  if (codec == Codec::kRaw) {
+    for (uint32_t token = 0; token < shape.tokens; ++token) {
+      std::byte* const row = to.base + token * to.token_stride_bytes;
+      std::memcpy(row, from.data() + token * token_bytes, token_bytes);
+      TurnTokenOf(shape, turns, row);
+    }
+    return;
+  }
   // Between decoding and turning nothing is rounded: a lossy piece is decoded to fp32.
   PieceShape decoded = shape;
-  if (is_turned && codec != Codec::kRaw) decoded.element = ElementType::kFp32;
+  decoded.element = ElementType::kFp32;
   std::vector<std::byte> piece(decoded.raw_bytes());
   DecodePiece(codec, decoded, from, piece);
   const uint64_t decoded_token_bytes = decoded.raw_bytes() / shape.tokens;
   for (uint32_t token = 0; token < shape.tokens; ++token) {
-    std::byte* keys = piece.data() + token * decoded_token_bytes;
-    if (is_turned) TurnTokenOf(decoded, *table, keys);
-    std::byte* row = to.base + token * to.token_stride_bytes;
-    if (decoded.element == shape.element) {
+    std::byte* const keys = piece.data() + token * decoded_token_bytes;
+    TurnTokenOf(decoded, turns, keys);
+    std::byte* const row = to.base + token * to.token_stride_bytes;
+    if (shape.element == ElementType::kFp32) {
       std::memcpy(row, keys, token_bytes);
     } else {
       NarrowToken(shape, keys, row);
@@ -167,9 +188,10 @@ void DecodeTurnScatter(Codec codec, const PieceShape& shape, std::span<const std
 void TurnKeys(const PieceShape& shape, const RopeTable& table, std::span<std::byte> keys) {
   TERRACE_CHECK(keys.size() == shape.raw_bytes(), "a piece is turned whole");
   if (table.delta() == 0) return;
+  const KeyTurns turns = table.view();
   const uint64_t token_bytes = shape.raw_bytes() / shape.tokens;
   for (uint32_t token = 0; token < shape.tokens; ++token) {
-    TurnTokenOf(shape, table, keys.data() + token * token_bytes);
+    TurnTokenOf(shape, turns, keys.data() + token * token_bytes);
   }
 }
 

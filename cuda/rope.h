@@ -53,6 +53,14 @@ struct RopeDeclaration {
 // engine. Otherwise the pairing.
 Result<RopePairing> CheckRope(const RopeDeclaration& declaration, std::string* why);
 
+// A table wherever its numbers are: {cos, sin} of every pair of the window.
+struct KeyTurns {
+  const float* turns = nullptr;
+  RopePairing pairing = RopePairing::kNeox;
+  uint32_t rot_dim = 0;
+  uint32_t rot_offset = 0;
+};
+
 // cos and sin of delta · inv_freq[i], pair by pair, computed in double.
 class RopeTable {
  public:
@@ -63,6 +71,7 @@ class RopeTable {
   const RopeSpec& spec() const { return spec_; }
   // {cos, sin} of every pair.
   std::span<const float> turns() const { return turns_; }
+  KeyTurns view() const { return {turns_.data(), spec_.pairing, spec_.rot_dim, spec_.rot_offset}; }
 
  private:
   RopeSpec spec_;
@@ -82,6 +91,9 @@ struct TokenRows {
 // shape.head_dim.
 void DecodeTurnScatter(Codec codec, const PieceShape& shape, std::span<const std::byte> from,
                        const RopeTable* table, const TokenRows& to);
+// The same, of turns that are some. REQUIRES: their window fits shape.head_dim.
+void DecodeAndTurn(Codec codec, const PieceShape& shape, std::span<const std::byte> from,
+                   const KeyTurns& turns, const TokenRows& to);
 
 // The same for keys that lie in one tensor, in place.
 void TurnKeys(const PieceShape& shape, const RopeTable& table, std::span<std::byte> keys);

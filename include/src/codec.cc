@@ -5,6 +5,7 @@
 #include <array>
 
 #include "terrace/arena_layout.h"
+#include "terrace/chunk.h"
 #include "terrace/units.h"
 
 namespace terrace {
@@ -58,19 +59,30 @@ uint64_t ParameterCount(Codec codec, const PieceShape& shape) {
   return 0;
 }
 
+// Keys alone where there are latents, which no lossy codec takes.
+Status CheckAttention(const SpaceSpec& spec, bool is_lossy, std::string* why) {
+  if (spec.attention == AttentionKind::kState) {
+    return Refuse(why,
+                  "field 'attention' is state, which has no keys and values of tokens: leave "
+                  "'quantisation' empty and name a layout that is not of chunks");
+  }
+  if (spec.attention != AttentionKind::kMla || !is_lossy) return Status::Ok();
+  return Refuse(why,
+                "field 'attention' is mla: codecs encode keys and values of heads; leave "
+                "'quantisation' empty");
+}
+
 // All but the names of codec, layers and parts.
 Status ReadShapes(const SpaceSpec& spec, SpaceCodec* codec, std::string* why) {
+  const std::string remedy = codec->is_lossy() ? "leave 'quantisation' empty"
+                                               : "such keys cannot be used off their prefix";
   ElementType element = ElementType::kBf16;
   if (!ReadElement(spec.dtype, &element)) {
     return Refuse(why, "field 'dtype' is '" + spec.dtype +
-                           "': codecs encode bf16, fp16 and fp32; leave 'quantisation' empty");
+                           "': codecs and chunks are of bf16, fp16 and fp32; " + remedy);
   }
-  if (spec.attention == AttentionKind::kMla || spec.attention == AttentionKind::kState) {
-    return Refuse(why,
-                  "field 'attention' is mla or state: codecs encode keys and values of heads; "
-                  "leave 'quantisation' empty");
-  }
-  if (spec.layout != "nhd") {
+  TERRACE_RETURN_IF_ERROR(CheckAttention(spec, codec->is_lossy(), why));
+  if (spec.layout != "nhd" && spec.layout != kChunkLayout) {
     return Refuse(why, "field 'layout' is '" + spec.layout +
                            "': codecs encode 'nhd', a layer's keys [tokens][heads][head_size] and "
                            "then its values; gather the pages so");
@@ -82,6 +94,7 @@ Status ReadShapes(const SpaceSpec& spec, SpaceCodec* codec, std::string* why) {
                  .head_dim = spec.head_size};
   codec->values = codec->keys;
   codec->values.role = PieceRole::kValues;
+  if (spec.attention == AttentionKind::kMla) codec->values.tokens = 0;
   if (CheckPiece(codec->keys).ok()) return Status::Ok();
   return Refuse(why, "block_tokens " + std::to_string(spec.block_tokens) + ", kv_heads " +
                          std::to_string(spec.kv_heads) + " and head_size " +
@@ -89,7 +102,17 @@ Status ReadShapes(const SpaceSpec& spec, SpaceCodec* codec, std::string* why) {
                          std::to_string(kBlockTokensMax) + ", " + std::to_string(kCodecHeadsMax) +
                          " and " + std::to_string(kCodecHeadDimMax) +
                          " (even), or make a layer larger than " +
-                         std::to_string(kSegmentBytesMax) + " bytes: leave 'quantisation' empty");
+                         std::to_string(kSegmentBytesMax) + " bytes: " + remedy);
+}
+
+// Bytes of every part, where a layer takes so many.
+std::vector<uint64_t> PartBytes(const SpaceCodec& codec, uint64_t layer_bytes) {
+  std::vector<uint64_t> bytes(codec.part_count);
+  for (uint32_t part = 0; part < codec.part_count; ++part) {
+    bytes[part] = codec.has_chunk_header && part == 0 ? kChunkHeaderBytes
+                                                      : codec.LayersOf(part) * layer_bytes;
+  }
+  return bytes;
 }
 
 }  // namespace
@@ -123,15 +146,26 @@ PieceLayout LayoutOf(Codec codec, const PieceShape& shape) {
 
 Status SpaceCodec::Named(const SpaceSpec& spec, uint32_t part_count, SpaceCodec* codec,
                          std::string* why) {
-  const std::string_view name = std::string_view(spec.quantisation).substr(kCodecPrefix.size());
-  if (!ReadCodec(name, &codec->codec)) {
-    return Refuse(why, "field 'quantisation' names Terrace's codec '" + std::string(name) +
-                           "': there are int8, fp8 and int4");
+  codec->codec = Codec::kRaw;
+  if (IsLossy(spec)) {
+    const std::string_view name = std::string_view(spec.quantisation).substr(kCodecPrefix.size());
+    if (!ReadCodec(name, &codec->codec)) {
+      return Refuse(why, "field 'quantisation' names Terrace's codec '" + std::string(name) +
+                             "': there are int8, fp8 and int4");
+    }
+  } else if (!spec.quantisation.empty()) {
+    return Refuse(why, "field 'quantisation' is '" + spec.quantisation +
+                           "': keys that the engine quantised are no chunks; use its prefixes");
   }
-  if (part_count == 0 || part_count > spec.layers || part_count > kPartsPerSpaceMax) {
+  codec->has_chunk_header = IsOfChunks(spec);
+  const uint32_t header_count = codec->has_chunk_header ? 1 : 0;
+  if (part_count <= header_count || part_count - header_count > spec.layers ||
+      part_count > kPartsPerSpaceMax) {
     return Refuse(why, "a Space of " + std::to_string(spec.layers) + " layers has " +
-                           std::to_string(part_count) + " parts: an encoded one has 1 to " +
-                           std::to_string(std::min(spec.layers, kPartsPerSpaceMax)));
+                           std::to_string(part_count) + " parts: an encoded one has " +
+                           std::to_string(header_count + 1) + " to " +
+                           std::to_string(std::min(spec.layers + header_count, kPartsPerSpaceMax)) +
+                           (codec->has_chunk_header ? ", the chunk's header first" : ""));
   }
   codec->layer_count = spec.layers;
   codec->part_count = part_count;
@@ -140,25 +174,31 @@ Status SpaceCodec::Named(const SpaceSpec& spec, uint32_t part_count, SpaceCodec*
 
 Status SpaceCodec::Of(const SpaceSpec& spec, SpaceCodec* codec, std::string* why) {
   *codec = {};
-  if (!IsLossy(spec)) return Status::Ok();
+  if (!IsLossy(spec) && !IsOfChunks(spec)) return Status::Ok();
   SpaceCodec named;
   TERRACE_RETURN_IF_ERROR(
       SpaceCodec::Named(spec, static_cast<uint32_t>(spec.part_bytes.size()), &named, why));
   const std::vector<uint64_t> expected = named.EncodedPartBytes();
   for (uint32_t part = 0; part < named.part_count; ++part) {
     if (spec.part_bytes[part] == expected[part]) continue;
+    const std::string makes = named.LayersOf(part) == 0
+                                  ? "a chunk's header is " + std::to_string(expected[part])
+                                  : std::string(CodecName(named.codec)) + " makes " +
+                                        std::to_string(expected[part]) + " of its " +
+                                        std::to_string(named.LayersOf(part)) + " layers";
     return Refuse(why, "field 'part_bytes' has " + std::to_string(spec.part_bytes[part]) +
-                           " bytes in part " + std::to_string(part) + "; " +
-                           std::string(CodecName(named.codec)) + " makes " +
-                           std::to_string(expected[part]) + " of its " +
-                           std::to_string(named.LayersOf(part)) + " layers");
+                           " bytes in part " + std::to_string(part) + "; " + makes);
   }
   *codec = named;
   return Status::Ok();
 }
 
 uint32_t SpaceCodec::LayersOf(uint32_t part_index) const {
-  const auto first = [this](uint64_t index) { return index * layer_count / part_count; };
+  const uint32_t header_count = has_chunk_header ? 1 : 0;
+  if (part_index < header_count) return 0;
+  const auto first = [&](uint64_t index) {
+    return (index - header_count) * layer_count / (part_count - header_count);
+  };
   return static_cast<uint32_t>(first(uint64_t{part_index} + 1) - first(part_index));
 }
 
@@ -166,21 +206,15 @@ uint64_t SpaceCodec::EncodedLayerBytes() const {
   return LayoutOf(codec, keys).encoded_bytes + LayoutOf(codec, values).encoded_bytes;
 }
 
-std::vector<uint64_t> SpaceCodec::RawPartBytes() const {
-  std::vector<uint64_t> bytes(part_count);
-  for (uint32_t part = 0; part < part_count; ++part) bytes[part] = LayersOf(part) * RawLayerBytes();
-  return bytes;
-}
+std::vector<uint64_t> SpaceCodec::RawPartBytes() const { return PartBytes(*this, RawLayerBytes()); }
 
 std::vector<uint64_t> SpaceCodec::EncodedPartBytes() const {
-  std::vector<uint64_t> bytes(part_count);
-  for (uint32_t part = 0; part < part_count; ++part) {
-    bytes[part] = LayersOf(part) * EncodedLayerBytes();
-  }
-  return bytes;
+  return PartBytes(*this, EncodedLayerBytes());
 }
 
 bool IsLossy(const SpaceSpec& spec) { return spec.quantisation.starts_with(kCodecPrefix); }
+
+bool IsOfChunks(const SpaceSpec& spec) { return spec.layout == kChunkLayout; }
 
 Status ApplyCodec(Codec codec, uint32_t part_count, SpaceSpec* spec, std::string* why) {
   if (!spec->quantisation.empty()) {
@@ -194,6 +228,22 @@ Status ApplyCodec(Codec codec, uint32_t part_count, SpaceSpec* spec, std::string
   TERRACE_RETURN_IF_ERROR(SpaceCodec::Named(encoded, part_count, &named, why));
   encoded.part_bytes = named.EncodedPartBytes();
   *spec = std::move(encoded);
+  return Status::Ok();
+}
+
+Status ApplyChunks(SpaceSpec* spec, std::string* why) {
+  if (spec->layout != "nhd") {
+    return Refuse(why, "field 'layout' is '" + spec->layout +
+                           "': chunks are of 'nhd', a layer's keys [tokens][heads][head_size] and "
+                           "then its values");
+  }
+  SpaceSpec chunks = *spec;
+  chunks.layout = kChunkLayout;
+  SpaceCodec named;
+  TERRACE_RETURN_IF_ERROR(
+      SpaceCodec::Named(chunks, static_cast<uint32_t>(spec->part_bytes.size()) + 1, &named, why));
+  chunks.part_bytes = named.EncodedPartBytes();
+  *spec = std::move(chunks);
   return Status::Ok();
 }
 

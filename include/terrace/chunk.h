@@ -1,7 +1,8 @@
 // Chunks: runs of blocks whose keys and values are used away from the prompt they were computed in,
 // as a retrieved document is. Their keys name the chunk's own tokens and nothing before them, so
-// they say less than prefix keys do, and live where no prefix key can be. Off unless an engine asks
-// for a ChunkHasher; which tokens to compute again is the engine's matter.
+// they say less than prefix keys do, and live where no prefix key can be. Off unless an engine
+// opens a group of Spaces of chunks (codec.h); which tokens to compute again is the engine's
+// matter.
 //
 // THREADING: everything is a pure function.
 #pragma once

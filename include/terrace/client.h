@@ -222,7 +222,8 @@ class Client {
   // Declares a SpaceGroup. self_mask: members of this process. The daemon's refusal (a named Space
   // with another spec) is kInvalid with the field and both values in last_error().
   Result<GroupRef> Open(const SpaceGroupSpec& spec, uint64_t self_mask, uint64_t deadline_us = 0);
-  // Keys of this group under the domain's secret. kGone before the first connection.
+  // Keys of this group under the domain's secret; of Spaces of chunks those of terrace/chunk.h.
+  // kGone before the first connection.
   Result<PrefixHasher> Hasher(GroupRef group) const;
 
   // ---- blocking, up to the deadline ----

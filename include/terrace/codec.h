@@ -3,7 +3,8 @@
 // shape, so nothing in encoded bytes says how long anything is. Layouts and bounds: docs/CODECS.md.
 //
 // A Space asks for a lossy codec by name, in its `quantisation` field; its part_bytes are then the
-// encoded ones. So lossy and exact bytes are different Spaces, and no key finds both.
+// encoded ones. So lossy and exact bytes are different Spaces, and no key finds both. A Space of
+// chunks, lossy or not, is named by its layout.
 //
 // THREADING: everything is a pure function.
 #pragma once
@@ -64,29 +65,39 @@ std::string_view CodecName(Codec codec);  // "raw", "int8", "fp8", "int4"
 // What a Space's `quantisation` begins with when Terrace encodes: "terrace:int8".
 inline constexpr std::string_view kCodecPrefix = "terrace:";
 
+// The layout of a Space whose blocks are used away from their prompt (terrace/chunk.h): "nhd", and
+// before it a part for the block's ChunkHeader.
+inline constexpr std::string_view kChunkLayout = "chunk-nhd";
+
 // How the parts of one Space are cut into pieces. Part i of P holds layers ⌊i·L/P⌋ up to
-// ⌊(i+1)·L/P⌋; a layer is its keys' piece and behind it its values'.
+// ⌊(i+1)·L/P⌋; a layer is its keys' piece and behind it its values'. Of chunks the parts are one
+// more: part 0 is the header, and as it is.
 struct SpaceCodec {
   Codec codec = Codec::kRaw;
   PieceShape keys;    // shape of every keys' piece
-  PieceShape values;  // the same but for its role
+  PieceShape values;  // the same but for its role; of MLA, which has none, no tokens
   uint32_t layer_count = 0;
-  uint32_t part_count = 0;
+  uint32_t part_count = 0;  // the header's, too
+  bool has_chunk_header = false;
 
   // kInvalid with `*why` if the Space names a codec that is none, or one that cannot encode it, or
-  // has other part_bytes than the codec's. A Space that names none gives kRaw, whatever it is.
+  // has other part_bytes than the codec's, or other ones than chunks have. A Space of neither a
+  // codec nor chunks gives kRaw, whatever it is, and no shapes.
   static Status Of(const SpaceSpec& spec, SpaceCodec* codec, std::string* why);
 
   // The codec a Space names, cut in `part_count` parts, whatever its part_bytes are: what they have
-  // to be is EncodedPartBytes(). REQUIRES: IsLossy(spec).
+  // to be is EncodedPartBytes(). REQUIRES: IsLossy(spec) or IsOfChunks(spec).
   static Status Named(const SpaceSpec& spec, uint32_t part_count, SpaceCodec* codec,
                       std::string* why);
 
   bool is_lossy() const { return codec != Codec::kRaw; }
-  uint32_t LayersOf(uint32_t part_index) const;
+  bool has_values() const { return values.tokens > 0; }
+  // Whether a part's bytes are other ones in its slot than the engine's.
+  bool IsEncoded(uint32_t part_index) const { return is_lossy() && LayersOf(part_index) > 0; }
+  uint32_t LayersOf(uint32_t part_index) const;  // of the header: 0
   uint64_t RawLayerBytes() const { return keys.raw_bytes() + values.raw_bytes(); }
   uint64_t EncodedLayerBytes() const;
-  // The engine's bytes of each part. REQUIRES: is_lossy().
+  // The engine's bytes of each part, and the header's. REQUIRES: there are shapes.
   std::vector<uint64_t> RawPartBytes() const;
   // What the Space's part_bytes are.
   std::vector<uint64_t> EncodedPartBytes() const;
@@ -94,9 +105,15 @@ struct SpaceCodec {
 
 // Whether blocks of this Space lose precision by Terrace's doing.
 bool IsLossy(const SpaceSpec& spec);
+// Whether its blocks begin with a ChunkHeader.
+bool IsOfChunks(const SpaceSpec& spec);
 
 // Makes `spec`, of any part_bytes, the Space of the same bytes under `codec`: sets its quantisation
-// and part_bytes. `part_count` 1..layers. kInvalid with `*why` as SpaceCodec::Of.
+// and part_bytes. `part_count` 1..layers, of chunks one more. kInvalid with `*why` as
+// SpaceCodec::Of.
 Status ApplyCodec(Codec codec, uint32_t part_count, SpaceSpec* spec, std::string* why);
+// Makes `spec`, of layout "nhd" under a codec or none, the Space of the same blocks as chunks: sets
+// its layout and part_bytes, one more than before. kInvalid with `*why` as SpaceCodec::Of.
+Status ApplyChunks(SpaceSpec* spec, std::string* why);
 
 }  // namespace terrace

@@ -28,7 +28,7 @@
 extern "C" {
 #endif
 
-#define TERRACE_ABI_VERSION 2u
+#define TERRACE_ABI_VERSION 3u
 
 /* What the caller does next; the same numbers as on the wire. */
 typedef int32_t terrace_status;
@@ -167,8 +167,9 @@ TERRACE_API terrace_status terrace_space_layout(const terrace_space* space, uint
                                                 uint64_t* part_offset_bytes, uint64_t* slot_bytes);
 /* Of a Space whose quantisation names a codec of Terrace's ("terrace:int8", "terrace:fp8" or
  * "terrace:int4"), cut in its part_count parts: the part_bytes to declare, whatever it has there,
- * and the bytes that are written and copied, which the library encodes and decodes. Of any other
- * Space both are its part_bytes. Either may be NULL; needs no daemon. */
+ * and the bytes that are written and copied, which the library encodes and decodes. Of a Space of
+ * chunks (layout "chunk-nhd") the same, part 0 its blocks' header. Of any other Space both are its
+ * part_bytes. Either may be NULL; needs no daemon. */
 TERRACE_API terrace_status terrace_space_codec_parts(const terrace_space* space,
                                                      uint64_t* slot_part_bytes,
                                                      uint64_t* engine_part_bytes, char* why,
@@ -180,7 +181,8 @@ TERRACE_API terrace_status terrace_open(terrace_client* client, const terrace_gr
                                         uint64_t self_mask, uint64_t deadline_us,
                                         terrace_group* group, char* why, size_t why_bytes);
 
-/* One key per full block of `tokens`, which follow the block `parent` (NULL: a prompt's start).
+/* One key per full block of `tokens`, which follow the block `parent` (NULL: a prompt's start, or,
+ * in a group of chunks, a chunk's, wherever that stands).
  * Writes at most key_capacity keys, and to *key_count how many. TERRACE_GONE before the first
  * connection: the keys need the domain's secret. */
 TERRACE_API terrace_status terrace_hash_tokens(terrace_client* client, terrace_group group,
@@ -315,6 +317,11 @@ TERRACE_API terrace_status terrace_read_lease_copy_part(const terrace_read_lease
                                                         uint32_t block_index, uint32_t member,
                                                         uint32_t part_index, void* to,
                                                         size_t to_bytes);
+/* Of a block of chunks: where its first token stood when it was computed. TERRACE_CORRUPT if it has
+ * no header; otherwise as terrace_read_lease_copy_part. */
+TERRACE_API terrace_status terrace_read_lease_chunk_position(const terrace_read_lease* lease,
+                                                             uint32_t block_index, uint32_t member,
+                                                             uint32_t* first_token_position);
 /* Copies whole blocks of one member: part p of block first_block + b to
  * to[b * part_count + p], which has room for that part. The first part that fails ends it. */
 TERRACE_API terrace_status terrace_read_lease_copy_blocks(const terrace_read_lease* lease,
@@ -429,6 +436,25 @@ TERRACE_API void terrace_client_resume_pinning(terrace_client* client);
  * compared with the Space is the size of its parts. */
 #define TERRACE_PAGES_OPAQUE 1u
 
+/* How a model turns its keys, for a Space of chunks (layout "chunk-nhd"), whose blocks are loaded
+ * to other positions than they stood at. Window [rot_offset, rot_offset + rot_dim) of each head
+ * turns, in pairs (i, i + rot_dim / 2) ("neox") or (2i, 2i + 1) ("gptj"); inv_freq[i] is the angle
+ * of pair i a token, as the model uses it, its static scaling applied. rot_dim 0: the keys have no
+ * positions. What is not among these is TERRACE_UNSUPPORTED, by name. */
+#define TERRACE_ROPE_PER_LAYER 1u        /* layers differ: refused */
+#define TERRACE_ROPE_MULTIDIMENSIONAL 2u /* mrope: refused */
+typedef struct terrace_rope {
+  uint32_t struct_bytes;
+  uint32_t rot_dim; /* even, at most the Space's head_size */
+  uint32_t rot_offset;
+  uint32_t flags;         /* TERRACE_ROPE_… */
+  const char* pairing;    /* "neox" or "gptj"; NULL: "neox" */
+  const char* scaling;    /* NULL or "none", "linear", "yarn", "llama3"; any other is refused */
+  const double* inv_freq; /* rot_dim / 2 */
+} terrace_rope;
+#define TERRACE_ROPE_INIT \
+  { sizeof(terrace_rope), 0u, 0u, 0u, NULL, NULL, NULL }
+
 /* Where pages lie. The vector of K or V of one token and one head is head_bytes contiguous bytes at
  * address + block * block_stride + plane * plane_stride + token * token_stride + head * head_stride
  * and a page is page_tokens / block_tokens blocks in a row. */
@@ -450,10 +476,14 @@ typedef struct terrace_pages_layout {
    * plane of a layer, a layer's planes side by side. */
   const uint64_t* addresses;
   uint32_t address_count;
-  uint32_t flags; /* TERRACE_PAGES_… */
+  uint32_t flags;           /* TERRACE_PAGES_… */
+  const terrace_rope* rope; /* of a Space of chunks; of others NULL */
 } terrace_pages_layout;
-#define TERRACE_PAGES_LAYOUT_INIT \
-  { sizeof(terrace_pages_layout), 0u, 2u, 0u, 0u, 1u, 0u, 0u, 0u, 0u, 0u, 0u, 0u, NULL, 0u, 0u }
+#define TERRACE_PAGES_LAYOUT_INIT                                                               \
+  {                                                                                             \
+    sizeof(terrace_pages_layout), 0u, 2u, 0u, 0u, 1u, 0u, 0u, 0u, 0u, 0u, 0u, 0u, NULL, 0u, 0u, \
+        NULL                                                                                    \
+  }
 
 /* One layer's tensor (of K, where K and V are tensors of their own) as a framework shows it. */
 typedef struct terrace_tensor {
@@ -510,9 +540,12 @@ typedef struct terrace_page_list {
   uint32_t first;
   uint32_t count; /* 1 ... TERRACE_PAGES_PER_CALL_MAX */
   const uint64_t* page_indexes;
+  /* Of chunks, `count` of them: where each block's first token stands in the prompt whose pages
+   * these are. A load turns the keys from where they stood when they were stored. Else NULL. */
+  const uint32_t* positions;
 } terrace_page_list;
 #define TERRACE_PAGE_LIST_INIT \
-  { sizeof(terrace_page_list), 0u, 0u, 0u, NULL }
+  { sizeof(terrace_page_list), 0u, 0u, 0u, NULL, NULL }
 
 /* One store or load under way; one thread's at a time. */
 typedef struct terrace_copy terrace_copy;
@@ -525,7 +558,9 @@ TERRACE_API terrace_status terrace_pages_store(terrace_pages* pages, terrace_wri
                                                terrace_edge kv_written, terrace_copy** copy,
                                                char* why, size_t why_bytes);
 /* Queues copies of a read lease's blocks, which are ready, into pages. destination_free: the
- * kernels that still read the pages. */
+ * kernels that still read the pages. Of chunks, with the block in `why`: TERRACE_UNSUPPORTED where
+ * another rope made its keys, TERRACE_CORRUPT where it has no header; compute it again, and give it
+ * TERRACE_PAGE_NONE. */
 TERRACE_API terrace_status terrace_pages_load(terrace_pages* pages, const terrace_read_lease* lease,
                                               const terrace_page_list* list,
                                               terrace_edge destination_free, terrace_copy** copy,

@@ -21,13 +21,13 @@ from .client import (ACQUIRE_BY_PARTS, ACQUIRE_DEVICE, ACQUIRE_FOLLOW, KEYS_FLAT
                      ReadLease, WriteLease)
 from .errors import (Busy, Corrupt, Exists, Gone, Invalid, IoError, NoSpace, NotFound,
                      TerraceError, Unavailable, Unsupported)
-from .paged import HOST, Copy, Device, PagedCache
+from .paged import HOST, Copy, Device, PagedCache, Rope
 from .space import Space, SpaceGroup
 
 __all__ = [
     "ACQUIRE_BY_PARTS", "ACQUIRE_DEVICE", "ACQUIRE_FOLLOW", "BlockInfo", "Busy", "Client", "Copy",
     "Corrupt", "Device", "Evicted", "Exists", "Gone", "Group", "Hints", "HOST", "Invalid",
     "IoError", "Keys", "KEYS_FLAT", "Match", "NoSpace", "NotFound", "PagedCache", "ReadLease",
-    "ReservedKey", "Space", "SpaceGroup", "TerraceError", "Token", "Unavailable", "Unsupported",
-    "WriteLease",
+    "ReservedKey", "Rope", "Space", "SpaceGroup", "TerraceError", "Token", "Unavailable",
+    "Unsupported", "WriteLease",
 ]

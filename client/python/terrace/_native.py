@@ -7,10 +7,10 @@ import ctypes
 import ctypes.util
 import os
 import pathlib
-from ctypes import (CFUNCTYPE, POINTER, Structure, c_char_p, c_int, c_int32, c_size_t, c_uint8,
-                    c_uint32, c_uint64, c_void_p)
+from ctypes import (CFUNCTYPE, POINTER, Structure, c_char_p, c_double, c_int, c_int32, c_size_t,
+                    c_uint8, c_uint32, c_uint64, c_void_p)
 
-ABI_VERSION = 2
+ABI_VERSION = 3
 GROUP_NONE = 0xFFFFFFFF
 PRIORITY_UNSET = 255
 
@@ -102,6 +102,12 @@ class DeviceOptions(_Versioned):
                 ("plugin_path", c_char_p), ("worker_count", c_uint32), ("reserved", c_uint32)]
 
 
+class Rope(_Versioned):
+    _fields_ = [("struct_bytes", c_uint32), ("rot_dim", c_uint32), ("rot_offset", c_uint32),
+                ("flags", c_uint32), ("pairing", c_char_p), ("scaling", c_char_p),
+                ("inv_freq", POINTER(c_double))]
+
+
 class PagesLayout(_Versioned):
     _fields_ = [("struct_bytes", c_uint32), ("layer_count", c_uint32), ("plane_count", c_uint32),
                 ("page_tokens", c_uint32), ("block_tokens", c_uint32), ("head_count", c_uint32),
@@ -109,7 +115,7 @@ class PagesLayout(_Versioned):
                 ("block_stride_bytes", c_uint64), ("plane_stride_bytes", c_uint64),
                 ("token_stride_bytes", c_uint64), ("head_stride_bytes", c_uint64),
                 ("layer_stride_bytes", c_uint64), ("addresses", POINTER(c_uint64)),
-                ("address_count", c_uint32), ("flags", c_uint32)]
+                ("address_count", c_uint32), ("flags", c_uint32), ("rope", POINTER(Rope))]
 
 
 class Tensor(_Versioned):
@@ -124,7 +130,8 @@ class Edge(Structure):
 
 class PageList(_Versioned):
     _fields_ = [("struct_bytes", c_uint32), ("member", c_uint32), ("first", c_uint32),
-                ("count", c_uint32), ("page_indexes", POINTER(c_uint64))]
+                ("count", c_uint32), ("page_indexes", POINTER(c_uint64)),
+                ("positions", POINTER(c_uint32))]
 
 
 # Structs by their name in terrace.h, so that a test can compare sizes and offsets.
@@ -136,7 +143,7 @@ STRUCTS = {
     "terrace_completion": Completion, "terrace_queried_block": QueriedBlock,
     "terrace_evict_result": EvictResult, "terrace_device_options": DeviceOptions,
     "terrace_pages_layout": PagesLayout, "terrace_tensor": Tensor, "terrace_edge": Edge,
-    "terrace_page_list": PageList,
+    "terrace_page_list": PageList, "terrace_rope": Rope,
 }
 
 Callback = CFUNCTYPE(None, c_void_p, POINTER(Completion))
@@ -183,6 +190,8 @@ FUNCTIONS = {
     "terrace_read_lease_is_part_ready": (c_int, [_READ, c_uint32, c_uint32, c_uint32]),
     "terrace_read_lease_copy_part": (c_int32, [_READ, c_uint32, c_uint32, c_uint32, c_void_p,
                                                c_size_t]),
+    "terrace_read_lease_chunk_position": (c_int32, [_READ, c_uint32, c_uint32,
+                                                    POINTER(c_uint32)]),
     "terrace_read_lease_copy_blocks": (c_int32, [_READ, c_uint32, c_uint32, c_uint32,
                                                  POINTER(c_void_p)]),
     "terrace_read_lease_release": (None, [_READ, c_uint32]),

@@ -476,6 +476,16 @@ class ReadLease(_Lease):
                                              number("part", part), address, byte_count),
             f"copying part {part} of block {block}")
 
+    def chunk_position(self, block: int, member: int = 0) -> int:
+        """Of a block of chunks: where its first token stood when it was computed."""
+        self._member(member)
+        found = ctypes.c_uint32()
+        self.group.client.check(
+            lib.terrace_read_lease_chunk_position(self.native, number("block", block), member,
+                                                  ctypes.byref(found)),
+            f"reading the header of block {block}")
+        return found.value
+
     def copy_into(self, into: Any, *, first_block: int = 0, block_count: Optional[int] = None,
                   member: int = 0) -> None:
         """Copies blocks into `into`: one buffer a part or one a block in a list, or one buffer for

@@ -8,11 +8,18 @@
             copy.wait()                                  # or copy.poll() now and then
         lease.commit()
 
+Of a Space of chunks the cache is given a Rope, and every call where its pages' tokens stand:
+
+    cache = terrace.PagedCache(device, space.chunks(), kv_tensors, axes="BPTHD",
+                               rope=terrace.Rope(model.rotary_emb.inv_freq.tolist()))
+    cache.load(lease, page_ids, destination_free=stream, positions=512)   # keys turn on their way
+
 An edge (kv_written, destination_free, and what page_reuse and layer_ready take) is the engine's
 stream, or terrace.HOST, which says that the host has waited; docs/DEVICE.md tells what each
 prevents. Tensors are taken as they lie: strides and addresses from torch, NumPy or DLPack.
 """
 import ctypes
+import dataclasses
 from typing import TYPE_CHECKING, Any, List, Optional, Sequence, Tuple, Union
 
 from . import _native, buffers
@@ -40,6 +47,7 @@ class _Host:
 
 HOST = _Host()
 Edge = Union[_Host, int, Any]
+Positions = Union[None, int, Sequence[int]]
 
 
 def _edge(name: str, engine: Edge) -> _native.Edge:
@@ -58,6 +66,32 @@ def _call(function: Any, doing: str, *arguments: Any) -> None:
     status = function(*arguments, why, len(why))
     if status:
         raise from_status(status, doing, why.value.decode())
+
+
+@dataclasses.dataclass(frozen=True)
+class Rope:
+    """How a model turns its keys by their positions.
+
+    inv_freq: the angle of each pair a token, as the model uses it, its static scaling applied;
+    none: the keys have no positions. Elements [offset, offset + 2 * len(inv_freq)) of each head
+    turn, in pairs (i, i + n) ("neox") or (2i, 2i + 1) ("gptj"). scaling: what the model's
+    configuration calls it: "none", "linear", "yarn" or "llama3"; others depend on the prompt and
+    are Unsupported, and so are ropes that differ by layer, and mrope.
+    """
+    inv_freq: Sequence[float] = ()
+    pairing: str = "neox"
+    offset: int = 0
+    scaling: str = "none"
+    is_per_layer: bool = False
+    is_multidimensional: bool = False
+
+    def _native(self) -> Tuple[_native.Rope, Any]:
+        frequencies = (ctypes.c_double * max(len(self.inv_freq), 1))(*self.inv_freq)
+        return _native.Rope(
+            rot_dim=2 * len(self.inv_freq), rot_offset=number("offset", self.offset),
+            flags=int(self.is_per_layer) | int(self.is_multidimensional) << 1,
+            pairing=self.pairing.encode(), scaling=self.scaling.encode(),
+            inv_freq=frequencies), frequencies
 
 
 class _Handle:
@@ -173,17 +207,18 @@ class PagedCache(_Handle):
     name the layer's dimension. axes: what each dimension is, a letter each: Block, Plane (K and V),
     Token, Head, Dim, Layer; without them page_count says which one the blocks are, and sizes that
     can be read in two ways are refused. block_tokens: of the kernels' blocks, where these are
-    smaller than the Space's.
+    smaller than the Space's. rope: of a Space of chunks, and of no other.
     """
 
     def __init__(self, device: Device, space: Space, layers: Any, *, axes: Optional[str] = None,
-                 page_count: Optional[int] = None, block_tokens: Optional[int] = None):
+                 page_count: Optional[int] = None, block_tokens: Optional[int] = None,
+                 rope: Optional[Rope] = None):
         super().__init__()
         self.space = space
         self._tensors = layers
         self._device = device
         views, slab_stride, axes = _views_of(layers, axes)
-        if space.quantisation.startswith(CODEC_PREFIX):
+        if space.quantisation.startswith(CODEC_PREFIX) or space.is_of_chunks:
             _check_numbers(space, layers)
         first = views[0]
         for view in views:
@@ -212,6 +247,9 @@ class PagedCache(_Handle):
             axes=axes.encode() if axes else None)
         _call(lib.terrace_pages_read_tensor, "reading a layer's tensor", tensor,
               ctypes.byref(layout))
+        if rope is not None:
+            native, _keep = rope._native()  # pylint: disable=protected-access
+            layout.rope = ctypes.pointer(native)
         self._describe(layout)
 
     @classmethod
@@ -239,33 +277,49 @@ class PagedCache(_Handle):
               native, ctypes.byref(self.native))
 
     def store(self, lease: WriteLease, pages: Sequence[Optional[int]], *, kv_written: Edge,
-              first_key: int = 0, member: int = 0) -> Copy:
+              first_key: int = 0, member: int = 0, positions: Positions = None) -> Copy:
         """Queues copies of these pages to the lease's keys from first_key on. None, and keys that
-        are not ours, are passed over. kv_written: the kernels that wrote the pages."""
+        are not ours, are passed over. kv_written: the kernels that wrote the pages. positions: of
+        chunks, where the first page's first token stands, if pages follow each other, or one a
+        page."""
         copy = Copy(self)
         _call(lib.terrace_pages_store, f"storing {len(pages)} pages", self.native, lease.native,
-              _page_list(pages, number("first_key", first_key), member),
+              self._list(pages, number("first_key", first_key), member, positions),
               _edge("kv_written", kv_written), ctypes.byref(copy.native))
         return copy
 
     def load(self, lease: ReadLease, pages: Sequence[Optional[int]], *, destination_free: Edge,
-             first_block: int = 0, member: int = 0) -> Copy:
+             first_block: int = 0, member: int = 0, positions: Positions = None) -> Copy:
         """Queues copies of the lease's blocks, which are ready, into these pages; None is passed
-        over. destination_free: the kernels that still read the pages."""
+        over. destination_free: the kernels that still read the pages. positions: of chunks, where
+        the tokens stand now, as in `store`; keys are turned there. Unsupported, with the block:
+        another rope made its keys; compute it again."""
         copy = Copy(self)
         _call(lib.terrace_pages_load, f"loading {len(pages)} pages", self.native, lease.native,
-              _page_list(pages, number("first_block", first_block), member),
+              self._list(pages, number("first_block", first_block), member, positions),
               _edge("destination_free", destination_free), ctypes.byref(copy.native))
         return copy
 
+    def _list(self, pages: Sequence[Optional[int]], first: int, member: int,
+              positions: Positions) -> _native.PageList:
+        found = [PAGE_NONE if page is None else number("page", page, 64) for page in pages]
+        at = None
+        if positions is not None:
+            if isinstance(positions, int):
+                positions = range(positions,
+                                  positions + len(found) * self.space.block_tokens,
+                                  self.space.block_tokens)
+            if len(positions) != len(found):
+                raise Invalid(f"positions are {len(positions)}, and pages {len(found)}: pass one a "
+                              "page, or the first one's")
+            at = (ctypes.c_uint32 * max(len(found), 1))(
+                *(number("position", position) for position in positions))
+        return _native.PageList(member=number("member", member), first=first, count=len(found),
+                                page_indexes=(ctypes.c_uint64 * max(len(found), 1))(*found),
+                                positions=at)
+
     def _destroy(self, native: Any) -> None:
         lib.terrace_pages_destroy(native)
-
-
-def _page_list(pages: Sequence[Optional[int]], first: int, member: int) -> _native.PageList:
-    found = [PAGE_NONE if page is None else number("page", page, 64) for page in pages]
-    return _native.PageList(member=number("member", member), first=first, count=len(found),
-                            page_indexes=(ctypes.c_uint64 * max(len(found), 1))(*found))
 
 
 def _check_numbers(space: Space, layers: Any) -> None:
@@ -308,4 +362,4 @@ def _page_count(view: buffers.View, axes: Optional[str], layout: _native.PagesLa
     return view.shape[axes.index("B")] // ratio
 
 
-__all__ = ["Copy", "Device", "HOST", "PagedCache"]
+__all__ = ["Copy", "Device", "HOST", "PagedCache", "Rope"]

@@ -10,6 +10,7 @@ from .errors import Invalid, from_status, number
 ATTENTION_KINDS = ("mha", "gqa", "mla", "sliding", "state")
 PARTS_MAX = 128
 CODEC_PREFIX = "terrace:"  # of a quantisation that Terrace itself makes
+CHUNK_LAYOUT = "chunk-nhd"  # of blocks that are used away from their prompt
 
 # Bytes of one element, by the names in use for KV caches.
 ELEMENT_BYTES = {
@@ -70,9 +71,33 @@ class Space:
         if self.quantisation:
             raise Invalid(f"quantisation is {self.quantisation!r}: what is quantised already stays "
                           "as it is")
+        if self.is_of_chunks:
+            raise Invalid(f"layout is {self.layout!r}: encode first, then make chunks of it")
         count = len(self.part_bytes) if part_count is None else part_count
         named = dataclasses.replace(self, quantisation=CODEC_PREFIX + codec,
                                     part_bytes=(1,) * count)
+        return dataclasses.replace(
+            named, part_bytes=named._codec_parts()[0])  # pylint: disable=protected-access
+
+    @property
+    def is_of_chunks(self) -> bool:
+        """Whether its blocks are used away from the prompt they were computed in."""
+        return self.layout == CHUNK_LAYOUT
+
+    def chunks(self) -> "Space":
+        """The Space of the same blocks as chunks, such as retrieved documents: they are found by
+        their own tokens, whatever stood before them, and a PagedCache with a Rope turns their keys
+        to where they are wanted. Of layout "nhd", raw or encoded; part 0 is then a header.
+
+        It is another Space, in a group of its own. A chunk's keys are exact where it stood; used
+        elsewhere they are an approximation, because no token has seen what is before it now. Which
+        ones to compute again is the engine's matter.
+        """
+        if self.layout != "nhd":
+            raise Invalid(f"layout is {self.layout!r}: chunks are of 'nhd', a layer's keys "
+                          "[tokens][heads][head_size] and then its values")
+        named = dataclasses.replace(self, layout=CHUNK_LAYOUT,
+                                    part_bytes=(1,) * (len(self.part_bytes) + 1))
         return dataclasses.replace(
             named, part_bytes=named._codec_parts()[0])  # pylint: disable=protected-access
 

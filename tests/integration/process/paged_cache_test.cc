@@ -8,7 +8,9 @@
 #include <signal.h>
 
 #include <array>
+#include <cstddef>
 #include <cstring>
+#include <functional>
 #include <utility>
 
 #include "cuda/host_device.h"
@@ -579,6 +581,40 @@ TEST_F(CPages, WhatIsWrongIsNamed) {
   EXPECT_EQ(terrace_pages_create(device_, &layout, &space_, &pages_, why_, sizeof(why_)),
             TERRACE_INVALID);
   EXPECT_EQ(pages_, nullptr);
+}
+
+TEST_F(CPages, ARopeThatIsNoneIsNamed) {
+  terrace_pages_layout layout = LayoutOf(slab_);
+  const auto refusal = [&](const std::function<void(terrace_rope*)>& change) {
+    const double inv_freq[4] = {1, 0.5, 0.25, 0.125};
+    terrace_rope rope = TERRACE_ROPE_INIT;
+    rope.rot_dim = 8;
+    rope.inv_freq = inv_freq;
+    change(&rope);
+    layout.rope = &rope;
+    EXPECT_NE(terrace_pages_create(device_, &layout, &space_, &pages_, why_, sizeof(why_)),
+              TERRACE_OK);
+    return std::string(why_);
+  };
+  EXPECT_THAT(refusal([](terrace_rope* rope) { rope->struct_bytes = 4; }),
+              HasSubstr("rope has a wrong struct_bytes: begin with TERRACE_ROPE_INIT"));
+  EXPECT_THAT(refusal([](terrace_rope* rope) { rope->flags = 4; }), HasSubstr("flags 4"));
+  EXPECT_THAT(refusal([](terrace_rope* rope) { rope->rot_dim = 0xFFFFFFFE; }),
+              HasSubstr("rot_dim 4294967294"));
+  EXPECT_THAT(refusal([](terrace_rope* rope) { rope->inv_freq = nullptr; }),
+              HasSubstr("no inv_freq"));
+  EXPECT_THAT(refusal([](terrace_rope* rope) { rope->scaling = "dynamic"; }),
+              HasSubstr("rope scaling 'dynamic'"));
+  EXPECT_THAT(refusal([](terrace_rope*) {}), HasSubstr("keys turn in Spaces of chunks only"));
+  // A caller of before: its structs end earlier.
+  layout.struct_bytes = offsetof(terrace_pages_layout, rope);
+  ASSERT_EQ(terrace_pages_create(device_, &layout, &space_, &pages_, why_, sizeof(why_)),
+            TERRACE_OK)
+      << why_;
+  terrace_read_lease none = {};
+  uint32_t position = 0;
+  EXPECT_EQ(terrace_read_lease_chunk_position(&none, 0, 0, &position), TERRACE_INVALID);
+  EXPECT_EQ(terrace_read_lease_chunk_position(&none, 0, 0, nullptr), TERRACE_INVALID);
 }
 
 }  // namespace

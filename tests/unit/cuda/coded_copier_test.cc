@@ -1,4 +1,4 @@
-// Paged copies under a lossy codec, on the host's threads and on the simulated device: slots hold
+// Paged copies under a codec, on the host's threads and on the simulated device: slots hold
 // what the host's codec makes of each page, pages what it makes of each slot.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -40,6 +40,9 @@ struct Slots {
       pages.push_back({page_indexes[i], slot, slot});
     }
   }
+  void SetDeltas(const std::vector<int32_t>& deltas) {
+    for (size_t i = 0; i < pages.size(); ++i) pages[i].key_delta = deltas[i];
+  }
   bool HasKeptToItself(const SlotLayers& layers) const {
     return std::ranges::all_of(
         pages, [&](const PageSlot& page) { return page.slot[layers.slot_bytes] == kUntouched; });
@@ -54,7 +57,7 @@ void StoreAndLoad(const Device& device, TestCache& cache, const SpaceCodec& code
                   const CopierOptions& options) {
   const auto copier = MakeCopier(device, cache, options);
   const NaiveCoded naive(cache.layout, codec);
-  Slots slots(naive.layers(), {7, 0, 11, 3});
+  Slots slots(naive.layers(), {7, 0, 11, 3, 2});
   {
     Result<StoreTicket> store = copier->Store(slots.pages, KvWritten::Already());
     ASSERT_TRUE(store.ok()) << store.status().what();
@@ -66,6 +69,11 @@ void StoreAndLoad(const Device& device, TestCache& cache, const SpaceCodec& code
     ASSERT_TRUE(naive.IsEncoded(page.page_index, page.slot)) << "page " << page.page_index;
   }
   EXPECT_TRUE(slots.HasKeptToItself(naive.layers()));
+  const std::byte* const header = slots.pages[0].slot;
+  EXPECT_TRUE(!codec.has_chunk_header || std::all_of(header, header + 64, [](std::byte b) {
+    return b == kUntouched;
+  })) << "copies do not write it";
+  if (options.rope) slots.SetDeltas({40, 0, -7, -7, 40});
   for (std::byte& byte : cache.memory) byte = kUntouched;
   {
     Result<LoadTicket> load = copier->Load(slots.pages, DestinationFree::Already());
@@ -77,7 +85,8 @@ void StoreAndLoad(const Device& device, TestCache& cache, const SpaceCodec& code
   }
   const std::vector<std::byte> loaded = cache.memory;
   for (std::byte& byte : cache.memory) byte = kUntouched;
-  for (const PageSlot& page : slots.pages) naive.Decode(page.page_index, page.slot);
+  const RopeSpec rope = options.rope.value_or(RopeSpec());
+  for (const PageSlot& page : slots.pages) naive.Decode(page, rope);
   ASSERT_TRUE(loaded == cache.memory);
 }
 
@@ -111,6 +120,25 @@ TEST(CodedCopier, EncodesAndDecodesPagesOfEveryLayoutOnTheHost) {
   }
 }
 
+TEST(CodedCopier, TurnsKeysOfEveryLayoutOnTheHost) {
+  const Device device = std::move(Device::Open(HostDeviceOps(), {.worker_count = 3})).value();
+  uint32_t number = 0;
+  for (const std::string& kind : ChunkKinds()) {
+    for (const Codec codec : {Codec::kRaw, Codec::kInt8, Codec::kFp8, Codec::kInt4}) {
+      for (const TransferPath path : kPaths) {
+        SCOPED_TRACE(kind + ", " + std::string(CodecName(codec)) + ", " +
+                     std::string(TransferPathName(path)));
+        TestCache cache = MakeFiniteCache(kind, kShape, 1);
+        const SpaceCodec space = ChunkCodecOf(kind, codec, kElementTypes[number % 3], kShape, 2);
+        CopierOptions options = SmallOptions(path, space);
+        options.rope = RopeOf(space.keys.head_dim, static_cast<RopePairing>(number++ % 2));
+        StoreAndLoad(device, cache, space, options);
+        if (HasFatalFailure()) return;
+      }
+    }
+  }
+}
+
 // Slots in a slab, in registered memory and in neither, in a device that is late and reaches only
 // what is registered.
 TEST(CodedCopier, TakesEverySlotOnALateDevice) {
@@ -119,11 +147,14 @@ TEST(CodedCopier, TakesEverySlotOnALateDevice) {
     SimDevice sim({.seed = seed, .steps_per_call_max = 2, .needs_registration = true});
     const auto device = std::make_shared<Device>(SimDeviceOps(), sim.handle());
     const auto pins = std::make_shared<HostPins>(device, kGiB);
-    TestCache cache = MakeFiniteCache(CodedKinds()[seed % CodedKinds().size()], kShape, 1);
-    const SpaceCodec codec = CodecOf(kLossyCodecs[seed % 3], kElementTypes[seed % 2], kShape,
-                                     static_cast<uint32_t>(1 + seed % 5));
+    const std::string kind = ChunkKinds()[seed % ChunkKinds().size()];
+    TestCache cache = MakeFiniteCache(kind, kShape, 1);
+    const SpaceCodec codec =
+        ChunkCodecOf(kind, static_cast<Codec>(seed % 4), kElementTypes[seed % 2], kShape,
+                     static_cast<uint32_t>(1 + seed % 5));
     const NaiveCoded naive(cache.layout, codec);
     CopierOptions options = SmallOptions(kPaths[seed / 2 % 2], codec);
+    options.rope = RopeOf(codec.keys.head_dim, RopePairing::kNeox);
     options.pins = pins;
     const auto copier = MakeCopier(*device, cache, options);
     Slots slots(naive.layers(), {2, 9, 4, 5, 1, 0});
@@ -153,6 +184,7 @@ TEST(CodedCopier, TakesEverySlotOnALateDevice) {
       ASSERT_TRUE(naive.IsEncoded(page.page_index, page.slot)) << "page " << page.page_index;
     }
     for (std::byte& byte : cache.memory) byte = kUntouched;
+    slots.SetDeltas({3, 3, -90, 0, 3, -90});
     {
       Result<LoadTicket> load = copier->Load(slots.pages, DestinationFree::Already());
       ASSERT_TRUE(load.ok()) << load.status().what();
@@ -162,7 +194,7 @@ TEST(CodedCopier, TakesEverySlotOnALateDevice) {
     sim.Settle();
     const std::vector<std::byte> loaded = cache.memory;
     for (std::byte& byte : cache.memory) byte = kUntouched;
-    for (const PageSlot& page : slots.pages) naive.Decode(page.page_index, page.slot);
+    for (const PageSlot& page : slots.pages) naive.Decode(page, *options.rope);
     ASSERT_TRUE(loaded == cache.memory);
     EXPECT_EQ(sim.stray_count(), 0u);
     const uint64_t page_bytes = codec.layer_count * codec.EncodedLayerBytes();
@@ -306,6 +338,12 @@ TEST(CodedCopier, RefusesPathsAndPagesThatDoNotEncode) {
   unpadded.stage_bytes = 3583;
   EXPECT_THAT(refusal(device, unpadded), HasSubstr("stage_bytes is 3583, less than a layer of a "
                                                    "slot takes: 3584"));
+  CopierOptions turning = SmallOptions(TransferPath::kStaged, codec);
+  turning.rope = RopeOf(/*head_dim=*/64, RopePairing::kNeox);
+  EXPECT_THAT(refusal(device, turning), HasSubstr("rot_dim 32 at rot_offset 2 is no window of "
+                                                  "heads of 16"));
+  turning.codec.reset();
+  EXPECT_THAT(refusal(device, turning), HasSubstr("rope is set, and codec is not"));
   static DeviceOps without = HostDeviceOps();
   without.codecs = nullptr;
   const Device plain = std::move(Device::Open(without, {})).value();

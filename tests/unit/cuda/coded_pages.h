@@ -1,5 +1,5 @@
-// Pages under a lossy codec: what paged copies with a codec are compared with, piece by piece on
-// the host, from naive copies.
+// Pages under a codec: what paged copies with a codec are compared with, piece by piece on the
+// host, from naive copies.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -10,7 +10,9 @@
 #include <vector>
 
 #include "cuda/codec.h"
+#include "cuda/copy_lane.h"
 #include "cuda/page_codes.h"
+#include "cuda/rope.h"
 #include "tests/sim/paged_world.h"
 
 namespace terrace {
@@ -20,6 +22,13 @@ inline std::vector<std::string> CodedKinds() {
   std::vector<std::string> kinds = CacheKinds();
   std::erase_if(kinds,
                 [](const std::string& kind) { return kind == "mla" || kind == "kv_side_by_side"; });
+  return kinds;
+}
+
+// And those of chunks, which latents may be, too.
+inline std::vector<std::string> ChunkKinds() {
+  std::vector<std::string> kinds = CodedKinds();
+  kinds.push_back("mla");
   return kinds;
 }
 
@@ -37,6 +46,25 @@ inline SpaceCodec CodecOf(Codec codec, ElementType element, const CacheShape& sh
   PieceShape values = keys;
   values.role = PieceRole::kValues;
   return {codec, keys, values, shape.layer_count, part_count};
+}
+
+// Of pages of one of ChunkKinds(): latents as they are, and no values.
+inline SpaceCodec ChunkCodecOf(const std::string& kind, Codec codec, ElementType element,
+                               const CacheShape& shape, uint32_t layer_parts) {
+  const bool is_mla = kind == "mla";
+  SpaceCodec space = CodecOf(is_mla ? Codec::kRaw : codec, element, shape, layer_parts + 1);
+  space.has_chunk_header = true;
+  if (!is_mla) return space;
+  space.values.tokens = 0;
+  space.keys.heads = space.values.heads = 1;
+  return space;
+}
+
+// A window of heads of that many elements, which has to be 6 or more, that begins at the second.
+inline RopeSpec RopeOf(uint32_t head_dim, RopePairing pairing) {
+  RopeSpec rope{.pairing = pairing, .rot_dim = head_dim / 2 / 2 * 2, .rot_offset = 2};
+  for (uint32_t i = 0; i < rope.rot_dim / 2; ++i) rope.inv_freq.push_back(1.0 / (1 + 3.0 * i));
+  return rope;
 }
 
 inline PagedNest CompileForCodec(const PagedLayout& layout) {
@@ -71,9 +99,10 @@ class NaiveCoded {
       if (!EncodePiece(codec_.codec, codec_.keys, bytes.first(keys_bytes),
                        to.first(coded_keys_bytes))
                .ok() ||
-          !EncodePiece(codec_.codec, codec_.values, bytes.subspan(keys_bytes),
-                       to.subspan(coded_keys_bytes))
-               .ok()) {
+          (codec_.has_values() &&
+           !EncodePiece(codec_.codec, codec_.values, bytes.subspan(keys_bytes),
+                        to.subspan(coded_keys_bytes))
+                .ok())) {
         return false;
       }
       const std::byte* const in_slot = slot + layers_.offset_bytes[layer];
@@ -82,8 +111,8 @@ class NaiveCoded {
     return true;
   }
 
-  // Writes to the page what its slot decodes to.
-  void Decode(uint64_t page_index, const std::byte* slot) const {
+  // Writes to the page what its slot decodes to, the keys turned.
+  void Decode(uint64_t page_index, const std::byte* slot, const RopeTable* table = nullptr) const {
     std::vector<std::byte> raw(nest_.slot_bytes);
     for (uint32_t layer = 0; layer < layout_.layer_count; ++layer) {
       const std::span<std::byte> bytes(&raw[layer * nest_.layer_bytes], nest_.layer_bytes);
@@ -91,11 +120,18 @@ class NaiveCoded {
                                             layers_.layer_bytes);
       const uint64_t keys_bytes = codec_.keys.raw_bytes();
       const uint64_t coded_keys_bytes = LayoutOf(codec_.codec, codec_.keys).encoded_bytes;
-      DecodePiece(codec_.codec, codec_.keys, from.first(coded_keys_bytes), bytes.first(keys_bytes));
+      DecodeTurnScatter(codec_.codec, codec_.keys, from.first(coded_keys_bytes), table,
+                        {bytes.data(), keys_bytes / codec_.keys.tokens});
+      if (!codec_.has_values()) continue;
       DecodePiece(codec_.codec, codec_.values, from.subspan(coded_keys_bytes),
                   bytes.subspan(keys_bytes));
     }
     NaiveScatter(layout_, nest_, SlotOrder::kNhd, page_index, raw.data());
+  }
+  // The same of a page as it is asked for.
+  void Decode(const PageSlot& page, const RopeSpec& rope) const {
+    const RopeTable table(rope, page.key_delta);
+    Decode(page.page_index, page.slot, &table);
   }
 
  private:

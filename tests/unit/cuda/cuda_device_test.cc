@@ -186,7 +186,8 @@ TEST_P(CudaBackend, CopiesEveryLayoutAsTheNaiveLoopDoes) {
   }
 }
 
-// Kernels gather and encode, decode and scatter: what the host's codec makes of the same pages.
+// Kernels gather and encode, decode, turn and scatter: what the host's codec makes of the same
+// pages.
 TEST_P(CudaBackend, CodesEveryLayoutAsTheHostDoes) {
   const auto [path, bounces] = GetParam();
   if (path == TransferPath::kDirect) return;  // which does not encode
@@ -194,8 +195,10 @@ TEST_P(CudaBackend, CodesEveryLayoutAsTheHostDoes) {
   const auto pins = bounces ? std::make_shared<HostPins>(device, 0) : nullptr;
   const CacheShape shape{.page_tokens = kPageTokens, .head_bytes = kHeadBytes, .page_count = 20};
   uint32_t number = 0;
-  for (const std::string& kind : CodedKinds()) {
-    const SpaceCodec codec = CodecOf(kLossyCodecs[number % 3], ElementType::kBf16, shape, 2);
+  for (const std::string& kind : ChunkKinds()) {
+    const SpaceCodec codec =
+        ChunkCodecOf(kind, static_cast<Codec>(number % 4), ElementType::kBf16, shape, 2);
+    const RopeSpec rope = RopeOf(codec.keys.head_dim, static_cast<RopePairing>(number / 4 % 2));
     ++number;
     SCOPED_TRACE(kind + ", " + std::string(CodecName(codec.codec)));
     TestCache cache = MakeFiniteCache(kind, shape, number);
@@ -211,7 +214,8 @@ TEST_P(CudaBackend, CodesEveryLayoutAsTheHostDoes) {
                                                        .load_path = path,
                                                        .stage_bytes = 256 * kKiB,
                                                        .pins = pins,
-                                                       .codec = codec},
+                                                       .codec = codec,
+                                                       .rope = rope},
                                                       &why))
                             .value();
     const uint64_t slot_bytes = naive.layers().slot_bytes;
@@ -233,12 +237,14 @@ TEST_P(CudaBackend, CodesEveryLayoutAsTheHostDoes) {
     for (std::byte& byte : cache.memory) byte ^= std::byte{0xFF};
     std::memcpy(pinned.address(), cache.memory.data(), cache.memory.size());
     Copy(CopyDirection::kToDevice, memory.address(), pinned.address(), cache.memory.size());
+    for (size_t i = 0; i < asked.size(); ++i) asked[i].key_delta = static_cast<int32_t>(i / 5) * 90;
     {
       Result<LoadTicket> load = copier->Load(asked, DestinationFree::Already());
       ASSERT_TRUE(load.ok()) << load.status().what();
       ASSERT_TRUE(load->slots_read.AwaitOnHost().ok());
+      ASSERT_TRUE(load->layer_ready.AwaitOnHost(shape.layer_count - 1).ok());
     }
-    for (const PageSlot& page : asked) naive.Decode(page.page_index, page.slot);
+    for (const PageSlot& page : asked) naive.Decode(page, rope);
     Copy(CopyDirection::kToHost, pinned.address(), memory.address(), cache.memory.size());
     ASSERT_EQ(std::memcmp(pinned.address(), cache.memory.data(), cache.memory.size()), 0);
   }

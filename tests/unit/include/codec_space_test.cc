@@ -88,6 +88,71 @@ TEST(CodecSpace, LayersThatDoNotDivideGoToTheLaterParts) {
   EXPECT_EQ(cut.LayersOf(2), 3u);
 }
 
+TEST(CodecSpace, ChunksHaveAHeaderBeforeTheirLayers) {
+  for (const Codec codec : {Codec::kRaw, Codec::kInt8, Codec::kFp8, Codec::kInt4}) {
+    SpaceSpec spec = EncodableSpace();
+    spec.layers = 7;
+    spec.part_bytes.assign(3, 1);
+    std::string why;
+    ASSERT_TRUE(codec == Codec::kRaw || ApplyCodec(codec, 3, &spec, &why).ok()) << why;
+    const SpaceSpec prefix = spec;
+    ASSERT_TRUE(ApplyChunks(&spec, &why).ok()) << why;
+    EXPECT_TRUE(spec.Validate(&why).ok()) << why;
+    EXPECT_TRUE(IsOfChunks(spec) && !IsOfChunks(prefix));
+    EXPECT_EQ(IsLossy(spec), codec != Codec::kRaw);
+    EXPECT_NE(spec.Id(), prefix.Id());
+    SpaceCodec cut;
+    ASSERT_TRUE(SpaceCodec::Of(spec, &cut, &why).ok()) << why;
+    EXPECT_TRUE(cut.has_chunk_header);
+    EXPECT_EQ(cut.EncodedPartBytes(), spec.part_bytes);
+    EXPECT_EQ(cut.RawPartBytes(),
+              (std::vector<uint64_t>{64, 2u * 2 * 32768, 2u * 2 * 32768, 3u * 2 * 32768}));
+    EXPECT_FALSE(cut.IsEncoded(0));
+    EXPECT_EQ(cut.IsEncoded(1), codec != Codec::kRaw);
+    if (codec != Codec::kRaw) {
+      EXPECT_EQ(std::vector(spec.part_bytes.begin() + 1, spec.part_bytes.end()), prefix.part_bytes);
+    }
+    spec.part_bytes[0] = 128;
+    EXPECT_FALSE(SpaceCodec::Of(spec, &cut, &why).ok());
+    EXPECT_THAT(why, ::testing::HasSubstr("128 bytes in part 0; a chunk's header is 64"));
+  }
+}
+
+TEST(CodecSpace, ChunksOfLatentsHaveKeysAlone) {
+  SpaceSpec spec = EncodableSpace();
+  spec.attention = AttentionKind::kMla;
+  spec.kv_heads = 1;
+  spec.head_size = 576;
+  spec.part_bytes.assign(spec.layers, 1);
+  std::string why;
+  ASSERT_TRUE(ApplyChunks(&spec, &why).ok()) << why;
+  EXPECT_EQ(spec.part_bytes[1], uint64_t{spec.block_tokens} * 576 * 2);
+  SpaceCodec cut;
+  ASSERT_TRUE(SpaceCodec::Of(spec, &cut, &why).ok()) << why;
+  EXPECT_FALSE(cut.has_values());
+}
+
+TEST(CodecSpace, WhatIsNoChunkIsRefusedByName) {
+  const auto refusal = [](const std::function<void(SpaceSpec*)>& change) {
+    SpaceSpec spec = EncodableSpace();
+    change(&spec);
+    const SpaceSpec before = spec;
+    std::string why;
+    EXPECT_FALSE(ApplyChunks(&spec, &why).ok());
+    EXPECT_EQ(spec, before);
+    return why;
+  };
+  using ::testing::HasSubstr;
+  EXPECT_THAT(refusal([](SpaceSpec* spec) { spec->layout = "hnd"; }),
+              HasSubstr("'layout' is 'hnd'"));
+  EXPECT_THAT(refusal([](SpaceSpec* spec) { spec->dtype = "fp8_e4m3"; }), HasSubstr("'fp8_e4m3'"));
+  EXPECT_THAT(refusal([](SpaceSpec* spec) { spec->quantisation = "awq"; }), HasSubstr("'awq'"));
+  EXPECT_THAT(refusal([](SpaceSpec* spec) { spec->attention = AttentionKind::kState; }),
+              HasSubstr("state"));
+  EXPECT_THAT(refusal([](SpaceSpec* spec) { spec->part_bytes.assign(128, 1); }),
+              HasSubstr("129 parts: an encoded one has 2 to"));
+}
+
 TEST(CodecSpace, ASpaceThatNamesNoCodecIsRawWhateverItIs) {
   SpaceSpec spec = EncodableSpace();
   spec.attention = AttentionKind::kMla;
