@@ -1,8 +1,10 @@
 #include "cuda/rope.h"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstring>
+#include <type_traits>
 
 #include "cuda/codec.h"
 #include "cuda/rope_math.h"
@@ -10,6 +12,8 @@
 
 namespace terrace {
 namespace {
+
+constexpr uint32_t kPairsMax = kCodecHeadDimMax / 2;
 
 using codec_math::Bf16;
 using codec_math::Fp16;
@@ -20,50 +24,163 @@ Status Refuse(StatusCode code, std::string* why, std::string reason) {
   return Status(code, "the keys cannot be turned");
 }
 
-// One token's heads. `keys` need not be aligned to elements.
+// Heads of one token: `from` in one type, `to` in the other; a window of each turns. Raw pointers,
+// for the reason that cuda/codec.cc gives. Neither need be aligned to elements.
+struct TokenTurn {
+  uint32_t heads;
+  uint32_t head_dim;
+  uint32_t rot_offset;
+  uint32_t pair_count;
+  bool is_neox;
+  const float* cosines;
+  const float* sines;
+  const std::byte* from;
+  std::byte* to;
+};
+
 template <typename Element>
-void TurnToken(const PieceShape& shape, const KeyTurns& turns, std::byte* keys) {
-  using Bits = typename Element::Bits;
-  const bool is_neox = turns.pairing == RopePairing::kNeox;
-  const uint32_t pair_count = turns.rot_dim / 2;
-  for (uint32_t head = 0; head < shape.heads; ++head) {
-    std::byte* window = keys + (size_t{head} * shape.head_dim + turns.rot_offset) * sizeof(Bits);
-    for (uint32_t i = 0; i < pair_count; ++i) {
-      std::byte* first = window + rope_math::FirstOf(i, is_neox) * sizeof(Bits);
-      std::byte* second = window + rope_math::SecondOf(i, pair_count, is_neox) * sizeof(Bits);
-      Bits bits[2];
-      std::memcpy(&bits[0], first, sizeof(Bits));
-      std::memcpy(&bits[1], second, sizeof(Bits));
-      const rope_math::Pair turned =
-          rope_math::Turn({Element::Widen(bits[0]), Element::Widen(bits[1])}, turns.turns[2 * i],
-                          turns.turns[2 * i + 1]);
-      bits[0] = Element::Narrow(turned.first);
-      bits[1] = Element::Narrow(turned.second);
-      std::memcpy(first, &bits[0], sizeof(Bits));
-      std::memcpy(second, &bits[1], sizeof(Bits));
+TERRACE_CODEC_INLINE typename Element::Bits Load(const std::byte* at, uint32_t index) {
+  typename Element::Bits bits;
+  __builtin_memcpy(&bits, at + index * sizeof(bits), sizeof(bits));
+  return bits;
+}
+
+template <typename Element>
+TERRACE_CODEC_INLINE void Store(typename Element::Bits bits, std::byte* at, uint32_t index) {
+  __builtin_memcpy(at + index * sizeof(bits), &bits, sizeof(bits));
+}
+
+// What is outside the window: bit by bit, but for the type.
+template <typename From, typename To>
+TERRACE_CODEC_INLINE void Keep(const std::byte* __restrict from, std::byte* __restrict to,
+                               uint32_t first, uint32_t end) {
+  for (uint32_t i = first; i < end; ++i) {
+    if constexpr (std::is_same_v<From, To>) {
+      Store<To>(Load<From>(from, i), to, i);
+    } else {
+      Store<To>(To::Narrow(From::Widen(Load<From>(from, i))), to, i);
     }
   }
 }
 
-void TurnTokenOf(const PieceShape& shape, const KeyTurns& turns, std::byte* keys) {
-  switch (shape.element) {
-    case ElementType::kBf16:
-      return TurnToken<Bf16>(shape, turns, keys);
-    case ElementType::kFp16:
-      return TurnToken<Fp16>(shape, turns, keys);
-    case ElementType::kFp32:
-      return TurnToken<Fp32>(shape, turns, keys);
+// Through arrays of its own: what a compiler makes vectors of must not overlap.
+template <typename From, typename To, bool kIsNeox>
+TERRACE_CODEC_INLINE void TurnWindow(const TokenTurn& turn, const std::byte* from, std::byte* to) {
+  typename From::Bits first[kPairsMax], second[kPairsMax];
+  typename To::Bits first_turned[kPairsMax], second_turned[kPairsMax];
+  const uint32_t pair_count = turn.pair_count;
+  if constexpr (kIsNeox) {
+    __builtin_memcpy(first, from, pair_count * sizeof(first[0]));
+    __builtin_memcpy(second, from + pair_count * sizeof(first[0]), pair_count * sizeof(first[0]));
+  } else {
+    for (uint32_t i = 0; i < pair_count; ++i) {
+      first[i] = Load<From>(from, 2 * i);
+      second[i] = Load<From>(from, 2 * i + 1);
+    }
+  }
+  for (uint32_t i = 0; i < pair_count; ++i) {
+    const rope_math::Pair turned = rope_math::Turn({From::Widen(first[i]), From::Widen(second[i])},
+                                                   turn.cosines[i], turn.sines[i]);
+    first_turned[i] = To::Narrow(turned.first);
+    second_turned[i] = To::Narrow(turned.second);
+  }
+  if constexpr (kIsNeox) {
+    __builtin_memcpy(to, first_turned, pair_count * sizeof(first_turned[0]));
+    __builtin_memcpy(to + pair_count * sizeof(first_turned[0]), second_turned,
+                     pair_count * sizeof(first_turned[0]));
+  } else {
+    for (uint32_t i = 0; i < pair_count; ++i) {
+      Store<To>(first_turned[i], to, 2 * i);
+      Store<To>(second_turned[i], to, 2 * i + 1);
+    }
   }
 }
 
-// fp32 to the engine's 16 bits.
-void NarrowToken(const PieceShape& shape, const std::byte* from, std::byte* to) {
-  const bool is_bf16 = shape.element == ElementType::kBf16;
-  for (uint64_t i = 0; i < shape.channel_count(); ++i) {
-    float value;
-    std::memcpy(&value, from + i * sizeof(value), sizeof(value));
-    const uint16_t bits = is_bf16 ? Bf16::Narrow(value) : Fp16::Narrow(value);
-    std::memcpy(to + i * sizeof(bits), &bits, sizeof(bits));
+template <typename From, typename To>
+TERRACE_CODEC_INLINE void TurnHeads(const TokenTurn turn) {
+  constexpr size_t kFromBytes = sizeof(typename From::Bits), kToBytes = sizeof(typename To::Bits);
+  const uint32_t window_end = turn.rot_offset + 2 * turn.pair_count;
+  for (uint32_t head = 0; head < turn.heads; ++head) {
+    const std::byte* from = turn.from + size_t{head} * turn.head_dim * kFromBytes;
+    std::byte* to = turn.to + size_t{head} * turn.head_dim * kToBytes;
+    Keep<From, To>(from, to, 0, turn.rot_offset);
+    Keep<From, To>(from, to, window_end, turn.head_dim);
+    from += turn.rot_offset * kFromBytes;
+    to += turn.rot_offset * kToBytes;
+    if (turn.is_neox) {
+      TurnWindow<From, To, true>(turn, from, to);
+    } else {
+      TurnWindow<From, To, false>(turn, from, to);
+    }
+  }
+}
+
+template <typename From, typename To>
+void TurnHeadsPortable(const TokenTurn turn) {
+  TurnHeads<From, To>(turn);
+}
+
+#if defined(__x86_64__)
+
+template <typename From, typename To>
+[[gnu::target("avx2")]] void TurnHeadsAvx2(const TokenTurn turn) {
+  TurnHeads<From, To>(turn);
+}
+template <typename From, typename To>
+[[gnu::target("avx512f,avx512bw,avx512vl,avx512dq,prefer-vector-width=512")]] void TurnHeadsAvx512(
+    const TokenTurn turn) {
+  TurnHeads<From, To>(turn);
+}
+
+#endif
+
+using TurnFunction = void (*)(TokenTurn);
+
+template <typename From, typename To>
+TurnFunction TurnAt(SimdLevel level) {
+#if defined(__x86_64__)
+  if (level == SimdLevel::kAvx512) return TurnHeadsAvx512<From, To>;
+  if (level == SimdLevel::kAvx2) return TurnHeadsAvx2<From, To>;
+#endif
+  (void)level;
+  return TurnHeadsPortable<From, To>;
+}
+
+// `from` is of that element, or fp32.
+TurnFunction TurnOf(ElementType element, bool from_fp32, SimdLevel level) {
+  switch (element) {
+    case ElementType::kBf16:
+      return from_fp32 ? TurnAt<Fp32, Bf16>(level) : TurnAt<Bf16, Bf16>(level);
+    case ElementType::kFp16:
+      return from_fp32 ? TurnAt<Fp32, Fp16>(level) : TurnAt<Fp16, Fp16>(level);
+    case ElementType::kFp32:
+      break;
+  }
+  return TurnAt<Fp32, Fp32>(level);
+}
+
+// All tokens of a piece, which lie one behind the other.
+void TurnPiece(const PieceShape& shape, bool from_fp32, const std::byte* from,
+               const KeyTurns& turns, const TokenRows& to, SimdLevel level) {
+  std::array<float, kPairsMax> cosines, sines;
+  const uint32_t pair_count = turns.rot_dim / 2;
+  for (uint32_t i = 0; i < pair_count; ++i) {
+    cosines[i] = turns.turns[2 * i];
+    sines[i] = turns.turns[2 * i + 1];
+  }
+  const TurnFunction turn = TurnOf(shape.element, from_fp32, level);
+  const uint64_t from_token_bytes =
+      shape.channel_count() * (from_fp32 ? sizeof(float) : ElementBytes(shape.element));
+  for (uint32_t token = 0; token < shape.tokens; ++token) {
+    turn({.heads = shape.heads,
+          .head_dim = shape.head_dim,
+          .rot_offset = turns.rot_offset,
+          .pair_count = pair_count,
+          .is_neox = turns.pairing == RopePairing::kNeox,
+          .cosines = cosines.data(),
+          .sines = sines.data(),
+          .from = from + token * from_token_bytes,
+          .to = to.base + token * to.token_stride_bytes});
   }
 }
 
@@ -156,43 +273,25 @@ void DecodeTurnScatter(Codec codec, const PieceShape& shape, std::span<const std
 }
 
 void DecodeAndTurn(Codec codec, const PieceShape& shape, std::span<const std::byte> from,
-                   const KeyTurns& turns, const TokenRows& to) {
+                   const KeyTurns& turns, const TokenRows& to, SimdLevel level) {
   const uint64_t token_bytes = shape.raw_bytes() / shape.tokens;
   TERRACE_CHECK(to.token_stride_bytes >= token_bytes, "a token fits its row");
-  if (codec == Codec::kRaw) {
-    for (uint32_t token = 0; token < shape.tokens; ++token) {
-      std::byte* const row = to.base + token * to.token_stride_bytes;
-      std::memcpy(row, from.data() + token * token_bytes, token_bytes);
-      TurnTokenOf(shape, turns, row);
-    }
-    return;
-  }
+  if (codec == Codec::kRaw) return TurnPiece(shape, false, from.data(), turns, to, level);
   // Between decoding and turning nothing is rounded: a lossy piece is decoded to fp32.
   PieceShape decoded = shape;
   decoded.element = ElementType::kFp32;
-  std::vector<std::byte> piece(decoded.raw_bytes());
-  DecodePiece(codec, decoded, from, piece);
-  const uint64_t decoded_token_bytes = decoded.raw_bytes() / shape.tokens;
-  for (uint32_t token = 0; token < shape.tokens; ++token) {
-    std::byte* const keys = piece.data() + token * decoded_token_bytes;
-    TurnTokenOf(decoded, turns, keys);
-    std::byte* const row = to.base + token * to.token_stride_bytes;
-    if (shape.element == ElementType::kFp32) {
-      std::memcpy(row, keys, token_bytes);
-    } else {
-      NarrowToken(shape, keys, row);
-    }
-  }
+  thread_local std::vector<std::byte> piece;  // as large as its largest piece
+  piece.resize(std::max<size_t>(piece.size(), decoded.raw_bytes()));
+  DecodePiece(codec, decoded, from, std::span(piece).first(decoded.raw_bytes()), level);
+  TurnPiece(shape, true, piece.data(), turns, to, level);
 }
 
 void TurnKeys(const PieceShape& shape, const RopeTable& table, std::span<std::byte> keys) {
   TERRACE_CHECK(keys.size() == shape.raw_bytes(), "a piece is turned whole");
   if (table.delta() == 0) return;
-  const KeyTurns turns = table.view();
-  const uint64_t token_bytes = shape.raw_bytes() / shape.tokens;
-  for (uint32_t token = 0; token < shape.tokens; ++token) {
-    TurnTokenOf(shape, turns, keys.data() + token * token_bytes);
-  }
+  const std::vector<std::byte> before(keys.begin(), keys.end());
+  TurnPiece(shape, false, before.data(), table.view(),
+            {keys.data(), shape.raw_bytes() / shape.tokens}, BestSimdLevel());
 }
 
 }  // namespace terrace

@@ -13,6 +13,7 @@
 #include <string_view>
 #include <vector>
 
+#include "cuda/codec.h"
 #include "terrace/codec.h"
 #include "terrace/status.h"
 
@@ -91,9 +92,10 @@ struct TokenRows {
 // shape.head_dim.
 void DecodeTurnScatter(Codec codec, const PieceShape& shape, std::span<const std::byte> from,
                        const RopeTable* table, const TokenRows& to);
-// The same, of turns that are some. REQUIRES: their window fits shape.head_dim.
+// The same, of turns that are some, which every level does bit by bit. REQUIRES: their window fits
+// shape.head_dim; the level is the machine's.
 void DecodeAndTurn(Codec codec, const PieceShape& shape, std::span<const std::byte> from,
-                   const KeyTurns& turns, const TokenRows& to);
+                   const KeyTurns& turns, const TokenRows& to, SimdLevel level = BestSimdLevel());
 
 // The same for keys that lie in one tensor, in place.
 void TurnKeys(const PieceShape& shape, const RopeTable& table, std::span<std::byte> keys);

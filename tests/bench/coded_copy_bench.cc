@@ -1,5 +1,6 @@
-// Paged copies under a lossy codec on the host, beside what they are made of: memcpy of the pages'
-// bytes, and the codec alone, piece by piece where pages lie. All kinds take turns within a round.
+// Paged copies under a codec on the host, beside what they are made of: memcpy of the pages' bytes,
+// and the codec alone, piece by piece where pages lie. All kinds take turns within a round. Loads
+// that turn keys do so for half of the bytes, as keys are.
 //
 //   taskset -c 1 coded_copy_bench [working set in MiB, default 256] [rounds, default 9]
 //
@@ -10,6 +11,7 @@
 #include <algorithm>
 #include <charconv>
 #include <chrono>
+#include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <functional>
@@ -21,6 +23,7 @@
 #include "cuda/codec.h"
 #include "cuda/host_device.h"
 #include "cuda/paged_copier.h"
+#include "cuda/rope.h"
 #include "terrace/units.h"
 
 namespace terrace {
@@ -116,8 +119,15 @@ struct Kind {
   std::vector<double> bytes_per_second = {};
 };
 
-void CopyByCopier(PagedCopier& copier, const World& world, bool stores) {
-  std::span<const PageSlot> left = world.pages;
+RopeSpec Rope() {
+  RopeSpec rope{.rot_dim = kKeys.head_dim};
+  for (uint32_t i = 0; i < rope.rot_dim / 2; ++i) {
+    rope.inv_freq.push_back(std::pow(500000.0, -2.0 * i / rope.rot_dim));
+  }
+  return rope;
+}
+
+void CopyByCopier(PagedCopier& copier, std::span<const PageSlot> left, bool stores) {
   while (!left.empty()) {
     const std::span<const PageSlot> call = left.first(std::min<size_t>(left.size(), 64));
     if (stores) {
@@ -132,6 +142,8 @@ void CopyByCopier(PagedCopier& copier, const World& world, bool stores) {
 void Measure(Codec codec, uint64_t byte_count, size_t round_count) {
   const World world(byte_count, codec, /*has_heads_apart=*/false);
   const World apart(byte_count, codec, /*has_heads_apart=*/true);
+  std::vector<PageSlot> turned = world.pages;
+  for (PageSlot& page : turned) page.key_delta = 1000;
   const Device device = std::move(Device::Open(HostDeviceOps())).value();
   const auto copier_of = [&](const World& its) {
     std::string why;
@@ -139,7 +151,8 @@ void Measure(Codec codec, uint64_t byte_count, size_t round_count) {
                                          {.store_path = TransferPath::kZeroCopy,
                                           .load_path = TransferPath::kZeroCopy,
                                           .stage_bytes = kRawBytes,
-                                          .codec = its.space},
+                                          .codec = its.space,
+                                          .rope = Rope()},
                                          &why))
         .value();
   };
@@ -158,10 +171,11 @@ void Measure(Codec codec, uint64_t byte_count, size_t round_count) {
            DecodePiece(codec, shape, coded, raw);
          });
        }},
-      {"store", [&] { CopyByCopier(*copier, world, true); }},
-      {"load", [&] { CopyByCopier(*copier, world, false); }},
-      {"store, heads apart", [&] { CopyByCopier(*copier_apart, apart, true); }},
-      {"load, heads apart", [&] { CopyByCopier(*copier_apart, apart, false); }},
+      {"store", [&] { CopyByCopier(*copier, world.pages, true); }},
+      {"load", [&] { CopyByCopier(*copier, world.pages, false); }},
+      {"store, heads apart", [&] { CopyByCopier(*copier_apart, apart.pages, true); }},
+      {"load, heads apart", [&] { CopyByCopier(*copier_apart, apart.pages, false); }},
+      {"load, keys turned", [&] { CopyByCopier(*copier, turned, false); }},
   };
   for (size_t round = 0; round <= round_count; ++round) {  // the first one warms up
     for (Kind& kind : kinds) {
@@ -198,7 +212,7 @@ int main(int argc, char** argv) {
   using namespace terrace;
   const size_t byte_count = Number(argc > 1 ? argv[1] : nullptr, 256) * kMiB;
   const size_t round_count = std::max<size_t>(1, Number(argc > 2 ? argv[2] : nullptr, 9));
-  for (const Codec codec : {Codec::kInt8, Codec::kFp8, Codec::kInt4}) {
+  for (const Codec codec : {Codec::kRaw, Codec::kInt8, Codec::kFp8, Codec::kInt4}) {
     Measure(codec, byte_count, round_count);
   }
   return 0;

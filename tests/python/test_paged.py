@@ -201,6 +201,8 @@ def test_pages_of_a_lossy_space_are_encoded_and_decoded(client, device):
     with pytest.raises(terrace.Invalid, match="dtype is float16, and the Space's is 'bf16'"):
         terrace.PagedCache(device, other_numbers, halves, axes="BPHTD")
     terrace.PagedCache(device, space, halves, axes="BPHTD").close()
+    long_name = dataclasses.replace(SPACE, dtype="float16").encoded("int8")
+    terrace.PagedCache(device, long_name, halves, axes="BPHTD").close()
 
 
 def test_blocks_are_read_in_the_devices_memory(hbm_daemon, device, monkeypatch):

@@ -323,16 +323,17 @@ class PagedCache(_Handle):
 
 
 def _check_numbers(space: Space, layers: Any) -> None:
-    """A codec reads numbers: halves of one kind are not those of the other."""
+    """Codecs and turns read numbers: halves of one kind are not those of the other."""
     tensors = layers if isinstance(layers, (list, tuple)) else [layers]
     for tensor in tensors:
         if isinstance(tensor, (list, tuple)):
             _check_numbers(space, tensor)
             continue
         name = str(getattr(tensor, "dtype", "")).rsplit(".", maxsplit=1)[-1]
-        if _DTYPES.get(name, space.dtype) != space.dtype:
-            raise Invalid(f"a layer's dtype is {name}, and the Space's is {space.dtype!r}: under "
-                          f"{space.quantisation!r} they must be the same")
+        if name in _DTYPES and _DTYPES[name] != _DTYPES.get(space.dtype, space.dtype):
+            raise Invalid(f"a layer's dtype is {name}, and the Space's is {space.dtype!r}: its "
+                          f"numbers are read (layout {space.layout!r}, quantisation "
+                          f"{space.quantisation!r}), so they must be the same")
 
 
 def _views_of(layers: Any, axes: Optional[str]

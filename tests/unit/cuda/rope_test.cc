@@ -2,10 +2,14 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
+#include <cstring>
 #include <limits>
+#include <random>
 
+#include "cuda/rope_math.h"
 #include "unit/cuda/codec_pieces.h"
 
 namespace terrace {
@@ -128,6 +132,61 @@ TEST(Rope, NaNsThatAreTurnedAreTheSameEverywhere) {
   EXPECT_EQ(Bf16::Narrow(-kInfinity), 0xFF80);
   EXPECT_EQ(Fp16::Narrow(-kInfinity), 0xFC00);
   EXPECT_EQ(Fp32::Narrow(-kInfinity), 0xFF800000u);
+}
+
+// Of one pair after the other, as cuda/rope_math.h has it.
+template <typename Element>
+PieceBytes TurnedOneByOne(const PieceShape& shape, const RopeTable& table, const PieceBytes& keys) {
+  using Bits = typename Element::Bits;
+  const RopeSpec& spec = table.spec();
+  const bool is_neox = spec.pairing == RopePairing::kNeox;
+  PieceBytes turned = keys;
+  for (size_t row = 0; row < size_t{shape.tokens} * shape.heads; ++row) {
+    const size_t window = row * shape.head_dim + spec.rot_offset;
+    for (uint32_t i = 0; i < spec.rot_dim / 2; ++i) {
+      const size_t at[2] = {window + rope_math::FirstOf(i, is_neox),
+                            window + rope_math::SecondOf(i, spec.rot_dim / 2, is_neox)};
+      Bits bits[2];
+      for (int k = 0; k < 2; ++k) std::memcpy(&bits[k], &keys[at[k] * sizeof(Bits)], sizeof(Bits));
+      const rope_math::Pair pair =
+          rope_math::Turn({Element::Widen(bits[0]), Element::Widen(bits[1])}, table.turns()[2 * i],
+                          table.turns()[2 * i + 1]);
+      bits[0] = Element::Narrow(pair.first);
+      bits[1] = Element::Narrow(pair.second);
+      for (int k = 0; k < 2; ++k) {
+        std::memcpy(&turned[at[k] * sizeof(Bits)], &bits[k], sizeof(Bits));
+      }
+    }
+  }
+  return turned;
+}
+
+// Any bits, so infinities and NaN, too; odd windows of odd heads.
+TEST(Rope, EveryLevelTurnsToTheSameBits) {
+  std::mt19937 random(3);
+  for (const ElementType element : {ElementType::kBf16, ElementType::kFp16, ElementType::kFp32}) {
+    for (const RopePairing pairing : {RopePairing::kNeox, RopePairing::kGptj}) {
+      for (const Window& window :
+           {Window{"", 3, 128, 128, 0}, Window{"", 2, 70, 34, 5}, Window{"", 1, 6, 2, 3}}) {
+        const PieceShape shape = ShapeOf(element, window.heads, window.head_dim);
+        PieceBytes keys(shape.raw_bytes());
+        for (std::byte& byte : keys) byte = static_cast<std::byte>(random());
+        const RopeTable table(SpecOf(pairing, window.rot_dim, window.rot_offset), 1234);
+        const PieceBytes expected =
+            element == ElementType::kBf16   ? TurnedOneByOne<codec_math::Bf16>(shape, table, keys)
+            : element == ElementType::kFp16 ? TurnedOneByOne<codec_math::Fp16>(shape, table, keys)
+                                            : TurnedOneByOne<codec_math::Fp32>(shape, table, keys);
+        for (int level = 0; level <= static_cast<int>(BestSimdLevel()); ++level) {
+          PieceBytes turned(1 + keys.size());  // aligned to nothing
+          DecodeAndTurn(Codec::kRaw, shape, keys, table.view(),
+                        {turned.data() + 1, shape.raw_bytes() / shape.tokens},
+                        static_cast<SimdLevel>(level));
+          ASSERT_TRUE(std::equal(expected.begin(), expected.end(), turned.begin() + 1))
+              << "element " << static_cast<int>(element) << ", level " << level;
+        }
+      }
+    }
+  }
 }
 
 TEST(Rope, ThereAndBackIsWhereItWas) {
