@@ -170,11 +170,12 @@ Status Request::ResolveGroup(const RequestContext& context) {
     return Invalid("member mask " + std::to_string(keys_.member_mask) + "; the group has " +
                    std::to_string(handle.member_count) + " members");
   }
-  if (handle.is_lossy && (keys_.hints.flags & protocol::kHintExact) != 0) {
+  if (handle.is_inexact && (keys_.hints.flags & protocol::kHintExact) != 0) {
     why_ =
-        "the group keeps its blocks under a lossy codec and the request asks for exact ones: "
-        "open the Space without 'quantisation', or do not ask for exact";
-    return Status(StatusCode::kUnsupported, "the group is lossy");
+        "the group keeps its blocks under a lossy codec, or as chunks, and the request asks for "
+        "exact ones: open the Space without 'quantisation' and of another layout, or do not ask "
+        "for exact";
+    return Status(StatusCode::kUnsupported, "the group is inexact");
   }
   group_index_ = handle.group_index;
   if (keys_.member_mask == 0) keys_.member_mask = handle.self_mask;

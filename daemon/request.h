@@ -28,7 +28,7 @@ struct OpenedHandle {
   uint32_t member_count = 0;
   GroupId group;
   uint32_t block_tokens = 0;
-  bool is_lossy = false;  // a member's Space names a lossy codec
+  bool is_inexact = false;  // a member's Space names a lossy codec, or is of chunks
 };
 
 // Blocks that an Evict or a Reset has erased, as an audit keeps it.

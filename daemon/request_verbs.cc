@@ -148,8 +148,9 @@ Status Request::Open(RequestContext& context, Store& store, bool* is_malformed) 
       .member_count = static_cast<uint32_t>(members),
       .group = opened->id,
       .block_tokens = group.block_tokens(),
-      .is_lossy = std::any_of(group.members.begin(), group.members.end(),
-                              [](const SpaceGroupMember& member) { return IsLossy(member.spec); })};
+      .is_inexact = std::any_of(group.members.begin(), group.members.end(), [](const auto& member) {
+        return IsLossy(member.spec) || IsOfChunks(member.spec);
+      })};
   const auto known = std::find_if(
       context.handles.begin(), context.handles.end(),
       [&handle](const OpenedHandle& h) { return h.group_index == handle.group_index; });

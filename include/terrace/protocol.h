@@ -99,7 +99,7 @@ inline constexpr uint8_t kPriorityDefault = 35;
 // Hint flags.
 inline constexpr uint8_t kHintPin = 1;      // keep until unpinned or TTL
 inline constexpr uint8_t kHintNoStore = 2;  // never write these blocks below DRAM
-inline constexpr uint8_t kHintExact = 4;    // refuse blocks stored with a lossy codec
+inline constexpr uint8_t kHintExact = 4;    // refuse blocks under a lossy codec, and chunks
 
 // Optional with any verb; zero (kPriorityUnset for priority) says nothing.
 struct Hints {

@@ -210,7 +210,7 @@ TERRACE_API terrace_status terrace_hash_digests(terrace_client* client, terrace_
 
 #define TERRACE_HINT_PIN 1u      /* keep until unpinned or past its ttl_s */
 #define TERRACE_HINT_NO_STORE 2u /* never write these blocks below DRAM */
-#define TERRACE_HINT_EXACT 4u    /* refuse blocks stored with a lossy codec */
+#define TERRACE_HINT_EXACT 4u    /* refuse blocks under a lossy codec, and chunks */
 
 #define TERRACE_PRIORITY_UNSET 255u
 

@@ -150,6 +150,30 @@ def test_a_chunk_is_found_by_its_own_tokens_and_by_no_prefix(client):
     ids = lambda keys: [(key.high, key.low) for key in keys]
     assert ids(chunks.hash(DOCUMENT)) == ids(chunks.hash(list(DOCUMENT)))
     assert len(set(ids(chunks.hash(DOCUMENT)) + ids(prefixes.hash(DOCUMENT)))) == 2 * BLOCKS
+    exact = terrace.Hints(exact=True)
+    assert prefixes.match(prefixes.hash(DOCUMENT), hints=exact).block_count == 0
+    with pytest.raises(terrace.Unsupported, match="or as chunks"):
+        chunks.match(chunks.hash(DOCUMENT), hints=exact)
+
+
+def test_parts_are_written_and_read_without_pages(client):
+    """Layers are encoded, the header is not."""
+    space = space_of(salt="parts").encoded("int8").chunks()
+    assert space.engine_part_bytes == (64, *space_of().part_bytes)
+    group = client.open(terrace.SpaceGroup("parts", [space]))
+    random = numpy.random.default_rng(1)
+    parts = [random.integers(0, 256, 64, numpy.uint8)] + [
+        random.uniform(-1, 1, size // 4).astype(numpy.float32) for size in space_of().part_bytes]
+    with group.reserve(group.hash(DOCUMENT)[:1]) as lease:
+        lease.write(parts)
+        assert lease.commit() == 1
+    with group.acquire(group.hash(DOCUMENT)[:1]) as lease:
+        lease.wait_ready()
+        read = [numpy.zeros_like(part) for part in parts]
+        lease.copy_into(read)
+        assert (read[0] == parts[0]).all()
+        for part in range(1, LAYERS + 1):
+            assert 0 < abs(read[part] - parts[part]).max() < 1 / 127
 
 
 def test_blocks_that_stood_apart_are_loaded_together(client, device):
