@@ -52,6 +52,9 @@ Result<std::unique_ptr<CopyLane>> CopyLane::Create(const Device& device, const P
   if (!pages.ok()) return pages.status();
   std::unique_ptr<CopyLane> lane(
       new CopyLane(device, nest, device_rows, options, std::move(pages).value()));
+  Result<Event> drained = Event::Create(device);
+  if (!drained.ok()) return drained.status();
+  lane->drained_.emplace(std::move(drained).value());
   if (options.path == TransferPath::kStaged) TERRACE_RETURN_IF_ERROR(lane->MakeRing(priority));
   if (options.bounce_bytes > 0) TERRACE_RETURN_IF_ERROR(lane->MakeBounce());
   if (options.codec) {
@@ -421,10 +424,9 @@ Status CopyLane::ScatterStage(Stage& stage, std::span<const PagedPage> pages, La
 }
 
 void CopyLane::Drain() {
+  if (!drained_) return;
   for (Stream* stream : {&pages_, slots_ ? &*slots_ : nullptr}) {
-    if (stream == nullptr) continue;
-    Result<Event> event = Event::Create(device_);
-    if (event.ok() && event->Record(*stream).ok()) (void)event->Await();
+    if (stream != nullptr && drained_->Record(*stream).ok()) (void)drained_->Await();
   }
 }
 

@@ -287,6 +287,33 @@ TEST_F(PagedCopierTest, PinsKnowWhatIsRegisteredAndHowMuchMayBe) {
   EXPECT_EQ(pins.counts().pinned_bytes, 4096u);
 }
 
+// A device that runs out of events in mid call: what was queued has ended all the same.
+TEST_F(PagedCopierTest, ACallThatFailsHalfWayHasEnded) {
+  static bool has_events = true;
+  static DeviceOps ops = SimDeviceOps();
+  ops.create_event = [](DeviceHandle* device, EventHandle** event) {
+    if (has_events) return SimDeviceOps().create_event(device, event);
+    return DeviceStatus{.code = static_cast<int32_t>(StatusCode::kNoSpace)};
+  };
+  SimDevice sim({.seed = 1, .steps_per_call_max = 0});
+  const Device device(ops, sim.handle());
+  constexpr CacheShape kSmall{
+      .layer_count = 2, .page_tokens = 16, .head_count = 1, .head_bytes = 64, .page_count = 4};
+  TestCache cache = MakeCache("nhd_packed", kSmall);
+  const PagedNest nest = Compile(cache, SlotOrder::kNhd);
+  const auto copier =
+      std::move(
+          PagedCopier::Create(device, nest, {.stage_bytes = 16 * kKiB, .stage_count = 2}, &why_))
+          .value();
+  SlotMemory slots(nest, 3);
+  has_events = false;
+  EXPECT_FALSE(copier->Load(slots.For({0, 1, 2}), DestinationFree::Already()).ok());
+  EXPECT_FALSE(sim.Step()) << "copies are still under way";
+  EXPECT_FALSE(copier->Store(slots.For({0, 1, 2}), KvWritten::Already()).ok());
+  EXPECT_FALSE(sim.Step()) << "copies are still under way";
+  has_events = true;
+}
+
 TEST_F(PagedCopierTest, EventsAreBounded) {
   EventPool pool(device_, 2);
   Stream stream = std::move(Stream::Create(device_, StreamPriority::kStore)).value();
