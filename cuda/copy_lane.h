@@ -135,7 +135,7 @@ class CopyLane {
   Stream pages_;
   std::optional<Stream> slots_;
   std::optional<Event> drained_;  // made before anything is under way
-  std::optional<Event> within_;  // all CopyWithin so far, where there are two streams
+  std::optional<Event> within_;   // all CopyWithin so far, where there are two streams
   std::vector<Stage> ring_;
   uint32_t next_stage_ = 0;
   std::optional<DeviceBuffer> bounce_;

@@ -7,7 +7,8 @@ usage: torch_pages.py --terraced PATH --plugin PATH --report FILE [--device cuda
            still reads are loaded into, and read at once: every byte is the right one, in layouts of
            several engines, with the arena registered and without
   hbm      blocks asked for again are read in the GPU's own memory, byte for byte
-  codecs   pages of lossy Spaces: the device's slots are the host's, and so is what is loaded
+  codecs   pages of lossy Spaces and of chunks: the device's slots are the host's, and so is what is
+           loaded, the keys of chunks turned
   product  how much longer matrix products take while pages are copied, 3 % at most
 
 --device host rehearses all of it on the CPU, where a product's time says nothing. The report is a
@@ -34,6 +35,7 @@ import terrace
 LONG_S = 60.0
 LAYERS, SIZE, TOKENS, PAGES = 8, 128, 16, 64
 SLOWDOWN_MAX = 0.03
+ROPE = terrace.Rope([500000.0 ** (-2 * i / SIZE) for i in range(SIZE // 2)])
 # The axes of a layer's tensor, as engines lay it out, and the order in the slot.
 LAYOUTS = (("PBTHD", "nhd"), ("BPTHD", "nhd"), ("BPHTD", "hnd"), ("PBHTD", "nhd"), ("BTHD", "mla"))
 
@@ -119,10 +121,11 @@ class Cache:
     """Pages of one layout: `layers` as the engine has them, and the library's view of them."""
 
     def __init__(self, gpu, device, space, axes):
+        rope = ROPE if space.is_of_chunks else None
         sizes = {"B": PAGES, "P": 2, "T": TOKENS, "H": space.kv_heads, "D": SIZE}
         self.axes = axes
         self.layers = [gpu.random([sizes[axis] for axis in axes]) for _ in range(LAYERS)]
-        self.paged = terrace.PagedCache(device, space, self.layers, axes=axes)
+        self.paged = terrace.PagedCache(device, space, self.layers, axes=axes, rope=rope)
 
     def pages(self, layer, which):
         """The pages outermost, of the tensor of a layer: a view of a slice, a copy of others."""
@@ -252,11 +255,11 @@ def check_hbm(gpu, device, daemon, options):
            "holds": wrong == 0}
 
 
-def stored(cache, edge, group, tokens, pages):
+def stored(cache, edge, group, tokens, pages, positions):
     """A read lease of the pages, stored."""
     keys = group.hash(tokens)
     with group.reserve(keys) as lease:
-        with cache.paged.store(lease, pages, kv_written=edge) as copy:
+        with cache.paged.store(lease, pages, kv_written=edge, positions=positions) as copy:
             copy.wait(LONG_S)
         if lease.commit() != len(keys):
             raise RuntimeError("not every block was committed")
@@ -269,29 +272,34 @@ def check_codecs(gpu, device, daemon, _options):
     """The CPU's copies are by the host's backend, of the same numbers."""
     cpu, pages, wrong, count = Gpu("host"), list(range(8)), 0, 0
     with connect(daemon) as client, terrace.Device("host") as host:
-        for codec in ("int8", "fp8", "int4"):
-            space = space_of(8, "nhd").encoded(codec)
-            group = client.open(terrace.SpaceGroup(f"codec-{codec}", [space]))
+        for codec, is_of_chunks in (("int8", False), ("fp8", False), ("int4", False),
+                                    (None, True), ("int8", True), ("int4", True)):
+            space = space_of(8, "nhd") if codec is None else space_of(8, "nhd").encoded(codec)
+            space = space.chunks() if is_of_chunks else space
+            was, now = (0, 1000) if is_of_chunks else (None, None)
+            group = client.open(terrace.SpaceGroup(f"{codec}-{space.layout}", [space]))
             source, target = (Cache(gpu, device, space, axes) for axes in ("BPHTD", "PBTHD"))
             twin, twins_target = (Cache(cpu, host, space, axes) for axes in ("BPHTD", "PBTHD"))
             for layer in range(LAYERS):
                 source.layers[layer] &= ~0x4000  # numbers below 2
                 twin.layers[layer].copy_(source.layers[layer])
             gpu.synchronize()
-            with stored(source, gpu.edge, group, range(8 * TOKENS), pages) as lease, \
-                    stored(twin, terrace.HOST, group, range(1, 8 * TOKENS + 1), pages) as twins:
+            with stored(source, gpu.edge, group, range(8 * TOKENS), pages, was) as lease, \
+                    stored(twin, terrace.HOST, group, range(1, 8 * TOKENS + 1), pages, was) \
+                    as twins:
                 for block, part in itertools.product(pages, range(len(space.part_bytes))):
                     mine, theirs = bytes(lease.part(block, part)), bytes(twins.part(block, part))
                     wrong += sum(a != b for a, b in zip(mine, theirs))
                     count += len(theirs)
                 for cache, edge in ((target, gpu.edge), (twins_target, terrace.HOST)):
-                    with cache.paged.load(lease, pages, destination_free=edge) as copy:
+                    with cache.paged.load(lease, pages, destination_free=edge,
+                                          positions=now) as copy:
                         copy.wait(LONG_S)
             gpu.synchronize()
             for layer in range(LAYERS):
                 loaded = target.pages(layer, pages).cpu()
                 wrong += 2 * int((loaded != twins_target.pages(layer, pages)).sum())
-    yield {"line": "pages of lossy Spaces, int8, fp8 and int4, beside the host's",
+    yield {"line": "pages under int8, fp8 and int4, and chunks whose keys turn, beside the host's",
            "figure": f"{wrong} other bytes, of {count} in slots", "limit": "0",
            "holds": wrong == 0 and count > 0}
 
