@@ -117,7 +117,7 @@ def test_keys_are_those_of_where_the_chunk_stands_now(client, device, codec, dty
     with terrace.PagedCache(device, space, model.layers, axes=axes, rope=rope) as cache:
         model.compute([1, 2, 0, 5], position=96)
         assert put(group, cache, keys, [1, 2, 0, 5], 96) == BLOCKS
-        for position in (96, 3104, 0):
+        for position in (96, 3104, 0, 96):
             for layer in model.layers:
                 layer[:] = 7
             get(group, cache, keys, [3, 7, 4, 6], position)
@@ -306,8 +306,12 @@ def test_what_does_not_fit_is_named(client, device):
             cache.store(lease, [0], kv_written=terrace.HOST)
         with pytest.raises(terrace.Invalid, match="positions are 2, and pages 1"):
             cache.store(lease, [0], kv_written=terrace.HOST, positions=[0, 16])
-        with pytest.raises(terrace.Invalid, match="position is -1"):
-            cache.store(lease, [0], kv_written=terrace.HOST, positions=-1)
+        for position in (-1, 1 << 32, 16.0, numpy.int64(-1)):
+            with pytest.raises(terrace.Invalid, match="position is"):
+                cache.store(lease, [0], kv_written=terrace.HOST, positions=position)
+        for position in (16, numpy.int64(16), numpy.array(16), [16], numpy.array([16])):
+            with cache.store(lease, [0], kv_written=terrace.HOST, positions=position) as copy:
+                copy.wait(LONG_S)
     plain = open_of(client, space_of())
     with terrace.PagedCache(device, space_of(), layers, axes="BPTHD") as cache, \
             plain.reserve(plain.hash(range(TOKENS))) as lease:

@@ -305,9 +305,12 @@ class PagedCache(_Handle):
         found = [PAGE_NONE if page is None else number("page", page, 64) for page in pages]
         at = None
         if positions is not None:
-            if isinstance(positions, int):
-                positions = range(positions,
-                                  positions + len(found) * self.space.block_tokens,
+            try:
+                len(positions)
+            except TypeError:  # one, of any kind of integer
+                first_position = number("position", positions)
+                positions = range(first_position,
+                                  first_position + len(found) * self.space.block_tokens,
                                   self.space.block_tokens)
             if len(positions) != len(found):
                 raise Invalid(f"positions are {len(positions)}, and pages {len(found)}: pass one a "

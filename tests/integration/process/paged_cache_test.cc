@@ -611,6 +611,18 @@ TEST_F(CPages, ARopeThatIsNoneIsNamed) {
   ASSERT_EQ(terrace_pages_create(device_, &layout, &space_, &pages_, why_, sizeof(why_)),
             TERRACE_OK)
       << why_;
+  const uint64_t page = 0;
+  terrace_page_list list = TERRACE_PAGE_LIST_INIT;
+  list.struct_bytes = offsetof(terrace_page_list, positions);
+  list.count = 1;
+  list.page_indexes = &page;
+  list.positions = reinterpret_cast<const uint32_t*>(1);  // behind the end
+  terrace_write_lease nothing = {};
+  terrace_copy* copy = nullptr;
+  const terrace_edge host = {TERRACE_EDGE_HOST, 0, nullptr};
+  EXPECT_EQ(terrace_pages_store(pages_, &nothing, &list, host, &copy, why_, sizeof(why_)),
+            TERRACE_INVALID);
+  EXPECT_THAT(why_, HasSubstr("lease is none"));
   terrace_read_lease none = {};
   uint32_t position = 0;
   EXPECT_EQ(terrace_read_lease_chunk_position(&none, 0, 0, &position), TERRACE_INVALID);

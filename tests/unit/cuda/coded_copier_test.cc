@@ -246,15 +246,24 @@ TEST(CodedCopier, ALoadLetGoKeepsItsTablesUntilItsKernelsHaveRun) {
     TestCache cache = MakeFiniteCache("hnd_packed", kShape, 1);
     const SpaceCodec codec = CodecOf(Codec::kInt8, ElementType::kBf16, kShape, /*part_count=*/2);
     const NaiveCoded naive(cache.layout, codec);
-    const auto copier = MakeCopier(device, cache, SmallOptions(kPaths[seed % 2], codec));
+    CopierOptions options = SmallOptions(kPaths[seed % 2], codec);
+    options.rope = RopeOf(codec.keys.head_dim, RopePairing::kNeox);
+    // A stage a load: none waits for the kernels of the one before it.
+    options.stage_bytes = options.load_chunk_bytes_min = 256 * kKiB;
+    options.stage_count = 4;
+    const auto copier = MakeCopier(device, cache, options);
     Stream engine = std::move(Stream::Create(device, StreamPriority::kLoad)).value();
     Slots first(naive.layers(), {7, 0, 11, 3}), second(naive.layers(), {2, 9, 4});
-    for (const Slots* slots : {&first, &second}) {
+    Slots third(naive.layers(), {1, 5, 10});  // two tables are there from the start
+    for (const Slots* slots : {&first, &second, &third}) {
       Result<StoreTicket> store = copier->Store(slots->pages, KvWritten::Already());
       ASSERT_TRUE(store.ok()) << store.status().what();
     }
+    first.SetDeltas({40, 40, -7, 0});
+    second.SetDeltas({0, 300, 300});
+    third.SetDeltas({-90, 0, 2});
     for (std::byte& byte : cache.memory) byte = kUntouched;
-    for (const Slots* slots : {&first, &second}) {
+    for (const Slots* slots : {&first, &second, &third}) {
       Result<LoadTicket> load = copier->Load(slots->pages, DestinationFree::Already());
       ASSERT_TRUE(load.ok()) << load.status().what();
       for (uint32_t layer = 0; layer < kShape.layer_count; ++layer) {
@@ -264,9 +273,44 @@ TEST(CodedCopier, ALoadLetGoKeepsItsTablesUntilItsKernelsHaveRun) {
     sim.Settle();
     const std::vector<std::byte> loaded = cache.memory;
     for (std::byte& byte : cache.memory) byte = kUntouched;
-    for (const Slots* slots : {&first, &second}) {
-      for (const PageSlot& page : slots->pages) naive.Decode(page.page_index, page.slot);
+    for (const Slots* slots : {&first, &second, &third}) {
+      for (const PageSlot& page : slots->pages) naive.Decode(page, *options.rope);
     }
+    ASSERT_TRUE(loaded == cache.memory);
+  }
+}
+
+// More ways to turn than tables have room for from the start, and pages that a call turns and the
+// next one with the same tables does not.
+TEST(CodedCopier, NothingIsTurnedAsAnEarlierCallDidIt) {
+  const Device device = std::move(Device::Open(HostDeviceOps(), {})).value();
+  TestCache cache = MakeFiniteCache("nhd_packed", kShape, 1);
+  const SpaceCodec codec =
+      ChunkCodecOf("nhd_packed", Codec::kRaw, ElementType::kFp32, kShape, /*layer_parts=*/2);
+  const NaiveCoded naive(cache.layout, codec);
+  CopierOptions options = SmallOptions(TransferPath::kStaged, codec);
+  options.rope = RopeOf(codec.keys.head_dim, RopePairing::kNeox);
+  const auto copier = MakeCopier(device, cache, options);
+  std::vector<uint64_t> pages(kShape.page_count);
+  std::iota(pages.begin(), pages.end(), 0);
+  Slots slots(naive.layers(), pages);
+  Result<StoreTicket> store = copier->Store(slots.pages, KvWritten::Already());
+  ASSERT_TRUE(store.ok() && store->slots_written.AwaitOnHost().ok());
+  ASSERT_TRUE(store->page_reuse.AwaitOnHost().ok());
+  for (int call = 0; call < 12; ++call) {
+    SCOPED_TRACE("call " + std::to_string(call));
+    for (size_t i = 0; i < slots.pages.size(); ++i) {
+      const int32_t own = 100 * (static_cast<int32_t>(i) + 1) + call;
+      slots.pages[i].key_delta = call % 6 < 3 ? own : 0;  // of both tables, then of none
+    }
+    for (std::byte& byte : cache.memory) byte = kUntouched;
+    Result<LoadTicket> load = copier->Load(slots.pages, DestinationFree::Already());
+    ASSERT_TRUE(load.ok()) << load.status().what();
+    ASSERT_TRUE(load->slots_read.AwaitOnHost().ok());
+    ASSERT_TRUE(load->layer_ready.AwaitOnHost(kShape.layer_count - 1).ok());
+    const std::vector<std::byte> loaded = cache.memory;
+    for (std::byte& byte : cache.memory) byte = kUntouched;
+    for (const PageSlot& page : slots.pages) naive.Decode(page, *options.rope);
     ASSERT_TRUE(loaded == cache.memory);
   }
 }
