@@ -51,12 +51,13 @@ terrace_status Guarded(Call call) noexcept {
 }
 
 // Reads a versioned struct over `defaults`: what the caller does not know keeps its default.
-// TERRACE_INVALID if it is null or shorter than the first version's `bytes_min`;
-// TERRACE_UNSUPPORTED if it says something that only a newer library knows.
+// TERRACE_INVALID if it is null, shorter than the first version's `bytes_min`, or of no struct's
+// size; TERRACE_UNSUPPORTED if it says something that only a newer library knows.
 template <typename Struct>
 terrace_status ReadStruct(const Struct* from, size_t bytes_min, Struct* defaults) {
   static_assert(std::is_trivially_copyable_v<Struct>);
-  if (from == nullptr || from->struct_bytes < bytes_min || from->struct_bytes > kStructBytesMax) {
+  if (from == nullptr || from->struct_bytes < bytes_min || from->struct_bytes > kStructBytesMax ||
+      from->struct_bytes % alignof(Struct) != 0) {  // or a field would be cut
     return TERRACE_INVALID;
   }
   const std::byte* bytes = reinterpret_cast<const std::byte*>(from);

@@ -1,11 +1,31 @@
 #include "client/chunk_headers.h"
 
+#include <time.h>
+
 #include <utility>
 
+#include "client/timed_lock.h"
 #include "cuda/paged_copier.h"
 #include "terrace/chunk.h"
 
 namespace terrace::client {
+
+namespace {
+
+constexpr long kPollNs = 5'000;
+
+// What comes late is written before anything that is fetched later: one stream brings both.
+Status AwaitFetched(const Event& copied) {
+  const uint64_t until_us = MonotonicUs() + kFetchUsMax;
+  while (true) {
+    const Status status = copied.Query();
+    if (status.code() != StatusCode::kBusy || MonotonicUs() >= until_us) return status;
+    const timespec pause{.tv_sec = 0, .tv_nsec = kPollNs};
+    nanosleep(&pause, nullptr);
+  }
+}
+
+}  // namespace
 
 Result<std::unique_ptr<ChunkHeaders>> ChunkHeaders::Create(const Device& device, bool reaches_slots,
                                                            const SpaceSpec& space,
@@ -49,7 +69,7 @@ Status ChunkHeaders::Fetch(std::span<const PageSlot> pages,
   Result<Event> copied = Event::Create(*device_);
   if (!copied.ok()) return copied.status();
   TERRACE_RETURN_IF_ERROR(copied->Record(*stream_));
-  return copied->Await();
+  return AwaitFetched(*copied);
 }
 
 Status ChunkHeaders::SetDeltas(std::span<const uint32_t> first_token_positions,
@@ -73,7 +93,7 @@ Status ChunkHeaders::SetDeltas(std::span<const uint32_t> first_token_positions,
       *why = block + *why;
       return delta.status();
     }
-    pages[i].key_delta = rope_digest_ == 0 ? 0 : *delta;
+    pages[i].key_delta = *delta;
   }
   return Status::Ok();
 }

@@ -20,6 +20,8 @@
 
 namespace terrace::client {
 
+inline constexpr uint64_t kFetchUsMax = 20'000;
+
 class ChunkHeaders {
  public:
   // A rope with a rot_dim of 0: the keys have no positions. `reaches_slots`: the CPU reads the
@@ -30,7 +32,8 @@ class ChunkHeaders {
   void Write(std::byte* slot, uint32_t first_token_position) const;
   // Sets key_delta of pages, one position and one block (which errors name) a page. kCorrupt with
   // `*why` for a slot without a header; kUnsupported for keys that another rope made, or that stood
-  // too far away. Waits for the device where slots lie in memory of its own.
+  // too far away; kBusy where slots lie in the device's own memory and it does not answer within
+  // kFetchUsMax.
   Status SetDeltas(std::span<const uint32_t> first_token_positions,
                    std::span<const uint32_t> blocks, std::span<PageSlot> pages, std::string* why);
 

@@ -451,6 +451,8 @@ Result<std::unique_ptr<PagedCopy>> PagedCache::Load(const ReadLease& lease, cons
     // What a lease that ended lets be read may be another block's.
     if (!state->is_valid.load()) return Refuse(why, kNotValid.what(), StatusCode::kGone);
     TERRACE_RETURN_IF_ERROR(set);
+    // A launch is of pages that turn the same way.
+    std::ranges::stable_sort(pages, {}, &PageSlot::key_delta);
   }
   Result<LoadTicket> ticket = copier_->Load(pages, free);
   if (!ticket.ok()) return FailedTo("queueing the load", ticket.status(), why);

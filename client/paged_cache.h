@@ -110,8 +110,8 @@ class PagedCache {
   Result<std::unique_ptr<PagedCopy>> Store(const WriteLease& lease, const PageList& list,
                                            const KvWritten& written, std::string* why);
   // With `*why`: kInvalid; kGone; kBusy for a block that is not ready. Of chunks, for one block
-  // that is to be computed again: kUnsupported, kCorrupt. Waits for the device if chunks lie in its
-  // memory.
+  // that is to be computed again: kUnsupported, kCorrupt. Chunks in the device's memory are asked
+  // for their headers: kBusy if it does not answer within kFetchUsMax.
   Result<std::unique_ptr<PagedCopy>> Load(const ReadLease& lease, const PageList& list,
                                           const DestinationFree& free, std::string* why);
 

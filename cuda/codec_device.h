@@ -17,7 +17,9 @@ inline constexpr uint32_t kCodecPiecesMax = 65535;  // of one launch
 // Addresses as kernels reach them.
 struct CodecPiece {
   uint64_t engine_address = 0;  // of token 0's row, [heads][head_dim], aligned to its elements
-  uint64_t slot_address = 0;    // of the encoded piece, aligned to kCodecPlaneAlignmentBytes
+  // Of the encoded piece, aligned to kCodecPlaneAlignmentBytes; raw: to as many elements, up to 16
+  // bytes, as divide a head.
+  uint64_t slot_address = 0;
 };
 
 struct CodecLaunch {

@@ -8,8 +8,8 @@
 //
 // THREADING: one thread stores and one thread loads at a time; they need not be the same.
 // LIMITS: kPagesPerCallMax pages a call; kCopierEventsMax events, else kBusy. Nothing blocks but
-// Create, what edges.h says blocks, and, with a codec, a call of more pages than any before it, and
-// a call that fails half-way waits for what it has queued.
+// Create, what edges.h says blocks, and, with a codec, a call of more pages, or of more ways to
+// turn keys, than any before it, and a call that fails half-way waits for what it has queued.
 #pragma once
 
 #include <cstdint>

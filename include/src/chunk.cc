@@ -92,6 +92,7 @@ Result<int32_t> ChunkDelta(const ChunkHeader& header, uint32_t first_token_posit
     *why = "the chunk's keys were made by another rope than the reader's: compute them again";
     return Status(StatusCode::kUnsupported, "another rope made the keys");
   }
+  if (rope_digest == 0) return int32_t{0};
   const int64_t delta = int64_t{first_token_position} - int64_t{header.first_token_position};
   if (std::abs(delta) > kDeltaMax) {
     *why = "the chunk stood at token " + std::to_string(header.first_token_position) +

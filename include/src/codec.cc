@@ -164,7 +164,8 @@ Status SpaceCodec::Named(const SpaceSpec& spec, uint32_t part_count, SpaceCodec*
     return Refuse(why, "a Space of " + std::to_string(spec.layers) + " layers has " +
                            std::to_string(part_count) + " parts: an encoded one has " +
                            std::to_string(header_count + 1) + " to " +
-                           std::to_string(std::min(spec.layers + header_count, kPartsPerSpaceMax)) +
+                           std::to_string(std::min<uint64_t>(uint64_t{spec.layers} + header_count,
+                                                             kPartsPerSpaceMax)) +
                            (codec->has_chunk_header ? ", the chunk's header first" : ""));
   }
   codec->layer_count = spec.layers;

@@ -42,9 +42,9 @@ struct ChunkHeader {
   friend bool operator==(const ChunkHeader&, const ChunkHeader&) = default;
 };
 
-// How far a reader has to turn the keys to have the block begin at `first_token_position`.
-// kUnsupported with `*why` if they were made by another rope than `rope_digest`'s, or the way is
-// longer than positions go.
+// How far a reader has to turn the keys to have the block begin at `first_token_position`; 0 for
+// keys without positions. kUnsupported with `*why` if they were made by another rope than
+// `rope_digest`'s, or the way is longer than positions go.
 Result<int32_t> ChunkDelta(const ChunkHeader& header, uint32_t first_token_position,
                            uint64_t rope_digest, std::string* why);
 

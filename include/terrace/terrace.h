@@ -560,7 +560,8 @@ TERRACE_API terrace_status terrace_pages_store(terrace_pages* pages, terrace_wri
 /* Queues copies of a read lease's blocks, which are ready, into pages. destination_free: the
  * kernels that still read the pages. Of chunks, with the block in `why`: TERRACE_UNSUPPORTED where
  * another rope made its keys, TERRACE_CORRUPT where it has no header; compute it again, and give it
- * TERRACE_PAGE_NONE. */
+ * TERRACE_PAGE_NONE. Where chunks lie in a GPU's memory the call asks it for their headers:
+ * TERRACE_BUSY if it does not answer within 20 ms. */
 TERRACE_API terrace_status terrace_pages_load(terrace_pages* pages, const terrace_read_lease* lease,
                                               const terrace_page_list* list,
                                               terrace_edge destination_free, terrace_copy** copy,

@@ -274,6 +274,9 @@ def test_chunks_are_read_in_the_devices_memory(hbm_daemon, device):
     (dataclasses.replace(ROPE, offset=2), "rot_dim 16 at rot_offset 2 is no window"),
     (terrace.Rope([1.0] * 1000), "rot_dim 2000"),
     (terrace.Rope([float("nan")] * 8), "angles per token are finite"),
+    (terrace.Rope(None), "inv_freq is None: pass one number a pair"),
+    (terrace.Rope([[1.0]] * 8), "pass one number a pair"),
+    (dataclasses.replace(ROPE, scaling={"rope_type": "linear"}), "scaling is {'rope_type'"),
 ])
 def test_what_cannot_be_turned_is_refused_by_name(device, rope, sentence):
     with pytest.raises((terrace.Invalid, terrace.Unsupported), match=sentence):
@@ -329,6 +332,29 @@ def test_keys_that_stood_too_far_away_are_computed_again(client, device):
         with pytest.raises(terrace.Unsupported, match="block 0: the chunk stood at token 33554432"):
             get(group, cache, keys, [1], 0)
         get(group, cache, keys, [1], (1 << 25) - (1 << 24))
+    space = space_of(salt="far and without positions").chunks()
+    group = client.open(terrace.SpaceGroup("far nope", [space]))
+    with terrace.PagedCache(device, space, model.layers, axes="BPTHD",
+                            rope=terrace.Rope()) as cache:
+        assert put(group, cache, keys, [0], 1 << 25) == 1
+        get(group, cache, keys, [1], 0)
+
+
+def test_every_part_with_a_nan_is_counted(client, device):
+    space = space_of().encoded("int8").chunks()
+    group = open_of(client, space)
+    model = Model()
+    model.compute([0, 1, 2, 3], 0)
+    for layer in (0, 2):
+        model.page(layer, 1)[1, 3] = numpy.nan
+    before = client.stats()["domain"]["parts_refused"]
+    with terrace.PagedCache(device, space, model.layers, axes="BPTHD", rope=ROPE) as cache, \
+            group.reserve(group.hash(range(2 * TOKENS))) as lease:
+        with cache.store(lease, [0, 1], kv_written=terrace.HOST, positions=0) as copy:
+            with pytest.raises(terrace.Unsupported):
+                copy.wait(LONG_S)
+        assert lease.commit() == 1
+    assert client.stats()["domain"]["parts_refused"] == before + 2
 
 
 def test_another_process_turns_what_one_stored(client, daemon, device):

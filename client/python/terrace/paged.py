@@ -81,16 +81,23 @@ class Rope:
     inv_freq: Sequence[float] = ()
     pairing: str = "neox"
     offset: int = 0
-    scaling: str = "none"
+    scaling: Optional[str] = "none"
     is_per_layer: bool = False
     is_multidimensional: bool = False
 
     def _native(self) -> Tuple[_native.Rope, Any]:
-        frequencies = (ctypes.c_double * max(len(self.inv_freq), 1))(*self.inv_freq)
+        try:
+            found = [float(frequency) for frequency in self.inv_freq]
+        except (TypeError, ValueError) as error:
+            raise Invalid(f"inv_freq is {self.inv_freq!r}: pass one number a pair") from error
+        for name in ("pairing", "scaling"):
+            if not isinstance(getattr(self, name), (str, type(None))):
+                raise Invalid(f"{name} is {getattr(self, name)!r}: pass its name")
+        frequencies = (ctypes.c_double * max(len(found), 1))(*found)
         return _native.Rope(
-            rot_dim=2 * len(self.inv_freq), rot_offset=number("offset", self.offset),
+            rot_dim=2 * len(found), rot_offset=number("offset", self.offset),
             flags=int(self.is_per_layer) | int(self.is_multidimensional) << 1,
-            pairing=self.pairing.encode(), scaling=self.scaling.encode(),
+            pairing=(self.pairing or "neox").encode(), scaling=(self.scaling or "none").encode(),
             inv_freq=frequencies), frequencies
 
 

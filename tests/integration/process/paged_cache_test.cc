@@ -623,6 +623,10 @@ TEST_F(CPages, ARopeThatIsNoneIsNamed) {
   EXPECT_EQ(terrace_pages_store(pages_, &nothing, &list, host, &copy, why_, sizeof(why_)),
             TERRACE_INVALID);
   EXPECT_THAT(why_, HasSubstr("lease is none"));
+  list.struct_bytes = sizeof(list) - 4;  // half of an address
+  EXPECT_EQ(terrace_pages_store(pages_, &nothing, &list, host, &copy, why_, sizeof(why_)),
+            TERRACE_INVALID);
+  EXPECT_THAT(why_, HasSubstr("list has a wrong struct_bytes"));
   terrace_read_lease none = {};
   uint32_t position = 0;
   EXPECT_EQ(terrace_read_lease_chunk_position(&none, 0, 0, &position), TERRACE_INVALID);

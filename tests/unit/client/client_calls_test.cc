@@ -3,6 +3,8 @@
 
 #include <cstring>
 
+#include "terrace/chunk.h"
+#include "terrace/codec.h"
 #include "unit/client/client_fixture.h"
 
 namespace terrace {
@@ -37,6 +39,21 @@ TEST_F(ClientCalls, EveryVerbIsAnswered) {
   EXPECT_EQ(client_->List({.entry_count_max = 10}, &cursor)->size(), 1u);
   EXPECT_EQ(cursor, 0u);
   EXPECT_TRUE(client_->Hasher(group_).ok());
+}
+
+TEST_F(ClientCalls, AGroupOfChunksHasKeysOfChunks) {
+  SpaceGroupSpec spec = TestGroup();
+  spec.name = "chunks";
+  std::string why;
+  ASSERT_TRUE(ApplyChunks(&spec.members[0].spec, &why).ok()) << why;
+  const Result<GroupRef> group = client_->Open(spec, 1);
+  ASSERT_TRUE(group.ok()) << client_->last_error();
+  const PrefixHasher::Options options{.group = spec.Id(), .block_tokens = spec.block_tokens()};
+  const std::vector<uint32_t> tokens(spec.block_tokens(), 7);
+  const auto first = [&](const PrefixHasher& hasher) { return hasher.Next(hasher.Root(), tokens); };
+  const BlockKey key = first(client_->Hasher(*group).value());
+  EXPECT_EQ(key, first(ChunkHasher(options, DomainSecret{})));
+  EXPECT_NE(key, first(PrefixHasher(options, DomainSecret{})));
 }
 
 TEST_F(ClientCalls, WrittenBytesAreInTheArenaAndCommittedWithTheirChecksums) {
