@@ -39,10 +39,16 @@ Result<std::unique_ptr<ChunkHeaders>> ChunkHeaders::Create(const Device& device,
   if (!fetched.ok()) return fetched.status();
   Result<Stream> stream = Stream::Create(device, StreamPriority::kLoad);
   if (!stream.ok()) return stream.status();
-  headers->device_ = &device;
   headers->fetched_.emplace(std::move(fetched).value());
   headers->stream_.emplace(std::move(stream).value());
+  Result<Event> copied = Event::Create(device);
+  if (!copied.ok()) return copied.status();
+  headers->copied_.emplace(std::move(copied).value());
   return headers;
+}
+
+ChunkHeaders::~ChunkHeaders() {
+  if (copied_ && copied_->Record(*stream_).ok()) (void)copied_->Await();
 }
 
 void ChunkHeaders::Write(std::byte* slot, uint32_t first_token_position) const {
@@ -66,10 +72,8 @@ Status ChunkHeaders::Fetch(std::span<const PageSlot> pages,
   }
   if (pieces.empty()) return Status::Ok();
   TERRACE_RETURN_IF_ERROR(stream_->Copy(CopyDirection::kToHost, pieces));
-  Result<Event> copied = Event::Create(*device_);
-  if (!copied.ok()) return copied.status();
-  TERRACE_RETURN_IF_ERROR(copied->Record(*stream_));
-  return AwaitFetched(*copied);
+  TERRACE_RETURN_IF_ERROR(copied_->Record(*stream_));
+  return AwaitFetched(*copied_);
 }
 
 Status ChunkHeaders::SetDeltas(std::span<const uint32_t> first_token_positions,

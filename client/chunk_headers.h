@@ -29,6 +29,11 @@ class ChunkHeaders {
   static Result<std::unique_ptr<ChunkHeaders>> Create(const Device& device, bool reaches_slots,
                                                       const SpaceSpec& space, const RopeSpec& rope);
 
+  // Waits for what did not come in time.
+  ~ChunkHeaders();
+  ChunkHeaders(const ChunkHeaders&) = delete;
+  ChunkHeaders& operator=(const ChunkHeaders&) = delete;
+
   void Write(std::byte* slot, uint32_t first_token_position) const;
   // Sets key_delta of pages, one position and one block (which errors name) a page. kCorrupt with
   // `*why` for a slot without a header; kUnsupported for keys that another rope made, or that stood
@@ -46,9 +51,9 @@ class ChunkHeaders {
   const bool reaches_slots_;
   const uint32_t block_tokens_;
   const uint64_t rope_digest_;
-  const Device* device_ = nullptr;
   std::optional<DeviceBuffer> fetched_;
   std::optional<Stream> stream_;
+  std::optional<Event> copied_;
 };
 
 }  // namespace terrace::client

@@ -59,7 +59,7 @@ class ChunkHeaderSlots : public testing::Test {
     return pages;
   }
 
-  SimDevice sim_{{.seed = 1, .steps_per_call_max = 1}};
+  SimDevice sim_{{.seed = 1, .steps_per_call_max = 1000}};  // it is there at the first look or two
   const Device device_{SimDeviceOps(), sim_.handle()};
   std::byte* slab_ = nullptr;
   std::array<std::byte, 8 * kSlotBytes> host_ = {};
@@ -101,6 +101,25 @@ TEST_F(ChunkHeaderSlots, OfAnotherRopeOrNoneAreNamed) {
   ChunkHeader longer = {.token_count = 2 * kTokens, .rope_digest = Rope().Digest()};
   longer.Write(std::span<std::byte, kChunkHeaderBytes>(pages[1].slot, kChunkHeaderBytes));
   EXPECT_EQ(headers->SetDeltas(wanted, blocks, pages, &why_).code(), StatusCode::kCorrupt);
+}
+
+// A device that gets on only when it is waited for.
+TEST(ChunkHeaders, OfADeviceThatDoesNotAnswerAreNotWaitedForButByTheEnd) {
+  SimDevice sim({.seed = 1, .steps_per_call_max = 0});
+  const Device device(SimDeviceOps(), sim.handle());
+  DeviceBuffer slab =
+      std::move(DeviceBuffer::Allocate(device, DeviceMemory::kDevice, kSlotBytes)).value();
+  auto headers = std::move(ChunkHeaders::Create(device, false, Space(), Rope())).value();
+  headers->Write(slab.address(), 5);
+  std::vector<PageSlot> pages = {{.slot = slab.address(), .is_in_device = true}};
+  const std::array<uint32_t, 1> wanted = {15}, blocks = {0};
+  std::string why;
+  EXPECT_EQ(headers->SetDeltas(wanted, blocks, pages, &why).code(), StatusCode::kBusy);
+  EXPECT_THAT(why, HasSubstr("headers of chunks were not read"));
+  sim.Settle();  // the first one's copy comes late
+  EXPECT_EQ(headers->SetDeltas(wanted, blocks, pages, &why).code(), StatusCode::kBusy);
+  headers.reset();
+  EXPECT_FALSE(sim.Step()) << "a copy to memory that is gone";
 }
 
 TEST_F(ChunkHeaderSlots, OfKeysWithoutPositionsTurnNothing) {
