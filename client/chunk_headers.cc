@@ -14,6 +14,8 @@ namespace {
 
 constexpr long kPollNs = 5'000;
 
+std::string NameOf(uint32_t block) { return "block " + std::to_string(block) + ": "; }
+
 // What comes late is written before anything that is fetched later: one stream brings both.
 Status AwaitFetched(const Event& copied) {
   const uint64_t until_us = MonotonicUs() + kFetchUsMax;
@@ -85,16 +87,15 @@ Status ChunkHeaders::SetDeltas(std::span<const uint32_t> first_token_positions,
     return fetched;
   }
   for (size_t i = 0; i < pages.size(); ++i) {
-    const std::string block = "block " + std::to_string(blocks[i]) + ": ";
     const Result<ChunkHeader> header = ChunkHeader::Read({headers[i], kChunkHeaderBytes});
     if (!header.ok() || header->token_count != block_tokens_) {
-      *why = block + "its first part is no header of a chunk of " + std::to_string(block_tokens_) +
-             " tokens: compute its keys again";
+      *why = NameOf(blocks[i]) + "its first part is no header of a chunk of " +
+             std::to_string(block_tokens_) + " tokens: compute its keys again";
       return Status(StatusCode::kCorrupt, "a chunk without its header");
     }
     const Result<int32_t> delta = ChunkDelta(*header, first_token_positions[i], rope_digest_, why);
     if (!delta.ok()) {
-      *why = block + *why;
+      *why = NameOf(blocks[i]) + *why;
       return delta.status();
     }
     pages[i].key_delta = *delta;

@@ -5,6 +5,7 @@
 #include "cuda/codec_device.h"
 #include "cuda/codec_kernels.h"
 #include "cuda/cuda_backend.h"
+#include "cuda/rope_math.h"
 #include "terrace/codec.h"
 
 namespace terrace::cuda {
@@ -90,9 +91,8 @@ DeviceStatus DecodePieces(StreamHandle* handle, const CodecLaunch* launch) {
   const DeviceStatus read = ReadWork(*launch, &work, &shape);
   if (read.code != 0) return read;
   if (launch->turns != nullptr) {
-    const bool is_window = launch->rot_dim >= 2 && launch->rot_dim % 2 == 0 &&
-                           launch->rot_offset <= launch->head_dim &&
-                           launch->rot_dim <= launch->head_dim - launch->rot_offset;
+    const bool is_window =
+        rope_math::IsWindow(launch->rot_dim, launch->rot_offset, launch->head_dim);
     if (!is_window || launch->pairing > 1 || shape.role != PieceRole::kKeys) {
       return Invalid("only a window of keys is turned, of pairing neox or gptj");
     }

@@ -5,6 +5,7 @@
 
 #include "cuda/codec.h"
 #include "cuda/rope.h"
+#include "cuda/rope_math.h"
 
 namespace terrace {
 namespace {
@@ -62,9 +63,7 @@ Status ValidateLaunch(const CodecLaunch& launch, CodecDirection direction) {
     return Invalid("a lossy launch needs a word a piece for what it refuses");
   }
   if (direction == CodecDirection::kDecode && launch.turns != nullptr) {
-    const bool is_window = launch.rot_dim >= 2 && launch.rot_dim % 2 == 0 &&
-                           launch.rot_offset <= launch.head_dim &&
-                           launch.rot_dim <= launch.head_dim - launch.rot_offset;
+    const bool is_window = rope_math::IsWindow(launch.rot_dim, launch.rot_offset, launch.head_dim);
     if (!is_window || launch.pairing > 1 || shape.role != PieceRole::kKeys) {
       return Invalid("only a window of keys is turned, of pairing neox or gptj");
     }

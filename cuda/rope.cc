@@ -195,7 +195,7 @@ uint64_t Mix(uint64_t digest, uint64_t value) {
 }  // namespace
 
 Status RopeSpec::Validate(uint32_t head_dim, std::string* why) const {
-  if (rot_dim < 2 || rot_dim % 2 != 0 || rot_offset > head_dim || rot_dim > head_dim - rot_offset) {
+  if (!rope_math::IsWindow(rot_dim, rot_offset, head_dim)) {
     return Refuse(StatusCode::kInvalid, why,
                   "rot_dim " + std::to_string(rot_dim) + " at rot_offset " +
                       std::to_string(rot_offset) + " is no window of heads of " +

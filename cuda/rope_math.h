@@ -26,6 +26,12 @@ TERRACE_CODEC_INLINE Pair Turn(Pair pair, float cosine, float sine) {
 #endif
 }
 
+// Whether elements [rot_offset, rot_offset + rot_dim) of a head are pairs that can turn.
+inline bool IsWindow(uint32_t rot_dim, uint32_t rot_offset, uint32_t head_dim) {
+  return rot_dim >= 2 && rot_dim % 2 == 0 && rot_offset <= head_dim &&
+         rot_dim <= head_dim - rot_offset;
+}
+
 // The elements of pair i within a window of pair_count pairs; is_neox as RopePairing.
 TERRACE_CODEC_INLINE uint32_t FirstOf(uint32_t i, bool is_neox) { return is_neox ? i : 2 * i; }
 TERRACE_CODEC_INLINE uint32_t SecondOf(uint32_t i, uint32_t pair_count, bool is_neox) {

@@ -74,10 +74,7 @@ class Space:
         if self.is_of_chunks:
             raise Invalid(f"layout is {self.layout!r}: encode first, then make chunks of it")
         count = len(self.part_bytes) if part_count is None else part_count
-        named = dataclasses.replace(self, quantisation=CODEC_PREFIX + codec,
-                                    part_bytes=(1,) * count)
-        return dataclasses.replace(
-            named, part_bytes=named._codec_parts()[0])  # pylint: disable=protected-access
+        return self._cut_in(count, quantisation=CODEC_PREFIX + codec)
 
     @property
     def is_of_chunks(self) -> bool:
@@ -96,8 +93,11 @@ class Space:
         if self.layout != "nhd":
             raise Invalid(f"layout is {self.layout!r}: chunks are of 'nhd', a layer's keys "
                           "[tokens][heads][head_size] and then its values")
-        named = dataclasses.replace(self, layout=CHUNK_LAYOUT,
-                                    part_bytes=(1,) * (len(self.part_bytes) + 1))
+        return self._cut_in(len(self.part_bytes) + 1, layout=CHUNK_LAYOUT)
+
+    def _cut_in(self, part_count: int, **fields: str) -> "Space":
+        """The Space of these fields, in so many parts of the sizes that they then have."""
+        named = dataclasses.replace(self, part_bytes=(1,) * part_count, **fields)
         return dataclasses.replace(
             named, part_bytes=named._codec_parts()[0])  # pylint: disable=protected-access
 
