@@ -185,12 +185,18 @@ bool Evictor::Evict(BlockId id) {
 
 BlockId Evictor::BlockIn(const SlotRef& slot) const {
   const SlotRow& row = d_.slots.row(slot);
-  std::vector<BlockId> ids;
-  d_.index.FindAll(row.block.key, &ids);
-  for (const BlockId id : ids) {
-    if (d_.block(id).commit_id == row.block.commit_id) return id;
+  const auto is_it = [&](uint32_t group_index) {
+    const Group* const group =
+        group_index < d_.groups.size() ? d_.groups[group_index].get() : nullptr;
+    return group != nullptr && group->id().low == row.block.group_tag;
+  };
+  // Slots that lie together are of one group, mostly.
+  if (!is_it(last_group_index_)) {
+    last_group_index_ = 0;
+    while (last_group_index_ < d_.groups.size() && !is_it(last_group_index_)) ++last_group_index_;
   }
-  return kBlockNone;
+  const BlockId id = d_.index.Find(last_group_index_, row.block.key);
+  return id != kBlockNone && d_.block(id).commit_id == row.block.commit_id ? id : kBlockNone;
 }
 
 bool Evictor::DropDramSubtree(BlockId id, Pins pins, uint32_t* budget) {

@@ -79,6 +79,7 @@ class Evictor {
   LowerWriter* writer_ = nullptr;
   uint32_t expected_count_ = 1;
   std::vector<SlotRef> scratch_slots_;
+  mutable uint32_t last_group_index_ = 0;  // of BlockIn
 };
 
 }  // namespace terrace

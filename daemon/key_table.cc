@@ -25,10 +25,10 @@ void KeyTable::Remove(uint32_t hash, BlockId id) {
   places_[gap] = {};
 }
 
-void KeyTable::RemoveAll(std::span<const BlockKey> keys, BlockId first) {
+void KeyTable::RemoveAll(uint32_t group_index, std::span<const BlockKey> keys, BlockId first) {
   std::array<uint32_t, kInFlight> hashes{};
   const auto ask_for = [&](size_t at) {
-    const uint32_t hash = HashOf(keys[at]);
+    const uint32_t hash = HashOf(group_index, keys[at]);
     hashes[at % kInFlight] = hash;
     __builtin_prefetch(&places_[HomeOf(hash)], 1);
   };

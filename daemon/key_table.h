@@ -1,6 +1,6 @@
-// KeyTable: block ids by the hash of their key. Open addressing, eight bytes an entry: the hash
-// spares a look at the key where another block's would differ; whoever looks something up compares
-// the key itself.
+// KeyTable: block ids by the hash of their group and key: many groups may have the same keys. Open
+// addressing, eight bytes an entry: the hash spares a look at the key where another block's would
+// differ; whoever looks something up compares the key itself.
 //
 // THREADING: one thread. LIMITS: blocks_max entries; twice as many places, so searches are short.
 #pragma once
@@ -22,12 +22,13 @@ class KeyTable {
   };
   explicit KeyTable(const Options& options)
       : hash_seed_(options.hash_seed),
+        group_factor_((options.hash_seed * 0xD6E8FEB86659FD93) | 1),
         place_count_(options.blocks_max * kPlacesPerBlock),
         places_(place_count_) {}
 
   // The key is uniform for honest clients; the seed makes it so for the others.
-  uint32_t HashOf(const BlockKey& key) const {
-    uint64_t x = (key.low ^ hash_seed_) * 0x9E3779B97F4A7C15;
+  uint32_t HashOf(uint32_t group_index, const BlockKey& key) const {
+    uint64_t x = (key.low ^ hash_seed_ ^ (group_index * group_factor_)) * 0x9E3779B97F4A7C15;
     x ^= x >> 32;
     x = (x ^ key.high) * 0xD6E8FEB86659FD93;
     x ^= x >> 32;
@@ -53,8 +54,9 @@ class KeyTable {
   }
   // REQUIRES: added under this hash.
   void Remove(uint32_t hash, BlockId id);
-  // Removes the blocks of consecutive ids, the last first. REQUIRES: added under their keys.
-  void RemoveAll(std::span<const BlockKey> keys, BlockId first);
+  // Removes the blocks of a group with consecutive ids, the last first. REQUIRES: added under their
+  // keys.
+  void RemoveAll(uint32_t group_index, std::span<const BlockKey> keys, BlockId first);
 
  private:
   static constexpr uint32_t kPlacesPerBlock = 2;
@@ -77,6 +79,7 @@ class KeyTable {
   }
 
   const uint64_t hash_seed_;
+  const uint64_t group_factor_;  // as unpredictable
   const uint32_t place_count_;
   MappedArray<Place> places_;  // linear probing
 };

@@ -8,7 +8,8 @@ namespace terrace {
 namespace {
 
 constexpr uint32_t kErasePrefetchDistance = 8;
-constexpr uint32_t kPlacesPerChild = 8;  // moving a block to another run, against moving a child
+constexpr uint32_t kPlacesPerChild = 8;    // moving a block to another run, against moving a child
+constexpr uint32_t kChildrenMovedMax = 2;  // one by one; more are orphaned together
 
 }  // namespace
 
@@ -22,10 +23,10 @@ RadixIndex::RadixIndex(const Options& options)
 }
 
 void RadixIndex::FindAll(const BlockKey& key, std::vector<BlockId>* ids) const {
-  table_.Find(table_.HashOf(key), [&](BlockId id) {
-    if (keys_[id] == key) ids->push_back(id);
-    return false;
-  });
+  for (uint32_t g = 0; g < groups_.size(); ++g) {
+    if (groups_[g].block_count == 0) continue;
+    if (const BlockId id = Find(g, key); id != kBlockNone) ids->push_back(id);
+  }
 }
 
 // ---- blocks ----
@@ -34,7 +35,7 @@ BlockId RadixIndex::Insert(uint32_t group_index, const BlockKey& key, uint32_t p
                            BlockId parent) {
   const BlockId id = ids_.Take(parent, [this](BlockId other) { return IsFree(other); });
   if (id == kBlockNone) return kBlockNone;
-  table_.Add(table_.HashOf(key), id);
+  table_.Add(table_.HashOf(group_index, key), id);
   keys_[id] = key;
   if (group_index >= groups_.size()) groups_.resize(group_index + 1);
   ++groups_[group_index].block_count;
@@ -62,7 +63,7 @@ bool RadixIndex::Link(BlockId child, BlockId parent) {
   TERRACE_CHECK(IsLive(child) && IsLive(parent), "edges join live blocks");
   const RunId below = RunOf(child);
   const RunId above = RunOf(parent);
-  if (runs_[below].first != child || runs_[below].parent != kRunNone ||
+  if (runs_[below].first != child || ParentOf(runs_[below]) != kRunNone ||
       places_[child].group_index != places_[parent].group_index ||
       runs_[below].position != runs_[above].position + (parent - runs_[above].first) + 1) {
     return false;
@@ -77,20 +78,27 @@ bool RadixIndex::Link(BlockId child, BlockId parent) {
 void RadixIndex::Erase(BlockId id) {
   TERRACE_CHECK(IsLive(id), "only a live block is erased");
   // Paths go tail first.
-  if (id >= kErasePrefetchDistance) Prefetch(keys_[id - kErasePrefetchDistance]);
+  const uint32_t group_index = places_[id].group_index;
+  if (id >= kErasePrefetchDistance) Prefetch(group_index, keys_[id - kErasePrefetchDistance]);
   RunId at = RunOf(id);
   if (runs_[at].last() != id) {
     CutBefore(id + 1);
     at = RunOf(id);
   }
-  while (runs_[at].first_child != kRunNone) {
-    const RunId child = runs_[at].first_child;
-    Unlink(child);
-    LinkInto(child, kRunNone);
+  if (runs_[at].child_count > kChildrenMovedMax) {
+    if (runs_[at].block_count > 1) CutBefore(id);
+    at = RunOf(id);
+  } else {
+    while (runs_[at].first_child != kRunNone) {
+      const RunId child = runs_[at].first_child;
+      Unlink(child);
+      LinkInto(child, kRunNone);
+    }
   }
   if (runs_[at].block_count == 1) {
-    const RunId above = runs_[at].parent;
+    const RunId above = ParentOf(runs_[at]);
     Unlink(at);
+    if (runs_[at].first_child != kRunNone) at = OrphanChildren(at);
     if (above != kRunNone) JoinWithChild(above);
   } else {
     Run& run = runs_[at];
@@ -102,8 +110,8 @@ void RadixIndex::Erase(BlockId id) {
                  .pin_count = run.pin_count});
   }
   places_[id].run = at | kErasedBit;
-  table_.Remove(table_.HashOf(keys_[id]), id);
-  --groups_[places_[id].group_index].block_count;
+  table_.Remove(table_.HashOf(group_index, keys_[id]), id);
+  --groups_[group_index].block_count;
   --live_count_;
 }
 
@@ -125,15 +133,17 @@ void RadixIndex::EraseTail(BlockRange tail, BlockId next) {
                 "a tail is the end of a run that nobody holds and nothing follows");
   if (next != kBlockNone) PrefetchTail(next);
   const uint32_t half = tail.block_count / 2;
-  table_.RemoveAll({&keys_[tail.first + half], tail.block_count - half}, tail.first + half);
+  const uint32_t group_index = places_[last].group_index;
+  table_.RemoveAll(group_index, {&keys_[tail.first + half], tail.block_count - half},
+                   tail.first + half);
   if (next != kBlockNone) PrefetchRun(next);
-  table_.RemoveAll({&keys_[tail.first], half}, tail.first);
-  groups_[places_[last].group_index].block_count -= tail.block_count;
+  table_.RemoveAll(group_index, {&keys_[tail.first], half}, tail.first);
+  groups_[group_index].block_count -= tail.block_count;
   live_count_ -= tail.block_count;
   run.block_count -= tail.block_count;
   if (run.block_count == 0) {
     run.block_count = 1;  // its siblings' head is found by its first block
-    const RunId above = run.parent;
+    const RunId above = ParentOf(run);
     Unlink(at);
     FreeRun(at);
     if (above != kRunNone) JoinWithChild(above);
@@ -168,47 +178,77 @@ void RadixIndex::Renumber(RunId run, BlockId first, uint32_t block_count) {
 }
 
 RadixIndex::RunId& RadixIndex::HeadOfSiblings(const Run& run) {
-  return run.parent == kRunNone ? groups_[places_[run.first].group_index].first_root
-                                : runs_[run.parent].first_child;
+  const RunId parent = ParentOf(run);
+  return parent == kRunNone ? groups_[places_[run.first].group_index].first_root
+                            : runs_[parent].first_child;
 }
 
 void RadixIndex::LinkInto(RunId id, RunId parent) {
   Run& run = runs_[id];
   run.parent = parent;
   RunId& head = HeadOfSiblings(run);
-  run.previous_sibling = kRunNone;
   run.next_sibling = head;
-  if (head != kRunNone) runs_[head].previous_sibling = id;
+  run.previous_sibling = id;
+  if (head != kRunNone) run.previous_sibling = std::exchange(runs_[head].previous_sibling, id);
   head = id;
   if (parent != kRunNone) ++runs_[parent].child_count;
 }
 
 void RadixIndex::Unlink(RunId id) {
   Run& run = runs_[id];
+  RunId& head = HeadOfSiblings(run);
   if (run.next_sibling != kRunNone) {
     runs_[run.next_sibling].previous_sibling = run.previous_sibling;
+  } else if (head != id) {
+    runs_[head].previous_sibling = run.previous_sibling;
   }
-  if (run.previous_sibling != kRunNone) {
-    runs_[run.previous_sibling].next_sibling = run.next_sibling;
+  if (head == id) {
+    head = run.next_sibling;
   } else {
-    HeadOfSiblings(run) = run.next_sibling;
+    runs_[run.previous_sibling].next_sibling = run.next_sibling;
   }
-  if (run.parent != kRunNone) --runs_[run.parent].child_count;
+  const RunId parent = run.parent;
   run.parent = run.previous_sibling = run.next_sibling = kRunNone;
+  if (parent == kRunNone || --runs_[parent].child_count > 0) return;
+  if (runs_[parent].first == kBlockNone) FreeRun(parent);  // the last orphan
 }
 
 void RadixIndex::Replace(RunId from, RunId to) {
   const Run& old = runs_[from];
   Run& run = runs_[to];
+  RunId& head = HeadOfSiblings(old);
   run.parent = old.parent;
-  run.previous_sibling = old.previous_sibling;
+  run.previous_sibling = old.previous_sibling == from ? to : old.previous_sibling;
   run.next_sibling = old.next_sibling;
-  if (run.next_sibling != kRunNone) runs_[run.next_sibling].previous_sibling = to;
-  if (run.previous_sibling != kRunNone) {
-    runs_[run.previous_sibling].next_sibling = to;
-  } else {
-    HeadOfSiblings(run) = to;
+  if (run.next_sibling != kRunNone) {
+    runs_[run.next_sibling].previous_sibling = to;
+  } else if (head != from) {
+    runs_[head].previous_sibling = to;
   }
+  if (head == from) {
+    head = to;
+  } else {
+    runs_[run.previous_sibling].next_sibling = to;
+  }
+}
+
+// The run, of one block and out of the tree, becomes what its children name their parent, and they
+// become roots. Returns a run for its block.
+RadixIndex::RunId RadixIndex::OrphanChildren(RunId at) {
+  Run& parent = runs_[at];
+  RunId& head = groups_[places_[parent.first].group_index].first_root;
+  const RunId first = parent.first_child;
+  if (head != kRunNone) {
+    const RunId last = runs_[first].previous_sibling;
+    runs_[last].next_sibling = head;
+    runs_[first].previous_sibling = std::exchange(runs_[head].previous_sibling, last);
+  }
+  head = first;
+  Run erased = parent;
+  erased.first_child = kRunNone;
+  erased.child_count = 0;
+  parent = {.first = kBlockNone, .block_count = 1, .child_count = parent.child_count};
+  return NewRun(erased);
 }
 
 void RadixIndex::AdoptChildren(RunId from, RunId to) {
@@ -303,7 +343,7 @@ void RadixIndex::ForEachRun(BlockRange range, const Visit& visit) {
 
 // What was cut may be one again.
 void RadixIndex::JoinAlong(BlockRange range) {
-  const RunId above = runs_[RunOf(range.first)].parent;
+  const RunId above = ParentOf(runs_[RunOf(range.first)]);
   if (above != kRunNone) JoinWithChild(above);
   const BlockId last = range.first + range.block_count - 1;
   BlockId id = range.first;
@@ -367,7 +407,9 @@ void RadixIndex::CheckRun(RunId at) const {
     TERRACE_CHECK(Find(group_index, keys_[id]) == id, "a live block is found by its key");
   }
   uint32_t child_count = 0;
-  RunId previous = kRunNone;
+  RunId previous = run.first_child == kRunNone ? kRunNone : runs_[run.first_child].previous_sibling;
+  TERRACE_CHECK(previous == kRunNone || runs_[previous].next_sibling == kRunNone,
+                "the first sibling knows the last");
   for (RunId child = run.first_child; child != kRunNone; child = runs_[child].next_sibling) {
     const Run& below = runs_[child];
     TERRACE_CHECK(below.parent == at && below.previous_sibling == previous &&
@@ -400,18 +442,31 @@ void RadixIndex::CheckInvariants() const {
   }
   TERRACE_CHECK(pinned_count == pinned_count_, "pinned blocks are counted");
   TERRACE_CHECK(live_count == live_count_, "live blocks are counted");
+  std::vector<uint32_t> orphan_counts(run_id_count_);
+  for (BlockId id = 0; id < id_count(); ++id) {
+    if (!IsLive(id) || runs_[RunOf(id)].first != id) continue;
+    const RunId parent = runs_[RunOf(id)].parent;
+    if (parent != kRunNone && runs_[parent].first == kBlockNone) ++orphan_counts[parent];
+  }
+  for (RunId run = 1; run < run_id_count_; ++run) {
+    const bool is_of_orphans = runs_[run].first == kBlockNone && runs_[run].block_count > 0;
+    TERRACE_CHECK(orphan_counts[run] == (is_of_orphans ? runs_[run].child_count : 0),
+                  "orphans are counted");
+    TERRACE_CHECK(!is_of_orphans || orphan_counts[run] > 0, "what is left of a run goes with them");
+    run_count += is_of_orphans ? 1 : 0;
+  }
   TERRACE_CHECK(run_count == run_count_, "runs are counted");
   TERRACE_CHECK(id_count() - ids_.free_count() == used_count, "ids are live, erased or free");
   uint32_t root_count = 0;
   uint32_t parentless_count = 0;
   for (const Group& group : groups_) {
     for (RunId root = group.first_root; root != kRunNone; root = runs_[root].next_sibling) {
-      TERRACE_CHECK(runs_[root].parent == kRunNone, "roots have no parent");
+      TERRACE_CHECK(ParentOf(runs_[root]) == kRunNone, "roots have no parent");
       ++root_count;
     }
   }
   for (BlockId id = 0; id < id_count(); ++id) {
-    if (IsLive(id) && runs_[RunOf(id)].first == id && runs_[RunOf(id)].parent == kRunNone) {
+    if (IsLive(id) && runs_[RunOf(id)].first == id && ParentOf(runs_[RunOf(id)]) == kRunNone) {
       ++parentless_count;
     }
   }

@@ -50,16 +50,19 @@ class RadixIndex {
 
   // kBlockNone if the group has no such block.
   BlockId Find(uint32_t group_index, const BlockKey& key) const {
-    return FindHashed(group_index, key, table_.HashOf(key));
+    return FindHashed(group_index, key, table_.HashOf(group_index, key));
   }
   // How many of the leading keys the group has, and their blocks in order. O(runs on the path), and
   // with kEveryKey a comparison a key. REQUIRES for kChain: `keys` are a chain.
   uint32_t Match(uint32_t group_index, std::span<const BlockKey> keys, Proof proof,
                  std::vector<BlockRange>* path) const;
   // Brings what Find(key) will look at first nearer, while something else is done.
-  void Prefetch(const BlockKey& key) const { table_.Prefetch(table_.HashOf(key)); }
-  // Appends the blocks of all groups that have this key: one at most, unless clients invent keys.
+  void Prefetch(uint32_t group_index, const BlockKey& key) const {
+    table_.Prefetch(table_.HashOf(group_index, key));
+  }
+  // Appends the blocks of all groups that have this key. O(groups ever used).
   void FindAll(const BlockKey& key, std::vector<BlockId>* ids) const;
+  uint32_t group_count() const { return static_cast<uint32_t>(groups_.size()); }
 
   // Adds a block. `position` counts from the root of its chain. The edge from `parent`, a live
   // block or kBlockNone, is learned if Link() would. kBlockNone when blocks_max ids are in use.
@@ -71,7 +74,8 @@ class RadixIndex {
   // the same group one position behind.
   bool Link(BlockId child, BlockId parent);
 
-  // The key is free again and the children are roots; the id stays taken until Recycle.
+  // The key is free again and the children are roots; the id stays taken until Recycle. O(1),
+  // however many children there are.
   void Erase(BlockId id);
   // REQUIRES: erased.
   void Recycle(BlockId id);
@@ -106,6 +110,7 @@ class RadixIndex {
     return {.key = keys_[id],
             .group_index = places_[id].group_index,
             .position = run.position + (id - run.first),
+            // That of orphans says kBlockNone by itself.
             .parent = !is_first ? id - 1
                                 : (run.parent == kRunNone ? kBlockNone : runs_[run.parent].last()),
             .first_child = !is_last ? id + 1 : FirstOf(run.first_child),
@@ -131,12 +136,15 @@ class RadixIndex {
   static constexpr uint32_t kKeysPerLine = 64 / sizeof(BlockKey);
   static constexpr uint32_t kTailKeys = 16;
 
-  // A node of the tree, or an erased block. Its blocks have consecutive ids and positions.
+  // A node of the tree, or an erased block. Its blocks have consecutive ids and positions. Or what
+  // is left of one that was erased with its children: they are roots, and still name it their
+  // parent, so that nobody has to tell each of them; it has no block, and goes with the last one.
+  // Siblings are a list; the first one's previous is the last.
   struct Run {
     BlockId first = kBlockNone;
     uint32_t block_count = 0;
     uint32_t position = 0;    // of the first block
-    RunId parent = kRunNone;  // whose last block the first one follows
+    RunId parent = kRunNone;  // whose last block the first one follows; see ParentOf
     RunId first_child = kRunNone;
     RunId previous_sibling = kRunNone;
     RunId next_sibling = kRunNone;
@@ -182,12 +190,18 @@ class RadixIndex {
     return table_.Find(hash, [&](BlockId id) { return IsBlock(id, group_index, key); });
   }
 
+  // kRunNone for roots, orphans among them.
+  RunId ParentOf(const Run& run) const {
+    if (run.parent == kRunNone || runs_[run.parent].first == kBlockNone) return kRunNone;
+    return run.parent;
+  }
   RunId NewRun(const Run& run);
   void FreeRun(RunId run);
   void Renumber(RunId run, BlockId first, uint32_t block_count);
   RunId& HeadOfSiblings(const Run& run);
   void LinkInto(RunId run, RunId parent);
   void Unlink(RunId run);
+  RunId OrphanChildren(RunId at);
   // `to` takes the place of `from` among its siblings.
   void Replace(RunId from, RunId to);
   void AdoptChildren(RunId from, RunId to);

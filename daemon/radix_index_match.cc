@@ -47,7 +47,7 @@ class RadixIndex::PathSearch {
       const auto at = static_cast<uint32_t>(uint64_t{last} * i / gap_count);
       if (i > 0 && at == 0) break;
       Probe& probe = probes_[probe_count_++];
-      probe = {.at = at, .hash = index_.table_.HashOf(keys_[at])};
+      probe = {.at = at, .hash = index_.table_.HashOf(group_index_, keys_[at])};
       index_.table_.Prefetch(probe.hash);
     }
     for (uint32_t i = 0; i < probe_count_; ++i) {
@@ -98,9 +98,10 @@ class RadixIndex::PathSearch {
         break;
       }
       path_.push_back({run.first, above_in_run + 1});
-      if (run.parent == kRunNone) return false;
+      const RunId parent = index_.ParentOf(run);
+      if (parent == kRunNone) return false;
       left -= above_in_run + 1;
-      run_id = run.parent;
+      run_id = parent;
       id = index_.runs_[run_id].last();
     }
     std::reverse(path_.begin(), path_.end());

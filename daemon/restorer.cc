@@ -25,6 +25,7 @@ BlockId Restorer::Take(uint32_t tier, const BlockRecord& record, const Extent& e
   TERRACE_CHECK(tier == d_.persistent_tier, "what is restored comes from the persistent tier");
   tier_ = tier;
   const uint32_t group_index = GroupOf(record.group);
+  last_group_index_ = group_index;
   const BlockId id = group_index == kAllGroups
                          ? kBlockNone
                          : residency_.Restore(group_index, tier, record, extent);
@@ -57,7 +58,8 @@ RestoreSummary Restorer::Finish() {
 void Restorer::LinkAll() {
   for (BlockId id = 0; id < places_.size(); ++id) {
     if (id + kPrefetchDistance < places_.size()) {
-      d_.index.Prefetch(places_[id + kPrefetchDistance].parent);
+      const BlockId ahead = id + static_cast<BlockId>(kPrefetchDistance);
+      d_.index.Prefetch(d_.index.node(ahead).group_index, places_[ahead].parent);
     }
     const RadixIndex::Node& node = d_.index.node(id);
     if (!node.is_live || places_[id].parent.is_zero()) continue;

@@ -20,6 +20,8 @@ class Restorer {
 
   // The block that this member's bytes belong to; kBlockNone if they are not wanted.
   BlockId Take(uint32_t tier, const BlockRecord& record, const Extent& extent);
+  // One of this key is near; of the same group as the last one, mostly.
+  void Prefetch(const BlockKey& key) const { d_.index.Prefetch(last_group_index_, key); }
   RestoreSummary Finish();
 
  private:
@@ -41,6 +43,7 @@ class Restorer {
   std::vector<Place> places_;                             // by BlockId
   std::unordered_map<uint64_t, uint32_t> group_indexes_;  // by the low half of the GroupId
   uint32_t tier_ = kLowerTiersMax;
+  uint32_t last_group_index_ = 0;
   uint64_t dropped_count_ = 0;
 };
 

@@ -27,7 +27,7 @@ class Reserver {
     }
     for (size_t i = 0; i < query_.keys.size(); ++i) {
       if (i + kPrefetchDistance < query_.keys.size()) {
-        caller_.domain().index.Prefetch(query_.keys[i + kPrefetchDistance]);
+        caller_.domain().index.Prefetch(query_.group_index, query_.keys[i + kPrefetchDistance]);
       }
       const uint32_t position = query_.first_position + (is_chain ? static_cast<uint32_t>(i) : 0);
       const BlockId id = ReserveOne(i, parent, position);

@@ -37,7 +37,8 @@ uint32_t Store::RestoreCopy(uint32_t domain_index, uint32_t tier_index, const Bl
 }
 
 void Store::PrefetchCopy(uint32_t domain_index, const BlockKey& key) const {
-  state_->domains[domain_index]->domain.index.Prefetch(key);
+  const DomainRooms& rooms = *state_->domains[domain_index];
+  if (rooms.restorer != nullptr) rooms.restorer->Prefetch(key);
 }
 
 RestoreSummary Store::FinishRestore(uint32_t domain_index) {

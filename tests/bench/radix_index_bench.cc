@@ -179,7 +179,7 @@ class World {
     BlockId parent = kBlockNone;
     bool is_parent_new = false;
     for (uint32_t i = 0; i < path.size(); ++i) {
-      if (i + kPrefetchDistance < path.size()) index_.Prefetch(path[i + kPrefetchDistance]);
+      if (i + kPrefetchDistance < path.size()) index_.Prefetch(0, path[i + kPrefetchDistance]);
       BlockId id = index_.Find(0, path[i]);
       const bool is_new = id == kBlockNone;
       if (is_new) {

@@ -101,7 +101,7 @@ class World {
     std::vector<BlockKey> path;
     uint64_t chain = random_() % 3;
     for (uint32_t i = 0; i < block_count; ++i) {
-      chain = (chain ^ (random_() % 12 == 0 ? 1 + random_() % 2 : 0)) * 0x9E3779B97F4A7C15 + i;
+      chain = (chain ^ (random_() % 12 == 0 ? 1 + random_() % 3 : 0)) * 0x9E3779B97F4A7C15 + i;
       path.push_back({.low = chain, .high = chain >> 7});
     }
     return path;

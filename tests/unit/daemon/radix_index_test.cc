@@ -4,6 +4,7 @@
 
 #include <map>
 #include <random>
+#include <set>
 #include <vector>
 
 namespace terrace {
@@ -55,6 +56,58 @@ TEST(RadixIndex, APathIsOneRangeARunWhicheverWayItIsProven) {
     EXPECT_EQ(index.Match(0, Keys(9000, 20), proof, &path), 0u);
     EXPECT_TRUE(path.empty());
   }
+}
+
+// A table that hashed keys alone would look at all of them for each.
+TEST(KeyTable, GroupsOfTheSameKeyHaveHashesOfTheirOwn) {
+  const KeyTable table({.blocks_max = 8, .hash_seed = 77});
+  std::set<uint32_t> hashes;
+  for (uint32_t group = 0; group < 256; ++group) hashes.insert(table.HashOf(group, Key(1)));
+  EXPECT_GE(hashes.size(), 255u);
+}
+
+TEST(RadixIndex, FindsAKeyInAllGroupsThatHaveIt) {
+  RadixIndex index({.blocks_max = 300});
+  for (uint32_t group = 0; group < 256; group += 2) index.Insert(group, Key(1), 0);
+  std::vector<BlockId> ids;
+  index.FindAll(Key(1), &ids);
+  EXPECT_EQ(ids.size(), 128u);
+}
+
+// Nobody tells each of them: they share what is left of the run they followed.
+TEST(RadixIndex, ChildrenOfAnErasedBlockBecomeRootsTogether) {
+  constexpr uint32_t kChildren = 1000;
+  RadixIndex index({.blocks_max = 4096});
+  const BlockId trunk = InsertChain(&index, 1, 3);
+  std::vector<BlockId> children;
+  for (uint32_t i = 0; i < kChildren; ++i) {
+    children.push_back(index.Insert(0, Key(100 + i), 3, trunk));
+  }
+  const BlockId other = index.Insert(0, Key(9000), 0);
+  index.Erase(trunk);
+  // The trunk's head, its erased block, the children and what they share, and the other root.
+  EXPECT_EQ(index.run_count(), 1 + 1 + kChildren + 1 + 1);
+  index.CheckInvariants();
+  index.Recycle(trunk);
+  std::set<BlockId> roots;
+  for (BlockId root = index.first_root(0); root != kBlockNone;
+       root = index.node(root).next_sibling) {
+    EXPECT_EQ(index.node(root).parent, kBlockNone);
+    EXPECT_TRUE(roots.insert(root).second);
+  }
+  EXPECT_EQ(roots.size(), kChildren + 2);
+  // An orphan has another parent, children of its own, and an end, like any root.
+  const BlockId above = index.Insert(0, Key(3), 2, trunk - 1);
+  EXPECT_TRUE(index.Link(children[500], above));
+  EXPECT_EQ(index.node(children[500]).parent, above);
+  index.Insert(0, Key(5000), 4, children[0]);
+  for (const BlockId child : children) {
+    index.Erase(child);
+    index.Recycle(child);
+  }
+  index.Erase(other);
+  index.Recycle(other);
+  index.CheckInvariants();
 }
 
 TEST(RadixIndex, WithEveryKeyComparedNoOtherBlockIsServedForAKeyThatIsNotThere) {
