@@ -55,16 +55,16 @@ void CacheDomain::AddDevice() {
       {.tier = options.device.tier, .policy = MakeEvictionPolicy("lru", limits.blocks_max)});
 }
 
+bool CacheDomain::IsGivenToTier(ErasureMark* mark) const {
+  if (persistent_tier == kLowerTiersMax || mark->tier) return true;
+  if (erased_below.ended() < mark->below) return false;
+  mark->tier = lower[persistent_tier].tier->erasures().begun;
+  return true;
+}
+
 bool CacheDomain::IsErased(ErasureMark* mark) const {
   if (persistent_tier == kLowerTiersMax) return true;
-  const ErasureProgress progress = lower[persistent_tier].tier->erasures();
-  if (!mark->tier) {
-    for (const auto& [block, number] : erased_below) {
-      if (number < mark->below) return false;
-    }
-    mark->tier = progress.begun;  // by now the tier has been told of all
-  }
-  return progress.ended >= *mark->tier;
+  return IsGivenToTier(mark) && lower[persistent_tier].tier->erasures().ended >= *mark->tier;
 }
 
 uint32_t CacheDomain::FastestTier(const Block& block) const {

@@ -35,6 +35,9 @@ struct StoreSeams {
   Offload& offload;
   StoreListener& listener;
   DeadlineHeap& deadlines;
+  // Done so far beside what requests are charged for: blocks, nodes and entries looked at, and
+  // completions told. A turn is as long as what it adds.
+  uint64_t& work;
 };
 
 struct LowerTier {
@@ -44,6 +47,34 @@ struct LowerTier {
   uint64_t persisted_block_count = 0;  // that would outlive the process
   bool is_off = false;                 // Mover: what is there cannot be read for now
   DayWindow written;                   // Store: bytes
+};
+
+// What was erased while a job held it, and so has not left the persistent tier; numbered as they
+// came.
+class ErasedBelow {
+ public:
+  void Add(BlockId id) {
+    numbers_[id] = begun_;
+    order_.emplace_back(begun_++, id);
+  }
+  void Remove(BlockId id) {
+    numbers_.erase(id);
+    while (!order_.empty() && !IsThere(order_.front())) order_.pop_front();
+  }
+  uint64_t begun() const { return begun_; }
+  // Those before this number have left.
+  uint64_t ended() const { return order_.empty() ? begun_ : order_.front().first; }
+
+ private:
+  using Entry = std::pair<uint64_t, BlockId>;
+  bool IsThere(const Entry& entry) const {
+    const auto found = numbers_.find(entry.second);
+    return found != numbers_.end() && found->second == entry.first;
+  }
+
+  std::unordered_map<BlockId, uint64_t> numbers_;  // looked up only, never walked
+  std::deque<Entry> order_;                        // the first of them is there
+  uint64_t begun_ = 0;
 };
 
 // What had been erased at some time; see CacheDomain::IsErased.
@@ -60,6 +91,10 @@ struct ForgottenGroup {
 };
 
 struct CacheDomain {
+  // Of requests that are longer, what grows with them gets its room at once: moving it again and
+  // again would be felt.
+  static constexpr uint32_t kGrownAtOnceMin = 8192;
+
   CacheDomain(uint32_t domain_index, DomainOptions domain_options,
               const StoreOptions& store_options, const StoreSeams& seams);
 
@@ -75,7 +110,9 @@ struct CacheDomain {
   // By a lease, a transfer or a checksum job.
   bool IsHeld(BlockId id) const { return blocks[id].job_count > 0 || index.pin_count(id) > 0; }
   uint64_t NowUs() const { return seams.clock.NowUs(); }
-  ErasureMark MarkErasures() const { return {.below = erased_below_begun}; }
+  ErasureMark MarkErasures() const { return {.below = erased_below.begun()}; }
+  // The persistent tier has been told of all that had been erased when the mark was made.
+  bool IsGivenToTier(ErasureMark* mark) const;
   // No successor finds what had been erased when the mark was made.
   bool IsErased(ErasureMark* mark) const;
   // Clients may be reading its extents in that tier.
@@ -112,15 +149,13 @@ struct CacheDomain {
   LeaseTable leases;                            // LeaseKeeper
   std::deque<LeaseWork> lease_work;             // LeaseKeeper; Waiters ends Prefetches through it
   std::deque<LeaseEntry> letting_go;            // entries no lease has any more, still held
+  std::deque<CutTail> cut_tails;                // likewise, many at once; LeaseKeeper sorts them
   std::unique_ptr<EvictionPolicy> dram_policy;
   std::vector<LowerTier> lower;               // Residency
   uint32_t persistent_tier = kLowerTiersMax;  // which of them; kLowerTiersMax: none
   uint32_t device_tier = kLowerTiersMax;      // likewise; the last of them, though the fastest
   std::deque<BlockId> amends;  // Residency: blocks with is_amend_due, once each; Mover tells
-  // Residency: Erased while a job held them, so still in the persistent tier; numbered. Never
-  // walked in an order that matters.
-  std::unordered_map<BlockId, uint64_t> erased_below;
-  uint64_t erased_below_begun = 0;
+  ErasedBelow erased_below;    // Residency
   std::unique_ptr<AdmissionPolicy> admission;
   HitMeter meter;           // Store
   ForgottenKeys forgotten;  // Residency: keys of blocks that were Sealed

@@ -197,7 +197,11 @@ void Reply::AppendPage(std::vector<std::byte>* output) {
                      .flags = end_bytes < body_bytes_ ? protocol::kFrameMore : uint16_t{0},
                      .request_id = request_id_};
   const auto* header_bytes = reinterpret_cast<const std::byte*>(&header);
-  output->reserve(output->size() + header.frame_bytes);
+  // Twofold at least: many small frames are appended in one turn.
+  const size_t output_bytes = output->size() + header.frame_bytes;
+  if (output_bytes > output->capacity()) {
+    output->reserve(std::max(output_bytes, 2 * output->capacity()));
+  }
   output->insert(output->end(), header_bytes, header_bytes + sizeof(header));
   // Walks the pieces, of which [begin, begin + size) of the body lies in each.
   size_t begin_bytes = 0;

@@ -185,7 +185,6 @@ void LeaseKeeper::Revoke(LeaseId id) {
   lease.phase = LeasePhase::kRevoked;
   ++d_.counters.leases_revoked;
   for (const Joiner& joiner : lease.joiners) waiters_.DropAll(sessions_.at(joiner.session).id, id);
-  for (LeaseEntry& entry : lease.left_behind) FenceEntry(&entry);
   d_.lease_work.push_back({LeaseWorkKind::kRevoke, id, lease.stamp});
 }
 
@@ -224,10 +223,18 @@ bool LeaseKeeper::IsSilent(const Lease& lease) const {
 
 // ---- work in turns ----
 
-bool LeaseKeeper::has_work() const { return !d_.lease_work.empty() || !d_.letting_go.empty(); }
+bool LeaseKeeper::has_work() const {
+  return !d_.lease_work.empty() || !d_.letting_go.empty() || !d_.cut_tails.empty();
+}
 
 bool LeaseKeeper::Step(uint32_t* budget) {
+  const uint32_t budget_before = *budget;
   while (*budget > 0 && has_work()) {
+    // Before anything else is done to their leases.
+    if (!d_.cut_tails.empty()) {
+      if (StepTail(&d_.cut_tails.front(), budget)) d_.cut_tails.pop_front();
+      continue;
+    }
     if (!d_.letting_go.empty()) {
       const LeaseEntry entry = d_.letting_go.front();
       d_.letting_go.pop_front();
@@ -247,7 +254,28 @@ bool LeaseKeeper::Step(uint32_t* budget) {
     }
     if (is_done) d_.lease_work.pop_front();
   }
+  d_.seams.work += budget_before - *budget;
   return has_work();
+}
+
+// The tail first, as paths go.
+bool LeaseKeeper::StepTail(CutTail* tail, uint32_t* budget) {
+  std::vector<LeaseEntry>& entries = tail->entries;
+  while (!entries.empty()) {
+    if (*budget == 0) return false;
+    --*budget;
+    const LeaseEntry entry = entries.back();
+    entries.pop_back();
+    if (entry.block == kBlockNone) continue;
+    if (entry.flags & kEntryByParts) {
+      d_.leases.at(tail->lease).left_behind.push_back(entry);
+    } else if (entry.flags == 0) {
+      residency_.LetGoPath(PopPath(entry.block, &entries, budget));
+    } else {
+      Release(entry);
+    }
+  }
+  return true;
 }
 
 // A hung-up session's leases, one after the other. Those of a dead one it leaves.
@@ -286,6 +314,12 @@ bool LeaseKeeper::StepSession(SessionIndex session, uint32_t* budget) {
 
 bool LeaseKeeper::StepRevoke(LeaseId id, uint32_t* budget) {
   Lease& lease = d_.leases.at(id);
+  while (lease.phase == LeasePhase::kRevoked &&
+         lease.revoked_behind_count < lease.left_behind.size()) {
+    if (*budget == 0) return false;
+    --*budget;
+    FenceEntry(&lease.left_behind[lease.revoked_behind_count++]);
+  }
   while (lease.phase == LeasePhase::kRevoked && lease.revoked_count < lease.entries.size()) {
     if (*budget == 0) return false;
     --*budget;

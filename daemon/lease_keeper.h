@@ -64,6 +64,7 @@ class LeaseKeeper {
   void RemoveJoiner(LeaseId id, SessionIndex session);
   void EndIfDeserted(LeaseId id);
   bool StepSession(SessionIndex session, uint32_t* budget);
+  bool StepTail(CutTail* tail, uint32_t* budget);
   bool StepRevoke(LeaseId id, uint32_t* budget);
   bool StepEnd(LeaseId id, uint32_t* budget);
   void FenceEntry(LeaseEntry* entry);

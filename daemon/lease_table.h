@@ -41,6 +41,12 @@ struct LeaseEntry {
   uint8_t flags = 0;
 };
 
+// Entries that left the end of a lease's prefix together, not yet let go or left behind.
+struct CutTail {
+  uint32_t lease = 0;
+  std::vector<LeaseEntry> entries;
+};
+
 struct Lease {
   LeaseToken token;
   LeaseKind kind = LeaseKind::kRead;
@@ -57,7 +63,8 @@ struct Lease {
   // Write: per key a row of Group::part_words() words; bit set: part committed.
   std::vector<uint64_t> part_bits;
   std::vector<uint64_t> absent_masks;  // write: per key, members committed absent
-  uint32_t revoked_count = 0;          // entries that the revocation has dealt with
+  uint32_t revoked_count = 0;          // entries that the revocation has dealt with,
+  uint32_t revoked_behind_count = 0;   // and of those left behind
   uint32_t charged_count = 0;          // entries ever, counted against the owner
   bool is_unnoted = false;             // HitNotes: it ends when what it hit has been noted
   uint64_t created_us = 0;

@@ -75,10 +75,12 @@ void Request::ResetResults() {
   Restart(&commit_, &CommitResult::entries);
   queried_.clear();
   evicted_ = {};
+  children_gone_.clear();
   has_reset_ = is_erasure_told_ = is_through_ = false;
   pinned_ = {};
   turn_.reset();
   list_ = {};
+  list_entries_.clear();
   hit_rate_rows_.clear();
   explained_ = {};
 }

@@ -100,6 +100,7 @@ class Request {
 
   // request_keys.cc: the key verbs, step by step.
   Outcome StepKeys(const RequestContext& context, Store& store, uint32_t* budget_blocks);
+  uint32_t KeyCost(const RequestContext& context, const Store& store) const;
   void Passed(uint32_t key_count);  // keys of the last NextQuery
   KeysQuery NextQuery(const RequestContext& context, uint32_t key_count);
   Status CallKeys(Store& store, const KeysQuery& query);
@@ -117,10 +118,11 @@ class Request {
   Status ReadGroup(SpaceGroupSpec* group, uint64_t* self_mask, bool* is_malformed);
   Status OrderDone(const RequestContext& context, Store& store, bool* is_malformed);
   Status PinTurn(const RequestContext& context, Store& store, bool* is_malformed);
-  Status List(const RequestContext& context, Store& store, protocol::ListRequest request);
+  Outcome StepList(const RequestContext& context, Store& store, uint32_t* budget_blocks);
   Outcome StepJoin(const RequestContext& context, Store& store, uint32_t* budget_blocks);
   Outcome StepCommit(const RequestContext& context, Store& store, uint32_t* budget_blocks);
   bool ReadCommitStep(const protocol::CommitRequest& commit, uint32_t entry_count);
+  void PassCommitted(uint32_t entry_count);
   Outcome StepAbort(const RequestContext& context, Store& store, uint32_t* budget_blocks);
   Outcome StepReset(const RequestContext& context, Store& store, uint32_t* budget_blocks);
   // request_insight.cc: the verbs of protocol_insight.h.
@@ -143,7 +145,7 @@ class Request {
   protocol::KeysRequest keys_;
   uint32_t group_index_ = kAllGroups;
   size_t keys_offset_bytes_ = 0;
-  uint32_t next_ = 0;          // next key, commit entry or abort index
+  uint32_t next_ = 0;          // next key, commit entry, abort index or step of a List
   BlockKey last_key_;          // the key before next_
   uint64_t cursor_ = 0;        // of Evict and Reset: not 0 while the same step goes on
   uint64_t seek_end_us_ = 0;   // of all its Seeks
@@ -159,7 +161,8 @@ class Request {
   CommitResult commit_;
   std::vector<protocol::QueriedBlock> queried_;
   protocol::EvictReply evicted_;
-  bool has_reset_ = false;  // a Reset has begun
+  Store::ChildrenGone children_gone_;  // of a dry run
+  bool has_reset_ = false;             // a Reset has begun
   bool is_erasure_told_ = false;
   bool is_through_ = false;  // an Evict or a Reset
   protocol::PinReply pinned_;

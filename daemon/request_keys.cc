@@ -1,5 +1,6 @@
 // The verbs about keys, worked off in steps of at most kBlocksPerTurnMax blocks.
 #include <algorithm>
+#include <bit>
 
 #include "daemon/request.h"
 
@@ -9,8 +10,11 @@ using protocol::Verb;
 
 namespace {
 
-// A key of Reserve may evict a block, which costs as much as this many lookups.
+// A key of Reserve may evict a block, which costs as much as this many lookups; so many slots of
+// its members that are taken, or only told, cost as much as one.
 constexpr uint32_t kReserveCostBlocks = 8;
+constexpr uint32_t kTakenSlotsPerBlockCost = 4;
+constexpr uint32_t kToldSlotsPerBlockCost = 16;
 // So many keys that are compared with runs cost as much as one lookup.
 constexpr uint32_t kReadyKeysPerBlockCost = kReadyKeysPerTurnMax / protocol::kBlocksPerTurnMax;
 
@@ -41,7 +45,7 @@ Request::Outcome Request::StepKeys(const RequestContext& context, Store& store,
   while (is_more) {
     if (*budget_blocks == 0) return Outcome::kMore;
     // A step that goes on is about the keys it began with, whatever the budget is now.
-    const uint32_t cost_blocks = verb_ == Verb::kReserve ? kReserveCostBlocks : 1;
+    const uint32_t cost_blocks = KeyCost(context, store);
     const uint32_t affordable_count = std::max(*budget_blocks / cost_blocks, 1u);
     const uint32_t key_count =
         cursor_ != 0 || is_sought_
@@ -72,6 +76,19 @@ Request::Outcome Request::StepKeys(const RequestContext& context, Store& store,
   return finished.ok() ? Finish(context) : Fail(context, finished);
 }
 
+// Of one key, in blocks.
+uint32_t Request::KeyCost(const RequestContext& context, const Store& store) const {
+  switch (verb_) {
+    case Verb::kReserve:
+      return kReserveCostBlocks +
+             context.handles[keys_.group_handle - 1].member_count / kTakenSlotsPerBlockCost;
+    case Verb::kAcquire:
+      return 1 + static_cast<uint32_t>(std::popcount(keys_.member_mask)) / kToldSlotsPerBlockCost;
+    default:
+      return store.KeyCost(context.session, group_index_);
+  }
+}
+
 void Request::Passed(uint32_t key_count) {
   next_ += key_count;
   if (key_count == 0) return;
@@ -80,7 +97,10 @@ void Request::Passed(uint32_t key_count) {
 
 KeysQuery Request::NextQuery(const RequestContext& context, uint32_t key_count) {
   step_keys_.resize(key_count);
-  body_.ReadArray(keys_offset_bytes_ + next_ * sizeof(BlockKey), std::span(step_keys_));
+  // Of a chain the tail is evicted first.
+  const bool is_from_end = verb_ == Verb::kEvict && (keys_.flags & protocol::kEvictSubtree) == 0;
+  const uint32_t first = is_from_end ? keys_.key_count - next_ - key_count : next_;
+  body_.ReadArray(keys_offset_bytes_ + first * sizeof(BlockKey), std::span(step_keys_));
   step_events_.clear();
   if ((keys_.flags & protocol::kReserveHasEvents) != 0) {
     step_events_.resize(key_count);
@@ -119,7 +139,7 @@ Status Request::CallKeys(Store& store, const KeysQuery& query) {
     case Verb::kQuery:
       return CallQuery(store, query);
     case Verb::kEvict:
-      return store.Evict(query, &cursor_, &evicted_);
+      return store.Evict(query, &cursor_, &evicted_, &children_gone_);
     default:
       return CallPin(store, query);
   }

@@ -15,6 +15,7 @@ Request::Outcome Request::StepOther(RequestContext& context, Store& store,
   if (verb_ == Verb::kCommit) return StepCommit(context, store, budget_blocks);
   if (verb_ == Verb::kAbort) return StepAbort(context, store, budget_blocks);
   if (verb_ == Verb::kReset) return StepReset(context, store, budget_blocks);
+  if (verb_ == Verb::kList) return StepList(context, store, budget_blocks);
   if (verb_ == protocol::kVerbHitRate) return StepHitRate(context, store, budget_blocks);
   if (verb_ == protocol::kVerbExplain) return StepExplain(context, store, budget_blocks);
   bool is_malformed = false;
@@ -48,10 +49,6 @@ Status Request::Act(RequestContext& context, Store& store, bool* is_malformed) {
     case Verb::kTouch: {
       protocol::TouchRequest touch;
       return ReadWhole(&touch) ? store.Renew(context.session, touch.token) : malformed();
-    }
-    case Verb::kList: {
-      protocol::ListRequest list;
-      return ReadWhole(&list) ? List(context, store, list) : malformed();
     }
     case Verb::kUnmapped: {
       protocol::UnmappedRequest unmapped;
@@ -195,19 +192,35 @@ Request::Outcome Request::StepJoin(const RequestContext& context, Store& store,
   return is_finished ? Finish(context) : Outcome::kMore;
 }
 
-Status Request::List(const RequestContext& context, Store& store, protocol::ListRequest request) {
-  if (request.entry_count_max == 0) {
-    return Invalid("List of 0 entries at most; ask for 1 to " +
-                   std::to_string(protocol::kBlocksPerTurnMax));
+Request::Outcome Request::StepList(const RequestContext& context, Store& store,
+                                   uint32_t* budget_blocks) {
+  protocol::ListRequest list;
+  if (!ReadWhole(&list)) return Malformed(context, "such a request");
+  if (list.entry_count_max == 0) {
+    return Fail(context, Invalid("List of 0 entries at most; ask for 1 to " +
+                                 std::to_string(protocol::kBlocksPerTurnMax)));
   }
-  request.entry_count_max = std::min(request.entry_count_max, protocol::kBlocksPerTurnMax);
-  if (request.group_handle != 0) {
-    keys_.group_handle = request.group_handle;
-    TERRACE_RETURN_IF_ERROR(ResolveGroup(context));
+  const uint32_t entry_count_max = std::min(list.entry_count_max, protocol::kBlocksPerTurnMax);
+  if (list.group_handle != 0) {
+    keys_.group_handle = list.group_handle;
+    if (const Status resolved = ResolveGroup(context); !resolved.ok()) {
+      return Fail(context, resolved);
+    }
   }
-  request.group_handle = group_index_;
-  list_entries_.clear();
-  return store.List(context.session, request, &list_, &list_entries_);
+  list.group_handle = group_index_;
+  if (*budget_blocks == 0) return Outcome::kMore;
+  *budget_blocks = 0;
+  if (next_ > 0) list.cursor = list_.cursor;
+  list.entry_count_max = entry_count_max - static_cast<uint32_t>(list_entries_.size());
+  std::vector<protocol::ListEntry> step;
+  const Status status = store.List(context.session, list, &list_, &step);
+  if (!status.ok()) return Fail(context, status);
+  list_entries_.insert(list_entries_.end(), step.begin(), step.end());
+  list_.entry_count = static_cast<uint32_t>(list_entries_.size());
+  next_ += kListBlocksMax;
+  const bool is_more = list_.cursor != 0 && next_ < protocol::kBlocksPerTurnMax &&
+                       list_.entry_count < entry_count_max;
+  return is_more ? Outcome::kMore : Finish(context);
 }
 
 // Reads the next entries and the checksums that belong to them.
@@ -227,9 +240,16 @@ bool Request::ReadCommitStep(const protocol::CommitRequest& commit, uint32_t ent
   step_checksums_.resize(checksum_count);
   const size_t offset_bytes = sizeof(commit) + entries_bytes + checksums_read_ * sizeof(Checksum);
   if (!body_.ReadArray(offset_bytes, std::span(step_checksums_))) return false;
-  checksums_read_ += checksum_count;
   const bool is_last = next_ + entry_count == commit.entry_count;
   return !is_last || offset_bytes + checksum_count * sizeof(Checksum) == body_.size_bytes();
+}
+
+// The first of the step's entries have been answered.
+void Request::PassCommitted(uint32_t entry_count) {
+  next_ += entry_count;
+  for (const protocol::CommitEntry& entry : std::span(step_entries_).first(entry_count)) {
+    if ((entry.flags & protocol::kCommitHasChecksums) != 0) checksums_read_ += entry.part_count;
+  }
 }
 
 Request::Outcome Request::StepCommit(const RequestContext& context, Store& store,
@@ -249,7 +269,6 @@ Request::Outcome Request::StepCommit(const RequestContext& context, Store& store
     if (!ReadCommitStep(commit, entry_count)) {
       return Malformed(context, std::to_string(commit.entry_count) + " entries and checksums");
     }
-    *budget_blocks -= std::max(entry_count, 1u);
     const bool is_last = next_ + entry_count == commit.entry_count;
     protocol::CommitRequest part = commit;
     part.entry_count = entry_count;
@@ -258,7 +277,10 @@ Request::Outcome Request::StepCommit(const RequestContext& context, Store& store
     const Status status =
         store.Commit(context.session, part, step_entries_, step_checksums_, &commit_);
     if (!status.ok()) return Fail(context, status);
-    next_ += entry_count;
+    const uint32_t passed_count = static_cast<uint32_t>(commit_.entries.size()) - next_;
+    *budget_blocks -= std::min(*budget_blocks, std::max(passed_count, 1u));
+    if (passed_count < entry_count) *budget_blocks = 0;
+    PassCommitted(passed_count);
   } while (next_ < commit.entry_count);
   return Finish(context);
 }

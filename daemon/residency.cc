@@ -135,7 +135,7 @@ void Residency::Erase(BlockId id, StatusCode why) {
   if (b.job_count == 0) {
     FreeErasedExtents(id);
   } else if (d_.persistent_tier != kLowerTiersMax && b.lower[d_.persistent_tier].row != kRowNone) {
-    d_.erased_below[id] = d_.erased_below_begun++;
+    d_.erased_below.Add(id);
   }
   observer_->OnBlockLost(id, why);
   if (b.phase == BlockPhase::kErased && !d_.IsHeld(id)) Reclaim(id);

@@ -126,7 +126,7 @@ void Residency::FreeExtents(BlockId id, uint32_t tier, DropReason reason) {
   }
   if (tier == d_.persistent_tier) {
     b.is_amend_due = false;
-    if (b.phase == BlockPhase::kErased) d_.erased_below.erase(id);
+    if (b.phase == BlockPhase::kErased) d_.erased_below.Remove(id);
   }
   if (b.is_lower_candidate[tier]) {
     lower.policy->OnHeld(id);

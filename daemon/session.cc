@@ -27,8 +27,8 @@ bool HasNews(Verb verb) {
          verb == Verb::kWait;
 }
 
-uint32_t Spend(uint32_t budget_blocks, uint32_t cost_blocks) {
-  return budget_blocks - std::min(budget_blocks, cost_blocks);
+uint32_t Spend(uint32_t budget_blocks, uint64_t cost_blocks) {
+  return budget_blocks - static_cast<uint32_t>(std::min<uint64_t>(budget_blocks, cost_blocks));
 }
 
 }  // namespace
@@ -189,7 +189,10 @@ void SessionTable::Work(Session& session, std::span<const std::byte>* input) {
       CutPage(session);
       budget_blocks = 0;
     } else if (session.request != nullptr) {
+      const uint64_t work_before = store_->work();
       EndStep(session, session.request->Step(session.context, *store_, &budget_blocks));
+      budget_blocks = Spend(budget_blocks, store_->work() - work_before);
+      if (session.is_replying) budget_blocks = 0;  // a page was cut, and more are left
     } else if (TakeMessage(session, input)) {
       // A Stats document is as long as there are sessions: one is a turn's worth.
       budget_blocks =

@@ -51,7 +51,7 @@ Store::State::State(StoreOptions store_options, Clock& clock_seam, Random& rando
                     StoreListener& listener)
     : options(std::move(store_options)),
       clock(clock_seam),
-      seams{clock_seam, random, offload, listener, deadlines},
+      seams{clock_seam, random, offload, listener, deadlines, work},
       sessions(options.sessions_max),
       ledger(options, seams, sessions) {
   TERRACE_CHECK(options.fenced_bytes_max > 0, "zero never means unlimited: fenced_bytes_max");
@@ -427,6 +427,8 @@ void Store::State::OnRoom(uint32_t domain_index) {
   Settle(rooms);
 }
 
+uint64_t Store::work() const { return state_->work; }
+
 bool Store::is_ready() const { return state_->ledger.is_ready(); }
 
 void Store::StopScrub() {
@@ -457,6 +459,7 @@ bool Store::is_shared_idle() const {
 void Store::State::Settle(DomainRooms& rooms) {
   uint32_t budget = protocol::kBlocksPerTurnMax;
   rooms.keeper.Step(&budget);
+  rooms.waiters.StepWoken();
   rooms.shared_reader.Step();
   rooms.shared_writer.Step();
   if (rooms.domain.is_short) rooms.adoption.DropParked();
@@ -477,7 +480,9 @@ void Store::OnTimer() {
   s.retry_us = kNever;
   s.StepTurns();
   Deadline due;
-  for (uint32_t i = 0; i < protocol::kBlocksPerTurnMax && s.deadlines.PopDue(now_us, &due); ++i) {
+  const uint64_t work_end = s.work + protocol::kBlocksPerTurnMax;
+  while (s.work < work_end && s.deadlines.PopDue(now_us, &due)) {
+    ++s.work;
     DomainRooms& rooms = *s.domains[due.domain_index];
     switch (due.kind) {
       case DeadlineKind::kSessionSilent: {

@@ -12,6 +12,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "daemon/block.h"
@@ -137,6 +138,9 @@ struct OpenedGroup {
 // In place of a group index: every group of the domain. Sessions translate handles: where a
 // protocol struct with a group_handle is passed on (Join, List), that field holds the group index.
 inline constexpr uint32_t kAllGroups = 0xFFFFFFFF;
+
+// How many blocks are described in one turn: all members and copies of each are looked at.
+inline constexpr uint32_t kListBlocksMax = protocol::kBlocksPerTurnMax / 4;
 
 // How many keys may be compared with runs in one turn.
 inline constexpr uint32_t kReadyKeysPerTurnMax = 8 * protocol::kBlocksPerTurnMax;
@@ -315,6 +319,9 @@ class Store {
   Status Reserve(const KeysQuery& query, ReserveResult* result);
   void FinishReserve(const KeysQuery& query, ReserveResult* result);
   // `checksums` holds part_count roots for every entry flagged kCommitHasChecksums, in order.
+  // It may stop before the last entry, when those it passed gave enough to do: result->entries says
+  // how far it came, and the next call goes on there. kCommitRelease is heeded once nothing is
+  // left.
   // REQUIRES: entries.size() ≤ kBlocksPerTurnMax; of a longer Commit only the last call says
   // kCommitRelease, and results add up.
   Status Commit(SessionId session, const protocol::CommitRequest& request,
@@ -329,15 +336,22 @@ class Store {
   Status Wait(const KeysQuery& query);
   // kOk: all persisted now; kBusy: OnWaitDone follows.
   Status FinishWait(const KeysQuery& query);
+  // How many lookups a key of such a query costs: more than one where all groups are asked for it.
+  uint32_t KeyCost(SessionId session, uint32_t group_index) const;
   // Cursors: do at most kBlocksPerTurnMax blocks and say in *cursor whether more is left (0: done);
   // counts in *reply add up. kGone: more cursors were opened meanwhile than are kept; start again.
-  Status Evict(const KeysQuery& query, uint64_t* cursor, protocol::EvictReply* reply);
+  // Without kEvictSubtree keys of a chain come tail first, call by call; of a dry run `gone`
+  // remembers from call to call how many children of a block would have gone.
+  using ChildrenGone = std::unordered_map<uint32_t, uint32_t>;
+  Status Evict(const KeysQuery& query, uint64_t* cursor, protocol::EvictReply* reply,
+               ChildrenGone* gone = nullptr);
   Status Pin(const KeysQuery& query, protocol::PinReply* reply);
   Status Reset(SessionId session, uint32_t group_index, uint64_t* cursor);
   // After an Evict or Reset. kOk: no successor will find what was erased, not even after a loss of
   // power; kBusy: OnWaitDone follows, with kBusy if that takes longer than
   // protocol::kErasureWaitUs. kNoSpace: too many requests are pending.
   Status AwaitErasures(SessionId session, uint64_t request_id);
+  // Looks at kListBlocksMax blocks at most; reply->cursor continues.
   Status List(SessionId session, const protocol::ListRequest& request, protocol::ListReply* reply,
               std::vector<protocol::ListEntry>* entries);
   Status Unmapped(SessionId session, uint32_t segment);
@@ -380,6 +394,10 @@ class Store {
   void OnTimer();
   // Monotonic microseconds of the next OnTimer, UINT64_MAX for never.
   uint64_t NextTimerUs() const;
+
+  // Work done so far, beside the blocks that requests pass: whoever bounds a turn looks at what is
+  // added, in blocks. See StoreSeams::work.
+  uint64_t work() const;
 
   // True once every domain has one populated segment (or cannot get any, with the reason logged).
   bool is_ready() const;

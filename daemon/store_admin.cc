@@ -1,6 +1,5 @@
 // Query, Wait, Pin, Evict, Reset, List: looking at blocks and ruling over them.
 #include <algorithm>
-#include <unordered_map>
 
 #include "daemon/store_state.h"
 
@@ -44,16 +43,20 @@ uint8_t TierMask(const CacheDomain& domain, const Block& block) {
 }
 
 uint64_t BytesOf(const CacheDomain& domain, const Block& block) {
+  const Group& group = *domain.groups[block.group_index];
   uint64_t byte_count = 0;
-  for (const LocalMember& local : domain.groups[block.group_index]->locals()) {
-    const auto count = [&](const BlockCopy& copy) {
-      if (copy.row != kRowNone && ((copy.member_mask >> local.member) & 1)) {
-        byte_count += local.slot_bytes;
-      }
-    };
-    count(block.dram);
-    for (const BlockCopy& copy : block.lower) count(copy);
-  }
+  const auto count = [&](const BlockCopy& copy) {
+    if (copy.row == kRowNone) return;
+    if ((copy.member_mask & group.local_mask()) == group.local_mask()) {
+      byte_count += group.block_bytes();
+      return;
+    }
+    for (const LocalMember& local : group.locals()) {
+      if ((copy.member_mask >> local.member) & 1) byte_count += local.slot_bytes;
+    }
+  };
+  count(block.dram);
+  for (const BlockCopy& copy : block.lower) count(copy);
   return byte_count;
 }
 
@@ -172,15 +175,16 @@ class OperatorEviction {
   OperatorEviction(const Caller& caller, uint32_t flags, protocol::EvictReply* reply)
       : caller_(caller), is_dry_run_(flags & protocol::kEvictDryRun), reply_(reply) {}
 
-  // Keys of a chain come head first: the tail goes first.
-  void EvictKeys(const std::vector<BlockId>& ids) {
-    std::unordered_map<BlockId, uint32_t> children_gone;  // looked up only, never walked
+  // Keys of a chain come head first: the tail goes first. children_gone: looked up, never walked.
+  void EvictKeys(const std::vector<BlockId>& ids, Store::ChildrenGone& children_gone) {
     for (size_t i = ids.size(); i-- > 0;) {
       const BlockId id = ids[i];
       const RadixIndex::Node& node = caller_.domain().index.node(id);
       if (!node.is_live) continue;
       const BlockId parent = node.parent;
-      const bool is_leaf = node.child_count == children_gone[id];
+      // A block is met once: what is known of its children need not be kept.
+      const auto gone = children_gone.extract(id);
+      const bool is_leaf = node.child_count == (gone.empty() ? 0 : gone.mapped());
       if (!is_leaf || !MayGo(id)) {
         ++reply_->skipped_count;
         continue;
@@ -244,12 +248,21 @@ uint64_t OpenEvictWalk(const Caller& caller, const KeysQuery& query) {
 
 }  // namespace
 
-Status Store::Evict(const KeysQuery& query, uint64_t* cursor, protocol::EvictReply* reply) {
+uint32_t Store::KeyCost(SessionId session, uint32_t group_index) const {
+  const SessionIndex index = state_->sessions.Find(session);
+  if (group_index != kAllGroups || index == kSessionNone) return 1;
+  const CacheDomain& domain = state_->domains[state_->sessions.at(index).domain_index]->domain;
+  return std::max(domain.index.group_count(), 1u);
+}
+
+Status Store::Evict(const KeysQuery& query, uint64_t* cursor, protocol::EvictReply* reply,
+                    ChildrenGone* gone) {
   Caller caller;
   TERRACE_RETURN_IF_ERROR(state_->Enter(query.session, query.group_index, &caller));
   OperatorEviction eviction(caller, query.flags, reply);
   if (!(query.flags & protocol::kEvictSubtree)) {
-    eviction.EvictKeys(BlocksOf(caller, query));
+    ChildrenGone own;
+    eviction.EvictKeys(BlocksOf(caller, query), gone == nullptr ? own : *gone);
     *cursor = 0;
     state_->Settle(*caller.rooms);
     return Status::Ok();
@@ -280,13 +293,11 @@ Status Store::Reset(SessionId session, uint32_t group_index, uint64_t* cursor) {
   for (uint32_t g = groups.first; g < groups.end && *cursor == 0; ++g) {
     BlockId root;
     while ((root = caller.domain().index.first_root(g)) != kBlockNone) {
-      const uint32_t cost = 1 + caller.domain().index.node(root).child_count;
       caller.rooms->residency.Erase(root, StatusCode::kGone);
-      if (budget <= cost) {
+      if (--budget == 0) {
         *cursor = 1;
         break;
       }
-      budget -= cost;
     }
   }
   state_->Settle(*caller.rooms);
@@ -367,7 +378,7 @@ Status Store::List(SessionId session, const protocol::ListRequest& request,
     return Status(StatusCode::kGone, "too many walks are under way; start this one again");
   }
   const uint32_t entry_count_max = std::min(request.entry_count_max, protocol::kBlocksPerTurnMax);
-  uint32_t budget = protocol::kBlocksPerTurnMax;
+  uint32_t budget = kListBlocksMax;
   bool is_done = false;
   while (budget > 0 && !is_done && entries->size() < entry_count_max) {
     const BlockId id = walks.Next(cursor, &budget, &is_done);

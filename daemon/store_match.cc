@@ -390,12 +390,16 @@ Status Begin(Store::State& state, const Caller& caller, const KeysQuery& query, 
   const Result<LeaseId> opened = caller.rooms->keeper.Open(kind, caller.session, query.group_index);
   if (!opened.ok()) return opened.status();
   *lease = *opened;
+  if (query.key_count_of_request > CacheDomain::kGrownAtOnceMin) {
+    caller.domain().leases.at(*lease).entries.reserve(query.key_count_of_request);
+  }
   waiters.Open(
       {.kind = kind == LeaseKind::kPrefetch ? PendingKind::kPrefetch : PendingKind::kAcquire,
        .session = query.session,
        .request_id = query.request_id,
        .lease = *lease,
        .member_mask = query.member_mask,
+       .block_count = query.key_count_of_request,
        .is_by_parts = kind == LeaseKind::kRead && (query.flags & protocol::kAcquireByParts) != 0});
   return Status::Ok();
 }
@@ -490,6 +494,10 @@ Status Store::Acquire(const KeysQuery& query, AcquireResult* result) {
     TERRACE_RETURN_IF_ERROR(Begin(*state_, caller, query, LeaseKind::kRead, &lease));
     result->reply.token = domain.leases.at(lease).token;
     result->reply.member_mask = query.member_mask & caller.group->local_mask();
+    if (query.key_count_of_request > CacheDomain::kGrownAtOnceMin) {
+      result->slots.reserve(size_t{query.key_count_of_request} *
+                            std::popcount(result->reply.member_mask));
+    }
     ++domain.counters.acquire_requests;
   } else {
     lease = domain.leases.Find(result->reply.token);
@@ -544,6 +552,9 @@ void Store::FinishAcquire(const KeysQuery& query, AcquireResult* result) {
     caller.rooms->keeper.Leave(id, caller.session);
   } else if (id != kLeaseNone) {
     caller.domain().leases.at(id).phase = LeasePhase::kLive;
+    if (uint64_t{2} * block_count < caller.domain().leases.at(id).entries.capacity()) {
+      caller.domain().leases.at(id).entries.shrink_to_fit();
+    }
     const PendingId pending = caller.rooms->waiters.Find(query.session, query.request_id);
     if (pending != kPendingNone) {
       caller.rooms->waiters.Arm(pending, state_->DeadlineUs(query.hints));

@@ -12,6 +12,10 @@ using protocol::ReservedKey;
 
 namespace {
 
+// What a call of Commit gives to do beside its entries, in blocks: followers to tell, parts.
+constexpr uint64_t kCommitWorkMax = 4096;
+constexpr uint32_t kPartsPerWork = 32;
+
 // One call of a Reserve: its keys, each behind the one before.
 class Reserver {
  public:
@@ -167,6 +171,17 @@ class Reserver {
   bool has_new_ = false;
 };
 
+// Of a long request: what grows with it is not moved again and again.
+void MakeRoom(const Caller& caller, const KeysQuery& query, Lease* lease, ReserveResult* result) {
+  const size_t key_count = query.key_count_of_request;
+  if (key_count <= CacheDomain::kGrownAtOnceMin) return;
+  lease->entries.reserve(key_count);
+  lease->part_bits.reserve(key_count * caller.group->part_words());
+  lease->absent_masks.reserve(key_count);
+  result->keys.reserve(key_count);
+  result->slots.reserve(key_count * std::popcount(result->reply.member_mask));
+}
+
 }  // namespace
 
 Status Store::Reserve(const KeysQuery& query, ReserveResult* result) {
@@ -183,6 +198,7 @@ Status Store::Reserve(const KeysQuery& query, ReserveResult* result) {
     lease = *opened;
     result->reply.token = caller.domain().leases.at(lease).token;
     result->reply.member_mask = query.member_mask & caller.group->local_mask();
+    MakeRoom(caller, query, &caller.domain().leases.at(lease), result);
   } else {
     lease = caller.domain().leases.Find(result->reply.token);
     if (lease == kLeaseNone || caller.rooms->keeper.IsVoid(lease)) {
@@ -250,6 +266,7 @@ class Committer {
                                 ? MarkAbsent(&lease, entry, *local)
                                 : MarkParts(&lease, entry, *local);
     if (code != StatusCode::kOk) return code;
+    domain.seams.work += entry.part_count / kPartsPerWork;
     for (size_t i = 0; i < checksums.size(); ++i) {
       domain.roots_of(b)[local->first_root + entry.part_first + i] = checksums[i];
     }
@@ -307,6 +324,16 @@ class Committer {
     return StatusCode::kOk;
   }
 
+  // A member's bits begin a word of their own.
+  static bool HasAllParts(const uint64_t* bits, const LocalMember& local) {
+    const uint64_t* word = bits + local.first_part_bit / 64;
+    uint32_t left = local.part_count;
+    for (; left >= 64; left -= 64, ++word) {
+      if (*word != ~uint64_t{0}) return false;
+    }
+    return left == 0 || *word == (uint64_t{1} << left) - 1;
+  }
+
   void SealIfComplete(BlockId id, uint32_t key_index) {
     CacheDomain& domain = caller_.domain();
     Lease& lease = domain.leases.at(lease_id_);
@@ -314,14 +341,17 @@ class Committer {
     const Group& group = domain.group_of(b);
     const uint64_t* bits = BitsOf(&lease, key_index);
     const uint64_t absent = lease.absent_masks[key_index];
+    for (const LocalMember& local : group.locals()) {
+      if (((absent >> local.member) & 1) == 0 && !HasAllParts(bits, local)) return;
+    }
     bool has_roots = true;
     for (const LocalMember& local : group.locals()) {
       if ((absent >> local.member) & 1) continue;
       for (uint32_t part = 0; part < local.part_count; ++part) {
-        if (!IsSet(bits, local.first_part_bit + part)) return;
         has_roots &= !domain.roots_of(b)[local.first_root + part].is_zero();
       }
     }
+    domain.seams.work += group.root_count() / kPartsPerWork;
     b.has_roots = has_roots;
     if (is_hinted_) caller_.rooms->residency.ApplyHints(id, hints_);
     caller_.rooms->residency.Seal(id, group.local_mask() & ~absent);
@@ -371,7 +401,10 @@ Status Store::Commit(SessionId session, const protocol::CommitRequest& request,
   caller.domain().counters.parts_refused += request.hints.parts_refused;
   const bool is_void = caller.rooms->keeper.IsVoid(id);
   Committer committer(caller, id, request.hints);
-  for (const CommitEntry& entry : entries) {
+  const uint64_t work_end = state_->work + kCommitWorkMax;
+  size_t passed_count = 0;
+  for (; passed_count < entries.size() && state_->work < work_end; ++passed_count) {
+    const CommitEntry& entry = entries[passed_count];
     const size_t own_count =
         entry.flags & protocol::kCommitHasChecksums ? entry.part_count : size_t{0};
     const StatusCode code =
@@ -383,7 +416,9 @@ Status Store::Commit(SessionId session, const protocol::CommitRequest& request,
   committer.Finish();
   result->reply.entry_count = static_cast<uint32_t>(result->entries.size());
   result->reply.sealed_count += committer.sealed_count();
-  if (request.flags & protocol::kCommitRelease) caller.rooms->keeper.Leave(id, caller.session);
+  if (passed_count == entries.size() && (request.flags & protocol::kCommitRelease) != 0) {
+    caller.rooms->keeper.Leave(id, caller.session);
+  }
   state_->Settle(*caller.rooms);
   return Status::Ok();
 }

@@ -121,6 +121,7 @@ struct Store::State final : public TierListener, public WorkOrderSink {
   const StoreOptions options;
   Clock& clock;
   DeadlineHeap deadlines;
+  uint64_t work = 0;  // StoreSeams::work
   StoreSeams seams;
   SessionRegister sessions;
   std::vector<std::unique_ptr<DomainRooms>> domains;

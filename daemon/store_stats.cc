@@ -133,6 +133,9 @@ class InvariantCheck {
       for (const LeaseEntry& entry : lease.left_behind) Count(entry, false);
     }
     for (const LeaseEntry& entry : d_.letting_go) Count(entry, false);
+    for (const CutTail& tail : d_.cut_tails) {
+      for (const LeaseEntry& entry : tail.entries) Count(entry, false);
+    }
   }
 
   void CheckBlock(BlockId id) {

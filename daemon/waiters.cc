@@ -8,6 +8,14 @@
 namespace terrace {
 namespace {
 
+// Given back where a request loses or ends something, without a turn of its own.
+constexpr uint32_t kTrimAtOnceMax = 64;
+// What costs as much as one block or completion: so many words of parts compared, parts looked at,
+// or entries moved or passed over.
+constexpr uint32_t kWordsPerWork = 8;
+constexpr uint32_t kPartsPerWork = 16;
+constexpr uint32_t kEntriesPerWork = 64;
+
 void EraseFrom(std::vector<PendingId>* list, PendingId id) {
   const auto found = std::find(list->rbegin(), list->rend(), id);
   TERRACE_CHECK(found != list->rend(), "a pending request is in its lists");
@@ -48,6 +56,8 @@ uint32_t Waiters::CountOf(SessionId session) const {
 
 void Waiters::Await(PendingId id, uint32_t entry_index, BlockId block) {
   Pending& pending = pendings_[id];
+  uint32_t all = UINT32_MAX;
+  Trim(id, &all);  // what was cut off while it was being built
   uint32_t node;
   if (free_nodes_.empty()) {
     node = node_count_++;
@@ -55,6 +65,9 @@ void Waiters::Await(PendingId id, uint32_t entry_index, BlockId block) {
   } else {
     node = free_nodes_.back();
     free_nodes_.pop_back();
+  }
+  if (pending.coming.size() == CacheDomain::kGrownAtOnceMin) {
+    pending.coming.reserve(pending.what.block_count);
   }
   Block& b = d_.block(block);
   nodes_[node] = {.pending = id,
@@ -64,6 +77,7 @@ void Waiters::Await(PendingId id, uint32_t entry_index, BlockId block) {
   if (b.waiters != kHandleNone) nodes_[b.waiters].previous = node;
   b.waiters = node;
   pending.coming.push_back({.entry_index = entry_index, .node = node, .block = block});
+  ++pending.end;
   ++pending.awaited_count;
 }
 
@@ -83,7 +97,7 @@ void Waiters::GiveNode(uint32_t node) {
 
 bool Waiters::Arm(PendingId id, uint64_t deadline_us) {
   Pending& pending = pendings_[id];
-  if (pending.coming.empty()) {
+  if (pending.end == 0) {
     End(id);
     return false;
   }
@@ -103,53 +117,168 @@ void Waiters::ArmErasure(PendingId id, const ErasureMark& mark, uint64_t deadlin
                                              .kind = DeadlineKind::kPending,
                                              .domain_index = d_.domain_index,
                                              .id = id});
-  erasures_.push_back({id, pending.stamp, mark});
+  unmarked_erasures_.push_back({id, pending.stamp, mark});
 }
 
 void Waiters::StepErasures() {
-  std::erase_if(erasures_, [this](Erasure& erasure) {
-    const Pending& pending = pendings_[erasure.id];
-    if (!pending.is_used || pending.stamp != erasure.stamp) return true;
-    if (!d_.IsErased(&erasure.mark)) return false;
-    EndWait(erasure.id, StatusCode::kOk);
-    return true;
-  });
+  uint32_t budget = protocol::kBlocksPerTurnMax;
+  for (; !unmarked_erasures_.empty() && budget > 0; Spend(1, &budget)) {
+    Erasure& first = unmarked_erasures_.front();
+    if (IsCurrent({first.id, first.stamp})) {
+      if (!d_.IsGivenToTier(&first.mark)) break;
+      erasures_.push_back(first);
+    }
+    unmarked_erasures_.pop_front();
+  }
+  for (; !erasures_.empty() && budget > 0; Spend(1, &budget)) {
+    Erasure& first = erasures_.front();
+    if (IsCurrent({first.id, first.stamp})) {
+      if (!d_.IsErased(&first.mark)) break;
+      EndWait(first.id, StatusCode::kOk);
+    }
+    erasures_.pop_front();
+  }
 }
 
-bool Waiters::Step() {
-  if (unannounced_.empty()) return false;
-  const std::vector<Unannounced> now = std::move(unannounced_);
-  unannounced_.clear();
-  for (const Unannounced& item : now) {
+// ---- turns --------------------------------------------------------------------------------------
+
+void Waiters::Spend(uint32_t work, uint32_t* budget) {
+  d_.seams.work += work;
+  *budget -= std::min(*budget, work);
+}
+
+void Waiters::Step() {
+  uint32_t budget = kWorkPerStepMax / 2;
+  StepUnannounced(&budget);
+  StepWoken();
+}
+
+void Waiters::StepWoken() {
+  uint32_t budget = kWorkPerStepMax / 2;
+  StepWoken(&budget);
+  StepTrimming(&budget);
+}
+
+void Waiters::StepUnannounced(uint32_t* budget) {
+  while (!unannounced_.empty() && *budget > 0) {
+    const Queued item = unannounced_.front();
+    unannounced_.pop_front();
+    Spend(1, budget);
+    if (!IsCurrent(item)) continue;
     Pending& pending = pendings_[item.id];
-    if (!pending.is_used || pending.stamp != item.stamp) continue;
-    if (!std::exchange(pending.is_announced, true) && pending.what.kind == PendingKind::kAcquire) {
-      for (uint32_t i = pending.next; i < pending.coming.size(); ++i) {
-        TellParts(pending, pending.coming[i]);
-      }
+    if (pending.what.kind == PendingKind::kAcquire && !Announce(item.id, budget)) {
+      unannounced_.push_back(item);
+      return;
     }
-    if (pending.what.kind != PendingKind::kWait) Advance(item.id);
+    pending.is_announced = true;
+    if (pending.what.kind != PendingKind::kWait) Wake(item.id);
+  }
+}
+
+void Waiters::Wake(PendingId id) {
+  Pending& pending = pendings_[id];
+  if (!pending.is_announced || std::exchange(pending.is_woken, true)) return;
+  woken_.push_back({id, pending.stamp});
+}
+
+void Waiters::StepWoken(uint32_t* budget) {
+  while (!woken_.empty() && *budget > 0) {
+    const Queued item = woken_.front();
+    woken_.pop_front();
+    Spend(1, budget);
+    if (!IsCurrent(item)) continue;
+    Pending& pending = pendings_[item.id];
+    pending.is_woken = false;
+    Spend(static_cast<uint32_t>(pending.parts.size()), budget);
+    TellParts(pending);
+    Advance(item.id, budget);
+  }
+}
+
+void Waiters::StepTrimming(uint32_t* budget) {
+  while (!trimming_.empty() && *budget > 0) {
+    const PendingId id = trimming_.front();
+    if (!Trim(id, budget)) return;
+    trimming_.pop_front();
+    pendings_[id].is_trimming = false;
+    if (!pendings_[id].is_used) Free(id);
+  }
+}
+
+bool Waiters::Trim(PendingId id, uint32_t* budget) {
+  Pending& pending = pendings_[id];
+  while (pending.coming.size() > pending.end) {
+    if (*budget == 0) return false;
+    Spend(1, budget);
+    if (pending.coming.back().node != kHandleNone) GiveNode(pending.coming.back().node);
+    pending.coming.pop_back();
   }
   return true;
 }
 
-// The parts of a Reserved block that its writer has committed so far.
-void Waiters::TellParts(const Pending& pending, const Coming& coming) {
-  const Block& b = d_.block(coming.block);
-  if (coming.node == kHandleNone) {
-    TellAbsent(pending, coming);
-    return;
+void Waiters::TrimSoon(PendingId id) {
+  uint32_t budget = kTrimAtOnceMax;
+  if (pendings_[id].is_trimming || Trim(id, &budget)) return;
+  pendings_[id].is_trimming = true;
+  trimming_.push_back(id);
+}
+
+// ---- parts of blocks that are being written -----------------------------------------------------
+
+bool Waiters::Announce(PendingId id, uint32_t* budget) {
+  Pending& pending = pendings_[id];
+  while (pending.announced < pending.end) {
+    if (*budget == 0) return false;
+    Spend(1, budget);
+    const Coming first = pending.coming[pending.announced++];
+    if (first.node == kHandleNone) {
+      TellAbsent(pending, first);
+      continue;
+    }
+    uint64_t absent_mask = 0;
+    const std::span<const uint64_t> parts = PartsOf(first, &absent_mask);
+    if (parts.empty()) continue;
+    const auto compare_work = static_cast<uint32_t>(1 + parts.size() / kWordsPerWork);
+    uint32_t block_count = 1;
+    while (pending.announced<pending.end&& * budget> 0) {
+      const Coming& next = pending.coming[pending.announced];
+      uint64_t next_absent_mask = 0;
+      const std::span<const uint64_t> next_parts = PartsOf(next, &next_absent_mask);
+      if (next.entry_index != first.entry_index + block_count || next_absent_mask != absent_mask ||
+          !std::ranges::equal(next_parts, parts)) {
+        break;
+      }
+      ++pending.announced;
+      ++block_count;
+      Spend(compare_work, budget);
+    }
+    Spend(TellCommitted(pending, first, block_count), budget);
   }
-  if (b.phase != BlockPhase::kReserved || b.writer_lease == kHandleNone) return;
+  return true;
+}
+
+std::span<const uint64_t> Waiters::PartsOf(const Coming& coming, uint64_t* absent_mask) const {
+  if (coming.node == kHandleNone) return {};
+  const Block& b = d_.block(coming.block);
+  if (b.phase != BlockPhase::kReserved || b.writer_lease == kHandleNone) return {};
   const Lease& writer = d_.leases.at(b.writer_lease);
-  const Group& group = d_.group_of(b);
-  const uint64_t* bits = &writer.part_bits[size_t{b.writer_entry} * group.part_words()];
-  for (const LocalMember& local : group.locals()) {
+  const size_t words = d_.group_of(b).part_words();
+  *absent_mask = writer.absent_masks[b.writer_entry];
+  return std::span(writer.part_bits).subspan(b.writer_entry * words, words);
+}
+
+// The parts of the first block that its writer has committed so far; those behind it have the same.
+uint32_t Waiters::TellCommitted(const Pending& pending, const Coming& first, uint32_t block_count) {
+  uint64_t absent_mask = 0;
+  const std::span<const uint64_t> bits = PartsOf(first, &absent_mask);
+  uint32_t work = 0;
+  for (const LocalMember& local : d_.group_of(d_.block(first.block)).locals()) {
     if (!((pending.what.member_mask >> local.member) & 1)) continue;
-    if ((writer.absent_masks[b.writer_entry] >> local.member) & 1) {
+    work += 1 + local.part_count / kPartsPerWork;
+    if ((absent_mask >> local.member) & 1) {
       Tell(pending, StatusCode::kOk,
-           {.first_block = coming.entry_index,
-            .block_count = 1,
+           {.first_block = first.entry_index,
+            .block_count = block_count,
             .part_count = local.part_count,
             .member = local.member,
             .flags = protocol::kCompletionAbsent});
@@ -161,21 +290,24 @@ void Waiters::TellParts(const Pending& pending, const Coming& coming) {
     };
     for (uint32_t part = 0; part < local.part_count; ++part) {
       if (!is_in(part)) continue;
-      const uint32_t first = part;
+      const uint32_t part_first = part;
       while (is_in(part + 1)) ++part;
+      ++work;
       Tell(pending, StatusCode::kOk,
-           {.first_block = coming.entry_index,
-            .block_count = 1,
-            .part_first = first,
-            .part_count = part + 1 - first,
+           {.first_block = first.entry_index,
+            .block_count = block_count,
+            .part_first = part_first,
+            .part_count = part + 1 - part_first,
             .member = local.member});
     }
   }
+  return work;
 }
 
 // Sealed before anybody was told: members whose slots were handed out and turned out to be empty.
 void Waiters::TellAbsent(const Pending& pending, const Coming& coming) {
   const Block& b = d_.block(coming.block);
+  if (d_.group_of(b).windowed_count() == 0) return;
   for (const LocalMember& local : d_.group_of(b).locals()) {
     const uint64_t bit = uint64_t{1} << local.member;
     if (!(pending.what.member_mask & bit) || (b.dram.member_mask & bit)) continue;
@@ -191,41 +323,73 @@ void Waiters::TellAbsent(const Pending& pending, const Coming& coming) {
 void Waiters::OnParts(BlockId id, const protocol::CommitEntry& entry) {
   const bool is_absent = (entry.flags & protocol::kCommitAbsent) != 0;
   for (uint32_t node = d_.block(id).waiters; node != kHandleNone; node = nodes_[node].next) {
-    const Pending& pending = pendings_[nodes_[node].pending];
-    if (pending.what.kind != PendingKind::kAcquire || !pending.is_announced) continue;
+    ++d_.seams.work;
+    Pending& pending = pendings_[nodes_[node].pending];
+    const uint32_t coming_index = nodes_[node].coming_index;
+    if (IsDead(nodes_[node]) || pending.what.kind != PendingKind::kAcquire) continue;
+    if (coming_index >= pending.announced) continue;
     if (!((pending.what.member_mask >> entry.member) & 1)) continue;
-    Tell(pending, StatusCode::kOk,
-         {.first_block = pending.coming[nodes_[node].coming_index].entry_index,
-          .block_count = 1,
-          .part_first = entry.part_first,
-          .part_count = is_absent ? 1u : entry.part_count,  // 0 would mean the whole block
-          .member = entry.member,
-          .flags = is_absent ? protocol::kCompletionAbsent : 0});
+    AddParts(pending,
+             {.first_block = pending.coming[coming_index].entry_index,
+              .block_count = 1,
+              .part_first = entry.part_first,
+              .part_count = is_absent ? 1u : entry.part_count,  // 0 would mean the whole block
+              .member = entry.member,
+              .flags = is_absent ? protocol::kCompletionAbsent : 0});
+    Wake(nodes_[node].pending);
   }
 }
 
+// A writer commits one part of many blocks, or all parts of one.
+void Waiters::AddParts(Pending& pending, const protocol::Completion& completion) {
+  for (protocol::Completion& open : pending.parts) {
+    if (open.member != completion.member) continue;
+    const bool is_next_block = open.first_block + open.block_count == completion.first_block &&
+                               open.part_first == completion.part_first &&
+                               open.part_count == completion.part_count &&
+                               open.flags == completion.flags;
+    if (is_next_block) {
+      ++open.block_count;
+      return;
+    }
+    Tell(pending, StatusCode::kOk, open);
+    open = completion;
+    return;
+  }
+  pending.parts.push_back(completion);
+}
+
+void Waiters::TellParts(Pending& pending) {
+  for (const protocol::Completion& open : pending.parts) Tell(pending, StatusCode::kOk, open);
+  pending.parts.clear();
+}
+
+// ---- what happens to blocks ---------------------------------------------------------------------
+
 void Waiters::OnBlockReady(BlockId id) {
-  std::vector<PendingId> woken;
+  std::vector<PendingId> ready;
   for (uint32_t node = d_.block(id).waiters; node != kHandleNone;) {
     const uint32_t next = nodes_[node].next;
     const PendingId pending = nodes_[node].pending;
-    if (pendings_[pending].what.kind != PendingKind::kWait) {
+    if (IsDead(nodes_[node])) {
       GiveNode(node);
-      woken.push_back(pending);
+    } else if (pendings_[pending].what.kind != PendingKind::kWait) {
+      GiveNode(node);
+      ready.push_back(pending);
     }
     node = next;
   }
+  d_.seams.work += ready.size();
   // First come, first told; the list has the last one first.
-  for (size_t i = woken.size(); i-- > 0;) {
-    if (pendings_[woken[i]].is_used) Advance(woken[i]);
-  }
+  for (size_t i = ready.size(); i-- > 0;) Wake(ready[i]);
 }
 
 // Nothing ends here: the block itself is still to come.
 void Waiters::OnStepsIn(BlockId id) {
   for (uint32_t node = d_.block(id).waiters; node != kHandleNone; node = nodes_[node].next) {
+    ++d_.seams.work;
     const PendingId pending = nodes_[node].pending;
-    if (pendings_[pending].what.is_by_parts) Advance(pending);
+    if (!IsDead(nodes_[node]) && pendings_[pending].what.is_by_parts) Wake(pending);
   }
 }
 
@@ -234,7 +398,9 @@ void Waiters::OnBlockPersisted(BlockId id) {
   for (uint32_t node = d_.block(id).waiters; node != kHandleNone;) {
     const uint32_t next = nodes_[node].next;
     const PendingId pending = nodes_[node].pending;
-    if (pendings_[pending].what.kind == PendingKind::kWait) {
+    if (IsDead(nodes_[node])) {
+      GiveNode(node);
+    } else if (pendings_[pending].what.kind == PendingKind::kWait) {
       GiveNode(node);
       woken.push_back(pending);
     }
@@ -253,9 +419,13 @@ void Waiters::OnBlockLost(BlockId id, StatusCode why) {
   // Waits first: they do not hold the block.
   for (uint32_t node = b.waiters; node != kHandleNone;) {
     const PendingId waiting = nodes_[node].pending;
-    const bool is_wait = pendings_[waiting].what.kind == PendingKind::kWait;
-    if (is_wait) {
+    const bool is_dead = IsDead(nodes_[node]);
+    if (is_dead || pendings_[waiting].what.kind == PendingKind::kWait) {
       GiveNode(node);
+      if (is_dead) {
+        node = b.waiters;
+        continue;
+      }
       pendings_[waiting].is_lost = true;
       if (pendings_[waiting].is_armed) EndWait(waiting, StatusCode::kNotFound);
       node = b.waiters;
@@ -265,6 +435,10 @@ void Waiters::OnBlockLost(BlockId id, StatusCode why) {
   }
   while (b.waiters != kHandleNone) {
     const Node n = nodes_[b.waiters];
+    if (IsDead(n)) {
+      GiveNode(b.waiters);
+      continue;
+    }
     const Pending& pending = pendings_[n.pending];
     Truncate(pending.what.lease, pending.coming[n.coming_index].entry_index, why);
   }
@@ -276,25 +450,23 @@ bool Waiters::IsStepIn(const Coming& coming, uint32_t step) const {
   return coming.node == kHandleNone || b.phase == BlockPhase::kReserved || b.steps_in > step;
 }
 
-bool Waiters::AdvanceParts(PendingId id) {
+bool Waiters::AdvanceParts(PendingId id, uint32_t* budget) {
   Pending& pending = pendings_[id];
   const uint32_t last = d_.groups[d_.leases.at(pending.what.lease).group_index]->step_count() - 1;
-  uint32_t budget = kStepsPerTurnMax;
   while (pending.step < last) {
     const uint32_t first = pending.step_next;
     uint32_t end = first;
-    while (end < pending.coming.size() && budget > 0 &&
-           IsStepIn(pending.coming[end], pending.step)) {
+    while (end<pending.end&& * budget> 0 && IsStepIn(pending.coming[end], pending.step)) {
       ++end;
-      --budget;
+      Spend(1, budget);
     }
     TellStep(id, first, end);
     pending.step_next = end;
-    if (budget == 0) {
-      unannounced_.push_back({id, pending.stamp});
+    if (*budget == 0) {
+      Wake(id);
       return false;
     }
-    if (end < pending.coming.size()) return false;
+    if (end < pending.end) return false;
     ++pending.step;
     pending.step_next = 0;
   }
@@ -333,23 +505,24 @@ void Waiters::TellStep(PendingId id, uint32_t first, uint32_t end) {
 }
 
 // Tells of all that is Ready without a gap, in one completion for each run.
-void Waiters::Advance(PendingId id) {
+void Waiters::Advance(PendingId id, uint32_t* budget) {
   Pending& pending = pendings_[id];
-  if (!pending.is_announced) return;
-  if (pending.what.is_by_parts && !AdvanceParts(id)) return;
+  if (pending.what.is_by_parts && !AdvanceParts(id, budget)) return;
   std::vector<LeaseEntry>& entries = d_.leases.at(pending.what.lease).entries;
   const auto is_there = [&pending](uint32_t i) {
-    return i < pending.coming.size() && pending.coming[i].node == kHandleNone;
+    return i < pending.end && pending.coming[i].node == kHandleNone;
   };
   while (is_there(pending.next)) {
+    if (*budget == 0) return Wake(id);
     const uint32_t first = pending.next;
     const auto is_run = [&pending](uint32_t i) {
       return pending.coming[i].entry_index == pending.coming[i - 1].entry_index + 1;
     };
     do {
       ++pending.next;
-    } while (is_there(pending.next) && is_run(pending.next));
-    const bool is_last = pending.next == pending.coming.size();
+      Spend(1, budget);
+    } while (*budget > 0 && is_there(pending.next) && is_run(pending.next));
+    const bool is_last = pending.next == pending.end;
     Tell(pending, StatusCode::kOk,
          {.first_block = pending.coming[first].entry_index,
           .block_count = pending.next - first,
@@ -361,8 +534,10 @@ void Waiters::Advance(PendingId id) {
       entry.block = kBlockNone;
     }
   }
-  if (pending.next == pending.coming.size()) End(id);
+  if (pending.next == pending.end) End(id);
 }
+
+// ---- ends ---------------------------------------------------------------------------------------
 
 void Waiters::Expire(PendingId id) {
   Pending& pending = pendings_[id];
@@ -370,10 +545,13 @@ void Waiters::Expire(PendingId id) {
     EndWait(id, StatusCode::kBusy);
     return;
   }
-  uint32_t first = pending.next;
-  while (first < pending.coming.size() && pending.coming[first].node == kHandleNone) ++first;
-  if (first == pending.coming.size()) return;  // all there; the next Step() tells
-  Truncate(pending.what.lease, pending.coming[first].entry_index, StatusCode::kBusy);
+  const uint32_t from = pending.there;
+  while (pending.there < pending.end && pending.coming[pending.there].node == kHandleNone) {
+    ++pending.there;
+  }
+  d_.seams.work += (pending.there - from) / kEntriesPerWork;
+  if (pending.there == pending.end) return;  // all there; the next Step() tells
+  Truncate(pending.what.lease, pending.coming[pending.there].entry_index, StatusCode::kBusy);
 }
 
 void Waiters::OnDeadline(PendingId id) {
@@ -387,45 +565,49 @@ void Waiters::Truncate(LeaseId lease, uint32_t from_index, StatusCode why) {
     const std::vector<PendingId> ids = found->second;  // Cut may end some
     for (const PendingId id : ids) Cut(id, from_index, why);
   }
-  LetGoFrom(d_.leases.at(lease), from_index);
+  LetGoFrom(lease, from_index);
 }
 
 void Waiters::Cut(PendingId id, uint32_t from_index, StatusCode why) {
   Pending& pending = pendings_[id];
-  uint32_t kept = static_cast<uint32_t>(pending.coming.size());
-  while (kept > 0 && pending.coming[kept - 1].entry_index >= from_index) {
-    --kept;
-    if (pending.coming[kept].node != kHandleNone) GiveNode(pending.coming[kept].node);
+  const auto first_left = std::partition_point(
+      pending.coming.begin(), pending.coming.begin() + pending.end,
+      [from_index](const Coming& coming) { return coming.entry_index < from_index; });
+  const auto kept = static_cast<uint32_t>(first_left - pending.coming.begin());
+  if (kept == pending.end) return;
+  for (uint32_t* cursor :
+       {&pending.end, &pending.there, &pending.announced, &pending.next, &pending.step_next}) {
+    *cursor = std::min(*cursor, kept);
   }
-  if (kept == pending.coming.size()) return;
-  pending.coming.resize(kept);
+  TrimSoon(id);
   if (!pending.is_armed) return;  // its reply will be shorter
-  pending.next = std::min(pending.next, kept);
-  pending.step_next = std::min(pending.step_next, kept);
+  TellParts(pending);
   const bool is_last = pending.next == kept;
   Tell(pending, why, {.first_block = from_index, .flags = is_last ? protocol::kCompletionLast : 0});
   if (is_last) {
     End(id);
   } else {
-    Advance(id);  // by parts: what is left may have waited for what is gone
+    Wake(id);  // by parts: what is left may have waited for what is gone
   }
 }
 
-void Waiters::LetGoFrom(Lease& lease, uint32_t from_index) {
-  for (size_t i = from_index; i < lease.entries.size(); ++i) {
-    const LeaseEntry entry = lease.entries[i];
-    if (entry.block == kBlockNone) continue;
-    if (entry.flags & kEntryByParts) {
-      lease.left_behind.push_back(entry);
-    } else {
-      d_.letting_go.push_back(entry);
-    }
+void Waiters::LetGoFrom(LeaseId id, uint32_t from_index) {
+  Lease& lease = d_.leases.at(id);
+  if (from_index >= lease.entries.size()) return;
+  CutTail tail{.lease = id};
+  if (from_index == 0) {
+    tail.entries.swap(lease.entries);
+  } else {
+    tail.entries.assign(lease.entries.begin() + from_index, lease.entries.end());
+    lease.entries.resize(from_index);
   }
-  lease.entries.resize(std::min<size_t>(lease.entries.size(), from_index));
-  lease.revoked_count = std::min(lease.revoked_count, static_cast<uint32_t>(lease.entries.size()));
+  lease.revoked_count = std::min(lease.revoked_count, from_index);
+  d_.seams.work += 1 + tail.entries.size() / kEntriesPerWork;
+  d_.cut_tails.push_back(std::move(tail));
 }
 
 void Waiters::Tell(const Pending& pending, StatusCode status, protocol::Completion completion) {
+  ++d_.seams.work;
   if (pending.what.kind == PendingKind::kAcquire) {
     completion.token = d_.leases.at(pending.what.lease).token;
   }
@@ -450,19 +632,23 @@ void Waiters::EndWait(PendingId id, StatusCode outcome) {
 void Waiters::Drop(PendingId id) { End(id); }
 
 void Waiters::DropAll(SessionId session, LeaseId lease) {
-  const auto found = by_session_.find(session);
-  if (found == by_session_.end()) return;
-  const std::vector<PendingId> ids = found->second;
-  for (const PendingId id : ids) {
-    if (lease == kLeaseNone || pendings_[id].what.lease == lease) End(id);
+  std::vector<PendingId> ids;  // End() changes the lists
+  if (lease != kLeaseNone) {
+    const auto found = by_lease_.find(lease);
+    if (found != by_lease_.end()) ids = found->second;
+  } else {
+    const auto found = by_session_.find(session);
+    if (found != by_session_.end()) ids = found->second;
+  }
+  // The last first, as EraseFrom() looks for them.
+  for (size_t i = ids.size(); i-- > 0;) {
+    if (pendings_[ids[i]].what.session == session) End(ids[i]);
   }
 }
 
 void Waiters::End(PendingId id) {
   Pending& pending = pendings_[id];
-  for (const Coming& coming : pending.coming) {
-    if (coming.node != kHandleNone) GiveNode(coming.node);
-  }
+  ++d_.seams.work;
   if (pending.deadline != kHandleNone) d_.seams.deadlines.Remove(pending.deadline);
   by_request_.erase({pending.what.session, pending.what.request_id});
   const auto of_session = by_session_.find(pending.what.session);
@@ -475,15 +661,22 @@ void Waiters::End(PendingId id) {
     if (of_lease->second.empty()) by_lease_.erase(of_lease);
   }
   const bool is_prefetch = pending.what.kind == PendingKind::kPrefetch;
-  pending.is_used = false;
-  pending.coming = {};
+  pending.is_used = pending.is_armed = pending.is_announced = false;
   pending.deadline = kHandleNone;
-  free_pendings_.push_back(id);
+  pending.end = 0;
+  pending.parts = {};
+  TrimSoon(id);
+  if (!pending.is_trimming) Free(id);
   if (is_prefetch) {
     // The blocks a Prefetch still holds are nobody's now.
     d_.leases.at(lease).phase = LeasePhase::kEnding;
     d_.lease_work.push_back({LeaseWorkKind::kEnd, lease, d_.leases.at(lease).stamp});
   }
+}
+
+void Waiters::Free(PendingId id) {
+  pendings_[id].coming = {};
+  free_pendings_.push_back(id);
 }
 
 }  // namespace terrace

@@ -3,17 +3,23 @@
 // operators who wait until what they erased cannot come back. Each
 // learns of its blocks in prefix order, and of its end exactly once. Who asked by parts learns of
 // the first step (Group::step_count) of all its blocks that are promoted, then of the second, and
-// of whole blocks instead of the last.
+// of whole blocks instead of the last. Of a block that is written by somebody else it learns what
+// its writer commits; parts that adjacent blocks have alike are one completion.
 //
 // Completions never come from inside the call that began or continued the request: what is known
 // already at that time is told by the next Step().
 //
-// THREADING: store thread. LIMITS: pending_per_session_max requests a session;
-// kStepsPerTurnMax steps of blocks told of at once.
+// What happens to a block is only noted with those who wait for it; they are told in StepWoken() or
+// Step(), some a turn. Likewise what a request has lost, or an ended one had, is given back: its
+// nodes stay in the lists of their blocks until then, and count for nothing.
+//
+// THREADING: store thread. LIMITS: pending_per_session_max requests a session; kWorkPerStepMax
+// blocks, runs of parts or nodes a step.
 #pragma once
 
 #include <cstdint>
 #include <deque>
+#include <span>
 #include <unordered_map>
 #include <vector>
 
@@ -33,12 +39,13 @@ struct NewPending {
   uint64_t request_id = 0;
   LeaseId lease = kLeaseNone;  // none for a Wait
   uint64_t member_mask = 0;    // whose parts to tell of
+  uint32_t block_count = 0;    // it may wait for so many; 0: not known
   bool is_by_parts = false;    // of blocks that are promoted, too, not only of followed ones
 };
 
 class Waiters final : public BlockObserver {
  public:
-  static constexpr uint32_t kStepsPerTurnMax = 4096;
+  static constexpr uint32_t kWorkPerStepMax = 4096;
 
   Waiters(CacheDomain& domain, Residency& residency) : d_(domain), residency_(residency) {}
 
@@ -52,7 +59,8 @@ class Waiters final : public BlockObserver {
   bool Arm(PendingId id, uint64_t deadline_us);
   // A kErasure: until StepErasures finds that no successor finds what the mark covers.
   void ArmErasure(PendingId id, const ErasureMark& mark, uint64_t deadline_us);
-  bool has_erasures() const { return !erasures_.empty(); }
+  bool has_erasures() const { return !unmarked_erasures_.empty() || !erasures_.empty(); }
+  // Those that are durable by now are told, some a call.
   void StepErasures();
   // Its deadline has passed, or the client gave up: what is not there yet leaves the lease.
   void Expire(PendingId id);
@@ -67,9 +75,11 @@ class Waiters final : public BlockObserver {
   // Parts of a followed block were committed.
   void OnParts(BlockId id, const protocol::CommitEntry& entry);
 
-  // Tells what was known before its request was armed. True if anything was done.
-  bool Step();
-  bool has_work() const { return !unannounced_.empty(); }
+  // Tells what was known before a request was armed, and what has happened since.
+  void Step();
+  // Only what has happened since, and what is left from before.
+  void StepWoken();
+  bool has_work() const { return !unannounced_.empty() || !woken_.empty() || !trimming_.empty(); }
   // The outcome of an unarmed Wait so far: kBusy, kOk, or kNotFound.
   StatusCode WaitOutcome(PendingId id) const;
   LeaseId LeaseOf(PendingId id) const { return pendings_[id].what.lease; }
@@ -89,10 +99,15 @@ class Waiters final : public BlockObserver {
   };
   struct Pending {
     NewPending what;
-    std::vector<Coming> coming;  // by entry_index
-    uint32_t next = 0;           // the first of them not yet told
-    uint32_t step = 0;           // by parts: being told of,
-    uint32_t step_next = 0;      // up to this one of them
+    std::vector<Coming> coming;  // by entry_index; what is behind `end` has left, or it has ended
+    uint32_t end = 0;
+    uint32_t there = 0;      // the first of them that is not there yet, or none between
+    uint32_t announced = 0;  // the first of them whose committed parts were not told yet
+    uint32_t next = 0;       // the first of them not yet told
+    uint32_t step = 0;       // by parts: being told of,
+    uint32_t step_next = 0;  // up to this one of them
+    // Committed and told next: of each member the parts that adjacent blocks have alike.
+    std::vector<protocol::Completion> parts;
     uint32_t deadline = kHandleNone;
     uint32_t awaited_count = 0;  // of a Wait
     uint32_t stamp = 0;
@@ -100,6 +115,8 @@ class Waiters final : public BlockObserver {
     bool is_armed = false;
     bool is_announced = false;  // what was known when it was armed has been told
     bool is_lost = false;       // a Wait's key left the cache
+    bool is_woken = false;      // it is in woken_
+    bool is_trimming = false;   // it is in trimming_
   };
   // One pending's wait for one block, in the block's list.
   struct Node {
@@ -120,19 +137,45 @@ class Waiters final : public BlockObserver {
     }
   };
 
+  struct Queued {
+    PendingId id = kPendingNone;
+    uint32_t stamp = 0;
+  };
+
   void GiveNode(uint32_t node);
-  void Advance(PendingId id);
+  // What it waited for has left its request, or the request has ended.
+  bool IsDead(const Node& node) const { return node.coming_index >= pendings_[node.pending].end; }
+  void Spend(uint32_t work, uint32_t* budget);
+  void Wake(PendingId id);
+  bool IsCurrent(const Queued& item) const {
+    return pendings_[item.id].is_used && pendings_[item.id].stamp == item.stamp;
+  }
+  void StepUnannounced(uint32_t* budget);
+  void StepWoken(uint32_t* budget);
+  void StepTrimming(uint32_t* budget);
+  // Gives back what has left the request. False if the budget ran out.
+  bool Trim(PendingId id, uint32_t* budget);
+  void TrimSoon(PendingId id);
+  void Free(PendingId id);
+  // Tells which parts of followed blocks were committed before. False if the budget ran out.
+  bool Announce(PendingId id, uint32_t* budget);
+  // Words of the parts of a block that is being written; empty if it is not.
+  std::span<const uint64_t> PartsOf(const Coming& coming, uint64_t* absent_mask) const;
+  // Returns what it cost.
+  uint32_t TellCommitted(const Pending& pending, const Coming& first, uint32_t block_count);
+  void TellAbsent(const Pending& pending, const Coming& coming);
+  void AddParts(Pending& pending, const protocol::Completion& completion);
+  void TellParts(Pending& pending);
+  void Advance(PendingId id, uint32_t* budget);
   // Tells of the steps before the last that are in without a gap. True once that is all of them.
-  bool AdvanceParts(PendingId id);
+  bool AdvanceParts(PendingId id, uint32_t* budget);
   bool IsStepIn(const Coming& coming, uint32_t step) const;
   void TellStep(PendingId id, uint32_t first, uint32_t end);
-  void TellParts(const Pending& pending, const Coming& coming);
-  void TellAbsent(const Pending& pending, const Coming& coming);
   void Tell(const Pending& pending, StatusCode status, protocol::Completion completion);
   void EndWait(PendingId id, StatusCode outcome);
   void End(PendingId id);
   void Cut(PendingId id, uint32_t from_index, StatusCode why);
-  void LetGoFrom(Lease& lease, uint32_t from_index);
+  void LetGoFrom(LeaseId id, uint32_t from_index);
 
   CacheDomain& d_;
   Residency& residency_;
@@ -141,17 +184,18 @@ class Waiters final : public BlockObserver {
   ChunkedArray<Node> nodes_;
   std::vector<uint32_t> free_nodes_;
   uint32_t node_count_ = 0;
-  struct Unannounced {
-    PendingId id = kPendingNone;
-    uint32_t stamp = 0;
-  };
-  std::vector<Unannounced> unannounced_;  // or with more to tell than a turn allows
+  std::deque<Queued> unannounced_;  // armed, and what was known before is not told yet
+  std::deque<Queued> woken_;        // armed, with something to tell; each once
+  std::deque<PendingId> trimming_;  // each once
   struct Erasure {
     PendingId id = kPendingNone;
     uint32_t stamp = 0;
     ErasureMark mark;
   };
-  std::vector<Erasure> erasures_;  // armed; some have ended since
+  // Armed; some have ended since. Whoever came first is through first: first what left the cache
+  // while it was held must be given to the tier, then the tier must have written it down.
+  std::deque<Erasure> unmarked_erasures_;
+  std::deque<Erasure> erasures_;
   // Looked up only, never walked.
   std::unordered_map<RequestKey, PendingId, RequestKeyHash> by_request_;
   std::unordered_map<LeaseId, std::vector<PendingId>> by_lease_;

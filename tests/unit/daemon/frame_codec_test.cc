@@ -189,6 +189,21 @@ TEST(Reply, LongRepliesArePagedAndWhole) {
   EXPECT_EQ(std::memcmp(body.data() + 20 + 8 * first.size(), second.data(), 8 * second.size()), 0);
 }
 
+// Each makes room for many: what was appended before is not copied for every one.
+TEST(Reply, ManySmallRepliesAreAppendedInPlaceMostly) {
+  std::vector<std::byte> output;
+  uint32_t moved_count = 0;
+  for (uint64_t id = 1; id <= 10'000; ++id) {
+    const size_t capacity_before = output.capacity();
+    Reply reply;
+    reply.Begin(Verb::kCompletion, id, 7, Status::Ok());
+    reply.AddHead(protocol::Completion{});
+    reply.AppendPage(&output);
+    moved_count += output.capacity() != capacity_before ? 1 : 0;
+  }
+  EXPECT_LT(moved_count, 24u);
+}
+
 TEST(Reply, AnErrorsSentenceIsCutBetweenCharacters) {
   std::string text(protocol::kErrorTextBytesMax - 1, 'x');
   text += "\u00fc and more";
