@@ -10,6 +10,7 @@ namespace {
 constexpr uint64_t kPopulateRetryUs = 1'000'000;
 constexpr uint64_t kDrainPeriodUs = 10'000;
 constexpr uint32_t kDrainBlocksPerStepMax = 256;
+constexpr uint32_t kDrainSlotsPerStepMin = 1024;  // looked at, if there are so many
 
 }  // namespace
 
@@ -172,26 +173,26 @@ void SegmentLedger::TakeBackFor(const DomainRecord& taker) {
 
 uint32_t SegmentLedger::EmptiestSegment(const DomainRecord& record) const {
   uint32_t emptiest = kSegmentNone;
-  size_t fewest = SIZE_MAX;
-  std::vector<SlotRef> slots;
+  uint32_t fewest = UINT32_MAX;
   for (uint32_t segment = 0; segment < record.segments.size(); ++segment) {
     if (record.segments[segment].use != Use::kPopulated) continue;
-    slots.clear();
-    record.domain->slots.SlotsInSegment(segment, &slots);
-    if (slots.size() < fewest) {
-      fewest = slots.size();
+    const uint32_t used_count = record.domain->slots.slots_used_in(segment);
+    if (used_count < fewest) {
+      fewest = used_count;
       emptiest = segment;
     }
   }
   return emptiest;
 }
 
-// Drops what may be dropped; what is held keeps the segment until it is let go.
+// Drops what may be dropped, some a step; what is held keeps the segment until it is let go.
 void SegmentLedger::StepDrain(DomainRecord& record, uint32_t segment) {
   CacheDomain& domain = *record.domain;
   if (!domain.slots.IsDrained(segment)) {
     scratch_slots_.clear();
-    domain.slots.SlotsInSegment(segment, &scratch_slots_);
+    uint32_t& chunk = record.segments[segment].drain_chunk;
+    chunk = domain.slots.SlotsInSegment(segment, chunk, kDrainSlotsPerStepMin, &scratch_slots_);
+    seams_.work += scratch_slots_.size();
     uint32_t budget = kDrainBlocksPerStepMax;
     for (const SlotRef& slot : scratch_slots_) {
       if (budget == 0) break;

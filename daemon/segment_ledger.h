@@ -46,6 +46,7 @@ class SegmentLedger {
   enum class Use : uint8_t { kNone, kPopulating, kPopulated, kDraining, kRevoking, kPunching };
   struct SegmentRecord {
     Use use = Use::kNone;
+    uint32_t drain_chunk = 0;             // while draining: where the next step begins
     std::vector<SessionIndex> mapped_by;  // while revoking: who has not said Unmapped
   };
   struct DomainRecord {

@@ -422,10 +422,17 @@ void SlotAllocator::SetSegmentState(uint32_t segment, SegmentState state) {
   state_->extents.SetState(segment, state);
 }
 
-void SlotAllocator::SlotsInSegment(uint32_t segment, std::vector<SlotRef>* slots) const {
-  for (uint32_t chunk = 0; chunk < state_->extents.chunks_per_segment(); ++chunk) {
-    state_->AppendSlots(segment, chunk, slots);
+uint32_t SlotAllocator::slots_used_in(uint32_t segment) const {
+  return state_->slots_used_in[segment];
+}
+
+uint32_t SlotAllocator::SlotsInSegment(uint32_t segment, uint32_t chunk, uint32_t slot_count_min,
+                                       std::vector<SlotRef>* slots) const {
+  const size_t slot_count_end = slots->size() + slot_count_min;
+  while (chunk < state_->extents.chunks_per_segment() && slots->size() < slot_count_end) {
+    state_->AppendSlots(segment, chunk++, slots);
   }
+  return chunk < state_->extents.chunks_per_segment() ? chunk : 0;
 }
 
 uint64_t SlotAllocator::SlotsInEmptiestExtent(uint32_t for_class,

@@ -86,8 +86,12 @@ class SlotAllocator {
   bool IsDrained(uint32_t segment) const;  // kDraining and no slot in use
   // kDraining → kRevoking → kPunching → kAbsent
   void SetSegmentState(uint32_t segment, SegmentState state);
-  // Appends the slots in use in `segment`, for draining it.
-  void SlotsInSegment(uint32_t segment, std::vector<SlotRef>* slots) const;
+  uint32_t slots_used_in(uint32_t segment) const;
+  // Appends slots in use in `segment`, for draining it: all of one extent after the other, from
+  // `chunk` on, until there are `slot_count_min` of them. The chunk to go on from; 0 behind the
+  // last.
+  uint32_t SlotsInSegment(uint32_t segment, uint32_t chunk, uint32_t slot_count_min,
+                          std::vector<SlotRef>* slots) const;
   // Compaction: the run of extents with the smallest share in use whose emptying gives `for_class`
   // more slots than it has there. Appends the run's slots in use and returns its bytes; 0 if there
   // is none. What share is worth emptying is the caller's to say. Only runs whose slots in use are

@@ -70,7 +70,7 @@ class Model {
               populated * segment_bytes_);
     for (uint32_t segment = 0; segment < segments_max_; ++segment) {
       std::vector<SlotRef> listed;
-      slots_.SlotsInSegment(segment, &listed);
+      slots_.SlotsInSegment(segment, 0, UINT32_MAX, &listed);
       ASSERT_EQ(listed.size(), LiveIn(segment));
       for (const SlotRef& slot : listed) ASSERT_TRUE(IsLive(slot));
     }
@@ -211,7 +211,7 @@ class Model {
       switch (slots_.segment_state(segment)) {
         case SegmentState::kDraining: {
           std::vector<SlotRef> left;
-          slots_.SlotsInSegment(segment, &left);
+          slots_.SlotsInSegment(segment, 0, UINT32_MAX, &left);
           ASSERT_EQ(slots_.IsDrained(segment), left.empty());
           if (left.empty()) {
             slots_.SetSegmentState(segment, SegmentState::kRevoking);

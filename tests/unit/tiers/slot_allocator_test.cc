@@ -188,11 +188,29 @@ TEST(SlotAllocator, DrainingSegmentGivesNoSlots) {
     EXPECT_NE(other.address.segment, slot.address.segment);
   }
   std::vector<SlotRef> left;
-  arena.slots.SlotsInSegment(slot.address.segment, &left);
+  arena.slots.SlotsInSegment(slot.address.segment, 0, UINT32_MAX, &left);
   EXPECT_EQ(left, std::vector<SlotRef>{slot});
   arena.slots.Free(slot);
   EXPECT_TRUE(arena.slots.IsDrained(slot.address.segment));
   arena.slots.CheckInvariants();
+}
+
+TEST(SlotAllocator, SlotsInASegmentComeSomeACall) {
+  Arena arena(1, 1, 16 * kMiB);
+  const std::vector<SlotRef> all = arena.Fill(arena.Class(64 * kKiB));
+  ASSERT_GT(all.size(), 200u);
+  EXPECT_EQ(arena.slots.slots_used_in(0), all.size());
+  std::vector<SlotRef> listed;
+  uint32_t chunk = 0;
+  uint32_t calls = 0;
+  do {
+    const size_t listed_before = listed.size();
+    chunk = arena.slots.SlotsInSegment(0, chunk, 40, &listed);
+    EXPECT_LE(listed.size() - listed_before, 40u + 31) << "an extent more at most";
+    ++calls;
+  } while (chunk != 0);
+  EXPECT_EQ(listed.size(), all.size());
+  EXPECT_GE(calls, 4u);
 }
 
 TEST(SlotAllocator, AbsentSegmentGivesNoSlots) {
