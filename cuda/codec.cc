@@ -6,6 +6,7 @@
 
 #include "cuda/codec_math.h"
 #include "terrace/check.h"
+#include "terrace/vector_state.h"
 
 namespace terrace {
 namespace {
@@ -374,9 +375,11 @@ template <Way kWay>
 
 template <Way kWay>
 bool RunAt(SimdLevel level, Codec codec, const PieceShape& shape, const Piece piece) {
-  if (level == SimdLevel::kAvx512) return RunAvx512<kWay>(codec, shape, piece);
-  if (level == SimdLevel::kAvx2) return RunAvx2<kWay>(codec, shape, piece);
-  return RunPortable<kWay>(codec, shape, piece);
+  if (level == SimdLevel::kPortable) return RunPortable<kWay>(codec, shape, piece);
+  const bool is_whole = level == SimdLevel::kAvx512 ? RunAvx512<kWay>(codec, shape, piece)
+                                                    : RunAvx2<kWay>(codec, shape, piece);
+  ClearUpperHalves();
+  return is_whole;
 }
 
 #else

@@ -6,6 +6,7 @@
 #include "terrace/check.h"
 #include "terrace/checksum.h"
 #include "terrace/units.h"
+#include "terrace/vector_state.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -89,8 +90,8 @@ void AskFor(const std::byte* page) {
 // nothing and cannot fault.
 // REQUIRES: `to` is aligned to kStreamAlignmentBytes; the size is a multiple of kStreamUnitBytes.
 template <size_t kAhead>
-[[gnu::target("avx2")]] void Stream(std::span<std::byte> to, std::span<const std::byte> from,
-                                    const std::byte* next_from) {
+[[gnu::target("avx2")]] void StreamWide(std::span<std::byte> to, std::span<const std::byte> from,
+                                        const std::byte* next_from) {
   size_t i = 0;
   for (; from.size() - i >= kPagesBytes; i += kPagesBytes) StreamPages(&to[i], &from[i]);
   if (kAhead > 0 && i == from.size()) AskFor(next_from);
@@ -105,6 +106,12 @@ template <size_t kAhead>
     }
     StreamUnit(&to[i], &from[i]);
   }
+}
+
+template <size_t kAhead>
+void Stream(std::span<std::byte> to, std::span<const std::byte> from, const std::byte* next_from) {
+  StreamWide<kAhead>(to, from, next_from);
+  ClearUpperHalves();
 }
 
 void FenceStreams() { _mm_sfence(); }

@@ -9,6 +9,7 @@
 #include "cuda/codec.h"
 #include "cuda/rope_math.h"
 #include "terrace/check.h"
+#include "terrace/vector_state.h"
 
 namespace terrace {
 namespace {
@@ -182,6 +183,7 @@ void TurnPiece(const PieceShape& shape, bool from_fp32, const std::byte* from,
           .from = from + token * from_token_bytes,
           .to = to.base + token * to.token_stride_bytes});
   }
+  if (level != SimdLevel::kPortable) ClearUpperHalves();
 }
 
 uint64_t Mix(uint64_t digest, uint64_t value) {

@@ -62,6 +62,7 @@ IMPURE = re.compile(
 INCLUDE_SOURCES_MAY = re.compile(
     r"(xxhash\.h|xxh_x86dispatch\.h|openssl/.*|[a-z]*intrin\.h|arm_neon\.h|"
     r"fcntl\.h|unistd\.h|sys/stat\.h)$")
+HASH_WRAPPER = "include/src/xxh3.h"
 STANDARD_HEADERS = set("""
 algorithm any array atomic barrier bit bitset cassert cctype cerrno cfenv cfloat charconv chrono
 cinttypes climits clocale cmath compare complex concepts condition_variable coroutine csetjmp
@@ -315,6 +316,23 @@ def check_contract_includes(tree):
                               "Keep the dependency behind a source")
 
 
+def check_hash_calls(tree):
+    """A hash's vector code leaves registers in a state that costs its caller: one place clears
+    them."""
+    call = re.compile(r"\bXXH(3|32|64|128)?_\w+\(")
+    for path in (p for p in tree.cpp if p != HASH_WRAPPER and room_of(p) != "tests"):
+        for number, name, _ in tree.includes(path):
+            if name == "xxh_x86dispatch.h":
+                yield Finding(path, number, "hash-calls", "xxHash's dispatch header",
+                              f"Include {HASH_WRAPPER}, behind whose calls registers are clean")
+        if room_of(path) != "include":
+            continue
+        for number, line in enumerate(blank_out(tree.text[path]).split("\n"), 1):
+            if call.search(line):
+                yield Finding(path, number, "hash-calls", "a call of xxHash's own",
+                              f"Call what {HASH_WRAPPER} makes of it")
+
+
 def check_logging(tree):
     for path in (p for p in tree.cpp if room_of(p) not in ROOMS_THAT_LOG):
         for number, name, _ in tree.includes(path):
@@ -397,8 +415,9 @@ def check_docs(tree):
 
 
 RULES = (check_columns, check_file_lines, check_function_lines, check_include_directions,
-         check_pure_core, check_contract_includes, check_logging, check_words, check_cpp_lines,
-         check_pragma_once, check_whitespace, check_file_names, check_file_kinds, check_docs)
+         check_pure_core, check_contract_includes, check_hash_calls, check_logging, check_words,
+         check_cpp_lines, check_pragma_once, check_whitespace, check_file_names, check_file_kinds,
+         check_docs)
 
 
 def check_format(tree):

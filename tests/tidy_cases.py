@@ -79,6 +79,8 @@ CASES = [
     ("contract-includes", "include/terrace/a.h", 2, HEADER + "#include <fmt/core.h>\n"),
     ("contract-includes", "include/terrace/a.h", 2, HEADER + "#include <xxhash.h>\n"),
     ("contract-includes", "include/src/a.cc", 1, "#include <zstd.h>\n"),
+    ("hash-calls", "include/src/a.cc", 1, "uint64_t F() { return XXH3_64bits(nullptr, 0); }\n"),
+    ("hash-calls", "cuda/a.cc", 1, "#include <xxh_x86dispatch.h>\n"),
     ("logging", "client/a.cc", 1, "#include <spdlog/spdlog.h>\n"),
     *(("words", "tiers/a.cc", 1, f"// {word}: later\n") for word in tidy.BANNED_WORDS),
     ("words", "tests/a.py", 1, f"# {tidy.BANNED_WORDS[0]}\n"),

@@ -30,19 +30,19 @@ uint64_t ChecksumSeed(const DomainSecret& secret, const PartIdentity& identity) 
   put(identity.key.high);
   put(identity.commit_id);
   put(identity.part_index);
-  return XXH3_64bits_withSecret(message.data(), message.size(), secret.data(), secret.size());
+  return xxh3::Hash64(message, secret);
 }
 
 uint64_t KeyedHash64(const DomainSecret& secret, std::span<const std::byte> bytes) {
-  return XXH3_64bits_withSecret(bytes.data(), bytes.size(), secret.data(), secret.size());
+  return xxh3::Hash64(bytes, secret);
 }
 
 uint64_t ChecksumLeaf(std::span<const std::byte> leaf, uint64_t seed) {
-  return XXH3_64bits_withSeed(leaf.data(), leaf.size(), seed);
+  return xxh3::Hash64(leaf, seed);
 }
 
 Checksum ChecksumRoot(std::span<const uint64_t> leaf_hashes, uint64_t seed) {
-  return FromXxh(XXH3_128bits_withSeed(leaf_hashes.data(), leaf_hashes.size_bytes(), seed));
+  return FromXxh(xxh3::Hash128(std::as_bytes(leaf_hashes), seed));
 }
 
 Checksum ChecksumPart(std::span<const std::byte> part, uint64_t seed) {
@@ -55,20 +55,16 @@ ChecksumStream::ChecksumStream(uint64_t seed) : seed_(seed) {
   static_assert(sizeof(XXH3_state_t) == sizeof(root_state_), "another version of xxHash");
   static_assert(alignof(XXH3_state_t) <= 64);
   static_assert(XXH3_SECRET_DEFAULT_SIZE == sizeof(leaf_secret_));
-  XXH3_state_t* state = new (root_state_.data()) XXH3_state_t;
-  XXH3_INITSTATE(state);
-  XXH3_128bits_reset_withSeed(state, seed);
-  XXH3_generateSecret_fromSeed(leaf_secret_.data(), seed);
+  xxh3::Start128(new (root_state_.data()) XXH3_state_t, seed);
+  xxh3::SecretOfSeed(leaf_secret_, seed);
 }
 
 void ChecksumStream::AppendLeaf(std::span<const std::byte> leaf) {
   // Above 240 bytes XXH3 under a seed is XXH3 under the secret derived from that seed. Deriving it
   // once per part and not once per leaf is a fifth of the hash.
-  const uint64_t hash = leaf.size() == kChecksumLeafBytes
-                            ? XXH3_64bits_withSecret(leaf.data(), leaf.size(), leaf_secret_.data(),
-                                                     leaf_secret_.size())
-                            : ChecksumLeaf(leaf, seed_);
-  XXH3_128bits_update(State(root_state_.data()), &hash, sizeof(hash));
+  const uint64_t hash = leaf.size() == kChecksumLeafBytes ? xxh3::Hash64(leaf, leaf_secret_)
+                                                          : ChecksumLeaf(leaf, seed_);
+  xxh3::Append(State(root_state_.data()), std::as_bytes(std::span(&hash, 1)));
 }
 
 void ChecksumStream::Append(std::span<const std::byte> piece) {
@@ -92,7 +88,7 @@ void ChecksumStream::Append(std::span<const std::byte> piece) {
 Checksum ChecksumStream::Finish() {
   if (leaf_bytes_ > 0) AppendLeaf(std::span(leaf_).first(leaf_bytes_));
   leaf_bytes_ = 0;
-  return FromXxh(XXH3_128bits_digest(State(root_state_.data())));
+  return FromXxh(xxh3::Finish128(*State(root_state_.data())));
 }
 
 }  // namespace terrace

@@ -35,15 +35,13 @@ BlockKey Xxh3(const DomainSecret& secret, const IdBytes& head, std::span<const s
     std::array<std::byte, kOneCallBytesMax> message;
     std::copy(head.begin(), head.end(), message.begin());
     std::copy(tail.begin(), tail.end(), message.begin() + head.size());
-    hash = XXH3_128bits_withSecret(message.data(), head.size() + tail.size(), secret.data(),
-                                   secret.size());
+    hash = xxh3::Hash128(std::span(message).first(head.size() + tail.size()), secret);
   } else {
     XXH3_state_t state;
-    XXH3_INITSTATE(&state);
-    XXH3_128bits_reset_withSecret(&state, secret.data(), secret.size());
-    XXH3_128bits_update(&state, head.data(), head.size());
-    XXH3_128bits_update(&state, tail.data(), tail.size());
-    hash = XXH3_128bits_digest(&state);
+    xxh3::Start128(&state, secret);
+    xxh3::Append(&state, head);
+    xxh3::Append(&state, tail);
+    hash = xxh3::Finish128(state);
   }
   return BlockKey{.low = hash.low64, .high = hash.high64};
 }

@@ -353,7 +353,7 @@ Status SpaceSpec::Parse(std::string_view canonical_text, SpaceSpec* spec, std::s
 
 SpaceId SpaceSpec::Id() const {
   const std::string text = CanonicalText();
-  const XXH128_hash_t hash = XXH3_128bits(text.data(), text.size());
+  const XXH128_hash_t hash = xxh3::Hash128(std::as_bytes(std::span(text)));
   return SpaceId{.low = hash.low64, .high = hash.high64};
 }
 

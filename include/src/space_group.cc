@@ -75,14 +75,13 @@ Status SpaceGroupSpec::Validate(std::string* why) const {
 
 GroupId SpaceGroupSpec::Id() const {
   XXH3_state_t state;
-  XXH3_INITSTATE(&state);
-  XXH3_128bits_reset(&state);
+  xxh3::Start128(&state);
   for (const SpaceGroupMember& member : members) {
     const SpaceId id = member.spec.Id();
-    XXH3_128bits_update(&state, &id.low, sizeof(id.low));
-    XXH3_128bits_update(&state, &id.high, sizeof(id.high));
+    xxh3::Append(&state, std::as_bytes(std::span(&id.low, 1)));
+    xxh3::Append(&state, std::as_bytes(std::span(&id.high, 1)));
   }
-  const XXH128_hash_t hash = XXH3_128bits_digest(&state);
+  const XXH128_hash_t hash = xxh3::Finish128(state);
   return GroupId{.low = hash.low64, .high = hash.high64};
 }
 
