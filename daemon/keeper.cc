@@ -140,16 +140,22 @@ Status Keeper::Listen(const std::string& path, std::string* why) {
   }
   std::memcpy(address.sun_path, path.data(), path.size());
   // The lock decides which of two keepers may take the path for stale.
-  lock_fd_ = open((path + ".lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+  lock_fd_ = open((path + ".lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+  if (lock_fd_ < 0 && errno == ELOOP) {
+    return refuse("its lock " + path +
+                  ".lock is a symbolic link, which somebody else may have put there: remove it, or "
+                  "name another path");
+  }
   if (lock_fd_ < 0) return refuse(std::string("cannot create its lock: ") + std::strerror(errno));
   if (flock(lock_fd_, LOCK_EX | LOCK_NB) != 0) {
     return refuse("another keeper serves it: stop that one, or name another path");
   }
   unlink(path.c_str());
   const int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  // It is born with its mode.
   const mode_t umask_before = umask(0177);
-  const bool is_bound =
-      fd >= 0 && bind(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0;
+  const bool is_bound = fd >= 0 && fchmod(fd, 0600) == 0 &&
+                        bind(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0;
   const int error = errno;
   umask(umask_before);
   errno = error;

@@ -56,7 +56,14 @@ int TryConnect(const sockaddr_un& address) {
 // decides.
 Status Lock(const DomainConfig& config, int* lock_fd, std::string* why) {
   const std::string lock_path = config.socket_path + ".lock";
-  *lock_fd = open(lock_path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+  *lock_fd = open(lock_path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+  if (*lock_fd < 0 && errno == ELOOP) {
+    return Refuse(why, config,
+                  lock_path +
+                      " is a symbolic link, which somebody else may have put there: remove "
+                      "it, or name another path",
+                  StatusCode::kInvalid);
+  }
   if (*lock_fd < 0) {
     const std::string reason = ErrnoText();
     return Refuse(why, config,
@@ -144,11 +151,13 @@ Status Listener::Bind(const DomainConfig& config, Listener* listener, std::strin
   TERRACE_RETURN_IF_ERROR(RemoveStale(config, address, why));
   bound.fd_ = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (bound.fd_ < 0) return Refuse(why, config, "cannot create it: " + ErrnoText());
-  // Nobody gets in between bind and chmod.
-  const mode_t umask_before = umask(0177);
+  // It is born with its mode: what is at the path later may be somebody else's.
+  const mode_t umask_before = umask(0);
   const int error =
-      bind(bound.fd_, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0 ? 0
-                                                                                         : errno;
+      fchmod(bound.fd_, config.socket_mode) == 0 &&
+              bind(bound.fd_, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0
+          ? 0
+          : errno;
   umask(umask_before);
   errno = error;
   if (error != 0) {
@@ -158,8 +167,7 @@ Status Listener::Bind(const DomainConfig& config, Listener* listener, std::strin
                       DirectoryOf(config.socket_path));
   }
   bound.path_ = config.socket_path;
-  if (chmod(config.socket_path.c_str(), config.socket_mode) != 0 ||
-      listen(bound.fd_, kBacklog) != 0) {
+  if (listen(bound.fd_, kBacklog) != 0) {
     return Refuse(why, config, "cannot listen: " + ErrnoText());
   }
   *listener = std::move(bound);

@@ -12,6 +12,7 @@
 #include "daemon/domain_redis.h"
 #include "daemon/keeper.h"
 #include "daemon/log.h"
+#include "daemon/process_guard.h"
 #include "daemon/shell.h"
 
 namespace terrace {
@@ -27,6 +28,7 @@ struct CommandLine {
   bool is_check = false;
   bool is_print = false;
   bool is_keeper = false;
+  bool allows_core_dumps = false;
 };
 
 int Refuse(const std::string& why, int exit_code) {
@@ -86,6 +88,8 @@ int Main(int argc, char** argv) {
                "hold a daemon's memory across its restarts and crashes, at --socket; nothing else");
   app.add_option("--dram-bytes", command.overrides.dram_bytes,
                  "shared memory over all domains, such as 8GiB");
+  app.add_flag("--allow-core-dumps", command.allows_core_dumps,
+               "for debugging: a core holds every tenant's bytes and secrets");
   app.add_flag("--check-config", command.is_check, "check the configuration, start nothing");
   app.add_flag("--print-config", command.is_print,
                "print the configuration in effect, start nothing");
@@ -97,6 +101,7 @@ int Main(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     return Refuse(std::string(error.what()) + "; see terraced --help", kExitUsage);
   }
+  if (!command.allows_core_dumps) ForbidCoreDumps();
   if (!command.overrides.socket_path.empty()) {
     command.overrides.socket_path = std::filesystem::absolute(command.overrides.socket_path);
   }
@@ -112,6 +117,7 @@ int Main(int argc, char** argv) {
 }  // namespace terrace
 
 int main(int argc, char** argv) {
+  terrace::EndAtOnceOnSignals();
   try {
     return terrace::Main(argc, argv);
   } catch (const std::exception& error) {

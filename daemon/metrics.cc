@@ -29,7 +29,8 @@ json DomainDocument(const Store::DomainStats& domain) {
       {"lease_count", domain.lease_count},
       {"block_count", domain.block_count},
       {"reserved_count", domain.reserved_count},
-      {"pinned_count", domain.pinned_count},
+      {"leased_block_count", domain.pinned_count},
+      {"pinned_count", domain.pinned_count},  // what it was called before
       {"match_requests", domain.match_requests},
       {"match_blocks_asked", domain.match_blocks_asked},
       {"match_blocks_hit", domain.match_blocks_hit},

@@ -126,7 +126,7 @@ struct Shell::State {
   bool is_work_scheduled = false;
   bool is_ready_announced = false;
   LogGate slow_turn_gate;
-  LogGate refused_gate;
+  LogGate refused_gate, closed_gate;
 };
 
 // ---- start --------------------------------------------------------------------------------------
@@ -454,9 +454,13 @@ void Shell::State::BuildCore() {
                 inheritance->NoteSession(domain_index, session, pidfd, life_fd);
               },
           .on_close =
-              [](SessionId session, CloseReason reason) {
+              [this](SessionId session, CloseReason reason) {
+                uint64_t held_back = 0;
+                if (!closed_gate.Open(clock.NowUs(), &held_back)) return;
                 Log(LogLevel::kWarn, "session closed",
-                    {{"session", session}, {"why", CloseReasonName(reason)}});
+                    {{"session", session},
+                     {"why", CloseReasonName(reason)},
+                     {"not_told", held_back}});
               }});
   sessions =
       std::make_unique<SessionTable>(MakeSessionOptions(), *transport,

@@ -57,10 +57,13 @@ std::string RenderHead(const StatsView& stats) {
       fmt::format("{} stranded, {} fenced in {} slots", BytesOr(stats.Count("slot_bytes_stranded")),
                   BytesOr(stats.Count("fenced_bytes")), CountOr(stats.Count("fenced_slot_count"))));
   text += Line("eviction", OrDash(stats.Text("domain.eviction")));
-  text += Line(
-      "blocks",
-      fmt::format("{} resident, {} reserved, {} pinned", CountOr(stats.Count("block_count")),
-                  CountOr(stats.Count("reserved_count")), CountOr(stats.Count("pinned_count"))));
+  text +=
+      Line("blocks",
+           fmt::format("{} resident, {} reserved, {} leased", CountOr(stats.Count("block_count")),
+                       CountOr(stats.Count("reserved_count")),
+                       CountOr(stats.Count("leased_block_count").has_value()
+                                   ? stats.Count("leased_block_count")
+                                   : stats.Count("pinned_count"))));  // of an older daemon
   text +=
       Line("clients",
            fmt::format("{} sessions, {} leases, {} groups", CountOr(stats.Count("session_count")),

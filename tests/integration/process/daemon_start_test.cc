@@ -1,6 +1,7 @@
 // How terraced starts, refuses to start, and stops.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/inotify.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -9,6 +10,7 @@
 #include <csignal>
 #include <cstring>
 #include <fstream>
+#include <random>
 
 #include "integration/process/daemon_process.h"
 #include "integration/process/raw_client.h"
@@ -18,6 +20,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Matcher;
 using ::testing::MatchesRegex;
 using ::testing::Not;
 
@@ -47,6 +50,65 @@ TEST(DaemonStart, SigintIsACleanStopToo) {
   ASSERT_TRUE(daemon.StartReady()) << daemon.Errors();
   daemon.Signal(SIGINT);
   EXPECT_EQ(daemon.Wait(), 0);
+}
+
+// A line of /proc/<pid>/<file> that begins with `name`; empty once the process is gone.
+std::string ProcLine(pid_t pid, const std::string& file, const std::string& name) {
+  std::ifstream lines("/proc/" + std::to_string(pid) + "/" + file);
+  for (std::string line; std::getline(lines, line);) {
+    if (line.starts_with(name)) return line.substr(name.size());
+  }
+  return "";
+}
+
+// Whether the daemon is past what the linker does: it catches SIGTERM, or has its log thread.
+bool HasBegun(pid_t pid) {
+  const std::string caught = ProcLine(pid, "status", "SigCgt:\t");
+  const std::string threads = ProcLine(pid, "status", "Threads:\t");
+  return (!caught.empty() && (std::stoull(caught, nullptr, 16) >> (SIGTERM - 1) & 1) != 0) ||
+         (!threads.empty() && std::stoi(threads) > 1);
+}
+
+TEST(DaemonStart, ASignalBeforeItServesIsACleanStopToo) {
+  std::mt19937 random(7);
+  for (int i = 0; i < 30; ++i) {
+    DaemonProcess daemon;
+    daemon.Start({"--socket", daemon.socket_path(), "--dram-bytes", "256MiB"});
+    while (!HasBegun(daemon.pid())) usleep(200);
+    usleep(random() % 40'000);
+    daemon.Signal(i % 2 == 0 ? SIGTERM : SIGINT);
+    EXPECT_EQ(daemon.Wait(), 0) << "start " << i << ": " << daemon.Errors();
+  }
+}
+
+TEST(DaemonStart, NoCoreIsWrittenOfADaemonUnlessItIsAskedFor) {
+  for (const std::string more : {"", "--keeper", "--allow-core-dumps"}) {
+    SCOPED_TRACE(more);
+    DaemonProcess daemon;
+    std::vector<std::string> arguments = {"--socket", daemon.socket_path()};
+    if (!more.empty()) arguments.push_back(more);
+    if (more != "--keeper") arguments.insert(arguments.end(), {"--dram-bytes", "256MiB"});
+    daemon.Start(arguments);
+    ASSERT_TRUE(daemon.WaitReady()) << daemon.Errors();
+    const bool is_allowed = more == "--allow-core-dumps";
+    constexpr char kNone[] = " +0 +0 .*";
+    EXPECT_THAT(ProcLine(daemon.pid(), "limits", "Max core file size"),
+                is_allowed ? Matcher<std::string>(Not(MatchesRegex(kNone)))
+                           : Matcher<std::string>(MatchesRegex(kNone)));
+  }
+}
+
+TEST(DaemonStart, ALockThatIsALinkIsRefused) {
+  for (const bool is_keeper : {false, true}) {
+    DaemonProcess daemon;
+    const std::string elsewhere = daemon.directory() + "/elsewhere";
+    ASSERT_EQ(symlink(elsewhere.c_str(), (daemon.socket_path() + ".lock").c_str()), 0);
+    EXPECT_THAT(is_keeper
+                    ? Refusal(daemon, {"--socket", daemon.socket_path(), "--keeper"})
+                    : Refusal(daemon, {"--socket", daemon.socket_path(), "--dram-bytes", "256MiB"}),
+                AllOf(HasSubstr(".lock is a symbolic link"), HasSubstr("remove it")));
+    EXPECT_NE(access(elsewhere.c_str(), F_OK), 0) << "nothing is made where the link points";
+  }
 }
 
 TEST(DaemonStart, ASecondDaemonFindsTheSocketBusy) {
@@ -174,6 +236,34 @@ TEST(DaemonStart, TheSocketHasTheConfiguredMode) {
   struct stat about;
   ASSERT_EQ(stat(daemon.socket_path().c_str(), &about), 0);
   EXPECT_EQ(about.st_mode & 0777, 0600u);
+}
+
+// A mode that is changed at the path could be changed of something else that was put there.
+TEST(DaemonStart, ASocketIsBornWithItsMode) {
+  for (const char* mode : {"0600", "0660", "0666"}) {
+    DaemonProcess daemon;
+    const std::string config = daemon.WriteFile(
+        "t.toml", "[daemon]\nsegment_bytes = \"2MiB\"\ndram_bytes = \"16MiB\"\nstate_dir = \"" +
+                      daemon.directory() + "\"\n[[domain]]\nname = \"a\"\nsocket = \"" +
+                      daemon.socket_path() + "\"\nsocket_mode = \"" + mode + "\"\n");
+    const int notify = inotify_init1(IN_NONBLOCK | IN_CLOEXEC);
+    ASSERT_GE(inotify_add_watch(notify, daemon.directory().c_str(), IN_CREATE | IN_ATTRIB), 0);
+    daemon.Start({"--config", config});
+    ASSERT_TRUE(daemon.WaitReady()) << daemon.Errors();
+    struct stat about;
+    ASSERT_EQ(stat(daemon.socket_path().c_str(), &about), 0);
+    EXPECT_EQ(about.st_mode & 0777, std::stoul(mode, nullptr, 8));
+    alignas(inotify_event) char events[64 * 1024];
+    const ssize_t bytes = read(notify, events, sizeof(events));
+    for (ssize_t at = 0; at < bytes;) {
+      const auto* event = reinterpret_cast<const inotify_event*>(events + at);
+      EXPECT_FALSE(event->len > 0 && std::string(event->name) == "t.sock" &&
+                   (event->mask & IN_ATTRIB) != 0)
+          << "the mode was changed behind the socket's birth";
+      at += static_cast<ssize_t>(sizeof(*event) + event->len);
+    }
+    close(notify);
+  }
 }
 
 TEST(DaemonStart, ASecretIsDrawnOnceAndKept) {
