@@ -5,9 +5,12 @@
 #include <CLI/Formatter.hpp>
 #include <cstdio>
 #include <exception>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "tools/terrace/insight_verbs.h"
+#include "tools/terrace/nearest_word.h"
 #include "tools/terrace/verb.h"
 
 #ifndef TERRACE_VERSION
@@ -50,6 +53,8 @@ class CommandLine {
   ExitCode Run(int argc, char** argv) {
     try {
       app_.parse(argc, argv);
+    } catch (const CLI::ExtrasError& error) {
+      return ExplainWord(error);
     } catch (const CLI::ParseError& error) {
       return app_.exit(error) == 0 ? kExitOk : kExitUsage;
     }
@@ -63,6 +68,30 @@ class CommandLine {
   }
 
  private:
+  // A word too many: where a verb was expected, one that is none.
+  ExitCode ExplainWord(const CLI::ExtrasError& error) {
+    const CLI::App* at = &app_;
+    std::string family = "terrace";
+    while (!at->get_subcommands().empty()) {
+      at = at->get_subcommands().front();
+      family += " " + at->get_name();
+    }
+    std::vector<std::string> verbs;
+    for (const CLI::App* verb : at->get_subcommands([](const CLI::App*) { return true; })) {
+      verbs.push_back(verb->get_name());
+    }
+    const std::string word = app_.remaining(true).front();
+    if (verbs.empty() || word.starts_with('-')) {
+      app_.exit(error);
+      return kExitUsage;
+    }
+    const std::string nearest = NearestWord(word, verbs);
+    Fail(fmt::format("'{}' is no verb of `{}`{}; `{} --help` lists all", word, family,
+                     nearest.empty() ? "" : fmt::format(": did you mean `{} {}`?", family, nearest),
+                     family));
+    return kExitUsage;
+  }
+
   void Add(Arguments& parent, std::unique_ptr<Verb> verb) {
     Arguments command = verb->Declare(parent);
     verbs_.push_back({command, std::move(verb)});

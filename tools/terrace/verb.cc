@@ -18,10 +18,10 @@ namespace {
 constexpr uint32_t kTimeoutMsMax = 600'000;
 constexpr char kSystemSocket[] = "/run/terrace/default.sock";
 
+bool Exists(const std::string& path) { return access(path.c_str(), F_OK) == 0; }
+
 // Also where this user may not look.
-bool MayExist(const std::string& path) {
-  return access(path.c_str(), F_OK) == 0 || errno == EACCES;
-}
+bool MayExist(const std::string& path) { return Exists(path) || errno == EACCES; }
 
 std::string HowToStart(const std::string& path) {
   return fmt::format(
@@ -43,7 +43,8 @@ std::string WhyNobodyListens(const std::string& path) {
   if (stat(path.c_str(), &info) != 0) {
     if (errno == EACCES) {
       return fmt::format(
-          "uid {} may not look at socket {}. Run as a member of its directory's group (terrace, as "
+          "permission denied: uid {} may not look at socket {}. Run as a member of its directory's "
+          "group (terrace, as "
           "installed) or as root, or name another socket with --socket or TERRACE_SOCKET",
           getuid(), path);
     }
@@ -71,8 +72,9 @@ std::string WhyNobodyListens(const std::string& path) {
   }
   if (error == EACCES || error == EPERM) {
     return fmt::format(
-        "socket {} refuses uid {}: {}. Run as a user of that domain, or ask its owner for access",
-        path, getuid(), std::strerror(error));
+        "permission denied: socket {} refuses uid {}. Run as a user of that domain, such as a "
+        "member of the socket's group, or ask its owner for access",
+        path, getuid());
   }
   return fmt::format("cannot connect to {}: {}", path, std::strerror(error));
 }
@@ -83,8 +85,9 @@ std::string DefaultSocketPath() {
   }
   const char* runtime = std::getenv("XDG_RUNTIME_DIR");
   if (runtime == nullptr || *runtime == '\0') return kSystemSocket;
+  // Where this user may not look it is another's, left over from before a su.
   std::string own = std::string(runtime) + "/terrace/default.sock";
-  return MayExist(own) || !MayExist(kSystemSocket) ? own : kSystemSocket;
+  return Exists(own) || !MayExist(kSystemSocket) ? own : kSystemSocket;
 }
 
 std::string DaemonAddress::path() const {

@@ -221,6 +221,37 @@ TEST_F(CliVerbsTest, WrongCommandLinesExitWithTwo) {
   }
 }
 
+TEST_F(CliVerbsTest, AMistypedVerbIsAnsweredWithTheNearest) {
+  const Outcome status = Terrace({"stauts"});
+  EXPECT_EQ(status.exit_code, 2);
+  EXPECT_THAT(status.err, AllOf(HasSubstr("'stauts' is no verb"), HasSubstr("`terrace status`?")));
+  EXPECT_THAT(Terrace({"domain", "nwe", "x"}).err, HasSubstr("did you mean `terrace domain new`?"));
+  EXPECT_THAT(Terrace({"frobnicate"}).err,
+              AllOf(HasSubstr("'frobnicate' is no verb"), Not(HasSubstr("did you mean"))));
+}
+
+TEST_F(CliVerbsTest, WhoMayNotConnectIsToldSoAndNotThatThereIsNoDaemon) {
+  if (geteuid() != 0) GTEST_SKIP() << "root only: it takes another user";
+  StartDaemon();
+  const auto as_nobody = [this] {
+    const std::string command = "setpriv --reuid 65534 --regid 65534 --clear-groups " +
+                                std::string(TERRACE_CLI_PATH) + " status --socket " +
+                                socket_path() + " 2>&1";
+    FILE* out = popen(command.c_str(), "r");
+    char text[2048] = "";
+    (void)!std::fread(text, 1, sizeof(text) - 1, out);
+    EXPECT_EQ(WEXITSTATUS(pclose(out)), 1);
+    return std::string(text);
+  };
+  ASSERT_EQ(chmod(daemon().directory().c_str(), 0700), 0);
+  EXPECT_THAT(as_nobody(), AllOf(HasSubstr("permission denied"), HasSubstr(socket_path()),
+                                 HasSubstr("group"), Not(HasSubstr("no daemon"))));
+  ASSERT_EQ(chmod(daemon().directory().c_str(), 0755), 0);
+  ASSERT_EQ(chmod(socket_path().c_str(), 0660), 0);
+  EXPECT_THAT(as_nobody(), AllOf(HasSubstr("permission denied"), HasSubstr("65534"),
+                                 HasSubstr("group"), Not(HasSubstr("no daemon"))));
+}
+
 TEST_F(CliVerbsTest, HelpAndVersionNeedNoDaemon) {
   EXPECT_THAT(Terrace({"--version"}).out, ContainsRegex("^terrace [0-9]+\\.[0-9]+"));
   const Outcome help = Terrace({"--help"});
