@@ -182,6 +182,28 @@ def test_numbers_of_a_client_are_refused_not_cut(tmp_path, name):
             terrace.Client(tmp_path / "none", **{name: wrong})
 
 
+def test_numbers_of_every_request_are_refused_not_cut(client, group):
+    keys = store(group, list(range(32)))
+    lease = group.acquire(keys)
+    calls = {
+        "self_mask": lambda n: client.open(group.spec, self_mask=n(64)),
+        "member_mask": lambda n: group.acquire(keys, member_mask=n(64)),
+        "flags": lambda n: group.reserve(keys, flags=n(32)),
+        "first_position": lambda n: group.acquire(keys, first_position=n(32)),
+        "an event hash": lambda n: group.reserve(keys, event_hashes=[1, n(64)]),
+        "ttl_s": lambda n: group.pin(keys, ttl_s=n(32)),
+        "token.low": lambda n: group.join_read(terrace.Token(0, n(64))),
+        "token.high": lambda n: group.join_write(terrace.Token(n(64), 0)),
+        "block": lambda n: lease.is_part_ready(n(32), 0),
+        "part": lambda n: lease.copy_part(0, n(32), bytearray(1)),
+    }
+    for name, call in calls.items():
+        for wrong in (lambda bits: -1, lambda bits: 1 << bits):
+            with pytest.raises(terrace.Invalid, match=f"{name} is "):
+                call(wrong)
+    lease.release()
+
+
 def test_another_spec_of_the_same_name_is_refused_with_the_field(client, group):
     assert group.index == 0
     other = terrace.Space(**{**SPACE.__dict__, "dtype": "fp8_e4m3"})

@@ -5,6 +5,8 @@ import pathlib
 import re
 import subprocess
 
+import pytest
+
 from terrace import _native
 from terrace.space import Space
 
@@ -51,3 +53,17 @@ def test_defaults_are_those_of_the_header():
     assert _native.Request().priority == 255
     assert os.environ["TERRACE_LIBRARY"]
     assert Space.__dataclass_fields__["tp_size"].default == 1
+
+
+def test_no_argument_is_cut_in_silence():
+    checked = 0
+    for name, (_, arguments) in _native.FUNCTIONS.items():
+        taken = getattr(_native.lib, name).argtypes
+        for index, (declared, kind) in enumerate(zip(arguments, taken), 1):
+            if declared not in (ctypes.c_uint32, ctypes.c_uint64, ctypes.c_size_t):
+                continue
+            for wrong in (-1, 1 << 8 * ctypes.sizeof(declared)):
+                with pytest.raises(OverflowError, match=f"{name}, argument {index}: {wrong} goes"):
+                    kind.from_param(wrong)
+                checked += 1
+    assert checked > 100

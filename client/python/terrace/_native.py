@@ -15,6 +15,7 @@ GROUP_NONE = 0xFFFFFFFF
 PRIORITY_UNSET = 255
 
 
+
 class Id(Structure):
     _fields_ = [("low", c_uint64), ("high", c_uint64)]
 
@@ -258,6 +259,27 @@ def _candidates():
     yield "libterrace.so.1"
 
 
+_BITS = {c_uint32: 32, c_uint64: 64, c_size_t: 64}
+
+
+def _argument(function, index, kind):
+    """An argument's type; of a number one that ctypes does not cut in silence. Callers check what
+    their own callers pass (errors.number); this is for what one of them forgets."""
+    bits = _BITS.get(kind)
+    if bits is None:
+        return kind
+
+    class Whole(kind):
+        @classmethod
+        def from_param(cls, value):
+            if isinstance(value, int) and not 0 <= value < 1 << bits:
+                raise OverflowError(f"{function}, argument {index}: {value} goes beyond 0 to "
+                                    f"2^{bits} - 1")
+            return kind.from_param(value)
+
+    return Whole
+
+
 def _load():
     tried = []
     for path in _candidates():
@@ -269,7 +291,8 @@ def _load():
         for name, (result, arguments) in FUNCTIONS.items():
             function = getattr(library, name)
             function.restype = result
-            function.argtypes = arguments
+            function.argtypes = [_argument(name, index, kind)
+                                 for index, kind in enumerate(arguments, 1)]
         if library.terrace_abi_version() < ABI_VERSION:
             raise ImportError(f"{path} has ABI version {library.terrace_abi_version()}, this "
                               f"package needs {ABI_VERSION}: install a newer libterrace")

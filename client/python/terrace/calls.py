@@ -10,6 +10,7 @@ END_REASONS = ("unknown", "tool_call", "end_of_turn", "length", "aborted")
 _HINTS = {"pin": 1, "no_store": 2, "exact": 4}
 _HINT_NUMBERS = {"recompute_ns_per_token": 32, "session_hash": 64, "ttl_s": 32, "min_tokens": 32,
                  "expected_reuse_ms": 32}
+_FIELD_NUMBERS = {"member_mask": 64, "flags": 32, "first_position": 32}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,11 +117,14 @@ def microseconds(timeout_s: Optional[float]) -> int:
         return 0
     if timeout_s < 0:
         raise Invalid(f"timeout_s is {timeout_s}: a deadline is not in the past")
-    return max(1, int(timeout_s * 1e6))
+    return number("timeout_s in microseconds", max(1, int(timeout_s * 1e6)), 64)
 
 
 def request_of(timeout_s: Optional[float], hints: Optional[Hints] = None, **fields: Any):
     """A native request."""
+    for name, bits in _FIELD_NUMBERS.items():
+        if name in fields:
+            fields[name] = number(name, fields[name], bits)
     request = _native.Request(deadline_us=microseconds(timeout_s), **fields)
     if hints is not None:
         for name, bits in _HINT_NUMBERS.items():

@@ -13,7 +13,7 @@ from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple, Union
 from . import _native, buffers
 from .calls import (END_REASONS, BlockInfo, Evicted, Hints, Keys, Match, ReservedKey, Token,
                     microseconds, request_of)
-from .errors import Gone, Invalid, TerraceError, Unsupported, from_status, number
+from .errors import Gone, Invalid, TerraceError, Unsupported, from_status, number, numbers
 from .space import SpaceGroup
 
 lib = _native.lib
@@ -126,7 +126,8 @@ class Client:
         native, _keep = spec._native()  # pylint: disable=protected-access
         group = ctypes.c_uint32()
         why = ctypes.create_string_buffer(2048)
-        status = lib.terrace_open(self.handle, ctypes.byref(native), self_mask,
+        status = lib.terrace_open(self.handle, ctypes.byref(native),
+                                  number("self_mask", self_mask, 64),
                                   microseconds(timeout_s), ctypes.byref(group), why, len(why))
         if status:
             raise from_status(status, f"opening group {spec.name!r}",
@@ -179,6 +180,10 @@ def _tokens_of(tokens: Any) -> "ctypes.Array":
         raise Invalid(f"token {min(tokens) if min(tokens) < 0 else max(tokens)}: tokens go from 0 "
                       "to 2^32 - 1")
     return (ctypes.c_uint32 * len(tokens))(*tokens)
+
+
+def _id_of(token: Token) -> _native.Id:
+    return _native.Id(number("token.low", token.low, 64), number("token.high", token.high, 64))
 
 
 class Group:
@@ -252,8 +257,9 @@ class Group:
         lease = ReadLease(self)
         self.client.check(
             lib.terrace_join_read_flagged(
-                self.client.handle, self.index, _native.Id(token.low, token.high), member_mask,
-                flags, lease.native), "joining a read lease")
+                self.client.handle, self.index, _id_of(token),
+                number("member_mask", member_mask, 64), number("flags", flags), lease.native),
+            "joining a read lease")
         return lease
 
     def reserve(self, keys: Keys, timeout_s: Optional[float] = None,
@@ -266,7 +272,7 @@ class Group:
         if event_hashes is not None:
             if len(event_hashes) != len(keys):
                 raise Invalid(f"{len(event_hashes)} event hashes for {len(keys)} keys")
-            request.event_hashes = (ctypes.c_uint64 * len(keys))(*event_hashes)
+            request.event_hashes = numbers("an event hash", event_hashes)
         lease = WriteLease(self)
         self.client.check(lib.terrace_reserve(*self._keys(keys), request, lease.native), "reserve")
         return lease
@@ -276,7 +282,8 @@ class Group:
         lease = WriteLease(self)
         self.client.check(
             lib.terrace_join_write(self.client.handle, self.index,
-                                   _native.Id(token.low, token.high), member_mask, lease.native),
+                                   _id_of(token), number("member_mask", member_mask, 64),
+                                   lease.native),
             "joining a write lease")
         return lease
 
@@ -450,8 +457,8 @@ class ReadLease(_Lease):
         if self.group.client.device_backend != "host" and self.is_in_device(block):
             raise Unsupported(f"block {block} lies in the memory of a GPU, which this process's "
                               "threads do not reach: PagedCache.load copies it into pages")
-        address = lib.terrace_read_lease_slot(self.native, number("block", block), member,
-                                              ctypes.byref(slot_bytes))
+        address = lib.terrace_read_lease_slot(self.native, number("block", block),
+                                              number("member", member), ctypes.byref(slot_bytes))
         view = self._export(address, slot_bytes.value)
         return None if view is None else view.toreadonly()
 
@@ -472,8 +479,9 @@ class ReadLease(_Lease):
         self._member(member)
         address, byte_count = buffers.address_of(into, True)
         self.group.client.check(
-            lib.terrace_read_lease_copy_part(self.native, number("block", block), member,
-                                             number("part", part), address, byte_count),
+            lib.terrace_read_lease_copy_part(self.native, number("block", block),
+                                             number("member", member), number("part", part),
+                                             address, byte_count),
             f"copying part {part} of block {block}")
 
     def chunk_position(self, block: int, member: int = 0) -> int:
@@ -481,8 +489,8 @@ class ReadLease(_Lease):
         self._member(member)
         found = ctypes.c_uint32()
         self.group.client.check(
-            lib.terrace_read_lease_chunk_position(self.native, number("block", block), member,
-                                                  ctypes.byref(found)),
+            lib.terrace_read_lease_chunk_position(self.native, number("block", block),
+                                                  number("member", member), ctypes.byref(found)),
             f"reading the header of block {block}")
         return found.value
 
@@ -496,7 +504,8 @@ class ReadLease(_Lease):
         pointers = buffers.pointers_to_parts(into, self._member(member).engine_part_bytes, count,
                                              True)
         self.group.client.check(
-            lib.terrace_read_lease_copy_blocks(self.native, member, first_block, count, pointers),
+            lib.terrace_read_lease_copy_blocks(self.native, number("member", member), first_block,
+                                               count, pointers),
             f"copying {count} blocks")
 
     def release(self, end_reason: str = "unknown") -> None:
@@ -557,7 +566,8 @@ class WriteLease(_Lease):
         pointers = buffers.pointers_to_parts(data, self._member(member).engine_part_bytes, count,
                                              False)
         self.group.client.check(
-            lib.terrace_write_lease_write_blocks(self.native, member, first_key, count, pointers),
+            lib.terrace_write_lease_write_blocks(self.native, number("member", member), first_key,
+                                                 count, pointers),
             f"writing {count} blocks")
 
     def write_part(self, key: int, part: int, data: Any, member: int = 0) -> None:
@@ -565,16 +575,17 @@ class WriteLease(_Lease):
         self._member(member)
         address, byte_count = buffers.address_of(data, False)
         self.group.client.check(
-            lib.terrace_write_lease_write_part(self.native, number("key", key), member,
-                                               number("part", part), address, byte_count),
+            lib.terrace_write_lease_write_part(self.native, number("key", key),
+                                               number("member", member), number("part", part),
+                                               address, byte_count),
             f"writing part {part} of key {key}")
 
     def slot(self, key: int, member: int = 0) -> Optional[memoryview]:
         """Where to write a block in place; then checksum(). None unless it is ours."""
         slot_bytes = ctypes.c_uint64()
         self._member(member)
-        address = lib.terrace_write_lease_slot(self.native, number("key", key), member,
-                                               ctypes.byref(slot_bytes))
+        address = lib.terrace_write_lease_slot(self.native, number("key", key),
+                                               number("member", member), ctypes.byref(slot_bytes))
         return self._export(address, slot_bytes.value)
 
     def checksum(self, key: int, part: int, member: int = 0) -> None:

@@ -1,4 +1,5 @@
 """What a call can answer other than a result: one class a status."""
+import ctypes
 import operator
 from typing import Any
 
@@ -80,3 +81,12 @@ def number(name: str, value: Any, bits: int = 32) -> int:
     if not 0 <= found < 1 << bits:
         raise Invalid(f"{name} is {found}: it goes from 0 to 2^{bits} - 1")
     return found
+
+
+def numbers(name: str, values: Any, bits: int = 64) -> "ctypes.Array":
+    """Integers as an array of C's, of which none is cut in silence. At least one place long."""
+    kind = {32: ctypes.c_uint32, 64: ctypes.c_uint64}[bits]
+    values = values.tolist() if hasattr(values, "tolist") else list(values)
+    if values and not (min(values) >= 0 and max(values) < 1 << bits):
+        number(name, min(values) if min(values) < 0 else max(values), bits)
+    return (kind * max(len(values), 1))(*values)

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, List, Optional, Sequence, Tuple, Union
 from . import _native, buffers
 from .calls import microseconds
 from .client import ReadLease, WriteLease
-from .errors import Invalid, Unsupported, from_status, number
+from .errors import Invalid, Unsupported, from_status, number, numbers
 from .space import CODEC_PREFIX, Space
 
 if TYPE_CHECKING:
@@ -249,8 +249,8 @@ class PagedCache(_Handle):
         layout.page_count = number("page_count", page_count, 64)
         tensor = _native.Tensor(
             dimension_count=len(first.shape), item_bytes=first.item_bytes,
-            shape=(ctypes.c_uint64 * len(first.shape))(*first.shape),
-            stride_bytes=(ctypes.c_uint64 * len(first.shape))(*first.stride_bytes),
+            shape=numbers("a dimension", first.shape),
+            stride_bytes=numbers("a stride", first.stride_bytes),
             axes=axes.encode() if axes else None)
         _call(lib.terrace_pages_read_tensor, "reading a layer's tensor", tensor,
               ctypes.byref(layout))

@@ -11,6 +11,7 @@ from typing import Any, Dict, Optional
 from . import _native
 from .calls import Hints, Keys, microseconds, request_of
 from .client import Group, ReadLease, WriteLease
+from .errors import numbers
 
 lib = _native.lib
 _NO_CALLBACK = _native.Callback()
@@ -98,7 +99,7 @@ class Asker:
         if parent is not None:
             request.parent = parent
         if event_hashes is not None:
-            request.event_hashes = (ctypes.c_uint64 * len(keys))(*event_hashes)
+            request.event_hashes = numbers("an event hash", event_hashes)
         number = next(self._numbers)
         self._pending[number] = pending
         status = function(self.group.client.handle, self.group.index, keys.native, len(keys),

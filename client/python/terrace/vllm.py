@@ -11,8 +11,9 @@ lookup_wait_ms (0.5), timeout_ms (50), load_timeout_ms (10000); plugin_path of l
 copy_threads (0: the step itself copies), where it is host memory. Nothing here raises into the
 engine or waits longer than those: without a daemon vLLM serves on, without the cache.
 
-Today: KV caches on NVIDIA GPUs and in host memory (vLLM's CPU platform), full attention, MLA and
-sliding windows, in one KV cache group or several of one block size, beside full attention also
+Today: KV caches in host memory (vLLM's CPU platform) and on NVIDIA GPUs, of which it has run on
+none yet; full attention, MLA and sliding windows, in one KV cache group or several of one block
+size, beside full attention also
 states (Mamba, linear attention; mamba_cache_mode align), tensor, pipeline and decode context
 parallel. What it cannot serve it says in the log, once, and stays out of the way.
 """
