@@ -32,6 +32,7 @@
 #include "daemon/offload_pool.h"
 #include "daemon/recovery.h"
 #include "daemon/session.h"
+#include "daemon/slow_turns.h"
 #include "daemon/socket_transport.h"
 #include "daemon/store.h"
 #include "daemon/store_options.h"
@@ -125,7 +126,7 @@ struct Shell::State {
   uint64_t watchdog_us = 0;    // 0: systemd does not watch
   bool is_work_scheduled = false;
   bool is_ready_announced = false;
-  LogGate slow_turn_gate;
+  SlowTurns slow_turns;
   LogGate refused_gate, closed_gate;
 };
 
@@ -510,14 +511,7 @@ void Shell::State::EndTurn(const char* name, uint64_t began_us) {
   const uint64_t now_us = clock.NowUs();
   const uint64_t turn_us = now_us - began_us;
   metrics.CountTurn(turn_us);
-  uint64_t held_back = 0;
-  if (turn_us > kTurnLimitUs && slow_turn_gate.Open(now_us, &held_back)) {
-    Log(LogLevel::kWarn, "slow turn",
-        {{"turn", name},
-         {"turn_us", turn_us},
-         {"limit_us", kTurnLimitUs},
-         {"not_told", held_back}});
-  }
+  if (turn_us > kTurnLimitUs) slow_turns.Note(name, turn_us, now_us);
 }
 
 // The store's next due time moves with almost every request, mostly later. The timer is set only
@@ -560,6 +554,7 @@ void Shell::State::Housekeep() {
     AnnounceReady();
     for (const std::unique_ptr<DomainRedis>& domain : redis) domain->LogHealth();
     for (const std::unique_ptr<DomainNvme>& domain : nvme) domain->KeepLearned(*store);
+    slow_turns.Tell(clock.NowUs());
     Housekeep();
   });
 }
