@@ -1,4 +1,5 @@
 // The C ABI: requests, blocking and not.
+#include <cstddef>
 #include <string>
 #include <vector>
 
@@ -27,10 +28,13 @@ static_assert(TERRACE_TIER_REDIS == static_cast<int>(protocol::TierKind::kRedis)
 static_assert(TERRACE_BLOCK_SEALED == static_cast<int>(protocol::BlockState::kSealed));
 static_assert(sizeof(terrace_queried_block) == sizeof(protocol::QueriedBlock));
 
+// Its first version ended there.
+constexpr size_t kRequestBytesMin = offsetof(terrace_request, load_deadline_us);
+
 terrace_status ReadRequest(const terrace_request* from, size_t key_count, RequestOptions* options) {
   terrace_request request = TERRACE_REQUEST_INIT;
   if (from != nullptr) {
-    const terrace_status status = ReadStruct(from, sizeof(terrace_request), &request);
+    const terrace_status status = ReadStruct(from, kRequestBytesMin, &request);
     if (status != TERRACE_OK) return status;
   }
   if (request.end_reason > TERRACE_END_ABORTED ||
@@ -50,6 +54,7 @@ terrace_status ReadRequest(const terrace_request* from, size_t key_count, Reques
   options->hints.end_reason = static_cast<protocol::EndReason>(request.end_reason);
   options->hints.priority = request.priority;
   options->hints.flags = request.hint_flags;
+  options->load_deadline_us = request.load_deadline_us;
   if (request.event_hashes != nullptr) options->event_hashes = {request.event_hashes, key_count};
   return TERRACE_OK;
 }

@@ -69,6 +69,25 @@ Status SetGroup(Core& core, GroupRef ref, KeysCall* call) {
   return Status::Ok();
 }
 
+// The daemon's share of a call's deadlines: by deadline_us it ends what it was asked for, of a verb
+// that brings blocks to DRAM the bringing.
+void SetDeadlines(Verb verb, uint64_t answer_us, uint64_t load_us, protocol::Hints* hints) {
+  if (hints->deadline_us != 0) return;
+  uint64_t deadline_us = answer_us;
+  if (verb == Verb::kAcquire || verb == Verb::kPrefetch) {
+    deadline_us = load_us != 0 ? load_us : std::max(answer_us, kLoadDeadlineUsDefault);
+    const uint64_t answer_ms = answer_us / kUsPerMs;
+    hints->by_verb = static_cast<uint8_t>(std::clamp<uint64_t>(answer_ms, 1, 255));
+  }
+  // The answer has to come back in time, too.
+  if (verb == Verb::kReserve) {
+    const uint64_t wait_us = answer_us * 3 / 4;
+    hints->by_verb =
+        static_cast<uint8_t>(std::min<uint64_t>(wait_us / protocol::kRoomWaitUnitUs, 255));
+  }
+  hints->deadline_us = static_cast<uint32_t>(std::min<uint64_t>(deadline_us, 0xFFFFFFFF));
+}
+
 Status FillKeys(Core& core, GroupRef ref, std::span<const BlockKey> keys,
                 const RequestOptions& options, Verb verb, KeysCall* call) {
   CallSpec& spec = call->spec;
@@ -101,9 +120,7 @@ Status FillKeys(Core& core, GroupRef ref, std::span<const BlockKey> keys,
                             : call->group->self_mask();
   request.parent = options.parent;
   request.hints = options.hints;
-  if (request.hints.deadline_us == 0) {
-    request.hints.deadline_us = static_cast<uint32_t>(std::min<uint64_t>(relative_us, 0xFFFFFFFF));
-  }
+  SetDeadlines(verb, relative_us, options.load_deadline_us, &request.hints);
   spec.message.parts = {BytesOf(request), std::as_bytes(keys), std::as_bytes(options.event_hashes)};
   return Status::Ok();
 }
@@ -186,7 +203,7 @@ Status FillCommit(Core& core, const std::shared_ptr<LeaseState>& lease,
   if (*must_send) {
     const uint32_t refused = lease->parts_refused.exchange(0);
     const uint32_t told = std::min<uint32_t>(refused, 255);
-    spec->commit.hints.parts_refused = static_cast<uint8_t>(told);
+    spec->commit.hints.by_verb = static_cast<uint8_t>(told);
     lease->parts_refused.fetch_add(refused - told);  // for the next one, or the end of the lease
   }
   return Status::Ok();

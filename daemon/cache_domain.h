@@ -175,6 +175,7 @@ struct CacheDomain {
   uint32_t member_count = 0;    // Store: local members of all groups
   uint32_t session_count = 0;   // Store
   bool is_short = false;        // a slot was asked for and none was free: SegmentLedger looks
+  bool is_room_coming = false;  // SegmentLedger: a segment is being populated, or will be
   Store::DomainStats counters;  // only its "since start" fields
 };
 

@@ -20,6 +20,7 @@ enum class DeadlineKind : uint8_t {
   kDrain,
   kTick,
   kSeek,
+  kRoom,
 };
 
 struct Deadline {

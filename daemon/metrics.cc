@@ -37,6 +37,7 @@ json DomainDocument(const Store::DomainStats& domain) {
       {"acquire_requests", domain.acquire_requests},
       {"acquire_blocks_asked", domain.acquire_blocks_asked},
       {"acquire_blocks_hit", domain.acquire_blocks_hit},
+      {"acquire_blocks_lost", domain.acquire_blocks_lost},
       {"acquire_blocks_by_tier", domain.acquire_blocks_by_tier},
       {"blocks_adopted", domain.blocks_adopted},
       {"blocks_sealed", domain.blocks_sealed},

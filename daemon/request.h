@@ -52,7 +52,7 @@ class Request {
   enum class Outcome {
     kMore,       // call Step, again in a later turn if the budget is spent
     kReply,      // reply() is ready to be cut into pages
-    kSeeking,    // the shared tier is being asked: call Step when OnSeekDone has come
+    kSeeking,    // something is awaited elsewhere: call Step when OnSeekDone has come
     kWaiting,    // a Wait that OnWaitDone will end
     kErasing,    // an Evict or Reset that has done its work; OnWaitDone says when it is durable
     kMalformed,  // reply() says why; close the connection after it

@@ -65,7 +65,9 @@ Request::Outcome Request::StepKeys(const RequestContext& context, Store& store,
       *budget_blocks = 0;
       continue;
     }
-    Passed(key_count);
+    const bool is_reserve = verb_ == Verb::kReserve;
+    Passed(is_reserve ? static_cast<uint32_t>(reserve_.keys.size()) - next_ : key_count);
+    if (is_reserve && reserve_.awaits_room) return Outcome::kSeeking;
     is_more = next_ < keys_.key_count && !is_prefix_finished();
   }
   if (verb_ == Verb::kEvict && (keys_.flags & protocol::kEvictDryRun) == 0) {

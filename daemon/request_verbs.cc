@@ -273,7 +273,7 @@ Request::Outcome Request::StepCommit(const RequestContext& context, Store& store
     protocol::CommitRequest part = commit;
     part.entry_count = entry_count;
     part.flags = is_last && is_release ? protocol::kCommitRelease : 0;
-    if (next_ > 0) part.hints.parts_refused = 0;  // counted with the first step
+    if (next_ > 0) part.hints.by_verb = 0;  // counted with the first step
     const Status status =
         store.Commit(context.session, part, step_entries_, step_checksums_, &commit_);
     if (!status.ok()) return Fail(context, status);

@@ -11,6 +11,7 @@ constexpr uint64_t kPopulateRetryUs = 1'000'000;
 constexpr uint64_t kDrainPeriodUs = 10'000;
 constexpr uint32_t kDrainBlocksPerStepMax = 256;
 constexpr uint32_t kDrainSlotsPerStepMin = 1024;  // looked at, if there are so many
+constexpr uint64_t kAheadBytesMax = uint64_t{1} << 30;
 
 }  // namespace
 
@@ -47,7 +48,7 @@ bool SegmentLedger::has_work() const {
     if (record.domain->is_short) return true;
     if (record.populating_count > 0 || record.draining_count > 0) return false;
     const uint32_t free_count = record.domain->slots.segment_count(SegmentState::kFree);
-    if (free_count >= options_.segments_spare || record.held_count >= record.segments.size()) {
+    if (free_count >= SpareWanted(record) || record.held_count >= record.segments.size()) {
       return false;
     }
     return held_total_ < options_.segments_total ||
@@ -74,6 +75,8 @@ void SegmentLedger::TellRoom(DomainRecord& record) const {
   const bool may_grow =
       record.held_count < record.segments.size() && held_total_ < options_.segments_total;
   const bool is_growing = may_grow || record.populating_count > 0;
+  record.domain->is_room_coming =
+      record.populating_count > 0 || (may_grow && !record.is_backing_off);
   if (is_growing == record.is_growing) return;
   record.is_growing = is_growing;
   record.domain->dram_policy->OnRoom(is_growing ? EvictionPolicy::Room::kGrows
@@ -91,6 +94,17 @@ void SegmentLedger::OnDrainTimer() {
   }
 }
 
+// Clients fill memory several times faster than it is populated, so what is ahead of them grows
+// with what they use; a domain that nobody uses takes no more than segments_spare.
+uint32_t SegmentLedger::SpareWanted(const DomainRecord& record) const {
+  const SlotAllocator& slots = record.domain->slots;
+  const auto ahead_max =
+      static_cast<uint32_t>(kAheadBytesMax / record.domain->options.segment_bytes);
+  const uint32_t ahead_count =
+      std::min(slots.segment_count(SegmentState::kAssigned) + 1, ahead_max);
+  return std::max(options_.segments_spare, ahead_count);
+}
+
 // One segment at a time, so that no domain takes all there is at the start.
 void SegmentLedger::Grow(DomainRecord& record) {
   CacheDomain& domain = *record.domain;
@@ -100,7 +114,7 @@ void SegmentLedger::Grow(DomainRecord& record) {
   // their segments in step, and what one of them finds is given back when the next finds none.
   const uint32_t segments_wanted = std::max(domain.member_count, 1u);
   const bool wants_first = record.held_count < segments_wanted;
-  const bool wants_spare = free_count < options_.segments_spare;
+  const bool wants_spare = free_count < SpareWanted(record);
   const bool wants_more = domain.is_short && free_count < segments_wanted;
   if (!wants_first && !wants_spare && !wants_more) return;
   if (record.held_count >= domain.options.segments_max) return;

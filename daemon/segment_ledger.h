@@ -62,6 +62,8 @@ class SegmentLedger {
   };
 
   void Grow(DomainRecord& record);
+  // How many free segments there should be.
+  uint32_t SpareWanted(const DomainRecord& record) const;
   void TellRoom(DomainRecord& record) const;
   void TakeBackFor(const DomainRecord& taker);
   void StepDrain(DomainRecord& record, uint32_t segment);

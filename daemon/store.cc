@@ -39,6 +39,7 @@ DomainRooms::DomainRooms(uint32_t domain_index, const DomainOptions& options,
       shared_writer(domain, residency),
       shared_reader(domain, residency, evictor, verifier, mover),
       notes(domain, residency, verifier, shared_writer),
+      room_waits(domain),
       kv_events(domain) {
   mover.SetShared(&shared_writer, &shared_reader);
   residency.SetObserver(&waiters);
@@ -177,6 +178,12 @@ uint64_t Store::State::DeadlineUs(const protocol::Hints& hints) const {
   const uint32_t asked_us =
       hints.deadline_us == 0 ? options.default_deadline_us : hints.deadline_us;
   return clock.NowUs() + std::min(asked_us, options.deadline_us_max);
+}
+
+uint64_t Store::State::AnswerDueUs(const protocol::Hints& hints) const {
+  const uint64_t deadline_us = DeadlineUs(hints);
+  if (hints.by_verb == 0) return deadline_us;
+  return std::min(deadline_us, clock.NowUs() + hints.by_verb * kUsPerMs);
 }
 
 Status Store::Unmapped(SessionId session, uint32_t segment) {
@@ -352,6 +359,7 @@ Result<OpenedGroup> Store::OpenGroup(SessionId session, const SpaceGroupSpec& sp
 
 void Store::OnSegmentPopulated(uint32_t domain_index, uint32_t segment, Status status) {
   state_->ledger.OnPopulated(domain_index, segment, status);
+  state_->domains[domain_index]->room_waits.Wake();
 }
 
 void Store::OnSegmentPunched(uint32_t domain_index, uint32_t segment, Status status) {
@@ -474,6 +482,14 @@ void Store::State::Settle(DomainRooms& rooms) {
   }
 }
 
+static void ExpireBlock(DomainRooms& rooms, BlockId id) {
+  rooms.domain.block(id).expiry = kHandleNone;
+  if (rooms.domain.block(id).phase != BlockPhase::kSealed) return;
+  ++rooms.domain.counters.blocks_expired;
+  const Because because(rooms.domain, protocol::MissCause::kExpired);
+  rooms.residency.Erase(id, StatusCode::kNotFound);
+}
+
 void Store::OnTimer() {
   State& s = *state_;
   const uint64_t now_us = s.clock.NowUs();
@@ -504,12 +520,7 @@ void Store::OnTimer() {
         rooms.waiters.OnDeadline(due.id);
         break;
       case DeadlineKind::kBlockExpiry:
-        rooms.domain.block(due.id).expiry = kHandleNone;
-        if (rooms.domain.block(due.id).phase == BlockPhase::kSealed) {
-          ++rooms.domain.counters.blocks_expired;
-          const Because because(rooms.domain, protocol::MissCause::kExpired);
-          rooms.residency.Erase(due.id, StatusCode::kNotFound);
-        }
+        ExpireBlock(rooms, due.id);
         break;
       case DeadlineKind::kPopulateRetry:
         s.ledger.OnRetry(due.domain_index);
@@ -519,6 +530,9 @@ void Store::OnTimer() {
         break;
       case DeadlineKind::kSeek:
         rooms.shared_reader.OnSeekDeadline(due.id);
+        break;
+      case DeadlineKind::kRoom:
+        rooms.room_waits.OnDeadline(due.id);
         break;
       case DeadlineKind::kTick:
         rooms.shared_reader.Tick();

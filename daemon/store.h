@@ -201,7 +201,11 @@ struct ReserveResult {
   std::vector<SlotRef> slots;
   BlockKey last_key;             // parent of the next call's first key
   bool is_out_of_space = false;  // a key of the chain found no room: later ones get none either
-  bool is_finished = false;      // Join only: every key has been answered
+  // The next key has to wait for memory that is being populated: OnSeekDone follows, then the call
+  // goes on with it. Until room_until_us at most; 0: the first call says when that is.
+  bool awaits_room = false;
+  uint64_t room_until_us = 0;
+  bool is_finished = false;  // Join only: every key has been answered
 };
 struct ExplainResult {
   protocol::ExplainReply reply;
@@ -465,6 +469,7 @@ struct Store::DomainStats {
   // Counters since start.
   uint64_t match_requests = 0, match_blocks_asked = 0, match_blocks_hit = 0;
   uint64_t acquire_requests = 0, acquire_blocks_asked = 0, acquire_blocks_hit = 0;
+  uint64_t acquire_blocks_lost = 0;  // promised, and did not come in time
   uint64_t acquire_blocks_by_tier[protocol::kTierKindCount] = {};
   uint64_t blocks_adopted = 0;  // a predecessor's, found again in DRAM
   uint64_t blocks_sealed = 0, blocks_evicted = 0, blocks_expired = 0, blocks_corrupt = 0;

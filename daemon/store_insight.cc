@@ -81,9 +81,6 @@ void Store::State::CountAnswer(const Caller& caller, const KeysQuery& query,
   const uint32_t asked_count = std::max(query.key_count_of_request, result.misses.asked_count);
   const uint32_t hit_count = result.reply.block_count;
   HitRateCounts counts{.requests = 1, .blocks_asked = asked_count};
-  for (const protocol::BlockSpan& span : result.spans) {
-    counts.blocks_hit[static_cast<size_t>(span.tier)] += span.block_count;
-  }
   const uint32_t missed_count = asked_count - std::min(asked_count, hit_count);
   const AcquireMisses& misses = result.misses;
   const uint32_t unwalked_count = asked_count - misses.asked_count;
@@ -93,11 +90,6 @@ void Store::State::CountAnswer(const Caller& caller, const KeysQuery& query,
   // Walked, but not usable: a windowed member's bytes, or fewer than the client has use for.
   const MissCause cause = misses.cause.value_or(MissCause::kMismatch);
   counts.blocks_missed[static_cast<size_t>(cause)] += missed_count - cold_count;
-  if (query.hints.recompute_ns_per_token != 0) {
-    caller.group->recompute_ns_per_token = query.hints.recompute_ns_per_token;
-  }
-  counts.saved_us = uint64_t{hit_count} * caller.group->block_tokens() *
-                    caller.group->recompute_ns_per_token / 1000;
   caller.domain().meter.OnAnswered(query.group_index, counts, caller.domain().NowUs());
 }
 

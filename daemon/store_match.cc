@@ -555,15 +555,16 @@ void Store::FinishAcquire(const KeysQuery& query, AcquireResult* result) {
     if (uint64_t{2} * block_count < caller.domain().leases.at(id).entries.capacity()) {
       caller.domain().leases.at(id).entries.shrink_to_fit();
     }
-    const PendingId pending = caller.rooms->waiters.Find(query.session, query.request_id);
-    if (pending != kPendingNone) {
-      caller.rooms->waiters.Arm(pending, state_->DeadlineUs(query.hints));
+    if (query.hints.recompute_ns_per_token != 0) {
+      caller.group->recompute_ns_per_token = query.hints.recompute_ns_per_token;
     }
-    CacheDomain& domain = caller.domain();
-    domain.counters.acquire_blocks_hit += block_count;
-    caller.group->acquire_blocks_hit += block_count;
-    for (const BlockSpan& span : result->spans) {
-      domain.counters.acquire_blocks_by_tier[static_cast<size_t>(span.tier)] += span.block_count;
+    PromisedHits promised(query.group_index, block_count, result->spans);
+    const PendingId pending = caller.rooms->waiters.Find(query.session, query.request_id);
+    if (pending != kPendingNone &&
+        caller.rooms->waiters.Arm(pending, state_->DeadlineUs(query.hints))) {
+      caller.rooms->waiters.Promise(pending, std::move(promised));
+    } else {
+      promised.DeliverAll(caller.domain());
     }
     result->reply.token = token;
   }

@@ -35,13 +35,13 @@ class Reserver {
       }
       const uint32_t position = query_.first_position + (is_chain ? static_cast<uint32_t>(i) : 0);
       const BlockId id = ReserveOne(i, parent, position);
+      if (result_->awaits_room) break;
       if (is_chain) parent = id;
+      result_->last_key = query_.keys[i];
+      ++answered_count_;
     }
     caller_.rooms->evictor.Expect(1);
-    if (!query_.keys.empty()) {
-      result_->last_key = query_.keys.back();
-      caller_.domain().leases.at(lease_).tip = query_.keys.back();
-    }
+    if (answered_count_ > 0) caller_.domain().leases.at(lease_).tip = result_->last_key;
     // New blocks say by themselves that their prefix was used. One that is all there already was
     // used, too.
     if (!has_new_) {
@@ -52,8 +52,10 @@ class Reserver {
     }
   }
 
+  std::span<const BlockKey> answered() const { return query_.keys.first(answered_count_); }
+
  private:
-  // Answers key i; the block that has the key now, or kBlockNone.
+  // Answers key i, unless it has to wait; the block that has the key now, or kBlockNone.
   BlockId ReserveOne(size_t i, BlockId parent, uint32_t position) {
     CacheDomain& domain = caller_.domain();
     Residency& residency = caller_.rooms->residency;
@@ -86,6 +88,7 @@ class Reserver {
       Answer({.status = static_cast<uint8_t>(StatusCode::kOk), .commit_id = b.commit_id}, id);
       return id;
     }
+    if (result_->awaits_room) return kBlockNone;
     ++domain.counters.reserve_no_space;
     domain.forgotten.Remember(query_.group_index, query_.keys[i], protocol::MissCause::kQuota,
                               domain.NowUs());
@@ -142,9 +145,23 @@ class Reserver {
          .writer_uid = session.uid,
          .hints = query_.hints});
     if (id == kBlockNone) return kBlockNone;
-    if (caller_.rooms->evictor.TakeSlots(id, caller_.group->local_mask()).ok()) return id;
+    if (TakeSlots(id).ok()) return id;
     caller_.rooms->residency.Erase(id, StatusCode::kGone);
     return kBlockNone;
+  }
+
+  // While memory is still to come nobody's block goes for it: a client that says how long it can
+  // wait asks again later, too.
+  Status TakeSlots(BlockId id) {
+    const CacheDomain& domain = caller_.domain();
+    const uint64_t members = caller_.group->local_mask();
+    if (!domain.is_room_coming || query_.hints.by_verb == 0) {
+      return caller_.rooms->evictor.TakeSlots(id, members);
+    }
+    uint32_t short_class = 0;
+    const Status taken = caller_.rooms->residency.TakeSlots(id, members, &short_class);
+    result_->awaits_room = !taken.ok() && domain.NowUs() < result_->room_until_us;
+    return taken;
   }
 
   void Answer(const ReservedKey& key, BlockId id) {
@@ -169,6 +186,7 @@ class Reserver {
   std::vector<BlockId> run_;  // whose keys were in use already
   std::vector<BlockId> new_;  // those of whom something is expected
   bool has_new_ = false;
+  size_t answered_count_ = 0;
 };
 
 // Of a long request: what grows with it is not moved again and again.
@@ -205,10 +223,18 @@ Status Store::Reserve(const KeysQuery& query, ReserveResult* result) {
       return Status(StatusCode::kGone, "the lease was revoked while it was built");
     }
   }
-  Reserver(*state_, caller, query, result).Run(lease);
+  if (result->room_until_us == 0) {
+    result->room_until_us = state_->clock.NowUs() + query.hints.by_verb * protocol::kRoomWaitUnitUs;
+  }
+  result->awaits_room = false;
+  Reserver reserver(*state_, caller, query, result);
+  reserver.Run(lease);
   caller.rooms->notes.CountAsked();  // in the order of the requests
-  caller.domain().meter.OnStored(query.keys, caller.group->block_bytes());
+  caller.domain().meter.OnStored(reserver.answered(), caller.group->block_bytes());
   state_->Settle(*caller.rooms);
+  if (result->awaits_room) {
+    caller.rooms->room_waits.Await(query.session, query.request_id, result->room_until_us);
+  }
   return Status::Ok();
 }
 
@@ -398,7 +424,7 @@ Status Store::Commit(SessionId session, const protocol::CommitRequest& request,
   if (!HasAllChecksums(entries, checksums.size())) {
     return Status(StatusCode::kInvalid, "the checksums are not those the entries announce");
   }
-  caller.domain().counters.parts_refused += request.hints.parts_refused;
+  caller.domain().counters.parts_refused += request.hints.by_verb;
   const bool is_void = caller.rooms->keeper.IsVoid(id);
   Committer committer(caller, id, request.hints);
   const uint64_t work_end = state_->work + kCommitWorkMax;

@@ -13,7 +13,7 @@ Status Store::Seek(const KeysQuery& query, uint64_t* end_us) {
   if (domain.options.shared.tier == nullptr || query.keys.empty()) return Status::Ok();
   const uint64_t now_us = domain.NowUs();
   if (*end_us == 0) {
-    *end_us = std::min(now_us + domain.options.shared.seek_us, state_->DeadlineUs(query.hints));
+    *end_us = std::min(now_us + domain.options.shared.seek_us, state_->AnswerDueUs(query.hints));
   }
   if (now_us >= *end_us) return Status::Ok();
   std::vector<BlockRange> path;

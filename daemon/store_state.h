@@ -15,6 +15,7 @@
 #include "daemon/registration_turns.h"
 #include "daemon/residency.h"
 #include "daemon/restorer.h"
+#include "daemon/room_waits.h"
 #include "daemon/scrubber.h"
 #include "daemon/segment_ledger.h"
 #include "daemon/session_register.h"
@@ -44,6 +45,7 @@ struct DomainRooms final : SharedTierListener {
   SharedWriter shared_writer;
   SharedReader shared_reader;
   HitNotes notes;
+  RoomWaits room_waits;
   KvEventSource kv_events;
   std::unique_ptr<Restorer> restorer;  // only while the store is being restored
   std::function<void()> settle;        // after an answer of the shared tier
@@ -85,6 +87,8 @@ struct Store::State final : public TierListener, public WorkOrderSink {
   void Settle(DomainRooms& rooms);
   void ArmTick(uint32_t domain_index);
   uint64_t DeadlineUs(const protocol::Hints& hints) const;
+  // Of an Acquire or Prefetch: when it must be answered, whatever is still to come.
+  uint64_t AnswerDueUs(const protocol::Hints& hints) const;
 
   // What a block is to the caller.
   Found Judge(const Caller& caller, BlockId id) const;

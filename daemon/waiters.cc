@@ -110,6 +110,12 @@ bool Waiters::Arm(PendingId id, uint64_t deadline_us) {
   return true;
 }
 
+// What is before the first block that is coming may be read at once.
+void Waiters::Promise(PendingId id, PromisedHits promised) {
+  promised.Deliver(d_, pendings_[id].coming.front().entry_index);
+  pendings_[id].promised = std::move(promised);
+}
+
 void Waiters::ArmErasure(PendingId id, const ErasureMark& mark, uint64_t deadline_us) {
   Pending& pending = pendings_[id];
   pending.is_armed = true;
@@ -527,6 +533,7 @@ void Waiters::Advance(PendingId id, uint32_t* budget) {
          {.first_block = pending.coming[first].entry_index,
           .block_count = pending.next - first,
           .flags = is_last ? protocol::kCompletionLast : 0});
+    pending.promised.Deliver(d_, pending.coming[pending.next - 1].entry_index + 1);
     if (pending.what.kind != PendingKind::kPrefetch) continue;
     for (uint32_t i = first; i < pending.next; ++i) {
       LeaseEntry& entry = entries[pending.coming[i].entry_index];
@@ -534,7 +541,12 @@ void Waiters::Advance(PendingId id, uint32_t* budget) {
       entry.block = kBlockNone;
     }
   }
-  if (pending.next == pending.end) End(id);
+  if (pending.next == pending.end) {
+    pending.promised.DeliverAll(d_);
+    End(id);
+  } else {
+    pending.promised.Deliver(d_, pending.coming[pending.next].entry_index);
+  }
 }
 
 // ---- ends ---------------------------------------------------------------------------------------
@@ -581,10 +593,12 @@ void Waiters::Cut(PendingId id, uint32_t from_index, StatusCode why) {
   }
   TrimSoon(id);
   if (!pending.is_armed) return;  // its reply will be shorter
+  pending.promised.Lose(d_, from_index);
   TellParts(pending);
   const bool is_last = pending.next == kept;
   Tell(pending, why, {.first_block = from_index, .flags = is_last ? protocol::kCompletionLast : 0});
   if (is_last) {
+    pending.promised.DeliverAll(d_);
     End(id);
   } else {
     Wake(id);  // by parts: what is left may have waited for what is gone
@@ -661,6 +675,8 @@ void Waiters::End(PendingId id) {
     if (of_lease->second.empty()) by_lease_.erase(of_lease);
   }
   const bool is_prefetch = pending.what.kind == PendingKind::kPrefetch;
+  pending.promised.LoseRest(d_);
+  pending.promised = {};
   pending.is_used = pending.is_armed = pending.is_announced = false;
   pending.deadline = kHandleNone;
   pending.end = 0;

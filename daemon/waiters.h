@@ -24,6 +24,7 @@
 #include <vector>
 
 #include "daemon/lease_table.h"
+#include "daemon/promised_hits.h"
 #include "daemon/residency.h"
 
 namespace terrace {
@@ -57,6 +58,8 @@ class Waiters final : public BlockObserver {
   // The reply is on its way: completions may begin. False if there is nothing to wait for: the
   // request is over.
   bool Arm(PendingId id, uint64_t deadline_us);
+  // What an armed Acquire was promised: counted as it comes.
+  void Promise(PendingId id, PromisedHits promised);
   // A kErasure: until StepErasures finds that no successor finds what the mark covers.
   void ArmErasure(PendingId id, const ErasureMark& mark, uint64_t deadline_us);
   bool has_erasures() const { return !unmarked_erasures_.empty() || !erasures_.empty(); }
@@ -117,6 +120,7 @@ class Waiters final : public BlockObserver {
     bool is_lost = false;       // a Wait's key left the cache
     bool is_woken = false;      // it is in woken_
     bool is_trimming = false;   // it is in trimming_
+    PromisedHits promised;
   };
   // One pending's wait for one block, in the block's list.
   struct Node {

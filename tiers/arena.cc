@@ -72,13 +72,20 @@ Status SizeAndSeal(int fd, uint64_t length_bytes) {
   return Status::Ok();
 }
 
+constexpr uint64_t kPopulateBytesAtOnce = 2 << 20;  // a huge page
+
 // Every page of the range is there afterwards, or the errno says why not. Never raises SIGBUS:
 // pages are touched by the kernel, or after fallocate has made them.
 Status PopulateRange(int fd, std::byte* base, uint64_t offset_bytes, uint64_t length_bytes) {
   int result = 0;
-  do {
-    result = ::madvise(base, length_bytes, MADV_POPULATE_WRITE);
-  } while (result != 0 && errno == EINTR);
+  // A call holds the lock of the process's address space throughout, for which every other thread's
+  // page faults and maps wait: piece by piece.
+  for (uint64_t at = 0; at < length_bytes && result == 0; at += kPopulateBytesAtOnce) {
+    const uint64_t piece_bytes = std::min(kPopulateBytesAtOnce, length_bytes - at);
+    do {
+      result = ::madvise(base + at, piece_bytes, MADV_POPULATE_WRITE);
+    } while (result != 0 && errno == EINTR);
+  }
   if (result == 0) return Status::Ok();
   if (errno != EINVAL) return IoError("MADV_POPULATE_WRITE");
   do {

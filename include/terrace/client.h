@@ -58,8 +58,15 @@ struct GroupRef {
   uint32_t index = 0xFFFFFFFF;
 };
 
+// A drive or a network needs longer for the bytes than the daemon for an answer. Who waits, for how
+// long, is ReadLease's matter (WaitReady), and its end ends what is still to come.
+inline constexpr uint64_t kLoadDeadlineUsDefault = 10'000'000;
+
 struct RequestOptions {
   uint64_t deadline_us = 0;  // relative to the call; 0: ClientOptions::default_deadline_us
+  // Acquire and Prefetch: until when blocks below DRAM may come, relative to the call. The answer
+  // itself is due by deadline_us. 0: kLoadDeadlineUsDefault, or deadline_us if that is later.
+  uint64_t load_deadline_us = 0;
   protocol::Hints hints;
   uint64_t member_mask = 0;  // whose slots; 0: the group's self_mask
   BlockKey parent;           // key before the first one, if this is not the start of a prompt

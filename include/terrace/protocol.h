@@ -101,9 +101,13 @@ inline constexpr uint8_t kHintPin = 1;      // keep until unpinned or TTL
 inline constexpr uint8_t kHintNoStore = 2;  // never write these blocks below DRAM
 inline constexpr uint8_t kHintExact = 4;    // refuse blocks under a lossy codec, and chunks
 
+inline constexpr uint64_t kRoomWaitUnitUs = 16'000;
+
 // Optional with any verb; zero (kPriorityUnset for priority) says nothing.
 struct Hints {
-  uint32_t deadline_us = 0;             // from receipt; 0 takes the daemon's default for the verb
+  // From receipt; 0 takes the daemon's default for the verb. Of an Acquire or Prefetch: until when
+  // what is not ready may come.
+  uint32_t deadline_us = 0;
   uint32_t recompute_ns_per_token = 0;  // what a miss costs the engine
   uint64_t session_hash = 0;            // the conversation or agent session this request belongs to
   uint32_t ttl_s = 0;                   // forget after this many seconds
@@ -112,7 +116,10 @@ struct Hints {
   EndReason end_reason = EndReason::kUnknown;
   uint8_t priority = kPriorityUnset;  // 0 first to go … 100 last
   uint8_t flags = 0;
-  uint8_t parts_refused = 0;  // Commit: by a lossy codec since the last one, at most 255
+  // Commit: parts that a lossy codec refused since the last one, at most 255. Acquire and Prefetch:
+  // ms within which the answer itself is due, at most 255; 0: within deadline_us. Reserve: how long
+  // it may wait for memory that is being populated, in kRoomWaitUnitUs.
+  uint8_t by_verb = 0;
 };
 
 // ---- Hello ----------------------------------------------------------------------------------

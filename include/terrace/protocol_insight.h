@@ -25,7 +25,7 @@ enum class MissCause : uint8_t {
   kExpired = 4,    // past its time to live
   kMismatch = 5,   // there, but not what this reader may have or needs
   kCorrupt = 6,    // its bytes were not those that were stored
-  kLate = 7,       // being written, or could not be brought up
+  kLate = 7,       // being written, could not be brought up, or promised and did not come in time
   kOperator = 8,   // evicted by a person
 };
 inline constexpr uint8_t kMissCauseCount = 9;

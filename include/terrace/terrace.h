@@ -240,11 +240,14 @@ typedef struct terrace_request {
   uint8_t hint_flags;              /* TERRACE_HINT_… */
   uint8_t reserved;                /* 0 */
   const uint64_t* event_hashes;    /* reserve: the engine's own hash of each key, or NULL */
+  uint64_t load_deadline_us;       /* acquire, prefetch: until when blocks below DRAM may come,
+                                    * relative to the call, while the answer is due by deadline_us;
+                                    * 0: 10 s, or deadline_us if that is later */
 } terrace_request;
 #define TERRACE_REQUEST_INIT                                                                    \
   {                                                                                             \
     sizeof(terrace_request), 0u, 0u, 0u, {0u, 0u}, 0u, 0u, 0u, 0u, 0u, 0u, TERRACE_END_UNKNOWN, \
-        TERRACE_PRIORITY_UNSET, 0u, 0u, NULL                                                    \
+        TERRACE_PRIORITY_UNSET, 0u, 0u, NULL, 0u                                                \
   }
 
 /* How far the prefix is there; pins nothing. */

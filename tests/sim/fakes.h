@@ -129,6 +129,9 @@ class RecordingListener final : public StoreListener {
   void OnWaitDone(SessionId session, uint64_t request_id, Status status) override {
     waits.push_back({session, request_id, status.code()});
   }
+  void OnSeekDone(SessionId session, uint64_t request_id) override {
+    seeks.emplace_back(session, request_id);
+  }
   void OnLeaseRevoked(SessionId session, const LeaseToken& token) override {
     revoked.emplace_back(session, token);
   }
@@ -149,6 +152,7 @@ class RecordingListener final : public StoreListener {
   std::vector<Ordered> work_orders;
   std::vector<Told> completions;
   std::vector<WaitDone> waits;
+  std::vector<std::pair<SessionId, uint64_t>> seeks;
   std::vector<std::pair<SessionId, LeaseToken>> revoked;
   std::vector<std::pair<SessionId, uint32_t>> segment_revokes;
 };

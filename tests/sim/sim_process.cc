@@ -71,6 +71,7 @@ protocol::KeysRequest SimProcess::KeysOf(uint32_t group_number, std::vector<Bloc
   request.group_handle = group_handles_[group_number];
   request.key_count = static_cast<uint32_t>(keys->size());
   request.hints.deadline_us = static_cast<uint32_t>(1 + Pick(200'000));
+  if (Chance(30)) request.hints.by_verb = static_cast<uint8_t>(1 + Pick(8));
   if (Chance(10)) request.hints.min_tokens = static_cast<uint32_t>(Pick(64));
   if (Chance(5)) request.hints.ttl_s = static_cast<uint32_t>(1 + Pick(3));
   if (Chance(20)) request.hints.priority = static_cast<uint8_t>(Pick(101));

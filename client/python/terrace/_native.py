@@ -58,7 +58,8 @@ class Request(_Versioned):
                 ("recompute_ns_per_token", c_uint32), ("session_hash", c_uint64),
                 ("ttl_s", c_uint32), ("min_tokens", c_uint32), ("expected_reuse_ms", c_uint32),
                 ("end_reason", c_uint8), ("priority", c_uint8), ("hint_flags", c_uint8),
-                ("reserved", c_uint8), ("event_hashes", POINTER(c_uint64))]
+                ("reserved", c_uint8), ("event_hashes", POINTER(c_uint64)),
+                ("load_deadline_us", c_uint64)]
 
     def __init__(self, **fields):
         fields.setdefault("priority", PRIORITY_UNSET)

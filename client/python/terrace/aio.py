@@ -9,7 +9,7 @@ import itertools
 from typing import Any, Dict, Optional
 
 from . import _native
-from .calls import Hints, Keys, request_of
+from .calls import Hints, Keys, microseconds, request_of
 from .client import Client, Group, ReadLease, WriteLease
 from .errors import Gone, from_status
 
@@ -88,17 +88,19 @@ class Requests:
         return self.client.handle, self.group.index, keys.native, len(keys), ctypes.byref(request)
 
     async def acquire(self, keys: Keys, timeout_s: Optional[float] = None,
-                      hints: Optional[Hints] = None, *, member_mask: int = 0,
-                      flags: int = 0) -> ReadLease:
+                      hints: Optional[Hints] = None, *, member_mask: int = 0, flags: int = 0,
+                      load_timeout_s: Optional[float] = None) -> ReadLease:
         """As Group.acquire."""
-        request = request_of(timeout_s, hints, member_mask=member_mask, flags=flags)
+        request = request_of(timeout_s, hints, member_mask=member_mask, flags=flags,
+                             load_deadline_us=microseconds(load_timeout_s))
         done = await self._run(lib.terrace_acquire_async, "acquire", *self._keys(keys, request))
         return ReadLease.of(self.group, done.read_lease)
 
     async def prefetch(self, keys: Keys, timeout_s: Optional[float] = None,
-                       hints: Optional[Hints] = None) -> int:
+                       hints: Optional[Hints] = None, *,
+                       load_timeout_s: Optional[float] = None) -> int:
         """As Group.prefetch."""
-        request = request_of(timeout_s, hints)
+        request = request_of(timeout_s, hints, load_deadline_us=microseconds(load_timeout_s))
         done = await self._run(lib.terrace_prefetch_async, "prefetch", *self._keys(keys, request))
         return done.block_count
 

@@ -234,19 +234,25 @@ class Group:
         return Match(found.block_count, found.token_count, bool(found.is_bound))
 
     def prefetch(self, keys: Keys, timeout_s: Optional[float] = None,
-                 hints: Optional[Hints] = None) -> int:
-        """Brings the prefix to DRAM without pinning it; blocks on their way or there."""
-        request, found = request_of(timeout_s, hints), ctypes.c_uint32()
+                 hints: Optional[Hints] = None, *,
+                 load_timeout_s: Optional[float] = None) -> int:
+        """Brings the prefix to DRAM without pinning it; blocks on their way or there. They may come
+        until load_timeout_s (None: 10 s), the answer is due after timeout_s."""
+        request = request_of(timeout_s, hints, load_deadline_us=microseconds(load_timeout_s))
+        found = ctypes.c_uint32()
         self.client.check(lib.terrace_prefetch(*self._keys(keys), request, found), "prefetch")
         return found.value
 
     def acquire(self, keys: Keys, timeout_s: Optional[float] = None,
                 hints: Optional[Hints] = None, *, parent: Optional[_native.Id] = None,
-                first_position: int = 0, member_mask: int = 0, flags: int = 0) -> "ReadLease":
+                first_position: int = 0, member_mask: int = 0, flags: int = 0,
+                load_timeout_s: Optional[float] = None) -> "ReadLease":
         """Pins the prefix that is there; of 0 blocks, a miss. Blocks below DRAM may still be
-        coming: ReadLease.wait_ready."""
-        request = _with_parent(request_of(timeout_s, hints, member_mask=member_mask, flags=flags,
-                                          first_position=first_position), parent)
+        coming, until load_timeout_s (None: 10 s): ReadLease.wait_ready."""
+        request = _with_parent(
+            request_of(timeout_s, hints, member_mask=member_mask, flags=flags,
+                       first_position=first_position,
+                       load_deadline_us=microseconds(load_timeout_s)), parent)
         lease = ReadLease(self)
         self.client.check(lib.terrace_acquire(*self._keys(keys), request, lease.native), "acquire")
         return lease

@@ -107,6 +107,27 @@ TEST_F(ClientCalls, TheDeadlineTravelsWithTheRequestUnlessItNamesAnother) {
   EXPECT_EQ(matches[1].Head<protocol::KeysRequest>().hints.deadline_us, 99u);
 }
 
+TEST_F(ClientCalls, TheAnswerAndTheBytesHaveDeadlinesOfTheirOwn) {
+  const auto keys = TestKeys(1);
+  ASSERT_TRUE(client_->Acquire(group_, keys, {.deadline_us = 200'000}).ok());
+  ASSERT_TRUE(
+      client_->Acquire(group_, keys, {.deadline_us = 200'000, .load_deadline_us = 3'000'000}).ok());
+  ASSERT_TRUE(client_->Acquire(group_, keys, {.deadline_us = 20'000'000}).ok());
+  ASSERT_TRUE(client_->Prefetch(group_, keys, {.deadline_us = 200'000}).ok());
+  ASSERT_TRUE(client_->Reserve(group_, keys, {.deadline_us = 64'000}).ok());
+  const auto hints = [&](Verb verb, size_t index) {
+    return daemon_.Received(verb)[index].Head<protocol::KeysRequest>().hints;
+  };
+  EXPECT_EQ(hints(Verb::kAcquire, 0).deadline_us, kLoadDeadlineUsDefault);
+  EXPECT_EQ(hints(Verb::kAcquire, 0).by_verb, 200u);  // ms
+  EXPECT_EQ(hints(Verb::kAcquire, 1).deadline_us, 3'000'000u);
+  EXPECT_EQ(hints(Verb::kAcquire, 2).deadline_us, 20'000'000u);
+  EXPECT_EQ(hints(Verb::kAcquire, 2).by_verb, 255u);
+  EXPECT_EQ(hints(Verb::kPrefetch, 0).deadline_us, kLoadDeadlineUsDefault);
+  EXPECT_EQ(hints(Verb::kReserve, 0).deadline_us, 64'000u);
+  EXPECT_EQ(hints(Verb::kReserve, 0).by_verb, 3u);  // of 16 ms: three quarters
+}
+
 TEST_F(ClientCalls, ALateAnswersLeaseIsReleased) {
   daemon_.set_handler(
       [](ScriptedDaemon&, const PeerMessage& message) { return message.verb == Verb::kAcquire; });

@@ -16,31 +16,121 @@ uint32_t Populated(World& w, uint32_t domain) {
   return count;
 }
 
-TEST(Arena, OneSegmentMakesItReadyAndASpareIsKept) {
-  World w({.segments_max = 4});
+TEST(Arena, WhatIsAheadGrowsWithWhatIsUsed) {
+  World w({.segments_max = 8});
   EXPECT_TRUE(w.store->is_ready());
   EXPECT_EQ(Populated(w, 0), 1u);
   const SessionId s = w.Open();
   const uint32_t group = w.OpenSimple(s);
   w.Put(s, group, World::Keys(1));
   w.Run();
-  EXPECT_EQ(Populated(w, 0), 2u);
+  EXPECT_EQ(Populated(w, 0), 1u + 2u);
   w.Put(s, group, World::Keys(2 * kSlotsPerSegment));
   w.Run();
-  EXPECT_EQ(Populated(w, 0), 3u);
+  EXPECT_EQ(Populated(w, 0), 2u + 3u);
+}
+
+// A Reserve of more than there is while more is on its way.
+struct ShortReserve {
+  explicit ShortReserve(uint8_t by_verb) : keys(World::Keys(2 * kSlotsPerSegment)) {
+    session = w.Open();
+    query = w.Query(session, w.OpenSimple(session), keys);
+    query.hints.by_verb = by_verb;
+    w.holds_arena = true;
+    EXPECT_TRUE(w.store->Reserve(query, &result).ok());
+  }
+  size_t told_count() const { return w.listener.seeks.size(); }
+  // As the session does: with the keys that were not answered.
+  void GoOn() {
+    query.parent = keys[result.keys.size() - 1];
+    query.first_position = static_cast<uint32_t>(result.keys.size());
+    query.keys = std::span(keys).subspan(result.keys.size());
+    EXPECT_TRUE(w.store->Reserve(query, &result).ok());
+  }
+  size_t ok_count() const {
+    return static_cast<size_t>(std::ranges::count(
+        result.keys, static_cast<uint8_t>(StatusCode::kOk), &protocol::ReservedKey::status));
+  }
+
+  World w{WorldOptions{.segments_max = 2}};
+  std::vector<BlockKey> keys;
+  SessionId session = 0;
+  KeysQuery query;
+  ReserveResult result;
+};
+
+TEST(Arena, AReserveWaitsForMemoryThatIsBeingPopulated) {
+  ShortReserve on(10);
+  EXPECT_TRUE(on.result.awaits_room);
+  EXPECT_EQ(on.result.keys.size(), kSlotsPerSegment);
+  on.w.Advance(100'000);
+  EXPECT_EQ(on.told_count(), 0u);
+  on.w.holds_arena = false;
+  on.w.Run();
+  ASSERT_EQ(on.told_count(), 1u);
+  EXPECT_EQ(on.w.listener.seeks[0], std::pair(on.session, on.query.request_id));
+  on.GoOn();
+  EXPECT_FALSE(on.result.awaits_room);
+  EXPECT_EQ(on.ok_count(), 2u * kSlotsPerSegment);
+  on.w.store->FinishReserve(on.query, &on.result);
+  on.w.Advance(1'000'000);
+  EXPECT_EQ(on.told_count(), 1u);
+  EXPECT_EQ(on.w.Stats().reserve_no_space, 0u);
+}
+
+TEST(Arena, AReserveWaitsForMemoryNoLongerThanItMay) {
+  ShortReserve on(2);
+  EXPECT_TRUE(on.result.awaits_room);
+  on.w.Advance(2 * protocol::kRoomWaitUnitUs);
+  EXPECT_EQ(on.told_count(), 1u);
+  on.GoOn();
+  EXPECT_FALSE(on.result.awaits_room);
+  EXPECT_EQ(on.ok_count(), kSlotsPerSegment);
+  EXPECT_EQ(on.w.Stats().reserve_no_space, kSlotsPerSegment);
+  on.w.store->FinishReserve(on.query, &on.result);
+}
+
+TEST(Arena, NobodysBlocksGoWhileMemoryIsComing) {
+  World w({.segments_max = 2});
+  const SessionId s = w.Open();
+  const uint32_t group = w.OpenSimple(s);
+  w.holds_arena = true;
+  const auto first = World::Keys(kSlotsPerSegment, 1), second = World::Keys(4, 2);
+  EXPECT_EQ(w.Put(s, group, first), kSlotsPerSegment);
+  KeysQuery query = w.Query(s, group, second);
+  query.hints.by_verb = 1;
+  ReserveResult result;
+  EXPECT_TRUE(w.store->Reserve(query, &result).ok());
+  EXPECT_TRUE(result.awaits_room);
+  w.Advance(protocol::kRoomWaitUnitUs);
+  EXPECT_TRUE(w.store->Reserve(query, &result).ok());
+  w.store->FinishReserve(query, &result);
+  EXPECT_EQ(w.Stats().blocks_evicted, 0u);
+  EXPECT_EQ(w.Stats().reserve_no_space, 4u);
+  w.holds_arena = false;
+  w.Run();
+  EXPECT_EQ(w.Put(s, group, second), 4u);
+  EXPECT_EQ(w.MatchCount(s, group, first), kSlotsPerSegment);
+}
+
+TEST(Arena, AReserveThatMayNotWaitDoesNot) {
+  ShortReserve on(0);
+  EXPECT_FALSE(on.result.awaits_room);
+  EXPECT_EQ(on.ok_count(), kSlotsPerSegment);
+  on.w.store->FinishReserve(on.query, &on.result);
 }
 
 // A policy that lets newcomers pass by does so when all room is there.
 TEST(Arena, WhatWasJustStoredStaysWhileItGrows) {
   for (const char* policy : {"lru", "hazard"}) {
     SCOPED_TRACE(policy);
-    World w({.segments_max = 3, .eviction_policy = policy});
+    World w({.segments_max = 4, .eviction_policy = policy});
     const SessionId s = w.Open();
     const uint32_t group = w.OpenSimple(s);
     w.Put(s, group, World::Keys(1));
     w.Run();
     w.holds_arena = true;  // from now on no more memory comes
-    for (uint64_t chain = 1; chain <= 2 * kSlotsPerSegment; ++chain) {
+    for (uint64_t chain = 1; chain <= 3 * kSlotsPerSegment; ++chain) {
       w.Advance(1'000);
       w.Put(s, group, World::Keys(1, chain));
     }

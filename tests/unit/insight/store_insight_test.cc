@@ -83,6 +83,62 @@ TEST(HitRates, PrefillSavedIsWhatClientsSayItCosts) {
   EXPECT_EQ(on.Counts().saved_us, 6u * 16 * 50) << "what was said last holds on";
 }
 
+// Four blocks on a drive that has not answered yet.
+struct Promised : Insight {
+  Promised() : Insight({.lower_tier_count = 1}) {
+    for (const uint64_t chain : {1, 50, 51}) {
+      Put(StoreWorld::Keys(4, chain));
+      world.Advance(100'000);
+    }
+    world.holds_transfers = true;
+    KeysQuery query = world.Query(session, group, keys);
+    query.hints.deadline_us = 10'000'000;
+    query.hints.by_verb = 50;  // ms
+    lease = world.Acquire(query);
+    EXPECT_EQ(lease.reply.block_count, 4u);
+  }
+  uint64_t Hit() { return Counts().blocks_hit[static_cast<size_t>(protocol::TierKind::kNvme)]; }
+
+  const std::vector<BlockKey> keys = StoreWorld::Keys(4, 1);
+  AcquireResult lease;
+};
+
+TEST(HitRates, PromisedBlocksAreHitsWhenTheyCome) {
+  Promised on;
+  EXPECT_EQ(on.Hit(), 0u);
+  EXPECT_EQ(on.world.Stats().acquire_blocks_hit, 0u);
+  on.world.Advance(2'000'000);  // long after the answer was due
+  on.world.holds_transfers = false;
+  on.world.Advance(100'000);
+  EXPECT_EQ(on.Hit(), 4u);
+  EXPECT_EQ(on.world.Stats().acquire_blocks_hit, 4u);
+  EXPECT_EQ(on.world.Stats().acquire_blocks_lost, 0u);
+  EXPECT_EQ(on.Missed(MissCause::kLate), 0u);
+}
+
+TEST(HitRates, PromisedBlocksThatDoNotComeInTimeAreMisses) {
+  Promised on;
+  on.world.Advance(10'000'000);
+  EXPECT_EQ(on.Hit(), 0u);
+  EXPECT_EQ(on.Missed(MissCause::kLate), 4u);
+  EXPECT_EQ(on.world.Stats().acquire_blocks_lost, 4u);
+  EXPECT_EQ(on.world.Stats().acquire_blocks_hit, 0u);
+  const HitRateCounts counts = on.Counts();
+  EXPECT_EQ(counts.blocks_asked, 4u);
+  EXPECT_EQ(counts.requests, 1u);
+  on.world.holds_transfers = false;
+  on.world.Advance(100'000);
+  EXPECT_EQ(on.Hit(), 0u);
+}
+
+TEST(HitRates, PromisedBlocksThatAreLetGoBeforeTheyComeAreMisses) {
+  Promised on;
+  on.world.Release(on.session, on.lease.reply.token);
+  EXPECT_EQ(on.Hit(), 0u);
+  EXPECT_EQ(on.Missed(MissCause::kLate), 4u);
+  on.world.holds_transfers = false;
+}
+
 TEST(HitRates, CapacityIsToldFromCold) {
   Insight on;
   on.Put(StoreWorld::Keys(4, 1));
