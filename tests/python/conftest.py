@@ -23,11 +23,11 @@ def die_with_parent():
 class Daemon:
     """A real terraced on a private socket."""
 
-    def __init__(self, directory, more=""):
+    def __init__(self, directory, more="", memory='dram_bytes = "64MiB"\nsegment_bytes = "2MiB"\n'
+                                                  'segments_spare = 4\n'):
         self.socket = str(pathlib.Path(directory) / "t.sock")
         self.config = pathlib.Path(directory) / "t.toml"
-        self.config.write_text('[daemon]\ndram_bytes = "64MiB"\nsegment_bytes = "2MiB"\n'
-                               'segments_spare = 4\n' + more)
+        self.config.write_text("[daemon]\n" + memory + more)
         self.log = pathlib.Path(directory) / "log"
         self.process = None
         self.start()

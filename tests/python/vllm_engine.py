@@ -81,12 +81,13 @@ class Request:
 class Engine:
     """One instance. `random` decides what a real one would leave to chance. stages: how many layers
     of each KV cache group each pipeline stage has; None: one stage with `layers` of each. shards:
-    tensor parallel ranks that share out the tokens of a block; a spec has one shard's."""
+    tensor parallel ranks that share out the tokens of a block; a spec has one shard's. beside: the
+    connector is one of a MultiConnector's, whose handshake this is; False: it has none."""
 
     def __init__(self, make_connector, random, *, socket, tp_size=1, block_count=40,
                  block_tokens=8, layers=2, page_shape=(2, 8, 16), chunk_tokens=24, running_max=6,
                  windows=(0,), stages=None, depth=1, shards=1, is_latent=False,
-                 memory=HostMemory, zeroes=None, **extra):
+                 memory=HostMemory, zeroes=None, beside=None, **extra):
         self.zeroes, self.to_zero = zeroes, []  # new attention blocks, "v1" or "v2": when
         stages = stages or [[layers] * len(windows)]
         self.random = random
@@ -128,13 +129,7 @@ class Engine:
                 Worker(make_connector, config, kv_cache, number * tp_size + tp_rank,
                        list(zip(firsts, stage)), page_shape, memory())
                 for tp_rank in range(tp_size)]
-        handshakes = {divmod(w.rank, tp_size): w.connector.get_handshake_metadata()
-                      for w in self.workers}
-        if len(stages) > 1 or self.random.random() < 0.5:
-            self.connector.set_xfer_handshake_metadata_pp_aware(handshakes)
-        else:  # as older versions do
-            self.connector.set_xfer_handshake_metadata(
-                {tp_rank: handshake for (_, tp_rank), handshake in handshakes.items()})
+        self._shake_hands(tp_size, beside)
         self.steps = []  # scheduled: what the workers get, and what becomes of it
         self.updated = 0  # steps whose results have been seen
         self.free = collections.deque(range(1, block_count))  # block 0 is vLLM's null block
@@ -150,6 +145,20 @@ class Engine:
         self.handed = {}  # of this step, by request
         self.counts = collections.Counter()
         self.stats = None
+
+    def _shake_hands(self, tp_size, beside):
+        handshakes = {divmod(w.rank, tp_size): w.connector.get_handshake_metadata()
+                      for w in self.workers}
+        if beside is not None:  # a MultiConnector hands on what its first child says, if any does
+            require(not any(handshakes.values()), "a child among others gave a handshake")
+            if beside:
+                self.connector.set_xfer_handshake_metadata_pp_aware(
+                    {ranks: beside for ranks in handshakes})
+        elif len(self.workers) > tp_size or self.random.random() < 0.5:
+            self.connector.set_xfer_handshake_metadata_pp_aware(handshakes)
+        else:  # as older versions do
+            self.connector.set_xfer_handshake_metadata(
+                {tp_rank: handshake for (_, tp_rank), handshake in handshakes.items()})
 
     # ---- blocks ----
 

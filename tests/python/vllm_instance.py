@@ -2,7 +2,9 @@
 hit, stored and loaded. The argument is a JSON object: model, and perhaps socket, revision,
 copy_threads, persist, stop_pid, dtype, adapter (a directory), metrics (then also vLLM's own of the
 connector), tier_socket (the tier form instead of the connector), stages and ranks (pipeline, and
-tensor parallel, a process a worker), events, a directory where the daemon has its socket `replay`
+tensor parallel, a process a worker), beside (names of connectors, ours among them: all of them in a
+MultiConnector), prompts (so many long ones instead of the usual: then also what was delivered),
+events, a directory where the daemon has its socket `replay`
 of KV events, and costs: then also the share of a step that hooks take."""
 import hashlib
 import json
@@ -76,6 +78,48 @@ def measure_costs(llm, sampling, connectors):
     return {"wall_s": wall_s, "hooks_s": spent["hooks"], "copies_s": spent["copies"]}
 
 
+LONG_TOKENS = 4096
+
+
+def measure_delivery(llm, options, scheduler, worker):
+    """Long prompts, one by one; what of each was there, and what came."""
+    import terrace
+    from vllm import SamplingParams
+
+    sampling = SamplingParams(max_tokens=2, temperature=0, detokenize=False)
+    llm.generate([{"prompt_token_ids": [1, 2, 3]}], sampling, use_tqdm=False)
+    result = {"outputs": [], "cached": [], "seconds": []}
+    for number in range(options["prompts"]):
+        prompt = [(i * 7 + number * 131 + i // 500 * number) % 500 for i in range(LONG_TOKENS)]
+        began = time.monotonic()
+        (output,) = llm.generate([{"prompt_token_ids": prompt}], sampling, use_tqdm=False)
+        result["seconds"].append(time.monotonic() - began)
+        result["outputs"].append(list(output.outputs[0].token_ids))
+        result["cached"].append(output.num_cached_tokens)
+    while scheduler.scheduler is not None and scheduler.has_pending_push_work():
+        llm.generate([{"prompt_token_ids": [4, 5, 6]}], sampling, use_tqdm=False)
+    half = worker.worker
+    result["block_bytes"] = sum(space.block_bytes for space in half.group.spec.members)
+    result["block_tokens"] = half.group.block_tokens
+    result.update({**half.counters, **scheduler.scheduler.counters},
+                  dropped_in_worker=half.counters["dropped_stores"], refusal=scheduler.refusal)
+    with terrace.Client(options["socket"], default_timeout_s=10.0) as client:
+        client.wait_connected(10.0)
+        deadline = time.monotonic() + 60
+        while True:
+            document = client.stats()
+            stats = document["domain"]
+            below = sum(tier["persisted_block_count"] for tier in document["lower_tiers"])
+            if below >= stats["block_count"] or time.monotonic() > deadline:
+                break
+            time.sleep(0.1)
+        result["daemon"] = {name: stats[name] for name in (
+            "block_count", "blocks_evicted", "reserve_no_space", "acquire_blocks_hit",
+            "acquire_blocks_lost", "acquire_blocks_by_tier")}
+        result["daemon"]["persisted"] = below
+    return result
+
+
 def stored_hashes(endpoint):
     """{medium: hashes} of all BlockStored events so far, read with vLLM's own classes."""
     import msgspec
@@ -119,6 +163,15 @@ def arguments_of(options):
             "kv_connector": "TerraceConnector", "kv_connector_module_path": "terrace.vllm",
             "kv_role": "kv_both", "kv_load_failure_policy": "recompute",
             "kv_connector_extra_config": extra}
+    if "beside" in options:
+        ours = named["kv_transfer_config"]
+        children = [ours if name == "TerraceConnector"
+                    else {"kv_connector": name, "kv_role": "kv_both", "kv_buffer_device": "cpu",
+                          "kv_load_failure_policy": "recompute"} for name in options["beside"]]
+        named["kv_transfer_config"] = {
+            "kv_connector": "MultiConnector", "kv_role": "kv_both",
+            "kv_load_failure_policy": "recompute",
+            "kv_connector_extra_config": {"connectors": children}}
     if "metrics" in options:
         named["disable_log_stats"] = False
     if "events" in options:
@@ -145,9 +198,41 @@ def lora_of(options):
     return LoRARequest("tuned", 1, options["adapter"])
 
 
+def ours_of(connector):
+    """Of several in a MultiConnector."""
+    return next((each for each in getattr(connector, "sub_connectors", ())
+                 if type(each).__name__ == "TerraceConnector"), connector)
+
+
+def connectors_of(llm, options):
+    """The scheduler's, and, where it is in this process, the worker's."""
+    if "socket" not in options:
+        return None, None
+    scheduler = ours_of(llm.llm_engine.engine_core.engine_core.scheduler.connector)
+    if is_distributed(options):
+        return scheduler, None
+    from vllm.distributed.kv_transfer import get_kv_transfer_group
+
+    return scheduler, ours_of(get_kv_transfer_group())
+
+
 def is_distributed(options):
     """Whether the workers are in processes of their own."""
     return "stages" in options or "ranks" in options
+
+
+def persist(llm, half, sampling):
+    """What the last request left is stored by the next step, then it goes to NVMe."""
+    while half.has_work:
+        llm.generate([{"prompt_token_ids": [4, 5, 6]}], sampling, use_tqdm=False)
+    time.sleep(1.0)
+
+
+def prompts_of_the_check():
+    """Two that differ, and one that begins as the first."""
+    prompts = [{"prompt_token_ids": [(i * 7 + s) % 500 for i in range(300)]} for s in (1, 2)]
+    prompts.append({"prompt_token_ids": prompts[0]["prompt_token_ids"][:200] + [3] * 60})
+    return prompts
 
 
 def main():
@@ -162,22 +247,23 @@ def main():
 
     named = arguments_of(options)
     llm = LLM(model=options["model"], load_format="dummy", skip_tokenizer_init=True,
-              enforce_eager=True, dtype=options.get("dtype", "float32"), max_model_len=1024,
+              enforce_eager=True, dtype=options.get("dtype", "float32"),
+              max_model_len=LONG_TOKENS + 64 if "prompts" in options else 1024,
               block_size=32, max_num_seqs=4, enable_prefix_caching=True, **named)
-    stored, loaded, scheduler = [], [], None
-    if "socket" in options:
-        scheduler = llm.llm_engine.engine_core.engine_core.scheduler.connector
-    if "socket" in options and not is_distributed(options):
-        from vllm.distributed.kv_transfer import get_kv_transfer_group
-
-        worker = get_kv_transfer_group()
-        if worker.worker is not None:
-            watch(worker.worker, worker._pages, stored, loaded)
+    stored, loaded = [], []
+    scheduler, worker = connectors_of(llm, options)
+    if worker is not None and worker.worker is not None:
+        watch(worker.worker, worker._pages, stored, loaded)
     if "stop_pid" in options:
         os.kill(options["stop_pid"], signal.SIGSTOP)
     if "costs" in options:
         result = measure_costs(llm, SamplingParams(max_tokens=32, temperature=0, detokenize=False),
                                [scheduler, worker])
+        result["versions"] = vllm.__version__
+        print("RESULT " + json.dumps(result), flush=True)
+        return
+    if "prompts" in options:
+        result = measure_delivery(llm, options, scheduler, worker)
         result["versions"] = vllm.__version__
         print("RESULT " + json.dumps(result), flush=True)
         return
@@ -187,11 +273,9 @@ def main():
     llm.generate([{"prompt_token_ids": [1, 2, 3]}], sampling, use_tqdm=False, lora_request=lora)
     if scheduler is not None:
         scheduler._adapters._unread.join()  # its files have been read
-    prompts = [{"prompt_token_ids": [(i * 7 + s) % 500 for i in range(300)]} for s in (1, 2)]
-    prompts.append({"prompt_token_ids": prompts[0]["prompt_token_ids"][:200] + [3] * 60})
     began = time.monotonic()
     outputs = []
-    for prompt in prompts:  # one by one: always the same batch shapes
+    for prompt in prompts_of_the_check():  # one by one: always the same batch shapes
         for result in llm.generate([prompt], sampling, use_tqdm=False, lora_request=lora):
             output = result.outputs[0]
             outputs.append([list(output.token_ids),
@@ -216,9 +300,7 @@ def main():
         counters = half.counters if half is not None else {"hit_tokens": 0, "stored_blocks": 0}
         result.update(counters, refusal=scheduler.refusal, stored=stored, loaded=loaded)
         if half is not None and options.get("persist"):
-            while half.has_work:  # what the last request left is stored by the next step
-                llm.generate([{"prompt_token_ids": [4, 5, 6]}], sampling, use_tqdm=False)
-            time.sleep(1.0)  # to NVMe
+            persist(llm, half, sampling)
     print("RESULT " + json.dumps(result), flush=True)
 
 

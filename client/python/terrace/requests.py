@@ -45,12 +45,17 @@ class Pause:
 
 
 class Pending:
-    """A request on its way. `lease` and `is_done` are what became of it."""
+    """A request on its way. `lease` and `is_done` are what became of it; of a reserve also
+    `reserved_count`, keys that are ours to write, `no_room_count`, keys that got no room (all of
+    them if there was no answer), and `no_room_first`, the first of those."""
 
-    def __init__(self, is_done: bool = False) -> None:
+    def __init__(self, key_count: int = 0, is_done: bool = False) -> None:
         self.is_done = is_done
         self.lease: Any = None
         self.is_given_up = False
+        self.reserved_count = 0
+        self.no_room_count = key_count
+        self.no_room_first = 0
 
     def give_up(self) -> None:
         """Nobody wants it any more: what it holds, or will hold, is released."""
@@ -64,9 +69,10 @@ class Asker:
     """Sends requests on one group and collects their answers. One thread at a time. `is_paused`:
     nothing is sent."""
 
-    def __init__(self, group: Group, timeout_s: float):
+    def __init__(self, group: Group, timeout_s: float, load_timeout_s: Optional[float] = None):
         self.group = group
-        self.timeout_s = timeout_s
+        self.timeout_s = timeout_s  # of an answer
+        self.load_timeout_s = load_timeout_s  # of the blocks that an acquire brings to DRAM
         self._pending: Dict[int, Pending] = {}
         self._numbers = itertools.count(1)
         self._pause = Pause()
@@ -92,10 +98,12 @@ class Asker:
 
     def _send(self, function: Any, keys: Keys, hints: Optional[Hints], parent: Any,
               first_position: int, event_hashes: Any = None) -> Pending:
+        pending = Pending(len(keys))
         if self.is_paused:
-            return Pending(is_done=True)
-        pending = Pending()
-        request = request_of(self.timeout_s, hints, first_position=first_position)
+            pending.is_done = True
+            return pending
+        request = request_of(self.timeout_s, hints, first_position=first_position,
+                             load_deadline_us=microseconds(self.load_timeout_s))
         if parent is not None:
             request.parent = parent
         if event_hashes is not None:
@@ -124,24 +132,28 @@ class Asker:
     def _take(self, completion: _native.Completion) -> None:
         pending = self._pending.pop(completion.user_data)
         self._note(completion.status)
-        pending.lease = self._lease_of(completion)
+        if completion.status == 0:
+            self._take_lease(completion, pending)
         pending.is_done = True
         if pending.is_given_up:
             pending.give_up()
 
-    def _lease_of(self, completion: _native.Completion) -> Any:
-        if completion.status:
-            return None
+    def _take_lease(self, completion: _native.Completion, pending: Pending) -> None:
         lease: Any
         if completion.kind == 1:
             lease = ReadLease.of(self.group, completion.read_lease)
+            is_useful = lease.block_count > 0
         else:
             lease = WriteLease.of(self.group, completion.write_lease)
-        is_useful = lease.block_count > 0 if completion.kind == 1 else bool(lease.reserved)
+            answers = [key.status for key in lease]
+            pending.reserved_count = answers.count("ok")
+            pending.no_room_count = answers.count("no space")
+            pending.no_room_first = answers.index("no space") if pending.no_room_count else 0
+            is_useful = pending.reserved_count > 0
         if is_useful:
-            return lease
-        lease.__exit__(None, None, None)
-        return None
+            pending.lease = lease
+        else:
+            lease.__exit__(None, None, None)
 
     def wait(self, pending: Pending, wait_s: float) -> bool:
         """Whether its answer is there, after `wait_s` at most."""

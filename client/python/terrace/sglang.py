@@ -35,6 +35,7 @@ from .calls import Keys
 from .client import KEYS_FLAT, Client, Group
 from .errors import TerraceError, Unavailable
 from .pages import PARTS_MAX
+from .presence import Presence
 from .space import Space, SpaceGroup
 
 logger = logging.getLogger("sglang.terrace")
@@ -79,6 +80,7 @@ class TerraceHiCache(HiCacheStorage):
                 self._refuse(f"the extra configuration has no {name!r}")
                 return
         try:
+            self._presence = Presence(logger, extra["socket"])
             self._client = Client(extra["socket"], name="sglang", default_timeout_s=self._timeout_s)
             self._client.wait_connected(2.0)
         except Unavailable as error:
@@ -153,6 +155,8 @@ class TerraceHiCache(HiCacheStorage):
     def _opened(self, pool: _Pool) -> Sequence[Group]:
         """The groups of this rank's shares of pages; none while the daemon is not there."""
         with self._opening:
+            if self._client is not None:
+                self._presence.look(self._client)
             if not pool.groups and self._client is not None and self._client.is_connected:
                 groups = []
                 for shard in range(pool.shard_count):

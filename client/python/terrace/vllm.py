@@ -33,6 +33,7 @@ from .client import ACQUIRE_DEVICE, Client, Group
 from .errors import TerraceError, Unavailable, Unsupported
 from .paged import Device
 from .pages import Pages
+from .presence import Presence
 from .space import Space, SpaceGroup
 from .vllm_adapters import Adapters
 from .vllm_copies import CudaEngine, HostEngine, InStep, Queued
@@ -44,6 +45,7 @@ logger = logging.getLogger("vllm.terrace")
 _START_WAIT_S = 2.0
 # Opening the group later, when the daemon comes up after the engine, waits timeout_ms, this often.
 _OPEN_PAUSE_S = 5.0
+_LAYOUT_WAIT_S = 1.0
 _RESET_PAUSE_S = 1.0  # between two attempts to tell of a reset
 _PIPELINE_HANDSHAKE = "set_xfer_handshake_metadata_pp_aware"
 # Older versions turn their hybrid memory off for a connector without it, and have one group.
@@ -64,16 +66,19 @@ class TerraceHandshake(KVConnectorHandshakeMetadata):
 
 @dataclasses.dataclass
 class TerraceReports(KVConnectorWorkerMetadata):
-    """How many workers are through with each store; why one of them is off."""
+    """How many workers are through with each store; why one of them is off; what those have that
+    could not say it in a handshake, by (pipeline stage, tensor parallel rank)."""
     counts: Dict[int, int]
     refusal: Optional[str] = None
+    layouts: Dict[Tuple[int, int], StageLayout] = dataclasses.field(default_factory=dict)
 
     def aggregate(self, other: "TerraceReports") -> "TerraceReports":
         """Of several workers together."""
         counts = dict(self.counts)
         for number, count in other.counts.items():
             counts[number] = counts.get(number, 0) + count
-        return TerraceReports(counts, self.refusal or other.refusal)
+        return TerraceReports(counts, self.refusal or other.refusal,
+                              {**self.layouts, **other.layouts})
 
 
 def _never_raises(otherwise: Any = None, makes: Any = None):
@@ -96,6 +101,16 @@ def _never_raises(otherwise: Any = None, makes: Any = None):
     return decorate
 
 
+def _has_siblings(connector: Any) -> bool:
+    """Whether this worker's connector is one of several in a MultiConnector."""
+    try:
+        from vllm.distributed.kv_transfer import (  # pylint: disable=import-outside-toplevel
+            get_kv_transfer_group, has_kv_transfer_group)
+    except ImportError:
+        return False
+    return has_kv_transfer_group() and get_kv_transfer_group() is not connector
+
+
 class TerraceConnector(KVConnectorBase_V1, _SupportsHMA):
     """See the page. One instance in the scheduler, one in every worker."""
 
@@ -107,6 +122,10 @@ class TerraceConnector(KVConnectorBase_V1, _SupportsHMA):
         self._stage_count = 1
         self._stage_layout: Optional[StageLayout] = None  # of a worker
         self._layout: Optional[Layout] = None
+        self._has_told_layout = False  # of a worker
+        self._told_layouts: Dict[Tuple[int, int], StageLayout] = {}  # by reports, so far
+        self._layout_awaited_until = 0.0
+        self._presence: Optional[Presence] = None  # of a scheduler
         self._client: Optional[Client] = None
         self._lost_loads: List[Load] = []  # of a worker that was turned off: failed, and reported
         self._orphans: List[Load] = []  # promised by a scheduler that was turned off since
@@ -154,6 +173,8 @@ class TerraceConnector(KVConnectorBase_V1, _SupportsHMA):
         if getattr(vllm_config.kv_transfer_config, "kv_load_failure_policy", "") == "fail":
             logger.warning("terrace: kv_load_failure_policy is 'fail': a block lost on its way "
                            "fails its request; set it to 'recompute'")
+        if role == KVConnectorRole.SCHEDULER:  # one an engine
+            self._presence = Presence(logger, self._socket)
         try:
             self._client = Client(self._socket, **self._client_options)
         except TerraceError as error:
@@ -259,9 +280,17 @@ class TerraceConnector(KVConnectorBase_V1, _SupportsHMA):
             logger.warning("terrace: %s; vLLM serves without the cache until it is there", error)
 
     def get_handshake_metadata(self) -> Optional[TerraceHandshake]:
-        if self._stage_layout is None:
-            return TerraceHandshake(StageLayout([], self.refusal or "no KV cache was registered"))
-        return TerraceHandshake(self._stage_layout)
+        """None beside other connectors: MultiConnector gives what one of them says to all of them,
+        and some die of it. Reports go to each its own."""
+        if _has_siblings(self):
+            return None
+        self._has_told_layout = True
+        return TerraceHandshake(self._own_layout)
+
+    @property
+    def _own_layout(self) -> StageLayout:
+        """Of a worker."""
+        return self._stage_layout or StageLayout([], self.refusal or "no KV cache was registered")
 
     def _group(self, self_mask: int, timeout_s: float) -> Optional[Group]:
         """None if the daemon is not there, or does not answer; then not tried again for a while."""
@@ -396,9 +425,11 @@ class TerraceConnector(KVConnectorBase_V1, _SupportsHMA):
         elif self.worker is not None:
             done |= self.worker.take_reports() & self._storing
         self._storing -= done
-        if not done and self.refusal is None:
+        layouts = {} if self._has_told_layout else {self._place: self._own_layout}
+        self._has_told_layout = True
+        if not done and self.refusal is None and not layouts:
             return None
-        return TerraceReports({number: 1 for number in done}, self.refusal)
+        return TerraceReports({number: 1 for number in done}, self.refusal, layouts)
 
     # ---- either half ----
 
@@ -425,9 +456,17 @@ class TerraceConnector(KVConnectorBase_V1, _SupportsHMA):
             {(0, tp_rank): each for tp_rank, each in metadata.items()})
 
     def set_xfer_handshake_metadata_pp_aware(self, metadata: Dict[Tuple[int, int], Any]) -> None:
-        """By (pipeline stage, tensor parallel rank)."""
-        if self.refusal is None and metadata:
-            layouts = {ranks: metadata[ranks].layout for ranks in sorted(metadata)}
+        """By (pipeline stage, tensor parallel rank). Beside other connectors it may be theirs."""
+        self._learn_layouts({ranks: each.layout for ranks, each in metadata.items()
+                             if isinstance(each, TerraceHandshake)})
+        if self._layout is not None and self.refusal is None:
+            self._wait_at_start()
+            self._scheduler_at_start()
+
+    def _learn_layouts(self, told: Dict[Tuple[int, int], StageLayout]) -> None:
+        """What the workers have."""
+        if self.refusal is None and told:
+            layouts = {ranks: told[ranks] for ranks in sorted(told)}
             refusals = [each.refusal for each in layouts.values() if each.refusal is not None]
             stages = {stage: layout for (stage, _), layout in reversed(layouts.items())}
             self._layout = Layout([stages[stage] for stage in sorted(stages)])
@@ -443,9 +482,26 @@ class TerraceConnector(KVConnectorBase_V1, _SupportsHMA):
             elif not vllm_model.has_shared_seed(self._vllm_config):
                 self.refuse("vLLM's block hashes are seeded at random in this process, so nobody "
                             "shares them: set PYTHONHASHSEED to the same number everywhere")
-            else:
-                self._wait_at_start()
-                self._scheduler_at_start()
+
+    def _take_layouts(self, told: Dict[Tuple[int, int], StageLayout]) -> None:
+        """Workers say it in their first reports where there was no handshake of ours."""
+        if self._layout is not None or not told:
+            return
+        self._told_layouts.update(told)
+        ranks = self._vllm_config.parallel_config.tensor_parallel_size * self._stage_count
+        if len(self._told_layouts) == ranks:
+            self._learn_layouts(self._told_layouts)
+
+    @property
+    def _awaits_layout(self) -> bool:
+        """The workers have yet to say what they have: their first reports come with a step. For so
+        long requests may wait for them, no longer."""
+        if self._layout is not None:
+            return False
+        now = time.monotonic()
+        if self._layout_awaited_until == 0.0:
+            self._layout_awaited_until = now + _LAYOUT_WAIT_S
+        return now < self._layout_awaited_until
 
     @_never_raises()
     def _scheduler_at_start(self) -> None:
@@ -465,7 +521,8 @@ class TerraceConnector(KVConnectorBase_V1, _SupportsHMA):
                 state_groups=self._layout.state_groups,
                 worker_count=(self._vllm_config.parallel_config.tensor_parallel_size
                               * self._stage_count),
-                timeout_s=self._timeout_s, lookup_wait_s=self._lookup_wait_s,
+                timeout_s=self._timeout_s, load_timeout_s=self._load_timeout_s,
+                lookup_wait_s=self._lookup_wait_s,
                 # Versions before the second runner have no such property.
                 hooks_come_first=not getattr(self._vllm_config, "use_v2_model_runner", False))
         return self.scheduler if self.scheduler is not None and self._has_reset() else None
@@ -483,7 +540,7 @@ class TerraceConnector(KVConnectorBase_V1, _SupportsHMA):
         self._adapters.note(request)  # older versions do not tell of new requests
         scheduler = self._scheduler()
         if scheduler is None:
-            return 0, False
+            return (None if self._awaits_layout else 0), False
         tokens = scheduler.matched_tokens(request, num_computed_tokens)
         return tokens, bool(tokens)
 
@@ -501,6 +558,7 @@ class TerraceConnector(KVConnectorBase_V1, _SupportsHMA):
         return True
 
     def build_connector_meta(self, scheduler_output: Any) -> TerraceMetadata:
+        self._look_at_presence()
         step = self._step_guarded(scheduler_output)
         if self.refusal is not None and self.scheduler is not None:
             step.loads += self.scheduler.take_loads()  # their requests wait for them
@@ -510,15 +568,22 @@ class TerraceConnector(KVConnectorBase_V1, _SupportsHMA):
             step.layout = self._layout
         return TerraceMetadata(step)
 
+    @_never_raises()
+    def _look_at_presence(self) -> None:
+        if self._presence is not None and self._client is not None:
+            self._presence.look(self._client)
+
     @_never_raises(makes=Step)
     def _step_guarded(self, scheduler_output: Any) -> Step:
         return Step() if self.scheduler is None else self.scheduler.step(scheduler_output)
 
     @_never_raises()
     def update_connector_output(self, connector_output: Any) -> None:
+        reports = getattr(connector_output, "kv_connector_worker_meta", None)
+        if isinstance(reports, TerraceReports):
+            self._take_layouts(reports.layouts)
         if self.scheduler is None:
             return
-        reports = getattr(connector_output, "kv_connector_worker_meta", None)
         if isinstance(reports, TerraceReports):
             self.scheduler.stores_done(reports.counts)
         finished = set(connector_output.finished_recving or ())
@@ -583,3 +648,17 @@ class TerraceConnector(KVConnectorBase_V1, _SupportsHMA):
             self.scheduler.close()
         if self._client is not None:
             self._client.close()
+
+
+def _register() -> None:
+    """MultiConnector looks its children's statistics up by this name."""
+    try:
+        from vllm.distributed.kv_transfer.kv_connector.factory import (  # pylint: disable=C0415
+            KVConnectorFactory)
+
+        KVConnectorFactory.register_connector("TerraceConnector", __name__, "TerraceConnector")
+    except (ImportError, ValueError):
+        pass  # an old version has none; or it is registered
+
+
+_register()

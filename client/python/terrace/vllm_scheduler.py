@@ -31,6 +31,7 @@ _IDLE_WAITS = 10
 # Of an answer, that many tokens are stored at once: a store costs a step some hundred microseconds
 # whatever its size, and with many requests some block of an answer fills in every step.
 _ANSWER_TOKENS = 256
+_RETRY_PAUSE_S, _RETRY_PAUSE_S_MAX = 0.02, 1.0
 
 
 def event_hash(block_hash: bytes) -> int:
@@ -52,11 +53,26 @@ class _Tracked:
     stored_count: int = 0  # blocks that were offered to the store, or came from it
     skip_count: int = 0  # of the lookup: blocks vLLM has itself
     lookup: Optional[Pending] = None
-    loading_ids: Set[int] = dataclasses.field(default_factory=set)  # of its load
     states: Dict[int, Dict[int, int]] = dataclasses.field(default_factory=dict)  # handed over: of
     # each state group the block ids, by their place in the prompt
     is_lost: bool = False  # a load of it failed: it is computed, whatever is there
+    retry_at: float = 0.0  # blocks that found no room are offered again, not before then,
+    retry_pause_s: float = _RETRY_PAUSE_S  # and then after this
+    retry_until: float = 0.0  # 0: none has found no room
     is_stale: bool = False  # the weights have changed since it began: nothing of it is stored
+
+
+@dataclasses.dataclass
+class _Loading:
+    """A load that was promised."""
+    lookup: Pending
+    request: Any
+    block_ids: Table
+    good_count: int  # blocks, as far as anybody has said
+
+    @property
+    def block_count(self) -> int:
+        return len(self.block_ids[0])
 
 
 @dataclasses.dataclass
@@ -75,7 +91,8 @@ class SchedulerHalf:
     def __init__(self, group: Group, *, block_tokens: int, adapters: Adapters,
                  windows: Sequence[int] = (0,), state_groups: Container[int] = (),
                  hashes_per_block: int = 1, worker_count: int = 1, timeout_s: float = 0.05,
-                 lookup_wait_s: float = 0.0005, hooks_come_first: bool = True):
+                 load_timeout_s: float = 10.0, lookup_wait_s: float = 0.0005,
+                 hooks_come_first: bool = True):
         self.group = group
         self.adapters = adapters
         self.block_tokens = block_tokens
@@ -85,9 +102,10 @@ class SchedulerHalf:
         self.worker_count = worker_count
         self.lookup_wait_s = lookup_wait_s
         self.hooks_come_first = hooks_come_first  # of a step's writes; else see _take_lost
-        self._asker = Asker(group, timeout_s)
+        self._load_timeout_s = load_timeout_s
+        self._asker = Asker(group, timeout_s, load_timeout_s)
         self._tracked: Dict[str, _Tracked] = {}
-        self._loading: Dict[str, Pending] = {}  # also of requests that have ended since
+        self._loading: Dict[str, _Loading] = {}  # also of requests that have ended since
         self._new_loads: List[Load] = []
         self._storing: List[_Storing] = []
         self._in_workers: Dict[int, Any] = {}  # leases of stores, by number
@@ -95,8 +113,8 @@ class SchedulerHalf:
         self._fresh: List[Sequence[int]] = []  # blocks that this step, or a load of it, writes to
         self._reports: Dict[int, int] = {}
         self._number = 0
-        self.counters = {"lookups": 0, "hit_tokens": 0, "stored_blocks": 0, "dropped_stores": 0,
-                         "failed_loads": 0}
+        self.counters = {"lookups": 0, "hit_tokens": 0, "lost_tokens": 0, "stored_blocks": 0,
+                         "dropped_stores": 0, "dropped_blocks": 0, "failed_loads": 0}
 
     # ---- lookups ----
 
@@ -140,7 +158,7 @@ class SchedulerHalf:
             keys = self._keys(tracked, first, last)
             parent = self._keys(tracked, first - 1, first)[0] if first > 0 else None
         except Unavailable:
-            return Pending(is_done=True)
+            return Pending(last - first, is_done=True)
         if not is_store:
             return self._asker.acquire(keys, parent=parent, first_position=first)
         hashes = self._hashes(tracked.request, first, last)
@@ -214,12 +232,10 @@ class SchedulerHalf:
             return
         first, count = tracked.skip_count, external_tokens // self.block_tokens
         self._fresh += [block_ids[first:] for block_ids in tracked.table]
-        self.counters["hit_tokens"] += external_tokens
         tracked.stored_count = max(tracked.stored_count, first + count)
-        self._loading[request.request_id] = lookup
         tracked.computed_tokens = (first + count) * self.block_tokens
         wanted = self._kept(tracked.table, first, first + count, tracked.computed_tokens)
-        tracked.loading_ids = {b for block_ids in wanted for b in block_ids if b != NO_BLOCK}
+        self._loading[request.request_id] = _Loading(lookup, request, wanted, count)
         token = lookup.lease.token
         self._new_loads.append(Load(request.request_id, (token.high, token.low), wanted))
 
@@ -343,14 +359,17 @@ class SchedulerHalf:
         if published is not None:
             last = min(last, published // self.hashes_per_block)
         first = tracked.stored_count
-        if last <= first or not (is_last or self._is_due(tracked.request, first, last)):
+        if last <= first or not (is_last or self._is_due(tracked, first, last)):
             return
         tracked.stored_count = last
         pending = self._ask(tracked, first, last, is_store=True)
         self._storing.append(_Storing(pending, first, self._blocks(tracked, first, last), tracked))
 
-    def _is_due(self, request: Any, first: int, last: int) -> bool:
+    def _is_due(self, tracked: _Tracked, first: int, last: int) -> bool:
         """Whether blocks [first, last) are worth a store before the request ends."""
+        request = tracked.request
+        if tracked.retry_at > time.monotonic():
+            return False
         return (any(self.windows)  # later they are gone
                 or first < getattr(request, "num_prompt_tokens", last * self.block_tokens)
                 // self.block_tokens
@@ -375,18 +394,37 @@ class SchedulerHalf:
                 continue
             if not storing.reserve.is_done:
                 storing.reserve.give_up()
-                self.counters["dropped_stores"] += 1
             elif storing.reserve.lease is not None:
                 stores.append(self._store(storing))
+            if storing.reserve.no_room_count > 0:
+                self._found_no_room(storing)
+            else:
+                storing.tracked.retry_until, storing.tracked.retry_pause_s = 0.0, _RETRY_PAUSE_S
         self._storing = kept
         return stores
+
+    def _found_no_room(self, storing: _Storing) -> None:
+        """Memory may be on its way, or the daemon: what its request still has is offered again."""
+        tracked, now = storing.tracked, time.monotonic()
+        is_there = (not storing.is_last_chance and not tracked.is_stale and not any(self.windows)
+                    and self._tracked.get(tracked.request.request_id) is tracked)
+        if tracked.retry_until == 0:
+            tracked.retry_until = now + self._load_timeout_s
+        if is_there and now < tracked.retry_until:
+            tracked.stored_count = min(tracked.stored_count,
+                                       storing.first + storing.reserve.no_room_first)
+            tracked.retry_at = now + tracked.retry_pause_s
+            tracked.retry_pause_s = min(2 * tracked.retry_pause_s, _RETRY_PAUSE_S_MAX)
+        else:
+            self.counters["dropped_stores"] += 1
+            self.counters["dropped_blocks"] += storing.reserve.no_room_count
 
     def _store(self, storing: _Storing) -> Store:
         self._number += 1
         lease = storing.reserve.lease
         self._in_workers[self._number] = lease
         self._reports[self._number] = 0
-        self.counters["stored_blocks"] += len(lease.reserved)
+        self.counters["stored_blocks"] += storing.reserve.reserved_count
         token = lease.token
         # What the step before this one freed may have been overwritten in it.
         held = self._held(storing)
@@ -415,9 +453,15 @@ class SchedulerHalf:
     def loads_done(self, request_ids: Set[str]) -> None:
         """All workers have reported these."""
         for request_id in request_ids:
-            pending = self._loading.pop(request_id, None)
-            if pending is not None:
-                pending.give_up()
+            loading = self._loading.pop(request_id, None)
+            if loading is None:
+                continue
+            loading.lookup.give_up()
+            lost_tokens = (loading.block_count - loading.good_count) * self.block_tokens
+            self.counters["hit_tokens"] += loading.good_count * self.block_tokens
+            self.counters["lost_tokens"] += lost_tokens
+            if lost_tokens > 0:
+                _tell_lost(loading.request, lost_tokens)
 
     def finished(self, request: Any, table: Sequence[Sequence[int]]) -> None:
         """The request ends; its blocks are freed after this step."""
@@ -437,11 +481,17 @@ class SchedulerHalf:
         """What was taken for loaded will be computed, and may be stored. Not loaded again: vLLM
         asks anew for a request that lost all, for as long as its loads fail. request_ids: of
         those that lost all."""
-        for request_id in self._loading:
+        for request_id, loading in self._loading.items():
+            good_count = 0
+            if request_id not in request_ids:
+                good_count = next((index for index, ids in enumerate(zip(*loading.block_ids))
+                                   if not block_ids.isdisjoint(ids)), loading.block_count)
+            if good_count >= loading.good_count:
+                continue  # said before, or none of its own
+            loading.good_count = good_count
+            self.counters["failed_loads"] += 1
             tracked = self._tracked.get(request_id)
-            if tracked is not None and (request_id in request_ids or
-                                        not block_ids.isdisjoint(tracked.loading_ids)):
-                self.counters["failed_loads"] += 1
+            if tracked is not None:
                 tracked.is_lost = True
                 tracked.stored_count = 0 if request_id in request_ids else tracked.skip_count
 
@@ -474,8 +524,21 @@ class SchedulerHalf:
         for tracked in self._tracked.values():
             if tracked.lookup is not None:
                 tracked.lookup.give_up()
-        for pending in [*self._loading.values(), *(s.reserve for s in self._storing)]:
+        for pending in [*(loading.lookup for loading in self._loading.values()),
+                        *(storing.reserve for storing in self._storing)]:
             pending.give_up()
         for lease in self._in_workers.values():
             lease.abort()
         self._tracked, self._loading, self._storing, self._in_workers = {}, {}, [], {}
+
+
+def _tell_lost(request: Any, lost_tokens: int) -> None:
+    """vLLM says of a request how many of its tokens were cached, and set that when they were
+    promised. Older versions have no such record."""
+    stats = getattr(request, "prefill_stats", None)
+    if stats is None:
+        return
+    external = max(0, stats.num_external_cached_tokens - lost_tokens)
+    stats.set(num_prompt_tokens=stats.num_prompt_tokens,
+              num_local_cached_tokens=stats.num_local_cached_tokens,
+              num_external_cached_tokens=external)

@@ -11,14 +11,17 @@ except ImportError:  # older versions take none
 # Every counter, as vllm:terrace_<name>_total.
 COUNTERS = {
     "lookups": "Requests for which the daemon was asked.",
-    "hit_tokens": "Tokens that it had and that were loaded instead of computed.",
+    "hit_tokens": "Tokens that were loaded instead of computed.",
+    "lost_tokens": "Tokens that the daemon had promised and that were computed: a load failed.",
     "loads": "Loads that ended, of every rank.",
     "load_seconds": "What they took, from the step that asked for them.",
     "loaded_bytes": "Bytes copied into KV caches.",
     "failed_loads": "Requests of which a load lost blocks, which were computed.",
     "stored_blocks": "Blocks that nobody had, reserved to be stored.",
     "stored_bytes": "Bytes committed, of every rank.",
-    "dropped_stores": "Stores given up because the daemon did not answer in time.",
+    "dropped_stores": "Stores given up, of every rank: the daemon did not answer in time, had no "
+                      "room, or a copy or commit failed.",
+    "dropped_blocks": "Blocks of stores for which the daemon had no answer in time, or no room.",
 }
 
 if KVConnectorStats is not None:

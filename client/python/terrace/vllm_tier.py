@@ -36,6 +36,7 @@ from .buffers import Addresses
 from .calls import Keys
 from .client import KEYS_FLAT, Client, Group
 from .errors import TerraceError, Unavailable
+from .presence import Presence
 from .requests import Pause
 from .space import Space, SpaceGroup
 
@@ -245,6 +246,7 @@ class TerraceTier(SecondaryTierManager):
                          for name, count in (("ask", 1), ("load", _READERS), ("store", 1))}
         self.counters = {"loaded_chunks": 0, "lost_chunks": 0, "stored_jobs": 0, "dropped_jobs": 0}
         self._chunks: Optional[Chunks] = None
+        self._presence: Optional[Presence] = None
         self._chunk_tokens: Dict[int, int] = {}
         try:
             self._begin(offloading_spec, config)
@@ -267,6 +269,7 @@ class TerraceTier(SecondaryTierManager):
         self._chunks = Chunks(client, spaces, timeout_s=timeout_s,
                               load_timeout_s=float(config.get("load_timeout_ms", 10_000)) / 1e3)
         self._client = client
+        self._presence = Presence(logger, config["socket"])
         try:
             client.wait_connected(2.0)
         except Unavailable as error:
@@ -302,6 +305,8 @@ class TerraceTier(SecondaryTierManager):
 
     def on_schedule_end(self, context: Any) -> None:
         """Asks what this step's lookups wanted to know."""
+        if self._presence is not None:
+            self._presence.look(self._client)
         self._take_answers()
         questions, self._verdicts.new = self._verdicts.new, {}
         for request_id, keys in questions.items():

@@ -56,7 +56,8 @@ class WorkerHalf:
         self._failed: Set[str] = set()
         self._bad_blocks: Set[int] = set()
         self._reports: Set[int] = set()
-        self._counters = {"loads": 0, "load_seconds": 0.0, "loaded_bytes": 0, "stored_bytes": 0}
+        self._counters = {"loads": 0, "load_seconds": 0.0, "loaded_bytes": 0, "stored_bytes": 0,
+                          "dropped_stores": 0}
 
     @property
     def counters(self) -> Dict[str, float]:
@@ -102,14 +103,17 @@ class WorkerHalf:
         is_stuck = False
         for store in step.stores:
             begun = None
+            is_dropped = any(self.writes)
             try:
                 if any(self.writes) and not is_stuck and self._has_room():
                     begun = self._store(store)
+                    is_dropped = False
             except Busy:
                 is_stuck = True
             except Unavailable:
                 pass  # it will be missed, not wrong
             finally:
+                self._count(dropped_stores=int(is_dropped))
                 if begun is None:
                     self._report(store.number)
                 else:
@@ -173,6 +177,7 @@ class WorkerHalf:
 
     def _commit(self, number: int, storing: _Storing, is_good: bool, until: float) -> None:
         """What was not seen to end is waited for, and not committed."""
+        is_dropped = True
         try:
             for copy in storing.copies:
                 copy.close()
@@ -180,9 +185,11 @@ class WorkerHalf:
             if is_good and left_s > 0:
                 storing.lease.commit(left_s)
                 self._count(stored_bytes=storing.byte_count)
+                is_dropped = False
         except TerraceError:
             pass
         finally:
+            self._count(dropped_stores=int(is_dropped))
             storing.lease.abort()
             self._report(number)
 

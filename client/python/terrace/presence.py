@@ -1,0 +1,41 @@
+"""Says in an engine's log when the daemon is there, lost, and back: once each."""
+import logging
+import time
+from typing import Any, Optional
+
+from .errors import TerraceError
+
+
+class Presence:
+    """Looked at now and then by whoever has a client: a look costs next to nothing."""
+
+    def __init__(self, logger: logging.Logger, socket_path: str):
+        self._logger = logger
+        self._socket_path = socket_path
+        self._boot_id = 0  # of the daemon there was last; 0: none yet
+        self._lost_at: Optional[float] = None
+
+    def look(self, client: Any) -> None:
+        """Says what has changed since the last look."""
+        try:
+            boot_id = client.boot_id
+        except TerraceError:
+            return  # closed
+        if boot_id == 0:
+            if self._boot_id != 0 and self._lost_at is None:
+                self._lost_at = time.monotonic()
+                self._logger.warning(
+                    "terrace: the daemon at %s is lost; the engine serves on without the cache "
+                    "until it is back", self._socket_path)
+            return
+        if self._boot_id == 0:
+            self._logger.info("terrace: connected to the daemon at %s", self._socket_path)
+        elif self._lost_at is not None:
+            self._logger.info(
+                "terrace: the daemon at %s is back after %.1f s%s", self._socket_path,
+                time.monotonic() - self._lost_at,
+                "" if boot_id == self._boot_id else ", started anew")
+        elif boot_id != self._boot_id:
+            self._logger.warning("terrace: the daemon at %s was lost, and is back, started anew",
+                                 self._socket_path)
+        self._boot_id, self._lost_at = boot_id, None
