@@ -170,6 +170,29 @@ TEST_F(DaemonSession, AnotherSpecUnderAKnownNameIsRefusedWithBothValues) {
   EXPECT_NE(other.Open("g", kSlotBytes), 0u) << "the same spec is the same group";
 }
 
+// Whoever talks nonsense as fast as he can: the log has a line a second of it, which counts the
+// rest.
+TEST_F(DaemonSession, ClientsThatAreClosedDoNotFloodTheLog) {
+  constexpr int kClients = 200;
+  const auto began = std::chrono::steady_clock::now();
+  for (int i = 0; i < kClients; ++i) {
+    RawClient nonsense;
+    ASSERT_TRUE(nonsense.Attach(daemon_.socket_path()));
+    nonsense.SendBytes(std::vector<std::byte>(64, std::byte{0xff}));
+    ASSERT_TRUE(nonsense.Receive().has_value()) << "why it is closed";
+    ASSERT_TRUE(nonsense.IsEnded());
+  }
+  const auto seconds =
+      std::chrono::duration_cast<std::chrono::seconds>(std::chrono::steady_clock::now() - began);
+  daemon_.Signal(SIGTERM);  // what is queued is written
+  ASSERT_EQ(daemon_.Wait(), 0);
+  const std::string log = daemon_.Errors();
+  int64_t lines = 0;
+  for (size_t at = 0; (at = log.find("session closed", at)) != log.npos; ++at) ++lines;
+  EXPECT_GE(lines, 1);
+  EXPECT_LE(lines, 2 + seconds.count());
+}
+
 TEST_F(DaemonSession, DescriptorsOfAClientNeverArrive) {
   int ends[2];
   ASSERT_EQ(pipe2(ends, O_CLOEXEC), 0);
