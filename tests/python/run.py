@@ -15,6 +15,7 @@ NEEDS = {"test_torch.py": ["pytest", "torch"], "test_handoff.py": ["pytest", "to
          "test_vllm.py": ["pytest", "torch", "numpy"],
          "test_vllm_adapters.py": ["pytest", "torch", "numpy"],
          "test_vllm_delivery.py": ["pytest", "torch", "numpy"],
+         "test_vllm_weights.py": ["pytest", "torch", "numpy"],
          "test_vllm_device.py": ["pytest", "torch", "numpy"],
          "test_vllm_tier.py": ["pytest", "numpy"],
          "test_sglang.py": ["pytest", "torch", "numpy"],

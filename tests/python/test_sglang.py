@@ -27,6 +27,29 @@ REQUESTS = int(os.environ.get("TERRACE_ENGINE_REQUESTS", "200"))
 PAGE, LAYERS, HEADS, SIZE, TOKENS = 16, 3, 2, 8, 16 * 40
 
 
+class ShardedPool:
+    """SGLang's host pool of a latent with decode context parallel: a rank has every dcp_size-th
+    token of a page, and pages are told by the tokens of all shards."""
+
+    layer_num, head_num, head_dim, dtype = LAYERS, 1, SIZE, torch.float16
+    layout = "page_first"
+
+    def __init__(self, dcp_size):
+        self.dcp_size = dcp_size
+        self.page_size, self.logical_page_size = PAGE // dcp_size, PAGE
+        self.kv_buffer = torch.zeros(TOKENS // dcp_size * LAYERS * SIZE, dtype=torch.float16)
+
+    def get_page_buffer_meta(self, indices):
+        assert len(indices) % self.logical_page_size == 0
+        row = LAYERS * SIZE * 2
+        pages = indices.tolist()[::self.logical_page_size]
+        return ([self.kv_buffer.data_ptr() + first // self.dcp_size * row for first in pages],
+                [self.page_size * row] * len(pages))
+
+    fill = lambda self, pages, seed: HostPool.fill(self, pages, seed)  # noqa: E731
+    bytes_of = lambda self, page: HostPool.bytes_of(self, page)  # noqa: E731
+
+
 class HostPool:
     """SGLang's host pool: where the pieces of a page lie, by layout."""
 
@@ -64,6 +87,9 @@ class HostPool:
                  for page in range(len(indices) // PAGE) for shard in range(split_factor)
                  for plane in range(self.planes)]
         return found, [share] * len(found)
+
+    def clear(self):
+        """As a flush of SGLang's cache does; the bytes stay where they are."""
 
     def fill(self, pages, seed):
         generator = torch.Generator().manual_seed(seed)
@@ -215,6 +241,119 @@ def test_of_a_latent_cache_rank_0_writes_and_all_read(daemon, client):
     for rank in ranks:
         assert rank.batch_get_v1(keys, indices_of([4, 5, 6])) == [True] * 3
         assert rank.mem_pool_host.bytes_of(5) == right[1]
+
+
+@pytest.mark.parametrize("tp_size, dcp_size", [(2, 2), (4, 2), (8, 4)])
+def test_of_a_latent_cut_by_tokens_one_rank_a_shard_writes(daemon, client, tp_size, dcp_size):
+    wait_populated(client)
+    ranks = []
+    for rank in range(tp_size):
+        config = config_of(daemon, is_mla=True, tp_rank=rank, tp_size=tp_size)
+        config.dcp_rank, config.dcp_size = rank % dcp_size, dcp_size
+        backend = terrace.sglang.TerraceHiCache(config, {})
+        backend.register_mem_pool_host(ShardedPool(dcp_size))
+        assert backend.refusal is None
+        ranks.append(backend)
+    keys, right = hashes(3), {}
+    for rank in reversed(range(tp_size)):
+        right[rank % dcp_size] = ranks[rank].mem_pool_host.fill([0, 1, 2], 5 + rank % dcp_size)
+        assert ranks[rank].batch_set_v1(keys, indices_of([0, 1, 2])) == [True] * 3
+        assert ranks[rank].counters["pages_stored"] == (3 if rank < dcp_size else 0)
+    for number, rank in enumerate(ranks):
+        assert rank.batch_exists(keys) == 3
+        assert rank.batch_get_v1(keys, indices_of([4, 5, 6])) == [True] * 3
+        for into, page in ((4, 0), (5, 1), (6, 2)):
+            assert rank.mem_pool_host.bytes_of(into) == right[number % dcp_size][page]
+    for backend in ranks:
+        backend.close()
+
+
+class Serving:
+    """What SGLang says of itself in a scheduler's process."""
+    weight_version = "default"
+
+
+@pytest.fixture
+def serving(monkeypatch):
+    """An instance's; another one's is not looked at here."""
+    now = Serving()
+    module = types.ModuleType("sglang.srt.runtime_context")
+    module.get_serving = lambda: now
+    monkeypatch.setitem(sys.modules, "sglang.srt.runtime_context", module)
+    return now
+
+
+def store(backend, keys, seed):
+    right = backend.mem_pool_host.fill(range(len(keys)), seed)
+    assert backend.batch_set_v1(keys, indices_of(range(len(keys)))) == [True] * len(keys)
+    return right
+
+
+def test_a_flush_leaves_what_was_computed_before_to_others(daemon, client):
+    wait_populated(client)
+    one, peer = make(daemon), make(daemon)
+    keys = hashes(3)
+    right = store(one, keys, 1)
+    one.mem_pool_host.clear()  # behind an update of the weights, as far as anybody can tell
+    assert one.batch_exists(keys) == 0
+    assert one.batch_get_v1(keys, indices_of([7, 8, 9])) == [False] * 3
+    assert peer.batch_get_v1(keys, indices_of([7, 8, 9])) == [True] * 3
+    assert [peer.mem_pool_host.bytes_of(7 + i) for i in range(3)] == [right[i] for i in range(3)]
+    peer.mem_pool_host.fill(range(3), 1)  # a peer with the old weights goes on
+    assert all(peer.batch_set_v1(hashes(3, b"more"), indices_of(range(3))))
+    assert one.batch_exists(hashes(3, b"more")) == 0
+    store(one, keys, 2)
+    assert one.batch_exists(keys) == 3
+    keeps = make(daemon, flush_keeps=True)
+    assert keeps.batch_exists(keys) == 3
+    keeps.mem_pool_host.clear()
+    assert keeps.batch_exists(keys) == 3, "its weights never change"
+
+
+def test_ranks_that_are_flushed_alike_stay_together(daemon, client):
+    wait_populated(client)
+    ranks = [make(daemon, is_mla=True, tp_rank=rank, tp_size=2) for rank in range(2)]
+    keys = hashes(3)
+    for flushes in range(3):
+        store(ranks[0], keys, 10 + flushes)
+        assert [rank.batch_exists(keys) for rank in ranks] == [3, 3]
+        for rank in ranks:
+            rank.mem_pool_host.clear()
+        assert [rank.batch_exists(keys) for rank in ranks] == [0, 0]
+
+
+def test_instances_that_are_told_the_same_version_share(daemon, client, serving):
+    wait_populated(client)
+    one, peer = make(daemon), make(daemon)
+    keys = hashes(3)
+    store(one, keys, 1)
+    serving.weight_version = "step 7"
+    # Between the update and the flush behind it pages of both are about.
+    assert one.batch_exists(keys) == 0
+    assert one.batch_set_v1(keys, indices_of(range(3))) == [False] * 3
+    for backend in (one, peer):
+        backend.mem_pool_host.clear()
+        assert backend.batch_exists(keys) == 0
+    right = store(one, keys, 2)
+    assert peer.batch_get_v1(keys, indices_of([7, 8, 9])) == [True] * 3
+    assert [peer.mem_pool_host.bytes_of(7 + i) for i in range(3)] == [right[i] for i in range(3)]
+    one.mem_pool_host.clear()  # an update without a version: nobody else has these weights
+    assert one.batch_exists(keys) == 0 and peer.batch_exists(keys) == 3
+
+
+def test_what_cannot_be_erased_is_not_used_any_more(daemon, client, caplog):
+    wait_populated(client)
+    backend = make(daemon, timeout_ms=2000)
+    keys = hashes(3)
+    store(backend, keys, 1)
+    daemon.process.send_signal(19)
+    backend.clear()
+    daemon.process.send_signal(18)
+    connect(daemon).close()
+    assert "could not be erased" in caplog.text and backend.refusal is None
+    assert backend.batch_exists(keys) == 0
+    store(backend, keys, 2)  # in an epoch of its own, whatever becomes of the request
+    assert make(daemon).batch_exists(keys) == 0
 
 
 def test_a_prompt_stored_in_two_batches_is_one_chain(daemon, client):

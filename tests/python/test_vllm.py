@@ -446,40 +446,7 @@ def test_what_was_computed_before_a_reset_is_not_stored_after_it(daemon):
     assert engine.connector.scheduler.counters["stored_blocks"] == 13  # the later one's
     expect_nothing_held(daemon, engine)
     with connect(daemon) as client:
-        assert client.stats()["domain"]["block_count"] == 3
-
-
-@pytest.mark.parametrize("how", ["stopped", "dead", "not there yet"])
-def test_a_reset_that_reaches_no_daemon_is_owed(daemon, monkeypatch, how):
-    monkeypatch.setattr(terrace.vllm, "_RESET_PAUSE_S", 0.0)
-    monkeypatch.setattr(terrace.vllm, "_OPEN_PAUSE_S", 0.0)
-    monkeypatch.setattr(terrace.vllm, "_START_WAIT_S", 0.01 if how == "not there yet" else LONG_S)
-    if how == "not there yet":
-        daemon.kill()
-    else:
-        warmed_engine(daemon).close()
-    engine = make_engine(daemon, random.Random(7), timeout_ms=100)
-    if how != "not there yet":
-        daemon.process.send_signal(signal.SIGSTOP if how == "stopped" else signal.SIGKILL)
-    assert engine.connector.reset_cache() is True
-    assert engine.connector.get_num_new_matched_tokens(
-        vllm_engine.Request("waits", PROMPT, 1, 8), 0) == (0, False)
-    if how == "stopped":
-        daemon.process.send_signal(signal.SIGCONT)
-    else:
-        daemon.process.wait()
-        daemon.start()
-    connect(daemon).close()
-    for number in range(200):  # the client connects again by itself
-        run_prompt(engine, f"r{number}")
-        engine.cached.clear()
-        engine.hash_of = [None] * len(engine.hash_of)
-        if engine.counts["loaded_tokens"]:
-            break
-    assert engine.connector.refusal is None and engine.connector.scheduler is not None
-    assert not engine.connector._owes_reset and engine.counts["loaded_tokens"] == 72
-    assert number > 0, "what was stored before the reset was loaded"
-    engine.close()
+        assert client.stats()["domain"]["block_count"] == 13, "others may use those of before"
 
 
 class SilentGroup:

@@ -61,6 +61,24 @@ def close(driver):
     manager.shutdown()
 
 
+def test_a_reset_of_vllms_tiers_begins_another_epoch(daemon):
+    one, peer = make_driver(daemon), make_driver(daemon)
+    one.add([1] * 4)
+    one.run()
+    one.manager.reset_cache()
+    one.add([2] * 4)
+    one.run()
+    peer.add([1] * 4)
+    peer.run()
+    loaded = peer.manager.tier.counters["loaded_chunks"]
+    assert loaded > 0, "nobody erased it"
+    peer.add([2] * 4)
+    peer.run()
+    assert peer.manager.tier.counters["loaded_chunks"] == loaded, "of weights that peer has not"
+    close(one)
+    close(peer)
+
+
 @pytest.mark.parametrize("groups", [(0,), (0, 3)])
 def test_random_requests_keep_the_contract(daemon, groups):
     chance = random.Random(len(groups))

@@ -143,6 +143,7 @@ class Engine:
         self.promoted = {}
         self.states_of_this_step = set()
         self.handed = {}  # of this step, by request
+        self.preempted_between = set()  # two steps
         self.counts = collections.Counter()
         self.stats = None
 
@@ -275,13 +276,47 @@ class Engine:
         return (bool(self.requests) or self.updated < len(self.steps)
                 or self.connector.has_pending_push_work())
 
+    # ---- weights that are exchanged ----
+
+    @property
+    def may_reset(self):
+        """vLLM refuses while a request waits for blocks from elsewhere."""
+        return all(request.state != LOADING for request in self.requests.values())
+
+    def drain(self):
+        """Pauses: all that was scheduled has been computed."""
+        while self.updated < len(self.steps):
+            self.finish_step()
+
+    def reset_prefix_cache(self):
+        """As vLLM does behind an update of the weights, with reset_running_requests and
+        reset_connector; before a sleep; and in a pause with clear_cache. What runs is computed
+        anew, nothing of the own cache stays."""
+        require(self.may_reset, "a reset while a request is loading")
+        self.drain()
+        between = types.SimpleNamespace(num_scheduled_tokens={},
+                                        preempted_req_ids=self.preempted_between)
+        for request in list(reversed(self.running)):
+            self.preempt(request, between)
+        self.cached.clear()
+        self.hash_of = [None] * len(self.hash_of)
+        require(self.connector.reset_cache() is True, "a pause or a sleep would fail")
+
+    def update_weights(self, weights):
+        """In place, of all ranks."""
+        self.drain()
+        for worker in self.workers:
+            worker.base = weights
+
     # ---- a step ----
 
     def step(self):
         output = types.SimpleNamespace(
-            scheduled_new_reqs=[], preempted_req_ids=set(), num_scheduled_tokens={}, work={},
+            scheduled_new_reqs=[], preempted_req_ids=self.preempted_between,
+            num_scheduled_tokens={}, work={},
             scheduled_cached_reqs=types.SimpleNamespace(
                 req_ids=[], resumed_req_ids=set(), new_block_ids=[], num_computed_tokens=[]))
+        self.preempted_between = set()
         self.states_of_this_step.clear()
         self.schedule_running(output)
         self.schedule_waiting(output)

@@ -78,6 +78,7 @@ class Worker:
         self.blocks = kv_cache_config.num_blocks
         self.taken = 0  # steps
         self.results = {}  # of steps that were taken and not asked for, by number
+        self.base = b""  # the model's own weights
         self.adapters = collections.OrderedDict()  # weights by id, the least recently used first
         # The i-th layers of all groups share a tensor: a block is of one group at a time.
         tensors = [torch.zeros((self.blocks, *page_shape), dtype=torch.int16)
@@ -99,14 +100,14 @@ class Worker:
     def weights_of(self, lora):
         """What it computes with, as it was when it was loaded."""
         if lora is None:
-            return b""
+            return self.base
         if lora.lora_int_id not in self.adapters or getattr(lora, "load_inplace", False):
             file = pathlib.Path(lora.lora_path, "adapter_model.safetensors")
             self.adapters[lora.lora_int_id] = file.read_bytes()
         self.adapters.move_to_end(lora.lora_int_id)
         while len(self.adapters) > ADAPTERS_MAX:
             self.adapters.popitem(last=False)
-        return self.adapters[lora.lora_int_id]
+        return self.base + self.adapters[lora.lora_int_id]
 
     def right_bytes(self, block_hash, group, layer, weights):
         where = bytes([layer, *self.shares[group], group])

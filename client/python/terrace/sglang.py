@@ -6,9 +6,14 @@
       "socket": "/run/terrace/default.sock", "revision": "REVISION"}'
 
 Extra configuration: socket and revision (required; a revision has to change whenever the weights
-or the adapter do), timeout_ms (500). Nothing raises into SGLang: a rank whose storage thread dies
-would leave the others waiting for it. Every rank makes the same calls, and answers them from its
-own share.
+or the adapter do between two starts), flush_keeps (false; true: weights are never exchanged while
+SGLang runs, so a flush of its cache says nothing of them), timeout_ms (500). Nothing raises into
+SGLang: a rank whose storage thread dies would leave the others waiting for it. Every rank makes the
+same calls, and answers them from its own share.
+
+SGLang flushes its cache behind every update of weights. Another epoch begins there: that of the
+weight_version that came with the update, which all instances share that were told the same, else
+one of this instance's own.
 
 Of hybrid models (interface v2) every pool beside the attention's own, of states or windows, has a
 Space of its own under the same hashes; SGLang decides from what each pool has which prefix it can
@@ -20,8 +25,10 @@ the most ranks has, so that instances of fewer ranks share its pages.
 THREADING: SGLang calls from a prefetch, a transfer and a backup thread, at once.
 """
 import dataclasses
+import functools
 import hashlib
 import logging
+import os
 import threading
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
@@ -33,6 +40,7 @@ from sglang.srt.mem_cache.hicache_storage import HiCacheStorage
 from .buffers import Addresses
 from .calls import Keys
 from .client import KEYS_FLAT, Client, Group
+from .epochs import mask_of, masked, of_nobody_else, of_version
 from .errors import TerraceError, Unavailable
 from .pages import PARTS_MAX
 from .presence import Presence
@@ -61,6 +69,61 @@ class _Pool:
         return self.host.get_split_heads_page_buffer_meta(host_indices, self.shard_count)
 
 
+def _weight_version() -> Optional[str]:
+    """As SGLang was told with the last update of the weights, or at its start; in this process all
+    ranks of it are one. None: this SGLang does not say."""
+    try:
+        from sglang.srt.runtime_context import get_serving  # pylint: disable=C0415
+
+        return str(get_serving().weight_version)
+    except Exception:  # pylint: disable=broad-except
+        return None
+
+
+def _launch() -> str:
+    """A word that the ranks of one instance on one host have in common, and nobody else."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            boot = file.read().strip()
+        with open(f"/proc/{os.getppid()}/stat", encoding="ascii", errors="replace") as file:
+            began = file.read().rpartition(")")[2].split()[19]  # field 22: in ticks since the boot
+        return f"{boot} {os.getppid()} {began}"
+    except (OSError, IndexError):
+        return of_nobody_else()
+
+
+class _Epoch:
+    """Which weights this rank's pages are of. Ranks agree without a word: they are flushed alike,
+    and told of versions alike."""
+
+    def __init__(self, is_kept: bool, dp_rank: int):
+        self._is_kept = is_kept
+        self._launch = f"{_launch()} {dp_rank}"  # replicas may be updated apart
+        self._flush_count = 0
+        self._version = _weight_version()
+        self.mask = b""
+
+    @property
+    def is_certain(self) -> bool:
+        """Not between an update and the flush behind it: pages of both weights are about."""
+        return self._is_kept or _weight_version() == self._version
+
+    def on_flush(self) -> None:
+        """SGLang has flushed its cache."""
+        if not self._is_kept:
+            self.begin()
+
+    def begin(self) -> None:
+        """Nothing of before is used any more."""
+        before, self._version = self._version, _weight_version()
+        self._flush_count += 1
+        is_told = self._version is not None and self._version != before
+        name = (of_version(self._version) if is_told
+                else f"flush {self._flush_count} of {self._launch}")
+        self.mask = mask_of(name)
+        logger.info("terrace: keys are of epoch %r from here on", name)
+
+
 class TerraceHiCache(HiCacheStorage):
     """See the page."""
 
@@ -72,6 +135,8 @@ class TerraceHiCache(HiCacheStorage):
         self._revision = extra.get("revision")
         self._client: Optional[Client] = None
         self._pools: Dict[str, _Pool] = {}
+        self._epoch = _Epoch(bool(extra.get("flush_keeps", False)),
+                             int(getattr(storage_config, "dp_rank", 0)))
         self._opening = threading.Lock()
         self.counters = {"pages_hit": 0, "pages_missed": 0, "pages_stored": 0, "pages_refused": 0}
         self.mem_pool_host: Any = None
@@ -97,10 +162,26 @@ class TerraceHiCache(HiCacheStorage):
     def register_mem_pool_host(self, mem_pool_host: Any) -> None:
         """The attention's own pool: its layout and sizes are part of what a page is."""
         self.mem_pool_host = mem_pool_host
+        self._watch(mem_pool_host)
         if self.refusal is None:
             why = self._add_pool(_KV, mem_pool_host)
             if why is not None:
                 self._refuse(why)
+
+    def _watch(self, mem_pool_host: Any) -> None:
+        """A flush empties the host pool, and tells a backend nothing else."""
+        clear = getattr(mem_pool_host, "clear", None)
+        if clear is None:
+            return
+
+        @functools.wraps(clear)
+        def cleared(*arguments: Any, **named: Any) -> Any:
+            try:
+                return clear(*arguments, **named)
+            finally:
+                self._epoch.on_flush()
+
+        mem_pool_host.clear = cleared
 
     def register_mem_host_pool_v2(self, host_pool: Any, host_pool_name: Any) -> None:
         """A pool beside it. One that is not served has no page."""
@@ -169,7 +250,7 @@ class TerraceHiCache(HiCacheStorage):
 
     def _keys(self, group: Group, keys: Sequence[str]) -> Keys:
         """SGLang's page hashes are sha256 in hex; whatever else comes is hashed."""
-        return group.keys_of_digests([_digest_of(key) for key in keys])
+        return group.keys_of_digests(masked([_digest_of(key) for key in keys], self._epoch.mask))
 
     @staticmethod
     def _addresses(pool: _Pool, shard: int, host_indices: Any, page_count: int) -> Addresses:
@@ -183,7 +264,7 @@ class TerraceHiCache(HiCacheStorage):
     def _guarded(self, name: str, call: Callable[[_Pool, Sequence[Group]], Any],
                  otherwise: Any) -> Any:
         pool = self._pools.get(name)
-        if self.refusal is not None or pool is None:
+        if self.refusal is not None or pool is None or not self._epoch.is_certain:
             return otherwise
         try:
             groups = self._opened(pool)
@@ -220,8 +301,8 @@ class TerraceHiCache(HiCacheStorage):
 
     def _set(self, name: str, keys: List[str], host_indices: Any, **place: Any) -> List[bool]:
         """Stores the pages that nobody has. True: there, or about to be by somebody else."""
-        if name == _KV and getattr(self.config, "is_mla_model", False) and self.config.tp_rank != 0:
-            return [True] * len(keys)  # every rank has the same bytes, and rank 0 writes them
+        if name == _KV and not self._is_writer:
+            return [True] * len(keys)  # another rank has the same bytes, and writes them
 
         prefix = place.pop("prefix", ())
 
@@ -245,6 +326,13 @@ class TerraceHiCache(HiCacheStorage):
         stored = self._guarded(name, put, [False] * len(keys))
         self.counters["pages_refused"] += stored.count(False)
         return stored
+
+    @property
+    def _is_writer(self) -> bool:
+        """Of a latent each shard's bytes are those of every rank that has it: the first one writes.
+        With decode context parallel rank r of a row has shard r modulo their number."""
+        config = self.config
+        return not config.is_mla_model or config.tp_rank == getattr(config, "dcp_rank", 0)
 
     # ---- interface v1: the attention's own pool ----
 
@@ -343,9 +431,13 @@ class TerraceHiCache(HiCacheStorage):
         return False
 
     def clear(self) -> None:
-        """Forgets this rank's pages."""
-        for name in list(self._pools):
-            self._guarded(name, lambda pool, groups: [group.reset() for group in groups], None)
+        """Somebody wants this rank's pages erased: they are, for other instances, too. Where the
+        daemon cannot be told, this instance goes on in an epoch of its own."""
+        done = [self._guarded(name, lambda pool, groups: [group.reset() for group in groups], None)
+                for name in list(self._pools)]
+        if self.refusal is None and None in done:
+            logger.warning("terrace: pages could not be erased; nothing of them is used here again")
+            self._epoch.begin()
 
     def get_stats(self) -> None:
         """SGLang's own metrics object is not filled."""
@@ -367,7 +459,8 @@ def _name_of(value: Any) -> str:
 
 
 def _page_size(host: Any) -> int:
-    return int(getattr(host, "page_size", 1) or 1)
+    """Tokens that a key stands for. With decode context parallel the pool's own are one shard's."""
+    return int(getattr(host, "logical_page_size", 0) or getattr(host, "page_size", 1) or 1)
 
 
 def event_hash(key: str) -> int:

@@ -6,6 +6,7 @@
         "kv_connector_extra_config": {"socket": "/run/terrace/default.sock"}}'
 
 Extra configuration: socket (required); revision of the weights (else from the model's files);
+weights_version_file, whose text names the weights that are loaded, where they are exchanged;
 lookup_wait_ms (0.5), timeout_ms (50), load_timeout_ms (10000); plugin_path of libterrace_cuda.so
 (else the one installed with libterrace) and pinned_gib (all), where the KV cache is a GPU's;
 copy_threads (0: the step itself copies), where it is host memory. Nothing here raises into the
@@ -30,6 +31,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 
 from . import vllm_model, vllm_stats
 from .client import ACQUIRE_DEVICE, Client, Group
+from .epochs import Weights
 from .errors import TerraceError, Unavailable, Unsupported
 from .paged import Device
 from .pages import Pages
@@ -46,7 +48,6 @@ _START_WAIT_S = 2.0
 # Opening the group later, when the daemon comes up after the engine, waits timeout_ms, this often.
 _OPEN_PAUSE_S = 5.0
 _LAYOUT_WAIT_S = 1.0
-_RESET_PAUSE_S = 1.0  # between two attempts to tell of a reset
 _PIPELINE_HANDSHAKE = "set_xfer_handshake_metadata_pp_aware"
 # Older versions turn their hybrid memory off for a connector without it, and have one group.
 _SupportsHMA = getattr(_base, "SupportsHMA", object)
@@ -138,6 +139,9 @@ class TerraceConnector(KVConnectorBase_V1, _SupportsHMA):
         self._lookup_wait_s = float(extra.get("lookup_wait_ms", 0.5)) / 1e3
         self._load_timeout_s = float(extra.get("load_timeout_ms", 10_000)) / 1e3
         self._revision = extra.get("revision")
+        self._weights: Optional[Weights] = None  # of the scheduler: workers get leases, not keys
+        if role == KVConnectorRole.SCHEDULER:
+            self._weights = Weights(extra.get("weights_version_file"), logger)
         self._plugin_path = extra.get("plugin_path")
         self._copy_threads = int(extra.get("copy_threads", 0))
         self._reads_hbm = bool(extra.get("hbm", False))
@@ -517,7 +521,7 @@ class TerraceConnector(KVConnectorBase_V1, _SupportsHMA):
             fine = getattr(self._kv_cache_config, "hash_block_size", None) or block_tokens
             self.scheduler = SchedulerHalf(
                 group, block_tokens=block_tokens, hashes_per_block=block_tokens // fine,
-                adapters=self._adapters, windows=self._layout.windows,
+                adapters=self._adapters, weights=self._weights, windows=self._layout.windows,
                 state_groups=self._layout.state_groups,
                 worker_count=(self._vllm_config.parallel_config.tensor_parallel_size
                               * self._stage_count),
@@ -525,7 +529,13 @@ class TerraceConnector(KVConnectorBase_V1, _SupportsHMA):
                 lookup_wait_s=self._lookup_wait_s,
                 # Versions before the second runner have no such property.
                 hooks_come_first=not getattr(self._vllm_config, "use_v2_model_runner", False))
-        return self.scheduler if self.scheduler is not None and self._has_reset() else None
+        self._follow_weights()
+        return self.scheduler
+
+    def _follow_weights(self) -> None:
+        """Whoever exchanges weights says so in a file, too, before the next step."""
+        if self._weights.look() and self.scheduler is not None:
+            self.scheduler.forget()
 
     @_never_raises()
     def on_new_request(self, request: Any) -> None:
@@ -575,7 +585,10 @@ class TerraceConnector(KVConnectorBase_V1, _SupportsHMA):
 
     @_never_raises(makes=Step)
     def _step_guarded(self, scheduler_output: Any) -> Step:
-        return Step() if self.scheduler is None else self.scheduler.step(scheduler_output)
+        if self.scheduler is None:
+            return Step()
+        self._follow_weights()
+        return self.scheduler.step(scheduler_output)
 
     @_never_raises()
     def update_connector_output(self, connector_output: Any) -> None:
@@ -613,29 +626,17 @@ class TerraceConnector(KVConnectorBase_V1, _SupportsHMA):
         return self.refusal is None and self.scheduler is not None and self.scheduler.has_work
 
     def reset_cache(self) -> bool:
-        """Forgets the group: the weights have changed. Where the daemon cannot be told now, nothing
-        is looked up until it has been; False would fail the pause or the sleep that asked."""
-        self._owes_reset = True
+        """The weights may be others from here on, or have been: vLLM asks before a sleep, in a
+        pause, and behind an update. Another epoch begins, from which nothing of before can be
+        reached; no other instance notices."""
         self._reset_guarded()
         return True
 
     @_never_raises()
     def _reset_guarded(self) -> None:
+        self._weights.reset()
         if self.scheduler is not None:
             self.scheduler.forget()
-            self._has_reset()
-
-    _owes_reset = False
-    _next_reset = 0.0
-
-    def _has_reset(self) -> bool:
-        """Whether the daemon has been told of every change of the weights."""
-        now = time.monotonic()
-        if self._owes_reset and now >= self._next_reset:
-            self._next_reset = now + _RESET_PAUSE_S
-            self.scheduler.group.reset()
-            self._owes_reset = False
-        return not self._owes_reset
 
     def take_events(self) -> Iterable[Any]:
         return ()

@@ -21,9 +21,7 @@ import queue
 import stat
 import threading
 import time
-from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
-
-import numpy
+from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 logger = logging.getLogger("vllm.terrace")
 # Before any engine of this process has loaded an adapter: it imports this to be made.
@@ -173,16 +171,6 @@ class Adapters:
 
 _REMEDY = ("{}, so what vLLM has loaded is not certain: put new weights into a new directory, and "
            "restart the engine")
-
-
-def masked(block_hashes: Sequence[bytes], mask: bytes) -> Sequence[bytes]:
-    """Hashes of the same tokens under the adapter of `mask`; without one, as they are."""
-    if mask == b"" or not block_hashes:
-        return block_hashes
-    width = len(block_hashes[0])
-    rows = numpy.frombuffer(b"".join(block_hashes), numpy.uint8).reshape(-1, width)
-    mixed = rows ^ numpy.frombuffer(mask[:width], numpy.uint8)
-    return mixed.view(f"V{width}").ravel().tolist()
 
 
 def _said_by(lora: Any) -> Dict[str, Any]:

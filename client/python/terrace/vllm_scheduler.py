@@ -22,9 +22,10 @@ from typing import Any, Container, Dict, List, Optional, Sequence, Set
 
 from .calls import Keys
 from .client import Group
+from .epochs import Weights, both, masked
 from .errors import Unavailable
 from .requests import Asker, Pending
-from .vllm_adapters import Adapters, masked
+from .vllm_adapters import Adapters
 from .vllm_messages import NO_BLOCK, Load, Step, Store
 
 _IDLE_WAITS = 10
@@ -48,7 +49,7 @@ class _Tracked:
     request: Any
     table: Table
     keys: Optional[Keys] = None  # of its first blocks
-    keys_of: Any = None  # the daemon, the adapter's mask and the last block's hash they are of
+    keys_of: Any = None  # the daemon, the mask and the last block's hash they are of
     computed_tokens: int = 0  # when its last step began
     stored_count: int = 0  # blocks that were offered to the store, or came from it
     skip_count: int = 0  # of the lookup: blocks vLLM has itself
@@ -88,13 +89,14 @@ class _Storing:
 class SchedulerHalf:
     """See the page. lookup_wait_s: how long one question may hold the scheduler up."""
 
-    def __init__(self, group: Group, *, block_tokens: int, adapters: Adapters,
+    def __init__(self, group: Group, *, block_tokens: int, adapters: Adapters, weights: Weights,
                  windows: Sequence[int] = (0,), state_groups: Container[int] = (),
                  hashes_per_block: int = 1, worker_count: int = 1, timeout_s: float = 0.05,
                  load_timeout_s: float = 10.0, lookup_wait_s: float = 0.0005,
                  hooks_come_first: bool = True):
         self.group = group
         self.adapters = adapters
+        self.weights = weights
         self.block_tokens = block_tokens
         self.windows = windows  # tokens before the next one that each KV cache group keeps; 0: all
         self.state_groups = state_groups
@@ -127,11 +129,12 @@ class SchedulerHalf:
         """Of blocks [first, last) of a prompt. Kept: hashing a long prompt takes longer than the
         daemon's answer."""
         request = tracked.request
-        boot_id, mask = self.group.client.boot_id, self.adapters.mask_of(request)
+        boot_id = self.group.client.boot_id
+        mask = both(self.adapters.mask_of(request), self.weights.mask)
         known = 0 if tracked.keys is None else len(tracked.keys)
         if known > 0 and tracked.keys_of != (boot_id, mask,
                                              self._hashes(request, known - 1, known)):
-            tracked.keys, known = None, 0  # another daemon's secret, or the prompt has changed
+            tracked.keys, known = None, 0  # another daemon's secret, another prompt or epoch
         if known < last:
             more = self.group.keys_of_digests(masked(self._hashes(request, known, last), mask))
             tracked.keys = more if tracked.keys is None else tracked.keys + more
@@ -496,8 +499,9 @@ class SchedulerHalf:
                 tracked.stored_count = 0 if request_id in request_ids else tracked.skip_count
 
     def forget(self) -> None:
-        """What was found in the group and is not being loaded yet, and what requests that have
-        begun would still store: the weights have changed."""
+        """What was found and is not being loaded yet, and what requests that have begun would still
+        store: the weights have changed. Stores that the workers have are of the epoch they were
+        reserved in."""
         for storing in self._storing:
             storing.reserve.give_up()
         self._storing = []

@@ -7,8 +7,9 @@
                                  "socket": "/run/terrace/default.sock", "revision": "REVISION"}]}}'
 
 Tier configuration: socket and revision (required; a revision has to change whenever the weights
-do), timeout_ms (50), load_timeout_ms (10000). Nothing here blocks or raises into vLLM: what the
-daemon does not answer is a miss, a store it does not take is forgotten.
+do between two starts), weights_version_file, whose text names the weights that are loaded, where
+they are exchanged while vLLM runs, timeout_ms (50), load_timeout_ms (10000). Nothing here blocks or
+raises into vLLM: what the daemon does not answer is a miss, a store it does not take is forgotten.
 
 A chunk is a row of vLLM's CPU tier: all layers of all ranks of one KV cache group. Each group has
 its own Space; vLLM itself puts leading runs and trailing windows together.
@@ -35,6 +36,7 @@ from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager
 from .buffers import Addresses
 from .calls import Keys
 from .client import KEYS_FLAT, Client, Group
+from .epochs import Weights, masked
 from .errors import TerraceError, Unavailable
 from .presence import Presence
 from .requests import Pause
@@ -49,12 +51,18 @@ _GROUP_BYTES = 4  # of a key: the number of its KV cache group, behind the block
 
 
 class Run(NamedTuple):
-    """Successive chunks of one KV cache group. indexes: of the keys they were asked as."""
+    """Successive chunks of one KV cache group. indexes: of the keys they were asked as. mask: of
+    the epoch it was asked in, whatever it is when the daemon is."""
     group_index: int
     indexes: List[int]
     hashes: List[bytes]
     parent: Optional[bytes]  # hash of the chunk before, if that is known
     position: int  # of the first chunk in its prompt; -1: unknown, and the keys are no chain
+    mask: bytes = b""
+
+    def keys(self, group: Group) -> Keys:
+        """Of its chunks."""
+        return group.keys_of_digests(masked(self.hashes, self.mask))
 
 
 def runs_of(keys: Collection[bytes], end_of: Callable[[bytes], Optional[int]],
@@ -126,7 +134,8 @@ class Chunks:
     def _place(group: Group, run: Run) -> Dict[str, Any]:
         if run.position < 0:
             return {"flags": KEYS_FLAT}
-        parent = None if run.parent is None else group.keys_of_digests([run.parent])[0]
+        parent = (None if run.parent is None
+                  else group.keys_of_digests(masked([run.parent], run.mask))[0])
         return {"parent": parent, "first_position": run.position}
 
     def present(self, run: Run) -> List[bool]:
@@ -134,7 +143,7 @@ class Chunks:
 
         def ask() -> List[bool]:
             group = self._group(run.group_index)
-            keys = group.keys_of_digests(run.hashes)
+            keys = run.keys(group)
             count = group.match(keys, self._timeout_s, **self._place(group, run)).block_count
             rest = keys[count:]
             found = group.query(rest, self._timeout_s) if len(rest) > 1 else []
@@ -148,7 +157,7 @@ class Chunks:
 
         def copy() -> int:
             group = self._group(run.group_index)
-            keys = group.keys_of_digests(run.hashes)
+            keys = run.keys(group)
             deadline = time.monotonic() + self._load_timeout_s
             with group.acquire(keys, self._load_timeout_s, **self._place(group, run)) as lease:
                 count = lease.block_count
@@ -167,7 +176,7 @@ class Chunks:
 
         def copy() -> bool:
             group = self._group(run.group_index)
-            keys = group.keys_of_digests(run.hashes)
+            keys = run.keys(group)
             with group.reserve(keys, self._timeout_s, **self._place(group, run),
                                event_hashes=[int.from_bytes(h[-8:], "big") for h in run.hashes]
                                ) as lease:
@@ -178,12 +187,12 @@ class Chunks:
 
         return self._guarded(copy, False)
 
-    def touch(self, group_index: int, hashes: List[bytes]) -> None:
+    def touch(self, run: Run) -> None:
         """Makes them recent."""
 
         def tell() -> None:
-            group = self._group(group_index)
-            group.touch(group.keys_of_digests(hashes), self._timeout_s)
+            group = self._group(run.group_index)
+            group.touch(run.keys(group), self._timeout_s)
 
         self._guarded(tell, None)
 
@@ -245,6 +254,7 @@ class TerraceTier(SecondaryTierManager):
         self._threads = {name: concurrent.futures.ThreadPoolExecutor(count, f"terrace-{name}")
                          for name, count in (("ask", 1), ("load", _READERS), ("store", 1))}
         self.counters = {"loaded_chunks": 0, "lost_chunks": 0, "stored_jobs": 0, "dropped_jobs": 0}
+        self._weights = Weights(config.get("weights_version_file"), logger)
         self._chunks: Optional[Chunks] = None
         self._presence: Optional[Presence] = None
         self._chunk_tokens: Dict[int, int] = {}
@@ -305,6 +315,7 @@ class TerraceTier(SecondaryTierManager):
 
     def on_schedule_end(self, context: Any) -> None:
         """Asks what this step's lookups wanted to know."""
+        self._weights.look()
         if self._presence is not None:
             self._presence.look(self._client)
         self._take_answers()
@@ -316,12 +327,13 @@ class TerraceTier(SecondaryTierManager):
                 self._verdicts.forget(request_id)  # it ended meanwhile
         touched, self._touched = self._touched, {}
         if touched and self.refusal is None and self._chunks.is_there:
-            self._threads["ask"].submit(self._touch, list(touched))
+            self._threads["ask"].submit(self._touch, list(touched), self._weights.mask)
 
     def _runs(self, keys: Collection[bytes], req_context: Any) -> List[Run]:
         """With the chunks before them, as far as this request has shown them."""
         end_of = getattr(req_context, "get_offload_key_position", lambda key: None)
-        runs = runs_of(keys, end_of, self._chunk_tokens)
+        runs = [run._replace(mask=self._weights.mask)
+                for run in runs_of(keys, end_of, self._chunk_tokens)]
         if req_context is None:
             return runs
         chain = self._chains.setdefault(req_context.req_id, {})
@@ -343,10 +355,10 @@ class TerraceTier(SecondaryTierManager):
         finally:
             self._answers.put((keys, found))
 
-    def _touch(self, keys: List[bytes]) -> None:
+    def _touch(self, keys: List[bytes], mask: bytes) -> None:
         try:
             for run in runs_of(keys, lambda key: None, self._chunk_tokens):
-                self._chunks.touch(run.group_index, run.hashes)
+                self._chunks.touch(run._replace(mask=mask))
         except TerraceError as error:
             self._refuse(str(error))
 
@@ -412,8 +424,10 @@ class TerraceTier(SecondaryTierManager):
         return results
 
     def drain_jobs(self) -> None:
-        """Every job has its deadline."""
+        """vLLM waits for them when its tiers are reset, and at no other time: another epoch begins.
+        Every job has its deadline."""
         concurrent.futures.wait(self._jobs)
+        self._weights.reset()
 
     # ---- requests ----
 
