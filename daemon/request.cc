@@ -2,13 +2,13 @@
 
 #include <bit>
 
+#include "daemon/hint_table.h"
+
 namespace terrace {
 
 using protocol::Verb;
 
 namespace {
-
-constexpr uint8_t kHintFlags = protocol::kHintPin | protocol::kHintNoStore | protocol::kHintExact;
 
 bool IsKeysVerb(Verb verb) {
   switch (verb) {
@@ -126,19 +126,6 @@ Request::Outcome Request::BeginKeys(const RequestContext& context, size_t offset
   return checked.ok() ? Outcome::kMore : Fail(context, checked);
 }
 
-Status Request::CheckHints(const protocol::Hints& hints) {
-  if (hints.priority > protocol::kPriorityMax && hints.priority != protocol::kPriorityUnset) {
-    return Invalid("priority " + std::to_string(hints.priority) +
-                   "; write 0 to 100, or 255 to say nothing");
-  }
-  if ((hints.flags & ~kHintFlags) != 0 || hints.end_reason > protocol::EndReason::kAborted) {
-    return Invalid("hints with flags " + std::to_string(hints.flags) + " and end reason " +
-                   std::to_string(static_cast<unsigned>(hints.end_reason)) +
-                   "; flags are up to 7 and reasons up to 4");
-  }
-  return Status::Ok();
-}
-
 Status Request::CheckKeys(const RequestContext& context) {
   if (keys_.key_count > protocol::kKeysPerRequestMax) {
     return Invalid(std::to_string(keys_.key_count) + " keys; the limit of a request is " +
@@ -148,7 +135,7 @@ Status Request::CheckKeys(const RequestContext& context) {
     return Invalid("flags " + std::to_string(keys_.flags) + "; " + std::string(VerbName(verb_)) +
                    " knows " + std::to_string(AllowedFlags(verb_)) + ": clear the others");
   }
-  TERRACE_RETURN_IF_ERROR(CheckHints(keys_.hints));
+  TERRACE_RETURN_IF_ERROR(CheckHints(verb_, keys_.hints, &why_));
   if (verb_ == Verb::kEvict && keys_.key_count == 0 &&
       (keys_.flags & protocol::kEvictSubtree) == 0) {
     return Invalid("Evict without keys; set the subtree flag to evict everything");

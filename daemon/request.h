@@ -87,7 +87,6 @@ class Request {
  private:
   // request.cc: decoding and answering.
   Outcome BeginKeys(const RequestContext& context, size_t offset_bytes);
-  Status CheckHints(const protocol::Hints& hints);
   Status CheckKeys(const RequestContext& context);
   Status ResolveGroup(const RequestContext& context);
   Status CheckReplySize();

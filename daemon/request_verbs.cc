@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <bit>
 
+#include "daemon/hint_table.h"
 #include "daemon/request.h"
 #include "terrace/codec.h"
 
@@ -40,7 +41,9 @@ Status Request::Act(RequestContext& context, Store& store, bool* is_malformed) {
       return Open(context, store, is_malformed);
     case Verb::kRelease: {
       protocol::ReleaseRequest release;
-      return ReadWhole(&release) ? store.Release(context.session, release) : malformed();
+      if (!ReadWhole(&release)) return malformed();
+      TERRACE_RETURN_IF_ERROR(CheckHints(verb_, release.hints, &why_));
+      return store.Release(context.session, release);
     }
     case Verb::kCancel: {
       protocol::CancelRequest cancel;
@@ -260,7 +263,9 @@ Request::Outcome Request::StepCommit(const RequestContext& context, Store& store
     return Fail(context, Invalid("commit flags " + std::to_string(commit.flags) +
                                  "; only 1 (release) is defined"));
   }
-  if (const Status checked = CheckHints(commit.hints); !checked.ok()) return Fail(context, checked);
+  if (const Status checked = CheckHints(verb_, commit.hints, &why_); !checked.ok()) {
+    return Fail(context, checked);
+  }
   const bool is_release = (commit.flags & protocol::kCommitRelease) != 0;
   do {
     if (*budget_blocks == 0) return Outcome::kMore;

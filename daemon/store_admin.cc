@@ -153,7 +153,10 @@ Status Store::FinishWait(const KeysQuery& query) {
 Status Store::Pin(const KeysQuery& query, protocol::PinReply* reply) {
   Caller caller;
   TERRACE_RETURN_IF_ERROR(state_->Enter(query.session, query.group_index, &caller));
+  protocol::Hints stay;  // pinned or not, it is forgotten when its time is up
+  stay.ttl_s = query.hints.ttl_s;
   for (const BlockId id : BlocksOf(caller, query)) {
+    if (stay.ttl_s != 0) caller.rooms->residency.ApplyHints(id, stay);
     if (query.flags & protocol::kPinClear) {
       caller.rooms->residency.ClearPinned(id);
     } else {

@@ -222,7 +222,8 @@ enum {
   TERRACE_END_ABORTED = 4
 };
 
-/* Options and hints of one request; NULL stands for TERRACE_REQUEST_INIT. */
+/* Options and hints of one request; NULL stands for TERRACE_REQUEST_INIT. A hint that a verb has no
+ * use for is TERRACE_INVALID, by name: docs/PROTOCOL.md, Hints. */
 typedef struct terrace_request {
   uint32_t struct_bytes;
   uint32_t flags;
@@ -677,6 +678,7 @@ TERRACE_API terrace_status terrace_evict(terrace_client* client, terrace_group g
                                          const terrace_id* keys, size_t key_count,
                                          const terrace_request* request,
                                          terrace_evict_result* result);
+/* Keeps the blocks until they are unpinned, or forgotten ttl_s seconds from now (0: never). */
 TERRACE_API terrace_status terrace_pin(terrace_client* client, terrace_group group,
                                        const terrace_id* keys, size_t key_count,
                                        const terrace_request* request, uint32_t* block_count);

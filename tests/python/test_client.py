@@ -367,9 +367,25 @@ def test_the_collector_may_end_a_view_at_any_point(daemon, group):
     assert (done.returncode, done.stdout, done.stderr) == (0, "whole\n", "")
 
 
+def test_a_pin_ends_with_its_time_to_live(group):
+    keys = store(group, list(range(64)))
+    assert group.pin(keys, ttl_s=1) == len(keys)
+    assert group.query(keys)[0].is_pinned
+    deadline = time.monotonic() + LONG_S
+    while group.match(keys).block_count and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert group.match(keys).block_count == 0
+
+
 def test_hints_are_checked(group):
     keys = group.hash(list(range(16)))
-    group.match(keys, hints=terrace.Hints(priority=100, end_reason="tool_call", ttl_s=5))
+    with group.reserve(keys, hints=terrace.Hints(priority=100, end_reason="tool_call", ttl_s=5)):
+        pass
+    with pytest.raises(terrace.Invalid, match="the hint ttl_s .5. with Match.*Reserve, Commit"):
+        group.match(keys, hints=terrace.Hints(ttl_s=5))
+    with pytest.raises(terrace.Invalid, match="the hint min_tokens"):
+        group.reserve(keys, hints=terrace.Hints(min_tokens=5))
+    group.touch(keys, hints=terrace.Hints(priority=3))
     for wrong in (terrace.Hints(priority=101), terrace.Hints(end_reason="boredom"),
                   terrace.Hints(ttl_s=1 << 32), terrace.Hints(min_tokens=-1)):
         with pytest.raises(terrace.Invalid):

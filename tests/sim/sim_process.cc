@@ -5,6 +5,8 @@
 #include <bit>
 #include <cstring>
 
+#include "daemon/hint_table.h"
+
 namespace terrace::sim {
 
 using protocol::Verb;
@@ -64,7 +66,8 @@ void SimProcess::AttachDevice() {
   Send(frame, request_id, {.verb = protocol::kVerbDeviceAttach});
 }
 
-protocol::KeysRequest SimProcess::KeysOf(uint32_t group_number, std::vector<BlockKey>* keys) {
+protocol::KeysRequest SimProcess::KeysOf(Verb verb, uint32_t group_number,
+                                         std::vector<BlockKey>* keys) {
   const std::vector<BlockKey>& chain = options_.host->Chain(Pick(kSimChains));
   keys->assign(chain.begin(), chain.begin() + 1 + Pick(chain.size()));
   protocol::KeysRequest request;
@@ -77,13 +80,18 @@ protocol::KeysRequest SimProcess::KeysOf(uint32_t group_number, std::vector<Bloc
   if (Chance(20)) request.hints.priority = static_cast<uint8_t>(Pick(101));
   if (options_.never_expires) request.hints.ttl_s = 0;
   if (options_.keeps_worth) request.hints.priority = protocol::kPriorityUnset;
+  // What the verb has no use for would be refused.
+  if (!TakesHint(verb, Hint::kMinTokens)) request.hints.min_tokens = 0;
+  if (!TakesHint(verb, Hint::kByVerb)) request.hints.by_verb = 0;
+  if (!TakesHint(verb, Hint::kTtl)) request.hints.ttl_s = 0;
+  if (!TakesHint(verb, Hint::kPriority)) request.hints.priority = protocol::kPriorityUnset;
   return request;
 }
 
 void SimProcess::SendKeys(Verb verb, uint32_t flags) {
   const uint32_t group = Pick(kSimGroups);
   Pending pending{.verb = verb, .group_number = group, .member_mask = SelfMask(group)};
-  protocol::KeysRequest request = KeysOf(group, &pending.keys);
+  protocol::KeysRequest request = KeysOf(verb, group, &pending.keys);
   request.flags = flags;
   pending.is_by_parts = (flags & protocol::kAcquireByParts) != 0;
   pending.wants_device = (flags & protocol::kAcquireDevice) != 0;

@@ -139,7 +139,8 @@ class SimProcess {
   std::span<std::byte> PartMemory(uint32_t group_number, uint32_t member, uint32_t part,
                                   const SlotAddress& address);
 
-  protocol::KeysRequest KeysOf(uint32_t group_number, std::vector<BlockKey>* keys);
+  protocol::KeysRequest KeysOf(protocol::Verb verb, uint32_t group_number,
+                               std::vector<BlockKey>* keys);
   uint64_t Send(FrameWriter& frame, uint64_t request_id, Pending pending);
   void SendKeys(protocol::Verb verb, uint32_t flags);
   void SendReserve();

@@ -28,7 +28,9 @@ class PromptWorker : public Worker {
   // Load the head, store the rest. False with a failed report.
   bool Request(std::span<const BlockKey> keys, const protocol::Hints& hints, PhaseReport* report) {
     const uint64_t began_ns = NowNs();
-    Result<ReadLease> lease = client_->Acquire(keys, hints);
+    protocol::Hints asked = hints;
+    asked.end_reason = protocol::EndReason::kUnknown;  // its release says it
+    Result<ReadLease> lease = client_->Acquire(keys, asked);
     report->latencies.Add(NowNs() - began_ns);
     // kBusy is an answer too: the engine recomputes.
     if (!lease.ok() && lease.code() != StatusCode::kBusy) {

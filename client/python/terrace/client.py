@@ -293,9 +293,11 @@ class Group:
             "joining a write lease")
         return lease
 
-    def touch(self, keys: Keys, timeout_s: Optional[float] = None) -> None:
-        """Makes the blocks recent."""
-        self.client.check(lib.terrace_touch(*self._keys(keys), request_of(timeout_s)), "touch")
+    def touch(self, keys: Keys, timeout_s: Optional[float] = None,
+              hints: Optional[Hints] = None) -> None:
+        """Makes the blocks recent, and says of them what hints say."""
+        self.client.check(lib.terrace_touch(*self._keys(keys), request_of(timeout_s, hints)),
+                          "touch")
 
     def query(self, keys: Keys, timeout_s: Optional[float] = None) -> List[BlockInfo]:
         """One answer a key."""
@@ -323,7 +325,8 @@ class Group:
 
     def pin(self, keys: Keys, *, is_pinned: bool = True, ttl_s: int = 0,
             timeout_s: Optional[float] = None) -> int:
-        """Keeps the blocks until they are unpinned or past ttl_s. How many there were."""
+        """Keeps the blocks until they are unpinned or, after ttl_s, forgotten (0: never). How many
+        there were."""
         request = request_of(timeout_s, Hints(ttl_s=ttl_s), flags=0 if is_pinned else PIN_CLEAR)
         found = ctypes.c_uint32()
         self.client.check(lib.terrace_pin(*self._keys(keys), request, found), "pin")

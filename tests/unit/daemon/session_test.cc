@@ -373,6 +373,20 @@ TEST(SessionRequests, BadArgumentsAreToldAndTheSessionLives) {
   head = {.group_handle = group, .key_count = 4, .hints = {.priority = 101}};
   std::memcpy(body.data(), &head, sizeof(head));
   EXPECT_THAT(refused(Verb::kAcquire, body), HasSubstr("priority 101"));
+  head = {.group_handle = group, .key_count = 4, .hints = {.ttl_s = 60}};
+  std::memcpy(body.data(), &head, sizeof(head));
+  EXPECT_THAT(
+      refused(Verb::kAcquire, body),
+      HasSubstr("ttl_s (60) with Acquire, which has no use for it: leave it out, or give it "
+                "with Reserve, Commit, Touch and Pin"));
+  const auto bytes_of = [](const auto& request) {
+    const auto bytes = BytesOf(request);
+    return std::vector<std::byte>(bytes.begin(), bytes.end());
+  };
+  EXPECT_THAT(refused(Verb::kCommit, bytes_of(protocol::CommitRequest{.hints = {.min_tokens = 9}})),
+              HasSubstr("min_tokens (9)"));
+  EXPECT_THAT(refused(Verb::kRelease, bytes_of(protocol::ReleaseRequest{.hints = {.priority = 9}})),
+              HasSubstr("priority (9)"));
   const auto list = [](uint32_t entry_count_max) {
     const protocol::ListRequest request{.entry_count_max = entry_count_max};
     const auto bytes = BytesOf(request);

@@ -108,6 +108,23 @@ TEST_F(Admin, PinnedBlocksStayUntilUnpinned) {
   EXPECT_EQ(Evict(group, keys, 0).block_count, 4u);
 }
 
+TEST_F(Admin, APinWithATimeToLiveEndsWithTheBlock) {
+  const auto keys = World::Keys(4);
+  w.Put(s, group, keys);
+  protocol::PinReply pinned;
+  KeysQuery query = w.Query(s, group, keys);
+  query.hints.ttl_s = 5;
+  EXPECT_TRUE(w.store->Pin(query, &pinned).ok());
+  EXPECT_EQ(pinned.block_count, 4u);
+  w.Advance(4'999'999);
+  w.Run();
+  EXPECT_EQ(Evict(group, keys, 0).skipped_count, 4u);
+  w.Advance(1);
+  w.Run();
+  EXPECT_EQ(w.MatchCount(s, group, keys), 0u);
+  EXPECT_EQ(w.Stats().blocks_expired, 4u);
+}
+
 TEST_F(Admin, ResetForgetsLeasedBlocksToo) {
   const auto keys = World::Keys(4);
   w.Put(s, group, keys);

@@ -1,0 +1,36 @@
+// Which verb takes which hint: the table of docs/PROTOCOL.md, Hints. A hint is honoured or refused
+// by name, never passed over.
+//
+// Pure.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "terrace/protocol.h"
+#include "terrace/status.h"
+
+namespace terrace {
+
+enum class Hint : uint8_t {
+  kDeadline,
+  kRecompute,
+  kSession,
+  kTtl,
+  kMinTokens,
+  kExpectedReuse,
+  kEndReason,
+  kPriority,
+  kPin,
+  kNoStore,
+  kExact,
+  kByVerb,
+};
+inline constexpr uint32_t kHintCount = 12;
+
+bool TakesHint(protocol::Verb verb, Hint hint);
+
+// kInvalid with `*why`: a hint that says something the verb has no use for, or nothing sensible.
+Status CheckHints(protocol::Verb verb, const protocol::Hints& hints, std::string* why);
+
+}  // namespace terrace
