@@ -63,6 +63,7 @@ bool CacheDomain::IsGivenToTier(ErasureMark* mark) const {
 }
 
 bool CacheDomain::IsErased(ErasureMark* mark) const {
+  if (options.shared.tier != nullptr && !options.shared.tier->is_forgetting_durable()) return false;
   if (persistent_tier == kLowerTiersMax) return true;
   return IsGivenToTier(mark) && lower[persistent_tier].tier->erasures().ended >= *mark->tier;
 }

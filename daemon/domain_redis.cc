@@ -1,6 +1,8 @@
 #include "daemon/domain_redis.h"
 
 #include <chrono>
+#include <span>
+#include <string_view>
 #include <utility>
 
 #include "daemon/log.h"
@@ -43,6 +45,15 @@ RedisTlsOptions TlsOf(const RedisConfig& config) {
           .server_name = config.tls_server_name};
 }
 
+// One a secret: names under another are others anyway.
+std::string GenerationsPath(const DaemonConfig& config, size_t domain_index,
+                            const DomainSecret& secret) {
+  constexpr std::string_view kTitle = "redis-generations";
+  const uint64_t digest = KeyedHash64(secret, std::as_bytes(std::span(kTitle)));
+  return config.state_dir + "/" + config.domains[domain_index].name + "-" +
+         ToHex(0, digest).substr(16) + ".redis-generations";
+}
+
 }  // namespace
 
 Status CheckRedis(const RedisConfig& config, std::string* why) {
@@ -83,10 +94,43 @@ Status DomainRedis::Open(std::string* why) {
   options.post = options_.post;
   options.unix_seconds = options_.unix_seconds;
   options.listener = this;
+  LoadGenerations(&options);
   Result<std::unique_ptr<RedisTier>> tier = RedisTier::Open(std::move(options), why);
   if (!tier.ok()) return tier.status();
   tier_ = std::move(*tier);
   return Status::Ok();
+}
+
+void DomainRedis::LoadGenerations(RedisTier::Options* options) {
+  generations_ = std::make_unique<KeptGenerations>(KeptGenerations::Options{
+      .path = options_.generations_path,
+      .secret = options_.secret,
+      .kept = [this, post = options_.post](
+                  uint64_t revision) { post([this, revision] { tier_->Kept(revision); }); },
+      .trouble =
+          [name = options_.domain_name](const std::string& sentence) {
+            Log(LogLevel::kWarn, "redis generations", {{"domain", name}, {"why", sentence}});
+          }});
+  options->keep = [this](uint64_t revision, const std::vector<GroupGeneration>& groups) {
+    generations_->Save(revision, groups);
+  };
+  Result<std::vector<GroupGeneration>> kept = generations_->Load();
+  if (kept.ok()) {
+    options->generations = std::move(*kept);
+    return;
+  }
+  options->is_memory_lost = true;
+  Log(LogLevel::kWarn,
+      "redis generations cannot be read: nothing that is on the redis server now is used, since "
+      "nobody can tell what of it was to be forgotten",
+      {{"domain", options_.domain_name},
+       {"path", options_.generations_path},
+       {"why", kept.status().what()}});
+}
+
+void DomainRedis::Stop() {
+  tier_->Stop();
+  generations_.reset();
 }
 
 SharedUse DomainRedis::use() const {
@@ -104,12 +148,13 @@ Status OpenRedis(const DaemonConfig& config, const std::vector<DomainSecret>& se
                  const std::function<uint64_t()>& unix_seconds,
                  std::vector<std::unique_ptr<DomainRedis>>* domains, std::string* why) {
   for (size_t i = 0; config.redis.is_on() && i < config.domains.size(); ++i) {
-    auto domain =
-        std::make_unique<DomainRedis>(DomainRedis::Options{.domain_name = config.domains[i].name,
-                                                           .secret = secrets[i],
-                                                           .redis = config.redis,
-                                                           .post = post,
-                                                           .unix_seconds = unix_seconds});
+    auto domain = std::make_unique<DomainRedis>(
+        DomainRedis::Options{.domain_name = config.domains[i].name,
+                             .secret = secrets[i],
+                             .redis = config.redis,
+                             .generations_path = GenerationsPath(config, i, secrets[i]),
+                             .post = post,
+                             .unix_seconds = unix_seconds});
     TERRACE_RETURN_IF_ERROR(domain->Open(why));
     domains->push_back(std::move(domain));
   }
@@ -144,6 +189,20 @@ void DomainRedis::LogHealth() {
     Log(LogLevel::kWarn, "redis is away: what it has are misses until it is back",
         {{"domain", options_.domain_name}, {"why", stats.trouble}});
   }
+  LogOwed(stats);
+}
+
+void DomainRedis::LogOwed(const SharedTierStats& stats) {
+  if (stats.forgets_owed > owed_told_) {
+    Log(LogLevel::kWarn,
+        "redis has not been told yet of groups whose blocks are erased: it is asked for none of "
+        "them, and given none, until it has",
+        {{"domain", options_.domain_name}, {"groups", stats.forgets_owed}});
+  } else if (stats.forgets_owed == 0 && owed_told_ > 0) {
+    Log(LogLevel::kInfo, "redis has forgotten what was erased",
+        {{"domain", options_.domain_name}, {"groups", owed_told_}});
+  }
+  owed_told_ = stats.forgets_owed;
 }
 
 void DomainRedis::OnSharedFetched(TransferId transfer_id, Status status,
@@ -159,5 +218,7 @@ void DomainRedis::OnSharedProbed(uint64_t probe_id, Status status,
                                  const std::vector<bool>& is_present) {
   listener_->OnSharedProbed(probe_id, status, is_present);
 }
+
+void DomainRedis::OnSharedForgotten(const GroupId& group) { listener_->OnSharedForgotten(group); }
 
 }  // namespace terrace

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "daemon/config.h"
+#include "daemon/kept_generations.h"
 #include "daemon/store.h"
 #include "tiers/redis_tier.h"
 
@@ -30,6 +31,7 @@ class DomainRedis final : public SharedTierListener {
     std::string domain_name;
     DomainSecret secret{};
     RedisConfig redis;
+    std::string generations_path;  // see KeptGenerations
     // Runs its argument as a turn of the store thread, later. Any thread.
     std::function<void(std::function<void()>)> post;
     std::function<uint64_t()> unix_seconds;  // any thread
@@ -40,7 +42,7 @@ class DomainRedis final : public SharedTierListener {
   // Who is told of answers; before the first request.
   void Serve(SharedTierListener& listener) { listener_ = &listener; }
   // No memory is touched any more.
-  void Stop() { tier_->Stop(); }
+  void Stop();
   // Says in the log when servers go and come back. Now and then.
   void LogHealth();
 
@@ -51,11 +53,18 @@ class DomainRedis final : public SharedTierListener {
   void OnSharedStored(TransferId transfer_id, Status status) override;
   void OnSharedProbed(uint64_t probe_id, Status status,
                       const std::vector<bool>& is_present) override;
+  void OnSharedForgotten(const GroupId& group) override;
 
  private:
+  // What the predecessor had forgotten.
+  void LoadGenerations(RedisTier::Options* options);
+  void LogOwed(const SharedTierStats& stats);
+
   const Options options_;
   std::unique_ptr<RedisTier> tier_;
   SharedTierListener* listener_ = nullptr;
+  std::unique_ptr<KeptGenerations> generations_;  // ends before the tier: it tells it
+  uint64_t owed_told_ = 0;
   enum class Told : uint8_t { kNothing, kReady, kAway };
   Told told_ = Told::kNothing;
 };

@@ -82,6 +82,8 @@ class Group {
   const RowPool<Checksum>& roots() const { return roots_; }  // one row a block
   const RowPool<SlotRef>& slots() const { return slots_; }
 
+  // Blocks sealed up to then were there when the shared tier forgot the group: they stay here.
+  uint64_t shared_since_us = 0;
   uint32_t kv_event_stream = KvEventSink::kStreamNone;
   bool is_shelved = false;  // a successor would know its spec
   bool was_opened = false;  // by a session, since the process began

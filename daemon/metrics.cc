@@ -106,6 +106,8 @@ json SharedDocument(const Store::DomainStats::SharedStats& shared) {
           {"connection_attempts", tier.connection_attempts},
           {"connections_lost", tier.connections_lost},
           {"breaker_opened", tier.breaker_opened},
+          {"forgets", tier.forgets},
+          {"forgets_owed", tier.forgets_owed},
           {"operations_in_flight", tier.operations_in_flight},
           {"bytes_in_flight", tier.bytes_in_flight},
           {"read_bytes", tier.read_bytes},

@@ -15,8 +15,14 @@ static_assert(kGroupMembersMax <= 1 << kBlockShift);
 
 bool SharedWriter::MayGive(BlockId id) const {
   const Block& b = d_.block(id);
-  return b.phase == BlockPhase::kSealed && b.dram.state == CopyState::kReady && b.has_roots &&
-         !b.is_no_store && b.shared_epoch != d_.shared_epoch && !residency_.IsExpired(id);
+  return !IsOfBefore(b) && b.phase == BlockPhase::kSealed && b.dram.state == CopyState::kReady &&
+         b.has_roots && !b.is_no_store && b.shared_epoch != d_.shared_epoch &&
+         !residency_.IsExpired(id);
+}
+
+bool SharedWriter::IsOfBefore(const Block& b) const {
+  const uint64_t since_us = d_.group_of(b).shared_since_us;
+  return since_us != 0 && b.created_us <= since_us;
 }
 
 bool SharedWriter::FindRun(BlockId id, BlockKey* run) const {
@@ -119,6 +125,8 @@ void SharedWriter::Step() {
 bool SharedWriter::Begin(BlockId id, Job* job) {
   const Block& b = d_.block(id);
   const std::span<const LocalMember> locals = d_.group_of(b).locals();
+  // Erased while it waited: under a name of now it would be found.
+  if (b.phase != BlockPhase::kSealed || IsOfBefore(b)) job->is_failed = true;
   for (; job->next_local < locals.size() && !job->is_failed; ++job->next_local) {
     const LocalMember& local = locals[job->next_local];
     const SlotAddress address = d_.slots_of(b)[job->next_local].address;
@@ -168,11 +176,43 @@ void SharedWriter::FinishIfDone(BlockId id) {
 
 void SharedWriter::Tick() {
   if (d_.options.shared.tier == nullptr) return;
+  d_.options.shared.tier->Tick();
   // A server that was away may have come back empty.
   const uint64_t lost = d_.options.shared.tier->stats().connections_lost;
   if (lost != connections_lost_) ++d_.shared_epoch;
   connections_lost_ = lost;
   Step();
+}
+
+bool SharedWriter::Erase(BlockId id) {
+  const Block& b = d_.block(id);
+  const Group& group = d_.group_of(b);
+  SharedTier* const tier = d_.options.shared.tier;
+  BlockKey run;
+  if (tier == nullptr || group.locals().empty()) return true;
+  bool is_told = FindRun(id, &run);
+  for (const LocalMember& local : group.locals()) {
+    is_told = is_told && tier->Erase({.group = group.id(),
+                                      .space = local.space,
+                                      .key = d_.index.node(id).key,
+                                      .run = run,
+                                      .position = d_.index.node(id).position})
+                             .ok();
+  }
+  return is_told;
+}
+
+void SharedWriter::Forget(uint32_t group_index) {
+  Group& group = *d_.groups[group_index];
+  if (d_.options.shared.tier == nullptr) return;
+  group.shared_since_us = d_.NowUs();
+  d_.options.shared.tier->Forget(group.id());
+}
+
+void SharedWriter::OnForgotten(const GroupId& group) {
+  for (const std::unique_ptr<Group>& one : d_.groups) {
+    if (one->id() == group) one->shared_since_us = d_.NowUs();
+  }
 }
 
 bool SharedWriter::is_idle() const {

@@ -34,6 +34,11 @@ class SharedWriter {
   void Step();
   // At least once a second.
   void Tick();
+  // An operator has the block erased: on the server, too. False if that cannot be asked for now.
+  bool Erase(BlockId id);
+  // Nothing is found there, or given, of what the group has had until now.
+  void Forget(uint32_t group_index);
+  void OnForgotten(const GroupId& group);
   // Nothing is on its way, and nothing waits that could go.
   bool is_idle() const;
   Store::DomainStats::SharedStats stats() const;
@@ -53,6 +58,8 @@ class SharedWriter {
   };
 
   bool MayGive(BlockId id) const;
+  // It was here when its group was forgotten.
+  bool IsOfBefore(const Block& b) const;
   // The key that names the block's run. False if it is not known here.
   bool FindRun(BlockId id, BlockKey* run) const;
   bool MakeRoom(uint64_t byte_count, uint8_t priority);

@@ -30,6 +30,11 @@ std::vector<BlockId> BlocksOf(const Caller& caller, const KeysQuery& query) {
   return ids;
 }
 
+// What other hosts have stored of them, or will have who have not heard of it, does not come back.
+void ForgetShared(const Caller& caller, const GroupRange& groups) {
+  for (uint32_t g = groups.first; g < groups.end; ++g) caller.rooms->shared_writer.Forget(g);
+}
+
 uint8_t TierMask(const CacheDomain& domain, const Block& block) {
   uint8_t mask = 0;
   const auto add = [&mask](protocol::TierKind kind) {
@@ -175,8 +180,11 @@ namespace {
 // Evicts, or counts what would be. A block with a child that stays stays.
 class OperatorEviction {
  public:
-  OperatorEviction(const Caller& caller, uint32_t flags, protocol::EvictReply* reply)
-      : caller_(caller), is_dry_run_(flags & protocol::kEvictDryRun), reply_(reply) {}
+  OperatorEviction(const Caller& caller, const KeysQuery& query, protocol::EvictReply* reply)
+      : caller_(caller),
+        is_dry_run_(query.flags & protocol::kEvictDryRun),
+        is_all_(query.keys.empty()),
+        reply_(reply) {}
 
   // Keys of a chain come head first: the tail goes first. children_gone: looked up, never walked.
   void EvictKeys(const std::vector<BlockId>& ids, Store::ChildrenGone& children_gone) {
@@ -226,12 +234,24 @@ class OperatorEviction {
     reply_->byte_count += BytesOf(caller_.domain(), caller_.domain().block(id));
     if (is_dry_run_) return;
     ++caller_.domain().counters.blocks_evicted;
+    EraseShared(id);
     const Because because(caller_.domain(), protocol::MissCause::kOperator);
     caller_.rooms->residency.Erase(id, StatusCode::kNotFound);
   }
 
+  // What cannot be erased there block by block has its group forgotten, once.
+  void EraseShared(BlockId id) {
+    const uint32_t group_index = caller_.domain().block(id).group_index;
+    if (is_all_ || std::ranges::find(forgotten_, group_index) != forgotten_.end()) return;
+    if (caller_.rooms->shared_writer.Erase(id)) return;
+    caller_.rooms->shared_writer.Forget(group_index);
+    forgotten_.push_back(group_index);
+  }
+
   const Caller& caller_;
   const bool is_dry_run_;
+  const bool is_all_;  // of its groups: the shared tier forgets those as a whole
+  std::vector<uint32_t> forgotten_;
   protocol::EvictReply* reply_;
 };
 
@@ -262,7 +282,7 @@ Status Store::Evict(const KeysQuery& query, uint64_t* cursor, protocol::EvictRep
                     ChildrenGone* gone) {
   Caller caller;
   TERRACE_RETURN_IF_ERROR(state_->Enter(query.session, query.group_index, &caller));
-  OperatorEviction eviction(caller, query.flags, reply);
+  OperatorEviction eviction(caller, query, reply);
   if (!(query.flags & protocol::kEvictSubtree)) {
     ChildrenGone own;
     eviction.EvictKeys(BlocksOf(caller, query), gone == nullptr ? own : *gone);
@@ -271,7 +291,12 @@ Status Store::Evict(const KeysQuery& query, uint64_t* cursor, protocol::EvictRep
     return Status::Ok();
   }
   TreeWalks& walks = caller.domain().walks;
-  if (*cursor == 0) *cursor = OpenEvictWalk(caller, query);
+  if (*cursor == 0) {
+    *cursor = OpenEvictWalk(caller, query);
+    if (query.keys.empty() && !(query.flags & protocol::kEvictDryRun)) {
+      ForgetShared(caller, GroupsOf(caller, query.group_index));
+    }
+  }
   if (!walks.IsOpen(*cursor)) {
     return Status(StatusCode::kGone, "too many walks are under way; start this one again");
   }
@@ -292,6 +317,7 @@ Status Store::Reset(SessionId session, uint32_t group_index, uint64_t* cursor) {
   // Not an eviction: what is leased leaves the index, too, and its slots fall with the lease.
   const GroupRange groups = GroupsOf(caller, group_index);
   uint32_t budget = protocol::kBlocksPerTurnMax;
+  if (*cursor == 0) ForgetShared(caller, groups);
   *cursor = 0;
   for (uint32_t g = groups.first; g < groups.end && *cursor == 0; ++g) {
     BlockId root;

@@ -52,6 +52,7 @@ struct DomainRooms final : SharedTierListener {
 
   void OnSharedFetched(TransferId transfer_id, Status status, const BlockRecord& record) override;
   void OnSharedStored(TransferId transfer_id, Status status) override;
+  void OnSharedForgotten(const GroupId& group) override { shared_writer.OnForgotten(group); }
   void OnSharedProbed(uint64_t probe_id, Status status,
                       const std::vector<bool>& is_present) override;
 };

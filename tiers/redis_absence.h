@@ -39,7 +39,8 @@ class RedisAbsence {
   };
   // Keys and Spaces are digests: their bits are as good as random.
   static uint64_t TagOf(const RedisBlockName& name) {
-    return name.key.high ^ name.space.low * 0x9E3779B97F4A7C15;
+    return name.key.high ^ name.space.low * 0x9E3779B97F4A7C15 ^
+           name.generation * 0xC2B2AE3D27D4EB4F;
   }
   Entry& EntryOf(const RedisBlockName& name) {
     return entries_[(name.key.low ^ name.space.low) % kRedisAbsenceNames];

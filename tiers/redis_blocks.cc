@@ -143,6 +143,7 @@ void RedisBlocks::Store(const RedisBlockName& name, RedisManifest manifest,
   auto job = std::make_shared<StoreJob>(StoreJob{
       .name = name, .manifest = std::move(manifest), .from = from, .done = std::move(done)});
   job->manifest.length_bytes = from.size();
+  job->manifest.generation = name.generation;
   job->manifest.write_id = random_();
   job->ttl_ms = TtlMs(job->manifest);
   if (from.empty() || from.size() > kRedisBlockBytesMax) {
@@ -471,7 +472,8 @@ bool RedisBlocks::TakeManifest(FetchJob& job, const RedisAnswer& answer, RedisRe
     return false;
   }
   job.manifest_text = answer.reply.text;
-  Result<RedisManifest> manifest = DecodeManifest(BytesOf(job.manifest_text), options_.secret);
+  Result<RedisManifest> manifest =
+      DecodeManifest(BytesOf(job.manifest_text), options_.secret, job.name.generation);
   job.is_broken = is_foreign || !manifest.ok();
   if (!job.is_broken) {
     job.manifest = std::move(*manifest);

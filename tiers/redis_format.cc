@@ -3,7 +3,10 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <charconv>
 #include <cstring>
+#include <iterator>
+#include <system_error>
 #include <utility>
 
 #include "terrace/check.h"
@@ -45,6 +48,29 @@ static_assert(kPartsPerSpaceMax < kChunkSeed);
 
 std::string Hex64(uint64_t value) { return ToHex(0, value).substr(16); }
 
+// What lies under a name of one generation is nothing under a name of another. The first generation
+// has no name, as before there were any.
+uint64_t SealOf(std::span<const std::byte> bytes, uint64_t generation, const DomainSecret& secret) {
+  const uint64_t seal = KeyedHash64(secret, bytes);
+  if (generation == 0) return seal;
+  std::array<std::byte, 16> both{};
+  Put(both, 0, seal);
+  Put(both, 8, generation);
+  return KeyedHash64(secret, both);
+}
+
+constexpr size_t kGenerationDigits = 20;  // of 2^64 - 1
+constexpr std::string_view kGenerationTitle = "generation";
+
+std::string SealOfGeneration(const GroupId& group, std::string_view digits,
+                             const DomainSecret& secret) {
+  std::vector<std::byte> bytes(16);
+  PutId(bytes, 0, group);
+  std::ranges::copy(std::as_bytes(std::span(kGenerationTitle)), std::back_inserter(bytes));
+  std::ranges::copy(std::as_bytes(std::span(digits)), std::back_inserter(bytes));
+  return Hex64(KeyedHash64(secret, bytes));
+}
+
 }  // namespace
 
 std::vector<std::byte> EncodeManifest(const RedisManifest& manifest, const DomainSecret& secret) {
@@ -84,14 +110,15 @@ std::vector<std::byte> EncodeManifest(const RedisManifest& manifest, const Domai
     at += kChunkBytes;
   }
   std::ranges::copy(manifest.tail, bytes.begin() + static_cast<ptrdiff_t>(tail_at));
-  Put(bytes, At::kSeal, KeyedHash64(secret, std::span(bytes).subspan(At::kMagic)));
+  Put(bytes, At::kSeal, SealOf(std::span(bytes).subspan(At::kMagic), manifest.generation, secret));
   return bytes;
 }
 
-Result<RedisManifest> DecodeManifest(std::span<const std::byte> bytes, const DomainSecret& secret) {
+Result<RedisManifest> DecodeManifest(std::span<const std::byte> bytes, const DomainSecret& secret,
+                                     uint64_t generation) {
   const Status refused(StatusCode::kCorrupt, "not a manifest of this domain");
   if (bytes.size() < At::kParts ||
-      Get<uint64_t>(bytes, At::kSeal) != KeyedHash64(secret, bytes.subspan(At::kMagic)) ||
+      Get<uint64_t>(bytes, At::kSeal) != SealOf(bytes.subspan(At::kMagic), generation, secret) ||
       Get<uint32_t>(bytes, At::kMagic) != kMagic ||
       Get<uint16_t>(bytes, At::kVersion) != kRedisFormatVersion ||
       Get<uint8_t>(bytes, At::kCodec) != 0) {
@@ -132,7 +159,27 @@ Result<RedisManifest> DecodeManifest(std::span<const std::byte> bytes, const Dom
   }
   if (sum_bytes != manifest.length_bytes) return refused;
   manifest.tail.assign(bytes.begin() + static_cast<ptrdiff_t>(at), bytes.end());
+  manifest.generation = generation;
   return manifest;
+}
+
+std::string EncodeGeneration(const GroupId& group, uint64_t generation,
+                             const DomainSecret& secret) {
+  std::string digits = std::to_string(generation);
+  digits.insert(0, kGenerationDigits - digits.size(), '0');
+  return digits + ":" + SealOfGeneration(group, digits, secret);
+}
+
+Result<uint64_t> DecodeGeneration(std::string_view text, const GroupId& group,
+                                  const DomainSecret& secret) {
+  const Status refused(StatusCode::kCorrupt, "not a generation of this domain's group");
+  if (text.size() != kGenerationDigits + 17 || text[kGenerationDigits] != ':') return refused;
+  const std::string_view digits = text.substr(0, kGenerationDigits);
+  if (text.substr(kGenerationDigits + 1) != SealOfGeneration(group, digits, secret)) return refused;
+  uint64_t generation = 0;
+  const auto [end, error] = std::from_chars(digits.begin(), digits.end(), generation);
+  if (error != std::errc() || end != digits.end()) return refused;
+  return generation;
 }
 
 Checksum RedisChunkChecksum(const DomainSecret& secret, const RedisManifest& manifest,
@@ -147,12 +194,14 @@ RedisKeyNames::RedisKeyNames(std::string prefix, const DomainSecret& secret)
     : prefix_(std::move(prefix)), secret_(secret) {}
 
 std::string RedisKeyNames::Tag(const RedisBlockName& name) const {
-  std::array<std::byte, 52> run{};
+  std::array<std::byte, 60> run{};
   PutId(run, 0, name.group);
   PutId(run, 16, name.space);
   PutId(run, 32, name.run);
   Put(run, 48, name.position / kRedisRunBlocks);
-  return prefix_ + std::to_string(kRedisFormatVersion) + ":{" + Hex64(KeyedHash64(secret_, run)) +
+  Put(run, 52, name.generation);
+  const auto named = std::span(run).first(name.generation == 0 ? 52 : 60);
+  return prefix_ + std::to_string(kRedisFormatVersion) + ":{" + Hex64(KeyedHash64(secret_, named)) +
          "}";
 }
 
@@ -177,6 +226,14 @@ std::vector<std::string> RedisKeyNames::Small(const RedisBlockName& name,
     keys.push_back(tag + "s" + key + ":" + std::to_string(i));
   }
   return keys;
+}
+
+std::string RedisKeyNames::Generation(const GroupId& group) const {
+  std::vector<std::byte> bytes(16);
+  PutId(bytes, 0, group);
+  std::ranges::copy(std::as_bytes(std::span(kGenerationTitle)), std::back_inserter(bytes));
+  return prefix_ + std::to_string(kRedisFormatVersion) + ":{" + Hex64(KeyedHash64(secret_, bytes)) +
+         "}g";
 }
 
 std::string RedisKeyNames::Permission(const std::string& prefix) {

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "terrace/block_key.h"
@@ -42,6 +43,7 @@ struct RedisBlockName {
   BlockKey key;
   BlockKey run;
   uint32_t position = 0;
+  uint64_t generation = 0;  // of the group: rises when its blocks are forgotten
 
   friend bool operator==(const RedisBlockName&, const RedisBlockName&) = default;
 };
@@ -70,14 +72,23 @@ struct RedisManifest {
   std::vector<Checksum> part_checksums;  // the caller's, carried
   std::vector<RedisChunk> chunks;
   std::vector<std::byte> tail;  // chunks and tail add up to length_bytes
+  uint64_t generation = 0;      // of its name; no field says it, its seal does
 
   friend bool operator==(const RedisManifest&, const RedisManifest&) = default;
 };
 
 // REQUIRES: within the limits, lengths that add up.
 std::vector<std::byte> EncodeManifest(const RedisManifest& manifest, const DomainSecret& secret);
-// kCorrupt: nobody who knows the secret wrote these bytes, or not for this format.
-Result<RedisManifest> DecodeManifest(std::span<const std::byte> bytes, const DomainSecret& secret);
+// kCorrupt: nobody who knows the secret wrote these bytes for a name of that generation, or not for
+// this format.
+Result<RedisManifest> DecodeManifest(std::span<const std::byte> bytes, const DomainSecret& secret,
+                                     uint64_t generation = 0);
+
+// A group's generation as the server has it.
+std::string EncodeGeneration(const GroupId& group, uint64_t generation, const DomainSecret& secret);
+// kCorrupt: nobody who knows the secret wrote that for this group.
+Result<uint64_t> DecodeGeneration(std::string_view text, const GroupId& group,
+                                  const DomainSecret& secret);
 
 // Of the bytes of chunk `index`: of another chunk, block or commit they are something else.
 Checksum RedisChunkChecksum(const DomainSecret& secret, const RedisManifest& manifest,
@@ -94,6 +105,8 @@ class RedisKeyNames {
                     uint32_t index) const;
   // Of a small block: the manifest's, and one for each chunk.
   std::vector<std::string> Small(const RedisBlockName& name, size_t chunk_count) const;
+  // Where a group's generation is said.
+  std::string Generation(const GroupId& group) const;
   // Of no block: whoever may not look for it may not look for any.
   static std::string Permission(const std::string& prefix);
   std::string Presence(const RedisBlockName& name) const;

@@ -19,6 +19,7 @@
 #include "tiers/redis_absence.h"
 #include "tiers/redis_blocks.h"
 #include "tiers/redis_chunks.h"
+#include "tiers/redis_generations.h"
 #include "tiers/redis_servers.h"
 
 namespace terrace {
@@ -28,12 +29,13 @@ constexpr uint64_t kFirstGuessPsPerByte = 2'000;  // 500 MB/s, until a fetch was
 constexpr uint64_t kFirstGuessRoundTripUs = 500;
 
 struct Answer {
-  enum class Kind : uint8_t { kFetch, kStore, kProbe, kErase };
+  enum class Kind : uint8_t { kFetch, kStore, kProbe, kErase, kLook, kRise };
   Kind kind = Kind::kFetch;
   uint64_t id = 0;  // of the operation, ours
   Status status;
   RedisManifest manifest;
   std::vector<bool> is_present;
+  std::optional<uint64_t> generation;  // of its group, if the server was asked
 };
 
 BlockRecord RecordOf(const RedisManifest& manifest) {
@@ -72,15 +74,30 @@ RedisManifest ManifestOf(const BlockRecord& record) {
 struct RedisTier::State : std::enable_shared_from_this<RedisTier::State> {
   struct Operation {
     Answer::Kind kind = Answer::Kind::kFetch;
+    GroupId group;
     uint64_t caller_id = 0;
     uint64_t length_bytes = 0;
     uint64_t began_us = 0;
     std::vector<RedisBlockName> names;  // of a probe: all; else one
     std::vector<size_t> asked;          // of a probe: the indices that the servers were asked about
     size_t names_total = 0;
+    uint64_t forgets = 0;  // of a rise: the group's when it began
   };
+  struct Known {
+    uint64_t generation = 0;
+    uint64_t asked_us = 0;  // when the server said so last; 0: never
+    uint64_t forgets = 0;   // asked of this process
+    bool is_owed = false;
+    bool is_rising = false;
+    bool is_looking = false;
+  };
+  using Then = std::function<void(Status, uint64_t generation)>;
 
-  explicit State(Options given) : options(std::move(given)), absence(options.absence_us) {}
+  explicit State(Options given) : options(std::move(given)), absence(options.absence_us) {
+    for (const GroupGeneration& kept : options.generations) {
+      known[kept.group] = {.generation = kept.generation, .is_owed = kept.is_owed};
+    }
+  }
 
   // ---- store thread ----
   Status Admit(Operation operation, uint64_t* id);
@@ -88,8 +105,20 @@ struct RedisTier::State : std::enable_shared_from_this<RedisTier::State> {
   void TakeAnswers();
   void Deliver(Answer& answer);
   void Learn(const Operation& operation);
+  // ---- generations ----
+  Known& KnownOf(const GroupId& group);
+  void LearnGeneration(const GroupId& group, uint64_t generation);
+  // kUnsupported: the group is not to be used now. Else whether the server is to be asked first,
+  // which costs a round trip; `is_look` wants to know what others have done since.
+  Result<bool> MustAsk(const GroupId& group, bool is_look);
+  void StartLook(const GroupId& group);
+  void StartRise(const GroupId& group);
+  void EndRise(const Operation& operation, const Answer& answer);
+  void Keep();
 
   // ---- Redis thread ----
+  // `then` with what the server says of the group's generation, or with `generation`.
+  void WithGeneration(const GroupId& group, uint64_t generation, bool must_ask, Then then);
   void Run();
   void Put(Answer answer);
   void HandOver();
@@ -107,7 +136,10 @@ struct RedisTier::State : std::enable_shared_from_this<RedisTier::State> {
   uint64_t last_fetch_us = 0;
   RedisAbsence absence;
   bool is_stopped = false;
-  std::vector<Answer> opened;  // keeps its capacity
+  std::vector<Answer> opened;                // keeps its capacity
+  std::unordered_map<GroupId, Known> known;  // walked only where the order does not matter
+  uint64_t keep_revision = 0, kept_revision = 0;
+  uint64_t forgets_done = 0;
 
   // ---- Redis thread ----
   asio::io_context loop{1};
@@ -115,6 +147,7 @@ struct RedisTier::State : std::enable_shared_from_this<RedisTier::State> {
   std::unique_ptr<RedisTls> tls;
   std::unique_ptr<RedisServers> servers;
   std::unique_ptr<RedisBlocks> blocks;
+  std::unique_ptr<RedisGenerations> generations;
   std::vector<std::function<void()>> begun;  // keeps its capacity
   std::vector<Answer> finished;              // in this turn of the loop
 
@@ -185,7 +218,15 @@ void RedisTier::State::Deliver(Answer& answer) {
   operations.erase(found);
   bytes_in_flight -= operation.length_bytes;
   const uint64_t now_us = RedisNowUs();
+  if (operation.kind == Answer::Kind::kRise) return EndRise(operation, answer);
+  if (answer.generation) LearnGeneration(operation.group, *answer.generation);
+  for (RedisBlockName& name : operation.names) {
+    name.generation = KnownOf(operation.group).generation;
+  }
   switch (operation.kind) {
+    case Answer::Kind::kLook:
+      KnownOf(operation.group).is_looking = false;
+      return;
     case Answer::Kind::kFetch:
       read_bytes_in_flight -= operation.length_bytes;
       if (answer.status.ok()) Learn(operation);
@@ -215,8 +256,111 @@ void RedisTier::State::Deliver(Answer& answer) {
       return;
     }
     case Answer::Kind::kErase:
+    case Answer::Kind::kRise:
       return;
   }
+}
+
+// ---- generations ----
+
+RedisTier::State::Known& RedisTier::State::KnownOf(const GroupId& group) {
+  const auto found = known.find(group);
+  if (found != known.end()) return found->second;
+  if (known.size() >= kRedisGroupsMax) {
+    // The server says it again when it is used again.
+    const auto idle = std::ranges::find_if(known, [](const auto& one) {
+      return !one.second.is_owed && !one.second.is_rising && !one.second.is_looking;
+    });
+    if (idle != known.end()) known.erase(idle);
+  }
+  Known& added = known[group];
+  added.is_owed = options.is_memory_lost;
+  return added;
+}
+
+Result<bool> RedisTier::State::MustAsk(const GroupId& group, bool is_look) {
+  const Known& group_known = KnownOf(group);
+  if (group_known.is_owed) {
+    return Status(StatusCode::kUnsupported, "the Redis server is to forget the group's blocks");
+  }
+  return group_known.asked_us == 0 ||
+         (is_look && RedisNowUs() - group_known.asked_us >= kRedisAskAgainUs);
+}
+
+void RedisTier::State::LearnGeneration(const GroupId& group, uint64_t generation) {
+  Known& group_known = KnownOf(group);
+  if (group_known.is_owed || generation < group_known.generation) return;
+  // What a predecessor of this process left here may be of any generation but the first.
+  const bool is_heir = group_known.asked_us == 0 && generation != 0;
+  group_known.asked_us = RedisNowUs();
+  if (generation == group_known.generation && !is_heir) return;
+  group_known.generation = generation;
+  Keep();
+  options.listener->OnSharedForgotten(group);
+}
+
+void RedisTier::State::StartLook(const GroupId& group) {
+  Known& group_known = KnownOf(group);
+  if (group_known.is_looking) return;
+  uint64_t id = 0;
+  if (!Admit({.kind = Answer::Kind::kLook, .group = group}, &id).ok()) return;
+  group_known.is_looking = true;
+  Give([this, id, group, at_least = group_known.generation] {
+    generations->Agree({.group = group, .at_least = at_least},
+                       [this, id](Status status, uint64_t generation) {
+                         Answer answer{.kind = Answer::Kind::kLook, .id = id, .status = status};
+                         if (status.ok()) answer.generation = generation;
+                         Put(std::move(answer));
+                       });
+  });
+}
+
+void RedisTier::State::StartRise(const GroupId& group) {
+  Known& group_known = KnownOf(group);
+  if (!group_known.is_owed || group_known.is_rising) return;
+  uint64_t id = 0;
+  const Status admitted =
+      Admit({.kind = Answer::Kind::kRise, .group = group, .forgets = group_known.forgets}, &id);
+  if (!admitted.ok()) return;  // Tick
+  group_known.is_rising = true;
+  Give([this, id, group, at_least = group_known.generation] {
+    generations->Agree(
+        {.group = group, .at_least = at_least, .is_rise = true},
+        [this, id](Status status, uint64_t generation) {
+          Put({.kind = Answer::Kind::kRise, .id = id, .status = status, .generation = generation});
+        });
+  });
+}
+
+void RedisTier::State::EndRise(const Operation& operation, const Answer& answer) {
+  Known& group_known = KnownOf(operation.group);
+  group_known.is_rising = false;
+  if (!answer.status.ok()) return;  // Tick
+  if (group_known.asked_us == 0) options.listener->OnSharedForgotten(operation.group);
+  group_known.generation = std::max(group_known.generation, *answer.generation);
+  group_known.asked_us = RedisNowUs();
+  group_known.is_owed = group_known.forgets != operation.forgets;
+  if (!group_known.is_owed) ++forgets_done;
+  Keep();
+  StartRise(operation.group);
+}
+
+void RedisTier::State::Keep() {
+  if (options.keep == nullptr) return;
+  std::vector<GroupGeneration> all;
+  for (const auto& [group, one] : known) {
+    if (one.generation != 0 || one.is_owed) all.push_back({group, one.generation, one.is_owed});
+  }
+  std::ranges::sort(all, {}, &GroupGeneration::group);
+  options.keep(++keep_revision, std::move(all));
+}
+
+// ---- Redis thread ----
+
+void RedisTier::State::WithGeneration(const GroupId& group, uint64_t generation, bool must_ask,
+                                      Then then) {
+  if (!must_ask) return then(Status::Ok(), generation);
+  generations->Agree({.group = group, .at_least = generation}, std::move(then));
 }
 
 // Fetches overlap: the time since the one before, if that is later than the own beginning, is what
@@ -320,6 +464,12 @@ Result<std::unique_ptr<RedisTier>> RedisTier::Open(Options options, std::string*
                            .ttl_ms = state->options.ttl_ms,
                            .unix_seconds = state->options.unix_seconds,
                            .servers = state->servers.get()});
+  state->generations = std::make_unique<RedisGenerations>(
+      RedisGenerations::Options{.secret = state->options.secret,
+                                .prefix = state->options.prefix,
+                                .ttl_ms = state->options.ttl_ms,
+                                .unix_seconds = state->options.unix_seconds,
+                                .servers = state->servers.get()});
   state->work.emplace(asio::make_work_guard(state->loop));
   state->thread = std::thread([raw = state.get()] { raw->Run(); });
   pthread_setname_np(state->thread.native_handle(), "terrace-redis");
@@ -331,20 +481,32 @@ RedisTier::~RedisTier() { Stop(); }
 Status RedisTier::Fetch(TransferId transfer_id, const RedisBlockName& name,
                         std::span<std::byte> into) {
   TERRACE_CHECK(!into.empty(), "a fetch of nothing");
+  const Result<bool> must_ask = state_->MustAsk(name.group, false);
+  if (!must_ask.ok()) return must_ask.status();
   uint64_t id = 0;
   TERRACE_RETURN_IF_ERROR(state_->Admit({.kind = Answer::Kind::kFetch,
+                                         .group = name.group,
                                          .caller_id = transfer_id,
                                          .length_bytes = into.size(),
                                          .names = {name}},
                                         &id));
-  state_->Give([state = state_.get(), id, name, into] {
-    state->blocks->Fetch(name, into, [state, id](Status status, RedisManifest manifest) {
-      state->Put({.kind = Answer::Kind::kFetch,
-                  .id = id,
-                  .status = status,
-                  .manifest = std::move(manifest)});
-    });
-  });
+  const auto fetch = [state = state_.get(), id, name, into, is_asked = *must_ask](
+                         Status agreed, uint64_t generation) {
+    Answer answer{.kind = Answer::Kind::kFetch, .id = id, .status = agreed};
+    if (!agreed.ok()) return state->Put(std::move(answer));
+    if (is_asked) answer.generation = generation;
+    RedisBlockName named = name;
+    named.generation = generation;
+    state->blocks->Fetch(named, into,
+                         [state, answer](Status status, RedisManifest manifest) mutable {
+                           answer.status = status;
+                           answer.manifest = std::move(manifest);
+                           state->Put(std::move(answer));
+                         });
+  };
+  state_->Give([state = state_.get(), group = name.group, must_ask = *must_ask,
+                known = state_->KnownOf(name.group).generation,
+                fetch] { state->WithGeneration(group, known, must_ask, fetch); });
   return Status::Ok();
 }
 
@@ -354,21 +516,42 @@ Status RedisTier::Store(TransferId transfer_id, const BlockKey& run, const Block
   if (from.size() > kRedisBlockBytesMax || record.part_checksums.size() > kPartsPerSpaceMax) {
     return Status(StatusCode::kInvalid, "a block beyond what a Redis server is given");
   }
+  const Result<bool> must_ask = state_->MustAsk(record.group, true);
+  if (!must_ask.ok()) return must_ask.status();
+  const State::Known& known = state_->KnownOf(record.group);
+  if (known.asked_us == 0 && known.generation != 0) {
+    state_->StartLook(record.group);
+    return Status(StatusCode::kUnsupported, "the group's blocks here may be of before");
+  }
   const RedisBlockName name{.group = record.group,
                             .space = record.space,
                             .key = record.key,
                             .run = run,
-                            .position = record.position};
+                            .position = record.position,
+                            .generation = known.generation};
   uint64_t id = 0;
   TERRACE_RETURN_IF_ERROR(state_->Admit({.kind = Answer::Kind::kStore,
+                                         .group = name.group,
                                          .caller_id = transfer_id,
                                          .length_bytes = from.size(),
                                          .names = {name}},
                                         &id));
-  state_->Give([state = state_.get(), id, name, from, manifest = ManifestOf(record)] {
-    state->blocks->Store(name, manifest, from, [state, id](Status status) {
-      state->Put({.kind = Answer::Kind::kStore, .id = id, .status = status});
+  const auto store = [state = state_.get(), id, name, from, manifest = ManifestOf(record),
+                      is_asked = *must_ask](Status agreed, uint64_t generation) {
+    Answer answer{.kind = Answer::Kind::kStore, .id = id, .status = agreed};
+    if (!agreed.ok()) return state->Put(std::move(answer));
+    if (is_asked) answer.generation = generation;
+    if (generation != name.generation) {  // these bytes are of before
+      answer.status = Status(StatusCode::kGone, "the group's blocks were forgotten meanwhile");
+      return state->Put(std::move(answer));
+    }
+    state->blocks->Store(name, manifest, from, [state, answer](Status status) mutable {
+      answer.status = status;
+      state->Put(std::move(answer));
     });
+  };
+  state_->Give([state = state_.get(), must_ask = *must_ask, name, store] {
+    state->WithGeneration(name.group, name.generation, must_ask, store);
   });
   return Status::Ok();
 }
@@ -377,12 +560,21 @@ Status RedisTier::Probe(uint64_t probe_id, std::span<const RedisBlockName> names
   if (names.size() > state_->options.probe_names_max) {
     return Status(StatusCode::kInvalid, "more names than one probe takes");
   }
-  State::Operation operation{
-      .kind = Answer::Kind::kProbe, .caller_id = probe_id, .names_total = names.size()};
+  const GroupId group = names.empty() ? GroupId{} : names.front().group;
+  const Result<bool> must_ask = state_->MustAsk(group, true);
+  if (!must_ask.ok()) return must_ask.status();
+  const uint64_t known = state_->KnownOf(group).generation;
+  State::Operation operation{.kind = Answer::Kind::kProbe,
+                             .group = group,
+                             .caller_id = probe_id,
+                             .names_total = names.size()};
   const uint64_t now_us = RedisNowUs();
   for (size_t i = 0; i < names.size(); ++i) {
-    if (state_->absence.IsAbsent(names[i], now_us)) continue;
-    operation.names.push_back(names[i]);
+    TERRACE_CHECK(names[i].group == group, "one probe is of one group");
+    RedisBlockName name = names[i];
+    name.generation = known;
+    if (state_->absence.IsAbsent(name, now_us)) continue;
+    operation.names.push_back(name);
     operation.asked.push_back(i);
   }
   std::vector<RedisBlockName> asked = operation.names;
@@ -390,25 +582,78 @@ Status RedisTier::Probe(uint64_t probe_id, std::span<const RedisBlockName> names
   TERRACE_RETURN_IF_ERROR(state_->Admit(std::move(operation), &id));
   state_->probes += names.size();
   state_->probes_remembered += names.size() - asked.size();
-  state_->Give([state = state_.get(), id, asked = std::move(asked)] {
-    state->blocks->Probe(asked, [state, id](Status status, const std::vector<bool>& is_present) {
-      state->Put(
-          {.kind = Answer::Kind::kProbe, .id = id, .status = status, .is_present = is_present});
-    });
+  const auto probe = [state = state_.get(), id, asked = std::move(asked), is_asked = *must_ask](
+                         Status agreed, uint64_t generation) {
+    Answer answer{.kind = Answer::Kind::kProbe, .id = id, .status = agreed};
+    if (!agreed.ok()) return state->Put(std::move(answer));
+    if (is_asked) answer.generation = generation;
+    std::vector<RedisBlockName> named = asked;
+    for (RedisBlockName& name : named) name.generation = generation;
+    state->blocks->Probe(
+        std::move(named),
+        [state, answer](Status status, const std::vector<bool>& is_present) mutable {
+          answer.status = status;
+          answer.is_present = is_present;
+          state->Put(std::move(answer));
+        });
+  };
+  state_->Give([state = state_.get(), group, known, must_ask = *must_ask, probe] {
+    state->WithGeneration(group, known, must_ask, probe);
   });
   return Status::Ok();
 }
 
 Status RedisTier::Erase(const RedisBlockName& name) {
+  const Result<bool> must_ask = state_->MustAsk(name.group, false);
+  if (!must_ask.ok()) return must_ask.status();
+  RedisBlockName named = name;
+  named.generation = state_->KnownOf(name.group).generation;
   uint64_t id = 0;
-  TERRACE_RETURN_IF_ERROR(state_->Admit({.kind = Answer::Kind::kErase, .names = {name}}, &id));
-  state_->absence.Remember(name, RedisNowUs());
-  state_->Give([state = state_.get(), id, name] {
-    state->blocks->Erase(name, [state, id](Status status) {
+  TERRACE_RETURN_IF_ERROR(
+      state_->Admit({.kind = Answer::Kind::kErase, .group = name.group, .names = {named}}, &id));
+  state_->absence.Remember(named, RedisNowUs());
+  const auto erase = [state = state_.get(), id, named](Status agreed, uint64_t generation) {
+    if (!agreed.ok()) {
+      return state->Put({.kind = Answer::Kind::kErase, .id = id, .status = agreed});
+    }
+    RedisBlockName found = named;
+    found.generation = generation;
+    state->blocks->Erase(found, [state, id](Status status) {
       state->Put({.kind = Answer::Kind::kErase, .id = id, .status = status});
     });
+  };
+  state_->Give([state = state_.get(), named, must_ask = *must_ask, erase] {
+    state->WithGeneration(named.group, named.generation, must_ask, erase);
   });
   return Status::Ok();
+}
+
+void RedisTier::Forget(const GroupId& group) {
+  if (state_->is_stopped) return;
+  State::Known& known = state_->KnownOf(group);
+  ++known.forgets;
+  known.is_owed = true;
+  state_->Keep();
+  state_->StartRise(group);
+}
+
+bool RedisTier::is_forgetting_durable() const {
+  if (state_->options.keep == nullptr || state_->kept_revision == state_->keep_revision) {
+    return true;
+  }
+  return std::ranges::none_of(state_->known, [](const auto& one) { return one.second.is_owed; });
+}
+
+void RedisTier::Kept(uint64_t revision) {
+  state_->kept_revision = std::max(state_->kept_revision, revision);
+}
+
+void RedisTier::Tick() {
+  std::vector<GroupId> owed;
+  for (const auto& [group, known] : state_->known) {
+    if (known.is_owed) owed.push_back(group);
+  }
+  for (const GroupId& group : owed) state_->StartRise(group);
 }
 
 uint64_t RedisTier::PredictReadUs(uint64_t length_bytes) const {
@@ -429,6 +674,9 @@ SharedTierStats RedisTier::stats() const {
   stats.bytes_in_flight = state_->bytes_in_flight;
   stats.probes = state_->probes;
   stats.probes_remembered = state_->probes_remembered;
+  stats.forgets = state_->forgets_done;
+  stats.forgets_owed = static_cast<uint64_t>(
+      std::ranges::count_if(state_->known, [](const auto& one) { return one.second.is_owed; }));
   return stats;
 }
 

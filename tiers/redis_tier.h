@@ -9,7 +9,8 @@
 // inside a call.
 // OWNERSHIP: the memory of a transfer belongs to the tier until its answer, or until Stop returned.
 // The listener outlives the tier.
-// LIMITS: operations_max at a time, bytes_max of them; more is kBusy.
+// LIMITS: operations_max at a time, bytes_max of them; more is kBusy. kRedisGroupsMax groups whose
+// generation is remembered; of more the server is asked again.
 #pragma once
 
 #include <cstddef>
@@ -21,6 +22,7 @@
 #include <vector>
 
 #include "terrace/checksum.h"
+#include "terrace/units.h"
 #include "tiers/circuit_breaker.h"
 #include "tiers/redis_endpoint.h"
 #include "tiers/redis_format.h"
@@ -28,6 +30,20 @@
 #include "tiers/shared_tier.h"
 
 namespace terrace {
+
+inline constexpr size_t kRedisGroupsMax = 4096;
+// So often a host hears of what others had forgotten, of a group that it uses.
+inline constexpr uint64_t kRedisAskAgainUs = 5 * kUsPerSecond;
+
+// Which generation of a group's blocks a host uses. is_owed: it is to rise, and no server knows
+// yet.
+struct GroupGeneration {
+  GroupId group;
+  uint64_t generation = 0;
+  bool is_owed = false;
+
+  friend bool operator==(const GroupGeneration&, const GroupGeneration&) = default;
+};
 
 class RedisTier final : public SharedTier {
  public:
@@ -52,6 +68,11 @@ class RedisTier final : public SharedTier {
     std::function<void(std::function<void()>)> post;
     std::function<uint64_t()> unix_seconds;  // any thread
     SharedTierListener* listener = nullptr;
+    // What a predecessor had kept of groups, and who keeps it for a successor: all of it, whenever
+    // something changes; then Kept(revision) is due. None: it ends with the process. Store thread.
+    std::vector<GroupGeneration> generations;
+    bool is_memory_lost = false;  // nobody can tell: of no group anything of before is used
+    std::function<void(uint64_t revision, std::vector<GroupGeneration>)> keep;
   };
   // Starts the thread; the server need not be there. kInvalid: the options cannot work, `*why`
   // names which and the remedy.
@@ -65,6 +86,11 @@ class RedisTier final : public SharedTier {
   // kInvalid: more than probe_names_max.
   Status Probe(uint64_t probe_id, std::span<const RedisBlockName> names) override;
   Status Erase(const RedisBlockName& name) override;
+  void Forget(const GroupId& group) override;
+  bool is_forgetting_durable() const override;
+  void Tick() override;
+  // What was given to Options::keep is safe.
+  void Kept(uint64_t revision);
   uint64_t PredictReadUs(uint64_t length_bytes) const override;
   SharedTierStats stats() const override;
 

@@ -31,6 +31,9 @@ class SharedTierListener {
   // In the order asked; all false unless kOk. A hint: see docs/REDIS_FORMAT.md, Presence.
   virtual void OnSharedProbed(uint64_t probe_id, Status status,
                               const std::vector<bool>& is_present) = 0;
+  // Somebody has had the group's blocks forgotten: what this host has of it now is of before, and
+  // must not be stored any more.
+  virtual void OnSharedForgotten(const GroupId& group) = 0;
 };
 
 struct SharedTierStats {
@@ -45,14 +48,19 @@ struct SharedTierStats {
   uint64_t repairs = 0;
   uint64_t connections = 0;  // logged in
   uint64_t connection_attempts = 0, connections_lost = 0, breaker_opened = 0;
+  uint64_t forgets = 0;       // groups that this host has had forgotten, and the server knows
+  uint64_t forgets_owed = 0;  // groups of which the server does not know yet; not used until then
 };
 
 class SharedTier {
  public:
   virtual ~SharedTier() = default;
 
+  // Names carry no generation: the tier knows which one a group is in.
+  //
   // kOk: one answer follows. kBusy: too much is under way. kUnsupported: the server does not work
-  // now. REQUIRES: into.size(), from.size() > 0.
+  // now, or does not know yet what was to be forgotten of the group. REQUIRES: into.size(),
+  // from.size() > 0.
   virtual Status Fetch(TransferId transfer_id, const RedisBlockName& name,
                        std::span<std::byte> into) = 0;
   // `run` as in RedisBlockName; expires_at_s shortens the time to live.
@@ -62,6 +70,14 @@ class SharedTier {
   virtual Status Probe(uint64_t probe_id, std::span<const RedisBlockName> names) = 0;
   // Takes the block away, whoever stored it. No answer follows.
   virtual Status Erase(const RedisBlockName& name) = 0;
+  // What was stored of the group before, by whatever host, is never found or fetched again, not
+  // here and, once they have heard of it, nowhere. Takes effect at once; a server that is away is
+  // told when it is back, and nothing of the group is asked from it or given to it before.
+  virtual void Forget(const GroupId& group) = 0;
+  // Every Forget so far would be known to a successor of this process.
+  virtual bool is_forgetting_durable() const = 0;
+  // At least once a second: does what is owed.
+  virtual void Tick() {}
 
   // Predicted microseconds until a fetch of `length_bytes` begun now is done. UINT64_MAX: never.
   virtual uint64_t PredictReadUs(uint64_t length_bytes) const = 0;

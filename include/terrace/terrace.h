@@ -682,7 +682,8 @@ TERRACE_API terrace_status terrace_evict(terrace_client* client, terrace_group g
 TERRACE_API terrace_status terrace_pin(terrace_client* client, terrace_group group,
                                        const terrace_id* keys, size_t key_count,
                                        const terrace_request* request, uint32_t* block_count);
-/* Forgets the whole group: after a change of weights. */
+/* Forgets the whole group, for everybody on this host, and what any host has stored of it in the
+ * shared tier. Where weights change see docs/PROTOCOL.md, Epochs. */
 TERRACE_API terrace_status terrace_reset(terrace_client* client, terrace_group group);
 /* The daemon's figures as JSON (docs/OPERATIONS.md). *needed_bytes: with the terminator;
  * TERRACE_NO_SPACE if json_bytes is less. */

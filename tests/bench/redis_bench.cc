@@ -93,6 +93,7 @@ class TierRunner final : public SharedTierListener {
   }
   void OnSharedStored(TransferId id, Status status) override { End(id, status); }
   void OnSharedProbed(uint64_t, Status, const std::vector<bool>&) override {}
+  void OnSharedForgotten(const GroupId&) override {}
 
  private:
   static RedisBlockName NameOf(size_t i, uint64_t series) {

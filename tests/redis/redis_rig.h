@@ -54,7 +54,9 @@ class RedisRig final : public SharedTierListener {
   void OnSharedStored(TransferId transfer_id, Status status) override;
   void OnSharedProbed(uint64_t probe_id, Status status,
                       const std::vector<bool>& is_present) override;
+  void OnSharedForgotten(const GroupId& group) override { forgotten.push_back(group); }
 
+  std::vector<GroupId> forgotten;  // by other hosts
   // Answers that came, by the caller's id.
   std::map<TransferId, Fetched> fetched;
   std::map<TransferId, Status> stored;

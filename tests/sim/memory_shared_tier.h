@@ -9,6 +9,7 @@
 #include <deque>
 #include <functional>
 #include <map>
+#include <set>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -23,11 +24,12 @@ struct SharedShelf {
     std::vector<Checksum> roots;
     std::vector<std::byte> bytes;
   };
-  // By space, run and key.
-  std::map<std::tuple<SpaceId, BlockKey, BlockKey>, Stored> blocks;
+  // By space, run, key and the group's generation.
+  std::map<std::tuple<SpaceId, BlockKey, BlockKey, uint64_t>, Stored> blocks;
+  std::map<GroupId, uint64_t> generations;
 
-  static auto PlaceOf(const RedisBlockName& name) {
-    return std::tuple(name.space, name.run, name.key);
+  auto PlaceOf(const RedisBlockName& name) {
+    return std::tuple(name.space, name.run, name.key, generations[name.group]);
   }
 };
 
@@ -47,10 +49,10 @@ class MemorySharedTier final : public SharedTier {
 
   Status Fetch(TransferId transfer_id, const RedisBlockName& name,
                std::span<std::byte> into) override {
-    TERRACE_RETURN_IF_ERROR(Admit());
+    TERRACE_RETURN_IF_ERROR(Admit(name.group));
     ++fetch_count;
     waiting_.push_back([this, transfer_id, name, into] {
-      const auto found = shelf_.blocks.find(SharedShelf::PlaceOf(name));
+      const auto found = shelf_.blocks.find(shelf_.PlaceOf(name));
       if (found == shelf_.blocks.end()) {
         return listener_->OnSharedFetched(transfer_id, Status(StatusCode::kNotFound), {});
       }
@@ -63,31 +65,47 @@ class MemorySharedTier final : public SharedTier {
   }
   Status Store(TransferId transfer_id, const BlockKey& run, const BlockRecord& record,
                std::span<const std::byte> from) override {
-    TERRACE_RETURN_IF_ERROR(Admit());
+    TERRACE_RETURN_IF_ERROR(Admit(record.group));
     const std::vector<Checksum> roots(record.part_checksums.begin(), record.part_checksums.end());
-    waiting_.push_back([this, transfer_id, run, record, roots, from] {
+    waiting_.push_back([this, transfer_id, run, record, roots, from, known = known_[record.group]] {
+      if (Learn(record.group) || known_[record.group] != known) {
+        return listener_->OnSharedStored(transfer_id, Status(StatusCode::kGone));
+      }
       SharedShelf::Stored stored{record, roots, {from.begin(), from.end()}};
-      const bool is_new =
-          shelf_.blocks.try_emplace({record.space, run, record.key}, std::move(stored)).second;
+      const RedisBlockName name{
+          .group = record.group, .space = record.space, .key = record.key, .run = run};
+      const bool is_new = shelf_.blocks.try_emplace(shelf_.PlaceOf(name), std::move(stored)).second;
       listener_->OnSharedStored(transfer_id, is_new ? Status::Ok() : Status(StatusCode::kExists));
     });
     return Status::Ok();
   }
   Status Probe(uint64_t probe_id, std::span<const RedisBlockName> names) override {
-    TERRACE_RETURN_IF_ERROR(Admit());
+    TERRACE_RETURN_IF_ERROR(Admit(names.front().group));
     const std::vector<RedisBlockName> asked(names.begin(), names.end());
     waiting_.push_back([this, probe_id, asked] {
+      Learn(asked.front().group);
       std::vector<bool> is_present;
       for (const RedisBlockName& name : asked) {
-        is_present.push_back(shelf_.blocks.contains(SharedShelf::PlaceOf(name)));
+        is_present.push_back(shelf_.blocks.contains(shelf_.PlaceOf(name)));
       }
       listener_->OnSharedProbed(probe_id, Status::Ok(), is_present);
     });
     return Status::Ok();
   }
   Status Erase(const RedisBlockName& name) override {
-    shelf_.blocks.erase(SharedShelf::PlaceOf(name));
+    TERRACE_RETURN_IF_ERROR(Admit(name.group));
+    shelf_.blocks.erase(shelf_.PlaceOf(name));
     return Status::Ok();
+  }
+  void Forget(const GroupId& group) override {
+    owed_.insert(group);
+    Tick();
+  }
+  bool is_forgetting_durable() const override { return is_kept; }
+  void Tick() override {
+    for (const GroupId& group : is_away ? std::set<GroupId>() : std::exchange(owed_, {})) {
+      known_[group] = ++shelf_.generations[group];
+    }
   }
   uint64_t PredictReadUs(uint64_t length_bytes) const override {
     return is_away ? UINT64_MAX : length_bytes / 1000;
@@ -96,10 +114,19 @@ class MemorySharedTier final : public SharedTier {
 
   bool is_away = false;
   bool is_full = false;
+  bool is_kept = true;
   uint32_t fetch_count = 0;
 
  private:
-  Status Admit() const {
+  // Whether others have had the group forgotten.
+  bool Learn(const GroupId& group) {
+    if (known_[group] == shelf_.generations[group]) return false;
+    known_[group] = shelf_.generations[group];
+    listener_->OnSharedForgotten(group);
+    return true;
+  }
+  Status Admit(const GroupId& group) const {
+    if (owed_.contains(group)) return Status(StatusCode::kUnsupported, "it is to be forgotten");
     if (is_away) return Status(StatusCode::kUnsupported, "the shelf is away");
     return is_full ? Status(StatusCode::kBusy, "enough is under way") : Status::Ok();
   }
@@ -107,6 +134,8 @@ class MemorySharedTier final : public SharedTier {
   SharedShelf& shelf_;
   SharedTierListener* listener_ = nullptr;
   std::deque<std::function<void()>> waiting_;
+  std::map<GroupId, uint64_t> known_;
+  std::set<GroupId> owed_;
 };
 
 }  // namespace terrace::sim

@@ -217,6 +217,12 @@ std::string RenderRedis(const StatsView& stats) {
                            count("blocks_fetched"), count("blocks_found"), count("blocks_missed"),
                            count("blocks_not_worth"), count("seeks"), count("seeks_joined"),
                            count("seeks_late")));
+  if (stats.Count("redis.forgets_owed").value_or(0) > 0) {
+    text +=
+        Line("", fmt::format("OWED: {} groups were erased, and the server is not told yet; it is "
+                             "not used for them until it is",
+                             count("forgets_owed")));
+  }
   return text;
 }
 

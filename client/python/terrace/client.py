@@ -333,7 +333,8 @@ class Group:
         return found.value
 
     def reset(self) -> None:
-        """Forgets the whole group: after a change of weights."""
+        """Forgets the whole group, for everybody on this host, and what any host has stored of it
+        in the shared tier. Where weights change see docs/PROTOCOL.md, Epochs."""
         self.client.check(lib.terrace_reset(self.client.handle, self.index), "reset")
 
 

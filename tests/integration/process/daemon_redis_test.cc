@@ -373,5 +373,91 @@ TEST(DaemonRedis, APasswordIsNeverShown) {
   EXPECT_THAT(right.daemon().Errors(), Not(HasSubstr("swordfish")));
 }
 
+// ---- what was erased ----
+
+TEST(DaemonRedis, AResetBringsNothingBackFromTheServerOnEitherHost) {
+  TERRACE_NEEDS_REDIS();
+  Hosts hosts;
+  ASSERT_TRUE(hosts.Connect()) << hosts.Errors();
+  RedisHost &a = hosts.a, &b = hosts.b;
+  const auto keys = Keys(32);
+  ASSERT_EQ(a.Store(keys), 32u);
+  ASSERT_TRUE(HasStored(a, 32)) << a.Stats()["redis"];
+  ASSERT_TRUE(a.client().Reset(a.group()).ok());
+  ASSERT_TRUE(Eventually([&] { return a.Redis("forgets") == 1; })) << a.Stats()["redis"];
+  EXPECT_EQ(a.Load(keys).block_count, 0u) << a.Stats()["redis"];
+  EXPECT_EQ(b.Load(keys).block_count, 0u) << "it has heard of it when it first asks";
+  ASSERT_EQ(a.Store(keys, 1), 32u);
+  ASSERT_TRUE(HasStored(a, 64)) << a.Stats()["redis"];
+  const RedisHost::Loaded loaded = b.Load(keys, {}, 2);
+  EXPECT_EQ(loaded.block_count, 32u) << b.Stats()["redis"];
+  EXPECT_EQ(loaded.writers, std::vector<uint64_t>(32, 1)) << "not one of before";
+}
+
+TEST(DaemonRedis, WhoStoresUnderTheNamesOfBeforeIsNotBelieved) {
+  TERRACE_NEEDS_REDIS();
+  Hosts hosts;
+  ASSERT_TRUE(hosts.Connect()) << hosts.Errors();
+  RedisHost &a = hosts.a, &b = hosts.b;
+  // Both have used the group: b does not ask for some seconds.
+  ASSERT_EQ(b.Store(Keys(1, 5)), 1u);
+  ASSERT_TRUE(HasStored(b, 1));
+  EXPECT_EQ(a.Load(Keys(1, 5)).block_count, 1u);
+  ASSERT_TRUE(a.client().Reset(a.group()).ok());
+  ASSERT_TRUE(Eventually([&] { return a.Redis("forgets") == 1; }));
+  const auto keys = Keys(32);
+  ASSERT_EQ(b.Store(keys), 32u);
+  (void)Eventually(
+      [&] { return b.Redis("queued_blocks") == 0 && b.Redis("stores_under_way") == 0; });
+  EXPECT_EQ(a.Load(keys).block_count, 0u) << a.Stats()["redis"];
+  EXPECT_EQ(a.Load(Keys(1, 5)).block_count, 0u);
+  // After a while it has heard of it, and what it has computed since is shared.
+  EXPECT_TRUE(Eventually([&] {
+    static uint64_t prompt = 100;
+    const auto fresh = Keys(2, ++prompt);
+    (void)b.Store(fresh);
+    (void)Eventually([&] { return b.Redis("queued_blocks") == 0; });
+    return a.Load(fresh).block_count == 2;
+  })) << b.Stats()["redis"];
+  EXPECT_EQ(a.Load(keys).block_count, 0u);
+}
+
+TEST(DaemonRedis, EvictingEverythingBringsNothingBack) {
+  TERRACE_NEEDS_REDIS();
+  Hosts hosts;
+  ASSERT_TRUE(hosts.Connect()) << hosts.Errors();
+  const auto keys = Keys(32);
+  ASSERT_EQ(hosts.a.Store(keys), 32u);
+  ASSERT_TRUE(HasStored(hosts.a, 32));
+  const Result<protocol::EvictReply> evicted =
+      hosts.a.client().Evict({}, {}, {.flags = protocol::kEvictSubtree});
+  ASSERT_TRUE(evicted.ok());
+  EXPECT_EQ(evicted->block_count, 32u);
+  EXPECT_EQ(hosts.a.Load(keys).block_count, 0u) << hosts.a.Stats()["redis"];
+}
+
+TEST(DaemonRedis, AServerThatWasAwayDuringAResetBringsNothingBackEvenAfterARestart) {
+  TERRACE_NEEDS_REDIS();
+  Hosts hosts;
+  ASSERT_TRUE(hosts.Connect()) << hosts.Errors();
+  RedisHost& a = hosts.a;
+  const auto keys = Keys(32);
+  ASSERT_EQ(a.Store(keys), 32u);
+  ASSERT_TRUE(HasStored(a, 32));
+  hosts.server.Pause();
+  ASSERT_TRUE(a.client().Reset(a.group()).ok()) << "it is kept, and the server told later";
+  EXPECT_EQ(a.Redis("forgets_owed"), 1u);
+  EXPECT_TRUE(Eventually([&] {
+    return a.daemon().Errors().find("redis has not been told yet") != std::string::npos;
+  })) << a.daemon().Errors();
+  ASSERT_TRUE(a.Restart(SIGKILL)) << a.daemon().Errors();
+  EXPECT_EQ(a.Load(keys).block_count, 0u);
+  hosts.server.Resume();
+  ASSERT_TRUE(Eventually([&] { return a.IsReady() && a.Redis("forgets_owed") == 0; }))
+      << a.Stats()["redis"] << a.daemon().Errors();
+  EXPECT_EQ(a.Load(keys).block_count, 0u) << a.Stats()["redis"];
+  EXPECT_EQ(hosts.b.Load(keys).block_count, 0u);
+}
+
 }  // namespace
 }  // namespace terrace::test

@@ -42,9 +42,10 @@ class RedisHost {
         endpoint.empty() ? "" : "[redis]\nendpoints = [\"" + endpoint + "\"]\n" + redis;
     config_ = daemon_.WriteFile(
         "t.toml",
-        "[daemon]\ndram_bytes = \"32MiB\"\nsegment_bytes = \"2MiB\"\nsegments_spare = 16\n" + more +
-            table + "[[domain]]\nname = \"default\"\nsocket = \"" + daemon_.socket_path() +
-            "\"\nsecret_file = \"" + secret + "\"\n");
+        "[daemon]\ndram_bytes = \"32MiB\"\nsegment_bytes = \"2MiB\"\nsegments_spare = 16\n"
+        "state_dir = \"" +
+            secret + ".state\"\n" + more + table + "[[domain]]\nname = \"default\"\nsocket = \"" +
+            daemon_.socket_path() + "\"\nsecret_file = \"" + secret + "\"\n");
     daemon_.Start({"--config", config_});
   }
   // False, with what it said in errors(), if it does not serve in time.
@@ -55,6 +56,14 @@ class RedisHost {
     if (client_ == nullptr) return false;
     group_ = client_->Open(Model(part_count), 1).value();
     return Eventually([this] { return Stats()["domain"]["segments_populated"] >= 14; });
+  }
+  // Ended by `signal`, and there again.
+  bool Restart(int signal) {
+    client_.reset();
+    daemon_.Signal(signal);
+    (void)daemon_.Wait();
+    daemon_.Start({"--config", config_});
+    return Connect(part_count_);
   }
   std::unique_ptr<Client> NewClient() {
     ClientOptions options;

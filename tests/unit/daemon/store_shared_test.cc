@@ -244,5 +244,143 @@ TEST(StoreShared, WhatIsThereIsNotGivenTwice) {
   EXPECT_EQ(a.stats().shared->blocks_existing, 0u);
 }
 
+// ---- what is to be forgotten ----
+
+void Reset(SharingHost& host) {
+  uint64_t cursor = 0;
+  do {
+    ASSERT_TRUE(host.world.store->Reset(host.session, host.group, &cursor).ok());
+  } while (cursor != 0);
+  host.Run();
+}
+
+void EvictAll(SharingHost& host, uint32_t flags = 0) {
+  uint64_t cursor = 0;
+  protocol::EvictReply reply;
+  do {
+    ASSERT_TRUE(
+        host.world.store
+            ->Evict(host.world.Query(host.session, kAllGroups, {}, protocol::kEvictSubtree | flags),
+                    &cursor, &reply)
+            .ok());
+  } while (cursor != 0);
+  host.Run();
+}
+
+TEST(StoreShared, WhatAResetErasedDoesNotComeBackFromTheShelf) {
+  sim::SharedShelf shelf;
+  SharingHost a(shelf), b(shelf);
+  const auto keys = StoreWorld::Keys(6);
+  ASSERT_EQ(a.Put(keys), 6u);
+  a.world.Advance(1);
+  Reset(a);
+  EXPECT_EQ(a.Acquire(keys).reply.block_count, 0u);
+  EXPECT_EQ(b.Acquire(keys).reply.block_count, 0u) << "nor for whoever hears of it";
+  // From here on they share again.
+  a.world.Advance(1);
+  ASSERT_EQ(a.Put(keys), 6u);
+  EXPECT_EQ(b.Acquire(keys).reply.block_count, 6u);
+}
+
+TEST(StoreShared, WhatWasEvictedAltogetherDoesNotComeBackFromTheShelf) {
+  sim::SharedShelf shelf;
+  SharingHost a(shelf);
+  const auto keys = StoreWorld::Keys(6);
+  ASSERT_EQ(a.Put(keys), 6u);
+  a.world.Advance(1);
+  EvictAll(a, protocol::kEvictDryRun);
+  EXPECT_TRUE(shelf.generations.empty() || shelf.generations.begin()->second == 0);
+  EvictAll(a);
+  EXPECT_EQ(a.Acquire(keys).reply.block_count, 0u);
+}
+
+TEST(StoreShared, BlocksThatAreEvictedByNameAreErasedOnTheShelf) {
+  sim::SharedShelf shelf;
+  SharingHost a(shelf);
+  const auto keys = StoreWorld::Keys(6);
+  ASSERT_EQ(a.Put(keys), 6u);
+  const std::vector<BlockKey> last(keys.begin() + 4, keys.end());
+  uint64_t cursor = 0;
+  protocol::EvictReply reply;
+  ASSERT_TRUE(a.world.store->Evict(a.world.Query(a.session, a.group, last), &cursor, &reply).ok());
+  EXPECT_EQ(reply.block_count, 2u);
+  EXPECT_EQ(shelf.blocks.size(), 4u);
+  EXPECT_EQ(a.LocalCount(keys), 4u);
+  // A shelf that is away is told of the whole group, later.
+  a.tier.is_away = true;
+  const std::vector<BlockKey> third(keys.begin() + 3, keys.begin() + 4);
+  a.world.Run();
+  ASSERT_TRUE(a.world.store->Evict(a.world.Query(a.session, a.group, third), &cursor, &reply).ok());
+  a.tier.is_away = false;
+  a.world.Advance(1'000'000);
+  a.Run();
+  EXPECT_EQ(a.Acquire(keys).reply.block_count, 3u) << "what is here";
+  EXPECT_EQ(shelf.generations.begin()->second, 1u);
+}
+
+TEST(StoreShared, AShelfThatWasAwayDuringAResetBringsNothingBack) {
+  sim::SharedShelf shelf;
+  SharingHost a(shelf);
+  const auto keys = StoreWorld::Keys(6);
+  ASSERT_EQ(a.Put(keys), 6u);
+  a.tier.is_away = true;
+  a.world.Advance(1);
+  Reset(a);
+  a.tier.is_away = false;
+  EXPECT_EQ(a.Acquire(keys).reply.block_count, 0u) << "it has not been told yet";
+  a.world.Advance(1'000'000);
+  a.Run();
+  EXPECT_EQ(a.Acquire(keys).reply.block_count, 0u) << "it has";
+  EXPECT_EQ(shelf.generations.begin()->second, 1u);
+  ASSERT_EQ(a.Put(keys), 6u);
+  EXPECT_EQ(a.stats().shared->blocks_stored, 12u);
+}
+
+TEST(StoreShared, WhatAnotherHostStillHasIsNotGivenAgain) {
+  sim::SharedShelf shelf;
+  SharingHost a(shelf), b(shelf);
+  const auto keys = StoreWorld::Keys(6);
+  b.tier.is_away = true;
+  ASSERT_EQ(b.Put(keys), 6u);  // and has not been given
+  Reset(a);
+  b.tier.is_away = false;
+  for (int i = 0; i < 3; ++i) {
+    b.world.Advance(1'000'000);
+    EXPECT_EQ(b.Acquire(keys).reply.block_count, 6u) << "it was not b who had it erased";
+    b.Run();
+  }
+  EXPECT_EQ(a.Acquire(keys).reply.block_count, 0u);
+  EXPECT_EQ(shelf.blocks.size(), 0u);
+  const auto fresh = StoreWorld::Keys(2, 2);
+  ASSERT_EQ(b.Put(fresh), 2u);
+  EXPECT_EQ(a.Acquire(fresh).reply.block_count, 2u) << "what it computes from there on is";
+}
+
+TEST(StoreShared, ABlockThatIsErasedWhileItWaitsForTheShelfIsNotGiven) {
+  sim::SharedShelf shelf;
+  SharingHost a(shelf);
+  const auto keys = StoreWorld::Keys(6);
+  a.tier.is_full = true;  // jobs begin, and no store does
+  ASSERT_EQ(a.Put(keys), 6u);
+  a.world.Advance(1);
+  Reset(a);
+  a.tier.is_full = false;
+  a.world.Advance(1'000'000);
+  a.Run();
+  EXPECT_EQ(shelf.blocks.size(), 0u);
+  EXPECT_EQ(a.Acquire(keys).reply.block_count, 0u);
+}
+
+TEST(StoreShared, AnErasureHasEndedWhenASuccessorWouldKnowOfIt) {
+  sim::SharedShelf shelf;
+  SharingHost a(shelf);
+  ASSERT_EQ(a.Put(StoreWorld::Keys(2)), 2u);
+  a.tier.is_kept = false;
+  Reset(a);
+  EXPECT_EQ(a.world.store->AwaitErasures(a.session, 77).code(), StatusCode::kBusy);
+  a.tier.is_kept = true;
+  EXPECT_TRUE(a.world.store->AwaitErasures(a.session, 78).ok());
+}
+
 }  // namespace
 }  // namespace terrace

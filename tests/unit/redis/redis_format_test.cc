@@ -157,6 +157,48 @@ TEST(RedisKeyNames, ARunIsOneSlotAndDomainsShareNothing) {
   EXPECT_EQ(RedisKeyNames::PresenceBit(second), 63u * 32 + 7);
 }
 
+TEST(RedisKeyNames, EveryGenerationHasNamesOfItsOwnAndTheFirstThoseOfBefore) {
+  const RedisKeyNames names("t", SecretOf(1));
+  RedisBlockName name{{1, 2}, {3, 4}, {5, 6}, {5, 6}, 64};
+  std::set<std::string> tags;
+  for (const uint64_t generation : {0, 1, 2}) {
+    name.generation = generation;
+    tags.insert(names.Presence(name));
+    EXPECT_EQ(RedisSlotOf(names.Manifest(name)), RedisSlotOf(names.Presence(name)));
+  }
+  EXPECT_EQ(tags.size(), 3u);
+  tags.insert(names.Generation({1, 2}));
+  tags.insert(names.Generation({2, 2}));
+  tags.insert(RedisKeyNames("t", SecretOf(2)).Generation({1, 2}));
+  EXPECT_EQ(tags.size(), 6u);
+}
+
+TEST(RedisManifest, IsBelievedInItsOwnGenerationOnly) {
+  RedisManifest manifest = Example();
+  manifest.generation = 7;
+  const std::vector<std::byte> bytes = EncodeManifest(manifest, SecretOf(1));
+  EXPECT_EQ(*DecodeManifest(bytes, SecretOf(1), 7), manifest);
+  EXPECT_FALSE(DecodeManifest(bytes, SecretOf(1), 8).ok());
+  EXPECT_FALSE(DecodeManifest(bytes, SecretOf(1)).ok());
+  EXPECT_FALSE(DecodeManifest(EncodeManifest(Example(), SecretOf(1)), SecretOf(1), 7).ok());
+}
+
+TEST(RedisGeneration, IsReadBackAsItIsOnly) {
+  const GroupId group{1, 2};
+  for (const uint64_t generation : {uint64_t{0}, uint64_t{7}, UINT64_MAX}) {
+    const std::string text = EncodeGeneration(group, generation, SecretOf(1));
+    EXPECT_EQ(*DecodeGeneration(text, group, SecretOf(1)), generation);
+    EXPECT_FALSE(DecodeGeneration(text, {2, 2}, SecretOf(1)).ok());
+    EXPECT_FALSE(DecodeGeneration(text, group, SecretOf(2)).ok());
+    for (size_t i = 0; i < text.size(); ++i) {
+      std::string damaged = text;
+      damaged[i] ^= 1;
+      EXPECT_FALSE(DecodeGeneration(damaged, group, SecretOf(1)).ok()) << i;
+      EXPECT_FALSE(DecodeGeneration(text.substr(0, i), group, SecretOf(1)).ok()) << i;
+    }
+  }
+}
+
 TEST(RedisCommand, IsRespWithThePayloadLeftWhereItIs) {
   const RedisCommand words = FormatRedisCommand({"GET", "k"});
   EXPECT_EQ(words.head, "*2\r\n$3\r\nGET\r\n$1\r\nk\r\n");
