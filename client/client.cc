@@ -5,11 +5,13 @@
 #include <sys/un.h>
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <new>
 
 #include "client/core.h"
 #include "terrace/chunk.h"
+#include "terrace/protocol_join.h"
 
 namespace terrace {
 
@@ -149,28 +151,72 @@ Result<Lease> CallForLease(Core& core, KeysCall& call) {
   return Lease(finished.TakeLease());
 }
 
+// What a Join asks, page by page.
+struct JoinCall {
+  GroupRef group;
+  protocol::JoinRequest request;
+  protocol::JoinPage page;
+  uint64_t deadline_us = 0;
+  std::shared_ptr<LeaseState> lease;  // as far as it is known
+};
+
 template <typename Lease>
-Result<Lease> Join(Core& core, GroupRef ref, const LeaseToken& token, uint64_t member_mask,
-                   uint32_t flags) {
+Status JoinOnePage(Core& core, JoinCall* join) {
+  constexpr LeaseState::Kind kKind =
+      std::is_same_v<Lease, ReadLease> ? LeaseState::Kind::kRead : LeaseState::Kind::kWrite;
   KeysCall call;
   call.spec.asked = {.verb = Verb::kJoin,
                      .key_count = protocol::kKeysPerRequestMax,
-                     .flags = protocol::kKeysFlat | flags};
-  TERRACE_RETURN_IF_ERROR(SetGroup(core, ref, &call));
-  if (!call.group->has_members(member_mask)) {
+                     .flags = protocol::kKeysFlat | join->request.flags,
+                     .first_block = join->page.first_block};
+  TERRACE_RETURN_IF_ERROR(SetGroup(core, join->group, &call));
+  if (!call.group->has_members(join->request.member_mask)) {
     return Status(StatusCode::kInvalid, "member_mask names members the SpaceGroup has not");
   }
-  call.spec.deadline_us = After(core.options().default_deadline_us);
-  const protocol::JoinRequest request{
-      .token = token,
-      .member_mask = member_mask != 0 ? member_mask : call.group->self_mask(),
-      .group_handle = call.request.group_handle,
-      .flags = flags};
-  call.spec.message.parts = {BytesOf(request)};
-  constexpr LeaseState::Kind kKind =
-      std::is_same_v<Lease, ReadLease> ? LeaseState::Kind::kRead : LeaseState::Kind::kWrite;
-  TERRACE_RETURN_IF_ERROR(NewLease(core, kKind, {}, &call));
-  return CallForLease<Lease>(core, call);
+  if (join->lease != nullptr && join->lease->connection != call.spec.connection) {
+    return Status(StatusCode::kGone, "the connection to the daemon broke between two pages");
+  }
+  join->request.group_handle = call.request.group_handle;
+  call.spec.deadline_us = join->deadline_us;
+  call.spec.message.parts = {BytesOf(join->request)};
+  if (join->lease == nullptr) {
+    TERRACE_RETURN_IF_ERROR(NewLease(core, kKind, {}, &call));
+  } else {
+    call.spec.lease = join->lease;
+    call.spec.message.parts[1] = BytesOf(join->page);
+  }
+  FinishedCall finished = core.Call(std::move(call.spec));
+  if (!finished.status().ok()) return finished.status();
+  join->lease = finished.TakeLease();
+  join->page.first_block = join->lease->block_count;
+  return Status::Ok();
+}
+
+template <typename Lease>
+Result<Lease> Join(Core& core, GroupRef ref, const LeaseToken& token, uint64_t member_mask,
+                   uint32_t flags) {
+  const Group* const group = core.groups().At(ref.index);
+  if (group == nullptr) return Status(StatusCode::kInvalid, "no such GroupRef: Open it");
+  if (member_mask == 0) member_mask = group->self_mask();
+  const auto members = static_cast<size_t>(std::popcount(member_mask));
+  const uint32_t page_blocks = std::is_same_v<Lease, ReadLease> ? protocol::JoinPageBlocks(members)
+                                                                : protocol::JoinPageKeys(members);
+  // Daemons that know nothing of pages refuse the flag, so it is said only where they may be many.
+  const bool may_be_paged = page_blocks < protocol::kKeysPerRequestMax;
+  JoinCall join{.group = ref,
+                .request = {.token = token,
+                            .member_mask = member_mask,
+                            .flags = flags | (may_be_paged ? protocol::kJoinPaged : 0)},
+                .deadline_us = After(core.options().default_deadline_us)};
+  Status status = JoinOnePage<Lease>(core, &join);
+  if (status.code() == StatusCode::kInvalid && may_be_paged) {
+    join.request.flags = flags;
+    status = JoinOnePage<Lease>(core, &join);
+  }
+  while (status.ok() && join.lease->has_more) status = JoinOnePage<Lease>(core, &join);
+  if (status.ok()) return Lease(std::move(join.lease));
+  if (join.lease != nullptr) core.GiveUpJoin(*join.lease);
+  return status;
 }
 
 // False in *must_send if there is nothing to say.

@@ -95,6 +95,8 @@ class Core : public std::enable_shared_from_this<Core> {
 
   // Tells the daemon that the lease is over, if it is and the daemon does not know. Never waits.
   void SendEndIfDue(LeaseState& lease);
+  // A Join ended between two pages: the daemon's lease is let go.
+  void GiveUpJoin(const LeaseState& lease) { SendRelease(lease.connection, lease.token, 0, 1); }
   // The last owner of `lease` is gone.
   static void Recycle(LeaseState* lease);
 

@@ -174,13 +174,15 @@ const char* Core::DecodeLease(const Message& message, const Asked& asked, LeaseS
     lease->member_mask = answer.reply.member_mask;
     lease->block_count = answer.reply.block_count;
     lease->token_count = answer.reply.token_count;
+    lease->has_more = HasMore(answer.reply.flags, asked);
     return wrong;
   }
   ReserveAnswer answer{.reply = {}, .keys = &lease->reserved, .slots = &lease->slot_refs};
   const char* wrong = DecodeReserve(message.body, asked, &answer);
   lease->token = answer.reply.token;
   lease->member_mask = answer.reply.member_mask;
-  lease->block_count = answer.reply.key_count;
+  lease->block_count = static_cast<uint32_t>(lease->reserved.size());
+  lease->has_more = HasMore(answer.reply.reserved, asked);
   return wrong;
 }
 
@@ -205,6 +207,8 @@ void Core::TakeLease(const Message& message, Request& request) {
     if (wrong != nullptr && IsOtherKind(message, request)) {
       wrong = nullptr;
       status = Status(StatusCode::kInvalid, "the token names a lease of the other kind");
+    } else if (wrong == nullptr && lease.has_more) {
+      return;  // Join asks for the next page
     } else if (wrong == nullptr) {
       status = lease.kind == LeaseState::Kind::kRead ? lease.PrepareRead() : lease.PrepareWrite();
       if (status.code() == StatusCode::kInvalid) wrong = status.what();

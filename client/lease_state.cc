@@ -253,7 +253,7 @@ void LeaseState::Clear() {
   request_id = 0;
   token = {};
   member_mask = 0;
-  is_by_parts = false;
+  is_by_parts = has_more = false;
   block_count = token_count = 0;
   spans.clear();
   slots.clear();

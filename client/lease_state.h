@@ -50,6 +50,7 @@ struct LeaseState {
   LeaseToken token;         // zero: a miss, known to nobody
   uint64_t member_mask = 0;
   bool is_by_parts = false;  // asked so: completions tell of parts of blocks that are coming, too
+  bool has_more = false;     // of a Join: pages of it are still to be asked for
   uint32_t block_count = 0;  // of a WriteLease: keys
   uint32_t token_count = 0;
   std::vector<protocol::BlockSpan> spans;

@@ -1,8 +1,10 @@
 #include "client/replies.h"
 
+#include <algorithm>
 #include <bit>
 
 #include "client/frames.h"
+#include "terrace/protocol_join.h"
 #include "terrace/status.h"
 
 namespace terrace::client {
@@ -36,26 +38,38 @@ const char* CheckSpans(std::span<const BlockSpan> spans, const Asked& asked, uin
 
 }  // namespace
 
+bool HasMore(uint32_t reply_flags, const Asked& asked) {
+  return (asked.flags & protocol::kJoinPaged) != 0 && (reply_flags & protocol::kJoinHasMore) != 0;
+}
+
 const char* DecodeAcquire(std::span<const std::byte> body, const Asked& asked,
                           AcquireAnswer* answer) {
   BodyReader reader(body);
   protocol::AcquireReply& reply = answer->reply;
   if (!reader.Read(&reply)) return kShort;
   if (reply.block_count > asked.key_count) return "it has more blocks than were asked for";
-  const uint64_t slot_count =
-      uint64_t{reply.block_count} * static_cast<uint32_t>(std::popcount(reply.member_mask));
+  const uint32_t known_blocks = std::min(asked.first_block, reply.block_count);
+  const auto members = static_cast<uint32_t>(std::popcount(reply.member_mask));
+  const uint64_t slot_count = uint64_t{reply.block_count - known_blocks} * members;
   if (reply.slot_count != slot_count) return "slot_count is not blocks times members";
   if (reader.rest().size() !=
       reply.span_count * sizeof(BlockSpan) + uint64_t{reply.slot_count} * sizeof(SlotAddress)) {
     return kCounts;
   }
+  const uint64_t known_count = uint64_t{known_blocks} * members;
+  if (answer->slots->size() < known_count) return "its members are not those of the page before";
   answer->spans->resize(reply.span_count);
-  answer->slots->resize(reply.slot_count);
+  answer->slots->resize(known_count + reply.slot_count);
   if (!reader.ReadArray(std::span(*answer->spans)) ||
-      !reader.ReadArray(std::span(*answer->slots))) {
+      !reader.ReadArray(std::span(*answer->slots).subspan(known_count))) {
     return kCounts;
   }
   if (reply.block_count > 0 && reply.token.is_zero()) return "it has blocks but no lease";
+  if (HasMore(reply.flags, asked)) {
+    if (reply.block_count <= asked.first_block)
+      return "it has no blocks, and says that more follow";
+    return reply.span_count == 0 ? nullptr : "it has spans before its last page";
+  }
   return CheckSpans(*answer->spans, asked, reply.block_count);
 }
 
@@ -65,20 +79,28 @@ const char* DecodeReserve(std::span<const std::byte> body, const Asked& asked,
   protocol::ReserveReply& reply = answer->reply;
   if (!reader.Read(&reply)) return kShort;
   const bool is_join = asked.verb == Verb::kJoin;
-  if (is_join ? reply.key_count > asked.key_count : reply.key_count != asked.key_count) {
+  if (is_join ? reply.key_count > asked.key_count - std::min(asked.first_block, asked.key_count)
+              : reply.key_count != asked.key_count) {
     return "it does not have one entry a key";
   }
   if (reader.rest().size() != reply.key_count * sizeof(protocol::ReservedKey) +
                                   uint64_t{reply.slot_count} * sizeof(SlotRef)) {
     return kCounts;
   }
-  answer->keys->resize(reply.key_count);
-  answer->slots->resize(reply.slot_count);
-  if (!reader.ReadArray(std::span(*answer->keys)) || !reader.ReadArray(std::span(*answer->slots))) {
+  const size_t keys_before = answer->keys->size();
+  const size_t slots_before = answer->slots->size();
+  answer->keys->resize(keys_before + reply.key_count);
+  answer->slots->resize(slots_before + reply.slot_count);
+  const auto keys = std::span(*answer->keys).subspan(keys_before);
+  if (!reader.ReadArray(keys) ||
+      !reader.ReadArray(std::span(*answer->slots).subspan(slots_before))) {
     return kCounts;
   }
+  if (HasMore(reply.reserved, asked) && keys.empty()) {
+    return "it has no keys, and says that more follow";
+  }
   uint64_t reserved_count = 0;
-  for (const protocol::ReservedKey& key : *answer->keys) {
+  for (const protocol::ReservedKey& key : keys) {
     if (key.status >= kStatusCodeCount) return "a key has an unknown status";
     if (key.status == static_cast<uint8_t>(StatusCode::kOk)) ++reserved_count;
   }

@@ -20,7 +20,8 @@ struct Asked {
   protocol::Verb verb = protocol::Verb::kHello;
   uint32_t key_count = 0;    // Join: protocol::kKeysPerRequestMax
   uint32_t entry_count = 0;  // Commit's entries, List's entry_count_max
-  uint32_t flags = 0;        // of KeysRequest
+  uint32_t flags = 0;        // of KeysRequest, and protocol::kJoinPaged
+  uint32_t first_block = 0;  // Join: of this page; pages before it have been decoded
 };
 
 struct AcquireAnswer {
@@ -28,6 +29,7 @@ struct AcquireAnswer {
   std::vector<protocol::BlockSpan>* spans = nullptr;
   std::vector<SlotAddress>* slots = nullptr;
 };
+// Slots are added behind those of the pages before.
 const char* DecodeAcquire(std::span<const std::byte> body, const Asked& asked,
                           AcquireAnswer* answer);
 
@@ -36,8 +38,12 @@ struct ReserveAnswer {
   std::vector<protocol::ReservedKey>* keys = nullptr;
   std::vector<SlotRef>* slots = nullptr;
 };
+// Keys and slots, likewise.
 const char* DecodeReserve(std::span<const std::byte> body, const Asked& asked,
                           ReserveAnswer* answer);
+
+// The answer, of that many flags, is a page of a Join, and others follow.
+bool HasMore(uint32_t reply_flags, const Asked& asked);
 
 const char* DecodeMatch(std::span<const std::byte> body, const Asked& asked,
                         protocol::MatchReply* reply);

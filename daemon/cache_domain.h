@@ -172,6 +172,7 @@ struct CacheDomain {
   // SharedWriter: rises when the shared tier has been away and may have lost what it had.
   uint32_t shared_epoch = 1;
   uint64_t reserved_count = 0;  // Residency
+  uint64_t lease_charge = 0;    // LeaseKeeper: blocks in leases, and what leases weigh themselves
   uint32_t member_count = 0;    // Store: local members of all groups
   uint32_t session_count = 0;   // Store
   bool is_short = false;        // a slot was asked for and none was free: SegmentLedger looks

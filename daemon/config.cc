@@ -83,7 +83,16 @@ Status CheckMemory(const DaemonConfig& config, std::string* why) {
   }
   uint64_t guaranteed_bytes = 0;
   for (const DomainConfig& domain : config.domains) {
-    guaranteed_bytes += RoundUp(domain.dram_guaranteed_bytes, config.segment_bytes);
+    // A domain has one segment, whatever it is guaranteed.
+    guaranteed_bytes +=
+        RoundUp(std::max<uint64_t>(domain.dram_guaranteed_bytes, 1), config.segment_bytes);
+    if (domain.dram_lent_bytes_max > domain.dram_guaranteed_bytes) {
+      return Refuse(why, "domain " + domain.name + ": dram_lent_bytes_max is " +
+                             FormatBytes(domain.dram_lent_bytes_max) +
+                             ", more than its dram_guaranteed_bytes of " +
+                             FormatBytes(domain.dram_guaranteed_bytes) +
+                             ": it can lend what it is guaranteed");
+    }
     if (domain.dram_guaranteed_bytes > domain.dram_max_bytes) {
       return Refuse(why, "domain " + domain.name + ": dram_guaranteed_bytes is " +
                              FormatBytes(domain.dram_guaranteed_bytes) +
@@ -97,9 +106,12 @@ Status CheckMemory(const DaemonConfig& config, std::string* why) {
     }
   }
   if (guaranteed_bytes > config.dram_bytes) {
-    return Refuse(why, "the domains' dram_guaranteed_bytes, rounded up to segments, sum to " +
-                           FormatBytes(guaranteed_bytes) + ", but " + dram +
-                           ": lower the guarantees or raise dram_bytes");
+    return Refuse(
+        why,
+        "the domains' dram_guaranteed_bytes, rounded up to segments and one for each that "
+        "is guaranteed none, sum to " +
+            FormatBytes(guaranteed_bytes) + ", but " + dram +
+            ": lower the guarantees or raise dram_bytes");
   }
   return Status::Ok();
 }
@@ -329,6 +341,13 @@ Status ResolveConfig(const ConfigOverrides& overrides, const ConfigEnvironment& 
   }
   if (config->fenced_bytes_max == 0) {
     config->fenced_bytes_max = std::max(config->dram_bytes / 4, kArenaPageBytes);
+  }
+  // Of few sessions a share may be none: everybody may have one.
+  if (config->sessions_per_uid_max == 0) {
+    config->sessions_per_uid_max = std::max(config->sessions_max / 4 * 3, 1u);
+  }
+  if (config->sessions_per_process_max == 0) {
+    config->sessions_per_process_max = std::max(config->sessions_max / 4, 1u);
   }
   if (config->deadline_default_ms > config->deadline_ms_max) {
     return Refuse(why, "daemon.deadline_default_ms is " +

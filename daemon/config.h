@@ -53,7 +53,8 @@ struct DomainConfig {
   bool is_secret_file_default = false;
   KeyHash key_hash = KeyHash::kXxh3;
   uint64_t dram_guaranteed_bytes = 0;
-  uint64_t dram_max_bytes = 0;  // 0 before ResolveConfig: dram_bytes
+  uint64_t dram_lent_bytes_max = 0;  // of its guarantee, that others may have until it is wanted
+  uint64_t dram_max_bytes = 0;       // 0 before ResolveConfig: dram_bytes
   // kAuto before ResolveConfig: on where no other domain could overhear.
   KvEventsOfDomain kv_events = KvEventsOfDomain::kAuto;
   uint64_t nvme_max_bytes = 0;  // 0 before ResolveConfig: an equal share of nvme.capacity_bytes
@@ -143,9 +144,13 @@ struct DaemonConfig {
   uint32_t deadline_default_ms = 1'000;
   uint32_t deadline_ms_max = 600'000;
   uint32_t sessions_max = 1024;
+  uint32_t sessions_per_uid_max = 0;      // 0 before ResolveConfig: three quarters of sessions_max
+  uint32_t sessions_per_process_max = 0;  // 0 before ResolveConfig: a quarter of sessions_max
   uint32_t groups_max = 256;
   uint32_t blocks_max = 1 << 22;
   uint32_t leases_per_session_max = 4096;
+  uint32_t lease_blocks_per_session_max = 1 << 21;
+  uint32_t lease_blocks_max = 1 << 24;  // of a domain
   uint32_t pending_per_session_max = 1024;
   uint64_t session_output_bytes_max = 32 * kMiB;
   uint64_t session_buffers_bytes_max = 512 * kMiB;

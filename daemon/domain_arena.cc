@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "daemon/log.h"
+#include "tiers/bus_guard.h"
 
 namespace terrace {
 namespace {
@@ -22,6 +23,17 @@ ArenaBackingChoice ChoiceOf(HugePages hugepages) {
 }
 
 }  // namespace
+
+void LostPagesLog::Tell() {
+  const uint64_t lost = LostPageCount() - told_;
+  if (lost == 0) return;
+  told_ += lost;
+  Log(LogLevel::kWarn, "arena pages lost",
+      {{"pages", lost},
+       {"why",
+        "they could not be read: a client has punched holes in an arena of huge pages, or the "
+        "machine's memory is broken; their blocks are misses"}});
+}
 
 DomainArena::DomainArena(const Options& options, asio::io_context& store_loop, Events events)
     : options_(options), store_loop_(store_loop), events_(std::move(events)) {}

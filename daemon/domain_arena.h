@@ -19,6 +19,15 @@
 
 namespace terrace {
 
+// Says in the log which pages were lost: see tiers/bus_guard.h.
+class LostPagesLog {
+ public:
+  void Tell();
+
+ private:
+  uint64_t told_ = 0;
+};
+
 class DomainArena : public ArenaMemory {
  public:
   struct Options {

@@ -8,7 +8,8 @@
 namespace terrace {
 namespace {
 
-// Each session holds its socket, a pidfd and a life socket; the rest of the process, some.
+// Each session holds its socket, a pidfd and a life socket; the rest of the process, some, with
+// what operators may have beyond sessions_max and connections that have not said Hello.
 constexpr uint64_t kFdsPerSession = 3;
 // And what a predecessor left of each of its sessions, where the limit allows.
 constexpr uint64_t kFdsPerSessionLeft = 2;

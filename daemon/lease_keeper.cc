@@ -13,6 +13,9 @@ Result<LeaseId> LeaseKeeper::Open(LeaseKind kind, SessionIndex session, uint32_t
     if (owner.leases.size() >= d_.limits.leases_per_session_max) {
       return Status(StatusCode::kNoSpace, "the session has leases_per_session_max leases");
     }
+    if (ChargeLeft(owner) == 0) {
+      return Status(StatusCode::kNoSpace, "the domain's leases hold lease_blocks_max blocks");
+    }
     do {
       token = {.low = d_.seams.random.Next(), .high = d_.seams.random.Next()};
     } while (token.is_zero() || d_.leases.Find(token) != kLeaseNone);
@@ -22,6 +25,8 @@ Result<LeaseId> LeaseKeeper::Open(LeaseKind kind, SessionIndex session, uint32_t
   lease.owner = session;
   lease.owner_stamp = owner.stamp;
   lease.created_us = d_.NowUs();
+  d_.lease_charge += kLeaseCostBlocks;
+  owner.lease_charge += kLeaseCostBlocks;
   if (kind != LeaseKind::kPrefetch) {
     const Status status = Join(id, session);
     TERRACE_CHECK(status.ok(), "the session has room for a lease");
@@ -68,24 +73,48 @@ uint32_t LeaseKeeper::BlocksLeft(LeaseId id) const { return BlocksLeftOf(d_.leas
 
 uint32_t LeaseKeeper::BlocksLeftOf(SessionIndex session) const {
   const SessionRecord& owner = sessions_.at(session);
-  return d_.limits.lease_blocks_per_session_max -
-         std::min(owner.lease_blocks, d_.limits.lease_blocks_per_session_max);
+  const uint32_t own_left = d_.limits.lease_blocks_per_session_max -
+                            std::min(owner.lease_blocks, d_.limits.lease_blocks_per_session_max);
+  return static_cast<uint32_t>(std::min<uint64_t>(own_left, ChargeLeft(owner)));
+}
+
+// What all others leave, but never less than the session's equal share.
+uint64_t LeaseKeeper::ChargeLeft(const SessionRecord& owner) const {
+  const uint64_t share = d_.limits.lease_blocks_max / d_.limits.sessions.sessions_max;
+  const uint64_t share_left = share - std::min(owner.lease_charge, share);
+  const uint64_t pool_left =
+      d_.limits.lease_blocks_max - std::min(d_.lease_charge, d_.limits.lease_blocks_max);
+  return std::max(share_left, pool_left);
+}
+
+void LeaseKeeper::Charge(Lease& lease, uint32_t block_count) {
+  SessionRecord& owner = sessions_.at(lease.owner);
+  lease.charged_count += block_count;
+  owner.lease_blocks += block_count;
+  owner.lease_charge += block_count;
+  d_.lease_charge += block_count;
+}
+
+void LeaseKeeper::Uncharge(const Lease& lease) {
+  const uint64_t charge = uint64_t{lease.charged_count} + kLeaseCostBlocks;
+  d_.lease_charge -= charge;
+  SessionRecord& owner = sessions_.at(lease.owner);
+  if (owner.stamp != lease.owner_stamp) return;
+  owner.lease_blocks -= lease.charged_count;
+  owner.lease_charge -= charge;
 }
 
 void LeaseKeeper::Append(LeaseId id, BlockId block, uint8_t flags) {
   Lease& lease = d_.leases.at(id);
   lease.entries.push_back({.block = block, .flags = flags});
-  ++lease.charged_count;
-  ++sessions_.at(lease.owner).lease_blocks;
-  if (block != kBlockNone) residency_.Hold(block, HoldKind::kLease);
+  Charge(lease, 1);
+  residency_.Hold(block, HoldKind::kLease);
 }
 
 void LeaseKeeper::AppendPath(LeaseId id, std::span<const BlockId> run) {
   Lease& lease = d_.leases.at(id);
   for (const BlockId block : run) lease.entries.push_back({.block = block});
-  const auto block_count = static_cast<uint32_t>(run.size());
-  lease.charged_count += block_count;
-  sessions_.at(lease.owner).lease_blocks += block_count;
+  Charge(lease, static_cast<uint32_t>(run.size()));
   residency_.HoldPath(run);
 }
 
@@ -100,8 +129,7 @@ void LeaseKeeper::AppendReady(LeaseId id, std::span<const BlockRange> path) {
     }
     residency_.HoldReady(range);
   }
-  lease.charged_count += block_count;
-  sessions_.at(lease.owner).lease_blocks += block_count;
+  Charge(lease, block_count);
 }
 
 void LeaseKeeper::Sealed(LeaseId id, uint32_t entry_index) {
@@ -144,13 +172,15 @@ Status LeaseKeeper::AbortKeys(LeaseId id, SessionIndex session,
                               std::span<const uint32_t> key_indexes) {
   Lease& lease = d_.leases.at(id);
   for (const uint32_t index : key_indexes) {
-    if (index >= lease.entries.size()) {
+    if (index >= lease.key_count) {
       return Status(StatusCode::kInvalid, "a key index is not of this lease");
     }
   }
   const bool is_alone = lease.joiners.size() == 1 && lease.joiners[0].session == session;
   for (const uint32_t index : key_indexes) {
-    LeaseEntry& entry = lease.entries[index];
+    const uint32_t place = lease.EntryOf(index);
+    if (place == kEntryNone) continue;
+    LeaseEntry& entry = lease.entries[place];
     if (entry.block == kBlockNone || d_.block(entry.block).phase != BlockPhase::kReserved) continue;
     if (is_alone) {
       const BlockId block = entry.block;
@@ -353,8 +383,7 @@ bool LeaseKeeper::StepEnd(LeaseId id, uint32_t* budget) {
       Release(entry);
     }
   }
-  SessionRecord& owner = sessions_.at(lease.owner);
-  if (owner.stamp == lease.owner_stamp) owner.lease_blocks -= lease.charged_count;
+  Uncharge(lease);
   d_.leases.Close(id);
   return true;
 }

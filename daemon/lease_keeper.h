@@ -30,7 +30,7 @@ class LeaseKeeper {
   // How many more blocks the lease may hold.
   uint32_t BlocksLeft(LeaseId id) const;
   uint32_t BlocksLeftOf(SessionIndex session) const;
-  // Appends an entry and holds its block (kBlockNone for a key that was not reserved).
+  // Appends an entry and holds its block.
   void Append(LeaseId id, BlockId block, uint8_t flags);
   // The same for blocks of a path, without flags.
   void AppendPath(LeaseId id, std::span<const BlockId> run);
@@ -60,6 +60,12 @@ class LeaseKeeper {
   bool has_work() const;
 
  private:
+  // What a lease weighs beside its blocks: its own memory, in entries.
+  static constexpr uint32_t kLeaseCostBlocks = 64;
+
+  uint64_t ChargeLeft(const SessionRecord& owner) const;
+  void Charge(Lease& lease, uint32_t block_count);
+  void Uncharge(const Lease& lease);
   void Revoke(LeaseId id);
   void RemoveJoiner(LeaseId id, SessionIndex session);
   void EndIfDeserted(LeaseId id);

@@ -1,8 +1,18 @@
 #include "daemon/lease_table.h"
 
+#include <algorithm>
+
 #include "terrace/check.h"
 
 namespace terrace {
+
+uint32_t Lease::EntryOf(uint32_t key_index) const {
+  // Mostly every key was reserved, and an entry is where its key is.
+  if (key_index < key_indexes.size() && key_indexes[key_index] == key_index) return key_index;
+  const auto found = std::lower_bound(key_indexes.begin(), key_indexes.end(), key_index);
+  if (found == key_indexes.end() || *found != key_index) return kEntryNone;
+  return static_cast<uint32_t>(found - key_indexes.begin());
+}
 
 LeaseId LeaseTable::Open(LeaseKind kind, const LeaseToken& token, uint32_t group_index) {
   LeaseId id;
@@ -14,9 +24,7 @@ LeaseId LeaseTable::Open(LeaseKind kind, const LeaseToken& token, uint32_t group
     leases_.emplace_back();
   }
   Lease& lease = leases_[id];
-  const uint32_t stamp = lease.stamp + 1;
-  lease = Lease{};
-  lease.stamp = stamp;
+  ++lease.stamp;
   lease.token = token;
   lease.kind = kind;
   lease.phase = LeasePhase::kBuilding;
@@ -40,9 +48,9 @@ void LeaseTable::Close(LeaseId id) {
                     lease.left_behind.empty() && lease.joiners.empty(),
                 "a lease closes when nothing is left in it");
   Forget(id);
-  lease.phase = LeasePhase::kUnused;
-  lease.part_bits = {};
-  lease.absent_masks = {};
+  const uint32_t stamp = lease.stamp;
+  lease = Lease{};  // a long one gives its memory back now, not when its place is used again
+  lease.stamp = stamp;
   free_ids_.push_back(id);
   --count_;
 }

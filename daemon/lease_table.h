@@ -36,8 +36,10 @@ inline constexpr uint8_t kEntryByParts = 1;   // parts of it, or it before its p
 inline constexpr uint8_t kEntryFenced = 2;    // counted in the block's fence_count
 inline constexpr uint8_t kEntryOnDevice = 4;  // answered where it lies in the device's memory
 
+inline constexpr uint32_t kEntryNone = 0xFFFFFFFF;
+
 struct LeaseEntry {
-  BlockId block = kBlockNone;  // write: none for a key that was not reserved
+  BlockId block = kBlockNone;  // write: none once it is sealed or aborted
   uint8_t flags = 0;
 };
 
@@ -56,19 +58,25 @@ struct Lease {
   SessionIndex owner = kSessionNone;  // whose limits it counts against
   uint32_t owner_stamp = 0;
   std::vector<Joiner> joiners;
-  // Read: the prefix in order. Write: one a key of the Reserve.
+  // Read: the prefix in order. Write: one a block that was reserved; a key that was not leaves
+  // nothing here, so that a lease costs no more than what its blocks pay for with slots.
   std::vector<LeaseEntry> entries;
   // Left the prefix, but a reader may still be looking at parts of them: held to the end.
   std::vector<LeaseEntry> left_behind;
-  // Write: per key a row of Group::part_words() words; bit set: part committed.
+  uint32_t key_count = 0;             // write: of the Reserve
+  std::vector<uint32_t> key_indexes;  // write: per entry its key's place in the Reserve, ascending
+  // Write: per entry a row of Group::part_words() words; bit set: part committed.
   std::vector<uint64_t> part_bits;
-  std::vector<uint64_t> absent_masks;  // write: per key, members committed absent
+  std::vector<uint64_t> absent_masks;  // write: per entry, members committed absent
   uint32_t revoked_count = 0;          // entries that the revocation has dealt with,
   uint32_t revoked_behind_count = 0;   // and of those left behind
-  uint32_t charged_count = 0;          // entries ever, counted against the owner
+  uint32_t charged_count = 0;          // entries ever, counted against owner and domain
   bool is_unnoted = false;             // HitNotes: it ends when what it hit has been noted
   uint64_t created_us = 0;
   BlockKey tip;  // the last block: why its request ended says something about it
+
+  // Write: the entry of a key of the Reserve; kEntryNone if it was not reserved.
+  uint32_t EntryOf(uint32_t key_index) const;
 };
 
 // Something about leases that is done some blocks a turn; see LeaseKeeper::Step.

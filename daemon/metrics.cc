@@ -19,6 +19,8 @@ json DomainDocument(const Store::DomainStats& domain) {
       {"segments_populated", domain.segments_populated},
       {"segments_max", domain.segments_max},
       {"segments_guaranteed", domain.segments_guaranteed},
+      {"segments_borrowed", domain.segments_borrowed},
+      {"segments_leaving", domain.segments_leaving},
       {"slot_bytes_used", domain.slot_bytes_used},
       {"slot_bytes_stranded", domain.slot_bytes_stranded},
       {"fenced_bytes", domain.fenced_bytes},
@@ -185,6 +187,7 @@ json SessionDocument(const SessionSummary& session) {
           {"uid", session.peer.uid},
           {"group_count", session.group_count},
           {"pending_count", session.pending_count},
+          {"segments_owed", session.segments_owed},
           {"is_hung_up", session.is_hung_up}};
 }
 
@@ -204,7 +207,8 @@ json ProcessDocument(const StatsInput& input) {
           {"checksum_jobs_refused", process.checksum_jobs_refused},
           {"log_lines_dropped", input.log_lines_dropped},
           {"dram_holder", input.dram_holder},
-          {"unsent_bytes", input.unsent_bytes}};
+          {"unsent_bytes", input.unsent_bytes},
+          {"arena_pages_lost", input.arena_pages_lost}};
 }
 
 }  // namespace

@@ -44,6 +44,7 @@ struct StatsInput {
   uint64_t now_us = 0;
   uint64_t log_lines_dropped = 0;
   uint64_t unsent_bytes = 0;
+  uint64_t arena_pages_lost = 0;             // see tiers/bus_guard.h
   std::optional<KvEventCounters> kv_events;  // if routers hear of the domain's blocks
 };
 // Only what the domain may know: nothing of other domains.

@@ -71,7 +71,8 @@ void Request::ResetResults() {
   Restart(&acquire_, &AcquireResult::spans, &AcquireResult::slots);
   Restart(&match_, &PrefixMatch::spans);
   Restart(&reserve_, &ReserveResult::keys, &ReserveResult::slots);
-  is_write_lease_ = false;
+  join_.reset();
+  is_write_lease_ = has_more_ = false;
   Restart(&commit_, &CommitResult::entries);
   queried_.clear();
   evicted_ = {};
@@ -109,6 +110,14 @@ void Request::Recycle() {
     return;
   }
   *this = Request();
+}
+
+size_t Request::result_bytes() const {
+  const auto bytes_of = [](const auto&... vectors) {
+    return ((vectors.capacity() * sizeof(vectors[0])) + ...);
+  };
+  return bytes_of(acquire_.slots, acquire_.spans, reserve_.keys, reserve_.slots, match_.spans,
+                  commit_.entries, queried_);
 }
 
 Request::Outcome Request::BeginKeys(const RequestContext& context, size_t offset_bytes) {

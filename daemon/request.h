@@ -73,6 +73,8 @@ class Request {
   protocol::Verb verb() const { return verb_; }
   uint64_t id() const { return id_; }
   const MessageBody& body() const { return body_; }
+  // Of the answer as it grows.
+  size_t result_bytes() const;
   // True if completions follow the reply: something is coming, or a writer is followed.
   bool has_pending_blocks() const;
   Reply& reply() { return reply_; }
@@ -118,6 +120,7 @@ class Request {
   Status OrderDone(const RequestContext& context, Store& store, bool* is_malformed);
   Status PinTurn(const RequestContext& context, Store& store, bool* is_malformed);
   Outcome StepList(const RequestContext& context, Store& store, uint32_t* budget_blocks);
+  Status BeginJoin(const RequestContext& context, Store& store, bool* is_malformed);
   Outcome StepJoin(const RequestContext& context, Store& store, uint32_t* budget_blocks);
   Outcome StepCommit(const RequestContext& context, Store& store, uint32_t* budget_blocks);
   bool ReadCommitStep(const protocol::CommitRequest& commit, uint32_t entry_count);
@@ -156,7 +159,9 @@ class Request {
   AcquireResult acquire_;
   PrefixMatch match_;
   ReserveResult reserve_;
-  bool is_write_lease_ = false;  // of Join: the answer is in reserve_
+  std::optional<protocol::JoinRequest> join_;  // of Join, once it has begun
+  bool is_write_lease_ = false;                // of Join: the answer is in reserve_
+  bool has_more_ = false;                      // of Join: a page that others follow
   CommitResult commit_;
   std::vector<protocol::QueriedBlock> queried_;
   protocol::EvictReply evicted_;

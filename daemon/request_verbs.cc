@@ -5,6 +5,7 @@
 #include "daemon/hint_table.h"
 #include "daemon/request.h"
 #include "terrace/codec.h"
+#include "terrace/protocol_join.h"
 
 namespace terrace {
 
@@ -167,32 +168,85 @@ Status Request::Open(RequestContext& context, Store& store, bool* is_malformed) 
   return Status::Ok();
 }
 
-Request::Outcome Request::StepJoin(const RequestContext& context, Store& store,
-                                   uint32_t* budget_blocks) {
-  protocol::JoinRequest join;
-  if (!ReadWhole(&join)) return Malformed(context, "such a request");
-  constexpr uint32_t kFlags = protocol::kAcquireByParts | protocol::kAcquireDevice;
+// Reads the request, and what it joins, before its first step.
+Status Request::BeginJoin(const RequestContext& context, Store& store, bool* is_malformed) {
+  protocol::JoinRequest& join = join_.emplace();
+  protocol::JoinPage page;
+  *is_malformed =
+      !body_.Read(0, &join) ||
+      (body_.size_bytes() != sizeof(join) &&
+       (body_.size_bytes() != sizeof(join) + sizeof(page) || !body_.Read(sizeof(join), &page)));
+  if (*is_malformed) return Status(StatusCode::kInvalid);
+  constexpr uint32_t kFlags =
+      protocol::kAcquireByParts | protocol::kAcquireDevice | protocol::kJoinPaged;
   if ((join.flags & ~kFlags) != 0) {
-    return Fail(context, Invalid("flags " + std::to_string(join.flags) + "; Join allows " +
-                                 std::to_string(kFlags)));
+    return Invalid("flags " + std::to_string(join.flags) + "; Join allows " +
+                   std::to_string(kFlags));
+  }
+  if (page.first_block > protocol::kKeysPerRequestMax) {
+    return Invalid("a page from block " + std::to_string(page.first_block) +
+                   "; a lease has at most " + std::to_string(protocol::kKeysPerRequestMax));
   }
   keys_.group_handle = join.group_handle;
   keys_.member_mask = join.member_mask;
-  if (const Status resolved = ResolveGroup(context); !resolved.ok()) {
-    return Fail(context, resolved);
-  }
+  TERRACE_RETURN_IF_ERROR(ResolveGroup(context));
   join.member_mask = keys_.member_mask;
   join.group_handle = group_index_;
-  const Result<bool> is_write = store.IsWriteLease(context.session, join.token);
-  if (!is_write.ok()) return Fail(context, is_write.status());
-  is_write_lease_ = *is_write;
+  const Result<LeaseShape> shape = store.ShapeOf(context.session, join.token);
+  if (!shape.ok()) return shape.status();
+  is_write_lease_ = shape->is_write;
+  const bool is_paged = (join.flags & protocol::kJoinPaged) != 0;
+  const auto members = static_cast<size_t>(std::popcount(join.member_mask));
+  if (page.first_block > 0) {
+    acquire_.reply.token = reserve_.reply.token = join.token;
+    acquire_.reply.block_count = reserve_.first_key = page.first_block;
+  }
+  if (is_write_lease_) {
+    reserve_.key_count_max = protocol::JoinPageKeys(members);
+    has_more_ = is_paged && shape->block_count > page.first_block + reserve_.key_count_max;
+    return Status::Ok();
+  }
+  const uint32_t page_blocks = protocol::JoinPageBlocks(members);
+  const bool fits = shape->block_count <= page_blocks;
+  if (is_paged && (!fits || page.first_block > 0)) acquire_.join_walk = JoinWalk::kSlots;
+  acquire_.block_count_max = page.first_block + page_blocks;
+  has_more_ = is_paged && shape->block_count > acquire_.block_count_max;
+  return Status::Ok();
+}
+
+Request::Outcome Request::StepJoin(const RequestContext& context, Store& store,
+                                   uint32_t* budget_blocks) {
+  if (!join_) {
+    bool is_malformed = false;
+    const Status begun = BeginJoin(context, store, &is_malformed);
+    if (is_malformed) return Malformed(context, "such a request");
+    if (!begun.ok()) return Fail(context, begun);
+  }
   if (*budget_blocks == 0) return Outcome::kMore;
   *budget_blocks = 0;
-  const Status status = is_write_lease_ ? store.JoinWrite(context.session, join, &reserve_)
-                                        : store.JoinRead(context.session, id_, join, &acquire_);
+  const Status status = is_write_lease_ ? store.JoinWrite(context.session, *join_, &reserve_)
+                                        : store.JoinRead(context.session, id_, *join_, &acquire_);
   if (!status.ok()) return Fail(context, status);
-  const bool is_finished = is_write_lease_ ? reserve_.is_finished : acquire_.is_finished;
-  return is_finished ? Finish(context) : Outcome::kMore;
+  if (is_write_lease_ ? !reserve_.is_finished : !acquire_.is_finished) return Outcome::kMore;
+  if (has_more_) {
+    (is_write_lease_ ? reserve_.reply.reserved : acquire_.reply.flags) |= protocol::kJoinHasMore;
+  } else if (!is_write_lease_ && acquire_.join_walk == JoinWalk::kSlots) {
+    // That was the last page of slots: what comes with it is about the whole lease.
+    acquire_.join_walk = JoinWalk::kSpans;
+    acquire_.block_count_max = acquire_.reply.block_count;
+    acquire_.reply.block_count = 0;
+    acquire_.is_finished = false;
+    return Outcome::kMore;
+  } else if (acquire_.join_walk == JoinWalk::kSpans) {
+    // Blocks may have left while it was walked.
+    const uint32_t first_block = reserve_.first_key;
+    const uint32_t page_blocks =
+        acquire_.reply.block_count - std::min(acquire_.reply.block_count, first_block);
+    const auto members = static_cast<size_t>(std::popcount(acquire_.reply.member_mask));
+    acquire_.slots.resize(std::min(acquire_.slots.size(), page_blocks * members));
+    acquire_.reply.slot_count = static_cast<uint32_t>(acquire_.slots.size());
+  }
+  return Finish(context);
 }
 
 Request::Outcome Request::StepList(const RequestContext& context, Store& store,

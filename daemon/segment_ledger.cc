@@ -12,6 +12,8 @@ constexpr uint64_t kDrainPeriodUs = 10'000;
 constexpr uint32_t kDrainBlocksPerStepMax = 256;
 constexpr uint32_t kDrainSlotsPerStepMin = 1024;  // looked at, if there are so many
 constexpr uint64_t kAheadBytesMax = uint64_t{1} << 30;
+// A borrower whose segment has not left by then does not keep others from giving back theirs.
+constexpr uint64_t kTakeBackPatienceUs = 1'000'000;
 
 }  // namespace
 
@@ -38,6 +40,27 @@ uint32_t SegmentLedger::populated_count(uint32_t domain_index) const {
   return domains_[domain_index].held_count - domains_[domain_index].populating_count;
 }
 
+uint32_t SegmentLedger::borrowed_count(uint32_t domain_index) const {
+  const DomainRecord& record = domains_[domain_index];
+  return record.held_count -
+         std::min(record.held_count, record.domain->options.segments_guaranteed);
+}
+
+uint32_t SegmentLedger::OwedBy(SessionIndex session) const {
+  const DomainRecord& record = domains_[sessions_.at(session).domain_index];
+  if (record.draining_count == 0) return 0;
+  return static_cast<uint32_t>(std::ranges::count_if(record.segments, [&](const auto& segment) {
+    return segment.use == Use::kRevoking &&
+           std::ranges::find(segment.mapped_by, session) != segment.mapped_by.end();
+  }));
+}
+
+bool SegmentLedger::MayTakeOne(const DomainRecord& record) const {
+  uint32_t kept_free = 0;
+  for (const DomainRecord& other : domains_) kept_free += &other == &record ? 0 : other.kept_free();
+  return held_total_ + kept_free < options_.segments_total;
+}
+
 bool SegmentLedger::is_ready() const {
   return std::all_of(domains_.begin(), domains_.end(),
                      [](const DomainRecord& record) { return record.has_tried; });
@@ -51,8 +74,7 @@ bool SegmentLedger::has_work() const {
     if (free_count >= SpareWanted(record) || record.held_count >= record.segments.size()) {
       return false;
     }
-    return held_total_ < options_.segments_total ||
-           record.held_count < record.domain->options.segments_guaranteed;
+    return MayTakeOne(record) || record.held_count < record.domain->options.segments_guaranteed;
   });
 }
 
@@ -72,8 +94,7 @@ void SegmentLedger::Step() {
 }
 
 void SegmentLedger::TellRoom(DomainRecord& record) const {
-  const bool may_grow =
-      record.held_count < record.segments.size() && held_total_ < options_.segments_total;
+  const bool may_grow = record.held_count < record.segments.size() && MayTakeOne(record);
   const bool is_growing = may_grow || record.populating_count > 0;
   record.domain->is_room_coming =
       record.populating_count > 0 || (may_grow && !record.is_backing_off);
@@ -118,7 +139,7 @@ void SegmentLedger::Grow(DomainRecord& record) {
   const bool wants_more = domain.is_short && free_count < segments_wanted;
   if (!wants_first && !wants_spare && !wants_more) return;
   if (record.held_count >= domain.options.segments_max) return;
-  if (held_total_ >= options_.segments_total) {
+  if (!MayTakeOne(record)) {
     if (record.held_count - record.draining_count < domain.options.segments_guaranteed) {
       TakeBackFor(record);
     }
@@ -162,13 +183,14 @@ void SegmentLedger::OnRetry(uint32_t domain_index) {
 
 // ---- taking memory back ----
 
-// From whoever borrowed most; one segment on its way is enough.
+// From whoever borrowed most; one segment on its way is enough, while it is on its way.
 void SegmentLedger::TakeBackFor(const DomainRecord& taker) {
   DomainRecord* borrower = nullptr;
   uint32_t most_borrowed = 0;
+  const uint64_t now_us = seams_.clock.NowUs();
   for (DomainRecord& record : domains_) {
-    if (record.draining_count > 0) return;
-    if (&record == &taker) continue;
+    if (record.draining_count > 0 && now_us < record.drain_began_us + kTakeBackPatienceUs) return;
+    if (record.draining_count > 0 || &record == &taker) continue;
     const uint32_t guaranteed = record.domain->options.segments_guaranteed;
     if (record.held_count <= guaranteed) continue;
     if (record.held_count - guaranteed > most_borrowed) {
@@ -181,6 +203,7 @@ void SegmentLedger::TakeBackFor(const DomainRecord& taker) {
   if (segment == kSegmentNone) return;
   borrower->segments[segment].use = Use::kDraining;
   ++borrower->draining_count;
+  borrower->drain_began_us = now_us;
   borrower->domain->slots.BeginDrain(segment);
   StepDrain(*borrower, segment);
 }
@@ -234,7 +257,7 @@ void SegmentLedger::BeginRevoke(DomainRecord& record, uint32_t segment) {
   s.mapped_by.clear();
   for (SessionIndex i = 0; i < sessions_.index_count(); ++i) {
     const SessionRecord& session = sessions_.at(i);
-    if (!session.is_used || session.is_dead) continue;
+    if (!session.is_used || session.is_dead || !session.has_slots) continue;
     if (session.domain_index != record.domain->domain_index) continue;
     s.mapped_by.push_back(i);
     if (!session.is_hung_up) seams_.listener.OnSegmentRevoke(session.id, segment);

@@ -1,14 +1,20 @@
 // SegmentLedger: which domain's arena has how much memory. It populates segments ahead of need, up
-// to segments_total over all domains, and lets domains borrow what others do not use; a domain
-// below its guarantee takes borrowed segments back.
+// to segments_total over all domains. What no domain is guaranteed goes to whoever comes first.
+//
+// A guarantee is kept free for its domain until that holds it: memory that is lent comes back when
+// the borrower's clients have let go of it, and a client that is stopped, or means harm, never
+// does. Only so much of a guarantee as its domain says (segments_lent_max) is lent meanwhile; a
+// domain below its guarantee takes that back.
 //
 // Taking back: the emptiest segment of the borrower is drained (its blocks leave), then every
 // session of that domain unmaps it and says so or is proven dead, then its pages are punched, and
 // only then may another domain have them.
 //
-// THREADING: store thread. INVARIANT: populated + populating + not yet punched ≤ segments_total.
+// THREADING: store thread. INVARIANT: populated + populating + not yet punched + what is kept free
+// ≤ segments_total, unless a predecessor has left more.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -41,6 +47,13 @@ class SegmentLedger {
   bool is_ready() const;
   // Segments with all their pages, those on their way out included.
   uint32_t populated_count(uint32_t domain_index) const;
+  // Of those: beyond the guarantee; on their way out.
+  uint32_t borrowed_count(uint32_t domain_index) const;
+  uint32_t leaving_count(uint32_t domain_index) const {
+    return domains_[domain_index].draining_count;
+  }
+  // Segments that wait for this session to unmap them.
+  uint32_t OwedBy(SessionIndex session) const;
 
  private:
   enum class Use : uint8_t { kNone, kPopulating, kPopulated, kDraining, kRevoking, kPunching };
@@ -59,7 +72,19 @@ class SegmentLedger {
     bool has_tried = false;       // its first segment came, or failed to
     bool is_growing = false;      // as its policy was told
     bool is_backing_off = false;  // a populate failed; a timer says when to try again
+    uint64_t drain_began_us = 0;  // of the segment that began to leave last
+
+    // Of its guarantee, what is not lent and not populated yet.
+    uint32_t kept_free() const {
+      const uint32_t own =
+          domain->options.segments_guaranteed -
+          std::min(domain->options.segments_guaranteed, domain->options.segments_lent_max);
+      return own - std::min(own, held_count);
+    }
   };
+
+  // One more segment takes nothing that is kept for another domain.
+  bool MayTakeOne(const DomainRecord& record) const;
 
   void Grow(DomainRecord& record);
   // How many free segments there should be.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
 #include <utility>
 
 #include "daemon/printable.h"
@@ -33,30 +34,13 @@ uint32_t Spend(uint32_t budget_blocks, uint64_t cost_blocks) {
 
 }  // namespace
 
-const char* CloseReasonName(CloseReason reason) {
-  switch (reason) {
-    case CloseReason::kClientLeft:
-      return "the client left";
-    case CloseReason::kMalformed:
-      return "malformed frame";
-    case CloseReason::kDescriptors:
-      return "the client sent file descriptors";
-    case CloseReason::kRefused:
-      return "refused at Hello";
-    case CloseReason::kSlowReader:
-      return "the client does not read";
-    case CloseReason::kNoBuffers:
-      return "all sessions together buffer too much";
-  }
-  return "unknown";
-}
-
 struct SessionTable::Session {
   PeerIdentity peer;
   std::string client_name;
   RequestContext context;
   bool is_open = false;    // Hello was answered, the store knows it
   bool is_closed = false;  // the connection is gone
+  bool is_gone = false;    // and nothing of it needs to be proven
   bool is_ready = false;   // its id is in ready_
   bool is_dirty = false;   // its id is in dirty_
   bool is_paused = false;  // the transport waits for ResumeInput
@@ -112,17 +96,34 @@ SessionTable::Session* SessionTable::Find(SessionId id) {
 
 // ---- from the transport -------------------------------------------------------------------------
 
-Status SessionTable::OnAccept(SessionId id, const PeerIdentity& peer) {
+void SessionTable::OnAccept(SessionId id, const PeerIdentity& peer) {
   TERRACE_CHECK(peer.domain_index < options_.domains.size(), "every socket belongs to a domain");
-  if (sessions_.size() >= options_.connections_max) {
-    return Status(StatusCode::kNoSpace, "too many connections");
-  }
+  if (strangers_.size() >= options_.strangers_max) CloseStranger();
+  strangers_.push_back(id);
   auto session = std::make_unique<Session>();
   session->peer = peer;
   session->context.session = id;
   session->context.boot_id = options_.boot_id;
   sessions_.emplace(id, std::move(session));
-  return Status::Ok();
+  Flush();
+}
+
+// Of the user with the most the oldest goes. A client says Hello as it connects, at once.
+void SessionTable::CloseStranger() {
+  const auto owner_of = [this](SessionId id) {
+    const PeerIdentity& peer = sessions_.at(id)->peer;
+    return std::pair(peer.domain_index, peer.uid);
+  };
+  std::map<std::pair<uint32_t, uint32_t>, uint32_t> counts;
+  for (const SessionId id : strangers_) ++counts[owner_of(id)];
+  const auto is_less = [](const auto& a, const auto& b) { return a.second < b.second; };
+  const auto most = std::max_element(counts.begin(), counts.end(), is_less)->first;
+  const SessionId oldest =
+      *std::ranges::find_if(strangers_, [&](SessionId id) { return owner_of(id) == most; });
+  Session& session = *Find(oldest);
+  constexpr std::string_view kWhy = "this user has the most connections without Hello: say it";
+  AddNews(session, Verb::kHello, 0, Status(StatusCode::kNoSpace), std::as_bytes(std::span(kWhy)));
+  Close(session, CloseReason::kNoHello);
 }
 
 bool SessionTable::OnBytes(SessionId id, std::span<const std::byte> bytes) {
@@ -287,20 +288,19 @@ Status SessionTable::CheckHello(const Session& session, const MessageBody& body,
 
 Request::Outcome SessionTable::Hello(Session& session, const MessageBody& body) {
   std::string why;
-  if (const Status checked = CheckHello(session, body, &why); !checked.ok()) {
-    return Refuse(session, checked, std::move(why));
-  }
+  const Status checked = CheckHello(session, body, &why);
+  if (!checked.ok()) return Refuse(session, checked, std::move(why));
   protocol::HelloRequest hello;
   body.Read(0, &hello);
   const SessionId id = session.context.session;
-  const Status opened = store_->OpenSession(
-      {.id = id, .domain_index = session.peer.domain_index, .uid = session.peer.uid});
-  if (!opened.ok()) {
-    return Refuse(session, opened,
-                  "no further session: " + std::string(opened.what()) +
-                      "; raise sessions_max, or end sessions that are not needed");
-  }
+  const Status opened = store_->OpenSession({.id = id,
+                                             .domain_index = session.peer.domain_index,
+                                             .uid = session.peer.uid,
+                                             .pid = session.peer.pid},
+                                            &why);
+  if (!opened.ok()) return Refuse(session, opened, "no further session: " + why);
   session.is_open = true;
+  std::erase(strangers_, id);
   session.client_name = Printable(hello.client_name);
   session.attach = Transport::Attach::kArenaAndLife;
   const SessionDomain& domain = options_.domains[session.peer.domain_index];
@@ -572,7 +572,8 @@ void SessionTable::EnqueueWork(Session& session) {
 // Counts what the session keeps in memory into the sum over all sessions.
 void SessionTable::Account(Session& session) {
   size_t bytes = session.frames.buffered_bytes() + session.backlog.size() + session.held.size();
-  if (session.request != nullptr) bytes += session.request->body().owned_bytes();
+  const Request* const request = session.request.get();
+  if (request != nullptr) bytes += request->body().owned_bytes() + request->result_bytes();
   buffered_bytes_ = buffered_bytes_ - session.buffered_bytes + bytes;
   session.buffered_bytes = bytes;
 }
@@ -593,7 +594,11 @@ void SessionTable::Close(Session& session, CloseReason reason) {
 
 void SessionTable::HangUp(Session& session) {
   session.is_closed = true;
-  if (session.is_open) store_->HangUp(session.context.session);
+  if (!session.is_open) std::erase(strangers_, session.context.session);
+  if (session.is_open && !store_->HangUp(session.context.session)) {
+    session.is_gone = true;
+    transport_.Forget(session.context.session);
+  }
   if (std::exchange(session.is_checking, false)) {
     fsck_.cancel(session.peer.domain_index, session.context.session);
   }
@@ -663,13 +668,13 @@ void SessionTable::Flush() {
       CheckBounds(*session);
     }
     if (!session->is_closed) continue;
-    if (session->is_open) {
+    if (session->is_open && !session->is_gone) {
       // It stays, as a name, until its process has ended; its memory does not.
       session->backlog = {};
       session->output = {};
       session->held = {};
     } else {
-      // Without Hello there is nothing whose end must be proven.
+      // Without Hello, or without slots, there is nothing whose end must be proven.
       sessions_.erase(session->context.session);
     }
   }
@@ -686,6 +691,7 @@ std::vector<SessionSummary> SessionTable::Summaries(uint32_t domain_index, size_
                     .client_name = session->client_name,
                     .group_count = static_cast<uint32_t>(session->context.handles.size()),
                     .pending_count = static_cast<uint32_t>(session->pending.size()),
+                    .segments_owed = store_->SegmentsOwedBy(id),
                     .is_hung_up = session->is_closed});
   }
   return rows;

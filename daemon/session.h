@@ -40,10 +40,10 @@ struct SessionTableOptions {
   std::vector<SessionDomain> domains;
   uint64_t boot_id = 0;  // random, not 0
   uint32_t lease_ttl_ms = 30'000;
-  uint32_t connections_max = 1088;  // sessions and those that have not said Hello
+  uint32_t strangers_max = 64;  // connections that have not said Hello
   uint32_t pending_per_session_max = 1024;
   uint64_t output_bytes_max = 32 * kMiB;    // unsent, one session
-  uint64_t buffers_bytes_max = 512 * kMiB;  // begun messages and unsent bytes, all sessions
+  uint64_t buffers_bytes_max = 512 * kMiB;  // begun messages, answers, unsent bytes; all sessions
 };
 
 // Who connected, as the kernel says.
@@ -60,7 +60,8 @@ struct SessionSummary {
   std::string client_name;
   uint32_t group_count = 0;
   uint32_t pending_count = 0;
-  bool is_hung_up = false;  // connection gone, process not yet proven dead
+  uint32_t segments_owed = 0;  // memory that another domain wants and it has not unmapped
+  bool is_hung_up = false;     // connection gone, process not yet proven dead
 };
 
 class SessionTable : public StoreListener {
@@ -97,8 +98,9 @@ class SessionTable : public StoreListener {
   void SetFsck(FsckHooks hooks) { fsck_ = std::move(hooks); }
 
   // ---- from the transport ----
-  // kNoSpace above connections_max: close the connection. REQUIRES: `session` is new, not 0.
-  Status OnAccept(SessionId session, const PeerIdentity& peer);
+  // Above strangers_max the oldest of the user with the most makes room. REQUIRES: `session` is
+  // new, not 0.
+  void OnAccept(SessionId session, const PeerIdentity& peer);
   // False: the session has work left; give it no more bytes before ResumeInput.
   bool OnBytes(SessionId session, std::span<const std::byte> bytes);
   void OnHangUp(SessionId session);
@@ -154,6 +156,7 @@ class SessionTable : public StoreListener {
   void Account(Session& session);
   void EndTurn(Session& session);
   void Close(Session& session, CloseReason reason);
+  void CloseStranger();
   void HangUp(Session& session);
   void SendOutput(Session& session);
   void CheckBounds(Session& session);
@@ -168,6 +171,7 @@ class SessionTable : public StoreListener {
   FsckHooks fsck_;
 
   std::unordered_map<SessionId, std::unique_ptr<Session>> sessions_;
+  std::vector<SessionId> strangers_;        // have not said Hello yet; in the order they came
   std::deque<SessionId> ready_;             // sessions with work left, each once
   std::vector<SessionId> dirty_;            // sessions with output to send, or to be forgotten
   std::unique_ptr<Request> spare_request_;  // so that a short request allocates nothing

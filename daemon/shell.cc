@@ -39,6 +39,7 @@
 #include "daemon/supervisor.h"
 #include "daemon/system_seams.h"
 #include "terrace/domain_secret.h"
+#include "tiers/bus_guard.h"
 
 namespace terrace {
 namespace {
@@ -127,6 +128,7 @@ struct Shell::State {
   bool is_work_scheduled = false;
   bool is_ready_announced = false;
   SlowTurns slow_turns;
+  LostPagesLog lost_pages;
   LogGate refused_gate, closed_gate;
 };
 
@@ -214,8 +216,9 @@ Status Shell::State::LoadSecrets(std::string* why) {
 }
 
 uint32_t Shell::State::GuaranteedSegments(const DomainConfig& domain) const {
-  return static_cast<uint32_t>(RoundUp(domain.dram_guaranteed_bytes, config.segment_bytes) /
-                               config.segment_bytes);
+  const uint64_t unit = config.segment_bytes;
+  const uint64_t segments = RoundUp(domain.dram_guaranteed_bytes, unit) / unit;
+  return static_cast<uint32_t>(std::clamp<uint64_t>(segments, 1, domain.dram_max_bytes / unit));
 }
 
 Status Shell::State::CreateArenas(std::string* why) {
@@ -381,6 +384,8 @@ StoreOptions Shell::State::MakeStoreOptions() {
     entry.key_hash = domain.key_hash;
     entry.segment_bytes = config.segment_bytes;
     entry.segments_guaranteed = GuaranteedSegments(domain);
+    entry.segments_lent_max =
+        static_cast<uint32_t>(domain.dram_lent_bytes_max / config.segment_bytes);
     entry.segments_max = arenas[i]->segments_max();
     entry.arena = arenas[i].get();
     entry.slot_table = arenas[i]->arena().slot_table();
@@ -405,7 +410,7 @@ SessionTableOptions Shell::State::MakeSessionOptions() const {
   SessionTableOptions options{
       .boot_id = metrics.boot_id,
       .lease_ttl_ms = config.lease_ttl_ms,
-      .connections_max = config.sessions_max + kConnectionsWithoutHelloMax,
+      .strangers_max = kConnectionsWithoutHelloMax,
       .pending_per_session_max = config.pending_per_session_max,
       .output_bytes_max = config.session_output_bytes_max,
       .buffers_bytes_max = config.session_buffers_bytes_max,
@@ -462,7 +467,8 @@ void Shell::State::BuildCore() {
                     {{"session", session},
                      {"why", CloseReasonName(reason)},
                      {"not_told", held_back}});
-              }});
+              },
+          .on_forget = [this](SessionId session) { inheritance->ForgetSession(session); }});
   sessions =
       std::make_unique<SessionTable>(MakeSessionOptions(), *transport,
                                      [this](uint32_t domain_index) { return Stats(domain_index); });
@@ -551,6 +557,7 @@ void Shell::State::Housekeep() {
     if (error) return;
     transport->CloseOverdue(clock.NowUs());
     inheritance->Retry();
+    lost_pages.Tell();
     AnnounceReady();
     for (const std::unique_ptr<DomainRedis>& domain : redis) domain->LogHealth();
     for (const std::unique_ptr<DomainNvme>& domain : nvme) domain->KeepLearned(*store);
@@ -584,23 +591,15 @@ void Shell::State::OnPeer(uint32_t domain_index, const Acceptor::Peer& peer) {
   const uint64_t began_us = clock.NowUs();
   SessionId session = 0;
   while (session == 0) session = random.Next();
-  const Status status = sessions->OnAccept(
-      session,
-      {.domain_index = domain_index, .uid = peer.credentials.uid, .pid = peer.credentials.pid});
-  if (!status.ok()) {
-    const std::string why = "domain " + config.domains[domain_index].name + ": " +
-                            std::string(status.what()) + "; daemon.sessions_max is " +
-                            std::to_string(config.sessions_max) + ": raise it";
-    OnRefused(config.domains[domain_index], peer.credentials, why);
-    if (peer.pidfd >= 0) close(peer.pidfd);
-    return doorkeeper->TurnAway(peer.socket_fd, status, why);
-  }
-  ++metrics.connections_accepted;
   transport->Add({.session = session,
                   .domain_index = domain_index,
                   .socket_fd = peer.socket_fd,
                   .pidfd = peer.pidfd,
                   .now_us = began_us});
+  sessions->OnAccept(
+      session,
+      {.domain_index = domain_index, .uid = peer.credentials.uid, .pid = peer.credentials.pid});
+  ++metrics.connections_accepted;
   Log(LogLevel::kDebug, "connection",
       {{"session", session},
        {"domain", config.domains[domain_index].name},
@@ -637,6 +636,7 @@ std::string Shell::State::Stats(uint32_t domain_index) const {
                         .now_us = clock.NowUs(),
                         .log_lines_dropped = DroppedLogLines(),
                         .unsent_bytes = transport->unsent_bytes(),
+                        .arena_pages_lost = LostPageCount(),
                         .kv_events = events});
 }
 

@@ -266,6 +266,17 @@ void SocketTransport::Close(SessionId session, CloseReason reason) {
   connection->deadline_us = now_us_ + kDrainTimeoutUs;
 }
 
+void SocketTransport::Forget(SessionId session) {
+  Connection* connection = Find(session);
+  if (connection == nullptr) return;
+  asio::error_code ignored;
+  connection->pidfd.close(ignored);
+  connection->life.close(ignored);
+  connection->is_attached = false;
+  if (std::exchange(connection->is_noted, false)) events_.on_forget(session);
+  if (!connection->socket.is_open()) connections_.erase(session);
+}
+
 void SocketTransport::CloseSocket(SessionId session, Connection& connection) {
   // Closing with input unread would destroy what the client has not yet read of our last reply.
   asio::error_code ignored;

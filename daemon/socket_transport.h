@@ -39,6 +39,7 @@ class SocketTransport : public Transport {
     // the transport's.
     std::function<void(SessionId, uint32_t domain_index, int pidfd, int life_fd)> on_first_slot;
     std::function<void(SessionId, CloseReason)> on_close;
+    std::function<void(SessionId)> on_forget;  // of one that on_first_slot has told of
   };
   // What a session of a domain receives; they stay the caller's.
   struct DomainFds {
@@ -63,6 +64,7 @@ class SocketTransport : public Transport {
   uint64_t unsent_bytes_of(SessionId session) const override;
   void ResumeInput(SessionId session) override;
   void Close(SessionId session, CloseReason reason) override;
+  void Forget(SessionId session) override;
 
   // Ends connections that never said Hello or do not drain. Call about once a second.
   void CloseOverdue(uint64_t now_us);

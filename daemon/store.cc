@@ -53,7 +53,7 @@ Store::State::State(StoreOptions store_options, Clock& clock_seam, Random& rando
     : options(std::move(store_options)),
       clock(clock_seam),
       seams{clock_seam, random, offload, listener, deadlines, work},
-      sessions(options.sessions_max),
+      sessions(options.sessions, static_cast<uint32_t>(options.domains.size())),
       ledger(options, seams, sessions) {
   TERRACE_CHECK(options.fenced_bytes_max > 0, "zero never means unlimited: fenced_bytes_max");
   for (uint32_t i = 0; i < options.domains.size(); ++i) {
@@ -87,7 +87,7 @@ Store::~Store() = default;
 
 // ---- sessions ----
 
-Status Store::OpenSession(const SessionOptions& session) {
+Status Store::OpenSession(const SessionOptions& session, std::string* why) {
   State& s = *state_;
   if (session.domain_index >= s.domains.size()) {
     return Status(StatusCode::kInvalid, "there is no such domain");
@@ -95,26 +95,27 @@ Status Store::OpenSession(const SessionOptions& session) {
   if (s.sessions.Find(session.id) != kSessionNone) {
     return Status(StatusCode::kInvalid, "a session of that id is open");
   }
-  const SessionIndex index = s.sessions.Open(session.id);
+  std::string sentence;
+  const SessionIndex index = s.sessions.Open(session, why != nullptr ? why : &sentence);
   if (index == kSessionNone) {
-    return Status(StatusCode::kNoSpace,
-                  "sessions_max sessions are open, those of processes not yet gone included");
+    return Status(StatusCode::kNoSpace, "a limit of sessions is reached");
   }
   SessionRecord& record = s.sessions.at(index);
-  record.domain_index = session.domain_index;
-  record.uid = session.uid;
   record.last_sign_us = s.clock.NowUs();
   ++s.domains[session.domain_index]->domain.session_count;
   return Status::Ok();
 }
 
-void Store::HangUp(SessionId session) {
+bool Store::HangUp(SessionId session) {
   State& s = *state_;
   const SessionIndex index = s.sessions.Find(session);
-  if (index == kSessionNone || s.sessions.at(index).is_hung_up) return;
+  if (index == kSessionNone) return false;
   SessionRecord& record = s.sessions.at(index);
+  if (record.is_hung_up) return !record.is_dead;
   DomainRooms& rooms = *s.domains[record.domain_index];
   record.is_hung_up = true;
+  record.is_dead = !record.has_slots;  // what it never was told of it cannot touch
+  const bool is_dead = record.is_dead;
   if (record.deadline != kHandleNone) {
     s.deadlines.Remove(record.deadline);
     record.deadline = kHandleNone;
@@ -126,7 +127,8 @@ void Store::HangUp(SessionId session) {
   rooms.keeper.OnHangUp(index);
   if (record.has_device) rooms.domain.options.device.tier->HangUp(session);
   if (s.turns.End(session)) s.StepTurns();
-  s.Settle(rooms);
+  s.Settle(rooms);  // the record may be gone after this
+  return !is_dead;
 }
 
 void Store::ProofOfDeath(SessionId session) {
@@ -194,6 +196,11 @@ Status Store::Unmapped(SessionId session, uint32_t segment) {
   }
   state_->ledger.OnUnmapped(caller.session, segment);
   return Status::Ok();
+}
+
+uint32_t Store::SegmentsOwedBy(SessionId session) const {
+  const SessionIndex index = state_->sessions.Find(session);
+  return index == kSessionNone ? 0 : state_->ledger.OwedBy(index);
 }
 
 // ---- groups ----

@@ -18,6 +18,7 @@
 #include "daemon/block.h"
 #include "daemon/kv_event_sink.h"
 #include "daemon/seams.h"
+#include "daemon/session_quota.h"
 #include "terrace/arena_layout.h"
 #include "terrace/block_key.h"
 #include "terrace/checksum.h"
@@ -83,6 +84,7 @@ struct DomainOptions {
   KeyHash key_hash = KeyHash::kXxh3;
   uint64_t segment_bytes = kSegmentBytesDefault;
   uint32_t segments_guaranteed = 0;  // never taken by other domains
+  uint32_t segments_lent_max = 0;    // of those: others may have so many until they are wanted
   uint32_t segments_max = 0;         // size of its arena's address space; > 0
   ArenaMemory* arena = nullptr;      // outlives the Store
   std::span<std::byte> slot_table;   // SlotTableBytes(); daemon-private
@@ -102,13 +104,15 @@ struct StoreOptions {
   uint32_t segments_total = 0;     // populated at any time over all domains: the DRAM cap
   uint32_t segments_spare = 1;     // populated ahead of need, per domain
   uint32_t lease_ttl_ms = 30'000;  // without a sign of life from any joiner
-  uint32_t sessions_max = 1024;
+  SessionLimits sessions;
   uint32_t groups_max = 256;      // per domain
   uint32_t blocks_max = 1 << 22;  // per domain
   uint32_t leases_per_session_max = 4096;
-  uint32_t lease_blocks_per_session_max = 1
-                                          << 21;  // over all its leases; beyond, prefixes truncate
-  uint32_t pending_per_session_max = 1024;        // Acquires with blocks still coming, and Waits
+  // Blocks over all leases of a session, and of a domain; beyond, prefixes truncate. A session has
+  // its equal share of the domain's whatever the others hold.
+  uint32_t lease_blocks_per_session_max = 1 << 21;
+  uint64_t lease_blocks_max = 1 << 24;
+  uint32_t pending_per_session_max = 1024;    // Acquires with blocks still coming, and Waits
   uint64_t fenced_bytes_max = 0;              // per domain; above it Reserve answers kNoSpace. > 0
   std::string eviction_policy = "lru";        // of DRAM; one of EvictionPolicyNames()
   std::string lower_eviction_policy = "lru";  // of the tiers below
@@ -127,6 +131,7 @@ struct SessionOptions {
   SessionId id = 0;
   uint32_t domain_index = 0;
   uint32_t uid = 0;
+  uint32_t pid = 0;  // 0: not known
 };
 
 struct OpenedGroup {
@@ -178,6 +183,16 @@ struct AcquireMisses {
   std::optional<protocol::MissCause> cause;  // of the first that was not there
 };
 
+// What one pass over a lease brings its joiner. A lease whose slots do not fit one answer is told
+// in pages of slots; behind the last of them come the spans of all of it, and then completions.
+enum class JoinWalk : uint8_t { kAll, kSlots, kSpans };
+
+// A lease as its joiners count it.
+struct LeaseShape {
+  bool is_write = false;
+  uint32_t block_count = 0;  // write: keys
+};
+
 // Continuation: pass the same object with the next keys (and first_position advanced by the keys
 // already passed) until is_finished or no keys are left, then call the matching Finish…. Between
 // calls anything may happen; what is pinned stays pinned. A call that fails needs no Finish….
@@ -188,6 +203,10 @@ struct AcquireResult {
   PrefixWalk walk;
   AcquireMisses misses;
   bool is_finished = false;  // the prefix ended: later keys cannot match
+  // Join only. To go on with a lease that the session has joined, reply.token and the first block,
+  // as reply.block_count, are set before the first call.
+  JoinWalk join_walk = JoinWalk::kAll;
+  uint32_t block_count_max = UINT32_MAX;  // where the walk ends
 };
 struct PrefixMatch {
   protocol::MatchReply reply;
@@ -206,6 +225,9 @@ struct ReserveResult {
   bool awaits_room = false;
   uint64_t room_until_us = 0;
   bool is_finished = false;  // Join only: every key has been answered
+  // Join only, as in AcquireResult: the first key to answer, and where to end.
+  uint32_t first_key = 0;
+  uint32_t key_count_max = UINT32_MAX;
 };
 struct ExplainResult {
   protocol::ExplainReply reply;
@@ -282,10 +304,11 @@ class Store {
   void PredecessorSessionEnded(uint32_t domain_index, SessionId session);
 
   // ---- sessions ----
-  // kNoSpace above sessions_max.
-  Status OpenSession(const SessionOptions& session);
-  // The control connection ended: its leases are revoked, their slots fenced.
-  void HangUp(SessionId session);
+  // kNoSpace above a limit of SessionQuota, with a sentence in `*why`, unless that is null.
+  Status OpenSession(const SessionOptions& session, std::string* why = nullptr);
+  // The control connection ended: its leases are revoked, their slots fenced. False if it never was
+  // told of a slot: then there is nothing to prove, and it is gone; else ProofOfDeath is to follow.
+  bool HangUp(SessionId session);
   // The process cannot touch memory any more: its fences fall. Implies HangUp.
   void ProofOfDeath(SessionId session);
   // Any frame from the session: renews its leases' time to live.
@@ -314,8 +337,8 @@ class Store {
   Status JoinRead(SessionId session, uint64_t request_id, const protocol::JoinRequest& request,
                   AcquireResult* result);
   Status JoinWrite(SessionId session, const protocol::JoinRequest& request, ReserveResult* result);
-  // True if the token names a WriteLease of the session's domain; kNotFound if it names nothing.
-  Result<bool> IsWriteLease(SessionId session, const LeaseToken& token) const;
+  // Of a lease of the session's domain; kNotFound if the token names nothing.
+  Result<LeaseShape> ShapeOf(SessionId session, const LeaseToken& token) const;
   Status Release(SessionId session, const protocol::ReleaseRequest& request);
   Status Cancel(SessionId session, uint64_t request_id);
   Status Touch(const KeysQuery& query);
@@ -380,6 +403,8 @@ class Store {
   // perhaps. EndPinTurn: kGone if the session neither has the turn nor waits for it.
   Status AskPinTurn(SessionId session, uint32_t* ahead_count);
   Status EndPinTurn(SessionId session);
+  // Segments that another domain wants and this session has not unmapped.
+  uint32_t SegmentsOwedBy(SessionId session) const;
   // For Stats.
   Status ReportDevice(SessionId session, const protocol::DeviceReport& report);
 
@@ -459,6 +484,8 @@ struct Store::DomainStats {
   uint64_t write_bytes_per_day = 0;  // UINT64_MAX: any number
   uint64_t segment_bytes = 0;
   uint32_t segments_populated = 0, segments_max = 0, segments_guaranteed = 0;
+  // Of the populated: beyond the guarantee; on their way to another domain.
+  uint32_t segments_borrowed = 0, segments_leaving = 0;
   uint64_t slot_bytes_used = 0;  // of populated memory, in slots that hold or await bytes
   // in extents but not in any slot, or free slots of another class
   uint64_t slot_bytes_stranded = 0;

@@ -31,7 +31,8 @@ Status Store::AttachDevice(SessionId session, std::string_view device,
     *why = "the HBM tier is of device '" + use.device + "' (hbm.device); blocks come from DRAM";
     return Status(StatusCode::kNotFound, "the HBM tier is of another device");
   }
-  state_->sessions.at(caller.session).has_device = true;
+  SessionRecord& record = state_->sessions.at(caller.session);
+  record.has_device = record.has_slots = true;
   use.tier->AddExecutor(session);
   *reply = {.slab_bytes = use.tier->slab_bytes(), .slab_count = use.tier->slab_count()};
   state_->Settle(*caller.rooms);
@@ -52,6 +53,7 @@ Status Store::OrderDone(SessionId session, const protocol::OrderDoneRequest& don
 Status Store::AskPinTurn(SessionId session, uint32_t* ahead_count) {
   Caller caller;
   TERRACE_RETURN_IF_ERROR(state_->Enter(session, kAllGroups, &caller));
+  state_->sessions.at(caller.session).has_slots = true;  // it registers what it has mapped
   *ahead_count = state_->turns.Ask(session);
   if (state_->turns.holder() == session) {
     state_->seams.listener.OnPinTurn(session);  // asked again: it may not have heard

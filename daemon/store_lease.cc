@@ -9,13 +9,17 @@ namespace terrace {
 using protocol::BlockSpan;
 using protocol::SpanState;
 
-Result<bool> Store::IsWriteLease(SessionId session, const LeaseToken& token) const {
+Result<LeaseShape> Store::ShapeOf(SessionId session, const LeaseToken& token) const {
   const SessionIndex index = state_->sessions.Find(session);
   if (index == kSessionNone) return Status(StatusCode::kGone, "the session has ended");
   const CacheDomain& domain = state_->domains[state_->sessions.at(index).domain_index]->domain;
   const LeaseId id = domain.leases.Find(token);
   if (id == kLeaseNone) return Status(StatusCode::kNotFound, "no lease has this token");
-  return domain.leases.at(id).kind == LeaseKind::kWrite;
+  const Lease& lease = domain.leases.at(id);
+  const bool is_write = lease.kind == LeaseKind::kWrite;
+  return LeaseShape{
+      .is_write = is_write,
+      .block_count = is_write ? lease.key_count : static_cast<uint32_t>(lease.entries.size())};
 }
 
 namespace {
@@ -40,7 +44,10 @@ Status BeginJoin(Store::State& state, const Caller& caller, const protocol::Join
     }
     return Status(StatusCode::kGone, "the lease was revoked");
   }
-  if (!joined->is_zero()) return Status::Ok();
+  if (!joined->is_zero() && keeper.IsJoiner(*id, caller.session)) return Status::Ok();
+  if (!joined->is_zero()) {
+    return Status(StatusCode::kInvalid, "a later page of a lease that the session has not joined");
+  }
   if (keeper.IsJoiner(*id, caller.session)) {
     return Status(StatusCode::kInvalid, "the session has joined this lease already");
   }
@@ -72,7 +79,8 @@ bool JoinOnDevice(const Caller& caller, const LeaseEntry& entry, AcquireResult* 
   if (!IsReadableThere(caller, entry, result->reply.member_mask)) return false;
   const BlockSpan span{
       .first_block = result->reply.block_count, .block_count = 1, .tier = protocol::TierKind::kHbm};
-  AppendToSpans(span, &result->spans);
+  if (result->join_walk != JoinWalk::kSlots) AppendToSpans(span, &result->spans);
+  if (result->join_walk == JoinWalk::kSpans) return true;
   ++caller.domain().counters.device_blocks_served;
   AppendDeviceSlots(*caller.group, caller.domain(), caller.domain().block(entry.block),
                     result->reply.member_mask, &result->slots);
@@ -91,7 +99,8 @@ void JoinInDram(const Store::State& state, const Caller& caller, PendingId pendi
   if (span.state != SpanState::kReady && pending != kPendingNone) {
     caller.rooms->waiters.Await(pending, reply.block_count, entry->block);
   }
-  AppendToSpans(span, &result->spans);
+  if (result->join_walk != JoinWalk::kSlots) AppendToSpans(span, &result->spans);
+  if (result->join_walk == JoinWalk::kSpans) return;
   const std::span<const SlotRef> refs = caller.domain().slots_of(b);
   for (size_t i = 0; i < refs.size(); ++i) {
     if ((reply.member_mask >> caller.group->locals()[i].member) & 1) {
@@ -121,7 +130,11 @@ Status Store::JoinRead(SessionId session, uint64_t request_id, const protocol::J
   LeaseId id = kLeaseNone;
   TERRACE_RETURN_IF_ERROR(
       BeginJoin(*state_, caller, request, LeaseKind::kRead, &result->reply.token, &id));
-  if (is_first) {
+  result->reply.member_mask = request.member_mask & caller.group->local_mask();
+  // What is still coming is awaited in the walk that tells of spans, from its first block on.
+  const bool awaits =
+      result->join_walk == JoinWalk::kSpans ? result->reply.block_count == 0 : is_first;
+  if (awaits && result->join_walk != JoinWalk::kSlots) {
     const NewPending pending{.kind = PendingKind::kAcquire,
                              .session = session,
                              .request_id = request_id,
@@ -133,19 +146,23 @@ Status Store::JoinRead(SessionId session, uint64_t request_id, const protocol::J
       caller.rooms->keeper.Leave(id, caller.session);
       return Status(StatusCode::kBusy, "the session has too many requests pending, or this one");
     }
-    result->reply.member_mask = request.member_mask & caller.group->local_mask();
   }
   const PendingId pending = waiters.Find(session, request_id);
   Lease& lease = domain.leases.at(id);
   protocol::AcquireReply& reply = result->reply;
   const uint32_t members = static_cast<uint32_t>(std::popcount(reply.member_mask));
-  if (reply.block_count > lease.entries.size()) {
-    reply.block_count = static_cast<uint32_t>(lease.entries.size());
+  const auto last =
+      static_cast<uint32_t>(std::min<size_t>(lease.entries.size(), result->block_count_max));
+  if (reply.block_count > last) {
+    const size_t left_count = reply.block_count - last;
+    reply.block_count = last;
     TrimSpans(reply.block_count, &result->spans);
-    result->slots.resize(size_t{reply.block_count} * members);
+    const bool has_spans_only = result->join_walk == JoinWalk::kSpans;
+    result->slots.resize(result->slots.size() -
+                         std::min(result->slots.size(), has_spans_only ? 0 : left_count * members));
   }
-  const uint32_t end = static_cast<uint32_t>(std::min<size_t>(
-      lease.entries.size(), reply.block_count + size_t{protocol::kBlocksPerTurnMax}));
+  const uint32_t end = static_cast<uint32_t>(
+      std::min<uint64_t>(last, uint64_t{reply.block_count} + protocol::kBlocksPerTurnMax));
   const bool takes_device = (request.flags & protocol::kAcquireDevice) != 0 &&
                             state_->sessions.at(caller.session).has_device;
   const bool is_by_parts = (request.flags & protocol::kAcquireByParts) != 0;
@@ -163,7 +180,8 @@ Status Store::JoinRead(SessionId session, uint64_t request_id, const protocol::J
     if (takes_device) caller.rooms->mover.Raise(entry.block);
     JoinInDram(*state_, caller, pending, &entry, result);
   }
-  result->is_finished = reply.block_count < end || end == lease.entries.size();
+  result->is_finished = reply.block_count < end || end == last;
+  if (!result->slots.empty()) state_->sessions.at(caller.session).has_slots = true;
   // Its Acquire's own deadline decides for all; this one only bounds the wait.
   if (result->is_finished && pending != kPendingNone) {
     waiters.Arm(pending, state_->clock.NowUs() + state_->options.deadline_us_max);
@@ -184,10 +202,16 @@ Status Store::JoinWrite(SessionId session, const protocol::JoinRequest& request,
   protocol::ReserveReply& reply = result->reply;
   reply.member_mask = request.member_mask & caller.group->local_mask();
   const Lease& lease = domain.leases.at(id);
-  const size_t end =
-      std::min(lease.entries.size(), result->keys.size() + protocol::kBlocksPerTurnMax);
-  while (result->keys.size() < end) {
-    const BlockId block = lease.entries[result->keys.size()].block;
+  const uint32_t last =
+      lease.key_count - std::min(lease.key_count, result->first_key) < result->key_count_max
+          ? lease.key_count
+          : result->first_key + result->key_count_max;
+  uint32_t key_index = result->first_key + static_cast<uint32_t>(result->keys.size());
+  const uint32_t end = static_cast<uint32_t>(
+      std::min<uint64_t>(last, uint64_t{key_index} + protocol::kBlocksPerTurnMax));
+  for (; key_index < end; ++key_index) {
+    const uint32_t place = lease.EntryOf(key_index);
+    const BlockId block = place == kEntryNone ? kBlockNone : lease.entries[place].block;
     protocol::ReservedKey key{.status = static_cast<uint8_t>(StatusCode::kExists)};
     if (block != kBlockNone && domain.block(block).phase == BlockPhase::kReserved) {
       key.status = static_cast<uint8_t>(StatusCode::kOk);
@@ -201,7 +225,8 @@ Status Store::JoinWrite(SessionId session, const protocol::JoinRequest& request,
     }
     result->keys.push_back(key);
   }
-  result->is_finished = end == lease.entries.size();
+  result->is_finished = key_index >= last;
+  if (!result->slots.empty()) state_->sessions.at(caller.session).has_slots = true;
   reply.key_count = static_cast<uint32_t>(result->keys.size());
   reply.slot_count = static_cast<uint32_t>(result->slots.size());
   reply.lease_ttl_ms = state_->options.lease_ttl_ms;

@@ -568,6 +568,7 @@ void Store::FinishAcquire(const KeysQuery& query, AcquireResult* result) {
     }
     result->reply.token = token;
   }
+  if (is_open && !result->slots.empty()) state_->sessions.at(caller.session).has_slots = true;
   if (is_open) state_->Settle(*caller.rooms);
   result->reply.member_mask = member_mask;
   result->reply.block_count = block_count;

@@ -115,7 +115,8 @@ class Reserver {
   void AnswerKnown(BlockId id) {
     CacheDomain& domain = caller_.domain();
     const Block& b = domain.block(id);
-    if (b.phase == BlockPhase::kSealed) {
+    // A key that this request has named before is written under its first place.
+    if (b.phase == BlockPhase::kSealed || b.writer_lease == lease_) {
       ++domain.counters.reserve_exists;
       Answer({.status = static_cast<uint8_t>(StatusCode::kExists)}, kBlockNone);
       return;
@@ -166,11 +167,13 @@ class Reserver {
 
   void Answer(const ReservedKey& key, BlockId id) {
     result_->keys.push_back(key);
-    caller_.rooms->keeper.Append(lease_, id, 0);
     Lease& lease = caller_.domain().leases.at(lease_);
+    ++lease.key_count;
+    if (id == kBlockNone) return;
+    caller_.rooms->keeper.Append(lease_, id, 0);
+    lease.key_indexes.push_back(lease.key_count - 1);
     lease.part_bits.resize(lease.entries.size() * caller_.group->part_words());
     lease.absent_masks.resize(lease.entries.size());
-    if (id == kBlockNone) return;
     const std::span<const SlotRef> refs = caller_.domain().slots_of(caller_.domain().block(id));
     const std::span<const LocalMember> locals = caller_.group->locals();
     for (size_t m = 0; m < locals.size(); ++m) {
@@ -193,11 +196,27 @@ class Reserver {
 void MakeRoom(const Caller& caller, const KeysQuery& query, Lease* lease, ReserveResult* result) {
   const size_t key_count = query.key_count_of_request;
   if (key_count <= CacheDomain::kGrownAtOnceMin) return;
-  lease->entries.reserve(key_count);
-  lease->part_bits.reserve(key_count * caller.group->part_words());
-  lease->absent_masks.reserve(key_count);
+  // No more of them than the arena has room for can get a slot.
+  const DomainOptions& options = caller.domain().options;
+  const size_t block_count =
+      std::min<uint64_t>(key_count, options.segments_max * options.segment_bytes /
+                                        std::max<uint64_t>(caller.group->block_bytes(), 1));
+  lease->entries.reserve(block_count);
+  lease->key_indexes.reserve(block_count);
+  lease->part_bits.reserve(block_count * caller.group->part_words());
+  lease->absent_masks.reserve(block_count);
   result->keys.reserve(key_count);
   result->slots.reserve(key_count * std::popcount(result->reply.member_mask));
+}
+
+// Gives back what was kept for keys that got no slot.
+void TrimRoom(Lease* lease) {
+  constexpr size_t kSpareMax = 64;
+  if (lease->entries.capacity() <= 2 * lease->entries.size() + kSpareMax) return;
+  lease->entries.shrink_to_fit();
+  lease->key_indexes.shrink_to_fit();
+  lease->part_bits.shrink_to_fit();
+  lease->absent_masks.shrink_to_fit();
 }
 
 }  // namespace
@@ -243,18 +262,17 @@ void Store::FinishReserve(const KeysQuery& query, ReserveResult* result) {
   const bool is_open = state_->Enter(query.session, query.group_index, &caller).ok();
   const LeaseId id = is_open ? caller.domain().leases.Find(result->reply.token) : kLeaseNone;
   if (result->slots.empty() && id != kLeaseNone) {
-    bool has_any = false;
-    for (const LeaseEntry& entry : caller.domain().leases.at(id).entries) {
-      has_any |= entry.block != kBlockNone;
-    }
-    if (!has_any) {
+    const std::vector<LeaseEntry>& entries = caller.domain().leases.at(id).entries;
+    if (std::ranges::all_of(entries, [](const auto& entry) { return entry.block == kBlockNone; })) {
       caller.rooms->keeper.Leave(id, caller.session);
       state_->Settle(*caller.rooms);
       result->reply.token = {};
     }
   }
+  if (is_open && !result->slots.empty()) state_->sessions.at(caller.session).has_slots = true;
   if (id != kLeaseNone && caller.domain().leases.at(id).phase == LeasePhase::kBuilding) {
     caller.domain().leases.at(id).phase = LeasePhase::kLive;
+    TrimRoom(&caller.domain().leases.at(id));
   }
   result->reply.key_count = static_cast<uint32_t>(result->keys.size());
   result->reply.slot_count = static_cast<uint32_t>(result->slots.size());
@@ -274,8 +292,9 @@ class Committer {
   StatusCode Commit(const CommitEntry& entry, std::span<const Checksum> checksums) {
     CacheDomain& domain = caller_.domain();
     Lease& lease = domain.leases.at(lease_id_);
-    if (entry.key_index >= lease.entries.size()) return StatusCode::kInvalid;
-    const BlockId id = lease.entries[entry.key_index].block;
+    if (entry.key_index >= lease.key_count) return StatusCode::kInvalid;
+    const uint32_t place = lease.EntryOf(entry.key_index);
+    const BlockId id = place == kEntryNone ? kBlockNone : lease.entries[place].block;
     // Sealed already, or never ours.
     if (id == kBlockNone) return StatusCode::kExists;
     Block& b = domain.block(id);
@@ -289,15 +308,15 @@ class Committer {
       return StatusCode::kGone;
     }
     const StatusCode code = entry.flags & protocol::kCommitAbsent
-                                ? MarkAbsent(&lease, entry, *local)
-                                : MarkParts(&lease, entry, *local);
+                                ? MarkAbsent(&lease, place, entry, *local)
+                                : MarkParts(&lease, place, entry, *local);
     if (code != StatusCode::kOk) return code;
     domain.seams.work += entry.part_count / kPartsPerWork;
     for (size_t i = 0; i < checksums.size(); ++i) {
       domain.roots_of(b)[local->first_root + entry.part_first + i] = checksums[i];
     }
     caller_.rooms->waiters.OnParts(id, entry);
-    SealIfComplete(id, entry.key_index);
+    SealIfComplete(id, place);
     return StatusCode::kOk;
   }
 
@@ -313,19 +332,20 @@ class Committer {
   uint32_t sealed_count() const { return static_cast<uint32_t>(sealed_.size()); }
 
  private:
-  uint64_t* BitsOf(Lease* lease, uint32_t key_index) {
+  uint64_t* BitsOf(Lease* lease, uint32_t place) {
     const Group& group = *caller_.domain().groups[lease->group_index];
-    return &lease->part_bits[size_t{key_index} * group.part_words()];
+    return &lease->part_bits[size_t{place} * group.part_words()];
   }
   static bool IsSet(const uint64_t* bits, uint32_t bit) {
     return (bits[bit / 64] >> (bit % 64)) & 1;
   }
 
-  StatusCode MarkParts(Lease* lease, const CommitEntry& entry, const LocalMember& local) {
+  StatusCode MarkParts(Lease* lease, uint32_t place, const CommitEntry& entry,
+                       const LocalMember& local) {
     const uint32_t end = uint32_t{entry.part_first} + entry.part_count;
     if (entry.part_count == 0 || end > local.part_count) return StatusCode::kInvalid;
-    uint64_t* bits = BitsOf(lease, entry.key_index);
-    if ((lease->absent_masks[entry.key_index] >> local.member) & 1) return StatusCode::kExists;
+    uint64_t* bits = BitsOf(lease, place);
+    if ((lease->absent_masks[place] >> local.member) & 1) return StatusCode::kExists;
     for (uint32_t part = entry.part_first; part < end; ++part) {
       if (IsSet(bits, local.first_part_bit + part)) return StatusCode::kExists;
     }
@@ -336,15 +356,16 @@ class Committer {
     return StatusCode::kOk;
   }
 
-  StatusCode MarkAbsent(Lease* lease, const CommitEntry& entry, const LocalMember& local) {
+  StatusCode MarkAbsent(Lease* lease, uint32_t place, const CommitEntry& entry,
+                        const LocalMember& local) {
     if (local.window_blocks == 0 || (entry.flags & protocol::kCommitHasChecksums)) {
       return StatusCode::kInvalid;
     }
-    const uint64_t* bits = BitsOf(lease, entry.key_index);
+    const uint64_t* bits = BitsOf(lease, place);
     for (uint32_t part = 0; part < local.part_count; ++part) {
       if (IsSet(bits, local.first_part_bit + part)) return StatusCode::kInvalid;
     }
-    uint64_t& absent = lease->absent_masks[entry.key_index];
+    uint64_t& absent = lease->absent_masks[place];
     if ((absent >> local.member) & 1) return StatusCode::kExists;
     absent |= uint64_t{1} << local.member;
     return StatusCode::kOk;
@@ -360,13 +381,13 @@ class Committer {
     return left == 0 || *word == (uint64_t{1} << left) - 1;
   }
 
-  void SealIfComplete(BlockId id, uint32_t key_index) {
+  void SealIfComplete(BlockId id, uint32_t place) {
     CacheDomain& domain = caller_.domain();
     Lease& lease = domain.leases.at(lease_id_);
     Block& b = domain.block(id);
     const Group& group = domain.group_of(b);
-    const uint64_t* bits = BitsOf(&lease, key_index);
-    const uint64_t absent = lease.absent_masks[key_index];
+    const uint64_t* bits = BitsOf(&lease, place);
+    const uint64_t absent = lease.absent_masks[place];
     for (const LocalMember& local : group.locals()) {
       if (((absent >> local.member) & 1) == 0 && !HasAllParts(bits, local)) return;
     }
@@ -387,7 +408,7 @@ class Committer {
     } else {
       caller_.rooms->verifier.ComputeRoots(id);
     }
-    caller_.rooms->keeper.Sealed(lease_id_, key_index);
+    caller_.rooms->keeper.Sealed(lease_id_, place);
   }
 
   const Caller& caller_;

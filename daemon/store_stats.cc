@@ -21,6 +21,8 @@ std::vector<Store::DomainStats> Store::Stats() const {
     stats.segments_populated = state_->ledger.populated_count(domain.domain_index);
     stats.segments_max = domain.options.segments_max;
     stats.segments_guaranteed = domain.options.segments_guaranteed;
+    stats.segments_borrowed = state_->ledger.borrowed_count(domain.domain_index);
+    stats.segments_leaving = state_->ledger.leaving_count(domain.domain_index);
     stats.slot_bytes_used = usage.used_bytes;
     stats.slot_bytes_stranded = usage.waste_bytes + usage.free_slot_bytes;
     stats.fenced_bytes = domain.fenced_bytes;

@@ -19,6 +19,7 @@ enum class CloseReason : uint8_t {
   kRefused,      // Hello was answered with an error
   kSlowReader,   // it does not read what it asked for
   kNoBuffers,    // all sessions together hold too much, and it the most
+  kNoHello,      // too many have not said Hello, and its user has the most of them
 };
 const char* CloseReasonName(CloseReason reason);
 
@@ -40,6 +41,9 @@ class Transport {
   // Ends the connection once what was sent is out, or at once if it does not drain. No OnHangUp
   // follows; proof of death still does, if the session had its life socket.
   virtual void Close(SessionId session, CloseReason reason) = 0;
+  // The session has ended, and there is nothing to prove: once its last bytes are out nothing is
+  // left of it. OnProofOfDeath does not follow.
+  virtual void Forget(SessionId session) = 0;
 };
 
 }  // namespace terrace

@@ -21,6 +21,7 @@
 #include <utility>
 
 #include "terrace/check.h"
+#include "tiers/bus_guard.h"
 #include "tiers/memory_headroom.h"
 #include "tiers/numa_nodes.h"
 #include "tiers/slot_table.h"
@@ -36,6 +37,8 @@ namespace terrace {
 namespace {
 
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+constexpr uint64_t kHugePageBytes = 2 * kMiB;              // MFD_HUGE_2MB
+constexpr std::chrono::seconds kRestoreInterval{1};        // of pages that were lost to a SIGBUS
 constexpr uint64_t kTrailerMagic = 0x3241'6172'6E65'7241;  // "ArenaA2" and its version
 constexpr uint64_t kNotedBytes = kNotedSessionsMax * sizeof(uint64_t);
 constexpr uint32_t kSegmentsMax = 1 << 16;  // 16 TiB in segments of 256 MiB
@@ -142,8 +145,14 @@ class Arena::Worker {
   void Run() {
     std::unique_lock lock(mutex_);
     for (;;) {
-      wake_.wait(lock, [this] { return is_stopping_ || !queue_.empty(); });
+      wake_.wait_for(lock, kRestoreInterval, [this] { return is_stopping_ || !queue_.empty(); });
       if (is_stopping_) return;
+      if (queue_.empty()) {
+        lock.unlock();
+        if (HasLostPages()) arena_->RestorePages();
+        lock.lock();
+        continue;
+      }
       const auto [segment, operation] = queue_.front();
       queue_.pop_front();
       lock.unlock();
@@ -210,7 +219,10 @@ Arena::Arena(Options options)
 
 Arena::~Arena() {
   worker_.reset();
-  for (const Mapping& mapping : node_mappings_) ::munmap(mapping.base, mapping.length_bytes);
+  for (const Mapping& mapping : node_mappings_) {
+    EndGuard(mapping.base);
+    ::munmap(mapping.base, mapping.length_bytes);
+  }
   if (table_mapping_.base != nullptr) ::munmap(table_mapping_.base, table_mapping_.length_bytes);
   CloseAll(fds_);
 }
@@ -381,6 +393,10 @@ Status Arena::MapAll(std::string* why) {
     Mapping mapping;
     TERRACE_RETURN_IF_ERROR(map(fds_.nodes[i], NodeBytes(i), &mapping));
     node_mappings_.push_back(mapping);
+    const bool is_guarded =
+        GuardFromBus(mapping.base, mapping.length_bytes,
+                     backing_ == ArenaBacking::kHugetlb ? kHugePageBytes : kArenaPageBytes);
+    TERRACE_CHECK(is_guarded, "a daemon has fewer arenas than can be guarded");
     // Effective where shmem_enabled is "advise" only.
     ::madvise(mapping.base, mapping.length_bytes, MADV_HUGEPAGE);
     if (fds_.nodes.size() > 1) BindToNode(i);
@@ -571,6 +587,12 @@ void Arena::BeginPunch(uint32_t segment) {
   worker_->Begin(segment, Worker::Operation::kPunch);
 }
 
+void Arena::RestorePages() {
+  for (uint32_t i = 0; i < node_mappings_.size(); ++i) {
+    RestoreLostPages(node_mappings_[i].base, node_mappings_[i].length_bytes, fds_.nodes[i], 0);
+  }
+}
+
 Status Arena::Populate(uint32_t segment) {
   if (backing_ == ArenaBacking::kShmem) {
     const MemoryHeadroom headroom = ReadMemoryHeadroom(options_.system_root);
@@ -584,6 +606,7 @@ Status Arena::Populate(uint32_t segment) {
   Status status = PopulateRange(fds_.slot_table, slot_table_.data() + segment * rows_bytes,
                                 segment * rows_bytes, rows_bytes);
   if (status.ok()) {
+    RemapLostPages(place.base, options_.segment_bytes, place.fd, place.offset_bytes);
     status = PopulateRange(place.fd, place.base, place.offset_bytes, options_.segment_bytes);
   }
   if (status.ok()) {

@@ -145,6 +145,7 @@ class Arena {
   // On the arena's thread.
   Status Populate(uint32_t segment);
   Status Punch(uint32_t segment);
+  void RestorePages();
 
   uint64_t NodeBytes(uint32_t node_index) const;
   uint64_t TableBytes() const;

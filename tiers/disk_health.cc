@@ -1,5 +1,7 @@
 #include "tiers/disk_health.h"
 
+#include <cerrno>
+
 namespace terrace {
 namespace {
 
@@ -14,6 +16,8 @@ void DiskHealth::OnOutcome(Status status, uint64_t now_us) {
     if (status.ok()) failures_in_row_ = 0;
     return;
   }
+  // A hole in the arena, which its clients can make, says nothing of the disk.
+  if (status.detail() == EFAULT) return;
   if (++failures_in_row_ >= options_.failures_max) SwitchOff(now_us);
 }
 

@@ -129,6 +129,7 @@ class World final : public SimHost, public Transport {
   uint64_t unsent_bytes_of(SessionId) const override { return 0; }
   void ResumeInput(SessionId session) override;
   void Close(SessionId session, CloseReason reason) override;
+  void Forget(SessionId /*session*/) override {}
 
   void MakeUniverse();
   void MakeDomains();

@@ -79,10 +79,11 @@ void DaemonProcess::Start(const std::vector<std::string>& arguments,
 }
 
 bool DaemonProcess::StartReady(const Memory& memory) {
-  const std::string config = WriteFile(
-      "t.toml", "[daemon]\nlog_level = \"debug\"\ndram_bytes = \"" + memory.dram_bytes +
-                    "\"\nsegment_bytes = \"" + memory.segment_bytes +
-                    "\"\nsegments_spare = " + std::to_string(memory.segments_spare) + "\n");
+  const std::string config =
+      WriteFile("t.toml", "[daemon]\nlog_level = \"debug\"\ndram_bytes = \"" + memory.dram_bytes +
+                              "\"\nsegment_bytes = \"" + memory.segment_bytes +
+                              "\"\nsegments_spare = " + std::to_string(memory.segments_spare) +
+                              "\nhugepages = \"" + memory.hugepages + "\"\n");
   Start({"--config", config, "--socket", socket_path()});
   return WaitReady();
 }

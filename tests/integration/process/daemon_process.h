@@ -39,6 +39,7 @@ class DaemonProcess {
     std::string dram_bytes = "64MiB";
     std::string segment_bytes = "2MiB";
     uint32_t segments_spare = 1;
+    std::string hugepages = "auto";
   };
   // Start on socket_path() and wait until it is ready. False, with what it said in Errors(), if it
   // is not within the deadline.

@@ -60,37 +60,6 @@ class DaemonSession : public ::testing::Test {
   uint32_t group_ = 0;
 };
 
-// Reserves `keys`, then commits every slot that was given.
-protocol::CommitReply Store(RawClient& client, uint32_t group, std::span<const BlockKey> keys) {
-  const RawReply reserved = client.CallKeys(Verb::kReserve, group, keys);
-  EXPECT_EQ(reserved.status(), StatusCode::kOk) << reserved.text();
-  const auto head = reserved.At<protocol::ReserveReply>();
-  const size_t slots_at = sizeof(head) + head.key_count * sizeof(protocol::ReservedKey);
-  std::vector<std::byte> body;
-  const auto append = [&body](const auto& value) {
-    const auto view = BytesOf(value);
-    body.insert(body.end(), view.begin(), view.end());
-  };
-  append(protocol::CommitRequest{
-      .token = head.token, .entry_count = head.slot_count, .flags = protocol::kCommitRelease});
-  uint32_t slot = 0;
-  for (uint32_t i = 0; i < head.key_count; ++i) {
-    const auto key =
-        reserved.At<protocol::ReservedKey>(sizeof(head) + i * sizeof(protocol::ReservedKey));
-    if (key.status != 0) continue;
-    const auto ref = reserved.At<SlotRef>(slots_at + slot++ * sizeof(SlotRef));
-    append(protocol::CommitEntry{.key_index = i,
-                                 .part_count = 1,
-                                 .row = ref.row,
-                                 .segment = ref.address.segment,
-                                 .generation = ref.generation});
-  }
-  EXPECT_EQ(slot, head.slot_count);
-  const RawReply committed = client.Call(Verb::kCommit, body);
-  EXPECT_EQ(committed.status(), StatusCode::kOk) << committed.text();
-  return committed.At<protocol::CommitReply>();
-}
-
 TEST_F(DaemonSession, SmokeStoreAndAcquire) {
   const auto keys = MakeKeys(100, 1);
   EXPECT_EQ(Store(client_, group_, keys).sealed_count, 100u);

@@ -75,6 +75,10 @@ class RawClient {
   std::vector<int> received_fds_;  // arena memfds, then the life socket
 };
 
+// Reserves `keys` of a group of one member and one part, then commits every slot that was given.
+protocol::CommitReply Store(RawClient& client, uint32_t group_handle,
+                            std::span<const BlockKey> keys);
+
 // A chain of `count` keys that nobody else uses.
 std::vector<BlockKey> MakeKeys(size_t count, uint64_t seed);
 

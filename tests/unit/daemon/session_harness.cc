@@ -92,13 +92,14 @@ class SessionHarness::QueuedOffload : public Offload {
 SessionHarness::SessionHarness(const Options& options)
     : offload_(std::make_unique<QueuedOffload>()), tier_(options.tier) {
   StoreOptions store_options{.segments_total = options.domains * options.segments,
+                             .segments_spare = options.segments_spare,
                              .lease_ttl_ms = options.lease_ttl_ms,
-                             .sessions_max = options.sessions_max,
+                             .sessions = {.sessions_max = options.sessions_max},
                              .blocks_max = 1 << 19,
                              .fenced_bytes_max = 64 * kMiB};
   SessionTableOptions session_options{.boot_id = kBootId,
                                       .lease_ttl_ms = options.lease_ttl_ms,
-                                      .connections_max = options.sessions_max + 8,
+                                      .strangers_max = options.strangers_max,
                                       .output_bytes_max = options.output_bytes_max,
                                       .buffers_bytes_max = options.buffers_bytes_max};
   for (uint32_t i = 0; i < options.domains; ++i) {
@@ -175,7 +176,7 @@ void SessionHarness::AdvanceTime(uint64_t us) {
 
 SessionId SessionHarness::Connect(uint32_t domain_index) {
   const SessionId session = next_session_++;
-  EXPECT_TRUE(sessions->OnAccept(session, {.domain_index = domain_index, .uid = 1000}).ok());
+  sessions->OnAccept(session, {.domain_index = domain_index, .uid = 1000});
   return session;
 }
 
@@ -187,11 +188,13 @@ SessionId SessionHarness::Attach(uint32_t domain_index) {
   return session;
 }
 
-uint32_t SessionHarness::Open(SessionId session, const std::string& name, uint32_t members) {
+uint32_t SessionHarness::Open(SessionId session, const std::string& name, uint32_t members,
+                              uint64_t self_mask) {
   std::vector<std::byte> body;
-  Append(&body, BytesOf(protocol::OpenRequest{.name_bytes = static_cast<uint32_t>(name.size()),
-                                              .member_count = members,
-                                              .self_mask = (uint64_t{1} << members) - 1}));
+  Append(&body,
+         BytesOf(protocol::OpenRequest{.name_bytes = static_cast<uint32_t>(name.size()),
+                                       .member_count = members,
+                                       .self_mask = self_mask & ((uint64_t{1} << members) - 1)}));
   Append(&body, std::as_bytes(std::span(name)));
   for (uint32_t i = 0; i < members; ++i) {
     const SpaceSpec spec{.model = "m",

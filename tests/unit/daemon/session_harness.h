@@ -62,6 +62,7 @@ class FakeTransport : public Transport {
     uint32_t sends = 0;
     uint32_t resumes = 0;
     std::optional<CloseReason> closed;
+    bool is_forgotten = false;
   };
 
   uint64_t Send(SessionId session, std::span<const std::byte> bytes, Attach attach) override;
@@ -69,6 +70,7 @@ class FakeTransport : public Transport {
   uint64_t unsent_bytes_of(SessionId) const override { return stuck_bytes; }
   void ResumeInput(SessionId session) override { ++lines[session].resumes; }
   void Close(SessionId session, CloseReason reason) override { lines[session].closed = reason; }
+  void Forget(SessionId session) override { lines[session].is_forgotten = true; }
 
   // The whole messages sent to `session` since the last call. Fails the test at a cut message.
   std::vector<FakeMessage> Take(SessionId session);
@@ -82,7 +84,9 @@ class SessionHarness {
   struct Options {
     uint32_t domains = 1;
     uint32_t segments = 16;  // of 2 MiB, per domain
+    uint32_t segments_spare = 1;
     uint32_t sessions_max = 64;
+    uint32_t strangers_max = 8;
     uint32_t lease_ttl_ms = 30'000;
     uint64_t output_bytes_max = 32 * kMiB;
     uint64_t buffers_bytes_max = 512 * kMiB;
@@ -97,7 +101,9 @@ class SessionHarness {
   SessionId Connect(uint32_t domain_index = 0);
   SessionId Attach(uint32_t domain_index = 0);
   // Opens the group `name` of `members` members of one 4 KiB slot each; 0 if refused.
-  uint32_t Open(SessionId session, const std::string& name, uint32_t members = 1);
+  // Its own members are those of self_mask.
+  uint32_t Open(SessionId session, const std::string& name, uint32_t members = 1,
+                uint64_t self_mask = ~uint64_t{0});
 
   // Frames for one message.
   std::vector<std::byte> Frames(protocol::Verb verb, std::span<const std::byte> body,

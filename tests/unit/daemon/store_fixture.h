@@ -28,6 +28,7 @@ struct WorldOptions {
   uint32_t domain_count = 1;
   uint32_t segments_max = 1;  // of each domain
   uint32_t segments_guaranteed = 0;
+  uint32_t segments_lent_max = 0;
   uint32_t segments_total = 0;  // 0: all that all domains may have
   uint32_t lower_tier_count = 0;
   uint64_t lower_capacity_bytes = 16 * kMiB;
@@ -38,6 +39,7 @@ struct WorldOptions {
   std::function<std::unique_ptr<sim::MemoryTier>(const sim::MemoryTier::Options&)> make_tier =
       [](const sim::MemoryTier::Options& tier) { return std::make_unique<sim::MemoryTier>(tier); };
   uint32_t lease_blocks_per_session_max = 4096;
+  uint64_t lease_blocks_max = 1 << 24;
   std::string eviction_policy = "lru";  // of every tier
   KvEventSink* kv_events = nullptr;
   SharedUse shared;  // by the first domain
@@ -145,6 +147,7 @@ class StoreWorld {
       domain.segment_bytes = kSegmentBytesMin;
       domain.segments_max = options.segments_max;
       domain.segments_guaranteed = options.segments_guaranteed;
+      domain.segments_lent_max = options.segments_lent_max;
       domain.arena = arenas[d].get();
       domain.slot_table = slot_tables_[d];
       domain.table_seed = TableSeed(d);
@@ -171,6 +174,7 @@ class StoreWorld {
     store_options.read_ahead_blocks = options.read_ahead_blocks;
     store_options.part_read_bytes_min = options.part_read_bytes_min;
     store_options.lease_blocks_per_session_max = options.lease_blocks_per_session_max;
+    store_options.lease_blocks_max = options.lease_blocks_max;
     store = std::make_unique<Store>(store_options, clock, random, offload, listener);
     for (const auto& tier : faults) tier->SetListener(&store->tier_listener());
   }

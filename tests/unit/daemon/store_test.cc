@@ -79,7 +79,7 @@ TEST(Store, WhatAForeignDomainHoldsIsNotFound) {
   w.Put(a, group, keys);
   EXPECT_EQ(w.MatchCount(b, group, keys), 0u);
   const AcquireResult got = w.Acquire(a, group, keys);
-  EXPECT_EQ(w.store->IsWriteLease(b, got.reply.token).code(), StatusCode::kNotFound);
+  EXPECT_EQ(w.store->ShapeOf(b, got.reply.token).status().code(), StatusCode::kNotFound);
   EXPECT_EQ(w.Release(b, got.reply.token), StatusCode::kGone);
   EXPECT_EQ(w.Put(b, group, keys), 2u);
 }

@@ -1,0 +1,127 @@
+// What one client may take from others, of a real terraced.
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <fstream>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "integration/process/daemon_process.h"
+#include "integration/process/raw_client.h"
+
+namespace terrace::test {
+namespace {
+
+using protocol::Verb;
+using ::testing::HasSubstr;
+
+nlohmann::json StatsOf(RawClient& client) {
+  return nlohmann::json::parse(client.Call(Verb::kStats, BytesOf(protocol::StatsRequest{})).text());
+}
+
+// More sessions than there may be, from one process that lives on.
+TEST(DaemonLimits, ConnectionsThatCameAndWentCostNothing) {
+  DaemonProcess daemon;
+  ASSERT_TRUE(daemon.StartReady()) << daemon.Errors();
+  for (int i = 0; i < 1'300; ++i) {
+    RawClient client;
+    ASSERT_TRUE(client.Attach(daemon.socket_path())) << i << ": " << client.last_text();
+  }
+  RawClient client;
+  ASSERT_TRUE(client.Attach(daemon.socket_path())) << client.last_text();
+  const auto is_alone = [&] { return StatsOf(client)["sessions"].size() == 1; };
+  for (int i = 0; i < 1'000 && !is_alone(); ++i) usleep(1'000);
+  EXPECT_TRUE(is_alone());
+}
+
+TEST(DaemonLimits, AProcessWithTooManySessionsIsToldAndOthersDoNotNotice) {
+  DaemonProcess daemon;
+  ASSERT_TRUE(daemon.StartReady()) << daemon.Errors();
+  std::vector<std::unique_ptr<RawClient>> clients;
+  for (uint32_t i = 0; i < 256; ++i) {
+    clients.push_back(std::make_unique<RawClient>());
+    ASSERT_TRUE(clients.back()->Attach(daemon.socket_path())) << clients.back()->last_text();
+  }
+  RawClient next;
+  EXPECT_FALSE(next.Attach(daemon.socket_path()));
+  EXPECT_THAT(next.last_text(), HasSubstr("daemon.sessions_per_process_max is 256"));
+  const pid_t child = fork();
+  if (child == 0) {
+    RawClient other;
+    _exit(other.Attach(daemon.socket_path()) ? 0 : 1);
+  }
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0) << "another process has sessions of its own";
+}
+
+// 300 connections that say nothing, of this user: who speaks is served all the same.
+TEST(DaemonLimits, ConnectionsThatSayNothingDoNotKeepOthersOut) {
+  DaemonProcess daemon;
+  ASSERT_TRUE(daemon.StartReady()) << daemon.Errors();
+  std::vector<std::unique_ptr<RawClient>> silent;
+  for (int i = 0; i < 300; ++i) {
+    silent.push_back(std::make_unique<RawClient>());
+    ASSERT_TRUE(silent.back()->Connect(daemon.socket_path()));
+  }
+  RawClient client;
+  ASSERT_TRUE(client.Attach(daemon.socket_path())) << client.last_text();
+  EXPECT_EQ(StatsOf(client)["connections_refused"], 0);
+}
+
+// Its arena is of huge pages, and the pool has none when a hole is looked at.
+TEST(DaemonLimits, AHoleInHugePagesCostsItsBlocksNotTheDaemon) {
+  const std::string pool = "/proc/sys/vm/nr_hugepages";
+  std::string before;
+  std::ifstream(pool) >> before;
+  const auto set = [&](const std::string& count) { std::ofstream(pool) << count << std::flush; };
+  set("24");
+  uint32_t count = 0;
+  std::ifstream(pool) >> count;
+  if (count < 24) {
+    set(before);
+    GTEST_SKIP() << "vm.nr_hugepages cannot be set here";
+  }
+  {
+    DaemonProcess daemon;
+    const bool is_ready = daemon.StartReady({.dram_bytes = "32MiB", .hugepages = "on"});
+    set(before);  // what is punched from here on is no page of the pool any more
+    ASSERT_TRUE(is_ready) << daemon.Errors();
+    RawClient writer, reader;
+    ASSERT_TRUE(writer.Attach(daemon.socket_path()));
+    ASSERT_TRUE(reader.Attach(daemon.socket_path()));
+    const uint32_t group = writer.Open("g", 4096);
+    ASSERT_EQ(reader.Open("g", 4096), group);
+    const auto keys = MakeKeys(64, 1);
+    ASSERT_EQ(Store(writer, group, keys).sealed_count, keys.size());
+    const auto acquire = [&] {
+      const RawReply held = reader.CallKeys(Verb::kAcquire, group, keys);
+      const auto head = held.At<protocol::AcquireReply>();
+      if (head.block_count > 0) {
+        reader.Call(Verb::kRelease, BytesOf(protocol::ReleaseRequest{.token = head.token}));
+      }
+      return head.block_count;
+    };
+    // The daemon computes the checksums first: only then it can know.
+    usleep(200'000);
+    const int arena = writer.received_fds().at(0);
+    ASSERT_EQ(fallocate(arena, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, 32 << 20), 0);
+    for (int i = 0; i < 1'000 && acquire() > 0; ++i) usleep(5'000);
+    EXPECT_EQ(acquire(), 0u) << "what reads as zeros is a miss";
+    const nlohmann::json stats = StatsOf(reader);
+    EXPECT_GT(stats["arena_pages_lost"], 0);
+    EXPECT_GT(stats["domain"]["blocks_corrupt"], 0);
+    daemon.Signal(SIGTERM);
+    EXPECT_EQ(daemon.Wait(), 0);
+  }
+}
+
+}  // namespace
+}  // namespace terrace::test

@@ -1,0 +1,174 @@
+// Joins of leases whose slots come in pages.
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "terrace/protocol_join.h"
+#include "unit/client/client_fixture.h"
+
+namespace terrace {
+namespace {
+
+using protocol::Verb;
+
+constexpr uint32_t kMembers = 8;
+constexpr uint64_t kAll = 0xFF;
+constexpr uint32_t kSlotPages = 4;
+constexpr LeaseToken kToken{.low = 5, .high = 5};
+
+SpaceGroupSpec WideGroup() {
+  SpaceGroupSpec spec = TestGroup();
+  spec.name = "wide";
+  const SpaceGroupMember member = spec.members[0];
+  spec.members.clear();
+  for (uint32_t rank = 0; rank < kMembers; ++rank) {
+    spec.members.push_back(member);
+    spec.members.back().spec.model = "wide";
+    spec.members.back().spec.tp_rank = rank;
+    spec.members.back().spec.tp_size = kMembers;
+  }
+  return spec;
+}
+
+SlotAddress AddressOf(uint32_t block, uint32_t member) {
+  return {.segment = 0, .page = (block * kMembers + member) * kSlotPages};
+}
+
+class JoinPages : public ClientFixture {
+ protected:
+  void SetUp() override {
+    ClientFixture::SetUp();
+    Result<GroupRef> group = client_->Open(WideGroup(), kAll);
+    ASSERT_TRUE(group.ok()) << client_->last_error();
+    group_ = *group;
+  }
+
+  // The blocks from first_block to block_count; as the last page with a span of all.
+  static std::vector<std::byte> ReadPage(uint32_t first_block, uint32_t block_count, bool is_last) {
+    const uint32_t page_blocks = block_count > first_block ? block_count - first_block : 0;
+    BodyBuilder body;
+    body.Add(protocol::AcquireReply{.token = kToken,
+                                    .member_mask = kAll,
+                                    .block_count = block_count,
+                                    .token_count = block_count * 16,
+                                    .span_count = is_last ? 1u : 0u,
+                                    .slot_count = page_blocks * kMembers,
+                                    .flags = is_last ? 0 : protocol::kJoinHasMore});
+    if (is_last) body.Add(protocol::BlockSpan{.block_count = block_count});
+    for (uint32_t block = first_block; block < block_count; ++block) {
+      for (uint32_t member = 0; member < kMembers; ++member) body.Add(AddressOf(block, member));
+    }
+    return body.bytes();
+  }
+  static std::vector<std::byte> WritePage(uint32_t first_key, uint32_t key_count, bool is_last) {
+    BodyBuilder body;
+    body.Add(protocol::ReserveReply{.token = kToken,
+                                    .member_mask = kAll,
+                                    .key_count = key_count,
+                                    .slot_count = key_count * kMembers,
+                                    .reserved = is_last ? 0 : protocol::kJoinHasMore});
+    for (uint32_t key = 0; key < key_count; ++key) {
+      body.Add(protocol::ReservedKey{.commit_id = 1000 + first_key + key});
+    }
+    for (uint32_t key = first_key; key < first_key + key_count; ++key) {
+      for (uint32_t member = 0; member < kMembers; ++member) {
+        body.Add(SlotRef{.address = AddressOf(key, member)});
+      }
+    }
+    return body.bytes();
+  }
+
+  using Answer = std::function<void(ScriptedDaemon&, const PeerMessage&, uint32_t first_block)>;
+  void AnswerJoins(Answer answer) {
+    daemon_.set_handler([answer](ScriptedDaemon& daemon, const PeerMessage& message) {
+      if (message.verb != Verb::kJoin) return false;
+      protocol::JoinPage page;
+      if (message.body.size() == sizeof(protocol::JoinRequest) + sizeof(page)) {
+        std::memcpy(&page, message.body.data() + sizeof(protocol::JoinRequest), sizeof(page));
+      }
+      answer(daemon, message, page.first_block);
+      return true;
+    });
+  }
+};
+
+TEST_F(JoinPages, OfARead) {
+  for (uint32_t block = 0; block < 5; ++block) {
+    daemon_.arena()[AddressOf(block, 3).page * kArenaPageBytes] = std::byte(block + 1);
+  }
+  AnswerJoins([](ScriptedDaemon& daemon, const PeerMessage& message, uint32_t first_block) {
+    daemon.Answer(message, StatusCode::kOk,
+                  first_block == 0 ? ReadPage(0, 3, false) : ReadPage(3, 5, true));
+  });
+  Result<ReadLease> lease = client_->JoinRead(group_, kToken, 0);
+  ASSERT_TRUE(lease.ok()) << client_->last_error();
+  EXPECT_EQ(lease->block_count(), 5u);
+  EXPECT_EQ(lease->ready_count(), 5u);
+  for (uint32_t block = 0; block < 5; ++block) {
+    ASSERT_TRUE(lease->CopyPart(block, 3, 0, buffer_).ok());
+    EXPECT_EQ(buffer_[0], std::byte(block + 1));
+  }
+  const std::vector<PeerMessage> joins = daemon_.Received(Verb::kJoin);
+  ASSERT_EQ(joins.size(), 2u);
+  EXPECT_EQ(joins[0].Head<protocol::JoinRequest>().flags, protocol::kJoinPaged);
+  EXPECT_EQ(joins[0].body.size(), sizeof(protocol::JoinRequest))
+      << "as daemons before pages read it";
+  lease->Release();
+  EXPECT_TRUE(daemon_.WaitFor(Verb::kRelease, 1));
+}
+
+TEST_F(JoinPages, WhatHasLeftBetweenThemIsNotInTheLease) {
+  AnswerJoins([](ScriptedDaemon& daemon, const PeerMessage& message, uint32_t first_block) {
+    daemon.Answer(message, StatusCode::kOk,
+                  first_block == 0 ? ReadPage(0, 3, false) : ReadPage(3, 2, true));
+  });
+  Result<ReadLease> lease = client_->JoinRead(group_, kToken, 0);
+  ASSERT_TRUE(lease.ok()) << client_->last_error();
+  EXPECT_EQ(lease->block_count(), 2u);
+  EXPECT_FALSE(lease->CopyPart(2, 0, 0, buffer_).ok());
+}
+
+TEST_F(JoinPages, OfAWrite) {
+  AnswerJoins([](ScriptedDaemon& daemon, const PeerMessage& message, uint32_t first_block) {
+    daemon.Answer(message, StatusCode::kOk,
+                  first_block == 0 ? WritePage(0, 2, false) : WritePage(2, 3, true));
+  });
+  Result<WriteLease> lease = client_->JoinWrite(group_, kToken, 0);
+  ASSERT_TRUE(lease.ok()) << client_->last_error();
+  for (uint32_t key = 0; key < 5; ++key) {
+    EXPECT_TRUE(lease->WritePart(key, 7, 1, part_).ok()) << key;
+    EXPECT_EQ(daemon_.arena()[AddressOf(key, 7).page * kArenaPageBytes + 8192], std::byte{0x5a});
+  }
+}
+
+TEST_F(JoinPages, ADaemonFromBeforeThemIsAskedWithout) {
+  AnswerJoins([](ScriptedDaemon& daemon, const PeerMessage& message, uint32_t) {
+    const bool is_paged = message.Head<protocol::JoinRequest>().flags != 0;
+    daemon.Answer(message, is_paged ? StatusCode::kInvalid : StatusCode::kOk,
+                  is_paged ? std::vector<std::byte>() : ReadPage(0, 4, true));
+  });
+  Result<ReadLease> lease = client_->JoinRead(group_, kToken, 0);
+  ASSERT_TRUE(lease.ok()) << client_->last_error();
+  EXPECT_EQ(lease->block_count(), 4u);
+}
+
+TEST_F(JoinPages, OneThatFailsLeavesNothingBehind) {
+  AnswerJoins([](ScriptedDaemon& daemon, const PeerMessage& message, uint32_t first_block) {
+    if (first_block == 0) return daemon.Answer(message, StatusCode::kOk, ReadPage(0, 3, false));
+    daemon.Answer(message, StatusCode::kGone, {});
+  });
+  EXPECT_EQ(client_->JoinRead(group_, kToken, 0).code(), StatusCode::kGone);
+  EXPECT_TRUE(daemon_.WaitFor(Verb::kRelease, 1));
+  EXPECT_TRUE(client_->is_connected());
+}
+
+TEST_F(JoinPages, ThatLeadNowhereEndTheConnection) {
+  AnswerJoins([](ScriptedDaemon& daemon, const PeerMessage& message, uint32_t) {
+    daemon.Answer(message, StatusCode::kOk, ReadPage(3, 3, false));
+  });
+  EXPECT_FALSE(client_->JoinRead(group_, kToken, 0).ok());
+  EXPECT_TRUE(Eventually([&] { return daemon_.connection_count() > 1; }));
+}
+
+}  // namespace
+}  // namespace terrace

@@ -1,0 +1,232 @@
+// What one client may take from others: memory of the daemon, and memory that is lent.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <malloc.h>
+
+#include "store_fixture.h"
+
+namespace terrace {
+namespace {
+
+using World = StoreWorld;
+
+uint64_t HeapBytes() {
+  const struct mallinfo2 info = mallinfo2();
+  return info.uordblks + info.hblkhd;
+}
+
+std::vector<StatusCode> CodesOf(const ReserveResult& reserved) {
+  std::vector<StatusCode> codes;
+  for (const protocol::ReservedKey& key : reserved.keys) codes.push_back(World::CodeOf(key));
+  return codes;
+}
+
+TEST(ReserveLimits, AKeyNamedTwiceIsReservedOnce) {
+  World w;
+  const SessionId s = w.Open();
+  const uint32_t group = w.OpenSimple(s);
+  const BlockKey a{.low = 1, .high = 1}, b{.low = 2, .high = 1};
+  const ReserveResult reserved = w.Reserve(w.Query(s, group, {a, b, a, b}, protocol::kKeysFlat));
+  EXPECT_THAT(CodesOf(reserved), testing::ElementsAre(StatusCode::kOk, StatusCode::kOk,
+                                                      StatusCode::kExists, StatusCode::kExists));
+  EXPECT_EQ(reserved.slots.size(), 2u);
+  EXPECT_EQ(w.CommitAll(s, group, {a, b, a, b}, reserved).reply.sealed_count, 2u);
+  const CommitResult repeat =
+      w.Commit(s, {.token = reserved.reply.token},
+               {{.key_index = 2, .part_count = 1, .row = reserved.slots[0].row}, {.key_index = 4}});
+  EXPECT_EQ(repeat.entries[0], StatusCode::kExists);
+  EXPECT_EQ(repeat.entries[1], StatusCode::kInvalid) << "the request had four keys";
+}
+
+// Key indexes are those of the request, though only what was reserved is in the lease.
+TEST(ReserveLimits, KeysThatWereNotReservedKeepTheirPlaces) {
+  World w;
+  const SessionId s = w.Open(), other = w.Open();
+  const uint32_t group = w.OpenSimple(s);
+  EXPECT_EQ(w.OpenSimple(other), group);
+  const auto keys = World::Keys(6);
+  w.Put(s, group, {keys[0]});
+  w.Put(s, group, {keys[2]});
+  w.Put(s, group, {keys[5]});
+  const ReserveResult reserved = w.Reserve(w.Query(s, group, keys, protocol::kKeysFlat));
+  EXPECT_THAT(CodesOf(reserved),
+              testing::ElementsAre(StatusCode::kExists, StatusCode::kOk, StatusCode::kExists,
+                                   StatusCode::kOk, StatusCode::kOk, StatusCode::kExists));
+  ReserveResult joined;
+  const protocol::JoinRequest join{
+      .token = reserved.reply.token, .member_mask = 1, .group_handle = group};
+  while (!joined.is_finished) ASSERT_TRUE(w.store->JoinWrite(other, join, &joined).ok());
+  EXPECT_EQ(CodesOf(joined), CodesOf(reserved));
+  ASSERT_EQ(joined.slots.size(), 3u);
+  EXPECT_EQ(joined.slots[1].row, reserved.slots[1].row);
+  EXPECT_EQ(w.Release(other, reserved.reply.token), StatusCode::kOk);
+  const uint32_t index = 3;
+  EXPECT_TRUE(w.store->Abort(s, reserved.reply.token, {&index, 1}).ok());
+  w.Check();
+  ReserveResult rest = reserved;
+  rest.keys[3].status = static_cast<uint8_t>(StatusCode::kExists);
+  rest.slots.erase(rest.slots.begin() + 1);
+  EXPECT_EQ(w.CommitAll(s, group, keys, rest).reply.sealed_count, 2u);
+  w.Release(s, reserved.reply.token);
+  EXPECT_EQ(w.MatchCount(s, group, {keys[4]}), 1u);
+  EXPECT_EQ(w.MatchCount(s, group, {keys[3]}), 0u);
+}
+
+// Of a lease only what was reserved costs memory, and that is paid for with slots.
+TEST(ReserveLimits, KeysWithoutASlotCostTheDaemonNothing) {
+  World w({.segments_max = 8});
+  const SessionId s = w.Open();
+  std::vector<SpaceSpec> ranks;
+  for (uint32_t rank = 0; rank < 4; ++rank) ranks.push_back(TestSpace(rank, 0, 64));
+  const uint32_t group = w.OpenGroup(s, TestGroup("wide", ranks));
+  const std::vector<BlockKey> step(protocol::kBlocksPerTurnMax, BlockKey{.low = 7, .high = 7});
+  KeysQuery query = w.Query(s, group, step, protocol::kKeysFlat);
+  ReserveResult result;
+  ASSERT_TRUE(w.store->Reserve(query, &result).ok());
+  ASSERT_EQ(World::CodeOf(result.keys[0]), StatusCode::kOk);
+  const uint64_t before = HeapBytes();
+  for (uint32_t i = 0; i < 255; ++i) {
+    result.keys.clear();
+    ASSERT_TRUE(w.store->Reserve(query, &result).ok());
+  }
+  EXPECT_LT(HeapBytes(), before + 64 * kKiB) << "261,120 repeats of one key";
+  w.store->FinishReserve(query, &result);
+  w.Release(s, result.reply.token);
+}
+
+TEST(ReserveLimits, ALeaseGivesItsMemoryBackWhenItEnds) {
+  World w({.segments_max = 1, .lease_blocks_per_session_max = 1 << 20});
+  const SessionId s = w.Open();
+  const uint32_t group = w.OpenSimple(s);
+  const auto keys = World::Keys(4);
+  w.Put(s, group, keys);
+  const std::vector<BlockKey> step(protocol::kBlocksPerTurnMax, keys[0]);
+  const uint64_t before = HeapBytes();
+  {
+    KeysQuery query = w.Query(s, group, step, protocol::kKeysFlat);
+    AcquireResult held;
+    for (uint32_t i = 0; i < 128; ++i) {
+      ASSERT_TRUE(w.store->Acquire(query, &held).ok());
+      held.slots.clear();
+    }
+    EXPECT_GT(HeapBytes(), before + 512 * kKiB) << "131,072 entries";
+    w.store->FinishAcquire(query, &held);
+    w.Release(s, held.reply.token);
+    w.Run();
+  }
+  EXPECT_LT(HeapBytes(), before + 256 * kKiB);
+}
+
+// One session's leases leave every other its share.
+TEST(LeaseLimits, ASessionHasItsShareOfTheDomainsLeasesWhateverOthersHold) {
+  World w({.lease_blocks_per_session_max = 1 << 20, .lease_blocks_max = 1024 * 100});
+  const SessionId greedy = w.Open(), modest = w.Open();
+  const uint32_t group = w.OpenSimple(greedy);
+  EXPECT_EQ(w.OpenSimple(modest), group);
+  const auto keys = World::Keys(8);
+  w.Put(greedy, group, keys);
+  // A lease weighs 64 and its 8 blocks: 1,422 of them are as many as 102,400 hold.
+  uint32_t lease_count = 0;
+  for (; lease_count < 4'000; ++lease_count) {
+    const KeysQuery query = w.Query(greedy, group, keys);
+    AcquireResult held;
+    if (!w.store->Acquire(query, &held).ok()) break;
+    w.store->FinishAcquire(query, &held);
+    if (held.reply.block_count < keys.size()) break;
+  }
+  EXPECT_EQ(lease_count, 1'422u);
+  const AcquireResult held = w.Acquire(modest, group, keys);
+  EXPECT_EQ(held.reply.block_count, keys.size()) << "its share is 100";
+  w.Release(modest, held.reply.token);
+  w.Run();
+  EXPECT_EQ(w.Acquire(modest, group, keys).reply.block_count, keys.size());
+}
+
+TEST(LentMemory, AGuaranteeIsThereWhoeverHoldsTheRest) {
+  World w({.domain_count = 2, .segments_max = 8, .segments_guaranteed = 2, .segments_total = 6});
+  const SessionId a = w.Open(0), b = w.Open(1);
+  const uint32_t group_a = w.OpenSimple(a), group_b = w.OpenSimple(b);
+  // It takes what it can get and holds every block of it; from now on it does nothing any more.
+  for (uint32_t i = 1; i <= 8; ++i) {
+    const auto keys = World::Keys(kSlotsPerSegment, i);
+    w.Put(a, group_a, keys);
+    w.Run();
+    w.Acquire(a, group_a, keys);
+  }
+  EXPECT_EQ(w.Stats(0).segments_populated, 4u) << "two are the other domain's";
+  EXPECT_EQ(w.Stats(0).segments_borrowed, 2u);
+  for (uint32_t i = 1; i <= 4; ++i) {
+    w.Put(b, group_b, World::Keys(kSlotsPerSegment, i));
+    w.Advance(10'000);
+  }
+  EXPECT_EQ(w.Stats(1).segments_populated, 2u);
+  EXPECT_EQ(w.MatchCount(b, group_b, World::Keys(kSlotsPerSegment, 4)), kSlotsPerSegment);
+  EXPECT_TRUE(w.listener.segment_revokes.empty()) << "nobody had to be asked";
+  EXPECT_EQ(w.Stats(0).segments_leaving, 0u);
+}
+
+TEST(LentMemory, WhatWasLentIsNamedUntilItIsBack) {
+  World w({.domain_count = 2,
+           .segments_max = 8,
+           .segments_guaranteed = 2,
+           .segments_lent_max = 1,
+           .segments_total = 6});
+  const SessionId a = w.Open(0), b = w.Open(1);
+  const uint32_t group_a = w.OpenSimple(a), group_b = w.OpenSimple(b);
+  for (uint32_t i = 1; i <= 8; ++i) {
+    w.Put(a, group_a, World::Keys(kSlotsPerSegment, i));
+    w.Run();
+  }
+  EXPECT_EQ(w.Stats(0).segments_populated, 5u);
+  for (uint32_t i = 1; i <= 4; ++i) {
+    w.Put(b, group_b, World::Keys(kSlotsPerSegment, i));
+    w.Advance(100'000);
+  }
+  EXPECT_EQ(w.Stats(1).segments_populated, 1u) << "the session does not answer";
+  EXPECT_EQ(w.Stats(0).segments_leaving, 1u);
+  EXPECT_EQ(w.store->SegmentsOwedBy(a), 1u);
+  EXPECT_EQ(w.store->SegmentsOwedBy(b), 0u);
+  ASSERT_FALSE(w.listener.segment_revokes.empty());
+  EXPECT_TRUE(w.store->Unmapped(a, w.listener.segment_revokes[0].second).ok());
+  w.Put(b, group_b, World::Keys(kSlotsPerSegment, 5));
+  w.Advance(100'000);
+  EXPECT_EQ(w.Stats(1).segments_populated, 2u);
+  EXPECT_EQ(w.store->SegmentsOwedBy(a), 0u);
+}
+
+// One borrower that does not answer keeps no other from giving back.
+TEST(LentMemory, AStoppedBorrowerIsPassedOver) {
+  World w({.domain_count = 3,
+           .segments_max = 8,
+           .segments_guaranteed = 2,
+           .segments_lent_max = 2,
+           .segments_total = 8});
+  const SessionId a = w.Open(0), b = w.Open(1), c = w.Open(2);
+  const uint32_t group_a = w.OpenSimple(a), group_b = w.OpenSimple(b), group_c = w.OpenSimple(c);
+  for (uint32_t i = 1; i <= 4; ++i) {
+    w.Put(a, group_a, World::Keys(kSlotsPerSegment, i));
+    w.Run();
+    w.Put(b, group_b, World::Keys(kSlotsPerSegment, i));
+    w.Run();
+  }
+  ASSERT_GE(w.Stats(0).segments_borrowed, 1u);
+  ASSERT_GE(w.Stats(1).segments_borrowed, 1u);
+  for (uint32_t i = 1; i <= 2; ++i) {
+    w.Put(c, group_c, World::Keys(kSlotsPerSegment, i));
+    w.Advance(100'000);
+  }
+  ASSERT_EQ(w.listener.segment_revokes.size(), 1u) << "one at a time, as long as there is hope";
+  w.Advance(2'000'000);
+  w.Put(c, group_c, World::Keys(kSlotsPerSegment, 3));
+  w.Advance(100'000);
+  ASSERT_EQ(w.listener.segment_revokes.size(), 2u);
+  EXPECT_NE(w.listener.segment_revokes[0].first, w.listener.segment_revokes[1].first);
+  const auto [second, segment] = w.listener.segment_revokes[1];
+  EXPECT_TRUE(w.store->Unmapped(second, segment).ok());
+  w.Put(c, group_c, World::Keys(kSlotsPerSegment, 4));
+  w.Advance(100'000);
+  EXPECT_EQ(w.Stats(2).segments_populated, 2u);
+}
+
+}  // namespace
+}  // namespace terrace
