@@ -74,16 +74,19 @@ struct Block {
   uint8_t steps_in = 0;   // of a promotion by parts: so many first steps are in and verified
   uint8_t priority = protocol::kPriorityDefault;
   uint8_t kv_event_places = 0;  // KvEventMedium bits that routers were told of
+  uint8_t wanted_below = 0;     // bit t: to be written to lower tier t once it is verified
   bool is_pinned = false;       // by an operator or a hint
   bool is_no_store = false;     // never below DRAM
   bool has_roots = false;       // every part's checksum is known
   bool is_verified = false;     // the daemon itself has seen the bytes match
   bool is_in_check = false;     // a checksum job is under way
+  bool is_check_due = false;    // it waits for one: see Verifier
   bool is_amend_due = false;    // its record in the persistent tier says something else by now
   bool is_inherited = false;    // a predecessor's clients may still touch its slots
   bool is_offered = false;      // waits to be stored in the shared tier
   bool is_read_ahead = false;   // promoted unasked, and not asked for since
   bool is_part_told = false;    // somebody may read parts of the promotion under way
+  bool is_read_again = false;   // of the promotion under way: the first read brought other bytes
   bool is_bad_below = false;    // erased: a copy that is still read in place was found wrong
   bool is_dram_candidate = false;
   bool is_lower_candidate[kLowerTiersMax] = {};
@@ -97,6 +100,11 @@ struct Block {
     return phase == BlockPhase::kSealed && dram.state == CopyState::kNone &&
            fill_tier == kFillTierShared;
   }
+  // Bytes that nobody has verified are for those who could have written them.
+  bool IsReadableFor(uint32_t uid) const {
+    return dram.is_readable() && (is_verified || writer_uid == uid);
+  }
+  bool is_wanted_below(uint32_t tier) const { return (wanted_below >> tier) & 1; }
   bool is_arriving() const {
     return dram.state == CopyState::kFilling && fill_tier == kFillTierShared;
   }

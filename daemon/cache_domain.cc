@@ -1,5 +1,7 @@
 #include "daemon/cache_domain.h"
 
+#include <algorithm>
+
 #include "daemon/admission.h"
 #include "daemon/eviction/policies.h"
 #include "terrace/check.h"
@@ -21,7 +23,7 @@ CacheDomain::CacheDomain(uint32_t domain_index_in_store, DomainOptions domain_op
              .slot_table = options.slot_table,
              .table_seed = options.table_seed}),
       index({.blocks_max = store_options.blocks_max, .hash_seed = store_seams.random.Next()}),
-      ready_for_all(store_options.blocks_max),
+      readiness(store_options.blocks_max),
       dram_policy(MakeEvictionPolicy(store_options.eviction_policy, store_options.blocks_max)),
       admission(MakeAdmissionPolicy(store_options.admission_policy,
                                     {.capacity_blocks = store_options.blocks_max,
@@ -60,6 +62,17 @@ bool CacheDomain::IsGivenToTier(ErasureMark* mark) const {
   if (erased_below.ended() < mark->below) return false;
   mark->tier = lower[persistent_tier].tier->erasures().begun;
   return true;
+}
+
+void CacheDomain::NoteRefuted(const RefutedWriter& refuted) {
+  std::vector<RefutedWriter>& writers = counters.refuted_writers;
+  const auto known = std::ranges::find(writers, refuted.session, &RefutedWriter::session);
+  const uint64_t earlier = known == writers.end() ? 0 : known->block_count;
+  if (known != writers.end()) writers.erase(known);
+  if (writers.size() == kRefutedWritersMax) writers.erase(writers.begin());
+  writers.push_back(refuted);
+  writers.back().block_count += earlier;
+  if (limits.on_refuted) limits.on_refuted(domain_index, writers.back());
 }
 
 bool CacheDomain::IsErased(ErasureMark* mark) const {

@@ -2,6 +2,7 @@
 // state; each member is changed by the room named beside it and read by all.
 #pragma once
 
+#include <array>
 #include <deque>
 #include <memory>
 #include <optional>
@@ -90,6 +91,33 @@ struct ForgottenGroup {
   ErasureMark erased;
 };
 
+// Who may read a block from DRAM at once, a byte a block: these, or a class of WriterClasses.
+inline constexpr uint8_t kReadyForNone = 0;
+inline constexpr uint8_t kReadyForAll = 1;
+
+// The uids that have written here, as far as bytes can tell them apart. Blocks that nobody has
+// verified yet are ready for their writers' class alone. LIMITS: the first kClassesMax uids; blocks
+// of others are judged one by one.
+class WriterClasses {
+ public:
+  static constexpr uint8_t kClassesMax = 16;
+
+  void Add(uint32_t uid) {
+    if (ClassOf(uid) == kReadyForNone && count_ < kClassesMax) uids_[count_++] = uid;
+  }
+  // kReadyForNone if the uid has none.
+  uint8_t ClassOf(uint32_t uid) const {
+    for (uint8_t i = 0; i < count_; ++i) {
+      if (uids_[i] == uid) return static_cast<uint8_t>(kReadyForAll + 1 + i);
+    }
+    return kReadyForNone;
+  }
+
+ private:
+  std::array<uint32_t, kClassesMax> uids_{};
+  uint8_t count_ = 0;
+};
+
 struct CacheDomain {
   // Of requests that are longer, what grows with them gets its room at once: moving it again and
   // again would be felt.
@@ -130,6 +158,8 @@ struct CacheDomain {
   TouchContext ContextOf(const protocol::Hints& hints) const;
 
   void AddDevice();
+  // Tells of a writer whose checksums were wrong.
+  void NoteRefuted(const RefutedWriter& refuted);
 
   // Constant after construction.
   const uint32_t domain_index;
@@ -141,8 +171,9 @@ struct CacheDomain {
   RadixIndex index;            // Residency
   TreeWalks walks{index};      // Store; Residency tells it what goes
   ChunkedArray<Block> blocks;  // Residency; job fields: Verifier, Mover
-  // Residency: by id, 1 only where IsReadyForAll(); so that a long run is judged at a glance.
-  MappedArray<uint8_t> ready_for_all;
+  // Residency: by id, ReadinessOf(); so that a long run is judged at a glance.
+  MappedArray<uint8_t> readiness;
+  WriterClasses writer_classes;                 // Residency
   std::vector<std::unique_ptr<Group>> groups;   // Store; null: free place
   std::deque<ForgottenGroup> forgotten_groups;  // Store; of one id once
   SlotClasses slot_classes;                     // Store

@@ -9,6 +9,13 @@ namespace {
 
 using nlohmann::json;
 
+// More than this share of a tier lost, and a person should know.
+constexpr uint64_t kLostCapacityDivisor = 100;
+
+bool IsCapacityLost(const TierStats& stats) {
+  return stats.quarantined_bytes > stats.capacity_bytes / kLostCapacityDivisor;
+}
+
 constexpr const char* kTierNames[protocol::kTierKindCount] = {"hbm", "dram", "nvme", "redis"};
 
 json DomainDocument(const Store::DomainStats& domain) {
@@ -47,6 +54,9 @@ json DomainDocument(const Store::DomainStats& domain) {
       {"blocks_expired", domain.blocks_expired},
       {"parts_refused", domain.parts_refused},
       {"blocks_corrupt", domain.blocks_corrupt},
+      {"blocks_refuted", domain.blocks_refuted},
+      {"reads_repeated", domain.reads_repeated},
+      {"reads_recovered", domain.reads_recovered},
       {"reserve_exists", domain.reserve_exists},
       {"reserve_busy", domain.reserve_busy},
       {"reserve_no_space", domain.reserve_no_space},
@@ -65,6 +75,40 @@ json DomainDocument(const Store::DomainStats& domain) {
       {"demotions", domain.demotions},
       {"demotions_failed", domain.demotions_failed},
   };
+}
+
+// Sessions whose checksums were wrong, the last one last.
+json RefutedDocument(const Store::DomainStats& domain) {
+  json writers = json::array();
+  for (const RefutedWriter& writer : domain.refuted_writers) {
+    writers.push_back({{"session", ToHex(0, writer.session).substr(16)},
+                       {"uid", writer.uid},
+                       {"block_count", writer.block_count}});
+  }
+  return writers;
+}
+
+// What a person should do about the domain; empty: nothing.
+json TroublesOf(const Store::DomainStats& domain) {
+  json troubles = json::array();
+  for (const Store::DomainStats::LowerTierStats& tier : domain.lower_tiers) {
+    const std::string name = kTierNames[static_cast<size_t>(tier.kind)];
+    const TierStats& stats = tier.stats;
+    if (!stats.is_healthy && tier.kind != protocol::TierKind::kHbm) {
+      troubles.push_back("the " + name +
+                         " tier is off after errors and tries again by itself: see the log for "
+                         "the drive, and the drive's own");
+    }
+    if (IsCapacityLost(stats)) {
+      troubles.push_back(std::to_string(stats.quarantined_bytes) + " of " +
+                         std::to_string(stats.capacity_bytes) + " bytes of the " + name +
+                         " tier are quarantined, more than 1 in " +
+                         std::to_string(kLostCapacityDivisor) +
+                         ": terrace fsck --online --repair tries those places and gives back what "
+                         "the drive keeps; if they stay, replace the drive");
+    }
+  }
+  return troubles;
 }
 
 json GroupDocument(const Store::DomainStats::GroupStats& group) {
@@ -96,6 +140,10 @@ json TierDocument(const Store::DomainStats& domain,
           {"read_bytes", tier.stats.read_bytes},
           {"written_bytes", tier.stats.written_bytes},
           {"failed_transfers", tier.stats.failed_transfers},
+          {"suspect_bytes", tier.stats.suspect_bytes},
+          {"quarantined_bytes", tier.stats.quarantined_bytes},
+          {"places_recovered", tier.stats.places_recovered},
+          {"is_degraded", IsCapacityLost(tier.stats)},
           {"is_healthy", tier.stats.is_healthy}};
 }
 
@@ -216,6 +264,9 @@ json ProcessDocument(const StatsInput& input) {
 std::string StatsDocument(const StatsInput& input) {
   json document = ProcessDocument(input);
   document["domain"] = DomainDocument(input.domain);
+  document["domain"]["refuted_writers"] = RefutedDocument(input.domain);
+  document["troubles"] = TroublesOf(input.domain);
+  document["health"] = document["troubles"].empty() ? "ok" : "degraded";
   if (const std::optional<KvEventCounters>& events = input.kv_events) {
     document["kv_events"] = {{"events", events->events},
                              {"messages", events->messages},

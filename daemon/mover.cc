@@ -207,7 +207,7 @@ void Mover::Hurry(BlockId id, const ReadOrder& order) {
 void Mover::GiveUpIfUnwanted(uint32_t number) {
   Job& job = jobs_[number];
   const Block& b = d_.block(job.block);
-  if (job.is_ahead && b.phase == BlockPhase::kSealed) return;
+  if ((job.is_ahead || b.is_read_again) && b.phase == BlockPhase::kSealed) return;
   if (job.is_write || (b.phase == BlockPhase::kSealed && d_.index.pin_count(job.block) > 0)) return;
   // Whoever comes while it lasts may still want all of it, if there is anything to want.
   if (b.phase == BlockPhase::kSealed && (job.in_flight_count > 0 || job.check_count > 0)) return;
@@ -229,7 +229,9 @@ void Mover::OnStepChecked(BlockId id, uint32_t step, bool is_good) {
   --job.check_count;
   const bool is_sealed = d_.block(id).phase == BlockPhase::kSealed;
   if (!is_good) {
-    if (is_sealed && job.verdict != Verdict::kBad) ++d_.counters.blocks_corrupt;
+    if (is_sealed && job.verdict != Verdict::kBad && !MayReadAgain(id)) {
+      ++d_.counters.blocks_corrupt;
+    }
     job.is_failed = true;
     job.verdict = Verdict::kBad;
   }
@@ -251,8 +253,28 @@ void Mover::FinishRead(const Job& job) {
 }
 
 void Mover::OnPromotionChecked(BlockId id, bool is_good) {
-  if (!is_good && d_.block(id).phase == BlockPhase::kSealed) ++d_.counters.blocks_corrupt;
+  const bool is_sealed = d_.block(id).phase == BlockPhase::kSealed;
+  if (!is_good && is_sealed && !MayReadAgain(id)) ++d_.counters.blocks_corrupt;
   EndPromotion(id, is_good ? Verdict::kGood : Verdict::kBad);
+}
+
+// Nobody may be reading the slots that the second read fills.
+bool Mover::MayReadAgain(BlockId id) const {
+  const Block& b = d_.block(id);
+  return b.dram.state == CopyState::kFilling && b.fill_tier < d_.lower.size() &&
+         b.fill_tier != d_.device_tier && !b.is_read_again && !b.is_part_told &&
+         b.lower[b.fill_tier].is_readable();
+}
+
+void Mover::ReadAgain(BlockId id) {
+  Block& b = d_.block(id);
+  b.is_read_again = true;
+  b.steps_in = 0;
+  ++d_.counters.reads_repeated;
+  const uint32_t number =
+      TakeJob({.block = id, .tier = b.fill_tier, .run = 0, .sequence = next_sequence_++});
+  reads_[id] = number;
+  Enqueue(number);
 }
 
 void Mover::EndPromotion(BlockId id, Verdict verdict) {
@@ -260,8 +282,10 @@ void Mover::EndPromotion(BlockId id, Verdict verdict) {
   if (b.phase != BlockPhase::kSealed) return;
   if (b.is_adopting()) return EndAdoption(id, verdict == Verdict::kGood);
   if (b.is_arriving()) return shared_reader_->EndFetch(id, verdict == Verdict::kGood);
+  if (verdict == Verdict::kBad && MayReadAgain(id)) return ReadAgain(id);
   if (verdict == Verdict::kGood) {
     ++d_.counters.promotions;
+    if (b.is_read_again) ++d_.counters.reads_recovered;
     residency_.EndFill(id, true);
     return;
   }
@@ -299,7 +323,7 @@ void Mover::Forget(BlockId id, uint32_t tier, Verdict verdict) {
 // any.
 void Mover::EndAdoption(BlockId id, bool is_good) {
   residency_.EndFill(id, is_good);
-  if (is_good) return OnRooted(id);
+  if (is_good) return OnSealed(id);
   const Block& b = d_.block(id);
   if (residency_.HasOtherCopy(b, b.dram)) return;
   const Because because(d_, protocol::MissCause::kCorrupt);
@@ -330,28 +354,43 @@ bool Mover::Admits(AdmissionMoment moment, BlockId id, uint32_t tier) {
                                .has_child_below = d_.block(id).lower_children[tier] > 0});
 }
 
-void Mover::OnRooted(BlockId id) {
+void Mover::OnSealed(BlockId id) {
+  if (!d_.block(id).has_roots) verifier_.Verify(id);
   for (uint32_t t = 0; t < d_.lower.size(); ++t) {
-    if (Admits(AdmissionMoment::kSealed, id, t)) {
-      QueueWrite(id, t);
-    }
+    if (Admits(AdmissionMoment::kSealed, id, t)) QueueWrite(id, t);
   }
   if (shared_writer_ != nullptr) shared_writer_->Offer(id, SharedWriter::Moment::kSealed);
   Step();
 }
 
-void Mover::QueueWrite(BlockId id, uint32_t tier) {
+void Mover::OnVerified(BlockId id) {
   const Block& b = d_.block(id);
+  if (b.dram.state == CopyState::kDraining) EndDraining(id);
+  for (uint32_t t = 0; t < d_.lower.size(); ++t) {
+    if (b.is_wanted_below(t)) QueueWrite(id, t);
+  }
+  if (shared_writer_ != nullptr) {
+    const bool was_served = b.hit_count > 0;
+    shared_writer_->Offer(
+        id, was_served ? SharedWriter::Moment::kServed : SharedWriter::Moment::kSealed);
+  }
+  Step();
+}
+
+// Its turn in a queue comes once it is verified.
+void Mover::QueueWrite(BlockId id, uint32_t tier) {
+  Block& b = d_.block(id);
   if (b.is_no_store || b.lower[tier].state != CopyState::kNone) return;
+  b.wanted_below |= static_cast<uint8_t>(1 << tier);
+  if (!b.is_verified) return verifier_.Verify(id);
   if (queues_[tier].writes.size() + queues_[tier].unshelved.size() >= kWritesQueuedMax) return;
   queues_[tier].writes.push_back({.block = id, .commit_id = b.commit_id});
 }
 
-// Sealed, checksummed, not there yet, and its parent is: a tier holds prefixes.
-bool Mover::MayWrite(BlockId id, uint32_t tier) const {
+bool Mover::MayGoBelow(BlockId id, uint32_t tier) const {
   const Block& b = d_.block(id);
-  if (b.phase != BlockPhase::kSealed || b.dram.state != CopyState::kReady || !b.has_roots ||
-      b.is_no_store || b.lower[tier].state != CopyState::kNone || residency_.IsExpired(id)) {
+  if (b.phase != BlockPhase::kSealed || b.dram.state != CopyState::kReady || b.is_no_store ||
+      b.lower[tier].state != CopyState::kNone || residency_.IsExpired(id)) {
     return false;
   }
   const BlockId parent = d_.index.node(id).parent;
@@ -371,6 +410,7 @@ Status Mover::StartWrite(BlockId id, uint32_t tier) {
       break;
   }
   TERRACE_RETURN_IF_ERROR(evictor_.TakeExtents(id, tier));
+  d_.block(id).wanted_below &= static_cast<uint8_t>(~(1 << tier));
   ++queues_[tier].writes_in_flight;
   const uint32_t number = TakeJob({.block = id, .tier = tier, .is_write = true});
   queues_[tier].begun_writes.push_back(number);
@@ -392,14 +432,20 @@ bool Mover::TryDemote(BlockId id) {
     // The copy on a device goes with the device's clients, or with the daemon.
     if (t != d_.device_tier && d_.block(id).lower[t].is_readable()) return false;
   }
+  Block& b = d_.block(id);
   bool is_begun = false;
+  bool is_to_verify = false;
   for (uint32_t t = 0; t < d_.lower.size(); ++t) {
-    if (!MayWrite(id, t)) continue;
-    if (!Admits(AdmissionMoment::kEvicted, id, t)) {
-      continue;
+    if (!MayGoBelow(id, t) || !Admits(AdmissionMoment::kEvicted, id, t)) continue;
+    if (b.is_verified) {
+      is_begun |= StartWrite(id, t).ok();
+    } else {
+      b.wanted_below |= static_cast<uint8_t>(1 << t);
+      is_to_verify = true;
     }
-    is_begun |= StartWrite(id, t).ok();
   }
+  // Where too many are being verified already it is dropped: nobody waits for that.
+  if (is_to_verify) is_begun = verifier_.VerifyToLeave(id);
   if (is_begun) {
     residency_.SetDraining(id);
   } else {
@@ -440,7 +486,7 @@ void Mover::FinishWrite(const Job& job) {
   // The device holds other bytes than the block: those in DRAM may be the wrong ones.
   if (job.tier == d_.device_tier && job.verdict == Verdict::kBad &&
       b.dram.state == CopyState::kReady) {
-    d_.block(id).is_verified = false;
+    residency_.Doubt(id);
     verifier_.CheckServed(id);
   }
   if (b.dram.state != CopyState::kDraining || b.job_count > 0) return;
@@ -456,13 +502,24 @@ void Mover::FinishWrite(const Job& job) {
   }
 }
 
+// It was verified because it is to leave; now it may. Draining ends with the writes.
+void Mover::EndDraining(BlockId id) {
+  bool is_begun = false;
+  residency_.ClearDraining(id);
+  for (uint32_t t = 0; t < d_.lower.size(); ++t) {
+    if (d_.block(id).is_wanted_below(t) && MayWrite(id, t)) is_begun |= StartWrite(id, t).ok();
+  }
+  if (is_begun) residency_.SetDraining(id);
+}
+
 // Children that were ready before their parent had arrived.
 void Mover::QueueChildren(BlockId id, uint32_t tier) {
   uint32_t looked_at = 0;
   for (BlockId child = d_.index.node(id).first_child;
        child != kBlockNone && looked_at < kChildrenQueuedMax;
        child = d_.index.node(child).next_sibling, ++looked_at) {
-    if (MayWrite(child, tier) && Admits(AdmissionMoment::kSealed, child, tier)) {
+    if (!MayGoBelow(child, tier)) continue;
+    if (d_.block(child).is_wanted_below(tier) || Admits(AdmissionMoment::kSealed, child, tier)) {
       QueueWrite(child, tier);
     }
   }

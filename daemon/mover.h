@@ -2,7 +2,8 @@
 // members into slots that were taken for it, has the bytes checked, and makes the block readable;
 // everybody who wants it meanwhile shares it. Whoever asks for parts has the blocks of a run read
 // and checked in steps, the first layers of all blocks before the next ones. A write copies a
-// Sealed, checksummed block down, after its parent, so that each tier holds prefixes.
+// Sealed block down that the daemon has verified, after its parent, so that each tier holds
+// prefixes: what a client says of its bytes never meets a drive.
 //
 // Work is abandoned, never cancelled: a block that is erased under a transfer stays until that
 // ends. A read that still waits for the tier's queue when everybody has given up is not begun.
@@ -64,6 +65,8 @@ class Mover final : public LowerWriter, public VerifierListener {
   // The chain below `tip` will probably be asked for: its next blocks are promoted when nothing
   // that was asked for waits, into room that is free or holds clean copies not used since.
   void ReadAhead(BlockId tip);
+  // Sealed in DRAM just now: what is wanted below is verified, then queued.
+  void OnSealed(BlockId id);
   // Writes the block to the persistent tier whatever the admission policy says. False if it never
   // will be.
   bool Persist(BlockId id);
@@ -89,7 +92,8 @@ class Mover final : public LowerWriter, public VerifierListener {
 
   bool TryDemote(BlockId id) override;
   bool FreeTogether(BlockId id, uint32_t tier, uint32_t local_index) override;
-  void OnRooted(BlockId id) override;
+  void OnVerified(BlockId id) override;
+  void OnFetched(BlockId id) override { OnSealed(id); }
   void OnPromotionChecked(BlockId id, bool is_good) override;
   void OnStepChecked(BlockId id, uint32_t step, bool is_good) override;
 
@@ -183,6 +187,9 @@ class Mover final : public LowerWriter, public VerifierListener {
   void FinishRead(const Job& job);
   void Fail(Job& job, Status status);
   void EndPromotion(BlockId id, Verdict verdict);
+  // What was read is not what was written: the drive is asked once more before it is believed.
+  bool MayReadAgain(BlockId id) const;
+  void ReadAgain(BlockId id);
   void LookAtHealth(uint32_t tier);
   void StepDrops(uint32_t tier);
   bool may_amend() const { return !d_.amends.empty() && !d_.lower[d_.persistent_tier].is_off; }
@@ -190,7 +197,12 @@ class Mover final : public LowerWriter, public VerifierListener {
   void EndAdoption(BlockId id, bool is_good);
   void FinishWrite(const Job& job);
   bool Admits(AdmissionMoment moment, BlockId id, uint32_t tier);
-  bool MayWrite(BlockId id, uint32_t tier) const;
+  // Sealed, not there yet, and its parent is: a tier holds prefixes.
+  bool MayGoBelow(BlockId id, uint32_t tier) const;
+  bool MayWrite(BlockId id, uint32_t tier) const {
+    return d_.block(id).is_verified && MayGoBelow(id, tier);
+  }
+  void EndDraining(BlockId id);
   // kBusy, kUnsupported: try again later. kNoSpace: give up.
   Status StartWrite(BlockId id, uint32_t tier);
   // What a successor could not read is not persisted: kKept is what it takes.

@@ -14,6 +14,8 @@ using nlohmann::json;
 using protocol::FsckRequest;
 
 constexpr uint32_t kLooksMax = 3;  // at one slot
+// Of slots of one answer that asks for repair: as many may be quarantined, and are tried.
+constexpr uint64_t kTrialBytesMax = 128 * kMiB;
 constexpr uint32_t kFlags = protocol::kFsckVerify | protocol::kFsckRepair | protocol::kFsckAudit;
 
 constexpr std::string_view kCatalogAnswersNobody =
@@ -68,6 +70,12 @@ struct OnlineFsck::Slot {
   CopyName copy;                // of a used slot that is as it should be
   CopyFinding finding = CopyFinding::kGood;
   std::vector<Difference> differences;
+
+  bool is_quarantined() const {
+    return std::ranges::any_of(differences, [](const Difference& difference) {
+      return difference.kind == FsckProblemKind::kEntryQuarantined;
+    });
+  }
 };
 
 struct OnlineFsck::Question {
@@ -84,6 +92,7 @@ struct OnlineFsck::Question {
   std::vector<uint32_t> looked_at;  // of `slots`, in the look under way
   std::vector<uint32_t> verified;   // of `slots`, whose bytes are being read
   CopyFindings found;
+  uint32_t trials_left = 0;  // of quarantined slots
 };
 
 OnlineFsck::OnlineFsck(Options options) : options_(std::move(options)) {}
@@ -142,6 +151,10 @@ void OnlineFsck::Begin(uint64_t who, const FsckRequest& request, Done done) {
     const uint64_t affordable =
         request.verify_bytes_per_second / std::max<uint64_t>(slab->geometry.shape.slot_bytes, 1);
     count = static_cast<uint32_t>(std::clamp<uint64_t>(affordable, 1, count));
+  }
+  if ((request.flags & protocol::kFsckRepair) != 0) {
+    const uint64_t tried = kTrialBytesMax / std::max<uint64_t>(slab->geometry.shape.slot_bytes, 1);
+    count = static_cast<uint32_t>(std::clamp<uint64_t>(tried, 1, count));
   }
   q.next_cursor = CursorOf(slab->index, first + count);
   for (uint32_t i = 0; i < count; ++i) q.slots.push_back({.number = first + i});
@@ -283,7 +296,8 @@ void OnlineFsck::JudgeEntry(const Catalog::Looked& looked, Slot* slot) {
     case SlabEntryState::kQuarantined:
       if (slot->in_table == SlabEntryState::kQuarantined) {
         return differs(FsckProblemKind::kEntryQuarantined,
-                       NameOf(slot->number) + " is quarantined: its bytes did not verify");
+                       NameOf(slot->number) +
+                           " is quarantined: its bytes did not verify; --repair tries the drive");
       }
       if (!is_used || slot->has_group_file) return;  // above groups_max, or to be cleared
       return differs(
@@ -373,16 +387,13 @@ void OnlineFsck::OnVerified(const CopyFindings& found) {
 bool OnlineFsck::Repair(const Slot& slot) {
   const SlotName name{.slab = question_->slab.index, .slot = slot.number};
   bool is_of_catalog_only = true;
-  bool is_quarantine = false;
   for (const Slot::Difference& difference : slot.differences) {
     if (difference.kind == FsckProblemKind::kTableUnreadable) return false;
     is_of_catalog_only &= difference.kind == FsckProblemKind::kCatalogDiffers ||
                           difference.kind == FsckProblemKind::kCatalogLacks ||
                           difference.kind == FsckProblemKind::kCatalogStray;
-    is_quarantine |= difference.kind == FsckProblemKind::kEntryQuarantined;
   }
-  if (is_quarantine) return false;  // nobody has read it since
-  if (HasLeft(slot)) return true;   // with another member's bytes
+  if (HasLeft(slot)) return true;  // with another member's bytes
   if (!IsSteady(slot)) return false;
   if (is_of_catalog_only) {
     options_.catalog->OnEntryWritten(name.slab, name.slot);
@@ -399,8 +410,9 @@ bool OnlineFsck::Repair(const Slot& slot) {
   const Result<BlockRecord> record =
       options_.store->DescribeCopy(options_.domain_index, slot.before.owner, extent);
   if (!record.ok()) return false;
-  const CopyFault fault =
-      slot.finding == CopyFinding::kUnreadable ? CopyFault::kUnreadable : CopyFault::kUseless;
+  const bool is_suspect =
+      slot.finding == CopyFinding::kUnreadable || slot.finding == CopyFinding::kMismatch;
+  const CopyFault fault = is_suspect ? CopyFault::kUnreadable : CopyFault::kUseless;
   return options_.store
       ->DropCopy(options_.domain_index,
                  {.owner = slot.before.owner, .commit_id = record->commit_id}, fault)
@@ -409,8 +421,37 @@ bool OnlineFsck::Repair(const Slot& slot) {
 
 void OnlineFsck::Finish() {
   Question& q = *question_;
+  q.trials_left = 1;
+  for (uint32_t i = 0; i < q.slots.size(); ++i) {
+    if ((q.request.flags & protocol::kFsckRepair) != 0 && q.slots[i].is_quarantined()) {
+      ++q.trials_left;
+      TryQuarantined(i);
+    }
+  }
+  EndTrial();
+}
+
+void OnlineFsck::TryQuarantined(uint32_t index) {
+  Question& q = *question_;
+  const auto done = [this, index, number = q.number](bool is_free) {
+    if (question_ == nullptr || question_->number != number) return;
+    for (Slot::Difference& difference : question_->slots[index].differences) {
+      difference.is_repaired = is_free;
+    }
+    EndTrial();
+  };
+  if (!IsSteady(q.slots[index])) return done(false);
+  options_.tier->TryQuarantined(q.slab.index, q.slots[index].number, done);
+}
+
+void OnlineFsck::EndTrial() {
+  Question& q = *question_;
+  if (--q.trials_left > 0) return;
   for (Slot& slot : q.slots) {
-    if (slot.differences.empty() || (q.request.flags & protocol::kFsckRepair) == 0) continue;
+    if (slot.differences.empty() || slot.is_quarantined() ||
+        (q.request.flags & protocol::kFsckRepair) == 0) {
+      continue;
+    }
     const bool is_repaired = Repair(slot);
     for (Slot::Difference& difference : slot.differences) difference.is_repaired = is_repaired;
   }

@@ -11,6 +11,8 @@
 //                ▲──────────────── what differs, once more ◄──────────────────────────┘
 //                                  ─► bytes, by the store's Scrubber ─► repair ─► answer
 //
+// A quarantined slot is tried: written, and read back. What the drive keeps is free again.
+//
 // THREADING: store thread. LIMITS: one question at a time; kFsckSlotsMax slots.
 #pragma once
 
@@ -70,6 +72,8 @@ class OnlineFsck {
   void Verify();
   void OnVerified(const CopyFindings& found);
   void Finish();
+  void TryQuarantined(uint32_t index);
+  void EndTrial();
   bool Repair(const Slot& slot);
   std::string PathOf(const SlabView& slab) const;
   std::string NameOf(uint32_t slot) const;

@@ -34,7 +34,7 @@ BlockId Residency::Insert(const NewBlock& block) {
   Block& b = d_.block(id);
   b = Block{};
   b.phase = BlockPhase::kReserved;
-  d_.ready_for_all[id] = 0;
+  d_.readiness[id] = kReadyForNone;
   b.group_index = block.group_index;
   do {
     b.commit_id = d_.seams.random.Next();
@@ -42,6 +42,7 @@ BlockId Residency::Insert(const NewBlock& block) {
   b.event_hash = block.event_hash;
   b.writer_session = block.writer_session;
   b.writer_uid = block.writer_uid;
+  d_.writer_classes.Add(b.writer_uid);
   b.created_us = d_.NowUs();
   d_.index.Touch({id, 1}, b.created_us);
   b.roots_row = d_.group_of(b).roots().Take();
@@ -192,7 +193,7 @@ Status Residency::TakeSlots(BlockId id, uint64_t member_mask, uint32_t* short_cl
   }
   b.dram = {.member_mask = member_mask, .row = row, .state = CopyState::kFilling};
   b.steps_in = 0;
-  b.is_part_told = b.is_read_ahead = false;
+  b.is_part_told = b.is_read_ahead = b.is_read_again = false;
   SetRowStates(id, b.phase == BlockPhase::kReserved ? SlotState::kReserved : SlotState::kFilling,
                b.writer_session);
   const BlockId parent = d_.index.node(id).parent;
@@ -360,6 +361,19 @@ void Residency::AmendRows(BlockId id) {
 
 // ---- worth ----
 
+void Residency::Verified(BlockId id) {
+  Block& b = d_.block(id);
+  TERRACE_CHECK(b.phase == BlockPhase::kSealed && b.dram.is_readable(), "what is read is there");
+  b.is_verified = true;
+  RootsKnown(id);
+  observer_->OnBlockReady(id);
+}
+
+void Residency::Doubt(BlockId id) {
+  d_.block(id).is_verified = false;
+  NoteReadiness(id);
+}
+
 // The digest of a member's roots, for a successor that adopts the slot.
 void Residency::RootsKnown(BlockId id) {
   Block& b = d_.block(id);
@@ -478,8 +492,8 @@ void Residency::LetGoPath(BlockRange range) {
   ForEachPiece(range, [&pieces](BlockRange piece) { pieces.push_back(piece); });
   // The tail first, as paths go.
   for (size_t p = pieces.size(); p-- > 0;) {
-    const bool is_ready =
-        std::memchr(&d_.ready_for_all[pieces[p].first], 0, pieces[p].block_count) == nullptr;
+    const bool is_ready = std::memchr(&d_.readiness[pieces[p].first], kReadyForNone,
+                                      pieces[p].block_count) == nullptr;
     for (uint32_t i = pieces[p].block_count; i-- > 0;) {
       const BlockId id = pieces[p].first + i;
       const bool is_last = i + 1 == pieces[p].block_count;
@@ -501,9 +515,9 @@ void Residency::HoldReady(BlockRange range) {
   });
 }
 
-// The range, run by run. Of blocks that are ready for all in one run only the last one can be
-// dropped, held or not: behind the others is one in DRAM, and their own copy there is readable. But
-// on a device any of them can be dropped, unless it is held: somebody may read it there.
+// The range, run by run. Of blocks that are ready (for whomever) in one run only the last one can
+// be dropped, held or not: behind the others is one in DRAM, and their own copy there is readable.
+// But on a device any of them can be dropped, unless it is held: somebody may read it there.
 template <typename Visit>
 void Residency::ForEachPiece(BlockRange range, const Visit& visit) {
   const BlockId end = range.first + range.block_count;
@@ -515,14 +529,16 @@ void Residency::ForEachPiece(BlockRange range, const Visit& visit) {
   }
 }
 
-bool Residency::IsReadyForAll(BlockId id) const {
+uint8_t Residency::ReadinessOf(BlockId id) const {
   const Block& b = d_.block(id);
-  return b.phase == BlockPhase::kSealed && b.dram.is_readable() && b.has_roots &&
-         b.expires_us == kNever && !b.is_read_ahead &&
-         b.dram.member_mask == d_.group_of(b).local_mask();
+  const bool is_ready = b.phase == BlockPhase::kSealed && b.dram.is_readable() && b.has_roots &&
+                        b.expires_us == kNever && !b.is_read_ahead &&
+                        b.dram.member_mask == d_.group_of(b).local_mask();
+  if (!is_ready) return kReadyForNone;
+  return b.is_verified ? kReadyForAll : d_.writer_classes.ClassOf(b.writer_uid);
 }
 
-void Residency::NoteReadiness(BlockId id) { d_.ready_for_all[id] = IsReadyForAll(id) ? 1 : 0; }
+void Residency::NoteReadiness(BlockId id) { d_.readiness[id] = ReadinessOf(id); }
 
 void Residency::WasLetGo(BlockId id) {
   const Block& b = d_.block(id);

@@ -136,8 +136,10 @@ class Residency {
   void HoldReady(BlockRange range);
 
   // ---- worth ----
-  // All of the block's roots are in their row.
-  void RootsKnown(BlockId id);
+  // The daemon has seen that the bytes in DRAM match. Readers who waited for that are told.
+  void Verified(BlockId id);
+  // They may be other bytes by now.
+  void Doubt(BlockId id);
   void Touch(std::span<const BlockId> run, const protocol::Hints& hints);
   // Tells the policies when the engine expects the blocks to be asked for, if it says.
   void Expect(std::span<const BlockId> run, const protocol::Hints& hints);
@@ -154,8 +156,9 @@ class Residency {
   bool MayDropLower(BlockId id, uint32_t tier) const;
   bool HasOtherCopy(const Block& block, const BlockCopy& copy) const;
   bool IsExpired(BlockId id) const;
-  // Whoever asks may read it from DRAM at once, and for good: every local member's bytes.
-  bool IsReadyForAll(BlockId id) const;
+  // Who may read it from DRAM at once, and for good, every local member's bytes: nobody, all, or
+  // one class of CacheDomain::writer_classes.
+  uint8_t ReadinessOf(BlockId id) const;
 
  private:
   // `tell(policy, resident)` for each tier that has some of `run`.
@@ -170,6 +173,8 @@ class Residency {
   void WasLetGo(BlockId id);
   template <typename Visit>
   void ForEachPiece(BlockRange range, const Visit& visit);
+  // All of the block's roots are in their row.
+  void RootsKnown(BlockId id);
   void NoteReadiness(BlockId id);
   void Reclaim(BlockId id);
   void Refresh(BlockId id);

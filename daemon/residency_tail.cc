@@ -36,7 +36,7 @@ uint32_t Residency::DropTail(BlockRange run) {
     group.roots().Give(b.roots_row);
     d_.admission->OnErase(id);
     b = Block{};
-    d_.ready_for_all[id] = 0;
+    d_.readiness[id] = kReadyForNone;
     if (d_.is_watched) d_.changed.push_back(id);
     if (id == 0) break;
   }

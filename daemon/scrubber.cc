@@ -81,7 +81,8 @@ bool Scrubber::MayRead() {
 
 bool Scrubber::MoveToMember() {
   const auto local_count = static_cast<uint32_t>(d_.group_of(d_.block(block_)).locals().size());
-  local_ = is_fresh_ ? 0 : local_ + 1;
+  if (is_fresh_) is_again_ = false;
+  local_ = is_fresh_ ? 0 : local_ + (is_again_ ? 0 : 1);
   is_fresh_ = false;
   for (; local_ < local_count; ++local_) {
     const bool is_meant = !is_asked_ || member().member == asked_[asked_next_].member;
@@ -195,15 +196,22 @@ bool Scrubber::Verifies(std::span<const Checksum> roots) const {
 
 void Scrubber::EndMember(Verdict verdict) {
   phase_ = Phase::kIdle;
-  if (verdict != Verdict::kUnknown) {
-    d_.counters.scrub_bytes += member().slot_bytes;
-    ++d_.counters.scrub_members;
-    found_.read_bytes += member().slot_bytes;
-    ++found_.member_count;
-  }
   const bool is_bad = verdict == Verdict::kBad || verdict == Verdict::kUnreadable;
   const bool is_sealed = d_.block(block_).phase == BlockPhase::kSealed;
+  const bool is_asked_for = !is_asked_ || (is_checking() && !is_abandoned_);
+  const uint64_t slot_bytes = member().slot_bytes;
   residency_.LetGo(block_, HoldKind::kJob);
+  if (is_bad && is_sealed && is_asked_for && !std::exchange(is_again_, true)) {
+    ++d_.counters.reads_repeated;
+    return;
+  }
+  if (verdict != Verdict::kUnknown) {
+    d_.counters.scrub_bytes += slot_bytes;
+    ++d_.counters.scrub_members;
+    found_.read_bytes += slot_bytes;
+    ++found_.member_count;
+  }
+  if (std::exchange(is_again_, false) && verdict == Verdict::kGood) ++d_.counters.reads_recovered;
   if (is_asked_) return EndAsked(verdict);
   if (is_sealed && is_bad) GiveUpCopy();
   if (!is_sealed || is_bad) {

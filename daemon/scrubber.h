@@ -1,7 +1,7 @@
 // Scrubber: reads what lies in the persistent tier, one member of one block after the other, and
 // compares it with its checksums, so that bytes that rot are found before somebody asks for them.
-// What does not verify leaves the tier, and its place is not used again; if DRAM has the block it
-// is written anew.
+// What does not verify, not even the second time, leaves the tier, and its place is suspect; if
+// DRAM has the block it is written anew.
 //
 // It gives way: one read at a time, only while the tier has nothing else to do (or has been busy
 // for kYieldUs), within a budget, into memory of its own, never into slots.
@@ -108,7 +108,8 @@ class Scrubber {
   // The member under check, or the one checked last.
   BlockId block_ = 0;
   uint32_t local_ = 0;
-  bool is_fresh_ = true;  // not looked at yet
+  bool is_fresh_ = true;   // not looked at yet
+  bool is_again_ = false;  // it was bad, and is read once more
   Phase phase_ = Phase::kIdle;
   bool is_stopped_ = false;
   int64_t budget_bytes_ = 0;

@@ -219,7 +219,7 @@ void SharedReader::EndFetch(BlockId id, bool is_good) {
   if (is_good) {
     b.shared_epoch = d_.shared_epoch;  // it need not be given back
     ++counts_.blocks_fetched;
-    listener_.OnRooted(id);
+    listener_.OnFetched(id);
     return;
   }
   const Because because(d_, protocol::MissCause::kLate);

@@ -13,11 +13,10 @@ static_assert(kGroupMembersMax <= 1 << kBlockShift);
 
 }  // namespace
 
-bool SharedWriter::MayGive(BlockId id) const {
+bool SharedWriter::IsToGive(BlockId id) const {
   const Block& b = d_.block(id);
   return !IsOfBefore(b) && b.phase == BlockPhase::kSealed && b.dram.state == CopyState::kReady &&
-         b.has_roots && !b.is_no_store && b.shared_epoch != d_.shared_epoch &&
-         !residency_.IsExpired(id);
+         !b.is_no_store && b.shared_epoch != d_.shared_epoch && !residency_.IsExpired(id);
 }
 
 bool SharedWriter::IsOfBefore(const Block& b) const {
@@ -41,8 +40,9 @@ void SharedWriter::Offer(BlockId id, Moment moment) {
   const SharedUse& use = d_.options.shared;
   if (use.tier == nullptr || !use.is_storing) return;
   Block& b = d_.block(id);
-  if (!MayGive(id) || b.is_offered || jobs_.contains(id)) return;
+  if (!IsToGive(id) || b.is_offered || jobs_.contains(id)) return;
   if (use.is_storing_hits_only && moment == Moment::kSealed) return;
+  if (!b.is_verified) return verifier_.Verify(id);
   const uint64_t byte_count = d_.group_of(b).block_bytes();
   if (!MakeRoom(byte_count, b.priority)) {
     ++counts_.blocks_dropped;

@@ -16,6 +16,7 @@
 #include <unordered_map>
 
 #include "daemon/residency.h"
+#include "daemon/verifier.h"
 
 namespace terrace {
 
@@ -25,9 +26,11 @@ class SharedWriter {
   static constexpr uint32_t kOffersPerStepMax = 64;
   static constexpr uint32_t kQueuedMax = 1 << 18;
 
-  SharedWriter(CacheDomain& domain, Residency& residency) : d_(domain), residency_(residency) {}
+  SharedWriter(CacheDomain& domain, Residency& residency, Verifier& verifier)
+      : d_(domain), residency_(residency), verifier_(verifier) {}
 
   enum class Moment : uint8_t { kSealed, kServed };
+  // What is not verified yet is verified, and offered again then.
   void Offer(BlockId id, Moment moment);
   void OnStored(TransferId transfer_id, Status status);
   // Begins what the tier takes.
@@ -57,7 +60,8 @@ class SharedWriter {
     bool is_existing = false;
   };
 
-  bool MayGive(BlockId id) const;
+  bool IsToGive(BlockId id) const;
+  bool MayGive(BlockId id) const { return d_.block(id).is_verified && IsToGive(id); }
   // It was here when its group was forgotten.
   bool IsOfBefore(const Block& b) const;
   // The key that names the block's run. False if it is not known here.
@@ -70,6 +74,7 @@ class SharedWriter {
 
   CacheDomain& d_;
   Residency& residency_;
+  Verifier& verifier_;
   // By priority, the most wanted first; each in the order they were offered, parents first.
   std::map<uint8_t, std::deque<Offered>, std::greater<>> queue_;
   std::unordered_map<BlockId, Job> jobs_;  // looked up only, never walked

@@ -31,6 +31,7 @@
 #include "daemon/metrics.h"
 #include "daemon/offload_pool.h"
 #include "daemon/recovery.h"
+#include "daemon/refuted_log.h"
 #include "daemon/session.h"
 #include "daemon/slow_turns.h"
 #include "daemon/socket_transport.h"
@@ -403,6 +404,7 @@ StoreOptions Shell::State::MakeStoreOptions() {
     options.domains.push_back(std::move(entry));
   }
   options.shelf = shelf.get();
+  options.on_refuted = LogRefuted(config, clock);
   return options;
 }
 

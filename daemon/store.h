@@ -99,6 +99,14 @@ struct DomainOptions {
   DeviceUse device;
 };
 
+// A session whose bytes did not match the checksums it had given.
+struct RefutedWriter {
+  SessionId session = 0;
+  uint32_t uid = 0;
+  uint64_t block_count = 0;  // of its blocks, as long as it is remembered
+};
+inline constexpr size_t kRefutedWritersMax = 8;  // the last ones
+
 struct StoreOptions {
   std::vector<DomainOptions> domains;
   uint32_t segments_total = 0;     // populated at any time over all domains: the DRAM cap
@@ -125,6 +133,9 @@ struct StoreOptions {
   uint32_t default_deadline_us = 1'000'000;
   uint32_t deadline_us_max = 600'000'000;
   GroupShelf* shelf = nullptr;  // none: groups are forgotten with the process
+  // A block was erased because its writer's checksums were wrong. Called from inside Store methods:
+  // may only take note.
+  std::function<void(uint32_t domain_index, const RefutedWriter& writer)> on_refuted;
 };
 
 struct SessionOptions {
@@ -260,7 +271,7 @@ struct CopyFindings {
 // Why a copy is to go.
 enum class CopyFault : uint8_t {
   kUseless,     // its place may be used again
-  kUnreadable,  // its place is quarantined
+  kUnreadable,  // its place is suspect
 };
 
 // What came of restoring a domain.
@@ -500,11 +511,14 @@ struct Store::DomainStats {
   uint64_t acquire_blocks_by_tier[protocol::kTierKindCount] = {};
   uint64_t blocks_adopted = 0;  // a predecessor's, found again in DRAM
   uint64_t blocks_sealed = 0, blocks_evicted = 0, blocks_expired = 0, blocks_corrupt = 0;
-  uint64_t parts_refused = 0;  // by a lossy codec, in clients
+  uint64_t blocks_refuted = 0;  // of blocks_corrupt: not what their writer's checksums say
+  std::vector<RefutedWriter> refuted_writers;  // the last one told of comes last
+  uint64_t parts_refused = 0;                  // by a lossy codec, in clients
   uint64_t reserve_exists = 0, reserve_busy = 0, reserve_no_space = 0;
   uint64_t commits_gone = 0, leases_revoked = 0, checksums_verified = 0;
   uint64_t scrub_members = 0, scrub_bytes = 0, scrub_passes = 0, scrub_mismatches = 0;
   uint64_t promotions = 0, promotions_failed = 0, promotions_cancelled = 0;
+  uint64_t reads_repeated = 0, reads_recovered = 0;     // wrong once; right the second time
   uint64_t read_ahead_blocks = 0, read_ahead_used = 0;  // promoted unasked; asked for since
   uint64_t demotions = 0, demotions_failed = 0;
   struct GroupStats {

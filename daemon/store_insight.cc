@@ -70,9 +70,6 @@ MissCause Store::State::CauseOf(const Caller& caller, uint32_t group_index,
     return forgotten == nullptr ? MissCause::kCold : forgotten->cause;
   }
   if (rooms.residency.IsExpired(id)) return MissCause::kExpired;
-  const Block& b = rooms.domain.block(id);
-  if (b.phase == BlockPhase::kReserved) return MissCause::kLate;
-  if (!b.has_roots && b.writer_uid != sessions.at(caller.session).uid) return MissCause::kMismatch;
   return MissCause::kLate;
 }
 
@@ -180,8 +177,7 @@ class Explainer {
       reply.reason = StopReason::kBeingWritten;
       reply.writer_session = b.writer_session;
     } else {
-      const bool is_own = b.writer_uid == state_.sessions.at(caller_.session).uid;
-      reply.reason = !b.has_roots && !is_own ? StopReason::kUnverified : StopReason::kTierOff;
+      reply.reason = StopReason::kTierOff;
     }
   }
 

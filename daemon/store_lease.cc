@@ -57,9 +57,9 @@ Status BeginJoin(Store::State& state, const Caller& caller, const protocol::Join
   return Status::Ok();
 }
 
-SpanState StateOf(const Block& block) {
+SpanState StateOf(const Block& block, uint32_t uid) {
   if (block.phase == BlockPhase::kReserved) return SpanState::kFollowing;
-  return block.dram.is_readable() ? SpanState::kReady : SpanState::kComing;
+  return block.IsReadableFor(uid) ? SpanState::kReady : SpanState::kComing;
 }
 
 // Whether a joiner may read the block on the device: it was answered there, or has been copied
@@ -92,9 +92,12 @@ void JoinInDram(const Store::State& state, const Caller& caller, PendingId pendi
                 LeaseEntry* entry, AcquireResult* result) {
   const Block& b = caller.domain().block(entry->block);
   protocol::AcquireReply& reply = result->reply;
-  BlockSpan span{.first_block = reply.block_count, .block_count = 1, .state = StateOf(b)};
+  BlockSpan span{.first_block = reply.block_count,
+                 .block_count = 1,
+                 .state = StateOf(b, state.sessions.at(caller.session).uid)};
   if (span.state == SpanState::kComing) {
     span.tier = state.ComingFrom(*caller.rooms, entry->block, 0).tier;
+    if (b.dram.is_readable()) caller.rooms->verifier.VerifyForReader(entry->block);
   }
   if (span.state != SpanState::kReady && pending != kPendingNone) {
     caller.rooms->waiters.Await(pending, reply.block_count, entry->block);
@@ -170,9 +173,11 @@ Status Store::JoinRead(SessionId session, uint64_t request_id, const protocol::J
     LeaseEntry& entry = lease.entries[reply.block_count];
     const Block& b = domain.block(entry.block);
     if (b.is_bad_below) break;
+    const uint32_t uid = state_->sessions.at(caller.session).uid;
+    if (b.phase == BlockPhase::kReserved && b.writer_uid != uid) break;  // nobody verifies parts
     // With the device it reads further than the lease's others: what it is told of, now or later,
     // stays held when their prefix ends before it.
-    if (takes_device || (is_by_parts && StateOf(b) == SpanState::kReady)) {
+    if (takes_device || (is_by_parts && StateOf(b, uid) == SpanState::kReady)) {
       entry.flags |= kEntryByParts;
     }
     if (takes_device && JoinOnDevice(caller, entry, result)) continue;

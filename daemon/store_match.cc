@@ -1,7 +1,6 @@
 // Match, Acquire, Prefetch: how far is a prefix there, and holding on to it.
 #include <algorithm>
 #include <bit>
-#include <cstring>
 #include <utility>
 
 #include "daemon/store_state.h"
@@ -61,9 +60,9 @@ Found Store::State::Judge(const Caller& caller, BlockId id) const {
   if (rooms.residency.IsExpired(id)) return Found::kNothing;
   const Block& b = rooms.domain.block(id);
   if (b.phase == BlockPhase::kReserved) return Found::kReserved;
-  // Bytes nobody has checked are for those who could have written them.
-  if (!b.has_roots && b.writer_uid != sessions.at(caller.session).uid) return Found::kNothing;
-  if (b.dram.is_readable()) return Found::kReady;
+  if (b.dram.is_readable()) {
+    return b.IsReadableFor(sessions.at(caller.session).uid) ? Found::kReady : Found::kToVerify;
+  }
   if (b.dram.state == CopyState::kFilling) return Found::kFilling;
   if (b.dram.state == CopyState::kUnverified) return Found::kBelow;
   return rooms.domain.FastestTier(b) == kLowerTiersMax ? Found::kNothing : Found::kBelow;
@@ -76,7 +75,7 @@ Store::State::Coming Store::State::ComingFrom(const DomainRooms& rooms, BlockId 
   const auto capped = [](uint64_t eta_us) {
     return static_cast<uint32_t>(std::min<uint64_t>(eta_us, UINT32_MAX));
   };
-  if (b.dram.state == CopyState::kUnverified || b.is_adopting()) {
+  if (b.dram.is_readable() || b.dram.state == CopyState::kUnverified || b.is_adopting()) {
     return {.tier = protocol::TierKind::kDram, .eta_us = capped(bytes / kVerifyBytesPerUs)};
   }
   if (b.is_arriving() || b.is_expected()) {
@@ -222,6 +221,7 @@ class PrefixHolder {
         return CutAt(index, i);
       }
       if (found_[i] == Found::kFilling) caller_.rooms->mover.Hurry(held_[i], Order());
+      if (found_[i] == Found::kToVerify) caller_.rooms->verifier.VerifyForReader(held_[i]);
       if (!WalkOn(*caller_.group, MembersFor(b, found_[i]), target_.walk)) return CutAt(index, i);
       AppendToSpans(SpanOf(held_[i], found_[i], index), target_.spans);
       ++b.hit_count;
@@ -351,7 +351,9 @@ class PrefixHolder {
     BlockSpan span{.first_block = index, .block_count = 1};
     if (found == Found::kReserved) span.state = SpanState::kFollowing;
     if (found == Found::kOnDevice) span.tier = protocol::TierKind::kHbm;
-    if (found != Found::kFilling && found != Found::kBelow) return span;
+    if (found != Found::kFilling && found != Found::kBelow && found != Found::kToVerify) {
+      return span;
+    }
     const Store::State::Coming coming = state_.ComingFrom(*caller_.rooms, id, coming_bytes_);
     coming_bytes_ += caller_.group->block_bytes();
     span.state = SpanState::kComing;
@@ -404,21 +406,34 @@ Status Begin(Store::State& state, const Caller& caller, const KeysQuery& query, 
   return Status::Ok();
 }
 
-// Of the leading keys: blocks that are ready for all, as many as the session may still hold.
-std::vector<BlockRange> ReadyPathOf(const Caller& caller, const KeysQuery& query) {
+// How many of the blocks from `first` on anybody may read, or the class.
+uint32_t ReadyCount(const uint8_t* first, uint32_t block_count, uint8_t own_class) {
+  constexpr uint32_t kAtOnce = 64;  // looked at without a branch
+  uint32_t i = 0;
+  for (; i + kAtOnce <= block_count; i += kAtOnce) {
+    bool is_other = false;
+    for (uint32_t j = 0; j < kAtOnce; ++j) {
+      is_other |= (first[i + j] != kReadyForAll) & (first[i + j] != own_class);
+    }
+    if (is_other) break;
+  }
+  while (i < block_count && (first[i] == kReadyForAll || first[i] == own_class)) ++i;
+  return i;
+}
+
+// Of the leading keys: blocks that are ready for the session, as many as it may still hold.
+std::vector<BlockRange> ReadyPathOf(const Store::State& state, const Caller& caller,
+                                    const KeysQuery& query) {
   const CacheDomain& domain = caller.domain();
   std::vector<BlockRange> path;
   domain.index.Match(query.group_index, query.keys, RadixIndex::Proof::kEveryKey, &path);
   uint32_t left = caller.rooms->keeper.BlocksLeftOf(caller.session);
+  const uint8_t class_of_uid = domain.writer_classes.ClassOf(state.sessions.at(caller.session).uid);
+  const uint8_t own_class = class_of_uid == kReadyForNone ? kReadyForAll : class_of_uid;
   for (size_t i = 0; i < path.size(); ++i) {
     BlockRange& range = path[i];
-    const uint8_t* const first = &domain.ready_for_all[range.first];
-    const void* const other = std::memchr(first, 0, range.block_count);
-    uint32_t ready_count = range.block_count;
-    if (other != nullptr) {
-      ready_count = static_cast<uint32_t>(static_cast<const uint8_t*>(other) - first);
-    }
-    ready_count = std::min(ready_count, left);
+    const uint32_t ready_count =
+        std::min(ReadyCount(&domain.readiness[range.first], range.block_count, own_class), left);
     left -= ready_count;
     if (ready_count == range.block_count) continue;
     range.block_count = ready_count;
@@ -466,7 +481,7 @@ Status Store::AcquireReady(const KeysQuery& query, AcquireResult* result) {
   Caller caller;
   TERRACE_RETURN_IF_ERROR(state_->Enter(query.session, query.group_index, &caller));
   CacheDomain& domain = caller.domain();
-  const std::vector<BlockRange> path = ReadyPathOf(caller, query);
+  const std::vector<BlockRange> path = ReadyPathOf(*state_, caller, query);
   uint32_t block_count = 0;
   for (const BlockRange& range : path) block_count += range.block_count;
   if (block_count == 0 || !caller.rooms->notes.has_room(block_count)) return Status::Ok();

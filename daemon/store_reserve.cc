@@ -403,11 +403,7 @@ class Committer {
     if (is_hinted_) caller_.rooms->residency.ApplyHints(id, hints_);
     caller_.rooms->residency.Seal(id, group.local_mask() & ~absent);
     sealed_.push_back(id);
-    if (has_roots) {
-      caller_.rooms->mover.OnRooted(id);
-    } else {
-      caller_.rooms->verifier.ComputeRoots(id);
-    }
+    caller_.rooms->mover.OnSealed(id);
     caller_.rooms->keeper.Sealed(lease_id_, place);
   }
 

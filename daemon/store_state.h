@@ -70,6 +70,7 @@ struct Caller {
 enum class Found : uint8_t {
   kNothing,
   kReady,     // readable in DRAM
+  kToVerify,  // likewise, as soon as its bytes have been compared with another user's checksums
   kFilling,   // a promotion is under way
   kBelow,     // in a lower tier, or in DRAM and not verified yet
   kReserved,  // being written

@@ -170,8 +170,9 @@ class InvariantCheck {
 
   void CheckCopies(BlockId id) const {
     const Block& b = d_.block(id);
-    TERRACE_CHECK(d_.ready_for_all[id] == 0 || rooms_.residency.IsReadyForAll(id),
-                  "what is called ready for all is");
+    TERRACE_CHECK(
+        d_.readiness[id] == kReadyForNone || d_.readiness[id] == rooms_.residency.ReadinessOf(id),
+        "what is called ready for somebody is");
     const bool is_adopted =
         b.dram.state == CopyState::kUnverified || b.is_adopting() || b.is_arriving();
     bool has_ready = b.dram.is_readable() || is_adopted;

@@ -8,19 +8,32 @@ namespace terrace {
 // OffloadIds say which domain asked: bits 48 and up.
 static constexpr uint32_t kDomainShift = 48;
 
-void Verifier::ComputeRoots(BlockId id) {
-  const Block& b = d_.block(id);
-  if (Start(id, Purpose::kRoots).ok() || roots_waiting_.size() >= kRootsWaitingMax) return;
-  roots_waiting_.push_back({.block = id, .commit_id = b.commit_id});
+void Verifier::Verify(BlockId id) {
+  Block& b = d_.block(id);
+  if (b.is_verified || b.is_check_due || b.is_in_check) return;
+  if (waiting_.empty() && may_start_unasked() && Start(id, Purpose::kUnasked).ok()) return;
+  if (waiting_.size() >= kWaitingMax) return;
+  b.is_check_due = true;
+  waiting_.push_back({.block = id, .commit_id = b.commit_id});
 }
 
-// kBusy: the queue is full. The block is held while its bytes are read.
+void Verifier::VerifyForReader(BlockId id) {
+  if (Start(id, Purpose::kReader).ok()) return;
+  // One reader may ask for a block many times. Who is not noted waits for others' checks, or until
+  // its deadline.
+  if (readers_waiting_.size() >= kWaitingMax) return Verify(id);
+  readers_waiting_.push_back({.block = id, .commit_id = d_.block(id).commit_id});
+}
+
+bool Verifier::VerifyToLeave(BlockId id) {
+  return may_start_unasked() && Start(id, Purpose::kUnasked).ok() && d_.block(id).is_in_check;
+}
+
 Status Verifier::Start(BlockId id, Purpose purpose) {
   Block& b = d_.block(id);
-  if (b.phase != BlockPhase::kSealed || b.dram.state != CopyState::kReady || b.is_in_check) {
+  if (b.phase != BlockPhase::kSealed || !b.dram.is_readable() || b.is_in_check || b.is_verified) {
     return Status::Ok();
   }
-  if (purpose == Purpose::kRoots ? b.has_roots : b.is_verified) return Status::Ok();
   b.is_in_check = true;
   residency_.Hold(id, HoldKind::kJob);
   const Status status = Submit({.block = id, .purpose = purpose});
@@ -33,7 +46,7 @@ Status Verifier::Start(BlockId id, Purpose purpose) {
 
 void Verifier::CheckServed(BlockId id) {
   if (!d_.block(id).has_roots) {
-    ComputeRoots(id);
+    Verify(id);
   } else if (served_in_flight_ < kServedInFlightMax) {
     (void)Start(id, Purpose::kServed);
   }
@@ -70,8 +83,16 @@ Status Verifier::Submit(const Check& check) {
     return status;
   }
   jobs_[number] = {.check = check, .commit_id = d_.block(check.block).commit_id, .is_used = true};
-  if (check.purpose == Purpose::kServed) ++served_in_flight_;
+  CountInFlight(check, 1);
   return Status::Ok();
+}
+
+void Verifier::CountInFlight(const Check& check, int32_t by) {
+  if (check.purpose == Purpose::kServed) served_in_flight_ += by;
+  if (check.purpose != Purpose::kUnasked) return;
+  unasked_in_flight_ += by;
+  const auto block_bytes = static_cast<int64_t>(d_.group_of(d_.block(check.block)).block_bytes());
+  unasked_bytes_in_flight_ += by * block_bytes;
 }
 
 PartRun Verifier::PartsOf(const LocalMember& local, const Check& check) {
@@ -148,27 +169,33 @@ void Verifier::Conclude(const Check& check, bool is_good) {
     return;
   }
   b.is_in_check = false;
-  if (purpose == Purpose::kServed) --served_in_flight_;
   const bool is_sealed = b.phase == BlockPhase::kSealed;
   if (purpose == Purpose::kPromotion) {
     residency_.LetGo(id, HoldKind::kJob);
     listener_->OnPromotionChecked(id, is_good);
     return;
   }
+  CountInFlight(check, -1);
   if (is_sealed && is_good) {
-    b.is_verified = true;
     ++d_.counters.checksums_verified;
-    if (purpose == Purpose::kRoots) residency_.RootsKnown(id);
+    residency_.Verified(id);
   }
-  if (is_sealed && !is_good) {
-    ++d_.counters.blocks_corrupt;
-    const Because because(d_, protocol::MissCause::kCorrupt);
-    residency_.Erase(id, StatusCode::kNotFound);
-  }
+  if (is_sealed && !is_good) Refute(id);
   residency_.LetGo(id, HoldKind::kJob);
-  if (is_sealed && is_good && purpose == Purpose::kRoots && listener_ != nullptr) {
-    listener_->OnRooted(id);
+  if (is_sealed && is_good && listener_ != nullptr) listener_->OnVerified(id);
+}
+
+// Its writer said something else of the bytes, or somebody who may write there has changed them
+// since. Of what came from below or from other hosts no writer is known.
+void Verifier::Refute(BlockId id) {
+  const Block& b = d_.block(id);
+  ++d_.counters.blocks_corrupt;
+  ++d_.counters.blocks_refuted;
+  if (b.writer_session != 0) {
+    d_.NoteRefuted({.session = b.writer_session, .uid = b.writer_uid, .block_count = 1});
   }
+  const Because because(d_, protocol::MissCause::kCorrupt);
+  residency_.Erase(id, StatusCode::kNotFound);
 }
 
 bool Verifier::Step() {
@@ -179,16 +206,26 @@ bool Verifier::Step() {
     promotions_waiting_.pop_front();
     if (!is_sealed) Conclude(check, false);
   }
-  for (uint32_t i = 0; i < kRootsPerStepMax && !roots_waiting_.empty(); ++i) {
-    const Waiting waiting = roots_waiting_.front();
-    // Evicted meanwhile, perhaps, and another block since.
-    if (d_.block(waiting.block).commit_id == waiting.commit_id &&
-        !Start(waiting.block, Purpose::kRoots).ok()) {
-      return true;
-    }
-    roots_waiting_.pop_front();
+  if (StepWaiting(&readers_waiting_, Purpose::kReader)) {
+    StepWaiting(&waiting_, Purpose::kUnasked);
   }
   return has_work();
+}
+
+// False if the queue takes no more for now.
+bool Verifier::StepWaiting(std::deque<Waiting>* waiting, Purpose purpose) {
+  for (uint32_t i = 0; i < kWaitingPerStepMax && !waiting->empty(); ++i) {
+    if (purpose == Purpose::kUnasked && !may_start_unasked()) return true;
+    const Waiting next = waiting->front();
+    Block& b = d_.block(next.block);
+    // Evicted meanwhile, perhaps, and another block since.
+    if (b.commit_id == next.commit_id) {
+      if (!Start(next.block, purpose).ok()) return false;
+      if (purpose == Purpose::kUnasked) b.is_check_due = false;
+    }
+    waiting->pop_front();
+  }
+  return true;
 }
 
 }  // namespace terrace

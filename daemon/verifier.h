@@ -1,11 +1,15 @@
 // Verifier: the checksums of slot bytes, computed by other threads, and what follows from them.
-// Three occasions: a sealed block whose client gave no checksums gets them; a block first served to
-// another process is compared with them; a promoted block is compared before it becomes readable.
+// What a client says of its bytes is a claim. A sealed block is *verified* once the daemon has
+// compared the bytes with it (or, where the client said nothing, has checksums of its own); only
+// then may it leave DRAM or be read under another uid. It is compared once, when somebody needs it;
+// a promoted block is compared before it becomes readable.
 //
 // A block whose bytes do not match leaves the cache at once. A full queue is no error: the check is
-// tried again later (seal, promotion) or at the next serve.
+// tried again later, or at the next serve.
 //
-// THREADING: store thread. LIMITS: the constants below; promotions are bounded by their slots.
+// THREADING: store thread.
+// LIMITS: the constants below; promotions are bounded by their slots, what readers wait for by
+// their leases.
 #pragma once
 
 #include <cstdint>
@@ -20,8 +24,10 @@ namespace terrace {
 class VerifierListener {
  public:
   virtual ~VerifierListener() = default;
-  // Every part's checksum is known now: the block may leave DRAM.
-  virtual void OnRooted(BlockId id) = 0;
+  // The block may leave DRAM.
+  virtual void OnVerified(BlockId id) = 0;
+  // Fetched from the tier that hosts share, and verified.
+  virtual void OnFetched(BlockId id) = 0;
   // The bytes a promotion brought have been compared.
   virtual void OnPromotionChecked(BlockId id, bool is_good) = 0;
   // Those of one step of a promotion by parts.
@@ -31,15 +37,25 @@ class VerifierListener {
 class Verifier {
  public:
   static constexpr uint32_t kServedInFlightMax = 256;  // checked blocks cannot be evicted
-  static constexpr uint32_t kRootsWaitingMax = 1 << 16;
-  static constexpr uint32_t kRootsPerStepMax = 64;
+  // Checks that nobody waits for: promotions and readers queue behind so many, however many blocks
+  // are stored. One block at least.
+  static constexpr uint32_t kUnaskedInFlightMax = 64;
+  static constexpr int64_t kUnaskedBytesInFlightMax = 16 * kMiB;
+  static constexpr uint32_t kWaitingMax = 1 << 16;
+  static constexpr uint32_t kWaitingPerStepMax = 64;
 
   Verifier(CacheDomain& domain, Residency& residency) : d_(domain), residency_(residency) {}
   void SetListener(VerifierListener* listener) { listener_ = listener; }
 
-  // After a seal: computes what the client did not say.
-  void ComputeRoots(BlockId id);
-  // Another process relies on the bytes; at most one check of a block at a time.
+  // These do nothing to a block that is verified or in check; OnVerified follows, or the block is
+  // erased.
+  // The block is to leave DRAM, or its client gave no checksums.
+  void Verify(BlockId id);
+  // A reader who may not see unverified bytes waits. REQUIRES: a lease holds the block.
+  void VerifyForReader(BlockId id);
+  // The block has to leave DRAM now. False if no check could be begun.
+  bool VerifyToLeave(BlockId id);
+  // Another process of the writer's uid relies on the bytes.
   void CheckServed(BlockId id);
   // The block's DRAM copy is Filling and all bytes are in. OnPromotionChecked follows.
   void CheckPromotion(BlockId id);
@@ -51,14 +67,16 @@ class Verifier {
   void OnChecksumsDone(uint64_t number, std::span<const Checksum> roots);
   // Submits what found the queue full. True if some are still waiting.
   bool Step();
-  bool has_work() const { return !promotions_waiting_.empty() || !roots_waiting_.empty(); }
+  bool has_work() const {
+    return !promotions_waiting_.empty() || !readers_waiting_.empty() || !waiting_.empty();
+  }
   bool is_idle() const { return !has_work() && jobs_.size() == free_jobs_.size(); }
 
  private:
-  enum class Purpose : uint8_t { kRoots, kServed, kPromotion, kStep };
+  enum class Purpose : uint8_t { kUnasked, kReader, kServed, kPromotion, kStep };
   struct Check {
     BlockId block = kBlockNone;
-    Purpose purpose = Purpose::kRoots;
+    Purpose purpose = Purpose::kUnasked;
     uint32_t step = 0;  // of a kStep
   };
   struct Job {
@@ -72,7 +90,15 @@ class Verifier {
     CommitId commit_id = 0;
   };
 
+  // kBusy: the queue is full. The block is held while its bytes are read.
   Status Start(BlockId id, Purpose purpose);
+  bool may_start_unasked() const {
+    return unasked_in_flight_ < kUnaskedInFlightMax &&
+           unasked_bytes_in_flight_ < kUnaskedBytesInFlightMax;
+  }
+  void CountInFlight(const Check& check, int32_t by);
+  bool StepWaiting(std::deque<Waiting>* waiting, Purpose purpose);
+  void Refute(BlockId id);
   Status Submit(const Check& check);
   // The parts of a member that the check is about: all, or those of its step.
   static PartRun PartsOf(const LocalMember& local, const Check& check);
@@ -86,10 +112,13 @@ class Verifier {
   VerifierListener* listener_ = nullptr;
   std::vector<Job> jobs_;
   std::vector<uint32_t> free_jobs_;
-  // What found the queue full. Promotions hold their blocks; blocks without roots may be evicted.
+  // What found the queue full. Promotions hold their blocks; others may be evicted meanwhile.
   std::deque<Check> promotions_waiting_;
-  std::deque<Waiting> roots_waiting_;
+  std::deque<Waiting> readers_waiting_;
+  std::deque<Waiting> waiting_;
   uint32_t served_in_flight_ = 0;
+  uint32_t unasked_in_flight_ = 0;
+  int64_t unasked_bytes_in_flight_ = 0;
 };
 
 }  // namespace terrace

@@ -37,6 +37,7 @@ uint32_t* NvmeSlab::CountOf(SlabSlotState state) {
     case SlabSlotState::kTaken:
     case SlabSlotState::kUsed:
     case SlabSlotState::kLost:
+    case SlabSlotState::kSuspect:
       return &owned_count;
     case SlabSlotState::kQuarantined:
       break;

@@ -1,9 +1,9 @@
 // NvmeSlab: what memory holds of one slab: who has which slot, and which entries are yet to be
 // written. Sixteen bytes a slot; what the bytes in it are is in the header table alone.
 //
-// A slot goes kFree → kTaken → kUsed → kErasing → kFree. It is kErasing until the table says that
-// it is free, so that no entry on disk ever names bytes of another block. Freed slots queue up: the
-// oldest is handed out first.
+// A slot goes kFree → kTaken → kUsed → kErasing → kFree, or kUsed → kSuspect → kFree, kQuarantined.
+// It is kErasing until the table says that it is free, so that no entry on disk ever names bytes of
+// another block. Freed slots queue up: the oldest is handed out first.
 //
 // THREADING: one thread.
 // INVARIANT: slots in use, erasing, quarantined and free make up all slots.
@@ -28,7 +28,8 @@ enum class SlabSlotState : uint8_t {
   kTaken,        // an owner has it; its bytes are not there
   kUsed,         // its bytes are there
   kLost,         // an owner has it, but its bytes or its entry may not have reached the drive
-  kQuarantined,  // nobody's
+  kSuspect,      // nobody's; its bytes read wrong, and it is tried before anybody gets it again
+  kQuarantined,  // nobody's: the drive was found wrong there
 };
 
 struct SlabSlot {
@@ -92,7 +93,7 @@ class NvmeSlab {
   SlabGeometry geometry;
   SlabUuid uuid;
   std::vector<SlabSlot> slots;
-  uint32_t owned_count = 0;  // kTaken, kUsed, kLost
+  uint32_t owned_count = 0;  // kTaken, kUsed, kLost; kSuspect: its own trial's
   uint32_t free_count = 0;
   uint32_t erasing_count = 0;
   uint32_t quarantined_count = 0;

@@ -122,10 +122,12 @@ void NvmeTier::State::Release(const Extent& extent, SlabSlotState state) {
     erasures[PlaceOf(slab.index, number)] = erasures_begun;
     erasure_numbers.insert(erasures_begun++);
   }
-  if (state == SlabSlotState::kQuarantined || slot.state == SlabSlotState::kLost) {
+  if (slot.state == SlabSlotState::kLost) {
     slab.SetState(number, SlabSlotState::kQuarantined);
     totals.quarantined_bytes += slab.geometry.shape.slot_bytes;
     MarkDirty(slab, number);
+  } else if (state == SlabSlotState::kSuspect) {
+    Suspect(slab, number);
   } else if ((slot.flags & (kEntryNamed | kEntryDirty | kEntryInFlight)) != 0) {
     EraseSlot(slab, number);
     MarkDirty(slab, number);
@@ -184,6 +186,7 @@ NvmeTier::~NvmeTier() {
     if (disk.is_probe_in_flight) LeaveBehind(std::move(disk.probe_sector));
     if (disk.requests_in_flight > 0 && state_->zeros) LeaveBehind(std::move(state_->zeros));
   }
+  if (state_->trial.is_in_flight) LeaveBehind(std::move(state_->trial.bytes));
 }
 
 void NvmeTier::SetListener(TierListener* listener) { state_->listener = listener; }
@@ -220,7 +223,7 @@ void NvmeTier::Free(const Extent& extent) {
 }
 
 void NvmeTier::Quarantine(const Extent& extent) {
-  state_->Release(extent, SlabSlotState::kQuarantined);
+  state_->Release(extent, SlabSlotState::kSuspect);
   state_->Pump();
 }
 
@@ -343,6 +346,8 @@ void NvmeTier::Tick() {
   s.Pump();
   s.LookAfterAll();
   s.BeginSyncs();
+  s.StepTrials();
+  s.GiveUpTrialWaiters();
   for (State::DiskState& disk : s.disks) disk.disk->Flush();
 }
 
@@ -393,6 +398,9 @@ void NvmeTier::OnDiskDone(uint64_t tag, Status status) {
       break;
     case State::RequestKind::kProbe:
       s.OnProbeDone(request, status);
+      break;
+    case State::RequestKind::kTrial:
+      s.OnTrialDone(request, status);
       break;
   }
   s.Pump();

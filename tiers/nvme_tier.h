@@ -129,6 +129,10 @@ class NvmeTier final : public Tier, public DiskListener {
   std::optional<SlabView> NextSlab(uint32_t index_min) const;
   // Of slots [first, first + views.size()). False: the slab is not in use, or has not so many.
   bool LookAtSlots(uint32_t slab, uint32_t first, std::span<SlabSlotView> views) const;
+  // Writes to a quarantined slot and reads that back: it is free again if the drive keeps it.
+  // `done` is called once, perhaps from inside this call: whether it is. REQUIRES: its entry names
+  // nothing.
+  void TryQuarantined(uint32_t slab, uint32_t slot, std::function<void(bool is_free)> done);
   // The entry of a slot that nobody has is written anew, as free. What a quarantined slot holds is
   // of no use then. Does nothing to a slot that somebody has.
   void RewriteAsFree(uint32_t slab, uint32_t slot);

@@ -1,4 +1,6 @@
 // What an online check sees and may do: slots as memory has them.
+#include <utility>
+
 #include "tiers/nvme_tier_state.h"
 
 namespace terrace {
@@ -9,9 +11,9 @@ SlabSlotView ViewOf(const SlabSlot& slot) {
   // What its entry says once it is settled.
   if (slot.state == SlabSlotState::kUsed) view.state = SlabEntryState::kUsed;
   if (slot.state == SlabSlotState::kQuarantined) view.state = SlabEntryState::kQuarantined;
-  const bool is_changing = slot.state == SlabSlotState::kTaken ||
-                           slot.state == SlabSlotState::kLost ||
-                           slot.state == SlabSlotState::kErasing;
+  const bool is_changing =
+      slot.state == SlabSlotState::kTaken || slot.state == SlabSlotState::kLost ||
+      slot.state == SlabSlotState::kSuspect || slot.state == SlabSlotState::kErasing;
   view.is_settled = !is_changing && (slot.flags & (kEntryWriting | kEntryDoubted)) == 0;
   return view;
 }
@@ -45,7 +47,7 @@ void NvmeTier::RewriteAsFree(uint32_t index, uint32_t slot) {
   NvmeSlab* slab = s.SlabAt(index);
   if (slab == nullptr || slot >= slab->slots.size()) return;
   const SlabSlotState state = slab->slots[slot].state;
-  if (state == SlabSlotState::kQuarantined) {
+  if (state == SlabSlotState::kQuarantined) {  // what it holds is of no use to anybody
     s.totals.quarantined_bytes -= slab->geometry.shape.slot_bytes;
     ++slab->slots[slot].generation;
     s.EraseSlot(*slab, slot);

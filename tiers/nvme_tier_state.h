@@ -3,6 +3,7 @@
 //   nvme_tier_table.cc    entries: written, retried, synced, told to the catalog
 //   nvme_tier_slabs.cc    slabs: made, reshaped, drained, removed
 //   nvme_tier_health.cc   disks: stuck requests, probes
+//   nvme_tier_trial.cc    slots that were read wrong: written, and read back
 //   nvme_tier_restore.cc  what outlived the last daemon
 #pragma once
 
@@ -29,6 +30,7 @@ inline constexpr uint64_t kClearChunkBytes = 256 * kKiB;
 inline constexpr size_t kUnreadSectorsMax =
     64;  // of a table; where there are more nothing is cleared
 inline constexpr uint32_t kClearAttemptsMax = 3;
+inline constexpr uint64_t kTrialChunkBytes = 256 * kKiB;  // compared in one turn
 
 struct FreeAligned {
   void operator()(std::byte* bytes) const;
@@ -37,7 +39,7 @@ using AlignedBytes = std::unique_ptr<std::byte[], FreeAligned>;
 AlignedBytes AllocateAligned(uint64_t length_bytes);
 
 struct NvmeTier::State final {
-  enum class RequestKind : uint8_t { kRead, kWrite, kEntry, kSync, kSlabStep, kProbe };
+  enum class RequestKind : uint8_t { kRead, kWrite, kEntry, kSync, kSlabStep, kProbe, kTrial };
   struct Request {
     RequestKind kind = RequestKind::kRead;
     bool is_live = false;
@@ -88,6 +90,18 @@ struct NvmeTier::State final {
     CommitId commit_id = 0;
     uint16_t member = 0;
     bool is_announcing = false;
+  };
+  // One suspect slot: all of it is written, synced, and read back, a chunk at a time.
+  struct Trial {
+    enum class Step : uint8_t { kWrites, kSyncs, kReads };
+    bool is_under_way = false;
+    bool is_in_flight = false;
+    Step step = Step::kWrites;
+    uint64_t place = 0;         // PlaceOf
+    uint64_t seed = 0;          // of what is written
+    uint64_t offset_bytes = 0;  // of the chunk
+    uint64_t chunk_bytes = 0;
+    AlignedBytes bytes;  // kTrialChunkBytes, from the first trial on
   };
   // What other threads may know of a slab.
   struct SlabPlace {
@@ -173,6 +187,18 @@ struct NvmeTier::State final {
   void OnProbeDone(const Request& request, Status status);
   void EndProbe(uint32_t disk, Status status);
 
+  // ---- nvme_tier_trial.cc ----
+  void Suspect(NvmeSlab& slab, uint32_t slot);  // → kSuspect
+  // Begins the next trial whose disk is on, if none is under way.
+  void StepTrials();
+  void StepTrial();
+  void OnTrialDone(const Request& request, Status status);
+  enum class TrialVerdict : uint8_t { kSound, kBad, kLater };
+  void EndTrial(TrialVerdict verdict);
+  void EndSuspect(NvmeSlab& slab, uint32_t slot, TrialVerdict verdict);
+  void GiveUpTrialWaiters();
+  void TellTried(uint64_t place, bool is_free);
+
   // ---- nvme_tier_restore.cc ----
   struct UsedEntry {
     uint64_t fingerprint = 0;  // of group, key and member
@@ -211,7 +237,11 @@ struct NvmeTier::State final {
   uint64_t erasures_begun = 0;
   bool is_room_wanted = false;
   AlignedBytes zeros;
-  TierStats totals;  // used, quarantined, transferred, failed, corrupt
+  std::deque<uint64_t> suspects;  // PlaceOf; entries say free, trials to come
+  // Who waits for the trial of a slot, by PlaceOf.
+  std::unordered_map<uint64_t, std::vector<std::function<void(bool)>>> trial_waiters;
+  Trial trial;
+  TierStats totals;  // used, suspect, quarantined, transferred, failed, corrupt
   RestoreCounts restored;
   uint32_t generation_max = 0;
 

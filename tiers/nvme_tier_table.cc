@@ -103,6 +103,9 @@ void NvmeTier::State::OnEntrySettled(NvmeSlab& slab, uint32_t slot) {
   if (state == SlabSlotState::kErasing) {
     FreeSlot(slab, slot);
     GiveRoom();
+  } else if (state == SlabSlotState::kSuspect) {
+    suspects.push_back(PlaceOf(slab.index, slot));
+    StepTrials();
   }
   if (options.catalog != nullptr) {
     options.catalog->OnEntryWritten(slab.index, slot);

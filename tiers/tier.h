@@ -58,7 +58,9 @@ struct TierStats {
   uint64_t written_bytes = 0;
   uint64_t failed_transfers = 0;
   uint64_t stuck_transfers = 0;    // accepted long ago and not heard of since
-  uint64_t quarantined_bytes = 0;  // not used again: their bytes did not verify
+  uint64_t suspect_bytes = 0;      // not used for now: read wrong, being written and read back
+  uint64_t quarantined_bytes = 0;  // not used again: the drive was found wrong there
+  uint64_t places_recovered = 0;   // were suspect, and found sound
   uint64_t corrupt_entries = 0;    // found at start
   bool is_healthy = true;          // false: switched off, and trying to come back
 };
@@ -97,7 +99,8 @@ class Tier {
                                   uint32_t part_count) = 0;
   // REQUIRES: no transfer on `extent` is in flight.
   virtual void Free(const Extent& extent) = 0;
-  // As Free, for a place whose bytes did not verify: it is not handed out again.
+  // As Free, for a place whose bytes did not verify: it is not handed out again, unless the tier
+  // finds that the drive keeps there what it is given.
   virtual void Quarantine(const Extent& extent) { Free(extent); }
 
   // Fills `into` (into.size() == extent.length_bytes) from the extent. kBusy: the queue is full and

@@ -77,7 +77,7 @@ enum class StopReason : uint8_t {
   kExpired = 3,       // still there, but past its time to live
   kBeingWritten = 4,  // by writer_session, for age_ms
   kTierOff = 5,       // only in a tier that is switched off after errors
-  kUnverified = 6,    // stored by another user, its bytes not checked yet
+  kUnverified = 6,    // not told any more: what is not verified yet is waited for
   kWindow = 7,        // a windowed member's bytes are missing
 };
 // Body: ExplainRequest, then key_count BlockKeys, a chain from the root. Reply body: ExplainReply,

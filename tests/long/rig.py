@@ -170,7 +170,7 @@ class Rig:
     """A daemon, its clients, and what is checked about them. A context manager."""
 
     def __init__(self, arguments, dram_mib=64, segment_mib=4, nvme_mib=0, slab_mib=16,
-                 nvme_keys=None, keeper=False, **daemon_keys):
+                 nvme_keys=None, keeper=False, domain_keys=None, **daemon_keys):
         self.terraced = arguments.build / "daemon/terraced"
         self.chaos = arguments.build / "tests/chaos/terrace-chaos"
         missing = [str(p) for p in (self.terraced, self.chaos) if not os.access(p, os.X_OK)]
@@ -185,6 +185,7 @@ class Rig:
         self.nvme_keys = {"slab_bytes": slab_mib * MIB, **(nvme_keys or {})}
         self.daemon_keys = {"dram_bytes": self.dram_bytes, "segment_bytes": segment_mib * MIB,
                             **daemon_keys}
+        self.domain_keys = domain_keys or {}
         self.clients = []
         self.has_keeper = keeper
         self.keeper = None
@@ -214,6 +215,7 @@ class Rig:
                     **self.nvme_keys}
             lines += ["[nvme]", *(f"{k} = {json.dumps(v)}" for k, v in nvme.items())]
         lines += ["[[domain]]", 'name = "chaos"', f'socket = "{self.socket_path}"']
+        lines += [f"{k} = {json.dumps(v)}" for k, v in self.domain_keys.items()]
         (self.directory / "terraced.toml").write_text("\n".join(lines) + "\n")
         self.start_daemon()
         return self

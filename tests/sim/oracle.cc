@@ -65,7 +65,12 @@ void Oracle::PartCommitted(const PartName& name) {
       uint64_t{1} << name.part;
 }
 
-std::string Oracle::Judge(PartName name, std::span<const std::byte> bytes) const {
+void Oracle::PartClaimedWrongly(const PartName& name, uint32_t writer_uid) {
+  ++parts_claimed_wrongly_;
+  wrong_claims_[{name.domain_index, name.group_number, name.key, name.commit_id}] = writer_uid;
+}
+
+std::string Oracle::Judge(PartName name, std::span<const std::byte> bytes, uint32_t uid) const {
   ++parts_judged_;
   name.commit_id = ClaimedCommit(bytes);
   const std::string where = "domain " + std::to_string(name.domain_index) + " group " +
@@ -80,6 +85,10 @@ std::string Oracle::Judge(PartName name, std::span<const std::byte> bytes) const
     return where + ": served before this part was committed";
   }
   if (!HoldsPart(name, bytes)) return where + ": wrong bytes";
+  const auto wrong = wrong_claims_.find(commit->first);
+  if (wrong != wrong_claims_.end() && wrong->second != uid) {
+    return where + ": served to another uid, though its checksum was wrong";
+  }
   return "";
 }
 

@@ -34,10 +34,13 @@ class Oracle {
  public:
   // A client is about to send this part's commit: from now on the bytes may be served.
   void PartCommitted(const PartName& name);
-  // A client holds `bytes` under a lease (or copied them under one). Returns an empty string if
-  // they are what was committed under that name, else a sentence. name.commit_id is ignored: the
-  // bytes claim one.
-  std::string Judge(PartName name, std::span<const std::byte> bytes) const;
+  // The checksum that goes with it is of other bytes. Only users of the writer's uid may ever be
+  // handed the block: nobody has compared it yet, and whoever does finds out.
+  void PartClaimedWrongly(const PartName& name, uint32_t writer_uid);
+  // A client of `uid` holds `bytes` under a lease (or copied them under one). Returns an empty
+  // string if they are what was committed under that name, else a sentence. name.commit_id is
+  // ignored: the bytes claim one.
+  std::string Judge(PartName name, std::span<const std::byte> bytes, uint32_t uid) const;
 
   // A client was told that a part of a block that is being promoted may be read.
   void PartTold() { ++parts_told_; }
@@ -46,12 +49,15 @@ class Oracle {
   void SlotOnDevice() { ++slots_on_device_; }
 
   uint64_t slots_on_device() const { return slots_on_device_; }
+  uint64_t parts_claimed_wrongly() const { return parts_claimed_wrongly_; }
   uint64_t parts_judged() const { return parts_judged_; }
   uint64_t parts_told() const { return parts_told_; }
 
  private:
   using Commit = std::tuple<uint32_t, uint32_t, BlockKey, CommitId>;
   std::map<Commit, std::map<uint32_t, uint64_t>> committed_;  // member → mask of parts
+  std::map<Commit, uint32_t> wrong_claims_;                   // the writer's uid
+  uint64_t parts_claimed_wrongly_ = 0;
   mutable uint64_t parts_judged_ = 0;
   uint64_t parts_told_ = 0;
   uint64_t slots_on_device_ = 0;

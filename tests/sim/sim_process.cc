@@ -177,6 +177,11 @@ protocol::CommitEntry SimProcess::CommitPart(WriteLease& lease, const PartName& 
                                        {space, name.key, name.commit_id, name.part});
     checksums->push_back(
         ChecksumPart(PartMemory(lease.group_number, name.member, name.part, address), seed));
+    if (Chance(2)) {  // other bytes', it says
+      checksums->back().high ^= 1;
+      options_.host->oracle().PartClaimedWrongly(name,
+                                                 options_.host->shared_writes()[lease.token].uid);
+    }
   }
   return entry;
 }
@@ -300,7 +305,7 @@ void SimProcess::JudgeRead(const ReadLease& lease) {
         if (!is_readable) continue;
         const auto bytes = PartMemory(lease.group_number, m, p, address);
         const PartName name{options_.domain_index, lease.group_number, lease.keys[b], 0, m, p};
-        const std::string verdict = options_.host->oracle().Judge(name, bytes);
+        const std::string verdict = options_.host->oracle().Judge(name, bytes, options_.uid);
         if (!verdict.empty()) options_.host->Fail(verdict);
         if (commit_id != 0 && ClaimedCommit(bytes) != commit_id) {
           options_.host->Fail("one block mixes two commits: key " + ToHex(lease.keys[b]));
@@ -603,6 +608,7 @@ void SimProcess::HandleReserved(const Pending& pending, BodyReader& body) {
     lease.keys = options_.host->shared_writes()[reply.token].keys;
   } else {
     options_.host->shared_writes()[reply.token].keys = pending.keys;
+    options_.host->shared_writes()[reply.token].uid = options_.uid;
     options_.host->token_board().push_back(
         {reply.token, options_.domain_index, pending.group_number, true});
   }

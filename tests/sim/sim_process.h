@@ -42,6 +42,7 @@ class SimHost {
   struct SharedWrite {
     std::vector<BlockKey> keys;
     std::map<uint64_t, uint32_t> writer_of_part;
+    uint32_t uid = 0;  // of who reserved
   };
   virtual std::map<LeaseToken, SharedWrite>& shared_writes() = 0;
   // The key universe: chain `chain` of a group, block by block.
@@ -58,7 +59,8 @@ class SimProcess {
  public:
   enum class Life { kRunning, kStopped, kDying, kGone };
   struct Options {
-    uint32_t number = 0;  // of this process, also its uid's offset
+    uint32_t number = 0;  // of this process
+    uint32_t uid = 0;
     uint32_t domain_index = 0;
     uint64_t self_mask = 1;      // members it reads and writes, of groups that have them
     bool never_expires = false;  // gives no block a time to live

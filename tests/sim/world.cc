@@ -24,6 +24,9 @@ constexpr uint64_t kSlabBytes = 2 * kMiB;
 constexpr uint32_t kSlabs = 1;
 constexpr uint64_t kOrderDeadlineUs = 800'000;  // some are answered later
 
+// Processes of three users, some in one domain.
+uint32_t UidOf(uint32_t process) { return 1000 + process % 3; }
+
 SpaceSpec MakeSpace(const std::string& model, std::vector<uint64_t> part_bytes) {
   SpaceSpec space;
   space.model = model;
@@ -49,6 +52,7 @@ World::World(const WorldOptions& options)
   for (uint32_t p = 0; p < options_.processes; ++p) {
     processes_.push_back(std::make_unique<SimProcess>(SimProcess::Options{
         .number = p,
+        .uid = UidOf(p),
         .domain_index = p % 2,
         .self_mask = 1 + random_.Pick(3),
         .never_expires = has_successors(),  // a second after a restart is not exact
@@ -292,9 +296,8 @@ void World::Connect(uint32_t process) {
   client.is_connected = true;
   process_of_session_[client.session_id] = process;
   open_sessions_[client.session_id] = client.options().domain_index;
-  const PeerIdentity peer{.domain_index = client.options().domain_index,
-                          .uid = 1000 + process % 3,
-                          .pid = 100 + process};
+  const PeerIdentity peer{
+      .domain_index = client.options().domain_index, .uid = UidOf(process), .pid = 100 + process};
   sessions_->OnAccept(client.session_id, peer);
   client.Begin();
 }
@@ -521,6 +524,7 @@ void World::AddCounters(Coverage* sum) const {
     sum->commits_gone += stats.commits_gone;
     sum->scrub_members += stats.scrub_members;
     sum->blocks_adopted += stats.blocks_adopted;
+    sum->blocks_refuted += stats.blocks_refuted;
     if (!stats.device) continue;
     sum->orders_issued += stats.device->orders.issued;
     sum->orders_reissued += stats.device->orders.reissued;
@@ -534,6 +538,7 @@ Coverage World::coverage() const {
   AddCounters(&sum);
   sum.parts_judged = oracle_.parts_judged();
   sum.parts_told = oracle_.parts_told();
+  sum.parts_claimed_wrongly = oracle_.parts_claimed_wrongly();
   sum.slots_on_device = oracle_.slots_on_device();
   sum.restarts = restarts_;
   sum.blocks_restored = blocks_restored_;

@@ -53,6 +53,8 @@ struct Coverage {
   uint64_t commits_gone = 0;
   uint64_t parts_judged = 0;
   uint64_t parts_told = 0;
+  uint64_t parts_claimed_wrongly = 0;
+  uint64_t blocks_refuted = 0;
   uint64_t scrub_members = 0;
   uint64_t restarts = 0;
   uint64_t blocks_restored = 0;

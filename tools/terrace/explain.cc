@@ -239,7 +239,7 @@ class ExplainVerb : public Verb {
       case protocol::MissCause::kExpired:
         return "past its time to live";
       case protocol::MissCause::kCorrupt:
-        return "its bytes were not those that were stored, and its place is quarantined";
+        return "its bytes were not those that were stored";
       case protocol::MissCause::kOperator:
         return "evicted by an operator";
       default:
@@ -264,7 +264,7 @@ class ExplainVerb : public Verb {
       case StopReason::kTierOff:
         return "only in a tier that is switched off after errors";
       case StopReason::kUnverified:
-        return "stored by another user, and its bytes are not checked yet";
+        return "stored by another user, and its bytes are not verified yet";
       case StopReason::kWindow:
         return "bytes of a windowed member are missing";
     }

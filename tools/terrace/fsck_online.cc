@@ -34,15 +34,17 @@ FsckSlab* SlabOf(const json& slab, FsckReport* report) {
 
 struct Sums {
   uint64_t busy = 0;
+  uint64_t quarantined_still = 0;  // tried, or not asked to be
   bool has_catalog = true;
 };
 
-void AddProblem(const json& told, uint64_t problems_listed_max, FsckReport* report) {
+void AddProblem(const json& told, uint64_t problems_listed_max, Sums* sums, FsckReport* report) {
   const std::optional<FsckProblemKind> kind = KindOf(told.at("kind"));
   if (!kind) return;  // of a newer daemon
   const bool is_repaired = told.at("is_repaired");
   ++report->counts[static_cast<size_t>(*kind)];
   report->repaired += is_repaired ? 1 : 0;
+  if (*kind == FsckProblemKind::kEntryQuarantined && !is_repaired) ++sums->quarantined_still;
   if (report->problems.size() >= problems_listed_max) return;
   report->problems.push_back({.kind = *kind, .what = told.at("what"), .is_repaired = is_repaired});
 }
@@ -60,7 +62,7 @@ void Add(const json& answer, uint64_t problems_listed_max, Sums* sums, FsckRepor
   sums->busy += answer.at("busy_count").get<uint64_t>();
   sums->has_catalog = sums->has_catalog && answer.at("has_catalog").get<bool>();
   for (const json& problem : answer.at("problems")) {
-    AddProblem(problem, problems_listed_max, report);
+    AddProblem(problem, problems_listed_max, sums, report);
   }
 }
 
@@ -73,11 +75,10 @@ void AddNotes(const Sums& sums, FsckMode mode, FsckReport* report) {
     report->notes.push_back(
         "the catalog is off or being written anew: its records were not compared");
   }
-  const uint64_t quarantined =
-      report->counts[static_cast<size_t>(FsckProblemKind::kEntryQuarantined)];
-  if (mode == FsckMode::kRepair && quarantined > 0) {
-    report->notes.push_back(
-        "quarantined slots are given back by fsck --repair with the daemon stopped");
+  if (mode == FsckMode::kRepair && sums.quarantined_still > 0) {
+    report->notes.push_back(FormatCount(sums.quarantined_still) +
+                            " slots stay quarantined: the drive did not keep what was written "
+                            "there; see its own log, and replace it if they grow more");
   }
 }
 

@@ -57,6 +57,16 @@ std::vector<uint64_t> StatsView::Counts(std::string_view name) const {
   return counts;
 }
 
+std::vector<std::string> StatsView::Texts(std::string_view name) const {
+  std::vector<std::string> texts;
+  const nlohmann::json* found = Find(name);
+  if (found == nullptr || !found->is_array()) return texts;
+  for (const nlohmann::json& entry : *found) {
+    if (entry.is_string()) texts.push_back(entry.get<std::string>());
+  }
+  return texts;
+}
+
 std::vector<StatsView> StatsView::Each(std::string_view name) const {
   std::vector<StatsView> views;
   const nlohmann::json* found = Find(name);

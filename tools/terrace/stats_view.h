@@ -26,6 +26,7 @@ class StatsView {
   std::string Text(std::string_view name) const;  // "" if absent
   // An array of numbers; empty if absent.
   std::vector<uint64_t> Counts(std::string_view name) const;
+  std::vector<std::string> Texts(std::string_view name) const;
   // An array of objects; empty if absent.
   std::vector<StatsView> Each(std::string_view name) const;
   const nlohmann::json& document() const { return document_; }

@@ -37,6 +37,19 @@ std::string UptimeOr(const StatsView& stats) {
 
 std::string OrDash(std::string text) { return text.empty() ? "-" : text; }
 
+// Nothing of a daemon that does not say.
+std::string RenderHealth(const StatsView& stats) {
+  const std::string health = stats.Text("health");
+  if (health.empty()) return "";
+  const std::vector<std::string> troubles = stats.Texts("troubles");
+  if (troubles.empty()) return Line("health", health);
+  std::string text;
+  for (const std::string& trouble : troubles) {
+    text += Line(text.empty() ? "health" : "", fmt::format("DEGRADED: {}", trouble));
+  }
+  return text;
+}
+
 std::string RenderHead(const StatsView& stats) {
   std::string text = Line("domain", OrDash(stats.Text("domain.name")));
   text += Line("daemon", fmt::format("version {}, up {}, pid {}, boot {}",
@@ -56,6 +69,7 @@ std::string RenderHead(const StatsView& stats) {
       "",
       fmt::format("{} stranded, {} fenced in {} slots", BytesOr(stats.Count("slot_bytes_stranded")),
                   BytesOr(stats.Count("fenced_bytes")), CountOr(stats.Count("fenced_slot_count"))));
+  text += RenderHealth(stats);
   text += Line("eviction", OrDash(stats.Text("domain.eviction")));
   text +=
       Line("blocks",
@@ -95,6 +109,12 @@ std::string RenderTraffic(const StatsView& stats) {
       fmt::format("{} sealed, {} evicted, {} expired, {} corrupt",
                   CountOr(stats.Count("blocks_sealed")), CountOr(stats.Count("blocks_evicted")),
                   CountOr(stats.Count("blocks_expired")), CountOr(stats.Count("blocks_corrupt"))));
+  for (const StatsView& writer : stats.Each("domain.refuted_writers")) {
+    text += Line("", fmt::format("WRONG CHECKSUMS: {} blocks of session {}, uid {}: they were "
+                                 "erased",
+                                 CountOr(writer.Count("block_count")), writer.Text("session"),
+                                 writer.Text("uid")));
+  }
   text += Line(
       "refused",
       fmt::format("{} existed, {} busy, {} without space, {} commits too late",
@@ -176,6 +196,14 @@ std::string RenderLowerTiers(const StatsView& stats) {
                  fmt::format("{} blocks, {} used of {}{}", CountOr(tier.Count("block_count")),
                              BytesOr(tier.Count("used_bytes")),
                              BytesOr(tier.Count("capacity_bytes")), RenderTrouble(tier)));
+    const uint64_t suspect_bytes = tier.Count("suspect_bytes").value_or(0);
+    const uint64_t lost_bytes = tier.Count("quarantined_bytes").value_or(0);
+    if (suspect_bytes + lost_bytes > 0) {
+      text += Line("", fmt::format("{} quarantined ({} of capacity), {} suspect and being tried",
+                                   FormatBytes(lost_bytes),
+                                   ShareOr(lost_bytes, tier.Count("capacity_bytes")),
+                                   FormatBytes(suspect_bytes)));
+    }
     const auto budget = tier.Count("write_bytes_per_day");
     text +=
         Line("", fmt::format("eviction {}, admission {}, {} written in 24 h{}",

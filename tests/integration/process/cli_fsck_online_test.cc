@@ -223,6 +223,35 @@ TEST_F(CliFsckOnlineTest, DamageIsFoundGivenUpAndWhatIsAroundItServed) {
   }
 }
 
+// An earlier daemon gave up healthy places because of what clients had told it.
+TEST_F(CliFsckOnlineTest, QuarantinedSlotsAreTriedAndGivenBackWhileItServes) {
+  constexpr uint32_t kLost = 40;
+  const SlabFile slab = Slab();
+  for (uint32_t i = 0; i < kLost; ++i) {
+    const uint32_t slot = slab.geometry.slot_count - 1 - i;
+    ASSERT_TRUE(SlabReader(slab, secret_, SlabReader::Access::kReadWrite)
+                    .WriteEntry({.state = SlabEntryState::kQuarantined, .slot = slot})
+                    .ok());
+  }
+  Start();
+  const auto tier = [this] {
+    return nlohmann::json::parse(client_->Stats().value()).at("lower_tiers").at(0);
+  };
+  EXPECT_EQ(tier().at("quarantined_bytes"), kLost * kPartBytes);
+  EXPECT_EQ(tier().at("is_degraded"), true);
+  EXPECT_THAT(Terrace({"status"}).out,
+              AllOf(HasSubstr("DEGRADED: "), HasSubstr("terrace fsck --online --repair"),
+                    HasSubstr("2.5 MiB quarantined")));
+  EXPECT_EQ(FsckJson().at("problem_counts").at("entry_quarantined"), kLost);
+  const nlohmann::json repaired = FsckJson({"--repair"});
+  EXPECT_EQ(repaired.at("repaired_count"), kLost) << repaired.dump(1);
+  EXPECT_EQ(tier().at("quarantined_bytes"), 0);
+  EXPECT_EQ(tier().at("places_recovered"), kLost);
+  EXPECT_THAT(Terrace({"status"}).out, HasSubstr("health    ok"));
+  EXPECT_TRUE(Eventually([&] { return Fsck().exit_code == 0; })) << Fsck().out;
+  for (uint32_t block = 0; block < kBlocks; ++block) EXPECT_TRUE(IsServed(block)) << block;
+}
+
 // Whoever closes the connection has given up: the next one need not wait.
 TEST_F(CliFsckOnlineTest, EndsWithItsConnection) {
   Start();

@@ -54,6 +54,8 @@ void Add(const Coverage& one, Coverage* sum) {
   sum->commits_gone += one.commits_gone;
   sum->parts_judged += one.parts_judged;
   sum->parts_told += one.parts_told;
+  sum->parts_claimed_wrongly += one.parts_claimed_wrongly;
+  sum->blocks_refuted += one.blocks_refuted;
   sum->scrub_members += one.scrub_members;
   sum->restarts += one.restarts;
   sum->blocks_restored += one.blocks_restored;
@@ -98,6 +100,8 @@ TEST_F(Simulation, ServesNoWrongByteAndLeaksNoSlot) {
       static_cast<unsigned long long>(sum.parts_told));
   if (count < 20) return;
   EXPECT_GT(sum.parts_told, count);
+  EXPECT_GT(sum.parts_claimed_wrongly, count / 4);
+  EXPECT_GT(sum.blocks_refuted, count / 8);
   EXPECT_GT(sum.blocks_sealed, 10 * count);
   EXPECT_GT(sum.blocks_evicted, count);
   EXPECT_GT(sum.acquire_blocks_hit, 10 * count);

@@ -193,6 +193,7 @@ TEST_F(Restored, AnotherSpecUnderARestoredNameIsRefusedWhileItsBlocksAreThere) {
 TEST_F(Restored, ABlockIsPersistedWhenItsRecordIsNotWhenItsBytesAreWritten) {
   const auto keys = World::Keys(1, 1);
   w.Put(s, group, keys);
+  ASSERT_TRUE(w.offload.RunOne(w.store.get()));  // it is verified
   // Its bytes are below; its record is on its way.
   while (!(Queried(keys[0]).tier_mask & (1 << 2))) {
     w.clock.AdvanceTo(w.tiers[0]->NextCompletionUs());

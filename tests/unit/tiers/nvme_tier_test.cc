@@ -204,19 +204,6 @@ TEST_F(NvmeTierTest, FreedBlockStaysFreed) {
   EXPECT_EQ(tier().stats().used_bytes, 0u);
 }
 
-TEST_F(NvmeTierTest, QuarantinedSlotIsNotHandedOutEvenByASuccessor) {
-  options_.tier.capacity_bytes = kSlabBytes;
-  Start();
-  const Extent extent = Store(1);
-  tier().Quarantine(extent);
-  rig_->Settle();
-  Restart();
-  EXPECT_EQ(tier().stats().quarantined_bytes, kLength);
-  EXPECT_TRUE(found_.empty());
-  for (uint32_t i = 1; i < kSlotsPerSlab; ++i) EXPECT_NE(Allocate().position, extent.position);
-  EXPECT_EQ(tier().Allocate(0, kLength, 1).code(), StatusCode::kNoSpace);
-}
-
 TEST_F(NvmeTierTest, LatestOfManyAmendmentsHolds) {
   const Extent extent = Store(42);
   BlockRecord record = RecordOf(42);
