@@ -133,15 +133,15 @@ bool KvEventPublisher::HasRoom(size_t event_count) const {
   return waiting + event_count <= kQueueMax;
 }
 
-void KvEventPublisher::Publish(const KvEvent& event) {
-  if (has_lost_.load(std::memory_order_acquire) || !HasRoom(1)) {
-    lost_count_.fetch_add(1, std::memory_order_relaxed);
+void KvEventPublisher::Publish(std::span<const KvEvent> events) {
+  if (has_lost_.load(std::memory_order_acquire) || !HasRoom(events.size())) {
+    lost_count_.fetch_add(events.size(), std::memory_order_relaxed);
     has_lost_.store(true, std::memory_order_release);
     return;
   }
-  const uint64_t place = added_count_.load(std::memory_order_relaxed);
-  queue_[place % kQueueMax] = event;
-  added_count_.store(place + 1);
+  uint64_t place = added_count_.load(std::memory_order_relaxed);
+  for (const KvEvent& event : events) queue_[place++ % kQueueMax] = event;
+  added_count_.store(place);
   if (is_asleep_.load()) Wake();
 }
 

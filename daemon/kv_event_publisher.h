@@ -39,7 +39,7 @@ class KvEventPublisher final : public KvEventSink {
   Status Start(std::string* why);
 
   uint32_t StreamOf(uint32_t domain_index, const SpaceGroupSpec& spec) override;
-  void Publish(const KvEvent& event) override;
+  void Publish(std::span<const KvEvent> events) override;
   bool HasRoom(size_t event_count) const override;
 
   KvEventCounters counters() const;

@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "terrace/space.h"
 
@@ -39,9 +40,9 @@ class KvEventSink {
   virtual ~KvEventSink() = default;
   // Where events of the group's blocks belong. kStreamNone: nobody is told of them.
   virtual uint32_t StreamOf(uint32_t domain_index, const SpaceGroupSpec& spec) = 0;
-  // Events of one stream arrive in order. Without room the event is lost: the sink then takes back
-  // all it has told and asks for everything again.
-  virtual void Publish(const KvEvent& event) = 0;
+  // In order. Without room for all of them they are lost: the sink then takes back all it has told
+  // and asks for everything again.
+  virtual void Publish(std::span<const KvEvent> events) = 0;
   // For so many events at least.
   virtual bool HasRoom(size_t event_count) const = 0;
 };
