@@ -95,6 +95,9 @@ struct Block {
   bool is_adopting() const {
     return dram.state == CopyState::kFilling && fill_tier == kFillTierNone;
   }
+  // Its DRAM copy is a predecessor's, and not all compared yet. Whoever asks for it is served, as
+  // soon as it is.
+  bool is_adopted() const { return dram.state == CopyState::kUnverified || is_adopting(); }
   // Nothing of it is here yet: it was found in the shared tier, or its bytes are on their way.
   bool is_expected() const {
     return phase == BlockPhase::kSealed && dram.state == CopyState::kNone &&

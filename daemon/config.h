@@ -84,6 +84,7 @@ struct KvEventsConfig {
   std::string topic = "kv@{host}@{model}";
   KvEventEncoding encoding = KvEventEncoding::kMap;
   uint32_t replay_batches = 10'000;
+  uint32_t replay_requests_max = 4;  // of one peer, unanswered
 
   bool is_on() const { return !endpoint.empty(); }
 };

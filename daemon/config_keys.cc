@@ -174,6 +174,8 @@ const ConfigKey<KvEvents> kKvEventsKeys[] = {
      "map (vLLM from 0.24 on) or array (before, and SGLang)"},
     {"replay_batches", CountField<KvEvents>{&KvEvents::replay_batches, 1, 1'000'000},
      "messages kept for replay; who asks for older ones is told of every block anew"},
+    {"replay_requests_max", CountField<KvEvents>{&KvEvents::replay_requests_max, 1, 64},
+     "of one peer that are not answered yet; more are not answered, and counted"},
 };
 
 const ConfigKey<Redis> kRedisKeys[] = {

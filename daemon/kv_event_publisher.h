@@ -1,14 +1,18 @@
 // KvEventPublisher: sends KV events to routers over ZeroMQ, in the frames of vLLM: a topic, a u64
 // sequence number, a payload. Subscribers that missed some ask the replay socket; for older ones
-// than it keeps, and after its own queue overflowed, every block is told of anew.
+// than it keeps, and after its own queue overflowed, every block is told of anew. Numbers begin at
+// the microseconds since 1970, so that those of a restarted daemon are never taken for the next.
 //
 // THREADING: the KvEventSink's calls come from the store thread and never wait. A thread of its own
-// encodes and sends.
-// LIMITS: kQueueMax events wait; kReplayBytesMax and replay_batches are kept; ZeroMQ keeps
-// kMessagesPerSubscriberMax for a subscriber that does not read, and drops the rest.
+// encodes and sends. After an error of ZeroMQ it makes its sockets anew; any other exception ends
+// it, and with it the events.
+// LIMITS: kQueueMax events wait; ZeroMQ keeps kMessagesPerSubscriberMax for a subscriber that does
+// not read, and drops the rest; a part of what peers send has kPeerMessageBytesMax, or its
+// connection ends; kv_event_peers.h and kv_event_replay.h.
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <deque>
 #include <functional>
 #include <memory>
@@ -18,7 +22,10 @@
 #include <vector>
 
 #include "daemon/config.h"
+#include "daemon/kv_event_peers.h"
+#include "daemon/kv_event_replay.h"
 #include "daemon/kv_event_sink.h"
+#include "daemon/log.h"
 #include "terrace/status.h"
 
 namespace terrace {
@@ -26,8 +33,8 @@ namespace terrace {
 class KvEventPublisher final : public KvEventSink {
  public:
   static constexpr size_t kQueueMax = 1 << 18;
-  static constexpr uint64_t kReplayBytesMax = 64 * kMiB;
   static constexpr int kMessagesPerSubscriberMax = 16'384;
+  static constexpr int64_t kPeerMessageBytesMax = 4 * kKiB;
   static constexpr uint32_t kStreamsMax = 4096;
 
   // `republish`: every block shall be told of again, by Store::RepublishKvEvents, soon; called on
@@ -39,7 +46,7 @@ class KvEventPublisher final : public KvEventSink {
   Status Start(std::string* why);
 
   uint32_t StreamOf(uint32_t domain_index, const SpaceGroupSpec& spec) override;
-  void Publish(const KvEvent& event) override;
+  void Publish(std::span<const KvEvent> events) override;
   bool HasRoom(size_t event_count) const override;
 
   KvEventCounters counters() const;
@@ -48,32 +55,36 @@ class KvEventPublisher final : public KvEventSink {
   struct Stream {
     std::string topic;
     uint32_t block_tokens = 0;
+    bool is_topic_new = false;  // no stream before has its topic
   };
   struct Sockets;  // of the thread
-  struct Kept {
-    uint64_t sequence = 0;
-    uint32_t stream = 0;
-    std::string payload;
-  };
 
   std::string TopicOf(uint32_t domain_index, const std::string& model) const;
   const Stream& StreamAt(uint32_t stream) const;
   void Wake();
+  Status OpenSockets(std::string* why);
   void Run();
+  // After an error: waits, longer each time, and makes the sockets anew.
+  void Recover(const char* why);
   void Turn();
   // False if nothing was queued.
   bool SendSome();
   void TakeBack();
-  void Send(uint32_t stream, std::string payload);
-  void Replay();
+  // The streams that came since the last call: their topics begin empty, whatever a predecessor
+  // told.
+  void BeginTopics();
+  void Send(uint32_t stream, const std::string& payload);
+  void Republish();
+  void SleepUntilWoken(int timeout_ms);
+  std::chrono::milliseconds PauseBetweenTurns() const;
 
   // Constant after construction.
   const KvEventsConfig config_;
   const std::function<void()> republish_;
   const std::string host_name_;
   std::vector<std::string> domain_names_;
+  const int wake_fd_;
 
-  std::unique_ptr<Sockets> sockets_;
   std::thread thread_;
 
   mutable std::mutex streams_mutex_;
@@ -86,17 +97,27 @@ class KvEventPublisher final : public KvEventSink {
   std::atomic<bool> has_lost_{false};
   std::atomic<bool> is_asleep_{false};
   std::atomic<bool> is_ending_{false};
+  std::atomic<bool> has_ended_{false};  // for an exception
 
   std::atomic<uint64_t> event_count_{0};
+  std::atomic<uint64_t> message_count_{0};
   std::atomic<uint64_t> lost_count_{0};
+  std::atomic<uint64_t> error_count_{0};
+  std::atomic<uint64_t> peers_ended_{0};
   std::atomic<uint64_t> replay_count_{0};
+  std::atomic<uint64_t> replays_refused_{0};
+  std::atomic<uint64_t> replays_abandoned_{0};
   std::atomic<uint64_t> republication_count_{0};
-  std::atomic<uint64_t> next_sequence_{0};
 
   // Of the publisher's thread.
-  std::deque<Kept> kept_;
-  uint64_t kept_bytes_ = 0;
-  uint64_t republished_us_ = 0;
+  std::unique_ptr<Sockets> sockets_;  // null between an error and the next try
+  KvEventReplay replay_;
+  uint32_t streams_begun_ = 0;
+  uint64_t republished_us_ = 0;  // 0: never
+  bool is_republication_due_ = false;
+  uint64_t failed_us_ = 0;  // the last time
+  std::chrono::milliseconds pause_{0};
+  LogGate error_gate_;
 };
 
 }  // namespace terrace

@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "terrace/space.h"
 
@@ -25,11 +26,16 @@ struct KvEvent {
 };
 
 struct KvEventCounters {
-  uint64_t events = 0;          // given to subscribers
-  uint64_t messages = 0;        // in which
-  uint64_t lost = 0;            // for want of room
-  uint64_t replays = 0;         // asked for
-  uint64_t republications = 0;  // every block was told of again
+  bool is_on = true;               // false: nobody is told anything any more
+  uint64_t events = 0;             // given to subscribers
+  uint64_t messages = 0;           // in which
+  uint64_t lost = 0;               // for want of room, or since they are off
+  uint64_t errors = 0;             // after each the sockets were made anew
+  uint64_t peers_ended = 0;        // connections, over TCP, above a limit
+  uint64_t replays = 0;            // asked for, and answered
+  uint64_t replays_refused = 0;    // above a limit, or of another form: not answered
+  uint64_t replays_abandoned = 0;  // who asked did not read
+  uint64_t republications = 0;     // every block was told of again
 };
 
 class KvEventSink {
@@ -39,9 +45,9 @@ class KvEventSink {
   virtual ~KvEventSink() = default;
   // Where events of the group's blocks belong. kStreamNone: nobody is told of them.
   virtual uint32_t StreamOf(uint32_t domain_index, const SpaceGroupSpec& spec) = 0;
-  // Events of one stream arrive in order. Without room the event is lost: the sink then takes back
-  // all it has told and asks for everything again.
-  virtual void Publish(const KvEvent& event) = 0;
+  // In order. Without room for all of them they are lost: the sink then takes back all it has told
+  // and asks for everything again.
+  virtual void Publish(std::span<const KvEvent> events) = 0;
   // For so many events at least.
   virtual bool HasRoom(size_t event_count) const = 0;
 };

@@ -14,10 +14,7 @@ constexpr uint8_t BitOf(KvEventMedium medium) {
 uint8_t KvEventSource::PlacesOf(const Block& block) const {
   if (block.phase != BlockPhase::kSealed) return 0;
   uint8_t places = 0;
-  if (block.dram.is_readable() || block.dram.state == CopyState::kUnverified ||
-      block.is_adopting()) {
-    places |= BitOf(KvEventMedium::kDram);
-  }
+  if (block.dram.is_readable() || block.is_adopted()) places |= BitOf(KvEventMedium::kDram);
   if (d_.persistent_tier != kLowerTiersMax && block.lower[d_.persistent_tier].is_readable()) {
     places |= BitOf(KvEventMedium::kPersistent);
   }
@@ -46,7 +43,26 @@ void KvEventSource::Send(BlockId id, uint8_t places, KvEvent::Kind kind) {
   }
   for (uint32_t medium = 0; medium < kKvEventMediumCount; ++medium) {
     event.medium = static_cast<KvEventMedium>(medium);
-    if (places & BitOf(event.medium)) sink_->Publish(event);
+    if (places & BitOf(event.medium)) sink_->Publish({&event, 1});
+  }
+}
+
+// Medium by medium: what is alike and told in a row becomes one event.
+void KvEventSource::TellLeft(BlockRange range) {
+  const BlockId end = range.first + range.block_count;
+  const uint32_t stream = d_.group_of(d_.block(range.first)).kv_event_stream;
+  for (uint32_t medium = 0; medium < kKvEventMediumCount; ++medium) {
+    leaving_.clear();
+    for (BlockId id = end; id-- > range.first;) {
+      Block& block = d_.block(id);
+      if ((block.kv_event_places & BitOf(static_cast<KvEventMedium>(medium))) == 0) continue;
+      leaving_.push_back({.hash = block.event_hash,
+                          .stream = stream,
+                          .kind = KvEvent::Kind::kRemoved,
+                          .medium = static_cast<KvEventMedium>(medium)});
+      block.kv_event_places &= ~BitOf(static_cast<KvEventMedium>(medium));
+    }
+    if (!leaving_.empty() && stream != KvEventSink::kStreamNone) sink_->Publish(leaving_);
   }
 }
 

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "daemon/cache_domain.h"
 #include "daemon/kv_event_sink.h"
@@ -23,6 +24,15 @@ class KvEventSource {
   void OnChange(BlockId id) {
     if (sink_ != nullptr && d_.block(id).event_hash != 0) Tell(id);
   }
+  // The blocks have left, the last one first. REQUIRES: of one group, and not used again yet.
+  void OnLeave(BlockRange range) {
+    if (sink_ != nullptr) TellLeft(range);
+  }
+  // Of where the block is nothing is left to be told.
+  bool IsTold(BlockId id) const {
+    const Block& block = d_.block(id);
+    return sink_ == nullptr || block.event_hash == 0 || block.kv_event_places == PlacesOf(block);
+  }
   // Tells again of every block, in the turns that follow.
   void Republish();
   bool has_work() const { return next_ != kBlockNone; }
@@ -32,11 +42,13 @@ class KvEventSource {
  private:
   uint8_t PlacesOf(const Block& block) const;
   void Tell(BlockId id);
+  void TellLeft(BlockRange range);
   void Send(BlockId id, uint8_t places, KvEvent::Kind kind);
 
   CacheDomain& d_;
   KvEventSink* const sink_;
-  BlockId next_ = kBlockNone;  // of those to be told of again
+  BlockId next_ = kBlockNone;     // of those to be told of again
+  std::vector<KvEvent> leaving_;  // while they are told of
 };
 
 }  // namespace terrace

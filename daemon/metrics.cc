@@ -268,10 +268,15 @@ std::string StatsDocument(const StatsInput& input) {
   document["troubles"] = TroublesOf(input.domain);
   document["health"] = document["troubles"].empty() ? "ok" : "degraded";
   if (const std::optional<KvEventCounters>& events = input.kv_events) {
-    document["kv_events"] = {{"events", events->events},
+    document["kv_events"] = {{"is_on", events->is_on},
+                             {"events", events->events},
                              {"messages", events->messages},
                              {"lost", events->lost},
+                             {"errors", events->errors},
+                             {"peers_ended", events->peers_ended},
                              {"replays", events->replays},
+                             {"replays_refused", events->replays_refused},
+                             {"replays_abandoned", events->replays_abandoned},
                              {"republications", events->republications}};
   }
   document["groups"] = json::array();

@@ -115,21 +115,11 @@ void Residency::Erase(BlockId id, StatusCode why) {
   TERRACE_CHECK(b.phase == BlockPhase::kReserved || b.phase == BlockPhase::kSealed,
                 "a block is erased once");
   const BlockId parent = d_.index.node(id).parent;
-  if (b.phase == BlockPhase::kSealed) {
-    d_.forgotten.Remember(b.group_index, d_.index.node(id).key, d_.erase_cause, d_.NowUs());
-  }
   if (parent != kBlockNone) CountChild(parent, b, -1);
-  d_.walks.OnErase(id);
+  Leave({id, 1});
   d_.index.Erase(id);
   b.dram_children = 0;
   std::fill_n(b.lower_children, kLowerTiersMax, 0);
-  if (b.phase == BlockPhase::kReserved) --d_.reserved_count;
-  b.phase = BlockPhase::kErased;
-  b.steps_in = 0;
-  if (b.expiry != kHandleNone) {
-    d_.seams.deadlines.Remove(b.expiry);
-    b.expiry = kHandleNone;
-  }
   Refresh(id);
   if (parent != kBlockNone) Refresh(parent);
   SetRowStates(id, SlotState::kFenced, b.writer_session);
@@ -140,6 +130,28 @@ void Residency::Erase(BlockId id, StatusCode why) {
   }
   observer_->OnBlockLost(id, why);
   if (b.phase == BlockPhase::kErased && !d_.IsHeld(id)) Reclaim(id);
+}
+
+void Residency::Leave(BlockRange range) {
+  const uint64_t now_us = d_.NowUs();
+  for (BlockId id = range.first + range.block_count; id-- > range.first;) {
+    Block& b = d_.block(id);
+    if (b.phase == BlockPhase::kSealed) {
+      d_.forgotten.Remember(b.group_index, d_.index.key(id), d_.erase_cause, now_us);
+    } else {
+      --d_.reserved_count;
+    }
+    d_.walks.OnErase(id);
+    b.phase = BlockPhase::kErased;
+    b.steps_in = 0;
+    if (b.expiry != kHandleNone) {
+      d_.seams.deadlines.Remove(b.expiry);
+      b.expiry = kHandleNone;
+    }
+    d_.readiness[id] = kReadyForNone;
+    if (d_.is_watched) d_.changed.push_back(id);
+  }
+  if (kv_events_ != nullptr) kv_events_->OnLeave(range);
 }
 
 void Residency::Expect(BlockId id) {
@@ -158,6 +170,7 @@ void Residency::Reclaim(BlockId id) {
   Block& b = d_.block(id);
   TERRACE_CHECK(b.phase == BlockPhase::kErased && !d_.IsHeld(id) && b.fence_count == 0,
                 "I2: what is held is not freed");
+  TERRACE_CHECK(b.kv_event_places == 0, "what has gone was told to be gone");
   if (b.dram.row != kRowNone) ReleaseDramRow(id);
   FreeErasedExtents(id);
   d_.group_of(b).roots().Give(b.roots_row);

@@ -165,6 +165,9 @@ class Residency {
   template <typename Tell>
   void ForEachPolicy(std::span<const BlockId> run, const Tell& tell);
   BlockId InsertAdopted(uint32_t group_index, const SlotIdentity& row);
+  // Live → Erased, the last one first, for one block and for many: the only way out. Whoever
+  // follows what is resident hears of every block here; the caller takes them off the index.
+  void Leave(BlockRange range);
   void FreeSlots(BlockId id, uint64_t member_mask);
   void ReleaseDramRow(BlockId id);
   bool MayGoWithNext(BlockId id) const;

@@ -76,6 +76,7 @@ bool Residency::KeepIfWhole(BlockId id, uint32_t tier) {
   }
   group.extents().Give(b.lower[tier].row);
   group.roots().Give(b.roots_row);
+  TERRACE_CHECK(b.kv_event_places == 0, "nobody was told of it yet");
   b = Block{};
   d_.index.Erase(id);
   d_.index.Recycle(id);

@@ -1,6 +1,7 @@
 // Blocks that leave together: the end of a path whose only copies are in DRAM, when several are
 // wanted gone at once.
 #include "daemon/residency.h"
+#include "terrace/check.h"
 
 namespace terrace {
 
@@ -25,20 +26,16 @@ uint32_t Residency::DropTail(BlockRange run) {
       d_.dram_policy->EraseVictims({.first = first, .block_count = last - first + 1});
   const bool has_left_some = last - block_count + 1 > first;
   first = last - block_count + 1;
-  for (BlockId id = last; id + block_count > last; --id) {
+  Leave({.first = first, .block_count = block_count});
+  for (BlockId id = last + 1; id-- > first;) {
     Block& b = d_.block(id);
-    d_.forgotten.Remember(b.group_index, d_.index.node(id).key, d_.erase_cause, d_.NowUs());
-    d_.walks.OnErase(id);
-    if (b.expiry != kHandleNone) d_.seams.deadlines.Remove(b.expiry);
     FreeSlots(id, b.dram.member_mask);
     Group& group = d_.group_of(b);
     group.slots().Give(b.dram.row);
     group.roots().Give(b.roots_row);
     d_.admission->OnErase(id);
+    TERRACE_CHECK(b.kv_event_places == 0, "what has gone was told to be gone");
     b = Block{};
-    d_.readiness[id] = kReadyForNone;
-    if (d_.is_watched) d_.changed.push_back(id);
-    if (id == 0) break;
   }
   d_.counters.blocks_evicted += block_count;
   d_.index.EraseTail({.first = first, .block_count = block_count}, d_.dram_policy->Victim());

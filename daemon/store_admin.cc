@@ -40,7 +40,7 @@ uint8_t TierMask(const CacheDomain& domain, const Block& block) {
   const auto add = [&mask](protocol::TierKind kind) {
     mask = static_cast<uint8_t>(mask | 1 << static_cast<uint8_t>(kind));
   };
-  if (block.dram.is_readable()) add(protocol::TierKind::kDram);
+  if (block.dram.is_readable() || block.is_adopted()) add(protocol::TierKind::kDram);
   for (size_t t = 0; t < domain.lower.size(); ++t) {
     if (block.lower[t].is_readable()) add(domain.lower[t].tier->kind());
   }

@@ -170,12 +170,11 @@ class InvariantCheck {
 
   void CheckCopies(BlockId id) const {
     const Block& b = d_.block(id);
+    TERRACE_CHECK(rooms_.kv_events.IsTold(id), "routers were told where the block is");
     TERRACE_CHECK(
         d_.readiness[id] == kReadyForNone || d_.readiness[id] == rooms_.residency.ReadinessOf(id),
         "what is called ready for somebody is");
-    const bool is_adopted =
-        b.dram.state == CopyState::kUnverified || b.is_adopting() || b.is_arriving();
-    bool has_ready = b.dram.is_readable() || is_adopted;
+    bool has_ready = b.dram.is_readable() || b.is_adopted() || b.is_arriving();
     uint32_t transfer_count = 0;
     for (uint32_t t = 0; t < d_.lower.size(); ++t) {
       has_ready |= b.lower[t].is_readable();
@@ -213,12 +212,10 @@ class InvariantCheck {
       TERRACE_CHECK(d_.slots.IsCurrent(refs[i]), "I2: a block's slots are in use, by it");
       const SlotRow& row = d_.slots.row(refs[i]);
       TERRACE_CHECK(row.block.commit_id == b.commit_id, "I2: a block's slots are in use, by it");
-      const SlotState expected =
-          b.phase == BlockPhase::kReserved ? SlotState::kReserved
-          : b.phase == BlockPhase::kErased ? SlotState::kFenced
-          : b.dram.is_readable() || b.is_adopting() || b.dram.state == CopyState::kUnverified
-              ? SlotState::kSealed
-              : SlotState::kFilling;
+      const SlotState expected = b.phase == BlockPhase::kReserved         ? SlotState::kReserved
+                                 : b.phase == BlockPhase::kErased         ? SlotState::kFenced
+                                 : b.dram.is_readable() || b.is_adopted() ? SlotState::kSealed
+                                                                          : SlotState::kFilling;
       TERRACE_CHECK(row.state == expected, "the slot table says what the block is");
     }
   }

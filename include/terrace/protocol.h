@@ -335,7 +335,7 @@ enum class BlockState : uint8_t { kAbsent = 0, kReserved = 1, kSealed = 2 };
 // Body: KeysRequest, keys. Reply body: key_count QueriedBlocks.
 struct QueriedBlock {
   BlockState state = BlockState::kAbsent;
-  uint8_t tier_mask = 0;  // bit per TierKind with a Ready placement of every full member
+  uint8_t tier_mask = 0;  // bit per TierKind that every full member is served from
   uint8_t priority = 0;
   uint8_t flags = 0;  // kQueriedPersisted, kQueriedPinned
   uint32_t lease_count = 0;

@@ -651,7 +651,7 @@ enum { TERRACE_BLOCK_ABSENT = 0, TERRACE_BLOCK_RESERVED = 1, TERRACE_BLOCK_SEALE
 enum { TERRACE_TIER_HBM = 0, TERRACE_TIER_DRAM = 1, TERRACE_TIER_NVME = 2, TERRACE_TIER_REDIS = 3 };
 typedef struct terrace_queried_block {
   uint8_t state;     /* TERRACE_BLOCK_… */
-  uint8_t tier_mask; /* bit 1 << TERRACE_TIER_… where a copy is ready */
+  uint8_t tier_mask; /* bit 1 << TERRACE_TIER_… where it is served from */
   uint8_t priority;
   uint8_t flags; /* 1: persisted, 2: pinned */
   uint32_t lease_count;

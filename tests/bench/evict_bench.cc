@@ -1,7 +1,7 @@
 // How long a full store takes to make room, by eviction policy: every prompt of BATCH new blocks
-// pushes as many out. No byte moves.
+// pushes as many out. No byte moves. With "told" routers hear of every block.
 //
-//   evict_bench [BLOCKS [BATCH [POLICY]]]      defaults: 262144 64 lru
+//   evict_bench [BLOCKS [BATCH [POLICY [told]]]]      defaults: 262144 64 lru
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -34,19 +34,37 @@ class QueuedArena final : public ArenaMemory {
   std::vector<uint32_t> wanted;
 };
 
+class CountingSink final : public KvEventSink {
+ public:
+  uint32_t StreamOf(uint32_t, const SpaceGroupSpec&) override { return 0; }
+  void Publish(std::span<const KvEvent> events) override {
+    for (const KvEvent& event : events) removed_count += event.kind == KvEvent::Kind::kRemoved;
+  }
+  bool HasRoom(size_t) const override { return true; }
+  uint64_t removed_count = 0;
+};
+
+struct BenchOptions {
+  uint32_t block_count = 262'144;
+  uint32_t batch_blocks = 64;
+  std::string policy = "lru";
+  bool is_told = false;
+};
+
 class Bench {
  public:
-  Bench(uint32_t block_count, uint32_t batch_blocks, const std::string& policy)
-      : segments_(static_cast<uint32_t>(RoundUp(block_count * kSlotBytes, kSegmentBytesDefault) /
-                                        kSegmentBytesDefault)),
-        batch_blocks_(batch_blocks),
+  explicit Bench(const BenchOptions& bench)
+      : segments_(static_cast<uint32_t>(
+            RoundUp(bench.block_count * kSlotBytes, kSegmentBytesDefault) / kSegmentBytesDefault)),
+        batch_blocks_(bench.batch_blocks),
         table_(SlotTableBytes(kSegmentBytesDefault, segments_)) {
     StoreOptions options;
     options.segments_total = segments_;
     options.fenced_bytes_max = kGiB;
-    options.eviction_policy = policy;
+    options.eviction_policy = bench.policy;
     options.domains.push_back(
         {.name = "bench", .segments_max = segments_, .arena = &arena_, .slot_table = table_});
+    if (bench.is_told) options.domains[0].kv_events = &sink_;
     store_ = std::make_unique<Store>(std::move(options), clock_, random_, offload_, listener_);
     std::string why;
     if (!store_->OpenSession({.id = 1}).ok() ||
@@ -59,7 +77,13 @@ class Bench {
   double Put() {
     std::vector<BlockKey> keys;
     for (uint32_t i = 0; i < batch_blocks_; ++i) keys.push_back({random_.Next(), random_.Next()});
-    const KeysQuery query{.session = 1, .request_id = ++requests_, .member_mask = 1, .keys = keys};
+    std::vector<uint64_t> hashes;
+    for (const BlockKey& key : keys) hashes.push_back(key.low | 1);
+    const KeysQuery query{.session = 1,
+                          .request_id = ++requests_,
+                          .member_mask = 1,
+                          .keys = keys,
+                          .event_hashes = hashes};
     ReserveResult reserved;
     Populate();
     clock_.now_us += 20'000;
@@ -83,6 +107,7 @@ class Bench {
     }
   }
   uint64_t evicted_count() const { return store_->Stats()[0].blocks_evicted; }
+  uint64_t told_count() const { return sink_.removed_count; }
 
  private:
   void Populate() {
@@ -118,17 +143,19 @@ class Bench {
   NoOffload offload_;
   QueuedArena arena_;
   NoListener listener_;
+  CountingSink sink_;
   std::unique_ptr<Store> store_;
   std::vector<std::vector<BlockKey>> recent_;
   uint64_t requests_ = 0;
 };
 
-void Run(uint32_t block_count, uint32_t batch_blocks, const std::string& policy) {
-  Bench bench(block_count, batch_blocks, policy);
-  const uint32_t prompts = block_count / batch_blocks;
+void Run(const BenchOptions& options) {
+  Bench bench(options);
+  const uint32_t prompts = options.block_count / options.batch_blocks;
   for (uint32_t i = 0; i < prompts + 16; ++i) bench.Put();
   std::vector<double> took_us;
   const uint64_t before = bench.evicted_count();
+  const uint64_t told_before = bench.told_count();
   for (uint32_t i = 0; i < prompts; ++i) {
     if (i % kReuseEvery == 0) bench.Reuse();
     took_us.push_back(bench.Put());
@@ -141,9 +168,11 @@ void Run(uint32_t block_count, uint32_t batch_blocks, const std::string& policy)
   };
   std::printf(
       "%s, %u blocks, %u a prompt: %.2f us a block; a prompt %.0f us, p99 %.0f, max %.0f"
-      " (%llu evicted)\n",
-      policy.c_str(), block_count, batch_blocks, sum_us / prompts / batch_blocks, at(0.5), at(0.99),
-      took_us.back(), static_cast<unsigned long long>(bench.evicted_count() - before));
+      " (%llu evicted, %llu told)\n",
+      options.policy.c_str(), options.block_count, options.batch_blocks,
+      sum_us / prompts / options.batch_blocks, at(0.5), at(0.99), took_us.back(),
+      static_cast<unsigned long long>(bench.evicted_count() - before),
+      static_cast<unsigned long long>(bench.told_count() - told_before));
 }
 
 }  // namespace
@@ -153,10 +182,12 @@ int main(int argc, char** argv) {
   const int block_count = argc > 1 ? std::atoi(argv[1]) : 262'144;
   const int batch_blocks = argc > 2 ? std::atoi(argv[2]) : 64;
   if (batch_blocks <= 0 || batch_blocks > 1024 || block_count < batch_blocks) {
-    std::fprintf(stderr, "usage: evict_bench [BLOCKS [BATCH [POLICY]]]\n");
+    std::fprintf(stderr, "usage: evict_bench [BLOCKS [BATCH [POLICY [told]]]]\n");
     return 2;
   }
-  terrace::Run(static_cast<uint32_t>(block_count), static_cast<uint32_t>(batch_blocks),
-               argc > 3 ? argv[3] : "lru");
+  terrace::Run({.block_count = static_cast<uint32_t>(block_count),
+                .batch_blocks = static_cast<uint32_t>(batch_blocks),
+                .policy = argc > 3 ? argv[3] : "lru",
+                .is_told = argc > 4});
   return 0;
 }

@@ -1,6 +1,8 @@
 """A router of the test's own, over real sockets: what it believes is what the daemon serves."""
 import os
+import pathlib
 import signal
+import socket
 import subprocess
 import tempfile
 import time
@@ -53,16 +55,16 @@ class Router:
 
     def replay(self, first):
         """What the daemon has kept from message `first` on."""
-        socket = self.context.socket(zmq.DEALER)
-        socket.connect(self.replay_endpoint)
-        socket.send_multipart([b"", first.to_bytes(8, "big")])
+        asker = self.context.socket(zmq.DEALER)
+        asker.connect(self.replay_endpoint)
+        asker.send_multipart([b"", first.to_bytes(8, "big")])
         messages = []
         while True:
-            assert socket.poll(LONG_S * 1000)
-            empty, topic, number, payload = socket.recv_multipart()
+            assert asker.poll(LONG_S * 1000)
+            empty, topic, number, payload = asker.recv_multipart()
             assert empty == b""
             if number == END_OF_REPLAY:
-                socket.close(0)
+                asker.close(0)
                 return messages
             messages.append((topic, number, payload))
 
@@ -72,22 +74,25 @@ class Router:
 
 
 class EventDaemon(Daemon):
-    """With events, an NVMe tier, and few messages kept."""
+    """With events, few messages kept, and an NVMe tier unless DRAM has an eviction policy."""
 
-    def __init__(self, directory, replay_batches):
-        self.directory, self.replay_batches = directory, replay_batches
+    def __init__(self, directory, replay_batches, policy=None):
+        self.directory, self.replay_batches, self.policy = directory, replay_batches, policy
         os.mkdir(f"{directory}/nvme")
         super().__init__(directory)
 
     def start(self):
-        self.config.write_text(f"""
-[daemon]
-dram_bytes = "8MiB"
-segment_bytes = "2MiB"
+        below = f"""
 [nvme]
 paths = ["{self.directory}/nvme"]
 capacity_bytes = "64MiB"
 slab_bytes = "4MiB"
+""" if self.policy is None else f'eviction = "{self.policy}"\nsegments_spare = 4'
+        self.config.write_text(f"""
+[daemon]
+dram_bytes = "8MiB"
+segment_bytes = "2MiB"
+{below}
 [kv_events]
 endpoint = "ipc://{self.directory}/events"
 replay_endpoint = "ipc://{self.directory}/replay"
@@ -121,6 +126,13 @@ def put(client, digests, hashes):
     return group, keys
 
 
+def until(is_true):
+    deadline = time.monotonic() + LONG_S
+    while not is_true():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
 def digests_of(chain, count=4):
     return [bytes([chain, i]) + bytes(30) for i in range(count)]
 
@@ -146,7 +158,7 @@ def test_a_router_believes_what_is_served(rig):
     group, keys = put(client, digests_of(1), [11, 12, 13, 14])
     believed |= {block: {"CPU", "STORAGE"} for block in (11, 12, 13, 14)}
     router.until(believed)
-    chain = next(event for event in router.raw if 11 in event["block_hashes"])
+    chain = next(event for event in router.raw if 11 in event.get("block_hashes", ()))
     assert chain["type"] == "BlockStored" and chain["block_size"] == SPACE.block_tokens
     assert chain["parent_block_hash"] is None and chain["token_ids"] == []
     daemon.process.send_signal(signal.SIGSTOP)
@@ -166,7 +178,9 @@ def test_what_was_missed_is_repeated_in_order(rig):
     last = max(router.numbers)
     late = Router(os.path.dirname(router.replay_endpoint[len("ipc://"):]))
     messages = late.replay(0)
-    assert [int.from_bytes(number, "big") for _, number, _ in messages] == list(range(last + 1))
+    numbers = [int.from_bytes(number, "big") for _, number, _ in messages]
+    assert numbers == list(range(numbers[0], last + 1))
+    assert b"AllBlocksCleared" in messages[0][2]  # whatever a daemon before this one told
     for message in messages:
         late.take(*message)
     assert {b: m for b, m in late.media.items() if m} == {
@@ -186,7 +200,9 @@ def test_who_missed_more_than_is_kept_is_told_of_every_block_anew(rig):
     deadline = time.monotonic() + LONG_S
     while not router.media:  # asked until the subscription stands and it is heard
         assert time.monotonic() < deadline
-        assert len(router.replay(0)) <= 1
+        kept = router.replay(0)
+        # What is not kept any more is taken back.
+        assert len(kept) <= 2 and b"AllBlocksCleared" in kept[0][2]
         if router.events.poll(6000):
             router.take(*router.events.recv_multipart())
     router.until(believed)
@@ -207,6 +223,135 @@ def test_after_kill_9_routers_hear_what_the_disk_still_has(rig):
     for message in router.replay(0):
         router.take(*message)
     router.until({block: {"STORAGE"} for block in believed})
+
+
+@pytest.mark.parametrize("policy", ("arc", "fifo", "gdsf", "hazard", "lfu", "lru", "s3fifo",
+                                    "sieve", "wtinylfu"))
+def test_tails_that_leave_dram_are_told(policy):
+    """DRAM alone: room for a prompt is made by the tails of others."""
+    prompts, blocks = 24, 16
+    with tempfile.TemporaryDirectory() as directory:
+        daemon = EventDaemon(directory, 10_000, policy)
+        client = connect(daemon)
+        router = Router(directory)
+        until(lambda: client.stats()["domain"]["segments_populated"] == 4)
+        group = client.open(terrace.SpaceGroup("tiny", [SPACE]))
+        chains = []
+        for prompt in range(prompts):
+            keys = group.keys_of_digests(digests_of(prompt, blocks))
+            hashes = [1 + prompt * blocks + i for i in range(blocks)]
+            chains.append((keys, hashes))
+            with group.reserve(keys, event_hashes=hashes) as lease:
+                lease.write([block_bytes(i) for i in range(blocks)])
+                assert lease.commit() == blocks
+        evicted = client.stats()["domain"]["blocks_evicted"]
+        assert evicted >= 128
+        served = {block_hash: {"CPU"} for keys, hashes in chains
+                  for block_hash, block in zip(hashes, group.query(keys)) if "dram" in block.tiers}
+        assert len(served) == prompts * blocks - evicted
+        until(lambda: client.stats()["kv_events"]["events"] == prompts * blocks + evicted)
+        for message in router.replay(0):
+            router.take(*message)
+        router.until(served)
+        removed = [h for e in router.raw if e["type"] == "BlockRemoved" for h in e["block_hashes"]]
+        assert len(removed) == len(set(removed)) == evicted
+        assert client.stats()["kv_events"]["lost"] == 0
+        router.close()
+        client.close()
+        daemon.stop()
+
+
+class RawPeer:
+    """Speaks ZMTP 3.0 as far as it has to, so that it can break it."""
+
+    def __init__(self, path, socket_type):
+        self.socket = socket.socket(socket.AF_UNIX)
+        self.socket.settimeout(LONG_S)
+        self.socket.connect(path)
+        greeting = b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"NULL".ljust(20, b"\0") + bytes(32)
+        self.socket.sendall(greeting)
+        metadata = b"\x0bSocket-Type" + len(socket_type).to_bytes(4, "big") + socket_type
+        body = b"\x05READY" + metadata
+        self.socket.sendall(b"\x04" + bytes([len(body)]) + body)
+
+    def claim(self, frame_bytes):
+        """The header of a frame of so many bytes."""
+        self.socket.sendall(b"\x02" + frame_bytes.to_bytes(8, "big"))
+
+    def is_hung_up(self):
+        try:
+            while self.socket.recv(1 << 16):
+                pass
+        except ConnectionResetError:
+            pass
+        except TimeoutError:
+            return False
+        return True
+
+
+def resident_bytes(daemon):
+    status = pathlib.Path(f"/proc/{daemon.process.pid}/status").read_text()
+    line = next(line for line in status.splitlines() if line.startswith("RssAnon"))
+    return int(line.split()[1]) << 10
+
+
+def test_hostile_peers_cost_a_bystander_nothing(rig):
+    daemon, client, router = rig
+    believed = heard(client, router)
+    first = len(router.numbers)
+    for prompt in range(1, 40):
+        put(client, digests_of(prompt, 2), [prompt * 10, prompt * 10 + 1])
+        believed |= {prompt * 10 + i: {"CPU", "STORAGE"} for i in range(2)}
+    router.until(believed)
+    before = resident_bytes(daemon)
+    for name, kind in (("events", b"SUB"), ("replay", b"DEALER")):
+        peer = RawPeer(f"{daemon.directory}/{name}", kind)
+        peer.claim(1 << 30)
+        assert peer.is_hung_up(), name
+    greedy = []
+    for _ in range(32):  # thousands of requests, and no answer is read
+        peer = router.context.socket(zmq.DEALER)
+        peer.setsockopt(zmq.LINGER, 0)
+        peer.setsockopt(zmq.RCVHWM, 1)
+        peer.connect(router.replay_endpoint)
+        peer.send_multipart([b""] * 5000)
+        for _ in range(1000):
+            peer.send_multipart([b"", bytes(8)])
+        greedy.append(peer)
+    for prompt in range(40, 60):
+        put(client, digests_of(prompt, 2), [prompt * 10, prompt * 10 + 1])
+        believed |= {prompt * 10 + i: {"CPU", "STORAGE"} for i in range(2)}
+    router.until(believed)
+    numbers = router.numbers[first:]
+    assert numbers == list(range(numbers[0], numbers[-1] + 1))
+    told = {}
+
+    def all_are_counted():
+        told.update(client.stats()["kv_events"])
+        return told["replays"] + told["replays_refused"] >= 32 * 1001
+
+    until(all_are_counted)
+    assert told["replays_refused"] > 30_000 and told["lost"] == 0 and told["is_on"]
+    assert resident_bytes(daemon) - before < 64 << 20
+    assert router.replay(router.numbers[-1] + 1) == []
+    for peer in greedy:
+        peer.close(0)
+
+
+def test_the_units_address_filter_is_told_of_at_start(tmp_path, monkeypatch):
+    def log_of(endpoint):
+        with tempfile.TemporaryDirectory() as directory:
+            daemon = Daemon(directory, f'[kv_events]\nendpoint = "{endpoint}"\n')
+            connect(daemon).close()
+            daemon.stop()
+            return daemon.log.read_text()
+
+    assert "IPAddressDeny" not in log_of("tcp://127.0.0.1:*")  # started by hand
+    monkeypatch.setenv("INVOCATION_ID", "0" * 32)
+    said = log_of("tcp://127.0.0.1:*")
+    assert said.count("IPAddressDeny=any") == 1 and "IPAddressAllow=" in said
+    assert "kv_events.endpoint = tcp://127.0.0.1:*" in said
+    assert "IPAddressDeny" not in log_of(f"ipc://{tmp_path}/events")
 
 
 def test_what_cannot_be_is_refused_by_name(tmp_path):

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "daemon/hint_table.h"
+#include "sim/router.h"
 
 namespace terrace::sim {
 
@@ -93,11 +94,15 @@ void SimProcess::SendKeys(Verb verb, uint32_t flags) {
   Pending pending{.verb = verb, .group_number = group, .member_mask = SelfMask(group)};
   protocol::KeysRequest request = KeysOf(verb, group, &pending.keys);
   request.flags = flags;
+  if (verb == Verb::kReserve) request.flags |= protocol::kReserveHasEvents;
   pending.is_by_parts = (flags & protocol::kAcquireByParts) != 0;
   pending.wants_device = (flags & protocol::kAcquireDevice) != 0;
   const uint64_t request_id = next_request_id_++;
   FrameWriter frame(verb, request_id);
   frame.Put(request).PutAll(pending.keys);
+  if (verb == Verb::kReserve) {
+    for (const BlockKey& key : pending.keys) frame.Put(EventHashOf(key));
+  }
   Send(frame, request_id, std::move(pending));
 }
 

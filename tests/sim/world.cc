@@ -44,11 +44,14 @@ SpaceSpec MakeSpace(const std::string& model, std::vector<uint64_t> part_bytes) 
 }  // namespace
 
 World::World(const WorldOptions& options)
-    : options_(options), random_(options.seed * 2 + 1), daemon_random_(options.seed * 2 + 2) {
+    : options_(options),
+      random_(options.seed * 2 + 1),
+      daemon_random_(options.seed * 2 + 2),
+      router_random_(options.seed ^ 0x40B7E4) {
   MakeUniverse();
   MakeDomains();
   MakeStore();
-  if (has_successors()) OpenOperators();
+  OpenOperators();
   for (uint32_t p = 0; p < options_.processes; ++p) {
     processes_.push_back(std::make_unique<SimProcess>(SimProcess::Options{
         .number = p,
@@ -177,6 +180,7 @@ void World::MakeStore() {
     DomainOptions domain;
     domain.name = "domain" + std::to_string(d);
     domain.secret = secrets_[d];
+    domain.kv_events = &router_;
     domain.segment_bytes = kSegmentBytes;
     domain.segments_guaranteed = kSegmentsGuaranteed;
     // Not drawn either: some worlds lend nothing, some half, some all.
@@ -422,8 +426,11 @@ void World::Step() {
                            : dice < 98 ? random_.Pick(4'000)
                                        : random_.Pick(900'000);
   AdvanceTo(clock_.NowUs() + step_us);
-  store_->CheckInvariants(steps_ % kFullWalkEvery == 0 ? Store::CheckScope::kFull
-                                                       : Store::CheckScope::kIncremental);
+  const uint64_t steps_since_check = steps_ % kFullWalkEvery;
+  store_->CheckInvariants(steps_since_check == 0 ? Store::CheckScope::kFull
+                                                 : Store::CheckScope::kIncremental);
+  if (steps_since_check == 0) CheckRouter();
+  MaybeLoseEvents(steps_since_check);
   MaybeCrash();
 }
 
@@ -440,6 +447,7 @@ void World::LetEverybodyGo() {
     if (domain.drive) domain.drive->Heal();
   }
   CloseOperators();
+  if (!router_.has_room()) LetRouterCatchUp();
   for (auto& process : processes_) {
     if (process->life == SimProcess::Life::kStopped) process->life = SimProcess::Life::kRunning;
     if (process->life == SimProcess::Life::kRunning) process->ReleaseAll();
@@ -472,6 +480,7 @@ void World::CheckRest() {
   }
   EvictEverything();
   store_->CheckInvariants(Store::CheckScope::kFull);
+  if (!router_.view().empty()) Fail("a router believes in a block after all were evicted");
   for (const Store::DomainStats& stats : store_->Stats()) {
     if (stats.block_count != 0) Fail("a block is left after evicting all in " + stats.name);
     if (stats.slot_bytes_used != 0) Fail("leaked slots in " + stats.name);
@@ -541,6 +550,8 @@ Coverage World::coverage() const {
   sum.parts_claimed_wrongly = oracle_.parts_claimed_wrongly();
   sum.slots_on_device = oracle_.slots_on_device();
   sum.restarts = restarts_;
+  sum.events_told = router_.event_count();
+  sum.router_checks = router_checks_;
   sum.blocks_restored = blocks_restored_;
   sum.survivors_checked = survival_.survivors_checked();
   sum.erased_checked = survival_.erased_checked();

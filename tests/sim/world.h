@@ -21,6 +21,7 @@
 #include "sim/fault_tier.h"
 #include "sim/memory_tier.h"
 #include "sim/oracle.h"
+#include "sim/router.h"
 #include "sim/sim_process.h"
 #include "sim/sim_seams.h"
 #include "sim/survival.h"
@@ -66,6 +67,8 @@ struct Coverage {
   uint64_t orders_reissued = 0;
   uint64_t orders_wrong = 0;
   uint64_t orders_expired = 0;
+  uint64_t events_told = 0;
+  uint64_t router_checks = 0;
 };
 
 class World final : public SimHost, public Transport {
@@ -114,7 +117,7 @@ class World final : public SimHost, public Transport {
     std::unique_ptr<Drive> drive;
     std::unique_ptr<HbmTier> device;
     std::vector<std::byte> slabs;
-    SessionId operator_session = 0;  // who looks at everything, of a world with drives
+    SessionId operator_session = 0;  // who looks at everything
     std::vector<uint32_t> operator_groups;
   };
   // Group specs outlive the daemon, too.
@@ -153,6 +156,12 @@ class World final : public SimHost, public Transport {
   void Trace(uint64_t word);
   void TraceBytes(std::span<const std::byte> bytes);
   void AddCounters(Coverage* sum) const;
+
+  // world_router.cc
+  Router::View ServedBlocks();
+  void CheckRouter();
+  void MaybeLoseEvents(uint64_t steps_since_check);
+  void LetRouterCatchUp();
 
   // world_restart.cc
   bool has_drives() const { return options_.below == WorldOptions::Below::kDrives; }
@@ -197,6 +206,10 @@ class World final : public SimHost, public Transport {
   std::map<SessionId, uint32_t> open_sessions_;              // not proven dead, and their domains
   std::map<SessionId, std::unique_ptr<SimProcess>> ghosts_;  // of daemons that are dead
   bool is_haunting_ = false;                                 // a ghost acts: nobody hears it
+  SimRandom router_random_;
+  Router router_;
+  uint64_t router_checks_ = 0;
+  uint64_t steps_deaf_ = 0;
   std::unique_ptr<SessionTable> sessions_;
   std::unique_ptr<Store> store_;
   SessionId next_session_id_ = 1;

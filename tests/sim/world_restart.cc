@@ -84,7 +84,9 @@ void World::DeliverRequest(SessionId session, const std::vector<std::byte>& byte
   std::memcpy(&header, bytes.data(), sizeof(header));
   const bool erases =
       header.verb == protocol::Verb::kEvict || header.verb == protocol::Verb::kReset;
-  if (!erases || domains_[0].operator_session == 0) return DeliverBytes(session, bytes);
+  if (!erases || !has_successors() || domains_[0].operator_session == 0) {
+    return DeliverBytes(session, bytes);
+  }
   const Survival::Snapshot before = TakeSnapshot();
   early_answers_.emplace();
   DeliverBytes(session, bytes);
@@ -131,6 +133,7 @@ void World::Crash() {
   if (!failure_.empty()) return;
   store_->CheckInvariants(Store::CheckScope::kFull);
   OpenOperators();
+  CheckRouter();
   const auto promise = options_.drive_fault_rate_ppm == 0 ? Survival::Promise::kSurvival
                                                           : Survival::Promise::kNothing;
   const std::string verdict =
@@ -156,6 +159,7 @@ void World::Succeed() {
     if (!options_.keeps_dram) MakeArena(&domain);
     if (domain.drive) domain.drive->Begin();
   }
+  router_.Forget();
   MakeStore();
   Restore();
   if (options_.keeps_dram) AdoptDram();

@@ -67,6 +67,8 @@ void Add(const Coverage& one, Coverage* sum) {
   sum->orders_reissued += one.orders_reissued;
   sum->orders_wrong += one.orders_wrong;
   sum->orders_expired += one.orders_expired;
+  sum->events_told += one.events_told;
+  sum->router_checks += one.router_checks;
 }
 
 // Every seed asked for, in worlds of `options_of`; their coverage is summed.
@@ -81,6 +83,12 @@ void RunSeeds(WorldOptions (*options_of)(uint64_t seed), Coverage* sum, uint64_t
                            << " TERRACE_SIM_SEEDS=1";
     Add(world.coverage(), sum);
   }
+  std::printf("a router was told %llu events, and compared with the store %llu times\n",
+              static_cast<unsigned long long>(sum->events_told),
+              static_cast<unsigned long long>(sum->router_checks));
+  EXPECT_GE(sum->router_checks, 30 * *count);
+  if (*count < 20) return;
+  EXPECT_GT(sum->events_told, 20 * *count);
 }
 
 TEST_F(Simulation, ServesNoWrongByteAndLeaksNoSlot) {

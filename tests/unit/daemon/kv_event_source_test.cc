@@ -1,9 +1,11 @@
 // What routers are told is what the host can serve.
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <map>
 #include <random>
 
+#include "daemon/eviction/policies.h"
 #include "store_fixture.h"
 
 namespace terrace {
@@ -25,7 +27,13 @@ class Router final : public KvEventSink {
     models.push_back(spec.name);
     return static_cast<uint32_t>(models.size() - 1);
   }
-  void Publish(const KvEvent& event) override {
+  void Publish(std::span<const KvEvent> told) override {
+    for (const KvEvent& event : told) Believe(event);
+    if (told[0].kind == KvEvent::Kind::kRemoved) {
+      removed_at_once_max = std::max(removed_at_once_max, told.size());
+    }
+  }
+  void Believe(const KvEvent& event) {
     events.push_back(event);
     const uint8_t bit = 1 << static_cast<uint32_t>(event.medium);
     uint8_t& places = places_of[event.hash];
@@ -42,11 +50,18 @@ class Router final : public KvEventSink {
   std::vector<std::string> models;
   std::vector<KvEvent> events;
   std::map<uint64_t, uint8_t> places_of;  // 1: DRAM, 2: persistent
+  size_t removed_at_once_max = 0;
   bool has_room = true;
 };
 
 class KvEvents : public ::testing::Test {
  protected:
+  explicit KvEvents(WorldOptions options = {.lower_tier_count = 1,
+                                            .lower_capacity_bytes = 4 * kMiB})
+      : w([&] {
+          options.kv_events = &router;
+          return options;
+        }()) {}
   uint32_t Put(const std::vector<BlockKey>& keys) {
     std::vector<uint64_t> hashes;
     for (const BlockKey& key : keys) hashes.push_back(HashOf(key));
@@ -78,7 +93,7 @@ class KvEvents : public ::testing::Test {
   }
 
   Router router;
-  World w{{.lower_tier_count = 1, .lower_capacity_bytes = 4 * kMiB, .kv_events = &router}};
+  World w;
   SessionId s = w.Open();
   uint32_t group = w.OpenSimple(s);
 };
@@ -170,6 +185,31 @@ TEST_F(KvEvents, WhoForgotIsToldOfEveryBlockAnewWhenThereIsRoom) {
   w.Advance(1'000'000);
   EXPECT_EQ(router.places_of, before);
 }
+
+// DRAM alone: what makes room for a prompt leaves as tails of others.
+class KvEventsOfDram : public KvEvents, public ::testing::WithParamInterface<std::string_view> {
+ protected:
+  KvEventsOfDram() : KvEvents({.segments_max = 8, .eviction_policy = std::string(GetParam())}) {}
+};
+
+TEST_P(KvEventsOfDram, EveryBlockOfATailThatLeavesIsTold) {
+  constexpr uint32_t kChains = 24, kBlocks = 16;
+  for (uint64_t chain = 1; chain <= kChains; ++chain) {
+    ASSERT_EQ(Put(World::Keys(kBlocks, chain)), kBlocks);
+  }
+  const uint64_t removed_count = std::ranges::count(
+      router.events, KvEvent::Kind::kRemoved, [](const KvEvent& event) { return event.kind; });
+  const uint64_t evicted_count = w.Stats().blocks_evicted;
+  EXPECT_GE(evicted_count, (kChains - 4) * kBlocks);
+  EXPECT_EQ(removed_count, evicted_count);
+  EXPECT_EQ(router.places_of, Served(kChains, kBlocks));
+  EXPECT_GT(router.removed_at_once_max, 1u) << "no tail left";
+}
+
+INSTANTIATE_TEST_SUITE_P(EveryPolicy, KvEventsOfDram,
+                         ::testing::ValuesIn(EvictionPolicyNames().begin(),
+                                             EvictionPolicyNames().end()),
+                         [](const auto& policy) { return std::string(policy.param); });
 
 }  // namespace
 }  // namespace terrace

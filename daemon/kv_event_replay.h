@@ -1,0 +1,99 @@
+// KvEventReplay: the messages kept for subscribers that missed some, and the repeats under way. A
+// repeat is sent as fast as its peer reads, so one that asks and does not read costs a place in a
+// list, and is given up after a while.
+//
+// THREADING: the publisher's thread.
+// LIMITS: kBytesMax and batches_max of what is kept, kPeersMax peers with requests_per_peer_max
+// requests each, kUnreadMessagesMax messages on their way to one peer. What is asked above that is
+// not answered, and counted.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <set>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+#include <zmq.hpp>
+
+#include "terrace/units.h"
+
+namespace terrace {
+
+struct KvEventReplayCounters {
+  uint64_t requests = 0;   // that are answered
+  uint64_t refused = 0;    // above a limit
+  uint64_t malformed = 0;  // of another form
+  uint64_t abandoned = 0;  // their peers did not read
+};
+
+class KvEventReplay {
+ public:
+  static constexpr uint64_t kBytesMax = 64 * kMiB;
+  static constexpr uint32_t kPeersMax = 64;
+  static constexpr int kUnreadMessagesMax = 64;
+  static constexpr uint32_t kMessagesPerTurnMax = 64;
+  static constexpr uint32_t kRequestsPerTurnMax = 64;
+  static constexpr uint64_t kUnreadUsMax = 10'000'000;
+
+  struct Options {
+    uint32_t batches_max = 0;
+    uint32_t requests_per_peer_max = 0;
+    uint64_t first_sequence = 0;  // of the first message that is ever kept
+    std::string cleared;          // the payload that takes back all of a topic
+  };
+  explicit KvEventReplay(Options options)
+      : options_(std::move(options)), next_sequence_(options_.first_sequence) {}
+
+  // The next message; its number is next_sequence().
+  void Keep(const std::string& topic, zmq::message_t payload);
+  uint64_t next_sequence() const { return next_sequence_; }
+
+  // Takes requests off the ROUTER socket. What is no request is passed over.
+  void Receive(zmq::socket_t& router);
+  // Sends some of what was asked for. False if nobody who waits has room for more.
+  bool Send(zmq::socket_t& router, uint64_t now_us);
+  bool has_work() const { return !peers_.empty(); }
+  // The connections are gone, and the requests with them.
+  void DropPeers() { peers_.clear(); }
+  // Some peer asked for messages that are kept no more: every block has to be told of anew. Once.
+  bool TakeWantsAll() { return std::exchange(wants_all_, false); }
+
+  const KvEventReplayCounters& counters() const { return counters_; }
+
+ private:
+  struct Kept {
+    uint64_t sequence = 0;
+    const std::string* topic = nullptr;
+    zmq::message_t payload;
+  };
+  struct Peer {
+    std::string routing_id;
+    std::deque<uint64_t> wanted;  // first numbers, the request under way in front
+    uint64_t next = 0;            // of that one
+    bool has_begun = false;
+    const std::string* cleared = nullptr;  // topics up to here were taken back
+    uint64_t waits_since_us = 0;           // for room; 0: it does not
+  };
+  enum class Sent : uint8_t { kMessage, kNoRoom, kPeerGone };
+
+  void Ask(const std::string& routing_id, uint64_t first);
+  Sent SendNext(zmq::socket_t& router, Peer* peer);
+  Sent TakeBack(zmq::socket_t& router, uint64_t sequence, Peer* peer);
+  static Sent SendMessage(zmq::socket_t& router, const Peer& peer, std::string_view topic,
+                          uint64_t sequence, zmq::message_t* payload);
+  uint64_t first_kept() const { return kept_.empty() ? next_sequence_ : kept_.front().sequence; }
+
+  const Options options_;
+  std::set<std::string> topics_;  // of all there were; bounded by the publisher's streams
+  std::deque<Kept> kept_;         // sequences follow each other
+  uint64_t kept_bytes_ = 0;
+  uint64_t next_sequence_;
+  std::vector<Peer> peers_;
+  size_t turn_ = 0;  // whose it is
+  bool wants_all_ = false;
+  KvEventReplayCounters counters_;
+};
+
+}  // namespace terrace

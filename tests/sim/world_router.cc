@@ -1,0 +1,88 @@
+// What a router believes is what the store says.
+#include <string>
+
+#include "sim/world.h"
+
+namespace terrace::sim {
+namespace {
+
+constexpr uint64_t kFullChecksPerLoss = 6;
+constexpr uint64_t kStepsDeafMax = 24;
+
+std::string PlacesText(uint8_t places) {
+  if (places == 0) return "nowhere";
+  return std::string(places & 1 ? "dram" : "") + (places == 3 ? "+" : "") +
+         (places & 2 ? "nvme" : "");
+}
+
+}  // namespace
+
+// As Query tells an operator of each domain.
+Router::View World::ServedBlocks() {
+  Router::View served;
+  for (uint32_t d = 0; d < domains_.size(); ++d) {
+    for (uint32_t g = 0; g < groups_.size(); ++g) {
+      for (const std::vector<BlockKey>& chain : chains_) {
+        std::vector<protocol::QueriedBlock> blocks;
+        const KeysQuery query{.session = domains_[d].operator_session,
+                              .group_index = domains_[d].operator_groups[g],
+                              .keys = chain};
+        if (!store_->Query(query, &blocks).ok()) Fail("the operator's Query was refused");
+        for (size_t i = 0; i < blocks.size(); ++i) {
+          const uint64_t hash = EventHashOf(chain[i]);
+          const auto bit = [&](protocol::TierKind kind) {
+            return (blocks[i].tier_mask >> static_cast<uint32_t>(kind)) & 1;
+          };
+          const auto places = static_cast<uint8_t>(bit(protocol::TierKind::kDram) |
+                                                   bit(protocol::TierKind::kNvme) << 1);
+          const bool is_sealed = blocks[i].state == protocol::BlockState::kSealed;
+          if (is_sealed && hash != 0 && places != 0) served[{d, groups_[g].name, hash}] = places;
+        }
+      }
+    }
+  }
+  return served;
+}
+
+void World::CheckRouter() {
+  if (!router_.complaint().empty()) Fail("a router was told wrong: " + router_.complaint());
+  const Router::View served = ServedBlocks();
+  ++router_checks_;
+  if (served == router_.view()) return;
+  const auto places_in = [](const Router::View& view, const Router::Name& name) {
+    const auto found = view.find(name);
+    return found == view.end() ? uint8_t{0} : found->second;
+  };
+  Router::View all = served;
+  all.insert(router_.view().begin(), router_.view().end());
+  uint32_t difference_count = 0;
+  std::string first;
+  for (const auto& [name, places] : all) {
+    const uint8_t believed = places_in(router_.view(), name);
+    const uint8_t is = places_in(served, name);
+    if (believed == is || difference_count++ > 0) continue;
+    first = "domain " + std::to_string(name.domain_index) + ", " + name.group + ", hash " +
+            std::to_string(name.hash) + " is in " + PlacesText(is) +
+            ", a router was told: " + PlacesText(believed);
+  }
+  Fail(first + " (and " + std::to_string(difference_count - 1) + " more)");
+}
+
+// A router without room forgets, and is told of every block again before the next check.
+void World::MaybeLoseEvents(uint64_t steps_since_check) {
+  if (steps_since_check == 0) {
+    router_.CaughtUp();
+    if (router_random_.Pick(kFullChecksPerLoss) != 0) return;
+    router_.LoseRoom();
+    steps_deaf_ = 1 + router_random_.Pick(kStepsDeafMax);
+  } else if (!router_.has_room() && steps_since_check >= steps_deaf_) {
+    LetRouterCatchUp();
+  }
+}
+
+void World::LetRouterCatchUp() {
+  router_.CatchUp();
+  store_->RepublishKvEvents();
+}
+
+}  // namespace terrace::sim
