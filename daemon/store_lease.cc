@@ -121,6 +121,18 @@ void TellCounts(const Group& group, AcquireResult* result) {
   reply.flags = group.has_remote() ? protocol::kMatchIsBound : 0;
 }
 
+// The prefix has become shorter since the last call: what was told of the rest is taken back.
+void CutTo(uint32_t block_count, AcquireResult* result) {
+  protocol::AcquireReply& reply = result->reply;
+  const size_t cut_count = reply.block_count - block_count;
+  reply.block_count = block_count;
+  TrimSpans(block_count, &result->spans);
+  if (result->join_walk == JoinWalk::kSpans) return;
+  const size_t slots_each = std::popcount(reply.member_mask);
+  result->slots.resize(result->slots.size() -
+                       std::min(result->slots.size(), cut_count * slots_each));
+}
+
 }  // namespace
 
 Status Store::JoinRead(SessionId session, uint64_t request_id, const protocol::JoinRequest& request,
@@ -153,17 +165,9 @@ Status Store::JoinRead(SessionId session, uint64_t request_id, const protocol::J
   const PendingId pending = waiters.Find(session, request_id);
   Lease& lease = domain.leases.at(id);
   protocol::AcquireReply& reply = result->reply;
-  const uint32_t members = static_cast<uint32_t>(std::popcount(reply.member_mask));
   const auto last =
       static_cast<uint32_t>(std::min<size_t>(lease.entries.size(), result->block_count_max));
-  if (reply.block_count > last) {
-    const size_t left_count = reply.block_count - last;
-    reply.block_count = last;
-    TrimSpans(reply.block_count, &result->spans);
-    const bool has_spans_only = result->join_walk == JoinWalk::kSpans;
-    result->slots.resize(result->slots.size() -
-                         std::min(result->slots.size(), has_spans_only ? 0 : left_count * members));
-  }
+  if (reply.block_count > last) CutTo(last, result);
   const uint32_t end = static_cast<uint32_t>(
       std::min<uint64_t>(last, uint64_t{reply.block_count} + protocol::kBlocksPerTurnMax));
   const bool takes_device = (request.flags & protocol::kAcquireDevice) != 0 &&
