@@ -155,6 +155,10 @@ TEST_F(Frames, DecodersAcceptOnlyWhatFits) {
     }
     if (random() % 4 == 0) body.resize(random() % (body.size() + 32));
     const Asked asked{.verb = is_acquire ? Verb::kAcquire : Verb::kReserve, .key_count = count};
+    spans.clear();  // what is decoded is appended: an answer may come in pages
+    slots.clear();
+    keys.clear();
+    refs.clear();
     if (is_acquire) {
       AcquireAnswer answer{.reply = {}, .spans = &spans, .slots = &slots};
       if (DecodeAcquire(body, asked, &answer) != nullptr) continue;
