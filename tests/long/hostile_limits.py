@@ -463,9 +463,7 @@ def main():
             attacked(verdict, stage, strangers, heap_mib_max=16)
             attacked(verdict, stage, stopped, heap_mib_max=32)
             guarantee_is_there(verdict, stage)
-            status = attacked(verdict, stage, holes, heap_mib_max=32)
-            verdict.check(status["domain"]["blocks_corrupt"] > 0,
-                          f"holes: {status['domain']['blocks_corrupt']} blocks were found spoilt")
+            attacked(verdict, stage, holes, heap_mib_max=32)
         # A block of 64 members and 128 parts has 32 MiB.
         with Stage(arguments, dram_bytes=1 << 30, segment_bytes=16 << 20) as stage:
             attacked(verdict, stage, reserve, heap_mib_max=64)

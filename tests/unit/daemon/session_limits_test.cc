@@ -103,6 +103,11 @@ class SessionJoin : public testing::Test {
     EXPECT_LE(reply.body.size() + sizeof(protocol::ReplyPrefix), protocol::kMessageBytesMax);
     return reply;
   }
+  void Leave(const LeaseToken& token) {
+    const FakeMessage left =
+        world_.Call(worker_, Verb::kRelease, BytesOf(protocol::ReleaseRequest{.token = token}));
+    EXPECT_EQ(left.status(), StatusCode::kOk);
+  }
   // A reader's lease of all that is being written.
   LeaseToken Follow() {
     const FakeMessage followed =
@@ -110,6 +115,11 @@ class SessionJoin : public testing::Test {
     EXPECT_EQ(followed.At<protocol::AcquireReply>().block_count, kBlocks);
     return followed.At<protocol::AcquireReply>().token;
   }
+
+  void AskForAPageOfAnothersLease();
+  void JoinWithoutPages();
+  void WriteInPages();
+  void ReadInPages();
 
   // Of 4 KiB slots: virtual memory that nobody touches.
   SessionHarness world_{{.segments = 3'300, .segments_spare = 3'300}};
@@ -119,17 +129,20 @@ class SessionJoin : public testing::Test {
   LeaseToken written_;
 };
 
-TEST_F(SessionJoin, OneThatKnowsNoPagesIsAnsweredWhatFits) {
-  const auto read = Join(Follow(), 0).At<protocol::AcquireReply>();
+void SessionJoin::JoinWithoutPages() {
+  const LeaseToken token = Follow();
+  const auto read = Join(token, 0).At<protocol::AcquireReply>();
   EXPECT_EQ(read.block_count, protocol::JoinPageBlocks(kMembers));
   EXPECT_EQ(read.slot_count, read.block_count * kMembers);
   EXPECT_EQ(read.flags, 0u);
+  Leave(token);
   const auto write = Join(written_, 0).At<protocol::ReserveReply>();
   EXPECT_EQ(write.key_count, protocol::JoinPageKeys(kMembers));
   EXPECT_EQ(write.slot_count, write.key_count * kMembers);
+  Leave(written_);
 }
 
-TEST_F(SessionJoin, AReadersPagesAreSlotsAndThenTheSpansOfAllBlocks) {
+void SessionJoin::ReadInPages() {
   const LeaseToken token = Follow();
   const FakeMessage first = Join(token, protocol::kJoinPaged);
   const auto head = first.At<protocol::AcquireReply>();
@@ -157,7 +170,7 @@ TEST_F(SessionJoin, AReadersPagesAreSlotsAndThenTheSpansOfAllBlocks) {
   EXPECT_TRUE(is_told);
 }
 
-TEST_F(SessionJoin, AWritersPagesAreItsKeysInOrder) {
+void SessionJoin::WriteInPages() {
   std::vector<uint64_t> commit_ids;
   uint32_t page_count = 0;
   for (bool has_more = true; has_more; ++page_count) {
@@ -178,9 +191,10 @@ TEST_F(SessionJoin, AWritersPagesAreItsKeysInOrder) {
   EXPECT_EQ(page_count, 3u);
   std::ranges::sort(commit_ids);
   EXPECT_EQ(std::ranges::unique(commit_ids).size(), 0u) << "no key came twice";
+  Leave(written_);
 }
 
-TEST_F(SessionJoin, APageOfALeaseThatWasNotJoinedIsRefused) {
+void SessionJoin::AskForAPageOfAnothersLease() {
   const protocol::JoinRequest request{.token = written_, .group_handle = group_};
   std::vector<std::byte> body(sizeof(request) + sizeof(protocol::JoinPage));
   std::memcpy(body.data(), &request, sizeof(request));
@@ -192,6 +206,14 @@ TEST_F(SessionJoin, APageOfALeaseThatWasNotJoinedIsRefused) {
   const FakeMessage refused = world_.Call(worker_, Verb::kJoin, body);
   EXPECT_EQ(refused.status(), StatusCode::kInvalid);
   EXPECT_THAT(refused.text(), HasSubstr("262144"));
+}
+
+// One lease for all of them: it takes long to make.
+TEST_F(SessionJoin, OfMoreSlotsThanAMessageHoldsIsAnsweredInPages) {
+  AskForAPageOfAnothersLease();
+  JoinWithoutPages();
+  WriteInPages();
+  ReadInPages();  // at the end the writer gives up
 }
 
 }  // namespace
