@@ -6,6 +6,7 @@
 
 #include <chrono>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <map>
 #include <memory>
@@ -233,6 +234,8 @@ TEST_F(CliFsckOnlineTest, QuarantinedSlotsAreTriedAndGivenBackWhileItServes) {
                     .WriteEntry({.state = SlabEntryState::kQuarantined, .slot = slot})
                     .ok());
   }
+  // Without the catalog the tables are read.
+  std::filesystem::remove_all(nvme_directory() + "/catalog");
   Start();
   const auto tier = [this] {
     return nlohmann::json::parse(client_->Stats().value()).at("lower_tiers").at(0);

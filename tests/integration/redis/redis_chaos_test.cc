@@ -97,6 +97,7 @@ TEST(RedisChaos, ALateRepairLeavesANewManifestAlone) {
     for (const std::string& key : raw->Keys()) {
       if (key.ends_with(":0")) raw->Command({"DEL", key});
     }
+    ASSERT_TRUE(late.ProbeNow({name}).first.ok()) << "it knows the group's generation";
     proxy.HoldReplies(0);
     std::vector<std::byte> into(length_bytes);
     ASSERT_TRUE(late.tier().Fetch(1, name, into).ok());
@@ -136,8 +137,10 @@ TEST(RedisChaos, AWriteWithoutAnAnswerLeavesNothingBroken) {
   for (const Case& one : kCases) {
     const RedisBlockName name = RedisTestName(++chain, 0);
     const std::vector<std::byte> bytes = testing::RedisTestBytes(name.key, 5, one.length_bytes);
-    // All connections are there: no login is held back.
+    // All connections are there, and the group's generation is known: neither a login nor the
+    // question for that is held back.
     ASSERT_TRUE(rig.RunUntil([&] { return rig.tier().stats().connections == 5; }));
+    ASSERT_TRUE(rig.ProbeNow({name}).first.ok());
     proxy.HoldReplies(one.held_back);
     const Status begun =
         rig.tier().Store(chain, name.run, testing::RedisTestRecord(name, 5), bytes);
