@@ -24,6 +24,7 @@ class ForeignHandshake:
 def test_beside_other_connectors_it_keeps_the_contract(daemon, monkeypatch, beside, tp_size, stages,
                                                        depth):
     monkeypatch.setattr(terrace.vllm, "_has_siblings", lambda connector: True)
+    monkeypatch.setattr(terrace.vllm, "_LAYOUT_WAIT_S", LONG_S)
     chance = random.Random(11)
     engine = make_engine(daemon, chance, beside=beside, tp_size=tp_size, stages=stages, depth=depth)
     drive(engine, chance, REQUESTS // 2)
@@ -35,6 +36,7 @@ def test_beside_other_connectors_it_keeps_the_contract(daemon, monkeypatch, besi
 def test_beside_other_connectors_the_first_prompt_is_stored_and_found(daemon, monkeypatch):
     connect(daemon).close()
     monkeypatch.setattr(terrace.vllm, "_has_siblings", lambda connector: True)
+    monkeypatch.setattr(terrace.vllm, "_LAYOUT_WAIT_S", LONG_S)
     for number in range(2):
         engine = make_engine(daemon, random.Random(7), beside=ForeignHandshake())
         run_prompt(engine)
