@@ -225,8 +225,7 @@ def test_after_kill_9_routers_hear_what_the_disk_still_has(rig):
     router.until({block: {"STORAGE"} for block in believed})
 
 
-@pytest.mark.parametrize("policy", ("arc", "fifo", "gdsf", "hazard", "lfu", "lru", "s3fifo",
-                                    "sieve", "wtinylfu"))
+@pytest.mark.parametrize("policy", ("arc", "hazard", "lru", "s3fifo"))
 def test_tails_that_leave_dram_are_told(policy):
     """DRAM alone: room for a prompt is made by the tails of others."""
     prompts, blocks = 24, 16
@@ -299,7 +298,7 @@ def test_hostile_peers_cost_a_bystander_nothing(rig):
     daemon, client, router = rig
     believed = heard(client, router)
     first = len(router.numbers)
-    for prompt in range(1, 40):
+    for prompt in range(1, 30):
         put(client, digests_of(prompt, 2), [prompt * 10, prompt * 10 + 1])
         believed |= {prompt * 10 + i: {"CPU", "STORAGE"} for i in range(2)}
     router.until(believed)
@@ -318,7 +317,7 @@ def test_hostile_peers_cost_a_bystander_nothing(rig):
         for _ in range(1000):
             peer.send_multipart([b"", bytes(8)])
         greedy.append(peer)
-    for prompt in range(40, 60):
+    for prompt in range(30, 40):
         put(client, digests_of(prompt, 2), [prompt * 10, prompt * 10 + 1])
         believed |= {prompt * 10 + i: {"CPU", "STORAGE"} for i in range(2)}
     router.until(believed)
