@@ -5,14 +5,22 @@
 
 #include "store_fixture.h"
 
+#if defined(__SANITIZE_ADDRESS__)  // g++ ships no header that declares it
+extern "C" size_t __sanitizer_get_current_allocated_bytes();
+#endif
+
 namespace terrace {
 namespace {
 
 using World = StoreWorld;
 
 uint64_t HeapBytes() {
+#if defined(__SANITIZE_ADDRESS__)  // it brings an allocator of its own
+  return __sanitizer_get_current_allocated_bytes();
+#else
   const struct mallinfo2 info = mallinfo2();
   return info.uordblks + info.hblkhd;
+#endif
 }
 
 std::vector<StatusCode> CodesOf(const ReserveResult& reserved) {
