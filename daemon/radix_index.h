@@ -57,7 +57,7 @@ class RadixIndex {
   uint32_t Match(uint32_t group_index, std::span<const BlockKey> keys, Proof proof,
                  std::vector<BlockRange>* path) const;
   // Brings what Find(key) will look at first nearer, while something else is done.
-  void Prefetch(uint32_t group_index, const BlockKey& key) const {
+  [[gnu::always_inline]] void Prefetch(uint32_t group_index, const BlockKey& key) const {
     table_.Prefetch(table_.HashOf(group_index, key));
   }
   // Appends the blocks of all groups that have this key. O(groups ever used).

@@ -21,7 +21,9 @@ class Restorer {
   // The block that this member's bytes belong to; kBlockNone if they are not wanted.
   BlockId Take(uint32_t tier, const BlockRecord& record, const Extent& extent);
   // One of this key is near; of the same group as the last one, mostly.
-  void Prefetch(const BlockKey& key) const { d_.index.Prefetch(last_group_index_, key); }
+  [[gnu::always_inline]] void Prefetch(const BlockKey& key) const {
+    d_.index.Prefetch(last_group_index_, key);
+  }
   RestoreSummary Finish();
 
  private:

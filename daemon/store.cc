@@ -18,6 +18,7 @@ constexpr uint32_t kDomainShift = 48;  // of TransferIds and OffloadIds
 // host dies then, `terrace fsck --repair` frees the slots of what was not erased yet.
 constexpr size_t kForgottenGroupsMax = 256;
 constexpr uint32_t kForgottenPerTickMax = 16;
+constexpr uint32_t kExpiryWork = 2;  // of erasing a block, against looking one up
 
 std::string Quoted(const std::string& text) { return "'" + text + "'"; }
 
@@ -527,6 +528,7 @@ void Store::OnTimer() {
         rooms.waiters.OnDeadline(due.id);
         break;
       case DeadlineKind::kBlockExpiry:
+        s.work += kExpiryWork;
         ExpireBlock(rooms, due.id);
         break;
       case DeadlineKind::kPopulateRetry:

@@ -6,6 +6,9 @@
 namespace terrace {
 namespace {
 
+// A lookup of which something comes: the block is found, and then changed.
+constexpr uint32_t kFoundCostBlocks = 2;
+
 // Groups a query is about: one, or all of the domain.
 struct GroupRange {
   uint32_t first = 0;
@@ -275,7 +278,7 @@ uint32_t Store::KeyCost(SessionId session, uint32_t group_index) const {
   const SessionIndex index = state_->sessions.Find(session);
   if (group_index != kAllGroups || index == kSessionNone) return 1;
   const CacheDomain& domain = state_->domains[state_->sessions.at(index).domain_index]->domain;
-  return std::max(domain.index.group_count(), 1u);
+  return std::max(kFoundCostBlocks * domain.index.group_count(), 1u);
 }
 
 Status Store::Evict(const KeysQuery& query, uint64_t* cursor, protocol::EvictReply* reply,

@@ -15,6 +15,7 @@ constexpr uint32_t kTrimAtOnceMax = 64;
 constexpr uint32_t kWordsPerWork = 8;
 constexpr uint32_t kPartsPerWork = 16;
 constexpr uint32_t kEntriesPerWork = 64;
+constexpr uint32_t kEndWork = 2;  // of ending a request, against looking a block up
 
 void EraseFrom(std::vector<PendingId>* list, PendingId id) {
   const auto found = std::find(list->rbegin(), list->rend(), id);
@@ -246,7 +247,7 @@ bool Waiters::Announce(PendingId id, uint32_t* budget) {
     if (parts.empty()) continue;
     const auto compare_work = static_cast<uint32_t>(1 + parts.size() / kWordsPerWork);
     uint32_t block_count = 1;
-    while (pending.announced<pending.end&& * budget> 0) {
+    while (*budget > 0 && pending.announced < pending.end) {
       const Coming& next = pending.coming[pending.announced];
       uint64_t next_absent_mask = 0;
       const std::span<const uint64_t> next_parts = PartsOf(next, &next_absent_mask);
@@ -425,19 +426,18 @@ void Waiters::OnBlockLost(BlockId id, StatusCode why) {
   // Waits first: they do not hold the block.
   for (uint32_t node = b.waiters; node != kHandleNone;) {
     const PendingId waiting = nodes_[node].pending;
-    const bool is_dead = IsDead(nodes_[node]);
-    if (is_dead || pendings_[waiting].what.kind == PendingKind::kWait) {
+    const uint32_t next = nodes_[node].next;
+    if (IsDead(nodes_[node])) {
       GiveNode(node);
-      if (is_dead) {
-        node = b.waiters;
-        continue;
-      }
+      node = next;
+    } else if (pendings_[waiting].what.kind == PendingKind::kWait) {
+      GiveNode(node);
       pendings_[waiting].is_lost = true;
       if (pendings_[waiting].is_armed) EndWait(waiting, StatusCode::kNotFound);
-      node = b.waiters;
-      continue;
+      node = b.waiters;  // it may have waited for the block twice
+    } else {
+      node = next;
     }
-    node = nodes_[node].next;
   }
   while (b.waiters != kHandleNone) {
     const Node n = nodes_[b.waiters];
@@ -462,7 +462,8 @@ bool Waiters::AdvanceParts(PendingId id, uint32_t* budget) {
   while (pending.step < last) {
     const uint32_t first = pending.step_next;
     uint32_t end = first;
-    while (end<pending.end&& * budget> 0 && IsStepIn(pending.coming[end], pending.step)) {
+    while (end < pending.end) {
+      if (*budget == 0 || !IsStepIn(pending.coming[end], pending.step)) break;
       ++end;
       Spend(1, budget);
     }
@@ -567,6 +568,7 @@ void Waiters::Expire(PendingId id) {
 }
 
 void Waiters::OnDeadline(PendingId id) {
+  d_.seams.work += kEndWork;
   pendings_[id].deadline = kHandleNone;
   Expire(id);
 }

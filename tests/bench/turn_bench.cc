@@ -67,6 +67,7 @@ class Sink final : public Transport {
   uint64_t unsent_bytes_of(SessionId) const override { return 0; }
   void ResumeInput(SessionId) override {}
   void Close(SessionId, CloseReason reason) override { Require(false, CloseReasonName(reason)); }
+  void Forget(SessionId) override {}
   // The body of the last message with this verb, behind its prefix.
   std::vector<std::byte> Take(SessionId session, Verb verb) {
     std::vector<std::byte> body, last, sent;
@@ -94,6 +95,26 @@ class Sink final : public Transport {
 
  private:
   std::map<SessionId, std::deque<std::vector<std::byte>>> sent_;
+};
+
+// A persistent tier that takes nothing, and never says that what was erased is.
+class StuckTier final : public Tier {
+ public:
+  TierKind kind() const override { return TierKind::kNvme; }
+  Result<Extent> Allocate(uint32_t, uint64_t, uint32_t) override {
+    return Status(StatusCode::kUnsupported);
+  }
+  void Free(const Extent&) override {}
+  Status Read(TransferId, const Extent&, std::span<std::byte>) override {
+    return Status(StatusCode::kBusy);
+  }
+  Status Write(TransferId, const Extent&, const BlockRecord&, std::span<const std::byte>) override {
+    return Status(StatusCode::kBusy);
+  }
+  uint64_t PredictReadUs(uint64_t) const override { return 0; }
+  bool is_persistent() const override { return true; }
+  ErasureProgress erasures() const override { return {.begun = 1}; }
+  TierStats stats() const override { return {.capacity_bytes = kGiB}; }
 };
 
 template <typename T>
@@ -134,6 +155,7 @@ struct DaemonOptions {
   uint32_t domain_count = 1;
   uint32_t segments_total = 0;       // 0: as many as the domains may have
   uint32_t segments_guaranteed = 0;  // of the second domain
+  Tier* tier = nullptr;              // of the first domain
 };
 
 // The daemon without its shell. Everything that happens is a turn, and timed.
@@ -156,6 +178,7 @@ class Daemon {
                            .segments_max = options.segments,
                            .arena = &arenas_[d],
                            .slot_table = slot_tables_[d]};
+      if (d == 0 && options.tier != nullptr) domain.lower_tiers = {options.tier};
       store.domains.push_back(domain);
       table.domains.push_back({.name = domain.name,
                                .segment_bytes = options.segment_bytes,
@@ -176,7 +199,7 @@ class Daemon {
 
   SessionId Attach(uint32_t domain_index = 0) {
     const SessionId session = ++last_session_;
-    Require(sessions_->OnAccept(session, {.domain_index = domain_index, .uid = 1}).ok(), "accept");
+    sessions_->OnAccept(session, {.domain_index = domain_index, .uid = 1});
     std::vector<std::byte> body;
     AppendOne(&body, protocol::HelloRequest{.client_name = "bench"});
     Call(session, Verb::kHello, body);
@@ -555,6 +578,33 @@ Took TakeBack(uint32_t block_count) {
   return TookBy(daemon);
 }
 
+// As many Evicts as sessions may have pending wait for the tier, then others ask.
+Took PendingErasures(uint32_t /*block_count*/) {
+  constexpr uint32_t kSessions = 8;
+  constexpr uint32_t kPendingMax = 1024;  // pending_per_session_max
+  StuckTier tier;
+  Daemon daemon({.tier = &tier});
+  const std::vector<BlockKey> key = Keys(1);
+  uint32_t group = 0;
+  SessionId session = 0;
+  for (uint32_t s = 0; s < kSessions; ++s) {
+    session = daemon.Attach();
+    group = daemon.Open(session, Members("erasures", 1, 1));
+    const std::vector<std::byte> body = Daemon::KeysBody(group, key, {});
+    for (uint32_t i = 0; i < kPendingMax; ++i)
+      daemon.Send(session, daemon.Frames(Verb::kEvict, body));
+  }
+  daemon.Forget();
+  for (uint32_t i = 0; i < 64; ++i) {
+    std::vector<std::byte> body;
+    AppendOne(&body, protocol::TouchRequest{});
+    Append(&body, std::span<const std::byte>(Daemon::KeysBody(group, key, {})));
+    daemon.Call(session, Verb::kTouch, body);
+  }
+  daemon.Advance(4'000'000);  // nobody waits longer
+  return TookBy(daemon);
+}
+
 struct Case {
   const char* name;
   Took (*run)(uint32_t block_count);
@@ -574,6 +624,7 @@ constexpr Case kCases[] = {
     {"1,024 keys of 256 groups: query", QuerySameKeys},
     {"1,024 keys of 256 groups: pin", PinSameKeys},
     {"a leased segment taken back", TakeBack},
+    {"8,192 pending erasures", PendingErasures},
 };
 
 bool Report(const Case& c, uint32_t block_count, int rounds) {
