@@ -272,6 +272,10 @@ class RawPeer:
         metadata = b"\x0bSocket-Type" + len(socket_type).to_bytes(4, "big") + socket_type
         body = b"\x05READY" + metadata
         self.socket.sendall(b"\x04" + bytes([len(body)]) + body)
+        # Who goes on before the other end is READY, too, is hung up on for that.
+        ready = b""
+        while b"READY" not in ready:
+            ready += self.socket.recv(1 << 10)
 
     def claim(self, frame_bytes):
         """The header of a frame of so many bytes."""

@@ -284,9 +284,14 @@ class RawPeer {
     const std::string body = std::string("\x05READY") + static_cast<char>(name.size()) + name +
                              std::string(3, '\0') + static_cast<char>(socket_type.size()) +
                              socket_type;
-    EXPECT_TRUE(Send(greeting + '\x04' + static_cast<char>(body.size()) + body));
+    // Who goes on before the other end is READY, too, is hung up on for that.
+    is_ready_ = Send(greeting + '\x04' + static_cast<char>(body.size()) + body) &&
+                Read(greeting.size()).size() == greeting.size();
+    const std::string header = Read(2);
+    if (header.size() == 2) Read(static_cast<uint8_t>(header[1]));
   }
   ~RawPeer() { close(fd_); }
+  bool is_ready() const { return is_ready_; }
   // False: it was hung up on.
   bool Send(const std::string& bytes) {
     return send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL) ==
@@ -311,7 +316,15 @@ class RawPeer {
   }
 
  private:
+  std::string Read(size_t byte_count) {
+    std::string bytes(byte_count, '\0');
+    const ssize_t read_bytes = recv(fd_, bytes.data(), byte_count, MSG_WAITALL);
+    bytes.resize(read_bytes < 0 ? 0 : static_cast<size_t>(read_bytes));
+    return bytes;
+  }
+
   const int fd_;
+  bool is_ready_ = false;
   size_t sent_bytes_ = 0;  // of what is sent endlessly
 };
 
@@ -349,12 +362,13 @@ TEST_F(KvEventPublisherOverTcp, AFrameThatIsTooLongEndsItsConnection) {
   RawPeer subscriber(port_, "SUB");
   RawPeer asker(port_ + 1, "DEALER");
   for (RawPeer* peer : {&subscriber, &asker}) {
+    ASSERT_TRUE(peer->is_ready());
     ASSERT_TRUE(peer->Send(std::string("\x02\0\0\0\0\x40\0\0\0", 9)));  // 1 GiB follow
     EXPECT_TRUE(peer->IsHungUp());
   }
 }
 
-TEST_F(KvEventPublisherOverTcp, AMessageThatNeverEndsCostsLittleMemory) {
+TEST_F(KvEventPublisherOverTcp, AMessageThatNeverEndsCostsItsConnectionAndLittleMemory) {
   StartOverTcp();
   const uint32_t stream = StreamOf("one");
   zmq::socket_t bystander = Subscriber();
@@ -368,12 +382,14 @@ TEST_F(KvEventPublisherOverTcp, AMessageThatNeverEndsCostsLittleMemory) {
   RawPeer subscriber(port_, "SUB");
   RawPeer asker(port_ + 1, "DEALER");
   const auto end = std::chrono::steady_clock::now() + seconds(3);
-  // Hung up on, by ZeroMQ or by us, or read no further.
-  for (bool is_heard = true; is_heard && std::chrono::steady_clock::now() < end;) {
+  ASSERT_TRUE(subscriber.is_ready() && asker.is_ready());
+  bool is_heard = true;
+  while (is_heard && std::chrono::steady_clock::now() < end) {
     is_heard = subscriber.SendEndless(parts);
     is_heard |= asker.SendEndless(parts);
     std::this_thread::sleep_for(milliseconds(1));
   }
+  EXPECT_TRUE(HaveEnded(2)) << "both were hung up on";
   EXPECT_LT(ResidentBytes(), before_bytes + 64 * kMiB);
   Publish(stream, 100);
   for (uint64_t number = message.number + 1; number <= message.number + 100; ++number) {
