@@ -69,6 +69,7 @@ Attachment::Attachment(Granted granted)
       fork_generation_(ForkGeneration()),
       segments_(std::make_unique<Segment[]>(granted_.reply.segments_max)) {
   std::memcpy(secret_.data(), granted_.reply.secret, secret_.size());
+  WipeMemory(granted_.reply.secret, sizeof(granted_.reply.secret));
 }
 
 Attachment::~Attachment() {

@@ -19,7 +19,7 @@ constexpr std::array<char, 4> kMagic = {'T', 'C', 'H', 'K'};
 constexpr uint32_t kVersion = 1;
 constexpr uint32_t kDeltaMax = 1u << 24;  // kRopePositionMax of cuda/rope.h
 constexpr size_t kSha256Bytes = 32;
-static_assert(std::tuple_size_v<DomainSecret> % kSha256Bytes == 0);
+static_assert(kDomainSecretBytes % kSha256Bytes == 0);
 
 struct HeaderAt {
   static constexpr size_t kVersion = 4;

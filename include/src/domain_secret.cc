@@ -66,12 +66,15 @@ Status CheckOwnership(const std::string& path, const struct stat& file, std::str
 }  // namespace
 
 std::string FormatDomainSecret(const DomainSecret& secret) {
-  std::string text(kFilePrefix);
+  std::string text;
+  text.reserve(kFileBytes);  // it never moves
+  text += kFilePrefix;
   for (const std::byte byte : secret) {
     const auto value = std::to_integer<unsigned>(byte);
     text += {kHexDigits[value >> 4], kHexDigits[value & 15]};
   }
-  return text + '\n';
+  text += '\n';
+  return text;
 }
 
 Status ParseDomainSecret(std::string_view text, DomainSecret* secret, std::string* why) {
@@ -107,10 +110,13 @@ Status ParseDomainSecret(std::string_view text, DomainSecret* secret, std::strin
 }
 
 std::string DomainSecretFingerprint(const DomainSecret& secret) {
-  std::string message(kFingerprintPrefix);
+  std::string message;
+  message.reserve(kFingerprintPrefix.size() + secret.size());  // it never moves
+  message.append(kFingerprintPrefix);
   message.append(reinterpret_cast<const char*>(secret.data()), secret.size());
   std::array<unsigned char, SHA256_DIGEST_LENGTH> digest;
   SHA256(reinterpret_cast<const unsigned char*>(message.data()), message.size(), digest.data());
+  WipeMemory(message.data(), message.size());
   std::string text;
   for (size_t i = 0; i < 8; ++i) text += {kHexDigits[digest[i] >> 4], kHexDigits[digest[i] & 15]};
   return text;
@@ -130,7 +136,9 @@ Status ReadDomainSecretFile(const std::string& path, DomainSecret* secret, std::
   struct stat about;
   if (fstat(file.fd(), &about) != 0) return RefuseErrno(why, path, "look at it");
   TERRACE_RETURN_IF_ERROR(CheckOwnership(path, about, why));
-  std::array<char, kFileBytesMax> buffer;
+  struct Buffer : std::array<char, kFileBytesMax> {
+    ~Buffer() { WipeMemory(data(), size()); }
+  } buffer;
   size_t size_bytes = 0;
   while (size_bytes < buffer.size()) {
     const ssize_t got = read(file.fd(), buffer.data() + size_bytes, buffer.size() - size_bytes);
@@ -156,9 +164,10 @@ Status CreateDomainSecretFile(const std::string& path, std::string* why) {
   {
     const OpenFile file(draft, O_WRONLY | O_CREAT | O_EXCL, 0600);
     if (file.fd() < 0) return RefuseErrno(why, draft, "create it");
-    const std::string text = FormatDomainSecret(secret);
-    if (write(file.fd(), text.data(), text.size()) != static_cast<ssize_t>(kFileBytes) ||
-        fsync(file.fd()) != 0) {
+    std::string text = FormatDomainSecret(secret);
+    const ssize_t written = write(file.fd(), text.data(), text.size());
+    WipeMemory(text.data(), text.size());
+    if (written != static_cast<ssize_t>(kFileBytes) || fsync(file.fd()) != 0) {
       const Status failed = RefuseErrno(why, draft, "write it");
       unlink(draft.c_str());
       return failed;

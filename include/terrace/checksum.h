@@ -7,6 +7,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <span>
 
 #include "terrace/block_key.h"
@@ -16,9 +17,18 @@ namespace terrace {
 
 inline constexpr uint64_t kChecksumLeafBytes = 4 * kKiB;
 
-// The domain's secret: keys and checksum seeds depend on it, tenants cannot probe each other.
+// Overwrites memory that held a secret; no compiler leaves it out as a store that nobody reads.
+inline void WipeMemory(void* begin, size_t size_bytes) { explicit_bzero(begin, size_bytes); }
+
+// The domain's secret: keys and checksum seeds depend on it, tenants cannot probe each other. Each
+// copy is overwritten when it ends, so that none is left in memory that somebody else is given.
 inline constexpr size_t kDomainSecretBytes = 192;
-using DomainSecret = std::array<std::byte, kDomainSecretBytes>;
+struct DomainSecret : std::array<std::byte, kDomainSecretBytes> {
+  DomainSecret() = default;  // DomainSecret{} is all zeros
+  DomainSecret(const DomainSecret&) = default;
+  DomainSecret& operator=(const DomainSecret&) = default;
+  ~DomainSecret() { WipeMemory(data(), size()); }
+};
 
 struct PartIdentity {
   SpaceId space;

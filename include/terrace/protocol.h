@@ -24,7 +24,7 @@ static_assert(std::endian::native == std::endian::little,
               "frames are little-endian structs; a big-endian port needs byte swaps at this seam");
 
 inline constexpr uint8_t kVersion = 1;          // newest frame version this build speaks
-inline constexpr uint8_t kVersionMin = 1;       // oldest: daemon N serves clients N and N−1
+inline constexpr uint8_t kVersionMin = 1;       // oldest client that is served
 inline constexpr uint32_t kMagic = 0x31435254;  // "TRC1", first word of Hello
 
 inline constexpr uint32_t kFrameBytesMax = 1 << 20;

@@ -20,20 +20,6 @@ namespace {
 constexpr uint64_t kSlotBytes = 64 * kKiB;
 constexpr uint32_t kReuseEvery = 4;  // every so many prompts an older one is asked for again
 
-class StepClock final : public Clock {
- public:
-  uint64_t NowUs() const override { return now_us; }
-  uint64_t UnixSeconds() const override { return 1'700'000'000; }
-  uint64_t now_us = 1'000'000;
-};
-class QueuedArena final : public ArenaMemory {
- public:
-  std::byte* SegmentBase(uint32_t) override { return nullptr; }
-  void BeginPopulate(uint32_t segment) override { wanted.push_back(segment); }
-  void BeginPunch(uint32_t) override {}
-  std::vector<uint32_t> wanted;
-};
-
 class CountingSink final : public KvEventSink {
  public:
   uint32_t StreamOf(uint32_t, const SpaceGroupSpec&) override { return 0; }

@@ -1,6 +1,8 @@
-// Seams of a Store that a benchmark drives alone: time stands still, nothing is hashed, mapped or
-// told; and the group of one small Space that it holds.
+// Seams of a Store that a benchmark drives alone: time stands still or is set, nothing is hashed,
+// mapped or told; and the group of one small Space that it holds.
 #pragma once
+
+#include <vector>
 
 #include "daemon/seams.h"
 #include "daemon/store.h"
@@ -11,6 +13,12 @@ class NoClock final : public Clock {
  public:
   uint64_t NowUs() const override { return 1'000'000; }
   uint64_t UnixSeconds() const override { return 1'700'000'000; }
+};
+class StepClock final : public Clock {
+ public:
+  uint64_t NowUs() const override { return now_us; }
+  uint64_t UnixSeconds() const override { return 1'700'000'000 + now_us / kUsPerSecond; }
+  uint64_t now_us = 1'000'000;
 };
 class NoRandom final : public Random {
  public:
@@ -28,6 +36,14 @@ class NoArena final : public ArenaMemory {
   std::byte* SegmentBase(uint32_t) override { return nullptr; }
   void BeginPopulate(uint32_t) override {}
   void BeginPunch(uint32_t) override {}
+};
+// Segments that are wanted, until the benchmark has them.
+class QueuedArena final : public ArenaMemory {
+ public:
+  std::byte* SegmentBase(uint32_t) override { return nullptr; }
+  void BeginPopulate(uint32_t segment) override { wanted.push_back(segment); }
+  void BeginPunch(uint32_t) override {}
+  std::vector<uint32_t> wanted;
 };
 class NoListener final : public StoreListener {
  public:

@@ -43,19 +43,6 @@ double ProcessorUs() {
   return static_cast<double>(now.tv_sec) * 1e6 + static_cast<double>(now.tv_nsec) / 1e3;
 }
 
-class StepClock final : public Clock {
- public:
-  uint64_t NowUs() const override { return now_us; }
-  uint64_t UnixSeconds() const override { return 1'700'000'000 + now_us / kUsPerSecond; }
-  uint64_t now_us = 1'000'000;
-};
-class QueuedArena final : public ArenaMemory {
- public:
-  std::byte* SegmentBase(uint32_t) override { return nullptr; }
-  void BeginPopulate(uint32_t segment) override { wanted.push_back(segment); }
-  void BeginPunch(uint32_t) override {}
-  std::vector<uint32_t> wanted;
-};
 // Takes what is sent, and finds whole messages in it afterwards.
 class Sink final : public Transport {
  public:

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -168,6 +169,9 @@ class World final : public SimHost, public Transport {
   bool has_successors() const { return has_drives() || options_.keeps_dram; }
   void OpenOperators();
   void CloseOperators();
+  // Every block of every chain that is known in some way, as Query tells an operator.
+  void ForEachBlock(const std::function<void(uint32_t domain, uint32_t group, BlockKey key,
+                                             const protocol::QueriedBlock& block)>& visit);
   Survival::Snapshot TakeSnapshot();
   void DeliverRequest(SessionId session, const std::vector<std::byte>& bytes);
   void NoteReply(SessionId session, std::span<const std::byte> frame);

@@ -56,8 +56,8 @@ void World::CloseOperators() {
   }
 }
 
-Survival::Snapshot World::TakeSnapshot() {
-  Survival::Snapshot snapshot;
+void World::ForEachBlock(const std::function<void(uint32_t domain, uint32_t group, BlockKey key,
+                                                  const protocol::QueriedBlock& block)>& visit) {
   for (uint32_t d = 0; d < domains_.size(); ++d) {
     for (uint32_t g = 0; g < groups_.size(); ++g) {
       for (const std::vector<BlockKey>& chain : chains_) {
@@ -66,15 +66,19 @@ Survival::Snapshot World::TakeSnapshot() {
                               .group_index = domains_[d].operator_groups[g],
                               .keys = chain};
         if (!store_->Query(query, &blocks).ok()) Fail("the operator's Query was refused");
-        for (size_t i = 0; i < blocks.size(); ++i) {
-          if (blocks[i].state != protocol::BlockState::kSealed) continue;
-          snapshot[{d, g, chain[i]}] = {
-              .commit_id = blocks[i].commit_id,
-              .is_persisted = (blocks[i].flags & protocol::kQueriedPersisted) != 0};
-        }
+        for (size_t i = 0; i < blocks.size(); ++i) visit(d, g, chain[i], blocks[i]);
       }
     }
   }
+}
+
+Survival::Snapshot World::TakeSnapshot() {
+  Survival::Snapshot snapshot;
+  ForEachBlock([&](uint32_t d, uint32_t g, BlockKey key, const protocol::QueriedBlock& block) {
+    if (block.state != protocol::BlockState::kSealed) return;
+    snapshot[{d, g, key}] = {.commit_id = block.commit_id,
+                             .is_persisted = (block.flags & protocol::kQueriedPersisted) != 0};
+  });
   return snapshot;
 }
 

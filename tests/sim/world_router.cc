@@ -20,27 +20,16 @@ std::string PlacesText(uint8_t places) {
 // As Query tells an operator of each domain.
 Router::View World::ServedBlocks() {
   Router::View served;
-  for (uint32_t d = 0; d < domains_.size(); ++d) {
-    for (uint32_t g = 0; g < groups_.size(); ++g) {
-      for (const std::vector<BlockKey>& chain : chains_) {
-        std::vector<protocol::QueriedBlock> blocks;
-        const KeysQuery query{.session = domains_[d].operator_session,
-                              .group_index = domains_[d].operator_groups[g],
-                              .keys = chain};
-        if (!store_->Query(query, &blocks).ok()) Fail("the operator's Query was refused");
-        for (size_t i = 0; i < blocks.size(); ++i) {
-          const uint64_t hash = EventHashOf(chain[i]);
-          const auto bit = [&](protocol::TierKind kind) {
-            return (blocks[i].tier_mask >> static_cast<uint32_t>(kind)) & 1;
-          };
-          const auto places = static_cast<uint8_t>(bit(protocol::TierKind::kDram) |
-                                                   bit(protocol::TierKind::kNvme) << 1);
-          const bool is_sealed = blocks[i].state == protocol::BlockState::kSealed;
-          if (is_sealed && hash != 0 && places != 0) served[{d, groups_[g].name, hash}] = places;
-        }
-      }
-    }
-  }
+  ForEachBlock([&](uint32_t d, uint32_t g, BlockKey key, const protocol::QueriedBlock& block) {
+    const auto bit = [&](protocol::TierKind kind) {
+      return (block.tier_mask >> static_cast<uint32_t>(kind)) & 1;
+    };
+    const uint64_t hash = EventHashOf(key);
+    const auto places =
+        static_cast<uint8_t>(bit(protocol::TierKind::kDram) | bit(protocol::TierKind::kNvme) << 1);
+    const bool is_sealed = block.state == protocol::BlockState::kSealed;
+    if (is_sealed && hash != 0 && places != 0) served[{d, groups_[g].name, hash}] = places;
+  });
   return served;
 }
 

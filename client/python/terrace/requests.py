@@ -19,6 +19,9 @@ _NO_CALLBACK = _native.Callback()
 _FAILURES_MAX = 3
 _NO_ANSWER = (4, 7, 8)  # busy, i/o error, gone
 _PAUSE_S_MAX = 30.0
+# What is stored aside from an engine's steps may be answered this late: a daemon whose memory is on
+# its way answers when there is room, and nobody waits for it meanwhile.
+STORE_TIMEOUT_S = 1.0
 
 
 class Pause:
@@ -71,7 +74,7 @@ class Asker:
 
     def __init__(self, group: Group, timeout_s: float, load_timeout_s: Optional[float] = None):
         self.group = group
-        self.timeout_s = timeout_s  # of an answer
+        self.timeout_s = timeout_s  # of an answer; of a reserve STORE_TIMEOUT_S if that is more
         self.load_timeout_s = load_timeout_s  # of the blocks that an acquire brings to DRAM
         self._pending: Dict[int, Pending] = {}
         self._numbers = itertools.count(1)
@@ -88,21 +91,22 @@ class Asker:
     def acquire(self, keys: Keys, hints: Optional[Hints] = None, *, parent: Any = None,
                 first_position: int = 0) -> Pending:
         """lease: a ReadLease of at least one block, or None."""
-        return self._send(lib.terrace_acquire_async, keys, hints, parent, first_position)
+        return self._send(lib.terrace_acquire_async, self.timeout_s, keys, hints, parent,
+                          first_position)
 
     def reserve(self, keys: Keys, hints: Optional[Hints] = None, *, parent: Any = None,
                 first_position: int = 0, event_hashes: Any = None) -> Pending:
         """lease: a WriteLease with at least one key to write, or None."""
-        return self._send(lib.terrace_reserve_async, keys, hints, parent, first_position,
-                          event_hashes)
+        return self._send(lib.terrace_reserve_async, max(self.timeout_s, STORE_TIMEOUT_S), keys,
+                          hints, parent, first_position, event_hashes)
 
-    def _send(self, function: Any, keys: Keys, hints: Optional[Hints], parent: Any,
-              first_position: int, event_hashes: Any = None) -> Pending:
+    def _send(self, function: Any, timeout_s: float, keys: Keys, hints: Optional[Hints],
+              parent: Any, first_position: int, event_hashes: Any = None) -> Pending:
         pending = Pending(len(keys))
         if self.is_paused:
             pending.is_done = True
             return pending
-        request = request_of(self.timeout_s, hints, first_position=first_position,
+        request = request_of(timeout_s, hints, first_position=first_position,
                              load_deadline_us=microseconds(self.load_timeout_s))
         if parent is not None:
             request.parent = parent

@@ -39,7 +39,7 @@ from .client import KEYS_FLAT, Client, Group
 from .epochs import Weights, masked
 from .errors import TerraceError, Unavailable
 from .presence import Presence
-from .requests import Pause
+from .requests import STORE_TIMEOUT_S, Pause
 from .space import Space, SpaceGroup
 
 logger = logging.getLogger("vllm.terrace")
@@ -96,6 +96,7 @@ class Chunks:
         self._client = client
         self._spaces = spaces
         self._timeout_s = timeout_s
+        self._store_timeout_s = max(timeout_s, STORE_TIMEOUT_S)
         self._load_timeout_s = load_timeout_s
         self._groups: Dict[int, Group] = {}
         self._opening = threading.Lock()
@@ -177,12 +178,12 @@ class Chunks:
         def copy() -> bool:
             group = self._group(run.group_index)
             keys = run.keys(group)
-            with group.reserve(keys, self._timeout_s, **self._place(group, run),
+            with group.reserve(keys, self._store_timeout_s, **self._place(group, run),
                                event_hashes=[int.from_bytes(h[-8:], "big") for h in run.hashes]
                                ) as lease:
                 if lease.reserved:
                     lease.write(Addresses(addresses))
-                    lease.commit(self._timeout_s)
+                    lease.commit(self._store_timeout_s)
             return True
 
         return self._guarded(copy, False)

@@ -18,6 +18,7 @@
 #include <thread>
 
 #include "tiers/header_table.h"
+#include "unit/include/example_space.h"
 
 namespace terrace {
 namespace {
@@ -82,7 +83,7 @@ class FakeTables {
  private:
   const SlabGeometry geometry_ =
       SlabGeometry::Of({.slot_bytes = 4096, .part_count = 1}, 256 * kMiB).value();
-  const DomainSecret secret_{std::byte{7}};
+  const DomainSecret secret_ = ExampleSecret();
   mutable std::mutex mutex_;
   mutable uint64_t reads_ = 0;
   std::map<SlotName, Entry> entries_;

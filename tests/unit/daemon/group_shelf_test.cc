@@ -15,6 +15,8 @@
 #include <mutex>
 #include <thread>
 
+#include "unit/include/example_space.h"
+
 namespace terrace {
 namespace {
 
@@ -76,7 +78,7 @@ class GroupShelfTest : public testing::Test {
   }
 
   fs::path root_, directory_;
-  DomainSecret secret_{std::byte{9}};
+  DomainSecret secret_ = ExampleSecret();
   std::vector<std::string> notes_, troubles_;
 };
 
@@ -188,7 +190,8 @@ TEST_F(GroupShelfTest, CutOrLengthenedFileIsFound) {
 TEST_F(GroupShelfTest, FileOfAnotherDomainIsNotBelieved) {
   SpaceGroupSpec spec;
   std::string why;
-  const DomainSecret other{std::byte{8}};
+  DomainSecret other = secret_;
+  other[0] ^= std::byte{1};
   const std::string content = FormatGroupFile(GroupNamed("llama"), other);
   EXPECT_EQ(ParseGroupFile(content, secret_, &spec, &why).code(), StatusCode::kCorrupt);
   EXPECT_NE(why.find("another domain"), std::string::npos) << why;

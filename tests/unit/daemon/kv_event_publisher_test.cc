@@ -121,6 +121,14 @@ class KvEventPublisherTest : public ::testing::Test {
     *message = {parts[0].to_string(), be64toh(number), parts[2].to_string()};
     return true;
   }
+  // The next messages are `count` with the numbers after `number`: none is missing.
+  static void ExpectNext(zmq::socket_t& subscriber, uint64_t number, uint64_t count) {
+    for (uint64_t next = number + 1; next <= number + count; ++next) {
+      Message message;
+      ASSERT_TRUE(Receive(subscriber, &message));
+      ASSERT_EQ(message.number, next);
+    }
+  }
   // What is answered, without the last message.
   static std::vector<Message> Answer(zmq::socket_t& asker) {
     std::vector<Message> messages;
@@ -238,11 +246,7 @@ TEST_F(KvEventPublisherTest, MoreAskersThanPlacesAreRefusedAndABystanderHearsAll
   });
   EXPECT_EQ(publisher_->counters().replays_refused, 8u);
   Publish(stream, 1000);
-  for (uint64_t number = message.number + 1; number <= message.number + 2000; ++number) {
-    Message next;
-    ASSERT_TRUE(Receive(bystander, &next));
-    ASSERT_EQ(next.number, number);
-  }
+  ExpectNext(bystander, message.number, 2000);
 }
 
 TEST_F(KvEventPublisherTest, WhatIsNoRequestIsPassedOver) {
@@ -392,11 +396,7 @@ TEST_F(KvEventPublisherOverTcp, AMessageThatNeverEndsCostsItsConnectionAndLittle
   EXPECT_TRUE(HaveEnded(2)) << "both were hung up on";
   EXPECT_LT(ResidentBytes(), before_bytes + 64 * kMiB);
   Publish(stream, 100);
-  for (uint64_t number = message.number + 1; number <= message.number + 100; ++number) {
-    Message next;
-    ASSERT_TRUE(Receive(bystander, &next));
-    ASSERT_EQ(next.number, number);
-  }
+  ExpectNext(bystander, message.number, 100);
 }
 
 TEST_F(KvEventPublisherOverTcp, OneConnectionTooManyIsEndedAndTheOthersStay) {

@@ -1,13 +1,19 @@
 #include "terrace/domain_secret.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
+#include <cstdio>
 #include <cstdlib>
 #include <fstream>
+#include <new>
 #include <sstream>
+#include <vector>
 
 namespace terrace {
 namespace {
@@ -57,6 +63,59 @@ TEST_F(DomainSecretFile, CreatedFileIsPrivateAndReadsBack) {
   content << std::ifstream(Path()).rdbuf();
   EXPECT_EQ(content.str(), FormatDomainSecret(secret));
   EXPECT_EQ(rmdir(directory_.c_str()), -1) << "only the secret is left in the directory";
+}
+
+TEST(DomainSecret, IsOverwrittenWhenItEnds) {
+  alignas(DomainSecret) std::array<std::byte, sizeof(DomainSecret)> memory;
+  auto* secret = new (memory.data()) DomainSecret;
+  secret->fill(std::byte{0xA5});
+  secret->~DomainSecret();
+  EXPECT_EQ(memory, (std::array<std::byte, sizeof(DomainSecret)>{}));
+}
+
+// Whether `needle` lies anywhere in what this process may write to. Whoever asks holds it in a form
+// that is not itself: each byte inverted.
+bool IsInMemory(std::vector<char> inverted) {
+  std::ifstream maps("/proc/self/maps");
+  const int memory = open("/proc/self/mem", O_RDONLY | O_CLOEXEC);
+  EXPECT_GE(memory, 0);
+  bool found = false;
+  std::string line;
+  while (std::getline(maps, line)) {
+    unsigned long begin = 0, end = 0;
+    char access[5] = "";
+    if (sscanf(line.c_str(), "%lx-%lx %4s", &begin, &end, access) != 3) continue;
+    if (access[1] != 'w' || end - begin > (64u << 20)) continue;
+    std::vector<char> bytes(end - begin);
+    const ssize_t got = pread(memory, bytes.data(), bytes.size(), static_cast<off_t>(begin));
+    for (char& byte : bytes) byte = static_cast<char>(~byte);  // so it is found once only: in there
+    bytes.resize(got < 0 ? 0 : static_cast<size_t>(got));
+    found = found || std::search(bytes.begin(), bytes.end(), inverted.begin(), inverted.end()) !=
+                         bytes.end();
+  }
+  close(memory);
+  return found;
+}
+
+TEST_F(DomainSecretFile, NoTextOfASecretIsLeftInMemory) {
+  std::string why;
+  ASSERT_TRUE(CreateDomainSecretFile(Path(), &why).ok()) << why;
+  std::vector<char> inverted;
+  {
+    DomainSecret secret;
+    ASSERT_TRUE(ReadDomainSecretFile(Path(), &secret, &why).ok()) << why;
+    ASSERT_EQ(DomainSecretFingerprint(secret).size(), 16u);
+    constexpr char kDigits[] = "0123456789abcdef";
+    for (size_t i = 0; i < 32; ++i) {  // a part of it tells as much
+      const auto value = std::to_integer<unsigned>(secret[i + 64]);
+      inverted.push_back(static_cast<char>(~kDigits[value >> 4]));
+      inverted.push_back(static_cast<char>(~kDigits[value & 15]));
+    }
+  }
+  EXPECT_FALSE(IsInMemory(inverted));
+  std::string text = "+";  // the search itself finds what there is
+  for (const char digit : inverted) text += static_cast<char>(~digit);
+  EXPECT_TRUE(IsInMemory(inverted)) << text.size();
 }
 
 TEST_F(DomainSecretFile, AnExistingSecretIsNeverReplaced) {
