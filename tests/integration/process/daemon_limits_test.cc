@@ -3,11 +3,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <fstream>
+#include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -74,6 +76,48 @@ TEST(DaemonLimits, ConnectionsThatSayNothingDoNotKeepOthersOut) {
   RawClient client;
   ASSERT_TRUE(client.Attach(daemon.socket_path())) << client.last_text();
   EXPECT_EQ(StatsOf(client)["connections_refused"], 0);
+}
+
+// A user who connects without end waits alone.
+TEST(DaemonLimits, WhoConnectsTooFastWaitsAndOtherUsersDoNot) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root can become two users";
+  DaemonProcess daemon;
+  ASSERT_TRUE(daemon.StartReady()) << daemon.Errors();
+  const std::string path = daemon.socket_path();
+  ASSERT_EQ(chmod(path.c_str(), 0666), 0);
+  ASSERT_EQ(chmod(path.substr(0, path.rfind('/')).c_str(), 0755), 0);
+  const auto as_user = [](uid_t uid, const std::function<bool()>& act) {
+    const pid_t child = fork();
+    if (child == 0) _exit(setuid(uid) == 0 && act() ? 0 : 1);
+    return child;
+  };
+  int done[2];
+  ASSERT_EQ(pipe(done), 0);
+  const pid_t fast = as_user(23'001, [&] {
+    std::vector<std::unique_ptr<RawClient>> silent;
+    for (int i = 0; i < 700; ++i) {
+      silent.push_back(std::make_unique<RawClient>());
+      silent.back()->Connect(path);
+    }
+    char byte;
+    close(done[1]);
+    return read(done[0], &byte, 1) == 0;
+  });
+  RawClient client;
+  ASSERT_TRUE(client.Attach(path)) << client.last_text();
+  const auto refused = [&] { return StatsOf(client)["connections_refused"].get<int>(); };
+  for (int i = 0; i < 2'000 && refused() < 100; ++i) usleep(5'000);
+  EXPECT_GE(refused(), 100) << "128 come in, 256 wait, and few more meanwhile";
+  int status = -1;
+  const pid_t other = as_user(23'002, [&] {
+    RawClient another;
+    return another.Attach(path);
+  });
+  ASSERT_EQ(waitpid(other, &status, 0), other);
+  EXPECT_EQ(status, 0) << "another user of the domain comes in";
+  close(done[0]);
+  close(done[1]);
+  ASSERT_EQ(waitpid(fast, &status, 0), fast);
 }
 
 // Its arena is of huge pages, and the pool has none when a hole is looked at.
