@@ -39,17 +39,20 @@ Acceptor::Acceptor(asio::io_context& loop, const DomainConfig& config, Doorkeepe
 
 Acceptor::~Acceptor() {
   for (const Peer& peer : parked_) close(peer.socket_fd);
+  if (paused_fd_ >= 0) close(paused_fd_);
 }
 
 void Acceptor::Wait() {
   descriptor_.async_wait(asio::posix::descriptor_base::wait_read,
                          [this](const asio::error_code& error) {
                            if (error || !AcceptOne()) return;
-                           // Behind parked ones the next are looked at some a step.
+                           // Behind parked ones the next are looked at some a step. Until then no
+                           // connection wakes this thread: the kernel would move it, awake for
+                           // nothing, to the CPU of the process that connects.
                            if (parked_.empty() || ++accepted_in_step_ < kAcceptsPerStep) {
                              Wait();
                            } else {
-                             is_paused_ = true;
+                             paused_fd_ = descriptor_.release();
                            }
                          });
 }
@@ -159,7 +162,9 @@ void Acceptor::AdmitParked() {
   parked_ = std::move(kept);
   if (!parked_.empty()) WaitForPace();
   accepted_in_step_ = 0;
-  if (std::exchange(is_paused_, false)) Wait();
+  if (paused_fd_ < 0) return;
+  descriptor_.assign(std::exchange(paused_fd_, -1));
+  Wait();
 }
 
 }  // namespace terrace

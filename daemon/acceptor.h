@@ -64,7 +64,7 @@ class Acceptor {
   asio::posix::stream_descriptor descriptor_;
   asio::steady_timer pause_;
   asio::steady_timer step_;  // of the parked ones
-  bool is_paused_ = false;
+  int paused_fd_ = -1;       // the listening socket, while nobody is to wake us for it
   int accepted_in_step_ = 0;
   ConnectionPace pace_;
   uint64_t told_until_us_ = 0;                        // until then nobody else is told why
