@@ -50,11 +50,11 @@ ROOM_INCLUDES = {
 ROOMS_THAT_LOG = {"daemon", "tools", "tests"}
 # The daemon's own code that offline tools share: terrace_core, terrace_disk and terrace_config.
 SHARED_WITH_TOOLS = re.compile(
-    r"(daemon/(block|radix_index|admission|config|fsck)\.h|daemon/eviction/.*|"
-    r"tiers/(extent|header_table)\.h)$")
+    r"(daemon/(block/block|index/radix_index|policy/admission|config/config|persist/fsck)\.h|"
+    r"daemon/policy/eviction/.*|tiers/(extent|nvme/header_table)\.h)$")
 PURE_CORE = re.compile(
-    r"(include/.*|tiers/(extent|slot_allocator|header_table)\..*|daemon/eviction/.*|"
-    r"daemon/(block|radix_index|lease_table|admission)\..*)$")
+    r"(include/.*|tiers/(extent|arena/slot_allocator|nvme/header_table)\..*|daemon/index/.*|"
+    r"daemon/policy/eviction/.*|daemon/(block/(block|lease_table)|policy/admission)\..*)$")
 IMPURE = re.compile(
     r"(asio(/|\.hpp)|boost/asio|spdlog/|liburing|rocksdb/|cuda/|"
     r"(cuda|cuda_runtime|cuda_runtime_api|driver_types|cuda_fp16|cuda_bf16)\.h)")

@@ -27,15 +27,15 @@ CLEAN = {
     "docs/PROTOCOL.md": "x" * 200 + "\n",
     "include/terrace/units.h": HEADER + "#include <cstdint>\n",
     "include/src/units.cc": '#include <xxhash.h>\n\n#include "terrace/units.h"\n',
-    "cuda/device.h": HEADER + '#include "terrace/units.h"\n',
+    "cuda/abi/device.h": HEADER + '#include "terrace/units.h"\n',
     "tiers/extent.h": HEADER + "#include <cstdint>\n",
-    "tiers/redis_tier.h": HEADER + "#include <asio.hpp>\n",
-    "daemon/block.h": HEADER + "#include <cstdint>\n",
-    "daemon/store.h": HEADER + "#include <spdlog/spdlog.h>\n\n"
-                               '#include "tiers/redis_tier.h"\n',
-    "client/client.h": HEADER + '#include "cuda/device.h"\n',
-    "tools/replay/replay.cc": '#include "client/client.h"\n#include "daemon/block.h"\n',
-    "tests/unit/a_test.cc": '#include "client/client.h"\n#include "daemon/store.h"\n',
+    "tiers/redis/redis_tier.h": HEADER + "#include <asio.hpp>\n",
+    "daemon/block/block.h": HEADER + "#include <cstdint>\n",
+    "daemon/store/store.h": HEADER + "#include <spdlog/spdlog.h>\n\n"
+                               '#include "tiers/redis/redis_tier.h"\n',
+    "client/client.h": HEADER + '#include "cuda/abi/device.h"\n',
+    "tools/replay/replay.cc": '#include "client/client.h"\n#include "daemon/block/block.h"\n',
+    "tests/unit/a_test.cc": '#include "client/client.h"\n#include "daemon/store/store.h"\n',
     # What looks like a violation and is none.
     "tiers/near.cc": (
         function_of(70) + "\nstruct S {\n  S() : a_{1}, b_(2) {\n    F();\n  }\n\n"
@@ -61,21 +61,21 @@ CASES = [
     ("function-lines", "tiers/a.cc", 3,
      "class A : public B<int> {\n private:\n" + function_of(71, "  auto F() -> X<A> {\n") + "};\n"),
     ("function-lines", "tests/a.py", 1, python_function_of(71)),
-    ("include-direction", "tiers/a.h", 2, HEADER + '#include "daemon/block.h"\n'),
+    ("include-direction", "tiers/a.h", 2, HEADER + '#include "daemon/block/block.h"\n'),
     ("include-direction", "client/a.cc", 1, '#include "tiers/extent.h"\n'),
-    ("include-direction", "client/a.cc", 1, '#include "daemon/block.h"\n'),
+    ("include-direction", "client/a.cc", 1, '#include "daemon/block/block.h"\n'),
     ("include-direction", "daemon/a.cc", 1, '#include "client/client.h"\n'),
     ("include-direction", "cuda/a.cc", 1, '#include "tiers/extent.h"\n'),
     ("include-direction", "include/src/a.cc", 1, '#include "tiers/extent.h"\n'),
-    ("include-direction", "tools/a.cc", 1, '#include "daemon/store.h"\n'),
+    ("include-direction", "tools/a.cc", 1, '#include "daemon/store/store.h"\n'),
     ("include-direction", "daemon/a.cc", 1, '#include "../elsewhere/x.h"\n'),
     ("include-direction", "elsewhere/a.cc", 1, "int a;\n"),
-    ("pure-core", "daemon/eviction/a.cc", 1, "#include <asio.hpp>\n"),
-    ("pure-core", "daemon/radix_index.cc", 1, "#include <rocksdb/db.h>\n"),
-    ("pure-core", "daemon/lease_table.cc", 1, "#include <cuda_runtime.h>\n"),
-    ("pure-core", "daemon/admission.cc", 1, "#include <spdlog/spdlog.h>\n"),
-    ("pure-core", "tiers/slot_allocator.cc", 1, "#include <liburing.h>\n"),
-    ("pure-core", "tiers/header_table.cc", 1, '#include "tiers/redis_tier.h"\n'),
+    ("pure-core", "daemon/policy/eviction/a.cc", 1, "#include <asio.hpp>\n"),
+    ("pure-core", "daemon/index/radix_index.cc", 1, "#include <rocksdb/db.h>\n"),
+    ("pure-core", "daemon/block/lease_table.cc", 1, "#include <cuda_runtime.h>\n"),
+    ("pure-core", "daemon/policy/admission.cc", 1, "#include <spdlog/spdlog.h>\n"),
+    ("pure-core", "tiers/arena/slot_allocator.cc", 1, "#include <liburing.h>\n"),
+    ("pure-core", "tiers/nvme/header_table.cc", 1, '#include "tiers/redis/redis_tier.h"\n'),
     ("contract-includes", "include/terrace/a.h", 2, HEADER + "#include <fmt/core.h>\n"),
     ("contract-includes", "include/terrace/a.h", 2, HEADER + "#include <xxhash.h>\n"),
     ("contract-includes", "include/src/a.cc", 1, "#include <zstd.h>\n"),
@@ -136,7 +136,7 @@ def header_failures(root):
     def look(tree):
         return list(tidy.check_headers(tree, cache))
 
-    for path in ("tiers/redis_tier.h", "daemon/store.h"):  # need more than a compiler
+    for path in ("tiers/redis/redis_tier.h", "daemon/store/store.h"):  # need more than a compiler
         (root / path).unlink()
     failures = [f"clean headers: {f}" for f in look(tidy.Tree(root))]
     for case in HEADER_CASES:

@@ -17,7 +17,7 @@ namespace {
 constexpr std::string_view kLabel = "terrace chunk keys v1";
 constexpr std::array<char, 4> kMagic = {'T', 'C', 'H', 'K'};
 constexpr uint32_t kVersion = 1;
-constexpr uint32_t kDeltaMax = 1u << 24;  // kRopePositionMax of cuda/rope.h
+constexpr uint32_t kDeltaMax = 1u << 24;  // kRopePositionMax of cuda/kernels/rope.h
 constexpr size_t kSha256Bytes = 32;
 static_assert(kDomainSecretBytes % kSha256Bytes == 0);
 

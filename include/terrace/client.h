@@ -30,8 +30,8 @@
 
 namespace terrace {
 
-class Device;    // cuda/stream.h
-class HostPins;  // cuda/host_pins.h
+class Device;    // cuda/host/stream.h
+class HostPins;  // cuda/host/host_pins.h
 
 struct ClientOptions {
   std::string socket_path;                    // the domain's socket, e.g. /run/terrace/default.sock

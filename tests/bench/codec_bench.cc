@@ -18,7 +18,7 @@
 #include <string_view>
 #include <vector>
 
-#include "cuda/codec.h"
+#include "cuda/kernels/codec.h"
 #include "terrace/units.h"
 
 namespace terrace {

@@ -20,10 +20,10 @@
 #include <string>
 #include <vector>
 
-#include "cuda/codec.h"
-#include "cuda/host_device.h"
-#include "cuda/paged_copier.h"
-#include "cuda/rope.h"
+#include "cuda/copy/paged_copier.h"
+#include "cuda/host/host_device.h"
+#include "cuda/kernels/codec.h"
+#include "cuda/kernels/rope.h"
 #include "terrace/units.h"
 
 namespace terrace {

@@ -26,9 +26,9 @@
 #include <string>
 #include <vector>
 
-#include "cuda/device_loader.h"
-#include "cuda/host_device.h"
-#include "cuda/stream.h"
+#include "cuda/host/device_loader.h"
+#include "cuda/host/host_device.h"
+#include "cuda/host/stream.h"
 #include "terrace/units.h"
 
 namespace terrace {

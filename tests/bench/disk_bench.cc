@@ -33,8 +33,8 @@
 
 #include "terrace/check.h"
 #include "terrace/units.h"
-#include "tiers/file_disk.h"
-#include "tiers/nvme_tier.h"
+#include "tiers/disk/file_disk.h"
+#include "tiers/nvme/nvme_tier.h"
 
 namespace terrace {
 namespace {

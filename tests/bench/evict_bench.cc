@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "bench/no_seams.h"
-#include "daemon/store.h"
-#include "tiers/slot_table.h"
+#include "daemon/store/store.h"
+#include "tiers/arena/slot_table.h"
 
 namespace terrace {
 namespace {

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "tiers/nvme_tier.h"
+#include "tiers/nvme/nvme_tier.h"
 
 namespace {
 

@@ -15,7 +15,7 @@
 #include <string_view>
 #include <vector>
 
-#include "cuda/host_copy.h"
+#include "cuda/host/host_copy.h"
 #include "terrace/checksum.h"
 #include "terrace/units.h"
 

@@ -4,8 +4,8 @@
 
 #include <vector>
 
-#include "daemon/seams.h"
-#include "daemon/store.h"
+#include "daemon/block/seams.h"
+#include "daemon/store/store.h"
 
 namespace terrace {
 

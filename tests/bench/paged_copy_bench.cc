@@ -20,9 +20,9 @@
 #include <string_view>
 #include <vector>
 
-#include "cuda/host_device.h"
-#include "cuda/paged_copier.h"
-#include "cuda/paged_host.h"
+#include "cuda/copy/paged_copier.h"
+#include "cuda/host/host_device.h"
+#include "cuda/host/paged_host.h"
 #include "terrace/units.h"
 
 namespace terrace {

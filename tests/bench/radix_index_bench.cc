@@ -22,8 +22,8 @@
 #include <string>
 #include <vector>
 
-#include "daemon/eviction/policies.h"
-#include "daemon/radix_index.h"
+#include "daemon/index/radix_index.h"
+#include "daemon/policy/eviction/policies.h"
 
 namespace terrace {
 namespace {

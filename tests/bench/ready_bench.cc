@@ -21,12 +21,12 @@
 #include <vector>
 
 #include "bench/no_seams.h"
-#include "daemon/fsck.h"
-#include "daemon/group_shelf.h"
-#include "daemon/recovery.h"
-#include "daemon/store.h"
-#include "tiers/file_disk.h"
-#include "tiers/slot_table.h"
+#include "daemon/persist/fsck.h"
+#include "daemon/persist/group_shelf.h"
+#include "daemon/persist/recovery.h"
+#include "daemon/store/store.h"
+#include "tiers/arena/slot_table.h"
+#include "tiers/disk/file_disk.h"
 
 namespace terrace {
 namespace {

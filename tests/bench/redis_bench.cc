@@ -24,7 +24,7 @@
 
 #include "redis/redis_process.h"
 #include "terrace/checksum.h"
-#include "tiers/redis_tier.h"
+#include "tiers/redis/redis_tier.h"
 
 namespace terrace {
 namespace {

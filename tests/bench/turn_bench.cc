@@ -18,9 +18,9 @@
 #include <vector>
 
 #include "bench/no_seams.h"
-#include "daemon/session.h"
-#include "daemon/store.h"
-#include "tiers/slot_table.h"
+#include "daemon/session/session.h"
+#include "daemon/store/store.h"
+#include "tiers/arena/slot_table.h"
 
 namespace terrace {
 namespace {

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "tiers/redis_tier.h"
+#include "tiers/redis/redis_tier.h"
 
 namespace terrace::testing {
 

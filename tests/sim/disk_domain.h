@@ -18,11 +18,11 @@
 #include <string>
 #include <vector>
 
-#include "daemon/catalog.h"
-#include "daemon/group_shelf.h"
-#include "daemon/recovery.h"
-#include "tiers/file_disk.h"
-#include "tiers/nvme_tier.h"
+#include "daemon/persist/catalog.h"
+#include "daemon/persist/group_shelf.h"
+#include "daemon/persist/recovery.h"
+#include "tiers/disk/file_disk.h"
+#include "tiers/nvme/nvme_tier.h"
 
 namespace terrace::sim {
 

@@ -7,10 +7,10 @@
 #include <string>
 #include <vector>
 
-#include "daemon/seams.h"
-#include "daemon/store.h"
+#include "daemon/block/seams.h"
+#include "daemon/store/store.h"
 #include "sim/sim_disk.h"
-#include "tiers/nvme_tier.h"
+#include "tiers/nvme/nvme_tier.h"
 
 namespace terrace::sim {
 

@@ -13,8 +13,8 @@
 #include <string>
 #include <vector>
 
-#include "cuda/paged_copier.h"
-#include "cuda/sim_device.h"
+#include "cuda/copy/paged_copier.h"
+#include "sim/sim_device.h"
 #include "tests/sim/paged_world.h"
 
 namespace terrace {

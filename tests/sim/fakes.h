@@ -11,8 +11,8 @@
 #include <utility>
 #include <vector>
 
-#include "daemon/seams.h"
-#include "daemon/store.h"
+#include "daemon/block/seams.h"
+#include "daemon/store/store.h"
 #include "terrace/checksum.h"
 
 namespace terrace::sim {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "sim/sim_disk.h"
-#include "tiers/nvme_tier.h"
+#include "tiers/nvme/nvme_tier.h"
 
 namespace terrace::sim {
 

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "cuda/paged_layout.h"
+#include "cuda/abi/paged_layout.h"
 
 namespace terrace {
 

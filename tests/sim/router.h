@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "daemon/kv_event_sink.h"
+#include "daemon/block/kv_event_sink.h"
 #include "terrace/block_key.h"
 
 namespace terrace::sim {

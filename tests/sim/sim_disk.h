@@ -25,7 +25,7 @@
 #include <utility>
 #include <vector>
 
-#include "tiers/disk.h"
+#include "tiers/disk/disk.h"
 
 namespace terrace::sim {
 

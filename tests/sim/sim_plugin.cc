@@ -8,9 +8,9 @@
 #include <mutex>
 #include <vector>
 
-#include "cuda/codec_device.h"
-#include "cuda/device_status.h"
-#include "cuda/sim_device.h"
+#include "cuda/abi/device_status.h"
+#include "cuda/kernels/codec_device.h"
+#include "sim/sim_device.h"
 
 namespace terrace {
 namespace {

@@ -5,7 +5,7 @@
 #include <bit>
 #include <cstring>
 
-#include "daemon/hint_table.h"
+#include "daemon/session/hint_table.h"
 #include "sim/router.h"
 
 namespace terrace::sim {

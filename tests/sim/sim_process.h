@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "daemon/seams.h"
+#include "daemon/block/seams.h"
 #include "sim/frame_writer.h"
 #include "sim/oracle.h"
 #include "terrace/protocol.h"

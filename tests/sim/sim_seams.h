@@ -10,7 +10,7 @@
 #include <memory>
 #include <vector>
 
-#include "daemon/seams.h"
+#include "daemon/block/seams.h"
 #include "terrace/checksum.h"
 
 namespace terrace::sim {

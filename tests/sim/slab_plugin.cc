@@ -4,8 +4,8 @@
 
 #include <algorithm>
 
-#include "cuda/device_status.h"
-#include "cuda/host_memory.h"
+#include "cuda/abi/device_status.h"
+#include "cuda/host/host_memory.h"
 
 namespace terrace {
 namespace {

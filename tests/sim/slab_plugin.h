@@ -5,7 +5,7 @@
 #include <array>
 #include <cstdint>
 
-#include "cuda/device.h"
+#include "cuda/abi/device.h"
 
 namespace terrace {
 

@@ -11,7 +11,7 @@
 #include <tuple>
 #include <utility>
 
-#include "daemon/store.h"
+#include "daemon/store/store.h"
 #include "sim/drive.h"
 
 namespace terrace::sim {

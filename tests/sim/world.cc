@@ -3,7 +3,7 @@
 #include <cstring>
 #include <utility>
 
-#include "tiers/slot_table.h"
+#include "tiers/arena/slot_table.h"
 
 namespace terrace::sim {
 namespace {

@@ -15,9 +15,9 @@
 #include <string>
 #include <vector>
 
-#include "daemon/session.h"
-#include "daemon/store.h"
-#include "daemon/transport.h"
+#include "daemon/session/session.h"
+#include "daemon/session/transport.h"
+#include "daemon/store/store.h"
 #include "sim/drive.h"
 #include "sim/fault_tier.h"
 #include "sim/memory_tier.h"
@@ -26,7 +26,7 @@
 #include "sim/sim_process.h"
 #include "sim/sim_seams.h"
 #include "sim/survival.h"
-#include "tiers/hbm_tier.h"
+#include "tiers/hbm/hbm_tier.h"
 
 namespace terrace::sim {
 

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "sim/world.h"
-#include "tiers/slot_table.h"
+#include "tiers/arena/slot_table.h"
 
 namespace terrace::sim {
 namespace {

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "daemon/block.h"
-#include "tools/terrace/trace_reader.h"
+#include "daemon/block/block.h"
+#include "tools/terrace/trace/trace_reader.h"
 
 namespace terrace::tools {
 

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "daemon/eviction/candidate_heap.h"
+#include "daemon/policy/eviction/candidate_heap.h"
 #include "terrace/check.h"
 
 namespace terrace::tools {

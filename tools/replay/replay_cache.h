@@ -14,7 +14,7 @@
 #include <span>
 #include <vector>
 
-#include "daemon/eviction/policy.h"
+#include "daemon/policy/eviction/policy.h"
 #include "tools/replay/dense_trace.h"
 
 namespace terrace::tools {

@@ -6,7 +6,7 @@
 #include <list>
 #include <unordered_map>
 
-#include "daemon/block.h"
+#include "daemon/block/block.h"
 
 namespace terrace::tools {
 

@@ -9,8 +9,8 @@
 #include <span>
 #include <vector>
 
-#include "daemon/admission.h"
-#include "daemon/eviction/policy.h"
+#include "daemon/policy/admission.h"
+#include "daemon/policy/eviction/policy.h"
 #include "tools/replay/dense_trace.h"
 #include "tools/replay/shared_cache.h"
 

@@ -7,7 +7,7 @@
 
 #include "redis/redis_process.h"
 #include "redis/redis_rig.h"
-#include "tiers/redis_chunks.h"
+#include "tiers/redis/redis_chunks.h"
 
 namespace terrace {
 namespace {

@@ -12,7 +12,7 @@
 #include <string>
 
 #include "contract/tiers/disk_rig.h"
-#include "tiers/uring_ring.h"
+#include "tiers/disk/uring_ring.h"
 
 namespace terrace {
 namespace {

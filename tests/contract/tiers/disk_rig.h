@@ -15,8 +15,8 @@
 #include <string>
 #include <vector>
 
-#include "tiers/disk.h"
-#include "tiers/file_disk.h"
+#include "tiers/disk/disk.h"
+#include "tiers/disk/file_disk.h"
 
 namespace terrace {
 

@@ -5,7 +5,7 @@
 #include <thread>
 
 #include "contract/tiers/tier_contract.h"
-#include "tiers/dram_tier.h"
+#include "tiers/arena/dram_tier.h"
 
 namespace terrace {
 namespace {

@@ -5,7 +5,7 @@
 
 #include "contract/tiers/tier_contract.h"
 #include "terrace/checksum.h"
-#include "tiers/hbm_tier.h"
+#include "tiers/hbm/hbm_tier.h"
 
 namespace terrace {
 namespace {

@@ -21,7 +21,7 @@
 
 #include "contract/tiers/disk_rig.h"
 #include "sim/nvme_rig.h"
-#include "tiers/nvme_tier.h"
+#include "tiers/nvme/nvme_tier.h"
 
 namespace terrace {
 namespace {

@@ -15,9 +15,9 @@
 #include <utility>
 #include <vector>
 
-#include "client/paged_cache.h"
-#include "cuda/device_loader.h"
-#include "cuda/host_pins.h"
+#include "client/paged/paged_cache.h"
+#include "cuda/host/device_loader.h"
+#include "cuda/host/host_pins.h"
 #include "integration/process/device_fixture.h"
 #include "tests/cuda_emulator/emulator.h"
 

@@ -14,8 +14,8 @@
 #include <thread>
 #include <vector>
 
-#include "daemon/catalog_db.h"
-#include "daemon/slab_files.h"
+#include "daemon/persist/catalog_db.h"
+#include "daemon/persist/slab_files.h"
 #include "integration/process/cli_fixture.h"
 #include "integration/process/raw_client.h"
 #include "terrace/client.h"

@@ -6,7 +6,7 @@
 #include <fstream>
 #include <memory>
 
-#include "daemon/slab_files.h"
+#include "daemon/persist/slab_files.h"
 #include "integration/process/cli_fixture.h"
 #include "sim/disk_domain.h"
 #include "terrace/domain_secret.h"

@@ -11,10 +11,10 @@
 #include <thread>
 #include <vector>
 
-#include "client/paged_cache.h"
-#include "cuda/host_device.h"
-#include "cuda/sim_device.h"
+#include "client/paged/paged_cache.h"
+#include "cuda/host/host_device.h"
 #include "integration/process/daemon_process.h"
+#include "sim/sim_device.h"
 #include "terrace/client.h"
 #include "unit/cuda/codec_pieces.h"
 #include "unit/cuda/coded_pages.h"

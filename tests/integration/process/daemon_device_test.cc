@@ -12,8 +12,8 @@
 #include <new>
 #include <thread>
 
-#include "cuda/host_device.h"
-#include "cuda/paged_copier.h"
+#include "cuda/copy/paged_copier.h"
+#include "cuda/host/host_device.h"
 #include "integration/process/device_fixture.h"
 #include "terrace/terrace.h"
 

@@ -14,11 +14,11 @@
 #include <utility>
 #include <vector>
 
-#include "client/paged_cache.h"
-#include "cuda/host_device.h"
-#include "cuda/host_pins.h"
-#include "cuda/sim_device.h"
+#include "client/paged/paged_cache.h"
+#include "cuda/host/host_device.h"
+#include "cuda/host/host_pins.h"
 #include "integration/process/device_fixture.h"
+#include "sim/sim_device.h"
 #include "tests/sim/slab_plugin.h"
 
 namespace terrace::test {

@@ -9,7 +9,7 @@
 
 #include "integration/process/redis_hosts.h"
 #include "redis/redis_process.h"
-#include "tiers/redis_format.h"
+#include "tiers/redis/redis_format.h"
 
 namespace terrace::test {
 namespace {

@@ -16,9 +16,9 @@
 #include <utility>
 #include <vector>
 
-#include "cuda/host_device.h"
-#include "cuda/paged_layout.h"
-#include "cuda/stream.h"
+#include "cuda/abi/paged_layout.h"
+#include "cuda/host/host_device.h"
+#include "cuda/host/stream.h"
 #include "integration/process/daemon_process.h"
 #include "integration/process/tiny_blocks.h"
 #include "terrace/client.h"

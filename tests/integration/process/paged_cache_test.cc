@@ -1,6 +1,6 @@
 // Paged caches against a real daemon: what is stored from pages of one layout comes back in pages
 // of another, byte for byte, on the host and on a simulated device; and the same through the C ABI.
-#include "client/paged_cache.h"
+#include "client/paged/paged_cache.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -13,9 +13,9 @@
 #include <functional>
 #include <utility>
 
-#include "cuda/host_device.h"
-#include "cuda/sim_device.h"
+#include "cuda/host/host_device.h"
 #include "integration/process/daemon_process.h"
+#include "sim/sim_device.h"
 #include "terrace/terrace.h"
 #include "tests/sim/paged_world.h"
 

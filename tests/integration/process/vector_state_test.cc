@@ -15,8 +15,8 @@
 #include <utility>
 #include <vector>
 
-#include "cuda/host_device.h"
-#include "cuda/stream.h"
+#include "cuda/host/host_device.h"
+#include "cuda/host/stream.h"
 #include "integration/process/daemon_process.h"
 #include "terrace/client.h"
 #include "terrace/codec.h"

@@ -14,7 +14,7 @@
 #include "redis/redis_cluster.h"
 #include "redis/redis_rig.h"
 #include "redis/redis_traffic.h"
-#include "tiers/redis_format.h"
+#include "tiers/redis/redis_format.h"
 
 namespace terrace {
 namespace {

@@ -11,8 +11,8 @@
 #include "redis/redis_cluster.h"
 #include "redis/redis_process.h"
 #include "redis/redis_rig.h"
-#include "tiers/redis_format.h"
-#include "tiers/redis_slot.h"
+#include "tiers/redis/redis_format.h"
+#include "tiers/redis/redis_slot.h"
 
 namespace terrace {
 namespace {

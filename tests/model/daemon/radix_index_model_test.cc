@@ -9,7 +9,7 @@
 #include <set>
 #include <vector>
 
-#include "daemon/radix_index.h"
+#include "daemon/index/radix_index.h"
 
 namespace terrace {
 namespace {

@@ -7,7 +7,7 @@
 #include <random>
 #include <set>
 
-#include "unit/daemon/store_fixture.h"
+#include "unit/daemon/store/store_fixture.h"
 
 namespace terrace {
 namespace {

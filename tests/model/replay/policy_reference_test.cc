@@ -8,8 +8,8 @@
 #include <memory>
 #include <string_view>
 
-#include "daemon/eviction/frequency_sketch.h"
-#include "daemon/eviction/policies.h"
+#include "daemon/policy/eviction/frequency_sketch.h"
+#include "daemon/policy/eviction/policies.h"
 #include "tests/unit/replay/synthetic_trace.h"
 #include "tools/replay/replay_cache.h"
 

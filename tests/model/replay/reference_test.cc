@@ -7,8 +7,8 @@
 #include <list>
 #include <string>
 
-#include "daemon/eviction/fifo.h"
-#include "daemon/eviction/lru.h"
+#include "daemon/policy/eviction/fifo.h"
+#include "daemon/policy/eviction/lru.h"
 #include "tests/unit/replay/synthetic_trace.h"
 #include "tools/replay/lru_curve.h"
 #include "tools/replay/optimum.h"

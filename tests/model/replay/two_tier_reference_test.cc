@@ -5,7 +5,7 @@
 #include <list>
 #include <vector>
 
-#include "daemon/eviction/lru.h"
+#include "daemon/policy/eviction/lru.h"
 #include "tests/unit/replay/synthetic_trace.h"
 #include "tools/replay/lru_curve.h"
 #include "tools/replay/two_tier_cache.h"

@@ -8,7 +8,7 @@
 #include <random>
 #include <vector>
 
-#include "tiers/slot_allocator.h"
+#include "tiers/arena/slot_allocator.h"
 
 namespace terrace {
 namespace {

@@ -1,5 +1,5 @@
 // Headers of chunks in slots that the CPU reads and in memory that only the device does.
-#include "client/chunk_headers.h"
+#include "client/paged/chunk_headers.h"
 
 #include <gmock/gmock.h>
 #include <unistd.h>
@@ -7,7 +7,7 @@
 #include <array>
 #include <cstring>
 
-#include "cuda/sim_device.h"
+#include "sim/sim_device.h"
 #include "terrace/chunk.h"
 #include "terrace/units.h"
 

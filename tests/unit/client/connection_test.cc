@@ -9,8 +9,8 @@
 #include <fstream>
 #include <random>
 
-#include "cuda/host_device.h"
-#include "cuda/stream.h"
+#include "cuda/host/host_device.h"
+#include "cuda/host/stream.h"
 #include "gmock/gmock.h"
 #include "terrace/protocol_device.h"
 #include "unit/client/client_fixture.h"

@@ -1,5 +1,5 @@
 // FrameReader and FrameSender on bytes and a socket pair.
-#include "client/frames.h"
+#include "client/link/frames.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,7 +9,7 @@
 #include <algorithm>
 #include <random>
 
-#include "client/replies.h"
+#include "client/core/replies.h"
 #include "unit/client/scripted_daemon.h"
 
 namespace terrace::client {

@@ -1,12 +1,12 @@
 // Copies between pages and leases against a daemon that is scripted, on a device that gets on only
 // when the test says so.
-#include "client/paged_cache.h"
+#include "client/paged/paged_cache.h"
 
 #include <gmock/gmock.h>
 
 #include <functional>
 
-#include "cuda/sim_device.h"
+#include "sim/sim_device.h"
 #include "tests/sim/paged_world.h"
 #include "unit/client/client_fixture.h"
 

@@ -6,8 +6,8 @@
 #include <map>
 #include <mutex>
 
-#include "cuda/host_device.h"
-#include "cuda/host_pins.h"
+#include "cuda/host/host_device.h"
+#include "cuda/host/host_pins.h"
 #include "terrace/protocol_device.h"
 #include "unit/client/client_fixture.h"
 

@@ -1,5 +1,5 @@
 // The life of a request's slot, step by step.
-#include "client/request_table.h"
+#include "client/core/request_table.h"
 
 #include <gtest/gtest.h>
 

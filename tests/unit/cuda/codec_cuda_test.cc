@@ -6,9 +6,9 @@
 #include <cstdio>
 #include <random>
 
-#include "cuda/codec_device.h"
-#include "cuda/device_loader.h"
-#include "cuda/rope.h"
+#include "cuda/host/device_loader.h"
+#include "cuda/kernels/codec_device.h"
+#include "cuda/kernels/rope.h"
 #include "unit/cuda/codec_pieces.h"
 #include "unit/cuda/plugin_path.h"
 

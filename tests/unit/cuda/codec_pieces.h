@@ -11,8 +11,8 @@
 #include <string>
 #include <vector>
 
-#include "cuda/codec.h"
-#include "cuda/codec_math.h"
+#include "cuda/kernels/codec.h"
+#include "cuda/kernels/codec_math.h"
 
 namespace terrace {
 

@@ -1,4 +1,4 @@
-#include "cuda/codec.h"
+#include "cuda/kernels/codec.h"
 
 #include <gtest/gtest.h>
 

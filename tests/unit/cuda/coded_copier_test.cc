@@ -7,9 +7,9 @@
 #include <cstring>
 #include <memory>
 
-#include "cuda/host_device.h"
-#include "cuda/paged_copier.h"
-#include "cuda/sim_device.h"
+#include "cuda/copy/paged_copier.h"
+#include "cuda/host/host_device.h"
+#include "sim/sim_device.h"
 #include "unit/cuda/codec_pieces.h"
 #include "unit/cuda/coded_pages.h"
 

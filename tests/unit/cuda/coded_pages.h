@@ -9,10 +9,10 @@
 #include <string>
 #include <vector>
 
-#include "cuda/codec.h"
-#include "cuda/copy_lane.h"
-#include "cuda/page_codes.h"
-#include "cuda/rope.h"
+#include "cuda/host/copy_lane.h"
+#include "cuda/host/page_codes.h"
+#include "cuda/kernels/codec.h"
+#include "cuda/kernels/rope.h"
 #include "tests/sim/paged_world.h"
 
 namespace terrace {

@@ -15,9 +15,9 @@
 #include <optional>
 #include <tuple>
 
-#include "cuda/device_loader.h"
-#include "cuda/device_name.h"
-#include "cuda/paged_copier.h"
+#include "cuda/copy/paged_copier.h"
+#include "cuda/host/device_loader.h"
+#include "cuda/host/device_name.h"
 #include "tests/sim/paged_world.h"
 #include "unit/cuda/codec_pieces.h"
 #include "unit/cuda/coded_pages.h"

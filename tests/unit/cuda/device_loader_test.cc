@@ -1,4 +1,4 @@
-#include "cuda/device_loader.h"
+#include "cuda/host/device_loader.h"
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -6,9 +6,9 @@
 #include <filesystem>
 #include <fstream>
 
-#include "cuda/device_name.h"
-#include "cuda/device_status.h"
-#include "cuda/host_device.h"
+#include "cuda/abi/device_status.h"
+#include "cuda/host/device_name.h"
+#include "cuda/host/host_device.h"
 #include "unit/cuda/plugin_path.h"
 
 namespace terrace {

@@ -1,4 +1,4 @@
-#include "cuda/host_copy.h"
+#include "cuda/host/host_copy.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "cuda/host_device.h"
+#include "cuda/host/host_device.h"
 
 #include <gtest/gtest.h>
 #include <sys/mman.h>
@@ -9,8 +9,8 @@
 #include <random>
 #include <vector>
 
-#include "cuda/paged_host.h"
-#include "cuda/stream.h"
+#include "cuda/host/paged_host.h"
+#include "cuda/host/stream.h"
 
 namespace terrace {
 namespace {

@@ -1,5 +1,5 @@
 // The copier on the host backend, whose streams are threads: what an engine on the CPU runs.
-#include "cuda/paged_copier.h"
+#include "cuda/copy/paged_copier.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -7,8 +7,8 @@
 #include <cstring>
 #include <numeric>
 
-#include "cuda/host_device.h"
-#include "cuda/sim_device.h"
+#include "cuda/host/host_device.h"
+#include "sim/sim_device.h"
 #include "tests/sim/paged_world.h"
 
 namespace terrace {

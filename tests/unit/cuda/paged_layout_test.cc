@@ -1,12 +1,12 @@
-#include "cuda/paged_layout.h"
+#include "cuda/abi/paged_layout.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <numeric>
 
-#include "cuda/paged_host.h"
-#include "cuda/paged_index.h"
+#include "cuda/abi/paged_index.h"
+#include "cuda/host/paged_host.h"
 #include "tests/sim/paged_world.h"
 
 namespace terrace {

@@ -1,4 +1,4 @@
-#include "cuda/plane_codec.h"
+#include "cuda/kernels/plane_codec.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "cuda/rope.h"
+#include "cuda/kernels/rope.h"
 
 #include <gtest/gtest.h>
 
@@ -9,7 +9,7 @@
 #include <limits>
 #include <random>
 
-#include "cuda/rope_math.h"
+#include "cuda/kernels/rope_math.h"
 #include "unit/cuda/codec_pieces.h"
 
 namespace terrace {
@@ -134,7 +134,7 @@ TEST(Rope, NaNsThatAreTurnedAreTheSameEverywhere) {
   EXPECT_EQ(Fp32::Narrow(-kInfinity), 0xFF800000u);
 }
 
-// Of one pair after the other, as cuda/rope_math.h has it.
+// Of one pair after the other, as cuda/kernels/rope_math.h has it.
 template <typename Element>
 PieceBytes TurnedOneByOne(const PieceShape& shape, const RopeTable& table, const PieceBytes& keys) {
   using Bits = typename Element::Bits;

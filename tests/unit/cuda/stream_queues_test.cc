@@ -1,4 +1,4 @@
-#include "cuda/stream_queues.h"
+#include "cuda/host/stream_queues.h"
 
 #include <gtest/gtest.h>
 

@@ -1,8 +1,8 @@
-#include "cuda/transfer_plan.h"
+#include "cuda/copy/transfer_plan.h"
 
 #include <gtest/gtest.h>
 
-#include "cuda/host_device.h"
+#include "cuda/host/host_device.h"
 #include "tests/sim/paged_world.h"
 
 namespace terrace {

@@ -5,8 +5,8 @@
 #include <array>
 #include <vector>
 
-#include "cuda/host_copy.h"
-#include "cuda/rope.h"
+#include "cuda/host/host_copy.h"
+#include "cuda/kernels/rope.h"
 #include "terrace/checksum.h"
 #include "terrace/units.h"
 #include "unit/cuda/codec_pieces.h"

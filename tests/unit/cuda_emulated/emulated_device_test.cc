@@ -11,9 +11,9 @@
 #include <thread>
 #include <vector>
 
-#include "cuda/device_loader.h"
-#include "cuda/edges.h"
-#include "cuda/paged_copier.h"
+#include "cuda/copy/paged_copier.h"
+#include "cuda/host/device_loader.h"
+#include "cuda/host/edges.h"
 #include "tests/cuda_emulator/emulator.h"
 #include "tests/cuda_emulator/kernels.h"
 #include "tests/sim/paged_world.h"

@@ -1,7 +1,7 @@
 // What misses are made of, and why a prefix ends: what HitRates and Explain say of a store.
 #include <gmock/gmock.h>
 
-#include "tests/unit/daemon/store_fixture.h"
+#include "tests/unit/daemon/store/store_fixture.h"
 
 namespace terrace {
 namespace {

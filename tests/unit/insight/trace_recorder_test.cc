@@ -1,4 +1,4 @@
-#include "daemon/trace_recorder.h"
+#include "daemon/log/trace_recorder.h"
 
 #include <gmock/gmock.h>
 #include <unistd.h>

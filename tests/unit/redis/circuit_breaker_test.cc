@@ -1,4 +1,4 @@
-#include "tiers/circuit_breaker.h"
+#include "tiers/disk/circuit_breaker.h"
 
 #include <gtest/gtest.h>
 

@@ -1,10 +1,10 @@
-#include "tiers/redis_chunks.h"
+#include "tiers/redis/redis_chunks.h"
 
 #include <gtest/gtest.h>
 
 #include <numeric>
 
-#include "tiers/redis_format.h"
+#include "tiers/redis/redis_format.h"
 
 namespace terrace {
 namespace {

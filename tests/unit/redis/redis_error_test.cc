@@ -1,8 +1,8 @@
-#include "tiers/redis_error.h"
+#include "tiers/redis/redis_error.h"
 
 #include <gtest/gtest.h>
 
-#include "tiers/redis_slot.h"
+#include "tiers/redis/redis_slot.h"
 
 namespace terrace {
 namespace {

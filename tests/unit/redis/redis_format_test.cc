@@ -1,4 +1,4 @@
-#include "tiers/redis_format.h"
+#include "tiers/redis/redis_format.h"
 
 #include <gtest/gtest.h>
 
@@ -11,8 +11,8 @@
 #include <sstream>
 #include <string_view>
 
-#include "tiers/redis_command.h"
-#include "tiers/redis_slot.h"
+#include "tiers/redis/redis_command.h"
+#include "tiers/redis/redis_slot.h"
 
 namespace terrace {
 namespace {

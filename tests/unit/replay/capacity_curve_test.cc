@@ -1,4 +1,4 @@
-#include "daemon/capacity_curve.h"
+#include "daemon/policy/capacity_curve.h"
 
 #include <gtest/gtest.h>
 
@@ -8,7 +8,7 @@
 #include <cstdlib>
 #include <filesystem>
 
-#include "daemon/hit_meter.h"
+#include "daemon/policy/hit_meter.h"
 #include "tests/unit/replay/synthetic_trace.h"
 #include "tools/replay/lru_curve.h"
 #include "tools/replay/replay_cache.h"

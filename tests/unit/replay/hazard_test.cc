@@ -1,4 +1,4 @@
-#include "daemon/eviction/hazard.h"
+#include "daemon/policy/eviction/hazard.h"
 
 #include <gtest/gtest.h>
 
@@ -8,8 +8,8 @@
 #include <limits>
 #include <vector>
 
-#include "daemon/eviction/lru.h"
-#include "daemon/eviction/policies.h"
+#include "daemon/policy/eviction/lru.h"
+#include "daemon/policy/eviction/policies.h"
 #include "tests/unit/replay/synthetic_trace.h"
 #include "tools/replay/optimum.h"
 #include "tools/replay/replay_cache.h"

@@ -1,11 +1,11 @@
-#include "daemon/eviction/lru_guard.h"
+#include "daemon/policy/eviction/lru_guard.h"
 
 #include <gtest/gtest.h>
 
 #include <map>
 #include <random>
 
-#include "daemon/eviction/hazard.h"
+#include "daemon/policy/eviction/hazard.h"
 #include "tests/unit/replay/synthetic_trace.h"
 #include "tools/replay/lru_curve.h"
 #include "tools/replay/replay_cache.h"

@@ -4,8 +4,8 @@
 
 #include <algorithm>
 
-#include "daemon/eviction/fifo.h"
-#include "daemon/eviction/lru.h"
+#include "daemon/policy/eviction/fifo.h"
+#include "daemon/policy/eviction/lru.h"
 #include "tests/unit/replay/synthetic_trace.h"
 
 namespace terrace::tools {

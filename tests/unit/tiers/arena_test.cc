@@ -1,4 +1,4 @@
-#include "tiers/arena.h"
+#include "tiers/arena/arena.h"
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
@@ -18,7 +18,7 @@
 #include <mutex>
 #include <utility>
 
-#include "tiers/slot_table.h"
+#include "tiers/arena/slot_table.h"
 
 namespace terrace {
 namespace {

@@ -1,4 +1,4 @@
-#include "tiers/bus_guard.h"
+#include "tiers/arena/bus_guard.h"
 
 #include <gtest/gtest.h>
 #include <sys/mman.h>

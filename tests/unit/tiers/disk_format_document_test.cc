@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "tiers/header_table.h"
+#include "tiers/nvme/header_table.h"
 
 namespace terrace {
 namespace {

@@ -1,4 +1,4 @@
-#include "tiers/disk_transfer.h"
+#include "tiers/disk/disk_transfer.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "tiers/header_table.h"
+#include "tiers/nvme/header_table.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "tiers/memory_headroom.h"
+#include "tiers/arena/memory_headroom.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "tiers/numa_nodes.h"
+#include "tiers/arena/numa_nodes.h"
 
 #include <gtest/gtest.h>
 

@@ -1,8 +1,8 @@
 // Disks that fail, fill up, hang and come back; files that are not what they should be.
 #include <cerrno>
 
-#include "tiers/nvme_tier.h"
-#include "tiers/nvme_tier_state.h"
+#include "tiers/nvme/nvme_tier.h"
+#include "tiers/nvme/nvme_tier_state.h"
 #include "unit/tiers/nvme_tier_fixture.h"
 
 namespace terrace {

@@ -1,4 +1,4 @@
-#include "tiers/nvme_tier.h"
+#include "tiers/nvme/nvme_tier.h"
 
 #include "unit/tiers/nvme_tier_fixture.h"
 

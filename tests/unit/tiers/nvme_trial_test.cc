@@ -1,7 +1,7 @@
 // Slots whose bytes did not verify: who was wrong, the drive or somebody else, is found out by
 // trying.
-#include "tiers/nvme_tier.h"
-#include "tiers/nvme_tier_state.h"
+#include "tiers/nvme/nvme_tier.h"
+#include "tiers/nvme/nvme_tier_state.h"
 #include "unit/tiers/nvme_tier_fixture.h"
 
 namespace terrace {

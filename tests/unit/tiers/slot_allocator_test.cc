@@ -1,4 +1,4 @@
-#include "tiers/slot_allocator.h"
+#include "tiers/arena/slot_allocator.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // What a successor makes of a slot table: rows as a kill may leave them.
-#include "tiers/slot_table.h"
+#include "tiers/arena/slot_table.h"
 
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -12,7 +12,7 @@
 #include <random>
 #include <vector>
 
-#include "tiers/slot_allocator.h"
+#include "tiers/arena/slot_allocator.h"
 
 namespace terrace {
 namespace {

@@ -4,13 +4,13 @@
 
 #include <vector>
 
-#include "cuda/codec.h"
-#include "cuda/host_device.h"
-#include "tools/terrace/bench_client.h"
-#include "tools/terrace/block_pattern.h"
-#include "tools/terrace/codec_sweep.h"
-#include "tools/terrace/cpu_pin.h"
-#include "tools/terrace/samples.h"
+#include "cuda/host/host_device.h"
+#include "cuda/kernels/codec.h"
+#include "tools/terrace/bench/bench_client.h"
+#include "tools/terrace/bench/block_pattern.h"
+#include "tools/terrace/bench/codec_sweep.h"
+#include "tools/terrace/bench/cpu_pin.h"
+#include "tools/terrace/bench/samples.h"
 
 namespace terrace::tools {
 namespace {

@@ -1,4 +1,4 @@
-#include "tools/terrace/block_tree.h"
+#include "tools/terrace/cli/block_tree.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "tools/terrace/line_chart.h"
+#include "tools/terrace/cli/line_chart.h"
 
 #include <gmock/gmock.h>
 

@@ -1,9 +1,9 @@
-#include "tools/terrace/stats_view.h"
+#include "tools/terrace/cli/stats_view.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "tools/terrace/status_report.h"
+#include "tools/terrace/cli/status_report.h"
 
 namespace terrace::tools {
 namespace {

@@ -1,4 +1,4 @@
-#include "tools/terrace/text_table.h"
+#include "tools/terrace/cli/text_table.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "tools/terrace/trace_reader.h"
+#include "tools/terrace/trace/trace_reader.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

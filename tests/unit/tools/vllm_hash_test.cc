@@ -1,5 +1,5 @@
 // Against hashes that vLLM's own code computed: tokens 1 to 32, blocks of 16.
-#include "tools/terrace/vllm_hash.h"
+#include "tools/terrace/trace/vllm_hash.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "tools/terrace/worker_pool.h"
+#include "tools/terrace/bench/worker_pool.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,0 +1,134 @@
+#include "client/core/commit.h"
+
+#include <bit>
+#include <new>
+#include <utility>
+
+namespace terrace::client {
+namespace {
+
+using protocol::CommitEntry;
+
+uint16_t FlagsOf(WrittenPart::Kind kind) {
+  switch (kind) {
+    case WrittenPart::Kind::kChecksummed:
+      return protocol::kCommitHasChecksums;
+    case WrittenPart::Kind::kAbsent:
+      return protocol::kCommitAbsent;
+    case WrittenPart::Kind::kUnchecked:
+      break;
+  }
+  return 0;
+}
+
+// An absent member is one record that stands for all its parts.
+uint16_t PartCount(const LeaseState& lease, const WrittenPart& part) {
+  if (part.kind != WrittenPart::Kind::kAbsent) return 1;
+  return static_cast<uint16_t>(lease.member(part.member).part_count());
+}
+
+// Parts in a row with equal flags share an entry.
+bool Extends(const CommitEntry& entry, const WrittenPart& part) {
+  return part.kind != WrittenPart::Kind::kAbsent && entry.flags == FlagsOf(part.kind) &&
+         entry.key_index == part.key_index && entry.member == part.member &&
+         entry.part_first + entry.part_count == part.part_index;
+}
+
+void AppendEntries(Request& request) {
+  const LeaseState& lease = *request.lease;
+  for (const WrittenPart& part : request.written) {
+    if (part.kind == WrittenPart::Kind::kChecksummed) request.checksums.push_back(part.checksum);
+    if (!request.entries.empty() && Extends(request.entries.back(), part)) {
+      ++request.entries.back().part_count;
+      continue;
+    }
+    const SlotRef& slot = lease.slot_refs[lease.SlotIndex(part.key_index, part.member)];
+    CommitEntry& entry = request.entries.emplace_back();
+    entry.key_index = part.key_index;
+    entry.member = part.member;
+    entry.flags = FlagsOf(part.kind);
+    entry.part_first = part.part_index;
+    entry.part_count = PartCount(lease, part);
+    entry.row = slot.row;
+    entry.segment = slot.address.segment;
+    entry.generation = slot.generation;
+  }
+}
+
+}  // namespace
+
+void BuildCommit(Request& request, Outgoing* message) {
+  LeaseState& lease = *request.lease;
+  {
+    LockGuard guard(lease.write_lock);
+    lease.SortWritten();
+    std::swap(lease.written, request.written);
+    for (const WrittenPart& part : request.written) {
+      ++lease.sent_parts[lease.SlotIndex(part.key_index, part.member)];
+    }
+  }
+  try {
+    AppendEntries(request);
+  } catch (const std::bad_alloc&) {
+    ReturnWritten(request);
+    throw;
+  }
+  request.commit.token = lease.token;
+  request.commit.entry_count = static_cast<uint32_t>(request.entries.size());
+  request.asked.entry_count = request.commit.entry_count;
+  message->parts = {BytesOf(request.commit), std::as_bytes(std::span(request.entries)),
+                    std::as_bytes(std::span(request.checksums))};
+}
+
+void ReturnWritten(Request& request) {
+  if (request.written.empty()) return;
+  LeaseState& lease = *request.lease;
+  LockGuard guard(lease.write_lock);
+  for (const WrittenPart& part : request.written) {
+    --lease.sent_parts[lease.SlotIndex(part.key_index, part.member)];
+  }
+  // What was written since is newer, and stays behind.
+  if (lease.written.empty()) {
+    std::swap(lease.written, request.written);
+  } else {
+    try {
+      lease.written.insert(lease.written.begin(), request.written.begin(), request.written.end());
+    } catch (const std::bad_alloc&) {
+      // Parts that are forgotten are never sealed: their blocks are lost, which is a miss.
+    }
+    request.written.clear();
+  }
+}
+
+StatusCode AccountCommit(Request& request, const protocol::CommitReply& reply,
+                         std::span<const std::byte> entry_statuses) {
+  LeaseState& lease = *request.lease;
+  StatusCode refusal = StatusCode::kOk;
+  {
+    LockGuard guard(lease.write_lock);
+    for (size_t i = 0; i < request.entries.size(); ++i) {
+      const CommitEntry& entry = request.entries[i];
+      const auto status = static_cast<StatusCode>(entry_statuses[i]);
+      if (status == StatusCode::kOk) {
+        lease.committed_parts[lease.SlotIndex(entry.key_index, entry.member)] += entry.part_count;
+      } else if (refusal == StatusCode::kOk) {
+        refusal = status;
+      }
+    }
+  }
+  request.block_count = reply.sealed_count;
+  return reply.sealed_count > 0 ? StatusCode::kOk : refusal;
+}
+
+bool IsCommitted(const LeaseState& lease, uint32_t key_index) {
+  for (uint64_t rest = lease.member_mask; rest != 0; rest &= rest - 1) {
+    const auto member = static_cast<uint32_t>(std::countr_zero(rest));
+    if (lease.committed_parts[lease.SlotIndex(key_index, member)] <
+        lease.member(member).part_count()) {
+      return false;
+    }
+  }
+  return true;
+}
+
+}  // namespace terrace::client

@@ -1,0 +1,28 @@
+// How written parts become a Commit and what its answer does to them. A part that was sent in a
+// Commit whose answer is not there yet belongs to that request; if it was refused or could not be
+// sent, the part goes back to the lease and the next Commit tries again.
+#pragma once
+
+#include "client/core/request_table.h"
+#include "client/link/frames.h"
+#include "terrace/status.h"
+
+namespace terrace::client {
+
+// Moves what the request's lease has written to the request and says it in `*message`. Token and
+// entry count of request.commit are filled in; its flags and hints are the caller's. May throw
+// std::bad_alloc; the parts are the lease's again then.
+void BuildCommit(Request& request, Outgoing* message);
+
+// Gives the request's parts back to the lease.
+void ReturnWritten(Request& request);
+
+// Accounts for an answer. Returns kOk, or, if no block was sealed, the first refusal of an entry.
+StatusCode AccountCommit(Request& request, const protocol::CommitReply& reply,
+                         std::span<const std::byte> entry_statuses);
+
+// Whether this process has committed every part it holds a slot for.
+// REQUIRES: lease.write_lock, lease.is_reserved(key_index).
+bool IsCommitted(const LeaseState& lease, uint32_t key_index);
+
+}  // namespace terrace::client

@@ -1,0 +1,46 @@
+// Finished asynchronous requests that had no callback, until Poll takes them. Room is reserved when
+// a request is accepted, so that finishing it cannot fail.
+//
+// THREADING: any thread.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "client/link/fork_guard.h"
+#include "client/link/timed_lock.h"
+#include "terrace/client.h"
+
+namespace terrace::client {
+
+class CompletionQueue {
+ public:
+  explicit CompletionQueue(size_t completions_max) : ring_(completions_max) {}
+
+  // Makes the event descriptor. kIo if the system gives none.
+  Status Open();
+  // False if completions_max are queued or on their way.
+  bool Reserve();
+  void Unreserve();
+  // REQUIRES: reserved.
+  void Push(ClientCompletion completion);
+  bool Pop(ClientCompletion* completion);
+  // Nobody asks any more. Leases among them end.
+  void Clear();
+  bool is_empty() const { return queued_count_.load() == 0; }
+  // Something is queued, or will be.
+  bool is_awaited() const { return reserved_count_.load() != 0; }
+  int event_fd() const { return event_fd_.get(); }
+
+ private:
+  TimedLock lock_;
+  GuardedFd event_fd_;
+  std::vector<ClientCompletion> ring_;
+  size_t first_ = 0;
+  std::atomic<size_t> queued_count_{0};    // changed under lock_
+  std::atomic<size_t> reserved_count_{0};  // likewise; queued ones included
+};
+
+}  // namespace terrace::client

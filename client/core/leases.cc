@@ -1,0 +1,266 @@
+// ReadLease and WriteLease: what a user touches of a LeaseState.
+#include <algorithm>
+
+#include "client/core/core.h"
+#include "client/core/lease_state.h"
+#include "client/core/part_codec.h"
+#include "cuda/host/host_copy.h"
+#include "terrace/checksum.h"
+#include "terrace/client.h"
+
+namespace terrace {
+namespace {
+
+using client::LeaseCopy;
+using client::WrittenPart;
+
+// A revoked writer stops within this many bytes.
+constexpr size_t kCopyPieceBytes = 256 * kKiB;
+static_assert(kCopyPieceBytes % kChecksumLeafBytes == 0);
+
+constexpr Status kNotValid(StatusCode::kGone, "the lease is not valid any more");
+constexpr Status kNoLease(StatusCode::kInvalid, "there is no lease");
+
+bool IsUsable(const std::shared_ptr<LeaseState>& lease) {
+  return lease != nullptr && !lease->core->is_forked();
+}
+
+void End(const std::shared_ptr<LeaseState>& lease, protocol::EndReason reason) {
+  if (!IsUsable(lease)) return;
+  lease->end_reason = static_cast<uint8_t>(reason);
+  lease->is_valid = false;
+  lease->is_end_wanted = true;
+  lease->core->SendEndIfDue(*lease);
+}
+
+// kOk if the part exists and this lease may write it.
+Status CheckPart(const std::shared_ptr<LeaseState>& lease, uint32_t key_index, uint32_t member,
+                 uint32_t part_index) {
+  if (lease == nullptr) return kNoLease;
+  if (lease->core->is_forked()) return Status(StatusCode::kGone, "this is a forked child");
+  if (lease->WriteSlot(key_index, member) == nullptr) {
+    return Status(StatusCode::kInvalid, "that key is not reserved for that member");
+  }
+  if (part_index >= lease->member(member).part_count()) {
+    return Status(StatusCode::kInvalid, "the Space has fewer parts");
+  }
+  return Status::Ok();
+}
+
+std::span<std::byte> PartOf(LeaseState& lease, uint32_t key_index, uint32_t member,
+                            uint32_t part_index) {
+  const client::GroupMember& layout = lease.member(member);
+  return {lease.WriteSlot(key_index, member) + layout.part_offset_bytes[part_index],
+          layout.part_bytes[part_index]};
+}
+
+// The keys of a joined lease are not known here: its checksums are the daemon's.
+WrittenPart::Kind KindOf(const LeaseState& lease) {
+  return lease.keys.empty() ? WrittenPart::Kind::kUnchecked : WrittenPart::Kind::kChecksummed;
+}
+
+uint64_t SeedOf(const LeaseState& lease, uint32_t key_index, uint32_t member, uint32_t part_index) {
+  return ChecksumSeed(lease.attachment->secret(), {.space = lease.member(member).space,
+                                                   .key = lease.keys[key_index],
+                                                   .commit_id = lease.reserved[key_index].commit_id,
+                                                   .part_index = part_index});
+}
+
+std::span<const uint64_t> PartBytesOf(const std::shared_ptr<LeaseState>& lease, uint32_t member) {
+  if (lease == nullptr || lease->group == nullptr || member >= lease->group->members().size()) {
+    return {};
+  }
+  return lease->member(member).engine_part_bytes;
+}
+
+Status EncodeInto(LeaseState& lease, const SpaceCodec& codec, std::span<const std::byte> from,
+                  std::span<std::byte> to) {
+  const LeaseCopy copy(lease);
+  const Status encoded = client::EncodePart(codec, from, to, lease.is_valid);
+  if (encoded.code() == StatusCode::kUnsupported) lease.parts_refused.fetch_add(1);
+  return encoded;
+}
+
+WrittenPart Written(uint32_t key_index, uint32_t member, uint32_t part_index,
+                    WrittenPart::Kind kind) {
+  return {.key_index = key_index,
+          .member = static_cast<uint16_t>(member),
+          .part_index = static_cast<uint16_t>(part_index),
+          .kind = kind};
+}
+
+}  // namespace
+
+ReadLease::ReadLease() = default;
+ReadLease::ReadLease(std::shared_ptr<LeaseState> state) : state_(std::move(state)) {}
+ReadLease::ReadLease(ReadLease&&) noexcept = default;
+ReadLease& ReadLease::operator=(ReadLease&& other) noexcept {
+  if (this != &other) {
+    Release();
+    state_ = std::move(other.state_);
+  }
+  return *this;
+}
+ReadLease::~ReadLease() { Release(); }
+
+uint32_t ReadLease::block_count() const { return state_ == nullptr ? 0 : state_->block_count; }
+uint32_t ReadLease::token_count() const { return state_ == nullptr ? 0 : state_->token_count; }
+std::span<const protocol::BlockSpan> ReadLease::spans() const {
+  if (state_ == nullptr) return {};
+  return state_->spans;
+}
+uint32_t ReadLease::ready_count() const {
+  return state_ == nullptr ? 0 : state_->ready_count.load();
+}
+
+std::span<const std::byte> ReadLease::slot(uint32_t block_index, uint32_t member) const {
+  if (!IsUsable(state_)) return {};
+  const std::byte* first = state_->ReadSlot(block_index, member);
+  if (first == nullptr) return {};
+  return {first, state_->member(member).slot_bytes};
+}
+
+std::span<const uint64_t> ReadLease::part_bytes(uint32_t member) const {
+  return PartBytesOf(state_, member);
+}
+
+bool ReadLease::is_part_ready(uint32_t block_index, uint32_t member, uint32_t part_index) const {
+  return IsUsable(state_) && state_->is_part_readable(block_index, member, part_index);
+}
+
+Status ReadLease::CopyPart(uint32_t block_index, uint32_t member, uint32_t part_index,
+                           std::span<std::byte> to) const {
+  if (state_ == nullptr) return kNoLease;
+  if (state_->core->is_forked()) return Status(StatusCode::kGone, "this is a forked child");
+  const std::byte* first = state_->ReadSlot(block_index, member);
+  if (first == nullptr) return Status(StatusCode::kInvalid, "that member has no bytes there");
+  if (!state_->IsHostReadable(block_index, member)) {
+    return Status(StatusCode::kUnsupported,
+                  "that block lies in a GPU's memory: load it into pages, or acquire without the "
+                  "flag for device memory");
+  }
+  const client::GroupMember& layout = state_->member(member);
+  if (part_index >= layout.part_count() || to.size() != layout.engine_part_bytes[part_index]) {
+    return Status(StatusCode::kInvalid, "not the size of a part of that Space");
+  }
+  if (!state_->is_part_readable(block_index, member, part_index)) {
+    return state_->is_valid.load() ? Status(StatusCode::kBusy, "that part is not ready yet")
+                                   : kNotValid;
+  }
+  const LeaseCopy copy(*state_);
+  if (!state_->is_valid.load()) return kNotValid;
+  const std::span<const std::byte> from(first + layout.part_offset_bytes[part_index],
+                                        layout.part_bytes[part_index]);
+  if (layout.codec.IsEncoded(part_index)) {
+    return client::DecodePart(layout.codec, from, to, state_->is_valid);
+  }
+  CopyBytes(to, from);
+  return state_->is_valid.load() ? Status::Ok() : kNotValid;
+}
+
+LeaseToken ReadLease::token() const { return state_ == nullptr ? LeaseToken() : state_->token; }
+bool ReadLease::is_valid() const { return IsUsable(state_) && state_->is_valid.load(); }
+void ReadLease::Release(protocol::EndReason reason) { End(state_, reason); }
+
+WriteLease::WriteLease() = default;
+WriteLease::WriteLease(std::shared_ptr<LeaseState> state) : state_(std::move(state)) {}
+WriteLease::WriteLease(WriteLease&&) noexcept = default;
+WriteLease& WriteLease::operator=(WriteLease&& other) noexcept {
+  if (this != &other) {
+    Abort();
+    state_ = std::move(other.state_);
+  }
+  return *this;
+}
+WriteLease::~WriteLease() { Abort(); }
+
+std::span<const protocol::ReservedKey> WriteLease::keys() const {
+  if (state_ == nullptr) return {};
+  return state_->reserved;
+}
+bool WriteLease::is_reserved(uint32_t key_index) const {
+  return state_ != nullptr && state_->is_reserved(key_index);
+}
+
+std::span<std::byte> WriteLease::slot(uint32_t key_index, uint32_t member) const {
+  if (!IsUsable(state_)) return {};
+  std::byte* first = state_->WriteSlot(key_index, member);
+  if (first == nullptr) return {};
+  // Said before is_valid is looked at: a revocation either sees it or is seen.
+  state_->has_raw_slots = true;
+  if (!state_->is_valid.load()) return {};
+  return {first, state_->member(member).slot_bytes};
+}
+
+std::span<const uint64_t> WriteLease::part_bytes(uint32_t member) const {
+  return PartBytesOf(state_, member);
+}
+
+Status WriteLease::WritePart(uint32_t key_index, uint32_t member, uint32_t part_index,
+                             std::span<const std::byte> from) {
+  TERRACE_RETURN_IF_ERROR(CheckPart(state_, key_index, member, part_index));
+  std::span<std::byte> to = PartOf(*state_, key_index, member, part_index);
+  const client::GroupMember& layout = state_->member(member);
+  if (from.size() != layout.engine_part_bytes[part_index]) {
+    return Status(StatusCode::kInvalid, "not the size of a part of that Space");
+  }
+  if (layout.codec.IsEncoded(part_index)) {
+    TERRACE_RETURN_IF_ERROR(EncodeInto(*state_, layout.codec, from, to));
+    return ChecksumWrittenPart(key_index, member, part_index);
+  }
+  WrittenPart part = Written(key_index, member, part_index, KindOf(*state_));
+  const bool is_checksummed = part.kind == WrittenPart::Kind::kChecksummed;
+  ChecksumStream checksum(is_checksummed ? SeedOf(*state_, key_index, member, part_index) : 0);
+  const LeaseCopy copy(*state_);
+  while (!from.empty()) {
+    if (!state_->is_valid.load()) return kNotValid;
+    const size_t piece_bytes = std::min(kCopyPieceBytes, from.size());
+    if (is_checksummed) {
+      CopyAndAppend(to.first(piece_bytes), from.first(piece_bytes), &checksum);
+    } else {
+      CopyBytes(to.first(piece_bytes), from.first(piece_bytes));
+    }
+    to = to.subspan(piece_bytes);
+    from = from.subspan(piece_bytes);
+  }
+  if (!state_->is_valid.load()) return kNotValid;
+  if (is_checksummed) part.checksum = checksum.Finish();
+  return state_->Remember(part);
+}
+
+Status WriteLease::ChecksumWrittenPart(uint32_t key_index, uint32_t member, uint32_t part_index) {
+  TERRACE_RETURN_IF_ERROR(CheckPart(state_, key_index, member, part_index));
+  WrittenPart part = Written(key_index, member, part_index, KindOf(*state_));
+  const LeaseCopy copy(*state_);
+  if (!state_->is_valid.load()) return kNotValid;
+  if (part.kind == WrittenPart::Kind::kChecksummed) {
+    part.checksum = ChecksumPart(PartOf(*state_, key_index, member, part_index),
+                                 SeedOf(*state_, key_index, member, part_index));
+  }
+  return state_->is_valid.load() ? state_->Remember(part) : kNotValid;
+}
+
+Status WriteLease::MarkWrittenPart(uint32_t key_index, uint32_t member, uint32_t part_index) {
+  TERRACE_RETURN_IF_ERROR(CheckPart(state_, key_index, member, part_index));
+  if (!state_->is_valid.load()) return kNotValid;
+  return state_->Remember(Written(key_index, member, part_index, WrittenPart::Kind::kUnchecked));
+}
+
+Status WriteLease::MarkAbsent(uint32_t key_index, uint32_t member) {
+  if (state_ == nullptr) return kNoLease;
+  if (state_->core->is_forked()) return Status(StatusCode::kGone, "this is a forked child");
+  if (!state_->is_reserved(key_index) || state_->MemberOrdinal(member) < 0) {
+    return Status(StatusCode::kInvalid, "that key is not reserved for that member");
+  }
+  if (!state_->member(member).is_windowed) {
+    return Status(StatusCode::kInvalid, "only windowed members may be absent");
+  }
+  if (!state_->is_valid.load()) return kNotValid;
+  return state_->Remember(Written(key_index, member, 0, WrittenPart::Kind::kAbsent));
+}
+
+LeaseToken WriteLease::token() const { return state_ == nullptr ? LeaseToken() : state_->token; }
+bool WriteLease::is_valid() const { return IsUsable(state_) && state_->is_valid.load(); }
+void WriteLease::Abort() { End(state_, protocol::EndReason::kUnknown); }
+
+}  // namespace terrace

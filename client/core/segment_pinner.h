@@ -1,0 +1,106 @@
+// SegmentPinner: registers the arena's segments that this process has leases in with its device, so
+// that the device's own copies reach them, and takes them out before they are unmapped. Both take
+// long and stop other users of the driver, so both are done on a thread of the library's own, one
+// segment at a time, and a segment is registered when the daemon says that it is this process's
+// turn. Nothing is wrong without a turn, only slower for everybody: who has waited turn_wait_us for
+// one goes on without.
+//
+// THREADING: any thread, beside what it says. OWNERSHIP: outlives the attachments it serves.
+// INVARIANT: while paused nothing is registered, nor taken out before Stop.
+#pragma once
+
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+
+#include "cuda/host/host_pins.h"
+#include "terrace/status.h"
+
+namespace terrace::client {
+
+class Attachment;
+
+class SegmentPinner {
+ public:
+  // Called on the pinner's thread.
+  struct Hooks {
+    // Asks for this process's turn; OnTurn follows. False: nobody gives out turns here.
+    std::function<bool()> ask_turn;
+    std::function<void()> end_turn;
+    std::function<bool(const Attachment& attachment)> is_present;  // of the present connection
+    std::function<void(const Attachment& attachment, uint32_t segment)> unmapped;
+    std::function<void(const std::string& sentence)> report;
+    std::function<void()> tell_counts;  // to the daemon, if they have changed
+  };
+  SegmentPinner(std::shared_ptr<HostPins> pins, Hooks hooks, uint64_t turn_wait_us)
+      : pins_(std::move(pins)), hooks_(std::move(hooks)), turn_wait_us_(turn_wait_us) {}
+  // REQUIRES: stopped, if it was started.
+  ~SegmentPinner() = default;
+  SegmentPinner(const SegmentPinner&) = delete;
+  SegmentPinner& operator=(const SegmentPinner&) = delete;
+
+  void Start();  // may throw std::system_error
+  // What is registered stays so; from here on Retire does nothing.
+  void Stop();
+  const std::shared_ptr<HostPins>& pins() const { return pins_; }
+
+  // ---- from attachments ----
+  // The segment is mapped and leased: register it when its turn comes.
+  void Want(std::weak_ptr<Attachment> attachment, uint32_t segment, uint64_t segment_bytes);
+  // Runs `job`, which takes memory out and unmaps it. False: do it yourself.
+  bool Retire(std::function<void()> job);
+  const Hooks& hooks() const { return hooks_; }
+
+  // ---- from the connection ----
+  void OnConnect();
+  void OnTurn();
+  // Whoever was to have a segment registered has lost its connection, and this process its turn.
+  void OnDisconnect();
+
+  // Counts; each needs a Resume. kOk: nothing is being registered now, nor will be. kBusy: at the
+  // deadline something still is.
+  Status Pause(uint64_t deadline_us);
+  void Resume();
+
+ private:
+  struct Wanted {
+    std::weak_ptr<Attachment> attachment;
+    uint32_t segment = 0;
+    uint64_t segment_bytes = 0;
+  };
+  enum class Turn { kNone, kAsked, kGranted, kNotNeeded };
+  enum class Step { kWait, kEnd, kRetire, kAsk, kRegister, kGiveBack, kTell };
+
+  void Run();
+  Step NextStep() const;
+  void Ask(std::unique_lock<std::mutex>& lock);
+  void RegisterNext(std::unique_lock<std::mutex>& lock);
+  void Register(const Wanted& wanted);
+
+  const std::shared_ptr<HostPins> pins_;
+  const Hooks hooks_;
+  const uint64_t turn_wait_us_;
+
+  std::mutex mutex_;
+  std::condition_variable changed_;  // for the thread
+  std::condition_variable idle_;     // for those who pause
+  std::deque<Wanted> wanted_;
+  std::deque<std::function<void()>> retired_;
+  Turn turn_ = Turn::kNone;
+  uint64_t turn_until_us_ = 0;  // while asked
+  uint64_t tell_at_us_ = 0;
+  uint32_t pause_count_ = 0;
+  bool is_working_ = false;  // in a call of the device
+  bool is_running_ = false;
+  bool is_stopping_ = false;
+  bool has_reported_ = false;
+  std::thread thread_;
+};
+
+}  // namespace terrace::client

@@ -1,0 +1,135 @@
+#include "daemon/block/cache_domain.h"
+
+#include <algorithm>
+
+#include "daemon/policy/admission.h"
+#include "daemon/policy/eviction/policies.h"
+#include "terrace/check.h"
+
+namespace terrace {
+
+static uint64_t CapacityBelow(const DomainOptions& options) {
+  return options.lower_tiers.empty() ? 0 : options.lower_tiers[0]->stats().capacity_bytes;
+}
+
+CacheDomain::CacheDomain(uint32_t domain_index_in_store, DomainOptions domain_options,
+                         const StoreOptions& store_options, const StoreSeams& store_seams)
+    : domain_index(domain_index_in_store),
+      options(std::move(domain_options)),
+      limits(store_options),
+      seams(store_seams),
+      slots({.segment_bytes = options.segment_bytes,
+             .segments_max = options.segments_max,
+             .slot_table = options.slot_table,
+             .table_seed = options.table_seed}),
+      index({.blocks_max = store_options.blocks_max, .hash_seed = store_seams.random.Next()}),
+      readiness(store_options.blocks_max),
+      dram_policy(MakeEvictionPolicy(store_options.eviction_policy, store_options.blocks_max)),
+      admission(MakeAdmissionPolicy(store_options.admission_policy,
+                                    {.capacity_blocks = store_options.blocks_max,
+                                     .write_bytes_per_day = options.write_bytes_per_day})),
+      meter({.dram_bytes = options.segments_max * options.segment_bytes,
+             .below_bytes = CapacityBelow(options),
+             .seed = options.table_seed}) {
+  TERRACE_CHECK(dram_policy != nullptr, "eviction_policy is one of EvictionPolicyNames()");
+  TERRACE_CHECK(admission != nullptr, "admission_policy is one of AdmissionPolicyNames()");
+  TERRACE_CHECK(
+      options.lower_tiers.size() + (options.device.tier != nullptr ? 1 : 0) <= kLowerTiersMax,
+      "at most three tiers beside DRAM");
+  for (Tier* tier : options.lower_tiers) {
+    if (tier->is_persistent()) {
+      TERRACE_CHECK(persistent_tier == kLowerTiersMax, "at most one persistent tier a domain");
+      persistent_tier = static_cast<uint32_t>(lower.size());
+    }
+    lower.push_back({.tier = tier,
+                     .policy = MakeEvictionPolicy(store_options.lower_eviction_policy,
+                                                  store_options.blocks_max)});
+    TERRACE_CHECK(lower.back().policy != nullptr,
+                  "lower_eviction_policy is one of EvictionPolicyNames()");
+  }
+  if (options.device.tier != nullptr) AddDevice();
+}
+
+void CacheDomain::AddDevice() {
+  device_tier = static_cast<uint32_t>(lower.size());
+  // What the policy of other tiers costs to keep pays where places are many; here they are few.
+  lower.push_back(
+      {.tier = options.device.tier, .policy = MakeEvictionPolicy("lru", limits.blocks_max)});
+}
+
+bool CacheDomain::IsGivenToTier(ErasureMark* mark) const {
+  if (persistent_tier == kLowerTiersMax || mark->tier) return true;
+  if (erased_below.ended() < mark->below) return false;
+  mark->tier = lower[persistent_tier].tier->erasures().begun;
+  return true;
+}
+
+void CacheDomain::NoteRefuted(const RefutedWriter& refuted) {
+  std::vector<RefutedWriter>& writers = counters.refuted_writers;
+  const auto known = std::ranges::find(writers, refuted.session, &RefutedWriter::session);
+  const uint64_t earlier = known == writers.end() ? 0 : known->block_count;
+  if (known != writers.end()) writers.erase(known);
+  if (writers.size() == kRefutedWritersMax) writers.erase(writers.begin());
+  writers.push_back(refuted);
+  writers.back().block_count += earlier;
+  if (limits.on_refuted) limits.on_refuted(domain_index, writers.back());
+}
+
+bool CacheDomain::IsErased(ErasureMark* mark) const {
+  if (options.shared.tier != nullptr && !options.shared.tier->is_forgetting_durable()) return false;
+  if (persistent_tier == kLowerTiersMax) return true;
+  return IsGivenToTier(mark) && lower[persistent_tier].tier->erasures().ended >= *mark->tier;
+}
+
+uint32_t CacheDomain::FastestTier(const Block& block) const {
+  if (IsOnDevice(block) && !lower[device_tier].is_off) return device_tier;
+  for (uint32_t t = 0; t < lower.size(); ++t) {
+    if (block.lower[t].is_readable() && !lower[t].is_off) return t;
+  }
+  return kLowerTiersMax;
+}
+
+BlockTraits CacheDomain::TraitsOf(BlockId id) const {
+  const Block& b = blocks[id];
+  const RadixIndex::Node& node = index.node(id);
+  const Group& group = *groups[b.group_index];
+  return {.key = node.key,
+          .byte_count = group.block_bytes(),
+          .position = node.position,
+          .block_tokens = group.block_tokens(),
+          .recompute_ns_per_token = b.recompute_ns_per_token,
+          .priority = b.priority,
+          .parent = node.parent};
+}
+
+BlockRecord CacheDomain::RecordOf(BlockId id, const LocalMember& local) const {
+  const Block& b = block(id);
+  const RadixIndex::Node& node = index.node(id);
+  BlockRecord record{.domain_index = domain_index,
+                     .group = group_of(b).id(),
+                     .space = local.space,
+                     .key = node.key,
+                     .commit_id = b.commit_id,
+                     .event_hash = b.event_hash,
+                     .position = node.position,
+                     .recompute_ns_per_token = b.recompute_ns_per_token,
+                     .member = static_cast<uint16_t>(local.member),
+                     .priority = b.priority,
+                     .is_pinned = b.is_pinned,
+                     .owner = id,
+                     .part_checksums = roots_of(b).subspan(local.first_root, local.part_count),
+                     .part_bytes = local.part_bytes};
+  if (node.parent != kBlockNone) record.parent = index.node(node.parent).key;
+  if (b.expires_us != kNever) {
+    const uint64_t now_us = NowUs();
+    const uint64_t left_us = b.expires_us > now_us ? b.expires_us - now_us : 0;
+    record.expires_at_s = seams.clock.UnixSeconds() + (left_us + kUsPerSecond - 1) / kUsPerSecond;
+  }
+  return record;
+}
+
+TouchContext CacheDomain::ContextOf(const protocol::Hints& hints) const {
+  return {.now_us = NowUs(), .session_hash = hints.session_hash, .end_reason = hints.end_reason};
+}
+
+}  // namespace terrace

@@ -1,0 +1,228 @@
+// CacheDomain: the data of one domain that its rooms (Residency, Evictor, Mover, …) share. Plain
+// state; each member is changed by the room named beside it and read by all.
+#pragma once
+
+#include <array>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "daemon/block/block.h"
+#include "daemon/block/deadline_heap.h"
+#include "daemon/block/forgotten_keys.h"
+#include "daemon/block/group.h"
+#include "daemon/block/lease_table.h"
+#include "daemon/block/seams.h"
+#include "daemon/index/chunked_array.h"
+#include "daemon/index/radix_index.h"
+#include "daemon/index/tree_walk.h"
+#include "daemon/policy/admission.h"
+#include "daemon/policy/day_window.h"
+#include "daemon/policy/eviction/policy.h"
+#include "daemon/policy/hit_meter.h"
+#include "daemon/store/store.h"
+#include "tiers/arena/slot_allocator.h"
+
+namespace terrace {
+
+// What all domains of a store share.
+struct StoreSeams {
+  Clock& clock;
+  Random& random;
+  Offload& offload;
+  StoreListener& listener;
+  DeadlineHeap& deadlines;
+  // Done so far beside what requests are charged for: blocks, nodes and entries looked at, and
+  // completions told. A turn is as long as what it adds.
+  uint64_t& work;
+};
+
+struct LowerTier {
+  Tier* tier = nullptr;
+  std::unique_ptr<EvictionPolicy> policy;
+  uint64_t block_count = 0;            // with a Ready copy there
+  uint64_t persisted_block_count = 0;  // that would outlive the process
+  bool is_off = false;                 // Mover: what is there cannot be read for now
+  DayWindow written;                   // Store: bytes
+};
+
+// What was erased while a job held it, and so has not left the persistent tier; numbered as they
+// came.
+class ErasedBelow {
+ public:
+  void Add(BlockId id) {
+    numbers_[id] = begun_;
+    order_.emplace_back(begun_++, id);
+  }
+  void Remove(BlockId id) {
+    numbers_.erase(id);
+    while (!order_.empty() && !IsThere(order_.front())) order_.pop_front();
+  }
+  uint64_t begun() const { return begun_; }
+  // Those before this number have left.
+  uint64_t ended() const { return order_.empty() ? begun_ : order_.front().first; }
+
+ private:
+  using Entry = std::pair<uint64_t, BlockId>;
+  bool IsThere(const Entry& entry) const {
+    const auto found = numbers_.find(entry.second);
+    return found != numbers_.end() && found->second == entry.first;
+  }
+
+  std::unordered_map<BlockId, uint64_t> numbers_;  // looked up only, never walked
+  std::deque<Entry> order_;                        // the first of them is there
+  uint64_t begun_ = 0;
+};
+
+// What had been erased at some time; see CacheDomain::IsErased.
+struct ErasureMark {
+  uint64_t below = 0;
+  std::optional<uint64_t> tier;
+};
+
+// A group whose place another has taken; its spec stays on the shelf while a successor might still
+// find a block of it.
+struct ForgottenGroup {
+  GroupId id;
+  ErasureMark erased;
+};
+
+// Who may read a block from DRAM at once, a byte a block: these, or a class of WriterClasses.
+inline constexpr uint8_t kReadyForNone = 0;
+inline constexpr uint8_t kReadyForAll = 1;
+
+// The uids that have written here, as far as bytes can tell them apart. Blocks that nobody has
+// verified yet are ready for their writers' class alone. LIMITS: the first kClassesMax uids; blocks
+// of others are judged one by one.
+class WriterClasses {
+ public:
+  static constexpr uint8_t kClassesMax = 16;
+
+  void Add(uint32_t uid) {
+    if (ClassOf(uid) == kReadyForNone && count_ < kClassesMax) uids_[count_++] = uid;
+  }
+  // kReadyForNone if the uid has none.
+  uint8_t ClassOf(uint32_t uid) const {
+    for (uint8_t i = 0; i < count_; ++i) {
+      if (uids_[i] == uid) return static_cast<uint8_t>(kReadyForAll + 1 + i);
+    }
+    return kReadyForNone;
+  }
+
+ private:
+  std::array<uint32_t, kClassesMax> uids_{};
+  uint8_t count_ = 0;
+};
+
+struct CacheDomain {
+  // Of requests that are longer, what grows with them gets its room at once: moving it again and
+  // again would be felt.
+  static constexpr uint32_t kGrownAtOnceMin = 8192;
+
+  CacheDomain(uint32_t domain_index, DomainOptions domain_options,
+              const StoreOptions& store_options, const StoreSeams& seams);
+
+  Block& block(BlockId id) { return blocks[id]; }
+  const Block& block(BlockId id) const { return blocks[id]; }
+  Group& group_of(const Block& block) const { return *groups[block.group_index]; }
+  std::span<SlotRef> slots_of(const Block& block) const {
+    return group_of(block).slots().at(block.dram.row);
+  }
+  std::span<Checksum> roots_of(const Block& block) const {
+    return group_of(block).roots().at(block.roots_row);
+  }
+  // By a lease, a transfer or a checksum job.
+  bool IsHeld(BlockId id) const { return blocks[id].job_count > 0 || index.pin_count(id) > 0; }
+  uint64_t NowUs() const { return seams.clock.NowUs(); }
+  ErasureMark MarkErasures() const { return {.below = erased_below.begun()}; }
+  // The persistent tier has been told of all that had been erased when the mark was made.
+  bool IsGivenToTier(ErasureMark* mark) const;
+  // No successor finds what had been erased when the mark was made.
+  bool IsErased(ErasureMark* mark) const;
+  // Clients may be reading its extents in that tier.
+  bool IsReadInPlace(BlockId id, uint32_t tier) const {
+    return tier == device_tier && index.pin_count(id) > 0;
+  }
+  bool IsOnDevice(const Block& block) const {
+    return device_tier != kLowerTiersMax && block.lower[device_tier].state == CopyState::kReady;
+  }
+  // The fastest tier that can be read and has a copy; kLowerTiersMax if there is none.
+  uint32_t FastestTier(const Block& block) const;
+  BlockTraits TraitsOf(BlockId id) const;
+  // What a tier writes beside one member's bytes.
+  BlockRecord RecordOf(BlockId id, const LocalMember& local) const;
+  TouchContext ContextOf(const protocol::Hints& hints) const;
+
+  void AddDevice();
+  // Tells of a writer whose checksums were wrong.
+  void NoteRefuted(const RefutedWriter& refuted);
+
+  // Constant after construction.
+  const uint32_t domain_index;
+  const DomainOptions options;
+  const StoreOptions& limits;
+  const StoreSeams seams;
+
+  SlotAllocator slots;         // Residency; segments: SegmentLedger
+  RadixIndex index;            // Residency
+  TreeWalks walks{index};      // Store; Residency tells it what goes
+  ChunkedArray<Block> blocks;  // Residency; job fields: Verifier, Mover
+  // Residency: by id, ReadinessOf(); so that a long run is judged at a glance.
+  MappedArray<uint8_t> readiness;
+  WriterClasses writer_classes;                 // Residency
+  std::vector<std::unique_ptr<Group>> groups;   // Store; null: free place
+  std::deque<ForgottenGroup> forgotten_groups;  // Store; of one id once
+  SlotClasses slot_classes;                     // Store
+  LeaseTable leases;                            // LeaseKeeper
+  std::deque<LeaseWork> lease_work;             // LeaseKeeper; Waiters ends Prefetches through it
+  std::deque<LeaseEntry> letting_go;            // entries no lease has any more, still held
+  std::deque<CutTail> cut_tails;                // likewise, many at once; LeaseKeeper sorts them
+  std::unique_ptr<EvictionPolicy> dram_policy;
+  std::vector<LowerTier> lower;               // Residency
+  uint32_t persistent_tier = kLowerTiersMax;  // which of them; kLowerTiersMax: none
+  uint32_t device_tier = kLowerTiersMax;      // likewise; the last of them, though the fastest
+  std::deque<BlockId> amends;  // Residency: blocks with is_amend_due, once each; Mover tells
+  ErasedBelow erased_below;    // Residency
+  std::unique_ptr<AdmissionPolicy> admission;
+  HitMeter meter;           // Store
+  ForgottenKeys forgotten;  // Residency: keys of blocks that were Sealed
+  protocol::MissCause erase_cause = protocol::MissCause::kCapacity;  // of what is erased; Because
+  // Blocks whose state changed since the last incremental check of invariants; kept only once there
+  // has been one.
+  mutable std::vector<BlockId> changed;
+  mutable bool is_watched = false;
+  // Slots of no block that a predecessor's clients may still touch.
+  std::vector<SlotRef> inherited_slots;  // Residency
+  uint64_t inherited_bytes = 0;          // Residency
+  uint64_t fenced_bytes = 0;             // Residency
+  uint32_t fenced_slot_count = 0;        // Residency
+  // SharedWriter: rises when the shared tier has been away and may have lost what it had.
+  uint32_t shared_epoch = 1;
+  uint64_t reserved_count = 0;  // Residency
+  uint64_t lease_charge = 0;    // LeaseKeeper: blocks in leases, and what leases weigh themselves
+  uint32_t member_count = 0;    // Store: local members of all groups
+  uint32_t session_count = 0;   // Store
+  bool is_short = false;        // a slot was asked for and none was free: SegmentLedger looks
+  bool is_room_coming = false;  // SegmentLedger: a segment is being populated, or will be
+  Store::DomainStats counters;  // only its "since start" fields
+};
+
+// While it lives, what is erased is erased for this cause.
+class Because {
+ public:
+  Because(CacheDomain& domain, protocol::MissCause cause)
+      : d_(domain), before_(std::exchange(domain.erase_cause, cause)) {}
+  ~Because() { d_.erase_cause = before_; }
+  Because(const Because&) = delete;
+  Because& operator=(const Because&) = delete;
+
+ private:
+  CacheDomain& d_;
+  const protocol::MissCause before_;
+};
+
+}  // namespace terrace

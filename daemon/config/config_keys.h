@@ -1,0 +1,68 @@
+// The tables of configuration keys: what a key is called, where it lands, what it may be, and its
+// one-line meaning. Reading, printing and the list of names all walk these tables, so a key cannot
+// be read and not printed.
+#pragma once
+
+#include <array>
+#include <span>
+#include <string_view>
+#include <variant>
+
+#include "daemon/config/config.h"
+
+namespace terrace {
+
+// Forms a value can have. Section is DaemonConfig, DomainConfig, …
+template <typename Section>
+struct CountField {
+  uint32_t Section::*member;
+  uint32_t min, max;
+};
+template <typename Section>
+struct BytesField {
+  uint64_t Section::*member;
+  uint64_t min, max;
+};
+template <typename Section>
+struct TextField {
+  std::string Section::*member;
+  size_t bytes_max;
+};
+template <typename Section>
+struct ModeField {  // octal permissions in quotes
+  uint32_t Section::*member;
+};
+template <typename Section>
+struct IdsField {
+  std::optional<std::vector<uint32_t>> Section::*member;
+};
+template <typename Section>
+struct TextsField {
+  std::vector<std::string> Section::*member;
+  size_t count_max;
+  size_t bytes_max;  // of one
+};
+template <typename Section>
+struct ChoiceField {
+  std::span<const std::string_view> names;
+  void (*set)(Section& section, size_t index);
+  size_t (*get)(const Section& section);
+};
+
+template <typename Section>
+struct ConfigKey {
+  std::string_view name;
+  std::variant<CountField<Section>, BytesField<Section>, TextField<Section>, ModeField<Section>,
+               IdsField<Section>, TextsField<Section>, ChoiceField<Section>>
+      field;
+  std::string_view meaning;
+};
+
+std::span<const ConfigKey<DaemonConfig>> DaemonKeys();
+std::span<const ConfigKey<NvmeConfig>> NvmeKeys();
+std::span<const ConfigKey<HbmConfig>> HbmKeys();
+std::span<const ConfigKey<KvEventsConfig>> KvEventsKeys();
+std::span<const ConfigKey<RedisConfig>> RedisKeys();
+std::span<const ConfigKey<DomainConfig>> DomainKeys();
+
+}  // namespace terrace

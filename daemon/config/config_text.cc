@@ -1,0 +1,408 @@
+// Configuration as text: reading TOML into the fields, and printing the fields as TOML.
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <toml++/toml.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cstring>
+#include <fstream>
+#include <sstream>
+
+#include "daemon/config/config.h"
+#include "daemon/config/config_keys.h"
+
+namespace terrace {
+namespace {
+
+struct UnitName {
+  std::string_view name;
+  uint64_t bytes;
+};
+constexpr UnitName kUnits[] = {
+    {"TiB", uint64_t{1} << 40}, {"GiB", kGiB}, {"MiB", kMiB}, {"KiB", kKiB}};
+
+Status Refuse(std::string* why, std::string sentence) {
+  *why = std::move(sentence);
+  return Status(StatusCode::kInvalid, "the configuration is not valid");
+}
+
+// Insertions, deletions and substitutions that turn `from` into `to`.
+size_t EditDistance(std::string_view from, std::string_view to) {
+  std::vector<size_t> row(to.size() + 1);
+  for (size_t j = 0; j < row.size(); ++j) row[j] = j;
+  for (size_t i = 1; i <= from.size(); ++i) {
+    size_t diagonal = row[0];
+    row[0] = i;
+    for (size_t j = 1; j <= to.size(); ++j) {
+      const size_t substituted = diagonal + (from[i - 1] == to[j - 1] ? 0 : 1);
+      diagonal = row[j];
+      row[j] = std::min({row[j] + 1, row[j - 1] + 1, substituted});
+    }
+  }
+  return row.back();
+}
+
+// What was most likely meant: one that goes on where `name` ends, else the one with the fewest
+// differing letters.
+template <typename Names>
+std::string Nearest(std::string_view name, const Names& candidates) {
+  const auto distance = [name](std::string_view candidate) {
+    return candidate.starts_with(name) ? 0 : EditDistance(name, candidate);
+  };
+  return std::string(*std::min_element(candidates.begin(), candidates.end(),
+                                       [&distance](const auto& left, const auto& right) {
+                                         return distance(left) < distance(right);
+                                       }));
+}
+
+// One value on its way into a field: where it stands, and how a refusal is worded.
+struct Place {
+  const std::string& origin;
+  std::string name;  // "daemon.dram_bytes"
+  const toml::node& node;
+  std::string* why;
+
+  std::string Shown() const {
+    std::ostringstream text;
+    node.visit([&text](const auto& value) { text << toml::node_view<const toml::node>(value); });
+    return text.str().substr(0, 64);
+  }
+  Status RefuseValue(const std::string& wanted) const {
+    return Refuse(why, origin + ":" + std::to_string(node.source().begin.line) + ": " + name +
+                           " is " + Shown() + "; write " + wanted);
+  }
+};
+
+Status ReadNumber(const Place& place, uint64_t min, uint64_t max, const std::string& wanted,
+                  uint64_t value) {
+  if (value < min || value > max) return place.RefuseValue(wanted);
+  return Status::Ok();
+}
+
+template <typename Section>
+Status Read(const Place& place, const CountField<Section>& field, Section& section) {
+  const std::string wanted =
+      "a whole number from " + std::to_string(field.min) + " to " + std::to_string(field.max);
+  const auto number = place.node.value_exact<int64_t>();
+  if (!number || *number < 0) return place.RefuseValue(wanted);
+  TERRACE_RETURN_IF_ERROR(
+      ReadNumber(place, field.min, field.max, wanted, static_cast<uint64_t>(*number)));
+  section.*field.member = static_cast<uint32_t>(*number);
+  return Status::Ok();
+}
+
+template <typename Section>
+Status Read(const Place& place, const BytesField<Section>& field, Section& section) {
+  const std::string wanted = "bytes, as a number or such as \"8GiB\", from " +
+                             FormatBytes(field.min) + " to " + FormatBytes(field.max);
+  uint64_t value = 0;
+  if (const auto number = place.node.value_exact<int64_t>(); number && *number >= 0) {
+    value = static_cast<uint64_t>(*number);
+  } else if (const auto text = place.node.value_exact<std::string>()) {
+    const Result<uint64_t> parsed = ParseBytes(*text);
+    if (!parsed.ok()) return place.RefuseValue(wanted);
+    value = *parsed;
+  } else {
+    return place.RefuseValue(wanted);
+  }
+  TERRACE_RETURN_IF_ERROR(ReadNumber(place, field.min, field.max, wanted, value));
+  section.*field.member = value;
+  return Status::Ok();
+}
+
+template <typename Section>
+Status Read(const Place& place, const TextField<Section>& field, Section& section) {
+  const auto text = place.node.value_exact<std::string>();
+  if (!text || text->empty() || text->size() > field.bytes_max ||
+      text->find('\0') != std::string::npos) {
+    return place.RefuseValue("a text in quotes of 1 to " + std::to_string(field.bytes_max) +
+                             " bytes");
+  }
+  section.*field.member = *text;
+  return Status::Ok();
+}
+
+template <typename Section>
+Status Read(const Place& place, const ModeField<Section>& field, Section& section) {
+  const std::string text = place.node.value_exact<std::string>().value_or("");
+  uint32_t mode = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), mode, 8);
+  if (error != std::errc() || end != text.data() + text.size() || mode > 0777) {
+    return place.RefuseValue("octal permissions in quotes, such as \"0660\"");
+  }
+  section.*field.member = mode;
+  return Status::Ok();
+}
+
+template <typename Section>
+Status Read(const Place& place, const IdsField<Section>& field, Section& section) {
+  const std::string wanted =
+      "a list of at most " + std::to_string(kAllowedIdsMax) + " numeric ids, such as [1000, 1001]";
+  const toml::array* array = place.node.as_array();
+  if (array == nullptr || array->size() > kAllowedIdsMax) return place.RefuseValue(wanted);
+  std::vector<uint32_t> ids;
+  for (const toml::node& element : *array) {
+    const auto number = element.value_exact<int64_t>();
+    if (!number || *number < 0 || *number > UINT32_MAX) return place.RefuseValue(wanted);
+    ids.push_back(static_cast<uint32_t>(*number));
+  }
+  section.*field.member = std::move(ids);
+  return Status::Ok();
+}
+
+template <typename Section>
+Status Read(const Place& place, const TextsField<Section>& field, Section& section) {
+  const std::string wanted = "a list of 1 to " + std::to_string(field.count_max) +
+                             " texts in quotes of 1 to " + std::to_string(field.bytes_max) +
+                             " bytes";
+  const toml::array* array = place.node.as_array();
+  if (array == nullptr || array->empty() || array->size() > field.count_max) {
+    return place.RefuseValue(wanted);
+  }
+  std::vector<std::string> texts;
+  for (const toml::node& element : *array) {
+    const auto text = element.value_exact<std::string>();
+    if (!text || text->empty() || text->size() > field.bytes_max ||
+        text->find('\0') != std::string::npos) {
+      return place.RefuseValue(wanted);
+    }
+    texts.push_back(*text);
+  }
+  section.*field.member = std::move(texts);
+  return Status::Ok();
+}
+
+template <typename Section>
+Status Read(const Place& place, const ChoiceField<Section>& field, Section& section) {
+  const auto text = place.node.value_exact<std::string>();
+  const auto found =
+      text ? std::find(field.names.begin(), field.names.end(), *text) : field.names.end();
+  if (found == field.names.end()) {
+    std::string wanted = "one of";
+    for (const std::string_view name : field.names) wanted += " \"" + std::string(name) + "\"";
+    if (text) wanted += "; the nearest is \"" + Nearest(*text, field.names) + "\"";
+    return place.RefuseValue(wanted);
+  }
+  field.set(section, static_cast<size_t>(found - field.names.begin()));
+  return Status::Ok();
+}
+
+template <typename Section>
+Status ReadSection(const std::string& origin, const std::string& section_name,
+                   const toml::table& table, std::span<const ConfigKey<Section>> keys,
+                   Section& section, std::string* why) {
+  for (const auto& [name, node] : table) {
+    const auto key = std::find_if(keys.begin(), keys.end(), [&name = name](const auto& candidate) {
+      return candidate.name == name.str();
+    });
+    const std::string full_name = section_name + "." + std::string(name.str());
+    if (key == keys.end()) {
+      return Refuse(why, origin + ":" + std::to_string(node.source().begin.line) + ": " +
+                             full_name.substr(0, 96) + " is no known key; the nearest is " +
+                             Nearest(full_name, ConfigKeyNames()) + ". Correct or remove it");
+    }
+    const Place place{origin, full_name, node, why};
+    TERRACE_RETURN_IF_ERROR(
+        std::visit([&](const auto& field) { return Read(place, field, section); }, key->field));
+  }
+  return Status::Ok();
+}
+
+Status ReadDomains(const std::string& origin, const toml::node& node, DaemonConfig* config,
+                   std::string* why) {
+  const toml::array* domains = node.as_array();
+  if (domains == nullptr || !domains->is_array_of_tables()) {
+    return Refuse(why, origin + ":" + std::to_string(node.source().begin.line) +
+                           ": domain is no list of tables: write [[domain]], once a domain");
+  }
+  for (const toml::node& element : *domains) {
+    DomainConfig domain;
+    TERRACE_RETURN_IF_ERROR(
+        ReadSection(origin, "domain", *element.as_table(), DomainKeys(), domain, why));
+    config->domains.push_back(std::move(domain));
+  }
+  return Status::Ok();
+}
+
+Status ReadRoot(const std::string& origin, const toml::table& root, DaemonConfig* config,
+                std::string* why) {
+  for (const auto& [name, node] : root) {
+    if (name.str() == "daemon" && node.is_table()) {
+      TERRACE_RETURN_IF_ERROR(
+          ReadSection(origin, "daemon", *node.as_table(), DaemonKeys(), *config, why));
+    } else if (name.str() == "nvme" && node.is_table()) {
+      TERRACE_RETURN_IF_ERROR(
+          ReadSection(origin, "nvme", *node.as_table(), NvmeKeys(), config->nvme, why));
+    } else if (name.str() == "hbm" && node.is_table()) {
+      TERRACE_RETURN_IF_ERROR(
+          ReadSection(origin, "hbm", *node.as_table(), HbmKeys(), config->hbm, why));
+    } else if (name.str() == "redis" && node.is_table()) {
+      TERRACE_RETURN_IF_ERROR(
+          ReadSection(origin, "redis", *node.as_table(), RedisKeys(), config->redis, why));
+    } else if (name.str() == "kv_events" && node.is_table()) {
+      TERRACE_RETURN_IF_ERROR(ReadSection(origin, "kv_events", *node.as_table(), KvEventsKeys(),
+                                          config->kv_events, why));
+    } else if (name.str() == "domain") {
+      TERRACE_RETURN_IF_ERROR(ReadDomains(origin, node, config, why));
+    } else {
+      return Refuse(why,
+                    origin + ":" + std::to_string(node.source().begin.line) + ": '" +
+                        std::string(name.str()).substr(0, 64) +
+                        "' is no known section; the sections are [daemon], [nvme], [hbm], [redis], "
+                        "[kv_events] and [[domain]]");
+    }
+  }
+  return Status::Ok();
+}
+
+std::string Quoted(const std::string& text) {
+  std::ostringstream quoted;
+  quoted << toml::value<std::string>(text);
+  return quoted.str();
+}
+
+// A field as TOML; empty when it has no value.
+template <typename Section>
+struct Print {
+  const Section& section;
+  std::string operator()(const CountField<Section>& field) const {
+    return std::to_string(section.*field.member);
+  }
+  std::string operator()(const BytesField<Section>& field) const {
+    // A size that was not named and cannot be worked out: there is none.
+    if (section.*field.member == 0 && field.min > 0) return "";
+    return '"' + FormatBytes(section.*field.member) + '"';
+  }
+  std::string operator()(const TextField<Section>& field) const {
+    if ((section.*field.member).empty()) return "";
+    return Quoted(section.*field.member);
+  }
+  std::string operator()(const ModeField<Section>& field) const {
+    const uint32_t mode = section.*field.member;
+    std::string text = "\"0";
+    for (int shift = 6; shift >= 0; shift -= 3)
+      text += static_cast<char>('0' + (mode >> shift & 7));
+    return text + '"';
+  }
+  std::string operator()(const IdsField<Section>& field) const {
+    if (!(section.*field.member).has_value()) return "";
+    std::string text = "[";
+    for (const uint32_t id : *(section.*field.member)) {
+      text += (text.size() > 1 ? ", " : "") + std::to_string(id);
+    }
+    return text + "]";
+  }
+  std::string operator()(const TextsField<Section>& field) const {
+    std::string text;
+    for (const std::string& entry : section.*field.member) {
+      text += (text.empty() ? "[" : ", ") + Quoted(entry);
+    }
+    return text.empty() ? text : text + "]";
+  }
+  std::string operator()(const ChoiceField<Section>& field) const {
+    return '"' + std::string(field.names[field.get(section)]) + '"';
+  }
+};
+
+template <typename Section>
+std::string PrintSection(const Section& section, std::span<const ConfigKey<Section>> keys) {
+  std::string text;
+  for (const ConfigKey<Section>& key : keys) {
+    const std::string value = std::visit(Print<Section>{section}, key.field);
+    text += "# " + std::string(key.meaning) + "\n";
+    text += value.empty() ? "# " + std::string(key.name) + " is not set\n"
+                          : std::string(key.name) + " = " + value + "\n";
+  }
+  return text;
+}
+
+}  // namespace
+
+Result<uint64_t> ParseBytes(std::string_view text) {
+  const Status invalid(StatusCode::kInvalid, "not a number of bytes");
+  uint64_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || end == text.data()) return invalid;
+  text.remove_prefix(static_cast<size_t>(end - text.data()));
+  if (text.starts_with(' ')) text.remove_prefix(1);
+  if (text.empty()) return number;
+  for (const UnitName& unit : kUnits) {
+    if (text != unit.name) continue;
+    if (number > UINT64_MAX / unit.bytes) return invalid;
+    return number * unit.bytes;
+  }
+  return invalid;
+}
+
+std::string FormatBytes(uint64_t value_bytes) {
+  for (const UnitName& unit : kUnits) {
+    if (value_bytes != 0 && value_bytes % unit.bytes == 0) {
+      return std::to_string(value_bytes / unit.bytes) + std::string(unit.name);
+    }
+  }
+  return std::to_string(value_bytes);
+}
+
+Status ParseConfig(std::string_view toml_text, const std::string& origin, DaemonConfig* config,
+                   std::string* why) {
+  toml::table root;
+  try {
+    root = toml::parse(toml_text, origin);
+  } catch (const toml::parse_error& error) {
+    return Refuse(why, origin + ":" + std::to_string(error.source().begin.line) +
+                           ": this is no TOML: " + std::string(error.description()));
+  }
+  DaemonConfig parsed;
+  TERRACE_RETURN_IF_ERROR(ReadRoot(origin, root, &parsed, why));
+  *config = std::move(parsed);
+  return Status::Ok();
+}
+
+Status ReadConfigFile(const std::string& path, DaemonConfig* config, std::string* why) {
+  constexpr size_t kFileBytesMax = kMiB;
+  errno = 0;
+  std::ifstream file(path, std::ios::binary);
+  std::string text(kFileBytesMax + 1, '\0');
+  if (file) file.read(text.data(), static_cast<std::streamsize>(text.size()));
+  if (!file.is_open() || file.bad() || (file.gcount() == 0 && errno != 0)) {
+    const int error = errno;
+    *why = "configuration file " + path + ": cannot read it: " + std::strerror(error) +
+           "; name another with --config";
+    return Status(error == ENOENT ? StatusCode::kNotFound : StatusCode::kIo,
+                  "the configuration file cannot be read", error);
+  }
+  text.resize(static_cast<size_t>(file.gcount()));
+  if (text.size() > kFileBytesMax) {
+    return Refuse(why, "configuration file " + path + " is larger than " +
+                           FormatBytes(kFileBytesMax) + ": this is no configuration");
+  }
+  return ParseConfig(text, path, config, why);
+}
+
+std::string PrintConfig(const DaemonConfig& config) {
+  std::string text = "[daemon]\n" + PrintSection(config, DaemonKeys());
+  text += "\n[nvme]\n" + PrintSection(config.nvme, NvmeKeys());
+  text += "\n[hbm]\n" + PrintSection(config.hbm, HbmKeys());
+  text += "\n[kv_events]\n" + PrintSection(config.kv_events, KvEventsKeys());
+  text += "\n[redis]\n" + PrintSection(config.redis, RedisKeys());
+  for (const DomainConfig& domain : config.domains) {
+    text += "\n[[domain]]\n" + PrintSection(domain, DomainKeys());
+  }
+  return text;
+}
+
+std::vector<std::string> ConfigKeyNames() {
+  std::vector<std::string> names;
+  for (const auto& key : DaemonKeys()) names.push_back("daemon." + std::string(key.name));
+  for (const auto& key : NvmeKeys()) names.push_back("nvme." + std::string(key.name));
+  for (const auto& key : HbmKeys()) names.push_back("hbm." + std::string(key.name));
+  for (const auto& key : KvEventsKeys()) names.push_back("kv_events." + std::string(key.name));
+  for (const auto& key : RedisKeys()) names.push_back("redis." + std::string(key.name));
+  for (const auto& key : DomainKeys()) names.push_back("domain." + std::string(key.name));
+  return names;
+}
+
+}  // namespace terrace

@@ -1,0 +1,22 @@
+// The payload of KV event messages, as vLLM writes it and routers read it: a msgpack array of a
+// time, events, and the data-parallel rank. docs/PROTOCOL.md shows the fields.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "daemon/block/kv_event_sink.h"
+#include "daemon/config/config.h"
+
+namespace terrace {
+
+// Blocks that follow each other become one event. Its token_ids are empty: tokens never reach the
+// daemon, and routers know them from the engine's own event of the same hash.
+// REQUIRES: `events` are of one stream.
+std::string EncodeKvEvents(std::span<const KvEvent> events, uint32_t block_tokens,
+                           KvEventEncoding encoding, double unix_s);
+// The one event AllBlocksCleared.
+std::string EncodeKvCleared(KvEventEncoding encoding, double unix_s);
+
+}  // namespace terrace

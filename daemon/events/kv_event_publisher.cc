@@ -1,0 +1,377 @@
+#include "daemon/events/kv_event_publisher.h"
+
+#include <endian.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <climits>
+#include <csignal>
+#include <cstdlib>
+#include <exception>
+#include <zmq.hpp>
+#include <zmq_addon.hpp>
+
+#include "daemon/events/kv_event_codec.h"
+#include "daemon/log/log.h"
+
+namespace terrace {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr size_t kEventsPerMessageMax = 512;
+constexpr int kIoThreads = 1;
+// Routers that all begin at once are told once.
+constexpr uint64_t kBetweenRepublicationsUs = 5'000'000;
+constexpr milliseconds kPauseMin{100}, kPauseMax{10'000};
+// Without an error for so long the next one is a first one.
+constexpr std::chrono::seconds kTroubleEnds{60};
+constexpr milliseconds kReplayPause{2};  // for room to send on
+
+double UnixSeconds() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+uint64_t MonotonicUs() {
+  return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::microseconds>(
+                                   std::chrono::steady_clock::now().time_since_epoch())
+                                   .count());
+}
+
+std::string HostName() {
+  char name[HOST_NAME_MAX + 1] = "";
+  gethostname(name, HOST_NAME_MAX);
+  return name;
+}
+
+// systemd's filter drops what it forbids without a word to either end.
+void WarnOfAddressFilter(const char* key, const std::string& endpoint) {
+  if (std::getenv("INVOCATION_ID") == nullptr || !endpoint.starts_with("tcp://")) return;
+  Log(LogLevel::kWarn, "kv events over tcp need an allowed address",
+      {{"endpoint", std::string("kv_events.") + key + " = " + endpoint},
+       {"why",
+        "terraced.service has IPAddressDeny=any, this host's own addresses included: who is "
+        "not named in IPAddressAllow= cannot connect, and neither end is told"},
+       {"remedy",
+        "systemctl edit terraced: [Service] IPAddressAllow= with the routers' addresses, "
+        "or localhost for those of this host; or an endpoint of ipc://"}});
+}
+
+void Replace(std::string_view name, const std::string& value, std::string* text) {
+  for (size_t at = 0; (at = text->find(name, at)) != std::string::npos; at += value.size()) {
+    text->replace(at, name.size(), value);
+  }
+}
+
+}  // namespace
+
+struct KvEventPublisher::Sockets {
+  zmq::context_t context{kIoThreads};
+  zmq::socket_t events{context, zmq::socket_type::pub};
+  zmq::socket_t replay{context, zmq::socket_type::router};
+  KvEventPeers subscribers{context, events, "endpoint"};
+  KvEventPeers askers{context, replay, "replay_endpoint"};
+};
+
+KvEventPublisher::KvEventPublisher(const DaemonConfig& config, std::function<void()> republish)
+    : config_(config.kv_events),
+      republish_(std::move(republish)),
+      host_name_(HostName()),
+      wake_fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+      queue_(kQueueMax),
+      replay_({.batches_max = config.kv_events.replay_batches,
+               .requests_per_peer_max = config.kv_events.replay_requests_max,
+               .first_sequence = static_cast<uint64_t>(UnixSeconds() * 1e6),
+               .cleared = EncodeKvCleared(config.kv_events.encoding, UnixSeconds())}) {
+  for (const DomainConfig& domain : config.domains) domain_names_.push_back(domain.name);
+}
+
+KvEventPublisher::~KvEventPublisher() {
+  if (thread_.joinable()) {
+    is_ending_.store(true);
+    Wake();
+    thread_.join();
+  }
+  close(wake_fd_);
+}
+
+Status KvEventPublisher::OpenSockets(std::string* why) {
+  const char* key = "endpoint";
+  const std::string* endpoint = &config_.endpoint;
+  try {
+    auto sockets = std::make_unique<Sockets>();
+    for (zmq::socket_t* socket : {&sockets->events, &sockets->replay}) {
+      socket->set(zmq::sockopt::linger, 0);
+      socket->set(zmq::sockopt::maxmsgsize, kPeerMessageBytesMax);
+      socket->set(zmq::sockopt::tcp_keepalive, 1);  // or one that lost its power is there for ever
+    }
+    sockets->events.set(zmq::sockopt::sndhwm, kMessagesPerSubscriberMax);
+    sockets->replay.set(zmq::sockopt::sndhwm, KvEventReplay::kUnreadMessagesMax);
+    sockets->replay.set(zmq::sockopt::rcvhwm, KvEventReplay::kUnreadMessagesMax);
+    sockets->replay.set(zmq::sockopt::router_mandatory, true);
+    sockets->events.bind(*endpoint);
+    if (!config_.replay_endpoint.empty()) {
+      key = "replay_endpoint";
+      endpoint = &config_.replay_endpoint;
+      sockets->replay.bind(*endpoint);
+    }
+    sockets_ = std::move(sockets);
+    return Status::Ok();
+  } catch (const zmq::error_t& error) {
+    *why = std::string("kv_events.") + key + " is '" + *endpoint + "', which cannot be bound (" +
+           error.what() +
+           "): name tcp://*:PORT with a free port, or ipc:// and a path whose "
+           "directory exists";
+    return Status(StatusCode::kInvalid, "an endpoint of KV events cannot be bound");
+  }
+}
+
+Status KvEventPublisher::Start(std::string* why) {
+  TERRACE_RETURN_IF_ERROR(OpenSockets(why));
+  WarnOfAddressFilter("endpoint", config_.endpoint);
+  WarnOfAddressFilter("replay_endpoint", config_.replay_endpoint);
+  thread_ = std::thread([this] { Run(); });
+  return Status::Ok();
+}
+
+// ---- the store thread ----
+
+std::string KvEventPublisher::TopicOf(uint32_t domain_index, const std::string& model) const {
+  std::string topic = config_.topic;
+  Replace("{host}", host_name_, &topic);
+  Replace("{domain}", domain_names_[domain_index], &topic);
+  Replace("{model}", model, &topic);
+  return topic;
+}
+
+uint32_t KvEventPublisher::StreamOf(uint32_t domain_index, const SpaceGroupSpec& spec) {
+  Stream stream{.topic = TopicOf(domain_index, spec.members[0].spec.model),
+                .block_tokens = spec.block_tokens(),
+                .is_topic_new = true};
+  const std::lock_guard guard(streams_mutex_);
+  for (uint32_t i = 0; i < streams_.size(); ++i) {
+    if (streams_[i].topic == stream.topic && streams_[i].block_tokens == stream.block_tokens) {
+      return i;
+    }
+    if (streams_[i].topic == stream.topic) stream.is_topic_new = false;
+  }
+  if (streams_.size() == kStreamsMax) {
+    Log(LogLevel::kWarn, "kv events",
+        {{"why", "more models than streams: routers do not hear of this one's blocks"},
+         {"topic", stream.topic},
+         {"streams_max", kStreamsMax}});
+    return kStreamNone;
+  }
+  streams_.push_back(std::move(stream));
+  return static_cast<uint32_t>(streams_.size() - 1);
+}
+
+bool KvEventPublisher::HasRoom(size_t event_count) const {
+  if (has_ended_.load(std::memory_order_relaxed)) return true;  // for nobody
+  const uint64_t waiting =
+      added_count_.load(std::memory_order_relaxed) - taken_count_.load(std::memory_order_acquire);
+  return waiting + event_count <= kQueueMax;
+}
+
+void KvEventPublisher::Publish(std::span<const KvEvent> events) {
+  const bool is_lost = has_ended_.load(std::memory_order_relaxed) ||
+                       has_lost_.load(std::memory_order_acquire) || !HasRoom(events.size());
+  if (is_lost) {
+    lost_count_.fetch_add(events.size(), std::memory_order_relaxed);
+    has_lost_.store(true);
+    if (is_asleep_.load()) Wake();
+    return;
+  }
+  uint64_t place = added_count_.load(std::memory_order_relaxed);
+  for (const KvEvent& event : events) queue_[place++ % kQueueMax] = event;
+  added_count_.store(place);
+  if (is_asleep_.load()) Wake();
+}
+
+void KvEventPublisher::Wake() {
+  is_asleep_.store(false);
+  const uint64_t one = 1;
+  [[maybe_unused]] const ssize_t written = write(wake_fd_, &one, sizeof(one));
+}
+
+KvEventCounters KvEventPublisher::counters() const {
+  return {.is_on = !has_ended_.load(),
+          .events = event_count_.load(),
+          .messages = message_count_.load(),
+          .lost = lost_count_.load(),
+          .errors = error_count_.load(),
+          .peers_ended = peers_ended_.load(),
+          .replays = replay_count_.load(),
+          .replays_refused = replays_refused_.load(),
+          .replays_abandoned = replays_abandoned_.load(),
+          .republications = republication_count_.load()};
+}
+
+// ---- the publisher's thread ----
+
+const KvEventPublisher::Stream& KvEventPublisher::StreamAt(uint32_t stream) const {
+  const std::lock_guard guard(streams_mutex_);
+  return streams_[stream];
+}
+
+void KvEventPublisher::Run() {
+  sigset_t all;
+  sigfillset(&all);
+  pthread_sigmask(SIG_BLOCK, &all, nullptr);  // a call that a signal ends may leave half a message
+  const auto end = [this](const char* why) {
+    has_ended_.store(true);
+    sockets_.reset();
+    Log(LogLevel::kError, "kv events have ended",
+        {{"why", why},
+         {"remedy", "restart terraced; blocks are served all the same, and routers hear no more"}});
+  };
+  try {
+    while (!is_ending_.load()) {
+      try {
+        Turn();
+      } catch (const zmq::error_t& error) {
+        Recover(error.what());
+      }
+    }
+  } catch (const std::exception& error) {
+    end(error.what());
+  } catch (...) {
+    end("an exception of no known type");
+  }
+}
+
+void KvEventPublisher::Recover(const char* why) {
+  error_count_.fetch_add(1, std::memory_order_relaxed);
+  const uint64_t now_us = MonotonicUs();
+  const auto quiet_us = std::chrono::microseconds(kTroubleEnds).count();
+  pause_ = failed_us_ == 0 || now_us > failed_us_ + quiet_us ? kPauseMin
+                                                             : std::min(2 * pause_, kPauseMax);
+  failed_us_ = now_us;
+  uint64_t held_back = 0;
+  if (error_gate_.Open(now_us, &held_back)) {
+    Log(LogLevel::kWarn, "kv events try again",
+        {{"why", why}, {"pause_ms", pause_.count()}, {"not_told", held_back}});
+  }
+  sockets_.reset();
+  replay_.DropPeers();
+  const auto until = std::chrono::steady_clock::now() + pause_;
+  while (!is_ending_.load() && std::chrono::steady_clock::now() < until) {
+    SleepUntilWoken(static_cast<int>(pause_.count()));
+  }
+}
+
+void KvEventPublisher::SleepUntilWoken(int timeout_ms) {
+  pollfd woken{.fd = wake_fd_, .events = POLLIN, .revents = 0};
+  if (poll(&woken, 1, timeout_ms) <= 0) return;
+  uint64_t count = 0;
+  [[maybe_unused]] const ssize_t got = read(wake_fd_, &count, sizeof(count));
+}
+
+// Sends what there is, then sleeps until there is more or somebody asks for a replay.
+void KvEventPublisher::Turn() {
+  std::string why;
+  if (sockets_ == nullptr && !OpenSockets(&why).ok()) return Recover(why.c_str());
+  // Looked at first: whatever was queued before the loss is sent before it is taken back.
+  const bool has_lost = has_lost_.load(std::memory_order_acquire);
+  if (!SendSome() && has_lost) TakeBack();
+  const bool may_replay = replay_.has_work() && replay_.Send(sockets_->replay, MonotonicUs());
+  if (replay_.TakeWantsAll()) is_republication_due_ = true;
+  Republish();
+  std::array<zmq::pollitem_t, 4> items = {
+      zmq::pollitem_t{nullptr, wake_fd_, ZMQ_POLLIN, 0},
+      zmq::pollitem_t{sockets_->replay.handle(), 0, ZMQ_POLLIN, 0},
+      zmq::pollitem_t{sockets_->subscribers.news().handle(), 0, ZMQ_POLLIN, 0},
+      zmq::pollitem_t{sockets_->askers.news().handle(), 0, ZMQ_POLLIN, 0}};
+  is_asleep_.store(true);
+  const bool has_more =
+      may_replay || has_lost_.load() || added_count_.load() != taken_count_.load();
+  zmq::poll(items, has_more ? milliseconds(0) : PauseBetweenTurns());
+  is_asleep_.store(false);
+  if (items[0].revents != 0) SleepUntilWoken(0);
+  if (items[1].revents != 0) replay_.Receive(sockets_->replay);
+  const uint64_t now_us = MonotonicUs();
+  peers_ended_ += sockets_->subscribers.Look(now_us) + sockets_->askers.Look(now_us);
+  const KvEventReplayCounters& replays = replay_.counters();
+  replay_count_.store(replays.requests, std::memory_order_relaxed);
+  replays_refused_.store(replays.refused + replays.malformed, std::memory_order_relaxed);
+  replays_abandoned_.store(replays.abandoned, std::memory_order_relaxed);
+}
+
+// Who waits for room to be answered, or has to be looked at, does not wake the thread.
+std::chrono::milliseconds KvEventPublisher::PauseBetweenTurns() const {
+  if (replay_.has_work() || is_republication_due_) return kReplayPause;
+  const bool has_peers = sockets_->subscribers.has_any() || sockets_->askers.has_any();
+  return has_peers ? milliseconds(KvEventPeers::kBetweenLooksUs / kUsPerMs) : milliseconds(-1);
+}
+
+bool KvEventPublisher::SendSome() {
+  const uint64_t added = added_count_.load(std::memory_order_acquire);
+  uint64_t taken = taken_count_.load(std::memory_order_relaxed);
+  BeginTopics();
+  if (added == taken) return false;
+  std::vector<KvEvent> events;
+  while (taken < added && events.size() < kEventsPerMessageMax &&
+         (events.empty() || queue_[taken % kQueueMax].stream == events[0].stream)) {
+    events.push_back(queue_[taken++ % kQueueMax]);
+  }
+  taken_count_.store(taken, std::memory_order_release);
+  event_count_.fetch_add(events.size(), std::memory_order_relaxed);
+  const Stream& stream = StreamAt(events[0].stream);
+  Send(events[0].stream,
+       EncodeKvEvents(events, stream.block_tokens, config_.encoding, UnixSeconds()));
+  return true;
+}
+
+void KvEventPublisher::BeginTopics() {
+  uint32_t stream_count = 0;
+  {
+    const std::lock_guard guard(streams_mutex_);
+    stream_count = static_cast<uint32_t>(streams_.size());
+  }
+  for (; streams_begun_ < stream_count; ++streams_begun_) {
+    if (!StreamAt(streams_begun_).is_topic_new) continue;
+    Send(streams_begun_, EncodeKvCleared(config_.encoding, UnixSeconds()));
+  }
+}
+
+// Some events were lost. Routers forget all, and hear of all there is.
+void KvEventPublisher::TakeBack() {
+  for (uint32_t stream = 0; stream < streams_begun_; ++stream) {
+    if (!StreamAt(stream).is_topic_new) continue;
+    Send(stream, EncodeKvCleared(config_.encoding, UnixSeconds()));
+  }
+  has_lost_.store(false, std::memory_order_release);
+  republication_count_.fetch_add(1, std::memory_order_relaxed);
+  republish_();
+}
+
+// Kept first: what an error keeps from being sent can be asked for.
+void KvEventPublisher::Send(uint32_t stream, const std::string& payload) {
+  const uint64_t wire_sequence = htobe64(replay_.next_sequence());
+  const std::string& topic = StreamAt(stream).topic;
+  zmq::message_t message(payload.data(), payload.size());
+  zmq::message_t kept;
+  kept.copy(message);
+  replay_.Keep(topic, std::move(kept));
+  message_count_.fetch_add(1, std::memory_order_relaxed);
+  sockets_->events.send(zmq::buffer(topic), zmq::send_flags::sndmore);
+  sockets_->events.send(zmq::buffer(&wire_sequence, sizeof(uint64_t)), zmq::send_flags::sndmore);
+  sockets_->events.send(message, zmq::send_flags::none);
+}
+
+// Routers that all ask at once are told once.
+void KvEventPublisher::Republish() {
+  const uint64_t now_us = MonotonicUs();
+  const bool is_early = republished_us_ != 0 && now_us < republished_us_ + kBetweenRepublicationsUs;
+  if (!is_republication_due_ || is_early) return;
+  is_republication_due_ = false;
+  republished_us_ = now_us;
+  republication_count_.fetch_add(1, std::memory_order_relaxed);
+  republish_();
+}
+
+}  // namespace terrace

@@ -1,0 +1,123 @@
+// KvEventPublisher: sends KV events to routers over ZeroMQ, in the frames of vLLM: a topic, a u64
+// sequence number, a payload. Subscribers that missed some ask the replay socket; for older ones
+// than it keeps, and after its own queue overflowed, every block is told of anew. Numbers begin at
+// the microseconds since 1970, so that those of a restarted daemon are never taken for the next.
+//
+// THREADING: the KvEventSink's calls come from the store thread and never wait. A thread of its own
+// encodes and sends. After an error of ZeroMQ it makes its sockets anew; any other exception ends
+// it, and with it the events.
+// LIMITS: kQueueMax events wait; ZeroMQ keeps kMessagesPerSubscriberMax for a subscriber that does
+// not read, and drops the rest; a part of what peers send has kPeerMessageBytesMax, or its
+// connection ends; kv_event_peers.h and kv_event_replay.h.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "daemon/block/kv_event_sink.h"
+#include "daemon/config/config.h"
+#include "daemon/events/kv_event_peers.h"
+#include "daemon/events/kv_event_replay.h"
+#include "daemon/log/log.h"
+#include "terrace/status.h"
+
+namespace terrace {
+
+class KvEventPublisher final : public KvEventSink {
+ public:
+  static constexpr size_t kQueueMax = 1 << 18;
+  static constexpr int kMessagesPerSubscriberMax = 16'384;
+  static constexpr int64_t kPeerMessageBytesMax = 4 * kKiB;
+  static constexpr uint32_t kStreamsMax = 4096;
+
+  // `republish`: every block shall be told of again, by Store::RepublishKvEvents, soon; called on
+  // the publisher's thread.
+  KvEventPublisher(const DaemonConfig& config, std::function<void()> republish);
+  ~KvEventPublisher() override;
+
+  // Binds the sockets, and begins. kInvalid: `*why` names the endpoint, the cause and the remedy.
+  Status Start(std::string* why);
+
+  uint32_t StreamOf(uint32_t domain_index, const SpaceGroupSpec& spec) override;
+  void Publish(std::span<const KvEvent> events) override;
+  bool HasRoom(size_t event_count) const override;
+
+  KvEventCounters counters() const;
+
+ private:
+  struct Stream {
+    std::string topic;
+    uint32_t block_tokens = 0;
+    bool is_topic_new = false;  // no stream before has its topic
+  };
+  struct Sockets;  // of the thread
+
+  std::string TopicOf(uint32_t domain_index, const std::string& model) const;
+  const Stream& StreamAt(uint32_t stream) const;
+  void Wake();
+  Status OpenSockets(std::string* why);
+  void Run();
+  // After an error: waits, longer each time, and makes the sockets anew.
+  void Recover(const char* why);
+  void Turn();
+  // False if nothing was queued.
+  bool SendSome();
+  void TakeBack();
+  // The streams that came since the last call: their topics begin empty, whatever a predecessor
+  // told.
+  void BeginTopics();
+  void Send(uint32_t stream, const std::string& payload);
+  void Republish();
+  void SleepUntilWoken(int timeout_ms);
+  std::chrono::milliseconds PauseBetweenTurns() const;
+
+  // Constant after construction.
+  const KvEventsConfig config_;
+  const std::function<void()> republish_;
+  const std::string host_name_;
+  std::vector<std::string> domain_names_;
+  const int wake_fd_;
+
+  std::thread thread_;
+
+  mutable std::mutex streams_mutex_;
+  std::deque<Stream> streams_;  // only grows, and nothing in it moves or changes
+
+  // A ring: the store thread adds, the publisher's takes.
+  std::vector<KvEvent> queue_;
+  std::atomic<uint64_t> added_count_{0};
+  std::atomic<uint64_t> taken_count_{0};
+  std::atomic<bool> has_lost_{false};
+  std::atomic<bool> is_asleep_{false};
+  std::atomic<bool> is_ending_{false};
+  std::atomic<bool> has_ended_{false};  // for an exception
+
+  std::atomic<uint64_t> event_count_{0};
+  std::atomic<uint64_t> message_count_{0};
+  std::atomic<uint64_t> lost_count_{0};
+  std::atomic<uint64_t> error_count_{0};
+  std::atomic<uint64_t> peers_ended_{0};
+  std::atomic<uint64_t> replay_count_{0};
+  std::atomic<uint64_t> replays_refused_{0};
+  std::atomic<uint64_t> replays_abandoned_{0};
+  std::atomic<uint64_t> republication_count_{0};
+
+  // Of the publisher's thread.
+  std::unique_ptr<Sockets> sockets_;  // null between an error and the next try
+  KvEventReplay replay_;
+  uint32_t streams_begun_ = 0;
+  uint64_t republished_us_ = 0;  // 0: never
+  bool is_republication_due_ = false;
+  uint64_t failed_us_ = 0;  // the last time
+  std::chrono::milliseconds pause_{0};
+  LogGate error_gate_;
+};
+
+}  // namespace terrace

@@ -1,0 +1,169 @@
+#include "daemon/events/kv_event_replay.h"
+
+#include <endian.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <string_view>
+
+namespace terrace {
+namespace {
+
+constexpr uint64_t kEndOfReplay = UINT64_MAX;
+constexpr size_t kRequestParts = 3;  // [who, "", first number]
+
+// The parts of a message as far as a request has any; all are taken off the socket.
+std::vector<zmq::message_t> ReceiveParts(zmq::socket_t& router, bool* is_too_long) {
+  std::vector<zmq::message_t> parts;
+  bool has_more = true;
+  while (has_more) {
+    zmq::message_t part;
+    if (!router.recv(part, zmq::recv_flags::dontwait)) break;
+    has_more = part.more();
+    if (parts.size() < kRequestParts) {
+      parts.push_back(std::move(part));
+    } else {
+      *is_too_long = true;
+    }
+  }
+  return parts;
+}
+
+}  // namespace
+
+void KvEventReplay::Keep(const std::string& topic, zmq::message_t payload) {
+  kept_bytes_ += payload.size();
+  kept_.push_back({.sequence = next_sequence_++,
+                   .topic = &*topics_.insert(topic).first,
+                   .payload = std::move(payload)});
+  while (kept_.size() > options_.batches_max || kept_bytes_ > kBytesMax) {
+    kept_bytes_ -= kept_.front().payload.size();
+    kept_.pop_front();
+  }
+}
+
+void KvEventReplay::Receive(zmq::socket_t& router) {
+  for (uint32_t i = 0; i < kRequestsPerTurnMax; ++i) {
+    bool is_too_long = false;
+    const std::vector<zmq::message_t> parts = ReceiveParts(router, &is_too_long);
+    if (parts.empty()) return;
+    if (is_too_long || parts.size() != kRequestParts || parts[1].size() != 0 ||
+        parts[2].size() != sizeof(uint64_t)) {
+      ++counters_.malformed;
+      continue;
+    }
+    uint64_t first = 0;
+    std::memcpy(&first, parts[2].data(), sizeof(first));
+    Ask(parts[0].to_string(), be64toh(first));
+  }
+}
+
+void KvEventReplay::Ask(const std::string& routing_id, uint64_t first) {
+  auto peer = std::ranges::find(peers_, routing_id, &Peer::routing_id);
+  if (peer == peers_.end()) {
+    if (peers_.size() == kPeersMax) {
+      ++counters_.refused;
+      return;
+    }
+    peers_.push_back({.routing_id = routing_id});
+    peer = std::prev(peers_.end());
+  }
+  if (peer->wanted.size() >= options_.requests_per_peer_max) {
+    ++counters_.refused;
+    return;
+  }
+  peer->wanted.push_back(first);
+  ++counters_.requests;
+}
+
+bool KvEventReplay::Send(zmq::socket_t& router, uint64_t now_us) {
+  size_t idle_count = 0;  // peers in a row that took nothing
+  for (uint32_t sent = 0; sent < kMessagesPerTurnMax && idle_count < peers_.size();) {
+    turn_ = turn_ < peers_.size() ? turn_ : 0;
+    Peer& peer = peers_[turn_];
+    const Sent outcome = SendNext(router, &peer);
+    if (outcome == Sent::kMessage) {
+      peer.waits_since_us = 0;
+      ++sent;
+      idle_count = 0;
+    } else if (outcome == Sent::kNoRoom) {
+      if (peer.waits_since_us == 0) peer.waits_since_us = now_us;
+      ++idle_count;
+    }
+    const bool is_given_up =
+        peer.waits_since_us != 0 && now_us > peer.waits_since_us + kUnreadUsMax;
+    if (is_given_up) ++counters_.abandoned;
+    if (outcome == Sent::kPeerGone || is_given_up || peer.wanted.empty()) {
+      peers_.erase(peers_.begin() + static_cast<std::ptrdiff_t>(turn_));
+      idle_count = 0;
+    } else {
+      ++turn_;
+    }
+  }
+  return idle_count < peers_.size();
+}
+
+// What was asked for and is kept, and a last message. Where some is not kept any more, all that was
+// told before is taken back first.
+KvEventReplay::Sent KvEventReplay::SendNext(zmq::socket_t& router, Peer* peer) {
+  if (!peer->has_begun) {
+    peer->has_begun = true;
+    peer->next = std::max(peer->wanted.front(), options_.first_sequence);
+  }
+  if (peer->next < first_kept()) {
+    const uint64_t before = first_kept() - 1;
+    const Sent sent = TakeBack(router, before, peer);
+    if (sent != Sent::kMessage || peer->cleared != nullptr) return sent;
+    peer->next = first_kept();
+    wants_all_ = true;
+    return sent;
+  }
+  peer->cleared = nullptr;
+  zmq::message_t payload;
+  if (peer->next >= next_sequence_) {
+    const Sent sent = SendMessage(router, *peer, "", kEndOfReplay, &payload);
+    if (sent == Sent::kMessage) {
+      peer->wanted.pop_front();
+      peer->has_begun = false;
+    }
+    return sent;
+  }
+  Kept& kept = kept_[peer->next - first_kept()];
+  payload.copy(kept.payload);
+  const Sent sent = SendMessage(router, *peer, *kept.topic, kept.sequence, &payload);
+  if (sent == Sent::kMessage) ++peer->next;
+  return sent;
+}
+
+// The next topic. peer->cleared is null again behind the last one.
+KvEventReplay::Sent KvEventReplay::TakeBack(zmq::socket_t& router, uint64_t sequence, Peer* peer) {
+  const auto topic =
+      peer->cleared == nullptr ? topics_.begin() : topics_.upper_bound(*peer->cleared);
+  zmq::message_t payload(options_.cleared.data(), options_.cleared.size());
+  const Sent sent = SendMessage(router, *peer, *topic, sequence, &payload);
+  if (sent != Sent::kMessage) return sent;
+  peer->cleared = std::next(topic) == topics_.end() ? nullptr : &*topic;
+  return sent;
+}
+
+// Nothing of a message is sent unless there is room for all of it: the socket is ROUTER_MANDATORY,
+// and decides at the first part.
+KvEventReplay::Sent KvEventReplay::SendMessage(zmq::socket_t& router, const Peer& peer,
+                                               std::string_view topic, uint64_t sequence,
+                                               zmq::message_t* payload) {
+  const int flags = ZMQ_DONTWAIT | ZMQ_SNDMORE;
+  if (zmq_send(router.handle(), peer.routing_id.data(), peer.routing_id.size(), flags) < 0) {
+    if (errno == EAGAIN) return Sent::kNoRoom;
+    if (errno == EHOSTUNREACH) return Sent::kPeerGone;
+    throw zmq::error_t();
+  }
+  const uint64_t wire_sequence = htobe64(sequence);
+  router.send(zmq::const_buffer{}, zmq::send_flags::sndmore);
+  router.send(zmq::buffer(topic), zmq::send_flags::sndmore);
+  router.send(zmq::buffer(&wire_sequence, sizeof(wire_sequence)), zmq::send_flags::sndmore);
+  router.send(*payload, zmq::send_flags::none);
+  return Sent::kMessage;
+}
+
+}  // namespace terrace

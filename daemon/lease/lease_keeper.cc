@@ -1,0 +1,409 @@
+#include "daemon/lease/lease_keeper.h"
+
+#include <algorithm>
+
+#include "terrace/check.h"
+
+namespace terrace {
+
+Result<LeaseId> LeaseKeeper::Open(LeaseKind kind, SessionIndex session, uint32_t group_index) {
+  SessionRecord& owner = sessions_.at(session);
+  LeaseToken token;
+  if (kind != LeaseKind::kPrefetch) {
+    if (owner.leases.size() >= d_.limits.leases_per_session_max) {
+      return Status(StatusCode::kNoSpace, "the session has leases_per_session_max leases");
+    }
+    if (ChargeLeft(owner) == 0) {
+      return Status(StatusCode::kNoSpace, "the domain's leases hold lease_blocks_max blocks");
+    }
+    do {
+      token = {.low = d_.seams.random.Next(), .high = d_.seams.random.Next()};
+    } while (token.is_zero() || d_.leases.Find(token) != kLeaseNone);
+  }
+  const LeaseId id = d_.leases.Open(kind, token, group_index);
+  Lease& lease = d_.leases.at(id);
+  lease.owner = session;
+  lease.owner_stamp = owner.stamp;
+  lease.created_us = d_.NowUs();
+  d_.lease_charge += kLeaseCostBlocks;
+  owner.lease_charge += kLeaseCostBlocks;
+  if (kind != LeaseKind::kPrefetch) {
+    const Status status = Join(id, session);
+    TERRACE_CHECK(status.ok(), "the session has room for a lease");
+  }
+  return id;
+}
+
+Status LeaseKeeper::Join(LeaseId id, SessionIndex session) {
+  SessionRecord& record = sessions_.at(session);
+  if (record.leases.size() >= d_.limits.leases_per_session_max) {
+    return Status(StatusCode::kNoSpace, "the session has leases_per_session_max leases");
+  }
+  TERRACE_CHECK(!IsJoiner(id, session), "a session joins a lease once");
+  d_.leases.at(id).joiners.push_back({.session = session});
+  record.leases.push_back(id);
+  if (record.deadline == kHandleNone) {
+    const uint64_t ttl_us = d_.limits.lease_ttl_ms * kUsPerMs;
+    record.deadline = d_.seams.deadlines.Add({.due_us = record.last_sign_us + ttl_us,
+                                              .kind = DeadlineKind::kSessionSilent,
+                                              .domain_index = d_.domain_index,
+                                              .id = session});
+  }
+  return Status::Ok();
+}
+
+bool LeaseKeeper::IsJoiner(LeaseId id, SessionIndex session) const {
+  for (const Joiner& joiner : d_.leases.at(id).joiners) {
+    if (joiner.session == session) return true;
+  }
+  return false;
+}
+
+bool LeaseKeeper::IsVoid(LeaseId id) const {
+  const Lease& lease = d_.leases.at(id);
+  if (lease.phase != LeasePhase::kBuilding && lease.phase != LeasePhase::kLive) return true;
+  if (lease.kind != LeaseKind::kWrite) return false;
+  for (const Joiner& joiner : lease.joiners) {
+    if (sessions_.at(joiner.session).is_hung_up) return true;
+  }
+  return false;
+}
+
+uint32_t LeaseKeeper::BlocksLeft(LeaseId id) const { return BlocksLeftOf(d_.leases.at(id).owner); }
+
+uint32_t LeaseKeeper::BlocksLeftOf(SessionIndex session) const {
+  const SessionRecord& owner = sessions_.at(session);
+  const uint32_t own_left = d_.limits.lease_blocks_per_session_max -
+                            std::min(owner.lease_blocks, d_.limits.lease_blocks_per_session_max);
+  return static_cast<uint32_t>(std::min<uint64_t>(own_left, ChargeLeft(owner)));
+}
+
+// What all others leave, but never less than the session's equal share.
+uint64_t LeaseKeeper::ChargeLeft(const SessionRecord& owner) const {
+  const uint64_t share = d_.limits.lease_blocks_max / d_.limits.sessions.sessions_max;
+  const uint64_t share_left = share - std::min(owner.lease_charge, share);
+  const uint64_t pool_left =
+      d_.limits.lease_blocks_max - std::min(d_.lease_charge, d_.limits.lease_blocks_max);
+  return std::max(share_left, pool_left);
+}
+
+void LeaseKeeper::Charge(Lease& lease, uint32_t block_count) {
+  SessionRecord& owner = sessions_.at(lease.owner);
+  lease.charged_count += block_count;
+  owner.lease_blocks += block_count;
+  owner.lease_charge += block_count;
+  d_.lease_charge += block_count;
+}
+
+void LeaseKeeper::Uncharge(const Lease& lease) {
+  const uint64_t charge = uint64_t{lease.charged_count} + kLeaseCostBlocks;
+  d_.lease_charge -= charge;
+  SessionRecord& owner = sessions_.at(lease.owner);
+  if (owner.stamp != lease.owner_stamp) return;
+  owner.lease_blocks -= lease.charged_count;
+  owner.lease_charge -= charge;
+}
+
+void LeaseKeeper::Append(LeaseId id, BlockId block, uint8_t flags) {
+  Lease& lease = d_.leases.at(id);
+  lease.entries.push_back({.block = block, .flags = flags});
+  Charge(lease, 1);
+  residency_.Hold(block, HoldKind::kLease);
+}
+
+void LeaseKeeper::AppendPath(LeaseId id, std::span<const BlockId> run) {
+  Lease& lease = d_.leases.at(id);
+  for (const BlockId block : run) lease.entries.push_back({.block = block});
+  Charge(lease, static_cast<uint32_t>(run.size()));
+  residency_.HoldPath(run);
+}
+
+void LeaseKeeper::AppendReady(LeaseId id, std::span<const BlockRange> path) {
+  Lease& lease = d_.leases.at(id);
+  uint32_t block_count = 0;
+  for (const BlockRange& range : path) block_count += range.block_count;
+  lease.entries.reserve(lease.entries.size() + block_count);
+  for (const BlockRange& range : path) {
+    for (uint32_t i = 0; i < range.block_count; ++i) {
+      lease.entries.push_back({.block = range.first + i});
+    }
+    residency_.HoldReady(range);
+  }
+  Charge(lease, block_count);
+}
+
+void LeaseKeeper::Sealed(LeaseId id, uint32_t entry_index) {
+  LeaseEntry& entry = d_.leases.at(id).entries[entry_index];
+  const LeaseEntry sealed = entry;
+  entry = {};
+  Release(sealed);
+}
+
+// ---- ends ----
+
+void LeaseKeeper::Leave(LeaseId id, SessionIndex session) {
+  waiters_.DropAll(sessions_.at(session).id, id);
+  RemoveJoiner(id, session);
+  EndIfDeserted(id);
+}
+
+void LeaseKeeper::RemoveJoiner(LeaseId id, SessionIndex session) {
+  std::vector<Joiner>& joiners = d_.leases.at(id).joiners;
+  const auto joiner = std::find_if(joiners.begin(), joiners.end(),
+                                   [=](const Joiner& j) { return j.session == session; });
+  TERRACE_CHECK(joiner != joiners.end(), "only a joiner leaves");
+  joiners.erase(joiner);
+  std::vector<LeaseId>& leases = sessions_.at(session).leases;
+  const auto place = std::find(leases.rbegin(), leases.rend(), id);
+  TERRACE_CHECK(place != leases.rend(), "a session knows the leases it joined");
+  *place = leases.back();
+  leases.pop_back();
+}
+
+void LeaseKeeper::EndIfDeserted(LeaseId id) {
+  Lease& lease = d_.leases.at(id);
+  if (!lease.joiners.empty()) return;
+  lease.phase = LeasePhase::kEnding;
+  d_.leases.Forget(id);
+  if (!lease.is_unnoted) d_.lease_work.push_back({LeaseWorkKind::kEnd, id, lease.stamp});
+}
+
+Status LeaseKeeper::AbortKeys(LeaseId id, SessionIndex session,
+                              std::span<const uint32_t> key_indexes) {
+  Lease& lease = d_.leases.at(id);
+  for (const uint32_t index : key_indexes) {
+    if (index >= lease.key_count) {
+      return Status(StatusCode::kInvalid, "a key index is not of this lease");
+    }
+  }
+  const bool is_alone = lease.joiners.size() == 1 && lease.joiners[0].session == session;
+  for (const uint32_t index : key_indexes) {
+    const uint32_t place = lease.EntryOf(index);
+    if (place == kEntryNone) continue;
+    LeaseEntry& entry = lease.entries[place];
+    if (entry.block == kBlockNone || d_.block(entry.block).phase != BlockPhase::kReserved) continue;
+    if (is_alone) {
+      const BlockId block = entry.block;
+      entry = {};
+      residency_.Erase(block, StatusCode::kGone);
+      residency_.LetGo(block, HoldKind::kLease);
+    } else {
+      // The others may still be writing: the slots wait for the end of the lease.
+      FenceEntry(&entry);
+      residency_.Erase(entry.block, StatusCode::kGone);
+    }
+  }
+  return Status::Ok();
+}
+
+void LeaseKeeper::AbortAll(LeaseId id, SessionIndex session) {
+  Lease& lease = d_.leases.at(id);
+  if (lease.phase == LeasePhase::kLive && lease.joiners.size() > 1) {
+    Revoke(id);
+    for (const Joiner& joiner : lease.joiners) {
+      const SessionRecord& record = sessions_.at(joiner.session);
+      if (joiner.session == session || record.is_hung_up) continue;
+      d_.seams.listener.OnLeaseRevoked(record.id, lease.token);
+    }
+  }
+  Leave(id, session);
+}
+
+void LeaseKeeper::Revoke(LeaseId id) {
+  Lease& lease = d_.leases.at(id);
+  if (lease.phase == LeasePhase::kRevoked || lease.phase == LeasePhase::kEnding) return;
+  lease.phase = LeasePhase::kRevoked;
+  ++d_.counters.leases_revoked;
+  for (const Joiner& joiner : lease.joiners) waiters_.DropAll(sessions_.at(joiner.session).id, id);
+  d_.lease_work.push_back({LeaseWorkKind::kRevoke, id, lease.stamp});
+}
+
+void LeaseKeeper::FenceEntry(LeaseEntry* entry) {
+  if (entry->block == kBlockNone || (entry->flags & kEntryFenced)) return;
+  entry->flags |= kEntryFenced;
+  residency_.Hold(entry->block, HoldKind::kFence);
+}
+
+void LeaseKeeper::OnHangUp(SessionIndex session) {
+  d_.lease_work.push_back({LeaseWorkKind::kSession, session, sessions_.at(session).stamp});
+}
+
+void LeaseKeeper::OnSilence(SessionIndex session) {
+  // Leave() and Revoke() do not change a session's list of leases under this walk.
+  const std::vector<LeaseId>& leases = sessions_.at(session).leases;
+  for (const LeaseId id : leases) {
+    Lease& lease = d_.leases.at(id);
+    if (IsVoid(id) || !IsSilent(lease)) continue;
+    Revoke(id);
+    for (const Joiner& joiner : lease.joiners) {
+      const SessionRecord& record = sessions_.at(joiner.session);
+      if (!record.is_hung_up) d_.seams.listener.OnLeaseRevoked(record.id, lease.token);
+    }
+  }
+}
+
+bool LeaseKeeper::IsSilent(const Lease& lease) const {
+  const uint64_t ttl_us = d_.limits.lease_ttl_ms * kUsPerMs;
+  for (const Joiner& joiner : lease.joiners) {
+    const SessionRecord& record = sessions_.at(joiner.session);
+    if (!record.is_hung_up && record.last_sign_us + ttl_us > d_.NowUs()) return false;
+  }
+  return true;
+}
+
+// ---- work in turns ----
+
+bool LeaseKeeper::has_work() const {
+  return !d_.lease_work.empty() || !d_.letting_go.empty() || !d_.cut_tails.empty();
+}
+
+bool LeaseKeeper::Step(uint32_t* budget) {
+  const uint32_t budget_before = *budget;
+  while (*budget > 0 && has_work()) {
+    // Before anything else is done to their leases.
+    if (!d_.cut_tails.empty()) {
+      if (StepTail(&d_.cut_tails.front(), budget)) d_.cut_tails.pop_front();
+      continue;
+    }
+    if (!d_.letting_go.empty()) {
+      const LeaseEntry entry = d_.letting_go.front();
+      d_.letting_go.pop_front();
+      Release(entry);
+      --*budget;
+      continue;
+    }
+    const LeaseWork work = d_.lease_work.front();
+    --*budget;
+    bool is_done = true;
+    if (work.kind == LeaseWorkKind::kSession) {
+      const SessionRecord& record = sessions_.at(work.id);
+      if (record.is_used && record.stamp == work.stamp) is_done = StepSession(work.id, budget);
+    } else if (d_.leases.at(work.id).stamp == work.stamp) {
+      is_done =
+          work.kind == LeaseWorkKind::kEnd ? StepEnd(work.id, budget) : StepRevoke(work.id, budget);
+    }
+    if (is_done) d_.lease_work.pop_front();
+  }
+  d_.seams.work += budget_before - *budget;
+  return has_work();
+}
+
+// The tail first, as paths go.
+bool LeaseKeeper::StepTail(CutTail* tail, uint32_t* budget) {
+  std::vector<LeaseEntry>& entries = tail->entries;
+  while (!entries.empty()) {
+    if (*budget == 0) return false;
+    --*budget;
+    const LeaseEntry entry = entries.back();
+    entries.pop_back();
+    if (entry.block == kBlockNone) continue;
+    if (entry.flags & kEntryByParts) {
+      d_.leases.at(tail->lease).left_behind.push_back(entry);
+    } else if (entry.flags == 0) {
+      residency_.LetGoPath(PopPath(entry.block, &entries, budget));
+    } else {
+      Release(entry);
+    }
+  }
+  return true;
+}
+
+// A hung-up session's leases, one after the other. Those of a dead one it leaves.
+bool LeaseKeeper::StepSession(SessionIndex session, uint32_t* budget) {
+  SessionRecord& record = sessions_.at(session);
+  while (record.revoked_count < record.leases.size()) {
+    if (*budget == 0) return false;
+    --*budget;
+    const LeaseId id = record.leases[record.revoked_count];
+    Lease& lease = d_.leases.at(id);
+    bool has_living = false;
+    for (const Joiner& joiner : lease.joiners) {
+      has_living |= !sessions_.at(joiner.session).is_hung_up;
+    }
+    if (lease.kind == LeaseKind::kWrite || !has_living) {
+      const bool is_news = lease.phase != LeasePhase::kRevoked;
+      Revoke(id);
+      for (const Joiner& joiner : lease.joiners) {
+        const SessionRecord& other = sessions_.at(joiner.session);
+        if (is_news && !other.is_hung_up) d_.seams.listener.OnLeaseRevoked(other.id, lease.token);
+      }
+    }
+    ++record.revoked_count;
+  }
+  if (!record.is_dead) return true;
+  while (!record.leases.empty()) {
+    if (*budget == 0) return false;
+    --*budget;
+    const LeaseId id = record.leases.back();
+    RemoveJoiner(id, session);
+    EndIfDeserted(id);
+  }
+  sessions_.Close(session);
+  return true;
+}
+
+bool LeaseKeeper::StepRevoke(LeaseId id, uint32_t* budget) {
+  Lease& lease = d_.leases.at(id);
+  while (lease.phase == LeasePhase::kRevoked &&
+         lease.revoked_behind_count < lease.left_behind.size()) {
+    if (*budget == 0) return false;
+    --*budget;
+    FenceEntry(&lease.left_behind[lease.revoked_behind_count++]);
+  }
+  while (lease.phase == LeasePhase::kRevoked && lease.revoked_count < lease.entries.size()) {
+    if (*budget == 0) return false;
+    --*budget;
+    LeaseEntry& entry = lease.entries[lease.revoked_count++];
+    FenceEntry(&entry);
+    if (lease.kind == LeaseKind::kWrite && entry.block != kBlockNone &&
+        d_.block(entry.block).phase == BlockPhase::kReserved) {
+      residency_.Erase(entry.block, StatusCode::kGone);
+    }
+  }
+  return true;
+}
+
+// The lease's blocks are let go, the tail first.
+bool LeaseKeeper::StepEnd(LeaseId id, uint32_t* budget) {
+  Lease& lease = d_.leases.at(id);
+  for (std::vector<LeaseEntry>* entries : {&lease.entries, &lease.left_behind}) {
+    while (!entries->empty()) {
+      if (*budget == 0) return false;
+      --*budget;
+      const LeaseEntry entry = entries->back();
+      entries->pop_back();
+      if (entry.block == kBlockNone) continue;
+      if (lease.kind != LeaseKind::kWrite && entry.flags == 0) {
+        residency_.LetGoPath(PopPath(entry.block, entries, budget));
+        continue;
+      }
+      if (lease.kind == LeaseKind::kWrite && d_.block(entry.block).phase == BlockPhase::kReserved) {
+        residency_.Erase(entry.block, StatusCode::kGone);
+      }
+      Release(entry);
+    }
+  }
+  Uncharge(lease);
+  d_.leases.Close(id);
+  return true;
+}
+
+// The entries before `last` that are of its path, as far as their ids follow each other.
+BlockRange LeaseKeeper::PopPath(BlockId last, std::vector<LeaseEntry>* entries, uint32_t* budget) {
+  BlockRange range{.first = last, .block_count = 1};
+  while (*budget > 0 && !entries->empty() && range.first > 0 && entries->back().flags == 0 &&
+         entries->back().block == range.first - 1) {
+    --*budget;
+    entries->pop_back();
+    --range.first;
+    ++range.block_count;
+  }
+  return range;
+}
+
+void LeaseKeeper::Release(const LeaseEntry& entry) {
+  if (entry.flags & kEntryFenced) residency_.LetGo(entry.block, HoldKind::kFence);
+  residency_.LetGo(entry.block, HoldKind::kLease);
+}
+
+}  // namespace terrace

@@ -1,0 +1,410 @@
+#include "daemon/persist/group_shelf.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <chrono>
+#include <condition_variable>
+#include <cstring>
+#include <deque>
+#include <filesystem>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include "terrace/open_file.h"
+
+namespace terrace {
+namespace {
+
+namespace fs = std::filesystem;
+
+// terrace-group-1
+// name=llama3-70b
+// members=2
+// member=local 412          and 412 bytes of canonical text
+// member=remote 413
+// seal=<16 hex digits: KeyedHash64 of all before this line>
+constexpr std::string_view kTitle = "terrace-group-";
+constexpr std::string_view kVersion = "1";
+constexpr std::string_view kName = "name=";
+constexpr std::string_view kMembers = "members=";
+constexpr std::string_view kLocal = "member=local ";
+constexpr std::string_view kRemote = "member=remote ";
+constexpr std::string_view kSeal = "seal=";
+constexpr std::string_view kDraftSuffix = ".new";
+
+std::string SealOf(std::string_view content, const DomainSecret& secret) {
+  const auto* bytes = reinterpret_cast<const std::byte*>(content.data());
+  return ToHex(0, KeyedHash64(secret, std::span(bytes, content.size()))).substr(16);
+}
+
+Status Refuse(std::string* why, std::string reason) {
+  *why = std::move(reason);
+  return Status(StatusCode::kCorrupt, "not a whole group file of this domain");
+}
+
+// Takes a line that begins with `prefix` off the front of `*rest`; what follows the prefix.
+bool TakeLine(std::string_view prefix, std::string_view* rest, std::string_view* value) {
+  const size_t end = rest->find('\n');
+  if (end == rest->npos || !rest->starts_with(prefix)) return false;
+  *value = rest->substr(prefix.size(), end - prefix.size());
+  rest->remove_prefix(end + 1);
+  return true;
+}
+
+bool ReadCount(std::string_view text, size_t max, size_t* count) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), *count);
+  return error == std::errc() && end == text.data() + text.size() && *count <= max;
+}
+
+bool TakeMember(std::string_view* rest, SpaceGroupMember* member, std::string* why) {
+  std::string_view value;
+  member->is_remote = rest->starts_with(kRemote);
+  if (!TakeLine(member->is_remote ? kRemote : kLocal, rest, &value)) return false;
+  size_t text_bytes = 0;
+  if (!ReadCount(value, std::min(kSpaceTextBytesMax, rest->size()), &text_bytes)) return false;
+  if (!SpaceSpec::Parse(rest->substr(0, text_bytes), &member->spec, why).ok()) return false;
+  rest->remove_prefix(text_bytes);
+  return true;
+}
+
+Status FromErrno(const char* what) { return Status(StatusCode::kIo, what, errno); }
+
+bool WriteAll(int fd, std::string_view content) {
+  while (!content.empty()) {
+    const ssize_t done = write(fd, content.data(), content.size());
+    if (done < 0 && errno == EINTR) continue;
+    if (done <= 0) return false;
+    content.remove_prefix(static_cast<size_t>(done));
+  }
+  return true;
+}
+
+// Regular files only, and no more of them than a group file has.
+Status ReadSmallFile(const std::string& path, std::string* content) {
+  const OpenFile file(path, O_RDONLY | O_NONBLOCK, 0);
+  if (file.fd() < 0) return FromErrno("cannot open it");
+  struct stat about {};
+  if (fstat(file.fd(), &about) != 0) return FromErrno("cannot look at it");
+  if (!S_ISREG(about.st_mode)) return Status(StatusCode::kCorrupt, "it is no regular file");
+  if (static_cast<uint64_t>(about.st_size) > kGroupFileBytesMax) {
+    return Status(StatusCode::kCorrupt, "it is longer than any group file");
+  }
+  content->resize(static_cast<size_t>(about.st_size));
+  size_t done_bytes = 0;
+  while (done_bytes < content->size()) {
+    const ssize_t got = read(file.fd(), content->data() + done_bytes, content->size() - done_bytes);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return FromErrno("cannot read it");
+    if (got == 0) break;
+    done_bytes += static_cast<size_t>(got);
+  }
+  content->resize(done_bytes);
+  return Status::Ok();
+}
+
+std::vector<fs::path> GroupPaths(const std::string& directory) {
+  std::vector<fs::path> paths;
+  std::error_code error;
+  for (fs::directory_iterator at(directory, error), end; !error && at != end; at.increment(error)) {
+    if (at->path().extension() == kGroupFileSuffix) paths.push_back(at->path());
+  }
+  std::sort(paths.begin(), paths.end());
+  return paths;
+}
+
+fs::path PathOf(const std::string& directory, const GroupId& id) {
+  return fs::path(directory) / (ToHex(id) + std::string(kGroupFileSuffix));
+}
+
+}  // namespace
+
+std::string FormatGroupFile(const SpaceGroupSpec& spec, const DomainSecret& secret) {
+  std::string content = std::string(kTitle) + std::string(kVersion) + '\n';
+  content += std::string(kName) + spec.name + '\n';
+  content += std::string(kMembers) + std::to_string(spec.members.size()) + '\n';
+  for (const SpaceGroupMember& member : spec.members) {
+    const std::string text = member.spec.CanonicalText();
+    content += member.is_remote ? kRemote : kLocal;
+    content += std::to_string(text.size()) + '\n' + text;
+  }
+  const std::string seal = SealOf(content, secret);
+  return content + std::string(kSeal) + seal + '\n';
+}
+
+Status ParseGroupFile(std::string_view content, const DomainSecret& secret, SpaceGroupSpec* spec,
+                      std::string* why) {
+  std::string_view rest = content, version, name, count_text;
+  if (!TakeLine(kTitle, &rest, &version)) return Refuse(why, "it is no group file");
+  if (version != kVersion) {
+    *why = "it has format version " + std::string(version.substr(0, 16)) + ", known is " +
+           std::string(kVersion);
+    return Status(StatusCode::kUnsupported, "a group file of another version");
+  }
+  // The seal first: what it does not cover is not looked at.
+  const size_t seal_bytes = kSeal.size() + 16 + 1;
+  if (content.size() < seal_bytes) return Refuse(why, "its end is lost");
+  const std::string_view sealed = content.substr(0, content.size() - seal_bytes);
+  if (content.substr(sealed.size()) != std::string(kSeal) + SealOf(sealed, secret) + '\n') {
+    return Refuse(why, "its seal does not hold: it is damaged, or another domain's");
+  }
+  rest = sealed.substr(sealed.size() - (rest.size() - seal_bytes));
+  SpaceGroupSpec parsed;
+  size_t count = 0;
+  *why = "its members cannot be read";
+  if (!TakeLine(kName, &rest, &name) || !TakeLine(kMembers, &rest, &count_text) ||
+      !ReadCount(count_text, kGroupMembersMax, &count)) {
+    return Refuse(why, "its head cannot be read");
+  }
+  parsed.name = name;
+  parsed.members.resize(count);
+  for (SpaceGroupMember& member : parsed.members) {
+    if (!TakeMember(&rest, &member, why)) return Refuse(why, *why);
+  }
+  if (!rest.empty()) return Refuse(why, "more follows its last member");
+  if (!parsed.Validate(why).ok()) return Refuse(why, *why);
+  *spec = std::move(parsed);
+  return Status::Ok();
+}
+
+std::vector<SpaceGroupSpec> LoadGroupFiles(const std::string& directory, const DomainSecret& secret,
+                                           std::vector<std::string>* notes) {
+  std::vector<SpaceGroupSpec> specs;
+  std::vector<fs::path> paths = GroupPaths(directory);
+  std::stable_sort(paths.begin(), paths.end(), [](const fs::path& a, const fs::path& b) {
+    std::error_code error;
+    return fs::last_write_time(a, error) > fs::last_write_time(b, error);
+  });
+  for (const fs::path& path : paths) {
+    std::string content, why;
+    const auto note = [&](const std::string& reason) {
+      notes->push_back("group file " + path.string() + " is left aside: " + reason);
+    };
+    if (const Status status = ReadSmallFile(path, &content); !status.ok()) {
+      note(status.what());
+      continue;
+    }
+    SpaceGroupSpec spec;
+    if (!ParseGroupFile(content, secret, &spec, &why).ok()) {
+      note(why);
+    } else if (ToHex(spec.Id()) != path.stem()) {
+      note("it holds group " + ToHex(spec.Id()));
+    } else {
+      specs.push_back(std::move(spec));
+    }
+  }
+  return specs;
+}
+
+Status WriteGroupFile(const std::string& directory, const GroupId& id, std::string_view content) {
+  std::error_code error;
+  fs::create_directories(directory, error);
+  if (error) return Status(StatusCode::kIo, "cannot make the directory of groups", error.value());
+  const fs::path path = PathOf(directory, id);
+  const std::string draft = path.string() + std::string(kDraftSuffix);
+  {
+    const OpenFile file(draft, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    if (file.fd() < 0) return FromErrno("cannot create the group's file");
+    if (!WriteAll(file.fd(), content) || fsync(file.fd()) != 0) {
+      const Status failed = FromErrno("cannot write the group's file");
+      unlink(draft.c_str());
+      return failed;
+    }
+  }
+  if (rename(draft.c_str(), path.c_str()) != 0) return FromErrno("cannot place the group's file");
+  const OpenFile directory_file(directory, O_RDONLY | O_DIRECTORY, 0);
+  if (directory_file.fd() < 0 || fsync(directory_file.fd()) != 0) {
+    return FromErrno("cannot sync the directory of groups");
+  }
+  return Status::Ok();
+}
+
+struct FileShelf::Writer {
+  using KeptGroup = std::pair<uint32_t, GroupId>;
+  struct Job {
+    uint32_t domain_index = 0;
+    GroupId id;
+    uint64_t stamp = 0;                  // of the Keep
+    std::optional<SpaceGroupSpec> spec;  // none: a Drop
+    KeptGroup group() const { return {domain_index, id}; }
+  };
+  struct Kept {
+    uint64_t stamp = 0;
+    bool is_written = false;
+  };
+
+  explicit Writer(Options chosen) : options(std::move(chosen)) {}
+  const Options options;
+
+  std::mutex mutex;
+  std::condition_variable wake;
+  std::condition_variable drained;
+  std::deque<Job> jobs;
+  std::map<KeptGroup, Kept> kept;  // in this run, or soon
+  uint64_t keep_count = 0;
+  size_t drops_queued = 0;
+  bool is_busy = false;
+  bool is_stopping = false;
+  std::thread thread;
+
+  void Run();
+  Status Write(const Job& job);
+  void Remove(const Job& job);
+  void EndWrite(const Job& job, const Status& status);
+  bool IsKept(const KeptGroup& group);
+  void MakeRoom(const Job& job);
+};
+
+bool FileShelf::Writer::IsKept(const KeptGroup& group) {
+  const std::lock_guard lock(mutex);
+  return kept.contains(group);
+}
+
+// Removes what was opened longest ago until one more file fits.
+void FileShelf::Writer::MakeRoom(const Job& job) {
+  const std::string& directory = options.domains[job.domain_index].directory;
+  std::vector<std::pair<fs::file_time_type, fs::path>> old;
+  std::vector<fs::path> paths = GroupPaths(directory);
+  if (paths.size() < options.groups_max) return;
+  for (const fs::path& path : paths) {
+    const Result<GroupId> id = ParseId<GroupIdTag>(path.stem().string());
+    if (id.ok() && IsKept({job.domain_index, *id})) continue;
+    std::error_code error;
+    old.emplace_back(fs::last_write_time(path, error), path);
+  }
+  std::sort(old.begin(), old.end());
+  const size_t surplus = paths.size() - options.groups_max + 1;
+  for (size_t i = 0; i < std::min(surplus, old.size()); ++i) {
+    std::error_code error;
+    fs::remove(old[i].second, error);
+  }
+}
+
+Status FileShelf::Writer::Write(const Job& job) {
+  const Domain& domain = options.domains[job.domain_index];
+  const std::string content = FormatGroupFile(*job.spec, domain.secret);
+  const fs::path path = PathOf(domain.directory, job.id);
+  std::string present;
+  Status status = Status::Ok();
+  if (ReadSmallFile(path, &present).ok() && present == content) {
+    utimensat(AT_FDCWD, path.c_str(), nullptr, 0);  // opened again: not the oldest any more
+  } else {
+    std::error_code error;
+    if (!fs::exists(path, error)) MakeRoom(job);
+    status = WriteGroupFile(domain.directory, job.id, content);
+  }
+  if (domain.also) domain.also(job.id, content);
+  return status;
+}
+
+// Kept again since: what writes it is queued behind this.
+void FileShelf::Writer::Remove(const Job& job) {
+  if (IsKept(job.group())) return;
+  const Domain& domain = options.domains[job.domain_index];
+  std::error_code error;
+  fs::remove(PathOf(domain.directory, job.id), error);
+  if (domain.also) domain.also(job.id, "");
+}
+
+void FileShelf::Writer::EndWrite(const Job& job, const Status& status) {
+  if (!status.ok() && options.trouble) {
+    options.trouble("group '" + job.spec->name + "' cannot be kept in " +
+                    options.domains[job.domain_index].directory + ": " + status.what() + " (" +
+                    std::strerror(status.detail()) +
+                    "). Its blocks on disk are lost at the next start unless it is opened again "
+                    "once that is mended");
+  }
+  {
+    const std::lock_guard lock(mutex);
+    const auto found = kept.find(job.group());
+    const bool is_meant = found != kept.end() && found->second.stamp == job.stamp;
+    if (is_meant && status.ok()) found->second.is_written = true;
+    if (is_meant && !status.ok()) kept.erase(found);
+  }
+  if (options.changed) options.changed(job.domain_index);
+}
+
+void FileShelf::Writer::Run() {
+  std::unique_lock lock(mutex);
+  while (true) {
+    wake.wait(lock, [this] { return is_stopping || !jobs.empty(); });
+    if (jobs.empty()) return;
+    const Job job = std::move(jobs.front());
+    jobs.pop_front();
+    if (!job.spec) --drops_queued;
+    is_busy = true;
+    lock.unlock();
+    if (job.spec) {
+      EndWrite(job, Write(job));
+    } else {
+      Remove(job);
+    }
+    lock.lock();
+    is_busy = false;
+    if (jobs.empty()) drained.notify_all();
+  }
+}
+
+FileShelf::FileShelf(Options options) : writer_(std::make_unique<Writer>(std::move(options))) {
+  TERRACE_CHECK(writer_->options.groups_max > 0, "a shelf holds at least one group");
+  writer_->thread = std::thread([writer = writer_.get()] { writer->Run(); });
+}
+
+FileShelf::~FileShelf() {
+  {
+    const std::lock_guard lock(writer_->mutex);
+    writer_->is_stopping = true;
+  }
+  writer_->wake.notify_all();
+  writer_->thread.join();
+}
+
+void FileShelf::Keep(uint32_t domain_index, const SpaceGroupSpec& spec) {
+  TERRACE_CHECK(domain_index < writer_->options.domains.size(), "the domain has a directory");
+  const GroupId id = spec.Id();
+  {
+    const std::lock_guard lock(writer_->mutex);
+    const uint64_t stamp = writer_->keep_count + 1;
+    if (!writer_->kept.insert({{domain_index, id}, {.stamp = stamp}}).second) return;
+    writer_->keep_count = stamp;
+    writer_->jobs.push_back({domain_index, id, stamp, spec});
+  }
+  writer_->wake.notify_one();
+}
+
+void FileShelf::Drop(uint32_t domain_index, const GroupId& id) {
+  TERRACE_CHECK(domain_index < writer_->options.domains.size(), "the domain has a directory");
+  {
+    const std::lock_guard lock(writer_->mutex);
+    const Writer::KeptGroup group{domain_index, id};
+    writer_->kept.erase(group);
+    std::erase_if(writer_->jobs,
+                  [&](const Writer::Job& job) { return job.spec && job.group() == group; });
+    if (writer_->drops_queued >= kDropsQueuedMax) return;
+    ++writer_->drops_queued;
+    writer_->jobs.push_back({.domain_index = domain_index, .id = id});
+  }
+  writer_->wake.notify_one();
+}
+
+GroupShelf::State FileShelf::StateOf(uint32_t domain_index, const GroupId& id) const {
+  const std::lock_guard lock(writer_->mutex);
+  const auto found = writer_->kept.find({domain_index, id});
+  if (found == writer_->kept.end()) return State::kFailed;
+  return found->second.is_written ? State::kKept : State::kComing;
+}
+
+bool FileShelf::Drain(uint64_t timeout_us) {
+  std::unique_lock lock(writer_->mutex);
+  return writer_->drained.wait_for(lock, std::chrono::microseconds(timeout_us),
+                                   [this] { return writer_->jobs.empty() && !writer_->is_busy; });
+}
+
+}  // namespace terrace

@@ -1,0 +1,169 @@
+#include "daemon/persist/kept_generations.h"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <charconv>
+#include <cstring>
+#include <filesystem>
+#include <span>
+#include <utility>
+
+#include "terrace/block_key.h"
+
+namespace terrace {
+namespace {
+
+constexpr std::string_view kTitle = "terrace redis generations 1\n";
+constexpr std::string_view kSeal = "seal ";
+constexpr size_t kSealBytes = kSeal.size() + 16 + 1;
+constexpr size_t kLineBytesMax = 64;
+constexpr size_t kFileBytesMax = kTitle.size() + kRedisGroupsMax * kLineBytesMax + kSealBytes;
+
+std::string SealOf(std::string_view content, const DomainSecret& secret) {
+  const uint64_t seal = KeyedHash64(secret, std::as_bytes(std::span(content)));
+  return std::string(kSeal) + ToHex(0, seal).substr(16) + '\n';
+}
+
+// "GROUP GENERATION OWED": 32 hex digits, a number, 0 or 1.
+bool ReadLine(std::string_view line, GroupGeneration* group) {
+  if (line.size() < 32 + 1 + 1 + 2 || line[32] != ' ') return false;
+  const Result<GroupId> id = ParseId<GroupIdTag>(line.substr(0, 32));
+  if (!id.ok()) return false;
+  group->group = *id;
+  const std::string_view number = line.substr(33, line.size() - 33 - 2);
+  const auto [end, error] =
+      std::from_chars(number.data(), number.data() + number.size(), group->generation);
+  const std::string_view owed = line.substr(line.size() - 2);
+  group->is_owed = owed == " 1";
+  return error == std::errc() && end == number.data() + number.size() &&
+         (owed == " 1" || owed == " 0");
+}
+
+bool WriteWhole(int fd, std::string_view content) {
+  while (!content.empty()) {
+    const ssize_t done = write(fd, content.data(), content.size());
+    if (done < 0 && errno == EINTR) continue;
+    if (done <= 0) return false;
+    content.remove_prefix(static_cast<size_t>(done));
+  }
+  return fsync(fd) == 0;
+}
+
+}  // namespace
+
+std::string FormatGenerations(const std::vector<GroupGeneration>& groups,
+                              const DomainSecret& secret) {
+  std::string content(kTitle);
+  for (const GroupGeneration& group : groups) {
+    content += ToHex(group.group) + ' ' + std::to_string(group.generation) +
+               (group.is_owed ? " 1\n" : " 0\n");
+  }
+  return content + SealOf(content, secret);
+}
+
+Result<std::vector<GroupGeneration>> ParseGenerations(std::string_view content,
+                                                      const DomainSecret& secret) {
+  const Status refused(StatusCode::kCorrupt, "it is damaged, or another domain's");
+  if (content.size() < kTitle.size() + kSealBytes || !content.starts_with(kTitle)) return refused;
+  std::string_view rest = content.substr(0, content.size() - kSealBytes);
+  if (content.substr(rest.size()) != SealOf(rest, secret)) return refused;
+  std::vector<GroupGeneration> groups;
+  rest.remove_prefix(kTitle.size());
+  while (!rest.empty()) {
+    const size_t end = rest.find('\n');
+    GroupGeneration group;
+    if (end == std::string_view::npos || !ReadLine(rest.substr(0, end), &group)) return refused;
+    groups.push_back(group);
+    rest.remove_prefix(end + 1);
+  }
+  return groups;
+}
+
+KeptGenerations::KeptGenerations(Options options) : options_(std::move(options)) {
+  thread_ = std::thread([this] { Run(); });
+  pthread_setname_np(thread_.native_handle(), "terrace-forget");
+}
+
+KeptGenerations::~KeptGenerations() {
+  {
+    const std::lock_guard lock(mutex_);
+    is_stopping_ = true;
+  }
+  wake_.notify_all();
+  thread_.join();
+}
+
+Result<std::vector<GroupGeneration>> KeptGenerations::Load() const {
+  const int fd = open(options_.path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+  if (fd < 0 && errno == ENOENT) return std::vector<GroupGeneration>();
+  if (fd < 0) return Status(StatusCode::kIo, "it cannot be opened", errno);
+  std::string content(kFileBytesMax + 1, '\0');
+  size_t done_bytes = 0;
+  ssize_t got = 0;
+  do {
+    got = read(fd, content.data() + done_bytes, content.size() - done_bytes);
+    if (got > 0) done_bytes += static_cast<size_t>(got);
+  } while (got > 0 || (got < 0 && errno == EINTR));
+  const int error = errno;
+  close(fd);
+  if (got < 0) return Status(StatusCode::kIo, "it cannot be read", error);
+  content.resize(done_bytes);
+  return ParseGenerations(content, options_.secret);
+}
+
+void KeptGenerations::Save(uint64_t revision, const std::vector<GroupGeneration>& groups) {
+  {
+    const std::lock_guard lock(mutex_);
+    due_ = {revision, FormatGenerations(groups, options_.secret)};
+  }
+  wake_.notify_one();
+}
+
+void KeptGenerations::Run() {
+  std::unique_lock lock(mutex_);
+  while (true) {
+    wake_.wait(lock, [this] { return is_stopping_ || due_.has_value(); });
+    if (!due_) return;
+    const Due due = std::exchange(due_, std::nullopt).value();
+    lock.unlock();
+    const Status written = Write(due.content);
+    if (written.ok()) {
+      options_.kept(due.revision);
+    } else {
+      options_.trouble(options_.path + ": " + written.what() + " (" +
+                       std::strerror(written.detail()) +
+                       "): what was to be forgotten on the redis server may come back after a "
+                       "restart; make its directory writable");
+    }
+    lock.lock();
+  }
+}
+
+// Beside its place, then into it: there is always a whole one.
+Status KeptGenerations::Write(const std::string& content) const {
+  const auto failed = [](const char* what) { return Status(StatusCode::kIo, what, errno); };
+  const std::filesystem::path path(options_.path);
+  const std::string draft = options_.path + ".new";
+  std::error_code error_of_directory;  // what it comes to shows below
+  std::filesystem::create_directories(path.parent_path(), error_of_directory);
+  const int fd = open(draft.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
+  if (fd < 0) return failed("it cannot be made");
+  const bool is_written = WriteWhole(fd, content);
+  const int error = errno;
+  close(fd);
+  if (!is_written) return Status(StatusCode::kIo, "it cannot be written", error);
+  if (rename(draft.c_str(), options_.path.c_str()) != 0) return failed("it cannot be placed");
+  const int directory = open(path.parent_path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (directory < 0) return failed("its directory cannot be opened");
+  const bool is_synced = fsync(directory) == 0;
+  const int sync_error = errno;
+  close(directory);
+  return is_synced ? Status::Ok()
+                   : Status(StatusCode::kIo, "its directory cannot be synced", sync_error);
+}
+
+}  // namespace terrace

@@ -1,0 +1,483 @@
+#include "daemon/policy/eviction/hazard.h"
+
+#include <algorithm>
+#include <bit>
+#include <limits>
+
+#include "terrace/check.h"
+
+namespace terrace {
+namespace {
+
+constexpr uint32_t kLookedAtFirst = 64;  // candidates, for a shortlist of fewer than kShortlistMin
+constexpr uint32_t kLookedAt = 24;
+constexpr uint64_t kRankHoldsUs = 10'000;  // ranks move with idle times, far longer than this
+constexpr uint64_t kExpectedWithinUsMin = 500'000;
+constexpr uint32_t kFollowMax = 48;  // blocks that go with a choice
+constexpr uint32_t kShortlistMin = 4;
+constexpr uint32_t kShortlistMax = 24;
+constexpr uint32_t kSamplesPerBlock = 16;     // ghosts, as a multiple of the capacity
+constexpr uint32_t kObservedPerRequest = 96;  // samples put to the model, per request
+constexpr uint64_t kUsPerS = 1000000;
+
+uint8_t LogClass(uint32_t log, uint32_t class_count) {
+  return static_cast<uint8_t>(std::min(log, class_count - 1));
+}
+
+uint32_t Log2(uint32_t value) { return static_cast<uint32_t>(std::bit_width(value)); }
+
+}  // namespace
+
+HazardPolicy::HazardPolicy(const HazardOptions& options)
+    : sample_count_max_(static_cast<uint32_t>(
+          std::min<uint64_t>(uint64_t{options.capacity_blocks} * kSamplesPerBlock, kSamplesMax))),
+      guard_(options.capacity_blocks),
+      waiting_counts_(kWaitingCounts),
+      random_(options.seed * 2 + 1) {
+  TERRACE_CHECK(options.capacity_blocks > 0, "a tier of no blocks has no policy");
+  samples_.reserve(sample_count_max_);
+  waiting_.reserve(sample_count_max_);
+  shortlist_.reserve(kShortlistMax);
+}
+
+// ---- what is known about a block ----
+
+uint8_t HazardPolicy::GapOf(uint64_t from_us, uint64_t to_us) {
+  const uint64_t gap_s = (to_us - std::min(from_us, to_us)) / kUsPerS;
+  return LogClass(1 + (static_cast<uint32_t>(std::bit_width(gap_s)) + 1) / 2, ReuseTraits::kGaps);
+}
+
+uint32_t HazardPolicy::FingerprintOf(const BlockKey& key) {
+  return static_cast<uint32_t>(key.low >> 8);
+}
+
+ReuseTraits HazardPolicy::TraitsOf(BlockId id) const {
+  const BlockState& state = states_[id];
+  const Request& request = requests_[state.request];
+  ReuseTraits traits;
+  traits.gap = state.was_used ? state.gap : request.gap;
+  traits.is_shared = state.branches >= 2;
+  traits.reason = request.reason;
+  traits.fork = request.fork;
+  traits.fresh = LogClass(Log2(request.fresh_count), ReuseTraits::kFreshes);
+  traits.turn = LogClass(Log2(request.turn), ReuseTraits::kTurns);
+  traits.depth = LogClass(Log2(request.depth) / 2, ReuseTraits::kDepths);
+  traits.kind =
+      state.branches >= 2 ? state.branches : (state.was_used || request.is_return ? 1 : 0);
+  return traits;
+}
+
+float HazardPolicy::IndexOf(BlockId id) const {
+  const Request& request = requests_[states_[id].request];
+  const uint64_t idle_us = now_us_ - std::min(now_us_, request.time_us);
+  const float learned = model_.index(TraitsOf(id), HazardModel::AgeOf(idle_us));
+  if (now_us_ >= request.expected_us) return learned;
+  // One hit, for all the time that is left.
+  const uint64_t left_us = std::max(request.expected_us - now_us_, kExpectedWithinUsMin);
+  return std::max(learned, 1e6f / static_cast<float>(left_us));
+}
+
+HazardPolicy::LastRequest HazardPolicy::last_request(BlockId id) const {
+  const uint32_t request = states_[id].request;
+  return {.index = request, .time_us = requests_[request].time_us};
+}
+
+// ---- requests ----
+
+void HazardPolicy::Advance(uint64_t now_us) {
+  now_us_ = std::max(now_us_, now_us);
+  if (now_us_ >= ranked_us_ + kRankHoldsUs) choice_ = kBlockNone;
+  is_choice_gone_ = false;
+}
+
+uint32_t HazardPolicy::OpenRequest(uint64_t now_us) {
+  CloseRequest();
+  if (free_requests_.empty()) {
+    open_request_ = request_count_++;
+    requests_.Reach(open_request_);
+  } else {
+    open_request_ = free_requests_.back();
+    free_requests_.pop_back();
+  }
+  requests_[open_request_] = Request{.time_us = now_us};
+  return open_request_;
+}
+
+void HazardPolicy::CloseRequest() {
+  if (open_request_ == kNone) return;
+  const uint32_t closed = open_request_;
+  open_request_ = kNone;
+  guard_.OnRequest(requests_[closed].depth);
+  const BlockId tip = requests_[closed].tip;
+  const auto is_last_used_by_it = [&](BlockId id) {
+    return id != kBlockNone && states_[id].request == closed;
+  };
+  if (is_last_used_by_it(tip)) AddSample(tip);
+  if (is_last_used_by_it(watched_) && watched_ != tip) AddSample(watched_);
+  watched_ = kBlockNone;
+  if (requests_[closed].block_count == 0) free_requests_.push_back(closed);
+  LearnSome();
+}
+
+void HazardPolicy::Assign(BlockId id, uint32_t request) {
+  const uint32_t old = states_[id].request;
+  if (old == request) return;
+  if (old != kNone && --requests_[old].block_count == 0 && old != open_request_) {
+    free_requests_.push_back(old);
+  }
+  states_[id].request = request;
+  if (request != kNone) ++requests_[request].block_count;
+}
+
+// The open request goes on under `parent`, or, if it ended there, another one begins.
+void HazardPolicy::JoinRequest(BlockId parent, const BlockTraits& traits, uint64_t now_us) {
+  BlockState& state = states_[parent];
+  const Request before = requests_[state.request];
+  if (before.tip != parent || before.is_ended || state.request != open_request_) {
+    Request& request = requests_[OpenRequest(now_us)];
+    request.turn = before.turn + 1;
+    request.gap = GapOf(before.time_us, now_us);
+    request.depth = before.depth;
+  }
+  const auto mark = static_cast<uint8_t>(traits.key.low);
+  const bool is_other_child = state.branches == 0 || state.child_mark != mark;
+  state.child_mark = mark;
+  if (!is_other_child) return;
+  if (state.branches > 0) {  // another chain begins here
+    requests_[open_request_].turn = 0;
+    requests_[open_request_].gap = 0;
+  }
+  state.branches = std::min<uint32_t>(state.branches + 1, 3);
+}
+
+void HazardPolicy::OnInsert(BlockId id, const BlockTraits& traits, uint64_t now_us) {
+  Advance(now_us);
+  states_.Reach(id);
+  states_[id] = BlockState{.fingerprint = FingerprintOf(traits.key), .priority = traits.priority};
+  if (guard_.IsSampled(states_[id].fingerprint)) {
+    guard_.OnUse(states_[id].fingerprint, LruGuard::Outcome::kMiss);
+  }
+  ++resident_count_;
+  const Sample* const waited = EndWait(states_[id].fingerprint);
+  const Sample ghost = waited == nullptr ? Sample() : *waited;
+  if (traits.parent == kBlockNone || traits.parent >= states_.reach() ||
+      states_[traits.parent].request == kNone) {
+    OpenRequest(now_us);
+  } else {
+    JoinRequest(traits.parent, traits, now_us);
+  }
+  Request& request = requests_[open_request_];
+  request.time_us = now_us;
+  request.tip = request.end = id;
+  ++request.depth;
+  ++request.fresh_count;
+  if (ghost.is_tip) {
+    // The chain ended here when it was last seen: what follows is new.
+    request.turn = ghost.turn + 1;
+    request.gap = GapOf(ghost.time_us, now_us);
+    request.fresh_count = 0;
+    request.is_return = true;
+  }
+  Assign(id, open_request_);
+}
+
+void HazardPolicy::OnTouch(std::span<const BlockId> run, const TouchContext& context) {
+  if (run.empty()) return;
+  Advance(context.now_us);
+  const uint32_t before = states_[run.back()].request;
+  if (context.end_reason != protocol::EndReason::kUnknown) {
+    Request& request = requests_[before];
+    const bool is_tool_call = context.end_reason == protocol::EndReason::kToolCall;
+    const bool is_end_of_turn = context.end_reason == protocol::EndReason::kEndOfTurn;
+    request.reason = is_tool_call ? 1 : (is_end_of_turn ? 2 : 0);
+    request.is_ended = true;
+    return;
+  }
+  const uint32_t turn = requests_[before].turn + 1;
+  const uint8_t tip_gap = GapOf(requests_[before].time_us, context.now_us);
+  const uint32_t opened = OpenRequest(context.now_us);
+  requests_[opened].tip = requests_[opened].end = run.back();
+  requests_[opened].turn = turn;
+  requests_[opened].gap = tip_gap;
+  requests_[opened].depth = static_cast<uint32_t>(run.size());
+  const bool is_shared = states_[run.back()].branches >= 2;
+  watched_ = run[Random() % run.size()];
+  for (size_t i = run.size(); i-- > 0;) {
+    const uint32_t fingerprint = states_[run[i]].fingerprint;
+    if (guard_.IsSampled(fingerprint)) guard_.OnUse(fingerprint, LruGuard::Outcome::kHit);
+  }
+  uint32_t last_request = kNone;
+  uint8_t gap = 0;
+  for (const BlockId id : run) {
+    BlockState& state = states_[id];
+    if (state.is_sampled) {
+      EndWait(state.fingerprint);
+      state.is_sampled = false;
+    }
+    if (state.request != last_request) {
+      last_request = state.request;
+      gap = GapOf(requests_[last_request].time_us, context.now_us);
+    }
+    state.gap = gap;
+    state.was_used = true;
+    Assign(id, opened);
+  }
+  if (!is_shared) LeavePath(before, static_cast<uint32_t>(run.size()));
+}
+
+// A chat that was edited, an agent that shortened its context: what is behind is left for good,
+// mostly. How often, the model learns.
+void HazardPolicy::LeavePath(uint32_t request, uint32_t used_count) {
+  Request& left = requests_[request];
+  if (left.end == kBlockNone || states_[left.end].request != request || left.fork != 0) return;
+  left.fork = 2 * uint64_t{used_count} < left.depth ? 1 : 2;
+  const auto found = waiting_.find(left.tip_fingerprint);
+  if (found != waiting_.end()) {
+    Sample& sample = samples_[found->second];
+    if (sample.time_us == left.time_us) {
+      sample.fork = left.fork;
+      sample.fork_idle_us = now_us_ - std::min(now_us_, sample.time_us);
+    }
+  }
+  const BlockState& end = states_[left.end];
+  if (end.place != kNone && end.priority == lowest_priority_) LookAt(left.end);
+}
+
+// Engines guess: the word holds for twice the wait.
+void HazardPolicy::OnExpected(std::span<const BlockId> run, uint64_t at_us, uint64_t now_us) {
+  Advance(now_us);
+  const uint64_t until_us = at_us + (at_us - std::min(at_us, now_us));
+  for (const BlockId id : run) requests_[states_[id].request].expected_us = until_us;
+  shortlist_.clear();  // ranked without it
+  choice_ = kBlockNone;
+}
+
+void HazardPolicy::OnErase(BlockId id) {
+  const uint32_t request = states_[id].request;
+  if (request == open_request_ && requests_[request].tip == id) AddSample(id);  // it passes by
+  Assign(id, kNone);
+  guard_.OnFull(--resident_count_);
+  if (watched_ == id) watched_ = kBlockNone;
+  if (newest_ == id) newest_ = kBlockNone;
+}
+
+// ---- candidates ----
+
+void HazardPolicy::OnCandidate(BlockId id) {
+  BlockState& state = states_[id];
+  Candidates& peers = candidates_[state.priority];
+  state.place = peers.count++;
+  peers.ids.Reach(state.place);
+  peers.ids[state.place] = id;
+  requests_[state.request].end = id;
+  const bool is_next_of_choice = is_choice_gone_;
+  is_choice_gone_ = false;
+  if (is_next_of_choice && GoesWithChoice(state)) {
+    lowest_priority_ = std::min<uint32_t>(lowest_priority_, state.priority);
+    choice_ = id;
+    ++followed_count_;
+    return;
+  }
+  if (state.request == open_request_) newest_ = id;
+  choice_ = kBlockNone;
+  if (state.priority < lowest_priority_) {
+    lowest_priority_ = state.priority;
+    choice_ = kBlockNone;
+  } else if (is_next_of_choice && state.priority == lowest_priority_) {
+    LookAt(id);  // what the one that left hung on
+  }
+}
+
+void HazardPolicy::OnHeld(BlockId id) {
+  BlockState& state = states_[id];
+  Candidates& peers = candidates_[state.priority];
+  const BlockId last = peers.ids[--peers.count];
+  peers.ids[state.place] = last;
+  states_[last].place = state.place;
+  state.place = kNone;
+  while (lowest_priority_ + 1 < candidates_.size() && candidates_[lowest_priority_].count == 0) {
+    ++lowest_priority_;
+  }
+  is_choice_gone_ = choice_ == id;
+  choice_ = kBlockNone;
+}
+
+void HazardPolicy::SetPriority(BlockId id, uint8_t priority) {
+  const bool is_candidate = states_[id].place != kNone;
+  if (is_candidate) OnHeld(id);
+  states_[id].priority = priority;
+  is_choice_gone_ = false;
+  if (is_candidate) OnCandidate(id);
+}
+
+bool HazardPolicy::GoesWithChoice(const BlockState& state) const {
+  return state.request == chosen_.request && state.priority == chosen_.priority &&
+         state.was_used == chosen_.was_used && state.gap == chosen_.gap &&
+         state.branches == chosen_.branches && followed_count_ < kFollowMax;
+}
+
+uint64_t HazardPolicy::Random() const {
+  random_ ^= random_ << 13;
+  random_ ^= random_ >> 7;
+  random_ ^= random_ << 17;
+  return random_;
+}
+
+BlockId HazardPolicy::Victim() const {
+  const Candidates& lowest = candidates_[lowest_priority_];
+  if (lowest.count == 0) return kBlockNone;
+  if (choice_ == kBlockNone || states_[choice_].request != chosen_.request) Shortlist(lowest);
+  return choice_;
+}
+
+uint32_t HazardPolicy::EraseVictims(BlockRange run) {
+  BlockId id = run.first + run.block_count;
+  do {
+    OnHeld(--id);
+    OnErase(id);
+    while (id > run.first && GoesWithChoice(states_[id - 1])) {  // a candidate for no longer
+      ++followed_count_;
+      OnErase(--id);
+    }
+    if (id == run.first) break;
+    OnCandidate(id - 1);
+  } while (Victim() == id - 1);
+  return run.first + run.block_count - id;
+}
+
+bool HazardPolicy::IsShortlisted(BlockId id) const {
+  return std::any_of(shortlist_.begin(), shortlist_.end(),
+                     [id](const Ranked& ranked) { return ranked.id == id; });
+}
+
+// The highest of a full shortlist makes room for what ranks below it.
+void HazardPolicy::LookAt(BlockId id) const {
+  const Ranked ranked{.id = id,
+                      .time_us = requests_[states_[id].request].time_us,
+                      .index = is_shortlist_by_age_ ? 0 : IndexOf(id)};
+  const bool is_full = shortlist_.size() == kShortlistMax;
+  if (is_full && !GoesBefore(ranked, shortlist_[highest_])) return;
+  if (IsShortlisted(id)) return;
+  if (is_full) {
+    shortlist_[highest_] = ranked;
+  } else {
+    shortlist_.push_back(ranked);
+  }
+  if (shortlist_.size() == kShortlistMax) FindHighest();
+}
+
+void HazardPolicy::FindHighest() const {
+  const auto highest = std::max_element(
+      shortlist_.begin(), shortlist_.end(),
+      [this](const Ranked& left, const Ranked& right) { return GoesBefore(left, right); });
+  highest_ = static_cast<size_t>(highest - shortlist_.begin());
+}
+
+// Where each is written waits for memory, so all are asked for before any is looked at.
+void HazardPolicy::LookAtSome(const Candidates& candidates, uint32_t count) const {
+  std::array<uint32_t, kLookedAtFirst> places;
+  const bool is_all = candidates.count <= count;
+  count = std::min(count, candidates.count);
+  for (uint32_t i = 0; i < count; ++i) {
+    places[i] = is_all ? i : static_cast<uint32_t>(Random() % candidates.count);
+    candidates.ids.Prefetch(places[i]);
+  }
+  for (uint32_t i = 0; i < count; ++i) states_.Prefetch(candidates.ids[places[i]]);
+  for (uint32_t i = 0; i < count; ++i) {
+    requests_.Prefetch(states_[candidates.ids[places[i]]].request);
+  }
+  for (uint32_t i = 0; i < count; ++i) LookAt(candidates.ids[places[i]]);
+}
+
+void HazardPolicy::RefreshShortlist() const {
+  const bool is_stale = now_us_ >= ranked_us_ + kRankHoldsUs;
+  if (is_stale) ranked_us_ = now_us_;
+  std::erase_if(shortlist_, [this, is_stale](Ranked& ranked) {
+    const BlockState& state = states_[ranked.id];
+    if (state.place == kNone || state.priority != lowest_priority_) return true;
+    const uint64_t time_us = requests_[state.request].time_us;
+    if (!is_stale && time_us == ranked.time_us) return false;
+    ranked.time_us = time_us;
+    ranked.index = is_shortlist_by_age_ ? 0 : IndexOf(ranked.id);
+    return false;
+  });
+  if (shortlist_.size() == kShortlistMax) FindHighest();
+}
+
+void HazardPolicy::Shortlist(const Candidates& candidates) const {
+  if (IsByAge() != is_shortlist_by_age_) {
+    is_shortlist_by_age_ = !is_shortlist_by_age_;
+    shortlist_.clear();
+  }
+  RefreshShortlist();
+  const uint32_t looked_at = shortlist_.size() < kShortlistMin ? kLookedAtFirst : kLookedAt;
+  LookAtSome(candidates, looked_at);
+  if (newest_ != kBlockNone && states_[newest_].place != kNone &&
+      states_[newest_].priority == lowest_priority_) {
+    LookAt(newest_);
+  }
+  choice_ = std::min_element(
+                shortlist_.begin(), shortlist_.end(),
+                [this](const Ranked& left, const Ranked& right) { return GoesBefore(left, right); })
+                ->id;
+  chosen_ = states_[choice_];
+  followed_count_ = 0;
+}
+
+// ---- learning ----
+
+void HazardPolicy::AddSample(BlockId id) {
+  const uint32_t place = static_cast<uint32_t>(sample_count_++ % sample_count_max_);
+  if (place == samples_.size()) {
+    samples_.emplace_back();
+  } else if (samples_[place].waited_us == 0) {
+    const uint32_t forgotten = samples_[place].fingerprint;
+    waiting_counts_[forgotten % kWaitingCounts] -= waiting_.erase(forgotten);
+  }
+  BlockState& state = states_[id];
+  EndWait(state.fingerprint);
+  const Request& request = requests_[state.request];
+  samples_[place] = {.time_us = request.time_us,
+                     .fingerprint = state.fingerprint,
+                     .turn = request.turn,
+                     .traits = TraitsOf(id),
+                     .is_tip = request.tip == id};
+  if (request.tip == id) requests_[state.request].tip_fingerprint = state.fingerprint;
+  waiting_[state.fingerprint] = place;
+  ++waiting_counts_[state.fingerprint % kWaitingCounts];
+  state.is_sampled = true;
+}
+
+const HazardPolicy::Sample* HazardPolicy::EndWait(uint32_t fingerprint) {
+  if (waiting_counts_[fingerprint % kWaitingCounts] == 0) return nullptr;
+  const auto found = waiting_.find(fingerprint);
+  if (found == waiting_.end()) return nullptr;
+  Sample& sample = samples_[found->second];
+  sample.waited_us = std::max<uint64_t>(now_us_ - std::min(now_us_, sample.time_us), 1);
+  waiting_.erase(found);
+  --waiting_counts_[fingerprint % kWaitingCounts];
+  return &sample;
+}
+
+// A pass over the whole window, a few samples at a time, then the model moves.
+void HazardPolicy::LearnSome() {
+  for (uint32_t i = 0; i < kObservedPerRequest && !samples_.empty(); ++i) {
+    const Sample& sample = samples_[next_observed_];
+    const bool has_come = sample.waited_us != 0;
+    const uint64_t idle_us = has_come ? sample.waited_us : now_us_ - sample.time_us;
+    const auto outcome = has_come ? HazardModel::Outcome::kUsed : HazardModel::Outcome::kWaits;
+    ReuseTraits traits = sample.traits;
+    if (sample.fork != 0) {
+      model_.Observe(traits, sample.fork_idle_us, HazardModel::Outcome::kWaits);
+      traits.fork = sample.fork;
+    }
+    model_.ObserveFrom(traits, sample.fork_idle_us, idle_us, outcome);
+    if (++next_observed_ < samples_.size()) continue;
+    next_observed_ = 0;
+    model_.Fit();
+    break;
+  }
+  model_.RefreshSome();
+}
+
+}  // namespace terrace

@@ -1,0 +1,193 @@
+// Evicts the block of which fewest hits are expected per second of keeping it: a HazardModel
+// learns from the uses it sees how soon each kind of block comes back, blocks already evicted
+// included, and the lowest of a sample of candidates goes. The low ones that stay are compared with
+// the next sample, so that few need be looked at for each that goes. A newcomer that ranks below
+// them all is the first to go, so it passes by.
+//
+// What a block is like is what its last *request* was like (turn of its chain, gap since the turn
+// before, how much was new, why it ended, whether a later one left its path), so a block stores
+// only which request that was. A request is a touch of what hit and then insertions under its tip;
+// a touch that tells why it ended ends it.
+//
+// LIMITS: 16 bytes a block, 48 a live request, kSamplesMax observations of about 100 bytes.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "daemon/index/chunked_array.h"
+#include "daemon/policy/eviction/hazard_model.h"
+#include "daemon/policy/eviction/lru_guard.h"
+#include "daemon/policy/eviction/policy.h"
+
+namespace terrace {
+
+struct HazardOptions {
+  uint32_t capacity_blocks = 0;  // > 0; observations outlive their blocks
+  uint64_t seed = 1;
+};
+
+class HazardPolicy final : public EvictionPolicy {
+ public:
+  static constexpr uint32_t kSamplesMax = 16384;
+
+  explicit HazardPolicy(const HazardOptions& options);
+
+  void OnInsert(BlockId id, const BlockTraits& traits, uint64_t now_us) override;
+  void OnTouch(std::span<const BlockId> run, const TouchContext& context) override;
+  void OnExpected(std::span<const BlockId> run, uint64_t at_us, uint64_t now_us) override;
+  void OnErase(BlockId id) override;
+  void OnCandidate(BlockId id) override;
+  void OnHeld(BlockId id) override;
+  BlockId Victim() const override;
+  uint32_t EraseVictims(BlockRange run) override;
+  void OnRoom(Room room) override { is_growing_ = room == Room::kGrows; }
+  void SetPriority(BlockId id, uint8_t priority) override;
+  std::vector<std::byte> Learned() const override { return model_.Learned(); }
+  bool StartFrom(std::span<const std::byte> learned) override { return model_.StartFrom(learned); }
+
+  // ---- what is known of blocks, for those who evict nothing by it ----
+  struct LastRequest {
+    uint32_t index = 0;  // handed out again when no block was last used by it
+    uint64_t time_us = 0;
+  };
+  // That used the block, told by OnInsert, and was not erased.
+  LastRequest last_request(BlockId id) const;
+  ReuseTraits TraitsOf(BlockId id) const;
+  bool WasUsed(BlockId id) const { return states_[id].was_used; }
+  // Came again after it had left.
+  bool HasReturned(BlockId id) const { return requests_[states_[id].request].is_return; }
+
+ private:
+  static constexpr uint32_t kNone = 0xFFFFFFFF;
+  static constexpr uint32_t kWaitingCounts = 1 << 16;
+
+  struct BlockState {
+    uint32_t request = kNone;
+    uint32_t fingerprint = 0;  // of the key
+    uint32_t place = kNone;    // among the candidates of its priority
+    uint8_t gap = 0;           // between its last two uses
+    uint8_t child_mark = 0;    // of the child that came last
+    uint8_t priority = 0;
+    uint8_t branches : 2 = 0;  // children ever seen, up to 3
+    bool was_used : 1 = false;
+    bool is_sampled : 1 = false;
+  };
+  static_assert(sizeof(BlockState) == 16);
+
+  struct Request {
+    uint64_t time_us = 0;
+    uint64_t expected_us = 0;  // until when an engine's word holds that it comes back
+    BlockId tip = kBlockNone;
+    BlockId end = kBlockNone;  // of what is left of its path, the deepest
+    uint32_t block_count = 0;  // blocks it was the last to use
+    uint32_t fresh_count = 0;
+    uint32_t depth = 0;
+    uint32_t turn = 0;
+    uint32_t tip_fingerprint = 0;  // when it is watched
+    uint8_t gap = 0;
+    uint8_t reason = 0;
+    uint8_t fork = 0;  // where a later request left its path
+    bool is_ended : 1 = false;
+    bool is_return : 1 = false;  // its chain was here before, and had left
+  };
+  static_assert(sizeof(Request) == 48);
+
+  // A use, watched until the next one, whether or not the block stays.
+  struct Sample {
+    uint64_t time_us = 0;
+    uint64_t waited_us = 0;  // until its next use; 0: it still waits
+    uint32_t fingerprint = 0;
+    uint32_t turn = 0;
+    ReuseTraits traits;         // when it was used
+    uint8_t fork = 0;           // since then, ...
+    uint64_t fork_idle_us = 0;  // ... when it had waited for so long
+    bool is_tip = false;
+  };
+
+  struct Candidates {  // in no order
+    ChunkedArray<BlockId> ids;
+    uint32_t count = 0;
+  };
+  // A candidate that ranked low when it was looked at.
+  struct Ranked {
+    BlockId id = kBlockNone;
+    uint64_t time_us = 0;  // of its last request
+    float index = 0;
+  };
+
+  static uint8_t GapOf(uint64_t from_us, uint64_t to_us);
+  static uint32_t FingerprintOf(const BlockKey& key);
+  float IndexOf(BlockId id) const;
+  uint64_t Random() const;
+  // As LRU does.
+  bool IsByAge() const { return is_growing_ || guard_.is_overdrawn(); }
+  bool IsShortlisted(BlockId id) const;
+  // As the choice that just left, which hung on it.
+  bool GoesWithChoice(const BlockState& state) const;
+  // Does `left` go before `right`?
+  bool GoesBefore(const Ranked& left, const Ranked& right) const {
+    if (!is_shortlist_by_age_ && left.index != right.index) return left.index < right.index;
+    return left.time_us < right.time_us;
+  }
+  void LookAt(BlockId id) const;
+  void FindHighest() const;
+  void LookAtSome(const Candidates& candidates, uint32_t count) const;
+  void Shortlist(const Candidates& candidates) const;
+  // Without those that are no candidates any more; ranked anew from time to time, or if used.
+  void RefreshShortlist() const;
+
+  void Advance(uint64_t now_us);
+  uint32_t OpenRequest(uint64_t now_us);
+  void CloseRequest();
+  void JoinRequest(BlockId parent, const BlockTraits& traits, uint64_t now_us);
+  void Assign(BlockId id, uint32_t request);
+  // Another request used the first blocks of its path, and no more.
+  void LeavePath(uint32_t request, uint32_t used_count);
+  void AddSample(BlockId id);
+  // What was known of the last use, if it was watched and waited for this one.
+  const Sample* EndWait(uint32_t fingerprint);
+  void LearnSome();
+
+  // Constant after construction.
+  const uint32_t sample_count_max_;
+
+  HazardModel model_;
+  LruGuard guard_;
+  uint32_t resident_count_ = 0;
+  ChunkedArray<BlockState> states_;  // by id
+  ChunkedArray<Request> requests_;
+  uint32_t request_count_ = 0;
+  std::vector<uint32_t> free_requests_;
+  uint32_t open_request_ = kNone;
+  BlockId watched_ = kBlockNone;  // of the open request's hits, one at random
+  BlockId newest_ = kBlockNone;   // tip of the open request
+
+  std::array<Candidates, 256> candidates_;  // by priority
+  uint32_t lowest_priority_ = 255;          // none below has candidates
+
+  std::vector<Sample> samples_;                     // a ring
+  std::unordered_map<uint32_t, uint32_t> waiting_;  // fingerprint → place in it
+  std::vector<uint16_t> waiting_counts_;            // of them, by fingerprint: most are none
+  uint64_t sample_count_ = 0;
+  uint32_t next_observed_ = 0;
+  uint64_t now_us_ = 0;
+  bool is_growing_ = false;
+  bool is_choice_gone_ = false;  // the victim just left: its parent is worth a look
+
+  // What Victim remembers between two questions: the lowest of those looked at, in no order.
+  mutable std::vector<Ranked> shortlist_;  // at most kShortlistMax
+  mutable size_t highest_ = 0;             // of a full shortlist, the last to go: its place
+  mutable BlockId choice_ = kBlockNone;
+  mutable BlockState chosen_;            // as the choice was when it was chosen
+  mutable uint32_t followed_count_ = 0;  // blocks that were chosen as what a choice hung on
+  mutable uint64_t ranked_us_ = 0;
+  mutable bool is_shortlist_by_age_ = false;
+  mutable uint64_t random_;
+};
+
+}  // namespace terrace

@@ -1,0 +1,700 @@
+#include "daemon/session/session.h"
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <utility>
+
+#include "daemon/log/printable.h"
+
+namespace terrace {
+
+using protocol::Verb;
+
+namespace {
+
+// What a message costs a turn besides its keys, in blocks: bounds the messages of one turn.
+constexpr uint32_t kMessageCostBlocks = 16;
+constexpr size_t kOutputCapacityKeptBytes = 512 * kKiB;
+
+constexpr std::string_view kNotDurable =
+    "erased, but the NVMe tier has not written that down for 3 s: a crash now could bring blocks "
+    "back; see whether the tier is healthy, and ask again to learn when they cannot";
+static_assert(protocol::kErasureWaitUs == 3'000'000);
+
+// Verbs whose answer may be followed by news under the same request id.
+bool HasNews(Verb verb) {
+  return verb == Verb::kAcquire || verb == Verb::kPrefetch || verb == Verb::kJoin ||
+         verb == Verb::kWait;
+}
+
+uint32_t Spend(uint32_t budget_blocks, uint64_t cost_blocks) {
+  return budget_blocks - static_cast<uint32_t>(std::min<uint64_t>(budget_blocks, cost_blocks));
+}
+
+}  // namespace
+
+struct SessionTable::Session {
+  PeerIdentity peer;
+  std::string client_name;
+  RequestContext context;
+  bool is_open = false;    // Hello was answered, the store knows it
+  bool is_closed = false;  // the connection is gone
+  bool is_gone = false;    // and nothing of it needs to be proven
+  bool is_ready = false;   // its id is in ready_
+  bool is_dirty = false;   // its id is in dirty_
+  bool is_paused = false;  // the transport waits for ResumeInput
+
+  FrameAssembler frames;
+  std::vector<std::byte> backlog;  // input that a turn's budget left over
+  std::unique_ptr<Request> request;
+  bool is_seeking = false;     // its request waits for OnSeekDone
+  bool is_replying = false;    // its reply is being cut into pages
+  bool is_last_reply = false;  // close after it
+
+  std::vector<uint64_t> pending;  // ids of requests that news will follow
+  struct Erasing {
+    uint64_t request_id = 0;
+    Verb verb = Verb::kEvict;
+    protocol::EvictReply evicted;
+  };
+  std::vector<Erasing> erasing;  // their answer is known, but not yet durable
+  bool is_checking = false;      // an Fsck is under way
+
+  std::vector<std::byte> output;
+  std::vector<std::byte> held;  // news that waits for the reply under way
+  Transport::Attach attach = Transport::Attach::kNothing;
+  bool has_device = false;    // DeviceAttach was answered
+  uint64_t unsent_bytes = 0;  // when it last sent
+  size_t buffered_bytes = 0;  // what Account() last counted
+
+  bool has_work() const { return request != nullptr || !backlog.empty(); }
+  bool may_work() const { return has_work() && !is_seeking; }
+  bool is_pending(uint64_t id) const {
+    return std::find(pending.begin(), pending.end(), id) != pending.end();
+  }
+  void EndPending(uint64_t id) {
+    const auto found = std::find(pending.begin(), pending.end(), id);
+    if (found == pending.end()) return;
+    *found = pending.back();
+    pending.pop_back();
+  }
+};
+
+SessionTable::SessionTable(SessionTableOptions options, Transport& transport,
+                           StatsSource stats_source)
+    : options_(std::move(options)), stats_source_(std::move(stats_source)), transport_(transport) {
+  TERRACE_CHECK(options_.boot_id != 0, "clients read boot id 0 as no daemon");
+}
+
+SessionTable::~SessionTable() = default;
+
+SessionTable::Session* SessionTable::Find(SessionId id) {
+  const auto found = sessions_.find(id);
+  return found == sessions_.end() ? nullptr : found->second.get();
+}
+
+// ---- from the transport -------------------------------------------------------------------------
+
+void SessionTable::OnAccept(SessionId id, const PeerIdentity& peer) {
+  TERRACE_CHECK(peer.domain_index < options_.domains.size(), "every socket belongs to a domain");
+  if (strangers_.size() >= options_.strangers_max) CloseStranger();
+  strangers_.push_back(id);
+  auto session = std::make_unique<Session>();
+  session->peer = peer;
+  session->context.session = id;
+  session->context.boot_id = options_.boot_id;
+  sessions_.emplace(id, std::move(session));
+  Flush();
+}
+
+// Of the user with the most the oldest goes. A client says Hello as it connects, at once.
+void SessionTable::CloseStranger() {
+  const auto owner_of = [this](SessionId id) {
+    const PeerIdentity& peer = sessions_.at(id)->peer;
+    return std::pair(peer.domain_index, peer.uid);
+  };
+  std::map<std::pair<uint32_t, uint32_t>, uint32_t> counts;
+  for (const SessionId id : strangers_) ++counts[owner_of(id)];
+  const auto is_less = [](const auto& a, const auto& b) { return a.second < b.second; };
+  const auto most = std::max_element(counts.begin(), counts.end(), is_less)->first;
+  const SessionId oldest =
+      *std::ranges::find_if(strangers_, [&](SessionId id) { return owner_of(id) == most; });
+  Session& session = *Find(oldest);
+  constexpr std::string_view kWhy = "this user has the most connections without Hello: say it";
+  AddNews(session, Verb::kHello, 0, Status(StatusCode::kNoSpace), std::as_bytes(std::span(kWhy)));
+  Close(session, CloseReason::kNoHello);
+}
+
+bool SessionTable::OnBytes(SessionId id, std::span<const std::byte> bytes) {
+  Session* session = Find(id);
+  if (session == nullptr || session->is_closed) return false;
+  if (session->is_open) store_->SignOfLife(id);
+  if (session->has_work()) {
+    session->backlog.insert(session->backlog.end(), bytes.begin(), bytes.end());
+  } else {
+    Work(*session, &bytes);
+    if (session->request != nullptr) session->request->Own();
+    if (!session->is_closed) session->backlog.assign(bytes.begin(), bytes.end());
+  }
+  session->is_paused = session->has_work();
+  const bool wants_more = !session->is_paused && !session->is_closed;
+  EndTurn(*session);
+  Flush();
+  return wants_more;
+}
+
+void SessionTable::OnTurn() {
+  if (ready_.empty()) return;
+  Session* session = Find(ready_.front());
+  ready_.pop_front();
+  if (session == nullptr) return;
+  session->is_ready = false;
+  std::span<const std::byte> input(session->backlog);
+  Work(*session, &input);
+  if (session->request != nullptr) session->request->Own();
+  if (!session->is_closed) {
+    session->backlog.erase(session->backlog.begin(),
+                           session->backlog.end() - static_cast<ptrdiff_t>(input.size()));
+  }
+  if (session->is_paused && !session->has_work() && !session->is_closed) {
+    session->is_paused = false;
+    transport_.ResumeInput(session->context.session);
+  }
+  EndTurn(*session);
+  Flush();
+}
+
+void SessionTable::OnHangUp(SessionId id) {
+  Session* session = Find(id);
+  if (session == nullptr || session->is_closed) return;
+  HangUp(*session);
+  Flush();
+}
+
+void SessionTable::OnProofOfDeath(SessionId id) {
+  Session* session = Find(id);
+  if (session == nullptr) return;
+  if (!session->is_closed) HangUp(*session);
+  if (session->is_open) store_->ProofOfDeath(id);
+  sessions_.erase(id);
+  Flush();
+}
+
+// ---- a session's turn ---------------------------------------------------------------------------
+
+void SessionTable::Work(Session& session, std::span<const std::byte>* input) {
+  uint32_t budget_blocks = protocol::kBlocksPerTurnMax;
+  while (budget_blocks > 0 && !session.is_closed && !session.is_seeking) {
+    if (session.is_replying) {
+      CutPage(session);
+      budget_blocks = 0;
+    } else if (session.request != nullptr) {
+      const uint64_t work_before = store_->work();
+      EndStep(session, session.request->Step(session.context, *store_, &budget_blocks));
+      budget_blocks = Spend(budget_blocks, store_->work() - work_before);
+      if (session.is_replying) budget_blocks = 0;  // a page was cut, and more are left
+    } else if (TakeMessage(session, input)) {
+      // A Stats document is as long as there are sessions: one is a turn's worth.
+      budget_blocks =
+          session.frames.last_verb() == Verb::kStats ? 0 : Spend(budget_blocks, kMessageCostBlocks);
+    } else {
+      return;
+    }
+  }
+}
+
+bool SessionTable::TakeMessage(Session& session, std::span<const std::byte>* input) {
+  Message message;
+  std::string why;
+  const FrameAssembler::Outcome outcome = session.frames.Next(input, &message, &why);
+  if (outcome == FrameAssembler::Outcome::kNeedsMore) return false;
+  session.request = spare_request_ ? std::move(spare_request_) : std::make_unique<Request>();
+  if (outcome == FrameAssembler::Outcome::kMessage) {
+    EndStep(session, BeginRequest(session, std::move(message)));
+    return true;
+  }
+  message.verb = session.frames.last_verb();
+  message.request_id = session.frames.last_request_id();
+  (void)session.request->Begin(std::move(message), session.context);
+  EndStep(session, Refuse(session, Status(StatusCode::kInvalid), std::move(why)));
+  return true;
+}
+
+// Answers with an error and closes.
+Request::Outcome SessionTable::Refuse(Session& session, Status status, std::string sentence) {
+  session.request->Answer(session.context, status, std::move(sentence));
+  return Request::Outcome::kMalformed;
+}
+
+Request::Outcome SessionTable::BeginRequest(Session& session, Message message) {
+  const Verb verb = message.verb;
+  const uint64_t id = message.request_id;
+  Request& request = *session.request;
+  if (verb == Verb::kHello || !session.is_open) {
+    MessageBody body = std::move(message.body);
+    (void)request.Begin({.verb = verb, .request_id = id, .body = {}}, session.context);
+    if (verb == Verb::kHello) return Hello(session, body);
+    return Refuse(session, Status(StatusCode::kInvalid),
+                  std::string(VerbName(verb)) + " before Hello; a connection begins with Hello");
+  }
+  Request::Outcome outcome = request.Begin(std::move(message), session.context);
+  if (session.is_pending(id)) {
+    return Refuse(session, Status(StatusCode::kInvalid),
+                  "request id " + std::to_string(id) +
+                      " is that of a pending request; choose ids that differ");
+  }
+  if (outcome != Request::Outcome::kMore) return outcome;
+  if (verb == Verb::kStats) {
+    request.Answer(session.context, Status::Ok(), stats_source_(session.peer.domain_index));
+    return Request::Outcome::kReply;
+  }
+  if (verb == protocol::kVerbTraceRecord) return TraceRecord(session);
+  if (verb == protocol::kVerbFsck) return Fsck(session);
+  if (verb == protocol::kVerbDeviceAttach) return DeviceAttach(session);
+  if (!HasNews(verb)) return outcome;
+  if (session.pending.size() >= options_.pending_per_session_max) {
+    request.Answer(session.context, Status(StatusCode::kBusy),
+                   std::to_string(session.pending.size()) +
+                       " requests of this session are pending; the limit "
+                       "pending_per_session_max is reached: wait for some, or raise it");
+    return Request::Outcome::kReply;
+  }
+  session.pending.push_back(id);
+  return outcome;
+}
+
+Status SessionTable::CheckHello(const Session& session, const MessageBody& body,
+                                std::string* why) const {
+  protocol::HelloRequest hello;
+  if (session.is_open) {
+    *why = "a second Hello; a connection says it once";
+    return Status(StatusCode::kInvalid);
+  }
+  if (body.size_bytes() != sizeof(hello) || !body.Read(0, &hello) ||
+      hello.magic != protocol::kMagic) {
+    *why = "this is no Hello of the Terrace protocol: is another program talking to this socket?";
+    return Status(StatusCode::kInvalid);
+  }
+  if (hello.version_max < protocol::kVersionMin || hello.version_min > protocol::kVersion) {
+    *why = "the client speaks frame versions " + std::to_string(hello.version_min) + " to " +
+           std::to_string(hello.version_max) + ", this daemon " +
+           std::to_string(protocol::kVersionMin) + " to " + std::to_string(protocol::kVersion) +
+           ": upgrade the older one";
+    return Status(StatusCode::kUnsupported);
+  }
+  return Status::Ok();
+}
+
+Request::Outcome SessionTable::Hello(Session& session, const MessageBody& body) {
+  std::string why;
+  const Status checked = CheckHello(session, body, &why);
+  if (!checked.ok()) return Refuse(session, checked, std::move(why));
+  protocol::HelloRequest hello;
+  body.Read(0, &hello);
+  const SessionId id = session.context.session;
+  const Status opened = store_->OpenSession({.id = id,
+                                             .domain_index = session.peer.domain_index,
+                                             .uid = session.peer.uid,
+                                             .pid = session.peer.pid},
+                                            &why);
+  if (!opened.ok()) return Refuse(session, opened, "no further session: " + why);
+  session.is_open = true;
+  std::erase(strangers_, id);
+  session.client_name = Printable(hello.client_name);
+  session.attach = Transport::Attach::kArenaAndLife;
+  const SessionDomain& domain = options_.domains[session.peer.domain_index];
+  protocol::HelloReply reply{
+      .session_id = id,
+      .version = std::min(hello.version_max, protocol::kVersion),
+      .key_hash = static_cast<uint8_t>(domain.key_hash),
+      .node_count = domain.node_count,
+      .segment_bytes = domain.segment_bytes,
+      .segments_max = domain.segments_max,
+      .segments_per_node = domain.segments_per_node,
+      .lease_ttl_ms = options_.lease_ttl_ms,
+  };
+  domain.name.copy(reply.domain_name, sizeof(reply.domain_name) - 1);
+  std::copy(domain.secret.begin(), domain.secret.end(), reply.secret);
+  Reply& answer = session.request->reply();
+  answer.Begin(Verb::kHello, session.request->id(), options_.boot_id, Status::Ok());
+  answer.AddHead(reply);
+  return Request::Outcome::kReply;
+}
+
+Request::Outcome SessionTable::DeviceAttach(Session& session) {
+  protocol::DeviceAttachRequest asked;
+  Request& request = *session.request;
+  const MessageBody& body = request.body();
+  // Descriptors travel with an answer: those of one are on their way before the next.
+  if (session.attach != Transport::Attach::kNothing || session.has_device) {
+    return Refuse(session, Status(StatusCode::kInvalid),
+                  "DeviceAttach once a session, after the answer to Hello");
+  }
+  if (body.size_bytes() != sizeof(asked) || !body.Read(0, &asked)) {
+    return Refuse(session, Status(StatusCode::kInvalid),
+                  "DeviceAttach of " + std::to_string(body.size_bytes()) +
+                      " bytes; that is not the size of such a request");
+  }
+  const std::string device = Printable(asked.device);
+  protocol::DeviceAttachReply reply;
+  std::string why;
+  const Status attached = store_->AttachDevice(session.context.session, device, &reply, &why);
+  if (attached.ok()) {
+    session.attach = Transport::Attach::kDeviceSlabs;
+    session.has_device = true;
+    request.reply().Begin(request.verb(), request.id(), options_.boot_id, Status::Ok());
+    request.reply().AddHead(reply);
+  } else {
+    request.Answer(session.context, attached,
+                   "device '" + device + "': " + (why.empty() ? attached.what() : why));
+  }
+  return Request::Outcome::kReply;
+}
+
+Request::Outcome SessionTable::TraceRecord(Session& session) {
+  protocol::TraceRecordRequest asked;
+  Request& request = *session.request;
+  const MessageBody& body = request.body();
+  if (body.size_bytes() != sizeof(asked) || !body.Read(0, &asked)) {
+    return Refuse(session, Status(StatusCode::kInvalid),
+                  "TraceRecord of " + std::to_string(body.size_bytes()) +
+                      " bytes; that is not the size of such a request");
+  }
+  if (!trace_.control) {
+    request.Answer(session.context, Status(StatusCode::kUnsupported),
+                   "this daemon records nothing: name a directory in daemon.trace_dir");
+  } else if (asked.action > protocol::TraceAction::kStop) {
+    request.Answer(session.context, Status(StatusCode::kInvalid),
+                   "trace action " + std::to_string(static_cast<uint32_t>(asked.action)) +
+                       "; there are 0 (status), 1 (start) and 2 (stop)");
+  } else {
+    request.reply().Begin(request.verb(), request.id(), options_.boot_id, Status::Ok());
+    request.reply().AddHead(trace_.control(session.peer.domain_index, asked.action));
+  }
+  return Request::Outcome::kReply;
+}
+
+Request::Outcome SessionTable::Fsck(Session& session) {
+  protocol::FsckRequest asked;
+  Request& request = *session.request;
+  const MessageBody& body = request.body();
+  if (body.size_bytes() != sizeof(asked) || !body.Read(0, &asked)) {
+    return Refuse(session, Status(StatusCode::kInvalid),
+                  "Fsck of " + std::to_string(body.size_bytes()) +
+                      " bytes; that is not the size of such a request");
+  }
+  if (!fsck_.begin) {
+    request.Answer(session.context, Status(StatusCode::kUnsupported),
+                   "this daemon keeps nothing on drives: nvme.paths names none");
+    return Request::Outcome::kReply;
+  }
+  if (session.is_checking) {
+    request.Answer(session.context, Status(StatusCode::kBusy),
+                   "this session has asked for an fsck already: wait for its answer");
+    return Request::Outcome::kReply;
+  }
+  const SessionId id = session.context.session;
+  session.is_checking = true;
+  session.pending.push_back(request.id());
+  fsck_.begin(session.peer.domain_index, id, asked,
+              [this, id, request_id = request.id()](Status status, const std::string& text) {
+                EndFsck(id, request_id, status, text);
+              });
+  return Request::Outcome::kWaiting;
+}
+
+void SessionTable::EndFsck(SessionId id, uint64_t request_id, Status status,
+                           const std::string& text) {
+  Session* session = Find(id);
+  if (session == nullptr || session->is_closed) return;
+  session->is_checking = false;
+  session->EndPending(request_id);
+  AddNews(*session, protocol::kVerbFsck, request_id, status, std::as_bytes(std::span(text)));
+  Flush();
+}
+
+void SessionTable::Trace(Session& session) {
+  const uint32_t domain_index = session.peer.domain_index;
+  if (!trace_.is_recording || !session.is_open || !trace_.is_recording(domain_index)) return;
+  TracedRequest traced;
+  if (session.request->Describe(session.context, &traced)) {
+    trace_.record(domain_index, std::move(traced));
+  }
+}
+
+void SessionTable::Audit(Session& session) {
+  ErasureSummary erased;
+  if (fsck_.erased && session.request != nullptr &&
+      session.request->TakeErasure(session.context, &erased)) {
+    fsck_.erased(session.peer, session.client_name, erased);
+  }
+}
+
+void SessionTable::EndStep(Session& session, Request::Outcome outcome) {
+  if (outcome != Request::Outcome::kMore && outcome != Request::Outcome::kSeeking) Audit(session);
+  switch (outcome) {
+    case Request::Outcome::kMore:
+      return;
+    case Request::Outcome::kSeeking:
+      session.is_seeking = true;
+      return;
+    case Request::Outcome::kWaiting:
+      return EndRequest(session);
+    case Request::Outcome::kErasing:
+      session.erasing.push_back(
+          {session.request->id(), session.request->verb(), session.request->evicted()});
+      session.pending.push_back(session.request->id());
+      return EndRequest(session);
+    case Request::Outcome::kMalformed:
+      session.is_last_reply = true;
+      break;
+    case Request::Outcome::kReply:
+      if (!session.request->has_pending_blocks()) session.EndPending(session.request->id());
+      Trace(session);
+      break;
+  }
+  session.is_replying = true;
+  CutPage(session);
+}
+
+void SessionTable::CutPage(Session& session) {
+  session.request->reply().AppendPage(&session.output);
+  if (session.request->reply().is_done()) EndRequest(session);
+}
+
+void SessionTable::EndRequest(Session& session) {
+  session.is_replying = false;
+  spare_request_ = std::move(session.request);
+  spare_request_->Recycle();
+  session.output.insert(session.output.end(), session.held.begin(), session.held.end());
+  session.held.clear();
+  if (session.is_last_reply) {
+    Close(session, session.is_open ? CloseReason::kMalformed : CloseReason::kRefused);
+  }
+}
+
+// ---- news from the store ------------------------------------------------------------------------
+
+void SessionTable::AddNews(Session& session, Verb verb, uint64_t request_id, Status status,
+                           std::span<const std::byte> body) {
+  Reply news;
+  news.Begin(verb, request_id, options_.boot_id, status);
+  news.AddArray(body);
+  news.AppendPage(session.request != nullptr ? &session.held : &session.output);
+  if (!session.is_dirty) dirty_.push_back(session.context.session);
+  session.is_dirty = true;
+}
+
+void SessionTable::OnCompletion(SessionId id, uint64_t request_id, Status status,
+                                const protocol::Completion& completion) {
+  Session* session = Find(id);
+  if (session == nullptr || session->is_closed) return;
+  AddNews(*session, Verb::kCompletion, request_id, status,
+          std::as_bytes(std::span(&completion, 1)));
+  if ((completion.flags & protocol::kCompletionLast) != 0) session->EndPending(request_id);
+}
+
+void SessionTable::OnWaitDone(SessionId id, uint64_t request_id, Status status) {
+  Session* session = Find(id);
+  if (session == nullptr || session->is_closed) return;
+  session->EndPending(request_id);
+  if (EndErasing(*session, request_id, status)) return;
+  const std::string_view text = status.what();
+  AddNews(*session, Verb::kWait, request_id, status, std::as_bytes(std::span(text)));
+}
+
+bool SessionTable::EndErasing(Session& session, uint64_t request_id, Status status) {
+  const auto found = std::ranges::find(session.erasing, request_id, &Session::Erasing::request_id);
+  if (found == session.erasing.end()) return false;
+  const Session::Erasing erasing = *found;
+  session.erasing.erase(found);
+  std::span<const std::byte> body;
+  if (!status.ok()) {
+    body = std::as_bytes(std::span(kNotDurable));
+  } else if (erasing.verb == Verb::kEvict) {
+    body = std::as_bytes(std::span(&erasing.evicted, 1));
+  }
+  AddNews(session, erasing.verb, request_id, status, body);
+  return true;
+}
+
+void SessionTable::OnLeaseRevoked(SessionId id, const LeaseToken& token) {
+  Session* session = Find(id);
+  if (session == nullptr || session->is_closed) return;
+  const protocol::LeaseRevoked revoked{token};
+  AddNews(*session, Verb::kLeaseRevoked, 0, Status::Ok(), std::as_bytes(std::span(&revoked, 1)));
+}
+
+void SessionTable::OnSegmentRevoke(SessionId id, uint32_t segment) {
+  Session* session = Find(id);
+  if (session == nullptr || session->is_closed) return;
+  const protocol::SegmentRevoke revoke{.segment = segment};
+  AddNews(*session, Verb::kSegmentRevoke, 0, Status::Ok(), std::as_bytes(std::span(&revoke, 1)));
+}
+
+void SessionTable::OnWorkOrder(SessionId id, const protocol::WorkOrder& order,
+                               std::span<const uint64_t> part_bytes) {
+  Session* session = Find(id);
+  if (session == nullptr || session->is_closed) return;
+  std::vector<std::byte> body(sizeof(order) + part_bytes.size_bytes());
+  std::memcpy(body.data(), &order, sizeof(order));
+  if (!part_bytes.empty()) {
+    std::memcpy(body.data() + sizeof(order), part_bytes.data(), part_bytes.size_bytes());
+  }
+  AddNews(*session, protocol::kVerbWorkOrder, 0, Status::Ok(), body);
+}
+
+void SessionTable::OnPinTurn(SessionId id) {
+  Session* session = Find(id);
+  if (session == nullptr || session->is_closed) return;
+  AddNews(*session, protocol::kVerbPinTurnBegins, 0, Status::Ok(), {});
+}
+
+void SessionTable::OnSeekDone(SessionId id, uint64_t request_id) {
+  Session* session = Find(id);
+  if (session == nullptr || session->is_closed || !session->is_seeking ||
+      session->request->id() != request_id) {
+    return;
+  }
+  session->is_seeking = false;
+  EnqueueWork(*session);
+}
+
+// ---- ends ---------------------------------------------------------------------------------------
+
+void SessionTable::EnqueueWork(Session& session) {
+  if (session.is_ready || session.is_closed) return;
+  session.is_ready = true;
+  ready_.push_back(session.context.session);
+}
+
+// Counts what the session keeps in memory into the sum over all sessions.
+void SessionTable::Account(Session& session) {
+  size_t bytes = session.frames.buffered_bytes() + session.backlog.size() + session.held.size();
+  const Request* const request = session.request.get();
+  if (request != nullptr) bytes += request->body().owned_bytes() + request->result_bytes();
+  buffered_bytes_ = buffered_bytes_ - session.buffered_bytes + bytes;
+  session.buffered_bytes = bytes;
+}
+
+void SessionTable::EndTurn(Session& session) {
+  Account(session);
+  if (session.may_work()) EnqueueWork(session);
+  if (!session.is_dirty) dirty_.push_back(session.context.session);
+  session.is_dirty = true;
+}
+
+void SessionTable::Close(Session& session, CloseReason reason) {
+  // What is in output goes out first; the reply says why.
+  SendOutput(session);
+  transport_.Close(session.context.session, reason);
+  HangUp(session);
+}
+
+void SessionTable::HangUp(Session& session) {
+  session.is_closed = true;
+  if (!session.is_open) std::erase(strangers_, session.context.session);
+  if (session.is_open && !store_->HangUp(session.context.session)) {
+    session.is_gone = true;
+    transport_.Forget(session.context.session);
+  }
+  if (std::exchange(session.is_checking, false)) {
+    fsck_.cancel(session.peer.domain_index, session.context.session);
+  }
+  Audit(session);
+  session.request.reset();
+  session.is_replying = session.is_seeking = false;
+  session.backlog.clear();
+  session.pending.clear();
+  session.erasing.clear();
+  session.output.clear();
+  session.held.clear();
+  session.frames = FrameAssembler();
+  Account(session);
+  if (!session.is_dirty) dirty_.push_back(session.context.session);
+  session.is_dirty = true;
+}
+
+void SessionTable::SendOutput(Session& session) {
+  if (session.output.empty()) return;
+  const Transport::Attach attach = std::exchange(session.attach, Transport::Attach::kNothing);
+  session.unsent_bytes = transport_.Send(session.context.session, session.output, attach);
+  session.output.clear();
+  if (session.output.capacity() > kOutputCapacityKeptBytes) session.output.shrink_to_fit();
+}
+
+void SessionTable::CheckBounds(Session& session) {
+  if (session.unsent_bytes + session.held.size() > options_.output_bytes_max) {
+    Close(session, CloseReason::kSlowReader);
+  } else if (session.backlog.size() > protocol::kMessageBytesMax) {
+    Close(session, CloseReason::kNoBuffers);
+  } else if (IsOverBuffered()) {
+    CloseHeaviest(session);
+  }
+}
+
+bool SessionTable::IsOverBuffered() const {
+  return buffered_bytes_ + transport_.unsent_bytes() > options_.buffers_bytes_max;
+}
+
+// Whoever holds the most pays, not whoever speaks next: that may be another domain's client. Of
+// equals it is the speaker, else the lowest id, so that the order of the table decides nothing.
+void SessionTable::CloseHeaviest(Session& speaker) {
+  const auto held_bytes = [this](const Session& session) {
+    return session.buffered_bytes + transport_.unsent_bytes_of(session.context.session);
+  };
+  Session* heaviest = &speaker;
+  uint64_t most_bytes = held_bytes(speaker);
+  for (const auto& [id, session] : sessions_) {
+    if (session->is_closed) continue;
+    const uint64_t bytes = held_bytes(*session);
+    const bool is_first = heaviest != &speaker && id < heaviest->context.session;
+    if (bytes < most_bytes || (bytes == most_bytes && !is_first)) continue;
+    heaviest = session.get();
+    most_bytes = bytes;
+  }
+  Close(*heaviest, CloseReason::kNoBuffers);
+}
+
+void SessionTable::Flush() {
+  // Closing a session makes news of others: the list may grow while it is walked.
+  for (size_t i = 0; i < dirty_.size(); ++i) {
+    Session* session = Find(dirty_[i]);
+    if (session == nullptr) continue;
+    session->is_dirty = false;
+    if (!session->is_closed) {
+      SendOutput(*session);
+      CheckBounds(*session);
+    }
+    if (!session->is_closed) continue;
+    if (session->is_open && !session->is_gone) {
+      // It stays, as a name, until its process has ended; its memory does not.
+      session->backlog = {};
+      session->output = {};
+      session->held = {};
+    } else {
+      // Without Hello, or without slots, there is nothing whose end must be proven.
+      sessions_.erase(session->context.session);
+    }
+  }
+  dirty_.clear();
+}
+
+std::vector<SessionSummary> SessionTable::Summaries(uint32_t domain_index, size_t count_max) const {
+  std::vector<SessionSummary> rows;
+  for (const auto& [id, session] : sessions_) {
+    if (rows.size() == count_max) break;
+    if (session->peer.domain_index != domain_index || !session->is_open) continue;
+    rows.push_back({.id = id,
+                    .peer = session->peer,
+                    .client_name = session->client_name,
+                    .group_count = static_cast<uint32_t>(session->context.handles.size()),
+                    .pending_count = static_cast<uint32_t>(session->pending.size()),
+                    .segments_owed = store_->SegmentsOwedBy(id),
+                    .is_hung_up = session->is_closed});
+  }
+  return rows;
+}
+
+}  // namespace terrace

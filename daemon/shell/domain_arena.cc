@@ -1,0 +1,119 @@
+#include "daemon/shell/domain_arena.h"
+
+#include <asio/post.hpp>
+#include <span>
+#include <utility>
+
+#include "daemon/log/log.h"
+#include "tiers/arena/bus_guard.h"
+
+namespace terrace {
+namespace {
+
+ArenaBackingChoice ChoiceOf(HugePages hugepages) {
+  switch (hugepages) {
+    case HugePages::kAuto:
+      return ArenaBackingChoice::kAuto;
+    case HugePages::kOn:
+      return ArenaBackingChoice::kHugetlb;
+    case HugePages::kOff:
+      return ArenaBackingChoice::kShmem;
+  }
+  return ArenaBackingChoice::kAuto;
+}
+
+}  // namespace
+
+void LostPagesLog::Tell() {
+  const uint64_t lost = LostPageCount() - told_;
+  if (lost == 0) return;
+  told_ += lost;
+  Log(LogLevel::kWarn, "arena pages lost",
+      {{"pages", lost},
+       {"why",
+        "they could not be read: a client has punched holes in an arena of huge pages, or the "
+        "machine's memory is broken; their blocks are misses"}});
+}
+
+DomainArena::DomainArena(const Options& options, asio::io_context& store_loop, Events events)
+    : options_(options), store_loop_(store_loop), events_(std::move(events)) {}
+
+std::function<void(uint32_t, Status)> DomainArena::Posted(
+    const std::function<void(uint32_t, Status)>& event) const {
+  return [this, &event](uint32_t segment, Status status) {
+    asio::post(store_loop_, [&event, segment, status] { event(segment, status); });
+  };
+}
+
+void DomainArena::Register(uint32_t segment) {
+  for (Disk* disk : disks_) {
+    disk->RegisterBuffer(segment, {arena_->SegmentBase(segment), options_.segment_bytes});
+  }
+}
+
+void DomainArena::RegisterWith(std::vector<Disk*> disks) {
+  disks_ = std::move(disks);
+  for (const uint32_t segment : PopulatedSegments()) Register(segment);
+}
+
+void DomainArena::BeginPunch(uint32_t segment) {
+  auto left = std::make_shared<size_t>(disks_.size() + 1);
+  const auto let_go = [this, segment, left] {
+    if (--*left == 0) arena_->BeginPunch(segment);
+  };
+  for (Disk* disk : disks_) disk->UnregisterBuffer(segment, let_go);
+  let_go();
+}
+
+Arena::Options DomainArena::MakeOptions() {
+  Arena::Options options;
+  options.name = options_.domain_name;
+  options.segment_bytes = options_.segment_bytes;
+  options.segments_max = options_.segments_max;
+  options.segments_expected = options_.segments_expected;
+  options.backing = ChoiceOf(options_.hugepages);
+  options.identity = KeyedHash64(options_.secret, std::as_bytes(std::span(options_.domain_name)));
+  options.on_populated = [this](uint32_t segment, Status status) {
+    asio::post(store_loop_, [this, segment, status] {
+      if (status.ok()) Register(segment);
+      events_.on_populated(segment, status);
+    });
+  };
+  options.on_punched = Posted(events_.on_punched);
+  return options;
+}
+
+Status DomainArena::Create(std::string* why) {
+  return Own(Arena::Create(MakeOptions(), why), "new");
+}
+
+Status DomainArena::Adopt(const ArenaFds& fds, std::string* why) {
+  return Own(Arena::AdoptFds(MakeOptions(), fds, why), "a predecessor's");
+}
+
+Status DomainArena::Own(Result<std::unique_ptr<Arena>> arena, std::string_view origin) {
+  if (!arena.ok()) return arena.status();
+  arena_ = std::move(*arena);
+  Log(LogLevel::kInfo, "arena",
+      {{"domain", options_.domain_name},
+       {"origin", std::string(origin)},
+       {"segment_bytes", options_.segment_bytes},
+       {"segments_max", options_.segments_max},
+       {"segments_populated", PopulatedSegments().size()},
+       {"nodes", arena_->fds().nodes.size()},
+       {"backing", arena_->backing() == ArenaBacking::kHugetlb ? "huge pages" : "pages"}});
+  for (const std::string& note : arena_->notes()) {
+    Log(LogLevel::kInfo, "arena note", {{"domain", options_.domain_name}, {"note", note}});
+  }
+  return Status::Ok();
+}
+
+std::vector<uint32_t> DomainArena::PopulatedSegments() const {
+  std::vector<uint32_t> segments;
+  for (uint32_t segment = 0; segment < options_.segments_max; ++segment) {
+    if (arena_->IsPopulated(segment)) segments.push_back(segment);
+  }
+  return segments;
+}
+
+}  // namespace terrace

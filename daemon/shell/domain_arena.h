@@ -1,0 +1,83 @@
+// DomainArena: one domain's arena as the store sees it. What the arena's thread has done comes back
+// as events on the store thread.
+//
+// THREADING: store thread.
+#pragma once
+
+#include <asio/io_context.hpp>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "daemon/block/seams.h"
+#include "daemon/config/config.h"
+#include "terrace/checksum.h"
+#include "tiers/arena/arena.h"
+#include "tiers/disk/disk.h"
+
+namespace terrace {
+
+// Says in the log which pages were lost: see tiers/arena/bus_guard.h.
+class LostPagesLog {
+ public:
+  void Tell();
+
+ private:
+  uint64_t told_ = 0;
+};
+
+class DomainArena : public ArenaMemory {
+ public:
+  struct Options {
+    std::string domain_name;
+    uint64_t segment_bytes = kSegmentBytesDefault;
+    uint32_t segments_max = 0;
+    uint32_t segments_expected = 0;  // huge pages for so many are looked for
+    HugePages hugepages = HugePages::kAuto;
+    DomainSecret secret{};  // whose bytes they are
+  };
+  struct Events {
+    std::function<void(uint32_t segment, Status status)> on_populated;
+    std::function<void(uint32_t segment, Status status)> on_punched;
+  };
+  DomainArena(const Options& options, asio::io_context& store_loop, Events events);
+
+  // Makes the memory; nothing is populated yet. Blocks. Not kOk: `*why` says what and the remedy.
+  Status Create(std::string* why);
+  // Takes over the memory that a predecessor made with equal options, and closes `fds` in any case.
+  // Not kOk: `*why` says what differs; Create may follow. Blocks.
+  Status Adopt(const ArenaFds& fds, std::string* why);
+
+  std::byte* SegmentBase(uint32_t segment) override { return arena_->SegmentBase(segment); }
+  void BeginPopulate(uint32_t segment) override { arena_->BeginPopulate(segment); }
+  // Disks let go of the segment's pages first: pinned pages would not return.
+  void BeginPunch(uint32_t segment) override;
+
+  // Segments are registered with these disks while they are populated. Once, before the first
+  // transfer; the disks outlive the arena's last event.
+  void RegisterWith(std::vector<Disk*> disks);
+
+  const std::string& domain_name() const { return options_.domain_name; }
+  uint32_t segments_max() const { return options_.segments_max; }
+  std::vector<uint32_t> PopulatedSegments() const;
+  // REQUIRES: Create or Adopt was kOk.
+  Arena& arena() const { return *arena_; }
+
+ private:
+  std::function<void(uint32_t, Status)> Posted(
+      const std::function<void(uint32_t, Status)>& event) const;
+
+  Arena::Options MakeOptions();
+  Status Own(Result<std::unique_ptr<Arena>> arena, std::string_view origin);
+  void Register(uint32_t segment);
+
+  const Options options_;
+  asio::io_context& store_loop_;
+  const Events events_;
+  std::vector<Disk*> disks_;
+  std::unique_ptr<Arena> arena_;
+};
+
+}  // namespace terrace

@@ -1,0 +1,37 @@
+// DomainChecks: an OnlineFsck for each domain with drives, and what sessions ask them; and the
+// audit of erasures, which the domain's catalog keeps.
+//
+// THREADING: store thread.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "daemon/block/seams.h"
+#include "daemon/session/session.h"
+#include "daemon/shell/domain_nvme.h"
+#include "daemon/store/online_fsck.h"
+#include "daemon/store/store.h"
+
+namespace terrace {
+
+class DomainChecks {
+ public:
+  // `post` runs its argument as a turn of the store thread, later; on any thread.
+  DomainChecks(const std::vector<std::unique_ptr<DomainNvme>>& domains, Store& store,
+               const Clock& clock, const std::function<void(std::function<void()>)>& post);
+  // They use what this is made of.
+  SessionTable::FsckHooks Hooks();
+
+ private:
+  void Audit(const PeerIdentity& peer, const std::string& client_name,
+             const ErasureSummary& erased);
+
+  const std::vector<std::unique_ptr<DomainNvme>>& domains_;
+  const Clock& clock_;
+  std::vector<std::unique_ptr<OnlineFsck>> checks_;  // by domain
+};
+
+}  // namespace terrace

@@ -1,0 +1,212 @@
+#include "daemon/shell/domain_nvme.h"
+
+#include <sys/stat.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "daemon/log/log.h"
+
+namespace terrace {
+namespace {
+
+constexpr uint64_t kCatalogStopUs = 5'000'000;
+constexpr uint64_t kCatalogEndUs = 2'000'000;
+constexpr uint64_t kKeepLearnedUs = 60'000'000;
+// Drives slow down and wear when they are full.
+constexpr uint64_t kUnwrittenDivisor = 10;
+
+DiskEngineChoice EngineOf(DiskIo io) {
+  switch (io) {
+    case DiskIo::kAuto:
+      return DiskEngineChoice::kAuto;
+    case DiskIo::kUring:
+      return DiskEngineChoice::kUring;
+    case DiskIo::kThreads:
+      return DiskEngineChoice::kThreads;
+  }
+  return DiskEngineChoice::kAuto;
+}
+
+Status MakeDirectory(const std::string& path, std::string* why) {
+  if (mkdir(path.c_str(), 0700) == 0 || errno == EEXIST) return Status::Ok();
+  const int error = errno;
+  *why = "nvme.paths: cannot make the directory " + path + ": " + std::strerror(error) +
+         "; make it, or name another";
+  return Status(StatusCode::kIo, "a directory of the NVMe tier cannot be made", error);
+}
+
+}  // namespace
+
+DomainNvme::DomainNvme(Options options) : options_(std::move(options)) {}
+
+DomainNvme::~DomainNvme() {
+  catalog_.reset();  // its thread reads through the tier
+}
+
+std::string DomainNvme::DirectoryOn(size_t path) const {
+  return options_.nvme.paths[path] + "/" + options_.domain_name;
+}
+
+std::vector<std::string> DomainNvme::slab_directories() const {
+  std::vector<std::string> directories;
+  for (size_t i = 0; i < options_.nvme.paths.size(); ++i) directories.push_back(DirectoryOn(i));
+  return directories;
+}
+
+std::string DomainNvme::groups_directory() const { return DirectoryOn(0) + "/groups"; }
+
+Status DomainNvme::Open(std::string* why) {
+  for (size_t i = 0; i < options_.nvme.paths.size(); ++i) {
+    TERRACE_RETURN_IF_ERROR(MakeDirectory(options_.nvme.paths[i], why));
+    Result<std::unique_ptr<Disk>> disk = OpenDisk({.directory = DirectoryOn(i),
+                                                   .post = options_.post,
+                                                   .engine = EngineOf(options_.nvme.io),
+                                                   .queue_max = options_.nvme.queue_depth},
+                                                  why);
+    if (!disk.ok()) return disk.status();
+    const DiskStats stats = (*disk)->stats();
+    Log(LogLevel::kInfo, "nvme path",
+        {{"domain", options_.domain_name},
+         {"path", options_.nvme.paths[i]},
+         {"io", (*disk)->description()},
+         {"filesystem_bytes", stats.filesystem_bytes}});
+    const uint64_t share_bytes = options_.nvme.capacity_bytes / options_.nvme.paths.size();
+    if (stats.filesystem_bytes > 0 &&
+        share_bytes > stats.filesystem_bytes - stats.filesystem_bytes / kUnwrittenDivisor) {
+      Log(LogLevel::kWarn, "nvme path is smaller than its share",
+          {{"path", options_.nvme.paths[i]},
+           {"share_bytes", share_bytes},
+           {"filesystem_bytes", stats.filesystem_bytes},
+           {"remedy", "lower nvme.capacity_bytes: leave a tenth of each drive unwritten"}});
+    }
+    disk_views_.push_back(disk->get());
+    disks_.push_back(std::move(*disk));
+  }
+  Catalog::Options catalog;
+  catalog.db.directory = DirectoryOn(0) + "/catalog";
+  catalog.db.memory_bytes = options_.nvme.catalog_memory_bytes;
+  for (size_t i = 0; i < disks_.size(); ++i) catalog.db.slab_directories.push_back(DirectoryOn(i));
+  catalog_ = std::make_unique<Catalog>(std::move(catalog));
+  tier_ = std::make_unique<NvmeTier>(NvmeTier::Options{.domain_index = options_.domain_index,
+                                                       .domain_name = options_.domain_name,
+                                                       .secret = options_.secret,
+                                                       .disks = disk_views_,
+                                                       .capacity_bytes = options_.capacity_bytes,
+                                                       .slab_bytes = options_.nvme.slab_bytes,
+                                                       .catalog = catalog_.get(),
+                                                       .now_us = options_.now_us,
+                                                       .random = options_.random});
+  return Status::Ok();
+}
+
+RecoverySummary DomainNvme::Restore(Store& store) {
+  RecoverySummary summary;
+  RecoveryOptions recovery{.domain_index = options_.domain_index,
+                           .secret = options_.secret,
+                           .groups_directory = groups_directory(),
+                           .store = &store,
+                           .tier = tier_.get(),
+                           .catalog = catalog_.get()};
+  for (size_t i = 0; i < disks_.size(); ++i) {
+    recovery.slab_directories.push_back(DirectoryOn(i));
+    if (i > 0) recovery.other_groups_directories.push_back(DirectoryOn(i) + "/groups");
+  }
+  const Status status = RestoreDomain(recovery, &summary);
+  for (const std::string& note : summary.notes) {
+    Log(LogLevel::kWarn, "nvme note", {{"domain", options_.domain_name}, {"note", note}});
+  }
+  if (!status.ok()) {
+    Log(LogLevel::kError, "a path could not be read",
+        {{"domain", options_.domain_name}, {"why", std::string(status.what())}});
+  }
+  Log(LogLevel::kInfo, "restored",
+      {{"domain", options_.domain_name},
+       {"from", RecoverySourceName(summary.source)},
+       {"why", summary.why},
+       {"groups", summary.groups},
+       {"blocks", summary.restored.blocks},
+       {"copies_dropped", summary.restored.copies_dropped},
+       {"entries_corrupt", summary.counts.entries_corrupt},
+       {"entries_left", summary.counts.entries_left},
+       {"took_ms", summary.duration_us / kUsPerMs}});
+  tier_->SetListener(&store.tier_listener());
+  StartFromLearned(store);
+  StartCatalog();
+  return summary;
+}
+
+void DomainNvme::StartCatalog() {
+  catalog_->Start({
+      .read_entry =
+          [this](uint32_t slab, uint32_t slot, std::vector<std::byte>* entry) {
+            return tier_->ReadEntryNow(slab, slot, entry);
+          },
+      .has_answers = [this] { options_.post([this] { TakeAnswers(); }); },
+      .trouble =
+          [this](const std::string& sentence) {
+            Log(LogLevel::kWarn, "catalog", {{"domain", options_.domain_name}, {"why", sentence}});
+          },
+  });
+}
+
+// A turn takes some; the rest is the next turn's.
+void DomainNvme::TakeAnswers() {
+  std::vector<SlotName> slots;
+  const bool has_more = catalog_->TakeAnswers(&slots);
+  for (const SlotName& name : slots) tier_->OnCataloged(name.slab, name.slot);
+  if (has_more) options_.post([this] { TakeAnswers(); });
+}
+
+void DomainNvme::Flush() {
+  for (const std::unique_ptr<Disk>& disk : disks_) disk->Flush();
+}
+
+bool DomainNvme::is_idle() const { return tier_->is_quiet(); }
+
+void DomainNvme::StartFromLearned(Store& store) {
+  learned_kept_us_ = options_.now_us();
+  if (catalog_->db() == nullptr) return;
+  for (Store::Learned& own : store.WhatWasLearned(options_.domain_index)) {
+    const Result<std::string> kept = catalog_->db()->GetPrior(own.name);
+    if (!kept.ok()) continue;
+    const std::span<const std::byte> bytes = std::as_bytes(std::span(*kept));
+    own.state.assign(bytes.begin(), bytes.end());
+    Log(LogLevel::kInfo, "policy",
+        {{"domain", options_.domain_name},
+         {"policy", own.name},
+         {"starts_from",
+          store.StartFrom(options_.domain_index, own) ? "what was learned" : "its prior"}});
+  }
+}
+
+void DomainNvme::WriteLearned(const Store& store) {
+  learned_kept_us_ = options_.now_us();
+  for (const Store::Learned& learned : store.WhatWasLearned(options_.domain_index)) {
+    catalog_->KeepPrior(
+        learned.name,
+        std::string(reinterpret_cast<const char*>(learned.state.data()), learned.state.size()));
+  }
+}
+
+void DomainNvme::KeepLearned(const Store& store) {
+  if (options_.now_us() >= learned_kept_us_ + kKeepLearnedUs) WriteLearned(store);
+}
+
+void DomainNvme::Close(const Store& store) {
+  WriteLearned(store);
+  const Status status = catalog_->StopClean(kCatalogStopUs);
+  if (!status.ok()) {
+    Log(LogLevel::kWarn, "catalog not closed in order: the next start scans",
+        {{"domain", options_.domain_name}, {"why", std::string(status.what())}});
+  }
+}
+
+bool DomainNvme::EndThreads() { return catalog_->Abandon(kCatalogEndUs); }
+
+void DomainNvme::KeepGroup(const GroupId& id, const std::string& content) {
+  catalog_->KeepGroup(id, content);
+}
+
+}  // namespace terrace

@@ -1,0 +1,85 @@
+// DomainNvme: one domain's NVMe tier as the daemon runs it: disks, tier and catalog, put together
+// at the start, in step with the store thread's turns, and closed in order at the end.
+//
+// THREADING: store thread; Open, Restore and Close block. OWNERSHIP: outlives the Store; the store
+// thread's loop outlives it.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "daemon/config/config.h"
+#include "daemon/persist/catalog.h"
+#include "daemon/persist/recovery.h"
+#include "daemon/store/store.h"
+#include "terrace/checksum.h"
+#include "tiers/disk/file_disk.h"
+#include "tiers/nvme/nvme_tier.h"
+
+namespace terrace {
+
+class DomainNvme {
+ public:
+  struct Options {
+    uint32_t domain_index = 0;
+    std::string domain_name;
+    DomainSecret secret{};
+    NvmeConfig nvme;
+    uint64_t capacity_bytes = 0;  // of this domain
+    uint32_t groups_max = 0;
+    // Runs its argument as a turn of the store thread, later. Any thread.
+    std::function<void(std::function<void()>)> post;
+    std::function<uint64_t()> now_us;
+    std::function<uint64_t()> random;
+  };
+  explicit DomainNvme(Options options);
+  ~DomainNvme();  // as after kill -9, unless Close came first
+
+  // Opens disks and catalog; nothing is read. Not kOk: `*why` names path, cause and remedy.
+  Status Open(std::string* why);
+  // Tells the store what is there, after which the tier works for it. A tier that cannot be read
+  // begins empty or off; it never keeps the daemon from starting.
+  RecoverySummary Restore(Store& store);
+  // Requests of a turn go out together.
+  void Flush();
+  // Whether something is still on its way to the disks.
+  bool is_idle() const;
+  // Remembers, at most once in kKeepLearnedUs, what the policies have learned.
+  void KeepLearned(const Store& store);
+  // The end in good order: the next start need not scan.
+  void Close(const Store& store);
+  // Ends what runs beside the store thread. False if something hangs: nothing of this may be
+  // destroyed then.
+  bool EndThreads();
+
+  NvmeTier& tier() { return *tier_; }
+  const std::vector<Disk*>& disks() const { return disk_views_; }
+  const Catalog& catalog() const { return *catalog_; }
+  Catalog& catalog() { return *catalog_; }
+  // Where the files of the domain's groups lie.
+  std::string groups_directory() const;
+  const DomainSecret& secret() const { return options_.secret; }
+  // One a path.
+  std::vector<std::string> slab_directories() const;
+  // A copy for the catalog; of no content: none any more. Any thread.
+  void KeepGroup(const GroupId& id, const std::string& content);
+
+ private:
+  std::string DirectoryOn(size_t path) const;
+  void StartCatalog();
+  void StartFromLearned(Store& store);
+  void WriteLearned(const Store& store);
+  void TakeAnswers();
+
+  const Options options_;
+  std::vector<std::unique_ptr<Disk>> disks_;
+  std::vector<Disk*> disk_views_;
+  uint64_t learned_kept_us_ = 0;
+  std::unique_ptr<Catalog> catalog_;
+  std::unique_ptr<NvmeTier> tier_;
+};
+
+}  // namespace terrace

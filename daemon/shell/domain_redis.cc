@@ -1,0 +1,224 @@
+#include "daemon/shell/domain_redis.h"
+
+#include <chrono>
+#include <span>
+#include <string_view>
+#include <utility>
+
+#include "daemon/log/log.h"
+#include "terrace/units.h"
+
+namespace terrace {
+namespace {
+
+constexpr std::chrono::milliseconds kDrainStep{5};
+
+RedisTopology TopologyOf(RedisMode mode) {
+  switch (mode) {
+    case RedisMode::kSingle:
+      return RedisTopology::kSingle;
+    case RedisMode::kSentinel:
+      return RedisTopology::kSentinel;
+    case RedisMode::kCluster:
+      return RedisTopology::kCluster;
+  }
+  return RedisTopology::kSingle;
+}
+
+Status ParseEndpoints(const RedisConfig& config, std::vector<RedisEndpoint>* endpoints,
+                      std::string* why) {
+  for (const std::string& text : config.endpoints) {
+    Result<RedisEndpoint> endpoint = ParseRedisEndpoint(text, why);
+    if (!endpoint.ok()) {
+      *why = "redis.endpoints: " + *why;
+      return endpoint.status();
+    }
+    endpoints->push_back(std::move(*endpoint));
+  }
+  return Status::Ok();
+}
+
+RedisTlsOptions TlsOf(const RedisConfig& config) {
+  return {.ca_file = config.tls_ca_file,
+          .certificate_file = config.tls_certificate_file,
+          .key_file = config.tls_key_file,
+          .server_name = config.tls_server_name};
+}
+
+// One a secret: names under another are others anyway.
+std::string GenerationsPath(const DaemonConfig& config, size_t domain_index,
+                            const DomainSecret& secret) {
+  constexpr std::string_view kTitle = "redis-generations";
+  const uint64_t digest = KeyedHash64(secret, std::as_bytes(std::span(kTitle)));
+  return config.state_dir + "/" + config.domains[domain_index].name + "-" +
+         ToHex(0, digest).substr(16) + ".redis-generations";
+}
+
+}  // namespace
+
+Status CheckRedis(const RedisConfig& config, std::string* why) {
+  std::vector<RedisEndpoint> endpoints;
+  TERRACE_RETURN_IF_ERROR(ParseEndpoints(config, &endpoints, why));
+  if (!config.credentials_file.empty()) {
+    RedisCredentials unused;
+    const Status status = ReadRedisCredentials(config.credentials_file, &unused, why);
+    if (!status.ok()) {
+      *why = "redis.credentials_file: " + *why;
+      return status;
+    }
+  }
+  if (config.tls == RedisTlsUse::kOff) return Status::Ok();
+  const Result<std::unique_ptr<RedisTls>> tls = RedisTls::Open(TlsOf(config), why);
+  return tls.ok() ? Status::Ok() : tls.status();
+}
+
+Status DomainRedis::Open(std::string* why) {
+  const RedisConfig& config = options_.redis;
+  TERRACE_RETURN_IF_ERROR(CheckRedis(config, why));
+  RedisTier::Options options;
+  TERRACE_RETURN_IF_ERROR(ParseEndpoints(config, &options.endpoints, why));
+  options.secret = options_.secret;
+  options.topology = TopologyOf(config.mode);
+  options.master_name = config.master_name;
+  options.credentials_file = config.credentials_file;
+  options.is_tls = config.tls == RedisTlsUse::kOn;
+  options.tls = TlsOf(config);
+  options.timeouts = {.connect_us = config.connect_timeout_ms * kUsPerMs,
+                      .command_us = config.command_timeout_ms * kUsPerMs,
+                      .bytes_per_second = config.bytes_per_second_min};
+  options.prefix = config.prefix;
+  options.ttl_ms = config.ttl_s * uint64_t{1000};
+  options.connections = config.connections;
+  options.bytes_max = config.in_flight_bytes_max;
+  options.absence_us = config.absence_ms * kUsPerMs;
+  options.post = options_.post;
+  options.unix_seconds = options_.unix_seconds;
+  options.listener = this;
+  LoadGenerations(&options);
+  Result<std::unique_ptr<RedisTier>> tier = RedisTier::Open(std::move(options), why);
+  if (!tier.ok()) return tier.status();
+  tier_ = std::move(*tier);
+  return Status::Ok();
+}
+
+void DomainRedis::LoadGenerations(RedisTier::Options* options) {
+  generations_ = std::make_unique<KeptGenerations>(KeptGenerations::Options{
+      .path = options_.generations_path,
+      .secret = options_.secret,
+      .kept = [this, post = options_.post](
+                  uint64_t revision) { post([this, revision] { tier_->Kept(revision); }); },
+      .trouble =
+          [name = options_.domain_name](const std::string& sentence) {
+            Log(LogLevel::kWarn, "redis generations", {{"domain", name}, {"why", sentence}});
+          }});
+  options->keep = [this](uint64_t revision, const std::vector<GroupGeneration>& groups) {
+    generations_->Save(revision, groups);
+  };
+  Result<std::vector<GroupGeneration>> kept = generations_->Load();
+  if (kept.ok()) {
+    options->generations = std::move(*kept);
+    return;
+  }
+  options->is_memory_lost = true;
+  Log(LogLevel::kWarn,
+      "redis generations cannot be read: nothing that is on the redis server now is used, since "
+      "nobody can tell what of it was to be forgotten",
+      {{"domain", options_.domain_name},
+       {"path", options_.generations_path},
+       {"why", kept.status().what()}});
+}
+
+void DomainRedis::Stop() {
+  tier_->Stop();
+  generations_.reset();
+}
+
+SharedUse DomainRedis::use() const {
+  const RedisConfig& config = options_.redis;
+  return {.tier = tier_.get(),
+          .is_storing = config.use != RedisUse::kFetch,
+          .is_fetching = config.use != RedisUse::kStore,
+          .is_storing_hits_only = config.admission == RedisAdmission::kHit,
+          .queue_bytes_max = config.queue_bytes_max,
+          .seek_us = config.probe_timeout_us};
+}
+
+Status OpenRedis(const DaemonConfig& config, const std::vector<DomainSecret>& secrets,
+                 const std::function<void(std::function<void()>)>& post,
+                 const std::function<uint64_t()>& unix_seconds,
+                 std::vector<std::unique_ptr<DomainRedis>>* domains, std::string* why) {
+  for (size_t i = 0; config.redis.is_on() && i < config.domains.size(); ++i) {
+    auto domain = std::make_unique<DomainRedis>(
+        DomainRedis::Options{.domain_name = config.domains[i].name,
+                             .secret = secrets[i],
+                             .redis = config.redis,
+                             .generations_path = GenerationsPath(config, i, secrets[i]),
+                             .post = post,
+                             .unix_seconds = unix_seconds});
+    TERRACE_RETURN_IF_ERROR(domain->Open(why));
+    domains->push_back(std::move(domain));
+  }
+  return Status::Ok();
+}
+
+void CloseRedis(std::span<const std::unique_ptr<DomainRedis>> domains, const Store& store,
+                asio::io_context& loop, uint32_t drain_ms) {
+  if (domains.empty()) return;
+  const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(drain_ms);
+  while (!store.is_shared_idle() && std::chrono::steady_clock::now() < end) {
+    loop.restart();
+    loop.run_for(kDrainStep);
+  }
+  for (const Store::DomainStats& domain : store.Stats()) {
+    if (!domain.shared.has_value()) continue;
+    const uint64_t lost = domain.shared->queued_blocks + domain.shared->stores_under_way;
+    if (lost == 0) continue;
+    Log(LogLevel::kWarn, "blocks are not on the redis server: this host stopped before their turn",
+        {{"domain", domain.name}, {"blocks", lost}, {"is_ready", domain.shared->tier.is_ready}});
+  }
+  for (const std::unique_ptr<DomainRedis>& domain : domains) domain->Stop();
+}
+
+void DomainRedis::LogHealth() {
+  const SharedTierStats stats = tier_->stats();
+  if (stats.is_ready && told_ != Told::kReady) {
+    told_ = Told::kReady;
+    Log(LogLevel::kInfo, "redis is there", {{"domain", options_.domain_name}});
+  } else if (!stats.is_ready && !stats.trouble.empty() && told_ != Told::kAway) {
+    told_ = Told::kAway;
+    Log(LogLevel::kWarn, "redis is away: what it has are misses until it is back",
+        {{"domain", options_.domain_name}, {"why", stats.trouble}});
+  }
+  LogOwed(stats);
+}
+
+void DomainRedis::LogOwed(const SharedTierStats& stats) {
+  if (stats.forgets_owed > owed_told_) {
+    Log(LogLevel::kWarn,
+        "redis has not been told yet of groups whose blocks are erased: it is asked for none of "
+        "them, and given none, until it has",
+        {{"domain", options_.domain_name}, {"groups", stats.forgets_owed}});
+  } else if (stats.forgets_owed == 0 && owed_told_ > 0) {
+    Log(LogLevel::kInfo, "redis has forgotten what was erased",
+        {{"domain", options_.domain_name}, {"groups", owed_told_}});
+  }
+  owed_told_ = stats.forgets_owed;
+}
+
+void DomainRedis::OnSharedFetched(TransferId transfer_id, Status status,
+                                  const BlockRecord& record) {
+  listener_->OnSharedFetched(transfer_id, status, record);
+}
+
+void DomainRedis::OnSharedStored(TransferId transfer_id, Status status) {
+  listener_->OnSharedStored(transfer_id, status);
+}
+
+void DomainRedis::OnSharedProbed(uint64_t probe_id, Status status,
+                                 const std::vector<bool>& is_present) {
+  listener_->OnSharedProbed(probe_id, status, is_present);
+}
+
+void DomainRedis::OnSharedForgotten(const GroupId& group) { listener_->OnSharedForgotten(group); }
+
+}  // namespace terrace

@@ -1,0 +1,83 @@
+// DomainRedis: one domain's Redis tier as the daemon runs it: made from the configuration at the
+// start, answering to the store once there is one, and ended before the memory it reads and writes
+// goes. The servers need not be there at any time.
+//
+// THREADING: store thread. OWNERSHIP: outlives the Store; the arena and the store thread's loop
+// outlive it.
+#pragma once
+
+#include <asio/io_context.hpp>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "daemon/config/config.h"
+#include "daemon/persist/kept_generations.h"
+#include "daemon/store/store.h"
+#include "tiers/redis/redis_tier.h"
+
+namespace terrace {
+
+// What can be told without a server: addresses, and files that must be readable. kInvalid with one
+// sentence in `*why`.
+Status CheckRedis(const RedisConfig& config, std::string* why);
+
+class DomainRedis final : public SharedTierListener {
+ public:
+  struct Options {
+    std::string domain_name;
+    DomainSecret secret{};
+    RedisConfig redis;
+    std::string generations_path;  // see KeptGenerations
+    // Runs its argument as a turn of the store thread, later. Any thread.
+    std::function<void(std::function<void()>)> post;
+    std::function<uint64_t()> unix_seconds;  // any thread
+  };
+  explicit DomainRedis(Options options) : options_(std::move(options)) {}
+
+  Status Open(std::string* why);
+  // Who is told of answers; before the first request.
+  void Serve(SharedTierListener& listener) { listener_ = &listener; }
+  // No memory is touched any more.
+  void Stop();
+  // Says in the log when servers go and come back. Now and then.
+  void LogHealth();
+
+  // What the store is to do with it.
+  SharedUse use() const;
+
+  void OnSharedFetched(TransferId transfer_id, Status status, const BlockRecord& record) override;
+  void OnSharedStored(TransferId transfer_id, Status status) override;
+  void OnSharedProbed(uint64_t probe_id, Status status,
+                      const std::vector<bool>& is_present) override;
+  void OnSharedForgotten(const GroupId& group) override;
+
+ private:
+  // What the predecessor had forgotten.
+  void LoadGenerations(RedisTier::Options* options);
+  void LogOwed(const SharedTierStats& stats);
+
+  const Options options_;
+  std::unique_ptr<RedisTier> tier_;
+  SharedTierListener* listener_ = nullptr;
+  std::unique_ptr<KeptGenerations> generations_;  // ends before the tier: it tells it
+  uint64_t owed_told_ = 0;
+  enum class Told : uint8_t { kNothing, kReady, kAway };
+  Told told_ = Told::kNothing;
+};
+
+// One a domain, or none if the configuration names no server.
+Status OpenRedis(const DaemonConfig& config, const std::vector<DomainSecret>& secrets,
+                 const std::function<void(std::function<void()>)>& post,
+                 const std::function<uint64_t()>& unix_seconds,
+                 std::vector<std::unique_ptr<DomainRedis>>* domains, std::string* why);
+
+// Runs the store thread's loop until what waits to be shared is given, drain_ms long at most, tells
+// what did not go, and stops them all: another host may need at once what this one has stored last.
+void CloseRedis(std::span<const std::unique_ptr<DomainRedis>> domains, const Store& store,
+                asio::io_context& loop, uint32_t drain_ms);
+
+}  // namespace terrace

@@ -1,0 +1,79 @@
+#include "daemon/shell/host_memory.h"
+
+#include <algorithm>
+#include <fstream>
+#include <sstream>
+
+#include "daemon/config/config.h"
+
+namespace terrace {
+namespace {
+
+// A line of /proc/meminfo, in bytes; 0 if there is none.
+uint64_t MeminfoBytes(const std::string& name) {
+  std::ifstream file("/proc/meminfo");
+  for (std::string line; std::getline(file, line);) {
+    std::istringstream words(line);
+    std::string word;
+    uint64_t kibibytes = 0;
+    if (words >> word >> kibibytes && word == name + ":") return kibibytes * kKiB;
+  }
+  return 0;
+}
+
+// The lowest memory.max from the daemon's cgroup (version 2) up to the root, and what is used
+// there.
+void NarrowToCgroup(HostMemory* host) {
+  std::ifstream self("/proc/self/cgroup");
+  std::string path;
+  for (std::string line; std::getline(self, line);) {
+    if (line.starts_with("0::")) path = line.substr(3);
+  }
+  while (!path.empty()) {
+    const std::string directory = "/sys/fs/cgroup" + (path == "/" ? "" : path);
+    uint64_t limit_bytes = 0, used_bytes = 0;
+    if (std::ifstream(directory + "/memory.max") >> limit_bytes &&
+        limit_bytes < host->total_bytes) {
+      std::ifstream(directory + "/memory.current") >> used_bytes;
+      host->total_bytes = limit_bytes;
+      host->available_bytes =
+          std::min(host->available_bytes, limit_bytes - std::min(limit_bytes, used_bytes));
+      host->is_cgroup_limited = true;
+    }
+    path = path == "/" ? "" : path.substr(0, std::max<size_t>(path.rfind('/'), 1));
+  }
+}
+
+}  // namespace
+
+HostMemory ReadHostMemory() {
+  HostMemory host{.total_bytes = MeminfoBytes("MemTotal"),
+                  .available_bytes = MeminfoBytes("MemAvailable")};
+  if (host.total_bytes != 0) NarrowToCgroup(&host);
+  return host;
+}
+
+Status CheckHostMemory(const HostMemory& host, uint64_t dram_bytes, uint64_t hbm_bytes,
+                       std::string* why) {
+  if (host.total_bytes == 0) return Status::Ok();
+  const uint64_t wanted_bytes = dram_bytes + hbm_bytes;
+  const std::string asked =
+      "daemon.dram_bytes is " + FormatBytes(dram_bytes) +
+      (hbm_bytes == 0 ? "" : " and hbm.capacity_bytes of device host " + FormatBytes(hbm_bytes)) +
+      ", but ";
+  const std::string place = host.is_cgroup_limited ? "the cgroup's memory.max" : "this machine";
+  if (wanted_bytes > host.total_bytes) {
+    *why = asked + place + (host.is_cgroup_limited ? " is " : " has ") +
+           FormatBytes(RoundDown(host.total_bytes, kMiB)) + ": lower dram_bytes" +
+           (host.is_cgroup_limited ? ", or raise the limit" : "");
+    return Status(StatusCode::kNoSpace, "dram_bytes does not fit");
+  }
+  if (wanted_bytes > host.available_bytes) {
+    *why = asked + "only " + FormatBytes(RoundDown(host.available_bytes, kMiB)) +
+           " can be had now: memory may run out while the arena grows; lower dram_bytes or free "
+           "memory";
+  }
+  return Status::Ok();
+}
+
+}  // namespace terrace

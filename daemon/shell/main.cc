@@ -1,0 +1,127 @@
+// terraced: reads its command line and configuration, builds the shell, and serves until it is told
+// to stop. The only place where exceptions may fly.
+#include <CLI/CLI.hpp>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <filesystem>
+#include <string>
+
+#include "daemon/config/config.h"
+#include "daemon/handover/keeper.h"
+#include "daemon/log/log.h"
+#include "daemon/shell/domain_redis.h"
+#include "daemon/shell/process_guard.h"
+#include "daemon/shell/shell.h"
+
+namespace terrace {
+namespace {
+
+constexpr int kExitOk = 0;
+constexpr int kExitStart = 1;
+constexpr int kExitUsage = 2;
+
+struct CommandLine {
+  std::string config_path;
+  ConfigOverrides overrides;
+  bool is_check = false;
+  bool is_print = false;
+  bool is_keeper = false;
+  bool allows_core_dumps = false;
+};
+
+int Refuse(const std::string& why, int exit_code) {
+  std::fprintf(stderr, "terraced: %s\n", why.c_str());
+  return exit_code;
+}
+
+// kExitOk with `config` resolved, or the exit code after a sentence on standard error.
+int LoadConfig(const CommandLine& command, DaemonConfig* config) {
+  std::string why;
+  if (!command.config_path.empty() && !ReadConfigFile(command.config_path, config, &why).ok()) {
+    return Refuse(why, kExitUsage);
+  }
+  if (!ResolveConfig(command.overrides, ConfigEnvironment::OfProcess(), config, &why).ok()) {
+    return Refuse(why, kExitUsage);
+  }
+  return CheckRedis(config->redis, &why).ok() ? kExitOk : Refuse(why, kExitUsage);
+}
+
+int Serve(const DaemonConfig& config) {
+  std::signal(SIGPIPE, SIG_IGN);
+  StartLog({.level = config.log_level,
+            .format = config.log_format,
+            .queue_lines_max = config.log_queue_lines_max});
+  int exit_code = kExitOk;
+  {
+    Shell shell(config);
+    std::string why;
+    if (shell.Start(&why).ok()) {
+      if (!shell.Run()) {
+        StopLog();
+        std::_Exit(kExitOk);
+      }
+    } else {
+      exit_code = Refuse(why, kExitStart);
+    }
+  }
+  StopLog();
+  return exit_code;
+}
+
+int Keep(const std::string& socket_path) {
+  if (socket_path.empty()) {
+    return Refuse("--keeper needs --socket, the daemon's keeper_socket", kExitUsage);
+  }
+  std::string why;
+  return RunKeeper(socket_path, &why).ok() ? kExitOk : Refuse(why, kExitStart);
+}
+
+int Main(int argc, char** argv) {
+  CLI::App app("The Terrace KV cache daemon.", "terraced");
+  CommandLine command;
+  app.add_option("--config", command.config_path, "TOML configuration file");
+  app.add_option("--socket", command.overrides.socket_path,
+                 "socket of the only domain; with --keeper, of the keeper");
+  app.add_flag("--keeper", command.is_keeper,
+               "hold a daemon's memory across its restarts and crashes, at --socket; nothing else");
+  app.add_option("--dram-bytes", command.overrides.dram_bytes,
+                 "shared memory over all domains, such as 8GiB");
+  app.add_flag("--allow-core-dumps", command.allows_core_dumps,
+               "for debugging: a core holds every tenant's bytes and secrets");
+  app.add_flag("--check-config", command.is_check, "check the configuration, start nothing");
+  app.add_flag("--print-config", command.is_print,
+               "print the configuration in effect, start nothing");
+  app.set_version_flag("--version", std::string("terraced ") + TERRACE_VERSION);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success& request) {
+    return app.exit(request);
+  } catch (const CLI::ParseError& error) {
+    return Refuse(std::string(error.what()) + "; see terraced --help", kExitUsage);
+  }
+  if (!command.allows_core_dumps) ForbidCoreDumps();
+  if (!command.overrides.socket_path.empty()) {
+    command.overrides.socket_path = std::filesystem::absolute(command.overrides.socket_path);
+  }
+  if (command.is_keeper) return Keep(command.overrides.socket_path);
+  DaemonConfig config;
+  if (const int exit_code = LoadConfig(command, &config); exit_code != kExitOk) return exit_code;
+  if (command.is_print) std::fputs(PrintConfig(config).c_str(), stdout);
+  if (command.is_check || command.is_print) return kExitOk;
+  return Serve(config);
+}
+
+}  // namespace
+}  // namespace terrace
+
+int main(int argc, char** argv) {
+  terrace::EndAtOnceOnSignals();
+  try {
+    return terrace::Main(argc, argv);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "terraced: cannot start: %s\n", error.what());
+    return 1;
+  }
+}

@@ -1,0 +1,44 @@
+#include "daemon/shell/offload_pool.h"
+
+#include <asio/io_context.hpp>
+#include <asio/post.hpp>
+#include <asio/thread_pool.hpp>
+#include <utility>
+
+#include "terrace/checksum.h"
+
+namespace terrace {
+
+OffloadPool::OffloadPool(const Options& options, asio::io_context& store_loop, DoneCallback done)
+    : options_(options),
+      store_loop_(store_loop),
+      done_(std::move(done)),
+      threads_(std::make_unique<asio::thread_pool>(options.threads)) {}
+
+OffloadPool::~OffloadPool() { Stop(); }
+
+Status OffloadPool::Submit(ChecksumJob job) {
+  if (jobs_in_flight_ >= options_.jobs_max) {
+    return Status(StatusCode::kBusy, "the checksum queue is full");
+  }
+  ++jobs_in_flight_;
+  asio::post(*threads_, [this, job = std::move(job)] {
+    std::vector<Checksum> roots;
+    roots.reserve(job.parts.size());
+    for (const ChecksumJob::Part& part : job.parts) {
+      roots.push_back(ChecksumPart(part.bytes, part.seed));
+    }
+    asio::post(store_loop_, [this, id = job.id, roots = std::move(roots)] {
+      --jobs_in_flight_;
+      done_(id, roots);
+    });
+  });
+  return Status::Ok();
+}
+
+void OffloadPool::Stop() {
+  threads_->stop();
+  threads_->join();
+}
+
+}  // namespace terrace

@@ -1,0 +1,45 @@
+// OffloadPool: checksums on threads of their own, as pure functions of bytes. What goes in comes
+// back on the store thread.
+//
+// THREADING: Submit on the store thread.
+// OWNERSHIP: the bytes of a job stay until its results are back. Stop before the arena goes.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "daemon/block/seams.h"
+
+namespace asio {
+class io_context;
+class thread_pool;
+}  // namespace asio
+
+namespace terrace {
+
+class OffloadPool : public Offload {
+ public:
+  using DoneCallback = std::function<void(OffloadId id, std::span<const Checksum> roots)>;
+  struct Options {
+    uint32_t threads = 2;
+    uint32_t jobs_max = 4096;
+  };
+  // `done` is called on the thread that runs `store_loop`.
+  OffloadPool(const Options& options, asio::io_context& store_loop, DoneCallback done);
+  ~OffloadPool() override;
+
+  Status Submit(ChecksumJob job) override;
+  // Ends the threads; results not yet handed over are dropped.
+  void Stop();
+
+ private:
+  const Options options_;
+  asio::io_context& store_loop_;
+  const DoneCallback done_;
+  uint32_t jobs_in_flight_ = 0;  // store thread
+  std::unique_ptr<asio::thread_pool> threads_;
+};
+
+}  // namespace terrace

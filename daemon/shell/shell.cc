@@ -1,0 +1,697 @@
+#include "daemon/shell/shell.h"
+
+#include <systemd/sd-daemon.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <asio/io_context.hpp>
+#include <asio/post.hpp>
+#include <asio/signal_set.hpp>
+#include <asio/steady_timer.hpp>
+#include <csignal>
+#include <map>
+#include <vector>
+
+#include "daemon/events/kv_event_publisher.h"
+#include "daemon/handover/fd_store.h"
+#include "daemon/handover/inheritance.h"
+#include "daemon/handover/supervisor.h"
+#include "daemon/log/log.h"
+#include "daemon/persist/group_shelf.h"
+#include "daemon/persist/recovery.h"
+#include "daemon/session/session.h"
+#include "daemon/shell/domain_arena.h"
+#include "daemon/shell/domain_checks.h"
+#include "daemon/shell/domain_device.h"
+#include "daemon/shell/domain_nvme.h"
+#include "daemon/shell/domain_redis.h"
+#include "daemon/shell/domain_traces.h"
+#include "daemon/shell/fd_limit.h"
+#include "daemon/shell/host_memory.h"
+#include "daemon/shell/offload_pool.h"
+#include "daemon/shell/refuted_log.h"
+#include "daemon/shell/system_seams.h"
+#include "daemon/socket/acceptor.h"
+#include "daemon/socket/domain.h"
+#include "daemon/socket/doorkeeper.h"
+#include "daemon/socket/socket_transport.h"
+#include "daemon/store/store.h"
+#include "daemon/store/store_options.h"
+#include "daemon/telemetry/metrics.h"
+#include "daemon/telemetry/slow_turns.h"
+#include "terrace/domain_secret.h"
+#include "tiers/arena/bus_guard.h"
+
+namespace terrace {
+namespace {
+
+constexpr std::chrono::seconds kHousekeepingInterval{1};
+constexpr uint32_t kConnectionsWithoutHelloMax = 64;
+// A clean stop lets what is on its way to the disks arrive, for so long at most.
+constexpr uint64_t kDrainUs = 10'000'000;
+constexpr std::chrono::milliseconds kDrainStep{5};
+
+}  // namespace
+
+struct Shell::State {
+  explicit State(DaemonConfig daemon_config) : config(std::move(daemon_config)) {}
+
+  // Start, step by step.
+  Status CheckMemory(std::string* why);
+  Status OpenListeners(std::string* why);
+  Status LoadSecrets(std::string* why);
+  Status CreateArenas(std::string* why);
+  Status OpenNvme(std::string* why);
+  Status OpenKvEvents(std::string* why);
+  std::function<void(std::function<void()>)> PostTurns(const char* name);
+  void OpenShelf();
+  void BuildCore();
+  void RestoreNvme();
+  void RestoreGroups(uint32_t domain_index);
+  void AdoptArenas();
+  std::string GroupsDirectory(uint32_t domain_index) const;
+  uint32_t GuaranteedSegments(const DomainConfig& domain) const;
+  StoreOptions MakeStoreOptions();
+  SessionTableOptions MakeSessionOptions() const;
+  void BeginAccepting();
+
+  // One turn of the store thread: `work`, then whatever it made due.
+  template <typename Work>
+  void Turn(const char* name, Work&& work) {
+    const uint64_t began_us = clock.NowUs();
+    work();
+    EndTurn(name, began_us);
+  }
+  void EndTurn(const char* name, uint64_t began_us);
+  void ArmTimer();
+  void OnTimer();
+  void ScheduleWork();
+  void Housekeep();
+  void PingWatchdog();
+  void AnnounceReady();
+  void OnPeer(uint32_t domain_index, const Acceptor::Peer& peer);
+  void OnRefused(const DomainConfig& domain, const PeerCredentials& peer, const std::string& why);
+  std::string Stats(uint32_t domain_index) const;
+  void Stop(const char* reason);
+  bool CloseNvme();
+
+  const DaemonConfig config;
+  // Threads and memory, in the order they come and, reversed, go.
+  asio::io_context loop{1};
+  SystemClock clock;
+  SystemRandom random;
+  ProcessMetrics metrics;
+  std::vector<DomainSecret> secrets;
+  std::vector<Listener> listeners;
+  std::map<std::string, int> stored_fds;  // systemd's, until the FdStore has them
+  std::vector<std::unique_ptr<DomainArena>> arenas;
+  std::unique_ptr<Inheritance> inheritance;
+  std::vector<std::unique_ptr<DomainNvme>> nvme;       // one a domain, or none at all
+  std::vector<std::unique_ptr<DomainRedis>> redis;     // the same
+  std::vector<std::unique_ptr<DomainDevice>> devices;  // the same
+  std::unique_ptr<FileShelf> shelf;                    // if blocks may outlive the daemon
+  std::unique_ptr<KvEventPublisher> kv_events;         // if routers are told
+  std::unique_ptr<SocketTransport> transport;
+  std::unique_ptr<SessionTable> sessions;
+  std::unique_ptr<OffloadPool> offload;
+  std::unique_ptr<DomainTraces> traces;
+  std::unique_ptr<Store> store;
+  std::unique_ptr<DomainChecks> checks;  // if there are drives
+  std::unique_ptr<Doorkeeper> doorkeeper;
+  std::vector<std::unique_ptr<Acceptor>> acceptors;
+
+  asio::steady_timer timer{loop};
+  asio::steady_timer housekeeping{loop};
+  asio::steady_timer watchdog{loop};
+  asio::signal_set signals{loop};
+  uint64_t timer_us = kNever;  // when `timer` fires
+  uint64_t watchdog_us = 0;    // 0: systemd does not watch
+  bool is_work_scheduled = false;
+  bool is_ready_announced = false;
+  SlowTurns slow_turns;
+  LostPagesLog lost_pages;
+  LogGate refused_gate, closed_gate;
+};
+
+// ---- start --------------------------------------------------------------------------------------
+
+Shell::Shell(DaemonConfig config) : state_(std::make_unique<State>(std::move(config))) {}
+
+Shell::~Shell() {
+  // Other threads stop before what they touch goes.
+  if (state_->offload != nullptr) state_->offload->Stop();
+}
+
+Status Shell::Start(std::string* why) {
+  State& state = *state_;
+  TERRACE_RETURN_IF_ERROR(RaiseFdLimit(
+      state.config.sessions_max, state.config.redis.fds_max() * state.config.domains.size(), why));
+  TERRACE_RETURN_IF_ERROR(state.CheckMemory(why));
+  TERRACE_RETURN_IF_ERROR(state.OpenListeners(why));
+  TERRACE_RETURN_IF_ERROR(state.LoadSecrets(why));
+  TERRACE_RETURN_IF_ERROR(state.CreateArenas(why));
+  TERRACE_RETURN_IF_ERROR(state.OpenNvme(why));
+  TERRACE_RETURN_IF_ERROR(state.OpenKvEvents(why));
+  TERRACE_RETURN_IF_ERROR(OpenRedis(
+      state.config, state.secrets, state.PostTurns("redis"),
+      [&state] { return state.clock.UnixSeconds(); }, &state.redis, why));
+  TERRACE_RETURN_IF_ERROR(OpenDevices(
+      state.config, state.arenas, [&state] { return state.clock.NowUs(); }, &state.devices, why));
+  state.OpenShelf();
+  state.BuildCore();
+  state.RestoreNvme();
+  state.AdoptArenas();
+  state.BeginAccepting();
+  return Status::Ok();
+}
+
+Status Shell::State::CheckMemory(std::string* why) {
+  std::string warning;
+  const Status status =
+      CheckHostMemory(ReadHostMemory(), config.dram_bytes,
+                      config.hbm.device == "host" ? config.hbm.capacity_bytes : 0, &warning);
+  if (!status.ok()) {
+    *why = warning;
+  } else if (!warning.empty()) {
+    Log(LogLevel::kWarn, "memory may run out", {{"why", warning}});
+  }
+  return status;
+}
+
+Status Shell::State::OpenListeners(std::string* why) {
+  std::map<std::string, int> activated;
+  TERRACE_RETURN_IF_ERROR(TakeActivatedSockets(&activated, &stored_fds, why));
+  // One domain and one socket belong together whatever the unit calls it.
+  if (activated.size() == 1 && config.domains.size() == 1) {
+    activated = {{config.domains[0].name, activated.begin()->second}};
+  }
+  for (const DomainConfig& domain : config.domains) {
+    const auto passed = activated.find(domain.name);
+    Listener listener;
+    if (passed != activated.end()) {
+      listener = Listener::Adopt(passed->second);
+      activated.erase(passed);
+    } else {
+      TERRACE_RETURN_IF_ERROR(Listener::Bind(domain, &listener, why));
+    }
+    listeners.push_back(std::move(listener));
+  }
+  if (activated.empty()) return Status::Ok();
+  *why = "socket activation: '" + activated.begin()->first +
+         "' is no domain's name: set FileDescriptorName= of the .socket unit to one, or add the "
+         "[[domain]]";
+  return Status(StatusCode::kInvalid, "a socket of no domain");
+}
+
+Status Shell::State::LoadSecrets(std::string* why) {
+  for (const DomainConfig& domain : config.domains) {
+    DomainSecret secret;
+    TERRACE_RETURN_IF_ERROR(LoadDomainSecret(domain, &secret, why));
+    secrets.push_back(secret);
+    Log(LogLevel::kInfo, "domain",
+        {{"domain", domain.name},
+         {"socket", domain.socket_path},
+         {"secret_fingerprint", DomainSecretFingerprint(secret)}});
+  }
+  return Status::Ok();
+}
+
+uint32_t Shell::State::GuaranteedSegments(const DomainConfig& domain) const {
+  const uint64_t unit = config.segment_bytes;
+  const uint64_t segments = RoundUp(domain.dram_guaranteed_bytes, unit) / unit;
+  return static_cast<uint32_t>(std::clamp<uint64_t>(segments, 1, domain.dram_max_bytes / unit));
+}
+
+Status Shell::State::CreateArenas(std::string* why) {
+  inheritance = std::make_unique<Inheritance>(
+      loop, MakeFdStore(config.keeper_socket, std::exchange(stored_fds, {})),
+      [this](uint32_t domain_index, SessionId session) {
+        Turn("predecessor's session", [&] {
+          store->PredecessorSessionEnded(domain_index, session);
+          sessions->Flush();
+        });
+      });
+  TERRACE_RETURN_IF_ERROR(inheritance->Take(why));
+  const auto fair_share = static_cast<uint32_t>(
+      std::max<uint64_t>(1, config.dram_bytes / config.segment_bytes / config.domains.size()));
+  for (uint32_t i = 0; i < config.domains.size(); ++i) {
+    const DomainConfig& domain = config.domains[i];
+    const DomainArena::Events events{.on_populated =
+                                         [this, i](uint32_t segment, Status status) {
+                                           Turn("segment populated", [&] {
+                                             store->OnSegmentPopulated(i, segment, status);
+                                             sessions->Flush();
+                                           });
+                                         },
+                                     .on_punched =
+                                         [this, i](uint32_t segment, Status status) {
+                                           Turn("segment punched", [&] {
+                                             store->OnSegmentPunched(i, segment, status);
+                                             sessions->Flush();
+                                           });
+                                         }};
+    const auto segments_max = static_cast<uint32_t>(domain.dram_max_bytes / config.segment_bytes);
+    const uint32_t guaranteed = GuaranteedSegments(domain);
+    const DomainArena::Options options{
+        .domain_name = domain.name,
+        .segment_bytes = config.segment_bytes,
+        .segments_max = segments_max,
+        .segments_expected = std::min(segments_max, std::max(guaranteed, fair_share)),
+        .hugepages = config.hugepages,
+        .secret = secrets[i]};
+    arenas.push_back(std::make_unique<DomainArena>(options, loop, events));
+    TERRACE_RETURN_IF_ERROR(inheritance->Furnish(*arenas.back(), why));
+  }
+  inheritance->DropTheRest();
+  return Status::Ok();
+}
+
+// What other threads leave to the store thread: each call a turn.
+std::function<void(std::function<void()>)> Shell::State::PostTurns(const char* name) {
+  return [this, name](std::function<void()> work) {
+    asio::post(loop, [this, name, work = std::move(work)] {
+      Turn(name, [&] {
+        work();
+        sessions->Flush();
+      });
+    });
+  };
+}
+
+Status Shell::State::OpenNvme(std::string* why) {
+  if (!config.nvme.is_on()) return Status::Ok();
+  for (uint32_t i = 0; i < config.domains.size(); ++i) {
+    DomainNvme::Options options;
+    options.domain_index = i;
+    options.domain_name = config.domains[i].name;
+    options.secret = secrets[i];
+    options.nvme = config.nvme;
+    options.capacity_bytes = config.domains[i].nvme_max_bytes;
+    options.groups_max = config.groups_max;
+    options.post = PostTurns("disk");
+    options.now_us = [this] { return clock.NowUs(); };
+    options.random = [this] { return random.Next(); };
+    auto domain = std::make_unique<DomainNvme>(std::move(options));
+    TERRACE_RETURN_IF_ERROR(domain->Open(why));
+    arenas[i]->RegisterWith(domain->disks());
+    nvme.push_back(std::move(domain));
+  }
+  return Status::Ok();
+}
+
+Status Shell::State::OpenKvEvents(std::string* why) {
+  if (!config.kv_events.is_on()) return Status::Ok();
+  kv_events = std::make_unique<KvEventPublisher>(config, [this, post = PostTurns("kv events")] {
+    post([this] { store->RepublishKvEvents(); });
+  });
+  return kv_events->Start(why);
+}
+
+std::string Shell::State::GroupsDirectory(uint32_t domain_index) const {
+  if (!nvme.empty()) return nvme[domain_index]->groups_directory();
+  return config.state_dir + "/" + config.domains[domain_index].name + ".groups";
+}
+
+// Where blocks may outlive the daemon, what they mean has to.
+void Shell::State::OpenShelf() {
+  if (nvme.empty() && !inheritance->is_holding()) return;
+  FileShelf::Options options;
+  options.groups_max = config.groups_max;
+  options.trouble = [](const std::string& sentence) {
+    Log(LogLevel::kWarn, "group files", {{"why", sentence}});
+  };
+  options.changed = [this, post = PostTurns("group file")](uint32_t domain_index) {
+    post([this, domain_index] { store->OnShelfChanged(domain_index); });
+  };
+  for (uint32_t i = 0; i < config.domains.size(); ++i) {
+    options.domains.push_back({.directory = GroupsDirectory(i), .secret = secrets[i]});
+    if (nvme.empty()) continue;
+    options.domains.back().also = [domain = nvme[i].get()](const GroupId& id,
+                                                           const std::string& content) {
+      domain->KeepGroup(id, content);
+    };
+  }
+  shelf = std::make_unique<FileShelf>(std::move(options));
+}
+
+// What the disks still hold is told to the store before anybody may ask for it.
+void Shell::State::RestoreNvme() {
+  for (const std::unique_ptr<DomainNvme>& domain : nvme) domain->Restore(*store);
+}
+
+// As the disks would have: blocks are found from the first request on.
+void Shell::State::RestoreGroups(uint32_t domain_index) {
+  RecoverySummary summary;
+  (void)RestoreDomain({.domain_index = domain_index,
+                       .secret = secrets[domain_index],
+                       .groups_directory = GroupsDirectory(domain_index),
+                       .store = store.get()},
+                      &summary);
+  for (const std::string& note : summary.notes) {
+    Log(LogLevel::kWarn, "group files",
+        {{"domain", config.domains[domain_index].name}, {"why", note}});
+  }
+}
+
+// After the disks: a block that is there, too, is one block with two copies.
+void Shell::State::AdoptArenas() {
+  for (uint32_t i = 0; i < config.domains.size(); ++i) {
+    if (!inheritance->is_adopted(i)) continue;
+    if (nvme.empty()) RestoreGroups(i);
+    const uint64_t began_us = clock.NowUs();
+    const std::vector<SessionId> left = inheritance->SessionsOf(i);
+    const AdoptSummary summary = store->AdoptSlots(i, left);
+    Log(LogLevel::kInfo, "adopted",
+        {{"domain", config.domains[i].name},
+         {"from", std::string(inheritance->holder())},
+         {"blocks", summary.blocks},
+         {"slots_parked", summary.slots_parked},
+         {"slots_dropped", summary.slots_dropped},
+         {"slots_fenced", summary.slots_fenced},
+         {"torn_slots", summary.torn_slots},
+         {"sessions_left", left.size()},
+         {"took_ms", (clock.NowUs() - began_us) / kUsPerMs}});
+  }
+  inheritance->BeginWatch();
+}
+
+StoreOptions Shell::State::MakeStoreOptions() {
+  StoreOptions options = StoreOptionsOf(config);
+  for (size_t i = 0; i < config.domains.size(); ++i) {
+    const DomainConfig& domain = config.domains[i];
+    DomainOptions entry;
+    entry.name = domain.name;
+    entry.secret = secrets[i];
+    entry.key_hash = domain.key_hash;
+    entry.segment_bytes = config.segment_bytes;
+    entry.segments_guaranteed = GuaranteedSegments(domain);
+    entry.segments_lent_max =
+        static_cast<uint32_t>(domain.dram_lent_bytes_max / config.segment_bytes);
+    entry.segments_max = arenas[i]->segments_max();
+    entry.arena = arenas[i].get();
+    entry.slot_table = arenas[i]->arena().slot_table();
+    entry.table_seed = arenas[i]->arena().table_seed();
+    if (inheritance->is_adopted(i)) entry.populated_segments = arenas[i]->PopulatedSegments();
+    if (!nvme.empty()) entry.lower_tiers.push_back(&nvme[i]->tier());
+    if (config.nvme.write_bytes_per_day < kWriteBytesPerDayMax) {
+      entry.write_bytes_per_day =
+          std::max<uint64_t>(config.nvme.write_bytes_per_day / config.domains.size(), 1);
+    }
+    entry.scrub_bytes_per_second = config.nvme.scrub_bytes_per_second;
+    if (domain.kv_events == KvEventsOfDomain::kOn) entry.kv_events = kv_events.get();
+    if (!redis.empty()) entry.shared = redis[i]->use();
+    if (!devices.empty()) entry.device = devices[i]->use();
+    options.domains.push_back(std::move(entry));
+  }
+  options.shelf = shelf.get();
+  options.on_refuted = LogRefuted(config, clock);
+  return options;
+}
+
+SessionTableOptions Shell::State::MakeSessionOptions() const {
+  SessionTableOptions options{
+      .boot_id = metrics.boot_id,
+      .lease_ttl_ms = config.lease_ttl_ms,
+      .strangers_max = kConnectionsWithoutHelloMax,
+      .pending_per_session_max = config.pending_per_session_max,
+      .output_bytes_max = config.session_output_bytes_max,
+      .buffers_bytes_max = config.session_buffers_bytes_max,
+  };
+  for (size_t i = 0; i < config.domains.size(); ++i) {
+    options.domains.push_back({
+        .name = config.domains[i].name,
+        .secret = secrets[i],
+        .key_hash = config.domains[i].key_hash,
+        .segment_bytes = config.segment_bytes,
+        .segments_max = arenas[i]->segments_max(),
+        .segments_per_node = arenas[i]->arena().segments_per_node(),
+        .node_count = static_cast<uint16_t>(arenas[i]->arena().fds().nodes.size()),
+    });
+  }
+  return options;
+}
+
+void Shell::State::BuildCore() {
+  while (metrics.boot_id == 0) metrics.boot_id = random.Next();
+  metrics.started_us = clock.NowUs();
+  std::vector<SocketTransport::DomainFds> domain_fds;
+  for (size_t i = 0; i < arenas.size(); ++i) {
+    domain_fds.push_back({.arena = arenas[i]->arena().fds().nodes});
+    if (!devices.empty()) domain_fds[i].slabs = devices[i]->slab_fds();
+  }
+  transport = std::make_unique<SocketTransport>(
+      loop, std::move(domain_fds),
+      SocketTransport::Events{
+          .on_bytes =
+              [this](SessionId session, std::span<const std::byte> bytes) {
+                const uint64_t began_us = clock.NowUs();
+                const bool wants_more = sessions->OnBytes(session, bytes);
+                EndTurn("request", began_us);
+                return wants_more;
+              },
+          .on_hang_up =
+              [this](SessionId session) { Turn("hang-up", [&] { sessions->OnHangUp(session); }); },
+          .on_proof_of_death =
+              [this](SessionId session) {
+                Turn("proof of death", [&] { sessions->OnProofOfDeath(session); });
+                inheritance->ForgetSession(session);
+                Log(LogLevel::kDebug, "session gone", {{"session", session}});
+              },
+          .on_first_slot =
+              [this](SessionId session, uint32_t domain_index, int pidfd, int life_fd) {
+                inheritance->NoteSession(domain_index, session, pidfd, life_fd);
+              },
+          .on_close =
+              [this](SessionId session, CloseReason reason) {
+                uint64_t held_back = 0;
+                if (!closed_gate.Open(clock.NowUs(), &held_back)) return;
+                Log(LogLevel::kWarn, "session closed",
+                    {{"session", session},
+                     {"why", CloseReasonName(reason)},
+                     {"not_told", held_back}});
+              },
+          .on_forget = [this](SessionId session) { inheritance->ForgetSession(session); }});
+  sessions =
+      std::make_unique<SessionTable>(MakeSessionOptions(), *transport,
+                                     [this](uint32_t domain_index) { return Stats(domain_index); });
+  offload = std::make_unique<OffloadPool>(
+      OffloadPool::Options{.threads = config.offload_threads, .jobs_max = config.offload_jobs_max},
+      loop, [this](OffloadId id, std::span<const Checksum> roots) {
+        Turn("checksums", [&] {
+          store->OnChecksumsDone(id, roots);
+          sessions->Flush();
+        });
+      });
+  store = std::make_unique<Store>(MakeStoreOptions(), clock, random, *offload, *sessions);
+  sessions->Serve(*store);
+  for (uint32_t i = 0; i < redis.size(); ++i) redis[i]->Serve(store->shared_listener(i));
+  traces = std::make_unique<DomainTraces>(config, clock);
+  sessions->SetTrace(traces->Hooks());
+  if (nvme.empty()) return;
+  checks = std::make_unique<DomainChecks>(nvme, *store, clock, [this](std::function<void()> work) {
+    asio::post(loop, [this, work = std::move(work)] { Turn("fsck", work); });
+  });
+  sessions->SetFsck(checks->Hooks());
+}
+
+void Shell::State::BeginAccepting() {
+  doorkeeper = std::make_unique<Doorkeeper>(loop, metrics.boot_id);
+  for (uint32_t i = 0; i < config.domains.size(); ++i) {
+    const DomainConfig& domain = config.domains[i];
+    acceptors.push_back(std::make_unique<Acceptor>(
+        loop, domain, *doorkeeper, std::move(listeners[i]),
+        Acceptor::Events{.on_peer = [this, i](const Acceptor::Peer& peer) { OnPeer(i, peer); },
+                         .on_refused =
+                             [this, &domain](const PeerCredentials& peer, const std::string& why) {
+                               OnRefused(domain, peer, why);
+                             }}));
+    acceptors.back()->Begin();
+  }
+}
+
+// ---- turns --------------------------------------------------------------------------------------
+
+void Shell::State::EndTurn(const char* name, uint64_t began_us) {
+  for (const std::unique_ptr<DomainNvme>& domain : nvme) domain->Flush();
+  ArmTimer();
+  ScheduleWork();
+  AnnounceReady();
+  const uint64_t now_us = clock.NowUs();
+  const uint64_t turn_us = now_us - began_us;
+  metrics.CountTurn(turn_us);
+  if (turn_us > kTurnLimitUs) slow_turns.Note(name, turn_us, now_us);
+}
+
+// The store's next due time moves with almost every request, mostly later. The timer is set only
+// when it moves earlier; one that fires too early looks again. For leftovers it would be late.
+void Shell::State::ArmTimer() {
+  const uint64_t next_us = store->NextTimerUs();
+  if (next_us == 0 || next_us >= timer_us) return;
+  timer_us = next_us;
+  timer.expires_at(asio::steady_timer::time_point(std::chrono::microseconds(next_us)));
+  timer.async_wait([this](const asio::error_code& error) {
+    if (!error) OnTimer();
+  });
+}
+
+void Shell::State::OnTimer() {
+  timer_us = kNever;
+  Turn("timer", [this] {
+    if (store->NextTimerUs() > clock.NowUs()) return;
+    store->OnTimer();
+    sessions->Flush();
+  });
+}
+
+void Shell::State::ScheduleWork() {
+  if (is_work_scheduled || (!sessions->has_work() && store->NextTimerUs() > 0)) return;
+  is_work_scheduled = true;
+  asio::post(loop, [this] {
+    is_work_scheduled = false;
+    if (sessions->has_work()) Turn("long request", [this] { sessions->OnTurn(); });
+    if (store->NextTimerUs() == 0) OnTimer();
+  });
+}
+
+void Shell::State::Housekeep() {
+  housekeeping.expires_after(kHousekeepingInterval);
+  housekeeping.async_wait([this](const asio::error_code& error) {
+    if (error) return;
+    transport->CloseOverdue(clock.NowUs());
+    inheritance->Retry();
+    lost_pages.Tell();
+    AnnounceReady();
+    for (const std::unique_ptr<DomainRedis>& domain : redis) domain->LogHealth();
+    for (const std::unique_ptr<DomainNvme>& domain : nvme) domain->KeepLearned(*store);
+    slow_turns.Tell(clock.NowUs());
+    Housekeep();
+  });
+}
+
+void Shell::State::PingWatchdog() {
+  TellSupervisor("WATCHDOG=1");
+  watchdog.expires_after(std::chrono::microseconds(watchdog_us / 2));
+  watchdog.async_wait([this](const asio::error_code& error) {
+    if (!error) PingWatchdog();
+  });
+}
+
+void Shell::State::AnnounceReady() {
+  if (is_ready_announced || !store->is_ready()) return;
+  is_ready_announced = TellSupervisor("READY=1\nSTATUS=DRAM " + FormatBytes(config.dram_bytes));
+  if (!is_ready_announced) return;
+  Log(LogLevel::kInfo, "ready",
+      {{"version", TERRACE_VERSION},
+       {"domains", config.domains.size()},
+       {"dram_bytes", config.dram_bytes},
+       {"start_ms", (clock.NowUs() - metrics.started_us) / kUsPerMs}});
+}
+
+// ---- connections --------------------------------------------------------------------------------
+
+void Shell::State::OnPeer(uint32_t domain_index, const Acceptor::Peer& peer) {
+  const uint64_t began_us = clock.NowUs();
+  SessionId session = 0;
+  while (session == 0) session = random.Next();
+  transport->Add({.session = session,
+                  .domain_index = domain_index,
+                  .socket_fd = peer.socket_fd,
+                  .pidfd = peer.pidfd,
+                  .now_us = began_us});
+  sessions->OnAccept(
+      session,
+      {.domain_index = domain_index, .uid = peer.credentials.uid, .pid = peer.credentials.pid});
+  ++metrics.connections_accepted;
+  Log(LogLevel::kDebug, "connection",
+      {{"session", session},
+       {"domain", config.domains[domain_index].name},
+       {"uid", peer.credentials.uid},
+       {"pid", peer.credentials.pid},
+       {"has_pidfd", peer.pidfd >= 0}});
+  EndTurn("accept", began_us);
+}
+
+void Shell::State::OnRefused(const DomainConfig& domain, const PeerCredentials& peer,
+                             const std::string& why) {
+  ++metrics.connections_refused;
+  uint64_t held_back = 0;
+  if (!refused_gate.Open(clock.NowUs(), &held_back)) return;
+  Log(LogLevel::kWarn, "connection refused",
+      {{"domain", domain.name},
+       {"uid", peer.uid},
+       {"gid", peer.gid},
+       {"pid", peer.pid},
+       {"why", why},
+       {"not_told", held_back}});
+}
+
+std::string Shell::State::Stats(uint32_t domain_index) const {
+  const std::vector<Store::DomainStats> domains = store->Stats();
+  std::optional<KvEventCounters> events;
+  if (kv_events != nullptr && config.domains[domain_index].kv_events == KvEventsOfDomain::kOn) {
+    events = kv_events->counters();
+  }
+  return StatsDocument({.process = metrics,
+                        .domain = domains[domain_index],
+                        .dram_holder = std::string(inheritance->holder()),
+                        .sessions = sessions->Summaries(domain_index, kSessionsShownMax),
+                        .now_us = clock.NowUs(),
+                        .log_lines_dropped = DroppedLogLines(),
+                        .unsent_bytes = transport->unsent_bytes(),
+                        .arena_pages_lost = LostPageCount(),
+                        .kv_events = events});
+}
+
+// ---- run and stop -------------------------------------------------------------------------------
+
+bool Shell::Run() {
+  State& state = *state_;
+  state.signals.add(SIGTERM);
+  state.signals.add(SIGINT);
+  state.signals.async_wait([&state](const asio::error_code& error, int signal) {
+    if (!error) state.Stop(signal == SIGTERM ? "SIGTERM" : "SIGINT");
+  });
+  if (sd_watchdog_enabled(0, &state.watchdog_us) > 0) state.PingWatchdog();
+  state.Housekeep();
+  state.Turn("start", [] {});
+  state.loop.run();
+  return state.CloseNvme();
+}
+
+bool Shell::State::CloseNvme() {
+  CloseRedis(redis, *store, loop, config.redis.drain_ms);
+  store->StopScrub();
+  const uint64_t end_us = clock.NowUs() + kDrainUs;
+  const auto has_arrived = [this] {
+    const auto is_idle = [](const auto& domain) { return domain->is_idle(); };
+    return nvme.empty() || (store->is_settled() && std::all_of(nvme.begin(), nvme.end(), is_idle));
+  };
+  while (!has_arrived() && clock.NowUs() < end_us) {
+    loop.restart();
+    loop.run_for(kDrainStep);
+  }
+  bool has_ended = shelf == nullptr || shelf->Drain(kDrainUs);
+  const bool is_late = !has_arrived();
+  if (is_late) {  // what arrives later no catalog would know
+    Log(LogLevel::kWarn, "disks are late: the next start reads their tables", {});
+  }
+  for (const std::unique_ptr<DomainNvme>& domain : nvme) {
+    if (!is_late) domain->Close(*store);
+    has_ended = domain->EndThreads() && has_ended;
+  }
+  if (!has_ended) {
+    Log(LogLevel::kError, "a disk hangs: ending as after a kill",
+        {{"remedy", "see whether the drive or its file system hangs"}});
+  }
+  return has_ended;
+}
+
+void Shell::State::Stop(const char* reason) {
+  TellSupervisor("STOPPING=1");
+  Log(LogLevel::kInfo, "stopping", {{"why", reason}});
+  acceptors.clear();
+  transport->CloseAll();
+  loop.stop();
+}
+
+}  // namespace terrace

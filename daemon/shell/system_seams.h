@@ -1,0 +1,33 @@
+// Clock and Random of the real world.
+//
+// THREADING: store thread.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "daemon/block/seams.h"
+
+namespace terrace {
+
+class SystemClock : public Clock {
+ public:
+  uint64_t NowUs() const override;
+  uint64_t UnixSeconds() const override;
+};
+
+// The kernel's random bits, fetched a few hundred words at a time.
+class SystemRandom : public Random {
+ public:
+  SystemRandom();
+  uint64_t Next() override;
+
+ private:
+  void Refill();
+
+  std::array<uint64_t, 256> words_;
+  size_t next_ = 0;
+};
+
+}  // namespace terrace

@@ -1,0 +1,66 @@
+#include "daemon/socket/domain.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <system_error>
+
+#include "terrace/domain_secret.h"
+
+namespace terrace {
+namespace {
+
+Status DrawSecret(const DomainConfig& config, std::string* why) {
+  namespace fs = std::filesystem;
+  const fs::path directory = fs::path(config.secret_file).parent_path();
+  std::error_code error;
+  if (!fs::exists(directory, error)) {
+    fs::create_directories(directory, error);
+    if (!error) fs::permissions(directory, fs::perms::owner_all, error);
+  }
+  if (error) {
+    *why = "domain " + config.name + ": cannot create the directory " + directory.string() +
+           " for its secret: " + error.message() + "; set daemon.state_dir or secret_file";
+    return Status(StatusCode::kIo, "no directory for the secret", error.value());
+  }
+  const Status created = CreateDomainSecretFile(config.secret_file, why);
+  // Another daemon was faster: its secret is as good.
+  return created.code() == StatusCode::kExists ? Status::Ok() : created;
+}
+
+bool Contains(const std::optional<std::vector<uint32_t>>& ids, uint32_t id) {
+  return ids.has_value() && std::find(ids->begin(), ids->end(), id) != ids->end();
+}
+
+}  // namespace
+
+Status LoadDomainSecret(const DomainConfig& config, DomainSecret* secret, std::string* why) {
+  Status read = ReadDomainSecretFile(config.secret_file, secret, why);
+  if (read.code() == StatusCode::kNotFound && config.is_secret_file_default) {
+    TERRACE_RETURN_IF_ERROR(DrawSecret(config, why));
+    read = ReadDomainSecretFile(config.secret_file, secret, why);
+  }
+  if (!read.ok()) *why = "domain " + config.name + ": " + *why;
+  return read;
+}
+
+Status AuthorisePeer(const DomainConfig& config, const PeerCredentials& peer, std::string* why) {
+  const Status refused(StatusCode::kInvalid, "the peer may not use this domain");
+  if (peer.uid == kOverflowUid) {
+    *why = "domain " + config.name +
+           ": the peer's uid is hidden by a user namespace (it reads 65534); run it where the "
+           "daemon can see its uid";
+    return refused;
+  }
+  const bool is_open = !config.allow_uids.has_value() && !config.allow_gids.has_value();
+  if (is_open || Contains(config.allow_uids, peer.uid) || Contains(config.allow_gids, peer.gid)) {
+    return Status::Ok();
+  }
+  *why = "domain " + config.name + ": uid " + std::to_string(peer.uid) + " with gid " +
+         std::to_string(peer.gid) +
+         " may not connect; add one to allow_uids or allow_gids of the domain";
+  return refused;
+}
+
+}  // namespace terrace

@@ -1,0 +1,43 @@
+// The listening socket of a domain: taken over from systemd by the domain's name, else bound here.
+// A socket file nobody listens on is replaced; one whose other end lives belongs to another daemon.
+//
+// OWNERSHIP: a bound socket's file goes, and its lock falls, with the Listener.
+#pragma once
+
+#include <map>
+#include <string>
+
+#include "daemon/config/config.h"
+#include "terrace/status.h"
+
+namespace terrace {
+
+// Descriptors passed by systemd: domain name → listening socket, and what an earlier daemon put
+// into its descriptor store (IsStoredFdName), by name. Takes them from the environment, once.
+// kInvalid with `*why` if another one is no listening Unix stream socket.
+Status TakeActivatedSockets(std::map<std::string, int>* sockets, std::map<std::string, int>* stored,
+                            std::string* why);
+
+class Listener {
+ public:
+  Listener() = default;
+  ~Listener();
+  Listener(Listener&& other) noexcept;
+  Listener& operator=(Listener&& other) noexcept;
+
+  // Adopts a socket from systemd.
+  static Listener Adopt(int fd);
+  // Binds `config.socket_path`. kBusy (another daemon answers there), kIo or kInvalid with `*why`.
+  static Status Bind(const DomainConfig& config, Listener* listener, std::string* why);
+
+  int fd() const { return fd_; }
+  // Gives the descriptor away; the file and the lock stay with the Listener.
+  int ReleaseFd();
+
+ private:
+  int fd_ = -1;
+  int lock_fd_ = -1;
+  std::string path_;  // empty if adopted
+};
+
+}  // namespace terrace

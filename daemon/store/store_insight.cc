@@ -1,0 +1,234 @@
+// HitRates and Explain: what misses were made of, and why a prefix ends where it ends.
+#include <algorithm>
+#include <string_view>
+
+#include "daemon/store/store_state.h"
+
+namespace terrace {
+
+using protocol::ExplainNear;
+using protocol::ExplainReply;
+using protocol::HitRateCounts;
+using protocol::HitRateRow;
+using protocol::MissCause;
+using protocol::StopReason;
+using protocol::TierKind;
+
+namespace {
+
+constexpr uint32_t kGroupsComparedMax = 128;  // for near ones
+
+template <size_t bytes>
+void CopyText(std::string_view text, char (&to)[bytes]) {
+  text.copy(to, bytes - 1);
+}
+
+// The only field in which all members differ, if there is one.
+bool IsNear(const SpaceGroupSpec& asked, const SpaceGroupSpec& other, SpaceDifference* difference) {
+  if (asked.members.size() != other.members.size()) return false;
+  for (size_t m = 0; m < asked.members.size(); ++m) {
+    const SpaceSpec& left = asked.members[m].spec;
+    const SpaceSpec& right = other.members[m].spec;
+    if (CountDifferences(left, right) != 1) return false;
+    const SpaceDifference own = FirstDifference(left, right);
+    if (m > 0 && own.field != difference->field) return false;
+    *difference = own;
+  }
+  return !asked.members.empty();
+}
+
+}  // namespace
+
+// ---- what misses are made of ----
+
+void Store::State::CountAsked(const Caller& caller, const KeysQuery& query) {
+  caller.rooms->notes.OnAsked(query.group_index, query.keys);
+}
+
+// The first key that is not there says why; what nobody ever saw behind it is cold.
+void Store::State::CountMisses(const Caller& caller, const KeysQuery& query,
+                               std::span<const BlockKey> missed, AcquireMisses* misses) const {
+  if (missed.empty()) return;
+  const CacheDomain& domain = caller.domain();
+  misses->cause = CauseOf(caller, query.group_index, missed.front());
+  // Where a key was never seen, none behind it was.
+  const auto is_seen = [&](const BlockKey& key) {
+    return domain.forgotten.Find(query.group_index, key) != nullptr ||
+           domain.index.Find(query.group_index, key) != kBlockNone;
+  };
+  const auto border = std::partition_point(missed.begin(), missed.end(), is_seen);
+  misses->cold_count = static_cast<uint32_t>(missed.end() - border);
+  misses->is_rest_cold = border != missed.end();
+}
+
+MissCause Store::State::CauseOf(const Caller& caller, uint32_t group_index,
+                                const BlockKey& key) const {
+  const DomainRooms& rooms = *caller.rooms;
+  const BlockId id = rooms.domain.index.Find(group_index, key);
+  if (id == kBlockNone) {
+    const ForgottenKeys::Entry* const forgotten = rooms.domain.forgotten.Find(group_index, key);
+    return forgotten == nullptr ? MissCause::kCold : forgotten->cause;
+  }
+  if (rooms.residency.IsExpired(id)) return MissCause::kExpired;
+  return MissCause::kLate;
+}
+
+void Store::State::CountAnswer(const Caller& caller, const KeysQuery& query,
+                               const AcquireResult& result) {
+  const uint32_t asked_count = std::max(query.key_count_of_request, result.misses.asked_count);
+  const uint32_t hit_count = result.reply.block_count;
+  HitRateCounts counts{.requests = 1, .blocks_asked = asked_count};
+  const uint32_t missed_count = asked_count - std::min(asked_count, hit_count);
+  const AcquireMisses& misses = result.misses;
+  const uint32_t unwalked_count = asked_count - misses.asked_count;
+  const uint32_t cold_count =
+      std::min(missed_count, misses.cold_count + (misses.is_rest_cold ? unwalked_count : 0));
+  counts.blocks_missed[static_cast<size_t>(MissCause::kCold)] += cold_count;
+  // Walked, but not usable: a windowed member's bytes, or fewer than the client has use for.
+  const MissCause cause = misses.cause.value_or(MissCause::kMismatch);
+  counts.blocks_missed[static_cast<size_t>(cause)] += missed_count - cold_count;
+  caller.domain().meter.OnAnswered(query.group_index, counts, caller.domain().NowUs());
+}
+
+Status Store::HitRates(SessionId session, uint32_t first_row, protocol::HitRateReply* reply,
+                       std::vector<HitRateRow>* rows) {
+  Caller caller;
+  TERRACE_RETURN_IF_ERROR(state_->Enter(session, kAllGroups, &caller));
+  caller.rooms->notes.CountAsked();
+  const CacheDomain& domain = caller.domain();
+  const uint64_t now_us = domain.NowUs();
+  const HitMeterOptions& tiers = domain.meter.options();
+  *reply = {.dram_bytes = tiers.dram_bytes,
+            .below_bytes = tiers.below_bytes,
+            .sample_weight = domain.meter.weight()};
+  if (!domain.lower.empty()) reply->below_kind = domain.lower[0].tier->kind();
+  rows->clear();
+  const auto row_count = static_cast<uint32_t>(domain.groups.size()) + 1;
+  uint32_t row = first_row;
+  for (; row < row_count && rows->size() < protocol::kHitRateRowsMax; ++row) {
+    const uint32_t group = row == 0 ? protocol::kHitRateAllGroups : row - 1;
+    HitRateRow& added = rows->emplace_back();
+    if (row > 0) added.group = domain.groups[group]->id();
+    const auto windows = domain.meter.Counts(group, now_us);
+    std::copy(windows.begin(), windows.end(), added.windows);
+  }
+  reply->row_count = static_cast<uint32_t>(rows->size());
+  reply->next_row = row < row_count ? row : 0;
+  return Status::Ok();
+}
+
+// ---- why a prefix ends ----
+
+namespace {
+
+// The next keys of a chain; a lookup like any other, but it pins nothing and counts nothing.
+class Explainer {
+ public:
+  Explainer(const Store::State& state, const Caller& caller, uint32_t group_index)
+      : state_(state), caller_(caller), group_index_(group_index) {}
+
+  void Walk(std::span<const BlockKey> keys, ExplainResult* result) const {
+    const CacheDomain& domain = caller_.domain();
+    for (const BlockKey& key : keys) {
+      const BlockId id = domain.index.Find(group_index_, key);
+      const Found found = id == kBlockNone ? Found::kNothing : state_.Judge(caller_, id);
+      if (found == Found::kNothing || found == Found::kReserved) {
+        return Stop(key, found, result);
+      }
+      const uint64_t members = Store::State::MembersOf(domain, domain.block(id));
+      if (!WalkOn(*caller_.group, members, &result->walk)) {
+        result->reply.reason = StopReason::kWindow;
+        result->is_finished = true;
+        return;
+      }
+      if (found == Found::kReady) {
+        ++result->reply.dram_count;
+        continue;
+      }
+      const auto coming = state_.ComingFrom(*caller_.rooms, id, coming_bytes_);
+      coming_bytes_ += caller_.group->block_bytes();
+      ++result->reply.below_count;
+      result->reply.below_kind = coming.tier;
+      result->reply.eta_us = std::max(result->reply.eta_us, coming.eta_us);
+    }
+  }
+
+ private:
+  void Stop(const BlockKey& key, Found found, ExplainResult* result) const {
+    const CacheDomain& domain = caller_.domain();
+    const uint64_t now_us = domain.NowUs();
+    ExplainReply& reply = result->reply;
+    result->is_finished = true;
+    const BlockId id = domain.index.Find(group_index_, key);
+    if (id == kBlockNone) {
+      const ForgottenKeys::Entry* const forgotten = domain.forgotten.Find(group_index_, key);
+      reply.reason = forgotten == nullptr ? StopReason::kNeverSeen : StopReason::kForgotten;
+      if (forgotten == nullptr) return;
+      reply.cause = forgotten->cause;
+      reply.age_ms = (now_us / kUsPerSecond + 1 - forgotten->time_s) * 1000;
+      return;
+    }
+    const Block& b = domain.block(id);
+    reply.age_ms = (now_us - b.created_us) / kUsPerMs;
+    if (caller_.rooms->residency.IsExpired(id)) {
+      reply.reason = StopReason::kExpired;
+      reply.age_ms = (now_us - b.expires_us) / kUsPerMs;
+    } else if (found == Found::kReserved) {
+      reply.reason = StopReason::kBeingWritten;
+      reply.writer_session = b.writer_session;
+    } else {
+      reply.reason = StopReason::kTierOff;
+    }
+  }
+
+  const Store::State& state_;
+  const Caller& caller_;
+  const uint32_t group_index_;
+  mutable uint64_t coming_bytes_ = 0;
+};
+
+void AddNear(const CacheDomain& domain, uint32_t group_index, std::vector<ExplainNear>* nears) {
+  const SpaceGroupSpec& asked = domain.groups[group_index]->spec();
+  const auto group_count = static_cast<uint32_t>(domain.groups.size());
+  for (uint32_t g = 0; g < std::min(group_count, kGroupsComparedMax); ++g) {
+    SpaceDifference difference;
+    if (g == group_index || nears->size() == protocol::kExplainNearMax ||
+        !IsNear(asked, domain.groups[g]->spec(), &difference)) {
+      continue;
+    }
+    ExplainNear& near = nears->emplace_back();
+    near.group = domain.groups[g]->id();
+    near.block_count = domain.index.group_block_count(g);
+    near.block_tokens = domain.groups[g]->block_tokens();
+    CopyText(domain.groups[g]->spec().name, near.name);
+    CopyText(difference.field, near.field);
+    CopyText(difference.left, near.asked);
+    CopyText(difference.right, near.other);
+  }
+}
+
+}  // namespace
+
+Status Store::Explain(SessionId session, const GroupId& group, std::span<const BlockKey> keys,
+                      ExplainResult* result) {
+  Caller caller;
+  TERRACE_RETURN_IF_ERROR(state_->Enter(session, kAllGroups, &caller));
+  const auto& groups = caller.domain().groups;
+  const auto found = std::find_if(groups.begin(), groups.end(), [&group](const auto& known) {
+    return known != nullptr && known->id() == group;
+  });
+  if (found == groups.end()) {
+    return Status(StatusCode::kNotFound, "the domain has no such group");
+  }
+  const auto group_index = static_cast<uint32_t>(found - groups.begin());
+  caller.group = found->get();
+  if (!result->is_finished) Explainer(*state_, caller, group_index).Walk(keys, result);
+  ExplainReply& reply = result->reply;
+  reply.stop_index = result->walk.walked_count;
+  reply.block_count = result->walk.usable_count;
+  if (keys.empty()) AddNear(caller.domain(), group_index, &result->nears);
+  reply.near_count = static_cast<uint32_t>(result->nears.size());
+  return Status::Ok();
+}
+
+}  // namespace terrace

@@ -1,0 +1,301 @@
+#include "daemon/telemetry/metrics.h"
+
+#include <unistd.h>
+
+#include <nlohmann/json.hpp>
+
+namespace terrace {
+namespace {
+
+using nlohmann::json;
+
+// More than this share of a tier lost, and a person should know.
+constexpr uint64_t kLostCapacityDivisor = 100;
+
+bool IsCapacityLost(const TierStats& stats) {
+  return stats.quarantined_bytes > stats.capacity_bytes / kLostCapacityDivisor;
+}
+
+constexpr const char* kTierNames[protocol::kTierKindCount] = {"hbm", "dram", "nvme", "redis"};
+
+json DomainDocument(const Store::DomainStats& domain) {
+  return {
+      {"name", domain.name},
+      {"eviction", domain.eviction_policy},
+      {"segment_bytes", domain.segment_bytes},
+      {"segments_populated", domain.segments_populated},
+      {"segments_max", domain.segments_max},
+      {"segments_guaranteed", domain.segments_guaranteed},
+      {"segments_borrowed", domain.segments_borrowed},
+      {"segments_leaving", domain.segments_leaving},
+      {"slot_bytes_used", domain.slot_bytes_used},
+      {"slot_bytes_stranded", domain.slot_bytes_stranded},
+      {"fenced_bytes", domain.fenced_bytes},
+      {"inherited_bytes", domain.inherited_bytes},
+      {"fenced_slot_count", domain.fenced_slot_count},
+      {"session_count", domain.session_count},
+      {"group_count", domain.group_count},
+      {"lease_count", domain.lease_count},
+      {"block_count", domain.block_count},
+      {"reserved_count", domain.reserved_count},
+      {"leased_block_count", domain.pinned_count},
+      {"pinned_count", domain.pinned_count},  // what it was called before
+      {"match_requests", domain.match_requests},
+      {"match_blocks_asked", domain.match_blocks_asked},
+      {"match_blocks_hit", domain.match_blocks_hit},
+      {"acquire_requests", domain.acquire_requests},
+      {"acquire_blocks_asked", domain.acquire_blocks_asked},
+      {"acquire_blocks_hit", domain.acquire_blocks_hit},
+      {"acquire_blocks_lost", domain.acquire_blocks_lost},
+      {"acquire_blocks_by_tier", domain.acquire_blocks_by_tier},
+      {"blocks_adopted", domain.blocks_adopted},
+      {"blocks_sealed", domain.blocks_sealed},
+      {"blocks_evicted", domain.blocks_evicted},
+      {"blocks_expired", domain.blocks_expired},
+      {"parts_refused", domain.parts_refused},
+      {"blocks_corrupt", domain.blocks_corrupt},
+      {"blocks_refuted", domain.blocks_refuted},
+      {"reads_repeated", domain.reads_repeated},
+      {"reads_recovered", domain.reads_recovered},
+      {"reserve_exists", domain.reserve_exists},
+      {"reserve_busy", domain.reserve_busy},
+      {"reserve_no_space", domain.reserve_no_space},
+      {"commits_gone", domain.commits_gone},
+      {"leases_revoked", domain.leases_revoked},
+      {"checksums_verified", domain.checksums_verified},
+      {"scrub_members", domain.scrub_members},
+      {"scrub_bytes", domain.scrub_bytes},
+      {"scrub_passes", domain.scrub_passes},
+      {"scrub_mismatches", domain.scrub_mismatches},
+      {"promotions", domain.promotions},
+      {"promotions_failed", domain.promotions_failed},
+      {"promotions_cancelled", domain.promotions_cancelled},
+      {"read_ahead_blocks", domain.read_ahead_blocks},
+      {"read_ahead_used", domain.read_ahead_used},
+      {"demotions", domain.demotions},
+      {"demotions_failed", domain.demotions_failed},
+  };
+}
+
+// Sessions whose checksums were wrong, the last one last.
+json RefutedDocument(const Store::DomainStats& domain) {
+  json writers = json::array();
+  for (const RefutedWriter& writer : domain.refuted_writers) {
+    writers.push_back({{"session", ToHex(0, writer.session).substr(16)},
+                       {"uid", writer.uid},
+                       {"block_count", writer.block_count}});
+  }
+  return writers;
+}
+
+// What a person should do about the domain; empty: nothing.
+json TroublesOf(const Store::DomainStats& domain) {
+  json troubles = json::array();
+  for (const Store::DomainStats::LowerTierStats& tier : domain.lower_tiers) {
+    const std::string name = kTierNames[static_cast<size_t>(tier.kind)];
+    const TierStats& stats = tier.stats;
+    if (!stats.is_healthy && tier.kind != protocol::TierKind::kHbm) {
+      troubles.push_back("the " + name +
+                         " tier is off after errors and tries again by itself: see the log for "
+                         "the drive, and the drive's own");
+    }
+    if (IsCapacityLost(stats)) {
+      troubles.push_back(std::to_string(stats.quarantined_bytes) + " of " +
+                         std::to_string(stats.capacity_bytes) + " bytes of the " + name +
+                         " tier are quarantined, more than 1 in " +
+                         std::to_string(kLostCapacityDivisor) +
+                         ": terrace fsck --online --repair tries those places and gives back what "
+                         "the drive keeps; if they stay, replace the drive");
+    }
+  }
+  return troubles;
+}
+
+json GroupDocument(const Store::DomainStats::GroupStats& group) {
+  return {{"name", group.name},
+          {"id", ToHex(group.id)},
+          {"member_count", group.member_count},
+          {"block_tokens", group.block_tokens},
+          {"block_count", group.block_count},
+          {"block_bytes", group.block_bytes},
+          {"acquire_blocks_asked", group.acquire_blocks_asked},
+          {"acquire_blocks_hit", group.acquire_blocks_hit}};
+}
+
+json TierDocument(const Store::DomainStats& domain,
+                  const Store::DomainStats::LowerTierStats& tier) {
+  const uint64_t budget_bytes = domain.write_bytes_per_day;
+  const bool is_device = tier.kind == protocol::TierKind::kHbm;
+  return {{"kind", kTierNames[static_cast<size_t>(tier.kind)]},
+          {"eviction", is_device ? "lru" : domain.lower_eviction_policy},
+          {"admission", is_device ? "hits" : domain.admission_policy},
+          {"write_bytes_per_day",
+           is_device || budget_bytes == UINT64_MAX ? json() : json(budget_bytes)},
+          {"written_bytes_of_day", tier.written_bytes_of_day},
+          {"block_count", tier.block_count},
+          {"persisted_block_count", tier.persisted_block_count},
+          {"capacity_bytes", tier.stats.capacity_bytes},
+          {"used_bytes", tier.stats.used_bytes},
+          {"transfers_in_flight", tier.stats.transfers_in_flight},
+          {"read_bytes", tier.stats.read_bytes},
+          {"written_bytes", tier.stats.written_bytes},
+          {"failed_transfers", tier.stats.failed_transfers},
+          {"suspect_bytes", tier.stats.suspect_bytes},
+          {"quarantined_bytes", tier.stats.quarantined_bytes},
+          {"places_recovered", tier.stats.places_recovered},
+          {"is_degraded", IsCapacityLost(tier.stats)},
+          {"is_healthy", tier.stats.is_healthy}};
+}
+
+json SharedDocument(const Store::DomainStats::SharedStats& shared) {
+  const SharedTierStats& tier = shared.tier;
+  return {{"is_ready", tier.is_ready},
+          {"is_refused", tier.is_refused},
+          {"trouble", tier.trouble},
+          {"connections", tier.connections},
+          {"connection_attempts", tier.connection_attempts},
+          {"connections_lost", tier.connections_lost},
+          {"breaker_opened", tier.breaker_opened},
+          {"forgets", tier.forgets},
+          {"forgets_owed", tier.forgets_owed},
+          {"operations_in_flight", tier.operations_in_flight},
+          {"bytes_in_flight", tier.bytes_in_flight},
+          {"read_bytes", tier.read_bytes},
+          {"written_bytes", tier.written_bytes},
+          {"fetches_found", tier.fetches_found},
+          {"fetches_missed", tier.fetches_missed},
+          {"fetches_broken", tier.fetches_broken},
+          {"fetches_failed", tier.fetches_failed},
+          {"stores_done", tier.stores_done},
+          {"stores_existing", tier.stores_existing},
+          {"stores_failed", tier.stores_failed},
+          {"probes", tier.probes},
+          {"probes_remembered", tier.probes_remembered},
+          {"repairs", tier.repairs},
+          {"queued_blocks", shared.queued_blocks},
+          {"queued_bytes", shared.queued_bytes},
+          {"queue_bytes_max", shared.queue_bytes_max},
+          {"stores_under_way", shared.stores_under_way},
+          {"blocks_stored", shared.blocks_stored},
+          {"blocks_existing", shared.blocks_existing},
+          {"blocks_failed", shared.blocks_failed},
+          {"blocks_dropped", shared.blocks_dropped},
+          {"blocks_outdated", shared.blocks_outdated},
+          {"blocks_unnamed", shared.blocks_unnamed},
+          {"seeks", shared.seeks},
+          {"seeks_joined", shared.seeks_joined},
+          {"seeks_late", shared.seeks_late},
+          {"blocks_found", shared.blocks_found},
+          {"blocks_fetched", shared.blocks_fetched},
+          {"blocks_missed", shared.blocks_missed},
+          {"blocks_cancelled", shared.blocks_cancelled},
+          {"blocks_not_worth", shared.blocks_not_worth}};
+}
+
+json DeviceDocument(const Store::DomainStats::DeviceStats& device) {
+  const HbmTier::OrderStats& orders = device.orders;
+  return {{"device", device.device},
+          {"backend", device.device.substr(0, device.device.find(':'))},
+          {"why", device.why},
+          {"clients", orders.executors},
+          {"blocks_served", device.blocks_served},
+          {"orders_queued", orders.queued},
+          {"orders_late", orders.late},
+          {"orders_issued", orders.issued},
+          {"orders_reissued", orders.reissued},
+          {"orders_refused", orders.refused},
+          {"orders_wrong", orders.wrong},
+          {"orders_expired", orders.expired}};
+}
+
+json CopiesDocument(const Store::DomainStats::CopyStats& copies) {
+  json clients = json::array();
+  for (const Store::DomainStats::CopyClient& client : copies.clients) {
+    clients.push_back({{"session", ToHex(0, client.session).substr(16)},
+                       {"backend", client.backend},
+                       {"why", client.why},
+                       {"pinned_bytes", client.counts.pinned_bytes},
+                       {"pinned_bytes_max", client.counts.pinned_bytes_max},
+                       {"straight_bytes", client.counts.straight_bytes},
+                       {"bounced_bytes", client.counts.bounced_bytes},
+                       {"registrations_failed", client.counts.failed_count}});
+  }
+  return {{"client_count", copies.client_count},
+          {"pinned_bytes", copies.pinned_bytes},
+          {"straight_bytes", copies.straight_bytes},
+          {"bounced_bytes", copies.bounced_bytes},
+          {"registrations_failed", copies.registrations_failed},
+          {"clients", std::move(clients)}};
+}
+
+json SessionDocument(const SessionSummary& session) {
+  return {{"id", ToHex(0, session.id).substr(16)},
+          {"client_name", session.client_name},
+          {"pid", session.peer.pid},
+          {"uid", session.peer.uid},
+          {"group_count", session.group_count},
+          {"pending_count", session.pending_count},
+          {"segments_owed", session.segments_owed},
+          {"is_hung_up", session.is_hung_up}};
+}
+
+json ProcessDocument(const StatsInput& input) {
+  const ProcessMetrics& process = input.process;
+  return {{"version", TERRACE_VERSION},
+          {"pid", getpid()},
+          {"boot_id", ToHex(0, process.boot_id).substr(16)},
+          {"uptime_ms", (input.now_us - process.started_us) / kUsPerMs},
+          {"turns", process.turns},
+          {"turns_over_limit", process.turns_over_limit},
+          {"turn_us_max", process.turn_us_max},
+          {"turn_us_limit", kTurnLimitUs},
+          {"connections_accepted", process.connections_accepted},
+          {"connections_refused", process.connections_refused},
+          {"checksum_jobs", process.checksum_jobs},
+          {"checksum_jobs_refused", process.checksum_jobs_refused},
+          {"log_lines_dropped", input.log_lines_dropped},
+          {"dram_holder", input.dram_holder},
+          {"unsent_bytes", input.unsent_bytes},
+          {"arena_pages_lost", input.arena_pages_lost}};
+}
+
+}  // namespace
+
+std::string StatsDocument(const StatsInput& input) {
+  json document = ProcessDocument(input);
+  document["domain"] = DomainDocument(input.domain);
+  document["domain"]["refuted_writers"] = RefutedDocument(input.domain);
+  document["troubles"] = TroublesOf(input.domain);
+  document["health"] = document["troubles"].empty() ? "ok" : "degraded";
+  if (const std::optional<KvEventCounters>& events = input.kv_events) {
+    document["kv_events"] = {{"is_on", events->is_on},
+                             {"events", events->events},
+                             {"messages", events->messages},
+                             {"lost", events->lost},
+                             {"errors", events->errors},
+                             {"peers_ended", events->peers_ended},
+                             {"replays", events->replays},
+                             {"replays_refused", events->replays_refused},
+                             {"replays_abandoned", events->replays_abandoned},
+                             {"republications", events->republications}};
+  }
+  document["groups"] = json::array();
+  document["lower_tiers"] = json::array();
+  document["sessions"] = json::array();
+  for (const auto& group : input.domain.groups) document["groups"].push_back(GroupDocument(group));
+  for (const auto& tier : input.domain.lower_tiers) {
+    document["lower_tiers"].push_back(TierDocument(input.domain, tier));
+  }
+  // null: no tier is shared with other hosts
+  document["redis"] = input.domain.shared ? SharedDocument(*input.domain.shared) : json();
+  // null: there is no HBM tier
+  document["hbm"] = input.domain.device ? DeviceDocument(*input.domain.device) : json();
+  document["copies"] = CopiesDocument(input.domain.copies);
+  for (const SessionSummary& session : input.sessions) {
+    document["sessions"].push_back(SessionDocument(session));
+  }
+  // Names that clients chose may hold bytes that are no UTF-8; they must not stop the document.
+  return document.dump(-1, ' ', false, json::error_handler_t::replace);
+}
+
+}  // namespace terrace

@@ -1,0 +1,201 @@
+// What the shared tier may have: asking once for what nobody here knows, and remembering it for a
+// moment. The rest is shared_reader.cc.
+#include <algorithm>
+
+#include "daemon/transfer/shared_reader.h"
+#include "terrace/check.h"
+
+namespace terrace {
+
+bool SharedReader::is_on() const {
+  const SharedUse& use = d_.options.shared;
+  return use.tier != nullptr && use.is_fetching && use.tier->is_ready();
+}
+
+bool SharedReader::IsWorth(const KeysQuery& query, size_t block_count) {
+  const Group& group = *d_.groups[query.group_index];
+  const uint64_t ns_per_token = query.hints.recompute_ns_per_token != 0
+                                    ? query.hints.recompute_ns_per_token
+                                    : group.recompute_ns_per_token;
+  if (ns_per_token == 0) return true;  // nobody said what a miss costs
+  const uint64_t compute_us = block_count * group.block_tokens() * ns_per_token / 1000;
+  if (d_.options.shared.tier->PredictReadUs(block_count * group.block_bytes()) <= compute_us) {
+    return true;
+  }
+  counts_.blocks_not_worth += block_count;
+  return false;
+}
+
+// Blocks of a run lie under the key of its first: of a run that begins before the request, the
+// index may know it. What cannot be named ends the list.
+std::vector<SharedReader::Sought> SharedReader::NameKeys(const KeysQuery& query, size_t from_index,
+                                                         size_t count_max) const {
+  std::vector<Sought> sought;
+  const size_t end = std::min(query.keys.size(), from_index + count_max);
+  if (query.flags & protocol::kKeysFlat) {
+    for (size_t i = from_index; i < end; ++i) {
+      sought.push_back({.key = query.keys[i], .run = query.keys[i]});
+    }
+    return sought;
+  }
+  uint32_t position = query.first_position;  // of keys[0]
+  BlockId before = kBlockNone;               // the block before keys[0]
+  const BlockId first = d_.index.Find(query.group_index, query.keys[0]);
+  if (first != kBlockNone) {
+    position = d_.index.node(first).position;
+    before = d_.index.node(first).parent;
+  } else if (!query.parent.is_zero()) {
+    before = d_.index.Find(query.group_index, query.parent);
+    if (before != kBlockNone) position = d_.index.node(before).position + 1;
+  }
+  BlockKey early_run;  // of keys[0], where that is not the first of its run
+  for (uint32_t up = position % kRedisRunBlocks; up > 0 && before != kBlockNone; --up) {
+    early_run = d_.index.node(before).key;
+    if (up > 1) before = d_.index.node(before).parent;
+  }
+  for (size_t i = from_index; i < end; ++i) {
+    const uint32_t own = position + static_cast<uint32_t>(i);
+    const uint32_t back = own % kRedisRunBlocks;
+    if (back > i && before == kBlockNone) break;
+    sought.push_back({.key = query.keys[i],
+                      .run = back > i ? early_run : query.keys[i - back],
+                      .position = own});
+  }
+  return sought;
+}
+
+Status SharedReader::Seek(const KeysQuery& query, size_t from_index, uint64_t until_us) {
+  if (!is_on()) return Status::Ok();
+  const Group& group = *d_.groups[query.group_index];
+  const BlockKey& first = query.keys[from_index];
+  const auto known = findings_.find({group.id(), first});
+  if (known != findings_.end() && known->second.until_us > d_.NowUs()) return Status::Ok();
+  if (group.locals().empty() || !IsWorth(query, query.keys.size() - from_index)) {
+    return Status::Ok();
+  }
+  if (JoinSeek(query, first, until_us)) {
+    return Status(StatusCode::kBusy, "the shared tier is being asked");
+  }
+  std::vector<Sought> sought = NameKeys(query, from_index, kSeekNamesMax / group.locals().size());
+  if (sought.empty() || seeks_.size() - free_seeks_.size() >= kSeeksMax) return Status::Ok();
+
+  std::vector<RedisBlockName> names;
+  for (const Sought& one : sought) {
+    for (const LocalMember& local : group.locals()) {
+      names.push_back({.group = group.id(),
+                       .space = local.space,
+                       .key = one.key,
+                       .run = one.run,
+                       .position = one.position});
+    }
+  }
+  const uint32_t number = TakeSeek();
+  SeekJob& seek = seeks_[number];
+  const uint64_t probe_id = (uint64_t{seek.stamp} << 32) | number;
+  if (!d_.options.shared.tier->Probe(probe_id, names).ok()) {
+    seek.is_used = false;
+    free_seeks_.push_back(number);
+    return Status::Ok();
+  }
+  seek.group = group.id();
+  for (const LocalMember& local : group.locals()) {
+    seek.member_bits.push_back(uint64_t{1} << local.member);
+  }
+  seek.full_mask = group.full_mask();
+  seek.sought = std::move(sought);
+  seek.waiters.push_back({query.session, query.request_id});
+  seek.until_us = until_us;
+  seek.deadline = d_.seams.deadlines.Add({.due_us = until_us,
+                                          .kind = DeadlineKind::kSeek,
+                                          .domain_index = d_.domain_index,
+                                          .id = number});
+  ++counts_.seeks;
+  return Status(StatusCode::kBusy, "the shared tier is being asked");
+}
+
+uint32_t SharedReader::TakeSeek() {
+  uint32_t number = static_cast<uint32_t>(seeks_.size());
+  if (free_seeks_.empty()) {
+    seeks_.emplace_back();
+  } else {
+    number = free_seeks_.back();
+    free_seeks_.pop_back();
+  }
+  const uint32_t stamp = seeks_[number].stamp + 1;
+  seeks_[number] = SeekJob{};
+  seeks_[number].stamp = stamp;
+  seeks_[number].is_used = true;
+  return number;
+}
+
+// Somebody asks for the same already. What differs further behind is asked for later.
+bool SharedReader::JoinSeek(const KeysQuery& query, const BlockKey& first, uint64_t until_us) {
+  const GroupId& group = d_.groups[query.group_index]->id();
+  const auto found = std::ranges::find_if(seeks_, [&](const SeekJob& seek) {
+    return seek.is_used && seek.deadline != kHandleNone && seek.until_us <= until_us &&
+           seek.group == group && seek.sought.front().key == first &&
+           seek.waiters.size() < kSeekWaitersMax;
+  });
+  if (found == seeks_.end()) return false;
+  found->waiters.push_back({query.session, query.request_id});
+  ++counts_.seeks_joined;
+  return true;
+}
+
+void SharedReader::TellWaiters(SeekJob& seek) {
+  for (const Waiter& waiter : seek.waiters) {
+    d_.seams.listener.OnSeekDone(waiter.session, waiter.request_id);
+  }
+  seek.waiters.clear();
+}
+
+// They go on with what is here. The answer may still come, and serve the next.
+void SharedReader::OnSeekDeadline(uint32_t number) {
+  SeekJob& seek = seeks_[number];
+  TERRACE_CHECK(seek.is_used, "a Seek takes its deadline back when it ends");
+  seek.deadline = kHandleNone;
+  ++counts_.seeks_late;
+  TellWaiters(seek);
+}
+
+void SharedReader::OnProbed(uint64_t probe_id, Status status, const std::vector<bool>& is_present) {
+  const auto number = static_cast<uint32_t>(probe_id);
+  TERRACE_CHECK(
+      number < seeks_.size() && seeks_[number].is_used && seeks_[number].stamp == probe_id >> 32,
+      "a probe is answered once");
+  SeekJob& seek = seeks_[number];
+  if (status.ok()) Remember(seek, is_present);
+  if (seek.deadline != kHandleNone) d_.seams.deadlines.Remove(seek.deadline);
+  TellWaiters(seek);
+  const uint32_t stamp = seek.stamp;
+  seek = SeekJob{};
+  seek.stamp = stamp;
+  free_seeks_.push_back(number);
+}
+
+// A prefix: behind a block that is not there none is of use.
+void SharedReader::Remember(const SeekJob& seek, const std::vector<bool>& is_present) {
+  const size_t member_count = seek.member_bits.size();
+  TERRACE_CHECK(is_present.size() == seek.sought.size() * member_count, "an answer for every name");
+  const uint64_t until_us = d_.NowUs() + kFindingUs;
+  for (size_t i = 0; i < seek.sought.size() && findings_.size() < kFindingsMax; ++i) {
+    uint64_t member_mask = 0;
+    for (size_t m = 0; m < member_count; ++m) {
+      if (is_present[i * member_count + m]) member_mask |= seek.member_bits[m];
+    }
+    if (member_mask == 0 || (member_mask & seek.full_mask) != seek.full_mask) return;
+    ++counts_.blocks_found;
+    findings_[{seek.group, seek.sought[i].key}] = {.member_mask = member_mask,
+                                                   .run = seek.sought[i].run,
+                                                   .position = seek.sought[i].position,
+                                                   .until_us = until_us};
+  }
+}
+
+void SharedReader::Tick() {
+  const uint64_t now_us = d_.NowUs();
+  std::erase_if(findings_, [now_us](const auto& entry) { return entry.second.until_us <= now_us; });
+  Step();
+}
+
+}  // namespace terrace

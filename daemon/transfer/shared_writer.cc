@@ -1,0 +1,230 @@
+#include "daemon/transfer/shared_writer.h"
+
+#include "terrace/check.h"
+#include "tiers/redis/redis_format.h"
+
+namespace terrace {
+namespace {
+
+// TransferIds: block (bits 8 and up), place of the member among the local ones. A block is stored
+// or fetched, never both at once.
+constexpr uint32_t kBlockShift = 8;
+static_assert(kGroupMembersMax <= 1 << kBlockShift);
+
+}  // namespace
+
+bool SharedWriter::IsToGive(BlockId id) const {
+  const Block& b = d_.block(id);
+  return !IsOfBefore(b) && b.phase == BlockPhase::kSealed && b.dram.state == CopyState::kReady &&
+         !b.is_no_store && b.shared_epoch != d_.shared_epoch && !residency_.IsExpired(id);
+}
+
+bool SharedWriter::IsOfBefore(const Block& b) const {
+  const uint64_t since_us = d_.group_of(b).shared_since_us;
+  return since_us != 0 && b.created_us <= since_us;
+}
+
+bool SharedWriter::FindRun(BlockId id, BlockKey* run) const {
+  BlockId first = id;
+  for (uint32_t up = d_.index.node(id).position % kRedisRunBlocks; up > 0; --up) {
+    first = d_.index.node(first).parent;
+    if (first == kBlockNone) return false;
+  }
+  *run = d_.index.node(first).key;
+  return true;
+}
+
+// ---- waiting ----
+
+void SharedWriter::Offer(BlockId id, Moment moment) {
+  const SharedUse& use = d_.options.shared;
+  if (use.tier == nullptr || !use.is_storing) return;
+  Block& b = d_.block(id);
+  if (!IsToGive(id) || b.is_offered || jobs_.contains(id)) return;
+  if (use.is_storing_hits_only && moment == Moment::kSealed) return;
+  if (!b.is_verified) return verifier_.Verify(id);
+  const uint64_t byte_count = d_.group_of(b).block_bytes();
+  if (!MakeRoom(byte_count, b.priority)) {
+    ++counts_.blocks_dropped;
+    return;
+  }
+  queue_[b.priority].push_back({.block = id, .commit_id = b.commit_id, .byte_count = byte_count});
+  b.is_offered = true;
+  ++counts_.queued_blocks;
+  counts_.queued_bytes += byte_count;
+}
+
+// What is less wanted goes, the last of it first: it hangs from what came before.
+bool SharedWriter::MakeRoom(uint64_t byte_count, uint8_t priority) {
+  const auto is_full = [&] {
+    return counts_.queued_bytes + byte_count > d_.options.shared.queue_bytes_max ||
+           counts_.queued_blocks >= kQueuedMax;
+  };
+  while (is_full()) {
+    if (queue_.empty() || queue_.rbegin()->first >= priority) return false;
+    const auto lowest = std::prev(queue_.end());
+    const Offered dropped = lowest->second.back();
+    lowest->second.pop_back();
+    if (lowest->second.empty()) queue_.erase(lowest);
+    --counts_.queued_blocks;
+    counts_.queued_bytes -= dropped.byte_count;
+    Block& b = d_.block(dropped.block);
+    if (b.commit_id == dropped.commit_id) b.is_offered = false;
+    ++counts_.blocks_dropped;
+  }
+  return true;
+}
+
+bool SharedWriter::TakeNext(Offered* offered) {
+  if (queue_.empty()) return false;
+  const auto first = queue_.begin();
+  *offered = first->second.front();
+  first->second.pop_front();
+  if (first->second.empty()) queue_.erase(first);
+  --counts_.queued_blocks;
+  counts_.queued_bytes -= offered->byte_count;
+  return true;
+}
+
+// ---- giving ----
+
+void SharedWriter::Step() {
+  while (!begun_.empty()) {
+    const BlockId id = begun_.front();
+    if (!Begin(id, &jobs_.at(id))) return;
+    begun_.pop_front();
+    FinishIfDone(id);
+  }
+  if (queue_.empty() || !d_.options.shared.tier->is_ready()) return;
+  Offered offered;
+  for (uint32_t i = 0;
+       i < kOffersPerStepMax && jobs_.size() < kStoresInFlightMax && TakeNext(&offered); ++i) {
+    const BlockId id = offered.block;
+    Block& b = d_.block(id);
+    const bool is_same = b.commit_id == offered.commit_id;
+    if (is_same) b.is_offered = false;
+    if (!is_same || !MayGive(id)) {
+      ++counts_.blocks_outdated;
+      continue;
+    }
+    Job job;
+    if (!FindRun(id, &job.run)) {
+      ++counts_.blocks_unnamed;
+      continue;
+    }
+    residency_.Hold(id, HoldKind::kJob);
+    Job& begun = jobs_[id] = job;
+    if (!Begin(id, &begun)) {
+      begun_.push_back(id);
+      return;
+    }
+    FinishIfDone(id);
+  }
+}
+
+bool SharedWriter::Begin(BlockId id, Job* job) {
+  const Block& b = d_.block(id);
+  const std::span<const LocalMember> locals = d_.group_of(b).locals();
+  // Erased while it waited: under a name of now it would be found.
+  if (b.phase != BlockPhase::kSealed || IsOfBefore(b)) job->is_failed = true;
+  for (; job->next_local < locals.size() && !job->is_failed; ++job->next_local) {
+    const LocalMember& local = locals[job->next_local];
+    const SlotAddress address = d_.slots_of(b)[job->next_local].address;
+    if (!address.has_bytes()) continue;
+    const std::span<const std::byte> bytes(
+        d_.options.arena->SegmentBase(address.segment) + address.page * kArenaPageBytes,
+        local.slot_bytes);
+    const Status status = d_.options.shared.tier->Store(
+        (TransferId{id} << kBlockShift) | job->next_local, job->run, d_.RecordOf(id, local), bytes);
+    if (status.code() == StatusCode::kBusy) return false;
+    if (status.ok()) {
+      ++job->in_flight_count;
+    } else {
+      job->is_failed = true;
+    }
+  }
+  job->next_local = static_cast<uint32_t>(locals.size());
+  return true;
+}
+
+void SharedWriter::OnStored(TransferId transfer_id, Status status) {
+  const auto id = static_cast<BlockId>(transfer_id >> kBlockShift);
+  const auto found = jobs_.find(id);
+  TERRACE_CHECK(found != jobs_.end() && found->second.in_flight_count > 0, "a store is done once");
+  Job& job = found->second;
+  --job.in_flight_count;
+  if (status.code() == StatusCode::kExists) {
+    job.is_existing = true;
+  } else if (!status.ok()) {
+    job.is_failed = true;
+  }
+  FinishIfDone(id);
+}
+
+void SharedWriter::FinishIfDone(BlockId id) {
+  const Job job = jobs_.at(id);
+  if (job.in_flight_count > 0 || job.next_local < d_.group_of(d_.block(id)).locals().size()) return;
+  jobs_.erase(id);
+  if (job.is_failed) {
+    ++counts_.blocks_failed;
+  } else {
+    ++(job.is_existing ? counts_.blocks_existing : counts_.blocks_stored);
+    d_.block(id).shared_epoch = d_.shared_epoch;
+  }
+  residency_.LetGo(id, HoldKind::kJob);
+}
+
+void SharedWriter::Tick() {
+  if (d_.options.shared.tier == nullptr) return;
+  d_.options.shared.tier->Tick();
+  // A server that was away may have come back empty.
+  const uint64_t lost = d_.options.shared.tier->stats().connections_lost;
+  if (lost != connections_lost_) ++d_.shared_epoch;
+  connections_lost_ = lost;
+  Step();
+}
+
+bool SharedWriter::Erase(BlockId id) {
+  const Block& b = d_.block(id);
+  const Group& group = d_.group_of(b);
+  SharedTier* const tier = d_.options.shared.tier;
+  BlockKey run;
+  if (tier == nullptr || group.locals().empty()) return true;
+  bool is_told = FindRun(id, &run);
+  for (const LocalMember& local : group.locals()) {
+    is_told = is_told && tier->Erase({.group = group.id(),
+                                      .space = local.space,
+                                      .key = d_.index.node(id).key,
+                                      .run = run,
+                                      .position = d_.index.node(id).position})
+                             .ok();
+  }
+  return is_told;
+}
+
+void SharedWriter::Forget(uint32_t group_index) {
+  Group& group = *d_.groups[group_index];
+  if (d_.options.shared.tier == nullptr) return;
+  group.shared_since_us = d_.NowUs();
+  d_.options.shared.tier->Forget(group.id());
+}
+
+void SharedWriter::OnForgotten(const GroupId& group) {
+  for (const std::unique_ptr<Group>& one : d_.groups) {
+    if (one->id() == group) one->shared_since_us = d_.NowUs();
+  }
+}
+
+bool SharedWriter::is_idle() const {
+  if (d_.options.shared.tier == nullptr) return true;
+  return jobs_.empty() && (queue_.empty() || !d_.options.shared.tier->is_ready());
+}
+
+Store::DomainStats::SharedStats SharedWriter::stats() const {
+  Store::DomainStats::SharedStats stats = counts_;
+  stats.queue_bytes_max = d_.options.shared.queue_bytes_max;
+  stats.stores_under_way = jobs_.size();
+  return stats;
+}
+
+}  // namespace terrace

@@ -1,0 +1,86 @@
+// SharedWriter: gives one domain's blocks to the tier that hosts share, behind the commit. A
+// Sealed, checksummed block is offered when it is sealed, and again when it is served while the
+// tier does not have it. It waits by name, not by bytes: what leaves DRAM before its turn is not
+// given.
+//
+// THREADING: store thread.
+// LIMITS: SharedUse::queue_bytes_max of blocks waiting, beyond which the least wanted are dropped;
+// kStoresInFlightMax blocks on their way.
+// INVARIANT: a block is held by a job while its bytes are read: they are neither freed nor moved.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <unordered_map>
+
+#include "daemon/block/residency.h"
+#include "daemon/transfer/verifier.h"
+
+namespace terrace {
+
+class SharedWriter {
+ public:
+  static constexpr uint32_t kStoresInFlightMax = 32;
+  static constexpr uint32_t kOffersPerStepMax = 64;
+  static constexpr uint32_t kQueuedMax = 1 << 18;
+
+  SharedWriter(CacheDomain& domain, Residency& residency, Verifier& verifier)
+      : d_(domain), residency_(residency), verifier_(verifier) {}
+
+  enum class Moment : uint8_t { kSealed, kServed };
+  // What is not verified yet is verified, and offered again then.
+  void Offer(BlockId id, Moment moment);
+  void OnStored(TransferId transfer_id, Status status);
+  // Begins what the tier takes.
+  void Step();
+  // At least once a second.
+  void Tick();
+  // An operator has the block erased: on the server, too. False if that cannot be asked for now.
+  bool Erase(BlockId id);
+  // Nothing is found there, or given, of what the group has had until now.
+  void Forget(uint32_t group_index);
+  void OnForgotten(const GroupId& group);
+  // Nothing is on its way, and nothing waits that could go.
+  bool is_idle() const;
+  Store::DomainStats::SharedStats stats() const;
+
+ private:
+  struct Offered {
+    BlockId block = kBlockNone;
+    CommitId commit_id = 0;
+    uint64_t byte_count = 0;
+  };
+  struct Job {
+    BlockKey run;
+    uint32_t next_local = 0;  // the first member that has not begun
+    uint32_t in_flight_count = 0;
+    bool is_failed = false;
+    bool is_existing = false;
+  };
+
+  bool IsToGive(BlockId id) const;
+  bool MayGive(BlockId id) const { return d_.block(id).is_verified && IsToGive(id); }
+  // It was here when its group was forgotten.
+  bool IsOfBefore(const Block& b) const;
+  // The key that names the block's run. False if it is not known here.
+  bool FindRun(BlockId id, BlockKey* run) const;
+  bool MakeRoom(uint64_t byte_count, uint8_t priority);
+  bool TakeNext(Offered* offered);
+  // False if the tier takes no more for now.
+  bool Begin(BlockId id, Job* job);
+  void FinishIfDone(BlockId id);
+
+  CacheDomain& d_;
+  Residency& residency_;
+  Verifier& verifier_;
+  // By priority, the most wanted first; each in the order they were offered, parents first.
+  std::map<uint8_t, std::deque<Offered>, std::greater<>> queue_;
+  std::unordered_map<BlockId, Job> jobs_;  // looked up only, never walked
+  std::deque<BlockId> begun_;              // jobs with members still to begin
+  uint64_t connections_lost_ = 0;          // at the last Tick
+  Store::DomainStats::SharedStats counts_;
+};
+
+}  // namespace terrace

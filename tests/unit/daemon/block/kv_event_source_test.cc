@@ -1,0 +1,218 @@
+// What routers are told is what the host can serve.
+#include <gmock/gmock.h>
+
+#include <algorithm>
+#include <map>
+#include <random>
+
+#include "daemon/policy/eviction/policies.h"
+#include "tests/unit/daemon/store/store_fixture.h"
+
+namespace terrace {
+namespace {
+
+using World = StoreWorld;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+uint64_t HashOf(const BlockKey& key) { return key.low ^ 0x5555; }
+
+// Believes what it is told.
+class Router final : public KvEventSink {
+ public:
+  uint32_t StreamOf(uint32_t, const SpaceGroupSpec& spec) override {
+    for (uint32_t i = 0; i < models.size(); ++i) {
+      if (models[i] == spec.name) return i;
+    }
+    models.push_back(spec.name);
+    return static_cast<uint32_t>(models.size() - 1);
+  }
+  void Publish(std::span<const KvEvent> told) override {
+    for (const KvEvent& event : told) Believe(event);
+    if (told[0].kind == KvEvent::Kind::kRemoved) {
+      removed_at_once_max = std::max(removed_at_once_max, told.size());
+    }
+  }
+  void Believe(const KvEvent& event) {
+    events.push_back(event);
+    const uint8_t bit = 1 << static_cast<uint32_t>(event.medium);
+    uint8_t& places = places_of[event.hash];
+    if (event.kind == KvEvent::Kind::kStored) {
+      places |= bit;
+    } else {
+      EXPECT_TRUE(places & bit) << "what is removed was stored";
+      places &= ~bit;
+    }
+    if (places == 0) places_of.erase(event.hash);
+  }
+  bool HasRoom(size_t) const override { return has_room; }
+
+  std::vector<std::string> models;
+  std::vector<KvEvent> events;
+  std::map<uint64_t, uint8_t> places_of;  // 1: DRAM, 2: persistent
+  size_t removed_at_once_max = 0;
+  bool has_room = true;
+};
+
+class KvEvents : public ::testing::Test {
+ protected:
+  explicit KvEvents(WorldOptions options = {.lower_tier_count = 1,
+                                            .lower_capacity_bytes = 4 * kMiB})
+      : w([&] {
+          options.kv_events = &router;
+          return options;
+        }()) {}
+  uint32_t Put(const std::vector<BlockKey>& keys) {
+    std::vector<uint64_t> hashes;
+    for (const BlockKey& key : keys) hashes.push_back(HashOf(key));
+    KeysQuery query = w.Query(s, group, keys);
+    query.event_hashes = hashes;
+    const ReserveResult reserved = w.Reserve(query);
+    uint32_t sealed_count = 0;
+    if (!reserved.reply.token.is_zero()) {
+      sealed_count =
+          w.CommitAll(s, group, keys, reserved, World::Checksums::kClient, protocol::kCommitRelease)
+              .reply.sealed_count;
+    }
+    w.Advance(100'000);
+    return sealed_count;
+  }
+  // As Query tells it.
+  std::map<uint64_t, uint8_t> Served(uint64_t chain_count, uint32_t block_count) {
+    std::map<uint64_t, uint8_t> served;
+    for (uint64_t chain = 1; chain <= chain_count; ++chain) {
+      const std::vector<BlockKey> keys = World::Keys(block_count, chain);
+      std::vector<protocol::QueriedBlock> blocks;
+      EXPECT_TRUE(w.store->Query(w.Query(s, group, keys), &blocks).ok());
+      for (uint32_t i = 0; i < blocks.size(); ++i) {
+        const uint8_t places = ((blocks[i].tier_mask >> 1) & 1) | ((blocks[i].tier_mask >> 1) & 2);
+        if (places != 0) served[HashOf(keys[i])] = places;
+      }
+    }
+    return served;
+  }
+
+  Router router;
+  World w;
+  SessionId s = w.Open();
+  uint32_t group = w.OpenSimple(s);
+};
+
+TEST_F(KvEvents, AChainIsToldInOrderWithItsParents) {
+  const std::vector<BlockKey> keys = World::Keys(3, 1);
+  ASSERT_EQ(Put(keys), 3u);
+  ASSERT_GE(router.events.size(), 3u);
+  for (uint32_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(router.events[i].hash, HashOf(keys[i]));
+    EXPECT_EQ(router.events[i].parent_hash, i == 0 ? 0 : HashOf(keys[i - 1]));
+    EXPECT_EQ(router.events[i].medium, KvEventMedium::kDram);
+  }
+  EXPECT_THAT(router.models, ElementsAre("simple"));
+}
+
+TEST_F(KvEvents, NothingIsToldOfAnUnsealedBlockOrOneWithoutAHash) {
+  const std::vector<BlockKey> keys = World::Keys(2, 1);
+  const std::vector<uint64_t> hashes = {1, 2};
+  KeysQuery query = w.Query(s, group, keys);
+  query.event_hashes = hashes;
+  const ReserveResult reserved = w.Reserve(query);
+  ASSERT_EQ(w.Put(s, group, World::Keys(2, 2)), 2u);
+  w.Advance(100'000);
+  EXPECT_THAT(router.events, IsEmpty());
+  ASSERT_TRUE(w.store->Abort(s, reserved.reply.token, {}).ok());
+  EXPECT_THAT(router.events, IsEmpty());
+}
+
+TEST_F(KvEvents, RoutersBelieveWhatIsServed) {
+  constexpr uint32_t kChains = 12, kBlocks = 5;
+  std::mt19937 random(11);
+  for (int step = 0; step < 300; ++step) {
+    const uint64_t chain = 1 + random() % kChains;
+    switch (random() % 8) {
+      case 0: {
+        const std::vector<BlockKey> keys = World::Keys(1 + random() % kBlocks, chain);
+        uint64_t cursor = 0;
+        protocol::EvictReply reply;
+        ASSERT_TRUE(w.store->Evict(w.Query(s, group, keys), &cursor, &reply).ok());
+        break;
+      }
+      case 1:
+      case 2: {
+        const AcquireResult used = w.Acquire(s, group, World::Keys(kBlocks, chain));
+        w.Advance(50'000);
+        if (used.reply.block_count > 0) w.Release(s, used.reply.token);
+        break;
+      }
+      default:
+        Put(World::Keys(1 + random() % kBlocks, chain));
+    }
+    w.Advance(random() % 100'000);
+    ASSERT_EQ(router.places_of, Served(kChains, kBlocks)) << step;
+  }
+  EXPECT_GT(router.events.size(), 300u);
+}
+
+TEST_F(KvEvents, ASuccessorTellsWhatThePredecessorLeft) {
+  ASSERT_EQ(Put(World::Keys(4, 1)), 4u);
+  ASSERT_EQ(Put(World::Keys(4, 2)), 4u);
+  router.places_of.clear();
+  w.RestartWarm();
+  s = w.Open();
+  group = w.OpenSimple(s);
+  std::map<uint64_t, uint8_t> both;
+  for (const uint64_t chain : {1, 2}) {
+    for (const BlockKey& key : World::Keys(4, chain)) both[HashOf(key)] = 3;
+  }
+  EXPECT_EQ(router.places_of, both);
+  // Verified at first use, and told of no second time.
+  router.events.clear();
+  const AcquireResult used = w.Acquire(s, group, World::Keys(4, 1));
+  w.Advance(100'000);
+  EXPECT_EQ(used.reply.block_count, 4u);
+  EXPECT_THAT(router.events, IsEmpty());
+}
+
+TEST_F(KvEvents, WhoForgotIsToldOfEveryBlockAnewWhenThereIsRoom) {
+  for (uint64_t chain = 1; chain <= 3; ++chain) Put(World::Keys(2, chain));
+  const std::map<uint64_t, uint8_t> before = router.places_of;
+  ASSERT_EQ(before.size(), 6u);
+  router.places_of.clear();
+  router.has_room = false;
+  w.store->RepublishKvEvents();
+  w.Advance(1'000'000);
+  EXPECT_THAT(router.places_of, IsEmpty());
+  router.has_room = true;
+  w.Advance(1'000'000);
+  EXPECT_EQ(router.places_of, before);
+}
+
+// DRAM alone: what makes room for a prompt leaves as tails of others.
+class KvEventsOfDram : public KvEvents, public ::testing::WithParamInterface<std::string_view> {
+ protected:
+  KvEventsOfDram() : KvEvents({.segments_max = 8, .eviction_policy = std::string(GetParam())}) {}
+};
+
+TEST_P(KvEventsOfDram, EveryBlockOfATailThatLeavesIsTold) {
+  constexpr uint32_t kChains = 24, kBlocks = 16;
+  Put(World::Keys(kBlocks, kChains + 1));  // as much as is populated: a segment is half a chain
+  for (uint64_t chain = 1; chain <= kChains; ++chain) {
+    ASSERT_EQ(Put(World::Keys(kBlocks, chain)), kBlocks) << "chain " << chain;
+  }
+  const uint64_t removed_count = std::ranges::count(
+      router.events, KvEvent::Kind::kRemoved, [](const KvEvent& event) { return event.kind; });
+  const uint64_t evicted_count = w.Stats().blocks_evicted;
+  EXPECT_GE(evicted_count, (kChains - 4) * kBlocks);
+  EXPECT_EQ(removed_count, evicted_count);
+  EXPECT_EQ(router.places_of, Served(kChains + 1, kBlocks));
+  // W-TinyLFU compares newcomers with one victim at a time.
+  const bool leaves_alone = GetParam() == "wtinylfu";
+  EXPECT_GT(router.removed_at_once_max, leaves_alone ? 0u : 1u) << "no tail left";
+}
+
+INSTANTIATE_TEST_SUITE_P(EveryPolicy, KvEventsOfDram,
+                         ::testing::ValuesIn(EvictionPolicyNames().begin(),
+                                             EvictionPolicyNames().end()),
+                         [](const auto& policy) { return std::string(policy.param); });
+
+}  // namespace
+}  // namespace terrace

@@ -1,0 +1,365 @@
+#include "daemon/config/config.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <sstream>
+
+namespace terrace {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+DaemonConfig Parsed(const std::string& text) {
+  DaemonConfig config;
+  std::string why;
+  EXPECT_TRUE(ParseConfig(text, "test.toml", &config, &why).ok()) << why;
+  return config;
+}
+
+std::string Refusal(const std::string& text) {
+  DaemonConfig config;
+  std::string why;
+  EXPECT_EQ(ParseConfig(text, "test.toml", &config, &why).code(), StatusCode::kInvalid) << text;
+  return why;
+}
+
+const ConfigEnvironment kUser = {.uid = 1000, .runtime_dir = "/run/user/1000", .home = "/home/u"};
+
+DaemonConfig Resolved(const std::string& text, const ConfigOverrides& overrides = {},
+                      const ConfigEnvironment& environment = kUser) {
+  DaemonConfig config = Parsed(text);
+  std::string why;
+  EXPECT_TRUE(ResolveConfig(overrides, environment, &config, &why).ok()) << why;
+  return config;
+}
+
+std::string Unresolvable(const std::string& text, const ConfigOverrides& overrides = {},
+                         const ConfigEnvironment& environment = kUser) {
+  DaemonConfig config = Parsed(text);
+  std::string why;
+  EXPECT_EQ(ResolveConfig(overrides, environment, &config, &why).code(), StatusCode::kInvalid);
+  return why;
+}
+
+TEST(ConfigText, EveryFormOfValueIsRead) {
+  const DaemonConfig config = Parsed(R"(
+[daemon]
+log_level = "debug"
+log_format = "json"
+dram_bytes = "8GiB"
+segment_bytes = 33554432
+lease_ttl_ms = 5000
+hugepages = "off"
+[[domain]]
+name = "a"
+socket = "/run/a.sock"
+socket_mode = "0600"
+allow_uids = [1000, 1001]
+allow_gids = []
+key_hash = "sha256"
+dram_guaranteed_bytes = "1 GiB"
+[[domain]]
+name = "b"
+)");
+  EXPECT_EQ(config.log_level, LogLevel::kDebug);
+  EXPECT_EQ(config.log_format, LogFormat::kJson);
+  EXPECT_EQ(config.dram_bytes, 8 * kGiB);
+  EXPECT_EQ(config.segment_bytes, 32 * kMiB);
+  EXPECT_EQ(config.lease_ttl_ms, 5000u);
+  EXPECT_EQ(config.hugepages, HugePages::kOff);
+  ASSERT_EQ(config.domains.size(), 2u);
+  const DomainConfig& a = config.domains[0];
+  EXPECT_EQ(a.socket_mode, 0600u);
+  EXPECT_EQ(a.allow_uids, (std::vector<uint32_t>{1000, 1001}));
+  EXPECT_EQ(a.allow_gids, std::vector<uint32_t>{});
+  EXPECT_EQ(a.key_hash, KeyHash::kSha256);
+  EXPECT_EQ(a.dram_guaranteed_bytes, kGiB);
+  EXPECT_EQ(config.domains[1].allow_uids, std::nullopt) << "absent is not an empty list";
+}
+
+TEST(ConfigText, UnknownKeyIsRefusedWithTheNearestKnownOne) {
+  EXPECT_THAT(Refusal("[daemon]\n\ndram_byte = 1\n"),
+              AllOf(StartsWith("test.toml:3:"), HasSubstr("daemon.dram_byte is no known key"),
+                    HasSubstr("nearest is daemon.dram_bytes")));
+  EXPECT_THAT(Refusal("[[domain]]\nsecret = \"x\"\n"), HasSubstr("nearest is domain.secret_file"));
+  EXPECT_THAT(Refusal("[demon]\n"), HasSubstr("'demon' is no known section"));
+  EXPECT_THAT(Refusal("[domain]\nname = \"a\"\n"), HasSubstr("[[domain]]"));
+}
+
+TEST(ConfigText, RefusalNamesKeyValueLimitAndRemedy) {
+  EXPECT_THAT(Refusal("[daemon]\nlease_ttl_ms = 5\n"),
+              HasSubstr("test.toml:2: daemon.lease_ttl_ms is 5; write a whole number from 100 to "
+                        "3600000"));
+  EXPECT_THAT(Refusal("[daemon]\nlog_level = \"loud\"\n"),
+              AllOf(HasSubstr("loud"), HasSubstr("one of \"error\" \"warn\" \"info\" \"debug\"")));
+  EXPECT_THAT(Refusal("[[domain]]\nsocket_mode = 660\n"), HasSubstr("such as \"0660\""));
+  EXPECT_THAT(Refusal("[[domain]]\nallow_uids = [\"root\"]\n"), HasSubstr("numeric ids"));
+  EXPECT_THAT(Refusal("[daemon\n"), HasSubstr("test.toml:1: this is no TOML"));
+}
+
+TEST(ConfigText, UnknownPolicyIsRefusedWithTheNearestOne) {
+  EXPECT_EQ(Parsed("").eviction, "hazard");
+  EXPECT_EQ(Parsed("").nvme.eviction, "lru");
+  EXPECT_EQ(Parsed("[daemon]\neviction = \"arc\"\n").eviction, "arc");
+  EXPECT_EQ(Parsed("[nvme]\neviction = \"s3fifo\"\n").nvme.eviction, "s3fifo");
+  EXPECT_THAT(Refusal("[daemon]\neviction = \"lfru\"\n"),
+              AllOf(HasSubstr("daemon.eviction is 'lfru'"),
+                    HasSubstr("one of \"arc\" \"hazard\" \"lru\" \"s3fifo\""),
+                    HasSubstr("the nearest is \"lru\"")));
+  EXPECT_THAT(Refusal("[nvme]\nadmission = \"predict\"\n"),
+              AllOf(HasSubstr("nvme.admission"), HasSubstr("the nearest is \"predicted\"")));
+}
+
+TEST(ConfigText, TheRedisTableIsReadAndWhatWouldMeanNothingIsRefused) {
+  EXPECT_FALSE(Parsed("").redis.is_on());
+  const DaemonConfig config = Resolved(R"(
+[redis]
+endpoints = ["sentinel-0:26379", "[::1]:26379"]
+mode = "sentinel"
+master_name = "kv"
+credentials_file = "/etc/terrace/redis"
+tls = "on"
+tls_server_name = "kv.example"
+use = "fetch"
+admission = "hit"
+queue_bytes_max = "2GiB"
+probe_timeout_us = 5000
+drain_ms = 0
+)");
+  EXPECT_TRUE(config.redis.is_on());
+  EXPECT_EQ(config.redis.endpoints.size(), 2u);
+  EXPECT_EQ(config.redis.mode, RedisMode::kSentinel);
+  EXPECT_EQ(config.redis.use, RedisUse::kFetch);
+  EXPECT_EQ(config.redis.admission, RedisAdmission::kHit);
+  EXPECT_EQ(config.redis.queue_bytes_max, 2 * kGiB);
+  EXPECT_EQ(config.redis.probe_timeout_us, 5000u);
+  EXPECT_EQ(config.redis.drain_ms, 0u);
+
+  EXPECT_THAT(Refusal("[redis]\npassword = \"x\"\n"), HasSubstr("redis.password is no known key"));
+  EXPECT_THAT(Refusal("[redis]\nttl_s = 0\n"), HasSubstr("from 10 to 31536000"));
+  EXPECT_THAT(Unresolvable("[redis]\nendpoints = [\"a:1\", \"b:1\"]\n"),
+              AllOf(HasSubstr("redis.endpoints names 2 servers"), HasSubstr("name one")));
+  EXPECT_THAT(Unresolvable("[redis]\nendpoints = [\"a:1\"]\nmode = \"sentinel\"\n"),
+              HasSubstr("redis.master_name is not set"));
+  EXPECT_THAT(Unresolvable("[redis]\nendpoints = [\"a:1\"]\nmaster_name = \"kv\"\n"),
+              HasSubstr("means nothing without mode = \"sentinel\""));
+  EXPECT_THAT(Unresolvable("[redis]\nendpoints = [\"a:1\"]\ntls_ca_file = \"/ca\"\n"),
+              HasSubstr("means nothing without tls = \"on\""));
+  EXPECT_THAT(Unresolvable("[redis]\ncredentials_file = \"/c\"\n"),
+              HasSubstr("means nothing without redis.endpoints"));
+  EXPECT_THAT(Unresolvable("[redis]\nendpoints = [\"a:1\"]\nprefix = \"{x}\"\n"),
+              HasSubstr("braces"));
+}
+
+TEST(ConfigText, EveryCountAndSizeRefusesWhatIsOutOfRange) {
+  for (const char* value :
+       {"-1", "1.5", "true", "\"\"", "\"8GB\"", "\"99999999TiB\"", "9223372036854775807"}) {
+    EXPECT_THAT(Refusal("[daemon]\ndram_bytes = " + std::string(value) + "\n"),
+                HasSubstr("daemon.dram_bytes is"))
+        << value;
+  }
+  for (const char* key : {"sessions_max", "blocks_max", "offload_threads", "lease_ttl_ms"}) {
+    for (const char* value : {"0", "-1", "4294967296", "\"7\"", "1.0", "[1]"}) {
+      EXPECT_THAT(Refusal("[daemon]\n" + std::string(key) + " = " + value + "\n"),
+                  HasSubstr("a whole number from"))
+          << key << " = " << value;
+    }
+  }
+}
+
+TEST(ConfigText, WhatIsPrintedReadsBackEqual) {
+  const DaemonConfig config = Resolved(R"(
+[daemon]
+dram_bytes = "2GiB"
+[[domain]]
+name = "a"
+socket = "/run/with \"quotes\".sock"
+allow_uids = [7]
+)");
+  const std::string printed = PrintConfig(config);
+  EXPECT_THAT(printed, HasSubstr("dram_bytes = \"2GiB\""));
+  EXPECT_EQ(PrintConfig(Parsed(printed)), printed);
+}
+
+TEST(ConfigText, BytesAreReadWithBinaryUnitsOnly) {
+  EXPECT_EQ(ParseBytes("4096").value(), 4096u);
+  EXPECT_EQ(ParseBytes("512 MiB").value(), 512 * kMiB);
+  EXPECT_EQ(ParseBytes("1TiB").value(), 1024 * kGiB);
+  for (const char* text : {"", "GiB", "8GB", "8gib", "-1", "1.5GiB", "8GiB ", "16777216TiB"}) {
+    EXPECT_EQ(ParseBytes(text).code(), StatusCode::kInvalid) << text;
+  }
+  EXPECT_EQ(FormatBytes(8 * kGiB), "8GiB");
+  EXPECT_EQ(FormatBytes(kGiB + 1), "1073741825");
+  EXPECT_EQ(FormatBytes(0), "0");
+}
+
+TEST(ConfigDefaults, WithoutAFileThereIsOneDomain) {
+  const DaemonConfig config = Resolved("");
+  ASSERT_EQ(config.domains.size(), 1u);
+  EXPECT_EQ(config.domains[0].name, "default");
+  EXPECT_EQ(config.domains[0].socket_path, "/run/user/1000/terrace/default.sock");
+  EXPECT_EQ(config.domains[0].secret_file, "/home/u/.local/state/terrace/default.secret");
+  EXPECT_EQ(config.domains[0].dram_max_bytes, config.dram_bytes);
+  EXPECT_EQ(config.fenced_bytes_max, config.dram_bytes / 4);
+}
+
+TEST(ConfigDefaults, ASecretFileIsTheDefaultWhoeverNamesIt) {
+  const auto is_default = [](const std::string& file) {
+    const std::string text = "[daemon]\nstate_dir = \"/s\"\n[[domain]]\nname = \"a\"\n";
+    return Resolved(text + "socket = \"/s/a.sock\"\nsecret_file = \"" + file + "\"\n")
+        .domains.at(0)
+        .is_secret_file_default;
+  };
+  EXPECT_TRUE(is_default("/s/a.secret"));
+  EXPECT_FALSE(is_default("/s/other.secret"));
+}
+
+TEST(ConfigDefaults, RootAndSystemdHaveTheirOwnPlaces) {
+  DaemonConfig config = Resolved("", {}, {.uid = 0});
+  EXPECT_EQ(config.domains[0].socket_path, "/run/terrace/default.sock");
+  EXPECT_EQ(config.state_dir, "/var/lib/terrace");
+  config = Resolved("", {}, {.uid = 0, .state_directory = "/var/lib/private/terrace:/x"});
+  EXPECT_EQ(config.state_dir, "/var/lib/private/terrace");
+}
+
+TEST(ConfigDefaults, ASocketOnTheCommandLineKeepsItsStateBesideIt) {
+  const DaemonConfig config =
+      Resolved("", {.socket_path = "/tmp/x/t.sock", .dram_bytes = "512MiB"}, {.uid = 1000});
+  EXPECT_EQ(config.domains[0].socket_path, "/tmp/x/t.sock");
+  EXPECT_EQ(config.domains[0].secret_file, "/tmp/x/default.secret");
+  EXPECT_EQ(config.dram_bytes, 512 * kMiB);
+}
+
+TEST(ConfigDefaults, WithoutAPlaceForTheSocketItSaysSo) {
+  EXPECT_THAT(Unresolvable("", {}, {.uid = 1000}), HasSubstr("--socket"));
+}
+
+TEST(ConfigAcrossKeys, EachContradictionIsRefusedWithBothValues) {
+  const std::string two = "[[domain]]\nname=\"a\"\nsocket=\"/a\"\n[[domain]]\nname=\"b\"\nsocket=";
+  EXPECT_THAT(Unresolvable("[daemon]\ndram_bytes=\"128MiB\"\n"),
+              AllOf(HasSubstr("128MiB"), HasSubstr("256MiB"), HasSubstr("raise dram_bytes")));
+  EXPECT_THAT(Unresolvable("[daemon]\nsegment_bytes=\"96MiB\"\n"), HasSubstr("power of two"));
+  EXPECT_THAT(Unresolvable("[daemon]\ndram_bytes=\"256MiB\"\n" + two + "\"/b\"\n"),
+              HasSubstr("each of the 2 domains"));
+  EXPECT_THAT(Unresolvable(two + "\"/a\"\n"), HasSubstr("another domain's"));
+  EXPECT_THAT(Unresolvable(two + "\"/b\"\ndram_guaranteed_bytes=\"2GiB\"\n"),
+              AllOf(HasSubstr("domain b"), HasSubstr("2GiB"), HasSubstr("1GiB")));
+  EXPECT_THAT(
+      Unresolvable("[daemon]\nsegment_bytes=\"256MiB\"\ndram_bytes=\"1GiB\"\n"
+                   "[[domain]]\nname=\"a\"\nsocket=\"/a\"\ndram_guaranteed_bytes=\"800MiB\"\n"
+                   "[[domain]]\nname=\"b\"\nsocket=\"/b\"\ndram_guaranteed_bytes=1\n"),
+      AllOf(HasSubstr("sum to 1280MiB"), HasSubstr("1GiB")));
+  EXPECT_THAT(Unresolvable(two + "\"/b\"\n", {.socket_path = "/c"}), HasSubstr("has 2"));
+  EXPECT_THAT(Unresolvable("[[domain]]\nname=\"A b\"\nsocket=\"/a\"\n"), HasSubstr("'A b'"));
+  EXPECT_THAT(Unresolvable("[[domain]]\nname=\"a\"\nsocket=\"a.sock\"\n"),
+              HasSubstr("absolute path"));
+  EXPECT_THAT(Unresolvable("[daemon]\ndeadline_default_ms=2000\ndeadline_ms_max=1000\n"),
+              HasSubstr("deadline_ms_max of 1000"));
+  EXPECT_THAT(Unresolvable("", {.dram_bytes = "lots"}), HasSubstr("--dram-bytes is 'lots'"));
+}
+
+TEST(ConfigNvme, PathsAndSharesAreResolved) {
+  const std::string drives = "[nvme]\npaths = [\"/a\", \"/b\"]\ncapacity_bytes = \"10GiB\"\n";
+  const DaemonConfig config =
+      Resolved(drives +
+               "io = \"threads\"\n[[domain]]\nname = \"x\"\nsocket = \"/x\"\n"
+               "[[domain]]\nname = \"y\"\nsocket = \"/y\"\nnvme_max_bytes = \"2GiB\"\n");
+  EXPECT_EQ(config.nvme.paths, (std::vector<std::string>{"/a", "/b"}));
+  EXPECT_EQ(config.nvme.io, DiskIo::kThreads);
+  EXPECT_EQ(config.domains[0].nvme_max_bytes, 5 * kGiB);
+  EXPECT_EQ(config.domains[1].nvme_max_bytes, 2 * kGiB);
+  EXPECT_FALSE(Resolved("").nvme.is_on());
+  EXPECT_EQ(Parsed(PrintConfig(config)).nvme.paths, config.nvme.paths);
+}
+
+TEST(ConfigNvme, WhatCannotBeIsRefused) {
+  const std::string path = "[nvme]\npaths = [\"/a\"]\n";
+  EXPECT_THAT(Unresolvable(path), HasSubstr("nvme.capacity_bytes is not"));
+  EXPECT_THAT(Unresolvable("[nvme]\ncapacity_bytes = \"1GiB\"\n"), HasSubstr("nvme.paths"));
+  EXPECT_THAT(Unresolvable("[nvme]\npaths = [\"a\"]\ncapacity_bytes = \"1GiB\"\n"),
+              HasSubstr("'a'"));
+  EXPECT_THAT(Unresolvable("[nvme]\npaths = [\"/a\", \"/a\"]\ncapacity_bytes = \"1GiB\"\n"),
+              HasSubstr("twice"));
+  EXPECT_THAT(Unresolvable(path + "capacity_bytes = \"512MiB\"\n"), HasSubstr("one slab"));
+  EXPECT_THAT(Unresolvable(path + "capacity_bytes = \"8GiB\"\nslab_bytes = 5000000\n"),
+              HasSubstr("multiple of 1 MiB"));
+  EXPECT_THAT(Unresolvable(path + "capacity_bytes = \"4GiB\"\n[[domain]]\nname=\"x\"\n"
+                                  "socket=\"/x\"\nnvme_max_bytes = \"5GiB\"\n"),
+              HasSubstr("sum to 5GiB"));
+  EXPECT_THAT(Refusal("[nvme]\npaths = \"/a\"\n"), HasSubstr("a list of 1 to 16"));
+  EXPECT_THAT(Refusal("[nvme]\npath = [\"/a\"]\n"), HasSubstr("nvme.paths"));
+}
+
+TEST(ConfigText, KvEventsOfSeveralDomainsAreToldOnlyIfNamed) {
+  const std::string events = "[kv_events]\nendpoint = \"ipc:///run/e\"\n";
+  EXPECT_EQ(Resolved(events).domains[0].kv_events, KvEventsOfDomain::kOn);
+  const DaemonConfig config =
+      Resolved(events +
+               "[[domain]]\nname = \"x\"\nsocket = \"/x\"\nkv_events = \"on\"\n[[domain]]\n"
+               "name = \"y\"\nsocket = \"/y\"\n");
+  EXPECT_EQ(config.domains[0].kv_events, KvEventsOfDomain::kOn);
+  EXPECT_EQ(config.domains[1].kv_events, KvEventsOfDomain::kOff);
+  EXPECT_THAT(Unresolvable("[kv_events]\nendpoint = \"udp://x\"\n"),
+              AllOf(HasSubstr("kv_events.endpoint is 'udp://x'"), HasSubstr("tcp://")));
+  EXPECT_THAT(Unresolvable(events + "topic = \"{pod}\"\n"), HasSubstr("host, domain and model"));
+}
+
+TEST(ConfigFile, AMissingFileIsNamed) {
+  DaemonConfig config;
+  std::string why;
+  EXPECT_EQ(ReadConfigFile("/nonexistent/t.toml", &config, &why).code(), StatusCode::kNotFound);
+  EXPECT_THAT(why, AllOf(HasSubstr("/nonexistent/t.toml"), HasSubstr("--config")));
+}
+
+std::string SourceFile(const std::string& path) {
+  std::stringstream content;
+  content << std::ifstream(std::string(TERRACE_SOURCE_DIR) + "/" + path).rdbuf();
+  return content.str();
+}
+
+TEST(ConfigDocuments, EveryKeyIsDocumentedInOneTable) {
+  const std::string page = SourceFile("docs/OPERATIONS.md");
+  ASSERT_FALSE(page.empty());
+  for (const std::string& name : ConfigKeyNames()) {
+    const size_t dot = name.find('.');
+    const size_t begin = page.find("### [" + name.substr(0, dot));
+    const size_t begin_of_list = page.find("### [[" + name.substr(0, dot));
+    const size_t section = std::min(begin, begin_of_list);
+    ASSERT_NE(section, page.npos) << name << " has no section in docs/OPERATIONS.md";
+    const std::string table = page.substr(section, page.find("\n###", section) - section);
+    const std::string row = "\n| `" + name.substr(dot + 1) + "` |";
+    const size_t first = table.find(row);
+    ASSERT_NE(first, table.npos) << name << " has no row in docs/OPERATIONS.md";
+    EXPECT_EQ(table.find(row, first + 1), table.npos) << name << " is documented twice";
+  }
+}
+
+TEST(ConfigHbm, NamesADeviceAndAPluginByAnAbsolutePath) {
+  for (const char* device : {"host", "cuda:0", "cuda:GPU-0123abcd-4567-89ef-0000-5e5e5e5e5e01"}) {
+    const DaemonConfig config =
+        Resolved("[hbm]\ndevice = \"" + std::string(device) + "\"\ncapacity_bytes = \"1GiB\"\n");
+    EXPECT_THAT(config.hbm.plugin_path, HasSubstr("/terrace/libterrace_cuda.so")) << "by default";
+  }
+  EXPECT_THAT(Unresolvable("[hbm]\ndevice = \"gpu0\"\n"),
+              AllOf(HasSubstr("hbm.device is 'gpu0'"), HasSubstr("cuda:<index>"),
+                    HasSubstr("nvidia-smi -L")));
+  EXPECT_THAT(Unresolvable("[hbm]\nplugin_path = \"libterrace_cuda.so\"\n"),
+              AllOf(HasSubstr("hbm.plugin_path is 'libterrace_cuda.so'"), HasSubstr("absolute")));
+}
+
+TEST(ConfigDocuments, TheShippedConfigurationShowsEveryKeyAndIsValid) {
+  const std::string shipped = SourceFile("systemd/terraced.toml");
+  DaemonConfig config = Parsed(shipped);
+  std::string why;
+  EXPECT_TRUE(ResolveConfig({}, {.uid = 0}, &config, &why).ok()) << why;
+  for (const std::string& name : ConfigKeyNames()) {
+    EXPECT_THAT(shipped, HasSubstr(name.substr(name.find('.') + 1) + " = "));
+  }
+}
+
+}  // namespace
+}  // namespace terrace

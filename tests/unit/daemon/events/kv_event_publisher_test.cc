@@ -1,0 +1,459 @@
+// Routers over real sockets: what they may ask for, what they cannot break, and what is told after
+// an error.
+#include "daemon/events/kv_event_publisher.h"
+
+#include <endian.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+#include <zmq.hpp>
+#include <zmq_addon.hpp>
+
+namespace terrace {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+constexpr seconds kPatience{20};
+constexpr uint64_t kEndOfReplay = UINT64_MAX;
+
+struct Message {
+  std::string topic;
+  uint64_t number = 0;
+  std::string payload;
+
+  bool is_cleared() const { return payload.find("AllBlocksCleared") != std::string::npos; }
+};
+
+class KvEventPublisherTest : public ::testing::Test {
+ protected:
+  KvEventPublisherTest() {
+    char name[] = "/tmp/terrace_kv_events_XXXXXX";
+    directory_ = mkdtemp(name);
+    config_.domains.push_back({.name = "default"});
+    config_.kv_events.endpoint = "ipc://" + directory_ + "/events";
+    config_.kv_events.replay_endpoint = "ipc://" + directory_ + "/replay";
+    config_.kv_events.topic = "kv@{model}";
+  }
+  ~KvEventPublisherTest() override {
+    publisher_.reset();
+    std::filesystem::remove_all(directory_);
+  }
+
+  void Start(std::function<void()> republish = [] {}) {
+    publisher_.reset();
+    publisher_ = std::make_unique<KvEventPublisher>(config_, std::move(republish));
+    std::string why;
+    ASSERT_TRUE(publisher_->Start(&why).ok()) << why;
+  }
+  uint32_t StreamOf(const std::string& model) {
+    SpaceSpec space{.model = model, .block_tokens = 16};
+    return publisher_->StreamOf(0, {.name = model, .members = {{.spec = space}}});
+  }
+  // So many messages, each of as many events as one holds.
+  void Publish(uint32_t stream, uint32_t message_count) {
+    for (uint32_t m = 0; m < message_count; ++m) {
+      std::vector<KvEvent> events(512);
+      for (KvEvent& event : events) {
+        event = {.hash = hash_ + 1, .parent_hash = hash_, .stream = stream};
+        ++hash_;
+      }
+      Until([&] { return publisher_->HasRoom(events.size()); });
+      publisher_->Publish(events);
+    }
+  }
+  template <typename IsTrue>
+  void Until(const IsTrue& is_true) {
+    const auto end = std::chrono::steady_clock::now() + kPatience;
+    while (!is_true()) {
+      ASSERT_LT(std::chrono::steady_clock::now(), end) << "it never came true";
+      std::this_thread::sleep_for(milliseconds(1));
+    }
+  }
+  void UntilTold(uint64_t message_count) {
+    Until([&] { return publisher_->counters().messages >= message_count; });
+  }
+
+  zmq::socket_t Subscriber() {
+    zmq::socket_t socket(context_, zmq::socket_type::sub);
+    socket.set(zmq::sockopt::linger, 0);
+    socket.set(zmq::sockopt::rcvhwm, 0);
+    socket.set(zmq::sockopt::subscribe, "kv@");
+    socket.connect(config_.kv_events.endpoint);
+    return socket;
+  }
+  zmq::socket_t Asker() {
+    zmq::socket_t socket(context_, zmq::socket_type::dealer);
+    socket.set(zmq::sockopt::linger, 0);
+    socket.set(zmq::sockopt::rcvhwm, 1);
+    socket.connect(config_.kv_events.replay_endpoint);
+    return socket;
+  }
+  static void Ask(zmq::socket_t& asker, uint64_t first) {
+    const uint64_t wire = htobe64(first);
+    asker.send(zmq::const_buffer{}, zmq::send_flags::sndmore);
+    asker.send(zmq::buffer(&wire, sizeof(wire)), zmq::send_flags::none);
+  }
+  // False once nothing has come for so long.
+  static bool Receive(zmq::socket_t& socket, Message* message, milliseconds patience = kPatience) {
+    zmq::pollitem_t item{socket.handle(), 0, ZMQ_POLLIN, 0};
+    if (zmq::poll(&item, 1, patience) == 0) return false;
+    std::vector<zmq::message_t> parts;
+    if (!zmq::recv_multipart(socket, std::back_inserter(parts))) return false;
+    if (parts.size() == 4) parts.erase(parts.begin());  // the empty one of an answer
+    EXPECT_EQ(parts.size(), 3u);
+    uint64_t number = 0;
+    std::memcpy(&number, parts[1].data(), sizeof(number));
+    *message = {parts[0].to_string(), be64toh(number), parts[2].to_string()};
+    return true;
+  }
+  // The next messages are `count` with the numbers after `number`: none is missing.
+  static void ExpectNext(zmq::socket_t& subscriber, uint64_t number, uint64_t count) {
+    for (uint64_t next = number + 1; next <= number + count; ++next) {
+      Message message;
+      ASSERT_TRUE(Receive(subscriber, &message));
+      ASSERT_EQ(message.number, next);
+    }
+  }
+  // What is answered, without the last message.
+  static std::vector<Message> Answer(zmq::socket_t& asker) {
+    std::vector<Message> messages;
+    Message message;
+    while (Receive(asker, &message)) {
+      if (message.number == kEndOfReplay) return messages;
+      messages.push_back(message);
+    }
+    ADD_FAILURE() << "no last message after " << messages.size();
+    return messages;
+  }
+
+  zmq::context_t context_;
+  std::string directory_;
+  DaemonConfig config_;
+  std::unique_ptr<KvEventPublisher> publisher_;
+  uint64_t hash_ = 1;
+};
+
+TEST_F(KvEventPublisherTest, ATopicBeginsEmptyWhateverAPredecessorTold) {
+  Start();
+  Publish(StreamOf("one"), 2);
+  UntilTold(3);
+  zmq::socket_t asker = Asker();
+  Ask(asker, 0);
+  const std::vector<Message> messages = Answer(asker);
+  ASSERT_EQ(messages.size(), 3u);
+  EXPECT_TRUE(messages[0].is_cleared());
+  EXPECT_FALSE(messages[1].is_cleared());
+  EXPECT_EQ(messages[0].topic, "kv@one");
+  EXPECT_EQ(messages[2].number, messages[0].number + 2);
+  // Another size of block of the same model: the same topic goes on.
+  SpaceSpec space{.model = "one", .block_tokens = 32};
+  Publish(publisher_->StreamOf(0, {.name = "other", .members = {{.spec = space}}}), 1);
+  UntilTold(4);
+  Ask(asker, messages[2].number + 1);
+  const std::vector<Message> more = Answer(asker);
+  ASSERT_EQ(more.size(), 1u);
+  EXPECT_FALSE(more[0].is_cleared());
+}
+
+TEST_F(KvEventPublisherTest, NumbersOfARestartedDaemonAreNotTheNextOnes) {
+  Start();
+  Publish(StreamOf("one"), 50);
+  UntilTold(51);
+  zmq::socket_t asker = Asker();
+  Ask(asker, 0);
+  const uint64_t last = Answer(asker).back().number;
+  asker.close();
+  Start();
+  Publish(StreamOf("one"), 1);
+  UntilTold(2);
+  asker = Asker();
+  Ask(asker, last + 1);
+  const std::vector<Message> messages = Answer(asker);
+  ASSERT_EQ(messages.size(), 2u);
+  EXPECT_GT(messages[0].number, last + 1) << "a subscriber sees that something is missing";
+  EXPECT_TRUE(messages[0].is_cleared());
+}
+
+TEST_F(KvEventPublisherTest, WhatIsNotKeptIsTakenBackAndToldAnew) {
+  config_.kv_events.replay_batches = 3;
+  std::atomic<uint32_t> republications = 0;
+  Start([&] { ++republications; });
+  Publish(StreamOf("one"), 5);
+  Publish(StreamOf("two"), 5);
+  UntilTold(12);
+  zmq::socket_t asker = Asker();
+  Ask(asker, 0);
+  const std::vector<Message> messages = Answer(asker);
+  ASSERT_EQ(messages.size(), 2u + 3u);
+  EXPECT_TRUE(messages[0].is_cleared() && messages[1].is_cleared());
+  EXPECT_NE(messages[0].topic, messages[1].topic);
+  EXPECT_EQ(messages[1].number + 1, messages[2].number);
+  EXPECT_FALSE(messages[2].is_cleared());
+  Until([&] { return republications == 1; });
+  Ask(asker, messages[4].number + 1);
+  EXPECT_TRUE(Answer(asker).empty());
+}
+
+TEST_F(KvEventPublisherTest, WhoAsksAndDoesNotReadHasSoManyRequestsAndNoMore) {
+  config_.kv_events.replay_requests_max = 3;
+  Start();
+  const uint32_t stream = StreamOf("one");
+  Publish(stream, 2000);
+  UntilTold(2001);
+  zmq::socket_t asker = Asker();
+  for (int i = 0; i < 10; ++i) Ask(asker, 0);
+  Until([&] { return publisher_->counters().replays_refused == 7; });
+  EXPECT_EQ(publisher_->counters().replays, 3u);
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(Answer(asker).size(), 2001u);
+  Message message;
+  EXPECT_FALSE(Receive(asker, &message, milliseconds(200))) << "what was refused is not answered";
+  Ask(asker, 0);
+  EXPECT_EQ(Answer(asker).size(), 2001u);
+}
+
+TEST_F(KvEventPublisherTest, MoreAskersThanPlacesAreRefusedAndABystanderHearsAll) {
+  Start();
+  const uint32_t stream = StreamOf("one");
+  zmq::socket_t bystander = Subscriber();
+  Message message;
+  do {
+    Publish(stream, 1);
+  } while (!Receive(bystander, &message, milliseconds(20)));
+  Publish(stream, 1000);
+  std::vector<zmq::socket_t> askers;
+  for (uint32_t i = 0; i < KvEventReplay::kPeersMax + 8; ++i) {
+    askers.push_back(Asker());
+    Ask(askers.back(), 0);
+  }
+  Until([&] {
+    const KvEventCounters counters = publisher_->counters();
+    return counters.replays + counters.replays_refused == askers.size();
+  });
+  EXPECT_EQ(publisher_->counters().replays_refused, 8u);
+  Publish(stream, 1000);
+  ExpectNext(bystander, message.number, 2000);
+}
+
+TEST_F(KvEventPublisherTest, WhatIsNoRequestIsPassedOver) {
+  Start();
+  Publish(StreamOf("one"), 1);
+  UntilTold(2);
+  zmq::socket_t asker = Asker();
+  const auto send = [&](const std::vector<std::string>& parts) {
+    for (size_t i = 0; i < parts.size(); ++i) {
+      asker.send(zmq::buffer(parts[i]),
+                 i + 1 < parts.size() ? zmq::send_flags::sndmore : zmq::send_flags::none);
+    }
+  };
+  send({""});
+  send({"", "7"});
+  send({"x", "12345678"});
+  send({"", "12345678", "more"});
+  send(std::vector<std::string>(3000, "12345678"));
+  Ask(asker, 0);
+  EXPECT_EQ(Answer(asker).size(), 2u);
+  EXPECT_EQ(publisher_->counters().replays_refused, 5u);
+}
+
+// A connection over TCP that says hello as ZMTP 3.0 wants it.
+class RawPeer {
+ public:
+  RawPeer(uint16_t port, const std::string& socket_type)
+      : fd_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    const sockaddr_in address{.sin_family = AF_INET,
+                              .sin_port = htons(port),
+                              .sin_addr = {.s_addr = htonl(INADDR_LOOPBACK)}};
+    EXPECT_EQ(connect(fd_, reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
+    std::string greeting(64, '\0');
+    greeting[0] = '\xff';
+    greeting[9] = '\x7f';
+    greeting[10] = 3;
+    greeting.replace(12, 4, "NULL");
+    const std::string name = "Socket-Type";
+    const std::string body = std::string("\x05READY") + static_cast<char>(name.size()) + name +
+                             std::string(3, '\0') + static_cast<char>(socket_type.size()) +
+                             socket_type;
+    // Who goes on before the other end is READY, too, is hung up on for that.
+    is_ready_ = Send(greeting + '\x04' + static_cast<char>(body.size()) + body) &&
+                Read(greeting.size()).size() == greeting.size();
+    const std::string header = Read(2);
+    if (header.size() == 2) Read(static_cast<uint8_t>(header[1]));
+  }
+  ~RawPeer() { close(fd_); }
+  bool is_ready() const { return is_ready_; }
+  // False: it was hung up on.
+  bool Send(const std::string& bytes) {
+    return send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL) ==
+           static_cast<ssize_t>(bytes.size());
+  }
+  // As much of `bytes`, over and over, as goes without waiting. False: it was hung up on.
+  bool SendEndless(const std::string& bytes) {
+    while (true) {
+      const ssize_t sent = send(fd_, bytes.data() + sent_bytes_, bytes.size() - sent_bytes_,
+                                MSG_NOSIGNAL | MSG_DONTWAIT);
+      if (sent < 0) return errno == EAGAIN;
+      sent_bytes_ = (sent_bytes_ + static_cast<size_t>(sent)) % bytes.size();
+    }
+  }
+  bool IsHungUp() {
+    char bytes[4096];
+    pollfd readable{.fd = fd_, .events = POLLIN, .revents = 0};
+    while (poll(&readable, 1, 10'000) == 1) {
+      if (read(fd_, bytes, sizeof(bytes)) <= 0) return true;
+    }
+    return false;
+  }
+
+ private:
+  std::string Read(size_t byte_count) {
+    std::string bytes(byte_count, '\0');
+    const ssize_t read_bytes = recv(fd_, bytes.data(), byte_count, MSG_WAITALL);
+    bytes.resize(read_bytes < 0 ? 0 : static_cast<size_t>(read_bytes));
+    return bytes;
+  }
+
+  const int fd_;
+  bool is_ready_ = false;
+  size_t sent_bytes_ = 0;  // of what is sent endlessly
+};
+
+uint64_t ResidentBytes() {
+  std::ifstream statm("/proc/self/statm");
+  uint64_t pages = 0;
+  statm >> pages >> pages;
+  return pages * 4096;
+}
+
+class KvEventPublisherOverTcp : public KvEventPublisherTest {
+ protected:
+  void StartOverTcp() {
+    for (port_ = 26'000 + static_cast<uint16_t>(getpid() % 20'000);; port_ += 2) {
+      config_.kv_events.endpoint = "tcp://127.0.0.1:" + std::to_string(port_);
+      config_.kv_events.replay_endpoint = "tcp://127.0.0.1:" + std::to_string(port_ + 1);
+      publisher_ = std::make_unique<KvEventPublisher>(config_, [] {});
+      std::string why;
+      if (publisher_->Start(&why).ok()) return;
+      ASSERT_LT(port_, 60'000) << why;
+    }
+  }
+  // The publisher's thread counts what it ends a moment after the peer sees it.
+  bool HaveEnded(uint64_t peer_count) const {
+    for (int i = 0; i < 300 && publisher_->counters().peers_ended < peer_count; ++i) {
+      std::this_thread::sleep_for(milliseconds(10));
+    }
+    return publisher_->counters().peers_ended == peer_count;
+  }
+  uint16_t port_ = 0;
+};
+
+TEST_F(KvEventPublisherOverTcp, AFrameThatIsTooLongEndsItsConnection) {
+  StartOverTcp();
+  RawPeer subscriber(port_, "SUB");
+  RawPeer asker(port_ + 1, "DEALER");
+  for (RawPeer* peer : {&subscriber, &asker}) {
+    ASSERT_TRUE(peer->is_ready());
+    ASSERT_TRUE(peer->Send(std::string("\x02\0\0\0\0\x40\0\0\0", 9)));  // 1 GiB follow
+    EXPECT_TRUE(peer->IsHungUp());
+  }
+}
+
+TEST_F(KvEventPublisherOverTcp, AMessageThatNeverEndsCostsItsConnectionAndLittleMemory) {
+  StartOverTcp();
+  const uint32_t stream = StreamOf("one");
+  zmq::socket_t bystander = Subscriber();
+  Message message;
+  do {
+    Publish(stream, 1);
+  } while (!Receive(bystander, &message, milliseconds(20)));
+  const uint64_t before_bytes = ResidentBytes();
+  std::string parts;
+  for (int i = 0; i < 20'000; ++i) parts += std::string("\x01\x01x", 3);  // more follow
+  RawPeer subscriber(port_, "SUB");
+  RawPeer asker(port_ + 1, "DEALER");
+  const auto end = std::chrono::steady_clock::now() + seconds(3);
+  ASSERT_TRUE(subscriber.is_ready() && asker.is_ready());
+  bool is_heard = true;
+  while (is_heard && std::chrono::steady_clock::now() < end) {
+    is_heard = subscriber.SendEndless(parts);
+    is_heard |= asker.SendEndless(parts);
+    std::this_thread::sleep_for(milliseconds(1));
+  }
+  EXPECT_TRUE(HaveEnded(2)) << "both were hung up on";
+  EXPECT_LT(ResidentBytes(), before_bytes + 64 * kMiB);
+  Publish(stream, 100);
+  ExpectNext(bystander, message.number, 100);
+}
+
+TEST_F(KvEventPublisherOverTcp, OneConnectionTooManyIsEndedAndTheOthersStay) {
+  StartOverTcp();
+  std::vector<std::unique_ptr<RawPeer>> peers;
+  for (uint32_t i = 0; i < KvEventPeers::kPeersMax; ++i) {
+    peers.push_back(std::make_unique<RawPeer>(port_, "SUB"));
+  }
+  RawPeer one_too_many(port_, "SUB");
+  EXPECT_TRUE(one_too_many.IsHungUp());
+  EXPECT_TRUE(HaveEnded(1));
+  peers.pop_back();  // its place is free
+  std::this_thread::sleep_for(milliseconds(300));
+  RawPeer another(port_, "SUB");
+  std::this_thread::sleep_for(milliseconds(300));
+  EXPECT_TRUE(HaveEnded(1));
+}
+
+TEST_F(KvEventPublisherTest, AnExceptionEndsTheEventsAndNothingElse) {
+  Start([] { throw std::runtime_error("planted"); });
+  const uint32_t stream = StreamOf("one");
+  publisher_->Publish(
+      std::vector<KvEvent>(KvEventPublisher::kQueueMax + 1, KvEvent{.hash = 1, .stream = stream}));
+  Until([&] { return !publisher_->counters().is_on; });
+  const uint64_t lost_before = publisher_->counters().lost;
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_TRUE(publisher_->HasRoom(KvEventPublisher::kQueueMax)) << "nobody waits for it";
+    publisher_->Publish(std::vector<KvEvent>(1000, KvEvent{.hash = 1, .stream = stream}));
+  }
+  EXPECT_EQ(publisher_->counters().lost, lost_before + 3000);
+}
+
+TEST_F(KvEventPublisherTest, AnErrorOfZeroMqIsNotTheEnd) {
+  std::atomic<uint32_t> calls = 0;
+  Start([&] {
+    if (++calls <= 2) throw zmq::error_t(ENOTSOCK);
+  });
+  const uint32_t stream = StreamOf("one");
+  zmq::socket_t subscriber = Subscriber();
+  const auto lose_some = [&] {
+    publisher_->Publish(std::vector<KvEvent>(KvEventPublisher::kQueueMax + 1,
+                                             KvEvent{.hash = 1, .stream = stream}));
+  };
+  for (uint64_t error = 1; error <= 2; ++error) {
+    lose_some();
+    Until([&] { return publisher_->counters().errors == error; });
+  }
+  EXPECT_TRUE(publisher_->counters().is_on);
+  Message message;
+  do {  // it connects again
+    Publish(stream, 1);
+  } while (!Receive(subscriber, &message, milliseconds(20)));
+  EXPECT_EQ(message.topic, "kv@one");
+  zmq::socket_t asker = Asker();
+  Ask(asker, message.number);
+  EXPECT_GE(Answer(asker).size(), 1u);
+}
+
+}  // namespace
+}  // namespace terrace

@@ -1,0 +1,270 @@
+// One daemon after the other, and what the first leaves in other hands.
+#include "daemon/handover/inheritance.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <map>
+#include <set>
+
+#include "daemon/socket/peer.h"
+
+namespace terrace {
+namespace {
+
+using testing::ElementsAre;
+using testing::IsEmpty;
+using testing::IsSupersetOf;
+using testing::UnorderedElementsAre;
+
+// Whoever holds descriptors, as long as the test lasts.
+struct Hands {
+  ~Hands() {
+    for (const auto& [name, fd] : held) close(fd);
+  }
+  void Drop(const std::string& name) {
+    const auto found = held.find(name);
+    if (found == held.end()) return;
+    close(found->second);
+    held.erase(found);
+  }
+  std::set<std::string> Names() const {
+    std::set<std::string> names;
+    for (const auto& [name, fd] : held) names.insert(name);
+    return names;
+  }
+  std::map<std::string, int> held;
+};
+
+class InHands final : public FdStore {
+ public:
+  explicit InHands(Hands& hands) : hands_(hands) {}
+  std::string_view holder() const override { return "keeper"; }
+  Status TakeAll(std::map<std::string, int>* fds, std::string*) override {
+    for (const auto& [name, fd] : hands_.held) (*fds)[name] = dup(fd);
+    return Status::Ok();
+  }
+  void Put(const std::string& name, int fd) override {
+    hands_.Drop(name);
+    hands_.held[name] = dup(fd);
+  }
+  void Drop(const std::string& name) override { hands_.Drop(name); }
+  void Retry() override {}
+  bool is_holding() const override { return true; }
+
+ private:
+  Hands& hands_;
+};
+
+// A daemon of one domain, as far as this goes.
+struct Daemon {
+  explicit Daemon(Hands& hands, const std::string& domain = "a", uint32_t segments = 4)
+      : arena({.domain_name = domain,
+               .segment_bytes = kSegmentBytesMin,
+               .segments_max = segments,
+               .segments_expected = 1,
+               .hugepages = HugePages::kOff},
+              loop,
+              {.on_populated = [](uint32_t, Status) {}, .on_punched = [](uint32_t, Status) {}}),
+        inheritance(loop, std::make_unique<InHands>(hands),
+                    [this](uint32_t, SessionId session) { ended.push_back(session); }) {
+    std::string why;
+    EXPECT_TRUE(inheritance.Take(&why).ok()) << why;
+    EXPECT_TRUE(inheritance.Furnish(arena, &why).ok()) << why;
+    inheritance.DropTheRest();
+    inheritance.BeginWatch();
+  }
+  // Whatever has happened is heard.
+  const std::vector<SessionId>& Ended() {
+    loop.restart();
+    loop.poll();
+    return ended;
+  }
+
+  asio::io_context loop;
+  DomainArena arena;
+  std::vector<SessionId> ended;
+  Inheritance inheritance;
+};
+
+// A client's life socket, its end open as long as this.
+struct Life {
+  Life() { EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0); }
+  ~Life() {
+    close(ends[0]);
+    End();
+  }
+  void SayGoodbye() const { EXPECT_EQ(send(ends[1], "x", 1, 0), 1); }
+  void End() {
+    if (ends[1] >= 0) close(std::exchange(ends[1], -1));
+  }
+  int ours() const { return ends[0]; }
+
+  int ends[2];
+};
+
+// A process, and a pidfd of it.
+struct Process {
+  Process() : pid(fork()) {
+    if (pid == 0) {
+      closefrom(3);  // the sockets of the test
+      pause();
+      _exit(0);
+    }
+    pidfd = static_cast<int>(syscall(SYS_pidfd_open, pid, 0));
+  }
+  ~Process() {
+    if (pid > 0) Kill();
+    close(pidfd);
+  }
+  void Kill() {
+    kill(pid, SIGKILL);
+    waitpid(std::exchange(pid, -1), nullptr, 0);
+  }
+
+  pid_t pid;
+  int pidfd = -1;
+};
+
+TEST(Inheritance, ANewArenaIsHeldFromTheStart) {
+  Hands hands;
+  Daemon first(hands);
+  EXPECT_FALSE(first.inheritance.is_adopted(0));
+  EXPECT_THAT(hands.Names(), IsSupersetOf({"arena.a.0", "slots.a"}));
+}
+
+TEST(Inheritance, ASuccessorGetsTheSameMemory) {
+  Hands hands;
+  {
+    Daemon first(hands);
+    first.arena.arena().slot_table()[5] = std::byte{42};
+  }
+  Daemon second(hands);
+  EXPECT_TRUE(second.inheritance.is_adopted(0));
+  EXPECT_EQ(second.arena.arena().slot_table()[5], std::byte{42});
+  EXPECT_THAT(second.inheritance.SessionsOf(0), IsEmpty());
+}
+
+TEST(Inheritance, WithoutAPidfdTheEndOfTheLifeSocketIsTheProof) {
+  Hands hands;
+  Life life;
+  Daemon(hands).inheritance.NoteSession(0, 77, -1, life.ours());
+  Daemon second(hands);
+  EXPECT_THAT(second.inheritance.SessionsOf(0), ElementsAre(77));
+  EXPECT_THAT(second.Ended(), IsEmpty());
+  life.End();
+  EXPECT_THAT(second.Ended(), ElementsAre(77));
+  EXPECT_THAT(second.arena.arena().NotedSessions(), IsEmpty());
+  EXPECT_EQ(hands.Names().count("lone.77"), 0u);
+}
+
+// A dying process closes its sockets before its devices.
+TEST(Inheritance, WithAPidfdItProvesNothing) {
+  Hands hands;
+  Life life;
+  Process process;
+  Daemon(hands).inheritance.NoteSession(0, 78, process.pidfd, life.ours());
+  Daemon second(hands);
+  life.End();
+  EXPECT_THAT(second.Ended(), IsEmpty());
+  process.Kill();
+  EXPECT_THAT(second.Ended(), ElementsAre(78));
+}
+
+TEST(Inheritance, GoodbyesOfTheTimeBetweenAreHeard) {
+  Hands hands;
+  Life life;
+  Process process;
+  Daemon(hands).inheritance.NoteSession(0, 79, process.pidfd, life.ours());
+  life.SayGoodbye();
+  EXPECT_EQ(ReadLife(life.ours()), LifeSign::kGoodbye);  // whoever looks first
+  Daemon second(hands);
+  EXPECT_THAT(second.Ended(), ElementsAre(79));
+}
+
+TEST(Inheritance, SessionsLastOverTwoCrashes) {
+  Hands hands;
+  Life first_life, second_life;
+  Daemon(hands).inheritance.NoteSession(0, 1, -1, first_life.ours());
+  Daemon(hands).inheritance.NoteSession(0, 2, -1, second_life.ours());
+  Daemon third(hands);
+  EXPECT_THAT(third.inheritance.SessionsOf(0), UnorderedElementsAre(1, 2));
+}
+
+TEST(Inheritance, ForgottenSessionsAreNotWaitedFor) {
+  Hands hands;
+  Life life;
+  Process process;
+  {
+    Daemon first(hands);
+    first.inheritance.NoteSession(0, 80, process.pidfd, life.ours());
+    first.inheritance.ForgetSession(80);
+  }
+  EXPECT_THAT(hands.Names(), UnorderedElementsAre("arena.a.0", "slots.a"));
+  Daemon second(hands);
+  EXPECT_TRUE(second.inheritance.is_adopted(0));
+  EXPECT_THAT(second.inheritance.SessionsOf(0), IsEmpty());
+}
+
+class InheritanceLost : public testing::TestWithParam<const char*> {};
+
+TEST_P(InheritanceLost, ASessionNobodyCanWatchMeansAColdStart) {
+  Hands hands;
+  Life life, lone;
+  Process process;
+  {
+    Daemon first(hands);
+    first.inheritance.NoteSession(0, 81, process.pidfd, life.ours());
+    first.inheritance.NoteSession(0, 82, -1, lone.ours());
+    first.arena.arena().slot_table()[5] = std::byte{42};
+  }
+  hands.Drop(GetParam());
+  Daemon second(hands);
+  EXPECT_FALSE(second.inheritance.is_adopted(0));
+  EXPECT_EQ(second.arena.arena().slot_table()[5], std::byte{0});
+  EXPECT_THAT(hands.Names(), UnorderedElementsAre("arena.a.0", "slots.a"));
+  Daemon third(hands);
+  EXPECT_TRUE(third.inheritance.is_adopted(0));
+}
+
+INSTANTIATE_TEST_SUITE_P(Of, InheritanceLost, testing::Values("peer.81", "lone.82"),
+                         [](const auto& info) { return std::string(info.param, 4); });
+
+// With the goodbye lost, its process's end still tells.
+TEST(Inheritance, APidfdAloneWillDo) {
+  Hands hands;
+  Life life;
+  Process process;
+  Daemon(hands).inheritance.NoteSession(0, 83, process.pidfd, life.ours());
+  hands.Drop("life.83");
+  Daemon second(hands);
+  ASSERT_TRUE(second.inheritance.is_adopted(0));
+  process.Kill();
+  EXPECT_THAT(second.Ended(), ElementsAre(83));
+}
+
+TEST(Inheritance, WhatNoDomainWantsIsDropped) {
+  Hands hands;
+  Life life;
+  Daemon(hands, "gone").inheritance.NoteSession(0, 84, -1, life.ours());
+  Daemon second(hands, "a");
+  EXPECT_FALSE(second.inheritance.is_adopted(0));
+  EXPECT_THAT(hands.Names(), UnorderedElementsAre("arena.a.0", "slots.a"));
+}
+
+TEST(Inheritance, AnArenaOfAnotherShapeIsReplaced) {
+  Hands hands;
+  Daemon(hands, "a", 4);
+  Daemon second(hands, "a", 6);
+  EXPECT_FALSE(second.inheritance.is_adopted(0));
+  EXPECT_THAT(hands.Names(), UnorderedElementsAre("arena.a.0", "slots.a"));
+  EXPECT_TRUE(Daemon(hands, "a", 6).inheritance.is_adopted(0));
+}
+
+}  // namespace
+}  // namespace terrace

@@ -1,0 +1,96 @@
+#include "daemon/index/tree_walk.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+#include <set>
+#include <vector>
+
+namespace terrace {
+namespace {
+
+BlockKey Key(uint64_t low) { return {.low = low, .high = 5}; }
+
+// A random forest in group 0.
+struct Forest {
+  Forest(uint64_t seed, uint32_t block_count) : random(seed), index({.blocks_max = block_count}) {
+    std::vector<BlockId> ids;
+    for (uint32_t i = 0; i < block_count; ++i) {
+      const BlockId parent = i == 0 || random() % 10 == 0 ? kBlockNone : ids[random() % i];
+      const uint32_t position = parent == kBlockNone ? 0 : index.node(parent).position + 1;
+      ids.push_back(index.Insert(0, Key(i), position));
+      if (parent != kBlockNone) index.Link(ids.back(), parent);
+    }
+  }
+  std::mt19937_64 random;
+  RadixIndex index;
+};
+
+TEST(TreeWalks, EveryBlockComesOnceInOrderHoweverSmallTheTurns) {
+  for (const WalkOrder order : {WalkOrder::kParentsFirst, WalkOrder::kChildrenFirst}) {
+    for (const uint32_t turn : {1u, 3u, 1000u}) {
+      Forest f(turn, 200);
+      TreeWalks walks(f.index);
+      const uint64_t cursor = walks.Open({.order = order, .group_end = 1});
+      std::set<BlockId> seen;
+      bool is_done = false;
+      while (!is_done) {
+        uint32_t budget = turn;
+        const BlockId id = walks.Next(cursor, &budget, &is_done);
+        if (id == kBlockNone) continue;
+        EXPECT_TRUE(seen.insert(id).second);
+        const BlockId parent = f.index.node(id).parent;
+        if (parent != kBlockNone) {
+          EXPECT_EQ(seen.contains(parent), order == WalkOrder::kParentsFirst);
+        }
+      }
+      EXPECT_EQ(seen.size(), 200u);
+    }
+  }
+}
+
+TEST(TreeWalks, ErasuresUnderItNeitherRepeatNorLoseWhatStaysLinked) {
+  for (uint64_t seed = 0; seed < 200; ++seed) {
+    Forest f(seed, 60);
+    TreeWalks walks(f.index);
+    const WalkOrder order = seed % 2 ? WalkOrder::kParentsFirst : WalkOrder::kChildrenFirst;
+    const uint64_t cursor = walks.Open({.order = order, .group_end = 1});
+    std::set<BlockId> seen, erased;
+    bool is_done = false;
+    while (!is_done) {
+      uint32_t budget = 2;
+      const BlockId id = walks.Next(cursor, &budget, &is_done);
+      if (id != kBlockNone) {
+        EXPECT_TRUE(seen.insert(id).second);
+        EXPECT_FALSE(erased.contains(id));
+      }
+      // A leaf goes, as evictions do.
+      const BlockId leaf = static_cast<BlockId>(f.random() % 60);
+      if (f.index.node(leaf).is_live && f.index.node(leaf).child_count == 0) {
+        walks.OnErase(leaf);
+        f.index.Erase(leaf);
+        erased.insert(leaf);
+      }
+    }
+    for (BlockId id = 0; id < 60; ++id) {
+      EXPECT_TRUE(seen.contains(id) || erased.contains(id)) << "seed " << seed << " block " << id;
+    }
+  }
+}
+
+TEST(TreeWalks, TheLongestUnusedWalkGivesWay) {
+  Forest f(1, 10);
+  TreeWalks walks(f.index);
+  const uint64_t first = walks.Open({.group_end = 1});
+  const uint64_t second = walks.Open({.group_end = 1});
+  uint32_t budget = 1;
+  bool is_done = false;
+  walks.Next(first, &budget, &is_done);
+  for (uint32_t i = 2; i < TreeWalks::kWalksMax + 1; ++i) walks.Open({.group_end = 1});
+  EXPECT_TRUE(walks.IsOpen(first));
+  EXPECT_FALSE(walks.IsOpen(second));
+  EXPECT_FALSE(walks.IsOpen(0));
+}
+
+}  // namespace
+}  // namespace terrace

@@ -1,0 +1,379 @@
+#include "daemon/persist/group_shelf.h"
+
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <filesystem>
+#include <fstream>
+#include <future>
+#include <map>
+#include <mutex>
+#include <thread>
+
+#include "unit/include/example_space.h"
+
+namespace terrace {
+namespace {
+
+namespace fs = std::filesystem;
+
+SpaceGroupSpec GroupNamed(const std::string& name, uint32_t layers = 32) {
+  SpaceGroupSpec group{.name = name};
+  for (uint32_t rank = 0; rank < 2; ++rank) {
+    SpaceSpec spec;
+    spec.model = "an = odd % name\n";
+    spec.revision = "main";
+    spec.dtype = "bf16";
+    spec.layers = layers;
+    spec.kv_heads = 4;
+    spec.head_size = 128;
+    spec.layout = "nhd";
+    spec.block_tokens = 16;
+    spec.tp_rank = rank;
+    spec.tp_size = 2;
+    spec.part_bytes = {4096, 100};
+    group.members.push_back({.spec = spec, .is_remote = rank == 1});
+  }
+  return group;
+}
+
+constexpr uint64_t kWaitUs = 60'000'000;
+
+class GroupShelfTest : public testing::Test {
+ protected:
+  GroupShelfTest() {
+    std::string pattern = fs::temp_directory_path() / "terrace-shelf-XXXXXX";
+    root_ = mkdtemp(pattern.data());
+    directory_ = root_ / "groups";
+  }
+  ~GroupShelfTest() override {
+    std::error_code error;
+    fs::remove_all(root_, error);
+  }
+
+  FileShelf::Options OptionsOf(uint32_t groups_max = 256) {
+    return {.domains = {{.directory = directory_, .secret = secret_}},
+            .groups_max = groups_max,
+            .trouble = [this](const std::string& sentence) { troubles_.push_back(sentence); }};
+  }
+  std::vector<SpaceGroupSpec> Load() {
+    notes_.clear();
+    return LoadGroupFiles(directory_, secret_, &notes_);
+  }
+  fs::path PathOf(const SpaceGroupSpec& spec) const {
+    return directory_ / (ToHex(spec.Id()) + ".group");
+  }
+  void Keep(const std::vector<SpaceGroupSpec>& specs, uint32_t groups_max = 256) {
+    FileShelf shelf(OptionsOf(groups_max));
+    for (const SpaceGroupSpec& spec : specs) shelf.Keep(0, spec);
+    ASSERT_TRUE(shelf.Drain(kWaitUs));
+  }
+  static void MakeOld(const fs::path& path, int hours) {
+    fs::last_write_time(path, fs::file_time_type::clock::now() - std::chrono::hours(hours));
+  }
+
+  fs::path root_, directory_;
+  DomainSecret secret_ = ExampleSecret();
+  std::vector<std::string> notes_, troubles_;
+};
+
+bool AreSame(const SpaceGroupSpec& a, const SpaceGroupSpec& b) {
+  return a.name == b.name && a.members == b.members;
+}
+
+TEST_F(GroupShelfTest, WhatIsKeptIsLoadedWhole) {
+  const SpaceGroupSpec group = GroupNamed("llama");
+  Keep({group, GroupNamed("other", 33)});
+  const std::vector<SpaceGroupSpec> loaded = Load();
+  ASSERT_EQ(loaded.size(), 2u);
+  EXPECT_TRUE(AreSame(loaded[0], group) || AreSame(loaded[1], group));
+  EXPECT_TRUE(notes_.empty());
+  EXPECT_TRUE(troubles_.empty());
+}
+
+TEST_F(GroupShelfTest, NoDirectoryHoldsNoGroups) {
+  EXPECT_TRUE(Load().empty());
+  EXPECT_TRUE(notes_.empty());
+}
+
+TEST_F(GroupShelfTest, DrainGivesUpOnADiskThatHangs) {
+  std::promise<void> disk;
+  FileShelf::Options options = OptionsOf();
+  options.domains[0].also = [&](const GroupId&, const std::string&) { disk.get_future().wait(); };
+  FileShelf shelf(std::move(options));
+  shelf.Keep(0, GroupNamed("llama"));
+  EXPECT_FALSE(shelf.Drain(10'000));
+  disk.set_value();
+  EXPECT_TRUE(shelf.Drain(kWaitUs));
+}
+
+TEST_F(GroupShelfTest, TellsWhenAGroupIsKeptOrCannotBe) {
+  FileShelf::Options options = OptionsOf();
+  const FileShelf* asked = nullptr;
+  std::vector<GroupShelf::State> states;
+  const SpaceGroupSpec good = GroupNamed("good"), bad = GroupNamed("bad", 33);
+  std::promise<void> is_asked;  // until then the bad one is coming
+  options.domains[0].also = [&](const GroupId& id, const std::string&) {
+    if (id == bad.Id()) is_asked.get_future().wait();
+  };
+  options.changed = [&](uint32_t) {
+    states.push_back(asked->StateOf(0, states.empty() ? good.Id() : bad.Id()));
+  };
+  FileShelf shelf(std::move(options));
+  asked = &shelf;
+  shelf.Keep(0, good);
+  ASSERT_TRUE(shelf.Drain(kWaitUs));
+  fs::remove_all(directory_);
+  std::ofstream(directory_) << "a file where the directory was";
+  shelf.Keep(0, bad);
+  EXPECT_EQ(shelf.StateOf(0, bad.Id()), GroupShelf::State::kComing);
+  is_asked.set_value();
+  ASSERT_TRUE(shelf.Drain(kWaitUs));
+  EXPECT_EQ(states, (std::vector{GroupShelf::State::kKept, GroupShelf::State::kFailed}));
+}
+
+TEST_F(GroupShelfTest, NewNameOfAGroupReplacesTheOld) {
+  Keep({GroupNamed("before")});
+  Keep({GroupNamed("after")});
+  const std::vector<SpaceGroupSpec> loaded = Load();
+  ASSERT_EQ(loaded.size(), 1u);
+  EXPECT_EQ(loaded[0].name, "after");
+}
+
+// The name was given to another spec: blocks of that one are in use.
+TEST_F(GroupShelfTest, OfTwoGroupsWithOneNameTheOneOpenedLastComesFirst) {
+  for (const bool is_first_older : {true, false}) {
+    SpaceGroupSpec first = GroupNamed("llama"), second = first;
+    second.members[0].spec.revision = std::string("another");
+    Keep({first});
+    Keep({second});
+    const auto path_of = [this](const SpaceGroupSpec& spec) {
+      return root_ / "groups" / (ToHex(spec.Id()) + std::string(kGroupFileSuffix));
+    };
+    const SpaceGroupSpec& older = is_first_older ? first : second;
+    fs::last_write_time(path_of(older), fs::file_time_type::clock::now() - std::chrono::hours(1));
+    const std::vector<SpaceGroupSpec> loaded = Load();
+    ASSERT_EQ(loaded.size(), 2u);
+    EXPECT_EQ(loaded[0].Id(), (is_first_older ? second : first).Id());
+  }
+}
+
+TEST_F(GroupShelfTest, AnyFlippedBitOfAFileIsFound) {
+  const std::string content = FormatGroupFile(GroupNamed("llama"), secret_);
+  SpaceGroupSpec spec;
+  std::string why;
+  ASSERT_TRUE(ParseGroupFile(content, secret_, &spec, &why).ok()) << why;
+  for (size_t at = 0; at < content.size(); ++at) {
+    for (int bit = 0; bit < 8; ++bit) {
+      std::string flipped = content;
+      flipped[at] = static_cast<char>(flipped[at] ^ (1 << bit));
+      ASSERT_FALSE(ParseGroupFile(flipped, secret_, &spec, &why).ok()) << at << ' ' << bit;
+    }
+  }
+}
+
+TEST_F(GroupShelfTest, CutOrLengthenedFileIsFound) {
+  const std::string content = FormatGroupFile(GroupNamed("llama"), secret_);
+  SpaceGroupSpec spec;
+  std::string why;
+  for (size_t length = 0; length < content.size(); ++length) {
+    ASSERT_FALSE(ParseGroupFile(content.substr(0, length), secret_, &spec, &why).ok()) << length;
+  }
+  EXPECT_FALSE(ParseGroupFile(content + "\n", secret_, &spec, &why).ok());
+}
+
+TEST_F(GroupShelfTest, FileOfAnotherDomainIsNotBelieved) {
+  SpaceGroupSpec spec;
+  std::string why;
+  DomainSecret other = secret_;
+  other[0] ^= std::byte{1};
+  const std::string content = FormatGroupFile(GroupNamed("llama"), other);
+  EXPECT_EQ(ParseGroupFile(content, secret_, &spec, &why).code(), StatusCode::kCorrupt);
+  EXPECT_NE(why.find("another domain"), std::string::npos) << why;
+}
+
+TEST_F(GroupShelfTest, BadFilesAreNotedAndLeftAside) {
+  const SpaceGroupSpec good = GroupNamed("good"), torn = GroupNamed("torn", 33),
+                       moved = GroupNamed("moved", 34);
+  Keep({good, torn, moved});
+  fs::resize_file(PathOf(torn), fs::file_size(PathOf(torn)) / 2);
+  fs::rename(PathOf(moved), directory_ / (std::string(32, '0') + ".group"));
+  std::ofstream(directory_ / "huge.group") << std::string(kGroupFileBytesMax + 1, 'x');
+  fs::create_directory(directory_ / "directory.group");
+  ASSERT_EQ(mkfifo((directory_ / "fifo.group").c_str(), 0600), 0);
+  std::ofstream(directory_ / "draft.group.new") << "half";
+  const std::vector<SpaceGroupSpec> loaded = Load();
+  ASSERT_EQ(loaded.size(), 1u);
+  EXPECT_EQ(loaded[0].name, "good");
+  EXPECT_EQ(notes_.size(), 5u);
+  EXPECT_TRUE(fs::exists(PathOf(torn)));
+  Keep({torn});  // opened again: mended
+  EXPECT_EQ(Load().size(), 2u);
+}
+
+TEST_F(GroupShelfTest, GroupOpenedLongestAgoMakesRoom) {
+  const SpaceGroupSpec oldest = GroupNamed("oldest", 1), older = GroupNamed("older", 2),
+                       recent = GroupNamed("recent", 3);
+  Keep({oldest, older, recent});
+  MakeOld(PathOf(oldest), 3);
+  MakeOld(PathOf(older), 2);
+  MakeOld(PathOf(recent), 1);
+  Keep({oldest, GroupNamed("new", 4)}, 3);  // opened again: not the oldest any more
+  EXPECT_TRUE(fs::exists(PathOf(oldest)));
+  EXPECT_FALSE(fs::exists(PathOf(older)));
+  EXPECT_TRUE(fs::exists(PathOf(recent)));
+  EXPECT_EQ(Load().size(), 3u);
+}
+
+TEST_F(GroupShelfTest, WhatCannotBeWrittenIsSaidAndTriedAgain) {
+  std::ofstream(root_ / "groups") << "in the way";
+  FileShelf shelf(OptionsOf());
+  shelf.Keep(0, GroupNamed("llama"));
+  ASSERT_TRUE(shelf.Drain(kWaitUs));
+  ASSERT_EQ(troubles_.size(), 1u);
+  EXPECT_NE(troubles_[0].find("llama"), std::string::npos) << troubles_[0];
+  EXPECT_EQ(shelf.StateOf(0, GroupNamed("llama").Id()), GroupShelf::State::kFailed);
+  fs::remove(root_ / "groups");
+  shelf.Keep(0, GroupNamed("llama"));
+  ASSERT_TRUE(shelf.Drain(kWaitUs));
+  EXPECT_EQ(shelf.StateOf(0, GroupNamed("llama").Id()), GroupShelf::State::kKept);
+  EXPECT_EQ(Load().size(), 1u);
+}
+
+TEST_F(GroupShelfTest, ADroppedGroupLeavesNothingBehind) {
+  std::vector<std::string> told;
+  FileShelf::Options options = OptionsOf();
+  options.domains[0].also = [&](const GroupId&, const std::string& content) {
+    told.push_back(content);
+  };
+  FileShelf shelf(options);
+  const SpaceGroupSpec group = GroupNamed("llama"), other = GroupNamed("other", 33);
+  shelf.Keep(0, group);
+  shelf.Keep(0, other);
+  ASSERT_TRUE(shelf.Drain(kWaitUs));
+  shelf.Drop(0, group.Id());
+  ASSERT_TRUE(shelf.Drain(kWaitUs));
+  EXPECT_EQ(shelf.StateOf(0, group.Id()), GroupShelf::State::kFailed);
+  EXPECT_FALSE(fs::exists(PathOf(group)));
+  EXPECT_TRUE(fs::exists(PathOf(other)));
+  ASSERT_EQ(told.size(), 3u);
+  EXPECT_EQ(told[2], "") << "the catalog forgets it, too";
+  shelf.Keep(0, group);
+  ASSERT_TRUE(shelf.Drain(kWaitUs));
+  EXPECT_EQ(shelf.StateOf(0, group.Id()), GroupShelf::State::kKept);
+  EXPECT_EQ(Load().size(), 2u);
+}
+
+// A file of an earlier run, of a group that nobody has opened since.
+TEST_F(GroupShelfTest, AGroupIsDroppedWhoeverKeptIt) {
+  Keep({GroupNamed("llama")});
+  FileShelf shelf(OptionsOf());
+  shelf.Drop(0, GroupNamed("llama").Id());
+  ASSERT_TRUE(shelf.Drain(kWaitUs));
+  EXPECT_TRUE(Load().empty());
+}
+
+TEST_F(GroupShelfTest, ADropWhileTheDiskHangsConcernsWhatWasKeptBefore) {
+  std::promise<void> disk;
+  std::shared_future<void> goes_on = disk.get_future().share();
+  std::atomic<bool> is_hanging = false;
+  FileShelf::Options options = OptionsOf();
+  options.domains[0].also = [&](const GroupId&, const std::string&) {
+    is_hanging = true;
+    goes_on.wait();
+  };
+  FileShelf shelf(std::move(options));
+  const SpaceGroupSpec written = GroupNamed("written"), queued = GroupNamed("queued", 33),
+                       again = GroupNamed("again", 34);
+  shelf.Keep(0, written);
+  while (!is_hanging) std::this_thread::yield();
+  for (const SpaceGroupSpec& group : {queued, again}) shelf.Keep(0, group);
+  for (const SpaceGroupSpec& group : {written, queued, again}) shelf.Drop(0, group.Id());
+  shelf.Keep(0, again);
+  EXPECT_EQ(shelf.StateOf(0, written.Id()), GroupShelf::State::kFailed);
+  EXPECT_EQ(shelf.StateOf(0, queued.Id()), GroupShelf::State::kFailed);
+  EXPECT_EQ(shelf.StateOf(0, again.Id()), GroupShelf::State::kComing);
+  disk.set_value();
+  ASSERT_TRUE(shelf.Drain(kWaitUs));
+  EXPECT_EQ(shelf.StateOf(0, written.Id()), GroupShelf::State::kFailed);
+  EXPECT_EQ(shelf.StateOf(0, again.Id()), GroupShelf::State::kKept);
+  const std::vector<SpaceGroupSpec> loaded = Load();
+  ASSERT_EQ(loaded.size(), 1u);
+  EXPECT_EQ(loaded[0].name, "again");
+}
+
+// What was begun before the drop says nothing of what was kept after it.
+TEST_F(GroupShelfTest, AGroupThatIsKeptAgainIsComingUntilItIsWrittenAgain) {
+  std::mutex mutex;
+  std::condition_variable changed;
+  int begun = 0, allowed = 0, forgotten = 0;
+  FileShelf::Options options = OptionsOf();
+  options.domains[0].also = [&](const GroupId&, const std::string& content) {
+    std::unique_lock lock(mutex);
+    ++begun;
+    forgotten += content.empty() ? 1 : 0;
+    changed.notify_all();
+    changed.wait(lock, [&] { return allowed >= begun; });
+  };
+  FileShelf shelf(std::move(options));
+  const SpaceGroupSpec group = GroupNamed("llama");
+  shelf.Keep(0, group);
+  {
+    std::unique_lock lock(mutex);
+    changed.wait(lock, [&] { return begun == 1; });
+  }
+  shelf.Drop(0, group.Id());
+  shelf.Keep(0, group);
+  {
+    std::unique_lock lock(mutex);
+    allowed = 1;
+    changed.notify_all();
+    changed.wait(lock, [&] { return begun == 2; });
+  }
+  EXPECT_EQ(shelf.StateOf(0, group.Id()), GroupShelf::State::kComing);
+  {
+    const std::lock_guard lock(mutex);
+    EXPECT_EQ(forgotten, 0) << "it was back before anybody looked";
+    allowed = 1000;
+    changed.notify_all();
+  }
+  ASSERT_TRUE(shelf.Drain(kWaitUs));
+  EXPECT_EQ(shelf.StateOf(0, group.Id()), GroupShelf::State::kKept);
+}
+
+TEST_F(GroupShelfTest, GroupsThatComeAndGoTakeNoRoom) {
+  FileShelf shelf(OptionsOf(/*groups_max=*/3));
+  for (uint32_t i = 0; i < 20; ++i) {
+    const SpaceGroupSpec group = GroupNamed(std::to_string(i), 1 + i);
+    shelf.Keep(0, group);
+    shelf.Drop(0, group.Id());
+    ASSERT_TRUE(shelf.Drain(kWaitUs));
+  }
+  // Where each Drop overtook its Keep nothing was ever written.
+  EXPECT_TRUE(!fs::exists(directory_) || fs::is_empty(directory_));
+}
+
+TEST_F(GroupShelfTest, CatalogIsToldOncePerRun) {
+  std::map<std::string, std::string> told;
+  int times = 0;
+  FileShelf::Options options = OptionsOf();
+  options.domains[0].also = [&](const GroupId& id, const std::string& content) {
+    told[ToHex(id)] = content;
+    ++times;
+  };
+  {
+    FileShelf shelf(options);
+    shelf.Keep(0, GroupNamed("llama"));
+    shelf.Keep(0, GroupNamed("llama"));
+  }
+  EXPECT_EQ(times, 1);
+  EXPECT_EQ(told[ToHex(GroupNamed("llama").Id())], FormatGroupFile(GroupNamed("llama"), secret_));
+}
+
+}  // namespace
+}  // namespace terrace

@@ -1,0 +1,87 @@
+// What a host remembers of groups that were forgotten on the shared tier.
+#include "daemon/persist/kept_generations.h"
+
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <atomic>
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <thread>
+
+namespace terrace {
+namespace {
+
+DomainSecret SecretOf(uint8_t seed) {
+  DomainSecret secret{};
+  for (size_t i = 0; i < secret.size(); ++i) secret[i] = static_cast<std::byte>(seed + i);
+  return secret;
+}
+
+const std::vector<GroupGeneration> kGroups = {
+    {.group = {1, 2}, .generation = 5, .is_owed = false},
+    {.group = {3, 4}, .generation = UINT64_MAX, .is_owed = true},
+    {.group = {5, 6}, .generation = 0, .is_owed = true}};
+
+TEST(KeptGenerations, TextIsReadBackAsItIsOnly) {
+  const std::string text = FormatGenerations(kGroups, SecretOf(1));
+  EXPECT_EQ(*ParseGenerations(text, SecretOf(1)), kGroups);
+  EXPECT_TRUE(ParseGenerations(FormatGenerations({}, SecretOf(1)), SecretOf(1))->empty());
+  EXPECT_FALSE(ParseGenerations(text, SecretOf(2)).ok());
+  for (size_t i = 0; i < text.size(); ++i) {
+    std::string damaged = text;
+    damaged[i] ^= 1;
+    EXPECT_FALSE(ParseGenerations(damaged, SecretOf(1)).ok()) << i;
+    EXPECT_FALSE(ParseGenerations(text.substr(0, i), SecretOf(1)).ok()) << i;
+  }
+}
+
+class KeptFile : public ::testing::Test {
+ protected:
+  KeptFile() {
+    std::string name = ::testing::TempDir() + "kept-XXXXXX";
+    directory_ = mkdtemp(name.data());
+  }
+  ~KeptFile() override { std::filesystem::remove_all(directory_); }
+
+  KeptGenerations::Options OptionsAt(const std::string& path) {
+    return {.path = path,
+            .secret = SecretOf(1),
+            .kept = [this](uint64_t revision) { kept_revision = revision; },
+            .trouble = [this](const std::string&) { ++trouble_count; }};
+  }
+
+  std::string directory_;
+  std::atomic<uint64_t> kept_revision = 0;
+  std::atomic<int> trouble_count = 0;
+};
+
+TEST_F(KeptFile, TheLastThatWasGivenIsFoundAgain) {
+  const std::string path = directory_ + "/new/file";
+  {
+    KeptGenerations kept(OptionsAt(path));
+    EXPECT_TRUE(kept.Load()->empty()) << "there is none yet";
+    kept.Save(1, {});
+    kept.Save(2, kGroups);
+  }
+  EXPECT_EQ(kept_revision, 2u);
+  EXPECT_EQ(trouble_count, 0);
+  KeptGenerations kept(OptionsAt(path));
+  EXPECT_EQ(*kept.Load(), kGroups);
+}
+
+TEST_F(KeptFile, WhatCannotBeReadOrWrittenIsSaid) {
+  std::ofstream(directory_ + "/damaged") << "terrace redis generations 1\nnonsense";
+  EXPECT_EQ(KeptGenerations(OptionsAt(directory_ + "/damaged")).Load().code(),
+            StatusCode::kCorrupt);
+  {
+    KeptGenerations kept(OptionsAt(directory_ + "/damaged/file"));
+    kept.Save(1, kGroups);
+  }
+  EXPECT_EQ(trouble_count, 1);
+  EXPECT_EQ(kept_revision, 0u);
+}
+
+}  // namespace
+}  // namespace terrace

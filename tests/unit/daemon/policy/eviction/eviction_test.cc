@@ -1,0 +1,239 @@
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <memory>
+#include <random>
+#include <vector>
+
+#include "daemon/policy/eviction/candidate_heap.h"
+#include "daemon/policy/eviction/frequency_sketch.h"
+#include "daemon/policy/eviction/ghost_list.h"
+#include "daemon/policy/eviction/lru.h"
+#include "daemon/policy/eviction/policies.h"
+
+namespace terrace {
+namespace {
+
+TEST(CandidateHeap, TheSmallestRankIsFirstAfterAnyChange) {
+  std::mt19937_64 random(3);
+  CandidateHeap heap;
+  std::map<BlockId, CandidateHeap::Rank> model;
+  for (int step = 0; step < 20'000; ++step) {
+    const BlockId id = random() % 200;
+    const CandidateHeap::Rank rank{static_cast<uint8_t>(random() % 3),
+                                   static_cast<uint64_t>(step) ^ (random() % 4096 << 20)};
+    if (!model.contains(id)) {
+      heap.Add(id, rank);
+      model[id] = rank;
+    } else if (random() % 2 == 0) {
+      heap.Change(id, rank);
+      model[id] = rank;
+    } else {
+      heap.Remove(id);
+      model.erase(id);
+    }
+    BlockId first = kBlockNone;
+    for (const auto& [other, other_rank] : model) {
+      if (first == kBlockNone || other_rank < model[first]) first = other;
+    }
+    ASSERT_EQ(heap.first(), first) << "step " << step;
+  }
+}
+
+struct Lru {
+  void Insert(BlockId id, uint8_t priority = protocol::kPriorityDefault) {
+    policy.OnInsert(id, {.priority = priority}, 0);
+    policy.OnCandidate(id);
+  }
+  std::vector<BlockId> Order() {
+    std::vector<BlockId> order;
+    while (policy.Victim() != kBlockNone) {
+      order.push_back(policy.Victim());
+      policy.OnHeld(order.back());
+      policy.OnErase(order.back());
+    }
+    return order;
+  }
+  LruPolicy policy;
+};
+
+TEST(Lru, TheTailOfARunLeavesBeforeItsHead) {
+  Lru lru;
+  for (const BlockId id : {0, 1, 2, 3, 4}) lru.Insert(id);
+  lru.policy.OnTouch(std::vector<BlockId>{0, 1, 2}, {});
+  EXPECT_EQ(lru.Order(), (std::vector<BlockId>{3, 4, 2, 1, 0}));
+}
+
+TEST(Lru, PriorityBeatsRecency) {
+  Lru lru;
+  lru.Insert(0, 50);
+  lru.Insert(1, 10);
+  lru.Insert(2, 90);
+  lru.policy.SetPriority(2, 5);
+  EXPECT_EQ(lru.Order(), (std::vector<BlockId>{2, 1, 0}));
+}
+
+TEST(Lru, WhatIsHeldIsNoVictimAndKeepsItsAge) {
+  Lru lru;
+  lru.Insert(0);
+  lru.Insert(1);
+  lru.policy.OnHeld(0);
+  EXPECT_EQ(lru.policy.Victim(), 1u);
+  lru.policy.OnCandidate(0);
+  EXPECT_EQ(lru.policy.Victim(), 0u);
+}
+
+BlockKey KeyOf(uint64_t n) {
+  return {.low = n * 0x9E3779B97F4A7C15u, .high = n * 0xD6E8FEB86659FD93u};
+}
+
+TEST(EvictionPolicies, LowerPriorityLeavesFirstUnderEveryOne) {
+  for (const std::string_view name : EvictionPolicyNames()) {
+    SCOPED_TRACE(name);
+    const auto policy = MakeEvictionPolicy(name, 100);
+    std::vector<uint8_t> priorities = {50, 10, 90, 10, 35, 70};
+    for (BlockId id = 0; id < priorities.size(); ++id) {
+      policy->OnInsert(id, {.key = KeyOf(id + 1), .priority = priorities[id]}, id);
+      policy->OnCandidate(id);
+      for (BlockId use = id; use < 3; ++use) policy->OnTouch(std::vector<BlockId>{id}, {});
+    }
+    policy->SetPriority(0, 5);
+    priorities[0] = 5;
+    std::vector<uint8_t> order;
+    for (BlockId victim = policy->Victim(); victim != kBlockNone; victim = policy->Victim()) {
+      order.push_back(priorities[victim]);
+      policy->OnHeld(victim);
+      policy->OnErase(victim);
+    }
+    EXPECT_EQ(order, (std::vector<uint8_t>{5, 10, 10, 35, 70, 90}));
+  }
+}
+
+// Chains of blocks with consecutive ids, used and made longer; the tips are candidates.
+class Chains {
+ public:
+  static constexpr uint32_t kChains = 12;
+  static constexpr uint32_t kBlocksMax = 40;  // of a chain
+
+  explicit Chains(std::string_view policy) : policy_(MakeEvictionPolicy(policy, 200)) {}
+
+  void Use(uint32_t chain, uint32_t new_blocks, uint64_t now_us) {
+    uint32_t& count = counts_[chain];
+    std::vector<BlockId> run;
+    for (uint32_t i = 0; i < count; ++i) run.push_back(chain * kBlocksMax + i);
+    if (!run.empty()) policy_->OnTouch(run, {.now_us = now_us});
+    if (count + new_blocks > kBlocksMax || new_blocks == 0) return;
+    if (count > 0) policy_->OnHeld(run.back());
+    for (const uint32_t end = count + new_blocks; count < end; ++count) {
+      const BlockId id = chain * kBlocksMax + count;
+      policy_->OnInsert(id,
+                        {.key = KeyOf(id + 1),
+                         .byte_count = 1,
+                         .position = count,
+                         .block_tokens = 16,
+                         .parent = count > 0 ? id - 1 : kBlockNone},
+                        now_us);
+    }
+    policy_->OnCandidate(chain * kBlocksMax + count - 1);
+  }
+  std::vector<BlockId> EvictOneByOne(uint32_t block_count) {
+    std::vector<BlockId> gone;
+    while (gone.size() < block_count && policy_->Victim() != kBlockNone) {
+      const BlockId id = policy_->Victim();
+      policy_->OnHeld(id);
+      policy_->OnErase(id);
+      gone.push_back(id);
+      if (--counts_[id / kBlocksMax] > 0) policy_->OnCandidate(id - 1);
+    }
+    return gone;
+  }
+  std::vector<BlockId> EvictAtOnce(uint32_t block_count) {
+    std::vector<BlockId> gone;
+    while (gone.size() < block_count && policy_->Victim() != kBlockNone) {
+      const BlockId last = policy_->Victim();
+      uint32_t& count = counts_[last / kBlocksMax];
+      const uint32_t most = std::min(count, block_count - static_cast<uint32_t>(gone.size()));
+      const uint32_t erased =
+          policy_->EraseVictims({.first = last + 1 - most, .block_count = most});
+      for (BlockId id = last; id + erased > last; --id) gone.push_back(id);
+      count -= erased;
+      if (erased == most && count > 0) policy_->OnCandidate(last - most);
+    }
+    return gone;
+  }
+
+ private:
+  std::unique_ptr<EvictionPolicy> policy_;
+  std::array<uint32_t, kChains> counts_{};
+};
+
+TEST(EvictionPolicies, WhatLeavesAtOnceIsWhatWouldHaveLeftOneByOne) {
+  for (const std::string_view name : EvictionPolicyNames()) {
+    SCOPED_TRACE(name);
+    Chains one_by_one(name);
+    Chains at_once(name);
+    std::mt19937_64 random(5);
+    uint64_t now_us = 0;
+    for (int step = 0; step < 2000; ++step) {
+      now_us += random() % 3'000'000;
+      const auto chain = static_cast<uint32_t>(random() % Chains::kChains);
+      const auto new_blocks = static_cast<uint32_t>(random() % 20);
+      one_by_one.Use(chain, new_blocks, now_us);
+      at_once.Use(chain, new_blocks, now_us);
+      const auto block_count = static_cast<uint32_t>(random() % 18);
+      ASSERT_EQ(at_once.EvictAtOnce(block_count), one_by_one.EvictOneByOne(block_count)) << step;
+    }
+  }
+}
+
+TEST(EvictionPolicies, TheEndOfARequestIsNoUseOfItsTip) {
+  for (const std::string_view name : {"arc", "gdsf", "lfu", "s3fifo", "sieve", "wtinylfu"}) {
+    SCOPED_TRACE(name);
+    const auto policy = MakeEvictionPolicy(name, 4);
+    for (BlockId id = 0; id < 4; ++id) {
+      policy->OnInsert(id, {.key = KeyOf(id + 1), .byte_count = 1, .block_tokens = 16}, id);
+      policy->OnCandidate(id);
+    }
+    const BlockId first = policy->Victim();
+    for (int i = 0; i < 3; ++i) {
+      policy->OnTouch(std::vector<BlockId>{first}, {.end_reason = protocol::EndReason::kEndOfTurn});
+    }
+    EXPECT_EQ(policy->Victim(), first);
+    for (int i = 0; i < 3; ++i) policy->OnTouch(std::vector<BlockId>{first}, {});
+    EXPECT_NE(policy->Victim(), first);
+  }
+}
+
+TEST(FrequencySketch, NeverBelowTheTrueCountAndHalvedInTime) {
+  FrequencySketch sketch(64);
+  for (uint64_t key = 1; key <= 60; ++key) {
+    for (uint64_t i = 0; i < key % 12; ++i) sketch.Count(KeyOf(key));
+  }
+  uint64_t excess = 0;
+  for (uint64_t key = 1; key <= 60; ++key) {
+    ASSERT_GE(sketch.FrequencyOf(KeyOf(key)), key % 12);
+    excess += sketch.FrequencyOf(KeyOf(key)) - key % 12;
+  }
+  EXPECT_LT(excess, 100u);
+  for (int i = 0; i < 640; ++i) sketch.Count(KeyOf(1000));
+  EXPECT_LE(sketch.FrequencyOf(KeyOf(1000)), FrequencySketch::kFrequencyMax);
+  EXPECT_LE(sketch.FrequencyOf(KeyOf(11)), 11u);
+  EXPECT_GE(sketch.FrequencyOf(KeyOf(11)), 5u);
+}
+
+TEST(GhostList, TheOldestAreForgottenFirst) {
+  GhostList ghosts;
+  for (uint64_t key = 1; key <= 5; ++key) ghosts.Add(KeyOf(key));
+  ghosts.Add(KeyOf(1));  // newest again
+  ghosts.TrimTo(3);
+  EXPECT_EQ(ghosts.count(), 3u);
+  EXPECT_FALSE(ghosts.Remove(KeyOf(3)));
+  EXPECT_TRUE(ghosts.Remove(KeyOf(1)));
+  EXPECT_TRUE(ghosts.Remove(KeyOf(4)));
+  EXPECT_EQ(ghosts.count(), 1u);
+}
+
+}  // namespace
+}  // namespace terrace

@@ -1,0 +1,103 @@
+// A hint is honoured or refused by name: every verb with every hint, as docs/PROTOCOL.md says.
+#include "daemon/session/hint_table.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <map>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "daemon/session/frame_codec.h"
+
+namespace terrace {
+namespace {
+
+using protocol::Hints;
+using protocol::Verb;
+using ::testing::HasSubstr;
+
+const std::vector<Verb> kVerbs = {Verb::kMatch,  Verb::kAcquire, Verb::kPrefetch, Verb::kReserve,
+                                  Verb::kCommit, Verb::kTouch,   Verb::kQuery,    Verb::kWait,
+                                  Verb::kEvict,  Verb::kPin,     Verb::kRelease};
+
+// One that says something, by the name in the document.
+struct Example {
+  std::string name;
+  Hint hint;
+  Hints hints;
+};
+const std::vector<Example> kExamples = {
+    {"deadline_us", Hint::kDeadline, {.deadline_us = 1}},
+    {"recompute_ns_per_token", Hint::kRecompute, {.recompute_ns_per_token = 1}},
+    {"session_hash", Hint::kSession, {.session_hash = 1}},
+    {"ttl_s", Hint::kTtl, {.ttl_s = 1}},
+    {"min_tokens", Hint::kMinTokens, {.min_tokens = 1}},
+    {"expected_reuse_ms", Hint::kExpectedReuse, {.expected_reuse_ms = 1}},
+    {"end_reason", Hint::kEndReason, {.end_reason = protocol::EndReason::kLength}},
+    {"priority", Hint::kPriority, {.priority = 0}},
+    {"pin", Hint::kPin, {.flags = protocol::kHintPin}},
+    {"no_store", Hint::kNoStore, {.flags = protocol::kHintNoStore}},
+    {"exact", Hint::kExact, {.flags = protocol::kHintExact}},
+    {"by_verb", Hint::kByVerb, {.by_verb = 1}}};
+
+std::vector<std::string> CellsOf(const std::string& line) {
+  std::vector<std::string> cells;
+  std::istringstream rest(line.substr(1));
+  for (std::string cell; std::getline(rest, cell, '|');) {
+    const size_t first = cell.find_first_not_of(" `");
+    const size_t last = cell.find_last_not_of(" `");
+    cells.push_back(first == std::string::npos ? "" : cell.substr(first, last + 1 - first));
+  }
+  return cells;
+}
+
+// By hint and verb, as the document has it.
+std::map<std::string, std::map<std::string, std::string>> DocumentedTable() {
+  std::ifstream page(TERRACE_SOURCE_DIR "/docs/PROTOCOL.md");
+  std::map<std::string, std::map<std::string, std::string>> table;
+  std::vector<std::string> head;
+  for (std::string line; std::getline(page, line);) {
+    if (line.starts_with("| hint |")) {
+      head = CellsOf(line);
+    } else if (!head.empty() && line.starts_with("| `")) {
+      const std::vector<std::string> cells = CellsOf(line);
+      for (size_t i = 1; i < cells.size(); ++i) table[cells[0]][head[i]] = cells[i];
+    } else if (!head.empty() && !line.starts_with("|")) {
+      break;
+    }
+  }
+  return table;
+}
+
+TEST(HintTable, EveryCellIsHonouredOrRefusedByNameAsTheDocumentSays) {
+  const auto table = DocumentedTable();
+  ASSERT_EQ(table.size(), kExamples.size());
+  for (const Example& example : kExamples) {
+    for (const Verb verb : kVerbs) {
+      const std::string name(VerbName(verb));
+      SCOPED_TRACE(name + " with " + example.name);
+      std::string why;
+      const Status checked = CheckHints(verb, example.hints, &why);
+      const std::string& cell = table.at(example.name).at(name);
+      EXPECT_EQ(TakesHint(verb, example.hint), checked.ok());
+      EXPECT_EQ(cell, checked.ok() ? "yes" : "") << why;
+      if (checked.ok()) continue;
+      EXPECT_EQ(checked.code(), StatusCode::kInvalid);
+      EXPECT_THAT(why, HasSubstr("the hint " + example.name + " ("));
+      EXPECT_THAT(why, HasSubstr("with " + name));
+    }
+  }
+}
+
+TEST(HintTable, HintsThatSayNothingAreTakenByAll) {
+  for (const Verb verb : kVerbs) {
+    std::string why;
+    EXPECT_TRUE(CheckHints(verb, {}, &why).ok()) << VerbName(verb) << why;
+  }
+}
+
+}  // namespace
+}  // namespace terrace

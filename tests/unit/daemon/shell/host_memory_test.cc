@@ -1,0 +1,51 @@
+#include "daemon/shell/host_memory.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "terrace/units.h"
+
+namespace terrace {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+TEST(HostMemory, WhatCanNeverFitIsRefused) {
+  std::string why;
+  const HostMemory machine{.total_bytes = 16 * kGiB, .available_bytes = 8 * kGiB};
+  EXPECT_EQ(CheckHostMemory(machine, 17 * kGiB, 0, &why).code(), StatusCode::kNoSpace);
+  EXPECT_THAT(why, AllOf(HasSubstr("17GiB"), HasSubstr("this machine has 16GiB"),
+                         HasSubstr("lower dram_bytes")));
+  EXPECT_EQ(CheckHostMemory(machine, 9 * kGiB, 8 * kGiB, &why).code(), StatusCode::kNoSpace);
+  EXPECT_THAT(why, HasSubstr("and hbm.capacity_bytes of device host 8GiB"));
+  const HostMemory pod{
+      .total_bytes = 4 * kGiB, .available_bytes = 4 * kGiB, .is_cgroup_limited = true};
+  EXPECT_EQ(CheckHostMemory(pod, 5 * kGiB, 0, &why).code(), StatusCode::kNoSpace);
+  EXPECT_THAT(why, AllOf(HasSubstr("memory.max is 4GiB"), HasSubstr("raise the limit")));
+}
+
+TEST(HostMemory, WhatDoesNotFitNowIsWarnedAbout) {
+  std::string why;
+  const HostMemory machine{.total_bytes = 16 * kGiB, .available_bytes = 8 * kGiB};
+  EXPECT_TRUE(CheckHostMemory(machine, 9 * kGiB, 0, &why).ok());
+  EXPECT_THAT(why, HasSubstr("only 8GiB"));
+  why.clear();
+  EXPECT_TRUE(CheckHostMemory(machine, 8 * kGiB, 0, &why).ok());
+  EXPECT_EQ(why, "");
+}
+
+TEST(HostMemory, AnUnreadableHostIsNotGuessedAt) {
+  std::string why;
+  EXPECT_TRUE(CheckHostMemory({}, 1000 * kGiB, 0, &why).ok());
+  EXPECT_EQ(why, "");
+}
+
+TEST(HostMemory, ThisMachineIsReadable) {
+  const HostMemory host = ReadHostMemory();
+  EXPECT_GT(host.total_bytes, 64 * kMiB);
+  EXPECT_LE(host.available_bytes, host.total_bytes);
+}
+
+}  // namespace
+}  // namespace terrace

@@ -1,0 +1,414 @@
+// What a store makes of the DRAM that its predecessor left.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "unit/daemon/store/store_fixture.h"
+
+namespace terrace {
+namespace {
+
+using protocol::SpanState;
+using testing::IsEmpty;
+
+class StoreAdopt : public testing::Test {
+ protected:
+  explicit StoreAdopt(const WorldOptions& options = {.segments_max = 4}) : world_(options) {
+    writer_ = world_.Open();
+    group_ = world_.OpenSimple(writer_);
+  }
+  // A session of the successor.
+  SessionId Arrive(uint32_t uid = 1) {
+    const SessionId session = world_.Open(0, uid);
+    group_ = world_.OpenSimple(session);
+    return session;
+  }
+  // Puts the blocks that are not there, as fast as the arena grows.
+  uint32_t Save(SessionId session, const std::vector<BlockKey>& keys) {
+    uint32_t saved = 0;
+    for (uint32_t i = 0; i < world_.options().segments_max && saved < keys.size(); ++i) {
+      saved += world_.Put(session, group_, keys);
+      world_.Run();
+    }
+    return saved;
+  }
+  // Leads Acquire to its end; the blocks that came, each with the right bytes.
+  uint32_t Load(SessionId session, const std::vector<BlockKey>& keys) {
+    const AcquireResult acquired = world_.Acquire(session, group_, keys);
+    world_.Advance(100'000);
+    uint32_t good = acquired.reply.block_count;
+    for (const auto& told : world_.listener.completions) {
+      if (told.session == session && told.status != StatusCode::kOk) {
+        good = std::min(good, told.completion.first_block);
+      }
+    }
+    for (uint32_t i = 0; i < good; ++i) {
+      EXPECT_TRUE(world_.Holds(session, group_, keys[i], 0, acquired.slots[i])) << i;
+    }
+    if (!acquired.reply.token.is_zero()) world_.Release(session, acquired.reply.token);
+    world_.listener.completions.clear();
+    return good;
+  }
+  std::byte* BytesOf(const BlockKey& key) {
+    for (size_t i = 0; i < world_.rows().size(); ++i) {
+      const SlotRow& row = world_.rows()[i];
+      if (row.state == SlotState::kFree || row.block.key != key) continue;
+      const uint64_t rows_per_segment = kSegmentBytesMin / kArenaPageBytes;
+      const uint64_t slot = i % rows_per_segment;
+      return world_.arenas[0]->SegmentBase(static_cast<uint32_t>(i / rows_per_segment)) +
+             slot * kSlotBytes;
+    }
+    return nullptr;
+  }
+
+  StoreWorld world_;
+  SessionId writer_ = 0;
+  uint32_t group_ = 0;
+};
+
+TEST_F(StoreAdopt, SealedBlocksAreHitAgain) {
+  const auto keys = StoreWorld::Keys(12);
+  ASSERT_EQ(Save(writer_, keys), 12u);
+  const AdoptSummary summary = world_.RestartWarm();
+  EXPECT_EQ(summary.blocks, 12u);
+  EXPECT_EQ(summary.slots_dropped, 0u);
+  EXPECT_EQ(Load(Arrive(), keys), 12u);
+  EXPECT_EQ(world_.Stats().blocks_corrupt, 0u);
+}
+
+TEST_F(StoreAdopt, BytesAreComingUntilTheyAreVerified) {
+  const auto keys = StoreWorld::Keys(3);
+  Save(writer_, keys);
+  world_.RestartWarm();
+  const SessionId reader = world_.Open();
+  world_.holds_checksums = true;
+  group_ = world_.OpenSimple(reader);
+  const AcquireResult acquired = world_.Acquire(reader, group_, keys);
+  ASSERT_EQ(acquired.spans.size(), 1u);
+  EXPECT_EQ(acquired.spans[0].state, SpanState::kComing);
+  EXPECT_EQ(acquired.spans[0].tier, TierKind::kDram);
+  EXPECT_THAT(world_.listener.completions, IsEmpty());
+  world_.holds_checksums = false;
+  world_.Run();
+  EXPECT_FALSE(world_.listener.completions.empty());
+  EXPECT_EQ(world_.Acquire(reader, group_, keys).spans[0].state, SpanState::kReady);
+}
+
+TEST_F(StoreAdopt, EachBlockIsVerifiedOnceWhoeverAsks) {
+  const auto keys = StoreWorld::Keys(8);
+  Save(writer_, keys);
+  world_.RestartWarm();
+  world_.holds_checksums = true;
+  const SessionId a = Arrive();
+  const SessionId b = Arrive(/*uid=*/2);
+  world_.Acquire(a, group_, keys);
+  world_.Acquire(b, group_, keys);
+  world_.Run();
+  EXPECT_EQ(world_.offload.job_count(), 8u);
+  world_.holds_checksums = false;
+  world_.Run();
+  EXPECT_EQ(Load(b, keys), 8u);
+}
+
+TEST_F(StoreAdopt, BlocksAreVerifiedInTheBackground) {
+  const auto keys = StoreWorld::Keys(20);
+  Save(writer_, keys);
+  world_.RestartWarm();
+  world_.Run();
+  const SessionId reader = Arrive();
+  EXPECT_EQ(world_.Acquire(reader, group_, keys).spans[0].state, SpanState::kReady);
+}
+
+TEST_F(StoreAdopt, CorruptedBlockIsAMissAndOthersAreNot) {
+  const auto keys = StoreWorld::Keys(6);
+  const auto others = StoreWorld::Keys(4, /*chain=*/2);
+  Save(writer_, keys);
+  Save(writer_, others);
+  world_.Kill();
+  BytesOf(keys[3])[kSlotBytes / 2] ^= std::byte{1};
+  world_.MakeStore(StoreWorld::Dram::kKept);
+  world_.Restore();
+  EXPECT_EQ(world_.store->AdoptSlots(0, {}).blocks, 10u);
+  const SessionId reader = Arrive();
+  EXPECT_EQ(Load(reader, keys), 3u);
+  EXPECT_EQ(Load(reader, others), 4u);
+  EXPECT_EQ(world_.Stats().blocks_corrupt, 1u);
+  // The key is free for another commit.
+  EXPECT_EQ(Save(reader, keys), 1u);
+  EXPECT_EQ(Load(reader, keys), 6u);
+}
+
+TEST_F(StoreAdopt, BlockWithoutAChecksumIsDropped) {
+  world_.holds_checksums = true;
+  const auto keys = StoreWorld::Keys(2);
+  const ReserveResult reserved = world_.Reserve(writer_, group_, keys);
+  world_.CommitAll(writer_, group_, keys, reserved, StoreWorld::Checksums::kDaemon,
+                   protocol::kCommitRelease);
+  world_.holds_checksums = false;
+  const AdoptSummary summary = world_.RestartWarm();
+  EXPECT_EQ(summary.blocks, 0u);
+  EXPECT_EQ(summary.slots_dropped, 2u);
+  world_.Run();
+  EXPECT_EQ(world_.Stats().slot_bytes_used, 0u);
+}
+
+TEST_F(StoreAdopt, FencesStandUntilEverySessionHasEnded) {
+  const auto sealed = StoreWorld::Keys(2);
+  const auto reserved = StoreWorld::Keys(3, /*chain=*/2);
+  Save(writer_, sealed);
+  world_.Reserve(writer_, group_, reserved);
+  const SessionId other = Arrive();
+  const AdoptSummary summary = world_.RestartWarm({writer_, other});
+  EXPECT_EQ(summary.slots_fenced, 3u);
+  EXPECT_EQ(world_.Stats().inherited_bytes, 3 * kSlotBytes);
+  world_.Advance(1'000'000'000);  // no timer lets them fall
+  EXPECT_EQ(world_.Stats().inherited_bytes, 3 * kSlotBytes);
+  world_.store->PredecessorSessionEnded(0, writer_);
+  world_.Run();
+  EXPECT_EQ(world_.Stats().inherited_bytes, 3 * kSlotBytes);
+  world_.store->PredecessorSessionEnded(0, other);
+  world_.Run();
+  EXPECT_EQ(world_.Stats().inherited_bytes, 0u);
+  EXPECT_EQ(world_.Stats().slot_bytes_used, 2 * kSlotBytes);
+  // The keys are free.
+  EXPECT_EQ(Save(Arrive(), reserved), 3u);
+}
+
+// A reader of the predecessor may still copy from a block that nobody holds here.
+TEST_F(StoreAdopt, SealedSlotIsNotReusedWhileAPredecessorsReaderMayReadIt) {
+  const auto keys = StoreWorld::Keys(32);  // all of DRAM
+  ASSERT_EQ(Save(writer_, keys), 32u);
+  world_.RestartWarm({writer_});
+  world_.Run();
+  const SessionId session = Arrive();
+  const auto more = StoreWorld::Keys(2, /*chain=*/2);
+  EXPECT_EQ(Save(session, more), 0u);
+  EXPECT_EQ(Load(session, keys), 32u);
+  world_.store->PredecessorSessionEnded(0, writer_);
+  world_.Run();
+  EXPECT_EQ(Save(session, more), 2u);
+}
+
+TEST_F(StoreAdopt, ResetBlocksKeepTheirSlotsFenced) {
+  const auto keys = StoreWorld::Keys(4);
+  Save(writer_, keys);
+  world_.RestartWarm({writer_});
+  world_.Run();
+  const SessionId session = Arrive();
+  uint64_t cursor = 0;
+  do {
+    ASSERT_TRUE(world_.store->Reset(session, group_, &cursor).ok());
+  } while (cursor != 0);
+  world_.Run();
+  EXPECT_EQ(Load(session, keys), 0u);
+  EXPECT_EQ(world_.Stats().inherited_bytes, 4 * kSlotBytes);
+  world_.store->PredecessorSessionEnded(0, writer_);
+  world_.Run();
+  EXPECT_EQ(world_.Stats().slot_bytes_used, 0u);
+}
+
+TEST_F(StoreAdopt, BlocksOfAGroupNobodyOpenedWaitForIt) {
+  const auto keys = StoreWorld::Keys(10);
+  Save(writer_, keys);
+  world_.shelf.kept.clear();
+  const AdoptSummary summary = world_.RestartWarm();
+  EXPECT_EQ(summary.blocks, 0u);
+  EXPECT_EQ(summary.slots_parked, 10u);
+  // Found as soon as the group is there, before anything else is run.
+  const SessionId session = world_.Open();
+  std::string why;
+  const auto opened = world_.store->OpenGroup(session, TestGroup("simple", {TestSpace(0)}), &why);
+  ASSERT_TRUE(opened.ok()) << why;
+  EXPECT_EQ(world_.MatchCount(session, opened->group_index, keys), 10u);
+  group_ = world_.OpenSimple(session);
+  EXPECT_EQ(Load(session, keys), 10u);
+}
+
+TEST_F(StoreAdopt, ParkedBlocksMakeRoom) {
+  Save(writer_, StoreWorld::Keys(32));
+  world_.shelf.kept.clear();
+  EXPECT_EQ(world_.RestartWarm().slots_parked, 32u);
+  const SessionId session = world_.Open();
+  group_ = world_.OpenGroup(session, TestGroup("other", {TestSpace(1)}));
+  Save(session, StoreWorld::Keys(32, 5));  // tells that room is short
+  world_.Run();
+  EXPECT_EQ(Save(session, StoreWorld::Keys(32, 6)), 32u);
+}
+
+TEST_F(StoreAdopt, SecondCrashLosesNothing) {
+  const auto keys = StoreWorld::Keys(9);
+  Save(writer_, keys);
+  world_.holds_checksums = true;
+  world_.RestartWarm();
+  world_.Run();  // verifications under way
+  EXPECT_EQ(world_.RestartWarm().blocks, 9u);
+  world_.holds_checksums = false;
+  EXPECT_EQ(Load(Arrive(), keys), 9u);
+}
+
+TEST_F(StoreAdopt, HintsOutliveTheProcess) {
+  const auto keys = StoreWorld::Keys(2);
+  KeysQuery query = world_.Query(writer_, group_, keys);
+  query.hints.ttl_s = 100;
+  query.hints.priority = 77;
+  const ReserveResult reserved = world_.Reserve(query);
+  world_.CommitAll(writer_, group_, keys, reserved, StoreWorld::Checksums::kClient,
+                   protocol::kCommitRelease);
+  world_.RestartWarm();
+  const SessionId session = Arrive();
+  std::vector<protocol::QueriedBlock> blocks;
+  ASSERT_TRUE(world_.store->Query(world_.Query(session, group_, keys), &blocks).ok());
+  ASSERT_EQ(blocks.size(), 2u);
+  EXPECT_EQ(blocks[1].priority, 77);
+  EXPECT_EQ(Load(session, keys), 2u);
+  world_.Advance(101'000'000);
+  EXPECT_EQ(Load(session, keys), 0u);
+}
+
+class StoreAdoptTiers : public StoreAdopt {
+ protected:
+  StoreAdoptTiers() : StoreAdopt({.segments_max = 4, .lower_tier_count = 1}) {}
+};
+
+TEST_F(StoreAdoptTiers, CopyBelowAndCopyInDramAreOneBlock) {
+  const auto keys = StoreWorld::Keys(5);
+  Save(writer_, keys);
+  world_.Advance(1'000'000);
+  ASSERT_EQ(world_.Stats().lower_tiers[0].block_count, 5u);
+  world_.RestartWarm();
+  EXPECT_EQ(world_.Stats().block_count, 5u);
+  EXPECT_EQ(world_.Stats().lower_tiers[0].block_count, 5u);
+  EXPECT_EQ(world_.Stats().slot_bytes_used, 5 * kSlotBytes);
+  EXPECT_EQ(Load(Arrive(), keys), 5u);
+}
+
+TEST_F(StoreAdoptTiers, CorruptedDramCopyFallsBackToTheOneBelow) {
+  const auto keys = StoreWorld::Keys(3);
+  Save(writer_, keys);
+  world_.Advance(1'000'000);
+  world_.Kill();
+  BytesOf(keys[1])[5] ^= std::byte{1};
+  world_.MakeStore(StoreWorld::Dram::kKept);
+  world_.Restore();
+  world_.store->AdoptSlots(0, {});
+  world_.Run();
+  EXPECT_EQ(world_.Stats().blocks_corrupt, 1u);
+  EXPECT_EQ(Load(Arrive(), keys), 3u);
+}
+
+class StoreAdoptGarbled : public StoreAdopt, public testing::WithParamInterface<uint64_t> {
+ protected:
+  uint64_t Draw(uint64_t bound) { return random_.Next() % bound; }
+  // One row says something else now, and mostly still matches its check.
+  void Garble() {
+    const auto rows = world_.rows();
+    size_t index = Draw(rows.size());
+    for (size_t tries = 0; rows[index].state == SlotState::kFree && tries < 5'000; ++tries) {
+      index = (index + 1) % rows.size();
+    }
+    SlotRow& row = rows[index];
+    SlotIdentity& block = row.block;
+    switch (Draw(14)) {
+      case 0:
+        row.state = static_cast<SlotState>(Draw(7));
+        break;
+      case 1:
+        row.slot_pages = static_cast<uint32_t>(random_.Next() >> Draw(64));
+        break;
+      case 2:
+        row.extent_chunks = static_cast<uint16_t>(random_.Next());
+        break;
+      case 3:
+        row.checksum.low ^= uint64_t{1} << Draw(64);
+        break;
+      case 4:
+        block.member = static_cast<uint8_t>(random_.Next());
+        break;
+      case 5:
+        block.position = static_cast<uint32_t>(random_.Next() >> Draw(64));
+        break;
+      case 6:
+        block.parent = StoreWorld::Keys(12)[Draw(12)];  // perhaps its child, or itself
+        break;
+      case 7:
+        block.key = StoreWorld::Keys(12)[Draw(12)];
+        break;
+      case 8:
+        block.commit_id = Draw(2) == 0 ? 0 : random_.Next();
+        break;
+      case 9:
+        block.expires_at_s = random_.Next() >> Draw(64);
+        break;
+      case 10:
+        block.flags = static_cast<uint8_t>(random_.Next());
+        block.priority = static_cast<uint8_t>(random_.Next());
+        break;
+      case 11:
+        block = rows[Draw(rows.size())].block;
+        break;
+      case 12:
+        row = rows[Draw(rows.size())];
+        break;
+      default:
+        for (size_t i = 0; i < sizeof(row); ++i) {
+          reinterpret_cast<unsigned char*>(&row)[i] = static_cast<unsigned char>(random_.Next());
+        }
+    }
+    if (Draw(8) != 0) row.check = RowCheck(row, StoreWorld::TableSeed(0), index);
+  }
+
+  sim::SeededRandom random_{GetParam()};
+};
+
+// Nothing in the table is believed: what it says wrong costs blocks, never truth.
+TEST_P(StoreAdoptGarbled, WhatIsServedIsRightWhateverTheTableSays) {
+  for (int round = 0; round < 40; ++round) {
+    const auto keys = StoreWorld::Keys(12);
+    const auto others = StoreWorld::Keys(12, /*chain=*/2);
+    const SessionId session = Arrive();
+    Save(session, keys);
+    Save(session, others);
+    world_.Reserve(session, group_, StoreWorld::Keys(2, /*chain=*/3));
+    world_.Kill();
+    for (uint64_t i = 0; i < 1 + Draw(6); ++i) Garble();
+    world_.MakeStore(StoreWorld::Dram::kKept);
+    if (Draw(2) == 0) world_.shelf.kept.clear();
+    world_.Restore();
+    world_.store->AdoptSlots(0, {});
+    const SessionId reader = Arrive();
+    Load(reader, keys);  // judges every byte
+    Load(reader, others);
+    Save(reader, StoreWorld::Keys(4, /*chain=*/100 + round));
+    Load(reader, StoreWorld::Keys(4, /*chain=*/100 + round));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Seeds, StoreAdoptGarbled, testing::Range<uint64_t>(1, 9));
+
+TEST_F(StoreAdopt, MembersOfAGroupAreAdoptedTogether) {
+  const SpaceGroupSpec spec = TestGroup("pair", {TestSpace(0), TestSpace(1)});
+  group_ = world_.OpenGroup(writer_, spec);
+  const auto keys = StoreWorld::Keys(3);
+  ASSERT_EQ(Save(writer_, keys), 3u);
+  world_.Kill();
+  // A kill between the rows of one block.
+  uint32_t torn = 0;
+  for (SlotRow& row : world_.rows()) {
+    if (row.state == SlotState::kSealed && row.block.key == keys[2] && row.block.member == 1) {
+      row.state = SlotState::kReserved;
+      ++torn;
+    }
+  }
+  ASSERT_EQ(torn, 1u);
+  world_.MakeStore(StoreWorld::Dram::kKept);
+  world_.Restore();
+  const AdoptSummary summary = world_.store->AdoptSlots(0, {});
+  EXPECT_EQ(summary.blocks, 2u);
+  EXPECT_EQ(summary.slots_dropped, 1u);
+  world_.Run();
+  const SessionId reader = world_.Open();
+  group_ = world_.OpenGroup(reader, spec);
+  EXPECT_EQ(world_.MatchCount(reader, group_, keys), 2u);
+}
+
+}  // namespace
+}  // namespace terrace

@@ -1,0 +1,386 @@
+// What hosts give each other through a shared tier: whole, checked, and no more than is wanted.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "sim/memory_shared_tier.h"
+#include "unit/daemon/store/store_fixture.h"
+
+namespace terrace {
+namespace {
+
+WorldOptions OnShelf(sim::MemorySharedTier& tier, uint32_t member_count) {
+  WorldOptions options;
+  options.segments_max = member_count;
+  options.shared.tier = &tier;
+  return options;
+}
+
+// One host: a store of its own, on a shelf that others share.
+struct SharingHost {
+  explicit SharingHost(sim::SharedShelf& shelf, uint32_t member_count = 1)
+      : tier(shelf), world(OnShelf(tier, member_count)) {
+    tier.SetListener(&world.store->shared_listener(0));
+    session = world.Open();
+    std::vector<SpaceSpec> spaces;
+    for (uint32_t rank = 0; rank < member_count; ++rank) spaces.push_back(TestSpace(rank));
+    group = world.OpenGroup(session, TestGroup("simple", spaces));
+  }
+
+  void Run() {
+    world.Run();
+    while (tier.RunOne()) world.Run();
+  }
+  uint32_t Put(const std::vector<BlockKey>& keys) {
+    const uint32_t sealed = world.Put(session, group, keys);
+    Run();
+    return sealed;
+  }
+  // Asks the shelf, as a session does, then acquires.
+  AcquireResult Acquire(const std::vector<BlockKey>& keys, protocol::Hints hints = {}) {
+    KeysQuery query = world.Query(session, group, keys);
+    query.hints = hints;
+    uint64_t end_us = 0;
+    if (world.store->Seek(query, &end_us).code() == StatusCode::kBusy) {
+      EXPECT_TRUE(tier.RunOne());
+    }
+    return world.Acquire(query);
+  }
+  Store::DomainStats stats() const { return world.store->Stats()[0]; }
+  uint32_t LocalCount(const std::vector<BlockKey>& keys) {
+    return world.MatchCount(session, group, keys);
+  }
+  StatusCode last_completion() const { return world.listener.completions.back().status; }
+
+  sim::MemorySharedTier tier;
+  StoreWorld world;
+  SessionId session = 0;
+  uint32_t group = 0;
+};
+
+TEST(StoreShared, WhatAnotherHostStoredIsServedAndBecomesLocal) {
+  sim::SharedShelf shelf;
+  SharingHost a(shelf), b(shelf);
+  const auto keys = StoreWorld::Keys(6);
+  ASSERT_EQ(a.Put(keys), 6u);
+  EXPECT_EQ(shelf.blocks.size(), 6u);
+  EXPECT_EQ(b.LocalCount(keys), 0u) << "a Match is local";
+  const AcquireResult acquired = b.Acquire(keys);
+  ASSERT_EQ(acquired.reply.block_count, 6u);
+  EXPECT_EQ(acquired.spans[0].state, protocol::SpanState::kComing);
+  EXPECT_EQ(acquired.spans[0].tier, TierKind::kRedis);
+  b.Run();
+  for (size_t i = 0; i < keys.size(); ++i) {
+    EXPECT_TRUE(b.world.Holds(b.session, b.group, keys[i], 0, acquired.slots[i]));
+  }
+  EXPECT_EQ(b.LocalCount(keys), 6u);
+  EXPECT_EQ(b.world.Acquire(b.session, b.group, keys).spans[0].state, protocol::SpanState::kReady);
+  EXPECT_EQ(b.stats().shared->blocks_fetched, 6u);
+  EXPECT_EQ(b.stats().shared->blocks_stored + b.stats().shared->blocks_existing, 0u)
+      << "it is not given back";
+}
+
+TEST(StoreShared, BytesThatAreNotThoseOfTheirChecksumsAreAMiss) {
+  sim::SharedShelf shelf;
+  SharingHost a(shelf), b(shelf);
+  const auto keys = StoreWorld::Keys(3);
+  ASSERT_EQ(a.Put(keys), 3u);
+  for (auto& [place, stored] : shelf.blocks) {
+    if (stored.record.key == keys[1]) stored.bytes[77] ^= std::byte{1};
+  }
+  const AcquireResult acquired = b.Acquire(keys);
+  ASSERT_EQ(acquired.reply.block_count, 3u);
+  b.Run();
+  EXPECT_EQ(b.last_completion(), StatusCode::kNotFound);
+  EXPECT_EQ(b.LocalCount(keys), 1u) << "the prefix ends there";
+  EXPECT_EQ(b.stats().blocks_corrupt, 1u);
+}
+
+TEST(StoreShared, RootsThatAreNotThereAreAMiss) {
+  sim::SharedShelf shelf;
+  SharingHost a(shelf), b(shelf);
+  const auto keys = StoreWorld::Keys(1);
+  ASSERT_EQ(a.Put(keys), 1u);
+  shelf.blocks.begin()->second.roots[0] = {};
+  ASSERT_EQ(b.Acquire(keys).reply.block_count, 1u);
+  b.Run();
+  EXPECT_EQ(b.LocalCount(keys), 0u) << "bytes are believed because of their checksums only";
+}
+
+TEST(StoreShared, WhatHasExpiredIsAMissThoughItIsStillThere) {
+  sim::SharedShelf shelf;
+  SharingHost a(shelf), b(shelf);
+  const auto keys = StoreWorld::Keys(1);
+  ASSERT_EQ(a.Put(keys), 1u);
+  shelf.blocks.begin()->second.record.expires_at_s = b.world.clock.UnixSeconds();
+  ASSERT_EQ(b.Acquire(keys).reply.block_count, 1u);
+  b.Run();
+  EXPECT_EQ(b.LocalCount(keys), 0u);
+  shelf.blocks.begin()->second.record.expires_at_s = b.world.clock.UnixSeconds() + 60;
+  SharingHost c(shelf);
+  ASSERT_EQ(c.Acquire(keys).reply.block_count, 1u);
+  c.Run();
+  EXPECT_EQ(c.LocalCount(keys), 1u);
+}
+
+TEST(StoreShared, MembersOfTwoCommitsMakeNoBlock) {
+  sim::SharedShelf shelf, other_shelf;
+  SharingHost a(shelf, 2), b(other_shelf, 2), c(shelf, 2);
+  const auto keys = StoreWorld::Keys(1);
+  ASSERT_EQ(a.Put(keys), 1u);
+  ASSERT_EQ(b.Put(StoreWorld::Keys(1, 9)), 1u);  // equal seeds draw equal commits: not the first
+  other_shelf.blocks.clear();
+  ASSERT_EQ(b.Put(keys), 1u);
+  ASSERT_EQ(shelf.blocks.size(), 2u);
+  // Each host won one member.
+  shelf.blocks.begin()->second = other_shelf.blocks.begin()->second;
+  ASSERT_NE(shelf.blocks.begin()->second.record.commit_id,
+            std::next(shelf.blocks.begin())->second.record.commit_id);
+  ASSERT_EQ(c.Acquire(keys).reply.block_count, 1u);
+  c.Run();
+  EXPECT_EQ(c.last_completion(), StatusCode::kNotFound);
+  EXPECT_EQ(c.LocalCount(keys), 0u);
+  EXPECT_TRUE(shelf.blocks.empty()) << "nobody could store it whole while it is there";
+}
+
+TEST(StoreShared, WhatNobodyWaitsForIsNotFetched) {
+  sim::SharedShelf shelf;
+  SharingHost a(shelf), b(shelf);
+  const auto keys = StoreWorld::Keys(4);
+  ASSERT_EQ(a.Put(keys), 4u);
+  KeysQuery query = b.world.Query(b.session, b.group, keys);
+  uint64_t end_us = 0;
+  ASSERT_EQ(b.world.store->Seek(query, &end_us).code(), StatusCode::kBusy);
+  b.Run();
+  b.tier.is_full = true;  // fetches have to wait
+  const AcquireResult acquired = b.world.Acquire(query);
+  ASSERT_EQ(acquired.reply.block_count, 4u);
+  EXPECT_EQ(b.world.Release(b.session, acquired.reply.token), StatusCode::kOk);
+  b.tier.is_full = false;
+  b.world.Advance(2'000'000);
+  b.Run();
+  EXPECT_EQ(b.tier.fetch_count, 0u);
+  EXPECT_EQ(b.stats().shared->blocks_cancelled, 4u);
+  EXPECT_EQ(b.stats().slot_bytes_used, 0u);
+  EXPECT_EQ(b.stats().block_count, 0u);
+}
+
+TEST(StoreShared, WhatFindsNoRoomEndsThePrefix) {
+  sim::SharedShelf shelf;
+  SharingHost a(shelf), b(shelf);
+  const auto keys = StoreWorld::Keys(6, 1), held = StoreWorld::Keys(kSlotsPerSegment - 2, 2);
+  ASSERT_EQ(a.Put(keys), 6u);
+  ASSERT_EQ(b.Put(held), held.size());
+  ASSERT_EQ(b.world.Acquire(b.session, b.group, held).reply.block_count, held.size());
+  const AcquireResult acquired = b.Acquire(keys);
+  EXPECT_EQ(acquired.reply.block_count, 2u);
+  b.Run();
+  EXPECT_EQ(b.LocalCount(keys), 2u);
+  EXPECT_EQ(b.stats().block_count, held.size() + 2) << "of the others nothing is left";
+}
+
+TEST(StoreShared, WhatIsThereNoMoreEndsThePrefix) {
+  sim::SharedShelf shelf;
+  SharingHost a(shelf), b(shelf);
+  const auto keys = StoreWorld::Keys(4);
+  ASSERT_EQ(a.Put(keys), 4u);
+  ASSERT_EQ(b.Acquire(keys).reply.block_count, 4u);
+  std::erase_if(shelf.blocks,
+                [&](const auto& block) { return block.second.record.key == keys[2]; });
+  b.Run();
+  EXPECT_EQ(b.LocalCount(keys), 2u);
+  EXPECT_EQ(b.stats().shared->blocks_missed, 1u);
+}
+
+TEST(StoreShared, AQuestionThatIsNotAnsweredInTimeIsAMissAndTheAnswerServesTheNext) {
+  sim::SharedShelf shelf;
+  SharingHost a(shelf), b(shelf);
+  const auto keys = StoreWorld::Keys(2);
+  ASSERT_EQ(a.Put(keys), 2u);
+  const KeysQuery query = b.world.Query(b.session, b.group, keys);
+  uint64_t end_us = 0;
+  ASSERT_EQ(b.world.store->Seek(query, &end_us).code(), StatusCode::kBusy);
+  b.world.Advance(SharedUse().seek_us);
+  EXPECT_EQ(b.stats().shared->seeks_late, 1u);
+  EXPECT_EQ(b.world.store->Seek(query, &end_us).code(), StatusCode::kOk) << "the time is spent";
+  EXPECT_EQ(b.world.Acquire(query).reply.block_count, 0u);
+  b.Run();
+  EXPECT_EQ(b.Acquire(keys).reply.block_count, 2u);
+  b.Run();
+  EXPECT_EQ(b.LocalCount(keys), 2u);
+}
+
+TEST(StoreShared, ABlockBeingGivenIsNoVictim) {
+  sim::SharedShelf shelf;
+  SharingHost a(shelf);
+  const auto first = StoreWorld::Keys(kSlotsPerSegment, 1), second = StoreWorld::Keys(4, 2);
+  ASSERT_EQ(a.world.Put(a.session, a.group, first), kSlotsPerSegment);  // all are on their way
+  EXPECT_EQ(a.world.Put(a.session, a.group, second), 0u) << "their slots are being read";
+  a.Run();
+  EXPECT_EQ(shelf.blocks.size(), kSlotsPerSegment);
+  EXPECT_EQ(a.Put(second), 4u);
+}
+
+TEST(StoreShared, WhatHasLeftDramBeforeItsTurnIsNotGiven) {
+  sim::SharedShelf shelf;
+  SharingHost a(shelf);
+  a.tier.is_away = true;
+  ASSERT_EQ(a.Put(StoreWorld::Keys(kSlotsPerSegment, 1)), kSlotsPerSegment);
+  ASSERT_EQ(a.Put(StoreWorld::Keys(kSlotsPerSegment, 2)), kSlotsPerSegment);
+  a.tier.is_away = false;
+  a.world.Advance(1'000'000);
+  a.Run();
+  EXPECT_EQ(a.stats().shared->blocks_outdated, kSlotsPerSegment);
+  EXPECT_EQ(shelf.blocks.size(), kSlotsPerSegment);
+}
+
+TEST(StoreShared, WhatIsThereIsNotGivenTwice) {
+  sim::SharedShelf shelf;
+  SharingHost a(shelf);
+  const auto keys = StoreWorld::Keys(3);
+  ASSERT_EQ(a.Put(keys), 3u);
+  ASSERT_EQ(a.Acquire(keys).reply.block_count, 3u);
+  a.Run();
+  EXPECT_EQ(a.stats().shared->blocks_stored, 3u);
+  EXPECT_EQ(a.stats().shared->blocks_existing, 0u);
+}
+
+// ---- what is to be forgotten ----
+
+void Reset(SharingHost& host) {
+  uint64_t cursor = 0;
+  do {
+    ASSERT_TRUE(host.world.store->Reset(host.session, host.group, &cursor).ok());
+  } while (cursor != 0);
+  host.Run();
+}
+
+void EvictAll(SharingHost& host, uint32_t flags = 0) {
+  uint64_t cursor = 0;
+  protocol::EvictReply reply;
+  do {
+    ASSERT_TRUE(
+        host.world.store
+            ->Evict(host.world.Query(host.session, kAllGroups, {}, protocol::kEvictSubtree | flags),
+                    &cursor, &reply)
+            .ok());
+  } while (cursor != 0);
+  host.Run();
+}
+
+TEST(StoreShared, WhatAResetErasedDoesNotComeBackFromTheShelf) {
+  sim::SharedShelf shelf;
+  SharingHost a(shelf), b(shelf);
+  const auto keys = StoreWorld::Keys(6);
+  ASSERT_EQ(a.Put(keys), 6u);
+  a.world.Advance(1);
+  Reset(a);
+  EXPECT_EQ(a.Acquire(keys).reply.block_count, 0u);
+  EXPECT_EQ(b.Acquire(keys).reply.block_count, 0u) << "nor for whoever hears of it";
+  // From here on they share again.
+  a.world.Advance(1);
+  ASSERT_EQ(a.Put(keys), 6u);
+  EXPECT_EQ(b.Acquire(keys).reply.block_count, 6u);
+}
+
+TEST(StoreShared, WhatWasEvictedAltogetherDoesNotComeBackFromTheShelf) {
+  sim::SharedShelf shelf;
+  SharingHost a(shelf);
+  const auto keys = StoreWorld::Keys(6);
+  ASSERT_EQ(a.Put(keys), 6u);
+  a.world.Advance(1);
+  EvictAll(a, protocol::kEvictDryRun);
+  EXPECT_TRUE(shelf.generations.empty() || shelf.generations.begin()->second == 0);
+  EvictAll(a);
+  EXPECT_EQ(a.Acquire(keys).reply.block_count, 0u);
+}
+
+TEST(StoreShared, BlocksThatAreEvictedByNameAreErasedOnTheShelf) {
+  sim::SharedShelf shelf;
+  SharingHost a(shelf);
+  const auto keys = StoreWorld::Keys(6);
+  ASSERT_EQ(a.Put(keys), 6u);
+  const std::vector<BlockKey> last(keys.begin() + 4, keys.end());
+  uint64_t cursor = 0;
+  protocol::EvictReply reply;
+  ASSERT_TRUE(a.world.store->Evict(a.world.Query(a.session, a.group, last), &cursor, &reply).ok());
+  EXPECT_EQ(reply.block_count, 2u);
+  EXPECT_EQ(shelf.blocks.size(), 4u);
+  EXPECT_EQ(a.LocalCount(keys), 4u);
+  // A shelf that is away is told of the whole group, later.
+  a.tier.is_away = true;
+  const std::vector<BlockKey> third(keys.begin() + 3, keys.begin() + 4);
+  a.world.Run();
+  ASSERT_TRUE(a.world.store->Evict(a.world.Query(a.session, a.group, third), &cursor, &reply).ok());
+  a.tier.is_away = false;
+  a.world.Advance(1'000'000);
+  a.Run();
+  EXPECT_EQ(a.Acquire(keys).reply.block_count, 3u) << "what is here";
+  EXPECT_EQ(shelf.generations.begin()->second, 1u);
+}
+
+TEST(StoreShared, AShelfThatWasAwayDuringAResetBringsNothingBack) {
+  sim::SharedShelf shelf;
+  SharingHost a(shelf);
+  const auto keys = StoreWorld::Keys(6);
+  ASSERT_EQ(a.Put(keys), 6u);
+  a.tier.is_away = true;
+  a.world.Advance(1);
+  Reset(a);
+  a.tier.is_away = false;
+  EXPECT_EQ(a.Acquire(keys).reply.block_count, 0u) << "it has not been told yet";
+  a.world.Advance(1'000'000);
+  a.Run();
+  EXPECT_EQ(a.Acquire(keys).reply.block_count, 0u) << "it has";
+  EXPECT_EQ(shelf.generations.begin()->second, 1u);
+  ASSERT_EQ(a.Put(keys), 6u);
+  EXPECT_EQ(a.stats().shared->blocks_stored, 12u);
+}
+
+TEST(StoreShared, WhatAnotherHostStillHasIsNotGivenAgain) {
+  sim::SharedShelf shelf;
+  SharingHost a(shelf), b(shelf);
+  const auto keys = StoreWorld::Keys(6);
+  b.tier.is_away = true;
+  ASSERT_EQ(b.Put(keys), 6u);  // and has not been given
+  Reset(a);
+  b.tier.is_away = false;
+  for (int i = 0; i < 3; ++i) {
+    b.world.Advance(1'000'000);
+    EXPECT_EQ(b.Acquire(keys).reply.block_count, 6u) << "it was not b who had it erased";
+    b.Run();
+  }
+  EXPECT_EQ(a.Acquire(keys).reply.block_count, 0u);
+  EXPECT_EQ(shelf.blocks.size(), 0u);
+  const auto fresh = StoreWorld::Keys(2, 2);
+  ASSERT_EQ(b.Put(fresh), 2u);
+  EXPECT_EQ(a.Acquire(fresh).reply.block_count, 2u) << "what it computes from there on is";
+}
+
+TEST(StoreShared, ABlockThatIsErasedWhileItWaitsForTheShelfIsNotGiven) {
+  sim::SharedShelf shelf;
+  SharingHost a(shelf);
+  const auto keys = StoreWorld::Keys(6);
+  a.tier.is_full = true;  // jobs begin, and no store does
+  ASSERT_EQ(a.Put(keys), 6u);
+  a.world.Advance(1);
+  Reset(a);
+  a.tier.is_full = false;
+  a.world.Advance(1'000'000);
+  a.Run();
+  EXPECT_EQ(shelf.blocks.size(), 0u);
+  EXPECT_EQ(a.Acquire(keys).reply.block_count, 0u);
+}
+
+TEST(StoreShared, AnErasureHasEndedWhenASuccessorWouldKnowOfIt) {
+  sim::SharedShelf shelf;
+  SharingHost a(shelf);
+  ASSERT_EQ(a.Put(StoreWorld::Keys(2)), 2u);
+  a.tier.is_kept = false;
+  Reset(a);
+  EXPECT_EQ(a.world.store->AwaitErasures(a.session, 77).code(), StatusCode::kBusy);
+  a.tier.is_kept = true;
+  EXPECT_TRUE(a.world.store->AwaitErasures(a.session, 78).ok());
+}
+
+}  // namespace
+}  // namespace terrace

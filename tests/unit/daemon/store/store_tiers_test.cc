@@ -1,0 +1,455 @@
+// Promotion, demotion and persistence.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "daemon/block/evictor.h"
+#include "store_fixture.h"
+
+namespace terrace {
+namespace {
+
+using protocol::SpanState;
+using World = StoreWorld;
+
+class Tiers : public ::testing::Test {
+ protected:
+  // Stores a chain and lets it settle below.
+  void PutBelow(uint64_t chain, uint32_t count = 4) {
+    w.Put(s, group, World::Keys(count, chain));
+    w.Advance(100'000);
+  }
+  // Pushes everything else out of DRAM.
+  void Flood() {
+    for (uint64_t chain = 50; chain < 52; ++chain) PutBelow(chain);
+  }
+  uint8_t TierMask(const BlockKey& key) {
+    std::vector<protocol::QueriedBlock> blocks;
+    const std::vector<BlockKey> keys = {key};
+    EXPECT_TRUE(w.store->Query(w.Query(s, group, keys), &blocks).ok());
+    return blocks[0].tier_mask;
+  }
+  uint8_t TierMask(uint64_t chain, uint32_t index) {
+    return TierMask(World::Keys(index + 1, chain)[index]);
+  }
+  static constexpr uint8_t kDram = 1 << 1, kNvme = 1 << 2;
+
+  World w{{.lower_tier_count = 1}};
+  SessionId s = w.Open();
+  uint32_t group = w.OpenSimple(s);
+};
+
+TEST_F(Tiers, SealedBlocksAreWrittenThrough) {
+  PutBelow(1);
+  for (uint32_t i = 0; i < 4; ++i) EXPECT_EQ(TierMask(1, i), kDram | kNvme);
+  EXPECT_EQ(w.tiers[0]->stats().used_bytes, 4 * kSlotBytes);
+}
+
+TEST_F(Tiers, AnEvictedBlockIsPromotedByteForByte) {
+  PutBelow(1);
+  Flood();
+  EXPECT_EQ(TierMask(1, 0), kNvme);
+  const auto keys = World::Keys(4, 1);
+  const KeysQuery query = w.Query(s, group, keys);
+  const AcquireResult got = w.Acquire(query);
+  EXPECT_EQ(got.reply.block_count, 4u);
+  ASSERT_EQ(got.spans.size(), 1u);
+  EXPECT_EQ(got.spans[0].state, SpanState::kComing);
+  EXPECT_EQ(got.spans[0].tier, TierKind::kNvme);
+  EXPECT_GT(got.spans[0].eta_us, 0u);
+  w.Advance(100'000);
+  uint32_t ready_count = 0;
+  for (const auto& told : w.listener.completions) {
+    EXPECT_EQ(told.request_id, query.request_id);
+    EXPECT_EQ(told.status, StatusCode::kOk);
+    EXPECT_EQ(told.completion.first_block, ready_count);  // prefix order, whatever overtook what
+    ready_count += told.completion.block_count;
+    EXPECT_EQ(told.is_last(), ready_count == 4);
+  }
+  EXPECT_EQ(ready_count, 4u);
+  for (uint32_t i = 0; i < 4; ++i) EXPECT_TRUE(w.Holds(s, group, keys[i], 0, got.slots[i]));
+  EXPECT_EQ(w.Stats().promotions, 4u);
+}
+
+// Otherwise the reads that a cancelled prompt had queued would delay the next one's.
+TEST(TiersWithAShortQueue, ReadsThatNobodyWaitsForAnyMoreAreNotBegun) {
+  WorldOptions options{.lower_tier_count = 1};
+  options.make_tier = [](sim::MemoryTier::Options tier) {
+    tier.queue_max = 2;
+    return std::make_unique<sim::MemoryTier>(tier);
+  };
+  World w(options);
+  const SessionId s = w.Open();
+  const uint32_t group = w.OpenSimple(s);
+  const auto keys = World::Keys(4, 1);
+  for (const uint64_t chain : {1, 50, 51}) {
+    w.Put(s, group, World::Keys(4, chain));
+    w.Advance(100'000);
+  }
+  const uint64_t read_before = w.tiers[0]->stats().read_bytes;
+  w.holds_transfers = true;
+  const AcquireResult first = w.Acquire(s, group, keys);
+  ASSERT_EQ(first.reply.block_count, 4u);
+  w.Advance(10'000);
+  ASSERT_EQ(w.tiers[0]->stats().transfers_in_flight, 2u);
+  EXPECT_EQ(w.Release(s, first.reply.token), StatusCode::kOk);
+  w.Advance(10'000);
+  w.holds_transfers = false;
+  w.Advance(100'000);
+  EXPECT_EQ(w.tiers[0]->stats().read_bytes - read_before, 2 * kSlotBytes);
+  EXPECT_EQ(w.Stats().promotions, 2u);
+  EXPECT_EQ(w.Stats().promotions_cancelled, 2u);
+  EXPECT_EQ(w.Stats().promotions_failed, 0u);
+  const AcquireResult again = w.Acquire(s, group, keys);
+  w.Advance(100'000);
+  ASSERT_EQ(again.reply.block_count, 4u);
+  for (uint32_t i = 0; i < 4; ++i) EXPECT_TRUE(w.Holds(s, group, keys[i], 0, again.slots[i]));
+}
+
+// A second one who wants them keeps them going.
+TEST(TiersWithAShortQueue, ReadsThatSomebodyElseWaitsForAreBegun) {
+  WorldOptions options{.lower_tier_count = 1};
+  options.make_tier = [](sim::MemoryTier::Options tier) {
+    tier.queue_max = 1;
+    return std::make_unique<sim::MemoryTier>(tier);
+  };
+  World w(options);
+  const SessionId s = w.Open();
+  const uint32_t group = w.OpenSimple(s);
+  const auto keys = World::Keys(4, 1);
+  for (const uint64_t chain : {1, 50, 51}) {
+    w.Put(s, group, World::Keys(4, chain));
+    w.Advance(100'000);
+  }
+  w.holds_transfers = true;
+  const AcquireResult first = w.Acquire(s, group, keys);
+  const AcquireResult second = w.Acquire(w.Open(), group, keys);
+  w.Advance(1'000);
+  w.Release(s, first.reply.token);
+  w.Advance(1'000);
+  w.holds_transfers = false;
+  w.Advance(100'000);
+  EXPECT_EQ(w.Stats().promotions, 4u);
+  EXPECT_EQ(w.Stats().promotions_cancelled, 0u);
+  EXPECT_EQ(second.reply.block_count, 4u);
+}
+
+TEST_F(Tiers, ManyWhoWantABlockShareOnePromotion) {
+  PutBelow(1);
+  Flood();
+  const SessionId other = w.Open();
+  const auto first = w.Acquire(s, group, World::Keys(4, 1));
+  const auto second = w.Acquire(other, group, World::Keys(4, 1));
+  EXPECT_EQ(second.spans[0].state, SpanState::kComing);
+  EXPECT_EQ(first.slots, second.slots);
+  w.Advance(100'000);
+  EXPECT_EQ(w.Stats().promotions, 4u);
+  uint32_t last_count = 0;
+  for (const auto& told : w.listener.completions) last_count += told.is_last() ? 1 : 0;
+  EXPECT_EQ(last_count, 2u);
+}
+
+TEST_F(Tiers, AtTheDeadlineWhatIsNotThereLeavesTheLease) {
+  PutBelow(1);
+  Flood();
+  w.holds_transfers = true;
+  const auto keys = World::Keys(4, 1);
+  KeysQuery query = w.Query(s, group, keys);
+  query.hints.deadline_us = 5'000;
+  const AcquireResult got = w.Acquire(query);
+  w.Advance(4'900);
+  EXPECT_TRUE(w.listener.completions.empty());
+  w.Advance(200);
+  ASSERT_EQ(w.listener.completions.size(), 1u);
+  EXPECT_EQ(w.listener.completions[0].status, StatusCode::kBusy);
+  EXPECT_EQ(w.listener.completions[0].completion.first_block, 0u);
+  EXPECT_TRUE(w.listener.completions[0].is_last());
+  EXPECT_EQ(w.Stats().pinned_count, 0u);
+  // The transfers go on, and the blocks are there for the next one.
+  w.holds_transfers = false;
+  w.Advance(100'000);
+  EXPECT_EQ(w.listener.completions.size(), 1u);
+  EXPECT_EQ(TierMask(1, 3), kDram | kNvme);
+}
+
+TEST_F(Tiers, BytesThatDoNotMatchTruncateThePrefixAndAreDroppedOnce) {
+  PutBelow(1);
+  Flood();
+  const AcquireResult warm = w.Acquire(s, group, World::Keys(2, 1));
+  w.Advance(100'000);
+  w.listener.completions.clear();
+  w.faults[0]->SetRate(sim::Fault::kReadFlipsBit, 1'000'000);
+  const auto got = w.Acquire(s, group, World::Keys(4, 1));
+  EXPECT_EQ(got.reply.block_count, 4u);
+  w.Advance(100'000);
+  // Never an error reply, never a wrong byte: the prefix ends at the first bad block.
+  ASSERT_FALSE(w.listener.completions.empty());
+  for (const auto& told : w.listener.completions) {
+    EXPECT_EQ(told.status, StatusCode::kNotFound);
+  }
+  EXPECT_EQ(w.listener.completions.back().completion.first_block, 2u);
+  EXPECT_TRUE(w.listener.completions.back().is_last());
+  EXPECT_EQ(w.Stats().promotions_failed, 2u);
+  EXPECT_EQ(w.Stats().blocks_corrupt, 2u);
+  EXPECT_EQ(w.MatchCount(s, group, World::Keys(4, 1)), 2u);
+  EXPECT_EQ(w.Stats().pinned_count, 2u);
+  EXPECT_EQ(w.Put(s, group, World::Keys(4, 1)), 2u);
+}
+
+TEST_F(Tiers, AFailedReadIsAMissAndAFailedWriteLeavesTheDramCopy) {
+  w.faults[0]->SetRate(sim::Fault::kWriteFails, 1'000'000);
+  PutBelow(1);
+  EXPECT_EQ(TierMask(1, 0), kDram);
+  EXPECT_EQ(w.tiers[0]->stats().used_bytes, 0u);
+  w.faults[0]->SetRate(sim::Fault::kWriteFails, 0);
+  PutBelow(2);
+  Flood();
+  w.faults[0]->SetRate(sim::Fault::kReadFails, 1'000'000);
+  w.Acquire(s, group, World::Keys(4, 2));
+  w.Advance(100'000);
+  EXPECT_EQ(w.MatchCount(s, group, World::Keys(4, 2)), 0u);
+  EXPECT_EQ(w.Stats().blocks_corrupt, 0u);
+}
+
+TEST_F(Tiers, AFullQueueIsTriedAgain) {
+  PutBelow(1);
+  Flood();
+  w.faults[0]->SetRate(sim::Fault::kBusy, 1'000'000);
+  w.Acquire(s, group, World::Keys(4, 1));
+  w.Advance(10'000);
+  EXPECT_TRUE(w.listener.completions.empty());
+  w.faults[0]->SetRate(sim::Fault::kBusy, 0);
+  w.Advance(100'000);
+  EXPECT_TRUE(w.listener.completions.back().is_last());
+  EXPECT_EQ(w.listener.completions.back().status, StatusCode::kOk);
+}
+
+TEST_F(Tiers, AKeyThatComesTwiceIsPromotedOnce) {
+  PutBelow(1);
+  Flood();
+  std::vector<BlockKey> keys = World::Keys(2, 1);
+  keys.push_back(keys[0]);
+  const AcquireResult got = w.Acquire(s, group, keys, protocol::kKeysFlat);
+  EXPECT_EQ(got.reply.block_count, 3u);
+  EXPECT_EQ(got.slots[0], got.slots[2]);
+  w.Advance(100'000);
+  EXPECT_EQ(w.Stats().promotions, 2u);
+  EXPECT_TRUE(w.listener.completions.back().is_last());
+  EXPECT_EQ(w.Release(s, got.reply.token), StatusCode::kOk);
+  EXPECT_EQ(w.Stats().pinned_count, 0u);
+}
+
+TEST_F(Tiers, MakingRoomForAPromotionDoesNotDropWhatItReads) {
+  World two{{.lower_tier_count = 2, .lower_capacity_bytes = 8 * kSlotBytes}};
+  const SessionId t = two.Open();
+  const uint32_t g = two.OpenSimple(t);
+  const auto wanted = World::Keys(1, 1);
+  two.Put(t, g, wanted);
+  two.Put(t, g, World::Keys(7, 2));
+  two.Advance(100'000);
+  // Both tiers are full, `wanted` being what they would drop first. Now DRAM fills with blocks that
+  // are nowhere else.
+  for (const auto& fault : two.faults) fault->SwitchOff();
+  for (uint64_t chain = 11; chain < 11 + kSlotsPerSegment; ++chain) {
+    EXPECT_EQ(two.Put(t, g, World::Keys(1, chain)), 1u);
+    two.Run();
+  }
+  for (const auto& fault : two.faults) fault->SwitchOn();
+  const AcquireResult got = two.Acquire(t, g, wanted);
+  two.Advance(100'000);
+  EXPECT_EQ(two.Stats().promotions_failed, 0u);
+  ASSERT_EQ(got.reply.block_count, 1u);
+  EXPECT_TRUE(two.Holds(t, g, wanted[0], 0, got.slots[0]));
+  EXPECT_EQ(two.Stats().demotions, Evictor::kDemotionsPerBlockMax);
+}
+
+TEST_F(Tiers, PrefetchPromotesAndHoldsNothing) {
+  PutBelow(1);
+  Flood();
+  const auto keys = World::Keys(4, 1);
+  const KeysQuery query = w.Query(s, group, keys);
+  PrefixMatch result;
+  ASSERT_TRUE(w.store->Prefetch(query, &result).ok());
+  w.store->FinishPrefetch(query, &result);
+  EXPECT_EQ(result.reply.block_count, 4u);
+  EXPECT_EQ(w.Stats().pinned_count, 4u);
+  w.Advance(100'000);
+  EXPECT_EQ(w.Stats().pinned_count, 0u);
+  EXPECT_EQ(w.Stats().lease_count, 0u);
+  EXPECT_EQ(TierMask(1, 3), kDram | kNvme);
+  EXPECT_TRUE(w.listener.completions.back().is_last());
+}
+
+TEST_F(Tiers, WithoutRoomThePrefixIsTruncated) {
+  PutBelow(1);
+  Flood();
+  const AcquireResult blocker = w.Acquire(s, group, World::Keys(4, 50));
+  const AcquireResult other = w.Acquire(s, group, World::Keys(2, 51));
+  w.Advance(100'000);
+  const AcquireResult got = w.Acquire(s, group, World::Keys(4, 1));
+  EXPECT_EQ(got.reply.block_count, 2u);
+}
+
+TEST_F(Tiers, NoStoreBlocksNeverLeaveDram) {
+  const auto keys = World::Keys(2, 1);
+  KeysQuery query = w.Query(s, group, keys);
+  query.hints.flags = protocol::kHintNoStore;
+  w.CommitAll(s, group, keys, w.Reserve(query), World::Checksums::kClient,
+              protocol::kCommitRelease);
+  w.Advance(100'000);
+  EXPECT_EQ(TierMask(1, 0), kDram);
+  EXPECT_EQ(w.tiers[0]->stats().used_bytes, 0u);
+}
+
+TEST_F(Tiers, UncheckedBytesStayInDramUntilChecked) {
+  const auto keys = World::Keys(1, 1);
+  w.holds_checksums = true;
+  const ReserveResult reserved = w.Reserve(s, group, keys);
+  w.CommitAll(s, group, keys, reserved, World::Checksums::kDaemon);
+  w.Advance(100'000);
+  EXPECT_EQ(w.tiers[0]->stats().used_bytes, 0u);
+  w.holds_checksums = false;
+  w.Advance(100'000);
+  EXPECT_EQ(TierMask(1, 0), kDram | kNvme);
+}
+
+TEST_F(Tiers, AChildGoesBelowAfterItsParentOnly) {
+  w.holds_checksums = true;
+  const auto parent = World::Keys(1, 1);
+  w.CommitAll(s, group, parent, w.Reserve(s, group, parent), World::Checksums::kDaemon,
+              protocol::kCommitRelease);
+  EXPECT_EQ(w.Put(s, group, World::Keys(2, 1)), 1u);
+  w.Advance(100'000);
+  EXPECT_EQ(TierMask(1, 1), kDram);
+  w.holds_checksums = false;
+  w.Advance(100'000);
+  EXPECT_EQ(TierMask(1, 0), kDram | kNvme);
+  EXPECT_EQ(TierMask(1, 1), kDram | kNvme);
+}
+
+TEST_F(Tiers, AHungUpSessionWaitsForNothing) {
+  w.holds_transfers = true;
+  const SessionId left = w.Open();
+  const auto keys = World::Keys(3, 1);
+  w.Put(s, group, keys);
+  const KeysQuery query = w.Query(left, group, keys);
+  ASSERT_TRUE(w.store->Wait(query).ok());
+  EXPECT_EQ(w.store->FinishWait(query).code(), StatusCode::kBusy);
+  w.store->HangUp(left);
+  w.holds_transfers = false;
+  w.Advance(100'000);
+  EXPECT_TRUE(w.listener.waits.empty());
+}
+
+// A successor that does not know the group cannot read its blocks.
+TEST_F(Tiers, NothingIsPersistedBeforeTheSpecOfItsGroup) {
+  w.shelf.state_of_kept = GroupShelf::State::kComing;
+  const auto keys = World::Keys(3, 1);
+  w.Put(s, group, keys);
+  w.Advance(3'000'000);
+  EXPECT_EQ(w.Stats().lower_tiers[0].block_count, 0u);
+  w.shelf.state_of_kept = GroupShelf::State::kKept;
+  w.Advance(3'000'000);
+  EXPECT_EQ(w.Stats().lower_tiers[0].persisted_block_count, 3u);
+}
+
+TEST(TiersOfGroups, ABlockThatWaitsForTheSpecOfItsGroupHoldsUpNoOther) {
+  World w{{.segments_max = 2, .lower_tier_count = 1}};
+  const SessionId s = w.Open();
+  const uint32_t group = w.OpenSimple(s);
+  const SpaceGroupSpec slow = TestGroup("slow", {TestSpace(3)});
+  w.shelf.coming = {slow.Id()};
+  const uint32_t slow_group = w.OpenGroup(s, slow);
+  ASSERT_EQ(w.Put(s, slow_group, World::Keys(3, 2)), 3u);
+  w.Put(s, group, World::Keys(3, 1));
+  w.Advance(100'000);
+  EXPECT_EQ(w.Stats().lower_tiers[0].persisted_block_count, 3u);
+  w.shelf.coming.clear();
+  w.store->OnShelfChanged(0);
+  w.Advance(100'000);
+  EXPECT_EQ(w.Stats().lower_tiers[0].persisted_block_count, 6u) << "no tick was needed";
+}
+
+TEST_F(Tiers, AGroupWhoseSpecCannotBeWrittenIsTriedAgainWhenItIsOpened) {
+  w.shelf.state_of_kept = GroupShelf::State::kFailed;
+  w.Put(s, group, World::Keys(3, 1));
+  w.Advance(3'000'000);
+  EXPECT_EQ(w.Stats().lower_tiers[0].block_count, 0u);
+  const size_t asked_count = w.shelf.kept.size();
+  EXPECT_EQ(w.OpenSimple(s), group);
+  EXPECT_EQ(w.shelf.kept.size(), asked_count + 1);
+  w.shelf.state_of_kept = GroupShelf::State::kKept;
+  w.Put(s, group, World::Keys(3, 2));
+  w.Advance(3'000'000);
+  EXPECT_EQ(w.Stats().lower_tiers[0].persisted_block_count, 3u);
+}
+
+TEST_F(Tiers, WaitAnswersWhenAllIsPersisted) {
+  w.holds_transfers = true;
+  const auto keys = World::Keys(3, 1);
+  w.Put(s, group, keys);
+  const KeysQuery query = w.Query(s, group, keys);
+  ASSERT_TRUE(w.store->Wait(query).ok());
+  EXPECT_EQ(w.store->FinishWait(query).code(), StatusCode::kBusy);
+  w.Advance(1'000);
+  EXPECT_TRUE(w.listener.waits.empty());
+  w.holds_transfers = false;
+  w.Advance(100'000);
+  ASSERT_EQ(w.listener.waits.size(), 1u);
+  EXPECT_EQ(w.listener.waits[0].status, StatusCode::kOk);
+  EXPECT_EQ(w.listener.waits[0].request_id, query.request_id);
+  const KeysQuery again = w.Query(s, group, keys);
+  EXPECT_TRUE(w.store->Wait(again).ok());
+  EXPECT_TRUE(w.store->FinishWait(again).ok());
+  const auto unknown = World::Keys(1, 9);
+  EXPECT_EQ(w.store->Wait(w.Query(s, group, unknown)).code(), StatusCode::kNotFound);
+}
+
+TEST_F(Tiers, WaitEndsAtItsDeadlineOrWhenAKeyGoes) {
+  w.holds_transfers = true;
+  const auto keys = World::Keys(1, 1);
+  w.Put(s, group, keys);
+  KeysQuery query = w.Query(s, group, keys);
+  query.hints.deadline_us = 1'000;
+  ASSERT_TRUE(w.store->Wait(query).ok());
+  EXPECT_EQ(w.store->FinishWait(query).code(), StatusCode::kBusy);
+  w.Advance(2'000);
+  ASSERT_EQ(w.listener.waits.size(), 1u);
+  EXPECT_EQ(w.listener.waits[0].status, StatusCode::kBusy);
+  KeysQuery second = w.Query(s, group, keys);
+  ASSERT_TRUE(w.store->Wait(second).ok());
+  EXPECT_EQ(w.store->FinishWait(second).code(), StatusCode::kBusy);
+  uint64_t cursor = 0;
+  EXPECT_TRUE(w.store->Reset(s, group, &cursor).ok());
+  ASSERT_EQ(w.listener.waits.size(), 2u);
+  EXPECT_EQ(w.listener.waits[1].status, StatusCode::kNotFound);
+}
+
+TEST_F(Tiers, EraseUnderATransferWaitsForItsEnd) {
+  w.holds_transfers = true;
+  w.Put(s, group, World::Keys(2, 1));
+  w.Run();
+  uint64_t cursor = 0;
+  EXPECT_TRUE(w.store->Reset(s, group, &cursor).ok());
+  EXPECT_EQ(w.Stats().slot_bytes_used, 2 * kSlotBytes);
+  w.holds_transfers = false;
+  w.Advance(100'000);
+  EXPECT_EQ(w.Stats().slot_bytes_used, 0u);
+  EXPECT_EQ(w.tiers[0]->stats().used_bytes, 0u);
+}
+
+TEST_F(Tiers, AFullTierForgetsItsOwnTails) {
+  World small{{.lower_tier_count = 1, .lower_capacity_bytes = 12 * kSlotBytes}};
+  const SessionId t = small.Open();
+  const uint32_t g = small.OpenSimple(t);
+  for (uint64_t chain = 1; chain <= 6; ++chain) {
+    EXPECT_EQ(small.Put(t, g, World::Keys(4, chain)), 4u);
+    small.Advance(100'000);
+  }
+  EXPECT_LE(small.tiers[0]->stats().used_bytes, 12 * kSlotBytes);
+  EXPECT_EQ(small.MatchCount(t, g, World::Keys(4, 6)), 4u);
+  EXPECT_EQ(small.MatchCount(t, g, World::Keys(4, 5)), 4u);
+  EXPECT_LT(small.MatchCount(t, g, World::Keys(4, 1)), 4u);
+}
+
+}  // namespace
+}  // namespace terrace

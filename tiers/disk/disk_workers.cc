@@ -1,0 +1,96 @@
+#include "tiers/disk/disk_workers.h"
+
+#include <pthread.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <iterator>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+#include "terrace/check.h"
+#include "tiers/disk/left_behind.h"
+
+namespace terrace {
+
+struct DiskWorkers::State {
+  void Run();
+
+  Options options;
+  std::vector<std::thread> threads;
+  std::atomic<bool> is_stopping = false;
+
+  std::mutex mutex;
+  std::condition_variable has_work;
+  std::condition_variable has_ended;
+  std::deque<Job> jobs;
+  uint32_t running = 0;
+};
+
+DiskWorkers::DiskWorkers(Options options) : state_(std::make_unique<State>()) {
+  state_->options = std::move(options);
+  state_->running = state_->options.threads;
+  for (uint32_t i = 0; i < state_->options.threads; ++i) {
+    State* state = state_.get();
+    state->threads.emplace_back([state] { state->Run(); });
+    ::pthread_setname_np(state->threads.back().native_handle(), state->options.name.c_str());
+  }
+}
+
+DiskWorkers::~DiskWorkers() {
+  TERRACE_CHECK(!state_ || state_->threads.empty(), "Stop comes before the end");
+}
+
+void DiskWorkers::State::Run() {
+  const auto idle = std::chrono::microseconds(options.idle_us);
+  std::unique_lock lock(mutex);
+  while (!is_stopping.load(std::memory_order_relaxed)) {
+    if (jobs.empty()) {
+      const bool is_idle = has_work.wait_for(lock, idle) == std::cv_status::timeout;
+      if (!is_idle || !jobs.empty() || !options.on_idle) continue;
+      lock.unlock();
+      options.on_idle();
+      lock.lock();
+      continue;
+    }
+    Job job = std::move(jobs.front());
+    jobs.pop_front();
+    lock.unlock();
+    job();
+    job = nullptr;
+    lock.lock();
+  }
+  --running;
+  has_ended.notify_all();
+}
+
+void DiskWorkers::Submit(std::vector<Job>* jobs) {
+  const size_t count = jobs->size();
+  {
+    std::lock_guard lock(state_->mutex);
+    std::move(jobs->begin(), jobs->end(), std::back_inserter(state_->jobs));
+  }
+  jobs->clear();
+  for (size_t i = 0; i < count && i < state_->options.threads; ++i) state_->has_work.notify_one();
+}
+
+bool DiskWorkers::Stop(uint64_t within_us) {
+  bool have_ended = false;
+  {
+    std::unique_lock lock(state_->mutex);
+    state_->is_stopping = true;
+    state_->has_work.notify_all();
+    have_ended = state_->has_ended.wait_for(lock, std::chrono::microseconds(within_us),
+                                            [this] { return state_->running == 0; });
+  }
+  for (std::thread& thread : state_->threads) have_ended ? thread.join() : thread.detach();
+  state_->threads.clear();
+  if (!have_ended) LeaveBehind(std::move(state_));
+  return have_ended;
+}
+
+const std::atomic<bool>& DiskWorkers::is_stopping() const { return state_->is_stopping; }
+
+}  // namespace terrace

@@ -1,0 +1,136 @@
+#include "tiers/redis/redis_error.h"
+
+#include <array>
+#include <charconv>
+
+#include "tiers/redis/redis_slot.h"
+
+namespace terrace {
+namespace {
+
+struct ErrorWord {
+  std::string_view word;
+  RedisError error;
+  std::string_view name;
+};
+
+constexpr std::array kWords = {
+    ErrorWord{"OOM", RedisError::kOutOfMemory, "out of memory"},
+    ErrorWord{"READONLY", RedisError::kReadOnly, "read only"},
+    ErrorWord{"MISCONF", RedisError::kMisconfigured, "cannot persist"},
+    ErrorWord{"NOREPLICAS", RedisError::kNoReplicas, "too few replicas"},
+    ErrorWord{"LOADING", RedisError::kLoading, "loading"},
+    ErrorWord{"BUSY", RedisError::kBusyScript, "busy with a script"},
+    ErrorWord{"CLUSTERDOWN", RedisError::kClusterDown, "cluster down"},
+    ErrorWord{"TRYAGAIN", RedisError::kTryAgain, "slot on its way"},
+    ErrorWord{"MASTERDOWN", RedisError::kMasterDown, "master down"},
+    ErrorWord{"NOAUTH", RedisError::kNoAuth, "no authentication"},
+    ErrorWord{"WRONGPASS", RedisError::kWrongPassword, "wrong password"},
+    ErrorWord{"NOPERM", RedisError::kNoPermission, "no permission"},
+    ErrorWord{"MOVED", RedisError::kMoved, "moved"},
+    ErrorWord{"ASK", RedisError::kAsk, "ask"},
+    ErrorWord{"CROSSSLOT", RedisError::kCrossSlot, "keys of two slots"},
+    ErrorWord{"WRONGTYPE", RedisError::kWrongType, "wrong type"},
+};
+
+std::string_view TakeWord(std::string_view* text) {
+  const size_t space = text->find(' ');
+  const std::string_view word = text->substr(0, space);
+  text->remove_prefix(space == std::string_view::npos ? text->size() : space + 1);
+  return word;
+}
+
+template <typename Number>
+bool ParseNumber(std::string_view text, Number* number) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), *number);
+  return error == std::errc() && end == text.data() + text.size() && !text.empty();
+}
+
+}  // namespace
+
+RedisError ClassifyRedisError(std::string_view text) {
+  const std::string_view word = TakeWord(&text);
+  for (const ErrorWord& known : kWords) {
+    if (known.word == word) return known.error;
+  }
+  // Servers before 6 have no word of its own for these.
+  if (word == "ERR" && text.starts_with("invalid password")) return RedisError::kWrongPassword;
+  if (word == "ERR" && text.starts_with("operation not permitted")) return RedisError::kNoAuth;
+  // A password for a server that wants none: whoever configured this meant another server.
+  if (word == "ERR" && text.starts_with("AUTH ")) return RedisError::kWrongPassword;
+  if (word == "ERR" && text.starts_with("wrong number of arguments")) {
+    return RedisError::kWrongArguments;
+  }
+  return RedisError::kOther;
+}
+
+std::string_view RedisErrorName(RedisError error) {
+  if (error == RedisError::kNone) return "none";
+  if (error == RedisError::kTooLong) return "value too long";
+  if (error == RedisError::kWrongArguments) return "wrong number of arguments";
+  for (const ErrorWord& known : kWords) {
+    if (known.error == error) return known.name;
+  }
+  return "other";
+}
+
+bool IsHardRedisError(RedisError error) {
+  return error == RedisError::kNoAuth || error == RedisError::kWrongPassword ||
+         error == RedisError::kNoPermission;
+}
+
+bool IsWriteRefusal(RedisError error) {
+  return error == RedisError::kOutOfMemory || error == RedisError::kReadOnly ||
+         error == RedisError::kMisconfigured || error == RedisError::kNoReplicas;
+}
+
+bool IsSoftRedisError(RedisError error) {
+  return error == RedisError::kLoading || error == RedisError::kBusyScript ||
+         error == RedisError::kClusterDown || error == RedisError::kMasterDown;
+}
+
+bool IsForeignRedisValue(RedisError error) {
+  return error == RedisError::kWrongType || error == RedisError::kTooLong;
+}
+
+Status StatusOfRedisError(RedisError error) {
+  switch (error) {
+    case RedisError::kNone:
+      return Status::Ok();
+    case RedisError::kOutOfMemory:
+      return Status(StatusCode::kNoSpace, "the Redis server is full and evicts nothing");
+    case RedisError::kReadOnly:
+    case RedisError::kMisconfigured:
+    case RedisError::kNoReplicas:
+      return Status(StatusCode::kNoSpace, "the Redis server takes no writes now");
+    case RedisError::kNoAuth:
+    case RedisError::kWrongPassword:
+    case RedisError::kNoPermission:
+      return Status(StatusCode::kUnsupported, "the Redis server refuses this user");
+    case RedisError::kWrongType:
+    case RedisError::kTooLong:
+      return Status(StatusCode::kCorrupt, "a Redis key holds something else");
+    default:
+      return Status(StatusCode::kBusy, "the Redis server cannot answer now");
+  }
+}
+
+Result<RedisRedirect> ParseRedisRedirect(std::string_view text) {
+  const Status refused(StatusCode::kCorrupt, "not a redirection");
+  const std::string_view word = TakeWord(&text);
+  if (word != "MOVED" && word != "ASK") return refused;
+  RedisRedirect redirect;
+  if (!ParseNumber(TakeWord(&text), &redirect.slot) || redirect.slot >= kRedisSlotCount) {
+    return refused;
+  }
+  const std::string_view address = TakeWord(&text);
+  const size_t colon = address.rfind(':');
+  if (colon == std::string_view::npos) return refused;
+  if (!ParseNumber(address.substr(colon + 1), &redirect.port) || redirect.port == 0) {
+    return refused;
+  }
+  redirect.host = address.substr(0, colon);
+  return redirect;
+}
+
+}  // namespace terrace

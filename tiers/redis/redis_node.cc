@@ -1,0 +1,203 @@
+#include "tiers/redis/redis_node.h"
+
+#include <algorithm>
+#include <asio/post.hpp>
+#include <chrono>
+#include <utility>
+
+#include "terrace/check.h"
+
+namespace terrace {
+namespace {
+
+using Failure = CircuitBreaker::Failure;
+
+const Status kOff(StatusCode::kUnsupported, "the Redis server does not work now");
+
+}  // namespace
+
+RedisNode::RedisNode(Options options)
+    : options_(std::move(options)),
+      breaker_(options_.breaker),
+      connections_(options_.connections),
+      timer_(*options_.loop),
+      random_(std::random_device{}()) {
+  TERRACE_CHECK(options_.connections > 0, "a server without connections");
+}
+
+RedisNode::~RedisNode() { TERRACE_CHECK(is_closed_, "a Redis node goes without a Close"); }
+
+void RedisNode::Start() { Connect(0); }
+
+bool RedisNode::is_ready() const {
+  return breaker_.is_closed() && std::ranges::any_of(connections_, [](const auto& connection) {
+           return connection != nullptr && connection->is_ready();
+         });
+}
+
+RedisNodeCounts RedisNode::counts() const {
+  RedisNodeCounts counts = counts_;
+  counts.breaker_opened = breaker_.opened_count();
+  counts.connections =
+      static_cast<uint64_t>(std::ranges::count_if(connections_, [](const auto& connection) {
+        return connection != nullptr && connection->is_ready();
+      }));
+  return counts;
+}
+
+RedisConnection* RedisNode::Choose(RedisLane lane) const {
+  if (!breaker_.is_closed()) return nullptr;
+  RedisConnection* chosen = nullptr;
+  for (size_t i = 0; i < connections_.size(); ++i) {
+    RedisConnection* const connection = connections_[i].get();
+    if (connection == nullptr || !connection->is_ready()) continue;
+    if (lane == RedisLane::kSmall && i == 0) return connection;
+    // A lane without a connection of its own takes another's.
+    if (lane == RedisLane::kPayload && i == 0) {
+      chosen = connection;
+    } else if (chosen == nullptr || chosen == connections_[0].get() ||
+               connection->waiting_bytes() < chosen->waiting_bytes()) {
+      chosen = connection;
+    }
+  }
+  return chosen;
+}
+
+void RedisNode::Send(RedisRequest request) {
+  RedisConnection* const connection = Choose(request.lane);
+  const Status status = connection == nullptr ? kOff : connection->Send(&request);
+  if (!status.ok()) {
+    options_.listener->OnNodeAnswer(this, std::move(request), {.status = status});
+  }
+}
+
+void RedisNode::SendAsking(RedisRequest request) {
+  RedisConnection* const connection = Choose(request.lane);
+  RedisRequest asking{.command = FormatRedisCommand({"ASKING"}), .done = nullptr};
+  Status status = connection == nullptr ? kOff : connection->Send(&asking);
+  if (status.ok()) status = connection->Send(&request);
+  if (!status.ok()) {
+    options_.listener->OnNodeAnswer(this, std::move(request), {.status = status});
+  }
+}
+
+void RedisNode::Close(Status status) {
+  if (is_closed_) return;
+  is_closed_ = true;
+  timer_.cancel();
+  for (size_t i = 0; i < connections_.size(); ++i) {
+    if (connections_[i] != nullptr) connections_[i]->Close(status);
+  }
+}
+
+void RedisNode::Connect(size_t index) {
+  RedisConnection::Options options = options_.connection;
+  options.loop = options_.loop;
+  options.listener = this;
+  options.attempt = static_cast<uint32_t>(counts_.attempts++);
+  connections_[index] = std::make_unique<RedisConnection>(std::move(options));
+  connections_[index]->Open();
+}
+
+void RedisNode::ConnectMissing() {
+  for (size_t i = 0; i < connections_.size(); ++i) {
+    if (connections_[i] == nullptr) Connect(i);
+  }
+}
+
+void RedisNode::OnReady(RedisConnection* connection) {
+  knows_expire_nx_ = connection->knows_expire_nx();
+  breaker_.OnSuccess();
+  is_refused_ = false;
+  last_trouble_ = Status::Ok();
+  if (!has_worked_) {
+    has_worked_ = true;
+    ConnectMissing();
+  }
+  options_.listener->OnNodeHealth(this);
+}
+
+void RedisNode::OnClosed(RedisConnection* connection, Status status) {
+  ++counts_.connections_lost;
+  const auto slot = std::ranges::find_if(
+      connections_, [connection](const auto& known) { return known.get() == connection; });
+  TERRACE_CHECK(slot != connections_.end(), "a connection nobody made");
+  // It may be on the stack.
+  asio::post(*options_.loop, [gone = std::move(*slot)] {});
+  if (is_closed_ || breaker_.state() == CircuitBreaker::State::kOpen) return;  // we closed it
+  last_trouble_ = status;
+  const bool is_hard = status.code() == StatusCode::kUnsupported;
+  if (is_hard) is_refused_ = true;
+  OnFailure(is_hard ? Failure::kHard : Failure::kSoft);
+  options_.listener->OnNodeHealth(this);
+}
+
+void RedisNode::OnFailure(Failure failure) {
+  const bool was_closed = breaker_.is_closed();
+  breaker_.OnFailure(RedisNowUs(), failure, random_());
+  if (was_closed && !breaker_.is_closed()) {
+    has_worked_ = false;
+    for (size_t i = 0; i < connections_.size(); ++i) {
+      if (connections_[i] != nullptr) connections_[i]->Close(kOff);
+    }
+    options_.listener->OnNodeHealth(this);
+  }
+  WatchRetry();
+}
+
+void RedisNode::OnAnswer(RedisRequest request, RedisAnswer answer) {
+  if (IsHardRedisError(answer.error)) {
+    is_refused_ = true;
+    last_trouble_ = StatusOfRedisError(answer.error);
+    OnFailure(Failure::kHard);
+  } else if (IsSoftRedisError(answer.error)) {
+    last_trouble_ = StatusOfRedisError(answer.error);
+    OnFailure(Failure::kSoft);
+  } else if (answer.status.ok()) {
+    breaker_.OnSuccess();
+  }
+  if (request.done != nullptr) {
+    options_.listener->OnNodeAnswer(this, std::move(request), std::move(answer));
+  }
+}
+
+// Never at once: hosts that lost a server together come back one after another.
+void RedisNode::WatchRetry() {
+  if (is_retry_set_ || is_closed_) return;
+  const uint64_t now_us = RedisNowUs();
+  uint64_t wait_us = options_.reconnect_us / 2 + random_() % (options_.reconnect_us / 2 + 1);
+  if (breaker_.state() == CircuitBreaker::State::kOpen) {
+    wait_us = breaker_.probe_at_us() > now_us ? breaker_.probe_at_us() - now_us : 0;
+  }
+  is_retry_set_ = true;
+  timer_.expires_after(std::chrono::microseconds(wait_us));
+  timer_.async_wait([this, alive = std::weak_ptr(alive_)](const asio::error_code& error) {
+    if (alive.expired()) return;
+    is_retry_set_ = false;
+    if (!error && !is_closed_) Retry();
+  });
+}
+
+void RedisNode::Retry() {
+  switch (breaker_.state()) {
+    case CircuitBreaker::State::kClosed:
+      // Until it has worked one connection is enough to find out.
+      if (has_worked_) {
+        ConnectMissing();
+      } else if (connections_[0] == nullptr) {
+        Connect(0);
+      }
+      return;
+    case CircuitBreaker::State::kOpen:
+      if (breaker_.TakeProbe(RedisNowUs())) {
+        Connect(0);
+      } else {
+        WatchRetry();
+      }
+      return;
+    case CircuitBreaker::State::kHalfOpen:
+      return;  // the connection under way will tell
+  }
+}
+
+}  // namespace terrace

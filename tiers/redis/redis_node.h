@@ -1,0 +1,100 @@
+// RedisNode: one server with a few connections to it, and the judgement whether it works. Small
+// commands have the first connection to themselves; payloads take the least busy of the others.
+//
+// A server that does not work is not asked (CircuitBreaker): requests are answered at once, and one
+// connection tries from time to time. When it has logged in the others follow.
+//
+// THREADING: the Redis thread. OWNERSHIP: every request taken is answered exactly once through the
+// listener, also when the node goes. Close, then run the loop until it is idle, before destroying.
+#pragma once
+
+#include <asio/io_context.hpp>
+#include <asio/steady_timer.hpp>
+#include <cstdint>
+#include <memory>
+#include <random>
+#include <vector>
+
+#include "tiers/disk/circuit_breaker.h"
+#include "tiers/redis/redis_connection.h"
+
+namespace terrace {
+
+class RedisNode;
+
+class RedisNodeListener {
+ public:
+  virtual ~RedisNodeListener() = default;
+  virtual void OnNodeAnswer(RedisNode* node, RedisRequest request, RedisAnswer answer) = 0;
+  // A connection came or went: it may work now, or have stopped to.
+  virtual void OnNodeHealth(RedisNode* node) = 0;
+};
+
+struct RedisNodeCounts {
+  uint64_t connections = 0;  // logged in
+  uint64_t attempts = 0;     // to connect
+  uint64_t connections_lost = 0;
+  uint64_t breaker_opened = 0;
+};
+
+class RedisNode final : public RedisConnectionListener {
+ public:
+  struct Options {
+    asio::io_context* loop = nullptr;
+    RedisConnection::Options connection;  // loop and listener are filled in
+    uint32_t connections = 5;             // ≥ 1; the first for small commands
+    CircuitBreaker::Options breaker;
+    uint64_t reconnect_us = 100 * kUsPerMs;  // at least half, while the breaker is closed
+    RedisNodeListener* listener = nullptr;
+  };
+  explicit RedisNode(Options options);
+  ~RedisNode() override;
+
+  void Start();
+  // OnNodeAnswer follows, from a later turn or, when nothing could be sent, from inside.
+  void Send(RedisRequest request);
+  // Two commands of which the second must come right behind the first, whose answer is ignored.
+  void SendAsking(RedisRequest request);
+  // Answers what is under way with `status`; nothing is tried any more.
+  void Close(Status status);
+
+  // A command can be sent now.
+  bool is_ready() const;
+  // Why it is not, for a person.
+  Status last_trouble() const { return last_trouble_; }
+  // The server refuses us: an operator must act.
+  bool is_refused() const { return is_refused_; }
+  // As its last login said.
+  bool knows_expire_nx() const { return knows_expire_nx_; }
+  const RedisEndpoint& endpoint() const { return options_.connection.endpoint; }
+  RedisNodeCounts counts() const;
+
+  // RedisConnectionListener
+  void OnReady(RedisConnection* connection) override;
+  void OnClosed(RedisConnection* connection, Status status) override;
+  void OnAnswer(RedisRequest request, RedisAnswer answer) override;
+
+ private:
+  RedisConnection* Choose(RedisLane lane) const;
+  void Connect(size_t index);
+  void ConnectMissing();
+  void OnFailure(CircuitBreaker::Failure failure);
+  void WatchRetry();
+  void Retry();
+
+  const Options options_;
+  const std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+  CircuitBreaker breaker_;
+  std::vector<std::unique_ptr<RedisConnection>> connections_;  // by index; none: not tried now
+  asio::steady_timer timer_;
+  std::mt19937_64 random_;
+  RedisNodeCounts counts_;
+  Status last_trouble_;
+  bool is_closed_ = false;
+  bool has_worked_ = false;  // since the breaker opened last
+  bool is_refused_ = false;
+  bool knows_expire_nx_ = true;
+  bool is_retry_set_ = false;
+};
+
+}  // namespace terrace

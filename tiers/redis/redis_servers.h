@@ -1,0 +1,85 @@
+// RedisServers: whoever holds a key: one server, the master that Sentinels name, or the nodes of a
+// Cluster by slot. A key that has moved is asked for where it is said to be, and the map of slots
+// is corrected; a key that is only being moved (ASK) is asked for there once, and the map stays.
+//
+// THREADING: the Redis thread. OWNERSHIP: as RedisNode: Close, then run the loop until it is idle.
+// LIMITS: kRedisNodesMax servers, kRedisRedirectsMax for one request.
+#pragma once
+
+#include <asio/steady_timer.hpp>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tiers/redis/redis_node.h"
+#include "tiers/redis/redis_slot.h"
+
+namespace terrace {
+
+inline constexpr size_t kRedisNodesMax = 64;
+inline constexpr uint32_t kRedisRedirectsMax = 3;
+
+struct RedisServersStats {
+  bool is_ready = false;
+  bool is_refused = false;
+  RedisNodeCounts counts;
+  Status last_trouble;
+};
+
+class RedisServers final : public RedisNodeListener {
+ public:
+  struct Options {
+    RedisNode::Options node;  // listener and endpoint are filled in
+    RedisTopology topology = RedisTopology::kSingle;
+    // The server; the Sentinels; some nodes of the Cluster. At least one.
+    std::vector<RedisEndpoint> endpoints;
+    std::string master_name;                // as the Sentinels know it
+    uint64_t look_again_us = kUsPerSecond;  // for a master, or the map of slots, while one is amiss
+    // Some server works now that did not, or the other way round.
+    std::function<void()> health_changed;
+  };
+  explicit RedisServers(Options options);
+
+  void Start();
+  // `request.done` follows, once.
+  void Send(RedisRequest request);
+  void Close(Status status);
+  RedisServersStats stats() const;
+  // All of them do, as far as is known.
+  bool knows_expire_nx() const;
+
+  // RedisNodeListener
+  void OnNodeAnswer(RedisNode* node, RedisRequest request, RedisAnswer answer) override;
+  void OnNodeHealth(RedisNode* node) override;
+
+ private:
+  static constexpr size_t kNone = SIZE_MAX;
+
+  std::unique_ptr<RedisNode> MakeNode(const RedisEndpoint& endpoint, bool is_sentinel);
+  // The index of the node at that address, made if it is new. kNone: there are too many.
+  size_t NodeAt(const RedisEndpoint& endpoint);
+  size_t NodeOf(uint32_t slot) const;
+  size_t AnyReady(const std::vector<std::unique_ptr<RedisNode>>& nodes) const;
+  bool IsAmiss() const;
+  void LookAgain();
+  void WatchAmiss();
+  void TakeMaster(const RedisReply& reply);
+  void TakeMap(const std::string& host, const RedisReply& reply);
+  void DropUnused();
+  void Retire(std::unique_ptr<RedisNode> node);
+
+  const Options options_;
+  std::vector<std::unique_ptr<RedisNode>> nodes_;      // those that hold keys
+  std::vector<std::unique_ptr<RedisNode>> sentinels_;  // those that know where the master is
+  std::vector<size_t> node_of_slot_;                   // of a Cluster
+  asio::steady_timer timer_;
+  const std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+  bool is_map_stale_ = true;
+  bool is_looking_ = false;
+  bool is_watching_ = false;
+  bool is_closed_ = false;
+};
+
+}  // namespace terrace

@@ -1,0 +1,107 @@
+// RedisTier: the SharedTier on Redis servers.
+//
+// A server that is slow, full, wrong or away costs hits and nothing else: every call returns at
+// once, every transfer ends by timeouts computed from its size, and while the server does not work
+// nothing is sent at all.
+//
+// THREADING: every method on the store thread; none blocks but Stop. Sockets, checksums and timers
+// live on the tier's own thread; answers come to the listener on the store thread, never from
+// inside a call.
+// OWNERSHIP: the memory of a transfer belongs to the tier until its answer, or until Stop returned.
+// The listener outlives the tier.
+// LIMITS: operations_max at a time, bytes_max of them; more is kBusy. kRedisGroupsMax groups whose
+// generation is remembered; of more the server is asked again.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "terrace/checksum.h"
+#include "terrace/units.h"
+#include "tiers/disk/circuit_breaker.h"
+#include "tiers/redis/redis_endpoint.h"
+#include "tiers/redis/redis_format.h"
+#include "tiers/redis/redis_stream.h"
+#include "tiers/shared_tier.h"
+
+namespace terrace {
+
+inline constexpr size_t kRedisGroupsMax = 4096;
+// So often a host hears of what others had forgotten, of a group that it uses.
+inline constexpr uint64_t kRedisAskAgainUs = 5 * kUsPerSecond;
+
+// Which generation of a group's blocks a host uses. is_owed: it is to rise, and no server knows
+// yet.
+struct GroupGeneration {
+  GroupId group;
+  uint64_t generation = 0;
+  bool is_owed = false;
+
+  friend bool operator==(const GroupGeneration&, const GroupGeneration&) = default;
+};
+
+class RedisTier final : public SharedTier {
+ public:
+  struct Options {
+    DomainSecret secret{};
+    RedisTopology topology = RedisTopology::kSingle;
+    std::vector<RedisEndpoint> endpoints;  // the server; the Sentinels; some nodes of the Cluster
+    std::string master_name;               // with Sentinels
+    std::string credentials_file;          // empty: no login. Read again at every login.
+    bool is_tls = false;
+    RedisTlsOptions tls;
+    RedisTimeouts timeouts;
+    std::string prefix = "terrace";
+    uint64_t ttl_ms = 24 * 3600 * uint64_t{1000};
+    uint32_t connections = 5;
+    CircuitBreaker::Options breaker;
+    uint32_t operations_max = 256;
+    uint64_t bytes_max = 512 * kMiB;
+    uint32_t probe_names_max = 4096;     // of one probe
+    uint64_t absence_us = kUsPerSecond;  // how long a "no" is remembered
+    // Runs its argument on the store thread, later. Any thread.
+    std::function<void(std::function<void()>)> post;
+    std::function<uint64_t()> unix_seconds;  // any thread
+    SharedTierListener* listener = nullptr;
+    // What a predecessor had kept of groups, and who keeps it for a successor: all of it, whenever
+    // something changes; then Kept(revision) is due. None: it ends with the process. Store thread.
+    std::vector<GroupGeneration> generations;
+    bool is_memory_lost = false;  // nobody can tell: of no group anything of before is used
+    std::function<void(uint64_t revision, std::vector<GroupGeneration>)> keep;
+  };
+  // Starts the thread; the server need not be there. kInvalid: the options cannot work, `*why`
+  // names which and the remedy.
+  static Result<std::unique_ptr<RedisTier>> Open(Options options, std::string* why);
+  ~RedisTier() override;
+
+  Status Fetch(TransferId transfer_id, const RedisBlockName& name,
+               std::span<std::byte> into) override;
+  Status Store(TransferId transfer_id, const BlockKey& run, const BlockRecord& record,
+               std::span<const std::byte> from) override;
+  // kInvalid: more than probe_names_max.
+  Status Probe(uint64_t probe_id, std::span<const RedisBlockName> names) override;
+  Status Erase(const RedisBlockName& name) override;
+  void Forget(const GroupId& group) override;
+  bool is_forgetting_durable() const override;
+  void Tick() override;
+  // What was given to Options::keep is safe.
+  void Kept(uint64_t revision);
+  uint64_t PredictReadUs(uint64_t length_bytes) const override;
+  SharedTierStats stats() const override;
+
+  // Abandons what is under way: no answer comes any more, no memory is touched any more. Blocks no
+  // longer than the resolver of host names takes.
+  void Stop();
+
+ private:
+  struct State;
+  explicit RedisTier(std::shared_ptr<State> state);
+  std::shared_ptr<State> state_;  // also held by calls that were posted and did not run yet
+};
+
+}  // namespace terrace

@@ -1,0 +1,52 @@
+// AdminLink: one connection to a daemon for the frames of protocol_insight.h, which libterrace does
+// not speak. One request at a time, and everything within the address's timeout.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "terrace/prefix_hasher.h"
+#include "terrace/protocol_insight.h"
+#include "terrace/status.h"
+#include "tools/terrace/cli/verb.h"
+
+namespace terrace::tools {
+
+class AdminLink {
+ public:
+  // Null after telling the person why not.
+  static std::unique_ptr<AdminLink> Open(const DaemonAddress& address);
+  ~AdminLink();
+  AdminLink(const AdminLink&) = delete;
+  AdminLink& operator=(const AdminLink&) = delete;
+
+  // What the domain's keys are made with.
+  const DomainSecret& secret() const { return secret_; }
+  KeyHash key_hash() const { return key_hash_; }
+  const std::string& domain_name() const { return domain_name_; }
+
+  // The body of the answer; otherwise a sentence in why(). Of a status that is not kOk it is the
+  // daemon's.
+  Result<std::vector<std::byte>> Ask(protocol::Verb verb, std::span<const std::byte> body);
+  const std::string& why() const { return why_; }
+
+ private:
+  explicit AdminLink(int fd) : fd_(fd) {}
+  Status Hello();
+  Status Send(protocol::Verb verb, std::span<const std::byte> body);
+  Status Receive(std::vector<std::byte>* body);
+  Status ReceiveBytes(std::span<std::byte> bytes);
+  Status Broken(std::string why);
+
+  const int fd_;
+  uint64_t request_id_ = 0;
+  DomainSecret secret_{};
+  KeyHash key_hash_ = KeyHash::kXxh3;
+  std::string domain_name_;
+  std::string why_;
+};
+
+}  // namespace terrace::tools

@@ -1,0 +1,284 @@
+#include "tools/terrace/cli/status_report.h"
+
+#include <fmt/core.h>
+
+#include <array>
+#include <optional>
+#include <string_view>
+
+#include "terrace/protocol.h"
+#include "tools/terrace/cli/text_table.h"
+
+namespace terrace::tools {
+namespace {
+
+constexpr std::array<std::string_view, protocol::kTierKindCount> kTierNames = {"hbm", "dram",
+                                                                               "nvme", "redis"};
+
+std::string BytesOr(std::optional<uint64_t> bytes) { return bytes ? FormatBytes(*bytes) : "-"; }
+std::string CountOr(std::optional<uint64_t> count) { return count ? FormatCount(*count) : "-"; }
+
+std::optional<uint64_t> Product(std::optional<uint64_t> a, std::optional<uint64_t> b) {
+  return a && b ? std::optional(*a * *b) : std::nullopt;
+}
+
+std::string ShareOr(std::optional<uint64_t> part, std::optional<uint64_t> whole) {
+  return part && whole ? FormatShare(*part, *whole) : "-";
+}
+
+std::string Line(std::string_view title, const std::string& text) {
+  return fmt::format("{:<10}{}\n", title, text);
+}
+
+std::string UptimeOr(const StatsView& stats) {
+  auto uptime_ms = stats.Count("uptime_ms");
+  return uptime_ms ? FormatMilliseconds(*uptime_ms) : "-";
+}
+
+std::string OrDash(std::string text) { return text.empty() ? "-" : text; }
+
+// Nothing of a daemon that does not say.
+std::string RenderHealth(const StatsView& stats) {
+  const std::string health = stats.Text("health");
+  if (health.empty()) return "";
+  const std::vector<std::string> troubles = stats.Texts("troubles");
+  if (troubles.empty()) return Line("health", health);
+  std::string text;
+  for (const std::string& trouble : troubles) {
+    text += Line(text.empty() ? "health" : "", fmt::format("DEGRADED: {}", trouble));
+  }
+  return text;
+}
+
+std::string RenderHead(const StatsView& stats) {
+  std::string text = Line("domain", OrDash(stats.Text("domain.name")));
+  text += Line("daemon", fmt::format("version {}, up {}, pid {}, boot {}",
+                                     OrDash(stats.Text("version")), UptimeOr(stats),
+                                     OrDash(stats.Text("pid")), OrDash(stats.Text("boot_id"))));
+  text += Line(
+      "", fmt::format("{} turns, the longest {} us, {} over {} us", CountOr(stats.Count("turns")),
+                      CountOr(stats.Count("turn_us_max")), CountOr(stats.Count("turns_over_limit")),
+                      CountOr(stats.Count("turn_us_limit"))));
+  auto segment_bytes = stats.Count("segment_bytes");
+  auto used = stats.Count("slot_bytes_used");
+  auto populated = Product(segment_bytes, stats.Count("segments_populated"));
+  text += Line("memory", fmt::format("{} used ({} of populated), {} populated of at most {}",
+                                     BytesOr(used), ShareOr(used, populated), BytesOr(populated),
+                                     BytesOr(Product(segment_bytes, stats.Count("segments_max")))));
+  text += Line(
+      "",
+      fmt::format("{} stranded, {} fenced in {} slots", BytesOr(stats.Count("slot_bytes_stranded")),
+                  BytesOr(stats.Count("fenced_bytes")), CountOr(stats.Count("fenced_slot_count"))));
+  text += RenderHealth(stats);
+  text += Line("eviction", OrDash(stats.Text("domain.eviction")));
+  text +=
+      Line("blocks",
+           fmt::format("{} resident, {} reserved, {} leased", CountOr(stats.Count("block_count")),
+                       CountOr(stats.Count("reserved_count")),
+                       CountOr(stats.Count("leased_block_count").has_value()
+                                   ? stats.Count("leased_block_count")
+                                   : stats.Count("pinned_count"))));  // of an older daemon
+  text +=
+      Line("clients",
+           fmt::format("{} sessions, {} leases, {} groups", CountOr(stats.Count("session_count")),
+                       CountOr(stats.Count("lease_count")), CountOr(stats.Count("group_count"))));
+  return text;
+}
+
+std::string RenderTraffic(const StatsView& stats) {
+  auto asked = stats.Count("acquire_blocks_asked");
+  auto hit = stats.Count("acquire_blocks_hit");
+  std::string text = Line("hits", fmt::format("{} of {} blocks acquired ({}), in {} requests",
+                                              CountOr(hit), CountOr(asked), ShareOr(hit, asked),
+                                              CountOr(stats.Count("acquire_requests"))));
+  std::string tiers;
+  const std::vector<uint64_t> by_tier = stats.Counts("acquire_blocks_by_tier");
+  for (size_t tier = 0; tier < by_tier.size() && tier < kTierNames.size(); ++tier) {
+    if (by_tier[tier] == 0 && kTierNames[tier] != "dram") continue;
+    tiers += fmt::format("{}{} {}", tiers.empty() ? "" : ", ", kTierNames[tier],
+                         asked ? FormatShare(by_tier[tier], *asked) : FormatCount(by_tier[tier]));
+  }
+  if (!tiers.empty()) text += Line("", "by tier: " + tiers);
+  if (stats.Count("read_ahead_blocks").value_or(0) > 0) {
+    text += Line("", fmt::format("read ahead: {} blocks, {} of them used",
+                                 CountOr(stats.Count("read_ahead_blocks")),
+                                 CountOr(stats.Count("read_ahead_used"))));
+  }
+  text += Line(
+      "stores",
+      fmt::format("{} sealed, {} evicted, {} expired, {} corrupt",
+                  CountOr(stats.Count("blocks_sealed")), CountOr(stats.Count("blocks_evicted")),
+                  CountOr(stats.Count("blocks_expired")), CountOr(stats.Count("blocks_corrupt"))));
+  for (const StatsView& writer : stats.Each("domain.refuted_writers")) {
+    text += Line("", fmt::format("WRONG CHECKSUMS: {} blocks of session {}, uid {}: they were "
+                                 "erased",
+                                 CountOr(writer.Count("block_count")), writer.Text("session"),
+                                 writer.Text("uid")));
+  }
+  text += Line(
+      "refused",
+      fmt::format("{} existed, {} busy, {} without space, {} commits too late",
+                  CountOr(stats.Count("reserve_exists")), CountOr(stats.Count("reserve_busy")),
+                  CountOr(stats.Count("reserve_no_space")), CountOr(stats.Count("commits_gone"))));
+  return text;
+}
+
+std::string RenderGroups(const StatsView& stats) {
+  using enum TextTable::Align;
+  const std::vector<StatsView> groups = stats.Each("groups");
+  if (groups.empty()) return "";
+  TextTable table({{"GROUP", kLeft},
+                   {"ID", kLeft},
+                   {"MEMBERS", kRight},
+                   {"TOKENS/BLOCK", kRight},
+                   {"BLOCKS", kRight},
+                   {"BLOCK SIZE", kRight},
+                   {"BYTES", kRight},
+                   {"HIT RATE", kRight}});
+  for (const StatsView& group : groups) {
+    auto blocks = group.Count("block_count");
+    table.AddRow({group.Text("name"), group.Text("id"), CountOr(group.Count("member_count")),
+                  CountOr(group.Count("block_tokens")), CountOr(blocks),
+                  BytesOr(group.Count("block_bytes")),
+                  BytesOr(Product(blocks, group.Count("block_bytes"))),
+                  ShareOr(group.Count("acquire_blocks_hit"), group.Count("acquire_blocks_asked"))});
+  }
+  return fmt::format("\n{}", table.Render());
+}
+
+// What a tier that cannot be used now waits for.
+std::string_view RenderTrouble(const StatsView& tier) {
+  if (tier.Text("is_healthy") != "false") return "";
+  return tier.Text("kind") == "hbm" ? ", WAITS for a client of the device"
+                                    : ", DISABLED after errors";
+}
+
+// The copies that clients make between the device and DRAM; nothing where there is no HBM tier.
+std::string RenderDevice(const StatsView& stats) {
+  const auto count = [&stats](std::string_view name) {
+    return CountOr(stats.Count(fmt::format("hbm.{}", name)));
+  };
+  if (!stats.Count("hbm.clients")) return "";
+  return Line("device",
+              fmt::format("{}: {} clients, {} blocks read there; orders: {} issued, {} again, {} "
+                          "wait, {} late, {} refused, {} wrong, {} expired",
+                          stats.Text("hbm.device"), count("clients"), count("blocks_served"),
+                          count("orders_issued"), count("orders_reissued"), count("orders_queued"),
+                          count("orders_late"), count("orders_refused"), count("orders_wrong"),
+                          count("orders_expired")));
+}
+
+// What makes clients' copies between devices and DRAM; nothing where nobody has said.
+std::string RenderCopies(const StatsView& stats) {
+  using enum TextTable::Align;
+  const std::vector<StatsView> clients = stats.Each("copies.clients");
+  if (clients.empty()) return "";
+  TextTable table({{"COPIES OF", kLeft},
+                   {"BACKEND", kLeft},
+                   {"PINNED", kRight},
+                   {"STRAIGHT", kRight},
+                   {"BOUNCED", kRight},
+                   {"NOT PINNED", kRight},
+                   {"WHY", kLeft}});
+  for (const StatsView& client : clients) {
+    table.AddRow({client.Text("session"), OrDash(client.Text("backend")),
+                  BytesOr(client.Count("pinned_bytes")), BytesOr(client.Count("straight_bytes")),
+                  BytesOr(client.Count("bounced_bytes")),
+                  CountOr(client.Count("registrations_failed")), OrDash(client.Text("why"))});
+  }
+  return fmt::format("\n{}", table.Render());
+}
+
+std::string RenderLowerTiers(const StatsView& stats) {
+  std::string text;
+  for (const StatsView& tier : stats.Each("lower_tiers")) {
+    text += Line(tier.Text("kind"),
+                 fmt::format("{} blocks, {} used of {}{}", CountOr(tier.Count("block_count")),
+                             BytesOr(tier.Count("used_bytes")),
+                             BytesOr(tier.Count("capacity_bytes")), RenderTrouble(tier)));
+    const uint64_t suspect_bytes = tier.Count("suspect_bytes").value_or(0);
+    const uint64_t lost_bytes = tier.Count("quarantined_bytes").value_or(0);
+    if (suspect_bytes + lost_bytes > 0) {
+      text += Line("", fmt::format("{} quarantined ({} of capacity), {} suspect and being tried",
+                                   FormatBytes(lost_bytes),
+                                   ShareOr(lost_bytes, tier.Count("capacity_bytes")),
+                                   FormatBytes(suspect_bytes)));
+    }
+    const auto budget = tier.Count("write_bytes_per_day");
+    text +=
+        Line("", fmt::format("eviction {}, admission {}, {} written in 24 h{}",
+                             OrDash(tier.Text("eviction")), OrDash(tier.Text("admission")),
+                             BytesOr(tier.Count("written_bytes_of_day")),
+                             budget ? fmt::format(" of {} allowed", FormatBytes(*budget)) : ""));
+  }
+  return text;
+}
+
+// The tier that hosts share; nothing where there is none.
+std::string RenderRedis(const StatsView& stats) {
+  const auto count = [&stats](std::string_view name) {
+    return CountOr(stats.Count(fmt::format("redis.{}", name)));
+  };
+  const auto bytes = [&stats](std::string_view name) {
+    return BytesOr(stats.Count(fmt::format("redis.{}", name)));
+  };
+  if (!stats.Count("redis.connections")) return "";
+  const bool is_ready = stats.Text("redis.is_ready") == "true";
+  const std::string trouble = stats.Text("redis.trouble");
+  std::string text = Line(
+      "redis",
+      is_ready
+          ? fmt::format("ready, {} connections, {} lost, breaker opened {} times",
+                        count("connections"), count("connections_lost"), count("breaker_opened"))
+          : fmt::format("AWAY{}: {}",
+                        stats.Text("redis.is_refused") == "true" ? ", the server refuses us" : "",
+                        trouble.empty() ? "no server has answered yet" : trouble));
+  text +=
+      Line("", fmt::format("given: {} blocks, {} were there, {} failed, {} dropped, {} outdated; "
+                           "{} in {} blocks wait of at most {}",
+                           count("blocks_stored"), count("blocks_existing"), count("blocks_failed"),
+                           count("blocks_dropped"), count("blocks_outdated"), bytes("queued_bytes"),
+                           count("queued_blocks"), bytes("queue_bytes_max")));
+  text +=
+      Line("", fmt::format("taken: {} blocks of {} found, {} missed, {} not worth it; {} seeks, {} "
+                           "shared, {} late",
+                           count("blocks_fetched"), count("blocks_found"), count("blocks_missed"),
+                           count("blocks_not_worth"), count("seeks"), count("seeks_joined"),
+                           count("seeks_late")));
+  if (stats.Count("redis.forgets_owed").value_or(0) > 0) {
+    text +=
+        Line("", fmt::format("OWED: {} groups were erased, and the server is not told yet; it is "
+                             "not used for them until it is",
+                             count("forgets_owed")));
+  }
+  return text;
+}
+
+std::string RenderSessions(const StatsView& stats) {
+  using enum TextTable::Align;
+  const std::vector<StatsView> sessions = stats.Each("sessions");
+  if (sessions.empty()) return "";
+  TextTable table({{"CLIENT", kLeft},
+                   {"SESSION", kLeft},
+                   {"PID", kRight},
+                   {"UID", kRight},
+                   {"GROUPS", kRight},
+                   {"PENDING", kRight},
+                   {"STATE", kLeft}});
+  for (const StatsView& session : sessions) {
+    table.AddRow({session.Text("client_name"), session.Text("id"), OrDash(session.Text("pid")),
+                  OrDash(session.Text("uid")), CountOr(session.Count("group_count")),
+                  CountOr(session.Count("pending_count")),
+                  session.Text("is_hung_up") == "true" ? "gone, fenced" : "connected"});
+  }
+  return fmt::format("\n{}", table.Render());
+}
+
+}  // namespace
+
+std::string RenderStatus(const StatsView& stats) {
+  return RenderHead(stats) + RenderLowerTiers(stats) + RenderDevice(stats) + RenderRedis(stats) +
+         RenderTraffic(stats) + RenderGroups(stats) + RenderSessions(stats) + RenderCopies(stats);
+}
+
+}  // namespace terrace::tools

@@ -1,0 +1,120 @@
+// `terrace`: inspection, eviction and measurement of a terraced domain. This file only maps the
+// command line to verbs; each verb has a file.
+#include <CLI/App.hpp>
+#include <CLI/Config.hpp>
+#include <CLI/Formatter.hpp>
+#include <cstdio>
+#include <exception>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tools/terrace/cli/nearest_word.h"
+#include "tools/terrace/cli/verb.h"
+#include "tools/terrace/verbs/insight_verbs.h"
+
+#ifndef TERRACE_VERSION
+#error "the build passes TERRACE_VERSION"
+#endif
+
+namespace terrace::tools {
+namespace {
+
+constexpr char kDescription[] =
+    "terrace: look into, empty and measure the KV cache that terraced keeps.\n\n"
+    "The daemon is found through --socket, else $TERRACE_SOCKET, else the default domain's "
+    "socket.\n"
+    "Exit status: 0 done, 1 could not be done, 2 wrong command line.";
+
+struct DeclaredVerb {
+  Arguments command;
+  std::unique_ptr<Verb> verb;
+};
+
+class CommandLine {
+ public:
+  CommandLine() {
+    app_.set_version_flag("--version", "terrace " TERRACE_VERSION);
+    app_.get_formatter()->column_width(34);
+    Add(arguments_, MakeStatusVerb());
+    Add(arguments_, MakeListVerb());
+    Add(arguments_, MakeTreeVerb());
+    Add(arguments_, MakeEvictVerb());
+    Add(arguments_, MakeHitRateVerb());
+    Add(arguments_, MakeExplainVerb());
+    Add(arguments_, MakeReplayVerb());
+    Add(arguments_, MakeFsckVerb());
+    Add(arguments_, MakeAuditVerb());
+    AddFamily(MakeDomainVerbs());
+    AddFamily(MakeTraceVerbs());
+    AddFamily(MakeBenchVerbs());
+  }
+
+  ExitCode Run(int argc, char** argv) {
+    try {
+      app_.parse(argc, argv);
+    } catch (const CLI::ExtrasError& error) {
+      return ExplainWord(error);
+    } catch (const CLI::ParseError& error) {
+      return app_.exit(error) == 0 ? kExitOk : kExitUsage;
+    }
+    for (DeclaredVerb& declared : verbs_) {
+      if (declared.command.is_named()) return declared.verb->Run();
+    }
+    Fail(
+        "no verb is named. `terrace --help` and, for families of them, `terrace WORD --help` list "
+        "all");
+    return kExitUsage;
+  }
+
+ private:
+  // A word too many: where a verb was expected, one that is none.
+  ExitCode ExplainWord(const CLI::ExtrasError& error) {
+    const CLI::App* at = &app_;
+    std::string family = "terrace";
+    while (!at->get_subcommands().empty()) {
+      at = at->get_subcommands().front();
+      family += " " + at->get_name();
+    }
+    std::vector<std::string> verbs;
+    for (const CLI::App* verb : at->get_subcommands([](const CLI::App*) { return true; })) {
+      verbs.push_back(verb->get_name());
+    }
+    const std::string word = app_.remaining(true).front();
+    if (verbs.empty() || word.starts_with('-')) {
+      app_.exit(error);
+      return kExitUsage;
+    }
+    const std::string nearest = NearestWord(word, verbs);
+    Fail(fmt::format("'{}' is no verb of `{}`{}; `{} --help` lists all", word, family,
+                     nearest.empty() ? "" : fmt::format(": did you mean `{} {}`?", family, nearest),
+                     family));
+    return kExitUsage;
+  }
+
+  void Add(Arguments& parent, std::unique_ptr<Verb> verb) {
+    Arguments command = verb->Declare(parent);
+    verbs_.push_back({command, std::move(verb)});
+  }
+
+  void AddFamily(VerbFamily family) {
+    Arguments word = arguments_.AddVerb(family.name, family.description);
+    for (std::unique_ptr<Verb>& verb : family.verbs) Add(word, std::move(verb));
+  }
+
+  CLI::App app_{kDescription, "terrace"};
+  Arguments arguments_{&app_};
+  std::vector<DeclaredVerb> verbs_;
+};
+
+}  // namespace
+}  // namespace terrace::tools
+
+int main(int argc, char** argv) {
+  try {
+    return terrace::tools::CommandLine().Run(argc, argv);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "terrace: %s\n", error.what());
+    return terrace::tools::kExitFailed;
+  }
+}
