@@ -27,6 +27,7 @@ COLUMNS_MAX = 100
 FUNCTION_LINES_MAX = 70
 FILE_LINES_MAX = 700
 FILE_BYTES_MAX = 1 << 20
+FOLDER_FILES_MAX = 40
 EXIT_SKIPPED = 77
 
 CPP_SUFFIXES = {".h", ".cc", ".cu", ".cuh"}
@@ -37,21 +38,11 @@ UNTRACKED_DIRECTORIES = {".git", ".cache", "build", "shared", "__pycache__"}
 BANNED_WORDS = ("TO" "DO", "FIX" "ME", "X" "XX", "HA" "CK")
 BANNED_NAMES = ("util", "helper", "common", "misc")
 
-# Who may include whom. A room that is not here may not hold C++ at all.
-ROOM_INCLUDES = {
-    "include": {"include"},
-    "cuda": {"include", "cuda"},
-    "tiers": {"include", "cuda", "tiers"},
-    "daemon": {"include", "cuda", "tiers", "daemon"},
-    "client": {"include", "cuda", "client"},
-    "tools": {"include", "cuda", "client", "tools"},
-    "tests": {"include", "cuda", "tiers", "daemon", "client", "tools", "tests"},
-}
+# Who may include whom is said where each room's library is made (include/rooms.cmake): a folder may
+# include itself, include/ and the rooms it USES. Tests may include all.
+ROOM_DECLARATION = re.compile(r"^terrace_room(?:_uses)?\((\S+?)(\s[^)]*)?\)", re.M)
+ROOM_KEYWORDS = {"SOURCES", "USES", "LINKS"}
 ROOMS_THAT_LOG = {"daemon", "tools", "tests"}
-# The daemon's own code that offline tools share: terrace_core, terrace_disk and terrace_config.
-SHARED_WITH_TOOLS = re.compile(
-    r"(daemon/(block/block|index/radix_index|policy/admission|config/config|persist/fsck)\.h|"
-    r"daemon/policy/eviction/.*|tiers/(extent|nvme/header_table)\.h)$")
 PURE_CORE = re.compile(
     r"(include/.*|tiers/(extent|arena/slot_allocator|nvme/header_table)\..*|daemon/index/.*|"
     r"daemon/policy/eviction/.*|daemon/(block/(block|lease_table)|policy/admission)\..*)$")
@@ -172,6 +163,17 @@ def check_file_lines(tree):
                           "Two rooms under one roof: split the file by responsibility")
 
 
+def check_folder_files(tree):
+    folders = {}
+    for path in tree.cpp:
+        folders.setdefault(str(pathlib.PurePath(path).parent), []).append(path)
+    for folder, paths in folders.items():
+        if len(paths) > FOLDER_FILES_MAX:
+            yield Finding(paths[FOLDER_FILES_MAX], 1, "folder-files",
+                          f"{len(paths)} headers and sources in {folder}/, the limit is "
+                          f"{FOLDER_FILES_MAX}", "Make rooms of it")
+
+
 def check_function_lines(tree):
     for path in tree.cpp:
         yield from too_long(path, cpp_functions(tree.text[path]))
@@ -272,21 +274,57 @@ def matching_brace(text, opening):
     return len(text)
 
 
+def rooms_of(tree):
+    """Of each declared room: its CMakeLists.txt, the line there, and the rooms it uses."""
+    rooms = {}
+    for path in (p for p in tree.text if p.endswith("CMakeLists.txt")):
+        for match in ROOM_DECLARATION.finditer(tree.text[path]):
+            uses, keyword = [], None
+            for word in (match[2] or "").split():
+                if word in ROOM_KEYWORDS:
+                    keyword = word
+                elif keyword == "USES":
+                    uses.append(word)
+            line = tree.text[path].count("\n", 0, match.start()) + 1
+            rooms[match[1]] = (path, line, uses)
+    return rooms
+
+
+def check_room_cycles(tree):
+    rooms, done = rooms_of(tree), set()
+
+    def walk(room, way):
+        if room in way:
+            path, line, _ = rooms[way[-1]]
+            circle = " uses ".join([*way[way.index(room):], room])
+            yield Finding(path, line, "room-cycle", circle,
+                          "Move what both need to a room below them")
+        elif room not in done:
+            for used in rooms.get(room, ("", 0, []))[2]:
+                yield from walk(used, [*way, room])
+            done.add(room)
+
+    for room in rooms:
+        yield from walk(room, [])
+
+
 def check_include_directions(tree):
+    rooms = rooms_of(tree)
     for path in tree.cpp:
-        room = room_of(path)
-        if room not in ROOM_INCLUDES:
-            yield Finding(path, 1, "include-direction", f"C++ in {room}/, which is no room",
-                          f"Rooms: {', '.join(ROOM_INCLUDES)}")
+        folder = str(pathlib.PurePath(path).parent)
+        is_free = room_of(path) == "tests"
+        if not is_free and room_of(path) != "include" and folder not in rooms:
+            yield Finding(path, 1, "include-direction", f"C++ in {folder}/, which is no room",
+                          "Declare it by terrace_room() in its part's CMakeLists.txt")
             continue
+        may = {folder, *rooms.get(folder, ("", 0, []))[2]}
         for number, name, target in tree.includes(path):
-            to = room_of(target) if target else None
-            if to is None or to in ROOM_INCLUDES[room] or to not in ROOM_INCLUDES:
+            to = str(pathlib.PurePath(target).parent) if target else None
+            if to is None or is_free or to in may or room_of(target) == "include":
                 continue
-            if room == "tools" and SHARED_WITH_TOOLS.match(target):
-                continue
-            yield Finding(path, number, "include-direction", f"{room}/ includes {target}",
-                          f"{room}/ may include: {', '.join(sorted(ROOM_INCLUDES[room]))}")
+            yield Finding(path, number, "include-direction", f"{folder}/ includes {target}",
+                          f"{folder}/ uses {', '.join(sorted(may - {folder})) or 'nothing'}: move "
+                          "what is needed below both, or name the room in its USES")
         for number, name, target in tree.includes(path):
             if name.startswith("../"):
                 yield Finding(path, number, "include-direction", f"a path upward, {name}",
@@ -414,10 +452,10 @@ def check_docs(tree):
                               "Link it where a reader would look for it")
 
 
-RULES = (check_columns, check_file_lines, check_function_lines, check_include_directions,
-         check_pure_core, check_contract_includes, check_hash_calls, check_logging, check_words,
-         check_cpp_lines, check_pragma_once, check_whitespace, check_file_names, check_file_kinds,
-         check_docs)
+RULES = (check_columns, check_file_lines, check_function_lines, check_folder_files,
+         check_include_directions, check_room_cycles, check_pure_core, check_contract_includes,
+         check_hash_calls, check_logging, check_words, check_cpp_lines, check_pragma_once,
+         check_whitespace, check_file_names, check_file_kinds, check_docs)
 
 
 def check_format(tree):

@@ -36,6 +36,16 @@ CLEAN = {
     "client/client.h": HEADER + '#include "cuda/abi/device.h"\n',
     "tools/replay/replay.cc": '#include "client/client.h"\n#include "daemon/block/block.h"\n',
     "tests/unit/a_test.cc": '#include "client/client.h"\n#include "daemon/store/store.h"\n',
+    "CMakeLists.txt": "terrace_room(daemon/policy USES daemon/policy/eviction)\n"
+                      + "".join(f"terrace_room({room})\n" for room in (
+                          "cuda", "cuda/abi", "daemon", "daemon/block", "daemon/index",
+                          "daemon/policy/eviction", "tiers", "tiers/arena", "tiers/redis",
+                          "tools")),
+    "client/CMakeLists.txt": "terrace_room_uses(client USES cuda/abi)\n",
+    "daemon/CMakeLists.txt": "terrace_room(daemon/store\n  SOURCES\n    store.cc\n"
+                             "  USES daemon/block tiers/redis\n  LINKS PRIVATE tiers)\n",
+    "tiers/CMakeLists.txt": "terrace_room(tiers/nvme USES tiers/redis)\n",
+    "tools/CMakeLists.txt": "terrace_room(tools/replay USES client daemon/block)\n",
     # What looks like a violation and is none.
     "tiers/near.cc": (
         function_of(70) + "\nstruct S {\n  S() : a_{1}, b_(2) {\n    F();\n  }\n\n"
@@ -43,6 +53,7 @@ CLEAN = {
         + 'const char* const kText = R"(\n' + "{ using namespace std;\n" * 90 + ')";\n'
         + "constexpr int kTable[] = {\n" + "    1,  //\n" * 90 + "};\n"),
     "tests/near.py": python_function_of(70),
+    **{f"tests/forty/{number}.cc": "int a;\n" for number in range(40)},
 }
 
 # (rule, path, line of the finding, content)
@@ -51,6 +62,7 @@ CASES = [
     ("columns", "tests/CMakeLists.txt", 1, "#" + "x" * 100 + "\n"),
     ("columns", "tools/verb", 2, "#!/bin/sh\n#" + "x" * 100 + "\n"),
     ("file-lines", "tiers/a.cc", 701, "//\n" * 701),
+    ("folder-files", "tests/forty/last.cc", 1, "int a;\n"),
     ("function-lines", "tiers/a.cc", 1, function_of(71)),
     ("function-lines", "tiers/a.cc", 3, "namespace a {\n\n" + function_of(71) + "}\n"),
     ("function-lines", "tiers/a.cc", 3,
@@ -70,6 +82,10 @@ CASES = [
     ("include-direction", "tools/a.cc", 1, '#include "daemon/store/store.h"\n'),
     ("include-direction", "daemon/a.cc", 1, '#include "../elsewhere/x.h"\n'),
     ("include-direction", "elsewhere/a.cc", 1, "int a;\n"),
+    ("include-direction", "daemon/store/a.cc", 1, '#include "tiers/extent.h"\n'),
+    ("include-direction", "daemon/block/a.cc", 1, '#include "daemon/store/store.h"\n'),
+    ("room-cycle", "tiers/disk/CMakeLists.txt", 2,
+     "terrace_room(tiers/disk USES tiers/hbm)\nterrace_room(tiers/hbm USES tiers/disk)\n"),
     ("pure-core", "daemon/policy/eviction/a.cc", 1, "#include <asio.hpp>\n"),
     ("pure-core", "daemon/index/radix_index.cc", 1, "#include <rocksdb/db.h>\n"),
     ("pure-core", "daemon/block/lease_table.cc", 1, "#include <cuda_runtime.h>\n"),
@@ -92,7 +108,7 @@ CASES = [
     ("trailing-whitespace", "systemd/a.service", 1, "[Unit]\r\n"),
     ("final-newline", "tiers/a.cc", 2, "//\n//"),
     *(("file-names", f"tiers/my_{name}s.cc", 1, "//\n") for name in tidy.BANNED_NAMES),
-    ("file-names", "tools/Common/a.cc", 1, "//\n"),
+    ("file-names", "tests/Common/a.cc", 1, "//\n"),
     ("binary", "tests/golden.bin", 1, "a\0b\n"),
     ("file-bytes", "tests/golden.txt", 1, "0123456\n" * (1 << 17) + "\n"),
     ("docs", "docs/SECRETS.md", 1, "Nobody links here.\n"),

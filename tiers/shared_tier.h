@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "tiers/redis/redis_format.h"
+#include "tiers/shared_name.h"
 #include "tiers/tier.h"
 
 namespace terrace {

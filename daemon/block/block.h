@@ -8,27 +8,18 @@
 
 #include <cstdint>
 
+#include "daemon/index/block_id.h"
 #include "terrace/block_key.h"
 #include "terrace/protocol.h"
 
 namespace terrace {
 
-using BlockId = uint32_t;
-inline constexpr BlockId kBlockNone = 0xFFFFFFFF;
 inline constexpr uint32_t kLowerTiersMax = 3;  // tiers below DRAM
 inline constexpr uint32_t kRowNone = 0xFFFFFFFF;
 inline constexpr uint32_t kHandleNone = 0xFFFFFFFF;
 inline constexpr uint8_t kFillTierNone = 0xFF;    // adopted bytes are being compared
 inline constexpr uint8_t kFillTierShared = 0xFE;  // the bytes come from the tier that hosts share
 inline constexpr uint64_t kNever = UINT64_MAX;    // a time that does not come
-
-// Blocks with consecutive ids.
-struct BlockRange {
-  BlockId first = kBlockNone;
-  uint32_t block_count = 0;
-
-  friend bool operator==(const BlockRange&, const BlockRange&) = default;
-};
 
 enum class BlockPhase : uint8_t { kUnused, kReserved, kSealed, kErased };
 

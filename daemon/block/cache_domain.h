@@ -13,10 +13,14 @@
 
 #include "daemon/block/block.h"
 #include "daemon/block/deadline_heap.h"
+#include "daemon/block/domain_options.h"
+#include "daemon/block/domain_stats.h"
 #include "daemon/block/forgotten_keys.h"
 #include "daemon/block/group.h"
+#include "daemon/block/keys_query.h"
 #include "daemon/block/lease_table.h"
 #include "daemon/block/seams.h"
+#include "daemon/block/store_listener.h"
 #include "daemon/index/chunked_array.h"
 #include "daemon/index/radix_index.h"
 #include "daemon/index/tree_walk.h"
@@ -24,7 +28,6 @@
 #include "daemon/policy/day_window.h"
 #include "daemon/policy/eviction/policy.h"
 #include "daemon/policy/hit_meter.h"
-#include "daemon/store/store.h"
 #include "tiers/arena/slot_allocator.h"
 
 namespace terrace {
@@ -208,7 +211,7 @@ struct CacheDomain {
   uint32_t session_count = 0;   // Store
   bool is_short = false;        // a slot was asked for and none was free: SegmentLedger looks
   bool is_room_coming = false;  // SegmentLedger: a segment is being populated, or will be
-  Store::DomainStats counters;  // only its "since start" fields
+  DomainStats counters;         // only its "since start" fields
 };
 
 // While it lives, what is erased is erased for this cause.

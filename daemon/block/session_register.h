@@ -10,9 +10,10 @@
 #include <unordered_map>
 #include <vector>
 
+#include "daemon/block/domain_options.h"
 #include "daemon/block/lease_table.h"
 #include "daemon/block/session_quota.h"
-#include "daemon/store/store.h"
+#include "terrace/protocol_device.h"
 
 namespace terrace {
 

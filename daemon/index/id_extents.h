@@ -10,7 +10,7 @@
 #include <array>
 #include <cstdint>
 
-#include "daemon/block/block.h"
+#include "daemon/index/block_id.h"
 #include "daemon/index/mapped_array.h"
 #include "terrace/block_key.h"
 

@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <span>
 
-#include "daemon/block/block.h"
+#include "daemon/index/block_id.h"
 #include "daemon/index/mapped_array.h"
 #include "terrace/block_key.h"
 

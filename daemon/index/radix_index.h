@@ -17,7 +17,7 @@
 #include <span>
 #include <vector>
 
-#include "daemon/block/block.h"
+#include "daemon/index/block_id.h"
 #include "daemon/index/chunked_array.h"
 #include "daemon/index/id_extents.h"
 #include "daemon/index/key_table.h"

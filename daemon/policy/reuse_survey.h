@@ -11,7 +11,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "daemon/block/block.h"
+#include "daemon/index/block_id.h"
 #include "daemon/index/chunked_array.h"
 #include "daemon/policy/eviction/hazard_model.h"
 #include "terrace/block_key.h"

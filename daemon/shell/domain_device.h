@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "cuda/host/stream.h"
+#include "daemon/arenas/domain_arena.h"
 #include "daemon/config/config.h"
-#include "daemon/shell/domain_arena.h"
 #include "daemon/store/store.h"
 #include "tiers/hbm/hbm_tier.h"
 

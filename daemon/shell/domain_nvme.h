@@ -13,7 +13,7 @@
 
 #include "daemon/config/config.h"
 #include "daemon/persist/catalog.h"
-#include "daemon/persist/recovery.h"
+#include "daemon/shell/recovery.h"
 #include "daemon/store/store.h"
 #include "terrace/checksum.h"
 #include "tiers/disk/file_disk.h"

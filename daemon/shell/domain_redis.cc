@@ -169,7 +169,7 @@ void CloseRedis(std::span<const std::unique_ptr<DomainRedis>> domains, const Sto
     loop.restart();
     loop.run_for(kDrainStep);
   }
-  for (const Store::DomainStats& domain : store.Stats()) {
+  for (const DomainStats& domain : store.Stats()) {
     if (!domain.shared.has_value()) continue;
     const uint64_t lost = domain.shared->queued_blocks + domain.shared->stores_under_way;
     if (lost == 0) continue;

@@ -12,23 +12,23 @@
 #include <map>
 #include <vector>
 
+#include "daemon/arenas/domain_arena.h"
+#include "daemon/arenas/host_memory.h"
+#include "daemon/arenas/inheritance.h"
 #include "daemon/events/kv_event_publisher.h"
 #include "daemon/handover/fd_store.h"
-#include "daemon/handover/inheritance.h"
 #include "daemon/handover/supervisor.h"
 #include "daemon/log/log.h"
 #include "daemon/persist/group_shelf.h"
-#include "daemon/persist/recovery.h"
 #include "daemon/session/session.h"
-#include "daemon/shell/domain_arena.h"
 #include "daemon/shell/domain_checks.h"
 #include "daemon/shell/domain_device.h"
 #include "daemon/shell/domain_nvme.h"
 #include "daemon/shell/domain_redis.h"
 #include "daemon/shell/domain_traces.h"
 #include "daemon/shell/fd_limit.h"
-#include "daemon/shell/host_memory.h"
 #include "daemon/shell/offload_pool.h"
+#include "daemon/shell/recovery.h"
 #include "daemon/shell/refuted_log.h"
 #include "daemon/shell/system_seams.h"
 #include "daemon/socket/acceptor.h"
@@ -626,7 +626,7 @@ void Shell::State::OnRefused(const DomainConfig& domain, const PeerCredentials& 
 }
 
 std::string Shell::State::Stats(uint32_t domain_index) const {
-  const std::vector<Store::DomainStats> domains = store->Stats();
+  const std::vector<DomainStats> domains = store->Stats();
   std::optional<KvEventCounters> events;
   if (kv_events != nullptr && config.domains[domain_index].kv_events == KvEventsOfDomain::kOn) {
     events = kv_events->counters();

@@ -12,8 +12,8 @@
 #include <deque>
 #include <vector>
 
+#include "daemon/block/keys_query.h"
 #include "daemon/block/residency.h"
-#include "daemon/store/store.h"
 #include "daemon/transfer/shared_writer.h"
 #include "daemon/transfer/verifier.h"
 

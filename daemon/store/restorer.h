@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "daemon/block/residency.h"
+#include "daemon/store/restore_summaries.h"
 
 namespace terrace {
 

@@ -16,134 +16,22 @@
 #include <vector>
 
 #include "daemon/block/block.h"
-#include "daemon/block/kv_event_sink.h"
+#include "daemon/block/domain_options.h"
+#include "daemon/block/domain_stats.h"
+#include "daemon/block/keys_query.h"
 #include "daemon/block/seams.h"
-#include "daemon/block/session_quota.h"
-#include "terrace/arena_layout.h"
+#include "daemon/block/store_listener.h"
+#include "daemon/store/restore_summaries.h"
+#include "daemon/transfer/copy_findings.h"
 #include "terrace/block_key.h"
-#include "terrace/checksum.h"
-#include "terrace/prefix_hasher.h"
 #include "terrace/protocol.h"
 #include "terrace/protocol_device.h"
 #include "terrace/protocol_insight.h"
 #include "terrace/space.h"
 #include "terrace/status.h"
-#include "tiers/hbm/hbm_tier.h"
-#include "tiers/shared_tier.h"
 #include "tiers/tier.h"
 
 namespace terrace {
-
-using SessionId = uint64_t;
-
-// What happens after a call has returned. Called from inside Store methods: the listener must only
-// queue (it may not call the Store).
-class StoreListener {
- public:
-  virtual ~StoreListener() = default;
-  // Progress of an Acquire or Prefetch; see protocol::Completion.
-  virtual void OnCompletion(SessionId session, uint64_t request_id, Status status,
-                            const protocol::Completion& completion) = 0;
-  // A Wait ended: kOk (all persisted), kBusy (deadline), kNotFound (a key left the cache). Or an
-  // AwaitErasures.
-  virtual void OnWaitDone(SessionId session, uint64_t request_id, Status status) = 0;
-  virtual void OnLeaseRevoked(SessionId session, const LeaseToken& token) = 0;
-  virtual void OnSegmentRevoke(SessionId session, uint32_t segment) = 0;
-  // A Seek has ended: the keys it was about may be asked for now.
-  virtual void OnSeekDone(SessionId /*session*/, uint64_t /*request_id*/) {}
-  // A copy that this session, which has attached the device, is to make.
-  virtual void OnWorkOrder(SessionId /*session*/, const protocol::WorkOrder& /*order*/,
-                           std::span<const uint64_t> /*part_bytes*/) {}
-  // It may register a segment with its device now.
-  virtual void OnPinTurn(SessionId /*session*/) {}
-};
-
-// The tier that a domain shares with other hosts, and what it does with it.
-struct SharedUse {
-  SharedTier* tier = nullptr;  // outlives the Store
-  bool is_storing = true;
-  bool is_fetching = true;
-  bool is_storing_hits_only = false;      // what was asked for once more
-  uint64_t queue_bytes_max = 256 * kMiB;  // of blocks waiting to be stored
-  uint64_t seek_us = 10'000;              // how long an Acquire waits to learn what is there
-};
-
-// The memory of a device that clients of the domain map, and what the domain does with it.
-struct DeviceUse {
-  HbmTier* tier = nullptr;  // outlives the Store
-  std::string device;       // as clients name it
-  std::string why;          // it is that one, for status
-  uint32_t hits_min = 2;    // a block goes there when it is hit so often by clients of the device
-};
-
-// One trust boundary. Everything a domain has is its own: arena, index, leases, secret. A session
-// of one domain cannot name anything of another; what it asks for there is kNotFound.
-struct DomainOptions {
-  std::string name;
-  DomainSecret secret{};
-  KeyHash key_hash = KeyHash::kXxh3;
-  uint64_t segment_bytes = kSegmentBytesDefault;
-  uint32_t segments_guaranteed = 0;  // never taken by other domains
-  uint32_t segments_lent_max = 0;    // of those: others may have so many until they are wanted
-  uint32_t segments_max = 0;         // size of its arena's address space; > 0
-  ArenaMemory* arena = nullptr;      // outlives the Store
-  std::span<std::byte> slot_table;   // SlotTableBytes(); daemon-private
-  uint64_t table_seed = 0;           // of its rows' checks; the same for a successor
-  // What a predecessor had populated; AdoptSlots follows.
-  std::vector<uint32_t> populated_segments;
-  std::vector<Tier*> lower_tiers;             // fastest first; outlive the Store
-  uint64_t write_bytes_per_day = UINT64_MAX;  // to them; > 0, UINT64_MAX: any number
-  uint64_t scrub_bytes_per_second = 0;  // how fast the persistent tier is verified; 0: not at all
-  KvEventSink* kv_events = nullptr;     // outlives the Store; none: routers are told nothing
-  SharedUse shared;
-  DeviceUse device;
-};
-
-// A session whose bytes did not match the checksums it had given.
-struct RefutedWriter {
-  SessionId session = 0;
-  uint32_t uid = 0;
-  uint64_t block_count = 0;  // of its blocks, as long as it is remembered
-};
-inline constexpr size_t kRefutedWritersMax = 8;  // the last ones
-
-struct StoreOptions {
-  std::vector<DomainOptions> domains;
-  uint32_t segments_total = 0;     // populated at any time over all domains: the DRAM cap
-  uint32_t segments_spare = 1;     // populated ahead of need, per domain
-  uint32_t lease_ttl_ms = 30'000;  // without a sign of life from any joiner
-  SessionLimits sessions;
-  uint32_t groups_max = 256;      // per domain
-  uint32_t blocks_max = 1 << 22;  // per domain
-  uint32_t leases_per_session_max = 4096;
-  // Blocks over all leases of a session, and of a domain; beyond, prefixes truncate. A session has
-  // its equal share of the domain's whatever the others hold.
-  uint32_t lease_blocks_per_session_max = 1 << 21;
-  uint64_t lease_blocks_max = 1 << 24;
-  uint32_t pending_per_session_max = 1024;    // Acquires with blocks still coming, and Waits
-  uint64_t fenced_bytes_max = 0;              // per domain; above it Reserve answers kNoSpace. > 0
-  std::string eviction_policy = "lru";        // of DRAM; one of EvictionPolicyNames()
-  std::string lower_eviction_policy = "lru";  // of the tiers below
-  std::string admission_policy = "all";       // one of AdmissionPolicyNames(), for the tiers below
-  // Of a block that is read part by part: no transfer is shorter, unless the block is.
-  uint64_t part_read_bytes_min = 256 * kKiB;
-  // Of a chain whose last block that was asked for had to be promoted: so many more are read ahead.
-  // 0: none.
-  uint32_t read_ahead_blocks = 0;
-  uint32_t default_deadline_us = 1'000'000;
-  uint32_t deadline_us_max = 600'000'000;
-  GroupShelf* shelf = nullptr;  // none: groups are forgotten with the process
-  // A block was erased because its writer's checksums were wrong. Called from inside Store methods:
-  // may only take note.
-  std::function<void(uint32_t domain_index, const RefutedWriter& writer)> on_refuted;
-};
-
-struct SessionOptions {
-  SessionId id = 0;
-  uint32_t domain_index = 0;
-  uint32_t uid = 0;
-  uint32_t pid = 0;  // 0: not known
-};
 
 struct OpenedGroup {
   uint32_t group_index = 0;  // within the domain
@@ -151,31 +39,11 @@ struct OpenedGroup {
   std::vector<protocol::OpenedMember> members;
 };
 
-// In place of a group index: every group of the domain. Sessions translate handles: where a
-// protocol struct with a group_handle is passed on (Join, List), that field holds the group index.
-inline constexpr uint32_t kAllGroups = 0xFFFFFFFF;
-
 // How many blocks are described in one turn: all members and copies of each are looked at.
 inline constexpr uint32_t kListBlocksMax = protocol::kBlocksPerTurnMax / 4;
 
 // How many keys may be compared with runs in one turn.
 inline constexpr uint32_t kReadyKeysPerTurnMax = 8 * protocol::kBlocksPerTurnMax;
-
-// A request about keys, as a session passes it on. REQUIRES: keys.size() ≤ kBlocksPerTurnMax, but
-// for AcquireReady.
-struct KeysQuery {
-  SessionId session = 0;
-  uint64_t request_id = 0;
-  uint32_t group_index = 0;  // kAllGroups only for Evict and Pin
-  uint32_t flags = 0;        // protocol::kKeysFlat, …
-  uint64_t member_mask = 0;  // as meant: the session has put its self_mask where the frame said 0
-  BlockKey parent;
-  uint32_t first_position = 0;
-  protocol::Hints hints;
-  std::span<const BlockKey> keys;
-  uint32_t key_count_of_request = 0;       // of all calls together; 0: not known
-  std::span<const uint64_t> event_hashes;  // empty, or one a key (Reserve)
-};
 
 // How far a prefix has been walked; the store's own.
 struct PrefixWalk {
@@ -249,44 +117,6 @@ struct ExplainResult {
 struct CommitResult {
   protocol::CommitReply reply;
   std::vector<StatusCode> entries;
-};
-
-// A block's copy in the persistent tier, as the tier knows it.
-struct CopyName {
-  uint32_t owner = kOwnerNone;  // BlockRecord::owner
-  CommitId commit_id = 0;
-  uint32_t member = 0;  // whose bytes
-};
-enum class CopyFinding : uint8_t {
-  kGood,
-  kMismatch,
-  kUnreadable,
-  kNotLooked,  // it left the tier meanwhile, or the tier is off
-};
-struct CopyFindings {
-  std::vector<CopyFinding> findings;  // one of each copy that was named
-  uint64_t member_count = 0;          // compared
-  uint64_t read_bytes = 0;
-};
-// Why a copy is to go.
-enum class CopyFault : uint8_t {
-  kUseless,     // its place may be used again
-  kUnreadable,  // its place is suspect
-};
-
-// What came of restoring a domain.
-struct RestoreSummary {
-  uint64_t blocks = 0;          // found again
-  uint64_t copies_dropped = 0;  // of no known group, not whole, or of an older commit
-};
-
-// What came of the slots that a predecessor left in use.
-struct AdoptSummary {
-  uint64_t blocks = 0;         // found again; each is verified before it is handed out
-  uint64_t slots_parked = 0;   // of groups not opened yet
-  uint64_t slots_dropped = 0;  // without a checksum, not whole, expired, or of another commit
-  uint64_t slots_fenced = 0;   // of no block, until the predecessor's sessions have ended
-  uint64_t torn_slots = 0;     // of those: rows not whole
 };
 
 class Store {
@@ -475,7 +305,6 @@ class Store {
   bool is_shared_idle() const;
 
   // Counters and sizes for status and metrics; one entry a domain.
-  struct DomainStats;
   std::vector<DomainStats> Stats() const;
 
   // Aborts with the invariant's name if one of I1–I8 does not hold. kFull walks everything;
@@ -488,93 +317,5 @@ class Store {
  private:
   std::unique_ptr<State> state_;
 };
-
-struct Store::DomainStats {
-  std::string name;
-  std::string eviction_policy, lower_eviction_policy, admission_policy;
-  uint64_t write_bytes_per_day = 0;  // UINT64_MAX: any number
-  uint64_t segment_bytes = 0;
-  uint32_t segments_populated = 0, segments_max = 0, segments_guaranteed = 0;
-  // Of the populated: beyond the guarantee; on their way to another domain.
-  uint32_t segments_borrowed = 0, segments_leaving = 0;
-  uint64_t slot_bytes_used = 0;  // of populated memory, in slots that hold or await bytes
-  // in extents but not in any slot, or free slots of another class
-  uint64_t slot_bytes_stranded = 0;
-  uint64_t fenced_bytes = 0;
-  uint64_t inherited_bytes = 0;  // fenced, too: a predecessor's clients may still touch them
-  uint32_t session_count = 0, group_count = 0, lease_count = 0, fenced_slot_count = 0;
-  uint64_t block_count = 0, reserved_count = 0, pinned_count = 0;
-  // Counters since start.
-  uint64_t match_requests = 0, match_blocks_asked = 0, match_blocks_hit = 0;
-  uint64_t acquire_requests = 0, acquire_blocks_asked = 0, acquire_blocks_hit = 0;
-  uint64_t acquire_blocks_lost = 0;  // promised, and did not come in time
-  uint64_t acquire_blocks_by_tier[protocol::kTierKindCount] = {};
-  uint64_t blocks_adopted = 0;  // a predecessor's, found again in DRAM
-  uint64_t blocks_sealed = 0, blocks_evicted = 0, blocks_expired = 0, blocks_corrupt = 0;
-  uint64_t blocks_refuted = 0;  // of blocks_corrupt: not what their writer's checksums say
-  std::vector<RefutedWriter> refuted_writers;  // the last one told of comes last
-  uint64_t parts_refused = 0;                  // by a lossy codec, in clients
-  uint64_t reserve_exists = 0, reserve_busy = 0, reserve_no_space = 0;
-  uint64_t commits_gone = 0, leases_revoked = 0, checksums_verified = 0;
-  uint64_t scrub_members = 0, scrub_bytes = 0, scrub_passes = 0, scrub_mismatches = 0;
-  uint64_t promotions = 0, promotions_failed = 0, promotions_cancelled = 0;
-  uint64_t reads_repeated = 0, reads_recovered = 0;     // wrong once; right the second time
-  uint64_t read_ahead_blocks = 0, read_ahead_used = 0;  // promoted unasked; asked for since
-  uint64_t demotions = 0, demotions_failed = 0;
-  struct GroupStats {
-    std::string name;
-    GroupId id;
-    uint32_t member_count = 0, block_tokens = 0;
-    uint64_t block_count = 0, block_bytes = 0;
-    uint64_t acquire_blocks_asked = 0, acquire_blocks_hit = 0;
-  };
-  std::vector<GroupStats> groups;
-  struct LowerTierStats {
-    TierKind kind = TierKind::kNvme;
-    TierStats stats;
-    uint64_t block_count = 0, persisted_block_count = 0;
-    uint64_t written_bytes_of_day = 0;
-  };
-  std::vector<LowerTierStats> lower_tiers;
-  struct SharedStats {
-    SharedTierStats tier;
-    uint64_t queued_blocks = 0, queued_bytes = 0, queue_bytes_max = 0;
-    uint64_t stores_under_way = 0;  // blocks
-    uint64_t blocks_stored = 0, blocks_existing = 0, blocks_failed = 0;
-    uint64_t blocks_dropped = 0;   // the queue was full
-    uint64_t blocks_outdated = 0;  // left DRAM before their turn
-    uint64_t blocks_unnamed = 0;   // their place in their chain is not known here
-    uint64_t seeks = 0, seeks_joined = 0, seeks_late = 0;
-    uint64_t blocks_found = 0;  // may be there
-    uint64_t blocks_fetched = 0, blocks_missed = 0, blocks_cancelled = 0;
-    uint64_t blocks_not_worth = 0;  // faster computed than fetched
-  };
-  std::optional<SharedStats> shared;
-  struct DeviceStats {
-    std::string device;
-    std::string why;
-    HbmTier::OrderStats orders;
-    uint64_t blocks_served = 0;  // answered where they lie there
-  };
-  std::optional<DeviceStats> device;
-  uint64_t device_blocks_served = 0;
-  // Of sessions that have reported what makes their copies.
-  struct CopyClient {
-    SessionId session = 0;
-    std::string backend;
-    std::string why;
-    protocol::DeviceReport counts;  // texts as they came
-  };
-  struct CopyStats {
-    uint32_t client_count = 0;
-    uint64_t pinned_bytes = 0;
-    uint64_t straight_bytes = 0;
-    uint64_t bounced_bytes = 0;
-    uint64_t registrations_failed = 0;
-    std::vector<CopyClient> clients;  // kCopyClientsShownMax at most
-  };
-  CopyStats copies;
-};
-inline constexpr size_t kCopyClientsShownMax = 64;
 
 }  // namespace terrace

@@ -79,7 +79,7 @@ Status Store::ReportDevice(SessionId session, const protocol::DeviceReport& repo
   return Status::Ok();
 }
 
-Store::DomainStats::CopyStats Store::State::CopyStatsOf(uint32_t domain_index) const {
+DomainStats::CopyStats Store::State::CopyStatsOf(uint32_t domain_index) const {
   DomainStats::CopyStats sum;
   for (SessionIndex index = 0; index < sessions.index_count(); ++index) {
     const SessionRecord& record = sessions.at(index);

@@ -6,7 +6,7 @@
 
 namespace terrace {
 
-std::vector<Store::DomainStats> Store::Stats() const {
+std::vector<DomainStats> Store::Stats() const {
   std::vector<DomainStats> all;
   for (const std::unique_ptr<DomainRooms>& rooms : state_->domains) {
     const CacheDomain& domain = rooms->domain;

@@ -18,7 +18,7 @@ bool IsCapacityLost(const TierStats& stats) {
 
 constexpr const char* kTierNames[protocol::kTierKindCount] = {"hbm", "dram", "nvme", "redis"};
 
-json DomainDocument(const Store::DomainStats& domain) {
+json DomainDocument(const DomainStats& domain) {
   return {
       {"name", domain.name},
       {"eviction", domain.eviction_policy},
@@ -78,7 +78,7 @@ json DomainDocument(const Store::DomainStats& domain) {
 }
 
 // Sessions whose checksums were wrong, the last one last.
-json RefutedDocument(const Store::DomainStats& domain) {
+json RefutedDocument(const DomainStats& domain) {
   json writers = json::array();
   for (const RefutedWriter& writer : domain.refuted_writers) {
     writers.push_back({{"session", ToHex(0, writer.session).substr(16)},
@@ -89,9 +89,9 @@ json RefutedDocument(const Store::DomainStats& domain) {
 }
 
 // What a person should do about the domain; empty: nothing.
-json TroublesOf(const Store::DomainStats& domain) {
+json TroublesOf(const DomainStats& domain) {
   json troubles = json::array();
-  for (const Store::DomainStats::LowerTierStats& tier : domain.lower_tiers) {
+  for (const DomainStats::LowerTierStats& tier : domain.lower_tiers) {
     const std::string name = kTierNames[static_cast<size_t>(tier.kind)];
     const TierStats& stats = tier.stats;
     if (!stats.is_healthy && tier.kind != protocol::TierKind::kHbm) {
@@ -111,7 +111,7 @@ json TroublesOf(const Store::DomainStats& domain) {
   return troubles;
 }
 
-json GroupDocument(const Store::DomainStats::GroupStats& group) {
+json GroupDocument(const DomainStats::GroupStats& group) {
   return {{"name", group.name},
           {"id", ToHex(group.id)},
           {"member_count", group.member_count},
@@ -122,8 +122,7 @@ json GroupDocument(const Store::DomainStats::GroupStats& group) {
           {"acquire_blocks_hit", group.acquire_blocks_hit}};
 }
 
-json TierDocument(const Store::DomainStats& domain,
-                  const Store::DomainStats::LowerTierStats& tier) {
+json TierDocument(const DomainStats& domain, const DomainStats::LowerTierStats& tier) {
   const uint64_t budget_bytes = domain.write_bytes_per_day;
   const bool is_device = tier.kind == protocol::TierKind::kHbm;
   return {{"kind", kTierNames[static_cast<size_t>(tier.kind)]},
@@ -147,7 +146,7 @@ json TierDocument(const Store::DomainStats& domain,
           {"is_healthy", tier.stats.is_healthy}};
 }
 
-json SharedDocument(const Store::DomainStats::SharedStats& shared) {
+json SharedDocument(const DomainStats::SharedStats& shared) {
   const SharedTierStats& tier = shared.tier;
   return {{"is_ready", tier.is_ready},
           {"is_refused", tier.is_refused},
@@ -192,7 +191,7 @@ json SharedDocument(const Store::DomainStats::SharedStats& shared) {
           {"blocks_not_worth", shared.blocks_not_worth}};
 }
 
-json DeviceDocument(const Store::DomainStats::DeviceStats& device) {
+json DeviceDocument(const DomainStats::DeviceStats& device) {
   const HbmTier::OrderStats& orders = device.orders;
   return {{"device", device.device},
           {"backend", device.device.substr(0, device.device.find(':'))},
@@ -208,9 +207,9 @@ json DeviceDocument(const Store::DomainStats::DeviceStats& device) {
           {"orders_expired", orders.expired}};
 }
 
-json CopiesDocument(const Store::DomainStats::CopyStats& copies) {
+json CopiesDocument(const DomainStats::CopyStats& copies) {
   json clients = json::array();
-  for (const Store::DomainStats::CopyClient& client : copies.clients) {
+  for (const DomainStats::CopyClient& client : copies.clients) {
     clients.push_back({{"session", ToHex(0, client.session).substr(16)},
                        {"backend", client.backend},
                        {"why", client.why},

@@ -38,7 +38,7 @@ struct ProcessMetrics {
 
 struct StatsInput {
   const ProcessMetrics& process;
-  const Store::DomainStats& domain;
+  const DomainStats& domain;
   std::string dram_holder;  // of what a successor will find
   std::vector<SessionSummary> sessions;
   uint64_t now_us = 0;

@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "daemon/block/residency.h"
+#include "daemon/transfer/copy_findings.h"
 #include "daemon/transfer/mover.h"
 
 namespace terrace {

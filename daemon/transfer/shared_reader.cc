@@ -226,7 +226,7 @@ void SharedReader::EndFetch(BlockId id, bool is_good) {
   residency_.Erase(id, StatusCode::kNotFound);
 }
 
-void SharedReader::AddStats(Store::DomainStats::SharedStats* stats) const {
+void SharedReader::AddStats(DomainStats::SharedStats* stats) const {
   stats->seeks = counts_.seeks;
   stats->seeks_joined = counts_.seeks_joined;
   stats->seeks_late = counts_.seeks_late;

@@ -60,7 +60,7 @@ class SharedReader {
   void Step();
   // At least once a second.
   void Tick();
-  void AddStats(Store::DomainStats::SharedStats* stats) const;
+  void AddStats(DomainStats::SharedStats* stats) const;
 
  private:
   struct Waiter {
@@ -140,7 +140,7 @@ class SharedReader {
   std::unordered_map<FindingKey, Finding, FindingKeyHash> findings_;
   std::unordered_map<BlockId, Arrival> arrivals_;  // of expected and arriving blocks
   std::deque<BlockId> begun_;                      // with members still to begin
-  Store::DomainStats::SharedStats counts_;
+  DomainStats::SharedStats counts_;
 };
 
 }  // namespace terrace

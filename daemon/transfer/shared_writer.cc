@@ -1,7 +1,7 @@
 #include "daemon/transfer/shared_writer.h"
 
 #include "terrace/check.h"
-#include "tiers/redis/redis_format.h"
+#include "tiers/shared_name.h"
 
 namespace terrace {
 namespace {
@@ -220,8 +220,8 @@ bool SharedWriter::is_idle() const {
   return jobs_.empty() && (queue_.empty() || !d_.options.shared.tier->is_ready());
 }
 
-Store::DomainStats::SharedStats SharedWriter::stats() const {
-  Store::DomainStats::SharedStats stats = counts_;
+DomainStats::SharedStats SharedWriter::stats() const {
+  DomainStats::SharedStats stats = counts_;
   stats.queue_bytes_max = d_.options.shared.queue_bytes_max;
   stats.stores_under_way = jobs_.size();
   return stats;

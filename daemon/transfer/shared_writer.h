@@ -44,7 +44,7 @@ class SharedWriter {
   void OnForgotten(const GroupId& group);
   // Nothing is on its way, and nothing waits that could go.
   bool is_idle() const;
-  Store::DomainStats::SharedStats stats() const;
+  DomainStats::SharedStats stats() const;
 
  private:
   struct Offered {
@@ -80,7 +80,7 @@ class SharedWriter {
   std::unordered_map<BlockId, Job> jobs_;  // looked up only, never walked
   std::deque<BlockId> begun_;              // jobs with members still to begin
   uint64_t connections_lost_ = 0;          // at the last Tick
-  Store::DomainStats::SharedStats counts_;
+  DomainStats::SharedStats counts_;
 };
 
 }  // namespace terrace

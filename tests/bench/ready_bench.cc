@@ -23,7 +23,7 @@
 #include "bench/no_seams.h"
 #include "daemon/persist/fsck.h"
 #include "daemon/persist/group_shelf.h"
-#include "daemon/persist/recovery.h"
+#include "daemon/shell/recovery.h"
 #include "daemon/store/store.h"
 #include "tiers/arena/slot_table.h"
 #include "tiers/disk/file_disk.h"

@@ -20,7 +20,7 @@
 
 #include "daemon/persist/catalog.h"
 #include "daemon/persist/group_shelf.h"
-#include "daemon/persist/recovery.h"
+#include "daemon/shell/recovery.h"
 #include "tiers/disk/file_disk.h"
 #include "tiers/nvme/nvme_tier.h"
 

@@ -469,7 +469,7 @@ void World::LetEverybodyGo() {
 
 // At rest only Sealed blocks hold memory; once they are evicted nothing does.
 void World::CheckRest() {
-  for (const Store::DomainStats& stats : store_->Stats()) {
+  for (const DomainStats& stats : store_->Stats()) {
     if (stats.lease_count != 0) Fail("a lease is left at rest in " + stats.name);
     if (stats.fenced_slot_count != 0 || stats.fenced_bytes != 0) {
       Fail("a fence is left at rest in " + stats.name);
@@ -481,7 +481,7 @@ void World::CheckRest() {
   EvictEverything();
   store_->CheckInvariants(Store::CheckScope::kFull);
   if (!router_.view().empty()) Fail("a router believes in a block after all were evicted");
-  for (const Store::DomainStats& stats : store_->Stats()) {
+  for (const DomainStats& stats : store_->Stats()) {
     if (stats.block_count != 0) Fail("a block is left after evicting all in " + stats.name);
     if (stats.slot_bytes_used != 0) Fail("leaked slots in " + stats.name);
     for (const auto& tier : stats.lower_tiers) {
@@ -524,7 +524,7 @@ void World::EvictEverything() {
 }
 
 void World::AddCounters(Coverage* sum) const {
-  for (const Store::DomainStats& stats : store_->Stats()) {
+  for (const DomainStats& stats : store_->Stats()) {
     sum->blocks_sealed += stats.blocks_sealed;
     sum->blocks_evicted += stats.blocks_evicted;
     sum->acquire_blocks_hit += stats.acquire_blocks_hit;

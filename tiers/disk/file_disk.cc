@@ -12,9 +12,9 @@
 #include "tiers/disk/disk_engine.h"
 #include "tiers/disk/disk_workers.h"
 #include "tiers/disk/left_behind.h"
+#include "tiers/disk/table_writer.h"
 #include "tiers/disk/thread_engine.h"
 #include "tiers/disk/uring_engine.h"
-#include "tiers/nvme/table_writer.h"
 
 namespace terrace {
 namespace {

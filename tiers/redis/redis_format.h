@@ -18,11 +18,11 @@
 #include "terrace/space.h"
 #include "terrace/status.h"
 #include "terrace/units.h"
+#include "tiers/shared_name.h"
 
 namespace terrace {
 
 inline constexpr uint32_t kRedisFormatVersion = 2;
-inline constexpr uint32_t kRedisRunBlocks = 64;
 // The chunks of a block up to so long have names that whoever knows the block's can tell: it is
 // written and read by one command.
 inline constexpr uint64_t kRedisSmallBlockBytesMax = 128 * kKiB;
@@ -34,19 +34,6 @@ inline constexpr uint32_t kRedisTailBytesMax = 512;
 // it are told apart, mostly.
 inline constexpr uint32_t kRedisPresenceBits = 32;
 inline constexpr uint64_t kRedisPresenceBytes = kRedisRunBlocks * kRedisPresenceBits / 8;
-
-// What a member's bytes of a block are found by. Positions 64·r to 64·r + 63 of a chain are a run,
-// and `run` is the key of the first of them; a block that is in no chain is its own run, at 0.
-struct RedisBlockName {
-  GroupId group;
-  SpaceId space;
-  BlockKey key;
-  BlockKey run;
-  uint32_t position = 0;
-  uint64_t generation = 0;  // of the group: rises when its blocks are forgotten
-
-  friend bool operator==(const RedisBlockName&, const RedisBlockName&) = default;
-};
 
 struct RedisChunk {
   Checksum checksum;

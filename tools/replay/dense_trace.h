@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "daemon/block/block.h"
+#include "daemon/index/block_id.h"
 #include "tools/terrace/trace/trace_reader.h"
 
 namespace terrace::tools {

@@ -6,7 +6,7 @@
 #include <list>
 #include <unordered_map>
 
-#include "daemon/block/block.h"
+#include "daemon/index/block_id.h"
 
 namespace terrace::tools {
 

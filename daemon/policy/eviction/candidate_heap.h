@@ -9,7 +9,7 @@
 #include <compare>
 #include <cstdint>
 
-#include "daemon/block/block.h"
+#include "daemon/index/block_id.h"
 #include "daemon/index/chunked_array.h"
 
 namespace terrace {

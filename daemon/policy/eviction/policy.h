@@ -13,7 +13,7 @@
 #include <span>
 #include <vector>
 
-#include "daemon/block/block.h"
+#include "daemon/index/block_id.h"
 #include "terrace/block_key.h"
 #include "terrace/protocol.h"
 

@@ -122,7 +122,7 @@ class SessionHarness {
   // Runs populated segments, checksums and due timers until nothing is left.
   void Settle();
   void AdvanceTime(uint64_t us);
-  Store::DomainStats Stats(uint32_t domain_index = 0) const { return store->Stats()[domain_index]; }
+  DomainStats Stats(uint32_t domain_index = 0) const { return store->Stats()[domain_index]; }
 
   VirtualClock clock;
   SeededRandom random;

@@ -49,7 +49,7 @@ TEST_F(Claims, WrongRootsNeverReachALowerTier) {
     Put(World::Keys(4, 10 + round), All(4));
     w.Advance(100'000);
   }
-  const Store::DomainStats stats = w.Stats();
+  const DomainStats stats = w.Stats();
   EXPECT_EQ(w.tiers[0]->stats().written_bytes, 0u);
   EXPECT_EQ(w.tiers[0]->stats().quarantined_bytes, 0u);
   EXPECT_EQ(stats.blocks_refuted, 20u);

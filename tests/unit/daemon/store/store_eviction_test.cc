@@ -77,7 +77,7 @@ TEST_P(EveryPolicy, BothTiersFillAndEmptyOnTheWay) {
     world.Advance(200'000);
     if (!found.reply.token.is_zero()) world.Release(session, found.reply.token);
   }
-  const Store::DomainStats stats = world.Stats();
+  const DomainStats stats = world.Stats();
   EXPECT_EQ(stats.eviction_policy, GetParam());
   EXPECT_GT(stats.blocks_evicted, 0u);
   EXPECT_GT(stats.promotions, 0u);

@@ -471,7 +471,7 @@ class StoreWorld {
     Check();
     return status.code();
   }
-  Store::DomainStats Stats(uint32_t domain = 0) { return store->Stats()[domain]; }
+  DomainStats Stats(uint32_t domain = 0) { return store->Stats()[domain]; }
   uint64_t last_request() const { return last_request_; }
   static StatusCode CodeOf(const protocol::ReservedKey& key) {
     return static_cast<StatusCode>(key.status);

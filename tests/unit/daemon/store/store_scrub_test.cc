@@ -42,7 +42,7 @@ class Scrub : public ::testing::Test {
 TEST_F(Scrub, BlocksAtRestAreReadPassAfterPass) {
   PutBelow(1);
   w.Advance(3'000'000);
-  const Store::DomainStats stats = w.Stats();
+  const DomainStats stats = w.Stats();
   EXPECT_GE(stats.scrub_passes, 2u);
   EXPECT_GE(stats.scrub_members, 8u);
   EXPECT_EQ(stats.scrub_bytes, stats.scrub_members * kSlotBytes);

@@ -45,7 +45,7 @@ struct SharingHost {
     }
     return world.Acquire(query);
   }
-  Store::DomainStats stats() const { return world.store->Stats()[0]; }
+  DomainStats stats() const { return world.store->Stats()[0]; }
   uint32_t LocalCount(const std::vector<BlockKey>& keys) {
     return world.MatchCount(session, group, keys);
   }

@@ -1,4 +1,4 @@
-#include "daemon/shell/domain_arena.h"
+#include "daemon/arenas/domain_arena.h"
 
 #include <asio/post.hpp>
 #include <span>

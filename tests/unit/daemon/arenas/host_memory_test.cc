@@ -1,4 +1,4 @@
-#include "daemon/shell/host_memory.h"
+#include "daemon/arenas/host_memory.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

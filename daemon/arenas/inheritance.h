@@ -17,9 +17,9 @@
 #include <unordered_map>
 #include <vector>
 
+#include "daemon/arenas/domain_arena.h"
+#include "daemon/block/store_listener.h"
 #include "daemon/handover/fd_store.h"
-#include "daemon/shell/domain_arena.h"
-#include "daemon/store/store.h"
 
 namespace terrace {
 

@@ -1,4 +1,4 @@
-#include "daemon/shell/host_memory.h"
+#include "daemon/arenas/host_memory.h"
 
 #include <algorithm>
 #include <fstream>

@@ -1,4 +1,4 @@
-#include "daemon/persist/recovery.h"
+#include "daemon/shell/recovery.h"
 
 #include <array>
 #include <chrono>

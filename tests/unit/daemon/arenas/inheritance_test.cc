@@ -1,5 +1,5 @@
 // One daemon after the other, and what the first leaves in other hands.
-#include "daemon/handover/inheritance.h"
+#include "daemon/arenas/inheritance.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

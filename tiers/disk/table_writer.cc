@@ -1,4 +1,4 @@
-#include "tiers/nvme/table_writer.h"
+#include "tiers/disk/table_writer.h"
 
 #include <sys/uio.h>
 

@@ -1,4 +1,4 @@
-#include "daemon/handover/inheritance.h"
+#include "daemon/arenas/inheritance.h"
 
 #include <sys/socket.h>
 #include <unistd.h>

@@ -1,0 +1,109 @@
+// DomainStats: what a domain says of itself: what it holds now, and what it has counted since
+// start.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "daemon/block/domain_options.h"
+#include "daemon/block/store_listener.h"
+#include "terrace/protocol_device.h"
+#include "terrace/space.h"
+#include "tiers/hbm/hbm_tier.h"
+#include "tiers/shared_tier.h"
+#include "tiers/tier.h"
+
+namespace terrace {
+
+inline constexpr size_t kCopyClientsShownMax = 64;
+
+struct DomainStats {
+  std::string name;
+  std::string eviction_policy, lower_eviction_policy, admission_policy;
+  uint64_t write_bytes_per_day = 0;  // UINT64_MAX: any number
+  uint64_t segment_bytes = 0;
+  uint32_t segments_populated = 0, segments_max = 0, segments_guaranteed = 0;
+  // Of the populated: beyond the guarantee; on their way to another domain.
+  uint32_t segments_borrowed = 0, segments_leaving = 0;
+  uint64_t slot_bytes_used = 0;  // of populated memory, in slots that hold or await bytes
+  // in extents but not in any slot, or free slots of another class
+  uint64_t slot_bytes_stranded = 0;
+  uint64_t fenced_bytes = 0;
+  uint64_t inherited_bytes = 0;  // fenced, too: a predecessor's clients may still touch them
+  uint32_t session_count = 0, group_count = 0, lease_count = 0, fenced_slot_count = 0;
+  uint64_t block_count = 0, reserved_count = 0, pinned_count = 0;
+  // Counters since start.
+  uint64_t match_requests = 0, match_blocks_asked = 0, match_blocks_hit = 0;
+  uint64_t acquire_requests = 0, acquire_blocks_asked = 0, acquire_blocks_hit = 0;
+  uint64_t acquire_blocks_lost = 0;  // promised, and did not come in time
+  uint64_t acquire_blocks_by_tier[protocol::kTierKindCount] = {};
+  uint64_t blocks_adopted = 0;  // a predecessor's, found again in DRAM
+  uint64_t blocks_sealed = 0, blocks_evicted = 0, blocks_expired = 0, blocks_corrupt = 0;
+  uint64_t blocks_refuted = 0;  // of blocks_corrupt: not what their writer's checksums say
+  std::vector<RefutedWriter> refuted_writers;  // the last one told of comes last
+  uint64_t parts_refused = 0;                  // by a lossy codec, in clients
+  uint64_t reserve_exists = 0, reserve_busy = 0, reserve_no_space = 0;
+  uint64_t commits_gone = 0, leases_revoked = 0, checksums_verified = 0;
+  uint64_t scrub_members = 0, scrub_bytes = 0, scrub_passes = 0, scrub_mismatches = 0;
+  uint64_t promotions = 0, promotions_failed = 0, promotions_cancelled = 0;
+  uint64_t reads_repeated = 0, reads_recovered = 0;     // wrong once; right the second time
+  uint64_t read_ahead_blocks = 0, read_ahead_used = 0;  // promoted unasked; asked for since
+  uint64_t demotions = 0, demotions_failed = 0;
+  struct GroupStats {
+    std::string name;
+    GroupId id;
+    uint32_t member_count = 0, block_tokens = 0;
+    uint64_t block_count = 0, block_bytes = 0;
+    uint64_t acquire_blocks_asked = 0, acquire_blocks_hit = 0;
+  };
+  std::vector<GroupStats> groups;
+  struct LowerTierStats {
+    TierKind kind = TierKind::kNvme;
+    TierStats stats;
+    uint64_t block_count = 0, persisted_block_count = 0;
+    uint64_t written_bytes_of_day = 0;
+  };
+  std::vector<LowerTierStats> lower_tiers;
+  struct SharedStats {
+    SharedTierStats tier;
+    uint64_t queued_blocks = 0, queued_bytes = 0, queue_bytes_max = 0;
+    uint64_t stores_under_way = 0;  // blocks
+    uint64_t blocks_stored = 0, blocks_existing = 0, blocks_failed = 0;
+    uint64_t blocks_dropped = 0;   // the queue was full
+    uint64_t blocks_outdated = 0;  // left DRAM before their turn
+    uint64_t blocks_unnamed = 0;   // their place in their chain is not known here
+    uint64_t seeks = 0, seeks_joined = 0, seeks_late = 0;
+    uint64_t blocks_found = 0;  // may be there
+    uint64_t blocks_fetched = 0, blocks_missed = 0, blocks_cancelled = 0;
+    uint64_t blocks_not_worth = 0;  // faster computed than fetched
+  };
+  std::optional<SharedStats> shared;
+  struct DeviceStats {
+    std::string device;
+    std::string why;
+    HbmTier::OrderStats orders;
+    uint64_t blocks_served = 0;  // answered where they lie there
+  };
+  std::optional<DeviceStats> device;
+  uint64_t device_blocks_served = 0;
+  // Of sessions that have reported what makes their copies.
+  struct CopyClient {
+    SessionId session = 0;
+    std::string backend;
+    std::string why;
+    protocol::DeviceReport counts;  // texts as they came
+  };
+  struct CopyStats {
+    uint32_t client_count = 0;
+    uint64_t pinned_bytes = 0;
+    uint64_t straight_bytes = 0;
+    uint64_t bounced_bytes = 0;
+    uint64_t registrations_failed = 0;
+    std::vector<CopyClient> clients;  // kCopyClientsShownMax at most
+  };
+  CopyStats copies;
+};
+
+}  // namespace terrace

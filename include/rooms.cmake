@@ -1,0 +1,45 @@
+# A room is a folder with one library. `terrace_room(PATH ...)` names it by its path from the top;
+# its target is terrace_<path>, with _ for /.
+#
+#   SOURCES  its files, from the room's folder; none: a room of headers
+#   USES     rooms whose headers it may include, beside its own and include/'s. tests/tidy.py holds
+#            the sources to this list, so every direction is written here once
+#   LINKS    other libraries: PUBLIC before those its headers need, PRIVATE before the rest
+function(terrace_room path)
+  cmake_parse_arguments(PARSE_ARGV 1 room "" "" "SOURCES;USES;LINKS")
+  get_filename_component(root ${CMAKE_CURRENT_FUNCTION_LIST_DIR} DIRECTORY)
+  terrace_target_of(${path} target)
+  set(scope PUBLIC)
+  if(room_SOURCES)
+    list(TRANSFORM room_SOURCES PREPEND ${root}/${path}/)
+    add_library(${target} STATIC ${room_SOURCES})
+    set_property(GLOBAL APPEND PROPERTY terrace_rooms ${target})
+  else()
+    add_library(${target} INTERFACE)
+    set(scope INTERFACE)
+  endif()
+  target_include_directories(${target} ${scope} ${root})
+  target_link_libraries(${target} ${scope} terrace_include ${room_LINKS})
+  foreach(used ${room_USES})
+    terrace_target_of(${used} used)
+    target_link_libraries(${target} ${scope} ${used})
+  endforeach()
+endfunction()
+
+# The same for a room whose target is made beside this call, because it is no plain library.
+function(terrace_room_uses path)
+endfunction()
+
+# All rooms of a part of the house under one name.
+function(terrace_rooms name)
+  add_library(${name} INTERFACE)
+  foreach(path ${ARGN})
+    terrace_target_of(${path} target)
+    target_link_libraries(${name} INTERFACE ${target})
+  endforeach()
+endfunction()
+
+function(terrace_target_of path result)
+  string(REPLACE "/" "_" name ${path})
+  set(${result} terrace_${name} PARENT_SCOPE)
+endfunction()
