@@ -26,6 +26,9 @@
 
 namespace terrace {
 
+// Lookups go this many keys behind their Prefetch.
+inline constexpr size_t kPrefetchDistance = 8;
+
 class RadixIndex {
  public:
   static constexpr uint32_t kRunBlocksMax = 8192;

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "daemon/store/store_state.h"
+#include "daemon/block/cache_domain.h"
 #include "terrace/check.h"
 
 namespace terrace {

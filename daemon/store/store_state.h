@@ -141,9 +141,6 @@ struct Store::State final : public TierListener, public WorkOrderSink {
 Result<uint32_t> AddGroup(CacheDomain& domain, const SpaceGroupSpec& spec, uint32_t idle,
                           std::string* why);
 
-// Lookups go this many keys behind their prefetch.
-inline constexpr size_t kPrefetchDistance = 8;
-
 // Appends block `index` to spans that compress what is alike.
 void AppendToSpans(protocol::BlockSpan span, std::vector<protocol::BlockSpan>* spans);
 // Where the members of `member_mask` lie on the device. REQUIRES: CacheDomain::IsOnDevice.

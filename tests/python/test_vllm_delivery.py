@@ -7,7 +7,7 @@ import types
 import pytest
 
 from vllm_driver import (LONG_S, PROMPT, REQUESTS, connect, drive, expect_nothing_held, make_engine,
-                         run_prompt, terrace, vllm_engine, warmed_engine)
+                         run_prompt, terrace, vllm_engine, wait_for_segments, warmed_engine)
 from conftest import Daemon
 from terrace.presence import Presence
 from terrace.requests import Asker, Pending
@@ -34,7 +34,7 @@ def test_beside_other_connectors_it_keeps_the_contract(daemon, monkeypatch, besi
 
 
 def test_beside_other_connectors_the_first_prompt_is_stored_and_found(daemon, monkeypatch):
-    connect(daemon).close()
+    wait_for_segments(daemon, 2)
     monkeypatch.setattr(terrace.vllm, "_has_siblings", lambda connector: True)
     monkeypatch.setattr(terrace.vllm, "_LAYOUT_WAIT_S", LONG_S)
     for number in range(2):
