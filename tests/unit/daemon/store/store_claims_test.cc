@@ -16,6 +16,7 @@ constexpr uint32_t kWriterUid = 7, kOtherUid = 8;
 
 class Claims : public ::testing::Test {
  protected:
+  explicit Claims(const WorldOptions& options = {.lower_tier_count = 1}) : w(options) {}
   // Commits what it wrote, with roots of other bytes for the blocks of `wrong`.
   void Put(const std::vector<BlockKey>& keys, const std::set<uint32_t>& wrong = {}) {
     const ReserveResult reserved = w.Reserve(writer, group, keys);
@@ -38,7 +39,7 @@ class Claims : public ::testing::Test {
     return all;
   }
 
-  World w{{.lower_tier_count = 1}};
+  World w;
   SessionId writer = w.Open(0, kWriterUid), same = w.Open(0, kWriterUid),
             other = w.Open(0, kOtherUid);
   uint32_t group = w.OpenSimple(writer);
@@ -195,6 +196,57 @@ TEST_F(Claims, NobodyOfAnotherUidFollowsPartsThatNobodyVerifies) {
   w.CommitAll(writer, group, keys, reserved);
   w.Run();
   for (const auto& told : w.listener.completions) EXPECT_NE(told.session, other);
+}
+
+// Where no tier is below, nothing but the reader wants the bytes compared.
+class ClaimsOfDram : public Claims {
+ protected:
+  ClaimsOfDram() : Claims(WorldOptions{}) {}
+};
+
+TEST_F(ClaimsOfDram, AreComparedForAReaderOfAnotherUid) {
+  const auto keys = World::Keys(3);
+  Put(keys, {2});
+  w.Run();
+  EXPECT_EQ(w.Stats().checksums_verified, 0u) << "nobody has needed it";
+  const AcquireResult got = w.Acquire(other, group, keys);
+  ASSERT_EQ(got.reply.block_count, 3u);
+  EXPECT_EQ(got.spans[0].state, SpanState::kComing);
+  w.Run();
+  EXPECT_EQ(w.Stats().checksums_verified, 2u);
+  EXPECT_EQ(w.Acquire(other, group, World::Keys(2)).spans[0].state, SpanState::kReady);
+  EXPECT_EQ(w.MatchCount(other, group, keys), 2u);
+}
+
+TEST_F(ClaimsOfDram, AreComparedForAPrefetchOfAnotherUid) {
+  const auto keys = World::Keys(2);
+  Put(keys);
+  const KeysQuery query = w.Query(other, group, keys);
+  PrefixMatch result;
+  ASSERT_TRUE(w.store->Prefetch(query, &result).ok());
+  w.store->FinishPrefetch(query, &result);
+  EXPECT_EQ(result.reply.block_count, 2u);
+  w.Run();
+  EXPECT_EQ(w.Stats().checksums_verified, 2u);
+  ASSERT_FALSE(w.listener.completions.empty());
+  EXPECT_EQ(w.listener.completions.back().status, StatusCode::kOk);
+  EXPECT_TRUE(w.listener.completions.back().is_last());
+}
+
+TEST_F(ClaimsOfDram, AreComparedForAJoinerOfAnotherUid) {
+  const auto keys = World::Keys(2);
+  Put(keys);
+  const AcquireResult own = w.Acquire(writer, group, keys);  // who wrote them compares nothing
+  w.Run();
+  EXPECT_EQ(w.Stats().checksums_verified, 0u);
+  const AcquireResult joined = w.JoinRead(other, group, own.reply.token);
+  ASSERT_EQ(joined.reply.block_count, 2u);
+  EXPECT_EQ(joined.spans[0].state, SpanState::kComing);
+  w.Run();
+  ASSERT_FALSE(w.listener.completions.empty());
+  EXPECT_EQ(w.listener.completions.back().session, other);
+  EXPECT_EQ(w.listener.completions.back().status, StatusCode::kOk);
+  EXPECT_TRUE(w.listener.completions.back().is_last());
 }
 
 // The pool was busy when it was stored: what has to leave is verified first, and then written.
