@@ -137,6 +137,22 @@ TEST(Lease, AReadLeaseGoesOnWhileAJoinerLives) {
   EXPECT_EQ(w.Stats().pinned_count, 0u);
 }
 
+// A Join tells of slots, too: who has read them may read on after its connection ended.
+TEST(Lease, AHungUpJoinerOfAReadFencesUntilProofOfDeath) {
+  World w;
+  const SessionId a = w.Open(), b = w.Open();
+  const uint32_t group = w.OpenSimple(a);
+  w.Put(a, group, World::Keys(2));
+  const AcquireResult got = w.Acquire(a, group, World::Keys(2));
+  EXPECT_EQ(w.JoinRead(b, group, got.reply.token).slots.size(), 2u);
+  w.Release(a, got.reply.token);
+  EXPECT_TRUE(w.store->HangUp(b)) << "its end has to be proven";
+  w.Run();
+  EXPECT_EQ(w.Stats().fenced_bytes, 2 * kSlotBytes);
+  w.store->ProofOfDeath(b);
+  EXPECT_EQ(w.Stats().fenced_bytes, 0u);
+}
+
 TEST(Lease, AJoinerCommitsAfterTheOpenerHasLeft) {
   World w;
   Pair p(w);
