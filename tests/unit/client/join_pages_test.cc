@@ -82,13 +82,16 @@ class JoinPages : public ClientFixture {
   void AnswerJoins(Answer answer) {
     daemon_.set_handler([answer](ScriptedDaemon& daemon, const PeerMessage& message) {
       if (message.verb != Verb::kJoin) return false;
-      protocol::JoinPage page;
-      if (message.body.size() == sizeof(protocol::JoinRequest) + sizeof(page)) {
-        std::memcpy(&page, message.body.data() + sizeof(protocol::JoinRequest), sizeof(page));
-      }
-      answer(daemon, message, page.first_block);
+      answer(daemon, message, FirstBlockOf(message));
       return true;
     });
+  }
+  static uint32_t FirstBlockOf(const PeerMessage& join) {
+    protocol::JoinPage page;
+    if (join.body.size() == sizeof(protocol::JoinRequest) + sizeof(page)) {
+      std::memcpy(&page, join.body.data() + sizeof(protocol::JoinRequest), sizeof(page));
+    }
+    return page.first_block;
   }
 };
 
@@ -129,13 +132,18 @@ TEST_F(JoinPages, WhatHasLeftBetweenThemIsNotInTheLease) {
 }
 
 TEST_F(JoinPages, OfAWrite) {
-  AnswerJoins([](ScriptedDaemon& daemon, const PeerMessage& message, uint32_t first_block) {
+  AnswerJoins([](ScriptedDaemon& daemon, const PeerMessage& message, uint32_t first_key) {
     daemon.Answer(message, StatusCode::kOk,
-                  first_block == 0 ? WritePage(0, 2, false) : WritePage(2, 3, true));
+                  first_key == 0   ? WritePage(0, 2, false)
+                  : first_key == 2 ? WritePage(2, 3, false)
+                                   : WritePage(5, 1, true));
   });
   Result<WriteLease> lease = client_->JoinWrite(group_, kToken, 0);
   ASSERT_TRUE(lease.ok()) << client_->last_error();
-  for (uint32_t key = 0; key < 5; ++key) {
+  const std::vector<PeerMessage> joins = daemon_.Received(Verb::kJoin);
+  ASSERT_EQ(joins.size(), 3u);
+  EXPECT_EQ(FirstBlockOf(joins[2]), 5u) << "as many as both pages before had";
+  for (uint32_t key = 0; key < 6; ++key) {
     EXPECT_TRUE(lease->WritePart(key, 7, 1, part_).ok()) << key;
     EXPECT_EQ(daemon_.arena()[AddressOf(key, 7).page * kArenaPageBytes + 8192], std::byte{0x5a});
   }
@@ -162,12 +170,36 @@ TEST_F(JoinPages, OneThatFailsLeavesNothingBehind) {
   EXPECT_TRUE(client_->is_connected());
 }
 
+// Each says that another follows, and brings nothing.
 TEST_F(JoinPages, ThatLeadNowhereEndTheConnection) {
-  AnswerJoins([](ScriptedDaemon& daemon, const PeerMessage& message, uint32_t) {
-    daemon.Answer(message, StatusCode::kOk, ReadPage(3, 3, false));
+  AnswerJoins([](ScriptedDaemon& daemon, const PeerMessage& message, uint32_t first_block) {
+    daemon.Answer(message, StatusCode::kOk, ReadPage(first_block, 3, false));
   });
   EXPECT_FALSE(client_->JoinRead(group_, kToken, 0).ok());
   EXPECT_TRUE(Eventually([&] { return daemon_.connection_count() > 1; }));
+  EXPECT_EQ(daemon_.Received(Verb::kJoin).size(), 2u);
+}
+
+TEST_F(JoinPages, WithSpansBeforeTheLastEndTheConnection) {
+  AnswerJoins([](ScriptedDaemon& daemon, const PeerMessage& message, uint32_t first_block) {
+    std::vector<std::byte> page = ReadPage(first_block, first_block + 3, true);
+    protocol::AcquireReply head;
+    std::memcpy(&head, page.data(), sizeof(head));
+    head.flags = first_block == 0 ? protocol::kJoinHasMore : 0;
+    std::memcpy(page.data(), &head, sizeof(head));
+    daemon.Answer(message, StatusCode::kOk, page);
+  });
+  EXPECT_FALSE(client_->JoinRead(group_, kToken, 0).ok());
+  EXPECT_TRUE(Eventually([&] { return daemon_.connection_count() > 1; }));
+}
+
+TEST_F(JoinPages, OfAWriteThatLeadNowhereEndTheConnection) {
+  AnswerJoins([](ScriptedDaemon& daemon, const PeerMessage& message, uint32_t first_block) {
+    daemon.Answer(message, StatusCode::kOk, WritePage(first_block, 3 - first_block, false));
+  });
+  EXPECT_FALSE(client_->JoinWrite(group_, kToken, 0).ok());
+  EXPECT_TRUE(Eventually([&] { return daemon_.connection_count() > 1; }));
+  EXPECT_EQ(daemon_.Received(Verb::kJoin).size(), 2u);
 }
 
 }  // namespace
