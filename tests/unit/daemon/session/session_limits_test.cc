@@ -89,7 +89,7 @@ class SessionJoin : public testing::Test {
     EXPECT_EQ(world_.Open(worker_, "tp", kMembers), group_);
   }
 
-  FakeMessage Join(const LeaseToken& token, uint32_t flags, uint32_t first_block = 0) {
+  std::vector<std::byte> JoinBody(const LeaseToken& token, uint32_t flags, uint32_t first_block) {
     const protocol::JoinRequest request{.token = token, .group_handle = group_, .flags = flags};
     std::vector<std::byte> body(sizeof(request));
     std::memcpy(body.data(), &request, sizeof(request));
@@ -98,7 +98,11 @@ class SessionJoin : public testing::Test {
       body.resize(sizeof(request) + sizeof(page));
       std::memcpy(body.data() + sizeof(request), &page, sizeof(page));
     }
-    const FakeMessage reply = world_.Call(worker_, Verb::kJoin, body);
+    return body;
+  }
+  FakeMessage Join(const LeaseToken& token, uint32_t flags, uint32_t first_block = 0) {
+    const FakeMessage reply =
+        world_.Call(worker_, Verb::kJoin, JoinBody(token, flags, first_block));
     EXPECT_EQ(reply.status(), StatusCode::kOk) << reply.text();
     EXPECT_LE(reply.body.size() + sizeof(protocol::ReplyPrefix), protocol::kMessageBytesMax);
     return reply;
@@ -112,13 +116,14 @@ class SessionJoin : public testing::Test {
   LeaseToken Follow() {
     const FakeMessage followed =
         world_.CallKeys(scheduler_, Verb::kAcquire, group_, keys_, protocol::kAcquireFollow);
-    EXPECT_EQ(followed.At<protocol::AcquireReply>().block_count, kBlocks);
+    EXPECT_EQ(followed.At<protocol::AcquireReply>().block_count, blocks_left_);
     return followed.At<protocol::AcquireReply>().token;
   }
 
   void AskForAPageOfAnothersLease();
   void JoinWithoutPages();
   void WriteInPages();
+  void LoseBlocksOfTheLastPage();
   void ReadInPages();
 
   // Of 4 KiB slots: virtual memory that nobody touches.
@@ -126,6 +131,7 @@ class SessionJoin : public testing::Test {
   const std::vector<BlockKey> keys_ = MakeKeys(kBlocks, 1);
   SessionId scheduler_ = 0, worker_ = 0;
   uint32_t group_ = 0;
+  uint32_t blocks_left_ = kBlocks;  // of those that are written
   LeaseToken written_;
 };
 
@@ -142,6 +148,35 @@ void SessionJoin::JoinWithoutPages() {
   Leave(written_);
 }
 
+// They leave when the slots of the page are listed already, and the spans are walked.
+void SessionJoin::LoseBlocksOfTheLastPage() {
+  constexpr uint32_t kLost = 50, kTurns = kBlocks / protocol::kBlocksPerTurnMax;
+  const LeaseToken token = Follow();
+  const auto head = Join(token, protocol::kJoinPaged).At<protocol::AcquireReply>();
+  constexpr uint64_t kRequest = 1 << 20;
+  world_.sessions->OnBytes(
+      worker_, world_.Frames(Verb::kJoin, JoinBody(token, protocol::kJoinPaged, head.block_count),
+                             kRequest));
+  for (uint32_t turn = 0; turn < kTurns; ++turn) world_.sessions->OnTurn();
+  ASSERT_TRUE(world_.transport.Take(worker_).empty()) << "it is not over yet";
+  blocks_left_ -= kLost;
+  const protocol::AbortRequest abort{.token = written_, .key_count = kLost};
+  std::vector<std::byte> body(sizeof(abort) + kLost * sizeof(uint32_t));
+  std::memcpy(body.data(), &abort, sizeof(abort));
+  for (uint32_t i = 0; i < kLost; ++i) {
+    const uint32_t index = blocks_left_ + i;
+    std::memcpy(body.data() + sizeof(abort) + i * sizeof(index), &index, sizeof(index));
+  }
+  EXPECT_EQ(world_.Call(scheduler_, Verb::kAbort, body).status(), StatusCode::kOk);
+  const std::vector<FakeMessage> replies = world_.transport.Take(worker_);
+  ASSERT_FALSE(replies.empty());
+  ASSERT_EQ(replies[0].header.request_id, kRequest);
+  const auto last = replies[0].At<protocol::AcquireReply>();
+  EXPECT_EQ(last.block_count, blocks_left_);
+  EXPECT_EQ(last.slot_count, (blocks_left_ - head.block_count) * kMembers);
+  Leave(token);
+}
+
 void SessionJoin::ReadInPages() {
   const LeaseToken token = Follow();
   const FakeMessage first = Join(token, protocol::kJoinPaged);
@@ -152,11 +187,11 @@ void SessionJoin::ReadInPages() {
   const FakeMessage second = Join(token, protocol::kJoinPaged, head.block_count);
   const auto last = second.At<protocol::AcquireReply>();
   EXPECT_EQ(last.flags, 0u);
-  EXPECT_EQ(last.block_count, kBlocks);
-  EXPECT_EQ(last.slot_count, (kBlocks - head.block_count) * kMembers);
+  EXPECT_EQ(last.block_count, blocks_left_);
+  EXPECT_EQ(last.slot_count, (blocks_left_ - head.block_count) * kMembers);
   ASSERT_EQ(last.span_count, 1u);
   const auto span = second.At<protocol::BlockSpan>(sizeof(last));
-  EXPECT_EQ(span.block_count, kBlocks);
+  EXPECT_EQ(span.block_count, blocks_left_);
   EXPECT_EQ(span.state, protocol::SpanState::kFollowing);
   // The writer gives up: who reads is told of all of it, under the last page's request.
   world_.Call(scheduler_, Verb::kAbort, BytesOf(protocol::AbortRequest{.token = written_}));
@@ -213,6 +248,7 @@ TEST_F(SessionJoin, OfMoreSlotsThanAMessageHoldsIsAnsweredInPages) {
   AskForAPageOfAnothersLease();
   JoinWithoutPages();
   WriteInPages();
+  LoseBlocksOfTheLastPage();
   ReadInPages();  // at the end the writer gives up
 }
 
