@@ -11,8 +11,11 @@
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
+#include <future>
 #include <new>
+#include <optional>
 #include <sstream>
+#include <thread>
 #include <vector>
 
 namespace terrace {
@@ -97,6 +100,45 @@ bool IsInMemory(std::vector<char> inverted) {
   return found;
 }
 
+// A part of the secret, which tells as much, and of its text.
+struct Inverted {
+  explicit Inverted(const DomainSecret& secret) {
+    constexpr char kDigits[] = "0123456789abcdef";
+    for (size_t i = 64; i < 96; ++i) {
+      const auto value = std::to_integer<unsigned>(secret[i]);
+      bytes.push_back(static_cast<char>(~value));
+      text.push_back(static_cast<char>(~kDigits[value >> 4]));
+      text.push_back(static_cast<char>(~kDigits[value & 15]));
+    }
+  }
+  std::vector<char> bytes, text;
+};
+
+// A thread that does nothing behind it overwrites nothing by chance, on its stack or in its heap.
+TEST_F(DomainSecretFile, NothingOfASecretIsLeftWhereItWasUsed) {
+  std::promise<Inverted> is_used;
+  std::promise<void> is_over;
+  std::thread user([&, path = Path()] {
+    std::string why;
+    EXPECT_TRUE(CreateDomainSecretFile(path, &why).ok()) << why;
+    std::optional<Inverted> inverted;
+    {
+      DomainSecret secret;
+      EXPECT_TRUE(ReadDomainSecretFile(path, &secret, &why).ok()) << why;
+      EXPECT_EQ(DomainSecretFingerprint(secret).size(), 16u);
+      inverted.emplace(secret);
+      EXPECT_TRUE(ReadDomainSecretFile(path, &secret, &why).ok()) << why;
+    }
+    is_used.set_value(*std::move(inverted));
+    is_over.get_future().wait();
+  });
+  const Inverted inverted = is_used.get_future().get();
+  EXPECT_FALSE(IsInMemory(inverted.text));
+  EXPECT_FALSE(IsInMemory(inverted.bytes));
+  is_over.set_value();
+  user.join();
+}
+
 TEST_F(DomainSecretFile, NoTextOfASecretIsLeftInMemory) {
   std::string why;
   ASSERT_TRUE(CreateDomainSecretFile(Path(), &why).ok()) << why;
@@ -105,12 +147,7 @@ TEST_F(DomainSecretFile, NoTextOfASecretIsLeftInMemory) {
     DomainSecret secret;
     ASSERT_TRUE(ReadDomainSecretFile(Path(), &secret, &why).ok()) << why;
     ASSERT_EQ(DomainSecretFingerprint(secret).size(), 16u);
-    constexpr char kDigits[] = "0123456789abcdef";
-    for (size_t i = 0; i < 32; ++i) {  // a part of it tells as much
-      const auto value = std::to_integer<unsigned>(secret[i + 64]);
-      inverted.push_back(static_cast<char>(~kDigits[value >> 4]));
-      inverted.push_back(static_cast<char>(~kDigits[value & 15]));
-    }
+    inverted = Inverted(secret).text;
   }
   EXPECT_FALSE(IsInMemory(inverted));
   std::string text = "+";  // the search itself finds what there is
