@@ -106,6 +106,29 @@ TEST_F(NvmeTrialTest, TrialWaitsForADiskThatIsOff) {
   EXPECT_EQ(tier().stats().quarantined_bytes, 0u);
 }
 
+TEST_F(NvmeTrialTest, TrialDuringWhichTheDiskGoesOffIsNoVerdict) {
+  const Extent kept = Store(1), extent = Store(2);
+  tier().Quarantine(extent);
+  rig_->disk().SetRate(DiskFault::kStuck, kAlways);
+  rig_->Step();  // its entry is written, and the trial begins
+  rig_->disk().HealAll();
+  rig_->disk().SetRate(DiskFault::kReadFails, kAlways);
+  for (uint32_t i = 0; i < options_.tier.failures_max; ++i) {
+    ASSERT_TRUE(tier().Read(++transfer_, kept, Bytes(kLength, 0)).ok());
+  }
+  rig_->Drain();
+  ASSERT_FALSE(tier().stats().is_healthy);
+  rig_->disk().ReleaseStuck();
+  rig_->Advance(1'000);
+  rig_->Drain();
+  EXPECT_EQ(tier().stats().quarantined_bytes, 0u);
+  EXPECT_EQ(tier().stats().suspect_bytes, kLength) << "it is tried again";
+  rig_->disk().HealAll();
+  rig_->Settle();
+  EXPECT_EQ(tier().stats().suspect_bytes, 0u);
+  EXPECT_EQ(tier().stats().places_recovered, 1u);
+}
+
 TEST_F(NvmeTrialTest, QuarantinedSlotIsGivenBackOnceTheDriveKeepsItAgain) {
   BreakDrive();
   const Extent extent = StoreAndQuarantine(1);
@@ -125,6 +148,29 @@ TEST_F(NvmeTrialTest, QuarantinedSlotIsGivenBackOnceTheDriveKeepsItAgain) {
   Restart();
   EXPECT_EQ(tier().stats().quarantined_bytes, 0u);
   EXPECT_TRUE(TakeAll().contains(extent.position));
+}
+
+TEST_F(NvmeTrialTest, WhoeverAskedForATrialDoesNotWaitForADiskThatIsOff) {
+  BreakDrive();
+  const Extent extent = StoreAndQuarantine(1);
+  rig_->disk().HealAll();
+  const Extent kept = Store(2);
+  rig_->disk().SetRate(DiskFault::kReadFails, kAlways);
+  rig_->disk().SetRate(DiskFault::kWriteFails, kAlways);
+  for (uint32_t i = 0; i < options_.tier.failures_max; ++i) {
+    ASSERT_TRUE(tier().Read(++transfer_, kept, Bytes(kLength, 0)).ok());
+    rig_->Drain();
+  }
+  ASSERT_FALSE(tier().stats().is_healthy);
+  std::vector<bool> answers;
+  tier().TryQuarantined(extent.shard, static_cast<uint32_t>(extent.position),
+                        [&](bool is_free) { answers.push_back(is_free); });
+  rig_->Settle();
+  EXPECT_EQ(answers, std::vector<bool>{false});
+  rig_->disk().HealAll();
+  rig_->Settle();
+  EXPECT_EQ(answers, std::vector<bool>{false});
+  EXPECT_EQ(tier().stats().places_recovered, 1u) << "it was tried all the same";
 }
 
 TEST_F(NvmeTrialTest, SlotThatSomebodyHasIsNotTried) {
