@@ -472,6 +472,12 @@ TEST(RedisTier, WhatWasForgottenHasNoNameAnyMoreOnAnyHost) {
     EXPECT_EQ(fresh.rig->FetchNow(name, length_bytes).record.commit_id, 6u);
     EXPECT_EQ(fresh.rig->forgotten, std::vector<GroupId>{name.group});
     EXPECT_EQ(fresh.kept, a.kept);
+    // Whose first question it is has computed its bytes before it knew.
+    RememberingHost newcomer(server.unix_endpoint());
+    const RedisBlockName third = RedisTestName(3, 3);
+    EXPECT_EQ(newcomer.rig->StoreNow(third, 5, length_bytes).code(), StatusCode::kGone);
+    EXPECT_TRUE(newcomer.rig->StoreNow(third, 6, length_bytes).ok());
+    EXPECT_EQ(a.rig->FetchNow(third, length_bytes).record.commit_id, 6u);
   }
 }
 
@@ -541,7 +547,10 @@ TEST(RedisTier, WhatIsOwedIsToldWhenTheServerIsThere) {
   ASSERT_TRUE(a.rig->RunUntil([&] { return a.rig->tier().stats().forgets_owed == 0; }));
   EXPECT_EQ(a.rig->FetchNow(name, 1000).status.code(), StatusCode::kNotFound);
   EXPECT_TRUE(a.rig->tier().is_forgetting_durable()) << "the server knows";
+  const uint64_t before = a.revision;
   a.rig->tier().Forget(name.group);
+  EXPECT_GT(a.revision, before) << "kept before the server has answered";
+  EXPECT_TRUE(a.kept[0].is_owed);
   EXPECT_FALSE(a.rig->tier().is_forgetting_durable());
   a.rig->tier().Kept(a.revision);
   EXPECT_TRUE(a.rig->tier().is_forgetting_durable());
