@@ -167,6 +167,9 @@ TEST(RedisKeyNames, EveryGenerationHasNamesOfItsOwnAndTheFirstThoseOfBefore) {
     EXPECT_EQ(RedisSlotOf(names.Manifest(name)), RedisSlotOf(names.Presence(name)));
   }
   EXPECT_EQ(tags.size(), 3u);
+  // A server that was filled before there were generations is read on.
+  name.generation = 0;
+  EXPECT_EQ(names.Presence(name), "t2:{bd9d9a79627df10a}p");
   tags.insert(names.Generation({1, 2}));
   tags.insert(names.Generation({2, 2}));
   tags.insert(RedisKeyNames("t", SecretOf(2)).Generation({1, 2}));
