@@ -429,6 +429,19 @@ TEST_F(KvEventPublisherTest, AnExceptionEndsTheEventsAndNothingElse) {
   EXPECT_EQ(publisher_->counters().lost, lost_before + 3000);
 }
 
+TEST_F(KvEventPublisherTest, WhatWaitedAtTheEndKeepsNobodyWaiting) {
+  uint32_t stream = 0;
+  Start([&] {
+    publisher_->Publish(std::vector<KvEvent>(1000, KvEvent{.hash = 1, .stream = stream}));
+    throw std::runtime_error("planted");
+  });
+  stream = StreamOf("one");
+  publisher_->Publish(
+      std::vector<KvEvent>(KvEventPublisher::kQueueMax + 1, KvEvent{.hash = 1, .stream = stream}));
+  Until([&] { return !publisher_->counters().is_on; });
+  EXPECT_TRUE(publisher_->HasRoom(KvEventPublisher::kQueueMax));
+}
+
 TEST_F(KvEventPublisherTest, AnErrorOfZeroMqIsNotTheEnd) {
   std::atomic<uint32_t> calls = 0;
   Start([&] {

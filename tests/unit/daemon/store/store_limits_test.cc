@@ -68,8 +68,12 @@ TEST(ReserveLimits, KeysThatWereNotReservedKeepTheirPlaces) {
   ASSERT_EQ(joined.slots.size(), 3u);
   EXPECT_EQ(joined.slots[1].row, reserved.slots[1].row);
   EXPECT_EQ(w.Release(other, reserved.reply.token), StatusCode::kOk);
-  const uint32_t index = 3;
-  EXPECT_TRUE(w.store->Abort(s, reserved.reply.token, {&index, 1}).ok());
+  EXPECT_EQ(w.Stats().reserved_count, 3u);
+  const std::vector<uint32_t> not_reserved = {0, 2}, one = {3};
+  EXPECT_TRUE(w.store->Abort(s, reserved.reply.token, not_reserved).ok());
+  EXPECT_EQ(w.Stats().reserved_count, 3u);
+  EXPECT_TRUE(w.store->Abort(s, reserved.reply.token, one).ok());
+  EXPECT_EQ(w.Stats().reserved_count, 2u);
   w.Check();
   ReserveResult rest = reserved;
   rest.keys[3].status = static_cast<uint8_t>(StatusCode::kExists);
