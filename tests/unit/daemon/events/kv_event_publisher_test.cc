@@ -463,9 +463,14 @@ TEST_F(KvEventPublisherTest, AnErrorOfZeroMqIsNotTheEnd) {
     Publish(stream, 1);
   } while (!Receive(subscriber, &message, milliseconds(20)));
   EXPECT_EQ(message.topic, "kv@one");
+  // What the sockets before had been asked is lost with them: a router asks again.
   zmq::socket_t asker = Asker();
-  Ask(asker, message.number);
-  EXPECT_GE(Answer(asker).size(), 1u);
+  Message answer;
+  Until([&] {
+    Ask(asker, message.number);
+    return Receive(asker, &answer, milliseconds(500));
+  });
+  EXPECT_EQ(answer.number, message.number);
 }
 
 }  // namespace
