@@ -35,6 +35,15 @@ def make_engine(daemon, chance, **options):
                               **options)
 
 
+def wait_connected(engine):
+    """Beside other connectors nothing waits for the daemon before the first step."""
+    deadline = time.monotonic() + LONG_S
+    for connector in (engine.connector, *(worker.connector for worker in engine.workers)):
+        while not connector._client.is_connected:
+            assert time.monotonic() < deadline
+            time.sleep(0.001)
+
+
 def random_request(number, chance, block_tokens=8):
     """Prompts share heads of several lengths."""
     head = chance.randrange(6)
