@@ -91,10 +91,12 @@ bool IsInMemory(std::vector<char> inverted) {
     if (access[1] != 'w' || end - begin > (64u << 20)) continue;
     std::vector<char> bytes(end - begin);
     const ssize_t got = pread(memory, bytes.data(), bytes.size(), static_cast<off_t>(begin));
-    for (char& byte : bytes) byte = static_cast<char>(~byte);  // so it is found once only: in there
     bytes.resize(got < 0 ? 0 : static_cast<size_t>(got));
-    found = found || std::search(bytes.begin(), bytes.end(), inverted.begin(), inverted.end()) !=
-                         bytes.end();
+    const auto is_inverse = [](char byte, char wanted) {
+      return byte == static_cast<char>(~wanted);
+    };
+    found = found || std::search(bytes.begin(), bytes.end(), inverted.begin(), inverted.end(),
+                                 is_inverse) != bytes.end();
   }
   close(memory);
   return found;
