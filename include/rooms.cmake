@@ -7,6 +7,10 @@
 #   LINKS    other libraries: PUBLIC before those its headers need, PRIVATE before the rest
 function(terrace_room path)
   cmake_parse_arguments(PARSE_ARGV 1 room "" "" "SOURCES;USES;LINKS")
+  if(room_UNPARSED_ARGUMENTS)
+    message(FATAL_ERROR "terrace_room(${path}): '${room_UNPARSED_ARGUMENTS}' belongs to none of "
+                        "SOURCES, USES and LINKS")
+  endif()
   get_filename_component(root ${CMAKE_CURRENT_FUNCTION_LIST_DIR} DIRECTORY)
   terrace_target_of(${path} target)
   set(scope PUBLIC)

@@ -104,12 +104,15 @@ void Acceptor::Admit(Peer peer) {
 }
 
 void Acceptor::Park(const Peer& peer) {
-  if (parked_.size() >= kParkedMax) {
+  const auto others = parked_of_.find(peer.credentials.uid);
+  const bool has_share = others != parked_of_.end() && others->second >= kParkedOfUserMax;
+  if (has_share || parked_.size() >= kParkedMax) {
     const std::string why =
         "uid " + std::to_string(peer.credentials.uid) + " connects faster than " +
         std::to_string(ConnectionPace::kBurst) + " times at once and " +
         std::to_string(1'000'000 / ConnectionPace::kPaceUs) + " times a second, and " +
-        std::to_string(kParkedMax) + " connections wait already: keep connections open";
+        std::to_string(kParkedOfUserMax) + " of its connections wait already, or " +
+        std::to_string(kParkedMax) + " of all users: keep connections open";
     events_.on_refused(peer.credentials, why);
     // One of many is told: a sentence costs more than the connection did.
     const uint64_t now_us = NowUs();
@@ -163,8 +166,14 @@ void Acceptor::AdmitParked() {
   if (!parked_.empty()) WaitForPace();
   accepted_in_step_ = 0;
   if (paused_fd_ < 0) return;
-  descriptor_.assign(std::exchange(paused_fd_, -1));
-  Wait();
+  asio::error_code error;
+  descriptor_.assign(paused_fd_, error);
+  if (!error) {
+    paused_fd_ = -1;
+    Wait();
+  } else if (parked_.empty()) {
+    WaitForPace();  // the kernel has no memory for it now
+  }
 }
 
 }  // namespace terrace

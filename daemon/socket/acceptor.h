@@ -3,7 +3,8 @@
 // ConnectionPace allows wait here, unread, until it does. Root and the daemon's own user need not
 // wait: they come to find out what is wrong.
 //
-// LIMITS: kParkedMax connections wait; further ones are turned away, one a kPaceUs with a sentence.
+// LIMITS: kParkedMax connections wait, kParkedOfUserMax of one user; further ones are turned away,
+// one a kPaceUs with a sentence.
 // THREADING: store thread. OWNERSHIP: owns the listening descriptor (and, if bound here, its file).
 #pragma once
 
@@ -44,6 +45,7 @@ class Acceptor {
 
  private:
   static constexpr size_t kParkedMax = 256;
+  static constexpr uint32_t kParkedOfUserMax = 192;
   static constexpr int kParkedPerStep = 4;
   static constexpr int kAcceptsPerStep = 2;  // while some are parked
   static constexpr std::chrono::milliseconds kStep{1};

@@ -3,7 +3,7 @@
 // second request of the others would wait.
 //
 // LIMITS: kBurst connections at once, one a kPaceUs after that. Of kUsersMax users those who have
-// paid are forgotten.
+// paid are forgotten, once a kPaceUs.
 // THREADING: one thread.
 #pragma once
 
@@ -22,7 +22,8 @@ class ConnectionPace {
 
   // True: a connection of the user may come in at this time, and is counted.
   bool Take(uint32_t uid, uint64_t now_us) {
-    if (paid_until_us_.size() >= kUsersMax) {
+    if (paid_until_us_.size() >= kUsersMax && now_us >= swept_us_ + kPaceUs) {
+      swept_us_ = now_us;
       std::erase_if(paid_until_us_, [now_us](const auto& user) { return user.second <= now_us; });
     }
     uint64_t& paid_until_us = paid_until_us_[uid];
@@ -35,6 +36,7 @@ class ConnectionPace {
   size_t user_count() const { return paid_until_us_.size(); }
 
  private:
+  uint64_t swept_us_ = 0;
   std::unordered_map<uint32_t, uint64_t> paid_until_us_;  // each connection pays for a kPaceUs
 };
 
