@@ -12,6 +12,7 @@ import argparse
 import ctypes
 import hashlib
 import importlib
+import logging
 import mmap
 import os
 import pathlib
@@ -119,6 +120,7 @@ def lookups(terrace, client, rounds):
         first += 1024
     group = client.open(spec, self_mask=0)  # a scheduler reads no slots
     half = scheduler.SchedulerHalf(group, block_tokens=16, adapters=scheduler.Adapters(None),
+                                   weights=scheduler.Weights(None, logging.getLogger()),
                                    lookup_wait_s=10.0, timeout_s=10.0)
 
     def ask(request, tokens):
