@@ -499,7 +499,7 @@ void Shell::State::BeginAccepting() {
   for (uint32_t i = 0; i < config.domains.size(); ++i) {
     const DomainConfig& domain = config.domains[i];
     acceptors.push_back(std::make_unique<Acceptor>(
-        loop, domain, *doorkeeper, std::move(listeners[i]),
+        loop, clock, domain, *doorkeeper, std::move(listeners[i]),
         Acceptor::Events{.on_peer = [this, i](const Acceptor::Peer& peer) { OnPeer(i, peer); },
                          .on_refused =
                              [this, &domain](const PeerCredentials& peer, const std::string& why) {

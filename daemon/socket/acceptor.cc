@@ -13,19 +13,11 @@
 #include "daemon/socket/peer.h"
 
 namespace terrace {
-namespace {
 
-uint64_t NowUs() {
-  return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::microseconds>(
-                                   std::chrono::steady_clock::now().time_since_epoch())
-                                   .count());
-}
-
-}  // namespace
-
-Acceptor::Acceptor(asio::io_context& loop, const DomainConfig& config, Doorkeeper& doorkeeper,
-                   Listener listener, Events events)
-    : config_(config),
+Acceptor::Acceptor(asio::io_context& loop, const Clock& clock, const DomainConfig& config,
+                   Doorkeeper& doorkeeper, Listener listener, Events events)
+    : clock_(clock),
+      config_(config),
       doorkeeper_(doorkeeper),
       listener_(std::move(listener)),
       events_(std::move(events)),
@@ -89,7 +81,7 @@ bool Acceptor::AcceptOne() {
   }
   const uint32_t uid = peer.credentials.uid;
   const bool is_operator = uid == 0 || uid == geteuid();
-  if (is_operator || (!parked_of_.contains(uid) && pace_.Take(uid, NowUs()))) {
+  if (is_operator || (!parked_of_.contains(uid) && pace_.Take(uid, clock_.NowUs()))) {
     Admit(peer);
   } else {
     Park(peer);
@@ -115,7 +107,7 @@ void Acceptor::Park(const Peer& peer) {
         std::to_string(kParkedMax) + " of all users: keep connections open";
     events_.on_refused(peer.credentials, why);
     // One of many is told: a sentence costs more than the connection did.
-    const uint64_t now_us = NowUs();
+    const uint64_t now_us = clock_.NowUs();
     if (now_us < told_until_us_) {
       close(peer.socket_fd);
     } else {
@@ -149,7 +141,7 @@ void Acceptor::AdmitParked() {
         step_count < kParkedPerStep && std::find(waiting_uids.begin(), end, uid) == end;
     char byte;
     const bool is_gone = is_next && recv(peer.socket_fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 0;
-    if (!is_gone && !(is_next && pace_.Take(uid, NowUs()))) {
+    if (!is_gone && !(is_next && pace_.Take(uid, clock_.NowUs()))) {
       if (is_next) waiting_uids.push_back(uid);
       kept.push_back(peer);
       continue;

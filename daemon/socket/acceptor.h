@@ -17,6 +17,7 @@
 #include <functional>
 #include <unordered_map>
 
+#include "daemon/block/seams.h"
 #include "daemon/socket/connection_pace.h"
 #include "daemon/socket/domain.h"
 #include "daemon/socket/doorkeeper.h"
@@ -36,9 +37,9 @@ class Acceptor {
     // Somebody was turned away, or the system would not accept; for the log.
     std::function<void(const PeerCredentials&, const std::string& why)> on_refused;
   };
-  // `config` and `doorkeeper` outlive the Acceptor.
-  Acceptor(asio::io_context& loop, const DomainConfig& config, Doorkeeper& doorkeeper,
-           Listener listener, Events events);
+  // `clock`, `config` and `doorkeeper` outlive the Acceptor.
+  Acceptor(asio::io_context& loop, const Clock& clock, const DomainConfig& config,
+           Doorkeeper& doorkeeper, Listener listener, Events events);
   ~Acceptor();
 
   void Begin() { Wait(); }
@@ -59,6 +60,7 @@ class Acceptor {
   void AdmitParked();
   void Admit(Peer peer);
 
+  const Clock& clock_;
   const DomainConfig& config_;
   Doorkeeper& doorkeeper_;
   Listener listener_;
