@@ -14,8 +14,6 @@
 namespace terrace {
 namespace {
 
-constexpr int kChunksPerTurnMax = 8;  // of one session's queue, in one turn
-
 // Slots are granted by replies: all but the one to Hello, unless more was asked along with it.
 bool MayGrant(std::span<const std::byte> bytes, Transport::Attach attach) {
   if (attach != Transport::Attach::kArenaAndLife) return true;
@@ -233,16 +231,14 @@ void SocketTransport::SendQueued(SessionId session, Connection& connection) {
                                });
 }
 
-// As much as the socket takes, within a turn's share. False if it is broken.
+// One chunk, or as much of it as the socket takes: others have their turn before the next. False if
+// it is broken.
 bool SocketTransport::SendSome(Connection& connection) {
-  for (int i = 0; i < kChunksPerTurnMax && connection.unsent.size_bytes() > 0; ++i) {
-    const auto front = connection.unsent.Front();
-    const ssize_t sent = SendNow(connection, front);
-    if (sent < 0) return errno == EAGAIN || errno == EWOULDBLOCK;
-    connection.unsent.Pop(static_cast<size_t>(sent));
-    unsent_bytes_ -= static_cast<size_t>(sent);
-    if (static_cast<size_t>(sent) < front.size()) return true;
-  }
+  if (connection.unsent.size_bytes() == 0) return true;
+  const ssize_t sent = SendNow(connection, connection.unsent.Front());
+  if (sent < 0) return errno == EAGAIN || errno == EWOULDBLOCK;
+  connection.unsent.Pop(static_cast<size_t>(sent));
+  unsent_bytes_ -= static_cast<size_t>(sent);
   return true;
 }
 

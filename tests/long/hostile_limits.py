@@ -8,10 +8,10 @@ a bystander in the other domain, of another user, does not notice.
   stopped   takes all memory it can, holds it, and stops
   holes     punches holes in its arena
 
-Of each: what the bystander's requests take (p99) while it goes on and while a process only burns
-CPU, in turns; whether new sessions and `terrace status` come through; what the daemon has grown by,
-and that it lives. As root, `holes` is also done with an arena of huge pages whose pool is then
-emptied.
+Of each: what the bystander's requests take (p99) while it goes on; while it goes on against another
+daemon, which costs the machine the same CPU; and while a process only burns CPU, in turns. Whether
+new sessions and `terrace status` come through; what the daemon has grown by, and that it lives. As
+root, `holes` is also done with an arena of huge pages whose pool is then emptied.
 """
 import array
 import contextlib
@@ -386,19 +386,23 @@ class Verdict:
             self.failures.append(sentence)
 
 
-def attacked(verdict, stage, attack, heap_mib_max):
-    """Windows with the attack and without, in turns: beside a process that only burns CPU, and
-    beside none. A virtual CPU that sleeps meanwhile wakes slowly: the slower one is the floor."""
+def attacked(verdict, stage, elsewhere, attack, heap_mib_max):
+    """Windows with the attack and without, in turns: beside none, beside a process that only burns
+    CPU, and beside the same attack on a daemon that is not the bystander's. The slowest of these is
+    the floor: a virtual CPU that sleeps meanwhile wakes slowly, and on two CPUs an attacker and the
+    daemon that it keeps busy leave a third process little, whosever daemon that is."""
     name = attack.__name__
-    p99s = {"attack": [], "burn": [], "sleep": []}
+    p99s = {"attack": [], "elsewhere": [], "burn": [], "sleep": []}
     missed_all = opened_all = 0
     heap_before = stage.heap_bytes()
     heap_max = heap_before
     status = None
     for _ in range(stage.arguments.pairs):
-        for kind, what in (("burn", burn), ("sleep", sleep), ("attack", attack)):
-            process, ready = start(what, stage.theirs)
-            if attack is stopped and kind == "attack":
+        for kind, what, path in (("burn", burn, None), ("sleep", sleep, None),
+                                 ("elsewhere", attack, elsewhere.theirs),
+                                 ("attack", attack, stage.theirs)):
+            process, ready = start(what, path)
+            if what is stopped:
                 ready.wait(30)
             p99, _, missed, opened = stage.measure(stage.arguments.window_s)
             p99s[kind].append(p99)
@@ -408,13 +412,14 @@ def attacked(verdict, stage, attack, heap_mib_max):
                 opened_all += opened
                 status = stage.status_works()
             end(process)
-    burning, asleep, attacking = (statistics.median(p99s[k]) for k in ("burn", "sleep", "attack"))
-    floor = max(burning, asleep)
+    burning, asleep, beside, attacking = (statistics.median(p99s[k])
+                                          for k in ("burn", "sleep", "elsewhere", "attack"))
+    floor = max(burning, asleep, beside)
     verdict.check(attacking <= RATIO_MAX * floor,
                   f"{name}: the bystander's p99 is {attacking:.0f} us, {burning:.0f} beside a "
-                  f"process that only burns CPU, {asleep:.0f} beside none: "
-                  f"{attacking / floor:.2f} x (median of {stage.arguments.pairs} windows each, in "
-                  "turns)")
+                  f"process that only burns CPU, {asleep:.0f} beside none, {beside:.0f} while "
+                  f"another daemon is attacked: {attacking / floor:.2f} x (median of "
+                  f"{stage.arguments.pairs} windows each, in turns)")
     verdict.check(missed_all == 0 and opened_all > 0,
                   f"{name}: {missed_all} of its requests went wrong, {opened_all} new sessions of "
                   "its user were opened meanwhile")
@@ -475,18 +480,21 @@ def main():
     signal.alarm(arguments.limit_s)
     verdict = Verdict()
     try:
-        with Stage(arguments) as stage:
+        with Stage(arguments) as stage, Stage(arguments) as elsewhere:
             stage.touch_indexes()
-            attacked(verdict, stage, sessions, heap_mib_max=16)
-            attacked(verdict, stage, sessions_with_slots, heap_mib_max=16)
-            attacked(verdict, stage, strangers, heap_mib_max=16)
-            attacked(verdict, stage, stopped, heap_mib_max=32)
+            elsewhere.touch_indexes()
+            attacked(verdict, stage, elsewhere, sessions, heap_mib_max=16)
+            attacked(verdict, stage, elsewhere, sessions_with_slots, heap_mib_max=16)
+            attacked(verdict, stage, elsewhere, strangers, heap_mib_max=16)
+            attacked(verdict, stage, elsewhere, stopped, heap_mib_max=32)
             guarantee_is_there(verdict, stage)
-            attacked(verdict, stage, holes, heap_mib_max=32)
+            attacked(verdict, stage, elsewhere, holes, heap_mib_max=32)
         # A block of 64 members and 128 parts has 32 MiB.
-        with Stage(arguments, dram_bytes=1 << 30, segment_bytes=16 << 20) as stage:
+        wide = {"dram_bytes": 1 << 30, "segment_bytes": 16 << 20}
+        with Stage(arguments, **wide) as stage, Stage(arguments, **wide) as elsewhere:
             stage.touch_indexes()
-            attacked(verdict, stage, reserve, heap_mib_max=64)
+            elsewhere.touch_indexes()
+            attacked(verdict, stage, elsewhere, reserve, heap_mib_max=64)
         huge_pages(verdict, arguments)
     except rig.Failure as failure:
         verdict.check(False, str(failure))
