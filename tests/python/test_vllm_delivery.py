@@ -160,6 +160,82 @@ def test_blocks_that_find_no_room_at_all_are_counted(daemon, monkeypatch):
     expect_nothing_held(daemon, engine)
 
 
+def hold_answers(monkeypatch, is_held):
+    """While `is_held()`, the daemon's answers are on their way."""
+    collect, wait = Asker.collect, Asker.wait
+    monkeypatch.setattr(Asker, "collect", lambda self: None if is_held() else collect(self))
+    monkeypatch.setattr(Asker, "wait", lambda self, pending, wait_s:
+                        pending.is_done if is_held() else wait(self, pending, wait_s))
+
+
+def run_until_finished(engine, request_id, tokens, on_scheduled=lambda: None):
+    """on_scheduled: when it has been looked up."""
+    request = vllm_engine.Request(request_id, tokens, 2, 8)
+    engine.add(request)
+    while not request.was_scheduled:
+        engine.step()
+    on_scheduled()
+    while request_id in engine.requests:
+        engine.step()
+
+
+def no_answer(asker, keys, *_, **__):
+    return Pending(len(keys), is_done=True)
+
+
+@pytest.mark.parametrize("idle_steps", [3, 30])
+def test_a_finished_request_is_stored_however_late_the_daemon_answers(daemon, monkeypatch,
+                                                                      idle_steps):
+    """Its blocks keep what they hold while nobody else gets them."""
+    wait_for_segments(daemon, 2)
+    engine = make_engine(daemon, random.Random(7))
+    wait_connected(engine)
+    held = []
+    hold_answers(monkeypatch, lambda: "only" in held)
+    run_until_finished(engine, "only", PROMPT, lambda: held.append("only"))
+    for _ in range(idle_steps):
+        engine.step()
+    counters = engine.connector.scheduler.counters
+    assert counters["stored_blocks"] == 0 and counters["dropped_stores"] == 0 and engine.has_work
+    held.clear()
+    while engine.has_work:
+        engine.step()
+    assert counters["stored_blocks"] >= BLOCKS and counters["dropped_stores"] == 0
+    expect_nothing_held(daemon, engine)
+
+
+def test_of_a_finished_request_whose_blocks_are_given_away_nothing_is_stored(daemon, monkeypatch):
+    wait_for_segments(daemon, 2)
+    engine = make_engine(daemon, random.Random(7), block_count=len(PROMPT) // 8 + 4)
+    wait_connected(engine)
+    held = []
+    hold_answers(monkeypatch, lambda: "only" in held)
+    run_until_finished(engine, "only", PROMPT, lambda: held.append("only"))
+    monkeypatch.setattr(Asker, "acquire", no_answer)
+    run_until_finished(engine, "other", [9] * len(PROMPT))
+    counters = engine.connector.scheduler.counters
+    assert counters["dropped_stores"] >= 1 and counters["dropped_blocks"] >= 8
+    held.clear()
+    while engine.has_work:
+        engine.step()
+    expect_nothing_held(daemon, engine)
+
+
+@pytest.mark.parametrize("windows, zeroes", [((0,), None), ((0,), "v2"), ((0, 24), None),
+                                             ((0, vllm_engine.STATE), None)])
+def test_answers_that_come_late_now_and_then_store_no_wrong_bytes(daemon, monkeypatch, windows,
+                                                                  zeroes):
+    chance = random.Random(23)
+    wait_for_segments(daemon, 2)
+    engine = make_engine(daemon, chance, windows=windows, zeroes=zeroes)
+    wait_connected(engine)
+    hold_answers(monkeypatch, lambda: chance.random() < 0.7)
+    drive(engine, chance, REQUESTS)
+    assert engine.counts["loaded_tokens"] > 0
+    assert engine.connector.scheduler.counters["stored_blocks"] > 0
+    expect_nothing_held(daemon, engine)
+
+
 def test_a_store_that_a_worker_drops_is_counted():
     def fail(token, mask):
         raise terrace.Unavailable("nothing there")

@@ -252,7 +252,8 @@ def main():
               block_size=32, max_num_seqs=4, enable_prefix_caching=True, **named)
     stored, loaded = [], []
     scheduler, worker = connectors_of(llm, options)
-    if worker is not None and worker.worker is not None:
+    # Not of long prompts: a digest gives the GIL away, and then waits 5 ms for it.
+    if worker is not None and worker.worker is not None and "prompts" not in options:
         watch(worker.worker, worker._pages, stored, loaded)
     if "stop_pid" in options:
         os.kill(options["stop_pid"], signal.SIGSTOP)

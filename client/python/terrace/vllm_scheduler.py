@@ -14,9 +14,11 @@ once a step has run, vLLM hands over by id; no other is stored.
 Order of a step: get_num_new_matched_tokens and update_state_after_alloc a request, then
 build_connector_meta; the workers run its stores before anything overwrites a block, its loads in
 the background. So a block whose request ended in one step may be stored in the very next one, and
-no later. What vLLM's model runner v2 overwrites before it calls any hook is not stored.
+after that until vLLM gives it to another request: a daemon that answers late loses no store of an
+engine that is idle. What vLLM's model runner v2 overwrites before it calls any hook is not stored.
 """
 import dataclasses
+import itertools
 import time
 from typing import Any, Container, Dict, List, Optional, Sequence, Set
 
@@ -83,7 +85,7 @@ class _Storing:
     first: int
     table: Table  # from block `first` on
     tracked: _Tracked
-    is_last_chance: bool = False  # its blocks have been freed: now or never
+    is_last_chance: bool = False  # its blocks have been freed: before somebody writes to them
 
 
 class SchedulerHalf:
@@ -259,6 +261,7 @@ class SchedulerHalf:
         # as computed already, and is not before this step's forward pass.
         self._follow(output)
         lost = self._take_lost(output)
+        self._drop_overwritten()
         stores = [store for store in stores if not self._is_dropped(store.number, lost)]
         return Step(loads=self.take_loads(), stores=stores, fences=self._take_fences(), lost=lost)
 
@@ -385,19 +388,36 @@ class SchedulerHalf:
         tracked.table, tracked.states = self._empty(), {}
         tracked.stored_count = 0
 
+    def _drop_overwritten(self) -> None:
+        """Blocks that were freed keep what they hold until vLLM gives them away: of what is written
+        from this step on, a store that the daemon has not answered yet is given up."""
+        if not any(storing.is_last_chance for storing in self._storing):
+            return
+        fresh, kept = set().union(*self._fresh), []
+        for storing in self._storing:
+            if storing.is_last_chance and not fresh.isdisjoint(itertools.chain(*storing.table)):
+                storing.reserve.give_up()
+                self._count_dropped(storing)
+            else:
+                kept.append(storing)
+        self._storing = kept
+
+    def _count_dropped(self, storing: _Storing) -> None:
+        self.counters["dropped_stores"] += 1
+        self.counters["dropped_blocks"] += storing.reserve.no_room_count
+
     def _take_stores(self, wait_s: float) -> List[Store]:
         stores, kept = [], []
         until = time.monotonic() + wait_s
         for storing in self._storing:
-            # What is behind a window in the next step could not be stored any more.
+            # What is behind a window in the next step could not be stored any more. Of what was
+            # freed a store is the sooner done the better: vLLM writes to it next.
             if not storing.reserve.is_done and (storing.is_last_chance or any(self.windows)):
                 self._asker.wait(storing.reserve, max(0.0, until - time.monotonic()))
-            if not storing.reserve.is_done and not storing.is_last_chance:
+            if not storing.reserve.is_done:
                 kept.append(storing)
                 continue
-            if not storing.reserve.is_done:
-                storing.reserve.give_up()
-            elif storing.reserve.lease is not None:
+            if storing.reserve.lease is not None:
                 stores.append(self._store(storing))
             if storing.reserve.no_room_count > 0:
                 self._found_no_room(storing)
@@ -419,8 +439,7 @@ class SchedulerHalf:
             tracked.retry_at = now + tracked.retry_pause_s
             tracked.retry_pause_s = min(2 * tracked.retry_pause_s, _RETRY_PAUSE_S_MAX)
         else:
-            self.counters["dropped_stores"] += 1
-            self.counters["dropped_blocks"] += storing.reserve.no_room_count
+            self._count_dropped(storing)
 
     def _store(self, storing: _Storing) -> Store:
         self._number += 1
