@@ -38,7 +38,7 @@ struct RecoverySummary {
   uint64_t groups = 0;
   uint64_t groups_refused = 0;  // there is no room for more
   RestoreSummary restored;
-  NvmeTier::RestoreCounts counts;
+  SlabRestore::Counts counts;
   uint64_t duration_us = 0;
   std::vector<std::string> notes;  // sentences a person should read
 };

@@ -138,9 +138,9 @@ void OnlineFsck::Begin(uint64_t who, const FsckRequest& request, Done done) {
   if ((request.flags & protocol::kFsckAudit) != 0) return TellAudit();
   auto first = static_cast<uint32_t>(request.cursor);
   const auto index = static_cast<uint32_t>(request.cursor >> 32);
-  std::optional<SlabView> slab = options_.tier->NextSlab(index);
+  std::optional<SlabView> slab = options_.tier->inspector().NextSlab(index);
   if (slab && (slab->index != index || first >= slab->geometry.slot_count)) {
-    if (slab->index == index) slab = options_.tier->NextSlab(index + 1);
+    if (slab->index == index) slab = options_.tier->inspector().NextSlab(index + 1);
     first = 0;
   }
   q.is_done = !slab.has_value();
@@ -196,7 +196,8 @@ void OnlineFsck::Look() {
     Slot& slot = q.slots[i];
     if (slot.is_judged && slot.differences.empty()) continue;
     slot.is_judged = false;
-    if (!options_.tier->LookAtSlots(q.slab.index, slot.number, {&slot.before, 1})) continue;
+    if (!options_.tier->inspector().LookAtSlots(q.slab.index, slot.number, {&slot.before, 1}))
+      continue;
     q.looked_at.push_back(i);
     names.push_back({.slab = q.slab.index, .slot = slot.number});
   }
@@ -222,14 +223,14 @@ void OnlineFsck::Look() {
 
 bool OnlineFsck::IsSteady(const Slot& slot) const {
   SlabSlotView now;
-  return options_.tier->LookAtSlots(question_->slab.index, slot.number, {&now, 1}) &&
+  return options_.tier->inspector().LookAtSlots(question_->slab.index, slot.number, {&now, 1}) &&
          now.is_settled && now == slot.before;
 }
 
 bool OnlineFsck::HasLeft(const Slot& slot) const {
   SlabSlotView now;
   return slot.before.state == SlabEntryState::kUsed &&
-         options_.tier->LookAtSlots(question_->slab.index, slot.number, {&now, 1}) &&
+         options_.tier->inspector().LookAtSlots(question_->slab.index, slot.number, {&now, 1}) &&
          now.generation != slot.before.generation;
 }
 
@@ -400,7 +401,7 @@ bool OnlineFsck::Repair(const Slot& slot) {
     return true;
   }
   if (slot.before.state != SlabEntryState::kUsed) {
-    options_.tier->RewriteAsFree(name.slab, name.slot);
+    options_.tier->inspector().RewriteAsFree(name.slab, name.slot);
     return true;
   }
   const Extent extent{.position = slot.number,
@@ -441,7 +442,7 @@ void OnlineFsck::TryQuarantined(uint32_t index) {
     EndTrial();
   };
   if (!IsSteady(q.slots[index])) return done(false);
-  options_.tier->TryQuarantined(q.slab.index, q.slots[index].number, done);
+  options_.tier->inspector().TryQuarantined(q.slab.index, q.slots[index].number, done);
 }
 
 void OnlineFsck::EndTrial() {
