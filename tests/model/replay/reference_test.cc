@@ -13,6 +13,7 @@
 #include "tools/replay/lru_curve.h"
 #include "tools/replay/optimum.h"
 #include "tools/replay/replay_cache.h"
+#include "tools/terrace/trace/trace_reader.h"
 
 namespace terrace::tools {
 namespace {

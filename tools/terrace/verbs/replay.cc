@@ -22,6 +22,7 @@
 #include "tools/terrace/cli/line_chart.h"
 #include "tools/terrace/cli/text_table.h"
 #include "tools/terrace/cli/verb.h"
+#include "tools/terrace/trace/trace_reader.h"
 #include "tools/terrace/verbs/replay_tiers.h"
 
 namespace terrace::tools {
