@@ -15,6 +15,7 @@
 #include "daemon/arenas/domain_arena.h"
 #include "daemon/arenas/host_memory.h"
 #include "daemon/arenas/inheritance.h"
+#include "daemon/config/config_text.h"
 #include "daemon/events/kv_event_publisher.h"
 #include "daemon/handover/fd_store.h"
 #include "daemon/handover/supervisor.h"

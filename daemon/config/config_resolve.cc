@@ -1,4 +1,4 @@
-#include "daemon/config/config.h"
+#include "daemon/config/config_resolve.h"
 
 #include <unistd.h>
 
@@ -7,7 +7,7 @@
 #include <set>
 
 #include "cuda/host/device_name.h"
-#include "daemon/config/config_keys.h"
+#include "daemon/config/config_text.h"
 
 namespace terrace {
 namespace {
