@@ -8,7 +8,7 @@
 #include "daemon/policy/eviction/candidate_heap.h"
 #include "daemon/policy/eviction/policy.h"
 
-namespace terrace {
+namespace terrace::tools {
 
 class GdsfPolicy final : public EvictionPolicy {
  public:
@@ -34,4 +34,4 @@ class GdsfPolicy final : public EvictionPolicy {
   CandidateHeap heap_;
 };
 
-}  // namespace terrace
+}  // namespace terrace::tools

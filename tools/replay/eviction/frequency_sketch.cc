@@ -1,9 +1,9 @@
-#include "daemon/policy/eviction/frequency_sketch.h"
+#include "tools/replay/eviction/frequency_sketch.h"
 
 #include <algorithm>
 #include <bit>
 
-namespace terrace {
+namespace terrace::tools {
 namespace {
 
 constexpr uint64_t kUsesPerBlock = 10;
@@ -39,4 +39,4 @@ void FrequencySketch::Halve() {
   uses_since_halving_ = 0;
 }
 
-}  // namespace terrace
+}  // namespace terrace::tools

@@ -9,7 +9,7 @@
 
 #include "terrace/block_key.h"
 
-namespace terrace {
+namespace terrace::tools {
 
 class FrequencySketch {
  public:
@@ -35,4 +35,4 @@ class FrequencySketch {
   uint64_t uses_since_halving_ = 0;
 };
 
-}  // namespace terrace
+}  // namespace terrace::tools

@@ -11,10 +11,10 @@
 #include <vector>
 
 #include "daemon/policy/eviction/candidate_heap.h"
-#include "daemon/policy/eviction/frequency_sketch.h"
 #include "daemon/policy/eviction/policy.h"
+#include "tools/replay/eviction/frequency_sketch.h"
 
-namespace terrace {
+namespace terrace::tools {
 
 class WTinyLfuPolicy final : public EvictionPolicy {
  public:
@@ -60,4 +60,4 @@ class WTinyLfuPolicy final : public EvictionPolicy {
   CandidateHeap window_order_;  // while it fills: the whole window
 };
 
-}  // namespace terrace
+}  // namespace terrace::tools

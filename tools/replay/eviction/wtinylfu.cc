@@ -1,8 +1,8 @@
-#include "daemon/policy/eviction/wtinylfu.h"
+#include "tools/replay/eviction/wtinylfu.h"
 
 #include <algorithm>
 
-namespace terrace {
+namespace terrace::tools {
 namespace {
 
 constexpr uint32_t kWindowDivisor = 100;
@@ -115,4 +115,4 @@ void WTinyLfuPolicy::SetPriority(BlockId id, uint8_t priority) {
   if (ListOf(state.part).Contains(id)) ListOf(state.part).Change(id, state.rank);
 }
 
-}  // namespace terrace
+}  // namespace terrace::tools

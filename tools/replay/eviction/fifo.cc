@@ -1,6 +1,6 @@
-#include "daemon/policy/eviction/fifo.h"
+#include "tools/replay/eviction/fifo.h"
 
-namespace terrace {
+namespace terrace::tools {
 
 void FifoPolicy::OnInsert(BlockId id, const BlockTraits& traits, uint64_t) {
   if (id >= ranks_.size()) ranks_.resize(id + 1);
@@ -20,4 +20,4 @@ void FifoPolicy::SetPriority(BlockId id, uint8_t priority) {
   if (heap_.Contains(id)) heap_.Change(id, ranks_[id]);
 }
 
-}  // namespace terrace
+}  // namespace terrace::tools

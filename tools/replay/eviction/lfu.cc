@@ -1,8 +1,8 @@
-#include "daemon/policy/eviction/lfu.h"
+#include "tools/replay/eviction/lfu.h"
 
 #include <algorithm>
 
-namespace terrace {
+namespace terrace::tools {
 
 void LfuPolicy::OnInsert(BlockId id, const BlockTraits& traits, uint64_t) {
   if (id >= ranks_.size()) ranks_.resize(id + 1);
@@ -32,4 +32,4 @@ void LfuPolicy::SetPriority(BlockId id, uint8_t priority) {
   if (heap_.Contains(id)) heap_.Change(id, ranks_[id]);
 }
 
-}  // namespace terrace
+}  // namespace terrace::tools

@@ -1,8 +1,8 @@
-#include "daemon/policy/eviction/sieve.h"
+#include "tools/replay/eviction/sieve.h"
 
 #include <algorithm>
 
-namespace terrace {
+namespace terrace::tools {
 
 void SievePolicy::OnInsert(BlockId id, const BlockTraits& traits, uint64_t) {
   if (id >= ranks_.size()) ranks_.resize(id + 1);
@@ -33,4 +33,4 @@ void SievePolicy::SetPriority(BlockId id, uint8_t priority) {
   if (heap_.Contains(id)) heap_.Change(id, ranks_[id]);
 }
 
-}  // namespace terrace
+}  // namespace terrace::tools

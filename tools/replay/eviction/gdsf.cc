@@ -1,9 +1,9 @@
-#include "daemon/policy/eviction/gdsf.h"
+#include "tools/replay/eviction/gdsf.h"
 
 #include <algorithm>
 #include <bit>
 
-namespace terrace {
+namespace terrace::tools {
 namespace {
 
 // The cost of a token's attention equals that of the rest of its layer at about this context, for
@@ -58,4 +58,4 @@ void GdsfPolicy::SetPriority(BlockId id, uint8_t priority) {
   if (heap_.Contains(id)) heap_.Change(id, ranks_[id]);
 }
 
-}  // namespace terrace
+}  // namespace terrace::tools

@@ -11,7 +11,7 @@
 #include "daemon/policy/eviction/candidate_heap.h"
 #include "daemon/policy/eviction/policy.h"
 
-namespace terrace {
+namespace terrace::tools {
 
 class SievePolicy final : public EvictionPolicy {
  public:
@@ -33,4 +33,4 @@ class SievePolicy final : public EvictionPolicy {
   uint64_t hand_ = 0;  // order of what it took last
 };
 
-}  // namespace terrace
+}  // namespace terrace::tools
