@@ -535,7 +535,7 @@ template <typename Visit>
 void Residency::ForEachPiece(BlockRange range, const Visit& visit) {
   const BlockId end = range.first + range.block_count;
   for (BlockId id = range.first; id < end;) {
-    const BlockId last = std::min(d_.index.RunEnd(id), end - 1);
+    const BlockId last = std::min(d_.index.runs().RunAt(id).last(), end - 1);
     for (BlockId i = id; d_.is_watched && i <= last; ++i) d_.changed.push_back(i);
     visit(BlockRange{id, last - id + 1});
     id = last + 1;
