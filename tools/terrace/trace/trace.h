@@ -8,6 +8,7 @@
 #include <span>
 #include <vector>
 
+#include "terrace/check.h"
 #include "terrace/protocol.h"
 
 namespace terrace::tools {
@@ -35,6 +36,7 @@ struct Trace {
   uint32_t block_tokens = 0;
 
   std::span<const uint64_t> ids_of(const TraceRequest& request) const {
+    TERRACE_CHECK(request.first_id + request.id_count <= ids.size(), "a request's ids are here");
     return std::span(ids).subspan(request.first_id, request.id_count);
   }
 };
