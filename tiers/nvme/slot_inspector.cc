@@ -49,8 +49,8 @@ bool SlotInspector::LookAtSlots(uint32_t index, uint32_t first,
 void SlotInspector::TryQuarantined(uint32_t index, uint32_t slot,
                                    std::function<void(bool is_free)> done) {
   NvmeSlab* const slab = with_.slabs.At(index);
-  if (slab == nullptr || slot >= slab->slots.count() || slab->IsUnread(slot) ||
-      slab->slots[slot].state != SlabSlotState::kQuarantined) {
+  if (slab == nullptr || !slab->is_readable() || slot >= slab->slots.count() ||
+      slab->IsUnread(slot) || slab->slots[slot].state != SlabSlotState::kQuarantined) {
     return done(false);
   }
   with_.trials.TryQuarantined(*slab, slot, std::move(done));
@@ -59,7 +59,8 @@ void SlotInspector::TryQuarantined(uint32_t index, uint32_t slot,
 
 void SlotInspector::RewriteAsFree(uint32_t index, uint32_t slot) {
   NvmeSlab* const slab = with_.slabs.At(index);
-  if (slab == nullptr || slot >= slab->slots.count()) return;
+  // Between the look and this call it may have begun to take another shape, or to go.
+  if (slab == nullptr || !slab->is_readable() || slot >= slab->slots.count()) return;
   const SlabSlotState state = slab->slots[slot].state;
   if (state == SlabSlotState::kQuarantined) {  // what it holds is of no use to anybody
     slab->slots.EndGeneration(slot);

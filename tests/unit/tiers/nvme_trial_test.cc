@@ -172,6 +172,25 @@ TEST_F(NvmeTrialTest, WhoeverAskedForATrialDoesNotWaitForADiskThatIsOff) {
   EXPECT_EQ(tier().stats().places_recovered, 1u) << "it was tried all the same";
 }
 
+TEST_F(NvmeTrialTest, NothingIsWrittenToASlabThatGoes) {
+  BreakDrive();
+  const Extent extent = StoreAndQuarantine(1);
+  options_.tier.capacity_bytes = kSlabBytes / 2;
+  Restart();
+  ASSERT_EQ(tier().stats().quarantined_bytes, kLength);
+  tier().Tick();  // its file is being removed
+  std::vector<bool> answers;
+  tier().inspector().RewriteAsFree(extent.shard, kSlotsPerSlab - 1);
+  tier().inspector().TryQuarantined(extent.shard, static_cast<uint32_t>(extent.position),
+                                    [&](bool is_free) { answers.push_back(is_free); });
+  EXPECT_EQ(answers, std::vector<bool>{false});
+  EXPECT_TRUE(tier().has_erasures_pending()) << "until it has gone";
+  rig_->Settle();
+  EXPECT_EQ(media_[0].used_bytes(), 0u);
+  EXPECT_EQ(tier().stats().quarantined_bytes, 0u);
+  EXPECT_TRUE(tier().is_quiet());
+}
+
 TEST_F(NvmeTrialTest, SlotThatSomebodyHasIsNotTried) {
   const Extent extent = Store(1);
   std::vector<bool> answers;
