@@ -8,7 +8,6 @@
 #include <string_view>
 #include <utility>
 
-#include "client/core/core.h"
 #include "cuda/copy/transfer_plan.h"
 #include "cuda/host/device_name.h"
 
@@ -285,7 +284,7 @@ Status PagedCopy::Finish(Status copied) {
 
 Status PagedCopy::Poll() {
   if (end_) return *end_;
-  if (lease_->core->is_forked()) return Status(StatusCode::kGone, "this is a forked child");
+  if (lease_->owner->is_forked()) return Status(StatusCode::kGone, "this is a forked child");
   const Status copied = QueryEvents();
   return copied.code() == StatusCode::kBusy ? copied : Finish(copied);
 }
@@ -340,7 +339,7 @@ Result<std::unique_ptr<PagedCache>> PagedCache::Create(const Device& device,
 Status PagedCache::CheckLease(const LeaseState* lease, const PageList& list, uint32_t block_count,
                               std::string* why) const {
   if (lease == nullptr) return Refuse(why, "lease is none: acquire or reserve first");
-  if (lease->core->is_forked()) {
+  if (lease->owner->is_forked()) {
     return Refuse(why, "lease is the parent's: a forked child makes a client of its own",
                   StatusCode::kGone);
   }

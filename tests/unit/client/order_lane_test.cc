@@ -1,5 +1,5 @@
 // Work orders of a daemon gone wrong, and of a device that is short of memory.
-#include "client/core/order_lane.h"
+#include "client/arena/order_lane.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "client/core/attachment.h"
+#include "client/arena/attachment.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -91,12 +91,12 @@ Attachment::~Attachment() {
 // Taking memory out of a device takes long: not on the thread of whoever let the last lease go.
 void Attachment::Delete(Attachment* attachment) {
   const bool is_slow =
-      attachment->fork_generation_ == ForkGeneration() && attachment->pinner_ != nullptr &&
+      attachment->fork_generation_ == ForkGeneration() && attachment->pinning_.pinner != nullptr &&
       (attachment->slab_count_ > 0 ||
        std::any_of(attachment->segments_.get(),
                    attachment->segments_.get() + attachment->granted_.reply.segments_max,
                    [](const Segment& segment) { return segment.is_pinned; }));
-  if (is_slow && attachment->pinner_->Retire([attachment] { delete attachment; })) return;
+  if (is_slow && attachment->pinning_.pinner->Retire([attachment] { delete attachment; })) return;
   delete attachment;
 }
 
@@ -202,9 +202,7 @@ Status Attachment::RetainSegments(std::span<const SlotAddress> slots,
     segment.seen_at = this_call;
     ++segment.lease_count;
     const bool is_arena = slot.segment < protocol::kDeviceSegmentFirst;
-    if (use != SegmentUse::kLease || !is_arena || pinner_ == nullptr || segment.is_wanted) continue;
-    segment.is_wanted = true;
-    pinner_->Want(weak_from_this(), slot.segment, segment_bytes(slot.segment));
+    if (use == SegmentUse::kLease && is_arena) WantPinned(slot.segment);
   }
   if (status.ok()) return status;
   for (size_t i = before; i < segments->size(); ++i) --EntryOf((*segments)[i]).lease_count;
@@ -246,9 +244,9 @@ Attachment::Unmapping Attachment::Take(Segment& entry) {
 bool Attachment::Forget(uint32_t segment, const Unmapping& gone) {
   if (gone.is_pinned) {
     try {
-      const bool is_handed_on = pinner_->Retire([self = shared_from_this(), segment, gone] {
+      const bool is_handed_on = pinning_.pinner->Retire([self = shared_from_this(), segment, gone] {
         self->Unmap(segment, gone);
-        self->pinner_->hooks().unmapped(*self, segment);
+        self->pinning_.unmapped(*self, segment);
       });
       if (is_handed_on) return false;
     } catch (const std::bad_alloc&) {
@@ -259,9 +257,35 @@ bool Attachment::Forget(uint32_t segment, const Unmapping& gone) {
   return true;
 }
 
-void Attachment::SetPinner(std::shared_ptr<SegmentPinner> pinner) {
+void Attachment::SetPinning(Pinning pinning) {
   LockGuard guard(lock_);
-  if (pinner_ == nullptr) pinner_ = std::move(pinner);
+  if (pinning_.pinner == nullptr) pinning_ = std::move(pinning);
+}
+
+// REQUIRES: lock_.
+void Attachment::WantPinned(uint32_t segment) {
+  Segment& entry = segments_[segment];
+  if (pinning_.pinner == nullptr || entry.is_wanted) return;
+  entry.is_wanted = true;
+  try {
+    pinning_.pinner->Want({.segment = segment,
+                           .segment_bytes = segment_bytes(segment),
+                           .pin = [attachment = weak_from_this(), segment] {
+                             const auto self = attachment.lock();
+                             return self == nullptr ? Status::Ok() : self->Pin(segment);
+                           }});
+  } catch (const std::bad_alloc&) {
+    // It stays as it is.
+  }
+}
+
+Status Attachment::Pin(uint32_t segment) {
+  if (!pinning_.is_present(*this)) return Status::Ok();
+  std::byte* const base = BeginPin(segment);
+  if (base == nullptr) return Status::Ok();
+  const Status status = pinning_.pinner->pins()->Register(base, segment_bytes(segment));
+  EndPin(segment, status.ok());
+  return status;
 }
 
 std::byte* Attachment::BeginPin(uint32_t segment) {
@@ -284,7 +308,7 @@ void Attachment::EndPin(uint32_t segment, bool is_pinned) {
     gone = Take(entry);
   }
   Unmap(segment, gone);
-  pinner_->hooks().unmapped(*this, segment);
+  pinning_.unmapped(*this, segment);
 }
 
 Attachment::Place Attachment::PlaceOf(uint32_t segment) const {
@@ -321,7 +345,7 @@ void Attachment::Unmap(uint32_t segment, const Unmapping& gone) const {
     (void)device.ops().unmap_slab(device.handle(), gone.base, slab_bytes_);
     return;
   }
-  if (gone.is_pinned) pinner_->pins()->Unregister(gone.base);
+  if (gone.is_pinned) pinning_.pinner->pins()->Unregister(gone.base);
   munmap(gone.base, segment_bytes(segment));
 }
 

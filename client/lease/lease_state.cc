@@ -1,11 +1,9 @@
-#include "client/core/lease_state.h"
+#include "client/lease/lease_state.h"
 
 #include <algorithm>
 #include <bit>
 #include <new>
 #include <tuple>
-
-#include "client/core/core.h"
 
 namespace terrace {
 namespace {
@@ -91,8 +89,6 @@ Status LeaseState::PrepareRead() {
     return Status::Ok();
   }
   is_block_ready.assign(block_count, 0);
-  is_coming = true;
-  core->CountComing(1);
   uint32_t block = 0;
   bool has_parts = is_by_parts;
   for (const protocol::BlockSpan& span : spans) {
@@ -111,6 +107,7 @@ Status LeaseState::PrepareRead() {
       std::fill_n(first, member_count() * kPartWordsPerSlot, ~uint64_t{0});
   }
   BlocksReady(0, 0);
+  is_coming = true;
   return Status::Ok();
 }
 
@@ -234,8 +231,12 @@ void LeaseState::SortWritten() {
   written.erase(written.begin(), kept.base());
 }
 
-void LeaseState::SettleProgress() {
-  if (is_coming.exchange(false)) core->CountComing(-1);
+bool LeaseState::IsCommitted(uint32_t key_index) const {
+  for (uint64_t rest = member_mask; rest != 0; rest &= rest - 1) {
+    const auto index = static_cast<uint32_t>(std::countr_zero(rest));
+    if (committed_parts[SlotIndex(key_index, index)] < member(index).part_count()) return false;
+  }
+  return true;
 }
 
 bool LeaseState::TakeEnd() {
@@ -274,15 +275,5 @@ void LeaseState::Clear() {
   sent_parts.clear();
   is_copied_into.clear();
 }
-
-namespace client {
-
-LeaseCopy::~LeaseCopy() {
-  if (lease_.copy_count.fetch_sub(1) == 1 && !lease_.is_valid.load()) {
-    lease_.core->SendEndIfDue(lease_);
-  }
-}
-
-}  // namespace client
 
 }  // namespace terrace

@@ -1,43 +1,25 @@
-// LeasePool lends LeaseStates whose vectors keep their memory from one lease to the next.
-// LeaseRegistry finds the leases that are out by their token, for what the daemon says unasked.
+// LeaseRegistry: the leases that are out, found by their token for what the daemon says unasked:
+// blocks that became readable, and revocations. It counts what the daemon is owed: a token that was
+// given n times, by Acquire or Reserve and by Joins, is to be ended n times.
 //
-// THREADING: any thread; locks are held for pointer work only.
+// THREADING: any thread; one lock guards the buckets and the fields of a lease that say so.
+// OWNERSHIP: holds no lease alive; whoever ends one takes it out.
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 
-#include "client/core/lease_state.h"
+#include "client/lease/lease_state.h"
 #include "client/link/timed_lock.h"
 
 namespace terrace::client {
 
-inline constexpr size_t kLeasesPooledMax = 512;
-// A lease that grew beyond this (a very long prompt) gives its memory back.
-inline constexpr size_t kPooledLeaseBytesMax = 2 << 20;
-
-class LeasePool {
- public:
-  LeasePool() = default;
-  ~LeasePool();
-  LeasePool(const LeasePool&) = delete;
-  LeasePool& operator=(const LeasePool&) = delete;
-
-  // A cleared lease that returns to `core`'s pool with its last owner. May throw std::bad_alloc.
-  std::shared_ptr<LeaseState> Take(std::shared_ptr<Core> core);
-  // Takes back a lease without owners.
-  void Put(LeaseState* lease);
-
- private:
-  TimedLock lock_;
-  LeaseState* free_ = nullptr;
-  size_t free_count_ = 0;
-};
-
 class LeaseRegistry {
  public:
+  // A lease is given out. One of a miss (its token is zero) is found by nobody, and is counted only
+  // if blocks of it are to come.
   void Add(LeaseState& lease);
   // Takes it out. Returns how many ends the daemon is owed for its token now: 0 while another lease
   // of this process still uses the token, which takes over what is owed.
@@ -53,6 +35,13 @@ class LeaseRegistry {
   // Of any lease that is out; zero if none is.
   LeaseToken AnyToken();
 
+  // Nothing more will come to this lease.
+  void SettleProgress(LeaseState& lease) {
+    if (lease.is_coming.exchange(false)) coming_count_.fetch_sub(1);
+  }
+  // Leases of which blocks are to come: as long as there are any, somebody must read.
+  uint32_t coming_count() const { return coming_count_.load(); }
+
   // Calls `visit(LeaseState&)` for the leases of `token`, under the lock.
   template <typename Visit>
   void ForToken(const LeaseToken& token, Visit visit) {
@@ -62,16 +51,14 @@ class LeaseRegistry {
     }
   }
 
-  uint32_t count() const { return count_.load(std::memory_order_relaxed); }
-
  private:
   static constexpr size_t kBucketCount = 1024;
   uint32_t RemoveLocked(LeaseState& lease);
   LeaseState*& Bucket(const LeaseToken& token) { return buckets_[token.low % kBucketCount]; }
 
   TimedLock lock_;
-  std::atomic<uint32_t> count_{0};
   std::array<LeaseState*, kBucketCount> buckets_{};
+  std::atomic<uint32_t> coming_count_{0};
 };
 
 }  // namespace terrace::client

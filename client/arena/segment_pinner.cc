@@ -1,4 +1,4 @@
-#include "client/core/segment_pinner.h"
+#include "client/arena/segment_pinner.h"
 
 #include <pthread.h>
 
@@ -7,7 +7,6 @@
 #include <new>
 #include <utility>
 
-#include "client/core/attachment.h"
 #include "client/link/timed_lock.h"
 
 namespace terrace::client {
@@ -38,12 +37,11 @@ void SegmentPinner::Stop() {
   if (thread_.joinable()) thread_.join();
 }
 
-void SegmentPinner::Want(std::weak_ptr<Attachment> attachment, uint32_t segment,
-                         uint64_t segment_bytes) {
-  if (segment_bytes > pins_->counts().pinned_bytes_max) return;
+void SegmentPinner::Want(Wish wish) noexcept {
+  if (wish.segment_bytes > pins_->counts().pinned_bytes_max) return;
   const std::lock_guard lock(mutex_);
   try {
-    wanted_.push_back({std::move(attachment), segment, segment_bytes});
+    wanted_.push_back(std::move(wish));
   } catch (const std::bad_alloc&) {
     return;  // it stays as it is
   }
@@ -166,29 +164,24 @@ void SegmentPinner::Ask(std::unique_lock<std::mutex>& lock) {
 }
 
 void SegmentPinner::RegisterNext(std::unique_lock<std::mutex>& lock) {
-  const Wanted wanted = std::move(wanted_.front());
+  const Wish wish = std::move(wanted_.front());
   wanted_.pop_front();
   const Turn turn = std::exchange(turn_, Turn::kNone);
   is_working_ = true;
   lock.unlock();
-  Register(wanted);
+  Register(wish);
   if (turn != Turn::kNotNeeded) hooks_.end_turn();
   lock.lock();
   is_working_ = false;
   idle_.notify_all();
 }
 
-void SegmentPinner::Register(const Wanted& wanted) {
-  const std::shared_ptr<Attachment> attachment = wanted.attachment.lock();
-  if (attachment == nullptr || !hooks_.is_present(*attachment)) return;
-  std::byte* const base = attachment->BeginPin(wanted.segment);
-  if (base == nullptr) return;
-  const Status status = pins_->Register(base, wanted.segment_bytes);
-  attachment->EndPin(wanted.segment, status.ok());
+void SegmentPinner::Register(const Wish& wish) {
+  const Status status = wish.pin();
   if (status.ok() || std::exchange(has_reported_, true)) return;
   try {
-    hooks_.report("segment " + std::to_string(wanted.segment) + " of the arena, " +
-                  std::to_string(wanted.segment_bytes) +
+    hooks_.report("segment " + std::to_string(wish.segment) + " of the arena, " +
+                  std::to_string(wish.segment_bytes) +
                   " bytes, cannot be registered with the device: " + status.what() + " (" +
                   std::to_string(status.detail()) +
                   "); its copies go through pinned memory of the copier's: raise this process's "

@@ -1,4 +1,4 @@
-#include "client/core/order_lane.h"
+#include "client/arena/order_lane.h"
 
 #include <chrono>
 #include <thread>

@@ -4,22 +4,25 @@
 // Leases share it; with the last one it unmaps and closes, and only then does the daemon's life
 // socket end, which says that no thread of this process can touch a slot any more.
 //
-// A segment that is registered with a device is taken out and unmapped by the SegmentPinner, and so
-// is an Attachment that has such segments.
+// Segments that leases retain are registered with a device by the SegmentPinner, where there is
+// one: it takes them out again and unmaps them, and so it does an Attachment that has such
+// segments.
 //
-// THREADING: any thread. A lease may call base() without a lock for the segments it retains.
+// THREADING: any thread; one lock guards what is mapped, retained and registered. A lease may call
+// base() without it for the segments it retains.
 // FORK: segments are not mapped in a child; there the destructor does nothing.
 #pragma once
 
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
-#include "client/core/segment_pinner.h"
+#include "client/arena/segment_pinner.h"
 #include "client/link/fork_guard.h"
 #include "client/link/timed_lock.h"
 #include "cuda/host/stream.h"
@@ -92,12 +95,15 @@ class Attachment : public std::enable_shared_from_this<Attachment> {
   // the last ReleaseSegment.
   bool RevokeSegment(uint32_t segment);
 
-  // From here on segments of the arena that leases retain are registered.
-  void SetPinner(std::shared_ptr<SegmentPinner> pinner);
-  // The segment's memory, which stays mapped until EndPin; nullptr if it is not to be registered.
-  std::byte* BeginPin(uint32_t segment);
-  // On the pinner's thread: nobody may have wanted the segment any more for a while.
-  void EndPin(uint32_t segment, bool is_pinned);
+  // Who registers segments, and what it asks of their session, on its own thread.
+  struct Pinning {
+    std::shared_ptr<SegmentPinner> pinner;
+    std::function<bool(const Attachment&)> is_present;  // of the present connection
+    // The daemon gets the segment back, which it waits for.
+    std::function<void(const Attachment&, uint32_t segment)> unmapped;
+  };
+  // From here on segments of the arena that leases retain are registered. The first one stays.
+  void SetPinning(Pinning pinning);
 
   // REQUIRES: the segment is retained.
   std::byte* base(uint32_t segment) const {
@@ -121,6 +127,12 @@ class Attachment : public std::enable_shared_from_this<Attachment> {
   };
 
   explicit Attachment(Granted granted);
+  void WantPinned(uint32_t segment);
+  // On the pinner's thread: nobody may have wanted the segment any more for a while.
+  Status Pin(uint32_t segment);
+  // The segment's memory, which stays mapped until EndPin; nullptr if it is not to be registered.
+  std::byte* BeginPin(uint32_t segment);
+  void EndPin(uint32_t segment, bool is_pinned);
   Segment& EntryOf(uint32_t segment) const {
     return segment >= protocol::kDeviceSegmentFirst
                ? slabs_[segment - protocol::kDeviceSegmentFirst]
@@ -150,7 +162,7 @@ class Attachment : public std::enable_shared_from_this<Attachment> {
   SlabDevice slab_device_;
   uint32_t slab_count_ = 0;
   uint64_t slab_bytes_ = 0;
-  std::shared_ptr<SegmentPinner> pinner_;  // set once, under lock_
+  Pinning pinning_;  // set once, under lock_
 };
 
 }  // namespace terrace::client

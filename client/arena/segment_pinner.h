@@ -1,11 +1,13 @@
-// SegmentPinner: registers the arena's segments that this process has leases in with its device, so
-// that the device's own copies reach them, and takes them out before they are unmapped. Both take
-// long and stop other users of the driver, so both are done on a thread of the library's own, one
-// segment at a time, and a segment is registered when the daemon says that it is this process's
-// turn. Nothing is wrong without a turn, only slower for everybody: who has waited turn_wait_us for
-// one goes on without.
+// SegmentPinner: the thread on which segments of the arena are registered with a device, so that
+// the device's own copies reach them, and taken out before they are unmapped. Both take long and
+// stop other users of the driver, so they are done one segment at a time, and a segment is
+// registered when the daemon says that it is this process's turn. Nothing is wrong without a turn,
+// only slower for everybody: who has waited turn_wait_us for one goes on without.
 //
-// THREADING: any thread, beside what it says. OWNERSHIP: outlives the attachments it serves.
+// What a segment is only its Attachment knows, which gives the work as jobs.
+//
+// THREADING: any thread; jobs and hooks are called on the pinner's, without its lock.
+// OWNERSHIP: shared by the ArenaPins that started it and the attachments it serves.
 // INVARIANT: while paused nothing is registered, nor taken out before Stop.
 #pragma once
 
@@ -24,17 +26,12 @@
 
 namespace terrace::client {
 
-class Attachment;
-
 class SegmentPinner {
  public:
-  // Called on the pinner's thread.
   struct Hooks {
     // Asks for this process's turn; OnTurn follows. False: nobody gives out turns here.
     std::function<bool()> ask_turn;
     std::function<void()> end_turn;
-    std::function<bool(const Attachment& attachment)> is_present;  // of the present connection
-    std::function<void(const Attachment& attachment, uint32_t segment)> unmapped;
     std::function<void(const std::string& sentence)> report;
     std::function<void()> tell_counts;  // to the daemon, if they have changed
   };
@@ -51,11 +48,17 @@ class SegmentPinner {
   const std::shared_ptr<HostPins>& pins() const { return pins_; }
 
   // ---- from attachments ----
-  // The segment is mapped and leased: register it when its turn comes.
-  void Want(std::weak_ptr<Attachment> attachment, uint32_t segment, uint64_t segment_bytes);
+  // A segment that is mapped and leased. `pin` registers it, or finds that nobody wants that any
+  // more; it is forgotten uncalled when the connection ends.
+  struct Wish {
+    uint32_t segment = 0;
+    uint64_t segment_bytes = 0;
+    std::function<Status()> pin;
+  };
+  // Has it registered when its turn comes. Where memory for the wish is short, it stays as it is.
+  void Want(Wish wish) noexcept;
   // Runs `job`, which takes memory out and unmaps it. False: do it yourself.
   bool Retire(std::function<void()> job);
-  const Hooks& hooks() const { return hooks_; }
 
   // ---- from the connection ----
   void OnConnect();
@@ -69,11 +72,6 @@ class SegmentPinner {
   void Resume();
 
  private:
-  struct Wanted {
-    std::weak_ptr<Attachment> attachment;
-    uint32_t segment = 0;
-    uint64_t segment_bytes = 0;
-  };
   enum class Turn { kNone, kAsked, kGranted, kNotNeeded };
   enum class Step { kWait, kEnd, kRetire, kAsk, kRegister, kGiveBack, kTell };
 
@@ -81,7 +79,7 @@ class SegmentPinner {
   Step NextStep() const;
   void Ask(std::unique_lock<std::mutex>& lock);
   void RegisterNext(std::unique_lock<std::mutex>& lock);
-  void Register(const Wanted& wanted);
+  void Register(const Wish& wish);
 
   const std::shared_ptr<HostPins> pins_;
   const Hooks hooks_;
@@ -90,7 +88,7 @@ class SegmentPinner {
   std::mutex mutex_;
   std::condition_variable changed_;  // for the thread
   std::condition_variable idle_;     // for those who pause
-  std::deque<Wanted> wanted_;
+  std::deque<Wish> wanted_;
   std::deque<std::function<void()>> retired_;
   Turn turn_ = Turn::kNone;
   uint64_t turn_until_us_ = 0;  // while asked

@@ -1,9 +1,9 @@
 // ReadLease and WriteLease: what a user touches of a LeaseState.
 #include <algorithm>
 
-#include "client/core/core.h"
-#include "client/core/lease_state.h"
-#include "client/core/part_codec.h"
+#include "client/lease/lease_state.h"
+#include "client/lease/leases.h"
+#include "client/lease/part_codec.h"
 #include "cuda/host/host_copy.h"
 #include "terrace/checksum.h"
 #include "terrace/client.h"
@@ -22,7 +22,7 @@ constexpr Status kNotValid(StatusCode::kGone, "the lease is not valid any more")
 constexpr Status kNoLease(StatusCode::kInvalid, "there is no lease");
 
 bool IsUsable(const std::shared_ptr<LeaseState>& lease) {
-  return lease != nullptr && !lease->core->is_forked();
+  return lease != nullptr && !lease->owner->is_forked();
 }
 
 void End(const std::shared_ptr<LeaseState>& lease, protocol::EndReason reason) {
@@ -30,14 +30,14 @@ void End(const std::shared_ptr<LeaseState>& lease, protocol::EndReason reason) {
   lease->end_reason = static_cast<uint8_t>(reason);
   lease->is_valid = false;
   lease->is_end_wanted = true;
-  lease->core->SendEndIfDue(*lease);
+  lease->owner->SendEndIfDue(*lease);
 }
 
 // kOk if the part exists and this lease may write it.
 Status CheckPart(const std::shared_ptr<LeaseState>& lease, uint32_t key_index, uint32_t member,
                  uint32_t part_index) {
   if (lease == nullptr) return kNoLease;
-  if (lease->core->is_forked()) return Status(StatusCode::kGone, "this is a forked child");
+  if (lease->owner->is_forked()) return Status(StatusCode::kGone, "this is a forked child");
   if (lease->WriteSlot(key_index, member) == nullptr) {
     return Status(StatusCode::kInvalid, "that key is not reserved for that member");
   }
@@ -131,7 +131,7 @@ bool ReadLease::is_part_ready(uint32_t block_index, uint32_t member, uint32_t pa
 Status ReadLease::CopyPart(uint32_t block_index, uint32_t member, uint32_t part_index,
                            std::span<std::byte> to) const {
   if (state_ == nullptr) return kNoLease;
-  if (state_->core->is_forked()) return Status(StatusCode::kGone, "this is a forked child");
+  if (state_->owner->is_forked()) return Status(StatusCode::kGone, "this is a forked child");
   const std::byte* first = state_->ReadSlot(block_index, member);
   if (first == nullptr) return Status(StatusCode::kInvalid, "that member has no bytes there");
   if (!state_->IsHostReadable(block_index, member)) {
@@ -248,7 +248,7 @@ Status WriteLease::MarkWrittenPart(uint32_t key_index, uint32_t member, uint32_t
 
 Status WriteLease::MarkAbsent(uint32_t key_index, uint32_t member) {
   if (state_ == nullptr) return kNoLease;
-  if (state_->core->is_forked()) return Status(StatusCode::kGone, "this is a forked child");
+  if (state_->owner->is_forked()) return Status(StatusCode::kGone, "this is a forked child");
   if (!state_->is_reserved(key_index) || state_->MemberOrdinal(member) < 0) {
     return Status(StatusCode::kInvalid, "that key is not reserved for that member");
   }

@@ -17,23 +17,24 @@
 #include <span>
 #include <vector>
 
-#include "client/core/attachment.h"
-#include "client/core/order_lane.h"
+#include "client/arena/attachment.h"
+#include "client/arena/order_lane.h"
 #include "client/link/timed_lock.h"
+#include "client/session/arena_pins.h"
+#include "client/session/connection.h"
 #include "terrace/checksum.h"
 #include "terrace/protocol_device.h"
 #include "terrace/space.h"
 
 namespace terrace::client {
 
-class Core;
-
 inline constexpr uint32_t kOrdersMax = 64;
 inline constexpr uint64_t kOrderPollUs = 50;  // between two looks for a slice's end
 
 class WorkOrders {
  public:
-  explicit WorkOrders(Core& core) : core_(core) {}
+  WorkOrders(Connection& connection, const ArenaPins& pins)
+      : connection_(connection), pins_(pins) {}
 
   // Null, or what is wrong with the message. May throw std::bad_alloc.
   const char* Push(std::span<const std::byte> body, uint32_t connection,
@@ -70,7 +71,8 @@ class WorkOrders {
   void Answer(Order& order, Status status);
   void LetGo(Order& order);
 
-  Core& core_;
+  Connection& connection_;
+  const ArenaPins& pins_;
   std::unique_ptr<OrderLane> lane_;  // while there is none, or it has failed: the next order's
   std::optional<Order> current_;
   std::optional<ChecksumStream> checksum_;  // of the part that is hashed

@@ -1,10 +1,8 @@
-#include "client/core/work_orders.h"
+#include "client/session/work_orders.h"
 
 #include <algorithm>
 #include <new>
 #include <utility>
-
-#include "client/core/core.h"
 
 namespace terrace::client {
 namespace {
@@ -73,7 +71,7 @@ uint64_t WorkOrders::Step() {
     current_ = Next();
     if (!current_.has_value()) return kNever;
     // One that came while its connection was being taken down holds that one's memory.
-    if (current_->connection != core_.connection()) return End(Status());
+    if (current_->connection != connection_.number()) return End(Status());
     // It waited behind others.
     if (MonotonicUs() >= current_->deadline_us) {
       return End(Status(StatusCode::kBusy, "the order's deadline passed"));
@@ -94,7 +92,7 @@ uint64_t WorkOrders::Step() {
   order.copied_bytes += order.slice_bytes;
   const std::span<const std::byte> read_back = lane_->read_back();
   const bool is_over = order.copied_bytes == order.told.length_bytes;
-  if (order.connection != core_.connection()) return End(Status());
+  if (order.connection != connection_.number()) return End(Status());
   if (MonotonicUs() >= order.deadline_us) {
     return End(Status(StatusCode::kBusy, "the order's deadline passed"));
   }
@@ -141,7 +139,7 @@ void WorkOrders::CopySlice(Order& order) {
   const Attachment::SlabDevice& device = attachment.slab_device();
   slice.is_arena_reached = device.name == "host";
   // What is registered stays so while this order retains its segment.
-  const std::shared_ptr<SegmentPinner> pinner = core_.pinner();
+  const std::shared_ptr<SegmentPinner> pinner = pins_.pinner();
   if (pinner != nullptr && &pinner->pins()->device() == device.device.get()) {
     slice.is_arena_reached |=
         pinner->pins()->DeviceAddress(slice.in_arena, slice.byte_count) != nullptr;
@@ -187,22 +185,22 @@ uint64_t WorkOrders::End(Status status) {
 }
 
 void WorkOrders::Answer(Order& order, Status status) {
-  if (order.connection != core_.connection()) return;
+  if (order.connection != connection_.number()) return;
   if (!status.ok()) order.checksums.clear();
   const protocol::OrderDoneRequest done{
       .order_id = order.told.order_id,
       .generation = order.told.generation,
       .checksum_count = static_cast<uint32_t>(order.checksums.size()),
       .status = static_cast<uint8_t>(status.code())};
-  core_.SendUnawaited(order.connection, protocol::kVerbOrderDone,
-                      {BytesOf(done), std::as_bytes(std::span(order.checksums))});
+  connection_.SendUnawaited(order.connection, protocol::kVerbOrderDone,
+                            {BytesOf(done), std::as_bytes(std::span(order.checksums))});
 }
 
 void WorkOrders::LetGo(Order& order) {
   for (const uint32_t segment : order.segments) {
-    if (!order.attachment->ReleaseSegment(segment)) continue;
-    const protocol::UnmappedRequest unmapped{.segment = segment};
-    core_.SendUnawaited(order.connection, protocol::Verb::kUnmapped, {BytesOf(unmapped)});
+    if (order.attachment->ReleaseSegment(segment)) {
+      connection_.SendUnmapped(order.connection, segment);
+    }
   }
   order.segments.clear();
 }

@@ -1,4 +1,4 @@
-#include "client/core/handshake.h"
+#include "client/session/handshake.h"
 
 #include <poll.h>
 #include <sys/eventfd.h>
@@ -9,8 +9,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-
-#include "client/core/request_table.h"
 
 namespace terrace::client {
 namespace {

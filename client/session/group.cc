@@ -1,4 +1,4 @@
-#include "client/core/group.h"
+#include "client/session/group.h"
 
 #include "client/link/frames.h"
 #include "terrace/protocol.h"

@@ -1,4 +1,4 @@
-#include "client/core/part_codec.h"
+#include "client/lease/part_codec.h"
 
 #include "cuda/kernels/codec.h"
 

@@ -7,7 +7,8 @@
 // at the count after it cleared is_valid; one of the two sees the other.
 //
 // THREADING: fields are constant while a lease is out, or atomics, or guarded by the lock named.
-// OWNERSHIP: pooled; see lease_pool.h.
+// OWNERSHIP: shared by the handles and copies that use it; lent by a LeasePool. It keeps the Leases
+// it belongs to, and with them all parts of its Client, until the last of them is gone.
 #pragma once
 
 #include <atomic>
@@ -17,15 +18,15 @@
 #include <span>
 #include <vector>
 
-#include "client/core/attachment.h"
-#include "client/core/group.h"
+#include "client/arena/attachment.h"
 #include "client/link/timed_lock.h"
+#include "client/session/group.h"
 #include "terrace/client.h"
 
 namespace terrace {
 
 namespace client {
-class Core;
+class Leases;
 
 // A part that was written and not yet committed.
 struct WrittenPart {
@@ -41,7 +42,7 @@ struct LeaseState {
   enum class Kind : uint8_t { kRead, kWrite };
 
   // ---- Constant from the daemon's answer until the last owner is gone ----
-  std::shared_ptr<client::Core> core;
+  std::shared_ptr<client::Leases> owner;
   std::shared_ptr<client::Attachment> attachment;
   const client::Group* group = nullptr;
   Kind kind = Kind::kRead;
@@ -73,7 +74,7 @@ struct LeaseState {
   std::atomic<bool> is_end_wanted{false};  // the user called Release or Abort
   std::atomic<bool> is_end_sent{false};    // the daemon was told, or there is nothing to tell
   std::atomic<bool> has_raw_slots{false};  // a WriteLease's slot() was handed out
-  std::atomic<bool> is_coming{false};      // completions are expected; counted by the Core
+  std::atomic<bool> is_coming{false};      // completions are expected; see LeaseRegistry
   std::atomic<uint32_t> copy_count{0};     // threads inside a copy
   std::atomic<uint32_t> ready_count{0};
   std::atomic<uint32_t> staying_count{0};  // blocks that have not left the lease
@@ -105,8 +106,8 @@ struct LeaseState {
     return first_slots[key_index] + static_cast<uint32_t>(MemberOrdinal(member));
   }
 
-  // Sizes what depends on the answer and marks what is ready at once. May throw std::bad_alloc.
-  // kInvalid if a slot would pass the end of its segment.
+  // Sizes what depends on the answer and marks what is ready at once, or is_coming. May throw
+  // std::bad_alloc. kInvalid if a slot would pass the end of its segment.
   Status PrepareRead();
   Status PrepareWrite();
 
@@ -129,8 +130,10 @@ struct LeaseState {
   // REQUIRES: write_lock.
   void SortWritten();
 
-  // Nothing more will come.
-  void SettleProgress();
+  // Whether this process has committed every part it holds a slot for.
+  // REQUIRES: write_lock, is_reserved(key_index).
+  bool IsCommitted(uint32_t key_index) const;
+
   // Whether the daemon is to be told now; true once.
   bool TakeEnd();
   // Back to what a new one is, keeping the vectors' memory.
@@ -142,21 +145,5 @@ struct LeaseState {
   alignas(16) std::byte control_block[kControlBlockBytes];
   LeaseState* next_free = nullptr;  // guarded by the pool
 };
-
-namespace client {
-
-// Counts a copy in and out, and sends what had to wait for it.
-class LeaseCopy {
- public:
-  explicit LeaseCopy(LeaseState& lease) : lease_(lease) { lease_.copy_count.fetch_add(1); }
-  ~LeaseCopy();
-  LeaseCopy(const LeaseCopy&) = delete;
-  LeaseCopy& operator=(const LeaseCopy&) = delete;
-
- private:
-  LeaseState& lease_;
-};
-
-}  // namespace client
 
 }  // namespace terrace

@@ -11,10 +11,10 @@
 #include <string>
 #include <string_view>
 
-#include "client/core/attachment.h"
-#include "client/core/group.h"
+#include "client/arena/attachment.h"
 #include "client/link/fork_guard.h"
 #include "client/link/frames.h"
+#include "client/session/group.h"
 #include "terrace/client.h"
 
 namespace terrace::client {
