@@ -10,11 +10,11 @@ from typing import Any, Dict, Optional
 
 from . import _native
 from .calls import Hints, Keys, microseconds, request_of
-from .client import Group, ReadLease, WriteLease
 from .errors import numbers
+from .group import Group
+from .leases import ReadLease, WriteLease
 
 lib = _native.lib
-_NO_CALLBACK = _native.Callback()
 # After so many requests in a row without an answer, none is sent for a while.
 _FAILURES_MAX = 3
 _NO_ANSWER = (4, 7, 8)  # busy, i/o error, gone
@@ -115,7 +115,7 @@ class Asker:
         number = next(self._numbers)
         self._pending[number] = pending
         status = function(self.group.client.handle, self.group.index, keys.native, len(keys),
-                          ctypes.byref(request), number, _NO_CALLBACK, None)
+                          ctypes.byref(request), number, _native.NO_CALLBACK, None)
         if status:
             del self._pending[number]
             pending.is_done = True

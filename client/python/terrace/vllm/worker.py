@@ -10,11 +10,12 @@ import threading
 import time
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
 
-from .calls import Token
-from .client import Group, WriteLease
-from .errors import Busy, TerraceError, Unavailable
-from .paged import Copy
-from .vllm_messages import NO_BLOCK, Load, Step, Store
+from ..calls import Token
+from ..errors import Busy, TerraceError, Unavailable
+from ..group import Group
+from ..leases import WriteLease
+from ..paged import Copy
+from .messages import NO_BLOCK, Load, Step, Store
 
 logger = logging.getLogger("vllm.terrace")
 _LOAD_THREADS = 2
@@ -61,7 +62,7 @@ class WorkerHalf:
 
     @property
     def counters(self) -> Dict[str, float]:
-        """Since the beginning; vllm_stats.COUNTERS says what they are."""
+        """Since the beginning; stats.COUNTERS says what they are."""
         with self._lock:
             return dict(self._counters)
 
@@ -129,14 +130,15 @@ class WorkerHalf:
     def _store(self, store: Store) -> Optional[_Storing]:
         """None: it has ended."""
         ours = [(index, member, block_ids) for index, (member, is_ours, block_ids)
-                in enumerate(zip(self.members, self.writes, store.block_ids)) if is_ours]
+                in enumerate(zip(self.members, self.writes, store.block_ids))
+                if is_ours and member is not None]
         mask = sum(1 << member for _, member, _ in ours)
         lease = self.group.join_write(Token(*store.token), mask)
         copies: List[Copy] = []
         is_begun = False
         try:
             reserved = lease.reserved
-            counts = {}
+            counts: Dict[int, int] = {}
             for index, member, block_ids in ours:
                 copies += self.copies.store(lease, index, member, block_ids, reserved)
                 absent = [key for key in reserved if block_ids[key] == NO_BLOCK]

@@ -12,9 +12,9 @@ from typing import Any, Iterable, Optional, Tuple
 
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1
 
-from .pages import Pages
-from .vllm_messages import GroupLayout
-from .vllm_worker import describe
+from ..pages import Pages
+from .messages import GroupLayout
+from .worker import describe
 
 try:
     from vllm.v1.core.sched import output as _output
@@ -166,14 +166,14 @@ def _layout_name(tensor: Any, shape: Tuple[int, ...], block_count: int, backend:
 def _backend_of(config: Any, layer_name: str) -> str:
     """Which kernels, where the version says so: their pages can be of one shape and differ."""
     layers = getattr(getattr(config, "compilation_config", None), "static_forward_context", None)
-    layer = (layers or {}).get(layer_name)
+    layer: Any = (layers or {}).get(layer_name)
     return f"{layer.get_attn_backend().get_name()}-" if hasattr(layer, "get_attn_backend") else ""
 
 
 def computation_of(model: Any) -> str:
     """What the weights alone do not say, since options override it: the model's configuration as
     it is used, the type that is computed in, the weights' quantisation."""
-    configuration = getattr(model, "hf_config", None)
+    configuration: Any = getattr(model, "hf_config", None)
     if hasattr(configuration, "to_dict"):
         configuration = configuration.to_dict()
     said = [configuration, describe(getattr(model, "dtype", "")),

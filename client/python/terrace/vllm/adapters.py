@@ -92,17 +92,18 @@ class Adapters:
             return
         said, place = _said_by(lora), (lora.lora_name, lora.lora_path)
         of_id, of_place = self._by_id.get(lora.lora_int_id), self._by_place.get(place)
-        if of_id is None and of_place is None:
+        known = of_id or of_place
+        if known is None:
             if len(self._by_id) < _ADAPTERS_MAX:  # of more the first one is not known: none
                 self._by_id[lora.lora_int_id] = self._by_place[place] = self._begun(said)
-        elif of_id is not of_place or of_id.said != said:
+        elif of_id is not of_place or known.said != said:
             # One of them is computed with the other's weights, in vLLM's own prefix cache, too.
             for adapter in filter(None, (of_id, of_place)):
                 adapter.refuse(f"there is a request with {said}, too: give each adapter a name and "
                                "an id of its own, and restart the engine")
-            self._by_id[lora.lora_int_id] = self._by_place[place] = of_id or of_place
-        elif of_id.mask is not None and not of_id.files.is_unchanged:
-            of_id.refuse(_REMEDY.format("its files have changed"))
+            self._by_id[lora.lora_int_id] = self._by_place[place] = known
+        elif known.files is not None and known.mask is not None and not known.files.is_unchanged:
+            known.refuse(_REMEDY.format("its files have changed"))
 
     def mask_of(self, request: Any) -> Optional[bytes]:
         """Of the request's block hashes: empty without an adapter, None if it is not cached now."""
@@ -136,11 +137,15 @@ class Adapters:
             try:
                 if adapter is None:
                     return
-                self._read(adapter)
-            except Exception as error:  # pylint: disable=broad-except
-                adapter.refuse(f"{error}: give it a directory of its own, and restart")
+                self._read_or_refuse(adapter)
             finally:
                 self._unread.task_done()
+
+    def _read_or_refuse(self, adapter: _Adapter) -> None:
+        try:
+            self._read(adapter)
+        except Exception as error:  # pylint: disable=broad-except
+            adapter.refuse(f"{error}: give it a directory of its own, and restart")
 
     def _read(self, adapter: _Adapter) -> None:
         path = adapter.said["lora_path"]

@@ -20,26 +20,21 @@ engine that is idle. What vLLM's model runner v2 overwrites before it calls any 
 import dataclasses
 import itertools
 import time
-from typing import Any, Container, Dict, List, Optional, Sequence, Set
+from typing import AbstractSet, Any, Container, Dict, List, Optional, Sequence, Set
 
-from .calls import Keys
-from .client import Group
-from .epochs import Weights, both, masked
-from .errors import Unavailable
-from .requests import Asker, Pending
-from .vllm_adapters import Adapters
-from .vllm_messages import NO_BLOCK, Load, Step, Store
+from ..epochs import Weights
+from ..group import Group
+from ..requests import Asker, Pending
+from .adapters import Adapters
+from .fences import Fences
+from .messages import NO_BLOCK, Load, Step, Store
+from .questions import PromptKeys, Questions
 
 _IDLE_WAITS = 10
 # Of an answer, that many tokens are stored at once: a store costs a step some hundred microseconds
 # whatever its size, and with many requests some block of an answer fills in every step.
 _ANSWER_TOKENS = 256
 _RETRY_PAUSE_S, _RETRY_PAUSE_S_MAX = 0.02, 1.0
-
-
-def event_hash(block_hash: bytes) -> int:
-    """The number by which vLLM's KV events name a block: the low 64 bits of its hash."""
-    return int.from_bytes(block_hash[-8:], "big")
 
 
 Table = List[List[int]]  # of each KV cache group the block ids, in prompt order
@@ -50,8 +45,7 @@ class _Tracked:
     """A request vLLM has told us of."""
     request: Any
     table: Table
-    keys: Optional[Keys] = None  # of its first blocks
-    keys_of: Any = None  # the daemon, the mask and the last block's hash they are of
+    keys: PromptKeys = dataclasses.field(default_factory=PromptKeys)
     computed_tokens: int = 0  # when its last step began
     stored_count: int = 0  # blocks that were offered to the store, or came from it
     skip_count: int = 0  # of the lookup: blocks vLLM has itself
@@ -96,25 +90,22 @@ class SchedulerHalf:
                  hashes_per_block: int = 1, worker_count: int = 1, timeout_s: float = 0.05,
                  load_timeout_s: float = 10.0, lookup_wait_s: float = 0.0005,
                  hooks_come_first: bool = True):
-        self.group = group
         self.adapters = adapters
-        self.weights = weights
         self.block_tokens = block_tokens
         self.windows = windows  # tokens before the next one that each KV cache group keeps; 0: all
         self.state_groups = state_groups
-        self.hashes_per_block = hashes_per_block
         self.worker_count = worker_count
         self.lookup_wait_s = lookup_wait_s
-        self.hooks_come_first = hooks_come_first  # of a step's writes; else see _take_lost
         self._load_timeout_s = load_timeout_s
         self._asker = Asker(group, timeout_s, load_timeout_s)
+        self._questions = Questions(self._asker, adapters, weights, block_tokens=block_tokens,
+                                    hashes_per_block=hashes_per_block)
+        self._fences = Fences(hooks_come_first, bool(state_groups))
         self._tracked: Dict[str, _Tracked] = {}
         self._loading: Dict[str, _Loading] = {}  # also of requests that have ended since
         self._new_loads: List[Load] = []
         self._storing: List[_Storing] = []
         self._in_workers: Dict[int, Any] = {}  # leases of stores, by number
-        self._copied_ids: Dict[int, Set[int]] = {}  # blocks they may still be copied from
-        self._fresh: List[Sequence[int]] = []  # blocks that this step, or a load of it, writes to
         self._reports: Dict[int, int] = {}
         self._number = 0
         self.counters = {"lookups": 0, "hit_tokens": 0, "lost_tokens": 0, "stored_blocks": 0,
@@ -122,59 +113,18 @@ class SchedulerHalf:
 
     # ---- lookups ----
 
-    def _hashes(self, request: Any, first: int, last: int) -> List[bytes]:
-        """One a block: the last of the finer hashes covers the whole prefix."""
-        n = self.hashes_per_block
-        return request.block_hashes[(first + 1) * n - 1:last * n:n]
-
-    def _keys(self, tracked: _Tracked, first: int, last: int) -> Keys:
-        """Of blocks [first, last) of a prompt. Kept: hashing a long prompt takes longer than the
-        daemon's answer."""
-        request = tracked.request
-        boot_id = self.group.client.boot_id
-        mask = both(self.adapters.mask_of(request), self.weights.mask)
-        known = 0 if tracked.keys is None else len(tracked.keys)
-        if known > 0 and tracked.keys_of != (boot_id, mask,
-                                             self._hashes(request, known - 1, known)):
-            tracked.keys, known = None, 0  # another daemon's secret, another prompt or epoch
-        if known < last:
-            more = self.group.keys_of_digests(masked(self._hashes(request, known, last), mask))
-            tracked.keys = more if tracked.keys is None else tracked.keys + more
-            tracked.keys_of = (boot_id, mask, self._hashes(request, last - 1, last))
-        return tracked.keys if (first, last) == (0, len(tracked.keys)) else tracked.keys[first:last]
-
     def begin(self, request: Any) -> None:
         """vLLM has been given a request: what its first lookup needs is made ready."""
         tracked = self._track(request)
-        count = self._block_count(request, request.num_tokens - 1)
+        count = self._questions.block_count(request, request.num_tokens - 1)
         if count > 0:
-            self._keys(tracked, 0, count)
-
-    def _block_count(self, request: Any, token_count: int) -> int:
-        """Full blocks that can be shared: none while an adapter's weights are not known."""
-        if self.adapters.mask_of(request) is None:
-            return 0
-        return min(token_count // self.block_tokens,
-                   len(request.block_hashes) // self.hashes_per_block)
-
-    def _ask(self, tracked: _Tracked, first: int, last: int, is_store: bool) -> Pending:
-        """Sends one question about blocks [first, last) of a prompt."""
-        try:
-            keys = self._keys(tracked, first, last)
-            parent = self._keys(tracked, first - 1, first)[0] if first > 0 else None
-        except Unavailable:
-            return Pending(last - first, is_done=True)
-        if not is_store:
-            return self._asker.acquire(keys, parent=parent, first_position=first)
-        hashes = self._hashes(tracked.request, first, last)
-        return self._asker.reserve(keys, parent=parent, first_position=first,
-                                   event_hashes=[event_hash(h) for h in hashes])
+            self._questions.keys(request, tracked.keys, 0, count)
 
     def matched_tokens(self, request: Any, local_tokens: int) -> Optional[int]:
         """Tokens beyond `local_tokens` that a load would bring; None: ask again next step."""
         tracked = self._track(request)
         first = local_tokens // self.block_tokens
-        last = self._block_count(request, request.num_tokens - 1)
+        last = self._questions.block_count(request, request.num_tokens - 1)
         if request.request_id in self._loading:
             return None  # its last load has not been reported yet
         if tracked.is_lost:
@@ -187,7 +137,8 @@ class SchedulerHalf:
         if tracked.lookup is None:
             self.counters["lookups"] += 1
             tracked.skip_count = first
-            tracked.lookup = self._ask(tracked, first, last, is_store=False)
+            tracked.lookup = self._questions.ask(request, tracked.keys, first, last,
+                                                  is_store=False)
         lookup = tracked.lookup
         if not lookup.is_done and not self._asker.wait(lookup, self.lookup_wait_s):
             return None
@@ -197,19 +148,11 @@ class SchedulerHalf:
     def _track(self, request: Any) -> _Tracked:
         tracked = self._tracked.get(request.request_id)
         if tracked is None:
-            self._check_hashes(request)
+            self._questions.check_hashes(request)
             tracked = _Tracked(request, self._empty())
             self._tracked[request.request_id] = tracked
         tracked.request = request
         return tracked
-
-    def _check_hashes(self, request: Any) -> None:
-        """A hash of fewer tokens than a block has would be found by prompts that differ in it."""
-        hash_tokens = self.block_tokens // self.hashes_per_block
-        if len(request.block_hashes) * hash_tokens > request.num_tokens:
-            raise ValueError(f"vLLM has {len(request.block_hashes)} block hashes of a prompt of "
-                             f"{request.num_tokens} tokens, and one every {hash_tokens} were "
-                             "expected")
 
     def _empty(self) -> Table:
         return [[] for _ in self.windows]
@@ -235,8 +178,9 @@ class SchedulerHalf:
             if lookup is not None:
                 lookup.give_up()
             return
+        assert lookup is not None, "tokens of no lookup"
         first, count = tracked.skip_count, external_tokens // self.block_tokens
-        self._fresh += [block_ids[first:] for block_ids in tracked.table]
+        self._fences.write(tracked.table, first)
         tracked.stored_count = max(tracked.stored_count, first + count)
         tracked.computed_tokens = (first + count) * self.block_tokens
         wanted = self._kept(tracked.table, first, first + count, tracked.computed_tokens)
@@ -260,32 +204,11 @@ class SchedulerHalf:
         # Offered after the stores were taken: a hit on blocks of a request of this very step counts
         # as computed already, and is not before this step's forward pass.
         self._follow(output)
-        lost = self._take_lost(output)
+        lost = self._fences.take_lost(output)
         self._drop_overwritten()
         stores = [store for store in stores if not self._is_dropped(store.number, lost)]
-        return Step(loads=self.take_loads(), stores=stores, fences=self._take_fences(), lost=lost)
-
-    def _take_lost(self, output: Any) -> List[int]:
-        """Stores whose blocks vLLM's model runner v2 writes to before it calls any hook: it zeroes
-        new ones, copies shared ones, and moves states to their requests' next blocks."""
-        early = list(getattr(output, "new_block_ids_to_zero", None) or ())
-        early += [copy.dst_block_id
-                  for copy in getattr(output, "kv_cache_block_copies", None) or ()]
-        self._fresh.append(early)  # also those whose request was preempted in this very step
-        if self.hooks_come_first:
-            return []
-        return self._take_copied(self._fresh if self.state_groups else [early])
-
-    def _take_copied(self, written: Sequence[Sequence[int]]) -> List[int]:
-        """Stores that may still copy from these blocks. Each is answered once: that is enough."""
-        if not self._copied_ids:
-            return []
-        ids = set().union(*written)
-        taken = [number for number, copied in self._copied_ids.items()
-                 if not copied.isdisjoint(ids)]
-        for number in taken:
-            del self._copied_ids[number]
-        return taken
+        return Step(loads=self.take_loads(), stores=stores, fences=self._fences.take_fences(),
+                    lost=lost)
 
     def _is_dropped(self, number: int, lost: List[int]) -> bool:
         """A store of this step, of which the workers need not hear."""
@@ -297,11 +220,6 @@ class SchedulerHalf:
         self.counters["dropped_stores"] += 1
         return True
 
-    def _take_fences(self) -> List[int]:
-        """Stores whose blocks are written to from here on, because vLLM has given them away."""
-        fresh, self._fresh = self._fresh, []
-        return self._take_copied(fresh)
-
     def take_loads(self) -> List[Load]:
         """What was allocated and is not with the workers yet."""
         loads, self._new_loads = self._new_loads, []
@@ -310,7 +228,7 @@ class SchedulerHalf:
     def _follow(self, output: Any) -> None:
         """Learns the blocks of what is scheduled, and offers the full ones that are computed."""
         for new in output.scheduled_new_reqs:
-            self._write(new.block_ids, new.num_computed_tokens)
+            self._fences.write(new.block_ids, new.num_computed_tokens // self.block_tokens)
             tracked = self._tracked.get(new.req_id)
             if tracked is not None:
                 tracked.table = [list(block_ids) for block_ids in new.block_ids]
@@ -319,7 +237,8 @@ class SchedulerHalf:
         for i, request_id in enumerate(cached.req_ids):
             more = cached.new_block_ids[i]
             is_resumed = request_id in (getattr(cached, "resumed_req_ids", None) or ())
-            self._write(more or (), cached.num_computed_tokens[i] if is_resumed else 0)
+            computed_tokens = cached.num_computed_tokens[i] if is_resumed else 0
+            self._fences.write(more or (), computed_tokens // self.block_tokens)
             tracked = self._tracked.get(request_id)
             if tracked is None:
                 continue
@@ -335,7 +254,9 @@ class SchedulerHalf:
         handed = getattr(output, "kv_connector_block_state", None)
         for request_id, entries in (handed.boundary_state_offloads if handed else {}).items():
             tracked = self._tracked.get(request_id)
-            for index, block_id, token_count in entries if tracked is not None else ():
+            if tracked is None:
+                continue
+            for index, block_id, token_count in entries:
                 if index in self.state_groups and token_count % self.block_tokens == 0:
                     tracked.states.setdefault(index, {})[token_count // self.block_tokens - 1] = \
                         block_id
@@ -346,29 +267,22 @@ class SchedulerHalf:
                 if index in self.state_groups else block_ids[first:last]
                 for index, block_ids in enumerate(tracked.table)]
 
-    def _write(self, table: Sequence[Sequence[int]], computed_tokens: int) -> None:
-        """This step may write to the blocks of `table` behind those that are computed."""
-        first = computed_tokens // self.block_tokens
-        self._fresh += [block_ids[first:] for block_ids in table]
-
     def _offer(self, tracked: _Tracked, computed_tokens: int, is_last: bool = False) -> None:
         """Reserves the blocks that are full and computed by now and were not offered yet, of an
         answer many together; all of them if its blocks are being freed."""
         tracked.computed_tokens = computed_tokens
         if tracked.is_stale:
             return
-        last = min(self._block_count(tracked.request, computed_tokens),
+        last = min(self._questions.block_count(tracked.request, computed_tokens),
                    *(len(block_ids) for index, block_ids in enumerate(tracked.table)
                      if index not in self.state_groups))
-        # Fewer than there are while a draft model's own cache is behind.
-        published = getattr(tracked.request, "num_publishable_block_hashes", None)
-        if published is not None:
-            last = min(last, published // self.hashes_per_block)
+        last = self._questions.published_count(tracked.request, last)
         first = tracked.stored_count
         if last <= first or not (is_last or self._is_due(tracked, first, last)):
             return
         tracked.stored_count = last
-        pending = self._ask(tracked, first, last, is_store=True)
+        pending = self._questions.ask(tracked.request, tracked.keys, first, last,
+                                      is_store=True)
         self._storing.append(_Storing(pending, first, self._blocks(tracked, first, last), tracked))
 
     def _is_due(self, tracked: _Tracked, first: int, last: int) -> bool:
@@ -393,7 +307,7 @@ class SchedulerHalf:
         from this step on, a store that the daemon has not answered yet is given up."""
         if not any(storing.is_last_chance for storing in self._storing):
             return
-        fresh, kept = set().union(*self._fresh), []
+        fresh, kept = self._fences.written(), []
         for storing in self._storing:
             if storing.is_last_chance and not fresh.isdisjoint(itertools.chain(*storing.table)):
                 storing.reserve.give_up()
@@ -450,7 +364,7 @@ class SchedulerHalf:
         token = lease.token
         # What the step before this one freed may have been overwritten in it.
         held = self._held(storing)
-        self._copied_ids[self._number] = {b for ids in held for b in ids if b != NO_BLOCK}
+        self._fences.begin(self._number, held)
         return Store(self._number, (token.high, token.low), held,
                      self.adapters.files_of(storing.tracked.request))
 
@@ -469,7 +383,7 @@ class SchedulerHalf:
             self._reports[number] += count
             if self._reports[number] >= self.worker_count:
                 del self._reports[number]
-                self._copied_ids.pop(number, None)
+                self._fences.end(number)
                 self._in_workers.pop(number).abort()  # all that could be committed has been
 
     def loads_done(self, request_ids: Set[str]) -> None:
@@ -499,7 +413,8 @@ class SchedulerHalf:
             tracked.computed_tokens = computed_before
         self._blocks_freed(tracked)
 
-    def loads_failed(self, block_ids: Set[int], request_ids: Set[str] = frozenset()) -> None:
+    def loads_failed(self, block_ids: Set[int],
+                     request_ids: AbstractSet[str] = frozenset()) -> None:
         """What was taken for loaded will be computed, and may be stored. Not loaded again: vLLM
         asks anew for a request that lost all, for as long as its loads fail. request_ids: of
         those that lost all."""

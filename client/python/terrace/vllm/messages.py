@@ -1,8 +1,8 @@
 """What the two halves of the vLLM connector tell each other. Plain values: they are pickled."""
 import dataclasses
-from typing import Dict, Iterator, List, Optional, Set, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Set, Tuple
 
-from .vllm_adapters import AdapterFiles
+from .adapters import AdapterFiles
 
 Bits128 = Tuple[int, int]  # high, low: a lease's token
 NO_BLOCK = -1  # behind a group's window: nothing is there, or wanted
@@ -46,7 +46,7 @@ class GroupLayout:
     shares of its own that there are, 1 where all ranks have the same bytes; rank r has share r
     modulo rank_count. window_tokens: 0 if all blocks stay. is_state: a block has no tokens but the
     state after them."""
-    fields: Dict[str, object]
+    fields: Dict[str, Any]
     part_bytes: Tuple[int, ...]
     rank_count: int
     window_tokens: int = 0
@@ -95,4 +95,5 @@ class Layout:
 
     @property
     def block_tokens(self) -> int:
+        """Tokens of a block, of every KV cache group."""
         return next(group.fields["block_tokens"] for _, _, group, _ in self.shares())

@@ -30,7 +30,7 @@ if KVConnectorStats is not None:
         """data: counters since the last one."""
 
         def reset(self) -> None:
-            self.data = {}
+            self.data: Dict[str, Any] = {}
 
         def is_empty(self) -> bool:
             return not any(self.data.values())

@@ -7,12 +7,13 @@ copied (a fence) lets the engine's stream wait for them. docs/DEVICE.md has the 
 """
 from typing import Any, Callable, List, Optional, Sequence
 
-from .client import Client, ReadLease, WriteLease
-from .errors import Exists, TerraceError
-from .paged import HOST, PAGES_PER_CALL_MAX, Copy, Device, Edge, PagedCache
-from .pages import Pages
-from .space import Space
-from .vllm_messages import NO_BLOCK
+from ..client import Client
+from ..errors import Exists, TerraceError
+from ..leases import ReadLease, WriteLease
+from ..paged import HOST, PAGES_PER_CALL_MAX, Copy, Device, Edge, PagedCache
+from ..pages import Pages
+from ..space import Space
+from .messages import NO_BLOCK
 
 
 class HostEngine:
@@ -93,8 +94,9 @@ class Queued:
                 client.pin_arena(device)
             except Exists:
                 pass  # by a first attempt, which had no room for what follows
-        self._caches = [None if space is None else PagedCache.opaque(device, space, each)
-                        for space, each in zip(spaces, pages)]
+        self._caches = {index: PagedCache.opaque(device, space, each)
+                        for index, (space, each) in enumerate(zip(spaces, pages))
+                        if space is not None}
 
     def store(self, lease: WriteLease, group: int, member: int, block_ids: Sequence[int],
               _reserved: Sequence[int]) -> List[Copy]:
@@ -128,9 +130,8 @@ class Queued:
         copy.page_reuse(self.engine.edge())
 
     def close(self) -> None:
-        for cache in self._caches:
-            if cache is not None:
-                cache.close()
+        for cache in self._caches.values():
+            cache.close()
 
 
 def _pages(block_ids: Sequence[int]) -> List[Optional[int]]:
