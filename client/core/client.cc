@@ -24,6 +24,7 @@ using client::Core;
 using client::FinishedCall;
 using client::Group;
 using client::KeysCall;
+using client::kForked;
 using client::MonotonicUs;
 using protocol::Verb;
 
@@ -34,7 +35,6 @@ struct Client::Internals {
 namespace {
 
 constexpr size_t kClientNameBytesMax = sizeof(protocol::HelloRequest::client_name) - 1;
-constexpr Status kForked(StatusCode::kGone, "this is a forked child: it needs its own Client");
 
 // Runs a verb; what throws inside is a lack of memory.
 template <typename Verb>

@@ -103,8 +103,6 @@ class RequestTable {
  private:
   static constexpr uint32_t kSlotBits = 16;
 
-  void FreeLocked(Request& request);
-
   TimedLock lock_;
   uint64_t sequence_ = 0;
   std::atomic<uint32_t> async_count_{0};  // pending ones

@@ -10,6 +10,26 @@ namespace {
 
 using protocol::Verb;
 
+// The caller is wrong: the sentence, for a person, is in last_error().
+Status Refused(Core& core, const char* what, const std::string& sentence) {
+  core.connection().SetError(sentence);
+  return Status(StatusCode::kInvalid, what);
+}
+
+Status NoSuchGroup(Core& core, GroupRef ref) {
+  return Refused(core, "no such GroupRef: Open it",
+                 "GroupRef " + std::to_string(ref.index) + " names no SpaceGroup of this Client, " +
+                     "which has opened " + std::to_string(core.groups().count()) + ": Open it");
+}
+
+Status CheckMembers(Core& core, const Group& group, uint64_t member_mask) {
+  if (group.has_members(member_mask)) return Status::Ok();
+  return Refused(core, "member_mask names members the SpaceGroup has not",
+                 "member_mask is " + std::to_string(member_mask) + ", and SpaceGroup " +
+                     group.name() + " has " + std::to_string(group.members().size()) +
+                     " members: set bits below that only");
+}
+
 // The daemon's share of a call's deadlines: by deadline_us it ends what it was asked for, of a verb
 // that brings blocks to DRAM the bringing.
 void SetDeadlines(Verb verb, uint64_t answer_us, uint64_t load_us, protocol::Hints* hints) {
@@ -55,9 +75,7 @@ Status JoinOnePage(Core& core, JoinCall* join) {
                      .flags = protocol::kKeysFlat | join->request.flags,
                      .first_block = join->page.first_block};
   TERRACE_RETURN_IF_ERROR(SetGroup(core, join->group, &call));
-  if (!call.group->has_members(join->request.member_mask)) {
-    return Status(StatusCode::kInvalid, "member_mask names members the SpaceGroup has not");
-  }
+  TERRACE_RETURN_IF_ERROR(CheckMembers(core, *call.group, join->request.member_mask));
   if (join->lease != nullptr && join->lease->connection != call.spec.connection) {
     return Status(StatusCode::kGone, "the connection to the daemon broke between two pages");
   }
@@ -90,7 +108,7 @@ Status SetGroup(Core& core, GroupRef ref, KeysCall* call) {
       call->spec.asked.verb == Verb::kEvict || call->spec.asked.verb == Verb::kPin;
   if (ref.index == kEveryGroup && may_be_any) return Status::Ok();
   call->group = core.groups().At(ref.index);
-  if (call->group == nullptr) return Status(StatusCode::kInvalid, "no such GroupRef: Open it");
+  if (call->group == nullptr) return NoSuchGroup(core, ref);
   call->request.group_handle = call->group->handle(call->spec.connection);
   if (call->spec.connection == 0 || call->request.group_handle == 0) {
     return Status(StatusCode::kGone, "not connected, or the SpaceGroup was not opened again");
@@ -105,15 +123,20 @@ Status FillKeys(Core& core, GroupRef ref, std::span<const BlockKey> keys,
                 .key_count = static_cast<uint32_t>(keys.size()),
                 .flags = options.flags & ~protocol::kReserveHasEvents};
   TERRACE_RETURN_IF_ERROR(SetGroup(core, ref, call));
-  if (keys.size() > core.connection().keys_per_request_max()) {
-    return Status(StatusCode::kInvalid, "more keys than keys_per_request_max: ask in pieces");
+  const uint32_t keys_max = core.connection().keys_per_request_max();
+  if (keys.size() > keys_max) {
+    return Refused(core, "more keys than keys_per_request_max: ask in pieces",
+                   "a request has " + std::to_string(keys.size()) + " keys; the daemon takes " +
+                       std::to_string(keys_max) + " (keys_per_request_max): ask in pieces");
   }
-  if (call->group != nullptr && !call->group->has_members(options.member_mask)) {
-    return Status(StatusCode::kInvalid, "member_mask names members the SpaceGroup has not");
+  if (call->group != nullptr) {
+    TERRACE_RETURN_IF_ERROR(CheckMembers(core, *call->group, options.member_mask));
   }
   if (!options.event_hashes.empty() &&
       (verb != Verb::kReserve || options.event_hashes.size() != keys.size())) {
-    return Status(StatusCode::kInvalid, "event_hashes go with Reserve, one a key");
+    return Refused(core, "event_hashes go with Reserve, one a key",
+                   std::to_string(options.event_hashes.size()) + " event_hashes beside " +
+                       std::to_string(keys.size()) + " keys: they go with Reserve, one a key");
   }
   uint64_t relative_us = core.options().default_deadline_us;
   if (verb == Verb::kEvict) relative_us += protocol::kErasureWaitUs;
@@ -146,10 +169,11 @@ Status FillKeys(Core& core, GroupRef ref, std::span<const BlockKey> keys,
 Status FillCommit(Core& core, const std::shared_ptr<LeaseState>& lease,
                   const RequestOptions& options, CallSpec* spec, bool* must_send) {
   if (lease == nullptr || !core.IsLeaseOfMine(*lease)) {
-    return Status(StatusCode::kInvalid, "no lease of this Client");
+    return Refused(core, "no lease of this Client",
+                   "the lease to commit is none, or another Client's: reserve by this one");
   }
   if (!lease->is_valid.load()) {
-    return Status(StatusCode::kGone, "the lease is not valid any more");
+    return kLeaseGone;
   }
   if ((options.flags & protocol::kCommitRelease) != 0 && lease->copy_count.load() != 0) {
     return Status(StatusCode::kBusy,
@@ -181,7 +205,7 @@ Status FillCommit(Core& core, const std::shared_ptr<LeaseState>& lease,
 Result<std::shared_ptr<LeaseState>> JoinLease(Core& core, GroupRef ref, LeaseState::Kind kind,
                                               const protocol::JoinRequest& request) {
   const Group* const group = core.groups().At(ref.index);
-  if (group == nullptr) return Status(StatusCode::kInvalid, "no such GroupRef: Open it");
+  if (group == nullptr) return NoSuchGroup(core, ref);
   JoinCall join{.group = ref,
                 .kind = kind,
                 .request = request,

@@ -1,5 +1,8 @@
 // ReadLease and WriteLease: what a user touches of a LeaseState.
 #include <algorithm>
+#include <new>
+#include <string>
+#include <vector>
 
 #include "client/lease/lease_state.h"
 #include "client/lease/leases.h"
@@ -11,6 +14,8 @@
 namespace terrace {
 namespace {
 
+using client::kForked;
+using client::kLeaseGone;
 using client::LeaseCopy;
 using client::WrittenPart;
 
@@ -18,7 +23,6 @@ using client::WrittenPart;
 constexpr size_t kCopyPieceBytes = 256 * kKiB;
 static_assert(kCopyPieceBytes % kChecksumLeafBytes == 0);
 
-constexpr Status kNotValid(StatusCode::kGone, "the lease is not valid any more");
 constexpr Status kNoLease(StatusCode::kInvalid, "there is no lease");
 
 bool IsUsable(const std::shared_ptr<LeaseState>& lease) {
@@ -33,16 +37,47 @@ void End(const std::shared_ptr<LeaseState>& lease, protocol::EndReason reason) {
   lease->owner->SendEndIfDue(*lease);
 }
 
+// The caller is wrong. What `sentence` makes, for a person, is in Client::last_error().
+template <typename Sentence>
+Status Refused(const LeaseState& lease, const char* what, const Sentence& sentence) {
+  try {
+    lease.owner->SetError(sentence());
+  } catch (const std::bad_alloc&) {
+    // The code and `what` say it, too.
+  }
+  return Status(StatusCode::kInvalid, what);
+}
+
+std::string Number(uint64_t value) { return std::to_string(value); }
+
+Status NotReserved(const LeaseState& lease, uint32_t key_index, uint32_t member) {
+  return Refused(lease, "that key is not reserved for that member", [&] {
+    return "key " + Number(key_index) + " of " + Number(lease.reserved.size()) +
+           " is not reserved for member " + Number(member) +
+           " (WriteLease::keys() says which are, member_mask for whom): pass it over";
+  });
+}
+
+Status WrongSize(const LeaseState& lease, uint32_t member, uint32_t part_index, size_t bytes) {
+  return Refused(lease, "not the size of a part of that Space", [&] {
+    const std::vector<uint64_t>& parts = lease.member(member).engine_part_bytes;
+    const std::string part = "part " + Number(part_index) + " of member " + Number(member);
+    if (part_index >= parts.size()) {
+      return part + ": its Space has " + Number(parts.size()) + " parts, from 0 on";
+    }
+    return part + " has " + Number(parts[part_index]) + " bytes, and the buffer " + Number(bytes) +
+           ": pass as many as part_bytes() says";
+  });
+}
+
 // kOk if the part exists and this lease may write it.
 Status CheckPart(const std::shared_ptr<LeaseState>& lease, uint32_t key_index, uint32_t member,
                  uint32_t part_index) {
   if (lease == nullptr) return kNoLease;
-  if (lease->owner->is_forked()) return Status(StatusCode::kGone, "this is a forked child");
-  if (lease->WriteSlot(key_index, member) == nullptr) {
-    return Status(StatusCode::kInvalid, "that key is not reserved for that member");
-  }
+  if (lease->owner->is_forked()) return kForked;
+  if (lease->WriteSlot(key_index, member) == nullptr) return NotReserved(*lease, key_index, member);
   if (part_index >= lease->member(member).part_count()) {
-    return Status(StatusCode::kInvalid, "the Space has fewer parts");
+    return WrongSize(*lease, member, part_index, 0);
   }
   return Status::Ok();
 }
@@ -131,9 +166,15 @@ bool ReadLease::is_part_ready(uint32_t block_index, uint32_t member, uint32_t pa
 Status ReadLease::CopyPart(uint32_t block_index, uint32_t member, uint32_t part_index,
                            std::span<std::byte> to) const {
   if (state_ == nullptr) return kNoLease;
-  if (state_->owner->is_forked()) return Status(StatusCode::kGone, "this is a forked child");
+  if (state_->owner->is_forked()) return kForked;
   const std::byte* first = state_->ReadSlot(block_index, member);
-  if (first == nullptr) return Status(StatusCode::kInvalid, "that member has no bytes there");
+  if (first == nullptr) {
+    return Refused(*state_, "that member has no bytes there", [&] {
+      return "block " + Number(block_index) + " of " + Number(state_->block_count) +
+             " has no bytes of member " + Number(member) +
+             ": it is absent there, or not in the lease's member_mask";
+    });
+  }
   if (!state_->IsHostReadable(block_index, member)) {
     return Status(StatusCode::kUnsupported,
                   "that block lies in a GPU's memory: load it into pages, or acquire without the "
@@ -141,21 +182,21 @@ Status ReadLease::CopyPart(uint32_t block_index, uint32_t member, uint32_t part_
   }
   const client::GroupMember& layout = state_->member(member);
   if (part_index >= layout.part_count() || to.size() != layout.engine_part_bytes[part_index]) {
-    return Status(StatusCode::kInvalid, "not the size of a part of that Space");
+    return WrongSize(*state_, member, part_index, to.size());
   }
   if (!state_->is_part_readable(block_index, member, part_index)) {
     return state_->is_valid.load() ? Status(StatusCode::kBusy, "that part is not ready yet")
-                                   : kNotValid;
+                                   : kLeaseGone;
   }
   const LeaseCopy copy(*state_);
-  if (!state_->is_valid.load()) return kNotValid;
+  if (!state_->is_valid.load()) return kLeaseGone;
   const std::span<const std::byte> from(first + layout.part_offset_bytes[part_index],
                                         layout.part_bytes[part_index]);
   if (layout.codec.IsEncoded(part_index)) {
     return client::DecodePart(layout.codec, from, to, state_->is_valid);
   }
   CopyBytes(to, from);
-  return state_->is_valid.load() ? Status::Ok() : kNotValid;
+  return state_->is_valid.load() ? Status::Ok() : kLeaseGone;
 }
 
 LeaseToken ReadLease::token() const { return state_ == nullptr ? LeaseToken() : state_->token; }
@@ -202,7 +243,7 @@ Status WriteLease::WritePart(uint32_t key_index, uint32_t member, uint32_t part_
   std::span<std::byte> to = PartOf(*state_, key_index, member, part_index);
   const client::GroupMember& layout = state_->member(member);
   if (from.size() != layout.engine_part_bytes[part_index]) {
-    return Status(StatusCode::kInvalid, "not the size of a part of that Space");
+    return WrongSize(*state_, member, part_index, from.size());
   }
   if (layout.codec.IsEncoded(part_index)) {
     TERRACE_RETURN_IF_ERROR(EncodeInto(*state_, layout.codec, from, to));
@@ -213,7 +254,7 @@ Status WriteLease::WritePart(uint32_t key_index, uint32_t member, uint32_t part_
   ChecksumStream checksum(is_checksummed ? SeedOf(*state_, key_index, member, part_index) : 0);
   const LeaseCopy copy(*state_);
   while (!from.empty()) {
-    if (!state_->is_valid.load()) return kNotValid;
+    if (!state_->is_valid.load()) return kLeaseGone;
     const size_t piece_bytes = std::min(kCopyPieceBytes, from.size());
     if (is_checksummed) {
       CopyAndAppend(to.first(piece_bytes), from.first(piece_bytes), &checksum);
@@ -223,7 +264,7 @@ Status WriteLease::WritePart(uint32_t key_index, uint32_t member, uint32_t part_
     to = to.subspan(piece_bytes);
     from = from.subspan(piece_bytes);
   }
-  if (!state_->is_valid.load()) return kNotValid;
+  if (!state_->is_valid.load()) return kLeaseGone;
   if (is_checksummed) part.checksum = checksum.Finish();
   return state_->Remember(part);
 }
@@ -232,30 +273,32 @@ Status WriteLease::ChecksumWrittenPart(uint32_t key_index, uint32_t member, uint
   TERRACE_RETURN_IF_ERROR(CheckPart(state_, key_index, member, part_index));
   WrittenPart part = Written(key_index, member, part_index, KindOf(*state_));
   const LeaseCopy copy(*state_);
-  if (!state_->is_valid.load()) return kNotValid;
+  if (!state_->is_valid.load()) return kLeaseGone;
   if (part.kind == WrittenPart::Kind::kChecksummed) {
     part.checksum = ChecksumPart(PartOf(*state_, key_index, member, part_index),
                                  SeedOf(*state_, key_index, member, part_index));
   }
-  return state_->is_valid.load() ? state_->Remember(part) : kNotValid;
+  return state_->is_valid.load() ? state_->Remember(part) : kLeaseGone;
 }
 
 Status WriteLease::MarkWrittenPart(uint32_t key_index, uint32_t member, uint32_t part_index) {
   TERRACE_RETURN_IF_ERROR(CheckPart(state_, key_index, member, part_index));
-  if (!state_->is_valid.load()) return kNotValid;
+  if (!state_->is_valid.load()) return kLeaseGone;
   return state_->Remember(Written(key_index, member, part_index, WrittenPart::Kind::kUnchecked));
 }
 
 Status WriteLease::MarkAbsent(uint32_t key_index, uint32_t member) {
   if (state_ == nullptr) return kNoLease;
-  if (state_->owner->is_forked()) return Status(StatusCode::kGone, "this is a forked child");
+  if (state_->owner->is_forked()) return kForked;
   if (!state_->is_reserved(key_index) || state_->MemberOrdinal(member) < 0) {
-    return Status(StatusCode::kInvalid, "that key is not reserved for that member");
+    return NotReserved(*state_, key_index, member);
   }
   if (!state_->member(member).is_windowed) {
-    return Status(StatusCode::kInvalid, "only windowed members may be absent");
+    return Refused(*state_, "only windowed members may be absent", [&] {
+      return "member " + Number(member) + " has no window, so its bytes are needed: write it";
+    });
   }
-  if (!state_->is_valid.load()) return kNotValid;
+  if (!state_->is_valid.load()) return kLeaseGone;
   return state_->Remember(Written(key_index, member, 0, WrittenPart::Kind::kAbsent));
 }
 

@@ -26,6 +26,9 @@
 namespace terrace {
 
 namespace client {
+// What whoever still uses a lease is answered once the daemon revoked it or went away.
+inline constexpr Status kLeaseGone(StatusCode::kGone, "the lease is not valid any more");
+
 class Leases;
 
 // A part that was written and not yet committed.

@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string_view>
 
 #include "client/lease/lease_pool.h"
 #include "client/lease/lease_registry.h"
@@ -31,6 +32,8 @@ class Leases {
     return pool_.Take(std::move(self));
   }
   bool is_forked() const { return connection_.is_forked(); }
+  // A holder of a lease did something wrong: the sentence is for Client::last_error().
+  void SetError(std::string_view text) { connection_.SetError(text); }
 
   // The daemon has given it, and it was made ready: it is valid from here on.
   void Admit(LeaseState& lease);

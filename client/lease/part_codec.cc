@@ -1,5 +1,6 @@
 #include "client/lease/part_codec.h"
 
+#include "client/lease/lease_state.h"
 #include "cuda/kernels/codec.h"
 
 namespace terrace::client {
@@ -12,12 +13,11 @@ Status ForEachPiece(std::span<From> from, std::span<To> to, const SpaceCodec& co
   const PieceShape* const shapes[] = {&codec.keys, &codec.values};
   while (!from.empty()) {
     for (const PieceShape* shape : shapes) {
-      if (!is_valid.load()) return Status(StatusCode::kGone, "the lease is not valid any more");
+      if (!is_valid.load()) return kLeaseGone;
       TERRACE_RETURN_IF_ERROR(step(*shape, &from, &to));
     }
   }
-  return is_valid.load() ? Status::Ok()
-                         : Status(StatusCode::kGone, "the lease is not valid any more");
+  return is_valid.load() ? Status::Ok() : kLeaseGone;
 }
 
 template <typename Byte>

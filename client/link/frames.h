@@ -119,7 +119,6 @@ class BodyReader {
   }
 
   std::span<const std::byte> rest() const { return rest_; }
-  bool is_at_end() const { return rest_.empty(); }
 
  private:
   std::span<const std::byte> rest_;
