@@ -81,6 +81,7 @@ class Client:
 
     @property
     def is_connected(self) -> bool:
+        """Whether there is a connection now."""
         return bool(lib.terrace_client_is_connected(self.handle))
 
     @property

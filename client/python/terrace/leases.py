@@ -116,6 +116,7 @@ class ReadLease(_Lease):
 
     @property
     def token_count(self) -> int:
+        """Tokens of those blocks."""
         return lib.terrace_read_lease_token_count(self.native)
 
     @property
@@ -169,6 +170,8 @@ class ReadLease(_Lease):
         return None if view is None else view[first:first + space.part_bytes[part]]
 
     def is_part_ready(self, block: int, part: int, member: int = 0) -> bool:
+        """Whether one part may be read already: of a ready block each; of one that is coming what
+        has come, if it was asked for with ACQUIRE_FOLLOW or ACQUIRE_BY_PARTS."""
         return bool(lib.terrace_read_lease_is_part_ready(
             self.native, number("block", block), number("member", member), number("part", part)))
 
@@ -246,6 +249,7 @@ class WriteLease(_Lease):
 
     @property
     def is_valid(self) -> bool:
+        """False once the daemon revoked it or went away: what is written from then on is lost."""
         return bool(lib.terrace_write_lease_is_valid(self.native))
 
     @property

@@ -121,6 +121,7 @@ class _Handle:
         raise NotImplementedError
 
     def close(self) -> None:
+        """Gives it back. A second time does nothing."""
         native, self.native = self.native, ctypes.c_void_p()
         if native:
             self._destroy(native)

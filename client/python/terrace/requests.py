@@ -34,6 +34,7 @@ class Pause:
 
     @property
     def is_on(self) -> bool:
+        """Nothing should be sent now."""
         return time.monotonic() < self._until
 
     def note(self, has_answered: bool) -> None:
@@ -82,10 +83,12 @@ class Asker:
 
     @property
     def is_paused(self) -> bool:
+        """Whatever is asked now is answered at once, with nothing."""
         return self._pause.is_on
 
     @property
     def pending_count(self) -> int:
+        """Requests whose answers have not been collected."""
         return len(self._pending)
 
     def acquire(self, keys: Keys, hints: Optional[Hints] = None, *, parent: Any = None,

@@ -206,6 +206,7 @@ class WorkerRole(Role):
 
     @property
     def has_several_groups(self) -> bool:
+        """Of KV cache groups."""
         return self._kv_cache_config is not None and len(self._kv_cache_config.kv_cache_groups) > 1
 
     @property
@@ -214,6 +215,7 @@ class WorkerRole(Role):
         return set(self._failed)
 
     def take_bad_blocks(self) -> Set[int]:
+        """Blocks that loads did not fill, since the last call."""
         bad, self._bad_blocks = self._bad_blocks, set()
         return bad
 
