@@ -101,7 +101,7 @@ class Request {
 
   // request_keys.cc: the key verbs, step by step.
   Outcome StepKeys(const RequestContext& context, Store& store, uint32_t* budget_blocks);
-  uint32_t KeyCost(const RequestContext& context, const Store& store) const;
+  uint32_t KeyCost(const RequestContext& context, Store& store) const;
   void Passed(uint32_t key_count);  // keys of the last NextQuery
   KeysQuery NextQuery(const RequestContext& context, uint32_t key_count);
   Status CallKeys(Store& store, const KeysQuery& query);
@@ -165,8 +165,8 @@ class Request {
   CommitResult commit_;
   std::vector<protocol::QueriedBlock> queried_;
   protocol::EvictReply evicted_;
-  Store::ChildrenGone children_gone_;  // of a dry run
-  bool has_reset_ = false;             // a Reset has begun
+  OperatorVerbs::ChildrenGone children_gone_;  // of a dry run
+  bool has_reset_ = false;                     // a Reset has begun
   bool is_erasure_told_ = false;
   bool is_through_ = false;  // an Evict or a Reset
   protocol::PinReply pinned_;

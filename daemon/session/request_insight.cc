@@ -23,7 +23,7 @@ Request::Outcome Request::StepHitRate(const RequestContext& context, Store& stor
   *budget_blocks -= std::min(*budget_blocks, kHitRateCostBlocks);
   protocol::HitRateReply answer;
   const Status status =
-      store.HitRates(context.session, request.first_row, &answer, &hit_rate_rows_);
+      store.introspection().HitRates(context.session, request.first_row, &answer, &hit_rate_rows_);
   if (!status.ok()) return Fail(context, status);
   reply_.Begin(verb_, id_, context.boot_id, Status::Ok());
   reply_.AddHead(answer);
@@ -49,7 +49,8 @@ Request::Outcome Request::StepExplain(const RequestContext& context, Store& stor
     step_keys_.resize(key_count);
     body_.ReadArray(sizeof(request) + size_t{next_} * sizeof(BlockKey), std::span(step_keys_));
     *budget_blocks -= key_count;
-    const Status status = store.Explain(context.session, request.group, step_keys_, &explained_);
+    const Status status =
+        store.introspection().Explain(context.session, request.group, step_keys_, &explained_);
     if (!status.ok()) return Fail(context, status);
     next_ += key_count;
   }
@@ -59,7 +60,8 @@ Request::Outcome Request::StepExplain(const RequestContext& context, Store& stor
       return Outcome::kMore;
     }
     *budget_blocks -= kNearCostBlocks;
-    const Status status = store.Explain(context.session, request.group, {}, &explained_);
+    const Status status =
+        store.introspection().Explain(context.session, request.group, {}, &explained_);
     if (!status.ok()) return Fail(context, status);
   }
   explained_.reply.key_count = request.key_count;

@@ -36,7 +36,7 @@ Request::Outcome Request::StepKeys(const RequestContext& context, Store& store,
     const auto keys = body_.View<BlockKey>(keys_offset_bytes_, key_count);
     query = NextQuery(context, keys.empty() ? key_count : 0);
     if (!keys.empty()) query.keys = keys;
-    const Status called = store.AcquireReady(query, &acquire_);
+    const Status called = store.prefixes().AcquireReady(query, &acquire_);
     if (!called.ok()) return Fail(context, called);
     Passed(acquire_.walk.walked_count);
     *budget_blocks -= std::min(*budget_blocks, next_ / kReadyKeysPerBlockCost);
@@ -56,7 +56,8 @@ Request::Outcome Request::StepKeys(const RequestContext& context, Store& store,
     const bool may_seek = verb_ == Verb::kAcquire || verb_ == Verb::kPrefetch;
     if (may_seek && !is_sought_) {
       is_sought_ = true;
-      if (store.Seek(query, &seek_end_us_).code() == StatusCode::kBusy) return Outcome::kSeeking;
+      if (store.prefixes().Seek(query, &seek_end_us_).code() == StatusCode::kBusy)
+        return Outcome::kSeeking;
     }
     is_sought_ = false;
     const Status called = CallKeys(store, query);
@@ -79,7 +80,7 @@ Request::Outcome Request::StepKeys(const RequestContext& context, Store& store,
 }
 
 // Of one key, in blocks.
-uint32_t Request::KeyCost(const RequestContext& context, const Store& store) const {
+uint32_t Request::KeyCost(const RequestContext& context, Store& store) const {
   switch (verb_) {
     case Verb::kReserve:
       return kReserveCostBlocks +
@@ -87,7 +88,7 @@ uint32_t Request::KeyCost(const RequestContext& context, const Store& store) con
     case Verb::kAcquire:
       return 1 + static_cast<uint32_t>(std::popcount(keys_.member_mask)) / kToldSlotsPerBlockCost;
     default:
-      return store.KeyCost(context.session, group_index_);
+      return store.operators().KeyCost(context.session, group_index_);
   }
 }
 
@@ -127,21 +128,21 @@ KeysQuery Request::NextQuery(const RequestContext& context, uint32_t key_count) 
 Status Request::CallKeys(Store& store, const KeysQuery& query) {
   switch (verb_) {
     case Verb::kMatch:
-      return store.Match(query, &match_);
+      return store.prefixes().Match(query, &match_);
     case Verb::kPrefetch:
-      return store.Prefetch(query, &match_);
+      return store.prefixes().Prefetch(query, &match_);
     case Verb::kAcquire:
-      return store.Acquire(query, &acquire_);
+      return store.prefixes().Acquire(query, &acquire_);
     case Verb::kReserve:
-      return store.Reserve(query, &reserve_);
+      return store.storing().Reserve(query, &reserve_);
     case Verb::kTouch:
-      return store.Touch(query);
+      return store.leases().Touch(query);
     case Verb::kWait:
-      return store.Wait(query);
+      return store.operators().Wait(query);
     case Verb::kQuery:
       return CallQuery(store, query);
     case Verb::kEvict:
-      return store.Evict(query, &cursor_, &evicted_, &children_gone_);
+      return store.operators().Evict(query, &cursor_, &evicted_, &children_gone_);
     default:
       return CallPin(store, query);
   }
@@ -149,14 +150,14 @@ Status Request::CallKeys(Store& store, const KeysQuery& query) {
 
 Status Request::CallQuery(Store& store, const KeysQuery& query) {
   std::vector<protocol::QueriedBlock> step;
-  TERRACE_RETURN_IF_ERROR(store.Query(query, &step));
+  TERRACE_RETURN_IF_ERROR(store.operators().Query(query, &step));
   queried_.insert(queried_.end(), step.begin(), step.end());
   return Status::Ok();
 }
 
 Status Request::CallPin(Store& store, const KeysQuery& query) {
   protocol::PinReply step;
-  TERRACE_RETURN_IF_ERROR(store.Pin(query, &step));
+  TERRACE_RETURN_IF_ERROR(store.operators().Pin(query, &step));
   pinned_.block_count += step.block_count;
   return Status::Ok();
 }
@@ -169,19 +170,19 @@ bool Request::is_prefix_finished() const {
 Status Request::FinishKeys(Store& store, const KeysQuery& query) {
   switch (verb_) {
     case Verb::kMatch:
-      store.FinishMatch(query, &match_);
+      store.prefixes().FinishMatch(query, &match_);
       return Status::Ok();
     case Verb::kAcquire:
-      store.FinishAcquire(query, &acquire_);
+      store.prefixes().FinishAcquire(query, &acquire_);
       return Status::Ok();
     case Verb::kPrefetch:
-      store.FinishPrefetch(query, &match_);
+      store.prefixes().FinishPrefetch(query, &match_);
       return Status::Ok();
     case Verb::kReserve:
-      store.FinishReserve(query, &reserve_);
+      store.storing().FinishReserve(query, &reserve_);
       return Status::Ok();
     case Verb::kWait:
-      return store.FinishWait(query);
+      return store.operators().FinishWait(query);
     default:
       return Status::Ok();
   }

@@ -35,7 +35,7 @@ Status Request::Act(RequestContext& context, Store& store, bool* is_malformed) {
   if (verb_ == protocol::kVerbPinTurn) return PinTurn(context, store, is_malformed);
   if (verb_ == protocol::kVerbDeviceReport) {
     protocol::DeviceReport report;
-    return ReadWhole(&report) ? store.ReportDevice(context.session, report) : malformed();
+    return ReadWhole(&report) ? store.devices().Report(context.session, report) : malformed();
   }
   switch (verb_) {
     case Verb::kOpen:
@@ -44,19 +44,21 @@ Status Request::Act(RequestContext& context, Store& store, bool* is_malformed) {
       protocol::ReleaseRequest release;
       if (!ReadWhole(&release)) return malformed();
       TERRACE_RETURN_IF_ERROR(CheckHints(verb_, release.hints, &why_));
-      return store.Release(context.session, release);
+      return store.leases().Release(context.session, release);
     }
     case Verb::kCancel: {
       protocol::CancelRequest cancel;
-      return ReadWhole(&cancel) ? store.Cancel(context.session, cancel.request_id) : malformed();
+      return ReadWhole(&cancel) ? store.leases().Cancel(context.session, cancel.request_id)
+                                : malformed();
     }
     case Verb::kTouch: {
       protocol::TouchRequest touch;
-      return ReadWhole(&touch) ? store.Renew(context.session, touch.token) : malformed();
+      return ReadWhole(&touch) ? store.leases().Renew(context.session, touch.token) : malformed();
     }
     case Verb::kUnmapped: {
       protocol::UnmappedRequest unmapped;
-      return ReadWhole(&unmapped) ? store.Unmapped(context.session, unmapped.segment) : malformed();
+      return ReadWhole(&unmapped) ? store.sessions().Unmapped(context.session, unmapped.segment)
+                                  : malformed();
     }
     default:
       return Status(StatusCode::kUnsupported, "this verb is answered elsewhere");
@@ -73,7 +75,7 @@ Status Request::OrderDone(const RequestContext& context, Store& store, bool* is_
   *is_malformed = false;
   step_checksums_.resize(done.checksum_count);
   body_.ReadArray(sizeof(done), std::span(step_checksums_));
-  return store.OrderDone(context.session, done, step_checksums_);
+  return store.devices().OrderDone(context.session, done, step_checksums_);
 }
 
 Status Request::PinTurn(const RequestContext& context, Store& store, bool* is_malformed) {
@@ -82,9 +84,9 @@ Status Request::PinTurn(const RequestContext& context, Store& store, bool* is_ma
   if (*is_malformed) return Status(StatusCode::kInvalid);
   switch (asked.action) {
     case protocol::PinTurnAction::kAsk:
-      return store.AskPinTurn(context.session, &turn_.emplace().ahead_count);
+      return store.devices().AskPinTurn(context.session, &turn_.emplace().ahead_count);
     case protocol::PinTurnAction::kEnd:
-      return store.EndPinTurn(context.session);
+      return store.devices().EndPinTurn(context.session);
   }
   return Invalid("turn action " + std::to_string(static_cast<uint32_t>(asked.action)) +
                  "; there are 0 (ask) and 1 (end)");
@@ -140,7 +142,7 @@ Status Request::Open(RequestContext& context, Store& store, bool* is_malformed) 
     return Invalid("self mask " + std::to_string(self_mask) + "; the group has " +
                    std::to_string(members) + " members: set bits below that");
   }
-  const Result<OpenedGroup> opened = store.OpenGroup(context.session, group, &why_);
+  const Result<OpenedGroup> opened = store.sessions().OpenGroup(context.session, group, &why_);
   if (!opened.ok()) return opened.status();
   // Opened again, a group keeps its handle, with the members of this Open.
   const OpenedHandle handle{
@@ -192,7 +194,7 @@ Status Request::BeginJoin(const RequestContext& context, Store& store, bool* is_
   TERRACE_RETURN_IF_ERROR(ResolveGroup(context));
   join.member_mask = keys_.member_mask;
   join.group_handle = group_index_;
-  const Result<LeaseShape> shape = store.ShapeOf(context.session, join.token);
+  const Result<LeaseShape> shape = store.leases().ShapeOf(context.session, join.token);
   if (!shape.ok()) return shape.status();
   is_write_lease_ = shape->is_write;
   const bool is_paged = (join.flags & protocol::kJoinPaged) != 0;
@@ -224,8 +226,9 @@ Request::Outcome Request::StepJoin(const RequestContext& context, Store& store,
   }
   if (*budget_blocks == 0) return Outcome::kMore;
   *budget_blocks = 0;
-  const Status status = is_write_lease_ ? store.JoinWrite(context.session, *join_, &reserve_)
-                                        : store.JoinRead(context.session, id_, *join_, &acquire_);
+  const Status status = is_write_lease_
+                            ? store.leases().JoinWrite(context.session, *join_, &reserve_)
+                            : store.leases().JoinRead(context.session, id_, *join_, &acquire_);
   if (!status.ok()) return Fail(context, status);
   if (is_write_lease_ ? !reserve_.is_finished : !acquire_.is_finished) return Outcome::kMore;
   if (has_more_) {
@@ -270,7 +273,7 @@ Request::Outcome Request::StepList(const RequestContext& context, Store& store,
   if (next_ > 0) list.cursor = list_.cursor;
   list.entry_count_max = entry_count_max - static_cast<uint32_t>(list_entries_.size());
   std::vector<protocol::ListEntry> step;
-  const Status status = store.List(context.session, list, &list_, &step);
+  const Status status = store.operators().List(context.session, list, &list_, &step);
   if (!status.ok()) return Fail(context, status);
   list_entries_.insert(list_entries_.end(), step.begin(), step.end());
   list_.entry_count = static_cast<uint32_t>(list_entries_.size());
@@ -334,7 +337,7 @@ Request::Outcome Request::StepCommit(const RequestContext& context, Store& store
     part.flags = is_last && is_release ? protocol::kCommitRelease : 0;
     if (next_ > 0) part.hints.by_verb = 0;  // counted with the first step
     const Status status =
-        store.Commit(context.session, part, step_entries_, step_checksums_, &commit_);
+        store.storing().Commit(context.session, part, step_entries_, step_checksums_, &commit_);
     if (!status.ok()) return Fail(context, status);
     const uint32_t passed_count = static_cast<uint32_t>(commit_.entries.size()) - next_;
     *budget_blocks -= std::min(*budget_blocks, std::max(passed_count, 1u));
@@ -358,8 +361,8 @@ Request::Outcome Request::StepAbort(const RequestContext& context, Store& store,
     step_indexes_.resize(index_count);
     body_.ReadArray(sizeof(abort) + next_ * sizeof(uint32_t), std::span(step_indexes_));
     *budget_blocks -= std::max(index_count, 1u);
-    const Status status = store.Abort(context.session, abort.token, step_indexes_,
-                                      next_ == 0 ? abort.parts_refused : 0);
+    const Status status = store.storing().Abort(context.session, abort.token, step_indexes_,
+                                                next_ == 0 ? abort.parts_refused : 0);
     if (!status.ok()) return Fail(context, status);
     next_ += index_count;
   } while (next_ < abort.key_count);
@@ -376,7 +379,7 @@ Request::Outcome Request::StepReset(const RequestContext& context, Store& store,
   }
   if (*budget_blocks == 0) return Outcome::kMore;
   *budget_blocks = 0;
-  const Status status = store.Reset(context.session, group_index_, &cursor_);
+  const Status status = store.operators().Reset(context.session, group_index_, &cursor_);
   if (!status.ok()) return Fail(context, status);
   has_reset_ = true;
   return cursor_ != 0 ? Outcome::kMore : FinishErasing(context, store);
@@ -384,7 +387,7 @@ Request::Outcome Request::StepReset(const RequestContext& context, Store& store,
 
 Request::Outcome Request::FinishErasing(const RequestContext& context, Store& store) {
   is_through_ = true;
-  const Status durable = store.AwaitErasures(context.session, id_);
+  const Status durable = store.operators().AwaitErasures(context.session, id_);
   if (durable.code() == StatusCode::kBusy) return Outcome::kErasing;
   return durable.ok() ? Finish(context) : Fail(context, durable);
 }

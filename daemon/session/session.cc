@@ -129,7 +129,7 @@ void SessionTable::CloseStranger() {
 bool SessionTable::OnBytes(SessionId id, std::span<const std::byte> bytes) {
   Session* session = Find(id);
   if (session == nullptr || session->is_closed) return false;
-  if (session->is_open) store_->SignOfLife(id);
+  if (session->is_open) store_->sessions().SignOfLife(id);
   if (session->has_work()) {
     session->backlog.insert(session->backlog.end(), bytes.begin(), bytes.end());
   } else {
@@ -176,7 +176,7 @@ void SessionTable::OnProofOfDeath(SessionId id) {
   Session* session = Find(id);
   if (session == nullptr) return;
   if (!session->is_closed) HangUp(*session);
-  if (session->is_open) store_->ProofOfDeath(id);
+  if (session->is_open) store_->sessions().ProofOfDeath(id);
   sessions_.erase(id);
   Flush();
 }
@@ -293,11 +293,11 @@ Request::Outcome SessionTable::Hello(Session& session, const MessageBody& body) 
   protocol::HelloRequest hello;
   body.Read(0, &hello);
   const SessionId id = session.context.session;
-  const Status opened = store_->OpenSession({.id = id,
-                                             .domain_index = session.peer.domain_index,
-                                             .uid = session.peer.uid,
-                                             .pid = session.peer.pid},
-                                            &why);
+  const Status opened = store_->sessions().Open({.id = id,
+                                                 .domain_index = session.peer.domain_index,
+                                                 .uid = session.peer.uid,
+                                                 .pid = session.peer.pid},
+                                                &why);
   if (!opened.ok()) return Refuse(session, opened, "no further session: " + why);
   session.is_open = true;
   std::erase(strangers_, id);
@@ -339,7 +339,7 @@ Request::Outcome SessionTable::DeviceAttach(Session& session) {
   const std::string device = Printable(asked.device);
   protocol::DeviceAttachReply reply;
   std::string why;
-  const Status attached = store_->AttachDevice(session.context.session, device, &reply, &why);
+  const Status attached = store_->devices().Attach(session.context.session, device, &reply, &why);
   if (attached.ok()) {
     session.attach = Transport::Attach::kDeviceSlabs;
     session.has_device = true;
@@ -595,7 +595,7 @@ void SessionTable::Close(Session& session, CloseReason reason) {
 void SessionTable::HangUp(Session& session) {
   session.is_closed = true;
   if (!session.is_open) std::erase(strangers_, session.context.session);
-  if (session.is_open && !store_->HangUp(session.context.session)) {
+  if (session.is_open && !store_->sessions().HangUp(session.context.session)) {
     session.is_gone = true;
     transport_.Forget(session.context.session);
   }
@@ -691,7 +691,7 @@ std::vector<SessionSummary> SessionTable::Summaries(uint32_t domain_index, size_
                     .client_name = session->client_name,
                     .group_count = static_cast<uint32_t>(session->context.handles.size()),
                     .pending_count = static_cast<uint32_t>(session->pending.size()),
-                    .segments_owed = store_->SegmentsOwedBy(id),
+                    .segments_owed = store_->sessions().SegmentsOwedBy(id),
                     .is_hung_up = session->is_closed});
   }
   return rows;

@@ -35,7 +35,7 @@ class Drive {
     std::vector<std::string> notes;
     if (!tier_->OpenSlabs(&notes).ok()) return "the slabs cannot be opened";
     const Status scanned = tier_->Scan([&](const BlockRecord& record, const Extent& extent) {
-      return store.RestoreCopy(options_.domain_index, 0, record, extent);
+      return store.restoration().RestoreCopy(options_.domain_index, 0, record, extent);
     });
     if (!scanned.ok()) return "the tables cannot be scanned";
     tier_->FinishRestore();

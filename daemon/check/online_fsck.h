@@ -25,7 +25,7 @@
 
 #include "daemon/persist/catalog.h"
 #include "daemon/persist/fsck.h"
-#include "daemon/store/store.h"
+#include "daemon/store/copy_checks.h"
 #include "terrace/protocol_insight.h"
 #include "tiers/nvme/nvme_tier.h"
 
@@ -38,7 +38,7 @@ class OnlineFsck {
     DomainSecret secret{};
     std::vector<std::string> directories;  // of slabs, one a disk
     std::string groups_directory;
-    Store* store = nullptr;
+    CopyChecks* copies = nullptr;
     NvmeTier* tier = nullptr;
     Catalog* catalog = nullptr;
     // Runs its argument as a turn of the store thread, later. Any thread.

@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "daemon/block/residency.h"
-#include "daemon/store/restore_summaries.h"
+#include "daemon/restore/restore_summaries.h"
 #include "daemon/transfer/mover.h"
 
 namespace terrace {

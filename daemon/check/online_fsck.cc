@@ -1,4 +1,4 @@
-#include "daemon/store/online_fsck.h"
+#include "daemon/check/online_fsck.h"
 
 #include <algorithm>
 #include <filesystem>
@@ -163,7 +163,7 @@ void OnlineFsck::Begin(uint64_t who, const FsckRequest& request, Done done) {
 
 void OnlineFsck::Cancel(uint64_t who) {
   if (question_ == nullptr || question_->who != who) return;
-  if (!question_->verified.empty()) options_.store->CancelCheck(options_.domain_index);
+  if (!question_->verified.empty()) options_.copies->CancelCheck(options_.domain_index);
   question_.reset();
 }
 
@@ -313,7 +313,7 @@ void OnlineFsck::JudgeUsed(const SlabEntry& entry, Slot* slot) {
                       .shard = slab.index,
                       .generation = slot->before.generation};
   const Result<BlockRecord> record =
-      options_.store->DescribeCopy(options_.domain_index, slot->before.owner, extent);
+      options_.copies->DescribeCopy(options_.domain_index, slot->before.owner, extent);
   if (!record.ok()) {  // it is about to leave
     slot->is_judged = false;
     return;
@@ -360,8 +360,8 @@ void OnlineFsck::Verify() {
       if (question_ != nullptr && question_->number == number) OnVerified(findings);
     });
   };
-  const Status status = options_.store->CheckCopies(options_.domain_index, std::move(copies),
-                                                    q.request.verify_bytes_per_second, found);
+  const Status status = options_.copies->CheckCopies(options_.domain_index, std::move(copies),
+                                                     q.request.verify_bytes_per_second, found);
   TERRACE_CHECK(status.ok(), "one question at a time");
 }
 
@@ -408,12 +408,12 @@ bool OnlineFsck::Repair(const Slot& slot) {
                       .shard = name.slab,
                       .generation = slot.before.generation};
   const Result<BlockRecord> record =
-      options_.store->DescribeCopy(options_.domain_index, slot.before.owner, extent);
+      options_.copies->DescribeCopy(options_.domain_index, slot.before.owner, extent);
   if (!record.ok()) return false;
   const bool is_suspect =
       slot.finding == CopyFinding::kUnreadable || slot.finding == CopyFinding::kMismatch;
   const CopyFault fault = is_suspect ? CopyFault::kUnreadable : CopyFault::kUseless;
-  return options_.store
+  return options_.copies
       ->DropCopy(options_.domain_index,
                  {.owner = slot.before.owner, .commit_id = record->commit_id}, fault)
       .ok();
@@ -463,7 +463,7 @@ std::string OnlineFsck::DocumentOf() const {
   const Question& q = *question_;
   json document = {{"is_done", q.is_done}};
   if (q.request.cursor == 0) {
-    document["group_count"] = options_.store->Stats()[options_.domain_index].group_count;
+    document["group_count"] = options_.copies->group_count(options_.domain_index);
   }
   if (q.is_done) return document.dump();
   uint64_t used = 0, quarantined = 0, corrupt = 0, busy = 0, records = 0;

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "daemon/block/residency.h"
-#include "daemon/store/restore_summaries.h"
+#include "daemon/restore/restore_summaries.h"
 
 namespace terrace {
 

@@ -1,5 +1,6 @@
-// What an online check asks of the store; the check itself is online_fsck.h.
-#include "daemon/store/store_state.h"
+#include "daemon/store/copy_checks.h"
+
+#include "daemon/store/store_rooms.h"
 #include "terrace/check.h"
 
 namespace terrace {
@@ -14,9 +15,9 @@ bool HasCopyBelow(const CacheDomain& domain, uint32_t owner) {
 
 }  // namespace
 
-Result<BlockRecord> Store::DescribeCopy(uint32_t domain_index, uint32_t owner,
-                                        const Extent& extent) const {
-  const DomainRooms& rooms = *state_->domains[domain_index];
+Result<BlockRecord> CopyChecks::DescribeCopy(uint32_t domain_index, uint32_t owner,
+                                             const Extent& extent) const {
+  const DomainRooms& rooms = store_.at(domain_index);
   const CacheDomain& domain = rooms.domain;
   if (!HasCopyBelow(domain, owner)) return Status(StatusCode::kNotFound, "no such copy");
   const Block& b = domain.block(owner);
@@ -31,9 +32,9 @@ Result<BlockRecord> Store::DescribeCopy(uint32_t domain_index, uint32_t owner,
   return Status(StatusCode::kNotFound, "its copy lies elsewhere");
 }
 
-Status Store::CheckCopies(uint32_t domain_index, std::vector<CopyName> copies,
-                          uint64_t bytes_per_second, std::function<void(CopyFindings)> done) {
-  DomainRooms& rooms = *state_->domains[domain_index];
+Status CopyChecks::CheckCopies(uint32_t domain_index, std::vector<CopyName> copies,
+                               uint64_t bytes_per_second, std::function<void(CopyFindings)> done) {
+  DomainRooms& rooms = store_.at(domain_index);
   if (rooms.checker.is_checking()) return Status(StatusCode::kBusy, "a check is under way");
   for (const CopyName& copy : copies) {
     TERRACE_CHECK(copy.owner < rooms.domain.index.id_count(), "a copy has an owner");
@@ -43,12 +44,16 @@ Status Store::CheckCopies(uint32_t domain_index, std::vector<CopyName> copies,
   return Status::Ok();
 }
 
-void Store::CancelCheck(uint32_t domain_index) {
-  state_->domains[domain_index]->checker.CancelCheck();
+uint32_t CopyChecks::group_count(uint32_t domain_index) const {
+  return static_cast<uint32_t>(store_.at(domain_index).domain.groups.size());
 }
 
-Status Store::DropCopy(uint32_t domain_index, const CopyName& copy, CopyFault fault) {
-  DomainRooms& rooms = *state_->domains[domain_index];
+void CopyChecks::CancelCheck(uint32_t domain_index) {
+  store_.at(domain_index).checker.CancelCheck();
+}
+
+Status CopyChecks::DropCopy(uint32_t domain_index, const CopyName& copy, CopyFault fault) {
+  DomainRooms& rooms = store_.at(domain_index);
   CacheDomain& domain = rooms.domain;
   const auto is_there = [&] {
     return HasCopyBelow(domain, copy.owner) && domain.block(copy.owner).commit_id == copy.commit_id;
@@ -66,7 +71,7 @@ Status Store::DropCopy(uint32_t domain_index, const CopyName& copy, CopyFault fa
   if (b.phase == BlockPhase::kSealed && b.commit_id == copy.commit_id) {
     (void)rooms.mover.Persist(copy.owner);
   }
-  state_->Settle(rooms);
+  store_.Settle(rooms);
   return Status::Ok();
 }
 

@@ -1,5 +1,5 @@
-// HitNotes: what an Acquire means for figures and blocks, noted once the answer is out. Who only
-// wants to hold a long run (Store::AcquireReady) is answered from its runs; uses, figures and
+// DeferredHits: what an Acquire means for figures and blocks, noted once the answer is out. Who
+// only wants to hold a long run (Store::AcquireReady) is answered from its runs; uses, figures and
 // checks, which are a block's each, follow in later turns.
 //
 // THREADING: store thread.
@@ -19,15 +19,15 @@
 
 namespace terrace {
 
-class HitNotes {
+class DeferredHits {
  public:
   static constexpr uint32_t kBlocksMax = 1 << 16;
   static constexpr uint32_t kHitsMax = 1024;
   static constexpr uint32_t kBlocksPerStep = 512;
   static constexpr uint32_t kAskedKeysMax = 4096;
 
-  HitNotes(CacheDomain& domain, Residency& residency, Verifier& verifier,
-           SharedWriter& shared_writer)
+  DeferredHits(CacheDomain& domain, Residency& residency, Verifier& verifier,
+               SharedWriter& shared_writer)
       : d_(domain), residency_(residency), verifier_(verifier), shared_writer_(shared_writer) {}
 
   // Keys that an Acquire asks for: the HitMeter's.

@@ -1,92 +1,17 @@
-// Match, Acquire, Prefetch: how far is a prefix there, and holding on to it.
+#include "daemon/store/prefix_verbs.h"
+
 #include <algorithm>
 #include <bit>
 #include <utility>
 
-#include "daemon/store/store_state.h"
+#include "daemon/store/acquire_misses.h"
+#include "daemon/store/store_rooms.h"
+#include "daemon/store/visibility.h"
 
 namespace terrace {
 
 using protocol::BlockSpan;
 using protocol::SpanState;
-
-// What one offload thread compares; only an estimate for those who wait.
-static constexpr uint64_t kVerifyBytesPerUs = 4096;
-
-void AppendToSpans(BlockSpan span, std::vector<BlockSpan>* spans) {
-  if (!spans->empty()) {
-    BlockSpan& last = spans->back();
-    if (last.state == span.state && last.tier == span.tier &&
-        last.first_block + last.block_count == span.first_block) {
-      last.block_count += span.block_count;
-      last.eta_us = std::max(last.eta_us, span.eta_us);
-      return;
-    }
-  }
-  spans->push_back(span);
-}
-
-void TrimSpans(uint32_t block_count, std::vector<BlockSpan>* spans) {
-  while (!spans->empty() && spans->back().first_block >= block_count) spans->pop_back();
-  if (spans->empty()) return;
-  BlockSpan& last = spans->back();
-  last.block_count = std::min(last.block_count, block_count - last.first_block);
-}
-
-bool WalkOn(const Group& group, uint64_t member_mask, PrefixWalk* walk) {
-  if ((member_mask & group.full_mask()) != group.full_mask()) return false;
-  walk->window_runs.resize(group.windowed_count());
-  ++walk->walked_count;
-  bool is_usable = true;
-  for (const LocalMember& local : group.locals()) {
-    if (local.window_blocks == 0) continue;
-    uint32_t& run = walk->window_runs[local.window_index];
-    run = (member_mask >> local.member) & 1 ? run + 1 : 0;
-    is_usable &= run >= std::min(local.window_blocks, walk->walked_count);
-  }
-  if (is_usable) walk->usable_count = walk->walked_count;
-  return true;
-}
-
-uint64_t Store::State::MembersOf(const CacheDomain& domain, const Block& block) {
-  if (block.phase == BlockPhase::kReserved) return ~uint64_t{0};  // whatever its writer brings
-  if (block.dram.state != CopyState::kNone) return block.dram.member_mask;
-  const uint32_t tier = domain.FastestTier(block);
-  return tier == kLowerTiersMax ? 0 : block.lower[tier].member_mask;
-}
-
-Found Store::State::Judge(const Caller& caller, BlockId id) const {
-  const DomainRooms& rooms = *caller.rooms;
-  if (rooms.residency.IsExpired(id)) return Found::kNothing;
-  const Block& b = rooms.domain.block(id);
-  if (b.phase == BlockPhase::kReserved) return Found::kReserved;
-  if (b.dram.is_readable()) {
-    return b.IsReadableFor(sessions.at(caller.session).uid) ? Found::kReady : Found::kToVerify;
-  }
-  if (b.dram.state == CopyState::kFilling) return Found::kFilling;
-  if (b.dram.state == CopyState::kUnverified) return Found::kBelow;
-  return rooms.domain.FastestTier(b) == kLowerTiersMax ? Found::kNothing : Found::kBelow;
-}
-
-Store::State::Coming Store::State::ComingFrom(const DomainRooms& rooms, BlockId id,
-                                              uint64_t ahead_bytes) const {
-  const Block& b = rooms.domain.block(id);
-  const uint64_t bytes = ahead_bytes + rooms.domain.group_of(b).block_bytes();
-  const auto capped = [](uint64_t eta_us) {
-    return static_cast<uint32_t>(std::min<uint64_t>(eta_us, UINT32_MAX));
-  };
-  if (b.dram.is_readable() || b.dram.state == CopyState::kUnverified || b.is_adopting()) {
-    return {.tier = protocol::TierKind::kDram, .eta_us = capped(bytes / kVerifyBytesPerUs)};
-  }
-  if (b.is_arriving() || b.is_expected()) {
-    return {.tier = protocol::TierKind::kRedis,
-            .eta_us = capped(rooms.domain.options.shared.tier->PredictReadUs(bytes))};
-  }
-  const uint32_t tier =
-      b.dram.state == CopyState::kFilling ? b.fill_tier : rooms.domain.FastestTier(b);
-  const Tier& from = *rooms.domain.lower[tier].tier;
-  return {.tier = from.kind(), .eta_us = capped(from.PredictReadUs(bytes))};
-}
 
 // ---- Match ----
 
@@ -109,9 +34,9 @@ std::vector<BlockId> PathOf(const CacheDomain& domain, const KeysQuery& query,
 
 }  // namespace
 
-Status Store::Match(const KeysQuery& query, PrefixMatch* result) {
+Status PrefixVerbs::Match(const KeysQuery& query, PrefixMatch* result) {
   Caller caller;
-  TERRACE_RETURN_IF_ERROR(state_->Enter(query.session, query.group_index, &caller));
+  TERRACE_RETURN_IF_ERROR(store_.Enter(query.session, query.group_index, &caller));
   CacheDomain& domain = caller.domain();
   if (result->walk.walked_count == 0) ++domain.counters.match_requests;
   domain.counters.match_blocks_asked += query.keys.size();
@@ -121,16 +46,16 @@ Status Store::Match(const KeysQuery& query, PrefixMatch* result) {
   const std::vector<BlockId> run =
       PathOf(domain, query, is_chain ? RadixIndex::Proof::kChain : RadixIndex::Proof::kEveryKey);
   for (const BlockId id : run) {
-    const Found found = state_->Judge(caller, id);
+    const Visibility found = VisibilityOf(caller, id);
     const uint32_t index = result->walk.walked_count;
-    if (found == Found::kNothing || found == Found::kReserved ||
-        !WalkOn(*caller.group, Store::State::MembersOf(domain, domain.block(id)), &result->walk)) {
+    if (found == Visibility::kNothing || found == Visibility::kReserved ||
+        !WalkOn(*caller.group, MembersOf(domain, domain.block(id)), &result->walk)) {
       result->is_finished = true;
       break;
     }
     BlockSpan span{.first_block = index, .block_count = 1};
-    if (found != Found::kReady) {
-      const State::Coming coming = state_->ComingFrom(*caller.rooms, id, 0);
+    if (found != Visibility::kReady) {
+      const Coming coming = ComingFrom(*caller.rooms, id, 0);
       span.state = SpanState::kComing;
       span.tier = coming.tier;
       span.eta_us = coming.eta_us;
@@ -161,9 +86,9 @@ void AnswerMatch(const Group& group, uint32_t block_count, PrefixMatch* result) 
 
 }  // namespace
 
-void Store::FinishMatch(const KeysQuery& query, PrefixMatch* result) {
+void PrefixVerbs::FinishMatch(const KeysQuery& query, PrefixMatch* result) {
   Caller caller;
-  if (!state_->Enter(query.session, query.group_index, &caller).ok()) return;
+  if (!store_.Enter(query.session, query.group_index, &caller).ok()) return;
   AnswerMatch(*caller.group, UsefulBlocks(query, *caller.group, result->walk.usable_count), result);
 }
 
@@ -183,9 +108,9 @@ class PrefixHolder {
     std::vector<SlotAddress>* slots = nullptr;  // null: a Prefetch
   };
 
-  PrefixHolder(Store::State& state, const Caller& caller, const KeysQuery& query,
+  PrefixHolder(StoreRooms& store, const Caller& caller, const KeysQuery& query,
                const Target& target)
-      : state_(state), caller_(caller), query_(query), target_(target) {}
+      : store_(store), caller_(caller), query_(query), target_(target) {}
 
   // False if the prefix ends here.
   bool Hold() {
@@ -193,10 +118,10 @@ class PrefixHolder {
     // Every key is compared: whose keys are no chain gets nobody else's bytes for it.
     const uint32_t blocks_left = caller_.rooms->keeper.BlocksLeft(target_.lease);
     for (const BlockId id : PathOf(caller_.domain(), query_, RadixIndex::Proof::kEveryKey)) {
-      Found found = state_.Judge(caller_, id);
-      if (takes_device() && IsReadableThere(id)) found = Found::kOnDevice;
-      if (found == Found::kNothing || held_.size() == blocks_left ||
-          (found == Found::kReserved && !(may_follow && IsOwnUid(id)))) {
+      Visibility found = VisibilityOf(caller_, id);
+      if (takes_device() && IsReadableThere(id)) found = Visibility::kOnDevice;
+      if (found == Visibility::kNothing || held_.size() == blocks_left ||
+          (found == Visibility::kReserved && !(may_follow && IsOwnUid(id)))) {
         break;
       }
       held_.push_back(id);
@@ -214,31 +139,32 @@ class PrefixHolder {
       const uint32_t index = target_.walk->walked_count;
       Block& b = domain.block(held_[i]);
       // A key that comes twice is being promoted since its first time.
-      if (b.dram.state == CopyState::kFilling && found_[i] == Found::kBelow) {
-        found_[i] = Found::kFilling;
+      if (b.dram.state == CopyState::kFilling && found_[i] == Visibility::kBelow) {
+        found_[i] = Visibility::kFilling;
       }
-      if (found_[i] == Found::kBelow && !caller_.rooms->mover.Promote(held_[i], Order()).ok()) {
+      if (found_[i] == Visibility::kBelow &&
+          !caller_.rooms->mover.Promote(held_[i], Order()).ok()) {
         return CutAt(index, i);
       }
-      if (found_[i] == Found::kFilling) caller_.rooms->mover.Hurry(held_[i], Order());
-      if (found_[i] == Found::kToVerify) caller_.rooms->verifier.VerifyForReader(held_[i]);
+      if (found_[i] == Visibility::kFilling) caller_.rooms->mover.Hurry(held_[i], Order());
+      if (found_[i] == Visibility::kToVerify) caller_.rooms->verifier.VerifyForReader(held_[i]);
       if (!WalkOn(*caller_.group, MembersFor(b, found_[i]), target_.walk)) return CutAt(index, i);
       AppendToSpans(SpanOf(held_[i], found_[i], index), target_.spans);
       ++b.hit_count;
       caller_.rooms->shared_writer.Offer(held_[i], SharedWriter::Moment::kServed);
       target_.walk->read_on =
-          found_[i] == Found::kBelow || found_[i] == Found::kFilling || b.is_read_ahead
+          found_[i] == Visibility::kBelow || found_[i] == Visibility::kFilling || b.is_read_ahead
               ? held_[i]
               : kBlockNone;
       if (std::exchange(b.is_read_ahead, false)) ++domain.counters.read_ahead_used;
-      // Who reads in the device reads further than who joins without it: see Store::JoinRead.
-      if (takes_device() || (found_[i] == Found::kReady && is_by_parts())) KeepReadable(index);
-      if (found_[i] == Found::kOnDevice) {
+      // Who reads in the device reads further than who joins without it: see PrefixVerbs::JoinRead.
+      if (takes_device() || (found_[i] == Visibility::kReady && is_by_parts())) KeepReadable(index);
+      if (found_[i] == Visibility::kOnDevice) {
         AnswerOnDevice(index, b);
         continue;
       }
       if (takes_device()) caller_.rooms->mover.Raise(held_[i]);
-      if (found_[i] != Found::kReady) {
+      if (found_[i] != Visibility::kReady) {
         caller_.rooms->waiters.Await(target_.pending, index, held_[i]);
       } else if (target_.slots == nullptr) {
         LetGo(index);
@@ -262,7 +188,7 @@ class PrefixHolder {
         query_, held_.size(), parent, blocks_left - held_.size());
     caller_.rooms->keeper.AppendPath(target_.lease, expected);
     held_.insert(held_.end(), expected.begin(), expected.end());
-    found_.resize(held_.size(), Found::kBelow);
+    found_.resize(held_.size(), Visibility::kBelow);
   }
 
   // To the lease, together what may be together.
@@ -270,7 +196,7 @@ class PrefixHolder {
     LeaseKeeper& keeper = caller_.rooms->keeper;
     std::span<const BlockId> left = held_;
     for (size_t i = 0; i < held_.size(); ++i) {
-      if (found_[i] != Found::kReserved) continue;
+      if (found_[i] != Visibility::kReserved) continue;
       keeper.AppendPath(target_.lease, left.first(left.size() - (held_.size() - i)));
       keeper.Append(target_.lease, held_[i], kEntryByParts);
       left = std::span(held_).subspan(i + 1);
@@ -287,7 +213,7 @@ class PrefixHolder {
 
   bool takes_device() const {
     return (query_.flags & protocol::kAcquireDevice) != 0 && target_.slots != nullptr &&
-           state_.sessions.at(caller_.session).has_device;
+           store_.sessions.at(caller_.session).has_device;
   }
   // Whether anybody can copy it to DRAM just now does not matter to who reads it there.
   bool IsReadableThere(BlockId id) const {
@@ -295,10 +221,10 @@ class PrefixHolder {
     return b.phase == BlockPhase::kSealed && caller_.domain().IsOnDevice(b) &&
            !caller_.rooms->residency.IsExpired(id);
   }
-  uint64_t MembersFor(const Block& b, Found found) const {
+  uint64_t MembersFor(const Block& b, Visibility found) const {
     const CacheDomain& domain = caller_.domain();
-    return found == Found::kOnDevice ? b.lower[domain.device_tier].member_mask
-                                     : Store::State::MembersOf(domain, b);
+    return found == Visibility::kOnDevice ? b.lower[domain.device_tier].member_mask
+                                          : MembersOf(domain, b);
   }
   void AnswerOnDevice(uint32_t index, const Block& b) {
     CacheDomain& domain = caller_.domain();
@@ -308,9 +234,7 @@ class PrefixHolder {
   }
 
   // Nobody has checked a Reserved block's bytes.
-  bool IsOwnUid(BlockId id) const {
-    return caller_.domain().block(id).writer_uid == state_.sessions.at(caller_.session).uid;
-  }
+  bool IsOwnUid(BlockId id) const { return caller_.domain().block(id).writer_uid == caller_.uid; }
 
   // Entry `index`, the i-th of this call, and all behind it leave the lease.
   bool CutAt(uint32_t index, size_t i) {
@@ -347,14 +271,15 @@ class PrefixHolder {
     entry = {};
   }
 
-  BlockSpan SpanOf(BlockId id, Found found, uint32_t index) {
+  BlockSpan SpanOf(BlockId id, Visibility found, uint32_t index) {
     BlockSpan span{.first_block = index, .block_count = 1};
-    if (found == Found::kReserved) span.state = SpanState::kFollowing;
-    if (found == Found::kOnDevice) span.tier = protocol::TierKind::kHbm;
-    if (found != Found::kFilling && found != Found::kBelow && found != Found::kToVerify) {
+    if (found == Visibility::kReserved) span.state = SpanState::kFollowing;
+    if (found == Visibility::kOnDevice) span.tier = protocol::TierKind::kHbm;
+    if (found != Visibility::kFilling && found != Visibility::kBelow &&
+        found != Visibility::kToVerify) {
       return span;
     }
-    const Store::State::Coming coming = state_.ComingFrom(*caller_.rooms, id, coming_bytes_);
+    const Coming coming = ComingFrom(*caller_.rooms, id, coming_bytes_);
     coming_bytes_ += caller_.group->block_bytes();
     span.state = SpanState::kComing;
     span.tier = coming.tier;
@@ -370,20 +295,20 @@ class PrefixHolder {
     }
   }
 
-  Store::State& state_;
+  StoreRooms& store_;
   const Caller& caller_;
   const KeysQuery& query_;
   const Target target_;
   std::vector<BlockId> held_;
-  std::vector<Found> found_;
+  std::vector<Visibility> found_;
   uint64_t coming_bytes_ = 0;
 };
 
 // Opens the lease and the pending request of a new Acquire or Prefetch.
-Status Begin(Store::State& state, const Caller& caller, const KeysQuery& query, LeaseKind kind,
+Status Begin(StoreRooms& store, const Caller& caller, const KeysQuery& query, LeaseKind kind,
              LeaseId* lease) {
   Waiters& waiters = caller.rooms->waiters;
-  if (waiters.CountOf(query.session) >= state.options.pending_per_session_max) {
+  if (waiters.CountOf(query.session) >= store.options.pending_per_session_max) {
     return Status(StatusCode::kBusy, "the session has pending_per_session_max requests pending");
   }
   if (waiters.Find(query.session, query.request_id) != kPendingNone) {
@@ -422,13 +347,12 @@ uint32_t ReadyCount(const uint8_t* first, uint32_t block_count, uint8_t own_clas
 }
 
 // Of the leading keys: blocks that are ready for the session, as many as it may still hold.
-std::vector<BlockRange> ReadyPathOf(const Store::State& state, const Caller& caller,
-                                    const KeysQuery& query) {
+std::vector<BlockRange> ReadyPathOf(const Caller& caller, const KeysQuery& query) {
   const CacheDomain& domain = caller.domain();
   std::vector<BlockRange> path;
   domain.index.Match(query.group_index, query.keys, RadixIndex::Proof::kEveryKey, &path);
   uint32_t left = caller.rooms->keeper.BlocksLeftOf(caller.session);
-  const uint8_t class_of_uid = domain.writer_classes.ClassOf(state.sessions.at(caller.session).uid);
+  const uint8_t class_of_uid = domain.writer_classes.ClassOf(caller.uid);
   const uint8_t own_class = class_of_uid == kReadyForNone ? kReadyForAll : class_of_uid;
   for (size_t i = 0; i < path.size(); ++i) {
     BlockRange& range = path[i];
@@ -468,7 +392,7 @@ uint32_t UsableCount(const Caller& caller, const Lease& lease, PrefixWalk* walk)
     if (entry.block != kBlockNone) {
       const Block& b = domain.block(entry.block);
       members = (entry.flags & kEntryOnDevice) != 0 ? b.lower[domain.device_tier].member_mask
-                                                    : Store::State::MembersOf(domain, b);
+                                                    : MembersOf(domain, b);
     }
     if (!WalkOn(*caller.group, members, walk)) break;
   }
@@ -477,16 +401,38 @@ uint32_t UsableCount(const Caller& caller, const Lease& lease, PrefixWalk* walk)
 
 }  // namespace
 
-Status Store::AcquireReady(const KeysQuery& query, AcquireResult* result) {
+Status PrefixVerbs::Seek(const KeysQuery& query, uint64_t* end_us) {
   Caller caller;
-  TERRACE_RETURN_IF_ERROR(state_->Enter(query.session, query.group_index, &caller));
+  TERRACE_RETURN_IF_ERROR(store_.Enter(query.session, query.group_index, &caller));
+  const CacheDomain& domain = caller.domain();
+  if (domain.options.shared.tier == nullptr || query.keys.empty()) return Status::Ok();
+  const uint64_t now_us = domain.NowUs();
+  if (*end_us == 0) {
+    *end_us = std::min(now_us + domain.options.shared.seek_us, store_.AnswerDueUs(query.hints));
+  }
+  if (now_us >= *end_us) return Status::Ok();
+  std::vector<BlockRange> path;
+  const uint32_t known_count =
+      domain.index.Match(query.group_index, query.keys, RadixIndex::Proof::kEveryKey, &path);
+  if (known_count == query.keys.size()) return Status::Ok();
+  if (known_count > 0) {
+    // What is being written here comes from here.
+    const Visibility found = VisibilityOf(caller, path.back().first + path.back().block_count - 1);
+    if (found == Visibility::kNothing || found == Visibility::kReserved) return Status::Ok();
+  }
+  return caller.rooms->shared_reader.Seek(query, known_count, *end_us);
+}
+
+Status PrefixVerbs::AcquireReady(const KeysQuery& query, AcquireResult* result) {
+  Caller caller;
+  TERRACE_RETURN_IF_ERROR(store_.Enter(query.session, query.group_index, &caller));
   CacheDomain& domain = caller.domain();
-  const std::vector<BlockRange> path = ReadyPathOf(*state_, caller, query);
+  const std::vector<BlockRange> path = ReadyPathOf(caller, query);
   uint32_t block_count = 0;
   for (const BlockRange& range : path) block_count += range.block_count;
-  if (block_count == 0 || !caller.rooms->notes.has_room(block_count)) return Status::Ok();
+  if (block_count == 0 || !caller.rooms->deferred_hits.has_room(block_count)) return Status::Ok();
   LeaseId lease = kLeaseNone;
-  TERRACE_RETURN_IF_ERROR(Begin(*state_, caller, query, LeaseKind::kRead, &lease));
+  TERRACE_RETURN_IF_ERROR(Begin(store_, caller, query, LeaseKind::kRead, &lease));
   result->reply.token = domain.leases.at(lease).token;
   ++domain.counters.acquire_requests;
   domain.counters.acquire_blocks_asked += block_count;
@@ -496,17 +442,17 @@ Status Store::AcquireReady(const KeysQuery& query, AcquireResult* result) {
   domain.leases.at(lease).tip = query.keys[block_count - 1];
   WalkOnReady(*caller.group, block_count, &result->walk);
   AppendToSpans({.first_block = 0, .block_count = block_count}, &result->spans);
-  caller.rooms->notes.Add(lease, query, block_count);
+  caller.rooms->deferred_hits.Add(lease, query, block_count);
   return Status::Ok();
 }
 
-Status Store::Acquire(const KeysQuery& query, AcquireResult* result) {
+Status PrefixVerbs::Acquire(const KeysQuery& query, AcquireResult* result) {
   Caller caller;
-  TERRACE_RETURN_IF_ERROR(state_->Enter(query.session, query.group_index, &caller));
+  TERRACE_RETURN_IF_ERROR(store_.Enter(query.session, query.group_index, &caller));
   CacheDomain& domain = caller.domain();
   LeaseId lease = kLeaseNone;
   if (result->reply.token.is_zero()) {
-    TERRACE_RETURN_IF_ERROR(Begin(*state_, caller, query, LeaseKind::kRead, &lease));
+    TERRACE_RETURN_IF_ERROR(Begin(store_, caller, query, LeaseKind::kRead, &lease));
     result->reply.token = domain.leases.at(lease).token;
     result->reply.member_mask = query.member_mask & caller.group->local_mask();
     if (query.key_count_of_request > CacheDomain::kGrownAtOnceMin) {
@@ -525,14 +471,14 @@ Status Store::Acquire(const KeysQuery& query, AcquireResult* result) {
   domain.counters.acquire_blocks_asked += query.keys.size();
   caller.group->acquire_blocks_asked += query.keys.size();
   result->misses.asked_count += static_cast<uint32_t>(query.keys.size());
-  State::CountAsked(caller, query);
+  caller.rooms->deferred_hits.OnAsked(query.group_index, query.keys);
   if (domain.leases.at(lease).entries.size() < result->walk.walked_count) {
     result->is_finished = true;  // what came before has failed meanwhile
     result->misses.cause = protocol::MissCause::kLate;
     return Status::Ok();
   }
   const uint32_t walked_before = result->walk.walked_count;
-  PrefixHolder holder(*state_, caller, query,
+  PrefixHolder holder(store_, caller, query,
                       {.lease = lease,
                        .pending = pending,
                        .walk = &result->walk,
@@ -540,19 +486,19 @@ Status Store::Acquire(const KeysQuery& query, AcquireResult* result) {
                        .slots = &result->slots});
   const bool goes_on = holder.Hold();
   result->is_finished = !holder.Answer() || !goes_on;
-  state_->CountMisses(caller, query, query.keys.subspan(result->walk.walked_count - walked_before),
-                      &result->misses);
+  CountMisses(caller, query, query.keys.subspan(result->walk.walked_count - walked_before),
+              &result->misses);
   caller.rooms->mover.Step();
-  state_->Settle(*caller.rooms);
+  store_.Settle(*caller.rooms);
   return Status::Ok();
 }
 
-void Store::FinishAcquire(const KeysQuery& query, AcquireResult* result) {
+void PrefixVerbs::FinishAcquire(const KeysQuery& query, AcquireResult* result) {
   const LeaseToken token = result->reply.token;
   const uint64_t member_mask = result->reply.member_mask;
   result->reply = {};
   Caller caller;
-  const bool is_open = state_->Enter(query.session, query.group_index, &caller).ok();
+  const bool is_open = store_.Enter(query.session, query.group_index, &caller).ok();
   const LeaseId id = is_open ? caller.domain().leases.Find(token) : kLeaseNone;
   uint32_t block_count = 0;
   if (id != kLeaseNone && caller.domain().leases.at(id).phase == LeasePhase::kBuilding) {
@@ -576,33 +522,33 @@ void Store::FinishAcquire(const KeysQuery& query, AcquireResult* result) {
     PromisedHits promised(query.group_index, block_count, result->spans);
     const PendingId pending = caller.rooms->waiters.Find(query.session, query.request_id);
     if (pending != kPendingNone &&
-        caller.rooms->waiters.Arm(pending, state_->DeadlineUs(query.hints))) {
+        caller.rooms->waiters.Arm(pending, store_.DeadlineUs(query.hints))) {
       caller.rooms->waiters.Promise(pending, std::move(promised));
     } else {
       promised.DeliverAll(caller.domain());
     }
     result->reply.token = token;
   }
-  if (is_open && !result->slots.empty()) state_->sessions.at(caller.session).has_slots = true;
-  if (is_open) state_->Settle(*caller.rooms);
+  if (is_open && !result->slots.empty()) store_.sessions.at(caller.session).has_slots = true;
+  if (is_open) store_.Settle(*caller.rooms);
   result->reply.member_mask = member_mask;
   result->reply.block_count = block_count;
   result->reply.token_count = is_open ? block_count * caller.group->block_tokens() : 0;
   result->reply.span_count = static_cast<uint32_t>(result->spans.size());
   result->reply.slot_count = static_cast<uint32_t>(result->slots.size());
-  result->reply.lease_ttl_ms = state_->options.lease_ttl_ms;
+  result->reply.lease_ttl_ms = store_.options.lease_ttl_ms;
   result->reply.flags = is_open && caller.group->has_remote() ? protocol::kMatchIsBound : 0;
-  if (is_open) State::CountAnswer(caller, query, *result);
+  if (is_open) CountAnswer(caller, query, *result);
 }
 
-Status Store::Prefetch(const KeysQuery& query, PrefixMatch* result) {
+Status PrefixVerbs::Prefetch(const KeysQuery& query, PrefixMatch* result) {
   Caller caller;
-  TERRACE_RETURN_IF_ERROR(state_->Enter(query.session, query.group_index, &caller));
+  TERRACE_RETURN_IF_ERROR(store_.Enter(query.session, query.group_index, &caller));
   CacheDomain& domain = caller.domain();
   PendingId pending = caller.rooms->waiters.Find(query.session, query.request_id);
   LeaseId lease = kLeaseNone;
   if (result->walk.walked_count == 0) {
-    TERRACE_RETURN_IF_ERROR(Begin(*state_, caller, query, LeaseKind::kPrefetch, &lease));
+    TERRACE_RETURN_IF_ERROR(Begin(store_, caller, query, LeaseKind::kPrefetch, &lease));
     pending = caller.rooms->waiters.Find(query.session, query.request_id);
   } else if (pending != kPendingNone) {
     lease = caller.rooms->waiters.LeaseOf(pending);
@@ -613,18 +559,18 @@ Status Store::Prefetch(const KeysQuery& query, PrefixMatch* result) {
     return Status::Ok();
   }
   PrefixHolder holder(
-      *state_, caller, query,
+      store_, caller, query,
       {.lease = lease, .pending = pending, .walk = &result->walk, .spans = &result->spans});
   const bool goes_on = holder.Hold();
   result->is_finished = !holder.Answer() || !goes_on;
   caller.rooms->mover.Step();
-  state_->Settle(*caller.rooms);
+  store_.Settle(*caller.rooms);
   return Status::Ok();
 }
 
-void Store::FinishPrefetch(const KeysQuery& query, PrefixMatch* result) {
+void PrefixVerbs::FinishPrefetch(const KeysQuery& query, PrefixMatch* result) {
   Caller caller;
-  if (!state_->Enter(query.session, query.group_index, &caller).ok()) return;
+  if (!store_.Enter(query.session, query.group_index, &caller).ok()) return;
   Waiters& waiters = caller.rooms->waiters;
   const PendingId pending = waiters.Find(query.session, query.request_id);
   uint32_t block_count = 0;
@@ -634,10 +580,10 @@ void Store::FinishPrefetch(const KeysQuery& query, PrefixMatch* result) {
         query, *caller.group, UsableCount(caller, caller.domain().leases.at(lease), &result->walk));
     waiters.Truncate(lease, block_count, StatusCode::kNotFound);
     if (block_count > 0) ReadOn(caller, block_count, result->is_finished, result->walk);
-    waiters.Arm(pending, state_->DeadlineUs(query.hints));
+    waiters.Arm(pending, store_.DeadlineUs(query.hints));
   }
   AnswerMatch(*caller.group, block_count, result);
-  state_->Settle(*caller.rooms);
+  store_.Settle(*caller.rooms);
 }
 
 }  // namespace terrace

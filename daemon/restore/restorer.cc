@@ -1,4 +1,4 @@
-#include "daemon/store/restorer.h"
+#include "daemon/restore/restorer.h"
 
 #include <algorithm>
 

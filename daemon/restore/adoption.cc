@@ -1,4 +1,4 @@
-#include "daemon/store/adoption.h"
+#include "daemon/restore/adoption.h"
 
 #include <algorithm>
 #include <tuple>

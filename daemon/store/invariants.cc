@@ -1,76 +1,11 @@
-// Stats and CheckInvariants: the store looked at as a whole.
+#include "daemon/store/invariants.h"
+
 #include <vector>
 
-#include "daemon/store/store_state.h"
+#include "daemon/store/store_rooms.h"
 #include "terrace/check.h"
 
 namespace terrace {
-
-std::vector<DomainStats> Store::Stats() const {
-  std::vector<DomainStats> all;
-  for (const std::unique_ptr<DomainRooms>& rooms : state_->domains) {
-    const CacheDomain& domain = rooms->domain;
-    DomainStats stats = domain.counters;
-    const SlotAllocator::Usage usage = domain.slots.usage();
-    stats.name = domain.options.name;
-    stats.eviction_policy = domain.limits.eviction_policy;
-    stats.lower_eviction_policy = domain.limits.lower_eviction_policy;
-    stats.admission_policy = domain.limits.admission_policy;
-    stats.write_bytes_per_day = domain.options.write_bytes_per_day;
-    stats.segment_bytes = domain.options.segment_bytes;
-    stats.segments_populated = state_->ledger.populated_count(domain.domain_index);
-    stats.segments_max = domain.options.segments_max;
-    stats.segments_guaranteed = domain.options.segments_guaranteed;
-    stats.segments_borrowed = state_->ledger.borrowed_count(domain.domain_index);
-    stats.segments_leaving = state_->ledger.leaving_count(domain.domain_index);
-    stats.slot_bytes_used = usage.used_bytes;
-    stats.slot_bytes_stranded = usage.waste_bytes + usage.free_slot_bytes;
-    stats.fenced_bytes = domain.fenced_bytes;
-    stats.inherited_bytes = domain.inherited_bytes;
-    stats.fenced_slot_count = domain.fenced_slot_count;
-    stats.session_count = domain.session_count;
-    stats.lease_count = domain.leases.count();
-    stats.block_count = domain.index.live_count();
-    stats.reserved_count = domain.reserved_count;
-    stats.pinned_count = domain.index.pinned_count();
-    for (uint32_t g = 0; g < domain.groups.size(); ++g) {
-      const Group& group = *domain.groups[g];
-      const uint64_t block_count = domain.index.group_block_count(g);
-      stats.groups.push_back({.name = group.spec().name,
-                              .id = group.id(),
-                              .member_count = static_cast<uint32_t>(group.spec().members.size()),
-                              .block_tokens = group.block_tokens(),
-                              .block_count = block_count,
-                              .block_bytes = group.block_bytes(),
-                              .acquire_blocks_asked = group.acquire_blocks_asked,
-                              .acquire_blocks_hit = group.acquire_blocks_hit});
-    }
-    stats.group_count = static_cast<uint32_t>(stats.groups.size());
-    for (const LowerTier& lower : domain.lower) {
-      stats.lower_tiers.push_back({.kind = lower.tier->kind(),
-                                   .stats = lower.tier->stats(),
-                                   .block_count = lower.block_count,
-                                   .persisted_block_count = lower.persisted_block_count,
-                                   .written_bytes_of_day = lower.written.Sum()});
-    }
-    if (const DeviceUse& device = domain.options.device; device.tier != nullptr) {
-      stats.device = {.device = device.device,
-                      .why = device.why,
-                      .orders = device.tier->order_stats(),
-                      .blocks_served = domain.counters.device_blocks_served};
-    }
-    stats.copies = state_->CopyStatsOf(domain.domain_index);
-    if (domain.options.shared.tier != nullptr) {
-      stats.shared = rooms->shared_writer.stats();
-      rooms->shared_reader.AddStats(&*stats.shared);
-      stats.shared->tier = domain.options.shared.tier->stats();
-    }
-    all.push_back(std::move(stats));
-  }
-  return all;
-}
-
-// ---- invariants ----
 
 namespace {
 
@@ -250,13 +185,12 @@ class InvariantCheck {
 
 }  // namespace
 
-void Store::CheckInvariants(CheckScope scope) const {
-  for (const std::unique_ptr<DomainRooms>& rooms : state_->domains) {
-    if (scope == CheckScope::kFull) {
-      InvariantCheck(*rooms).RunFull();
-    } else {
-      InvariantCheck(*rooms).RunIncremental();
-    }
+void CheckInvariants(const DomainRooms& rooms, CheckScope scope) {
+  InvariantCheck check(rooms);
+  if (scope == CheckScope::kFull) {
+    check.RunFull();
+  } else {
+    check.RunIncremental();
   }
 }
 

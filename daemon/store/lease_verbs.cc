@@ -1,18 +1,20 @@
-// Join, Release, Cancel, Touch, Renew: what sessions do with leases they know.
+#include "daemon/store/lease_verbs.h"
+
 #include <algorithm>
 #include <bit>
 
-#include "daemon/store/store_state.h"
+#include "daemon/store/store_rooms.h"
+#include "daemon/store/visibility.h"
 
 namespace terrace {
 
 using protocol::BlockSpan;
 using protocol::SpanState;
 
-Result<LeaseShape> Store::ShapeOf(SessionId session, const LeaseToken& token) const {
-  const SessionIndex index = state_->sessions.Find(session);
+Result<LeaseShape> LeaseVerbs::ShapeOf(SessionId session, const LeaseToken& token) const {
+  const SessionIndex index = store_.sessions.Find(session);
   if (index == kSessionNone) return Status(StatusCode::kGone, "the session has ended");
-  const CacheDomain& domain = state_->domains[state_->sessions.at(index).domain_index]->domain;
+  const CacheDomain& domain = store_.domains[store_.sessions.at(index).domain_index]->domain;
   const LeaseId id = domain.leases.Find(token);
   if (id == kLeaseNone) return Status(StatusCode::kNotFound, "no lease has this token");
   const Lease& lease = domain.leases.at(id);
@@ -25,7 +27,7 @@ Result<LeaseShape> Store::ShapeOf(SessionId session, const LeaseToken& token) co
 namespace {
 
 // The lease of a Join, joined by the session: by this call if it is the first one.
-Status BeginJoin(Store::State& state, const Caller& caller, const protocol::JoinRequest& request,
+Status BeginJoin(StoreRooms& store, const Caller& caller, const protocol::JoinRequest& request,
                  LeaseKind kind, LeaseToken* joined, LeaseId* id) {
   *id = caller.domain().leases.Find(request.token);
   if (*id == kLeaseNone) return Status(StatusCode::kNotFound, "no lease has this token");
@@ -52,7 +54,7 @@ Status BeginJoin(Store::State& state, const Caller& caller, const protocol::Join
     return Status(StatusCode::kInvalid, "the session has joined this lease already");
   }
   TERRACE_RETURN_IF_ERROR(keeper.Join(*id, caller.session));
-  state.SignOfLife(state.sessions.at(caller.session));
+  store.SignOfLife(store.sessions.at(caller.session));
   *joined = request.token;
   return Status::Ok();
 }
@@ -69,7 +71,7 @@ bool IsReadableThere(const Caller& caller, const LeaseEntry& entry, uint64_t mem
   const CacheDomain& domain = caller.domain();
   const Block& b = domain.block(entry.block);
   if (b.phase != BlockPhase::kSealed || !domain.IsOnDevice(b)) return false;
-  const uint64_t asked = member_mask & Store::State::MembersOf(domain, b);
+  const uint64_t asked = member_mask & MembersOf(domain, b);
   return (asked & ~b.lower[domain.device_tier].member_mask) == 0;
 }
 
@@ -88,15 +90,13 @@ bool JoinOnDevice(const Caller& caller, const LeaseEntry& entry, AcquireResult* 
 }
 
 // The next block of the answer, where it lies, or will lie, in DRAM.
-void JoinInDram(const Store::State& state, const Caller& caller, PendingId pending,
-                LeaseEntry* entry, AcquireResult* result) {
+void JoinInDram(const Caller& caller, PendingId pending, LeaseEntry* entry, AcquireResult* result) {
   const Block& b = caller.domain().block(entry->block);
   protocol::AcquireReply& reply = result->reply;
-  BlockSpan span{.first_block = reply.block_count,
-                 .block_count = 1,
-                 .state = StateOf(b, state.sessions.at(caller.session).uid)};
+  BlockSpan span{
+      .first_block = reply.block_count, .block_count = 1, .state = StateOf(b, caller.uid)};
   if (span.state == SpanState::kComing) {
-    span.tier = state.ComingFrom(*caller.rooms, entry->block, 0).tier;
+    span.tier = ComingFrom(*caller.rooms, entry->block, 0).tier;
     if (b.dram.is_readable()) caller.rooms->verifier.VerifyForReader(entry->block);
   }
   if (span.state != SpanState::kReady && pending != kPendingNone) {
@@ -135,16 +135,16 @@ void CutTo(uint32_t block_count, AcquireResult* result) {
 
 }  // namespace
 
-Status Store::JoinRead(SessionId session, uint64_t request_id, const protocol::JoinRequest& request,
-                       AcquireResult* result) {
+Status LeaseVerbs::JoinRead(SessionId session, uint64_t request_id,
+                            const protocol::JoinRequest& request, AcquireResult* result) {
   Caller caller;
-  TERRACE_RETURN_IF_ERROR(state_->Enter(session, request.group_handle, &caller));
+  TERRACE_RETURN_IF_ERROR(store_.Enter(session, request.group_handle, &caller));
   CacheDomain& domain = caller.domain();
   Waiters& waiters = caller.rooms->waiters;
   const bool is_first = result->reply.token.is_zero();
   LeaseId id = kLeaseNone;
   TERRACE_RETURN_IF_ERROR(
-      BeginJoin(*state_, caller, request, LeaseKind::kRead, &result->reply.token, &id));
+      BeginJoin(store_, caller, request, LeaseKind::kRead, &result->reply.token, &id));
   result->reply.member_mask = request.member_mask & caller.group->local_mask();
   // What is still coming is awaited in the walk that tells of spans, from its first block on.
   const bool awaits =
@@ -156,7 +156,7 @@ Status Store::JoinRead(SessionId session, uint64_t request_id, const protocol::J
                              .lease = id,
                              .member_mask = request.member_mask,
                              .is_by_parts = (request.flags & protocol::kAcquireByParts) != 0};
-    const bool is_room = waiters.CountOf(session) < state_->options.pending_per_session_max;
+    const bool is_room = waiters.CountOf(session) < store_.options.pending_per_session_max;
     if (!is_room || waiters.Open(pending) == kPendingNone) {
       caller.rooms->keeper.Leave(id, caller.session);
       return Status(StatusCode::kBusy, "the session has too many requests pending, or this one");
@@ -171,13 +171,13 @@ Status Store::JoinRead(SessionId session, uint64_t request_id, const protocol::J
   const uint32_t end = static_cast<uint32_t>(
       std::min<uint64_t>(last, uint64_t{reply.block_count} + protocol::kBlocksPerTurnMax));
   const bool takes_device = (request.flags & protocol::kAcquireDevice) != 0 &&
-                            state_->sessions.at(caller.session).has_device;
+                            store_.sessions.at(caller.session).has_device;
   const bool is_by_parts = (request.flags & protocol::kAcquireByParts) != 0;
   for (; reply.block_count < end; ++reply.block_count) {
     LeaseEntry& entry = lease.entries[reply.block_count];
     const Block& b = domain.block(entry.block);
     if (b.is_bad_below) break;
-    const uint32_t uid = state_->sessions.at(caller.session).uid;
+    const uint32_t uid = caller.uid;
     if (b.phase == BlockPhase::kReserved && b.writer_uid != uid) break;  // nobody verifies parts
     // With the device it reads further than the lease's others: what it is told of, now or later,
     // stays held when their prefix ends before it.
@@ -187,27 +187,27 @@ Status Store::JoinRead(SessionId session, uint64_t request_id, const protocol::J
     if (takes_device && JoinOnDevice(caller, entry, result)) continue;
     if (b.dram.row == kRowNone) break;
     if (takes_device) caller.rooms->mover.Raise(entry.block);
-    JoinInDram(*state_, caller, pending, &entry, result);
+    JoinInDram(caller, pending, &entry, result);
   }
   result->is_finished = reply.block_count < end || end == last;
-  if (!result->slots.empty()) state_->sessions.at(caller.session).has_slots = true;
+  if (!result->slots.empty()) store_.sessions.at(caller.session).has_slots = true;
   // Its Acquire's own deadline decides for all; this one only bounds the wait.
   if (result->is_finished && pending != kPendingNone) {
-    waiters.Arm(pending, state_->clock.NowUs() + state_->options.deadline_us_max);
+    waiters.Arm(pending, store_.clock.NowUs() + store_.options.deadline_us_max);
   }
-  reply.lease_ttl_ms = state_->options.lease_ttl_ms;
+  reply.lease_ttl_ms = store_.options.lease_ttl_ms;
   TellCounts(*caller.group, result);
   return Status::Ok();
 }
 
-Status Store::JoinWrite(SessionId session, const protocol::JoinRequest& request,
-                        ReserveResult* result) {
+Status LeaseVerbs::JoinWrite(SessionId session, const protocol::JoinRequest& request,
+                             ReserveResult* result) {
   Caller caller;
-  TERRACE_RETURN_IF_ERROR(state_->Enter(session, request.group_handle, &caller));
+  TERRACE_RETURN_IF_ERROR(store_.Enter(session, request.group_handle, &caller));
   CacheDomain& domain = caller.domain();
   LeaseId id = kLeaseNone;
   TERRACE_RETURN_IF_ERROR(
-      BeginJoin(*state_, caller, request, LeaseKind::kWrite, &result->reply.token, &id));
+      BeginJoin(store_, caller, request, LeaseKind::kWrite, &result->reply.token, &id));
   protocol::ReserveReply& reply = result->reply;
   reply.member_mask = request.member_mask & caller.group->local_mask();
   const Lease& lease = domain.leases.at(id);
@@ -235,49 +235,49 @@ Status Store::JoinWrite(SessionId session, const protocol::JoinRequest& request,
     result->keys.push_back(key);
   }
   result->is_finished = key_index >= last;
-  if (!result->slots.empty()) state_->sessions.at(caller.session).has_slots = true;
+  if (!result->slots.empty()) store_.sessions.at(caller.session).has_slots = true;
   reply.key_count = static_cast<uint32_t>(result->keys.size());
   reply.slot_count = static_cast<uint32_t>(result->slots.size());
-  reply.lease_ttl_ms = state_->options.lease_ttl_ms;
+  reply.lease_ttl_ms = store_.options.lease_ttl_ms;
   return Status::Ok();
 }
 
-Status Store::Release(SessionId session, const protocol::ReleaseRequest& request) {
+Status LeaseVerbs::Release(SessionId session, const protocol::ReleaseRequest& request) {
   Caller caller;
-  TERRACE_RETURN_IF_ERROR(state_->Enter(session, kAllGroups, &caller));
+  TERRACE_RETURN_IF_ERROR(store_.Enter(session, kAllGroups, &caller));
   const LeaseId id = caller.domain().leases.Find(request.token);
   if (id == kLeaseNone || !caller.rooms->keeper.IsJoiner(id, caller.session)) {
     return Status(StatusCode::kGone, "the session has no such lease");
   }
   if (request.hints.end_reason != protocol::EndReason::kUnknown) {
     const Lease& lease = caller.domain().leases.at(id);
-    if (lease.is_unnoted) caller.rooms->notes.OnRequestEnd(id, request.hints);
+    if (lease.is_unnoted) caller.rooms->deferred_hits.OnRequestEnd(id, request.hints);
     const BlockId tip = caller.domain().index.Find(lease.group_index, lease.tip);
     if (tip != kBlockNone && !lease.is_unnoted) {
       caller.rooms->residency.Touch({&tip, 1}, request.hints);
     }
   }
   caller.rooms->keeper.Leave(id, caller.session);
-  state_->Settle(*caller.rooms);
+  store_.Settle(*caller.rooms);
   return Status::Ok();
 }
 
-Status Store::Cancel(SessionId session, uint64_t request_id) {
+Status LeaseVerbs::Cancel(SessionId session, uint64_t request_id) {
   Caller caller;
-  TERRACE_RETURN_IF_ERROR(state_->Enter(session, kAllGroups, &caller));
+  TERRACE_RETURN_IF_ERROR(store_.Enter(session, kAllGroups, &caller));
   Waiters& waiters = caller.rooms->waiters;
   const PendingId pending = waiters.Find(session, request_id);
   if (pending == kPendingNone || !waiters.IsArmed(pending)) {
     return Status(StatusCode::kNotFound, "no request of that id is pending");
   }
   waiters.Expire(pending);
-  state_->Settle(*caller.rooms);
+  store_.Settle(*caller.rooms);
   return Status::Ok();
 }
 
-Status Store::Touch(const KeysQuery& query) {
+Status LeaseVerbs::Touch(const KeysQuery& query) {
   Caller caller;
-  TERRACE_RETURN_IF_ERROR(state_->Enter(query.session, query.group_index, &caller));
+  TERRACE_RETURN_IF_ERROR(store_.Enter(query.session, query.group_index, &caller));
   std::vector<BlockId> run;
   for (const BlockKey& key : query.keys) {
     const BlockId id = caller.domain().index.Find(query.group_index, key);
@@ -286,13 +286,13 @@ Status Store::Touch(const KeysQuery& query) {
     run.push_back(id);
   }
   caller.rooms->residency.Touch(run, query.hints);
-  state_->Settle(*caller.rooms);
+  store_.Settle(*caller.rooms);
   return Status::Ok();
 }
 
-Status Store::Renew(SessionId session, const LeaseToken& token) {
+Status LeaseVerbs::Renew(SessionId session, const LeaseToken& token) {
   Caller caller;
-  TERRACE_RETURN_IF_ERROR(state_->Enter(session, kAllGroups, &caller));
+  TERRACE_RETURN_IF_ERROR(store_.Enter(session, kAllGroups, &caller));
   const LeaseId id = caller.domain().leases.Find(token);
   if (id == kLeaseNone || !caller.rooms->keeper.IsJoiner(id, caller.session) ||
       caller.rooms->keeper.IsVoid(id)) {

@@ -1,7 +1,8 @@
-// Query, Wait, Pin, Evict, Reset, List: looking at blocks and ruling over them.
+#include "daemon/store/operator_verbs.h"
+
 #include <algorithm>
 
-#include "daemon/store/store_state.h"
+#include "daemon/store/store_rooms.h"
 
 namespace terrace {
 namespace {
@@ -83,9 +84,9 @@ protocol::BlockState StateOf(const Block& block) {
 
 }  // namespace
 
-Status Store::Query(const KeysQuery& query, std::vector<protocol::QueriedBlock>* blocks) {
+Status OperatorVerbs::Query(const KeysQuery& query, std::vector<protocol::QueriedBlock>* blocks) {
   Caller caller;
-  TERRACE_RETURN_IF_ERROR(state_->Enter(query.session, query.group_index, &caller));
+  TERRACE_RETURN_IF_ERROR(store_.Enter(query.session, query.group_index, &caller));
   const DomainRooms& rooms = *caller.rooms;
   blocks->clear();
   for (const BlockKey& key : query.keys) {
@@ -107,9 +108,9 @@ Status Store::Query(const KeysQuery& query, std::vector<protocol::QueriedBlock>*
 
 // ---- Wait ----
 
-Status Store::Wait(const KeysQuery& query) {
+Status OperatorVerbs::Wait(const KeysQuery& query) {
   Caller caller;
-  TERRACE_RETURN_IF_ERROR(state_->Enter(query.session, query.group_index, &caller));
+  TERRACE_RETURN_IF_ERROR(store_.Enter(query.session, query.group_index, &caller));
   Waiters& waiters = caller.rooms->waiters;
   if (caller.domain().persistent_tier == kLowerTiersMax) {
     return Status(StatusCode::kUnsupported, "no persistent tier is configured");
@@ -127,7 +128,7 @@ Status Store::Wait(const KeysQuery& query) {
   if (missing.empty()) return Status::Ok();
   PendingId pending = waiters.Find(query.session, query.request_id);
   if (pending == kPendingNone) {
-    if (waiters.CountOf(query.session) >= state_->options.pending_per_session_max) {
+    if (waiters.CountOf(query.session) >= store_.options.pending_per_session_max) {
       return Status(StatusCode::kBusy, "the session has pending_per_session_max requests pending");
     }
     pending = waiters.Open(
@@ -141,15 +142,15 @@ Status Store::Wait(const KeysQuery& query) {
   return Status::Ok();
 }
 
-Status Store::FinishWait(const KeysQuery& query) {
+Status OperatorVerbs::FinishWait(const KeysQuery& query) {
   Caller caller;
-  TERRACE_RETURN_IF_ERROR(state_->Enter(query.session, query.group_index, &caller));
+  TERRACE_RETURN_IF_ERROR(store_.Enter(query.session, query.group_index, &caller));
   Waiters& waiters = caller.rooms->waiters;
   const PendingId pending = waiters.Find(query.session, query.request_id);
   if (pending == kPendingNone) return Status::Ok();
   const StatusCode outcome = waiters.WaitOutcome(pending);
   if (outcome == StatusCode::kBusy) {
-    waiters.Arm(pending, state_->DeadlineUs(query.hints));
+    waiters.Arm(pending, store_.DeadlineUs(query.hints));
     return Status(StatusCode::kBusy, "the answer follows");
   }
   waiters.Drop(pending);
@@ -158,9 +159,9 @@ Status Store::FinishWait(const KeysQuery& query) {
 
 // ---- Pin ----
 
-Status Store::Pin(const KeysQuery& query, protocol::PinReply* reply) {
+Status OperatorVerbs::Pin(const KeysQuery& query, protocol::PinReply* reply) {
   Caller caller;
-  TERRACE_RETURN_IF_ERROR(state_->Enter(query.session, query.group_index, &caller));
+  TERRACE_RETURN_IF_ERROR(store_.Enter(query.session, query.group_index, &caller));
   protocol::Hints stay;  // pinned or not, it is forgotten when its time is up
   stay.ttl_s = query.hints.ttl_s;
   for (const BlockId id : BlocksOf(caller, query)) {
@@ -172,7 +173,7 @@ Status Store::Pin(const KeysQuery& query, protocol::PinReply* reply) {
     }
     ++reply->block_count;
   }
-  state_->Settle(*caller.rooms);
+  store_.Settle(*caller.rooms);
   return Status::Ok();
 }
 
@@ -190,7 +191,7 @@ class OperatorEviction {
         reply_(reply) {}
 
   // Keys of a chain come head first: the tail goes first. children_gone: looked up, never walked.
-  void EvictKeys(const std::vector<BlockId>& ids, Store::ChildrenGone& children_gone) {
+  void EvictKeys(const std::vector<BlockId>& ids, OperatorVerbs::ChildrenGone& children_gone) {
     for (size_t i = ids.size(); i-- > 0;) {
       const BlockId id = ids[i];
       const RadixIndex::Node& node = caller_.domain().index.node(id);
@@ -274,23 +275,23 @@ uint64_t OpenEvictWalk(const Caller& caller, const KeysQuery& query) {
 
 }  // namespace
 
-uint32_t Store::KeyCost(SessionId session, uint32_t group_index) const {
-  const SessionIndex index = state_->sessions.Find(session);
+uint32_t OperatorVerbs::KeyCost(SessionId session, uint32_t group_index) const {
+  const SessionIndex index = store_.sessions.Find(session);
   if (group_index != kAllGroups || index == kSessionNone) return 1;
-  const CacheDomain& domain = state_->domains[state_->sessions.at(index).domain_index]->domain;
+  const CacheDomain& domain = store_.domains[store_.sessions.at(index).domain_index]->domain;
   return std::max(kFoundCostBlocks * domain.index.group_count(), 1u);
 }
 
-Status Store::Evict(const KeysQuery& query, uint64_t* cursor, protocol::EvictReply* reply,
-                    ChildrenGone* gone) {
+Status OperatorVerbs::Evict(const KeysQuery& query, uint64_t* cursor, protocol::EvictReply* reply,
+                            ChildrenGone* gone) {
   Caller caller;
-  TERRACE_RETURN_IF_ERROR(state_->Enter(query.session, query.group_index, &caller));
+  TERRACE_RETURN_IF_ERROR(store_.Enter(query.session, query.group_index, &caller));
   OperatorEviction eviction(caller, query, reply);
   if (!(query.flags & protocol::kEvictSubtree)) {
     ChildrenGone own;
     eviction.EvictKeys(BlocksOf(caller, query), gone == nullptr ? own : *gone);
     *cursor = 0;
-    state_->Settle(*caller.rooms);
+    store_.Settle(*caller.rooms);
     return Status::Ok();
   }
   TreeWalks& walks = caller.domain().walks;
@@ -309,13 +310,13 @@ Status Store::Evict(const KeysQuery& query, uint64_t* cursor, protocol::EvictRep
     walks.Close(*cursor);
     *cursor = 0;
   }
-  state_->Settle(*caller.rooms);
+  store_.Settle(*caller.rooms);
   return Status::Ok();
 }
 
-Status Store::Reset(SessionId session, uint32_t group_index, uint64_t* cursor) {
+Status OperatorVerbs::Reset(SessionId session, uint32_t group_index, uint64_t* cursor) {
   Caller caller;
-  TERRACE_RETURN_IF_ERROR(state_->Enter(session, group_index, &caller));
+  TERRACE_RETURN_IF_ERROR(store_.Enter(session, group_index, &caller));
   const Because because(caller.domain(), protocol::MissCause::kOperator);
   // Not an eviction: what is leased leaves the index, too, and its slots fall with the lease.
   const GroupRange groups = GroupsOf(caller, group_index);
@@ -332,17 +333,17 @@ Status Store::Reset(SessionId session, uint32_t group_index, uint64_t* cursor) {
       }
     }
   }
-  state_->Settle(*caller.rooms);
+  store_.Settle(*caller.rooms);
   return Status::Ok();
 }
 
-Status Store::AwaitErasures(SessionId session, uint64_t request_id) {
+Status OperatorVerbs::AwaitErasures(SessionId session, uint64_t request_id) {
   Caller caller;
-  TERRACE_RETURN_IF_ERROR(state_->Enter(session, kAllGroups, &caller));
+  TERRACE_RETURN_IF_ERROR(store_.Enter(session, kAllGroups, &caller));
   ErasureMark mark = caller.domain().MarkErasures();
   if (caller.domain().IsErased(&mark)) return Status::Ok();
   Waiters& waiters = caller.rooms->waiters;
-  if (waiters.CountOf(session) >= state_->options.pending_per_session_max) {
+  if (waiters.CountOf(session) >= store_.options.pending_per_session_max) {
     return Status(StatusCode::kNoSpace,
                   "erased, but pending_per_session_max requests of the session are pending: ask "
                   "again to learn when no crash can bring it back");
@@ -352,9 +353,9 @@ Status Store::AwaitErasures(SessionId session, uint64_t request_id) {
   if (pending == kPendingNone) {
     return Status(StatusCode::kInvalid, "a request of that id is pending");
   }
-  const uint64_t now_us = state_->clock.NowUs();
+  const uint64_t now_us = store_.clock.NowUs();
   waiters.ArmErasure(pending, mark, now_us + protocol::kErasureWaitUs);
-  state_->retry_us = std::min(state_->retry_us, now_us);
+  store_.retry_us = std::min(store_.retry_us, now_us);
   return Status(StatusCode::kBusy, "the answer follows");
 }
 
@@ -390,10 +391,10 @@ protocol::ListEntry Describe(const DomainRooms& rooms, BlockId id) {
 
 }  // namespace
 
-Status Store::List(SessionId session, const protocol::ListRequest& request,
-                   protocol::ListReply* reply, std::vector<protocol::ListEntry>* entries) {
+Status OperatorVerbs::List(SessionId session, const protocol::ListRequest& request,
+                           protocol::ListReply* reply, std::vector<protocol::ListEntry>* entries) {
   Caller caller;
-  TERRACE_RETURN_IF_ERROR(state_->Enter(session, request.group_handle, &caller));
+  TERRACE_RETURN_IF_ERROR(store_.Enter(session, request.group_handle, &caller));
   TreeWalks& walks = caller.domain().walks;
   entries->clear();
   *reply = {};

@@ -1,8 +1,10 @@
-// HitRates and Explain: what misses were made of, and why a prefix ends where it ends.
+#include "daemon/store/introspection.h"
+
 #include <algorithm>
 #include <string_view>
 
-#include "daemon/store/store_state.h"
+#include "daemon/store/store_rooms.h"
+#include "daemon/store/visibility.h"
 
 namespace terrace {
 
@@ -39,62 +41,11 @@ bool IsNear(const SpaceGroupSpec& asked, const SpaceGroupSpec& other, SpaceDiffe
 
 }  // namespace
 
-// ---- what misses are made of ----
-
-void Store::State::CountAsked(const Caller& caller, const KeysQuery& query) {
-  caller.rooms->notes.OnAsked(query.group_index, query.keys);
-}
-
-// The first key that is not there says why; what nobody ever saw behind it is cold.
-void Store::State::CountMisses(const Caller& caller, const KeysQuery& query,
-                               std::span<const BlockKey> missed, AcquireMisses* misses) const {
-  if (missed.empty()) return;
-  const CacheDomain& domain = caller.domain();
-  misses->cause = CauseOf(caller, query.group_index, missed.front());
-  // Where a key was never seen, none behind it was.
-  const auto is_seen = [&](const BlockKey& key) {
-    return domain.forgotten.Find(query.group_index, key) != nullptr ||
-           domain.index.Find(query.group_index, key) != kBlockNone;
-  };
-  const auto border = std::partition_point(missed.begin(), missed.end(), is_seen);
-  misses->cold_count = static_cast<uint32_t>(missed.end() - border);
-  misses->is_rest_cold = border != missed.end();
-}
-
-MissCause Store::State::CauseOf(const Caller& caller, uint32_t group_index,
-                                const BlockKey& key) const {
-  const DomainRooms& rooms = *caller.rooms;
-  const BlockId id = rooms.domain.index.Find(group_index, key);
-  if (id == kBlockNone) {
-    const ForgottenKeys::Entry* const forgotten = rooms.domain.forgotten.Find(group_index, key);
-    return forgotten == nullptr ? MissCause::kCold : forgotten->cause;
-  }
-  if (rooms.residency.IsExpired(id)) return MissCause::kExpired;
-  return MissCause::kLate;
-}
-
-void Store::State::CountAnswer(const Caller& caller, const KeysQuery& query,
-                               const AcquireResult& result) {
-  const uint32_t asked_count = std::max(query.key_count_of_request, result.misses.asked_count);
-  const uint32_t hit_count = result.reply.block_count;
-  HitRateCounts counts{.requests = 1, .blocks_asked = asked_count};
-  const uint32_t missed_count = asked_count - std::min(asked_count, hit_count);
-  const AcquireMisses& misses = result.misses;
-  const uint32_t unwalked_count = asked_count - misses.asked_count;
-  const uint32_t cold_count =
-      std::min(missed_count, misses.cold_count + (misses.is_rest_cold ? unwalked_count : 0));
-  counts.blocks_missed[static_cast<size_t>(MissCause::kCold)] += cold_count;
-  // Walked, but not usable: a windowed member's bytes, or fewer than the client has use for.
-  const MissCause cause = misses.cause.value_or(MissCause::kMismatch);
-  counts.blocks_missed[static_cast<size_t>(cause)] += missed_count - cold_count;
-  caller.domain().meter.OnAnswered(query.group_index, counts, caller.domain().NowUs());
-}
-
-Status Store::HitRates(SessionId session, uint32_t first_row, protocol::HitRateReply* reply,
-                       std::vector<HitRateRow>* rows) {
+Status Introspection::HitRates(SessionId session, uint32_t first_row, protocol::HitRateReply* reply,
+                               std::vector<HitRateRow>* rows) {
   Caller caller;
-  TERRACE_RETURN_IF_ERROR(state_->Enter(session, kAllGroups, &caller));
-  caller.rooms->notes.CountAsked();
+  TERRACE_RETURN_IF_ERROR(store_.Enter(session, kAllGroups, &caller));
+  caller.rooms->deferred_hits.CountAsked();
   const CacheDomain& domain = caller.domain();
   const uint64_t now_us = domain.NowUs();
   const HitMeterOptions& tiers = domain.meter.options();
@@ -124,28 +75,28 @@ namespace {
 // The next keys of a chain; a lookup like any other, but it pins nothing and counts nothing.
 class Explainer {
  public:
-  Explainer(const Store::State& state, const Caller& caller, uint32_t group_index)
-      : state_(state), caller_(caller), group_index_(group_index) {}
+  Explainer(const StoreRooms& store, const Caller& caller, uint32_t group_index)
+      : store_(store), caller_(caller), group_index_(group_index) {}
 
   void Walk(std::span<const BlockKey> keys, ExplainResult* result) const {
     const CacheDomain& domain = caller_.domain();
     for (const BlockKey& key : keys) {
       const BlockId id = domain.index.Find(group_index_, key);
-      const Found found = id == kBlockNone ? Found::kNothing : state_.Judge(caller_, id);
-      if (found == Found::kNothing || found == Found::kReserved) {
+      const Visibility found = id == kBlockNone ? Visibility::kNothing : VisibilityOf(caller_, id);
+      if (found == Visibility::kNothing || found == Visibility::kReserved) {
         return Stop(key, found, result);
       }
-      const uint64_t members = Store::State::MembersOf(domain, domain.block(id));
+      const uint64_t members = MembersOf(domain, domain.block(id));
       if (!WalkOn(*caller_.group, members, &result->walk)) {
         result->reply.reason = StopReason::kWindow;
         result->is_finished = true;
         return;
       }
-      if (found == Found::kReady) {
+      if (found == Visibility::kReady) {
         ++result->reply.dram_count;
         continue;
       }
-      const auto coming = state_.ComingFrom(*caller_.rooms, id, coming_bytes_);
+      const auto coming = ComingFrom(*caller_.rooms, id, coming_bytes_);
       coming_bytes_ += caller_.group->block_bytes();
       ++result->reply.below_count;
       result->reply.below_kind = coming.tier;
@@ -154,7 +105,7 @@ class Explainer {
   }
 
  private:
-  void Stop(const BlockKey& key, Found found, ExplainResult* result) const {
+  void Stop(const BlockKey& key, Visibility found, ExplainResult* result) const {
     const CacheDomain& domain = caller_.domain();
     const uint64_t now_us = domain.NowUs();
     ExplainReply& reply = result->reply;
@@ -173,7 +124,7 @@ class Explainer {
     if (caller_.rooms->residency.IsExpired(id)) {
       reply.reason = StopReason::kExpired;
       reply.age_ms = (now_us - b.expires_us) / kUsPerMs;
-    } else if (found == Found::kReserved) {
+    } else if (found == Visibility::kReserved) {
       reply.reason = StopReason::kBeingWritten;
       reply.writer_session = b.writer_session;
     } else {
@@ -181,7 +132,7 @@ class Explainer {
     }
   }
 
-  const Store::State& state_;
+  const StoreRooms& store_;
   const Caller& caller_;
   const uint32_t group_index_;
   mutable uint64_t coming_bytes_ = 0;
@@ -209,10 +160,10 @@ void AddNear(const CacheDomain& domain, uint32_t group_index, std::vector<Explai
 
 }  // namespace
 
-Status Store::Explain(SessionId session, const GroupId& group, std::span<const BlockKey> keys,
-                      ExplainResult* result) {
+Status Introspection::Explain(SessionId session, const GroupId& group,
+                              std::span<const BlockKey> keys, ExplainResult* result) {
   Caller caller;
-  TERRACE_RETURN_IF_ERROR(state_->Enter(session, kAllGroups, &caller));
+  TERRACE_RETURN_IF_ERROR(store_.Enter(session, kAllGroups, &caller));
   const auto& groups = caller.domain().groups;
   const auto found = std::find_if(groups.begin(), groups.end(), [&group](const auto& known) {
     return known != nullptr && known->id() == group;
@@ -222,7 +173,7 @@ Status Store::Explain(SessionId session, const GroupId& group, std::span<const B
   }
   const auto group_index = static_cast<uint32_t>(found - groups.begin());
   caller.group = found->get();
-  if (!result->is_finished) Explainer(*state_, caller, group_index).Walk(keys, result);
+  if (!result->is_finished) Explainer(store_, caller, group_index).Walk(keys, result);
   ExplainReply& reply = result->reply;
   reply.stop_index = result->walk.walked_count;
   reply.block_count = result->walk.usable_count;

@@ -1,8 +1,9 @@
-// Reserve, Commit, Abort: new blocks.
+#include "daemon/store/storing_verbs.h"
+
 #include <algorithm>
 #include <bit>
 
-#include "daemon/store/store_state.h"
+#include "daemon/store/store_rooms.h"
 #include "terrace/check.h"
 
 namespace terrace {
@@ -19,8 +20,8 @@ constexpr uint32_t kPartsPerWork = 32;
 // One call of a Reserve: its keys, each behind the one before.
 class Reserver {
  public:
-  Reserver(Store::State& state, const Caller& caller, const KeysQuery& query, ReserveResult* result)
-      : state_(state), caller_(caller), query_(query), result_(result) {}
+  Reserver(StoreRooms& store, const Caller& caller, const KeysQuery& query, ReserveResult* result)
+      : store_(store), caller_(caller), query_(query), result_(result) {}
 
   void Run(LeaseId lease) {
     lease_ = lease;
@@ -131,11 +132,11 @@ class Reserver {
   // A new block with its slots, evicting as needed; all local members or none.
   BlockId TakeRoom(size_t i, BlockId parent, uint32_t position) {
     CacheDomain& domain = caller_.domain();
-    if (domain.fenced_bytes + domain.inherited_bytes >= state_.options.fenced_bytes_max)
+    if (domain.fenced_bytes + domain.inherited_bytes >= store_.options.fenced_bytes_max)
       return kBlockNone;
     if (caller_.rooms->keeper.BlocksLeft(lease_) == 0) return kBlockNone;
     if (parent != kBlockNone) position = domain.index.node(parent).position + 1;
-    const SessionRecord& session = state_.sessions.at(caller_.session);
+    const SessionRecord& session = store_.sessions.at(caller_.session);
     const BlockId id = caller_.rooms->evictor.Insert(
         {.group_index = query_.group_index,
          .key = query_.keys[i],
@@ -181,7 +182,7 @@ class Reserver {
     }
   }
 
-  Store::State& state_;
+  StoreRooms& store_;
   const Caller& caller_;
   const KeysQuery& query_;
   ReserveResult* result_;
@@ -221,9 +222,9 @@ void TrimRoom(Lease* lease) {
 
 }  // namespace
 
-Status Store::Reserve(const KeysQuery& query, ReserveResult* result) {
+Status StoringVerbs::Reserve(const KeysQuery& query, ReserveResult* result) {
   Caller caller;
-  TERRACE_RETURN_IF_ERROR(state_->Enter(query.session, query.group_index, &caller));
+  TERRACE_RETURN_IF_ERROR(store_.Enter(query.session, query.group_index, &caller));
   if (caller.group->local_mask() == 0) {
     return Status(StatusCode::kUnsupported, "every member of the group is on another host");
   }
@@ -243,40 +244,40 @@ Status Store::Reserve(const KeysQuery& query, ReserveResult* result) {
     }
   }
   if (result->room_until_us == 0) {
-    result->room_until_us = state_->clock.NowUs() + query.hints.by_verb * protocol::kRoomWaitUnitUs;
+    result->room_until_us = store_.clock.NowUs() + query.hints.by_verb * protocol::kRoomWaitUnitUs;
   }
   result->awaits_room = false;
-  Reserver reserver(*state_, caller, query, result);
+  Reserver reserver(store_, caller, query, result);
   reserver.Run(lease);
-  caller.rooms->notes.CountAsked();  // in the order of the requests
+  caller.rooms->deferred_hits.CountAsked();  // in the order of the requests
   caller.domain().meter.OnStored(reserver.answered(), caller.group->block_bytes());
-  state_->Settle(*caller.rooms);
+  store_.Settle(*caller.rooms);
   if (result->awaits_room) {
     caller.rooms->room_waits.Await(query.session, query.request_id, result->room_until_us);
   }
   return Status::Ok();
 }
 
-void Store::FinishReserve(const KeysQuery& query, ReserveResult* result) {
+void StoringVerbs::FinishReserve(const KeysQuery& query, ReserveResult* result) {
   Caller caller;
-  const bool is_open = state_->Enter(query.session, query.group_index, &caller).ok();
+  const bool is_open = store_.Enter(query.session, query.group_index, &caller).ok();
   const LeaseId id = is_open ? caller.domain().leases.Find(result->reply.token) : kLeaseNone;
   if (result->slots.empty() && id != kLeaseNone) {
     const std::vector<LeaseEntry>& entries = caller.domain().leases.at(id).entries;
     if (std::ranges::all_of(entries, [](const auto& entry) { return entry.block == kBlockNone; })) {
       caller.rooms->keeper.Leave(id, caller.session);
-      state_->Settle(*caller.rooms);
+      store_.Settle(*caller.rooms);
       result->reply.token = {};
     }
   }
-  if (is_open && !result->slots.empty()) state_->sessions.at(caller.session).has_slots = true;
+  if (is_open && !result->slots.empty()) store_.sessions.at(caller.session).has_slots = true;
   if (id != kLeaseNone && caller.domain().leases.at(id).phase == LeasePhase::kBuilding) {
     caller.domain().leases.at(id).phase = LeasePhase::kLive;
     TrimRoom(&caller.domain().leases.at(id));
   }
   result->reply.key_count = static_cast<uint32_t>(result->keys.size());
   result->reply.slot_count = static_cast<uint32_t>(result->slots.size());
-  result->reply.lease_ttl_ms = state_->options.lease_ttl_ms;
+  result->reply.lease_ttl_ms = store_.options.lease_ttl_ms;
 }
 
 // ---- Commit ----
@@ -426,11 +427,11 @@ bool HasAllChecksums(std::span<const CommitEntry> entries, size_t checksum_count
 
 }  // namespace
 
-Status Store::Commit(SessionId session, const protocol::CommitRequest& request,
-                     std::span<const protocol::CommitEntry> entries,
-                     std::span<const Checksum> checksums, CommitResult* result) {
+Status StoringVerbs::Commit(SessionId session, const protocol::CommitRequest& request,
+                            std::span<const protocol::CommitEntry> entries,
+                            std::span<const Checksum> checksums, CommitResult* result) {
   Caller caller;
-  TERRACE_RETURN_IF_ERROR(state_->Enter(session, kAllGroups, &caller));
+  TERRACE_RETURN_IF_ERROR(store_.Enter(session, kAllGroups, &caller));
   const LeaseId id = caller.domain().leases.Find(request.token);
   if (id == kLeaseNone || !caller.rooms->keeper.IsJoiner(id, caller.session)) {
     return Status(StatusCode::kGone, "the session has no such lease");
@@ -444,9 +445,9 @@ Status Store::Commit(SessionId session, const protocol::CommitRequest& request,
   caller.domain().counters.parts_refused += request.hints.by_verb;
   const bool is_void = caller.rooms->keeper.IsVoid(id);
   Committer committer(caller, id, request.hints);
-  const uint64_t work_end = state_->work + kCommitWorkMax;
+  const uint64_t work_end = store_.work + kCommitWorkMax;
   size_t passed_count = 0;
-  for (; passed_count < entries.size() && state_->work < work_end; ++passed_count) {
+  for (; passed_count < entries.size() && store_.work < work_end; ++passed_count) {
     const CommitEntry& entry = entries[passed_count];
     const size_t own_count =
         entry.flags & protocol::kCommitHasChecksums ? entry.part_count : size_t{0};
@@ -462,14 +463,14 @@ Status Store::Commit(SessionId session, const protocol::CommitRequest& request,
   if (passed_count == entries.size() && (request.flags & protocol::kCommitRelease) != 0) {
     caller.rooms->keeper.Leave(id, caller.session);
   }
-  state_->Settle(*caller.rooms);
+  store_.Settle(*caller.rooms);
   return Status::Ok();
 }
 
-Status Store::Abort(SessionId session, const LeaseToken& token,
-                    std::span<const uint32_t> key_indexes, uint32_t parts_refused) {
+Status StoringVerbs::Abort(SessionId session, const LeaseToken& token,
+                           std::span<const uint32_t> key_indexes, uint32_t parts_refused) {
   Caller caller;
-  TERRACE_RETURN_IF_ERROR(state_->Enter(session, kAllGroups, &caller));
+  TERRACE_RETURN_IF_ERROR(store_.Enter(session, kAllGroups, &caller));
   const LeaseId id = caller.domain().leases.Find(token);
   if (id == kLeaseNone || !caller.rooms->keeper.IsJoiner(id, caller.session)) {
     return Status(StatusCode::kGone, "the session has no such lease");
@@ -486,7 +487,7 @@ Status Store::Abort(SessionId session, const LeaseToken& token,
   } else {
     status = caller.rooms->keeper.AbortKeys(id, caller.session, key_indexes);
   }
-  state_->Settle(*caller.rooms);
+  store_.Settle(*caller.rooms);
   return status;
 }
 

@@ -1,4 +1,4 @@
-#include "daemon/store/hit_notes.h"
+#include "daemon/store/deferred_hits.h"
 
 #include <algorithm>
 
@@ -6,7 +6,7 @@
 
 namespace terrace {
 
-void HitNotes::OnAsked(uint32_t group_index, std::span<const BlockKey> keys) {
+void DeferredHits::OnAsked(uint32_t group_index, std::span<const BlockKey> keys) {
   if (keys.empty()) return;
   asked_count_ += static_cast<uint32_t>(keys.size());
   asked_.push_back(
@@ -14,7 +14,7 @@ void HitNotes::OnAsked(uint32_t group_index, std::span<const BlockKey> keys) {
   while (asked_count_ > kAskedKeysMax) CountFirstAsked();
 }
 
-void HitNotes::CountFirstAsked() {
+void DeferredHits::CountFirstAsked() {
   const Asked& asked = asked_.front();
   // Its group may have gone, and another have taken the place.
   if (d_.groups[asked.group_index] != nullptr) {
@@ -25,11 +25,11 @@ void HitNotes::CountFirstAsked() {
   asked_.pop_front();
 }
 
-void HitNotes::CountAsked() {
+void DeferredHits::CountAsked() {
   while (!asked_.empty()) CountFirstAsked();
 }
 
-void HitNotes::Add(LeaseId lease, const KeysQuery& query, uint32_t block_count) {
+void DeferredHits::Add(LeaseId lease, const KeysQuery& query, uint32_t block_count) {
   TERRACE_CHECK(has_room(block_count), "what is not noted yet is bounded");
   // Why the request ended is known when its lease is released.
   protocol::Hints hints = query.hints;
@@ -44,14 +44,14 @@ void HitNotes::Add(LeaseId lease, const KeysQuery& query, uint32_t block_count) 
   d_.leases.at(lease).is_unnoted = true;
 }
 
-void HitNotes::OnRequestEnd(LeaseId lease, const protocol::Hints& hints) {
+void DeferredHits::OnRequestEnd(LeaseId lease, const protocol::Hints& hints) {
   for (Hit& hit : hits_) {
     if (hit.lease == lease) hit.end_hints = hints;
   }
 }
 
 // Both queues move in each turn, however fast one of them fills.
-void HitNotes::Step() {
+void DeferredHits::Step() {
   if (!asked_.empty()) CountFirstAsked();
   for (uint32_t left = kBlocksPerStep; left > 0 && !hits_.empty();) {
     Hit& hit = hits_.front();
@@ -67,7 +67,7 @@ void HitNotes::Step() {
 }
 
 // Blocks [next, end) of it; some may have left the lease, or the cache, meanwhile.
-void HitNotes::NoteSome(const Hit& hit, uint32_t end) {
+void DeferredHits::NoteSome(const Hit& hit, uint32_t end) {
   const Lease& lease = d_.leases.at(hit.lease);
   run_.clear();
   keys_.clear();
@@ -87,7 +87,7 @@ void HitNotes::NoteSome(const Hit& hit, uint32_t end) {
   residency_.Touch(run_, hit.hints);
 }
 
-void HitNotes::Finish(const Hit& hit) {
+void DeferredHits::Finish(const Hit& hit) {
   Lease& lease = d_.leases.at(hit.lease);
   if (hit.end_hints.end_reason != protocol::EndReason::kUnknown) {
     const BlockId tip = d_.index.Find(lease.group_index, lease.tip);
