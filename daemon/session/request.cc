@@ -57,6 +57,7 @@ void Restart(R* result, Vectors... vectors) {
 }  // namespace
 
 void Request::ResetResults() {
+  operation_.emplace<std::monostate>();
   why_.clear();
   has_keys_ = false;
   keys_ = {};
@@ -100,16 +101,14 @@ Request::Outcome Request::Begin(Message message, const RequestContext& context) 
   return Outcome::kMore;
 }
 
-void Request::Recycle() {
+bool Request::Recycle() {
   constexpr size_t kSlotsKept = 8192;
+  operation_.emplace<std::monostate>();
   body_.Clear();
   why_.clear();
-  if (acquire_.slots.capacity() <= kSlotsKept && reserve_.slots.capacity() <= kSlotsKept &&
-      match_.spans.capacity() <= kSlotsKept && commit_.entries.capacity() <= kSlotsKept &&
-      queried_.capacity() <= kSlotsKept && why_.capacity() <= kSlotsKept) {
-    return;
-  }
-  *this = Request();
+  return acquire_.slots.capacity() <= kSlotsKept && reserve_.slots.capacity() <= kSlotsKept &&
+         match_.spans.capacity() <= kSlotsKept && commit_.entries.capacity() <= kSlotsKept &&
+         queried_.capacity() <= kSlotsKept && why_.capacity() <= kSlotsKept;
 }
 
 size_t Request::result_bytes() const {

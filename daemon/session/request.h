@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "daemon/log/trace_recorder.h"
@@ -65,8 +66,8 @@ class Request {
   // Answers without asking the store: a refusal, or kOk and a document.
   void Answer(const RequestContext& context, Status status, std::string text);
 
-  // Forgets the message and gives memory that a long one took back.
-  void Recycle();
+  // Forgets the message. False if a long one has left it more memory than is worth keeping.
+  bool Recycle();
   // Copies what is still borrowed: the read buffer is about to be used again.
   void Own() { body_.Own(); }
 
@@ -104,11 +105,15 @@ class Request {
   uint32_t KeyCost(const RequestContext& context, Store& store) const;
   void Passed(uint32_t key_count);  // keys of the last NextQuery
   KeysQuery NextQuery(const RequestContext& context, uint32_t key_count);
-  Status CallKeys(Store& store, const KeysQuery& query);
+  Result<Progress> CallKeys(Store& store, const KeysQuery& query);
+  // The operation under way; `make` makes it at the first step.
+  template <typename Operation, typename Make>
+  Operation& OperationOf(Make make) {
+    if (Operation* const known = std::get_if<Operation>(&operation_)) return *known;
+    return operation_.template emplace<Operation>(make());
+  }
   Status CallQuery(Store& store, const KeysQuery& query);
   Status CallPin(Store& store, const KeysQuery& query);
-  bool is_prefix_finished() const;
-  Status FinishKeys(Store& store, const KeysQuery& query);
   Outcome FinishErasing(const RequestContext& context, Store& store);
 
   // request_verbs.cc: the other verbs. kInvalid with why_ set refuses the argument; *is_malformed
@@ -184,6 +189,11 @@ class Request {
   std::vector<protocol::CommitEntry> step_entries_;
   std::vector<Checksum> step_checksums_;
   std::vector<uint32_t> step_indexes_;
+
+  // Under way; it fills in the answer of its verb, so it goes first.
+  std::variant<std::monostate, MatchOperation, AcquireOperation, PrefetchOperation,
+               ReserveOperation, WaitOperation>
+      operation_;
 };
 
 }  // namespace terrace

@@ -36,9 +36,10 @@ Request::Outcome Request::StepKeys(const RequestContext& context, Store& store,
     const auto keys = body_.View<BlockKey>(keys_offset_bytes_, key_count);
     query = NextQuery(context, keys.empty() ? key_count : 0);
     if (!keys.empty()) query.keys = keys;
-    const Status called = store.prefixes().AcquireReady(query, &acquire_);
-    if (!called.ok()) return Fail(context, called);
-    Passed(acquire_.walk.walked_count);
+    auto& acquire = operation_.emplace<AcquireOperation>(store.prefixes().Acquire(&acquire_));
+    const Result<Progress> held = acquire.StepReady(query);
+    if (!held.ok()) return Fail(context, held.status());
+    Passed(acquire.passed_count());
     *budget_blocks -= std::min(*budget_blocks, next_ / kReadyKeysPerBlockCost);
   }
   bool is_more = keys_.key_count == 0 || next_ < keys_.key_count || cursor_ != 0;
@@ -60,23 +61,22 @@ Request::Outcome Request::StepKeys(const RequestContext& context, Store& store,
         return Outcome::kSeeking;
     }
     is_sought_ = false;
-    const Status called = CallKeys(store, query);
-    if (!called.ok()) return Fail(context, called);
+    const Result<Progress> called = CallKeys(store, query);
+    if (!called.ok()) return Fail(context, called.status());
     if (cursor_ != 0) {
       *budget_blocks = 0;
       continue;
     }
-    const bool is_reserve = verb_ == Verb::kReserve;
-    Passed(is_reserve ? static_cast<uint32_t>(reserve_.keys.size()) - next_ : key_count);
-    if (is_reserve && reserve_.awaits_room) return Outcome::kSeeking;
-    is_more = next_ < keys_.key_count && !is_prefix_finished();
+    Passed(verb_ == Verb::kReserve ? static_cast<uint32_t>(reserve_.keys.size()) - next_
+                                   : key_count);
+    if (*called == Progress::kAwaits) return Outcome::kSeeking;
+    if (*called == Progress::kFollows) return Outcome::kWaiting;
+    is_more = *called == Progress::kGoesOn;
   }
   if (verb_ == Verb::kEvict && (keys_.flags & protocol::kEvictDryRun) == 0) {
     return FinishErasing(context, store);
   }
-  const Status finished = FinishKeys(store, query);
-  if (verb_ == Verb::kWait && finished.code() == StatusCode::kBusy) return Outcome::kWaiting;
-  return finished.ok() ? Finish(context) : Fail(context, finished);
+  return Finish(context);
 }
 
 // Of one key, in blocks.
@@ -125,27 +125,35 @@ KeysQuery Request::NextQuery(const RequestContext& context, uint32_t key_count) 
           .event_hashes = step_events_};
 }
 
-Status Request::CallKeys(Store& store, const KeysQuery& query) {
+Result<Progress> Request::CallKeys(Store& store, const KeysQuery& query) {
   switch (verb_) {
     case Verb::kMatch:
-      return store.prefixes().Match(query, &match_);
+      return OperationOf<MatchOperation>([&] { return store.prefixes().Match(&match_); })
+          .Step(query);
     case Verb::kPrefetch:
-      return store.prefixes().Prefetch(query, &match_);
+      return OperationOf<PrefetchOperation>([&] { return store.prefixes().Prefetch(&match_); })
+          .Step(query);
     case Verb::kAcquire:
-      return store.prefixes().Acquire(query, &acquire_);
+      return OperationOf<AcquireOperation>([&] { return store.prefixes().Acquire(&acquire_); })
+          .Step(query);
     case Verb::kReserve:
-      return store.storing().Reserve(query, &reserve_);
-    case Verb::kTouch:
-      return store.leases().Touch(query);
+      return OperationOf<ReserveOperation>([&] { return store.storing().Reserve(&reserve_); })
+          .Step(query);
     case Verb::kWait:
-      return store.operators().Wait(query);
+      return OperationOf<WaitOperation>([&] { return store.operators().Wait(); }).Step(query);
+    case Verb::kTouch:
+      TERRACE_RETURN_IF_ERROR(store.leases().Touch(query));
+      break;
     case Verb::kQuery:
-      return CallQuery(store, query);
+      TERRACE_RETURN_IF_ERROR(CallQuery(store, query));
+      break;
     case Verb::kEvict:
-      return store.operators().Evict(query, &cursor_, &evicted_, &children_gone_);
+      TERRACE_RETURN_IF_ERROR(store.operators().Evict(query, &cursor_, &evicted_, &children_gone_));
+      break;
     default:
-      return CallPin(store, query);
+      TERRACE_RETURN_IF_ERROR(CallPin(store, query));
   }
+  return next_ + query.keys.size() < keys_.key_count ? Progress::kGoesOn : Progress::kDone;
 }
 
 Status Request::CallQuery(Store& store, const KeysQuery& query) {
@@ -160,32 +168,6 @@ Status Request::CallPin(Store& store, const KeysQuery& query) {
   TERRACE_RETURN_IF_ERROR(store.operators().Pin(query, &step));
   pinned_.block_count += step.block_count;
   return Status::Ok();
-}
-
-bool Request::is_prefix_finished() const {
-  return (verb_ == Verb::kAcquire && acquire_.is_finished) ||
-         ((verb_ == Verb::kMatch || verb_ == Verb::kPrefetch) && match_.is_finished);
-}
-
-Status Request::FinishKeys(Store& store, const KeysQuery& query) {
-  switch (verb_) {
-    case Verb::kMatch:
-      store.prefixes().FinishMatch(query, &match_);
-      return Status::Ok();
-    case Verb::kAcquire:
-      store.prefixes().FinishAcquire(query, &acquire_);
-      return Status::Ok();
-    case Verb::kPrefetch:
-      store.prefixes().FinishPrefetch(query, &match_);
-      return Status::Ok();
-    case Verb::kReserve:
-      store.storing().FinishReserve(query, &reserve_);
-      return Status::Ok();
-    case Verb::kWait:
-      return store.operators().FinishWait(query);
-    default:
-      return Status::Ok();
-  }
 }
 
 }  // namespace terrace

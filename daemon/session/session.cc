@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "daemon/log/printable.h"
+#include "daemon/session/hello.h"
 
 namespace terrace {
 
@@ -217,13 +218,13 @@ bool SessionTable::TakeMessage(Session& session, std::span<const std::byte>* inp
   message.verb = session.frames.last_verb();
   message.request_id = session.frames.last_request_id();
   (void)session.request->Begin(std::move(message), session.context);
-  EndStep(session, Refuse(session, Status(StatusCode::kInvalid), std::move(why)));
+  EndStep(session, Refuse(session, {StatusCode::kInvalid, std::move(why)}));
   return true;
 }
 
 // Answers with an error and closes.
-Request::Outcome SessionTable::Refuse(Session& session, Status status, std::string sentence) {
-  session.request->Answer(session.context, status, std::move(sentence));
+Request::Outcome SessionTable::Refuse(Session& session, const Error& error) {
+  session.request->Answer(session.context, error.status(), error.sentence());
   return Request::Outcome::kMalformed;
 }
 
@@ -235,14 +236,15 @@ Request::Outcome SessionTable::BeginRequest(Session& session, Message message) {
     MessageBody body = std::move(message.body);
     (void)request.Begin({.verb = verb, .request_id = id, .body = {}}, session.context);
     if (verb == Verb::kHello) return Hello(session, body);
-    return Refuse(session, Status(StatusCode::kInvalid),
-                  std::string(VerbName(verb)) + " before Hello; a connection begins with Hello");
+    return Refuse(session,
+                  {StatusCode::kInvalid,
+                   std::string(VerbName(verb)) + " before Hello; a connection begins with Hello"});
   }
   Request::Outcome outcome = request.Begin(std::move(message), session.context);
   if (session.is_pending(id)) {
-    return Refuse(session, Status(StatusCode::kInvalid),
-                  "request id " + std::to_string(id) +
-                      " is that of a pending request; choose ids that differ");
+    return Refuse(session, {StatusCode::kInvalid,
+                            "request id " + std::to_string(id) +
+                                " is that of a pending request; choose ids that differ"});
   }
   if (outcome != Request::Outcome::kMore) return outcome;
   if (verb == Verb::kStats) {
@@ -264,41 +266,22 @@ Request::Outcome SessionTable::BeginRequest(Session& session, Message message) {
   return outcome;
 }
 
-Status SessionTable::CheckHello(const Session& session, const MessageBody& body,
-                                std::string* why) const {
-  protocol::HelloRequest hello;
-  if (session.is_open) {
-    *why = "a second Hello; a connection says it once";
-    return Status(StatusCode::kInvalid);
-  }
-  if (body.size_bytes() != sizeof(hello) || !body.Read(0, &hello) ||
-      hello.magic != protocol::kMagic) {
-    *why = "this is no Hello of the Terrace protocol: is another program talking to this socket?";
-    return Status(StatusCode::kInvalid);
-  }
-  if (hello.version_max < protocol::kVersionMin || hello.version_min > protocol::kVersion) {
-    *why = "the client speaks frame versions " + std::to_string(hello.version_min) + " to " +
-           std::to_string(hello.version_max) + ", this daemon " +
-           std::to_string(protocol::kVersionMin) + " to " + std::to_string(protocol::kVersion) +
-           ": upgrade the older one";
-    return Status(StatusCode::kUnsupported);
-  }
-  return Status::Ok();
-}
-
 Request::Outcome SessionTable::Hello(Session& session, const MessageBody& body) {
-  std::string why;
-  const Status checked = CheckHello(session, body, &why);
-  if (!checked.ok()) return Refuse(session, checked, std::move(why));
+  if (session.is_open) {
+    return Refuse(session, {StatusCode::kInvalid, "a second Hello; a connection says it once"});
+  }
   protocol::HelloRequest hello;
-  body.Read(0, &hello);
+  if (Error refused = ReadHello(body, &hello); !refused.ok()) {
+    return Refuse(session, std::move(refused));
+  }
   const SessionId id = session.context.session;
-  const Status opened = store_->sessions().Open({.id = id,
-                                                 .domain_index = session.peer.domain_index,
-                                                 .uid = session.peer.uid,
-                                                 .pid = session.peer.pid},
-                                                &why);
-  if (!opened.ok()) return Refuse(session, opened, "no further session: " + why);
+  const Error opened = store_->sessions().Open({.id = id,
+                                                .domain_index = session.peer.domain_index,
+                                                .uid = session.peer.uid,
+                                                .pid = session.peer.pid});
+  if (!opened.ok()) {
+    return Refuse(session, {opened.status(), "no further session: " + opened.sentence()});
+  }
   session.is_open = true;
   std::erase(strangers_, id);
   session.client_name = Printable(hello.client_name);
@@ -328,26 +311,25 @@ Request::Outcome SessionTable::DeviceAttach(Session& session) {
   const MessageBody& body = request.body();
   // Descriptors travel with an answer: those of one are on their way before the next.
   if (session.attach != Transport::Attach::kNothing || session.has_device) {
-    return Refuse(session, Status(StatusCode::kInvalid),
-                  "DeviceAttach once a session, after the answer to Hello");
+    return Refuse(session,
+                  {StatusCode::kInvalid, "DeviceAttach once a session, after the answer to Hello"});
   }
   if (body.size_bytes() != sizeof(asked) || !body.Read(0, &asked)) {
-    return Refuse(session, Status(StatusCode::kInvalid),
-                  "DeviceAttach of " + std::to_string(body.size_bytes()) +
-                      " bytes; that is not the size of such a request");
+    return Refuse(session,
+                  {StatusCode::kInvalid, "DeviceAttach of " + std::to_string(body.size_bytes()) +
+                                             " bytes; that is not the size of such a request"});
   }
   const std::string device = Printable(asked.device);
   protocol::DeviceAttachReply reply;
-  std::string why;
-  const Status attached = store_->devices().Attach(session.context.session, device, &reply, &why);
+  const Error attached = store_->devices().Attach(session.context.session, device, &reply);
   if (attached.ok()) {
     session.attach = Transport::Attach::kDeviceSlabs;
     session.has_device = true;
     request.reply().Begin(request.verb(), request.id(), options_.boot_id, Status::Ok());
     request.reply().AddHead(reply);
   } else {
-    request.Answer(session.context, attached,
-                   "device '" + device + "': " + (why.empty() ? attached.what() : why));
+    request.Answer(session.context, attached.status(),
+                   "device '" + device + "': " + attached.sentence());
   }
   return Request::Outcome::kReply;
 }
@@ -357,9 +339,9 @@ Request::Outcome SessionTable::TraceRecord(Session& session) {
   Request& request = *session.request;
   const MessageBody& body = request.body();
   if (body.size_bytes() != sizeof(asked) || !body.Read(0, &asked)) {
-    return Refuse(session, Status(StatusCode::kInvalid),
-                  "TraceRecord of " + std::to_string(body.size_bytes()) +
-                      " bytes; that is not the size of such a request");
+    return Refuse(session,
+                  {StatusCode::kInvalid, "TraceRecord of " + std::to_string(body.size_bytes()) +
+                                             " bytes; that is not the size of such a request"});
   }
   if (!trace_.control) {
     request.Answer(session.context, Status(StatusCode::kUnsupported),
@@ -380,9 +362,9 @@ Request::Outcome SessionTable::Fsck(Session& session) {
   Request& request = *session.request;
   const MessageBody& body = request.body();
   if (body.size_bytes() != sizeof(asked) || !body.Read(0, &asked)) {
-    return Refuse(session, Status(StatusCode::kInvalid),
-                  "Fsck of " + std::to_string(body.size_bytes()) +
-                      " bytes; that is not the size of such a request");
+    return Refuse(session,
+                  {StatusCode::kInvalid, "Fsck of " + std::to_string(body.size_bytes()) +
+                                             " bytes; that is not the size of such a request"});
   }
   if (!fsck_.begin) {
     request.Answer(session.context, Status(StatusCode::kUnsupported),
@@ -465,8 +447,11 @@ void SessionTable::CutPage(Session& session) {
 
 void SessionTable::EndRequest(Session& session) {
   session.is_replying = false;
-  spare_request_ = std::move(session.request);
-  spare_request_->Recycle();
+  if (session.request->Recycle()) {
+    spare_request_ = std::move(session.request);
+  } else {
+    session.request.reset();
+  }
   session.output.insert(session.output.end(), session.held.begin(), session.held.end());
   session.held.clear();
   if (session.is_last_reply) {

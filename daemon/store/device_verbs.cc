@@ -7,25 +7,25 @@
 
 namespace terrace {
 
-Status DeviceVerbs::Attach(SessionId session, std::string_view device,
-                           protocol::DeviceAttachReply* reply, std::string* why) {
+Error DeviceVerbs::Attach(SessionId session, std::string_view device,
+                          protocol::DeviceAttachReply* reply) {
   Caller caller;
   TERRACE_RETURN_IF_ERROR(store_.Enter(session, kAllGroups, &caller));
   const DeviceUse& use = caller.domain().options.device;
   if (use.tier == nullptr) {
-    *why = "this domain has no HBM tier: hbm.capacity_bytes says how large it is";
-    return Status(StatusCode::kUnsupported, "this domain has no HBM tier");
+    return {StatusCode::kUnsupported,
+            "this domain has no HBM tier: hbm.capacity_bytes says how large it is"};
   }
   if (device != use.device) {
-    *why = "the HBM tier is of device '" + use.device + "' (hbm.device); blocks come from DRAM";
-    return Status(StatusCode::kNotFound, "the HBM tier is of another device");
+    return {StatusCode::kNotFound,
+            "the HBM tier is of device '" + use.device + "' (hbm.device); blocks come from DRAM"};
   }
   SessionRecord& record = store_.sessions.at(caller.session);
   record.has_device = record.has_slots = true;
   use.tier->AddExecutor(session);
   *reply = {.slab_bytes = use.tier->slab_bytes(), .slab_count = use.tier->slab_count()};
   store_.Settle(*caller.rooms);
-  return Status::Ok();
+  return {};
 }
 
 Status DeviceVerbs::OrderDone(SessionId session, const protocol::OrderDoneRequest& done,

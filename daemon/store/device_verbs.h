@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "daemon/block/store_listener.h"
+#include "terrace/error.h"
 #include "terrace/protocol_device.h"
 #include "terrace/space.h"
 #include "terrace/status.h"
@@ -23,9 +24,8 @@ class DeviceVerbs {
   explicit DeviceVerbs(StoreRooms& store) : store_(store) {}
 
   // From here on the session is sent work orders, and may be answered with addresses there.
-  // With `*why`: kUnsupported, there is no such tier; kNotFound, it is of another device.
-  Status Attach(SessionId session, std::string_view device, protocol::DeviceAttachReply* reply,
-                std::string* why);
+  // kUnsupported: there is no such tier; kNotFound: it is of another device.
+  Error Attach(SessionId session, std::string_view device, protocol::DeviceAttachReply* reply);
   // kGone: the session has no such order any more; nothing was believed.
   Status OrderDone(SessionId session, const protocol::OrderDoneRequest& done,
                    std::span<const Checksum> checksums);

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "daemon/store/store_rooms.h"
+#include "terrace/check.h"
 
 namespace terrace {
 namespace {
@@ -108,9 +109,10 @@ Status OperatorVerbs::Query(const KeysQuery& query, std::vector<protocol::Querie
 
 // ---- Wait ----
 
-Status OperatorVerbs::Wait(const KeysQuery& query) {
+Status WaitOperation::Await(const KeysQuery& query) {
+  StoreRooms& store = *tie_.store();
   Caller caller;
-  TERRACE_RETURN_IF_ERROR(store_.Enter(query.session, query.group_index, &caller));
+  TERRACE_RETURN_IF_ERROR(store.Enter(query.session, query.group_index, &caller));
   Waiters& waiters = caller.rooms->waiters;
   if (caller.domain().persistent_tier == kLowerTiersMax) {
     return Status(StatusCode::kUnsupported, "no persistent tier is configured");
@@ -119,8 +121,6 @@ Status OperatorVerbs::Wait(const KeysQuery& query) {
   for (const BlockKey& key : query.keys) {
     const BlockId id = caller.domain().index.Find(query.group_index, key);
     if (id == kBlockNone || caller.rooms->residency.IsExpired(id)) {
-      const PendingId begun = waiters.Find(query.session, query.request_id);
-      if (begun != kPendingNone) waiters.Drop(begun);
       return Status(StatusCode::kNotFound, "a key is not in the cache");
     }
     if (!caller.rooms->residency.IsPersisted(id)) missing.push_back(id);
@@ -128,7 +128,7 @@ Status OperatorVerbs::Wait(const KeysQuery& query) {
   if (missing.empty()) return Status::Ok();
   PendingId pending = waiters.Find(query.session, query.request_id);
   if (pending == kPendingNone) {
-    if (waiters.CountOf(query.session) >= store_.options.pending_per_session_max) {
+    if (waiters.CountOf(query.session) >= store.options.pending_per_session_max) {
       return Status(StatusCode::kBusy, "the session has pending_per_session_max requests pending");
     }
     pending = waiters.Open(
@@ -142,20 +142,51 @@ Status OperatorVerbs::Wait(const KeysQuery& query) {
   return Status::Ok();
 }
 
-Status OperatorVerbs::FinishWait(const KeysQuery& query) {
+// kOk: all persisted now; kBusy: OnWaitDone follows.
+Status WaitOperation::Finish(const KeysQuery& query) {
+  StoreRooms& store = *tie_.store();
   Caller caller;
-  TERRACE_RETURN_IF_ERROR(store_.Enter(query.session, query.group_index, &caller));
+  TERRACE_RETURN_IF_ERROR(store.Enter(query.session, query.group_index, &caller));
   Waiters& waiters = caller.rooms->waiters;
   const PendingId pending = waiters.Find(query.session, query.request_id);
   if (pending == kPendingNone) return Status::Ok();
   const StatusCode outcome = waiters.WaitOutcome(pending);
   if (outcome == StatusCode::kBusy) {
-    waiters.Arm(pending, store_.DeadlineUs(query.hints));
+    waiters.Arm(pending, store.DeadlineUs(query.hints));
     return Status(StatusCode::kBusy, "the answer follows");
   }
   waiters.Drop(pending);
   return outcome == StatusCode::kOk ? Status::Ok() : Status(outcome, "a key left the cache");
 }
+
+Result<Progress> WaitOperation::Step(const KeysQuery& query) {
+  TERRACE_CHECK(tie_.store() != nullptr, "an operation that is over is not stepped");
+  session_ = query.session;
+  request_id_ = query.request_id;
+  if (const Status awaited = Await(query); !awaited.ok()) {
+    Undo();
+    return awaited;
+  }
+  passed_count_ += static_cast<uint32_t>(query.keys.size());
+  if (passed_count_ < query.key_count_of_request) return Progress::kGoesOn;
+  const Status outcome = Finish(query);
+  tie_.Cut();
+  if (outcome.code() == StatusCode::kBusy) return Progress::kFollows;
+  if (!outcome.ok()) return outcome;
+  return Progress::kDone;
+}
+
+void WaitOperation::Undo() {
+  StoreRooms* const store = tie_.store();
+  tie_.Cut();
+  const SessionIndex session = store == nullptr ? kSessionNone : store->sessions.Find(session_);
+  if (session == kSessionNone) return;
+  Waiters& waiters = store->at(store->sessions.at(session).domain_index).waiters;
+  const PendingId pending = waiters.Find(session_, request_id_);
+  if (pending != kPendingNone && !waiters.IsArmed(pending)) waiters.Drop(pending);
+}
+
+WaitOperation OperatorVerbs::Wait() { return WaitOperation(store_); }
 
 // ---- Pin ----
 

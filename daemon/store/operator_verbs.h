@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "daemon/block/keys_query.h"
+#include "daemon/store/operation.h"
 #include "terrace/protocol.h"
 #include "terrace/status.h"
 
@@ -18,16 +19,35 @@ struct StoreRooms;
 // How many blocks are described in one turn: all members and copies of each are looked at.
 inline constexpr uint32_t kListBlocksMax = protocol::kBlocksPerTurnMax / 4;
 
+// An operation: until every key of the request is persisted. Undone, nobody waits any more.
+class WaitOperation {
+ public:
+  explicit WaitOperation(StoreRooms& store) : tie_(store) {}
+  WaitOperation(WaitOperation&&) noexcept = default;
+  ~WaitOperation() { Undo(); }
+
+  // The next keys; query.key_count_of_request says which are the last (0: these). kUnsupported: no
+  // persistent tier; kNotFound: a key is not in the cache. kDone: all are persisted now; kFollows:
+  // OnWaitDone tells when.
+  Result<Progress> Step(const KeysQuery& query);
+
+ private:
+  Status Await(const KeysQuery& query);
+  Status Finish(const KeysQuery& query);
+  void Undo();
+
+  OperationTie tie_;
+  SessionId session_ = 0;
+  uint64_t request_id_ = 0;
+  uint32_t passed_count_ = 0;
+};
+
 class OperatorVerbs {
  public:
   explicit OperatorVerbs(StoreRooms& store) : store_(store) {}
 
   Status Query(const KeysQuery& query, std::vector<protocol::QueriedBlock>* blocks);
-  // Pass all keys call by call, then FinishWait. kOk: go on; kUnsupported: no persistent tier;
-  // kNotFound: a key is not in the cache (no Finish…).
-  Status Wait(const KeysQuery& query);
-  // kOk: all persisted now; kBusy: OnWaitDone follows.
-  Status FinishWait(const KeysQuery& query);
+  WaitOperation Wait();
   // How many lookups a key of such a query costs: more than one where all groups are asked for it.
   uint32_t KeyCost(SessionId session, uint32_t group_index) const;
   // Cursors: do at most kBlocksPerTurnMax blocks and say in *cursor whether more is left (0: done);

@@ -7,6 +7,7 @@
 #include "daemon/store/acquire_misses.h"
 #include "daemon/store/store_rooms.h"
 #include "daemon/store/visibility.h"
+#include "terrace/check.h"
 
 namespace terrace {
 
@@ -34,23 +35,24 @@ std::vector<BlockId> PathOf(const CacheDomain& domain, const KeysQuery& query,
 
 }  // namespace
 
-Status PrefixVerbs::Match(const KeysQuery& query, PrefixMatch* result) {
+Status MatchOperation::Walk(const KeysQuery& query) {
   Caller caller;
-  TERRACE_RETURN_IF_ERROR(store_.Enter(query.session, query.group_index, &caller));
+  TERRACE_RETURN_IF_ERROR(tie_.store()->Enter(query.session, query.group_index, &caller));
+  group_ = caller.group;
   CacheDomain& domain = caller.domain();
-  if (result->walk.walked_count == 0) ++domain.counters.match_requests;
+  if (answer_->walk.walked_count == 0) ++domain.counters.match_requests;
   domain.counters.match_blocks_asked += query.keys.size();
-  const uint32_t usable_before = result->walk.usable_count;
+  const uint32_t usable_before = answer_->walk.usable_count;
   // Nothing is served by it, so what chains prove is enough.
   const bool is_chain = (query.flags & protocol::kKeysFlat) == 0;
   const std::vector<BlockId> run =
       PathOf(domain, query, is_chain ? RadixIndex::Proof::kChain : RadixIndex::Proof::kEveryKey);
   for (const BlockId id : run) {
     const Visibility found = VisibilityOf(caller, id);
-    const uint32_t index = result->walk.walked_count;
+    const uint32_t index = answer_->walk.walked_count;
     if (found == Visibility::kNothing || found == Visibility::kReserved ||
-        !WalkOn(*caller.group, MembersOf(domain, domain.block(id)), &result->walk)) {
-      result->is_finished = true;
+        !WalkOn(*caller.group, MembersOf(domain, domain.block(id)), &answer_->walk)) {
+      answer_->is_finished = true;
       break;
     }
     BlockSpan span{.first_block = index, .block_count = 1};
@@ -60,10 +62,10 @@ Status PrefixVerbs::Match(const KeysQuery& query, PrefixMatch* result) {
       span.tier = coming.tier;
       span.eta_us = coming.eta_us;
     }
-    AppendToSpans(span, &result->spans);
+    AppendToSpans(span, &answer_->spans);
   }
-  if (run.size() < query.keys.size()) result->is_finished = true;
-  domain.counters.match_blocks_hit += result->walk.usable_count - usable_before;
+  if (run.size() < query.keys.size()) answer_->is_finished = true;
+  domain.counters.match_blocks_hit += answer_->walk.usable_count - usable_before;
   return Status::Ok();
 }
 
@@ -86,10 +88,15 @@ void AnswerMatch(const Group& group, uint32_t block_count, PrefixMatch* result) 
 
 }  // namespace
 
-void PrefixVerbs::FinishMatch(const KeysQuery& query, PrefixMatch* result) {
-  Caller caller;
-  if (!store_.Enter(query.session, query.group_index, &caller).ok()) return;
-  AnswerMatch(*caller.group, UsefulBlocks(query, *caller.group, result->walk.usable_count), result);
+Result<Progress> MatchOperation::Step(const KeysQuery& query) {
+  TERRACE_CHECK(tie_.store() != nullptr, "an operation that is over is not stepped");
+  TERRACE_RETURN_IF_ERROR(Walk(query));
+  passed_count_ += static_cast<uint32_t>(query.keys.size());
+  if (!answer_->is_finished && passed_count_ < query.key_count_of_request) return Progress::kGoesOn;
+  const Group& group = *group_;
+  AnswerMatch(group, UsefulBlocks(query, group, answer_->walk.usable_count), answer_);
+  tie_.Cut();
+  return Progress::kDone;
 }
 
 // ---- Acquire and Prefetch ----
@@ -423,45 +430,47 @@ Status PrefixVerbs::Seek(const KeysQuery& query, uint64_t* end_us) {
   return caller.rooms->shared_reader.Seek(query, known_count, *end_us);
 }
 
-Status PrefixVerbs::AcquireReady(const KeysQuery& query, AcquireResult* result) {
+Status AcquireOperation::HoldRuns(const KeysQuery& query) {
+  StoreRooms& store = *tie_.store();
   Caller caller;
-  TERRACE_RETURN_IF_ERROR(store_.Enter(query.session, query.group_index, &caller));
+  TERRACE_RETURN_IF_ERROR(store.Enter(query.session, query.group_index, &caller));
   CacheDomain& domain = caller.domain();
   const std::vector<BlockRange> path = ReadyPathOf(caller, query);
   uint32_t block_count = 0;
   for (const BlockRange& range : path) block_count += range.block_count;
   if (block_count == 0 || !caller.rooms->deferred_hits.has_room(block_count)) return Status::Ok();
   LeaseId lease = kLeaseNone;
-  TERRACE_RETURN_IF_ERROR(Begin(store_, caller, query, LeaseKind::kRead, &lease));
-  result->reply.token = domain.leases.at(lease).token;
+  TERRACE_RETURN_IF_ERROR(Begin(store, caller, query, LeaseKind::kRead, &lease));
+  answer_->reply.token = domain.leases.at(lease).token;
   ++domain.counters.acquire_requests;
   domain.counters.acquire_blocks_asked += block_count;
   caller.group->acquire_blocks_asked += block_count;
-  result->misses.asked_count += block_count;
+  answer_->misses.asked_count += block_count;
   caller.rooms->keeper.AppendReady(lease, path);
   domain.leases.at(lease).tip = query.keys[block_count - 1];
-  WalkOnReady(*caller.group, block_count, &result->walk);
-  AppendToSpans({.first_block = 0, .block_count = block_count}, &result->spans);
+  WalkOnReady(*caller.group, block_count, &answer_->walk);
+  AppendToSpans({.first_block = 0, .block_count = block_count}, &answer_->spans);
   caller.rooms->deferred_hits.Add(lease, query, block_count);
   return Status::Ok();
 }
 
-Status PrefixVerbs::Acquire(const KeysQuery& query, AcquireResult* result) {
+Status AcquireOperation::Hold(const KeysQuery& query) {
+  StoreRooms& store = *tie_.store();
   Caller caller;
-  TERRACE_RETURN_IF_ERROR(store_.Enter(query.session, query.group_index, &caller));
+  TERRACE_RETURN_IF_ERROR(store.Enter(query.session, query.group_index, &caller));
   CacheDomain& domain = caller.domain();
   LeaseId lease = kLeaseNone;
-  if (result->reply.token.is_zero()) {
-    TERRACE_RETURN_IF_ERROR(Begin(store_, caller, query, LeaseKind::kRead, &lease));
-    result->reply.token = domain.leases.at(lease).token;
-    result->reply.member_mask = query.member_mask & caller.group->local_mask();
+  if (answer_->reply.token.is_zero()) {
+    TERRACE_RETURN_IF_ERROR(Begin(store, caller, query, LeaseKind::kRead, &lease));
+    answer_->reply.token = domain.leases.at(lease).token;
+    answer_->reply.member_mask = query.member_mask & caller.group->local_mask();
     if (query.key_count_of_request > CacheDomain::kGrownAtOnceMin) {
-      result->slots.reserve(size_t{query.key_count_of_request} *
-                            std::popcount(result->reply.member_mask));
+      answer_->slots.reserve(size_t{query.key_count_of_request} *
+                             std::popcount(answer_->reply.member_mask));
     }
     ++domain.counters.acquire_requests;
   } else {
-    lease = domain.leases.Find(result->reply.token);
+    lease = domain.leases.Find(answer_->reply.token);
   }
   const PendingId pending = caller.rooms->waiters.Find(query.session, query.request_id);
   if (lease == kLeaseNone || pending == kPendingNone ||
@@ -470,45 +479,48 @@ Status PrefixVerbs::Acquire(const KeysQuery& query, AcquireResult* result) {
   }
   domain.counters.acquire_blocks_asked += query.keys.size();
   caller.group->acquire_blocks_asked += query.keys.size();
-  result->misses.asked_count += static_cast<uint32_t>(query.keys.size());
+  answer_->misses.asked_count += static_cast<uint32_t>(query.keys.size());
   caller.rooms->deferred_hits.OnAsked(query.group_index, query.keys);
-  if (domain.leases.at(lease).entries.size() < result->walk.walked_count) {
-    result->is_finished = true;  // what came before has failed meanwhile
-    result->misses.cause = protocol::MissCause::kLate;
+  if (domain.leases.at(lease).entries.size() < answer_->walk.walked_count) {
+    answer_->is_finished = true;  // what came before has failed meanwhile
+    answer_->misses.cause = protocol::MissCause::kLate;
     return Status::Ok();
   }
-  const uint32_t walked_before = result->walk.walked_count;
-  PrefixHolder holder(store_, caller, query,
+  const uint32_t walked_before = answer_->walk.walked_count;
+  PrefixHolder holder(store, caller, query,
                       {.lease = lease,
                        .pending = pending,
-                       .walk = &result->walk,
-                       .spans = &result->spans,
-                       .slots = &result->slots});
+                       .walk = &answer_->walk,
+                       .spans = &answer_->spans,
+                       .slots = &answer_->slots});
   const bool goes_on = holder.Hold();
-  result->is_finished = !holder.Answer() || !goes_on;
-  CountMisses(caller, query, query.keys.subspan(result->walk.walked_count - walked_before),
-              &result->misses);
+  answer_->is_finished = !holder.Answer() || !goes_on;
+  CountMisses(caller, query, query.keys.subspan(answer_->walk.walked_count - walked_before),
+              &answer_->misses);
   caller.rooms->mover.Step();
-  store_.Settle(*caller.rooms);
+  store.Settle(*caller.rooms);
   return Status::Ok();
 }
 
-void PrefixVerbs::FinishAcquire(const KeysQuery& query, AcquireResult* result) {
-  const LeaseToken token = result->reply.token;
-  const uint64_t member_mask = result->reply.member_mask;
-  result->reply = {};
+// Applies min_tokens, sends the lease off, or releases it when nothing matched. Completions of the
+// request come from later calls only, never before the reply.
+void AcquireOperation::Finish(const KeysQuery& query) {
+  const LeaseToken token = answer_->reply.token;
+  const uint64_t member_mask = answer_->reply.member_mask;
+  answer_->reply = {};
+  StoreRooms& store = *tie_.store();
   Caller caller;
-  const bool is_open = store_.Enter(query.session, query.group_index, &caller).ok();
+  const bool is_open = store.Enter(query.session, query.group_index, &caller).ok();
   const LeaseId id = is_open ? caller.domain().leases.Find(token) : kLeaseNone;
   uint32_t block_count = 0;
   if (id != kLeaseNone && caller.domain().leases.at(id).phase == LeasePhase::kBuilding) {
     block_count = UsefulBlocks(query, *caller.group,
-                               UsableCount(caller, caller.domain().leases.at(id), &result->walk));
+                               UsableCount(caller, caller.domain().leases.at(id), &answer_->walk));
     caller.rooms->waiters.Truncate(id, block_count, StatusCode::kNotFound);
-    if (block_count > 0) ReadOn(caller, block_count, result->is_finished, result->walk);
+    if (block_count > 0) ReadOn(caller, block_count, answer_->is_finished, answer_->walk);
   }
-  TrimSpans(block_count, &result->spans);
-  result->slots.resize(size_t{block_count} * std::popcount(member_mask));
+  TrimSpans(block_count, &answer_->spans);
+  answer_->slots.resize(size_t{block_count} * std::popcount(member_mask));
   if (id != kLeaseNone && block_count == 0) {
     caller.rooms->keeper.Leave(id, caller.session);
   } else if (id != kLeaseNone) {
@@ -519,71 +531,141 @@ void PrefixVerbs::FinishAcquire(const KeysQuery& query, AcquireResult* result) {
     if (query.hints.recompute_ns_per_token != 0) {
       caller.group->recompute_ns_per_token = query.hints.recompute_ns_per_token;
     }
-    PromisedHits promised(query.group_index, block_count, result->spans);
+    PromisedHits promised(query.group_index, block_count, answer_->spans);
     const PendingId pending = caller.rooms->waiters.Find(query.session, query.request_id);
     if (pending != kPendingNone &&
-        caller.rooms->waiters.Arm(pending, store_.DeadlineUs(query.hints))) {
+        caller.rooms->waiters.Arm(pending, store.DeadlineUs(query.hints))) {
       caller.rooms->waiters.Promise(pending, std::move(promised));
     } else {
       promised.DeliverAll(caller.domain());
     }
-    result->reply.token = token;
+    answer_->reply.token = token;
   }
-  if (is_open && !result->slots.empty()) store_.sessions.at(caller.session).has_slots = true;
-  if (is_open) store_.Settle(*caller.rooms);
-  result->reply.member_mask = member_mask;
-  result->reply.block_count = block_count;
-  result->reply.token_count = is_open ? block_count * caller.group->block_tokens() : 0;
-  result->reply.span_count = static_cast<uint32_t>(result->spans.size());
-  result->reply.slot_count = static_cast<uint32_t>(result->slots.size());
-  result->reply.lease_ttl_ms = store_.options.lease_ttl_ms;
-  result->reply.flags = is_open && caller.group->has_remote() ? protocol::kMatchIsBound : 0;
-  if (is_open) CountAnswer(caller, query, *result);
+  if (is_open && !answer_->slots.empty()) store.sessions.at(caller.session).has_slots = true;
+  if (is_open) store.Settle(*caller.rooms);
+  answer_->reply.member_mask = member_mask;
+  answer_->reply.block_count = block_count;
+  answer_->reply.token_count = is_open ? block_count * caller.group->block_tokens() : 0;
+  answer_->reply.span_count = static_cast<uint32_t>(answer_->spans.size());
+  answer_->reply.slot_count = static_cast<uint32_t>(answer_->slots.size());
+  answer_->reply.lease_ttl_ms = store.options.lease_ttl_ms;
+  answer_->reply.flags = is_open && caller.group->has_remote() ? protocol::kMatchIsBound : 0;
+  if (is_open) CountAnswer(caller, query, *answer_);
 }
 
-Status PrefixVerbs::Prefetch(const KeysQuery& query, PrefixMatch* result) {
+Result<Progress> AcquireOperation::StepReady(const KeysQuery& query) {
+  TERRACE_CHECK(tie_.store() != nullptr && passed_count_ == 0, "the short way comes first");
+  session_ = query.session;
+  if (const Status held = HoldRuns(query); !held.ok()) return Fail(held);
+  passed_count_ = answer_->walk.walked_count;
+  const auto key_count = std::max<size_t>(query.key_count_of_request, query.keys.size());
+  return passed_count_ < key_count ? Progress::kGoesOn : End(query);
+}
+
+Result<Progress> AcquireOperation::Step(const KeysQuery& query) {
+  TERRACE_CHECK(tie_.store() != nullptr, "an operation that is over is not stepped");
+  session_ = query.session;
+  if (const Status held = Hold(query); !held.ok()) return Fail(held);
+  passed_count_ += static_cast<uint32_t>(query.keys.size());
+  const bool is_last = answer_->is_finished || passed_count_ >= query.key_count_of_request;
+  return is_last ? End(query) : Progress::kGoesOn;
+}
+
+Progress AcquireOperation::End(const KeysQuery& query) {
+  Finish(query);
+  tie_.Cut();
+  return Progress::kDone;
+}
+
+Status AcquireOperation::Fail(Status status) {
+  Undo();
+  return status;
+}
+
+void AcquireOperation::Undo() {
+  if (tie_.store() == nullptr) return;
+  LeaveUntold(*tie_.store(), session_, answer_->reply.token);
+  tie_.Cut();
+}
+
+Status PrefetchOperation::Hold(const KeysQuery& query) {
+  StoreRooms& store = *tie_.store();
   Caller caller;
-  TERRACE_RETURN_IF_ERROR(store_.Enter(query.session, query.group_index, &caller));
+  TERRACE_RETURN_IF_ERROR(store.Enter(query.session, query.group_index, &caller));
   CacheDomain& domain = caller.domain();
   PendingId pending = caller.rooms->waiters.Find(query.session, query.request_id);
   LeaseId lease = kLeaseNone;
-  if (result->walk.walked_count == 0) {
-    TERRACE_RETURN_IF_ERROR(Begin(store_, caller, query, LeaseKind::kPrefetch, &lease));
+  if (answer_->walk.walked_count == 0) {
+    TERRACE_RETURN_IF_ERROR(Begin(store, caller, query, LeaseKind::kPrefetch, &lease));
     pending = caller.rooms->waiters.Find(query.session, query.request_id);
   } else if (pending != kPendingNone) {
     lease = caller.rooms->waiters.LeaseOf(pending);
   }
   if (lease == kLeaseNone) return Status(StatusCode::kBusy, "the request was cancelled");
-  if (domain.leases.at(lease).entries.size() < result->walk.walked_count) {
-    result->is_finished = true;
+  if (domain.leases.at(lease).entries.size() < answer_->walk.walked_count) {
+    answer_->is_finished = true;
     return Status::Ok();
   }
   PrefixHolder holder(
-      store_, caller, query,
-      {.lease = lease, .pending = pending, .walk = &result->walk, .spans = &result->spans});
+      store, caller, query,
+      {.lease = lease, .pending = pending, .walk = &answer_->walk, .spans = &answer_->spans});
   const bool goes_on = holder.Hold();
-  result->is_finished = !holder.Answer() || !goes_on;
+  answer_->is_finished = !holder.Answer() || !goes_on;
   caller.rooms->mover.Step();
-  store_.Settle(*caller.rooms);
+  store.Settle(*caller.rooms);
   return Status::Ok();
 }
 
-void PrefixVerbs::FinishPrefetch(const KeysQuery& query, PrefixMatch* result) {
+void PrefetchOperation::Finish(const KeysQuery& query) {
+  StoreRooms& store = *tie_.store();
   Caller caller;
-  if (!store_.Enter(query.session, query.group_index, &caller).ok()) return;
+  if (!store.Enter(query.session, query.group_index, &caller).ok()) return;
   Waiters& waiters = caller.rooms->waiters;
   const PendingId pending = waiters.Find(query.session, query.request_id);
   uint32_t block_count = 0;
   if (pending != kPendingNone) {
     const LeaseId lease = waiters.LeaseOf(pending);
-    block_count = UsefulBlocks(
-        query, *caller.group, UsableCount(caller, caller.domain().leases.at(lease), &result->walk));
+    block_count =
+        UsefulBlocks(query, *caller.group,
+                     UsableCount(caller, caller.domain().leases.at(lease), &answer_->walk));
     waiters.Truncate(lease, block_count, StatusCode::kNotFound);
-    if (block_count > 0) ReadOn(caller, block_count, result->is_finished, result->walk);
-    waiters.Arm(pending, store_.DeadlineUs(query.hints));
+    if (block_count > 0) ReadOn(caller, block_count, answer_->is_finished, answer_->walk);
+    waiters.Arm(pending, store.DeadlineUs(query.hints));
   }
-  AnswerMatch(*caller.group, block_count, result);
-  store_.Settle(*caller.rooms);
+  AnswerMatch(*caller.group, block_count, answer_);
+  store.Settle(*caller.rooms);
 }
+
+Result<Progress> PrefetchOperation::Step(const KeysQuery& query) {
+  TERRACE_CHECK(tie_.store() != nullptr, "an operation that is over is not stepped");
+  session_ = query.session;
+  request_id_ = query.request_id;
+  if (const Status held = Hold(query); !held.ok()) {
+    Undo();
+    return held;
+  }
+  passed_count_ += static_cast<uint32_t>(query.keys.size());
+  if (!answer_->is_finished && passed_count_ < query.key_count_of_request) return Progress::kGoesOn;
+  Finish(query);
+  tie_.Cut();
+  return Progress::kDone;
+}
+
+void PrefetchOperation::Undo() {
+  StoreRooms* const store = tie_.store();
+  tie_.Cut();
+  if (store == nullptr || passed_count_ == 0) return;
+  const SessionIndex session = store->sessions.Find(session_);
+  if (session == kSessionNone || store->sessions.at(session).is_hung_up) return;
+  DomainRooms& rooms = store->at(store->sessions.at(session).domain_index);
+  const PendingId pending = rooms.waiters.Find(session_, request_id_);
+  if (pending == kPendingNone || rooms.waiters.IsArmed(pending)) return;
+  rooms.waiters.Drop(pending);
+  store->Settle(rooms);
+}
+
+MatchOperation PrefixVerbs::Match(PrefixMatch* answer) { return {store_, answer}; }
+AcquireOperation PrefixVerbs::Acquire(AcquireResult* answer) { return {store_, answer}; }
+PrefetchOperation PrefixVerbs::Prefetch(PrefixMatch* answer) { return {store_, answer}; }
 
 }  // namespace terrace

@@ -1,6 +1,8 @@
 #include "daemon/store/session_verbs.h"
 
 #include <algorithm>
+#include <string>
+#include <utility>
 
 #include "daemon/store/group_places.h"
 #include "daemon/store/store_rooms.h"
@@ -37,22 +39,20 @@ Status RefuseOther(const SpaceGroupSpec& known, const SpaceGroupSpec& asked, std
 
 }  // namespace
 
-Status SessionVerbs::Open(const SessionOptions& session, std::string* why) {
+Error SessionVerbs::Open(const SessionOptions& session) {
   if (session.domain_index >= store_.domains.size()) {
     return Status(StatusCode::kInvalid, "there is no such domain");
   }
   if (store_.sessions.Find(session.id) != kSessionNone) {
     return Status(StatusCode::kInvalid, "a session of that id is open");
   }
-  std::string sentence;
-  const SessionIndex index = store_.sessions.Open(session, why != nullptr ? why : &sentence);
-  if (index == kSessionNone) {
-    return Status(StatusCode::kNoSpace, "a limit of sessions is reached");
-  }
+  std::string why;
+  const SessionIndex index = store_.sessions.Open(session, &why);
+  if (index == kSessionNone) return {StatusCode::kNoSpace, std::move(why)};
   SessionRecord& record = store_.sessions.at(index);
   record.last_sign_us = store_.clock.NowUs();
   ++store_.domains[session.domain_index]->domain.session_count;
-  return Status::Ok();
+  return {};
 }
 
 bool SessionVerbs::HangUp(SessionId session) {

@@ -12,6 +12,7 @@
 
 #include "daemon/block/domain_options.h"
 #include "daemon/block/store_listener.h"
+#include "terrace/error.h"
 #include "terrace/protocol.h"
 #include "terrace/space.h"
 #include "terrace/status.h"
@@ -30,8 +31,8 @@ class SessionVerbs {
  public:
   explicit SessionVerbs(StoreRooms& store) : store_(store) {}
 
-  // kNoSpace above a limit of SessionQuota, with a sentence in `*why`, unless that is null.
-  Status Open(const SessionOptions& session, std::string* why = nullptr);
+  // kNoSpace above a limit of SessionQuota.
+  Error Open(const SessionOptions& session);
   // The control connection ended: its leases are revoked, their slots fenced. False if it never was
   // told of a slot: then there is nothing to prove, and it is gone; else ProofOfDeath is to follow.
   bool HangUp(SessionId session);

@@ -57,6 +57,10 @@ StoreRooms::StoreRooms(StoreOptions store_options, Clock& clock_seam, Random& ra
   }
 }
 
+StoreRooms::~StoreRooms() {
+  while (operations != nullptr) operations->Cut();
+}
+
 DomainRooms& StoreRooms::at(uint32_t domain_index) const {
   TERRACE_CHECK(domain_index < domains.size(), "there is such a domain");
   return *domains[domain_index];

@@ -22,6 +22,7 @@
 #include "daemon/restore/adoption.h"
 #include "daemon/restore/restorer.h"
 #include "daemon/store/deferred_hits.h"
+#include "daemon/store/operation.h"
 #include "daemon/transfer/mover.h"
 #include "daemon/transfer/scrubber.h"
 #include "daemon/transfer/shared_reader.h"
@@ -76,6 +77,9 @@ struct Caller {
 struct StoreRooms {
   StoreRooms(StoreOptions options, Clock& clock, Random& random, Offload& offload,
              StoreListener& listener);
+  ~StoreRooms();
+  StoreRooms(const StoreRooms&) = delete;
+  StoreRooms& operator=(const StoreRooms&) = delete;
 
   // The session's rooms and, unless `group_index` is kAllGroups, group. A sign of life.
   // kGone: no such session; kInvalid: no such group.
@@ -102,7 +106,8 @@ struct StoreRooms {
   std::vector<std::unique_ptr<DomainRooms>> domains;
   SegmentLedger ledger;
   RegistrationTurns turns;
-  uint64_t retry_us = kNever;  // when to offer again what a full queue refused
+  uint64_t retry_us = kNever;          // when to offer again what a full queue refused
+  OperationTie* operations = nullptr;  // under way
 };
 
 }  // namespace terrace

@@ -222,63 +222,89 @@ void TrimRoom(Lease* lease) {
 
 }  // namespace
 
-Status StoringVerbs::Reserve(const KeysQuery& query, ReserveResult* result) {
+Status ReserveOperation::Take(const KeysQuery& query) {
+  StoreRooms& store = *tie_.store();
   Caller caller;
-  TERRACE_RETURN_IF_ERROR(store_.Enter(query.session, query.group_index, &caller));
+  TERRACE_RETURN_IF_ERROR(store.Enter(query.session, query.group_index, &caller));
   if (caller.group->local_mask() == 0) {
     return Status(StatusCode::kUnsupported, "every member of the group is on another host");
   }
   LeaseId lease = kLeaseNone;
-  if (result->reply.token.is_zero()) {
+  if (answer_->reply.token.is_zero()) {
     const Result<LeaseId> opened =
         caller.rooms->keeper.Open(LeaseKind::kWrite, caller.session, query.group_index);
     if (!opened.ok()) return opened.status();
     lease = *opened;
-    result->reply.token = caller.domain().leases.at(lease).token;
-    result->reply.member_mask = query.member_mask & caller.group->local_mask();
-    MakeRoom(caller, query, &caller.domain().leases.at(lease), result);
+    answer_->reply.token = caller.domain().leases.at(lease).token;
+    answer_->reply.member_mask = query.member_mask & caller.group->local_mask();
+    MakeRoom(caller, query, &caller.domain().leases.at(lease), answer_);
   } else {
-    lease = caller.domain().leases.Find(result->reply.token);
+    lease = caller.domain().leases.Find(answer_->reply.token);
     if (lease == kLeaseNone || caller.rooms->keeper.IsVoid(lease)) {
       return Status(StatusCode::kGone, "the lease was revoked while it was built");
     }
   }
-  if (result->room_until_us == 0) {
-    result->room_until_us = store_.clock.NowUs() + query.hints.by_verb * protocol::kRoomWaitUnitUs;
+  if (answer_->room_until_us == 0) {
+    answer_->room_until_us = store.clock.NowUs() + query.hints.by_verb * protocol::kRoomWaitUnitUs;
   }
-  result->awaits_room = false;
-  Reserver reserver(store_, caller, query, result);
+  answer_->awaits_room = false;
+  Reserver reserver(store, caller, query, answer_);
   reserver.Run(lease);
   caller.rooms->deferred_hits.CountAsked();  // in the order of the requests
   caller.domain().meter.OnStored(reserver.answered(), caller.group->block_bytes());
-  store_.Settle(*caller.rooms);
-  if (result->awaits_room) {
-    caller.rooms->room_waits.Await(query.session, query.request_id, result->room_until_us);
+  store.Settle(*caller.rooms);
+  if (answer_->awaits_room) {
+    caller.rooms->room_waits.Await(query.session, query.request_id, answer_->room_until_us);
   }
   return Status::Ok();
 }
 
-void StoringVerbs::FinishReserve(const KeysQuery& query, ReserveResult* result) {
+void ReserveOperation::Finish(const KeysQuery& query) {
+  StoreRooms& store = *tie_.store();
   Caller caller;
-  const bool is_open = store_.Enter(query.session, query.group_index, &caller).ok();
-  const LeaseId id = is_open ? caller.domain().leases.Find(result->reply.token) : kLeaseNone;
-  if (result->slots.empty() && id != kLeaseNone) {
+  const bool is_open = store.Enter(query.session, query.group_index, &caller).ok();
+  const LeaseId id = is_open ? caller.domain().leases.Find(answer_->reply.token) : kLeaseNone;
+  if (answer_->slots.empty() && id != kLeaseNone) {
     const std::vector<LeaseEntry>& entries = caller.domain().leases.at(id).entries;
     if (std::ranges::all_of(entries, [](const auto& entry) { return entry.block == kBlockNone; })) {
       caller.rooms->keeper.Leave(id, caller.session);
-      store_.Settle(*caller.rooms);
-      result->reply.token = {};
+      store.Settle(*caller.rooms);
+      answer_->reply.token = {};
     }
   }
-  if (is_open && !result->slots.empty()) store_.sessions.at(caller.session).has_slots = true;
+  if (is_open && !answer_->slots.empty()) store.sessions.at(caller.session).has_slots = true;
   if (id != kLeaseNone && caller.domain().leases.at(id).phase == LeasePhase::kBuilding) {
     caller.domain().leases.at(id).phase = LeasePhase::kLive;
     TrimRoom(&caller.domain().leases.at(id));
   }
-  result->reply.key_count = static_cast<uint32_t>(result->keys.size());
-  result->reply.slot_count = static_cast<uint32_t>(result->slots.size());
-  result->reply.lease_ttl_ms = store_.options.lease_ttl_ms;
+  answer_->reply.key_count = static_cast<uint32_t>(answer_->keys.size());
+  answer_->reply.slot_count = static_cast<uint32_t>(answer_->slots.size());
+  answer_->reply.lease_ttl_ms = store.options.lease_ttl_ms;
 }
+
+Result<Progress> ReserveOperation::Step(const KeysQuery& query) {
+  TERRACE_CHECK(tie_.store() != nullptr, "an operation that is over is not stepped");
+  session_ = query.session;
+  const size_t answered_before = answer_->keys.size();
+  if (const Status taken = Take(query); !taken.ok()) {
+    Undo();
+    return taken;
+  }
+  passed_count_ += answer_->keys.size() - answered_before;
+  if (answer_->awaits_room) return Progress::kAwaits;
+  if (passed_count_ < query.key_count_of_request) return Progress::kGoesOn;
+  Finish(query);
+  tie_.Cut();
+  return Progress::kDone;
+}
+
+void ReserveOperation::Undo() {
+  if (tie_.store() == nullptr) return;
+  LeaveUntold(*tie_.store(), session_, answer_->reply.token);
+  tie_.Cut();
+}
+
+ReserveOperation StoringVerbs::Reserve(ReserveResult* answer) { return {store_, answer}; }
 
 // ---- Commit ----
 

@@ -7,6 +7,7 @@
 #include <span>
 
 #include "daemon/block/keys_query.h"
+#include "daemon/store/operation.h"
 #include "daemon/store/verb_results.h"
 #include "terrace/protocol.h"
 #include "terrace/status.h"
@@ -15,12 +16,34 @@ namespace terrace {
 
 struct StoreRooms;
 
+// An operation. Undone, the slots it has taken are free again.
+class ReserveOperation {
+ public:
+  ReserveOperation(StoreRooms& store, ReserveResult* answer) : tie_(store), answer_(answer) {}
+  ReserveOperation(ReserveOperation&&) noexcept = default;
+  ~ReserveOperation() { Undo(); }
+
+  // The next keys; answer->keys says how many have been answered, query.key_count_of_request how
+  // many there are (0: these). kAwaits: the next of them waits for memory.
+  Result<Progress> Step(const KeysQuery& query);
+
+ private:
+  Status Take(const KeysQuery& query);
+  void Finish(const KeysQuery& query);
+  void Undo();
+
+  OperationTie tie_;
+  ReserveResult* answer_;
+  SessionId session_ = 0;
+  size_t passed_count_ = 0;
+};
+
 class StoringVerbs {
  public:
   explicit StoringVerbs(StoreRooms& store) : store_(store) {}
 
-  Status Reserve(const KeysQuery& query, ReserveResult* result);
-  void FinishReserve(const KeysQuery& query, ReserveResult* result);
+  // `answer` outlives the operation.
+  ReserveOperation Reserve(ReserveResult* answer);
   // `checksums` holds part_count roots for every entry flagged kCommitHasChecksums, in order.
   // It may stop before the last entry, when those it passed gave enough to do: result->entries says
   // how far it came, and the next call goes on there. kCommitRelease is heeded once nothing is

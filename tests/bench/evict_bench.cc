@@ -74,10 +74,9 @@ class Bench {
     Populate();
     clock_.now_us += 20'000;
     const auto since = std::chrono::steady_clock::now();
-    if (!store_->storing().Reserve(query, &reserved).ok()) std::abort();
+    if (!store_->storing().Reserve(&reserved).Step(query).ok()) std::abort();
     const double took_us =
         std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - since).count();
-    store_->storing().FinishReserve(query, &reserved);
     Commit(reserved);
     recent_.push_back(std::move(keys));
     return took_us;
@@ -86,8 +85,7 @@ class Bench {
     const auto& keys = recent_[recent_.size() - 1 - random_.Next() % recent_.size()];
     const KeysQuery query{.session = 1, .request_id = ++requests_, .member_mask = 1, .keys = keys};
     AcquireResult found;
-    if (!store_->prefixes().Acquire(query, &found).ok()) std::abort();
-    store_->prefixes().FinishAcquire(query, &found);
+    if (!store_->prefixes().Acquire(&found).Step(query).ok()) std::abort();
     if (!found.reply.token.is_zero() &&
         !store_->leases().Release(1, {.token = found.reply.token}).ok()) {
       std::abort();

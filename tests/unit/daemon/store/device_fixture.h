@@ -36,8 +36,8 @@ class StoreDevice : public ::testing::Test {
 
   void Attach(SessionId session) {
     protocol::DeviceAttachReply reply;
-    std::string why;
-    ASSERT_TRUE(w->store->devices().Attach(session, "test", &reply, &why).ok()) << why;
+    const Error attached = w->store->devices().Attach(session, "test", &reply);
+    ASSERT_TRUE(attached.ok()) << attached.sentence();
     EXPECT_EQ(reply.slab_count, kSlabs);
     w->Run();
   }

@@ -216,7 +216,8 @@ TEST_F(Admin, QuerySaysWhatABlockIs) {
 TEST_F(Admin, WaitNeedsAPersistentTier) {
   const auto keys = World::Keys(1);
   w.Put(s, group, keys);
-  EXPECT_EQ(w.store->operators().Wait(w.Query(s, group, keys)).code(), StatusCode::kUnsupported);
+  EXPECT_EQ(w.store->operators().Wait().Step(w.Query(s, group, keys)).code(),
+            StatusCode::kUnsupported);
 }
 
 }  // namespace

@@ -37,7 +37,7 @@ struct ShortReserve {
     query = w.Query(session, w.OpenSimple(session), keys);
     query.hints.by_verb = by_verb;
     w.holds_arena = true;
-    EXPECT_TRUE(w.store->storing().Reserve(query, &result).ok());
+    EXPECT_TRUE(reserve.Step(query).ok());
   }
   size_t told_count() const { return w.listener.seeks.size(); }
   // As the session does: with the keys that were not answered.
@@ -45,7 +45,7 @@ struct ShortReserve {
     query.parent = keys[result.keys.size() - 1];
     query.first_position = static_cast<uint32_t>(result.keys.size());
     query.keys = std::span(keys).subspan(result.keys.size());
-    EXPECT_TRUE(w.store->storing().Reserve(query, &result).ok());
+    EXPECT_TRUE(reserve.Step(query).ok());
   }
   size_t ok_count() const {
     return static_cast<size_t>(std::ranges::count(
@@ -57,6 +57,7 @@ struct ShortReserve {
   SessionId session = 0;
   KeysQuery query;
   ReserveResult result;
+  ReserveOperation reserve = w.store->storing().Reserve(&result);
 };
 
 TEST(Arena, AReserveWaitsForMemoryThatIsBeingPopulated) {
@@ -72,7 +73,6 @@ TEST(Arena, AReserveWaitsForMemoryThatIsBeingPopulated) {
   on.GoOn();
   EXPECT_FALSE(on.result.awaits_room);
   EXPECT_EQ(on.ok_count(), 2u * kSlotsPerSegment);
-  on.w.store->storing().FinishReserve(on.query, &on.result);
   on.w.Advance(1'000'000);
   EXPECT_EQ(on.told_count(), 1u);
   EXPECT_EQ(on.w.Stats().reserve_no_space, 0u);
@@ -87,7 +87,6 @@ TEST(Arena, AReserveWaitsForMemoryNoLongerThanItMay) {
   EXPECT_FALSE(on.result.awaits_room);
   EXPECT_EQ(on.ok_count(), kSlotsPerSegment);
   EXPECT_EQ(on.w.Stats().reserve_no_space, kSlotsPerSegment);
-  on.w.store->storing().FinishReserve(on.query, &on.result);
 }
 
 TEST(Arena, NobodysBlocksGoWhileMemoryIsComing) {
@@ -100,11 +99,11 @@ TEST(Arena, NobodysBlocksGoWhileMemoryIsComing) {
   KeysQuery query = w.Query(s, group, second);
   query.hints.by_verb = 1;
   ReserveResult result;
-  EXPECT_TRUE(w.store->storing().Reserve(query, &result).ok());
+  ReserveOperation reserve = w.store->storing().Reserve(&result);
+  EXPECT_EQ(*reserve.Step(query), Progress::kAwaits);
   EXPECT_TRUE(result.awaits_room);
   w.Advance(protocol::kRoomWaitUnitUs);
-  EXPECT_TRUE(w.store->storing().Reserve(query, &result).ok());
-  w.store->storing().FinishReserve(query, &result);
+  EXPECT_EQ(*reserve.Step(query), Progress::kDone);
   EXPECT_EQ(w.Stats().blocks_evicted, 0u);
   EXPECT_EQ(w.Stats().reserve_no_space, 4u);
   w.holds_arena = false;
@@ -117,7 +116,6 @@ TEST(Arena, AReserveThatMayNotWaitDoesNot) {
   ShortReserve on(0);
   EXPECT_FALSE(on.result.awaits_room);
   EXPECT_EQ(on.ok_count(), kSlotsPerSegment);
-  on.w.store->storing().FinishReserve(on.query, &on.result);
 }
 
 // A policy that lets newcomers pass by does so when all room is there.

@@ -223,8 +223,7 @@ TEST_F(ClaimsOfDram, AreComparedForAPrefetchOfAnotherUid) {
   Put(keys);
   const KeysQuery query = w.Query(other, group, keys);
   PrefixMatch result;
-  ASSERT_TRUE(w.store->prefixes().Prefetch(query, &result).ok());
-  w.store->prefixes().FinishPrefetch(query, &result);
+  ASSERT_TRUE(w.store->prefixes().Prefetch(&result).Step(query).ok());
   EXPECT_EQ(result.reply.block_count, 2u);
   w.Run();
   EXPECT_EQ(w.Stats().checksums_verified, 2u);

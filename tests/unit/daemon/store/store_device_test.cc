@@ -199,7 +199,7 @@ TEST_F(StoreDevice, AReadyRunThatIsHeldKeepsWhatOfItLiesThere) {
   KeysQuery query = w->Query(a, group, keys);
   query.member_mask = 0;
   AcquireResult held;
-  ASSERT_TRUE(w->store->prefixes().AcquireReady(query, &held).ok());
+  ASSERT_EQ(*w->store->prefixes().Acquire(&held).StepReady(query), Progress::kDone);
   ASSERT_EQ(held.walk.walked_count, 6u);
   w->Check();
   // More than the device holds passes through it.
@@ -301,13 +301,14 @@ TEST_F(StoreDevice, OrdersThatNobodyTakesEndAtTheirDeadline) {
 
 TEST_F(StoreDevice, AnotherDeviceIsRefused) {
   protocol::DeviceAttachReply reply;
-  std::string why;
-  EXPECT_EQ(w->store->devices().Attach(a, "GPU-1", &reply, &why).code(), StatusCode::kNotFound);
-  EXPECT_NE(why.find("device 'test'"), why.npos) << why << ": which one it is";
+  const Error other = w->store->devices().Attach(a, "GPU-1", &reply);
+  EXPECT_EQ(other.code(), StatusCode::kNotFound);
+  EXPECT_NE(other.sentence().find("device 'test'"), std::string::npos)
+      << other.sentence() << ": which one it is";
   World plain;
-  EXPECT_EQ(plain.store->devices().Attach(plain.Open(), "host", &reply, &why).code(),
-            StatusCode::kUnsupported);
-  EXPECT_NE(why.find("hbm.capacity_bytes"), why.npos) << why;
+  const Error none = plain.store->devices().Attach(plain.Open(), "host", &reply);
+  EXPECT_EQ(none.code(), StatusCode::kUnsupported);
+  EXPECT_NE(none.sentence().find("hbm.capacity_bytes"), std::string::npos) << none.sentence();
 }
 
 // Room for a slab comes when its predecessor's clients have unmapped theirs, or never.

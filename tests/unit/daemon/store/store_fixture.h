@@ -312,8 +312,7 @@ class StoreWorld {
 
   ReserveResult Reserve(const KeysQuery& query) {
     ReserveResult result;
-    EXPECT_TRUE(store->storing().Reserve(query, &result).ok());
-    store->storing().FinishReserve(query, &result);
+    EXPECT_TRUE(store->storing().Reserve(&result).Step(query).ok());
     Check();
     return result;
   }
@@ -322,8 +321,7 @@ class StoreWorld {
   }
   AcquireResult Acquire(const KeysQuery& query) {
     AcquireResult result;
-    EXPECT_TRUE(store->prefixes().Acquire(query, &result).ok());
-    store->prefixes().FinishAcquire(query, &result);
+    EXPECT_TRUE(store->prefixes().Acquire(&result).Step(query).ok());
     Check();
     return result;
   }
@@ -337,15 +335,15 @@ class StoreWorld {
     KeysQuery query = Query(session, group, keys);
     query.member_mask = 0;
     AcquireResult result;
-    EXPECT_TRUE(store->prefixes().AcquireReady(query, &result).ok());
+    AcquireOperation acquire = store->prefixes().Acquire(&result);
+    EXPECT_TRUE(acquire.StepReady(query).ok());
     Check();
     if (const uint32_t held_count = result.walk.walked_count; held_count < keys.size()) {
       query.keys = query.keys.subspan(held_count);
       query.first_position = held_count;
       if (held_count > 0) query.parent = keys[held_count - 1];
-      EXPECT_TRUE(store->prefixes().Acquire(query, &result).ok());
+      EXPECT_TRUE(acquire.Step(query).ok());
     }
-    store->prefixes().FinishAcquire(query, &result);
     Check();
     return result;
   }
@@ -362,8 +360,7 @@ class StoreWorld {
   PrefixMatch Match(SessionId session, uint32_t group, const std::vector<BlockKey>& keys) {
     const KeysQuery query = Query(session, group, keys);
     PrefixMatch result;
-    EXPECT_TRUE(store->prefixes().Match(query, &result).ok());
-    store->prefixes().FinishMatch(query, &result);
+    EXPECT_TRUE(store->prefixes().Match(&result).Step(query).ok());
     return result;
   }
   uint32_t MatchCount(SessionId session, uint32_t group, const std::vector<BlockKey>& keys) {

@@ -101,8 +101,7 @@ TEST(Lease, AHungUpJoinerVoidsItEvenBeforeItsTurnComes) {
   for (uint32_t i = 0; i < protocol::kBlocksPerTurnMax; ++i) {
     const KeysQuery query = w.Query(b, group, one);
     AcquireResult result;
-    ASSERT_TRUE(w.store->prefixes().Acquire(query, &result).ok());
-    w.store->prefixes().FinishAcquire(query, &result);
+    ASSERT_TRUE(w.store->prefixes().Acquire(&result).Step(query).ok());
   }
   const auto keys = World::Keys(1);
   const ReserveResult reserved = w.Reserve(a, group, keys);
@@ -260,10 +259,12 @@ TEST(Lease, ALongLeaseIsLetGoSomeBlocksATurn) {
   // One block, over and over: the lease has an entry for each.
   w.Put(s, group, World::Keys(1));
   const std::vector<BlockKey> keys(protocol::kBlocksPerTurnMax, World::Keys(1)[0]);
-  const KeysQuery query = w.Query(s, group, keys, protocol::kKeysFlat);
+  KeysQuery query = w.Query(s, group, keys, protocol::kKeysFlat);
+  query.key_count_of_request = 3 * protocol::kBlocksPerTurnMax;
   AcquireResult result;
-  for (int i = 0; i < 3; ++i) ASSERT_TRUE(w.store->prefixes().Acquire(query, &result).ok());
-  w.store->prefixes().FinishAcquire(query, &result);
+  AcquireOperation acquire = w.store->prefixes().Acquire(&result);
+  for (int i = 0; i < 2; ++i) ASSERT_EQ(*acquire.Step(query), Progress::kGoesOn);
+  ASSERT_EQ(*acquire.Step(query), Progress::kDone);
   EXPECT_EQ(result.reply.block_count, 3u * protocol::kBlocksPerTurnMax);
   EXPECT_TRUE(w.store->leases().Release(s, {.token = result.reply.token}).ok());
   w.Check();
@@ -283,12 +284,11 @@ TEST(Lease, LimitsAreLimits) {
     AcquireResult result;
     const auto keys = World::Keys(1);
     const KeysQuery query = w.Query(s, group, keys);
-    ASSERT_TRUE(w.store->prefixes().Acquire(query, &result).ok());
-    w.store->prefixes().FinishAcquire(query, &result);
+    ASSERT_TRUE(w.store->prefixes().Acquire(&result).Step(query).ok());
   }
   AcquireResult result;
   const auto keys = World::Keys(1);
-  EXPECT_EQ(w.store->prefixes().Acquire(w.Query(s, group, keys), &result).code(),
+  EXPECT_EQ(w.store->prefixes().Acquire(&result).Step(w.Query(s, group, keys)).code(),
             StatusCode::kNoSpace);
   w.store->sessions().ProofOfDeath(s);
   w.Run();

@@ -93,16 +93,17 @@ TEST(ReserveLimits, KeysWithoutASlotCostTheDaemonNothing) {
   const uint32_t group = w.OpenGroup(s, TestGroup("wide", ranks));
   const std::vector<BlockKey> step(protocol::kBlocksPerTurnMax, BlockKey{.low = 7, .high = 7});
   KeysQuery query = w.Query(s, group, step, protocol::kKeysFlat);
+  query.key_count_of_request = 256 * protocol::kBlocksPerTurnMax;
   ReserveResult result;
-  ASSERT_TRUE(w.store->storing().Reserve(query, &result).ok());
+  ReserveOperation reserve = w.store->storing().Reserve(&result);
+  ASSERT_TRUE(reserve.Step(query).ok());
   ASSERT_EQ(World::CodeOf(result.keys[0]), StatusCode::kOk);
   const uint64_t before = HeapBytes();
   for (uint32_t i = 0; i < 255; ++i) {
     result.keys.clear();
-    ASSERT_TRUE(w.store->storing().Reserve(query, &result).ok());
+    ASSERT_TRUE(reserve.Step(query).ok());
   }
   EXPECT_LT(HeapBytes(), before + 64 * kKiB) << "261,120 repeats of one key";
-  w.store->storing().FinishReserve(query, &result);
   w.Release(s, result.reply.token);
 }
 
@@ -116,13 +117,15 @@ TEST(ReserveLimits, ALeaseGivesItsMemoryBackWhenItEnds) {
   const uint64_t before = HeapBytes();
   {
     KeysQuery query = w.Query(s, group, step, protocol::kKeysFlat);
+    query.key_count_of_request = 129 * protocol::kBlocksPerTurnMax;
     AcquireResult held;
+    AcquireOperation acquire = w.store->prefixes().Acquire(&held);
     for (uint32_t i = 0; i < 128; ++i) {
-      ASSERT_TRUE(w.store->prefixes().Acquire(query, &held).ok());
+      ASSERT_TRUE(acquire.Step(query).ok());
       held.slots.clear();
     }
     EXPECT_GT(HeapBytes(), before + 512 * kKiB) << "131,072 entries";
-    w.store->prefixes().FinishAcquire(query, &held);
+    ASSERT_EQ(*acquire.Step(query), Progress::kDone);
     w.Release(s, held.reply.token);
     w.Run();
   }
@@ -142,8 +145,7 @@ TEST(LeaseLimits, ASessionHasItsShareOfTheDomainsLeasesWhateverOthersHold) {
   for (; lease_count < 4'000; ++lease_count) {
     const KeysQuery query = w.Query(greedy, group, keys);
     AcquireResult held;
-    if (!w.store->prefixes().Acquire(query, &held).ok()) break;
-    w.store->prefixes().FinishAcquire(query, &held);
+    if (!w.store->prefixes().Acquire(&held).Step(query).ok()) break;
     if (held.reply.block_count < keys.size()) break;
   }
   EXPECT_EQ(lease_count, 1'422u);

@@ -212,8 +212,7 @@ TEST_F(Parts, APrefetchThatHasNotBegunIsGoneOnWithByParts) {
   w->holds_transfers = true;
   const KeysQuery ahead = w->Query(s, group, keys);
   PrefixMatch match;
-  ASSERT_TRUE(w->store->prefixes().Prefetch(ahead, &match).ok());
-  w->store->prefixes().FinishPrefetch(ahead, &match);
+  ASSERT_TRUE(w->store->prefixes().Prefetch(&match).Step(ahead).ok());
   Start();
   w->holds_transfers = false;
   w->Advance(100'000);

@@ -89,9 +89,8 @@ TEST(AcquireReady, WhatExpiresIsJudgedBlockByBlock) {
   query = w.Query(e.scheduler, e.group, keys);
   query.member_mask = 0;
   AcquireResult held;
-  ASSERT_TRUE(w.store->prefixes().AcquireReady(query, &held).ok());
+  EXPECT_EQ(*w.store->prefixes().Acquire(&held).StepReady(query), Progress::kGoesOn);
   EXPECT_EQ(held.walk.walked_count, 2u);
-  w.store->prefixes().FinishAcquire(query, &held);
   EXPECT_EQ(w.AcquireUnread(e.scheduler, e.group, keys).reply.block_count, 4u);
   w.clock.AdvanceTo(w.clock.NowUs() + 5'000'000);  // due, but nobody has looked yet
   EXPECT_EQ(w.AcquireUnread(e.scheduler, e.group, keys).reply.block_count, 2u);
@@ -147,13 +146,13 @@ TEST(AcquireReady, BeyondWhatMayWaitHitsGoTheLongWay) {
     query.request_id += i;
     query.member_mask = 0;
     AcquireResult result;
-    ASSERT_TRUE(w.store->prefixes().AcquireReady(query, &result).ok());
+    AcquireOperation acquire = w.store->prefixes().Acquire(&result);
+    ASSERT_TRUE(acquire.StepReady(query).ok());
     const bool is_short = result.walk.walked_count > 0;
     short_count += is_short ? 1 : 0;
     if (!is_short) {
-      ASSERT_TRUE(w.store->prefixes().Acquire(query, &result).ok());
+      ASSERT_TRUE(acquire.Step(query).ok());
     }
-    w.store->prefixes().FinishAcquire(query, &result);
     ASSERT_EQ(result.reply.block_count, kBlocks);
     ASSERT_EQ(w.Release(e.scheduler, result.reply.token), StatusCode::kOk);
   }

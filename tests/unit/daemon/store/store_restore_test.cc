@@ -202,8 +202,7 @@ TEST_F(Restored, ABlockIsPersistedWhenItsRecordIsNotWhenItsBytesAreWritten) {
   }
   EXPECT_FALSE(Queried(keys[0]).flags & protocol::kQueriedPersisted);
   const KeysQuery query = w.Query(s, group, keys);
-  ASSERT_TRUE(w.store->operators().Wait(query).ok());
-  EXPECT_EQ(w.store->operators().FinishWait(query).code(), StatusCode::kBusy);
+  EXPECT_EQ(*w.store->operators().Wait().Step(query), Progress::kFollows);
   EXPECT_TRUE(w.listener.waits.empty());
   w.Advance(10'000);
   ASSERT_EQ(w.listener.waits.size(), 1u);

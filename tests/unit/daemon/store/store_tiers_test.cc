@@ -268,8 +268,7 @@ TEST_F(Tiers, PrefetchPromotesAndHoldsNothing) {
   const auto keys = World::Keys(4, 1);
   const KeysQuery query = w.Query(s, group, keys);
   PrefixMatch result;
-  ASSERT_TRUE(w.store->prefixes().Prefetch(query, &result).ok());
-  w.store->prefixes().FinishPrefetch(query, &result);
+  ASSERT_TRUE(w.store->prefixes().Prefetch(&result).Step(query).ok());
   EXPECT_EQ(result.reply.block_count, 4u);
   EXPECT_EQ(w.Stats().pinned_count, 4u);
   w.Advance(100'000);
@@ -332,8 +331,7 @@ TEST_F(Tiers, AHungUpSessionWaitsForNothing) {
   const auto keys = World::Keys(3, 1);
   w.Put(s, group, keys);
   const KeysQuery query = w.Query(left, group, keys);
-  ASSERT_TRUE(w.store->operators().Wait(query).ok());
-  EXPECT_EQ(w.store->operators().FinishWait(query).code(), StatusCode::kBusy);
+  EXPECT_EQ(*w.store->operators().Wait().Step(query), Progress::kFollows);
   w.store->sessions().HangUp(left);
   w.holds_transfers = false;
   w.Advance(100'000);
@@ -388,8 +386,7 @@ TEST_F(Tiers, WaitAnswersWhenAllIsPersisted) {
   const auto keys = World::Keys(3, 1);
   w.Put(s, group, keys);
   const KeysQuery query = w.Query(s, group, keys);
-  ASSERT_TRUE(w.store->operators().Wait(query).ok());
-  EXPECT_EQ(w.store->operators().FinishWait(query).code(), StatusCode::kBusy);
+  EXPECT_EQ(*w.store->operators().Wait().Step(query), Progress::kFollows);
   w.Advance(1'000);
   EXPECT_TRUE(w.listener.waits.empty());
   w.holds_transfers = false;
@@ -398,10 +395,10 @@ TEST_F(Tiers, WaitAnswersWhenAllIsPersisted) {
   EXPECT_EQ(w.listener.waits[0].status, StatusCode::kOk);
   EXPECT_EQ(w.listener.waits[0].request_id, query.request_id);
   const KeysQuery again = w.Query(s, group, keys);
-  EXPECT_TRUE(w.store->operators().Wait(again).ok());
-  EXPECT_TRUE(w.store->operators().FinishWait(again).ok());
+  EXPECT_EQ(*w.store->operators().Wait().Step(again), Progress::kDone);
   const auto unknown = World::Keys(1, 9);
-  EXPECT_EQ(w.store->operators().Wait(w.Query(s, group, unknown)).code(), StatusCode::kNotFound);
+  EXPECT_EQ(w.store->operators().Wait().Step(w.Query(s, group, unknown)).code(),
+            StatusCode::kNotFound);
 }
 
 TEST_F(Tiers, WaitEndsAtItsDeadlineOrWhenAKeyGoes) {
@@ -410,14 +407,12 @@ TEST_F(Tiers, WaitEndsAtItsDeadlineOrWhenAKeyGoes) {
   w.Put(s, group, keys);
   KeysQuery query = w.Query(s, group, keys);
   query.hints.deadline_us = 1'000;
-  ASSERT_TRUE(w.store->operators().Wait(query).ok());
-  EXPECT_EQ(w.store->operators().FinishWait(query).code(), StatusCode::kBusy);
+  EXPECT_EQ(*w.store->operators().Wait().Step(query), Progress::kFollows);
   w.Advance(2'000);
   ASSERT_EQ(w.listener.waits.size(), 1u);
   EXPECT_EQ(w.listener.waits[0].status, StatusCode::kBusy);
   KeysQuery second = w.Query(s, group, keys);
-  ASSERT_TRUE(w.store->operators().Wait(second).ok());
-  EXPECT_EQ(w.store->operators().FinishWait(second).code(), StatusCode::kBusy);
+  EXPECT_EQ(*w.store->operators().Wait().Step(second), Progress::kFollows);
   uint64_t cursor = 0;
   EXPECT_TRUE(w.store->operators().Reset(s, group, &cursor).ok());
   ASSERT_EQ(w.listener.waits.size(), 2u);

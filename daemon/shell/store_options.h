@@ -2,8 +2,8 @@
 // their memory.
 #pragma once
 
+#include "daemon/block/domain_options.h"
 #include "daemon/config/config.h"
-#include "daemon/store/store.h"
 
 namespace terrace {
 

@@ -1,4 +1,4 @@
-#include "daemon/store/store_options.h"
+#include "daemon/shell/store_options.h"
 
 #include <unistd.h>
 
