@@ -14,8 +14,6 @@ using protocol::Verb;
 
 namespace {
 
-// What a message costs a turn besides its keys, in blocks: bounds the messages of one turn.
-constexpr uint32_t kMessageCostBlocks = 16;
 constexpr size_t kOutputCapacityKeptBytes = 512 * kKiB;
 
 constexpr std::string_view kNotDurable =
@@ -23,10 +21,10 @@ constexpr std::string_view kNotDurable =
     "back; see whether the tier is healthy, and ask again to learn when they cannot";
 static_assert(protocol::kErasureWaitUs == 3'000'000);
 
-// Verbs whose answer may be followed by news under the same request id.
-bool HasNews(Verb verb) {
-  return verb == Verb::kAcquire || verb == Verb::kPrefetch || verb == Verb::kJoin ||
-         verb == Verb::kWait;
+// Of one that is refused, too.
+uint32_t MessageCost(Verb verb) {
+  const VerbRow* const row = FindVerb(verb);
+  return row != nullptr ? row->message_blocks : VerbRow().message_blocks;
 }
 
 uint32_t Spend(uint32_t budget_blocks, uint64_t cost_blocks) {
@@ -196,9 +194,7 @@ void SessionTable::Work(Session& session, std::span<const std::byte>* input) {
       budget_blocks = Spend(budget_blocks, store_->work() - work_before);
       if (session.is_replying) budget_blocks = 0;  // a page was cut, and more are left
     } else if (TakeMessage(session, input)) {
-      // A Stats document is as long as there are sessions: one is a turn's worth.
-      budget_blocks =
-          session.frames.last_verb() == Verb::kStats ? 0 : Spend(budget_blocks, kMessageCostBlocks);
+      budget_blocks = Spend(budget_blocks, MessageCost(session.frames.last_verb()));
     } else {
       return;
     }
@@ -254,7 +250,7 @@ Request::Outcome SessionTable::BeginRequest(Session& session, Message message) {
   if (verb == protocol::kVerbTraceRecord) return TraceRecord(session);
   if (verb == protocol::kVerbFsck) return Fsck(session);
   if (verb == protocol::kVerbDeviceAttach) return DeviceAttach(session);
-  if (!HasNews(verb)) return outcome;
+  if (!FindVerb(verb)->has_news) return outcome;
   if (session.pending.size() >= options_.pending_per_session_max) {
     request.Answer(session.context, Status(StatusCode::kBusy),
                    std::to_string(session.pending.size()) +

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "daemon/store/verb_results.h"
+#include "terrace/protocol_insight.h"
 
 namespace terrace {
 

@@ -7,11 +7,9 @@
 
 #include <cstdint>
 
-#include "daemon/block/store_listener.h"
-#include "terrace/protocol.h"
-
 namespace terrace {
 
+class OperationTie;
 struct StoreRooms;
 
 // What a step has brought an operation to.
@@ -22,27 +20,38 @@ enum class Progress : uint8_t {
   kDone,     // it is over, and its answer whole
 };
 
+// A store's operations under way. Those that outlive it are cut off.
+class OperationList {
+ public:
+  explicit OperationList(StoreRooms& store) : store_(store) {}
+  ~OperationList();
+  OperationList(const OperationList&) = delete;
+  OperationList& operator=(const OperationList&) = delete;
+
+ private:
+  friend class OperationTie;
+  StoreRooms& store_;
+  OperationTie* first_ = nullptr;
+};
+
 // Ties an operation to its store until it is over, or the store has ended.
 class OperationTie {
  public:
-  explicit OperationTie(StoreRooms& store);
+  explicit OperationTie(OperationList& list) { TieTo(&list); }
   OperationTie(OperationTie&& other) noexcept;
   OperationTie& operator=(OperationTie&&) = delete;
   ~OperationTie() { Cut(); }
 
   // Null once it is cut.
-  StoreRooms* store() const { return store_; }
+  StoreRooms* store() const { return list_ == nullptr ? nullptr : &list_->store_; }
   void Cut();
 
  private:
-  void TieTo(StoreRooms& store);
+  void TieTo(OperationList* list);
 
-  StoreRooms* store_ = nullptr;
+  OperationList* list_ = nullptr;
   OperationTie* previous_ = nullptr;
   OperationTie* next_ = nullptr;
 };
-
-// The session leaves a lease that it was never told of. Nothing if it has hung up: that fences.
-void LeaveUntold(StoreRooms& store, SessionId session, const LeaseToken& token);
 
 }  // namespace terrace

@@ -186,7 +186,7 @@ void WaitOperation::Undo() {
   if (pending != kPendingNone && !waiters.IsArmed(pending)) waiters.Drop(pending);
 }
 
-WaitOperation OperatorVerbs::Wait() { return WaitOperation(store_); }
+WaitOperation OperatorVerbs::Wait() { return WaitOperation(store_.operations); }
 
 // ---- Pin ----
 

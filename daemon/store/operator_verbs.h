@@ -22,7 +22,7 @@ inline constexpr uint32_t kListBlocksMax = protocol::kBlocksPerTurnMax / 4;
 // An operation: until every key of the request is persisted. Undone, nobody waits any more.
 class WaitOperation {
  public:
-  explicit WaitOperation(StoreRooms& store) : tie_(store) {}
+  explicit WaitOperation(OperationList& list) : tie_(list) {}
   WaitOperation(WaitOperation&&) noexcept = default;
   ~WaitOperation() { Undo(); }
 

@@ -584,7 +584,7 @@ Status AcquireOperation::Fail(Status status) {
 
 void AcquireOperation::Undo() {
   if (tie_.store() == nullptr) return;
-  LeaveUntold(*tie_.store(), session_, answer_->reply.token);
+  tie_.store()->LeaveUntold(session_, answer_->reply.token);
   tie_.Cut();
 }
 
@@ -664,8 +664,8 @@ void PrefetchOperation::Undo() {
   store->Settle(rooms);
 }
 
-MatchOperation PrefixVerbs::Match(PrefixMatch* answer) { return {store_, answer}; }
-AcquireOperation PrefixVerbs::Acquire(AcquireResult* answer) { return {store_, answer}; }
-PrefetchOperation PrefixVerbs::Prefetch(PrefixMatch* answer) { return {store_, answer}; }
+MatchOperation PrefixVerbs::Match(PrefixMatch* answer) { return {store_.operations, answer}; }
+AcquireOperation PrefixVerbs::Acquire(AcquireResult* answer) { return {store_.operations, answer}; }
+PrefetchOperation PrefixVerbs::Prefetch(PrefixMatch* answer) { return {store_.operations, answer}; }
 
 }  // namespace terrace

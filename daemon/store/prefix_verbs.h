@@ -22,7 +22,7 @@ inline constexpr uint32_t kReadyKeysPerTurnMax = 8 * protocol::kBlocksPerTurnMax
 
 class MatchOperation {
  public:
-  MatchOperation(StoreRooms& store, PrefixMatch* answer) : tie_(store), answer_(answer) {}
+  MatchOperation(OperationList& list, PrefixMatch* answer) : tie_(list), answer_(answer) {}
   // The next keys of the request; query.key_count_of_request says which are the last (0: these).
   Result<Progress> Step(const KeysQuery& query);
 
@@ -38,7 +38,7 @@ class MatchOperation {
 // Undone, the lease it has built is let go.
 class AcquireOperation {
  public:
-  AcquireOperation(StoreRooms& store, AcquireResult* answer) : tie_(store), answer_(answer) {}
+  AcquireOperation(OperationList& list, AcquireResult* answer) : tie_(list), answer_(answer) {}
   AcquireOperation(AcquireOperation&&) noexcept = default;
   ~AcquireOperation() { Undo(); }
 
@@ -68,7 +68,7 @@ class AcquireOperation {
 // Undone, nothing waits for its blocks any more.
 class PrefetchOperation {
  public:
-  PrefetchOperation(StoreRooms& store, PrefixMatch* answer) : tie_(store), answer_(answer) {}
+  PrefetchOperation(OperationList& list, PrefixMatch* answer) : tie_(list), answer_(answer) {}
   PrefetchOperation(PrefetchOperation&&) noexcept = default;
   ~PrefetchOperation() { Undo(); }
 

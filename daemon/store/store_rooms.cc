@@ -57,10 +57,6 @@ StoreRooms::StoreRooms(StoreOptions store_options, Clock& clock_seam, Random& ra
   }
 }
 
-StoreRooms::~StoreRooms() {
-  while (operations != nullptr) operations->Cut();
-}
-
 DomainRooms& StoreRooms::at(uint32_t domain_index) const {
   TERRACE_CHECK(domain_index < domains.size(), "there is such a domain");
   return *domains[domain_index];
@@ -93,6 +89,16 @@ Status StoreRooms::Enter(SessionId session, uint32_t group_index, Caller* caller
   }
   caller->group = groups[group_index].get();
   return Status::Ok();
+}
+
+void StoreRooms::LeaveUntold(SessionId session, const LeaseToken& token) {
+  const SessionIndex index = sessions.Find(session);
+  if (token.is_zero() || index == kSessionNone || sessions.at(index).is_hung_up) return;
+  DomainRooms& rooms = at(sessions.at(index).domain_index);
+  const LeaseId id = rooms.domain.leases.Find(token);
+  if (id == kLeaseNone || !rooms.keeper.IsJoiner(id, index)) return;
+  rooms.keeper.Leave(id, index);
+  Settle(rooms);
 }
 
 uint64_t StoreRooms::DeadlineUs(const protocol::Hints& hints) const {

@@ -77,7 +77,6 @@ struct Caller {
 struct StoreRooms {
   StoreRooms(StoreOptions options, Clock& clock, Random& random, Offload& offload,
              StoreListener& listener);
-  ~StoreRooms();
   StoreRooms(const StoreRooms&) = delete;
   StoreRooms& operator=(const StoreRooms&) = delete;
 
@@ -85,6 +84,8 @@ struct StoreRooms {
   // kGone: no such session; kInvalid: no such group.
   Status Enter(SessionId session, uint32_t group_index, Caller* caller);
   void SignOfLife(SessionRecord& record);
+  // The session leaves a lease that it was never told of. Nothing if it has hung up: that fences.
+  void LeaveUntold(SessionId session, const LeaseToken& token);
   // Work that a verb left over, as far as this turn allows.
   void Settle(DomainRooms& rooms);
   void RetryBy(uint64_t due_us);
@@ -106,8 +107,8 @@ struct StoreRooms {
   std::vector<std::unique_ptr<DomainRooms>> domains;
   SegmentLedger ledger;
   RegistrationTurns turns;
-  uint64_t retry_us = kNever;          // when to offer again what a full queue refused
-  OperationTie* operations = nullptr;  // under way
+  uint64_t retry_us = kNever;       // when to offer again what a full queue refused
+  OperationList operations{*this};  // under way
 };
 
 }  // namespace terrace

@@ -300,11 +300,13 @@ Result<Progress> ReserveOperation::Step(const KeysQuery& query) {
 
 void ReserveOperation::Undo() {
   if (tie_.store() == nullptr) return;
-  LeaveUntold(*tie_.store(), session_, answer_->reply.token);
+  tie_.store()->LeaveUntold(session_, answer_->reply.token);
   tie_.Cut();
 }
 
-ReserveOperation StoringVerbs::Reserve(ReserveResult* answer) { return {store_, answer}; }
+ReserveOperation StoringVerbs::Reserve(ReserveResult* answer) {
+  return {store_.operations, answer};
+}
 
 // ---- Commit ----
 

@@ -19,7 +19,7 @@ struct StoreRooms;
 // An operation. Undone, the slots it has taken are free again.
 class ReserveOperation {
  public:
-  ReserveOperation(StoreRooms& store, ReserveResult* answer) : tie_(store), answer_(answer) {}
+  ReserveOperation(OperationList& list, ReserveResult* answer) : tie_(list), answer_(answer) {}
   ReserveOperation(ReserveOperation&&) noexcept = default;
   ~ReserveOperation() { Undo(); }
 

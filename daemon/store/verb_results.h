@@ -2,9 +2,9 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
-#include "daemon/store/acquire_misses.h"
 #include "daemon/store/prefix_walk.h"
 #include "terrace/block_key.h"
 #include "terrace/protocol.h"
@@ -12,6 +12,14 @@
 #include "terrace/status.h"
 
 namespace terrace {
+
+// What an Acquire did not find.
+struct AcquireMisses {
+  uint32_t asked_count = 0;  // keys that were passed
+  uint32_t cold_count = 0;   // of those, never seen
+  bool is_rest_cold = false;
+  std::optional<protocol::MissCause> cause;  // of the first that was not there
+};
 
 // What one pass over a lease brings its joiner. A lease whose slots do not fit one answer is told
 // in pages of slots; behind the last of them come the spans of all of it, and then completions.

@@ -23,7 +23,7 @@ class FrameBender {
 
   // A request that was right before it was bent (one in four stays right).
   std::vector<std::byte> Next(uint32_t group) {
-    const Verb verb = static_cast<Verb>(1 + Below(static_cast<uint8_t>(protocol::kVerbLast)));
+    const Verb verb = VerbTable()[Below(VerbTable().size())].verb;
     std::vector<std::byte> frames = world_.Frames(verb, Body(verb, group), 1 + Below(1000));
     switch (Below(8)) {
       case 0:  // anywhere
