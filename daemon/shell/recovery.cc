@@ -51,7 +51,7 @@ class Recovery {
 
 void Recovery::RestoreGroup(const SpaceGroupSpec& spec) {
   if (!groups_.emplace(spec.Id(), spec).second) return;
-  const Status status = options_.store->RestoreGroup(options_.domain_index, spec);
+  const Status status = options_.restoration->RestoreGroup(options_.domain_index, spec);
   if (status.ok()) {
     ++summary_.groups;
     known_.insert(spec.Id());
@@ -126,7 +126,8 @@ SlabRestore::Sink Recovery::Sink() {
       if (left_.size() < kLeftGroupsNamedMax) left_.insert(record.group);
       return kOwnerUnknown;
     }
-    return options_.store->RestoreCopy(options_.domain_index, options_.tier_index, record, extent);
+    return options_.restoration->RestoreCopy(options_.domain_index, options_.tier_index, record,
+                                             extent);
   };
 }
 
@@ -152,7 +153,7 @@ bool Recovery::RestoreFromCatalog() {
         Record& record = queue[in_count++ % kAheadRecords];
         record.name = name;
         record.entry.assign(entry.begin(), entry.end());
-        options_.store->PrefetchCopy(options_.domain_index, ClaimedKey(entry));
+        options_.restoration->PrefetchCopy(options_.domain_index, ClaimedKey(entry));
         return true;
       });
   if (!status.ok()) summary_.why = status.what();
@@ -191,7 +192,7 @@ Status Recovery::RestoreBlocks() {
     // What the catalog has given so far is kept: each of its records was a whole entry.
     summary_.source = RecoverySource::kTables;
     scanned = options_.tier->restore().Scan(Sink(), [this](const BlockKey& key) {
-      options_.store->PrefetchCopy(options_.domain_index, key);
+      options_.restoration->PrefetchCopy(options_.domain_index, key);
     });
     if (is_believed) options_.catalog->Renew();
     if (options_.catalog != nullptr) RewriteCatalog();
@@ -204,7 +205,7 @@ Status Recovery::RestoreBlocks() {
                              "given up; see whether the drive is failing");
   }
   SayWhatIsLeft();
-  summary_.restored = options_.store->FinishRestore(options_.domain_index);
+  summary_.restored = options_.restoration->FinishRestore(options_.domain_index);
   return opened.ok() ? scanned : opened;
 }
 

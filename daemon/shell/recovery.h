@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "daemon/persist/catalog.h"
-#include "daemon/store/store.h"
+#include "daemon/store/restoration.h"
 #include "terrace/checksum.h"
 #include "terrace/status.h"
 #include "tiers/nvme/nvme_tier.h"
@@ -24,7 +24,7 @@ struct RecoveryOptions {
   // Where group files may be, too, if paths came in another order: what is found there is copied.
   std::vector<std::string> other_groups_directories;
   std::vector<std::string> slab_directories;  // one a disk, of this domain
-  Store* store = nullptr;
+  Restoration* restoration = nullptr;
   NvmeTier* tier = nullptr;    // none: groups alone are restored
   Catalog* catalog = nullptr;  // none: tables are read. Opened here, started by the caller after
 };

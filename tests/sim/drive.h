@@ -36,7 +36,7 @@ class Drive {
     if (!tier_->restore().OpenSlabs(&notes).ok()) return "the slabs cannot be opened";
     const Status scanned =
         tier_->restore().Scan([&](const BlockRecord& record, const Extent& extent) {
-          return store.RestoreCopy(options_.domain_index, 0, record, extent);
+          return store.restoration().RestoreCopy(options_.domain_index, 0, record, extent);
         });
     if (!scanned.ok()) return "the tables cannot be scanned";
     tier_->restore().Finish();
