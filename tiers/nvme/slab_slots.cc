@@ -95,6 +95,8 @@ void SlabSlots::Move(uint32_t slot, SlabSlotState state) {
 void SlabSlots::SetState(uint32_t slot, SlabSlotState state) {
   TERRACE_CHECK(slot < slots_.size(), "a slot of this slab");
   TERRACE_CHECK(IsStep(slots_[slot].state, state), "a slot goes the way that the table can follow");
+  TERRACE_CHECK(slots_[slot].state != SlabSlotState::kFree || slot >= fresh_next_,
+                "a slot that was freed is taken in its turn");
   Move(slot, state);
 }
 

@@ -51,7 +51,8 @@ class ShapeClassesTest : public testing::Test, public DiskListener {
 TEST_F(ShapeClassesTest, AShapeThatNoSlabHoldsIsInvalid) {
   EXPECT_EQ(classes_.FindOrMake({kSlabBytes, 1}).code(), StatusCode::kInvalid);
   EXPECT_EQ(classes_.Find(kLarge), nullptr);
-  EXPECT_EQ(classes_.FindOrMake(kLarge).value(), classes_.Find(kLarge));
+  const ShapeClass* const made = classes_.FindOrMake(kLarge).value();
+  EXPECT_EQ(classes_.Find(kLarge), made);
 }
 
 TEST_F(ShapeClassesTest, SlabsOfOneDiskTakeTurnsUntilTheyAreFull) {

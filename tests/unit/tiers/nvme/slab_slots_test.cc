@@ -68,10 +68,7 @@ TEST_F(SlabSlotsTest, CountsAndTotalsAreThoseOfTheStates) {
     const auto slot = static_cast<uint32_t>(random() % slots_.count());
     switch (slots_[slot].state) {
       case kFree:
-        if (random() % 8 == 0)
-          slots_.SetState(slot, kQuarantined);
-        else
-          (void)slots_.Take();
+        (void)slots_.Take();
         break;
       case kTaken:
         random() % 2 == 0 ? slots_.SetState(slot, kUsed) : slots_.PushFree(slot);
@@ -133,6 +130,13 @@ TEST_F(SlabSlotsDeathTest, NothingIsHandedOutThatTheTableStillNames) {
   slots_.SetState(slot, SlabSlotState::kLost);
   EXPECT_DEATH(slots_.SetState(slot, SlabSlotState::kErasing), "goes the way");
   EXPECT_DEATH(slots_.TakeShape(4, kSlotBytes), "when it is empty");
+}
+
+TEST_F(SlabSlotsDeathTest, AFreedSlotIsTakenInItsTurn) {
+  const uint32_t slot = TakeAndUse();
+  Free(slot);
+  EXPECT_DEATH(slots_.SetState(slot, SlabSlotState::kQuarantined), "in its turn");
+  EXPECT_DEATH(slots_.PushFree(slot), "freed once");
 }
 
 TEST_F(SlabSlotsDeathTest, WhatIsInFlightIsNotFreed) {
