@@ -108,14 +108,14 @@ void LeaseKeeper::Append(LeaseId id, BlockId block, uint8_t flags) {
   Lease& lease = d_.leases.at(id);
   lease.entries.push_back({.block = block, .flags = flags});
   Charge(lease, 1);
-  residency_.Hold(block, HoldKind::kLease);
+  residency_.holds.Hold(block, HoldKind::kLease);
 }
 
 void LeaseKeeper::AppendPath(LeaseId id, std::span<const BlockId> run) {
   Lease& lease = d_.leases.at(id);
   for (const BlockId block : run) lease.entries.push_back({.block = block});
   Charge(lease, static_cast<uint32_t>(run.size()));
-  residency_.HoldPath(run);
+  residency_.holds.HoldPath(run);
 }
 
 void LeaseKeeper::AppendReady(LeaseId id, std::span<const BlockRange> path) {
@@ -127,7 +127,7 @@ void LeaseKeeper::AppendReady(LeaseId id, std::span<const BlockRange> path) {
     for (uint32_t i = 0; i < range.block_count; ++i) {
       lease.entries.push_back({.block = range.first + i});
     }
-    residency_.HoldReady(range);
+    residency_.holds.HoldReady(range);
   }
   Charge(lease, block_count);
 }
@@ -185,12 +185,12 @@ Status LeaseKeeper::AbortKeys(LeaseId id, SessionIndex session,
     if (is_alone) {
       const BlockId block = entry.block;
       entry = {};
-      residency_.Erase(block, StatusCode::kGone);
-      residency_.LetGo(block, HoldKind::kLease);
+      residency_.lifecycle.Erase(block, StatusCode::kGone);
+      residency_.holds.LetGo(block, HoldKind::kLease);
     } else {
       // The others may still be writing: the slots wait for the end of the lease.
       FenceEntry(&entry);
-      residency_.Erase(entry.block, StatusCode::kGone);
+      residency_.lifecycle.Erase(entry.block, StatusCode::kGone);
     }
   }
   return Status::Ok();
@@ -221,7 +221,7 @@ void LeaseKeeper::Revoke(LeaseId id) {
 void LeaseKeeper::FenceEntry(LeaseEntry* entry) {
   if (entry->block == kBlockNone || (entry->flags & kEntryFenced)) return;
   entry->flags |= kEntryFenced;
-  residency_.Hold(entry->block, HoldKind::kFence);
+  residency_.holds.Hold(entry->block, HoldKind::kFence);
 }
 
 void LeaseKeeper::OnHangUp(SessionIndex session) {
@@ -300,7 +300,7 @@ bool LeaseKeeper::StepTail(CutTail* tail, uint32_t* budget) {
     if (entry.flags & kEntryByParts) {
       d_.leases.at(tail->lease).left_behind.push_back(entry);
     } else if (entry.flags == 0) {
-      residency_.LetGoPath(PopPath(entry.block, &entries, budget));
+      residency_.holds.LetGoPath(PopPath(entry.block, &entries, budget));
     } else {
       Release(entry);
     }
@@ -357,7 +357,7 @@ bool LeaseKeeper::StepRevoke(LeaseId id, uint32_t* budget) {
     FenceEntry(&entry);
     if (lease.kind == LeaseKind::kWrite && entry.block != kBlockNone &&
         d_.block(entry.block).phase == BlockPhase::kReserved) {
-      residency_.Erase(entry.block, StatusCode::kGone);
+      residency_.lifecycle.Erase(entry.block, StatusCode::kGone);
     }
   }
   return true;
@@ -374,11 +374,11 @@ bool LeaseKeeper::StepEnd(LeaseId id, uint32_t* budget) {
       entries->pop_back();
       if (entry.block == kBlockNone) continue;
       if (lease.kind != LeaseKind::kWrite && entry.flags == 0) {
-        residency_.LetGoPath(PopPath(entry.block, entries, budget));
+        residency_.holds.LetGoPath(PopPath(entry.block, entries, budget));
         continue;
       }
       if (lease.kind == LeaseKind::kWrite && d_.block(entry.block).phase == BlockPhase::kReserved) {
-        residency_.Erase(entry.block, StatusCode::kGone);
+        residency_.lifecycle.Erase(entry.block, StatusCode::kGone);
       }
       Release(entry);
     }
@@ -402,8 +402,8 @@ BlockRange LeaseKeeper::PopPath(BlockId last, std::vector<LeaseEntry>* entries, 
 }
 
 void LeaseKeeper::Release(const LeaseEntry& entry) {
-  if (entry.flags & kEntryFenced) residency_.LetGo(entry.block, HoldKind::kFence);
-  residency_.LetGo(entry.block, HoldKind::kLease);
+  if (entry.flags & kEntryFenced) residency_.holds.LetGo(entry.block, HoldKind::kFence);
+  residency_.holds.LetGo(entry.block, HoldKind::kLease);
 }
 
 }  // namespace terrace

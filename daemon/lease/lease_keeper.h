@@ -13,9 +13,9 @@
 #include <cstdint>
 #include <span>
 
-#include "daemon/block/residency.h"
 #include "daemon/block/session_register.h"
 #include "daemon/lease/waiters.h"
+#include "daemon/residency/residency.h"
 
 namespace terrace {
 

@@ -70,13 +70,13 @@ void Waiters::Await(PendingId id, uint32_t entry_index, BlockId block) {
   if (pending.coming.size() == CacheDomain::kGrownAtOnceMin) {
     pending.coming.reserve(pending.what.block_count);
   }
-  Block& b = d_.block(block);
+  uint32_t& head = HeadOf(block);
   nodes_[node] = {.pending = id,
                   .block = block,
                   .coming_index = static_cast<uint32_t>(pending.coming.size()),
-                  .next = b.waiters};
-  if (b.waiters != kHandleNone) nodes_[b.waiters].previous = node;
-  b.waiters = node;
+                  .next = head};
+  if (head != kHandleNone) nodes_[head].previous = node;
+  head = node;
   pending.coming.push_back({.entry_index = entry_index, .node = node, .block = block});
   ++pending.end;
   ++pending.awaited_count;
@@ -88,7 +88,7 @@ void Waiters::GiveNode(uint32_t node) {
   if (n.previous != kHandleNone) {
     nodes_[n.previous].next = n.next;
   } else {
-    d_.block(n.block).waiters = n.next;
+    HeadOf(n.block) = n.next;
   }
   Pending& pending = pendings_[n.pending];
   pending.coming[n.coming_index].node = kHandleNone;
@@ -422,7 +422,7 @@ void Waiters::OnBlockPersisted(BlockId id) {
 }
 
 void Waiters::OnBlockLost(BlockId id, StatusCode why) {
-  Block& b = d_.block(id);
+  const Block& b = d_.block(id);
   // Waits first: they do not hold the block.
   for (uint32_t node = b.waiters; node != kHandleNone;) {
     const PendingId waiting = nodes_[node].pending;
@@ -494,7 +494,7 @@ void Waiters::TellStep(PendingId id, uint32_t first, uint32_t end) {
       const Coming& coming = pending.coming[run_end];
       if (coming.entry_index != entry_index + (run_end - first)) break;
       lease.entries[coming.entry_index].flags |= kEntryByParts;
-      d_.block(coming.block).is_part_told = true;
+      residency_.dram.TellParts(coming.block);
     }
     for (const LocalMember& local : d_.groups[lease.group_index]->locals()) {
       const bool is_meant = (pending.what.member_mask >> local.member) & 1;
@@ -538,7 +538,7 @@ void Waiters::Advance(PendingId id, uint32_t* budget) {
     if (pending.what.kind != PendingKind::kPrefetch) continue;
     for (uint32_t i = first; i < pending.next; ++i) {
       LeaseEntry& entry = entries[pending.coming[i].entry_index];
-      residency_.LetGo(entry.block, HoldKind::kLease);
+      residency_.holds.LetGo(entry.block, HoldKind::kLease);
       entry.block = kBlockNone;
     }
   }

@@ -43,8 +43,8 @@ DomainRooms::DomainRooms(uint32_t domain_index, const DomainOptions& options,
       room_waits(domain),
       kv_events(domain) {
   mover.SetShared(&shared_writer, &shared_reader);
-  residency.SetObserver(&waiters);
-  if (options.kv_events != nullptr) residency.SetKvEvents(&kv_events);
+  residency.observers.waiting = &waiters;
+  if (options.kv_events != nullptr) residency.observers.kv_events = &kv_events;
   evictor.SetWriter(&mover);
   verifier.SetListener(&mover);
 }
@@ -425,14 +425,14 @@ void Store::State::OnTransferDone(TransferId transfer_id, Status status) {
 void Store::State::OnPersisted(uint32_t domain_index, uint32_t owner, CommitId commit_id,
                                uint32_t member) {
   TERRACE_CHECK(domain_index < domains.size(), "a record names its domain");
-  domains[domain_index]->residency.EndPersist(owner, commit_id, member);
+  domains[domain_index]->residency.lower.EndPersist(owner, commit_id, member);
 }
 
 void Store::State::OnRecordInDoubt(uint32_t domain_index, uint32_t owner) {
   TERRACE_CHECK(domain_index < domains.size(), "a record names its domain");
   DomainRooms& rooms = *domains[domain_index];
   if (rooms.domain.block(owner).phase != BlockPhase::kSealed) return;  // soon freed, which tells
-  rooms.residency.Amend(owner);
+  rooms.residency.updates.Note(owner);
   retry_us = std::min(retry_us, clock.NowUs() + kRetryUs);
 }
 
@@ -478,7 +478,7 @@ void Store::State::Settle(DomainRooms& rooms) {
   rooms.waiters.StepWoken();
   rooms.shared_reader.Step();
   rooms.shared_writer.Step();
-  if (rooms.domain.is_short) rooms.adoption.DropParked();
+  if (rooms.domain.is_short()) rooms.adoption.DropParked();
   if (ledger.has_work()) ledger.Step();
   if (rooms.waiters.has_erasures()) {
     rooms.waiters.StepErasures();
@@ -488,14 +488,6 @@ void Store::State::Settle(DomainRooms& rooms) {
   if (rooms.mover.has_work() || rooms.verifier.has_work() || rooms.kv_events.has_work()) {
     retry_us = std::min(retry_us, clock.NowUs() + kRetryUs);
   }
-}
-
-static void ExpireBlock(DomainRooms& rooms, BlockId id) {
-  rooms.domain.block(id).expiry = kHandleNone;
-  if (rooms.domain.block(id).phase != BlockPhase::kSealed) return;
-  ++rooms.domain.counters.blocks_expired;
-  const Because because(rooms.domain, protocol::MissCause::kExpired);
-  rooms.residency.Erase(id, StatusCode::kNotFound);
 }
 
 void Store::OnTimer() {
@@ -529,7 +521,7 @@ void Store::OnTimer() {
         break;
       case DeadlineKind::kBlockExpiry:
         s.work += kExpiryWork;
-        ExpireBlock(rooms, due.id);
+        rooms.residency.lifecycle.Expire(due.id);
         break;
       case DeadlineKind::kPopulateRetry:
         s.ledger.OnRetry(due.domain_index);

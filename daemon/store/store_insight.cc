@@ -69,7 +69,7 @@ MissCause Store::State::CauseOf(const Caller& caller, uint32_t group_index,
     const ForgottenKeys::Entry* const forgotten = rooms.domain.forgotten.Find(group_index, key);
     return forgotten == nullptr ? MissCause::kCold : forgotten->cause;
   }
-  if (rooms.residency.IsExpired(id)) return MissCause::kExpired;
+  if (rooms.residency.candidates.IsExpired(id)) return MissCause::kExpired;
   return MissCause::kLate;
 }
 
@@ -170,7 +170,7 @@ class Explainer {
     }
     const Block& b = domain.block(id);
     reply.age_ms = (now_us - b.created_us) / kUsPerMs;
-    if (caller_.rooms->residency.IsExpired(id)) {
+    if (caller_.rooms->residency.candidates.IsExpired(id)) {
       reply.reason = StopReason::kExpired;
       reply.age_ms = (now_us - b.expires_us) / kUsPerMs;
     } else if (found == Found::kReserved) {

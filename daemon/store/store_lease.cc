@@ -186,7 +186,7 @@ Status Store::JoinRead(SessionId session, uint64_t request_id, const protocol::J
     }
     if (takes_device && JoinOnDevice(caller, entry, result)) continue;
     if (b.dram.row == kRowNone) break;
-    if (takes_device) caller.rooms->mover.Raise(entry.block);
+    if (takes_device) caller.rooms->mover.PromoteToDevice(entry.block);
     JoinInDram(*state_, caller, pending, &entry, result);
   }
   result->is_finished = reply.block_count < end || end == last;
@@ -254,7 +254,7 @@ Status Store::Release(SessionId session, const protocol::ReleaseRequest& request
     if (lease.is_unnoted) caller.rooms->notes.OnRequestEnd(id, request.hints);
     const BlockId tip = caller.domain().index.Find(lease.group_index, lease.tip);
     if (tip != kBlockNone && !lease.is_unnoted) {
-      caller.rooms->residency.Touch({&tip, 1}, request.hints);
+      caller.rooms->residency.hints.Touch({&tip, 1}, request.hints);
     }
   }
   caller.rooms->keeper.Leave(id, caller.session);
@@ -282,10 +282,10 @@ Status Store::Touch(const KeysQuery& query) {
   for (const BlockKey& key : query.keys) {
     const BlockId id = caller.domain().index.Find(query.group_index, key);
     if (id == kBlockNone || caller.domain().block(id).phase != BlockPhase::kSealed) continue;
-    caller.rooms->residency.ApplyHints(id, query.hints);
+    caller.rooms->residency.hints.Apply(id, query.hints);
     run.push_back(id);
   }
-  caller.rooms->residency.Touch(run, query.hints);
+  caller.rooms->residency.hints.Touch(run, query.hints);
   state_->Settle(*caller.rooms);
   return Status::Ok();
 }

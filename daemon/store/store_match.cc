@@ -57,7 +57,7 @@ uint64_t Store::State::MembersOf(const CacheDomain& domain, const Block& block) 
 
 Found Store::State::Judge(const Caller& caller, BlockId id) const {
   const DomainRooms& rooms = *caller.rooms;
-  if (rooms.residency.IsExpired(id)) return Found::kNothing;
+  if (rooms.residency.candidates.IsExpired(id)) return Found::kNothing;
   const Block& b = rooms.domain.block(id);
   if (b.phase == BlockPhase::kReserved) return Found::kReserved;
   if (b.dram.is_readable()) {
@@ -212,7 +212,7 @@ class PrefixHolder {
     CacheDomain& domain = caller_.domain();
     for (size_t i = 0; i < held_.size(); ++i) {
       const uint32_t index = target_.walk->walked_count;
-      Block& b = domain.block(held_[i]);
+      const Block& b = domain.block(held_[i]);
       // A key that comes twice is being promoted since its first time.
       if (b.dram.state == CopyState::kFilling && found_[i] == Found::kBelow) {
         found_[i] = Found::kFilling;
@@ -220,24 +220,24 @@ class PrefixHolder {
       if (found_[i] == Found::kBelow && !caller_.rooms->mover.Promote(held_[i], Order()).ok()) {
         return CutAt(index, i);
       }
-      if (found_[i] == Found::kFilling) caller_.rooms->mover.Hurry(held_[i], Order());
+      if (found_[i] == Found::kFilling) caller_.rooms->mover.Reprioritize(held_[i], Order());
       if (found_[i] == Found::kToVerify) caller_.rooms->verifier.VerifyForReader(held_[i]);
       if (!WalkOn(*caller_.group, MembersFor(b, found_[i]), target_.walk)) return CutAt(index, i);
       AppendToSpans(SpanOf(held_[i], found_[i], index), target_.spans);
-      ++b.hit_count;
+      caller_.rooms->residency.hints.CountHit(held_[i]);
       caller_.rooms->shared_writer.Offer(held_[i], SharedWriter::Moment::kServed);
       target_.walk->read_on =
           found_[i] == Found::kBelow || found_[i] == Found::kFilling || b.is_read_ahead
               ? held_[i]
               : kBlockNone;
-      if (std::exchange(b.is_read_ahead, false)) ++domain.counters.read_ahead_used;
+      if (caller_.rooms->residency.dram.TakeReadAhead(held_[i])) ++domain.counters.read_ahead_used;
       // Who reads in the device reads further than who joins without it: see Store::JoinRead.
       if (takes_device() || (found_[i] == Found::kReady && is_by_parts())) KeepReadable(index);
       if (found_[i] == Found::kOnDevice) {
         AnswerOnDevice(index, b);
         continue;
       }
-      if (takes_device()) caller_.rooms->mover.Raise(held_[i]);
+      if (takes_device()) caller_.rooms->mover.PromoteToDevice(held_[i]);
       if (found_[i] != Found::kReady) {
         caller_.rooms->waiters.Await(target_.pending, index, held_[i]);
       } else if (target_.slots == nullptr) {
@@ -278,7 +278,7 @@ class PrefixHolder {
     keeper.AppendPath(target_.lease, left);
   }
 
-  Mover::ReadOrder Order() {
+  ReadOrder Order() {
     uint64_t& run = target_.walk->read_run;
     if (run == 0) run = caller_.rooms->mover.NewRun();
     return {.run = run, .is_by_parts = is_by_parts()};
@@ -293,7 +293,7 @@ class PrefixHolder {
   bool IsReadableThere(BlockId id) const {
     const Block& b = caller_.domain().block(id);
     return b.phase == BlockPhase::kSealed && caller_.domain().IsOnDevice(b) &&
-           !caller_.rooms->residency.IsExpired(id);
+           !caller_.rooms->residency.candidates.IsExpired(id);
   }
   uint64_t MembersFor(const Block& b, Found found) const {
     const CacheDomain& domain = caller_.domain();
@@ -333,7 +333,7 @@ class PrefixHolder {
     // Why the request ended is known when its lease is released.
     protocol::Hints hints = query_.hints;
     hints.end_reason = protocol::EndReason::kUnknown;
-    caller_.rooms->residency.Touch(held_, hints);
+    caller_.rooms->residency.hints.Touch(held_, hints);
   }
 
   // Who reads by parts does not wait for blocks before this one, which may yet fail.
@@ -454,7 +454,7 @@ void WalkOnReady(const Group& group, uint32_t block_count, PrefixWalk* walk) {
 // next.
 void ReadOn(const Caller& caller, uint32_t block_count, bool is_finished, const PrefixWalk& walk) {
   if (is_finished || walk.read_on == kBlockNone || block_count != walk.walked_count) return;
-  caller.rooms->mover.ReadAhead(walk.read_on);
+  caller.rooms->mover.ReadAheadOf(walk.read_on);
   caller.rooms->mover.Step();
 }
 

@@ -45,10 +45,10 @@ class Reserver {
     // New blocks say by themselves that their prefix was used. One that is all there already was
     // used, too.
     if (!has_new_) {
-      caller_.rooms->residency.Touch(run_, query_.hints);
+      caller_.rooms->residency.hints.Touch(run_, query_.hints);
     } else {
-      caller_.rooms->residency.Expect(run_, query_.hints);
-      caller_.rooms->residency.Expect(new_, query_.hints);
+      caller_.rooms->residency.hints.Expect(run_, query_.hints);
+      caller_.rooms->residency.hints.Expect(new_, query_.hints);
     }
   }
 
@@ -61,20 +61,20 @@ class Reserver {
     Residency& residency = caller_.rooms->residency;
     BlockId id = domain.index.Find(query_.group_index, query_.keys[i]);
     if (id != kBlockNone && domain.block(id).phase == BlockPhase::kSealed &&
-        residency.IsExpired(id)) {
+        residency.candidates.IsExpired(id)) {
       ++domain.counters.blocks_expired;
-      const Because because(domain, protocol::MissCause::kExpired);
-      residency.Erase(id, StatusCode::kNotFound);
+      const EraseCauseScope scope(domain, protocol::MissCause::kExpired);
+      residency.lifecycle.Erase(id, StatusCode::kNotFound);
       id = kBlockNone;
     }
     if (id != kBlockNone && IsOutOfReach(id)) {
-      residency.Erase(id, StatusCode::kNotFound);
+      residency.lifecycle.Erase(id, StatusCode::kNotFound);
       id = kBlockNone;
     }
     if (id != kBlockNone) {
       AnswerKnown(id);
       run_.push_back(id);
-      if (parent != kBlockNone) residency.Link(id, parent);
+      if (parent != kBlockNone) residency.lifecycle.Link(id, parent);
       return id;
     }
     if (!has_new_) caller_.rooms->evictor.Expect(CountNew(i));
@@ -82,10 +82,9 @@ class Reserver {
     if (id != kBlockNone) {
       has_new_ = true;
       if (query_.hints.expected_reuse_ms != 0) new_.push_back(id);
-      Block& b = domain.block(id);
-      b.writer_lease = lease_;
-      b.writer_entry = static_cast<uint32_t>(domain.leases.at(lease_).entries.size());
-      Answer({.status = static_cast<uint8_t>(StatusCode::kOk), .commit_id = b.commit_id}, id);
+      Answer({.status = static_cast<uint8_t>(StatusCode::kOk),
+              .commit_id = domain.block(id).commit_id},
+             id);
       return id;
     }
     if (result_->awaits_room) return kBlockNone;
@@ -131,7 +130,7 @@ class Reserver {
   // A new block with its slots, evicting as needed; all local members or none.
   BlockId TakeRoom(size_t i, BlockId parent, uint32_t position) {
     CacheDomain& domain = caller_.domain();
-    if (domain.fenced_bytes + domain.inherited_bytes >= state_.options.fenced_bytes_max)
+    if (domain.fenced_bytes + domain.inherited.byte_count() >= state_.options.fenced_bytes_max)
       return kBlockNone;
     if (caller_.rooms->keeper.BlocksLeft(lease_) == 0) return kBlockNone;
     if (parent != kBlockNone) position = domain.index.node(parent).position + 1;
@@ -144,10 +143,12 @@ class Reserver {
          .event_hash = i < query_.event_hashes.size() ? query_.event_hashes[i] : 0,
          .writer_session = session.id,
          .writer_uid = session.uid,
+         .writer_lease = lease_,
+         .writer_entry = static_cast<uint32_t>(domain.leases.at(lease_).entries.size()),
          .hints = query_.hints});
     if (id == kBlockNone) return kBlockNone;
     if (TakeSlots(id).ok()) return id;
-    caller_.rooms->residency.Erase(id, StatusCode::kGone);
+    caller_.rooms->residency.lifecycle.Erase(id, StatusCode::kGone);
     return kBlockNone;
   }
 
@@ -160,7 +161,7 @@ class Reserver {
       return caller_.rooms->evictor.TakeSlots(id, members);
     }
     uint32_t short_class = 0;
-    const Status taken = caller_.rooms->residency.TakeSlots(id, members, &short_class);
+    const Status taken = caller_.rooms->residency.dram.TakeSlots(id, members, {}, &short_class);
     result_->awaits_room = !taken.ok() && domain.NowUs() < result_->room_until_us;
     return taken;
   }
@@ -297,7 +298,7 @@ class Committer {
     const BlockId id = place == kEntryNone ? kBlockNone : lease.entries[place].block;
     // Sealed already, or never ours.
     if (id == kBlockNone) return StatusCode::kExists;
-    Block& b = domain.block(id);
+    const Block& b = domain.block(id);
     if (b.phase != BlockPhase::kReserved) return StatusCode::kGone;
     const Group& group = domain.group_of(b);
     const LocalMember* local = group.FindLocal(entry.member);
@@ -324,9 +325,9 @@ class Committer {
   void Finish() {
     if (sealed_.empty()) return;
     if (hints_.end_reason != protocol::EndReason::kUnknown) {
-      caller_.rooms->residency.Touch({&sealed_.back(), 1}, hints_);
+      caller_.rooms->residency.hints.Touch({&sealed_.back(), 1}, hints_);
     }
-    caller_.rooms->residency.Expect(sealed_, hints_);
+    caller_.rooms->residency.hints.Expect(sealed_, hints_);
   }
 
   uint32_t sealed_count() const { return static_cast<uint32_t>(sealed_.size()); }
@@ -384,24 +385,15 @@ class Committer {
   void SealIfComplete(BlockId id, uint32_t place) {
     CacheDomain& domain = caller_.domain();
     Lease& lease = domain.leases.at(lease_id_);
-    Block& b = domain.block(id);
-    const Group& group = domain.group_of(b);
+    const Group& group = domain.group_of(domain.block(id));
     const uint64_t* bits = BitsOf(&lease, place);
     const uint64_t absent = lease.absent_masks[place];
     for (const LocalMember& local : group.locals()) {
       if (((absent >> local.member) & 1) == 0 && !HasAllParts(bits, local)) return;
     }
-    bool has_roots = true;
-    for (const LocalMember& local : group.locals()) {
-      if ((absent >> local.member) & 1) continue;
-      for (uint32_t part = 0; part < local.part_count; ++part) {
-        has_roots &= !domain.roots_of(b)[local.first_root + part].is_zero();
-      }
-    }
     domain.seams.work += group.root_count() / kPartsPerWork;
-    b.has_roots = has_roots;
-    if (is_hinted_) caller_.rooms->residency.ApplyHints(id, hints_);
-    caller_.rooms->residency.Seal(id, group.local_mask() & ~absent);
+    if (is_hinted_) caller_.rooms->residency.hints.Apply(id, hints_);
+    caller_.rooms->residency.lifecycle.Seal(id, group.local_mask() & ~absent);
     sealed_.push_back(id);
     caller_.rooms->mover.OnSealed(id);
     caller_.rooms->keeper.Sealed(lease_id_, place);

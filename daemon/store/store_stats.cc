@@ -26,7 +26,7 @@ std::vector<DomainStats> Store::Stats() const {
     stats.slot_bytes_used = usage.used_bytes;
     stats.slot_bytes_stranded = usage.waste_bytes + usage.free_slot_bytes;
     stats.fenced_bytes = domain.fenced_bytes;
-    stats.inherited_bytes = domain.inherited_bytes;
+    stats.inherited_bytes = domain.inherited.byte_count();
     stats.fenced_slot_count = domain.fenced_slot_count;
     stats.session_count = domain.session_count;
     stats.lease_count = domain.leases.count();
@@ -80,7 +80,7 @@ class InvariantCheck {
 
   // What can be said of single blocks, for those that changed.
   void RunIncremental() {
-    for (const BlockId id : d_.changed) {
+    for (const BlockId id : d_.changes.Take()) {
       const Block& b = d_.block(id);
       const bool is_live = b.phase == BlockPhase::kReserved || b.phase == BlockPhase::kSealed;
       if (b.phase == BlockPhase::kUnused) continue;
@@ -88,8 +88,6 @@ class InvariantCheck {
       CheckSlots(id);
       if (is_live) CheckChildren(id);
     }
-    d_.changed.clear();
-    d_.is_watched = true;
   }
 
   void RunFull() {
@@ -99,7 +97,7 @@ class InvariantCheck {
     TERRACE_CHECK(leased_count_ == d_.index.pinned_count(), "leased blocks are counted");
     TERRACE_CHECK(fenced_bytes_ == d_.fenced_bytes, "fenced bytes are counted");
     slots_used_ +=
-        static_cast<uint32_t>(d_.inherited_slots.size()) + rooms_.adoption.parked_slot_count();
+        static_cast<uint32_t>(d_.inherited.count()) + rooms_.adoption.parked_slot_count();
     TERRACE_CHECK(slots_used_ == d_.slots.usage().slots_used,
                   "I6: every used slot is a block's, or a predecessor's");
     for (uint32_t t = 0; t < d_.lower.size(); ++t) {
@@ -171,9 +169,9 @@ class InvariantCheck {
   void CheckCopies(BlockId id) const {
     const Block& b = d_.block(id);
     TERRACE_CHECK(rooms_.kv_events.IsTold(id), "routers were told where the block is");
-    TERRACE_CHECK(
-        d_.readiness[id] == kReadyForNone || d_.readiness[id] == rooms_.residency.ReadinessOf(id),
-        "what is called ready for somebody is");
+    TERRACE_CHECK(d_.readiness[id] == kReadyForNone ||
+                      d_.readiness[id] == rooms_.residency.candidates.ReadinessOf(id),
+                  "what is called ready for somebody is");
     bool has_ready = b.dram.is_readable() || b.is_adopted() || b.is_arriving();
     uint32_t transfer_count = 0;
     for (uint32_t t = 0; t < d_.lower.size(); ++t) {
@@ -189,11 +187,11 @@ class InvariantCheck {
     if (b.phase == BlockPhase::kErased) {
       TERRACE_CHECK(d_.IsHeld(id), "an Erased block stays for its holders only");
     }
-    TERRACE_CHECK(b.is_dram_candidate ==
-                      (b.dram.state == CopyState::kReady && rooms_.residency.MayDropDram(id)),
+    TERRACE_CHECK(b.is_dram_candidate() == (b.dram.state == CopyState::kReady &&
+                                            rooms_.residency.candidates.MayDropDram(id)),
                   "I5: candidates are what may be dropped");
     for (uint32_t t = 0; t < d_.lower.size(); ++t) {
-      TERRACE_CHECK(b.is_lower_candidate[t] == rooms_.residency.MayDropLower(id, t),
+      TERRACE_CHECK(b.is_lower_candidate(t) == rooms_.residency.candidates.MayDropLower(id, t),
                     "I5: candidates are what may be dropped");
     }
   }
