@@ -14,6 +14,7 @@
 #include "daemon/index/block_id.h"
 #include "terrace/block_key.h"
 #include "terrace/protocol.h"
+#include "tiers/block_meta.h"
 
 namespace terrace {
 
@@ -64,14 +65,7 @@ struct BlockLife {
 };
 
 // What its writer and its readers said of it; its records say the same.
-struct BlockMeta {
-  CommitId commit_id = 0;
-  uint64_t event_hash = 0;
-  uint32_t recompute_ns_per_token = 0;
-  uint8_t priority = protocol::kPriorityDefault;
-  bool is_pinned = false;    // by an operator or a hint
-  bool is_no_store = false;  // never below DRAM
-
+struct BlockTerms : BlockMeta {
   class Key {
     friend class BlockHints;
     friend class Lifecycle;
@@ -231,7 +225,7 @@ struct Block : LowerPart,
                ToldPlaces,
                DramPart,
                CheckMarks,
-               BlockMeta,
+               BlockTerms,
                CandidateMarks,
                BlockLife,
                BlockExpiry,

@@ -212,6 +212,9 @@ struct CacheDomain {
   // The fastest tier that can be read and has a copy; kLowerTiersMax if there is none.
   uint32_t FastestTier(const Block& block) const;
   BlockTraits TraitsOf(BlockId id) const;
+  // What outlives the daemon's memory says of the block, but for the member. An expiry is rounded
+  // up to seconds.
+  BlockDescription Describe(BlockId id) const;
   // What a tier writes beside one member's bytes.
   BlockRecord RecordOf(BlockId id, const LocalMember& local) const;
   TouchContext ContextOf(const protocol::Hints& hints) const;

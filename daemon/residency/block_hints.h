@@ -1,7 +1,7 @@
 // BlockHints: what requests and operators say of blocks, and how they use them: priority, pins,
 // times to live, costs, touches. Policies, rows and records hear of what they go by.
 //
-// THREADING: store thread. OWNERSHIP: Block's BlockExpiry, BlockUse, and BlockMeta from a block's
+// THREADING: store thread. OWNERSHIP: Block's BlockExpiry, BlockUse, and BlockTerms from a block's
 // birth on.
 #pragma once
 
@@ -39,7 +39,7 @@ class BlockHints {
   void OnExpiryDue(BlockId id) { ExpiryOf(id).expiry = kHandleNone; }
 
  private:
-  BlockMeta& MetaOf(BlockId id) { return d_.blocks.Change<BlockMeta>(id, {}); }
+  BlockMeta& MetaOf(BlockId id) { return d_.blocks.Change<BlockTerms>(id, {}); }
   BlockExpiry& ExpiryOf(BlockId id) { return d_.blocks.Change<BlockExpiry>(id, {}); }
   void ChangePin(BlockId id, bool is_pinned);
   void ApplyPriority(BlockId id, uint8_t priority);

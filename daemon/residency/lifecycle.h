@@ -5,7 +5,7 @@
 // there. What it held is reclaimed when its last holder has gone.
 //
 // THREADING: store thread.
-// OWNERSHIP: Block's BlockLife, BlockMeta as of its birth, and which blocks are in the index.
+// OWNERSHIP: Block's BlockLife, BlockTerms as of its birth, and which blocks are in the index.
 // INVARIANT: a block whose phase is Reserved or Sealed is in the index, and no other.
 #pragma once
 

@@ -38,7 +38,9 @@ BlockId Lifecycle::Birth(const NewBlock& block, BlockPhase phase, const BlockMet
   life.writer_lease = block.writer_lease;
   life.writer_entry = block.writer_entry;
   life.created_us = d_.NowUs();
-  d_.blocks.Change<BlockMeta>(id, {}) = meta;
+  BlockMeta& said = d_.blocks.Change<BlockTerms>(id, {});
+  said = meta;
+  said.priority = std::min(meta.priority, protocol::kPriorityMax);
   d_.index.Touch({id, 1}, life.created_us);
   life.roots_row = d_.groups[block.group_index]->roots().Take();
   candidates_.NoteReadiness(id);  // nobody may read it yet
@@ -48,7 +50,7 @@ BlockId Lifecycle::Birth(const NewBlock& block, BlockPhase phase, const BlockMet
 BlockId Lifecycle::Reserve(const NewBlock& block) {
   const BlockId id = Birth(block, BlockPhase::kReserved, {.event_hash = block.event_hash});
   if (id == kBlockNone) return kBlockNone;
-  CommitId& commit_id = d_.blocks.Change<BlockMeta>(id, {}).commit_id;
+  CommitId& commit_id = d_.blocks.Change<BlockTerms>(id, {}).commit_id;
   do {
     commit_id = d_.seams.random.Next();
   } while (commit_id == 0);
@@ -81,7 +83,7 @@ void Lifecycle::Expect(BlockId id) {
 
 void Lifecycle::Describe(BlockId id, CommitId commit_id, uint64_t event_hash) {
   TERRACE_CHECK(d_.block(id).is_arriving(), "what can be read is what it is");
-  BlockMeta& meta = d_.blocks.Change<BlockMeta>(id, {});
+  BlockMeta& meta = d_.blocks.Change<BlockTerms>(id, {});
   meta.commit_id = commit_id;
   meta.event_hash = event_hash;
 }
@@ -125,12 +127,7 @@ BlockId Lifecycle::Restore(uint32_t group_index, uint32_t tier, const BlockRecor
   BlockId id = d_.index.Find(group_index, record.key);
   if (id == kBlockNone) {
     id = Birth({.group_index = group_index, .key = record.key, .position = record.position},
-               BlockPhase::kSealed,
-               {.commit_id = record.commit_id,
-                .event_hash = record.event_hash,
-                .recompute_ns_per_token = record.recompute_ns_per_token,
-                .priority = std::min(record.priority, protocol::kPriorityMax),
-                .is_pinned = record.is_pinned});
+               BlockPhase::kSealed, record);
     if (id == kBlockNone) return kBlockNone;
     dram_.RootsPromised(id);
     if (record.expires_at_s != 0) {
@@ -214,13 +211,7 @@ BlockId Lifecycle::BirthOfAdopted(uint32_t group_index, const SlotIdentity& row)
                             .key = row.key,
                             .position = row.position,
                             .writer_uid = row.writer_uid},
-                           BlockPhase::kSealed,
-                           {.commit_id = row.commit_id,
-                            .event_hash = row.event_hash,
-                            .recompute_ns_per_token = row.recompute_ns_per_token,
-                            .priority = std::min(row.priority, protocol::kPriorityMax),
-                            .is_pinned = (row.flags & kSlotPinned) != 0,
-                            .is_no_store = (row.flags & kSlotNoStore) != 0});
+                           BlockPhase::kSealed, MetaOf(row));
   if (id == kBlockNone) return kBlockNone;
   dram_.RootsPromised(id);  // their digest, which is as good until they are computed
   if (row.expires_at_s != 0) {

@@ -1,34 +1,12 @@
 #include "daemon/residency/slot_rows.h"
 
-#include <algorithm>
-
 #include "terrace/check.h"
 #include "terrace/checksum.h"
 
 namespace terrace {
 
 SlotIdentity SlotRows::Describe(BlockId id) const {
-  const Block& b = d_.block(id);
-  const RadixIndex::Node& node = d_.index.node(id);
-  SlotIdentity identity{.key = node.key,
-                        .commit_id = b.commit_id,
-                        .group_tag = d_.group_of(b).id().low,
-                        .event_hash = b.event_hash,
-                        .position = node.position,
-                        .writer_uid = b.writer_uid,
-                        .recompute_ns_per_token = b.recompute_ns_per_token,
-                        .priority = b.priority};
-  if (node.parent != kBlockNone) identity.parent = d_.index.node(node.parent).key;
-  if (b.is_pinned) identity.flags |= kSlotPinned;
-  if (b.is_no_store) identity.flags |= kSlotNoStore;
-  if (b.expires_us != kNever) {
-    const uint64_t now_us = d_.NowUs();
-    const uint64_t left_us = b.expires_us > now_us ? b.expires_us - now_us : 0;
-    // Never 0, which says: no expiry.
-    identity.expires_at_s =
-        std::max<uint64_t>(1, d_.seams.clock.UnixSeconds() + left_us / kUsPerSecond);
-  }
-  return identity;
+  return IdentityOf(d_.Describe(id), d_.block(id).writer_uid);
 }
 
 void SlotRows::Update(BlockId id) {

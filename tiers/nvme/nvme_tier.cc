@@ -138,26 +138,13 @@ void NvmeTier::State::Release(const Extent& extent, SlabSlotState state) {
 
 SlabEntry NvmeTier::State::Describe(const Extent& extent, const BlockRecord& record) const {
   const SlabShape& shape = slabs[extent.shard]->geometry.shape;
-  SlabEntry entry{
-      .state = SlabEntryState::kUsed,
-      .priority = record.priority,
-      .is_pinned = record.is_pinned,
-      .member = record.member,
-      .slot = static_cast<uint32_t>(extent.position),
-      .generation = extent.generation,
-      .position = record.position,
-      .recompute_ns_per_token = record.recompute_ns_per_token,
-      .epoch = epoch,
-      .length_bytes = extent.length_bytes,
-      .commit_id = record.commit_id,
-      .event_hash = record.event_hash,
-      .expires_at_s = record.expires_at_s,
-      .group = record.group,
-      .space = record.space,
-      .key = record.key,
-      .parent = record.parent,
-      .part_checksums = {record.part_checksums.begin(), record.part_checksums.end()},
-  };
+  SlabEntry entry{record};
+  entry.state = SlabEntryState::kUsed;
+  entry.slot = static_cast<uint32_t>(extent.position);
+  entry.generation = extent.generation;
+  entry.epoch = epoch;
+  entry.length_bytes = extent.length_bytes;
+  entry.part_checksums.assign(record.part_checksums.begin(), record.part_checksums.end());
   TERRACE_CHECK(entry.part_checksums.size() <= shape.part_count, "a checksum a part");
   entry.part_checksums.resize(shape.part_count);  // none: such bytes never verify
   return entry;

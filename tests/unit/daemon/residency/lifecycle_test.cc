@@ -132,13 +132,15 @@ TEST(Lifecycle, TimeToLiveEndsIt) {
 }
 
 BlockRecord RecordOf(uint64_t number, std::span<const Checksum> roots, const SpaceId& space) {
-  return {.space = space,
-          .key = BlockWorld::Key(number),
-          .commit_id = 99,
-          .event_hash = 5,
-          .priority = 50,
-          .is_pinned = true,
-          .part_checksums = roots};
+  BlockRecord record;
+  record.space = space;
+  record.key = BlockWorld::Key(number);
+  record.commit_id = 99;
+  record.event_hash = 5;
+  record.priority = 50;
+  record.is_pinned = true;
+  record.part_checksums = roots;
+  return record;
 }
 
 TEST(Lifecycle, ACopyThatOutlivedTheProcessIsABlockAgain) {
