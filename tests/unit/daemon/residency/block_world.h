@@ -169,7 +169,7 @@ class BlockWorld : public BlockObserver {
     r().lifecycle.Seal(id, 1);
     return id;
   }
-  // The same with a readable copy in tier 0, of which the first `persisted` members persist.
+  // The same with a readable copy in tier 0, which might not outlive the process yet.
   BlockId PutBelow(uint64_t number, BlockId parent = kBlockNone) {
     const BlockId id = Put(number, parent);
     uint32_t short_local = 0;

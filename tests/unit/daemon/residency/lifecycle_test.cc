@@ -87,12 +87,12 @@ TEST(Lifecycle, ATailLeavesAtOnceAndWhatItHungFromMayGoNext) {
   EXPECT_EQ(w.d().slots.usage().slots_used, 1u);
 }
 
-TEST(Lifecycle, ABlockThatSomebodyWaitsForEndsATail) {
+TEST(Lifecycle, AboveOtherTiersBlocksGoOneByOne) {
   BlockWorld w({.tier_count = 1});
   const BlockId first = w.Put(1);
   w.Put(2, first);
   EXPECT_EQ(w.r().lifecycle.DropTail({.first = first, .block_count = 2}), 0u)
-      << "above tiers blocks go one by one";
+      << "each may be below as well";
 }
 
 TEST(Lifecycle, TheLastCopyTakesTheBlockAlong) {
