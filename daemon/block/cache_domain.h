@@ -37,6 +37,7 @@ class BlockHolds;
 class Candidates;
 class DramCopies;
 class EraseCauseScope;
+class LeaseKeeper;
 class Lifecycle;
 class LowerCopies;
 class SegmentLedger;
@@ -240,9 +241,7 @@ struct CacheDomain {
   std::deque<ForgottenGroup> forgotten_groups;  // Store; of one id once
   SlotClasses slot_classes;                     // Store
   LeaseTable leases;                            // LeaseKeeper
-  std::deque<LeaseWork> lease_work;             // LeaseKeeper; Waiters ends Prefetches through it
-  std::deque<LeaseEntry> letting_go;            // entries no lease has any more, still held
-  std::deque<CutTail> cut_tails;                // likewise, many at once; LeaseKeeper sorts them
+  LeaseBacklog lease_backlog;                   // LeaseKeeper does it
   std::unique_ptr<EvictionPolicy> dram_policy;
   std::vector<LowerTier> lower;               // LowerCopies
   uint32_t persistent_tier = kLowerTiersMax;  // which of them; kLowerTiersMax: none
@@ -266,7 +265,8 @@ struct CacheDomain {
   OwnedBy<SegmentLedger, uint64_t> shortages_seen;
   bool is_short() const { return shortages != shortages_seen; }
   OwnedBy<SegmentLedger, bool> is_room_coming;  // a segment is being populated, or will be
-  uint64_t lease_charge = 0;   // LeaseKeeper: blocks in leases, and what leases weigh themselves
+  OwnedBy<LeaseKeeper, uint64_t>
+      lease_charge;            // blocks in leases, and what leases weigh themselves
   uint32_t member_count = 0;   // Store: local members of all groups
   uint32_t session_count = 0;  // Store
   DomainStats counters;        // only its "since start" fields

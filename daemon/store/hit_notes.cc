@@ -41,7 +41,7 @@ void HitNotes::Add(LeaseId lease, const KeysQuery& query, uint32_t block_count) 
                    .hints = hints,
                    .end_hints = {}});
   waiting_count_ += block_count;
-  d_.leases.at(lease).is_unnoted = true;
+  d_.leases.KeepOpen(lease);
 }
 
 void HitNotes::OnRequestEnd(LeaseId lease, const protocol::Hints& hints) {
@@ -88,14 +88,14 @@ void HitNotes::NoteSome(const Hit& hit, uint32_t end) {
 }
 
 void HitNotes::Finish(const Hit& hit) {
-  Lease& lease = d_.leases.at(hit.lease);
+  const Lease& lease = d_.leases.at(hit.lease);
   if (hit.end_hints.end_reason != protocol::EndReason::kUnknown) {
     const BlockId tip = d_.index.Find(lease.group_index, lease.tip);
     if (tip != kBlockNone) residency_.hints.Touch({&tip, 1}, hit.end_hints);
   }
-  lease.is_unnoted = false;
+  d_.leases.LetEnd(hit.lease);
   if (lease.phase == LeasePhase::kEnding) {
-    d_.lease_work.push_back({LeaseWorkKind::kEnd, hit.lease, lease.stamp});
+    d_.lease_backlog.Add(LeaseWork{LeaseWorkKind::kEnd, hit.lease, lease.stamp});
   }
 }
 

@@ -302,7 +302,7 @@ class PrefixHolder {
   }
   void AnswerOnDevice(uint32_t index, const Block& b) {
     CacheDomain& domain = caller_.domain();
-    domain.leases.at(target_.lease).entries[index].flags |= kEntryOnDevice;
+    domain.leases.Flag(target_.lease, index, kEntryOnDevice);
     ++domain.counters.device_blocks_served;
     AppendDeviceSlots(*caller_.group, domain, b, query_.member_mask, target_.slots);
   }
@@ -328,7 +328,7 @@ class PrefixHolder {
   void Used() {
     CacheDomain& domain = caller_.domain();
     if (!held_.empty()) {
-      domain.leases.at(target_.lease).tip = domain.index.node(held_.back()).key;
+      domain.leases.SetTip(target_.lease, domain.index.node(held_.back()).key);
     }
     // Why the request ended is known when its lease is released.
     protocol::Hints hints = query_.hints;
@@ -338,13 +338,12 @@ class PrefixHolder {
 
   // Who reads by parts does not wait for blocks before this one, which may yet fail.
   void KeepReadable(uint32_t index) {
-    caller_.domain().leases.at(target_.lease).entries[index].flags |= kEntryByParts;
+    caller_.domain().leases.Flag(target_.lease, index, kEntryByParts);
   }
 
   void LetGo(uint32_t index) {
-    LeaseEntry& entry = caller_.domain().leases.at(target_.lease).entries[index];
-    caller_.domain().letting_go.push_back(entry);
-    entry = {};
+    CacheDomain& domain = caller_.domain();
+    domain.lease_backlog.Add(domain.leases.Take(target_.lease, index));
   }
 
   BlockSpan SpanOf(BlockId id, Found found, uint32_t index) {
@@ -393,7 +392,7 @@ Status Begin(Store::State& state, const Caller& caller, const KeysQuery& query, 
   if (!opened.ok()) return opened.status();
   *lease = *opened;
   if (query.key_count_of_request > CacheDomain::kGrownAtOnceMin) {
-    caller.domain().leases.at(*lease).entries.reserve(query.key_count_of_request);
+    caller.domain().leases.MakeRoom(*lease, query.key_count_of_request, 0);
   }
   waiters.Open(
       {.kind = kind == LeaseKind::kPrefetch ? PendingKind::kPrefetch : PendingKind::kAcquire,
@@ -493,7 +492,7 @@ Status Store::AcquireReady(const KeysQuery& query, AcquireResult* result) {
   caller.group->acquire_blocks_asked += block_count;
   result->misses.asked_count += block_count;
   caller.rooms->keeper.AppendReady(lease, path);
-  domain.leases.at(lease).tip = query.keys[block_count - 1];
+  domain.leases.SetTip(lease, query.keys[block_count - 1]);
   WalkOnReady(*caller.group, block_count, &result->walk);
   AppendToSpans({.first_block = 0, .block_count = block_count}, &result->spans);
   caller.rooms->notes.Add(lease, query, block_count);
@@ -566,10 +565,7 @@ void Store::FinishAcquire(const KeysQuery& query, AcquireResult* result) {
   if (id != kLeaseNone && block_count == 0) {
     caller.rooms->keeper.Leave(id, caller.session);
   } else if (id != kLeaseNone) {
-    caller.domain().leases.at(id).phase = LeasePhase::kLive;
-    if (uint64_t{2} * block_count < caller.domain().leases.at(id).entries.capacity()) {
-      caller.domain().leases.at(id).entries.shrink_to_fit();
-    }
+    caller.domain().leases.GoLive(id);
     if (query.hints.recompute_ns_per_token != 0) {
       caller.group->recompute_ns_per_token = query.hints.recompute_ns_per_token;
     }

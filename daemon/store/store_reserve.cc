@@ -41,7 +41,7 @@ class Reserver {
       ++answered_count_;
     }
     caller_.rooms->evictor.Expect(1);
-    if (answered_count_ > 0) caller_.domain().leases.at(lease_).tip = result_->last_key;
+    if (answered_count_ > 0) caller_.domain().leases.SetTip(lease_, result_->last_key);
     // New blocks say by themselves that their prefix was used. One that is all there already was
     // used, too.
     if (!has_new_) {
@@ -168,13 +168,9 @@ class Reserver {
 
   void Answer(const ReservedKey& key, BlockId id) {
     result_->keys.push_back(key);
-    Lease& lease = caller_.domain().leases.at(lease_);
-    ++lease.key_count;
+    if (id != kBlockNone) caller_.rooms->keeper.Append(lease_, id, 0);
+    caller_.domain().leases.AddKey(lease_, caller_.group->part_words());
     if (id == kBlockNone) return;
-    caller_.rooms->keeper.Append(lease_, id, 0);
-    lease.key_indexes.push_back(lease.key_count - 1);
-    lease.part_bits.resize(lease.entries.size() * caller_.group->part_words());
-    lease.absent_masks.resize(lease.entries.size());
     const std::span<const SlotRef> refs = caller_.domain().slots_of(caller_.domain().block(id));
     const std::span<const LocalMember> locals = caller_.group->locals();
     for (size_t m = 0; m < locals.size(); ++m) {
@@ -194,7 +190,7 @@ class Reserver {
 };
 
 // Of a long request: what grows with it is not moved again and again.
-void MakeRoom(const Caller& caller, const KeysQuery& query, Lease* lease, ReserveResult* result) {
+void MakeRoom(const Caller& caller, const KeysQuery& query, LeaseId lease, ReserveResult* result) {
   const size_t key_count = query.key_count_of_request;
   if (key_count <= CacheDomain::kGrownAtOnceMin) return;
   // No more of them than the arena has room for can get a slot.
@@ -202,22 +198,9 @@ void MakeRoom(const Caller& caller, const KeysQuery& query, Lease* lease, Reserv
   const size_t block_count =
       std::min<uint64_t>(key_count, options.segments_max * options.segment_bytes /
                                         std::max<uint64_t>(caller.group->block_bytes(), 1));
-  lease->entries.reserve(block_count);
-  lease->key_indexes.reserve(block_count);
-  lease->part_bits.reserve(block_count * caller.group->part_words());
-  lease->absent_masks.reserve(block_count);
+  caller.domain().leases.MakeRoom(lease, block_count, caller.group->part_words());
   result->keys.reserve(key_count);
   result->slots.reserve(key_count * std::popcount(result->reply.member_mask));
-}
-
-// Gives back what was kept for keys that got no slot.
-void TrimRoom(Lease* lease) {
-  constexpr size_t kSpareMax = 64;
-  if (lease->entries.capacity() <= 2 * lease->entries.size() + kSpareMax) return;
-  lease->entries.shrink_to_fit();
-  lease->key_indexes.shrink_to_fit();
-  lease->part_bits.shrink_to_fit();
-  lease->absent_masks.shrink_to_fit();
 }
 
 }  // namespace
@@ -236,7 +219,7 @@ Status Store::Reserve(const KeysQuery& query, ReserveResult* result) {
     lease = *opened;
     result->reply.token = caller.domain().leases.at(lease).token;
     result->reply.member_mask = query.member_mask & caller.group->local_mask();
-    MakeRoom(caller, query, &caller.domain().leases.at(lease), result);
+    MakeRoom(caller, query, lease, result);
   } else {
     lease = caller.domain().leases.Find(result->reply.token);
     if (lease == kLeaseNone || caller.rooms->keeper.IsVoid(lease)) {
@@ -272,8 +255,7 @@ void Store::FinishReserve(const KeysQuery& query, ReserveResult* result) {
   }
   if (is_open && !result->slots.empty()) state_->sessions.at(caller.session).has_slots = true;
   if (id != kLeaseNone && caller.domain().leases.at(id).phase == LeasePhase::kBuilding) {
-    caller.domain().leases.at(id).phase = LeasePhase::kLive;
-    TrimRoom(&caller.domain().leases.at(id));
+    caller.domain().leases.GoLive(id);
   }
   result->reply.key_count = static_cast<uint32_t>(result->keys.size());
   result->reply.slot_count = static_cast<uint32_t>(result->slots.size());
@@ -292,7 +274,7 @@ class Committer {
 
   StatusCode Commit(const CommitEntry& entry, std::span<const Checksum> checksums) {
     CacheDomain& domain = caller_.domain();
-    Lease& lease = domain.leases.at(lease_id_);
+    const Lease& lease = domain.leases.at(lease_id_);
     if (entry.key_index >= lease.key_count) return StatusCode::kInvalid;
     const uint32_t place = lease.EntryOf(entry.key_index);
     const BlockId id = place == kEntryNone ? kBlockNone : lease.entries[place].block;
@@ -308,9 +290,8 @@ class Committer {
         entry.generation != ref.generation || !domain.slots.IsCurrent(ref)) {
       return StatusCode::kGone;
     }
-    const StatusCode code = entry.flags & protocol::kCommitAbsent
-                                ? MarkAbsent(&lease, place, entry, *local)
-                                : MarkParts(&lease, place, entry, *local);
+    const StatusCode code = entry.flags & protocol::kCommitAbsent ? MarkAbsent(place, entry, *local)
+                                                                  : MarkParts(place, entry, *local);
     if (code != StatusCode::kOk) return code;
     domain.seams.work += entry.part_count / kPartsPerWork;
     for (size_t i = 0; i < checksums.size(); ++i) {
@@ -333,43 +314,31 @@ class Committer {
   uint32_t sealed_count() const { return static_cast<uint32_t>(sealed_.size()); }
 
  private:
-  uint64_t* BitsOf(Lease* lease, uint32_t place) {
-    const Group& group = *caller_.domain().groups[lease->group_index];
-    return &lease->part_bits[size_t{place} * group.part_words()];
-  }
-  static bool IsSet(const uint64_t* bits, uint32_t bit) {
-    return (bits[bit / 64] >> (bit % 64)) & 1;
-  }
+  LeaseTable& leases() const { return caller_.domain().leases; }
+  const Lease& lease() const { return leases().at(lease_id_); }
+  uint32_t part_words() const { return caller_.domain().groups[lease().group_index]->part_words(); }
 
-  StatusCode MarkParts(Lease* lease, uint32_t place, const CommitEntry& entry,
-                       const LocalMember& local) {
+  StatusCode MarkParts(uint32_t place, const CommitEntry& entry, const LocalMember& local) {
     const uint32_t end = uint32_t{entry.part_first} + entry.part_count;
     if (entry.part_count == 0 || end > local.part_count) return StatusCode::kInvalid;
-    uint64_t* bits = BitsOf(lease, place);
-    if ((lease->absent_masks[place] >> local.member) & 1) return StatusCode::kExists;
-    for (uint32_t part = entry.part_first; part < end; ++part) {
-      if (IsSet(bits, local.first_part_bit + part)) return StatusCode::kExists;
-    }
-    for (uint32_t part = entry.part_first; part < end; ++part) {
-      const uint32_t bit = local.first_part_bit + part;
-      bits[bit / 64] |= uint64_t{1} << (bit % 64);
-    }
-    return StatusCode::kOk;
+    if ((lease().absent_masks[place] >> local.member) & 1) return StatusCode::kExists;
+    const PartBits bits{.first = local.first_part_bit + entry.part_first,
+                        .count = entry.part_count};
+    const bool is_new = leases().MarkParts(lease_id_, place, part_words(), bits);
+    return is_new ? StatusCode::kOk : StatusCode::kExists;
   }
 
-  StatusCode MarkAbsent(Lease* lease, uint32_t place, const CommitEntry& entry,
-                        const LocalMember& local) {
+  StatusCode MarkAbsent(uint32_t place, const CommitEntry& entry, const LocalMember& local) {
     if (local.window_blocks == 0 || (entry.flags & protocol::kCommitHasChecksums)) {
       return StatusCode::kInvalid;
     }
-    const uint64_t* bits = BitsOf(lease, place);
+    const std::span<const uint64_t> bits = lease().PartBitsOf(place, part_words());
     for (uint32_t part = 0; part < local.part_count; ++part) {
-      if (IsSet(bits, local.first_part_bit + part)) return StatusCode::kInvalid;
+      const uint32_t bit = local.first_part_bit + part;
+      if ((bits[bit / 64] >> (bit % 64)) & 1) return StatusCode::kInvalid;
     }
-    uint64_t& absent = lease->absent_masks[place];
-    if ((absent >> local.member) & 1) return StatusCode::kExists;
-    absent |= uint64_t{1} << local.member;
-    return StatusCode::kOk;
+    const bool is_new = leases().MarkAbsent(lease_id_, place, local.member);
+    return is_new ? StatusCode::kOk : StatusCode::kExists;
   }
 
   // A member's bits begin a word of their own.
@@ -384,10 +353,9 @@ class Committer {
 
   void SealIfComplete(BlockId id, uint32_t place) {
     CacheDomain& domain = caller_.domain();
-    Lease& lease = domain.leases.at(lease_id_);
     const Group& group = domain.group_of(domain.block(id));
-    const uint64_t* bits = BitsOf(&lease, place);
-    const uint64_t absent = lease.absent_masks[place];
+    const uint64_t* bits = lease().PartBitsOf(place, group.part_words()).data();
+    const uint64_t absent = lease().absent_masks[place];
     for (const LocalMember& local : group.locals()) {
       if (((absent >> local.member) & 1) == 0 && !HasAllParts(bits, local)) return;
     }

@@ -132,8 +132,8 @@ class InvariantCheck {
       for (const LeaseEntry& entry : lease.entries) Count(entry, lease.kind == LeaseKind::kWrite);
       for (const LeaseEntry& entry : lease.left_behind) Count(entry, false);
     }
-    for (const LeaseEntry& entry : d_.letting_go) Count(entry, false);
-    for (const CutTail& tail : d_.cut_tails) {
+    for (const LeaseEntry& entry : d_.lease_backlog.entries()) Count(entry, false);
+    for (const CutTail& tail : d_.lease_backlog.tails()) {
       for (const LeaseEntry& entry : tail.entries) Count(entry, false);
     }
   }

@@ -130,7 +130,7 @@ TEST(Promotions, StepsAreToldAsSoonAsTheyAreCompared) {
   EXPECT_TRUE(w.block(id).dram.is_readable());
 }
 
-TEST(ReadAhead, GoesOnBelowWhatWasAskedForIntoFreeRoomOnly) {
+TEST(ReadAheadQueue, GoesOnBelowWhatWasAskedForIntoFreeRoomOnly) {
   MoverWorld w({.tier_count = 1, .read_ahead_blocks = 2});
   const BlockId first = w.PutBelow(1);
   const BlockId second = w.PutBelowOnly(2, first);
@@ -148,7 +148,7 @@ TEST(ReadAhead, GoesOnBelowWhatWasAskedForIntoFreeRoomOnly) {
   EXPECT_FALSE(w.r().dram.TakeReadAhead(second));
 }
 
-TEST(ReadAhead, NeverEvictsWhatWouldBeLost) {
+TEST(ReadAheadQueue, NeverEvictsWhatWouldBeLost) {
   MoverWorld w({.tier_count = 1, .read_ahead_blocks = 1});
   const BlockId first = w.PutBelow(1);
   const BlockId second = w.PutBelowOnly(2, first);
