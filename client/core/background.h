@@ -1,33 +1,59 @@
-// The one thread a Client has of its own: connects, reads when asynchronous requests wait, ends
-// those whose deadline has passed, runs callbacks, and shows the daemon that this process lives.
+// Background: the one thread a Client has of its own: connects, reads when asynchronous requests
+// wait, ends those whose deadline has passed, runs callbacks, carries out work orders, and shows
+// the daemon that this process lives.
+//
+// THREADING: Run and all it calls: that thread.
 #pragma once
 
 #include <cstdint>
+#include <string>
 
-#include "client/core/core.h"
+#include "client/core/pending_requests.h"
+#include "client/core/reader.h"
+#include "client/lease/leases.h"
+#include "client/link/link.h"
+#include "client/link/reader_role.h"
+#include "client/session/connection.h"
+#include "client/session/group.h"
+#include "client/session/handshake.h"
+#include "client/session/work_orders.h"
+#include "terrace/client.h"
 
 namespace terrace::client {
 
 class Background {
  public:
-  explicit Background(Core& core) : core_(core) {}
-  // Until Core::Stop; ends everything pending on the way out.
+  // What the thread works on; it outlives Run.
+  struct Parts {
+    const ClientOptions& options;
+    const std::string& device_name;  // how others know ClientOptions::device; empty: there is none
+    Connection& connection;
+    const GroupTable& groups;
+    Leases& leases;
+    PendingRequests& requests;
+    WorkOrders& orders;
+    ReaderRole& role;
+    Reader& reader;
+  };
+  explicit Background(const Parts& parts) : to_(parts), link_(parts.connection.link()) {}
+  // Until Connection::Stop; ends everything pending on the way out.
   void Run();
 
  private:
   void RunOnce();
   bool Connect();
-  void Publish(Handshake& handshake, uint32_t connection);
-  void Report(const Refusal& refusal);
+  bool OpenGroups(Handshake& handshake, uint32_t connection);
+  bool AttachDevice(Handshake& handshake);
   void Serve();
   void Read(Link::Event event);
   void BackOff();
-  uint64_t ExpireRequests();
+  // When it wants to be called again.
   uint64_t ShowLife();
-  void RunCallbacks();
-  void DropRetired();
+  // Callbacks of the user, and memory that was left to be unmapped.
+  void CleanUp();
 
-  Core& core_;
+  const Parts to_;
+  Link& link_;
   uint32_t connection_count_ = 0;
   uint64_t device_refused_boot_id_ = 0;  // the daemon that is not asked for its device again
   uint64_t connected_at_us_ = 0;

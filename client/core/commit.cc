@@ -1,6 +1,5 @@
 #include "client/core/commit.h"
 
-#include <bit>
 #include <new>
 #include <utility>
 
@@ -118,17 +117,6 @@ StatusCode AccountCommit(Request& request, const protocol::CommitReply& reply,
   }
   request.block_count = reply.sealed_count;
   return reply.sealed_count > 0 ? StatusCode::kOk : refusal;
-}
-
-bool IsCommitted(const LeaseState& lease, uint32_t key_index) {
-  for (uint64_t rest = lease.member_mask; rest != 0; rest &= rest - 1) {
-    const auto member = static_cast<uint32_t>(std::countr_zero(rest));
-    if (lease.committed_parts[lease.SlotIndex(key_index, member)] <
-        lease.member(member).part_count()) {
-      return false;
-    }
-  }
-  return true;
 }
 
 }  // namespace terrace::client

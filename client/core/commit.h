@@ -21,8 +21,4 @@ void ReturnWritten(Request& request);
 StatusCode AccountCommit(Request& request, const protocol::CommitReply& reply,
                          std::span<const std::byte> entry_statuses);
 
-// Whether this process has committed every part it holds a slot for.
-// REQUIRES: lease.write_lock, lease.is_reserved(key_index).
-bool IsCommitted(const LeaseState& lease, uint32_t key_index);
-
 }  // namespace terrace::client

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "client/link/frames.h"
+
 namespace terrace::client {
 namespace {
 

@@ -13,16 +13,14 @@
 #include <memory>
 #include <vector>
 
-#include "client/core/lease_state.h"
 #include "client/core/replies.h"
+#include "client/lease/lease_state.h"
 #include "client/link/timed_lock.h"
 #include "terrace/client.h"
 
 namespace terrace::client {
 
 inline constexpr uint32_t kPendingRequestsMax = 4096;
-// Answers to requests that nobody waits for carry this slot number.
-inline constexpr uint16_t kUnawaitedSlot = 0xFFFF;
 
 struct Request {
   enum class State : uint8_t {
@@ -104,8 +102,6 @@ class RequestTable {
 
  private:
   static constexpr uint32_t kSlotBits = 16;
-
-  void FreeLocked(Request& request);
 
   TimedLock lock_;
   uint64_t sequence_ = 0;

@@ -9,9 +9,15 @@
 #include <cstdint>
 #include <utility>
 
+#include "terrace/status.h"
+
 namespace terrace::client {
 
 inline constexpr size_t kGuardedFdsMax = 4096;
+
+// What a forked child is answered.
+inline constexpr Status kForked(StatusCode::kGone,
+                                "this is a forked child: it needs its own Client");
 
 // Differs between a process and its forked child. Costs one load.
 uint32_t ForkGeneration();

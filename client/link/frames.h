@@ -61,6 +61,9 @@ class FrameReader {
   protocol::FrameHeader pages_header_;
 };
 
+// The lower 16 bits of the id of a request whose answer nobody waits for.
+inline constexpr uint16_t kUnawaitedSlot = 0xFFFF;
+
 // A message to the daemon: the parts are concatenated.
 struct Outgoing {
   protocol::Verb verb = protocol::Verb::kHello;
@@ -116,7 +119,6 @@ class BodyReader {
   }
 
   std::span<const std::byte> rest() const { return rest_; }
-  bool is_at_end() const { return rest_.empty(); }
 
  private:
   std::span<const std::byte> rest_;

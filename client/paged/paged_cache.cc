@@ -8,7 +8,6 @@
 #include <string_view>
 #include <utility>
 
-#include "client/core/core.h"
 #include "cuda/copy/transfer_plan.h"
 #include "cuda/host/device_name.h"
 
@@ -20,7 +19,6 @@ constexpr uint64_t kWaitStepUsMax = 500;
 // On the host pages are gathered to memory that its caches hold until they are encoded.
 constexpr uint64_t kHostRawBytes = kMiB;
 
-constexpr Status kNotValid(StatusCode::kGone, "the lease is not valid any more");
 constexpr Status kRefusedByCodec(StatusCode::kUnsupported,
                                  "a page has a NaN, an infinity or a magnitude that the Space's "
                                  "codec does not take: its block is not written, the others are");
@@ -270,7 +268,7 @@ Status PagedCopy::RememberWritten() {
 }
 
 Status PagedCopy::Finish(Status copied) {
-  if (copied.ok() && !lease_->is_valid.load()) copied = kNotValid;
+  if (copied.ok() && !lease_->is_valid.load()) copied = kLeaseGone;
   // A copy that failed may still be writing: its slots stay taken until it is destroyed.
   const bool has_ended = copied.ok();
   if (copied.ok() && store_) copied = RememberWritten();
@@ -285,7 +283,7 @@ Status PagedCopy::Finish(Status copied) {
 
 Status PagedCopy::Poll() {
   if (end_) return *end_;
-  if (lease_->core->is_forked()) return Status(StatusCode::kGone, "this is a forked child");
+  if (lease_->owner->is_forked()) return kForked;
   const Status copied = QueryEvents();
   return copied.code() == StatusCode::kBusy ? copied : Finish(copied);
 }
@@ -340,7 +338,7 @@ Result<std::unique_ptr<PagedCache>> PagedCache::Create(const Device& device,
 Status PagedCache::CheckLease(const LeaseState* lease, const PageList& list, uint32_t block_count,
                               std::string* why) const {
   if (lease == nullptr) return Refuse(why, "lease is none: acquire or reserve first");
-  if (lease->core->is_forked()) {
+  if (lease->owner->is_forked()) {
     return Refuse(why, "lease is the parent's: a forked child makes a client of its own",
                   StatusCode::kGone);
   }
@@ -389,7 +387,7 @@ Result<std::unique_ptr<PagedCopy>> PagedCache::Store(const WriteLease& lease, co
   TERRACE_RETURN_IF_ERROR(CheckLease(state, list, key_count, why));
   std::unique_ptr<PagedCopy> copy(new PagedCopy(lease.state_, list.member, /*is_store=*/true));
   // Counted first, looked at then: a revocation either sees the copy or is seen.
-  if (!state->is_valid.load()) return Refuse(why, kNotValid.what(), StatusCode::kGone);
+  if (!state->is_valid.load()) return Refuse(why, kLeaseGone.what(), StatusCode::kGone);
   std::vector<PageSlot> pages;
   std::vector<uint32_t> positions;  // of chunks
   for (uint32_t i = 0; i < list.page_indexes.size(); ++i) {
@@ -421,7 +419,7 @@ Result<std::unique_ptr<PagedCopy>> PagedCache::Load(const ReadLease& lease, cons
   TERRACE_RETURN_IF_ERROR(CheckLease(state, list, state == nullptr ? 0 : state->block_count, why));
   TERRACE_RETURN_IF_ERROR(CheckDistinct(list, why));
   std::unique_ptr<PagedCopy> copy(new PagedCopy(lease.state_, list.member, /*is_store=*/false));
-  if (!state->is_valid.load()) return Refuse(why, kNotValid.what(), StatusCode::kGone);
+  if (!state->is_valid.load()) return Refuse(why, kLeaseGone.what(), StatusCode::kGone);
   copy->layer_count_ = nest().layer_count();
   std::vector<PageSlot> pages;
   std::vector<uint32_t> positions;  // of chunks
@@ -449,7 +447,7 @@ Result<std::unique_ptr<PagedCopy>> PagedCache::Load(const ReadLease& lease, cons
   if (headers_ != nullptr) {
     const Status set = headers_->SetDeltas(positions, copy->blocks_, pages, why);
     // What a lease that ended lets be read may be another block's.
-    if (!state->is_valid.load()) return Refuse(why, kNotValid.what(), StatusCode::kGone);
+    if (!state->is_valid.load()) return Refuse(why, kLeaseGone.what(), StatusCode::kGone);
     TERRACE_RETURN_IF_ERROR(set);
     // A launch is of pages that turn the same way.
     std::ranges::stable_sort(pages, {}, &PageSlot::key_delta);

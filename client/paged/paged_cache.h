@@ -17,7 +17,7 @@
 #include <string>
 #include <vector>
 
-#include "client/core/lease_state.h"
+#include "client/lease/leases.h"
 #include "client/paged/chunk_headers.h"
 #include "cuda/copy/paged_copier.h"
 #include "terrace/client.h"

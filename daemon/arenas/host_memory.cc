@@ -4,7 +4,7 @@
 #include <fstream>
 #include <sstream>
 
-#include "daemon/config/config.h"
+#include "daemon/config/config_text.h"
 
 namespace terrace {
 namespace {

@@ -85,7 +85,7 @@ struct Lease {
   uint32_t revoked_count = 0;          // entries that the revocation has dealt with,
   uint32_t revoked_behind_count = 0;   // and of those left behind
   uint32_t charged_count = 0;          // entries ever, counted against owner and domain
-  bool is_unnoted = false;             // HitNotes: it ends when what it hit has been noted
+  bool is_unnoted = false;             // DeferredHits: it ends when what it hit has been noted
   uint64_t created_us = 0;
   BlockKey tip;  // the last block: why its request ended says something about it
 

@@ -1,17 +1,16 @@
-// The configuration of terraced: one TOML file, every key with a default, units last in names. A
-// key that is not known is refused, never ignored; docs/OPERATIONS.md documents each of them.
+// The configuration of terraced, as values: every key with its default and its limits, units last
+// in names. config_text.h reads and prints it; config_resolve.h fills in what depends on other keys
+// and on who runs the daemon. docs/OPERATIONS.md documents each key.
 #pragma once
 
 #include <cstdint>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "terrace/arena_layout.h"
 #include "terrace/prefix_hasher.h"
 #include "terrace/protocol_device.h"
-#include "terrace/status.h"
 #include "terrace/units.h"
 
 namespace terrace {
@@ -167,46 +166,5 @@ struct DaemonConfig {
   RedisConfig redis;
   std::vector<DomainConfig> domains;
 };
-
-// What the command line may say over the file.
-struct ConfigOverrides {
-  std::string socket_path;  // of the only domain
-  std::string dram_bytes;   // "8GiB" or a number
-};
-
-// Who runs the daemon and what its surroundings say; decides default paths.
-struct ConfigEnvironment {
-  uint32_t uid = 0;
-  std::string runtime_dir;      // $XDG_RUNTIME_DIR
-  std::string state_directory;  // $STATE_DIRECTORY, set by systemd
-  std::string state_home;       // $XDG_STATE_HOME
-  std::string home;             // $HOME
-
-  static ConfigEnvironment OfProcess();
-};
-
-// Reads TOML text; `origin` names it in refusals. kInvalid with one sentence in `*why`.
-Status ParseConfig(std::string_view toml_text, const std::string& origin, DaemonConfig* config,
-                   std::string* why);
-// The same for a file. kNotFound, kIo or kInvalid.
-Status ReadConfigFile(const std::string& path, DaemonConfig* config, std::string* why);
-
-// Applies `overrides`, fills in what depends on other keys and on who runs the daemon, adds the
-// domain "default" when there is none, and checks what spans several keys. After kOk no field is
-// unset.
-Status ResolveConfig(const ConfigOverrides& overrides, const ConfigEnvironment& environment,
-                     DaemonConfig* config, std::string* why);
-
-// The configuration as TOML that ParseConfig reads back, each key under its one-line meaning.
-std::string PrintConfig(const DaemonConfig& config);
-
-// "daemon.log_level", …, "nvme.paths", …, "redis.endpoints", …, "domain.name", …: every key there
-// is.
-std::vector<std::string> ConfigKeyNames();
-
-// "8GiB", "512 MiB", "4096": kInvalid for anything else. Binary units only (KiB, MiB, GiB, TiB).
-Result<uint64_t> ParseBytes(std::string_view text);
-// The largest unit that divides `value`: 8589934592 → "8GiB".
-std::string FormatBytes(uint64_t value_bytes);
 
 }  // namespace terrace

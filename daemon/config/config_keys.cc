@@ -4,6 +4,7 @@
 #include <string>
 
 #include "daemon/policy/admission.h"
+#include "daemon/policy/eviction/policies.h"
 
 namespace terrace {
 namespace {
@@ -26,8 +27,6 @@ constexpr std::string_view kLogLevels[] = {"error", "warn", "info", "debug"};
 constexpr std::string_view kLogFormats[] = {"text", "json"};
 constexpr std::string_view kHugePages[] = {"auto", "on", "off"};
 constexpr std::string_view kDiskIos[] = {"auto", "io_uring", "threads"};
-// Those of all policies that serve.
-constexpr std::string_view kEvictions[] = {"arc", "hazard", "lru", "s3fifo"};
 constexpr std::string_view kOffOn[] = {"off", "on"};
 constexpr std::string_view kEncodings[] = {"map", "array"};
 constexpr std::string_view kAutoOnOff[] = {"auto", "on", "off"};
@@ -53,7 +52,6 @@ ChoiceField<Section> NamedChoice() {
                                        all.begin());
           }};
 }
-std::span<const std::string_view> Evictions() { return kEvictions; }
 
 const ConfigKey<Daemon> kDaemonKeys[] = {
     {"log_level", Choice<Daemon, LogLevel, &Daemon::log_level>(kLogLevels),
@@ -108,7 +106,7 @@ const ConfigKey<Daemon> kDaemonKeys[] = {
     {"session_buffers_bytes_max",
      BytesField<Daemon>{&Daemon::session_buffers_bytes_max, 64 * kMiB, 64 * kGiB},
      "begun messages and unsent bytes of all sessions together"},
-    {"eviction", NamedChoice<Daemon, &Daemon::eviction, Evictions>(),
+    {"eviction", NamedChoice<Daemon, &Daemon::eviction, EvictionPolicyNames>(),
      "what leaves DRAM when it is full: hazard, lru, arc or s3fifo"},
     {"trace_dir", TextField<Daemon>{&Daemon::trace_dir, kPathBytesMax},
      "an absolute directory where requests can be recorded; absent: nowhere"},
@@ -139,7 +137,7 @@ const ConfigKey<Nvme> kNvmeKeys[] = {
      "how fast blocks at rest are verified in the background; 0: not at all"},
     {"read_ahead_blocks", CountField<Nvme>{&Nvme::read_ahead_blocks, 0, 4096},
      "blocks promoted unasked behind a chain that is being promoted; 0: none"},
-    {"eviction", NamedChoice<Nvme, &Nvme::eviction, Evictions>(),
+    {"eviction", NamedChoice<Nvme, &Nvme::eviction, EvictionPolicyNames>(),
      "what leaves the NVMe tier when it is full: lru, hazard, arc or s3fifo"},
     {"admission", NamedChoice<Nvme, &Nvme::admission, AdmissionPolicyNames>(),
      "what is written: all, predicted (what is likely to be used again), second_use or hit"},

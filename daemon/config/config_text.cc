@@ -1,4 +1,5 @@
-// Configuration as text: reading TOML into the fields, and printing the fields as TOML.
+#include "daemon/config/config_text.h"
+
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <toml++/toml.h>
@@ -11,7 +12,6 @@
 #include <fstream>
 #include <sstream>
 
-#include "daemon/config/config.h"
 #include "daemon/config/config_keys.h"
 
 namespace terrace {

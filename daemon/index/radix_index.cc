@@ -1,476 +1,72 @@
 #include "daemon/index/radix_index.h"
 
-#include <algorithm>
-
 #include "terrace/check.h"
 
 namespace terrace {
 namespace {
 
 constexpr uint32_t kErasePrefetchDistance = 8;
-constexpr uint32_t kPlacesPerChild = 8;    // moving a block to another run, against moving a child
-constexpr uint32_t kChildrenMovedMax = 2;  // one by one; more are orphaned together
 
 }  // namespace
 
 RadixIndex::RadixIndex(const Options& options)
     : table_(options),
       keys_(options.blocks_max),
-      places_(options.blocks_max),
-      ids_(options.blocks_max, &keys_) {
+      ids_(options.blocks_max, &keys_),
+      runs_(options.blocks_max) {
   TERRACE_CHECK(options.blocks_max > 0 && options.blocks_max <= uint32_t{1} << 30,
                 "blocks_max is 1 to 2^30");
 }
 
 void RadixIndex::FindAll(const BlockKey& key, std::vector<BlockId>* ids) const {
-  for (uint32_t g = 0; g < groups_.size(); ++g) {
-    if (groups_[g].block_count == 0) continue;
+  for (uint32_t g = 0; g < group_count(); ++g) {
+    if (group_block_count(g) == 0) continue;
     if (const BlockId id = Find(g, key); id != kBlockNone) ids->push_back(id);
   }
 }
 
-// ---- blocks ----
-
 BlockId RadixIndex::Insert(uint32_t group_index, const BlockKey& key, uint32_t position,
                            BlockId parent) {
-  const BlockId id = ids_.Take(parent, [this](BlockId other) { return IsFree(other); });
+  const BlockId id = ids_.Take(parent, [this](BlockId other) { return runs_.IsFree(other); });
   if (id == kBlockNone) return kBlockNone;
   table_.Add(table_.HashOf(group_index, key), id);
   keys_[id] = key;
-  if (group_index >= groups_.size()) groups_.resize(group_index + 1);
-  ++groups_[group_index].block_count;
-  ++live_count_;
-  if (parent != kBlockNone && id == parent + 1 && places_[parent].group_index == group_index) {
-    const RunId above = places_[parent].run;
-    Run& run = runs_[above];
-    if (run.last() == parent && run.child_count == 0 && run.pin_count == 0 &&
-        run.block_count < kRunBlocksMax && run.position + run.block_count == position) {
-      ++run.block_count;
-      places_[id] = {.run = above, .group_index = group_index};
-      return id;
-    }
-  }
-  const uint64_t touched_us = parent == kBlockNone ? 0 : runs_[RunOf(parent)].touched_us;
-  const RunId run =
-      NewRun({.first = id, .block_count = 1, .position = position, .touched_us = touched_us});
-  places_[id] = {.run = run, .group_index = group_index};
-  LinkInto(run, kRunNone);
-  if (parent != kBlockNone) Link(id, parent);
+  runs_.Add(id, group_index, position, parent);
   return id;
-}
-
-bool RadixIndex::Link(BlockId child, BlockId parent) {
-  TERRACE_CHECK(IsLive(child) && IsLive(parent), "edges join live blocks");
-  const RunId below = RunOf(child);
-  const RunId above = RunOf(parent);
-  if (runs_[below].first != child || ParentOf(runs_[below]) != kRunNone ||
-      places_[child].group_index != places_[parent].group_index ||
-      runs_[below].position != runs_[above].position + (parent - runs_[above].first) + 1) {
-    return false;
-  }
-  if (runs_[above].last() != parent) CutBefore(parent + 1);
-  Unlink(below);
-  LinkInto(below, RunOf(parent));
-  JoinWithChild(RunOf(parent));
-  return true;
 }
 
 void RadixIndex::Erase(BlockId id) {
-  TERRACE_CHECK(IsLive(id), "only a live block is erased");
   // Paths go tail first.
-  const uint32_t group_index = places_[id].group_index;
+  const uint32_t group_index = runs_.group_index(id);
   if (id >= kErasePrefetchDistance) Prefetch(group_index, keys_[id - kErasePrefetchDistance]);
-  RunId at = RunOf(id);
-  if (runs_[at].last() != id) {
-    CutBefore(id + 1);
-    at = RunOf(id);
-  }
-  if (runs_[at].child_count > kChildrenMovedMax) {
-    if (runs_[at].block_count > 1) CutBefore(id);
-    at = RunOf(id);
-  } else {
-    while (runs_[at].first_child != kRunNone) {
-      const RunId child = runs_[at].first_child;
-      Unlink(child);
-      LinkInto(child, kRunNone);
-    }
-  }
-  if (runs_[at].block_count == 1) {
-    const RunId above = ParentOf(runs_[at]);
-    Unlink(at);
-    if (runs_[at].first_child != kRunNone) at = OrphanChildren(at);
-    if (above != kRunNone) JoinWithChild(above);
-  } else {
-    Run& run = runs_[at];
-    const uint32_t position = run.position + --run.block_count;
-    at = NewRun({.first = id,
-                 .block_count = 1,
-                 .position = position,
-                 .touched_us = run.touched_us,
-                 .pin_count = run.pin_count});
-  }
-  places_[id].run = at | kErasedBit;
+  runs_.Erase(id);
   table_.Remove(table_.HashOf(group_index, keys_[id]), id);
-  --groups_[group_index].block_count;
-  --live_count_;
 }
 
 void RadixIndex::Recycle(BlockId id) {
-  TERRACE_CHECK((places_[id].run & kErasedBit) != 0, "an erased id is recycled");
-  TERRACE_CHECK(pin_count(id) == 0, "I2: what is pinned is not given to another block");
-  FreeRun(RunOf(id));
-  places_[id] = {};
-  ids_.Give(id, 1, [this](BlockId other) { return IsFree(other); });
+  runs_.Recycle(id);
+  ids_.Give(id, 1, [this](BlockId other) { return runs_.IsFree(other); });
 }
 
 void RadixIndex::EraseTail(BlockRange tail, BlockId next) {
-  const BlockId last = tail.first + tail.block_count - 1;
-  TERRACE_CHECK(tail.block_count > 0 && IsLive(last), "only live blocks are erased");
-  const RunId at = RunOf(last);
-  Run& run = runs_[at];
-  TERRACE_CHECK(run.last() == last && run.child_count == 0 && run.pin_count == 0 &&
-                    tail.block_count <= run.block_count,
-                "a tail is the end of a run that nobody holds and nothing follows");
+  TERRACE_CHECK(tail.block_count > 0, "a tail has blocks");
   if (next != kBlockNone) PrefetchTail(next);
   const uint32_t half = tail.block_count / 2;
-  const uint32_t group_index = places_[last].group_index;
+  const uint32_t group_index = runs_.group_index(tail.first + tail.block_count - 1);
   table_.RemoveAll(group_index, {&keys_[tail.first + half], tail.block_count - half},
                    tail.first + half);
-  if (next != kBlockNone) PrefetchRun(next);
+  if (next != kBlockNone) runs_.PrefetchRun(next);
   table_.RemoveAll(group_index, {&keys_[tail.first], half}, tail.first);
-  groups_[group_index].block_count -= tail.block_count;
-  live_count_ -= tail.block_count;
-  run.block_count -= tail.block_count;
-  if (run.block_count == 0) {
-    run.block_count = 1;  // its siblings' head is found by its first block
-    const RunId above = ParentOf(run);
-    Unlink(at);
-    FreeRun(at);
-    if (above != kRunNone) JoinWithChild(above);
-  }
-  std::fill_n(&places_[tail.first], tail.block_count, Place{});
-  ids_.Give(tail.first, tail.block_count, [this](BlockId other) { return IsFree(other); });
-}
-
-// ---- runs ----
-
-RadixIndex::RunId RadixIndex::NewRun(const Run& run) {
-  ++run_count_;
-  RunId id = run_id_count_;
-  if (free_runs_.empty()) {
-    runs_.Reach(run_id_count_++);
-  } else {
-    id = free_runs_.back();
-    free_runs_.pop_back();
-  }
-  runs_[id] = run;
-  return id;
-}
-
-void RadixIndex::FreeRun(RunId run) {
-  --run_count_;
-  runs_[run] = {};
-  free_runs_.push_back(run);
-}
-
-void RadixIndex::Renumber(RunId run, BlockId first, uint32_t block_count) {
-  for (BlockId id = first; id < first + block_count; ++id) places_[id].run = run;
-}
-
-RadixIndex::RunId& RadixIndex::HeadOfSiblings(const Run& run) {
-  const RunId parent = ParentOf(run);
-  return parent == kRunNone ? groups_[places_[run.first].group_index].first_root
-                            : runs_[parent].first_child;
-}
-
-void RadixIndex::LinkInto(RunId id, RunId parent) {
-  Run& run = runs_[id];
-  run.parent = parent;
-  RunId& head = HeadOfSiblings(run);
-  run.next_sibling = head;
-  run.previous_sibling = id;
-  if (head != kRunNone) run.previous_sibling = std::exchange(runs_[head].previous_sibling, id);
-  head = id;
-  if (parent != kRunNone) ++runs_[parent].child_count;
-}
-
-void RadixIndex::Unlink(RunId id) {
-  Run& run = runs_[id];
-  RunId& head = HeadOfSiblings(run);
-  if (run.next_sibling != kRunNone) {
-    runs_[run.next_sibling].previous_sibling = run.previous_sibling;
-  } else if (head != id) {
-    runs_[head].previous_sibling = run.previous_sibling;
-  }
-  if (head == id) {
-    head = run.next_sibling;
-  } else {
-    runs_[run.previous_sibling].next_sibling = run.next_sibling;
-  }
-  const RunId parent = run.parent;
-  run.parent = run.previous_sibling = run.next_sibling = kRunNone;
-  if (parent == kRunNone || --runs_[parent].child_count > 0) return;
-  if (runs_[parent].first == kBlockNone) FreeRun(parent);  // the last orphan
-}
-
-void RadixIndex::Replace(RunId from, RunId to) {
-  const Run& old = runs_[from];
-  Run& run = runs_[to];
-  RunId& head = HeadOfSiblings(old);
-  run.parent = old.parent;
-  run.previous_sibling = old.previous_sibling == from ? to : old.previous_sibling;
-  run.next_sibling = old.next_sibling;
-  if (run.next_sibling != kRunNone) {
-    runs_[run.next_sibling].previous_sibling = to;
-  } else if (head != from) {
-    runs_[head].previous_sibling = to;
-  }
-  if (head == from) {
-    head = to;
-  } else {
-    runs_[run.previous_sibling].next_sibling = to;
-  }
-}
-
-// The run, of one block and out of the tree, becomes what its children name their parent, and they
-// become roots. Returns a run for its block.
-RadixIndex::RunId RadixIndex::OrphanChildren(RunId at) {
-  Run& parent = runs_[at];
-  RunId& head = groups_[places_[parent.first].group_index].first_root;
-  const RunId first = parent.first_child;
-  if (head != kRunNone) {
-    const RunId last = runs_[first].previous_sibling;
-    runs_[last].next_sibling = head;
-    runs_[first].previous_sibling = std::exchange(runs_[head].previous_sibling, last);
-  }
-  head = first;
-  Run erased = parent;
-  erased.first_child = kRunNone;
-  erased.child_count = 0;
-  parent = {.first = kBlockNone, .block_count = 1, .child_count = parent.child_count};
-  return NewRun(erased);
-}
-
-void RadixIndex::AdoptChildren(RunId from, RunId to) {
-  runs_[to].first_child = runs_[from].first_child;
-  runs_[to].child_count = runs_[from].child_count;
-  for (RunId child = runs_[to].first_child; child != kRunNone; child = runs_[child].next_sibling) {
-    runs_[child].parent = to;
-  }
-  runs_[from].first_child = kRunNone;
-  runs_[from].child_count = 0;
-}
-
-// One part keeps the run; of the other every block is told, and of the lower one every child.
-void RadixIndex::CutBefore(BlockId id) {
-  const RunId whole = RunOf(id);
-  const Run old = runs_[whole];
-  const uint32_t head_count = id - old.first;
-  const uint32_t tail_count = old.block_count - head_count;
-  const Run head{.first = old.first,
-                 .block_count = head_count,
-                 .position = old.position,
-                 .touched_us = old.touched_us,
-                 .pin_count = old.pin_count};
-  const Run tail{.first = id,
-                 .block_count = tail_count,
-                 .position = old.position + head_count,
-                 .touched_us = old.touched_us,
-                 .pin_count = old.pin_count};
-  if (uint64_t{old.child_count} * kPlacesPerChild + tail_count <= head_count) {
-    const RunId lower = NewRun(tail);
-    AdoptChildren(whole, lower);
-    Renumber(lower, id, tail_count);
-    runs_[whole].block_count = head_count;
-    LinkInto(lower, whole);
-    return;
-  }
-  const RunId upper = NewRun(head);
-  Replace(whole, upper);
-  Renumber(upper, old.first, head_count);
-  Run& lower = runs_[whole];
-  lower.first = tail.first;
-  lower.block_count = tail.block_count;
-  lower.position = tail.position;
-  LinkInto(whole, upper);
-}
-
-bool RadixIndex::JoinWithChild(RunId above) {
-  const Run upper = runs_[above];
-  if (upper.child_count != 1) return false;
-  const RunId below = upper.first_child;
-  const Run lower = runs_[below];
-  const uint32_t block_count = upper.block_count + lower.block_count;
-  if (lower.first != upper.last() + 1 || block_count > kRunBlocksMax) return false;
-  if (lower.pin_count != upper.pin_count || lower.touched_us + kTouchSlackUs < upper.touched_us) {
-    return false;
-  }
-  const uint64_t touched_us = std::max(lower.touched_us, upper.touched_us);
-  Unlink(below);
-  if (uint64_t{lower.child_count} * kPlacesPerChild + lower.block_count <= upper.block_count) {
-    AdoptChildren(below, above);
-    Renumber(above, lower.first, lower.block_count);
-    runs_[above].block_count = block_count;
-    runs_[above].touched_us = touched_us;
-    FreeRun(below);
-    return true;
-  }
-  Replace(above, below);
-  Renumber(below, upper.first, upper.block_count);
-  Run& joined = runs_[below];
-  joined.first = upper.first;
-  joined.position = upper.position;
-  joined.block_count = block_count;
-  joined.touched_us = touched_us;
-  FreeRun(above);
-  return true;
-}
-
-// ---- pins and uses ----
-
-template <typename Visit>
-void RadixIndex::ForEachRun(BlockRange range, const Visit& visit) {
-  const BlockId end = range.first + range.block_count;
-  for (BlockId id = range.first; id < end;) {
-    TERRACE_CHECK(!IsFree(id), "I2: only a block is held");
-    if (runs_[RunOf(id)].first != id) CutBefore(id);
-    if (runs_[RunOf(id)].last() >= end) CutBefore(end);
-    Run& run = runs_[RunOf(id)];
-    visit(run);
-    id = run.last() + 1;
-  }
-}
-
-// What was cut may be one again.
-void RadixIndex::JoinAlong(BlockRange range) {
-  const RunId above = ParentOf(runs_[RunOf(range.first)]);
-  if (above != kRunNone) JoinWithChild(above);
-  const BlockId last = range.first + range.block_count - 1;
-  BlockId id = range.first;
-  while (true) {
-    while (JoinWithChild(RunOf(id))) {
-    }
-    const BlockId end = runs_[RunOf(id)].last();
-    if (end >= last) return;
-    id = end + 1;
-  }
-}
-
-void RadixIndex::Pin(BlockRange range) {
-  ForEachRun(range, [this](Run& run) {
-    if (run.pin_count++ == 0) pinned_count_ += run.block_count;
-  });
-  JoinAlong(range);
-}
-
-void RadixIndex::Unpin(BlockRange range) {
-  ForEachRun(range, [this](Run& run) {
-    TERRACE_CHECK(run.pin_count > 0, "I2: every lease lets go once");
-    if (--run.pin_count == 0) pinned_count_ -= run.block_count;
-  });
-  JoinAlong(range);
-}
-
-void RadixIndex::Touch(BlockRange range, uint64_t now_us) {
-  const BlockId end = range.first + range.block_count;
-  for (BlockId id = range.first; id < end;) {
-    if (IsFree(id)) {
-      ++id;
-      continue;
-    }
-    if (runs_[RunOf(id)].last() >= end && runs_[RunOf(id)].touched_us + kTouchSlackUs < now_us) {
-      CutBefore(end);
-    }
-    Run& run = runs_[RunOf(id)];
-    run.touched_us = std::max(run.touched_us, now_us);
-    id = run.last() + 1;
-  }
-}
-
-// ---- questions ----
-
-BlockId RadixIndex::first_root(uint32_t group_index) const {
-  return group_index < groups_.size() ? FirstOf(groups_[group_index].first_root) : kBlockNone;
-}
-
-uint32_t RadixIndex::group_block_count(uint32_t group_index) const {
-  return group_index < groups_.size() ? groups_[group_index].block_count : 0;
-}
-
-void RadixIndex::CheckRun(RunId at) const {
-  const Run& run = runs_[at];
-  const uint32_t group_index = places_[run.first].group_index;
-  TERRACE_CHECK(run.block_count > 0 && run.block_count <= kRunBlocksMax, "a run has blocks");
-  for (BlockId id = run.first; id <= run.last(); ++id) {
-    TERRACE_CHECK(places_[id].run == at && places_[id].group_index == group_index,
-                  "a run's blocks are its own and of one group");
-    TERRACE_CHECK(Find(group_index, keys_[id]) == id, "a live block is found by its key");
-  }
-  uint32_t child_count = 0;
-  RunId previous = run.first_child == kRunNone ? kRunNone : runs_[run.first_child].previous_sibling;
-  TERRACE_CHECK(previous == kRunNone || runs_[previous].next_sibling == kRunNone,
-                "the first sibling knows the last");
-  for (RunId child = run.first_child; child != kRunNone; child = runs_[child].next_sibling) {
-    const Run& below = runs_[child];
-    TERRACE_CHECK(below.parent == at && below.previous_sibling == previous &&
-                      below.position == run.position + run.block_count &&
-                      places_[below.first].group_index == group_index,
-                  "children know their parent and are one position behind");
-    previous = child;
-    ++child_count;
-  }
-  TERRACE_CHECK(child_count == run.child_count, "children are counted");
+  runs_.EraseTail(tail);
+  ids_.Give(tail.first, tail.block_count, [this](BlockId other) { return runs_.IsFree(other); });
 }
 
 void RadixIndex::CheckInvariants() const {
-  uint32_t live_count = 0;
-  uint32_t used_count = 0;
-  uint32_t pinned_count = 0;
-  uint32_t run_count = 0;
+  runs_.CheckInvariants(id_count(), id_count() - ids_.free_count());
   for (BlockId id = 0; id < id_count(); ++id) {
-    if (IsFree(id)) continue;
-    ++used_count;
-    pinned_count += pin_count(id) > 0 ? 1 : 0;
-    const Run& run = runs_[RunOf(id)];
-    if (run.first == id) ++run_count;
-    if (!IsLive(id)) {
-      TERRACE_CHECK(run.first == id && run.block_count == 1, "an erased block is in no tree");
-      continue;
-    }
-    ++live_count;
-    if (run.first == id) CheckRun(RunOf(id));
+    if (!runs_.IsLive(id)) continue;
+    TERRACE_CHECK(Find(runs_.group_index(id), keys_[id]) == id, "a live block is found by its key");
   }
-  TERRACE_CHECK(pinned_count == pinned_count_, "pinned blocks are counted");
-  TERRACE_CHECK(live_count == live_count_, "live blocks are counted");
-  std::vector<uint32_t> orphan_counts(run_id_count_);
-  for (BlockId id = 0; id < id_count(); ++id) {
-    if (!IsLive(id) || runs_[RunOf(id)].first != id) continue;
-    const RunId parent = runs_[RunOf(id)].parent;
-    if (parent != kRunNone && runs_[parent].first == kBlockNone) ++orphan_counts[parent];
-  }
-  for (RunId run = 1; run < run_id_count_; ++run) {
-    const bool is_of_orphans = runs_[run].first == kBlockNone && runs_[run].block_count > 0;
-    TERRACE_CHECK(orphan_counts[run] == (is_of_orphans ? runs_[run].child_count : 0),
-                  "orphans are counted");
-    TERRACE_CHECK(!is_of_orphans || orphan_counts[run] > 0, "what is left of a run goes with them");
-    run_count += is_of_orphans ? 1 : 0;
-  }
-  TERRACE_CHECK(run_count == run_count_, "runs are counted");
-  TERRACE_CHECK(id_count() - ids_.free_count() == used_count, "ids are live, erased or free");
-  uint32_t root_count = 0;
-  uint32_t parentless_count = 0;
-  for (const Group& group : groups_) {
-    for (RunId root = group.first_root; root != kRunNone; root = runs_[root].next_sibling) {
-      TERRACE_CHECK(ParentOf(runs_[root]) == kRunNone, "roots have no parent");
-      ++root_count;
-    }
-  }
-  for (BlockId id = 0; id < id_count(); ++id) {
-    if (IsLive(id) && runs_[RunOf(id)].first == id && ParentOf(runs_[RunOf(id)]) == kRunNone) {
-      ++parentless_count;
-    }
-  }
-  TERRACE_CHECK(root_count == parentless_count, "roots are those without a parent");
 }
 
 }  // namespace terrace

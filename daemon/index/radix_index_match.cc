@@ -59,7 +59,7 @@ class RadixIndex::PathSearch {
         break;
       }
       __builtin_prefetch(&index_.keys_[id]);
-      __builtin_prefetch(&index_.places_[id]);
+      index_.runs_.PrefetchPlace(id);
     }
   }
 
@@ -68,7 +68,7 @@ class RadixIndex::PathSearch {
     if (probe.id != kBlockNone && !index_.IsBlock(probe.id, group_index_, keys_[probe.at])) {
       probe.id = index_.FindHashed(group_index_, keys_[probe.at], probe.hash);
     }
-    if (probe.id != kBlockNone) index_.PrefetchRun(probe.id);
+    if (probe.id != kBlockNone) index_.runs_.PrefetchRun(probe.id);
     return probe.id;
   }
 
@@ -86,23 +86,21 @@ class RadixIndex::PathSearch {
   // there are keys between.
   bool Climb(uint32_t probe_index, BlockId first) {
     BlockId id = probes_[probe_index].id;
-    RunId run_id = index_.RunOf(id);
+    const RunTree::Run* run = &index_.runs_.RunAt(id);
     uint32_t left = probes_[probe_index].at;  // above id
     matched_count_ = left + 1;
     while (true) {
-      const RadixIndex::Run& run = index_.runs_[run_id];
-      __builtin_prefetch(&index_.places_[run.first]);  // whoever pins the path begins there
-      const uint32_t above_in_run = id - run.first;
+      index_.runs_.PrefetchPlace(run->first);  // whoever pins the path begins there
+      const uint32_t above_in_run = id - run->first;
       if (above_in_run >= left) {
         path_.push_back({id - left, left + 1});
         break;
       }
-      path_.push_back({run.first, above_in_run + 1});
-      const RunId parent = index_.ParentOf(run);
-      if (parent == kRunNone) return false;
+      path_.push_back({run->first, above_in_run + 1});
+      run = index_.runs_.Above(*run);
+      if (run == nullptr) return false;
       left -= above_in_run + 1;
-      run_id = parent;
-      id = index_.runs_[run_id].last();
+      id = run->last();
     }
     std::reverse(path_.begin(), path_.end());
     return path_.front().first == first;
@@ -138,7 +136,7 @@ class RadixIndex::PathSearch {
     const auto key_count = static_cast<uint32_t>(keys_.size());
     while (matched_count_ < key_count) {
       const BlockId last = path_.back().first + path_.back().block_count - 1;
-      const RadixIndex::Run& run = index_.runs_[index_.RunOf(last)];
+      const RunTree::Run& run = index_.runs_.RunAt(last);
       const uint32_t in_run = std::min(run.last() - last, key_count - matched_count_);
       const uint32_t equal_count = proof == Proof::kEveryKey
                                        ? CountEqual(last + 1, matched_count_, in_run)

@@ -96,9 +96,12 @@ void LeaseKeeper::Charge(LeaseId id, uint32_t block_count) {
 
 void LeaseKeeper::Uncharge(const Lease& lease) {
   const uint64_t charge = uint64_t{lease.charged_count} + kLeaseCostBlocks;
+  TERRACE_CHECK(d_.lease_charge >= charge, "a lease was charged before it is uncharged");
   d_.lease_charge.of_owner() -= charge;
   SessionRecord& owner = sessions_.at(lease.owner);
   if (owner.stamp != lease.owner_stamp) return;
+  TERRACE_CHECK(owner.lease_blocks >= lease.charged_count && owner.lease_charge >= charge,
+                "a lease was charged to its owner");
   owner.lease_blocks -= lease.charged_count;
   owner.lease_charge -= charge;
 }

@@ -57,6 +57,7 @@ uint32_t Waiters::CountOf(SessionId session) const {
 
 void Waiters::Await(PendingId id, uint32_t entry_index, BlockId block) {
   Pending& pending = pendings_[id];
+  TERRACE_CHECK(pending.is_used && !pending.is_armed, "an armed request waits for nothing more");
   uint32_t all = UINT32_MAX;
   Trim(id, &all);  // what was cut off while it was being built
   uint32_t node;
@@ -96,17 +97,22 @@ void Waiters::GiveNode(uint32_t node) {
   free_nodes_.push_back(node);
 }
 
+void Waiters::EndBy(PendingId id, uint64_t deadline_us) {
+  pendings_[id].is_armed = true;
+  pendings_[id].deadline = d_.seams.deadlines.Add({.due_us = deadline_us,
+                                                   .kind = DeadlineKind::kPending,
+                                                   .domain_index = d_.domain_index,
+                                                   .id = id});
+}
+
 bool Waiters::Arm(PendingId id, uint64_t deadline_us) {
   Pending& pending = pendings_[id];
+  TERRACE_CHECK(pending.is_used && !pending.is_armed, "a request is armed once");
   if (pending.end == 0) {
     End(id);
     return false;
   }
-  pending.is_armed = true;
-  pending.deadline = d_.seams.deadlines.Add({.due_us = deadline_us,
-                                             .kind = DeadlineKind::kPending,
-                                             .domain_index = d_.domain_index,
-                                             .id = id});
+  EndBy(id, deadline_us);
   unannounced_.push_back({id, pending.stamp});
   return true;
 }
@@ -118,13 +124,8 @@ void Waiters::Promise(PendingId id, PromisedHits promised) {
 }
 
 void Waiters::ArmErasure(PendingId id, const ErasureMark& mark, uint64_t deadline_us) {
-  Pending& pending = pendings_[id];
-  pending.is_armed = true;
-  pending.deadline = d_.seams.deadlines.Add({.due_us = deadline_us,
-                                             .kind = DeadlineKind::kPending,
-                                             .domain_index = d_.domain_index,
-                                             .id = id});
-  unmarked_erasures_.push_back({id, pending.stamp, mark});
+  EndBy(id, deadline_us);
+  unmarked_erasures_.push_back({id, pendings_[id].stamp, mark});
 }
 
 void Waiters::StepErasures() {
@@ -635,8 +636,6 @@ void Waiters::EndWait(PendingId id, StatusCode outcome) {
   End(id);
 }
 
-void Waiters::Drop(PendingId id) { End(id); }
-
 void Waiters::DropAll(SessionId session, LeaseId lease) {
   std::vector<PendingId> ids;  // End() changes the lists
   if (lease != kLeaseNone) {
@@ -654,6 +653,7 @@ void Waiters::DropAll(SessionId session, LeaseId lease) {
 
 void Waiters::End(PendingId id) {
   Pending& pending = pendings_[id];
+  TERRACE_CHECK(pending.is_used, "a request ends once");
   ++d_.seams.work;
   if (pending.deadline != kHandleNone) d_.seams.deadlines.Remove(pending.deadline);
   by_request_.erase({pending.what.session, pending.what.request_id});

@@ -70,7 +70,7 @@ class Waiters final : public BlockObserver {
   // Expire, by the deadline that has just been taken from the heap.
   void OnDeadline(PendingId id);
   // Ends without a word: one; all of a session on a lease (kLeaseNone: all of the session).
-  void Drop(PendingId id);
+  void Drop(PendingId id) { End(id); }
   void DropAll(SessionId session, LeaseId lease);
 
   // A lease loses its entries from `from_index` on; all who wait for them are told.
@@ -147,6 +147,8 @@ class Waiters final : public BlockObserver {
     uint32_t stamp = 0;
   };
 
+  // It is armed, and expires at that time.
+  void EndBy(PendingId id, uint64_t deadline_us);
   void GiveNode(uint32_t node);
   // What it waited for has left its request, or the request has ended.
   bool IsDead(const Node& node) const { return node.coming_index >= pendings_[node.pending].end; }

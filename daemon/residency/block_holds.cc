@@ -89,7 +89,7 @@ template <typename Visit>
 void BlockHolds::ForEachPiece(BlockRange range, const Visit& visit) {
   const BlockId end = range.first + range.block_count;
   for (BlockId id = range.first; id < end;) {
-    const BlockId last = std::min(d_.index.RunEnd(id), end - 1);
+    const BlockId last = std::min(d_.index.runs().RunAt(id).last(), end - 1);
     for (BlockId i = id; d_.changes.is_kept() && i <= last; ++i) d_.changes.Note(i);
     visit(BlockRange{id, last - id + 1});
     id = last + 1;

@@ -96,8 +96,8 @@ bool Evictor::EvictSomeFromDram(uint32_t at_once_max, uint32_t* demotions_left) 
       --*demotions_left;
       continue;
     }
-    const uint32_t count =
-        std::min({d_.index.RunUpTo(victim).block_count, at_once_max, kEvictionsAtOnceMax});
+    const uint32_t count = std::min(
+        {victim - d_.index.runs().RunAt(victim).first + 1, at_once_max, kEvictionsAtOnceMax});
     if (residency_.lifecycle.DropTail({.first = victim + 1 - count, .block_count = count}) == 0) {
       residency_.lifecycle.DropDram(victim);
     }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "daemon/session/verb_table.h"
 #include "terrace/protocol_insight.h"
 
 namespace terrace {
@@ -57,18 +58,6 @@ void MessageBody::CopyTo(size_t offset_bytes, std::span<std::byte> to) const {
   }
 }
 
-bool IsRequestVerb(Verb verb) { return verb >= Verb::kHello && verb <= protocol::kVerbLast; }
-
-std::string_view VerbName(Verb verb) {
-  static constexpr std::string_view kNames[] = {
-      "",      "Hello",        "Open",      "Match",   "Acquire",     "Prefetch",
-      "Join",  "Release",      "Cancel",    "Touch",   "Reserve",     "Commit",
-      "Abort", "Query",        "Wait",      "Evict",   "Pin",         "Reset",
-      "Stats", "List",         "Unmapped",  "HitRate", "Explain",     "TraceRecord",
-      "Fsck",  "DeviceAttach", "OrderDone", "PinTurn", "DeviceReport"};
-  return IsRequestVerb(verb) ? kNames[static_cast<size_t>(verb)] : "unknown verb";
-}
-
 bool FrameAssembler::CheckHeader(std::string* why) {
   const FrameHeader& header = header_;
   const auto refuse = [why](std::string sentence) {
@@ -85,7 +74,7 @@ bool FrameAssembler::CheckHeader(std::string* why) {
                   std::to_string(protocol::kVersionMin) + " to " +
                   std::to_string(protocol::kVersion) + ": say so in Hello");
   }
-  if (!IsRequestVerb(header.verb)) {
+  if (FindVerb(header.verb) == nullptr) {
     return refuse("verb " + std::to_string(static_cast<unsigned>(header.verb)) +
                   " is none that a client sends; they are 1 to " +
                   std::to_string(static_cast<unsigned>(protocol::kVerbLast)));

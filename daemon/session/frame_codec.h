@@ -86,10 +86,6 @@ struct Message {
   MessageBody body;
 };
 
-// True for the verbs a client may send.
-bool IsRequestVerb(protocol::Verb verb);
-std::string_view VerbName(protocol::Verb verb);
-
 // INVARIANT: holds at most one begun message, of at most kMessageBytesMax bytes.
 class FrameAssembler {
  public:

@@ -4,7 +4,7 @@
 #include <initializer_list>
 #include <string_view>
 
-#include "daemon/session/frame_codec.h"
+#include "daemon/session/verb_table.h"
 
 namespace terrace {
 namespace {

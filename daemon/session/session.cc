@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "daemon/log/printable.h"
+#include "daemon/session/hello.h"
 
 namespace terrace {
 
@@ -13,8 +14,6 @@ using protocol::Verb;
 
 namespace {
 
-// What a message costs a turn besides its keys, in blocks: bounds the messages of one turn.
-constexpr uint32_t kMessageCostBlocks = 16;
 constexpr size_t kOutputCapacityKeptBytes = 512 * kKiB;
 
 constexpr std::string_view kNotDurable =
@@ -22,10 +21,10 @@ constexpr std::string_view kNotDurable =
     "back; see whether the tier is healthy, and ask again to learn when they cannot";
 static_assert(protocol::kErasureWaitUs == 3'000'000);
 
-// Verbs whose answer may be followed by news under the same request id.
-bool HasNews(Verb verb) {
-  return verb == Verb::kAcquire || verb == Verb::kPrefetch || verb == Verb::kJoin ||
-         verb == Verb::kWait;
+// Of one that is refused, too.
+uint32_t MessageCost(Verb verb) {
+  const VerbRow* const row = FindVerb(verb);
+  return row != nullptr ? row->message_blocks : VerbRow().message_blocks;
 }
 
 uint32_t Spend(uint32_t budget_blocks, uint64_t cost_blocks) {
@@ -129,7 +128,7 @@ void SessionTable::CloseStranger() {
 bool SessionTable::OnBytes(SessionId id, std::span<const std::byte> bytes) {
   Session* session = Find(id);
   if (session == nullptr || session->is_closed) return false;
-  if (session->is_open) store_->SignOfLife(id);
+  if (session->is_open) store_->sessions().SignOfLife(id);
   if (session->has_work()) {
     session->backlog.insert(session->backlog.end(), bytes.begin(), bytes.end());
   } else {
@@ -176,7 +175,7 @@ void SessionTable::OnProofOfDeath(SessionId id) {
   Session* session = Find(id);
   if (session == nullptr) return;
   if (!session->is_closed) HangUp(*session);
-  if (session->is_open) store_->ProofOfDeath(id);
+  if (session->is_open) store_->sessions().ProofOfDeath(id);
   sessions_.erase(id);
   Flush();
 }
@@ -195,9 +194,7 @@ void SessionTable::Work(Session& session, std::span<const std::byte>* input) {
       budget_blocks = Spend(budget_blocks, store_->work() - work_before);
       if (session.is_replying) budget_blocks = 0;  // a page was cut, and more are left
     } else if (TakeMessage(session, input)) {
-      // A Stats document is as long as there are sessions: one is a turn's worth.
-      budget_blocks =
-          session.frames.last_verb() == Verb::kStats ? 0 : Spend(budget_blocks, kMessageCostBlocks);
+      budget_blocks = Spend(budget_blocks, MessageCost(session.frames.last_verb()));
     } else {
       return;
     }
@@ -217,13 +214,13 @@ bool SessionTable::TakeMessage(Session& session, std::span<const std::byte>* inp
   message.verb = session.frames.last_verb();
   message.request_id = session.frames.last_request_id();
   (void)session.request->Begin(std::move(message), session.context);
-  EndStep(session, Refuse(session, Status(StatusCode::kInvalid), std::move(why)));
+  EndStep(session, Refuse(session, {StatusCode::kInvalid, std::move(why)}));
   return true;
 }
 
 // Answers with an error and closes.
-Request::Outcome SessionTable::Refuse(Session& session, Status status, std::string sentence) {
-  session.request->Answer(session.context, status, std::move(sentence));
+Request::Outcome SessionTable::Refuse(Session& session, const Error& error) {
+  session.request->Answer(session.context, error.status(), error.sentence());
   return Request::Outcome::kMalformed;
 }
 
@@ -235,14 +232,15 @@ Request::Outcome SessionTable::BeginRequest(Session& session, Message message) {
     MessageBody body = std::move(message.body);
     (void)request.Begin({.verb = verb, .request_id = id, .body = {}}, session.context);
     if (verb == Verb::kHello) return Hello(session, body);
-    return Refuse(session, Status(StatusCode::kInvalid),
-                  std::string(VerbName(verb)) + " before Hello; a connection begins with Hello");
+    return Refuse(session,
+                  {StatusCode::kInvalid,
+                   std::string(VerbName(verb)) + " before Hello; a connection begins with Hello"});
   }
   Request::Outcome outcome = request.Begin(std::move(message), session.context);
   if (session.is_pending(id)) {
-    return Refuse(session, Status(StatusCode::kInvalid),
-                  "request id " + std::to_string(id) +
-                      " is that of a pending request; choose ids that differ");
+    return Refuse(session, {StatusCode::kInvalid,
+                            "request id " + std::to_string(id) +
+                                " is that of a pending request; choose ids that differ"});
   }
   if (outcome != Request::Outcome::kMore) return outcome;
   if (verb == Verb::kStats) {
@@ -252,7 +250,7 @@ Request::Outcome SessionTable::BeginRequest(Session& session, Message message) {
   if (verb == protocol::kVerbTraceRecord) return TraceRecord(session);
   if (verb == protocol::kVerbFsck) return Fsck(session);
   if (verb == protocol::kVerbDeviceAttach) return DeviceAttach(session);
-  if (!HasNews(verb)) return outcome;
+  if (!FindVerb(verb)->has_news) return outcome;
   if (session.pending.size() >= options_.pending_per_session_max) {
     request.Answer(session.context, Status(StatusCode::kBusy),
                    std::to_string(session.pending.size()) +
@@ -264,41 +262,22 @@ Request::Outcome SessionTable::BeginRequest(Session& session, Message message) {
   return outcome;
 }
 
-Status SessionTable::CheckHello(const Session& session, const MessageBody& body,
-                                std::string* why) const {
-  protocol::HelloRequest hello;
-  if (session.is_open) {
-    *why = "a second Hello; a connection says it once";
-    return Status(StatusCode::kInvalid);
-  }
-  if (body.size_bytes() != sizeof(hello) || !body.Read(0, &hello) ||
-      hello.magic != protocol::kMagic) {
-    *why = "this is no Hello of the Terrace protocol: is another program talking to this socket?";
-    return Status(StatusCode::kInvalid);
-  }
-  if (hello.version_max < protocol::kVersionMin || hello.version_min > protocol::kVersion) {
-    *why = "the client speaks frame versions " + std::to_string(hello.version_min) + " to " +
-           std::to_string(hello.version_max) + ", this daemon " +
-           std::to_string(protocol::kVersionMin) + " to " + std::to_string(protocol::kVersion) +
-           ": upgrade the older one";
-    return Status(StatusCode::kUnsupported);
-  }
-  return Status::Ok();
-}
-
 Request::Outcome SessionTable::Hello(Session& session, const MessageBody& body) {
-  std::string why;
-  const Status checked = CheckHello(session, body, &why);
-  if (!checked.ok()) return Refuse(session, checked, std::move(why));
+  if (session.is_open) {
+    return Refuse(session, {StatusCode::kInvalid, "a second Hello; a connection says it once"});
+  }
   protocol::HelloRequest hello;
-  body.Read(0, &hello);
+  if (Error refused = ReadHello(body, &hello); !refused.ok()) {
+    return Refuse(session, std::move(refused));
+  }
   const SessionId id = session.context.session;
-  const Status opened = store_->OpenSession({.id = id,
-                                             .domain_index = session.peer.domain_index,
-                                             .uid = session.peer.uid,
-                                             .pid = session.peer.pid},
-                                            &why);
-  if (!opened.ok()) return Refuse(session, opened, "no further session: " + why);
+  const Error opened = store_->sessions().Open({.id = id,
+                                                .domain_index = session.peer.domain_index,
+                                                .uid = session.peer.uid,
+                                                .pid = session.peer.pid});
+  if (!opened.ok()) {
+    return Refuse(session, {opened.status(), "no further session: " + opened.sentence()});
+  }
   session.is_open = true;
   std::erase(strangers_, id);
   session.client_name = Printable(hello.client_name);
@@ -328,26 +307,25 @@ Request::Outcome SessionTable::DeviceAttach(Session& session) {
   const MessageBody& body = request.body();
   // Descriptors travel with an answer: those of one are on their way before the next.
   if (session.attach != Transport::Attach::kNothing || session.has_device) {
-    return Refuse(session, Status(StatusCode::kInvalid),
-                  "DeviceAttach once a session, after the answer to Hello");
+    return Refuse(session,
+                  {StatusCode::kInvalid, "DeviceAttach once a session, after the answer to Hello"});
   }
   if (body.size_bytes() != sizeof(asked) || !body.Read(0, &asked)) {
-    return Refuse(session, Status(StatusCode::kInvalid),
-                  "DeviceAttach of " + std::to_string(body.size_bytes()) +
-                      " bytes; that is not the size of such a request");
+    return Refuse(session,
+                  {StatusCode::kInvalid, "DeviceAttach of " + std::to_string(body.size_bytes()) +
+                                             " bytes; that is not the size of such a request"});
   }
   const std::string device = Printable(asked.device);
   protocol::DeviceAttachReply reply;
-  std::string why;
-  const Status attached = store_->AttachDevice(session.context.session, device, &reply, &why);
+  const Error attached = store_->devices().Attach(session.context.session, device, &reply);
   if (attached.ok()) {
     session.attach = Transport::Attach::kDeviceSlabs;
     session.has_device = true;
     request.reply().Begin(request.verb(), request.id(), options_.boot_id, Status::Ok());
     request.reply().AddHead(reply);
   } else {
-    request.Answer(session.context, attached,
-                   "device '" + device + "': " + (why.empty() ? attached.what() : why));
+    request.Answer(session.context, attached.status(),
+                   "device '" + device + "': " + attached.sentence());
   }
   return Request::Outcome::kReply;
 }
@@ -357,9 +335,9 @@ Request::Outcome SessionTable::TraceRecord(Session& session) {
   Request& request = *session.request;
   const MessageBody& body = request.body();
   if (body.size_bytes() != sizeof(asked) || !body.Read(0, &asked)) {
-    return Refuse(session, Status(StatusCode::kInvalid),
-                  "TraceRecord of " + std::to_string(body.size_bytes()) +
-                      " bytes; that is not the size of such a request");
+    return Refuse(session,
+                  {StatusCode::kInvalid, "TraceRecord of " + std::to_string(body.size_bytes()) +
+                                             " bytes; that is not the size of such a request"});
   }
   if (!trace_.control) {
     request.Answer(session.context, Status(StatusCode::kUnsupported),
@@ -380,9 +358,9 @@ Request::Outcome SessionTable::Fsck(Session& session) {
   Request& request = *session.request;
   const MessageBody& body = request.body();
   if (body.size_bytes() != sizeof(asked) || !body.Read(0, &asked)) {
-    return Refuse(session, Status(StatusCode::kInvalid),
-                  "Fsck of " + std::to_string(body.size_bytes()) +
-                      " bytes; that is not the size of such a request");
+    return Refuse(session,
+                  {StatusCode::kInvalid, "Fsck of " + std::to_string(body.size_bytes()) +
+                                             " bytes; that is not the size of such a request"});
   }
   if (!fsck_.begin) {
     request.Answer(session.context, Status(StatusCode::kUnsupported),
@@ -465,8 +443,11 @@ void SessionTable::CutPage(Session& session) {
 
 void SessionTable::EndRequest(Session& session) {
   session.is_replying = false;
-  spare_request_ = std::move(session.request);
-  spare_request_->Recycle();
+  if (session.request->Recycle()) {
+    spare_request_ = std::move(session.request);
+  } else {
+    session.request.reset();
+  }
   session.output.insert(session.output.end(), session.held.begin(), session.held.end());
   session.held.clear();
   if (session.is_last_reply) {
@@ -595,7 +576,7 @@ void SessionTable::Close(Session& session, CloseReason reason) {
 void SessionTable::HangUp(Session& session) {
   session.is_closed = true;
   if (!session.is_open) std::erase(strangers_, session.context.session);
-  if (session.is_open && !store_->HangUp(session.context.session)) {
+  if (session.is_open && !store_->sessions().HangUp(session.context.session)) {
     session.is_gone = true;
     transport_.Forget(session.context.session);
   }
@@ -691,7 +672,7 @@ std::vector<SessionSummary> SessionTable::Summaries(uint32_t domain_index, size_
                     .client_name = session->client_name,
                     .group_count = static_cast<uint32_t>(session->context.handles.size()),
                     .pending_count = static_cast<uint32_t>(session->pending.size()),
-                    .segments_owed = store_->SegmentsOwedBy(id),
+                    .segments_owed = store_->sessions().SegmentsOwedBy(id),
                     .is_hung_up = session->is_closed});
   }
   return rows;

@@ -22,6 +22,7 @@
 #include "daemon/session/request.h"
 #include "daemon/session/transport.h"
 #include "daemon/store/store.h"
+#include "terrace/error.h"
 
 namespace terrace {
 
@@ -135,8 +136,7 @@ class SessionTable : public StoreListener {
   void Work(Session& session, std::span<const std::byte>* input);
   bool TakeMessage(Session& session, std::span<const std::byte>* input);
   Request::Outcome BeginRequest(Session& session, Message message);
-  Request::Outcome Refuse(Session& session, Status status, std::string sentence);
-  Status CheckHello(const Session& session, const MessageBody& body, std::string* why) const;
+  Request::Outcome Refuse(Session& session, const Error& error);
   Request::Outcome Hello(Session& session, const MessageBody& body);
   Request::Outcome DeviceAttach(Session& session);
   Request::Outcome TraceRecord(Session& session);

@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <span>
 
-#include "daemon/store/store.h"
+#include "daemon/block/store_listener.h"
 
 namespace terrace {
 

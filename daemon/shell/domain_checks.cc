@@ -5,8 +5,8 @@
 
 namespace terrace {
 
-DomainChecks::DomainChecks(const std::vector<std::unique_ptr<DomainNvme>>& domains, Store& store,
-                           const Clock& clock,
+DomainChecks::DomainChecks(const std::vector<std::unique_ptr<DomainNvme>>& domains,
+                           CopyChecks& copies, const Clock& clock,
                            const std::function<void(std::function<void()>)>& post)
     : domains_(domains), clock_(clock) {
   for (const std::unique_ptr<DomainNvme>& domain : domains) {
@@ -15,7 +15,7 @@ DomainChecks::DomainChecks(const std::vector<std::unique_ptr<DomainNvme>>& domai
                             .secret = domain->secret(),
                             .directories = domain->slab_directories(),
                             .groups_directory = domain->groups_directory(),
-                            .store = &store,
+                            .copies = &copies,
                             .tier = &domain->tier(),
                             .catalog = &domain->catalog(),
                             .post = post}));

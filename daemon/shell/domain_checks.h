@@ -10,17 +10,17 @@
 #include <vector>
 
 #include "daemon/block/seams.h"
+#include "daemon/check/online_fsck.h"
 #include "daemon/session/session.h"
 #include "daemon/shell/domain_nvme.h"
-#include "daemon/store/online_fsck.h"
-#include "daemon/store/store.h"
+#include "daemon/store/copy_checks.h"
 
 namespace terrace {
 
 class DomainChecks {
  public:
   // `post` runs its argument as a turn of the store thread, later; on any thread.
-  DomainChecks(const std::vector<std::unique_ptr<DomainNvme>>& domains, Store& store,
+  DomainChecks(const std::vector<std::unique_ptr<DomainNvme>>& domains, CopyChecks& copies,
                const Clock& clock, const std::function<void(std::function<void()>)>& post);
   // They use what this is made of.
   SessionTable::FsckHooks Hooks();

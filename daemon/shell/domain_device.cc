@@ -10,6 +10,7 @@
 #include "cuda/host/device_loader.h"
 #include "cuda/host/device_name.h"
 #include "cuda/host/host_device.h"
+#include "daemon/config/config_text.h"
 #include "daemon/log/log.h"
 
 namespace terrace {

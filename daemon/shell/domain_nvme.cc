@@ -106,7 +106,7 @@ RecoverySummary DomainNvme::Restore(Store& store) {
   RecoveryOptions recovery{.domain_index = options_.domain_index,
                            .secret = options_.secret,
                            .groups_directory = groups_directory(),
-                           .store = &store,
+                           .restoration = &store.restoration(),
                            .tier = tier_.get(),
                            .catalog = catalog_.get()};
   for (size_t i = 0; i < disks_.size(); ++i) {
@@ -131,8 +131,8 @@ RecoverySummary DomainNvme::Restore(Store& store) {
        {"entries_corrupt", summary.counts.entries_corrupt},
        {"entries_left", summary.counts.entries_left},
        {"took_ms", summary.duration_us / kUsPerMs}});
-  tier_->SetListener(&store.tier_listener());
-  StartFromLearned(store);
+  tier_->SetListener(&store.events());
+  StartFromLearned(store.restoration());
   StartCatalog();
   return summary;
 }
@@ -165,10 +165,10 @@ void DomainNvme::Flush() {
 
 bool DomainNvme::is_idle() const { return tier_->is_quiet(); }
 
-void DomainNvme::StartFromLearned(Store& store) {
+void DomainNvme::StartFromLearned(Restoration& restoration) {
   learned_kept_us_ = options_.now_us();
   if (catalog_->db() == nullptr) return;
-  for (Store::Learned& own : store.WhatWasLearned(options_.domain_index)) {
+  for (Learned& own : restoration.WhatWasLearned(options_.domain_index)) {
     const Result<std::string> kept = catalog_->db()->GetPrior(own.name);
     if (!kept.ok()) continue;
     const std::span<const std::byte> bytes = std::as_bytes(std::span(*kept));
@@ -177,25 +177,25 @@ void DomainNvme::StartFromLearned(Store& store) {
         {{"domain", options_.domain_name},
          {"policy", own.name},
          {"starts_from",
-          store.StartFrom(options_.domain_index, own) ? "what was learned" : "its prior"}});
+          restoration.StartFrom(options_.domain_index, own) ? "what was learned" : "its prior"}});
   }
 }
 
-void DomainNvme::WriteLearned(const Store& store) {
+void DomainNvme::WriteLearned(const Restoration& restoration) {
   learned_kept_us_ = options_.now_us();
-  for (const Store::Learned& learned : store.WhatWasLearned(options_.domain_index)) {
+  for (const Learned& learned : restoration.WhatWasLearned(options_.domain_index)) {
     catalog_->KeepPrior(
         learned.name,
         std::string(reinterpret_cast<const char*>(learned.state.data()), learned.state.size()));
   }
 }
 
-void DomainNvme::KeepLearned(const Store& store) {
-  if (options_.now_us() >= learned_kept_us_ + kKeepLearnedUs) WriteLearned(store);
+void DomainNvme::KeepLearned(const Restoration& restoration) {
+  if (options_.now_us() >= learned_kept_us_ + kKeepLearnedUs) WriteLearned(restoration);
 }
 
-void DomainNvme::Close(const Store& store) {
-  WriteLearned(store);
+void DomainNvme::Close(const Restoration& restoration) {
+  WriteLearned(restoration);
   const Status status = catalog_->StopClean(kCatalogStopUs);
   if (!status.ok()) {
     Log(LogLevel::kWarn, "catalog not closed in order: the next start scans",

@@ -48,9 +48,9 @@ class DomainNvme {
   // Whether something is still on its way to the disks.
   bool is_idle() const;
   // Remembers, at most once in kKeepLearnedUs, what the policies have learned.
-  void KeepLearned(const Store& store);
+  void KeepLearned(const Restoration& restoration);
   // The end in good order: the next start need not scan.
-  void Close(const Store& store);
+  void Close(const Restoration& restoration);
   // Ends what runs beside the store thread. False if something hangs: nothing of this may be
   // destroyed then.
   bool EndThreads();
@@ -70,8 +70,8 @@ class DomainNvme {
  private:
   std::string DirectoryOn(size_t path) const;
   void StartCatalog();
-  void StartFromLearned(Store& store);
-  void WriteLearned(const Store& store);
+  void StartFromLearned(Restoration& restoration);
+  void WriteLearned(const Restoration& restoration);
   void TakeAnswers();
 
   const Options options_;

@@ -8,7 +8,8 @@
 #include <filesystem>
 #include <string>
 
-#include "daemon/config/config.h"
+#include "daemon/config/config_resolve.h"
+#include "daemon/config/config_text.h"
 #include "daemon/handover/keeper.h"
 #include "daemon/log/log.h"
 #include "daemon/shell/domain_redis.h"

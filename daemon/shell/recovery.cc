@@ -36,7 +36,7 @@ class Recovery {
   // True if every record named a whole entry.
   bool RestoreFromCatalog();
   void RewriteCatalog();
-  NvmeTier::RestoreSink Sink();
+  SlabRestore::Sink Sink();
   void SayWhatIsLeft();
 
   const RecoveryOptions& options_;
@@ -51,7 +51,7 @@ class Recovery {
 
 void Recovery::RestoreGroup(const SpaceGroupSpec& spec) {
   if (!groups_.emplace(spec.Id(), spec).second) return;
-  const Status status = options_.store->RestoreGroup(options_.domain_index, spec);
+  const Status status = options_.restoration->RestoreGroup(options_.domain_index, spec);
   if (status.ok()) {
     ++summary_.groups;
     known_.insert(spec.Id());
@@ -115,7 +115,7 @@ void Recovery::RestoreGroupsOfCatalog() {
   if (!status.ok()) summary_.notes.push_back(status.what());
 }
 
-NvmeTier::RestoreSink Recovery::Sink() {
+SlabRestore::Sink Recovery::Sink() {
   return [this](const BlockRecord& record, const Extent& extent) {
     // Entries of one group come together, mostly.
     if (record.group != last_group_) {
@@ -126,7 +126,8 @@ NvmeTier::RestoreSink Recovery::Sink() {
       if (left_.size() < kLeftGroupsNamedMax) left_.insert(record.group);
       return kOwnerUnknown;
     }
-    return options_.store->RestoreCopy(options_.domain_index, options_.tier_index, record, extent);
+    return options_.restoration->RestoreCopy(options_.domain_index, options_.tier_index, record,
+                                             extent);
   };
 }
 
@@ -138,11 +139,11 @@ bool Recovery::RestoreFromCatalog() {
   };
   std::array<Record, kAheadRecords> queue;
   uint64_t in_count = 0, out_count = 0;
-  const NvmeTier::RestoreSink sink = Sink();
+  const SlabRestore::Sink sink = Sink();
   const auto restore_one = [&] {
     const Record& record = queue[out_count++ % kAheadRecords];
-    const Status status =
-        options_.tier->RestoreEntry(record.name.slab, record.name.slot, record.entry, sink);
+    const Status status = options_.tier->restore().RestoreEntry(record.name.slab, record.name.slot,
+                                                                record.entry, sink);
     if (!status.ok()) summary_.why = WhyDisproved(record.name, status);
     return status.ok();
   };
@@ -152,7 +153,7 @@ bool Recovery::RestoreFromCatalog() {
         Record& record = queue[in_count++ % kAheadRecords];
         record.name = name;
         record.entry.assign(entry.begin(), entry.end());
-        options_.store->PrefetchCopy(options_.domain_index, ClaimedKey(entry));
+        options_.restoration->PrefetchCopy(options_.domain_index, ClaimedKey(entry));
         return true;
       });
   if (!status.ok()) summary_.why = status.what();
@@ -176,7 +177,7 @@ void Recovery::RewriteCatalog() {
 }
 
 Status Recovery::RestoreBlocks() {
-  const Status opened = options_.tier->OpenSlabs(&summary_.notes);
+  const Status opened = options_.tier->restore().OpenSlabs(&summary_.notes);
   bool is_believed = false;
   if (options_.catalog != nullptr) {
     is_believed = options_.catalog->Open(&summary_.why);
@@ -190,21 +191,21 @@ Status Recovery::RestoreBlocks() {
   } else {
     // What the catalog has given so far is kept: each of its records was a whole entry.
     summary_.source = RecoverySource::kTables;
-    scanned = options_.tier->Scan(Sink(), [this](const BlockKey& key) {
-      options_.store->PrefetchCopy(options_.domain_index, key);
+    scanned = options_.tier->restore().Scan(Sink(), [this](const BlockKey& key) {
+      options_.restoration->PrefetchCopy(options_.domain_index, key);
     });
     if (is_believed) options_.catalog->Renew();
     if (options_.catalog != nullptr) RewriteCatalog();
   }
-  options_.tier->FinishRestore();
-  summary_.counts = options_.tier->restore_counts();
+  options_.tier->restore().Finish();
+  summary_.counts = options_.tier->restore().counts();
   if (summary_.counts.entries_unread > 0) {
     summary_.notes.push_back(std::to_string(summary_.counts.entries_unread) +
                              " entries of header tables could not be read, and their blocks are "
                              "given up; see whether the drive is failing");
   }
   SayWhatIsLeft();
-  summary_.restored = options_.store->FinishRestore(options_.domain_index);
+  summary_.restored = options_.restoration->FinishRestore(options_.domain_index);
   return opened.ok() ? scanned : opened;
 }
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "daemon/persist/catalog.h"
-#include "daemon/store/store.h"
+#include "daemon/store/restoration.h"
 #include "terrace/checksum.h"
 #include "terrace/status.h"
 #include "tiers/nvme/nvme_tier.h"
@@ -24,7 +24,7 @@ struct RecoveryOptions {
   // Where group files may be, too, if paths came in another order: what is found there is copied.
   std::vector<std::string> other_groups_directories;
   std::vector<std::string> slab_directories;  // one a disk, of this domain
-  Store* store = nullptr;
+  Restoration* restoration = nullptr;
   NvmeTier* tier = nullptr;    // none: groups alone are restored
   Catalog* catalog = nullptr;  // none: tables are read. Opened here, started by the caller after
 };
@@ -38,7 +38,7 @@ struct RecoverySummary {
   uint64_t groups = 0;
   uint64_t groups_refused = 0;  // there is no room for more
   RestoreSummary restored;
-  NvmeTier::RestoreCounts counts;
+  SlabRestore::Counts counts;
   uint64_t duration_us = 0;
   std::vector<std::string> notes;  // sentences a person should read
 };

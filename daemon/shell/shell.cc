@@ -15,6 +15,7 @@
 #include "daemon/arenas/domain_arena.h"
 #include "daemon/arenas/host_memory.h"
 #include "daemon/arenas/inheritance.h"
+#include "daemon/config/config_text.h"
 #include "daemon/events/kv_event_publisher.h"
 #include "daemon/handover/fd_store.h"
 #include "daemon/handover/supervisor.h"
@@ -30,13 +31,13 @@
 #include "daemon/shell/offload_pool.h"
 #include "daemon/shell/recovery.h"
 #include "daemon/shell/refuted_log.h"
+#include "daemon/shell/store_options.h"
 #include "daemon/shell/system_seams.h"
 #include "daemon/socket/acceptor.h"
 #include "daemon/socket/domain.h"
 #include "daemon/socket/doorkeeper.h"
 #include "daemon/socket/socket_transport.h"
 #include "daemon/store/store.h"
-#include "daemon/store/store_options.h"
 #include "daemon/telemetry/metrics.h"
 #include "daemon/telemetry/slow_turns.h"
 #include "terrace/domain_secret.h"
@@ -227,7 +228,7 @@ Status Shell::State::CreateArenas(std::string* why) {
       loop, MakeFdStore(config.keeper_socket, std::exchange(stored_fds, {})),
       [this](uint32_t domain_index, SessionId session) {
         Turn("predecessor's session", [&] {
-          store->PredecessorSessionEnded(domain_index, session);
+          store->restoration().PredecessorSessionEnded(domain_index, session);
           sessions->Flush();
         });
       });
@@ -239,14 +240,14 @@ Status Shell::State::CreateArenas(std::string* why) {
     const DomainArena::Events events{.on_populated =
                                          [this, i](uint32_t segment, Status status) {
                                            Turn("segment populated", [&] {
-                                             store->OnSegmentPopulated(i, segment, status);
+                                             store->events().OnSegmentPopulated(i, segment, status);
                                              sessions->Flush();
                                            });
                                          },
                                      .on_punched =
                                          [this, i](uint32_t segment, Status status) {
                                            Turn("segment punched", [&] {
-                                             store->OnSegmentPunched(i, segment, status);
+                                             store->events().OnSegmentPunched(i, segment, status);
                                              sessions->Flush();
                                            });
                                          }};
@@ -302,7 +303,7 @@ Status Shell::State::OpenNvme(std::string* why) {
 Status Shell::State::OpenKvEvents(std::string* why) {
   if (!config.kv_events.is_on()) return Status::Ok();
   kv_events = std::make_unique<KvEventPublisher>(config, [this, post = PostTurns("kv events")] {
-    post([this] { store->RepublishKvEvents(); });
+    post([this] { store->events().RepublishKvEvents(); });
   });
   return kv_events->Start(why);
 }
@@ -321,7 +322,7 @@ void Shell::State::OpenShelf() {
     Log(LogLevel::kWarn, "group files", {{"why", sentence}});
   };
   options.changed = [this, post = PostTurns("group file")](uint32_t domain_index) {
-    post([this, domain_index] { store->OnShelfChanged(domain_index); });
+    post([this, domain_index] { store->events().OnShelfChanged(domain_index); });
   };
   for (uint32_t i = 0; i < config.domains.size(); ++i) {
     options.domains.push_back({.directory = GroupsDirectory(i), .secret = secrets[i]});
@@ -345,7 +346,7 @@ void Shell::State::RestoreGroups(uint32_t domain_index) {
   (void)RestoreDomain({.domain_index = domain_index,
                        .secret = secrets[domain_index],
                        .groups_directory = GroupsDirectory(domain_index),
-                       .store = store.get()},
+                       .restoration = &store->restoration()},
                       &summary);
   for (const std::string& note : summary.notes) {
     Log(LogLevel::kWarn, "group files",
@@ -360,7 +361,7 @@ void Shell::State::AdoptArenas() {
     if (nvme.empty()) RestoreGroups(i);
     const uint64_t began_us = clock.NowUs();
     const std::vector<SessionId> left = inheritance->SessionsOf(i);
-    const AdoptSummary summary = store->AdoptSlots(i, left);
+    const AdoptSummary summary = store->restoration().AdoptSlots(i, left);
     Log(LogLevel::kInfo, "adopted",
         {{"domain", config.domains[i].name},
          {"from", std::string(inheritance->holder())},
@@ -478,19 +479,20 @@ void Shell::State::BuildCore() {
       OffloadPool::Options{.threads = config.offload_threads, .jobs_max = config.offload_jobs_max},
       loop, [this](OffloadId id, std::span<const Checksum> roots) {
         Turn("checksums", [&] {
-          store->OnChecksumsDone(id, roots);
+          store->events().OnChecksumsDone(id, roots);
           sessions->Flush();
         });
       });
   store = std::make_unique<Store>(MakeStoreOptions(), clock, random, *offload, *sessions);
   sessions->Serve(*store);
-  for (uint32_t i = 0; i < redis.size(); ++i) redis[i]->Serve(store->shared_listener(i));
+  for (uint32_t i = 0; i < redis.size(); ++i) redis[i]->Serve(store->events().shared_listener(i));
   traces = std::make_unique<DomainTraces>(config, clock);
   sessions->SetTrace(traces->Hooks());
   if (nvme.empty()) return;
-  checks = std::make_unique<DomainChecks>(nvme, *store, clock, [this](std::function<void()> work) {
-    asio::post(loop, [this, work = std::move(work)] { Turn("fsck", work); });
-  });
+  checks = std::make_unique<DomainChecks>(
+      nvme, store->checks(), clock, [this](std::function<void()> work) {
+        asio::post(loop, [this, work = std::move(work)] { Turn("fsck", work); });
+      });
   sessions->SetFsck(checks->Hooks());
 }
 
@@ -525,7 +527,7 @@ void Shell::State::EndTurn(const char* name, uint64_t began_us) {
 // The store's next due time moves with almost every request, mostly later. The timer is set only
 // when it moves earlier; one that fires too early looks again. For leftovers it would be late.
 void Shell::State::ArmTimer() {
-  const uint64_t next_us = store->NextTimerUs();
+  const uint64_t next_us = store->events().NextTimerUs();
   if (next_us == 0 || next_us >= timer_us) return;
   timer_us = next_us;
   timer.expires_at(asio::steady_timer::time_point(std::chrono::microseconds(next_us)));
@@ -537,19 +539,19 @@ void Shell::State::ArmTimer() {
 void Shell::State::OnTimer() {
   timer_us = kNever;
   Turn("timer", [this] {
-    if (store->NextTimerUs() > clock.NowUs()) return;
-    store->OnTimer();
+    if (store->events().NextTimerUs() > clock.NowUs()) return;
+    store->events().OnTimer();
     sessions->Flush();
   });
 }
 
 void Shell::State::ScheduleWork() {
-  if (is_work_scheduled || (!sessions->has_work() && store->NextTimerUs() > 0)) return;
+  if (is_work_scheduled || (!sessions->has_work() && store->events().NextTimerUs() > 0)) return;
   is_work_scheduled = true;
   asio::post(loop, [this] {
     is_work_scheduled = false;
     if (sessions->has_work()) Turn("long request", [this] { sessions->OnTurn(); });
-    if (store->NextTimerUs() == 0) OnTimer();
+    if (store->events().NextTimerUs() == 0) OnTimer();
   });
 }
 
@@ -562,7 +564,8 @@ void Shell::State::Housekeep() {
     lost_pages.Tell();
     AnnounceReady();
     for (const std::unique_ptr<DomainRedis>& domain : redis) domain->LogHealth();
-    for (const std::unique_ptr<DomainNvme>& domain : nvme) domain->KeepLearned(*store);
+    for (const std::unique_ptr<DomainNvme>& domain : nvme)
+      domain->KeepLearned(store->restoration());
     slow_turns.Tell(clock.NowUs());
     Housekeep();
   });
@@ -676,7 +679,7 @@ bool Shell::State::CloseNvme() {
     Log(LogLevel::kWarn, "disks are late: the next start reads their tables", {});
   }
   for (const std::unique_ptr<DomainNvme>& domain : nvme) {
-    if (!is_late) domain->Close(*store);
+    if (!is_late) domain->Close(store->restoration());
     has_ended = domain->EndThreads() && has_ended;
   }
   if (!has_ended) {

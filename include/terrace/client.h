@@ -6,6 +6,14 @@
 // signal or blocks past a deadline, and allocates nothing on the paths of Acquire, Reserve, Commit
 // and Release once its pools are warm.
 //
+// ERRORS, of every call, beside what it names: kInvalid for what the caller passed, with the thing,
+// the value, the limit and the remedy in last_error(); kGone while there is no connection, once the
+// lease is not valid, and in a child of fork(); kBusy at the deadline, and where
+// pending_requests_max requests are pending or send_buffer_bytes_max bytes unsent; kNoSpace without
+// memory, here or in the daemon; what the daemon answers is passed on, its text in last_error().
+// UNITS: microseconds from the call on, bytes; blocks, keys, members and parts counted from 0.
+// OWNERSHIP: the Client is its maker's; leases are their holder's, may outlive it, and keep what
+// they point to mapped.
 // THREADING: every method may be called from any thread. One background thread per Client reads
 // replies, runs callbacks, and reconnects; a thread inside a blocking call reads replies itself.
 // PinArena adds one that registers memory.
@@ -101,6 +109,8 @@ class ReadLease {
   // Blocks and tokens of the prefix this lease covers; 0 is a miss, not an error.
   uint32_t block_count() const;
   uint32_t token_count() const;
+  // Runs of those blocks by what the daemon answered: the tier they were on, ready or coming, and
+  // until when about. As long as this lease.
   std::span<const protocol::BlockSpan> spans() const;
 
   // Blocks [0, ready_count()) may be read now. Grows as promotions complete; never shrinks while
@@ -129,13 +139,14 @@ class ReadLease {
   Status CopyPart(uint32_t block_index, uint32_t member, uint32_t part_index,
                   std::span<std::byte> to) const;
 
-  // For a second process that Joins this lease.
+  // For a second process of the same domain that Joins this lease; zero of a miss.
   LeaseToken token() const;
   // False once the daemon revoked it or went away. The memory stays mapped; the bytes may be reused
   // after Release only, so what was read before is right if is_valid() still holds after the read.
   bool is_valid() const;
 
-  // Tells the daemon that this process no longer touches the slots. Idempotent.
+  // Tells the daemon that this process no longer touches the slots. Idempotent. Never waits; the
+  // end is sent when the last CopyPart under way has returned.
   void Release(protocol::EndReason reason = protocol::EndReason::kUnknown);
 
  private:
@@ -153,8 +164,10 @@ class WriteLease {
   WriteLease& operator=(WriteLease&&) noexcept;
   ~WriteLease();
 
-  // One entry a key of the Reserve, in order: kOk (write it), kExists, kBusy, kNoSpace.
+  // One entry a key of the Reserve, in order: kOk (write it), kExists, kBusy, kNoSpace. As long as
+  // this lease.
   std::span<const protocol::ReservedKey> keys() const;
+  // Whether that entry is kOk; false if there are fewer keys.
   bool is_reserved(uint32_t key_index) const;
 
   // Where to write. Empty unless is_reserved(key_index), the member is in member_mask, and the
@@ -171,15 +184,19 @@ class WriteLease {
   Status WritePart(uint32_t key_index, uint32_t member, uint32_t part_index,
                    std::span<const std::byte> from);
   // For bytes that another agent wrote into slot(): computes and remembers the part's checksum.
+  // kInvalid, here and below, if the key is not reserved for the member or has no such part; kBusy
+  // while pages are being copied into the block.
   Status ChecksumWrittenPart(uint32_t key_index, uint32_t member, uint32_t part_index);
   // The same without reading them (a copy from a device): the daemon computes the checksum.
   Status MarkWrittenPart(uint32_t key_index, uint32_t member, uint32_t part_index);
-  // This windowed member has no bytes for this block.
+  // This windowed member has no bytes for this block. kInvalid for one without a window.
   Status MarkAbsent(uint32_t key_index, uint32_t member);
 
+  // For a second process of the same domain that Joins this lease; zero if nothing is reserved.
   LeaseToken token() const;
+  // False once the daemon revoked it or went away: what is written from then on is lost.
   bool is_valid() const;
-  // Gives up everything not yet committed. Idempotent.
+  // Gives up everything not yet committed. Idempotent. Never waits.
   void Abort();
 
  private:
@@ -201,6 +218,7 @@ struct ClientCompletion {
 // is dropped.
 using CompletionCallback = std::function<void(ClientCompletion&&)>;
 
+// How far a prefix is there.
 struct MatchResult {
   uint32_t block_count = 0;
   uint32_t token_count = 0;
@@ -210,7 +228,8 @@ struct MatchResult {
 class Client {
  public:
   // Starts connecting in the background and returns at once; an absent daemon is not an error.
-  // kInvalid (with `*why`) for bad options only.
+  // kInvalid for bad options; kNoSpace or kIo where the process has no thread or descriptors left,
+  // or the device cannot say which it is. `*why` has the sentence.
   static Result<std::unique_ptr<Client>> Create(const ClientOptions& options,
                                                 std::string* why = nullptr);
   // Everything pending ends with kGone first; callbacks have returned when it returns.
@@ -221,6 +240,7 @@ class Client {
   // kOk once the handshake is done; kBusy at the deadline (last_error() says what is tried);
   // kInvalid, kUnsupported or kIo with the daemon's or system's own words in last_error() when it
   // was refused.
+  // deadline_us 0: looks once.
   Status WaitConnected(uint64_t deadline_us);
   bool is_connected() const;
   uint64_t boot_id() const;        // 0 while not connected
@@ -234,8 +254,12 @@ class Client {
   Result<PrefixHasher> Hasher(GroupRef group) const;
 
   // ---- blocking, up to the deadline ----
+  // `keys` are a chain from options.parent on (or flat, with protocol::kKeysFlat), at most
+  // keys_per_request_max of the daemon; they are read before the call returns.
+  // How much of the prefix is on this host. Pins and moves nothing: it may be gone a moment later.
   Result<MatchResult> Match(GroupRef group, std::span<const BlockKey> keys,
                             const RequestOptions& options = {});
+  // Pins the prefix that is there; a miss is a lease of 0 blocks.
   // Returns at the first reply: blocks below DRAM may still be coming, see ReadLease::ready_count
   // and WaitReady.
   Result<ReadLease> Acquire(GroupRef group, std::span<const BlockKey> keys,
@@ -244,11 +268,17 @@ class Client {
   // is not valid any more, kBusy at the deadline. Deadlines are relative to the call, here as
   // elsewhere.
   Status WaitReady(const ReadLease& lease, uint32_t block_count, uint64_t deadline_us);
+  // Brings the prefix to DRAM without pinning it. Returns how many blocks are there or coming.
   Result<uint32_t> Prefetch(GroupRef group, std::span<const BlockKey> keys,
                             const RequestOptions& options = {});
+  // The right to write the blocks that nobody has or writes: WriteLease::keys() says of each key
+  // what became of it, none to be written is no error. Room is waited for until the deadline at
+  // most.
   Result<WriteLease> Reserve(GroupRef group, std::span<const BlockKey> keys,
                              const RequestOptions& options = {});
-  // `flags`: of protocol::kAcquireByParts and kAcquireDevice, whatever the Acquire asked.
+  // Take part in another process's lease, for the members of member_mask (0: the group's
+  // self_mask). kInvalid if the token is of the other kind. `flags`: of protocol::kAcquireByParts
+  // and kAcquireDevice, whatever the Acquire asked.
   Result<ReadLease> JoinRead(GroupRef group, const LeaseToken& token, uint64_t member_mask,
                              uint32_t flags = 0);
   Result<WriteLease> JoinWrite(GroupRef group, const LeaseToken& token, uint64_t member_mask);
@@ -259,7 +289,9 @@ class Client {
   Result<uint32_t> Commit(WriteLease& lease, const RequestOptions& options = {});
 
   // ---- asynchronous: kOk means that exactly one completion follows, by the deadline ----
-  // With a callback it is called; without one the completion waits for Poll and event_fd().
+  // With a callback it is called; without one the completion waits for Poll and event_fd(). Keys
+  // are read before the call returns. kBusy also where four times pending_requests_max completions
+  // wait.
   Status AcquireAsync(GroupRef group, std::span<const BlockKey> keys, const RequestOptions& options,
                       uint64_t user_data, CompletionCallback callback = nullptr);
   Status PrefetchAsync(GroupRef group, std::span<const BlockKey> keys,
@@ -291,9 +323,12 @@ class Client {
   void ResumePinning();
 
   // ---- the rest of the verbs, blocking ----
+  // Makes the blocks recent for eviction, and says of them what the hints say.
   Status Touch(GroupRef group, std::span<const BlockKey> keys, const RequestOptions& options = {});
+  // What is known of each key, in order; pins nothing.
   Status Query(GroupRef group, std::span<const BlockKey> keys,
                std::vector<protocol::QueriedBlock>* blocks, const RequestOptions& options = {});
+  // kOk once no crash can lose any of the blocks; kBusy at the deadline.
   Status WaitPersisted(GroupRef group, std::span<const BlockKey> keys,
                        const RequestOptions& options = {});
   // Evict and Reset wait until no crash can bring back what was erased; without a deadline of their
@@ -302,9 +337,14 @@ class Client {
   // group.index 0xFFFFFFFF: every group of the domain. No keys with kEvictSubtree: everything.
   Result<protocol::EvictReply> Evict(GroupRef group, std::span<const BlockKey> keys,
                                      const RequestOptions& options = {});
+  // Keeps the blocks until they are unpinned (protocol::kPinClear) or past hints.ttl_s. Returns how
+  // many of the keys are there.
   Result<uint32_t> Pin(GroupRef group, std::span<const BlockKey> keys,
                        const RequestOptions& options = {});
+  // Forgets the whole group, for everybody on this host, and what any host has stored of it in the
+  // shared tier.
   Status Reset(GroupRef group);
+  // The daemon's figures, as JSON (docs/OPERATIONS.md).
   Result<std::string> Stats(uint64_t deadline_us = 0);
   // One page of a listing; *cursor 0 starts and, on return, ends it. request.group_handle is 0 for
   // every group, or GroupRef::index + 1.

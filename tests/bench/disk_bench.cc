@@ -328,16 +328,17 @@ void TierBench::Prepare() {
                         .random = [this] { return random_() ^ NowUs(); }});
   tier_->SetListener(this);
   std::vector<std::string> notes;
-  TERRACE_CHECK(tier_->OpenSlabs(&notes).ok() && notes.empty(), "the slab is this bench's");
-  TERRACE_CHECK(tier_
-                    ->Scan([this](const BlockRecord&, const Extent& extent) {
+  TERRACE_CHECK(tier_->restore().OpenSlabs(&notes).ok() && notes.empty(),
+                "the slab is this bench's");
+  TERRACE_CHECK(tier_->restore()
+                    .Scan([this](const BlockRecord&, const Extent& extent) {
                       TERRACE_CHECK(extent.length_bytes == block_bytes_, "of this block size");
                       blocks_.push_back(extent);
                       return uint32_t{0};
                     })
                     .ok(),
                 "the slab can be read");
-  tier_->FinishRestore();
+  tier_->restore().Finish();
   geometry_ = SlabGeometry::Of({block_bytes_, 1}, arguments_.file_mib * kMiB).value();
   if (blocks_.size() + 2 * SlotsAhead() < geometry_.slot_count) {
     Run(DiskOp::kWrite, geometry_.slot_count);

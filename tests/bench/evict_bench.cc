@@ -53,8 +53,8 @@ class Bench {
     if (bench.is_told) options.domains[0].kv_events = &sink_;
     store_ = std::make_unique<Store>(std::move(options), clock_, random_, offload_, listener_);
     std::string why;
-    if (!store_->OpenSession({.id = 1}).ok() ||
-        !store_->OpenGroup(1, OneMember(kSlotBytes), &why).ok()) {
+    if (!store_->sessions().Open({.id = 1}).ok() ||
+        !store_->sessions().OpenGroup(1, OneMember(kSlotBytes), &why).ok()) {
       std::abort();
     }
   }
@@ -74,10 +74,9 @@ class Bench {
     Populate();
     clock_.now_us += 20'000;
     const auto since = std::chrono::steady_clock::now();
-    if (!store_->Reserve(query, &reserved).ok()) std::abort();
+    if (!store_->storing().Reserve(&reserved).Step(query).ok()) std::abort();
     const double took_us =
         std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - since).count();
-    store_->FinishReserve(query, &reserved);
     Commit(reserved);
     recent_.push_back(std::move(keys));
     return took_us;
@@ -86,9 +85,9 @@ class Bench {
     const auto& keys = recent_[recent_.size() - 1 - random_.Next() % recent_.size()];
     const KeysQuery query{.session = 1, .request_id = ++requests_, .member_mask = 1, .keys = keys};
     AcquireResult found;
-    if (!store_->Acquire(query, &found).ok()) std::abort();
-    store_->FinishAcquire(query, &found);
-    if (!found.reply.token.is_zero() && !store_->Release(1, {.token = found.reply.token}).ok()) {
+    if (!store_->prefixes().Acquire(&found).Step(query).ok()) std::abort();
+    if (!found.reply.token.is_zero() &&
+        !store_->leases().Release(1, {.token = found.reply.token}).ok()) {
       std::abort();
     }
   }
@@ -100,7 +99,7 @@ class Bench {
     while (!arena_.wanted.empty()) {
       const uint32_t segment = arena_.wanted.back();
       arena_.wanted.pop_back();
-      store_->OnSegmentPopulated(0, segment, Status::Ok());
+      store_->events().OnSegmentPopulated(0, segment, Status::Ok());
     }
   }
   void Commit(const ReserveResult& reserved) {
@@ -118,7 +117,7 @@ class Bench {
     const protocol::CommitRequest request{.token = reserved.reply.token,
                                           .entry_count = static_cast<uint32_t>(entries.size()),
                                           .flags = protocol::kCommitRelease};
-    if (!store_->Commit(1, request, entries, roots, &result).ok()) std::abort();
+    if (!store_->storing().Commit(1, request, entries, roots, &result).ok()) std::abort();
   }
 
   const uint32_t segments_;

@@ -121,13 +121,14 @@ int main(int argc, char** argv) {
     std::vector<std::string> notes;
     uint64_t kept = 0;
     const double scan_s = SecondsOf([&] {
-      if (!tier.OpenSlabs(&notes).ok()) std::abort();
-      if (!tier.Scan(
+      if (!tier.restore().OpenSlabs(&notes).ok()) std::abort();
+      if (!tier.restore()
+               .Scan(
                    [&](const BlockRecord&, const Extent&) { return static_cast<uint32_t>(kept++); })
                .ok()) {
         std::abort();
       }
-      tier.FinishRestore();
+      tier.restore().Finish();
     });
     std::printf("%llu entries: decode %.3f s (%.0f ns each), scan %.3f s, %llu kept\n",
                 static_cast<unsigned long long>(decoded), decode_s,

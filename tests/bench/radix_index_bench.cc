@@ -199,7 +199,8 @@ class World {
   void Evict(uint32_t block_count) {
     while (block_count > 0) {
       const BlockId last = policy_->Victim();
-      const BlockRange run = index_.RunUpTo(last);
+      const BlockId run_first = index_.runs().RunAt(last).first;
+      const BlockRange run{.first = run_first, .block_count = last - run_first + 1};
       const BlockId parent = index_.node(run.first).parent;
       const uint32_t tail_max = std::min(run.block_count, block_count);
       const uint32_t tail_count =

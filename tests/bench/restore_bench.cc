@@ -66,7 +66,7 @@ void Run(uint32_t block_count, const std::string& policy) {
                              .lower_tiers = {&tier}});
   Store store(std::move(options), clock, random, offload, listener);
   const SpaceGroupSpec group = OneMember(kSlotBytes);
-  if (!store.RestoreGroup(0, group).ok()) std::abort();
+  if (!store.restoration().RestoreGroup(0, group).ok()) std::abort();
   const Checksum root{1, 2};
   BlockRecord record;
   record.group = group.Id();
@@ -81,11 +81,11 @@ void Run(uint32_t block_count, const std::string& policy) {
     record.key = {random.Next(), random.Next()};
     record.epoch = i;
     const Extent extent{.position = i, .length_bytes = kSlotBytes};
-    wanted_count += store.RestoreCopy(0, 0, record, extent) != kOwnerNone ? 1 : 0;
+    wanted_count += store.restoration().RestoreCopy(0, 0, record, extent) != kOwnerNone ? 1 : 0;
   }
   const double copies_us = copies.Us();
   const Watch finish;
-  const RestoreSummary summary = store.FinishRestore(0);
+  const RestoreSummary summary = store.restoration().FinishRestore(0);
   const double finish_us = finish.Us();
   if (wanted_count != block_count || summary.blocks != block_count) std::abort();
   std::printf("%u blocks, %s: copies %.3f us a block, finish %.3f us a block, %.0f ms in all\n",

@@ -337,16 +337,16 @@ class Daemon {
         for (; !arenas_[d].wanted.empty(); is_busy = true) {
           const uint32_t segment = arenas_[d].wanted.back();
           arenas_[d].wanted.pop_back();
-          if (store_ != nullptr) store_->OnSegmentPopulated(d, segment, Status::Ok());
+          if (store_ != nullptr) store_->events().OnSegmentPopulated(d, segment, Status::Ok());
         }
       }
       if (sessions_->has_work()) {
         Turn([&] { sessions_->OnTurn(); });
         is_busy = true;
       }
-      if (store_->NextTimerUs() > clock_.now_us) continue;
+      if (store_->events().NextTimerUs() > clock_.now_us) continue;
       Turn([&] {
-        store_->OnTimer();
+        store_->events().OnTimer();
         sessions_->Flush();
       });
       is_busy = true;

@@ -104,7 +104,7 @@ def request_of(seed):
 
 def lookups(terrace, client, rounds):
     """(name, ratio) of a hit and of a miss."""
-    scheduler = importlib.import_module("terrace.vllm_scheduler")
+    scheduler = importlib.import_module("terrace.vllm.scheduler")
     space = terrace.Space(model="costs", revision="1", dtype="bf16", layout="nhd", layers=1,
                           kv_heads=1, head_size=64, block_tokens=16, part_bytes=(1024,))
     spec = terrace.SpaceGroup("lookups", [space])

@@ -64,7 +64,7 @@ class Place:
 
 
 class Engine:
-    """In the place of terrace.vllm_copies.CudaEngine: the edges that the connector uses."""
+    """In the place of terrace.vllm.copies.CudaEngine: the edges that the connector uses."""
 
     def __init__(self, place):
         self._stream = place.stream

@@ -11,7 +11,7 @@ from terrace import _native
 from terrace.space import Space
 
 INCLUDE = pathlib.Path(__file__).resolve().parents[2] / "include"
-HEADER = INCLUDE / "terrace" / "terrace.h"
+HEADERS = [INCLUDE / "terrace" / name for name in ("terrace_cache.h", "terrace_pages.h")]
 
 
 def test_structs_lie_as_the_compiler_lays_them(tmp_path):
@@ -34,7 +34,8 @@ def test_structs_lie_as_the_compiler_lays_them(tmp_path):
 
 
 def test_every_function_of_the_header_is_declared_with_as_many_arguments():
-    text = re.sub(r"/\*.*?\*/", "", HEADER.read_text(), flags=re.S)
+    text = "".join(re.sub(r"/\*.*?\*/", "", header.read_text(), flags=re.S)
+                   for header in HEADERS)
     declared = {name: [a for a in arguments.split(",") if a.strip() not in ("", "void")]
                 for name, arguments in re.findall(r"TERRACE_API[^;]*?\b(terrace_\w+)\(([^;]*)\);",
                                                   text)}
@@ -44,7 +45,7 @@ def test_every_function_of_the_header_is_declared_with_as_many_arguments():
 
 
 def test_every_struct_of_the_header_is_known():
-    text = HEADER.read_text()
+    text = "".join(header.read_text() for header in HEADERS)
     structs = set(re.findall(r"typedef struct (terrace_\w+) \{", text))
     assert structs == set(_native.STRUCTS)
 

@@ -23,8 +23,8 @@ def test_random_requests_keep_the_contract(daemon, tp_size, depth):
     assert engine.counts["finished"] > REQUESTS // 2
     assert engine.counts["preempted"] > REQUESTS // 100
     assert engine.counts["loaded_tokens"] > REQUESTS
-    assert engine.connector.scheduler.counters["stored_blocks"] > 20
-    assert engine.connector.refusal is None
+    assert engine.connector.side.scheduler.counters["stored_blocks"] > 20
+    assert engine.connector.side.refusal is None
     expect_nothing_held(daemon, engine)
 
 
@@ -38,7 +38,7 @@ def test_random_requests_of_hybrid_models_keep_the_contract(daemon, tp_size, win
     drive(engine, chance, REQUESTS)
     assert engine.counts["finished"] > REQUESTS // 2
     assert engine.counts["preempted"] > 0 and engine.counts["loaded_tokens"] > REQUESTS // 4
-    assert engine.connector.refusal is None
+    assert engine.connector.side.refusal is None
     expect_nothing_held(daemon, engine)
 
 
@@ -53,7 +53,7 @@ def test_random_requests_of_models_with_states_keep_the_contract(daemon, tp_size
     drive(engine, chance, REQUESTS // 2)
     assert engine.counts["finished"] > REQUESTS // 4
     assert engine.counts["preempted"] > 0 and engine.counts["loaded_tokens"] > REQUESTS // 8
-    assert engine.connector.refusal is None
+    assert engine.connector.side.refusal is None
     expect_nothing_held(daemon, engine)
 
 
@@ -67,8 +67,8 @@ def test_random_requests_through_pipelines_keep_the_contract(daemon, tp_size, st
     drive(engine, chance, REQUESTS)
     assert engine.counts["finished"] > REQUESTS // 2
     assert engine.counts["preempted"] > 0 and engine.counts["loaded_tokens"] > REQUESTS // 4
-    assert engine.connector.scheduler.counters["stored_blocks"] > 20
-    assert engine.connector.refusal is None
+    assert engine.connector.side.scheduler.counters["stored_blocks"] > 20
+    assert engine.connector.side.refusal is None
     expect_nothing_held(daemon, engine)
 
 
@@ -82,10 +82,10 @@ def test_random_requests_of_ranks_that_share_out_tokens_keep_the_contract(daemon
     drive(engine, chance, REQUESTS // 2)
     assert engine.counts["finished"] > REQUESTS // 4
     assert engine.counts["preempted"] > 0 and engine.counts["loaded_tokens"] > REQUESTS // 4
-    assert engine.connector.scheduler.counters["stored_blocks"] > 20
-    assert engine.connector.refusal is None
-    assert engine.connector._layout.block_tokens == 8
-    assert len(list(engine.connector._layout.shares())) == (shards if is_latent else tp_size)
+    assert engine.connector.side.scheduler.counters["stored_blocks"] > 20
+    assert engine.connector.side.refusal is None
+    assert engine.connector.side.layout.block_tokens == 8
+    assert len(list(engine.connector.side.layout.shares())) == (shards if is_latent else tp_size)
     expect_nothing_held(daemon, engine)
 
 
@@ -109,15 +109,15 @@ def test_instances_that_share_out_tokens_otherwise_share_nothing(daemon):
 
 def test_a_window_beside_ranks_that_share_out_tokens_is_refused(daemon):
     engine = make_engine(daemon, random.Random(7), tp_size=2, shards=2, windows=(0, 20))
-    assert "decode_context_parallel_size is 2" in engine.connector.refusal
+    assert "decode_context_parallel_size is 2" in engine.connector.side.refusal
     engine.close()
 
 
 def test_a_block_of_a_group_that_is_not_shared_out_is_one_ranks():
     spec = types.SimpleNamespace(block_size=16)
-    assert terrace.vllm_model.block_tokens_of(spec, 4) == 64
+    assert terrace.vllm.model.block_tokens_of(spec, 4) == 64
     spec.dcp_sharded = False
-    assert terrace.vllm_model.block_tokens_of(spec, 4) == 16
+    assert terrace.vllm.model.block_tokens_of(spec, 4) == 16
 
 
 def test_hashes_finer_than_was_told_turn_it_off(daemon):
@@ -125,7 +125,7 @@ def test_hashes_finer_than_was_told_turn_it_off(daemon):
     fine = vllm_engine.Request("only", PROMPT, 1, 4)
     fine.block_tokens = 8
     engine.connector.on_new_request(fine)
-    assert "20 block hashes of a prompt of 80 tokens" in engine.connector.refusal
+    assert "20 block hashes of a prompt of 80 tokens" in engine.connector.side.refusal
     engine.close()
 
 
@@ -155,12 +155,12 @@ def test_daemons_that_die_cost_hits_only(daemon, windows, stages):
 
 def test_without_a_daemon_the_engine_serves(daemon, monkeypatch):
     daemon.kill()
-    monkeypatch.setattr(terrace.vllm, "_START_WAIT_S", 0.01)
+    monkeypatch.setattr(terrace.vllm.role, "START_WAIT_S", 0.01)
     chance = random.Random(3)
     engine = make_engine(daemon, chance)
     drive(engine, chance, 20)
     assert engine.counts["finished"] + engine.counts["aborted"] > 10
-    assert engine.counts["loaded_tokens"] == 0 and engine.connector.refusal is None
+    assert engine.counts["loaded_tokens"] == 0 and engine.connector.side.refusal is None
     engine.close()
 
 
@@ -179,7 +179,7 @@ def test_what_cannot_be_served_is_refused_once_and_out_of_the_way(daemon, caplog
 
     engine = vllm_engine.Engine(changed, chance, socket=daemon.socket)
     drive(engine, chance, 10)
-    assert name in engine.connector.refusal
+    assert name in engine.connector.side.refusal
     assert engine.counts["finished"] > 5 and not engine.requests  # it serves on
     assert [r.message for r in caplog.records].count(caplog.records[0].message) <= 2
     engine.close()
@@ -190,7 +190,7 @@ def test_pipelines_are_refused_where_a_connector_is_told_of_one_stage(daemon, mo
     monkeypatch.delattr(base.KVConnectorBase_V1, "set_xfer_handshake_metadata_pp_aware")
     engine = make_engine(daemon, random.Random(3), stages=[[1], [1]])
     drive(engine, random.Random(3), 10)
-    assert "pipeline_parallel_size is 2" in engine.connector.refusal
+    assert "pipeline_parallel_size is 2" in engine.connector.side.refusal
     assert engine.counts["finished"] > 5
     engine.close()
 
@@ -201,12 +201,12 @@ def test_a_stage_or_a_rank_that_is_off_turns_the_scheduler_off(daemon):
     handshakes[1, 1].layout.refusal = "out of order"
     other = make_engine(daemon, random.Random(3), tp_size=2, stages=[[1], [1]])
     other.connector.set_xfer_handshake_metadata_pp_aware(handshakes)
-    assert other.connector.refusal == "out of order"
+    assert other.connector.side.refusal == "out of order"
     handshakes[1, 1].layout.refusal = None
     handshakes[1, 1].layout.groups[0].fields["layout"] = "of another CPU"
     third = make_engine(daemon, random.Random(3), tp_size=2, stages=[[1], [1]])
     third.connector.set_xfer_handshake_metadata_pp_aware(handshakes)
-    assert "rank 1 of pipeline stage 1" in third.connector.refusal
+    assert "rank 1 of pipeline stage 1" in third.connector.side.refusal
     for each in (engine, other, third):
         each.close()
 
@@ -214,10 +214,10 @@ def test_a_stage_or_a_rank_that_is_off_turns_the_scheduler_off(daemon):
 def test_a_hook_that_fails_turns_the_connector_off_not_the_engine(daemon, monkeypatch):
     chance = random.Random(3)
     engine = make_engine(daemon, chance)
-    monkeypatch.setattr("terrace.vllm_scheduler.SchedulerHalf.step",
+    monkeypatch.setattr("terrace.vllm.scheduler.SchedulerHalf.step",
                         lambda self, output: 1 / 0)
     drive(engine, chance, 10)
-    assert "ZeroDivisionError" in engine.connector.refusal
+    assert "ZeroDivisionError" in engine.connector.side.refusal
     engine.close()
 
 
@@ -246,27 +246,27 @@ def test_a_hit_on_a_block_of_the_same_step_is_not_stored_before_it_is_computed(d
 
 def test_a_request_whose_loads_always_fail_is_computed(daemon, monkeypatch):
     engine = warmed_engine(daemon)
-    monkeypatch.setattr("terrace.vllm_worker.WorkerHalf._copy", lambda self, load, wait_s: 0)
+    monkeypatch.setattr("terrace.vllm.worker.WorkerHalf._copy", lambda self, load, wait_s: 0)
     run_prompt(engine)
-    assert engine.counts["lost_loads"] == 1 and engine.connector.refusal is None
+    assert engine.counts["lost_loads"] == 1 and engine.connector.side.refusal is None
     expect_nothing_held(daemon, engine)
 
 
 def test_a_hybrid_request_that_lost_a_block_is_computed_from_its_start(daemon, monkeypatch):
     engine = warmed_engine(daemon, windows=(0, 20))
-    copy = terrace.vllm_worker.WorkerHalf._copy
-    monkeypatch.setattr("terrace.vllm_worker.WorkerHalf._copy",
+    copy = terrace.vllm.worker.WorkerHalf._copy
+    monkeypatch.setattr("terrace.vllm.worker.WorkerHalf._copy",
                         lambda self, load, wait_s: copy(self, load, wait_s) - 1)
     run_prompt(engine)
     assert engine.counts["loaded_tokens"] == 72 and engine.counts["lost_loads"] == 1
-    assert engine.connector.scheduler.counters["failed_loads"] == 1
+    assert engine.connector.side.scheduler.counters["failed_loads"] == 1
     expect_nothing_held(daemon, engine)
 
 
 def test_a_hybrid_hit_loads_no_more_of_a_window_than_is_kept(daemon, monkeypatch):
     loads = []
-    copy = terrace.vllm_worker.WorkerHalf._copy
-    monkeypatch.setattr("terrace.vllm_worker.WorkerHalf._copy", lambda self, load, wait_s: (
+    copy = terrace.vllm.worker.WorkerHalf._copy
+    monkeypatch.setattr("terrace.vllm.worker.WorkerHalf._copy", lambda self, load, wait_s: (
         loads.append(load), copy(self, load, wait_s))[1])
     engine = warmed_engine(daemon, windows=(0, 20))
     run_prompt(engine)
@@ -279,8 +279,8 @@ def test_a_hybrid_hit_loads_no_more_of_a_window_than_is_kept(daemon, monkeypatch
 
 def test_a_hit_ends_where_there_is_a_state_and_loads_that_alone(daemon, monkeypatch):
     loads = []
-    copy = terrace.vllm_worker.WorkerHalf._copy
-    monkeypatch.setattr("terrace.vllm_worker.WorkerHalf._copy", lambda self, load, wait_s: (
+    copy = terrace.vllm.worker.WorkerHalf._copy
+    monkeypatch.setattr("terrace.vllm.worker.WorkerHalf._copy", lambda self, load, wait_s: (
         loads.append(load), copy(self, load, wait_s))[1])
     engine = warmed_engine(daemon, windows=(0, "state"), chunk_tokens=80)  # one state: after 72
     run_prompt(engine)
@@ -305,7 +305,7 @@ def test_a_state_that_was_not_handed_over_is_not_stored(daemon):
 
     engine.cache_full_blocks = cache_full_blocks
     run_prompt(engine)
-    assert engine.connector.scheduler.counters["stored_blocks"] > 0
+    assert engine.connector.side.scheduler.counters["stored_blocks"] > 0
     expect_nothing_held(daemon, engine)
     engine = make_engine(daemon, random.Random(7), windows=(0, "state"))
     run_prompt(engine)
@@ -345,15 +345,15 @@ def test_states_that_are_not_certain_are_refused(daemon, change, word):
 
     engine = vllm_engine.Engine(changed, random.Random(3), socket=daemon.socket,
                                 windows=(0, "state"))
-    assert word in engine.connector.refusal
+    assert word in engine.connector.side.refusal
     engine.close()
 
 
 def test_a_vllm_that_hands_over_no_states_gets_no_hits_of_them(monkeypatch):
-    monkeypatch.setattr("terrace.vllm_model._output", types.SimpleNamespace())
+    monkeypatch.setattr("terrace.vllm.model._output", types.SimpleNamespace())
     spec = vllm_engine.MambaSpec(mamba_cache_mode="align", block_size=8)
     config = types.SimpleNamespace(kv_cache_groups=[types.SimpleNamespace(kv_cache_spec=spec)])
-    assert "0.32 does" in terrace.vllm_model.refusal_of_states(config, None)
+    assert "0.32 does" in terrace.vllm.model.refusal_of_states(config, None)
 
 
 def test_a_window_that_passed_is_stored_as_absent(daemon):
@@ -368,10 +368,10 @@ def test_a_window_that_passed_is_stored_as_absent(daemon):
 @pytest.mark.parametrize("hook", ["_follow", "allocated"])
 def test_a_hook_that_fails_loses_no_request_that_was_promised_a_load(daemon, monkeypatch, hook):
     engine = warmed_engine(daemon)
-    monkeypatch.setattr(f"terrace.vllm_scheduler.SchedulerHalf.{hook}",
+    monkeypatch.setattr(f"terrace.vllm.scheduler.SchedulerHalf.{hook}",
                         lambda *arguments: 1 / 0)
     run_prompt(engine)
-    assert "ZeroDivisionError" in engine.connector.refusal
+    assert "ZeroDivisionError" in engine.connector.side.refusal
     assert engine.counts["finished"] == 1 and engine.counts["loaded_tokens"] == 72
     engine.close()
 
@@ -386,7 +386,7 @@ def test_groups_that_do_not_go_together_are_refused(daemon, change, word):
         return terrace.vllm.TerraceConnector(config, role, kv_cache_config)
 
     engine = vllm_engine.Engine(changed, random.Random(3), socket=daemon.socket, windows=(0, 20))
-    assert word in engine.connector.refusal
+    assert word in engine.connector.side.refusal
     engine.close()
 
 
@@ -395,7 +395,7 @@ def test_a_vllm_that_cannot_be_told_of_failed_loads_gets_no_hybrid_hits(daemon, 
     monkeypatch.delattr(base.KVConnectorBase_V1, "get_transfer_results")
     config = types.SimpleNamespace(kv_cache_groups=[
         types.SimpleNamespace(kv_cache_spec=vllm_engine.FullAttentionSpec(block_size=8))] * 2)
-    assert "disable-hybrid" in terrace.vllm_model.refusal_of(config)
+    assert "disable-hybrid" in terrace.vllm.model.refusal_of(config)
 
 
 def test_a_reset_forgets_what_a_waiting_request_was_promised(daemon):
@@ -410,24 +410,28 @@ def test_a_reset_forgets_what_a_waiting_request_was_promised(daemon):
 
 def test_keys_are_made_anew_for_another_prompt_and_another_daemon(daemon):
     engine = make_engine(daemon, random.Random(7))
-    half = engine.connector.scheduler
+    half = engine.connector.side.scheduler
     request = vllm_engine.Request("only", PROMPT, 1, 8)
     half.begin(request)
-    tracked = half._tracked["only"]
+    made = half._tracked["only"].keys
+    group = half._questions.group
+
+    def keys(first, last):
+        return half._questions.keys(request, made, first, last).hex()
 
     def fresh(first, last):
-        return half.group.keys_of_digests(request.block_hashes[first:last]).hex()
+        return group.keys_of_digests(request.block_hashes[first:last]).hex()
 
-    assert half._keys(tracked, 0, 4).hex() == fresh(0, 4)
-    assert half._keys(tracked, 3, 10).hex() == fresh(3, 10)
+    assert keys(0, 4) == fresh(0, 4)
+    assert keys(3, 10) == fresh(3, 10)
     request.block_hashes = vllm_engine.Request("other", PROMPT[1:] + [1], 1, 8).block_hashes
-    assert half._keys(tracked, 0, 10).hex() == fresh(0, 10)
+    assert keys(0, 10) == fresh(0, 10)
     daemon.kill()
     daemon.start()  # perhaps with another secret
     connect(daemon).close()
-    half.group.client.wait_connected(LONG_S)
-    made_before = tracked.keys
-    assert half._keys(tracked, 0, 10).hex() == fresh(0, 10) and tracked.keys is not made_before
+    group.client.wait_connected(LONG_S)
+    made_before = made.keys
+    assert keys(0, 10) == fresh(0, 10) and made.keys is not made_before
     engine.connector.request_finished(request, [])
     engine.close()
 
@@ -438,12 +442,12 @@ def test_what_was_computed_before_a_reset_is_not_stored_after_it(daemon):
     engine.add(request)
     while request.num_tokens < 100:
         engine.step()
-    assert engine.connector.scheduler.counters["stored_blocks"] == 10
+    assert engine.connector.side.scheduler.counters["stored_blocks"] == 10
     assert engine.connector.reset_cache() is True
     engine.add(vllm_engine.Request("later", [9] * 24, 1, 8))
     while engine.has_work:
         engine.step()
-    assert engine.connector.scheduler.counters["stored_blocks"] == 13  # the later one's
+    assert engine.connector.side.scheduler.counters["stored_blocks"] == 13  # the later one's
     expect_nothing_held(daemon, engine)
     with connect(daemon) as client:
         assert client.stats()["domain"]["block_count"] == 13, "others may use those of before"
@@ -462,9 +466,9 @@ class SilentGroup:
 
 def test_a_step_waits_for_one_store_of_a_silent_daemon_not_for_all():
     group = SilentGroup()
-    half = terrace.vllm.WorkerHalf(group, lambda: None, members=[0], writes=[True])
-    half.store(terrace.vllm_messages.Step(stores=[
-        terrace.vllm_messages.Store(n, (1, n), [[n]]) for n in range(20)]))
+    half = terrace.vllm.worker.WorkerHalf(group, lambda: None, members=[0], writes=[True])
+    half.store(terrace.vllm.messages.Step(stores=[
+        terrace.vllm.messages.Store(n, (1, n), [[n]]) for n in range(20)]))
     assert group.calls == 1 and len(half.take_reports()) == 20
     half.close()
 
@@ -472,19 +476,19 @@ def test_a_step_waits_for_one_store_of_a_silent_daemon_not_for_all():
 def test_loads_that_wait_for_a_thread_have_the_same_deadline(monkeypatch):
     waits = []
     clock = [100.0]
-    monkeypatch.setattr("terrace.vllm_worker.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("terrace.vllm.worker.time.monotonic", lambda: clock[0])
 
     def copy(half, load, deadline):
         waits.append(max(0.0, deadline - clock[0]))
         clock[0] += 4.0
         return 0
 
-    monkeypatch.setattr("terrace.vllm_worker._LOAD_THREADS", 1)
-    monkeypatch.setattr("terrace.vllm_worker.WorkerHalf._copy", copy)
-    half = terrace.vllm.WorkerHalf(None, lambda: terrace.vllm_copies.InStep([]), members=[0],
+    monkeypatch.setattr("terrace.vllm.worker._LOAD_THREADS", 1)
+    monkeypatch.setattr("terrace.vllm.worker.WorkerHalf._copy", copy)
+    half = terrace.vllm.worker.WorkerHalf(None, lambda: terrace.vllm.copies.InStep([]), members=[0],
                                    writes=[True], load_timeout_s=10.0)
     half._loaders.submit(lambda: None).result(LONG_S)
-    half.load([terrace.vllm_messages.Load(f"r{n}", (1, n), [[n]]) for n in range(4)])
+    half.load([terrace.vllm.messages.Load(f"r{n}", (1, n), [[n]]) for n in range(4)])
     half.close()
     assert waits[0] >= waits[1] >= waits[2] >= waits[3] and waits[3] <= 2.0
     assert half.take_loaded() == ({"r0", "r1", "r2", "r3"},) * 2
@@ -501,7 +505,7 @@ def test_a_block_that_is_none_of_the_cache_is_refused():
 def test_what_options_override_is_part_of_the_space():
     def salt(**named):
         named = {"hf_config": None, "dtype": "torch.bfloat16", "quantization": None, **named}
-        return terrace.vllm_model.computation_of(types.SimpleNamespace(**named))
+        return terrace.vllm.model.computation_of(types.SimpleNamespace(**named))
 
     def configured(theta):
         return types.SimpleNamespace(to_dict=lambda: {"rope_theta": theta})
@@ -519,11 +523,11 @@ def test_a_branch_is_no_revision(commit, revision, is_known):
         model_config=types.SimpleNamespace(model="somebody/something", revision=revision,
                                            hf_config=types.SimpleNamespace(_commit_hash=commit)),
         kv_transfer_config=types.SimpleNamespace(engine_id="one"))
-    found = terrace.vllm_model.revision_of(config)
+    found = terrace.vllm.model.revision_of(config)
     assert (found == "0123456789" * 4) == is_known
-    assert terrace.vllm_model.revision_of(config) == found  # on every rank of the engine
+    assert terrace.vllm.model.revision_of(config) == found  # on every rank of the engine
     config.kv_transfer_config.engine_id = "another"
-    assert (terrace.vllm_model.revision_of(config) == found) == is_known
+    assert (terrace.vllm.model.revision_of(config) == found) == is_known
 
 
 def test_what_vllm_does_not_publish_yet_is_not_stored(daemon):
@@ -533,7 +537,7 @@ def test_what_vllm_does_not_publish_yet_is_not_stored(daemon):
     engine.add(request)
     while engine.has_work:
         engine.step()
-    assert engine.connector.scheduler.counters["stored_blocks"] == 4
+    assert engine.connector.side.scheduler.counters["stored_blocks"] == 4
     expect_nothing_held(daemon, engine)
 
 
@@ -543,7 +547,7 @@ def test_an_answer_is_stored_in_few_pieces_and_whole(daemon):
     engine.add(request)
     while engine.has_work:
         engine.step()
-    half = engine.connector.scheduler
+    half = engine.connector.side.scheduler
     assert half.counters["stored_blocks"] == (90 + 320 - 1) // 8 == 51
     prompt_stores = 4  # a chunk of 24 tokens each
     assert half._number <= prompt_stores + 3  # the last block of the prompt, 256 tokens, the rest
@@ -556,10 +560,10 @@ def test_what_a_preempted_request_had_answered_is_loaded_again(daemon):
     engine.add(request)
     while request.num_tokens < 140:
         engine.step()
-    assert engine.connector.scheduler.counters["stored_blocks"] == 11
+    assert engine.connector.side.scheduler.counters["stored_blocks"] == 11
     preempt_next_step(engine, request)
     engine.step()
-    assert engine.connector.scheduler.counters["stored_blocks"] == 139 // 8 == 17
+    assert engine.connector.side.scheduler.counters["stored_blocks"] == 139 // 8 == 17
     engine.cached.clear()  # vLLM's own are gone
     engine.hash_of = [None] * len(engine.hash_of)
     while engine.has_work:

@@ -8,7 +8,7 @@ import pytest
 
 from vllm_driver import (LONG_S, PROMPT, REQUESTS, drive, expect_nothing_held, make_engine,
                        random_request)  # first: it stands in for vLLM's modules
-import terrace.vllm_adapters
+import terrace.vllm.adapters
 import vllm_engine
 from conftest import connect
 
@@ -23,7 +23,7 @@ def put(directory, content):
 @pytest.fixture(name="place")
 def _place(tmp_path, monkeypatch):
     """Where adapters lie that are older than the process, as far as it can tell."""
-    monkeypatch.setattr("terrace.vllm_adapters._STARTED_S", time.time() + 3600)
+    monkeypatch.setattr("terrace.vllm.adapters._STARTED_S", time.time() + 3600)
     return tmp_path
 
 
@@ -34,8 +34,8 @@ def lora(directory, number=1, **more):
 
 def note(engine, lora_request):
     """vLLM has been given a request with it before, and its files have been read."""
-    engine.connector._adapters.note(types.SimpleNamespace(lora_request=lora_request))
-    engine.connector._adapters._unread.join()
+    engine.connector.side.adapters.note(types.SimpleNamespace(lora_request=lora_request))
+    engine.connector.side.adapters._unread.join()
 
 
 def run(engine, lora_request, tokens=tuple(PROMPT), is_known=True):
@@ -83,7 +83,7 @@ def test_the_configuration_of_adapters_is_part_of_what_they_share(place):
     sql = lora(put(place / "sql", "one"))
 
     def mask(**configuration):
-        adapters = terrace.vllm_adapters.Adapters(types.SimpleNamespace(
+        adapters = terrace.vllm.adapters.Adapters(types.SimpleNamespace(
             lora_config=types.SimpleNamespace(**configuration)))
         adapters.note(types.SimpleNamespace(lora_request=sql))
         adapters._unread.join()
@@ -99,12 +99,12 @@ def test_an_adapter_is_missed_until_its_files_have_been_read(daemon, place, monk
     sql = lora(put(place / "sql", "one"))
     assert run_alone(daemon, sql) == 0
     unread = []
-    monkeypatch.setattr("terrace.vllm_adapters.Adapters._read",
+    monkeypatch.setattr("terrace.vllm.adapters.Adapters._read",
                         lambda self, adapter: unread.append(adapter))
     engine = make_engine(daemon, random.Random(7))
     assert run(engine, sql) == 0 and len(unread) == 1
-    assert engine.connector.scheduler.counters["lookups"] == 0
-    assert engine.connector.scheduler.counters["stored_blocks"] == 0
+    assert engine.connector.side.scheduler.counters["lookups"] == 0
+    assert engine.connector.side.scheduler.counters["stored_blocks"] == 0
     expect_nothing_held(daemon, engine)
 
 
@@ -124,7 +124,7 @@ def test_an_adapter_that_changes_is_not_cached_any_more(daemon, place, change, c
     for head in (1, 2):
         assert run(engine, lora(sql), [head] * 40) == 0
         put(sql, "one")  # what was loaded meanwhile nobody knows
-    assert engine.connector.scheduler.counters["stored_blocks"] == 0
+    assert engine.connector.side.scheduler.counters["stored_blocks"] == 0
     assert sum("restart the engine" in r.message for r in caplog.records) == 1
     expect_nothing_held(daemon, engine)
 
@@ -143,14 +143,14 @@ def test_weights_that_changed_before_the_worker_loaded_them_are_not_stored(daemo
 
     monkeypatch.setattr(engine.connector, "build_connector_meta", changing)
     assert run(engine, lora(sql)) == 0
-    assert engine.connector.scheduler.counters["stored_blocks"] > 0  # the scheduler had hoped
+    assert engine.connector.side.scheduler.counters["stored_blocks"] > 0  # the scheduler had hoped
     expect_nothing_held(daemon, engine)
     put(sql, "one")
     assert run_alone(daemon, lora(sql)) == 0
 
 
 def test_files_younger_than_the_process_are_not_trusted(daemon, place, monkeypatch, caplog):
-    monkeypatch.setattr("terrace.vllm_adapters._STARTED_S", time.time())
+    monkeypatch.setattr("terrace.vllm.adapters._STARTED_S", time.time())
     assert run_alone(daemon, lora(put(place / "sql", "one"))) == 0
     assert "adapter_model.safetensors is younger than this process" in caplog.text
     assert run_alone(daemon, lora(place / "sql")) == 0
@@ -162,9 +162,9 @@ def test_a_link_on_the_way_that_is_younger_than_the_process_is_not_trusted(daemo
     (place / "v1" / "more").symlink_to("../v1/adapter_config.json")
     link = place / "current"
     link.symlink_to("v1")
-    limit_s = max(about[-1] for about in terrace.vllm_adapters._looked_at(str(link))) / 1e9
-    monkeypatch.setattr("terrace.vllm_adapters._STARTED_S",
-                        limit_s + 1e-4 + terrace.vllm_adapters._CLOCKS_APART_S)
+    limit_s = max(about[-1] for about in terrace.vllm.adapters._looked_at(str(link))) / 1e9
+    monkeypatch.setattr("terrace.vllm.adapters._STARTED_S",
+                        limit_s + 1e-4 + terrace.vllm.adapters._CLOCKS_APART_S)
     assert run_alone(daemon, lora(link)) == 0
     assert run_alone(daemon, lora(link)) == 72
     while os.lstat(link).st_ctime <= limit_s + 1e-3:  # the file system's clock has steps
@@ -182,7 +182,7 @@ def test_an_id_and_a_name_mean_one_adapter_or_none(daemon, place, second):
     connect(daemon).close()
     engine = make_engine(daemon, random.Random(7))
     assert run(engine, lora(one)) == 0
-    stored_count = engine.connector.scheduler.counters["stored_blocks"]
+    stored_count = engine.connector.side.scheduler.counters["stored_blocks"]
     assert stored_count > 0
     # vLLM computes the second one with what it has under the id, and keeps it under its name.
     run(engine, second(one, two), [1] * 40)
@@ -190,7 +190,7 @@ def test_an_id_and_a_name_mean_one_adapter_or_none(daemon, place, second):
     assert run(engine, lora(one), [2] * 40) == 0
     if second(one, two).lora_name == "two":
         assert run(engine, lora(two, number=2), [3] * 40) == 0
-    assert engine.connector.scheduler.counters["stored_blocks"] == stored_count
+    assert engine.connector.side.scheduler.counters["stored_blocks"] == stored_count
     expect_nothing_held(daemon, engine)
     assert run_alone(daemon, lora(two, number=2), [1] * 80) == 0
 
@@ -198,15 +198,15 @@ def test_an_id_and_a_name_mean_one_adapter_or_none(daemon, place, second):
 def test_what_an_id_means_is_learnt_without_a_daemon_too(daemon, place, monkeypatch):
     one, two = put(place / "one", "one"), put(place / "two", "two")
     daemon.kill()
-    monkeypatch.setattr("terrace.vllm._START_WAIT_S", 0.01)
+    monkeypatch.setattr("terrace.vllm.role.START_WAIT_S", 0.01)
     engine = make_engine(daemon, random.Random(7), timeout_ms=20, lookup_wait_ms=1)
     run(engine, lora(one), is_known=False)
     daemon.start()
     connect(daemon).close()
-    engine.connector._client.wait_connected(LONG_S)
-    engine.connector._next_open = 0.0
+    engine.connector.side.client.wait_connected(LONG_S)
+    engine.connector.side.next_open = 0.0
     assert run(engine, lora(two), [1] * 80) == 0
-    assert engine.connector.scheduler.counters["stored_blocks"] == 0
+    assert engine.connector.side.scheduler.counters["stored_blocks"] == 0
     expect_nothing_held(daemon, engine)
 
 
@@ -221,7 +221,7 @@ def test_adapters_whose_weights_are_not_certain_are_refused_once(daemon, place, 
     for _ in range(2):
         assert run(engine, sql) == 0
     assert [word in record.message for record in caplog.records].count(True) == 1
-    assert engine.connector.scheduler.counters["stored_blocks"] == 0
+    assert engine.connector.side.scheduler.counters["stored_blocks"] == 0
     expect_nothing_held(daemon, engine)
 
 
@@ -237,7 +237,7 @@ def test_adapters_that_may_be_exchanged_at_run_time_are_not_cached(daemon, place
 @pytest.mark.parametrize("limit", ["_ADAPTERS_MAX", "_FILES_MAX", "_BYTES_MAX"])
 def test_beyond_what_is_looked_at_nothing_is_cached(daemon, place, monkeypatch, limit):
     sql = lora(put(place / "sql", "one"))
-    monkeypatch.setattr(f"terrace.vllm_adapters.{limit}", 0)
+    monkeypatch.setattr(f"terrace.vllm.adapters.{limit}", 0)
     assert [run_alone(daemon, sql) for _ in range(2)] == [0, 0]
 
 
@@ -260,5 +260,5 @@ def test_random_requests_with_adapters_keep_the_contract(daemon, place, tp_size,
         drive(engine, chance, REQUESTS // 4, make=request)
         assert engine.counts["finished"] > REQUESTS // 8
         assert engine.counts["loaded_tokens"] > REQUESTS // 8
-        assert engine.connector.refusal is None
+        assert engine.connector.side.refusal is None
         expect_nothing_held(daemon, engine)

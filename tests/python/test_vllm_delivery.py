@@ -24,20 +24,20 @@ class ForeignHandshake:
 @pytest.mark.parametrize("tp_size, stages, depth", [(1, None, 1), (2, None, 2), (2, [[1], [1]], 2)])
 def test_beside_other_connectors_it_keeps_the_contract(daemon, monkeypatch, beside, tp_size, stages,
                                                        depth):
-    monkeypatch.setattr(terrace.vllm, "_has_siblings", lambda connector: True)
-    monkeypatch.setattr(terrace.vllm, "_LAYOUT_WAIT_S", LONG_S)
+    monkeypatch.setattr(terrace.vllm.connector, "_has_siblings", lambda connector: True)
+    monkeypatch.setattr(terrace.vllm.scheduler_role, "_LAYOUT_WAIT_S", LONG_S)
     chance = random.Random(11)
     engine = make_engine(daemon, chance, beside=beside, tp_size=tp_size, stages=stages, depth=depth)
     drive(engine, chance, REQUESTS // 2)
-    assert engine.connector.refusal is None
+    assert engine.connector.side.refusal is None
     assert engine.counts["loaded_tokens"] > REQUESTS // 8
     expect_nothing_held(daemon, engine)
 
 
 def test_beside_other_connectors_the_first_prompt_is_stored_and_found(daemon, monkeypatch):
     wait_for_segments(daemon, 2)
-    monkeypatch.setattr(terrace.vllm, "_has_siblings", lambda connector: True)
-    monkeypatch.setattr(terrace.vllm, "_LAYOUT_WAIT_S", LONG_S)
+    monkeypatch.setattr(terrace.vllm.connector, "_has_siblings", lambda connector: True)
+    monkeypatch.setattr(terrace.vllm.scheduler_role, "_LAYOUT_WAIT_S", LONG_S)
     for number in range(2):
         engine = make_engine(daemon, random.Random(7), beside=ForeignHandshake())
         wait_connected(engine)
@@ -47,24 +47,24 @@ def test_beside_other_connectors_the_first_prompt_is_stored_and_found(daemon, mo
 
 
 def test_a_worker_that_is_off_says_so_beside_other_connectors(daemon, monkeypatch):
-    monkeypatch.setattr(terrace.vllm, "_has_siblings", lambda connector: True)
+    monkeypatch.setattr(terrace.vllm.connector, "_has_siblings", lambda connector: True)
     engine = make_engine(daemon, random.Random(7), beside=ForeignHandshake())
     wait_connected(engine)
     for worker in engine.workers:
-        worker.connector.refuse("for a test")
+        worker.connector.side.refuse("for a test")
     run_prompt(engine)
-    assert "for a test" in engine.connector.refusal
+    assert "for a test" in engine.connector.side.refusal
     engine.close()
 
 
 def test_workers_that_say_nothing_are_not_waited_for_long(daemon, monkeypatch):
-    monkeypatch.setattr(terrace.vllm, "_has_siblings", lambda connector: True)
-    monkeypatch.setattr(terrace.vllm, "_LAYOUT_WAIT_S", 0.05)
+    monkeypatch.setattr(terrace.vllm.connector, "_has_siblings", lambda connector: True)
+    monkeypatch.setattr(terrace.vllm.scheduler_role, "_LAYOUT_WAIT_S", 0.05)
     engine = make_engine(daemon, random.Random(7), beside=ForeignHandshake())
     for worker in engine.workers:
-        worker.connector._has_told_layout = True
+        worker.connector.side.has_told_layout = True
     run_prompt(engine)
-    assert engine.counts["loaded_tokens"] == 0 and engine.connector.refusal is None
+    assert engine.counts["loaded_tokens"] == 0 and engine.connector.side.refusal is None
     engine.close()
 
 
@@ -93,15 +93,15 @@ def test_the_bytes_of_a_lookup_have_a_deadline_of_their_own(daemon, monkeypatch)
 @pytest.mark.parametrize("good_count", [0, 4])
 def test_hits_are_what_was_delivered(daemon, monkeypatch, good_count):
     engine = warmed_engine(daemon)
-    copy = terrace.vllm_worker.WorkerHalf._copy
-    monkeypatch.setattr("terrace.vllm_worker.WorkerHalf._copy",
+    copy = terrace.vllm.worker.WorkerHalf._copy
+    monkeypatch.setattr("terrace.vllm.worker.WorkerHalf._copy",
                         lambda self, load, until: min(copy(self, load, until), good_count))
     request = vllm_engine.Request("only", PROMPT, 1, 8)
     request.prefill_stats = PrefillStats(len(PROMPT), 0, 8 * BLOCKS)
     engine.add(request)
     while engine.has_work:
         engine.step()
-    counters = engine.connector.scheduler.counters
+    counters = engine.connector.side.scheduler.counters
     assert counters["failed_loads"] == 1
     assert counters["hit_tokens"] == 8 * good_count
     assert counters["lost_tokens"] == 8 * (BLOCKS - good_count)
@@ -144,7 +144,7 @@ def test_blocks_that_found_no_room_are_offered_again(daemon, monkeypatch):
     engine.add(vllm_engine.Request("only", PROMPT, 8, 8))
     while engine.has_work:
         engine.step()
-    counters = engine.connector.scheduler.counters
+    counters = engine.connector.side.scheduler.counters
     assert counters["stored_blocks"] >= 9 and counters["dropped_blocks"] == 0
     expect_nothing_held(daemon, engine)
 
@@ -154,7 +154,7 @@ def test_blocks_that_find_no_room_at_all_are_counted(daemon, monkeypatch):
     refuse_reserves(monkeypatch, 1000)
     engine = make_engine(daemon, random.Random(7))
     run_prompt(engine)
-    counters = engine.connector.scheduler.counters
+    counters = engine.connector.side.scheduler.counters
     assert counters["stored_blocks"] == 0
     assert counters["dropped_stores"] >= 1 and counters["dropped_blocks"] >= 8
     expect_nothing_held(daemon, engine)
@@ -195,7 +195,7 @@ def test_a_finished_request_is_stored_however_late_the_daemon_answers(daemon, mo
     run_until_finished(engine, "only", PROMPT, lambda: held.append("only"))
     for _ in range(idle_steps):
         engine.step()
-    counters = engine.connector.scheduler.counters
+    counters = engine.connector.side.scheduler.counters
     assert counters["stored_blocks"] == 0 and counters["dropped_stores"] == 0 and engine.has_work
     held.clear()
     while engine.has_work:
@@ -213,7 +213,7 @@ def test_of_a_finished_request_whose_blocks_are_given_away_nothing_is_stored(dae
     run_until_finished(engine, "only", PROMPT, lambda: held.append("only"))
     monkeypatch.setattr(Asker, "acquire", no_answer)
     run_until_finished(engine, "other", [9] * len(PROMPT))
-    counters = engine.connector.scheduler.counters
+    counters = engine.connector.side.scheduler.counters
     assert counters["dropped_stores"] >= 1 and counters["dropped_blocks"] >= 8
     held.clear()
     while engine.has_work:
@@ -232,7 +232,7 @@ def test_answers_that_come_late_now_and_then_store_no_wrong_bytes(daemon, monkey
     hold_answers(monkeypatch, lambda: chance.random() < 0.7)
     drive(engine, chance, REQUESTS)
     assert engine.counts["loaded_tokens"] > 0
-    assert engine.connector.scheduler.counters["stored_blocks"] > 0
+    assert engine.connector.side.scheduler.counters["stored_blocks"] > 0
     expect_nothing_held(daemon, engine)
 
 
@@ -240,10 +240,10 @@ def test_a_store_that_a_worker_drops_is_counted():
     def fail(token, mask):
         raise terrace.Unavailable("nothing there")
 
-    half = terrace.vllm.WorkerHalf(types.SimpleNamespace(join_write=fail), lambda: None,
+    half = terrace.vllm.worker.WorkerHalf(types.SimpleNamespace(join_write=fail), lambda: None,
                                    members=[0], writes=[True])
-    half.store(terrace.vllm_messages.Step(stores=[
-        terrace.vllm_messages.Store(1, (1, 1), [[1]])]))
+    half.store(terrace.vllm.messages.Step(stores=[
+        terrace.vllm.messages.Store(1, (1, 1), [[1]])]))
     assert half.counters["dropped_stores"] == 1 and half.take_reports() == {1}
     half.close()
 

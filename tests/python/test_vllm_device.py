@@ -24,7 +24,7 @@ SEEDS_MAX = 100
 @pytest.fixture(name="gpu")
 def simulated_gpu(monkeypatch):
     """Arguments of an engine on a new device of this seed."""
-    monkeypatch.setattr(terrace.vllm, "CudaEngine", sim_gpu.Engine)
+    monkeypatch.setattr(terrace.vllm.worker_role, "CudaEngine", sim_gpu.Engine)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda place: (9, 0))
 
     def fresh(seed, **options):
@@ -38,9 +38,9 @@ def expect_much_happened(engine, count):
     assert engine.counts["finished"] > count // 2
     assert engine.counts["loaded_tokens"] > count // 4
     assert engine.counts["preempted"] > 0
-    assert engine.connector.scheduler.counters["stored_blocks"] > 20
-    assert engine.connector.refusal is None
-    assert all(worker.connector.refusal is None for worker in engine.workers)
+    assert engine.connector.side.scheduler.counters["stored_blocks"] > 20
+    assert engine.connector.side.refusal is None
+    assert all(worker.connector.side.refusal is None for worker in engine.workers)
 
 
 @pytest.mark.parametrize("tp_size, windows, block_count, depth, store_slowness", [
@@ -103,8 +103,8 @@ def test_copies_that_fail_cost_hits_only(daemon, gpu):
         chance = random.Random(seed)
         engine = make_engine(daemon, chance, **gpu(seed, copy_failures_per_million=3_000))
         drive(engine, chance, 60)
-        assert engine.counts["finished"] > 30 and engine.connector.refusal is None
-        failed += engine.connector.scheduler.counters["failed_loads"]
+        assert engine.counts["finished"] > 30 and engine.connector.side.refusal is None
+        failed += engine.connector.side.scheduler.counters["failed_loads"]
         expect_nothing_held(daemon, engine)
     assert failed > 0
 
@@ -124,7 +124,7 @@ def engine_with_a_store_under_way(daemon, gpu, monkeypatch):
     engine.add(vllm_engine.Request("only", PROMPT, 30, 8))
     worker = engine.workers[0].connector
     monkeypatch.setattr(terrace.Copy, "poll", lambda self: False)
-    while worker.worker is None or worker.worker.stores_under_way == 0:
+    while worker.side.worker is None or worker.side.worker.stores_under_way == 0:
         assert engine.has_work, "nothing was stored"
         engine.step()
     return engine, worker
@@ -133,12 +133,12 @@ def engine_with_a_store_under_way(daemon, gpu, monkeypatch):
 def test_what_no_scheduler_looks_after_is_not_committed(daemon, gpu, monkeypatch):
     """Of a scheduler that is turned off nobody hears which blocks are used again."""
     engine, worker = engine_with_a_store_under_way(daemon, gpu, monkeypatch)
-    engine.connector.refuse("as if something had failed")
+    engine.connector.side.refuse("as if something had failed")
     monkeypatch.undo()
     while engine.has_work:
         engine.step()
     engine.close()
-    assert worker.worker.stores_under_way == 0
+    assert worker.side.worker.stores_under_way == 0
     expect_no_lease(daemon)
     with connect(daemon) as client:
         assert client.stats()["domain"]["block_count"] == 0
@@ -148,8 +148,8 @@ def test_a_gpu_without_its_plugin_is_refused_by_name(daemon, gpu, tmp_path):
     options = {**gpu(1), "plugin_path": str(tmp_path / "libterrace_cuda.so")}
     engine = make_engine(daemon, random.Random(7), **options)
     run_prompt(engine)
-    assert f"no device plugin at {tmp_path}" in engine.connector.refusal
-    assert engine.connector.refusal == engine.workers[0].connector.refusal
+    assert f"no device plugin at {tmp_path}" in engine.connector.side.refusal
+    assert engine.connector.side.refusal == engine.workers[0].connector.side.refusal
     assert engine.counts["finished"] == 1
     engine.close()
 
@@ -172,7 +172,7 @@ def test_instances_share_whatever_copies(daemon, gpu):
 
 
 def without_fences(monkeypatch):
-    monkeypatch.setattr(terrace.vllm_scheduler.SchedulerHalf, "_take_fences", lambda self: [])
+    monkeypatch.setattr(terrace.vllm.fences.Fences, "take_fences", lambda self: [])
 
 
 def without_marks(monkeypatch):
@@ -211,7 +211,7 @@ def test_whatever_orders_copies_and_kernels_is_missed_where_it_is_left_out(
 
 def test_no_room_for_the_copies_at_first_is_no_lasting_refusal(daemon, gpu, monkeypatch):
     engine = make_engine(daemon, random.Random(7), **gpu(7))
-    monkeypatch.setattr("terrace.vllm_worker._MAKE_PAUSE_S", 0.0)
+    monkeypatch.setattr("terrace.vllm.worker._MAKE_PAUSE_S", 0.0)
     right, calls = terrace.PagedCache.opaque, []
 
     def opaque(*arguments):
@@ -225,8 +225,8 @@ def test_no_room_for_the_copies_at_first_is_no_lasting_refusal(daemon, gpu, monk
     engine.add(vllm_engine.Request("second", PROMPT[:40] + [5] * 60, 30, 8))
     while engine.has_work:
         engine.step()
-    assert engine.workers[0].connector.refusal is None
-    assert engine.workers[0].connector.worker.counters["stored_bytes"] > 0
+    assert engine.workers[0].connector.side.refusal is None
+    assert engine.workers[0].connector.side.worker.counters["stored_bytes"] > 0
     expect_nothing_held(daemon, engine)
 
 
@@ -247,14 +247,14 @@ class SlowLease:
 
 def test_commits_to_a_daemon_that_hangs_end_together(monkeypatch):
     clock, waits = [100.0], []
-    monkeypatch.setattr("terrace.vllm_worker.time.monotonic", lambda: clock[0])
-    half = terrace.vllm_worker.WorkerHalf(None, lambda: None, members=[0], writes=[True],
+    monkeypatch.setattr("terrace.vllm.worker.time.monotonic", lambda: clock[0])
+    half = terrace.vllm.worker.WorkerHalf(None, lambda: None, members=[0], writes=[True],
                                           load_timeout_s=10.0)
     half._committer.submit(lambda: None).result(LONG_S)
     hold = threading.Event()
     half._committer.submit(hold.wait)
     for number in range(20):
-        half._storing[number] = terrace.vllm_worker._Storing(SlowLease(clock, waits), [], 1)
+        half._storing[number] = terrace.vllm.worker._Storing(SlowLease(clock, waits), [], 1)
     half.poll_stores()
     hold.set()
     half.close()
@@ -263,11 +263,11 @@ def test_commits_to_a_daemon_that_hangs_end_together(monkeypatch):
 
 def test_a_worker_that_is_turned_off_holds_no_lease(daemon, gpu, monkeypatch):
     engine, worker = engine_with_a_store_under_way(daemon, gpu, monkeypatch)
-    worker.refuse("as if a hook had failed")
+    worker.side.refuse("as if a hook had failed")
     monkeypatch.undo()
     while engine.has_work:
         engine.step()
-    assert worker.worker.stores_under_way == 0
+    assert worker.side.worker.stores_under_way == 0
     expect_no_lease(daemon)
     engine.close()
 
@@ -277,7 +277,7 @@ def test_a_worker_that_is_turned_off_costs_one_hit_not_all(daemon, gpu):
     run_prompt(engine)
     engine.close()
     engine = make_engine(daemon, random.Random(7), **gpu(8))
-    engine.workers[0].connector.refuse("as if a hook had failed")
+    engine.workers[0].connector.side.refuse("as if a hook had failed")
     for number in range(5):
         engine.cached.clear()  # as if evicted
         engine.hash_of = [None] * len(engine.hash_of)
@@ -286,4 +286,4 @@ def test_a_worker_that_is_turned_off_costs_one_hit_not_all(daemon, gpu):
             engine.step()
     engine.close()
     assert engine.counts["lost_loads"] <= 1
-    assert engine.connector.refusal == "a worker is: as if a hook had failed"
+    assert engine.connector.side.refusal == "a worker is: as if a hook had failed"

@@ -17,6 +17,7 @@ sys.modules["vllm.v1.core"].kv_cache_utils = types.SimpleNamespace(
 
 import terrace  # noqa: E402  pylint: disable=wrong-import-position
 import terrace.vllm_tier as vllm_tier  # noqa: E402  pylint: disable=wrong-import-position
+from terrace.vllm import tier_chunks  # noqa: E402  pylint: disable=wrong-import-position
 import vllm_tiering  # noqa: E402  pylint: disable=wrong-import-position
 from conftest import LONG_S, connect  # noqa: E402  pylint: disable=wrong-import-position
 from vllm.v1.kv_offload.tiering.base import TransferJob  # noqa: E402  pylint: disable=C0413
@@ -133,8 +134,8 @@ def test_what_is_lost_after_a_promise_is_computed(daemon, monkeypatch):
     first.add([1, 2, 3, 4])
     first.run()
     close(first)
-    load = vllm_tier.Chunks.load
-    monkeypatch.setattr(vllm_tier.Chunks, "load",
+    load = tier_chunks.Chunks.load
+    monkeypatch.setattr(tier_chunks.Chunks, "load",
                         lambda self, run, addresses: load(self, run._replace(
                             hashes=run.hashes[:2]), addresses[:2]))
     driver = make_driver(daemon)
@@ -171,7 +172,7 @@ def test_without_a_daemon_nothing_waits(daemon):
 
 
 def test_what_fails_turns_the_tier_off_not_the_engine(daemon, monkeypatch):
-    monkeypatch.setattr(vllm_tier.Chunks, "present", lambda self, run: 1 / 0)
+    monkeypatch.setattr(tier_chunks.Chunks, "present", lambda self, run: 1 / 0)
     driver = make_driver(daemon)
     for _ in range(3):
         driver.add([1, 2, 3])
@@ -201,7 +202,7 @@ def test_hashes_that_nobody_shares_are_refused(daemon, monkeypatch):
 
 def test_a_space_is_everything_that_decides_the_bytes():
     def layout(revision="1", row_bytes=8192, **named):
-        return vllm_tier.spaces_of(make_spec((0, 2), **named).config, revision, row_bytes)
+        return tier_chunks.spaces_of(make_spec((0, 2), **named).config, revision, row_bytes)
 
     assert layout() == layout(rank=1, data_parallel_index=3)
     assert layout(is_parallelism_agnostic=True) == layout(is_parallelism_agnostic=True, tp_size=4)
@@ -214,9 +215,9 @@ def test_runs_are_successive_chunks_of_one_group():
     keys = [bytes([i]) * 32 + group.to_bytes(4, "big") for i, group in
             [(0, 0), (2, 0), (1, 0), (5, 0), (0, 1)]]
     ends = {key: (key[0] + 1) * 16 for key in keys}
-    runs = vllm_tier.runs_of(keys, ends.get, {0: 16, 1: 16})
+    runs = tier_chunks.runs_of(keys, ends.get, {0: 16, 1: 16})
     assert [(r.group_index, r.position, r.indexes) for r in runs] == [
         (0, 0, [0, 2, 1]), (0, 5, [3]), (1, 0, [4])]
-    flat = vllm_tier.runs_of(keys, lambda key: None, {0: 16, 1: 16})
+    flat = tier_chunks.runs_of(keys, lambda key: None, {0: 16, 1: 16})
     assert [(r.group_index, r.position, r.indexes) for r in flat] == [
         (0, -1, [0, 1, 2, 3]), (1, -1, [4])]

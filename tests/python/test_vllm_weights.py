@@ -47,7 +47,7 @@ def test_new_weights_never_meet_old_kv(daemon, tp_size, depth):
     assert versions[0] > 3 and numbers[0] > 20
     for engine in (one, peer):
         assert engine.counts["loaded_tokens"] > REQUESTS // 4
-        assert engine.connector.refusal is None
+        assert engine.connector.side.refusal is None
         engine.close()
     expect_no_lease(daemon)
 
@@ -85,7 +85,7 @@ def test_a_reset_needs_no_daemon(daemon):
     assert loaded_by(one, "again") == 0
     assert loaded_by(peer, "only") == 72
     for engine in (one, peer):
-        assert engine.connector.refusal is None
+        assert engine.connector.side.refusal is None
         engine.close()
 
 
@@ -139,7 +139,7 @@ def test_without_a_version_where_there_should_be_one_nothing_is_shared(daemon, t
     write(path, "good")
     assert loaded_by(one, "d") == 0 and loaded_by(peer, "b") == 72
     for engine in (one, peer):
-        assert engine.connector.refusal is None
+        assert engine.connector.side.refusal is None
         expect_nothing_held(daemon, engine)
 
 
@@ -158,7 +158,7 @@ def test_what_was_promised_before_a_reset_is_not_loaded_after_it(daemon):
 def test_a_file_that_changes_without_looking_changed_is_read_again(tmp_path, caplog):
     path = tmp_path / "version"
     path.write_text("1")
-    weights = terrace.epochs.Weights(str(path), terrace.vllm.logger)
+    weights = terrace.epochs.Weights(str(path), terrace.vllm.role.logger)
     about = os.stat(path)
     assert weights.name == "version 1"
     path.write_text("2")  # of the same size, in the same place

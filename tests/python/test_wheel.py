@@ -21,6 +21,8 @@ def test_a_wheel_brings_its_library(daemon, tmp_path):
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
         assert "terrace/libterrace.so.1" in names and "terrace/py.typed" in names
+        assert {str(path.relative_to(SOURCES)) for path in (SOURCES / "terrace").rglob("*.py")} \
+            <= set(names)
         assert not [name for name in names if "test" in name]
         archive.extractall(tmp_path / "installed")
     program = ("import sys, terrace; c = terrace.Client(sys.argv[1]); c.wait_connected(); "

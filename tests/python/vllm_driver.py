@@ -39,7 +39,7 @@ def wait_connected(engine):
     """Beside other connectors nothing waits for the daemon before the first step."""
     deadline = time.monotonic() + LONG_S
     for connector in (engine.connector, *(worker.connector for worker in engine.workers)):
-        while not connector._client.is_connected:
+        while not connector.side.client.is_connected:
             assert time.monotonic() < deadline
             time.sleep(0.001)
 
@@ -80,14 +80,14 @@ def drive_while_daemons_die(daemon, engine, chance):
             daemon.start()
 
     drive(engine, chance, REQUESTS, on_step=on_step)
-    assert steps[0] > 300 and engine.connector.refusal is None
+    assert steps[0] > 300 and engine.connector.side.refusal is None
     if daemon.process.poll() is not None:
         daemon.start()
     connect(daemon).close()
 
 
 def expect_nothing_held(daemon, engine):
-    assert engine.connector.scheduler.held_count == 0
+    assert engine.connector.side.scheduler.held_count == 0
     assert sorted(engine.free) == list(range(1, len(engine.users)))
     engine.close()
     expect_no_lease(daemon)

@@ -61,8 +61,8 @@ def count_time(connectors):
     for connector in connectors:
         for name in HOOKS:
             wrap(connector, name, "hooks")
-        if connector.worker is not None:
-            wrap(connector.worker, "_store", "copies")
+        if getattr(connector.side, "worker", None) is not None:
+            wrap(connector.side.worker, "_store", "copies")
     return spent
 
 
@@ -96,13 +96,13 @@ def measure_delivery(llm, options, scheduler, worker):
         result["seconds"].append(time.monotonic() - began)
         result["outputs"].append(list(output.outputs[0].token_ids))
         result["cached"].append(output.num_cached_tokens)
-    while scheduler.scheduler is not None and scheduler.has_pending_push_work():
+    while scheduler.side.scheduler is not None and scheduler.has_pending_push_work():
         llm.generate([{"prompt_token_ids": [4, 5, 6]}], sampling, use_tqdm=False)
-    half = worker.worker
+    half = worker.side.worker
     result["block_bytes"] = sum(space.block_bytes for space in half.group.spec.members)
     result["block_tokens"] = half.group.block_tokens
-    result.update({**half.counters, **scheduler.scheduler.counters},
-                  dropped_in_worker=half.counters["dropped_stores"], refusal=scheduler.refusal)
+    result.update({**half.counters, **scheduler.side.scheduler.counters},
+                  dropped_in_worker=half.counters["dropped_stores"], refusal=scheduler.side.refusal)
     with terrace.Client(options["socket"], default_timeout_s=10.0) as client:
         client.wait_connected(10.0)
         deadline = time.monotonic() + 60
@@ -253,8 +253,8 @@ def main():
     stored, loaded = [], []
     scheduler, worker = connectors_of(llm, options)
     # Not of long prompts: a digest gives the GIL away, and then waits 5 ms for it.
-    if worker is not None and worker.worker is not None and "prompts" not in options:
-        watch(worker.worker, worker._pages, stored, loaded)
+    if worker is not None and worker.side.worker is not None and "prompts" not in options:
+        watch(worker.side.worker, worker.side._pages, stored, loaded)
     if "stop_pid" in options:
         os.kill(options["stop_pid"], signal.SIGSTOP)
     if "costs" in options:
@@ -273,7 +273,7 @@ def main():
     lora = lora_of(options)
     llm.generate([{"prompt_token_ids": [1, 2, 3]}], sampling, use_tqdm=False, lora_request=lora)
     if scheduler is not None:
-        scheduler._adapters._unread.join()  # its files have been read
+        scheduler.side.adapters._unread.join()  # its files have been read
     began = time.monotonic()
     outputs = []
     for prompt in prompts_of_the_check():  # one by one: always the same batch shapes
@@ -297,9 +297,9 @@ def main():
         result["engine_events"] = stored_hashes(f"ipc://{options['events']}/engine-replay")
         result["daemon_events"] = stored_hashes(f"ipc://{options['events']}/replay")
     if scheduler is not None:
-        half = scheduler.scheduler
+        half = scheduler.side.scheduler
         counters = half.counters if half is not None else {"hit_tokens": 0, "stored_blocks": 0}
-        result.update(counters, refusal=scheduler.refusal, stored=stored, loaded=loaded)
+        result.update(counters, refusal=scheduler.side.refusal, stored=stored, loaded=loaded)
         if half is not None and options.get("persist"):
             persist(llm, half, sampling)
     print("RESULT " + json.dumps(result), flush=True)

@@ -115,7 +115,7 @@ class DiskDomain final : public TierListener {
   std::string groups_directory() const { return directories()[0] + "/groups"; }
 
   // Adopts every block it is shown, under the owner that its key was made from.
-  NvmeTier::RestoreSink Sink() {
+  SlabRestore::Sink Sink() {
     return [this](const BlockRecord& record, const Extent& extent) {
       const auto owner = static_cast<uint32_t>(record.key.low);
       Block& block = blocks_[owner];
@@ -132,10 +132,10 @@ class DiskDomain final : public TierListener {
   void RestoreFromTables() {
     std::vector<std::string> notes;
     std::string why;
-    ASSERT_TRUE(tier_->OpenSlabs(&notes).ok());
+    ASSERT_TRUE(tier_->restore().OpenSlabs(&notes).ok());
     catalog_->Open(&why);
-    ASSERT_TRUE(tier_->Scan(Sink()).ok());
-    tier_->FinishRestore();
+    ASSERT_TRUE(tier_->restore().Scan(Sink()).ok());
+    tier_->restore().Finish();
     std::vector<Catalog::SlabSlots> slabs;
     for (uint32_t slab = 0; slab < 16; ++slab) slabs.push_back({.slab = slab, .slot_count = 4096});
     catalog_->Rewrite(slabs);
@@ -145,15 +145,15 @@ class DiskDomain final : public TierListener {
   bool RestoreFromCatalog() {
     std::vector<std::string> notes;
     std::string why;
-    EXPECT_TRUE(tier_->OpenSlabs(&notes).ok());
+    EXPECT_TRUE(tier_->restore().OpenSlabs(&notes).ok());
     if (!catalog_->Open(&why)) return false;
     const Status status =
         catalog_->db()->ForEachExtent([&](SlotName name, std::span<const std::byte> entry) {
-          EXPECT_TRUE(tier_->RestoreEntry(name.slab, name.slot, entry, Sink()).ok());
+          EXPECT_TRUE(tier_->restore().RestoreEntry(name.slab, name.slot, entry, Sink()).ok());
           return true;
         });
     EXPECT_TRUE(status.ok());
-    tier_->FinishRestore();
+    tier_->restore().Finish();
     StartCatalog();
     return true;
   }

@@ -33,12 +33,13 @@ class Drive {
   // Tells the store what lies there. An empty string, else what went wrong.
   std::string Restore(Store& store) {
     std::vector<std::string> notes;
-    if (!tier_->OpenSlabs(&notes).ok()) return "the slabs cannot be opened";
-    const Status scanned = tier_->Scan([&](const BlockRecord& record, const Extent& extent) {
-      return store.RestoreCopy(options_.domain_index, 0, record, extent);
-    });
+    if (!tier_->restore().OpenSlabs(&notes).ok()) return "the slabs cannot be opened";
+    const Status scanned =
+        tier_->restore().Scan([&](const BlockRecord& record, const Extent& extent) {
+          return store.restoration().RestoreCopy(options_.domain_index, 0, record, extent);
+        });
     if (!scanned.ok()) return "the tables cannot be scanned";
-    tier_->FinishRestore();
+    tier_->restore().Finish();
     return "";
   }
   // The daemon ends here; its memory may go after this.

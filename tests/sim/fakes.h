@@ -89,7 +89,7 @@ class PlainOffload final : public Offload {
     for (const ChecksumJob::Part& part : job.parts) {
       roots.push_back(ChecksumPart(part.bytes, part.seed));
     }
-    store->OnChecksumsDone(job.id, roots);
+    store->events().OnChecksumsDone(job.id, roots);
     return true;
   }
   size_t job_count() const { return jobs_.size(); }

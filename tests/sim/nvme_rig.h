@@ -45,10 +45,10 @@ class NvmeRig {
   std::vector<std::string>& notes() { return notes_; }
 
   // Opens and scans what the media hold.
-  Status Restore(const NvmeTier::RestoreSink& sink) {
-    TERRACE_RETURN_IF_ERROR(tier_->OpenSlabs(&notes_));
-    TERRACE_RETURN_IF_ERROR(tier_->Scan(sink));
-    tier_->FinishRestore();
+  Status Restore(const SlabRestore::Sink& sink) {
+    TERRACE_RETURN_IF_ERROR(tier_->restore().OpenSlabs(&notes_));
+    TERRACE_RETURN_IF_ERROR(tier_->restore().Scan(sink));
+    tier_->restore().Finish();
     return Status::Ok();
   }
 

@@ -218,8 +218,8 @@ void World::MakeStore() {
                                    *sessions_);
   sessions_->Serve(*store_);
   for (Domain& domain : domains_) {
-    if (domain.fault_tier) domain.fault_tier->SetListener(&store_->tier_listener());
-    if (domain.drive) domain.drive->tier().SetListener(&store_->tier_listener());
+    if (domain.fault_tier) domain.fault_tier->SetListener(&store_->events());
+    if (domain.drive) domain.drive->tier().SetListener(&store_->events());
   }
 }
 
@@ -353,9 +353,9 @@ void World::RunBackground() {
     if (domain.arena->has_pending() && random_.Pick(3) == 0) {
       const auto done = domain.arena->Finish();
       if (done.is_populate) {
-        store_->OnSegmentPopulated(d, done.segment, Status::Ok());
+        store_->events().OnSegmentPopulated(d, done.segment, Status::Ok());
       } else {
-        store_->OnSegmentPunched(d, done.segment, Status::Ok());
+        store_->events().OnSegmentPunched(d, done.segment, Status::Ok());
       }
     }
     if (domain.memory_tier) domain.memory_tier->RunUntil(clock_.NowUs());
@@ -367,7 +367,7 @@ void World::RunBackground() {
   while (offload_.has_pending() && random_.Pick(2) == 0) {
     OffloadId id = 0;
     const std::vector<Checksum> roots = offload_.Finish(&id);
-    store_->OnChecksumsDone(id, roots);
+    store_->events().OnChecksumsDone(id, roots);
   }
 }
 
@@ -375,7 +375,7 @@ void World::AdvanceTo(uint64_t now_us) {
   if (now_us > clock_.NowUs()) clock_.Advance(now_us - clock_.NowUs());
   DeliverDue();
   RunBackground();
-  if (store_->NextTimerUs() <= clock_.NowUs()) store_->OnTimer();
+  if (store_->events().NextTimerUs() <= clock_.NowUs()) store_->events().OnTimer();
   sessions_->Flush();
   while (sessions_->has_work()) sessions_->OnTurn();
   for (const SessionId session : std::exchange(resumed_, {})) {
@@ -427,8 +427,7 @@ void World::Step() {
                                        : random_.Pick(900'000);
   AdvanceTo(clock_.NowUs() + step_us);
   const uint64_t steps_since_check = steps_ % kFullWalkEvery;
-  store_->CheckInvariants(steps_since_check == 0 ? Store::CheckScope::kFull
-                                                 : Store::CheckScope::kIncremental);
+  store_->CheckInvariants(steps_since_check == 0 ? CheckScope::kFull : CheckScope::kIncremental);
   if (steps_since_check == 0) CheckRouter();
   MaybeLoseEvents(steps_since_check);
   MaybeCrash();
@@ -462,9 +461,9 @@ void World::LetEverybodyGo() {
       if (domain.fault_tier) domain.fault_tier->ReleaseHung();
     }
     AdvanceTo(clock_.NowUs() + 200'000);
-    store_->CheckInvariants(Store::CheckScope::kIncremental);
+    store_->CheckInvariants(CheckScope::kIncremental);
   }
-  store_->CheckInvariants(Store::CheckScope::kFull);
+  store_->CheckInvariants(CheckScope::kFull);
 }
 
 // At rest only Sealed blocks hold memory; once they are evicted nothing does.
@@ -479,7 +478,7 @@ void World::CheckRest() {
     if (stats.session_count != 0) Fail("a session is left at rest in " + stats.name);
   }
   EvictEverything();
-  store_->CheckInvariants(Store::CheckScope::kFull);
+  store_->CheckInvariants(CheckScope::kFull);
   if (!router_.view().empty()) Fail("a router believes in a block after all were evicted");
   for (const DomainStats& stats : store_->Stats()) {
     if (stats.block_count != 0) Fail("a block is left after evicting all in " + stats.name);
@@ -495,7 +494,7 @@ void World::CheckRest() {
 void World::EvictEverything() {
   for (uint32_t d = 0; d < domains_.size(); ++d) {
     const SessionId session = next_session_id_++;
-    if (!store_->OpenSession({.id = session, .domain_index = d, .uid = 0}).ok()) {
+    if (!store_->sessions().Open({.id = session, .domain_index = d, .uid = 0}).ok()) {
       return Fail("no session for the operator");
     }
     for (const std::vector<BlockKey>& chain : chains_) {
@@ -504,15 +503,15 @@ void World::EvictEverything() {
                             .flags = protocol::kPinClear,
                             .keys = chain};
       protocol::PinReply unpinned;
-      if (!store_->Pin(unpin, &unpinned).ok()) return Fail("Pin refused");
+      if (!store_->operators().Pin(unpin, &unpinned).ok()) return Fail("Pin refused");
     }
     uint64_t cursor = 0;
     KeysQuery all{.session = session, .group_index = kAllGroups, .flags = protocol::kEvictSubtree};
     protocol::EvictReply reply;
     do {
-      if (!store_->Evict(all, &cursor, &reply).ok()) return Fail("Evict refused");
+      if (!store_->operators().Evict(all, &cursor, &reply).ok()) return Fail("Evict refused");
     } while (cursor != 0);
-    store_->ProofOfDeath(session);
+    store_->sessions().ProofOfDeath(session);
   }
   const uint64_t end_us = clock_.NowUs() + kRestUs;
   while (clock_.NowUs() < end_us) {

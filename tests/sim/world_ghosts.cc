@@ -45,7 +45,7 @@ void World::AdoptDram() {
     for (const auto& [session, domain_index] : open_sessions_) {
       if (domain_index == d) sessions.push_back(session);
     }
-    store_->AdoptSlots(d, sessions);
+    store_->restoration().AdoptSlots(d, sessions);
   }
 }
 
@@ -65,7 +65,7 @@ void World::HauntOnce() {
 void World::EndSession(uint32_t process, SessionId session) {
   const auto ended = open_sessions_.extract(session);
   if (ghosts_.erase(session) > 0) {
-    store_->PredecessorSessionEnded(ended.mapped(), session);
+    store_->restoration().PredecessorSessionEnded(ended.mapped(), session);
     return;
   }
   SimProcess& client = *processes_[process];

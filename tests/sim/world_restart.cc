@@ -36,13 +36,15 @@ void World::OpenOperators() {
   for (Domain& domain : domains_) {
     const auto d = static_cast<uint32_t>(&domain - domains_.data());
     domain.operator_session = next_session_id_++;
-    if (!store_->OpenSession({.id = domain.operator_session, .domain_index = d, .uid = 0}).ok()) {
+    if (!store_->sessions()
+             .Open({.id = domain.operator_session, .domain_index = d, .uid = 0})
+             .ok()) {
       return Fail("no session for the operator");
     }
     domain.operator_groups.clear();
     for (const SpaceGroupSpec& spec : groups_) {
       std::string why;
-      const auto opened = store_->OpenGroup(domain.operator_session, spec, &why);
+      const auto opened = store_->sessions().OpenGroup(domain.operator_session, spec, &why);
       if (!opened.ok()) return Fail("the operator cannot open a group: " + why);
       domain.operator_groups.push_back(opened->group_index);
     }
@@ -51,7 +53,7 @@ void World::OpenOperators() {
 
 void World::CloseOperators() {
   for (Domain& domain : domains_) {
-    if (domain.operator_session != 0) store_->ProofOfDeath(domain.operator_session);
+    if (domain.operator_session != 0) store_->sessions().ProofOfDeath(domain.operator_session);
     domain.operator_session = 0;
   }
 }
@@ -65,7 +67,8 @@ void World::ForEachBlock(const std::function<void(uint32_t domain, uint32_t grou
         const KeysQuery query{.session = domains_[d].operator_session,
                               .group_index = domains_[d].operator_groups[g],
                               .keys = chain};
-        if (!store_->Query(query, &blocks).ok()) Fail("the operator's Query was refused");
+        if (!store_->operators().Query(query, &blocks).ok())
+          Fail("the operator's Query was refused");
         for (size_t i = 0; i < blocks.size(); ++i) visit(d, g, chain[i], blocks[i]);
       }
     }
@@ -135,7 +138,7 @@ void World::Crash() {
   Succeed();
   if (options_.keeps_dram) LeaveGhosts();
   if (!failure_.empty()) return;
-  store_->CheckInvariants(Store::CheckScope::kFull);
+  store_->CheckInvariants(CheckScope::kFull);
   OpenOperators();
   CheckRouter();
   const auto promise = options_.drive_fault_rate_ppm == 0 ? Survival::Promise::kSurvival
@@ -183,12 +186,13 @@ void World::CheckNothingComesBack() {
 
 void World::Restore() {
   for (const auto& [name, spec] : shelf_.kept) {
-    if (!store_->RestoreGroup(name.first, spec).ok()) Fail("a group cannot be restored");
+    if (!store_->restoration().RestoreGroup(name.first, spec).ok())
+      Fail("a group cannot be restored");
   }
   for (uint32_t d = 0; d < domains_.size() && has_drives(); ++d) {
     const std::string problem = domains_[d].drive->Restore(*store_);
     if (!problem.empty()) Fail(problem);
-    blocks_restored_ += store_->FinishRestore(d).blocks;
+    blocks_restored_ += store_->restoration().FinishRestore(d).blocks;
   }
 }
 

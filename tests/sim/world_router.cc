@@ -71,7 +71,7 @@ void World::MaybeLoseEvents(uint64_t steps_since_check) {
 
 void World::LetRouterCatchUp() {
   router_.CatchUp();
-  store_->RepublishKvEvents();
+  store_->events().RepublishKvEvents();
 }
 
 }  // namespace terrace::sim

@@ -269,6 +269,8 @@ Status DiskFiles::Create(DiskFile file, const std::string& name, uint64_t length
     return status;
   }
   std::lock_guard lock(mutex_);
+  TERRACE_CHECK(file < files_.size() && files_[file].descriptors.table < 0,
+                "a file is made under a number that no other has");
   files_[file].descriptors = descriptors;
   files_[file].name = name;
   files_[file].length_bytes = length_bytes;
@@ -308,6 +310,8 @@ Status DiskFiles::Sync(DiskFile file) {
   uint64_t length_bytes = 0;
   {
     std::lock_guard lock(mutex_);
+    TERRACE_CHECK(file < files_.size() && files_[file].descriptors.table >= 0,
+                  "what is synced is an open file");
     fd = files_[file].descriptors.table;
     length_bytes = files_[file].length_bytes;
   }

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "src/slot_pool.h"
 #include "terrace/check.h"
 #include "terrace/units.h"
 #include "tiers/disk/disk_engine.h"
@@ -116,8 +117,7 @@ class FileDisk final : public Disk {
   DiskWorkers slow_worker_;
 
   DiskListener* listener_ = nullptr;
-  std::vector<Slot> slots_;  // by token
-  std::vector<uint32_t> free_tokens_;
+  SlotPool<Slot> slots_;        // by token; queue_max at most
   std::vector<OpenFile> open_;  // by file
   std::vector<Buffer> buffers_;
   std::vector<uint32_t> buffers_by_address_;
@@ -138,10 +138,7 @@ FileDisk::FileDisk(DiskOptions options, std::unique_ptr<DiskFiles> files)
           options_)),
       table_worker_({.name = "terrace-table"}),
       slow_worker_({.name = "terrace-disk-io",
-                    .on_idle = [shared = shared_.get()] { shared->files->RefreshSpace(); }}),
-      slots_(options_.queue_max) {
-  for (uint32_t token = options_.queue_max; token > 0; --token) free_tokens_.push_back(token - 1);
-}
+                    .on_idle = [shared = shared_.get()] { shared->files->RefreshSpace(); }}) {}
 
 // What did not end in time may still write to the files, through their descriptors, into memory of
 // the caller. The descriptors are left open (their numbers must not become another file's) and the
@@ -194,9 +191,10 @@ std::string FileDisk::description() const { return description_; }
 
 Status FileDisk::Submit(const DiskRequest& request) {
   TERRACE_CHECK(listener_ != nullptr, "completions need a listener");
-  if (free_tokens_.empty()) return Status(StatusCode::kBusy, "the disk's queue is full");
-  const uint32_t token = free_tokens_.back();
-  slots_[token] = {.tag = request.tag, .file = request.file, .op = request.op};
+  if (slots_.count() == options_.queue_max) {
+    return Status(StatusCode::kBusy, "the disk's queue is full");
+  }
+  const uint32_t token = slots_.Take({.tag = request.tag, .file = request.file, .op = request.op});
   Status status;
   switch (request.op) {
     case DiskOp::kRead:
@@ -212,8 +210,10 @@ Status FileDisk::Submit(const DiskRequest& request) {
       status = SubmitSlow(request, token);
       break;
   }
-  TERRACE_RETURN_IF_ERROR(status);
-  free_tokens_.pop_back();
+  if (!status.ok()) {
+    (void)slots_.Give(token);
+    return status;
+  }
   ++stats_.requests_in_flight;
   if (request.file < open_.size()) ++open_[request.file].users;
   return status;
@@ -317,11 +317,13 @@ void FileDisk::Deliver(std::span<const DiskCompletion> completions) {
 }
 
 void FileDisk::OnRequest(const DiskCompletion& completion) {
-  const Slot slot = slots_[completion.token];
-  free_tokens_.push_back(completion.token);
+  const Slot slot = slots_.Give(completion.token);
   --stats_.requests_in_flight;
   stats_.retries += completion.retries;
-  if (slot.file < open_.size()) --open_[slot.file].users;
+  if (slot.file < open_.size()) {
+    TERRACE_CHECK(open_[slot.file].users > 0, "a file is let go by whoever uses it");
+    --open_[slot.file].users;
+  }
   if (!completion.status.ok()) {
     ++stats_.failures;
     if (slot.op == DiskOp::kRemove && shared_->files->descriptors(slot.file).table >= 0) {

@@ -11,6 +11,7 @@
 #include <tuple>
 #include <utility>
 
+#include "terrace/check.h"
 #include "tiers/disk/disk_files.h"
 
 namespace terrace {
@@ -84,6 +85,7 @@ void TableWriter::WriteBatch(const std::atomic<bool>& is_stopping) {
 
 // False: not all of it is written; each by itself will tell why.
 bool TableWriter::WriteTogether(std::span<const DiskTransfer> run) {
+  TERRACE_CHECK(run.size() <= kRunMax, "entries of one call have places for it");
   std::array<iovec, kRunMax> pieces;
   uint64_t length_bytes = 0;
   for (size_t i = 0; i < run.size(); ++i) {

@@ -325,6 +325,7 @@ void UringEngine::Loop::Obey(const Command& command) {
   switch (command.kind) {
     case Command::Kind::kTransfer: {
       const DiskTransfer& transfer = command.transfer;
+      TERRACE_CHECK(transfer.token < operations.size(), "a transfer has a place of its own");
       operations[transfer.token] = {transfer, TransferProgress(TransferProgress::Kind::kPayload,
                                                                transfer.op, transfer.length_bytes)};
       ++under_way;
@@ -332,6 +333,7 @@ void UringEngine::Loop::Obey(const Command& command) {
       break;
     }
     case Command::Kind::kFileOpened:
+      TERRACE_CHECK(command.index < is_file_registered.size(), "files are numbered up to a limit");
       is_file_registered[command.index] = ring->SetFile(command.index, command.fd);
       break;
     case Command::Kind::kFileClosed:
@@ -490,6 +492,7 @@ void UringEngine::Loop::OnAttempt(uint32_t token, int32_t result) {
     case TransferProgress::Next::kFailed:
       break;
   }
+  TERRACE_CHECK(under_way > 0, "a transfer ends once");
   --under_way;
   completions.push_back({.token = token,
                          .retries = operation.progress.retries(),

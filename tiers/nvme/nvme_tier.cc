@@ -2,11 +2,12 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdlib>
+#include <utility>
 
 #include "terrace/check.h"
-#include "tiers/disk/left_behind.h"
-#include "tiers/nvme/nvme_tier_state.h"
+#include "tiers/nvme/disk_probes.h"
+#include "tiers/nvme/slab_syncs.h"
+#include "tiers/nvme/slot_trials.h"
 
 namespace terrace {
 namespace {
@@ -15,203 +16,205 @@ constexpr Status kSwitchedOff(StatusCode::kUnsupported, "the disk is switched of
 
 }  // namespace
 
-void FreeAligned::operator()(std::byte* bytes) const { std::free(bytes); }
+// The parts, and what passes from one to another. Each part uses those before it.
+class NvmeTier::Parts final : public DiskListener, public EntryListener {
+ public:
+  explicit Parts(Options the_options);
 
-AlignedBytes AllocateAligned(uint64_t length_bytes) {
-  auto* bytes = static_cast<std::byte*>(std::aligned_alloc(kSlabSectorBytes, length_bytes));
-  TERRACE_CHECK(bytes != nullptr, "a few sectors at start");
-  std::fill_n(bytes, length_bytes, std::byte{0});
-  return AlignedBytes(bytes);
-}
+  void OnDiskDone(uint64_t tag, Status status) override;
+  void OnEntrySettled(NvmeSlab& slab, uint32_t slot) override;
+  void OnEntryCataloged(NvmeSlab& slab, uint32_t slot,
+                        const std::optional<WrittenBlock>& persisted) override;
+  void OnTransferDone(const NvmeRequest& request, Status status);
+  // The extent's owner lets go of it.
+  void Release(const Extent& extent, SlabSlotState become);
+  bool is_quiet() const;
 
-NvmeTier::State::State(Options the_options) : options(std::move(the_options)) {
-  TERRACE_CHECK(!options.disks.empty(), "a tier has a disk");
+  const Options options;
+  TierReports reports;
+  NvmeDisks disks;
+  SlabSet slabs;
+  ShapeClasses classes;
+  EntryWriter entries;
+  ErasureLog erasures;
+  SlabLifecycle lifecycle;
+  SlabSyncs syncs;
+  SlotTrials trials;
+  DiskProbes probes;
+  SlabRestore restore;
+  SlotInspector inspector;
+  uint64_t read_bytes = 0;
+  uint64_t written_bytes = 0;
+  uint64_t failed_transfers = 0;
+};
+
+NvmeTier::Parts::Parts(Options the_options)
+    : options(std::move(the_options)),
+      reports(options.domain_index),
+      disks({.disks = options.disks,
+             .now_us = options.now_us,
+             .health = {.failures_max = options.failures_max,
+                        .probe_interval_us = options.probe_interval_us},
+             .stuck_us = options.stuck_us},
+            this),
+      slabs(disks.count()),
+      classes(disks, slabs, options.slab_bytes),
+      entries({.secret = options.secret, .catalog = options.catalog}, disks, slabs, *this),
+      lifecycle({.secret = options.secret,
+                 .capacity_bytes = options.capacity_bytes,
+                 .slab_bytes = options.slab_bytes,
+                 .random = options.random},
+                {disks, slabs, classes, entries, erasures, reports}),
+      syncs(options.sync_interval_us, {disks, slabs, entries, erasures, lifecycle, reports}),
+      trials(options.random, {disks, slabs, classes, entries, lifecycle, syncs, reports}),
+      probes(options.random, {disks, slabs, lifecycle, syncs, reports}),
+      restore({.domain_index = options.domain_index,
+               .secret = options.secret,
+               .capacity_bytes = options.capacity_bytes},
+              {disks, slabs, classes, entries, erasures}),
+      inspector({slabs, classes, entries, trials}) {
   TERRACE_CHECK(options.now_us && options.random, "time and chance come from outside");
-  TERRACE_CHECK(options.slab_bytes % kSlabSectorBytes == 0 && options.slab_bytes > 0,
-                "a slab is whole sectors");
-  for (Disk* disk : options.disks) {
-    disks.emplace_back(disk, DiskHealth::Options{.failures_max = options.failures_max,
-                                                 .probe_interval_us = options.probe_interval_us});
-    disks.back().probe_sector = AllocateAligned(kSlabSectorBytes);
+}
+
+void NvmeTier::Parts::OnDiskDone(uint64_t tag, Status status) {
+  const NvmeRequest request = disks.Finish(tag, status);
+  switch (request.kind) {
+    case NvmeRequestKind::kRead:
+    case NvmeRequestKind::kWrite:
+      OnTransferDone(request, status);
+      break;
+    case NvmeRequestKind::kEntry:
+      entries.OnWritten(request, status);
+      break;
+    case NvmeRequestKind::kSync:
+      syncs.OnSyncDone(request, status);
+      break;
+    case NvmeRequestKind::kSlabStep:
+      lifecycle.OnStepDone(request, status);
+      break;
+    case NvmeRequestKind::kProbe:
+      probes.OnProbeDone(request, status);
+      break;
+    case NvmeRequestKind::kTrial:
+      trials.OnTrialDone(request, status);
+      break;
   }
-  zeros = AllocateAligned(kClearChunkBytes);
+  entries.Write();
 }
 
-bool NvmeTier::State::is_any_disk_on() const {
-  return std::ranges::any_of(disks, [](const DiskState& disk) { return disk.health.is_on(); });
-}
-
-SlabSlot* NvmeTier::State::Find(const Extent& extent) {
-  NvmeSlab* slab = SlabAt(extent.shard);
-  if (slab == nullptr || extent.position >= slab->slots.size()) return nullptr;
-  SlabSlot& slot = slab->slots[extent.position];
-  const bool is_owned = slot.state == SlabSlotState::kTaken || slot.state == SlabSlotState::kUsed ||
-                        slot.state == SlabSlotState::kLost;
-  const bool is_same = slot.generation == extent.generation &&
-                       slab->geometry.shape.slot_bytes == extent.length_bytes;
-  return is_owned && is_same ? &slot : nullptr;
-}
-
-Status NvmeTier::State::Submit(const Request& request, DiskRequest disk_request) {
-  DiskState& disk = disks[request.disk];
-  const uint32_t number =
-      free_requests.empty() ? static_cast<uint32_t>(requests.size()) : free_requests.back();
-  disk_request.tag = number;
-  TERRACE_RETURN_IF_ERROR(disk.disk->Submit(disk_request));
-  if (free_requests.empty()) {
-    requests.emplace_back();
-  } else {
-    free_requests.pop_back();
+void NvmeTier::Parts::OnEntrySettled(NvmeSlab& slab, uint32_t slot) {
+  const SlabSlotState state = slab.slots[slot].state;
+  if (state == SlabSlotState::kErasing) {
+    lifecycle.FreeSlot(slab, slot);
+    reports.OfferRoom();
+  } else if (state == SlabSlotState::kSuspect) {
+    trials.Add(slab, slot);
   }
-  requests[number] = request;
-  requests[number].is_live = true;
-  requests[number].begun_us = Now();
-  ++disk.requests_in_flight;
-  return Status::Ok();
 }
 
-Status NvmeTier::State::BeginTransfer(const Request& request, const DiskRequest& disk_request) {
-  DiskState& disk = disks[request.disk];
-  Request counted = request;
-  counted.behind_bytes = disk.bytes_in_flight + request.length_bytes;
-  TERRACE_RETURN_IF_ERROR(Submit(counted, disk_request));
-  disk.bytes_in_flight += request.length_bytes;
-  ++totals.transfers_in_flight;
-  ++slabs[request.slab]->slots[request.slot].transfers;
-  return Status::Ok();
+void NvmeTier::Parts::OnEntryCataloged(NvmeSlab& slab, uint32_t slot,
+                                       const std::optional<WrittenBlock>& persisted) {
+  const uint32_t index = slab.index;
+  erasures.EndIfDurable(slab, slot);
+  if (persisted) {
+    reports.Persisted(slab.slots[slot].owner, persisted->commit_id, persisted->member);
+  }
+  if (NvmeSlab* still = slabs.At(index)) lifecycle.LookAfter(*still);
 }
 
-void NvmeTier::State::OnTransferDone(const Request& request, Status status) {
-  DiskState& disk = disks[request.disk];
-  NvmeSlab& slab = *slabs[request.slab];
-  disk.bytes_in_flight -= request.length_bytes;
-  --totals.transfers_in_flight;
-  --slab.slots[request.slot].transfers;
+void NvmeTier::Parts::OnTransferDone(const NvmeRequest& request, Status status) {
+  NvmeSlab& slab = slabs[request.slab];
+  slab.slots.EndTransfer(request.slot);
   if (slab.is_gone && status.ok()) {
     status = Status(StatusCode::kIo, "somebody removed the slab's file", ENOENT);
   }
-  if (!status.ok()) ++totals.failed_transfers;
-  if (request.kind == RequestKind::kRead) {
+  if (!status.ok()) ++failed_transfers;
+  if (request.kind == NvmeRequestKind::kRead) {
     if (status.ok()) {
-      totals.read_bytes += request.length_bytes;
-      disk.health.OnReadDone(request.behind_bytes, Now() - request.begun_us);
+      read_bytes += request.length_bytes;
+      disks.MeasureRead(request);
     }
   } else if (status.ok()) {
-    totals.written_bytes += request.length_bytes;
-    slab.SetState(request.slot, SlabSlotState::kUsed);
-    MarkDirty(slab, request.slot);
+    written_bytes += request.length_bytes;
+    slab.slots.SetState(request.slot, SlabSlotState::kUsed);
+    entries.MarkDirty(slab, request.slot);
   } else {
-    DropHeld(PlaceOf(request.slab, request.slot));
+    entries.Drop(slab, request.slot);
   }
-  listener->OnTransferDone(request.transfer_id, status);
+  reports.TransferDone(request.transfer_id, status);
 }
 
-void NvmeTier::State::Release(const Extent& extent, SlabSlotState state) {
-  const SlabSlot* found = Find(extent);
-  TERRACE_CHECK(found != nullptr, "only the present use of an extent can be freed");
-  TERRACE_CHECK(found->transfers == 0, "no transfer on a freed extent is in flight");
-  NvmeSlab& slab = *slabs[extent.shard];
-  const auto number = static_cast<uint32_t>(extent.position);
-  SlabSlot& slot = slab.slots[number];
-  totals.used_bytes -= slab.geometry.shape.slot_bytes;
-  ++slot.generation;
-  slot.owner = kOwnerNone;
-  DropHeld(PlaceOf(slab.index, number));
-  if ((slot.flags & kEntryNamed) != 0 && (slot.flags & kEntryErasure) == 0) {
-    slab.SetFlags(number, kEntryErasure, 0);
-    erasures[PlaceOf(slab.index, number)] = erasures_begun;
-    erasure_numbers.insert(erasures_begun++);
-  }
-  if (slot.state == SlabSlotState::kLost) {
-    slab.SetState(number, SlabSlotState::kQuarantined);
-    totals.quarantined_bytes += slab.geometry.shape.slot_bytes;
-    MarkDirty(slab, number);
-  } else if (state == SlabSlotState::kSuspect) {
-    Suspect(slab, number);
-  } else if ((slot.flags & (kEntryNamed | kEntryDirty | kEntryInFlight)) != 0) {
-    EraseSlot(slab, number);
-    MarkDirty(slab, number);
+void NvmeTier::Parts::Release(const Extent& extent, SlabSlotState become) {
+  NvmeSlab* const slab = slabs.Find(extent);
+  TERRACE_CHECK(slab != nullptr, "only the present use of an extent can be freed");
+  const auto slot = static_cast<uint32_t>(extent.position);
+  slab->slots.EndGeneration(slot);
+  entries.Drop(*slab, slot);
+  if (slab->slots[slot].has(kEntryNamed)) erasures.Begin(*slab, slot);
+  if (slab->slots[slot].state == SlabSlotState::kLost) {
+    slab->slots.SetState(slot, SlabSlotState::kQuarantined);
+    entries.MarkDirty(*slab, slot);
+  } else if (become == SlabSlotState::kSuspect) {
+    trials.Suspect(*slab, slot);
+  } else if (slab->slots[slot].has(kEntryNamed | kEntryDirty | kEntryInFlight)) {
+    classes.Erase(*slab, slot);
+    entries.MarkDirty(*slab, slot);
   } else {
-    FreeSlot(slab, number);
+    lifecycle.FreeSlot(*slab, slot);
   }
+  entries.Write();
 }
 
-SlabEntry NvmeTier::State::Describe(const Extent& extent, const BlockRecord& record) const {
-  const SlabShape& shape = slabs[extent.shard]->geometry.shape;
-  SlabEntry entry{record};
-  entry.state = SlabEntryState::kUsed;
-  entry.slot = static_cast<uint32_t>(extent.position);
-  entry.generation = extent.generation;
-  entry.epoch = epoch;
-  entry.length_bytes = extent.length_bytes;
-  entry.part_checksums.assign(record.part_checksums.begin(), record.part_checksums.end());
-  TERRACE_CHECK(entry.part_checksums.size() <= shape.part_count, "a checksum a part");
-  entry.part_checksums.resize(shape.part_count);  // none: such bytes never verify
-  return entry;
-}
-
-void NvmeTier::State::Pump() {
-  for (uint32_t disk = 0; disk < disks.size(); ++disk) PumpEntries(disk);
-}
-
-void NvmeTier::State::GiveRoom() {
-  if (!is_room_wanted) return;
-  is_room_wanted = false;
-  listener->OnRoom(options.domain_index);
+bool NvmeTier::Parts::is_quiet() const {
+  const ErasureProgress progress = erasures.progress();
+  return disks.transfers_in_flight() == 0 && progress.ended == progress.begun &&
+         std::ranges::none_of(slabs.all(), [](const auto& slab) {
+           return slab != nullptr && slab->slots.has_work();
+         });
 }
 
 // ---- the interface ----
 
-NvmeTier::NvmeTier(Options options) : state_(std::make_unique<State>(std::move(options))) {
-  for (Disk* disk : state_->options.disks) disk->SetListener(this);
-}
+NvmeTier::NvmeTier(Options options) : parts_(std::make_unique<Parts>(std::move(options))) {}
 
-NvmeTier::~NvmeTier() {
-  for (State::DiskState& disk : state_->disks) {
-    disk.disk->SetListener(nullptr);
-    // The drive may still write there: the memory is its own for good.
-    if (disk.is_probe_in_flight) LeaveBehind(std::move(disk.probe_sector));
-    if (disk.requests_in_flight > 0 && state_->zeros) LeaveBehind(std::move(state_->zeros));
-  }
-  if (state_->trial.is_in_flight) LeaveBehind(std::move(state_->trial.bytes));
-}
+NvmeTier::~NvmeTier() = default;
 
-void NvmeTier::SetListener(TierListener* listener) { state_->listener = listener; }
+void NvmeTier::SetListener(TierListener* listener) { parts_->reports.SetListener(listener); }
+
+SlabRestore& NvmeTier::restore() { return parts_->restore; }
+
+SlotInspector& NvmeTier::inspector() { return parts_->inspector; }
 
 Result<Extent> NvmeTier::Allocate(uint32_t domain_index, uint64_t length_bytes,
                                   uint32_t part_count) {
-  State& s = *state_;
-  TERRACE_CHECK(domain_index == s.options.domain_index, "a tier of slabs belongs to one domain");
+  Parts& p = *parts_;
+  TERRACE_CHECK(domain_index == p.options.domain_index, "a tier of slabs belongs to one domain");
   if (length_bytes == 0 || length_bytes % kSlabSectorBytes != 0) {
     return Status(StatusCode::kInvalid, "an extent is whole sectors");
   }
-  Result<State::ShapeClass*> found = s.FindOrMakeClass({length_bytes, part_count});
+  Result<ShapeClass*> found = p.classes.FindOrMake({length_bytes, part_count});
   if (!found.ok()) return found.status();
-  State::ShapeClass& shape_class = **found;
-  NvmeSlab* slab = s.PickSlab(shape_class);
+  ShapeClass& shape_class = **found;
+  NvmeSlab* const slab = p.classes.Pick(shape_class);
   if (slab == nullptr) {
-    shape_class.is_wanting = true;
-    s.is_room_wanted = true;
-    if (!s.is_any_disk_on()) return kSwitchedOff;
-    if (s.MakeRoom(shape_class)) return Status(StatusCode::kBusy, "room is being made");
+    p.classes.SetWanting(shape_class, true);
+    p.reports.WantRoom();
+    if (!p.disks.is_any_on()) return kSwitchedOff;
+    if (p.lifecycle.MakeRoom(shape_class)) return Status(StatusCode::kBusy, "room is being made");
     return Status(StatusCode::kNoSpace, "no slot of this shape is free");
   }
-  const uint32_t slot = s.TakeSlotOf(*slab);
-  s.GrowAhead(shape_class);
+  const uint32_t slot = p.classes.Take(*slab);
+  p.lifecycle.GrowAhead(shape_class);
   return Extent{.position = slot,
                 .length_bytes = length_bytes,
                 .shard = slab->index,
                 .generation = slab->slots[slot].generation};
 }
 
-void NvmeTier::Free(const Extent& extent) {
-  state_->Release(extent, SlabSlotState::kFree);
-  state_->Pump();
-}
+void NvmeTier::Free(const Extent& extent) { parts_->Release(extent, SlabSlotState::kFree); }
 
 void NvmeTier::Quarantine(const Extent& extent) {
-  state_->Release(extent, SlabSlotState::kSuspect);
-  state_->Pump();
+  parts_->Release(extent, SlabSlotState::kSuspect);
 }
 
 Status NvmeTier::Read(TransferId transfer_id, const Extent& extent, std::span<std::byte> into) {
@@ -221,176 +224,142 @@ Status NvmeTier::Read(TransferId transfer_id, const Extent& extent, std::span<st
 
 Status NvmeTier::ReadRange(TransferId transfer_id, const Extent& extent, uint64_t offset_bytes,
                            std::span<std::byte> into) {
-  State& s = *state_;
-  TERRACE_CHECK(s.listener != nullptr, "a transfer has somebody to report to");
+  Parts& p = *parts_;
+  TERRACE_CHECK(p.reports.has_listener(), "a transfer has somebody to report to");
   TERRACE_CHECK(into.size() <= extent.length_bytes &&
                     offset_bytes <= extent.length_bytes - into.size() &&
                     (offset_bytes | into.size()) % kRangeAlignmentBytes == 0,
                 "a range lies in the extent, aligned");
-  const SlabSlot* slot = s.Find(extent);
-  if (slot == nullptr) return Status(StatusCode::kGone, "the extent was freed");
-  const NvmeSlab& slab = *s.slabs[extent.shard];
-  if (!s.disks[slab.disk].health.is_on()) return kSwitchedOff;
-  if (slot->state == SlabSlotState::kTaken) return Status(StatusCode::kGone, "nothing is there");
-  if (slot->state == SlabSlotState::kLost) {
+  NvmeSlab* const slab = p.slabs.Find(extent);
+  if (slab == nullptr) return Status(StatusCode::kGone, "the extent was freed");
+  if (!p.disks.is_on(slab->disk)) return kSwitchedOff;
+  const auto slot = static_cast<uint32_t>(extent.position);
+  const SlabSlotState state = slab->slots[slot].state;
+  if (state == SlabSlotState::kTaken) return Status(StatusCode::kGone, "nothing is there");
+  if (state == SlabSlotState::kLost) {
     return Status(StatusCode::kIo, "a sync failed: the bytes may not be on the drive", EIO);
   }
-  const auto number = static_cast<uint32_t>(extent.position);
-  return s.BeginTransfer({.kind = State::RequestKind::kRead,
-                          .disk = slab.disk,
-                          .slab = slab.index,
-                          .slot = number,
-                          .transfer_id = transfer_id,
-                          .length_bytes = into.size()},
-                         {.op = DiskOp::kRead,
-                          .file = slab.file,
-                          .offset_bytes = slab.geometry.PayloadOffsetBytes(number) + offset_bytes,
-                          .into = into});
+  TERRACE_RETURN_IF_ERROR(
+      p.disks.Submit({.kind = NvmeRequestKind::kRead,
+                      .disk = slab->disk,
+                      .slab = slab->index,
+                      .slot = slot,
+                      .transfer_id = transfer_id,
+                      .length_bytes = into.size()},
+                     {.op = DiskOp::kRead,
+                      .file = slab->file,
+                      .offset_bytes = slab->geometry.PayloadOffsetBytes(slot) + offset_bytes,
+                      .into = into}));
+  slab->slots.BeginTransfer(slot);
+  return Status::Ok();
 }
 
 Status NvmeTier::Write(TransferId transfer_id, const Extent& extent, const BlockRecord& record,
                        std::span<const std::byte> from) {
-  State& s = *state_;
-  TERRACE_CHECK(s.listener != nullptr, "a transfer has somebody to report to");
+  Parts& p = *parts_;
+  TERRACE_CHECK(p.reports.has_listener(), "a transfer has somebody to report to");
   TERRACE_CHECK(from.size() == extent.length_bytes, "the buffer is as long as the extent");
-  SlabSlot* slot = s.Find(extent);
-  if (slot == nullptr) return Status(StatusCode::kGone, "the extent was freed");
-  NvmeSlab& slab = *s.slabs[extent.shard];
-  State::DiskState& disk = s.disks[slab.disk];
-  if (!disk.health.is_on()) return kSwitchedOff;
-  if (disk.requests_in_flight >= disk.disk->queue_max() || s.held_with_bytes >= kEntriesHeldMax) {
+  NvmeSlab* const slab = p.slabs.Find(extent);
+  if (slab == nullptr) return Status(StatusCode::kGone, "the extent was freed");
+  if (!p.disks.is_on(slab->disk)) return kSwitchedOff;
+  if (p.disks.is_queue_full(slab->disk) || p.entries.is_full()) {
     return Status(StatusCode::kBusy, "the queue is full");
   }
-  if (slot->state != SlabSlotState::kTaken || slot->transfers > 0) {
+  const auto slot = static_cast<uint32_t>(extent.position);
+  if (slab->slots[slot].state != SlabSlotState::kTaken || slab->slots[slot].transfers > 0) {
     return Status(StatusCode::kInvalid, "a live slot is never overwritten");
   }
-  const auto number = static_cast<uint32_t>(extent.position);
-  TERRACE_RETURN_IF_ERROR(s.BeginTransfer({.kind = State::RequestKind::kWrite,
-                                           .disk = slab.disk,
-                                           .slab = slab.index,
-                                           .slot = number,
-                                           .transfer_id = transfer_id,
-                                           .length_bytes = from.size()},
-                                          {.op = DiskOp::kWrite,
-                                           .file = slab.file,
-                                           .offset_bytes = slab.geometry.PayloadOffsetBytes(number),
-                                           .from = from}));
-  ++s.epoch;
-  slot->owner = record.owner;
-  s.HoldEntry(slab, number, s.Describe(extent, record), true);
+  TERRACE_RETURN_IF_ERROR(p.disks.Submit({.kind = NvmeRequestKind::kWrite,
+                                          .disk = slab->disk,
+                                          .slab = slab->index,
+                                          .slot = slot,
+                                          .transfer_id = transfer_id,
+                                          .length_bytes = from.size()},
+                                         {.op = DiskOp::kWrite,
+                                          .file = slab->file,
+                                          .offset_bytes = slab->geometry.PayloadOffsetBytes(slot),
+                                          .from = from}));
+  slab->slots.BeginTransfer(slot);
+  slab->slots.SetOwner(slot, record.owner);
+  p.entries.HoldNew(*slab, slot, extent, record);
   return Status::Ok();
 }
 
 void NvmeTier::Amend(const Extent& extent, const BlockRecord& record) {
-  State& s = *state_;
-  const SlabSlot* slot = s.Find(extent);
-  if (slot == nullptr || slot->state == SlabSlotState::kLost) return;
-  NvmeSlab& slab = *s.slabs[extent.shard];
-  const auto number = static_cast<uint32_t>(extent.position);
-  const bool is_used = slot->state == SlabSlotState::kUsed;
-  if (!is_used && !s.held.contains(State::PlaceOf(slab.index, number))) return;
-  ++s.epoch;
-  s.HoldEntry(slab, number, s.Describe(extent, record), false);
+  Parts& p = *parts_;
+  NvmeSlab* const slab = p.slabs.Find(extent);
+  if (slab == nullptr) return;
+  const auto slot = static_cast<uint32_t>(extent.position);
+  const SlabSlotState state = slab->slots[slot].state;
+  if (state == SlabSlotState::kLost) return;
+  const bool is_used = state == SlabSlotState::kUsed;
+  if (!is_used && !p.entries.is_held(*slab, slot)) return;
+  p.entries.Hold(*slab, slot, extent, record);
   if (!is_used) return;  // its write sees to it
-  s.MarkDirty(slab, number);
-  s.Pump();
+  p.entries.MarkDirty(*slab, slot);
+  p.entries.Write();
 }
 
 uint64_t NvmeTier::PredictReadUs(uint64_t length_bytes) const {
-  uint64_t sum_us = 0;
-  uint64_t count = 0;
-  for (const State::DiskState& disk : state_->disks) {
-    if (!disk.health.is_on()) continue;
-    sum_us += disk.health.PredictReadUs(disk.bytes_in_flight + length_bytes);
-    ++count;
-  }
-  return count > 0 ? sum_us / count : state_->options.stuck_us;
+  return parts_->disks.PredictReadUs(length_bytes);
 }
 
-ErasureProgress NvmeTier::erasures() const {
-  const State& s = *state_;
-  return {.begun = s.erasures_begun,
-          .ended = s.erasure_numbers.empty() ? s.erasures_begun : *s.erasure_numbers.begin()};
-}
+ErasureProgress NvmeTier::erasures() const { return parts_->erasures.progress(); }
 
 void NvmeTier::AppendOwnersToDrop(uint64_t length_bytes, uint32_t part_count,
                                   std::vector<uint32_t>* owners) {
-  State& s = *state_;
-  const auto found = s.classes.find({length_bytes, part_count});
-  if (found == s.classes.end()) return;
-  const NvmeSlab* slab = s.DrainFor(found->second);
+  const ShapeClass* const found = parts_->classes.Find({length_bytes, part_count});
+  if (found == nullptr) return;
+  const NvmeSlab* const slab = parts_->lifecycle.DrainFor(*found);
   if (slab == nullptr) return;
-  for (const SlabSlot& slot : slab->slots) {
-    if (slot.owner != kOwnerNone) owners->push_back(slot.owner);
+  for (uint32_t slot = 0; slot < slab->slots.count(); ++slot) {
+    const uint32_t owner = slab->slots[slot].owner;
+    if (owner != kOwnerNone) owners->push_back(owner);
   }
 }
 
 void NvmeTier::Tick() {
-  State& s = *state_;
-  s.LookForStuck();
-  s.BeginProbes();
-  for (State::DiskState& disk : s.disks) disk.is_table_resting = false;
-  s.Pump();
-  s.LookAfterAll();
-  s.BeginSyncs();
-  s.StepTrials();
-  s.GiveUpTrialWaiters();
-  for (State::DiskState& disk : s.disks) disk.disk->Flush();
+  Parts& p = *parts_;
+  p.disks.SwitchOffStuck();
+  p.probes.BeginDue();
+  p.entries.Resume();
+  p.entries.Write();
+  p.lifecycle.LookAfterAll();
+  p.syncs.BeginDue();
+  p.trials.Step();
+  p.trials.GiveUpWaiters();
+  p.disks.Flush();
 }
 
 TierStats NvmeTier::stats() const {
-  TierStats stats = state_->totals;
-  stats.capacity_bytes = RoundDown(state_->options.capacity_bytes, state_->options.slab_bytes);
-  stats.is_healthy = state_->is_any_disk_on();
-  return stats;
+  const Parts& p = *parts_;
+  const SlotTotals& totals = p.slabs.totals();
+  return {.capacity_bytes = RoundDown(p.options.capacity_bytes, p.options.slab_bytes),
+          .used_bytes = totals.used_bytes,
+          .transfers_in_flight = p.disks.transfers_in_flight(),
+          .read_bytes = p.read_bytes,
+          .written_bytes = p.written_bytes,
+          .failed_transfers = p.failed_transfers,
+          .stuck_transfers = p.disks.stuck_count(),
+          .suspect_bytes = totals.suspect_bytes,
+          .quarantined_bytes = totals.quarantined_bytes,
+          .places_recovered = p.trials.recovered_count(),
+          .corrupt_entries = p.restore.counts().entries_corrupt,
+          .is_healthy = p.disks.is_any_on()};
 }
 
-bool NvmeTier::is_quiet() const {
-  return state_->totals.transfers_in_flight == 0 && !has_erasures_pending() &&
-         std::ranges::all_of(state_->slabs, [](const auto& slab) {
-           return slab == nullptr || slab->work_count == 0;
-         });
-}
+bool NvmeTier::is_quiet() const { return parts_->is_quiet(); }
 
 void NvmeTier::OnCataloged(uint32_t slab, uint32_t slot) {
-  state_->OnCataloged(slab, slot);
-  state_->Pump();
+  parts_->entries.OnCataloged(slab, slot);
+  parts_->entries.Write();
 }
 
-void NvmeTier::OnDiskDone(uint64_t tag, Status status) {
-  State& s = *state_;
-  TERRACE_CHECK(tag < s.requests.size() && s.requests[tag].is_live, "a request is answered once");
-  const State::Request request = s.requests[tag];
-  s.requests[tag].is_live = false;
-  s.free_requests.push_back(static_cast<uint32_t>(tag));
-  State::DiskState& disk = s.disks[request.disk];
-  --disk.requests_in_flight;
-  const bool is_full = status.code() == StatusCode::kIo && status.detail() == ENOSPC;
-  if (request.kind != State::RequestKind::kProbe && !is_full) {
-    disk.health.OnOutcome(status, s.Now());
-  }
-  switch (request.kind) {
-    case State::RequestKind::kRead:
-    case State::RequestKind::kWrite:
-      s.OnTransferDone(request, status);
-      break;
-    case State::RequestKind::kEntry:
-      s.OnEntryDone(request, status);
-      break;
-    case State::RequestKind::kSync:
-      s.OnSyncDone(request, status);
-      break;
-    case State::RequestKind::kSlabStep:
-      s.OnStepDone(request, status);
-      break;
-    case State::RequestKind::kProbe:
-      s.OnProbeDone(request, status);
-      break;
-    case State::RequestKind::kTrial:
-      s.OnTrialDone(request, status);
-      break;
-  }
-  s.Pump();
+Status NvmeTier::ReadEntryNow(uint32_t slab, uint32_t slot, std::vector<std::byte>* entry) const {
+  const Parts& p = *parts_;
+  const std::optional<SlabPlace> place = p.slabs.FindPlace(slab);
+  if (!place) return Status(StatusCode::kNotFound, "no such slot");
+  return TableReader(p.disks.disk(place->disk), *place, p.options.secret).ReadEntry(slot, entry);
 }
 
 }  // namespace terrace

@@ -7,57 +7,36 @@
 //
 // THREADING: as Tier. Requests go to the disks' queues; whoever ends the turn calls Disk::Flush.
 // OWNERSHIP: disks, catalog and listener outlive the tier.
-// LIMITS: capacity_bytes counts whole slab files, also those left alone; more in
-// nvme_tier_state.h.
+// LIMITS: capacity_bytes counts whole slab files, also those left alone; more where they are kept.
 // INVARIANT: a slot is handed out again only after its entry says that it is free.
+//
+// It is composed of, from the bottom up:
+//   SlabSlots, UnsyncedEntries, NvmeSlab, SlabSet   what memory holds of slots and slabs
+//   NvmeDisks                                       requests in flight, health of disks
+//   ShapeClasses                                    which slab gives the next slot of a shape
+//   EntryWriter, ErasureLog                         the header table follows; what is durably freed
+//   SlabLifecycle, SlabSyncs                        slabs come, change and go; fdatasync
+//   SlotTrials, DiskProbes                          suspect slots, disks that are off
+//   SlabRestore, SlotInspector                      the start; an online check
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "terrace/checksum.h"
 #include "tiers/disk/disk.h"
-#include "tiers/nvme/header_table.h"
+#include "tiers/nvme/extent_catalog.h"
+#include "tiers/nvme/slab_restore.h"
+#include "tiers/nvme/slot_inspector.h"
 #include "tiers/tier.h"
 
 namespace terrace {
 
-// Told which slots' entries changed; whoever keeps a catalog reads the entries back from the table.
-class ExtentCatalog {
- public:
-  virtual ~ExtentCatalog() = default;
-  // The entry of the slot has been written. NvmeTier::OnCataloged follows once the catalog says
-  // what the entry has said since the last of these calls; several may be answered at once, and an
-  // answer that another call has overtaken is not given. A free entry needs no record; a
-  // quarantined one does, lest the slot be taken for free.
-  virtual void OnEntryWritten(uint32_t slab, uint32_t slot) = 0;
-};
-
-// What memory holds of a slot, for whoever compares it with table and catalog.
-struct SlabSlotView {
-  SlabEntryState state = SlabEntryState::kFree;
-  uint32_t owner = kOwnerNone;  // of a used slot
-  uint32_t generation = 0;
-  bool is_settled = false;  // table and catalog have been told; neither changes by itself
-
-  friend bool operator==(const SlabSlotView&, const SlabSlotView&) = default;
-};
-struct SlabView {
-  uint32_t index = 0;
-  uint32_t disk = 0;  // of Options::disks
-  SlabGeometry geometry;
-  SlabUuid uuid;
-};
-
-// A RestoreSink's answer: nobody knows yet whose it is. The entry stays, the slot is out of use.
-inline constexpr uint32_t kOwnerUnknown = 0xFFFFFFFE;
-
-class NvmeTier final : public Tier, public DiskListener {
+class NvmeTier final : public Tier {
  public:
   struct Options {
     uint32_t domain_index = 0;
@@ -79,29 +58,10 @@ class NvmeTier final : public Tier, public DiskListener {
   // Before the first transfer.
   void SetListener(TierListener* listener);
 
-  // ---- start: blocking, in this order ----
-  // Opens the slabs there are. A slab that is not this domain's or not whole is left alone and
-  // noted.
-  Status OpenSlabs(std::vector<std::string>* notes);
-  // Who owns a restored extent from now on. kOwnerNone: nobody wants it; its slot is freed.
-  using RestoreSink = std::function<uint32_t(const BlockRecord& record, const Extent& extent)>;
-  // Told of keys that the sink will probably be asked about soon, to have memory at hand.
-  using RestoreAhead = std::function<void(const BlockKey& key)>;
-  // Reads every table. Entries that are not whole are quarantined slots, counted.
-  Status Scan(const RestoreSink& sink, const RestoreAhead& ahead = {});
-  // Instead of Scan: one entry as the catalog has it (EncodeEntry's bytes). Of two for one block
-  // the sink takes one. kNotFound: no such slot. kCorrupt: that is no entry of the slot, nor what
-  // its table holds; nothing has changed.
-  Status RestoreEntry(uint32_t slab, uint32_t slot, std::span<const std::byte> entry,
-                      const RestoreSink& sink);
-  // Slots nobody restored are free from now on.
-  void FinishRestore();
-  struct RestoreCounts {
-    uint64_t slabs = 0, entries_used = 0, entries_kept = 0, entries_corrupt = 0;
-    uint64_t entries_left = 0;    // whose owners nobody knows
-    uint64_t entries_unread = 0;  // of the corrupt: their sectors could not be read
-  };
-  RestoreCounts restore_counts() const;
+  // At start, before anything else is asked: what a predecessor left.
+  SlabRestore& restore();
+  // For an online check.
+  SlotInspector& inspector();
 
   // ---- Tier ----
   TierKind kind() const override { return TierKind::kNvme; }
@@ -124,19 +84,6 @@ class NvmeTier final : public Tier, public DiskListener {
   void Tick() override;
   TierStats stats() const override;
 
-  // ---- an online check ----
-  // The first slab in use whose number is at least this.
-  std::optional<SlabView> NextSlab(uint32_t index_min) const;
-  // Of slots [first, first + views.size()). False: the slab is not in use, or has not so many.
-  bool LookAtSlots(uint32_t slab, uint32_t first, std::span<SlabSlotView> views) const;
-  // Writes to a quarantined slot and reads that back: it is free again if the drive keeps it.
-  // `done` is called once, perhaps from inside this call: whether it is. REQUIRES: its entry names
-  // nothing.
-  void TryQuarantined(uint32_t slab, uint32_t slot, std::function<void(bool is_free)> done);
-  // The entry of a slot that nobody has is written anew, as free. What a quarantined slot holds is
-  // of no use then. Does nothing to a slot that somebody has.
-  void RewriteAsFree(uint32_t slab, uint32_t slot);
-
   // Nothing is on its way: no transfer, no entry to table or catalog, no erasure. What a catalog is
   // marked complete for.
   bool is_quiet() const;
@@ -146,12 +93,9 @@ class NvmeTier final : public Tier, public DiskListener {
   // Reads one entry back, for the catalog's thread: any thread, blocking. kNotFound: never written.
   Status ReadEntryNow(uint32_t slab, uint32_t slot, std::vector<std::byte>* entry) const;
 
-  // DiskListener
-  void OnDiskDone(uint64_t tag, Status status) override;
-
  private:
-  struct State;
-  std::unique_ptr<State> state_;
+  class Parts;
+  std::unique_ptr<Parts> parts_;
 };
 
 }  // namespace terrace

@@ -160,6 +160,7 @@ void RedisBlocks::Store(const RedisBlockName& name, RedisManifest manifest,
   }
   std::span tail = from;
   for (const uint32_t length_bytes : ChunkLengths(from.size())) {
+    TERRACE_CHECK(length_bytes <= tail.size(), "chunks and tail make up the block");
     job->manifest.chunks.push_back({.length_bytes = length_bytes});
     tail = tail.subspan(length_bytes);
   }
@@ -188,6 +189,8 @@ std::span<const std::byte> RedisBlocks::SealChunk(StoreJob& job, uint32_t index)
   uint64_t offset_bytes = 0;
   for (uint32_t i = 0; i < index; ++i) offset_bytes += job.manifest.chunks[i].length_bytes;
   RedisChunk& chunk = job.manifest.chunks[index];
+  TERRACE_CHECK(offset_bytes + chunk.length_bytes <= job.from.size(),
+                "a chunk is a piece of its block");
   const std::span bytes = job.from.subspan(offset_bytes, chunk.length_bytes);
   chunk.checksum = RedisChunkChecksum(options_.secret, job.manifest, index, bytes);
   return bytes;

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <bit>
 
+#include "terrace/check.h"
+
 namespace terrace {
 namespace {
 
@@ -33,6 +35,7 @@ std::vector<uint32_t> CutIntoChunks(uint64_t block_bytes) {
     } else if (ClassAtLeast(stored_bytes) - stored_bytes > waste_max_bytes) {
       chunk_bytes = ClassAtMost(stored_bytes) - kRedisValueReserveBytes;
     }
+    TERRACE_CHECK(chunk_bytes > 0 && chunk_bytes <= rest_bytes, "chunks make up their block");
     chunks.push_back(static_cast<uint32_t>(chunk_bytes));
     rest_bytes -= chunk_bytes;
   }

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "daemon/index/block_id.h"
-#include "tools/terrace/trace/trace_reader.h"
+#include "tools/terrace/trace/trace.h"
 
 namespace terrace::tools {
 

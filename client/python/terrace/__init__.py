@@ -17,10 +17,11 @@ Calls answer by their deadline. `except terrace.Unavailable` is where a program 
 cache. terrace.aio is the asyncio face, terrace.torch saves and restores whole caches.
 """
 from .calls import BlockInfo, Evicted, Hints, Keys, Match, ReservedKey, Token
-from .client import (ACQUIRE_BY_PARTS, ACQUIRE_DEVICE, ACQUIRE_FOLLOW, KEYS_FLAT, Client, Group,
-                     ReadLease, WriteLease)
+from .client import Client
 from .errors import (Busy, Corrupt, Exists, Gone, Invalid, IoError, NoSpace, NotFound,
                      TerraceError, Unavailable, Unsupported)
+from .group import ACQUIRE_BY_PARTS, ACQUIRE_DEVICE, ACQUIRE_FOLLOW, KEYS_FLAT, Group
+from .leases import ReadLease, WriteLease
 from .paged import HOST, Copy, Device, PagedCache, Rope
 from .space import Space, SpaceGroup
 

@@ -9,11 +9,10 @@ import os
 import pathlib
 from ctypes import (CFUNCTYPE, POINTER, Structure, c_char_p, c_double, c_int, c_int32, c_size_t,
                     c_uint8, c_uint32, c_uint64, c_void_p)
+from typing import Any, Dict, Optional, Tuple
 
 ABI_VERSION = 3
-GROUP_NONE = 0xFFFFFFFF
 PRIORITY_UNSET = 255
-
 
 
 class Id(Structure):
@@ -149,6 +148,7 @@ STRUCTS = {
 }
 
 Callback = CFUNCTYPE(None, c_void_p, POINTER(Completion))
+NO_CALLBACK: Any = Callback()  # type: ignore[call-overload]
 
 _KEYS = [c_void_p, c_uint32, POINTER(Id), c_size_t, POINTER(Request)]  # client, group, keys, …
 _ASYNC = [c_uint64, Callback, c_void_p]
@@ -156,7 +156,7 @@ _READ, _WRITE = POINTER(ReadLease), POINTER(WriteLease)
 _WHY = [c_char_p, c_size_t]
 
 # Every function: what it returns, then its arguments.
-FUNCTIONS = {
+FUNCTIONS: Dict[str, Tuple[Any, Any]] = {
     "terrace_abi_version": (c_uint32, []),
     "terrace_status_name": (c_char_p, [c_int32]),
     "terrace_client_create": (c_int32, [POINTER(ClientOptions), POINTER(c_void_p), *_WHY]),
@@ -260,28 +260,26 @@ def _candidates():
     yield "libterrace.so.1"
 
 
-_BITS = {c_uint32: 32, c_uint64: 64, c_size_t: 64}
+_BITS: Dict[Any, int] = {c_uint32: 32, c_uint64: 64, c_size_t: 64}
 
 
-def _argument(function, index, kind):
+def _argument(function: str, index: int, kind: Any) -> Any:
     """An argument's type; of a number one that ctypes does not cut in silence. Callers check what
     their own callers pass (errors.number); this is for what one of them forgets."""
-    bits = _BITS.get(kind)
-    if bits is None:
+    if kind not in _BITS:
         return kind
+    bits = _BITS[kind]
 
-    class Whole(kind):
-        @classmethod
-        def from_param(cls, value):
-            if isinstance(value, int) and not 0 <= value < 1 << bits:
-                raise OverflowError(f"{function}, argument {index}: {value} goes beyond 0 to "
-                                    f"2^{bits} - 1")
-            return kind.from_param(value)
+    def from_param(_cls: type, value: Any) -> Any:
+        if isinstance(value, int) and not 0 <= value < 1 << bits:
+            raise OverflowError(f"{function}, argument {index}: {value} goes beyond 0 to "
+                                f"2^{bits} - 1")
+        return kind.from_param(value)
 
-    return Whole
+    return type("Whole", (kind,), {"from_param": classmethod(from_param)})
 
 
-def _load():
+def _load() -> Any:
     tried = []
     for path in _candidates():
         try:
@@ -305,7 +303,7 @@ def _load():
 lib = _load()
 
 
-def plugin_path():
+def plugin_path() -> Optional[str]:
     """Of libterrace_cuda.so, where it was installed: beside libterrace, or in terrace/ there."""
     with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
         paths = {line[line.index("/"):].rstrip("\n") for line in maps if "/libterrace.so" in line}

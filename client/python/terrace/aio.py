@@ -6,15 +6,16 @@
 import asyncio
 import ctypes
 import itertools
-from typing import Any, Dict, Optional
+from typing import Any, Dict, Optional, Tuple
 
 from . import _native
 from .calls import Hints, Keys, microseconds, request_of
-from .client import Client, Group, ReadLease, WriteLease
+from .client import Client
 from .errors import Gone, from_status
+from .group import Group
+from .leases import ReadLease, WriteLease
 
 lib = _native.lib
-_NO_CALLBACK = _native.Callback()
 
 
 class Requests:
@@ -70,7 +71,7 @@ class Requests:
         number = next(self._numbers)
         future: "asyncio.Future[_native.Completion]" = self._loop.create_future()
         self._pending[number] = future
-        status = function(*arguments, number, _NO_CALLBACK, None)
+        status = function(*arguments, number, _native.NO_CALLBACK, None)
         if status:
             del self._pending[number]
             self.client.check(status, doing)
@@ -84,7 +85,7 @@ class Requests:
             raise from_status(completion.status, doing, self.client.last_error)
         return completion
 
-    def _keys(self, keys: Keys, request: _native.Request):
+    def _keys(self, keys: Keys, request: _native.Request) -> Tuple[Any, ...]:
         return self.client.handle, self.group.index, keys.native, len(keys), ctypes.byref(request)
 
     async def acquire(self, keys: Keys, timeout_s: Optional[float] = None,

@@ -120,7 +120,8 @@ def microseconds(timeout_s: Optional[float]) -> int:
     return number("timeout_s in microseconds", max(1, int(timeout_s * 1e6)), 64)
 
 
-def request_of(timeout_s: Optional[float], hints: Optional[Hints] = None, **fields: Any):
+def request_of(timeout_s: Optional[float], hints: Optional[Hints] = None,
+               **fields: Any) -> _native.Request:
     """A native request."""
     for name, bits in _FIELD_NUMBERS.items():
         if name in fields:

@@ -22,8 +22,9 @@ from typing import Any, List, Optional, Sequence, Tuple
 import torch
 
 from .calls import Hints
-from .client import ACQUIRE_BY_PARTS, ACQUIRE_FOLLOW, ReadLease, WriteLease
 from .errors import Busy, Unavailable
+from .group import ACQUIRE_BY_PARTS, ACQUIRE_FOLLOW
+from .leases import ReadLease, WriteLease
 from .torch import Layer, PrefixCache
 
 _TICK_S = 0.001  # between two looks at what has come
@@ -53,7 +54,7 @@ class Giver:
     def __enter__(self) -> "Giver":
         return self
 
-    def __exit__(self, *_) -> None:
+    def __exit__(self, *_: Any) -> None:
         self.close()
 
     def put(self, layer: int, k: torch.Tensor, v: torch.Tensor) -> None:
@@ -98,6 +99,7 @@ class Taker:
         self._deadline = time.monotonic() + timeout_s
         self._hints = hints
         self._lease: Optional[ReadLease] = None
+        self._block_count = 0
         self._layers: List[Optional[Layer]] = [None] * cache.space.layers
         wanted = max(0, len(token_ids) - 1) // cache.space.block_tokens
         try:
@@ -105,7 +107,6 @@ class Taker:
                 self._gather(cache.group.hash(token_ids)[:wanted], idle_s)
         except Unavailable:
             pass
-        self._block_count = 0 if self._lease is None else self._lease.block_count
 
     @property
     def tokens(self) -> int:
@@ -124,6 +125,7 @@ class Taker:
             held = 0 if self._lease is None else self._lease.block_count
             if found.block_count > held:
                 previous, self._lease = self._lease, found
+                self._block_count = found.block_count
                 idle_until = time.monotonic() + idle_s
             else:
                 previous = found
@@ -189,7 +191,7 @@ class Taker:
     def __enter__(self) -> "Taker":
         return self
 
-    def __exit__(self, *_) -> None:
+    def __exit__(self, *_: Any) -> None:
         self.close()
 
     def close(self) -> None:

@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING, Any, List, Optional, Sequence, Tuple, Union
 
 from . import _native, buffers
 from .calls import microseconds
-from .client import ReadLease, WriteLease
 from .errors import Invalid, Unsupported, from_status, number, numbers
+from .leases import ReadLease, WriteLease
 from .space import CODEC_PREFIX, Space
 
 if TYPE_CHECKING:
@@ -121,6 +121,7 @@ class _Handle:
         raise NotImplementedError
 
     def close(self) -> None:
+        """Gives it back. A second time does nothing."""
         native, self.native = self.native, ctypes.c_void_p()
         if native:
             self._destroy(native)
@@ -312,18 +313,19 @@ class PagedCache(_Handle):
         found = [PAGE_NONE if page is None else number("page", page, 64) for page in pages]
         at = None
         if positions is not None:
+            each: Any = positions
             try:
-                len(positions)
+                len(each)  # one a page
             except TypeError:  # one, of any kind of integer
                 first_position = number("position", positions)
-                positions = range(first_position,
-                                  first_position + len(found) * self.space.block_tokens,
-                                  self.space.block_tokens)
-            if len(positions) != len(found):
-                raise Invalid(f"positions are {len(positions)}, and pages {len(found)}: pass one a "
+                each = range(first_position,
+                             first_position + len(found) * self.space.block_tokens,
+                             self.space.block_tokens)
+            if len(each) != len(found):
+                raise Invalid(f"positions are {len(each)}, and pages {len(found)}: pass one a "
                               "page, or the first one's")
             at = (ctypes.c_uint32 * max(len(found), 1))(
-                *(number("position", position) for position in positions))
+                *(number("position", position) for position in each))
         return _native.PageList(member=number("member", member), first=first, count=len(found),
                                 page_indexes=(ctypes.c_uint64 * max(len(found), 1))(*found),
                                 positions=at)

@@ -10,11 +10,11 @@ from typing import Any, Dict, Optional
 
 from . import _native
 from .calls import Hints, Keys, microseconds, request_of
-from .client import Group, ReadLease, WriteLease
 from .errors import numbers
+from .group import Group
+from .leases import ReadLease, WriteLease
 
 lib = _native.lib
-_NO_CALLBACK = _native.Callback()
 # After so many requests in a row without an answer, none is sent for a while.
 _FAILURES_MAX = 3
 _NO_ANSWER = (4, 7, 8)  # busy, i/o error, gone
@@ -34,6 +34,7 @@ class Pause:
 
     @property
     def is_on(self) -> bool:
+        """Nothing should be sent now."""
         return time.monotonic() < self._until
 
     def note(self, has_answered: bool) -> None:
@@ -82,10 +83,12 @@ class Asker:
 
     @property
     def is_paused(self) -> bool:
+        """Whatever is asked now is answered at once, with nothing."""
         return self._pause.is_on
 
     @property
     def pending_count(self) -> int:
+        """Requests whose answers have not been collected."""
         return len(self._pending)
 
     def acquire(self, keys: Keys, hints: Optional[Hints] = None, *, parent: Any = None,
@@ -115,7 +118,7 @@ class Asker:
         number = next(self._numbers)
         self._pending[number] = pending
         status = function(self.group.client.handle, self.group.index, keys.native, len(keys),
-                          ctypes.byref(request), number, _NO_CALLBACK, None)
+                          ctypes.byref(request), number, _native.NO_CALLBACK, None)
         if status:
             del self._pending[number]
             pending.is_done = True

@@ -13,8 +13,9 @@ from typing import Any, List, Optional, Tuple
 import torch
 
 from .calls import Hints
-from .client import Client, ReadLease
+from .client import Client
 from .errors import Invalid, Unavailable
+from .leases import ReadLease
 from .space import Space, SpaceGroup
 
 Layer = Tuple[torch.Tensor, torch.Tensor]

@@ -49,8 +49,6 @@ void LruGuard::LinkNewest(uint32_t entry) {
 
 void LruGuard::Evict(uint32_t entry) {
   Unlink(entry);
-  free_.push_back(entry);
-  --count_;
   // Close the gap in the run of slots, so that no search ends at it.
   const auto slot_mask = static_cast<uint32_t>(slots_.size() - 1);
   uint32_t gap = SlotOf(entries_[entry].fingerprint);
@@ -61,6 +59,7 @@ void LruGuard::Evict(uint32_t entry) {
     slots_[slot] = kNone;
     slots_[SlotOf(entries_[moved].fingerprint)] = moved;
   }
+  (void)entries_.Give(entry);
 }
 
 void LruGuard::OnUse(uint32_t fingerprint, Outcome outcome) {
@@ -76,8 +75,8 @@ void LruGuard::OnRequest(uint32_t block_count) {
   for (size_t i = uses_.size(); i-- > 0;) {
     if (IsSampled(uses_[i].fingerprint)) MakeNewest(uses_[i].fingerprint);
   }
-  while (count_ > kSampledMax) HalveSample();
-  while (count_ > count_max()) Evict(oldest_);
+  while (entries_.count() > kSampledMax) HalveSample();
+  while (entries_.count() > count_max()) Evict(oldest_);
   uses_.clear();
 }
 
@@ -96,22 +95,14 @@ void LruGuard::MakeNewest(uint32_t fingerprint) {
     LinkNewest(slots_[slot]);
     return;
   }
-  uint32_t entry = static_cast<uint32_t>(entries_.size());
-  if (free_.empty()) {
-    entries_.emplace_back();
-  } else {
-    entry = free_.back();
-    free_.pop_back();
-  }
-  entries_[entry].fingerprint = fingerprint;
+  const uint32_t entry = entries_.Take({.fingerprint = fingerprint});
   slots_[slot] = entry;
   LinkNewest(entry);
-  ++count_;
 }
 
 void LruGuard::OnFull(uint32_t resident_count) {
   capacity_blocks_ = std::max(resident_count, 1u);
-  while (count_ > count_max()) Evict(oldest_);
+  while (entries_.count() > count_max()) Evict(oldest_);
 }
 
 void LruGuard::HalveSample() {

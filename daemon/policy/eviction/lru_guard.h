@@ -13,6 +13,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "src/slot_pool.h"
+
 namespace terrace {
 
 class LruGuard {
@@ -58,12 +60,10 @@ class LruGuard {
   double CreditMax() const;
   uint32_t count_max() const { return std::max(capacity_blocks_ / (mask_ + 1), 1u); }
 
-  std::vector<Entry> entries_;   // 2 × kSampledMax at most
+  SlotPool<Entry> entries_;      // 2 × kSampledMax at most
   std::vector<Use> uses_;        // of the request that is being told
   std::vector<uint32_t> slots_;  // open addressing: entries by fingerprint
-  uint32_t count_ = 0;
-  uint32_t capacity_blocks_;  // what LRU would hold
-  std::vector<uint32_t> free_;
+  uint32_t capacity_blocks_;     // what LRU would hold
   uint32_t newest_ = kNone;
   uint32_t oldest_ = kNone;
   double request_blocks_ = 0;  // of late, on average

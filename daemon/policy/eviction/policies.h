@@ -1,4 +1,4 @@
-// The eviction policies by name, as a configuration or a command line says them.
+// The eviction policies that the daemon offers, by name, as its configuration says them.
 #pragma once
 
 #include <memory>

@@ -59,14 +59,14 @@ class NvmeFiles : public testing::TestWithParam<DiskEngineChoice>, public TierLi
                                                          .stuck_us = kStuckUs});
     tier_->SetListener(this);
     std::vector<std::string> notes;
-    ASSERT_TRUE(tier_->OpenSlabs(&notes).ok());
-    ASSERT_TRUE(tier_
-                    ->Scan([this](const BlockRecord& record, const Extent& extent) {
+    ASSERT_TRUE(tier_->restore().OpenSlabs(&notes).ok());
+    ASSERT_TRUE(tier_->restore()
+                    .Scan([this](const BlockRecord& record, const Extent& extent) {
                       blocks_[record.key.low] = {.extent = extent, .is_persisted = true};
                       return static_cast<uint32_t>(record.key.low);
                     })
                     .ok());
-    tier_->FinishRestore();
+    tier_->restore().Finish();
   }
   void Close() {
     tier_.reset();

@@ -71,9 +71,11 @@ std::vector<std::string> NamesBeforeParentheses(const std::string& code) {
 
 std::set<std::string> FunctionsOfC() {
   std::set<std::string> functions;
-  for (const std::string& name :
-       NamesBeforeParentheses(WithoutComments(ReadSource("include/terrace/terrace.h")))) {
-    if (name.starts_with("terrace_")) functions.insert(name);
+  for (const std::string header : {"terrace_cache.h", "terrace_pages.h"}) {
+    const std::string code = WithoutComments(ReadSource("include/terrace/" + header));
+    for (const std::string& name : NamesBeforeParentheses(code)) {
+      if (name.starts_with("terrace_")) functions.insert(name);
+    }
   }
   return functions;
 }

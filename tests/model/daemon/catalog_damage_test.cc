@@ -93,20 +93,23 @@ class CatalogDamage : public testing::TestWithParam<uint64_t> {
     Ready ready;
     DiskDomain domain({.root = root_});
     std::vector<std::string> notes;
-    EXPECT_TRUE(domain.tier().OpenSlabs(&notes).ok());
+    EXPECT_TRUE(domain.tier().restore().OpenSlabs(&notes).ok());
     bool is_whole = domain.catalog().Open(&ready.why);
     if (is_whole) {
       const Status status = domain.catalog().db()->ForEachExtent(
           [&](SlotName name, std::span<const std::byte> entry) {
-            is_whole = domain.tier().RestoreEntry(name.slab, name.slot, entry, domain.Sink()).ok();
+            is_whole = domain.tier()
+                           .restore()
+                           .RestoreEntry(name.slab, name.slot, entry, domain.Sink())
+                           .ok();
             return is_whole;
           });
       is_whole = is_whole && status.ok();
     }
     ready.is_from_catalog = is_whole;
-    const Status scanned = is_whole ? Status::Ok() : domain.tier().Scan(domain.Sink());
+    const Status scanned = is_whole ? Status::Ok() : domain.tier().restore().Scan(domain.Sink());
     EXPECT_TRUE(scanned.ok()) << scanned.what();
-    domain.tier().FinishRestore();
+    domain.tier().restore().Finish();
     EXPECT_EQ(domain.tier().stats().quarantined_bytes, 0u);
     for (const auto& [owner, block] : domain.blocks()) {
       ready.blocks.insert({block.record.key, block.record.commit_id, block.record.priority,

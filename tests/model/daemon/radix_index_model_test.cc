@@ -189,7 +189,8 @@ class World {
   }
   // The same in one go, as far as one run leads.
   void EraseAtOnce(BlockId last) {
-    const BlockRange run = index_.RunUpTo(last);
+    const BlockId first = index_.runs().RunAt(last).first;
+    const BlockRange run{.first = first, .block_count = last - first + 1};
     for (uint32_t i = 1; i < run.block_count; ++i) {
       EXPECT_EQ(blocks_.at(run.first + i).parent, run.first + i - 1);
       EXPECT_EQ(blocks_.at(run.first + i - 1).children.size(), 1u);

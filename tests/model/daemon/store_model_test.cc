@@ -40,7 +40,7 @@ class Model {
     const auto all = World::Keys(80, 999);
     for (int i = 0; is_roomy && i < 12; ++i) {
       const ReserveResult warm = w_.Reserve(sessions_[0], group_, all);
-      EXPECT_TRUE(w_.store->Abort(sessions_[0], warm.reply.token, {}).ok());
+      EXPECT_TRUE(w_.store->storing().Abort(sessions_[0], warm.reply.token, {}).ok());
       w_.Run();
     }
   }
@@ -72,7 +72,7 @@ class Model {
         break;
       default:
         w_.Advance(random_() % 2000);
-        for (const SessionId session : sessions_) w_.store->SignOfLife(session);
+        for (const SessionId session : sessions_) w_.store->sessions().SignOfLife(session);
         break;
     }
     w_.Check();
@@ -199,7 +199,7 @@ class Model {
     if (lease.open_indexes.empty()) return;
     const uint32_t index = *lease.open_indexes.begin();
     const std::vector<uint32_t> indexes = {index};
-    EXPECT_TRUE(w_.store->Abort(lease.session, lease.token, indexes).ok());
+    EXPECT_TRUE(w_.store->storing().Abort(lease.session, lease.token, indexes).ok());
     lease.open_indexes.erase(index);
     reserved_.erase(lease.keys[index].low);
   }
@@ -207,7 +207,7 @@ class Model {
   void Die() {
     const size_t i = random_() % sessions_.size();
     const SessionId session = sessions_[i];
-    if (random_() % 2) w_.store->HangUp(session);
+    if (random_() % 2) w_.store->sessions().HangUp(session);
     for (std::vector<ModelLease>* leases : {&reads_, &writes_}) {
       std::erase_if(*leases, [&](const ModelLease& lease) {
         if (lease.session != session) return false;
@@ -216,7 +216,7 @@ class Model {
         return true;
       });
     }
-    w_.store->ProofOfDeath(session);
+    w_.store->sessions().ProofOfDeath(session);
     w_.Run();
     EXPECT_EQ(w_.Stats().fenced_bytes, 0u);
     sessions_.erase(sessions_.begin() + static_cast<ptrdiff_t>(i));

@@ -8,9 +8,9 @@
 #include <memory>
 #include <string_view>
 
-#include "daemon/policy/eviction/frequency_sketch.h"
-#include "daemon/policy/eviction/policies.h"
 #include "tests/unit/replay/synthetic_trace.h"
+#include "tools/replay/eviction/compared_policies.h"
+#include "tools/replay/eviction/frequency_sketch.h"
 #include "tools/replay/replay_cache.h"
 
 namespace terrace::tools {
@@ -232,7 +232,7 @@ void ExpectAgreement(std::string_view name, uint32_t seed, std::vector<uint32_t>
   ASSERT_TRUE(trace.Build(MakeRandomTrace(seed, 400), &why)) << why;
   for (const uint32_t capacity : capacities) {
     SCOPED_TRACE(testing::Message() << name << ", seed " << seed << ", " << capacity << " blocks");
-    const auto policy = MakeEvictionPolicy(name, capacity);
+    const auto policy = MakeComparedPolicy(name, capacity);
     ReplayCache cache(trace, {.capacity_blocks = capacity, .order = EvictionOrder::kFree}, *policy);
     uint64_t hit_count = 0;
     for (size_t r = 0; r < trace.request_count(); ++r) hit_count += cache.Serve(r);

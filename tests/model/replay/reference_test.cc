@@ -7,12 +7,13 @@
 #include <list>
 #include <string>
 
-#include "daemon/policy/eviction/fifo.h"
 #include "daemon/policy/eviction/lru.h"
 #include "tests/unit/replay/synthetic_trace.h"
+#include "tools/replay/eviction/fifo.h"
 #include "tools/replay/lru_curve.h"
 #include "tools/replay/optimum.h"
 #include "tools/replay/replay_cache.h"
+#include "tools/terrace/trace/trace_reader.h"
 
 namespace terrace::tools {
 namespace {

@@ -21,7 +21,7 @@ struct Insight {
   HitRateCounts Counts(size_t window = kSinceStart, size_t row = 0) {
     protocol::HitRateReply reply;
     std::vector<protocol::HitRateRow> rows;
-    EXPECT_TRUE(world.store->HitRates(session, 0, &reply, &rows).ok());
+    EXPECT_TRUE(world.store->introspection().HitRates(session, 0, &reply, &rows).ok());
     EXPECT_EQ(reply.row_count, rows.size());
     return rows[row].windows[window];
   }
@@ -36,8 +36,10 @@ struct Insight {
   ExplainResult Explain(const std::vector<BlockKey>& keys, SessionId asker = 0) {
     ExplainResult result;
     const GroupId id = TestGroup("simple", {TestSpace(0)}).Id();
-    EXPECT_TRUE(world.store->Explain(asker == 0 ? session : asker, id, keys, &result).ok());
-    EXPECT_TRUE(world.store->Explain(asker == 0 ? session : asker, id, {}, &result).ok());
+    EXPECT_TRUE(
+        world.store->introspection().Explain(asker == 0 ? session : asker, id, keys, &result).ok());
+    EXPECT_TRUE(
+        world.store->introspection().Explain(asker == 0 ? session : asker, id, {}, &result).ok());
     return result;
   }
   uint32_t Put(const std::vector<BlockKey>& keys) { return world.Put(session, group, keys); }
@@ -155,8 +157,9 @@ TEST(HitRates, EveryCauseIsTold) {
   on.Put(gone);
   uint64_t cursor = 0;
   protocol::EvictReply evicted;
-  ASSERT_TRUE(
-      on.world.store->Evict(on.world.Query(on.session, on.group, gone), &cursor, &evicted).ok());
+  ASSERT_TRUE(on.world.store->operators()
+                  .Evict(on.world.Query(on.session, on.group, gone), &cursor, &evicted)
+                  .ok());
   on.Ask(gone);
   EXPECT_EQ(on.Missed(MissCause::kOperator), 2u);
 
@@ -275,8 +278,9 @@ TEST(Explain, AForeignGroupIsNotFound) {
   const SessionId stranger = on.world.Open(1);
   ExplainResult result;
   const GroupId id = TestGroup("simple", {TestSpace(0)}).Id();
-  EXPECT_EQ(on.world.store->Explain(stranger, id, StoreWorld::Keys(1), &result).code(),
-            StatusCode::kNotFound);
+  EXPECT_EQ(
+      on.world.store->introspection().Explain(stranger, id, StoreWorld::Keys(1), &result).code(),
+      StatusCode::kNotFound);
 }
 
 }  // namespace

@@ -12,6 +12,7 @@
 #include "tests/unit/replay/synthetic_trace.h"
 #include "tools/replay/lru_curve.h"
 #include "tools/replay/replay_cache.h"
+#include "tools/terrace/trace/trace_reader.h"
 
 namespace terrace::tools {
 namespace {

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "daemon/policy/eviction/lru.h"
-#include "daemon/policy/eviction/policies.h"
 #include "tests/unit/replay/synthetic_trace.h"
+#include "tools/replay/eviction/compared_policies.h"
 #include "tools/replay/optimum.h"
 #include "tools/replay/replay_cache.h"
 
@@ -259,7 +259,7 @@ TEST(HazardModel, WhatNoModelSaidIsIgnored) {
 }
 
 TEST(EvictionPolicies, EveryNamedOneReplaysRandomTraces) {
-  for (const std::string_view name : EvictionPolicyNames()) {
+  for (const std::string_view name : ComparedPolicyNames()) {
     SCOPED_TRACE(name);
     for (uint32_t seed = 1; seed <= 10; ++seed) {
       DenseTrace trace;
@@ -267,13 +267,13 @@ TEST(EvictionPolicies, EveryNamedOneReplaysRandomTraces) {
       ASSERT_TRUE(trace.Build(MakeRandomTrace(seed, 400), &why)) << why;
       const NextUses next_uses(trace);
       for (const uint32_t capacity_blocks : {1u, 3u, 17u, 90u, 100000u}) {
-        const auto policy = MakeEvictionPolicy(name, capacity_blocks);
+        const auto policy = MakeComparedPolicy(name, capacity_blocks);
         EXPECT_LE(Replay(trace, capacity_blocks, *policy),
                   CountOptimumHits(trace, next_uses, capacity_blocks, EvictionOrder::kLeafFirst));
       }
     }
   }
-  EXPECT_EQ(MakeEvictionPolicy("clairvoyance", 1), nullptr);
+  EXPECT_EQ(MakeComparedPolicy("clairvoyance", 1), nullptr);
 }
 
 }  // namespace

@@ -4,9 +4,9 @@
 
 #include <algorithm>
 
-#include "daemon/policy/eviction/fifo.h"
 #include "daemon/policy/eviction/lru.h"
 #include "tests/unit/replay/synthetic_trace.h"
+#include "tools/replay/eviction/fifo.h"
 
 namespace terrace::tools {
 namespace {

@@ -2,7 +2,6 @@
 #include <cerrno>
 
 #include "tiers/nvme/nvme_tier.h"
-#include "tiers/nvme/nvme_tier_state.h"
 #include "unit/tiers/nvme_tier_fixture.h"
 
 namespace terrace {
@@ -383,8 +382,8 @@ TEST_F(NvmeTierFaultTest, SectorOfATableThatCannotBeReadIsClearedBeforeItsSlotsA
   media_[0].Spoil("slab-0.terrace", 2 * kSlabSectorBytes, kSlabSectorBytes);
   Start();
   EXPECT_EQ(found_.size(), 2 * kSpoilt) << "the sectors beside it can be read";
-  EXPECT_EQ(tier().restore_counts().entries_corrupt, kSpoilt);
-  EXPECT_EQ(tier().restore_counts().entries_unread, kSpoilt);
+  EXPECT_EQ(tier().restore().counts().entries_corrupt, kSpoilt);
+  EXPECT_EQ(tier().restore().counts().entries_unread, kSpoilt);
   EXPECT_EQ(tier().stats().quarantined_bytes, kSpoilt * kSmall);
   EXPECT_TRUE(tier().has_erasures_pending());
   rig_->Settle();
@@ -393,7 +392,7 @@ TEST_F(NvmeTierFaultTest, SectorOfATableThatCannotBeReadIsClearedBeforeItsSlotsA
   rig_->PowerLoss();
   Start();
   EXPECT_EQ(found_.size(), 2 * kSpoilt);
-  EXPECT_EQ(tier().restore_counts().entries_corrupt, 0u);
+  EXPECT_EQ(tier().restore().counts().entries_corrupt, 0u);
   uint64_t key = 100;
   while (TryAllocate(kSmall).ok()) ++key;
   const uint32_t slots_per_slab = SlabGeometry::Of({kSmall, 1}, kSlabBytes).value().slot_count;
@@ -423,7 +422,7 @@ TEST_F(NvmeTierFaultTest, TableThatIsUnreadableThroughoutIsLeftToALaterStart) {
   media_[0].Spoil("slab-0.terrace", kSlabSectorBytes, (kUnreadSectorsMax + 1) * kSlabSectorBytes);
   Start();
   EXPECT_TRUE(found_.empty());
-  EXPECT_GT(tier().restore_counts().entries_unread, kUnreadSectorsMax * 15);
+  EXPECT_GT(tier().restore().counts().entries_unread, kUnreadSectorsMax * 15);
   rig_->Settle();
   EXPECT_FALSE(tier().has_erasures_pending());
   rig_->KillProcess();
@@ -440,15 +439,15 @@ TEST_F(NvmeTierFaultTest, ScanAfterTheCatalogLeavesSlotsWithTheirOwners) {
   rig_->KillProcess();
   media_[0].FlipBit("slab-0.terrace", kSlabTableOffsetBytes + 100, 1);
   rig_ = std::make_unique<NvmeRig>(std::vector{&media_[0]}, options_, this);
-  ASSERT_TRUE(tier().OpenSlabs(&rig_->notes()).ok());
+  ASSERT_TRUE(tier().restore().OpenSlabs(&rig_->notes()).ok());
   Extent extent;
   const auto adopt = [&](const BlockRecord&, const Extent& restored) {
     extent = restored;
     return 7u;
   };
-  ASSERT_TRUE(tier().RestoreEntry(stored.shard, 0, entry, adopt).ok());
-  ASSERT_TRUE(tier().Scan(adopt).ok());
-  tier().FinishRestore();
+  ASSERT_TRUE(tier().restore().RestoreEntry(stored.shard, 0, entry, adopt).ok());
+  ASSERT_TRUE(tier().restore().Scan(adopt).ok());
+  tier().restore().Finish();
   ExpectLoads(extent, 7);
   tier().Free(extent);
   rig_->Settle();

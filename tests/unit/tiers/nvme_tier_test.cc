@@ -376,17 +376,17 @@ TEST_F(NvmeTierTest, CatalogAndScanRestoreTheSame) {
   rig_->KillProcess();
   rig_ = std::make_unique<NvmeRig>(std::vector{&media_[0]}, options_, this);
   found_.clear();
-  const NvmeTier::RestoreSink sink = [this](const BlockRecord& record, const Extent& extent) {
+  const SlabRestore::Sink sink = [this](const BlockRecord& record, const Extent& extent) {
     found_[record.key.low] = {record, extent};
     return static_cast<uint32_t>(record.key.low);
   };
-  ASSERT_TRUE(tier().OpenSlabs(&rig_->notes()).ok());
+  ASSERT_TRUE(tier().restore().OpenSlabs(&rig_->notes()).ok());
   for (const auto& [place, entry] : records) {
-    ASSERT_TRUE(tier().RestoreEntry(place.first, place.second, entry, sink).ok());
+    ASSERT_TRUE(tier().restore().RestoreEntry(place.first, place.second, entry, sink).ok());
   }
-  EXPECT_EQ(tier().RestoreEntry(99, 0, records.begin()->second, sink).code(),
+  EXPECT_EQ(tier().restore().RestoreEntry(99, 0, records.begin()->second, sink).code(),
             StatusCode::kNotFound);  // a slab that is no more
-  tier().FinishRestore();
+  tier().restore().Finish();
   ASSERT_EQ(found_.size(), stored.size());
   for (const auto& [key, found] : found_) {
     EXPECT_EQ(found.extent, scanned.at(key).extent);
@@ -426,7 +426,7 @@ TEST_F(NvmeTierTest, OfTwoEntriesForOneKeyTheLaterWriteHolds) {
     rig_->Settle();
     Restart();
     EXPECT_EQ(found_.size(), 1u);
-    EXPECT_EQ(tier().restore_counts().entries_used, 1u);
+    EXPECT_EQ(tier().restore().counts().entries_used, 1u);
   }
 }
 

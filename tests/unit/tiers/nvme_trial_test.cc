@@ -1,7 +1,6 @@
 // Slots whose bytes did not verify: who was wrong, the drive or somebody else, is found out by
 // trying.
 #include "tiers/nvme/nvme_tier.h"
-#include "tiers/nvme/nvme_tier_state.h"
 #include "unit/tiers/nvme_tier_fixture.h"
 
 namespace terrace {
@@ -136,12 +135,12 @@ TEST_F(NvmeTrialTest, QuarantinedSlotIsGivenBackOnceTheDriveKeepsItAgain) {
   const auto slot = static_cast<uint32_t>(extent.position);
   std::vector<bool> answers;
   const auto note = [&](bool is_free) { answers.push_back(is_free); };
-  tier().TryQuarantined(extent.shard, slot, note);
+  tier().inspector().TryQuarantined(extent.shard, slot, note);
   rig_->Settle();
   EXPECT_EQ(answers, std::vector<bool>{false});
   EXPECT_EQ(tier().stats().quarantined_bytes, kLength);
   rig_->disk().HealAll();
-  tier().TryQuarantined(extent.shard, slot, note);
+  tier().inspector().TryQuarantined(extent.shard, slot, note);
   rig_->Settle();
   EXPECT_EQ(answers, (std::vector<bool>{false, true}));
   EXPECT_EQ(tier().stats().quarantined_bytes, 0u);
@@ -163,8 +162,8 @@ TEST_F(NvmeTrialTest, WhoeverAskedForATrialDoesNotWaitForADiskThatIsOff) {
   }
   ASSERT_FALSE(tier().stats().is_healthy);
   std::vector<bool> answers;
-  tier().TryQuarantined(extent.shard, static_cast<uint32_t>(extent.position),
-                        [&](bool is_free) { answers.push_back(is_free); });
+  tier().inspector().TryQuarantined(extent.shard, static_cast<uint32_t>(extent.position),
+                                    [&](bool is_free) { answers.push_back(is_free); });
   rig_->Settle();
   EXPECT_EQ(answers, std::vector<bool>{false});
   rig_->disk().HealAll();
@@ -173,11 +172,30 @@ TEST_F(NvmeTrialTest, WhoeverAskedForATrialDoesNotWaitForADiskThatIsOff) {
   EXPECT_EQ(tier().stats().places_recovered, 1u) << "it was tried all the same";
 }
 
+TEST_F(NvmeTrialTest, NothingIsWrittenToASlabThatGoes) {
+  BreakDrive();
+  const Extent extent = StoreAndQuarantine(1);
+  options_.tier.capacity_bytes = kSlabBytes / 2;
+  Restart();
+  ASSERT_EQ(tier().stats().quarantined_bytes, kLength);
+  tier().Tick();  // its file is being removed
+  std::vector<bool> answers;
+  tier().inspector().RewriteAsFree(extent.shard, kSlotsPerSlab - 1);
+  tier().inspector().TryQuarantined(extent.shard, static_cast<uint32_t>(extent.position),
+                                    [&](bool is_free) { answers.push_back(is_free); });
+  EXPECT_EQ(answers, std::vector<bool>{false});
+  EXPECT_TRUE(tier().has_erasures_pending()) << "until it has gone";
+  rig_->Settle();
+  EXPECT_EQ(media_[0].used_bytes(), 0u);
+  EXPECT_EQ(tier().stats().quarantined_bytes, 0u);
+  EXPECT_TRUE(tier().is_quiet());
+}
+
 TEST_F(NvmeTrialTest, SlotThatSomebodyHasIsNotTried) {
   const Extent extent = Store(1);
   std::vector<bool> answers;
-  tier().TryQuarantined(extent.shard, static_cast<uint32_t>(extent.position),
-                        [&](bool is_free) { answers.push_back(is_free); });
+  tier().inspector().TryQuarantined(extent.shard, static_cast<uint32_t>(extent.position),
+                                    [&](bool is_free) { answers.push_back(is_free); });
   rig_->Settle();
   EXPECT_EQ(answers, std::vector<bool>{false});
   ExpectLoads(extent, 1);

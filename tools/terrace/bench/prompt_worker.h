@@ -7,7 +7,7 @@
 
 #include "tools/terrace/bench/bench_client.h"
 #include "tools/terrace/bench/worker_pool.h"
-#include "tools/terrace/trace/trace_reader.h"
+#include "tools/terrace/trace/trace.h"
 
 namespace terrace::tools {
 

@@ -11,7 +11,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "tools/terrace/trace/trace_reader.h"
+#include "tools/terrace/trace/trace.h"
 
 namespace terrace::tools {
 

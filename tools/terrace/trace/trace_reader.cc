@@ -75,18 +75,6 @@ bool ReadCount(const nlohmann::json& line, const char* name, uint64_t* count, st
   return true;
 }
 
-}  // namespace
-
-protocol::EndReason EndReasonOf(const nlohmann::json& stop) {
-  if (stop == "tool_use") return protocol::EndReason::kToolCall;
-  if (stop == "end_turn") return protocol::EndReason::kEndOfTurn;
-  if (stop == "length") return protocol::EndReason::kLength;
-  if (stop == "aborted") return protocol::EndReason::kAborted;
-  return protocol::EndReason::kUnknown;
-}
-
-namespace {
-
 class TraceParser {
  public:
   TraceParser(const TraceOptions& options, Trace* trace) : trace_(trace), recording_(trace) {

@@ -8,7 +8,8 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "daemon/config/config.h"
+#include "daemon/config/config_resolve.h"
+#include "daemon/config/config_text.h"
 #include "terrace/domain_secret.h"
 #include "tools/terrace/cli/text_table.h"
 #include "tools/terrace/cli/verb.h"

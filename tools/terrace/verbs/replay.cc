@@ -14,14 +14,15 @@
 #include <nlohmann/json.hpp>
 
 #include "daemon/policy/admission.h"
-#include "daemon/policy/eviction/policies.h"
 #include "tools/replay/dense_trace.h"
+#include "tools/replay/eviction/compared_policies.h"
 #include "tools/replay/lru_curve.h"
 #include "tools/replay/optimum.h"
 #include "tools/replay/replay_cache.h"
 #include "tools/terrace/cli/line_chart.h"
 #include "tools/terrace/cli/text_table.h"
 #include "tools/terrace/cli/verb.h"
+#include "tools/terrace/trace/trace_reader.h"
 #include "tools/terrace/verbs/replay_tiers.h"
 
 namespace terrace::tools {
@@ -130,15 +131,15 @@ class ReplayVerb : public Verb {
 
   ExitCode Run() override {
     if (policies_.empty()) {
-      const auto names = EvictionPolicyNames();
+      const auto names = ComparedPolicyNames();
       policies_.assign(names.begin(), names.end());
     }
     std::vector<std::string> named = policies_;
     if (!below_policy_.empty()) named.push_back(below_policy_);
     for (const std::string& name : named) {
-      if (MakeEvictionPolicy(name, 1) != nullptr) continue;
+      if (MakeComparedPolicy(name, 1) != nullptr) continue;
       return Usage(fmt::format("there is no policy '{}'; there are {}", name,
-                               fmt::join(EvictionPolicyNames(), ", ")));
+                               fmt::join(ComparedPolicyNames(), ", ")));
     }
     const AdmissionOptions probe{.capacity_blocks = 1, .write_bytes_per_day = 1};
     for (const std::string& name : admissions_) {
@@ -252,7 +253,7 @@ class ReplayVerb : public Verb {
   Replayed ReplayOne(const std::string& name, const Capacity& capacity,
                      const Progress& progress) const {
     Replayed row{.policy = name, .capacity = &capacity};
-    const auto policy = MakeEvictionPolicy(name, capacity.block_count);
+    const auto policy = MakeComparedPolicy(name, capacity.block_count);
     const EvictionOrder order = is_free_ ? EvictionOrder::kFree : EvictionOrder::kLeafFirst;
     ReplayCache cache(trace_, {.capacity_blocks = capacity.block_count, .order = order}, *policy);
     const double start_s = ThreadCpuSeconds();

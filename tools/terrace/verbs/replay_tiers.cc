@@ -6,7 +6,7 @@
 #include <optional>
 
 #include "daemon/policy/admission.h"
-#include "daemon/policy/eviction/policies.h"
+#include "tools/replay/eviction/compared_policies.h"
 #include "tools/replay/two_tier_cache.h"
 #include "tools/terrace/cli/text_table.h"
 
@@ -30,8 +30,8 @@ std::string WritesPerHit(const TierResult& result) {
 // One host's tiers and what decides for them.
 struct Host {
   Host(const DenseTrace& trace, const TierCase& what, SharedCache* shared)
-      : dram(MakeEvictionPolicy(what.policy, what.dram_blocks)),
-        below(MakeEvictionPolicy(what.below_policy, what.below_blocks)),
+      : dram(MakeComparedPolicy(what.policy, what.dram_blocks)),
+        below(MakeComparedPolicy(what.below_policy, what.below_blocks)),
         admission(MakeAdmissionPolicy(
             what.admission == "none" ? "all" : what.admission,
             {.capacity_blocks = what.below_blocks, .write_bytes_per_day = what.writes_per_day})),

@@ -1,10 +1,11 @@
-#include "daemon/config/config.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <fstream>
 #include <sstream>
+
+#include "daemon/config/config_resolve.h"
+#include "daemon/config/config_text.h"
 
 namespace terrace {
 namespace {

@@ -40,7 +40,7 @@ TEST(RadixIndex, APathIsOneRangeARunWhicheverWayItIsProven) {
   RadixIndex index({.blocks_max = 1000});
   const BlockId trunk = InsertChain(&index, 100, 100);
   InsertChain(&index, 500, 60, trunk - 40);
-  EXPECT_EQ(index.run_count(), 3u);
+  EXPECT_EQ(index.runs().run_count(), 3u);
   std::vector<BlockKey> keys = Keys(100, 60);
   for (const BlockKey& key : Keys(500, 60)) keys.push_back(key);
   for (const auto proof : {RadixIndex::Proof::kEveryKey, RadixIndex::Proof::kChain}) {
@@ -86,7 +86,7 @@ TEST(RadixIndex, ChildrenOfAnErasedBlockBecomeRootsTogether) {
   const BlockId other = index.Insert(0, Key(9000), 0);
   index.Erase(trunk);
   // The trunk's head, its erased block, the children and what they share, and the other root.
-  EXPECT_EQ(index.run_count(), 1 + 1 + kChildren + 1 + 1);
+  EXPECT_EQ(index.runs().run_count(), 1 + 1 + kChildren + 1 + 1);
   index.CheckInvariants();
   index.Recycle(trunk);
   std::set<BlockId> roots;
@@ -126,7 +126,7 @@ TEST(RadixIndex, WithEveryKeyComparedNoOtherBlockIsServedForAKeyThatIsNotThere) 
 TEST(RadixIndex, FlatKeysAreNeverTakenForAChain) {
   RadixIndex index({.blocks_max = 1000});
   for (uint32_t i = 0; i < 50; ++i) index.Insert(0, Key(i), 0);
-  EXPECT_EQ(index.run_count(), 50u);
+  EXPECT_EQ(index.runs().run_count(), 50u);
   std::vector<BlockKey> keys = Keys(0, 50);
   keys[20] = Key(999);
   std::vector<BlockRange> path;
@@ -150,7 +150,7 @@ TEST(RadixIndex, AHoleEndsAPathAndClosesWhenItsBlockComesAgain) {
   index.Recycle(40);
   EXPECT_EQ(index.Insert(0, Key(140), 40, 39), 40u);
   EXPECT_TRUE(index.Link(41, 40));
-  EXPECT_EQ(index.run_count(), 1u);
+  EXPECT_EQ(index.runs().run_count(), 1u);
   EXPECT_EQ(index.Match(0, Keys(100, 100), RadixIndex::Proof::kChain, &path), 100u);
   index.CheckInvariants();
 }
@@ -159,10 +159,10 @@ TEST(RadixIndex, ABranchThatLeavesLeavesTheRunWhole) {
   RadixIndex index({.blocks_max = 1000});
   const BlockId trunk = InsertChain(&index, 100, 100);
   const BlockId branch = InsertChain(&index, 500, 1, trunk - 40);
-  EXPECT_EQ(index.run_count(), 3u);
+  EXPECT_EQ(index.runs().run_count(), 3u);
   index.Erase(branch);
   index.Recycle(branch);
-  EXPECT_EQ(index.run_count(), 1u);
+  EXPECT_EQ(index.runs().run_count(), 1u);
   index.CheckInvariants();
 }
 
@@ -170,7 +170,7 @@ TEST(RadixIndex, APinOfAPartCutsTheRunUntilItIsTakenBack) {
   RadixIndex index({.blocks_max = 1000});
   InsertChain(&index, 100, 100);
   index.Pin({0, 60});
-  EXPECT_EQ(index.run_count(), 2u);
+  EXPECT_EQ(index.runs().run_count(), 2u);
   EXPECT_EQ(index.pin_count(59), 1u);
   EXPECT_EQ(index.pin_count(60), 0u);
   index.Pin({30, 70});
@@ -183,7 +183,8 @@ TEST(RadixIndex, APinOfAPartCutsTheRunUntilItIsTakenBack) {
   index.Unpin({0, 60});
   index.Unpin({30, 70});
   EXPECT_EQ(index.pinned_count(), 0u);
-  EXPECT_EQ(index.run_count(), 3u);  // what is before and behind the hole, and what is erased
+  EXPECT_EQ(index.runs().run_count(),
+            3u);  // what is before and behind the hole, and what is erased
   index.CheckInvariants();
 }
 
@@ -194,10 +195,10 @@ TEST(RadixIndex, AUseOfAPathIsNoUseOfWhatComesBehindIt) {
   index.Touch({0, 60}, 10 + 2 * RadixIndex::kTouchSlackUs);
   EXPECT_EQ(index.touched_us(59), 10 + 2 * RadixIndex::kTouchSlackUs);
   EXPECT_EQ(index.touched_us(60), 10u);
-  EXPECT_EQ(index.run_count(), 2u);
+  EXPECT_EQ(index.runs().run_count(), 2u);
   index.Touch({0, 100}, 10 + 3 * RadixIndex::kTouchSlackUs);
   index.Pin({0, 100});  // as whoever uses a path does
-  EXPECT_EQ(index.run_count(), 1u);
+  EXPECT_EQ(index.runs().run_count(), 1u);
   index.CheckInvariants();
 }
 
@@ -205,7 +206,7 @@ TEST(RadixIndex, LongChainsAreCutIntoRunsOfBoundedLength) {
   constexpr uint32_t kBlocks = 3 * RadixIndex::kRunBlocksMax + 5;
   RadixIndex index({.blocks_max = kBlocks});
   InsertChain(&index, 0, kBlocks);
-  EXPECT_EQ(index.run_count(), 4u);
+  EXPECT_EQ(index.runs().run_count(), 4u);
   index.CheckInvariants();
   std::vector<BlockRange> path;
   const std::vector<BlockKey> keys = Keys(0, kBlocks);
@@ -215,7 +216,7 @@ TEST(RadixIndex, LongChainsAreCutIntoRunsOfBoundedLength) {
     index.Erase(id);
     index.Recycle(id);
   }
-  EXPECT_EQ(index.run_count(), 0u);
+  EXPECT_EQ(index.runs().run_count(), 0u);
 }
 
 TEST(RadixIndex, FreedIdsAreGivenAsChains) {

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "daemon/session/frame_codec.h"
+#include "daemon/session/verb_table.h"
 
 namespace terrace {
 namespace {

@@ -23,7 +23,7 @@ class FrameBender {
 
   // A request that was right before it was bent (one in four stays right).
   std::vector<std::byte> Next(uint32_t group) {
-    const Verb verb = static_cast<Verb>(1 + Below(static_cast<uint8_t>(protocol::kVerbLast)));
+    const Verb verb = VerbTable()[Below(VerbTable().size())].verb;
     std::vector<std::byte> frames = world_.Frames(verb, Body(verb, group), 1 + Below(1000));
     switch (Below(8)) {
       case 0:  // anywhere
@@ -210,14 +210,14 @@ TEST(SessionFuzz, BentFramesHurtNobodyElse) {
     }
     if (i % 1000 == 0) {
       world.AdvanceTime(1'000'000);
-      world.store->CheckInvariants(Store::CheckScope::kIncremental);
+      world.store->CheckInvariants(CheckScope::kIncremental);
       ASSERT_EQ(world.Call(bystander, Verb::kStats, BytesOf(protocol::StatsRequest{})).status(),
                 StatusCode::kOk);
     }
   }
   EXPECT_GT(connections, kFrames / 100) << "bent frames were meant to be refused";
   EXPECT_GT(served, kFrames / 15) << "what was not bent, or harmlessly, was meant to be served";
-  world.store->CheckInvariants(Store::CheckScope::kFull);
+  world.store->CheckInvariants(CheckScope::kFull);
   const FakeMessage after = world.CallKeys(bystander, Verb::kAcquire, its_group, its_keys);
   const auto head = after.At<protocol::AcquireReply>();
   EXPECT_EQ(head.block_count, 50u);

@@ -127,7 +127,7 @@ SessionHarness::SessionHarness(const Options& options)
       [](uint32_t domain_index) { return "{\"domain\":" + std::to_string(domain_index) + "}"; });
   store = std::make_unique<Store>(std::move(store_options), clock, random, *offload_, *sessions);
   sessions->Serve(*store);
-  if (tier_ != nullptr) tier_->SetListener(&store->tier_listener());
+  if (tier_ != nullptr) tier_->SetListener(&store->events());
   Settle();
 }
 
@@ -142,12 +142,12 @@ void SessionHarness::Settle() {
       for (; !arena.populate.empty(); is_busy = true) {
         const uint32_t segment = arena.populate.front();
         arena.populate.pop_front();
-        store->OnSegmentPopulated(i, segment, Status::Ok());
+        store->events().OnSegmentPopulated(i, segment, Status::Ok());
       }
       for (; !arena.punch.empty(); is_busy = true) {
         const uint32_t segment = arena.punch.front();
         arena.punch.pop_front();
-        store->OnSegmentPunched(i, segment, Status::Ok());
+        store->events().OnSegmentPunched(i, segment, Status::Ok());
       }
     }
     for (; !offload_->jobs.empty(); is_busy = true) {
@@ -155,13 +155,14 @@ void SessionHarness::Settle() {
       offload_->jobs.pop_front();
       std::vector<Checksum> roots;
       for (const auto& part : job.parts) roots.push_back(ChecksumPart(part.bytes, part.seed));
-      store->OnChecksumsDone(job.id, roots);
+      store->events().OnChecksumsDone(job.id, roots);
     }
     if (tier_ != nullptr) {
       is_busy |= tier_->NextCompletionUs() <= clock.NowUs();
       tier_->RunUntil(clock.NowUs());
     }
-    for (; store->NextTimerUs() <= clock.NowUs(); is_busy = true) store->OnTimer();
+    for (; store->events().NextTimerUs() <= clock.NowUs(); is_busy = true)
+      store->events().OnTimer();
     sessions->Flush();
     if (!sessions->has_work()) continue;
     sessions->OnTurn();  // memory may come between two

@@ -331,7 +331,7 @@ TEST(SessionRequests, WhatWasStoredIsAcquired) {
       world.Call(reader, Verb::kRelease, BytesOf(protocol::ReleaseRequest{.token = head.token}))
           .status(),
       StatusCode::kOk);
-  world.store->CheckInvariants(Store::CheckScope::kFull);
+  world.store->CheckInvariants(CheckScope::kFull);
 }
 
 TEST(SessionRequests, BadArgumentsAreToldAndTheSessionLives) {
@@ -528,7 +528,7 @@ TEST(SessionTurns, AHangUpInTheMiddleOfALongRequestLeavesNothingBehind) {
   EXPECT_EQ(world.Stats().slot_bytes_used, 0u);
   EXPECT_EQ(world.Stats().session_count, 0u);
   world.sessions->OnProofOfDeath(session);
-  world.store->CheckInvariants(Store::CheckScope::kFull);
+  world.store->CheckInvariants(CheckScope::kFull);
 }
 
 // The lease is revoked while a joiner's answer is still being worked out: it hears "gone", knows no

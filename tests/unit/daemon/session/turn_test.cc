@@ -37,11 +37,11 @@ class Turns : public ::testing::Test {
     Run();
   }
   void Run() {
-    while (h.sessions->has_work() || h.store->NextTimerUs() <= h.clock.NowUs()) {
+    while (h.sessions->has_work() || h.store->events().NextTimerUs() <= h.clock.NowUs()) {
       if (h.sessions->has_work()) Turn([&] { h.sessions->OnTurn(); });
-      if (h.store->NextTimerUs() > h.clock.NowUs()) continue;
+      if (h.store->events().NextTimerUs() > h.clock.NowUs()) continue;
       Turn([&] {
-        h.store->OnTimer();
+        h.store->events().OnTimer();
         h.sessions->Flush();
       });
     }
@@ -213,7 +213,7 @@ TEST_F(TurnsOfFollowers, LeaveSomeATurn) {
   Run();
   ExpectShort();
   EXPECT_EQ(h.Stats().pinned_count, kBlocks) << "by its writer";
-  h.store->CheckInvariants(Store::CheckScope::kFull);
+  h.store->CheckInvariants(CheckScope::kFull);
   // What they gave back is used again.
   reader = h.Attach();
   reader_group = h.Open(reader, "g", 2);
@@ -296,12 +296,12 @@ TEST(TurnsOfErasures, LookAtThoseThatCameFirst) {
   w.Advance(100'000);
   uint64_t cursor = 0;
   protocol::EvictReply reply;
-  ASSERT_TRUE(w.store->Evict(w.Query(s, group, keys), &cursor, &reply).ok());
+  ASSERT_TRUE(w.store->operators().Evict(w.Query(s, group, keys), &cursor, &reply).ok());
   for (uint32_t i = 0; i < kPending; ++i) {
-    ASSERT_EQ(w.store->AwaitErasures(s, 5000 + i).code(), StatusCode::kBusy);
+    ASSERT_EQ(w.store->operators().AwaitErasures(s, 5000 + i).code(), StatusCode::kBusy);
   }
   tier->asked_count = 0;
-  ASSERT_TRUE(w.store->Touch(w.Query(s, group, keys)).ok());
+  ASSERT_TRUE(w.store->leases().Touch(w.Query(s, group, keys)).ok());
   EXPECT_LE(tier->asked_count, 4u);
   w.Advance(3'000'000);
   ASSERT_EQ(w.listener.waits.size(), kPending);

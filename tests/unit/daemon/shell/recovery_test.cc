@@ -92,12 +92,12 @@ class RecoveryTest : public testing::Test {
                                          .groups_directory = domain_->groups_directory(),
                                          .other_groups_directories = other_groups_,
                                          .slab_directories = domain_->directories(),
-                                         .store = store_->get(),
+                                         .restoration = &store_->get()->restoration(),
                                          .tier = &domain_->tier(),
                                          .catalog = &domain_->catalog()},
                                         &summary);
     EXPECT_TRUE(status.ok()) << status.what();
-    store_->get()->CheckInvariants(Store::CheckScope::kFull);
+    store_->get()->CheckInvariants(CheckScope::kFull);
     domain_->StartCatalog();
     return summary;
   }
@@ -358,7 +358,7 @@ TEST_F(RecoveryTest, DomainWithoutDrivesRestoresItsGroups) {
   RecoverySummary summary;
   ASSERT_TRUE(RestoreDomain({.secret = domain_->secret(),
                              .groups_directory = domain_->groups_directory(),
-                             .store = store.get()},
+                             .restoration = &store.get()->restoration()},
                             &summary)
                   .ok());
   EXPECT_EQ(summary.groups, 1u);

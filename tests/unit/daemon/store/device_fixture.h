@@ -36,8 +36,8 @@ class StoreDevice : public ::testing::Test {
 
   void Attach(SessionId session) {
     protocol::DeviceAttachReply reply;
-    std::string why;
-    ASSERT_TRUE(w->store->AttachDevice(session, "test", &reply, &why).ok()) << why;
+    const Error attached = w->store->devices().Attach(session, "test", &reply);
+    ASSERT_TRUE(attached.ok()) << attached.sentence();
     EXPECT_EQ(reply.slab_count, kSlabs);
     w->Run();
   }
@@ -89,7 +89,7 @@ class StoreDevice : public ::testing::Test {
                                           .generation = ordered.order.generation,
                                           .checksum_count = static_cast<uint32_t>(roots.size()),
                                           .status = static_cast<uint8_t>(status)};
-    const Status told = w->store->OrderDone(ordered.session, done, roots);
+    const Status told = w->store->devices().OrderDone(ordered.session, done, roots);
     w->Run();
     return told.code();
   }
@@ -119,7 +119,7 @@ class StoreDevice : public ::testing::Test {
     AcquireResult joined;
     const protocol::JoinRequest request{
         .token = token, .member_mask = ~uint64_t{0}, .group_handle = group, .flags = flags};
-    EXPECT_TRUE(w->store->JoinRead(session, kJoinRequest, request, &joined).ok());
+    EXPECT_TRUE(w->store->leases().JoinRead(session, kJoinRequest, request, &joined).ok());
     return joined;
   }
   // Stored and hit until it lies on the device, too.
@@ -142,7 +142,7 @@ class StoreDevice : public ::testing::Test {
   uint8_t TierMask(uint64_t chain) {
     std::vector<protocol::QueriedBlock> blocks;
     const std::vector<BlockKey> keys = StoreWorld::Keys(1, chain);
-    EXPECT_TRUE(w->store->Query(w->Query(a, group, keys), &blocks).ok());
+    EXPECT_TRUE(w->store->operators().Query(w->Query(a, group, keys), &blocks).ok());
     return blocks[0].tier_mask;
   }
   static bool IsOnDevice(const SlotAddress& slot) {

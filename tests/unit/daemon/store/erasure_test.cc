@@ -34,11 +34,11 @@ class Erasure : public ::testing::Test {
     const auto keys = World::Keys(4, chain);
     uint64_t cursor = 0;
     protocol::EvictReply reply;
-    ASSERT_TRUE(w.store->Evict(w.Query(s, group, keys), &cursor, &reply).ok());
+    ASSERT_TRUE(w.store->operators().Evict(w.Query(s, group, keys), &cursor, &reply).ok());
     ASSERT_EQ(reply.block_count, 4u);
   }
   StatusCode Await(uint64_t request_id = 77) {
-    return w.store->AwaitErasures(s, request_id).code();
+    return w.store->operators().AwaitErasures(s, request_id).code();
   }
 
   World w{Options()};
@@ -67,7 +67,8 @@ TEST_F(Erasure, IsAnsweredAtOnceWhenNothingLiesBelow) {
   w.Advance(100'000);
   EXPECT_EQ(Await(), StatusCode::kOk) << "it has been erased meanwhile";
   World plain;
-  EXPECT_EQ(plain.store->AwaitErasures(plain.Open(), 1).code(), StatusCode::kOk) << "no tier";
+  EXPECT_EQ(plain.store->operators().AwaitErasures(plain.Open(), 1).code(), StatusCode::kOk)
+      << "no tier";
 }
 
 // Until then a successor could not say what it found.
@@ -83,8 +84,8 @@ TEST(ErasureOfGroups, TheSpecOfAForgottenGroupGoesWhenNoSuccessorFindsItsBlocks)
   w.Put(s, group, World::Keys(4, 1));
   w.Advance(30'000'000);
   uint64_t cursor = 0;
-  ASSERT_TRUE(w.store->Reset(s, group, &cursor).ok());
-  w.store->ProofOfDeath(s);
+  ASSERT_TRUE(w.store->operators().Reset(s, group, &cursor).ok());
+  w.store->sessions().ProofOfDeath(s);
   w.OpenGroup(w.Open(), TestGroup("next", {TestSpace(0)}));
   ASSERT_EQ(w.Stats().group_count, 1u);
   ASSERT_TRUE(w.tiers[0]->has_erasures_pending());
@@ -108,11 +109,11 @@ TEST(ErasureOfGroups, AForgottenGroupThatIsBackKeepsItsSpec) {
   w.Put(s, group, World::Keys(4, 1));
   w.Advance(30'000'000);
   uint64_t cursor = 0;
-  ASSERT_TRUE(w.store->Reset(s, group, &cursor).ok());
-  w.store->ProofOfDeath(s);
+  ASSERT_TRUE(w.store->operators().Reset(s, group, &cursor).ok());
+  w.store->sessions().ProofOfDeath(s);
   s = w.Open();
   w.OpenGroup(s, TestGroup("second", {TestSpace(0)}));
-  w.store->ProofOfDeath(s);
+  w.store->sessions().ProofOfDeath(s);
   ASSERT_TRUE(w.tiers[0]->has_erasures_pending());
   w.OpenGroup(w.Open(), first);
   for (int i = 0; i < 100 && w.tiers[0]->has_erasures_pending(); ++i) w.Advance(1'000'000);
@@ -127,7 +128,7 @@ TEST_F(Erasure, CoversABlockThatIsBeingWritten) {
   w.Put(s, group, World::Keys(4, 1));
   w.Advance(1'000);
   ASSERT_GT(w.tiers[0]->stats().transfers_in_flight, 0u);
-  ASSERT_TRUE(w.store->Reset(s, group, std::make_unique<uint64_t>(0).get()).ok());
+  ASSERT_TRUE(w.store->operators().Reset(s, group, std::make_unique<uint64_t>(0).get()).ok());
   ASSERT_FALSE(w.tiers[0]->has_erasures_pending()) << "the tier has not been told yet";
   EXPECT_EQ(Await(), StatusCode::kBusy);
   w.Advance(100'000);
@@ -187,7 +188,7 @@ TEST_F(Erasure, WhoHangsUpIsNotAnswered) {
   PutBelow(1);
   Evict(1);
   EXPECT_EQ(Await(), StatusCode::kBusy);
-  w.store->ProofOfDeath(s);
+  w.store->sessions().ProofOfDeath(s);
   s = w.Open();
   w.Advance(100'000);
   EXPECT_THAT(w.listener.waits, IsEmpty());
@@ -271,7 +272,8 @@ TEST_F(ErasureReply, ThatTakesTooLongSaysThatABlockCouldComeBack) {
   Advance(100'000);
   EXPECT_THAT(Send(Verb::kReset, Reset(), 900), IsEmpty());
   world.clock.Advance(protocol::kErasureWaitUs + 1);  // the tier has not moved
-  while (world.store->NextTimerUs() <= world.clock.NowUs()) world.store->OnTimer();
+  while (world.store->events().NextTimerUs() <= world.clock.NowUs())
+    world.store->events().OnTimer();
   world.sessions->Flush();
   const auto replies = world.transport.Take(session);
   ASSERT_THAT(replies, SizeIs(1));

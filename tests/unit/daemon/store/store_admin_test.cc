@@ -18,7 +18,8 @@ class Admin : public ::testing::Test {
     protocol::EvictReply reply;
     uint64_t cursor = 0;
     do {
-      EXPECT_TRUE(w.store->Evict(w.Query(s, group_index, keys, flags), &cursor, &reply).ok());
+      EXPECT_TRUE(
+          w.store->operators().Evict(w.Query(s, group_index, keys, flags), &cursor, &reply).ok());
       w.Check();
     } while (cursor != 0);
     return reply;
@@ -29,7 +30,7 @@ class Admin : public ::testing::Test {
         .group_handle = group_index, .entry_count_max = page, .root = root};
     protocol::ListReply reply;
     do {
-      EXPECT_TRUE(w.store->List(s, request, &reply, &entries).ok());
+      EXPECT_TRUE(w.store->operators().List(s, request, &reply, &entries).ok());
       EXPECT_LE(entries.size(), page);
       all.insert(all.end(), entries.begin(), entries.end());
       request.cursor = reply.cursor;
@@ -96,7 +97,7 @@ TEST_F(Admin, PinnedBlocksStayUntilUnpinned) {
   const auto keys = World::Keys(4);
   w.Put(s, group, keys);
   protocol::PinReply pinned;
-  EXPECT_TRUE(w.store->Pin(w.Query(s, group, keys), &pinned).ok());
+  EXPECT_TRUE(w.store->operators().Pin(w.Query(s, group, keys), &pinned).ok());
   EXPECT_EQ(pinned.block_count, 4u);
   EXPECT_EQ(Evict(group, keys, 0).skipped_count, 4u);
   const auto many = World::Keys(4 * kSlotsPerSegment, 2);
@@ -104,7 +105,8 @@ TEST_F(Admin, PinnedBlocksStayUntilUnpinned) {
   w.Run();
   w.Put(s, group, many);
   EXPECT_EQ(w.MatchCount(s, group, keys), 4u);
-  EXPECT_TRUE(w.store->Pin(w.Query(s, kAllGroups, keys, protocol::kPinClear), &pinned).ok());
+  EXPECT_TRUE(
+      w.store->operators().Pin(w.Query(s, kAllGroups, keys, protocol::kPinClear), &pinned).ok());
   EXPECT_EQ(Evict(group, keys, 0).block_count, 4u);
 }
 
@@ -114,7 +116,7 @@ TEST_F(Admin, APinWithATimeToLiveEndsWithTheBlock) {
   protocol::PinReply pinned;
   KeysQuery query = w.Query(s, group, keys);
   query.hints.ttl_s = 5;
-  EXPECT_TRUE(w.store->Pin(query, &pinned).ok());
+  EXPECT_TRUE(w.store->operators().Pin(query, &pinned).ok());
   EXPECT_EQ(pinned.block_count, 4u);
   w.Advance(4'999'999);
   w.Run();
@@ -132,7 +134,7 @@ TEST_F(Admin, ResetForgetsLeasedBlocksToo) {
   const auto more = World::Keys(2, 2);
   const ReserveResult reserved = w.Reserve(s, group, more);
   uint64_t cursor = 0;
-  EXPECT_TRUE(w.store->Reset(s, group, &cursor).ok());
+  EXPECT_TRUE(w.store->operators().Reset(s, group, &cursor).ok());
   EXPECT_EQ(cursor, 0u);
   w.Check();
   EXPECT_EQ(w.Stats().block_count, 0u);
@@ -172,14 +174,14 @@ TEST_F(Admin, AListGoesOnWhenItsPlaceIsEvicted) {
   protocol::ListRequest request{.group_handle = group, .entry_count_max = 4};
   protocol::ListReply reply;
   std::vector<protocol::ListEntry> entries;
-  ASSERT_TRUE(w.store->List(s, request, &reply, &entries).ok());
+  ASSERT_TRUE(w.store->operators().List(s, request, &reply, &entries).ok());
   ASSERT_EQ(entries.size(), 4u);
   // The walk stands on the last entry it gave.
   const uint64_t first_chain = entries[3].key.low / 100'000;
   Evict(group, World::Keys(4, first_chain), 0);
   request.cursor = reply.cursor;
   request.entry_count_max = 100;
-  ASSERT_TRUE(w.store->List(s, request, &reply, &entries).ok());
+  ASSERT_TRUE(w.store->operators().List(s, request, &reply, &entries).ok());
   EXPECT_EQ(entries.size(), 4u);
   EXPECT_EQ(reply.cursor, 0u);
 }
@@ -188,8 +190,8 @@ TEST_F(Admin, AnUnknownCursorIsGone) {
   protocol::ListReply reply;
   std::vector<protocol::ListEntry> entries;
   EXPECT_EQ(
-      w.store
-          ->List(s, {.group_handle = group, .entry_count_max = 1, .cursor = 77}, &reply, &entries)
+      w.store->operators()
+          .List(s, {.group_handle = group, .entry_count_max = 1, .cursor = 77}, &reply, &entries)
           .code(),
       StatusCode::kGone);
 }
@@ -200,7 +202,7 @@ TEST_F(Admin, QuerySaysWhatABlockIs) {
   const ReserveResult reserved = w.Reserve(s, group, keys);
   const AcquireResult held = w.Acquire(s, group, World::Keys(1));
   std::vector<protocol::QueriedBlock> blocks;
-  ASSERT_TRUE(w.store->Query(w.Query(s, group, World::Keys(3)), &blocks).ok());
+  ASSERT_TRUE(w.store->operators().Query(w.Query(s, group, World::Keys(3)), &blocks).ok());
   ASSERT_EQ(blocks.size(), 3u);
   EXPECT_EQ(blocks[0].state, protocol::BlockState::kSealed);
   EXPECT_EQ(blocks[0].tier_mask, 1u << static_cast<uint8_t>(TierKind::kDram));
@@ -214,7 +216,8 @@ TEST_F(Admin, QuerySaysWhatABlockIs) {
 TEST_F(Admin, WaitNeedsAPersistentTier) {
   const auto keys = World::Keys(1);
   w.Put(s, group, keys);
-  EXPECT_EQ(w.store->Wait(w.Query(s, group, keys)).code(), StatusCode::kUnsupported);
+  EXPECT_EQ(w.store->operators().Wait().Step(w.Query(s, group, keys)).code(),
+            StatusCode::kUnsupported);
 }
 
 }  // namespace

@@ -127,7 +127,7 @@ TEST_F(StoreAdopt, CorruptedBlockIsAMissAndOthersAreNot) {
   BytesOf(keys[3])[kSlotBytes / 2] ^= std::byte{1};
   world_.MakeStore(StoreWorld::Dram::kKept);
   world_.Restore();
-  EXPECT_EQ(world_.store->AdoptSlots(0, {}).blocks, 10u);
+  EXPECT_EQ(world_.store->restoration().AdoptSlots(0, {}).blocks, 10u);
   const SessionId reader = Arrive();
   EXPECT_EQ(Load(reader, keys), 3u);
   EXPECT_EQ(Load(reader, others), 4u);
@@ -162,10 +162,10 @@ TEST_F(StoreAdopt, FencesStandUntilEverySessionHasEnded) {
   EXPECT_EQ(world_.Stats().inherited_bytes, 3 * kSlotBytes);
   world_.Advance(1'000'000'000);  // no timer lets them fall
   EXPECT_EQ(world_.Stats().inherited_bytes, 3 * kSlotBytes);
-  world_.store->PredecessorSessionEnded(0, writer_);
+  world_.store->restoration().PredecessorSessionEnded(0, writer_);
   world_.Run();
   EXPECT_EQ(world_.Stats().inherited_bytes, 3 * kSlotBytes);
-  world_.store->PredecessorSessionEnded(0, other);
+  world_.store->restoration().PredecessorSessionEnded(0, other);
   world_.Run();
   EXPECT_EQ(world_.Stats().inherited_bytes, 0u);
   EXPECT_EQ(world_.Stats().slot_bytes_used, 2 * kSlotBytes);
@@ -183,7 +183,7 @@ TEST_F(StoreAdopt, SealedSlotIsNotReusedWhileAPredecessorsReaderMayReadIt) {
   const auto more = StoreWorld::Keys(2, /*chain=*/2);
   EXPECT_EQ(Save(session, more), 0u);
   EXPECT_EQ(Load(session, keys), 32u);
-  world_.store->PredecessorSessionEnded(0, writer_);
+  world_.store->restoration().PredecessorSessionEnded(0, writer_);
   world_.Run();
   EXPECT_EQ(Save(session, more), 2u);
 }
@@ -196,12 +196,12 @@ TEST_F(StoreAdopt, ResetBlocksKeepTheirSlotsFenced) {
   const SessionId session = Arrive();
   uint64_t cursor = 0;
   do {
-    ASSERT_TRUE(world_.store->Reset(session, group_, &cursor).ok());
+    ASSERT_TRUE(world_.store->operators().Reset(session, group_, &cursor).ok());
   } while (cursor != 0);
   world_.Run();
   EXPECT_EQ(Load(session, keys), 0u);
   EXPECT_EQ(world_.Stats().inherited_bytes, 4 * kSlotBytes);
-  world_.store->PredecessorSessionEnded(0, writer_);
+  world_.store->restoration().PredecessorSessionEnded(0, writer_);
   world_.Run();
   EXPECT_EQ(world_.Stats().slot_bytes_used, 0u);
 }
@@ -216,7 +216,8 @@ TEST_F(StoreAdopt, BlocksOfAGroupNobodyOpenedWaitForIt) {
   // Found as soon as the group is there, before anything else is run.
   const SessionId session = world_.Open();
   std::string why;
-  const auto opened = world_.store->OpenGroup(session, TestGroup("simple", {TestSpace(0)}), &why);
+  const auto opened =
+      world_.store->sessions().OpenGroup(session, TestGroup("simple", {TestSpace(0)}), &why);
   ASSERT_TRUE(opened.ok()) << why;
   EXPECT_EQ(world_.MatchCount(session, opened->group_index, keys), 10u);
   group_ = world_.OpenSimple(session);
@@ -256,7 +257,7 @@ TEST_F(StoreAdopt, HintsOutliveTheProcess) {
   world_.RestartWarm();
   const SessionId session = Arrive();
   std::vector<protocol::QueriedBlock> blocks;
-  ASSERT_TRUE(world_.store->Query(world_.Query(session, group_, keys), &blocks).ok());
+  ASSERT_TRUE(world_.store->operators().Query(world_.Query(session, group_, keys), &blocks).ok());
   ASSERT_EQ(blocks.size(), 2u);
   EXPECT_EQ(blocks[1].priority, 77);
   EXPECT_EQ(Load(session, keys), 2u);
@@ -289,7 +290,7 @@ TEST_F(StoreAdoptTiers, CorruptedDramCopyFallsBackToTheOneBelow) {
   BytesOf(keys[1])[5] ^= std::byte{1};
   world_.MakeStore(StoreWorld::Dram::kKept);
   world_.Restore();
-  world_.store->AdoptSlots(0, {});
+  world_.store->restoration().AdoptSlots(0, {});
   world_.Run();
   EXPECT_EQ(world_.Stats().blocks_corrupt, 1u);
   EXPECT_EQ(Load(Arrive(), keys), 3u);
@@ -373,7 +374,7 @@ TEST_P(StoreAdoptGarbled, WhatIsServedIsRightWhateverTheTableSays) {
     world_.MakeStore(StoreWorld::Dram::kKept);
     if (Draw(2) == 0) world_.shelf.kept.clear();
     world_.Restore();
-    world_.store->AdoptSlots(0, {});
+    world_.store->restoration().AdoptSlots(0, {});
     const SessionId reader = Arrive();
     Load(reader, keys);  // judges every byte
     Load(reader, others);
@@ -401,7 +402,7 @@ TEST_F(StoreAdopt, MembersOfAGroupAreAdoptedTogether) {
   ASSERT_EQ(torn, 1u);
   world_.MakeStore(StoreWorld::Dram::kKept);
   world_.Restore();
-  const AdoptSummary summary = world_.store->AdoptSlots(0, {});
+  const AdoptSummary summary = world_.store->restoration().AdoptSlots(0, {});
   EXPECT_EQ(summary.blocks, 2u);
   EXPECT_EQ(summary.slots_dropped, 1u);
   world_.Run();

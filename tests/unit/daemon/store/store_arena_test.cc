@@ -37,7 +37,7 @@ struct ShortReserve {
     query = w.Query(session, w.OpenSimple(session), keys);
     query.hints.by_verb = by_verb;
     w.holds_arena = true;
-    EXPECT_TRUE(w.store->Reserve(query, &result).ok());
+    EXPECT_TRUE(reserve.Step(query).ok());
   }
   size_t told_count() const { return w.listener.seeks.size(); }
   // As the session does: with the keys that were not answered.
@@ -45,7 +45,7 @@ struct ShortReserve {
     query.parent = keys[result.keys.size() - 1];
     query.first_position = static_cast<uint32_t>(result.keys.size());
     query.keys = std::span(keys).subspan(result.keys.size());
-    EXPECT_TRUE(w.store->Reserve(query, &result).ok());
+    EXPECT_TRUE(reserve.Step(query).ok());
   }
   size_t ok_count() const {
     return static_cast<size_t>(std::ranges::count(
@@ -57,6 +57,7 @@ struct ShortReserve {
   SessionId session = 0;
   KeysQuery query;
   ReserveResult result;
+  ReserveOperation reserve = w.store->storing().Reserve(&result);
 };
 
 TEST(Arena, AReserveWaitsForMemoryThatIsBeingPopulated) {
@@ -72,7 +73,6 @@ TEST(Arena, AReserveWaitsForMemoryThatIsBeingPopulated) {
   on.GoOn();
   EXPECT_FALSE(on.result.awaits_room);
   EXPECT_EQ(on.ok_count(), 2u * kSlotsPerSegment);
-  on.w.store->FinishReserve(on.query, &on.result);
   on.w.Advance(1'000'000);
   EXPECT_EQ(on.told_count(), 1u);
   EXPECT_EQ(on.w.Stats().reserve_no_space, 0u);
@@ -87,7 +87,6 @@ TEST(Arena, AReserveWaitsForMemoryNoLongerThanItMay) {
   EXPECT_FALSE(on.result.awaits_room);
   EXPECT_EQ(on.ok_count(), kSlotsPerSegment);
   EXPECT_EQ(on.w.Stats().reserve_no_space, kSlotsPerSegment);
-  on.w.store->FinishReserve(on.query, &on.result);
 }
 
 TEST(Arena, NobodysBlocksGoWhileMemoryIsComing) {
@@ -100,11 +99,11 @@ TEST(Arena, NobodysBlocksGoWhileMemoryIsComing) {
   KeysQuery query = w.Query(s, group, second);
   query.hints.by_verb = 1;
   ReserveResult result;
-  EXPECT_TRUE(w.store->Reserve(query, &result).ok());
+  ReserveOperation reserve = w.store->storing().Reserve(&result);
+  EXPECT_EQ(*reserve.Step(query), Progress::kAwaits);
   EXPECT_TRUE(result.awaits_room);
   w.Advance(protocol::kRoomWaitUnitUs);
-  EXPECT_TRUE(w.store->Reserve(query, &result).ok());
-  w.store->FinishReserve(query, &result);
+  EXPECT_EQ(*reserve.Step(query), Progress::kDone);
   EXPECT_EQ(w.Stats().blocks_evicted, 0u);
   EXPECT_EQ(w.Stats().reserve_no_space, 4u);
   w.holds_arena = false;
@@ -117,7 +116,6 @@ TEST(Arena, AReserveThatMayNotWaitDoesNot) {
   ShortReserve on(0);
   EXPECT_FALSE(on.result.awaits_room);
   EXPECT_EQ(on.ok_count(), kSlotsPerSegment);
-  on.w.store->FinishReserve(on.query, &on.result);
 }
 
 // A policy that lets newcomers pass by does so when all room is there.
@@ -155,7 +153,7 @@ TEST(Arena, AFailedPopulateIsTriedAgain) {
   w.Run();
   sim::PlainArena::Work work;
   ASSERT_TRUE(w.arenas[0]->TakeWork(&work));
-  w.store->OnSegmentPopulated(0, work.segment, Status(StatusCode::kIo, "", 12));
+  w.store->events().OnSegmentPopulated(0, work.segment, Status(StatusCode::kIo, "", 12));
   w.Run();
   EXPECT_FALSE(w.arenas[0]->has_work());
   w.Advance(1'100'000);
@@ -194,13 +192,13 @@ TEST(Arena, BorrowedSegmentsComeBackThroughTheWholeProtocol) {
   EXPECT_EQ(w.MatchCount(a, group_a, last), kSlotsPerSegment);  // leased blocks stay
   EXPECT_EQ(Populated(w, 0), 3u);  // nothing is punched before all have unmapped
 
-  EXPECT_TRUE(w.store->Unmapped(a, segment).ok());
+  EXPECT_TRUE(w.store->sessions().Unmapped(a, segment).ok());
   w.Run();
   EXPECT_EQ(Populated(w, 0), 3u);
-  w.store->HangUp(a2);
+  w.store->sessions().HangUp(a2);
   w.Run();
   EXPECT_EQ(Populated(w, 0), 3u);
-  w.store->ProofOfDeath(a2);
+  w.store->sessions().ProofOfDeath(a2);
   w.Run();
   EXPECT_EQ(Populated(w, 0), 2u);
   EXPECT_EQ(Populated(w, 1), 2u);
@@ -220,13 +218,13 @@ TEST(Arena, AHungUpSessionHasTheSegmentMappedUntilItIsDead) {
     w.Put(a, group_a, World::Keys(kSlotsPerSegment, i + 1));
     w.Run();
   }
-  w.store->HangUp(a);
+  w.store->sessions().HangUp(a);
   w.Put(b, group_b, World::Keys(kSlotsPerSegment));
   w.Put(b, group_b, World::Keys(1, 2));
   w.Advance(1'000'000);
   EXPECT_EQ(Populated(w, 0), 3u);
   EXPECT_EQ(Populated(w, 1), 1u);
-  w.store->ProofOfDeath(a);
+  w.store->sessions().ProofOfDeath(a);
   w.Run();
   EXPECT_EQ(Populated(w, 0), 2u);
   EXPECT_EQ(Populated(w, 1), 2u);
@@ -274,7 +272,7 @@ TEST(Arena, ADrainWaitsForLeases) {
   for (const LeaseToken& token : tokens) w.Release(a, token);
   w.Advance(100'000);
   ASSERT_EQ(w.listener.segment_revokes.size(), 1u);
-  EXPECT_TRUE(w.store->Unmapped(a, w.listener.segment_revokes[0].second).ok());
+  EXPECT_TRUE(w.store->sessions().Unmapped(a, w.listener.segment_revokes[0].second).ok());
   w.Run();
   EXPECT_EQ(Populated(w, 1), 2u);
 }
@@ -291,7 +289,7 @@ TEST(Arena, APinHoldsNoBorrowedMemory) {
     const auto keys = World::Keys(kSlotsPerSegment, i + 1);
     w.Put(a, group_a, keys);
     protocol::PinReply pinned;
-    ASSERT_TRUE(w.store->Pin(w.Query(a, group_a, keys), &pinned).ok());
+    ASSERT_TRUE(w.store->operators().Pin(w.Query(a, group_a, keys), &pinned).ok());
     ASSERT_EQ(pinned.block_count, kSlotsPerSegment);
     w.Run();
   }
@@ -299,7 +297,7 @@ TEST(Arena, APinHoldsNoBorrowedMemory) {
   w.Put(b, group_b, World::Keys(1, 2));
   w.Advance(100'000);
   ASSERT_EQ(w.listener.segment_revokes.size(), 1u);
-  EXPECT_TRUE(w.store->Unmapped(a, w.listener.segment_revokes[0].second).ok());
+  EXPECT_TRUE(w.store->sessions().Unmapped(a, w.listener.segment_revokes[0].second).ok());
   w.Run();
   EXPECT_EQ(Populated(w, 1), 2u);
   uint32_t left = 0;

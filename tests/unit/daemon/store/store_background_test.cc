@@ -25,7 +25,7 @@ class Background : public ::testing::Test {
   protocol::QueriedBlock Queried(uint64_t chain, uint32_t index = 0) {
     std::vector<protocol::QueriedBlock> blocks;
     const std::vector<BlockKey> keys = {World::Keys(index + 1, chain)[index]};
-    EXPECT_TRUE(w.store->Query(w.Query(s, group, keys), &blocks).ok());
+    EXPECT_TRUE(w.store->operators().Query(w.Query(s, group, keys), &blocks).ok());
     return blocks[0];
   }
   uint64_t used_bytes() { return w.tiers[0]->stats().used_bytes; }
@@ -122,14 +122,14 @@ TEST_F(Background, PinsPrioritiesAndExpiryOfABlockBelowReachItsRecord) {
   PutBelow(3, 1);
   protocol::PinReply pinned;
   const auto first = World::Keys(1, 1);
-  ASSERT_TRUE(w.store->Pin(w.Query(s, group, first), &pinned).ok());
+  ASSERT_TRUE(w.store->operators().Pin(w.Query(s, group, first), &pinned).ok());
   const auto second = World::Keys(1, 2), third = World::Keys(1, 3);
   KeysQuery touch = w.Query(s, group, second);
   touch.hints.priority = 77;
-  ASSERT_TRUE(w.store->Touch(touch).ok());
+  ASSERT_TRUE(w.store->leases().Touch(touch).ok());
   touch = w.Query(s, group, third);
   touch.hints.ttl_s = 1;
-  ASSERT_TRUE(w.store->Touch(touch).ok());
+  ASSERT_TRUE(w.store->leases().Touch(touch).ok());
   w.Advance(100'000);
   EXPECT_EQ(w.Restart()[0].blocks, 3u);
   s = w.Open();
@@ -140,7 +140,7 @@ TEST_F(Background, PinsPrioritiesAndExpiryOfABlockBelowReachItsRecord) {
   EXPECT_EQ(w.MatchCount(s, group, third), 0u);
   // And back again.
   KeysQuery unpin = w.Query(s, group, first, protocol::kPinClear);
-  ASSERT_TRUE(w.store->Pin(unpin, &pinned).ok());
+  ASSERT_TRUE(w.store->operators().Pin(unpin, &pinned).ok());
   w.Advance(100'000);
   w.Restart();
   s = w.Open();
@@ -153,7 +153,7 @@ TEST_F(Background, WhatIsErasedLeavesTheTierBelowAtOnceWhoeverStillReadsIt) {
   const AcquireResult held = w.Acquire(s, group, World::Keys(4, 1));
   EXPECT_EQ(held.reply.block_count, 4u);
   uint64_t cursor = 0;
-  ASSERT_TRUE(w.store->Reset(s, group, &cursor).ok());
+  ASSERT_TRUE(w.store->operators().Reset(s, group, &cursor).ok());
   EXPECT_EQ(used_bytes(), 0u);
   EXPECT_TRUE(w.Holds(s, group, World::Keys(1, 1)[0], 0, held.slots[0]));
   w.Release(s, held.reply.token);
@@ -223,7 +223,7 @@ class Slabs : public ::testing::Test {
   uint32_t CountBelow(uint32_t of_group, uint64_t chain, uint32_t count) {
     std::vector<protocol::QueriedBlock> blocks;
     const auto keys = World::Keys(count, chain);
-    EXPECT_TRUE(w.store->Query(w.Query(s, of_group, keys), &blocks).ok());
+    EXPECT_TRUE(w.store->operators().Query(w.Query(s, of_group, keys), &blocks).ok());
     uint32_t below = 0;
     for (const auto& block : blocks) below += (block.tier_mask & kNvme) != 0 ? 1 : 0;
     return below;

@@ -67,7 +67,7 @@ TEST(ClaimsShared, WrongRootsNeverReachOtherHosts) {
   WorldOptions options;
   options.shared.tier = &tier;
   World w{options};
-  tier.SetListener(&w.store->shared_listener(0));
+  tier.SetListener(&w.store->events().shared_listener(0));
   const SessionId writer = w.Open();
   const uint32_t group = w.OpenSimple(writer);
   const auto keys = World::Keys(2);
@@ -223,8 +223,7 @@ TEST_F(ClaimsOfDram, AreComparedForAPrefetchOfAnotherUid) {
   Put(keys);
   const KeysQuery query = w.Query(other, group, keys);
   PrefixMatch result;
-  ASSERT_TRUE(w.store->Prefetch(query, &result).ok());
-  w.store->FinishPrefetch(query, &result);
+  ASSERT_TRUE(w.store->prefixes().Prefetch(&result).Step(query).ok());
   EXPECT_EQ(result.reply.block_count, 2u);
   w.Run();
   EXPECT_EQ(w.Stats().checksums_verified, 2u);

@@ -145,7 +145,7 @@ TEST_F(StoreDevice, AnOwnersPlaceThereOutlivesAJoinersWaitForDram) {
   ASSERT_EQ(joined.reply.block_count, 1u);
   ASSERT_EQ(joined.spans[0].state, SpanState::kComing);
   w->Run();
-  EXPECT_TRUE(w->store->Cancel(c, kJoinRequest).ok());
+  EXPECT_TRUE(w->store->leases().Cancel(c, kJoinRequest).ok());
   w->Run();
   const auto order = TakeOrder();
   Copy(order);
@@ -154,7 +154,7 @@ TEST_F(StoreDevice, AnOwnersPlaceThereOutlivesAJoinersWaitForDram) {
   w->Run();
   for (uint64_t chain = 10; chain < 40; ++chain) PutOnDevice(chain);
   EXPECT_TRUE(HoldsOnDevice(1, got.slots[0])) << "a still reads it";
-  EXPECT_TRUE(w->store->Renew(a, got.reply.token).ok()) << "its lease is as valid as ever";
+  EXPECT_TRUE(w->store->leases().Renew(a, got.reply.token).ok()) << "its lease is as valid as ever";
 }
 
 // A scheduler without the device; a joiner with it: block 0 there, block 1 coming from the drive.
@@ -179,13 +179,13 @@ TEST_F(StoreDeviceAndDrive, WhatComesLaterForAJoinerWithTheDeviceStays) {
     return std::memcmp(w->Address(a, joined.slots[1]), second.data(), second.size()) == 0;
   };
   ASSERT_TRUE(holds());
-  EXPECT_TRUE(w->store->Cancel(s, w->last_request()).ok());
+  EXPECT_TRUE(w->store->leases().Cancel(s, w->last_request()).ok());
   w->Run();
   for (uint64_t chain = 100; chain < 140; ++chain) w->Put(s, group, World::Keys(1, chain));
   w->Advance(100'000);
   EXPECT_TRUE(holds()) << "a still reads it";
   EXPECT_TRUE(HoldsOnDevice(1, joined.slots[0]));
-  EXPECT_TRUE(w->store->Renew(a, got.reply.token).ok());
+  EXPECT_TRUE(w->store->leases().Renew(a, got.reply.token).ok());
 }
 
 // Holes on the device: the parent's copy was refused, the child's was not.
@@ -212,14 +212,14 @@ TEST_F(StoreDeviceAndDrive, WhatLiesThereBehindAHoleStays) {
     return std::memcmp(DeviceBytes(got.slots[1]), bytes.data(), bytes.size()) == 0;
   };
   ASSERT_TRUE(holds());
-  EXPECT_TRUE(w->store->Cancel(a, w->last_request()).ok());
+  EXPECT_TRUE(w->store->leases().Cancel(a, w->last_request()).ok());
   w->Run();
   for (uint64_t chain = 10; chain < 40; ++chain) {
     PutOnDevice(chain);
     w->Advance(20'000);
   }
   EXPECT_TRUE(holds()) << "by parts, a block that is ready is held to the end of the lease";
-  EXPECT_TRUE(w->store->Renew(a, got.reply.token).ok());
+  EXPECT_TRUE(w->store->leases().Renew(a, got.reply.token).ok());
 }
 
 TEST_F(StoreDeviceAndDrive, WhatLiesInDramBehindTheDeviceStays) {
@@ -242,8 +242,8 @@ TEST_F(StoreDeviceAndDrive, WhatLiesInDramBehindTheDeviceStays) {
   w->OpenSimple(c);
   const AcquireResult joined = Join(c, got.reply.token);
   ASSERT_EQ(joined.spans[0].state, SpanState::kComing);
-  EXPECT_TRUE(w->store->Cancel(c, kJoinRequest).ok());
-  EXPECT_TRUE(w->store->Cancel(b, bs).ok());
+  EXPECT_TRUE(w->store->leases().Cancel(c, kJoinRequest).ok());
+  EXPECT_TRUE(w->store->leases().Cancel(b, bs).ok());
   w->Run();
   const std::vector<std::byte> second = World::Content(keys[1], 0, 0, kSlotBytes);
   for (uint64_t chain = 100; chain < 140; ++chain) {
@@ -251,7 +251,7 @@ TEST_F(StoreDeviceAndDrive, WhatLiesInDramBehindTheDeviceStays) {
     w->Advance(20'000);
   }
   EXPECT_EQ(std::memcmp(w->Address(a, got.slots[1]), second.data(), second.size()), 0);
-  EXPECT_TRUE(w->store->Renew(a, got.reply.token).ok());
+  EXPECT_TRUE(w->store->leases().Renew(a, got.reply.token).ok());
 }
 
 TEST_F(StoreDevice, AnOwnersPlaceThereOutlivesARefusedOrder) {
@@ -278,7 +278,7 @@ TEST_F(StoreDevice, AnOwnersPlaceThereOutlivesARefusedOrder) {
   w->Run();
   for (uint64_t chain = 10; chain < 40; ++chain) PutOnDevice(chain);
   EXPECT_TRUE(HoldsOnDevice(1, got.slots[0])) << "a still reads it";
-  EXPECT_TRUE(w->store->Renew(a, got.reply.token).ok()) << "its lease is as valid as ever";
+  EXPECT_TRUE(w->store->leases().Renew(a, got.reply.token).ok()) << "its lease is as valid as ever";
 }
 
 // A scheduler without the device; a joiner with it: block 0 there, block 1 coming from the drive.
@@ -304,12 +304,12 @@ TEST_F(StoreDeviceAndDrive, WhatARankReadsOutlivesItsSchedulersDeadline) {
   };
   ASSERT_TRUE(holds());
   w->Advance(2'500'000);  // the order's deadline, and the scheduler's; nobody is silent
-  EXPECT_TRUE(w->store->Renew(a, got.reply.token).ok()) << "still its lease";
+  EXPECT_TRUE(w->store->leases().Renew(a, got.reply.token).ok()) << "still its lease";
   for (uint64_t chain = 100; chain < 140; ++chain) w->Put(s, group, World::Keys(1, chain));
   w->Advance(100'000);
   EXPECT_TRUE(holds()) << "a still reads it";
   EXPECT_TRUE(HoldsOnDevice(1, joined.slots[0]));
-  EXPECT_TRUE(w->store->Renew(a, got.reply.token).ok());
+  EXPECT_TRUE(w->store->leases().Renew(a, got.reply.token).ok());
 }
 
 }  // namespace

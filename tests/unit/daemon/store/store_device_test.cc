@@ -143,10 +143,10 @@ TEST_F(StoreDevice, AHungUpExecutorKeepsItsOrderUntilItIsDead) {
   const auto order = TakeOrder();
   ASSERT_EQ(order.session, a);
   Attach(b);
-  w->store->HangUp(a);
+  w->store->sessions().HangUp(a);
   w->Run();
   EXPECT_TRUE(w->listener.work_orders.empty()) << "it may still write to the slot";
-  w->store->ProofOfDeath(a);
+  w->store->sessions().ProofOfDeath(a);
   w->Run();
   const auto again = TakeOrder();
   EXPECT_EQ(again.session, b);
@@ -160,7 +160,7 @@ TEST_F(StoreDevice, AHungUpExecutorKeepsItsOrderUntilItIsDead) {
 TEST_F(StoreDevice, WithNoClientLeftItsBlocksWaitForTheNext) {
   PutOnDevice(1);
   Flood();
-  w->store->ProofOfDeath(a);
+  w->store->sessions().ProofOfDeath(a);
   w->Run();
   const SessionId b = w->Open();
   w->OpenSimple(b);
@@ -180,7 +180,7 @@ TEST_F(StoreDevice, WhatIsReadThereIsNotReused) {
   protocol::EvictReply evicted;
   uint64_t cursor = 0;
   const auto keys = World::Keys(1, 1);
-  EXPECT_TRUE(w->store->Evict(w->Query(a, group, keys), &cursor, &evicted).ok());
+  EXPECT_TRUE(w->store->operators().Evict(w->Query(a, group, keys), &cursor, &evicted).ok());
   EXPECT_EQ(evicted.skipped_count, 1u);
   // More than the device holds passes through it.
   for (uint64_t chain = 10; chain < 40; ++chain) PutOnDevice(chain);
@@ -199,7 +199,7 @@ TEST_F(StoreDevice, AReadyRunThatIsHeldKeepsWhatOfItLiesThere) {
   KeysQuery query = w->Query(a, group, keys);
   query.member_mask = 0;
   AcquireResult held;
-  ASSERT_TRUE(w->store->AcquireReady(query, &held).ok());
+  ASSERT_EQ(*w->store->prefixes().Acquire(&held).StepReady(query), Progress::kDone);
   ASSERT_EQ(held.walk.walked_count, 6u);
   w->Check();
   // More than the device holds passes through it.
@@ -226,7 +226,7 @@ TEST_F(StoreDevice, AnErasedBlockStaysThereForItsReaders) {
   const AcquireResult got = Read(a, 1);
   uint64_t cursor = 0;
   do {
-    ASSERT_TRUE(w->store->Reset(a, group, &cursor).ok());
+    ASSERT_TRUE(w->store->operators().Reset(a, group, &cursor).ok());
   } while (cursor != 0);
   w->Run();
   EXPECT_EQ(w->MatchCount(a, group, World::Keys(1, 1)), 0u);
@@ -245,11 +245,11 @@ TEST_F(StoreDevice, ADeadReadersBlockIsFencedUntilItIsProven) {
   Attach(b);
   const AcquireResult got = Read(b, 1);
   ASSERT_TRUE(IsOnDevice(got.slots[0]));
-  w->store->HangUp(b);
+  w->store->sessions().HangUp(b);
   w->Run();
   for (uint64_t chain = 10; chain < 40; ++chain) PutOnDevice(chain);
   EXPECT_TRUE(HoldsOnDevice(1, got.slots[0])) << "its copies may still be under way";
-  w->store->ProofOfDeath(b);
+  w->store->sessions().ProofOfDeath(b);
   w->Run();
   for (uint64_t chain = 40; chain < 70; ++chain) PutOnDevice(chain);
   EXPECT_EQ(TierMask(1) & kHbm, 0);
@@ -294,20 +294,21 @@ TEST_F(StoreDevice, OrdersThatNobodyTakesEndAtTheirDeadline) {
   EXPECT_EQ(w->Stats().device->orders.queued, 0u);
   EXPECT_EQ(UsedBytes(), 4 * kSlotBytes) << "those with the client are not over";
   w->listener.work_orders.clear();
-  w->store->ProofOfDeath(a);
+  w->store->sessions().ProofOfDeath(a);
   w->Advance(3'000'000);
   EXPECT_EQ(UsedBytes(), 0u);
 }
 
 TEST_F(StoreDevice, AnotherDeviceIsRefused) {
   protocol::DeviceAttachReply reply;
-  std::string why;
-  EXPECT_EQ(w->store->AttachDevice(a, "GPU-1", &reply, &why).code(), StatusCode::kNotFound);
-  EXPECT_NE(why.find("device 'test'"), why.npos) << why << ": which one it is";
+  const Error other = w->store->devices().Attach(a, "GPU-1", &reply);
+  EXPECT_EQ(other.code(), StatusCode::kNotFound);
+  EXPECT_NE(other.sentence().find("device 'test'"), std::string::npos)
+      << other.sentence() << ": which one it is";
   World plain;
-  EXPECT_EQ(plain.store->AttachDevice(plain.Open(), "host", &reply, &why).code(),
-            StatusCode::kUnsupported);
-  EXPECT_NE(why.find("hbm.capacity_bytes"), why.npos) << why;
+  const Error none = plain.store->devices().Attach(plain.Open(), "host", &reply);
+  EXPECT_EQ(none.code(), StatusCode::kUnsupported);
+  EXPECT_NE(none.sentence().find("hbm.capacity_bytes"), std::string::npos) << none.sentence();
 }
 
 // Room for a slab comes when its predecessor's clients have unmapped theirs, or never.
@@ -348,7 +349,7 @@ TEST_F(StoreDeviceAndDrive, AMissingClientCostsTheDriveNothing) {
   Flood();
   w->Advance(100'000);
   ASSERT_EQ(TierMask(1), kHbm | kNvme);
-  w->store->ProofOfDeath(a);
+  w->store->sessions().ProofOfDeath(a);
   const SessionId b = w->Open();
   w->OpenSimple(b);
   const AcquireResult got = w->Acquire(b, group, World::Keys(1, 1));

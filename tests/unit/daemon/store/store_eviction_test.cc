@@ -50,7 +50,7 @@ TEST_P(EveryPolicy, PinnedAndLeasedBlocksStayAndPrefixesLoseTheirTails) {
   ASSERT_EQ(world.Put(session, group, StoreWorld::Keys(4, 3)), 4u);
   const std::vector<BlockKey> pinned = StoreWorld::Keys(2, 1);
   protocol::PinReply pin;
-  ASSERT_TRUE(world.store->Pin(world.Query(session, group, pinned), &pin).ok());
+  ASSERT_TRUE(world.store->operators().Pin(world.Query(session, group, pinned), &pin).ok());
   const AcquireResult leased = world.Acquire(session, group, StoreWorld::Keys(2, 2));
   ASSERT_EQ(leased.reply.block_count, 2u);
   for (uint64_t chain = 4; chain < 12; ++chain) {

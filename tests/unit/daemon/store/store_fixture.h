@@ -176,7 +176,7 @@ class StoreWorld {
     store_options.lease_blocks_per_session_max = options.lease_blocks_per_session_max;
     store_options.lease_blocks_max = options.lease_blocks_max;
     store = std::make_unique<Store>(store_options, clock, random, offload, listener);
-    for (const auto& tier : faults) tier->SetListener(&store->tier_listener());
+    for (const auto& tier : faults) tier->SetListener(&store->events());
   }
 
   // kill -9, and a successor that finds what the first tier of each domain still has.
@@ -192,7 +192,7 @@ class StoreWorld {
     Kill();
     MakeStore(Dram::kKept);
     Restore();
-    const AdoptSummary summary = store->AdoptSlots(0, sessions);
+    const AdoptSummary summary = store->restoration().AdoptSlots(0, sessions);
     Check();
     return summary;
   }
@@ -203,7 +203,7 @@ class StoreWorld {
   std::vector<RestoreSummary> Restore() {
     std::vector<RestoreSummary> summaries;
     for (const auto& [domain, spec] : shelf.kept) {
-      EXPECT_TRUE(store->RestoreGroup(domain, spec).ok());
+      EXPECT_TRUE(store->restoration().RestoreGroup(domain, spec).ok());
     }
     if (tiers.empty()) return summaries;
     for (uint32_t d = 0; d < options_.domain_count; ++d) {
@@ -212,9 +212,9 @@ class StoreWorld {
       fault.Forget();
       tier.KillProcess();
       tier.Restore([&](const BlockRecord& record, const Extent& extent) {
-        return fault.OnRestored(extent, store->RestoreCopy(d, 0, record, extent));
+        return fault.OnRestored(extent, store->restoration().RestoreCopy(d, 0, record, extent));
       });
-      summaries.push_back(store->FinishRestore(d));
+      summaries.push_back(store->restoration().FinishRestore(d));
     }
     return summaries;
   }
@@ -225,7 +225,7 @@ class StoreWorld {
             slot_tables_[domain].size() / kSlotRowBytes};
   }
   WorldOptions& options() { return options_; }  // of the next store
-  void Check() { store->CheckInvariants(Store::CheckScope::kFull); }
+  void Check() { store->CheckInvariants(CheckScope::kFull); }
 
   // Everything that is due now, and whatever follows from it.
   void Run() {
@@ -238,8 +238,8 @@ class StoreWorld {
         is_busy |= tier->NextCompletionUs() <= clock.NowUs();
         tier->RunUntil(clock.NowUs());
       }
-      if (store->NextTimerUs() <= clock.NowUs()) {
-        store->OnTimer();
+      if (store->events().NextTimerUs() <= clock.NowUs()) {
+        store->events().OnTimer();
         is_busy = true;
       }
       Check();
@@ -252,9 +252,9 @@ class StoreWorld {
       while (!holds_arena && arenas[d]->TakeWork(&work)) {
         is_busy = true;
         if (work.is_punch) {
-          store->OnSegmentPunched(d, work.segment, Status::Ok());
+          store->events().OnSegmentPunched(d, work.segment, Status::Ok());
         } else {
-          store->OnSegmentPopulated(d, work.segment, Status::Ok());
+          store->events().OnSegmentPopulated(d, work.segment, Status::Ok());
         }
       }
     }
@@ -264,7 +264,7 @@ class StoreWorld {
     const uint64_t until_us = clock.NowUs() + by_us;
     Run();
     while (clock.NowUs() < until_us) {
-      uint64_t next_us = std::min(until_us, store->NextTimerUs());
+      uint64_t next_us = std::min(until_us, store->events().NextTimerUs());
       for (const auto& tier : tiers) {
         if (!holds_transfers) next_us = std::min(next_us, tier->NextCompletionUs());
       }
@@ -276,14 +276,14 @@ class StoreWorld {
   // ---- verbs ----
   SessionId Open(uint32_t domain = 0, uint32_t uid = 1) {
     const SessionId id = ++last_session_;
-    EXPECT_TRUE(store->OpenSession({.id = id, .domain_index = domain, .uid = uid}).ok());
+    EXPECT_TRUE(store->sessions().Open({.id = id, .domain_index = domain, .uid = uid}).ok());
     domain_of_session_.resize(id + 1);
     domain_of_session_[id] = domain;
     return id;
   }
   uint32_t OpenGroup(SessionId session, const SpaceGroupSpec& spec) {
     std::string why;
-    const Result<OpenedGroup> opened = store->OpenGroup(session, spec, &why);
+    const Result<OpenedGroup> opened = store->sessions().OpenGroup(session, spec, &why);
     EXPECT_TRUE(opened.ok()) << why;
     if (!opened.ok()) return 0;
     if (opened->group_index >= specs_.size()) specs_.resize(opened->group_index + 1);
@@ -312,8 +312,7 @@ class StoreWorld {
 
   ReserveResult Reserve(const KeysQuery& query) {
     ReserveResult result;
-    EXPECT_TRUE(store->Reserve(query, &result).ok());
-    store->FinishReserve(query, &result);
+    EXPECT_TRUE(store->storing().Reserve(&result).Step(query).ok());
     Check();
     return result;
   }
@@ -322,8 +321,7 @@ class StoreWorld {
   }
   AcquireResult Acquire(const KeysQuery& query) {
     AcquireResult result;
-    EXPECT_TRUE(store->Acquire(query, &result).ok());
-    store->FinishAcquire(query, &result);
+    EXPECT_TRUE(store->prefixes().Acquire(&result).Step(query).ok());
     Check();
     return result;
   }
@@ -337,15 +335,15 @@ class StoreWorld {
     KeysQuery query = Query(session, group, keys);
     query.member_mask = 0;
     AcquireResult result;
-    EXPECT_TRUE(store->AcquireReady(query, &result).ok());
+    AcquireOperation acquire = store->prefixes().Acquire(&result);
+    EXPECT_TRUE(acquire.StepReady(query).ok());
     Check();
     if (const uint32_t held_count = result.walk.walked_count; held_count < keys.size()) {
       query.keys = query.keys.subspan(held_count);
       query.first_position = held_count;
       if (held_count > 0) query.parent = keys[held_count - 1];
-      EXPECT_TRUE(store->Acquire(query, &result).ok());
+      EXPECT_TRUE(acquire.Step(query).ok());
     }
-    store->FinishAcquire(query, &result);
     Check();
     return result;
   }
@@ -354,7 +352,7 @@ class StoreWorld {
     const protocol::JoinRequest join{
         .token = token, .member_mask = ~uint64_t{0}, .group_handle = group};
     while (!result.is_finished) {
-      EXPECT_TRUE(store->JoinRead(session, ++last_request_, join, &result).ok());
+      EXPECT_TRUE(store->leases().JoinRead(session, ++last_request_, join, &result).ok());
     }
     Check();
     return result;
@@ -362,8 +360,7 @@ class StoreWorld {
   PrefixMatch Match(SessionId session, uint32_t group, const std::vector<BlockKey>& keys) {
     const KeysQuery query = Query(session, group, keys);
     PrefixMatch result;
-    EXPECT_TRUE(store->Match(query, &result).ok());
-    store->FinishMatch(query, &result);
+    EXPECT_TRUE(store->prefixes().Match(&result).Step(query).ok());
     return result;
   }
   uint32_t MatchCount(SessionId session, uint32_t group, const std::vector<BlockKey>& keys) {
@@ -440,7 +437,7 @@ class StoreWorld {
                       const std::vector<Checksum>& checksums = {}) {
     request.entry_count = static_cast<uint32_t>(entries.size());
     CommitResult result;
-    EXPECT_TRUE(store->Commit(session, request, entries, checksums, &result).ok());
+    EXPECT_TRUE(store->storing().Commit(session, request, entries, checksums, &result).ok());
     Check();
     return result;
   }
@@ -467,7 +464,7 @@ class StoreWorld {
     return true;
   }
   StatusCode Release(SessionId session, const LeaseToken& token) {
-    const Status status = store->Release(session, {.token = token});
+    const Status status = store->leases().Release(session, {.token = token});
     Check();
     return status.code();
   }

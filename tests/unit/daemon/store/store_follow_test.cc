@@ -78,7 +78,7 @@ TEST_F(Follow, AWritersDeathIsGoneForTheRest) {
   w.Run();
   CommitParts(2, 0, 4);
   TakeLines();
-  w.store->ProofOfDeath(writer);
+  w.store->sessions().ProofOfDeath(writer);
   w.Check();
   EXPECT_THAT(TakeLines(), ::testing::ElementsAre(Line{StatusCode::kGone, 3, 0, 0, 0, true}));
   // The follower may be looking at parts of block 3 still.
@@ -91,7 +91,7 @@ TEST_F(Follow, AnAbortIsGoneForTheRest) {
   Start();
   w.Run();
   const std::vector<uint32_t> indexes = {2};
-  EXPECT_TRUE(w.store->Abort(writer, reserved.reply.token, indexes).ok());
+  EXPECT_TRUE(w.store->storing().Abort(writer, reserved.reply.token, indexes).ok());
   EXPECT_THAT(TakeLines(), ::testing::ElementsAre(Line{StatusCode::kGone, 2, 0, 0, 0, true}));
 }
 
@@ -102,7 +102,7 @@ TEST_F(Follow, AtTheDeadlineTheRestLeavesTheLease) {
   TakeLines();
   w.Advance(600'000);
   EXPECT_THAT(TakeLines(), ::testing::ElementsAre(Line{StatusCode::kBusy, 3, 0, 0, 0, true}));
-  w.store->SignOfLife(follower);
+  w.store->sessions().SignOfLife(follower);
   CommitParts(3, 0, 4);
   EXPECT_TRUE(TakeLines().empty());
   EXPECT_EQ(w.Stats().pinned_count, 4u);  // block 3 stays held to the end of the lease
@@ -113,9 +113,9 @@ TEST_F(Follow, AtTheDeadlineTheRestLeavesTheLease) {
 TEST_F(Follow, CancelEndsARequestWithBusy) {
   Start();
   w.Run();
-  EXPECT_TRUE(w.store->Cancel(follower, request_id).ok());
+  EXPECT_TRUE(w.store->leases().Cancel(follower, request_id).ok());
   EXPECT_THAT(TakeLines(), ::testing::ElementsAre(Line{StatusCode::kBusy, 2, 0, 0, 0, true}));
-  EXPECT_EQ(w.store->Cancel(follower, request_id).code(), StatusCode::kNotFound);
+  EXPECT_EQ(w.store->leases().Cancel(follower, request_id).code(), StatusCode::kNotFound);
 }
 
 TEST_F(Follow, AnotherUidDoesNotFollow) {
@@ -137,7 +137,7 @@ TEST_F(Follow, AJoinerIsToldUnderItsOwnRequest) {
   AcquireResult joined;
   const protocol::JoinRequest join{
       .token = got.reply.token, .member_mask = 1, .group_handle = group};
-  ASSERT_TRUE(w.store->JoinRead(joiner, 900, join, &joined).ok());
+  ASSERT_TRUE(w.store->leases().JoinRead(joiner, 900, join, &joined).ok());
   EXPECT_EQ(joined.reply.block_count, 4u);
   EXPECT_EQ(joined.spans[1].state, SpanState::kFollowing);
   w.Run();

@@ -15,7 +15,8 @@ struct Pair {
     reserved = w.Reserve(a, group, keys);
     ReserveResult joined;
     EXPECT_TRUE(
-        w.store->JoinWrite(b, {.token = token(), .member_mask = 1, .group_handle = group}, &joined)
+        w.store->leases()
+            .JoinWrite(b, {.token = token(), .member_mask = 1, .group_handle = group}, &joined)
             .ok());
     EXPECT_TRUE(joined.is_finished);
     EXPECT_EQ(joined.slots, reserved.slots);
@@ -41,7 +42,7 @@ TEST(Lease, HangUpRevokesAndFencesUntilProofOfDeath) {
   w.OpenSimple(other);
   const auto keys = World::Keys(3);
   const ReserveResult reserved = w.Reserve(dying, group, keys);
-  w.store->HangUp(dying);
+  w.store->sessions().HangUp(dying);
   w.Check();
   EXPECT_EQ(w.Stats().fenced_bytes, 3 * kSlotBytes);
   EXPECT_EQ(w.Stats().reserved_count, 0u);
@@ -54,7 +55,7 @@ TEST(Lease, HangUpRevokesAndFencesUntilProofOfDeath) {
   for (const SlotRef& slot : again.slots) {
     for (const SlotRef& fenced : reserved.slots) EXPECT_NE(slot.address, fenced.address);
   }
-  w.store->ProofOfDeath(dying);
+  w.store->sessions().ProofOfDeath(dying);
   w.Check();
   EXPECT_EQ(w.Stats().fenced_bytes, 0u);
   EXPECT_EQ(w.Stats().lease_count, 1u);
@@ -67,11 +68,11 @@ TEST(Lease, ADeadReaderFreesWhatItHeld) {
   w.Put(writer, group, World::Keys(kSlotsPerSegment));
   const AcquireResult got = w.Acquire(reader, group, World::Keys(kSlotsPerSegment));
   w.Run();
-  w.store->HangUp(reader);
+  w.store->sessions().HangUp(reader);
   EXPECT_EQ(w.Put(writer, group, World::Keys(1, 2)), 0u);
   EXPECT_EQ(w.MatchCount(writer, group, World::Keys(kSlotsPerSegment)), kSlotsPerSegment);
   EXPECT_EQ(w.Stats().fenced_bytes, kSlotsPerSegment * kSlotBytes);
-  w.store->ProofOfDeath(reader);
+  w.store->sessions().ProofOfDeath(reader);
   EXPECT_EQ(w.Stats().fenced_bytes, 0u);
   EXPECT_EQ(w.Put(writer, group, World::Keys(1, 2)), 1u);
 }
@@ -79,13 +80,13 @@ TEST(Lease, ADeadReaderFreesWhatItHeld) {
 TEST(Lease, AHungUpJoinerVoidsAWriteLeaseForAll) {
   World w;
   Pair p(w);
-  w.store->HangUp(p.b);
+  w.store->sessions().HangUp(p.b);
   ASSERT_EQ(w.listener.revoked.size(), 1u);
   EXPECT_EQ(w.listener.revoked[0], std::make_pair(p.a, p.token()));
   EXPECT_EQ(p.CommitBy(w, p.a), StatusCode::kGone);
   EXPECT_EQ(w.Release(p.a, p.token()), StatusCode::kOk);
   EXPECT_EQ(w.Stats().fenced_bytes, kSlotBytes);  // b may still be writing
-  w.store->ProofOfDeath(p.b);
+  w.store->sessions().ProofOfDeath(p.b);
   EXPECT_EQ(w.Stats().fenced_bytes, 0u);
   EXPECT_EQ(w.Stats().lease_count, 0u);
 }
@@ -100,16 +101,15 @@ TEST(Lease, AHungUpJoinerVoidsItEvenBeforeItsTurnComes) {
   for (uint32_t i = 0; i < protocol::kBlocksPerTurnMax; ++i) {
     const KeysQuery query = w.Query(b, group, one);
     AcquireResult result;
-    ASSERT_TRUE(w.store->Acquire(query, &result).ok());
-    w.store->FinishAcquire(query, &result);
+    ASSERT_TRUE(w.store->prefixes().Acquire(&result).Step(query).ok());
   }
   const auto keys = World::Keys(1);
   const ReserveResult reserved = w.Reserve(a, group, keys);
   const protocol::JoinRequest join{
       .token = reserved.reply.token, .member_mask = 1, .group_handle = group};
   ReserveResult joined;
-  ASSERT_TRUE(w.store->JoinWrite(b, join, &joined).ok());
-  w.store->HangUp(b);
+  ASSERT_TRUE(w.store->leases().JoinWrite(b, join, &joined).ok());
+  w.store->sessions().HangUp(b);
   EXPECT_TRUE(w.listener.revoked.empty());  // more leases than one turn gets through
   EXPECT_EQ(w.CommitAll(a, group, keys, reserved).entries[0], StatusCode::kGone);
   w.Run();
@@ -125,13 +125,13 @@ TEST(Lease, AReadLeaseGoesOnWhileAJoinerLives) {
   AcquireResult joined;
   const protocol::JoinRequest join{
       .token = got.reply.token, .member_mask = 1, .group_handle = group};
-  ASSERT_TRUE(w.store->JoinRead(b, 500, join, &joined).ok());
+  ASSERT_TRUE(w.store->leases().JoinRead(b, 500, join, &joined).ok());
   EXPECT_TRUE(joined.is_finished);
   EXPECT_EQ(joined.slots, got.slots);
-  w.store->HangUp(a);
+  w.store->sessions().HangUp(a);
   EXPECT_TRUE(w.listener.revoked.empty());
-  EXPECT_TRUE(w.store->Renew(b, got.reply.token).ok());
-  w.store->ProofOfDeath(a);
+  EXPECT_TRUE(w.store->leases().Renew(b, got.reply.token).ok());
+  w.store->sessions().ProofOfDeath(a);
   EXPECT_EQ(w.Stats().pinned_count, 2u);
   EXPECT_EQ(w.Release(b, got.reply.token), StatusCode::kOk);
   EXPECT_EQ(w.Stats().pinned_count, 0u);
@@ -146,10 +146,10 @@ TEST(Lease, AHungUpJoinerOfAReadFencesUntilProofOfDeath) {
   const AcquireResult got = w.Acquire(a, group, World::Keys(2));
   EXPECT_EQ(w.JoinRead(b, group, got.reply.token).slots.size(), 2u);
   w.Release(a, got.reply.token);
-  EXPECT_TRUE(w.store->HangUp(b)) << "its end has to be proven";
+  EXPECT_TRUE(w.store->sessions().HangUp(b)) << "its end has to be proven";
   w.Run();
   EXPECT_EQ(w.Stats().fenced_bytes, 2 * kSlotBytes);
-  w.store->ProofOfDeath(b);
+  w.store->sessions().ProofOfDeath(b);
   EXPECT_EQ(w.Stats().fenced_bytes, 0u);
 }
 
@@ -167,7 +167,7 @@ TEST(Lease, AbortOfOneJoinerFencesForTheOther) {
   World w;
   Pair p(w);
   const std::vector<uint32_t> indexes = {0};
-  EXPECT_TRUE(w.store->Abort(p.a, p.token(), indexes).ok());
+  EXPECT_TRUE(w.store->storing().Abort(p.a, p.token(), indexes).ok());
   w.Check();
   EXPECT_EQ(w.Stats().fenced_bytes, kSlotBytes);
   EXPECT_EQ(p.CommitBy(w, p.b), StatusCode::kGone);
@@ -181,12 +181,12 @@ TEST(Lease, AbortOfOneJoinerFencesForTheOther) {
 TEST(Lease, AbortOfTheWholeLeaseTellsTheOthers) {
   World w;
   Pair p(w);
-  EXPECT_TRUE(w.store->Abort(p.a, p.token(), {}).ok());
+  EXPECT_TRUE(w.store->storing().Abort(p.a, p.token(), {}).ok());
   w.Check();
   EXPECT_THAT(w.listener.revoked, ::testing::ElementsAre(std::make_pair(p.b, p.token())));
   EXPECT_EQ(p.CommitBy(w, p.b), StatusCode::kGone);
   EXPECT_EQ(w.Stats().fenced_bytes, kSlotBytes);
-  EXPECT_TRUE(w.store->Abort(p.b, p.token(), {}).ok());  // an acknowledgement, too
+  EXPECT_TRUE(w.store->storing().Abort(p.b, p.token(), {}).ok());  // an acknowledgement, too
   EXPECT_EQ(w.Stats().slot_bytes_used, 0u);
 }
 
@@ -196,11 +196,11 @@ TEST(Lease, AbortByTheOnlyJoinerFreesAtOnce) {
   const uint32_t group = w.OpenSimple(s);
   const ReserveResult reserved = w.Reserve(s, group, World::Keys(3));
   const std::vector<uint32_t> indexes = {2, 1};
-  EXPECT_TRUE(w.store->Abort(s, reserved.reply.token, indexes).ok());
+  EXPECT_TRUE(w.store->storing().Abort(s, reserved.reply.token, indexes).ok());
   w.Check();
   EXPECT_EQ(w.Stats().slot_bytes_used, kSlotBytes);
   EXPECT_EQ(w.Stats().fenced_bytes, 0u);
-  EXPECT_TRUE(w.store->Abort(s, reserved.reply.token, {}).ok());
+  EXPECT_TRUE(w.store->storing().Abort(s, reserved.reply.token, {}).ok());
   EXPECT_EQ(w.Stats().slot_bytes_used, 0u);
 }
 
@@ -211,7 +211,7 @@ TEST(Lease, SilenceRevokesAndAReleaseIsTheAcknowledgement) {
   const ReserveResult reserved = w.Reserve(s, group, World::Keys(1));
   w.Advance(29'900'000);
   EXPECT_TRUE(w.listener.revoked.empty());
-  w.store->SignOfLife(s);
+  w.store->sessions().SignOfLife(s);
   w.Advance(29'900'000);
   EXPECT_TRUE(w.listener.revoked.empty());
   w.Advance(200'000);
@@ -232,7 +232,7 @@ TEST(Lease, OneTalkativeJoinerKeepsItAlive) {
   Pair p(w);
   for (int i = 0; i < 5; ++i) {
     w.Advance(20'000'000);
-    w.store->SignOfLife(p.b);
+    w.store->sessions().SignOfLife(p.b);
   }
   EXPECT_TRUE(w.listener.revoked.empty());
   EXPECT_EQ(p.CommitBy(w, p.a), StatusCode::kOk);
@@ -244,11 +244,11 @@ TEST(Lease, TooManyFencedBytesStopReservesOnly) {
   const uint32_t group = w.OpenSimple(dying);
   w.Put(other, w.OpenSimple(other), World::Keys(1, 5));
   w.Reserve(dying, group, World::Keys(2));
-  w.store->HangUp(dying);
+  w.store->sessions().HangUp(dying);
   EXPECT_EQ(World::CodeOf(w.Reserve(other, group, World::Keys(1, 2)).keys[0]),
             StatusCode::kNoSpace);
   EXPECT_EQ(w.Acquire(other, group, World::Keys(1, 5)).reply.block_count, 1u);
-  w.store->ProofOfDeath(dying);
+  w.store->sessions().ProofOfDeath(dying);
   EXPECT_EQ(World::CodeOf(w.Reserve(other, group, World::Keys(1, 2)).keys[0]), StatusCode::kOk);
 }
 
@@ -259,14 +259,16 @@ TEST(Lease, ALongLeaseIsLetGoSomeBlocksATurn) {
   // One block, over and over: the lease has an entry for each.
   w.Put(s, group, World::Keys(1));
   const std::vector<BlockKey> keys(protocol::kBlocksPerTurnMax, World::Keys(1)[0]);
-  const KeysQuery query = w.Query(s, group, keys, protocol::kKeysFlat);
+  KeysQuery query = w.Query(s, group, keys, protocol::kKeysFlat);
+  query.key_count_of_request = 3 * protocol::kBlocksPerTurnMax;
   AcquireResult result;
-  for (int i = 0; i < 3; ++i) ASSERT_TRUE(w.store->Acquire(query, &result).ok());
-  w.store->FinishAcquire(query, &result);
+  AcquireOperation acquire = w.store->prefixes().Acquire(&result);
+  for (int i = 0; i < 2; ++i) ASSERT_EQ(*acquire.Step(query), Progress::kGoesOn);
+  ASSERT_EQ(*acquire.Step(query), Progress::kDone);
   EXPECT_EQ(result.reply.block_count, 3u * protocol::kBlocksPerTurnMax);
-  EXPECT_TRUE(w.store->Release(s, {.token = result.reply.token}).ok());
+  EXPECT_TRUE(w.store->leases().Release(s, {.token = result.reply.token}).ok());
   w.Check();
-  EXPECT_EQ(w.store->NextTimerUs(), 0u);
+  EXPECT_EQ(w.store->events().NextTimerUs(), 0u);
   EXPECT_EQ(w.Stats().lease_count, 1u);
   w.Run();
   EXPECT_EQ(w.Stats().lease_count, 0u);
@@ -282,13 +284,13 @@ TEST(Lease, LimitsAreLimits) {
     AcquireResult result;
     const auto keys = World::Keys(1);
     const KeysQuery query = w.Query(s, group, keys);
-    ASSERT_TRUE(w.store->Acquire(query, &result).ok());
-    w.store->FinishAcquire(query, &result);
+    ASSERT_TRUE(w.store->prefixes().Acquire(&result).Step(query).ok());
   }
   AcquireResult result;
   const auto keys = World::Keys(1);
-  EXPECT_EQ(w.store->Acquire(w.Query(s, group, keys), &result).code(), StatusCode::kNoSpace);
-  w.store->ProofOfDeath(s);
+  EXPECT_EQ(w.store->prefixes().Acquire(&result).Step(w.Query(s, group, keys)).code(),
+            StatusCode::kNoSpace);
+  w.store->sessions().ProofOfDeath(s);
   w.Run();
   EXPECT_EQ(w.Stats().lease_count, 0u);
   EXPECT_EQ(w.Stats().pinned_count, 0u);

@@ -63,16 +63,16 @@ TEST(ReserveLimits, KeysThatWereNotReservedKeepTheirPlaces) {
   ReserveResult joined;
   const protocol::JoinRequest join{
       .token = reserved.reply.token, .member_mask = 1, .group_handle = group};
-  while (!joined.is_finished) ASSERT_TRUE(w.store->JoinWrite(other, join, &joined).ok());
+  while (!joined.is_finished) ASSERT_TRUE(w.store->leases().JoinWrite(other, join, &joined).ok());
   EXPECT_EQ(CodesOf(joined), CodesOf(reserved));
   ASSERT_EQ(joined.slots.size(), 3u);
   EXPECT_EQ(joined.slots[1].row, reserved.slots[1].row);
   EXPECT_EQ(w.Release(other, reserved.reply.token), StatusCode::kOk);
   EXPECT_EQ(w.Stats().reserved_count, 3u);
   const std::vector<uint32_t> not_reserved = {0, 2}, one = {3};
-  EXPECT_TRUE(w.store->Abort(s, reserved.reply.token, not_reserved).ok());
+  EXPECT_TRUE(w.store->storing().Abort(s, reserved.reply.token, not_reserved).ok());
   EXPECT_EQ(w.Stats().reserved_count, 3u);
-  EXPECT_TRUE(w.store->Abort(s, reserved.reply.token, one).ok());
+  EXPECT_TRUE(w.store->storing().Abort(s, reserved.reply.token, one).ok());
   EXPECT_EQ(w.Stats().reserved_count, 2u);
   w.Check();
   ReserveResult rest = reserved;
@@ -93,16 +93,17 @@ TEST(ReserveLimits, KeysWithoutASlotCostTheDaemonNothing) {
   const uint32_t group = w.OpenGroup(s, TestGroup("wide", ranks));
   const std::vector<BlockKey> step(protocol::kBlocksPerTurnMax, BlockKey{.low = 7, .high = 7});
   KeysQuery query = w.Query(s, group, step, protocol::kKeysFlat);
+  query.key_count_of_request = 256 * protocol::kBlocksPerTurnMax;
   ReserveResult result;
-  ASSERT_TRUE(w.store->Reserve(query, &result).ok());
+  ReserveOperation reserve = w.store->storing().Reserve(&result);
+  ASSERT_TRUE(reserve.Step(query).ok());
   ASSERT_EQ(World::CodeOf(result.keys[0]), StatusCode::kOk);
   const uint64_t before = HeapBytes();
   for (uint32_t i = 0; i < 255; ++i) {
     result.keys.clear();
-    ASSERT_TRUE(w.store->Reserve(query, &result).ok());
+    ASSERT_TRUE(reserve.Step(query).ok());
   }
   EXPECT_LT(HeapBytes(), before + 64 * kKiB) << "261,120 repeats of one key";
-  w.store->FinishReserve(query, &result);
   w.Release(s, result.reply.token);
 }
 
@@ -116,13 +117,15 @@ TEST(ReserveLimits, ALeaseGivesItsMemoryBackWhenItEnds) {
   const uint64_t before = HeapBytes();
   {
     KeysQuery query = w.Query(s, group, step, protocol::kKeysFlat);
+    query.key_count_of_request = 129 * protocol::kBlocksPerTurnMax;
     AcquireResult held;
+    AcquireOperation acquire = w.store->prefixes().Acquire(&held);
     for (uint32_t i = 0; i < 128; ++i) {
-      ASSERT_TRUE(w.store->Acquire(query, &held).ok());
+      ASSERT_TRUE(acquire.Step(query).ok());
       held.slots.clear();
     }
     EXPECT_GT(HeapBytes(), before + 512 * kKiB) << "131,072 entries";
-    w.store->FinishAcquire(query, &held);
+    ASSERT_EQ(*acquire.Step(query), Progress::kDone);
     w.Release(s, held.reply.token);
     w.Run();
   }
@@ -142,8 +145,7 @@ TEST(LeaseLimits, ASessionHasItsShareOfTheDomainsLeasesWhateverOthersHold) {
   for (; lease_count < 4'000; ++lease_count) {
     const KeysQuery query = w.Query(greedy, group, keys);
     AcquireResult held;
-    if (!w.store->Acquire(query, &held).ok()) break;
-    w.store->FinishAcquire(query, &held);
+    if (!w.store->prefixes().Acquire(&held).Step(query).ok()) break;
     if (held.reply.block_count < keys.size()) break;
   }
   EXPECT_EQ(lease_count, 1'422u);
@@ -196,14 +198,14 @@ TEST(LentMemory, WhatWasLentIsNamedUntilItIsBack) {
   }
   EXPECT_EQ(w.Stats(1).segments_populated, 1u) << "the session does not answer";
   EXPECT_EQ(w.Stats(0).segments_leaving, 1u);
-  EXPECT_EQ(w.store->SegmentsOwedBy(a), 1u);
-  EXPECT_EQ(w.store->SegmentsOwedBy(b), 0u);
+  EXPECT_EQ(w.store->sessions().SegmentsOwedBy(a), 1u);
+  EXPECT_EQ(w.store->sessions().SegmentsOwedBy(b), 0u);
   ASSERT_FALSE(w.listener.segment_revokes.empty());
-  EXPECT_TRUE(w.store->Unmapped(a, w.listener.segment_revokes[0].second).ok());
+  EXPECT_TRUE(w.store->sessions().Unmapped(a, w.listener.segment_revokes[0].second).ok());
   w.Put(b, group_b, World::Keys(kSlotsPerSegment, 5));
   w.Advance(100'000);
   EXPECT_EQ(w.Stats(1).segments_populated, 2u);
-  EXPECT_EQ(w.store->SegmentsOwedBy(a), 0u);
+  EXPECT_EQ(w.store->sessions().SegmentsOwedBy(a), 0u);
 }
 
 // One borrower that does not answer keeps no other from giving back.
@@ -234,7 +236,7 @@ TEST(LentMemory, AStoppedBorrowerIsPassedOver) {
   ASSERT_EQ(w.listener.segment_revokes.size(), 2u);
   EXPECT_NE(w.listener.segment_revokes[0].first, w.listener.segment_revokes[1].first);
   const auto [second, segment] = w.listener.segment_revokes[1];
-  EXPECT_TRUE(w.store->Unmapped(second, segment).ok());
+  EXPECT_TRUE(w.store->sessions().Unmapped(second, segment).ok());
   w.Put(c, group_c, World::Keys(kSlotsPerSegment, 4));
   w.Advance(100'000);
   EXPECT_EQ(w.Stats(2).segments_populated, 2u);

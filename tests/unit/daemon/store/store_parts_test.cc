@@ -153,8 +153,8 @@ TEST_F(Parts, ABadPartTruncatesThePrefixAndWhatWasToldStaysToTheEndOfTheLease) {
   EXPECT_EQ(w->MatchCount(s, group, keys), 1u);
   ExplainResult why;
   const GroupId id = TestGroup("parts", {TestSpace(0, 0, kParts)}).Id();
-  ASSERT_TRUE(w->store->Explain(s, id, keys, &why).ok());
-  ASSERT_TRUE(w->store->Explain(s, id, {}, &why).ok());
+  ASSERT_TRUE(w->store->introspection().Explain(s, id, keys, &why).ok());
+  ASSERT_TRUE(w->store->introspection().Explain(s, id, {}, &why).ok());
   EXPECT_EQ(why.reply.cause, protocol::MissCause::kCorrupt);
   // Its first parts were good, and may be looked at until the lease ends.
   const uint64_t used_bytes = w->Stats().slot_bytes_used;
@@ -212,8 +212,7 @@ TEST_F(Parts, APrefetchThatHasNotBegunIsGoneOnWithByParts) {
   w->holds_transfers = true;
   const KeysQuery ahead = w->Query(s, group, keys);
   PrefixMatch match;
-  ASSERT_TRUE(w->store->Prefetch(ahead, &match).ok());
-  w->store->FinishPrefetch(ahead, &match);
+  ASSERT_TRUE(w->store->prefixes().Prefetch(&match).Step(ahead).ok());
   Start();
   w->holds_transfers = false;
   w->Advance(100'000);
@@ -227,7 +226,7 @@ TEST_F(Parts, CancelEndsTheRequestAndToldPartsStayReadable) {
   const AcquireResult got = Start();
   ASSERT_TRUE(RunUntilTold(kBlocks));
   TakeLines(request_id);
-  ASSERT_TRUE(w->store->Cancel(s, request_id).ok());
+  ASSERT_TRUE(w->store->leases().Cancel(s, request_id).ok());
   EXPECT_THAT(TakeLines(request_id), ElementsAre(Line{StatusCode::kBusy, 0, 0, 0, 0, true}));
   EXPECT_EQ(w->Stats().pinned_count, kBlocks);
   w->Release(s, got.reply.token);
@@ -245,7 +244,7 @@ TEST_F(Parts, AJoinerIsToldBySteps) {
   AcquireResult joined;
   const protocol::JoinRequest join{
       .token = got.reply.token, .member_mask = 1, .group_handle = group, .flags = kAcquireByParts};
-  ASSERT_TRUE(w->store->JoinRead(joiner, 900, join, &joined).ok());
+  ASSERT_TRUE(w->store->leases().JoinRead(joiner, 900, join, &joined).ok());
   w->Advance(100'000);
   const std::vector<Line> lines = TakeLines(900);
   ASSERT_FALSE(lines.empty());

@@ -40,7 +40,7 @@ class ReadAhead : public ::testing::Test {
   }
   uint32_t CountInDram(const std::vector<BlockKey>& keys) {
     std::vector<protocol::QueriedBlock> blocks;
-    EXPECT_TRUE(w.store->Query(w.Query(s, group, keys), &blocks).ok());
+    EXPECT_TRUE(w.store->operators().Query(w.Query(s, group, keys), &blocks).ok());
     return static_cast<uint32_t>(std::ranges::count_if(
         blocks, [](const auto& block) { return (block.tier_mask & kDram) != 0; }));
   }

@@ -24,7 +24,7 @@ uint32_t HitCount(World& w, SessionId session, uint32_t group, const BlockKey& k
   protocol::ListReply reply;
   std::vector<protocol::ListEntry> entries;
   const protocol::ListRequest request{.group_handle = group, .entry_count_max = 1, .root = key};
-  EXPECT_TRUE(w.store->List(session, request, &reply, &entries).ok());
+  EXPECT_TRUE(w.store->operators().List(session, request, &reply, &entries).ok());
   return entries.empty() ? 0 : entries[0].hit_count;
 }
 
@@ -55,7 +55,7 @@ TEST(AcquireReady, WhatIsHeldIsNotEvicted) {
   protocol::EvictReply evicted;
   const KeysQuery query = w.Query(e.worker, e.group, keys);
   do {
-    ASSERT_TRUE(w.store->Evict(query, &cursor, &evicted).ok());
+    ASSERT_TRUE(w.store->operators().Evict(query, &cursor, &evicted).ok());
   } while (cursor != 0);
   EXPECT_EQ(evicted.block_count, 2u);
   EXPECT_EQ(evicted.skipped_count, 4u);
@@ -64,7 +64,7 @@ TEST(AcquireReady, WhatIsHeldIsNotEvicted) {
   EXPECT_EQ(w.Stats().lease_count, 0u);
   cursor = 0;
   do {
-    ASSERT_TRUE(w.store->Evict(query, &cursor, &evicted).ok());
+    ASSERT_TRUE(w.store->operators().Evict(query, &cursor, &evicted).ok());
   } while (cursor != 0);
   EXPECT_EQ(evicted.block_count, 6u);
 }
@@ -85,13 +85,12 @@ TEST(AcquireReady, WhatExpiresIsJudgedBlockByBlock) {
   const std::vector<BlockKey> third = {keys[2]};
   KeysQuery query = w.Query(e.worker, e.group, third);
   query.hints.ttl_s = 5;
-  ASSERT_TRUE(w.store->Touch(query).ok());
+  ASSERT_TRUE(w.store->leases().Touch(query).ok());
   query = w.Query(e.scheduler, e.group, keys);
   query.member_mask = 0;
   AcquireResult held;
-  ASSERT_TRUE(w.store->AcquireReady(query, &held).ok());
+  EXPECT_EQ(*w.store->prefixes().Acquire(&held).StepReady(query), Progress::kGoesOn);
   EXPECT_EQ(held.walk.walked_count, 2u);
-  w.store->FinishAcquire(query, &held);
   EXPECT_EQ(w.AcquireUnread(e.scheduler, e.group, keys).reply.block_count, 4u);
   w.clock.AdvanceTo(w.clock.NowUs() + 5'000'000);  // due, but nobody has looked yet
   EXPECT_EQ(w.AcquireUnread(e.scheduler, e.group, keys).reply.block_count, 2u);
@@ -127,7 +126,7 @@ TEST(AcquireReady, WhatIsReleasedIsFreeHoweverMuchIsAsked) {
       const AcquireResult found = w.Acquire(e.worker, e.group, other);
       w.Release(e.worker, found.reply.token);
     }
-    w.store->OnTimer();
+    w.store->events().OnTimer();
   }
   EXPECT_EQ(w.Stats().lease_count, 0u);
   w.Run();
@@ -141,19 +140,19 @@ TEST(AcquireReady, BeyondWhatMayWaitHitsGoTheLongWay) {
   w.Put(e.worker, e.group, keys);
   const KeysQuery asked = w.Query(e.scheduler, e.group, keys);
   uint32_t short_count = 0;
-  constexpr uint32_t kHitsMax = 1024;  // HitNotes'
+  constexpr uint32_t kHitsMax = 1024;  // DeferredHits'
   for (uint32_t i = 0; i <= kHitsMax; ++i) {
     KeysQuery query = asked;
     query.request_id += i;
     query.member_mask = 0;
     AcquireResult result;
-    ASSERT_TRUE(w.store->AcquireReady(query, &result).ok());
+    AcquireOperation acquire = w.store->prefixes().Acquire(&result);
+    ASSERT_TRUE(acquire.StepReady(query).ok());
     const bool is_short = result.walk.walked_count > 0;
     short_count += is_short ? 1 : 0;
     if (!is_short) {
-      ASSERT_TRUE(w.store->Acquire(query, &result).ok());
+      ASSERT_TRUE(acquire.Step(query).ok());
     }
-    w.store->FinishAcquire(query, &result);
     ASSERT_EQ(result.reply.block_count, kBlocks);
     ASSERT_EQ(w.Release(e.scheduler, result.reply.token), StatusCode::kOk);
   }

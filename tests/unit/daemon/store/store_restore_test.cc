@@ -23,7 +23,7 @@ class Restored : public ::testing::Test {
   protocol::QueriedBlock Queried(const BlockKey& key) {
     std::vector<protocol::QueriedBlock> blocks;
     const std::vector<BlockKey> keys = {key};
-    EXPECT_TRUE(w.store->Query(w.Query(s, group, keys), &blocks).ok());
+    EXPECT_TRUE(w.store->operators().Query(w.Query(s, group, keys), &blocks).ok());
     return blocks[0];
   }
 
@@ -53,7 +53,7 @@ TEST_F(Restored, APersistedChainIsServedByteForByteByASuccessor) {
 TEST_F(Restored, ARecordInDoubtIsWrittenAnew) {
   PutBelow(1);
   for (const BlockKey& key : World::Keys(4, 1)) w.tiers[0]->ForgetRecord(key, 0);
-  for (uint32_t id = 0; id < 4; ++id) w.store->tier_listener().OnRecordInDoubt(0, id);
+  for (uint32_t id = 0; id < 4; ++id) w.store->events().OnRecordInDoubt(0, id);
   w.Advance(10'000);  // nobody has to come by
   EXPECT_EQ(Restart().blocks, 4u);
 }
@@ -64,8 +64,9 @@ TEST_F(Restored, ChainsAreLinkedAgainSoThatTailsLeaveFirst) {
   group = w.OpenSimple(s);
   protocol::ListReply reply;
   std::vector<protocol::ListEntry> entries;
-  ASSERT_TRUE(
-      w.store->List(s, {.group_handle = group, .entry_count_max = 16}, &reply, &entries).ok());
+  ASSERT_TRUE(w.store->operators()
+                  .List(s, {.group_handle = group, .entry_count_max = 16}, &reply, &entries)
+                  .ok());
   ASSERT_EQ(entries.size(), 4u);
   for (const protocol::ListEntry& entry : entries) {
     EXPECT_EQ(entry.child_count, entry.position < 3 ? 1u : 0u);
@@ -74,7 +75,7 @@ TEST_F(Restored, ChainsAreLinkedAgainSoThatTailsLeaveFirst) {
   uint64_t cursor = 0;
   protocol::EvictReply evicted;
   const auto head = World::Keys(1, 1);
-  ASSERT_TRUE(w.store->Evict(w.Query(s, group, head), &cursor, &evicted).ok());
+  ASSERT_TRUE(w.store->operators().Evict(w.Query(s, group, head), &cursor, &evicted).ok());
   EXPECT_EQ(evicted.block_count, 0u);  // it has a child
   EXPECT_EQ(evicted.skipped_count, 1u);
 }
@@ -163,7 +164,7 @@ TEST_F(Restored, WhatWasEvictedDoesNotComeBack) {
   uint64_t cursor = 0;
   protocol::EvictReply reply;
   const auto keys = World::Keys(4, 1);
-  ASSERT_TRUE(w.store->Evict(w.Query(s, group, keys), &cursor, &reply).ok());
+  ASSERT_TRUE(w.store->operators().Evict(w.Query(s, group, keys), &cursor, &reply).ok());
   EXPECT_EQ(reply.block_count, 4u);
   w.Advance(10'000);  // the erasures are through
   EXPECT_EQ(Restart().blocks, 0u);
@@ -184,7 +185,7 @@ TEST_F(Restored, AnotherSpecUnderARestoredNameIsRefusedWhileItsBlocksAreThere) {
   SpaceGroupSpec other = TestGroup("simple", {TestSpace(0)});
   other.members[0].spec.revision = "r2";
   std::string why;
-  EXPECT_EQ(w.store->OpenGroup(s, other, &why).status().code(), StatusCode::kInvalid);
+  EXPECT_EQ(w.store->sessions().OpenGroup(s, other, &why).status().code(), StatusCode::kInvalid);
   EXPECT_THAT(why, testing::HasSubstr("revision"));
 }
 
@@ -201,8 +202,7 @@ TEST_F(Restored, ABlockIsPersistedWhenItsRecordIsNotWhenItsBytesAreWritten) {
   }
   EXPECT_FALSE(Queried(keys[0]).flags & protocol::kQueriedPersisted);
   const KeysQuery query = w.Query(s, group, keys);
-  ASSERT_TRUE(w.store->Wait(query).ok());
-  EXPECT_EQ(w.store->FinishWait(query).code(), StatusCode::kBusy);
+  EXPECT_EQ(*w.store->operators().Wait().Step(query), Progress::kFollows);
   EXPECT_TRUE(w.listener.waits.empty());
   w.Advance(10'000);
   ASSERT_EQ(w.listener.waits.size(), 1u);

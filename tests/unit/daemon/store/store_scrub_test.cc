@@ -29,7 +29,7 @@ class Scrub : public ::testing::Test {
   uint8_t TierMask(uint64_t chain, uint32_t index) {
     std::vector<protocol::QueriedBlock> blocks;
     const std::vector<BlockKey> keys = {World::Keys(index + 1, chain)[index]};
-    EXPECT_TRUE(w.store->Query(w.Query(s, group, keys), &blocks).ok());
+    EXPECT_TRUE(w.store->operators().Query(w.Query(s, group, keys), &blocks).ok());
     return blocks[0].tier_mask;
   }
   sim::MemoryTier& tier() { return *w.tiers[0]; }
@@ -124,7 +124,7 @@ TEST_F(Scrub, ABlockThatIsErasedUnderARead) {
   w.Advance(600'000);
   ASSERT_EQ(tier().stats().transfers_in_flight, 1u) << "a scrub";
   uint64_t cursor = 0;
-  ASSERT_TRUE(w.store->Reset(s, group, &cursor).ok());
+  ASSERT_TRUE(w.store->operators().Reset(s, group, &cursor).ok());
   EXPECT_EQ(tier().stats().used_bytes, kSlotBytes) << "of the block that is being read";
   w.holds_transfers = false;
   w.Advance(1'000'000);

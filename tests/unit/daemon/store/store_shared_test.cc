@@ -19,7 +19,7 @@ WorldOptions OnShelf(sim::MemorySharedTier& tier, uint32_t member_count) {
 struct SharingHost {
   explicit SharingHost(sim::SharedShelf& shelf, uint32_t member_count = 1)
       : tier(shelf), world(OnShelf(tier, member_count)) {
-    tier.SetListener(&world.store->shared_listener(0));
+    tier.SetListener(&world.store->events().shared_listener(0));
     session = world.Open();
     std::vector<SpaceSpec> spaces;
     for (uint32_t rank = 0; rank < member_count; ++rank) spaces.push_back(TestSpace(rank));
@@ -40,7 +40,7 @@ struct SharingHost {
     KeysQuery query = world.Query(session, group, keys);
     query.hints = hints;
     uint64_t end_us = 0;
-    if (world.store->Seek(query, &end_us).code() == StatusCode::kBusy) {
+    if (world.store->prefixes().Seek(query, &end_us).code() == StatusCode::kBusy) {
       EXPECT_TRUE(tier.RunOne());
     }
     return world.Acquire(query);
@@ -149,7 +149,7 @@ TEST(StoreShared, WhatNobodyWaitsForIsNotFetched) {
   ASSERT_EQ(a.Put(keys), 4u);
   KeysQuery query = b.world.Query(b.session, b.group, keys);
   uint64_t end_us = 0;
-  ASSERT_EQ(b.world.store->Seek(query, &end_us).code(), StatusCode::kBusy);
+  ASSERT_EQ(b.world.store->prefixes().Seek(query, &end_us).code(), StatusCode::kBusy);
   b.Run();
   b.tier.is_full = true;  // fetches have to wait
   const AcquireResult acquired = b.world.Acquire(query);
@@ -198,10 +198,11 @@ TEST(StoreShared, AQuestionThatIsNotAnsweredInTimeIsAMissAndTheAnswerServesTheNe
   ASSERT_EQ(a.Put(keys), 2u);
   const KeysQuery query = b.world.Query(b.session, b.group, keys);
   uint64_t end_us = 0;
-  ASSERT_EQ(b.world.store->Seek(query, &end_us).code(), StatusCode::kBusy);
+  ASSERT_EQ(b.world.store->prefixes().Seek(query, &end_us).code(), StatusCode::kBusy);
   b.world.Advance(SharedUse().seek_us);
   EXPECT_EQ(b.stats().shared->seeks_late, 1u);
-  EXPECT_EQ(b.world.store->Seek(query, &end_us).code(), StatusCode::kOk) << "the time is spent";
+  EXPECT_EQ(b.world.store->prefixes().Seek(query, &end_us).code(), StatusCode::kOk)
+      << "the time is spent";
   EXPECT_EQ(b.world.Acquire(query).reply.block_count, 0u);
   b.Run();
   EXPECT_EQ(b.Acquire(keys).reply.block_count, 2u);
@@ -249,7 +250,7 @@ TEST(StoreShared, WhatIsThereIsNotGivenTwice) {
 void Reset(SharingHost& host) {
   uint64_t cursor = 0;
   do {
-    ASSERT_TRUE(host.world.store->Reset(host.session, host.group, &cursor).ok());
+    ASSERT_TRUE(host.world.store->operators().Reset(host.session, host.group, &cursor).ok());
   } while (cursor != 0);
   host.Run();
 }
@@ -259,9 +260,9 @@ void EvictAll(SharingHost& host, uint32_t flags = 0) {
   protocol::EvictReply reply;
   do {
     ASSERT_TRUE(
-        host.world.store
-            ->Evict(host.world.Query(host.session, kAllGroups, {}, protocol::kEvictSubtree | flags),
-                    &cursor, &reply)
+        host.world.store->operators()
+            .Evict(host.world.Query(host.session, kAllGroups, {}, protocol::kEvictSubtree | flags),
+                   &cursor, &reply)
             .ok());
   } while (cursor != 0);
   host.Run();
@@ -302,7 +303,9 @@ TEST(StoreShared, BlocksThatAreEvictedByNameAreErasedOnTheShelf) {
   const std::vector<BlockKey> last(keys.begin() + 4, keys.end());
   uint64_t cursor = 0;
   protocol::EvictReply reply;
-  ASSERT_TRUE(a.world.store->Evict(a.world.Query(a.session, a.group, last), &cursor, &reply).ok());
+  ASSERT_TRUE(a.world.store->operators()
+                  .Evict(a.world.Query(a.session, a.group, last), &cursor, &reply)
+                  .ok());
   EXPECT_EQ(reply.block_count, 2u);
   EXPECT_EQ(shelf.blocks.size(), 4u);
   EXPECT_EQ(a.LocalCount(keys), 4u);
@@ -310,7 +313,9 @@ TEST(StoreShared, BlocksThatAreEvictedByNameAreErasedOnTheShelf) {
   a.tier.is_away = true;
   const std::vector<BlockKey> third(keys.begin() + 3, keys.begin() + 4);
   a.world.Run();
-  ASSERT_TRUE(a.world.store->Evict(a.world.Query(a.session, a.group, third), &cursor, &reply).ok());
+  ASSERT_TRUE(a.world.store->operators()
+                  .Evict(a.world.Query(a.session, a.group, third), &cursor, &reply)
+                  .ok());
   a.tier.is_away = false;
   a.world.Advance(1'000'000);
   a.Run();
@@ -377,9 +382,9 @@ TEST(StoreShared, AnErasureHasEndedWhenASuccessorWouldKnowOfIt) {
   ASSERT_EQ(a.Put(StoreWorld::Keys(2)), 2u);
   a.tier.is_kept = false;
   Reset(a);
-  EXPECT_EQ(a.world.store->AwaitErasures(a.session, 77).code(), StatusCode::kBusy);
+  EXPECT_EQ(a.world.store->operators().AwaitErasures(a.session, 77).code(), StatusCode::kBusy);
   a.tier.is_kept = true;
-  EXPECT_TRUE(a.world.store->AwaitErasures(a.session, 78).ok());
+  EXPECT_TRUE(a.world.store->operators().AwaitErasures(a.session, 78).ok());
 }
 
 }  // namespace

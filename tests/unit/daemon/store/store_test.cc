@@ -79,7 +79,7 @@ TEST(Store, WhatAForeignDomainHoldsIsNotFound) {
   w.Put(a, group, keys);
   EXPECT_EQ(w.MatchCount(b, group, keys), 0u);
   const AcquireResult got = w.Acquire(a, group, keys);
-  EXPECT_EQ(w.store->ShapeOf(b, got.reply.token).status().code(), StatusCode::kNotFound);
+  EXPECT_EQ(w.store->leases().ShapeOf(b, got.reply.token).status().code(), StatusCode::kNotFound);
   EXPECT_EQ(w.Release(b, got.reply.token), StatusCode::kGone);
   EXPECT_EQ(w.Put(b, group, keys), 2u);
 }
@@ -237,8 +237,9 @@ TEST(Store, ACommitIsJudgedEntryByEntry) {
                                      StatusCode::kOk, StatusCode::kExists));
   EXPECT_EQ(result.reply.sealed_count, 1u);
   CommitResult refused;
-  EXPECT_EQ(w.store->Commit(other, {.token = reserved.reply.token}, {}, {}, &refused).code(),
-            StatusCode::kGone);
+  EXPECT_EQ(
+      w.store->storing().Commit(other, {.token = reserved.reply.token}, {}, {}, &refused).code(),
+      StatusCode::kGone);
 }
 
 TEST(Store, APartIsCommittedOnceAndNeverBesideItsAbsence) {
@@ -302,7 +303,7 @@ TEST(Store, AnEchoOfAnEarlierUseOfTheSlotIsGone) {
   const auto keys = World::Keys(1);
   const ReserveResult first = w.Reserve(s, group, keys);
   const SlotRef stale = first.slots[0];
-  EXPECT_TRUE(w.store->Abort(s, first.reply.token, {}).ok());
+  EXPECT_TRUE(w.store->storing().Abort(s, first.reply.token, {}).ok());
   const ReserveResult second = w.Reserve(s, group, keys);
   ASSERT_EQ(second.slots[0].address, stale.address);
   EXPECT_NE(second.keys[0].commit_id, first.keys[0].commit_id);
@@ -408,8 +409,8 @@ TEST(Store, AGroupNobodyUsesGivesItsPlaceToAnother) {
     const uint32_t group = w.OpenGroup(s, TestGroup(std::to_string(i), {TestSpace(0)}));
     EXPECT_EQ(w.Put(s, group, World::Keys(1, i + 1)), 1u);
     uint64_t cursor = 0;
-    EXPECT_TRUE(w.store->Reset(s, group, &cursor).ok());
-    w.store->ProofOfDeath(s);
+    EXPECT_TRUE(w.store->operators().Reset(s, group, &cursor).ok());
+    w.store->sessions().ProofOfDeath(s);
     w.Run();
   }
   EXPECT_EQ(w.Stats().group_count, 256u);
@@ -425,7 +426,7 @@ TEST(Store, AKeyOfTwoGroupsIsTwoBlocks) {
   EXPECT_EQ(w.Put(s, second, World::Keys(1)), 1u);
   protocol::PinReply pinned;
   const auto keys = World::Keys(1);
-  EXPECT_TRUE(w.store->Pin(w.Query(s, kAllGroups, keys), &pinned).ok());
+  EXPECT_TRUE(w.store->operators().Pin(w.Query(s, kAllGroups, keys), &pinned).ok());
   EXPECT_EQ(pinned.block_count, 2u);
 }
 
@@ -464,7 +465,7 @@ TEST(Store, TheSameNameWithAnotherSpecIsRefusedInWords) {
   SpaceGroupSpec other = TestGroup("g", {TestSpace(0)});
   other.members[0].spec.layers = 5;
   std::string why;
-  EXPECT_EQ(w.store->OpenGroup(s, other, &why).code(), StatusCode::kInvalid);
+  EXPECT_EQ(w.store->sessions().OpenGroup(s, other, &why).code(), StatusCode::kInvalid);
   EXPECT_THAT(why, ::testing::HasSubstr("layers '4', not '5'"));
 }
 

@@ -25,7 +25,7 @@ class Tiers : public ::testing::Test {
   uint8_t TierMask(const BlockKey& key) {
     std::vector<protocol::QueriedBlock> blocks;
     const std::vector<BlockKey> keys = {key};
-    EXPECT_TRUE(w.store->Query(w.Query(s, group, keys), &blocks).ok());
+    EXPECT_TRUE(w.store->operators().Query(w.Query(s, group, keys), &blocks).ok());
     return blocks[0].tier_mask;
   }
   uint8_t TierMask(uint64_t chain, uint32_t index) {
@@ -268,8 +268,7 @@ TEST_F(Tiers, PrefetchPromotesAndHoldsNothing) {
   const auto keys = World::Keys(4, 1);
   const KeysQuery query = w.Query(s, group, keys);
   PrefixMatch result;
-  ASSERT_TRUE(w.store->Prefetch(query, &result).ok());
-  w.store->FinishPrefetch(query, &result);
+  ASSERT_TRUE(w.store->prefixes().Prefetch(&result).Step(query).ok());
   EXPECT_EQ(result.reply.block_count, 4u);
   EXPECT_EQ(w.Stats().pinned_count, 4u);
   w.Advance(100'000);
@@ -332,9 +331,8 @@ TEST_F(Tiers, AHungUpSessionWaitsForNothing) {
   const auto keys = World::Keys(3, 1);
   w.Put(s, group, keys);
   const KeysQuery query = w.Query(left, group, keys);
-  ASSERT_TRUE(w.store->Wait(query).ok());
-  EXPECT_EQ(w.store->FinishWait(query).code(), StatusCode::kBusy);
-  w.store->HangUp(left);
+  EXPECT_EQ(*w.store->operators().Wait().Step(query), Progress::kFollows);
+  w.store->sessions().HangUp(left);
   w.holds_transfers = false;
   w.Advance(100'000);
   EXPECT_TRUE(w.listener.waits.empty());
@@ -364,7 +362,7 @@ TEST(TiersOfGroups, ABlockThatWaitsForTheSpecOfItsGroupHoldsUpNoOther) {
   w.Advance(100'000);
   EXPECT_EQ(w.Stats().lower_tiers[0].persisted_block_count, 3u);
   w.shelf.coming.clear();
-  w.store->OnShelfChanged(0);
+  w.store->events().OnShelfChanged(0);
   w.Advance(100'000);
   EXPECT_EQ(w.Stats().lower_tiers[0].persisted_block_count, 6u) << "no tick was needed";
 }
@@ -388,8 +386,7 @@ TEST_F(Tiers, WaitAnswersWhenAllIsPersisted) {
   const auto keys = World::Keys(3, 1);
   w.Put(s, group, keys);
   const KeysQuery query = w.Query(s, group, keys);
-  ASSERT_TRUE(w.store->Wait(query).ok());
-  EXPECT_EQ(w.store->FinishWait(query).code(), StatusCode::kBusy);
+  EXPECT_EQ(*w.store->operators().Wait().Step(query), Progress::kFollows);
   w.Advance(1'000);
   EXPECT_TRUE(w.listener.waits.empty());
   w.holds_transfers = false;
@@ -398,10 +395,10 @@ TEST_F(Tiers, WaitAnswersWhenAllIsPersisted) {
   EXPECT_EQ(w.listener.waits[0].status, StatusCode::kOk);
   EXPECT_EQ(w.listener.waits[0].request_id, query.request_id);
   const KeysQuery again = w.Query(s, group, keys);
-  EXPECT_TRUE(w.store->Wait(again).ok());
-  EXPECT_TRUE(w.store->FinishWait(again).ok());
+  EXPECT_EQ(*w.store->operators().Wait().Step(again), Progress::kDone);
   const auto unknown = World::Keys(1, 9);
-  EXPECT_EQ(w.store->Wait(w.Query(s, group, unknown)).code(), StatusCode::kNotFound);
+  EXPECT_EQ(w.store->operators().Wait().Step(w.Query(s, group, unknown)).code(),
+            StatusCode::kNotFound);
 }
 
 TEST_F(Tiers, WaitEndsAtItsDeadlineOrWhenAKeyGoes) {
@@ -410,16 +407,14 @@ TEST_F(Tiers, WaitEndsAtItsDeadlineOrWhenAKeyGoes) {
   w.Put(s, group, keys);
   KeysQuery query = w.Query(s, group, keys);
   query.hints.deadline_us = 1'000;
-  ASSERT_TRUE(w.store->Wait(query).ok());
-  EXPECT_EQ(w.store->FinishWait(query).code(), StatusCode::kBusy);
+  EXPECT_EQ(*w.store->operators().Wait().Step(query), Progress::kFollows);
   w.Advance(2'000);
   ASSERT_EQ(w.listener.waits.size(), 1u);
   EXPECT_EQ(w.listener.waits[0].status, StatusCode::kBusy);
   KeysQuery second = w.Query(s, group, keys);
-  ASSERT_TRUE(w.store->Wait(second).ok());
-  EXPECT_EQ(w.store->FinishWait(second).code(), StatusCode::kBusy);
+  EXPECT_EQ(*w.store->operators().Wait().Step(second), Progress::kFollows);
   uint64_t cursor = 0;
-  EXPECT_TRUE(w.store->Reset(s, group, &cursor).ok());
+  EXPECT_TRUE(w.store->operators().Reset(s, group, &cursor).ok());
   ASSERT_EQ(w.listener.waits.size(), 2u);
   EXPECT_EQ(w.listener.waits[1].status, StatusCode::kNotFound);
 }
@@ -429,7 +424,7 @@ TEST_F(Tiers, EraseUnderATransferWaitsForItsEnd) {
   w.Put(s, group, World::Keys(2, 1));
   w.Run();
   uint64_t cursor = 0;
-  EXPECT_TRUE(w.store->Reset(s, group, &cursor).ok());
+  EXPECT_TRUE(w.store->operators().Reset(s, group, &cursor).ok());
   EXPECT_EQ(w.Stats().slot_bytes_used, 2 * kSlotBytes);
   w.holds_transfers = false;
   w.Advance(100'000);

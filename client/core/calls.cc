@@ -1,0 +1,111 @@
+#include "client/core/calls.h"
+
+#include <new>
+
+#include "client/core/commit.h"
+
+namespace terrace::client {
+namespace {
+
+constexpr Status kTooMany(StatusCode::kBusy, "pending_requests_max requests are pending");
+
+}  // namespace
+
+FinishedCall Calls::Call(CallSpec spec) {
+  Request* request = Prepare(&spec);
+  if (request == nullptr) return FinishedCall(kTooMany);
+  requests_.table().MakePending(*request);
+  const Status sent = connection_.Send(spec.connection, spec.message, spec.deadline_us);
+  if (!sent.ok() && Withdraw(*request, spec.message.request_id)) return FinishedCall(sent);
+  const Status waited = Await({.request = request}, spec.deadline_us);
+  if (!waited.ok() && requests_.table().Abandon(*request)) return FinishedCall(waited);
+  return FinishedCall(requests_.table(), *request);
+}
+
+Status Calls::Submit(CallSpec spec, AsyncSpec async) {
+  CompletionQueue& completions = requests_.completions();
+  const bool has_callback = async.callback != nullptr;
+  if (!has_callback && !completions.Reserve()) {
+    return Status(StatusCode::kBusy, "finished requests wait for Poll");
+  }
+  const uint64_t deadline_us = spec.deadline_us;
+  Request* request = Prepare(&spec);
+  if (request == nullptr) {
+    if (!has_callback) completions.Unreserve();
+    return kTooMany;
+  }
+  request->is_async = true;
+  request->user_data = async.user_data;
+  request->callback = std::move(async.callback);
+  requests_.table().MakePending(*request);
+  const Status sent = connection_.Send(spec.connection, spec.message, spec.deadline_us);
+  if (!sent.ok() && Withdraw(*request, spec.message.request_id)) {
+    if (!has_callback) completions.Unreserve();
+    return sent;
+  }
+  // A caller that reads now does this when it leaves.
+  if (!role_.is_taken()) connection_.link().ListenInBackground();
+  if (deadline_us < requests_.next_look_us()) connection_.link().WakeBackground();
+  return Status::Ok();
+}
+
+Request* Calls::Prepare(CallSpec* spec) {
+  Request* request = requests_.table().Take();
+  if (request == nullptr) return nullptr;
+  request->connection = spec->connection;
+  request->deadline_us = spec->deadline_us;
+  request->asked = spec->asked;
+  request->lease = std::move(spec->lease);
+  spec->message.verb = spec->asked.verb;
+  spec->message.request_id = request->id;
+  if (spec->asked.verb != protocol::Verb::kCommit) return request;
+  request->commit = spec->commit;
+  try {
+    BuildCommit(*request, &spec->message);
+  } catch (const std::bad_alloc&) {
+    requests_.table().Free(*request);
+    throw;
+  }
+  return request;
+}
+
+bool Calls::Withdraw(Request& request, uint64_t id) {
+  if (!requests_.table().Withdraw(request, id)) return false;
+  ReturnWritten(request);
+  requests_.table().Free(request);
+  return true;
+}
+
+Status Calls::Await(const Awaited& awaited, uint64_t deadline_us) {
+  bool was_reader = false;
+  Status status;
+  while (!awaited.is_over()) {
+    if (MonotonicUs() >= deadline_us) {
+      status = Status(StatusCode::kBusy, "the deadline passed");
+      break;
+    }
+    was_reader = role_.TryTake();
+    if (was_reader) {
+      reader_.ReadWhile(awaited, deadline_us);
+      reader_.Leave();
+      continue;
+    }
+    role_.SleepUnless([&awaited] { return awaited.is_over(); }, awaited.lane(), deadline_us);
+  }
+  if (!was_reader) role_.PassOn();
+  return status;
+}
+
+Status Calls::WaitReady(const LeaseState& lease, uint32_t block_count, uint64_t deadline_us) {
+  const Status waited = Await({.lease = &lease, .block_count = block_count}, deadline_us);
+  if (lease.ready_count.load() >= block_count) return Status::Ok();
+  if (!lease.is_valid.load()) return kLeaseGone;
+  if (!waited.ok()) return waited;
+  return Status(StatusCode::kNotFound, "no more blocks will come");
+}
+
+void Calls::WaitForCompletion(uint64_t deadline_us) {
+  static_cast<void>(Await({.completions = &requests_.completions()}, deadline_us));
+}
+
+}  // namespace terrace::client

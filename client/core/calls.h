@@ -1,0 +1,94 @@
+// Calls: sends requests, and waits for what was asked for. A blocking call that has to wait becomes
+// the reader of the connection, or sleeps while another is; see ReaderRole.
+//
+// THREADING: any thread. Every call ends by its deadline.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <utility>
+
+#include "client/core/pending_requests.h"
+#include "client/core/reader.h"
+#include "client/core/replies.h"
+#include "client/lease/lease_state.h"
+#include "client/link/frames.h"
+#include "client/link/reader_role.h"
+#include "client/session/connection.h"
+#include "terrace/client.h"
+
+namespace terrace::client {
+
+// A request as a verb describes it.
+struct CallSpec {
+  Outgoing message;          // its request_id is filled in
+  uint64_t deadline_us = 0;  // CLOCK_MONOTONIC
+  uint32_t connection = 0;
+  Asked asked;
+  std::shared_ptr<LeaseState> lease;  // see Request
+  protocol::CommitRequest commit;     // Commit: flags and hints
+};
+
+// The end of a blocking request; gives its slot back when it goes.
+class FinishedCall {
+ public:
+  explicit FinishedCall(Status status) : status_(status) {}
+  FinishedCall(RequestTable& table, Request& request)
+      : table_(&table), request_(&request), status_(request.status) {}
+  ~FinishedCall() {
+    if (request_ != nullptr) table_->Free(*request_);
+  }
+  FinishedCall(const FinishedCall&) = delete;
+  FinishedCall& operator=(const FinishedCall&) = delete;
+
+  Status status() const { return status_; }
+  // REQUIRES: status() is kOk, for these.
+  std::span<const std::byte> body() const { return request_->body; }
+  uint32_t block_count() const { return request_->block_count; }
+  std::shared_ptr<LeaseState> TakeLease() { return std::move(request_->lease); }
+
+ private:
+  RequestTable* table_ = nullptr;
+  Request* request_ = nullptr;
+  Status status_;
+};
+
+// What was asked when it came from a user's asynchronous call.
+struct AsyncSpec {
+  uint64_t user_data = 0;
+  CompletionCallback callback;
+};
+
+class Calls {
+ public:
+  Calls(Connection& connection, ReaderRole& role, Reader& reader, PendingRequests& requests)
+      : connection_(connection), role_(role), reader_(reader), requests_(requests) {}
+  Calls(const Calls&) = delete;
+  Calls& operator=(const Calls&) = delete;
+
+  // Sends a request and waits for its answer. kBusy: too many are pending, too much is unsent, or
+  // the deadline passed; kGone: the connection is not there any more. May throw std::bad_alloc.
+  FinishedCall Call(CallSpec spec);
+  // Sends a request; exactly one completion follows kOk, by the deadline. The callback may destroy
+  // the Client before this has returned: the caller keeps the Core.
+  Status Submit(CallSpec spec, AsyncSpec async);
+
+  // kOk once block_count blocks of the lease are ready; else as Client::WaitReady.
+  Status WaitReady(const LeaseState& lease, uint32_t block_count, uint64_t deadline_us);
+  // Until a completion is queued, none can come, or the deadline.
+  void WaitForCompletion(uint64_t deadline_us);
+
+ private:
+  Request* Prepare(CallSpec* spec);
+  // Gives up a request that could not be sent. False if it has ended already.
+  bool Withdraw(Request& request, uint64_t id);
+  Status Await(const Awaited& awaited, uint64_t deadline_us);
+
+  Connection& connection_;
+  ReaderRole& role_;
+  Reader& reader_;
+  PendingRequests& requests_;
+};
+
+}  // namespace terrace::client

@@ -1,0 +1,322 @@
+"""ReadLease and WriteLease: the right to read, or to write, blocks in shared memory.
+
+A block of one member is the bytes that its tokens have in that member's layers, in parts, as the
+member's Space says (Space.part_bytes; engine_part_bytes where they are encoded). Blocks and keys
+are counted from the lease's first, members from the SpaceGroup's, parts from the first layer's.
+Gone once the daemon has revoked the lease, or went away.
+
+THREADING: one lease is one thread's at a time; its views may be dropped by any.
+"""
+import ctypes
+import threading
+import weakref
+from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Optional, Union
+
+from . import _native, buffers
+from .calls import END_REASONS, Hints, ReservedKey, Token, microseconds, request_of
+from .errors import Gone, Invalid, Unsupported, from_status, number
+from .space import Space
+
+if TYPE_CHECKING:
+    from .group import Group
+
+lib = _native.lib
+
+
+class _Lease:
+    """What both kinds share: a native lease that ends once, after its last exported slot."""
+
+    _native_type: Any = None
+
+    def __init__(self, group: "Group"):
+        self.group = group
+        self.native = self._native_type()
+        self._lock = threading.RLock()  # the collector may end a view while this thread has it
+        self._exports = 0
+        self._is_ended = False
+
+    @classmethod
+    def of(cls, group: "Group", native: Any) -> Any:
+        """Takes over a native lease, from a completion."""
+        lease = cls(group)
+        ctypes.memmove(ctypes.byref(lease.native), ctypes.byref(native), ctypes.sizeof(native))
+        return lease
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self._end()
+
+    def __del__(self):
+        if getattr(self, "native", None) is not None:
+            self._end()
+
+    def _finish(self) -> None:
+        raise NotImplementedError
+
+    def _end(self) -> None:
+        with self._lock:
+            is_last = not self._is_ended and self._exports == 0
+            self._is_ended = True
+        if is_last:
+            self._finish()
+
+    def _unexport(self) -> None:
+        with self._lock:
+            self._exports -= 1
+            is_last = self._is_ended and self._exports == 0
+        if is_last:
+            self._finish()
+
+    def _export(self, address: Optional[int], byte_count: int) -> Optional[memoryview]:
+        """A view that keeps the lease from ending for as long as it lives."""
+        if not address:
+            return None
+        with self._lock:
+            if self._is_ended:
+                raise Gone("the lease has been released")
+            self._exports += 1
+        slot = _slot_type(byte_count).from_address(address)
+        slot.lease = self  # keeps it alive
+        weakref.finalize(slot, self._unexport).atexit = False
+        return memoryview(slot).cast("B")
+
+    def _member(self, member: int) -> Space:
+        if not 0 <= member < len(self.group.spec.members):
+            raise Invalid(f"member {member} of a group of {len(self.group.spec.members)}")
+        return self.group.spec.members[member]
+
+
+_slot_types: Dict[int, Any] = {}
+
+
+def _slot_type(byte_count: int) -> Any:
+    """A ctypes array that can be referred to weakly."""
+    found = _slot_types.get(byte_count)
+    if found is None:
+        found = type("Slot", (ctypes.c_ubyte * byte_count,), {})
+        _slot_types[byte_count] = found
+    return found
+
+
+class ReadLease(_Lease):
+    """The right to read blocks. A context manager; views of slots keep it until they are gone."""
+
+    _native_type = _native.ReadLease
+
+    def __init__(self, group: "Group"):
+        super().__init__(group)
+        self._end_reason = 0
+
+    @property
+    def block_count(self) -> int:
+        """Blocks of the prefix this lease covers; 0 is a miss."""
+        return lib.terrace_read_lease_block_count(self.native)
+
+    @property
+    def token_count(self) -> int:
+        """Tokens of those blocks."""
+        return lib.terrace_read_lease_token_count(self.native)
+
+    @property
+    def ready_count(self) -> int:
+        """Blocks [0, ready_count) may be read now."""
+        return lib.terrace_read_lease_ready_count(self.native)
+
+    @property
+    def is_valid(self) -> bool:
+        """Bytes read while this was true are right."""
+        return bool(lib.terrace_read_lease_is_valid(self.native))
+
+    @property
+    def token(self) -> Token:
+        """For another process's Group.join_read."""
+        native = lib.terrace_read_lease_token(self.native)
+        return Token(native.high, native.low)
+
+    def wait_ready(self, block_count: Optional[int] = None,
+                   timeout_s: Optional[float] = None) -> None:
+        """Returns once so many blocks (None: all) may be read; NotFound if they will not come."""
+        count = self.block_count if block_count is None else block_count
+        timeout_s = 1.0 if timeout_s is None else timeout_s
+        client = self.group.client
+        client.check(lib.terrace_wait_ready(client.handle, self.native,
+                                            number("block_count", count), microseconds(timeout_s)),
+                     f"waiting for {count} blocks")
+
+    def is_in_device(self, block: int) -> bool:
+        """Whether it was answered in the memory of the client's device (ACQUIRE_DEVICE)."""
+        return bool(lib.terrace_read_lease_is_in_device(self.native, number("block", block)))
+
+    def slot(self, block: int, member: int = 0) -> Optional[memoryview]:
+        """A member's slot in shared memory, read-only; None if it is not ready or has none.
+        Unsupported where it lies in the memory of a GPU: PagedCache.load reads it there."""
+        slot_bytes = ctypes.c_uint64()
+        self._member(member)
+        if self.group.client.device_backend != "host" and self.is_in_device(block):
+            raise Unsupported(f"block {block} lies in the memory of a GPU, which this process's "
+                              "threads do not reach: PagedCache.load copies it into pages")
+        address = lib.terrace_read_lease_slot(self.native, number("block", block),
+                                              number("member", member), ctypes.byref(slot_bytes))
+        view = self._export(address, slot_bytes.value)
+        return None if view is None else view.toreadonly()
+
+    def part(self, block: int, part: int, member: int = 0) -> Optional[memoryview]:
+        """One part of a slot, read-only."""
+        space = self._member(member)
+        view = self.slot(block, member)
+        first = space.part_offset(part)
+        return None if view is None else view[first:first + space.part_bytes[part]]
+
+    def is_part_ready(self, block: int, part: int, member: int = 0) -> bool:
+        """Whether one part may be read already: of a ready block each; of one that is coming what
+        has come, if it was asked for with ACQUIRE_FOLLOW or ACQUIRE_BY_PARTS."""
+        return bool(lib.terrace_read_lease_is_part_ready(
+            self.native, number("block", block), number("member", member), number("part", part)))
+
+    def copy_part(self, block: int, part: int, into: Any, member: int = 0) -> None:
+        """Copies one part into a buffer of its size. Busy if it is not ready yet; Gone, and the
+        bytes are not to be used, if the lease was not valid throughout."""
+        self._member(member)
+        address, byte_count = buffers.address_of(into, True)
+        self.group.client.check(
+            lib.terrace_read_lease_copy_part(self.native, number("block", block),
+                                             number("member", member), number("part", part),
+                                             address, byte_count),
+            f"copying part {part} of block {block}")
+
+    def chunk_position(self, block: int, member: int = 0) -> int:
+        """Of a block of chunks: where its first token stood when it was computed."""
+        self._member(member)
+        found = ctypes.c_uint32()
+        self.group.client.check(
+            lib.terrace_read_lease_chunk_position(self.native, number("block", block),
+                                                  number("member", member), ctypes.byref(found)),
+            f"reading the header of block {block}")
+        return found.value
+
+    def copy_into(self, into: Any, *, first_block: int = 0, block_count: Optional[int] = None,
+                  member: int = 0) -> None:
+        """Copies blocks into `into`: one buffer a part or one a block in a list, or one buffer for
+        all. Gone, and the bytes are not to be used, if the lease was not valid throughout."""
+        first_block = number("first_block", first_block)
+        count = number("block_count",
+                       self.block_count - first_block if block_count is None else block_count)
+        pointers = buffers.pointers_to_parts(into, self._member(member).engine_part_bytes, count,
+                                             True)
+        self.group.client.check(
+            lib.terrace_read_lease_copy_blocks(self.native, number("member", member), first_block,
+                                               count, pointers),
+            f"copying {count} blocks")
+
+    def release(self, end_reason: str = "unknown") -> None:
+        """Ends the lease, once the last view of it is gone."""
+        if end_reason not in END_REASONS:
+            raise Invalid(f"end_reason is {end_reason!r}: use one of {END_REASONS}")
+        self._end_reason = END_REASONS.index(end_reason)
+        self._end()
+
+    def _finish(self) -> None:
+        lib.terrace_read_lease_release(self.native, self._end_reason)
+
+
+class WriteLease(_Lease):
+    """The right to write reserved blocks. A context manager that aborts what was not committed."""
+
+    _native_type = _native.WriteLease
+
+    def __len__(self) -> int:
+        return lib.terrace_write_lease_key_count(self.native)
+
+    def __iter__(self) -> Iterator[ReservedKey]:
+        return (self.key(i) for i in range(len(self)))
+
+    def key(self, index: int) -> ReservedKey:
+        """What became of one key of the reserve."""
+        found = _native.ReservedKey()
+        status = lib.terrace_write_lease_key(self.native, number("index", index),
+                                             ctypes.byref(found))
+        if status:
+            raise from_status(status, f"key {index} of {len(self)}")
+        return ReservedKey(lib.terrace_status_name(found.status).decode(), found.writer_age_ms,
+                           found.commit_id)
+
+    @property
+    def reserved(self) -> List[int]:
+        """Indexes of the keys that are ours to write."""
+        return [i for i, key in enumerate(self) if key.status == "ok"]
+
+    @property
+    def is_valid(self) -> bool:
+        """False once the daemon revoked it or went away: what is written from then on is lost."""
+        return bool(lib.terrace_write_lease_is_valid(self.native))
+
+    @property
+    def token(self) -> Token:
+        """For another process's Group.join_write."""
+        native = lib.terrace_write_lease_token(self.native)
+        return Token(native.high, native.low)
+
+    def write(self, data: Any, *, first_key: int = 0, key_count: Optional[int] = None,
+              member: int = 0) -> None:
+        """Writes blocks: one buffer a part or one a block in a list, or one buffer for all. Keys
+        that are not ours are passed over."""
+        first_key = number("first_key", first_key)
+        count = number("key_count", len(self) - first_key if key_count is None else key_count)
+        pointers = buffers.pointers_to_parts(data, self._member(member).engine_part_bytes, count,
+                                             False)
+        self.group.client.check(
+            lib.terrace_write_lease_write_blocks(self.native, number("member", member), first_key,
+                                                 count, pointers),
+            f"writing {count} blocks")
+
+    def write_part(self, key: int, part: int, data: Any, member: int = 0) -> None:
+        """Writes one part; whoever follows the block may read it after the next commit."""
+        self._member(member)
+        address, byte_count = buffers.address_of(data, False)
+        self.group.client.check(
+            lib.terrace_write_lease_write_part(self.native, number("key", key),
+                                               number("member", member), number("part", part),
+                                               address, byte_count),
+            f"writing part {part} of key {key}")
+
+    def slot(self, key: int, member: int = 0) -> Optional[memoryview]:
+        """Where to write a block in place; then checksum(). None unless it is ours."""
+        slot_bytes = ctypes.c_uint64()
+        self._member(member)
+        address = lib.terrace_write_lease_slot(self.native, number("key", key),
+                                               number("member", member), ctypes.byref(slot_bytes))
+        return self._export(address, slot_bytes.value)
+
+    def checksum(self, key: int, part: int, member: int = 0) -> None:
+        """Of a part that was written in place."""
+        self.group.client.check(
+            lib.terrace_write_lease_checksum_part(self.native, number("key", key),
+                                                  number("member", member), number("part", part)),
+            "checksum")
+
+    def mark_absent(self, key: int, member: int) -> None:
+        """This windowed member has no bytes for this block."""
+        self.group.client.check(
+            lib.terrace_write_lease_mark_absent(self.native, number("key", key),
+                                                number("member", member)),
+            "marking a member absent")
+
+    def commit(self, timeout_s: Optional[float] = None, hints: Optional[Hints] = None) -> int:
+        """Commits what was written; how many blocks became visible."""
+        sealed = ctypes.c_uint32()
+        client = self.group.client
+        client.check(lib.terrace_commit(client.handle, self.native, request_of(timeout_s, hints),
+                                        ctypes.byref(sealed)), "commit")
+        return sealed.value
+
+    def abort(self) -> None:
+        """Gives up what was not committed, once the last view of it is gone."""
+        self._end()
+
+    def _finish(self) -> None:
+        lib.terrace_write_lease_abort(self.native)
+
+
+Lease = Union[ReadLease, WriteLease]

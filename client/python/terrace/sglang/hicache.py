@@ -1,0 +1,315 @@
+"""The backend that SGLang calls; the package's page says what it does."""
+import dataclasses
+import functools
+import logging
+import threading
+from typing import Any, Callable, Dict, List, Optional, Sequence
+
+from sglang.srt.mem_cache import hicache_storage
+from sglang.srt.mem_cache.hicache_storage import HiCacheStorage
+
+from ..calls import Keys
+from ..client import Client
+from ..epochs import masked
+from ..errors import TerraceError, Unavailable
+from ..group import KEYS_FLAT, Group
+from ..presence import Presence
+from ..space import SpaceGroup
+from .epoch import Epoch
+from .pools import KV, Pool, digest_of, event_hash, name_of, page_size_of
+
+logger = logging.getLogger("sglang.terrace")
+
+
+class TerraceHiCache(HiCacheStorage):
+    """One rank's. refusal: why it is off, for good; None while it is on. Keys are SGLang's hashes
+    of pages, in hex; host_indices number the tokens of a host pool, page_size of them a page, as a
+    tensor of integers. Without a daemon every page is missed, and none is stored."""
+
+    def __init__(self, storage_config: Any, kwargs: Any = None):
+        self.refusal: Optional[str] = None
+        self.config = storage_config
+        extra = dict(storage_config.extra_config or {})
+        self._timeout_s = float(extra.get("timeout_ms", 500)) / 1e3
+        self._revision = extra.get("revision")
+        self._client: Optional[Client] = None
+        self._pools: Dict[str, Pool] = {}
+        self._epoch = Epoch(bool(extra.get("flush_keeps", False)),
+                             int(getattr(storage_config, "dp_rank", 0)))
+        self._opening = threading.Lock()
+        self.counters = {"pages_hit": 0, "pages_missed": 0, "pages_stored": 0, "pages_refused": 0}
+        self.mem_pool_host: Any = None
+        for name in ("socket", "revision"):
+            if not extra.get(name):
+                self._refuse(f"the extra configuration has no {name!r}")
+                return
+        try:
+            self._presence = Presence(logger, extra["socket"])
+            self._client = Client(extra["socket"], name="sglang", default_timeout_s=self._timeout_s)
+            self._client.wait_connected(2.0)
+        except Unavailable as error:
+            logger.warning("terrace: %s; SGLang serves without it until it is there", error)
+        except TerraceError as error:
+            self._refuse(str(error))
+
+    def _refuse(self, sentence: str) -> None:
+        logger.warning("terrace is off: %s", sentence)
+        self.refusal = sentence
+
+    # ---- the pool ----
+
+    def register_mem_pool_host(self, mem_pool_host: Any) -> None:
+        """The attention's own pool: its layout and sizes are part of what a page is."""
+        self.mem_pool_host = mem_pool_host
+        self._watch(mem_pool_host)
+        if self.refusal is None:
+            why = self._add_pool(KV, mem_pool_host)
+            if why is not None:
+                self._refuse(why)
+
+    def _watch(self, mem_pool_host: Any) -> None:
+        """A flush empties the host pool, and tells a backend nothing else."""
+        clear: Any = getattr(mem_pool_host, "clear", None)
+        if clear is None:
+            return
+
+        @functools.wraps(clear)
+        def cleared(*arguments: Any, **named: Any) -> Any:
+            try:
+                return clear(*arguments, **named)
+            finally:
+                self._epoch.on_flush()
+
+        mem_pool_host.clear = cleared
+
+    def register_mem_host_pool_v2(self, host_pool: Any, host_pool_name: Any) -> None:
+        """A pool beside it. One that is not served has no page."""
+        name = name_of(host_pool_name)
+        keep: Any = getattr(super(), "register_mem_host_pool_v2", None)
+        if keep is not None:
+            keep(host_pool, host_pool_name)
+        if self.refusal is None and name not in self._pools:
+            why = self._add_pool(name, host_pool)
+            if why is not None:
+                logger.warning("terrace: pool %s is not served: %s", name, why)
+
+    def _add_pool(self, name: str, host: Any) -> Optional[str]:
+        """Why not."""
+        pool = Pool(name, host)
+        if name == KV and getattr(self.config, "should_split_heads", False):
+            pool.shard_count = int(self.config.tp_lcm_size) // int(self.config.tp_size)
+        why = pool.measure()
+        if why is None:
+            self._pools[name] = pool
+        return why
+
+    def _opened(self, pool: Pool) -> Sequence[Group]:
+        """The groups of this rank's shares of pages; none while the daemon is not there."""
+        with self._opening:
+            if self._client is not None:
+                self._presence.look(self._client)
+            if not pool.groups and self._client is not None and self._client.is_connected:
+                groups = []
+                for shard in range(pool.shard_count):
+                    space = pool.space(self.config, str(self._revision), shard)
+                    name = SpaceGroup("x", [space]).check()
+                    groups.append(
+                        self._client.open(SpaceGroup(f"sglang-{name[:16]}", [space]), 1))
+                pool.groups = groups
+            return pool.groups
+
+    def _keys(self, group: Group, keys: Sequence[str]) -> Keys:
+        """SGLang's page hashes are sha256 in hex; whatever else comes is hashed."""
+        return group.keys_of_digests(masked([digest_of(key) for key in keys], self._epoch.mask))
+
+    def _guarded(self, name: str, call: Callable[[Pool, Sequence[Group]], Any],
+                 otherwise: Any) -> Any:
+        pool = self._pools.get(name)
+        if self.refusal is not None or pool is None or not self._epoch.is_certain:
+            return otherwise
+        try:
+            groups = self._opened(pool)
+            return call(pool, groups) if groups else otherwise
+        except Unavailable:
+            return otherwise
+        except Exception as error:  # pylint: disable=broad-except
+            self._refuse(f"{type(error).__name__}: {error}")
+            return otherwise
+
+    def _get(self, name: str, keys: List[str], host_indices: Any, flags: int = 0) -> List[bool]:
+        """Copies pages into a host pool; the first that is not there ends it."""
+
+        def get(pool: Pool, groups: Sequence[Group]) -> int:
+            count = len(keys)
+            for shard, group in enumerate(groups):
+                with group.acquire(self._keys(group, keys[:count]), flags=flags) as lease:
+                    count = lease.block_count
+                    try:
+                        lease.wait_ready(count, self._timeout_s)
+                    except Unavailable:
+                        count = min(count, lease.ready_count)
+                    if count == 0:
+                        return 0
+                    wanted = host_indices[:count * page_size_of(pool.host)]
+                    lease.copy_into(pool.addresses(shard, wanted, count),
+                                    block_count=count)
+            return count
+
+        count = self._guarded(name, get, 0)
+        self.counters["pages_hit"] += count
+        self.counters["pages_missed"] += len(keys) - count
+        return [i < count for i in range(len(keys))]
+
+    def _set(self, name: str, keys: List[str], host_indices: Any, **place: Any) -> List[bool]:
+        """Stores the pages that nobody has. True: there, or about to be by somebody else."""
+        if name == KV and not self._is_writer:
+            return [True] * len(keys)  # another rank has the same bytes, and writes them
+
+        prefix = place.pop("prefix", ())
+
+        def put(pool: Pool, groups: Sequence[Group]) -> List[bool]:
+            stored, stored_count = [True] * len(keys), 0
+            for shard, group in enumerate(groups):
+                parent = self._keys(group, prefix[-1:])[0] if prefix else None
+                with group.reserve(self._keys(group, keys), parent=parent,
+                                   first_position=len(prefix),
+                                   event_hashes=[event_hash(key) for key in keys],
+                                   **place) as lease:
+                    answers = [key.status for key in lease]
+                    if "ok" in answers:
+                        lease.write(pool.addresses(shard, host_indices, len(keys)))
+                        stored_count = max(stored_count, lease.commit())
+                    stored = [before and answer in ("ok", "exists", "busy")
+                              for before, answer in zip(stored, answers)]
+            self.counters["pages_stored"] += stored_count
+            return stored
+
+        stored = self._guarded(name, put, [False] * len(keys))
+        self.counters["pages_refused"] += stored.count(False)
+        return stored
+
+    @property
+    def _is_writer(self) -> bool:
+        """Of a latent each shard's bytes are those of every rank that has it: the first one writes.
+        With decode context parallel rank r of a row has shard r modulo their number."""
+        config = self.config
+        return not config.is_mla_model or config.tp_rank == getattr(config, "dcp_rank", 0)
+
+    # ---- interface v1: the attention's own pool ----
+
+    def batch_exists(self, keys: List[str], extra_info: Any = None) -> int:
+        """How many pages, from the first on, are there."""
+
+        def ask(_pool: Pool, groups: Sequence[Group]) -> int:
+            count = len(keys)
+            for group in groups:
+                count = group.match(self._keys(group, keys[:count])).block_count
+            return count
+
+        return self._guarded(KV, ask, 0)
+
+    def batch_get_v1(self, keys: List[str], host_indices: Any,
+                     extra_info: Any = None) -> List[bool]:
+        """Copies pages into the host pool; the first that is not there ends it."""
+        return self._get(KV, keys, host_indices)
+
+    def batch_set_v1(self, keys: List[str], host_indices: Any,
+                     extra_info: Any = None) -> List[bool]:
+        """Stores the pages that nobody has. True: there, or about to be by somebody else."""
+        prefix = list(getattr(extra_info, "prefix_keys", None) or ())
+        return self._set(KV, keys, host_indices, prefix=prefix)
+
+    # ---- interface v2: all pools ----
+
+    def batch_exists_v2(self, keys: List[str], pool_transfers: Any = None,
+                        extra_info: Any = None) -> Any:
+        """Prefixes that every pool can restore: of all pages, or of the last ones alone."""
+        count = self.batch_exists(keys, extra_info)
+        hits, restorable = ({KV: count} if count else {}), list(range(1, count + 1))
+        for transfer in pool_transfers or ():
+            policy = name_of(transfer.hit_policy)
+            if policy == "block_groups":  # has no say in the hit, and is not served
+                continue
+            found = self._present(name_of(transfer.name), keys[:count])
+            needed = len(keys) if policy == "all_pages" else max(1, len(transfer.keys or ()))
+            good, run = set(), 0
+            for index, is_there in enumerate(found):
+                run = run + 1 if is_there else 0
+                if run >= min(needed, index + 1):
+                    good.add(index + 1)
+            if good:
+                hits[name_of(transfer.name)] = max(good)
+            restorable = [length for length in restorable if length in good]
+        result = {"kv_hit_pages": restorable[-1] if restorable else 0,
+                  "extra_pool_hit_pages": hits, "restorable_prefix_pages": restorable}
+        kind = hicache_storage.PoolTransferResult
+        known = {field.name for field in dataclasses.fields(kind)}
+        return kind(**{name: value for name, value in result.items() if name in known})
+
+    def _present(self, name: str, keys: List[str]) -> List[bool]:
+        """Which pages of a pool are there; beyond the first gap those on this host."""
+
+        def ask(_pool: Pool, groups: Sequence[Group]) -> List[bool]:
+            group = groups[0]  # pools beside the attention's own have no shares
+            made = self._keys(group, keys)
+            count = group.match(made, flags=KEYS_FLAT).block_count
+            rest = made[count:]
+            states = [block.state for block in group.query(rest)] if len(rest) > 0 else []
+            return [True] * count + [state == "sealed" for state in states]
+
+        return self._guarded(name, ask, [False] * len(keys))
+
+    def batch_get_v2(self, transfers: List[Any], extra_info: Any = None) -> Dict[str, List[bool]]:
+        """Of each pool's pages, whether they have been copied into it."""
+        return {transfer.name: self._get(name_of(transfer.name), list(transfer.keys or ()),
+                                         transfer.host_indices, KEYS_FLAT)
+                for transfer in transfers}
+
+    def batch_set_v2(self, transfers: List[Any], extra_info: Any = None) -> Dict[str, List[bool]]:
+        """Of each pool's pages, whether they are there or about to be."""
+        return {transfer.name: self._set(name_of(transfer.name), list(transfer.keys or ()),
+                                         transfer.host_indices, flags=KEYS_FLAT)
+                for transfer in transfers}
+
+    # ---- what else the base class has; SGLang does not call it with interface v1 ----
+
+    def exists(self, key: str) -> bool:
+        return self.batch_exists([key]) == 1
+
+    def get(self, key: str, target_location: Any = None, target_sizes: Any = None) -> Any:
+        return None
+
+    def batch_get(self, keys: List[str], target_locations: Any = None,
+                  target_sizes: Any = None) -> List[Any]:
+        return [None] * len(keys)
+
+    def set(self, key: str, value: Any = None, target_location: Any = None,
+            target_sizes: Any = None) -> bool:
+        return False
+
+    def batch_set(self, keys: List[str], values: Any = None, target_locations: Any = None,
+                  target_sizes: Any = None) -> bool:
+        return False
+
+    def clear(self) -> None:
+        """Somebody wants this rank's pages erased: they are, for other instances, too. Where the
+        daemon cannot be told, this instance goes on in an epoch of its own."""
+
+        def erase(_pool: Pool, groups: Sequence[Group]) -> bool:
+            for group in groups:
+                group.reset()
+            return True
+
+        done = [self._guarded(name, erase, False) for name in list(self._pools)]
+        if self.refusal is None and False in done:
+            logger.warning("terrace: pages could not be erased; nothing of them is used here again")
+            self._epoch.begin()
+
+    def get_stats(self) -> None:
+        """SGLang's own metrics object is not filled."""
+        return None
+
+    def close(self) -> None:
+        """Ends the connection."""
+        if self._client is not None:
+            self._client.close()

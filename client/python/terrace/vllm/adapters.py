@@ -1,0 +1,259 @@
+"""LoRA adapters of the vLLM connector: which weights a request's adapter has, where it is certain.
+
+vLLM's block hashes hold an adapter's name and path, which say nothing of its weights; a mask made
+of its files' content does, and is laid over the hashes of its requests.
+
+Why the mask is right (read in vLLM 0.32: lora/worker_manager.py, lora/lora_model.py): a worker
+loads an adapter, by its id alone, from adapter_config.json and adapter_model.* in its directory
+when the first step with that id runs, before that if a server preloads it, and once more after it
+was evicted by others. So the files may be read at any moment after the engine's start, and never
+are before it. They had the content of the mask at every such moment if nothing was changed from
+before the start until a block that they led to is stored: a change sets ctime, which no program can
+set back. The scheduler looks when a request comes, and each worker, on its own machine, before it
+stores. And one id has to mean one adapter, as LoRARequest asks for; a program that preloads one
+under the id of another gets wrong answers from vLLM itself.
+"""
+import dataclasses
+import hashlib
+import logging
+import os
+import queue
+import stat
+import threading
+import time
+from typing import Any, Dict, Iterator, List, Optional, Tuple
+
+logger = logging.getLogger("vllm.terrace")
+# Before any engine of this process has loaded an adapter: it imports this to be made.
+_STARTED_S = time.time()
+_CLOCKS_APART_S = 2.0  # a file system's clock may be behind
+_ADAPTERS_MAX = 4096
+_FILES_MAX = 256
+_BYTES_MAX = 16 << 30
+_LINKS_MAX = 40  # as Linux follows
+_CHUNK_BYTES = 1 << 20
+_RUNTIME_UPDATES = "VLLM_ALLOW_RUNTIME_LORA_UPDATING"
+# Of a LoRARequest; what else one has in some version, and is set, may be another way to weights.
+_FIELDS = ("lora_name", "lora_int_id", "lora_path", "base_model_name", "load_inplace",
+           "is_3d_lora_weight")
+_CAPACITIES = ("max_loras", "max_cpu_loras")  # the rest of the configuration may change weights
+
+About = Tuple[str, int, int, int, int, int]  # path, device, inode, bytes, mtime and ctime in ns
+
+
+@dataclasses.dataclass
+class AdapterFiles:
+    """An adapter's files as the scheduler saw them: a worker that sees others does not store."""
+    path: str
+    stamp: str
+
+    @property
+    def is_unchanged(self) -> bool:
+        try:
+            return _stamp(_looked_at(self.path)) == self.stamp
+        except OSError:
+            return False
+
+
+@dataclasses.dataclass
+class _Adapter:
+    """What the first request with an id, or a name and path, said."""
+    said: Dict[str, Any]
+    files: Optional[AdapterFiles] = None
+    mask: Optional[bytes] = None  # once its files have been read
+    refusal: Optional[str] = None
+
+    def refuse(self, why: str) -> None:
+        """For good. Says so once."""
+        if self.refusal is None:
+            self.refusal = why
+            logger.warning("terrace: requests with the LoRA adapter %r (id %s, %s) are served "
+                           "without the cache: %s", self.said["lora_name"],
+                           self.said["lora_int_id"], self.said["lora_path"], why)
+
+
+class Adapters:
+    """Of one engine, in its scheduler, daemon or not. THREADING: its own thread reads the files."""
+
+    def __init__(self, vllm_config: Any):
+        configuration = getattr(vllm_config, "lora_config", None)
+        self._configuration = sorted((name, str(value)) for name, value
+                                     in (vars(configuration) if configuration else {}).items()
+                                     if name not in _CAPACITIES)
+        self._by_id: Dict[int, _Adapter] = {}
+        self._by_place: Dict[Tuple[str, str], _Adapter] = {}
+        self._unread: "queue.Queue[Optional[_Adapter]]" = queue.Queue()
+        self._thread: Optional[threading.Thread] = None
+
+    def note(self, request: Any) -> None:
+        """Has to see every request before vLLM runs it, and may see it again."""
+        lora = getattr(request, "lora_request", None)
+        if lora is None:
+            return
+        said, place = _said_by(lora), (lora.lora_name, lora.lora_path)
+        of_id, of_place = self._by_id.get(lora.lora_int_id), self._by_place.get(place)
+        known = of_id or of_place
+        if known is None:
+            if len(self._by_id) < _ADAPTERS_MAX:  # of more the first one is not known: none
+                self._by_id[lora.lora_int_id] = self._by_place[place] = self._begun(said)
+        elif of_id is not of_place or known.said != said:
+            # One of them is computed with the other's weights, in vLLM's own prefix cache, too.
+            for adapter in filter(None, (of_id, of_place)):
+                adapter.refuse(f"there is a request with {said}, too: give each adapter a name and "
+                               "an id of its own, and restart the engine")
+            self._by_id[lora.lora_int_id] = self._by_place[place] = known
+        elif known.files is not None and known.mask is not None and not known.files.is_unchanged:
+            known.refuse(_REMEDY.format("its files have changed"))
+
+    def mask_of(self, request: Any) -> Optional[bytes]:
+        """Of the request's block hashes: empty without an adapter, None if it is not cached now."""
+        lora = getattr(request, "lora_request", None)
+        if lora is None:
+            return b""
+        adapter = self._by_id.get(lora.lora_int_id)
+        return None if adapter is None or adapter.refusal is not None else adapter.mask
+
+    def files_of(self, request: Any) -> Optional[AdapterFiles]:
+        """What stores of the request depend on."""
+        lora = getattr(request, "lora_request", None)
+        return None if lora is None else self._by_id[lora.lora_int_id].files
+
+    def _begun(self, said: Dict[str, Any]) -> _Adapter:
+        adapter = _Adapter(said)
+        why = _refusal_of(said)
+        if why is not None:
+            adapter.refuse(why)
+            return adapter
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._read_all, daemon=True,
+                                            name="terrace-adapters")
+            self._thread.start()
+        self._unread.put(adapter)
+        return adapter
+
+    def _read_all(self) -> None:
+        while True:
+            adapter = self._unread.get()
+            try:
+                if adapter is None:
+                    return
+                self._read_or_refuse(adapter)
+            finally:
+                self._unread.task_done()
+
+    def _read_or_refuse(self, adapter: _Adapter) -> None:
+        try:
+            self._read(adapter)
+        except Exception as error:  # pylint: disable=broad-except
+            adapter.refuse(f"{error}: give it a directory of its own, and restart")
+
+    def _read(self, adapter: _Adapter) -> None:
+        path = adapter.said["lora_path"]
+        seen = _looked_at(path)
+        newest = max(seen, key=lambda about: about[-1])
+        if newest[-1] > (_STARTED_S - _CLOCKS_APART_S) * 1e9:
+            adapter.refuse(_REMEDY.format(f"{newest[0]} is younger than this process"))
+            return
+        digest = hashlib.sha256(repr([self._configuration, adapter.said.get("is_3d_lora_weight")])
+                                .encode())
+        byte_count = sum(about[3] for about in seen)
+        if byte_count > _BYTES_MAX:
+            adapter.refuse(f"its directory holds {byte_count} bytes, and {_BYTES_MAX} are read: "
+                           "leave in it what vLLM loads, and restart")
+            return
+        for name in sorted(_names_in(path)):
+            digest.update(repr((name, *_content_of(os.path.join(path, name)))).encode())
+        adapter.files = AdapterFiles(path, _stamp(seen))
+        if not adapter.files.is_unchanged:
+            adapter.refuse(_REMEDY.format("its files changed while they were read"))
+        else:
+            adapter.mask = digest.digest()
+
+    def close(self) -> None:
+        """Its thread ends with what it reads."""
+        self._unread.put(None)
+
+
+_REMEDY = ("{}, so what vLLM has loaded is not certain: put new weights into a new directory, and "
+           "restart the engine")
+
+
+def _said_by(lora: Any) -> Dict[str, Any]:
+    names = getattr(lora, "__struct_fields__", None) or vars(lora)
+    return {name: getattr(lora, name) for name in names}
+
+
+def _refusal_of(said: Dict[str, Any]) -> Optional[str]:
+    if os.environ.get(_RUNTIME_UPDATES, "").strip().lower() not in ("", "0", "false"):
+        return (f"{_RUNTIME_UPDATES} is set, so weights may be exchanged under its requests: start "
+                "without it, with --lora-modules")
+    if said.get("load_inplace"):
+        return "load_inplace exchanges the weights under its requests: give new ones a new id"
+    for name, value in said.items():
+        if name not in _FIELDS and value:
+            return f"{name} is set, and may be where its weights are from: leave it out"
+    path = said["lora_path"]
+    if not os.path.isabs(path) or not os.path.isdir(path):
+        return "its path is no absolute path of a local directory: name one, and restart"
+    return None
+
+
+def _names_in(directory: str) -> List[str]:
+    """Its files: vLLM loads from no directory within it."""
+    return [entry.name for entry in os.scandir(directory) if not entry.is_dir()]
+
+
+def _looked_at(directory: str) -> List[About]:
+    """All that decides which bytes vLLM reads there: links on the way, directory, files."""
+    found = list(_way_to(directory))
+    names = sorted(_names_in(directory))
+    if len(names) > _FILES_MAX:
+        raise OSError(f"{directory} holds {len(names)} files, and {_FILES_MAX} are looked at")
+    at = found[-1][0]
+    for name in names:
+        found += _way_to(name, at)
+    return found
+
+
+def _way_to(path: str, at: str = "/") -> Iterator[About]:
+    """Every symbolic link that is followed from `at`, where there are none, to `path`; its end."""
+    todo, links = path.split("/")[::-1], 0
+    while todo:
+        name = todo.pop()
+        if name in ("", "."):
+            continue
+        if name == "..":
+            at = os.path.dirname(at)
+            continue
+        here = os.path.join(at, name)
+        about = os.lstat(here)
+        if not stat.S_ISLNK(about.st_mode):
+            at = here
+            continue
+        links += 1
+        if links > _LINKS_MAX:
+            raise OSError(f"more than {_LINKS_MAX} links on the way to {path}")
+        yield _about(here, about)
+        target = os.readlink(here)
+        at = "/" if target.startswith("/") else at
+        todo += target.split("/")[::-1]
+    yield _about(at, os.lstat(at))
+
+
+def _about(path: str, about: os.stat_result) -> About:
+    return (path, about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns,
+            about.st_ctime_ns)
+
+
+def _stamp(seen: List[About]) -> str:
+    return hashlib.sha256(repr(seen).encode()).hexdigest()
+
+
+def _content_of(path: str) -> Tuple[int, str]:
+    """(bytes, digest). Large reads leave other threads alone."""
+    digest, byte_count = hashlib.sha256(), 0
+    with open(path, "rb") as file:
+        while chunk := file.read(_CHUNK_BYTES):
+            digest.update(chunk)
+            byte_count += len(chunk)
+    return byte_count, digest.hexdigest()

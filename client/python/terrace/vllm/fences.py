@@ -1,0 +1,61 @@
+"""Which stores may still copy from which blocks, and when they have to be through."""
+from typing import Any, Dict, Iterable, List, Sequence, Set
+
+from .messages import NO_BLOCK
+
+
+class Fences:
+    """Of one scheduler. A store is named once: as a fence, behind which the engine waits for it, or
+    as lost, where the engine wrote before it could wait.
+
+    hooks_come_first: vLLM calls the connector before it overwrites anything in a step. has_states:
+    some KV cache group has states, which vLLM's model runner v2 moves between blocks early, too.
+    """
+
+    def __init__(self, hooks_come_first: bool, has_states: bool):
+        self._hooks_come_first = hooks_come_first
+        self._has_states = has_states
+        self._copied_ids: Dict[int, Set[int]] = {}  # by store
+        self._fresh: List[Sequence[int]] = []  # blocks that this step, or a load of it, writes to
+
+    def begin(self, number: int, table: Iterable[Sequence[int]]) -> None:
+        """Store `number` copies from these blocks."""
+        self._copied_ids[number] = {b for ids in table for b in ids if b != NO_BLOCK}
+
+    def end(self, number: int) -> None:
+        """It copies no more."""
+        self._copied_ids.pop(number, None)
+
+    def write(self, table: Iterable[Sequence[int]], first: int) -> None:
+        """This step may write to the blocks of `table`, of each KV cache group, from `first` on."""
+        self._fresh += [block_ids[first:] for block_ids in table]
+
+    def written(self) -> Set[int]:
+        """Blocks that this step may write to, as far as is known by now."""
+        return set().union(*self._fresh)
+
+    def take_lost(self, output: Any) -> List[int]:
+        """Stores whose blocks vLLM's model runner v2 writes to before it calls any hook: it zeroes
+        new ones, copies shared ones, and moves states to their requests' next blocks."""
+        early = list(getattr(output, "new_block_ids_to_zero", None) or ())
+        early += [copy.dst_block_id
+                  for copy in getattr(output, "kv_cache_block_copies", None) or ()]
+        self._fresh.append(early)  # also those whose request was preempted in this very step
+        if self._hooks_come_first:
+            return []
+        return self._take_copied(self._fresh if self._has_states else [early])
+
+    def take_fences(self) -> List[int]:
+        """Stores whose blocks are written to from here on, because vLLM has given them away."""
+        fresh, self._fresh = self._fresh, []
+        return self._take_copied(fresh)
+
+    def _take_copied(self, written: Sequence[Sequence[int]]) -> List[int]:
+        if not self._copied_ids:
+            return []
+        ids: Set[int] = set().union(*written)
+        taken = [number for number, copied in self._copied_ids.items()
+                 if not copied.isdisjoint(ids)]
+        for number in taken:
+            del self._copied_ids[number]
+        return taken

@@ -1,0 +1,99 @@
+"""What the two halves of the vLLM connector tell each other. Plain values: they are pickled."""
+import dataclasses
+from typing import Any, Dict, Iterator, List, Optional, Set, Tuple
+
+from .adapters import AdapterFiles
+
+Bits128 = Tuple[int, int]  # high, low: a lease's token
+NO_BLOCK = -1  # behind a group's window: nothing is there, or wanted
+
+
+@dataclasses.dataclass
+class Load:
+    """A worker copies the lease's first blocks to `block_ids`, of each KV cache group one a block,
+    and reports the request."""
+    request_id: str
+    token: Bits128
+    block_ids: List[List[int]]
+
+
+@dataclasses.dataclass
+class Store:
+    """A worker copies `block_ids`, of each KV cache group one a key, into the keys of the lease.
+    adapter: only if these files, on which the bytes depend, are unchanged."""
+    number: int
+    token: Bits128
+    block_ids: List[List[int]]
+    adapter: Optional[AdapterFiles] = None
+
+
+@dataclasses.dataclass
+class Step:
+    """For the workers, once a step. Stores come before anything that could overwrite a block.
+    fences: stores, of this step or before it, whose blocks this step writes to; None if nobody has
+    looked, so that no store under way may be committed. lost: stores before it whose blocks were
+    written to before the worker could look: they are not committed."""
+    loads: List[Load] = dataclasses.field(default_factory=list)
+    stores: List[Store] = dataclasses.field(default_factory=list)
+    fences: Optional[List[int]] = None
+    lost: List[int] = dataclasses.field(default_factory=list)
+    layout: Optional["Layout"] = None  # where there is work for a stage that knows only itself
+
+
+@dataclasses.dataclass
+class GroupLayout:
+    """One KV cache group on one pipeline stage: everything a Space says, but the ranks. rank_count:
+    shares of its own that there are, 1 where all ranks have the same bytes; rank r has share r
+    modulo rank_count. window_tokens: 0 if all blocks stay. is_state: a block has no tokens but the
+    state after them."""
+    fields: Dict[str, Any]
+    part_bytes: Tuple[int, ...]
+    rank_count: int
+    window_tokens: int = 0
+    is_state: bool = False
+
+
+@dataclasses.dataclass
+class StageLayout:
+    """What a worker has: of each KV cache group its layers, None where it has none of them."""
+    groups: List[Optional[GroupLayout]] = dataclasses.field(default_factory=list)
+    refusal: Optional[str] = None
+
+
+@dataclasses.dataclass
+class Layout:
+    """The whole model: its pipeline stages, in order."""
+    stages: List[StageLayout]
+
+    def shares(self) -> Iterator[Tuple[int, int, GroupLayout, int]]:
+        """(stage, KV cache group, its layout, share) of each member of the SpaceGroup, in order."""
+        for stage, layout in enumerate(self.stages):
+            for index, group in enumerate(layout.groups):
+                if group is not None:
+                    for rank in range(group.rank_count):
+                        yield stage, index, group, rank
+
+    def members_of(self, stage: int, rank: int) -> List[Optional[int]]:
+        """Which member of the SpaceGroup is this worker's share, of each KV cache group."""
+        found: List[Optional[int]] = [None] * len(self.stages[stage].groups)
+        for member, (of_stage, index, group, of_rank) in enumerate(self.shares()):
+            if of_stage == stage and of_rank == rank % group.rank_count:
+                found[index] = member
+        return found
+
+    @property
+    def windows(self) -> List[int]:
+        """Of each KV cache group the tokens before the next one that it keeps; 0: all."""
+        found = [0] * len(self.stages[0].groups)
+        for _, index, group, _ in self.shares():
+            found[index] = group.window_tokens
+        return found
+
+    @property
+    def state_groups(self) -> Set[int]:
+        return {index for _, index, group, _ in self.shares() if group.is_state}
+
+    @property
+    def block_tokens(self) -> int:
+        """Tokens of a block, of every KV cache group."""
+        return next(group.fields["block_tokens"] for _, _, group, _ in self.shares())

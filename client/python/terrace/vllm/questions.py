@@ -1,0 +1,94 @@
+"""The keys of prompts, and what the daemon is asked about them."""
+import dataclasses
+from typing import Any, List, Optional, Tuple
+
+from ..calls import Keys
+from ..epochs import Weights, both, masked
+from ..errors import Unavailable
+from ..group import Group
+from ..requests import Asker, Pending
+from .adapters import Adapters
+
+
+def event_hash(block_hash: bytes) -> int:
+    """The number by which vLLM's KV events name a block: the low 64 bits of its hash."""
+    return int.from_bytes(block_hash[-8:], "big")
+
+
+@dataclasses.dataclass
+class PromptKeys:
+    """Keys of a prompt's first blocks, as far as they were needed. Kept: hashing a long prompt
+    takes longer than the daemon's answer."""
+    keys: Optional[Keys] = None
+    made_of: Optional[Tuple[int, bytes, List[bytes]]] = None  # daemon, mask, the last block's hash
+
+
+class Questions:
+    """Of one scheduler. block_tokens: tokens of a block; hashes_per_block: vLLM's hashes of one,
+    where they are finer."""
+
+    def __init__(self, asker: Asker, adapters: Adapters, weights: Weights, *, block_tokens: int,
+                 hashes_per_block: int):
+        self.asker = asker
+        self.group: Group = asker.group
+        self._adapters = adapters
+        self._weights = weights
+        self._block_tokens = block_tokens
+        self._hashes_per_block = hashes_per_block
+
+    def check_hashes(self, request: Any) -> None:
+        """A hash of fewer tokens than a block has would be found by prompts that differ in it."""
+        hash_tokens = self._block_tokens // self._hashes_per_block
+        if len(request.block_hashes) * hash_tokens > request.num_tokens:
+            raise ValueError(f"vLLM has {len(request.block_hashes)} block hashes of a prompt of "
+                             f"{request.num_tokens} tokens, and one every {hash_tokens} were "
+                             "expected")
+
+    def block_count(self, request: Any, token_count: int) -> int:
+        """Full blocks that can be shared: none while an adapter's weights are not known."""
+        if self._adapters.mask_of(request) is None:
+            return 0
+        return min(token_count // self._block_tokens,
+                   len(request.block_hashes) // self._hashes_per_block)
+
+    def published_count(self, request: Any, block_count: int) -> int:
+        """Fewer than there are while a draft model's own cache is behind."""
+        published = getattr(request, "num_publishable_block_hashes", None)
+        return (block_count if published is None
+                else min(block_count, published // self._hashes_per_block))
+
+    def _hashes(self, request: Any, first: int, last: int) -> List[bytes]:
+        """One a block: the last of the finer hashes covers the whole prefix."""
+        n = self._hashes_per_block
+        hashes: List[bytes] = request.block_hashes[(first + 1) * n - 1:last * n:n]
+        return hashes
+
+    def keys(self, request: Any, made: PromptKeys, first: int, last: int) -> Keys:
+        """Of blocks [first, last) of a prompt, and kept in `made`. Gone without a daemon, whose
+        secret they are of."""
+        boot_id = self.group.client.boot_id
+        mask = both(self._adapters.mask_of(request) or b"", self._weights.mask)
+        known = 0 if made.keys is None else len(made.keys)
+        if known > 0 and made.made_of != (boot_id, mask, self._hashes(request, known - 1, known)):
+            made.keys, known = None, 0  # another daemon's secret, another prompt or epoch
+        if known < last:
+            more = self.group.keys_of_digests(masked(self._hashes(request, known, last), mask))
+            made.keys = more if made.keys is None else made.keys + more
+            made.made_of = (boot_id, mask, self._hashes(request, last - 1, last))
+        assert made.keys is not None
+        return made.keys if (first, last) == (0, len(made.keys)) else made.keys[first:last]
+
+    def ask(self, request: Any, made: PromptKeys, first: int, last: int, *,
+            is_store: bool) -> Pending:
+        """Sends one question about blocks [first, last) of a prompt: what is there, or, for a
+        store, which of them nobody has."""
+        try:
+            keys = self.keys(request, made, first, last)
+            parent = self.keys(request, made, first - 1, first)[0] if first > 0 else None
+        except Unavailable:
+            return Pending(last - first, is_done=True)
+        if not is_store:
+            return self.asker.acquire(keys, parent=parent, first_position=first)
+        hashes = self._hashes(request, first, last)
+        return self.asker.reserve(keys, parent=parent, first_position=first,
+                                  event_hashes=[event_hash(h) for h in hashes])

@@ -1,0 +1,193 @@
+"""What the vLLM tier asks of the daemon: runs of chunks, one verb at a time."""
+import dataclasses
+import hashlib
+import json
+import threading
+import time
+from typing import Any, Callable, Collection, Dict, List, NamedTuple, Optional
+
+from ..buffers import Addresses
+from ..calls import Keys
+from ..client import Client
+from ..epochs import masked
+from ..errors import Unavailable
+from ..group import KEYS_FLAT, Group
+from ..requests import STORE_TIMEOUT_S, Pause
+from ..space import Space, SpaceGroup
+
+GROUP_BYTES = 4  # of a key: the number of its KV cache group, behind the block's hash
+
+
+class Run(NamedTuple):
+    """Successive chunks of one KV cache group. indexes: of the keys they were asked as. mask: of
+    the epoch it was asked in, whatever it is when the daemon is."""
+    group_index: int
+    indexes: List[int]
+    hashes: List[bytes]
+    parent: Optional[bytes]  # hash of the chunk before, if that is known
+    position: int  # of the first chunk in its prompt; -1: unknown, and the keys are no chain
+    mask: bytes = b""
+
+    def keys(self, group: Group) -> Keys:
+        """Of its chunks."""
+        return group.keys_of_digests(masked(self.hashes, self.mask))
+
+
+def runs_of(keys: Collection[bytes], end_of: Callable[[bytes], Optional[int]],
+            chunk_tokens: Dict[int, int]) -> List[Run]:
+    """What may be asked together. end_of: the tokens up to a key's end."""
+    placed = []
+    for index, key in enumerate(keys):
+        group = int.from_bytes(key[-GROUP_BYTES:], "big")
+        end = end_of(key)
+        size = chunk_tokens.get(group, 0)
+        position = end // size - 1 if end is not None and size > 0 and end % size == 0 else -1
+        placed.append((group, position, index, key[:-GROUP_BYTES]))
+    runs: List[Run] = []
+    for group, position, index, block_hash in sorted(placed, key=lambda p: p[:3]):
+        last = runs[-1] if runs else None
+        if last is not None and last.group_index == group and (
+                position == last.position + len(last.indexes) if last.position >= 0
+                else position < 0):
+            last.indexes.append(index)
+            last.hashes.append(block_hash)
+            continue
+        runs.append(Run(group, [index], [block_hash], None, position))
+    return runs
+
+
+class Chunks:
+    """The daemon's side: groups, and verbs on runs. Threads of the tier's own call it."""
+
+    def __init__(self, client: Client, spaces: Dict[int, Space], *, timeout_s: float,
+                 load_timeout_s: float):
+        self._client = client
+        self._spaces = spaces
+        self._timeout_s = timeout_s
+        self._store_timeout_s = max(timeout_s, STORE_TIMEOUT_S)
+        self._load_timeout_s = load_timeout_s
+        self._groups: Dict[int, Group] = {}
+        self._opening = threading.Lock()
+        self._next_open = 0.0
+        self._pause = Pause()
+
+    @property
+    def is_there(self) -> bool:
+        """Worth a question."""
+        return self._client.is_connected and not self._pause.is_on
+
+    def _group(self, index: int) -> Group:
+        with self._opening:
+            group = self._groups.get(index)
+            if group is None:
+                space = self._spaces[index]
+                name = SpaceGroup("x", [space]).check()
+                group = self._client.open(SpaceGroup(f"vllm-tier-{name[:16]}", [space]), 1,
+                                          self._timeout_s)
+                self._groups[index] = group
+            return group
+
+    def _guarded(self, call: Callable[[], Any], otherwise: Any) -> Any:
+        """A daemon that does not answer is left alone for a while."""
+        if not self.is_there:
+            return otherwise
+        try:
+            answer = call()
+        except Unavailable as error:
+            self._pause.note(error.status not in ("busy", "gone"))
+            return otherwise
+        self._pause.note(True)
+        return answer
+
+    @staticmethod
+    def _place(group: Group, run: Run) -> Dict[str, Any]:
+        if run.position < 0:
+            return {"flags": KEYS_FLAT}
+        parent = (None if run.parent is None
+                  else group.keys_of_digests(masked([run.parent], run.mask))[0])
+        return {"parent": parent, "first_position": run.position}
+
+    def present(self, run: Run) -> List[bool]:
+        """Which chunks are there: a leading run, and of the rest what is on this host."""
+
+        def ask() -> List[bool]:
+            group = self._group(run.group_index)
+            keys = run.keys(group)
+            count = group.match(keys, self._timeout_s, **self._place(group, run)).block_count
+            rest = keys[count:]
+            found = group.query(rest, self._timeout_s) if len(rest) > 1 else []
+            return ([True] * count + [block.state == "sealed" for block in found]
+                    + [False] * (len(rest) - len(found)))
+
+        return self._guarded(ask, [False] * len(run.hashes))
+
+    def load(self, run: Run, addresses: Any) -> int:
+        """Copies leading chunks to these addresses; how many."""
+
+        def copy() -> int:
+            group = self._group(run.group_index)
+            keys = run.keys(group)
+            deadline = time.monotonic() + self._load_timeout_s
+            with group.acquire(keys, self._load_timeout_s, **self._place(group, run)) as lease:
+                count = lease.block_count
+                try:
+                    lease.wait_ready(count, max(0.0, deadline - time.monotonic()))
+                except Unavailable:
+                    count = min(count, lease.ready_count)
+                if count > 0:
+                    lease.copy_into(Addresses(addresses[:count]), block_count=count)
+                return count
+
+        return self._guarded(copy, 0)
+
+    def store(self, run: Run, addresses: Any) -> bool:
+        """Copies the chunks that nobody has; False if the daemon could not be told."""
+
+        def copy() -> bool:
+            group = self._group(run.group_index)
+            keys = run.keys(group)
+            with group.reserve(keys, self._store_timeout_s, **self._place(group, run),
+                               event_hashes=[int.from_bytes(h[-8:], "big") for h in run.hashes]
+                               ) as lease:
+                if lease.reserved:
+                    lease.write(Addresses(addresses))
+                    lease.commit(self._store_timeout_s)
+            return True
+
+        return self._guarded(copy, False)
+
+    def touch(self, run: Run) -> None:
+        """Makes them recent."""
+
+        def tell() -> None:
+            group = self._group(run.group_index)
+            group.touch(run.keys(group), self._timeout_s)
+
+        self._guarded(tell, None)
+
+
+def spaces_of(config: Any, revision: str, row_bytes: int) -> Dict[int, Space]:
+    """A Space a KV cache group, by its number: everything that decides what a row's bytes are."""
+    import vllm  # pylint: disable=import-outside-toplevel
+
+    said = dataclasses.asdict(config.parallel) if dataclasses.is_dataclass(config.parallel) else {}
+    for name in list(said):  # replicas may share; so may other ranks where the bytes are the same
+        if name == "rank" or name.startswith("data_parallel") or (
+                said.get("is_parallelism_agnostic") and name.endswith("size")):
+            del said[name]
+    said.update(
+        vllm=getattr(vllm, "__version__", "?"), tokens_per_hash=config.cache.tokens_per_hash,
+        kv_cache_layout=str(getattr(config, "kv_cache_layout", None)),
+        replicated_layout=getattr(config, "replicated_layout", False),
+        canonical_layout=getattr(config, "canonical_layout", False),
+        groups=[[g.tokens_per_block, list(g.layer_names)] for g in config.groups])
+    digest = hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:32]
+    spaces = {}
+    for index, group in enumerate(config.groups):
+        number = getattr(group, "group_id", index)
+        spaces[number] = Space(
+            model=str(config.model.name), revision=revision, dtype=str(config.model.dtype),
+            layout=f"vllm-tier-{digest}", layers=len(group.layer_names), kv_heads=1,
+            head_size=1, block_tokens=group.tokens_per_block * config.cache.blocks_per_chunk,
+            part_bytes=(row_bytes,), attention_group=number)
+    return spaces

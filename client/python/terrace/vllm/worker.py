@@ -1,0 +1,294 @@
+"""A worker's half of the vLLM connector: copies between vLLM's KV cache and leased slots.
+
+Stores begin where they are asked for, before the step's forward pass, and are committed when their
+copies have ended: at once where the step itself makes them, else on a thread, some steps later.
+Loads run on threads, into blocks that nobody else touches until they have been reported.
+"""
+import concurrent.futures
+import logging
+import threading
+import time
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
+
+from ..calls import Token
+from ..errors import Busy, TerraceError, Unavailable
+from ..group import Group
+from ..leases import WriteLease
+from ..paged import Copy
+from .messages import NO_BLOCK, Load, Step, Store
+
+logger = logging.getLogger("vllm.terrace")
+_LOAD_THREADS = 2
+# On their way; further ones are dropped. A fence may have to wait for all that are.
+_STORES_MAX = 1024
+_STORE_BYTES_MAX = 512 << 20
+_MAKE_PAUSE_S = 5.0  # between two attempts to make what copies
+
+
+class _Storing(NamedTuple):
+    """A store whose copies are under way."""
+    lease: WriteLease
+    copies: List[Copy]
+    byte_count: int
+
+
+class WorkerHalf:
+    """See the page. make_copies: what copies, made at the first copy. Of each KV cache group:
+    members, this worker's place in the SpaceGroup, None where its stage has no layer; writes,
+    whether it is this worker who stores."""
+
+    def __init__(self, group: Group, make_copies: Callable[[], Any], *,
+                 members: Sequence[Optional[int]], writes: Sequence[bool],
+                 timeout_s: float = 0.05, load_timeout_s: float = 10.0, read_flags: int = 0):
+        self.group = group
+        self._read_flags = read_flags
+        self.members = members
+        self.writes = writes
+        self.timeout_s = timeout_s
+        self.load_timeout_s = load_timeout_s
+        self._make_copies = make_copies
+        self._copies: Any = None
+        self._next_make = 0.0
+        self._loaders = concurrent.futures.ThreadPoolExecutor(_LOAD_THREADS, "terrace-load")
+        self._committer = concurrent.futures.ThreadPoolExecutor(1, "terrace-store")
+        self._storing: Dict[int, _Storing] = {}
+        self._lock = threading.Lock()
+        self._loaded: Set[str] = set()
+        self._failed: Set[str] = set()
+        self._bad_blocks: Set[int] = set()
+        self._reports: Set[int] = set()
+        self._counters = {"loads": 0, "load_seconds": 0.0, "loaded_bytes": 0, "stored_bytes": 0,
+                          "dropped_stores": 0}
+
+    @property
+    def counters(self) -> Dict[str, float]:
+        """Since the beginning; stats.COUNTERS says what they are."""
+        with self._lock:
+            return dict(self._counters)
+
+    def _count(self, **more: float) -> None:
+        with self._lock:
+            for name, amount in more.items():
+                self._counters[name] += amount
+
+    def _bytes_of(self, counts: Dict[int, int]) -> int:
+        """Of so many blocks of each member."""
+        return sum(count * self.group.spec.members[member].block_bytes
+                   for member, count in counts.items())
+
+    @property
+    def copies(self) -> Any:
+        if self._copies is None:
+            now = time.monotonic()
+            if now < self._next_make:
+                raise Unavailable("nothing copies yet")
+            self._next_make = now + _MAKE_PAUSE_S
+            try:
+                self._copies = self._make_copies()
+            except Unavailable as error:
+                logger.warning("terrace: %s; vLLM serves without the cache, and it is tried again",
+                               error)
+                raise
+        return self._copies
+
+    # ---- stores ----
+
+    def store(self, step: Step) -> None:
+        """Begins this worker's share of each, and keeps the engine off the blocks of the step's
+        fences. It waits: not twice for a daemon that does not answer."""
+        if step.fences is None:
+            self.give_up_stores()  # nobody says which blocks are used again
+        for number in step.lost:
+            if number in self._storing:
+                self._end(number, is_good=False)
+        is_stuck = False
+        for store in step.stores:
+            begun = None
+            is_dropped = any(self.writes)
+            try:
+                if any(self.writes) and not is_stuck and self._has_room():
+                    begun = self._store(store)
+                    is_dropped = False
+            except Busy:
+                is_stuck = True
+            except Unavailable:
+                pass  # it will be missed, not wrong
+            finally:
+                self._count(dropped_stores=int(is_dropped))
+                if begun is None:
+                    self._report(store.number)
+                else:
+                    self._storing[store.number] = begun
+        for number in step.fences or ():
+            if number in self._storing:
+                self._fence(number)
+
+    def _has_room(self) -> bool:
+        return (len(self._storing) < _STORES_MAX
+                and sum(s.byte_count for s in self._storing.values()) < _STORE_BYTES_MAX)
+
+    def _store(self, store: Store) -> Optional[_Storing]:
+        """None: it has ended."""
+        ours = [(index, member, block_ids) for index, (member, is_ours, block_ids)
+                in enumerate(zip(self.members, self.writes, store.block_ids))
+                if is_ours and member is not None]
+        mask = sum(1 << member for _, member, _ in ours)
+        lease = self.group.join_write(Token(*store.token), mask)
+        copies: List[Copy] = []
+        is_begun = False
+        try:
+            reserved = lease.reserved
+            counts: Dict[int, int] = {}
+            for index, member, block_ids in ours:
+                copies += self.copies.store(lease, index, member, block_ids, reserved)
+                absent = [key for key in reserved if block_ids[key] == NO_BLOCK]
+                for key in absent:
+                    lease.mark_absent(key, member)
+                counts[member] = len(reserved) - len(absent)
+            byte_count = self._bytes_of(counts)
+            is_begun = bool(copies)
+            if not is_begun:
+                lease.commit(self.timeout_s)
+                self._count(stored_bytes=byte_count)
+        finally:
+            if not is_begun:
+                for copy in copies:
+                    copy.close()
+                lease.abort()
+        return _Storing(lease, copies, byte_count) if is_begun else None
+
+    @property
+    def stores_under_way(self) -> int:
+        """Whose copies have not been seen to end."""
+        return len(self._storing)
+
+    def _fence(self, number: int) -> None:
+        try:
+            for copy in self._storing[number].copies:
+                self.copies.fence(copy)
+        except TerraceError:
+            self._end(number, is_good=False)  # its bytes may be the next prompt's by now
+
+    def give_up_stores(self) -> None:
+        for number in list(self._storing):
+            self._end(number, is_good=False)
+
+    def _end(self, number: int, is_good: bool) -> None:
+        until = time.monotonic() + self.load_timeout_s  # waiting for the others counts
+        self._committer.submit(self._commit, number, self._storing.pop(number), is_good, until)
+
+    def _commit(self, number: int, storing: _Storing, is_good: bool, until: float) -> None:
+        """What was not seen to end is waited for, and not committed."""
+        is_dropped = True
+        try:
+            for copy in storing.copies:
+                copy.close()
+            left_s = until - time.monotonic()
+            if is_good and left_s > 0:
+                storing.lease.commit(left_s)
+                self._count(stored_bytes=storing.byte_count)
+                is_dropped = False
+        except TerraceError:
+            pass
+        finally:
+            self._count(dropped_stores=int(is_dropped))
+            storing.lease.abort()
+            self._report(number)
+
+    def poll_stores(self) -> None:
+        """Has those committed whose copies have ended."""
+        for number, storing in list(self._storing.items()):
+            try:
+                if not all([copy.poll() for copy in storing.copies]):
+                    continue
+                is_good = True
+            except TerraceError:
+                is_good = False
+            self._end(number, is_good)
+
+    def _report(self, number: int) -> None:
+        with self._lock:
+            self._reports.add(number)
+
+    def take_reports(self) -> Set[int]:
+        """Stores this worker is through with since the last call."""
+        with self._lock:
+            reports, self._reports = self._reports, set()
+            return reports
+
+    # ---- loads ----
+
+    def load(self, loads: Sequence[Load]) -> None:
+        """Begins them; every one is reported by take_loaded, whatever becomes of it."""
+        began = time.monotonic()  # waiting for a thread counts
+        free = self.copies.mark()  # of the blocks: whoever had them before is through
+        for load in loads:
+            self._loaders.submit(self._load, load, free, began)
+
+    def _load(self, load: Load, free: Callable[[], None], began: float) -> None:
+        good_count = 0
+        try:
+            free()
+            good_count = self._copy(load, began + self.load_timeout_s)
+        except TerraceError:
+            pass
+        finally:
+            self._count(loads=1, load_seconds=time.monotonic() - began)
+            bad_blocks = blocks_of(load, good_count)
+            with self._lock:
+                self._bad_blocks.update(bad_blocks)
+                self._loaded.add(load.request_id)
+                if bad_blocks:
+                    self._failed.add(load.request_id)
+
+    def _copy(self, load: Load, deadline: float) -> int:
+        """How many blocks are in place and right."""
+        count = len(load.block_ids[0])
+        ours = [(index, member, block_ids) for index, (member, block_ids)
+                in enumerate(zip(self.members, load.block_ids)) if member is not None]
+        if not ours:
+            return count  # all of it is other stages'
+        mask = sum(1 << member for _, member, _ in ours)
+        with self.group.join_read(Token(*load.token), mask, flags=self._read_flags) as lease:
+            try:
+                lease.wait_ready(count, max(0.0, deadline - time.monotonic()))
+            except Unavailable:
+                count = min(count, lease.ready_count)
+            for index, member, block_ids in ours:
+                if count > 0:
+                    self.copies.load(lease, index, member, block_ids[:count], self.load_timeout_s)
+        self._count(loaded_bytes=self._bytes_of({
+            member: sum(block != NO_BLOCK for block in block_ids[:count])
+            for _, member, block_ids in ours}))
+        return count
+
+    def take_loaded(self) -> Tuple[Set[str], Set[str]]:
+        """Requests whose load has ended since the last call, and those of them that failed."""
+        with self._lock:
+            loaded, self._loaded = self._loaded, set()
+            failed, self._failed = self._failed, set()
+            return loaded, failed
+
+    def take_bad_blocks(self) -> Set[int]:
+        """Blocks that a load did not fill, since the last call."""
+        with self._lock:
+            bad, self._bad_blocks = self._bad_blocks, set()
+            return bad
+
+    def close(self) -> None:
+        """Waits for the copies on their way: they are vLLM's memory."""
+        self._loaders.shutdown(wait=True)
+        self.give_up_stores()
+        self._committer.shutdown(wait=True)
+        if self._copies is not None:
+            self._copies.close()
+
+
+def blocks_of(load: Load, first: int = 0) -> Set[int]:
+    """Blocks it fills, from the lease's block `first` on."""
+    return {b for block_ids in load.block_ids for b in block_ids[first:] if b != NO_BLOCK}
+
+
+def describe(value: Any) -> str:
+    """For a layout's name: torch's prefix says nothing."""
+    return str(value).replace("torch.", "")

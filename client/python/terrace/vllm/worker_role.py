@@ -1,0 +1,234 @@
+"""A worker's side of the vLLM connector: what vLLM's worker calls, once a step."""
+import dataclasses
+import logging
+from typing import Any, Dict, List, Optional, Sequence, Set
+
+from ..client import Client
+from ..errors import TerraceError, Unsupported
+from ..group import ACQUIRE_DEVICE
+from ..paged import Device
+from ..pages import Pages
+from . import model
+from .copies import CudaEngine, HostEngine, InStep, Queued
+from .messages import Layout, Load, StageLayout, Step
+from .metadata import Ranks, TerraceHandshake, TerraceReports
+from .role import Role, never_raises
+from .worker import WorkerHalf, blocks_of
+
+logger = logging.getLogger("vllm.terrace")
+
+
+class WorkerRole(Role):
+    """See the page. It tells the scheduler's side what this worker has, begins stores and loads,
+    and reports what has become of them: of each exactly once, whatever happens."""
+
+    def __init__(self, vllm_config: Any, kv_cache_config: Any):
+        super().__init__("worker", vllm_config, kv_cache_config)
+        self.worker: Optional[WorkerHalf] = None
+        self.has_told_layout = False
+        self._stage_layout: Optional[StageLayout] = None
+        self._pages: List[Pages] = []  # of each KV cache group
+        self._device: Optional[Device] = None  # None: the step copies
+        self._engine: Any = HostEngine()
+        self._lost_loads: List[Load] = []  # it was turned off: failed, and reported
+        self._storing: Set[int] = set()  # numbers of stores that the half has
+        self._not_stored: Set[int] = set()  # and of those that it never got
+        self._bad_blocks: Set[int] = set()  # that loads did not fill
+        self._failed: Set[str] = set()  # requests of the last get_finished that lost any
+        self.connect()
+
+    @property
+    def half(self) -> Optional[WorkerHalf]:
+        return self.worker
+
+    def let_go(self) -> None:
+        if self.worker is not None:
+            self.worker.give_up_stores()  # nobody polls them any more
+
+    # ---- at the start ----
+
+    @never_raises()
+    def register_kv_caches(self, kv_caches: Dict[str, Any]) -> None:
+        """kv_caches: of each layer its tensor, of any shape with a dimension of num_blocks."""
+        groups = self._kv_cache_config.kv_cache_groups  # a stage may have no layer of one
+        try:
+            self._open_device({str(tensor.device): tensor.device for tensor in kv_caches.values()})
+        except TerraceError as error:
+            self.refuse(str(error))
+            return
+        self._pages = [Pages(kv_caches, group.layer_names, self._kv_cache_config.num_blocks)
+                       for group in groups]
+        if self._device is not None:
+            for pages in self._pages:
+                pages.check_uniform()
+        revision = self.settings.revision or model.revision_of(self._config)
+        stage, _ = self._place
+        self._stage_layout = StageLayout([
+            model.layout_of(self._config, group, index, revision, (stage, self.stage_count),
+                            kv_caches[group.layer_names[0]], pages)
+            if group.layer_names else None
+            for index, (group, pages) in enumerate(zip(groups, self._pages))])
+        self.wait_at_start()
+        if self.stage_count == 1:  # else what the other stages have comes with the first step
+            self.layout = Layout([self._stage_layout])
+            self._make_half(self.start_wait_s)
+
+    def _open_device(self, places: Dict[str, Any]) -> None:
+        """What copies the KV cache; Unsupported where nothing does."""
+        if len(places) > 1:
+            raise Unsupported(f"the KV cache lies on {sorted(places)}: one place is served")
+        place = next(iter(places.values()), None)  # a stage may have no layer at all
+        if place is None:
+            return
+        if place.type == "cuda":
+            self._device = Device("cuda", plugin_path=self.settings.plugin_path,
+                                  index=place.index or 0)
+            self._engine = CudaEngine(place)
+        elif place.type != "cpu":
+            raise Unsupported(f"the KV cache lies on {place}: NVIDIA GPUs and host memory are "
+                              "served yet")
+        elif self.settings.copy_threads > 0:
+            self._device = Device("host", workers=self.settings.copy_threads)
+        if self.settings.reads_hbm and self._device is not None:
+            # Which device it is shows only here: another connection, that maps its memory.
+            assert self.client is not None
+            self.client.close()
+            self.client = Client(str(self.settings.socket), device=self._device,
+                                 **self._client_options)
+
+    @property
+    def _place(self) -> Ranks:
+        rank = getattr(self._config.parallel_config, "rank", 0)  # stages, and in each its tp ranks
+        stage, tp_rank = divmod(rank, self._config.parallel_config.tensor_parallel_size)
+        return stage, tp_rank
+
+    def handshake(self) -> TerraceHandshake:
+        """What this worker has, where vLLM carries it to the scheduler."""
+        self.has_told_layout = True
+        return TerraceHandshake(self._own_layout)
+
+    @property
+    def _own_layout(self) -> StageLayout:
+        return self._stage_layout or StageLayout([], self.refusal or "no KV cache was registered")
+
+    def _make_half(self, timeout_s: Optional[float] = None) -> Optional[WorkerHalf]:
+        """Made when the daemon is there and the layout of all stages is known."""
+        if self.worker is None and self.layout is not None:
+            stage, tp_rank = self._place
+            members = self.layout.members_of(stage, tp_rank)
+            group = self.open_group(sum(1 << member for member in members if member is not None),
+                                    timeout_s or self.settings.timeout_s)
+            if group is None:
+                return None
+            writes = [each is not None and tp_rank < each.rank_count
+                      for each in self.layout.stages[stage].groups]
+            in_device = self.settings.reads_hbm and self._device is not None
+            self.worker = WorkerHalf(group, self._make_copies, members=members, writes=writes,
+                                     read_flags=ACQUIRE_DEVICE if in_device else 0,
+                                     timeout_s=self.settings.timeout_s,
+                                     load_timeout_s=self.settings.load_timeout_s)
+        return self.worker
+
+    def _make_copies(self) -> Any:
+        """Made at the first copy."""
+        if self._device is None:
+            return InStep(self._pages)
+        assert self.client is not None and self.worker is not None
+        spaces = self.spaces()
+        return Queued(self.client, self._device, self._engine, self._pages,
+                      [None if member is None else spaces[member]
+                       for member in self.worker.members])
+
+    # ---- in a step ----
+
+    def run_stores(self, step: Step) -> None:
+        """Begins the step's stores, before anything overwrites their blocks."""
+        self._learn(step)
+        sure = [store for store in step.stores
+                if store.adapter is None or store.adapter.is_unchanged]
+        self._not_stored.update({store.number for store in step.stores}
+                                .difference(store.number for store in sure))
+        step = dataclasses.replace(step, stores=sure)
+        # The half reports them when their copies have ended.
+        (self._storing if self._store_guarded(step) else self._not_stored).update(
+            store.number for store in sure)
+
+    @never_raises(otherwise=False)
+    def _store_guarded(self, step: Step) -> bool:
+        worker = self._make_half() if step.stores else self.worker
+        if worker is not None:
+            worker.store(step)
+        return worker is not None
+
+    def _learn(self, step: Step) -> None:
+        """A stage of several learns of the others."""
+        self.layout = self.layout or step.layout
+
+    def run_loads(self, step: Step) -> None:
+        """Begins the step's loads, in the background."""
+        if not step.loads:
+            return
+        self._learn(step)
+        if not self._load_guarded(step.loads):
+            self._lost_loads += step.loads
+
+    @never_raises(otherwise=False)
+    def _load_guarded(self, loads: Sequence[Load]) -> bool:
+        worker = self._make_half()
+        if worker is None:
+            return False
+        worker.load(loads)
+        return True
+
+    # ---- reports ----
+
+    def take_finished(self) -> Set[str]:
+        """Requests whose load has ended since the last call."""
+        loaded: Set[str] = set()
+        self._failed = set()
+        self._poll_guarded()
+        if self.worker is not None:
+            loaded, self._failed = self.worker.take_loaded()
+            self._bad_blocks = self.worker.take_bad_blocks()
+        for load in self._lost_loads:
+            loaded.add(load.request_id)
+            self._failed.add(load.request_id)
+            self._bad_blocks.update(blocks_of(load))
+        self._lost_loads = []
+        if self.has_several_groups:
+            self._bad_blocks = set()  # vLLM takes no block ids then
+        return loaded
+
+    @never_raises()
+    def _poll_guarded(self) -> None:
+        if self.worker is not None:
+            self.worker.poll_stores()
+
+    @property
+    def has_several_groups(self) -> bool:
+        """Of KV cache groups."""
+        return self._kv_cache_config is not None and len(self._kv_cache_config.kv_cache_groups) > 1
+
+    @property
+    def failed(self) -> Set[str]:
+        """Of the requests that take_finished told of last, those that lost blocks."""
+        return set(self._failed)
+
+    def take_bad_blocks(self) -> Set[int]:
+        """Blocks that loads did not fill, since the last call."""
+        bad, self._bad_blocks = self._bad_blocks, set()
+        return bad
+
+    def take_reports(self) -> Optional[TerraceReports]:
+        """Stores that have ended since the last call, and what else the scheduler does not know."""
+        done, self._not_stored = self._not_stored, set()
+        if self.refusal is not None:  # nothing more comes of them, and the scheduler may let go
+            done |= self._storing
+        elif self.worker is not None:
+            done |= self.worker.take_reports() & self._storing
+        self._storing -= done
+        layouts = {} if self.has_told_layout else {self._place: self._own_layout}
+        self.has_told_layout = True
+        if not done and self.refusal is None and not layouts:
+            return None
+        return TerraceReports({number: 1 for number in done}, self.refusal, layouts)

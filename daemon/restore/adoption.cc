@@ -1,0 +1,185 @@
+#include "daemon/restore/adoption.h"
+
+#include <algorithm>
+#include <tuple>
+
+namespace terrace {
+
+bool Adoption::ParkedSlot::ComesBefore(const ParkedSlot& other) const {
+  const auto order = [](const ParkedSlot& s) {
+    return std::tuple(s.group_tag, s.position, s.key.high, s.key.low, s.commit_id, s.member,
+                      s.slot.address.segment, s.slot.row);
+  };
+  return order(*this) < order(other);
+}
+
+AdoptSummary Adoption::Begin(std::span<const SessionId> sessions) {
+  sessions_.assign(sessions.begin(), sessions.end());
+  std::vector<SlotAllocator::AdoptedSlot> found;
+  d_.slots.Adopt(&found);
+  std::vector<ParkedSlot> parked;
+  for (const SlotAllocator::AdoptedSlot& adopted : found) {
+    const SlotRow& row = d_.slots.row(adopted.slot);
+    if (adopted.is_torn) ++summary_.torn_slots;
+    // Bytes nobody has a digest of cannot be verified.
+    if (row.state != SlotState::kSealed || row.checksum.is_zero()) {
+      if (row.state == SlotState::kSealed) ++summary_.slots_dropped;
+      Forsake(adopted.slot);
+      continue;
+    }
+    parked.push_back({.slot = adopted.slot,
+                      .key = row.block.key,
+                      .group_tag = row.block.group_tag,
+                      .commit_id = row.block.commit_id,
+                      .position = row.block.position,
+                      .member = row.block.member});
+  }
+  Park(std::move(parked));
+  for (uint32_t g = 0; g < d_.groups.size(); ++g) OnGroup(g);
+  while (AdoptSome(SIZE_MAX)) {
+  }
+  if (sessions_.empty()) ReleaseSome(SIZE_MAX);
+  summary_.slots_fenced = d_.inherited.count();
+  summary_.slots_parked = parked_count_;
+  return summary_;
+}
+
+void Adoption::Park(std::vector<ParkedSlot> slots) {
+  parked_ = std::move(slots);
+  parked_count_ = static_cast<uint32_t>(parked_.size());
+  std::sort(parked_.begin(), parked_.end(),
+            [](const ParkedSlot& a, const ParkedSlot& b) { return a.ComesBefore(b); });
+  for (size_t i = 0; i < parked_.size(); ++i) {
+    if (ranges_.empty() || ranges_.back().group_tag != parked_[i].group_tag) {
+      ranges_.push_back({.group_tag = parked_[i].group_tag, .next = i, .end = i});
+    }
+    ranges_.back().end = i + 1;
+  }
+}
+
+void Adoption::OnGroup(uint32_t group_index) {
+  for (Range& range : ranges_) {
+    if (d_.groups[group_index]->id().low == range.group_tag) range.group_index = group_index;
+  }
+  // So that whoever opened it finds a small group's blocks at once.
+  AdoptSome(kRowsAtOpenMax);
+}
+
+// A group nobody used may have given its place to another one.
+bool Adoption::IsOpen(const Range& range) const {
+  return range.next < range.end && range.group_index != kAllGroups &&
+         d_.groups[range.group_index]->id().low == range.group_tag;
+}
+
+bool Adoption::HasOpenRange() const {
+  return std::any_of(ranges_.begin(), ranges_.end(),
+                     [this](const Range& range) { return IsOpen(range); });
+}
+
+bool Adoption::AdoptSome(size_t budget) {
+  for (Range& range : ranges_) {
+    while (IsOpen(range)) {
+      if (budget == 0) return true;
+      const size_t before = range.next;
+      AdoptNext(&range);
+      budget -= std::min(budget, range.next - before);
+    }
+  }
+  if (parked_count_ == 0) {
+    parked_ = {};
+    ranges_ = {};
+  }
+  return false;
+}
+
+// The next block of the range, from all its members' slots.
+void Adoption::AdoptNext(Range* range) {
+  std::vector<AdoptedMember> members;
+  std::vector<SlotRef> unwanted;
+  const ParkedSlot& first = parked_[range->next];
+  for (; range->next < range->end && parked_[range->next].IsOfOneBlock(first); ++range->next) {
+    const ParkedSlot& slot = parked_[range->next];
+    if (!members.empty() && members.back().member == slot.member) {
+      unwanted.push_back(slot.slot);
+    } else {
+      members.push_back({.member = slot.member, .slot = slot.slot});
+    }
+    --parked_count_;
+  }
+  const BlockId id = residency_.lifecycle.Adopt(range->group_index, members);
+  if (id == kBlockNone) {
+    for (const AdoptedMember& member : members) unwanted.push_back(member.slot);
+  } else {
+    adopted_.push_back({.block = id, .commit_id = first.commit_id});
+    ++summary_.blocks;
+    ++d_.counters.blocks_adopted;
+  }
+  summary_.slots_dropped += unwanted.size();
+  for (const SlotRef& slot : unwanted) Forsake(slot);
+}
+
+// No block's any more.
+void Adoption::Forsake(const SlotRef& slot) { d_.inherited.Add(slot, d_.slots); }
+
+bool Adoption::DropParked() {
+  size_t budget = kRowsPerStepMax;
+  bool is_room = false;
+  for (Range& range : ranges_) {
+    if (range.next == range.end || IsOpen(range)) continue;
+    // The tails go first.
+    for (; budget > 0 && range.end > range.next; --budget) {
+      Forsake(parked_[--range.end].slot);
+      --parked_count_;
+      is_room |= sessions_.empty();
+    }
+  }
+  if (is_room) ReleaseSome(SIZE_MAX);
+  return is_room;
+}
+
+void Adoption::OnSessionEnd(SessionId session) { std::erase(sessions_, session); }
+
+void Adoption::Step() {
+  AdoptSome(kRowsPerStepMax);
+  VerifySome();
+  if (sessions_.empty()) ReleaseSome(kRowsPerStepMax);
+}
+
+// Heads of prefixes first: they were adopted first.
+void Adoption::VerifySome() {
+  std::erase_if(in_check_, [this](const Adopted& adopted) {
+    const Block& b = d_.block(adopted.block);
+    return b.commit_id != adopted.commit_id || !b.is_adopting();
+  });
+  while (in_check_.size() < kInCheckMax && verify_next_ < adopted_.size()) {
+    const Adopted& adopted = adopted_[verify_next_++];
+    const Block& b = d_.block(adopted.block);
+    if (b.phase != BlockPhase::kSealed || b.commit_id != adopted.commit_id ||
+        b.dram.state != CopyState::kUnverified) {
+      continue;
+    }
+    if (mover_.Promote(adopted.block, {}).ok()) in_check_.push_back(adopted);
+  }
+}
+
+void Adoption::ReleaseSome(size_t budget) {
+  for (; budget > 0 && release_next_ < adopted_.size(); --budget) {
+    const Adopted& adopted = adopted_[release_next_++];
+    const Block& b = d_.block(adopted.block);
+    if (b.commit_id == adopted.commit_id && b.is_inherited)
+      residency_.dram.Disinherit(adopted.block);
+  }
+  for (; budget > 0 && d_.inherited.count() > 0; --budget) d_.inherited.FreeLast(d_.slots);
+  if (release_next_ == adopted_.size() && verify_next_ == adopted_.size()) {
+    adopted_ = {};
+    release_next_ = verify_next_ = 0;
+  }
+}
+
+bool Adoption::has_work() const {
+  if (HasOpenRange()) return true;
+  if (verify_next_ < adopted_.size() && in_check_.size() < kInCheckMax) return true;
+  return sessions_.empty() && (release_next_ < adopted_.size() || d_.inherited.count() > 0);
+}
+
+}  // namespace terrace

@@ -1,0 +1,151 @@
+#include "daemon/session/client_requests.h"
+
+#include <algorithm>
+#include <string>
+
+#include "terrace/codec.h"
+
+namespace terrace {
+
+using protocol::Verb;
+
+RequestOutcome ClientRequests::Step(RequestContext& context, Store& store) {
+  bool is_malformed = false;
+  const Status status = Act(context, store, &is_malformed);
+  if (is_malformed) return frame_.Malformed(context, "such a request");
+  if (!status.ok()) return frame_.Fail(context, status);
+  Reply& reply = frame_.BeginReply(context);
+  if (frame_.verb == Verb::kOpen) {
+    reply.AddHead(opened_);
+    reply.AddArray(std::span<const protocol::OpenedMember>(opened_members_));
+  }
+  if (turn_) reply.AddHead(*turn_);
+  return RequestOutcome::kReply;
+}
+
+Status ClientRequests::Act(RequestContext& context, Store& store, bool* is_malformed) {
+  const auto malformed = [is_malformed] {
+    *is_malformed = true;
+    return Status(StatusCode::kInvalid);
+  };
+  if (frame_.verb == Verb::kOpen) return Open(context, store, is_malformed);
+  if (frame_.verb == protocol::kVerbOrderDone) return OrderDone(context, store, is_malformed);
+  if (frame_.verb == protocol::kVerbPinTurn) return PinTurn(context, store, is_malformed);
+  if (frame_.verb == protocol::kVerbDeviceReport) {
+    protocol::DeviceReport report;
+    return frame_.ReadWhole(&report) ? store.devices().Report(context.session, report)
+                                     : malformed();
+  }
+  protocol::UnmappedRequest unmapped;
+  return frame_.ReadWhole(&unmapped) ? store.sessions().Unmapped(context.session, unmapped.segment)
+                                     : malformed();
+}
+
+Status ClientRequests::OrderDone(const RequestContext& context, Store& store, bool* is_malformed) {
+  protocol::OrderDoneRequest done;
+  *is_malformed = true;
+  if (!frame_.body.Read(0, &done) || done.checksum_count > kPartsPerSpaceMax ||
+      frame_.body.size_bytes() != sizeof(done) + done.checksum_count * sizeof(Checksum)) {
+    return Status(StatusCode::kInvalid);
+  }
+  *is_malformed = false;
+  step_checksums_.resize(done.checksum_count);
+  frame_.body.ReadArray(sizeof(done), std::span(step_checksums_));
+  return store.devices().OrderDone(context.session, done, step_checksums_);
+}
+
+Status ClientRequests::PinTurn(const RequestContext& context, Store& store, bool* is_malformed) {
+  protocol::PinTurnRequest asked;
+  *is_malformed = !frame_.ReadWhole(&asked);
+  if (*is_malformed) return Status(StatusCode::kInvalid);
+  switch (asked.action) {
+    case protocol::PinTurnAction::kAsk:
+      return store.devices().AskPinTurn(context.session, &turn_.emplace().ahead_count);
+    case protocol::PinTurnAction::kEnd:
+      return store.devices().EndPinTurn(context.session);
+  }
+  return frame_.Invalid("turn action " + std::to_string(static_cast<uint32_t>(asked.action)) +
+                        "; there are 0 (ask) and 1 (end)");
+}
+
+Status ClientRequests::ReadGroup(SpaceGroupSpec* group, uint64_t* self_mask, bool* is_malformed) {
+  const Status malformed(StatusCode::kInvalid);
+  *is_malformed = true;
+  protocol::OpenRequest open;
+  if (!frame_.body.Read(0, &open)) return malformed;
+  if (open.name_bytes > kGroupNameBytesMax || open.member_count > kGroupMembersMax) {
+    *is_malformed = false;
+    return frame_.Invalid("a group with a name of " + std::to_string(open.name_bytes) +
+                          " bytes and " + std::to_string(open.member_count) +
+                          " members; the limits are " + std::to_string(kGroupNameBytesMax) +
+                          " and " + std::to_string(kGroupMembersMax));
+  }
+  size_t offset_bytes = sizeof(open);
+  const auto read_text = [this, &offset_bytes](size_t text_bytes, std::string* text) {
+    text->resize(text_bytes);
+    if (!frame_.body.ReadArray(offset_bytes, std::span(*text))) return false;
+    offset_bytes += text_bytes;
+    return true;
+  };
+  if (!read_text(open.name_bytes, &group->name)) return malformed;
+  for (uint32_t i = 0; i < open.member_count; ++i) {
+    protocol::OpenMember member;
+    std::string text;
+    if (!frame_.body.Read(offset_bytes, &member) || member.text_bytes > kSpaceTextBytesMax) {
+      return malformed;
+    }
+    offset_bytes += sizeof(member);
+    if (!read_text(member.text_bytes, &text)) return malformed;
+    std::string reason;
+    group->members.push_back({.is_remote = member.is_remote != 0});
+    if (!SpaceSpec::Parse(text, &group->members.back().spec, &reason).ok()) {
+      *is_malformed = false;
+      return frame_.Invalid("member " + std::to_string(i) + ": " + reason);
+    }
+  }
+  *is_malformed = offset_bytes != frame_.body.size_bytes();
+  *self_mask = open.self_mask;
+  return *is_malformed ? malformed : Status::Ok();
+}
+
+Status ClientRequests::Open(RequestContext& context, Store& store, bool* is_malformed) {
+  SpaceGroupSpec group;
+  uint64_t self_mask = 0;
+  TERRACE_RETURN_IF_ERROR(ReadGroup(&group, &self_mask, is_malformed));
+  std::string reason;
+  if (!group.Validate(&reason).ok()) return frame_.Invalid(reason);
+  const size_t members = group.members.size();
+  if (members < 64 && (self_mask >> members) != 0) {
+    return frame_.Invalid("self mask " + std::to_string(self_mask) + "; the group has " +
+                          std::to_string(members) + " members: set bits below that");
+  }
+  const Result<OpenedGroup> opened =
+      store.sessions().OpenGroup(context.session, group, &frame_.why);
+  if (!opened.ok()) return opened.status();
+  // Opened again, a group keeps its handle, with the members of this Open.
+  const OpenedHandle handle{
+      .group_index = opened->group_index,
+      .self_mask = self_mask,
+      .member_count = static_cast<uint32_t>(members),
+      .group = opened->id,
+      .block_tokens = group.block_tokens(),
+      .is_inexact = std::any_of(group.members.begin(), group.members.end(), [](const auto& member) {
+        return IsLossy(member.spec) || IsOfChunks(member.spec);
+      })};
+  const auto known = std::find_if(
+      context.handles.begin(), context.handles.end(),
+      [&handle](const OpenedHandle& h) { return h.group_index == handle.group_index; });
+  const auto index = static_cast<uint32_t>(known - context.handles.begin());
+  if (known == context.handles.end()) {
+    context.handles.push_back(handle);
+  } else {
+    *known = handle;
+  }
+  opened_members_ = opened->members;
+  opened_ = {.group = opened->id,
+             .group_handle = index + 1,
+             .member_count = static_cast<uint32_t>(opened_members_.size())};
+  return Status::Ok();
+}
+
+}  // namespace terrace

@@ -1,0 +1,274 @@
+#include "daemon/session/lease_requests.h"
+
+#include <algorithm>
+#include <bit>
+
+#include "daemon/session/hint_table.h"
+#include "daemon/session/key_requests.h"
+#include "terrace/protocol_join.h"
+
+namespace terrace {
+
+using protocol::Verb;
+
+RequestOutcome LeaseRequests::Step(const RequestContext& context, Store& store,
+                                   uint32_t* budget_blocks) {
+  switch (frame_.verb) {
+    case Verb::kJoin:
+      return StepJoin(context, store, budget_blocks);
+    case Verb::kCommit:
+      return StepCommit(context, store, budget_blocks);
+    case Verb::kAbort:
+      return StepAbort(context, store, budget_blocks);
+    default:
+      break;
+  }
+  bool is_malformed = false;
+  const Status status = Act(context, store, &is_malformed);
+  if (is_malformed) return frame_.Malformed(context, "such a request");
+  return status.ok() ? Finish(context) : frame_.Fail(context, status);
+}
+
+Status LeaseRequests::Act(const RequestContext& context, Store& store, bool* is_malformed) {
+  const auto malformed = [is_malformed] {
+    *is_malformed = true;
+    return Status(StatusCode::kInvalid);
+  };
+  if (frame_.verb == Verb::kRelease) {
+    protocol::ReleaseRequest release;
+    if (!frame_.ReadWhole(&release)) return malformed();
+    TERRACE_RETURN_IF_ERROR(CheckHints(frame_.verb, release.hints, &frame_.why));
+    return store.leases().Release(context.session, release);
+  }
+  if (frame_.verb == Verb::kCancel) {
+    protocol::CancelRequest cancel;
+    return frame_.ReadWhole(&cancel) ? store.leases().Cancel(context.session, cancel.request_id)
+                                     : malformed();
+  }
+  protocol::TouchRequest touch;
+  return frame_.ReadWhole(&touch) ? store.leases().Renew(context.session, touch.token)
+                                  : malformed();
+}
+
+RequestOutcome LeaseRequests::Finish(const RequestContext& context) {
+  Reply& reply = frame_.BeginReply(context);
+  if (frame_.verb == Verb::kJoin) {
+    is_write_lease_ ? AddReserved(reserve_, &reply) : AddAcquired(acquire_, &reply);
+  } else if (frame_.verb == Verb::kCommit) {
+    reply.AddHead(commit_.reply);
+    reply.AddArray(std::span<const StatusCode>(commit_.entries));
+  }
+  return RequestOutcome::kReply;
+}
+
+void LeaseRequests::Restart() {
+  next_ = 0;
+  checksums_read_ = 0;
+  RestartResult(&acquire_, &AcquireResult::spans, &AcquireResult::slots);
+  RestartResult(&reserve_, &ReserveResult::keys, &ReserveResult::slots);
+  RestartResult(&commit_, &CommitResult::entries);
+  join_.reset();
+  is_write_lease_ = has_more_ = false;
+}
+
+size_t LeaseRequests::result_bytes() const {
+  const auto bytes_of = [](const auto&... vectors) {
+    return ((vectors.capacity() * sizeof(vectors[0])) + ...);
+  };
+  return bytes_of(acquire_.slots, acquire_.spans, reserve_.keys, reserve_.slots, commit_.entries);
+}
+
+bool LeaseRequests::is_small() const {
+  return std::max({acquire_.slots.capacity(), reserve_.slots.capacity(),
+                   commit_.entries.capacity()}) <= kResultsKept;
+}
+
+// Reads the request, and what it joins, before its first step.
+Status LeaseRequests::BeginJoin(const RequestContext& context, Store& store, bool* is_malformed) {
+  protocol::JoinRequest& join = join_.emplace();
+  protocol::JoinPage page;
+  *is_malformed =
+      !frame_.body.Read(0, &join) || (frame_.body.size_bytes() != sizeof(join) &&
+                                      (frame_.body.size_bytes() != sizeof(join) + sizeof(page) ||
+                                       !frame_.body.Read(sizeof(join), &page)));
+  if (*is_malformed) return Status(StatusCode::kInvalid);
+  constexpr uint32_t kFlags =
+      protocol::kAcquireByParts | protocol::kAcquireDevice | protocol::kJoinPaged;
+  if ((join.flags & ~kFlags) != 0) {
+    return frame_.Invalid("flags " + std::to_string(join.flags) + "; Join allows " +
+                          std::to_string(kFlags));
+  }
+  if (page.first_block > protocol::kKeysPerRequestMax) {
+    return frame_.Invalid("a page from block " + std::to_string(page.first_block) +
+                          "; a lease has at most " + std::to_string(protocol::kKeysPerRequestMax));
+  }
+  protocol::KeysRequest asked{.group_handle = join.group_handle, .member_mask = join.member_mask};
+  uint32_t group_index = kAllGroups;
+  TERRACE_RETURN_IF_ERROR(frame_.ResolveGroup(context, false, &asked, &group_index));
+  join.member_mask = asked.member_mask;
+  join.group_handle = group_index;
+  const Result<LeaseShape> shape = store.leases().ShapeOf(context.session, join.token);
+  if (!shape.ok()) return shape.status();
+  is_write_lease_ = shape->is_write;
+  const bool is_paged = (join.flags & protocol::kJoinPaged) != 0;
+  const auto members = static_cast<size_t>(std::popcount(join.member_mask));
+  if (page.first_block > 0) {
+    acquire_.reply.token = reserve_.reply.token = join.token;
+    acquire_.reply.block_count = reserve_.first_key = page.first_block;
+  }
+  if (is_write_lease_) {
+    reserve_.key_count_max = protocol::JoinPageKeys(members);
+    has_more_ = is_paged && shape->block_count > page.first_block + reserve_.key_count_max;
+    return Status::Ok();
+  }
+  const uint32_t page_blocks = protocol::JoinPageBlocks(members);
+  const bool fits = shape->block_count <= page_blocks;
+  if (is_paged && (!fits || page.first_block > 0)) acquire_.join_walk = JoinWalk::kSlots;
+  acquire_.block_count_max = page.first_block + page_blocks;
+  has_more_ = is_paged && shape->block_count > acquire_.block_count_max;
+  return Status::Ok();
+}
+
+RequestOutcome LeaseRequests::StepJoin(const RequestContext& context, Store& store,
+                                       uint32_t* budget_blocks) {
+  if (!join_) {
+    bool is_malformed = false;
+    const Status begun = BeginJoin(context, store, &is_malformed);
+    if (is_malformed) return frame_.Malformed(context, "such a request");
+    if (!begun.ok()) return frame_.Fail(context, begun);
+  }
+  if (*budget_blocks == 0) return RequestOutcome::kMore;
+  *budget_blocks = 0;
+  const Status status =
+      is_write_lease_ ? store.leases().JoinWrite(context.session, *join_, &reserve_)
+                      : store.leases().JoinRead(context.session, frame_.id, *join_, &acquire_);
+  if (!status.ok()) return frame_.Fail(context, status);
+  if (is_write_lease_ ? !reserve_.is_finished : !acquire_.is_finished) return RequestOutcome::kMore;
+  if (has_more_) {
+    (is_write_lease_ ? reserve_.reply.reserved : acquire_.reply.flags) |= protocol::kJoinHasMore;
+  } else if (!is_write_lease_ && acquire_.join_walk == JoinWalk::kSlots) {
+    // That was the last page of slots: what comes with it is about the whole lease.
+    acquire_.join_walk = JoinWalk::kSpans;
+    acquire_.block_count_max = acquire_.reply.block_count;
+    acquire_.reply.block_count = 0;
+    acquire_.is_finished = false;
+    return RequestOutcome::kMore;
+  } else if (acquire_.join_walk == JoinWalk::kSpans) {
+    // Blocks may have left while it was walked.
+    const uint32_t first_block = reserve_.first_key;
+    const uint32_t page_blocks =
+        acquire_.reply.block_count - std::min(acquire_.reply.block_count, first_block);
+    const auto members = static_cast<size_t>(std::popcount(acquire_.reply.member_mask));
+    acquire_.slots.resize(std::min(acquire_.slots.size(), page_blocks * members));
+    acquire_.reply.slot_count = static_cast<uint32_t>(acquire_.slots.size());
+  }
+  return Finish(context);
+}
+
+// Reads the next entries and the checksums that belong to them.
+bool LeaseRequests::ReadCommitStep(const protocol::CommitRequest& commit, uint32_t entry_count) {
+  step_entries_.resize(entry_count);
+  const size_t entries_bytes = size_t{commit.entry_count} * sizeof(protocol::CommitEntry);
+  if (!frame_.body.ReadArray(sizeof(commit) + next_ * sizeof(protocol::CommitEntry),
+                             std::span(step_entries_))) {
+    return false;
+  }
+  size_t checksum_count = 0;
+  for (const protocol::CommitEntry& entry : step_entries_) {
+    if ((entry.flags & protocol::kCommitHasChecksums) == 0) continue;
+    if (entry.part_count > kPartsPerSpaceMax) return false;
+    checksum_count += entry.part_count;
+  }
+  step_checksums_.resize(checksum_count);
+  const size_t offset_bytes = sizeof(commit) + entries_bytes + checksums_read_ * sizeof(Checksum);
+  if (!frame_.body.ReadArray(offset_bytes, std::span(step_checksums_))) return false;
+  const bool is_last = next_ + entry_count == commit.entry_count;
+  return !is_last || offset_bytes + checksum_count * sizeof(Checksum) == frame_.body.size_bytes();
+}
+
+// The first of the step's entries have been answered.
+void LeaseRequests::PassCommitted(uint32_t entry_count) {
+  next_ += entry_count;
+  for (const protocol::CommitEntry& entry : std::span(step_entries_).first(entry_count)) {
+    if ((entry.flags & protocol::kCommitHasChecksums) != 0) checksums_read_ += entry.part_count;
+  }
+}
+
+RequestOutcome LeaseRequests::StepCommit(const RequestContext& context, Store& store,
+                                         uint32_t* budget_blocks) {
+  protocol::CommitRequest commit;
+  if (!frame_.body.Read(0, &commit)) return frame_.Malformed(context, "its head");
+  if ((commit.flags & ~protocol::kCommitRelease) != 0) {
+    return frame_.Fail(context, frame_.Invalid("commit flags " + std::to_string(commit.flags) +
+                                               "; only 1 (release) is defined"));
+  }
+  if (const Status checked = CheckHints(frame_.verb, commit.hints, &frame_.why); !checked.ok()) {
+    return frame_.Fail(context, checked);
+  }
+  const bool is_release = (commit.flags & protocol::kCommitRelease) != 0;
+  do {
+    if (*budget_blocks == 0) return RequestOutcome::kMore;
+    const uint32_t entry_count =
+        std::min({commit.entry_count - next_, *budget_blocks, protocol::kBlocksPerTurnMax});
+    if (!ReadCommitStep(commit, entry_count)) {
+      return frame_.Malformed(context,
+                              std::to_string(commit.entry_count) + " entries and checksums");
+    }
+    const bool is_last = next_ + entry_count == commit.entry_count;
+    protocol::CommitRequest part = commit;
+    part.entry_count = entry_count;
+    part.flags = is_last && is_release ? protocol::kCommitRelease : 0;
+    if (next_ > 0) part.hints.by_verb = 0;  // counted with the first step
+    const Status status =
+        store.storing().Commit(context.session, part, step_entries_, step_checksums_, &commit_);
+    if (!status.ok()) return frame_.Fail(context, status);
+    const uint32_t passed_count = static_cast<uint32_t>(commit_.entries.size()) - next_;
+    *budget_blocks -= std::min(*budget_blocks, std::max(passed_count, 1u));
+    if (passed_count < entry_count) *budget_blocks = 0;
+    PassCommitted(passed_count);
+  } while (next_ < commit.entry_count);
+  return Finish(context);
+}
+
+RequestOutcome LeaseRequests::StepAbort(const RequestContext& context, Store& store,
+                                        uint32_t* budget_blocks) {
+  protocol::AbortRequest abort;
+  if (!frame_.body.Read(0, &abort) ||
+      frame_.body.size_bytes() != sizeof(abort) + size_t{abort.key_count} * sizeof(uint32_t)) {
+    return frame_.Malformed(context, "its key indexes");
+  }
+  do {
+    if (*budget_blocks == 0) return RequestOutcome::kMore;
+    const uint32_t index_count =
+        std::min({abort.key_count - next_, *budget_blocks, protocol::kBlocksPerTurnMax});
+    step_indexes_.resize(index_count);
+    frame_.body.ReadArray(sizeof(abort) + next_ * sizeof(uint32_t), std::span(step_indexes_));
+    *budget_blocks -= std::max(index_count, 1u);
+    const Status status = store.storing().Abort(context.session, abort.token, step_indexes_,
+                                                next_ == 0 ? abort.parts_refused : 0);
+    if (!status.ok()) return frame_.Fail(context, status);
+    next_ += index_count;
+  } while (next_ < abort.key_count);
+  return Finish(context);
+}
+
+bool LeaseRequests::Describe(TracedRequest* traced) const {
+  if (frame_.verb == Verb::kRelease) {
+    protocol::ReleaseRequest release;
+    if (!frame_.ReadWhole(&release)) return false;
+    traced->lease = release.token;
+    traced->hints = release.hints;
+    return true;
+  }
+  if (frame_.verb == Verb::kCommit) {
+    protocol::CommitRequest commit;
+    if (!frame_.body.Read(0, &commit)) return false;
+    traced->lease = commit.token;
+    traced->key_count = commit.entry_count;
+    traced->good_count = commit_.reply.sealed_count;
+    return true;
+  }
+  return false;
+}
+
+}  // namespace terrace

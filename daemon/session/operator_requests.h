@@ -1,0 +1,51 @@
+// OperatorRequests: the verbs with which a person looks at the cache and rules over it, beside
+// those about keys: List, Reset, HitRate, Explain.
+//
+// THREADING: the store thread. OWNERSHIP: of one Request; its reply's arrays point into it.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "daemon/session/request_frame.h"
+#include "daemon/store/store.h"
+
+namespace terrace {
+
+class OperatorRequests {
+ public:
+  explicit OperatorRequests(RequestFrame& frame) : frame_(frame) {}
+
+  RequestOutcome Step(const RequestContext& context, Store& store, uint32_t* budget_blocks);
+  void Restart();
+
+  // Of a Reset: it has erased something; that was all; of which group.
+  bool has_reset() const { return has_reset_; }
+  bool is_through() const { return is_through_; }
+  uint32_t group_handle() const { return group_handle_; }
+
+ private:
+  RequestOutcome StepList(const RequestContext& context, Store& store, uint32_t* budget_blocks);
+  RequestOutcome StepReset(const RequestContext& context, Store& store, uint32_t* budget_blocks);
+  RequestOutcome StepHitRate(const RequestContext& context, Store& store, uint32_t* budget_blocks);
+  RequestOutcome StepExplain(const RequestContext& context, Store& store, uint32_t* budget_blocks);
+  RequestOutcome FinishErasing(const RequestContext& context, Store& store);
+  RequestOutcome Finish(const RequestContext& context);
+
+  RequestFrame& frame_;
+  uint32_t group_index_ = kAllGroups;
+  uint32_t group_handle_ = 0;
+  uint32_t next_ = 0;    // next key, or step of a List
+  uint64_t cursor_ = 0;  // of Reset: not 0 while it goes on
+  bool has_reset_ = false;
+  bool is_through_ = false;
+
+  // Answers as they grow; the reply's arrays point into them.
+  protocol::ListReply list_;
+  std::vector<protocol::ListEntry> list_entries_;
+  std::vector<protocol::HitRateRow> hit_rate_rows_;
+  ExplainResult explained_;
+  std::vector<BlockKey> step_keys_;  // scratch of one step
+};
+
+}  // namespace terrace

@@ -1,0 +1,72 @@
+// RequestFrame: one message and its reply, as every verb sees them.
+//
+// A body that does not have the size its own counts claim is malformed: the connection cannot be
+// believed any further. A count, handle or flag out of range is a bad argument: the session lives.
+//
+// THREADING: the store thread.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "daemon/block/keys_query.h"
+#include "daemon/session/frame_codec.h"
+#include "terrace/protocol.h"
+#include "terrace/status.h"
+
+namespace terrace {
+
+// A SpaceGroup as one session opened it; group_handle h is entry h − 1.
+struct OpenedHandle {
+  uint32_t group_index = 0;
+  uint64_t self_mask = 0;
+  uint32_t member_count = 0;
+  GroupId group;
+  uint32_t block_tokens = 0;
+  bool is_inexact = false;  // a member's Space names a lossy codec, or is of chunks
+};
+
+// What a request knows of its session.
+struct RequestContext {
+  SessionId session = 0;
+  uint64_t boot_id = 0;
+  std::vector<OpenedHandle> handles;  // grows with Open; bounded by the domain's groups_max
+};
+
+enum class RequestOutcome {
+  kMore,       // step it again, in a later turn if the budget is spent
+  kReply,      // the reply is ready to be cut into pages
+  kSeeking,    // something is awaited elsewhere: step it when OnSeekDone has come
+  kWaiting,    // a Wait that OnWaitDone will end
+  kErasing,    // an Evict or Reset that has done its work; OnWaitDone says when it is durable
+  kMalformed,  // the reply says why; close the connection after it
+};
+
+struct RequestFrame {
+  // Refuses an argument; Fail() passes the sentence on.
+  Status Invalid(std::string sentence);
+  // Answers without asking the store: a refusal, or kOk and a document.
+  void Answer(const RequestContext& context, Status status, std::string text);
+  RequestOutcome Malformed(const RequestContext& context, const std::string& what);
+  RequestOutcome Fail(const RequestContext& context, Status status);
+  // Begins a reply of kOk; its arrays follow.
+  Reply& BeginReply(const RequestContext& context);
+  // The group that `keys` are about, and whose members: its handle is looked up, a mask of 0 means
+  // the session's own. Handle 0 means all groups where `may_mean_all`.
+  Status ResolveGroup(const RequestContext& context, bool may_mean_all, protocol::KeysRequest* keys,
+                      uint32_t* group_index);
+  // Reads a body that is exactly one T.
+  template <typename T>
+  bool ReadWhole(T* value) const {
+    return body.size_bytes() == sizeof(T) && body.Read(0, value);
+  }
+
+  protocol::Verb verb = protocol::Verb::kHello;
+  uint64_t id = 0;
+  MessageBody body;
+  Reply reply;
+  std::string why;  // a refusal's sentence, or the document of Stats
+};
+
+}  // namespace terrace

@@ -1,0 +1,195 @@
+#include "daemon/session/verb_table.h"
+
+#include <iterator>
+
+#include "terrace/protocol_device.h"
+#include "terrace/protocol_insight.h"
+#include "terrace/protocol_join.h"
+
+namespace terrace {
+namespace {
+
+using protocol::Verb;
+
+constexpr uint32_t kFlat = protocol::kKeysFlat;
+constexpr uint32_t kAcquireFlags =
+    kFlat | protocol::kAcquireFollow | protocol::kAcquireByParts | protocol::kAcquireDevice;
+constexpr uint32_t kEvictFlags = kFlat | protocol::kEvictDryRun | protocol::kEvictSubtree;
+
+template <typename Head>
+constexpr size_t kHead = sizeof(Head);
+constexpr size_t kKeysHead = sizeof(protocol::KeysRequest);
+
+constexpr VerbRow kRows[] = {
+    {.verb = Verb::kHello,
+     .name = "Hello",
+     .head_bytes = kHead<protocol::HelloRequest>,
+     .reply_bytes = kHead<protocol::HelloReply>},
+    {.verb = Verb::kOpen,
+     .name = "Open",
+     .worker = VerbWorker::kClient,
+     .head_bytes = kHead<protocol::OpenRequest>,
+     .reply_bytes = kHead<protocol::OpenReply>},
+    {.verb = Verb::kMatch,
+     .name = "Match",
+     .worker = VerbWorker::kKeys,
+     .head_bytes = kKeysHead,
+     .reply_bytes = kHead<protocol::MatchReply>,
+     .key_flags = kFlat},
+    {.verb = Verb::kAcquire,
+     .name = "Acquire",
+     .worker = VerbWorker::kKeys,
+     .head_bytes = kKeysHead,
+     .reply_bytes = kHead<protocol::AcquireReply>,
+     .key_flags = kAcquireFlags,
+     .has_news = true},
+    {.verb = Verb::kPrefetch,
+     .name = "Prefetch",
+     .worker = VerbWorker::kKeys,
+     .head_bytes = kKeysHead,
+     .reply_bytes = kHead<protocol::MatchReply>,
+     .key_flags = kFlat,
+     .has_news = true},
+    {.verb = Verb::kJoin,
+     .name = "Join",
+     .worker = VerbWorker::kLeases,
+     .head_bytes = kHead<protocol::JoinRequest>,
+     .has_news = true},
+    {.verb = Verb::kRelease,
+     .name = "Release",
+     .worker = VerbWorker::kLeases,
+     .head_bytes = kHead<protocol::ReleaseRequest>},
+    {.verb = Verb::kCancel,
+     .name = "Cancel",
+     .worker = VerbWorker::kLeases,
+     .head_bytes = kHead<protocol::CancelRequest>},
+    {.verb = Verb::kTouch,
+     .name = "Touch",
+     .worker = VerbWorker::kLeases,
+     .head_bytes = kHead<protocol::TouchRequest>,
+     .key_flags = kFlat},
+    {.verb = Verb::kReserve,
+     .name = "Reserve",
+     .worker = VerbWorker::kKeys,
+     .head_bytes = kKeysHead,
+     .reply_bytes = kHead<protocol::ReserveReply>,
+     .key_flags = kFlat | protocol::kReserveHasEvents},
+    {.verb = Verb::kCommit,
+     .name = "Commit",
+     .worker = VerbWorker::kLeases,
+     .head_bytes = kHead<protocol::CommitRequest>,
+     .reply_bytes = kHead<protocol::CommitReply>},
+    {.verb = Verb::kAbort,
+     .name = "Abort",
+     .worker = VerbWorker::kLeases,
+     .head_bytes = kHead<protocol::AbortRequest>},
+    {.verb = Verb::kQuery,
+     .name = "Query",
+     .role = VerbRole::kOperator,
+     .worker = VerbWorker::kKeys,
+     .head_bytes = kKeysHead,
+     .key_flags = kFlat},
+    {.verb = Verb::kWait,
+     .name = "Wait",
+     .role = VerbRole::kOperator,
+     .worker = VerbWorker::kKeys,
+     .head_bytes = kKeysHead,
+     .key_flags = kFlat,
+     .has_news = true},
+    {.verb = Verb::kEvict,
+     .name = "Evict",
+     .role = VerbRole::kOperator,
+     .worker = VerbWorker::kKeys,
+     .head_bytes = kKeysHead,
+     .reply_bytes = kHead<protocol::EvictReply>,
+     .key_flags = kEvictFlags},
+    {.verb = Verb::kPin,
+     .name = "Pin",
+     .role = VerbRole::kOperator,
+     .worker = VerbWorker::kKeys,
+     .head_bytes = kKeysHead,
+     .reply_bytes = kHead<protocol::PinReply>,
+     .key_flags = kFlat | protocol::kPinClear},
+    {.verb = Verb::kReset,
+     .name = "Reset",
+     .role = VerbRole::kOperator,
+     .worker = VerbWorker::kOperator,
+     .head_bytes = kHead<protocol::ResetRequest>},
+    // A Stats document is as long as there are sessions: one is a turn's worth.
+    {.verb = Verb::kStats,
+     .name = "Stats",
+     .role = VerbRole::kOperator,
+     .message_blocks = protocol::kBlocksPerTurnMax},
+    {.verb = Verb::kList,
+     .name = "List",
+     .role = VerbRole::kOperator,
+     .worker = VerbWorker::kOperator,
+     .head_bytes = kHead<protocol::ListRequest>,
+     .reply_bytes = kHead<protocol::ListReply>},
+    {.verb = Verb::kUnmapped,
+     .name = "Unmapped",
+     .worker = VerbWorker::kClient,
+     .head_bytes = kHead<protocol::UnmappedRequest>},
+    {.verb = protocol::kVerbHitRate,
+     .name = "HitRate",
+     .role = VerbRole::kOperator,
+     .worker = VerbWorker::kOperator,
+     .head_bytes = kHead<protocol::HitRateRequest>,
+     .reply_bytes = kHead<protocol::HitRateReply>},
+    {.verb = protocol::kVerbExplain,
+     .name = "Explain",
+     .role = VerbRole::kOperator,
+     .worker = VerbWorker::kOperator,
+     .head_bytes = kHead<protocol::ExplainRequest>,
+     .reply_bytes = kHead<protocol::ExplainReply>},
+    {.verb = protocol::kVerbTraceRecord,
+     .name = "TraceRecord",
+     .role = VerbRole::kOperator,
+     .head_bytes = kHead<protocol::TraceRecordRequest>,
+     .reply_bytes = kHead<protocol::TraceRecordReply>},
+    {.verb = protocol::kVerbFsck,
+     .name = "Fsck",
+     .role = VerbRole::kOperator,
+     .head_bytes = kHead<protocol::FsckRequest>},
+    {.verb = protocol::kVerbDeviceAttach,
+     .name = "DeviceAttach",
+     .head_bytes = kHead<protocol::DeviceAttachRequest>,
+     .reply_bytes = kHead<protocol::DeviceAttachReply>},
+    {.verb = protocol::kVerbOrderDone,
+     .name = "OrderDone",
+     .worker = VerbWorker::kClient,
+     .head_bytes = kHead<protocol::OrderDoneRequest>},
+    {.verb = protocol::kVerbPinTurn,
+     .name = "PinTurn",
+     .worker = VerbWorker::kClient,
+     .head_bytes = kHead<protocol::PinTurnRequest>},
+    {.verb = protocol::kVerbDeviceReport,
+     .name = "DeviceReport",
+     .worker = VerbWorker::kClient,
+     .head_bytes = kHead<protocol::DeviceReport>},
+};
+static_assert(std::size(kRows) == static_cast<size_t>(protocol::kVerbLast));
+
+constexpr bool AreInOrder() {
+  for (size_t i = 0; i < std::size(kRows); ++i) {
+    if (static_cast<size_t>(kRows[i].verb) != i + 1) return false;
+  }
+  return true;
+}
+static_assert(AreInOrder(), "a verb is found by its number");
+
+}  // namespace
+
+std::span<const VerbRow> VerbTable() { return kRows; }
+
+const VerbRow* FindVerb(Verb verb) {
+  const auto index = static_cast<size_t>(verb) - 1;
+  return index < std::size(kRows) ? &kRows[index] : nullptr;
+}
+
+std::string_view VerbName(Verb verb) {
+  const VerbRow* const row = FindVerb(verb);
+  return row != nullptr ? row->name : "unknown verb";
+}
+
+}  // namespace terrace

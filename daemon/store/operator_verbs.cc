@@ -1,0 +1,457 @@
+#include "daemon/store/operator_verbs.h"
+
+#include <algorithm>
+
+#include "daemon/store/store_rooms.h"
+#include "terrace/check.h"
+
+namespace terrace {
+namespace {
+
+// A lookup of which something comes: the block is found, and then changed.
+constexpr uint32_t kFoundCostBlocks = 2;
+
+// Groups a query is about: one, or all of the domain.
+struct GroupRange {
+  uint32_t first = 0;
+  uint32_t end = 0;
+};
+GroupRange GroupsOf(const Caller& caller, uint32_t group_index) {
+  if (group_index != kAllGroups) return {group_index, group_index + 1};
+  return {0, static_cast<uint32_t>(caller.domain().groups.size())};
+}
+
+// Blocks with these keys, in the groups asked for.
+std::vector<BlockId> BlocksOf(const Caller& caller, const KeysQuery& query) {
+  std::vector<BlockId> ids;
+  const RadixIndex& index = caller.domain().index;
+  for (const BlockKey& key : query.keys) {
+    if (query.group_index == kAllGroups) {
+      index.FindAll(key, &ids);
+    } else if (const BlockId id = index.Find(query.group_index, key); id != kBlockNone) {
+      ids.push_back(id);
+    }
+  }
+  return ids;
+}
+
+// What other hosts have stored of them, or will have who have not heard of it, does not come back.
+void ForgetShared(const Caller& caller, const GroupRange& groups) {
+  for (uint32_t g = groups.first; g < groups.end; ++g) caller.rooms->shared_writer.Forget(g);
+}
+
+uint8_t TierMask(const CacheDomain& domain, const Block& block) {
+  uint8_t mask = 0;
+  const auto add = [&mask](protocol::TierKind kind) {
+    mask = static_cast<uint8_t>(mask | 1 << static_cast<uint8_t>(kind));
+  };
+  if (block.dram.is_readable() || block.is_adopted()) add(protocol::TierKind::kDram);
+  for (size_t t = 0; t < domain.lower.size(); ++t) {
+    if (block.lower[t].is_readable()) add(domain.lower[t].tier->kind());
+  }
+  return mask;
+}
+
+uint64_t BytesOf(const CacheDomain& domain, const Block& block) {
+  const Group& group = *domain.groups[block.group_index];
+  uint64_t byte_count = 0;
+  const auto count = [&](const BlockCopy& copy) {
+    if (copy.row == kRowNone) return;
+    if ((copy.member_mask & group.local_mask()) == group.local_mask()) {
+      byte_count += group.block_bytes();
+      return;
+    }
+    for (const LocalMember& local : group.locals()) {
+      if ((copy.member_mask >> local.member) & 1) byte_count += local.slot_bytes;
+    }
+  };
+  count(block.dram);
+  for (const BlockCopy& copy : block.lower) count(copy);
+  return byte_count;
+}
+
+uint8_t FlagsOf(const DomainRooms& rooms, BlockId id) {
+  uint8_t flags = 0;
+  if (rooms.residency.lower.IsPersisted(id)) flags |= protocol::kQueriedPersisted;
+  if (rooms.domain.block(id).is_pinned) flags |= protocol::kQueriedPinned;
+  return flags;
+}
+
+protocol::BlockState StateOf(const Block& block) {
+  if (block.phase == BlockPhase::kReserved) return protocol::BlockState::kReserved;
+  if (block.phase == BlockPhase::kSealed) return protocol::BlockState::kSealed;
+  return protocol::BlockState::kAbsent;
+}
+
+}  // namespace
+
+Status OperatorVerbs::Query(const KeysQuery& query, std::vector<protocol::QueriedBlock>* blocks) {
+  Caller caller;
+  TERRACE_RETURN_IF_ERROR(store_.Enter(query.session, query.group_index, &caller));
+  const DomainRooms& rooms = *caller.rooms;
+  blocks->clear();
+  for (const BlockKey& key : query.keys) {
+    const BlockId id = rooms.domain.index.Find(query.group_index, key);
+    if (id == kBlockNone || rooms.residency.candidates.IsExpired(id)) {
+      blocks->emplace_back();
+      continue;
+    }
+    const Block& b = rooms.domain.block(id);
+    blocks->push_back({.state = StateOf(b),
+                       .tier_mask = TierMask(rooms.domain, b),
+                       .priority = b.priority,
+                       .flags = FlagsOf(rooms, id),
+                       .lease_count = rooms.domain.index.pin_count(id),
+                       .commit_id = b.commit_id});
+  }
+  return Status::Ok();
+}
+
+// ---- Wait ----
+
+Status WaitOperation::Await(const KeysQuery& query) {
+  StoreRooms& store = *tie_.store();
+  Caller caller;
+  TERRACE_RETURN_IF_ERROR(store.Enter(query.session, query.group_index, &caller));
+  Waiters& waiters = caller.rooms->waiters;
+  if (caller.domain().persistent_tier == kLowerTiersMax) {
+    return Status(StatusCode::kUnsupported, "no persistent tier is configured");
+  }
+  std::vector<BlockId> missing;
+  for (const BlockKey& key : query.keys) {
+    const BlockId id = caller.domain().index.Find(query.group_index, key);
+    if (id == kBlockNone || caller.rooms->residency.candidates.IsExpired(id)) {
+      return Status(StatusCode::kNotFound, "a key is not in the cache");
+    }
+    if (!caller.rooms->residency.lower.IsPersisted(id)) missing.push_back(id);
+  }
+  if (missing.empty()) return Status::Ok();
+  PendingId pending = waiters.Find(query.session, query.request_id);
+  if (pending == kPendingNone) {
+    if (waiters.CountOf(query.session) >= store.options.pending_per_session_max) {
+      return Status(StatusCode::kBusy, "the session has pending_per_session_max requests pending");
+    }
+    pending = waiters.Open(
+        {.kind = PendingKind::kWait, .session = query.session, .request_id = query.request_id});
+  }
+  for (const BlockId id : missing) {
+    waiters.Await(pending, 0, id);
+    caller.rooms->mover.Persist(id);
+  }
+  caller.rooms->mover.Step();
+  return Status::Ok();
+}
+
+// kOk: all persisted now; kBusy: OnWaitDone follows.
+Status WaitOperation::Finish(const KeysQuery& query) {
+  StoreRooms& store = *tie_.store();
+  Caller caller;
+  TERRACE_RETURN_IF_ERROR(store.Enter(query.session, query.group_index, &caller));
+  Waiters& waiters = caller.rooms->waiters;
+  const PendingId pending = waiters.Find(query.session, query.request_id);
+  if (pending == kPendingNone) return Status::Ok();
+  const StatusCode outcome = waiters.WaitOutcome(pending);
+  if (outcome == StatusCode::kBusy) {
+    waiters.Arm(pending, store.DeadlineUs(query.hints));
+    return Status(StatusCode::kBusy, "the answer follows");
+  }
+  waiters.Drop(pending);
+  return outcome == StatusCode::kOk ? Status::Ok() : Status(outcome, "a key left the cache");
+}
+
+Result<Progress> WaitOperation::Step(const KeysQuery& query) {
+  TERRACE_CHECK(tie_.store() != nullptr, "an operation that is over is not stepped");
+  session_ = query.session;
+  request_id_ = query.request_id;
+  if (const Status awaited = Await(query); !awaited.ok()) {
+    Undo();
+    return awaited;
+  }
+  passed_count_ += static_cast<uint32_t>(query.keys.size());
+  if (passed_count_ < query.key_count_of_request) return Progress::kGoesOn;
+  const Status outcome = Finish(query);
+  tie_.Cut();
+  if (outcome.code() == StatusCode::kBusy) return Progress::kFollows;
+  if (!outcome.ok()) return outcome;
+  return Progress::kDone;
+}
+
+void WaitOperation::Undo() {
+  StoreRooms* const store = tie_.store();
+  tie_.Cut();
+  const SessionIndex session = store == nullptr ? kSessionNone : store->sessions.Find(session_);
+  if (session == kSessionNone) return;
+  Waiters& waiters = store->at(store->sessions.at(session).domain_index).waiters;
+  const PendingId pending = waiters.Find(session_, request_id_);
+  if (pending != kPendingNone && !waiters.IsArmed(pending)) waiters.Drop(pending);
+}
+
+WaitOperation OperatorVerbs::Wait() { return WaitOperation(store_.operations); }
+
+// ---- Pin ----
+
+Status OperatorVerbs::Pin(const KeysQuery& query, protocol::PinReply* reply) {
+  Caller caller;
+  TERRACE_RETURN_IF_ERROR(store_.Enter(query.session, query.group_index, &caller));
+  protocol::Hints stay;  // pinned or not, it is forgotten when its time is up
+  stay.ttl_s = query.hints.ttl_s;
+  for (const BlockId id : BlocksOf(caller, query)) {
+    if (stay.ttl_s != 0) caller.rooms->residency.hints.Apply(id, stay);
+    if (query.flags & protocol::kPinClear) {
+      caller.rooms->residency.hints.ClearPinned(id);
+    } else {
+      caller.rooms->residency.hints.SetPinned(id);
+    }
+    ++reply->block_count;
+  }
+  store_.Settle(*caller.rooms);
+  return Status::Ok();
+}
+
+// ---- Evict ----
+
+namespace {
+
+// Evicts, or counts what would be. A block with a child that stays stays.
+class OperatorEviction {
+ public:
+  OperatorEviction(const Caller& caller, const KeysQuery& query, protocol::EvictReply* reply)
+      : caller_(caller),
+        is_dry_run_(query.flags & protocol::kEvictDryRun),
+        is_all_(query.keys.empty()),
+        reply_(reply) {}
+
+  // Keys of a chain come head first: the tail goes first. children_gone: looked up, never walked.
+  void EvictKeys(const std::vector<BlockId>& ids, OperatorVerbs::ChildrenGone& children_gone) {
+    for (size_t i = ids.size(); i-- > 0;) {
+      const BlockId id = ids[i];
+      const RadixIndex::Node& node = caller_.domain().index.node(id);
+      if (!node.is_live) continue;
+      const BlockId parent = node.parent;
+      // A block is met once: what is known of its children need not be kept.
+      const auto gone = children_gone.extract(id);
+      const bool is_leaf = node.child_count == (gone.empty() ? 0 : gone.mapped());
+      if (!is_leaf || !MayGo(id)) {
+        ++reply_->skipped_count;
+        continue;
+      }
+      if (is_dry_run_ && parent != kBlockNone) ++children_gone[parent];
+      Count(id);
+    }
+  }
+
+  // Children first; what has to stay marks its parent.
+  void EvictWalked(uint64_t cursor, uint32_t mark, bool* is_done) {
+    TreeWalks& walks = caller_.domain().walks;
+    uint32_t budget = protocol::kBlocksPerTurnMax;
+    while (budget > 0 && !*is_done) {
+      const BlockId id = walks.Next(cursor, &budget, is_done);
+      if (id == kBlockNone) continue;
+      const BlockId parent = caller_.domain().index.node(id).parent;
+      if (caller_.domain().block(id).walk_mark == mark || !MayGo(id)) {
+        ++reply_->skipped_count;
+        if (parent != kBlockNone) caller_.rooms->residency.holds.NoteStays(parent, mark);
+        continue;
+      }
+      Count(id);
+    }
+  }
+
+ private:
+  // Transfers and checks under way hold nobody up: what they touch goes when they end.
+  bool MayGo(BlockId id) const {
+    const Block& b = caller_.domain().block(id);
+    return b.phase == BlockPhase::kSealed && caller_.domain().index.pin_count(id) == 0 &&
+           !b.is_pinned;
+  }
+  void Count(BlockId id) {
+    ++reply_->block_count;
+    reply_->byte_count += BytesOf(caller_.domain(), caller_.domain().block(id));
+    if (is_dry_run_) return;
+    ++caller_.domain().counters.blocks_evicted;
+    EraseShared(id);
+    const EraseCauseScope scope(caller_.domain(), protocol::MissCause::kOperator);
+    caller_.rooms->residency.lifecycle.Erase(id, StatusCode::kNotFound);
+  }
+
+  // What cannot be erased there block by block has its group forgotten, once.
+  void EraseShared(BlockId id) {
+    const uint32_t group_index = caller_.domain().block(id).group_index;
+    if (is_all_ || std::ranges::find(forgotten_, group_index) != forgotten_.end()) return;
+    if (caller_.rooms->shared_writer.Erase(id)) return;
+    caller_.rooms->shared_writer.Forget(group_index);
+    forgotten_.push_back(group_index);
+  }
+
+  const Caller& caller_;
+  const bool is_dry_run_;
+  const bool is_all_;  // of its groups: the shared tier forgets those as a whole
+  std::vector<uint32_t> forgotten_;
+  protocol::EvictReply* reply_;
+};
+
+uint64_t OpenEvictWalk(const Caller& caller, const KeysQuery& query) {
+  WalkScope scope{.order = WalkOrder::kChildrenFirst};
+  if (query.keys.empty()) {
+    const GroupRange groups = GroupsOf(caller, query.group_index);
+    scope.group_first = groups.first;
+    scope.group_end = groups.end;
+  }
+  for (const BlockId id : BlocksOf(caller, query)) {
+    const RadixIndex::Node& node = caller.domain().index.node(id);
+    scope.roots.push_back({.group_index = node.group_index, .key = node.key});
+  }
+  return caller.domain().walks.Open(std::move(scope));
+}
+
+}  // namespace
+
+uint32_t OperatorVerbs::KeyCost(SessionId session, uint32_t group_index) const {
+  const SessionIndex index = store_.sessions.Find(session);
+  if (group_index != kAllGroups || index == kSessionNone) return 1;
+  const CacheDomain& domain = store_.domains[store_.sessions.at(index).domain_index]->domain;
+  return std::max(kFoundCostBlocks * domain.index.group_count(), 1u);
+}
+
+Status OperatorVerbs::Evict(const KeysQuery& query, uint64_t* cursor, protocol::EvictReply* reply,
+                            ChildrenGone* gone) {
+  Caller caller;
+  TERRACE_RETURN_IF_ERROR(store_.Enter(query.session, query.group_index, &caller));
+  OperatorEviction eviction(caller, query, reply);
+  if (!(query.flags & protocol::kEvictSubtree)) {
+    ChildrenGone own;
+    eviction.EvictKeys(BlocksOf(caller, query), gone == nullptr ? own : *gone);
+    *cursor = 0;
+    store_.Settle(*caller.rooms);
+    return Status::Ok();
+  }
+  TreeWalks& walks = caller.domain().walks;
+  if (*cursor == 0) {
+    *cursor = OpenEvictWalk(caller, query);
+    if (query.keys.empty() && !(query.flags & protocol::kEvictDryRun)) {
+      ForgetShared(caller, GroupsOf(caller, query.group_index));
+    }
+  }
+  if (!walks.IsOpen(*cursor)) {
+    return Status(StatusCode::kGone, "too many walks are under way; start this one again");
+  }
+  bool is_done = false;
+  eviction.EvictWalked(*cursor, walks.mark(*cursor), &is_done);
+  if (is_done) {
+    walks.Close(*cursor);
+    *cursor = 0;
+  }
+  store_.Settle(*caller.rooms);
+  return Status::Ok();
+}
+
+Status OperatorVerbs::Reset(SessionId session, uint32_t group_index, uint64_t* cursor) {
+  Caller caller;
+  TERRACE_RETURN_IF_ERROR(store_.Enter(session, group_index, &caller));
+  const EraseCauseScope scope(caller.domain(), protocol::MissCause::kOperator);
+  // Not an eviction: what is leased leaves the index, too, and its slots fall with the lease.
+  const GroupRange groups = GroupsOf(caller, group_index);
+  uint32_t budget = protocol::kBlocksPerTurnMax;
+  if (*cursor == 0) ForgetShared(caller, groups);
+  *cursor = 0;
+  for (uint32_t g = groups.first; g < groups.end && *cursor == 0; ++g) {
+    BlockId root;
+    while ((root = caller.domain().index.first_root(g)) != kBlockNone) {
+      caller.rooms->residency.lifecycle.Erase(root, StatusCode::kGone);
+      if (--budget == 0) {
+        *cursor = 1;
+        break;
+      }
+    }
+  }
+  store_.Settle(*caller.rooms);
+  return Status::Ok();
+}
+
+Status OperatorVerbs::AwaitErasures(SessionId session, uint64_t request_id) {
+  Caller caller;
+  TERRACE_RETURN_IF_ERROR(store_.Enter(session, kAllGroups, &caller));
+  ErasureMark mark = caller.domain().MarkErasures();
+  if (caller.domain().IsErased(&mark)) return Status::Ok();
+  Waiters& waiters = caller.rooms->waiters;
+  if (waiters.CountOf(session) >= store_.options.pending_per_session_max) {
+    return Status(StatusCode::kNoSpace,
+                  "erased, but pending_per_session_max requests of the session are pending: ask "
+                  "again to learn when no crash can bring it back");
+  }
+  const PendingId pending =
+      waiters.Open({.kind = PendingKind::kErasure, .session = session, .request_id = request_id});
+  if (pending == kPendingNone) {
+    return Status(StatusCode::kInvalid, "a request of that id is pending");
+  }
+  const uint64_t now_us = store_.clock.NowUs();
+  waiters.ArmErasure(pending, mark, now_us + protocol::kErasureWaitUs);
+  store_.retry_us = std::min(store_.retry_us, now_us);
+  return Status(StatusCode::kBusy, "the answer follows");
+}
+
+// ---- List ----
+
+namespace {
+
+protocol::ListEntry Describe(const DomainRooms& rooms, BlockId id) {
+  const CacheDomain& domain = rooms.domain;
+  const Block& b = domain.block(id);
+  const RadixIndex::Node& node = domain.index.node(id);
+  const uint64_t now_us = domain.NowUs();
+  protocol::ListEntry entry{.key = node.key,
+                            .group = domain.groups[b.group_index]->id(),
+                            .byte_count = BytesOf(domain, b),
+                            .age_ms = (now_us - b.created_us) / kUsPerMs,
+                            .idle_ms = (now_us - domain.index.touched_us(id)) / kUsPerMs,
+                            .position = node.position,
+                            .lease_count = domain.index.pin_count(id),
+                            .hit_count = b.hit_count,
+                            .child_count = node.child_count,
+                            .state = StateOf(b),
+                            .tier_mask = TierMask(domain, b),
+                            .priority = b.priority,
+                            .flags = FlagsOf(rooms, id)};
+  if (node.parent != kBlockNone) entry.parent = domain.index.node(node.parent).key;
+  if (b.expires_us != kNever) {
+    const uint64_t left_us = b.expires_us > now_us ? b.expires_us - now_us : 0;
+    entry.expires_in_s = static_cast<uint32_t>(left_us / kUsPerSecond) + 1;
+  }
+  return entry;
+}
+
+}  // namespace
+
+Status OperatorVerbs::List(SessionId session, const protocol::ListRequest& request,
+                           protocol::ListReply* reply, std::vector<protocol::ListEntry>* entries) {
+  Caller caller;
+  TERRACE_RETURN_IF_ERROR(store_.Enter(session, request.group_handle, &caller));
+  TreeWalks& walks = caller.domain().walks;
+  entries->clear();
+  *reply = {};
+  uint64_t cursor = request.cursor;
+  if (cursor == 0) {
+    const GroupRange groups = GroupsOf(caller, request.group_handle);
+    WalkScope scope{.group_first = groups.first, .group_end = groups.end};
+    for (uint32_t g = groups.first; g < groups.end && !request.root.is_zero(); ++g) {
+      scope.roots.push_back({.group_index = g, .key = request.root});
+    }
+    cursor = walks.Open(std::move(scope));
+  }
+  if (!walks.IsOpen(cursor)) {
+    return Status(StatusCode::kGone, "too many walks are under way; start this one again");
+  }
+  const uint32_t entry_count_max = std::min(request.entry_count_max, protocol::kBlocksPerTurnMax);
+  uint32_t budget = kListBlocksMax;
+  bool is_done = false;
+  while (budget > 0 && !is_done && entries->size() < entry_count_max) {
+    const BlockId id = walks.Next(cursor, &budget, &is_done);
+    if (id != kBlockNone) entries->push_back(Describe(*caller.rooms, id));
+  }
+  if (is_done) walks.Close(cursor);
+  reply->cursor = is_done ? 0 : cursor;
+  reply->entry_count = static_cast<uint32_t>(entries->size());
+  return Status::Ok();
+}
+
+}  // namespace terrace

@@ -1,0 +1,160 @@
+#include "daemon/store/session_verbs.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "daemon/store/group_places.h"
+#include "daemon/store/store_rooms.h"
+
+namespace terrace {
+namespace {
+
+std::string Quoted(const std::string& text) { return "'" + text + "'"; }
+
+// The same name with another spec, or the same Spaces on other hosts, is refused in words.
+Status RefuseOther(const SpaceGroupSpec& known, const SpaceGroupSpec& asked, std::string* why) {
+  *why = "group " + Quoted(known.name) + " is open with ";
+  if (known.members.size() != asked.members.size()) {
+    *why += std::to_string(known.members.size()) + " members, not " +
+            std::to_string(asked.members.size());
+  }
+  for (size_t m = 0; m < std::min(known.members.size(), asked.members.size()); ++m) {
+    const SpaceDifference difference =
+        FirstDifference(known.members[m].spec, asked.members[m].spec);
+    if (!difference.field.empty()) {
+      *why += "member " + std::to_string(m) + "'s " + difference.field + " " +
+              Quoted(difference.left) + ", not " + Quoted(difference.right);
+      break;
+    }
+    if (known.members[m].is_remote != asked.members[m].is_remote) {
+      *why += "member " + std::to_string(m) +
+              (known.members[m].is_remote ? " on another host" : " on this host");
+      break;
+    }
+  }
+  *why += ": open another name, or the same spec";
+  return Status(StatusCode::kInvalid, "the group exists with another spec");
+}
+
+}  // namespace
+
+Error SessionVerbs::Open(const SessionOptions& session) {
+  if (session.domain_index >= store_.domains.size()) {
+    return Status(StatusCode::kInvalid, "there is no such domain");
+  }
+  if (store_.sessions.Find(session.id) != kSessionNone) {
+    return Status(StatusCode::kInvalid, "a session of that id is open");
+  }
+  std::string why;
+  const SessionIndex index = store_.sessions.Open(session, &why);
+  if (index == kSessionNone) return {StatusCode::kNoSpace, std::move(why)};
+  SessionRecord& record = store_.sessions.at(index);
+  record.last_sign_us = store_.clock.NowUs();
+  ++store_.domains[session.domain_index]->domain.session_count;
+  return {};
+}
+
+bool SessionVerbs::HangUp(SessionId session) {
+  const SessionIndex index = store_.sessions.Find(session);
+  if (index == kSessionNone) return false;
+  SessionRecord& record = store_.sessions.at(index);
+  if (record.is_hung_up) return !record.is_dead;
+  DomainRooms& rooms = *store_.domains[record.domain_index];
+  record.is_hung_up = true;
+  record.is_dead = !record.has_slots;  // what it never was told of it cannot touch
+  const bool is_dead = record.is_dead;
+  if (record.deadline != kHandleNone) {
+    store_.deadlines.Remove(record.deadline);
+    record.deadline = kHandleNone;
+  }
+  for (const uint32_t group : record.groups) --rooms.domain.groups[group]->session_count;
+  record.groups.clear();
+  --rooms.domain.session_count;
+  rooms.waiters.DropAll(session, kLeaseNone);
+  rooms.keeper.OnHangUp(index);
+  if (record.has_device) rooms.domain.options.device.tier->HangUp(session);
+  if (store_.turns.End(session)) store_.StepTurns();
+  store_.Settle(rooms);  // the record may be gone after this
+  return !is_dead;
+}
+
+void SessionVerbs::ProofOfDeath(SessionId session) {
+  HangUp(session);
+  const SessionIndex index = store_.sessions.Find(session);
+  if (index == kSessionNone || store_.sessions.at(index).is_dead) return;
+  SessionRecord& record = store_.sessions.at(index);
+  record.is_dead = true;
+  DomainRooms& rooms = *store_.domains[record.domain_index];
+  store_.ledger.OnUnmapped(index, kSegmentNone);
+  rooms.keeper.OnHangUp(index);
+  if (record.has_device) rooms.domain.options.device.tier->ProofOfDeath(session);
+  store_.Settle(rooms);
+}
+
+void SessionVerbs::SignOfLife(SessionId session) {
+  const SessionIndex index = store_.sessions.Find(session);
+  if (index != kSessionNone) store_.SignOfLife(store_.sessions.at(index));
+}
+
+Status SessionVerbs::Unmapped(SessionId session, uint32_t segment) {
+  Caller caller;
+  TERRACE_RETURN_IF_ERROR(store_.Enter(session, kAllGroups, &caller));
+  if (segment >= caller.domain().options.segments_max) {
+    return Status(StatusCode::kInvalid, "the arena has no such segment");
+  }
+  store_.ledger.OnUnmapped(caller.session, segment);
+  return Status::Ok();
+}
+
+uint32_t SessionVerbs::SegmentsOwedBy(SessionId session) const {
+  const SessionIndex index = store_.sessions.Find(session);
+  return index == kSessionNone ? 0 : store_.ledger.OwedBy(index);
+}
+
+Result<OpenedGroup> SessionVerbs::OpenGroup(SessionId session, const SpaceGroupSpec& spec,
+                                            std::string* why) {
+  Caller caller;
+  TERRACE_RETURN_IF_ERROR(store_.Enter(session, kAllGroups, &caller));
+  TERRACE_RETURN_IF_ERROR(spec.Validate(why));
+  CacheDomain& domain = caller.domain();
+  uint32_t place = kAllGroups;
+  uint32_t idle = kAllGroups;
+  const GroupId id = spec.Id();
+  for (uint32_t g = 0; g < domain.groups.size(); ++g) {
+    const Group& group = *domain.groups[g];
+    if (group.spec().name != spec.name && group.id() != id) continue;
+    if (group.spec().members == spec.members) {
+      place = g;
+    } else if (IsIdle(domain, g)) {
+      idle = g;
+    } else {
+      return RefuseOther(group.spec(), spec, why);
+    }
+  }
+  if (place == kAllGroups) {
+    const Result<uint32_t> added = AddGroup(domain, spec, idle, why);
+    if (!added.ok()) return added.status();
+    place = *added;
+    store_.ledger.Step();
+  }
+  Group& group = *domain.groups[place];
+  group.was_opened = true;
+  caller.rooms->adoption.OnGroup(place);
+  GroupShelf* const shelf = store_.options.shelf;
+  if (shelf != nullptr && shelf->StateOf(domain.domain_index, id) == GroupShelf::State::kFailed) {
+    shelf->Keep(domain.domain_index, spec);
+  }
+  SessionRecord& record = store_.sessions.at(caller.session);
+  if (std::find(record.groups.begin(), record.groups.end(), place) == record.groups.end()) {
+    record.groups.push_back(place);
+    ++group.session_count;
+  }
+  OpenedGroup opened{.group_index = place, .id = id};
+  for (const SpaceGroupMember& member : spec.members) {
+    opened.members.push_back({.space = member.spec.Id(), .slot_bytes = member.spec.slot_bytes()});
+  }
+  return opened;
+}
+
+}  // namespace terrace

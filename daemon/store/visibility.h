@@ -1,0 +1,58 @@
+// Visibility: what a reader may see of a block, and where the rest of it comes from. Asked for
+// every block of a Match or Acquire, so most of it is inline.
+//
+// THREADING: the store thread.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "daemon/store/store_rooms.h"
+#include "terrace/protocol.h"
+
+namespace terrace {
+
+enum class Visibility : uint8_t {
+  kNothing,
+  kReady,     // readable in DRAM
+  kToVerify,  // likewise, as soon as its bytes have been compared with another user's checksums
+  kFilling,   // a promotion is under way
+  kBelow,     // in a lower tier, or in DRAM and not verified yet
+  kReserved,  // being written
+  kOnDevice,  // readable in the memory of the caller's device
+};
+
+// What a block is to the caller.
+inline Visibility VisibilityOf(const Caller& caller, BlockId id) {
+  const DomainRooms& rooms = *caller.rooms;
+  if (rooms.residency.candidates.IsExpired(id)) return Visibility::kNothing;
+  const Block& b = rooms.domain.block(id);
+  if (b.phase == BlockPhase::kReserved) return Visibility::kReserved;
+  if (b.dram.is_readable()) {
+    return b.IsReadableFor(caller.uid) ? Visibility::kReady : Visibility::kToVerify;
+  }
+  if (b.dram.state == CopyState::kFilling) return Visibility::kFilling;
+  if (b.dram.state == CopyState::kUnverified) return Visibility::kBelow;
+  return rooms.domain.FastestTier(b) == kLowerTiersMax ? Visibility::kNothing : Visibility::kBelow;
+}
+
+// Members with bytes in the copy that a reader would get.
+inline uint64_t MembersOf(const CacheDomain& domain, const Block& block) {
+  if (block.phase == BlockPhase::kReserved) return ~uint64_t{0};  // whatever its writer brings
+  if (block.dram.state != CopyState::kNone) return block.dram.member_mask;
+  const uint32_t tier = domain.FastestTier(block);
+  return tier == kLowerTiersMax ? 0 : block.lower[tier].member_mask;
+}
+
+// Where a block that is kFilling, kBelow or kToVerify comes from, and when, behind `ahead_bytes`.
+struct Coming {
+  protocol::TierKind tier = protocol::TierKind::kDram;
+  uint32_t eta_us = 0;
+};
+Coming ComingFrom(const DomainRooms& rooms, BlockId id, uint64_t ahead_bytes);
+
+// Where the members of `member_mask` lie on the device. REQUIRES: CacheDomain::IsOnDevice.
+void AppendDeviceSlots(const Group& group, const CacheDomain& domain, const Block& block,
+                       uint64_t member_mask, std::vector<SlotAddress>* slots);
+
+}  // namespace terrace

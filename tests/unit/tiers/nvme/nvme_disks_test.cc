@@ -1,0 +1,133 @@
+#include "tiers/nvme/nvme_disks.h"
+
+#include <gtest/gtest.h>
+
+#include <cerrno>
+#include <memory>
+
+#include "unit/tiers/nvme/fake_disk.h"
+
+namespace terrace {
+namespace {
+
+constexpr uint64_t kStuckUs = 1000;
+
+class NvmeDisksTest : public testing::Test, public DiskListener {
+ protected:
+  NvmeDisksTest() {
+    disks_ = std::make_unique<NvmeDisks>(
+        NvmeDisks::Options{.disks = {&near_, &far_},
+                           .now_us = [this] { return now_us_; },
+                           .health = {.failures_max = 2, .probe_interval_us = 100},
+                           .stuck_us = kStuckUs},
+        this);
+  }
+  void OnDiskDone(uint64_t tag, Status status) override {
+    done_.push_back(disks_->Finish(tag, status));
+  }
+  Status Submit(NvmeRequestKind kind, uint32_t disk = 0, uint64_t length_bytes = 0) {
+    return disks_->Submit({.kind = kind, .disk = disk, .slab = 4, .length_bytes = length_bytes},
+                          {});
+  }
+
+  uint64_t now_us_ = 1;
+  FakeDisk near_{2};
+  FakeDisk far_{2};
+  std::unique_ptr<NvmeDisks> disks_;
+  std::vector<NvmeRequest> done_;
+};
+
+TEST_F(NvmeDisksTest, AnAnswerFindsItsRequestWhateverTheOrder) {
+  ASSERT_TRUE(Submit(NvmeRequestKind::kRead, 0, 100).ok());
+  ASSERT_TRUE(Submit(NvmeRequestKind::kSync).ok());
+  near_.AnswerAt(1);
+  near_.Answer();
+  ASSERT_EQ(done_.size(), 2u);
+  EXPECT_EQ(done_[0].kind, NvmeRequestKind::kSync);
+  EXPECT_EQ(done_[1].length_bytes, 100u);
+  EXPECT_FALSE(disks_->is_any_in_flight());
+}
+
+TEST_F(NvmeDisksTest, TransfersAloneCountTheirBytes) {
+  ASSERT_TRUE(Submit(NvmeRequestKind::kWrite, 1, 70).ok());
+  ASSERT_TRUE(Submit(NvmeRequestKind::kTrial, 1, 30).ok());
+  EXPECT_EQ(disks_->transfer_bytes(1), 70u);
+  EXPECT_EQ(disks_->transfers_in_flight(), 1u);
+  far_.Answer();
+  EXPECT_EQ(disks_->transfer_bytes(1), 0u);
+  EXPECT_TRUE(disks_->is_any_in_flight()) << "the trial";
+}
+
+TEST_F(NvmeDisksTest, AFullQueueTakesNothingAndCountsNothing) {
+  ASSERT_TRUE(Submit(NvmeRequestKind::kRead, 0, 10).ok());
+  ASSERT_TRUE(Submit(NvmeRequestKind::kRead, 0, 10).ok());
+  EXPECT_TRUE(disks_->is_queue_full(0));
+  EXPECT_EQ(Submit(NvmeRequestKind::kRead, 0, 10).code(), StatusCode::kBusy);
+  EXPECT_EQ(disks_->transfer_bytes(0), 20u);
+  EXPECT_FALSE(disks_->is_queue_full(1));
+}
+
+TEST_F(NvmeDisksTest, FailuresInARowSwitchOneDiskOffAndAProbeOnAgain) {
+  const Status failed(StatusCode::kIo, "the drive", EIO);
+  for (int failure = 0; failure < 2; ++failure) {
+    ASSERT_TRUE(Submit(NvmeRequestKind::kEntry).ok());
+    near_.Answer(failed);
+  }
+  EXPECT_FALSE(disks_->is_on(0));
+  EXPECT_TRUE(disks_->is_any_on());
+  EXPECT_FALSE(disks_->TakeProbeTurn(0));
+  now_us_ += 100;
+  EXPECT_TRUE(disks_->TakeProbeTurn(0));
+  disks_->OnProbe(0, Status::Ok());
+  EXPECT_TRUE(disks_->is_on(0));
+}
+
+TEST_F(NvmeDisksTest, AFullFileSystemAndAProbeAreNoFailures) {
+  for (int failure = 0; failure < 4; ++failure) {
+    ASSERT_TRUE(Submit(NvmeRequestKind::kSlabStep).ok());
+    near_.Answer(Status(StatusCode::kIo, "full", ENOSPC));
+    ASSERT_TRUE(Submit(NvmeRequestKind::kProbe).ok());
+    near_.Answer(Status(StatusCode::kIo, "the drive", EIO));
+  }
+  EXPECT_TRUE(disks_->is_on(0));
+}
+
+TEST_F(NvmeDisksTest, ARequestThatIsTooOldSwitchesItsDiskOffOnce) {
+  ASSERT_TRUE(Submit(NvmeRequestKind::kRead, 0, 10).ok());
+  now_us_ += kStuckUs;
+  disks_->SwitchOffStuck();
+  EXPECT_EQ(disks_->stuck_count(), 0u);
+  now_us_ += 1;
+  disks_->SwitchOffStuck();
+  EXPECT_EQ(disks_->stuck_count(), 1u);
+  EXPECT_FALSE(disks_->is_on(0));
+  EXPECT_TRUE(disks_->is_on(1));
+  disks_->OnProbe(0, Status::Ok());
+  disks_->SwitchOffStuck();
+  EXPECT_TRUE(disks_->is_on(0)) << "for that request it was off already";
+  EXPECT_EQ(disks_->stuck_count(), 1u);
+}
+
+TEST_F(NvmeDisksTest, PredictionsAreOfDisksThatAreOn) {
+  ASSERT_TRUE(Submit(NvmeRequestKind::kWrite, 0, 1'000'000).ok());
+  const uint64_t both_us = disks_->PredictReadUs(4096);
+  now_us_ += kStuckUs + 1;
+  disks_->SwitchOffStuck();
+  EXPECT_LT(disks_->PredictReadUs(4096), both_us) << "the busy one is off";
+}
+
+TEST_F(NvmeDisksTest, NobodyIsToldOnceItIsGone) {
+  disks_.reset();
+  EXPECT_EQ(near_.listener(), nullptr);
+  EXPECT_EQ(far_.listener(), nullptr);
+}
+
+TEST_F(NvmeDisksTest, ARequestIsAnsweredOnce) {
+  ASSERT_TRUE(Submit(NvmeRequestKind::kSync).ok());
+  const uint64_t tag = near_.asked[0].tag;
+  near_.Answer();
+  EXPECT_DEATH(OnDiskDone(tag, Status::Ok()), "answered once");
+}
+
+}  // namespace
+}  // namespace terrace
