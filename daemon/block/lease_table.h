@@ -175,9 +175,9 @@ class LeaseTable {
   bool Revoke(LeaseId id);
   // → Ending: the token names nothing any more. REQUIRES: no joiners.
   void BeginEnd(LeaseId id);
-  // It has to stay until LetEnd, though it may be Ending before.
-  void KeepOpen(LeaseId id) { leases_[id].is_unnoted = true; }
-  void LetEnd(LeaseId id) { leases_[id].is_unnoted = false; }
+  // While its hits are to be noted it stays, though it may be Ending before.
+  enum class Hits : uint8_t { kToNote, kNoted };
+  void SetHits(LeaseId id, Hits hits) { leases_[id].is_unnoted = hits == Hits::kToNote; }
 
   // REQUIRES: not a joiner yet.
   void Join(LeaseId id, SessionIndex session);

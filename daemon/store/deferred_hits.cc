@@ -41,7 +41,7 @@ void DeferredHits::Add(LeaseId lease, const KeysQuery& query, uint32_t block_cou
                    .hints = hints,
                    .end_hints = {}});
   waiting_count_ += block_count;
-  d_.leases.KeepOpen(lease);
+  d_.leases.SetHits(lease, LeaseTable::Hits::kToNote);
 }
 
 void DeferredHits::OnRequestEnd(LeaseId lease, const protocol::Hints& hints) {
@@ -93,7 +93,7 @@ void DeferredHits::Finish(const Hit& hit) {
     const BlockId tip = d_.index.Find(lease.group_index, lease.tip);
     if (tip != kBlockNone) residency_.hints.Touch({&tip, 1}, hit.end_hints);
   }
-  d_.leases.LetEnd(hit.lease);
+  d_.leases.SetHits(hit.lease, LeaseTable::Hits::kNoted);
   if (lease.phase == LeasePhase::kEnding) {
     d_.lease_backlog.Add(LeaseWork{LeaseWorkKind::kEnd, hit.lease, lease.stamp});
   }
