@@ -8,6 +8,9 @@ daemon/, client/, tools/); nothing is judged but what tests/tidy.py judges.
   methods per class     public ones, declared in headers
   classes in pieces     classes whose methods lie in more than two .cc files
   circles               of rooms (terrace_room), and of files; .h, .cc and _state.h taken as one
+  state from outside    places that write a block's, a lease's or a domain's fields without being
+                        their owner: of a block's parts those that Key names, of leases the
+                        LeaseTable, of a domain whom OwnedBy names (the counters are everybody's)
   lines                 of code, without blank lines and lines of comment alone
   functions             median, p90 and longest, in lines
   checks                TERRACE_CHECK a thousand lines outside client/
@@ -93,6 +96,61 @@ def file_edges(tree, paths):
     return edges
 
 
+FIELD = re.compile(r"^\s+(?:mutable )?[\w:<>,*& ]+?\s(\w+)(?:\[\w+\])?(?:\{[^;]*\}| = [^;]+)?;",
+                   re.M)
+CHANGE = (r"(?:\[[^\]]*\])?\s*(?:[-+|&^]?=(?!=)|\+\+|--|"
+          r"(?:\.|->)(?:push|pop|clear|emplace|erase|insert|assign|resize|reserve|shrink|swap)"
+          r"\w*\()")
+
+
+def fields_of(text, name):
+    """Fields of a struct, and the classes that its Key or an OwnedBy lets change them."""
+    text = tidy.blank_out(text)
+    match = re.search(rf"^struct {name}\b[^;{{]*\{{", text, re.M)
+    body = text[match.end():tidy.matching_brace(text, match.end() - 1)]
+    owners = re.findall(r"friend class (\w+);", body)
+    while (flat := re.sub(r"\{[^{}]*\}", "", body)) != body:
+        body = flat
+    body = re.sub(r"^\s*(?:static|const|friend|using)\b[^;]*;|^\s*class Key;", "", body, flags=re.M)
+    for line in body.split(";"):
+        if "(" in line:
+            continue
+        own = re.search(r"OwnedBy<(\w+),", line)
+        for field in FIELD.findall(line + ";"):
+            yield field, ([own[1]] if own else owners)
+
+
+def stem_of(name):
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
+
+
+def written_outside(tree, paths):
+    """(path:line, field) of each write of somebody else's state."""
+    block = tree.text["daemon/block/block.h"]
+    parts = re.findall(r"(\w+)", re.search(r"struct Block :([^{]*)\{", block)[1]) \
+        if "struct Block :" in block else ["Block"]
+    tables = [
+        (r"(?:\bb|\bblock|\bknown|\bblock\([^()]*(?:\([^()]*\))?[^()]*\))\.",
+         [pair for part in parts for pair in fields_of(block, part)]),
+        (r"(?:\b(?:lease|writer)|\bleases\.at\([^()]*\))(?:\.|->)",
+         [(f, ["LeaseTable"]) for f, _ in fields_of(tree.text["daemon/block/lease_table.h"],
+                                                    "Lease")]),
+        (r"(?:\bd_|\bdomain|\bdomain\(\))(?:\.|->)",
+         [(f, o) for f, o in fields_of(tree.text["daemon/block/cache_domain.h"], "CacheDomain")
+          if f != "counters"])]
+    for path in (p for p in paths if p.startswith("daemon/")):
+        stem = pathlib.PurePath(path).stem
+        for number, line in enumerate(tidy.blank_out(tree.text[path]).split("\n"), 1):
+            for receiver, fields in tables:
+                for field, owners in fields:
+                    if field not in line or "of_owner()" in line or \
+                            any(stem.startswith(stem_of(o)) for o in owners):
+                        continue
+                    if re.search(rf"{receiver}{field}\b{CHANGE}", line) or \
+                            re.search(rf"(?:\+\+|--){receiver}{field}\b(?!\.|\()", line):
+                        yield f"{path}:{number}", field
+
+
 def print_most(title, rows, limit=None):
     over = "" if limit is None else f"; {sum(count > limit for count, _ in rows)} above {limit}"
     print(f"{title}{over}")
@@ -126,6 +184,11 @@ def main():
     print(f"circles of files (.h and .cc as one): {len(found)}")
     for group in found:
         print(f"  {len(group):5}  {' '.join(group)}")
+
+    outside = list(written_outside(tree, paths))
+    print(f"state written from outside: {len(outside)}")
+    for where, field in outside:
+        print(f"  {field:>20}  {where}")
 
     code = {p: [line for line in tidy.blank_out(tree.text[p]).split("\n") if line.strip()]
             for p in paths}

@@ -18,6 +18,7 @@
 #include "terrace/block_key.h"
 #include "terrace/protocol.h"
 #include "terrace/status.h"
+#include "tiers/block_meta.h"
 #include "tiers/extent.h"
 
 namespace terrace {
@@ -29,21 +30,9 @@ inline constexpr uint32_t kOwnerNone = 0xFFFFFFFF;
 inline constexpr uint64_t kRangeAlignmentBytes = 4096;
 
 // What a persistent tier writes beside the payload, so that the bytes name themselves.
-struct BlockRecord {
+struct BlockRecord : BlockDescription {
   uint32_t domain_index = 0;
-  GroupId group;
-  SpaceId space;
-  BlockKey key;
-  BlockKey parent;
-  CommitId commit_id = 0;
-  uint64_t event_hash = 0;
-  uint64_t expires_at_s = 0;  // Unix seconds; 0: never
-  uint64_t epoch = 0;         // restored only: later writes of the domain have higher ones
-  uint32_t position = 0;      // in blocks from the root of its chain
-  uint32_t recompute_ns_per_token = 0;
-  uint16_t member = 0;
-  uint8_t priority = 0;
-  bool is_pinned = false;
+  uint64_t epoch = 0;  // restored only: later writes of the domain have higher ones
   uint32_t owner =
       kOwnerNone;  // the caller's name for the block, echoed by OnPersisted; not stored
   std::span<const Checksum> part_checksums;  // valid during the call only

@@ -102,29 +102,31 @@ BlockTraits CacheDomain::TraitsOf(BlockId id) const {
           .parent = node.parent};
 }
 
-BlockRecord CacheDomain::RecordOf(BlockId id, const LocalMember& local) const {
+BlockDescription CacheDomain::Describe(BlockId id) const {
   const Block& b = block(id);
   const RadixIndex::Node& node = index.node(id);
-  BlockRecord record{.domain_index = domain_index,
-                     .group = group_of(b).id(),
-                     .space = local.space,
-                     .key = node.key,
-                     .commit_id = b.commit_id,
-                     .event_hash = b.event_hash,
-                     .position = node.position,
-                     .recompute_ns_per_token = b.recompute_ns_per_token,
-                     .member = static_cast<uint16_t>(local.member),
-                     .priority = b.priority,
-                     .is_pinned = b.is_pinned,
-                     .owner = id,
-                     .part_checksums = roots_of(b).subspan(local.first_root, local.part_count),
-                     .part_bytes = local.part_bytes};
-  if (node.parent != kBlockNone) record.parent = index.node(node.parent).key;
+  BlockDescription described{b};
+  described.group = group_of(b).id();
+  described.key = node.key;
+  if (node.parent != kBlockNone) described.parent = index.node(node.parent).key;
+  described.position = node.position;
   if (b.expires_us != kNever) {
     const uint64_t now_us = NowUs();
     const uint64_t left_us = b.expires_us > now_us ? b.expires_us - now_us : 0;
-    record.expires_at_s = seams.clock.UnixSeconds() + (left_us + kUsPerSecond - 1) / kUsPerSecond;
+    described.expires_at_s =
+        seams.clock.UnixSeconds() + (left_us + kUsPerSecond - 1) / kUsPerSecond;
   }
+  return described;
+}
+
+BlockRecord CacheDomain::RecordOf(BlockId id, const LocalMember& local) const {
+  BlockRecord record{Describe(id)};
+  record.space = local.space;
+  record.member = static_cast<uint16_t>(local.member);
+  record.domain_index = domain_index;
+  record.owner = id;
+  record.part_checksums = roots_of(block(id)).subspan(local.first_root, local.part_count);
+  record.part_bytes = local.part_bytes;
   return record;
 }
 

@@ -1,5 +1,6 @@
-// CacheDomain: the data of one domain that its rooms (Residency, Evictor, Mover, …) share. Plain
-// state; each member is changed by the room named beside it and read by all.
+// CacheDomain: the data of one domain that its rooms (Residency, Evictor, Mover, …) share.
+// Everybody reads all of it; each member is changed by the class named beside it, or by its own
+// methods alone.
 #pragma once
 
 #include <array>
@@ -11,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "daemon/block/block.h"
+#include "daemon/block/block_table.h"
 #include "daemon/block/deadline_heap.h"
 #include "daemon/block/domain_options.h"
 #include "daemon/block/domain_stats.h"
@@ -19,9 +20,9 @@
 #include "daemon/block/group.h"
 #include "daemon/block/keys_query.h"
 #include "daemon/block/lease_table.h"
+#include "daemon/block/owned_by.h"
 #include "daemon/block/seams.h"
 #include "daemon/block/store_listener.h"
-#include "daemon/index/chunked_array.h"
 #include "daemon/index/radix_index.h"
 #include "daemon/index/tree_walk.h"
 #include "daemon/policy/admission.h"
@@ -31,6 +32,17 @@
 #include "tiers/arena/slot_allocator.h"
 
 namespace terrace {
+
+class BlockHolds;
+class Candidates;
+class DramCopies;
+class EraseCauseScope;
+class LeaseKeeper;
+class Lifecycle;
+class LowerCopies;
+class SegmentLedger;
+class SharedWriter;
+class TransferJobs;
 
 // What all domains of a store share.
 struct StoreSeams {
@@ -47,10 +59,10 @@ struct StoreSeams {
 struct LowerTier {
   Tier* tier = nullptr;
   std::unique_ptr<EvictionPolicy> policy;
-  uint64_t block_count = 0;            // with a Ready copy there
-  uint64_t persisted_block_count = 0;  // that would outlive the process
-  bool is_off = false;                 // Mover: what is there cannot be read for now
-  DayWindow written;                   // Store: bytes
+  OwnedBy<LowerCopies, uint64_t> block_count;            // with a Ready copy there
+  OwnedBy<LowerCopies, uint64_t> persisted_block_count;  // that would outlive the process
+  OwnedBy<TransferJobs, bool> is_off;                    // what is there cannot be read for now
+  DayWindow written;                                     // Store: bytes
 };
 
 // What was erased while a job held it, and so has not left the persistent tier; numbered as they
@@ -121,6 +133,52 @@ class WriterClasses {
   uint8_t count_ = 0;
 };
 
+// Slots of no block that a predecessor's clients may still touch: fenced until FreeLast.
+class InheritedSlots {
+ public:
+  void Add(const SlotRef& slot, SlotAllocator& slots) {
+    slots.row(slot).state = SlotState::kFenced;
+    slots_.push_back(slot);
+    byte_count_ += BytesOf(slot, slots);
+  }
+  // REQUIRES: there is one.
+  void FreeLast(SlotAllocator& slots) {
+    const SlotRef slot = slots_.back();
+    slots_.pop_back();
+    byte_count_ -= BytesOf(slot, slots);
+    slots.Free(slot);
+  }
+  size_t count() const { return slots_.size(); }
+  uint64_t byte_count() const { return byte_count_; }
+
+ private:
+  static uint64_t BytesOf(const SlotRef& slot, const SlotAllocator& slots) {
+    return slots.row(slot).slot_pages * kArenaPageBytes;
+  }
+
+  std::vector<SlotRef> slots_;
+  uint64_t byte_count_ = 0;
+};
+
+// Blocks whose state changed since the last incremental check of invariants; kept only once there
+// has been one.
+class ChangeLog {
+ public:
+  bool is_kept() const { return is_kept_; }
+  void Note(BlockId id) {
+    if (is_kept_) changed_.push_back(id);
+  }
+  // What was noted, and what follows is noted, too.
+  std::vector<BlockId> Take() const {
+    is_kept_ = true;
+    return std::exchange(changed_, {});
+  }
+
+ private:
+  mutable std::vector<BlockId> changed_;  // a check changes nothing else
+  mutable bool is_kept_ = false;
+};
+
 struct CacheDomain {
   // Of requests that are longer, what grows with them gets its room at once: moving it again and
   // again would be felt.
@@ -129,7 +187,6 @@ struct CacheDomain {
   CacheDomain(uint32_t domain_index, DomainOptions domain_options,
               const StoreOptions& store_options, const StoreSeams& seams);
 
-  Block& block(BlockId id) { return blocks[id]; }
   const Block& block(BlockId id) const { return blocks[id]; }
   Group& group_of(const Block& block) const { return *groups[block.group_index]; }
   std::span<SlotRef> slots_of(const Block& block) const {
@@ -156,6 +213,9 @@ struct CacheDomain {
   // The fastest tier that can be read and has a copy; kLowerTiersMax if there is none.
   uint32_t FastestTier(const Block& block) const;
   BlockTraits TraitsOf(BlockId id) const;
+  // What outlives the daemon's memory says of the block, but for the member. An expiry is rounded
+  // up to seconds.
+  BlockDescription Describe(BlockId id) const;
   // What a tier writes beside one member's bytes.
   BlockRecord RecordOf(BlockId id, const LocalMember& local) const;
   TouchContext ContextOf(const protocol::Hints& hints) const;
@@ -170,58 +230,56 @@ struct CacheDomain {
   const StoreOptions& limits;
   const StoreSeams seams;
 
-  SlotAllocator slots;         // Residency; segments: SegmentLedger
-  RadixIndex index;            // Residency
-  TreeWalks walks{index};      // Store; Residency tells it what goes
-  ChunkedArray<Block> blocks;  // Residency; job fields: Verifier, Mover
-  // Residency: by id, ReadinessOf(); so that a long run is judged at a glance.
-  MappedArray<uint8_t> readiness;
-  WriterClasses writer_classes;                 // Residency
+  SlotAllocator slots;     // DramCopies; segments: SegmentLedger
+  RadixIndex index;        // Lifecycle; pins: BlockHolds
+  TreeWalks walks{index};  // Store; Lifecycle tells it what goes
+  BlockTable blocks;       // each part: its owner
+  // By id, Candidates::ReadinessOf(); so that a long run is judged at a glance.
+  OwnedBy<Candidates, MappedArray<uint8_t>> readiness;
+  WriterClasses writer_classes;                 // Lifecycle
   std::vector<std::unique_ptr<Group>> groups;   // Store; null: free place
   std::deque<ForgottenGroup> forgotten_groups;  // Store; of one id once
   SlotClasses slot_classes;                     // Store
   LeaseTable leases;                            // LeaseKeeper
-  std::deque<LeaseWork> lease_work;             // LeaseKeeper; Waiters ends Prefetches through it
-  std::deque<LeaseEntry> letting_go;            // entries no lease has any more, still held
-  std::deque<CutTail> cut_tails;                // likewise, many at once; LeaseKeeper sorts them
+  LeaseBacklog lease_backlog;                   // LeaseKeeper does it
   std::unique_ptr<EvictionPolicy> dram_policy;
-  std::vector<LowerTier> lower;               // Residency
+  std::vector<LowerTier> lower;               // LowerCopies
   uint32_t persistent_tier = kLowerTiersMax;  // which of them; kLowerTiersMax: none
   uint32_t device_tier = kLowerTiersMax;      // likewise; the last of them, though the fastest
-  std::deque<BlockId> amends;  // Residency: blocks with is_amend_due, once each; Mover tells
-  ErasedBelow erased_below;    // Residency
+  ErasedBelow erased_below;                   // LowerCopies
   std::unique_ptr<AdmissionPolicy> admission;
   HitMeter meter;           // Store
-  ForgottenKeys forgotten;  // Residency: keys of blocks that were Sealed
-  protocol::MissCause erase_cause = protocol::MissCause::kCapacity;  // of what is erased; Because
-  // Blocks whose state changed since the last incremental check of invariants; kept only once there
-  // has been one.
-  mutable std::vector<BlockId> changed;
-  mutable bool is_watched = false;
-  // Slots of no block that a predecessor's clients may still touch.
-  std::vector<SlotRef> inherited_slots;  // Residency
-  uint64_t inherited_bytes = 0;          // Residency
-  uint64_t fenced_bytes = 0;             // Residency
-  uint32_t fenced_slot_count = 0;        // Residency
-  // SharedWriter: rises when the shared tier has been away and may have lost what it had.
-  uint32_t shared_epoch = 1;
-  uint64_t reserved_count = 0;  // Residency
-  uint64_t lease_charge = 0;    // LeaseKeeper: blocks in leases, and what leases weigh themselves
-  uint32_t member_count = 0;    // Store: local members of all groups
-  uint32_t session_count = 0;   // Store
-  bool is_short = false;        // a slot was asked for and none was free: SegmentLedger looks
-  bool is_room_coming = false;  // SegmentLedger: a segment is being populated, or will be
-  DomainStats counters;         // only its "since start" fields
+  ForgottenKeys forgotten;  // Lifecycle: keys of blocks that were Sealed
+  // Of what is erased.
+  OwnedBy<EraseCauseScope, protocol::MissCause> erase_cause{protocol::MissCause::kCapacity};
+  ChangeLog changes;
+  InheritedSlots inherited;
+  OwnedBy<BlockHolds, uint64_t> fenced_bytes;
+  OwnedBy<BlockHolds, uint32_t> fenced_slot_count;
+  // Rises when the shared tier has been away and may have lost what it had.
+  OwnedBy<SharedWriter, uint32_t> shared_epoch{1};
+  OwnedBy<Lifecycle, uint64_t> reserved_count;
+  // How often a slot was asked for and none was free; and how often that had been when the
+  // SegmentLedger looked last.
+  OwnedBy<DramCopies, uint64_t> shortages;
+  OwnedBy<SegmentLedger, uint64_t> shortages_seen;
+  bool is_short() const { return shortages != shortages_seen; }
+  OwnedBy<SegmentLedger, bool> is_room_coming;  // a segment is being populated, or will be
+  OwnedBy<LeaseKeeper, uint64_t>
+      lease_charge;            // blocks in leases, and what leases weigh themselves
+  uint32_t member_count = 0;   // Store: local members of all groups
+  uint32_t session_count = 0;  // Store
+  DomainStats counters;        // only its "since start" fields
 };
 
 // While it lives, what is erased is erased for this cause.
-class Because {
+class EraseCauseScope {
  public:
-  Because(CacheDomain& domain, protocol::MissCause cause)
-      : d_(domain), before_(std::exchange(domain.erase_cause, cause)) {}
-  ~Because() { d_.erase_cause = before_; }
-  Because(const Because&) = delete;
-  Because& operator=(const Because&) = delete;
+  EraseCauseScope(CacheDomain& domain, protocol::MissCause cause)
+      : d_(domain), before_(std::exchange(domain.erase_cause.of_owner(), cause)) {}
+  ~EraseCauseScope() { d_.erase_cause.of_owner() = before_; }
+  EraseCauseScope(const EraseCauseScope&) = delete;
+  EraseCauseScope& operator=(const EraseCauseScope&) = delete;
 
  private:
   CacheDomain& d_;

@@ -22,11 +22,11 @@ uint8_t KvEventSource::PlacesOf(const Block& block) const {
 }
 
 void KvEventSource::Tell(BlockId id) {
-  Block& block = d_.block(id);
-  const uint8_t places = PlacesOf(block);
-  const uint8_t before = block.kv_event_places;
+  uint8_t& told = ToldOf(id);
+  const uint8_t places = PlacesOf(d_.block(id));
+  const uint8_t before = told;
   if (places == before) return;
-  block.kv_event_places = places;
+  told = places;
   Send(id, places & ~before, KvEvent::Kind::kStored);
   Send(id, before & ~places, KvEvent::Kind::kRemoved);
 }
@@ -54,13 +54,13 @@ void KvEventSource::TellLeft(BlockRange range) {
   for (uint32_t medium = 0; medium < kKvEventMediumCount; ++medium) {
     leaving_.clear();
     for (BlockId id = end; id-- > range.first;) {
-      Block& block = d_.block(id);
-      if ((block.kv_event_places & BitOf(static_cast<KvEventMedium>(medium))) == 0) continue;
-      leaving_.push_back({.hash = block.event_hash,
+      uint8_t& told = ToldOf(id);
+      if ((told & BitOf(static_cast<KvEventMedium>(medium))) == 0) continue;
+      leaving_.push_back({.hash = d_.block(id).event_hash,
                           .stream = stream,
                           .kind = KvEvent::Kind::kRemoved,
                           .medium = static_cast<KvEventMedium>(medium)});
-      block.kv_event_places &= ~BitOf(static_cast<KvEventMedium>(medium));
+      told &= ~BitOf(static_cast<KvEventMedium>(medium));
     }
     if (!leaving_.empty() && stream != KvEventSink::kStreamNone) sink_->Publish(leaving_);
   }

@@ -40,6 +40,7 @@ class KvEventSource {
   void Step();
 
  private:
+  uint8_t& ToldOf(BlockId id) { return d_.blocks.Change<ToldPlaces>(id, {}).kv_event_places; }
   uint8_t PlacesOf(const Block& block) const;
   void Tell(BlockId id);
   void TellLeft(BlockRange range);

@@ -1,5 +1,6 @@
 // LeaseTable: the leases of one domain, by token. A lease names blocks and the sessions that joined
-// it; what holding and letting go mean for a block is the LeaseKeeper's business.
+// it; what holding and letting go mean for a block is the LeaseKeeper's business. Rows are read by
+// everybody and change in the table's methods only.
 //
 // Building (an Acquire or Reserve still goes on) → Live → Ending (nobody is left: its blocks are
 // let go, some a turn) → gone; or Live → Revoked (commits are void, slots fenced) → Ending once
@@ -10,7 +11,9 @@
 
 #include <cstdint>
 #include <deque>
+#include <span>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "daemon/block/block.h"
@@ -43,12 +46,23 @@ struct LeaseEntry {
   uint8_t flags = 0;
 };
 
+// What was taken off the end of a list of entries: `last`, and those before it that are of its
+// path, as far as their ids follow each other.
+struct LastEntries {
+  LeaseEntry last;
+  BlockRange path;  // with `last`
+};
+
 // Entries that left the end of a lease's prefix together, not yet let go or left behind.
 struct CutTail {
   uint32_t lease = 0;
   std::vector<LeaseEntry> entries;
+
+  // Costs 1 an entry. REQUIRES: there are entries, *budget > 0.
+  LastEntries PopLast(uint32_t* budget);
 };
 
+// Everybody reads; only the LeaseTable changes what is in it.
 struct Lease {
   LeaseToken token;
   LeaseKind kind = LeaseKind::kRead;
@@ -77,6 +91,15 @@ struct Lease {
 
   // Write: the entry of a key of the Reserve; kEntryNone if it was not reserved.
   uint32_t EntryOf(uint32_t key_index) const;
+  // Write: the entry's row of `part_words` words.
+  std::span<const uint64_t> PartBitsOf(uint32_t entry, uint32_t part_words) const {
+    return std::span(part_bits).subspan(size_t{entry} * part_words, part_words);
+  }
+  // It was revoked, and the revocation has not dealt with all of it.
+  bool is_to_revoke() const {
+    return phase == LeasePhase::kRevoked &&
+           (revoked_behind_count < left_behind.size() || revoked_count < entries.size());
+  }
 };
 
 // Something about leases that is done some blocks a turn; see LeaseKeeper::Step.
@@ -87,23 +110,118 @@ struct LeaseWork {
   uint32_t stamp = 0;
 };
 
+// What is left to do about leases, in the order in which it came: tails are sorted before anything
+// else is done to their leases, then single entries are let go, then there is other work.
+class LeaseBacklog {
+ public:
+  void Add(CutTail tail) { tails_.push_back(std::move(tail)); }
+  void Add(const LeaseEntry& entry) { entries_.push_back(entry); }
+  void Add(const LeaseWork& work) { work_.push_back(work); }
+
+  bool is_empty() const { return tails_.empty() && entries_.empty() && work_.empty(); }
+  // Entries that no lease has any more, still held; and others, many at once.
+  const std::deque<LeaseEntry>& entries() const { return entries_; }
+  const std::deque<CutTail>& tails() const { return tails_; }
+
+  // REQUIRES, of all: there is one.
+  CutTail& first_tail() { return tails_.front(); }
+  const LeaseWork& first_work() const { return work_.front(); }
+  void EndTail() { tails_.pop_front(); }
+  void EndWork() { work_.pop_front(); }
+  LeaseEntry TakeEntry() {
+    const LeaseEntry entry = entries_.front();
+    entries_.pop_front();
+    return entry;
+  }
+
+ private:
+  std::deque<CutTail> tails_;
+  std::deque<LeaseEntry> entries_;
+  std::deque<LeaseWork> work_;
+};
+
+// Of a row of part bits.
+struct PartBits {
+  uint32_t first = 0;
+  uint32_t count = 0;
+};
+
+struct NewLease {
+  LeaseKind kind = LeaseKind::kRead;
+  LeaseToken token;
+  uint32_t group_index = 0;
+  SessionIndex owner = kSessionNone;
+  uint32_t owner_stamp = 0;
+  uint64_t created_us = 0;
+};
+
 class LeaseTable {
  public:
-  // REQUIRES: `token` is not zero and not in use (128 random bits), or the kind is kPrefetch.
-  LeaseId Open(LeaseKind kind, const LeaseToken& token, uint32_t group_index);
+  // Building. REQUIRES: the token is not zero and not in use (128 random bits), or the kind is
+  // kPrefetch.
+  LeaseId Open(const NewLease& lease);
   // Frees the id. REQUIRES: no entries and no joiners.
   void Close(LeaseId id);
-  // The token names nothing any more; the lease lives on until Close.
-  void Forget(LeaseId id);
 
   LeaseId Find(const LeaseToken& token) const;
-  Lease& at(LeaseId id) { return leases_[id]; }
   const Lease& at(LeaseId id) const { return leases_[id]; }
   // Ids below this have been in use.
   uint32_t id_count() const { return static_cast<uint32_t>(leases_.size()); }
   uint32_t count() const { return count_; }
 
+  // Building → Live; memory that was kept for more is given back. REQUIRES: Building.
+  void GoLive(LeaseId id);
+  // Building or Live → Revoked. False if it was neither.
+  bool Revoke(LeaseId id);
+  // → Ending: the token names nothing any more. REQUIRES: no joiners.
+  void BeginEnd(LeaseId id);
+  // While its hits are to be noted it stays, though it may be Ending before.
+  enum class Hits : uint8_t { kToNote, kNoted };
+  void SetHits(LeaseId id, Hits hits) { leases_[id].is_unnoted = hits == Hits::kToNote; }
+
+  // REQUIRES: not a joiner yet.
+  void Join(LeaseId id, SessionIndex session);
+  // REQUIRES: a joiner.
+  void RemoveJoiner(LeaseId id, SessionIndex session);
+
+  // Room at once for so many entries; of a write lease with `part_words` each.
+  void MakeRoom(LeaseId id, size_t entry_count, uint32_t part_words);
+  // Blocks at the end, in order. They are charged to the lease.
+  void Append(LeaseId id, const LeaseEntry& entry);
+  void AppendPath(LeaseId id, BlockRange range);
+  // Write: one more key has been answered. REQUIRES: if it was reserved, its entry was appended.
+  void AddKey(LeaseId id, uint32_t part_words);
+  // What its last key was: the last block.
+  void SetTip(LeaseId id, const BlockKey& tip) { leases_[id].tip = tip; }
+
+  // Sets a flag of an entry. False if it was set, or the entry has no block any more.
+  bool Flag(LeaseId id, uint32_t entry, uint8_t flag);
+  // The entry has no block from now on. What it was.
+  LeaseEntry Take(LeaseId id, uint32_t entry);
+  // Write: so many parts are committed, one member's bytes absent. False if any was said before.
+  bool MarkParts(LeaseId id, uint32_t entry, uint32_t part_words, PartBits bits);
+  bool MarkAbsent(LeaseId id, uint32_t entry, uint32_t member);
+
+  // Fences the next entry that the revocation has not dealt with. Whether it was not fenced before,
+  // and what it is. REQUIRES: is_to_revoke().
+  struct Revoked {
+    LeaseEntry entry;
+    bool is_fenced_now = false;
+  };
+  Revoked RevokeNext(LeaseId id);
+  // Takes the entries from there on off the prefix.
+  CutTail Cut(LeaseId id, uint32_t from_entry);
+  // An entry of a tail that was cut off stays to the end of the lease.
+  void LeaveBehind(LeaseId id, const LeaseEntry& entry);
+  // Takes from the end of the prefix, then of what was left behind; of a read lease a path at once.
+  // Costs 1 an entry. REQUIRES: there are entries, *budget > 0.
+  LastEntries PopLast(LeaseId id, uint32_t* budget);
+
  private:
+  static constexpr size_t kSpareEntriesMax = 64;
+
+  void Forget(LeaseId id);
+
   std::deque<Lease> leases_;  // never moves a lease
   std::vector<LeaseId> free_ids_;
   std::unordered_map<LeaseToken, LeaseId> by_token_;  // looked up only, never walked

@@ -20,12 +20,13 @@ Result<LeaseId> LeaseKeeper::Open(LeaseKind kind, SessionIndex session, uint32_t
       token = {.low = d_.seams.random.Next(), .high = d_.seams.random.Next()};
     } while (token.is_zero() || d_.leases.Find(token) != kLeaseNone);
   }
-  const LeaseId id = d_.leases.Open(kind, token, group_index);
-  Lease& lease = d_.leases.at(id);
-  lease.owner = session;
-  lease.owner_stamp = owner.stamp;
-  lease.created_us = d_.NowUs();
-  d_.lease_charge += kLeaseCostBlocks;
+  const LeaseId id = d_.leases.Open({.kind = kind,
+                                     .token = token,
+                                     .group_index = group_index,
+                                     .owner = session,
+                                     .owner_stamp = owner.stamp,
+                                     .created_us = d_.NowUs()});
+  d_.lease_charge.of_owner() += kLeaseCostBlocks;
   owner.lease_charge += kLeaseCostBlocks;
   if (kind != LeaseKind::kPrefetch) {
     const Status status = Join(id, session);
@@ -39,8 +40,7 @@ Status LeaseKeeper::Join(LeaseId id, SessionIndex session) {
   if (record.leases.size() >= d_.limits.leases_per_session_max) {
     return Status(StatusCode::kNoSpace, "the session has leases_per_session_max leases");
   }
-  TERRACE_CHECK(!IsJoiner(id, session), "a session joins a lease once");
-  d_.leases.at(id).joiners.push_back({.session = session});
+  d_.leases.Join(id, session);
   record.leases.push_back(id);
   if (record.deadline == kHandleNone) {
     const uint64_t ttl_us = d_.limits.lease_ttl_ms * kUsPerMs;
@@ -83,22 +83,21 @@ uint64_t LeaseKeeper::ChargeLeft(const SessionRecord& owner) const {
   const uint64_t share = d_.limits.lease_blocks_max / d_.limits.sessions.sessions_max;
   const uint64_t share_left = share - std::min(owner.lease_charge, share);
   const uint64_t pool_left =
-      d_.limits.lease_blocks_max - std::min(d_.lease_charge, d_.limits.lease_blocks_max);
+      d_.limits.lease_blocks_max - std::min<uint64_t>(d_.lease_charge, d_.limits.lease_blocks_max);
   return std::max(share_left, pool_left);
 }
 
-void LeaseKeeper::Charge(Lease& lease, uint32_t block_count) {
-  SessionRecord& owner = sessions_.at(lease.owner);
-  lease.charged_count += block_count;
+void LeaseKeeper::Charge(LeaseId id, uint32_t block_count) {
+  SessionRecord& owner = sessions_.at(d_.leases.at(id).owner);
   owner.lease_blocks += block_count;
   owner.lease_charge += block_count;
-  d_.lease_charge += block_count;
+  d_.lease_charge.of_owner() += block_count;
 }
 
 void LeaseKeeper::Uncharge(const Lease& lease) {
   const uint64_t charge = uint64_t{lease.charged_count} + kLeaseCostBlocks;
   TERRACE_CHECK(d_.lease_charge >= charge, "a lease was charged before it is uncharged");
-  d_.lease_charge -= charge;
+  d_.lease_charge.of_owner() -= charge;
   SessionRecord& owner = sessions_.at(lease.owner);
   if (owner.stamp != lease.owner_stamp) return;
   TERRACE_CHECK(owner.lease_blocks >= lease.charged_count && owner.lease_charge >= charge,
@@ -108,38 +107,30 @@ void LeaseKeeper::Uncharge(const Lease& lease) {
 }
 
 void LeaseKeeper::Append(LeaseId id, BlockId block, uint8_t flags) {
-  Lease& lease = d_.leases.at(id);
-  lease.entries.push_back({.block = block, .flags = flags});
-  Charge(lease, 1);
-  residency_.Hold(block, HoldKind::kLease);
+  d_.leases.Append(id, {.block = block, .flags = flags});
+  Charge(id, 1);
+  residency_.holds.Hold(block, HoldKind::kLease);
 }
 
 void LeaseKeeper::AppendPath(LeaseId id, std::span<const BlockId> run) {
-  Lease& lease = d_.leases.at(id);
-  for (const BlockId block : run) lease.entries.push_back({.block = block});
-  Charge(lease, static_cast<uint32_t>(run.size()));
-  residency_.HoldPath(run);
+  for (const BlockId block : run) d_.leases.Append(id, {.block = block});
+  Charge(id, static_cast<uint32_t>(run.size()));
+  residency_.holds.HoldPath(run);
 }
 
 void LeaseKeeper::AppendReady(LeaseId id, std::span<const BlockRange> path) {
-  Lease& lease = d_.leases.at(id);
   uint32_t block_count = 0;
   for (const BlockRange& range : path) block_count += range.block_count;
-  lease.entries.reserve(lease.entries.size() + block_count);
+  d_.leases.MakeRoom(id, d_.leases.at(id).entries.size() + block_count, 0);
   for (const BlockRange& range : path) {
-    for (uint32_t i = 0; i < range.block_count; ++i) {
-      lease.entries.push_back({.block = range.first + i});
-    }
-    residency_.HoldReady(range);
+    d_.leases.AppendPath(id, range);
+    residency_.holds.HoldReady(range);
   }
-  Charge(lease, block_count);
+  Charge(id, block_count);
 }
 
 void LeaseKeeper::Sealed(LeaseId id, uint32_t entry_index) {
-  LeaseEntry& entry = d_.leases.at(id).entries[entry_index];
-  const LeaseEntry sealed = entry;
-  entry = {};
-  Release(sealed);
+  Release(d_.leases.Take(id, entry_index));
 }
 
 // ---- ends ----
@@ -151,11 +142,7 @@ void LeaseKeeper::Leave(LeaseId id, SessionIndex session) {
 }
 
 void LeaseKeeper::RemoveJoiner(LeaseId id, SessionIndex session) {
-  std::vector<Joiner>& joiners = d_.leases.at(id).joiners;
-  const auto joiner = std::find_if(joiners.begin(), joiners.end(),
-                                   [=](const Joiner& j) { return j.session == session; });
-  TERRACE_CHECK(joiner != joiners.end(), "only a joiner leaves");
-  joiners.erase(joiner);
+  d_.leases.RemoveJoiner(id, session);
   std::vector<LeaseId>& leases = sessions_.at(session).leases;
   const auto place = std::find(leases.rbegin(), leases.rend(), id);
   TERRACE_CHECK(place != leases.rend(), "a session knows the leases it joined");
@@ -164,16 +151,15 @@ void LeaseKeeper::RemoveJoiner(LeaseId id, SessionIndex session) {
 }
 
 void LeaseKeeper::EndIfDeserted(LeaseId id) {
-  Lease& lease = d_.leases.at(id);
+  const Lease& lease = d_.leases.at(id);
   if (!lease.joiners.empty()) return;
-  lease.phase = LeasePhase::kEnding;
-  d_.leases.Forget(id);
-  if (!lease.is_unnoted) d_.lease_work.push_back({LeaseWorkKind::kEnd, id, lease.stamp});
+  d_.leases.BeginEnd(id);
+  if (!lease.is_unnoted) d_.lease_backlog.Add(LeaseWork{LeaseWorkKind::kEnd, id, lease.stamp});
 }
 
 Status LeaseKeeper::AbortKeys(LeaseId id, SessionIndex session,
                               std::span<const uint32_t> key_indexes) {
-  Lease& lease = d_.leases.at(id);
+  const Lease& lease = d_.leases.at(id);
   for (const uint32_t index : key_indexes) {
     if (index >= lease.key_count) {
       return Status(StatusCode::kInvalid, "a key index is not of this lease");
@@ -183,24 +169,23 @@ Status LeaseKeeper::AbortKeys(LeaseId id, SessionIndex session,
   for (const uint32_t index : key_indexes) {
     const uint32_t place = lease.EntryOf(index);
     if (place == kEntryNone) continue;
-    LeaseEntry& entry = lease.entries[place];
-    if (entry.block == kBlockNone || d_.block(entry.block).phase != BlockPhase::kReserved) continue;
+    const BlockId block = lease.entries[place].block;
+    if (block == kBlockNone || d_.block(block).phase != BlockPhase::kReserved) continue;
     if (is_alone) {
-      const BlockId block = entry.block;
-      entry = {};
-      residency_.Erase(block, StatusCode::kGone);
-      residency_.LetGo(block, HoldKind::kLease);
+      d_.leases.Take(id, place);
+      residency_.lifecycle.Erase(block, StatusCode::kGone);
+      residency_.holds.LetGo(block, HoldKind::kLease);
     } else {
       // The others may still be writing: the slots wait for the end of the lease.
-      FenceEntry(&entry);
-      residency_.Erase(entry.block, StatusCode::kGone);
+      if (d_.leases.Flag(id, place, kEntryFenced)) residency_.holds.Hold(block, HoldKind::kFence);
+      residency_.lifecycle.Erase(block, StatusCode::kGone);
     }
   }
   return Status::Ok();
 }
 
 void LeaseKeeper::AbortAll(LeaseId id, SessionIndex session) {
-  Lease& lease = d_.leases.at(id);
+  const Lease& lease = d_.leases.at(id);
   if (lease.phase == LeasePhase::kLive && lease.joiners.size() > 1) {
     Revoke(id);
     for (const Joiner& joiner : lease.joiners) {
@@ -213,29 +198,22 @@ void LeaseKeeper::AbortAll(LeaseId id, SessionIndex session) {
 }
 
 void LeaseKeeper::Revoke(LeaseId id) {
-  Lease& lease = d_.leases.at(id);
-  if (lease.phase == LeasePhase::kRevoked || lease.phase == LeasePhase::kEnding) return;
-  lease.phase = LeasePhase::kRevoked;
+  if (!d_.leases.Revoke(id)) return;
+  const Lease& lease = d_.leases.at(id);
   ++d_.counters.leases_revoked;
   for (const Joiner& joiner : lease.joiners) waiters_.DropAll(sessions_.at(joiner.session).id, id);
-  d_.lease_work.push_back({LeaseWorkKind::kRevoke, id, lease.stamp});
-}
-
-void LeaseKeeper::FenceEntry(LeaseEntry* entry) {
-  if (entry->block == kBlockNone || (entry->flags & kEntryFenced)) return;
-  entry->flags |= kEntryFenced;
-  residency_.Hold(entry->block, HoldKind::kFence);
+  d_.lease_backlog.Add(LeaseWork{LeaseWorkKind::kRevoke, id, lease.stamp});
 }
 
 void LeaseKeeper::OnHangUp(SessionIndex session) {
-  d_.lease_work.push_back({LeaseWorkKind::kSession, session, sessions_.at(session).stamp});
+  d_.lease_backlog.Add(LeaseWork{LeaseWorkKind::kSession, session, sessions_.at(session).stamp});
 }
 
 void LeaseKeeper::OnSilence(SessionIndex session) {
   // Leave() and Revoke() do not change a session's list of leases under this walk.
   const std::vector<LeaseId>& leases = sessions_.at(session).leases;
   for (const LeaseId id : leases) {
-    Lease& lease = d_.leases.at(id);
+    const Lease& lease = d_.leases.at(id);
     if (IsVoid(id) || !IsSilent(lease)) continue;
     Revoke(id);
     for (const Joiner& joiner : lease.joiners) {
@@ -256,26 +234,23 @@ bool LeaseKeeper::IsSilent(const Lease& lease) const {
 
 // ---- work in turns ----
 
-bool LeaseKeeper::has_work() const {
-  return !d_.lease_work.empty() || !d_.letting_go.empty() || !d_.cut_tails.empty();
-}
+bool LeaseKeeper::has_work() const { return !d_.lease_backlog.is_empty(); }
 
 bool LeaseKeeper::Step(uint32_t* budget) {
   const uint32_t budget_before = *budget;
   while (*budget > 0 && has_work()) {
     // Before anything else is done to their leases.
-    if (!d_.cut_tails.empty()) {
-      if (StepTail(&d_.cut_tails.front(), budget)) d_.cut_tails.pop_front();
+    LeaseBacklog& backlog = d_.lease_backlog;
+    if (!backlog.tails().empty()) {
+      if (StepTail(&backlog.first_tail(), budget)) backlog.EndTail();
       continue;
     }
-    if (!d_.letting_go.empty()) {
-      const LeaseEntry entry = d_.letting_go.front();
-      d_.letting_go.pop_front();
-      Release(entry);
+    if (!backlog.entries().empty()) {
+      Release(backlog.TakeEntry());
       --*budget;
       continue;
     }
-    const LeaseWork work = d_.lease_work.front();
+    const LeaseWork work = backlog.first_work();
     --*budget;
     bool is_done = true;
     if (work.kind == LeaseWorkKind::kSession) {
@@ -285,7 +260,7 @@ bool LeaseKeeper::Step(uint32_t* budget) {
       is_done =
           work.kind == LeaseWorkKind::kEnd ? StepEnd(work.id, budget) : StepRevoke(work.id, budget);
     }
-    if (is_done) d_.lease_work.pop_front();
+    if (is_done) backlog.EndWork();
   }
   d_.seams.work += budget_before - *budget;
   return has_work();
@@ -293,17 +268,14 @@ bool LeaseKeeper::Step(uint32_t* budget) {
 
 // The tail first, as paths go.
 bool LeaseKeeper::StepTail(CutTail* tail, uint32_t* budget) {
-  std::vector<LeaseEntry>& entries = tail->entries;
-  while (!entries.empty()) {
+  while (!tail->entries.empty()) {
     if (*budget == 0) return false;
-    --*budget;
-    const LeaseEntry entry = entries.back();
-    entries.pop_back();
+    const auto [entry, path] = tail->PopLast(budget);
     if (entry.block == kBlockNone) continue;
     if (entry.flags & kEntryByParts) {
-      d_.leases.at(tail->lease).left_behind.push_back(entry);
+      d_.leases.LeaveBehind(tail->lease, entry);
     } else if (entry.flags == 0) {
-      residency_.LetGoPath(PopPath(entry.block, &entries, budget));
+      residency_.holds.LetGoPath(path);
     } else {
       Release(entry);
     }
@@ -318,7 +290,7 @@ bool LeaseKeeper::StepSession(SessionIndex session, uint32_t* budget) {
     if (*budget == 0) return false;
     --*budget;
     const LeaseId id = record.leases[record.revoked_count];
-    Lease& lease = d_.leases.at(id);
+    const Lease& lease = d_.leases.at(id);
     bool has_living = false;
     for (const Joiner& joiner : lease.joiners) {
       has_living |= !sessions_.at(joiner.session).is_hung_up;
@@ -346,21 +318,14 @@ bool LeaseKeeper::StepSession(SessionIndex session, uint32_t* budget) {
 }
 
 bool LeaseKeeper::StepRevoke(LeaseId id, uint32_t* budget) {
-  Lease& lease = d_.leases.at(id);
-  while (lease.phase == LeasePhase::kRevoked &&
-         lease.revoked_behind_count < lease.left_behind.size()) {
+  while (d_.leases.at(id).is_to_revoke()) {
     if (*budget == 0) return false;
     --*budget;
-    FenceEntry(&lease.left_behind[lease.revoked_behind_count++]);
-  }
-  while (lease.phase == LeasePhase::kRevoked && lease.revoked_count < lease.entries.size()) {
-    if (*budget == 0) return false;
-    --*budget;
-    LeaseEntry& entry = lease.entries[lease.revoked_count++];
-    FenceEntry(&entry);
-    if (lease.kind == LeaseKind::kWrite && entry.block != kBlockNone &&
+    const auto [entry, is_fenced_now] = d_.leases.RevokeNext(id);
+    if (is_fenced_now) residency_.holds.Hold(entry.block, HoldKind::kFence);
+    if (d_.leases.at(id).kind == LeaseKind::kWrite && entry.block != kBlockNone &&
         d_.block(entry.block).phase == BlockPhase::kReserved) {
-      residency_.Erase(entry.block, StatusCode::kGone);
+      residency_.lifecycle.Erase(entry.block, StatusCode::kGone);
     }
   }
   return true;
@@ -368,45 +333,28 @@ bool LeaseKeeper::StepRevoke(LeaseId id, uint32_t* budget) {
 
 // The lease's blocks are let go, the tail first.
 bool LeaseKeeper::StepEnd(LeaseId id, uint32_t* budget) {
-  Lease& lease = d_.leases.at(id);
-  for (std::vector<LeaseEntry>* entries : {&lease.entries, &lease.left_behind}) {
-    while (!entries->empty()) {
-      if (*budget == 0) return false;
-      --*budget;
-      const LeaseEntry entry = entries->back();
-      entries->pop_back();
-      if (entry.block == kBlockNone) continue;
-      if (lease.kind != LeaseKind::kWrite && entry.flags == 0) {
-        residency_.LetGoPath(PopPath(entry.block, entries, budget));
-        continue;
-      }
-      if (lease.kind == LeaseKind::kWrite && d_.block(entry.block).phase == BlockPhase::kReserved) {
-        residency_.Erase(entry.block, StatusCode::kGone);
-      }
-      Release(entry);
+  const Lease& lease = d_.leases.at(id);
+  while (!lease.entries.empty() || !lease.left_behind.empty()) {
+    if (*budget == 0) return false;
+    const auto [entry, path] = d_.leases.PopLast(id, budget);
+    if (entry.block == kBlockNone) continue;
+    if (lease.kind != LeaseKind::kWrite && entry.flags == 0) {
+      residency_.holds.LetGoPath(path);
+      continue;
     }
+    if (lease.kind == LeaseKind::kWrite && d_.block(entry.block).phase == BlockPhase::kReserved) {
+      residency_.lifecycle.Erase(entry.block, StatusCode::kGone);
+    }
+    Release(entry);
   }
   Uncharge(lease);
   d_.leases.Close(id);
   return true;
 }
 
-// The entries before `last` that are of its path, as far as their ids follow each other.
-BlockRange LeaseKeeper::PopPath(BlockId last, std::vector<LeaseEntry>* entries, uint32_t* budget) {
-  BlockRange range{.first = last, .block_count = 1};
-  while (*budget > 0 && !entries->empty() && range.first > 0 && entries->back().flags == 0 &&
-         entries->back().block == range.first - 1) {
-    --*budget;
-    entries->pop_back();
-    --range.first;
-    ++range.block_count;
-  }
-  return range;
-}
-
 void LeaseKeeper::Release(const LeaseEntry& entry) {
-  if (entry.flags & kEntryFenced) residency_.LetGo(entry.block, HoldKind::kFence);
-  residency_.LetGo(entry.block, HoldKind::kLease);
+  if (entry.flags & kEntryFenced) residency_.holds.LetGo(entry.block, HoldKind::kFence);
+  residency_.holds.LetGo(entry.block, HoldKind::kLease);
 }
 
 }  // namespace terrace

@@ -13,9 +13,9 @@
 #include <cstdint>
 #include <span>
 
-#include "daemon/block/residency.h"
 #include "daemon/block/session_register.h"
 #include "daemon/lease/waiters.h"
+#include "daemon/residency/residency.h"
 
 namespace terrace {
 
@@ -64,7 +64,7 @@ class LeaseKeeper {
   static constexpr uint32_t kLeaseCostBlocks = 64;
 
   uint64_t ChargeLeft(const SessionRecord& owner) const;
-  void Charge(Lease& lease, uint32_t block_count);
+  void Charge(LeaseId id, uint32_t block_count);
   void Uncharge(const Lease& lease);
   void Revoke(LeaseId id);
   void RemoveJoiner(LeaseId id, SessionIndex session);
@@ -73,9 +73,7 @@ class LeaseKeeper {
   bool StepTail(CutTail* tail, uint32_t* budget);
   bool StepRevoke(LeaseId id, uint32_t* budget);
   bool StepEnd(LeaseId id, uint32_t* budget);
-  void FenceEntry(LeaseEntry* entry);
   void Release(const LeaseEntry& entry);
-  static BlockRange PopPath(BlockId last, std::vector<LeaseEntry>* entries, uint32_t* budget);
   bool IsSilent(const Lease& lease) const;
 
   CacheDomain& d_;

@@ -71,13 +71,13 @@ void Waiters::Await(PendingId id, uint32_t entry_index, BlockId block) {
   if (pending.coming.size() == CacheDomain::kGrownAtOnceMin) {
     pending.coming.reserve(pending.what.block_count);
   }
-  Block& b = d_.block(block);
+  uint32_t& head = HeadOf(block);
   nodes_[node] = {.pending = id,
                   .block = block,
                   .coming_index = static_cast<uint32_t>(pending.coming.size()),
-                  .next = b.waiters};
-  if (b.waiters != kHandleNone) nodes_[b.waiters].previous = node;
-  b.waiters = node;
+                  .next = head};
+  if (head != kHandleNone) nodes_[head].previous = node;
+  head = node;
   pending.coming.push_back({.entry_index = entry_index, .node = node, .block = block});
   ++pending.end;
   ++pending.awaited_count;
@@ -89,7 +89,7 @@ void Waiters::GiveNode(uint32_t node) {
   if (n.previous != kHandleNone) {
     nodes_[n.previous].next = n.next;
   } else {
-    d_.block(n.block).waiters = n.next;
+    HeadOf(n.block) = n.next;
   }
   Pending& pending = pendings_[n.pending];
   pending.coming[n.coming_index].node = kHandleNone;
@@ -423,7 +423,7 @@ void Waiters::OnBlockPersisted(BlockId id) {
 }
 
 void Waiters::OnBlockLost(BlockId id, StatusCode why) {
-  Block& b = d_.block(id);
+  const Block& b = d_.block(id);
   // Waits first: they do not hold the block.
   for (uint32_t node = b.waiters; node != kHandleNone;) {
     const PendingId waiting = nodes_[node].pending;
@@ -484,7 +484,7 @@ bool Waiters::AdvanceParts(PendingId id, uint32_t* budget) {
 // Of the step that is being told of, and coming[first, end): a completion for each run and member.
 void Waiters::TellStep(PendingId id, uint32_t first, uint32_t end) {
   const Pending& pending = pendings_[id];
-  Lease& lease = d_.leases.at(pending.what.lease);
+  const Lease& lease = d_.leases.at(pending.what.lease);
   const auto is_promoted = [&](uint32_t i) {
     return d_.block(pending.coming[i].block).phase != BlockPhase::kReserved;
   };
@@ -494,8 +494,8 @@ void Waiters::TellStep(PendingId id, uint32_t first, uint32_t end) {
     for (; run_end < end && is_promoted(run_end); ++run_end) {
       const Coming& coming = pending.coming[run_end];
       if (coming.entry_index != entry_index + (run_end - first)) break;
-      lease.entries[coming.entry_index].flags |= kEntryByParts;
-      d_.block(coming.block).is_part_told = true;
+      d_.leases.Flag(pending.what.lease, coming.entry_index, kEntryByParts);
+      residency_.dram.TellParts(coming.block);
     }
     for (const LocalMember& local : d_.groups[lease.group_index]->locals()) {
       const bool is_meant = (pending.what.member_mask >> local.member) & 1;
@@ -516,7 +516,6 @@ void Waiters::TellStep(PendingId id, uint32_t first, uint32_t end) {
 void Waiters::Advance(PendingId id, uint32_t* budget) {
   Pending& pending = pendings_[id];
   if (pending.what.is_by_parts && !AdvanceParts(id, budget)) return;
-  std::vector<LeaseEntry>& entries = d_.leases.at(pending.what.lease).entries;
   const auto is_there = [&pending](uint32_t i) {
     return i < pending.end && pending.coming[i].node == kHandleNone;
   };
@@ -538,9 +537,8 @@ void Waiters::Advance(PendingId id, uint32_t* budget) {
     pending.promised.Deliver(d_, pending.coming[pending.next - 1].entry_index + 1);
     if (pending.what.kind != PendingKind::kPrefetch) continue;
     for (uint32_t i = first; i < pending.next; ++i) {
-      LeaseEntry& entry = entries[pending.coming[i].entry_index];
-      residency_.LetGo(entry.block, HoldKind::kLease);
-      entry.block = kBlockNone;
+      const LeaseEntry entry = d_.leases.Take(pending.what.lease, pending.coming[i].entry_index);
+      residency_.holds.LetGo(entry.block, HoldKind::kLease);
     }
   }
   if (pending.next == pending.end) {
@@ -609,18 +607,10 @@ void Waiters::Cut(PendingId id, uint32_t from_index, StatusCode why) {
 }
 
 void Waiters::LetGoFrom(LeaseId id, uint32_t from_index) {
-  Lease& lease = d_.leases.at(id);
-  if (from_index >= lease.entries.size()) return;
-  CutTail tail{.lease = id};
-  if (from_index == 0) {
-    tail.entries.swap(lease.entries);
-  } else {
-    tail.entries.assign(lease.entries.begin() + from_index, lease.entries.end());
-    lease.entries.resize(from_index);
-  }
-  lease.revoked_count = std::min(lease.revoked_count, from_index);
+  CutTail tail = d_.leases.Cut(id, from_index);
+  if (tail.entries.empty()) return;
   d_.seams.work += 1 + tail.entries.size() / kEntriesPerWork;
-  d_.cut_tails.push_back(std::move(tail));
+  d_.lease_backlog.Add(std::move(tail));
 }
 
 void Waiters::Tell(const Pending& pending, StatusCode status, protocol::Completion completion) {
@@ -687,8 +677,8 @@ void Waiters::End(PendingId id) {
   if (!pending.is_trimming) Free(id);
   if (is_prefetch) {
     // The blocks a Prefetch still holds are nobody's now.
-    d_.leases.at(lease).phase = LeasePhase::kEnding;
-    d_.lease_work.push_back({LeaseWorkKind::kEnd, lease, d_.leases.at(lease).stamp});
+    d_.leases.BeginEnd(lease);
+    d_.lease_backlog.Add(LeaseWork{LeaseWorkKind::kEnd, lease, d_.leases.at(lease).stamp});
   }
 }
 

@@ -24,8 +24,8 @@
 #include <vector>
 
 #include "daemon/block/lease_table.h"
-#include "daemon/block/residency.h"
 #include "daemon/lease/promised_hits.h"
+#include "daemon/residency/residency.h"
 
 namespace terrace {
 
@@ -122,6 +122,7 @@ class Waiters final : public BlockObserver {
     bool is_trimming = false;   // it is in trimming_
     PromisedHits promised;
   };
+  uint32_t& HeadOf(BlockId id) { return d_.blocks.Change<WaiterList>(id, {}).waiters; }
   // One pending's wait for one block, in the block's list.
   struct Node {
     PendingId pending = kPendingNone;

@@ -9,6 +9,7 @@
 #include <thread>
 #include <utility>
 
+#include "terrace/check.h"
 #include "tiers/nvme/header_table.h"
 
 namespace terrace {
@@ -127,6 +128,7 @@ bool Catalog::State::TakeBatch() {
 
 void Catalog::State::TakeRewriteSlots() {
   while (!rewrite.empty() && names.size() < options.batch_slots_max) {
+    TERRACE_CHECK(rewrite_slot <= rewrite.back().slot_count, "a slab is rewritten slot by slot");
     if (rewrite_slot == rewrite.back().slot_count) {
       rewrite.pop_back();
       rewrite_slot = 0;
@@ -141,6 +143,8 @@ void Catalog::State::TakeRewriteSlots() {
 }
 
 void Catalog::State::ReadEntriesBack() {
+  TERRACE_CHECK(changed_count <= names.size() && changes.entry_bytes.empty(),
+                "a batch is what changed, then what is rewritten");
   for (const SlotName name : names) {
     entry.clear();
     const Status status = links.read_entry(name.slab, name.slot, &entry);
@@ -244,6 +248,7 @@ void Catalog::State::LookUp(const std::vector<SlotName>& asked) {
     const std::lock_guard lock(mutex);
     std::swap(done, look_done);
   }
+  TERRACE_CHECK(done, "a look is answered once, to whoever asked");
   done(std::move(look));
 }
 

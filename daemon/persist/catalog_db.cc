@@ -19,6 +19,7 @@
 #include <fstream>
 #include <random>
 
+#include "terrace/check.h"
 #include "terrace/checksum.h"
 
 namespace terrace {
@@ -478,6 +479,8 @@ Status CatalogDb::Apply(const CatalogChanges& changes) {
     if (extent.length_bytes == 0) {
       add(batch.Delete(key_slice));
     } else {
+      TERRACE_CHECK(extent.offset_bytes + extent.length_bytes <= changes.entry_bytes.size(),
+                    "an extent's entry is among the batch's bytes");
       const auto* bytes =
           reinterpret_cast<const char*>(changes.entry_bytes.data() + extent.offset_bytes);
       add(batch.Put(key_slice, rocksdb::Slice(bytes, extent.length_bytes)));
@@ -501,6 +504,7 @@ Status CatalogDb::Apply(const CatalogChanges& changes) {
   TERRACE_RETURN_IF_ERROR(FromRocks(added));
   const rocksdb::Status written = state_->db->Write(WriteNow(), &batch);
   if (written.ok()) {
+    TERRACE_CHECK(audit_end - audit_begin <= kAuditRecordsMax, "audit records are bounded");
     state_->audit_begin = audit_begin;
     state_->audit_end = audit_end;
   }

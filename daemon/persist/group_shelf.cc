@@ -18,6 +18,7 @@
 #include <thread>
 #include <utility>
 
+#include "terrace/check.h"
 #include "terrace/open_file.h"
 
 namespace terrace {
@@ -288,6 +289,8 @@ void FileShelf::Writer::MakeRoom(const Job& job) {
 }
 
 Status FileShelf::Writer::Write(const Job& job) {
+  TERRACE_CHECK(job.spec.has_value() && job.domain_index < options.domains.size(),
+                "what is written is a domain's spec");
   const Domain& domain = options.domains[job.domain_index];
   const std::string content = FormatGroupFile(*job.spec, domain.secret);
   const fs::path path = PathOf(domain.directory, job.id);
@@ -306,6 +309,8 @@ Status FileShelf::Writer::Write(const Job& job) {
 
 // Kept again since: what writes it is queued behind this.
 void FileShelf::Writer::Remove(const Job& job) {
+  TERRACE_CHECK(!job.spec.has_value() && job.domain_index < options.domains.size(),
+                "what is removed is a domain's");
   if (IsKept(job.group())) return;
   const Domain& domain = options.domains[job.domain_index];
   std::error_code error;

@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "terrace/block_key.h"
+#include "terrace/check.h"
 
 namespace terrace {
 namespace {
@@ -116,6 +117,7 @@ Result<std::vector<GroupGeneration>> KeptGenerations::Load() const {
 }
 
 void KeptGenerations::Save(uint64_t revision, const std::vector<GroupGeneration>& groups) {
+  TERRACE_CHECK(groups.size() <= kRedisGroupsMax, "what is kept can be loaded again");
   {
     const std::lock_guard lock(mutex_);
     due_ = {revision, FormatGenerations(groups, options_.secret)};

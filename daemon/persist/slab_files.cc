@@ -119,6 +119,7 @@ Status SlabReader::ReadAt(uint64_t offset_bytes, std::span<std::byte> into) cons
 Status SlabReader::VisitTable(const EntryVisitor& visit) const {
   const SlabGeometry& geometry = file_.geometry;
   const uint64_t per_chunk = kTableReadBytes / kSlabSectorBytes * geometry.entries_per_sector;
+  TERRACE_CHECK(per_chunk > 0 && geometry.entry_bytes > 0, "a slab that is read has a shape");
   std::vector<std::byte> chunk;
   SlabEntry entry;
   Status outcome;
@@ -157,6 +158,7 @@ Status SlabReader::ReadPayload(uint32_t slot, std::span<std::byte> into) const {
 }
 
 Status SlabReader::WriteEntry(const SlabEntry& entry) const {
+  TERRACE_CHECK(entry.slot < file_.geometry.slot_count, "an entry lies in its table");
   std::vector<std::byte> bytes(file_.geometry.entry_bytes);
   EncodeEntry(file_.geometry, file_.superblock.uuid, entry, secret_, bytes);
   const auto offset = static_cast<off_t>(file_.geometry.EntryOffsetBytes(entry.slot));

@@ -39,7 +39,7 @@ AdoptSummary Adoption::Begin(std::span<const SessionId> sessions) {
   while (AdoptSome(SIZE_MAX)) {
   }
   if (sessions_.empty()) ReleaseSome(SIZE_MAX);
-  summary_.slots_fenced = d_.inherited_slots.size();
+  summary_.slots_fenced = d_.inherited.count();
   summary_.slots_parked = parked_count_;
   return summary_;
 }
@@ -106,7 +106,7 @@ void Adoption::AdoptNext(Range* range) {
     }
     --parked_count_;
   }
-  const BlockId id = residency_.Adopt(range->group_index, members);
+  const BlockId id = residency_.lifecycle.Adopt(range->group_index, members);
   if (id == kBlockNone) {
     for (const AdoptedMember& member : members) unwanted.push_back(member.slot);
   } else {
@@ -119,7 +119,7 @@ void Adoption::AdoptNext(Range* range) {
 }
 
 // No block's any more.
-void Adoption::Forsake(const SlotRef& slot) { residency_.Inherit(slot); }
+void Adoption::Forsake(const SlotRef& slot) { d_.inherited.Add(slot, d_.slots); }
 
 bool Adoption::DropParked() {
   size_t budget = kRowsPerStepMax;
@@ -166,9 +166,10 @@ void Adoption::ReleaseSome(size_t budget) {
   for (; budget > 0 && release_next_ < adopted_.size(); --budget) {
     const Adopted& adopted = adopted_[release_next_++];
     const Block& b = d_.block(adopted.block);
-    if (b.commit_id == adopted.commit_id && b.is_inherited) residency_.Disinherit(adopted.block);
+    if (b.commit_id == adopted.commit_id && b.is_inherited)
+      residency_.dram.Disinherit(adopted.block);
   }
-  for (; budget > 0 && !d_.inherited_slots.empty(); --budget) residency_.FreeInherited();
+  for (; budget > 0 && d_.inherited.count() > 0; --budget) d_.inherited.FreeLast(d_.slots);
   if (release_next_ == adopted_.size() && verify_next_ == adopted_.size()) {
     adopted_ = {};
     release_next_ = verify_next_ = 0;
@@ -178,7 +179,7 @@ void Adoption::ReleaseSome(size_t budget) {
 bool Adoption::has_work() const {
   if (HasOpenRange()) return true;
   if (verify_next_ < adopted_.size() && in_check_.size() < kInCheckMax) return true;
-  return sessions_.empty() && (release_next_ < adopted_.size() || !d_.inherited_slots.empty());
+  return sessions_.empty() && (release_next_ < adopted_.size() || d_.inherited.count() > 0);
 }
 
 }  // namespace terrace

@@ -14,7 +14,7 @@
 #include <span>
 #include <vector>
 
-#include "daemon/block/residency.h"
+#include "daemon/residency/residency.h"
 #include "daemon/restore/restore_summaries.h"
 #include "daemon/transfer/mover.h"
 

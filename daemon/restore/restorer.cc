@@ -28,7 +28,7 @@ BlockId Restorer::Take(uint32_t tier, const BlockRecord& record, const Extent& e
   last_group_index_ = group_index;
   const BlockId id = group_index == kAllGroups
                          ? kBlockNone
-                         : residency_.Restore(group_index, tier, record, extent);
+                         : residency_.lifecycle.Restore(group_index, tier, record, extent);
   if (id == kBlockNone) {
     ++dropped_count_;
     return kBlockNone;
@@ -44,12 +44,12 @@ RestoreSummary Restorer::Finish() {
   for (BlockId id = 0; id < places_.size(); ++id) {
     const uint32_t member_count =
         static_cast<uint32_t>(std::popcount(d_.block(id).lower[tier_].member_mask));
-    if (!residency_.KeepIfWhole(id, tier_)) dropped_count_ += member_count;
+    if (!residency_.lifecycle.KeepIfWhole(id, tier_)) dropped_count_ += member_count;
   }
   LinkAll();
   RestoreSummary summary{.copies_dropped = dropped_count_};
   for (const Order& order : Ordered()) {
-    residency_.EndRestore(order.id, tier_);
+    residency_.lifecycle.EndRestore(order.id, tier_);
     ++summary.blocks;
   }
   return summary;
@@ -64,7 +64,7 @@ void Restorer::LinkAll() {
     const RadixIndex::Node& node = d_.index.node(id);
     if (!node.is_live || places_[id].parent.is_zero()) continue;
     const BlockId parent = d_.index.Find(node.group_index, places_[id].parent);
-    if (parent != kBlockNone) residency_.Link(id, parent);
+    if (parent != kBlockNone) residency_.lifecycle.Link(id, parent);
   }
 }
 

@@ -10,7 +10,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "daemon/block/residency.h"
+#include "daemon/residency/residency.h"
 #include "daemon/restore/restore_summaries.h"
 
 namespace terrace {

@@ -18,7 +18,7 @@ MissCause CauseOf(const Caller& caller, uint32_t group_index, const BlockKey& ke
     const ForgottenKeys::Entry* const forgotten = rooms.domain.forgotten.Find(group_index, key);
     return forgotten == nullptr ? MissCause::kCold : forgotten->cause;
   }
-  if (rooms.residency.IsExpired(id)) return MissCause::kExpired;
+  if (rooms.residency.candidates.IsExpired(id)) return MissCause::kExpired;
   return MissCause::kLate;
 }
 

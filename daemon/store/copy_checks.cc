@@ -63,10 +63,10 @@ Status CopyChecks::DropCopy(uint32_t domain_index, const CopyName& copy, CopyFau
     return Status(StatusCode::kBusy, "something is reading or writing the block");
   }
   ++domain.counters.blocks_corrupt;
-  const Because because(domain, protocol::MissCause::kCorrupt);
-  rooms.residency.DropLower(copy.owner, domain.persistent_tier,
-                            fault == CopyFault::kUnreadable ? Residency::DropReason::kBadBytes
-                                                            : Residency::DropReason::kNotWanted);
+  const EraseCauseScope scope(domain, protocol::MissCause::kCorrupt);
+  rooms.residency.lifecycle.DropLower(
+      copy.owner, domain.persistent_tier,
+      fault == CopyFault::kUnreadable ? DropReason::kBadBytes : DropReason::kNotWanted);
   const Block& b = domain.block(copy.owner);
   if (b.phase == BlockPhase::kSealed && b.commit_id == copy.commit_id) {
     (void)rooms.mover.Persist(copy.owner);

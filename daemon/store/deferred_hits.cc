@@ -41,7 +41,7 @@ void DeferredHits::Add(LeaseId lease, const KeysQuery& query, uint32_t block_cou
                    .hints = hints,
                    .end_hints = {}});
   waiting_count_ += block_count;
-  d_.leases.at(lease).is_unnoted = true;
+  d_.leases.SetHits(lease, LeaseTable::Hits::kToNote);
 }
 
 void DeferredHits::OnRequestEnd(LeaseId lease, const protocol::Hints& hints) {
@@ -75,27 +75,27 @@ void DeferredHits::NoteSome(const Hit& hit, uint32_t end) {
     const BlockId id = lease.entries[i].block;
     if (id == kBlockNone) continue;
     keys_.push_back(d_.index.key(id));
-    Block& b = d_.block(id);
+    const Block& b = d_.block(id);
     if (b.phase != BlockPhase::kSealed) continue;
     run_.push_back(id);
-    ++b.hit_count;
+    residency_.hints.CountHit(id);
     shared_writer_.Offer(id, SharedWriter::Moment::kServed);
     if (b.writer_session != hit.session) verifier_.CheckServed(id);
   }
   const Group& group = *d_.groups[lease.group_index];
   d_.meter.OnAsked(lease.group_index, keys_, group.block_bytes(), hit.asked_us);
-  residency_.Touch(run_, hit.hints);
+  residency_.hints.Touch(run_, hit.hints);
 }
 
 void DeferredHits::Finish(const Hit& hit) {
-  Lease& lease = d_.leases.at(hit.lease);
+  const Lease& lease = d_.leases.at(hit.lease);
   if (hit.end_hints.end_reason != protocol::EndReason::kUnknown) {
     const BlockId tip = d_.index.Find(lease.group_index, lease.tip);
-    if (tip != kBlockNone) residency_.Touch({&tip, 1}, hit.end_hints);
+    if (tip != kBlockNone) residency_.hints.Touch({&tip, 1}, hit.end_hints);
   }
-  lease.is_unnoted = false;
+  d_.leases.SetHits(hit.lease, LeaseTable::Hits::kNoted);
   if (lease.phase == LeasePhase::kEnding) {
-    d_.lease_work.push_back({LeaseWorkKind::kEnd, hit.lease, lease.stamp});
+    d_.lease_backlog.Add(LeaseWork{LeaseWorkKind::kEnd, hit.lease, lease.stamp});
   }
 }
 

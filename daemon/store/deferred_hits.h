@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "daemon/block/keys_query.h"
-#include "daemon/block/residency.h"
+#include "daemon/residency/residency.h"
 #include "daemon/transfer/shared_writer.h"
 #include "daemon/transfer/verifier.h"
 

@@ -121,7 +121,7 @@ class Explainer {
     }
     const Block& b = domain.block(id);
     reply.age_ms = (now_us - b.created_us) / kUsPerMs;
-    if (caller_.rooms->residency.IsExpired(id)) {
+    if (caller_.rooms->residency.candidates.IsExpired(id)) {
       reply.reason = StopReason::kExpired;
       reply.age_ms = (now_us - b.expires_us) / kUsPerMs;
     } else if (found == Visibility::kReserved) {

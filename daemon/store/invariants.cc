@@ -15,7 +15,7 @@ class InvariantCheck {
 
   // What can be said of single blocks, for those that changed.
   void RunIncremental() {
-    for (const BlockId id : d_.changed) {
+    for (const BlockId id : d_.changes.Take()) {
       const Block& b = d_.block(id);
       const bool is_live = b.phase == BlockPhase::kReserved || b.phase == BlockPhase::kSealed;
       if (b.phase == BlockPhase::kUnused) continue;
@@ -23,8 +23,6 @@ class InvariantCheck {
       CheckSlots(id);
       if (is_live) CheckChildren(id);
     }
-    d_.changed.clear();
-    d_.is_watched = true;
   }
 
   void RunFull() {
@@ -34,7 +32,7 @@ class InvariantCheck {
     TERRACE_CHECK(leased_count_ == d_.index.pinned_count(), "leased blocks are counted");
     TERRACE_CHECK(fenced_bytes_ == d_.fenced_bytes, "fenced bytes are counted");
     slots_used_ +=
-        static_cast<uint32_t>(d_.inherited_slots.size()) + rooms_.adoption.parked_slot_count();
+        static_cast<uint32_t>(d_.inherited.count()) + rooms_.adoption.parked_slot_count();
     TERRACE_CHECK(slots_used_ == d_.slots.usage().slots_used,
                   "I6: every used slot is a block's, or a predecessor's");
     for (uint32_t t = 0; t < d_.lower.size(); ++t) {
@@ -69,8 +67,8 @@ class InvariantCheck {
       for (const LeaseEntry& entry : lease.entries) Count(entry, lease.kind == LeaseKind::kWrite);
       for (const LeaseEntry& entry : lease.left_behind) Count(entry, false);
     }
-    for (const LeaseEntry& entry : d_.letting_go) Count(entry, false);
-    for (const CutTail& tail : d_.cut_tails) {
+    for (const LeaseEntry& entry : d_.lease_backlog.entries()) Count(entry, false);
+    for (const CutTail& tail : d_.lease_backlog.tails()) {
       for (const LeaseEntry& entry : tail.entries) Count(entry, false);
     }
   }
@@ -106,9 +104,9 @@ class InvariantCheck {
   void CheckCopies(BlockId id) const {
     const Block& b = d_.block(id);
     TERRACE_CHECK(rooms_.kv_events.IsTold(id), "routers were told where the block is");
-    TERRACE_CHECK(
-        d_.readiness[id] == kReadyForNone || d_.readiness[id] == rooms_.residency.ReadinessOf(id),
-        "what is called ready for somebody is");
+    TERRACE_CHECK(d_.readiness[id] == kReadyForNone ||
+                      d_.readiness[id] == rooms_.residency.candidates.ReadinessOf(id),
+                  "what is called ready for somebody is");
     bool has_ready = b.dram.is_readable() || b.is_adopted() || b.is_arriving();
     uint32_t transfer_count = 0;
     for (uint32_t t = 0; t < d_.lower.size(); ++t) {
@@ -124,11 +122,11 @@ class InvariantCheck {
     if (b.phase == BlockPhase::kErased) {
       TERRACE_CHECK(d_.IsHeld(id), "an Erased block stays for its holders only");
     }
-    TERRACE_CHECK(b.is_dram_candidate ==
-                      (b.dram.state == CopyState::kReady && rooms_.residency.MayDropDram(id)),
+    TERRACE_CHECK(b.is_dram_candidate() == (b.dram.state == CopyState::kReady &&
+                                            rooms_.residency.candidates.MayDropDram(id)),
                   "I5: candidates are what may be dropped");
     for (uint32_t t = 0; t < d_.lower.size(); ++t) {
-      TERRACE_CHECK(b.is_lower_candidate[t] == rooms_.residency.MayDropLower(id, t),
+      TERRACE_CHECK(b.is_lower_candidate(t) == rooms_.residency.candidates.MayDropLower(id, t),
                     "I5: candidates are what may be dropped");
     }
   }

@@ -90,17 +90,17 @@ bool JoinOnDevice(const Caller& caller, const LeaseEntry& entry, AcquireResult* 
 }
 
 // The next block of the answer, where it lies, or will lie, in DRAM.
-void JoinInDram(const Caller& caller, PendingId pending, LeaseEntry* entry, AcquireResult* result) {
-  const Block& b = caller.domain().block(entry->block);
+void JoinInDram(const Caller& caller, PendingId pending, BlockId block, AcquireResult* result) {
+  const Block& b = caller.domain().block(block);
   protocol::AcquireReply& reply = result->reply;
   BlockSpan span{
       .first_block = reply.block_count, .block_count = 1, .state = StateOf(b, caller.uid)};
   if (span.state == SpanState::kComing) {
-    span.tier = ComingFrom(*caller.rooms, entry->block, 0).tier;
-    if (b.dram.is_readable()) caller.rooms->verifier.VerifyForReader(entry->block);
+    span.tier = ComingFrom(*caller.rooms, block, 0).tier;
+    if (b.dram.is_readable()) caller.rooms->verifier.VerifyForReader(block);
   }
   if (span.state != SpanState::kReady && pending != kPendingNone) {
-    caller.rooms->waiters.Await(pending, reply.block_count, entry->block);
+    caller.rooms->waiters.Await(pending, reply.block_count, block);
   }
   if (result->join_walk != JoinWalk::kSlots) AppendToSpans(span, &result->spans);
   if (result->join_walk == JoinWalk::kSpans) return;
@@ -163,7 +163,7 @@ Status LeaseVerbs::JoinRead(SessionId session, uint64_t request_id,
     }
   }
   const PendingId pending = waiters.Find(session, request_id);
-  Lease& lease = domain.leases.at(id);
+  const Lease& lease = domain.leases.at(id);
   protocol::AcquireReply& reply = result->reply;
   const auto last =
       static_cast<uint32_t>(std::min<size_t>(lease.entries.size(), result->block_count_max));
@@ -174,7 +174,7 @@ Status LeaseVerbs::JoinRead(SessionId session, uint64_t request_id,
                             store_.sessions.at(caller.session).has_device;
   const bool is_by_parts = (request.flags & protocol::kAcquireByParts) != 0;
   for (; reply.block_count < end; ++reply.block_count) {
-    LeaseEntry& entry = lease.entries[reply.block_count];
+    const LeaseEntry& entry = lease.entries[reply.block_count];
     const Block& b = domain.block(entry.block);
     if (b.is_bad_below) break;
     const uint32_t uid = caller.uid;
@@ -182,12 +182,12 @@ Status LeaseVerbs::JoinRead(SessionId session, uint64_t request_id,
     // With the device it reads further than the lease's others: what it is told of, now or later,
     // stays held when their prefix ends before it.
     if (takes_device || (is_by_parts && StateOf(b, uid) == SpanState::kReady)) {
-      entry.flags |= kEntryByParts;
+      domain.leases.Flag(id, reply.block_count, kEntryByParts);
     }
     if (takes_device && JoinOnDevice(caller, entry, result)) continue;
     if (b.dram.row == kRowNone) break;
-    if (takes_device) caller.rooms->mover.Raise(entry.block);
-    JoinInDram(caller, pending, &entry, result);
+    if (takes_device) caller.rooms->mover.PromoteToDevice(entry.block);
+    JoinInDram(caller, pending, entry.block, result);
   }
   result->is_finished = reply.block_count < end || end == last;
   if (!result->slots.empty()) store_.sessions.at(caller.session).has_slots = true;
@@ -254,7 +254,7 @@ Status LeaseVerbs::Release(SessionId session, const protocol::ReleaseRequest& re
     if (lease.is_unnoted) caller.rooms->deferred_hits.OnRequestEnd(id, request.hints);
     const BlockId tip = caller.domain().index.Find(lease.group_index, lease.tip);
     if (tip != kBlockNone && !lease.is_unnoted) {
-      caller.rooms->residency.Touch({&tip, 1}, request.hints);
+      caller.rooms->residency.hints.Touch({&tip, 1}, request.hints);
     }
   }
   caller.rooms->keeper.Leave(id, caller.session);
@@ -282,10 +282,10 @@ Status LeaseVerbs::Touch(const KeysQuery& query) {
   for (const BlockKey& key : query.keys) {
     const BlockId id = caller.domain().index.Find(query.group_index, key);
     if (id == kBlockNone || caller.domain().block(id).phase != BlockPhase::kSealed) continue;
-    caller.rooms->residency.ApplyHints(id, query.hints);
+    caller.rooms->residency.hints.Apply(id, query.hints);
     run.push_back(id);
   }
-  caller.rooms->residency.Touch(run, query.hints);
+  caller.rooms->residency.hints.Touch(run, query.hints);
   store_.Settle(*caller.rooms);
   return Status::Ok();
 }

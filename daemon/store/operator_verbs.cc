@@ -72,7 +72,7 @@ uint64_t BytesOf(const CacheDomain& domain, const Block& block) {
 
 uint8_t FlagsOf(const DomainRooms& rooms, BlockId id) {
   uint8_t flags = 0;
-  if (rooms.residency.IsPersisted(id)) flags |= protocol::kQueriedPersisted;
+  if (rooms.residency.lower.IsPersisted(id)) flags |= protocol::kQueriedPersisted;
   if (rooms.domain.block(id).is_pinned) flags |= protocol::kQueriedPinned;
   return flags;
 }
@@ -92,7 +92,7 @@ Status OperatorVerbs::Query(const KeysQuery& query, std::vector<protocol::Querie
   blocks->clear();
   for (const BlockKey& key : query.keys) {
     const BlockId id = rooms.domain.index.Find(query.group_index, key);
-    if (id == kBlockNone || rooms.residency.IsExpired(id)) {
+    if (id == kBlockNone || rooms.residency.candidates.IsExpired(id)) {
       blocks->emplace_back();
       continue;
     }
@@ -120,10 +120,10 @@ Status WaitOperation::Await(const KeysQuery& query) {
   std::vector<BlockId> missing;
   for (const BlockKey& key : query.keys) {
     const BlockId id = caller.domain().index.Find(query.group_index, key);
-    if (id == kBlockNone || caller.rooms->residency.IsExpired(id)) {
+    if (id == kBlockNone || caller.rooms->residency.candidates.IsExpired(id)) {
       return Status(StatusCode::kNotFound, "a key is not in the cache");
     }
-    if (!caller.rooms->residency.IsPersisted(id)) missing.push_back(id);
+    if (!caller.rooms->residency.lower.IsPersisted(id)) missing.push_back(id);
   }
   if (missing.empty()) return Status::Ok();
   PendingId pending = waiters.Find(query.session, query.request_id);
@@ -196,11 +196,11 @@ Status OperatorVerbs::Pin(const KeysQuery& query, protocol::PinReply* reply) {
   protocol::Hints stay;  // pinned or not, it is forgotten when its time is up
   stay.ttl_s = query.hints.ttl_s;
   for (const BlockId id : BlocksOf(caller, query)) {
-    if (stay.ttl_s != 0) caller.rooms->residency.ApplyHints(id, stay);
+    if (stay.ttl_s != 0) caller.rooms->residency.hints.Apply(id, stay);
     if (query.flags & protocol::kPinClear) {
-      caller.rooms->residency.ClearPinned(id);
+      caller.rooms->residency.hints.ClearPinned(id);
     } else {
-      caller.rooms->residency.SetPinned(id);
+      caller.rooms->residency.hints.SetPinned(id);
     }
     ++reply->block_count;
   }
@@ -250,7 +250,7 @@ class OperatorEviction {
       const BlockId parent = caller_.domain().index.node(id).parent;
       if (caller_.domain().block(id).walk_mark == mark || !MayGo(id)) {
         ++reply_->skipped_count;
-        if (parent != kBlockNone) caller_.domain().block(parent).walk_mark = mark;
+        if (parent != kBlockNone) caller_.rooms->residency.holds.NoteStays(parent, mark);
         continue;
       }
       Count(id);
@@ -270,8 +270,8 @@ class OperatorEviction {
     if (is_dry_run_) return;
     ++caller_.domain().counters.blocks_evicted;
     EraseShared(id);
-    const Because because(caller_.domain(), protocol::MissCause::kOperator);
-    caller_.rooms->residency.Erase(id, StatusCode::kNotFound);
+    const EraseCauseScope scope(caller_.domain(), protocol::MissCause::kOperator);
+    caller_.rooms->residency.lifecycle.Erase(id, StatusCode::kNotFound);
   }
 
   // What cannot be erased there block by block has its group forgotten, once.
@@ -348,7 +348,7 @@ Status OperatorVerbs::Evict(const KeysQuery& query, uint64_t* cursor, protocol::
 Status OperatorVerbs::Reset(SessionId session, uint32_t group_index, uint64_t* cursor) {
   Caller caller;
   TERRACE_RETURN_IF_ERROR(store_.Enter(session, group_index, &caller));
-  const Because because(caller.domain(), protocol::MissCause::kOperator);
+  const EraseCauseScope scope(caller.domain(), protocol::MissCause::kOperator);
   // Not an eviction: what is leased leaves the index, too, and its slots fall with the lease.
   const GroupRange groups = GroupsOf(caller, group_index);
   uint32_t budget = protocol::kBlocksPerTurnMax;
@@ -357,7 +357,7 @@ Status OperatorVerbs::Reset(SessionId session, uint32_t group_index, uint64_t* c
   for (uint32_t g = groups.first; g < groups.end && *cursor == 0; ++g) {
     BlockId root;
     while ((root = caller.domain().index.first_root(g)) != kBlockNone) {
-      caller.rooms->residency.Erase(root, StatusCode::kGone);
+      caller.rooms->residency.lifecycle.Erase(root, StatusCode::kGone);
       if (--budget == 0) {
         *cursor = 1;
         break;

@@ -144,7 +144,7 @@ class PrefixHolder {
     CacheDomain& domain = caller_.domain();
     for (size_t i = 0; i < held_.size(); ++i) {
       const uint32_t index = target_.walk->walked_count;
-      Block& b = domain.block(held_[i]);
+      const Block& b = domain.block(held_[i]);
       // A key that comes twice is being promoted since its first time.
       if (b.dram.state == CopyState::kFilling && found_[i] == Visibility::kBelow) {
         found_[i] = Visibility::kFilling;
@@ -153,24 +153,24 @@ class PrefixHolder {
           !caller_.rooms->mover.Promote(held_[i], Order()).ok()) {
         return CutAt(index, i);
       }
-      if (found_[i] == Visibility::kFilling) caller_.rooms->mover.Hurry(held_[i], Order());
+      if (found_[i] == Visibility::kFilling) caller_.rooms->mover.Reprioritize(held_[i], Order());
       if (found_[i] == Visibility::kToVerify) caller_.rooms->verifier.VerifyForReader(held_[i]);
       if (!WalkOn(*caller_.group, MembersFor(b, found_[i]), target_.walk)) return CutAt(index, i);
       AppendToSpans(SpanOf(held_[i], found_[i], index), target_.spans);
-      ++b.hit_count;
+      caller_.rooms->residency.hints.CountHit(held_[i]);
       caller_.rooms->shared_writer.Offer(held_[i], SharedWriter::Moment::kServed);
       target_.walk->read_on =
           found_[i] == Visibility::kBelow || found_[i] == Visibility::kFilling || b.is_read_ahead
               ? held_[i]
               : kBlockNone;
-      if (std::exchange(b.is_read_ahead, false)) ++domain.counters.read_ahead_used;
+      if (caller_.rooms->residency.dram.TakeReadAhead(held_[i])) ++domain.counters.read_ahead_used;
       // Who reads in the device reads further than who joins without it: see PrefixVerbs::JoinRead.
       if (takes_device() || (found_[i] == Visibility::kReady && is_by_parts())) KeepReadable(index);
       if (found_[i] == Visibility::kOnDevice) {
         AnswerOnDevice(index, b);
         continue;
       }
-      if (takes_device()) caller_.rooms->mover.Raise(held_[i]);
+      if (takes_device()) caller_.rooms->mover.PromoteToDevice(held_[i]);
       if (found_[i] != Visibility::kReady) {
         caller_.rooms->waiters.Await(target_.pending, index, held_[i]);
       } else if (target_.slots == nullptr) {
@@ -211,7 +211,7 @@ class PrefixHolder {
     keeper.AppendPath(target_.lease, left);
   }
 
-  Mover::ReadOrder Order() {
+  ReadOrder Order() {
     uint64_t& run = target_.walk->read_run;
     if (run == 0) run = caller_.rooms->mover.NewRun();
     return {.run = run, .is_by_parts = is_by_parts()};
@@ -226,7 +226,7 @@ class PrefixHolder {
   bool IsReadableThere(BlockId id) const {
     const Block& b = caller_.domain().block(id);
     return b.phase == BlockPhase::kSealed && caller_.domain().IsOnDevice(b) &&
-           !caller_.rooms->residency.IsExpired(id);
+           !caller_.rooms->residency.candidates.IsExpired(id);
   }
   uint64_t MembersFor(const Block& b, Visibility found) const {
     const CacheDomain& domain = caller_.domain();
@@ -235,7 +235,7 @@ class PrefixHolder {
   }
   void AnswerOnDevice(uint32_t index, const Block& b) {
     CacheDomain& domain = caller_.domain();
-    domain.leases.at(target_.lease).entries[index].flags |= kEntryOnDevice;
+    domain.leases.Flag(target_.lease, index, kEntryOnDevice);
     ++domain.counters.device_blocks_served;
     AppendDeviceSlots(*caller_.group, domain, b, query_.member_mask, target_.slots);
   }
@@ -259,23 +259,22 @@ class PrefixHolder {
   void Used() {
     CacheDomain& domain = caller_.domain();
     if (!held_.empty()) {
-      domain.leases.at(target_.lease).tip = domain.index.node(held_.back()).key;
+      domain.leases.SetTip(target_.lease, domain.index.node(held_.back()).key);
     }
     // Why the request ended is known when its lease is released.
     protocol::Hints hints = query_.hints;
     hints.end_reason = protocol::EndReason::kUnknown;
-    caller_.rooms->residency.Touch(held_, hints);
+    caller_.rooms->residency.hints.Touch(held_, hints);
   }
 
   // Who reads by parts does not wait for blocks before this one, which may yet fail.
   void KeepReadable(uint32_t index) {
-    caller_.domain().leases.at(target_.lease).entries[index].flags |= kEntryByParts;
+    caller_.domain().leases.Flag(target_.lease, index, kEntryByParts);
   }
 
   void LetGo(uint32_t index) {
-    LeaseEntry& entry = caller_.domain().leases.at(target_.lease).entries[index];
-    caller_.domain().letting_go.push_back(entry);
-    entry = {};
+    CacheDomain& domain = caller_.domain();
+    domain.lease_backlog.Add(domain.leases.Take(target_.lease, index));
   }
 
   BlockSpan SpanOf(BlockId id, Visibility found, uint32_t index) {
@@ -325,7 +324,7 @@ Status Begin(StoreRooms& store, const Caller& caller, const KeysQuery& query, Le
   if (!opened.ok()) return opened.status();
   *lease = *opened;
   if (query.key_count_of_request > CacheDomain::kGrownAtOnceMin) {
-    caller.domain().leases.at(*lease).entries.reserve(query.key_count_of_request);
+    caller.domain().leases.MakeRoom(*lease, query.key_count_of_request, 0);
   }
   waiters.Open(
       {.kind = kind == LeaseKind::kPrefetch ? PendingKind::kPrefetch : PendingKind::kAcquire,
@@ -385,7 +384,7 @@ void WalkOnReady(const Group& group, uint32_t block_count, PrefixWalk* walk) {
 // next.
 void ReadOn(const Caller& caller, uint32_t block_count, bool is_finished, const PrefixWalk& walk) {
   if (is_finished || walk.read_on == kBlockNone || block_count != walk.walked_count) return;
-  caller.rooms->mover.ReadAhead(walk.read_on);
+  caller.rooms->mover.ReadAheadOf(walk.read_on);
   caller.rooms->mover.Step();
 }
 
@@ -447,7 +446,7 @@ Status AcquireOperation::HoldRuns(const KeysQuery& query) {
   caller.group->acquire_blocks_asked += block_count;
   answer_->misses.asked_count += block_count;
   caller.rooms->keeper.AppendReady(lease, path);
-  domain.leases.at(lease).tip = query.keys[block_count - 1];
+  domain.leases.SetTip(lease, query.keys[block_count - 1]);
   WalkOnReady(*caller.group, block_count, &answer_->walk);
   AppendToSpans({.first_block = 0, .block_count = block_count}, &answer_->spans);
   caller.rooms->deferred_hits.Add(lease, query, block_count);
@@ -524,10 +523,7 @@ void AcquireOperation::Finish(const KeysQuery& query) {
   if (id != kLeaseNone && block_count == 0) {
     caller.rooms->keeper.Leave(id, caller.session);
   } else if (id != kLeaseNone) {
-    caller.domain().leases.at(id).phase = LeasePhase::kLive;
-    if (uint64_t{2} * block_count < caller.domain().leases.at(id).entries.capacity()) {
-      caller.domain().leases.at(id).entries.shrink_to_fit();
-    }
+    caller.domain().leases.GoLive(id);
     if (query.hints.recompute_ns_per_token != 0) {
       caller.group->recompute_ns_per_token = query.hints.recompute_ns_per_token;
     }

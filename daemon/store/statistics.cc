@@ -80,7 +80,7 @@ DomainStats StatsOf(const StoreRooms& store, const DomainRooms& rooms) {
   stats.slot_bytes_used = usage.used_bytes;
   stats.slot_bytes_stranded = usage.waste_bytes + usage.free_slot_bytes;
   stats.fenced_bytes = domain.fenced_bytes;
-  stats.inherited_bytes = domain.inherited_bytes;
+  stats.inherited_bytes = domain.inherited.byte_count();
   stats.fenced_slot_count = domain.fenced_slot_count;
   stats.session_count = domain.session_count;
   stats.lease_count = domain.leases.count();

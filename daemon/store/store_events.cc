@@ -13,14 +13,6 @@ constexpr uint64_t kTickUs = 500'000;  // of tiers, which want one a second
 constexpr uint32_t kDomainShift = 48;  // of TransferIds and OffloadIds
 constexpr uint32_t kExpiryWork = 2;    // of erasing a block, against looking one up
 
-void ExpireBlock(DomainRooms& rooms, BlockId id) {
-  rooms.domain.block(id).expiry = kHandleNone;
-  if (rooms.domain.block(id).phase != BlockPhase::kSealed) return;
-  ++rooms.domain.counters.blocks_expired;
-  const Because because(rooms.domain, protocol::MissCause::kExpired);
-  rooms.residency.Erase(id, StatusCode::kNotFound);
-}
-
 }  // namespace
 
 StoreEvents::StoreEvents(StoreRooms& store) : store_(store) {
@@ -96,14 +88,14 @@ void StoreEvents::OnTransferDone(TransferId transfer_id, Status status) {
 void StoreEvents::OnPersisted(uint32_t domain_index, uint32_t owner, CommitId commit_id,
                               uint32_t member) {
   TERRACE_CHECK(domain_index < store_.domains.size(), "a record names its domain");
-  store_.domains[domain_index]->residency.EndPersist(owner, commit_id, member);
+  store_.domains[domain_index]->residency.lower.EndPersist(owner, commit_id, member);
 }
 
 void StoreEvents::OnRecordInDoubt(uint32_t domain_index, uint32_t owner) {
   TERRACE_CHECK(domain_index < store_.domains.size(), "a record names its domain");
   DomainRooms& rooms = *store_.domains[domain_index];
   if (rooms.domain.block(owner).phase != BlockPhase::kSealed) return;  // soon freed, which tells
-  rooms.residency.Amend(owner);
+  rooms.residency.updates.Note(owner);
   store_.RetryBy(store_.clock.NowUs() + kRetryUs);
 }
 
@@ -153,7 +145,7 @@ void StoreEvents::OnDeadline(const Deadline& due, uint64_t now_us) {
       return rooms.waiters.OnDeadline(due.id);
     case DeadlineKind::kBlockExpiry:
       store_.work += kExpiryWork;
-      return ExpireBlock(rooms, due.id);
+      return rooms.residency.lifecycle.Expire(due.id);
     case DeadlineKind::kPopulateRetry:
       return store_.ledger.OnRetry(due.domain_index);
     case DeadlineKind::kDrain:

@@ -30,8 +30,8 @@ DomainRooms::DomainRooms(uint32_t domain_index, const DomainOptions& options,
       room_waits(domain),
       kv_events(domain) {
   mover.SetShared(&shared_writer, &shared_reader);
-  residency.SetObserver(&waiters);
-  if (options.kv_events != nullptr) residency.SetKvEvents(&kv_events);
+  residency.observers.waiting = &waiters;
+  if (options.kv_events != nullptr) residency.observers.kv_events = &kv_events;
   evictor.SetWriter(&mover);
   verifier.SetListener(&mover);
 }
@@ -119,7 +119,7 @@ void StoreRooms::Settle(DomainRooms& rooms) {
   rooms.waiters.StepWoken();
   rooms.shared_reader.Step();
   rooms.shared_writer.Step();
-  if (rooms.domain.is_short) rooms.adoption.DropParked();
+  if (rooms.domain.is_short()) rooms.adoption.DropParked();
   if (ledger.has_work()) ledger.Step();
   if (rooms.waiters.has_erasures()) {
     rooms.waiters.StepErasures();

@@ -10,15 +10,15 @@
 #include <vector>
 
 #include "daemon/block/cache_domain.h"
-#include "daemon/block/evictor.h"
 #include "daemon/block/kv_event_source.h"
-#include "daemon/block/residency.h"
-#include "daemon/block/segment_ledger.h"
 #include "daemon/block/session_register.h"
 #include "daemon/lease/lease_keeper.h"
 #include "daemon/lease/registration_turns.h"
 #include "daemon/lease/room_waits.h"
 #include "daemon/lease/waiters.h"
+#include "daemon/residency/evictor.h"
+#include "daemon/residency/residency.h"
+#include "daemon/residency/segment_ledger.h"
 #include "daemon/restore/adoption.h"
 #include "daemon/restore/restorer.h"
 #include "daemon/store/deferred_hits.h"

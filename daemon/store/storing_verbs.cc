@@ -42,14 +42,14 @@ class Reserver {
       ++answered_count_;
     }
     caller_.rooms->evictor.Expect(1);
-    if (answered_count_ > 0) caller_.domain().leases.at(lease_).tip = result_->last_key;
+    if (answered_count_ > 0) caller_.domain().leases.SetTip(lease_, result_->last_key);
     // New blocks say by themselves that their prefix was used. One that is all there already was
     // used, too.
     if (!has_new_) {
-      caller_.rooms->residency.Touch(run_, query_.hints);
+      caller_.rooms->residency.hints.Touch(run_, query_.hints);
     } else {
-      caller_.rooms->residency.Expect(run_, query_.hints);
-      caller_.rooms->residency.Expect(new_, query_.hints);
+      caller_.rooms->residency.hints.Expect(run_, query_.hints);
+      caller_.rooms->residency.hints.Expect(new_, query_.hints);
     }
   }
 
@@ -62,20 +62,20 @@ class Reserver {
     Residency& residency = caller_.rooms->residency;
     BlockId id = domain.index.Find(query_.group_index, query_.keys[i]);
     if (id != kBlockNone && domain.block(id).phase == BlockPhase::kSealed &&
-        residency.IsExpired(id)) {
+        residency.candidates.IsExpired(id)) {
       ++domain.counters.blocks_expired;
-      const Because because(domain, protocol::MissCause::kExpired);
-      residency.Erase(id, StatusCode::kNotFound);
+      const EraseCauseScope scope(domain, protocol::MissCause::kExpired);
+      residency.lifecycle.Erase(id, StatusCode::kNotFound);
       id = kBlockNone;
     }
     if (id != kBlockNone && IsOutOfReach(id)) {
-      residency.Erase(id, StatusCode::kNotFound);
+      residency.lifecycle.Erase(id, StatusCode::kNotFound);
       id = kBlockNone;
     }
     if (id != kBlockNone) {
       AnswerKnown(id);
       run_.push_back(id);
-      if (parent != kBlockNone) residency.Link(id, parent);
+      if (parent != kBlockNone) residency.lifecycle.Link(id, parent);
       return id;
     }
     if (!has_new_) caller_.rooms->evictor.Expect(CountNew(i));
@@ -83,10 +83,9 @@ class Reserver {
     if (id != kBlockNone) {
       has_new_ = true;
       if (query_.hints.expected_reuse_ms != 0) new_.push_back(id);
-      Block& b = domain.block(id);
-      b.writer_lease = lease_;
-      b.writer_entry = static_cast<uint32_t>(domain.leases.at(lease_).entries.size());
-      Answer({.status = static_cast<uint8_t>(StatusCode::kOk), .commit_id = b.commit_id}, id);
+      Answer({.status = static_cast<uint8_t>(StatusCode::kOk),
+              .commit_id = domain.block(id).commit_id},
+             id);
       return id;
     }
     if (result_->awaits_room) return kBlockNone;
@@ -132,7 +131,7 @@ class Reserver {
   // A new block with its slots, evicting as needed; all local members or none.
   BlockId TakeRoom(size_t i, BlockId parent, uint32_t position) {
     CacheDomain& domain = caller_.domain();
-    if (domain.fenced_bytes + domain.inherited_bytes >= store_.options.fenced_bytes_max)
+    if (domain.fenced_bytes + domain.inherited.byte_count() >= store_.options.fenced_bytes_max)
       return kBlockNone;
     if (caller_.rooms->keeper.BlocksLeft(lease_) == 0) return kBlockNone;
     if (parent != kBlockNone) position = domain.index.node(parent).position + 1;
@@ -145,10 +144,12 @@ class Reserver {
          .event_hash = i < query_.event_hashes.size() ? query_.event_hashes[i] : 0,
          .writer_session = session.id,
          .writer_uid = session.uid,
+         .writer_lease = lease_,
+         .writer_entry = static_cast<uint32_t>(domain.leases.at(lease_).entries.size()),
          .hints = query_.hints});
     if (id == kBlockNone) return kBlockNone;
     if (TakeSlots(id).ok()) return id;
-    caller_.rooms->residency.Erase(id, StatusCode::kGone);
+    caller_.rooms->residency.lifecycle.Erase(id, StatusCode::kGone);
     return kBlockNone;
   }
 
@@ -161,20 +162,16 @@ class Reserver {
       return caller_.rooms->evictor.TakeSlots(id, members);
     }
     uint32_t short_class = 0;
-    const Status taken = caller_.rooms->residency.TakeSlots(id, members, &short_class);
+    const Status taken = caller_.rooms->residency.dram.TakeSlots(id, members, {}, &short_class);
     result_->awaits_room = !taken.ok() && domain.NowUs() < result_->room_until_us;
     return taken;
   }
 
   void Answer(const ReservedKey& key, BlockId id) {
     result_->keys.push_back(key);
-    Lease& lease = caller_.domain().leases.at(lease_);
-    ++lease.key_count;
+    if (id != kBlockNone) caller_.rooms->keeper.Append(lease_, id, 0);
+    caller_.domain().leases.AddKey(lease_, caller_.group->part_words());
     if (id == kBlockNone) return;
-    caller_.rooms->keeper.Append(lease_, id, 0);
-    lease.key_indexes.push_back(lease.key_count - 1);
-    lease.part_bits.resize(lease.entries.size() * caller_.group->part_words());
-    lease.absent_masks.resize(lease.entries.size());
     const std::span<const SlotRef> refs = caller_.domain().slots_of(caller_.domain().block(id));
     const std::span<const LocalMember> locals = caller_.group->locals();
     for (size_t m = 0; m < locals.size(); ++m) {
@@ -194,7 +191,7 @@ class Reserver {
 };
 
 // Of a long request: what grows with it is not moved again and again.
-void MakeRoom(const Caller& caller, const KeysQuery& query, Lease* lease, ReserveResult* result) {
+void MakeRoom(const Caller& caller, const KeysQuery& query, LeaseId lease, ReserveResult* result) {
   const size_t key_count = query.key_count_of_request;
   if (key_count <= CacheDomain::kGrownAtOnceMin) return;
   // No more of them than the arena has room for can get a slot.
@@ -202,22 +199,9 @@ void MakeRoom(const Caller& caller, const KeysQuery& query, Lease* lease, Reserv
   const size_t block_count =
       std::min<uint64_t>(key_count, options.segments_max * options.segment_bytes /
                                         std::max<uint64_t>(caller.group->block_bytes(), 1));
-  lease->entries.reserve(block_count);
-  lease->key_indexes.reserve(block_count);
-  lease->part_bits.reserve(block_count * caller.group->part_words());
-  lease->absent_masks.reserve(block_count);
+  caller.domain().leases.MakeRoom(lease, block_count, caller.group->part_words());
   result->keys.reserve(key_count);
   result->slots.reserve(key_count * std::popcount(result->reply.member_mask));
-}
-
-// Gives back what was kept for keys that got no slot.
-void TrimRoom(Lease* lease) {
-  constexpr size_t kSpareMax = 64;
-  if (lease->entries.capacity() <= 2 * lease->entries.size() + kSpareMax) return;
-  lease->entries.shrink_to_fit();
-  lease->key_indexes.shrink_to_fit();
-  lease->part_bits.shrink_to_fit();
-  lease->absent_masks.shrink_to_fit();
 }
 
 }  // namespace
@@ -274,8 +258,7 @@ void ReserveOperation::Finish(const KeysQuery& query) {
   }
   if (is_open && !answer_->slots.empty()) store.sessions.at(caller.session).has_slots = true;
   if (id != kLeaseNone && caller.domain().leases.at(id).phase == LeasePhase::kBuilding) {
-    caller.domain().leases.at(id).phase = LeasePhase::kLive;
-    TrimRoom(&caller.domain().leases.at(id));
+    caller.domain().leases.GoLive(id);
   }
   answer_->reply.key_count = static_cast<uint32_t>(answer_->keys.size());
   answer_->reply.slot_count = static_cast<uint32_t>(answer_->slots.size());
@@ -320,13 +303,13 @@ class Committer {
 
   StatusCode Commit(const CommitEntry& entry, std::span<const Checksum> checksums) {
     CacheDomain& domain = caller_.domain();
-    Lease& lease = domain.leases.at(lease_id_);
+    const Lease& lease = domain.leases.at(lease_id_);
     if (entry.key_index >= lease.key_count) return StatusCode::kInvalid;
     const uint32_t place = lease.EntryOf(entry.key_index);
     const BlockId id = place == kEntryNone ? kBlockNone : lease.entries[place].block;
     // Sealed already, or never ours.
     if (id == kBlockNone) return StatusCode::kExists;
-    Block& b = domain.block(id);
+    const Block& b = domain.block(id);
     if (b.phase != BlockPhase::kReserved) return StatusCode::kGone;
     const Group& group = domain.group_of(b);
     const LocalMember* local = group.FindLocal(entry.member);
@@ -336,9 +319,8 @@ class Committer {
         entry.generation != ref.generation || !domain.slots.IsCurrent(ref)) {
       return StatusCode::kGone;
     }
-    const StatusCode code = entry.flags & protocol::kCommitAbsent
-                                ? MarkAbsent(&lease, place, entry, *local)
-                                : MarkParts(&lease, place, entry, *local);
+    const StatusCode code = entry.flags & protocol::kCommitAbsent ? MarkAbsent(place, entry, *local)
+                                                                  : MarkParts(place, entry, *local);
     if (code != StatusCode::kOk) return code;
     domain.seams.work += entry.part_count / kPartsPerWork;
     for (size_t i = 0; i < checksums.size(); ++i) {
@@ -353,51 +335,39 @@ class Committer {
   void Finish() {
     if (sealed_.empty()) return;
     if (hints_.end_reason != protocol::EndReason::kUnknown) {
-      caller_.rooms->residency.Touch({&sealed_.back(), 1}, hints_);
+      caller_.rooms->residency.hints.Touch({&sealed_.back(), 1}, hints_);
     }
-    caller_.rooms->residency.Expect(sealed_, hints_);
+    caller_.rooms->residency.hints.Expect(sealed_, hints_);
   }
 
   uint32_t sealed_count() const { return static_cast<uint32_t>(sealed_.size()); }
 
  private:
-  uint64_t* BitsOf(Lease* lease, uint32_t place) {
-    const Group& group = *caller_.domain().groups[lease->group_index];
-    return &lease->part_bits[size_t{place} * group.part_words()];
-  }
-  static bool IsSet(const uint64_t* bits, uint32_t bit) {
-    return (bits[bit / 64] >> (bit % 64)) & 1;
-  }
+  LeaseTable& leases() const { return caller_.domain().leases; }
+  const Lease& lease() const { return leases().at(lease_id_); }
+  uint32_t part_words() const { return caller_.domain().groups[lease().group_index]->part_words(); }
 
-  StatusCode MarkParts(Lease* lease, uint32_t place, const CommitEntry& entry,
-                       const LocalMember& local) {
+  StatusCode MarkParts(uint32_t place, const CommitEntry& entry, const LocalMember& local) {
     const uint32_t end = uint32_t{entry.part_first} + entry.part_count;
     if (entry.part_count == 0 || end > local.part_count) return StatusCode::kInvalid;
-    uint64_t* bits = BitsOf(lease, place);
-    if ((lease->absent_masks[place] >> local.member) & 1) return StatusCode::kExists;
-    for (uint32_t part = entry.part_first; part < end; ++part) {
-      if (IsSet(bits, local.first_part_bit + part)) return StatusCode::kExists;
-    }
-    for (uint32_t part = entry.part_first; part < end; ++part) {
-      const uint32_t bit = local.first_part_bit + part;
-      bits[bit / 64] |= uint64_t{1} << (bit % 64);
-    }
-    return StatusCode::kOk;
+    if ((lease().absent_masks[place] >> local.member) & 1) return StatusCode::kExists;
+    const PartBits bits{.first = local.first_part_bit + entry.part_first,
+                        .count = entry.part_count};
+    const bool is_new = leases().MarkParts(lease_id_, place, part_words(), bits);
+    return is_new ? StatusCode::kOk : StatusCode::kExists;
   }
 
-  StatusCode MarkAbsent(Lease* lease, uint32_t place, const CommitEntry& entry,
-                        const LocalMember& local) {
+  StatusCode MarkAbsent(uint32_t place, const CommitEntry& entry, const LocalMember& local) {
     if (local.window_blocks == 0 || (entry.flags & protocol::kCommitHasChecksums)) {
       return StatusCode::kInvalid;
     }
-    const uint64_t* bits = BitsOf(lease, place);
+    const std::span<const uint64_t> bits = lease().PartBitsOf(place, part_words());
     for (uint32_t part = 0; part < local.part_count; ++part) {
-      if (IsSet(bits, local.first_part_bit + part)) return StatusCode::kInvalid;
+      const uint32_t bit = local.first_part_bit + part;
+      if ((bits[bit / 64] >> (bit % 64)) & 1) return StatusCode::kInvalid;
     }
-    uint64_t& absent = lease->absent_masks[place];
-    if ((absent >> local.member) & 1) return StatusCode::kExists;
-    absent |= uint64_t{1} << local.member;
-    return StatusCode::kOk;
+    const bool is_new = leases().MarkAbsent(lease_id_, place, local.member);
+    return is_new ? StatusCode::kOk : StatusCode::kExists;
   }
 
   // A member's bits begin a word of their own.
@@ -412,25 +382,15 @@ class Committer {
 
   void SealIfComplete(BlockId id, uint32_t place) {
     CacheDomain& domain = caller_.domain();
-    Lease& lease = domain.leases.at(lease_id_);
-    Block& b = domain.block(id);
-    const Group& group = domain.group_of(b);
-    const uint64_t* bits = BitsOf(&lease, place);
-    const uint64_t absent = lease.absent_masks[place];
+    const Group& group = domain.group_of(domain.block(id));
+    const uint64_t* bits = lease().PartBitsOf(place, group.part_words()).data();
+    const uint64_t absent = lease().absent_masks[place];
     for (const LocalMember& local : group.locals()) {
       if (((absent >> local.member) & 1) == 0 && !HasAllParts(bits, local)) return;
     }
-    bool has_roots = true;
-    for (const LocalMember& local : group.locals()) {
-      if ((absent >> local.member) & 1) continue;
-      for (uint32_t part = 0; part < local.part_count; ++part) {
-        has_roots &= !domain.roots_of(b)[local.first_root + part].is_zero();
-      }
-    }
     domain.seams.work += group.root_count() / kPartsPerWork;
-    b.has_roots = has_roots;
-    if (is_hinted_) caller_.rooms->residency.ApplyHints(id, hints_);
-    caller_.rooms->residency.Seal(id, group.local_mask() & ~absent);
+    if (is_hinted_) caller_.rooms->residency.hints.Apply(id, hints_);
+    caller_.rooms->residency.lifecycle.Seal(id, group.local_mask() & ~absent);
     sealed_.push_back(id);
     caller_.rooms->mover.OnSealed(id);
     caller_.rooms->keeper.Sealed(lease_id_, place);

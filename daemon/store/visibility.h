@@ -25,7 +25,7 @@ enum class Visibility : uint8_t {
 // What a block is to the caller.
 inline Visibility VisibilityOf(const Caller& caller, BlockId id) {
   const DomainRooms& rooms = *caller.rooms;
-  if (rooms.residency.IsExpired(id)) return Visibility::kNothing;
+  if (rooms.residency.candidates.IsExpired(id)) return Visibility::kNothing;
   const Block& b = rooms.domain.block(id);
   if (b.phase == BlockPhase::kReserved) return Visibility::kReserved;
   if (b.dram.is_readable()) {

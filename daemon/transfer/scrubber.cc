@@ -133,7 +133,7 @@ bool Scrubber::BeginRead() {
         static_cast<std::byte*>(std::aligned_alloc(kMemoryAlignmentBytes, memory_bytes_)));
     TERRACE_CHECK(memory_ != nullptr, "memory for one member of a block");
   }
-  residency_.Hold(block_, HoldKind::kJob);
+  residency_.holds.Hold(block_, HoldKind::kJob);
   phase_ = Phase::kReading;
   budget_bytes_ -= static_cast<int64_t>(extent.length_bytes);
   const Status status = tier().Read(uint64_t{d_.domain_index} << kDomainShift | number_bit_, extent,
@@ -200,7 +200,7 @@ void Scrubber::EndMember(Verdict verdict) {
   const bool is_sealed = d_.block(block_).phase == BlockPhase::kSealed;
   const bool is_asked_for = !is_asked_ || (is_checking() && !is_abandoned_);
   const uint64_t slot_bytes = member().slot_bytes;
-  residency_.LetGo(block_, HoldKind::kJob);
+  residency_.holds.LetGo(block_, HoldKind::kJob);
   if (is_bad && is_sealed && is_asked_for && !std::exchange(is_again_, true)) {
     ++d_.counters.reads_repeated;
     return;
@@ -223,7 +223,7 @@ void Scrubber::EndMember(Verdict verdict) {
 // The same member at the next tick.
 void Scrubber::Retry() {
   phase_ = Phase::kIdle;
-  residency_.LetGo(block_, HoldKind::kJob);
+  residency_.holds.LetGo(block_, HoldKind::kJob);
   is_fresh_ = true;
 }
 
@@ -246,7 +246,7 @@ void Scrubber::GiveUpCopy() {
   if (d_.block(block_).job_count > 0) return;
   ++d_.counters.blocks_corrupt;
   const CommitId commit_id = d_.block(block_).commit_id;
-  residency_.DropLower(block_, d_.persistent_tier, Residency::DropReason::kBadBytes);
+  residency_.lifecycle.DropLower(block_, d_.persistent_tier, DropReason::kBadBytes);
   const Block& b = d_.block(block_);
   if (b.phase == BlockPhase::kSealed && b.commit_id == commit_id) (void)mover_.Persist(block_);
 }

@@ -19,7 +19,7 @@
 #include <span>
 #include <vector>
 
-#include "daemon/block/residency.h"
+#include "daemon/residency/residency.h"
 #include "daemon/transfer/copy_findings.h"
 #include "daemon/transfer/mover.h"
 

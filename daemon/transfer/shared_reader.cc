@@ -49,7 +49,7 @@ std::vector<BlockId> SharedReader::Expect(const KeysQuery& query, size_t from_in
                                         .position = found[i].position,
                                         .parent = is_chain ? parent : kBlockNone});
     if (id == kBlockNone) break;
-    residency_.Expect(id);
+    residency_.lifecycle.Expect(id);
     arrivals_[id] = {.finding = found[i]};
     findings_.erase({group.id(), key});
     ids.push_back(id);
@@ -61,19 +61,20 @@ std::vector<BlockId> SharedReader::Expect(const KeysQuery& query, size_t from_in
 void SharedReader::GiveUp(BlockId id) {
   TERRACE_CHECK(d_.block(id).is_expected(), "what has slots arrives");
   arrivals_.erase(id);
-  const Because because(d_, protocol::MissCause::kLate);
-  residency_.Erase(id, StatusCode::kNotFound);
+  const EraseCauseScope scope(d_, protocol::MissCause::kLate);
+  residency_.lifecycle.Erase(id, StatusCode::kNotFound);
 }
 
 Status SharedReader::Fetch(BlockId id) {
   const auto found = arrivals_.find(id);
   TERRACE_CHECK(found != arrivals_.end() && d_.block(id).is_expected(), "a block is fetched once");
-  residency_.Hold(id, HoldKind::kJob);
-  const Status status = evictor_.TakeSlots(id, found->second.finding.member_mask);
+  residency_.holds.Hold(id, HoldKind::kJob);
+  const Status status =
+      evictor_.TakeSlots(id, found->second.finding.member_mask, {.source = FillSource::kShared});
   if (status.ok()) {
     begun_.push_back(id);
   } else {
-    residency_.LetGo(id, HoldKind::kJob);
+    residency_.holds.LetGo(id, HoldKind::kJob);
   }
   return status;
 }
@@ -176,7 +177,7 @@ void SharedReader::FinishIfDone(BlockId id) {
     Publish(id, arrival);
     verifier_.CheckPromotion(id);  // EndFetch follows
   }
-  residency_.LetGo(id, HoldKind::kJob);
+  residency_.holds.LetGo(id, HoldKind::kJob);
   if (!is_sealed || !arrival.is_failed) return;
   ++(arrival.is_cancelled ? counts_.blocks_cancelled : counts_.blocks_missed);
   if (arrival.is_mixed) EraseMixed(id, arrival.finding);
@@ -198,9 +199,7 @@ void SharedReader::EraseMixed(BlockId id, const Finding& finding) {
 
 // What the block is, as its record says. Its bytes are still to be compared.
 void SharedReader::Publish(BlockId id, const Arrival& arrival) {
-  Block& b = d_.block(id);
-  b.commit_id = arrival.commit_id;
-  b.event_hash = arrival.event_hash;
+  residency_.lifecycle.Describe(id, arrival.commit_id, arrival.event_hash);
   protocol::Hints hints;
   hints.priority = std::min(arrival.priority, protocol::kPriorityMax);
   hints.recompute_ns_per_token = arrival.recompute_ns_per_token;
@@ -209,21 +208,20 @@ void SharedReader::Publish(BlockId id, const Arrival& arrival) {
     const uint64_t left_s = arrival.expires_at_s > unix_s ? arrival.expires_at_s - unix_s : 1;
     hints.ttl_s = static_cast<uint32_t>(std::min(left_s, kExpiryLeftMaxS - 1));
   }
-  residency_.ApplyHints(id, hints);  // the rows of its slots say so, too
+  residency_.hints.Apply(id, hints);  // the rows of its slots say so, too
 }
 
 void SharedReader::EndFetch(BlockId id, bool is_good) {
-  Block& b = d_.block(id);
-  b.fill_tier = 0;
-  residency_.EndFill(id, is_good);
+  residency_.dram.EndFill(id, is_good);
   if (is_good) {
-    b.shared_epoch = d_.shared_epoch;  // it need not be given back
+    d_.blocks.Change<SharedMarks>(id, {}).shared_epoch =
+        d_.shared_epoch;  // it need not be given back
     ++counts_.blocks_fetched;
     listener_.OnFetched(id);
     return;
   }
-  const Because because(d_, protocol::MissCause::kLate);
-  residency_.Erase(id, StatusCode::kNotFound);
+  const EraseCauseScope scope(d_, protocol::MissCause::kLate);
+  residency_.lifecycle.Erase(id, StatusCode::kNotFound);
 }
 
 void SharedReader::AddStats(DomainStats::SharedStats* stats) const {

@@ -18,8 +18,8 @@
 #include <unordered_map>
 #include <vector>
 
-#include "daemon/block/evictor.h"
-#include "daemon/block/residency.h"
+#include "daemon/residency/evictor.h"
+#include "daemon/residency/residency.h"
 #include "daemon/transfer/verifier.h"
 
 namespace terrace {

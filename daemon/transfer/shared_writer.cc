@@ -16,7 +16,8 @@ static_assert(kGroupMembersMax <= 1 << kBlockShift);
 bool SharedWriter::IsToGive(BlockId id) const {
   const Block& b = d_.block(id);
   return !IsOfBefore(b) && b.phase == BlockPhase::kSealed && b.dram.state == CopyState::kReady &&
-         !b.is_no_store && b.shared_epoch != d_.shared_epoch && !residency_.IsExpired(id);
+         !b.is_no_store && b.shared_epoch != d_.shared_epoch &&
+         !residency_.candidates.IsExpired(id);
 }
 
 bool SharedWriter::IsOfBefore(const Block& b) const {
@@ -39,7 +40,7 @@ bool SharedWriter::FindRun(BlockId id, BlockKey* run) const {
 void SharedWriter::Offer(BlockId id, Moment moment) {
   const SharedUse& use = d_.options.shared;
   if (use.tier == nullptr || !use.is_storing) return;
-  Block& b = d_.block(id);
+  const Block& b = d_.block(id);
   if (!IsToGive(id) || b.is_offered || jobs_.contains(id)) return;
   if (use.is_storing_hits_only && moment == Moment::kSealed) return;
   if (!b.is_verified) return verifier_.Verify(id);
@@ -49,7 +50,7 @@ void SharedWriter::Offer(BlockId id, Moment moment) {
     return;
   }
   queue_[b.priority].push_back({.block = id, .commit_id = b.commit_id, .byte_count = byte_count});
-  b.is_offered = true;
+  MarksOf(id).is_offered = true;
   ++counts_.queued_blocks;
   counts_.queued_bytes += byte_count;
 }
@@ -68,8 +69,8 @@ bool SharedWriter::MakeRoom(uint64_t byte_count, uint8_t priority) {
     if (lowest->second.empty()) queue_.erase(lowest);
     --counts_.queued_blocks;
     counts_.queued_bytes -= dropped.byte_count;
-    Block& b = d_.block(dropped.block);
-    if (b.commit_id == dropped.commit_id) b.is_offered = false;
+    const bool is_same = d_.block(dropped.block).commit_id == dropped.commit_id;
+    if (is_same) MarksOf(dropped.block).is_offered = false;
     ++counts_.blocks_dropped;
   }
   return true;
@@ -100,9 +101,9 @@ void SharedWriter::Step() {
   for (uint32_t i = 0;
        i < kOffersPerStepMax && jobs_.size() < kStoresInFlightMax && TakeNext(&offered); ++i) {
     const BlockId id = offered.block;
-    Block& b = d_.block(id);
+    const Block& b = d_.block(id);
     const bool is_same = b.commit_id == offered.commit_id;
-    if (is_same) b.is_offered = false;
+    if (is_same) MarksOf(id).is_offered = false;
     if (!is_same || !MayGive(id)) {
       ++counts_.blocks_outdated;
       continue;
@@ -112,7 +113,7 @@ void SharedWriter::Step() {
       ++counts_.blocks_unnamed;
       continue;
     }
-    residency_.Hold(id, HoldKind::kJob);
+    residency_.holds.Hold(id, HoldKind::kJob);
     Job& begun = jobs_[id] = job;
     if (!Begin(id, &begun)) {
       begun_.push_back(id);
@@ -169,9 +170,9 @@ void SharedWriter::FinishIfDone(BlockId id) {
     ++counts_.blocks_failed;
   } else {
     ++(job.is_existing ? counts_.blocks_existing : counts_.blocks_stored);
-    d_.block(id).shared_epoch = d_.shared_epoch;
+    MarksOf(id).shared_epoch = d_.shared_epoch;
   }
-  residency_.LetGo(id, HoldKind::kJob);
+  residency_.holds.LetGo(id, HoldKind::kJob);
 }
 
 void SharedWriter::Tick() {
@@ -179,7 +180,7 @@ void SharedWriter::Tick() {
   d_.options.shared.tier->Tick();
   // A server that was away may have come back empty.
   const uint64_t lost = d_.options.shared.tier->stats().connections_lost;
-  if (lost != connections_lost_) ++d_.shared_epoch;
+  if (lost != connections_lost_) ++d_.shared_epoch.of_owner();
   connections_lost_ = lost;
   Step();
 }

@@ -15,7 +15,7 @@
 #include <map>
 #include <unordered_map>
 
-#include "daemon/block/residency.h"
+#include "daemon/residency/residency.h"
 #include "daemon/transfer/verifier.h"
 
 namespace terrace {
@@ -47,6 +47,7 @@ class SharedWriter {
   DomainStats::SharedStats stats() const;
 
  private:
+  SharedMarks& MarksOf(BlockId id) { return d_.blocks.Change<SharedMarks>(id, {}); }
   struct Offered {
     BlockId block = kBlockNone;
     CommitId commit_id = 0;

@@ -9,11 +9,11 @@ namespace terrace {
 static constexpr uint32_t kDomainShift = 48;
 
 void Verifier::Verify(BlockId id) {
-  Block& b = d_.block(id);
+  const Block& b = d_.block(id);
   if (b.is_verified || b.is_check_due || b.is_in_check) return;
   if (waiting_.empty() && may_start_unasked() && Start(id, Purpose::kUnasked).ok()) return;
   if (waiting_.size() >= kWaitingMax) return;
-  b.is_check_due = true;
+  MarksOf(id).is_check_due = true;
   waiting_.push_back({.block = id, .commit_id = b.commit_id});
 }
 
@@ -30,16 +30,16 @@ bool Verifier::VerifyToLeave(BlockId id) {
 }
 
 Status Verifier::Start(BlockId id, Purpose purpose) {
-  Block& b = d_.block(id);
+  const Block& b = d_.block(id);
   if (b.phase != BlockPhase::kSealed || !b.dram.is_readable() || b.is_in_check || b.is_verified) {
     return Status::Ok();
   }
-  b.is_in_check = true;
-  residency_.Hold(id, HoldKind::kJob);
+  MarksOf(id).is_in_check = true;
+  residency_.holds.Hold(id, HoldKind::kJob);
   const Status status = Submit({.block = id, .purpose = purpose});
   if (!status.ok()) {
-    b.is_in_check = false;
-    residency_.LetGo(id, HoldKind::kJob);
+    MarksOf(id).is_in_check = false;
+    residency_.holds.LetGo(id, HoldKind::kJob);
   }
   return status;
 }
@@ -53,15 +53,14 @@ void Verifier::CheckServed(BlockId id) {
 }
 
 void Verifier::CheckPromotion(BlockId id) {
-  Block& b = d_.block(id);
-  b.is_in_check = true;
-  residency_.Hold(id, HoldKind::kJob);
+  MarksOf(id).is_in_check = true;
+  residency_.holds.Hold(id, HoldKind::kJob);
   const Check check{.block = id, .purpose = Purpose::kPromotion};
   if (!Submit(check).ok()) promotions_waiting_.push_back(check);
 }
 
 void Verifier::CheckStep(BlockId id, uint32_t step) {
-  residency_.Hold(id, HoldKind::kJob);
+  residency_.holds.Hold(id, HoldKind::kJob);
   const Check check{.block = id, .purpose = Purpose::kStep, .step = step};
   if (!Submit(check).ok()) promotions_waiting_.push_back(check);
 }
@@ -162,26 +161,26 @@ bool Verifier::Compare(const Check& check, std::span<const Checksum> roots) {
 void Verifier::Conclude(const Check& check, bool is_good) {
   const BlockId id = check.block;
   const Purpose purpose = check.purpose;
-  Block& b = d_.block(id);
+  const Block& b = d_.block(id);
   if (purpose == Purpose::kStep) {
-    residency_.LetGo(id, HoldKind::kJob);
+    residency_.holds.LetGo(id, HoldKind::kJob);
     listener_->OnStepChecked(id, check.step, is_good);
     return;
   }
-  b.is_in_check = false;
+  MarksOf(id).is_in_check = false;
   const bool is_sealed = b.phase == BlockPhase::kSealed;
   if (purpose == Purpose::kPromotion) {
-    residency_.LetGo(id, HoldKind::kJob);
+    residency_.holds.LetGo(id, HoldKind::kJob);
     listener_->OnPromotionChecked(id, is_good);
     return;
   }
   CountInFlight(check, -1);
   if (is_sealed && is_good) {
     ++d_.counters.checksums_verified;
-    residency_.Verified(id);
+    residency_.dram.Verified(id);
   }
   if (is_sealed && !is_good) Refute(id);
-  residency_.LetGo(id, HoldKind::kJob);
+  residency_.holds.LetGo(id, HoldKind::kJob);
   if (is_sealed && is_good && listener_ != nullptr) listener_->OnVerified(id);
 }
 
@@ -194,8 +193,8 @@ void Verifier::Refute(BlockId id) {
   if (b.writer_session != 0) {
     d_.NoteRefuted({.session = b.writer_session, .uid = b.writer_uid, .block_count = 1});
   }
-  const Because because(d_, protocol::MissCause::kCorrupt);
-  residency_.Erase(id, StatusCode::kNotFound);
+  const EraseCauseScope scope(d_, protocol::MissCause::kCorrupt);
+  residency_.lifecycle.Erase(id, StatusCode::kNotFound);
 }
 
 bool Verifier::Step() {
@@ -217,11 +216,11 @@ bool Verifier::StepWaiting(std::deque<Waiting>* waiting, Purpose purpose) {
   for (uint32_t i = 0; i < kWaitingPerStepMax && !waiting->empty(); ++i) {
     if (purpose == Purpose::kUnasked && !may_start_unasked()) return true;
     const Waiting next = waiting->front();
-    Block& b = d_.block(next.block);
+    const Block& b = d_.block(next.block);
     // Evicted meanwhile, perhaps, and another block since.
     if (b.commit_id == next.commit_id) {
       if (!Start(next.block, purpose).ok()) return false;
-      if (purpose == Purpose::kUnasked) b.is_check_due = false;
+      if (purpose == Purpose::kUnasked) MarksOf(next.block).is_check_due = false;
     }
     waiting->pop_front();
   }

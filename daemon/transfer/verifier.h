@@ -17,7 +17,7 @@
 #include <span>
 #include <vector>
 
-#include "daemon/block/residency.h"
+#include "daemon/residency/residency.h"
 
 namespace terrace {
 
@@ -90,6 +90,7 @@ class Verifier {
     CommitId commit_id = 0;
   };
 
+  CheckMarks& MarksOf(BlockId id) { return d_.blocks.Change<CheckMarks>(id, {}); }
   // kBusy: the queue is full. The block is held while its bytes are read.
   Status Start(BlockId id, Purpose purpose);
   bool may_start_unasked() const {

@@ -358,7 +358,10 @@ Status TierBench::BeginWrite(uint32_t lane) {
   }
   const Result<Extent> extent = tier_->Allocate(0, block_bytes_, 1);
   TERRACE_RETURN_IF_ERROR(extent.status());
-  BlockRecord record{.commit_id = next_key_, .owner = lane, .part_checksums = checksum_};
+  BlockRecord record;
+  record.commit_id = next_key_;
+  record.owner = lane;
+  record.part_checksums = checksum_;
   record.key = {next_key_, ~next_key_};
   ++next_key_;
   const Status begun = tier_->Write(lane, *extent, record, MemoryOf(lane));

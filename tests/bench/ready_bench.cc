@@ -88,7 +88,9 @@ class Predecessor {
     std::vector<std::byte> table(geometry.payload_offset_bytes);
     EncodeSuperblock({uuid, index, geometry.shape, kSlabBytes}, secret_,
                      std::span(table).first(kSlabSectorBytes));
-    SlabEntry entry{.state = SlabEntryState::kUsed, .priority = 50};
+    SlabEntry entry;
+    entry.state = SlabEntryState::kUsed;
+    entry.priority = 50;
     entry.length_bytes = kSlotBytes;
     entry.group = group.Id();
     entry.space = group.members[0].spec.Id();

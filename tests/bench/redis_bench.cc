@@ -74,11 +74,12 @@ class TierRunner final : public SharedTierListener {
   double Store(std::vector<std::vector<std::byte>>& slots, size_t count, uint64_t series) {
     return Run(slots, count, [&](size_t i, std::span<std::byte> slot) {
       const RedisBlockName name = NameOf(i, series);
-      const BlockRecord record{.group = name.group,
-                               .space = name.space,
-                               .key = name.key,
-                               .commit_id = series + 1,
-                               .position = name.position};
+      BlockRecord record;
+      record.group = name.group;
+      record.space = name.space;
+      record.key = name.key;
+      record.commit_id = series + 1;
+      record.position = name.position;
       return tier_->Store(i, name.run, record, slot);
     });
   }

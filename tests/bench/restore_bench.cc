@@ -68,10 +68,11 @@ void Run(uint32_t block_count, const std::string& policy) {
   const SpaceGroupSpec group = OneMember(kSlotBytes);
   if (!store.restoration().RestoreGroup(0, group).ok()) std::abort();
   const Checksum root{1, 2};
-  BlockRecord record{.group = group.Id(),
-                     .space = group.members[0].spec.Id(),
-                     .commit_id = 1,
-                     .part_checksums = {&root, 1}};
+  BlockRecord record;
+  record.group = group.Id();
+  record.space = group.members[0].spec.Id();
+  record.commit_id = 1;
+  record.part_checksums = {&root, 1};
   const Watch copies;
   uint64_t wanted_count = 0;
   for (uint32_t i = 0; i < block_count; ++i) {

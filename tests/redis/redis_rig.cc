@@ -44,16 +44,18 @@ RedisBlockName RedisTestName(uint64_t chain, uint32_t position) {
 }
 
 BlockRecord RedisTestRecord(const RedisBlockName& name, CommitId commit_id) {
-  return {.group = name.group,
-          .space = name.space,
-          .key = name.key,
-          .parent = {name.key.high, name.key.low},
-          .commit_id = commit_id,
-          .event_hash = commit_id + 1,
-          .position = name.position,
-          .recompute_ns_per_token = 1234,
-          .member = 3,
-          .priority = 42};
+  BlockRecord record;
+  record.group = name.group;
+  record.space = name.space;
+  record.key = name.key;
+  record.parent = {name.key.high, name.key.low};
+  record.commit_id = commit_id;
+  record.event_hash = commit_id + 1;
+  record.position = name.position;
+  record.recompute_ns_per_token = 1234;
+  record.member = 3;
+  record.priority = 42;
+  return record;
 }
 
 std::vector<std::byte> RedisTestBytes(const BlockKey& key, CommitId commit_id,

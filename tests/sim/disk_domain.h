@@ -174,13 +174,13 @@ class DiskDomain final : public TierListener {
     const Result<Extent> extent = tier_->Allocate(0, spec.slot_bytes(), 2);
     if (!extent.ok()) return false;
     Block block{.extent = *extent};
-    block.record = {.group = group.Id(),
-                    .space = spec.Id(),
-                    .key = {.low = owner, .high = 7},
-                    .commit_id = random_(),
-                    .position = owner,
-                    .priority = 50,
-                    .owner = owner};
+    block.record.group = group.Id();
+    block.record.space = spec.Id();
+    block.record.key = {.low = owner, .high = 7};
+    block.record.commit_id = random_();
+    block.record.position = owner;
+    block.record.priority = 50;
+    block.record.owner = owner;
     Buffer buffer(static_cast<std::byte*>(std::aligned_alloc(4096, spec.slot_bytes())));
     const std::span<std::byte> bytes(buffer.get(), spec.slot_bytes());
     for (std::byte& byte : bytes) byte = static_cast<std::byte>(random_());

@@ -19,6 +19,7 @@
 
 #include "terrace/arena_layout.h"
 #include "terrace/block_key.h"
+#include "tiers/block_meta.h"
 
 namespace terrace {
 
@@ -52,6 +53,10 @@ struct SlotIdentity {
 
   friend bool operator==(const SlotIdentity&, const SlotIdentity&) = default;
 };
+
+// What a row says of a block, and what it says when it is read back.
+SlotIdentity IdentityOf(const BlockDescription& block, uint32_t writer_uid);
+BlockMeta MetaOf(const SlotIdentity& identity);
 
 struct SlotRow {
   SlotState state = SlotState::kFree;

@@ -20,26 +20,13 @@ SlabEntry EntryWriter::Describe(const NvmeSlab& slab, const Extent& extent,
                                 const BlockRecord& record) {
   const SlabShape& shape = slab.geometry.shape;
   TERRACE_CHECK(record.part_checksums.size() <= shape.part_count, "a checksum a part");
-  SlabEntry entry{
-      .state = SlabEntryState::kUsed,
-      .priority = record.priority,
-      .is_pinned = record.is_pinned,
-      .member = record.member,
-      .slot = static_cast<uint32_t>(extent.position),
-      .generation = extent.generation,
-      .position = record.position,
-      .recompute_ns_per_token = record.recompute_ns_per_token,
-      .epoch = ++epoch_,
-      .length_bytes = extent.length_bytes,
-      .commit_id = record.commit_id,
-      .event_hash = record.event_hash,
-      .expires_at_s = record.expires_at_s,
-      .group = record.group,
-      .space = record.space,
-      .key = record.key,
-      .parent = record.parent,
-      .part_checksums = {record.part_checksums.begin(), record.part_checksums.end()},
-  };
+  SlabEntry entry{record};
+  entry.state = SlabEntryState::kUsed;
+  entry.slot = static_cast<uint32_t>(extent.position);
+  entry.generation = extent.generation;
+  entry.epoch = ++epoch_;
+  entry.length_bytes = extent.length_bytes;
+  entry.part_checksums.assign(record.part_checksums.begin(), record.part_checksums.end());
   entry.part_checksums.resize(shape.part_count);  // none: such bytes never verify
   return entry;
 }

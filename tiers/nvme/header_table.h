@@ -14,6 +14,7 @@
 #include "terrace/block_key.h"
 #include "terrace/checksum.h"
 #include "terrace/status.h"
+#include "tiers/block_meta.h"
 
 namespace terrace {
 
@@ -80,25 +81,14 @@ enum class SlabEntryState : uint8_t {
   kQuarantined = 2,  // its bytes did not verify: not used again until fsck has looked
 };
 
-struct SlabEntry {
+// Of a BlockDescription is_no_store is not stored: such blocks never come here.
+struct SlabEntry : BlockDescription {
   SlabEntryState state = SlabEntryState::kFree;
-  uint8_t priority = 0;
   uint8_t codec = 0;  // 0: raw
-  bool is_pinned = false;
-  uint16_t member = 0;
   uint32_t slot = 0;
   uint32_t generation = 0;
-  uint32_t position = 0;
-  uint32_t recompute_ns_per_token = 0;
   uint64_t epoch = 0;  // order of writes in the domain; of two entries for one key the later holds
   uint64_t length_bytes = 0;
-  CommitId commit_id = 0;
-  uint64_t event_hash = 0;
-  uint64_t expires_at_s = 0;
-  GroupId group;
-  SpaceId space;
-  BlockKey key;
-  BlockKey parent;
   std::vector<Checksum> part_checksums;  // shape.part_count of them when kUsed
 };
 

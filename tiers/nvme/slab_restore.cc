@@ -37,21 +37,11 @@ uint64_t FingerprintOf(const SlabEntry& entry) {
 }
 
 BlockRecord RecordOf(const SlabEntry& entry, uint32_t domain_index) {
-  return {.domain_index = domain_index,
-          .group = entry.group,
-          .space = entry.space,
-          .key = entry.key,
-          .parent = entry.parent,
-          .commit_id = entry.commit_id,
-          .event_hash = entry.event_hash,
-          .expires_at_s = entry.expires_at_s,
-          .epoch = entry.epoch,
-          .position = entry.position,
-          .recompute_ns_per_token = entry.recompute_ns_per_token,
-          .member = entry.member,
-          .priority = entry.priority,
-          .is_pinned = entry.is_pinned,
-          .part_checksums = entry.part_checksums};
+  BlockRecord record{entry};
+  record.domain_index = domain_index;
+  record.epoch = entry.epoch;
+  record.part_checksums = entry.part_checksums;
+  return record;
 }
 
 bool IsAllZero(std::span<const std::byte> bytes) {

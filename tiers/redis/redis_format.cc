@@ -133,19 +133,20 @@ Result<RedisManifest> DecodeManifest(std::span<const std::byte> bytes, const Dom
           At::kParts + kPartBytes * part_count + kChunkBytes * chunk_count + tail_bytes) {
     return refused;
   }
-  RedisManifest manifest{.group = GetId<GroupId>(bytes, At::kGroup),
-                         .space = GetId<SpaceId>(bytes, At::kSpace),
-                         .key = GetId<BlockKey>(bytes, At::kKey),
-                         .parent = GetId<BlockKey>(bytes, At::kParent),
-                         .commit_id = Get<CommitId>(bytes, At::kCommit),
-                         .write_id = Get<uint64_t>(bytes, At::kWrite),
-                         .length_bytes = Get<uint64_t>(bytes, At::kLength),
-                         .event_hash = Get<uint64_t>(bytes, At::kEventHash),
-                         .expires_at_s = Get<uint64_t>(bytes, At::kExpires),
-                         .position = Get<uint32_t>(bytes, At::kPosition),
-                         .recompute_ns_per_token = Get<uint32_t>(bytes, At::kRecompute),
-                         .member = Get<uint16_t>(bytes, At::kMember),
-                         .priority = Get<uint8_t>(bytes, At::kPriority)};
+  RedisManifest manifest;
+  manifest.group = GetId<GroupId>(bytes, At::kGroup);
+  manifest.space = GetId<SpaceId>(bytes, At::kSpace);
+  manifest.key = GetId<BlockKey>(bytes, At::kKey);
+  manifest.parent = GetId<BlockKey>(bytes, At::kParent);
+  manifest.commit_id = Get<CommitId>(bytes, At::kCommit);
+  manifest.write_id = Get<uint64_t>(bytes, At::kWrite);
+  manifest.length_bytes = Get<uint64_t>(bytes, At::kLength);
+  manifest.event_hash = Get<uint64_t>(bytes, At::kEventHash);
+  manifest.expires_at_s = Get<uint64_t>(bytes, At::kExpires);
+  manifest.position = Get<uint32_t>(bytes, At::kPosition);
+  manifest.recompute_ns_per_token = Get<uint32_t>(bytes, At::kRecompute);
+  manifest.member = Get<uint16_t>(bytes, At::kMember);
+  manifest.priority = Get<uint8_t>(bytes, At::kPriority);
   size_t at = At::kParts;
   for (size_t i = 0; i < part_count; ++i, at += kPartBytes) {
     manifest.part_checksums.push_back(GetId<Checksum>(bytes, at));

@@ -18,6 +18,7 @@
 #include "terrace/space.h"
 #include "terrace/status.h"
 #include "terrace/units.h"
+#include "tiers/block_meta.h"
 #include "tiers/shared_name.h"
 
 namespace terrace {
@@ -42,20 +43,10 @@ struct RedisChunk {
   friend bool operator==(const RedisChunk&, const RedisChunk&) = default;
 };
 
-struct RedisManifest {
-  GroupId group;
-  SpaceId space;
-  BlockKey key;
-  BlockKey parent;
-  CommitId commit_id = 0;
+// Of a BlockDescription pins are not stored: they are one host's.
+struct RedisManifest : BlockDescription {
   uint64_t write_id = 0;  // of the one write that made these chunks, random
   uint64_t length_bytes = 0;
-  uint64_t event_hash = 0;
-  uint64_t expires_at_s = 0;
-  uint32_t position = 0;
-  uint32_t recompute_ns_per_token = 0;
-  uint16_t member = 0;
-  uint8_t priority = 0;
   std::vector<Checksum> part_checksums;  // the caller's, carried
   std::vector<RedisChunk> chunks;
   std::vector<std::byte> tail;  // chunks and tail add up to length_bytes

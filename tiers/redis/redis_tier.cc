@@ -39,33 +39,15 @@ struct Answer {
 };
 
 BlockRecord RecordOf(const RedisManifest& manifest) {
-  return {.group = manifest.group,
-          .space = manifest.space,
-          .key = manifest.key,
-          .parent = manifest.parent,
-          .commit_id = manifest.commit_id,
-          .event_hash = manifest.event_hash,
-          .expires_at_s = manifest.expires_at_s,
-          .position = manifest.position,
-          .recompute_ns_per_token = manifest.recompute_ns_per_token,
-          .member = manifest.member,
-          .priority = manifest.priority,
-          .part_checksums = manifest.part_checksums};
+  BlockRecord record{manifest};
+  record.part_checksums = manifest.part_checksums;
+  return record;
 }
 
 RedisManifest ManifestOf(const BlockRecord& record) {
-  return {.group = record.group,
-          .space = record.space,
-          .key = record.key,
-          .parent = record.parent,
-          .commit_id = record.commit_id,
-          .event_hash = record.event_hash,
-          .expires_at_s = record.expires_at_s,
-          .position = record.position,
-          .recompute_ns_per_token = record.recompute_ns_per_token,
-          .member = record.member,
-          .priority = record.priority,
-          .part_checksums = {record.part_checksums.begin(), record.part_checksums.end()}};
+  RedisManifest manifest{record};
+  manifest.part_checksums.assign(record.part_checksums.begin(), record.part_checksums.end());
+  return manifest;
 }
 
 }  // namespace

@@ -113,8 +113,10 @@ class NvmeFiles : public testing::TestWithParam<DiskEngineChoice>, public TierLi
     TERRACE_RETURN_IF_ERROR(extent.status());
     const std::span<std::byte> memory = memory_.bytes();
     FillPattern(memory, key);
-    BlockRecord record{
-        .commit_id = key, .owner = static_cast<uint32_t>(key), .part_checksums = checksum_};
+    BlockRecord record;
+    record.commit_id = key;
+    record.owner = static_cast<uint32_t>(key);
+    record.part_checksums = checksum_;
     record.key = {key, ~key};
     const TransferId id = ++transfer_;
     Status status = tier_->Write(id, *extent, record, memory);
@@ -453,7 +455,10 @@ TEST_P(NvmeFiles, WriteThatTheKernelHoldsSwitchesTheTierOff) {
   Pass(3);
   drive.Freeze();
   FillPattern(memory_.bytes(), 2);
-  BlockRecord record{.commit_id = 2, .owner = 2, .part_checksums = checksum_};
+  BlockRecord record;
+  record.commit_id = 2;
+  record.owner = 2;
+  record.part_checksums = checksum_;
   record.key = {2, ~uint64_t{2}};
   ASSERT_TRUE(tier_->Write(77, *extent, record, memory_.bytes()).ok());
   blocks_[2] = {.extent = *extent};

@@ -26,22 +26,24 @@ DomainSecret SecretOf(int first) {
 }
 
 RedisManifest Example() {
-  return {.group = {1, 2},
-          .space = {3, 4},
-          .key = {5, 6},
-          .parent = {7, 8},
-          .commit_id = 9,
-          .write_id = 10,
-          .length_bytes = 303,
-          .event_hash = 11,
-          .expires_at_s = 12,
-          .position = 13,
-          .recompute_ns_per_token = 14,
-          .member = 15,
-          .priority = 16,
-          .part_checksums = {{17, 18}, {19, 20}},
-          .chunks = {{{21, 22}, 200}, {{23, 24}, 100}},
-          .tail = std::vector<std::byte>(3, std::byte{25})};
+  RedisManifest manifest;
+  manifest.group = {1, 2};
+  manifest.space = {3, 4};
+  manifest.key = {5, 6};
+  manifest.parent = {7, 8};
+  manifest.commit_id = 9;
+  manifest.write_id = 10;
+  manifest.length_bytes = 303;
+  manifest.event_hash = 11;
+  manifest.expires_at_s = 12;
+  manifest.position = 13;
+  manifest.recompute_ns_per_token = 14;
+  manifest.member = 15;
+  manifest.priority = 16;
+  manifest.part_checksums = {{17, 18}, {19, 20}};
+  manifest.chunks = {{{21, 22}, 200}, {{23, 24}, 100}};
+  manifest.tail = std::vector<std::byte>(3, std::byte{25});
+  return manifest;
 }
 
 TEST(RedisManifest, ComesBackAsItWas) {

@@ -49,11 +49,12 @@ class FakeTables {
   using Entry = std::vector<std::byte>;
 
   void Write(SlotName name, SlabEntryState state, uint64_t commit_id) {
-    const SlabEntry entry{.state = state,
-                          .slot = name.slot,
-                          .length_bytes = 4096,
-                          .commit_id = commit_id,
-                          .part_checksums = {Checksum{.low = commit_id, .high = 1}}};
+    SlabEntry entry;
+    entry.state = state;
+    entry.slot = name.slot;
+    entry.length_bytes = 4096;
+    entry.commit_id = commit_id;
+    entry.part_checksums = {Checksum{.low = commit_id, .high = 1}};
     const std::lock_guard lock(mutex_);
     Entry& bytes = entries_[name];
     bytes.resize(geometry_.entry_bytes);

@@ -2,7 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "daemon/block/evictor.h"
+#include "daemon/residency/evictor.h"
 #include "store_fixture.h"
 
 namespace terrace {

@@ -1,11 +1,11 @@
-#include "daemon/block/evictor.h"
+#include "daemon/residency/evictor.h"
 
 #include <algorithm>
 
 namespace terrace {
 
 BlockId Evictor::Insert(const NewBlock& block) {
-  BlockId id = residency_.Insert(block);
+  BlockId id = residency_.lifecycle.Reserve(block);
   if (id != kBlockNone) return id;
   // blocks_max ids are in use: the least wanted of the lowest tier makes room.
   for (uint32_t t = static_cast<uint32_t>(d_.lower.size()); t-- > 0;) {
@@ -15,27 +15,27 @@ BlockId Evictor::Insert(const NewBlock& block) {
       continue;
     }
     Evict(victim);
-    return residency_.Insert(block);
+    return residency_.lifecycle.Reserve(block);
   }
   const BlockId victim = d_.dram_policy->Victim();
   if (victim != kBlockNone && MayEvict(victim) && victim != block.parent) {
     Evict(victim);
-    return residency_.Insert(block);
+    return residency_.lifecycle.Reserve(block);
   }
   if (d_.device_tier == kLowerTiersMax) return kBlockNone;
   const BlockId last = d_.lower[d_.device_tier].policy->Victim();
   if (last == kBlockNone || !MayEvict(last) || last == block.parent) return kBlockNone;
   Evict(last);
-  return residency_.Insert(block);
+  return residency_.lifecycle.Reserve(block);
 }
 
-Status Evictor::TakeSlots(BlockId id, uint64_t member_mask) {
+Status Evictor::TakeSlots(BlockId id, uint64_t member_mask, const FillFrom& from) {
   uint32_t demotions_left = kDemotionsPerBlockMax;
   uint32_t short_class = 0;
   bool has_compacted = false;
   bool has_trimmed = false;
   for (uint32_t tries = 0; tries <= kEvictionsPerBlockMax; ++tries) {
-    const Status status = residency_.TakeSlots(id, member_mask, &short_class);
+    const Status status = residency_.dram.TakeSlots(id, member_mask, from, &short_class);
     if (status.ok()) {
       expected_count_ = std::max(expected_count_, 2u) - 1;
       return status;
@@ -57,7 +57,7 @@ Status Evictor::TakeSlots(BlockId id, uint64_t member_mask) {
     if (!EvictSomeFromDram(is_foreign ? 1 : expected_count_, &demotions_left)) break;
   }
   if (Compact(short_class, 1)) {
-    const Status status = residency_.TakeSlots(id, member_mask, &short_class);
+    const Status status = residency_.dram.TakeSlots(id, member_mask, from, &short_class);
     if (status.ok()) return status;
   }
   return Status(StatusCode::kNoSpace, "no slot is free, and nothing more may be evicted for it");
@@ -82,7 +82,7 @@ bool Evictor::TrimWindow(BlockId tip, uint32_t class_index) {
         b.is_inherited || !((b.dram.member_mask >> windowed->member) & 1)) {
       continue;
     }
-    residency_.DropMember(id, windowed->member);
+    residency_.dram.DropMember(id, windowed->member);
     ++trimmed_count;
   }
   return trimmed_count > 0;
@@ -98,8 +98,8 @@ bool Evictor::EvictSomeFromDram(uint32_t at_once_max, uint32_t* demotions_left) 
     }
     const uint32_t count = std::min(
         {victim - d_.index.runs().RunAt(victim).first + 1, at_once_max, kEvictionsAtOnceMax});
-    if (residency_.DropTail({.first = victim + 1 - count, .block_count = count}) == 0) {
-      residency_.DropDram(victim);
+    if (residency_.lifecycle.DropTail({.first = victim + 1 - count, .block_count = count}) == 0) {
+      residency_.lifecycle.DropDram(victim);
     }
     return true;
   }
@@ -108,9 +108,9 @@ bool Evictor::EvictSomeFromDram(uint32_t at_once_max, uint32_t* demotions_left) 
 Status Evictor::TakeExtents(BlockId id, uint32_t tier) {
   // The parent may be the tier's next victim until its child is in.
   const BlockId parent = d_.index.node(id).parent;
-  if (parent != kBlockNone) residency_.Hold(parent, HoldKind::kJob);
+  if (parent != kBlockNone) residency_.holds.Hold(parent, HoldKind::kJob);
   const Status status = TakeExtentsHeld(id, tier);
-  if (parent != kBlockNone) residency_.LetGo(parent, HoldKind::kJob);
+  if (parent != kBlockNone) residency_.holds.LetGo(parent, HoldKind::kJob);
   return status;
 }
 
@@ -123,7 +123,7 @@ Status Evictor::TakeExtentsHeld(BlockId id, uint32_t tier) {
   const Status room_comes(StatusCode::kBusy, "room is being made");
   uint32_t short_local = 0;
   uint32_t foreign_count = 0;
-  Status status = residency_.TakeExtents(id, tier, &short_local);
+  Status status = residency_.lower.TakeExtents(id, tier, &short_local);
   for (uint32_t tries = 0; tries < kEvictionsPerBlockMax; ++tries) {
     if (status.code() != StatusCode::kNoSpace) return status;
     const LocalMember& local = d_.group_of(d_.block(id)).locals()[short_local];
@@ -139,8 +139,8 @@ Status Evictor::TakeExtentsHeld(BlockId id, uint32_t tier) {
       }
     }
     d_.admission->OnDropBelow(d_.NowUs() - d_.index.touched_us(victim));
-    residency_.DropLower(victim, tier, Residency::DropReason::kNotWanted);
-    status = residency_.TakeExtents(id, tier, &short_local);
+    residency_.lifecycle.DropLower(victim, tier, DropReason::kNotWanted);
+    status = residency_.lower.TakeExtents(id, tier, &short_local);
   }
   if (status.code() == StatusCode::kNoSpace && frees_together(short_local)) return room_comes;
   return status;
@@ -179,7 +179,7 @@ bool Evictor::MayEvict(BlockId id) const {
 bool Evictor::Evict(BlockId id) {
   if (!MayEvict(id)) return false;
   ++d_.counters.blocks_evicted;
-  residency_.Erase(id, StatusCode::kNotFound);
+  residency_.lifecycle.Erase(id, StatusCode::kNotFound);
   return true;
 }
 
@@ -212,11 +212,11 @@ bool Evictor::DropDramSubtree(BlockId id, Pins pins, uint32_t* budget) {
       leaf = child;
       if (--*budget == 0) return false;
     }
-    const bool may_go =
-        pins == Pins::kGive ? residency_.MayLeaveDram(leaf) : residency_.MayDropDram(leaf);
+    const bool may_go = pins == Pins::kGive ? residency_.candidates.MayLeaveDram(leaf)
+                                            : residency_.candidates.MayDropDram(leaf);
     if (!may_go) return false;
     --*budget;
-    residency_.DropDram(leaf);
+    residency_.lifecycle.DropDram(leaf);
     if (leaf == id) return true;
   }
   return false;
@@ -234,9 +234,9 @@ bool Evictor::DropLowerSubtree(BlockId id, uint32_t tier, uint32_t* budget) {
       leaf = child;
       if (--*budget == 0) return false;
     }
-    if (!residency_.MayDropLower(leaf, tier)) return false;
+    if (!residency_.candidates.MayDropLower(leaf, tier)) return false;
     --*budget;
-    residency_.DropLower(leaf, tier, Residency::DropReason::kNotWanted);
+    residency_.lifecycle.DropLower(leaf, tier, DropReason::kNotWanted);
     if (leaf == id) return true;
   }
   return false;

@@ -1,4 +1,4 @@
-#include "daemon/block/segment_ledger.h"
+#include "daemon/residency/segment_ledger.h"
 
 #include <algorithm>
 
@@ -68,7 +68,7 @@ bool SegmentLedger::is_ready() const {
 
 bool SegmentLedger::has_work() const {
   return std::any_of(domains_.begin(), domains_.end(), [this](const DomainRecord& record) {
-    if (record.domain->is_short) return true;
+    if (record.domain->is_short()) return true;
     if (record.populating_count > 0 || record.draining_count > 0) return false;
     const uint32_t free_count = record.domain->slots.segment_count(SegmentState::kFree);
     if (free_count >= SpareWanted(record) || record.held_count >= record.segments.size()) {
@@ -88,7 +88,7 @@ void SegmentLedger::Step() {
     }
   }
   for (DomainRecord& record : domains_) {
-    record.domain->is_short = false;
+    record.domain->shortages_seen.of_owner() = record.domain->shortages;
     TellRoom(record);
   }
 }
@@ -96,7 +96,7 @@ void SegmentLedger::Step() {
 void SegmentLedger::TellRoom(DomainRecord& record) const {
   const bool may_grow = record.held_count < record.segments.size() && MayTakeOne(record);
   const bool is_growing = may_grow || record.populating_count > 0;
-  record.domain->is_room_coming =
+  record.domain->is_room_coming.of_owner() =
       record.populating_count > 0 || (may_grow && !record.is_backing_off);
   if (is_growing == record.is_growing) return;
   record.is_growing = is_growing;
@@ -136,7 +136,7 @@ void SegmentLedger::Grow(DomainRecord& record) {
   const uint32_t segments_wanted = std::max(domain.member_count, 1u);
   const bool wants_first = record.held_count < segments_wanted;
   const bool wants_spare = free_count < SpareWanted(record);
-  const bool wants_more = domain.is_short && free_count < segments_wanted;
+  const bool wants_more = domain.is_short() && free_count < segments_wanted;
   if (!wants_first && !wants_spare && !wants_more) return;
   if (record.held_count >= domain.options.segments_max) return;
   if (!MayTakeOne(record)) {
@@ -236,7 +236,7 @@ void SegmentLedger::StepDrain(DomainRecord& record, uint32_t segment) {
       if (!domain.slots.IsCurrent(slot)) continue;
       const BlockId id = record.evictor->BlockIn(slot);
       if (id == kBlockNone) continue;
-      const Because because(*record.domain, protocol::MissCause::kQuota);
+      const EraseCauseScope scope(*record.domain, protocol::MissCause::kQuota);
       record.evictor->DropDramSubtree(id, Evictor::Pins::kGive, &budget);
     }
   }

@@ -19,8 +19,8 @@
 #include <vector>
 
 #include "daemon/block/cache_domain.h"
-#include "daemon/block/evictor.h"
 #include "daemon/block/session_register.h"
+#include "daemon/residency/evictor.h"
 
 namespace terrace {
 

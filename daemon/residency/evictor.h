@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "daemon/block/residency.h"
+#include "daemon/residency/residency.h"
 
 namespace terrace {
 
@@ -44,7 +44,7 @@ class Evictor {
   // So many blocks like the next one are about to ask for slots: what makes room for them may go at
   // once, up to kEvictionsAtOnceMax. Their requests count it down.
   void Expect(uint32_t block_count) { expected_count_ = block_count; }
-  Status TakeSlots(BlockId id, uint64_t member_mask);
+  Status TakeSlots(BlockId id, uint64_t member_mask, const FillFrom& from = {});
   Status TakeExtents(BlockId id, uint32_t tier);
 
   // Drops every copy of a block, as an operator asks. False if it is held, pinned or has a child.

@@ -1,0 +1,56 @@
+// BlockHints: what requests and operators say of blocks, and how they use them: priority, pins,
+// times to live, costs, touches. Policies, rows and records hear of what they go by.
+//
+// THREADING: store thread. OWNERSHIP: Block's BlockExpiry, BlockUse, and BlockTerms from a block's
+// birth on.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "daemon/residency/candidates.h"
+#include "daemon/residency/record_updates.h"
+#include "daemon/residency/slot_rows.h"
+
+namespace terrace {
+
+class BlockHints {
+ public:
+  BlockHints(CacheDomain& domain, Candidates& candidates, SlotRows& rows, RecordUpdates& updates)
+      : d_(domain), candidates_(candidates), rows_(rows), updates_(updates) {}
+
+  // What a request says about its blocks: priority, time to live, pin, no-store, recompute cost.
+  void Apply(BlockId id, const protocol::Hints& hints);
+  void SetPinned(BlockId id) { ChangePin(id, true); }
+  void ClearPinned(BlockId id) { ChangePin(id, false); }
+
+  // The blocks of a run were asked for, in order.
+  void Touch(std::span<const BlockId> run, const protocol::Hints& hints);
+  // Tells the policies when the engine expects the blocks to be asked for, if it says.
+  void Expect(std::span<const BlockId> run, const protocol::Hints& hints);
+  void CountHit(BlockId id) { ++d_.blocks.Change<BlockUse>(id, {}).hit_count; }
+
+  // It ends at `expires_us`, as its record says; its timer begins with StartExpiry.
+  void RestoreExpiry(BlockId id, uint64_t expires_us);
+  // Its timer, if it has an end and no timer yet.
+  void StartExpiry(BlockId id);
+  void StopExpiry(BlockId id);
+  // Its timer has gone off.
+  void OnExpiryDue(BlockId id) { ExpiryOf(id).expiry = kHandleNone; }
+
+ private:
+  BlockMeta& MetaOf(BlockId id) { return d_.blocks.Change<BlockTerms>(id, {}); }
+  BlockExpiry& ExpiryOf(BlockId id) { return d_.blocks.Change<BlockExpiry>(id, {}); }
+  void ChangePin(BlockId id, bool is_pinned);
+  void ApplyPriority(BlockId id, uint8_t priority);
+  // `tell(policy, resident)` for each tier that has some of `run`.
+  template <typename Tell>
+  void ForEachPolicy(std::span<const BlockId> run, const Tell& tell);
+
+  CacheDomain& d_;
+  Candidates& candidates_;
+  SlotRows& rows_;
+  RecordUpdates& updates_;
+};
+
+}  // namespace terrace

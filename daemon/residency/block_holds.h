@@ -1,0 +1,48 @@
+// BlockHolds: who holds blocks: leases (pins, which the index counts a run), jobs, and the fences
+// of revoked leases. What is held keeps its slots; what nobody holds any more may be dropped, or is
+// reclaimed if nobody can find it.
+//
+// THREADING: store thread. OWNERSHIP: Block's HoldCounts, the index's pins, and what CacheDomain
+// counts as fenced.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "daemon/residency/candidates.h"
+#include "daemon/residency/lifecycle.h"
+
+namespace terrace {
+
+enum class HoldKind : uint8_t { kLease, kJob, kFence };
+
+class BlockHolds {
+ public:
+  BlockHolds(CacheDomain& domain, Candidates& candidates, Lifecycle& lifecycle)
+      : d_(domain), candidates_(candidates), lifecycle_(lifecycle) {}
+
+  void Hold(BlockId id, HoldKind kind);
+  // REQUIRES: as many Holds of the kind came before.
+  void LetGo(BlockId id, HoldKind kind);
+  // Hold() and LetGo() of every one, for a lease.
+  void HoldPath(std::span<const BlockId> run);
+  void LetGoPath(BlockRange range);
+  // HoldPath() of blocks that are ready for all. O(1) a run.
+  void HoldReady(BlockRange range);
+
+  // The tree walk with this mark has found that the block, or what hangs below it, is to stay.
+  void NoteStays(BlockId id, uint32_t mark) { d_.blocks.Change<WalkMark>(id, {}).walk_mark = mark; }
+
+ private:
+  HoldCounts& CountsOf(BlockId id) { return d_.blocks.Change<HoldCounts>(id, {}); }
+  // The first fence of the block has come, or the last one has fallen.
+  void CountFenced(BlockId id, int32_t by);
+  template <typename Visit>
+  void ForEachPiece(BlockRange range, const Visit& visit);
+
+  CacheDomain& d_;
+  Candidates& candidates_;
+  Lifecycle& lifecycle_;
+};
+
+}  // namespace terrace
