@@ -221,7 +221,7 @@ Status ReserveOperation::Take(const KeysQuery& query) {
     lease = *opened;
     answer_->reply.token = caller.domain().leases.at(lease).token;
     answer_->reply.member_mask = query.member_mask & caller.group->local_mask();
-    MakeRoom(caller, query, &caller.domain().leases.at(lease), answer_);
+    MakeRoom(caller, query, lease, answer_);
   } else {
     lease = caller.domain().leases.Find(answer_->reply.token);
     if (lease == kLeaseNone || caller.rooms->keeper.IsVoid(lease)) {
