@@ -26,7 +26,8 @@ HARMFUL = {
 }
 # The promises of the unit beyond hardening.
 REQUIRED = {
-    "Requires": "terraced.socket", "Type": "notify", "NotifyAccess": "main",
+    "Requires": "terraced.socket", "PropagatesStopTo": "terraced.socket",
+    "Type": "notify", "NotifyAccess": "main",
     "WatchdogSec": "10s", "User": "terrace",
     "Restart": "on-failure", "RestartSec": "500ms", "StartLimitBurst": "5",
     "FileDescriptorStoreMax": "4096", "RuntimeDirectory": "terrace", "RuntimeDirectoryMode": "0750",

@@ -2,6 +2,7 @@
 directory that TERRACE_BUILD names (default: build/release beside the sources)."""
 import os
 import pathlib
+import re
 import shutil
 
 from setuptools import Distribution, setup
@@ -13,20 +14,31 @@ LIBRARY = "libterrace.so.1"
 PLUGIN = "libterrace_cuda.so"  # where there was a CUDA toolkit
 
 
+BUILD = pathlib.Path(os.environ.get("TERRACE_BUILD", HERE.parents[1] / "build/release"))
+
+
+def built(path):
+    """A file of the build."""
+    if not (BUILD / path).exists():
+        raise SystemExit(f"{BUILD / path} is not there: build libterrace first, or name its build "
+                         "directory in TERRACE_BUILD")
+    return BUILD / path
+
+
+def version():
+    return re.search(r"^CMAKE_PROJECT_VERSION:STATIC=(.+)$", built("CMakeCache.txt").read_text(),
+                     re.M)[1]
+
+
 class BuildWithLibrary(build_py):
     """Puts libterrace beside the modules."""
 
     def run(self):
         super().run()
-        build = pathlib.Path(os.environ.get("TERRACE_BUILD", HERE.parents[1] / "build/release"))
-        library = build / "client" / LIBRARY
-        if not library.exists():
-            raise SystemExit(f"{library} is not there: build libterrace first, or name its build "
-                             "directory in TERRACE_BUILD")
         package = pathlib.Path(self.build_lib) / "terrace"
-        shutil.copy2(library, package / LIBRARY)
-        if (build / "cuda" / PLUGIN).exists():
-            shutil.copy2(build / "cuda" / PLUGIN, package / PLUGIN)
+        shutil.copy2(built(f"client/{LIBRARY}"), package / LIBRARY)
+        if (BUILD / "cuda" / PLUGIN).exists():
+            shutil.copy2(BUILD / "cuda" / PLUGIN, package / PLUGIN)
 
 
 class BinaryDistribution(Distribution):
@@ -43,5 +55,5 @@ class PlatformWheel(bdist_wheel):
         return ("py3", "none", super().get_tag()[2])
 
 
-setup(distclass=BinaryDistribution,
+setup(version=version(), distclass=BinaryDistribution,
       cmdclass={"build_py": BuildWithLibrary, "bdist_wheel": PlatformWheel})

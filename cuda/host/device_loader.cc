@@ -6,6 +6,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 
 #include "cuda/abi/device_status.h"
 #include "cuda/host/host_device.h"
@@ -116,6 +117,13 @@ Result<ChosenBackend> ChooseBackend(DeviceBackend backend, const std::string& pl
   if (status.ok()) return ChosenBackend{plugin.value(), std::string(plugin.value()->backend)};
   if (backend == DeviceBackend::kAuto) return ChosenBackend{&HostDeviceOps(), "host: " + *why};
   return status;
+}
+
+std::string InstalledPluginPath() {
+  std::error_code error;
+  const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe", error);
+  if (error) return TERRACE_PLUGIN_PATH;  // no /proc here
+  return (program.parent_path() / TERRACE_PLUGIN_FROM_PROGRAMS).lexically_normal();
 }
 
 }  // namespace terrace

@@ -34,4 +34,8 @@ Result<ChosenBackend> ChooseBackend(DeviceBackend backend, const std::string& pl
 // that root or the caller's own user owns, in a directory likewise, neither writable for others.
 Result<const DeviceOps*> LoadDevicePlugin(const std::string& path, std::string* why);
 
+// Where an installed program of ours finds the plugin: from its own place on, so that a tree that
+// was installed elsewhere or moved finds its own.
+std::string InstalledPluginPath();
+
 }  // namespace terrace

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <set>
 
+#include "cuda/host/device_loader.h"
 #include "cuda/host/device_name.h"
 #include "daemon/config/config_text.h"
 
@@ -168,7 +169,7 @@ Status ResolveHbm(DaemonConfig* config, std::string* why) {
                            "'; write \"host\" (ordinary memory), \"cuda:<index>\" or "
                            "\"cuda:GPU-<UUID>\", as nvidia-smi -L prints them");
   }
-  if (hbm.plugin_path.empty()) hbm.plugin_path = TERRACE_PLUGIN_PATH;
+  if (hbm.plugin_path.empty()) hbm.plugin_path = InstalledPluginPath();
   if (!hbm.plugin_path.starts_with('/')) {
     return Refuse(why, "hbm.plugin_path is '" + hbm.plugin_path +
                            "', which is no absolute path: name libterrace_cuda.so by one");

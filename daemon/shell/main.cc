@@ -15,6 +15,7 @@
 #include "daemon/shell/domain_redis.h"
 #include "daemon/shell/process_guard.h"
 #include "daemon/shell/shell.h"
+#include "src/build_version.h"
 
 namespace terrace {
 namespace {
@@ -94,7 +95,7 @@ int Main(int argc, char** argv) {
   app.add_flag("--check-config", command.is_check, "check the configuration, start nothing");
   app.add_flag("--print-config", command.is_print,
                "print the configuration in effect, start nothing");
-  app.set_version_flag("--version", std::string("terraced ") + TERRACE_VERSION);
+  app.set_version_flag("--version", std::string("terraced ") + BuildVersion());
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& request) {

@@ -8,10 +8,6 @@
 #include "tools/terrace/cli/text_table.h"
 #include "tools/terrace/cli/verb.h"
 
-#ifndef TERRACE_DEVICE_PLUGIN_PATH
-#error "the build passes TERRACE_DEVICE_PLUGIN_PATH"
-#endif
-
 namespace terrace::tools {
 namespace {
 
@@ -242,7 +238,7 @@ class BenchDeviceVerb : public Verb {
   }
 
   std::string backend_ = "auto";
-  std::string plugin_path_ = TERRACE_DEVICE_PLUGIN_PATH;
+  std::string plugin_path_ = InstalledPluginPath();
   DeviceOpenOptions open_;
   std::vector<std::string> pieces_text_ = {"4K", "16K", "64K", "256K", "2M"};
   std::string call_bytes_text_ = "32M";

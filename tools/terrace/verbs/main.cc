@@ -9,13 +9,10 @@
 #include <utility>
 #include <vector>
 
+#include "src/build_version.h"
 #include "tools/terrace/cli/nearest_word.h"
 #include "tools/terrace/cli/verb.h"
 #include "tools/terrace/verbs/insight_verbs.h"
-
-#ifndef TERRACE_VERSION
-#error "the build passes TERRACE_VERSION"
-#endif
 
 namespace terrace::tools {
 namespace {
@@ -34,7 +31,7 @@ struct DeclaredVerb {
 class CommandLine {
  public:
   CommandLine() {
-    app_.set_version_flag("--version", "terrace " TERRACE_VERSION);
+    app_.set_version_flag("--version", std::string("terrace ") + BuildVersion());
     app_.get_formatter()->column_width(34);
     Add(arguments_, MakeStatusVerb());
     Add(arguments_, MakeListVerb());
