@@ -549,3 +549,46 @@ def test_what_is_missing_is_named_and_everything_misses(daemon, caplog):
     assert backend.batch_set_v1(hashes(2), indices_of([0, 1])) == [False, False]
     backend.clear()
     backend.close()
+
+
+def test_what_an_instance_asks_for_its_pages_is_theirs(daemon, client, caplog):
+    wait_populated(client)
+    backend = make(daemon, terrace_priority=70, terrace_ttl_s=600, terrace_no_store=True,
+                   terrace_pin="perhaps", recompute_ns_per_token=5000)
+    keys = hashes(4)
+    backend.mem_pool_host.fill([1, 2, 3, 4], 1)
+    assert backend.batch_set_v1(keys, indices_of([1, 2, 3, 4])) == [True] * 4
+    (group,) = backend._pools["kv"].groups
+    blocks = group.query(group.keys_of_digests([bytes.fromhex(key) for key in keys]))
+    assert [(block.priority, block.is_pinned) for block in blocks] == [(70, False)] * 4
+    texts = [record.getMessage() for record in caplog.records]
+    assert sum("terrace_pin is 'perhaps'" in text for text in texts) == 1, texts
+    assert backend.refusal is None
+    backend.close()
+
+
+def test_a_session_that_comes_with_a_call_and_the_cost_are_said(daemon, client, monkeypatch):
+    wait_populated(client)
+    backend, told = make(daemon, recompute_ns_per_token=5000), []
+    group_type = terrace.group.Group
+    for name in ("acquire", "reserve"):
+        monkeypatch.setattr(group_type, name, lambda self, keys, *arguments, _call=getattr(
+            group_type, name), **named: (told.append(named["hints"]),
+                                         _call(self, keys, *arguments, **named))[1])
+    info = hicache_storage.HiCacheStorageExtraInfo(
+        extra_info={"session_id": "one", "terrace_priority": 0})
+    keys = hashes(2)
+    backend.batch_set_v1(keys, indices_of([1, 2]), info)
+    backend.batch_get_v1(keys, indices_of([1, 2]), info)
+    backend.batch_get_v1(keys, indices_of([1, 2]))
+    assert [hints.recompute_ns_per_token for hints in told] == [5000] * 3
+    assert [hints.priority for hints in told] == [0, None, None], "a question has no priority"
+    assert told[0].session_hash == told[1].session_hash != 0 == told[2].session_hash
+    backend.close()
+
+
+@pytest.mark.parametrize("cost", [-1, 1 << 32, "much", 1.5])
+def test_a_cost_that_cannot_be_is_named_and_passed_over(daemon, caplog, cost):
+    backend = make(daemon, recompute_ns_per_token=cost)
+    assert "recompute_ns_per_token" in caplog.text and backend.refusal is None
+    backend.close()

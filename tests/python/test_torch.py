@@ -148,3 +148,22 @@ def test_dlpack_and_views(client):
 
         with pytest.raises(terrace.Unsupported, match="device memory"):
             lease.copy_into(OnDevice())
+
+
+def test_what_a_prefill_takes_is_told_with_later_loads(client, monkeypatch):
+    clock = [10.0]
+    monkeypatch.setattr("terrace.torch.time.monotonic", lambda: clock[0])
+    cache = terrace.torch.PrefixCache(client, CONFIG, revision="r1")
+    for _ in range(3):
+        with cache.prefill(0, 64):
+            clock[0] += 0.128
+    cache.save(list(range(100)), caches(100))
+    assert cache.load(list(range(100)))[0] == 96
+    assert cache.cost.ns_per_token(0, 96, 96) == pytest.approx(2e6, rel=0.05)
+    told = []
+    acquire = cache.group.acquire
+    monkeypatch.setattr(cache.group, "acquire", lambda keys, timeout_s, hints: (
+        told.append(hints.recompute_ns_per_token), acquire(keys, timeout_s, hints))[1])
+    cache.load(list(range(100)))
+    cache.load(list(range(100)), terrace.Hints(recompute_ns_per_token=7))
+    assert told == [pytest.approx(2e6, rel=0.05), 7]

@@ -118,6 +118,22 @@ def test_stores_of_one_request_are_one_chain(daemon):
     close(driver)
 
 
+def test_what_a_request_asks_for_its_chunks_is_theirs(daemon, caplog):
+    driver = make_driver(daemon)
+    driver.add([1, 2, 3], kv_transfer_params={"terrace_priority": 80, "terrace_no_store": 1,
+                                              "terrace_ttl_s": "soon", "terrace_session": "s"})
+    driver.run()
+    driver.add([7, 8])
+    driver.run()
+    with connect(daemon) as client:
+        group = client.open(terrace.SpaceGroup("x", [_space(driver)]))
+        keys = group.keys_of_digests([key[:32] for chain in ([1, 2, 3], [7, 8])
+                                      for key in _chain(chain)])
+        assert [block.priority for block in group.query(keys)] == [80] * 3 + [35] * 2
+    assert caplog.text.count("terrace_ttl_s is 'soon'") == 1
+    close(driver)
+
+
 def _space(driver):
     return driver.manager.tier._chunks._spaces[0]
 

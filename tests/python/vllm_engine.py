@@ -34,7 +34,11 @@ STATE = "state"  # in place of a group's window
 class Request:
     """As connectors see vLLM's."""
 
-    def __init__(self, request_id, tokens, output_count, block_tokens, lora_request=None):
+    def __init__(self, request_id, tokens, output_count, block_tokens, lora_request=None, *,
+                 says=None, extra=None, stop=(), ends="FINISHED_LENGTH_CAPPED"):
+        self.kv_transfer_params, self.ends = says, ends  # its parameters; how it ends by itself
+        self.sampling_params = types.SimpleNamespace(extra_args=extra, stop=stop)
+        self.status = types.SimpleNamespace(name="WAITING")
         self.request_id = request_id
         self.tokens = list(tokens)
         self.output_count = output_count
@@ -59,6 +63,10 @@ class Request:
     @property
     def num_tokens(self):
         return len(self.tokens)
+
+    @property
+    def output_token_ids(self):
+        return self.tokens[self.prompt_count:]
 
     @property
     def root_hash(self):
@@ -262,6 +270,7 @@ class Engine:
     def finish(self, request):
         is_loading = request.state == LOADING and request.request_id not in self.promoted
         self.promoted.pop(request.request_id, None)
+        request.status.name = "FINISHED_ABORTED" if request.is_aborted else request.ends
         self.drop_behind(request, request.num_computed_tokens)
         delay, _ = self.connector.request_finished_all_groups(
             request, tuple(list(table) for table in request.tables))
@@ -648,6 +657,7 @@ class Engine:
             failed_recving=failed if len(self.windows) > 1 else set(),
             kv_connector_worker_meta=merged))
         self.observe(self.connector)
+        require(not list(self.connector.take_events()), "events, and nobody subscribes")
         for request_id in finished:
             request = self.requests[request_id]
             require(request.state in (LOADING, FINISHED), f"{request_id} was not loading")

@@ -4,6 +4,8 @@ copy_threads, persist, stop_pid, dtype, adapter (a directory), metrics (then als
 connector), tier_socket (the tier form instead of the connector), stages and ranks (pipeline, and
 tensor parallel, a process a worker), beside (names of connectors, ours among them: all of them in a
 MultiConnector), prompts (so many long ones instead of the usual: then also what was delivered),
+hints (then instead what prompts of several lengths cost, and prompts that say something of their
+blocks),
 events, a directory where the daemon has its socket `replay`
 of KV events, and costs: then also the share of a step that hooks take."""
 import hashlib
@@ -118,6 +120,55 @@ def measure_delivery(llm, options, scheduler, worker):
             "acquire_blocks_lost", "acquire_blocks_by_tier")}
         result["daemon"]["persisted"] = below
     return result
+
+
+HINT_LENGTHS = (1024, 1536, 2048, 2560, 3072)
+SAID = {"terrace_priority": 80, "terrace_ttl_s": 3000, "terrace_pin": True,
+        "terrace_no_store": True}
+CALL_TOKEN = 77  # that begins a call of a tool, in the check
+
+
+def measure_hints(llm, scheduler):
+    """What a prefill costs: each prompt with nothing of it anywhere, then with all of it in vLLM's
+    own cache, then, when that has been emptied, from the daemon. Then prompts with parameters."""
+    from vllm import SamplingParams
+
+    def generate(prompt, **named):
+        sampling = SamplingParams(max_tokens=1, temperature=0, detokenize=False, **named)
+        began = time.monotonic()
+        (output,) = llm.generate([{"prompt_token_ids": prompt}], sampling, use_tqdm=False)
+        return time.monotonic() - began, output
+
+    def empty_own_cache():
+        while scheduler.has_pending_push_work():
+            generate([4, 5, 6])
+        if not llm.llm_engine.reset_prefix_cache():
+            raise RuntimeError("vLLM's own cache was not emptied")
+
+    prompts = [[(i * 7 + number * 131 + i // 500 * number) % 490 for i in range(length)]
+               for number, length in enumerate(HINT_LENGTHS * 2)]
+    for number in range(4):  # what steps take is learned from these
+        generate([(i * 13 + number * 97) % 490 for i in range(2048)])
+    result = {"cold": [], "own": [], "warm": [], "cached": []}
+    for prompt in prompts:
+        result["cold"].append(generate(prompt)[0])
+        result["own"].append(min(generate(prompt)[0] for _ in range(3)))
+    empty_own_cache()
+    before = dict(scheduler.side.scheduler.counters)
+    for prompt in prompts:
+        seconds, output = generate(prompt)
+        result["warm"].append(seconds)
+        result["cached"].append(output.num_cached_tokens)
+    result["coefficients"] = scheduler.side.hints.cost.coefficients
+    result["hit_tokens"] = scheduler.side.scheduler.counters["hit_tokens"] - before["hit_tokens"]
+    for number, named in enumerate((
+            {"extra_args": {"kv_transfer_params": SAID}}, {"extra_args": SAID},
+            {"extra_args": {"terrace_priority": "high", "terrace_nothing": 1}})):
+        generate([(i * 3 + number) % 480 for i in range(320)], **named)
+    empty_own_cache()
+    return {**result, "refusal": scheduler.side.refusal,
+            **{name: value for name, value in scheduler.side.scheduler.counters.items()
+               if name not in result}}
 
 
 def stored_hashes(endpoint):
@@ -235,6 +286,18 @@ def prompts_of_the_check():
     return prompts
 
 
+def measured(llm, options, scheduler, worker):
+    """What one of the special ways gives; None: the usual prompts are wanted."""
+    if "costs" in options:
+        from vllm import SamplingParams
+
+        sampling = SamplingParams(max_tokens=32, temperature=0, detokenize=False)
+        return measure_costs(llm, sampling, [scheduler, worker])
+    if "hints" in options:
+        return measure_hints(llm, scheduler)
+    return measure_delivery(llm, options, scheduler, worker) if "prompts" in options else None
+
+
 def main():
     options = json.loads(sys.argv[1])
     if is_distributed(options):  # else it wants a NUMA node a worker
@@ -248,23 +311,18 @@ def main():
     named = arguments_of(options)
     llm = LLM(model=options["model"], load_format="dummy", skip_tokenizer_init=True,
               enforce_eager=True, dtype=options.get("dtype", "float32"),
-              max_model_len=LONG_TOKENS + 64 if "prompts" in options else 1024,
+              max_model_len=LONG_TOKENS + 64 if {"prompts", "hints"} & set(options) else 1024,
               block_size=32, max_num_seqs=4, enable_prefix_caching=True, **named)
     stored, loaded = [], []
     scheduler, worker = connectors_of(llm, options)
     # Not of long prompts: a digest gives the GIL away, and then waits 5 ms for it.
-    if worker is not None and worker.side.worker is not None and "prompts" not in options:
+    if worker is not None and worker.side.worker is not None and "prompts" not in options and \
+            "hints" not in options:
         watch(worker.side.worker, worker.side._pages, stored, loaded)
     if "stop_pid" in options:
         os.kill(options["stop_pid"], signal.SIGSTOP)
-    if "costs" in options:
-        result = measure_costs(llm, SamplingParams(max_tokens=32, temperature=0, detokenize=False),
-                               [scheduler, worker])
-        result["versions"] = vllm.__version__
-        print("RESULT " + json.dumps(result), flush=True)
-        return
-    if "prompts" in options:
-        result = measure_delivery(llm, options, scheduler, worker)
+    result = measured(llm, options, scheduler, worker)
+    if result is not None:
         result["versions"] = vllm.__version__
         print("RESULT " + json.dumps(result), flush=True)
         return

@@ -170,10 +170,10 @@ class Driver:
         self.waiting = []
         self.number = 0
 
-    def add(self, tokens):
+    def add(self, tokens, **said):
         """A prompt of one chunk a token."""
         self.number += 1
-        context = ReqContext(req_id=f"r{self.number}")
+        context = ReqContext(req_id=f"r{self.number}", **said)
         chains = []
         for group in self.groups:
             chain = []

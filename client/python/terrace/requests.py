@@ -19,6 +19,7 @@ lib = _native.lib
 _FAILURES_MAX = 3
 _NO_ANSWER = (4, 7, 8)  # busy, i/o error, gone
 _PAUSE_S_MAX = 30.0
+_MUTE_S = 0.1
 # What is stored aside from an engine's steps may be answered this late: a daemon whose memory is on
 # its way answers when there is room, and nobody waits for it meanwhile.
 STORE_TIMEOUT_S = 1.0
@@ -80,6 +81,7 @@ class Asker:
         self._pending: Dict[int, Pending] = {}
         self._numbers = itertools.count(1)
         self._pause = Pause()
+        self._mute_until = 0.0
 
     @property
     def is_paused(self) -> bool:
@@ -102,6 +104,17 @@ class Asker:
         """lease: a WriteLease with at least one key to write, or None."""
         return self._send(lib.terrace_reserve_async, max(self.timeout_s, STORE_TIMEOUT_S), keys,
                           hints, parent, first_position, event_hashes)
+
+    def touch(self, keys: Keys, hints: Hints, wait_s: float) -> None:
+        """Says of blocks what `hints` say. Of use, not needed: it waits wait_s at most, and where
+        that was too short nothing more is said for a while."""
+        if self.is_paused or time.monotonic() < self._mute_until:
+            return
+        request = request_of(wait_s, hints)
+        status = lib.terrace_touch(self.group.client.handle, self.group.index, keys.native,
+                                   len(keys), ctypes.byref(request))
+        if status in _NO_ANSWER:
+            self._mute_until = time.monotonic() + _MUTE_S
 
     def _send(self, function: Any, timeout_s: float, keys: Keys, hints: Optional[Hints],
               parent: Any, first_position: int, event_hashes: Any = None) -> Pending:

@@ -2,13 +2,17 @@
 
     cache = terrace.torch.PrefixCache(client, model.config, revision="r1")
     past_tokens, past = cache.load(token_ids)       # [(k, v)] a layer, or nothing
-    ...                                             # run the model on token_ids[past_tokens:]
+    with cache.prefill(past_tokens, len(token_ids)):
+        ...                                         # run the model on token_ids[past_tokens:]
     cache.save(token_ids, past)
 
 Tensors are as transformers has them: K and V of a layer are [1, kv_heads, tokens, head_size] on the
 CPU. Anything that goes wrong with the cache is a miss: neither call raises Unavailable.
 """
-from typing import Any, List, Optional, Tuple
+import contextlib
+import dataclasses
+import time
+from typing import Any, Iterator, List, Optional, Tuple
 
 import torch
 
@@ -16,6 +20,7 @@ from .calls import Hints
 from .client import Client
 from .errors import Invalid, Unavailable
 from .leases import ReadLease
+from .prefill_cost import PrefillCost, StepWork
 from .space import Space, SpaceGroup
 
 Layer = Tuple[torch.Tensor, torch.Tensor]
@@ -61,6 +66,7 @@ class PrefixCache:
                           "one layer a part, of at most 128 layers")
         self.dtype = getattr(torch, self.space.dtype)
         self.timeout_s = timeout_s
+        self.cost = PrefillCost()
         group_name = name or f"{self.space.model}-{self.space.revision}"
         self.group = client.open(SpaceGroup(group_name, [self.space]))
 
@@ -68,6 +74,22 @@ class PrefixCache:
     def page_shape(self) -> Tuple[int, ...]:
         """Of one layer of a block."""
         return (2, self.space.kv_heads, self.space.block_tokens, self.space.head_size)
+
+    @contextlib.contextmanager
+    def prefill(self, first: int, last: int) -> Iterator[None]:
+        """Around the model's run on tokens [first, last), up to its results: what that takes is
+        learned, and told with later loads, so that nothing comes later than it would be computed
+        and `terrace hitrate` says what was saved."""
+        began = time.monotonic()
+        yield
+        self.cost.learn(StepWork.of([(first, last - first)]), time.monotonic() - began)
+
+    def _with_cost(self, hints: Optional[Hints], token_count: int) -> Hints:
+        hints = hints or Hints()
+        if hints.recompute_ns_per_token != 0:
+            return hints
+        return dataclasses.replace(
+            hints, recompute_ns_per_token=self.cost.ns_per_token(0, token_count, token_count))
 
     def load(self, token_ids: Any, hints: Optional[Hints] = None) -> Tuple[int, List[Layer]]:
         """The longest stored prefix of `token_ids`, but never all of them, so that a model has
@@ -77,6 +99,7 @@ class PrefixCache:
             return 0, []
         try:
             keys = self.group.hash(token_ids)[:key_count]
+            hints = self._with_cost(hints, key_count * self.space.block_tokens)
             with self.group.acquire(keys, self.timeout_s, hints) as lease:
                 block_count = lease.block_count
                 if block_count == 0:
@@ -106,6 +129,7 @@ class PrefixCache:
             return 0
         try:
             keys = self.group.hash(token_ids)[:key_count]
+            hints = self._with_cost(hints, key_count * self.space.block_tokens)
             with self.group.reserve(keys, self.timeout_s, hints) as lease:
                 for index in lease.reserved:
                     lease.write([self.page(k, v, index) for k, v in layers], first_key=index,

@@ -8,12 +8,13 @@ from typing import Any, Callable, Dict, List, Optional, Sequence
 from sglang.srt.mem_cache import hicache_storage
 from sglang.srt.mem_cache.hicache_storage import HiCacheStorage
 
-from ..calls import Keys
+from ..calls import Hints, Keys
 from ..client import Client
 from ..epochs import masked
 from ..errors import TerraceError, Unavailable
 from ..group import KEYS_FLAT, Group
 from ..presence import Presence
+from ..request_hints import NOTHING, HintReader, session_hash_of
 from ..space import SpaceGroup
 from .epoch import Epoch
 from .pools import KV, Pool, digest_of, event_hash, name_of, page_size_of
@@ -36,6 +37,9 @@ class TerraceHiCache(HiCacheStorage):
         self._pools: Dict[str, Pool] = {}
         self._epoch = Epoch(bool(extra.get("flush_keeps", False)),
                              int(getattr(storage_config, "dp_rank", 0)))
+        self._hint_reader = HintReader(logger)
+        self._said = self._hint_reader.read(extra)  # of every page of this instance
+        self._recompute_ns_per_token = 0
         self._opening = threading.Lock()
         self.counters = {"pages_hit": 0, "pages_missed": 0, "pages_stored": 0, "pages_refused": 0}
         self.mem_pool_host: Any = None
@@ -43,6 +47,7 @@ class TerraceHiCache(HiCacheStorage):
             if not extra.get(name):
                 self._refuse(f"the extra configuration has no {name!r}")
                 return
+        self._read_cost(extra.get("recompute_ns_per_token", 0))
         try:
             self._presence = Presence(logger, extra["socket"])
             self._client = Client(extra["socket"], name="sglang", default_timeout_s=self._timeout_s)
@@ -51,6 +56,24 @@ class TerraceHiCache(HiCacheStorage):
             logger.warning("terrace: %s; SGLang serves without it until it is there", error)
         except TerraceError as error:
             self._refuse(str(error))
+
+    def _read_cost(self, value: Any) -> None:
+        if isinstance(value, int) and 0 <= value < 1 << 32:
+            self._recompute_ns_per_token = value
+        else:
+            logger.warning("terrace: recompute_ns_per_token is %r: it is a whole number from 0 to "
+                           "4294967295; it is passed over", value)
+
+    def _hints(self, extra_info: Any, *, is_store: bool) -> Hints:
+        """What this instance's configuration says, and what SGLang says of one call: today's
+        versions name a session at most."""
+        passed = getattr(extra_info, "extra_info", None)
+        said = (self._said if not isinstance(passed, dict)
+                else self._said.with_more(self._hint_reader.read(passed)))
+        session = said.session or (passed.get("session_id") if isinstance(passed, dict) else None)
+        return (said if is_store else NOTHING).hints(
+            session_hash=session_hash_of(None, str(session)) if session else 0,
+            recompute_ns_per_token=self._recompute_ns_per_token)
 
     def _refuse(self, sentence: str) -> None:
         logger.warning("terrace is off: %s", sentence)
@@ -136,13 +159,16 @@ class TerraceHiCache(HiCacheStorage):
             self._refuse(f"{type(error).__name__}: {error}")
             return otherwise
 
-    def _get(self, name: str, keys: List[str], host_indices: Any, flags: int = 0) -> List[bool]:
+    def _get(self, name: str, keys: List[str], host_indices: Any, extra_info: Any,
+             flags: int = 0) -> List[bool]:
         """Copies pages into a host pool; the first that is not there ends it."""
+        hints = self._hints(extra_info, is_store=False)
 
         def get(pool: Pool, groups: Sequence[Group]) -> int:
             count = len(keys)
             for shard, group in enumerate(groups):
-                with group.acquire(self._keys(group, keys[:count]), flags=flags) as lease:
+                with group.acquire(self._keys(group, keys[:count]), hints=hints,
+                                   flags=flags) as lease:
                     count = lease.block_count
                     try:
                         lease.wait_ready(count, self._timeout_s)
@@ -160,18 +186,19 @@ class TerraceHiCache(HiCacheStorage):
         self.counters["pages_missed"] += len(keys) - count
         return [i < count for i in range(len(keys))]
 
-    def _set(self, name: str, keys: List[str], host_indices: Any, **place: Any) -> List[bool]:
+    def _set(self, name: str, keys: List[str], host_indices: Any, extra_info: Any, **place: Any
+             ) -> List[bool]:
         """Stores the pages that nobody has. True: there, or about to be by somebody else."""
         if name == KV and not self._is_writer:
             return [True] * len(keys)  # another rank has the same bytes, and writes them
 
-        prefix = place.pop("prefix", ())
+        prefix, hints = place.pop("prefix", ()), self._hints(extra_info, is_store=True)
 
         def put(pool: Pool, groups: Sequence[Group]) -> List[bool]:
             stored, stored_count = [True] * len(keys), 0
             for shard, group in enumerate(groups):
                 parent = self._keys(group, prefix[-1:])[0] if prefix else None
-                with group.reserve(self._keys(group, keys), parent=parent,
+                with group.reserve(self._keys(group, keys), hints=hints, parent=parent,
                                    first_position=len(prefix),
                                    event_hashes=[event_hash(key) for key in keys],
                                    **place) as lease:
@@ -211,13 +238,13 @@ class TerraceHiCache(HiCacheStorage):
     def batch_get_v1(self, keys: List[str], host_indices: Any,
                      extra_info: Any = None) -> List[bool]:
         """Copies pages into the host pool; the first that is not there ends it."""
-        return self._get(KV, keys, host_indices)
+        return self._get(KV, keys, host_indices, extra_info)
 
     def batch_set_v1(self, keys: List[str], host_indices: Any,
                      extra_info: Any = None) -> List[bool]:
         """Stores the pages that nobody has. True: there, or about to be by somebody else."""
         prefix = list(getattr(extra_info, "prefix_keys", None) or ())
-        return self._set(KV, keys, host_indices, prefix=prefix)
+        return self._set(KV, keys, host_indices, extra_info, prefix=prefix)
 
     # ---- interface v2: all pools ----
 
@@ -262,13 +289,13 @@ class TerraceHiCache(HiCacheStorage):
     def batch_get_v2(self, transfers: List[Any], extra_info: Any = None) -> Dict[str, List[bool]]:
         """Of each pool's pages, whether they have been copied into it."""
         return {transfer.name: self._get(name_of(transfer.name), list(transfer.keys or ()),
-                                         transfer.host_indices, KEYS_FLAT)
+                                         transfer.host_indices, extra_info, KEYS_FLAT)
                 for transfer in transfers}
 
     def batch_set_v2(self, transfers: List[Any], extra_info: Any = None) -> Dict[str, List[bool]]:
         """Of each pool's pages, whether they are there or about to be."""
         return {transfer.name: self._set(name_of(transfer.name), list(transfer.keys or ()),
-                                         transfer.host_indices, flags=KEYS_FLAT)
+                                         transfer.host_indices, extra_info, flags=KEYS_FLAT)
                 for transfer in transfers}
 
     # ---- what else the base class has; SGLang does not call it with interface v1 ----

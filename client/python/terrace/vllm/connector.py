@@ -68,9 +68,6 @@ class TerraceConnector(KVConnectorBase_V1, _SupportsHMA):  # type: ignore[misc, 
     def wait_for_save(self) -> None:
         return
 
-    def take_events(self) -> Iterable[Any]:
-        return ()
-
     # ---- worker ----
 
     def register_kv_caches(self, kv_caches: Dict[str, Any]) -> None:
@@ -134,6 +131,11 @@ class TerraceConnector(KVConnectorBase_V1, _SupportsHMA):  # type: ignore[misc, 
 
     def update_connector_output(self, connector_output: Any) -> None:
         self._scheduler.take_output(connector_output)
+
+    def take_events(self) -> Iterable[Any]:
+        """The last thing of a step's results: there are no events of this side's own."""
+        self._scheduler.step_ended()
+        return ()
 
     def request_finished(self, request: Any, block_ids: List[int]
                          ) -> Tuple[bool, Optional[Dict[str, Any]]]:

@@ -2,7 +2,7 @@
 import dataclasses
 from typing import Any, List, Optional, Tuple
 
-from ..calls import Keys
+from ..calls import Hints, Keys
 from ..epochs import Weights, both, masked
 from ..errors import Unavailable
 from ..group import Group
@@ -78,7 +78,7 @@ class Questions:
         assert made.keys is not None
         return made.keys if (first, last) == (0, len(made.keys)) else made.keys[first:last]
 
-    def ask(self, request: Any, made: PromptKeys, first: int, last: int, *,
+    def ask(self, request: Any, made: PromptKeys, first: int, last: int, hints: Hints, *,
             is_store: bool) -> Pending:
         """Sends one question about blocks [first, last) of a prompt: what is there, or, for a
         store, which of them nobody has."""
@@ -88,7 +88,7 @@ class Questions:
         except Unavailable:
             return Pending(last - first, is_done=True)
         if not is_store:
-            return self.asker.acquire(keys, parent=parent, first_position=first)
+            return self.asker.acquire(keys, hints, parent=parent, first_position=first)
         hashes = self._hashes(request, first, last)
-        return self.asker.reserve(keys, parent=parent, first_position=first,
+        return self.asker.reserve(keys, hints, parent=parent, first_position=first,
                                   event_hashes=[event_hash(h) for h in hashes])

@@ -1,7 +1,7 @@
 """The scheduler's half of the vLLM connector: what is loaded and stored, when, into which blocks.
 
-It never waits longer than lookup_wait_s, and holds a lease from the moment it promises tokens until
-the workers have copied them, so that a promised block cannot be evicted.
+It never waits longer than lookup_wait_s at a time, and holds a lease from the moment it promises
+tokens until the workers have copied them, so that a promised block cannot be evicted.
 
 Of a KV cache group with a window vLLM frees the blocks behind it while a request runs. What is
 promised ends where the daemon has the window; what is stored lacks what had been freed before the
@@ -16,17 +16,24 @@ build_connector_meta; the workers run its stores before anything overwrites a bl
 the background. So a block whose request ended in one step may be stored in the very next one, and
 after that until vLLM gives it to another request: a daemon that answers late loses no store of an
 engine that is idle. What vLLM's model runner v2 overwrites before it calls any hook is not stored.
+
+What a request asks for its blocks goes with its stores, and is said of those that were there before
+when it has ended and its stores are through: together with why it ended, of its last block.
 """
 import dataclasses
 import itertools
 import time
-from typing import AbstractSet, Any, Container, Dict, List, Optional, Sequence, Set
+from typing import (AbstractSet, Any, Container, Dict, List, NamedTuple, Optional, Sequence, Set,
+                    Tuple)
 
+from ..calls import Hints, Keys
 from ..epochs import Weights
+from ..errors import Unavailable
 from ..group import Group
 from ..requests import Asker, Pending
 from .adapters import Adapters
 from .fences import Fences
+from .hints import EngineHints, Said
 from .messages import NO_BLOCK, Load, Step, Store
 from .questions import PromptKeys, Questions
 
@@ -57,6 +64,9 @@ class _Tracked:
     retry_pause_s: float = _RETRY_PAUSE_S  # and then after this
     retry_until: float = 0.0  # 0: none has found no room
     is_stale: bool = False  # the weights have changed since it began: nothing of it is stored
+    said: Said = Said()
+    store_count: int = 0  # reserved, or in the workers
+    ending: Optional[Tuple[Keys, Hints]] = None  # to be said when all of them have ended
 
 
 @dataclasses.dataclass
@@ -82,6 +92,12 @@ class _Storing:
     is_last_chance: bool = False  # its blocks have been freed: before somebody writes to them
 
 
+class _InWorkers(NamedTuple):
+    """A store that the workers have."""
+    lease: Any
+    tracked: _Tracked
+
+
 class SchedulerHalf:
     """See the page. lookup_wait_s: how long one question may hold the scheduler up."""
 
@@ -89,8 +105,9 @@ class SchedulerHalf:
                  windows: Sequence[int] = (0,), state_groups: Container[int] = (),
                  hashes_per_block: int = 1, worker_count: int = 1, timeout_s: float = 0.05,
                  load_timeout_s: float = 10.0, lookup_wait_s: float = 0.0005,
-                 hooks_come_first: bool = True):
+                 hooks_come_first: bool = True, hints: Optional[EngineHints] = None):
         self.adapters = adapters
+        self.hints = hints or EngineHints()
         self.block_tokens = block_tokens
         self.windows = windows  # tokens before the next one that each KV cache group keeps; 0: all
         self.state_groups = state_groups
@@ -105,7 +122,7 @@ class SchedulerHalf:
         self._loading: Dict[str, _Loading] = {}  # also of requests that have ended since
         self._new_loads: List[Load] = []
         self._storing: List[_Storing] = []
-        self._in_workers: Dict[int, Any] = {}  # leases of stores, by number
+        self._in_workers: Dict[int, _InWorkers] = {}  # stores, by number
         self._reports: Dict[int, int] = {}
         self._number = 0
         self.counters = {"lookups": 0, "hit_tokens": 0, "lost_tokens": 0, "stored_blocks": 0,
@@ -137,7 +154,9 @@ class SchedulerHalf:
         if tracked.lookup is None:
             self.counters["lookups"] += 1
             tracked.skip_count = first
-            tracked.lookup = self._questions.ask(request, tracked.keys, first, last,
+            hints = self.hints.of_lookup(tracked.said, first * self.block_tokens,
+                                         last * self.block_tokens, request.num_tokens)
+            tracked.lookup = self._questions.ask(request, tracked.keys, first, last, hints,
                                                   is_store=False)
         lookup = tracked.lookup
         if not lookup.is_done and not self._asker.wait(lookup, self.lookup_wait_s):
@@ -149,7 +168,7 @@ class SchedulerHalf:
         tracked = self._tracked.get(request.request_id)
         if tracked is None:
             self._questions.check_hashes(request)
-            tracked = _Tracked(request, self._empty())
+            tracked = _Tracked(request, self._empty(), said=self.hints.of_request(request))
             self._tracked[request.request_id] = tracked
         tracked.request = request
         return tracked
@@ -216,8 +235,8 @@ class SchedulerHalf:
             return False
         lost.remove(number)
         del self._reports[number]
-        self._in_workers.pop(number).abort()
         self.counters["dropped_stores"] += 1
+        self._end_in_workers(number)
         return True
 
     def take_loads(self) -> List[Load]:
@@ -227,12 +246,14 @@ class SchedulerHalf:
 
     def _follow(self, output: Any) -> None:
         """Learns the blocks of what is scheduled, and offers the full ones that are computed."""
+        chunks: List[Tuple[int, int]] = []
         for new in output.scheduled_new_reqs:
             self._fences.write(new.block_ids, new.num_computed_tokens // self.block_tokens)
             tracked = self._tracked.get(new.req_id)
             if tracked is not None:
                 tracked.table = [list(block_ids) for block_ids in new.block_ids]
                 self._offer(tracked, new.num_computed_tokens)
+                self._note_prefill(tracked, output, chunks)
         cached = output.scheduled_cached_reqs
         for i, request_id in enumerate(cached.req_ids):
             more = cached.new_block_ids[i]
@@ -247,7 +268,18 @@ class SchedulerHalf:
             for block_ids, new_ids in zip(tracked.table, more or ()):
                 block_ids += new_ids
             self._offer(tracked, cached.num_computed_tokens[i])
+            self._note_prefill(tracked, output, chunks)
         self._take_states(output)
+        self.hints.clock.begin(chunks, sum(output.num_scheduled_tokens.values()))
+
+    @staticmethod
+    def _note_prefill(tracked: _Tracked, output: Any, chunks: List[Tuple[int, int]]) -> None:
+        """Adds what of its prompt the step computes."""
+        first = tracked.computed_tokens
+        left = tracked.request.num_prompt_tokens - first
+        if left > 0:
+            count = output.num_scheduled_tokens.get(tracked.request.request_id, 0)
+            chunks.append((first, min(left, count)))
 
     def _take_states(self, output: Any) -> None:
         """Blocks that will have the state after their last token when this step has run."""
@@ -281,8 +313,11 @@ class SchedulerHalf:
         if last <= first or not (is_last or self._is_due(tracked, first, last)):
             return
         tracked.stored_count = last
-        pending = self._questions.ask(tracked.request, tracked.keys, first, last,
+        hints = self.hints.of_store(tracked.said, first * self.block_tokens,
+                                    last * self.block_tokens)
+        pending = self._questions.ask(tracked.request, tracked.keys, first, last, hints,
                                       is_store=True)
+        tracked.store_count += 1
         self._storing.append(_Storing(pending, first, self._blocks(tracked, first, last), tracked))
 
     def _is_due(self, tracked: _Tracked, first: int, last: int) -> bool:
@@ -312,6 +347,7 @@ class SchedulerHalf:
             if storing.is_last_chance and not fresh.isdisjoint(itertools.chain(*storing.table)):
                 storing.reserve.give_up()
                 self._count_dropped(storing)
+                self._store_ended(storing.tracked)
             else:
                 kept.append(storing)
         self._storing = kept
@@ -333,6 +369,8 @@ class SchedulerHalf:
                 continue
             if storing.reserve.lease is not None:
                 stores.append(self._store(storing))
+            else:
+                self._store_ended(storing.tracked)
             if storing.reserve.no_room_count > 0:
                 self._found_no_room(storing)
             else:
@@ -358,7 +396,7 @@ class SchedulerHalf:
     def _store(self, storing: _Storing) -> Store:
         self._number += 1
         lease = storing.reserve.lease
-        self._in_workers[self._number] = lease
+        self._in_workers[self._number] = _InWorkers(lease, storing.tracked)
         self._reports[self._number] = 0
         self.counters["stored_blocks"] += storing.reserve.reserved_count
         token = lease.token
@@ -384,7 +422,40 @@ class SchedulerHalf:
             if self._reports[number] >= self.worker_count:
                 del self._reports[number]
                 self._fences.end(number)
-                self._in_workers.pop(number).abort()  # all that could be committed has been
+                self._end_in_workers(number)
+
+    def _end_in_workers(self, number: int) -> None:
+        """All that could be committed has been."""
+        lease, tracked = self._in_workers.pop(number)
+        lease.abort()
+        self._store_ended(tracked)
+
+    def _store_ended(self, tracked: _Tracked) -> None:
+        tracked.store_count -= 1
+        self._tell_end(tracked)
+
+    def _tell_end(self, tracked: _Tracked) -> None:
+        """Of a request that has ended, once its blocks are there."""
+        if tracked.ending is not None and tracked.store_count == 0:
+            keys, hints = tracked.ending
+            tracked.ending = None
+            self._asker.touch(keys, hints, self.lookup_wait_s)
+
+    def _end(self, tracked: _Tracked, computed_tokens: int) -> None:
+        """What is to be said of its blocks: why it ended, of the last one, and of all of them what
+        it asked for."""
+        hints = self.hints.of_end(tracked.said, tracked.request)
+        is_of_all = tracked.said.request.is_of_blocks
+        last = self._questions.block_count(tracked.request, computed_tokens)
+        if tracked.is_stale or last == 0 or not (is_of_all or hints.end_reason != "unknown"):
+            return
+        try:
+            keys = self._questions.keys(tracked.request, tracked.keys, 0 if is_of_all else last - 1,
+                                        last)
+        except Unavailable:
+            return
+        tracked.ending = keys, hints
+        self._tell_end(tracked)
 
     def loads_done(self, request_ids: Set[str]) -> None:
         """All workers have reported these."""
@@ -411,6 +482,7 @@ class SchedulerHalf:
             computed_before = tracked.computed_tokens
             self._offer(tracked, request.num_computed_tokens, is_last=True)
             tracked.computed_tokens = computed_before
+            self._end(tracked, request.num_computed_tokens)
         self._blocks_freed(tracked)
 
     def loads_failed(self, block_ids: Set[int],
@@ -438,6 +510,8 @@ class SchedulerHalf:
         reserved in."""
         for storing in self._storing:
             storing.reserve.give_up()
+            storing.tracked.ending = None
+            storing.tracked.store_count -= 1
         self._storing = []
         for tracked in self._tracked.values():
             tracked.is_stale = any(tracked.table)  # it has begun
@@ -465,7 +539,7 @@ class SchedulerHalf:
         for pending in [*(loading.lookup for loading in self._loading.values()),
                         *(storing.reserve for storing in self._storing)]:
             pending.give_up()
-        for lease in self._in_workers.values():
+        for lease, _ in self._in_workers.values():
             lease.abort()
         self._tracked, self._loading, self._storing, self._in_workers = {}, {}, [], {}
 

@@ -8,6 +8,7 @@ from ..epochs import Weights
 from ..presence import Presence
 from . import model
 from .adapters import Adapters
+from .hints import EngineHints
 from .messages import Layout, Load, StageLayout, Step
 from .metadata import Ranks, TerraceReports
 from .role import Role, never_raises
@@ -26,6 +27,7 @@ class SchedulerRole(Role):
         super().__init__("scheduler", vllm_config, kv_cache_config)
         self.scheduler: Optional[SchedulerHalf] = None
         self.adapters = Adapters(vllm_config)
+        self.hints = EngineHints.of_config(vllm_config, self.settings.tool_call_tokens)
         self._weights = Weights(self.settings.weights_version_file, logger)  # workers get leases
         self._presence: Optional[Presence] = None
         self._told_layouts: Dict[Ranks, StageLayout] = {}  # by reports, so far
@@ -115,9 +117,10 @@ class SchedulerRole(Role):
             fine = getattr(self._kv_cache_config, "hash_block_size", None) or block_tokens
             self.scheduler = SchedulerHalf(
                 group, block_tokens=block_tokens, hashes_per_block=block_tokens // fine,
-                adapters=self.adapters, weights=self._weights, windows=self.layout.windows,
-                state_groups=self.layout.state_groups, worker_count=self._worker_count,
-                timeout_s=self.settings.timeout_s, load_timeout_s=self.settings.load_timeout_s,
+                adapters=self.adapters, weights=self._weights, hints=self.hints,
+                windows=self.layout.windows, state_groups=self.layout.state_groups,
+                worker_count=self._worker_count, timeout_s=self.settings.timeout_s,
+                load_timeout_s=self.settings.load_timeout_s,
                 lookup_wait_s=self.settings.lookup_wait_s,
                 # Versions before the second runner have no such property.
                 hooks_come_first=not getattr(self._config, "use_v2_model_runner", False))
@@ -195,6 +198,11 @@ class SchedulerRole(Role):
             return Step()
         self._follow_weights()
         return self.scheduler.step(scheduler_output)
+
+    @never_raises()
+    def step_ended(self) -> None:
+        """The results of the oldest step under way have been seen."""
+        self.hints.clock.end()
 
     @never_raises()
     def take_output(self, output: Any) -> None:

@@ -1,7 +1,7 @@
 """What kv_connector_extra_config may say to the vLLM connector. docs/INTEGRATIONS.md has the table.
 """
 import dataclasses
-from typing import Any, Mapping, Optional
+from typing import Any, FrozenSet, Mapping, Optional
 
 
 @dataclasses.dataclass(frozen=True)
@@ -14,7 +14,8 @@ class Settings:
     load_timeout_s: how long promised blocks may take. plugin_path: of libterrace_cuda.so; None: the
     one installed with libterrace. pinned_bytes_max: of the arena, registered with a GPU at a time;
     None: all. copy_threads: where the KV cache is host memory; 0: the step itself copies.
-    reads_hbm: workers load hits from where they lie in their device's memory.
+    reads_hbm: workers load hits from where they lie in their device's memory. tool_call_tokens: one
+    of them in an answer says that it calls a tool; None: those that the tokenizer names so.
     """
     socket: Optional[str]
     revision: Optional[str] = None
@@ -26,11 +27,12 @@ class Settings:
     pinned_bytes_max: Optional[int] = None
     copy_threads: int = 0
     reads_hbm: bool = False
+    tool_call_tokens: Optional[FrozenSet[int]] = None
 
     @classmethod
     def of(cls, extra: Mapping[str, Any]) -> "Settings":
         """Of vLLM's dictionary, whose times are milliseconds."""
-        pinned_gib = extra.get("pinned_gib")
+        pinned_gib, tokens = extra.get("pinned_gib"), extra.get("tool_call_tokens")
         return cls(
             socket=extra.get("socket"), revision=extra.get("revision"),
             weights_version_file=extra.get("weights_version_file"),
@@ -40,4 +42,5 @@ class Settings:
             plugin_path=extra.get("plugin_path"),
             pinned_bytes_max=None if pinned_gib is None else int(float(pinned_gib) * (1 << 30)),
             copy_threads=int(extra.get("copy_threads", 0)),
-            reads_hbm=bool(extra.get("hbm", False)))
+            reads_hbm=bool(extra.get("hbm", False)),
+            tool_call_tokens=None if tokens is None else frozenset(int(each) for each in tokens))

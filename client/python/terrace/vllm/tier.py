@@ -29,10 +29,12 @@ import numpy
 from vllm.v1.kv_offload import base as offload
 from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager
 
+from ..calls import Hints
 from ..client import Client
 from ..epochs import Weights
 from ..errors import TerraceError, Unavailable
 from ..presence import Presence
+from ..request_hints import NOTHING, HintReader, RequestHints, session_hash_of
 from .tier_chunks import GROUP_BYTES, Chunks, Run, runs_of, spaces_of
 from .tier_verdicts import Verdicts
 
@@ -56,6 +58,7 @@ class TerraceTier(SecondaryTierManager):
         self._answers: "queue.SimpleQueue" = queue.SimpleQueue()
         self._finished: "queue.SimpleQueue" = queue.SimpleQueue()
         self._contexts: Dict[str, Any] = {}
+        self._hint_reader = HintReader(logger)
         self._chains: Dict[str, Dict[Any, bytes]] = {}  # by request: (group, position) to hash
         self._jobs: Set[concurrent.futures.Future] = set()
         self._touched: Dict[bytes, None] = {}
@@ -188,12 +191,27 @@ class TerraceTier(SecondaryTierManager):
         if self.refusal is not None:
             self._finish(job, ())
             return
+        hints = self._hints_of(job.req_context)
         rows = job.chunk_ids if hasattr(job, "chunk_ids") else job.block_ids
         addresses = (numpy.asarray(rows, numpy.uint64) * numpy.uint64(self._rows.strides[0])
                      + numpy.uint64(self._rows.ctypes.data))
         future = self._threads[kind].submit(self._guarded, work, job,
-                                            self._runs(job.keys, job.req_context), addresses)
+                                            [run._replace(hints=hints) for run in
+                                             self._runs(job.keys, job.req_context)], addresses)
         self._jobs = {f for f in self._jobs if not f.done()} | {future}
+
+    def _hints_of(self, req_context: Any) -> Optional[Hints]:
+        """What the request says of its chunks; None: nothing. vLLM keeps it beside the request."""
+        said = None
+        if hasattr(req_context, "get_state"):
+            said = req_context.get_state(RequestHints)
+        if said is None:
+            said = self._hint_reader.read(getattr(req_context, "kv_transfer_params", None))
+            if hasattr(req_context, "set_state"):
+                req_context.set_state(said)
+        if said == NOTHING:
+            return None
+        return said.hints(session_hash=session_hash_of(None, said.session) if said.session else 0)
 
     def _guarded(self, work: Callable[[Run, Any], Set[int]], job: Any, runs: List[Run],
                  addresses: Any) -> None:

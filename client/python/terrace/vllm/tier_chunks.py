@@ -7,7 +7,7 @@ import time
 from typing import Any, Callable, Collection, Dict, List, NamedTuple, Optional
 
 from ..buffers import Addresses
-from ..calls import Keys
+from ..calls import Hints, Keys
 from ..client import Client
 from ..epochs import masked
 from ..errors import Unavailable
@@ -27,6 +27,7 @@ class Run(NamedTuple):
     parent: Optional[bytes]  # hash of the chunk before, if that is known
     position: int  # of the first chunk in its prompt; -1: unknown, and the keys are no chain
     mask: bytes = b""
+    hints: Optional[Hints] = None  # of what is stored
 
     def keys(self, group: Group) -> Keys:
         """Of its chunks."""
@@ -146,7 +147,7 @@ class Chunks:
         def copy() -> bool:
             group = self._group(run.group_index)
             keys = run.keys(group)
-            with group.reserve(keys, self._store_timeout_s, **self._place(group, run),
+            with group.reserve(keys, self._store_timeout_s, run.hints, **self._place(group, run),
                                event_hashes=[int.from_bytes(h[-8:], "big") for h in run.hashes]
                                ) as lease:
                 if lease.reserved:

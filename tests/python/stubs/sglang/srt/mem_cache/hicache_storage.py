@@ -28,5 +28,12 @@ class PoolTransferResult:
     restorable_prefix_pages: Optional[List[int]] = None
 
 
+@dataclasses.dataclass
+class HiCacheStorageExtraInfo:
+    """What comes with a call."""
+    prefix_keys: Optional[List[str]] = None
+    extra_info: Optional[Dict[str, Any]] = None
+
+
 class HiCacheStorage:
     """Marks a backend."""

@@ -17,9 +17,17 @@ class RequestOffloadingContext:
 class ReqContext:
     """A request, as tiers see it."""
 
-    def __init__(self, req_id):
+    def __init__(self, req_id, kv_transfer_params=None):
         self.req_id = req_id
+        self.kv_transfer_params = kv_transfer_params
         self._positions = {}
+        self._state = {}
+
+    def set_state(self, value):
+        self._state[type(value)] = value
+
+    def get_state(self, kind):
+        return self._state.get(kind)
 
     def set_offload_key_position(self, key, end_token):
         self._positions[key] = end_token

@@ -1,0 +1,127 @@
+"""What computing a prompt costs, learned from an engine's own prefill steps.
+
+A step that computes n tokens, of which each attends to those before it, takes
+    a + b n + c m seconds, m being the pairs of a token and one before it;
+a, b and c are fitted to the last steps, by relative errors, and none is below 0. Steps that are far
+off (the first ones compile) count little.
+"""
+import collections
+import math
+from typing import Deque, List, NamedTuple, Optional, Sequence, Tuple
+
+_STEPS_MAX = 32
+_FITTED_EVERY = 8  # steps, once there are as many: it takes some 100 microseconds
+_NS_MAX = (1 << 32) - 1
+
+
+class StepWork(NamedTuple):
+    """Prompt tokens that a step computes, and the pairs of one of them and a token before it."""
+    tokens: int
+    pairs: float
+
+    @classmethod
+    def of(cls, chunks: Sequence[Tuple[int, int]]) -> "StepWork":
+        """chunks: of each prompt (first token, tokens)."""
+        return cls(sum(count for _, count in chunks),
+                   sum(count * (first + count / 2) for first, count in chunks))
+
+
+class PrefillCost:
+    """See the page. One thread's."""
+
+    def __init__(self) -> None:
+        self._steps: Deque[Tuple[StepWork, float]] = collections.deque(maxlen=_STEPS_MAX)
+        self._fit: Optional[Tuple[float, float, float]] = None
+        self._new_count = 0
+
+    def learn(self, work: StepWork, seconds: float) -> None:
+        """What a step has taken."""
+        if work.tokens > 0 and seconds > 0:
+            self._steps.append((work, seconds))
+            self._new_count += 1
+
+    @property
+    def coefficients(self) -> Optional[Tuple[float, float, float]]:
+        """(a, b, c); None before the second step: the first one may have compiled something."""
+        if self._new_count and len(self._steps) > 1 and (len(self._steps) <= _FITTED_EVERY
+                                or self._new_count >= _FITTED_EVERY):
+            self._fit, self._new_count = _fit(self._steps), 0
+        return self._fit
+
+    def seconds(self, first: int, last: int, end: int) -> float:
+        """That computing tokens [first, last) adds to a prefill of [first, end), in chunks as large
+        as the largest seen; 0 while nothing is known."""
+        fit = self.coefficients
+        if fit is None or last <= first:
+            return 0.0
+        base, per_token, per_pair = fit
+        chunk = max(work.tokens for work, _ in self._steps)
+        steps = math.ceil((end - first) / chunk) - math.ceil((end - last) / chunk)
+        return (base * steps + per_token * (last - first)
+                + per_pair * (last * last - first * first) / 2)
+
+    def ns_per_token(self, first: int, last: int, end: int) -> int:
+        """The same, per token of [first, last); 0 while nothing is known."""
+        if last <= first:
+            return 0
+        return min(_NS_MAX, round(self.seconds(first, last, end) / (last - first) * 1e9))
+
+
+_TERMS = ((1,), (0, 1), (1, 2), (0, 1, 2))  # what a fit may consist of
+_Row = Tuple[float, float, float]
+
+
+def _fit(steps: Sequence[Tuple[StepWork, float]]) -> Tuple[float, float, float]:
+    """Least squares of relative errors, the best of those subsets that have no negative term; then
+    again with less weight for what was far off."""
+    rows = [(1 / seconds, work.tokens / seconds, work.pairs / seconds) for work, seconds in steps]
+    best = _best(rows, [1.0] * len(rows))
+    for _ in range(2):
+        errors = [abs(1 - _dot(best, row)) for row in rows]
+        limit = 3 * sorted(errors)[len(errors) // 2] + 0.02
+        best = _best(rows, [1.0 if error <= limit else (limit / error) ** 2 for error in errors])
+    return best
+
+
+def _dot(fit: Sequence[float], row: Sequence[float]) -> float:
+    return fit[0] * row[0] + fit[1] * row[1] + fit[2] * row[2]
+
+
+def _best(rows: Sequence[_Row], weights: Sequence[float]) -> Tuple[float, float, float]:
+    weighted = [(w * x, w * y, w * z) for w, (x, y, z) in zip(weights, rows)]
+    sums = [sum(column) for column in zip(*weighted)]
+    squares = [[0.0] * 3 for _ in range(3)]
+    for i in range(3):
+        for j in range(i, 3):
+            squares[i][j] = squares[j][i] = sum(v[i] * row[j] for v, row in zip(weighted, rows))
+    best, least = (0.0, 0.0, 0.0), math.inf
+    for terms in _TERMS:
+        found = _solve(squares, sums, terms)
+        if found is None or min(found) < 0:
+            continue
+        error = (sum(weights) - 2 * _dot(found, (sums[0], sums[1], sums[2]))
+                 + sum(found[i] * found[j] * squares[i][j] for i in terms for j in terms))
+        if error < least * 0.98 - 1e-12:  # a term more has to be worth it
+            best, least = (found[0], found[1], found[2]), error
+    return best
+
+
+def _solve(squares: Sequence[Sequence[float]], sums: Sequence[float], terms: Sequence[int]
+           ) -> Optional[List[float]]:
+    """The normal equations of these terms, of columns scaled to one length; None where they do not
+    tell the terms apart."""
+    scale = [math.sqrt(squares[t][t]) or 1.0 for t in terms]
+    matrix = [[squares[s][t] / (scale[i] * scale[j]) for j, t in enumerate(terms)]
+              + [sums[s] / scale[i]] for i, s in enumerate(terms)]
+    count = len(terms)
+    for i in range(count):
+        if matrix[i][i] < 1e-4:  # columns of nearly one direction
+            return None
+        for j in range(i + 1, count):
+            factor = matrix[j][i] / matrix[i][i]
+            matrix[j] = [x - factor * y for x, y in zip(matrix[j], matrix[i])]
+    found = [0.0] * 3
+    for i in reversed(range(count)):
+        known = sum(matrix[i][j] * found[terms[j]] * scale[j] for j in range(i + 1, count))
+        found[terms[i]] = (matrix[i][count] - known) / matrix[i][i] / scale[i]
+    return found
