@@ -4,10 +4,14 @@
 Every tests/mutants/*.patch is one bug; its first line says which. The committed tree is copied to
 build/mutants/tree, patched, built, and the simulation runs until it fails or the seeds are used up.
 What the simulation has no part in is judged by other tests: the patch's second line is then
-"judge: PROGRAM FILTER". A bug that survives, or a patch that no longer applies, fails this check.
+"judge: PROGRAM FILTER". A bug that survives fails this check; so does a patch, named or not, whose
+lines are not in the code as they are written there: nobody knows what it would plant.
 
 usage: tests/long/mutants.py [NAME...]     (TERRACE_SIM_SEEDS: seeds to try, default 1000)
+       tests/long/mutants.py --apply       only sees that every patch applies, to the files as they
+                                           are here, committed or not
 """
+import filecmp
 import os
 import pathlib
 import re
@@ -29,12 +33,44 @@ def run(command, **options):
                           **options)
 
 
+def files_of(tree):
+    return {p.relative_to(tree) for p in tree.rglob("*") if p.is_file() or p.is_symlink()}
+
+
 def fresh_tree():
-    shutil.rmtree(TREE, ignore_errors=True)
-    TREE.mkdir(parents=True)
+    """The committed tree. Files that differ from it get the time of now, not of the commit: else
+    objects that were built of a planted bug would be newer, and stay."""
+    committed = WORK / "committed"
+    shutil.rmtree(committed, ignore_errors=True)
+    committed.mkdir(parents=True)
+    TREE.mkdir(exist_ok=True)
     archive = subprocess.run(["git", "-C", str(ROOT), "archive", "HEAD"], check=True,
                              stdout=subprocess.PIPE)
-    subprocess.run(["tar", "-x", "-C", str(TREE)], input=archive.stdout, check=True)
+    subprocess.run(["tar", "-x", "-m", "-C", str(committed)], input=archive.stdout, check=True)
+    for name in files_of(TREE) - files_of(committed):
+        (TREE / name).unlink()
+    for name in files_of(committed):
+        if not (TREE / name).exists() or not filecmp.cmp(committed / name, TREE / name, False):
+            (TREE / name).parent.mkdir(parents=True, exist_ok=True)
+            os.replace(committed / name, TREE / name)
+    shutil.rmtree(committed)
+
+
+def apply(patch, tree, *options):
+    """Without fuzz: lines that look alike somewhere else are not what the patch was made for."""
+    return run(["patch", "-p1", "--fuzz=0", "--force", "-d", str(tree), "-i", str(patch),
+                *options])
+
+
+def require_all_apply(patches, tree):
+    refused = {p.stem: done.stdout.strip() for p in patches
+               if (done := apply(p, tree, "--dry-run")).returncode != 0}
+    for name, why in refused.items():
+        print(f"{name}: the patch no longer applies:\n{why}", file=sys.stderr)
+    if refused:
+        sys.exit(f"mutants: {len(refused)} of {len(patches)} patches do not apply "
+                 f"({', '.join(refused)}): make them anew against today's code, so that each "
+                 "plants the bug that its first line names")
 
 
 def judge_of(patch):
@@ -67,11 +103,18 @@ def caught_by(output):
 
 def main():
     wanted = sys.argv[1:]
-    patches = sorted((ROOT / "tests" / "mutants").glob("*.patch"))
-    patches = [p for p in patches if not wanted or p.stem in wanted]
-    if not patches:
-        sys.exit(f"mutants: no tests/mutants/*.patch named {wanted}")
+    every = sorted((ROOT / "tests" / "mutants").glob("*.patch"))
+    if wanted == ["--apply"]:
+        require_all_apply(every, ROOT)
+        print(f"mutants: all {len(every)} patches apply")
+        return
+    unknown = set(wanted) - {p.stem for p in every}
+    if unknown or not every:
+        sys.exit(f"mutants: no tests/mutants/*.patch named {', '.join(sorted(unknown)) or 'so'}; "
+                 f"there are {', '.join(p.stem for p in every)}")
+    patches = [p for p in every if not wanted or p.stem in wanted]
     fresh_tree()
+    require_all_apply(every, TREE)
     judges = sorted({judge_of(patch) for patch in patches})
     built = build([program for program, _ in judges])
     if built.returncode != 0:
@@ -84,13 +127,9 @@ def main():
     survivors = []
     for patch in patches:
         title = patch.read_text().splitlines()[0]
-        applied = run(["patch", "-p1", "-d", str(TREE), "-i", str(patch)])
+        applied = apply(patch, TREE)
         if applied.returncode != 0:
-            survivors.append(patch.stem)
-            print(f"{patch.stem}: the patch no longer applies: {applied.stdout.strip()}",
-                  flush=True)
-            fresh_tree()
-            continue
+            sys.exit(f"mutants: {patch.stem} does not apply: {applied.stdout.strip()}")
         program, tests = judge_of(patch)
         built = build([program])
         if built.returncode != 0:
@@ -105,7 +144,7 @@ def main():
                 seed, reason = caught_by(result.stdout)
                 print(f"{patch.stem}: caught by {program}, seed {seed} ({title})\n"
                       f"    {reason}", flush=True)
-        run(["patch", "-R", "-p1", "-d", str(TREE), "-i", str(patch)], check=True)
+        apply(patch, TREE, "--reverse").check_returncode()
     print(f"mutants: {len(patches) - len(survivors)} of {len(patches)} caught")
     sys.exit(1 if survivors else 0)
 
