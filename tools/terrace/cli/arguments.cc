@@ -29,7 +29,7 @@ Argument& Argument::SplitAt(char delimiter) {
 }
 
 Argument& Argument::OneWord() {
-  option_->expected(1);
+  option_->allow_extra_args(false);
   return *this;
 }
 

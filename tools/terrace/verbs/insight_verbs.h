@@ -1,4 +1,4 @@
-// The verbs of protocol_insight.h.
+// The verbs that explain: those of protocol_insight.h, and those that need no daemon.
 #pragma once
 
 #include <memory>
@@ -9,6 +9,7 @@ namespace terrace::tools {
 
 std::unique_ptr<Verb> MakeHitRateVerb();
 std::unique_ptr<Verb> MakeExplainVerb();
+std::unique_ptr<Verb> MakePlanVerb();
 VerbFamily MakeTraceVerbs();
 
 }  // namespace terrace::tools

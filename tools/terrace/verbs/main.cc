@@ -40,6 +40,7 @@ class CommandLine {
     Add(arguments_, MakeHitRateVerb());
     Add(arguments_, MakeExplainVerb());
     Add(arguments_, MakeReplayVerb());
+    Add(arguments_, MakePlanVerb());
     Add(arguments_, MakeFsckVerb());
     Add(arguments_, MakeAuditVerb());
     AddFamily(MakeDomainVerbs());
