@@ -176,7 +176,7 @@ Cost Start(const Predecessor& left, RecoverySource expected) {
   Check(RestoreDomain({.secret = left.secret(),
                        .groups_directory = left.domain() + "/groups",
                        .slab_directories = {left.domain()},
-                       .store = &store,
+                       .restoration = &store.restoration(),
                        .tier = &tier,
                        .catalog = &catalog},
                       &summary),
