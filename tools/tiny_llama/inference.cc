@@ -40,17 +40,32 @@ Status CheckRequest(const Shape& shape, size_t prompt_tokens, uint32_t generate_
   return Status::Ok();
 }
 
+// Multiplications of blocks [first, end), but for a factor.
+double PrefillWork(const Shape& shape, uint32_t first, uint32_t end) {
+  const double weights =
+      1.0 * shape.d_model * (2 * shape.query_width() + 2 * shape.kv_width() + 3 * shape.ffn_width);
+  const double a_page = 2.0 * shape.query_width() * shape.block_tokens;
+  const double blocks = end - first;
+  return blocks * weights + a_page * (blocks * first + blocks * (blocks + 1) / 2);
+}
+
 // Computes blocks [first_block, end of prompt) and leaves the last token's logits.
 void Prefill(TinyLlama& model, std::span<const uint8_t> prompt, uint32_t first_block, PagedKv& kv,
-             std::vector<float>* logits) {
+             const RunOptions& options, std::vector<float>* logits) {
   const uint32_t block_tokens = model.shape().block_tokens;
   const uint32_t block_count =
       static_cast<uint32_t>((prompt.size() + block_tokens - 1) / block_tokens);
+  const SteadyClock::time_point began = SteadyClock::now();
   for (uint32_t block = first_block; block < block_count; ++block) {
     const size_t start = size_t{block} * block_tokens;
     const size_t count = std::min<size_t>(block_tokens, prompt.size() - start);
     const bool is_last = block + 1 == block_count;
     model.PrefillBlock(kv, prompt.subspan(start, count), block, is_last ? logits : nullptr);
+    if (!options.progress) continue;
+    const double left = PrefillWork(model.shape(), block + 1, block_count);
+    const double done = PrefillWork(model.shape(), first_block, block + 1);
+    options.progress(
+        {.tokens = static_cast<uint32_t>(start + count), .left_ms = MsSince(began) * left / done});
   }
   logits->erase(logits->begin(), logits->end() - kVocabulary);
 }
@@ -81,7 +96,7 @@ Status RunPrompt(TinyLlama& model, std::span<const uint8_t> prompt, const RunOpt
     result->restore_ms = MsSince(start);
   }
   result->reused_tokens = reused_blocks * block_tokens;
-  Prefill(model, prompt, reused_blocks, kv, &result->logits);
+  Prefill(model, prompt, reused_blocks, kv, options, &result->logits);
   result->generated.push_back(Greedy(result->logits));
   result->ttft_ms = MsSince(start);
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <vector>
@@ -27,9 +28,16 @@ struct PrefixCache {
                      uint32_t block_count) = 0;
 };
 
+// How far a prefill has come.
+struct PrefillProgress {
+  uint32_t tokens = 0;  // of the prompt, restored ones among them
+  double left_ms = 0;   // by what the blocks so far took: a later block attends to more
+};
+
 struct RunOptions {
   PrefixCache* cache = nullptr;  // null: compute everything
   uint32_t generate_tokens = 1;  // greedy; the first one is what time to first token waits for
+  std::function<void(const PrefillProgress&)> progress = nullptr;  // after each block, if any
 };
 
 struct InferenceResult {

@@ -5,9 +5,11 @@
 //
 // Exit status: 0 done, 1 the logits are not the expected ones, 2 bad usage or input.
 #include <CLI/CLI.hpp>
+#include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <fstream>
+#include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -23,6 +25,7 @@ namespace {
 constexpr int kExitMismatch = 1;
 constexpr int kExitUsage = 2;
 constexpr uint64_t kPromptBytesMax = kContextTokensMax;
+constexpr std::chrono::seconds kProgressEvery{2};
 
 struct Arguments {
   std::string prompt_file;
@@ -33,6 +36,7 @@ struct Arguments {
   std::string expect_digest;
   std::string logits_out;
   bool as_json = false;
+  bool tells_progress = false;
 };
 
 void Declare(CLI::App& app, Arguments& arguments) {
@@ -50,6 +54,8 @@ void Declare(CLI::App& app, Arguments& arguments) {
   app.add_option("--logits-out", arguments.logits_out,
                  "Write the logits of the prompt's last token here as raw float32");
   app.add_flag("--json", arguments.as_json, "Print one JSON object");
+  app.add_flag("--progress", arguments.tells_progress,
+               "Say on stderr every 2 s how far the prefill is, and how long it may still take");
 }
 
 Status ReadPrompt(const std::string& path, std::vector<uint8_t>* prompt, std::string* why) {
@@ -143,6 +149,17 @@ void PrintJson(const InferenceResult& result, const TerracePrefixCache::Account*
   std::printf("%s\n", json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace).c_str());
 }
 
+// A line every so often, none for what is over before the first.
+std::function<void(const PrefillProgress&)> ProgressLines(size_t prompt_tokens) {
+  return [prompt_tokens, next = std::chrono::steady_clock::now() +
+                                kProgressEvery](const PrefillProgress& progress) mutable {
+    if (std::chrono::steady_clock::now() < next) return;
+    next = std::chrono::steady_clock::now() + kProgressEvery;
+    std::fprintf(stderr, "prefill: %u of %zu tokens, about %.0f s left\n", progress.tokens,
+                 prompt_tokens, progress.left_ms / 1000);
+  };
+}
+
 int Refuse(const std::string& why) {
   std::fprintf(stderr, "terrace-tiny-llama: %s\n", why.c_str());
   return kExitUsage;
@@ -159,7 +176,8 @@ int Main(const Arguments& arguments) {
     cache = std::make_unique<TerracePrefixCache>(
         model, TerracePrefixCache::Options{.socket_path = arguments.socket_path});
   }
-  const RunOptions options{.cache = cache.get(), .generate_tokens = arguments.generate_tokens};
+  RunOptions options{.cache = cache.get(), .generate_tokens = arguments.generate_tokens};
+  if (arguments.tells_progress) options.progress = ProgressLines(prompt.size());
   if (!RunPrompt(model, prompt, options, &result, &why).ok() ||
       (!arguments.logits_out.empty() &&
        !WriteLogits(arguments.logits_out, result.logits, &why).ok())) {
@@ -180,6 +198,7 @@ int Main(const Arguments& arguments) {
 }  // namespace terrace::tiny_llama
 
 int main(int argc, char** argv) {
+  terrace::tiny_llama::ChooseMatrixKernels(argv);
   CLI::App app{"Runs one prompt through a small Llama on CPU and says how long it took."};
   terrace::tiny_llama::Arguments arguments;
   terrace::tiny_llama::Declare(app, arguments);

@@ -1,10 +1,11 @@
 #include "tiny_llama/model.h"
 
 #include <cblas.h>
+#include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
+#include <cstdlib>
 
 #include "terrace/check.h"
 
@@ -13,17 +14,8 @@ namespace {
 
 constexpr float kRmsEpsilon = 1e-5f;
 constexpr uint8_t kPaddingToken = 0;
-
-// Partial sums of a row, in an order that is written down: the compiler may not reorder float
-// additions, so this is what lets it use vector registers.
-constexpr size_t kLanes = 16;
-using Lanes = std::array<float, kLanes>;
-
-float SumOf(const Lanes& lanes) {
-  float sum = 0.0f;
-  for (float lane : lanes) sum += lane;
-  return sum;
-}
+constexpr uint32_t kPanelColumns = 256;  // of a projection: what one thread multiplies at a time
+constexpr uint32_t kGatedColumns = 352;  // of the feed-forward's inner width, likewise
 
 // One matrix product of BLAS. `to` [rows][columns] += or = alpha · a [rows][inner] · b, where b is
 // [columns][inner] (kTransposed: weights, keys) or [inner][columns] (values).
@@ -51,51 +43,41 @@ void Multiply(const Product& p) {
               p.into == Product::Into::kAdd ? 1.0f : 0.0f, p.to, static_cast<int>(p.to_stride));
 }
 
-// y = x Wᵀ for dense rows. W is [out][in].
-void Project(uint32_t rows, uint32_t out, uint32_t in, const FloatBuffer& weights,
-             const FloatBuffer& x, FloatBuffer& y, Product::Into into = Product::Into::kOverwrite) {
-  Multiply({.rows = rows,
-            .columns = out,
-            .inner = in,
-            .a = x.data(),
-            .a_stride = in,
-            .b = weights.data(),
-            .b_stride = in,
-            .to = y.data(),
-            .to_stride = out,
-            .into = into});
-}
-
 // RMSNorm (Zhang and Sennrich 2019): x / sqrt(mean(x²) + ε) · w, row by row.
 void Normalize(uint32_t rows, const FloatBuffer& weights, const FloatBuffer& x, FloatBuffer& y) {
   const size_t width = weights.count();
   for (uint32_t row = 0; row < rows; ++row) {
-    const float* from = x.data() + row * width;
+    const std::span<const float> from = x.span().subspan(row * width, width);
     float* to = y.data() + row * width;
-    Lanes squares{};
-    for (size_t i = 0; i < width; ++i) squares[i % kLanes] += from[i] * from[i];
-    const float mean = SumOf(squares) / static_cast<float>(width);
+    const float mean = SumOfSquares(from) / static_cast<float>(width);
     const float scale = 1.0f / std::sqrt(mean + kRmsEpsilon);
     for (size_t i = 0; i < width; ++i) to[i] = from[i] * scale * weights.data()[i];
   }
 }
 
-// Softmax over the first `visible` scores of a row; the rest, which the row may not see, become 0.
-void MaskedSoftmax(float* scores, uint32_t visible, uint32_t columns) {
-  const float largest = *std::max_element(scores, scores + visible);
-  Lanes sums{};
-  for (uint32_t i = 0; i < visible; ++i) {
-    scores[i] = std::exp(scores[i] - largest);
-    sums[i % kLanes] += scores[i];
-  }
-  const float scale = 1.0f / SumOf(sums);
-  for (uint32_t i = 0; i < visible; ++i) scores[i] *= scale;
-  std::fill(scores + visible, scores + columns, 0.0f);
-}
-
 }  // namespace
 
-TinyLlama::TinyLlama(const Shape& shape, uint64_t seed) : shape_(shape), seed_(seed) {
+void ChooseMatrixKernels(char** argv) {
+#if defined(__x86_64__)
+  if (std::getenv("OPENBLAS_CORETYPE") != nullptr) return;
+  if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma")) return;
+  ::setenv("OPENBLAS_CORETYPE", "Haswell", 1);
+  ::execv("/proc/self/exe", argv);
+#endif
+  static_cast<void>(argv);  // no /proc: the BLAS's own choice has to do
+}
+
+// y = x Wᵀ for dense rows. W is [out][in].
+struct TinyLlama::Projection {
+  uint32_t out, in;
+  const FloatBuffer& weights;
+  const FloatBuffer& x;
+  FloatBuffer& y;
+  Product::Into into = Product::Into::kOverwrite;
+};
+
+TinyLlama::TinyLlama(const Shape& shape, uint64_t seed, uint32_t threads)
+    : shape_(shape), seed_(seed), threads_(threads) {
   std::string why;
   TERRACE_CHECK(shape.Validate(&why).ok(), "the caller validates the shape");
   openblas_set_num_threads(1);
@@ -121,8 +103,10 @@ TinyLlama::TinyLlama(const Shape& shape, uint64_t seed) : shape_(shape), seed_(s
   normed_ = FloatBuffer(rows * shape.d_model);
   projected_ = FloatBuffer(rows * (shape.query_width() + 2 * shape.kv_width()));
   queries_ = FloatBuffer(rows * shape.query_width());
-  scores_ = FloatBuffer(rows * shape.queries_per_kv_head() * shape.context_tokens_max);
+  score_columns_ = static_cast<uint32_t>((shape.block_tokens + kLanes - 1) / kLanes * kLanes);
+  scores_ = FloatBuffer(rows * shape.query_heads * score_columns_);
   attended_ = FloatBuffer(rows * shape.query_width());
+  softmax_.resize(rows * shape.query_heads);
   merged_ = FloatBuffer(rows * shape.query_width());
   gate_up_ = FloatBuffer(rows * 2 * shape.ffn_width);
   gated_ = FloatBuffer(rows * shape.ffn_width);
@@ -170,25 +154,44 @@ void TinyLlama::Forward(PagedKv& kv, std::span<const uint8_t> tokens, const Pass
   }
 }
 
+void TinyLlama::Project(uint32_t rows, const Projection& p) {
+  threads_.ForEach((p.out + kPanelColumns - 1) / kPanelColumns, [&](uint32_t panel) {
+    const uint32_t first = panel * kPanelColumns;
+    Multiply({.rows = rows,
+              .columns = std::min(kPanelColumns, p.out - first),
+              .inner = p.in,
+              .a = p.x.data(),
+              .a_stride = p.in,
+              .b = p.weights.data() + uint64_t{first} * p.in,
+              .b_stride = p.in,
+              .to = p.y.data() + first,
+              .to_stride = p.out,
+              .into = p.into});
+  });
+}
+
 void TinyLlama::Attend(PagedKv& kv, const LayerWeights& layer, uint32_t layer_index,
                        const Pass& pass) {
   const uint32_t rows = pass.row_count;
   Normalize(rows, layer.attention_norm, residual_, normed_);
-  Project(rows, shape_.query_width() + 2 * shape_.kv_width(), shape_.d_model, layer.query_key_value,
-          normed_, projected_);
+  Project(rows, {.out = shape_.query_width() + 2 * shape_.kv_width(),
+                 .in = shape_.d_model,
+                 .weights = layer.query_key_value,
+                 .x = normed_,
+                 .y = projected_});
   SplitHeads(kv.Page(pass.page_index), layer_index, pass);
-  for (uint32_t kv_head = 0; kv_head < shape_.kv_heads; ++kv_head) {
-    AttendHead(kv, layer_index, kv_head, pass);
-  }
-  for (uint32_t head = 0; head < shape_.query_heads; ++head) {
-    for (uint32_t row = 0; row < rows; ++row) {
-      std::copy_n(attended_.data() + (uint64_t{head} * rows + row) * shape_.head_size,
-                  shape_.head_size,
-                  merged_.data() + uint64_t{row} * shape_.query_width() + head * shape_.head_size);
-    }
-  }
-  Project(rows, shape_.d_model, shape_.query_width(), layer.attention_output, merged_, residual_,
-          Product::Into::kAdd);
+  pages_.resize(pass.page_index + 1);
+  for (uint32_t page = 0; page <= pass.page_index; ++page) pages_[page] = kv.Page(page).data();
+  threads_.ForEach(shape_.kv_heads, [&](uint32_t kv_head) {
+    AttendHead(layer_index, kv_head, pass);
+    MergeHeads(kv_head, pass);
+  });
+  Project(rows, {.out = shape_.d_model,
+                 .in = shape_.query_width(),
+                 .weights = layer.attention_output,
+                 .x = merged_,
+                 .y = residual_,
+                 .into = Product::Into::kAdd});
 }
 
 // Turns rows of projections into planes per head: queries into queries_, keys and values into the
@@ -216,45 +219,69 @@ void TinyLlama::SplitHeads(std::span<float> page, uint32_t layer_index, const Pa
   }
 }
 
-// All query heads that share `kv_head`, as one tall matrix, against one page after another. Only
-// the last page may be partly filled (while decoding), and no row beyond the filled ones is read.
-void TinyLlama::AttendHead(PagedKv& kv, uint32_t layer_index, uint32_t kv_head, const Pass& pass) {
+// All query heads that share `kv_head`, as one tall matrix, against one page after another, each
+// while its scores are in the cache (Dao et al. 2022). Only the last page may be partly filled
+// (while decoding), and no row beyond the filled ones is read.
+void TinyLlama::AttendHead(uint32_t layer_index, uint32_t kv_head, const Pass& pass) {
   const uint32_t head_size = shape_.head_size;
   const uint32_t queries = shape_.queries_per_kv_head() * pass.row_count;
   const uint32_t columns = pass.start + pass.row_count;
-  const uint64_t first = uint64_t{kv_head} * queries * head_size;
-  const float scale = 1.0f / std::sqrt(static_cast<float>(head_size));
-
+  const uint64_t first = uint64_t{kv_head} * queries;
+  for (uint32_t query = 0; query < queries; ++query) softmax_[first + query].Begin();
   for (uint32_t page = 0; page <= pass.page_index; ++page) {
-    const uint32_t page_start = page * shape_.block_tokens;
+    const uint32_t filled = std::min(shape_.block_tokens, columns - page * shape_.block_tokens);
     Multiply({.rows = queries,
-              .columns = std::min(shape_.block_tokens, columns - page_start),
+              .columns = filled,
               .inner = head_size,
-              .a = queries_.data() + first,
+              .a = queries_.data() + first * head_size,
               .a_stride = head_size,
-              .b = kv.Page(page).data() + shape_.KeyPlane(layer_index, kv_head),
+              .b = pages_[page] + shape_.KeyPlane(layer_index, kv_head),
               .b_stride = head_size,
-              .to = scores_.data() + page_start,
-              .to_stride = columns,
-              .alpha = scale});
-  }
-  for (uint32_t query = 0; query < queries; ++query) {
-    const uint32_t visible = pass.start + query % pass.row_count + 1;
-    MaskedSoftmax(scores_.data() + uint64_t{query} * columns, visible, columns);
-  }
-  for (uint32_t page = 0; page <= pass.page_index; ++page) {
-    const uint32_t page_start = page * shape_.block_tokens;
+              .to = scores_.data() + first * score_columns_,
+              .to_stride = score_columns_,
+              .alpha = 1.0f / std::sqrt(static_cast<float>(head_size))});
+    WeighPage(kv_head, page, pass);
     Multiply({.rows = queries,
               .columns = head_size,
-              .inner = std::min(shape_.block_tokens, columns - page_start),
-              .a = scores_.data() + page_start,
-              .a_stride = columns,
-              .b = kv.Page(page).data() + shape_.ValuePlane(layer_index, kv_head),
+              .inner = filled,
+              .a = scores_.data() + first * score_columns_,
+              .a_stride = score_columns_,
+              .b = pages_[page] + shape_.ValuePlane(layer_index, kv_head),
               .b_stride = head_size,
-              .to = attended_.data() + first,
+              .to = attended_.data() + first * head_size,
               .to_stride = head_size,
               .right = Product::Right::kPlain,
               .into = page == 0 ? Product::Into::kOverwrite : Product::Into::kAdd});
+  }
+}
+
+// Turns a page's scores into weights, and brings what earlier pages gave to the same scale.
+void TinyLlama::WeighPage(uint32_t kv_head, uint32_t page, const Pass& pass) {
+  const uint32_t queries = shape_.queries_per_kv_head() * pass.row_count;
+  const uint32_t page_start = page * shape_.block_tokens;
+  for (uint32_t query = 0; query < queries; ++query) {
+    const uint64_t row = uint64_t{kv_head} * queries + query;
+    const uint32_t seen = pass.start + query % pass.row_count + 1;  // positions, the row's own too
+    const float shrink =
+        softmax_[row].Weigh(scores_.span().subspan(row * score_columns_, score_columns_),
+                            std::min(shape_.block_tokens, seen - page_start));
+    if (shrink == 1.0f || page == 0) continue;
+    float* attended = attended_.data() + row * shape_.head_size;
+    for (uint32_t i = 0; i < shape_.head_size; ++i) attended[i] *= shrink;
+  }
+}
+
+// From planes per head to rows of tokens; the softmax's division comes last.
+void TinyLlama::MergeHeads(uint32_t kv_head, const Pass& pass) {
+  const uint32_t queries = shape_.queries_per_kv_head() * pass.row_count;
+  for (uint32_t query = 0; query < queries; ++query) {
+    const uint64_t row = uint64_t{kv_head} * queries + query;
+    const uint32_t head = static_cast<uint32_t>(row / pass.row_count);
+    const float scale = 1.0f / softmax_[row].sum;
+    const float* from = attended_.data() + row * shape_.head_size;
+    float* to = merged_.data() + row % pass.row_count * shape_.query_width() +
+                uint64_t{head} * shape_.head_size;
+    for (uint32_t i = 0; i < shape_.head_size; ++i) to[i] = from[i] * scale;
   }
 }
 
@@ -263,19 +290,35 @@ void TinyLlama::FeedForward(const LayerWeights& layer, const Pass& pass) {
   const uint32_t rows = pass.row_count;
   const uint32_t width = shape_.ffn_width;
   Normalize(rows, layer.ffn_norm, residual_, normed_);
-  Project(rows, 2 * width, shape_.d_model, layer.gate_up, normed_, gate_up_);
-  for (uint32_t row = 0; row < rows; ++row) {
-    const float* gate = gate_up_.data() + uint64_t{row} * 2 * width;
-    const float* up = gate + width;
-    float* to = gated_.data() + uint64_t{row} * width;
-    for (uint32_t i = 0; i < width; ++i) to[i] = gate[i] / (1.0f + std::exp(-gate[i])) * up[i];
-  }
-  Project(rows, shape_.d_model, width, layer.down, gated_, residual_, Product::Into::kAdd);
+  Project(rows, {.out = 2 * width,
+                 .in = shape_.d_model,
+                 .weights = layer.gate_up,
+                 .x = normed_,
+                 .y = gate_up_});
+  threads_.ForEach((width + kGatedColumns - 1) / kGatedColumns, [&](uint32_t part) {
+    const uint32_t first = part * kGatedColumns;
+    const uint32_t count = std::min(kGatedColumns, width - first);
+    for (uint32_t row = 0; row < rows; ++row) {
+      const float* gate = gate_up_.data() + uint64_t{row} * 2 * width + first;
+      SiluTimes({gate, count}, {gate + width, count},
+                gated_.data() + uint64_t{row} * width + first);
+    }
+  });
+  Project(rows, {.out = shape_.d_model,
+                 .in = width,
+                 .weights = layer.down,
+                 .x = gated_,
+                 .y = residual_,
+                 .into = Product::Into::kAdd});
 }
 
 void TinyLlama::Head(uint32_t row_count) {
   Normalize(row_count, weights_.final_norm, residual_, normed_);
-  Project(row_count, kVocabulary, shape_.d_model, weights_.head, normed_, row_logits_);
+  Project(row_count, {.out = kVocabulary,
+                      .in = shape_.d_model,
+                      .weights = weights_.head,
+                      .x = normed_,
+                      .y = row_logits_});
 }
 
 void TinyLlama::RotateInto(float* to, const float* from, uint32_t position) const {

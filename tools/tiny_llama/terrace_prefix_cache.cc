@@ -18,7 +18,8 @@ constexpr std::array<const char*, protocol::kTierKindCount> kTierNames = {"hbm",
                                                                           "redis"};
 
 std::string Revision(const TinyLlama& model) {
-  const std::string text = "weights=" + std::to_string(kWeightsVersion) + " " +
+  const std::string text = "weights=" + std::to_string(kWeightsVersion) +
+                           " arithmetic=" + std::to_string(kArithmeticVersion) + " " +
                            model.shape().CanonicalText() + " kernels=" + TinyLlama::KernelName();
   const XXH128_hash_t digest = XXH3_128bits(text.data(), text.size());
   return ToHex(digest.high64, digest.low64);

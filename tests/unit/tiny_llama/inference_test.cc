@@ -136,6 +136,22 @@ TEST_F(InferenceTest, WrongPageGivesAnotherDigest) {
   EXPECT_NE(RunWith(&cache_, Prompt(101)).LogitsDigest(), right.LogitsDigest());
 }
 
+TEST_F(InferenceTest, ProgressCountsUpToThePromptAndItsEstimateEndsAtNothing) {
+  RunWith(&cache_, Prompt(50));
+  std::vector<uint32_t> tokens;
+  std::vector<double> left_ms;
+  InferenceResult result;
+  std::string why;
+  const RunOptions options{.cache = &cache_, .progress = [&](const PrefillProgress& progress) {
+                             tokens.push_back(progress.tokens);
+                             left_ms.push_back(progress.left_ms);
+                           }};
+  ASSERT_TRUE(RunPrompt(model_, Prompt(101), options, &result, &why).ok());
+  EXPECT_THAT(tokens, ElementsAre(64u, 80u, 96u, 101u));
+  EXPECT_GT(left_ms.front(), 0);
+  EXPECT_EQ(left_ms.back(), 0);
+}
+
 TEST_F(InferenceTest, GreedyGenerationRepeatsInAnotherInstance) {
   TinyLlama twin(Shape::Small(), kSeed);
   InferenceResult result;

@@ -197,6 +197,23 @@ INSTANTIATE_TEST_SUITE_P(Shapes, AgainstReference,
                                                  2, 1}),
                          [](const auto& info) { return info.param.name; });
 
+// Whoever restores a page may have more threads than who stored it.
+TEST(TinyLlama, BitsDoNotDependOnTheNumberOfThreads) {
+  const Shape shape{.layers = 2};  // wide enough for several panels
+  const std::vector<uint8_t> prompt = Prompt(3 * shape.block_tokens + 5);
+  TinyLlama alone(shape, kSeed, 1);
+  PagedKv expected_kv = alone.NewKv();
+  const std::vector<float> expected = PrefillFrom(alone, expected_kv, prompt, 0);
+  for (uint32_t threads : {2u, 3u}) {
+    TinyLlama model(shape, kSeed, threads);
+    PagedKv kv = model.NewKv();
+    EXPECT_TRUE(SameBits(PrefillFrom(model, kv, prompt, 0), expected)) << threads;
+    for (uint32_t page = 0; page < 4; ++page) {
+      EXPECT_TRUE(SameBits(kv.Page(page), expected_kv.Page(page))) << threads << ", " << page;
+    }
+  }
+}
+
 TEST(TinyLlama, LaterTokenNeverChangesEarlierBits) {
   TinyLlama model(Shape::Small(), kSeed);
   const std::vector<uint8_t> prompt = Prompt(16);
