@@ -1,3 +1,25 @@
+# Half of what a source costs to compile is headers that its neighbours read, too. Who builds
+# everything once wants a room's sources together; who changes one file and builds again, and who
+# looks for a missing #include, wants each by itself.
+option(TERRACE_UNITY "Compile several sources of a room together" OFF)
+set(terrace_unity_groups ${CMAKE_CURRENT_LIST_DIR}/unity_groups.py)
+
+# Lets the sources of `target` be compiled together, at most `size` at a time.
+function(terrace_unite target size)
+  if(NOT TERRACE_UNITY)
+    return()
+  endif()
+  find_package(Python3 REQUIRED COMPONENTS Interpreter)
+  execute_process(COMMAND ${Python3_EXECUTABLE} ${terrace_unity_groups} ${size} ${ARGN}
+                  WORKING_DIRECTORY ${CMAKE_CURRENT_SOURCE_DIR}
+                  OUTPUT_VARIABLE groups OUTPUT_STRIP_TRAILING_WHITESPACE
+                  COMMAND_ERROR_IS_FATAL ANY)
+  foreach(source group IN ZIP_LISTS ARGN groups)
+    set_source_files_properties(${source} PROPERTIES UNITY_GROUP ${target}_${group})
+  endforeach()
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
+endfunction()
+
 # A room is a folder with one library. `terrace_room(PATH ...)` names it by its path from the top;
 # its target is terrace_<path>, with _ for /.
 #
@@ -18,6 +40,7 @@ function(terrace_room path)
     list(TRANSFORM room_SOURCES PREPEND ${root}/${path}/)
     add_library(${target} STATIC ${room_SOURCES})
     set_property(GLOBAL APPEND PROPERTY terrace_rooms ${target})
+    terrace_unite(${target} 10 ${room_SOURCES})
   else()
     add_library(${target} INTERFACE)
     set(scope INTERFACE)

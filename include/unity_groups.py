@@ -1,0 +1,114 @@
+#!/usr/bin/env python3
+"""usage: include/unity_groups.py SIZE SOURCE... | --self-test
+
+Divides sources into groups of at most SIZE that can be compiled as one: no two of a group give
+different things one name in their anonymous namespaces, where each thinks itself alone. Prints the
+groups' numbers in the order of the sources, separated by ";" as CMake's lists are.
+
+It reads C++ as an editor would, not as a compiler: names that only look alike keep sources apart,
+which costs a little time. What it overlooks the compiler finds; such a source is to be given the
+property SKIP_UNITY_BUILD_INCLUSION.
+"""
+import pathlib
+import re
+import sys
+import tempfile
+
+NOISE = re.compile(
+    r'//[^\n]*|/\*.*?\*/|R"(\w*)\(.*?\)\1"|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])\'', re.S)
+DECLARED = re.compile(
+    r"(?:(?:class|struct|enum)\s+(\w+)|(?<![.:>\w])(\w+)\s*(?=[(={\[;]|:(?!:)))")
+SAME_EVERYWHERE = re.compile(r"(?:using|namespace)\s+(\w+)\s*=[^;]*;")  # an alias may be repeated
+DEFINED = re.compile(r"^\s*#\s*define\s+(\w+)", re.M)
+KEYWORDS = {"static_assert", "const", "noexcept", "decltype", "requires", "alignas", "default",
+            "final", "override", "sizeof", "class", "struct", "target", "gnu"}
+
+
+def anonymous_text(text):
+    """What stands in anonymous namespaces, without what stands in braces and parentheses there."""
+    kept, depth_inside, nesting = [], None, []
+    for token in re.finditer(r"namespace\s*\{|[{}()]|[^{}()]+?(?=namespace\s*\{|[{}()]|\Z)", text):
+        word = token.group(0)
+        if word.endswith("{") or word == "(":
+            if depth_inside is None and word.startswith("namespace"):
+                depth_inside = len(nesting) + 1
+            elif depth_inside == len(nesting):
+                kept.append(word)
+            nesting.append(word)
+        elif word in "})":
+            if nesting:
+                nesting.pop()
+            if depth_inside is not None and len(nesting) < depth_inside:
+                depth_inside = None
+                kept.append(";")
+        elif depth_inside == len(nesting):
+            kept.append(word)
+    return "".join(kept)
+
+
+def names_of(path):
+    """{name: what tells it from another of that name}"""
+    text = NOISE.sub(" ", pathlib.Path(path).read_text(encoding="utf-8"))
+    names = {name: path for name in DEFINED.findall(text)}
+    inside = re.sub(r"^\s*#.*$", "", anonymous_text(text), flags=re.M)
+    for alias in SAME_EVERYWHERE.finditer(inside):
+        names[alias.group(1)] = alias.group(0)
+    for match in DECLARED.finditer(SAME_EVERYWHERE.sub("", inside)):
+        name = match.group(1) or match.group(2)
+        if name not in KEYWORDS and not re.fullmatch(r"[A-Z][A-Z_]+|\d\w*", name):
+            names[name] = path
+    return names
+
+
+def groups_of(size, sources):
+    """The number of each source's group."""
+    groups, numbers = [], []  # a group: its sources' names
+    for source in sources:
+        names = names_of(source)
+        for number, members in enumerate(groups):
+            if len(members) < size and all(known.get(name, what) == what for known in members
+                                           for name, what in names.items()):
+                break
+        else:
+            number = len(groups)
+            groups.append([])
+        groups[number].append(names)
+        numbers.append(number)
+    return numbers
+
+
+def self_test():
+    """Each source after the first meets it: 0 together, else apart."""
+    cases = [
+        (0, "namespace a {\nnamespace {\nconstexpr int kOne = 1;\nint Two(int x) { return x; }\n"
+            "struct Three : Base {};\nusing Four = int;\n}\nint Five() { return 5; }\n}\n"),
+        (1, "namespace { constexpr char kOne[] = {1}; }"),
+        (1, "namespace {\nstd::string Two(double y) {\n  return {};\n}\n}"),
+        (1, "namespace { class Three final { int kSix; }; }"),
+        (1, "#define kOne 1"),
+        (1, "namespace { using Four = long; }"),
+        (0, "namespace { using Four = int; }"),
+        (0, "namespace { void Seven() { int kOne = 1; Two(kOne); } }"),
+        (0, "// namespace { constexpr int kOne = 1; }\n"
+            "const char* text = \"namespace { int Two(\";"),
+        (0, "namespace b { int Two(int x) { return x; } }"),
+    ]
+    with tempfile.TemporaryDirectory() as directory:
+        paths = [pathlib.Path(directory) / f"{i}.cc" for i in range(len(cases))]
+        for path, (_, text) in zip(paths, cases):
+            path.write_text(text, encoding="utf-8")
+        found = [groups_of(9, [paths[0], path])[1] for path in paths[1:]]
+        expected = [group for group, _ in cases[1:]]
+        print(found, expected)
+        return 0 if found == expected and groups_of(2, paths[-3:]) == [0, 0, 1] else 1
+
+
+def main():
+    if sys.argv[1] == "--self-test":
+        return self_test()
+    print(";".join(map(str, groups_of(int(sys.argv[1]), sys.argv[2:]))))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
