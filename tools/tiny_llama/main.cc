@@ -25,7 +25,8 @@ namespace {
 constexpr int kExitMismatch = 1;
 constexpr int kExitUsage = 2;
 constexpr uint64_t kPromptBytesMax = kContextTokensMax;
-constexpr std::chrono::seconds kProgressEvery{2};
+constexpr std::chrono::seconds kProgressAfter{2};
+constexpr std::chrono::seconds kProgressEvery{5};
 
 struct Arguments {
   std::string prompt_file;
@@ -54,8 +55,9 @@ void Declare(CLI::App& app, Arguments& arguments) {
   app.add_option("--logits-out", arguments.logits_out,
                  "Write the logits of the prompt's last token here as raw float32");
   app.add_flag("--json", arguments.as_json, "Print one JSON object");
-  app.add_flag("--progress", arguments.tells_progress,
-               "Say on stderr every 2 s how far the prefill is, and how long it may still take");
+  app.add_flag(
+      "--progress", arguments.tells_progress,
+      "Say on stderr, after 2 s and every 5, how far the prefill is and how long it may take");
 }
 
 Status ReadPrompt(const std::string& path, std::vector<uint8_t>* prompt, std::string* why) {
@@ -152,7 +154,7 @@ void PrintJson(const InferenceResult& result, const TerracePrefixCache::Account*
 // A line every so often, none for what is over before the first.
 std::function<void(const PrefillProgress&)> ProgressLines(size_t prompt_tokens) {
   return [prompt_tokens, next = std::chrono::steady_clock::now() +
-                                kProgressEvery](const PrefillProgress& progress) mutable {
+                                kProgressAfter](const PrefillProgress& progress) mutable {
     if (std::chrono::steady_clock::now() < next) return;
     next = std::chrono::steady_clock::now() + kProgressEvery;
     std::fprintf(stderr, "prefill: %u of %zu tokens, about %.0f s left\n", progress.tokens,
