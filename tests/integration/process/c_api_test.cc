@@ -14,6 +14,7 @@
 
 #include "integration/process/daemon_process.h"
 #include "terrace/terrace.h"
+#include "test_paths.h"
 
 namespace terrace::test {
 namespace {

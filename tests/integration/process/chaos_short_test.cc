@@ -7,6 +7,8 @@
 #include <filesystem>
 #include <string>
 
+#include "test_paths.h"
+
 namespace terrace {
 namespace {
 

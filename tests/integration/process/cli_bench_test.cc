@@ -5,6 +5,7 @@
 #include <fstream>
 
 #include "integration/process/cli_fixture.h"
+#include "test_paths.h"
 
 namespace terrace {
 namespace {

@@ -11,6 +11,8 @@
 #include <fstream>
 #include <iterator>
 
+#include "test_paths.h"
+
 namespace terrace {
 namespace {
 

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "integration/process/daemon_process.h"
+#include "test_paths.h"
 
 namespace terrace {
 namespace {

@@ -19,6 +19,7 @@
 #include "cuda/host/host_pins.h"
 #include "integration/process/device_fixture.h"
 #include "sim/sim_device.h"
+#include "test_paths.h"
 #include "tests/sim/slab_plugin.h"
 
 namespace terrace::test {

@@ -17,6 +17,8 @@
 #include <fstream>
 #include <sstream>
 
+#include "test_paths.h"
+
 namespace terrace::test {
 namespace {
 

@@ -21,6 +21,7 @@
 #include "terrace/client.h"
 #include "terrace/codec.h"
 #include "terrace/terrace.h"
+#include "test_paths.h"
 #include "vector_registers.h"
 
 namespace terrace::test {

@@ -11,6 +11,7 @@
 #include <sstream>
 #include <string_view>
 
+#include "test_paths.h"
 #include "tiers/redis/redis_command.h"
 #include "tiers/redis/redis_slot.h"
 

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "test_paths.h"
 #include "tiers/nvme/header_table.h"
 
 namespace terrace {

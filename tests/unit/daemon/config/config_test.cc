@@ -6,6 +6,7 @@
 
 #include "daemon/config/config_resolve.h"
 #include "daemon/config/config_text.h"
+#include "test_paths.h"
 
 namespace terrace {
 namespace {

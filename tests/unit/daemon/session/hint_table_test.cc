@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "daemon/session/verb_table.h"
+#include "test_paths.h"
 
 namespace terrace {
 namespace {

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "terrace/protocol_insight.h"
+#include "test_paths.h"
 
 namespace terrace {
 namespace {
