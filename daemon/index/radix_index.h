@@ -5,6 +5,7 @@
 // INVARIANT: an id is live (found by its key), erased (its number still in use), or free.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -20,6 +21,8 @@ namespace terrace {
 
 // Lookups go this many keys behind their Prefetch.
 inline constexpr size_t kPrefetchDistance = 8;
+// Memory of arrays by id is populated so many blocks before it is used.
+inline constexpr size_t kIdsAhead = 32768;
 
 class RadixIndex {
  public:
@@ -99,7 +102,7 @@ class RadixIndex {
     return {.key = keys_[id],
             .group_index = runs_.group_index(id),
             .position = run.position + (id - run.first),
-            .parent = is_first ? LastAbove(run) : id - 1,
+            .parent = is_first ? runs_.LastAbove(run) : id - 1,
             .first_child = !is_last ? id + 1 : runs_.FirstOf(run.first_child),
             .next_sibling = is_first ? runs_.FirstOf(run.next_sibling) : kBlockNone,
             .child_count = is_last ? run.child_count : 1,
@@ -117,6 +120,9 @@ class RadixIndex {
 
   const RunTree& runs() const { return runs_; }
 
+  // Memory of blocks to come, named some time before; see MappedArray.
+  std::span<std::byte> TakeAhead();
+
   void CheckInvariants() const;
 
  private:
@@ -130,10 +136,6 @@ class RadixIndex {
     for (uint32_t i = 0; i < kTailKeys; i += kKeysPerLine) {
       if (i <= id) __builtin_prefetch(&keys_[id - i]);
     }
-  }
-  BlockId LastAbove(const RunTree::Run& run) const {
-    const RunTree::Run* const above = runs_.Above(run);
-    return above == nullptr ? kBlockNone : above->last();
   }
   // REQUIRES for false to mean absent: the id is found under this key's hash.
   bool IsBlock(BlockId id, uint32_t group_index, const BlockKey& key) const {

@@ -13,7 +13,9 @@
 // INVARIANT: an id is live (in a run of the tree), erased (in a run of its own, outside), or free.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "daemon/index/block_id.h"
@@ -62,6 +64,10 @@ class RunTree {
     const RunId parent = ParentOf(run);
     return parent == kRunNone ? nullptr : &runs_[parent];
   }
+  // Its last block. What orphans name their parent has no block, and says so by itself.
+  BlockId LastAbove(const Run& run) const {
+    return run.parent == kRunNone ? kBlockNone : runs_[run.parent].last();
+  }
   BlockId FirstOf(RunId run) const { return run == kRunNone ? kBlockNone : runs_[run].first; }
   void PrefetchPlace(BlockId id) const { __builtin_prefetch(&places_[id]); }
   void PrefetchRun(BlockId id) const {
@@ -72,7 +78,9 @@ class RunTree {
 
   // A block, root of its group unless Link would give it this parent. REQUIRES: a free id; the
   // parent is live or kBlockNone.
-  void Add(BlockId id, uint32_t group_index, uint32_t position, BlockId parent);
+  void Add(BlockId id, uint32_t group_index, uint32_t position, BlockId parent) {
+    if (!Append(id, group_index, position, parent)) Begin(id, group_index, position, parent);
+  }
   // False, and nothing is learned, unless child is a root of the same group one position behind.
   // REQUIRES: both are live.
   bool Link(BlockId child, BlockId parent);
@@ -97,6 +105,9 @@ class RunTree {
   uint32_t pinned_count() const { return pinned_count_; }
   uint32_t run_count() const { return run_count_; }
 
+  // As MappedArray says, of so many ids.
+  std::span<std::byte> TakeAhead(size_t id_count) { return places_.TakeAhead(id_count); }
+
   // Of all ids below `id_count`, of which so many are not free.
   void CheckInvariants(uint32_t id_count, uint32_t used_count) const;
 
@@ -118,6 +129,29 @@ class RunTree {
     if (run.parent == kRunNone || runs_[run.parent].first == kBlockNone) return kRunNone;
     return run.parent;
   }
+  // Lengthens its parent's run, as most blocks do. False if it would be in a run of its own.
+  bool Append(BlockId id, uint32_t group_index, uint32_t position, BlockId parent) {
+    if (parent == kBlockNone || id != parent + 1 || places_[parent].group_index != group_index) {
+      return false;
+    }
+    const RunId at = places_[parent].run;
+    Run& run = runs_[at];
+    if (run.last() != parent || run.child_count > 0 || run.pin_count > 0 ||
+        run.block_count == kRunBlocksMax || run.position + run.block_count != position) {
+      return false;
+    }
+    ++run.block_count;
+    ++groups_[group_index].block_count;
+    ++live_count_;
+    places_[id] = {.run = at, .group_index = group_index};
+    return true;
+  }
+  // A run of its own.
+  void Begin(BlockId id, uint32_t group_index, uint32_t position, BlockId parent);
+  // The block's run, cut behind it.
+  RunId RunUpTo(BlockId id);
+  // By group and position the run's first block is the next one.
+  bool MayFollow(RunId below, BlockId parent) const;
   RunId NewRun(const Run& run);
   void FreeRun(RunId run);
   void Renumber(RunId run, BlockId first, uint32_t block_count);
@@ -131,7 +165,19 @@ class RunTree {
   // Cuts a run before `id`; what begins there becomes its child.
   void CutBefore(BlockId id);
   // Makes one run of `above` and its only child if their ids, pins and times allow it.
-  bool JoinWithChild(RunId above);
+  bool JoinWithChild(RunId above) {
+    const Run& upper = runs_[above];
+    if (upper.child_count != 1) return false;
+    const Run& lower = runs_[upper.first_child];
+    if (lower.first != upper.last() + 1 || lower.pin_count != upper.pin_count ||
+        lower.touched_us + kTouchSlackUs < upper.touched_us ||
+        upper.block_count + lower.block_count > kRunBlocksMax) {
+      return false;
+    }
+    Join(above, upper.first_child);
+    return true;
+  }
+  void Join(RunId above, RunId below);
   // Cuts runs so that the range is some of them, and visits these.
   template <typename Visit>
   void ForEachRun(BlockRange range, const Visit& visit);
