@@ -1,8 +1,8 @@
 // Places of a domain's groups: which index a group gets, and what becomes of the group it replaces.
 // A replaced group's spec stays kept while a successor might still find a block of it.
 //
-// THREADING: the store thread. LIMITS: groups_max groups a domain; kForgottenGroupsMax replaced
-// ones wait for their last erasure.
+// THREADING: the store thread. LIMITS: groups_max groups a domain; DomainGroups::kForgottenMax
+// replaced ones wait for their last erasure.
 #pragma once
 
 #include <cstdint>
@@ -18,9 +18,6 @@ namespace terrace {
 // index; else *why says what to do about it.
 Result<uint32_t> AddGroup(CacheDomain& domain, const SpaceGroupSpec& spec, uint32_t idle,
                           std::string* why);
-
-// Nobody has it open, and nothing is left of its blocks.
-bool IsIdle(const CacheDomain& domain, uint32_t group_index);
 
 // Lets the specs of replaced groups go whose blocks no successor will find; some a call.
 void DropForgotten(CacheDomain& domain);

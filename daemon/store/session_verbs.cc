@@ -51,7 +51,7 @@ Error SessionVerbs::Open(const SessionOptions& session) {
   if (index == kSessionNone) return {StatusCode::kNoSpace, std::move(why)};
   SessionRecord& record = store_.sessions.at(index);
   record.last_sign_us = store_.clock.NowUs();
-  ++store_.domains[session.domain_index]->domain.session_count;
+  ++store_.domains[session.domain_index]->domain.session_count.of_owner();
   return {};
 }
 
@@ -70,7 +70,7 @@ bool SessionVerbs::HangUp(SessionId session) {
   }
   for (const uint32_t group : record.groups) --rooms.domain.groups[group]->session_count;
   record.groups.clear();
-  --rooms.domain.session_count;
+  --rooms.domain.session_count.of_owner();
   rooms.waiters.DropAll(session, kLeaseNone);
   rooms.keeper.OnHangUp(index);
   if (record.has_device) rooms.domain.options.device.tier->HangUp(session);
@@ -126,7 +126,7 @@ Result<OpenedGroup> SessionVerbs::OpenGroup(SessionId session, const SpaceGroupS
     if (group.spec().name != spec.name && group.id() != id) continue;
     if (group.spec().members == spec.members) {
       place = g;
-    } else if (IsIdle(domain, g)) {
+    } else if (domain.groups.IsIdle(g)) {
       idle = g;
     } else {
       return RefuseOther(group.spec(), spec, why);
