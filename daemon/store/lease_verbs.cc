@@ -156,13 +156,14 @@ Status LeaseVerbs::JoinRead(SessionId session, uint64_t request_id,
                              .lease = id,
                              .member_mask = request.member_mask,
                              .is_by_parts = (request.flags & protocol::kAcquireByParts) != 0};
-    const bool is_room = waiters.CountOf(session) < store_.options.pending_per_session_max;
+    const bool is_room =
+        caller.rooms->pending.CountOf(session) < store_.options.pending_per_session_max;
     if (!is_room || waiters.Open(pending) == kPendingNone) {
       caller.rooms->keeper.Leave(id, caller.session);
       return Status(StatusCode::kBusy, "the session has too many requests pending, or this one");
     }
   }
-  const PendingId pending = waiters.Find(session, request_id);
+  const PendingId pending = caller.rooms->pending.Find(session, request_id);
   const Lease& lease = domain.leases.at(id);
   protocol::AcquireReply& reply = result->reply;
   const auto last =
@@ -265,12 +266,11 @@ Status LeaseVerbs::Release(SessionId session, const protocol::ReleaseRequest& re
 Status LeaseVerbs::Cancel(SessionId session, uint64_t request_id) {
   Caller caller;
   TERRACE_RETURN_IF_ERROR(store_.Enter(session, kAllGroups, &caller));
-  Waiters& waiters = caller.rooms->waiters;
-  const PendingId pending = waiters.Find(session, request_id);
-  if (pending == kPendingNone || !waiters.IsArmed(pending)) {
+  const PendingId pending = caller.rooms->pending.Find(session, request_id);
+  if (pending == kPendingNone || !caller.rooms->pending.IsArmed(pending)) {
     return Status(StatusCode::kNotFound, "no request of that id is pending");
   }
-  waiters.Expire(pending);
+  caller.rooms->waiters.Expire(pending);
   store_.Settle(*caller.rooms);
   return Status::Ok();
 }

@@ -113,6 +113,7 @@ Status WaitOperation::Await(const KeysQuery& query) {
   StoreRooms& store = *tie_.store();
   Caller caller;
   TERRACE_RETURN_IF_ERROR(store.Enter(query.session, query.group_index, &caller));
+  PendingRegister& known = caller.rooms->pending;
   Waiters& waiters = caller.rooms->waiters;
   if (caller.domain().persistent_tier == kLowerTiersMax) {
     return Status(StatusCode::kUnsupported, "no persistent tier is configured");
@@ -126,9 +127,9 @@ Status WaitOperation::Await(const KeysQuery& query) {
     if (!caller.rooms->residency.lower.IsPersisted(id)) missing.push_back(id);
   }
   if (missing.empty()) return Status::Ok();
-  PendingId pending = waiters.Find(query.session, query.request_id);
+  PendingId pending = known.Find(query.session, query.request_id);
   if (pending == kPendingNone) {
-    if (waiters.CountOf(query.session) >= store.options.pending_per_session_max) {
+    if (known.CountOf(query.session) >= store.options.pending_per_session_max) {
       return Status(StatusCode::kBusy, "the session has pending_per_session_max requests pending");
     }
     pending = waiters.Open(
@@ -148,7 +149,7 @@ Status WaitOperation::Finish(const KeysQuery& query) {
   Caller caller;
   TERRACE_RETURN_IF_ERROR(store.Enter(query.session, query.group_index, &caller));
   Waiters& waiters = caller.rooms->waiters;
-  const PendingId pending = waiters.Find(query.session, query.request_id);
+  const PendingId pending = caller.rooms->pending.Find(query.session, query.request_id);
   if (pending == kPendingNone) return Status::Ok();
   const StatusCode outcome = waiters.WaitOutcome(pending);
   if (outcome == StatusCode::kBusy) {
@@ -181,9 +182,9 @@ void WaitOperation::Undo() {
   tie_.Cut();
   const SessionIndex session = store == nullptr ? kSessionNone : store->sessions.Find(session_);
   if (session == kSessionNone) return;
-  Waiters& waiters = store->at(store->sessions.at(session).domain_index).waiters;
-  const PendingId pending = waiters.Find(session_, request_id_);
-  if (pending != kPendingNone && !waiters.IsArmed(pending)) waiters.Drop(pending);
+  DomainRooms& rooms = store->at(store->sessions.at(session).domain_index);
+  const PendingId pending = rooms.pending.Find(session_, request_id_);
+  if (pending != kPendingNone && !rooms.pending.IsArmed(pending)) rooms.waiters.Drop(pending);
 }
 
 WaitOperation OperatorVerbs::Wait() { return WaitOperation(store_.operations); }
@@ -373,19 +374,18 @@ Status OperatorVerbs::AwaitErasures(SessionId session, uint64_t request_id) {
   TERRACE_RETURN_IF_ERROR(store_.Enter(session, kAllGroups, &caller));
   ErasureMark mark = caller.domain().MarkErasures();
   if (caller.domain().IsErased(&mark)) return Status::Ok();
-  Waiters& waiters = caller.rooms->waiters;
-  if (waiters.CountOf(session) >= store_.options.pending_per_session_max) {
+  if (caller.rooms->pending.CountOf(session) >= store_.options.pending_per_session_max) {
     return Status(StatusCode::kNoSpace,
                   "erased, but pending_per_session_max requests of the session are pending: ask "
                   "again to learn when no crash can bring it back");
   }
-  const PendingId pending =
-      waiters.Open({.kind = PendingKind::kErasure, .session = session, .request_id = request_id});
+  const PendingId pending = caller.rooms->waiters.Open(
+      {.kind = PendingKind::kErasure, .session = session, .request_id = request_id});
   if (pending == kPendingNone) {
     return Status(StatusCode::kInvalid, "a request of that id is pending");
   }
   const uint64_t now_us = store_.clock.NowUs();
-  waiters.ArmErasure(pending, mark, now_us + protocol::kErasureWaitUs);
+  caller.rooms->erasures.Arm(pending, mark, now_us + protocol::kErasureWaitUs);
   store_.retry_us = std::min(store_.retry_us, now_us);
   return Status(StatusCode::kBusy, "the answer follows");
 }

@@ -313,11 +313,11 @@ class PrefixHolder {
 // Opens the lease and the pending request of a new Acquire or Prefetch.
 Status Begin(StoreRooms& store, const Caller& caller, const KeysQuery& query, LeaseKind kind,
              LeaseId* lease) {
-  Waiters& waiters = caller.rooms->waiters;
-  if (waiters.CountOf(query.session) >= store.options.pending_per_session_max) {
+  const PendingRegister& known = caller.rooms->pending;
+  if (known.CountOf(query.session) >= store.options.pending_per_session_max) {
     return Status(StatusCode::kBusy, "the session has pending_per_session_max requests pending");
   }
-  if (waiters.Find(query.session, query.request_id) != kPendingNone) {
+  if (known.Find(query.session, query.request_id) != kPendingNone) {
     return Status(StatusCode::kInvalid, "a request of that id is pending");
   }
   const Result<LeaseId> opened = caller.rooms->keeper.Open(kind, caller.session, query.group_index);
@@ -326,7 +326,7 @@ Status Begin(StoreRooms& store, const Caller& caller, const KeysQuery& query, Le
   if (query.key_count_of_request > CacheDomain::kGrownAtOnceMin) {
     caller.domain().leases.MakeRoom(*lease, query.key_count_of_request, 0);
   }
-  waiters.Open(
+  caller.rooms->waiters.Open(
       {.kind = kind == LeaseKind::kPrefetch ? PendingKind::kPrefetch : PendingKind::kAcquire,
        .session = query.session,
        .request_id = query.request_id,
@@ -471,7 +471,7 @@ Status AcquireOperation::Hold(const KeysQuery& query) {
   } else {
     lease = domain.leases.Find(answer_->reply.token);
   }
-  const PendingId pending = caller.rooms->waiters.Find(query.session, query.request_id);
+  const PendingId pending = caller.rooms->pending.Find(query.session, query.request_id);
   if (lease == kLeaseNone || pending == kPendingNone ||
       domain.leases.at(lease).phase != LeasePhase::kBuilding) {
     return Status(StatusCode::kGone, "the lease was revoked while it was built");
@@ -528,7 +528,7 @@ void AcquireOperation::Finish(const KeysQuery& query) {
       caller.group->recompute_ns_per_token = query.hints.recompute_ns_per_token;
     }
     PromisedHits promised(query.group_index, block_count, answer_->spans);
-    const PendingId pending = caller.rooms->waiters.Find(query.session, query.request_id);
+    const PendingId pending = caller.rooms->pending.Find(query.session, query.request_id);
     if (pending != kPendingNone &&
         caller.rooms->waiters.Arm(pending, store.DeadlineUs(query.hints))) {
       caller.rooms->waiters.Promise(pending, std::move(promised));
@@ -589,13 +589,13 @@ Status PrefetchOperation::Hold(const KeysQuery& query) {
   Caller caller;
   TERRACE_RETURN_IF_ERROR(store.Enter(query.session, query.group_index, &caller));
   CacheDomain& domain = caller.domain();
-  PendingId pending = caller.rooms->waiters.Find(query.session, query.request_id);
+  PendingId pending = caller.rooms->pending.Find(query.session, query.request_id);
   LeaseId lease = kLeaseNone;
   if (answer_->walk.walked_count == 0) {
     TERRACE_RETURN_IF_ERROR(Begin(store, caller, query, LeaseKind::kPrefetch, &lease));
-    pending = caller.rooms->waiters.Find(query.session, query.request_id);
+    pending = caller.rooms->pending.Find(query.session, query.request_id);
   } else if (pending != kPendingNone) {
-    lease = caller.rooms->waiters.LeaseOf(pending);
+    lease = caller.rooms->pending.at(pending).lease;
   }
   if (lease == kLeaseNone) return Status(StatusCode::kBusy, "the request was cancelled");
   if (domain.leases.at(lease).entries.size() < answer_->walk.walked_count) {
@@ -617,10 +617,10 @@ void PrefetchOperation::Finish(const KeysQuery& query) {
   Caller caller;
   if (!store.Enter(query.session, query.group_index, &caller).ok()) return;
   Waiters& waiters = caller.rooms->waiters;
-  const PendingId pending = waiters.Find(query.session, query.request_id);
+  const PendingId pending = caller.rooms->pending.Find(query.session, query.request_id);
   uint32_t block_count = 0;
   if (pending != kPendingNone) {
-    const LeaseId lease = waiters.LeaseOf(pending);
+    const LeaseId lease = caller.rooms->pending.at(pending).lease;
     block_count =
         UsefulBlocks(query, *caller.group,
                      UsableCount(caller, caller.domain().leases.at(lease), &answer_->walk));
@@ -654,8 +654,8 @@ void PrefetchOperation::Undo() {
   const SessionIndex session = store->sessions.Find(session_);
   if (session == kSessionNone || store->sessions.at(session).is_hung_up) return;
   DomainRooms& rooms = store->at(store->sessions.at(session).domain_index);
-  const PendingId pending = rooms.waiters.Find(session_, request_id_);
-  if (pending == kPendingNone || rooms.waiters.IsArmed(pending)) return;
+  const PendingId pending = rooms.pending.Find(session_, request_id_);
+  if (pending == kPendingNone || rooms.pending.IsArmed(pending)) return;
   rooms.waiters.Drop(pending);
   store->Settle(rooms);
 }

@@ -17,7 +17,9 @@ DomainRooms::DomainRooms(uint32_t domain_index, const DomainOptions& options,
     : domain(domain_index, options, limits, seams),
       residency(domain),
       evictor(domain, residency),
-      waiters(domain, residency),
+      pending(domain),
+      waiters(domain, residency, pending),
+      erasures(domain, pending, waiters),
       keeper(domain, residency, waiters, sessions),
       verifier(domain, residency),
       mover(domain, residency, evictor, verifier),
@@ -121,8 +123,8 @@ void StoreRooms::Settle(DomainRooms& rooms) {
   rooms.shared_writer.Step();
   if (rooms.domain.is_short()) rooms.adoption.DropParked();
   if (ledger.has_work()) ledger.Step();
-  if (rooms.waiters.has_erasures()) {
-    rooms.waiters.StepErasures();
+  if (rooms.erasures.has_work()) {
+    rooms.erasures.Step();
     RetryBy(clock.NowUs() + kErasureLookUs);
   }
   if (rooms.kv_events.has_work()) rooms.kv_events.Step();

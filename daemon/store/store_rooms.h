@@ -12,6 +12,7 @@
 #include "daemon/block/cache_domain.h"
 #include "daemon/block/kv_event_source.h"
 #include "daemon/block/session_register.h"
+#include "daemon/lease/erasure_waits.h"
 #include "daemon/lease/lease_keeper.h"
 #include "daemon/lease/registration_turns.h"
 #include "daemon/lease/room_waits.h"
@@ -42,7 +43,9 @@ struct DomainRooms final : SharedTierListener {
   CacheDomain domain;
   Residency residency;
   Evictor evictor;
+  PendingRegister pending;
   Waiters waiters;
+  ErasureWaits erasures;
   LeaseKeeper keeper;
   Verifier verifier;
   Mover mover;

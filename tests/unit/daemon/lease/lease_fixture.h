@@ -9,6 +9,7 @@
 #include "daemon/block/cache_domain.h"
 #include "daemon/block/deadline_heap.h"
 #include "daemon/block/session_register.h"
+#include "daemon/lease/erasure_waits.h"
 #include "daemon/lease/lease_keeper.h"
 #include "daemon/lease/waiters.h"
 #include "daemon/residency/residency.h"
@@ -64,7 +65,9 @@ class LeaseWorld {
                      limits,
                      {clock, random, offload, listener, deadlines, work}};
   Residency residency{domain};
-  Waiters waiters{domain, residency};
+  PendingRegister pending{domain};
+  Waiters waiters{domain, residency, pending};
+  ErasureWaits erasures{domain, pending, waiters};
   LeaseKeeper keeper{domain, residency, waiters, sessions};
 };
 
