@@ -42,15 +42,13 @@ void KeyRequests::Restart() {
   keys_offset_bytes_ = 0;
   next_ = 0;
   last_key_ = {};
-  cursor_ = 0;
   seek_end_us_ = 0;
-  is_sought_ = wants_ready_ = is_through_ = false;
+  is_sought_ = stays_ = wants_ready_ = is_through_ = false;
   RestartResult(&acquire_, &AcquireResult::spans, &AcquireResult::slots);
   RestartResult(&match_, &PrefixMatch::spans);
   RestartResult(&reserve_, &ReserveResult::keys, &ReserveResult::slots);
   queried_.clear();
   evicted_ = {};
-  children_gone_.clear();
   pinned_ = {};
 }
 
@@ -140,14 +138,14 @@ RequestOutcome KeyRequests::Step(const RequestContext& context, Store& store,
     Passed(acquire.passed_count());
     *budget_blocks -= std::min(*budget_blocks, next_ / kReadyKeysPerBlockCost);
   }
-  bool is_more = keys_.key_count == 0 || next_ < keys_.key_count || cursor_ != 0;
+  bool is_more = keys_.key_count == 0 || next_ < keys_.key_count;
   while (is_more) {
     if (*budget_blocks == 0) return RequestOutcome::kMore;
     // A step that goes on is about the keys it began with, whatever the budget is now.
     const uint32_t cost_blocks = KeyCost(context, store);
     const uint32_t affordable_count = std::max(*budget_blocks / cost_blocks, 1u);
     const uint32_t key_count =
-        cursor_ != 0 || is_sought_
+        stays_ || is_sought_
             ? static_cast<uint32_t>(step_keys_.size())
             : std::min({keys_.key_count - next_, affordable_count, protocol::kBlocksPerTurnMax});
     query = NextQuery(context, key_count);
@@ -161,7 +159,8 @@ RequestOutcome KeyRequests::Step(const RequestContext& context, Store& store,
     is_sought_ = false;
     const Result<Progress> called = CallKeys(store, query);
     if (!called.ok()) return frame_.Fail(context, called.status());
-    if (cursor_ != 0) {
+    stays_ = *called == Progress::kStays;
+    if (stays_) {
       *budget_blocks = 0;
       continue;
     }
@@ -247,8 +246,8 @@ Result<Progress> KeyRequests::CallKeys(Store& store, const KeysQuery& query) {
       TERRACE_RETURN_IF_ERROR(CallQuery(store, query));
       break;
     case Verb::kEvict:
-      TERRACE_RETURN_IF_ERROR(store.operators().Evict(query, &cursor_, &evicted_, &children_gone_));
-      break;
+      return OperationOf<EvictOperation>([&] { return store.operators().Evict(&evicted_); })
+          .Step(query);
     default:
       TERRACE_RETURN_IF_ERROR(CallPin(store, query));
   }

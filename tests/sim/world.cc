@@ -505,12 +505,14 @@ void World::EvictEverything() {
       protocol::PinReply unpinned;
       if (!store_->operators().Pin(unpin, &unpinned).ok()) return Fail("Pin refused");
     }
-    uint64_t cursor = 0;
     KeysQuery all{.session = session, .group_index = kAllGroups, .flags = protocol::kEvictSubtree};
     protocol::EvictReply reply;
-    do {
-      if (!store_->operators().Evict(all, &cursor, &reply).ok()) return Fail("Evict refused");
-    } while (cursor != 0);
+    EvictOperation evict = store_->operators().Evict(&reply);
+    for (Progress progress = Progress::kStays; progress != Progress::kDone;) {
+      const Result<Progress> stepped = evict.Step(all);
+      if (!stepped.ok()) return Fail("Evict refused");
+      progress = *stepped;
+    }
     store_->sessions().ProofOfDeath(session);
   }
   const uint64_t end_us = clock_.NowUs() + kRestUs;

@@ -36,10 +36,10 @@ struct Insight {
   ExplainResult Explain(const std::vector<BlockKey>& keys, SessionId asker = 0) {
     ExplainResult result;
     const GroupId id = TestGroup("simple", {TestSpace(0)}).Id();
-    EXPECT_TRUE(
-        world.store->introspection().Explain(asker == 0 ? session : asker, id, keys, &result).ok());
-    EXPECT_TRUE(
-        world.store->introspection().Explain(asker == 0 ? session : asker, id, {}, &result).ok());
+    ExplainOperation explain = world.store->introspection().Explain(
+        asker == 0 ? session : asker, id, static_cast<uint32_t>(keys.size()), &result);
+    while (*explain.Step(keys) == Progress::kStays) {
+    }
     return result;
   }
   uint32_t Put(const std::vector<BlockKey>& keys) { return world.Put(session, group, keys); }
@@ -278,9 +278,8 @@ TEST(Explain, AForeignGroupIsNotFound) {
   const SessionId stranger = on.world.Open(1);
   ExplainResult result;
   const GroupId id = TestGroup("simple", {TestSpace(0)}).Id();
-  EXPECT_EQ(
-      on.world.store->introspection().Explain(stranger, id, StoreWorld::Keys(1), &result).code(),
-      StatusCode::kNotFound);
+  ExplainOperation explain = on.world.store->introspection().Explain(stranger, id, 1, &result);
+  EXPECT_EQ(explain.Step(StoreWorld::Keys(1)).code(), StatusCode::kNotFound);
 }
 
 }  // namespace

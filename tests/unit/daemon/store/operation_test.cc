@@ -143,5 +143,53 @@ TEST(Operation, OneThatOutlivesItsStoreDoesNothing) {
   w.Run();
 }
 
+// Its lease is so long that joining takes two steps; few of its keys have room.
+TEST(Operation, AJoinThatIsDroppedHasNotJoined) {
+  World w;
+  const SessionId a = w.Open(), b = w.Open();
+  const uint32_t group = w.OpenSimple(a);
+  EXPECT_EQ(w.OpenSimple(b), group);
+  const auto keys = World::Keys(protocol::kBlocksPerTurnMax + 1);
+  KeysQuery query = w.Query(a, group, keys, protocol::kKeysFlat);
+  query.key_count_of_request = static_cast<uint32_t>(keys.size());
+  ReserveResult reserved;
+  ReserveOperation reserve = w.store->storing().Reserve(&reserved);
+  query.keys = std::span(keys).first(protocol::kBlocksPerTurnMax);
+  ASSERT_EQ(*reserve.Step(query), Progress::kGoesOn);
+  query.keys = std::span(keys).subspan(protocol::kBlocksPerTurnMax);
+  ASSERT_EQ(*reserve.Step(query), Progress::kDone);
+  const LeaseToken token = reserved.reply.token;
+  const protocol::JoinRequest request{.token = token, .member_mask = 1, .group_handle = group};
+  {
+    JoinResult joined;
+    Result<JoinOperation> join = w.store->leases().Join({b, 1, request}, &joined);
+    ASSERT_EQ(*join->Step(), Progress::kGoesOn);
+  }
+  EXPECT_EQ(w.Release(b, token), StatusCode::kGone);
+  JoinResult again;
+  EXPECT_TRUE(w.Join({b, 2, request}, &again).ok());
+  EXPECT_EQ(again.write.keys.size(), keys.size());
+  EXPECT_EQ(w.Release(b, token), StatusCode::kOk);
+}
+
+// At most 32 walks are kept; a cursor that its client was told is one of them.
+TEST(Operation, AListingThatIsDroppedGivesItsWalkBack) {
+  World w({.segments_max = 25});
+  const SessionId s = w.Open();
+  const uint32_t group = w.OpenSimple(s);
+  for (uint64_t chain = 1; chain <= 25; ++chain) w.Put(s, group, World::Keys(8, chain));
+  protocol::ListRequest request{.group_handle = group, .entry_count_max = 1};
+  ListResult page;
+  ASSERT_EQ(*w.store->operators().List(s, request, &page).Step(), Progress::kDone);
+  ASSERT_NE(page.reply.cursor, 0u);
+  for (uint32_t i = 0; i <= TreeWalks::kWalksMax; ++i) {
+    ListResult dropped;
+    request.entry_count_max = 1000;
+    ASSERT_EQ(*w.store->operators().List(s, request, &dropped).Step(), Progress::kGoesOn);
+  }
+  request.cursor = page.reply.cursor;
+  EXPECT_TRUE(w.store->operators().List(s, request, &page).Step().ok());
+}
+
 }  // namespace
 }  // namespace terrace

@@ -194,10 +194,7 @@ TEST_F(StoreAdopt, ResetBlocksKeepTheirSlotsFenced) {
   world_.RestartWarm({writer_});
   world_.Run();
   const SessionId session = Arrive();
-  uint64_t cursor = 0;
-  do {
-    ASSERT_TRUE(world_.store->operators().Reset(session, group_, &cursor).ok());
-  } while (cursor != 0);
+  world_.Reset(session, group_);
   world_.Run();
   EXPECT_EQ(Load(session, keys), 0u);
   EXPECT_EQ(world_.Stats().inherited_bytes, 4 * kSlotBytes);

@@ -347,15 +347,36 @@ class StoreWorld {
     Check();
     return result;
   }
-  AcquireResult JoinRead(SessionId session, uint32_t group, const LeaseToken& token) {
-    AcquireResult result;
-    const protocol::JoinRequest join{
-        .token = token, .member_mask = ~uint64_t{0}, .group_handle = group};
-    while (!result.is_finished) {
-      EXPECT_TRUE(store->leases().JoinRead(session, ++last_request_, join, &result).ok());
-    }
+  // To its end; kOk, or why it failed.
+  Status Join(const JoinQuery& query, JoinResult* result) {
+    Result<JoinOperation> join = store->leases().Join(query, result);
+    if (!join.ok()) return join.status();
+    Result<Progress> progress = join->Step();
+    while (progress.ok() && *progress != Progress::kDone) progress = join->Step();
     Check();
+    return progress.status();
+  }
+  JoinResult Join(SessionId session, const protocol::JoinRequest& request) {
+    JoinResult result;
+    EXPECT_TRUE(Join({session, ++last_request_, request}, &result).ok());
     return result;
+  }
+  AcquireResult JoinRead(SessionId session, uint32_t group, const LeaseToken& token) {
+    return Join(session, {.token = token, .member_mask = ~uint64_t{0}, .group_handle = group}).read;
+  }
+  protocol::EvictReply Evict(const KeysQuery& query) {
+    protocol::EvictReply reply;
+    EvictOperation evict = store->operators().Evict(&reply);
+    Result<Progress> progress = evict.Step(query);
+    while (progress.ok() && *progress != Progress::kDone) progress = evict.Step(query);
+    EXPECT_TRUE(progress.ok());
+    return reply;
+  }
+  void Reset(SessionId session, uint32_t group) {
+    ResetOperation reset = store->operators().Reset(session, group);
+    Result<Progress> progress = reset.Step();
+    while (progress.ok() && *progress != Progress::kDone) progress = reset.Step();
+    EXPECT_TRUE(progress.ok());
   }
   PrefixMatch Match(SessionId session, uint32_t group, const std::vector<BlockKey>& keys) {
     const KeysQuery query = Query(session, group, keys);

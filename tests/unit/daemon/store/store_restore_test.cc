@@ -72,10 +72,8 @@ TEST_F(Restored, ChainsAreLinkedAgainSoThatTailsLeaveFirst) {
     EXPECT_EQ(entry.child_count, entry.position < 3 ? 1u : 0u);
     EXPECT_EQ(entry.parent.is_zero(), entry.position == 0);
   }
-  uint64_t cursor = 0;
-  protocol::EvictReply evicted;
   const auto head = World::Keys(1, 1);
-  ASSERT_TRUE(w.store->operators().Evict(w.Query(s, group, head), &cursor, &evicted).ok());
+  const protocol::EvictReply evicted = w.Evict(w.Query(s, group, head));
   EXPECT_EQ(evicted.block_count, 0u);  // it has a child
   EXPECT_EQ(evicted.skipped_count, 1u);
 }
@@ -161,11 +159,8 @@ TEST_F(Restored, CopiesOfNoKnownGroupAreNotWanted) {
 
 TEST_F(Restored, WhatWasEvictedDoesNotComeBack) {
   PutBelow(1);
-  uint64_t cursor = 0;
-  protocol::EvictReply reply;
   const auto keys = World::Keys(4, 1);
-  ASSERT_TRUE(w.store->operators().Evict(w.Query(s, group, keys), &cursor, &reply).ok());
-  EXPECT_EQ(reply.block_count, 4u);
+  EXPECT_EQ(w.Evict(w.Query(s, group, keys)).block_count, 4u);
   w.Advance(10'000);  // the erasures are through
   EXPECT_EQ(Restart().blocks, 0u);
 }

@@ -248,23 +248,12 @@ TEST(StoreShared, WhatIsThereIsNotGivenTwice) {
 // ---- what is to be forgotten ----
 
 void Reset(SharingHost& host) {
-  uint64_t cursor = 0;
-  do {
-    ASSERT_TRUE(host.world.store->operators().Reset(host.session, host.group, &cursor).ok());
-  } while (cursor != 0);
+  host.world.Reset(host.session, host.group);
   host.Run();
 }
 
 void EvictAll(SharingHost& host, uint32_t flags = 0) {
-  uint64_t cursor = 0;
-  protocol::EvictReply reply;
-  do {
-    ASSERT_TRUE(
-        host.world.store->operators()
-            .Evict(host.world.Query(host.session, kAllGroups, {}, protocol::kEvictSubtree | flags),
-                   &cursor, &reply)
-            .ok());
-  } while (cursor != 0);
+  host.world.Evict(host.world.Query(host.session, kAllGroups, {}, protocol::kEvictSubtree | flags));
   host.Run();
 }
 

@@ -79,7 +79,9 @@ TEST(Store, WhatAForeignDomainHoldsIsNotFound) {
   w.Put(a, group, keys);
   EXPECT_EQ(w.MatchCount(b, group, keys), 0u);
   const AcquireResult got = w.Acquire(a, group, keys);
-  EXPECT_EQ(w.store->leases().ShapeOf(b, got.reply.token).status().code(), StatusCode::kNotFound);
+  JoinResult joined;
+  EXPECT_EQ(w.Join({.session = b, .request = {.token = got.reply.token}}, &joined).code(),
+            StatusCode::kNotFound);
   EXPECT_EQ(w.Release(b, got.reply.token), StatusCode::kGone);
   EXPECT_EQ(w.Put(b, group, keys), 2u);
 }
@@ -408,8 +410,7 @@ TEST(Store, AGroupNobodyUsesGivesItsPlaceToAnother) {
     const SessionId s = w.Open();
     const uint32_t group = w.OpenGroup(s, TestGroup(std::to_string(i), {TestSpace(0)}));
     EXPECT_EQ(w.Put(s, group, World::Keys(1, i + 1)), 1u);
-    uint64_t cursor = 0;
-    EXPECT_TRUE(w.store->operators().Reset(s, group, &cursor).ok());
+    w.Reset(s, group);
     w.store->sessions().ProofOfDeath(s);
     w.Run();
   }

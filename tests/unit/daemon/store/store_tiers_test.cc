@@ -413,8 +413,7 @@ TEST_F(Tiers, WaitEndsAtItsDeadlineOrWhenAKeyGoes) {
   EXPECT_EQ(w.listener.waits[0].status, StatusCode::kBusy);
   KeysQuery second = w.Query(s, group, keys);
   EXPECT_EQ(*w.store->operators().Wait().Step(second), Progress::kFollows);
-  uint64_t cursor = 0;
-  EXPECT_TRUE(w.store->operators().Reset(s, group, &cursor).ok());
+  w.Reset(s, group);
   ASSERT_EQ(w.listener.waits.size(), 2u);
   EXPECT_EQ(w.listener.waits[1].status, StatusCode::kNotFound);
 }
@@ -423,8 +422,7 @@ TEST_F(Tiers, EraseUnderATransferWaitsForItsEnd) {
   w.holds_transfers = true;
   w.Put(s, group, World::Keys(2, 1));
   w.Run();
-  uint64_t cursor = 0;
-  EXPECT_TRUE(w.store->operators().Reset(s, group, &cursor).ok());
+  w.Reset(s, group);
   EXPECT_EQ(w.Stats().slot_bytes_used, 2 * kSlotBytes);
   w.holds_transfers = false;
   w.Advance(100'000);
