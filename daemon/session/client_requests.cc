@@ -24,40 +24,28 @@ RequestOutcome ClientRequests::Step(RequestContext& context, Store& store) {
 }
 
 Status ClientRequests::Act(RequestContext& context, Store& store, bool* is_malformed) {
-  const auto malformed = [is_malformed] {
-    *is_malformed = true;
-    return Status(StatusCode::kInvalid);
-  };
   if (frame_.verb == Verb::kOpen) return Open(context, store, is_malformed);
   if (frame_.verb == protocol::kVerbOrderDone) return OrderDone(context, store, is_malformed);
-  if (frame_.verb == protocol::kVerbPinTurn) return PinTurn(context, store, is_malformed);
+  if (frame_.verb == protocol::kVerbPinTurn) return PinTurn(context, store);
   if (frame_.verb == protocol::kVerbDeviceReport) {
-    protocol::DeviceReport report;
-    return frame_.ReadWhole(&report) ? store.devices().Report(context.session, report)
-                                     : malformed();
+    return store.devices().Report(context.session, frame_.Head<protocol::DeviceReport>());
   }
-  protocol::UnmappedRequest unmapped;
-  return frame_.ReadWhole(&unmapped) ? store.sessions().Unmapped(context.session, unmapped.segment)
-                                     : malformed();
+  const uint32_t segment = frame_.Head<protocol::UnmappedRequest>().segment;
+  return store.sessions().Unmapped(context.session, segment);
 }
 
 Status ClientRequests::OrderDone(const RequestContext& context, Store& store, bool* is_malformed) {
-  protocol::OrderDoneRequest done;
-  *is_malformed = true;
-  if (!frame_.body.Read(0, &done) || done.checksum_count > kPartsPerSpaceMax ||
-      frame_.body.size_bytes() != sizeof(done) + done.checksum_count * sizeof(Checksum)) {
-    return Status(StatusCode::kInvalid);
-  }
-  *is_malformed = false;
+  const auto done = frame_.Head<protocol::OrderDoneRequest>();
+  *is_malformed = done.checksum_count > kPartsPerSpaceMax ||
+                  frame_.body.size_bytes() != sizeof(done) + done.checksum_count * sizeof(Checksum);
+  if (*is_malformed) return Status(StatusCode::kInvalid);
   step_checksums_.resize(done.checksum_count);
   frame_.body.ReadArray(sizeof(done), std::span(step_checksums_));
   return store.devices().OrderDone(context.session, done, step_checksums_);
 }
 
-Status ClientRequests::PinTurn(const RequestContext& context, Store& store, bool* is_malformed) {
-  protocol::PinTurnRequest asked;
-  *is_malformed = !frame_.ReadWhole(&asked);
-  if (*is_malformed) return Status(StatusCode::kInvalid);
+Status ClientRequests::PinTurn(const RequestContext& context, Store& store) {
+  const auto asked = frame_.Head<protocol::PinTurnRequest>();
   switch (asked.action) {
     case protocol::PinTurnAction::kAsk:
       return store.devices().AskPinTurn(context.session, &turn_.emplace().ahead_count);
@@ -71,8 +59,7 @@ Status ClientRequests::PinTurn(const RequestContext& context, Store& store, bool
 Status ClientRequests::ReadGroup(SpaceGroupSpec* group, uint64_t* self_mask, bool* is_malformed) {
   const Status malformed(StatusCode::kInvalid);
   *is_malformed = true;
-  protocol::OpenRequest open;
-  if (!frame_.body.Read(0, &open)) return malformed;
+  const auto open = frame_.Head<protocol::OpenRequest>();
   if (open.name_bytes > kGroupNameBytesMax || open.member_count > kGroupMembersMax) {
     *is_malformed = false;
     return frame_.Invalid("a group with a name of " + std::to_string(open.name_bytes) +

@@ -27,7 +27,7 @@ class ClientRequests {
   Status Open(RequestContext& context, Store& store, bool* is_malformed);
   Status ReadGroup(SpaceGroupSpec* group, uint64_t* self_mask, bool* is_malformed);
   Status OrderDone(const RequestContext& context, Store& store, bool* is_malformed);
-  Status PinTurn(const RequestContext& context, Store& store, bool* is_malformed);
+  Status PinTurn(const RequestContext& context, Store& store);
 
   RequestFrame& frame_;
   std::optional<protocol::PinTurnReply> turn_;  // of one that asks

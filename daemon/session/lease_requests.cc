@@ -23,31 +23,24 @@ RequestOutcome LeaseRequests::Step(const RequestContext& context, Store& store,
     default:
       break;
   }
-  bool is_malformed = false;
-  const Status status = Act(context, store, &is_malformed);
-  if (is_malformed) return frame_.Malformed(context, "such a request");
+  if (frame_.verb == Verb::kTouch && frame_.body.size_bytes() != sizeof(protocol::TouchRequest)) {
+    return frame_.Malformed(context, "such a request");
+  }
+  const Status status = Act(context, store);
   return status.ok() ? Finish(context) : frame_.Fail(context, status);
 }
 
-Status LeaseRequests::Act(const RequestContext& context, Store& store, bool* is_malformed) {
-  const auto malformed = [is_malformed] {
-    *is_malformed = true;
-    return Status(StatusCode::kInvalid);
-  };
+Status LeaseRequests::Act(const RequestContext& context, Store& store) {
   if (frame_.verb == Verb::kRelease) {
-    protocol::ReleaseRequest release;
-    if (!frame_.ReadWhole(&release)) return malformed();
+    const auto release = frame_.Head<protocol::ReleaseRequest>();
     TERRACE_RETURN_IF_ERROR(CheckHints(frame_.verb, release.hints, &frame_.why));
     return store.leases().Release(context.session, release);
   }
   if (frame_.verb == Verb::kCancel) {
-    protocol::CancelRequest cancel;
-    return frame_.ReadWhole(&cancel) ? store.leases().Cancel(context.session, cancel.request_id)
-                                     : malformed();
+    const uint64_t request_id = frame_.Head<protocol::CancelRequest>().request_id;
+    return store.leases().Cancel(context.session, request_id);
   }
-  protocol::TouchRequest touch;
-  return frame_.ReadWhole(&touch) ? store.leases().Renew(context.session, touch.token)
-                                  : malformed();
+  return store.leases().Renew(context.session, frame_.Head<protocol::TouchRequest>().token);
 }
 
 RequestOutcome LeaseRequests::Finish(const RequestContext& context) {
@@ -85,12 +78,11 @@ bool LeaseRequests::is_small() const {
 
 // Reads the request, and what it joins, before its first step.
 Status LeaseRequests::BeginJoin(const RequestContext& context, Store& store, bool* is_malformed) {
-  protocol::JoinRequest join;
+  auto join = frame_.Head<protocol::JoinRequest>();
   protocol::JoinPage page;
+  const size_t tail_bytes = frame_.body.size_bytes() - sizeof(join);
   *is_malformed =
-      !frame_.body.Read(0, &join) || (frame_.body.size_bytes() != sizeof(join) &&
-                                      (frame_.body.size_bytes() != sizeof(join) + sizeof(page) ||
-                                       !frame_.body.Read(sizeof(join), &page)));
+      tail_bytes != 0 && (tail_bytes != sizeof(page) || !frame_.body.Read(sizeof(join), &page));
   if (*is_malformed) return Status(StatusCode::kInvalid);
   constexpr uint32_t kFlags =
       protocol::kAcquireByParts | protocol::kAcquireDevice | protocol::kJoinPaged;
@@ -161,8 +153,7 @@ void LeaseRequests::PassCommitted(uint32_t entry_count) {
 
 RequestOutcome LeaseRequests::StepCommit(const RequestContext& context, Store& store,
                                          uint32_t* budget_blocks) {
-  protocol::CommitRequest commit;
-  if (!frame_.body.Read(0, &commit)) return frame_.Malformed(context, "its head");
+  const auto commit = frame_.Head<protocol::CommitRequest>();
   if ((commit.flags & ~protocol::kCommitRelease) != 0) {
     return frame_.Fail(context, frame_.Invalid("commit flags " + std::to_string(commit.flags) +
                                                "; only 1 (release) is defined"));
@@ -197,9 +188,8 @@ RequestOutcome LeaseRequests::StepCommit(const RequestContext& context, Store& s
 
 RequestOutcome LeaseRequests::StepAbort(const RequestContext& context, Store& store,
                                         uint32_t* budget_blocks) {
-  protocol::AbortRequest abort;
-  if (!frame_.body.Read(0, &abort) ||
-      frame_.body.size_bytes() != sizeof(abort) + size_t{abort.key_count} * sizeof(uint32_t)) {
+  const auto abort = frame_.Head<protocol::AbortRequest>();
+  if (frame_.body.size_bytes() != sizeof(abort) + size_t{abort.key_count} * sizeof(uint32_t)) {
     return frame_.Malformed(context, "its key indexes");
   }
   do {
@@ -219,15 +209,13 @@ RequestOutcome LeaseRequests::StepAbort(const RequestContext& context, Store& st
 
 bool LeaseRequests::Describe(TracedRequest* traced) const {
   if (frame_.verb == Verb::kRelease) {
-    protocol::ReleaseRequest release;
-    if (!frame_.ReadWhole(&release)) return false;
+    const auto release = frame_.Head<protocol::ReleaseRequest>();
     traced->lease = release.token;
     traced->hints = release.hints;
     return true;
   }
   if (frame_.verb == Verb::kCommit) {
-    protocol::CommitRequest commit;
-    if (!frame_.body.Read(0, &commit)) return false;
+    const auto commit = frame_.Head<protocol::CommitRequest>();
     traced->lease = commit.token;
     traced->key_count = commit.entry_count;
     traced->good_count = commit_.reply.sealed_count;

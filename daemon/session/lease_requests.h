@@ -31,9 +31,9 @@ class LeaseRequests {
   bool Describe(TracedRequest* traced) const;
 
  private:
-  // kInvalid with the frame's `why` set refuses the argument; *is_malformed says that the body's
-  // size is wrong.
-  Status Act(const RequestContext& context, Store& store, bool* is_malformed);
+  // kInvalid with the frame's `why` set refuses the argument.
+  Status Act(const RequestContext& context, Store& store);
+  // *is_malformed: the body's size is wrong.
   Status BeginJoin(const RequestContext& context, Store& store, bool* is_malformed);
   RequestOutcome StepJoin(const RequestContext& context, Store& store, uint32_t* budget_blocks);
   RequestOutcome StepCommit(const RequestContext& context, Store& store, uint32_t* budget_blocks);

@@ -67,9 +67,7 @@ Status OperatorRequests::BeginList(const RequestContext& context, Store& store,
 RequestOutcome OperatorRequests::StepList(const RequestContext& context, Store& store,
                                           uint32_t* budget_blocks) {
   if (!std::holds_alternative<ListOperation>(operation_)) {
-    protocol::ListRequest list;
-    if (!frame_.ReadWhole(&list)) return frame_.Malformed(context, "such a request");
-    const Status begun = BeginList(context, store, list);
+    const Status begun = BeginList(context, store, frame_.Head<protocol::ListRequest>());
     if (!begun.ok()) return frame_.Fail(context, begun);
   }
   if (*budget_blocks == 0) return RequestOutcome::kMore;
@@ -82,10 +80,8 @@ RequestOutcome OperatorRequests::StepList(const RequestContext& context, Store& 
 RequestOutcome OperatorRequests::StepReset(const RequestContext& context, Store& store,
                                            uint32_t* budget_blocks) {
   if (!std::holds_alternative<ResetOperation>(operation_)) {
-    protocol::ResetRequest reset;
-    if (!frame_.ReadWhole(&reset)) return frame_.Malformed(context, "such a request");
-    group_handle_ = reset.group_handle;
-    protocol::KeysRequest asked{.group_handle = reset.group_handle};
+    group_handle_ = frame_.Head<protocol::ResetRequest>().group_handle;
+    protocol::KeysRequest asked{.group_handle = group_handle_};
     if (const Status resolved = frame_.ResolveGroup(context, false, &asked, &group_index_);
         !resolved.ok()) {
       return frame_.Fail(context, resolved);
@@ -102,8 +98,7 @@ RequestOutcome OperatorRequests::StepReset(const RequestContext& context, Store&
 
 RequestOutcome OperatorRequests::StepHitRate(const RequestContext& context, Store& store,
                                              uint32_t* budget_blocks) {
-  protocol::HitRateRequest request;
-  if (!frame_.ReadWhole(&request)) return frame_.Malformed(context, "such a request");
+  const auto request = frame_.Head<protocol::HitRateRequest>();
   if (*budget_blocks < kHitRateCostBlocks / 2) {
     *budget_blocks = 0;  // at the beginning of the next turn
     return RequestOutcome::kMore;
@@ -121,9 +116,8 @@ RequestOutcome OperatorRequests::StepHitRate(const RequestContext& context, Stor
 
 RequestOutcome OperatorRequests::StepExplain(const RequestContext& context, Store& store,
                                              uint32_t* budget_blocks) {
-  protocol::ExplainRequest request;
-  if (!frame_.body.Read(0, &request) ||
-      frame_.body.size_bytes() != sizeof(request) + size_t{request.key_count} * sizeof(BlockKey)) {
+  const auto request = frame_.Head<protocol::ExplainRequest>();
+  if (frame_.body.size_bytes() != sizeof(request) + size_t{request.key_count} * sizeof(BlockKey)) {
     return frame_.Malformed(context, std::to_string(request.key_count) + " keys");
   }
   if (request.key_count == 0 || request.key_count > protocol::kKeysPerRequestMax) {

@@ -56,10 +56,12 @@ struct RequestFrame {
   // the session's own. Handle 0 means all groups where `may_mean_all`.
   Status ResolveGroup(const RequestContext& context, bool may_mean_all, protocol::KeysRequest* keys,
                       uint32_t* group_index);
-  // Reads a body that is exactly one T.
+  // What the body begins with. REQUIRES: T is the verb's head, so that its size has been checked.
   template <typename T>
-  bool ReadWhole(T* value) const {
-    return body.size_bytes() == sizeof(T) && body.Read(0, value);
+  T Head() const {
+    T head;
+    TERRACE_CHECK(body.Read(0, &head), "the table of verbs says how long a body's head is");
+    return head;
   }
 
   protocol::Verb verb = protocol::Verb::kHello;

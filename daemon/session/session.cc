@@ -302,18 +302,12 @@ Request::Outcome SessionTable::Hello(Session& session, const MessageBody& body) 
 }
 
 Request::Outcome SessionTable::DeviceAttach(Session& session) {
-  protocol::DeviceAttachRequest asked;
   Request& request = *session.request;
-  const MessageBody& body = request.body();
+  const auto asked = request.Head<protocol::DeviceAttachRequest>();
   // Descriptors travel with an answer: those of one are on their way before the next.
   if (session.attach != Transport::Attach::kNothing || session.has_device) {
     return Refuse(session,
                   {StatusCode::kInvalid, "DeviceAttach once a session, after the answer to Hello"});
-  }
-  if (body.size_bytes() != sizeof(asked) || !body.Read(0, &asked)) {
-    return Refuse(session,
-                  {StatusCode::kInvalid, "DeviceAttach of " + std::to_string(body.size_bytes()) +
-                                             " bytes; that is not the size of such a request"});
   }
   const std::string device = Printable(asked.device);
   protocol::DeviceAttachReply reply;
@@ -331,14 +325,8 @@ Request::Outcome SessionTable::DeviceAttach(Session& session) {
 }
 
 Request::Outcome SessionTable::TraceRecord(Session& session) {
-  protocol::TraceRecordRequest asked;
   Request& request = *session.request;
-  const MessageBody& body = request.body();
-  if (body.size_bytes() != sizeof(asked) || !body.Read(0, &asked)) {
-    return Refuse(session,
-                  {StatusCode::kInvalid, "TraceRecord of " + std::to_string(body.size_bytes()) +
-                                             " bytes; that is not the size of such a request"});
-  }
+  const auto asked = request.Head<protocol::TraceRecordRequest>();
   if (!trace_.control) {
     request.Answer(session.context, Status(StatusCode::kUnsupported),
                    "this daemon records nothing: name a directory in daemon.trace_dir");
@@ -354,14 +342,8 @@ Request::Outcome SessionTable::TraceRecord(Session& session) {
 }
 
 Request::Outcome SessionTable::Fsck(Session& session) {
-  protocol::FsckRequest asked;
   Request& request = *session.request;
-  const MessageBody& body = request.body();
-  if (body.size_bytes() != sizeof(asked) || !body.Read(0, &asked)) {
-    return Refuse(session,
-                  {StatusCode::kInvalid, "Fsck of " + std::to_string(body.size_bytes()) +
-                                             " bytes; that is not the size of such a request"});
-  }
+  const auto asked = request.Head<protocol::FsckRequest>();
   if (!fsck_.begin) {
     request.Answer(session.context, Status(StatusCode::kUnsupported),
                    "this daemon keeps nothing on drives: nvme.paths names none");
@@ -428,6 +410,7 @@ void SessionTable::EndStep(Session& session, Request::Outcome outcome) {
       session.is_last_reply = true;
       break;
     case Request::Outcome::kReply:
+      TERRACE_CHECK(session.request->HasItsReply(), "an answer begins as its verb's row says");
       if (!session.request->has_pending_blocks()) session.EndPending(session.request->id());
       Trace(session);
       break;
