@@ -13,6 +13,7 @@
 #include "daemon/block/domain_options.h"
 #include "daemon/block/lease_table.h"
 #include "daemon/block/session_quota.h"
+#include "terrace/error.h"
 #include "terrace/protocol_device.h"
 
 namespace terrace {
@@ -44,30 +45,28 @@ class SessionRegister {
   SessionRegister(const SessionLimits& limits, uint32_t domain_count)
       : quota_(limits, domain_count) {}
 
-  // kSessionNone above a limit, with `*why`. REQUIRES: Find(options.id) finds nothing.
-  SessionIndex Open(const SessionOptions& options, std::string* why) {
+  // kNoSpace above a limit. REQUIRES: Find(options.id) finds nothing.
+  Error Open(const SessionOptions& options, SessionIndex* index) {
     bool is_extra = false;
-    if (!quota_.Take({options.domain_index, options.uid, options.pid}, &is_extra, why)) {
-      return kSessionNone;
-    }
-    SessionIndex index;
+    TERRACE_RETURN_IF_REFUSED(
+        quota_.Take({options.domain_index, options.uid, options.pid}, &is_extra));
     if (free_.empty()) {
-      index = static_cast<SessionIndex>(records_.size());
+      *index = static_cast<SessionIndex>(records_.size());
       records_.emplace_back();
     } else {
-      index = free_.back();
+      *index = free_.back();
       free_.pop_back();
     }
-    const uint32_t stamp = records_[index].stamp + 1;
-    records_[index] = SessionRecord{.id = options.id,
-                                    .domain_index = options.domain_index,
-                                    .uid = options.uid,
-                                    .pid = options.pid,
-                                    .stamp = stamp,
-                                    .is_used = true,
-                                    .is_extra = is_extra};
-    by_id_.emplace(options.id, index);
-    return index;
+    const uint32_t stamp = records_[*index].stamp + 1;
+    records_[*index] = SessionRecord{.id = options.id,
+                                     .domain_index = options.domain_index,
+                                     .uid = options.uid,
+                                     .pid = options.pid,
+                                     .stamp = stamp,
+                                     .is_used = true,
+                                     .is_extra = is_extra};
+    by_id_.emplace(options.id, *index);
+    return {};
   }
   // REQUIRES: it has no leases.
   void Close(SessionIndex index) {

@@ -58,11 +58,10 @@ void MessageBody::CopyTo(size_t offset_bytes, std::span<std::byte> to) const {
   }
 }
 
-bool FrameAssembler::CheckHeader(std::string* why) {
+Error FrameAssembler::CheckHeader() const {
   const FrameHeader& header = header_;
-  const auto refuse = [why](std::string sentence) {
-    *why = std::move(sentence);
-    return false;
+  const auto refuse = [](std::string sentence) {
+    return Error(StatusCode::kInvalid, std::move(sentence));
   };
   if (header.frame_bytes < sizeof(FrameHeader) || header.frame_bytes > protocol::kFrameBytesMax) {
     return refuse("frame of " + std::to_string(header.frame_bytes) + " bytes; the limits are " +
@@ -98,7 +97,7 @@ bool FrameAssembler::CheckHeader(std::string* why) {
     return refuse("a message of more than " + std::to_string(protocol::kMessageBytesMax) +
                   " bytes: split the request");
   }
-  return true;
+  return {};
 }
 
 FrameAssembler::Outcome FrameAssembler::EndFrame(Message* message) {
@@ -115,8 +114,7 @@ FrameAssembler::Outcome FrameAssembler::EndFrame(Message* message) {
   return Outcome::kMessage;
 }
 
-FrameAssembler::Outcome FrameAssembler::Next(std::span<const std::byte>* input, Message* message,
-                                             std::string* why) {
+FrameAssembler::Outcome FrameAssembler::Next(std::span<const std::byte>* input, Message* message) {
   while (true) {
     if (header_have_bytes_ < sizeof(FrameHeader)) {
       if (input->empty()) return Outcome::kNeedsMore;
@@ -126,7 +124,10 @@ FrameAssembler::Outcome FrameAssembler::Next(std::span<const std::byte>* input, 
       *input = input->subspan(step_bytes);
       if (header_have_bytes_ < sizeof(FrameHeader)) return Outcome::kNeedsMore;
       std::memcpy(&header_, header_bytes_.data(), sizeof(FrameHeader));
-      if (!CheckHeader(why)) return Outcome::kMalformed;
+      if (Error error = CheckHeader(); !error.ok()) {
+        error_ = std::move(error);
+        return Outcome::kMalformed;
+      }
       body_left_bytes_ = header_.frame_bytes - sizeof(FrameHeader);
     }
     const size_t step_bytes = std::min(input->size(), body_left_bytes_);

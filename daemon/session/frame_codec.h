@@ -15,8 +15,8 @@
 #include <type_traits>
 #include <vector>
 
+#include "terrace/error.h"
 #include "terrace/protocol.h"
-#include "terrace/status.h"
 
 namespace terrace {
 
@@ -92,9 +92,10 @@ class FrameAssembler {
   enum class Outcome { kMessage, kNeedsMore, kMalformed };
 
   // Consumes bytes from the front of *input until a message is whole, the input is used up, or a
-  // frame is malformed; then `*why` says how, and nothing further may be read from this connection.
-  // A message may borrow from *input's bytes.
-  Outcome Next(std::span<const std::byte>* input, Message* message, std::string* why);
+  // frame is malformed; then error() says how, and nothing further may be read from this
+  // connection. A message may borrow from *input's bytes.
+  Outcome Next(std::span<const std::byte>* input, Message* message);
+  const Error& error() const { return error_; }
 
   // Of a begun message, for memory accounting.
   size_t buffered_bytes() const { return body_.owned_bytes(); }
@@ -103,7 +104,7 @@ class FrameAssembler {
   protocol::Verb last_verb() const { return header_.verb; }
 
  private:
-  bool CheckHeader(std::string* why);
+  Error CheckHeader() const;
   Outcome EndFrame(Message* message);
 
   std::array<std::byte, sizeof(protocol::FrameHeader)> header_bytes_;
@@ -113,6 +114,7 @@ class FrameAssembler {
   bool is_paging_ = false;  // pages of a message came before this frame
   protocol::FrameHeader first_page_;
   MessageBody body_;
+  Error error_;
 };
 
 // One answer: a fixed head and up to three arrays that stay where they are until the last page is

@@ -80,12 +80,12 @@ RequestOutcome KeyRequests::Begin(const RequestContext& context, size_t offset_b
   if (frame_.body.size_bytes() != keys_offset_bytes_ + keys_.key_count * key_bytes) {
     return frame_.Malformed(context, std::to_string(keys_.key_count) + " keys");
   }
-  const Status checked = CheckKeys(context);
+  const Error checked = CheckKeys(context);
   wants_ready_ = frame_.verb == Verb::kAcquire && keys_.member_mask == 0 && keys_.flags == 0;
   return checked.ok() ? RequestOutcome::kMore : frame_.Fail(context, checked);
 }
 
-Status KeyRequests::CheckKeys(const RequestContext& context) {
+Error KeyRequests::CheckKeys(const RequestContext& context) {
   if (keys_.key_count > protocol::kKeysPerRequestMax) {
     return frame_.Invalid(std::to_string(keys_.key_count) + " keys; the limit of a request is " +
                           std::to_string(protocol::kKeysPerRequestMax) + ": split it");
@@ -95,18 +95,18 @@ Status KeyRequests::CheckKeys(const RequestContext& context) {
                           std::string(VerbName(frame_.verb)) + " knows " +
                           std::to_string(FindVerb(frame_.verb)->key_flags) + ": clear the others");
   }
-  TERRACE_RETURN_IF_ERROR(CheckHints(frame_.verb, keys_.hints, &frame_.why));
+  TERRACE_RETURN_IF_REFUSED(CheckHints(frame_.verb, keys_.hints));
   if (frame_.verb == Verb::kEvict && keys_.key_count == 0 &&
       (keys_.flags & protocol::kEvictSubtree) == 0) {
     return frame_.Invalid("Evict without keys; set the subtree flag to evict everything");
   }
   const bool may_mean_all = frame_.verb == Verb::kEvict || frame_.verb == Verb::kPin;
-  TERRACE_RETURN_IF_ERROR(frame_.ResolveGroup(context, may_mean_all, &keys_, &group_index_));
+  TERRACE_RETURN_IF_REFUSED(frame_.ResolveGroup(context, may_mean_all, &keys_, &group_index_));
   return CheckReplySize();
 }
 
 // A reply is one message, so what it could grow to must fit one.
-Status KeyRequests::CheckReplySize() {
+Error KeyRequests::CheckReplySize() {
   const size_t members = static_cast<size_t>(std::popcount(keys_.member_mask));
   size_t key_bytes = 0;
   if (frame_.verb == Verb::kAcquire) {
@@ -115,7 +115,7 @@ Status KeyRequests::CheckReplySize() {
     key_bytes = sizeof(protocol::ReservedKey) + members * sizeof(SlotRef);
   }
   constexpr size_t kArraysBytesMax = protocol::kMessageBytesMax - 4096;
-  if (keys_.key_count * key_bytes <= kArraysBytesMax) return Status::Ok();
+  if (keys_.key_count * key_bytes <= kArraysBytesMax) return {};
   return frame_.Invalid(std::to_string(keys_.key_count) + " keys of " + std::to_string(members) +
                         " members; the slots of " + std::to_string(kArraysBytesMax / key_bytes) +
                         " keys fit a reply: ask for fewer keys, or let each rank Join");

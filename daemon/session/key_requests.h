@@ -52,8 +52,8 @@ class KeyRequests {
   const protocol::KeysRequest& keys() const { return keys_; }
 
  private:
-  Status CheckKeys(const RequestContext& context);
-  Status CheckReplySize();
+  Error CheckKeys(const RequestContext& context);
+  Error CheckReplySize();
   uint32_t KeyCost(const RequestContext& context, Store& store) const;
   void Passed(uint32_t key_count);  // keys of the last NextQuery
   KeysQuery NextQuery(const RequestContext& context, uint32_t key_count);

@@ -26,14 +26,14 @@ RequestOutcome LeaseRequests::Step(const RequestContext& context, Store& store,
   if (frame_.verb == Verb::kTouch && frame_.body.size_bytes() != sizeof(protocol::TouchRequest)) {
     return frame_.Malformed(context, "such a request");
   }
-  const Status status = Act(context, store);
-  return status.ok() ? Finish(context) : frame_.Fail(context, status);
+  const Error error = Act(context, store);
+  return error.ok() ? Finish(context) : frame_.Fail(context, error);
 }
 
-Status LeaseRequests::Act(const RequestContext& context, Store& store) {
+Error LeaseRequests::Act(const RequestContext& context, Store& store) {
   if (frame_.verb == Verb::kRelease) {
     const auto release = frame_.Head<protocol::ReleaseRequest>();
-    TERRACE_RETURN_IF_ERROR(CheckHints(frame_.verb, release.hints, &frame_.why));
+    TERRACE_RETURN_IF_REFUSED(CheckHints(frame_.verb, release.hints));
     return store.leases().Release(context.session, release);
   }
   if (frame_.verb == Verb::kCancel) {
@@ -77,7 +77,7 @@ bool LeaseRequests::is_small() const {
 }
 
 // Reads the request, and what it joins, before its first step.
-Status LeaseRequests::BeginJoin(const RequestContext& context, Store& store, bool* is_malformed) {
+Error LeaseRequests::BeginJoin(const RequestContext& context, Store& store, bool* is_malformed) {
   auto join = frame_.Head<protocol::JoinRequest>();
   protocol::JoinPage page;
   const size_t tail_bytes = frame_.body.size_bytes() - sizeof(join);
@@ -95,7 +95,7 @@ Status LeaseRequests::BeginJoin(const RequestContext& context, Store& store, boo
                           "; a lease has at most " + std::to_string(protocol::kKeysPerRequestMax));
   }
   protocol::KeysRequest asked{.group_handle = join.group_handle, .member_mask = join.member_mask};
-  TERRACE_RETURN_IF_ERROR(frame_.ResolveGroup(context, false, &asked, &join.group_handle));
+  TERRACE_RETURN_IF_REFUSED(frame_.ResolveGroup(context, false, &asked, &join.group_handle));
   join.member_mask = asked.member_mask;
   Result<JoinOperation> begun = store.leases().Join({.session = context.session,
                                                      .request_id = frame_.id,
@@ -104,14 +104,14 @@ Status LeaseRequests::BeginJoin(const RequestContext& context, Store& store, boo
                                                     &joined_);
   if (!begun.ok()) return begun.status();
   join_.emplace(std::move(*begun));
-  return Status::Ok();
+  return {};
 }
 
 RequestOutcome LeaseRequests::StepJoin(const RequestContext& context, Store& store,
                                        uint32_t* budget_blocks) {
   if (!join_) {
     bool is_malformed = false;
-    const Status begun = BeginJoin(context, store, &is_malformed);
+    const Error begun = BeginJoin(context, store, &is_malformed);
     if (is_malformed) return frame_.Malformed(context, "such a request");
     if (!begun.ok()) return frame_.Fail(context, begun);
   }
@@ -158,7 +158,7 @@ RequestOutcome LeaseRequests::StepCommit(const RequestContext& context, Store& s
     return frame_.Fail(context, frame_.Invalid("commit flags " + std::to_string(commit.flags) +
                                                "; only 1 (release) is defined"));
   }
-  if (const Status checked = CheckHints(frame_.verb, commit.hints, &frame_.why); !checked.ok()) {
+  if (const Error checked = CheckHints(frame_.verb, commit.hints); !checked.ok()) {
     return frame_.Fail(context, checked);
   }
   const bool is_release = (commit.flags & protocol::kCommitRelease) != 0;

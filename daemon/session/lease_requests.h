@@ -31,10 +31,9 @@ class LeaseRequests {
   bool Describe(TracedRequest* traced) const;
 
  private:
-  // kInvalid with the frame's `why` set refuses the argument.
-  Status Act(const RequestContext& context, Store& store);
+  Error Act(const RequestContext& context, Store& store);
   // *is_malformed: the body's size is wrong.
-  Status BeginJoin(const RequestContext& context, Store& store, bool* is_malformed);
+  Error BeginJoin(const RequestContext& context, Store& store, bool* is_malformed);
   RequestOutcome StepJoin(const RequestContext& context, Store& store, uint32_t* budget_blocks);
   RequestOutcome StepCommit(const RequestContext& context, Store& store, uint32_t* budget_blocks);
   bool ReadCommitStep(const protocol::CommitRequest& commit, uint32_t entry_count);

@@ -49,25 +49,25 @@ RequestOutcome OperatorRequests::Finish(const RequestContext& context) {
   return RequestOutcome::kReply;
 }
 
-Status OperatorRequests::BeginList(const RequestContext& context, Store& store,
-                                   protocol::ListRequest list) {
+Error OperatorRequests::BeginList(const RequestContext& context, Store& store,
+                                  protocol::ListRequest list) {
   if (list.entry_count_max == 0) {
     return frame_.Invalid("List of 0 entries at most; ask for 1 to " +
                           std::to_string(protocol::kBlocksPerTurnMax));
   }
   if (list.group_handle != 0) {
     protocol::KeysRequest asked{.group_handle = list.group_handle};
-    TERRACE_RETURN_IF_ERROR(frame_.ResolveGroup(context, false, &asked, &group_index_));
+    TERRACE_RETURN_IF_REFUSED(frame_.ResolveGroup(context, false, &asked, &group_index_));
   }
   list.group_handle = group_index_;
   operation_.emplace<ListOperation>(store.operators().List(context.session, list, &list_));
-  return Status::Ok();
+  return {};
 }
 
 RequestOutcome OperatorRequests::StepList(const RequestContext& context, Store& store,
                                           uint32_t* budget_blocks) {
   if (!std::holds_alternative<ListOperation>(operation_)) {
-    const Status begun = BeginList(context, store, frame_.Head<protocol::ListRequest>());
+    const Error begun = BeginList(context, store, frame_.Head<protocol::ListRequest>());
     if (!begun.ok()) return frame_.Fail(context, begun);
   }
   if (*budget_blocks == 0) return RequestOutcome::kMore;
@@ -82,7 +82,7 @@ RequestOutcome OperatorRequests::StepReset(const RequestContext& context, Store&
   if (!std::holds_alternative<ResetOperation>(operation_)) {
     group_handle_ = frame_.Head<protocol::ResetRequest>().group_handle;
     protocol::KeysRequest asked{.group_handle = group_handle_};
-    if (const Status resolved = frame_.ResolveGroup(context, false, &asked, &group_index_);
+    if (const Error resolved = frame_.ResolveGroup(context, false, &asked, &group_index_);
         !resolved.ok()) {
       return frame_.Fail(context, resolved);
     }

@@ -26,7 +26,7 @@ class OperatorRequests {
   uint32_t group_handle() const { return group_handle_; }
 
  private:
-  Status BeginList(const RequestContext& context, Store& store, protocol::ListRequest list);
+  Error BeginList(const RequestContext& context, Store& store, protocol::ListRequest list);
   RequestOutcome StepList(const RequestContext& context, Store& store, uint32_t* budget_blocks);
   RequestOutcome StepReset(const RequestContext& context, Store& store, uint32_t* budget_blocks);
   RequestOutcome StepHitRate(const RequestContext& context, Store& store, uint32_t* budget_blocks);

@@ -8,7 +8,7 @@ namespace terrace {
 using protocol::Verb;
 
 void Request::Restart() {
-  frame_.why.clear();
+  frame_.text.clear();
   is_erasure_told_ = false;
   switch (std::exchange(worker_, VerbWorker::kTable)) {
     case VerbWorker::kKeys:
@@ -73,8 +73,8 @@ Request::Outcome Request::Step(RequestContext& context, Store& store, uint32_t* 
 bool Request::Recycle() {
   constexpr size_t kSentenceKeptBytes = 8192;
   frame_.body.Clear();
-  frame_.why.clear();
-  return keys_.is_small() && leases_.is_small() && frame_.why.capacity() <= kSentenceKeptBytes;
+  frame_.text.clear();
+  return keys_.is_small() && leases_.is_small() && frame_.text.capacity() <= kSentenceKeptBytes;
 }
 
 bool Request::has_pending_blocks() const {

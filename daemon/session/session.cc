@@ -203,8 +203,7 @@ void SessionTable::Work(Session& session, std::span<const std::byte>* input) {
 
 bool SessionTable::TakeMessage(Session& session, std::span<const std::byte>* input) {
   Message message;
-  std::string why;
-  const FrameAssembler::Outcome outcome = session.frames.Next(input, &message, &why);
+  const FrameAssembler::Outcome outcome = session.frames.Next(input, &message);
   if (outcome == FrameAssembler::Outcome::kNeedsMore) return false;
   session.request = spare_request_ ? std::move(spare_request_) : std::make_unique<Request>();
   if (outcome == FrameAssembler::Outcome::kMessage) {
@@ -214,7 +213,7 @@ bool SessionTable::TakeMessage(Session& session, std::span<const std::byte>* inp
   message.verb = session.frames.last_verb();
   message.request_id = session.frames.last_request_id();
   (void)session.request->Begin(std::move(message), session.context);
-  EndStep(session, Refuse(session, {StatusCode::kInvalid, std::move(why)}));
+  EndStep(session, Refuse(session, session.frames.error()));
   return true;
 }
 

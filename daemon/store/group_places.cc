@@ -52,36 +52,35 @@ void DropForgotten(CacheDomain& domain) {
   }
 }
 
-Result<uint32_t> AddGroup(CacheDomain& domain, const SpaceGroupSpec& spec, uint32_t idle,
-                          std::string* why) {
-  const uint32_t place = PlaceFor(domain, idle);
-  if (place == kAllGroups) {
-    *why = "domain " + Quoted(domain.options.name) + " has " +
-           std::to_string(domain.groups.size()) +
-           " groups in use, the limit is groups_max = " + std::to_string(domain.limits.groups_max) +
-           ": close sessions, Reset a group that is not needed, or raise groups_max";
-    return Status(StatusCode::kNoSpace, "groups_max groups are in use");
+Error AddGroup(CacheDomain& domain, const SpaceGroupSpec& spec, uint32_t idle, uint32_t* place) {
+  *place = PlaceFor(domain, idle);
+  if (*place == kAllGroups) {
+    return {Status(StatusCode::kNoSpace, "groups_max groups are in use"),
+            "domain " + Quoted(domain.options.name) + " has " +
+                std::to_string(domain.groups.size()) +
+                " groups in use, the limit is groups_max = " +
+                std::to_string(domain.limits.groups_max) +
+                ": close sessions, Reset a group that is not needed, or raise groups_max"};
   }
   auto group = std::make_unique<Group>();
   if (domain.options.kv_events != nullptr) {
     group->kv_event_stream = domain.options.kv_events->StreamOf(domain.domain_index, spec);
   }
-  const Status opened = group->Open(spec, place, &domain.slots, &domain.slot_classes);
+  const Status opened = group->Open(spec, *place, &domain.slots, &domain.slot_classes);
   if (!opened.ok()) {
     uint64_t slot_bytes = 0;
     for (const SpaceGroupMember& member : spec.members) {
       slot_bytes = std::max(slot_bytes, member.spec.slot_bytes());
     }
-    *why = "group " + Quoted(spec.name) + " needs slots of up to " + std::to_string(slot_bytes) +
-           " bytes in segments of " + std::to_string(domain.options.segment_bytes) + ": " +
-           opened.what();
-    return opened;
+    return {opened, "group " + Quoted(spec.name) + " needs slots of up to " +
+                        std::to_string(slot_bytes) + " bytes in segments of " +
+                        std::to_string(domain.options.segment_bytes) + ": " + opened.what()};
   }
   group->PlanPartReads(domain.limits.part_read_bytes_min);
-  if (place < domain.groups.size()) Forget(domain, domain.groups[place]->id());
-  domain.groups.Put(place, std::move(group));
-  DropForgotten(domain);  // before the new one wants room on the shelf
-  return place;
+  if (*place < domain.groups.size()) Forget(domain, domain.groups[*place]->id());
+  domain.groups.Put(*place, std::move(group));
+  DropForgotten(domain);  // before the new one wants room on disk
+  return {};
 }
 
 }  // namespace terrace

@@ -6,18 +6,16 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
 
 #include "daemon/block/cache_domain.h"
+#include "terrace/error.h"
 #include "terrace/space.h"
-#include "terrace/status.h"
 
 namespace terrace {
 
 // Opens a group that the domain does not have: in place of `idle`, unless that is kAllGroups. Its
-// index; else *why says what to do about it.
-Result<uint32_t> AddGroup(CacheDomain& domain, const SpaceGroupSpec& spec, uint32_t idle,
-                          std::string* why);
+// index in *place.
+Error AddGroup(CacheDomain& domain, const SpaceGroupSpec& spec, uint32_t idle, uint32_t* place);
 
 // Lets the specs of replaced groups go whose blocks no successor will find; some a call.
 void DropForgotten(CacheDomain& domain);

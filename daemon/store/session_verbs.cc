@@ -13,28 +13,28 @@ namespace {
 std::string Quoted(const std::string& text) { return "'" + text + "'"; }
 
 // The same name with another spec, or the same Spaces on other hosts, is refused in words.
-Status RefuseOther(const SpaceGroupSpec& known, const SpaceGroupSpec& asked, std::string* why) {
-  *why = "group " + Quoted(known.name) + " is open with ";
+Error RefuseOther(const SpaceGroupSpec& known, const SpaceGroupSpec& asked) {
+  std::string why = "group " + Quoted(known.name) + " is open with ";
   if (known.members.size() != asked.members.size()) {
-    *why += std::to_string(known.members.size()) + " members, not " +
-            std::to_string(asked.members.size());
+    why += std::to_string(known.members.size()) + " members, not " +
+           std::to_string(asked.members.size());
   }
   for (size_t m = 0; m < std::min(known.members.size(), asked.members.size()); ++m) {
     const SpaceDifference difference =
         FirstDifference(known.members[m].spec, asked.members[m].spec);
     if (!difference.field.empty()) {
-      *why += "member " + std::to_string(m) + "'s " + difference.field + " " +
-              Quoted(difference.left) + ", not " + Quoted(difference.right);
+      why += "member " + std::to_string(m) + "'s " + difference.field + " " +
+             Quoted(difference.left) + ", not " + Quoted(difference.right);
       break;
     }
     if (known.members[m].is_remote != asked.members[m].is_remote) {
-      *why += "member " + std::to_string(m) +
-              (known.members[m].is_remote ? " on another host" : " on this host");
+      why += "member " + std::to_string(m) +
+             (known.members[m].is_remote ? " on another host" : " on this host");
       break;
     }
   }
-  *why += ": open another name, or the same spec";
-  return Status(StatusCode::kInvalid, "the group exists with another spec");
+  why += ": open another name, or the same spec";
+  return {Status(StatusCode::kInvalid, "the group exists with another spec"), std::move(why)};
 }
 
 }  // namespace
@@ -46,9 +46,8 @@ Error SessionVerbs::Open(const SessionOptions& session) {
   if (store_.sessions.Find(session.id) != kSessionNone) {
     return Status(StatusCode::kInvalid, "a session of that id is open");
   }
-  std::string why;
-  const SessionIndex index = store_.sessions.Open(session, &why);
-  if (index == kSessionNone) return {StatusCode::kNoSpace, std::move(why)};
+  SessionIndex index = kSessionNone;
+  TERRACE_RETURN_IF_REFUSED(store_.sessions.Open(session, &index));
   SessionRecord& record = store_.sessions.at(index);
   record.last_sign_us = store_.clock.NowUs();
   ++store_.domains[session.domain_index]->domain.session_count.of_owner();
@@ -112,11 +111,11 @@ uint32_t SessionVerbs::SegmentsOwedBy(SessionId session) const {
   return index == kSessionNone ? 0 : store_.ledger.OwedBy(index);
 }
 
-Result<OpenedGroup> SessionVerbs::OpenGroup(SessionId session, const SpaceGroupSpec& spec,
-                                            std::string* why) {
+Error SessionVerbs::OpenGroup(SessionId session, const SpaceGroupSpec& spec, OpenedGroup* opened) {
   Caller caller;
   TERRACE_RETURN_IF_ERROR(store_.Enter(session, kAllGroups, &caller));
-  TERRACE_RETURN_IF_ERROR(spec.Validate(why));
+  std::string why;
+  if (const Status valid = spec.Validate(&why); !valid.ok()) return {valid, std::move(why)};
   CacheDomain& domain = caller.domain();
   uint32_t place = kAllGroups;
   uint32_t idle = kAllGroups;
@@ -129,13 +128,11 @@ Result<OpenedGroup> SessionVerbs::OpenGroup(SessionId session, const SpaceGroupS
     } else if (domain.groups.IsIdle(g)) {
       idle = g;
     } else {
-      return RefuseOther(group.spec(), spec, why);
+      return RefuseOther(group.spec(), spec);
     }
   }
   if (place == kAllGroups) {
-    const Result<uint32_t> added = AddGroup(domain, spec, idle, why);
-    if (!added.ok()) return added.status();
-    place = *added;
+    TERRACE_RETURN_IF_REFUSED(AddGroup(domain, spec, idle, &place));
     store_.ledger.Step();
   }
   Group& group = *domain.groups[place];
@@ -150,11 +147,11 @@ Result<OpenedGroup> SessionVerbs::OpenGroup(SessionId session, const SpaceGroupS
     record.groups.push_back(place);
     ++group.session_count;
   }
-  OpenedGroup opened{.group_index = place, .id = id};
+  *opened = {.group_index = place, .id = id};
   for (const SpaceGroupMember& member : spec.members) {
-    opened.members.push_back({.space = member.spec.Id(), .slot_bytes = member.spec.slot_bytes()});
+    opened->members.push_back({.space = member.spec.Id(), .slot_bytes = member.spec.slot_bytes()});
   }
-  return opened;
+  return {};
 }
 
 }  // namespace terrace

@@ -43,10 +43,10 @@ void World::OpenOperators() {
     }
     domain.operator_groups.clear();
     for (const SpaceGroupSpec& spec : groups_) {
-      std::string why;
-      const auto opened = store_->sessions().OpenGroup(domain.operator_session, spec, &why);
-      if (!opened.ok()) return Fail("the operator cannot open a group: " + why);
-      domain.operator_groups.push_back(opened->group_index);
+      OpenedGroup group;
+      const Error opened = store_->sessions().OpenGroup(domain.operator_session, spec, &group);
+      if (!opened.ok()) return Fail("the operator cannot open a group: " + opened.sentence());
+      domain.operator_groups.push_back(group.group_index);
     }
   }
 }

@@ -25,9 +25,9 @@ class LeaseWorld {
   }
 
   SessionIndex Open(SessionId id) {
-    std::string why;
-    const SessionIndex index = sessions.Open({.id = id, .uid = 1}, &why);
-    EXPECT_NE(index, kSessionNone) << why;
+    SessionIndex index = kSessionNone;
+    const Error opened = sessions.Open({.id = id, .uid = 1}, &index);
+    EXPECT_TRUE(opened.ok()) << opened.sentence();
     sessions.at(index).last_sign_us = clock.NowUs();
     return index;
   }

@@ -212,11 +212,11 @@ TEST_F(StoreAdopt, BlocksOfAGroupNobodyOpenedWaitForIt) {
   EXPECT_EQ(summary.slots_parked, 10u);
   // Found as soon as the group is there, before anything else is run.
   const SessionId session = world_.Open();
-  std::string why;
-  const auto opened =
-      world_.store->sessions().OpenGroup(session, TestGroup("simple", {TestSpace(0)}), &why);
-  ASSERT_TRUE(opened.ok()) << why;
-  EXPECT_EQ(world_.MatchCount(session, opened->group_index, keys), 10u);
+  OpenedGroup group;
+  const Error opened =
+      world_.store->sessions().OpenGroup(session, TestGroup("simple", {TestSpace(0)}), &group);
+  ASSERT_TRUE(opened.ok()) << opened.sentence();
+  EXPECT_EQ(world_.MatchCount(session, group.group_index, keys), 10u);
   group_ = world_.OpenSimple(session);
   EXPECT_EQ(Load(session, keys), 10u);
 }

@@ -282,14 +282,14 @@ class StoreWorld {
     return id;
   }
   uint32_t OpenGroup(SessionId session, const SpaceGroupSpec& spec) {
-    std::string why;
-    const Result<OpenedGroup> opened = store->sessions().OpenGroup(session, spec, &why);
-    EXPECT_TRUE(opened.ok()) << why;
+    OpenedGroup group;
+    const Error opened = store->sessions().OpenGroup(session, spec, &group);
+    EXPECT_TRUE(opened.ok()) << opened.sentence();
     if (!opened.ok()) return 0;
-    if (opened->group_index >= specs_.size()) specs_.resize(opened->group_index + 1);
-    specs_[opened->group_index] = spec;
+    if (group.group_index >= specs_.size()) specs_.resize(group.group_index + 1);
+    specs_[group.group_index] = spec;
     Run();
-    return opened->group_index;
+    return group.group_index;
   }
   uint32_t OpenSimple(SessionId session) {
     return OpenGroup(session, TestGroup("simple", {TestSpace(0)}));

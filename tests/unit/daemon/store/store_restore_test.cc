@@ -179,9 +179,10 @@ TEST_F(Restored, AnotherSpecUnderARestoredNameIsRefusedWhileItsBlocksAreThere) {
   Restart();
   SpaceGroupSpec other = TestGroup("simple", {TestSpace(0)});
   other.members[0].spec.revision = "r2";
-  std::string why;
-  EXPECT_EQ(w.store->sessions().OpenGroup(s, other, &why).status().code(), StatusCode::kInvalid);
-  EXPECT_THAT(why, testing::HasSubstr("revision"));
+  OpenedGroup group;
+  const Error opened = w.store->sessions().OpenGroup(s, other, &group);
+  EXPECT_EQ(opened.code(), StatusCode::kInvalid);
+  EXPECT_THAT(opened.sentence(), testing::HasSubstr("revision"));
 }
 
 // ---- persisted ----

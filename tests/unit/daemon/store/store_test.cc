@@ -465,9 +465,10 @@ TEST(Store, TheSameNameWithAnotherSpecIsRefusedInWords) {
   w.OpenGroup(s, TestGroup("g", {TestSpace(0)}));
   SpaceGroupSpec other = TestGroup("g", {TestSpace(0)});
   other.members[0].spec.layers = 5;
-  std::string why;
-  EXPECT_EQ(w.store->sessions().OpenGroup(s, other, &why).code(), StatusCode::kInvalid);
-  EXPECT_THAT(why, ::testing::HasSubstr("layers '4', not '5'"));
+  OpenedGroup group;
+  const Error opened = w.store->sessions().OpenGroup(s, other, &group);
+  EXPECT_EQ(opened.code(), StatusCode::kInvalid);
+  EXPECT_THAT(opened.sentence(), ::testing::HasSubstr("layers '4', not '5'"));
 }
 
 // The members fill their segments in step, so a block finds a segment for the first of them alone.
