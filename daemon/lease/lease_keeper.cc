@@ -99,7 +99,7 @@ void LeaseKeeper::Uncharge(const Lease& lease) {
   TERRACE_CHECK(d_.lease_charge >= charge, "a lease was charged before it is uncharged");
   d_.lease_charge.of_owner() -= charge;
   SessionRecord& owner = sessions_.at(lease.owner);
-  if (owner.stamp != lease.owner_stamp) return;
+  if (!sessions_.IsOpen(lease.owner, lease.owner_stamp)) return;
   TERRACE_CHECK(owner.lease_blocks >= lease.charged_count && owner.lease_charge >= charge,
                 "a lease was charged to its owner");
   owner.lease_blocks -= lease.charged_count;
@@ -254,8 +254,7 @@ bool LeaseKeeper::Step(uint32_t* budget) {
     --*budget;
     bool is_done = true;
     if (work.kind == LeaseWorkKind::kSession) {
-      const SessionRecord& record = sessions_.at(work.id);
-      if (record.is_used && record.stamp == work.stamp) is_done = StepSession(work.id, budget);
+      if (sessions_.IsOpen(work.id, work.stamp)) is_done = StepSession(work.id, budget);
     } else if (d_.leases.at(work.id).stamp == work.stamp) {
       is_done =
           work.kind == LeaseWorkKind::kEnd ? StepEnd(work.id, budget) : StepRevoke(work.id, budget);

@@ -255,13 +255,12 @@ void SegmentLedger::BeginRevoke(DomainRecord& record, uint32_t segment) {
   s.use = Use::kRevoking;
   record.domain->slots.SetSegmentState(segment, SegmentState::kRevoking);
   s.mapped_by.clear();
-  for (SessionIndex i = 0; i < sessions_.index_count(); ++i) {
-    const SessionRecord& session = sessions_.at(i);
-    if (!session.is_used || session.is_dead || !session.has_slots) continue;
-    if (session.domain_index != record.domain->domain_index) continue;
+  sessions_.ForEach([&](SessionIndex i, const SessionRecord& session) {
+    if (session.is_dead || !session.has_slots) return;
+    if (session.domain_index != record.domain->domain_index) return;
     s.mapped_by.push_back(i);
     if (!session.is_hung_up) seams_.listener.OnSegmentRevoke(session.id, segment);
-  }
+  });
   if (s.mapped_by.empty()) BeginPunch(record, segment);
 }
 

@@ -164,7 +164,8 @@ class PrefixHolder {
               ? held_[i]
               : kBlockNone;
       if (caller_.rooms->residency.dram.TakeReadAhead(held_[i])) ++domain.counters.read_ahead_used;
-      // Who reads in the device reads further than who joins without it: see JoinOperation::ReadBlocks.
+      // Who reads in the device reads further than who joins without it: see
+      // JoinOperation::ReadBlocks.
       if (takes_device() || (found_[i] == Visibility::kReady && is_by_parts())) KeepReadable(index);
       if (found_[i] == Visibility::kOnDevice) {
         AnswerOnDevice(index, b);
