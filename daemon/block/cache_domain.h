@@ -36,10 +36,10 @@ class BlockHolds;
 class Candidates;
 class DramCopies;
 class EraseCauseScope;
-class LeaseKeeper;
+class LeaseManager;
 class Lifecycle;
 class LowerCopies;
-class SegmentLedger;
+class SegmentBroker;
 class SessionVerbs;
 class SharedWriter;
 class TransferJobs;
@@ -189,7 +189,7 @@ struct CacheDomain {
   const StoreOptions& limits;
   const StoreSeams seams;
 
-  SlotAllocator slots;     // DramCopies; segments: SegmentLedger
+  SlotAllocator slots;     // DramCopies; segments: SegmentBroker
   RadixIndex index;        // Lifecycle; pins: BlockHolds
   TreeWalks walks{index};  // Store; Lifecycle tells it what goes
   BlockTable blocks;       // each part: its owner
@@ -198,8 +198,8 @@ struct CacheDomain {
   WriterClasses writer_classes;  // Lifecycle
   DomainGroups groups;           // store/group_places.h
   SlotClasses slot_classes;      // Group::Open() of each
-  LeaseTable leases;             // LeaseKeeper
-  LeaseBacklog lease_backlog;    // LeaseKeeper does it
+  LeaseTable leases;             // LeaseManager
+  LeaseBacklog lease_backlog;    // LeaseManager does it
   std::unique_ptr<EvictionPolicy> dram_policy;
   std::vector<LowerTier> lower;               // LowerCopies
   uint32_t persistent_tier = kLowerTiersMax;  // which of them; kLowerTiersMax: none
@@ -218,12 +218,12 @@ struct CacheDomain {
   OwnedBy<SharedWriter, uint32_t> shared_epoch{1};
   OwnedBy<Lifecycle, uint64_t> reserved_count;
   // How often a slot was asked for and none was free; and how often that had been when the
-  // SegmentLedger looked last.
+  // SegmentBroker looked last.
   OwnedBy<DramCopies, uint64_t> shortages;
-  OwnedBy<SegmentLedger, uint64_t> shortages_seen;
+  OwnedBy<SegmentBroker, uint64_t> shortages_seen;
   bool is_short() const { return shortages != shortages_seen; }
-  OwnedBy<SegmentLedger, bool> is_room_coming;  // a segment is being populated, or will be
-  OwnedBy<LeaseKeeper, uint64_t>
+  OwnedBy<SegmentBroker, bool> is_room_coming;  // a segment is being populated, or will be
+  OwnedBy<LeaseManager, uint64_t>
       lease_charge;  // blocks in leases, and what leases weigh themselves
   OwnedBy<SessionVerbs, uint32_t> session_count;
   DomainStats counters;  // only its "since start" fields

@@ -1,5 +1,5 @@
 // LeaseTable: the leases of one domain, by token. A lease names blocks and the sessions that joined
-// it; what holding and letting go mean for a block is the LeaseKeeper's business. Rows are read by
+// it; what holding and letting go mean for a block is the LeaseManager's business. Rows are read by
 // everybody and change in the table's methods only.
 //
 // Building (an Acquire or Reserve still goes on) → Live → Ending (nobody is left: its blocks are
@@ -102,7 +102,7 @@ struct Lease {
   }
 };
 
-// Something about leases that is done some blocks a turn; see LeaseKeeper::Step.
+// Something about leases that is done some blocks a turn; see LeaseManager::Step.
 enum class LeaseWorkKind : uint8_t { kEnd, kRevoke, kSession };
 struct LeaseWork {
   LeaseWorkKind kind = LeaseWorkKind::kEnd;

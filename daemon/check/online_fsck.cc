@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "daemon/persist/group_shelf.h"
+#include "daemon/persist/group_files.h"
 
 namespace terrace {
 namespace {

@@ -26,7 +26,7 @@
 #include "daemon/persist/catalog.h"
 #include "daemon/persist/fsck.h"
 #include "daemon/store/copy_checks.h"
-#include "terrace/protocol_insight.h"
+#include "terrace/protocol_introspection.h"
 #include "tiers/nvme/nvme_tier.h"
 
 namespace terrace {

@@ -16,7 +16,7 @@
 
 #include "terrace/arena_layout.h"
 #include "terrace/block_key.h"
-#include "terrace/protocol_insight.h"
+#include "terrace/protocol_introspection.h"
 
 namespace terrace {
 

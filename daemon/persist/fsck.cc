@@ -15,7 +15,7 @@
 #include <utility>
 
 #include "daemon/persist/catalog_db.h"
-#include "daemon/persist/group_shelf.h"
+#include "daemon/persist/group_files.h"
 #include "daemon/persist/slab_files.h"
 #include "terrace/space.h"
 

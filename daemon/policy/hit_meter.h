@@ -13,7 +13,7 @@
 
 #include "daemon/policy/capacity_curve.h"
 #include "terrace/block_key.h"
-#include "terrace/protocol_insight.h"
+#include "terrace/protocol_introspection.h"
 
 namespace terrace {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "daemon/session/verb_table.h"
-#include "terrace/protocol_insight.h"
+#include "terrace/protocol_introspection.h"
 
 namespace terrace {
 

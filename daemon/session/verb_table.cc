@@ -3,7 +3,7 @@
 #include <iterator>
 
 #include "terrace/protocol_device.h"
-#include "terrace/protocol_insight.h"
+#include "terrace/protocol_introspection.h"
 #include "terrace/protocol_join.h"
 
 namespace terrace {

@@ -24,12 +24,12 @@ uint32_t PlaceFor(const CacheDomain& domain, uint32_t idle) {
 
 void DropFirst(CacheDomain& domain) {
   const GroupId id = domain.groups.first_forgotten().id;
-  domain.limits.shelf->Drop(domain.domain_index, id);
+  domain.limits.group_files->Drop(domain.domain_index, id);
   domain.groups.RemoveForgotten(id);
 }
 
 void Forget(CacheDomain& domain, const GroupId& id) {
-  if (domain.limits.shelf == nullptr) return;
+  if (domain.limits.group_files == nullptr) return;
   domain.groups.RemoveForgotten(id);
   if (domain.groups.is_forgotten_full()) DropFirst(domain);
   domain.groups.AddForgotten(id, domain.MarkErasures());

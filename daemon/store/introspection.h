@@ -12,7 +12,7 @@
 #include "daemon/store/operation.h"
 #include "daemon/store/prefix_walk.h"
 #include "daemon/store/verb_results.h"
-#include "terrace/protocol_insight.h"
+#include "terrace/protocol_introspection.h"
 #include "terrace/status.h"
 
 namespace terrace {

@@ -99,17 +99,17 @@ Status JoinOperation::Continue(const Caller& caller, LeaseKind kind, LeaseToken*
   *id = caller.domain().leases.Find(query_.request.token);
   if (*id == kLeaseNone) return Status(StatusCode::kNotFound, "no lease has this token");
   const Lease& lease = caller.domain().leases.at(*id);
-  LeaseKeeper& keeper = caller.rooms->keeper;
+  LeaseManager& manager = caller.rooms->lease_manager;
   if (lease.kind != kind || lease.group_index != query_.request.group_handle) {
     return Status(StatusCode::kInvalid, "the lease is of another group or kind");
   }
   if (lease.phase == LeasePhase::kBuilding) {
     return Status(StatusCode::kBusy, "the lease is not complete yet");
   }
-  const bool is_joiner = keeper.IsJoiner(*id, caller.session);
-  if (keeper.IsVoid(*id)) {
+  const bool is_joiner = manager.IsJoiner(*id, caller.session);
+  if (manager.IsVoid(*id)) {
     // Revoked halfway: its slots were never told, so that nobody would acknowledge the fence.
-    if (!joined->is_zero() && is_joiner) keeper.Leave(*id, caller.session);
+    if (!joined->is_zero() && is_joiner) manager.Leave(*id, caller.session);
     return Status(StatusCode::kGone, "the lease was revoked");
   }
   if (!joined->is_zero()) {
@@ -119,7 +119,7 @@ Status JoinOperation::Continue(const Caller& caller, LeaseKind kind, LeaseToken*
   if (is_joiner) {
     return Status(StatusCode::kInvalid, "the session has joined this lease already");
   }
-  TERRACE_RETURN_IF_ERROR(keeper.Join(*id, caller.session));
+  TERRACE_RETURN_IF_ERROR(manager.Join(*id, caller.session));
   tie_.store()->SignOfLife(tie_.store()->sessions.at(caller.session));
   *joined = query_.request.token;
   has_joined_ = true;
@@ -136,7 +136,7 @@ Status JoinOperation::OpenPending(const Caller& caller, LeaseId id) {
   const bool is_room =
       caller.rooms->pending.CountOf(query_.session) < tie_.store()->options.pending_per_session_max;
   if (!is_room || caller.rooms->waiters.Open(pending) == kPendingNone) {
-    caller.rooms->keeper.Leave(id, caller.session);
+    caller.rooms->lease_manager.Leave(id, caller.session);
     return Status(StatusCode::kBusy, "the session has too many requests pending, or this one");
   }
   has_pending_ = true;
@@ -334,7 +334,7 @@ Status LeaseVerbs::Release(SessionId session, const protocol::ReleaseRequest& re
   Caller caller;
   TERRACE_RETURN_IF_ERROR(store_.Enter(session, kAllGroups, &caller));
   const LeaseId id = caller.domain().leases.Find(request.token);
-  if (id == kLeaseNone || !caller.rooms->keeper.IsJoiner(id, caller.session)) {
+  if (id == kLeaseNone || !caller.rooms->lease_manager.IsJoiner(id, caller.session)) {
     return Status(StatusCode::kGone, "the session has no such lease");
   }
   if (request.hints.end_reason != protocol::EndReason::kUnknown) {
@@ -345,7 +345,7 @@ Status LeaseVerbs::Release(SessionId session, const protocol::ReleaseRequest& re
       caller.rooms->residency.hints.Touch({&tip, 1}, request.hints);
     }
   }
-  caller.rooms->keeper.Leave(id, caller.session);
+  caller.rooms->lease_manager.Leave(id, caller.session);
   store_.Settle(*caller.rooms);
   return Status::Ok();
 }
@@ -381,8 +381,8 @@ Status LeaseVerbs::Renew(SessionId session, const LeaseToken& token) {
   Caller caller;
   TERRACE_RETURN_IF_ERROR(store_.Enter(session, kAllGroups, &caller));
   const LeaseId id = caller.domain().leases.Find(token);
-  if (id == kLeaseNone || !caller.rooms->keeper.IsJoiner(id, caller.session) ||
-      caller.rooms->keeper.IsVoid(id)) {
+  if (id == kLeaseNone || !caller.rooms->lease_manager.IsJoiner(id, caller.session) ||
+      caller.rooms->lease_manager.IsVoid(id)) {
     return Status(StatusCode::kGone, "the session has no such lease, or it was revoked");
   }
   return Status::Ok();

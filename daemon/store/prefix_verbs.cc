@@ -123,7 +123,7 @@ class PrefixHolder {
   bool Hold() {
     const bool may_follow = query_.flags & protocol::kAcquireFollow;
     // Every key is compared: whose keys are no chain gets nobody else's bytes for it.
-    const uint32_t blocks_left = caller_.rooms->keeper.BlocksLeft(target_.lease);
+    const uint32_t blocks_left = caller_.rooms->lease_manager.BlocksLeft(target_.lease);
     for (const BlockId id : PathOf(caller_.domain(), query_, RadixIndex::Proof::kEveryKey)) {
       Visibility found = VisibilityOf(caller_, id);
       if (takes_device() && IsReadableThere(id)) found = Visibility::kOnDevice;
@@ -194,22 +194,22 @@ class PrefixHolder {
     }
     const std::vector<BlockId> expected = caller_.rooms->shared_reader.Expect(
         query_, held_.size(), parent, blocks_left - held_.size());
-    caller_.rooms->keeper.AppendPath(target_.lease, expected);
+    caller_.rooms->lease_manager.AppendPath(target_.lease, expected);
     held_.insert(held_.end(), expected.begin(), expected.end());
     found_.resize(held_.size(), Visibility::kBelow);
   }
 
   // To the lease, together what may be together.
   void Append() {
-    LeaseKeeper& keeper = caller_.rooms->keeper;
+    LeaseManager& manager = caller_.rooms->lease_manager;
     std::span<const BlockId> left = held_;
     for (size_t i = 0; i < held_.size(); ++i) {
       if (found_[i] != Visibility::kReserved) continue;
-      keeper.AppendPath(target_.lease, left.first(left.size() - (held_.size() - i)));
-      keeper.Append(target_.lease, held_[i], kEntryByParts);
+      manager.AppendPath(target_.lease, left.first(left.size() - (held_.size() - i)));
+      manager.Append(target_.lease, held_[i], kEntryByParts);
       left = std::span(held_).subspan(i + 1);
     }
-    keeper.AppendPath(target_.lease, left);
+    manager.AppendPath(target_.lease, left);
   }
 
   ReadOrder Order() {
@@ -321,7 +321,8 @@ Status Begin(StoreRooms& store, const Caller& caller, const KeysQuery& query, Le
   if (known.Find(query.session, query.request_id) != kPendingNone) {
     return Status(StatusCode::kInvalid, "a request of that id is pending");
   }
-  const Result<LeaseId> opened = caller.rooms->keeper.Open(kind, caller.session, query.group_index);
+  const Result<LeaseId> opened =
+      caller.rooms->lease_manager.Open(kind, caller.session, query.group_index);
   if (!opened.ok()) return opened.status();
   *lease = *opened;
   if (query.key_count_of_request > CacheDomain::kGrownAtOnceMin) {
@@ -358,7 +359,7 @@ std::vector<BlockRange> ReadyPathOf(const Caller& caller, const KeysQuery& query
   const CacheDomain& domain = caller.domain();
   std::vector<BlockRange> path;
   domain.index.Match(query.group_index, query.keys, RadixIndex::Proof::kEveryKey, &path);
-  uint32_t left = caller.rooms->keeper.BlocksLeftOf(caller.session);
+  uint32_t left = caller.rooms->lease_manager.BlocksLeftOf(caller.session);
   const uint8_t class_of_uid = domain.writer_classes.ClassOf(caller.uid);
   const uint8_t own_class = class_of_uid == kReadyForNone ? kReadyForAll : class_of_uid;
   for (size_t i = 0; i < path.size(); ++i) {
@@ -446,7 +447,7 @@ Status AcquireOperation::HoldRuns(const KeysQuery& query) {
   domain.counters.acquire_blocks_asked += block_count;
   caller.group->acquire_blocks_asked += block_count;
   answer_->misses.asked_count += block_count;
-  caller.rooms->keeper.AppendReady(lease, path);
+  caller.rooms->lease_manager.AppendReady(lease, path);
   domain.leases.SetTip(lease, query.keys[block_count - 1]);
   WalkOnReady(*caller.group, block_count, &answer_->walk);
   AppendToSpans({.first_block = 0, .block_count = block_count}, &answer_->spans);
@@ -522,7 +523,7 @@ void AcquireOperation::Finish(const KeysQuery& query) {
   TrimSpans(block_count, &answer_->spans);
   answer_->slots.resize(size_t{block_count} * std::popcount(member_mask));
   if (id != kLeaseNone && block_count == 0) {
-    caller.rooms->keeper.Leave(id, caller.session);
+    caller.rooms->lease_manager.Leave(id, caller.session);
   } else if (id != kLeaseNone) {
     caller.domain().leases.GoLive(id);
     if (query.hints.recompute_ns_per_token != 0) {

@@ -39,8 +39,8 @@ Status Restoration::RestoreGroup(uint32_t domain_index, const SpaceGroupSpec& sp
   uint32_t place = kAllGroups;
   const Error added = AddGroup(domain, spec, kAllGroups, &place);
   if (!added.ok()) return added.status();
-  domain.groups[place]->is_shelved = true;
-  store_.ledger.Step();
+  domain.groups[place]->has_file = true;
+  store_.segments.Step();
   return Status::Ok();
 }
 

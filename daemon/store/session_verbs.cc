@@ -71,7 +71,7 @@ bool SessionVerbs::HangUp(SessionId session) {
   record.groups.clear();
   --rooms.domain.session_count.of_owner();
   rooms.waiters.DropAll(session, kLeaseNone);
-  rooms.keeper.OnHangUp(index);
+  rooms.lease_manager.OnHangUp(index);
   if (record.has_device) rooms.domain.options.device.tier->HangUp(session);
   if (store_.turns.End(session)) store_.StepTurns();
   store_.Settle(rooms);  // the record may be gone after this
@@ -85,8 +85,8 @@ void SessionVerbs::ProofOfDeath(SessionId session) {
   SessionRecord& record = store_.sessions.at(index);
   record.is_dead = true;
   DomainRooms& rooms = *store_.domains[record.domain_index];
-  store_.ledger.OnUnmapped(index, kSegmentNone);
-  rooms.keeper.OnHangUp(index);
+  store_.segments.OnUnmapped(index, kSegmentNone);
+  rooms.lease_manager.OnHangUp(index);
   if (record.has_device) rooms.domain.options.device.tier->ProofOfDeath(session);
   store_.Settle(rooms);
 }
@@ -102,13 +102,13 @@ Status SessionVerbs::Unmapped(SessionId session, uint32_t segment) {
   if (segment >= caller.domain().options.segments_max) {
     return Status(StatusCode::kInvalid, "the arena has no such segment");
   }
-  store_.ledger.OnUnmapped(caller.session, segment);
+  store_.segments.OnUnmapped(caller.session, segment);
   return Status::Ok();
 }
 
 uint32_t SessionVerbs::SegmentsOwedBy(SessionId session) const {
   const SessionIndex index = store_.sessions.Find(session);
-  return index == kSessionNone ? 0 : store_.ledger.OwedBy(index);
+  return index == kSessionNone ? 0 : store_.segments.OwedBy(index);
 }
 
 Error SessionVerbs::OpenGroup(SessionId session, const SpaceGroupSpec& spec, OpenedGroup* opened) {
@@ -133,14 +133,14 @@ Error SessionVerbs::OpenGroup(SessionId session, const SpaceGroupSpec& spec, Ope
   }
   if (place == kAllGroups) {
     TERRACE_RETURN_IF_REFUSED(AddGroup(domain, spec, idle, &place));
-    store_.ledger.Step();
+    store_.segments.Step();
   }
   Group& group = *domain.groups[place];
   group.was_opened = true;
   caller.rooms->adoption.OnGroup(place);
-  GroupShelf* const shelf = store_.options.shelf;
-  if (shelf != nullptr && shelf->StateOf(domain.domain_index, id) == GroupShelf::State::kFailed) {
-    shelf->Keep(domain.domain_index, spec);
+  GroupFiles* const files = store_.options.group_files;
+  if (files != nullptr && files->StateOf(domain.domain_index, id) == GroupFiles::State::kFailed) {
+    files->Keep(domain.domain_index, spec);
   }
   SessionRecord& record = store_.sessions.at(caller.session);
   if (std::find(record.groups.begin(), record.groups.end(), place) == record.groups.end()) {

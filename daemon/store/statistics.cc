@@ -72,11 +72,11 @@ DomainStats StatsOf(const StoreRooms& store, const DomainRooms& rooms) {
   stats.admission_policy = domain.limits.admission_policy;
   stats.write_bytes_per_day = domain.options.write_bytes_per_day;
   stats.segment_bytes = domain.options.segment_bytes;
-  stats.segments_populated = store.ledger.populated_count(domain.domain_index);
+  stats.segments_populated = store.segments.populated_count(domain.domain_index);
   stats.segments_max = domain.options.segments_max;
   stats.segments_guaranteed = domain.options.segments_guaranteed;
-  stats.segments_borrowed = store.ledger.borrowed_count(domain.domain_index);
-  stats.segments_leaving = store.ledger.leaving_count(domain.domain_index);
+  stats.segments_borrowed = store.segments.borrowed_count(domain.domain_index);
+  stats.segments_leaving = store.segments.leaving_count(domain.domain_index);
   stats.slot_bytes_used = usage.used_bytes;
   stats.slot_bytes_stranded = usage.waste_bytes + usage.free_slot_bytes;
   stats.fenced_bytes = domain.fenced_bytes;

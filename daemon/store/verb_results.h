@@ -8,7 +8,7 @@
 #include "daemon/store/prefix_walk.h"
 #include "terrace/block_key.h"
 #include "terrace/protocol.h"
-#include "terrace/protocol_insight.h"
+#include "terrace/protocol_introspection.h"
 #include "terrace/status.h"
 
 namespace terrace {

@@ -175,7 +175,7 @@ void World::MakeStore() {
       kPolicies[options_.seed / std::size(kPolicies) % std::size(kPolicies)];
   store_options.read_ahead_blocks = kReadAheadBlocks;
   store_options.part_read_bytes_min = kPartReadBytesMin;
-  if (has_successors()) store_options.shelf = &shelf_;
+  if (has_successors()) store_options.group_files = &kept_groups_;
   for (uint32_t d = 0; d < 2; ++d) {
     DomainOptions domain;
     domain.name = "domain" + std::to_string(d);

@@ -11,7 +11,7 @@
 
 #include "tools/terrace/cli/nearest_word.h"
 #include "tools/terrace/cli/verb.h"
-#include "tools/terrace/verbs/insight_verbs.h"
+#include "tools/terrace/verbs/introspection_verbs.h"
 
 #ifndef TERRACE_VERSION
 #error "the build passes TERRACE_VERSION"

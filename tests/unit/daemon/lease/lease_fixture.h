@@ -10,7 +10,7 @@
 #include "daemon/block/deadline_heap.h"
 #include "daemon/block/session_register.h"
 #include "daemon/lease/erasure_waits.h"
-#include "daemon/lease/lease_keeper.h"
+#include "daemon/lease/lease_manager.h"
 #include "daemon/lease/waiters.h"
 #include "daemon/residency/residency.h"
 #include "sim/fakes.h"
@@ -34,7 +34,7 @@ class LeaseWorld {
   // What is left to do, to its end.
   void Run() {
     uint32_t budget = UINT32_MAX;
-    EXPECT_FALSE(keeper.Step(&budget));
+    EXPECT_FALSE(manager.Step(&budget));
     waiters.Step();
   }
   // The deadlines that are due go to the waiters; the last one's kind.
@@ -68,7 +68,7 @@ class LeaseWorld {
   PendingRegister pending{domain};
   Waiters waiters{domain, residency, pending};
   ErasureWaits erasures{domain, pending, waiters};
-  LeaseKeeper keeper{domain, residency, waiters, sessions};
+  LeaseManager manager{domain, residency, waiters, sessions};
 };
 
 }  // namespace terrace

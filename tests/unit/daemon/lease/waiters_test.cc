@@ -24,7 +24,7 @@ TEST(Waiters, ARequestIdIsPendingOnceASession) {
 TEST(Waiters, WhatWaitsForNothingIsOverWhenItIsArmed) {
   LeaseWorld w;
   const SessionIndex s = w.Open(1);
-  const LeaseId lease = *w.keeper.Open(LeaseKind::kRead, s, 0);
+  const LeaseId lease = *w.manager.Open(LeaseKind::kRead, s, 0);
   const PendingId pending = w.waiters.Open({.session = 1, .request_id = 7, .lease = lease});
   EXPECT_FALSE(w.waiters.Arm(pending, w.clock.NowUs() + 1));
   EXPECT_EQ(w.pending.Find(1, 7), kPendingNone);

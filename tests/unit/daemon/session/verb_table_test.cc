@@ -8,7 +8,7 @@
 #include <sstream>
 #include <string>
 
-#include "terrace/protocol_insight.h"
+#include "terrace/protocol_introspection.h"
 
 namespace terrace {
 namespace {

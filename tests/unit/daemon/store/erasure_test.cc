@@ -85,11 +85,11 @@ TEST(ErasureOfGroups, TheSpecOfAForgottenGroupGoesWhenNoSuccessorFindsItsBlocks)
   w.OpenGroup(w.Open(), TestGroup("next", {TestSpace(0)}));
   ASSERT_EQ(w.Stats().group_count, 1u);
   ASSERT_TRUE(w.tiers[0]->has_erasures_pending());
-  EXPECT_EQ(w.shelf.kept.size(), 2u);
+  EXPECT_EQ(w.group_files.kept.size(), 2u);
   for (int i = 0; i < 100 && w.tiers[0]->has_erasures_pending(); ++i) w.Advance(1'000'000);
   w.Advance(1'000'000);
-  ASSERT_EQ(w.shelf.kept.size(), 1u);
-  EXPECT_EQ(w.shelf.kept[0].second.name, "next");
+  ASSERT_EQ(w.group_files.kept.size(), 1u);
+  EXPECT_EQ(w.group_files.kept[0].second.name, "next");
 }
 
 TEST(ErasureOfGroups, AForgottenGroupThatIsBackKeepsItsSpec) {
@@ -113,8 +113,8 @@ TEST(ErasureOfGroups, AForgottenGroupThatIsBackKeepsItsSpec) {
   w.OpenGroup(w.Open(), first);
   for (int i = 0; i < 100 && w.tiers[0]->has_erasures_pending(); ++i) w.Advance(1'000'000);
   w.Advance(1'000'000);
-  ASSERT_EQ(w.shelf.kept.size(), 1u);
-  EXPECT_EQ(w.shelf.kept[0].second.name, "first");
+  ASSERT_EQ(w.group_files.kept.size(), 1u);
+  EXPECT_EQ(w.group_files.kept[0].second.name, "first");
 }
 
 // Its slot cannot be freed before its write has ended.

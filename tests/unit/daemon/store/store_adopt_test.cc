@@ -206,7 +206,7 @@ TEST_F(StoreAdopt, ResetBlocksKeepTheirSlotsFenced) {
 TEST_F(StoreAdopt, BlocksOfAGroupNobodyOpenedWaitForIt) {
   const auto keys = StoreWorld::Keys(10);
   Save(writer_, keys);
-  world_.shelf.kept.clear();
+  world_.group_files.kept.clear();
   const AdoptSummary summary = world_.RestartWarm();
   EXPECT_EQ(summary.blocks, 0u);
   EXPECT_EQ(summary.slots_parked, 10u);
@@ -223,7 +223,7 @@ TEST_F(StoreAdopt, BlocksOfAGroupNobodyOpenedWaitForIt) {
 
 TEST_F(StoreAdopt, ParkedBlocksMakeRoom) {
   Save(writer_, StoreWorld::Keys(32));
-  world_.shelf.kept.clear();
+  world_.group_files.kept.clear();
   EXPECT_EQ(world_.RestartWarm().slots_parked, 32u);
   const SessionId session = world_.Open();
   group_ = world_.OpenGroup(session, TestGroup("other", {TestSpace(1)}));
@@ -369,7 +369,7 @@ TEST_P(StoreAdoptGarbled, WhatIsServedIsRightWhateverTheTableSays) {
     world_.Kill();
     for (uint64_t i = 0; i < 1 + Draw(6); ++i) Garble();
     world_.MakeStore(StoreWorld::Dram::kKept);
-    if (Draw(2) == 0) world_.shelf.kept.clear();
+    if (Draw(2) == 0) world_.group_files.kept.clear();
     world_.Restore();
     world_.store->restoration().AdoptSlots(0, {});
     const SessionId reader = Arrive();

@@ -49,7 +49,7 @@ struct WorldOptions {
 };
 
 // Remembers groups as long as the test lasts.
-class PlainShelf final : public GroupShelf {
+class PlainGroupFiles final : public GroupFiles {
  public:
   void Keep(uint32_t domain_index, const SpaceGroupSpec& spec) override {
     kept.emplace_back(domain_index, spec);
@@ -168,7 +168,7 @@ class StoreWorld {
     store_options.fenced_bytes_max = options.fenced_bytes_max;
     store_options.blocks_max = options.blocks_max;
     store_options.groups_max = options.groups_max;
-    store_options.shelf = &shelf;
+    store_options.group_files = &group_files;
     store_options.eviction_policy = options.eviction_policy;
     store_options.lower_eviction_policy = options.eviction_policy;
     store_options.read_ahead_blocks = options.read_ahead_blocks;
@@ -202,7 +202,7 @@ class StoreWorld {
   }
   std::vector<RestoreSummary> Restore() {
     std::vector<RestoreSummary> summaries;
-    for (const auto& [domain, spec] : shelf.kept) {
+    for (const auto& [domain, spec] : group_files.kept) {
       EXPECT_TRUE(store->restoration().RestoreGroup(domain, spec).ok());
     }
     if (tiers.empty()) return summaries;
@@ -499,7 +499,7 @@ class StoreWorld {
   sim::SeededRandom random{1};
   sim::PlainOffload offload;
   sim::RecordingListener listener;
-  PlainShelf shelf;
+  PlainGroupFiles group_files;
   std::vector<std::unique_ptr<sim::PlainArena>> arenas;
   std::vector<std::unique_ptr<sim::MemoryTier>> tiers;  // domain by domain
   std::vector<std::unique_ptr<sim::FaultTier>> faults;  // around each of them

@@ -149,7 +149,7 @@ TEST(RestoredGroup, AWindowedMemberMayBeMissing) {
 
 TEST_F(Restored, CopiesOfNoKnownGroupAreNotWanted) {
   PutBelow(1);
-  w.shelf.kept.clear();
+  w.group_files.kept.clear();
   const RestoreSummary summary = Restart();
   EXPECT_EQ(summary.blocks, 0u);
   EXPECT_EQ(summary.copies_dropped, 4u);

@@ -1,4 +1,4 @@
-// The verbs of protocol_insight.h.
+// The verbs of protocol_introspection.h.
 #pragma once
 
 #include <memory>
