@@ -169,6 +169,7 @@ void OnlineFsck::Cancel(uint64_t who) {
 
 void OnlineFsck::Answer(Status status, std::string text) {
   const std::unique_ptr<Question> q = std::exchange(question_, nullptr);
+  TERRACE_CHECK(q != nullptr, "a question is answered once");
   options_.post([done = std::move(q->done), status, text = std::move(text)]() mutable {
     done(status, std::move(text));
   });
@@ -368,6 +369,7 @@ void OnlineFsck::Verify() {
 
 void OnlineFsck::OnVerified(const CopyFindings& found) {
   Question& q = *question_;
+  TERRACE_CHECK(found.findings.size() == q.verified.size(), "a finding for every copy");
   q.found = found;
   for (size_t i = 0; i < q.verified.size(); ++i) {
     Slot& slot = q.slots[q.verified[i]];
@@ -447,6 +449,7 @@ void OnlineFsck::TryQuarantined(uint32_t index) {
 
 void OnlineFsck::EndTrial() {
   Question& q = *question_;
+  TERRACE_CHECK(q.trials_left > 0, "a trial ends once");
   if (--q.trials_left > 0) return;
   for (Slot& slot : q.slots) {
     if (slot.differences.empty() || slot.is_quarantined() ||

@@ -45,6 +45,8 @@ void MessageBody::Clear() {
 
 void MessageBody::CopyTo(size_t offset_bytes, std::span<std::byte> to) const {
   if (to.empty()) return;
+  TERRACE_CHECK(offset_bytes <= size_bytes() && to.size() <= size_bytes() - offset_bytes,
+                "who copies from a body knows how long it is");
   if (!borrowed_.empty()) {
     std::memcpy(to.data(), borrowed_.data() + offset_bytes, to.size());
     return;
@@ -181,6 +183,7 @@ void Reply::AddArrayBytes(std::span<const std::byte> bytes) {
 }
 
 void Reply::AppendPage(std::vector<std::byte>* output) {
+  TERRACE_CHECK(is_begun_ && !is_done(), "a reply is cut until its last page");
   const size_t page_bytes = std::min(body_bytes_ - cut_bytes_, kReplyPageBytes);
   const size_t end_bytes = cut_bytes_ + page_bytes;
   FrameHeader header{.frame_bytes = static_cast<uint32_t>(sizeof(FrameHeader) + page_bytes),

@@ -15,6 +15,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "terrace/check.h"
 #include "terrace/error.h"
 #include "terrace/protocol.h"
 
@@ -39,7 +40,10 @@ class MessageBody {
   size_t owned_bytes() const { return owned_bytes_; }
 
   // REQUIRES: empty. `bytes` must stay until Own() or Clear().
-  void Borrow(std::span<const std::byte> bytes) { borrowed_ = bytes; }
+  void Borrow(std::span<const std::byte> bytes) {
+    TERRACE_CHECK(size_bytes() == 0, "a body is borrowed whole");
+    borrowed_ = bytes;
+  }
   void Append(std::span<const std::byte> bytes);
   // Copies what is borrowed, before the read buffer is used again.
   void Own();

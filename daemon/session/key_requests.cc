@@ -191,6 +191,7 @@ uint32_t KeyRequests::KeyCost(const RequestContext& context, Store& store) const
 
 void KeyRequests::Passed(uint32_t key_count) {
   next_ += key_count;
+  TERRACE_CHECK(next_ <= keys_.key_count, "no more keys pass than were asked for");
   if (key_count == 0) return;
   frame_.body.Read(keys_offset_bytes_ + (next_ - 1) * sizeof(BlockKey), &last_key_);
 }

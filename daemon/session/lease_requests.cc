@@ -145,6 +145,7 @@ bool LeaseRequests::ReadCommitStep(const protocol::CommitRequest& commit, uint32
 
 // The first of the step's entries have been answered.
 void LeaseRequests::PassCommitted(uint32_t entry_count) {
+  TERRACE_CHECK(entry_count <= step_entries_.size(), "no more entries pass than were given");
   next_ += entry_count;
   for (const protocol::CommitEntry& entry : std::span(step_entries_).first(entry_count)) {
     if ((entry.flags & protocol::kCommitHasChecksums) != 0) checksums_read_ += entry.part_count;

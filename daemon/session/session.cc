@@ -103,7 +103,8 @@ void SessionTable::OnAccept(SessionId id, const PeerIdentity& peer) {
   session->peer = peer;
   session->context.session = id;
   session->context.boot_id = options_.boot_id;
-  sessions_.emplace(id, std::move(session));
+  const bool is_new = sessions_.emplace(id, std::move(session)).second;
+  TERRACE_CHECK(is_new, "every connection has an id of its own");
   Flush();
 }
 
@@ -419,11 +420,13 @@ void SessionTable::EndStep(Session& session, Request::Outcome outcome) {
 }
 
 void SessionTable::CutPage(Session& session) {
+  TERRACE_CHECK(session.is_replying && session.request != nullptr, "pages are of an answer");
   session.request->reply().AppendPage(&session.output);
   if (session.request->reply().is_done()) EndRequest(session);
 }
 
 void SessionTable::EndRequest(Session& session) {
+  TERRACE_CHECK(session.request != nullptr, "a request ends once");
   session.is_replying = false;
   if (session.request->Recycle()) {
     spare_request_ = std::move(session.request);

@@ -6,10 +6,12 @@
 #include <vector>
 
 #include "daemon/session/frame_codec.h"
+#include "terrace/check.h"
 
 namespace terrace {
 
 void RefusedPeers::TurnAway(int socket_fd, Status status, std::string why) {
+  TERRACE_CHECK(!status.ok(), "whom nothing is wrong with is served");
   const uint64_t number = next_number_++;
   auto waiting = std::make_unique<Waiting>(loop_);
   waiting->socket.assign(asio::local::stream_protocol(), socket_fd);

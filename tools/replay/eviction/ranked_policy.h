@@ -6,13 +6,17 @@
 
 #include "daemon/policy/eviction/candidate_heap.h"
 #include "daemon/policy/eviction/policy.h"
+#include "terrace/check.h"
 
 namespace terrace::tools {
 
 class RankedPolicy : public EvictionPolicy {
  public:
   void OnErase(BlockId) override {}
-  void OnCandidate(BlockId id) override { heap_.Add(id, ranks_[id]); }
+  void OnCandidate(BlockId id) override {
+    TERRACE_CHECK(id < ranks_.size(), "a block comes before it may go");
+    heap_.Add(id, ranks_[id]);
+  }
   void OnHeld(BlockId id) override { heap_.Remove(id); }
   BlockId Victim() const override { return heap_.first(); }
   void SetPriority(BlockId id, uint8_t priority) override {
