@@ -44,7 +44,7 @@ class SessionVerbs;
 class SharedWriter;
 class TransferJobs;
 
-// What all domains of a store share.
+// Seams and counters that all domains of a store share.
 struct StoreSeams {
   Clock& clock;
   Random& random;
@@ -175,7 +175,7 @@ struct CacheDomain {
   // What outlives the daemon's memory says of the block, but for the member. An expiry is rounded
   // up to seconds.
   BlockDescription Describe(BlockId id) const;
-  // What a tier writes beside one member's bytes.
+  // The record that a tier writes beside one member's bytes.
   BlockRecord RecordOf(BlockId id, const LocalMember& local) const;
   TouchContext ContextOf(const protocol::Hints& hints) const;
 
@@ -208,7 +208,7 @@ struct CacheDomain {
   std::unique_ptr<AdmissionPolicy> admission;
   HitMeter meter;           // Store
   ForgottenKeys forgotten;  // Lifecycle: keys of blocks that were Sealed
-  // Of what is erased.
+  // The cause of erasures; see EraseCauseScope.
   OwnedBy<EraseCauseScope, protocol::MissCause> erase_cause{protocol::MissCause::kCapacity};
   ChangeLog changes;
   InheritedSlots inherited;

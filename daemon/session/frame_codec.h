@@ -101,7 +101,7 @@ class FrameAssembler {
   Outcome Next(std::span<const std::byte>* input, Message* message);
   const Error& error() const { return error_; }
 
-  // Of a begun message, for memory accounting.
+  // Memory of a begun message, for accounting.
   size_t buffered_bytes() const { return body_.owned_bytes(); }
   // Request id of the frame last looked at, for the reply that refuses it.
   uint64_t last_request_id() const { return header_.request_id; }

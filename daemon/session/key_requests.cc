@@ -176,7 +176,7 @@ RequestOutcome KeyRequests::Step(const RequestContext& context, Store& store,
   return Finish(context);
 }
 
-// Of one key, in blocks.
+// A key's cost, in blocks.
 uint32_t KeyRequests::KeyCost(const RequestContext& context, Store& store) const {
   switch (frame_.verb) {
     case Verb::kReserve:
@@ -198,7 +198,7 @@ void KeyRequests::Passed(uint32_t key_count) {
 
 KeysQuery KeyRequests::NextQuery(const RequestContext& context, uint32_t key_count) {
   step_keys_.resize(key_count);
-  // Of a chain the tail is evicted first.
+  // A chain is evicted tail first.
   const bool is_from_end =
       frame_.verb == Verb::kEvict && (keys_.flags & protocol::kEvictSubtree) == 0;
   const uint32_t first = is_from_end ? keys_.key_count - next_ - key_count : next_;

@@ -42,7 +42,7 @@ class KeyRequests {
 
   size_t result_bytes() const;
   bool is_small() const;
-  // Of the answer to an Acquire or Prefetch.
+  // The spans that answer an Acquire or Prefetch.
   std::span<const protocol::BlockSpan> spans() const;
   // What a recording says of it. False for other verbs.
   bool Describe(const RequestContext& context, TracedRequest* traced) const;

@@ -25,7 +25,7 @@ class LeaseRequests {
 
   size_t result_bytes() const;
   bool is_small() const;
-  // Of the answer to a Join.
+  // The spans that answer a Join.
   std::span<const protocol::BlockSpan> spans() const { return joined_.read.spans; }
   // What a recording says of it. False for other verbs.
   bool Describe(TracedRequest* traced) const;

@@ -63,7 +63,7 @@ class Request {
   T Head() const {
     return frame_.Head<T>();
   }
-  // Of the answer as it grows.
+  // Memory of the answer as it grows.
   size_t result_bytes() const { return keys_.result_bytes() + leases_.result_bytes(); }
   // True if completions follow the reply: something is coming, or a writer is followed.
   bool has_pending_blocks() const;
@@ -75,7 +75,7 @@ class Request {
   // True, once, if the request has erased something, durably or not yet; all of it or, if it ends
   // here, a part.
   bool TakeErasure(const RequestContext& context, ErasureSummary* erased);
-  // What an Evict has counted.
+  // Counts of an Evict.
   const protocol::EvictReply& evicted() const { return keys_.evicted(); }
 
  private:

@@ -28,7 +28,7 @@ struct OpenedHandle {
   bool is_inexact = false;  // a member's Space names a lossy codec, or is of chunks
 };
 
-// What a request knows of its session.
+// A request's view of its session.
 struct RequestContext {
   SessionId session = 0;
   uint64_t boot_id = 0;

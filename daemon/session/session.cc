@@ -21,7 +21,7 @@ constexpr std::string_view kNotDurable =
     "back; see whether the tier is healthy, and ask again to learn when they cannot";
 static_assert(protocol::kErasureWaitUs == 3'000'000);
 
-// Of one that is refused, too.
+// Also for a verb that is refused.
 uint32_t MessageCost(Verb verb) {
   const VerbRow* const row = FindVerb(verb);
   return row != nullptr ? row->message_blocks : VerbRow().message_blocks;

@@ -41,7 +41,7 @@ class JoinOperation {
 
  private:
   friend class LeaseVerbs;
-  // What one pass over a read lease brings.
+  // The parts of the answer that one pass over a read lease fills in.
   enum class Walk : uint8_t { kAll, kSlots, kSpans };
 
   JoinOperation(OperationList& list, const JoinQuery& query, JoinResult* answer)

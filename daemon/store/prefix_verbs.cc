@@ -186,7 +186,7 @@ class PrefixHolder {
   }
 
  private:
-  // What the shared tier may have.
+  // Blocks that the shared tier may have.
   void ExpectMore(uint32_t blocks_left) {
     BlockId parent = held_.empty() ? kBlockNone : held_.back();
     if (held_.empty() && !query_.parent.is_zero()) {
@@ -424,7 +424,7 @@ Status PrefixVerbs::Seek(const KeysQuery& query, uint64_t* end_us) {
       domain.index.Match(query.group_index, query.keys, RadixIndex::Proof::kEveryKey, &path);
   if (known_count == query.keys.size()) return Status::Ok();
   if (known_count > 0) {
-    // What is being written here comes from here.
+    // A block that is being written here comes from here.
     const Visibility found = VisibilityOf(caller, path.back().first + path.back().block_count - 1);
     if (found == Visibility::kNothing || found == Visibility::kReserved) return Status::Ok();
   }

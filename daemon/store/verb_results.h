@@ -13,7 +13,7 @@
 
 namespace terrace {
 
-// What an Acquire did not find.
+// The keys that an Acquire did not find.
 struct AcquireMisses {
   uint32_t asked_count = 0;  // keys that were passed
   uint32_t cold_count = 0;   // of those, never seen
@@ -46,7 +46,7 @@ struct ReserveResult {
   bool awaits_room = false;
   uint64_t room_until_us = 0;
 };
-// Of the lease's kind, one of them.
+// One of the two is filled in, by the lease's kind.
 struct JoinResult {
   bool is_write = false;
   AcquireResult read;

@@ -107,7 +107,7 @@ class SharedReader {
     bool is_cancelled = false;
     bool is_failed = false;
     bool is_mixed = false;  // its members are of two commits
-    // What the first member's record said.
+    // From the first member's record.
     CommitId commit_id = 0;
     uint64_t event_hash = 0;
     uint64_t expires_at_s = 0;

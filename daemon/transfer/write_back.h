@@ -55,7 +55,7 @@ class WriteBack {
   void OnRoom(uint32_t tier) { queues_[tier].is_room_awaited = false; }
   // The file of a group is there, or will not be.
   void OnGroupFilesChanged();
-  // Of a job that was taken here.
+  // A job that was taken here has ended.
   void OnTransferDone(const TransferJobs::Ended& ended) { FinishIfDone(ended.number); }
 
  private:
