@@ -160,7 +160,7 @@ Status Refuse(std::string* why, std::string reason) {
   return Status(StatusCode::kInvalid, "the space is not valid");
 }
 
-// A hostile text, short and printable.
+// What a hostile text said, short and printable.
 std::string Shown(std::string_view text) {
   std::string shown = "'";
   shown += Render(std::string(text.substr(0, kShownBytesMax)));

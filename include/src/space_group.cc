@@ -12,6 +12,15 @@ Status Refuse(std::string* why, std::string reason) {
   return Status(StatusCode::kInvalid, "the space group is not valid");
 }
 
+template <typename Predicate>
+uint64_t MaskOf(const std::vector<SpaceGroupMember>& members, Predicate is_set) {
+  uint64_t mask = 0;
+  for (size_t m = 0; m < std::min<size_t>(members.size(), kGroupMembersMax); ++m) {
+    if (is_set(members[m])) mask |= uint64_t{1} << m;
+  }
+  return mask;
+}
+
 Status ValidateName(const std::string& name, std::string* why) {
   if (name.empty() || name.size() > kGroupNameBytesMax) {
     return Refuse(why, "the group's name has " + std::to_string(name.size()) +
@@ -77,11 +86,15 @@ GroupId SpaceGroupSpec::Id() const {
 }
 
 uint64_t SpaceGroupSpec::full_member_mask() const {
-  uint64_t mask = 0;
-  for (size_t m = 0; m < std::min<size_t>(members.size(), kGroupMembersMax); ++m) {
-    if (!members[m].spec.is_windowed()) mask |= uint64_t{1} << m;
-  }
-  return mask;
+  return MaskOf(members, [](const SpaceGroupMember& m) { return !m.spec.is_windowed(); });
+}
+
+uint64_t SpaceGroupSpec::windowed_member_mask() const {
+  return MaskOf(members, [](const SpaceGroupMember& m) { return m.spec.is_windowed(); });
+}
+
+uint64_t SpaceGroupSpec::local_member_mask() const {
+  return MaskOf(members, [](const SpaceGroupMember& m) { return !m.is_remote; });
 }
 
 }  // namespace terrace

@@ -99,7 +99,7 @@ struct SpaceCodec {
   uint64_t EncodedLayerBytes() const;
   // The engine's bytes of each part, and the header's. REQUIRES: there are shapes.
   std::vector<uint64_t> RawPartBytes() const;
-  // The Space's part_bytes: as parts lie in a slot.
+  // What the Space's part_bytes are.
   std::vector<uint64_t> EncodedPartBytes() const;
 };
 

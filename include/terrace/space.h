@@ -99,8 +99,10 @@ struct SpaceGroupSpec {
   // XXH3-128 (no secret) over the members' SpaceIds in order. The name is not part of it.
   GroupId Id() const;
   uint32_t block_tokens() const { return members.empty() ? 0 : members[0].spec.block_tokens; }
-  // Bit m is set for every member m without a window.
+  // Bit m is set for every member m without (with) a window.
   uint64_t full_member_mask() const;
+  uint64_t windowed_member_mask() const;
+  uint64_t local_member_mask() const;
 };
 
 }  // namespace terrace

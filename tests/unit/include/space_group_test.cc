@@ -48,6 +48,8 @@ TEST(SpaceGroup, MasksTellFullWindowedAndLocalMembersApart) {
   group.members.push_back(WindowedMember());
   group.members[1].is_remote = true;
   EXPECT_EQ(group.full_member_mask(), 0b011u);
+  EXPECT_EQ(group.windowed_member_mask(), 0b100u);
+  EXPECT_EQ(group.local_member_mask(), 0b101u);
 }
 
 TEST(SpaceGroup, LargestGroupIsValidAndHasABitForEveryMember) {
