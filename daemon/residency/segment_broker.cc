@@ -126,6 +126,13 @@ uint32_t SegmentBroker::SpareWanted(const DomainRecord& record) const {
   return std::max(options_.segments_spare, ahead_count);
 }
 
+// Local members of all groups.
+static uint32_t MemberCountOf(const CacheDomain& domain) {
+  size_t count = 0;
+  for (const std::unique_ptr<Group>& group : domain.groups) count += group->locals().size();
+  return static_cast<uint32_t>(count);
+}
+
 // One segment at a time, so that no domain takes all there is at the start.
 void SegmentBroker::Grow(DomainRecord& record) {
   CacheDomain& domain = *record.domain;
@@ -133,7 +140,7 @@ void SegmentBroker::Grow(DomainRecord& record) {
   const uint32_t free_count = domain.slots.segment_count(SegmentState::kFree);
   // A segment for each member, so that a block of a group finds room for all of them: members fill
   // their segments in step, and what one of them finds is given back when the next finds none.
-  const uint32_t segments_wanted = std::max(domain.member_count, 1u);
+  const uint32_t segments_wanted = std::max(MemberCountOf(domain), 1u);
   const bool wants_first = record.held_count < segments_wanted;
   const bool wants_spare = free_count < SpareWanted(record);
   const bool wants_more = domain.is_short() && free_count < segments_wanted;
