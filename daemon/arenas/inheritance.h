@@ -58,7 +58,7 @@ class Inheritance {
   bool is_holding() const { return holder_->is_holding(); }
 
  private:
-  // What the predecessor kept of a session.
+  // A session as the predecessor noted it.
   struct Kept {
     explicit Kept(asio::io_context& loop) : pidfd(loop), life(loop) {}
     uint32_t domain_index = 0;

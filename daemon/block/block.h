@@ -176,7 +176,7 @@ struct WaiterList {
   };
 };
 
-// Of the tree walk that last found it held.
+// The mark of the tree walk that last found it held.
 struct WalkMark {
   uint32_t walk_mark = 0;
 
@@ -206,7 +206,7 @@ struct WriteWishes {
   };
 };
 
-// What the tier that hosts share is told of it.
+// Its state towards the tier that hosts share.
 struct SharedMarks {
   uint32_t shared_epoch = 0;  // of CacheDomain: the shared tier has it
   bool is_offered = false;    // waits to be stored there

@@ -4,18 +4,17 @@
 #pragma once
 
 #include <array>
-#include <deque>
 #include <memory>
-#include <optional>
 #include <string>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "daemon/block/block_table.h"
 #include "daemon/block/deadline_heap.h"
+#include "daemon/block/domain_groups.h"
 #include "daemon/block/domain_options.h"
 #include "daemon/block/domain_stats.h"
+#include "daemon/block/erased_below.h"
 #include "daemon/block/forgotten_keys.h"
 #include "daemon/block/group.h"
 #include "daemon/block/keys_query.h"
@@ -37,14 +36,15 @@ class BlockHolds;
 class Candidates;
 class DramCopies;
 class EraseCauseScope;
-class LeaseKeeper;
+class LeaseManager;
 class Lifecycle;
 class LowerCopies;
-class SegmentLedger;
+class SegmentBroker;
+class SessionVerbs;
 class SharedWriter;
 class TransferJobs;
 
-// What all domains of a store share.
+// Seams and counters that all domains of a store share.
 struct StoreSeams {
   Clock& clock;
   Random& random;
@@ -63,47 +63,6 @@ struct LowerTier {
   OwnedBy<LowerCopies, uint64_t> persisted_block_count;  // that would outlive the process
   OwnedBy<TransferJobs, bool> is_off;                    // what is there cannot be read for now
   DayWindow written;                                     // Store: bytes
-};
-
-// What was erased while a job held it, and so has not left the persistent tier; numbered as they
-// came.
-class ErasedBelow {
- public:
-  void Add(BlockId id) {
-    numbers_[id] = begun_;
-    order_.emplace_back(begun_++, id);
-  }
-  void Remove(BlockId id) {
-    numbers_.erase(id);
-    while (!order_.empty() && !IsThere(order_.front())) order_.pop_front();
-  }
-  uint64_t begun() const { return begun_; }
-  // Those before this number have left.
-  uint64_t ended() const { return order_.empty() ? begun_ : order_.front().first; }
-
- private:
-  using Entry = std::pair<uint64_t, BlockId>;
-  bool IsThere(const Entry& entry) const {
-    const auto found = numbers_.find(entry.second);
-    return found != numbers_.end() && found->second == entry.first;
-  }
-
-  std::unordered_map<BlockId, uint64_t> numbers_;  // looked up only, never walked
-  std::deque<Entry> order_;                        // the first of them is there
-  uint64_t begun_ = 0;
-};
-
-// What had been erased at some time; see CacheDomain::IsErased.
-struct ErasureMark {
-  uint64_t below = 0;
-  std::optional<uint64_t> tier;
-};
-
-// A group whose place another has taken; its spec stays on the shelf while a successor might still
-// find a block of it.
-struct ForgottenGroup {
-  GroupId id;
-  ErasureMark erased;
 };
 
 // Who may read a block from DRAM at once, a byte a block: these, or a class of WriterClasses.
@@ -216,7 +175,7 @@ struct CacheDomain {
   // What outlives the daemon's memory says of the block, but for the member. An expiry is rounded
   // up to seconds.
   BlockDescription Describe(BlockId id) const;
-  // What a tier writes beside one member's bytes.
+  // The record that a tier writes beside one member's bytes.
   BlockRecord RecordOf(BlockId id, const LocalMember& local) const;
   TouchContext ContextOf(const protocol::Hints& hints) const;
 
@@ -230,18 +189,17 @@ struct CacheDomain {
   const StoreOptions& limits;
   const StoreSeams seams;
 
-  SlotAllocator slots;     // DramCopies; segments: SegmentLedger
+  SlotAllocator slots;     // DramCopies; segments: SegmentBroker
   RadixIndex index;        // Lifecycle; pins: BlockHolds
   TreeWalks walks{index};  // Store; Lifecycle tells it what goes
   BlockTable blocks;       // each part: its owner
   // By id, Candidates::ReadinessOf(); so that a long run is judged at a glance.
   OwnedBy<Candidates, MappedArray<uint8_t>> readiness;
-  WriterClasses writer_classes;                 // Lifecycle
-  std::vector<std::unique_ptr<Group>> groups;   // Store; null: free place
-  std::deque<ForgottenGroup> forgotten_groups;  // Store; of one id once
-  SlotClasses slot_classes;                     // Store
-  LeaseTable leases;                            // LeaseKeeper
-  LeaseBacklog lease_backlog;                   // LeaseKeeper does it
+  WriterClasses writer_classes;  // Lifecycle
+  DomainGroups groups;           // store/group_places.h
+  SlotClasses slot_classes;      // Group::Open() of each
+  LeaseTable leases;             // LeaseManager
+  LeaseBacklog lease_backlog;    // LeaseManager does it
   std::unique_ptr<EvictionPolicy> dram_policy;
   std::vector<LowerTier> lower;               // LowerCopies
   uint32_t persistent_tier = kLowerTiersMax;  // which of them; kLowerTiersMax: none
@@ -250,7 +208,7 @@ struct CacheDomain {
   std::unique_ptr<AdmissionPolicy> admission;
   HitMeter meter;           // Store
   ForgottenKeys forgotten;  // Lifecycle: keys of blocks that were Sealed
-  // Of what is erased.
+  // The cause of erasures; see EraseCauseScope.
   OwnedBy<EraseCauseScope, protocol::MissCause> erase_cause{protocol::MissCause::kCapacity};
   ChangeLog changes;
   InheritedSlots inherited;
@@ -260,16 +218,15 @@ struct CacheDomain {
   OwnedBy<SharedWriter, uint32_t> shared_epoch{1};
   OwnedBy<Lifecycle, uint64_t> reserved_count;
   // How often a slot was asked for and none was free; and how often that had been when the
-  // SegmentLedger looked last.
+  // SegmentBroker looked last.
   OwnedBy<DramCopies, uint64_t> shortages;
-  OwnedBy<SegmentLedger, uint64_t> shortages_seen;
+  OwnedBy<SegmentBroker, uint64_t> shortages_seen;
   bool is_short() const { return shortages != shortages_seen; }
-  OwnedBy<SegmentLedger, bool> is_room_coming;  // a segment is being populated, or will be
-  OwnedBy<LeaseKeeper, uint64_t>
-      lease_charge;            // blocks in leases, and what leases weigh themselves
-  uint32_t member_count = 0;   // Store: local members of all groups
-  uint32_t session_count = 0;  // Store
-  DomainStats counters;        // only its "since start" fields
+  OwnedBy<SegmentBroker, bool> is_room_coming;  // a segment is being populated, or will be
+  OwnedBy<LeaseManager, uint64_t>
+      lease_charge;  // blocks in leases, and what leases weigh themselves
+  OwnedBy<SessionVerbs, uint32_t> session_count;
+  DomainStats counters;  // only its "since start" fields
 };
 
 // While it lives, what is erased is erased for this cause.

@@ -95,7 +95,7 @@ struct StoreOptions {
   uint32_t read_ahead_blocks = 0;
   uint32_t default_deadline_us = 1'000'000;
   uint32_t deadline_us_max = 600'000'000;
-  GroupShelf* shelf = nullptr;  // none: groups are forgotten with the process
+  GroupFiles* group_files = nullptr;  // none: groups are forgotten with the process
   // A block was erased because its writer's checksums were wrong. Called from inside Store methods:
   // may only take note.
   std::function<void(uint32_t domain_index, const RefutedWriter& writer)> on_refuted;

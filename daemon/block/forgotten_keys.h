@@ -10,7 +10,7 @@
 #include <memory>
 
 #include "terrace/block_key.h"
-#include "terrace/protocol_insight.h"
+#include "terrace/protocol_introspection.h"
 
 namespace terrace {
 

@@ -85,7 +85,7 @@ class Group {
   // Blocks sealed up to then were there when the shared tier forgot the group: they stay here.
   uint64_t shared_since_us = 0;
   uint32_t kv_event_stream = KvEventSink::kStreamNone;
-  bool is_shelved = false;  // a successor would know its spec
+  bool has_file = false;    // a successor would know its spec
   bool was_opened = false;  // by a session, since the process began
   // Counters for status.
   uint32_t session_count = 0;

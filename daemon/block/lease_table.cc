@@ -15,7 +15,7 @@ uint32_t Lease::EntryOf(uint32_t key_index) const {
   return static_cast<uint32_t>(found - key_indexes.begin());
 }
 
-// Of the end of a list.
+// Takes entries off the end of a list.
 static LastEntries PopPath(std::vector<LeaseEntry>* entries, uint32_t* budget) {
   LastEntries popped{.last = entries->back()};
   entries->pop_back();

@@ -1,5 +1,5 @@
 // LeaseTable: the leases of one domain, by token. A lease names blocks and the sessions that joined
-// it; what holding and letting go mean for a block is the LeaseKeeper's business. Rows are read by
+// it; what holding and letting go mean for a block is the LeaseManager's business. Rows are read by
 // everybody and change in the table's methods only.
 //
 // Building (an Acquire or Reserve still goes on) → Live → Ending (nobody is left: its blocks are
@@ -34,7 +34,7 @@ struct Joiner {
   bool is_hung_up = false;  // its connection ended; it may still touch slots
 };
 
-// Of one block in a lease.
+// Flags of one block in a lease.
 inline constexpr uint8_t kEntryByParts = 1;   // parts of it, or it before its prefix, were told
 inline constexpr uint8_t kEntryFenced = 2;    // counted in the block's fence_count
 inline constexpr uint8_t kEntryOnDevice = 4;  // answered where it lies in the device's memory
@@ -102,7 +102,7 @@ struct Lease {
   }
 };
 
-// Something about leases that is done some blocks a turn; see LeaseKeeper::Step.
+// Something about leases that is done some blocks a turn; see LeaseManager::Step.
 enum class LeaseWorkKind : uint8_t { kEnd, kRevoke, kSession };
 struct LeaseWork {
   LeaseWorkKind kind = LeaseWorkKind::kEnd;
@@ -140,7 +140,7 @@ class LeaseBacklog {
   std::deque<LeaseWork> work_;
 };
 
-// Of a row of part bits.
+// A range within a row of part bits.
 struct PartBits {
   uint32_t first = 0;
   uint32_t count = 0;
@@ -192,7 +192,7 @@ class LeaseTable {
   void AppendPath(LeaseId id, std::span<const BlockId> run);
   // Write: one more key has been answered. REQUIRES: if it was reserved, its entry was appended.
   void AddKey(LeaseId id, uint32_t part_words);
-  // What its last key was: the last block.
+  // Its last key, which names its last block.
   void SetTip(LeaseId id, const BlockKey& tip) { leases_[id].tip = tip; }
 
   // Sets a flag of an entry. False if it was set, or the entry has no block any more.

@@ -17,7 +17,7 @@ class OwnedBy {
   OwnedBy& operator=(OwnedBy&&) = delete;
 
   operator const T&() const { return value_; }  // NOLINT: it stands for the value
-  // Of an array.
+  // Elements of an array.
   const auto& operator[](auto index) const { return value_[index]; }
 
  private:

@@ -64,11 +64,11 @@ class Offload {
 };
 
 // Keeps the specs of groups for a successor, who cannot read blocks without them.
-class GroupShelf {
+class GroupFiles {
  public:
   enum class State : uint8_t { kComing, kKept, kFailed };
 
-  virtual ~GroupShelf() = default;
+  virtual ~GroupFiles() = default;
   // The group was opened; asked again for the same group it does nothing, unless it has failed.
   // Written by another thread.
   virtual void Keep(uint32_t domain_index, const SpaceGroupSpec& spec) = 0;
@@ -76,7 +76,7 @@ class GroupShelf {
   // unless it is kept again meanwhile.
   virtual void Drop(uint32_t domain_index, const GroupId& id) = 0;
   // kKept: a successor would find it. kFailed: it would not, or nobody asked to keep it. After
-  // kComing, Store::OnShelfChanged follows.
+  // kComing, Store::OnGroupFilesChanged follows.
   virtual State StateOf(uint32_t domain_index, const GroupId& id) const = 0;
 };
 

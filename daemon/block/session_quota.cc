@@ -27,12 +27,11 @@ std::string Sentence(const std::string& who, uint32_t count, const char* key, ui
 
 }  // namespace
 
-bool SessionQuota::IsRoomFor(const Owner& owner, std::string* why) const {
+Error SessionQuota::RoomFor(const Owner& owner) const {
   const uint32_t of_uid = CountIn(of_uid_, KeyOf(owner.domain_index, owner.uid));
   if (of_uid >= limits_.sessions_per_uid_max) {
-    *why = Sentence("uid " + std::to_string(owner.uid), of_uid, "sessions_per_uid_max",
-                    limits_.sessions_per_uid_max);
-    return false;
+    return {StatusCode::kNoSpace, Sentence("uid " + std::to_string(owner.uid), of_uid,
+                                           "sessions_per_uid_max", limits_.sessions_per_uid_max)};
   }
   // Of 1,024 and 4 domains: 128 are each domain's own, and 512 anybody's.
   const auto domain_count = static_cast<uint32_t>(in_domain_.size());
@@ -40,37 +39,37 @@ bool SessionQuota::IsRoomFor(const Owner& owner, std::string* why) const {
   uint32_t beyond_shares = 0;
   for (const uint32_t count : in_domain_) beyond_shares += count - std::min(count, share);
   const bool has_share = in_domain_[owner.domain_index] < share;
-  if (has_share || beyond_shares < limits_.sessions_max - share * domain_count) return true;
-  *why = "this domain and the others have " + std::to_string(total_) +
-         " sessions, the limit daemon.sessions_max is " + std::to_string(limits_.sessions_max) +
-         ", of which each of " + std::to_string(domain_count) + " domains keeps " +
-         std::to_string(share) + ": end some, or raise it";
-  return false;
+  if (has_share || beyond_shares < limits_.sessions_max - share * domain_count) return {};
+  return {StatusCode::kNoSpace, "this domain and the others have " + std::to_string(total_) +
+                                    " sessions, the limit daemon.sessions_max is " +
+                                    std::to_string(limits_.sessions_max) + ", of which each of " +
+                                    std::to_string(domain_count) + " domains keeps " +
+                                    std::to_string(share) + ": end some, or raise it"};
 }
 
-bool SessionQuota::Take(const Owner& owner, bool* is_extra, std::string* why) {
+Error SessionQuota::Take(const Owner& owner, bool* is_extra) {
   *is_extra = false;
   const uint64_t process = KeyOf(owner.domain_index, owner.pid);
   const uint32_t of_process = owner.pid == 0 ? 0 : CountIn(of_process_, process);
   if (of_process >= limits_.sessions_per_process_max) {
-    *why = Sentence("process " + std::to_string(owner.pid), of_process, "sessions_per_process_max",
-                    limits_.sessions_per_process_max);
-    return false;
+    return {StatusCode::kNoSpace,
+            Sentence("process " + std::to_string(owner.pid), of_process, "sessions_per_process_max",
+                     limits_.sessions_per_process_max)};
   }
-  if (!IsRoomFor(owner, why)) {
+  if (Error full = RoomFor(owner); !full.ok()) {
     const bool is_operator = owner.uid == 0 || owner.uid == limits_.operator_uid;
-    if (!is_operator || extra_count_ >= kOperatorSessionsMax) return false;
+    if (!is_operator || extra_count_ >= kOperatorSessionsMax) return full;
     *is_extra = true;
   }
   if (owner.pid != 0) ++of_process_[process];
   if (*is_extra) {
     ++extra_count_;
-    return true;
+    return {};
   }
   ++of_uid_[KeyOf(owner.domain_index, owner.uid)];
   ++in_domain_[owner.domain_index];
   ++total_;
-  return true;
+  return {};
 }
 
 void SessionQuota::Give(const Owner& owner, bool is_extra) {

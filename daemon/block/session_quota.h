@@ -11,9 +11,10 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
 #include <unordered_map>
 #include <vector>
+
+#include "terrace/error.h"
 
 namespace terrace {
 
@@ -37,16 +38,16 @@ class SessionQuota {
   SessionQuota(const SessionLimits& limits, uint32_t domain_count)
       : limits_(limits), in_domain_(domain_count) {}
 
-  // Counts one more session of `owner`. False with a sentence in `*why`: which limit, its value and
-  // what helps. `*is_extra`, for Give: it is one of the operators' own.
-  bool Take(const Owner& owner, bool* is_extra, std::string* why);
+  // Counts one more session of `owner`. kNoSpace: which limit, its value and what helps.
+  // `*is_extra`, for Give: it is one of the operators' own.
+  Error Take(const Owner& owner, bool* is_extra);
   void Give(const Owner& owner, bool is_extra);
 
  private:
   static uint64_t KeyOf(uint32_t domain_index, uint32_t id) {
     return uint64_t{domain_index} << 32 | id;
   }
-  bool IsRoomFor(const Owner& owner, std::string* why) const;
+  Error RoomFor(const Owner& owner) const;
 
   const SessionLimits limits_;
   std::vector<uint32_t> in_domain_;

@@ -13,6 +13,8 @@
 #include "daemon/block/domain_options.h"
 #include "daemon/block/lease_table.h"
 #include "daemon/block/session_quota.h"
+#include "src/slot_pool.h"
+#include "terrace/error.h"
 #include "terrace/protocol_device.h"
 
 namespace terrace {
@@ -22,8 +24,7 @@ struct SessionRecord {
   uint32_t domain_index = 0;
   uint32_t uid = 0;
   uint32_t pid = 0;
-  uint32_t stamp = 0;  // distinguishes uses of one index
-  bool is_used = false;
+  uint32_t stamp = 0;     // distinguishes uses of one index
   bool is_extra = false;  // of SessionQuota
   bool is_hung_up = false;
   bool is_dead = false;    // proven, or it never had slots
@@ -44,38 +45,25 @@ class SessionRegister {
   SessionRegister(const SessionLimits& limits, uint32_t domain_count)
       : quota_(limits, domain_count) {}
 
-  // kSessionNone above a limit, with `*why`. REQUIRES: Find(options.id) finds nothing.
-  SessionIndex Open(const SessionOptions& options, std::string* why) {
+  // kNoSpace above a limit. REQUIRES: Find(options.id) finds nothing.
+  Error Open(const SessionOptions& options, SessionIndex* index) {
     bool is_extra = false;
-    if (!quota_.Take({options.domain_index, options.uid, options.pid}, &is_extra, why)) {
-      return kSessionNone;
-    }
-    SessionIndex index;
-    if (free_.empty()) {
-      index = static_cast<SessionIndex>(records_.size());
-      records_.emplace_back();
-    } else {
-      index = free_.back();
-      free_.pop_back();
-    }
-    const uint32_t stamp = records_[index].stamp + 1;
-    records_[index] = SessionRecord{.id = options.id,
-                                    .domain_index = options.domain_index,
-                                    .uid = options.uid,
-                                    .pid = options.pid,
-                                    .stamp = stamp,
-                                    .is_used = true,
-                                    .is_extra = is_extra};
-    by_id_.emplace(options.id, index);
-    return index;
+    TERRACE_RETURN_IF_REFUSED(
+        quota_.Take({options.domain_index, options.uid, options.pid}, &is_extra));
+    *index = records_.Take({.id = options.id,
+                            .domain_index = options.domain_index,
+                            .uid = options.uid,
+                            .pid = options.pid,
+                            .stamp = ++opened_count_,
+                            .is_extra = is_extra});
+    by_id_.emplace(options.id, *index);
+    return {};
   }
   // REQUIRES: it has no leases.
   void Close(SessionIndex index) {
-    const SessionRecord& record = records_[index];
+    const SessionRecord record = records_.Give(index);
     quota_.Give({record.domain_index, record.uid, record.pid}, record.is_extra);
-    by_id_.erase(records_[index].id);
-    records_[index].is_used = false;
-    free_.push_back(index);
+    by_id_.erase(record.id);
   }
   SessionIndex Find(SessionId id) const {
     const auto found = by_id_.find(id);
@@ -83,13 +71,20 @@ class SessionRegister {
   }
   SessionRecord& at(SessionIndex index) { return records_[index]; }
   const SessionRecord& at(SessionIndex index) const { return records_[index]; }
-  // Walk indexes below this, skipping those not in use.
-  uint32_t index_count() const { return static_cast<uint32_t>(records_.size()); }
+  // Whether the index is that session's still.
+  bool IsOpen(SessionIndex index, uint32_t stamp) const {
+    return records_.is_taken(index) && records_[index].stamp == stamp;
+  }
+  // visit(index, record) of each, by index.
+  template <typename Visit>
+  void ForEach(const Visit& visit) const {
+    records_.ForEach(visit);
+  }
 
  private:
   SessionQuota quota_;
-  std::vector<SessionRecord> records_;
-  std::vector<SessionIndex> free_;
+  SlotPool<SessionRecord> records_;
+  uint32_t opened_count_ = 0;                          // so far: the stamps
   std::unordered_map<SessionId, SessionIndex> by_id_;  // looked up only, never walked
 };
 

@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "daemon/persist/group_shelf.h"
+#include "daemon/persist/group_files.h"
 
 namespace terrace {
 namespace {
@@ -169,6 +169,7 @@ void OnlineFsck::Cancel(uint64_t who) {
 
 void OnlineFsck::Answer(Status status, std::string text) {
   const std::unique_ptr<Question> q = std::exchange(question_, nullptr);
+  TERRACE_CHECK(q != nullptr, "a question is answered once");
   options_.post([done = std::move(q->done), status, text = std::move(text)]() mutable {
     done(status, std::move(text));
   });
@@ -242,7 +243,7 @@ void OnlineFsck::OnLooked(const Catalog::Look& look, std::span<const uint8_t> ha
     Slot& slot = q.slots[q.looked_at[i]];
     slot.differences.clear();
     slot.has_group_file = has_files[i] != 0;
-    if (IsSteady(slot)) Judge(look.slots[i], look.has_records, &slot);
+    if (IsSteady(slot)) CheckSlot(look.slots[i], look.has_records, &slot);
     is_enough &= slot.is_judged && slot.differences.empty();
   }
   q.has_records &= look.has_records;
@@ -250,7 +251,7 @@ void OnlineFsck::OnLooked(const Catalog::Look& look, std::span<const uint8_t> ha
   Look();
 }
 
-void OnlineFsck::Judge(const Catalog::Looked& looked, bool has_records, Slot* slot) {
+void OnlineFsck::CheckSlot(const Catalog::Looked& looked, bool has_records, Slot* slot) {
   slot->is_judged = true;
   slot->copy = {};
   slot->is_corrupt = false;
@@ -262,12 +263,12 @@ void OnlineFsck::Judge(const Catalog::Looked& looked, bool has_records, Slot* sl
          .what = "the entry of " + NameOf(slot->number) + " cannot be read: check the drive"});
     return;
   }
-  JudgeEntry(looked, slot);
+  CheckEntry(looked, slot);
   const bool is_recorded = slot->is_corrupt || slot->in_table != SlabEntryState::kFree;
-  if (has_records) JudgeRecord(looked, is_recorded, slot);
+  if (has_records) CheckRecord(looked, is_recorded, slot);
 }
 
-void OnlineFsck::JudgeEntry(const Catalog::Looked& looked, Slot* slot) {
+void OnlineFsck::CheckEntry(const Catalog::Looked& looked, Slot* slot) {
   const SlabView& slab = question_->slab;
   const auto differs = [&](FsckProblemKind kind, std::string what) {
     slot->differences.push_back({.kind = kind, .what = std::move(what)});
@@ -285,7 +286,7 @@ void OnlineFsck::JudgeEntry(const Catalog::Looked& looked, Slot* slot) {
   const bool is_used = slot->in_table == SlabEntryState::kUsed;
   switch (slot->before.state) {
     case SlabEntryState::kUsed:
-      if (is_used) return JudgeUsed(entry, slot);
+      if (is_used) return CheckUsed(entry, slot);
       return differs(
           FsckProblemKind::kEntryLacks,
           "the entry of " + NameOf(slot->number) + " names no block, and the daemon has one there");
@@ -307,7 +308,7 @@ void OnlineFsck::JudgeEntry(const Catalog::Looked& looked, Slot* slot) {
   }
 }
 
-void OnlineFsck::JudgeUsed(const SlabEntry& entry, Slot* slot) {
+void OnlineFsck::CheckUsed(const SlabEntry& entry, Slot* slot) {
   const SlabView& slab = question_->slab;
   const Extent extent{.position = slot->number,
                       .length_bytes = slab.geometry.shape.slot_bytes,
@@ -329,7 +330,7 @@ void OnlineFsck::JudgeUsed(const SlabEntry& entry, Slot* slot) {
       .owner = slot->before.owner, .commit_id = record->commit_id, .member = record->member};
 }
 
-void OnlineFsck::JudgeRecord(const Catalog::Looked& looked, bool is_recorded, Slot* slot) {
+void OnlineFsck::CheckRecord(const Catalog::Looked& looked, bool is_recorded, Slot* slot) {
   const std::string where =
       "slot " + std::to_string(slot->number) + " of slab " + std::to_string(question_->slab.index);
   if (looked.has_record && !is_recorded) {
@@ -368,6 +369,7 @@ void OnlineFsck::Verify() {
 
 void OnlineFsck::OnVerified(const CopyFindings& found) {
   Question& q = *question_;
+  TERRACE_CHECK(found.findings.size() == q.verified.size(), "a finding for every copy");
   q.found = found;
   for (size_t i = 0; i < q.verified.size(); ++i) {
     Slot& slot = q.slots[q.verified[i]];
@@ -447,6 +449,7 @@ void OnlineFsck::TryQuarantined(uint32_t index) {
 
 void OnlineFsck::EndTrial() {
   Question& q = *question_;
+  TERRACE_CHECK(q.trials_left > 0, "a trial ends once");
   if (--q.trials_left > 0) return;
   for (Slot& slot : q.slots) {
     if (slot.differences.empty() || slot.is_quarantined() ||

@@ -26,7 +26,7 @@
 #include "daemon/persist/catalog.h"
 #include "daemon/persist/fsck.h"
 #include "daemon/store/copy_checks.h"
-#include "terrace/protocol_insight.h"
+#include "terrace/protocol_introspection.h"
 #include "tiers/nvme/nvme_tier.h"
 
 namespace terrace {
@@ -65,10 +65,10 @@ class OnlineFsck {
   void OnLooked(const Catalog::Look& look, std::span<const uint8_t> has_files);
   bool IsSteady(const Slot& slot) const;
   bool HasLeft(const Slot& slot) const;
-  void Judge(const Catalog::Looked& looked, bool has_records, Slot* slot);
-  void JudgeEntry(const Catalog::Looked& looked, Slot* slot);
-  void JudgeUsed(const SlabEntry& entry, Slot* slot);
-  void JudgeRecord(const Catalog::Looked& looked, bool is_recorded, Slot* slot);
+  void CheckSlot(const Catalog::Looked& looked, bool has_records, Slot* slot);
+  void CheckEntry(const Catalog::Looked& looked, Slot* slot);
+  void CheckUsed(const SlabEntry& entry, Slot* slot);
+  void CheckRecord(const Catalog::Looked& looked, bool is_recorded, Slot* slot);
   void Verify();
   void OnVerified(const CopyFindings& found);
   void Finish();

@@ -24,7 +24,7 @@ enum class KvEventsOfDomain : uint8_t { kAuto, kOn, kOff };
 enum class DiskIo : uint8_t { kAuto, kUring, kThreads };
 enum class RedisMode : uint8_t { kSingle, kSentinel, kCluster };
 enum class RedisTlsUse : uint8_t { kOff, kOn };
-// What a host does with the shared tier.
+// How a host uses the shared tier.
 enum class RedisUse : uint8_t { kBoth, kStore, kFetch };
 enum class RedisAdmission : uint8_t { kAll, kHit };
 

@@ -12,7 +12,7 @@
 
 namespace terrace {
 
-// What the command line may say over the file.
+// Command line options, which override the file.
 struct ConfigOverrides {
   std::string socket_path;  // of the only domain
   std::string dram_bytes;   // "8GiB" or a number

@@ -3,6 +3,8 @@
 #include <msgpack.hpp>
 #include <string_view>
 
+#include "terrace/check.h"
+
 namespace terrace {
 namespace {
 
@@ -11,7 +13,9 @@ using Packer = msgpack::packer<msgpack::sbuffer>;
 constexpr std::string_view kMedia[kKvEventMediumCount] = {"CPU", "STORAGE"};
 
 std::string_view MediumOf(const KvEvent& event) {
-  return kMedia[static_cast<uint32_t>(event.medium)];
+  const auto medium = static_cast<uint32_t>(event.medium);
+  TERRACE_CHECK(medium < kKvEventMediumCount, "every medium has a name");
+  return kMedia[medium];
 }
 
 // Whether `event` belongs into the event that `last` ends.

@@ -17,6 +17,7 @@
 
 #include "daemon/events/kv_event_codec.h"
 #include "daemon/log/log.h"
+#include "terrace/check.h"
 
 namespace terrace {
 namespace {
@@ -141,6 +142,7 @@ Status KvEventPublisher::Start(std::string* why) {
 // ---- the store thread ----
 
 std::string KvEventPublisher::TopicOf(uint32_t domain_index, const std::string& model) const {
+  TERRACE_CHECK(domain_index < domain_names_.size(), "events are of a domain");
   std::string topic = config_.topic;
   Replace("{host}", host_name_, &topic);
   Replace("{domain}", domain_names_[domain_index], &topic);
@@ -215,6 +217,7 @@ KvEventCounters KvEventPublisher::counters() const {
 
 const KvEventPublisher::Stream& KvEventPublisher::StreamAt(uint32_t stream) const {
   const std::lock_guard guard(streams_mutex_);
+  TERRACE_CHECK(stream < streams_.size(), "events are of a stream that StreamOf gave");
   return streams_[stream];
 }
 

@@ -109,7 +109,7 @@ class KvEventPublisher final : public KvEventSink {
   std::atomic<uint64_t> replays_abandoned_{0};
   std::atomic<uint64_t> republication_count_{0};
 
-  // Of the publisher's thread.
+  // The publisher's thread only.
   std::unique_ptr<Sockets> sockets_;  // null between an error and the next try
   KvEventReplay replay_;
   uint32_t streams_begun_ = 0;

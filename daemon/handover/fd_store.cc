@@ -13,7 +13,7 @@
 #include <deque>
 #include <utility>
 
-#include "daemon/handover/keeper.h"
+#include "daemon/handover/memory_keeper.h"
 #include "daemon/handover/supervisor.h"
 
 namespace terrace {

@@ -298,7 +298,7 @@ void RunTree::ForEachRun(BlockRange range, const Visit& visit) {
   }
 }
 
-// What was cut may be one again.
+// Joins two runs that were cut, where nothing parts them any more.
 void RunTree::JoinAlong(BlockRange range) {
   const RunId above = ParentOf(runs_[RunOf(range.first)]);
   if (above != kRunNone) JoinWithChild(above);

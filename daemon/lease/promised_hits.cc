@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "terrace/protocol_insight.h"
+#include "terrace/protocol_introspection.h"
 
 namespace terrace {
 

@@ -17,47 +17,23 @@ constexpr uint32_t kPartsPerWork = 16;
 constexpr uint32_t kEntriesPerWork = 64;
 constexpr uint32_t kEndWork = 2;  // of ending a request, against looking a block up
 
-void EraseFrom(std::vector<PendingId>* list, PendingId id) {
-  const auto found = std::find(list->rbegin(), list->rend(), id);
-  TERRACE_CHECK(found != list->rend(), "a pending request is in its lists");
-  *found = list->back();
-  list->pop_back();
-}
-
 }  // namespace
 
 PendingId Waiters::Open(const NewPending& what) {
-  const RequestKey key{what.session, what.request_id};
-  if (by_request_.contains(key)) return kPendingNone;
-  PendingId id;
-  if (free_pendings_.empty()) {
-    id = static_cast<PendingId>(pendings_.size());
+  const PendingId id = requests_.Open(what);
+  if (id == kPendingNone) return id;
+  if (id == pendings_.size()) {
     pendings_.emplace_back();
   } else {
-    id = free_pendings_.back();
-    free_pendings_.pop_back();
+    pendings_[id] = Pending();
   }
-  const uint32_t stamp = pendings_[id].stamp + 1;
-  pendings_[id] = Pending{.what = what, .stamp = stamp, .is_used = true};
-  by_request_.emplace(key, id);
-  by_session_[what.session].push_back(id);
-  if (what.lease != kLeaseNone) by_lease_[what.lease].push_back(id);
   return id;
-}
-
-PendingId Waiters::Find(SessionId session, uint64_t request_id) const {
-  const auto found = by_request_.find({session, request_id});
-  return found == by_request_.end() ? kPendingNone : found->second;
-}
-
-uint32_t Waiters::CountOf(SessionId session) const {
-  const auto found = by_session_.find(session);
-  return found == by_session_.end() ? 0 : static_cast<uint32_t>(found->second.size());
 }
 
 void Waiters::Await(PendingId id, uint32_t entry_index, BlockId block) {
   Pending& pending = pendings_[id];
-  TERRACE_CHECK(pending.is_used && !pending.is_armed, "an armed request waits for nothing more");
+  TERRACE_CHECK(!requests_.IsOver(id) && !requests_.IsArmed(id),
+                "an armed request waits for nothing more");
   uint32_t all = UINT32_MAX;
   Trim(id, &all);  // what was cut off while it was being built
   uint32_t node;
@@ -69,7 +45,7 @@ void Waiters::Await(PendingId id, uint32_t entry_index, BlockId block) {
     free_nodes_.pop_back();
   }
   if (pending.coming.size() == CacheDomain::kGrownAtOnceMin) {
-    pending.coming.reserve(pending.what.block_count);
+    pending.coming.reserve(requests_.at(id).block_count);
   }
   uint32_t& head = HeadOf(block);
   nodes_[node] = {.pending = id,
@@ -97,23 +73,14 @@ void Waiters::GiveNode(uint32_t node) {
   free_nodes_.push_back(node);
 }
 
-void Waiters::EndBy(PendingId id, uint64_t deadline_us) {
-  pendings_[id].is_armed = true;
-  pendings_[id].deadline = d_.seams.deadlines.Add({.due_us = deadline_us,
-                                                   .kind = DeadlineKind::kPending,
-                                                   .domain_index = d_.domain_index,
-                                                   .id = id});
-}
-
 bool Waiters::Arm(PendingId id, uint64_t deadline_us) {
-  Pending& pending = pendings_[id];
-  TERRACE_CHECK(pending.is_used && !pending.is_armed, "a request is armed once");
-  if (pending.end == 0) {
+  if (pendings_[id].end == 0) {
+    TERRACE_CHECK(!requests_.IsArmed(id), "a request is armed once");
     End(id);
     return false;
   }
-  EndBy(id, deadline_us);
-  unannounced_.push_back({id, pending.stamp});
+  requests_.Arm(id, deadline_us);
+  unannounced_.push_back(requests_.TicketOf(id));
   return true;
 }
 
@@ -121,31 +88,6 @@ bool Waiters::Arm(PendingId id, uint64_t deadline_us) {
 void Waiters::Promise(PendingId id, PromisedHits promised) {
   promised.Deliver(d_, pendings_[id].coming.front().entry_index);
   pendings_[id].promised = std::move(promised);
-}
-
-void Waiters::ArmErasure(PendingId id, const ErasureMark& mark, uint64_t deadline_us) {
-  EndBy(id, deadline_us);
-  unmarked_erasures_.push_back({id, pendings_[id].stamp, mark});
-}
-
-void Waiters::StepErasures() {
-  uint32_t budget = protocol::kBlocksPerTurnMax;
-  for (; !unmarked_erasures_.empty() && budget > 0; Spend(1, &budget)) {
-    Erasure& first = unmarked_erasures_.front();
-    if (IsCurrent({first.id, first.stamp})) {
-      if (!d_.IsGivenToTier(&first.mark)) break;
-      erasures_.push_back(first);
-    }
-    unmarked_erasures_.pop_front();
-  }
-  for (; !erasures_.empty() && budget > 0; Spend(1, &budget)) {
-    Erasure& first = erasures_.front();
-    if (IsCurrent({first.id, first.stamp})) {
-      if (!d_.IsErased(&first.mark)) break;
-      EndWait(first.id, StatusCode::kOk);
-    }
-    erasures_.pop_front();
-  }
 }
 
 // ---- turns --------------------------------------------------------------------------------------
@@ -169,36 +111,37 @@ void Waiters::StepWoken() {
 
 void Waiters::StepUnannounced(uint32_t* budget) {
   while (!unannounced_.empty() && *budget > 0) {
-    const Queued item = unannounced_.front();
+    const PendingTicket item = unannounced_.front();
     unannounced_.pop_front();
     Spend(1, budget);
-    if (!IsCurrent(item)) continue;
+    if (!requests_.IsCurrent(item)) continue;
     Pending& pending = pendings_[item.id];
-    if (pending.what.kind == PendingKind::kAcquire && !Announce(item.id, budget)) {
+    const PendingKind kind = requests_.at(item.id).kind;
+    if (kind == PendingKind::kAcquire && !Announce(item.id, budget)) {
       unannounced_.push_back(item);
       return;
     }
     pending.is_announced = true;
-    if (pending.what.kind != PendingKind::kWait) Wake(item.id);
+    if (kind != PendingKind::kWait) Wake(item.id);
   }
 }
 
 void Waiters::Wake(PendingId id) {
   Pending& pending = pendings_[id];
   if (!pending.is_announced || std::exchange(pending.is_woken, true)) return;
-  woken_.push_back({id, pending.stamp});
+  woken_.push_back(requests_.TicketOf(id));
 }
 
 void Waiters::StepWoken(uint32_t* budget) {
   while (!woken_.empty() && *budget > 0) {
-    const Queued item = woken_.front();
+    const PendingTicket item = woken_.front();
     woken_.pop_front();
     Spend(1, budget);
-    if (!IsCurrent(item)) continue;
+    if (!requests_.IsCurrent(item)) continue;
     Pending& pending = pendings_[item.id];
     pending.is_woken = false;
     Spend(static_cast<uint32_t>(pending.parts.size()), budget);
-    TellParts(pending);
+    TellParts(item.id);
     Advance(item.id, budget);
   }
 }
@@ -209,7 +152,7 @@ void Waiters::StepTrimming(uint32_t* budget) {
     if (!Trim(id, budget)) return;
     trimming_.pop_front();
     pendings_[id].is_trimming = false;
-    if (!pendings_[id].is_used) Free(id);
+    if (requests_.IsOver(id)) Free(id);
   }
 }
 
@@ -240,7 +183,7 @@ bool Waiters::Announce(PendingId id, uint32_t* budget) {
     Spend(1, budget);
     const Coming first = pending.coming[pending.announced++];
     if (first.node == kHandleNone) {
-      TellAbsent(pending, first);
+      TellAbsent(id, first);
       continue;
     }
     uint64_t absent_mask = 0;
@@ -260,7 +203,7 @@ bool Waiters::Announce(PendingId id, uint32_t* budget) {
       ++block_count;
       Spend(compare_work, budget);
     }
-    Spend(TellCommitted(pending, first, block_count), budget);
+    Spend(TellCommitted(id, first, block_count), budget);
   }
   return true;
 }
@@ -276,15 +219,16 @@ std::span<const uint64_t> Waiters::PartsOf(const Coming& coming, uint64_t* absen
 }
 
 // The parts of the first block that its writer has committed so far; those behind it have the same.
-uint32_t Waiters::TellCommitted(const Pending& pending, const Coming& first, uint32_t block_count) {
+uint32_t Waiters::TellCommitted(PendingId id, const Coming& first, uint32_t block_count) {
   uint64_t absent_mask = 0;
   const std::span<const uint64_t> bits = PartsOf(first, &absent_mask);
   uint32_t work = 0;
+  const uint64_t member_mask = requests_.at(id).member_mask;
   for (const LocalMember& local : d_.group_of(d_.block(first.block)).locals()) {
-    if (!((pending.what.member_mask >> local.member) & 1)) continue;
+    if (!((member_mask >> local.member) & 1)) continue;
     work += 1 + local.part_count / kPartsPerWork;
     if ((absent_mask >> local.member) & 1) {
-      Tell(pending, StatusCode::kOk,
+      Tell(id, StatusCode::kOk,
            {.first_block = first.entry_index,
             .block_count = block_count,
             .part_count = local.part_count,
@@ -301,7 +245,7 @@ uint32_t Waiters::TellCommitted(const Pending& pending, const Coming& first, uin
       const uint32_t part_first = part;
       while (is_in(part + 1)) ++part;
       ++work;
-      Tell(pending, StatusCode::kOk,
+      Tell(id, StatusCode::kOk,
            {.first_block = first.entry_index,
             .block_count = block_count,
             .part_first = part_first,
@@ -313,13 +257,13 @@ uint32_t Waiters::TellCommitted(const Pending& pending, const Coming& first, uin
 }
 
 // Sealed before anybody was told: members whose slots were handed out and turned out to be empty.
-void Waiters::TellAbsent(const Pending& pending, const Coming& coming) {
+void Waiters::TellAbsent(PendingId id, const Coming& coming) {
   const Block& b = d_.block(coming.block);
   if (d_.group_of(b).windowed_count() == 0) return;
   for (const LocalMember& local : d_.group_of(b).locals()) {
     const uint64_t bit = uint64_t{1} << local.member;
-    if (!(pending.what.member_mask & bit) || (b.dram.member_mask & bit)) continue;
-    Tell(pending, StatusCode::kOk,
+    if (!(requests_.at(id).member_mask & bit) || (b.dram.member_mask & bit)) continue;
+    Tell(id, StatusCode::kOk,
          {.first_block = coming.entry_index,
           .block_count = 1,
           .part_count = local.part_count,
@@ -332,25 +276,27 @@ void Waiters::OnParts(BlockId id, const protocol::CommitEntry& entry) {
   const bool is_absent = (entry.flags & protocol::kCommitAbsent) != 0;
   for (uint32_t node = d_.block(id).waiters; node != kHandleNone; node = nodes_[node].next) {
     ++d_.seams.work;
-    Pending& pending = pendings_[nodes_[node].pending];
+    const PendingId waiting = nodes_[node].pending;
+    const Pending& pending = pendings_[waiting];
     const uint32_t coming_index = nodes_[node].coming_index;
-    if (IsDead(nodes_[node]) || pending.what.kind != PendingKind::kAcquire) continue;
+    const NewPending& what = requests_.at(waiting);
+    if (IsDead(nodes_[node]) || what.kind != PendingKind::kAcquire) continue;
     if (coming_index >= pending.announced) continue;
-    if (!((pending.what.member_mask >> entry.member) & 1)) continue;
-    AddParts(pending,
+    if (!((what.member_mask >> entry.member) & 1)) continue;
+    AddParts(waiting,
              {.first_block = pending.coming[coming_index].entry_index,
               .block_count = 1,
               .part_first = entry.part_first,
               .part_count = is_absent ? 1u : entry.part_count,  // 0 would mean the whole block
               .member = entry.member,
               .flags = is_absent ? protocol::kCompletionAbsent : 0});
-    Wake(nodes_[node].pending);
+    Wake(waiting);
   }
 }
 
 // A writer commits one part of many blocks, or all parts of one.
-void Waiters::AddParts(Pending& pending, const protocol::Completion& completion) {
-  for (protocol::Completion& open : pending.parts) {
+void Waiters::AddParts(PendingId id, const protocol::Completion& completion) {
+  for (protocol::Completion& open : pendings_[id].parts) {
     if (open.member != completion.member) continue;
     const bool is_next_block = open.first_block + open.block_count == completion.first_block &&
                                open.part_first == completion.part_first &&
@@ -360,16 +306,16 @@ void Waiters::AddParts(Pending& pending, const protocol::Completion& completion)
       ++open.block_count;
       return;
     }
-    Tell(pending, StatusCode::kOk, open);
+    Tell(id, StatusCode::kOk, open);
     open = completion;
     return;
   }
-  pending.parts.push_back(completion);
+  pendings_[id].parts.push_back(completion);
 }
 
-void Waiters::TellParts(Pending& pending) {
-  for (const protocol::Completion& open : pending.parts) Tell(pending, StatusCode::kOk, open);
-  pending.parts.clear();
+void Waiters::TellParts(PendingId id) {
+  for (const protocol::Completion& open : pendings_[id].parts) Tell(id, StatusCode::kOk, open);
+  pendings_[id].parts.clear();
 }
 
 // ---- what happens to blocks ---------------------------------------------------------------------
@@ -381,7 +327,7 @@ void Waiters::OnBlockReady(BlockId id) {
     const PendingId pending = nodes_[node].pending;
     if (IsDead(nodes_[node])) {
       GiveNode(node);
-    } else if (pendings_[pending].what.kind != PendingKind::kWait) {
+    } else if (requests_.at(pending).kind != PendingKind::kWait) {
       GiveNode(node);
       ready.push_back(pending);
     }
@@ -397,28 +343,27 @@ void Waiters::OnStepsIn(BlockId id) {
   for (uint32_t node = d_.block(id).waiters; node != kHandleNone; node = nodes_[node].next) {
     ++d_.seams.work;
     const PendingId pending = nodes_[node].pending;
-    if (!IsDead(nodes_[node]) && pendings_[pending].what.is_by_parts) Wake(pending);
+    if (!IsDead(nodes_[node]) && requests_.at(pending).is_by_parts) Wake(pending);
   }
 }
 
 void Waiters::OnBlockPersisted(BlockId id) {
-  std::vector<PendingId> woken;
+  std::vector<PendingTicket> woken;
   for (uint32_t node = d_.block(id).waiters; node != kHandleNone;) {
     const uint32_t next = nodes_[node].next;
     const PendingId pending = nodes_[node].pending;
     if (IsDead(nodes_[node])) {
       GiveNode(node);
-    } else if (pendings_[pending].what.kind == PendingKind::kWait) {
+    } else if (requests_.at(pending).kind == PendingKind::kWait) {
       GiveNode(node);
-      woken.push_back(pending);
+      woken.push_back(requests_.TicketOf(pending));
     }
     node = next;
   }
   for (size_t i = woken.size(); i-- > 0;) {
-    const Pending& pending = pendings_[woken[i]];
-    if (pending.is_used && pending.is_armed && pending.awaited_count == 0) {
-      EndWait(woken[i], StatusCode::kOk);
-    }
+    const PendingTicket& waiting = woken[i];
+    if (!requests_.IsCurrent(waiting) || !requests_.IsArmed(waiting.id)) continue;
+    if (pendings_[waiting.id].awaited_count == 0) EndWait(waiting.id, StatusCode::kOk);
   }
 }
 
@@ -431,10 +376,10 @@ void Waiters::OnBlockLost(BlockId id, StatusCode why) {
     if (IsDead(nodes_[node])) {
       GiveNode(node);
       node = next;
-    } else if (pendings_[waiting].what.kind == PendingKind::kWait) {
+    } else if (requests_.at(waiting).kind == PendingKind::kWait) {
       GiveNode(node);
       pendings_[waiting].is_lost = true;
-      if (pendings_[waiting].is_armed) EndWait(waiting, StatusCode::kNotFound);
+      if (requests_.IsArmed(waiting)) EndWait(waiting, StatusCode::kNotFound);
       node = b.waiters;  // it may have waited for the block twice
     } else {
       node = next;
@@ -447,7 +392,7 @@ void Waiters::OnBlockLost(BlockId id, StatusCode why) {
       continue;
     }
     const Pending& pending = pendings_[n.pending];
-    Truncate(pending.what.lease, pending.coming[n.coming_index].entry_index, why);
+    Truncate(requests_.at(n.pending).lease, pending.coming[n.coming_index].entry_index, why);
   }
 }
 
@@ -459,7 +404,8 @@ bool Waiters::IsStepIn(const Coming& coming, uint32_t step) const {
 
 bool Waiters::AdvanceParts(PendingId id, uint32_t* budget) {
   Pending& pending = pendings_[id];
-  const uint32_t last = d_.groups[d_.leases.at(pending.what.lease).group_index]->step_count() - 1;
+  const uint32_t last =
+      d_.groups[d_.leases.at(requests_.at(id).lease).group_index]->step_count() - 1;
   while (pending.step < last) {
     const uint32_t first = pending.step_next;
     uint32_t end = first;
@@ -484,7 +430,8 @@ bool Waiters::AdvanceParts(PendingId id, uint32_t* budget) {
 // Of the step that is being told of, and coming[first, end): a completion for each run and member.
 void Waiters::TellStep(PendingId id, uint32_t first, uint32_t end) {
   const Pending& pending = pendings_[id];
-  const Lease& lease = d_.leases.at(pending.what.lease);
+  const NewPending& what = requests_.at(id);
+  const Lease& lease = d_.leases.at(what.lease);
   const auto is_promoted = [&](uint32_t i) {
     return d_.block(pending.coming[i].block).phase != BlockPhase::kReserved;
   };
@@ -494,14 +441,14 @@ void Waiters::TellStep(PendingId id, uint32_t first, uint32_t end) {
     for (; run_end < end && is_promoted(run_end); ++run_end) {
       const Coming& coming = pending.coming[run_end];
       if (coming.entry_index != entry_index + (run_end - first)) break;
-      d_.leases.Flag(pending.what.lease, coming.entry_index, kEntryByParts);
+      d_.leases.Flag(what.lease, coming.entry_index, kEntryByParts);
       residency_.dram.TellParts(coming.block);
     }
     for (const LocalMember& local : d_.groups[lease.group_index]->locals()) {
-      const bool is_meant = (pending.what.member_mask >> local.member) & 1;
+      const bool is_meant = (what.member_mask >> local.member) & 1;
       if (run_end == first || !is_meant || pending.step >= local.part_runs.size()) continue;
       const PartRun& run = local.part_runs[pending.step];
-      Tell(pending, StatusCode::kOk,
+      Tell(id, StatusCode::kOk,
            {.first_block = entry_index,
             .block_count = run_end - first,
             .part_first = run.part_first,
@@ -515,7 +462,7 @@ void Waiters::TellStep(PendingId id, uint32_t first, uint32_t end) {
 // Tells of all that is Ready without a gap, in one completion for each run.
 void Waiters::Advance(PendingId id, uint32_t* budget) {
   Pending& pending = pendings_[id];
-  if (pending.what.is_by_parts && !AdvanceParts(id, budget)) return;
+  if (requests_.at(id).is_by_parts && !AdvanceParts(id, budget)) return;
   const auto is_there = [&pending](uint32_t i) {
     return i < pending.end && pending.coming[i].node == kHandleNone;
   };
@@ -530,14 +477,15 @@ void Waiters::Advance(PendingId id, uint32_t* budget) {
       Spend(1, budget);
     } while (*budget > 0 && is_there(pending.next) && is_run(pending.next));
     const bool is_last = pending.next == pending.end;
-    Tell(pending, StatusCode::kOk,
+    Tell(id, StatusCode::kOk,
          {.first_block = pending.coming[first].entry_index,
           .block_count = pending.next - first,
           .flags = is_last ? protocol::kCompletionLast : 0});
     pending.promised.Deliver(d_, pending.coming[pending.next - 1].entry_index + 1);
-    if (pending.what.kind != PendingKind::kPrefetch) continue;
+    if (requests_.at(id).kind != PendingKind::kPrefetch) continue;
     for (uint32_t i = first; i < pending.next; ++i) {
-      const LeaseEntry entry = d_.leases.Take(pending.what.lease, pending.coming[i].entry_index);
+      const LeaseEntry entry =
+          d_.leases.Take(requests_.at(id).lease, pending.coming[i].entry_index);
       residency_.holds.LetGo(entry.block, HoldKind::kLease);
     }
   }
@@ -553,7 +501,8 @@ void Waiters::Advance(PendingId id, uint32_t* budget) {
 
 void Waiters::Expire(PendingId id) {
   Pending& pending = pendings_[id];
-  if (pending.what.kind == PendingKind::kWait || pending.what.kind == PendingKind::kErasure) {
+  const NewPending& what = requests_.at(id);
+  if (what.kind == PendingKind::kWait || what.kind == PendingKind::kErasure) {
     EndWait(id, StatusCode::kBusy);
     return;
   }
@@ -563,21 +512,17 @@ void Waiters::Expire(PendingId id) {
   }
   d_.seams.work += (pending.there - from) / kEntriesPerWork;
   if (pending.there == pending.end) return;  // all there; the next Step() tells
-  Truncate(pending.what.lease, pending.coming[pending.there].entry_index, StatusCode::kBusy);
+  Truncate(what.lease, pending.coming[pending.there].entry_index, StatusCode::kBusy);
 }
 
 void Waiters::OnDeadline(PendingId id) {
   d_.seams.work += kEndWork;
-  pendings_[id].deadline = kHandleNone;
+  requests_.OnDeadline(id);
   Expire(id);
 }
 
 void Waiters::Truncate(LeaseId lease, uint32_t from_index, StatusCode why) {
-  const auto found = by_lease_.find(lease);
-  if (found != by_lease_.end()) {
-    const std::vector<PendingId> ids = found->second;  // Cut may end some
-    for (const PendingId id : ids) Cut(id, from_index, why);
-  }
+  for (const PendingId id : requests_.OfLease(lease)) Cut(id, from_index, why);
   LetGoFrom(lease, from_index);
 }
 
@@ -593,11 +538,11 @@ void Waiters::Cut(PendingId id, uint32_t from_index, StatusCode why) {
     *cursor = std::min(*cursor, kept);
   }
   TrimSoon(id);
-  if (!pending.is_armed) return;  // its reply will be shorter
+  if (!requests_.IsArmed(id)) return;  // its reply will be shorter
   pending.promised.Lose(d_, from_index);
-  TellParts(pending);
+  TellParts(id);
   const bool is_last = pending.next == kept;
-  Tell(pending, why, {.first_block = from_index, .flags = is_last ? protocol::kCompletionLast : 0});
+  Tell(id, why, {.first_block = from_index, .flags = is_last ? protocol::kCompletionLast : 0});
   if (is_last) {
     pending.promised.DeliverAll(d_);
     End(id);
@@ -613,12 +558,11 @@ void Waiters::LetGoFrom(LeaseId id, uint32_t from_index) {
   d_.lease_backlog.Add(std::move(tail));
 }
 
-void Waiters::Tell(const Pending& pending, StatusCode status, protocol::Completion completion) {
+void Waiters::Tell(PendingId id, StatusCode status, protocol::Completion completion) {
   ++d_.seams.work;
-  if (pending.what.kind == PendingKind::kAcquire) {
-    completion.token = d_.leases.at(pending.what.lease).token;
-  }
-  d_.seams.listener.OnCompletion(pending.what.session, pending.what.request_id,
+  const NewPending& what = requests_.at(id);
+  if (what.kind == PendingKind::kAcquire) completion.token = d_.leases.at(what.lease).token;
+  d_.seams.listener.OnCompletion(what.session, what.request_id,
                                  status == StatusCode::kOk ? Status::Ok() : Status(status),
                                  completion);
 }
@@ -630,61 +574,44 @@ StatusCode Waiters::WaitOutcome(PendingId id) const {
 }
 
 void Waiters::EndWait(PendingId id, StatusCode outcome) {
-  const Pending& pending = pendings_[id];
-  d_.seams.listener.OnWaitDone(pending.what.session, pending.what.request_id,
+  const NewPending& what = requests_.at(id);
+  d_.seams.listener.OnWaitDone(what.session, what.request_id,
                                outcome == StatusCode::kOk ? Status::Ok() : Status(outcome));
   End(id);
 }
 
 void Waiters::DropAll(SessionId session, LeaseId lease) {
-  std::vector<PendingId> ids;  // End() changes the lists
-  if (lease != kLeaseNone) {
-    const auto found = by_lease_.find(lease);
-    if (found != by_lease_.end()) ids = found->second;
-  } else {
-    const auto found = by_session_.find(session);
-    if (found != by_session_.end()) ids = found->second;
-  }
-  // The last first, as EraseFrom() looks for them.
+  const std::vector<PendingId> ids =
+      lease != kLeaseNone ? requests_.OfLease(lease) : requests_.OfSession(session);
+  // The last first, as the register looks for them.
   for (size_t i = ids.size(); i-- > 0;) {
-    if (pendings_[ids[i]].what.session == session) End(ids[i]);
+    if (requests_.at(ids[i]).session == session) End(ids[i]);
   }
 }
 
 void Waiters::End(PendingId id) {
-  Pending& pending = pendings_[id];
-  TERRACE_CHECK(pending.is_used, "a request ends once");
   ++d_.seams.work;
-  if (pending.deadline != kHandleNone) d_.seams.deadlines.Remove(pending.deadline);
-  by_request_.erase({pending.what.session, pending.what.request_id});
-  const auto of_session = by_session_.find(pending.what.session);
-  EraseFrom(&of_session->second, id);
-  if (of_session->second.empty()) by_session_.erase(of_session);
-  const LeaseId lease = pending.what.lease;
-  if (lease != kLeaseNone) {
-    const auto of_lease = by_lease_.find(lease);
-    EraseFrom(&of_lease->second, id);
-    if (of_lease->second.empty()) by_lease_.erase(of_lease);
-  }
-  const bool is_prefetch = pending.what.kind == PendingKind::kPrefetch;
+  requests_.End(id);
+  const NewPending what = requests_.at(id);
+  Pending& pending = pendings_[id];
   pending.promised.LoseRest(d_);
   pending.promised = {};
-  pending.is_used = pending.is_armed = pending.is_announced = false;
-  pending.deadline = kHandleNone;
+  pending.is_announced = false;
   pending.end = 0;
   pending.parts = {};
   TrimSoon(id);
   if (!pending.is_trimming) Free(id);
-  if (is_prefetch) {
+  if (what.kind == PendingKind::kPrefetch) {
     // The blocks a Prefetch still holds are nobody's now.
-    d_.leases.BeginEnd(lease);
-    d_.lease_backlog.Add(LeaseWork{LeaseWorkKind::kEnd, lease, d_.leases.at(lease).stamp});
+    d_.leases.BeginEnd(what.lease);
+    d_.lease_backlog.Add(
+        LeaseWork{LeaseWorkKind::kEnd, what.lease, d_.leases.at(what.lease).stamp});
   }
 }
 
 void Waiters::Free(PendingId id) {
   pendings_[id].coming = {};
-  free_pendings_.push_back(id);
+  requests_.Free(id);
 }
 
 }  // namespace terrace

@@ -1,6 +1,5 @@
 // Waiters: requests that were answered and still have something coming: Acquires and Prefetches
-// with blocks on their way (promoted, or written by somebody else), Waits for persistence, and
-// operators who wait until what they erased cannot come back. Each
+// with blocks on their way (promoted, or written by somebody else), and Waits for persistence. Each
 // learns of its blocks in prefix order, and of its end exactly once. Who asked by parts learns of
 // the first step (Group::step_count) of all its blocks that are promoted, then of the second, and
 // of whole blocks instead of the last. Of a block that is written by somebody else it learns what
@@ -20,39 +19,24 @@
 #include <cstdint>
 #include <deque>
 #include <span>
-#include <unordered_map>
 #include <vector>
 
 #include "daemon/block/lease_table.h"
+#include "daemon/lease/pending_register.h"
 #include "daemon/lease/promised_hits.h"
 #include "daemon/residency/residency.h"
 
 namespace terrace {
 
-using PendingId = uint32_t;
-inline constexpr PendingId kPendingNone = 0xFFFFFFFF;
-
-enum class PendingKind : uint8_t { kAcquire, kPrefetch, kWait, kErasure };
-
-struct NewPending {
-  PendingKind kind = PendingKind::kAcquire;
-  SessionId session = 0;
-  uint64_t request_id = 0;
-  LeaseId lease = kLeaseNone;  // none for a Wait
-  uint64_t member_mask = 0;    // whose parts to tell of
-  uint32_t block_count = 0;    // it may wait for so many; 0: not known
-  bool is_by_parts = false;    // of blocks that are promoted, too, not only of followed ones
-};
-
 class Waiters final : public BlockObserver {
  public:
   static constexpr uint32_t kWorkPerStepMax = 4096;
 
-  Waiters(CacheDomain& domain, Residency& residency) : d_(domain), residency_(residency) {}
+  Waiters(CacheDomain& domain, Residency& residency, PendingRegister& requests)
+      : d_(domain), residency_(residency), requests_(requests) {}
 
-  // kPendingNone if the session has a pending request of that id already.
-  PendingId Open(const NewPending& pending);
-  PendingId Find(SessionId session, uint64_t request_id) const;
+  // As PendingRegister::Open.
+  PendingId Open(const NewPending& what);
   // The request comes to wait for `block`, entry `entry_index` of its lease; in rising order.
   void Await(PendingId id, uint32_t entry_index, BlockId block);
   // The reply is on its way: completions may begin. False if there is nothing to wait for: the
@@ -60,15 +44,12 @@ class Waiters final : public BlockObserver {
   bool Arm(PendingId id, uint64_t deadline_us);
   // What an armed Acquire was promised: counted as it comes.
   void Promise(PendingId id, PromisedHits promised);
-  // A kErasure: until StepErasures finds that no successor finds what the mark covers.
-  void ArmErasure(PendingId id, const ErasureMark& mark, uint64_t deadline_us);
-  bool has_erasures() const { return !unmarked_erasures_.empty() || !erasures_.empty(); }
-  // Those that are durable by now are told, some a call.
-  void StepErasures();
   // Its deadline has passed, or the client gave up: what is not there yet leaves the lease.
   void Expire(PendingId id);
   // Expire, by the deadline that has just been taken from the heap.
   void OnDeadline(PendingId id);
+  // A Wait or an erasure has come to its end: its session is told.
+  void EndWait(PendingId id, StatusCode outcome);
   // Ends without a word: one; all of a session on a lease (kLeaseNone: all of the session).
   void Drop(PendingId id) { End(id); }
   void DropAll(SessionId session, LeaseId lease);
@@ -85,9 +66,6 @@ class Waiters final : public BlockObserver {
   bool has_work() const { return !unannounced_.empty() || !woken_.empty() || !trimming_.empty(); }
   // The outcome of an unarmed Wait so far: kBusy, kOk, or kNotFound.
   StatusCode WaitOutcome(PendingId id) const;
-  LeaseId LeaseOf(PendingId id) const { return pendings_[id].what.lease; }
-  bool IsArmed(PendingId id) const { return pendings_[id].is_armed; }
-  uint32_t CountOf(SessionId session) const;
 
   void OnBlockReady(BlockId id) override;
   void OnStepsIn(BlockId id) override;
@@ -100,8 +78,8 @@ class Waiters final : public BlockObserver {
     uint32_t node = kHandleNone;
     BlockId block = kBlockNone;
   };
+  // Of one request, what it waits for and how far it was told.
   struct Pending {
-    NewPending what;
     std::vector<Coming> coming;  // by entry_index; what is behind `end` has left, or it has ended
     uint32_t end = 0;
     uint32_t there = 0;      // the first of them that is not there yet, or none between
@@ -111,15 +89,11 @@ class Waiters final : public BlockObserver {
     uint32_t step_next = 0;  // up to this one of them
     // Committed and told next: of each member the parts that adjacent blocks have alike.
     std::vector<protocol::Completion> parts;
-    uint32_t deadline = kHandleNone;
     uint32_t awaited_count = 0;  // of a Wait
-    uint32_t stamp = 0;
-    bool is_used = false;
-    bool is_armed = false;
-    bool is_announced = false;  // what was known when it was armed has been told
-    bool is_lost = false;       // a Wait's key left the cache
-    bool is_woken = false;      // it is in woken_
-    bool is_trimming = false;   // it is in trimming_
+    bool is_announced = false;   // what was known when it was armed has been told
+    bool is_lost = false;        // a Wait's key left the cache
+    bool is_woken = false;       // it is in woken_
+    bool is_trimming = false;    // it is in trimming_
     PromisedHits promised;
   };
   uint32_t& HeadOf(BlockId id) { return d_.blocks.Change<WaiterList>(id, {}).waiters; }
@@ -131,32 +105,11 @@ class Waiters final : public BlockObserver {
     uint32_t previous = kHandleNone;
     uint32_t next = kHandleNone;
   };
-  struct RequestKey {
-    SessionId session = 0;
-    uint64_t request_id = 0;
-    friend bool operator==(const RequestKey&, const RequestKey&) = default;
-  };
-  struct RequestKeyHash {
-    size_t operator()(const RequestKey& key) const {
-      return static_cast<size_t>((key.session * 0x9E3779B97F4A7C15) ^ key.request_id);
-    }
-  };
-
-  struct Queued {
-    PendingId id = kPendingNone;
-    uint32_t stamp = 0;
-  };
-
-  // It is armed, and expires at that time.
-  void EndBy(PendingId id, uint64_t deadline_us);
   void GiveNode(uint32_t node);
   // What it waited for has left its request, or the request has ended.
   bool IsDead(const Node& node) const { return node.coming_index >= pendings_[node.pending].end; }
   void Spend(uint32_t work, uint32_t* budget);
   void Wake(PendingId id);
-  bool IsCurrent(const Queued& item) const {
-    return pendings_[item.id].is_used && pendings_[item.id].stamp == item.stamp;
-  }
   void StepUnannounced(uint32_t* budget);
   void StepWoken(uint32_t* budget);
   void StepTrimming(uint32_t* budget);
@@ -169,44 +122,30 @@ class Waiters final : public BlockObserver {
   // Words of the parts of a block that is being written; empty if it is not.
   std::span<const uint64_t> PartsOf(const Coming& coming, uint64_t* absent_mask) const;
   // Returns what it cost.
-  uint32_t TellCommitted(const Pending& pending, const Coming& first, uint32_t block_count);
-  void TellAbsent(const Pending& pending, const Coming& coming);
-  void AddParts(Pending& pending, const protocol::Completion& completion);
-  void TellParts(Pending& pending);
+  uint32_t TellCommitted(PendingId id, const Coming& first, uint32_t block_count);
+  void TellAbsent(PendingId id, const Coming& coming);
+  void AddParts(PendingId id, const protocol::Completion& completion);
+  void TellParts(PendingId id);
   void Advance(PendingId id, uint32_t* budget);
   // Tells of the steps before the last that are in without a gap. True once that is all of them.
   bool AdvanceParts(PendingId id, uint32_t* budget);
   bool IsStepIn(const Coming& coming, uint32_t step) const;
   void TellStep(PendingId id, uint32_t first, uint32_t end);
-  void Tell(const Pending& pending, StatusCode status, protocol::Completion completion);
-  void EndWait(PendingId id, StatusCode outcome);
+  void Tell(PendingId id, StatusCode status, protocol::Completion completion);
   void End(PendingId id);
   void Cut(PendingId id, uint32_t from_index, StatusCode why);
   void LetGoFrom(LeaseId id, uint32_t from_index);
 
   CacheDomain& d_;
   Residency& residency_;
-  std::deque<Pending> pendings_;
-  std::vector<PendingId> free_pendings_;
+  PendingRegister& requests_;
+  std::deque<Pending> pendings_;  // by PendingId
   ChunkedArray<Node> nodes_;
   std::vector<uint32_t> free_nodes_;
   uint32_t node_count_ = 0;
-  std::deque<Queued> unannounced_;  // armed, and what was known before is not told yet
-  std::deque<Queued> woken_;        // armed, with something to tell; each once
-  std::deque<PendingId> trimming_;  // each once
-  struct Erasure {
-    PendingId id = kPendingNone;
-    uint32_t stamp = 0;
-    ErasureMark mark;
-  };
-  // Armed; some have ended since. Whoever came first is through first: first what left the cache
-  // while it was held must be given to the tier, then the tier must have written it down.
-  std::deque<Erasure> unmarked_erasures_;
-  std::deque<Erasure> erasures_;
-  // Looked up only, never walked.
-  std::unordered_map<RequestKey, PendingId, RequestKeyHash> by_request_;
-  std::unordered_map<LeaseId, std::vector<PendingId>> by_lease_;
-  std::unordered_map<SessionId, std::vector<PendingId>> by_session_;
+  std::deque<PendingTicket> unannounced_;  // armed, and what was known before is not told yet
+  std::deque<PendingTicket> woken_;        // armed, with something to tell; each once
+  std::deque<PendingId> trimming_;         // each once
 };
 
 }  // namespace terrace

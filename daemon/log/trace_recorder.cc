@@ -9,6 +9,7 @@
 #include <chrono>
 #include <cstring>
 
+#include "terrace/check.h"
 #include "terrace/units.h"
 
 namespace terrace {
@@ -102,6 +103,8 @@ TraceRecorder::TraceRecorder(TraceRecorderOptions options)
       path_(options_.directory + "/" + options_.domain_name + ".trace.jsonl"),
       queue_(kQueueMax),
       thread_([this] { Run(); }) {
+  TERRACE_CHECK(!options_.directory.empty() && !options_.domain_name.empty(),
+                "a recording is a file of a domain");
   pthread_setname_np(thread_.native_handle(), "trace");
 }
 

@@ -16,7 +16,7 @@
 
 #include "terrace/arena_layout.h"
 #include "terrace/block_key.h"
-#include "terrace/protocol_insight.h"
+#include "terrace/protocol_introspection.h"
 
 namespace terrace {
 
@@ -83,7 +83,7 @@ class TraceRecorder {
   std::atomic<uint64_t> dropped_count_{0};
   std::atomic<uint64_t> written_bytes_{0};
 
-  // Of the recorder's thread.
+  // The recorder's thread only.
   std::FILE* file_ = nullptr;
   uint64_t file_bytes_ = 0;
   std::thread thread_;

@@ -15,7 +15,7 @@
 #include <utility>
 
 #include "daemon/persist/catalog_db.h"
-#include "daemon/persist/group_shelf.h"
+#include "daemon/persist/group_files.h"
 #include "daemon/persist/slab_files.h"
 #include "terrace/space.h"
 
@@ -68,7 +68,7 @@ Status DirectoryLock::Take(const std::string& directory, std::string* why) {
   return Status::Ok();
 }
 
-// Of group, key and member.
+// A digest of group, key and member.
 uint64_t FingerprintOf(const SlabEntry& entry, const DomainSecret& secret) {
   std::array<std::byte, sizeof entry.group + sizeof entry.key + sizeof entry.member> bytes;
   std::memcpy(bytes.data(), &entry.group, sizeof entry.group);

@@ -47,6 +47,8 @@ void CapacityCurve::Add(uint32_t stamp, const Entry& entry) {
 }
 
 void CapacityCurve::Remove(uint32_t stamp) {
+  TERRACE_CHECK(count_ > 0 && total_bytes_ >= entries_[stamp].byte_count,
+                "the sum is that of the samples");
   AddBytes(stamp, ~entries_[stamp].byte_count + 1);
   total_bytes_ -= entries_[stamp].byte_count;
   --count_;
@@ -72,6 +74,7 @@ uint64_t CapacityCurve::DistanceOf(const BlockKey& key) const {
 
 void CapacityCurve::Use(const BlockKey& key, uint64_t byte_count) {
   if (next_stamp_ == kStamps) Renumber();
+  TERRACE_CHECK(next_stamp_ < kStamps, "stamps begin anew before they run out");
   const Entry entry{.hash = HashOf(key), .byte_count = std::max<uint64_t>(byte_count, 1)};
   const uint32_t slot = SlotOf(entry.hash);
   const uint32_t before = slots_[slot];

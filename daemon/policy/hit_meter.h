@@ -13,7 +13,7 @@
 
 #include "daemon/policy/capacity_curve.h"
 #include "terrace/block_key.h"
-#include "terrace/protocol_insight.h"
+#include "terrace/protocol_introspection.h"
 
 namespace terrace {
 
@@ -32,7 +32,7 @@ class HitMeter {
                uint64_t now_us);
   // Blocks that move in.
   void OnStored(std::span<const BlockKey> keys, uint64_t block_bytes);
-  // What a whole Acquire came to.
+  // The outcome of a whole Acquire.
   void OnAnswered(uint32_t group_index, const protocol::HitRateCounts& counts, uint64_t now_us);
 
   // Of a group, or kAllGroups' number for all: one a window, as in protocol::kHitRateWindowMinutes.

@@ -88,7 +88,7 @@ void Lifecycle::Describe(BlockId id, CommitId commit_id, uint64_t event_hash) {
   meta.event_hash = event_hash;
 }
 
-// Of the members that have bytes.
+// Every checksum root of these members is known.
 bool Lifecycle::AreAllRootsIn(BlockId id, uint64_t member_mask) const {
   const std::span<const Checksum> roots = d_.roots_of(d_.block(id));
   for (const LocalMember& local : d_.group_of(d_.block(id)).locals()) {

@@ -5,7 +5,7 @@
 
 namespace terrace {
 
-// What came of restoring a domain.
+// The outcome of restoring a domain.
 struct RestoreSummary {
   uint64_t blocks = 0;          // found again
   uint64_t copies_dropped = 0;  // of no known group, not whole, or of an older commit

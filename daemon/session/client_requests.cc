@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 
 #include "terrace/codec.h"
 
@@ -11,9 +12,9 @@ using protocol::Verb;
 
 RequestOutcome ClientRequests::Step(RequestContext& context, Store& store) {
   bool is_malformed = false;
-  const Status status = Act(context, store, &is_malformed);
+  const Error error = Act(context, store, &is_malformed);
   if (is_malformed) return frame_.Malformed(context, "such a request");
-  if (!status.ok()) return frame_.Fail(context, status);
+  if (!error.ok()) return frame_.Fail(context, error);
   Reply& reply = frame_.BeginReply(context);
   if (frame_.verb == Verb::kOpen) {
     reply.AddHead(opened_);
@@ -23,41 +24,29 @@ RequestOutcome ClientRequests::Step(RequestContext& context, Store& store) {
   return RequestOutcome::kReply;
 }
 
-Status ClientRequests::Act(RequestContext& context, Store& store, bool* is_malformed) {
-  const auto malformed = [is_malformed] {
-    *is_malformed = true;
-    return Status(StatusCode::kInvalid);
-  };
+Error ClientRequests::Act(RequestContext& context, Store& store, bool* is_malformed) {
   if (frame_.verb == Verb::kOpen) return Open(context, store, is_malformed);
   if (frame_.verb == protocol::kVerbOrderDone) return OrderDone(context, store, is_malformed);
-  if (frame_.verb == protocol::kVerbPinTurn) return PinTurn(context, store, is_malformed);
+  if (frame_.verb == protocol::kVerbPinTurn) return PinTurn(context, store);
   if (frame_.verb == protocol::kVerbDeviceReport) {
-    protocol::DeviceReport report;
-    return frame_.ReadWhole(&report) ? store.devices().Report(context.session, report)
-                                     : malformed();
+    return store.devices().Report(context.session, frame_.Head<protocol::DeviceReport>());
   }
-  protocol::UnmappedRequest unmapped;
-  return frame_.ReadWhole(&unmapped) ? store.sessions().Unmapped(context.session, unmapped.segment)
-                                     : malformed();
+  const uint32_t segment = frame_.Head<protocol::UnmappedRequest>().segment;
+  return store.sessions().Unmapped(context.session, segment);
 }
 
-Status ClientRequests::OrderDone(const RequestContext& context, Store& store, bool* is_malformed) {
-  protocol::OrderDoneRequest done;
-  *is_malformed = true;
-  if (!frame_.body.Read(0, &done) || done.checksum_count > kPartsPerSpaceMax ||
-      frame_.body.size_bytes() != sizeof(done) + done.checksum_count * sizeof(Checksum)) {
-    return Status(StatusCode::kInvalid);
-  }
-  *is_malformed = false;
+Error ClientRequests::OrderDone(const RequestContext& context, Store& store, bool* is_malformed) {
+  const auto done = frame_.Head<protocol::OrderDoneRequest>();
+  *is_malformed = done.checksum_count > kPartsPerSpaceMax ||
+                  frame_.body.size_bytes() != sizeof(done) + done.checksum_count * sizeof(Checksum);
+  if (*is_malformed) return Status(StatusCode::kInvalid);
   step_checksums_.resize(done.checksum_count);
   frame_.body.ReadArray(sizeof(done), std::span(step_checksums_));
   return store.devices().OrderDone(context.session, done, step_checksums_);
 }
 
-Status ClientRequests::PinTurn(const RequestContext& context, Store& store, bool* is_malformed) {
-  protocol::PinTurnRequest asked;
-  *is_malformed = !frame_.ReadWhole(&asked);
-  if (*is_malformed) return Status(StatusCode::kInvalid);
+Error ClientRequests::PinTurn(const RequestContext& context, Store& store) {
+  const auto asked = frame_.Head<protocol::PinTurnRequest>();
   switch (asked.action) {
     case protocol::PinTurnAction::kAsk:
       return store.devices().AskPinTurn(context.session, &turn_.emplace().ahead_count);
@@ -68,11 +57,10 @@ Status ClientRequests::PinTurn(const RequestContext& context, Store& store, bool
                         "; there are 0 (ask) and 1 (end)");
 }
 
-Status ClientRequests::ReadGroup(SpaceGroupSpec* group, uint64_t* self_mask, bool* is_malformed) {
+Error ClientRequests::ReadGroup(SpaceGroupSpec* group, uint64_t* self_mask, bool* is_malformed) {
   const Status malformed(StatusCode::kInvalid);
   *is_malformed = true;
-  protocol::OpenRequest open;
-  if (!frame_.body.Read(0, &open)) return malformed;
+  const auto open = frame_.Head<protocol::OpenRequest>();
   if (open.name_bytes > kGroupNameBytesMax || open.member_count > kGroupMembersMax) {
     *is_malformed = false;
     return frame_.Invalid("a group with a name of " + std::to_string(open.name_bytes) +
@@ -105,13 +93,14 @@ Status ClientRequests::ReadGroup(SpaceGroupSpec* group, uint64_t* self_mask, boo
   }
   *is_malformed = offset_bytes != frame_.body.size_bytes();
   *self_mask = open.self_mask;
-  return *is_malformed ? malformed : Status::Ok();
+  if (*is_malformed) return malformed;
+  return {};
 }
 
-Status ClientRequests::Open(RequestContext& context, Store& store, bool* is_malformed) {
+Error ClientRequests::Open(RequestContext& context, Store& store, bool* is_malformed) {
   SpaceGroupSpec group;
   uint64_t self_mask = 0;
-  TERRACE_RETURN_IF_ERROR(ReadGroup(&group, &self_mask, is_malformed));
+  TERRACE_RETURN_IF_REFUSED(ReadGroup(&group, &self_mask, is_malformed));
   std::string reason;
   if (!group.Validate(&reason).ok()) return frame_.Invalid(reason);
   const size_t members = group.members.size();
@@ -119,15 +108,14 @@ Status ClientRequests::Open(RequestContext& context, Store& store, bool* is_malf
     return frame_.Invalid("self mask " + std::to_string(self_mask) + "; the group has " +
                           std::to_string(members) + " members: set bits below that");
   }
-  const Result<OpenedGroup> opened =
-      store.sessions().OpenGroup(context.session, group, &frame_.why);
-  if (!opened.ok()) return opened.status();
+  OpenedGroup opened;
+  TERRACE_RETURN_IF_REFUSED(store.sessions().OpenGroup(context.session, group, &opened));
   // Opened again, a group keeps its handle, with the members of this Open.
   const OpenedHandle handle{
-      .group_index = opened->group_index,
+      .group_index = opened.group_index,
       .self_mask = self_mask,
       .member_count = static_cast<uint32_t>(members),
-      .group = opened->id,
+      .group = opened.id,
       .block_tokens = group.block_tokens(),
       .is_inexact = std::any_of(group.members.begin(), group.members.end(), [](const auto& member) {
         return IsLossy(member.spec) || IsOfChunks(member.spec);
@@ -141,11 +129,11 @@ Status ClientRequests::Open(RequestContext& context, Store& store, bool* is_malf
   } else {
     *known = handle;
   }
-  opened_members_ = opened->members;
-  opened_ = {.group = opened->id,
+  opened_members_ = std::move(opened.members);
+  opened_ = {.group = opened.id,
              .group_handle = index + 1,
              .member_count = static_cast<uint32_t>(opened_members_.size())};
-  return Status::Ok();
+  return {};
 }
 
 }  // namespace terrace

@@ -21,13 +21,12 @@ class ClientRequests {
   void Restart() { turn_.reset(); }
 
  private:
-  // kInvalid with the frame's `why` set refuses the argument; *is_malformed says that the body's
-  // size is wrong.
-  Status Act(RequestContext& context, Store& store, bool* is_malformed);
-  Status Open(RequestContext& context, Store& store, bool* is_malformed);
-  Status ReadGroup(SpaceGroupSpec* group, uint64_t* self_mask, bool* is_malformed);
-  Status OrderDone(const RequestContext& context, Store& store, bool* is_malformed);
-  Status PinTurn(const RequestContext& context, Store& store, bool* is_malformed);
+  // *is_malformed: the body's size is wrong.
+  Error Act(RequestContext& context, Store& store, bool* is_malformed);
+  Error Open(RequestContext& context, Store& store, bool* is_malformed);
+  Error ReadGroup(SpaceGroupSpec* group, uint64_t* self_mask, bool* is_malformed);
+  Error OrderDone(const RequestContext& context, Store& store, bool* is_malformed);
+  Error PinTurn(const RequestContext& context, Store& store);
 
   RequestFrame& frame_;
   std::optional<protocol::PinTurnReply> turn_;  // of one that asks

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "daemon/session/verb_table.h"
-#include "terrace/protocol_insight.h"
+#include "terrace/protocol_introspection.h"
 
 namespace terrace {
 
@@ -45,6 +45,8 @@ void MessageBody::Clear() {
 
 void MessageBody::CopyTo(size_t offset_bytes, std::span<std::byte> to) const {
   if (to.empty()) return;
+  TERRACE_CHECK(offset_bytes <= size_bytes() && to.size() <= size_bytes() - offset_bytes,
+                "who copies from a body knows how long it is");
   if (!borrowed_.empty()) {
     std::memcpy(to.data(), borrowed_.data() + offset_bytes, to.size());
     return;
@@ -58,11 +60,10 @@ void MessageBody::CopyTo(size_t offset_bytes, std::span<std::byte> to) const {
   }
 }
 
-bool FrameAssembler::CheckHeader(std::string* why) {
+Error FrameAssembler::CheckHeader() const {
   const FrameHeader& header = header_;
-  const auto refuse = [why](std::string sentence) {
-    *why = std::move(sentence);
-    return false;
+  const auto refuse = [](std::string sentence) {
+    return Error(StatusCode::kInvalid, std::move(sentence));
   };
   if (header.frame_bytes < sizeof(FrameHeader) || header.frame_bytes > protocol::kFrameBytesMax) {
     return refuse("frame of " + std::to_string(header.frame_bytes) + " bytes; the limits are " +
@@ -98,7 +99,7 @@ bool FrameAssembler::CheckHeader(std::string* why) {
     return refuse("a message of more than " + std::to_string(protocol::kMessageBytesMax) +
                   " bytes: split the request");
   }
-  return true;
+  return {};
 }
 
 FrameAssembler::Outcome FrameAssembler::EndFrame(Message* message) {
@@ -115,8 +116,7 @@ FrameAssembler::Outcome FrameAssembler::EndFrame(Message* message) {
   return Outcome::kMessage;
 }
 
-FrameAssembler::Outcome FrameAssembler::Next(std::span<const std::byte>* input, Message* message,
-                                             std::string* why) {
+FrameAssembler::Outcome FrameAssembler::Next(std::span<const std::byte>* input, Message* message) {
   while (true) {
     if (header_have_bytes_ < sizeof(FrameHeader)) {
       if (input->empty()) return Outcome::kNeedsMore;
@@ -126,7 +126,10 @@ FrameAssembler::Outcome FrameAssembler::Next(std::span<const std::byte>* input, 
       *input = input->subspan(step_bytes);
       if (header_have_bytes_ < sizeof(FrameHeader)) return Outcome::kNeedsMore;
       std::memcpy(&header_, header_bytes_.data(), sizeof(FrameHeader));
-      if (!CheckHeader(why)) return Outcome::kMalformed;
+      if (Error error = CheckHeader(); !error.ok()) {
+        error_ = std::move(error);
+        return Outcome::kMalformed;
+      }
       body_left_bytes_ = header_.frame_bytes - sizeof(FrameHeader);
     }
     const size_t step_bytes = std::min(input->size(), body_left_bytes_);
@@ -148,6 +151,7 @@ FrameAssembler::Outcome FrameAssembler::Next(std::span<const std::byte>* input, 
 void Reply::Begin(Verb verb, uint64_t request_id, uint64_t boot_id, Status status) {
   head_bytes_ = array_count_ = body_bytes_ = cut_bytes_ = 0;
   is_begun_ = true;
+  is_ok_ = status.ok();
   verb_ = verb;
   request_id_ = request_id;
   AddHead(protocol::ReplyPrefix{.boot_id = boot_id,
@@ -179,6 +183,7 @@ void Reply::AddArrayBytes(std::span<const std::byte> bytes) {
 }
 
 void Reply::AppendPage(std::vector<std::byte>* output) {
+  TERRACE_CHECK(is_begun_ && !is_done(), "a reply is cut until its last page");
   const size_t page_bytes = std::min(body_bytes_ - cut_bytes_, kReplyPageBytes);
   const size_t end_bytes = cut_bytes_ + page_bytes;
   FrameHeader header{.frame_bytes = static_cast<uint32_t>(sizeof(FrameHeader) + page_bytes),

@@ -15,8 +15,9 @@
 #include <type_traits>
 #include <vector>
 
+#include "terrace/check.h"
+#include "terrace/error.h"
 #include "terrace/protocol.h"
-#include "terrace/status.h"
 
 namespace terrace {
 
@@ -39,7 +40,10 @@ class MessageBody {
   size_t owned_bytes() const { return owned_bytes_; }
 
   // REQUIRES: empty. `bytes` must stay until Own() or Clear().
-  void Borrow(std::span<const std::byte> bytes) { borrowed_ = bytes; }
+  void Borrow(std::span<const std::byte> bytes) {
+    TERRACE_CHECK(size_bytes() == 0, "a body is borrowed whole");
+    borrowed_ = bytes;
+  }
   void Append(std::span<const std::byte> bytes);
   // Copies what is borrowed, before the read buffer is used again.
   void Own();
@@ -92,18 +96,19 @@ class FrameAssembler {
   enum class Outcome { kMessage, kNeedsMore, kMalformed };
 
   // Consumes bytes from the front of *input until a message is whole, the input is used up, or a
-  // frame is malformed; then `*why` says how, and nothing further may be read from this connection.
-  // A message may borrow from *input's bytes.
-  Outcome Next(std::span<const std::byte>* input, Message* message, std::string* why);
+  // frame is malformed; then error() says how, and nothing further may be read from this
+  // connection. A message may borrow from *input's bytes.
+  Outcome Next(std::span<const std::byte>* input, Message* message);
+  const Error& error() const { return error_; }
 
-  // Of a begun message, for memory accounting.
+  // Memory of a begun message, for accounting.
   size_t buffered_bytes() const { return body_.owned_bytes(); }
   // Request id of the frame last looked at, for the reply that refuses it.
   uint64_t last_request_id() const { return header_.request_id; }
   protocol::Verb last_verb() const { return header_.verb; }
 
  private:
-  bool CheckHeader(std::string* why);
+  Error CheckHeader() const;
   Outcome EndFrame(Message* message);
 
   std::array<std::byte, sizeof(protocol::FrameHeader)> header_bytes_;
@@ -113,6 +118,7 @@ class FrameAssembler {
   bool is_paging_ = false;  // pages of a message came before this frame
   protocol::FrameHeader first_page_;
   MessageBody body_;
+  Error error_;
 };
 
 // One answer: a fixed head and up to three arrays that stay where they are until the last page is
@@ -135,6 +141,9 @@ class Reply {
   }
 
   size_t body_bytes() const { return body_bytes_; }
+  // Heads, behind the prefix.
+  size_t head_bytes() const { return head_bytes_ - sizeof(protocol::ReplyPrefix); }
+  bool is_ok() const { return is_ok_; }
   bool is_done() const { return is_begun_ && cut_bytes_ == body_bytes_; }
   // Appends the next frame of at most kReplyPageBytes body bytes to `output`. REQUIRES: !is_done().
   void AppendPage(std::vector<std::byte>* output);
@@ -152,6 +161,7 @@ class Reply {
   size_t body_bytes_ = 0;
   size_t cut_bytes_ = 0;
   bool is_begun_ = false;
+  bool is_ok_ = false;
   protocol::Verb verb_ = protocol::Verb::kHello;
   uint64_t request_id_ = 0;
 };

@@ -2,7 +2,9 @@
 
 #include <array>
 #include <initializer_list>
+#include <string>
 #include <string_view>
+#include <utility>
 
 #include "daemon/session/verb_table.h"
 
@@ -95,27 +97,28 @@ bool TakesHint(Verb verb, Hint hint) {
   return false;
 }
 
-Status CheckHints(Verb verb, const protocol::Hints& hints, std::string* why) {
-  const Status refused(StatusCode::kInvalid, "a hint is refused");
+Error CheckHints(Verb verb, const protocol::Hints& hints) {
+  const auto refuse = [](std::string sentence) {
+    return Error(Status(StatusCode::kInvalid, "a hint is refused"), std::move(sentence));
+  };
   if (hints.priority > protocol::kPriorityMax && hints.priority != protocol::kPriorityUnset) {
-    *why = "priority " + std::to_string(hints.priority) + "; write 0 to 100, or 255 to say nothing";
-    return refused;
+    return refuse("priority " + std::to_string(hints.priority) +
+                  "; write 0 to 100, or 255 to say nothing");
   }
   if ((hints.flags & ~kFlags) != 0 || hints.end_reason > protocol::EndReason::kAborted) {
-    *why = "hints with flags " + std::to_string(hints.flags) + " and end reason " +
-           std::to_string(static_cast<unsigned>(hints.end_reason)) +
-           "; flags are up to 7 and reasons up to 4";
-    return refused;
+    return refuse("hints with flags " + std::to_string(hints.flags) + " and end reason " +
+                  std::to_string(static_cast<unsigned>(hints.end_reason)) +
+                  "; flags are up to 7 and reasons up to 4");
   }
   for (const Said& said : AllOf(hints)) {
     if (!said.is_said || TakesHint(verb, said.hint)) continue;
-    *why = "the hint " + std::string(said.name) + " (" + std::to_string(said.value) + ") with " +
-           std::string(VerbName(verb)) + ", which has no use for it: leave it out" +
-           (said.hint == Hint::kPriority ? " (255)" : "") + ", or give it with " +
-           TakersOf(said.hint);
-    return refused;
+    return refuse("the hint " + std::string(said.name) + " (" + std::to_string(said.value) +
+                  ") with " + std::string(VerbName(verb)) +
+                  ", which has no use for it: leave it out" +
+                  (said.hint == Hint::kPriority ? " (255)" : "") + ", or give it with " +
+                  TakersOf(said.hint));
   }
-  return Status::Ok();
+  return {};
 }
 
 }  // namespace terrace

@@ -5,10 +5,9 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
 
+#include "terrace/error.h"
 #include "terrace/protocol.h"
-#include "terrace/status.h"
 
 namespace terrace {
 
@@ -30,7 +29,7 @@ inline constexpr uint32_t kHintCount = 12;
 
 bool TakesHint(protocol::Verb verb, Hint hint);
 
-// kInvalid with `*why`: a hint that says something the verb has no use for, or nothing sensible.
-Status CheckHints(protocol::Verb verb, const protocol::Hints& hints, std::string* why);
+// kInvalid: a hint that says something the verb has no use for, or nothing sensible.
+Error CheckHints(protocol::Verb verb, const protocol::Hints& hints);
 
 }  // namespace terrace

@@ -42,15 +42,13 @@ void KeyRequests::Restart() {
   keys_offset_bytes_ = 0;
   next_ = 0;
   last_key_ = {};
-  cursor_ = 0;
   seek_end_us_ = 0;
-  is_sought_ = wants_ready_ = is_through_ = false;
+  is_sought_ = stays_ = wants_ready_ = is_through_ = false;
   RestartResult(&acquire_, &AcquireResult::spans, &AcquireResult::slots);
   RestartResult(&match_, &PrefixMatch::spans);
   RestartResult(&reserve_, &ReserveResult::keys, &ReserveResult::slots);
   queried_.clear();
   evicted_ = {};
-  children_gone_.clear();
   pinned_ = {};
 }
 
@@ -82,12 +80,12 @@ RequestOutcome KeyRequests::Begin(const RequestContext& context, size_t offset_b
   if (frame_.body.size_bytes() != keys_offset_bytes_ + keys_.key_count * key_bytes) {
     return frame_.Malformed(context, std::to_string(keys_.key_count) + " keys");
   }
-  const Status checked = CheckKeys(context);
+  const Error checked = CheckKeys(context);
   wants_ready_ = frame_.verb == Verb::kAcquire && keys_.member_mask == 0 && keys_.flags == 0;
   return checked.ok() ? RequestOutcome::kMore : frame_.Fail(context, checked);
 }
 
-Status KeyRequests::CheckKeys(const RequestContext& context) {
+Error KeyRequests::CheckKeys(const RequestContext& context) {
   if (keys_.key_count > protocol::kKeysPerRequestMax) {
     return frame_.Invalid(std::to_string(keys_.key_count) + " keys; the limit of a request is " +
                           std::to_string(protocol::kKeysPerRequestMax) + ": split it");
@@ -97,18 +95,18 @@ Status KeyRequests::CheckKeys(const RequestContext& context) {
                           std::string(VerbName(frame_.verb)) + " knows " +
                           std::to_string(FindVerb(frame_.verb)->key_flags) + ": clear the others");
   }
-  TERRACE_RETURN_IF_ERROR(CheckHints(frame_.verb, keys_.hints, &frame_.why));
+  TERRACE_RETURN_IF_REFUSED(CheckHints(frame_.verb, keys_.hints));
   if (frame_.verb == Verb::kEvict && keys_.key_count == 0 &&
       (keys_.flags & protocol::kEvictSubtree) == 0) {
     return frame_.Invalid("Evict without keys; set the subtree flag to evict everything");
   }
   const bool may_mean_all = frame_.verb == Verb::kEvict || frame_.verb == Verb::kPin;
-  TERRACE_RETURN_IF_ERROR(frame_.ResolveGroup(context, may_mean_all, &keys_, &group_index_));
+  TERRACE_RETURN_IF_REFUSED(frame_.ResolveGroup(context, may_mean_all, &keys_, &group_index_));
   return CheckReplySize();
 }
 
 // A reply is one message, so what it could grow to must fit one.
-Status KeyRequests::CheckReplySize() {
+Error KeyRequests::CheckReplySize() {
   const size_t members = static_cast<size_t>(std::popcount(keys_.member_mask));
   size_t key_bytes = 0;
   if (frame_.verb == Verb::kAcquire) {
@@ -117,7 +115,7 @@ Status KeyRequests::CheckReplySize() {
     key_bytes = sizeof(protocol::ReservedKey) + members * sizeof(SlotRef);
   }
   constexpr size_t kArraysBytesMax = protocol::kMessageBytesMax - 4096;
-  if (keys_.key_count * key_bytes <= kArraysBytesMax) return Status::Ok();
+  if (keys_.key_count * key_bytes <= kArraysBytesMax) return {};
   return frame_.Invalid(std::to_string(keys_.key_count) + " keys of " + std::to_string(members) +
                         " members; the slots of " + std::to_string(kArraysBytesMax / key_bytes) +
                         " keys fit a reply: ask for fewer keys, or let each rank Join");
@@ -140,14 +138,14 @@ RequestOutcome KeyRequests::Step(const RequestContext& context, Store& store,
     Passed(acquire.passed_count());
     *budget_blocks -= std::min(*budget_blocks, next_ / kReadyKeysPerBlockCost);
   }
-  bool is_more = keys_.key_count == 0 || next_ < keys_.key_count || cursor_ != 0;
+  bool is_more = keys_.key_count == 0 || next_ < keys_.key_count;
   while (is_more) {
     if (*budget_blocks == 0) return RequestOutcome::kMore;
     // A step that goes on is about the keys it began with, whatever the budget is now.
     const uint32_t cost_blocks = KeyCost(context, store);
     const uint32_t affordable_count = std::max(*budget_blocks / cost_blocks, 1u);
     const uint32_t key_count =
-        cursor_ != 0 || is_sought_
+        stays_ || is_sought_
             ? static_cast<uint32_t>(step_keys_.size())
             : std::min({keys_.key_count - next_, affordable_count, protocol::kBlocksPerTurnMax});
     query = NextQuery(context, key_count);
@@ -161,7 +159,8 @@ RequestOutcome KeyRequests::Step(const RequestContext& context, Store& store,
     is_sought_ = false;
     const Result<Progress> called = CallKeys(store, query);
     if (!called.ok()) return frame_.Fail(context, called.status());
-    if (cursor_ != 0) {
+    stays_ = *called == Progress::kStays;
+    if (stays_) {
       *budget_blocks = 0;
       continue;
     }
@@ -177,7 +176,7 @@ RequestOutcome KeyRequests::Step(const RequestContext& context, Store& store,
   return Finish(context);
 }
 
-// Of one key, in blocks.
+// A key's cost, in blocks.
 uint32_t KeyRequests::KeyCost(const RequestContext& context, Store& store) const {
   switch (frame_.verb) {
     case Verb::kReserve:
@@ -192,13 +191,14 @@ uint32_t KeyRequests::KeyCost(const RequestContext& context, Store& store) const
 
 void KeyRequests::Passed(uint32_t key_count) {
   next_ += key_count;
+  TERRACE_CHECK(next_ <= keys_.key_count, "no more keys pass than were asked for");
   if (key_count == 0) return;
   frame_.body.Read(keys_offset_bytes_ + (next_ - 1) * sizeof(BlockKey), &last_key_);
 }
 
 KeysQuery KeyRequests::NextQuery(const RequestContext& context, uint32_t key_count) {
   step_keys_.resize(key_count);
-  // Of a chain the tail is evicted first.
+  // A chain is evicted tail first.
   const bool is_from_end =
       frame_.verb == Verb::kEvict && (keys_.flags & protocol::kEvictSubtree) == 0;
   const uint32_t first = is_from_end ? keys_.key_count - next_ - key_count : next_;
@@ -247,8 +247,8 @@ Result<Progress> KeyRequests::CallKeys(Store& store, const KeysQuery& query) {
       TERRACE_RETURN_IF_ERROR(CallQuery(store, query));
       break;
     case Verb::kEvict:
-      TERRACE_RETURN_IF_ERROR(store.operators().Evict(query, &cursor_, &evicted_, &children_gone_));
-      break;
+      return OperationOf<EvictOperation>([&] { return store.operators().Evict(&evicted_); })
+          .Step(query);
     default:
       TERRACE_RETURN_IF_ERROR(CallPin(store, query));
   }

@@ -42,7 +42,7 @@ class KeyRequests {
 
   size_t result_bytes() const;
   bool is_small() const;
-  // Of the answer to an Acquire or Prefetch.
+  // The spans that answer an Acquire or Prefetch.
   std::span<const protocol::BlockSpan> spans() const;
   // What a recording says of it. False for other verbs.
   bool Describe(const RequestContext& context, TracedRequest* traced) const;
@@ -52,8 +52,8 @@ class KeyRequests {
   const protocol::KeysRequest& keys() const { return keys_; }
 
  private:
-  Status CheckKeys(const RequestContext& context);
-  Status CheckReplySize();
+  Error CheckKeys(const RequestContext& context);
+  Error CheckReplySize();
   uint32_t KeyCost(const RequestContext& context, Store& store) const;
   void Passed(uint32_t key_count);  // keys of the last NextQuery
   KeysQuery NextQuery(const RequestContext& context, uint32_t key_count);
@@ -75,9 +75,9 @@ class KeyRequests {
   size_t keys_offset_bytes_ = 0;
   uint32_t next_ = 0;         // next key
   BlockKey last_key_;         // the key before next_
-  uint64_t cursor_ = 0;       // of Evict: not 0 while the same step goes on
   uint64_t seek_end_us_ = 0;  // of all its Seeks
   bool is_sought_ = false;    // the keys of this step
+  bool stays_ = false;        // an Evict is not through with the keys of its last step
   bool wants_ready_ = false;  // an Acquire without slots that has not begun
   bool is_through_ = false;   // an Evict
 
@@ -87,7 +87,6 @@ class KeyRequests {
   ReserveResult reserve_;
   std::vector<protocol::QueriedBlock> queried_;
   protocol::EvictReply evicted_;
-  OperatorVerbs::ChildrenGone children_gone_;  // of a dry run
   protocol::PinReply pinned_;
 
   // Scratch of one step; its capacity stays.
@@ -96,7 +95,7 @@ class KeyRequests {
 
   // Under way; it fills in the answer of its verb, so it goes first.
   std::variant<std::monostate, MatchOperation, AcquireOperation, PrefetchOperation,
-               ReserveOperation, WaitOperation>
+               ReserveOperation, WaitOperation, EvictOperation>
       operation_;
 };
 

@@ -1,7 +1,7 @@
 #include "daemon/session/lease_requests.h"
 
 #include <algorithm>
-#include <bit>
+#include <utility>
 
 #include "daemon/session/hint_table.h"
 #include "daemon/session/key_requests.h"
@@ -23,37 +23,30 @@ RequestOutcome LeaseRequests::Step(const RequestContext& context, Store& store,
     default:
       break;
   }
-  bool is_malformed = false;
-  const Status status = Act(context, store, &is_malformed);
-  if (is_malformed) return frame_.Malformed(context, "such a request");
-  return status.ok() ? Finish(context) : frame_.Fail(context, status);
+  if (frame_.verb == Verb::kTouch && frame_.body.size_bytes() != sizeof(protocol::TouchRequest)) {
+    return frame_.Malformed(context, "such a request");
+  }
+  const Error error = Act(context, store);
+  return error.ok() ? Finish(context) : frame_.Fail(context, error);
 }
 
-Status LeaseRequests::Act(const RequestContext& context, Store& store, bool* is_malformed) {
-  const auto malformed = [is_malformed] {
-    *is_malformed = true;
-    return Status(StatusCode::kInvalid);
-  };
+Error LeaseRequests::Act(const RequestContext& context, Store& store) {
   if (frame_.verb == Verb::kRelease) {
-    protocol::ReleaseRequest release;
-    if (!frame_.ReadWhole(&release)) return malformed();
-    TERRACE_RETURN_IF_ERROR(CheckHints(frame_.verb, release.hints, &frame_.why));
+    const auto release = frame_.Head<protocol::ReleaseRequest>();
+    TERRACE_RETURN_IF_REFUSED(CheckHints(frame_.verb, release.hints));
     return store.leases().Release(context.session, release);
   }
   if (frame_.verb == Verb::kCancel) {
-    protocol::CancelRequest cancel;
-    return frame_.ReadWhole(&cancel) ? store.leases().Cancel(context.session, cancel.request_id)
-                                     : malformed();
+    const uint64_t request_id = frame_.Head<protocol::CancelRequest>().request_id;
+    return store.leases().Cancel(context.session, request_id);
   }
-  protocol::TouchRequest touch;
-  return frame_.ReadWhole(&touch) ? store.leases().Renew(context.session, touch.token)
-                                  : malformed();
+  return store.leases().Renew(context.session, frame_.Head<protocol::TouchRequest>().token);
 }
 
 RequestOutcome LeaseRequests::Finish(const RequestContext& context) {
   Reply& reply = frame_.BeginReply(context);
   if (frame_.verb == Verb::kJoin) {
-    is_write_lease_ ? AddReserved(reserve_, &reply) : AddAcquired(acquire_, &reply);
+    joined_.is_write ? AddReserved(joined_.write, &reply) : AddAcquired(joined_.read, &reply);
   } else if (frame_.verb == Verb::kCommit) {
     reply.AddHead(commit_.reply);
     reply.AddArray(std::span<const StatusCode>(commit_.entries));
@@ -62,35 +55,34 @@ RequestOutcome LeaseRequests::Finish(const RequestContext& context) {
 }
 
 void LeaseRequests::Restart() {
+  join_.reset();
   next_ = 0;
   checksums_read_ = 0;
-  RestartResult(&acquire_, &AcquireResult::spans, &AcquireResult::slots);
-  RestartResult(&reserve_, &ReserveResult::keys, &ReserveResult::slots);
+  RestartResult(&joined_.read, &AcquireResult::spans, &AcquireResult::slots);
+  RestartResult(&joined_.write, &ReserveResult::keys, &ReserveResult::slots);
   RestartResult(&commit_, &CommitResult::entries);
-  join_.reset();
-  is_write_lease_ = has_more_ = false;
 }
 
 size_t LeaseRequests::result_bytes() const {
   const auto bytes_of = [](const auto&... vectors) {
     return ((vectors.capacity() * sizeof(vectors[0])) + ...);
   };
-  return bytes_of(acquire_.slots, acquire_.spans, reserve_.keys, reserve_.slots, commit_.entries);
+  return bytes_of(joined_.read.slots, joined_.read.spans, joined_.write.keys, joined_.write.slots,
+                  commit_.entries);
 }
 
 bool LeaseRequests::is_small() const {
-  return std::max({acquire_.slots.capacity(), reserve_.slots.capacity(),
+  return std::max({joined_.read.slots.capacity(), joined_.write.slots.capacity(),
                    commit_.entries.capacity()}) <= kResultsKept;
 }
 
 // Reads the request, and what it joins, before its first step.
-Status LeaseRequests::BeginJoin(const RequestContext& context, Store& store, bool* is_malformed) {
-  protocol::JoinRequest& join = join_.emplace();
+Error LeaseRequests::BeginJoin(const RequestContext& context, Store& store, bool* is_malformed) {
+  auto join = frame_.Head<protocol::JoinRequest>();
   protocol::JoinPage page;
+  const size_t tail_bytes = frame_.body.size_bytes() - sizeof(join);
   *is_malformed =
-      !frame_.body.Read(0, &join) || (frame_.body.size_bytes() != sizeof(join) &&
-                                      (frame_.body.size_bytes() != sizeof(join) + sizeof(page) ||
-                                       !frame_.body.Read(sizeof(join), &page)));
+      tail_bytes != 0 && (tail_bytes != sizeof(page) || !frame_.body.Read(sizeof(join), &page));
   if (*is_malformed) return Status(StatusCode::kInvalid);
   constexpr uint32_t kFlags =
       protocol::kAcquireByParts | protocol::kAcquireDevice | protocol::kJoinPaged;
@@ -103,66 +95,31 @@ Status LeaseRequests::BeginJoin(const RequestContext& context, Store& store, boo
                           "; a lease has at most " + std::to_string(protocol::kKeysPerRequestMax));
   }
   protocol::KeysRequest asked{.group_handle = join.group_handle, .member_mask = join.member_mask};
-  uint32_t group_index = kAllGroups;
-  TERRACE_RETURN_IF_ERROR(frame_.ResolveGroup(context, false, &asked, &group_index));
+  TERRACE_RETURN_IF_REFUSED(frame_.ResolveGroup(context, false, &asked, &join.group_handle));
   join.member_mask = asked.member_mask;
-  join.group_handle = group_index;
-  const Result<LeaseShape> shape = store.leases().ShapeOf(context.session, join.token);
-  if (!shape.ok()) return shape.status();
-  is_write_lease_ = shape->is_write;
-  const bool is_paged = (join.flags & protocol::kJoinPaged) != 0;
-  const auto members = static_cast<size_t>(std::popcount(join.member_mask));
-  if (page.first_block > 0) {
-    acquire_.reply.token = reserve_.reply.token = join.token;
-    acquire_.reply.block_count = reserve_.first_key = page.first_block;
-  }
-  if (is_write_lease_) {
-    reserve_.key_count_max = protocol::JoinPageKeys(members);
-    has_more_ = is_paged && shape->block_count > page.first_block + reserve_.key_count_max;
-    return Status::Ok();
-  }
-  const uint32_t page_blocks = protocol::JoinPageBlocks(members);
-  const bool fits = shape->block_count <= page_blocks;
-  if (is_paged && (!fits || page.first_block > 0)) acquire_.join_walk = JoinWalk::kSlots;
-  acquire_.block_count_max = page.first_block + page_blocks;
-  has_more_ = is_paged && shape->block_count > acquire_.block_count_max;
-  return Status::Ok();
+  Result<JoinOperation> begun = store.leases().Join({.session = context.session,
+                                                     .request_id = frame_.id,
+                                                     .request = join,
+                                                     .first_block = page.first_block},
+                                                    &joined_);
+  if (!begun.ok()) return begun.status();
+  join_.emplace(std::move(*begun));
+  return {};
 }
 
 RequestOutcome LeaseRequests::StepJoin(const RequestContext& context, Store& store,
                                        uint32_t* budget_blocks) {
   if (!join_) {
     bool is_malformed = false;
-    const Status begun = BeginJoin(context, store, &is_malformed);
+    const Error begun = BeginJoin(context, store, &is_malformed);
     if (is_malformed) return frame_.Malformed(context, "such a request");
     if (!begun.ok()) return frame_.Fail(context, begun);
   }
   if (*budget_blocks == 0) return RequestOutcome::kMore;
   *budget_blocks = 0;
-  const Status status =
-      is_write_lease_ ? store.leases().JoinWrite(context.session, *join_, &reserve_)
-                      : store.leases().JoinRead(context.session, frame_.id, *join_, &acquire_);
-  if (!status.ok()) return frame_.Fail(context, status);
-  if (is_write_lease_ ? !reserve_.is_finished : !acquire_.is_finished) return RequestOutcome::kMore;
-  if (has_more_) {
-    (is_write_lease_ ? reserve_.reply.reserved : acquire_.reply.flags) |= protocol::kJoinHasMore;
-  } else if (!is_write_lease_ && acquire_.join_walk == JoinWalk::kSlots) {
-    // That was the last page of slots: what comes with it is about the whole lease.
-    acquire_.join_walk = JoinWalk::kSpans;
-    acquire_.block_count_max = acquire_.reply.block_count;
-    acquire_.reply.block_count = 0;
-    acquire_.is_finished = false;
-    return RequestOutcome::kMore;
-  } else if (acquire_.join_walk == JoinWalk::kSpans) {
-    // Blocks may have left while it was walked.
-    const uint32_t first_block = reserve_.first_key;
-    const uint32_t page_blocks =
-        acquire_.reply.block_count - std::min(acquire_.reply.block_count, first_block);
-    const auto members = static_cast<size_t>(std::popcount(acquire_.reply.member_mask));
-    acquire_.slots.resize(std::min(acquire_.slots.size(), page_blocks * members));
-    acquire_.reply.slot_count = static_cast<uint32_t>(acquire_.slots.size());
-  }
-  return Finish(context);
+  const Result<Progress> stepped = join_->Step();
+  if (!stepped.ok()) return frame_.Fail(context, stepped.status());
+  return *stepped == Progress::kDone ? Finish(context) : RequestOutcome::kMore;
 }
 
 // Reads the next entries and the checksums that belong to them.
@@ -188,6 +145,7 @@ bool LeaseRequests::ReadCommitStep(const protocol::CommitRequest& commit, uint32
 
 // The first of the step's entries have been answered.
 void LeaseRequests::PassCommitted(uint32_t entry_count) {
+  TERRACE_CHECK(entry_count <= step_entries_.size(), "no more entries pass than were given");
   next_ += entry_count;
   for (const protocol::CommitEntry& entry : std::span(step_entries_).first(entry_count)) {
     if ((entry.flags & protocol::kCommitHasChecksums) != 0) checksums_read_ += entry.part_count;
@@ -196,13 +154,12 @@ void LeaseRequests::PassCommitted(uint32_t entry_count) {
 
 RequestOutcome LeaseRequests::StepCommit(const RequestContext& context, Store& store,
                                          uint32_t* budget_blocks) {
-  protocol::CommitRequest commit;
-  if (!frame_.body.Read(0, &commit)) return frame_.Malformed(context, "its head");
+  const auto commit = frame_.Head<protocol::CommitRequest>();
   if ((commit.flags & ~protocol::kCommitRelease) != 0) {
     return frame_.Fail(context, frame_.Invalid("commit flags " + std::to_string(commit.flags) +
                                                "; only 1 (release) is defined"));
   }
-  if (const Status checked = CheckHints(frame_.verb, commit.hints, &frame_.why); !checked.ok()) {
+  if (const Error checked = CheckHints(frame_.verb, commit.hints); !checked.ok()) {
     return frame_.Fail(context, checked);
   }
   const bool is_release = (commit.flags & protocol::kCommitRelease) != 0;
@@ -232,9 +189,8 @@ RequestOutcome LeaseRequests::StepCommit(const RequestContext& context, Store& s
 
 RequestOutcome LeaseRequests::StepAbort(const RequestContext& context, Store& store,
                                         uint32_t* budget_blocks) {
-  protocol::AbortRequest abort;
-  if (!frame_.body.Read(0, &abort) ||
-      frame_.body.size_bytes() != sizeof(abort) + size_t{abort.key_count} * sizeof(uint32_t)) {
+  const auto abort = frame_.Head<protocol::AbortRequest>();
+  if (frame_.body.size_bytes() != sizeof(abort) + size_t{abort.key_count} * sizeof(uint32_t)) {
     return frame_.Malformed(context, "its key indexes");
   }
   do {
@@ -254,15 +210,13 @@ RequestOutcome LeaseRequests::StepAbort(const RequestContext& context, Store& st
 
 bool LeaseRequests::Describe(TracedRequest* traced) const {
   if (frame_.verb == Verb::kRelease) {
-    protocol::ReleaseRequest release;
-    if (!frame_.ReadWhole(&release)) return false;
+    const auto release = frame_.Head<protocol::ReleaseRequest>();
     traced->lease = release.token;
     traced->hints = release.hints;
     return true;
   }
   if (frame_.verb == Verb::kCommit) {
-    protocol::CommitRequest commit;
-    if (!frame_.body.Read(0, &commit)) return false;
+    const auto commit = frame_.Head<protocol::CommitRequest>();
     traced->lease = commit.token;
     traced->key_count = commit.entry_count;
     traced->good_count = commit_.reply.sealed_count;

@@ -25,16 +25,15 @@ class LeaseRequests {
 
   size_t result_bytes() const;
   bool is_small() const;
-  // Of the answer to a Join.
-  std::span<const protocol::BlockSpan> spans() const { return acquire_.spans; }
+  // The spans that answer a Join.
+  std::span<const protocol::BlockSpan> spans() const { return joined_.read.spans; }
   // What a recording says of it. False for other verbs.
   bool Describe(TracedRequest* traced) const;
 
  private:
-  // kInvalid with the frame's `why` set refuses the argument; *is_malformed says that the body's
-  // size is wrong.
-  Status Act(const RequestContext& context, Store& store, bool* is_malformed);
-  Status BeginJoin(const RequestContext& context, Store& store, bool* is_malformed);
+  Error Act(const RequestContext& context, Store& store);
+  // *is_malformed: the body's size is wrong.
+  Error BeginJoin(const RequestContext& context, Store& store, bool* is_malformed);
   RequestOutcome StepJoin(const RequestContext& context, Store& store, uint32_t* budget_blocks);
   RequestOutcome StepCommit(const RequestContext& context, Store& store, uint32_t* budget_blocks);
   bool ReadCommitStep(const protocol::CommitRequest& commit, uint32_t entry_count);
@@ -43,21 +42,19 @@ class LeaseRequests {
   RequestOutcome Finish(const RequestContext& context);
 
   RequestFrame& frame_;
-  uint32_t next_ = 0;                          // commit entry or abort index
-  size_t checksums_read_ = 0;                  // of Commit
-  std::optional<protocol::JoinRequest> join_;  // once it has begun
-  bool is_write_lease_ = false;                // of Join: the answer is in reserve_
-  bool has_more_ = false;                      // of Join: a page that others follow
+  uint32_t next_ = 0;          // commit entry or abort index
+  size_t checksums_read_ = 0;  // of Commit
 
   // Answers as they grow; the reply's arrays point into them.
-  AcquireResult acquire_;
-  ReserveResult reserve_;
+  JoinResult joined_;
   CommitResult commit_;
 
   // Scratch of one step; its capacity stays.
   std::vector<protocol::CommitEntry> step_entries_;
   std::vector<Checksum> step_checksums_;
   std::vector<uint32_t> step_indexes_;
+
+  std::optional<JoinOperation> join_;  // under way; it fills in joined_, so it goes first
 };
 
 }  // namespace terrace

@@ -23,13 +23,12 @@ RequestOutcome OperatorRequests::Step(const RequestContext& context, Store& stor
 }
 
 void OperatorRequests::Restart() {
+  operation_.emplace<std::monostate>();
   group_index_ = kAllGroups;
   group_handle_ = 0;
   next_ = 0;
-  cursor_ = 0;
-  has_reset_ = is_through_ = false;
+  has_reset_ = is_through_ = has_ended_ = false;
   list_ = {};
-  list_entries_.clear();
   hit_rate_rows_.clear();
   explained_ = {};
 }
@@ -44,66 +43,62 @@ RequestOutcome OperatorRequests::FinishErasing(const RequestContext& context, St
 RequestOutcome OperatorRequests::Finish(const RequestContext& context) {
   Reply& reply = frame_.BeginReply(context);
   if (frame_.verb == Verb::kList) {
-    reply.AddHead(list_);
-    reply.AddArray(std::span<const protocol::ListEntry>(list_entries_));
+    reply.AddHead(list_.reply);
+    reply.AddArray(std::span<const protocol::ListEntry>(list_.entries));
   }
   return RequestOutcome::kReply;
 }
 
-RequestOutcome OperatorRequests::StepList(const RequestContext& context, Store& store,
-                                          uint32_t* budget_blocks) {
-  protocol::ListRequest list;
-  if (!frame_.ReadWhole(&list)) return frame_.Malformed(context, "such a request");
+Error OperatorRequests::BeginList(const RequestContext& context, Store& store,
+                                  protocol::ListRequest list) {
   if (list.entry_count_max == 0) {
-    return frame_.Fail(context, frame_.Invalid("List of 0 entries at most; ask for 1 to " +
-                                               std::to_string(protocol::kBlocksPerTurnMax)));
+    return frame_.Invalid("List of 0 entries at most; ask for 1 to " +
+                          std::to_string(protocol::kBlocksPerTurnMax));
   }
-  const uint32_t entry_count_max = std::min(list.entry_count_max, protocol::kBlocksPerTurnMax);
   if (list.group_handle != 0) {
     protocol::KeysRequest asked{.group_handle = list.group_handle};
-    if (const Status resolved = frame_.ResolveGroup(context, false, &asked, &group_index_);
-        !resolved.ok()) {
-      return frame_.Fail(context, resolved);
-    }
+    TERRACE_RETURN_IF_REFUSED(frame_.ResolveGroup(context, false, &asked, &group_index_));
   }
   list.group_handle = group_index_;
+  operation_.emplace<ListOperation>(store.operators().List(context.session, list, &list_));
+  return {};
+}
+
+RequestOutcome OperatorRequests::StepList(const RequestContext& context, Store& store,
+                                          uint32_t* budget_blocks) {
+  if (!std::holds_alternative<ListOperation>(operation_)) {
+    const Error begun = BeginList(context, store, frame_.Head<protocol::ListRequest>());
+    if (!begun.ok()) return frame_.Fail(context, begun);
+  }
   if (*budget_blocks == 0) return RequestOutcome::kMore;
   *budget_blocks = 0;
-  if (next_ > 0) list.cursor = list_.cursor;
-  list.entry_count_max = entry_count_max - static_cast<uint32_t>(list_entries_.size());
-  std::vector<protocol::ListEntry> step;
-  const Status status = store.operators().List(context.session, list, &list_, &step);
-  if (!status.ok()) return frame_.Fail(context, status);
-  list_entries_.insert(list_entries_.end(), step.begin(), step.end());
-  list_.entry_count = static_cast<uint32_t>(list_entries_.size());
-  next_ += kListBlocksMax;
-  const bool is_more = list_.cursor != 0 && next_ < protocol::kBlocksPerTurnMax &&
-                       list_.entry_count < entry_count_max;
-  return is_more ? RequestOutcome::kMore : Finish(context);
+  const Result<Progress> listed = std::get<ListOperation>(operation_).Step();
+  if (!listed.ok()) return frame_.Fail(context, listed.status());
+  return *listed == Progress::kGoesOn ? RequestOutcome::kMore : Finish(context);
 }
 
 RequestOutcome OperatorRequests::StepReset(const RequestContext& context, Store& store,
                                            uint32_t* budget_blocks) {
-  protocol::ResetRequest reset;
-  if (!frame_.ReadWhole(&reset)) return frame_.Malformed(context, "such a request");
-  group_handle_ = reset.group_handle;
-  protocol::KeysRequest asked{.group_handle = reset.group_handle};
-  if (const Status resolved = frame_.ResolveGroup(context, false, &asked, &group_index_);
-      !resolved.ok()) {
-    return frame_.Fail(context, resolved);
+  if (!std::holds_alternative<ResetOperation>(operation_)) {
+    group_handle_ = frame_.Head<protocol::ResetRequest>().group_handle;
+    protocol::KeysRequest asked{.group_handle = group_handle_};
+    if (const Error resolved = frame_.ResolveGroup(context, false, &asked, &group_index_);
+        !resolved.ok()) {
+      return frame_.Fail(context, resolved);
+    }
+    operation_.emplace<ResetOperation>(store.operators().Reset(context.session, group_index_));
   }
   if (*budget_blocks == 0) return RequestOutcome::kMore;
   *budget_blocks = 0;
-  const Status status = store.operators().Reset(context.session, group_index_, &cursor_);
-  if (!status.ok()) return frame_.Fail(context, status);
+  const Result<Progress> reset = std::get<ResetOperation>(operation_).Step();
+  if (!reset.ok()) return frame_.Fail(context, reset.status());
   has_reset_ = true;
-  return cursor_ != 0 ? RequestOutcome::kMore : FinishErasing(context, store);
+  return *reset == Progress::kGoesOn ? RequestOutcome::kMore : FinishErasing(context, store);
 }
 
 RequestOutcome OperatorRequests::StepHitRate(const RequestContext& context, Store& store,
                                              uint32_t* budget_blocks) {
-  protocol::HitRateRequest request;
-  if (!frame_.ReadWhole(&request)) return frame_.Malformed(context, "such a request");
+  const auto request = frame_.Head<protocol::HitRateRequest>();
   if (*budget_blocks < kHitRateCostBlocks / 2) {
     *budget_blocks = 0;  // at the beginning of the next turn
     return RequestOutcome::kMore;
@@ -121,9 +116,8 @@ RequestOutcome OperatorRequests::StepHitRate(const RequestContext& context, Stor
 
 RequestOutcome OperatorRequests::StepExplain(const RequestContext& context, Store& store,
                                              uint32_t* budget_blocks) {
-  protocol::ExplainRequest request;
-  if (!frame_.body.Read(0, &request) ||
-      frame_.body.size_bytes() != sizeof(request) + size_t{request.key_count} * sizeof(BlockKey)) {
+  const auto request = frame_.Head<protocol::ExplainRequest>();
+  if (frame_.body.size_bytes() != sizeof(request) + size_t{request.key_count} * sizeof(BlockKey)) {
     return frame_.Malformed(context, std::to_string(request.key_count) + " keys");
   }
   if (request.key_count == 0 || request.key_count > protocol::kKeysPerRequestMax) {
@@ -131,30 +125,29 @@ RequestOutcome OperatorRequests::StepExplain(const RequestContext& context, Stor
         context, frame_.Invalid(std::to_string(request.key_count) + " keys; Explain takes 1 to " +
                                 std::to_string(protocol::kKeysPerRequestMax)));
   }
-  while (next_ < request.key_count && !explained_.is_finished) {
-    if (*budget_blocks == 0) return RequestOutcome::kMore;
-    const uint32_t key_count =
-        std::min({request.key_count - next_, *budget_blocks, protocol::kBlocksPerTurnMax});
-    step_keys_.resize(key_count);
-    frame_.body.ReadArray(sizeof(request) + size_t{next_} * sizeof(BlockKey),
-                          std::span(step_keys_));
-    *budget_blocks -= key_count;
-    const Status status =
-        store.introspection().Explain(context.session, request.group, step_keys_, &explained_);
-    if (!status.ok()) return frame_.Fail(context, status);
-    next_ += key_count;
+  if (!std::holds_alternative<ExplainOperation>(operation_)) {
+    operation_.emplace<ExplainOperation>(store.introspection().Explain(
+        context.session, request.group, request.key_count, &explained_));
   }
-  if (explained_.is_finished && explained_.nears.empty()) {
-    if (*budget_blocks < kNearCostBlocks) {
+  Progress progress = Progress::kGoesOn;
+  while (progress != Progress::kDone) {
+    const uint32_t left_count = std::min(request.key_count - next_, protocol::kBlocksPerTurnMax);
+    const uint32_t cost_blocks = has_ended_ ? kNearCostBlocks : 1;
+    if (*budget_blocks < cost_blocks) {
       *budget_blocks = 0;
       return RequestOutcome::kMore;
     }
-    *budget_blocks -= kNearCostBlocks;
-    const Status status =
-        store.introspection().Explain(context.session, request.group, {}, &explained_);
-    if (!status.ok()) return frame_.Fail(context, status);
+    step_keys_.resize(has_ended_ ? 0 : std::min(left_count, *budget_blocks));
+    frame_.body.ReadArray(sizeof(request) + size_t{next_} * sizeof(BlockKey),
+                          std::span(step_keys_));
+    const auto key_count = static_cast<uint32_t>(step_keys_.size());
+    *budget_blocks -= std::max(key_count, cost_blocks);
+    const Result<Progress> explained = std::get<ExplainOperation>(operation_).Step(step_keys_);
+    if (!explained.ok()) return frame_.Fail(context, explained.status());
+    progress = *explained;
+    next_ += key_count;
+    has_ended_ = progress == Progress::kStays;
   }
-  explained_.reply.key_count = request.key_count;
   Reply& reply = frame_.BeginReply(context);
   reply.AddHead(explained_.reply);
   reply.AddArray(std::span<const protocol::ExplainNear>(explained_.nears));

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <variant>
 #include <vector>
 
 #include "daemon/session/request_frame.h"
@@ -25,6 +26,7 @@ class OperatorRequests {
   uint32_t group_handle() const { return group_handle_; }
 
  private:
+  Error BeginList(const RequestContext& context, Store& store, protocol::ListRequest list);
   RequestOutcome StepList(const RequestContext& context, Store& store, uint32_t* budget_blocks);
   RequestOutcome StepReset(const RequestContext& context, Store& store, uint32_t* budget_blocks);
   RequestOutcome StepHitRate(const RequestContext& context, Store& store, uint32_t* budget_blocks);
@@ -35,17 +37,19 @@ class OperatorRequests {
   RequestFrame& frame_;
   uint32_t group_index_ = kAllGroups;
   uint32_t group_handle_ = 0;
-  uint32_t next_ = 0;    // next key, or step of a List
-  uint64_t cursor_ = 0;  // of Reset: not 0 while it goes on
+  uint32_t next_ = 0;  // next key
   bool has_reset_ = false;
   bool is_through_ = false;
+  bool has_ended_ = false;  // of Explain: the chain, before its last key
 
   // Answers as they grow; the reply's arrays point into them.
-  protocol::ListReply list_;
-  std::vector<protocol::ListEntry> list_entries_;
+  ListResult list_;
   std::vector<protocol::HitRateRow> hit_rate_rows_;
   ExplainResult explained_;
   std::vector<BlockKey> step_keys_;  // scratch of one step
+
+  // Under way; it fills in the answer of its verb, so it goes first.
+  std::variant<std::monostate, ListOperation, ResetOperation, ExplainOperation> operation_;
 };
 
 }  // namespace terrace

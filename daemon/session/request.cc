@@ -8,7 +8,7 @@ namespace terrace {
 using protocol::Verb;
 
 void Request::Restart() {
-  frame_.why.clear();
+  frame_.text.clear();
   is_erasure_told_ = false;
   switch (std::exchange(worker_, VerbWorker::kTable)) {
     case VerbWorker::kKeys:
@@ -31,14 +31,27 @@ Request::Outcome Request::Begin(Message message, const RequestContext& context) 
   frame_.body = std::move(message.body);
   const VerbRow* const row = FindVerb(frame_.verb);
   if (row != nullptr) worker_ = row->worker;
+  if (row != nullptr && !HasItsHead(*row)) {
+    return frame_.Malformed(context, row->has_tail ? "its head" : "such a request");
+  }
   if (frame_.verb == Verb::kTouch) {
-    protocol::TouchRequest touch;
-    if (!frame_.body.Read(0, &touch)) return frame_.Malformed(context, "its head");
-    if (!touch.token.is_zero()) return Outcome::kMore;
+    if (!frame_.Head<protocol::TouchRequest>().token.is_zero()) return Outcome::kMore;
     worker_ = VerbWorker::kKeys;
-    return keys_.Begin(context, sizeof(touch));
+    return keys_.Begin(context, sizeof(protocol::TouchRequest));
   }
   return worker_ == VerbWorker::kKeys ? keys_.Begin(context, 0) : Outcome::kMore;
+}
+
+bool Request::HasItsHead(const VerbRow& row) const {
+  if (row.verb == Verb::kHello) return true;  // ReadHello has its own words
+  const size_t body_bytes = frame_.body.size_bytes();
+  return row.has_tail ? body_bytes >= row.head_bytes : body_bytes == row.head_bytes;
+}
+
+bool Request::HasItsReply() const {
+  const VerbRow* const row = FindVerb(frame_.verb);
+  return row == nullptr || row->reply_bytes == 0 || !frame_.reply.is_ok() ||
+         frame_.reply.head_bytes() == row->reply_bytes;
 }
 
 Request::Outcome Request::Step(RequestContext& context, Store& store, uint32_t* budget_blocks) {
@@ -60,8 +73,8 @@ Request::Outcome Request::Step(RequestContext& context, Store& store, uint32_t* 
 bool Request::Recycle() {
   constexpr size_t kSentenceKeptBytes = 8192;
   frame_.body.Clear();
-  frame_.why.clear();
-  return keys_.is_small() && leases_.is_small() && frame_.why.capacity() <= kSentenceKeptBytes;
+  frame_.text.clear();
+  return keys_.is_small() && leases_.is_small() && frame_.text.capacity() <= kSentenceKeptBytes;
 }
 
 bool Request::has_pending_blocks() const {

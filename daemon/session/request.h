@@ -59,22 +59,30 @@ class Request {
   protocol::Verb verb() const { return frame_.verb; }
   uint64_t id() const { return frame_.id; }
   const MessageBody& body() const { return frame_.body; }
-  // Of the answer as it grows.
+  template <typename T>
+  T Head() const {
+    return frame_.Head<T>();
+  }
+  // Memory of the answer as it grows.
   size_t result_bytes() const { return keys_.result_bytes() + leases_.result_bytes(); }
   // True if completions follow the reply: something is coming, or a writer is followed.
   bool has_pending_blocks() const;
   Reply& reply() { return frame_.reply; }
+  // The answer begins with what the table of verbs says.
+  bool HasItsReply() const;
   // What a recording says of it once it is answered. False for other verbs, and what failed.
   bool Describe(const RequestContext& context, TracedRequest* traced) const;
   // True, once, if the request has erased something, durably or not yet; all of it or, if it ends
   // here, a part.
   bool TakeErasure(const RequestContext& context, ErasureSummary* erased);
-  // What an Evict has counted.
+  // Counts of an Evict.
   const protocol::EvictReply& evicted() const { return keys_.evicted(); }
 
  private:
   // Whoever worked the last message off forgets it.
   void Restart();
+  // The body is as long as the table of verbs says, as far as it can.
+  bool HasItsHead(const VerbRow& row) const;
 
   RequestFrame frame_;
   VerbWorker worker_ = VerbWorker::kTable;  // of this message

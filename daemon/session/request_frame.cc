@@ -13,18 +13,17 @@ uint64_t MembersMask(uint32_t member_count) {
 
 }  // namespace
 
-Status RequestFrame::Invalid(std::string sentence) {
-  why = std::move(sentence);
-  return Status(StatusCode::kInvalid, "the request is not valid");
+Error RequestFrame::Invalid(std::string sentence) {
+  return {Status(StatusCode::kInvalid, "the request is not valid"), std::move(sentence)};
 }
 
-void RequestFrame::Answer(const RequestContext& context, Status status, std::string text) {
-  why = std::move(text);
+void RequestFrame::Answer(const RequestContext& context, Status status, std::string answer) {
+  text = std::move(answer);
   reply.Begin(verb, id, context.boot_id, status);
   if (status.ok()) {
-    reply.AddArray(std::span<const char>(why));
+    reply.AddArray(std::span<const char>(text));
   } else {
-    reply.AddText(why.empty() ? std::string_view(status.what()) : why);
+    reply.AddText(text.empty() ? std::string_view(status.what()) : text);
   }
 }
 
@@ -36,8 +35,8 @@ RequestOutcome RequestFrame::Malformed(const RequestContext& context, const std:
   return RequestOutcome::kMalformed;
 }
 
-RequestOutcome RequestFrame::Fail(const RequestContext& context, Status status) {
-  Answer(context, status, std::move(why));
+RequestOutcome RequestFrame::Fail(const RequestContext& context, const Error& error) {
+  Answer(context, error.status(), error.sentence());
   return RequestOutcome::kReply;
 }
 
@@ -46,11 +45,11 @@ Reply& RequestFrame::BeginReply(const RequestContext& context) {
   return reply;
 }
 
-Status RequestFrame::ResolveGroup(const RequestContext& context, bool may_mean_all,
-                                  protocol::KeysRequest* keys, uint32_t* group_index) {
+Error RequestFrame::ResolveGroup(const RequestContext& context, bool may_mean_all,
+                                 protocol::KeysRequest* keys, uint32_t* group_index) {
   if (keys->group_handle == 0 && may_mean_all) {
     keys->member_mask = 0;
-    return Status::Ok();
+    return {};
   }
   if (keys->group_handle == 0 || keys->group_handle > context.handles.size()) {
     return Invalid("group handle " + std::to_string(keys->group_handle) + "; this session has " +
@@ -62,15 +61,14 @@ Status RequestFrame::ResolveGroup(const RequestContext& context, bool may_mean_a
                    std::to_string(handle.member_count) + " members");
   }
   if (handle.is_inexact && (keys->hints.flags & protocol::kHintExact) != 0) {
-    why =
-        "the group keeps its blocks under a lossy codec, or as chunks, and the request asks for "
-        "exact ones: open the Space without 'quantisation' and of another layout, or do not ask "
-        "for exact";
-    return Status(StatusCode::kUnsupported, "the group is inexact");
+    return {Status(StatusCode::kUnsupported, "the group is inexact"),
+            "the group keeps its blocks under a lossy codec, or as chunks, and the request asks "
+            "for exact ones: open the Space without 'quantisation' and of another layout, or do "
+            "not ask for exact"};
   }
   *group_index = handle.group_index;
   if (keys->member_mask == 0) keys->member_mask = handle.self_mask;
-  return Status::Ok();
+  return {};
 }
 
 }  // namespace terrace

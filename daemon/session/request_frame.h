@@ -12,8 +12,9 @@
 
 #include "daemon/block/keys_query.h"
 #include "daemon/session/frame_codec.h"
+#include "terrace/check.h"
+#include "terrace/error.h"
 #include "terrace/protocol.h"
-#include "terrace/status.h"
 
 namespace terrace {
 
@@ -27,7 +28,7 @@ struct OpenedHandle {
   bool is_inexact = false;  // a member's Space names a lossy codec, or is of chunks
 };
 
-// What a request knows of its session.
+// A request's view of its session.
 struct RequestContext {
   SessionId session = 0;
   uint64_t boot_id = 0;
@@ -44,29 +45,31 @@ enum class RequestOutcome {
 };
 
 struct RequestFrame {
-  // Refuses an argument; Fail() passes the sentence on.
-  Status Invalid(std::string sentence);
+  // Refuses an argument.
+  static Error Invalid(std::string sentence);
   // Answers without asking the store: a refusal, or kOk and a document.
   void Answer(const RequestContext& context, Status status, std::string text);
   RequestOutcome Malformed(const RequestContext& context, const std::string& what);
-  RequestOutcome Fail(const RequestContext& context, Status status);
+  RequestOutcome Fail(const RequestContext& context, const Error& error);
   // Begins a reply of kOk; its arrays follow.
   Reply& BeginReply(const RequestContext& context);
   // The group that `keys` are about, and whose members: its handle is looked up, a mask of 0 means
   // the session's own. Handle 0 means all groups where `may_mean_all`.
-  Status ResolveGroup(const RequestContext& context, bool may_mean_all, protocol::KeysRequest* keys,
-                      uint32_t* group_index);
-  // Reads a body that is exactly one T.
+  Error ResolveGroup(const RequestContext& context, bool may_mean_all, protocol::KeysRequest* keys,
+                     uint32_t* group_index);
+  // What the body begins with. REQUIRES: T is the verb's head, so that its size has been checked.
   template <typename T>
-  bool ReadWhole(T* value) const {
-    return body.size_bytes() == sizeof(T) && body.Read(0, value);
+  T Head() const {
+    T head;
+    TERRACE_CHECK(body.Read(0, &head), "the table of verbs says how long a body's head is");
+    return head;
   }
 
   protocol::Verb verb = protocol::Verb::kHello;
   uint64_t id = 0;
   MessageBody body;
   Reply reply;
-  std::string why;  // a refusal's sentence, or the document of Stats
+  std::string text;  // a refusal's sentence, or the document of Stats
 };
 
 }  // namespace terrace

@@ -21,7 +21,7 @@ constexpr std::string_view kNotDurable =
     "back; see whether the tier is healthy, and ask again to learn when they cannot";
 static_assert(protocol::kErasureWaitUs == 3'000'000);
 
-// Of one that is refused, too.
+// Also for a verb that is refused.
 uint32_t MessageCost(Verb verb) {
   const VerbRow* const row = FindVerb(verb);
   return row != nullptr ? row->message_blocks : VerbRow().message_blocks;
@@ -103,7 +103,8 @@ void SessionTable::OnAccept(SessionId id, const PeerIdentity& peer) {
   session->peer = peer;
   session->context.session = id;
   session->context.boot_id = options_.boot_id;
-  sessions_.emplace(id, std::move(session));
+  const bool is_new = sessions_.emplace(id, std::move(session)).second;
+  TERRACE_CHECK(is_new, "every connection has an id of its own");
   Flush();
 }
 
@@ -203,8 +204,7 @@ void SessionTable::Work(Session& session, std::span<const std::byte>* input) {
 
 bool SessionTable::TakeMessage(Session& session, std::span<const std::byte>* input) {
   Message message;
-  std::string why;
-  const FrameAssembler::Outcome outcome = session.frames.Next(input, &message, &why);
+  const FrameAssembler::Outcome outcome = session.frames.Next(input, &message);
   if (outcome == FrameAssembler::Outcome::kNeedsMore) return false;
   session.request = spare_request_ ? std::move(spare_request_) : std::make_unique<Request>();
   if (outcome == FrameAssembler::Outcome::kMessage) {
@@ -214,7 +214,7 @@ bool SessionTable::TakeMessage(Session& session, std::span<const std::byte>* inp
   message.verb = session.frames.last_verb();
   message.request_id = session.frames.last_request_id();
   (void)session.request->Begin(std::move(message), session.context);
-  EndStep(session, Refuse(session, {StatusCode::kInvalid, std::move(why)}));
+  EndStep(session, Refuse(session, session.frames.error()));
   return true;
 }
 
@@ -302,18 +302,12 @@ Request::Outcome SessionTable::Hello(Session& session, const MessageBody& body) 
 }
 
 Request::Outcome SessionTable::DeviceAttach(Session& session) {
-  protocol::DeviceAttachRequest asked;
   Request& request = *session.request;
-  const MessageBody& body = request.body();
+  const auto asked = request.Head<protocol::DeviceAttachRequest>();
   // Descriptors travel with an answer: those of one are on their way before the next.
   if (session.attach != Transport::Attach::kNothing || session.has_device) {
     return Refuse(session,
                   {StatusCode::kInvalid, "DeviceAttach once a session, after the answer to Hello"});
-  }
-  if (body.size_bytes() != sizeof(asked) || !body.Read(0, &asked)) {
-    return Refuse(session,
-                  {StatusCode::kInvalid, "DeviceAttach of " + std::to_string(body.size_bytes()) +
-                                             " bytes; that is not the size of such a request"});
   }
   const std::string device = Printable(asked.device);
   protocol::DeviceAttachReply reply;
@@ -331,14 +325,8 @@ Request::Outcome SessionTable::DeviceAttach(Session& session) {
 }
 
 Request::Outcome SessionTable::TraceRecord(Session& session) {
-  protocol::TraceRecordRequest asked;
   Request& request = *session.request;
-  const MessageBody& body = request.body();
-  if (body.size_bytes() != sizeof(asked) || !body.Read(0, &asked)) {
-    return Refuse(session,
-                  {StatusCode::kInvalid, "TraceRecord of " + std::to_string(body.size_bytes()) +
-                                             " bytes; that is not the size of such a request"});
-  }
+  const auto asked = request.Head<protocol::TraceRecordRequest>();
   if (!trace_.control) {
     request.Answer(session.context, Status(StatusCode::kUnsupported),
                    "this daemon records nothing: name a directory in daemon.trace_dir");
@@ -354,14 +342,8 @@ Request::Outcome SessionTable::TraceRecord(Session& session) {
 }
 
 Request::Outcome SessionTable::Fsck(Session& session) {
-  protocol::FsckRequest asked;
   Request& request = *session.request;
-  const MessageBody& body = request.body();
-  if (body.size_bytes() != sizeof(asked) || !body.Read(0, &asked)) {
-    return Refuse(session,
-                  {StatusCode::kInvalid, "Fsck of " + std::to_string(body.size_bytes()) +
-                                             " bytes; that is not the size of such a request"});
-  }
+  const auto asked = request.Head<protocol::FsckRequest>();
   if (!fsck_.begin) {
     request.Answer(session.context, Status(StatusCode::kUnsupported),
                    "this daemon keeps nothing on drives: nvme.paths names none");
@@ -428,6 +410,7 @@ void SessionTable::EndStep(Session& session, Request::Outcome outcome) {
       session.is_last_reply = true;
       break;
     case Request::Outcome::kReply:
+      TERRACE_CHECK(session.request->HasItsReply(), "an answer begins as its verb's row says");
       if (!session.request->has_pending_blocks()) session.EndPending(session.request->id());
       Trace(session);
       break;
@@ -437,11 +420,13 @@ void SessionTable::EndStep(Session& session, Request::Outcome outcome) {
 }
 
 void SessionTable::CutPage(Session& session) {
+  TERRACE_CHECK(session.is_replying && session.request != nullptr, "pages are of an answer");
   session.request->reply().AppendPage(&session.output);
   if (session.request->reply().is_done()) EndRequest(session);
 }
 
 void SessionTable::EndRequest(Session& session) {
+  TERRACE_CHECK(session.request != nullptr, "a request ends once");
   session.is_replying = false;
   if (session.request->Recycle()) {
     spare_request_ = std::move(session.request);

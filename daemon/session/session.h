@@ -26,7 +26,7 @@
 
 namespace terrace {
 
-// What Hello tells a client about its domain.
+// The domain, as Hello describes it to a client.
 struct SessionDomain {
   std::string name;
   DomainSecret secret{};

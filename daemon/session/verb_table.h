@@ -1,6 +1,6 @@
-// The one table of verbs: number, name, what a request's body begins with, who may want it and who
-// works it off. Frames are checked, requests dispatched, names told and fuzzed by it; a test holds
-// docs/PROTOCOL.md to it. What daemons send unasked is not in it.
+// The one table of verbs: number, name, what a request's body and its answer begin with, who may
+// want it and who works it off. Frames are checked, requests dispatched, names told and fuzzed by
+// it; a test holds docs/PROTOCOL.md to it. What daemons send unasked is not in it.
 #pragma once
 
 #include <cstddef>
@@ -31,8 +31,10 @@ struct VerbRow {
   std::string_view name;
   VerbRole role = VerbRole::kEngine;
   VerbWorker worker = VerbWorker::kTable;
-  size_t head_bytes = 0;   // what a request's body begins with
-  size_t reply_bytes = 0;  // likewise of its reply, behind ReplyPrefix; 0: arrays, text or nothing
+  size_t head_bytes = 0;  // what a request's body begins with
+  bool has_tail = false;  // more may follow; else the head is all of it
+  // What an answer of kOk begins with, behind ReplyPrefix; 0: arrays, text, nothing, or one of two.
+  size_t reply_bytes = 0;
   // What a message costs a turn beside its keys, in blocks: bounds the messages of one turn.
   uint32_t message_blocks = 16;
   uint32_t key_flags = 0;  // that a request about keys may have

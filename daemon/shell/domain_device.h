@@ -42,7 +42,7 @@ class DomainDevice {
 
   // Not kOk: `*why` says what, the value and the remedy.
   Status Open(const Device& device, std::string* why);
-  // What the store is to do with it.
+  // How the store uses it.
   DeviceUse use() const;
   // Of each slab in order; they stay this room's.
   const std::vector<int>& slab_fds() const { return slab_fds_; }

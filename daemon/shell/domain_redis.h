@@ -46,7 +46,7 @@ class DomainRedis final : public SharedTierListener {
   // Says in the log when servers go and come back. Now and then.
   void LogHealth();
 
-  // What the store is to do with it.
+  // How the store uses it.
   SharedUse use() const;
 
   void OnSharedFetched(TransferId transfer_id, Status status, const BlockRecord& record) override;
@@ -56,7 +56,7 @@ class DomainRedis final : public SharedTierListener {
   void OnSharedForgotten(const GroupId& group) override;
 
  private:
-  // What the predecessor had forgotten.
+  // Generations that the predecessor had forgotten.
   void LoadGenerations(RedisTier::Options* options);
   void LogOwed(const SharedTierStats& stats);
 

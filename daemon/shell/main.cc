@@ -10,7 +10,7 @@
 
 #include "daemon/config/config_resolve.h"
 #include "daemon/config/config_text.h"
-#include "daemon/handover/keeper.h"
+#include "daemon/handover/memory_keeper.h"
 #include "daemon/log/log.h"
 #include "daemon/shell/domain_redis.h"
 #include "daemon/shell/process_guard.h"
@@ -77,7 +77,7 @@ int Keep(const std::string& socket_path) {
     return Refuse("--keeper needs --socket, the daemon's keeper_socket", kExitUsage);
   }
   std::string why;
-  return RunKeeper(socket_path, &why).ok() ? kExitOk : Refuse(why, kExitStart);
+  return RunMemoryKeeper(socket_path, &why).ok() ? kExitOk : Refuse(why, kExitStart);
 }
 
 int Main(int argc, char** argv) {

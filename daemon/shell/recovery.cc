@@ -6,7 +6,7 @@
 #include <set>
 #include <utility>
 
-#include "daemon/persist/group_shelf.h"
+#include "daemon/persist/group_files.h"
 #include "daemon/persist/slab_files.h"
 
 namespace terrace {

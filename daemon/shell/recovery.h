@@ -1,4 +1,4 @@
-// Recovery: how a domain finds at start what its predecessor left: groups from the shelf, blocks
+// Recovery: how a domain finds at start what its predecessor left: groups from their files, blocks
 // from the catalog if it was closed in order, else from the slabs' own tables.
 //
 // THREADING: the start-up thread, before the first session. Blocks.

@@ -20,7 +20,7 @@
 #include "daemon/handover/fd_store.h"
 #include "daemon/handover/supervisor.h"
 #include "daemon/log/log.h"
-#include "daemon/persist/group_shelf.h"
+#include "daemon/persist/group_files.h"
 #include "daemon/session/session.h"
 #include "daemon/shell/domain_checks.h"
 #include "daemon/shell/domain_device.h"
@@ -35,7 +35,7 @@
 #include "daemon/shell/system_seams.h"
 #include "daemon/socket/acceptor.h"
 #include "daemon/socket/domain.h"
-#include "daemon/socket/doorkeeper.h"
+#include "daemon/socket/refused_peers.h"
 #include "daemon/socket/socket_transport.h"
 #include "daemon/store/store.h"
 #include "daemon/telemetry/metrics.h"
@@ -65,7 +65,7 @@ struct Shell::State {
   Status OpenNvme(std::string* why);
   Status OpenKvEvents(std::string* why);
   std::function<void(std::function<void()>)> PostTurns(const char* name);
-  void OpenShelf();
+  void OpenGroupFiles();
   void BuildCore();
   void RestoreNvme();
   void RestoreGroups(uint32_t domain_index);
@@ -110,7 +110,7 @@ struct Shell::State {
   std::vector<std::unique_ptr<DomainNvme>> nvme;       // one a domain, or none at all
   std::vector<std::unique_ptr<DomainRedis>> redis;     // the same
   std::vector<std::unique_ptr<DomainDevice>> devices;  // the same
-  std::unique_ptr<FileShelf> shelf;                    // if blocks may outlive the daemon
+  std::unique_ptr<DiskGroupFiles> group_files;         // if blocks may outlive the daemon
   std::unique_ptr<KvEventPublisher> kv_events;         // if routers are told
   std::unique_ptr<SocketTransport> transport;
   std::unique_ptr<SessionTable> sessions;
@@ -118,7 +118,7 @@ struct Shell::State {
   std::unique_ptr<DomainTraces> traces;
   std::unique_ptr<Store> store;
   std::unique_ptr<DomainChecks> checks;  // if there are drives
-  std::unique_ptr<Doorkeeper> doorkeeper;
+  std::unique_ptr<RefusedPeers> refused_peers;
   std::vector<std::unique_ptr<Acceptor>> acceptors;
 
   asio::steady_timer timer{loop};
@@ -158,7 +158,7 @@ Status Shell::Start(std::string* why) {
       [&state] { return state.clock.UnixSeconds(); }, &state.redis, why));
   TERRACE_RETURN_IF_ERROR(OpenDevices(
       state.config, state.arenas, [&state] { return state.clock.NowUs(); }, &state.devices, why));
-  state.OpenShelf();
+  state.OpenGroupFiles();
   state.BuildCore();
   state.RestoreNvme();
   state.AdoptArenas();
@@ -314,15 +314,15 @@ std::string Shell::State::GroupsDirectory(uint32_t domain_index) const {
 }
 
 // Where blocks may outlive the daemon, what they mean has to.
-void Shell::State::OpenShelf() {
+void Shell::State::OpenGroupFiles() {
   if (nvme.empty() && !inheritance->is_holding()) return;
-  FileShelf::Options options;
+  DiskGroupFiles::Options options;
   options.groups_max = config.groups_max;
   options.trouble = [](const std::string& sentence) {
     Log(LogLevel::kWarn, "group files", {{"why", sentence}});
   };
   options.changed = [this, post = PostTurns("group file")](uint32_t domain_index) {
-    post([this, domain_index] { store->events().OnShelfChanged(domain_index); });
+    post([this, domain_index] { store->events().OnGroupFilesChanged(domain_index); });
   };
   for (uint32_t i = 0; i < config.domains.size(); ++i) {
     options.domains.push_back({.directory = GroupsDirectory(i), .secret = secrets[i]});
@@ -332,7 +332,7 @@ void Shell::State::OpenShelf() {
       domain->KeepGroup(id, content);
     };
   }
-  shelf = std::make_unique<FileShelf>(std::move(options));
+  group_files = std::make_unique<DiskGroupFiles>(std::move(options));
 }
 
 // What the disks still hold is told to the store before anybody may ask for it.
@@ -404,7 +404,7 @@ StoreOptions Shell::State::MakeStoreOptions() {
     if (!devices.empty()) entry.device = devices[i]->use();
     options.domains.push_back(std::move(entry));
   }
-  options.shelf = shelf.get();
+  options.group_files = group_files.get();
   options.on_refuted = LogRefuted(config, clock);
   return options;
 }
@@ -497,11 +497,11 @@ void Shell::State::BuildCore() {
 }
 
 void Shell::State::BeginAccepting() {
-  doorkeeper = std::make_unique<Doorkeeper>(loop, metrics.boot_id);
+  refused_peers = std::make_unique<RefusedPeers>(loop, metrics.boot_id);
   for (uint32_t i = 0; i < config.domains.size(); ++i) {
     const DomainConfig& domain = config.domains[i];
     acceptors.push_back(std::make_unique<Acceptor>(
-        loop, clock, domain, *doorkeeper, std::move(listeners[i]),
+        loop, clock, domain, *refused_peers, std::move(listeners[i]),
         Acceptor::Events{.on_peer = [this, i](const Acceptor::Peer& peer) { OnPeer(i, peer); },
                          .on_refused =
                              [this, &domain](const PeerCredentials& peer, const std::string& why) {
@@ -673,7 +673,7 @@ bool Shell::State::CloseNvme() {
     loop.restart();
     loop.run_for(kDrainStep);
   }
-  bool has_ended = shelf == nullptr || shelf->Drain(kDrainUs);
+  bool has_ended = group_files == nullptr || group_files->Drain(kDrainUs);
   const bool is_late = !has_arrived();
   if (is_late) {  // what arrives later no catalog would know
     Log(LogLevel::kWarn, "disks are late: the next start reads their tables", {});

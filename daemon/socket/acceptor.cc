@@ -15,10 +15,10 @@
 namespace terrace {
 
 Acceptor::Acceptor(asio::io_context& loop, const Clock& clock, const DomainConfig& config,
-                   Doorkeeper& doorkeeper, Listener listener, Events events)
+                   RefusedPeers& refused_peers, Listener listener, Events events)
     : clock_(clock),
       config_(config),
-      doorkeeper_(doorkeeper),
+      refused_peers_(refused_peers),
       listener_(std::move(listener)),
       events_(std::move(events)),
       descriptor_(loop),
@@ -76,7 +76,7 @@ bool Acceptor::AcceptOne() {
   if (status.ok()) status = AuthorisePeer(config_, peer.credentials, &why);
   if (!status.ok()) {
     events_.on_refused(peer.credentials, why);
-    doorkeeper_.TurnAway(peer.socket_fd, status, why);
+    refused_peers_.TurnAway(peer.socket_fd, status, why);
     return true;
   }
   const uint32_t uid = peer.credentials.uid;
@@ -112,7 +112,7 @@ void Acceptor::Park(const Peer& peer) {
       close(peer.socket_fd);
     } else {
       told_until_us_ = now_us + ConnectionPace::kPaceUs;
-      doorkeeper_.TurnAway(peer.socket_fd, Status(StatusCode::kBusy), why);
+      refused_peers_.TurnAway(peer.socket_fd, Status(StatusCode::kBusy), why);
     }
     return;
   }

@@ -20,8 +20,8 @@
 #include "daemon/block/seams.h"
 #include "daemon/socket/connection_pace.h"
 #include "daemon/socket/domain.h"
-#include "daemon/socket/doorkeeper.h"
 #include "daemon/socket/listener.h"
+#include "daemon/socket/refused_peers.h"
 
 namespace terrace {
 
@@ -37,9 +37,9 @@ class Acceptor {
     // Somebody was turned away, or the system would not accept; for the log.
     std::function<void(const PeerCredentials&, const std::string& why)> on_refused;
   };
-  // `clock`, `config` and `doorkeeper` outlive the Acceptor.
+  // `clock`, `config` and `refused_peers` outlive the Acceptor.
   Acceptor(asio::io_context& loop, const Clock& clock, const DomainConfig& config,
-           Doorkeeper& doorkeeper, Listener listener, Events events);
+           RefusedPeers& refused_peers, Listener listener, Events events);
   ~Acceptor();
 
   void Begin() { Wait(); }
@@ -62,7 +62,7 @@ class Acceptor {
 
   const Clock& clock_;
   const DomainConfig& config_;
-  Doorkeeper& doorkeeper_;
+  RefusedPeers& refused_peers_;
   Listener listener_;
   const Events events_;
   asio::posix::stream_descriptor descriptor_;

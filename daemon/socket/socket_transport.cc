@@ -109,7 +109,7 @@ void SocketTransport::EndByPeer(SessionId session, Connection& connection) {
   const bool is_attached = connection.is_attached;
   CloseSocket(session, connection);
   events_.on_hang_up(session);
-  // What never had the arena cannot touch it.
+  // A peer that never had the arena cannot touch it.
   if (!is_attached) events_.on_proof_of_death(session);
 }
 

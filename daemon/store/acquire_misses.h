@@ -11,7 +11,7 @@
 
 namespace terrace {
 
-// Of the keys of a step those behind the walk.
+// Counts the keys of a step that lie behind the walk.
 void CountMisses(const Caller& caller, const KeysQuery& query, std::span<const BlockKey> missed,
                  AcquireMisses* misses);
 // Once the request is answered.

@@ -6,9 +6,6 @@
 namespace terrace {
 namespace {
 
-// Groups that wait for their last erasure; of more the one forgotten first does not wait. If the
-// host dies then, `terrace fsck --repair` frees the slots of what was not erased yet.
-constexpr size_t kForgottenGroupsMax = 256;
 constexpr uint32_t kForgottenPerTickMax = 16;
 
 std::string Quoted(const std::string& text) { return "'" + text + "'"; }
@@ -20,80 +17,70 @@ uint32_t PlaceFor(const CacheDomain& domain, uint32_t idle) {
     return static_cast<uint32_t>(domain.groups.size());
   }
   for (uint32_t g = 0; g < domain.groups.size(); ++g) {
-    if (IsIdle(domain, g)) return g;
+    if (domain.groups.IsIdle(g)) return g;
   }
   return kAllGroups;
 }
 
-void DropFront(CacheDomain& domain) {
-  domain.limits.shelf->Drop(domain.domain_index, domain.forgotten_groups.front().id);
-  domain.forgotten_groups.pop_front();
+void DropFirst(CacheDomain& domain) {
+  const GroupId id = domain.groups.first_forgotten().id;
+  domain.limits.group_files->Drop(domain.domain_index, id);
+  domain.groups.RemoveForgotten(id);
 }
 
 void Forget(CacheDomain& domain, const GroupId& id) {
-  if (domain.limits.shelf == nullptr) return;
-  std::erase_if(domain.forgotten_groups, [&](const auto& group) { return group.id == id; });
-  if (domain.forgotten_groups.size() >= kForgottenGroupsMax) DropFront(domain);
-  domain.forgotten_groups.push_back({.id = id, .erased = domain.MarkErasures()});
+  if (domain.limits.group_files == nullptr) return;
+  domain.groups.RemoveForgotten(id);
+  if (domain.groups.is_forgotten_full()) DropFirst(domain);
+  domain.groups.AddForgotten(id, domain.MarkErasures());
 }
 
 }  // namespace
 
-bool IsIdle(const CacheDomain& domain, uint32_t group_index) {
-  const Group& group = *domain.groups[group_index];
-  return group.session_count == 0 && group.roots().used_count() == 0;
-}
-
 void DropForgotten(CacheDomain& domain) {
-  for (uint32_t i = 0; i < kForgottenPerTickMax && !domain.forgotten_groups.empty(); ++i) {
-    ForgottenGroup& next = domain.forgotten_groups.front();
+  for (uint32_t i = 0; i < kForgottenPerTickMax && domain.groups.has_forgotten(); ++i) {
+    DomainGroups::Forgotten& next = domain.groups.first_forgotten();
     const bool is_back = std::ranges::any_of(
         domain.groups, [&](const auto& group) { return group->id() == next.id; });
     if (is_back) {
-      domain.forgotten_groups.pop_front();
+      domain.groups.RemoveForgotten(GroupId(next.id));
     } else if (domain.IsErased(&next.erased)) {
-      DropFront(domain);
+      DropFirst(domain);
     } else {
       return;  // nor have those behind it ended
     }
   }
 }
 
-Result<uint32_t> AddGroup(CacheDomain& domain, const SpaceGroupSpec& spec, uint32_t idle,
-                          std::string* why) {
-  const uint32_t place = PlaceFor(domain, idle);
-  if (place == kAllGroups) {
-    *why = "domain " + Quoted(domain.options.name) + " has " +
-           std::to_string(domain.groups.size()) +
-           " groups in use, the limit is groups_max = " + std::to_string(domain.limits.groups_max) +
-           ": close sessions, Reset a group that is not needed, or raise groups_max";
-    return Status(StatusCode::kNoSpace, "groups_max groups are in use");
+Error AddGroup(CacheDomain& domain, const SpaceGroupSpec& spec, uint32_t idle, uint32_t* place) {
+  *place = PlaceFor(domain, idle);
+  if (*place == kAllGroups) {
+    return {Status(StatusCode::kNoSpace, "groups_max groups are in use"),
+            "domain " + Quoted(domain.options.name) + " has " +
+                std::to_string(domain.groups.size()) +
+                " groups in use, the limit is groups_max = " +
+                std::to_string(domain.limits.groups_max) +
+                ": close sessions, Reset a group that is not needed, or raise groups_max"};
   }
   auto group = std::make_unique<Group>();
   if (domain.options.kv_events != nullptr) {
     group->kv_event_stream = domain.options.kv_events->StreamOf(domain.domain_index, spec);
   }
-  const Status opened = group->Open(spec, place, &domain.slots, &domain.slot_classes);
+  const Status opened = group->Open(spec, *place, &domain.slots, &domain.slot_classes);
   if (!opened.ok()) {
     uint64_t slot_bytes = 0;
     for (const SpaceGroupMember& member : spec.members) {
       slot_bytes = std::max(slot_bytes, member.spec.slot_bytes());
     }
-    *why = "group " + Quoted(spec.name) + " needs slots of up to " + std::to_string(slot_bytes) +
-           " bytes in segments of " + std::to_string(domain.options.segment_bytes) + ": " +
-           opened.what();
-    return opened;
+    return {opened, "group " + Quoted(spec.name) + " needs slots of up to " +
+                        std::to_string(slot_bytes) + " bytes in segments of " +
+                        std::to_string(domain.options.segment_bytes) + ": " + opened.what()};
   }
   group->PlanPartReads(domain.limits.part_read_bytes_min);
-  if (place == domain.groups.size()) domain.groups.emplace_back();
-  if (domain.groups[place] != nullptr) {
-    domain.member_count -= static_cast<uint32_t>(domain.groups[place]->locals().size());
-    Forget(domain, domain.groups[place]->id());
-  }
-  domain.member_count += static_cast<uint32_t>(group->locals().size());
-  domain.groups[place] = std::move(group);
-  DropForgotten(domain);  // before the new one wants room on the shelf
-  return place;
+  if (*place < domain.groups.size()) Forget(domain, domain.groups[*place]->id());
+  domain.groups.Put(*place, std::move(group));
+  DropForgotten(domain);  // before the new one wants room on disk
+  return {};
 }
 
 }  // namespace terrace

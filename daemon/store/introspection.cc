@@ -5,6 +5,7 @@
 
 #include "daemon/store/store_rooms.h"
 #include "daemon/store/visibility.h"
+#include "terrace/check.h"
 
 namespace terrace {
 
@@ -75,41 +76,42 @@ namespace {
 // The next keys of a chain; a lookup like any other, but it pins nothing and counts nothing.
 class Explainer {
  public:
-  Explainer(const StoreRooms& store, const Caller& caller, uint32_t group_index)
-      : store_(store), caller_(caller), group_index_(group_index) {}
+  Explainer(const Caller& caller, uint32_t group_index, PrefixWalk* walk, ExplainReply* reply)
+      : caller_(caller), group_index_(group_index), walk_(*walk), reply_(*reply) {}
 
-  void Walk(std::span<const BlockKey> keys, ExplainResult* result) const {
+  // True if the chain ends at one of them.
+  bool Walk(std::span<const BlockKey> keys) {
     const CacheDomain& domain = caller_.domain();
     for (const BlockKey& key : keys) {
       const BlockId id = domain.index.Find(group_index_, key);
       const Visibility found = id == kBlockNone ? Visibility::kNothing : VisibilityOf(caller_, id);
       if (found == Visibility::kNothing || found == Visibility::kReserved) {
-        return Stop(key, found, result);
+        Stop(key, found);
+        return true;
       }
       const uint64_t members = MembersOf(domain, domain.block(id));
-      if (!WalkOn(*caller_.group, members, &result->walk)) {
-        result->reply.reason = StopReason::kWindow;
-        result->is_finished = true;
-        return;
+      if (!WalkOn(*caller_.group, members, &walk_)) {
+        reply_.reason = StopReason::kWindow;
+        return true;
       }
       if (found == Visibility::kReady) {
-        ++result->reply.dram_count;
+        ++reply_.dram_count;
         continue;
       }
       const auto coming = ComingFrom(*caller_.rooms, id, coming_bytes_);
       coming_bytes_ += caller_.group->block_bytes();
-      ++result->reply.below_count;
-      result->reply.below_kind = coming.tier;
-      result->reply.eta_us = std::max(result->reply.eta_us, coming.eta_us);
+      ++reply_.below_count;
+      reply_.below_kind = coming.tier;
+      reply_.eta_us = std::max(reply_.eta_us, coming.eta_us);
     }
+    return false;
   }
 
  private:
-  void Stop(const BlockKey& key, Visibility found, ExplainResult* result) const {
+  void Stop(const BlockKey& key, Visibility found) {
     const CacheDomain& domain = caller_.domain();
     const uint64_t now_us = domain.NowUs();
-    ExplainReply& reply = result->reply;
-    result->is_finished = true;
+    ExplainReply& reply = reply_;
     const BlockId id = domain.index.Find(group_index_, key);
     if (id == kBlockNone) {
       const ForgottenKeys::Entry* const forgotten = domain.forgotten.Find(group_index_, key);
@@ -132,10 +134,11 @@ class Explainer {
     }
   }
 
-  const StoreRooms& store_;
   const Caller& caller_;
   const uint32_t group_index_;
-  mutable uint64_t coming_bytes_ = 0;
+  PrefixWalk& walk_;
+  ExplainReply& reply_;
+  uint64_t coming_bytes_ = 0;
 };
 
 void AddNear(const CacheDomain& domain, uint32_t group_index, std::vector<ExplainNear>* nears) {
@@ -160,26 +163,46 @@ void AddNear(const CacheDomain& domain, uint32_t group_index, std::vector<Explai
 
 }  // namespace
 
-Status Introspection::Explain(SessionId session, const GroupId& group,
-                              std::span<const BlockKey> keys, ExplainResult* result) {
+Status ExplainOperation::Explain(std::span<const BlockKey> keys) {
   Caller caller;
-  TERRACE_RETURN_IF_ERROR(store_.Enter(session, kAllGroups, &caller));
+  TERRACE_RETURN_IF_ERROR(tie_.store()->Enter(session_, kAllGroups, &caller));
   const auto& groups = caller.domain().groups;
-  const auto found = std::find_if(groups.begin(), groups.end(), [&group](const auto& known) {
-    return known != nullptr && known->id() == group;
+  const auto found = std::find_if(groups.begin(), groups.end(), [this](const auto& known) {
+    return known != nullptr && known->id() == group_;
   });
   if (found == groups.end()) {
     return Status(StatusCode::kNotFound, "the domain has no such group");
   }
   const auto group_index = static_cast<uint32_t>(found - groups.begin());
   caller.group = found->get();
-  if (!result->is_finished) Explainer(store_, caller, group_index).Walk(keys, result);
-  ExplainReply& reply = result->reply;
-  reply.stop_index = result->walk.walked_count;
-  reply.block_count = result->walk.usable_count;
-  if (keys.empty()) AddNear(caller.domain(), group_index, &result->nears);
-  reply.near_count = static_cast<uint32_t>(result->nears.size());
+  ExplainReply& reply = answer_->reply;
+  if (has_ended_) {
+    AddNear(caller.domain(), group_index, &answer_->nears);
+    is_through_ = true;
+  } else {
+    has_ended_ = Explainer(caller, group_index, &walk_, &reply).Walk(keys);
+    passed_count_ += static_cast<uint32_t>(keys.size());
+    is_through_ = !has_ended_ && passed_count_ >= key_count_;
+  }
+  reply.key_count = key_count_;
+  reply.stop_index = walk_.walked_count;
+  reply.block_count = walk_.usable_count;
+  reply.near_count = static_cast<uint32_t>(answer_->nears.size());
   return Status::Ok();
+}
+
+Result<Progress> ExplainOperation::Step(std::span<const BlockKey> keys) {
+  TERRACE_CHECK(tie_.store() != nullptr, "an operation that is over is not stepped");
+  const Status explained = Explain(keys);
+  if (explained.ok() && !is_through_) return has_ended_ ? Progress::kStays : Progress::kGoesOn;
+  tie_.Cut();
+  if (!explained.ok()) return explained;
+  return Progress::kDone;
+}
+
+ExplainOperation Introspection::Explain(SessionId session, const GroupId& group, uint32_t key_count,
+                                        ExplainResult* answer) {
+  return {store_.operations, session, group, key_count, answer};
 }
 
 }  // namespace terrace

@@ -9,13 +9,40 @@
 #include <vector>
 
 #include "daemon/block/store_listener.h"
+#include "daemon/store/operation.h"
+#include "daemon/store/prefix_walk.h"
 #include "daemon/store/verb_results.h"
-#include "terrace/protocol_insight.h"
+#include "terrace/protocol_introspection.h"
 #include "terrace/status.h"
 
 namespace terrace {
 
 struct StoreRooms;
+
+// An operation: why a chain of `key_count` keys ends where it ends. It holds nothing.
+class ExplainOperation {
+ public:
+  ExplainOperation(OperationList& list, SessionId session, const GroupId& group, uint32_t key_count,
+                   ExplainResult* answer)
+      : tie_(list), session_(session), group_(group), key_count_(key_count), answer_(answer) {}
+
+  // The next keys. kStays once the chain has ended before its last key: one more step, in which the
+  // keys are passed over, compares the group with others. kNotFound: the domain has no such group.
+  Result<Progress> Step(std::span<const BlockKey> keys);
+
+ private:
+  Status Explain(std::span<const BlockKey> keys);
+
+  OperationTie tie_;
+  SessionId session_;
+  GroupId group_;
+  uint32_t key_count_;
+  ExplainResult* answer_;
+  PrefixWalk walk_;
+  uint32_t passed_count_ = 0;
+  bool has_ended_ = false;  // the chain
+  bool is_through_ = false;
+};
 
 class Introspection {
  public:
@@ -24,10 +51,9 @@ class Introspection {
   // At most kHitRateRowsMax rows; reply->next_row continues.
   Status HitRates(SessionId session, uint32_t first_row, protocol::HitRateReply* reply,
                   std::vector<protocol::HitRateRow>* rows);
-  // The next keys of a chain; call until result->is_finished or no keys are left, then once
-  // more with is_finished set. kNotFound: the domain has no such group.
-  Status Explain(SessionId session, const GroupId& group, std::span<const BlockKey> keys,
-                 ExplainResult* result);
+  // `answer` outlives the operation.
+  ExplainOperation Explain(SessionId session, const GroupId& group, uint32_t key_count,
+                           ExplainResult* answer);
 
  private:
   StoreRooms& store_;

@@ -12,9 +12,10 @@ namespace terrace {
 class OperationTie;
 struct StoreRooms;
 
-// What a step has brought an operation to.
+// The state of an operation after a step.
 enum class Progress : uint8_t {
-  kGoesOn,   // step it with the keys behind those it has passed
+  kGoesOn,   // step it, with the keys behind those it has passed
+  kStays,    // step it with the same keys: it is not through with them
   kAwaits,   // OnSeekDone follows: step it then, likewise
   kFollows,  // it is over; OnWaitDone brings the outcome
   kDone,     // it is over, and its answer whole

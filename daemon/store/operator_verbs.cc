@@ -1,6 +1,7 @@
 #include "daemon/store/operator_verbs.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "daemon/store/store_rooms.h"
 #include "terrace/check.h"
@@ -113,6 +114,7 @@ Status WaitOperation::Await(const KeysQuery& query) {
   StoreRooms& store = *tie_.store();
   Caller caller;
   TERRACE_RETURN_IF_ERROR(store.Enter(query.session, query.group_index, &caller));
+  PendingRegister& known = caller.rooms->pending;
   Waiters& waiters = caller.rooms->waiters;
   if (caller.domain().persistent_tier == kLowerTiersMax) {
     return Status(StatusCode::kUnsupported, "no persistent tier is configured");
@@ -126,9 +128,9 @@ Status WaitOperation::Await(const KeysQuery& query) {
     if (!caller.rooms->residency.lower.IsPersisted(id)) missing.push_back(id);
   }
   if (missing.empty()) return Status::Ok();
-  PendingId pending = waiters.Find(query.session, query.request_id);
+  PendingId pending = known.Find(query.session, query.request_id);
   if (pending == kPendingNone) {
-    if (waiters.CountOf(query.session) >= store.options.pending_per_session_max) {
+    if (known.CountOf(query.session) >= store.options.pending_per_session_max) {
       return Status(StatusCode::kBusy, "the session has pending_per_session_max requests pending");
     }
     pending = waiters.Open(
@@ -148,7 +150,7 @@ Status WaitOperation::Finish(const KeysQuery& query) {
   Caller caller;
   TERRACE_RETURN_IF_ERROR(store.Enter(query.session, query.group_index, &caller));
   Waiters& waiters = caller.rooms->waiters;
-  const PendingId pending = waiters.Find(query.session, query.request_id);
+  const PendingId pending = caller.rooms->pending.Find(query.session, query.request_id);
   if (pending == kPendingNone) return Status::Ok();
   const StatusCode outcome = waiters.WaitOutcome(pending);
   if (outcome == StatusCode::kBusy) {
@@ -181,9 +183,9 @@ void WaitOperation::Undo() {
   tie_.Cut();
   const SessionIndex session = store == nullptr ? kSessionNone : store->sessions.Find(session_);
   if (session == kSessionNone) return;
-  Waiters& waiters = store->at(store->sessions.at(session).domain_index).waiters;
-  const PendingId pending = waiters.Find(session_, request_id_);
-  if (pending != kPendingNone && !waiters.IsArmed(pending)) waiters.Drop(pending);
+  DomainRooms& rooms = store->at(store->sessions.at(session).domain_index);
+  const PendingId pending = rooms.pending.Find(session_, request_id_);
+  if (pending != kPendingNone && !rooms.pending.IsArmed(pending)) rooms.waiters.Drop(pending);
 }
 
 WaitOperation OperatorVerbs::Wait() { return WaitOperation(store_.operations); }
@@ -221,8 +223,9 @@ class OperatorEviction {
         is_all_(query.keys.empty()),
         reply_(reply) {}
 
-  // Keys of a chain come head first: the tail goes first. children_gone: looked up, never walked.
-  void EvictKeys(const std::vector<BlockId>& ids, OperatorVerbs::ChildrenGone& children_gone) {
+  // Keys of a chain come head first: the tail goes first.
+  void EvictKeys(const std::vector<BlockId>& ids,
+                 std::unordered_map<uint32_t, uint32_t>& children_gone) {
     for (size_t i = ids.size(); i-- > 0;) {
       const BlockId id = ids[i];
       const RadixIndex::Node& node = caller_.domain().index.node(id);
@@ -313,79 +316,116 @@ uint32_t OperatorVerbs::KeyCost(SessionId session, uint32_t group_index) const {
   return std::max(kFoundCostBlocks * domain.index.group_count(), 1u);
 }
 
-Status OperatorVerbs::Evict(const KeysQuery& query, uint64_t* cursor, protocol::EvictReply* reply,
-                            ChildrenGone* gone) {
+Status EvictOperation::Evict(const KeysQuery& query) {
+  StoreRooms& store = *tie_.store();
   Caller caller;
-  TERRACE_RETURN_IF_ERROR(store_.Enter(query.session, query.group_index, &caller));
-  OperatorEviction eviction(caller, query, reply);
-  if (!(query.flags & protocol::kEvictSubtree)) {
-    ChildrenGone own;
-    eviction.EvictKeys(BlocksOf(caller, query), gone == nullptr ? own : *gone);
-    *cursor = 0;
-    store_.Settle(*caller.rooms);
-    return Status::Ok();
+  TERRACE_RETURN_IF_ERROR(store.Enter(query.session, query.group_index, &caller));
+  domain_index_ = caller.domain().domain_index;
+  if ((query.flags & protocol::kEvictSubtree) != 0) {
+    TERRACE_RETURN_IF_ERROR(Walk(query, caller));
+  } else {
+    OperatorEviction(caller, query, answer_).EvictKeys(BlocksOf(caller, query), children_gone_);
   }
+  store.Settle(*caller.rooms);
+  return Status::Ok();
+}
+
+// What is below the keys, or, without any, everything.
+Status EvictOperation::Walk(const KeysQuery& query, const Caller& caller) {
   TreeWalks& walks = caller.domain().walks;
-  if (*cursor == 0) {
-    *cursor = OpenEvictWalk(caller, query);
+  if (walk_ == 0) {
+    walk_ = OpenEvictWalk(caller, query);
     if (query.keys.empty() && !(query.flags & protocol::kEvictDryRun)) {
       ForgetShared(caller, GroupsOf(caller, query.group_index));
     }
   }
-  if (!walks.IsOpen(*cursor)) {
+  if (!walks.IsOpen(walk_)) {
     return Status(StatusCode::kGone, "too many walks are under way; start this one again");
   }
   bool is_done = false;
-  eviction.EvictWalked(*cursor, walks.mark(*cursor), &is_done);
-  if (is_done) {
-    walks.Close(*cursor);
-    *cursor = 0;
-  }
-  store_.Settle(*caller.rooms);
+  OperatorEviction(caller, query, answer_).EvictWalked(walk_, walks.mark(walk_), &is_done);
+  if (is_done) walks.Close(std::exchange(walk_, 0));
   return Status::Ok();
 }
 
-Status OperatorVerbs::Reset(SessionId session, uint32_t group_index, uint64_t* cursor) {
+Result<Progress> EvictOperation::Step(const KeysQuery& query) {
+  TERRACE_CHECK(tie_.store() != nullptr, "an operation that is over is not stepped");
+  if (const Status evicted = Evict(query); !evicted.ok()) {
+    Undo();
+    return evicted;
+  }
+  if (walk_ != 0) return Progress::kStays;
+  passed_count_ += static_cast<uint32_t>(query.keys.size());
+  if (passed_count_ < query.key_count_of_request) return Progress::kGoesOn;
+  tie_.Cut();
+  return Progress::kDone;
+}
+
+void EvictOperation::Undo() {
+  StoreRooms* const store = tie_.store();
+  tie_.Cut();
+  if (store != nullptr && walk_ != 0) store->at(domain_index_).domain.walks.Close(walk_);
+}
+
+EvictOperation OperatorVerbs::Evict(protocol::EvictReply* answer) {
+  return {store_.operations, answer};
+}
+
+// ---- Reset ----
+
+Status ResetOperation::Erase() {
+  StoreRooms& store = *tie_.store();
   Caller caller;
-  TERRACE_RETURN_IF_ERROR(store_.Enter(session, group_index, &caller));
+  TERRACE_RETURN_IF_ERROR(store.Enter(session_, group_index_, &caller));
   const EraseCauseScope scope(caller.domain(), protocol::MissCause::kOperator);
   // Not an eviction: what is leased leaves the index, too, and its slots fall with the lease.
-  const GroupRange groups = GroupsOf(caller, group_index);
+  const GroupRange groups = GroupsOf(caller, group_index_);
   uint32_t budget = protocol::kBlocksPerTurnMax;
-  if (*cursor == 0) ForgetShared(caller, groups);
-  *cursor = 0;
-  for (uint32_t g = groups.first; g < groups.end && *cursor == 0; ++g) {
+  if (!std::exchange(is_begun_, true)) ForgetShared(caller, groups);
+  for (uint32_t g = groups.first; g < groups.end && budget > 0; ++g) {
     BlockId root;
-    while ((root = caller.domain().index.first_root(g)) != kBlockNone) {
+    while (budget > 0 && (root = caller.domain().index.first_root(g)) != kBlockNone) {
       caller.rooms->residency.lifecycle.Erase(root, StatusCode::kGone);
-      if (--budget == 0) {
-        *cursor = 1;
-        break;
-      }
+      --budget;
     }
   }
-  store_.Settle(*caller.rooms);
+  is_through_ = budget > 0;
+  store.Settle(*caller.rooms);
   return Status::Ok();
 }
+
+Result<Progress> ResetOperation::Step() {
+  TERRACE_CHECK(tie_.store() != nullptr, "an operation that is over is not stepped");
+  const Status erased = Erase();
+  if (erased.ok() && !is_through_) return Progress::kGoesOn;
+  tie_.Cut();
+  if (!erased.ok()) return erased;
+  return Progress::kDone;
+}
+
+ResetOperation OperatorVerbs::Reset(SessionId session, uint32_t group_index) {
+  return {store_.operations, session, group_index};
+}
+
+// ---- what has been erased ----
 
 Status OperatorVerbs::AwaitErasures(SessionId session, uint64_t request_id) {
   Caller caller;
   TERRACE_RETURN_IF_ERROR(store_.Enter(session, kAllGroups, &caller));
   ErasureMark mark = caller.domain().MarkErasures();
   if (caller.domain().IsErased(&mark)) return Status::Ok();
-  Waiters& waiters = caller.rooms->waiters;
-  if (waiters.CountOf(session) >= store_.options.pending_per_session_max) {
+  if (caller.rooms->pending.CountOf(session) >= store_.options.pending_per_session_max) {
     return Status(StatusCode::kNoSpace,
                   "erased, but pending_per_session_max requests of the session are pending: ask "
                   "again to learn when no crash can bring it back");
   }
-  const PendingId pending =
-      waiters.Open({.kind = PendingKind::kErasure, .session = session, .request_id = request_id});
+  const PendingId pending = caller.rooms->waiters.Open(
+      {.kind = PendingKind::kErasure, .session = session, .request_id = request_id});
   if (pending == kPendingNone) {
     return Status(StatusCode::kInvalid, "a request of that id is pending");
   }
   const uint64_t now_us = store_.clock.NowUs();
-  waiters.ArmErasure(pending, mark, now_us + protocol::kErasureWaitUs);
+  caller.rooms->erasures.Arm(pending, mark, now_us + protocol::kErasureWaitUs);
   store_.retry_us = std::min(store_.retry_us, now_us);
   return Status(StatusCode::kBusy, "the answer follows");
 }
@@ -422,36 +462,61 @@ protocol::ListEntry Describe(const DomainRooms& rooms, BlockId id) {
 
 }  // namespace
 
-Status OperatorVerbs::List(SessionId session, const protocol::ListRequest& request,
-                           protocol::ListReply* reply, std::vector<protocol::ListEntry>* entries) {
+Status ListOperation::Continue() {
+  StoreRooms& store = *tie_.store();
   Caller caller;
-  TERRACE_RETURN_IF_ERROR(store_.Enter(session, request.group_handle, &caller));
+  TERRACE_RETURN_IF_ERROR(store.Enter(session_, request_.group_handle, &caller));
+  domain_index_ = caller.domain().domain_index;
   TreeWalks& walks = caller.domain().walks;
-  entries->clear();
-  *reply = {};
-  uint64_t cursor = request.cursor;
+  uint64_t& cursor = answer_->reply.cursor;
+  if (passed_count_ == 0) cursor = request_.cursor;
   if (cursor == 0) {
-    const GroupRange groups = GroupsOf(caller, request.group_handle);
+    const GroupRange groups = GroupsOf(caller, request_.group_handle);
     WalkScope scope{.group_first = groups.first, .group_end = groups.end};
-    for (uint32_t g = groups.first; g < groups.end && !request.root.is_zero(); ++g) {
-      scope.roots.push_back({.group_index = g, .key = request.root});
+    for (uint32_t g = groups.first; g < groups.end && !request_.root.is_zero(); ++g) {
+      scope.roots.push_back({.group_index = g, .key = request_.root});
     }
-    cursor = walks.Open(std::move(scope));
+    cursor = walk_ = walks.Open(std::move(scope));
   }
   if (!walks.IsOpen(cursor)) {
     return Status(StatusCode::kGone, "too many walks are under way; start this one again");
   }
-  const uint32_t entry_count_max = std::min(request.entry_count_max, protocol::kBlocksPerTurnMax);
+  const uint32_t entry_count_max = std::min(request_.entry_count_max, protocol::kBlocksPerTurnMax);
   uint32_t budget = kListBlocksMax;
   bool is_done = false;
-  while (budget > 0 && !is_done && entries->size() < entry_count_max) {
+  while (budget > 0 && !is_done && answer_->entries.size() < entry_count_max) {
     const BlockId id = walks.Next(cursor, &budget, &is_done);
-    if (id != kBlockNone) entries->push_back(Describe(*caller.rooms, id));
+    if (id != kBlockNone) answer_->entries.push_back(Describe(*caller.rooms, id));
   }
-  if (is_done) walks.Close(cursor);
-  reply->cursor = is_done ? 0 : cursor;
-  reply->entry_count = static_cast<uint32_t>(entries->size());
+  if (is_done) walks.Close(std::exchange(cursor, 0));
+  passed_count_ += kListBlocksMax;
+  answer_->reply.entry_count = static_cast<uint32_t>(answer_->entries.size());
+  if (answer_->entries.size() >= entry_count_max) passed_count_ = protocol::kBlocksPerTurnMax;
   return Status::Ok();
+}
+
+Result<Progress> ListOperation::Step() {
+  TERRACE_CHECK(tie_.store() != nullptr, "an operation that is over is not stepped");
+  if (const Status listed = Continue(); !listed.ok()) {
+    Undo();
+    return listed;
+  }
+  if (answer_->reply.cursor != 0 && passed_count_ < protocol::kBlocksPerTurnMax) {
+    return Progress::kGoesOn;
+  }
+  tie_.Cut();
+  return Progress::kDone;
+}
+
+void ListOperation::Undo() {
+  StoreRooms* const store = tie_.store();
+  tie_.Cut();
+  if (store != nullptr && walk_ != 0) store->at(domain_index_).domain.walks.Close(walk_);
+}
+
+ListOperation OperatorVerbs::List(SessionId session, const protocol::ListRequest& request,
+                                  ListResult* answer) {
+  return {store_.operations, session, request, answer};
 }
 
 }  // namespace terrace

@@ -9,11 +9,13 @@
 
 #include "daemon/block/keys_query.h"
 #include "daemon/store/operation.h"
+#include "daemon/store/verb_results.h"
 #include "terrace/protocol.h"
 #include "terrace/status.h"
 
 namespace terrace {
 
+struct Caller;
 struct StoreRooms;
 
 // How many blocks are described in one turn: all members and copies of each are looked at.
@@ -42,6 +44,78 @@ class WaitOperation {
   uint32_t passed_count_ = 0;
 };
 
+// An operation: what was evicted stays so when it is dropped. Counts in `answer` add up.
+class EvictOperation {
+ public:
+  EvictOperation(OperationList& list, protocol::EvictReply* answer) : tie_(list), answer_(answer) {}
+  EvictOperation(EvictOperation&&) noexcept = default;
+  ~EvictOperation() { Undo(); }
+
+  // The next keys, as in WaitOperation; at most kBlocksPerTurnMax blocks. Without kEvictSubtree
+  // keys of a chain come tail first, step by step; with it a step may take several (kStays). kGone:
+  // more walks were begun meanwhile than are kept; start again.
+  Result<Progress> Step(const KeysQuery& query);
+
+ private:
+  Status Evict(const KeysQuery& query);
+  Status Walk(const KeysQuery& query, const Caller& caller);
+  void Undo();
+
+  OperationTie tie_;
+  protocol::EvictReply* answer_;
+  uint32_t domain_index_ = 0;
+  uint64_t walk_ = 0;  // 0: none is open
+  uint32_t passed_count_ = 0;
+  // Of a dry run: how many children of a block would have gone. Looked up, never walked.
+  std::unordered_map<uint32_t, uint32_t> children_gone_;
+};
+
+// An operation: every block of the group leaves. What has left stays so when it is dropped.
+class ResetOperation {
+ public:
+  ResetOperation(OperationList& list, SessionId session, uint32_t group_index)
+      : tie_(list), session_(session), group_index_(group_index) {}
+
+  // kBlocksPerTurnMax blocks at most.
+  Result<Progress> Step();
+
+ private:
+  Status Erase();
+
+  OperationTie tie_;
+  SessionId session_;
+  uint32_t group_index_;
+  bool is_begun_ = false;
+  bool is_through_ = false;
+};
+
+// An operation: a page of a listing, of kBlocksPerTurnMax entries at most. Undone, a listing that
+// it began has ended.
+class ListOperation {
+ public:
+  // request.group_handle is the group's index, or kAllGroups.
+  ListOperation(OperationList& list, SessionId session, const protocol::ListRequest& request,
+                ListResult* answer)
+      : tie_(list), session_(session), request_(request), answer_(answer) {}
+  ListOperation(ListOperation&&) noexcept = default;
+  ~ListOperation() { Undo(); }
+
+  // Looks at kListBlocksMax blocks at most. kGone as in EvictOperation.
+  Result<Progress> Step();
+
+ private:
+  Status Continue();
+  void Undo();
+
+  OperationTie tie_;
+  SessionId session_;
+  protocol::ListRequest request_;
+  ListResult* answer_;
+  uint32_t domain_index_ = 0;
+  uint32_t passed_count_ = 0;  // blocks
+  uint64_t walk_ = 0;          // that it began; 0: none is open
+};
+
 class OperatorVerbs {
  public:
   explicit OperatorVerbs(StoreRooms& store) : store_(store) {}
@@ -50,22 +124,15 @@ class OperatorVerbs {
   WaitOperation Wait();
   // How many lookups a key of such a query costs: more than one where all groups are asked for it.
   uint32_t KeyCost(SessionId session, uint32_t group_index) const;
-  // Cursors: do at most kBlocksPerTurnMax blocks and say in *cursor whether more is left (0: done);
-  // counts in *reply add up. kGone: more cursors were opened meanwhile than are kept; start again.
-  // Without kEvictSubtree keys of a chain come tail first, call by call; of a dry run `gone`
-  // remembers from call to call how many children of a block would have gone.
-  using ChildrenGone = std::unordered_map<uint32_t, uint32_t>;
-  Status Evict(const KeysQuery& query, uint64_t* cursor, protocol::EvictReply* reply,
-               ChildrenGone* gone = nullptr);
+  // `answer` outlives the operation.
+  EvictOperation Evict(protocol::EvictReply* answer);
   Status Pin(const KeysQuery& query, protocol::PinReply* reply);
-  Status Reset(SessionId session, uint32_t group_index, uint64_t* cursor);
+  ResetOperation Reset(SessionId session, uint32_t group_index);
   // After an Evict or Reset. kOk: no successor will find what was erased, not even after a loss of
   // power; kBusy: OnWaitDone follows, with kBusy if that takes longer than
   // protocol::kErasureWaitUs. kNoSpace: too many requests are pending.
   Status AwaitErasures(SessionId session, uint64_t request_id);
-  // Looks at kListBlocksMax blocks at most; reply->cursor continues.
-  Status List(SessionId session, const protocol::ListRequest& request, protocol::ListReply* reply,
-              std::vector<protocol::ListEntry>* entries);
+  ListOperation List(SessionId session, const protocol::ListRequest& request, ListResult* answer);
 
  private:
   StoreRooms& store_;

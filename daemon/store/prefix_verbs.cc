@@ -123,7 +123,7 @@ class PrefixHolder {
   bool Hold() {
     const bool may_follow = query_.flags & protocol::kAcquireFollow;
     // Every key is compared: whose keys are no chain gets nobody else's bytes for it.
-    const uint32_t blocks_left = caller_.rooms->keeper.BlocksLeft(target_.lease);
+    const uint32_t blocks_left = caller_.rooms->lease_manager.BlocksLeft(target_.lease);
     for (const BlockId id : PathOf(caller_.domain(), query_, RadixIndex::Proof::kEveryKey)) {
       Visibility found = VisibilityOf(caller_, id);
       if (takes_device() && IsReadableThere(id)) found = Visibility::kOnDevice;
@@ -164,7 +164,8 @@ class PrefixHolder {
               ? held_[i]
               : kBlockNone;
       if (caller_.rooms->residency.dram.TakeReadAhead(held_[i])) ++domain.counters.read_ahead_used;
-      // Who reads in the device reads further than who joins without it: see PrefixVerbs::JoinRead.
+      // Who reads in the device reads further than who joins without it: see
+      // JoinOperation::ReadBlocks.
       if (takes_device() || (found_[i] == Visibility::kReady && is_by_parts())) KeepReadable(index);
       if (found_[i] == Visibility::kOnDevice) {
         AnswerOnDevice(index, b);
@@ -185,7 +186,7 @@ class PrefixHolder {
   }
 
  private:
-  // What the shared tier may have.
+  // Blocks that the shared tier may have.
   void ExpectMore(uint32_t blocks_left) {
     BlockId parent = held_.empty() ? kBlockNone : held_.back();
     if (held_.empty() && !query_.parent.is_zero()) {
@@ -193,22 +194,22 @@ class PrefixHolder {
     }
     const std::vector<BlockId> expected = caller_.rooms->shared_reader.Expect(
         query_, held_.size(), parent, blocks_left - held_.size());
-    caller_.rooms->keeper.AppendPath(target_.lease, expected);
+    caller_.rooms->lease_manager.AppendPath(target_.lease, expected);
     held_.insert(held_.end(), expected.begin(), expected.end());
     found_.resize(held_.size(), Visibility::kBelow);
   }
 
   // To the lease, together what may be together.
   void Append() {
-    LeaseKeeper& keeper = caller_.rooms->keeper;
+    LeaseManager& manager = caller_.rooms->lease_manager;
     std::span<const BlockId> left = held_;
     for (size_t i = 0; i < held_.size(); ++i) {
       if (found_[i] != Visibility::kReserved) continue;
-      keeper.AppendPath(target_.lease, left.first(left.size() - (held_.size() - i)));
-      keeper.Append(target_.lease, held_[i], kEntryByParts);
+      manager.AppendPath(target_.lease, left.first(left.size() - (held_.size() - i)));
+      manager.Append(target_.lease, held_[i], kEntryByParts);
       left = std::span(held_).subspan(i + 1);
     }
-    keeper.AppendPath(target_.lease, left);
+    manager.AppendPath(target_.lease, left);
   }
 
   ReadOrder Order() {
@@ -313,20 +314,21 @@ class PrefixHolder {
 // Opens the lease and the pending request of a new Acquire or Prefetch.
 Status Begin(StoreRooms& store, const Caller& caller, const KeysQuery& query, LeaseKind kind,
              LeaseId* lease) {
-  Waiters& waiters = caller.rooms->waiters;
-  if (waiters.CountOf(query.session) >= store.options.pending_per_session_max) {
+  const PendingRegister& known = caller.rooms->pending;
+  if (known.CountOf(query.session) >= store.options.pending_per_session_max) {
     return Status(StatusCode::kBusy, "the session has pending_per_session_max requests pending");
   }
-  if (waiters.Find(query.session, query.request_id) != kPendingNone) {
+  if (known.Find(query.session, query.request_id) != kPendingNone) {
     return Status(StatusCode::kInvalid, "a request of that id is pending");
   }
-  const Result<LeaseId> opened = caller.rooms->keeper.Open(kind, caller.session, query.group_index);
+  const Result<LeaseId> opened =
+      caller.rooms->lease_manager.Open(kind, caller.session, query.group_index);
   if (!opened.ok()) return opened.status();
   *lease = *opened;
   if (query.key_count_of_request > CacheDomain::kGrownAtOnceMin) {
     caller.domain().leases.MakeRoom(*lease, query.key_count_of_request, 0);
   }
-  waiters.Open(
+  caller.rooms->waiters.Open(
       {.kind = kind == LeaseKind::kPrefetch ? PendingKind::kPrefetch : PendingKind::kAcquire,
        .session = query.session,
        .request_id = query.request_id,
@@ -357,7 +359,7 @@ std::vector<BlockRange> ReadyPathOf(const Caller& caller, const KeysQuery& query
   const CacheDomain& domain = caller.domain();
   std::vector<BlockRange> path;
   domain.index.Match(query.group_index, query.keys, RadixIndex::Proof::kEveryKey, &path);
-  uint32_t left = caller.rooms->keeper.BlocksLeftOf(caller.session);
+  uint32_t left = caller.rooms->lease_manager.BlocksLeftOf(caller.session);
   const uint8_t class_of_uid = domain.writer_classes.ClassOf(caller.uid);
   const uint8_t own_class = class_of_uid == kReadyForNone ? kReadyForAll : class_of_uid;
   for (size_t i = 0; i < path.size(); ++i) {
@@ -422,7 +424,7 @@ Status PrefixVerbs::Seek(const KeysQuery& query, uint64_t* end_us) {
       domain.index.Match(query.group_index, query.keys, RadixIndex::Proof::kEveryKey, &path);
   if (known_count == query.keys.size()) return Status::Ok();
   if (known_count > 0) {
-    // What is being written here comes from here.
+    // A block that is being written here comes from here.
     const Visibility found = VisibilityOf(caller, path.back().first + path.back().block_count - 1);
     if (found == Visibility::kNothing || found == Visibility::kReserved) return Status::Ok();
   }
@@ -445,7 +447,7 @@ Status AcquireOperation::HoldRuns(const KeysQuery& query) {
   domain.counters.acquire_blocks_asked += block_count;
   caller.group->acquire_blocks_asked += block_count;
   answer_->misses.asked_count += block_count;
-  caller.rooms->keeper.AppendReady(lease, path);
+  caller.rooms->lease_manager.AppendReady(lease, path);
   domain.leases.SetTip(lease, query.keys[block_count - 1]);
   WalkOnReady(*caller.group, block_count, &answer_->walk);
   AppendToSpans({.first_block = 0, .block_count = block_count}, &answer_->spans);
@@ -471,7 +473,7 @@ Status AcquireOperation::Hold(const KeysQuery& query) {
   } else {
     lease = domain.leases.Find(answer_->reply.token);
   }
-  const PendingId pending = caller.rooms->waiters.Find(query.session, query.request_id);
+  const PendingId pending = caller.rooms->pending.Find(query.session, query.request_id);
   if (lease == kLeaseNone || pending == kPendingNone ||
       domain.leases.at(lease).phase != LeasePhase::kBuilding) {
     return Status(StatusCode::kGone, "the lease was revoked while it was built");
@@ -521,14 +523,14 @@ void AcquireOperation::Finish(const KeysQuery& query) {
   TrimSpans(block_count, &answer_->spans);
   answer_->slots.resize(size_t{block_count} * std::popcount(member_mask));
   if (id != kLeaseNone && block_count == 0) {
-    caller.rooms->keeper.Leave(id, caller.session);
+    caller.rooms->lease_manager.Leave(id, caller.session);
   } else if (id != kLeaseNone) {
     caller.domain().leases.GoLive(id);
     if (query.hints.recompute_ns_per_token != 0) {
       caller.group->recompute_ns_per_token = query.hints.recompute_ns_per_token;
     }
     PromisedHits promised(query.group_index, block_count, answer_->spans);
-    const PendingId pending = caller.rooms->waiters.Find(query.session, query.request_id);
+    const PendingId pending = caller.rooms->pending.Find(query.session, query.request_id);
     if (pending != kPendingNone &&
         caller.rooms->waiters.Arm(pending, store.DeadlineUs(query.hints))) {
       caller.rooms->waiters.Promise(pending, std::move(promised));
@@ -589,13 +591,13 @@ Status PrefetchOperation::Hold(const KeysQuery& query) {
   Caller caller;
   TERRACE_RETURN_IF_ERROR(store.Enter(query.session, query.group_index, &caller));
   CacheDomain& domain = caller.domain();
-  PendingId pending = caller.rooms->waiters.Find(query.session, query.request_id);
+  PendingId pending = caller.rooms->pending.Find(query.session, query.request_id);
   LeaseId lease = kLeaseNone;
   if (answer_->walk.walked_count == 0) {
     TERRACE_RETURN_IF_ERROR(Begin(store, caller, query, LeaseKind::kPrefetch, &lease));
-    pending = caller.rooms->waiters.Find(query.session, query.request_id);
+    pending = caller.rooms->pending.Find(query.session, query.request_id);
   } else if (pending != kPendingNone) {
-    lease = caller.rooms->waiters.LeaseOf(pending);
+    lease = caller.rooms->pending.at(pending).lease;
   }
   if (lease == kLeaseNone) return Status(StatusCode::kBusy, "the request was cancelled");
   if (domain.leases.at(lease).entries.size() < answer_->walk.walked_count) {
@@ -617,10 +619,10 @@ void PrefetchOperation::Finish(const KeysQuery& query) {
   Caller caller;
   if (!store.Enter(query.session, query.group_index, &caller).ok()) return;
   Waiters& waiters = caller.rooms->waiters;
-  const PendingId pending = waiters.Find(query.session, query.request_id);
+  const PendingId pending = caller.rooms->pending.Find(query.session, query.request_id);
   uint32_t block_count = 0;
   if (pending != kPendingNone) {
-    const LeaseId lease = waiters.LeaseOf(pending);
+    const LeaseId lease = caller.rooms->pending.at(pending).lease;
     block_count =
         UsefulBlocks(query, *caller.group,
                      UsableCount(caller, caller.domain().leases.at(lease), &answer_->walk));
@@ -654,8 +656,8 @@ void PrefetchOperation::Undo() {
   const SessionIndex session = store->sessions.Find(session_);
   if (session == kSessionNone || store->sessions.at(session).is_hung_up) return;
   DomainRooms& rooms = store->at(store->sessions.at(session).domain_index);
-  const PendingId pending = rooms.waiters.Find(session_, request_id_);
-  if (pending == kPendingNone || rooms.waiters.IsArmed(pending)) return;
+  const PendingId pending = rooms.pending.Find(session_, request_id_);
+  if (pending == kPendingNone || rooms.pending.IsArmed(pending)) return;
   rooms.waiters.Drop(pending);
   store->Settle(rooms);
 }

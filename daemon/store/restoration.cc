@@ -36,10 +36,11 @@ Status Restoration::RestoreGroup(uint32_t domain_index, const SpaceGroupSpec& sp
   if (domain.groups.size() >= domain.limits.groups_max) {
     return Status(StatusCode::kNoSpace, "groups_max groups are restored");
   }
-  const Result<uint32_t> added = AddGroup(domain, spec, kAllGroups, &why);
+  uint32_t place = kAllGroups;
+  const Error added = AddGroup(domain, spec, kAllGroups, &place);
   if (!added.ok()) return added.status();
-  domain.groups[*added]->is_shelved = true;
-  store_.ledger.Step();
+  domain.groups[place]->has_file = true;
+  store_.segments.Step();
   return Status::Ok();
 }
 

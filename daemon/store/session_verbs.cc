@@ -13,28 +13,28 @@ namespace {
 std::string Quoted(const std::string& text) { return "'" + text + "'"; }
 
 // The same name with another spec, or the same Spaces on other hosts, is refused in words.
-Status RefuseOther(const SpaceGroupSpec& known, const SpaceGroupSpec& asked, std::string* why) {
-  *why = "group " + Quoted(known.name) + " is open with ";
+Error RefuseOther(const SpaceGroupSpec& known, const SpaceGroupSpec& asked) {
+  std::string why = "group " + Quoted(known.name) + " is open with ";
   if (known.members.size() != asked.members.size()) {
-    *why += std::to_string(known.members.size()) + " members, not " +
-            std::to_string(asked.members.size());
+    why += std::to_string(known.members.size()) + " members, not " +
+           std::to_string(asked.members.size());
   }
   for (size_t m = 0; m < std::min(known.members.size(), asked.members.size()); ++m) {
     const SpaceDifference difference =
         FirstDifference(known.members[m].spec, asked.members[m].spec);
     if (!difference.field.empty()) {
-      *why += "member " + std::to_string(m) + "'s " + difference.field + " " +
-              Quoted(difference.left) + ", not " + Quoted(difference.right);
+      why += "member " + std::to_string(m) + "'s " + difference.field + " " +
+             Quoted(difference.left) + ", not " + Quoted(difference.right);
       break;
     }
     if (known.members[m].is_remote != asked.members[m].is_remote) {
-      *why += "member " + std::to_string(m) +
-              (known.members[m].is_remote ? " on another host" : " on this host");
+      why += "member " + std::to_string(m) +
+             (known.members[m].is_remote ? " on another host" : " on this host");
       break;
     }
   }
-  *why += ": open another name, or the same spec";
-  return Status(StatusCode::kInvalid, "the group exists with another spec");
+  why += ": open another name, or the same spec";
+  return {Status(StatusCode::kInvalid, "the group exists with another spec"), std::move(why)};
 }
 
 }  // namespace
@@ -46,12 +46,11 @@ Error SessionVerbs::Open(const SessionOptions& session) {
   if (store_.sessions.Find(session.id) != kSessionNone) {
     return Status(StatusCode::kInvalid, "a session of that id is open");
   }
-  std::string why;
-  const SessionIndex index = store_.sessions.Open(session, &why);
-  if (index == kSessionNone) return {StatusCode::kNoSpace, std::move(why)};
+  SessionIndex index = kSessionNone;
+  TERRACE_RETURN_IF_REFUSED(store_.sessions.Open(session, &index));
   SessionRecord& record = store_.sessions.at(index);
   record.last_sign_us = store_.clock.NowUs();
-  ++store_.domains[session.domain_index]->domain.session_count;
+  ++store_.domains[session.domain_index]->domain.session_count.of_owner();
   return {};
 }
 
@@ -70,9 +69,9 @@ bool SessionVerbs::HangUp(SessionId session) {
   }
   for (const uint32_t group : record.groups) --rooms.domain.groups[group]->session_count;
   record.groups.clear();
-  --rooms.domain.session_count;
+  --rooms.domain.session_count.of_owner();
   rooms.waiters.DropAll(session, kLeaseNone);
-  rooms.keeper.OnHangUp(index);
+  rooms.lease_manager.OnHangUp(index);
   if (record.has_device) rooms.domain.options.device.tier->HangUp(session);
   if (store_.turns.End(session)) store_.StepTurns();
   store_.Settle(rooms);  // the record may be gone after this
@@ -86,8 +85,8 @@ void SessionVerbs::ProofOfDeath(SessionId session) {
   SessionRecord& record = store_.sessions.at(index);
   record.is_dead = true;
   DomainRooms& rooms = *store_.domains[record.domain_index];
-  store_.ledger.OnUnmapped(index, kSegmentNone);
-  rooms.keeper.OnHangUp(index);
+  store_.segments.OnUnmapped(index, kSegmentNone);
+  rooms.lease_manager.OnHangUp(index);
   if (record.has_device) rooms.domain.options.device.tier->ProofOfDeath(session);
   store_.Settle(rooms);
 }
@@ -103,20 +102,20 @@ Status SessionVerbs::Unmapped(SessionId session, uint32_t segment) {
   if (segment >= caller.domain().options.segments_max) {
     return Status(StatusCode::kInvalid, "the arena has no such segment");
   }
-  store_.ledger.OnUnmapped(caller.session, segment);
+  store_.segments.OnUnmapped(caller.session, segment);
   return Status::Ok();
 }
 
 uint32_t SessionVerbs::SegmentsOwedBy(SessionId session) const {
   const SessionIndex index = store_.sessions.Find(session);
-  return index == kSessionNone ? 0 : store_.ledger.OwedBy(index);
+  return index == kSessionNone ? 0 : store_.segments.OwedBy(index);
 }
 
-Result<OpenedGroup> SessionVerbs::OpenGroup(SessionId session, const SpaceGroupSpec& spec,
-                                            std::string* why) {
+Error SessionVerbs::OpenGroup(SessionId session, const SpaceGroupSpec& spec, OpenedGroup* opened) {
   Caller caller;
   TERRACE_RETURN_IF_ERROR(store_.Enter(session, kAllGroups, &caller));
-  TERRACE_RETURN_IF_ERROR(spec.Validate(why));
+  std::string why;
+  if (const Status valid = spec.Validate(&why); !valid.ok()) return {valid, std::move(why)};
   CacheDomain& domain = caller.domain();
   uint32_t place = kAllGroups;
   uint32_t idle = kAllGroups;
@@ -126,35 +125,33 @@ Result<OpenedGroup> SessionVerbs::OpenGroup(SessionId session, const SpaceGroupS
     if (group.spec().name != spec.name && group.id() != id) continue;
     if (group.spec().members == spec.members) {
       place = g;
-    } else if (IsIdle(domain, g)) {
+    } else if (domain.groups.IsIdle(g)) {
       idle = g;
     } else {
-      return RefuseOther(group.spec(), spec, why);
+      return RefuseOther(group.spec(), spec);
     }
   }
   if (place == kAllGroups) {
-    const Result<uint32_t> added = AddGroup(domain, spec, idle, why);
-    if (!added.ok()) return added.status();
-    place = *added;
-    store_.ledger.Step();
+    TERRACE_RETURN_IF_REFUSED(AddGroup(domain, spec, idle, &place));
+    store_.segments.Step();
   }
   Group& group = *domain.groups[place];
   group.was_opened = true;
   caller.rooms->adoption.OnGroup(place);
-  GroupShelf* const shelf = store_.options.shelf;
-  if (shelf != nullptr && shelf->StateOf(domain.domain_index, id) == GroupShelf::State::kFailed) {
-    shelf->Keep(domain.domain_index, spec);
+  GroupFiles* const files = store_.options.group_files;
+  if (files != nullptr && files->StateOf(domain.domain_index, id) == GroupFiles::State::kFailed) {
+    files->Keep(domain.domain_index, spec);
   }
   SessionRecord& record = store_.sessions.at(caller.session);
   if (std::find(record.groups.begin(), record.groups.end(), place) == record.groups.end()) {
     record.groups.push_back(place);
     ++group.session_count;
   }
-  OpenedGroup opened{.group_index = place, .id = id};
+  *opened = {.group_index = place, .id = id};
   for (const SpaceGroupMember& member : spec.members) {
-    opened.members.push_back({.space = member.spec.Id(), .slot_bytes = member.spec.slot_bytes()});
+    opened->members.push_back({.space = member.spec.Id(), .slot_bytes = member.spec.slot_bytes()});
   }
-  return opened;
+  return {};
 }
 
 }  // namespace terrace

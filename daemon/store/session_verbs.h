@@ -7,7 +7,6 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
 #include <vector>
 
 #include "daemon/block/domain_options.h"
@@ -41,7 +40,8 @@ class SessionVerbs {
   // Any frame from the session: renews its leases' time to live.
   void SignOfLife(SessionId session);
 
-  Result<OpenedGroup> OpenGroup(SessionId session, const SpaceGroupSpec& spec, std::string* why);
+  // kInvalid: the spec is, or the group is open with another; kNoSpace: groups_max are in use.
+  Error OpenGroup(SessionId session, const SpaceGroupSpec& spec, OpenedGroup* opened);
   // The session has unmapped a segment that another domain wants.
   Status Unmapped(SessionId session, uint32_t segment);
   // Segments that another domain wants and this session has not unmapped.

@@ -41,22 +41,22 @@ void AddTiers(const CacheDomain& domain, DomainStats* stats) {
 // What the domain's clients have reported of their copies to and from devices.
 DomainStats::CopyStats CopyStatsOf(const SessionRegister& sessions, uint32_t domain_index) {
   DomainStats::CopyStats sum;
-  for (SessionIndex index = 0; index < sessions.index_count(); ++index) {
-    const SessionRecord& record = sessions.at(index);
-    const bool is_present = record.is_used && !record.is_hung_up;
-    if (!is_present || record.domain_index != domain_index || record.report == nullptr) continue;
+  sessions.ForEach([&](SessionIndex, const SessionRecord& record) {
+    if (record.is_hung_up || record.domain_index != domain_index || record.report == nullptr) {
+      return;
+    }
     const protocol::DeviceReport& report = *record.report;
     ++sum.client_count;
     sum.pinned_bytes += report.pinned_bytes;
     sum.straight_bytes += report.straight_bytes;
     sum.bounced_bytes += report.bounced_bytes;
     sum.registrations_failed += report.failed_count;
-    if (sum.clients.size() == kCopyClientsShownMax) continue;
+    if (sum.clients.size() == kCopyClientsShownMax) return;
     sum.clients.push_back({.session = record.id,
                            .backend = Printable(report.backend),
                            .why = Printable(report.why),
                            .counts = report});
-  }
+  });
   return sum;
 }
 
@@ -72,11 +72,11 @@ DomainStats StatsOf(const StoreRooms& store, const DomainRooms& rooms) {
   stats.admission_policy = domain.limits.admission_policy;
   stats.write_bytes_per_day = domain.options.write_bytes_per_day;
   stats.segment_bytes = domain.options.segment_bytes;
-  stats.segments_populated = store.ledger.populated_count(domain.domain_index);
+  stats.segments_populated = store.segments.populated_count(domain.domain_index);
   stats.segments_max = domain.options.segments_max;
   stats.segments_guaranteed = domain.options.segments_guaranteed;
-  stats.segments_borrowed = store.ledger.borrowed_count(domain.domain_index);
-  stats.segments_leaving = store.ledger.leaving_count(domain.domain_index);
+  stats.segments_borrowed = store.segments.borrowed_count(domain.domain_index);
+  stats.segments_leaving = store.segments.leaving_count(domain.domain_index);
   stats.slot_bytes_used = usage.used_bytes;
   stats.slot_bytes_stranded = usage.waste_bytes + usage.free_slot_bytes;
   stats.fenced_bytes = domain.fenced_bytes;

@@ -21,13 +21,13 @@ Store::Store(StoreOptions options, Clock& clock, Random& random, Offload& offloa
       devices_(*rooms_),
       checks_(*rooms_),
       events_(*rooms_) {
-  rooms_->ledger.Step();
+  rooms_->segments.Step();
 }
 Store::~Store() = default;
 
 uint64_t Store::work() const { return rooms_->work; }
 
-bool Store::is_ready() const { return rooms_->ledger.is_ready(); }
+bool Store::is_ready() const { return rooms_->segments.is_ready(); }
 
 void Store::StopScrub() {
   for (const auto& rooms : rooms_->domains) {

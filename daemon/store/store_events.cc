@@ -31,12 +31,12 @@ void StoreEvents::ArmTick(uint32_t domain_index) {
 }
 
 void StoreEvents::OnSegmentPopulated(uint32_t domain_index, uint32_t segment, Status status) {
-  store_.ledger.OnPopulated(domain_index, segment, status);
+  store_.segments.OnPopulated(domain_index, segment, status);
   store_.domains[domain_index]->room_waits.Wake();
 }
 
 void StoreEvents::OnSegmentPunched(uint32_t domain_index, uint32_t segment, Status status) {
-  store_.ledger.OnPunched(domain_index, segment, status);
+  store_.segments.OnPunched(domain_index, segment, status);
 }
 
 void StoreEvents::OnChecksumsDone(OffloadId id, std::span<const Checksum> roots) {
@@ -56,10 +56,11 @@ void StoreEvents::OnChecksumsDone(OffloadId id, std::span<const Checksum> roots)
   store_.Settle(rooms);
 }
 
-void StoreEvents::OnShelfChanged(uint32_t domain_index) {
-  TERRACE_CHECK(domain_index < store_.domains.size(), "a shelf names its domain");
+void StoreEvents::OnGroupFilesChanged(uint32_t domain_index) {
+  TERRACE_CHECK(domain_index < store_.domains.size(),
+                "whoever writes groups' files names their domain");
   DomainRooms& rooms = *store_.domains[domain_index];
-  rooms.mover.OnShelfChanged();
+  rooms.mover.OnGroupFilesChanged();
   store_.Settle(rooms);
 }
 
@@ -147,9 +148,9 @@ void StoreEvents::OnDeadline(const Deadline& due, uint64_t now_us) {
       store_.work += kExpiryWork;
       return rooms.residency.lifecycle.Expire(due.id);
     case DeadlineKind::kPopulateRetry:
-      return store_.ledger.OnRetry(due.domain_index);
+      return store_.segments.OnRetry(due.domain_index);
     case DeadlineKind::kDrain:
-      return store_.ledger.OnDrainTimer();
+      return store_.segments.OnDrainTimer();
     case DeadlineKind::kSeek:
       return rooms.shared_reader.OnSeekDeadline(due.id);
     case DeadlineKind::kRoom:
@@ -165,7 +166,7 @@ void StoreEvents::OnSilence(DomainRooms& rooms, SessionIndex session, uint64_t n
   record.deadline = kHandleNone;
   const uint64_t end_us = record.last_sign_us + store_.options.lease_ttl_ms * kUsPerMs;
   if (end_us <= now_us) {
-    rooms.keeper.OnSilence(session);
+    rooms.lease_manager.OnSilence(session);
   } else if (!record.leases.empty()) {
     record.deadline = store_.deadlines.Add({.due_us = end_us,
                                             .kind = DeadlineKind::kSessionSilent,
@@ -189,7 +190,7 @@ void StoreEvents::Tick(DomainRooms& rooms, uint64_t now_us) {
 
 uint64_t StoreEvents::NextTimerUs() const {
   for (const std::unique_ptr<DomainRooms>& rooms : store_.domains) {
-    if (rooms->waiters.has_work() || rooms->keeper.has_work()) return 0;
+    if (rooms->waiters.has_work() || rooms->lease_manager.has_work()) return 0;
     if (rooms->adoption.has_work() || rooms->deferred_hits.has_work()) return 0;
   }
   return std::min({store_.deadlines.next_us(), store_.retry_us, store_.turns.next_us()});

@@ -29,7 +29,7 @@ class StoreEvents final : public TierListener, public WorkOrderSink {
   void OnSegmentPunched(uint32_t domain_index, uint32_t segment, Status status);
   void OnChecksumsDone(OffloadId id, std::span<const Checksum> roots);
   // A group's spec was written, or could not be.
-  void OnShelfChanged(uint32_t domain_index);
+  void OnGroupFilesChanged(uint32_t domain_index);
   // Routers lost what they had been told: every block is told of again.
   void RepublishKvEvents();
   // Deadlines, time to live, expiry, background moves. Call when NextTimerUs() has passed.

@@ -17,8 +17,10 @@ DomainRooms::DomainRooms(uint32_t domain_index, const DomainOptions& options,
     : domain(domain_index, options, limits, seams),
       residency(domain),
       evictor(domain, residency),
-      waiters(domain, residency),
-      keeper(domain, residency, waiters, sessions),
+      pending(domain),
+      waiters(domain, residency, pending),
+      erasures(domain, pending, waiters),
+      lease_manager(domain, residency, waiters, sessions),
       verifier(domain, residency),
       mover(domain, residency, evictor, verifier),
       scrubber(domain, residency, mover, Scrubber::kNumberBit),
@@ -42,7 +44,7 @@ StoreRooms::StoreRooms(StoreOptions store_options, Clock& clock_seam, Random& ra
       clock(clock_seam),
       seams{clock_seam, random, offload, listener, deadlines, work},
       sessions(options.sessions, static_cast<uint32_t>(options.domains.size())),
-      ledger(options, seams, sessions) {
+      segments(options, seams, sessions) {
   TERRACE_CHECK(options.fenced_bytes_max > 0, "zero never means unlimited: fenced_bytes_max");
   for (uint32_t i = 0; i < options.domains.size(); ++i) {
     TERRACE_CHECK(options.domains[i].arena != nullptr && options.domains[i].segments_max > 0,
@@ -50,9 +52,9 @@ StoreRooms::StoreRooms(StoreOptions store_options, Clock& clock_seam, Random& ra
     domains.push_back(
         std::make_unique<DomainRooms>(i, options.domains[i], options, seams, sessions));
     domains[i]->settle = [this, rooms = domains[i].get()] { Settle(*rooms); };
-    ledger.AddDomain(&domains[i]->domain, &domains[i]->evictor);
+    segments.AddDomain(&domains[i]->domain, &domains[i]->evictor);
     for (const uint32_t segment : options.domains[i].populated_segments) {
-      ledger.AdoptPopulated(i, segment);
+      segments.AdoptPopulated(i, segment);
     }
   }
 }
@@ -96,8 +98,8 @@ void StoreRooms::LeaveUntold(SessionId session, const LeaseToken& token) {
   if (token.is_zero() || index == kSessionNone || sessions.at(index).is_hung_up) return;
   DomainRooms& rooms = at(sessions.at(index).domain_index);
   const LeaseId id = rooms.domain.leases.Find(token);
-  if (id == kLeaseNone || !rooms.keeper.IsJoiner(id, index)) return;
-  rooms.keeper.Leave(id, index);
+  if (id == kLeaseNone || !rooms.lease_manager.IsJoiner(id, index)) return;
+  rooms.lease_manager.Leave(id, index);
   Settle(rooms);
 }
 
@@ -115,15 +117,15 @@ uint64_t StoreRooms::AnswerDueUs(const protocol::Hints& hints) const {
 
 void StoreRooms::Settle(DomainRooms& rooms) {
   uint32_t budget = protocol::kBlocksPerTurnMax;
-  rooms.keeper.Step(&budget);
+  rooms.lease_manager.Step(&budget);
   rooms.waiters.StepWoken();
   rooms.shared_reader.Step();
   rooms.shared_writer.Step();
   if (rooms.domain.is_short()) rooms.adoption.DropParked();
   PopulateAhead(rooms);
-  if (ledger.has_work()) ledger.Step();
-  if (rooms.waiters.has_erasures()) {
-    rooms.waiters.StepErasures();
+  if (segments.has_work()) segments.Step();
+  if (rooms.erasures.has_work()) {
+    rooms.erasures.Step();
     RetryBy(clock.NowUs() + kErasureLookUs);
   }
   if (rooms.kv_events.has_work()) rooms.kv_events.Step();

@@ -12,13 +12,14 @@
 #include "daemon/block/cache_domain.h"
 #include "daemon/block/kv_event_source.h"
 #include "daemon/block/session_register.h"
-#include "daemon/lease/lease_keeper.h"
+#include "daemon/lease/erasure_waits.h"
+#include "daemon/lease/lease_manager.h"
 #include "daemon/lease/registration_turns.h"
 #include "daemon/lease/room_waits.h"
 #include "daemon/lease/waiters.h"
 #include "daemon/residency/evictor.h"
 #include "daemon/residency/residency.h"
-#include "daemon/residency/segment_ledger.h"
+#include "daemon/residency/segment_broker.h"
 #include "daemon/restore/adoption.h"
 #include "daemon/restore/restorer.h"
 #include "daemon/store/deferred_hits.h"
@@ -42,8 +43,10 @@ struct DomainRooms final : SharedTierListener {
   CacheDomain domain;
   Residency residency;
   Evictor evictor;
+  PendingRegister pending;
   Waiters waiters;
-  LeaseKeeper keeper;
+  ErasureWaits erasures;
+  LeaseManager lease_manager;
   Verifier verifier;
   Mover mover;
   Scrubber scrubber;
@@ -107,7 +110,7 @@ struct StoreRooms {
   StoreSeams seams;
   SessionRegister sessions;
   std::vector<std::unique_ptr<DomainRooms>> domains;
-  SegmentLedger ledger;
+  SegmentBroker segments;
   RegistrationTurns turns;
   uint64_t retry_us = kNever;       // when to offer again what a full queue refused
   OperationList operations{*this};  // under way

@@ -133,7 +133,7 @@ class Reserver {
     CacheDomain& domain = caller_.domain();
     if (domain.fenced_bytes + domain.inherited.byte_count() >= store_.options.fenced_bytes_max)
       return kBlockNone;
-    if (caller_.rooms->keeper.BlocksLeft(lease_) == 0) return kBlockNone;
+    if (caller_.rooms->lease_manager.BlocksLeft(lease_) == 0) return kBlockNone;
     if (parent != kBlockNone) position = domain.index.node(parent).position + 1;
     const SessionRecord& session = store_.sessions.at(caller_.session);
     const BlockId id = caller_.rooms->evictor.Insert(
@@ -169,7 +169,7 @@ class Reserver {
 
   void Answer(const ReservedKey& key, BlockId id) {
     result_->keys.push_back(key);
-    if (id != kBlockNone) caller_.rooms->keeper.Append(lease_, id, 0);
+    if (id != kBlockNone) caller_.rooms->lease_manager.Append(lease_, id, 0);
     caller_.domain().leases.AddKey(lease_, caller_.group->part_words());
     if (id == kBlockNone) return;
     const std::span<const SlotRef> refs = caller_.domain().slots_of(caller_.domain().block(id));
@@ -216,7 +216,7 @@ Status ReserveOperation::Take(const KeysQuery& query) {
   LeaseId lease = kLeaseNone;
   if (answer_->reply.token.is_zero()) {
     const Result<LeaseId> opened =
-        caller.rooms->keeper.Open(LeaseKind::kWrite, caller.session, query.group_index);
+        caller.rooms->lease_manager.Open(LeaseKind::kWrite, caller.session, query.group_index);
     if (!opened.ok()) return opened.status();
     lease = *opened;
     answer_->reply.token = caller.domain().leases.at(lease).token;
@@ -224,7 +224,7 @@ Status ReserveOperation::Take(const KeysQuery& query) {
     MakeRoom(caller, query, lease, answer_);
   } else {
     lease = caller.domain().leases.Find(answer_->reply.token);
-    if (lease == kLeaseNone || caller.rooms->keeper.IsVoid(lease)) {
+    if (lease == kLeaseNone || caller.rooms->lease_manager.IsVoid(lease)) {
       return Status(StatusCode::kGone, "the lease was revoked while it was built");
     }
   }
@@ -251,7 +251,7 @@ void ReserveOperation::Finish(const KeysQuery& query) {
   if (answer_->slots.empty() && id != kLeaseNone) {
     const std::vector<LeaseEntry>& entries = caller.domain().leases.at(id).entries;
     if (std::ranges::all_of(entries, [](const auto& entry) { return entry.block == kBlockNone; })) {
-      caller.rooms->keeper.Leave(id, caller.session);
+      caller.rooms->lease_manager.Leave(id, caller.session);
       store.Settle(*caller.rooms);
       answer_->reply.token = {};
     }
@@ -393,7 +393,7 @@ class Committer {
     caller_.rooms->residency.lifecycle.Seal(id, group.local_mask() & ~absent);
     sealed_.push_back(id);
     caller_.rooms->mover.OnSealed(id);
-    caller_.rooms->keeper.Sealed(lease_id_, place);
+    caller_.rooms->lease_manager.Sealed(lease_id_, place);
   }
 
   const Caller& caller_;
@@ -421,7 +421,7 @@ Status StoringVerbs::Commit(SessionId session, const protocol::CommitRequest& re
   Caller caller;
   TERRACE_RETURN_IF_ERROR(store_.Enter(session, kAllGroups, &caller));
   const LeaseId id = caller.domain().leases.Find(request.token);
-  if (id == kLeaseNone || !caller.rooms->keeper.IsJoiner(id, caller.session)) {
+  if (id == kLeaseNone || !caller.rooms->lease_manager.IsJoiner(id, caller.session)) {
     return Status(StatusCode::kGone, "the session has no such lease");
   }
   if (caller.domain().leases.at(id).kind != LeaseKind::kWrite) {
@@ -431,7 +431,7 @@ Status StoringVerbs::Commit(SessionId session, const protocol::CommitRequest& re
     return Status(StatusCode::kInvalid, "the checksums are not those the entries announce");
   }
   caller.domain().counters.parts_refused += request.hints.by_verb;
-  const bool is_void = caller.rooms->keeper.IsVoid(id);
+  const bool is_void = caller.rooms->lease_manager.IsVoid(id);
   Committer committer(caller, id, request.hints);
   const uint64_t work_end = store_.work + kCommitWorkMax;
   size_t passed_count = 0;
@@ -449,7 +449,7 @@ Status StoringVerbs::Commit(SessionId session, const protocol::CommitRequest& re
   result->reply.entry_count = static_cast<uint32_t>(result->entries.size());
   result->reply.sealed_count += committer.sealed_count();
   if (passed_count == entries.size() && (request.flags & protocol::kCommitRelease) != 0) {
-    caller.rooms->keeper.Leave(id, caller.session);
+    caller.rooms->lease_manager.Leave(id, caller.session);
   }
   store_.Settle(*caller.rooms);
   return Status::Ok();
@@ -460,7 +460,7 @@ Status StoringVerbs::Abort(SessionId session, const LeaseToken& token,
   Caller caller;
   TERRACE_RETURN_IF_ERROR(store_.Enter(session, kAllGroups, &caller));
   const LeaseId id = caller.domain().leases.Find(token);
-  if (id == kLeaseNone || !caller.rooms->keeper.IsJoiner(id, caller.session)) {
+  if (id == kLeaseNone || !caller.rooms->lease_manager.IsJoiner(id, caller.session)) {
     return Status(StatusCode::kGone, "the session has no such lease");
   }
   if (caller.domain().leases.at(id).kind != LeaseKind::kWrite) {
@@ -469,11 +469,11 @@ Status StoringVerbs::Abort(SessionId session, const LeaseToken& token,
   caller.domain().counters.parts_refused += parts_refused;
   Status status;
   if (key_indexes.empty()) {
-    caller.rooms->keeper.AbortAll(id, caller.session);
-  } else if (caller.rooms->keeper.IsVoid(id)) {
+    caller.rooms->lease_manager.AbortAll(id, caller.session);
+  } else if (caller.rooms->lease_manager.IsVoid(id)) {
     status = Status(StatusCode::kGone, "the lease was revoked");
   } else {
-    status = caller.rooms->keeper.AbortKeys(id, caller.session, key_indexes);
+    status = caller.rooms->lease_manager.AbortKeys(id, caller.session, key_indexes);
   }
   store_.Settle(*caller.rooms);
   return status;

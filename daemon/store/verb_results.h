@@ -8,27 +8,17 @@
 #include "daemon/store/prefix_walk.h"
 #include "terrace/block_key.h"
 #include "terrace/protocol.h"
-#include "terrace/protocol_insight.h"
+#include "terrace/protocol_introspection.h"
 #include "terrace/status.h"
 
 namespace terrace {
 
-// What an Acquire did not find.
+// The keys that an Acquire did not find.
 struct AcquireMisses {
   uint32_t asked_count = 0;  // keys that were passed
   uint32_t cold_count = 0;   // of those, never seen
   bool is_rest_cold = false;
   std::optional<protocol::MissCause> cause;  // of the first that was not there
-};
-
-// What one pass over a lease brings its joiner. A lease whose slots do not fit one answer is told
-// in pages of slots; behind the last of them come the spans of all of it, and then completions.
-enum class JoinWalk : uint8_t { kAll, kSlots, kSpans };
-
-// A lease as its joiners count it.
-struct LeaseShape {
-  bool is_write = false;
-  uint32_t block_count = 0;  // write: keys
 };
 
 struct AcquireResult {
@@ -38,10 +28,6 @@ struct AcquireResult {
   PrefixWalk walk;
   AcquireMisses misses;
   bool is_finished = false;  // the prefix ended: later keys cannot match
-  // Join only. To go on with a lease that the session has joined, reply.token and the first block,
-  // as reply.block_count, are set before the first call.
-  JoinWalk join_walk = JoinWalk::kAll;
-  uint32_t block_count_max = UINT32_MAX;  // where the walk ends
 };
 struct PrefixMatch {
   protocol::MatchReply reply;
@@ -59,16 +45,20 @@ struct ReserveResult {
   // goes on with it. Until room_until_us at most; 0: the first call says when that is.
   bool awaits_room = false;
   uint64_t room_until_us = 0;
-  bool is_finished = false;  // Join only: every key has been answered
-  // Join only, as in AcquireResult: the first key to answer, and where to end.
-  uint32_t first_key = 0;
-  uint32_t key_count_max = UINT32_MAX;
+};
+// One of the two is filled in, by the lease's kind.
+struct JoinResult {
+  bool is_write = false;
+  AcquireResult read;
+  ReserveResult write;
 };
 struct ExplainResult {
   protocol::ExplainReply reply;
   std::vector<protocol::ExplainNear> nears;
-  PrefixWalk walk;
-  bool is_finished = false;
+};
+struct ListResult {
+  protocol::ListReply reply;  // the cursor goes on behind the last entry
+  std::vector<protocol::ListEntry> entries;
 };
 struct CommitResult {
   protocol::CommitReply reply;

@@ -22,7 +22,7 @@ enum class Visibility : uint8_t {
   kOnDevice,  // readable in the memory of the caller's device
 };
 
-// What a block is to the caller.
+// How far a caller can see a block.
 inline Visibility VisibilityOf(const Caller& caller, BlockId id) {
   const DomainRooms& rooms = *caller.rooms;
   if (rooms.residency.candidates.IsExpired(id)) return Visibility::kNothing;

@@ -138,8 +138,8 @@ void Mover::OnRoom() {
   Step();
 }
 
-void Mover::OnShelfChanged() {
-  write_back_.OnShelfChanged();
+void Mover::OnGroupFilesChanged() {
+  write_back_.OnGroupFilesChanged();
   Step();
 }
 
@@ -148,7 +148,7 @@ void Mover::Tick() {
     d_.lower[t].tier->Tick();
     batch_drops_.Tick(t);
   }
-  write_back_.OnShelfChanged();
+  write_back_.OnGroupFilesChanged();
   OnRoom();  // a word that was missed costs one period
 }
 

@@ -56,7 +56,7 @@ class Mover final : public LowerWriter, public VerifierListener {
   // A tier may have room now that had none, or be on again.
   void OnRoom();
   // The file of a group is there, or will not be.
-  void OnShelfChanged();
+  void OnGroupFilesChanged();
   // At least once a second.
   void Tick();
   // The transfer with this number: the low 48 bits of its TransferId.

@@ -58,7 +58,7 @@ class Promotions {
   bool Step(uint32_t tier);
   bool has_work(uint32_t tier) const { return !queues_[tier].reads.empty(); }
 
-  // Of a job that was taken here.
+  // A job that was taken here has ended.
   void OnTransferDone(const TransferJobs::Ended& ended);
   void OnStepChecked(BlockId id, uint32_t step, bool is_good);
   // All of what was read has been compared. REQUIRES: the block is Sealed, its copy fills.

@@ -239,7 +239,7 @@ void Scrubber::EndAsked(Verdict verdict) {
   if (++asked_next_ == asked_.size()) EndCheck();  // whatever budget is left
 }
 
-// Of all members: a block is there or not.
+// The copy goes for all members: a block is there or not.
 void Scrubber::GiveUpCopy() {
   ++d_.counters.scrub_mismatches;
   // Whoever reads it just now compares it too.

@@ -116,7 +116,7 @@ class Scrubber {
   int64_t budget_bytes_ = 0;
   uint64_t budget_since_us_;
   uint64_t last_read_us_;
-  // Of a check.
+  // The check that a person asked for.
   bool is_abandoned_ = false;  // what is being read was asked for by one that was cancelled
   std::vector<CopyName> asked_;
   size_t asked_next_ = 0;  // the one under check

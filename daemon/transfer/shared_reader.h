@@ -21,6 +21,7 @@
 #include "daemon/residency/evictor.h"
 #include "daemon/residency/residency.h"
 #include "daemon/transfer/verifier.h"
+#include "src/slot_pool.h"
 
 namespace terrace {
 
@@ -82,7 +83,6 @@ class SharedReader {
     uint64_t until_us = 0;
     uint32_t deadline = kHandleNone;
     uint32_t stamp = 0;
-    bool is_used = false;
   };
   struct Finding {
     uint64_t member_mask = 0;
@@ -107,7 +107,7 @@ class SharedReader {
     bool is_cancelled = false;
     bool is_failed = false;
     bool is_mixed = false;  // its members are of two commits
-    // What the first member's record said.
+    // From the first member's record.
     CommitId commit_id = 0;
     uint64_t event_hash = 0;
     uint64_t expires_at_s = 0;
@@ -120,7 +120,6 @@ class SharedReader {
   bool IsWorth(const KeysQuery& query, size_t block_count);
   std::vector<Sought> NameKeys(const KeysQuery& query, size_t from_index, size_t count_max) const;
   bool JoinSeek(const KeysQuery& query, const BlockKey& first, uint64_t until_us);
-  uint32_t TakeSeek();
   void TellWaiters(SeekJob& seek);
   void Remember(const SeekJob& seek, const std::vector<bool>& is_present);
   bool Begin(BlockId id, Arrival* arrival);
@@ -134,8 +133,8 @@ class SharedReader {
   Evictor& evictor_;
   Verifier& verifier_;
   VerifierListener& listener_;
-  std::vector<SeekJob> seeks_;
-  std::vector<uint32_t> free_seeks_;
+  SlotPool<SeekJob> seeks_;
+  uint32_t seek_count_ = 0;  // so far: the stamps
   // Looked up; what is old is taken out whatever the order.
   std::unordered_map<FindingKey, Finding, FindingKeyHash> findings_;
   std::unordered_map<BlockId, Arrival> arrivals_;  // of expected and arriving blocks

@@ -77,7 +77,7 @@ Status SharedReader::Seek(const KeysQuery& query, size_t from_index, uint64_t un
     return Status(StatusCode::kBusy, "the shared tier is being asked");
   }
   std::vector<Sought> sought = NameKeys(query, from_index, kSeekNamesMax / group.locals().size());
-  if (sought.empty() || seeks_.size() - free_seeks_.size() >= kSeeksMax) return Status::Ok();
+  if (sought.empty() || seeks_.count() >= kSeeksMax) return Status::Ok();
 
   std::vector<RedisBlockName> names;
   for (const Sought& one : sought) {
@@ -89,12 +89,11 @@ Status SharedReader::Seek(const KeysQuery& query, size_t from_index, uint64_t un
                        .position = one.position});
     }
   }
-  const uint32_t number = TakeSeek();
+  const uint32_t number = seeks_.Take({.stamp = ++seek_count_});
   SeekJob& seek = seeks_[number];
   const uint64_t probe_id = (uint64_t{seek.stamp} << 32) | number;
   if (!d_.options.shared.tier->Probe(probe_id, names).ok()) {
-    seek.is_used = false;
-    free_seeks_.push_back(number);
+    seeks_.Give(number);
     return Status::Ok();
   }
   seek.group = group.id();
@@ -113,30 +112,17 @@ Status SharedReader::Seek(const KeysQuery& query, size_t from_index, uint64_t un
   return Status(StatusCode::kBusy, "the shared tier is being asked");
 }
 
-uint32_t SharedReader::TakeSeek() {
-  uint32_t number = static_cast<uint32_t>(seeks_.size());
-  if (free_seeks_.empty()) {
-    seeks_.emplace_back();
-  } else {
-    number = free_seeks_.back();
-    free_seeks_.pop_back();
-  }
-  const uint32_t stamp = seeks_[number].stamp + 1;
-  seeks_[number] = SeekJob{};
-  seeks_[number].stamp = stamp;
-  seeks_[number].is_used = true;
-  return number;
-}
-
 // Somebody asks for the same already. What differs further behind is asked for later.
 bool SharedReader::JoinSeek(const KeysQuery& query, const BlockKey& first, uint64_t until_us) {
   const GroupId& group = d_.groups[query.group_index]->id();
-  const auto found = std::ranges::find_if(seeks_, [&](const SeekJob& seek) {
-    return seek.is_used && seek.deadline != kHandleNone && seek.until_us <= until_us &&
-           seek.group == group && seek.sought.front().key == first &&
-           seek.waiters.size() < kSeekWaitersMax;
+  SeekJob* found = nullptr;
+  seeks_.ForEach([&](uint32_t, SeekJob& seek) {
+    const bool is_same = seek.deadline != kHandleNone && seek.until_us <= until_us &&
+                         seek.group == group && seek.sought.front().key == first &&
+                         seek.waiters.size() < kSeekWaitersMax;
+    if (is_same && found == nullptr) found = &seek;
   });
-  if (found == seeks_.end()) return false;
+  if (found == nullptr) return false;
   found->waiters.push_back({query.session, query.request_id});
   ++counts_.seeks_joined;
   return true;
@@ -151,8 +137,8 @@ void SharedReader::TellWaiters(SeekJob& seek) {
 
 // They go on with what is here. The answer may still come, and serve the next.
 void SharedReader::OnSeekDeadline(uint32_t number) {
+  TERRACE_CHECK(seeks_.is_taken(number), "a Seek takes its deadline back when it ends");
   SeekJob& seek = seeks_[number];
-  TERRACE_CHECK(seek.is_used, "a Seek takes its deadline back when it ends");
   seek.deadline = kHandleNone;
   ++counts_.seeks_late;
   TellWaiters(seek);
@@ -160,17 +146,13 @@ void SharedReader::OnSeekDeadline(uint32_t number) {
 
 void SharedReader::OnProbed(uint64_t probe_id, Status status, const std::vector<bool>& is_present) {
   const auto number = static_cast<uint32_t>(probe_id);
-  TERRACE_CHECK(
-      number < seeks_.size() && seeks_[number].is_used && seeks_[number].stamp == probe_id >> 32,
-      "a probe is answered once");
+  TERRACE_CHECK(seeks_.is_taken(number) && seeks_[number].stamp == probe_id >> 32,
+                "a probe is answered once");
   SeekJob& seek = seeks_[number];
   if (status.ok()) Remember(seek, is_present);
   if (seek.deadline != kHandleNone) d_.seams.deadlines.Remove(seek.deadline);
   TellWaiters(seek);
-  const uint32_t stamp = seek.stamp;
-  seek = SeekJob{};
-  seek.stamp = stamp;
-  free_seeks_.push_back(number);
+  seeks_.Give(number);
 }
 
 // A prefix: behind a block that is not there none is of use.

@@ -19,26 +19,15 @@ static_assert(kPartsPerSpaceMax <= 1 << (kJobShift - kStepShift));
 }  // namespace
 
 uint32_t TransferJobs::Take(BlockId block, uint32_t tier, Direction direction) {
-  uint32_t number;
-  if (free_.empty()) {
-    number = static_cast<uint32_t>(jobs_.size());
-    jobs_.emplace_back();
-  } else {
-    number = free_.back();
-    free_.pop_back();
-  }
-  TERRACE_CHECK(!jobs_[number].is_used && tier < d_.lower.size(), "a free job, for a tier");
-  jobs_[number] = {
-      .block = block, .tier = tier, .is_used = true, .is_write = direction == Direction::kWrite};
+  TERRACE_CHECK(tier < d_.lower.size(), "a job is for a tier");
   holds_.Hold(block, HoldKind::kJob);
-  return number;
+  return jobs_.Take({.block = block, .tier = tier, .is_write = direction == Direction::kWrite});
 }
 
 TransferJob TransferJobs::Give(uint32_t number) {
-  TERRACE_CHECK(jobs_[number].is_used && jobs_[number].in_flight_count == 0,
+  TERRACE_CHECK(jobs_.is_taken(number) && jobs_[number].in_flight_count == 0,
                 "a job ends once, when nothing of it is in flight");
-  free_.push_back(number);
-  return std::exchange(jobs_[number], {});
+  return jobs_.Give(number);
 }
 
 void TransferJobs::MakeByParts(uint32_t number) {
@@ -98,8 +87,7 @@ bool TransferJobs::HasBegunAll(uint32_t number) const {
 TransferJobs::Ended TransferJobs::OnTransferDone(uint64_t transfer_number, Status status) {
   const Ended ended{.number = static_cast<uint32_t>(transfer_number >> kJobShift),
                     .step = static_cast<uint32_t>(transfer_number >> kStepShift) & 0xFF};
-  TERRACE_CHECK(ended.number < jobs_.size() && jobs_[ended.number].is_used &&
-                    jobs_[ended.number].in_flight_count > 0,
+  TERRACE_CHECK(jobs_.is_taken(ended.number) && jobs_[ended.number].in_flight_count > 0,
                 "a transfer is done once");
   TransferJob& job = jobs_[ended.number];
   --job.in_flight_count;
@@ -130,8 +118,9 @@ void TransferJobs::LookAtHealth(uint32_t tier) {
 }
 
 bool TransferJobs::is_idle() const {
-  return std::ranges::none_of(
-      jobs_, [this](const TransferJob& job) { return job.is_used && job.tier != d_.device_tier; });
+  bool is_idle = true;
+  jobs_.ForEach([&](uint32_t, const TransferJob& job) { is_idle &= job.tier == d_.device_tier; });
+  return is_idle;
 }
 
 }  // namespace terrace

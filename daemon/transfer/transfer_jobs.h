@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "daemon/residency/residency.h"
+#include "src/slot_pool.h"
 
 namespace terrace {
 
@@ -30,7 +31,6 @@ struct TransferJob {
   uint32_t step = 0;                    // the first that has not begun
   uint32_t step_count = 1;              // 1: all is moved at once
   std::vector<uint8_t> step_transfers;  // by parts: in flight, of each step
-  bool is_used = false;
   bool is_write = false;
   bool is_failed = false;
   TransferVerdict verdict = TransferVerdict::kGood;
@@ -76,8 +76,7 @@ class TransferJobs {
 
   CacheDomain& d_;
   BlockHolds& holds_;
-  std::vector<TransferJob> jobs_;
-  std::vector<uint32_t> free_;
+  SlotPool<TransferJob> jobs_;
 };
 
 }  // namespace terrace

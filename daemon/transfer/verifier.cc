@@ -66,22 +66,10 @@ void Verifier::CheckStep(BlockId id, uint32_t step) {
 }
 
 Status Verifier::Submit(const Check& check) {
-  uint32_t number;
-  if (free_jobs_.empty()) {
-    number = static_cast<uint32_t>(jobs_.size());
-    jobs_.emplace_back();
-  } else {
-    number = free_jobs_.back();
-    free_jobs_.pop_back();
-  }
   ChecksumJob job = Describe(check);
-  job.id = (uint64_t{d_.domain_index} << kDomainShift) | number;
-  const Status status = d_.seams.offload.Submit(std::move(job));
-  if (!status.ok()) {
-    free_jobs_.push_back(number);
-    return status;
-  }
-  jobs_[number] = {.check = check, .commit_id = d_.block(check.block).commit_id, .is_used = true};
+  job.id = (uint64_t{d_.domain_index} << kDomainShift) | jobs_.next();
+  TERRACE_RETURN_IF_ERROR(d_.seams.offload.Submit(std::move(job)));
+  jobs_.Take({.check = check, .commit_id = d_.block(check.block).commit_id});
   CountInFlight(check, 1);
   return Status::Ok();
 }
@@ -124,10 +112,8 @@ ChecksumJob Verifier::Describe(const Check& check) const {
 }
 
 void Verifier::OnChecksumsDone(uint64_t number, std::span<const Checksum> roots) {
-  TERRACE_CHECK(number < jobs_.size() && jobs_[number].is_used, "a job is done once");
-  const Job job = jobs_[number];
-  jobs_[number].is_used = false;
-  free_jobs_.push_back(static_cast<uint32_t>(number));
+  TERRACE_CHECK(jobs_.is_taken(number), "a job is done once");
+  const Job job = jobs_.Give(static_cast<uint32_t>(number));
   const Block& b = d_.block(job.check.block);
   TERRACE_CHECK(b.commit_id == job.commit_id && b.job_count > 0, "I2: a block under check is held");
   Conclude(job.check, Compare(job.check, roots));

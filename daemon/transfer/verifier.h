@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "daemon/residency/residency.h"
+#include "src/slot_pool.h"
 
 namespace terrace {
 
@@ -70,7 +71,7 @@ class Verifier {
   bool has_work() const {
     return !promotions_waiting_.empty() || !readers_waiting_.empty() || !waiting_.empty();
   }
-  bool is_idle() const { return !has_work() && jobs_.size() == free_jobs_.size(); }
+  bool is_idle() const { return !has_work() && jobs_.count() == 0; }
 
  private:
   enum class Purpose : uint8_t { kUnasked, kReader, kServed, kPromotion, kStep };
@@ -82,7 +83,6 @@ class Verifier {
   struct Job {
     Check check;
     CommitId commit_id = 0;
-    bool is_used = false;
   };
 
   struct Waiting {
@@ -111,8 +111,7 @@ class Verifier {
   CacheDomain& d_;
   Residency& residency_;
   VerifierListener* listener_ = nullptr;
-  std::vector<Job> jobs_;
-  std::vector<uint32_t> free_jobs_;
+  SlotPool<Job> jobs_;
   // What found the queue full. Promotions hold their blocks; others may be evicted meanwhile.
   std::deque<Check> promotions_waiting_;
   std::deque<Waiting> readers_waiting_;

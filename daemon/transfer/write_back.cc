@@ -97,7 +97,7 @@ void WriteBack::QueueChildren(BlockId id, uint32_t tier) {
   }
 }
 
-void WriteBack::OnShelfChanged() {
+void WriteBack::OnGroupFilesChanged() {
   for (TierQueue& queue : queues_) {
     std::ranges::move(queue.without_group_file, std::back_inserter(queue.writes));
     queue.without_group_file.clear();
@@ -150,12 +150,12 @@ Status WriteBack::Start(BlockId id, uint32_t tier) {
   if (queue.in_flight_count >= kInFlightMax) {
     return Status(StatusCode::kBusy, "WriteBack::kInFlightMax blocks are being written");
   }
-  switch (ShelfStateOf(id, tier)) {
-    case GroupShelf::State::kComing:
+  switch (GroupFileStateOf(id, tier)) {
+    case GroupFiles::State::kComing:
       return Status(StatusCode::kBusy, "the group's spec is being written");
-    case GroupShelf::State::kFailed:
+    case GroupFiles::State::kFailed:
       return Status(StatusCode::kNoSpace, "the group's spec could not be written");
-    case GroupShelf::State::kKept:
+    case GroupFiles::State::kKept:
       break;
   }
   TERRACE_RETURN_IF_ERROR(evictor_.TakeExtents(id, tier));
@@ -165,13 +165,13 @@ Status WriteBack::Start(BlockId id, uint32_t tier) {
   return Status::Ok();
 }
 
-GroupShelf::State WriteBack::ShelfStateOf(BlockId id, uint32_t tier) {
+GroupFiles::State WriteBack::GroupFileStateOf(BlockId id, uint32_t tier) {
   Group& group = d_.group_of(d_.block(id));
-  if (tier != d_.persistent_tier || group.is_shelved || d_.limits.shelf == nullptr) {
-    return GroupShelf::State::kKept;
+  if (tier != d_.persistent_tier || group.has_file || d_.limits.group_files == nullptr) {
+    return GroupFiles::State::kKept;
   }
-  const GroupShelf::State state = d_.limits.shelf->StateOf(d_.domain_index, group.id());
-  group.is_shelved = state == GroupShelf::State::kKept;
+  const GroupFiles::State state = d_.limits.group_files->StateOf(d_.domain_index, group.id());
+  group.has_file = state == GroupFiles::State::kKept;
   return state;
 }
 
@@ -195,7 +195,7 @@ void WriteBack::StepQueued(uint32_t tier) {
   for (uint32_t i = 0; i < kWritesPerStepMax && queue.may_start(); ++i) {
     const QueuedWrite write = queue.writes.front();
     const bool is_same = d_.block(write.block).commit_id == write.commit_id;
-    if (is_same && ShelfStateOf(write.block, tier) == GroupShelf::State::kComing) {
+    if (is_same && GroupFileStateOf(write.block, tier) == GroupFiles::State::kComing) {
       queue.without_group_file.push_back(write);  // others go on
       queue.writes.pop_front();
       continue;

@@ -54,8 +54,8 @@ class WriteBack {
   // The tier may have room now that had none, or be on again.
   void OnRoom(uint32_t tier) { queues_[tier].is_room_awaited = false; }
   // The file of a group is there, or will not be.
-  void OnShelfChanged();
-  // Of a job that was taken here.
+  void OnGroupFilesChanged();
+  // A job that was taken here has ended.
   void OnTransferDone(const TransferJobs::Ended& ended) { FinishIfDone(ended.number); }
 
  private:
@@ -86,7 +86,7 @@ class WriteBack {
   // kBusy, kUnsupported: try again later. kNoSpace: give up.
   Status Start(BlockId id, uint32_t tier);
   // What a successor could not read is not persisted: kKept is what it takes.
-  GroupShelf::State ShelfStateOf(BlockId id, uint32_t tier);
+  GroupFiles::State GroupFileStateOf(BlockId id, uint32_t tier);
   void EndDraining(BlockId id);
   void QueueAncestors(BlockId id);
   void QueueChildren(BlockId id, uint32_t tier);

@@ -53,6 +53,12 @@ class SlotPool {
       if (rows_[number].is_taken) visit(number, rows_[number].value);
     }
   }
+  template <typename Visit>
+  void ForEach(const Visit& visit) const {
+    for (uint32_t number = 0; number < rows_.size(); ++number) {
+      if (rows_[number].is_taken) visit(number, rows_[number].value);
+    }
+  }
 
  private:
   struct Row {

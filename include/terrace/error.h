@@ -31,4 +31,12 @@ class [[nodiscard]] Error {
   std::string sentence_;
 };
 
+// As TERRACE_RETURN_IF_ERROR, of an Error.
+#define TERRACE_RETURN_IF_REFUSED(expression)                                                \
+  do {                                                                                       \
+    if (::terrace::Error terrace_error_ = (expression); !terrace_error_.ok()) [[unlikely]] { \
+      return terrace_error_;                                                                 \
+    }                                                                                        \
+  } while (false)
+
 }  // namespace terrace

@@ -7,7 +7,7 @@
 #include <cstdint>
 
 #include "terrace/protocol.h"
-#include "terrace/protocol_insight.h"
+#include "terrace/protocol_introspection.h"
 
 namespace terrace::protocol {
 

@@ -52,9 +52,9 @@ class Bench {
         {.name = "bench", .segments_max = segments_, .arena = &arena_, .slot_table = table_});
     if (bench.is_told) options.domains[0].kv_events = &sink_;
     store_ = std::make_unique<Store>(std::move(options), clock_, random_, offload_, listener_);
-    std::string why;
+    OpenedGroup group;
     if (!store_->sessions().Open({.id = 1}).ok() ||
-        !store_->sessions().OpenGroup(1, OneMember(kSlotBytes), &why).ok()) {
+        !store_->sessions().OpenGroup(1, OneMember(kSlotBytes), &group).ok()) {
       std::abort();
     }
   }

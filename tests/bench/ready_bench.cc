@@ -22,7 +22,7 @@
 
 #include "bench/no_seams.h"
 #include "daemon/persist/fsck.h"
-#include "daemon/persist/group_shelf.h"
+#include "daemon/persist/group_files.h"
 #include "daemon/shell/recovery.h"
 #include "daemon/store/store.h"
 #include "tiers/arena/slot_table.h"

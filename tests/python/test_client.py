@@ -267,6 +267,26 @@ def test_no_daemon_is_busy_and_says_what_is_tried(tmp_path):
         terrace.Client("")
 
 
+def test_everyday_answers_do_not_repeat_what_an_earlier_call_was_told(daemon, client, group):
+    keys = group.hash(list(range(16)))
+    with pytest.raises(terrace.Invalid, match="the hint ttl_s"):
+        group.match(keys, hints=terrace.Hints(ttl_s=5))
+    daemon.process.send_signal(signal.SIGSTOP)
+    with pytest.raises(terrace.Busy) as busy:
+        group.match(keys, timeout_s=0.05)
+    assert str(busy.value) == "match: busy"
+    daemon.process.send_signal(signal.SIGCONT)
+    with pytest.raises(terrace.Invalid, match="the hint ttl_s"):  # said again, told again
+        group.match(keys, hints=terrace.Hints(ttl_s=5), timeout_s=LONG_S)
+    with pytest.raises(terrace.Invalid, match="dtype"):
+        client.open(terrace.SpaceGroup("tiny", [terrace.Space(
+            **{**SPACE.__dict__, "dtype": "fp8_e4m3"})]))
+    daemon.process.send_signal(signal.SIGSTOP)
+    with pytest.raises(terrace.Busy) as busy:
+        group.match(keys, timeout_s=0.05)
+    assert str(busy.value) == "match: busy"
+
+
 def test_a_forked_child_is_told_to_start_again(daemon, group):
     keys = store(group, list(range(16)))
     child = os.fork()

@@ -19,7 +19,7 @@
 #include <vector>
 
 #include "daemon/persist/catalog.h"
-#include "daemon/persist/group_shelf.h"
+#include "daemon/persist/group_files.h"
 #include "daemon/shell/recovery.h"
 #include "tiers/disk/file_disk.h"
 #include "tiers/nvme/nvme_tier.h"

@@ -1,8 +1,8 @@
-// MemorySharedTier: one host's way to a shelf in plain memory that several hosts share. Nothing is
+// MemorySharedTier: one host's way to a server in plain memory that several hosts share. Nothing is
 // answered before RunOne() says so; bytes move then, not at the call, so that a caller who lets go
 // of a buffer too early is found out.
 //
-// THREADING: one thread. OWNERSHIP: the shelf outlives the tiers; the listener outlives the tier.
+// THREADING: one thread. OWNERSHIP: the server outlives the tiers; the listener outlives the tier.
 #pragma once
 
 #include <cstring>
@@ -18,7 +18,7 @@
 
 namespace terrace::sim {
 
-struct SharedShelf {
+struct SharedServer {
   struct Stored {
     BlockRecord record;
     std::vector<Checksum> roots;
@@ -35,7 +35,7 @@ struct SharedShelf {
 
 class MemorySharedTier final : public SharedTier {
  public:
-  explicit MemorySharedTier(SharedShelf& shelf) : shelf_(shelf) {}
+  explicit MemorySharedTier(SharedServer& server) : server_(server) {}
   void SetListener(SharedTierListener* listener) { listener_ = listener; }
 
   // The oldest question is answered. False if there is none.
@@ -52,8 +52,8 @@ class MemorySharedTier final : public SharedTier {
     TERRACE_RETURN_IF_ERROR(Admit(name.group));
     ++fetch_count;
     waiting_.push_back([this, transfer_id, name, into] {
-      const auto found = shelf_.blocks.find(shelf_.PlaceOf(name));
-      if (found == shelf_.blocks.end()) {
+      const auto found = server_.blocks.find(server_.PlaceOf(name));
+      if (found == server_.blocks.end()) {
         return listener_->OnSharedFetched(transfer_id, Status(StatusCode::kNotFound), {});
       }
       std::memcpy(into.data(), found->second.bytes.data(), into.size());
@@ -71,10 +71,11 @@ class MemorySharedTier final : public SharedTier {
       if (Learn(record.group) || known_[record.group] != known) {
         return listener_->OnSharedStored(transfer_id, Status(StatusCode::kGone));
       }
-      SharedShelf::Stored stored{record, roots, {from.begin(), from.end()}};
+      SharedServer::Stored stored{record, roots, {from.begin(), from.end()}};
       const RedisBlockName name{
           .group = record.group, .space = record.space, .key = record.key, .run = run};
-      const bool is_new = shelf_.blocks.try_emplace(shelf_.PlaceOf(name), std::move(stored)).second;
+      const bool is_new =
+          server_.blocks.try_emplace(server_.PlaceOf(name), std::move(stored)).second;
       listener_->OnSharedStored(transfer_id, is_new ? Status::Ok() : Status(StatusCode::kExists));
     });
     return Status::Ok();
@@ -86,7 +87,7 @@ class MemorySharedTier final : public SharedTier {
       Learn(asked.front().group);
       std::vector<bool> is_present;
       for (const RedisBlockName& name : asked) {
-        is_present.push_back(shelf_.blocks.contains(shelf_.PlaceOf(name)));
+        is_present.push_back(server_.blocks.contains(server_.PlaceOf(name)));
       }
       listener_->OnSharedProbed(probe_id, Status::Ok(), is_present);
     });
@@ -94,7 +95,7 @@ class MemorySharedTier final : public SharedTier {
   }
   Status Erase(const RedisBlockName& name) override {
     TERRACE_RETURN_IF_ERROR(Admit(name.group));
-    shelf_.blocks.erase(shelf_.PlaceOf(name));
+    server_.blocks.erase(server_.PlaceOf(name));
     return Status::Ok();
   }
   void Forget(const GroupId& group) override {
@@ -104,7 +105,7 @@ class MemorySharedTier final : public SharedTier {
   bool is_forgetting_durable() const override { return is_kept; }
   void Tick() override {
     for (const GroupId& group : is_away ? std::set<GroupId>() : std::exchange(owed_, {})) {
-      known_[group] = ++shelf_.generations[group];
+      known_[group] = ++server_.generations[group];
     }
   }
   uint64_t PredictReadUs(uint64_t length_bytes) const override {
@@ -120,18 +121,18 @@ class MemorySharedTier final : public SharedTier {
  private:
   // Whether others have had the group forgotten.
   bool Learn(const GroupId& group) {
-    if (known_[group] == shelf_.generations[group]) return false;
-    known_[group] = shelf_.generations[group];
+    if (known_[group] == server_.generations[group]) return false;
+    known_[group] = server_.generations[group];
     listener_->OnSharedForgotten(group);
     return true;
   }
   Status Admit(const GroupId& group) const {
     if (owed_.contains(group)) return Status(StatusCode::kUnsupported, "it is to be forgotten");
-    if (is_away) return Status(StatusCode::kUnsupported, "the shelf is away");
+    if (is_away) return Status(StatusCode::kUnsupported, "the server is away");
     return is_full ? Status(StatusCode::kBusy, "enough is under way") : Status::Ok();
   }
 
-  SharedShelf& shelf_;
+  SharedServer& server_;
   SharedTierListener* listener_ = nullptr;
   std::deque<std::function<void()>> waiting_;
   std::map<GroupId, uint64_t> known_;

@@ -175,7 +175,7 @@ void World::MakeStore() {
       kPolicies[options_.seed / std::size(kPolicies) % std::size(kPolicies)];
   store_options.read_ahead_blocks = kReadAheadBlocks;
   store_options.part_read_bytes_min = kPartReadBytesMin;
-  if (has_successors()) store_options.shelf = &shelf_;
+  if (has_successors()) store_options.group_files = &kept_groups_;
   for (uint32_t d = 0; d < 2; ++d) {
     DomainOptions domain;
     domain.name = "domain" + std::to_string(d);
@@ -505,12 +505,14 @@ void World::EvictEverything() {
       protocol::PinReply unpinned;
       if (!store_->operators().Pin(unpin, &unpinned).ok()) return Fail("Pin refused");
     }
-    uint64_t cursor = 0;
     KeysQuery all{.session = session, .group_index = kAllGroups, .flags = protocol::kEvictSubtree};
     protocol::EvictReply reply;
-    do {
-      if (!store_->operators().Evict(all, &cursor, &reply).ok()) return Fail("Evict refused");
-    } while (cursor != 0);
+    EvictOperation evict = store_->operators().Evict(&reply);
+    for (Progress progress = Progress::kStays; progress != Progress::kDone;) {
+      const Result<Progress> stepped = evict.Step(all);
+      if (!stepped.ok()) return Fail("Evict refused");
+      progress = *stepped;
+    }
     store_->sessions().ProofOfDeath(session);
   }
   const uint64_t end_us = clock_.NowUs() + kRestUs;

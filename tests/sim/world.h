@@ -122,7 +122,7 @@ class World final : public SimHost, public Transport {
     std::vector<uint32_t> operator_groups;
   };
   // Group specs outlive the daemon, too.
-  struct Shelf final : GroupShelf {
+  struct KeptGroups final : GroupFiles {
     void Keep(uint32_t domain_index, const SpaceGroupSpec& spec) override;
     void Drop(uint32_t domain_index, const GroupId& id) override;
     State StateOf(uint32_t domain_index, const GroupId& id) const override;
@@ -219,7 +219,7 @@ class World final : public SimHost, public Transport {
   SessionId next_session_id_ = 1;
   uint64_t trace_hash_ = 0x9E3779B97F4A7C15;
   uint64_t steps_ = 0;
-  Shelf shelf_;
+  KeptGroups kept_groups_;
   Survival survival_;
   struct Answer {
     SessionId session = 0;

@@ -15,17 +15,17 @@ constexpr uint32_t kStuckReleasedOneIn = 50;
 
 }  // namespace
 
-void World::Shelf::Keep(uint32_t domain_index, const SpaceGroupSpec& spec) {
+void World::KeptGroups::Keep(uint32_t domain_index, const SpaceGroupSpec& spec) {
   kept[{domain_index, spec.name}] = spec;
 }
 
-void World::Shelf::Drop(uint32_t domain_index, const GroupId& id) {
+void World::KeptGroups::Drop(uint32_t domain_index, const GroupId& id) {
   std::erase_if(kept, [&](const auto& entry) {
     return entry.first.first == domain_index && entry.second.Id() == id;
   });
 }
 
-GroupShelf::State World::Shelf::StateOf(uint32_t domain_index, const GroupId& id) const {
+GroupFiles::State World::KeptGroups::StateOf(uint32_t domain_index, const GroupId& id) const {
   const bool is_kept = std::ranges::any_of(kept, [&](const auto& entry) {
     return entry.first.first == domain_index && entry.second.Id() == id;
   });
@@ -43,10 +43,10 @@ void World::OpenOperators() {
     }
     domain.operator_groups.clear();
     for (const SpaceGroupSpec& spec : groups_) {
-      std::string why;
-      const auto opened = store_->sessions().OpenGroup(domain.operator_session, spec, &why);
-      if (!opened.ok()) return Fail("the operator cannot open a group: " + why);
-      domain.operator_groups.push_back(opened->group_index);
+      OpenedGroup group;
+      const Error opened = store_->sessions().OpenGroup(domain.operator_session, spec, &group);
+      if (!opened.ok()) return Fail("the operator cannot open a group: " + opened.sentence());
+      domain.operator_groups.push_back(group.group_index);
     }
   }
 }
@@ -185,7 +185,7 @@ void World::CheckNothingComesBack() {
 }
 
 void World::Restore() {
-  for (const auto& [name, spec] : shelf_.kept) {
+  for (const auto& [name, spec] : kept_groups_.kept) {
     if (!store_->restoration().RestoreGroup(name.first, spec).ok())
       Fail("a group cannot be restored");
   }

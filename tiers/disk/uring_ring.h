@@ -45,7 +45,7 @@ class UringRing {
   Status SetBuffer(uint32_t index, std::span<std::byte> memory, uint64_t tag);
   Status ClearBuffer(uint32_t index);
 
-  // What was had, for people.
+  // The kernel's features in use, for people.
   const std::string& description() const { return description_; }
 
  private:

@@ -29,7 +29,7 @@ class DiskProbes {
   DiskProbes(std::function<uint64_t()> random, const Neighbours& neighbours);
   ~DiskProbes();
 
-  // Of the disks whose turn it is.
+  // Probes the disks whose turn it is.
   void BeginDue();
   void OnProbeDone(const NvmeRequest& request, Status status);
 

@@ -28,7 +28,7 @@ inline constexpr uint32_t kSlabEntryBaseBytes = 256;
 inline constexpr uint32_t kSlabEntryPartBytes = 16;
 inline constexpr uint32_t kSlabFormatVersion = 1;
 
-// What all slots of a slab have in common.
+// The shape that all slots of a slab share.
 struct SlabShape {
   uint64_t slot_bytes = 0;  // multiple of kSlabSectorBytes
   uint32_t part_count = 0;  // 1..kPartsPerSpaceMax

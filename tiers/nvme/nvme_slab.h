@@ -16,7 +16,7 @@
 
 namespace terrace {
 
-// What a slab is doing.
+// A slab's state.
 enum class SlabPhase : uint8_t {
   kRestoring,  // found at start, not yet open for blocks
   kCreating,   // its file is being made

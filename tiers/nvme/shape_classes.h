@@ -57,7 +57,7 @@ class ShapeClasses {
 
   // The slab that gives the next slot; null: none has one on a disk that is on.
   NvmeSlab* Pick(ShapeClass& shape_class);
-  // Of the slab that Pick returned.
+  // A free slot of the slab that Pick returned.
   uint32_t Take(NvmeSlab& slab);
   // → kErasing, → kFree: and counts it, in a slab that takes blocks.
   void Erase(NvmeSlab& slab, uint32_t slot);

@@ -24,7 +24,7 @@ inline uint64_t PlaceOf(uint32_t slab, uint32_t slot) { return uint64_t{slab} <<
 inline uint32_t SlabOf(uint64_t place) { return static_cast<uint32_t>(place >> 32); }
 inline uint32_t SlotOf(uint64_t place) { return static_cast<uint32_t>(place); }
 
-// What other threads may know of a slab.
+// A slab as other threads may see it.
 struct SlabPlace {
   uint32_t disk = 0;
   DiskFile file = kDiskFileNone;

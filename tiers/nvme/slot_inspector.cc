@@ -11,7 +11,7 @@ namespace {
 
 SlabSlotView ViewOf(const SlabSlot& slot) {
   SlabSlotView view{.owner = slot.owner, .generation = slot.generation};
-  // What its entry says once it is settled.
+  // Its entry, once that is settled.
   if (slot.state == SlabSlotState::kUsed) view.state = SlabEntryState::kUsed;
   if (slot.state == SlabSlotState::kQuarantined) view.state = SlabEntryState::kQuarantined;
   const bool is_changing =

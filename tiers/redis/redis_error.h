@@ -32,7 +32,7 @@ enum class RedisError : uint8_t {
   kMoved,
   kAsk,
   kCrossSlot,
-  // Of the command.
+  // Faults of the command itself.
   kWrongType,       // the key holds no string: somebody else wrote it
   kTooLong,         // of our own: the value is beyond any limit, so somebody else wrote it
   kWrongArguments,  // an older server, which knows fewer
@@ -50,7 +50,7 @@ bool IsWriteRefusal(RedisError error);
 bool IsSoftRedisError(RedisError error);
 // The key holds what we never wrote.
 bool IsForeignRedisValue(RedisError error);
-// What the caller is told.
+// The status for the caller.
 Status StatusOfRedisError(RedisError error);
 
 struct RedisRedirect {

@@ -89,7 +89,7 @@ class RedisTier final : public SharedTier {
   void Forget(const GroupId& group) override;
   bool is_forgetting_durable() const override;
   void Tick() override;
-  // What was given to Options::keep is safe.
+  // The generations given to Options::keep are safe.
   void Kept(uint64_t revision);
   uint64_t PredictReadUs(uint64_t length_bytes) const override;
   SharedTierStats stats() const override;

@@ -126,7 +126,6 @@ void ReplayCache::Evict(BlockId id) {
       --child_counts_[parent] == 0) {
     policy_.OnCandidate(parent);
   }
-  if (observer_) observer_(id);
 }
 
 }  // namespace terrace::tools

@@ -10,7 +10,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <span>
 #include <vector>
 
@@ -28,15 +27,11 @@ struct ReplayCacheOptions {
 
 class ReplayCache {
  public:
-  using EvictionObserver = std::function<void(BlockId)>;
-
   // Spread over all bits, as real keys are: policies hash nothing themselves.
   static BlockKey KeyOf(BlockId id);
 
   ReplayCache(const DenseTrace& trace, const ReplayCacheOptions& options, EvictionPolicy& policy);
 
-  // Called with each block that leaves.
-  void SetObserver(EvictionObserver observer) { observer_ = std::move(observer); }
   // The blocks of its path that hit.
   uint32_t Serve(size_t request_index);
 
@@ -58,7 +53,6 @@ class ReplayCache {
   const DenseTrace& trace_;
   const ReplayCacheOptions options_;
   EvictionPolicy& policy_;
-  EvictionObserver observer_;
   std::vector<uint8_t> is_resident_;
   std::vector<uint32_t> child_counts_;  // resident children
   uint32_t resident_count_ = 0;

@@ -11,7 +11,7 @@ from typing import Any, Dict, Optional, Tuple
 from . import _native
 from .calls import Hints, Keys, microseconds, request_of
 from .client import Client
-from .errors import Gone, from_status
+from .errors import Gone
 from .group import Group
 from .leases import ReadLease, WriteLease
 
@@ -82,7 +82,7 @@ class Requests:
                 _give_back(future.result())
             raise
         if completion.status:
-            raise from_status(completion.status, doing, self.client.last_error)
+            raise self.client.error(completion.status, doing)
         return completion
 
     def _keys(self, keys: Keys, request: _native.Request) -> Tuple[Any, ...]:

@@ -12,7 +12,7 @@ from typing import Any, Dict, Iterator, Optional
 
 from . import _native
 from .calls import microseconds
-from .errors import Gone, from_status, number
+from .errors import Gone, TerraceError, from_status, is_everyday, number
 from .group import Group
 from .space import SpaceGroup
 
@@ -57,6 +57,7 @@ class Client:
             raise from_status(status, f"a client of {socket_path}", why.value.decode())
         # What copies blocks that lie in the memory of a device; "host": any thread reads them.
         self.device_backend = "host" if device is None else device.backend
+        self._told = ""  # the last_error of the last exception
         self._handle = _Handle(handle.value)
         weakref.finalize(self._handle, lib.terrace_client_destroy, handle.value)
 
@@ -96,19 +97,29 @@ class Client:
         lib.terrace_client_last_error(self.handle, text, len(text))
         return text.value.decode(errors="replace")
 
+    def error(self, status: int, doing: str) -> TerraceError:
+        """What a status other than ok stands for. An everyday answer may leave last_error as an
+        earlier call made it: with one a sentence is told only if no exception has told it before.
+        """
+        try:
+            sentence = self.last_error
+        except Gone:  # closed meanwhile
+            sentence = ""
+        is_told, self._told = sentence == self._told, sentence
+        return from_status(status, doing, "" if is_told and is_everyday(status) else sentence)
+
     def check(self, status: int, doing: str) -> None:
         """Raises what a status other than ok stands for."""
         if status:
-            try:
-                sentence = self.last_error
-            except Gone:  # closed meanwhile
-                sentence = ""
-            raise from_status(status, doing, sentence)
+            raise self.error(status, doing)
 
     def wait_connected(self, timeout_s: float = 10.0) -> None:
-        """Busy at the deadline; Invalid, Unsupported or IoError when it was refused."""
-        self.check(lib.terrace_client_wait_connected(self.handle, microseconds(timeout_s)),
-                   "connecting")
+        """Busy at the deadline, with what is tried; Invalid, Unsupported or IoError when it was
+        refused."""
+        status = lib.terrace_client_wait_connected(self.handle, microseconds(timeout_s))
+        if status:
+            self._told = ""
+            raise self.error(status, "connecting")
 
     def open(self, spec: SpaceGroup, self_mask: int = 1,
              timeout_s: Optional[float] = None) -> Group:
@@ -120,6 +131,7 @@ class Client:
                                   number("self_mask", self_mask, 64),
                                   microseconds(timeout_s), ctypes.byref(group), why, len(why))
         if status:
+            self._told = self.last_error
             raise from_status(status, f"opening group {spec.name!r}",
                               why.value.decode(errors="replace"))
         return Group(self, spec, group.value)

@@ -65,6 +65,11 @@ _BY_CODE = {1: NotFound, 2: Exists, 3: NoSpace, 4: Busy, 5: Invalid, 6: Corrupt,
             8: Gone, 9: Unsupported}
 
 
+def is_everyday(code: int) -> bool:
+    """Whether the status is an everyday answer: Unavailable."""
+    return issubclass(_BY_CODE.get(code, TerraceError), Unavailable)
+
+
 def from_status(code: int, doing: str, sentence: str = "") -> TerraceError:
     """The exception for a status code, with the library's own sentence where there is one."""
     kind = _BY_CODE.get(code, TerraceError)

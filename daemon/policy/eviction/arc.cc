@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "terrace/check.h"
+
 namespace terrace {
 
 void ArcPolicy::OnInsert(BlockId id, const BlockTraits& traits, uint64_t) {
@@ -41,6 +43,7 @@ void ArcPolicy::OnTouch(std::span<const BlockId> run, const TouchContext& contex
 
 void ArcPolicy::OnErase(BlockId id) {
   const BlockState& state = states_[id];
+  TERRACE_CHECK(state.is_frequent || recent_count_ > 0, "what was used once is counted");
   recent_count_ -= state.is_frequent ? 0 : 1;
   (state.is_frequent ? frequent_ghosts_ : recent_ghosts_).Add(state.key);
   // Used once, resident or not: at most the capacity; all ghosts: as much again.

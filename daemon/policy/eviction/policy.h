@@ -19,7 +19,7 @@
 
 namespace terrace {
 
-// What a block is worth, as far as known.
+// A block's worth, as far as known.
 struct BlockTraits {
   BlockKey key;
   uint64_t byte_count = 0;

@@ -20,7 +20,7 @@
 #include "integration/process/raw_client.h"
 #include "terrace/client.h"
 #include "terrace/domain_secret.h"
-#include "terrace/protocol_insight.h"
+#include "terrace/protocol_introspection.h"
 
 namespace terrace {
 namespace {

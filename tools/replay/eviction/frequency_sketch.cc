@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <bit>
 
+#include "terrace/check.h"
+
 namespace terrace::tools {
 namespace {
 
@@ -12,7 +14,9 @@ constexpr uint64_t kUsesPerBlock = 10;
 
 FrequencySketch::FrequencySketch(uint32_t capacity_blocks)
     : uses_between_halvings_(kUsesPerBlock * capacity_blocks),
-      counters_(kRows * std::bit_ceil(size_t{capacity_blocks})) {}
+      counters_(kRows * std::bit_ceil(size_t{capacity_blocks})) {
+  TERRACE_CHECK(capacity_blocks > 0, "a tier of no blocks has no uses to count");
+}
 
 size_t FrequencySketch::PlaceOf(const BlockKey& key, uint32_t row) const {
   const size_t row_count = counters_.size() / kRows;

@@ -14,23 +14,20 @@ constexpr uint32_t kBitsDropped = 64 - CandidateHeap::kOrderBits;
 }  // namespace
 
 void GdsfPolicy::OnInsert(BlockId id, const BlockTraits& traits, uint64_t) {
-  if (id >= ranks_.size()) {
-    ranks_.resize(id + 1);
-    worths_.resize(id + 1);
-  }
+  if (id >= worths_.size()) worths_.resize(id + 1);
   const double context_tokens = double{1} * traits.position * traits.block_tokens;
   const double token_cost = traits.recompute_ns_per_token > 0
                                 ? traits.recompute_ns_per_token
                                 : 1 + context_tokens / kContextOfEqualCostTokens;
   const double byte_count = static_cast<double>(std::max<uint64_t>(traits.byte_count, 1));
   worths_[id] = {.per_use = token_cost * traits.block_tokens / byte_count, .use_count = 1};
-  ranks_[id].priority = traits.priority;
+  RankOf(id).priority = traits.priority;
   Rank(id);
 }
 
 // The bits of doubles that are not negative sort as they do; the last few do not matter.
 void GdsfPolicy::Rank(BlockId id) {
-  ranks_[id].order =
+  RankOf(id).order =
       std::bit_cast<uint64_t>(inflation_ + worths_[id].use_count * worths_[id].per_use) >>
       kBitsDropped;
 }
@@ -41,21 +38,12 @@ void GdsfPolicy::OnTouch(std::span<const BlockId> run, const TouchContext& conte
   for (const BlockId id : run) {
     ++worths_[id].use_count;
     Rank(id);
-    if (heap_.Contains(id)) heap_.Change(id, ranks_[id]);
+    Resort(id);
   }
 }
 
 void GdsfPolicy::OnErase(BlockId id) {
-  inflation_ = std::max(inflation_, std::bit_cast<double>(ranks_[id].order << kBitsDropped));
-}
-
-void GdsfPolicy::OnCandidate(BlockId id) { heap_.Add(id, ranks_[id]); }
-
-void GdsfPolicy::OnHeld(BlockId id) { heap_.Remove(id); }
-
-void GdsfPolicy::SetPriority(BlockId id, uint8_t priority) {
-  ranks_[id].priority = priority;
-  if (heap_.Contains(id)) heap_.Change(id, ranks_[id]);
+  inflation_ = std::max(inflation_, std::bit_cast<double>(RankOf(id).order << kBitsDropped));
 }
 
 }  // namespace terrace::tools

@@ -5,20 +5,15 @@
 
 #include <vector>
 
-#include "daemon/policy/eviction/candidate_heap.h"
-#include "daemon/policy/eviction/policy.h"
+#include "tools/replay/eviction/ranked_policy.h"
 
 namespace terrace::tools {
 
-class GdsfPolicy final : public EvictionPolicy {
+class GdsfPolicy final : public RankedPolicy {
  public:
   void OnInsert(BlockId id, const BlockTraits& traits, uint64_t now_us) override;
   void OnTouch(std::span<const BlockId> run, const TouchContext& context) override;
   void OnErase(BlockId id) override;
-  void OnCandidate(BlockId id) override;
-  void OnHeld(BlockId id) override;
-  BlockId Victim() const override { return heap_.first(); }
-  void SetPriority(BlockId id, uint8_t priority) override;
 
  private:
   struct Worth {
@@ -26,12 +21,11 @@ class GdsfPolicy final : public EvictionPolicy {
     uint32_t use_count = 0;
   };
 
+  // The order is the worth, as bits of a double.
   void Rank(BlockId id);
 
-  std::vector<CandidateHeap::Rank> ranks_;  // by id; order: the worth, as bits of a double
-  std::vector<Worth> worths_;               // by id
-  double inflation_ = 0;                    // worth of what left last
-  CandidateHeap heap_;
+  std::vector<Worth> worths_;  // by id
+  double inflation_ = 0;       // worth of what left last
 };
 
 }  // namespace terrace::tools

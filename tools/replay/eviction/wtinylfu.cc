@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "terrace/check.h"
+
 namespace terrace::tools {
 namespace {
 
@@ -57,6 +59,7 @@ void WTinyLfuPolicy::Move(BlockId id, Part part) {
   const bool is_candidate = ListOf(state.part).Contains(id);
   if (is_candidate) ListOf(state.part).Remove(id);
   if (part != Part::kWindow && window_order_.Contains(id)) window_order_.Remove(id);
+  TERRACE_CHECK(CountOf(state.part) > 0, "a part counts its blocks");
   --CountOf(state.part);
   state.part = part;
   ++CountOf(part);

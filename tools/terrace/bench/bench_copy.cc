@@ -90,7 +90,7 @@ class BenchCopyVerb : public Verb {
       rows.push_back(std::move(row));
     }
     Report(rows);
-    return Judge(rows);
+    return Evaluate(rows);
   }
 
  private:
@@ -243,7 +243,7 @@ class BenchCopyVerb : public Verb {
                {"rows", entries}});
   }
 
-  ExitCode Judge(const std::vector<Row>& rows) const {
+  ExitCode Evaluate(const std::vector<Row>& rows) const {
     for (const Row& row : rows) {
       if (row.total.block_count == 0) {
         return Fail(fmt::format("bench {}: the daemon took no block of {}. See `terrace status`",

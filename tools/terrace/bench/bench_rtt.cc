@@ -78,7 +78,7 @@ class BenchRttVerb : public Verb {
       if (!Measure(daemon->connection, &mode)) return kExitFailed;
     }
     Report(modes);
-    return Judge(modes);
+    return Evaluate(modes);
   }
 
  private:
@@ -170,7 +170,7 @@ class BenchRttVerb : public Verb {
     PrintText(table.Render());
   }
 
-  ExitCode Judge(const std::vector<Mode>& modes) const {
+  ExitCode Evaluate(const std::vector<Mode>& modes) const {
     if (ratio_max_ <= 0) return kExitOk;
     for (const Mode& mode : modes) {
       const double allowed_us = Summarize(mode.echo_p50_us).median * ratio_max_ +

@@ -1,5 +1,5 @@
-// AdminLink: one connection to a daemon for the frames of protocol_insight.h, which libterrace does
-// not speak. One request at a time, and everything within the address's timeout.
+// AdminLink: one connection to a daemon for the frames of protocol_introspection.h, which
+// libterrace does not speak. One request at a time, and everything within the address's timeout.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "terrace/prefix_hasher.h"
-#include "terrace/protocol_insight.h"
+#include "terrace/protocol_introspection.h"
 #include "terrace/status.h"
 #include "tools/terrace/cli/verb.h"
 

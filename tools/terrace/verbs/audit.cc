@@ -5,7 +5,7 @@
 #include <ctime>
 #include <nlohmann/json.hpp>
 
-#include "terrace/protocol_insight.h"
+#include "terrace/protocol_introspection.h"
 #include "tools/terrace/cli/admin_link.h"
 #include "tools/terrace/cli/text_table.h"
 #include "tools/terrace/cli/verb.h"

@@ -4,7 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "terrace/protocol_insight.h"
+#include "terrace/protocol_introspection.h"
 #include "tools/terrace/cli/admin_link.h"
 #include "tools/terrace/cli/text_table.h"
 

@@ -7,10 +7,10 @@
 #include <nlohmann/json.hpp>
 
 #include "tools/terrace/cli/admin_link.h"
-#include "tools/terrace/cli/insight_names.h"
+#include "tools/terrace/cli/introspection_names.h"
 #include "tools/terrace/cli/stats_view.h"
 #include "tools/terrace/cli/text_table.h"
-#include "tools/terrace/verbs/insight_verbs.h"
+#include "tools/terrace/verbs/introspection_verbs.h"
 
 namespace terrace::tools {
 namespace {

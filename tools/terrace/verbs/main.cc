@@ -12,7 +12,7 @@
 #include "src/build_version.h"
 #include "tools/terrace/cli/nearest_word.h"
 #include "tools/terrace/cli/verb.h"
-#include "tools/terrace/verbs/insight_verbs.h"
+#include "tools/terrace/verbs/introspection_verbs.h"
 
 namespace terrace::tools {
 namespace {

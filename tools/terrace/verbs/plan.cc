@@ -15,7 +15,7 @@
 #include "tools/terrace/plan/known_models.h"
 #include "tools/terrace/plan/model_shape.h"
 #include "tools/terrace/trace/trace_reader.h"
-#include "tools/terrace/verbs/insight_verbs.h"
+#include "tools/terrace/verbs/introspection_verbs.h"
 
 namespace terrace::tools {
 namespace {

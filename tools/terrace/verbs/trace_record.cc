@@ -8,7 +8,7 @@
 
 #include "tools/terrace/cli/admin_link.h"
 #include "tools/terrace/cli/text_table.h"
-#include "tools/terrace/verbs/insight_verbs.h"
+#include "tools/terrace/verbs/introspection_verbs.h"
 
 namespace terrace::tools {
 namespace {

@@ -131,9 +131,7 @@ TEST_F(KvEvents, RoutersBelieveWhatIsServed) {
     switch (random() % 8) {
       case 0: {
         const std::vector<BlockKey> keys = World::Keys(1 + random() % kBlocks, chain);
-        uint64_t cursor = 0;
-        protocol::EvictReply reply;
-        ASSERT_TRUE(w.store->operators().Evict(w.Query(s, group, keys), &cursor, &reply).ok());
+        w.Evict(w.Query(s, group, keys));
         break;
       }
       case 1:

@@ -18,7 +18,7 @@
 #include <string>
 #include <string_view>
 
-#include "daemon/handover/keeper.h"
+#include "daemon/handover/memory_keeper.h"
 
 namespace terrace {
 namespace {
@@ -45,7 +45,7 @@ class FdStoreTest : public testing::Test {
       const rlimit limit{fds_limit, fds_limit};
       setrlimit(RLIMIT_NOFILE, &limit);
       std::string why;
-      _exit(RunKeeper(path_, &why).ok() ? 0 : 1);
+      _exit(RunMemoryKeeper(path_, &why).ok() ? 0 : 1);
     }
     close(ready[0]);
     close(ready[1]);
@@ -190,7 +190,7 @@ TEST_F(FdStoreTest, SecondKeeperOfAPathIsRefused) {
   const pid_t second = fork();
   if (second == 0) {
     std::string why;
-    const Status status = RunKeeper(path_, &why);
+    const Status status = RunMemoryKeeper(path_, &why);
     _exit(why.find("another keeper serves it") != std::string::npos ? 42 : status.ok() ? 0 : 1);
   }
   int status = 0;

@@ -9,7 +9,8 @@
 #include "daemon/block/cache_domain.h"
 #include "daemon/block/deadline_heap.h"
 #include "daemon/block/session_register.h"
-#include "daemon/lease/lease_keeper.h"
+#include "daemon/lease/erasure_waits.h"
+#include "daemon/lease/lease_manager.h"
 #include "daemon/lease/waiters.h"
 #include "daemon/residency/residency.h"
 #include "sim/fakes.h"
@@ -24,16 +25,16 @@ class LeaseWorld {
   }
 
   SessionIndex Open(SessionId id) {
-    std::string why;
-    const SessionIndex index = sessions.Open({.id = id, .uid = 1}, &why);
-    EXPECT_NE(index, kSessionNone) << why;
+    SessionIndex index = kSessionNone;
+    const Error opened = sessions.Open({.id = id, .uid = 1}, &index);
+    EXPECT_TRUE(opened.ok()) << opened.sentence();
     sessions.at(index).last_sign_us = clock.NowUs();
     return index;
   }
   // What is left to do, to its end.
   void Run() {
     uint32_t budget = UINT32_MAX;
-    EXPECT_FALSE(keeper.Step(&budget));
+    EXPECT_FALSE(manager.Step(&budget));
     waiters.Step();
   }
   // The deadlines that are due go to the waiters; the last one's kind.
@@ -64,8 +65,10 @@ class LeaseWorld {
                      limits,
                      {clock, random, offload, listener, deadlines, work}};
   Residency residency{domain};
-  Waiters waiters{domain, residency};
-  LeaseKeeper keeper{domain, residency, waiters, sessions};
+  PendingRegister pending{domain};
+  Waiters waiters{domain, residency, pending};
+  ErasureWaits erasures{domain, pending, waiters};
+  LeaseManager manager{domain, residency, waiters, sessions};
 };
 
 }  // namespace terrace

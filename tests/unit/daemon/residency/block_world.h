@@ -220,7 +220,7 @@ class BlockWorld : public BlockObserver {
     const SpaceGroupSpec spec{.name = "test", .members = {{.spec = space}}};
     ASSERT_TRUE(group->Open(spec, 1, &d().slots, &d().slot_classes).ok());
     group->PlanPartReads(limits.part_read_bytes_min);
-    d().groups.push_back(std::move(group));
+    d().groups.Put(0, std::move(group));
   }
   void Tell(const std::string& what, BlockId id) {
     told_.push_back(what + " " + std::to_string(d().index.key(id).low));

@@ -58,14 +58,13 @@ TEST(FrameAssembler, MessagesSurviveEveryCutOfPagesAndReads) {
         std::span<const std::byte> input(stream.data() + from, step);
         from += step;
         Message message;
-        std::string why;
-        while (assembler.Next(&input, &message, &why) == FrameAssembler::Outcome::kMessage) {
+        while (assembler.Next(&input, &message) == FrameAssembler::Outcome::kMessage) {
           message.body.Own();
           messages.push_back(std::move(message));
           message = {};
         }
         ASSERT_TRUE(input.empty());
-        ASSERT_EQ(why, "");
+        ASSERT_TRUE(assembler.error().ok());
       }
       ASSERT_EQ(messages.size(), 2u);
       EXPECT_EQ(messages[0].verb, Verb::kMatch);
@@ -82,23 +81,20 @@ TEST(FrameAssembler, AFrameInOneReadIsNotCopied) {
   FrameAssembler assembler;
   std::span<const std::byte> input(frame);
   Message message;
-  std::string why;
-  ASSERT_EQ(assembler.Next(&input, &message, &why), FrameAssembler::Outcome::kMessage);
+  ASSERT_EQ(assembler.Next(&input, &message), FrameAssembler::Outcome::kMessage);
   EXPECT_EQ(message.body.owned_bytes(), 0u);
   EXPECT_EQ(message.body.size_bytes(), 3000u);
 }
 
 std::string Refusal(const std::vector<std::vector<std::byte>>& frames) {
   FrameAssembler assembler;
-  std::string why;
   for (const auto& frame : frames) {
     std::span<const std::byte> input(frame);
     Message message;
     FrameAssembler::Outcome outcome;
-    while ((outcome = assembler.Next(&input, &message, &why)) ==
-           FrameAssembler::Outcome::kMessage) {
+    while ((outcome = assembler.Next(&input, &message)) == FrameAssembler::Outcome::kMessage) {
     }
-    if (outcome == FrameAssembler::Outcome::kMalformed) return why;
+    if (outcome == FrameAssembler::Outcome::kMalformed) return assembler.error().sentence();
   }
   return "accepted";
 }

@@ -80,8 +80,8 @@ TEST(HintTable, EveryCellIsHonouredOrRefusedByNameAsTheDocumentSays) {
     for (const Verb verb : kVerbs) {
       const std::string name(VerbName(verb));
       SCOPED_TRACE(name + " with " + example.name);
-      std::string why;
-      const Status checked = CheckHints(verb, example.hints, &why);
+      const Error checked = CheckHints(verb, example.hints);
+      const std::string why = checked.sentence();
       const std::string& cell = table.at(example.name).at(name);
       EXPECT_EQ(TakesHint(verb, example.hint), checked.ok());
       EXPECT_EQ(cell, checked.ok() ? "yes" : "") << why;
@@ -95,8 +95,8 @@ TEST(HintTable, EveryCellIsHonouredOrRefusedByNameAsTheDocumentSays) {
 
 TEST(HintTable, HintsThatSayNothingAreTakenByAll) {
   for (const Verb verb : kVerbs) {
-    std::string why;
-    EXPECT_TRUE(CheckHints(verb, {}, &why).ok()) << VerbName(verb) << why;
+    const Error checked = CheckHints(verb, {});
+    EXPECT_TRUE(checked.ok()) << VerbName(verb) << checked.sentence();
   }
 }
 

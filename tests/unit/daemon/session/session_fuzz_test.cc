@@ -77,7 +77,7 @@ class FrameBender {
       body.insert(body.end(), bytes.begin(), bytes.end());
     };
     const LeaseToken token = tokens_[Below(tokens_.size())];
-    if (verb > Verb::kUnmapped) return InsightBody(verb);
+    if (verb > Verb::kUnmapped) return IntrospectionBody(verb);
     switch (verb) {
       case Verb::kHello:
         append(BytesOf(protocol::HelloRequest{}));
@@ -136,7 +136,7 @@ class FrameBender {
     return body;
   }
 
-  std::vector<std::byte> InsightBody(Verb verb) {
+  std::vector<std::byte> IntrospectionBody(Verb verb) {
     std::vector<std::byte> body;
     const auto append = [&body](std::span<const std::byte> bytes) {
       for (const std::byte each : bytes) body.push_back(each);

@@ -294,9 +294,7 @@ TEST(TurnsOfErasures, LookAtThoseThatCameFirst) {
   const auto keys = StoreWorld::Keys(4);
   w.Put(s, group, keys);
   w.Advance(100'000);
-  uint64_t cursor = 0;
-  protocol::EvictReply reply;
-  ASSERT_TRUE(w.store->operators().Evict(w.Query(s, group, keys), &cursor, &reply).ok());
+  w.Evict(w.Query(s, group, keys));
   for (uint32_t i = 0; i < kPending; ++i) {
     ASSERT_EQ(w.store->operators().AwaitErasures(s, 5000 + i).code(), StatusCode::kBusy);
   }

@@ -8,33 +8,41 @@
 #include <sstream>
 #include <string>
 
-#include "terrace/protocol_insight.h"
+#include "terrace/protocol_introspection.h"
 #include "test_paths.h"
 
 namespace terrace {
 namespace {
 
-// Name to number: rows "| Name | nr | asks | answers |" of verbs that clients send.
-std::map<std::string, unsigned> DocumentedVerbs() {
+// Name to "number role head / head", as it stands in the document.
+using Rows = std::map<std::string, std::string>;
+
+// Rows "| Name | nr | for | head | asks | answers |" of verbs that clients send.
+Rows DocumentedVerbs() {
   std::ifstream file(std::string(TERRACE_SOURCE_DIR) + "/docs/PROTOCOL.md");
-  std::map<std::string, unsigned> verbs;
+  Rows verbs;
   bool is_table = false;
   for (std::string line; std::getline(file, line);) {
     if (line.starts_with("| verb | nr |")) is_table = true;
     if (!line.starts_with("|")) is_table = false;
-    std::string bar, name, next;
+    std::string bar, name, next, role, asks, slash, answers;
     unsigned number = 0;
     std::istringstream row(line);
     const bool is_row = is_table && (row >> bar >> name >> next >> number);
-    if (is_row && number <= static_cast<unsigned>(protocol::kVerbLast)) verbs[name] = number;
+    if (!is_row || number > static_cast<unsigned>(protocol::kVerbLast)) continue;
+    row >> bar >> role >> bar >> asks >> slash >> answers;
+    verbs[name] = std::to_string(number) + " " + role + " " + asks + " / " + answers;
   }
   return verbs;
 }
 
 TEST(VerbTable, IsTheTableOfTheProtocol) {
-  std::map<std::string, unsigned> verbs;
+  const auto bytes = [](size_t count) { return count == 0 ? "–" : std::to_string(count); };
+  Rows verbs;
   for (const VerbRow& row : VerbTable()) {
-    verbs[std::string(row.name)] = static_cast<unsigned>(row.verb);
+    verbs[std::string(row.name)] = std::to_string(static_cast<unsigned>(row.verb)) +
+                                   (row.role == VerbRole::kEngine ? " engine " : " operator ") +
+                                   bytes(row.head_bytes) + " / " + bytes(row.reply_bytes);
   }
   EXPECT_EQ(verbs, DocumentedVerbs());
 }

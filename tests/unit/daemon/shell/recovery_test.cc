@@ -7,7 +7,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "daemon/persist/group_shelf.h"
+#include "daemon/persist/group_files.h"
 #include "daemon/persist/slab_files.h"
 #include "sim/disk_domain.h"
 #include "sim/fakes.h"

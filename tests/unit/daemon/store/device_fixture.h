@@ -116,11 +116,11 @@ class StoreDevice : public ::testing::Test {
     w->Run();
   }
   AcquireResult Join(SessionId session, const LeaseToken& token, uint16_t flags = 0) {
-    AcquireResult joined;
+    JoinResult joined;
     const protocol::JoinRequest request{
         .token = token, .member_mask = ~uint64_t{0}, .group_handle = group, .flags = flags};
-    EXPECT_TRUE(w->store->leases().JoinRead(session, kJoinRequest, request, &joined).ok());
-    return joined;
+    EXPECT_TRUE(w->Join({session, kJoinRequest, request}, &joined).ok());
+    return joined.read;
   }
   // Stored and hit until it lies on the device, too.
   void PutOnDevice(uint64_t chain, uint32_t count = 1) {

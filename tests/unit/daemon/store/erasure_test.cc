@@ -32,10 +32,7 @@ class Erasure : public ::testing::Test {
   }
   void Evict(uint64_t chain) {
     const auto keys = World::Keys(4, chain);
-    uint64_t cursor = 0;
-    protocol::EvictReply reply;
-    ASSERT_TRUE(w.store->operators().Evict(w.Query(s, group, keys), &cursor, &reply).ok());
-    ASSERT_EQ(reply.block_count, 4u);
+    ASSERT_EQ(w.Evict(w.Query(s, group, keys)).block_count, 4u);
   }
   StatusCode Await(uint64_t request_id = 77) {
     return w.store->operators().AwaitErasures(s, request_id).code();
@@ -83,17 +80,16 @@ TEST(ErasureOfGroups, TheSpecOfAForgottenGroupGoesWhenNoSuccessorFindsItsBlocks)
   const uint32_t group = w.OpenGroup(s, TestGroup("gone", {TestSpace(0)}));
   w.Put(s, group, World::Keys(4, 1));
   w.Advance(30'000'000);
-  uint64_t cursor = 0;
-  ASSERT_TRUE(w.store->operators().Reset(s, group, &cursor).ok());
+  w.Reset(s, group);
   w.store->sessions().ProofOfDeath(s);
   w.OpenGroup(w.Open(), TestGroup("next", {TestSpace(0)}));
   ASSERT_EQ(w.Stats().group_count, 1u);
   ASSERT_TRUE(w.tiers[0]->has_erasures_pending());
-  EXPECT_EQ(w.shelf.kept.size(), 2u);
+  EXPECT_EQ(w.group_files.kept.size(), 2u);
   for (int i = 0; i < 100 && w.tiers[0]->has_erasures_pending(); ++i) w.Advance(1'000'000);
   w.Advance(1'000'000);
-  ASSERT_EQ(w.shelf.kept.size(), 1u);
-  EXPECT_EQ(w.shelf.kept[0].second.name, "next");
+  ASSERT_EQ(w.group_files.kept.size(), 1u);
+  EXPECT_EQ(w.group_files.kept[0].second.name, "next");
 }
 
 TEST(ErasureOfGroups, AForgottenGroupThatIsBackKeepsItsSpec) {
@@ -108,8 +104,7 @@ TEST(ErasureOfGroups, AForgottenGroupThatIsBackKeepsItsSpec) {
   const uint32_t group = w.OpenGroup(s, first);
   w.Put(s, group, World::Keys(4, 1));
   w.Advance(30'000'000);
-  uint64_t cursor = 0;
-  ASSERT_TRUE(w.store->operators().Reset(s, group, &cursor).ok());
+  w.Reset(s, group);
   w.store->sessions().ProofOfDeath(s);
   s = w.Open();
   w.OpenGroup(s, TestGroup("second", {TestSpace(0)}));
@@ -118,8 +113,8 @@ TEST(ErasureOfGroups, AForgottenGroupThatIsBackKeepsItsSpec) {
   w.OpenGroup(w.Open(), first);
   for (int i = 0; i < 100 && w.tiers[0]->has_erasures_pending(); ++i) w.Advance(1'000'000);
   w.Advance(1'000'000);
-  ASSERT_EQ(w.shelf.kept.size(), 1u);
-  EXPECT_EQ(w.shelf.kept[0].second.name, "first");
+  ASSERT_EQ(w.group_files.kept.size(), 1u);
+  EXPECT_EQ(w.group_files.kept[0].second.name, "first");
 }
 
 // Its slot cannot be freed before its write has ended.
@@ -128,7 +123,7 @@ TEST_F(Erasure, CoversABlockThatIsBeingWritten) {
   w.Put(s, group, World::Keys(4, 1));
   w.Advance(1'000);
   ASSERT_GT(w.tiers[0]->stats().transfers_in_flight, 0u);
-  ASSERT_TRUE(w.store->operators().Reset(s, group, std::make_unique<uint64_t>(0).get()).ok());
+  w.Reset(s, group);
   ASSERT_FALSE(w.tiers[0]->has_erasures_pending()) << "the tier has not been told yet";
   EXPECT_EQ(Await(), StatusCode::kBusy);
   w.Advance(100'000);

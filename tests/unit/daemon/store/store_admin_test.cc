@@ -16,26 +16,32 @@ class Admin : public ::testing::Test {
   protocol::EvictReply Evict(uint32_t group_index, const std::vector<BlockKey>& keys,
                              uint32_t flags) {
     protocol::EvictReply reply;
-    uint64_t cursor = 0;
-    do {
-      EXPECT_TRUE(
-          w.store->operators().Evict(w.Query(s, group_index, keys, flags), &cursor, &reply).ok());
+    EvictOperation evict = w.store->operators().Evict(&reply);
+    const KeysQuery query = w.Query(s, group_index, keys, flags);
+    Progress progress = Progress::kStays;
+    while (progress == Progress::kStays) {
+      progress = *evict.Step(query);
       w.Check();
-    } while (cursor != 0);
+    }
     return reply;
   }
   std::vector<protocol::ListEntry> List(uint32_t group_index, const BlockKey& root, uint32_t page) {
-    std::vector<protocol::ListEntry> all, entries;
+    std::vector<protocol::ListEntry> all;
     protocol::ListRequest request{
         .group_handle = group_index, .entry_count_max = page, .root = root};
-    protocol::ListReply reply;
     do {
-      EXPECT_TRUE(w.store->operators().List(s, request, &reply, &entries).ok());
-      EXPECT_LE(entries.size(), page);
-      all.insert(all.end(), entries.begin(), entries.end());
-      request.cursor = reply.cursor;
-    } while (reply.cursor != 0);
+      const ListResult listed = ListOnce(request);
+      EXPECT_LE(listed.entries.size(), page);
+      all.insert(all.end(), listed.entries.begin(), listed.entries.end());
+      request.cursor = listed.reply.cursor;
+    } while (request.cursor != 0);
     return all;
+  }
+  ListResult ListOnce(const protocol::ListRequest& request) {
+    ListResult result;
+    ListOperation list = w.store->operators().List(s, request, &result);
+    while (*list.Step() != Progress::kDone) w.Check();
+    return result;
   }
   // Stores `count` blocks of `chain` behind its block `from`.
   void Branch(uint32_t group_index, const std::vector<BlockKey>& keys, const BlockKey& parent,
@@ -133,9 +139,7 @@ TEST_F(Admin, ResetForgetsLeasedBlocksToo) {
   const AcquireResult held = w.Acquire(s, group, keys);
   const auto more = World::Keys(2, 2);
   const ReserveResult reserved = w.Reserve(s, group, more);
-  uint64_t cursor = 0;
-  EXPECT_TRUE(w.store->operators().Reset(s, group, &cursor).ok());
-  EXPECT_EQ(cursor, 0u);
+  EXPECT_EQ(*w.store->operators().Reset(s, group).Step(), Progress::kDone);
   w.Check();
   EXPECT_EQ(w.Stats().block_count, 0u);
   EXPECT_EQ(w.CommitAll(s, group, more, reserved).entries[0], StatusCode::kGone);
@@ -172,28 +176,22 @@ TEST_F(Admin, AListGoesOnWhenItsPlaceIsEvicted) {
   w.Put(s, group, World::Keys(4, 1));
   w.Put(s, group, World::Keys(4, 2));
   protocol::ListRequest request{.group_handle = group, .entry_count_max = 4};
-  protocol::ListReply reply;
-  std::vector<protocol::ListEntry> entries;
-  ASSERT_TRUE(w.store->operators().List(s, request, &reply, &entries).ok());
-  ASSERT_EQ(entries.size(), 4u);
+  const ListResult first = ListOnce(request);
+  ASSERT_EQ(first.entries.size(), 4u);
   // The walk stands on the last entry it gave.
-  const uint64_t first_chain = entries[3].key.low / 100'000;
+  const uint64_t first_chain = first.entries[3].key.low / 100'000;
   Evict(group, World::Keys(4, first_chain), 0);
-  request.cursor = reply.cursor;
+  request.cursor = first.reply.cursor;
   request.entry_count_max = 100;
-  ASSERT_TRUE(w.store->operators().List(s, request, &reply, &entries).ok());
-  EXPECT_EQ(entries.size(), 4u);
-  EXPECT_EQ(reply.cursor, 0u);
+  const ListResult second = ListOnce(request);
+  EXPECT_EQ(second.entries.size(), 4u);
+  EXPECT_EQ(second.reply.cursor, 0u);
 }
 
 TEST_F(Admin, AnUnknownCursorIsGone) {
-  protocol::ListReply reply;
-  std::vector<protocol::ListEntry> entries;
-  EXPECT_EQ(
-      w.store->operators()
-          .List(s, {.group_handle = group, .entry_count_max = 1, .cursor = 77}, &reply, &entries)
-          .code(),
-      StatusCode::kGone);
+  ListResult result;
+  const protocol::ListRequest request{.group_handle = group, .entry_count_max = 1, .cursor = 77};
+  EXPECT_EQ(w.store->operators().List(s, request, &result).Step().code(), StatusCode::kGone);
 }
 
 TEST_F(Admin, QuerySaysWhatABlockIs) {

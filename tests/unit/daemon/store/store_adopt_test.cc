@@ -194,10 +194,7 @@ TEST_F(StoreAdopt, ResetBlocksKeepTheirSlotsFenced) {
   world_.RestartWarm({writer_});
   world_.Run();
   const SessionId session = Arrive();
-  uint64_t cursor = 0;
-  do {
-    ASSERT_TRUE(world_.store->operators().Reset(session, group_, &cursor).ok());
-  } while (cursor != 0);
+  world_.Reset(session, group_);
   world_.Run();
   EXPECT_EQ(Load(session, keys), 0u);
   EXPECT_EQ(world_.Stats().inherited_bytes, 4 * kSlotBytes);
@@ -209,24 +206,24 @@ TEST_F(StoreAdopt, ResetBlocksKeepTheirSlotsFenced) {
 TEST_F(StoreAdopt, BlocksOfAGroupNobodyOpenedWaitForIt) {
   const auto keys = StoreWorld::Keys(10);
   Save(writer_, keys);
-  world_.shelf.kept.clear();
+  world_.group_files.kept.clear();
   const AdoptSummary summary = world_.RestartWarm();
   EXPECT_EQ(summary.blocks, 0u);
   EXPECT_EQ(summary.slots_parked, 10u);
   // Found as soon as the group is there, before anything else is run.
   const SessionId session = world_.Open();
-  std::string why;
-  const auto opened =
-      world_.store->sessions().OpenGroup(session, TestGroup("simple", {TestSpace(0)}), &why);
-  ASSERT_TRUE(opened.ok()) << why;
-  EXPECT_EQ(world_.MatchCount(session, opened->group_index, keys), 10u);
+  OpenedGroup group;
+  const Error opened =
+      world_.store->sessions().OpenGroup(session, TestGroup("simple", {TestSpace(0)}), &group);
+  ASSERT_TRUE(opened.ok()) << opened.sentence();
+  EXPECT_EQ(world_.MatchCount(session, group.group_index, keys), 10u);
   group_ = world_.OpenSimple(session);
   EXPECT_EQ(Load(session, keys), 10u);
 }
 
 TEST_F(StoreAdopt, ParkedBlocksMakeRoom) {
   Save(writer_, StoreWorld::Keys(32));
-  world_.shelf.kept.clear();
+  world_.group_files.kept.clear();
   EXPECT_EQ(world_.RestartWarm().slots_parked, 32u);
   const SessionId session = world_.Open();
   group_ = world_.OpenGroup(session, TestGroup("other", {TestSpace(1)}));
@@ -372,7 +369,7 @@ TEST_P(StoreAdoptGarbled, WhatIsServedIsRightWhateverTheTableSays) {
     world_.Kill();
     for (uint64_t i = 0; i < 1 + Draw(6); ++i) Garble();
     world_.MakeStore(StoreWorld::Dram::kKept);
-    if (Draw(2) == 0) world_.shelf.kept.clear();
+    if (Draw(2) == 0) world_.group_files.kept.clear();
     world_.Restore();
     world_.store->restoration().AdoptSlots(0, {});
     const SessionId reader = Arrive();

@@ -152,8 +152,7 @@ TEST_F(Background, WhatIsErasedLeavesTheTierBelowAtOnceWhoeverStillReadsIt) {
   PutBelow(1);
   const AcquireResult held = w.Acquire(s, group, World::Keys(4, 1));
   EXPECT_EQ(held.reply.block_count, 4u);
-  uint64_t cursor = 0;
-  ASSERT_TRUE(w.store->operators().Reset(s, group, &cursor).ok());
+  w.Reset(s, group);
   EXPECT_EQ(used_bytes(), 0u);
   EXPECT_TRUE(w.Holds(s, group, World::Keys(1, 1)[0], 0, held.slots[0]));
   w.Release(s, held.reply.token);

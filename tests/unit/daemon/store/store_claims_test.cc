@@ -62,8 +62,8 @@ TEST_F(Claims, WrongRootsNeverReachALowerTier) {
 }
 
 TEST(ClaimsShared, WrongRootsNeverReachOtherHosts) {
-  sim::SharedShelf shelf;
-  sim::MemorySharedTier tier(shelf);
+  sim::SharedServer server;
+  sim::MemorySharedTier tier(server);
   WorldOptions options;
   options.shared.tier = &tier;
   World w{options};
@@ -85,7 +85,7 @@ TEST(ClaimsShared, WrongRootsNeverReachOtherHosts) {
   w.Commit(writer, {.token = reserved.reply.token, .flags = protocol::kCommitRelease}, entries,
            roots);
   for (w.Run(); tier.RunOne();) w.Run();
-  EXPECT_EQ(shelf.blocks.size(), 1u);
+  EXPECT_EQ(server.blocks.size(), 1u);
   EXPECT_EQ(w.Stats().blocks_refuted, 1u);
 }
 

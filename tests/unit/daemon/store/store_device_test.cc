@@ -177,11 +177,8 @@ TEST_F(StoreDevice, WhatIsReadThereIsNotReused) {
   PutOnDevice(1);
   const AcquireResult got = Read(a, 1);
   ASSERT_TRUE(IsOnDevice(got.slots[0]));
-  protocol::EvictReply evicted;
-  uint64_t cursor = 0;
   const auto keys = World::Keys(1, 1);
-  EXPECT_TRUE(w->store->operators().Evict(w->Query(a, group, keys), &cursor, &evicted).ok());
-  EXPECT_EQ(evicted.skipped_count, 1u);
+  EXPECT_EQ(w->Evict(w->Query(a, group, keys)).skipped_count, 1u);
   // More than the device holds passes through it.
   for (uint64_t chain = 10; chain < 40; ++chain) PutOnDevice(chain);
   EXPECT_TRUE(HoldsOnDevice(1, got.slots[0]));
@@ -224,10 +221,7 @@ TEST_F(StoreDevice, AReadyRunThatIsLetGoMakesRoomThere) {
 TEST_F(StoreDevice, AnErasedBlockStaysThereForItsReaders) {
   PutOnDevice(1);
   const AcquireResult got = Read(a, 1);
-  uint64_t cursor = 0;
-  do {
-    ASSERT_TRUE(w->store->operators().Reset(a, group, &cursor).ok());
-  } while (cursor != 0);
+  w->Reset(a, group);
   w->Run();
   EXPECT_EQ(w->MatchCount(a, group, World::Keys(1, 1)), 0u);
   for (uint64_t chain = 10; chain < 40; ++chain) PutOnDevice(chain);

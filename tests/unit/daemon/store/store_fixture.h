@@ -49,7 +49,7 @@ struct WorldOptions {
 };
 
 // Remembers groups as long as the test lasts.
-class PlainShelf final : public GroupShelf {
+class PlainGroupFiles final : public GroupFiles {
  public:
   void Keep(uint32_t domain_index, const SpaceGroupSpec& spec) override {
     kept.emplace_back(domain_index, spec);
@@ -168,7 +168,7 @@ class StoreWorld {
     store_options.fenced_bytes_max = options.fenced_bytes_max;
     store_options.blocks_max = options.blocks_max;
     store_options.groups_max = options.groups_max;
-    store_options.shelf = &shelf;
+    store_options.group_files = &group_files;
     store_options.eviction_policy = options.eviction_policy;
     store_options.lower_eviction_policy = options.eviction_policy;
     store_options.read_ahead_blocks = options.read_ahead_blocks;
@@ -202,7 +202,7 @@ class StoreWorld {
   }
   std::vector<RestoreSummary> Restore() {
     std::vector<RestoreSummary> summaries;
-    for (const auto& [domain, spec] : shelf.kept) {
+    for (const auto& [domain, spec] : group_files.kept) {
       EXPECT_TRUE(store->restoration().RestoreGroup(domain, spec).ok());
     }
     if (tiers.empty()) return summaries;
@@ -282,14 +282,14 @@ class StoreWorld {
     return id;
   }
   uint32_t OpenGroup(SessionId session, const SpaceGroupSpec& spec) {
-    std::string why;
-    const Result<OpenedGroup> opened = store->sessions().OpenGroup(session, spec, &why);
-    EXPECT_TRUE(opened.ok()) << why;
+    OpenedGroup group;
+    const Error opened = store->sessions().OpenGroup(session, spec, &group);
+    EXPECT_TRUE(opened.ok()) << opened.sentence();
     if (!opened.ok()) return 0;
-    if (opened->group_index >= specs_.size()) specs_.resize(opened->group_index + 1);
-    specs_[opened->group_index] = spec;
+    if (group.group_index >= specs_.size()) specs_.resize(group.group_index + 1);
+    specs_[group.group_index] = spec;
     Run();
-    return opened->group_index;
+    return group.group_index;
   }
   uint32_t OpenSimple(SessionId session) {
     return OpenGroup(session, TestGroup("simple", {TestSpace(0)}));
@@ -347,15 +347,36 @@ class StoreWorld {
     Check();
     return result;
   }
-  AcquireResult JoinRead(SessionId session, uint32_t group, const LeaseToken& token) {
-    AcquireResult result;
-    const protocol::JoinRequest join{
-        .token = token, .member_mask = ~uint64_t{0}, .group_handle = group};
-    while (!result.is_finished) {
-      EXPECT_TRUE(store->leases().JoinRead(session, ++last_request_, join, &result).ok());
-    }
+  // To its end; kOk, or why it failed.
+  Status Join(const JoinQuery& query, JoinResult* result) {
+    Result<JoinOperation> join = store->leases().Join(query, result);
+    if (!join.ok()) return join.status();
+    Result<Progress> progress = join->Step();
+    while (progress.ok() && *progress != Progress::kDone) progress = join->Step();
     Check();
+    return progress.status();
+  }
+  JoinResult Join(SessionId session, const protocol::JoinRequest& request) {
+    JoinResult result;
+    EXPECT_TRUE(Join({session, ++last_request_, request}, &result).ok());
     return result;
+  }
+  AcquireResult JoinRead(SessionId session, uint32_t group, const LeaseToken& token) {
+    return Join(session, {.token = token, .member_mask = ~uint64_t{0}, .group_handle = group}).read;
+  }
+  protocol::EvictReply Evict(const KeysQuery& query) {
+    protocol::EvictReply reply;
+    EvictOperation evict = store->operators().Evict(&reply);
+    Result<Progress> progress = evict.Step(query);
+    while (progress.ok() && *progress != Progress::kDone) progress = evict.Step(query);
+    EXPECT_TRUE(progress.ok());
+    return reply;
+  }
+  void Reset(SessionId session, uint32_t group) {
+    ResetOperation reset = store->operators().Reset(session, group);
+    Result<Progress> progress = reset.Step();
+    while (progress.ok() && *progress != Progress::kDone) progress = reset.Step();
+    EXPECT_TRUE(progress.ok());
   }
   PrefixMatch Match(SessionId session, uint32_t group, const std::vector<BlockKey>& keys) {
     const KeysQuery query = Query(session, group, keys);
@@ -478,7 +499,7 @@ class StoreWorld {
   sim::SeededRandom random{1};
   sim::PlainOffload offload;
   sim::RecordingListener listener;
-  PlainShelf shelf;
+  PlainGroupFiles group_files;
   std::vector<std::unique_ptr<sim::PlainArena>> arenas;
   std::vector<std::unique_ptr<sim::MemoryTier>> tiers;  // domain by domain
   std::vector<std::unique_ptr<sim::FaultTier>> faults;  // around each of them

@@ -134,12 +134,12 @@ TEST_F(Follow, AReleasedFollowerHearsNothingMore) {
 TEST_F(Follow, AJoinerIsToldUnderItsOwnRequest) {
   const AcquireResult got = Start();
   const SessionId joiner = w.Open();
-  AcquireResult joined;
+  JoinResult joined;
   const protocol::JoinRequest join{
       .token = got.reply.token, .member_mask = 1, .group_handle = group};
-  ASSERT_TRUE(w.store->leases().JoinRead(joiner, 900, join, &joined).ok());
-  EXPECT_EQ(joined.reply.block_count, 4u);
-  EXPECT_EQ(joined.spans[1].state, SpanState::kFollowing);
+  ASSERT_TRUE(w.Join({joiner, 900, join}, &joined).ok());
+  EXPECT_EQ(joined.read.reply.block_count, 4u);
+  EXPECT_EQ(joined.read.spans[1].state, SpanState::kFollowing);
   w.Run();
   CommitParts(2, 0, 4);
   CommitParts(3, 0, 4);

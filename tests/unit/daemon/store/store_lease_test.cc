@@ -13,12 +13,8 @@ using World = StoreWorld;
 struct Pair {
   explicit Pair(World& w) : a(w.Open()), b(w.Open()), group(w.OpenSimple(a)), keys(World::Keys(1)) {
     reserved = w.Reserve(a, group, keys);
-    ReserveResult joined;
-    EXPECT_TRUE(
-        w.store->leases()
-            .JoinWrite(b, {.token = token(), .member_mask = 1, .group_handle = group}, &joined)
-            .ok());
-    EXPECT_TRUE(joined.is_finished);
+    const ReserveResult joined =
+        w.Join(b, {.token = token(), .member_mask = 1, .group_handle = group}).write;
     EXPECT_EQ(joined.slots, reserved.slots);
     EXPECT_EQ(joined.keys[0].commit_id, reserved.keys[0].commit_id);
   }
@@ -105,10 +101,7 @@ TEST(Lease, AHungUpJoinerVoidsItEvenBeforeItsTurnComes) {
   }
   const auto keys = World::Keys(1);
   const ReserveResult reserved = w.Reserve(a, group, keys);
-  const protocol::JoinRequest join{
-      .token = reserved.reply.token, .member_mask = 1, .group_handle = group};
-  ReserveResult joined;
-  ASSERT_TRUE(w.store->leases().JoinWrite(b, join, &joined).ok());
+  w.Join(b, {.token = reserved.reply.token, .member_mask = 1, .group_handle = group});
   w.store->sessions().HangUp(b);
   EXPECT_TRUE(w.listener.revoked.empty());  // more leases than one turn gets through
   EXPECT_EQ(w.CommitAll(a, group, keys, reserved).entries[0], StatusCode::kGone);
@@ -122,12 +115,9 @@ TEST(Lease, AReadLeaseGoesOnWhileAJoinerLives) {
   const uint32_t group = w.OpenSimple(a);
   w.Put(a, group, World::Keys(2));
   const AcquireResult got = w.Acquire(a, group, World::Keys(2));
-  AcquireResult joined;
-  const protocol::JoinRequest join{
-      .token = got.reply.token, .member_mask = 1, .group_handle = group};
-  ASSERT_TRUE(w.store->leases().JoinRead(b, 500, join, &joined).ok());
-  EXPECT_TRUE(joined.is_finished);
-  EXPECT_EQ(joined.slots, got.slots);
+  const JoinResult joined =
+      w.Join(b, {.token = got.reply.token, .member_mask = 1, .group_handle = group});
+  EXPECT_EQ(joined.read.slots, got.slots);
   w.store->sessions().HangUp(a);
   EXPECT_TRUE(w.listener.revoked.empty());
   EXPECT_TRUE(w.store->leases().Renew(b, got.reply.token).ok());

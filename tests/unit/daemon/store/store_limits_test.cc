@@ -60,10 +60,8 @@ TEST(ReserveLimits, KeysThatWereNotReservedKeepTheirPlaces) {
   EXPECT_THAT(CodesOf(reserved),
               testing::ElementsAre(StatusCode::kExists, StatusCode::kOk, StatusCode::kExists,
                                    StatusCode::kOk, StatusCode::kOk, StatusCode::kExists));
-  ReserveResult joined;
-  const protocol::JoinRequest join{
-      .token = reserved.reply.token, .member_mask = 1, .group_handle = group};
-  while (!joined.is_finished) ASSERT_TRUE(w.store->leases().JoinWrite(other, join, &joined).ok());
+  const ReserveResult joined =
+      w.Join(other, {.token = reserved.reply.token, .member_mask = 1, .group_handle = group}).write;
   EXPECT_EQ(CodesOf(joined), CodesOf(reserved));
   ASSERT_EQ(joined.slots.size(), 3u);
   EXPECT_EQ(joined.slots[1].row, reserved.slots[1].row);

@@ -153,8 +153,8 @@ TEST_F(Parts, ABadPartTruncatesThePrefixAndWhatWasToldStaysToTheEndOfTheLease) {
   EXPECT_EQ(w->MatchCount(s, group, keys), 1u);
   ExplainResult why;
   const GroupId id = TestGroup("parts", {TestSpace(0, 0, kParts)}).Id();
-  ASSERT_TRUE(w->store->introspection().Explain(s, id, keys, &why).ok());
-  ASSERT_TRUE(w->store->introspection().Explain(s, id, {}, &why).ok());
+  ASSERT_EQ(*w->store->introspection().Explain(s, id, keys.size(), &why).Step(keys),
+            Progress::kStays);
   EXPECT_EQ(why.reply.cause, protocol::MissCause::kCorrupt);
   // Its first parts were good, and may be looked at until the lease ends.
   const uint64_t used_bytes = w->Stats().slot_bytes_used;
@@ -241,10 +241,10 @@ TEST_F(Parts, AJoinerIsToldBySteps) {
   const AcquireResult got = Start();
   ASSERT_TRUE(RunUntilTold(2));
   const SessionId joiner = w->Open();
-  AcquireResult joined;
+  JoinResult joined;
   const protocol::JoinRequest join{
       .token = got.reply.token, .member_mask = 1, .group_handle = group, .flags = kAcquireByParts};
-  ASSERT_TRUE(w->store->leases().JoinRead(joiner, 900, join, &joined).ok());
+  ASSERT_TRUE(w->Join({joiner, 900, join}, &joined).ok());
   w->Advance(100'000);
   const std::vector<Line> lines = TakeLines(900);
   ASSERT_FALSE(lines.empty());

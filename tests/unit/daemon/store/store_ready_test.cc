@@ -21,11 +21,10 @@ struct Engine {
 };
 
 uint32_t HitCount(World& w, SessionId session, uint32_t group, const BlockKey& key) {
-  protocol::ListReply reply;
-  std::vector<protocol::ListEntry> entries;
+  ListResult listed;
   const protocol::ListRequest request{.group_handle = group, .entry_count_max = 1, .root = key};
-  EXPECT_TRUE(w.store->operators().List(session, request, &reply, &entries).ok());
-  return entries.empty() ? 0 : entries[0].hit_count;
+  EXPECT_TRUE(w.store->operators().List(session, request, &listed).Step().ok());
+  return listed.entries.empty() ? 0 : listed.entries[0].hit_count;
 }
 
 TEST(AcquireReady, HoldsWithoutSlotsWhatAJoinerReads) {
@@ -51,22 +50,14 @@ TEST(AcquireReady, WhatIsHeldIsNotEvicted) {
   w.Put(e.worker, e.group, keys);
   const AcquireResult held =
       w.AcquireUnread(e.scheduler, e.group, {keys.begin(), keys.begin() + 4});
-  uint64_t cursor = 0;
-  protocol::EvictReply evicted;
   const KeysQuery query = w.Query(e.worker, e.group, keys);
-  do {
-    ASSERT_TRUE(w.store->operators().Evict(query, &cursor, &evicted).ok());
-  } while (cursor != 0);
+  const protocol::EvictReply evicted = w.Evict(query);
   EXPECT_EQ(evicted.block_count, 2u);
   EXPECT_EQ(evicted.skipped_count, 4u);
   EXPECT_EQ(w.Release(e.scheduler, held.reply.token), StatusCode::kOk);
   w.Run();
   EXPECT_EQ(w.Stats().lease_count, 0u);
-  cursor = 0;
-  do {
-    ASSERT_TRUE(w.store->operators().Evict(query, &cursor, &evicted).ok());
-  } while (cursor != 0);
-  EXPECT_EQ(evicted.block_count, 6u);
+  EXPECT_EQ(w.Evict(query).block_count, 4u);
 }
 
 TEST(AcquireReady, WhatIsNotThereEndsIt) {

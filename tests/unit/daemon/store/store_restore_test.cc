@@ -72,10 +72,8 @@ TEST_F(Restored, ChainsAreLinkedAgainSoThatTailsLeaveFirst) {
     EXPECT_EQ(entry.child_count, entry.position < 3 ? 1u : 0u);
     EXPECT_EQ(entry.parent.is_zero(), entry.position == 0);
   }
-  uint64_t cursor = 0;
-  protocol::EvictReply evicted;
   const auto head = World::Keys(1, 1);
-  ASSERT_TRUE(w.store->operators().Evict(w.Query(s, group, head), &cursor, &evicted).ok());
+  const protocol::EvictReply evicted = w.Evict(w.Query(s, group, head));
   EXPECT_EQ(evicted.block_count, 0u);  // it has a child
   EXPECT_EQ(evicted.skipped_count, 1u);
 }
@@ -151,7 +149,7 @@ TEST(RestoredGroup, AWindowedMemberMayBeMissing) {
 
 TEST_F(Restored, CopiesOfNoKnownGroupAreNotWanted) {
   PutBelow(1);
-  w.shelf.kept.clear();
+  w.group_files.kept.clear();
   const RestoreSummary summary = Restart();
   EXPECT_EQ(summary.blocks, 0u);
   EXPECT_EQ(summary.copies_dropped, 4u);
@@ -161,11 +159,8 @@ TEST_F(Restored, CopiesOfNoKnownGroupAreNotWanted) {
 
 TEST_F(Restored, WhatWasEvictedDoesNotComeBack) {
   PutBelow(1);
-  uint64_t cursor = 0;
-  protocol::EvictReply reply;
   const auto keys = World::Keys(4, 1);
-  ASSERT_TRUE(w.store->operators().Evict(w.Query(s, group, keys), &cursor, &reply).ok());
-  EXPECT_EQ(reply.block_count, 4u);
+  EXPECT_EQ(w.Evict(w.Query(s, group, keys)).block_count, 4u);
   w.Advance(10'000);  // the erasures are through
   EXPECT_EQ(Restart().blocks, 0u);
 }
@@ -184,9 +179,10 @@ TEST_F(Restored, AnotherSpecUnderARestoredNameIsRefusedWhileItsBlocksAreThere) {
   Restart();
   SpaceGroupSpec other = TestGroup("simple", {TestSpace(0)});
   other.members[0].spec.revision = "r2";
-  std::string why;
-  EXPECT_EQ(w.store->sessions().OpenGroup(s, other, &why).status().code(), StatusCode::kInvalid);
-  EXPECT_THAT(why, testing::HasSubstr("revision"));
+  OpenedGroup group;
+  const Error opened = w.store->sessions().OpenGroup(s, other, &group);
+  EXPECT_EQ(opened.code(), StatusCode::kInvalid);
+  EXPECT_THAT(opened.sentence(), testing::HasSubstr("revision"));
 }
 
 // ---- persisted ----

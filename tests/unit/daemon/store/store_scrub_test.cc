@@ -123,8 +123,7 @@ TEST_F(Scrub, ABlockThatIsErasedUnderARead) {
   w.holds_transfers = true;
   w.Advance(600'000);
   ASSERT_EQ(tier().stats().transfers_in_flight, 1u) << "a scrub";
-  uint64_t cursor = 0;
-  ASSERT_TRUE(w.store->operators().Reset(s, group, &cursor).ok());
+  w.Reset(s, group);
   EXPECT_EQ(tier().stats().used_bytes, kSlotBytes) << "of the block that is being read";
   w.holds_transfers = false;
   w.Advance(1'000'000);

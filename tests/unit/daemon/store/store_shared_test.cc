@@ -8,17 +8,17 @@
 namespace terrace {
 namespace {
 
-WorldOptions OnShelf(sim::MemorySharedTier& tier, uint32_t member_count) {
+WorldOptions OnServer(sim::MemorySharedTier& tier, uint32_t member_count) {
   WorldOptions options;
   options.segments_max = member_count;
   options.shared.tier = &tier;
   return options;
 }
 
-// One host: a store of its own, on a shelf that others share.
+// One host: a store of its own, on a server that others share.
 struct SharingHost {
-  explicit SharingHost(sim::SharedShelf& shelf, uint32_t member_count = 1)
-      : tier(shelf), world(OnShelf(tier, member_count)) {
+  explicit SharingHost(sim::SharedServer& server, uint32_t member_count = 1)
+      : tier(server), world(OnServer(tier, member_count)) {
     tier.SetListener(&world.store->events().shared_listener(0));
     session = world.Open();
     std::vector<SpaceSpec> spaces;
@@ -35,7 +35,7 @@ struct SharingHost {
     Run();
     return sealed;
   }
-  // Asks the shelf, as a session does, then acquires.
+  // Asks the server, as a session does, then acquires.
   AcquireResult Acquire(const std::vector<BlockKey>& keys, protocol::Hints hints = {}) {
     KeysQuery query = world.Query(session, group, keys);
     query.hints = hints;
@@ -58,11 +58,11 @@ struct SharingHost {
 };
 
 TEST(StoreShared, WhatAnotherHostStoredIsServedAndBecomesLocal) {
-  sim::SharedShelf shelf;
-  SharingHost a(shelf), b(shelf);
+  sim::SharedServer server;
+  SharingHost a(server), b(server);
   const auto keys = StoreWorld::Keys(6);
   ASSERT_EQ(a.Put(keys), 6u);
-  EXPECT_EQ(shelf.blocks.size(), 6u);
+  EXPECT_EQ(server.blocks.size(), 6u);
   EXPECT_EQ(b.LocalCount(keys), 0u) << "a Match is local";
   const AcquireResult acquired = b.Acquire(keys);
   ASSERT_EQ(acquired.reply.block_count, 6u);
@@ -80,11 +80,11 @@ TEST(StoreShared, WhatAnotherHostStoredIsServedAndBecomesLocal) {
 }
 
 TEST(StoreShared, BytesThatAreNotThoseOfTheirChecksumsAreAMiss) {
-  sim::SharedShelf shelf;
-  SharingHost a(shelf), b(shelf);
+  sim::SharedServer server;
+  SharingHost a(server), b(server);
   const auto keys = StoreWorld::Keys(3);
   ASSERT_EQ(a.Put(keys), 3u);
-  for (auto& [place, stored] : shelf.blocks) {
+  for (auto& [place, stored] : server.blocks) {
     if (stored.record.key == keys[1]) stored.bytes[77] ^= std::byte{1};
   }
   const AcquireResult acquired = b.Acquire(keys);
@@ -96,55 +96,55 @@ TEST(StoreShared, BytesThatAreNotThoseOfTheirChecksumsAreAMiss) {
 }
 
 TEST(StoreShared, RootsThatAreNotThereAreAMiss) {
-  sim::SharedShelf shelf;
-  SharingHost a(shelf), b(shelf);
+  sim::SharedServer server;
+  SharingHost a(server), b(server);
   const auto keys = StoreWorld::Keys(1);
   ASSERT_EQ(a.Put(keys), 1u);
-  shelf.blocks.begin()->second.roots[0] = {};
+  server.blocks.begin()->second.roots[0] = {};
   ASSERT_EQ(b.Acquire(keys).reply.block_count, 1u);
   b.Run();
   EXPECT_EQ(b.LocalCount(keys), 0u) << "bytes are believed because of their checksums only";
 }
 
 TEST(StoreShared, WhatHasExpiredIsAMissThoughItIsStillThere) {
-  sim::SharedShelf shelf;
-  SharingHost a(shelf), b(shelf);
+  sim::SharedServer server;
+  SharingHost a(server), b(server);
   const auto keys = StoreWorld::Keys(1);
   ASSERT_EQ(a.Put(keys), 1u);
-  shelf.blocks.begin()->second.record.expires_at_s = b.world.clock.UnixSeconds();
+  server.blocks.begin()->second.record.expires_at_s = b.world.clock.UnixSeconds();
   ASSERT_EQ(b.Acquire(keys).reply.block_count, 1u);
   b.Run();
   EXPECT_EQ(b.LocalCount(keys), 0u);
-  shelf.blocks.begin()->second.record.expires_at_s = b.world.clock.UnixSeconds() + 60;
-  SharingHost c(shelf);
+  server.blocks.begin()->second.record.expires_at_s = b.world.clock.UnixSeconds() + 60;
+  SharingHost c(server);
   ASSERT_EQ(c.Acquire(keys).reply.block_count, 1u);
   c.Run();
   EXPECT_EQ(c.LocalCount(keys), 1u);
 }
 
 TEST(StoreShared, MembersOfTwoCommitsMakeNoBlock) {
-  sim::SharedShelf shelf, other_shelf;
-  SharingHost a(shelf, 2), b(other_shelf, 2), c(shelf, 2);
+  sim::SharedServer server, other_server;
+  SharingHost a(server, 2), b(other_server, 2), c(server, 2);
   const auto keys = StoreWorld::Keys(1);
   ASSERT_EQ(a.Put(keys), 1u);
   ASSERT_EQ(b.Put(StoreWorld::Keys(1, 9)), 1u);  // equal seeds draw equal commits: not the first
-  other_shelf.blocks.clear();
+  other_server.blocks.clear();
   ASSERT_EQ(b.Put(keys), 1u);
-  ASSERT_EQ(shelf.blocks.size(), 2u);
+  ASSERT_EQ(server.blocks.size(), 2u);
   // Each host won one member.
-  shelf.blocks.begin()->second = other_shelf.blocks.begin()->second;
-  ASSERT_NE(shelf.blocks.begin()->second.record.commit_id,
-            std::next(shelf.blocks.begin())->second.record.commit_id);
+  server.blocks.begin()->second = other_server.blocks.begin()->second;
+  ASSERT_NE(server.blocks.begin()->second.record.commit_id,
+            std::next(server.blocks.begin())->second.record.commit_id);
   ASSERT_EQ(c.Acquire(keys).reply.block_count, 1u);
   c.Run();
   EXPECT_EQ(c.last_completion(), StatusCode::kNotFound);
   EXPECT_EQ(c.LocalCount(keys), 0u);
-  EXPECT_TRUE(shelf.blocks.empty()) << "nobody could store it whole while it is there";
+  EXPECT_TRUE(server.blocks.empty()) << "nobody could store it whole while it is there";
 }
 
 TEST(StoreShared, WhatNobodyWaitsForIsNotFetched) {
-  sim::SharedShelf shelf;
-  SharingHost a(shelf), b(shelf);
+  sim::SharedServer server;
+  SharingHost a(server), b(server);
   const auto keys = StoreWorld::Keys(4);
   ASSERT_EQ(a.Put(keys), 4u);
   KeysQuery query = b.world.Query(b.session, b.group, keys);
@@ -165,8 +165,8 @@ TEST(StoreShared, WhatNobodyWaitsForIsNotFetched) {
 }
 
 TEST(StoreShared, WhatFindsNoRoomEndsThePrefix) {
-  sim::SharedShelf shelf;
-  SharingHost a(shelf), b(shelf);
+  sim::SharedServer server;
+  SharingHost a(server), b(server);
   const auto keys = StoreWorld::Keys(6, 1), held = StoreWorld::Keys(kSlotsPerSegment - 2, 2);
   ASSERT_EQ(a.Put(keys), 6u);
   ASSERT_EQ(b.Put(held), held.size());
@@ -179,12 +179,12 @@ TEST(StoreShared, WhatFindsNoRoomEndsThePrefix) {
 }
 
 TEST(StoreShared, WhatIsThereNoMoreEndsThePrefix) {
-  sim::SharedShelf shelf;
-  SharingHost a(shelf), b(shelf);
+  sim::SharedServer server;
+  SharingHost a(server), b(server);
   const auto keys = StoreWorld::Keys(4);
   ASSERT_EQ(a.Put(keys), 4u);
   ASSERT_EQ(b.Acquire(keys).reply.block_count, 4u);
-  std::erase_if(shelf.blocks,
+  std::erase_if(server.blocks,
                 [&](const auto& block) { return block.second.record.key == keys[2]; });
   b.Run();
   EXPECT_EQ(b.LocalCount(keys), 2u);
@@ -192,8 +192,8 @@ TEST(StoreShared, WhatIsThereNoMoreEndsThePrefix) {
 }
 
 TEST(StoreShared, AQuestionThatIsNotAnsweredInTimeIsAMissAndTheAnswerServesTheNext) {
-  sim::SharedShelf shelf;
-  SharingHost a(shelf), b(shelf);
+  sim::SharedServer server;
+  SharingHost a(server), b(server);
   const auto keys = StoreWorld::Keys(2);
   ASSERT_EQ(a.Put(keys), 2u);
   const KeysQuery query = b.world.Query(b.session, b.group, keys);
@@ -211,19 +211,19 @@ TEST(StoreShared, AQuestionThatIsNotAnsweredInTimeIsAMissAndTheAnswerServesTheNe
 }
 
 TEST(StoreShared, ABlockBeingGivenIsNoVictim) {
-  sim::SharedShelf shelf;
-  SharingHost a(shelf);
+  sim::SharedServer server;
+  SharingHost a(server);
   const auto first = StoreWorld::Keys(kSlotsPerSegment, 1), second = StoreWorld::Keys(4, 2);
   ASSERT_EQ(a.world.Put(a.session, a.group, first), kSlotsPerSegment);  // all are on their way
   EXPECT_EQ(a.world.Put(a.session, a.group, second), 0u) << "their slots are being read";
   a.Run();
-  EXPECT_EQ(shelf.blocks.size(), kSlotsPerSegment);
+  EXPECT_EQ(server.blocks.size(), kSlotsPerSegment);
   EXPECT_EQ(a.Put(second), 4u);
 }
 
 TEST(StoreShared, WhatHasLeftDramBeforeItsTurnIsNotGiven) {
-  sim::SharedShelf shelf;
-  SharingHost a(shelf);
+  sim::SharedServer server;
+  SharingHost a(server);
   a.tier.is_away = true;
   ASSERT_EQ(a.Put(StoreWorld::Keys(kSlotsPerSegment, 1)), kSlotsPerSegment);
   ASSERT_EQ(a.Put(StoreWorld::Keys(kSlotsPerSegment, 2)), kSlotsPerSegment);
@@ -231,12 +231,12 @@ TEST(StoreShared, WhatHasLeftDramBeforeItsTurnIsNotGiven) {
   a.world.Advance(1'000'000);
   a.Run();
   EXPECT_EQ(a.stats().shared->blocks_outdated, kSlotsPerSegment);
-  EXPECT_EQ(shelf.blocks.size(), kSlotsPerSegment);
+  EXPECT_EQ(server.blocks.size(), kSlotsPerSegment);
 }
 
 TEST(StoreShared, WhatIsThereIsNotGivenTwice) {
-  sim::SharedShelf shelf;
-  SharingHost a(shelf);
+  sim::SharedServer server;
+  SharingHost a(server);
   const auto keys = StoreWorld::Keys(3);
   ASSERT_EQ(a.Put(keys), 3u);
   ASSERT_EQ(a.Acquire(keys).reply.block_count, 3u);
@@ -248,29 +248,18 @@ TEST(StoreShared, WhatIsThereIsNotGivenTwice) {
 // ---- what is to be forgotten ----
 
 void Reset(SharingHost& host) {
-  uint64_t cursor = 0;
-  do {
-    ASSERT_TRUE(host.world.store->operators().Reset(host.session, host.group, &cursor).ok());
-  } while (cursor != 0);
+  host.world.Reset(host.session, host.group);
   host.Run();
 }
 
 void EvictAll(SharingHost& host, uint32_t flags = 0) {
-  uint64_t cursor = 0;
-  protocol::EvictReply reply;
-  do {
-    ASSERT_TRUE(
-        host.world.store->operators()
-            .Evict(host.world.Query(host.session, kAllGroups, {}, protocol::kEvictSubtree | flags),
-                   &cursor, &reply)
-            .ok());
-  } while (cursor != 0);
+  host.world.Evict(host.world.Query(host.session, kAllGroups, {}, protocol::kEvictSubtree | flags));
   host.Run();
 }
 
 TEST(StoreShared, WhatAResetErasedDoesNotComeBackFromTheShelf) {
-  sim::SharedShelf shelf;
-  SharingHost a(shelf), b(shelf);
+  sim::SharedServer server;
+  SharingHost a(server), b(server);
   const auto keys = StoreWorld::Keys(6);
   ASSERT_EQ(a.Put(keys), 6u);
   a.world.Advance(1);
@@ -284,20 +273,20 @@ TEST(StoreShared, WhatAResetErasedDoesNotComeBackFromTheShelf) {
 }
 
 TEST(StoreShared, WhatWasEvictedAltogetherDoesNotComeBackFromTheShelf) {
-  sim::SharedShelf shelf;
-  SharingHost a(shelf);
+  sim::SharedServer server;
+  SharingHost a(server);
   const auto keys = StoreWorld::Keys(6);
   ASSERT_EQ(a.Put(keys), 6u);
   a.world.Advance(1);
   EvictAll(a, protocol::kEvictDryRun);
-  EXPECT_TRUE(shelf.generations.empty() || shelf.generations.begin()->second == 0);
+  EXPECT_TRUE(server.generations.empty() || server.generations.begin()->second == 0);
   EvictAll(a);
   EXPECT_EQ(a.Acquire(keys).reply.block_count, 0u);
 }
 
 TEST(StoreShared, BlocksThatAreEvictedByNameAreErasedOnTheShelf) {
-  sim::SharedShelf shelf;
-  SharingHost a(shelf);
+  sim::SharedServer server;
+  SharingHost a(server);
   const auto keys = StoreWorld::Keys(6);
   ASSERT_EQ(a.Put(keys), 6u);
   const std::vector<BlockKey> last(keys.begin() + 4, keys.end());
@@ -307,9 +296,9 @@ TEST(StoreShared, BlocksThatAreEvictedByNameAreErasedOnTheShelf) {
                   .Evict(a.world.Query(a.session, a.group, last), &cursor, &reply)
                   .ok());
   EXPECT_EQ(reply.block_count, 2u);
-  EXPECT_EQ(shelf.blocks.size(), 4u);
+  EXPECT_EQ(server.blocks.size(), 4u);
   EXPECT_EQ(a.LocalCount(keys), 4u);
-  // A shelf that is away is told of the whole group, later.
+  // A server that is away is told of the whole group, later.
   a.tier.is_away = true;
   const std::vector<BlockKey> third(keys.begin() + 3, keys.begin() + 4);
   a.world.Run();
@@ -320,12 +309,12 @@ TEST(StoreShared, BlocksThatAreEvictedByNameAreErasedOnTheShelf) {
   a.world.Advance(1'000'000);
   a.Run();
   EXPECT_EQ(a.Acquire(keys).reply.block_count, 3u) << "what is here";
-  EXPECT_EQ(shelf.generations.begin()->second, 1u);
+  EXPECT_EQ(server.generations.begin()->second, 1u);
 }
 
 TEST(StoreShared, AShelfThatWasAwayDuringAResetBringsNothingBack) {
-  sim::SharedShelf shelf;
-  SharingHost a(shelf);
+  sim::SharedServer server;
+  SharingHost a(server);
   const auto keys = StoreWorld::Keys(6);
   ASSERT_EQ(a.Put(keys), 6u);
   a.tier.is_away = true;
@@ -336,14 +325,14 @@ TEST(StoreShared, AShelfThatWasAwayDuringAResetBringsNothingBack) {
   a.world.Advance(1'000'000);
   a.Run();
   EXPECT_EQ(a.Acquire(keys).reply.block_count, 0u) << "it has";
-  EXPECT_EQ(shelf.generations.begin()->second, 1u);
+  EXPECT_EQ(server.generations.begin()->second, 1u);
   ASSERT_EQ(a.Put(keys), 6u);
   EXPECT_EQ(a.stats().shared->blocks_stored, 12u);
 }
 
 TEST(StoreShared, WhatAnotherHostStillHasIsNotGivenAgain) {
-  sim::SharedShelf shelf;
-  SharingHost a(shelf), b(shelf);
+  sim::SharedServer server;
+  SharingHost a(server), b(server);
   const auto keys = StoreWorld::Keys(6);
   b.tier.is_away = true;
   ASSERT_EQ(b.Put(keys), 6u);  // and has not been given
@@ -355,15 +344,15 @@ TEST(StoreShared, WhatAnotherHostStillHasIsNotGivenAgain) {
     b.Run();
   }
   EXPECT_EQ(a.Acquire(keys).reply.block_count, 0u);
-  EXPECT_EQ(shelf.blocks.size(), 0u);
+  EXPECT_EQ(server.blocks.size(), 0u);
   const auto fresh = StoreWorld::Keys(2, 2);
   ASSERT_EQ(b.Put(fresh), 2u);
   EXPECT_EQ(a.Acquire(fresh).reply.block_count, 2u) << "what it computes from there on is";
 }
 
 TEST(StoreShared, ABlockThatIsErasedWhileItWaitsForTheShelfIsNotGiven) {
-  sim::SharedShelf shelf;
-  SharingHost a(shelf);
+  sim::SharedServer server;
+  SharingHost a(server);
   const auto keys = StoreWorld::Keys(6);
   a.tier.is_full = true;  // jobs begin, and no store does
   ASSERT_EQ(a.Put(keys), 6u);
@@ -372,13 +361,13 @@ TEST(StoreShared, ABlockThatIsErasedWhileItWaitsForTheShelfIsNotGiven) {
   a.tier.is_full = false;
   a.world.Advance(1'000'000);
   a.Run();
-  EXPECT_EQ(shelf.blocks.size(), 0u);
+  EXPECT_EQ(server.blocks.size(), 0u);
   EXPECT_EQ(a.Acquire(keys).reply.block_count, 0u);
 }
 
 TEST(StoreShared, AnErasureHasEndedWhenASuccessorWouldKnowOfIt) {
-  sim::SharedShelf shelf;
-  SharingHost a(shelf);
+  sim::SharedServer server;
+  SharingHost a(server);
   ASSERT_EQ(a.Put(StoreWorld::Keys(2)), 2u);
   a.tier.is_kept = false;
   Reset(a);

@@ -79,7 +79,9 @@ TEST(Store, WhatAForeignDomainHoldsIsNotFound) {
   w.Put(a, group, keys);
   EXPECT_EQ(w.MatchCount(b, group, keys), 0u);
   const AcquireResult got = w.Acquire(a, group, keys);
-  EXPECT_EQ(w.store->leases().ShapeOf(b, got.reply.token).status().code(), StatusCode::kNotFound);
+  JoinResult joined;
+  EXPECT_EQ(w.Join({.session = b, .request = {.token = got.reply.token}}, &joined).code(),
+            StatusCode::kNotFound);
   EXPECT_EQ(w.Release(b, got.reply.token), StatusCode::kGone);
   EXPECT_EQ(w.Put(b, group, keys), 2u);
 }
@@ -408,8 +410,7 @@ TEST(Store, AGroupNobodyUsesGivesItsPlaceToAnother) {
     const SessionId s = w.Open();
     const uint32_t group = w.OpenGroup(s, TestGroup(std::to_string(i), {TestSpace(0)}));
     EXPECT_EQ(w.Put(s, group, World::Keys(1, i + 1)), 1u);
-    uint64_t cursor = 0;
-    EXPECT_TRUE(w.store->operators().Reset(s, group, &cursor).ok());
+    w.Reset(s, group);
     w.store->sessions().ProofOfDeath(s);
     w.Run();
   }
@@ -464,9 +465,10 @@ TEST(Store, TheSameNameWithAnotherSpecIsRefusedInWords) {
   w.OpenGroup(s, TestGroup("g", {TestSpace(0)}));
   SpaceGroupSpec other = TestGroup("g", {TestSpace(0)});
   other.members[0].spec.layers = 5;
-  std::string why;
-  EXPECT_EQ(w.store->sessions().OpenGroup(s, other, &why).code(), StatusCode::kInvalid);
-  EXPECT_THAT(why, ::testing::HasSubstr("layers '4', not '5'"));
+  OpenedGroup group;
+  const Error opened = w.store->sessions().OpenGroup(s, other, &group);
+  EXPECT_EQ(opened.code(), StatusCode::kInvalid);
+  EXPECT_THAT(opened.sentence(), ::testing::HasSubstr("layers '4', not '5'"));
 }
 
 // The members fill their segments in step, so a block finds a segment for the first of them alone.

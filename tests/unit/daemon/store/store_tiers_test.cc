@@ -340,12 +340,12 @@ TEST_F(Tiers, AHungUpSessionWaitsForNothing) {
 
 // A successor that does not know the group cannot read its blocks.
 TEST_F(Tiers, NothingIsPersistedBeforeTheSpecOfItsGroup) {
-  w.shelf.state_of_kept = GroupShelf::State::kComing;
+  w.group_files.state_of_kept = GroupFiles::State::kComing;
   const auto keys = World::Keys(3, 1);
   w.Put(s, group, keys);
   w.Advance(3'000'000);
   EXPECT_EQ(w.Stats().lower_tiers[0].block_count, 0u);
-  w.shelf.state_of_kept = GroupShelf::State::kKept;
+  w.group_files.state_of_kept = GroupFiles::State::kKept;
   w.Advance(3'000'000);
   EXPECT_EQ(w.Stats().lower_tiers[0].persisted_block_count, 3u);
 }
@@ -355,27 +355,27 @@ TEST(TiersOfGroups, ABlockThatWaitsForTheSpecOfItsGroupHoldsUpNoOther) {
   const SessionId s = w.Open();
   const uint32_t group = w.OpenSimple(s);
   const SpaceGroupSpec slow = TestGroup("slow", {TestSpace(3)});
-  w.shelf.coming = {slow.Id()};
+  w.group_files.coming = {slow.Id()};
   const uint32_t slow_group = w.OpenGroup(s, slow);
   ASSERT_EQ(w.Put(s, slow_group, World::Keys(3, 2)), 3u);
   w.Put(s, group, World::Keys(3, 1));
   w.Advance(100'000);
   EXPECT_EQ(w.Stats().lower_tiers[0].persisted_block_count, 3u);
-  w.shelf.coming.clear();
-  w.store->events().OnShelfChanged(0);
+  w.group_files.coming.clear();
+  w.store->events().OnGroupFilesChanged(0);
   w.Advance(100'000);
   EXPECT_EQ(w.Stats().lower_tiers[0].persisted_block_count, 6u) << "no tick was needed";
 }
 
 TEST_F(Tiers, AGroupWhoseSpecCannotBeWrittenIsTriedAgainWhenItIsOpened) {
-  w.shelf.state_of_kept = GroupShelf::State::kFailed;
+  w.group_files.state_of_kept = GroupFiles::State::kFailed;
   w.Put(s, group, World::Keys(3, 1));
   w.Advance(3'000'000);
   EXPECT_EQ(w.Stats().lower_tiers[0].block_count, 0u);
-  const size_t asked_count = w.shelf.kept.size();
+  const size_t asked_count = w.group_files.kept.size();
   EXPECT_EQ(w.OpenSimple(s), group);
-  EXPECT_EQ(w.shelf.kept.size(), asked_count + 1);
-  w.shelf.state_of_kept = GroupShelf::State::kKept;
+  EXPECT_EQ(w.group_files.kept.size(), asked_count + 1);
+  w.group_files.state_of_kept = GroupFiles::State::kKept;
   w.Put(s, group, World::Keys(3, 2));
   w.Advance(3'000'000);
   EXPECT_EQ(w.Stats().lower_tiers[0].persisted_block_count, 3u);
@@ -413,8 +413,7 @@ TEST_F(Tiers, WaitEndsAtItsDeadlineOrWhenAKeyGoes) {
   EXPECT_EQ(w.listener.waits[0].status, StatusCode::kBusy);
   KeysQuery second = w.Query(s, group, keys);
   EXPECT_EQ(*w.store->operators().Wait().Step(second), Progress::kFollows);
-  uint64_t cursor = 0;
-  EXPECT_TRUE(w.store->operators().Reset(s, group, &cursor).ok());
+  w.Reset(s, group);
   ASSERT_EQ(w.listener.waits.size(), 2u);
   EXPECT_EQ(w.listener.waits[1].status, StatusCode::kNotFound);
 }
@@ -423,8 +422,7 @@ TEST_F(Tiers, EraseUnderATransferWaitsForItsEnd) {
   w.holds_transfers = true;
   w.Put(s, group, World::Keys(2, 1));
   w.Run();
-  uint64_t cursor = 0;
-  EXPECT_TRUE(w.store->operators().Reset(s, group, &cursor).ok());
+  w.Reset(s, group);
   EXPECT_EQ(w.Stats().slot_bytes_used, 2 * kSlotBytes);
   w.holds_transfers = false;
   w.Advance(100'000);

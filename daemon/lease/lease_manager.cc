@@ -1,4 +1,4 @@
-#include "daemon/lease/lease_keeper.h"
+#include "daemon/lease/lease_manager.h"
 
 #include <algorithm>
 
@@ -6,7 +6,7 @@
 
 namespace terrace {
 
-Result<LeaseId> LeaseKeeper::Open(LeaseKind kind, SessionIndex session, uint32_t group_index) {
+Result<LeaseId> LeaseManager::Open(LeaseKind kind, SessionIndex session, uint32_t group_index) {
   SessionRecord& owner = sessions_.at(session);
   LeaseToken token;
   if (kind != LeaseKind::kPrefetch) {
@@ -35,7 +35,7 @@ Result<LeaseId> LeaseKeeper::Open(LeaseKind kind, SessionIndex session, uint32_t
   return id;
 }
 
-Status LeaseKeeper::Join(LeaseId id, SessionIndex session) {
+Status LeaseManager::Join(LeaseId id, SessionIndex session) {
   SessionRecord& record = sessions_.at(session);
   if (record.leases.size() >= d_.limits.leases_per_session_max) {
     return Status(StatusCode::kNoSpace, "the session has leases_per_session_max leases");
@@ -52,14 +52,14 @@ Status LeaseKeeper::Join(LeaseId id, SessionIndex session) {
   return Status::Ok();
 }
 
-bool LeaseKeeper::IsJoiner(LeaseId id, SessionIndex session) const {
+bool LeaseManager::IsJoiner(LeaseId id, SessionIndex session) const {
   for (const Joiner& joiner : d_.leases.at(id).joiners) {
     if (joiner.session == session) return true;
   }
   return false;
 }
 
-bool LeaseKeeper::IsVoid(LeaseId id) const {
+bool LeaseManager::IsVoid(LeaseId id) const {
   const Lease& lease = d_.leases.at(id);
   if (lease.phase != LeasePhase::kBuilding && lease.phase != LeasePhase::kLive) return true;
   if (lease.kind != LeaseKind::kWrite) return false;
@@ -69,9 +69,9 @@ bool LeaseKeeper::IsVoid(LeaseId id) const {
   return false;
 }
 
-uint32_t LeaseKeeper::BlocksLeft(LeaseId id) const { return BlocksLeftOf(d_.leases.at(id).owner); }
+uint32_t LeaseManager::BlocksLeft(LeaseId id) const { return BlocksLeftOf(d_.leases.at(id).owner); }
 
-uint32_t LeaseKeeper::BlocksLeftOf(SessionIndex session) const {
+uint32_t LeaseManager::BlocksLeftOf(SessionIndex session) const {
   const SessionRecord& owner = sessions_.at(session);
   const uint32_t own_left = d_.limits.lease_blocks_per_session_max -
                             std::min(owner.lease_blocks, d_.limits.lease_blocks_per_session_max);
@@ -79,7 +79,7 @@ uint32_t LeaseKeeper::BlocksLeftOf(SessionIndex session) const {
 }
 
 // What all others leave, but never less than the session's equal share.
-uint64_t LeaseKeeper::ChargeLeft(const SessionRecord& owner) const {
+uint64_t LeaseManager::ChargeLeft(const SessionRecord& owner) const {
   const uint64_t share = d_.limits.lease_blocks_max / d_.limits.sessions.sessions_max;
   const uint64_t share_left = share - std::min(owner.lease_charge, share);
   const uint64_t pool_left =
@@ -87,38 +87,38 @@ uint64_t LeaseKeeper::ChargeLeft(const SessionRecord& owner) const {
   return std::max(share_left, pool_left);
 }
 
-void LeaseKeeper::Charge(LeaseId id, uint32_t block_count) {
+void LeaseManager::Charge(LeaseId id, uint32_t block_count) {
   SessionRecord& owner = sessions_.at(d_.leases.at(id).owner);
   owner.lease_blocks += block_count;
   owner.lease_charge += block_count;
   d_.lease_charge.of_owner() += block_count;
 }
 
-void LeaseKeeper::Uncharge(const Lease& lease) {
+void LeaseManager::Uncharge(const Lease& lease) {
   const uint64_t charge = uint64_t{lease.charged_count} + kLeaseCostBlocks;
   TERRACE_CHECK(d_.lease_charge >= charge, "a lease was charged before it is uncharged");
   d_.lease_charge.of_owner() -= charge;
   SessionRecord& owner = sessions_.at(lease.owner);
-  if (owner.stamp != lease.owner_stamp) return;
+  if (!sessions_.IsOpen(lease.owner, lease.owner_stamp)) return;
   TERRACE_CHECK(owner.lease_blocks >= lease.charged_count && owner.lease_charge >= charge,
                 "a lease was charged to its owner");
   owner.lease_blocks -= lease.charged_count;
   owner.lease_charge -= charge;
 }
 
-void LeaseKeeper::Append(LeaseId id, BlockId block, uint8_t flags) {
+void LeaseManager::Append(LeaseId id, BlockId block, uint8_t flags) {
   d_.leases.Append(id, {.block = block, .flags = flags});
   Charge(id, 1);
   residency_.holds.Hold(block, HoldKind::kLease);
 }
 
-void LeaseKeeper::AppendPath(LeaseId id, std::span<const BlockId> run) {
+void LeaseManager::AppendPath(LeaseId id, std::span<const BlockId> run) {
   d_.leases.AppendPath(id, run);
   Charge(id, static_cast<uint32_t>(run.size()));
   residency_.holds.HoldPath(run);
 }
 
-void LeaseKeeper::AppendReady(LeaseId id, std::span<const BlockRange> path) {
+void LeaseManager::AppendReady(LeaseId id, std::span<const BlockRange> path) {
   uint32_t block_count = 0;
   for (const BlockRange& range : path) block_count += range.block_count;
   d_.leases.MakeRoom(id, d_.leases.at(id).entries.size() + block_count, 0);
@@ -129,19 +129,19 @@ void LeaseKeeper::AppendReady(LeaseId id, std::span<const BlockRange> path) {
   Charge(id, block_count);
 }
 
-void LeaseKeeper::Sealed(LeaseId id, uint32_t entry_index) {
+void LeaseManager::Sealed(LeaseId id, uint32_t entry_index) {
   Release(d_.leases.Take(id, entry_index));
 }
 
 // ---- ends ----
 
-void LeaseKeeper::Leave(LeaseId id, SessionIndex session) {
+void LeaseManager::Leave(LeaseId id, SessionIndex session) {
   waiters_.DropAll(sessions_.at(session).id, id);
   RemoveJoiner(id, session);
   EndIfDeserted(id);
 }
 
-void LeaseKeeper::RemoveJoiner(LeaseId id, SessionIndex session) {
+void LeaseManager::RemoveJoiner(LeaseId id, SessionIndex session) {
   d_.leases.RemoveJoiner(id, session);
   std::vector<LeaseId>& leases = sessions_.at(session).leases;
   const auto place = std::find(leases.rbegin(), leases.rend(), id);
@@ -150,15 +150,15 @@ void LeaseKeeper::RemoveJoiner(LeaseId id, SessionIndex session) {
   leases.pop_back();
 }
 
-void LeaseKeeper::EndIfDeserted(LeaseId id) {
+void LeaseManager::EndIfDeserted(LeaseId id) {
   const Lease& lease = d_.leases.at(id);
   if (!lease.joiners.empty()) return;
   d_.leases.BeginEnd(id);
   if (!lease.is_unnoted) d_.lease_backlog.Add(LeaseWork{LeaseWorkKind::kEnd, id, lease.stamp});
 }
 
-Status LeaseKeeper::AbortKeys(LeaseId id, SessionIndex session,
-                              std::span<const uint32_t> key_indexes) {
+Status LeaseManager::AbortKeys(LeaseId id, SessionIndex session,
+                               std::span<const uint32_t> key_indexes) {
   const Lease& lease = d_.leases.at(id);
   for (const uint32_t index : key_indexes) {
     if (index >= lease.key_count) {
@@ -184,7 +184,7 @@ Status LeaseKeeper::AbortKeys(LeaseId id, SessionIndex session,
   return Status::Ok();
 }
 
-void LeaseKeeper::AbortAll(LeaseId id, SessionIndex session) {
+void LeaseManager::AbortAll(LeaseId id, SessionIndex session) {
   const Lease& lease = d_.leases.at(id);
   if (lease.phase == LeasePhase::kLive && lease.joiners.size() > 1) {
     Revoke(id);
@@ -197,7 +197,7 @@ void LeaseKeeper::AbortAll(LeaseId id, SessionIndex session) {
   Leave(id, session);
 }
 
-void LeaseKeeper::Revoke(LeaseId id) {
+void LeaseManager::Revoke(LeaseId id) {
   if (!d_.leases.Revoke(id)) return;
   const Lease& lease = d_.leases.at(id);
   ++d_.counters.leases_revoked;
@@ -205,11 +205,11 @@ void LeaseKeeper::Revoke(LeaseId id) {
   d_.lease_backlog.Add(LeaseWork{LeaseWorkKind::kRevoke, id, lease.stamp});
 }
 
-void LeaseKeeper::OnHangUp(SessionIndex session) {
+void LeaseManager::OnHangUp(SessionIndex session) {
   d_.lease_backlog.Add(LeaseWork{LeaseWorkKind::kSession, session, sessions_.at(session).stamp});
 }
 
-void LeaseKeeper::OnSilence(SessionIndex session) {
+void LeaseManager::OnSilence(SessionIndex session) {
   // Leave() and Revoke() do not change a session's list of leases under this walk.
   const std::vector<LeaseId>& leases = sessions_.at(session).leases;
   for (const LeaseId id : leases) {
@@ -223,7 +223,7 @@ void LeaseKeeper::OnSilence(SessionIndex session) {
   }
 }
 
-bool LeaseKeeper::IsSilent(const Lease& lease) const {
+bool LeaseManager::IsSilent(const Lease& lease) const {
   const uint64_t ttl_us = d_.limits.lease_ttl_ms * kUsPerMs;
   for (const Joiner& joiner : lease.joiners) {
     const SessionRecord& record = sessions_.at(joiner.session);
@@ -234,9 +234,9 @@ bool LeaseKeeper::IsSilent(const Lease& lease) const {
 
 // ---- work in turns ----
 
-bool LeaseKeeper::has_work() const { return !d_.lease_backlog.is_empty(); }
+bool LeaseManager::has_work() const { return !d_.lease_backlog.is_empty(); }
 
-bool LeaseKeeper::Step(uint32_t* budget) {
+bool LeaseManager::Step(uint32_t* budget) {
   const uint32_t budget_before = *budget;
   while (*budget > 0 && has_work()) {
     // Before anything else is done to their leases.
@@ -254,8 +254,7 @@ bool LeaseKeeper::Step(uint32_t* budget) {
     --*budget;
     bool is_done = true;
     if (work.kind == LeaseWorkKind::kSession) {
-      const SessionRecord& record = sessions_.at(work.id);
-      if (record.is_used && record.stamp == work.stamp) is_done = StepSession(work.id, budget);
+      if (sessions_.IsOpen(work.id, work.stamp)) is_done = StepSession(work.id, budget);
     } else if (d_.leases.at(work.id).stamp == work.stamp) {
       is_done =
           work.kind == LeaseWorkKind::kEnd ? StepEnd(work.id, budget) : StepRevoke(work.id, budget);
@@ -267,7 +266,7 @@ bool LeaseKeeper::Step(uint32_t* budget) {
 }
 
 // The tail first, as paths go.
-bool LeaseKeeper::StepTail(CutTail* tail, uint32_t* budget) {
+bool LeaseManager::StepTail(CutTail* tail, uint32_t* budget) {
   while (!tail->entries.empty()) {
     if (*budget == 0) return false;
     const auto [entry, path] = tail->PopLast(budget);
@@ -284,7 +283,7 @@ bool LeaseKeeper::StepTail(CutTail* tail, uint32_t* budget) {
 }
 
 // A hung-up session's leases, one after the other. Those of a dead one it leaves.
-bool LeaseKeeper::StepSession(SessionIndex session, uint32_t* budget) {
+bool LeaseManager::StepSession(SessionIndex session, uint32_t* budget) {
   SessionRecord& record = sessions_.at(session);
   while (record.revoked_count < record.leases.size()) {
     if (*budget == 0) return false;
@@ -317,7 +316,7 @@ bool LeaseKeeper::StepSession(SessionIndex session, uint32_t* budget) {
   return true;
 }
 
-bool LeaseKeeper::StepRevoke(LeaseId id, uint32_t* budget) {
+bool LeaseManager::StepRevoke(LeaseId id, uint32_t* budget) {
   while (d_.leases.at(id).is_to_revoke()) {
     if (*budget == 0) return false;
     --*budget;
@@ -332,7 +331,7 @@ bool LeaseKeeper::StepRevoke(LeaseId id, uint32_t* budget) {
 }
 
 // The lease's blocks are let go, the tail first.
-bool LeaseKeeper::StepEnd(LeaseId id, uint32_t* budget) {
+bool LeaseManager::StepEnd(LeaseId id, uint32_t* budget) {
   const Lease& lease = d_.leases.at(id);
   while (!lease.entries.empty() || !lease.left_behind.empty()) {
     if (*budget == 0) return false;
@@ -352,7 +351,7 @@ bool LeaseKeeper::StepEnd(LeaseId id, uint32_t* budget) {
   return true;
 }
 
-void LeaseKeeper::Release(const LeaseEntry& entry) {
+void LeaseManager::Release(const LeaseEntry& entry) {
   if (entry.flags & kEntryFenced) residency_.holds.LetGo(entry.block, HoldKind::kFence);
   residency_.holds.LetGo(entry.block, HoldKind::kLease);
 }

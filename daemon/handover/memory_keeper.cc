@@ -1,4 +1,4 @@
-#include "daemon/handover/keeper.h"
+#include "daemon/handover/memory_keeper.h"
 
 #include <fcntl.h>
 #include <poll.h>
@@ -92,9 +92,9 @@ Status ReceiveKeeperMessage(int socket_fd, KeeperMessage* message, int* fd, int 
 
 namespace {
 
-class Keeper {
+class MemoryKeeper {
  public:
-  ~Keeper();
+  ~MemoryKeeper();
   Status Listen(const std::string& path, std::string* why);
   // Until a signal.
   void Serve(int signal_fd);
@@ -118,7 +118,7 @@ class Keeper {
   std::map<std::string, int> held_;
 };
 
-Keeper::~Keeper() {
+MemoryKeeper::~MemoryKeeper() {
   if (listen_fd_ >= 0) {
     unlink(path_.c_str());
     close(listen_fd_);
@@ -128,7 +128,7 @@ Keeper::~Keeper() {
   for (const auto& [name, fd] : held_) close(fd);
 }
 
-Status Keeper::Listen(const std::string& path, std::string* why) {
+Status MemoryKeeper::Listen(const std::string& path, std::string* why) {
   const auto refuse = [&](const std::string& sentence) {
     const Status status = IoError("the keeper's socket cannot be opened");
     *why = "keeper socket " + path + ": " + sentence;
@@ -175,7 +175,7 @@ Status Keeper::Listen(const std::string& path, std::string* why) {
   return Status::Ok();
 }
 
-void Keeper::Serve(int signal_fd) {
+void MemoryKeeper::Serve(int signal_fd) {
   for (;;) {
     pollfd polled[] = {{signal_fd, POLLIN, 0}, {listen_fd_, POLLIN, 0}, {daemon_fd_, POLLIN, 0}};
     if (poll(polled, 3, -1) < 0 && errno != EINTR) return;
@@ -189,7 +189,7 @@ void Keeper::Serve(int signal_fd) {
   }
 }
 
-void Keeper::Accept() {
+void MemoryKeeper::Accept() {
   const int fd = accept4(listen_fd_, nullptr, nullptr, SOCK_CLOEXEC);
   if (fd < 0) return;
   const timeval patience{.tv_sec = kKeeperPatienceMs / 1000, .tv_usec = 0};
@@ -210,7 +210,7 @@ void Keeper::Accept() {
   if (!SendKeeperMessage(fd, KeeperVerb::kWelcome, "", -1, 0).ok()) Hang();
 }
 
-void Keeper::Handle() {
+void MemoryKeeper::Handle() {
   KeeperMessage message;
   int fd = -1;
   const Status status = ReceiveKeeperMessage(daemon_fd_, &message, &fd, MSG_DONTWAIT);
@@ -232,7 +232,7 @@ void Keeper::Handle() {
   if (fd >= 0) close(fd);
 }
 
-void Keeper::Put(const std::string& name, int fd) {
+void MemoryKeeper::Put(const std::string& name, int fd) {
   if (fd < 0) return;
   Forget(name);
   if (held_.size() >= fds_max_) {
@@ -244,28 +244,28 @@ void Keeper::Put(const std::string& name, int fd) {
   held_.emplace(name, fd);
 }
 
-void Keeper::Forget(const std::string& name) {
+void MemoryKeeper::Forget(const std::string& name) {
   const auto found = held_.find(name);
   if (found == held_.end()) return;
   close(found->second);
   held_.erase(found);
 }
 
-void Keeper::GiveAll() {
+void MemoryKeeper::GiveAll() {
   for (const auto& [name, fd] : held_) {
     if (!SendKeeperMessage(daemon_fd_, KeeperVerb::kHeld, name, fd, 0).ok()) return Hang();
   }
   if (!SendKeeperMessage(daemon_fd_, KeeperVerb::kEnd, "", -1, 0).ok()) Hang();
 }
 
-void Keeper::Hang() {
+void MemoryKeeper::Hang() {
   if (daemon_fd_ >= 0) close(daemon_fd_);
   daemon_fd_ = -1;
 }
 
 }  // namespace
 
-Status RunKeeper(const std::string& socket_path, std::string* why) {
+Status RunMemoryKeeper(const std::string& socket_path, std::string* why) {
   sigset_t signals;
   sigemptyset(&signals);
   sigaddset(&signals, SIGTERM);
@@ -276,7 +276,7 @@ Status RunKeeper(const std::string& socket_path, std::string* why) {
     *why = std::string("keeper: signalfd: ") + std::strerror(errno);
     return IoError("signalfd");
   }
-  Keeper keeper;
+  MemoryKeeper keeper;
   const Status status = keeper.Listen(socket_path, why);
   if (status.ok()) {
     TellSupervisor("READY=1");

@@ -12,8 +12,8 @@ using protocol::StopReason;
 
 constexpr size_t kSinceStart = protocol::kHitRateWindows - 1;
 
-struct Insight {
-  explicit Insight(const WorldOptions& options = {}) : world(options) {
+struct IntrospectionWorld {
+  explicit IntrospectionWorld(const WorldOptions& options = {}) : world(options) {
     session = world.Open();
     group = world.OpenSimple(session);
   }
@@ -36,10 +36,10 @@ struct Insight {
   ExplainResult Explain(const std::vector<BlockKey>& keys, SessionId asker = 0) {
     ExplainResult result;
     const GroupId id = TestGroup("simple", {TestSpace(0)}).Id();
-    EXPECT_TRUE(
-        world.store->introspection().Explain(asker == 0 ? session : asker, id, keys, &result).ok());
-    EXPECT_TRUE(
-        world.store->introspection().Explain(asker == 0 ? session : asker, id, {}, &result).ok());
+    ExplainOperation explain = world.store->introspection().Explain(
+        asker == 0 ? session : asker, id, static_cast<uint32_t>(keys.size()), &result);
+    while (*explain.Step(keys) == Progress::kStays) {
+    }
     return result;
   }
   uint32_t Put(const std::vector<BlockKey>& keys) { return world.Put(session, group, keys); }
@@ -50,7 +50,7 @@ struct Insight {
 };
 
 TEST(HitRates, CountWhatWasAskedByTierAndGroup) {
-  Insight on;
+  IntrospectionWorld on;
   on.Put(StoreWorld::Keys(4));
   EXPECT_EQ(on.Ask(StoreWorld::Keys(6)), 4u);
   const HitRateCounts counts = on.Counts();
@@ -63,7 +63,7 @@ TEST(HitRates, CountWhatWasAskedByTierAndGroup) {
 }
 
 TEST(HitRates, WindowsForget) {
-  Insight on;
+  IntrospectionWorld on;
   on.Put(StoreWorld::Keys(2));
   on.Ask(StoreWorld::Keys(2));
   on.world.Advance(3 * 60 * kUsPerSecond);
@@ -75,7 +75,7 @@ TEST(HitRates, WindowsForget) {
 }
 
 TEST(HitRates, PrefillSavedIsWhatClientsSayItCosts) {
-  Insight on;
+  IntrospectionWorld on;
   on.Put(StoreWorld::Keys(4));
   on.Ask(StoreWorld::Keys(4));
   EXPECT_EQ(on.Counts().saved_us, 0u);
@@ -86,8 +86,8 @@ TEST(HitRates, PrefillSavedIsWhatClientsSayItCosts) {
 }
 
 // Four blocks on a drive that has not answered yet.
-struct Promised : Insight {
-  Promised() : Insight({.lower_tier_count = 1}) {
+struct Promised : IntrospectionWorld {
+  Promised() : IntrospectionWorld({.lower_tier_count = 1}) {
     for (const uint64_t chain : {1, 50, 51}) {
       Put(StoreWorld::Keys(4, chain));
       world.Advance(100'000);
@@ -142,7 +142,7 @@ TEST(HitRates, PromisedBlocksThatAreLetGoBeforeTheyComeAreMisses) {
 }
 
 TEST(HitRates, CapacityIsToldFromCold) {
-  Insight on;
+  IntrospectionWorld on;
   on.Put(StoreWorld::Keys(4, 1));
   on.Put(StoreWorld::Keys(8, 2));  // pushes the first four out
   // Two more blocks than were ever there.
@@ -152,7 +152,7 @@ TEST(HitRates, CapacityIsToldFromCold) {
 }
 
 TEST(HitRates, EveryCauseIsTold) {
-  Insight on({.segments_max = 4});
+  IntrospectionWorld on({.segments_max = 4});
   const std::vector<BlockKey> gone = StoreWorld::Keys(2, 1);
   on.Put(gone);
   uint64_t cursor = 0;
@@ -197,7 +197,7 @@ TEST(HitRates, EveryCauseIsTold) {
 }
 
 TEST(HitRates, MoreKeysThanTheStoreWasShownAreAsked) {
-  Insight on;
+  IntrospectionWorld on;
   const std::vector<BlockKey> head = StoreWorld::Keys(3);
   KeysQuery query = on.world.Query(on.session, on.group, head);
   query.key_count_of_request = 100;
@@ -207,7 +207,7 @@ TEST(HitRates, MoreKeysThanTheStoreWasShownAreAsked) {
 }
 
 TEST(Explain, NamesTheFirstKeyThatIsNotThereAndWhy) {
-  Insight on;
+  IntrospectionWorld on;
   on.Put(StoreWorld::Keys(3));
   ExplainResult said = on.Explain(StoreWorld::Keys(5));
   EXPECT_EQ(said.reply.block_count, 3u);
@@ -229,7 +229,7 @@ TEST(Explain, NamesTheFirstKeyThatIsNotThereAndWhy) {
 }
 
 TEST(Explain, NamesTheWriterAndTheExpired) {
-  Insight on;
+  IntrospectionWorld on;
   const std::vector<BlockKey> begun = StoreWorld::Keys(2, 3);
   const ReserveResult writing = on.world.Reserve(on.session, on.group, begun);
   on.world.Advance(5 * kUsPerSecond);
@@ -241,7 +241,7 @@ TEST(Explain, NamesTheWriterAndTheExpired) {
 }
 
 TEST(Explain, BlocksBelowComeWithAnEstimate) {
-  Insight on({.lower_tier_count = 1});
+  IntrospectionWorld on({.lower_tier_count = 1});
   on.Put(StoreWorld::Keys(4, 1));
   on.world.Advance(kUsPerSecond);
   on.Put(StoreWorld::Keys(8, 2));
@@ -254,7 +254,7 @@ TEST(Explain, BlocksBelowComeWithAnEstimate) {
 }
 
 TEST(Explain, ASpaceOneFieldApartIsNamedWithBothValues) {
-  Insight on;
+  IntrospectionWorld on;
   SpaceGroupSpec near = TestGroup("near", {TestSpace(0)});
   near.members[0].spec.model = "simple";
   near.members[0].spec.dtype = "fp8";
@@ -274,13 +274,12 @@ TEST(Explain, ASpaceOneFieldApartIsNamedWithBothValues) {
 }
 
 TEST(Explain, AForeignGroupIsNotFound) {
-  Insight on({.domain_count = 2});
+  IntrospectionWorld on({.domain_count = 2});
   const SessionId stranger = on.world.Open(1);
   ExplainResult result;
   const GroupId id = TestGroup("simple", {TestSpace(0)}).Id();
-  EXPECT_EQ(
-      on.world.store->introspection().Explain(stranger, id, StoreWorld::Keys(1), &result).code(),
-      StatusCode::kNotFound);
+  ExplainOperation explain = on.world.store->introspection().Explain(stranger, id, 1, &result);
+  EXPECT_EQ(explain.Step(StoreWorld::Keys(1)).code(), StatusCode::kNotFound);
 }
 
 }  // namespace

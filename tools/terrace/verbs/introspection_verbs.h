@@ -1,4 +1,4 @@
-// The verbs that explain: those of protocol_insight.h, and those that need no daemon.
+// The verbs that explain: those of protocol_introspection.h, and those that need no daemon.
 #pragma once
 
 #include <memory>

@@ -1,4 +1,4 @@
-// SegmentLedger: which domain's arena has how much memory. It populates segments ahead of need, up
+// SegmentBroker: which domain's arena has how much memory. It populates segments ahead of need, up
 // to segments_total over all domains. What no domain is guaranteed goes to whoever comes first.
 //
 // A guarantee is kept free for its domain until that holds it: memory that is lent comes back when
@@ -24,9 +24,9 @@
 
 namespace terrace {
 
-class SegmentLedger {
+class SegmentBroker {
  public:
-  SegmentLedger(const StoreOptions& options, const StoreSeams& seams, SessionRegister& sessions);
+  SegmentBroker(const StoreOptions& options, const StoreSeams& seams, SessionRegister& sessions);
   void AddDomain(CacheDomain* domain, Evictor* evictor);
 
   // A predecessor had populated it. Before the first Step().

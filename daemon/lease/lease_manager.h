@@ -1,4 +1,4 @@
-// LeaseKeeper: how leases begin and, above all, how they end.
+// LeaseManager: how leases begin and, above all, how they end.
 //
 // Release and Abort free at once: who calls them has synchronised. A hang-up and a passed time to
 // live only *revoke*: commits are void, Reserved keys are free for others, but slots stay fenced
@@ -19,10 +19,10 @@
 
 namespace terrace {
 
-class LeaseKeeper {
+class LeaseManager {
  public:
-  LeaseKeeper(CacheDomain& domain, Residency& residency, Waiters& waiters,
-              SessionRegister& sessions)
+  LeaseManager(CacheDomain& domain, Residency& residency, Waiters& waiters,
+               SessionRegister& sessions)
       : d_(domain), residency_(residency), waiters_(waiters), sessions_(sessions) {}
 
   // A new lease, being built by its first joiner. kNoSpace above leases_per_session_max.

@@ -1,4 +1,4 @@
-// Doorkeeper: peers that are not served. Each is told why in answer to its Hello, so that its
+// RefusedPeers: peers that are not served. Each is told why in answer to its Hello, so that its
 // library shows the reason, and never becomes a session.
 //
 // THREADING: store thread. LIMITS: kWaitingMax peers may be about to say Hello, for kWait; one more
@@ -16,12 +16,12 @@
 
 namespace terrace {
 
-class Doorkeeper {
+class RefusedPeers {
  public:
   static constexpr size_t kWaitingMax = 64;
   static constexpr std::chrono::seconds kWait{2};
 
-  Doorkeeper(asio::io_context& loop, uint64_t boot_id) : loop_(loop), boot_id_(boot_id) {}
+  RefusedPeers(asio::io_context& loop, uint64_t boot_id) : loop_(loop), boot_id_(boot_id) {}
 
   // Takes the connection over. `status` is not kOk.
   void TurnAway(int socket_fd, Status status, std::string why);

@@ -1,10 +1,10 @@
-// What the causes and reasons of protocol_insight.h are called.
+// What the causes and reasons of protocol_introspection.h are called.
 #pragma once
 
 #include <array>
 #include <string_view>
 
-#include "terrace/protocol_insight.h"
+#include "terrace/protocol_introspection.h"
 
 namespace terrace::tools {
 

@@ -1,4 +1,4 @@
-#include "daemon/residency/segment_ledger.h"
+#include "daemon/residency/segment_broker.h"
 
 #include <algorithm>
 
@@ -17,16 +17,16 @@ constexpr uint64_t kTakeBackPatienceUs = 1'000'000;
 
 }  // namespace
 
-SegmentLedger::SegmentLedger(const StoreOptions& options, const StoreSeams& seams,
+SegmentBroker::SegmentBroker(const StoreOptions& options, const StoreSeams& seams,
                              SessionRegister& sessions)
     : options_(options), seams_(seams), sessions_(sessions) {}
 
-void SegmentLedger::AddDomain(CacheDomain* domain, Evictor* evictor) {
+void SegmentBroker::AddDomain(CacheDomain* domain, Evictor* evictor) {
   domains_.push_back({.domain = domain, .evictor = evictor});
   domains_.back().segments.resize(domain->options.segments_max);
 }
 
-void SegmentLedger::AdoptPopulated(uint32_t domain_index, uint32_t segment) {
+void SegmentBroker::AdoptPopulated(uint32_t domain_index, uint32_t segment) {
   DomainRecord& record = domains_[domain_index];
   TERRACE_CHECK(record.segments[segment].use == Use::kNone, "a segment is adopted once");
   record.segments[segment].use = Use::kPopulated;
@@ -36,17 +36,17 @@ void SegmentLedger::AdoptPopulated(uint32_t domain_index, uint32_t segment) {
   ++held_total_;
 }
 
-uint32_t SegmentLedger::populated_count(uint32_t domain_index) const {
+uint32_t SegmentBroker::populated_count(uint32_t domain_index) const {
   return domains_[domain_index].held_count - domains_[domain_index].populating_count;
 }
 
-uint32_t SegmentLedger::borrowed_count(uint32_t domain_index) const {
+uint32_t SegmentBroker::borrowed_count(uint32_t domain_index) const {
   const DomainRecord& record = domains_[domain_index];
   return record.held_count -
          std::min(record.held_count, record.domain->options.segments_guaranteed);
 }
 
-uint32_t SegmentLedger::OwedBy(SessionIndex session) const {
+uint32_t SegmentBroker::OwedBy(SessionIndex session) const {
   const DomainRecord& record = domains_[sessions_.at(session).domain_index];
   if (record.draining_count == 0) return 0;
   return static_cast<uint32_t>(std::ranges::count_if(record.segments, [&](const auto& segment) {
@@ -55,18 +55,18 @@ uint32_t SegmentLedger::OwedBy(SessionIndex session) const {
   }));
 }
 
-bool SegmentLedger::MayTakeOne(const DomainRecord& record) const {
+bool SegmentBroker::MayTakeOne(const DomainRecord& record) const {
   uint32_t kept_free = 0;
   for (const DomainRecord& other : domains_) kept_free += &other == &record ? 0 : other.kept_free();
   return held_total_ + kept_free < options_.segments_total;
 }
 
-bool SegmentLedger::is_ready() const {
+bool SegmentBroker::is_ready() const {
   return std::all_of(domains_.begin(), domains_.end(),
                      [](const DomainRecord& record) { return record.has_tried; });
 }
 
-bool SegmentLedger::has_work() const {
+bool SegmentBroker::has_work() const {
   return std::any_of(domains_.begin(), domains_.end(), [this](const DomainRecord& record) {
     if (record.domain->is_short()) return true;
     if (record.populating_count > 0 || record.draining_count > 0) return false;
@@ -78,7 +78,7 @@ bool SegmentLedger::has_work() const {
   });
 }
 
-void SegmentLedger::Step() {
+void SegmentBroker::Step() {
   // Domains below their guarantee first: what was taken back for one of them is not for others.
   for (const bool is_guaranteed : {true, false}) {
     for (DomainRecord& record : domains_) {
@@ -93,7 +93,7 @@ void SegmentLedger::Step() {
   }
 }
 
-void SegmentLedger::TellRoom(DomainRecord& record) const {
+void SegmentBroker::TellRoom(DomainRecord& record) const {
   const bool may_grow = record.held_count < record.segments.size() && MayTakeOne(record);
   const bool is_growing = may_grow || record.populating_count > 0;
   record.domain->is_room_coming.of_owner() =
@@ -105,7 +105,7 @@ void SegmentLedger::TellRoom(DomainRecord& record) const {
 }
 
 // What still holds a draining segment may have let go.
-void SegmentLedger::OnDrainTimer() {
+void SegmentBroker::OnDrainTimer() {
   has_drain_timer_ = false;
   for (DomainRecord& record : domains_) {
     if (record.draining_count == 0) continue;
@@ -117,7 +117,7 @@ void SegmentLedger::OnDrainTimer() {
 
 // Clients fill memory several times faster than it is populated, so what is ahead of them grows
 // with what they use; a domain that nobody uses takes no more than segments_spare.
-uint32_t SegmentLedger::SpareWanted(const DomainRecord& record) const {
+uint32_t SegmentBroker::SpareWanted(const DomainRecord& record) const {
   const SlotAllocator& slots = record.domain->slots;
   const auto ahead_max =
       static_cast<uint32_t>(kAheadBytesMax / record.domain->options.segment_bytes);
@@ -126,14 +126,21 @@ uint32_t SegmentLedger::SpareWanted(const DomainRecord& record) const {
   return std::max(options_.segments_spare, ahead_count);
 }
 
+// Local members of all groups.
+static uint32_t MemberCountOf(const CacheDomain& domain) {
+  size_t count = 0;
+  for (const std::unique_ptr<Group>& group : domain.groups) count += group->locals().size();
+  return static_cast<uint32_t>(count);
+}
+
 // One segment at a time, so that no domain takes all there is at the start.
-void SegmentLedger::Grow(DomainRecord& record) {
+void SegmentBroker::Grow(DomainRecord& record) {
   CacheDomain& domain = *record.domain;
   if (record.populating_count > 0 || record.is_backing_off) return;
   const uint32_t free_count = domain.slots.segment_count(SegmentState::kFree);
   // A segment for each member, so that a block of a group finds room for all of them: members fill
   // their segments in step, and what one of them finds is given back when the next finds none.
-  const uint32_t segments_wanted = std::max(domain.member_count, 1u);
+  const uint32_t segments_wanted = std::max(MemberCountOf(domain), 1u);
   const bool wants_first = record.held_count < segments_wanted;
   const bool wants_spare = free_count < SpareWanted(record);
   const bool wants_more = domain.is_short() && free_count < segments_wanted;
@@ -156,7 +163,7 @@ void SegmentLedger::Grow(DomainRecord& record) {
   }
 }
 
-void SegmentLedger::OnPopulated(uint32_t domain_index, uint32_t segment, Status status) {
+void SegmentBroker::OnPopulated(uint32_t domain_index, uint32_t segment, Status status) {
   DomainRecord& record = domains_[domain_index];
   TERRACE_CHECK(record.segments[segment].use == Use::kPopulating, "a segment is populated once");
   --record.populating_count;
@@ -176,7 +183,7 @@ void SegmentLedger::OnPopulated(uint32_t domain_index, uint32_t segment, Status 
   Step();
 }
 
-void SegmentLedger::OnRetry(uint32_t domain_index) {
+void SegmentBroker::OnRetry(uint32_t domain_index) {
   domains_[domain_index].is_backing_off = false;
   Step();
 }
@@ -184,7 +191,7 @@ void SegmentLedger::OnRetry(uint32_t domain_index) {
 // ---- taking memory back ----
 
 // From whoever borrowed most; one segment on its way is enough, while it is on its way.
-void SegmentLedger::TakeBackFor(const DomainRecord& taker) {
+void SegmentBroker::TakeBackFor(const DomainRecord& taker) {
   DomainRecord* borrower = nullptr;
   uint32_t most_borrowed = 0;
   const uint64_t now_us = seams_.clock.NowUs();
@@ -208,7 +215,7 @@ void SegmentLedger::TakeBackFor(const DomainRecord& taker) {
   StepDrain(*borrower, segment);
 }
 
-uint32_t SegmentLedger::EmptiestSegment(const DomainRecord& record) const {
+uint32_t SegmentBroker::EmptiestSegment(const DomainRecord& record) const {
   uint32_t emptiest = kSegmentNone;
   uint32_t fewest = UINT32_MAX;
   for (uint32_t segment = 0; segment < record.segments.size(); ++segment) {
@@ -223,7 +230,7 @@ uint32_t SegmentLedger::EmptiestSegment(const DomainRecord& record) const {
 }
 
 // Drops what may be dropped, some a step; what is held keeps the segment until it is let go.
-void SegmentLedger::StepDrain(DomainRecord& record, uint32_t segment) {
+void SegmentBroker::StepDrain(DomainRecord& record, uint32_t segment) {
   CacheDomain& domain = *record.domain;
   if (!domain.slots.IsDrained(segment)) {
     scratch_slots_.clear();
@@ -250,22 +257,21 @@ void SegmentLedger::StepDrain(DomainRecord& record, uint32_t segment) {
   }
 }
 
-void SegmentLedger::BeginRevoke(DomainRecord& record, uint32_t segment) {
+void SegmentBroker::BeginRevoke(DomainRecord& record, uint32_t segment) {
   SegmentRecord& s = record.segments[segment];
   s.use = Use::kRevoking;
   record.domain->slots.SetSegmentState(segment, SegmentState::kRevoking);
   s.mapped_by.clear();
-  for (SessionIndex i = 0; i < sessions_.index_count(); ++i) {
-    const SessionRecord& session = sessions_.at(i);
-    if (!session.is_used || session.is_dead || !session.has_slots) continue;
-    if (session.domain_index != record.domain->domain_index) continue;
+  sessions_.ForEach([&](SessionIndex i, const SessionRecord& session) {
+    if (session.is_dead || !session.has_slots) return;
+    if (session.domain_index != record.domain->domain_index) return;
     s.mapped_by.push_back(i);
     if (!session.is_hung_up) seams_.listener.OnSegmentRevoke(session.id, segment);
-  }
+  });
   if (s.mapped_by.empty()) BeginPunch(record, segment);
 }
 
-void SegmentLedger::OnUnmapped(SessionIndex session, uint32_t segment) {
+void SegmentBroker::OnUnmapped(SessionIndex session, uint32_t segment) {
   DomainRecord& record = domains_[sessions_.at(session).domain_index];
   if (record.draining_count == 0) return;
   for (uint32_t i = 0; i < record.segments.size(); ++i) {
@@ -277,13 +283,13 @@ void SegmentLedger::OnUnmapped(SessionIndex session, uint32_t segment) {
   }
 }
 
-void SegmentLedger::BeginPunch(DomainRecord& record, uint32_t segment) {
+void SegmentBroker::BeginPunch(DomainRecord& record, uint32_t segment) {
   record.segments[segment].use = Use::kPunching;
   record.domain->slots.SetSegmentState(segment, SegmentState::kPunching);
   record.domain->options.arena->BeginPunch(segment);
 }
 
-void SegmentLedger::OnPunched(uint32_t domain_index, uint32_t segment, Status status) {
+void SegmentBroker::OnPunched(uint32_t domain_index, uint32_t segment, Status status) {
   DomainRecord& record = domains_[domain_index];
   TERRACE_CHECK(record.segments[segment].use == Use::kPunching, "a segment is punched once");
   --record.draining_count;

@@ -2,7 +2,7 @@
 // Blocks that outlive the daemon say only a group's digest; without its file nobody knows what
 // their bytes mean, and they are freed.
 //
-// THREADING: FileShelf has one thread that writes; Keep never blocks. The functions block.
+// THREADING: DiskGroupFiles has one thread that writes; Keep never blocks. The functions block.
 // LIMITS: groups_max files a directory. Beyond, the file that was opened longest ago goes, but none
 // of those kept in this run and not dropped since. kDropsQueuedMax.
 #pragma once
@@ -39,32 +39,32 @@ std::vector<SpaceGroupSpec> LoadGroupFiles(const std::string& directory, const D
 // Written beside its place, synced, renamed into it. kIo.
 Status WriteGroupFile(const std::string& directory, const GroupId& id, std::string_view content);
 
-class FileShelf final : public GroupShelf {
+class DiskGroupFiles final : public GroupFiles {
  public:
   static constexpr size_t kDropsQueuedMax = 1024;  // files of more stay until room is needed
 
   struct Domain {
     std::string directory;  // made when the first group is kept
     DomainSecret secret{};
-    // Also told, on the shelf's thread, what a file says: nothing once it is dropped. May be empty.
+    // Also told, on the writing thread, what a file says: nothing once it is dropped. May be empty.
     std::function<void(const GroupId& id, const std::string& content)> also;
   };
   struct Options {
     std::vector<Domain> domains;  // by domain index
     uint32_t groups_max = 256;
-    std::function<void(const std::string& sentence)> trouble;  // on the shelf's thread
-    // StateOf says something new of a group of the domain. On the shelf's thread; may be empty.
+    std::function<void(const std::string& sentence)> trouble;  // on the writing thread
+    // StateOf says something new of a group of the domain. On the writing thread; may be empty.
     std::function<void(uint32_t domain_index)> changed;
   };
-  explicit FileShelf(Options options);
-  ~FileShelf() override;  // writes what is queued first
+  explicit DiskGroupFiles(Options options);
+  ~DiskGroupFiles() override;  // writes what is queued first
 
   // A group that could not be written is tried again when it is opened again.
   void Keep(uint32_t domain_index, const SpaceGroupSpec& spec) override;
   void Drop(uint32_t domain_index, const GroupId& id) override;
   State StateOf(uint32_t domain_index, const GroupId& id) const override;
   // Returns when everything kept so far has been tried; false after `timeout_us` without that: a
-  // file cannot be written, and the shelf cannot be destroyed.
+  // file cannot be written, and the object cannot be destroyed.
   bool Drain(uint64_t timeout_us);
 
  private:

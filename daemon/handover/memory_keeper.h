@@ -1,5 +1,6 @@
-// Keeper: a process that holds descriptors for a daemon, so that they outlive it. It knows no more
-// of them than their names: no index, no configuration, no mapping of what they stand for.
+// The memory keeper: a process that holds descriptors for a daemon, so that they outlive it. It
+// knows no more of them than their names: no index, no configuration, no mapping of what they stand
+// for.
 //
 // Protocol: SOCK_SEQPACKET, one KeeperMessage a packet, at most one descriptor with it. The keeper
 // speaks first: kWelcome, or kBusy while another daemon is served: being connected is the lock.
@@ -39,6 +40,6 @@ Status SendKeeperMessage(int socket_fd, KeeperVerb verb, const std::string& name
 Status ReceiveKeeperMessage(int socket_fd, KeeperMessage* message, int* fd, int flags);
 
 // Serves at `socket_path` (mode 0600) until SIGTERM or SIGINT. Not kOk: `*why`.
-Status RunKeeper(const std::string& socket_path, std::string* why);
+Status RunMemoryKeeper(const std::string& socket_path, std::string* why);
 
 }  // namespace terrace

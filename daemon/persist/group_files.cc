@@ -1,4 +1,4 @@
-#include "daemon/persist/group_shelf.h"
+#include "daemon/persist/group_files.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -227,7 +227,7 @@ Status WriteGroupFile(const std::string& directory, const GroupId& id, std::stri
   return Status::Ok();
 }
 
-struct FileShelf::Writer {
+struct DiskGroupFiles::Writer {
   using KeptGroup = std::pair<uint32_t, GroupId>;
   struct Job {
     uint32_t domain_index = 0;
@@ -263,13 +263,13 @@ struct FileShelf::Writer {
   void MakeRoom(const Job& job);
 };
 
-bool FileShelf::Writer::IsKept(const KeptGroup& group) {
+bool DiskGroupFiles::Writer::IsKept(const KeptGroup& group) {
   const std::lock_guard lock(mutex);
   return kept.contains(group);
 }
 
 // Removes what was opened longest ago until one more file fits.
-void FileShelf::Writer::MakeRoom(const Job& job) {
+void DiskGroupFiles::Writer::MakeRoom(const Job& job) {
   const std::string& directory = options.domains[job.domain_index].directory;
   std::vector<std::pair<fs::file_time_type, fs::path>> old;
   std::vector<fs::path> paths = GroupPaths(directory);
@@ -288,7 +288,7 @@ void FileShelf::Writer::MakeRoom(const Job& job) {
   }
 }
 
-Status FileShelf::Writer::Write(const Job& job) {
+Status DiskGroupFiles::Writer::Write(const Job& job) {
   TERRACE_CHECK(job.spec.has_value() && job.domain_index < options.domains.size(),
                 "what is written is a domain's spec");
   const Domain& domain = options.domains[job.domain_index];
@@ -308,7 +308,7 @@ Status FileShelf::Writer::Write(const Job& job) {
 }
 
 // Kept again since: what writes it is queued behind this.
-void FileShelf::Writer::Remove(const Job& job) {
+void DiskGroupFiles::Writer::Remove(const Job& job) {
   TERRACE_CHECK(!job.spec.has_value() && job.domain_index < options.domains.size(),
                 "what is removed is a domain's");
   if (IsKept(job.group())) return;
@@ -318,7 +318,7 @@ void FileShelf::Writer::Remove(const Job& job) {
   if (domain.also) domain.also(job.id, "");
 }
 
-void FileShelf::Writer::EndWrite(const Job& job, const Status& status) {
+void DiskGroupFiles::Writer::EndWrite(const Job& job, const Status& status) {
   if (!status.ok() && options.trouble) {
     options.trouble("group '" + job.spec->name + "' cannot be kept in " +
                     options.domains[job.domain_index].directory + ": " + status.what() + " (" +
@@ -336,7 +336,7 @@ void FileShelf::Writer::EndWrite(const Job& job, const Status& status) {
   if (options.changed) options.changed(job.domain_index);
 }
 
-void FileShelf::Writer::Run() {
+void DiskGroupFiles::Writer::Run() {
   std::unique_lock lock(mutex);
   while (true) {
     wake.wait(lock, [this] { return is_stopping || !jobs.empty(); });
@@ -357,12 +357,13 @@ void FileShelf::Writer::Run() {
   }
 }
 
-FileShelf::FileShelf(Options options) : writer_(std::make_unique<Writer>(std::move(options))) {
-  TERRACE_CHECK(writer_->options.groups_max > 0, "a shelf holds at least one group");
+DiskGroupFiles::DiskGroupFiles(Options options)
+    : writer_(std::make_unique<Writer>(std::move(options))) {
+  TERRACE_CHECK(writer_->options.groups_max > 0, "one group at least has a file");
   writer_->thread = std::thread([writer = writer_.get()] { writer->Run(); });
 }
 
-FileShelf::~FileShelf() {
+DiskGroupFiles::~DiskGroupFiles() {
   {
     const std::lock_guard lock(writer_->mutex);
     writer_->is_stopping = true;
@@ -371,7 +372,7 @@ FileShelf::~FileShelf() {
   writer_->thread.join();
 }
 
-void FileShelf::Keep(uint32_t domain_index, const SpaceGroupSpec& spec) {
+void DiskGroupFiles::Keep(uint32_t domain_index, const SpaceGroupSpec& spec) {
   TERRACE_CHECK(domain_index < writer_->options.domains.size(), "the domain has a directory");
   const GroupId id = spec.Id();
   {
@@ -384,7 +385,7 @@ void FileShelf::Keep(uint32_t domain_index, const SpaceGroupSpec& spec) {
   writer_->wake.notify_one();
 }
 
-void FileShelf::Drop(uint32_t domain_index, const GroupId& id) {
+void DiskGroupFiles::Drop(uint32_t domain_index, const GroupId& id) {
   TERRACE_CHECK(domain_index < writer_->options.domains.size(), "the domain has a directory");
   {
     const std::lock_guard lock(writer_->mutex);
@@ -399,14 +400,14 @@ void FileShelf::Drop(uint32_t domain_index, const GroupId& id) {
   writer_->wake.notify_one();
 }
 
-GroupShelf::State FileShelf::StateOf(uint32_t domain_index, const GroupId& id) const {
+GroupFiles::State DiskGroupFiles::StateOf(uint32_t domain_index, const GroupId& id) const {
   const std::lock_guard lock(writer_->mutex);
   const auto found = writer_->kept.find({domain_index, id});
   if (found == writer_->kept.end()) return State::kFailed;
   return found->second.is_written ? State::kKept : State::kComing;
 }
 
-bool FileShelf::Drain(uint64_t timeout_us) {
+bool DiskGroupFiles::Drain(uint64_t timeout_us) {
   std::unique_lock lock(writer_->mutex);
   return writer_->drained.wait_for(lock, std::chrono::microseconds(timeout_us),
                                    [this] { return writer_->jobs.empty() && !writer_->is_busy; });

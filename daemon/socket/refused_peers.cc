@@ -1,4 +1,4 @@
-#include "daemon/socket/doorkeeper.h"
+#include "daemon/socket/refused_peers.h"
 
 #include <sys/socket.h>
 
@@ -6,10 +6,12 @@
 #include <vector>
 
 #include "daemon/session/frame_codec.h"
+#include "terrace/check.h"
 
 namespace terrace {
 
-void Doorkeeper::TurnAway(int socket_fd, Status status, std::string why) {
+void RefusedPeers::TurnAway(int socket_fd, Status status, std::string why) {
+  TERRACE_CHECK(!status.ok(), "whom nothing is wrong with is served");
   const uint64_t number = next_number_++;
   auto waiting = std::make_unique<Waiting>(loop_);
   waiting->socket.assign(asio::local::stream_protocol(), socket_fd);
@@ -28,7 +30,7 @@ void Doorkeeper::TurnAway(int socket_fd, Status status, std::string why) {
   });
 }
 
-void Doorkeeper::Answer(uint64_t number) {
+void RefusedPeers::Answer(uint64_t number) {
   const auto found = waiting_.find(number);
   if (found == waiting_.end()) return;
   const std::unique_ptr<Waiting> entry = std::move(found->second);

@@ -1,4 +1,4 @@
-#include "daemon/persist/group_shelf.h"
+#include "daemon/persist/group_files.h"
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -47,7 +47,7 @@ constexpr uint64_t kWaitUs = 60'000'000;
 class GroupShelfTest : public testing::Test {
  protected:
   GroupShelfTest() {
-    std::string pattern = fs::temp_directory_path() / "terrace-shelf-XXXXXX";
+    std::string pattern = fs::temp_directory_path() / "terrace-groups-XXXXXX";
     root_ = mkdtemp(pattern.data());
     directory_ = root_ / "groups";
   }
@@ -56,7 +56,7 @@ class GroupShelfTest : public testing::Test {
     fs::remove_all(root_, error);
   }
 
-  FileShelf::Options OptionsOf(uint32_t groups_max = 256) {
+  DiskGroupFiles::Options OptionsOf(uint32_t groups_max = 256) {
     return {.domains = {{.directory = directory_, .secret = secret_}},
             .groups_max = groups_max,
             .trouble = [this](const std::string& sentence) { troubles_.push_back(sentence); }};
@@ -69,9 +69,9 @@ class GroupShelfTest : public testing::Test {
     return directory_ / (ToHex(spec.Id()) + ".group");
   }
   void Keep(const std::vector<SpaceGroupSpec>& specs, uint32_t groups_max = 256) {
-    FileShelf shelf(OptionsOf(groups_max));
-    for (const SpaceGroupSpec& spec : specs) shelf.Keep(0, spec);
-    ASSERT_TRUE(shelf.Drain(kWaitUs));
+    DiskGroupFiles files(OptionsOf(groups_max));
+    for (const SpaceGroupSpec& spec : specs) files.Keep(0, spec);
+    ASSERT_TRUE(files.Drain(kWaitUs));
   }
   static void MakeOld(const fs::path& path, int hours) {
     fs::last_write_time(path, fs::file_time_type::clock::now() - std::chrono::hours(hours));
@@ -103,19 +103,19 @@ TEST_F(GroupShelfTest, NoDirectoryHoldsNoGroups) {
 
 TEST_F(GroupShelfTest, DrainGivesUpOnADiskThatHangs) {
   std::promise<void> disk;
-  FileShelf::Options options = OptionsOf();
+  DiskGroupFiles::Options options = OptionsOf();
   options.domains[0].also = [&](const GroupId&, const std::string&) { disk.get_future().wait(); };
-  FileShelf shelf(std::move(options));
-  shelf.Keep(0, GroupNamed("llama"));
-  EXPECT_FALSE(shelf.Drain(10'000));
+  DiskGroupFiles files(std::move(options));
+  files.Keep(0, GroupNamed("llama"));
+  EXPECT_FALSE(files.Drain(10'000));
   disk.set_value();
-  EXPECT_TRUE(shelf.Drain(kWaitUs));
+  EXPECT_TRUE(files.Drain(kWaitUs));
 }
 
 TEST_F(GroupShelfTest, TellsWhenAGroupIsKeptOrCannotBe) {
-  FileShelf::Options options = OptionsOf();
-  const FileShelf* asked = nullptr;
-  std::vector<GroupShelf::State> states;
+  DiskGroupFiles::Options options = OptionsOf();
+  const DiskGroupFiles* asked = nullptr;
+  std::vector<GroupFiles::State> states;
   const SpaceGroupSpec good = GroupNamed("good"), bad = GroupNamed("bad", 33);
   std::promise<void> is_asked;  // until then the bad one is coming
   options.domains[0].also = [&](const GroupId& id, const std::string&) {
@@ -124,17 +124,17 @@ TEST_F(GroupShelfTest, TellsWhenAGroupIsKeptOrCannotBe) {
   options.changed = [&](uint32_t) {
     states.push_back(asked->StateOf(0, states.empty() ? good.Id() : bad.Id()));
   };
-  FileShelf shelf(std::move(options));
-  asked = &shelf;
-  shelf.Keep(0, good);
-  ASSERT_TRUE(shelf.Drain(kWaitUs));
+  DiskGroupFiles files(std::move(options));
+  asked = &files;
+  files.Keep(0, good);
+  ASSERT_TRUE(files.Drain(kWaitUs));
   fs::remove_all(directory_);
   std::ofstream(directory_) << "a file where the directory was";
-  shelf.Keep(0, bad);
-  EXPECT_EQ(shelf.StateOf(0, bad.Id()), GroupShelf::State::kComing);
+  files.Keep(0, bad);
+  EXPECT_EQ(files.StateOf(0, bad.Id()), GroupFiles::State::kComing);
   is_asked.set_value();
-  ASSERT_TRUE(shelf.Drain(kWaitUs));
-  EXPECT_EQ(states, (std::vector{GroupShelf::State::kKept, GroupShelf::State::kFailed}));
+  ASSERT_TRUE(files.Drain(kWaitUs));
+  EXPECT_EQ(states, (std::vector{GroupFiles::State::kKept, GroupFiles::State::kFailed}));
 }
 
 TEST_F(GroupShelfTest, NewNameOfAGroupReplacesTheOld) {
@@ -232,49 +232,49 @@ TEST_F(GroupShelfTest, GroupOpenedLongestAgoMakesRoom) {
 
 TEST_F(GroupShelfTest, WhatCannotBeWrittenIsSaidAndTriedAgain) {
   std::ofstream(root_ / "groups") << "in the way";
-  FileShelf shelf(OptionsOf());
-  shelf.Keep(0, GroupNamed("llama"));
-  ASSERT_TRUE(shelf.Drain(kWaitUs));
+  DiskGroupFiles files(OptionsOf());
+  files.Keep(0, GroupNamed("llama"));
+  ASSERT_TRUE(files.Drain(kWaitUs));
   ASSERT_EQ(troubles_.size(), 1u);
   EXPECT_NE(troubles_[0].find("llama"), std::string::npos) << troubles_[0];
-  EXPECT_EQ(shelf.StateOf(0, GroupNamed("llama").Id()), GroupShelf::State::kFailed);
+  EXPECT_EQ(files.StateOf(0, GroupNamed("llama").Id()), GroupFiles::State::kFailed);
   fs::remove(root_ / "groups");
-  shelf.Keep(0, GroupNamed("llama"));
-  ASSERT_TRUE(shelf.Drain(kWaitUs));
-  EXPECT_EQ(shelf.StateOf(0, GroupNamed("llama").Id()), GroupShelf::State::kKept);
+  files.Keep(0, GroupNamed("llama"));
+  ASSERT_TRUE(files.Drain(kWaitUs));
+  EXPECT_EQ(files.StateOf(0, GroupNamed("llama").Id()), GroupFiles::State::kKept);
   EXPECT_EQ(Load().size(), 1u);
 }
 
 TEST_F(GroupShelfTest, ADroppedGroupLeavesNothingBehind) {
   std::vector<std::string> told;
-  FileShelf::Options options = OptionsOf();
+  DiskGroupFiles::Options options = OptionsOf();
   options.domains[0].also = [&](const GroupId&, const std::string& content) {
     told.push_back(content);
   };
-  FileShelf shelf(options);
+  DiskGroupFiles files(options);
   const SpaceGroupSpec group = GroupNamed("llama"), other = GroupNamed("other", 33);
-  shelf.Keep(0, group);
-  shelf.Keep(0, other);
-  ASSERT_TRUE(shelf.Drain(kWaitUs));
-  shelf.Drop(0, group.Id());
-  ASSERT_TRUE(shelf.Drain(kWaitUs));
-  EXPECT_EQ(shelf.StateOf(0, group.Id()), GroupShelf::State::kFailed);
+  files.Keep(0, group);
+  files.Keep(0, other);
+  ASSERT_TRUE(files.Drain(kWaitUs));
+  files.Drop(0, group.Id());
+  ASSERT_TRUE(files.Drain(kWaitUs));
+  EXPECT_EQ(files.StateOf(0, group.Id()), GroupFiles::State::kFailed);
   EXPECT_FALSE(fs::exists(PathOf(group)));
   EXPECT_TRUE(fs::exists(PathOf(other)));
   ASSERT_EQ(told.size(), 3u);
   EXPECT_EQ(told[2], "") << "the catalog forgets it, too";
-  shelf.Keep(0, group);
-  ASSERT_TRUE(shelf.Drain(kWaitUs));
-  EXPECT_EQ(shelf.StateOf(0, group.Id()), GroupShelf::State::kKept);
+  files.Keep(0, group);
+  ASSERT_TRUE(files.Drain(kWaitUs));
+  EXPECT_EQ(files.StateOf(0, group.Id()), GroupFiles::State::kKept);
   EXPECT_EQ(Load().size(), 2u);
 }
 
 // A file of an earlier run, of a group that nobody has opened since.
 TEST_F(GroupShelfTest, AGroupIsDroppedWhoeverKeptIt) {
   Keep({GroupNamed("llama")});
-  FileShelf shelf(OptionsOf());
-  shelf.Drop(0, GroupNamed("llama").Id());
-  ASSERT_TRUE(shelf.Drain(kWaitUs));
+  DiskGroupFiles files(OptionsOf());
+  files.Drop(0, GroupNamed("llama").Id());
+  ASSERT_TRUE(files.Drain(kWaitUs));
   EXPECT_TRUE(Load().empty());
 }
 
@@ -282,26 +282,26 @@ TEST_F(GroupShelfTest, ADropWhileTheDiskHangsConcernsWhatWasKeptBefore) {
   std::promise<void> disk;
   std::shared_future<void> goes_on = disk.get_future().share();
   std::atomic<bool> is_hanging = false;
-  FileShelf::Options options = OptionsOf();
+  DiskGroupFiles::Options options = OptionsOf();
   options.domains[0].also = [&](const GroupId&, const std::string&) {
     is_hanging = true;
     goes_on.wait();
   };
-  FileShelf shelf(std::move(options));
+  DiskGroupFiles files(std::move(options));
   const SpaceGroupSpec written = GroupNamed("written"), queued = GroupNamed("queued", 33),
                        again = GroupNamed("again", 34);
-  shelf.Keep(0, written);
+  files.Keep(0, written);
   while (!is_hanging) std::this_thread::yield();
-  for (const SpaceGroupSpec& group : {queued, again}) shelf.Keep(0, group);
-  for (const SpaceGroupSpec& group : {written, queued, again}) shelf.Drop(0, group.Id());
-  shelf.Keep(0, again);
-  EXPECT_EQ(shelf.StateOf(0, written.Id()), GroupShelf::State::kFailed);
-  EXPECT_EQ(shelf.StateOf(0, queued.Id()), GroupShelf::State::kFailed);
-  EXPECT_EQ(shelf.StateOf(0, again.Id()), GroupShelf::State::kComing);
+  for (const SpaceGroupSpec& group : {queued, again}) files.Keep(0, group);
+  for (const SpaceGroupSpec& group : {written, queued, again}) files.Drop(0, group.Id());
+  files.Keep(0, again);
+  EXPECT_EQ(files.StateOf(0, written.Id()), GroupFiles::State::kFailed);
+  EXPECT_EQ(files.StateOf(0, queued.Id()), GroupFiles::State::kFailed);
+  EXPECT_EQ(files.StateOf(0, again.Id()), GroupFiles::State::kComing);
   disk.set_value();
-  ASSERT_TRUE(shelf.Drain(kWaitUs));
-  EXPECT_EQ(shelf.StateOf(0, written.Id()), GroupShelf::State::kFailed);
-  EXPECT_EQ(shelf.StateOf(0, again.Id()), GroupShelf::State::kKept);
+  ASSERT_TRUE(files.Drain(kWaitUs));
+  EXPECT_EQ(files.StateOf(0, written.Id()), GroupFiles::State::kFailed);
+  EXPECT_EQ(files.StateOf(0, again.Id()), GroupFiles::State::kKept);
   const std::vector<SpaceGroupSpec> loaded = Load();
   ASSERT_EQ(loaded.size(), 1u);
   EXPECT_EQ(loaded[0].name, "again");
@@ -312,7 +312,7 @@ TEST_F(GroupShelfTest, AGroupThatIsKeptAgainIsComingUntilItIsWrittenAgain) {
   std::mutex mutex;
   std::condition_variable changed;
   int begun = 0, allowed = 0, forgotten = 0;
-  FileShelf::Options options = OptionsOf();
+  DiskGroupFiles::Options options = OptionsOf();
   options.domains[0].also = [&](const GroupId&, const std::string& content) {
     std::unique_lock lock(mutex);
     ++begun;
@@ -320,39 +320,39 @@ TEST_F(GroupShelfTest, AGroupThatIsKeptAgainIsComingUntilItIsWrittenAgain) {
     changed.notify_all();
     changed.wait(lock, [&] { return allowed >= begun; });
   };
-  FileShelf shelf(std::move(options));
+  DiskGroupFiles files(std::move(options));
   const SpaceGroupSpec group = GroupNamed("llama");
-  shelf.Keep(0, group);
+  files.Keep(0, group);
   {
     std::unique_lock lock(mutex);
     changed.wait(lock, [&] { return begun == 1; });
   }
-  shelf.Drop(0, group.Id());
-  shelf.Keep(0, group);
+  files.Drop(0, group.Id());
+  files.Keep(0, group);
   {
     std::unique_lock lock(mutex);
     allowed = 1;
     changed.notify_all();
     changed.wait(lock, [&] { return begun == 2; });
   }
-  EXPECT_EQ(shelf.StateOf(0, group.Id()), GroupShelf::State::kComing);
+  EXPECT_EQ(files.StateOf(0, group.Id()), GroupFiles::State::kComing);
   {
     const std::lock_guard lock(mutex);
     EXPECT_EQ(forgotten, 0) << "it was back before anybody looked";
     allowed = 1000;
     changed.notify_all();
   }
-  ASSERT_TRUE(shelf.Drain(kWaitUs));
-  EXPECT_EQ(shelf.StateOf(0, group.Id()), GroupShelf::State::kKept);
+  ASSERT_TRUE(files.Drain(kWaitUs));
+  EXPECT_EQ(files.StateOf(0, group.Id()), GroupFiles::State::kKept);
 }
 
 TEST_F(GroupShelfTest, GroupsThatComeAndGoTakeNoRoom) {
-  FileShelf shelf(OptionsOf(/*groups_max=*/3));
+  DiskGroupFiles files(OptionsOf(/*groups_max=*/3));
   for (uint32_t i = 0; i < 20; ++i) {
     const SpaceGroupSpec group = GroupNamed(std::to_string(i), 1 + i);
-    shelf.Keep(0, group);
-    shelf.Drop(0, group.Id());
-    ASSERT_TRUE(shelf.Drain(kWaitUs));
+    files.Keep(0, group);
+    files.Drop(0, group.Id());
+    ASSERT_TRUE(files.Drain(kWaitUs));
   }
   // Where each Drop overtook its Keep nothing was ever written.
   EXPECT_TRUE(!fs::exists(directory_) || fs::is_empty(directory_));
@@ -361,15 +361,15 @@ TEST_F(GroupShelfTest, GroupsThatComeAndGoTakeNoRoom) {
 TEST_F(GroupShelfTest, CatalogIsToldOncePerRun) {
   std::map<std::string, std::string> told;
   int times = 0;
-  FileShelf::Options options = OptionsOf();
+  DiskGroupFiles::Options options = OptionsOf();
   options.domains[0].also = [&](const GroupId& id, const std::string& content) {
     told[ToHex(id)] = content;
     ++times;
   };
   {
-    FileShelf shelf(options);
-    shelf.Keep(0, GroupNamed("llama"));
-    shelf.Keep(0, GroupNamed("llama"));
+    DiskGroupFiles files(options);
+    files.Keep(0, GroupNamed("llama"));
+    files.Keep(0, GroupNamed("llama"));
   }
   EXPECT_EQ(times, 1);
   EXPECT_EQ(told[ToHex(GroupNamed("llama").Id())], FormatGroupFile(GroupNamed("llama"), secret_));
