@@ -99,7 +99,7 @@ class RadixIndex {
     return {.key = keys_[id],
             .group_index = runs_.group_index(id),
             .position = run.position + (id - run.first),
-            .parent = is_first ? LastAbove(run) : id - 1,
+            .parent = is_first ? runs_.LastAbove(run) : id - 1,
             .first_child = !is_last ? id + 1 : runs_.FirstOf(run.first_child),
             .next_sibling = is_first ? runs_.FirstOf(run.next_sibling) : kBlockNone,
             .child_count = is_last ? run.child_count : 1,
@@ -130,10 +130,6 @@ class RadixIndex {
     for (uint32_t i = 0; i < kTailKeys; i += kKeysPerLine) {
       if (i <= id) __builtin_prefetch(&keys_[id - i]);
     }
-  }
-  BlockId LastAbove(const RunTree::Run& run) const {
-    const RunTree::Run* const above = runs_.Above(run);
-    return above == nullptr ? kBlockNone : above->last();
   }
   // REQUIRES for false to mean absent: the id is found under this key's hash.
   bool IsBlock(BlockId id, uint32_t group_index, const BlockKey& key) const {

@@ -15,20 +15,10 @@ constexpr uint32_t kChildrenMovedMax = 2;  // one by one; more are orphaned toge
 
 // ---- blocks ----
 
-void RunTree::Add(BlockId id, uint32_t group_index, uint32_t position, BlockId parent) {
+void RunTree::Begin(BlockId id, uint32_t group_index, uint32_t position, BlockId parent) {
   if (group_index >= groups_.size()) groups_.resize(group_index + 1);
   ++groups_[group_index].block_count;
   ++live_count_;
-  if (parent != kBlockNone && id == parent + 1 && places_[parent].group_index == group_index) {
-    const RunId above = places_[parent].run;
-    Run& run = runs_[above];
-    if (run.last() == parent && run.child_count == 0 && run.pin_count == 0 &&
-        run.block_count < kRunBlocksMax && run.position + run.block_count == position) {
-      ++run.block_count;
-      places_[id] = {.run = above, .group_index = group_index};
-      return;
-    }
-  }
   const uint64_t touched_us = parent == kBlockNone ? 0 : runs_[RunOf(parent)].touched_us;
   const RunId run =
       NewRun({.first = id, .block_count = 1, .position = position, .touched_us = touched_us});

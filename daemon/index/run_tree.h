@@ -62,6 +62,10 @@ class RunTree {
     const RunId parent = ParentOf(run);
     return parent == kRunNone ? nullptr : &runs_[parent];
   }
+  // Its last block. What orphans name their parent has no block, and says so by itself.
+  BlockId LastAbove(const Run& run) const {
+    return run.parent == kRunNone ? kBlockNone : runs_[run.parent].last();
+  }
   BlockId FirstOf(RunId run) const { return run == kRunNone ? kBlockNone : runs_[run].first; }
   void PrefetchPlace(BlockId id) const { __builtin_prefetch(&places_[id]); }
   void PrefetchRun(BlockId id) const {
@@ -72,7 +76,9 @@ class RunTree {
 
   // A block, root of its group unless Link would give it this parent. REQUIRES: a free id; the
   // parent is live or kBlockNone.
-  void Add(BlockId id, uint32_t group_index, uint32_t position, BlockId parent);
+  void Add(BlockId id, uint32_t group_index, uint32_t position, BlockId parent) {
+    if (!Append(id, group_index, position, parent)) Begin(id, group_index, position, parent);
+  }
   // False, and nothing is learned, unless child is a root of the same group one position behind.
   // REQUIRES: both are live.
   bool Link(BlockId child, BlockId parent);
@@ -118,6 +124,25 @@ class RunTree {
     if (run.parent == kRunNone || runs_[run.parent].first == kBlockNone) return kRunNone;
     return run.parent;
   }
+  // Lengthens its parent's run, as most blocks do. False if it would be in a run of its own.
+  bool Append(BlockId id, uint32_t group_index, uint32_t position, BlockId parent) {
+    if (parent == kBlockNone || id != parent + 1 || places_[parent].group_index != group_index) {
+      return false;
+    }
+    const RunId at = places_[parent].run;
+    Run& run = runs_[at];
+    if (run.last() != parent || run.child_count > 0 || run.pin_count > 0 ||
+        run.block_count == kRunBlocksMax || run.position + run.block_count != position) {
+      return false;
+    }
+    ++run.block_count;
+    ++groups_[group_index].block_count;
+    ++live_count_;
+    places_[id] = {.run = at, .group_index = group_index};
+    return true;
+  }
+  // A run of its own.
+  void Begin(BlockId id, uint32_t group_index, uint32_t position, BlockId parent);
   RunId NewRun(const Run& run);
   void FreeRun(RunId run);
   void Renumber(RunId run, BlockId first, uint32_t block_count);
