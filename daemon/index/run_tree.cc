@@ -16,6 +16,7 @@ constexpr uint32_t kChildrenMovedMax = 2;  // one by one; more are orphaned toge
 // ---- blocks ----
 
 void RunTree::Begin(BlockId id, uint32_t group_index, uint32_t position, BlockId parent) {
+  TERRACE_CHECK(parent == kBlockNone || IsLive(parent), "edges join live blocks");
   if (group_index >= groups_.size()) groups_.resize(group_index + 1);
   ++groups_[group_index].block_count;
   ++live_count_;
@@ -23,23 +24,32 @@ void RunTree::Begin(BlockId id, uint32_t group_index, uint32_t position, BlockId
   const RunId run =
       NewRun({.first = id, .block_count = 1, .position = position, .touched_us = touched_us});
   places_[id] = {.run = run, .group_index = group_index};
-  LinkInto(run, kRunNone);
-  if (parent != kBlockNone) Link(id, parent);
+  LinkInto(run, parent != kBlockNone && MayFollow(run, parent) ? RunUpTo(parent) : kRunNone);
+}
+
+RunId RunTree::RunUpTo(BlockId id) {
+  if (runs_[RunOf(id)].last() != id) CutBefore(id + 1);
+  return RunOf(id);
+}
+
+bool RunTree::MayFollow(RunId below, BlockId parent) const {
+  const Run& run = runs_[below];
+  const Run& above = RunAt(parent);
+  return places_[run.first].group_index == places_[parent].group_index &&
+         run.position == above.position + (parent - above.first) + 1;
 }
 
 bool RunTree::Link(BlockId child, BlockId parent) {
   TERRACE_CHECK(IsLive(child) && IsLive(parent), "edges join live blocks");
   const RunId below = RunOf(child);
-  const RunId above = RunOf(parent);
   if (runs_[below].first != child || ParentOf(runs_[below]) != kRunNone ||
-      places_[child].group_index != places_[parent].group_index ||
-      runs_[below].position != runs_[above].position + (parent - runs_[above].first) + 1) {
+      !MayFollow(below, parent)) {
     return false;
   }
-  if (runs_[above].last() != parent) CutBefore(parent + 1);
+  const RunId above = RunUpTo(parent);
   Unlink(below);
-  LinkInto(below, RunOf(parent));
-  JoinWithChild(RunOf(parent));
+  LinkInto(below, above);
+  JoinWithChild(above);
   return true;
 }
 
@@ -250,35 +260,27 @@ void RunTree::CutBefore(BlockId id) {
   LinkInto(whole, upper);
 }
 
-bool RunTree::JoinWithChild(RunId above) {
-  const Run upper = runs_[above];
-  if (upper.child_count != 1) return false;
-  const RunId below = upper.first_child;
-  const Run lower = runs_[below];
+// Its parent takes its children, or it its parent's place: an only child has no siblings to leave.
+void RunTree::Join(RunId above, RunId below) {
+  Run& upper = runs_[above];
+  Run& lower = runs_[below];
   const uint32_t block_count = upper.block_count + lower.block_count;
-  if (lower.first != upper.last() + 1 || block_count > kRunBlocksMax) return false;
-  if (lower.pin_count != upper.pin_count || lower.touched_us + kTouchSlackUs < upper.touched_us) {
-    return false;
-  }
   const uint64_t touched_us = std::max(lower.touched_us, upper.touched_us);
-  Unlink(below);
   if (uint64_t{lower.child_count} * kPlacesPerChild + lower.block_count <= upper.block_count) {
     AdoptChildren(below, above);
     Renumber(above, lower.first, lower.block_count);
-    runs_[above].block_count = block_count;
-    runs_[above].touched_us = touched_us;
+    upper.block_count = block_count;
+    upper.touched_us = touched_us;
     FreeRun(below);
-    return true;
+    return;
   }
   Replace(above, below);
   Renumber(below, upper.first, upper.block_count);
-  Run& joined = runs_[below];
-  joined.first = upper.first;
-  joined.position = upper.position;
-  joined.block_count = block_count;
-  joined.touched_us = touched_us;
+  lower.first = upper.first;
+  lower.position = upper.position;
+  lower.block_count = block_count;
+  lower.touched_us = touched_us;
   FreeRun(above);
-  return true;
 }
 
 // ---- pins and uses ----

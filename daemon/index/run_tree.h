@@ -143,6 +143,10 @@ class RunTree {
   }
   // A run of its own.
   void Begin(BlockId id, uint32_t group_index, uint32_t position, BlockId parent);
+  // The block's run, cut behind it.
+  RunId RunUpTo(BlockId id);
+  // By group and position the run's first block is the next one.
+  bool MayFollow(RunId below, BlockId parent) const;
   RunId NewRun(const Run& run);
   void FreeRun(RunId run);
   void Renumber(RunId run, BlockId first, uint32_t block_count);
@@ -156,7 +160,19 @@ class RunTree {
   // Cuts a run before `id`; what begins there becomes its child.
   void CutBefore(BlockId id);
   // Makes one run of `above` and its only child if their ids, pins and times allow it.
-  bool JoinWithChild(RunId above);
+  bool JoinWithChild(RunId above) {
+    const Run& upper = runs_[above];
+    if (upper.child_count != 1) return false;
+    const Run& lower = runs_[upper.first_child];
+    if (lower.first != upper.last() + 1 || lower.pin_count != upper.pin_count ||
+        lower.touched_us + kTouchSlackUs < upper.touched_us ||
+        upper.block_count + lower.block_count > kRunBlocksMax) {
+      return false;
+    }
+    Join(above, upper.first_child);
+    return true;
+  }
+  void Join(RunId above, RunId below);
   // Cuts runs so that the range is some of them, and visits these.
   template <typename Visit>
   void ForEachRun(BlockRange range, const Visit& visit);
