@@ -29,7 +29,10 @@ BlockId RadixIndex::Insert(uint32_t group_index, const BlockKey& key, uint32_t p
                            BlockId parent) {
   const BlockId id = ids_.Take(parent, [this](BlockId other) { return runs_.IsFree(other); });
   if (id == kBlockNone) return kBlockNone;
-  table_.Add(table_.HashOf(group_index, key), id);
+  if (!table_.Add(table_.HashOf(group_index, key), id)) {
+    ids_.Give(id, 1, [this](BlockId other) { return runs_.IsFree(other); });
+    return kBlockNone;
+  }
   keys_[id] = key;
   runs_.Add(id, group_index, position, parent);
   return id;
@@ -59,6 +62,13 @@ void RadixIndex::EraseTail(BlockRange tail, BlockId next) {
   table_.RemoveAll(group_index, {&keys_[tail.first], half}, tail.first);
   runs_.EraseTail(tail);
   ids_.Give(tail.first, tail.block_count, [this](BlockId other) { return runs_.IsFree(other); });
+}
+
+std::span<std::byte> RadixIndex::TakeAhead() {
+  const size_t id_count = ids_.id_count() + kIdsAhead;
+  if (const auto keys = keys_.TakeAhead(id_count); !keys.empty()) return keys;
+  if (const auto places = runs_.TakeAhead(id_count); !places.empty()) return places;
+  return table_.TakeAhead();
 }
 
 void RadixIndex::CheckInvariants() const {

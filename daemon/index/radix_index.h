@@ -5,6 +5,7 @@
 // INVARIANT: an id is live (found by its key), erased (its number still in use), or free.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -20,6 +21,8 @@ namespace terrace {
 
 // Lookups go this many keys behind their Prefetch.
 inline constexpr size_t kPrefetchDistance = 8;
+// Memory of arrays by id is populated so many blocks before it is used.
+inline constexpr size_t kIdsAhead = 32768;
 
 class RadixIndex {
  public:
@@ -116,6 +119,9 @@ class RadixIndex {
   uint32_t id_count() const { return ids_.id_count(); }
 
   const RunTree& runs() const { return runs_; }
+
+  // Memory of blocks to come, named some time before; see MappedArray.
+  std::span<std::byte> TakeAhead();
 
   void CheckInvariants() const;
 

@@ -13,7 +13,9 @@
 // INVARIANT: an id is live (in a run of the tree), erased (in a run of its own, outside), or free.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "daemon/index/block_id.h"
@@ -102,6 +104,9 @@ class RunTree {
   uint32_t live_count() const { return live_count_; }
   uint32_t pinned_count() const { return pinned_count_; }
   uint32_t run_count() const { return run_count_; }
+
+  // As MappedArray says, of so many ids.
+  std::span<std::byte> TakeAhead(size_t id_count) { return places_.TakeAhead(id_count); }
 
   // Of all ids below `id_count`, of which so many are not free.
   void CheckInvariants(uint32_t id_count, uint32_t used_count) const;
