@@ -108,7 +108,7 @@ BlockDescription CacheDomain::Describe(BlockId id) const {
   BlockDescription described{b};
   described.group = group_of(b).id();
   described.key = node.key;
-  if (node.parent != kBlockNone) described.parent = index.node(node.parent).key;
+  if (node.parent != kBlockNone) described.parent = index.key(node.parent);
   described.position = node.position;
   if (b.expires_us != kNever) {
     const uint64_t now_us = NowUs();

@@ -259,7 +259,7 @@ class PrefixHolder {
   void Used() {
     CacheDomain& domain = caller_.domain();
     if (!held_.empty()) {
-      domain.leases.SetTip(target_.lease, domain.index.node(held_.back()).key);
+      domain.leases.SetTip(target_.lease, domain.index.key(held_.back()));
     }
     // Why the request ended is known when its lease is released.
     protocol::Hints hints = query_.hints;
