@@ -95,13 +95,11 @@ bool Candidates::IsExpired(BlockId id) const {
   return expires_us != kNever && expires_us <= d_.NowUs();
 }
 
-uint8_t Candidates::ReadinessOf(BlockId id) const {
-  const Block& b = d_.block(id);
-  const bool is_ready = b.phase == BlockPhase::kSealed && b.dram.is_readable() && b.has_roots &&
-                        b.expires_us == kNever && !b.is_read_ahead &&
-                        b.dram.member_mask == d_.group_of(b).local_mask();
+uint8_t Candidates::ReadinessOfReadable(const Block& block) const {
+  const bool is_ready = block.has_roots && block.expires_us == kNever && !block.is_read_ahead &&
+                        block.dram.member_mask == d_.group_of(block).local_mask();
   if (!is_ready) return kReadyForNone;
-  return b.is_verified ? kReadyForAll : d_.writer_classes.ClassOf(b.writer_uid);
+  return block.is_verified ? kReadyForAll : d_.writer_classes.ClassOf(block.writer_uid);
 }
 
 }  // namespace terrace

@@ -45,9 +45,14 @@ class Candidates {
   bool IsExpired(BlockId id) const;
   // Who may read it from DRAM at once, and for good, every local member's bytes: nobody, all, or
   // one class of CacheDomain::writer_classes.
-  uint8_t ReadinessOf(BlockId id) const;
+  uint8_t ReadinessOf(BlockId id) const {
+    const Block& b = d_.block(id);
+    const bool is_there = b.phase == BlockPhase::kSealed && b.dram.is_readable();
+    return is_there ? ReadinessOfReadable(b) : kReadyForNone;
+  }
 
  private:
+  uint8_t ReadinessOfReadable(const Block& block) const;
   // `is_candidate` is the block's bit of the tier: it becomes `may_drop`, and the policy hears.
   void Tell(BlockId id, uint32_t bit, bool may_drop, EvictionPolicy& policy);
 
