@@ -49,18 +49,16 @@ void BlockHints::RestoreExpiry(BlockId id, uint64_t expires_us) {
   ExpiryOf(id).expires_us = expires_us;
 }
 
-void BlockHints::StartExpiry(BlockId id) {
+void BlockHints::AddExpiry(BlockId id) {
   BlockExpiry& expiry = ExpiryOf(id);
-  if (expiry.expires_us == kNever || expiry.expiry != kHandleNone) return;
   expiry.expiry = d_.seams.deadlines.Add({.due_us = expiry.expires_us,
                                           .kind = DeadlineKind::kBlockExpiry,
                                           .domain_index = d_.domain_index,
                                           .id = id});
 }
 
-void BlockHints::StopExpiry(BlockId id) {
+void BlockHints::RemoveExpiry(BlockId id) {
   BlockExpiry& expiry = ExpiryOf(id);
-  if (expiry.expiry == kHandleNone) return;
   d_.seams.deadlines.Remove(expiry.expiry);
   expiry.expiry = kHandleNone;
 }

@@ -33,14 +33,21 @@ class BlockHints {
   // It ends at `expires_us`, as its record says; its timer begins with StartExpiry.
   void RestoreExpiry(BlockId id, uint64_t expires_us);
   // Its timer, if it has an end and no timer yet.
-  void StartExpiry(BlockId id);
-  void StopExpiry(BlockId id);
+  void StartExpiry(BlockId id) {
+    const Block& b = d_.block(id);
+    if (b.expires_us != kNever && b.expiry == kHandleNone) AddExpiry(id);
+  }
+  void StopExpiry(BlockId id) {
+    if (d_.block(id).expiry != kHandleNone) RemoveExpiry(id);
+  }
   // Its timer has gone off.
   void OnExpiryDue(BlockId id) { ExpiryOf(id).expiry = kHandleNone; }
 
  private:
   BlockMeta& MetaOf(BlockId id) { return d_.blocks.Change<BlockTerms>(id, {}); }
   BlockExpiry& ExpiryOf(BlockId id) { return d_.blocks.Change<BlockExpiry>(id, {}); }
+  void AddExpiry(BlockId id);
+  void RemoveExpiry(BlockId id);
   void ChangePin(BlockId id, bool is_pinned);
   void ApplyPriority(BlockId id, uint8_t priority);
   // `tell(policy, resident)` for each tier that has some of `run`.

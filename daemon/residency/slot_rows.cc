@@ -9,9 +9,8 @@ SlotIdentity SlotRows::Describe(BlockId id) const {
   return IdentityOf(d_.Describe(id), d_.block(id).writer_uid);
 }
 
-void SlotRows::Update(BlockId id) {
+void SlotRows::Rewrite(BlockId id) {
   const Block& b = d_.block(id);
-  if (b.dram.row == kRowNone) return;
   SlotIdentity identity = Describe(id);
   for (const SlotRef& ref : d_.slots_of(b)) {
     if (!ref.address.has_bytes()) continue;

@@ -18,12 +18,16 @@ class SlotRows {
   // What the rows say of the block itself, but for the member.
   SlotIdentity Describe(BlockId id) const;
   // What is said of the block has changed: key chain, hints, pin. Without slots: nothing to do.
-  void Update(BlockId id);
+  void Update(BlockId id) {
+    if (d_.block(id).dram.row != kRowNone) Rewrite(id);
+  }
   void SetStates(BlockId id, SlotState state, uint64_t holder);
   // The digest of each member's roots. REQUIRES: all of them are known.
   void SetDigests(BlockId id);
 
  private:
+  void Rewrite(BlockId id);
+
   CacheDomain& d_;
 };
 
