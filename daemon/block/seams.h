@@ -42,7 +42,7 @@ class ArenaMemory {
   virtual void BeginPunch(uint32_t segment) = 0;
 };
 
-// Checksums of slot bytes, computed on a pool.
+// What a pool of threads does for the store: checksums of slot bytes, and memory.
 using OffloadId = uint64_t;
 struct ChecksumJob {
   OffloadId id = 0;
@@ -58,6 +58,9 @@ class Offload {
   // kBusy when the queue is full. After kOk, Store::OnChecksumsDone(id, roots) follows with one
   // root a part, never from inside this call.
   virtual Status Submit(ChecksumJob job) = 0;
+  // The system finds the memory now, so that whoever uses it later need not wait; what it holds
+  // stays. Nobody has to, and nothing follows.
+  virtual void Populate(std::span<std::byte> /*memory*/) {}
 };
 
 // Keeps the specs of groups for a successor, who cannot read blocks without them.

@@ -6,7 +6,9 @@
 // INVARIANT: after Refresh a block is a candidate in a tier exactly if MayDrop… says so.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "daemon/block/cache_domain.h"
 #include "daemon/residency/block_observers.h"
@@ -22,6 +24,11 @@ class Candidates {
   void Refresh(BlockId id);
   // The same, if only who may read it from DRAM can have changed.
   void NoteReadiness(BlockId id) { d_.readiness.of_owner()[id] = ReadinessOf(id); }
+
+  // As RadixIndex::TakeAhead(), of what is kept here by id.
+  std::span<std::byte> TakeAhead() {
+    return d_.readiness.of_owner().TakeAhead(d_.index.id_count() + kIdsAhead);
+  }
 
   // A copy is there now, or on its way; of a candidate it is not one before Refresh. What was used
   // last at `used_us` is that old to the policy.

@@ -1,11 +1,17 @@
 #include "daemon/shell/offload_pool.h"
 
+#include <sys/mman.h>
+
 #include <asio/io_context.hpp>
 #include <asio/post.hpp>
 #include <asio/thread_pool.hpp>
 #include <utility>
 
 #include "terrace/checksum.h"
+
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23
+#endif
 
 namespace terrace {
 
@@ -34,6 +40,10 @@ Status OffloadPool::Submit(ChecksumJob job) {
     });
   });
   return Status::Ok();
+}
+
+void OffloadPool::Populate(std::span<std::byte> memory) {
+  asio::post(*threads_, [memory] { madvise(memory.data(), memory.size(), MADV_POPULATE_WRITE); });
 }
 
 void OffloadPool::Stop() {

@@ -1,5 +1,5 @@
-// OffloadPool: checksums on threads of their own, as pure functions of bytes. What goes in comes
-// back on the store thread.
+// OffloadPool: checksums on threads of their own, as pure functions of bytes, and memory that the
+// store will need. The results of a job come back on the store thread.
 //
 // THREADING: Submit on the store thread.
 // OWNERSHIP: the bytes of a job stay until its results are back. Stop before the arena goes.
@@ -31,6 +31,8 @@ class OffloadPool : public Offload {
   ~OffloadPool() override;
 
   Status Submit(ChecksumJob job) override;
+  // With a kernel before 5.14 nothing: the store thread waits for it when it comes to it.
+  void Populate(std::span<std::byte> memory) override;
   // Ends the threads; results not yet handed over are dropped.
   void Stop();
 

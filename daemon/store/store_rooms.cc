@@ -120,6 +120,7 @@ void StoreRooms::Settle(DomainRooms& rooms) {
   rooms.shared_reader.Step();
   rooms.shared_writer.Step();
   if (rooms.domain.is_short()) rooms.adoption.DropParked();
+  PopulateAhead(rooms);
   if (ledger.has_work()) ledger.Step();
   if (rooms.waiters.has_erasures()) {
     rooms.waiters.StepErasures();
@@ -129,6 +130,15 @@ void StoreRooms::Settle(DomainRooms& rooms) {
   if (rooms.mover.has_work() || rooms.verifier.has_work() || rooms.kv_events.has_work()) {
     RetryBy(clock.NowUs() + kRetryUs);
   }
+}
+
+void StoreRooms::PopulateAhead(DomainRooms& rooms) {
+  RadixIndex& index = rooms.domain.index;
+  for (auto memory = index.TakeAhead(); !memory.empty(); memory = index.TakeAhead()) {
+    seams.offload.Populate(memory);
+  }
+  const std::span<std::byte> readiness = rooms.residency.candidates.TakeAhead();
+  if (!readiness.empty()) seams.offload.Populate(readiness);
 }
 
 void StoreRooms::StepTurns() {

@@ -89,6 +89,8 @@ struct StoreRooms {
   // Work that a verb left over, as far as this turn allows.
   void Settle(DomainRooms& rooms);
   void RetryBy(uint64_t due_us);
+  // Has memory found that the domain's next blocks will need.
+  void PopulateAhead(DomainRooms& rooms);
   // The next session's turn to register memory begins, if it can.
   void StepTurns();
 

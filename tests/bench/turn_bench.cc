@@ -6,6 +6,8 @@
 //
 // Of a case the longest turn is told, and what all its turns took together; of several rounds the
 // middle one. Exits with 1 if a longest turn is above a millisecond.
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -102,6 +104,21 @@ class StuckTier final : public Tier {
   bool is_persistent() const override { return true; }
   ErasureProgress erasures() const override { return {.begun = 1}; }
   TierStats stats() const override { return {.capacity_bytes = kGiB}; }
+};
+
+// Finds memory between two turns, as another thread would beside them.
+class PopulatingOffload final : public Offload {
+ public:
+  Status Submit(ChecksumJob) override { return Status(StatusCode::kBusy); }
+  void Populate(std::span<std::byte> memory) override { wanted_.push_back(memory); }
+  void PopulateNow() {
+    for (const std::span<std::byte> memory : std::exchange(wanted_, {})) {
+      madvise(memory.data(), memory.size(), MADV_POPULATE_WRITE);
+    }
+  }
+
+ private:
+  std::vector<std::span<std::byte>> wanted_;
 };
 
 template <typename T>
@@ -333,6 +350,7 @@ class Daemon {
     bool is_busy = true;
     while (is_busy) {
       is_busy = false;
+      offload_.PopulateNow();
       for (uint32_t d = 0; d < arenas_.size(); ++d) {
         for (; !arenas_[d].wanted.empty(); is_busy = true) {
           const uint32_t segment = arenas_[d].wanted.back();
@@ -365,7 +383,7 @@ class Daemon {
 
   StepClock clock_;
   NoRandom random_;
-  NoOffload offload_;
+  PopulatingOffload offload_;
   std::vector<QueuedArena> arenas_;
   std::vector<std::vector<std::byte>> slot_tables_;
   Sink sink_;
@@ -592,6 +610,17 @@ Took PendingErasures(uint32_t /*block_count*/) {
   return TookBy(daemon);
 }
 
+// What a domain without blocks has to find memory for.
+Took Fill(uint32_t block_count) {
+  Daemon daemon({.segments = SegmentsFor(block_count, 1)});
+  const SessionId session = daemon.Attach();
+  const uint32_t group = daemon.Open(session, Members("new", 1, 1));
+  daemon.Forget();
+  daemon.Put(session, group, Keys(block_count));
+  return TookBy(daemon);
+}
+Took FillFirst(uint32_t /*block_count*/) { return Fill(256); }
+
 struct Case {
   const char* name;
   Took (*run)(uint32_t block_count);
@@ -612,6 +641,8 @@ constexpr Case kCases[] = {
     {"1,024 keys of 256 groups: pin", PinSameKeys},
     {"a leased segment taken back", TakeBack},
     {"8,192 pending erasures", PendingErasures},
+    {"the first 256 blocks of a domain", FillFirst},
+    {"a domain's blocks, from the first on", Fill},
 };
 
 bool Report(const Case& c, uint32_t block_count, int rounds) {
