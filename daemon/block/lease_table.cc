@@ -148,6 +148,14 @@ void LeaseTable::AppendPath(LeaseId id, BlockRange range) {
   lease.charged_count += range.block_count;
 }
 
+void LeaseTable::AppendPath(LeaseId id, std::span<const BlockId> run) {
+  Lease& lease = leases_[id];
+  const size_t first = lease.entries.size();
+  lease.entries.resize(first + run.size());
+  for (size_t i = 0; i < run.size(); ++i) lease.entries[first + i].block = run[i];
+  lease.charged_count += static_cast<uint32_t>(run.size());
+}
+
 void LeaseTable::AddKey(LeaseId id, uint32_t part_words) {
   Lease& lease = leases_[id];
   TERRACE_CHECK(lease.kind == LeaseKind::kWrite, "keys are a Reserve's");

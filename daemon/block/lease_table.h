@@ -189,6 +189,7 @@ class LeaseTable {
   // Blocks at the end, in order. They are charged to the lease.
   void Append(LeaseId id, const LeaseEntry& entry);
   void AppendPath(LeaseId id, BlockRange range);
+  void AppendPath(LeaseId id, std::span<const BlockId> run);
   // Write: one more key has been answered. REQUIRES: if it was reserved, its entry was appended.
   void AddKey(LeaseId id, uint32_t part_words);
   // What its last key was: the last block.

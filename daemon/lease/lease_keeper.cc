@@ -113,7 +113,7 @@ void LeaseKeeper::Append(LeaseId id, BlockId block, uint8_t flags) {
 }
 
 void LeaseKeeper::AppendPath(LeaseId id, std::span<const BlockId> run) {
-  for (const BlockId block : run) d_.leases.Append(id, {.block = block});
+  d_.leases.AppendPath(id, run);
   Charge(id, static_cast<uint32_t>(run.size()));
   residency_.holds.HoldPath(run);
 }
