@@ -68,6 +68,7 @@ void BlockHints::RemoveExpiry(BlockId id) {
 template <typename Tell>
 void BlockHints::ForEachPolicy(std::span<const BlockId> run, const Tell& tell) {
   std::vector<BlockId> resident;
+  resident.reserve(run.size());
   const auto of_tier = [&](EvictionPolicy& policy, auto copy_of) {
     resident.clear();
     for (const BlockId id : run) {

@@ -107,10 +107,6 @@ void DramCopies::EndFill(BlockId id, bool is_good) {
   candidates_.Refresh(id);
 }
 
-bool DramCopies::TakeReadAhead(BlockId id) {
-  return std::exchange(PartOf(id).is_read_ahead, false);
-}
-
 // ---- leaving ----
 
 void DramCopies::DropMember(BlockId id, uint32_t member) {

@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <span>
+#include <utility>
 
 #include "daemon/residency/block_observers.h"
 #include "daemon/residency/candidates.h"
@@ -46,7 +47,7 @@ class DramCopies {
   // what will not come the block has to be erased instead.
   void EndFill(BlockId id, bool is_good);
   // Whether it was promoted unasked; somebody has asked now.
-  bool TakeReadAhead(BlockId id);
+  bool TakeReadAhead(BlockId id) { return std::exchange(PartOf(id).is_read_ahead, false); }
 
   // One member's bytes only. REQUIRES: Sealed, Ready, not held.
   void DropMember(BlockId id, uint32_t member);

@@ -37,12 +37,10 @@ bool SharedWriter::FindRun(BlockId id, BlockKey* run) const {
 
 // ---- waiting ----
 
-void SharedWriter::Offer(BlockId id, Moment moment) {
-  const SharedUse& use = d_.options.shared;
-  if (use.tier == nullptr || !use.is_storing) return;
+void SharedWriter::OfferToTier(BlockId id, Moment moment) {
   const Block& b = d_.block(id);
   if (!IsToGive(id) || b.is_offered || jobs_.contains(id)) return;
-  if (use.is_storing_hits_only && moment == Moment::kSealed) return;
+  if (d_.options.shared.is_storing_hits_only && moment == Moment::kSealed) return;
   if (!b.is_verified) return verifier_.Verify(id);
   const uint64_t byte_count = d_.group_of(b).block_bytes();
   if (!MakeRoom(byte_count, b.priority)) {

@@ -31,7 +31,10 @@ class SharedWriter {
 
   enum class Moment : uint8_t { kSealed, kServed };
   // What is not verified yet is verified, and offered again then.
-  void Offer(BlockId id, Moment moment);
+  void Offer(BlockId id, Moment moment) {
+    const SharedUse& use = d_.options.shared;
+    if (use.tier != nullptr && use.is_storing) OfferToTier(id, moment);
+  }
   void OnStored(TransferId transfer_id, Status status);
   // Begins what the tier takes.
   void Step();
@@ -61,6 +64,7 @@ class SharedWriter {
     bool is_existing = false;
   };
 
+  void OfferToTier(BlockId id, Moment moment);
   bool IsToGive(BlockId id) const;
   bool MayGive(BlockId id) const { return d_.block(id).is_verified && IsToGive(id); }
   // It was here when its group was forgotten.
