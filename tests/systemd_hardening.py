@@ -26,8 +26,7 @@ HARMFUL = {
 }
 # The promises of the unit beyond hardening.
 REQUIRED = {
-    "Requires": "terraced.socket", "PropagatesStopTo": "terraced.socket",
-    "Type": "notify", "NotifyAccess": "main",
+    "Requires": "terraced.socket", "Type": "notify", "NotifyAccess": "main",
     "WatchdogSec": "10s", "User": "terrace",
     "Restart": "on-failure", "RestartSec": "500ms", "StartLimitBurst": "5",
     "FileDescriptorStoreMax": "4096", "RuntimeDirectory": "terrace", "RuntimeDirectoryMode": "0750",
@@ -35,6 +34,7 @@ REQUIRED = {
     "LimitCORE": "0", "OOMScoreAdjust": "-500", "IPAddressDeny": "any",
     "SystemCallErrorNumber": "EPERM",
 }
+REQUIRED_OF_SOCKET = {"PartOf": "terraced.service", "RemoveOnStop": "yes", "SocketMode": "0660"}
 # Beyond what any program needs.
 SYSTEM_CALLS = """
 mbind set_mempolicy sched_setaffinity sched_getaffinity io_uring_setup io_uring_enter
@@ -77,13 +77,17 @@ def allowed_calls(filters):
     return allowed
 
 
+def missing_settings(settings, required):
+    for name, value in required.items():
+        if settings.get(name, ["nothing"])[-1] != value:
+            yield f"{name} is {settings.get(name, ['nothing'])[-1]}, it must be {value}"
+
+
 def setting_failures(settings):
     for name, why in HARMFUL.items():
         if any(value not in ("no", "all") for value in settings.get(name, [])):
             yield f"{name}={settings[name][-1]}: {why}. Leave it out"
-    for name, value in REQUIRED.items():
-        if settings.get(name, ["nothing"])[-1] != value:
-            yield f"{name} is {settings.get(name, ['nothing'])[-1]}, it must be {value}"
+    yield from missing_settings(settings, REQUIRED)
     denied = [c for c in SYSTEM_CALLS if c not in allowed_calls(settings["SystemCallFilter"])]
     if denied:
         yield f"SystemCallFilter refuses {' '.join(denied)}. Allow them"
@@ -129,7 +133,9 @@ def main():
         print("skipped: systemd-analyze is not installed (tools/setup installs it)")
         return EXIT_SKIPPED
     service = directory / "terraced.service"
-    failures = [*setting_failures(settings_of(service)), *exposure_failures(service),
+    failures = [*setting_failures(settings_of(service)),
+                *missing_settings(settings_of(directory / "terraced.socket"), REQUIRED_OF_SOCKET),
+                *exposure_failures(service),
                 *verify_failures(directory)]
     print("\n".join(failures) or "the units hold")
     return 1 if failures else 0

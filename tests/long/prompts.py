@@ -14,7 +14,7 @@ import terrace
 BLOCKS = 32
 SPACE = terrace.Space(model="prompts", revision="r1", dtype="bf16", layout="nhd", layers=2,
                       kv_heads=1, head_size=64, block_tokens=16, part_bytes=(40_960, 24_576))
-ANSWER_S = 30.0
+ANSWER_S = 120.0  # a busy machine is no finding
 
 
 def block_bytes(prompt, block):
