@@ -1,8 +1,12 @@
 // Holds the daemon to its word about what outlives it: what it called persisted must be there after
 // a restart, what it erased must not come back.
+#include <unistd.h>
+
 #include <algorithm>
+#include <chrono>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "chaos/roles.h"
@@ -13,14 +17,25 @@ namespace terrace::chaos {
 namespace {
 
 constexpr uint64_t kPatienceUs = 10'000'000;
-constexpr uint32_t kTriesMax = 5;
+constexpr uint64_t kMeetUs = 4 * kPatienceUs;
+constexpr useconds_t kTryAgainUs = 1'000;
+constexpr uint32_t kTriesMax = 5;  // a daemon each
 constexpr uint32_t kLostNamedMax = 3;
 
-// Until the daemon there is now answers: the client may not know yet that the last one died.
+uint64_t NowUs() {
+  return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::microseconds>(
+                                   std::chrono::steady_clock::now().time_since_epoch())
+                                   .count());
+}
+
+// Until the daemon there is now answers. The client may not know yet that the last one died: until
+// its background thread has run, it is connected and every call answers "gone" at once.
 void MeetDaemon(Client& client) {
-  for (uint32_t i = 0; i < kTriesMax; ++i) {
+  const uint64_t give_up_us = NowUs() + kMeetUs;
+  while (NowUs() < give_up_us) {
     (void)client.WaitConnected(kPatienceUs);
     if (client.Stats(kPatienceUs).ok()) return;
+    usleep(kTryAgainUs);
   }
 }
 
@@ -39,15 +54,16 @@ class Archivist {
 
   // Notes every block that is reported persisted now; earlier notes go.
   void SayRemember() {
-    persisted_.clear();
+    std::set<BlockKey> persisted;
     for (uint32_t i = 0; i < traffic_.options().prompt_count; ++i) {
       const auto keys = traffic_.Keys(Prompt(i), traffic_.options().blocks_max);
       std::vector<protocol::QueriedBlock> blocks;
       if (!Query(keys, &blocks)) return;
       for (size_t k = 0; k < blocks.size(); ++k) {
-        if (blocks[k].flags & protocol::kQueriedPersisted) persisted_.insert(keys[k]);
+        if (blocks[k].flags & protocol::kQueriedPersisted) persisted.insert(keys[k]);
       }
     }
+    persisted_ = std::move(persisted);
     Say("{\"persisted\": %zu}", persisted_.size());
   }
 

@@ -5,6 +5,10 @@ A preloaded library kills terraced before or after the Nth system call of one ki
 the tier's files. A first run under load and a first recovery list the points there are; then each
 is struck many times, N drawn at random within what that point saw. After each death: no wrong
 byte, every block that was reported persisted is there, nothing that was erased is back.
+
+A daemon that dies early, or has erased what was persisted and not yet persisted what came since,
+has nothing to lose. So before each life all prompts are persisted, and one life erases prompts of
+one family only: however busy the machine is, the other family's blocks are looked for.
 """
 import collections
 import functools
@@ -18,6 +22,8 @@ import time
 import rig
 
 ARCHIVE_PROMPTS = 8
+FAMILY_PROMPTS = 4  # of the client's prompts, which share their first three blocks
+FAMILY_BLOCKS = 15
 BLOCKS = 6
 POINTS_MIN = 40
 NTH_MAX = 60
@@ -63,17 +69,30 @@ def quietly(stage, client, line):
 def work(stage, archivist, until_s):
     """Stores, erases and remembers until the daemon is dead or the time is over."""
     end = time.monotonic() + until_s
-    number = 0
+    family = FAMILY_PROMPTS * stage.random.randrange(ARCHIVE_PROMPTS // FAMILY_PROMPTS)
     while stage.daemon.poll() is None and time.monotonic() < end:
         quietly(stage, archivist, "forget")
         quietly(stage, archivist, "store")
         quietly(stage, archivist, "remember")
-        quietly(stage, archivist, f"erase {stage.random.randrange(ARCHIVE_PROMPTS)}")
-        number += 1
-    return number
+        quietly(stage, archivist, f"erase {family + stage.random.randrange(FAMILY_PROMPTS)}")
 
 
-def audit(stage, archivist, point):
+def persist_all(archivist):
+    """Every block of every prompt is persisted, and remembered as that."""
+    blocks = ARCHIVE_PROMPTS // FAMILY_PROMPTS * FAMILY_BLOCKS
+    persisted = 0
+
+    def are_all():
+        nonlocal persisted
+        archivist.ask("store", ANSWER_S)  # now and then a client gives up what it began to store
+        persisted = archivist.ask("remember", ANSWER_S)["persisted"]
+        return persisted == blocks
+    if rig.wait_until(are_all, ANSWER_S) is None:
+        raise rig.Failure(f"{persisted} of {blocks} blocks are persisted after {ANSWER_S} s of a "
+                          f"daemon that nobody kills: {archivist.errors()}")
+
+
+def audit(stage, archivist, point, at_stake=0):
     while stage.answers_due:
         stage.answers_due -= 1
         archivist.line(ANSWER_S)
@@ -83,6 +102,9 @@ def audit(stage, archivist, point):
     survivors = archivist.ask("survivors", ANSWER_S)
     if survivors["found"] < survivors["persisted"] or survivors["wrong"]:
         raise rig.Failure(f"{point}: {survivors}: {archivist.errors()}")
+    if survivors["persisted"] < at_stake:
+        raise rig.Failure(f"{point}: of {at_stake} blocks that were persisted before this life and "
+                          f"never erased {survivors['persisted']} were persisted in it")
     return survivors["persisted"]
 
 
@@ -127,7 +149,9 @@ def main():
                     break
                 nth = 1 + stage.random.randrange(nth_max)
                 point = f"{name}:{side}:{nth}"
-                if not later[name]:
+                if later[name]:
+                    persist_all(archivist)
+                else:
                     stage.empty_disks(archivist)
                 stage.kill_daemon()
                 stage.environment = {"LD_PRELOAD": str(library), "TERRACE_KILL_POINT": point}
@@ -140,8 +164,13 @@ def main():
                 stage.kill_daemon()
                 stage.environment = {}
                 stage.start_daemon()
-                persisted += audit(stage, archivist, point)
+                persisted += audit(stage, archivist, point, FAMILY_BLOCKS if later[name] else 0)
                 archivist.ask("forget", ANSWER_S)
+        persist_all(archivist)
+        stage.kill_daemon()
+        stage.start_daemon()
+        persisted += audit(stage, archivist, "at the end",
+                           ARCHIVE_PROMPTS // FAMILY_PROMPTS * FAMILY_BLOCKS)
         never = [f"{name}:{side}" for name, side in points if not struck[(name, side)]]
         print("      struck: " + ", ".join(f"{n}:{s} {c}" for (n, s), c in sorted(struck.items())))
         print(f"      never struck: {', '.join(never) or 'none'}")
