@@ -1,7 +1,13 @@
-// FakeDisk: a disk that keeps what it is asked until the test answers. It moves no bytes.
+// FakeDisk: a disk that keeps what it is asked until the test answers. It moves no bytes; what is
+// read at start comes from `files`.
 #pragma once
 
+#include <algorithm>
+#include <cerrno>
+#include <map>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "terrace/check.h"
@@ -15,8 +21,12 @@ class FakeDisk final : public Disk {
 
   // What has been asked and not answered, in order.
   std::vector<DiskRequest> asked;
-  // Bytes of the table entries and superblocks among them, copied at Submit as a disk does.
+  // Bytes of the writes among them, copied at Submit as a disk does with those of a table.
   std::vector<std::vector<std::byte>> bytes;
+
+  // As ListNow, OpenNow and ReadNow find them.
+  std::map<std::string, std::vector<std::byte>> files;
+  std::set<uint64_t> bad_offsets;  // what a read covers of them, in any file, fails
 
   // Answers the oldest.
   void Answer(Status status = Status::Ok()) { AnswerAt(0, status); }
@@ -26,6 +36,12 @@ class FakeDisk final : public Disk {
     asked.erase(asked.begin() + static_cast<ptrdiff_t>(at));
     bytes.erase(bytes.begin() + static_cast<ptrdiff_t>(at));
     listener_->OnDiskDone(tag, status);
+  }
+  // The operations that wait for an answer, in order.
+  std::vector<DiskOp> ops() const {
+    std::vector<DiskOp> ops;
+    for (const DiskRequest& request : asked) ops.push_back(request.op);
+    return ops;
   }
   DiskListener* listener() const { return listener_; }
 
@@ -38,12 +54,29 @@ class FakeDisk final : public Disk {
   }
   void Flush() override {}
   DiskFile NewFile() override { return next_file_++; }
-  Status ListNow(std::vector<std::string>*) override { return Status::Ok(); }
-  Status OpenNow(const std::string&, DiskFile*, uint64_t*) override {
-    return Status(StatusCode::kNotFound);
+  Status ListNow(std::vector<std::string>* names) override {
+    for (const auto& [name, content] : files) names->push_back(name);
+    return Status::Ok();
   }
-  Status ReadNow(DiskFile, uint64_t, std::span<std::byte>) override {
-    return Status(StatusCode::kIo, "nothing is there", 5);
+  Status OpenNow(const std::string& name, DiskFile* file, uint64_t* length_bytes) override {
+    const auto found = files.find(name);
+    if (found == files.end()) return Status(StatusCode::kNotFound);
+    *file = next_file_++;
+    *length_bytes = found->second.size();
+    opened_[*file] = name;
+    return Status::Ok();
+  }
+  Status ReadNow(DiskFile file, uint64_t offset_bytes, std::span<std::byte> into) override {
+    const auto opened = opened_.find(file);
+    const uint64_t end_bytes = offset_bytes + into.size();
+    const auto bad = bad_offsets.lower_bound(offset_bytes);
+    if (opened == opened_.end() || end_bytes > files.at(opened->second).size() ||
+        (bad != bad_offsets.end() && *bad < end_bytes)) {
+      return Status(StatusCode::kIo, "nothing is there", EIO);
+    }
+    const std::vector<std::byte>& content = files.at(opened->second);
+    std::copy_n(content.begin() + static_cast<ptrdiff_t>(offset_bytes), into.size(), into.begin());
+    return Status::Ok();
   }
   uint32_t queue_max() const override { return queue_max_; }
   DiskStats stats() const override { return {}; }
@@ -53,6 +86,7 @@ class FakeDisk final : public Disk {
   const uint32_t queue_max_;
   DiskListener* listener_ = nullptr;
   DiskFile next_file_ = 0;
+  std::map<DiskFile, std::string> opened_;
 };
 
 }  // namespace terrace
