@@ -62,13 +62,11 @@ TEST_F(Restored, ChainsAreLinkedAgainSoThatTailsLeaveFirst) {
   PutBelow(1);
   Restart();
   group = w.OpenSimple(s);
-  protocol::ListReply reply;
-  std::vector<protocol::ListEntry> entries;
-  ASSERT_TRUE(w.store->operators()
-                  .List(s, {.group_handle = group, .entry_count_max = 16}, &reply, &entries)
-                  .ok());
-  ASSERT_EQ(entries.size(), 4u);
-  for (const protocol::ListEntry& entry : entries) {
+  ListResult listed;
+  const protocol::ListRequest request = {.group_handle = group, .entry_count_max = 16};
+  ASSERT_TRUE(w.store->operators().List(s, request, &listed).Step().ok());
+  ASSERT_EQ(listed.entries.size(), 4u);
+  for (const protocol::ListEntry& entry : listed.entries) {
     EXPECT_EQ(entry.child_count, entry.position < 3 ? 1u : 0u);
     EXPECT_EQ(entry.parent.is_zero(), entry.position == 0);
   }

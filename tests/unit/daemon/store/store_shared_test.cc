@@ -290,21 +290,14 @@ TEST(StoreShared, BlocksThatAreEvictedByNameAreErasedOnTheShelf) {
   const auto keys = StoreWorld::Keys(6);
   ASSERT_EQ(a.Put(keys), 6u);
   const std::vector<BlockKey> last(keys.begin() + 4, keys.end());
-  uint64_t cursor = 0;
-  protocol::EvictReply reply;
-  ASSERT_TRUE(a.world.store->operators()
-                  .Evict(a.world.Query(a.session, a.group, last), &cursor, &reply)
-                  .ok());
-  EXPECT_EQ(reply.block_count, 2u);
+  EXPECT_EQ(a.world.Evict(a.world.Query(a.session, a.group, last)).block_count, 2u);
   EXPECT_EQ(server.blocks.size(), 4u);
   EXPECT_EQ(a.LocalCount(keys), 4u);
   // A server that is away is told of the whole group, later.
   a.tier.is_away = true;
   const std::vector<BlockKey> third(keys.begin() + 3, keys.begin() + 4);
   a.world.Run();
-  ASSERT_TRUE(a.world.store->operators()
-                  .Evict(a.world.Query(a.session, a.group, third), &cursor, &reply)
-                  .ok());
+  EXPECT_EQ(a.world.Evict(a.world.Query(a.session, a.group, third)).block_count, 1u);
   a.tier.is_away = false;
   a.world.Advance(1'000'000);
   a.Run();
