@@ -152,10 +152,10 @@ TEST_F(Operation, AJoinThatIsDroppedHasNotJoined) {
 
 // At most 32 walks are kept; a cursor that its client was told is one of them.
 TEST_F(Operation, AListingThatIsDroppedGivesItsWalkBack) {
-  World large({.segments_max = 25});
+  World large({.segments_max = 40});
   const SessionId lister = large.Open();
   EXPECT_EQ(large.OpenSimple(lister), group);
-  for (uint64_t chain = 1; chain <= 25; ++chain) large.Put(lister, group, World::Keys(8, chain));
+  for (uint64_t chain = 1; chain <= 40; ++chain) large.Put(lister, group, World::Keys(8, chain));
   protocol::ListRequest request{.group_handle = group, .entry_count_max = 1};
   ListResult page;
   ASSERT_EQ(*large.store->operators().List(lister, request, &page).Step(), Progress::kDone);
