@@ -131,7 +131,7 @@ def check_restarts(machine):
     expect(machine.status()["boot_id"] != boot and kept > 0,
            f"of another daemon, by {kept} descriptors in systemd's store")
     pid = machine.show("MainPID")
-    machine.run("systemctl", "kill", "--signal=KILL", "terraced.service")
+    machine.run("systemctl", "kill", "--kill-whom=main", "--signal=KILL", "terraced.service")
     machine.wait(lambda: machine.show("MainPID") not in (pid, "0")
                  and machine.show("ActiveState") == "active", 60, "systemd starts it again")
     machine.expect_all("after kill -9")
