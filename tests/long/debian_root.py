@@ -27,7 +27,8 @@ class Failure(Exception):
 def require(*programs):
     missing = [name for name in programs if not shutil.which(name)]
     if missing:
-        yesterday.skip(f"needs {', '.join(missing)}: apt-get install debootstrap systemd-container")
+        yesterday.skip(f"needs {', '.join(missing)}: apt-get install debootstrap "
+                       "systemd-container umoci skopeo")
     if os.geteuid() != 0:
         yesterday.skip("needs root, for a root directory with users of its own")
 

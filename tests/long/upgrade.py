@@ -211,7 +211,11 @@ def check_redis(before, after, directory):
         (taker.directory / secret.name).write_bytes(secret.read_bytes())
         os.chmod(taker.directory / secret.name, 0o600)
         taker.start(after)
+        # A daemon that is pressed for time answers a miss where it could have waited: ask again.
         found = taker.client(after, "load")
+        end = time.monotonic() + ANSWER_S
+        while found != ALL and found["wrong"] == 0 and time.monotonic() < end:
+            found = taker.client(after, "load")
         expect(found == ALL, f"{before.version}'s blocks on Redis are {after.version}'s: {found}")
         taker.stop()
     finally:
