@@ -155,7 +155,11 @@ TEST_F(Operation, AListingThatIsDroppedGivesItsWalkBack) {
   World large({.segments_max = 40});
   const SessionId lister = large.Open();
   EXPECT_EQ(large.OpenSimple(lister), group);
-  for (uint64_t chain = 1; chain <= 40; ++chain) large.Put(lister, group, World::Keys(8, chain));
+  for (uint64_t chain = 1; chain <= 40; ++chain) {
+    large.Put(lister, group, World::Keys(8, chain));
+    large.Run();  // the next segment is populated
+  }
+  ASSERT_GT(large.Stats().block_count, kListBlocksMax);
   protocol::ListRequest request{.group_handle = group, .entry_count_max = 1};
   ListResult page;
   ASSERT_EQ(*large.store->operators().List(lister, request, &page).Step(), Progress::kDone);
