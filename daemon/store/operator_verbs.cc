@@ -84,6 +84,13 @@ protocol::BlockState StateOf(const Block& block) {
   return protocol::BlockState::kAbsent;
 }
 
+// Ends an operation, and the walk that it has begun, if any (0).
+void CutAndClose(OperationTie& tie, uint32_t domain_index, uint64_t walk) {
+  StoreRooms* const store = tie.store();
+  tie.Cut();
+  if (store != nullptr && walk != 0) store->at(domain_index).domain.walks.Close(walk);
+}
+
 }  // namespace
 
 Status OperatorVerbs::Query(const KeysQuery& query, std::vector<protocol::QueriedBlock>* blocks) {
@@ -361,11 +368,7 @@ Result<Progress> EvictOperation::Step(const KeysQuery& query) {
   return Progress::kDone;
 }
 
-void EvictOperation::Undo() {
-  StoreRooms* const store = tie_.store();
-  tie_.Cut();
-  if (store != nullptr && walk_ != 0) store->at(domain_index_).domain.walks.Close(walk_);
-}
+void EvictOperation::Undo() { CutAndClose(tie_, domain_index_, walk_); }
 
 EvictOperation OperatorVerbs::Evict(protocol::EvictReply* answer) {
   return {store_.operations, answer};
@@ -508,11 +511,7 @@ Result<Progress> ListOperation::Step() {
   return Progress::kDone;
 }
 
-void ListOperation::Undo() {
-  StoreRooms* const store = tie_.store();
-  tie_.Cut();
-  if (store != nullptr && walk_ != 0) store->at(domain_index_).domain.walks.Close(walk_);
-}
+void ListOperation::Undo() { CutAndClose(tie_, domain_index_, walk_); }
 
 ListOperation OperatorVerbs::List(SessionId session, const protocol::ListRequest& request,
                                   ListResult* answer) {
