@@ -16,8 +16,8 @@ connector's way covers, averaged over the capacities where that is at least one 
 """
 import argparse
 import contextlib
-import gzip
 import hashlib
+import itertools
 import json
 import os
 import pathlib
@@ -26,6 +26,8 @@ import sys
 import tempfile
 import time
 import types
+
+import recorded
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SLOT_BYTES = 4096
@@ -60,17 +62,9 @@ int clock_gettime(clockid_t id, struct timespec* at) {
 
 
 def read_trace(path, count):
-    """(seconds, ids of full blocks, why it ended, session) of each request."""
-    opened = gzip.open(path, "rt") if path.endswith(".gz") else open(path, encoding="utf-8")
-    with opened as lines:
-        rows = [json.loads(line) for line in lines]
-    trace_tokens = 256 if "session_id" in rows[0] else 512
-    rows.sort(key=lambda row: row["timestamp"])
-    for row in rows[:count]:
-        ids = row["hash_ids"][:row["input_length"] // trace_tokens]
-        if ids:
-            yield ((row["timestamp"] - rows[0]["timestamp"]) / 1000, ids, row.get("stop"),
-                   row.get("session_id"))
+    """Of the first `count` requests those that have a full block; see recorded.requests_of."""
+    return [request for request in itertools.islice(recorded.requests_of(path), count)
+            if request[1]]
 
 
 class Request:
@@ -284,7 +278,7 @@ def main():
     os.environ["TERRACE_LIBRARY"] = str(build / "client/libterrace.so.1")
     sys.path[:0] = [str(ROOT / "client/python"), str(ROOT / "tests/python")]
     import vllm_driver  # noqa: F401  pylint: disable=unused-import,import-outside-toplevel
-    requests = list(read_trace(arguments.trace, arguments.requests))
+    requests = read_trace(arguments.trace, arguments.requests)
     unique = len({i for _, ids, *_ in requests for i in ids})
     per_segment = SEGMENT_BYTES // SLOT_BYTES
     counts = sorted({max(1, round(float(text.rstrip("%")) / 100 * unique / per_segment))

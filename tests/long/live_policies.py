@@ -10,7 +10,6 @@ prompt, store what missed, release with the reason why it ended. Beside what the
 """
 import argparse
 import contextlib
-import gzip
 import hashlib
 import json
 import os
@@ -20,6 +19,8 @@ import sys
 import tempfile
 import time
 
+import recorded
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BLOCK_BYTES = 4096  # of payload, and of its slot
 SEGMENT_BYTES = 2 << 20
@@ -28,17 +29,8 @@ END_REASONS = {"tool_use": "tool_call", "end_turn": "end_of_turn"}
 
 def read_trace(path, hours):
     """(seconds, ids of full blocks, why it ended) for each request."""
-    opened = gzip.open(path, "rt") if path.endswith(".gz") else open(path, encoding="utf-8")
-    with opened as lines:
-        rows = [json.loads(line) for line in lines]
-    block_tokens = 256 if "session_id" in rows[0] else 512
-    rows.sort(key=lambda row: row["timestamp"])
-    first_ms = rows[0]["timestamp"]
-    for row in rows:
-        seconds = (row["timestamp"] - first_ms) / 1000
-        if seconds <= hours * 3600:
-            ids = row["hash_ids"][:row["input_length"] // block_tokens]
-            yield seconds, ids, END_REASONS.get(row.get("stop"), "unknown")
+    return [(seconds, ids, END_REASONS.get(stop, "unknown"))
+            for seconds, ids, stop, _ in recorded.requests_of(path) if seconds <= hours * 3600]
 
 
 class Daemon:
@@ -151,7 +143,7 @@ def main():
     build = arguments.build.resolve()
     os.environ["TERRACE_LIBRARY"] = str(build / "client/libterrace.so.1")
     sys.path.insert(0, str(ROOT / "client/python"))
-    requests = list(read_trace(arguments.trace, arguments.hours))
+    requests = read_trace(arguments.trace, arguments.hours)
     unique = len({i for _, ids, _ in requests for i in ids})
     per_segment = SEGMENT_BYTES // BLOCK_BYTES
     shares = [float(text.rstrip("%")) / 100 for text in arguments.capacities.split(",")]
