@@ -1,7 +1,8 @@
-# Half of what a source costs to compile is headers that its neighbours read, too. Who builds
-# everything once wants a room's sources together; who changes one file and builds again, and who
-# looks for a missing #include, wants each by itself.
-option(TERRACE_UNITY "Compile several sources of a room together" OFF)
+# Most of what a source costs to compile is headers that its neighbours read, too; and what one
+# source of a room calls in another is inlined where the compiler sees both. Who changes one file
+# again and again may want each by itself. That each includes what it names, tests/tidy.py sees.
+option(TERRACE_UNITY "Compile several sources of a room together" ON)
+find_package(Python3 REQUIRED COMPONENTS Interpreter)
 set(terrace_unity_groups ${CMAKE_CURRENT_LIST_DIR}/unity_groups.py)
 
 # Lets the sources of `target` be compiled together, at most `size` at a time.
@@ -9,7 +10,6 @@ function(terrace_unite target size)
   if(NOT TERRACE_UNITY)
     return()
   endif()
-  find_package(Python3 REQUIRED COMPONENTS Interpreter)
   execute_process(COMMAND ${Python3_EXECUTABLE} ${terrace_unity_groups} ${size} ${ARGN}
                   WORKING_DIRECTORY ${CMAKE_CURRENT_SOURCE_DIR}
                   OUTPUT_VARIABLE groups OUTPUT_STRIP_TRAILING_WHITESPACE
@@ -18,6 +18,10 @@ function(terrace_unite target size)
     set_source_files_properties(${source} PROPERTIES UNITY_GROUP ${target}_${group})
   endforeach()
   set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
+  # A member of an unnamed namespace's type is no matter in a source, but g++ thinks itself in a
+  # header.
+  target_compile_options(${target} PRIVATE
+                         $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-subobject-linkage>)
 endfunction()
 
 # A room is a folder with one library. `terrace_room(PATH ...)` names it by its path from the top;

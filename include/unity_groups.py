@@ -2,13 +2,15 @@
 """usage: include/unity_groups.py SIZE SOURCE... | --self-test
 
 Divides sources into groups of at most SIZE that can be compiled as one: no two of a group give
-different things one name in their anonymous namespaces, where each thinks itself alone. Prints the
-groups' numbers in the order of the sources, separated by ";" as CMake's lists are.
+different things one name in their anonymous namespaces, where each thinks itself alone, and none
+gives there a name that a header of another has. Prints the groups' numbers in the order of the
+sources, separated by ";" as CMake's lists are.
 
 It reads C++ as an editor would, not as a compiler: names that only look alike keep sources apart,
 which costs a little time. What it overlooks the compiler finds; such a source is to be given the
 property SKIP_UNITY_BUILD_INCLUSION.
 """
+import functools
 import pathlib
 import re
 import sys
@@ -20,6 +22,13 @@ DECLARED = re.compile(
     r"(?:(?:class|struct|enum)\s+(\w+)|(?<![.:>\w])(\w+)\s*(?=[(={\[;]|:(?!:)))")
 SAME_EVERYWHERE = re.compile(r"(?:using|namespace)\s+(\w+)\s*=[^;]*;")  # an alias may be repeated
 DEFINED = re.compile(r"^\s*#\s*define\s+(\w+)", re.M)
+INCLUDED = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.M)
+# What stands at a line's beginning belongs to a namespace: clang-format keeps it there.
+AT_NAMESPACE = re.compile(
+    r"^(?:(?:class|struct|enum(?:\s+class)?|using)\s+(\w+)|[A-Za-z][^\n;={(]*?[ &*>](\w+)\s*[=({])",
+    re.M)
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+INCLUDE_ROOTS = (ROOT, ROOT / "include", ROOT / "tests")
 KEYWORDS = {"static_assert", "const", "noexcept", "decltype", "requires", "alignas", "default",
             "final", "override", "sizeof", "class", "struct", "target", "gnu"}
 
@@ -60,14 +69,48 @@ def names_of(path):
     return names
 
 
+@functools.cache
+def headers_of(path):
+    """The project's headers that a file includes itself."""
+    beside = path.parent
+    found = set()
+    for name in INCLUDED.findall(path.read_text(encoding="utf-8")):
+        places = (root / name for root in (beside, *INCLUDE_ROOTS))
+        found.update([place for place in places if place.is_file()][:1])
+    return found
+
+
+@functools.cache
+def declared_by(header):
+    """Names that a header gives to all who include it."""
+    found = AT_NAMESPACE.findall(header.read_text(encoding="utf-8"))
+    return {a or b for a, b in found} - KEYWORDS
+
+
+def names_of_headers(path):
+    """Names of all headers that a source includes, and that they include."""
+    seen = set()
+    queue = [pathlib.Path(path).absolute()]
+    while queue:
+        fresh = headers_of(queue.pop()) - seen
+        seen |= fresh
+        queue.extend(fresh)
+    return set().union(*map(declared_by, seen))
+
+
+def agree(one, other):
+    """Whether two sources, each (own names, names of headers), can be compiled as one."""
+    return (all(one[0].get(name, what) == what for name, what in other[0].items())
+            and one[0].keys().isdisjoint(other[1]) and other[0].keys().isdisjoint(one[1]))
+
+
 def groups_of(size, sources):
     """The number of each source's group."""
     groups, numbers = [], []  # a group: its sources' names
     for source in sources:
-        names = names_of(source)
+        names = (names_of(source), names_of_headers(source))
         for number, members in enumerate(groups):
-            if len(members) < size and all(known.get(name, what) == what for known in members
-                                           for name, what in names.items()):
+            if len(members) < size and all(agree(names, known) for known in members):
                 break
         else:
             number = len(groups)
@@ -92,15 +135,18 @@ def self_test():
         (0, "// namespace { constexpr int kOne = 1; }\n"
             "const char* text = \"namespace { int Two(\";"),
         (0, "namespace b { int Two(int x) { return x; } }"),
+        (1, '#include "fixture.h"\n'),
     ]
     with tempfile.TemporaryDirectory() as directory:
+        header = pathlib.Path(directory) / "fixture.h"
+        header.write_text("namespace c {\ninline constexpr int kOne = 1;\n}\n")
         paths = [pathlib.Path(directory) / f"{i}.cc" for i in range(len(cases))]
         for path, (_, text) in zip(paths, cases):
             path.write_text(text, encoding="utf-8")
         found = [groups_of(9, [paths[0], path])[1] for path in paths[1:]]
         expected = [group for group, _ in cases[1:]]
         print(found, expected)
-        return 0 if found == expected and groups_of(2, paths[-3:]) == [0, 0, 1] else 1
+        return 0 if found == expected and groups_of(2, paths[-4:-1]) == [0, 0, 1] else 1
 
 
 def main():

@@ -53,6 +53,28 @@ IMPURE = re.compile(
 INCLUDE_SOURCES_MAY = re.compile(
     r"(xxhash\.h|xxh_x86dispatch\.h|openssl/.*|[a-z]*intrin\.h|arm_neon\.h|"
     r"fcntl\.h|unistd\.h|sys/stat\.h)$")
+# What stands at the beginning of a line in a header, and is more than a forward declaration.
+DECLARED_AT_NAMESPACE = re.compile(
+    r"^(?:(?:class|struct|enum(?:\s+class)?)\s+(?:\[\[\w+\]\]\s+)?([A-Z]\w+)(?=[^;]*?[{:])|"
+    r"using\s+([A-Z]\w+)\s*=|inline\s+constexpr\s[^=;{(]*?(k[A-Z]\w+)\s*[={\[])", re.M)
+NAMED = re.compile(r"\bstd::(\w+)|(?<![\w.>:])((?:[A-Z]|k[A-Z])\w+)\b")
+# What sources use most of the standard library. Much else comes with these.
+STANDARD_NAMES = {name: header for header, names in {
+    "algorithm": "sort min max clamp find_if any_of all_of fill copy", "array": "array",
+    "atomic": "atomic", "bit": "bit_cast bit_ceil bit_width countr_zero has_single_bit popcount",
+    "charconv": "from_chars", "chrono": "chrono", "cmath": "sqrt log exp pow",
+    "condition_variable": "condition_variable", "cstddef": "byte", "cstdlib": "getenv",
+    "cstring": "memcpy memcmp strerror", "deque": "deque", "filesystem": "filesystem",
+    "fstream": "ifstream ofstream", "functional": "function hash", "future": "future promise",
+    "iomanip": "setprecision", "iostream": "cout cerr", "limits": "numeric_limits", "list": "list",
+    "map": "map multimap", "memory": "unique_ptr make_unique shared_ptr make_shared",
+    "mutex": "mutex lock_guard unique_lock", "numeric": "accumulate",
+    "optional": "optional nullopt", "random": "mt19937 mt19937_64", "set": "set", "span": "span",
+    "sstream": "ostringstream istringstream", "string": "string to_string",
+    "string_view": "string_view", "system_error": "system_error", "thread": "thread",
+    "tuple": "tuple tie", "unordered_map": "unordered_map", "unordered_set": "unordered_set",
+    "utility": "move exchange pair swap", "variant": "variant visit", "vector": "vector",
+}.items() for name in names.split()}
 HASH_WRAPPER = "include/src/xxh3.h"
 STANDARD_HEADERS = set("""
 algorithm any array atomic barrier bit bitset cassert cctype cerrno cfenv cfloat charconv chrono
@@ -452,10 +474,58 @@ def check_docs(tree):
                               "Link it where a reader would look for it")
 
 
+def reach_of(rooms, folder):
+    """The rooms that a folder's sources see, through others too."""
+    seen, queue = {folder}, [folder]
+    for room in queue:
+        fresh = [used for used in rooms.get(room, ("", 0, []))[2] if used not in seen]
+        seen.update(fresh)
+        queue.extend(fresh)
+    return seen
+
+
+def declarations_of(tree):
+    """Of each type and constant that headers give to the product: which do."""
+    declared = {}
+    for header in (h for h in tree.headers if room_of(h) != "tests"):
+        for match in DECLARED_AT_NAMESPACE.finditer(tree.text[header]):
+            declared.setdefault(next(filter(None, match.groups())), set()).add(header)
+    return declared
+
+
+def check_named_includes(tree):
+    """A room's sources are compiled together: what one forgets to include, a neighbour may have
+    brought. Each reaches by its own includes whatever it names."""
+    rooms, declared = rooms_of(tree), declarations_of(tree)
+    for path in (p for p in tree.cpp if p.endswith(".cc") and room_of(p) != "tests"):
+        sees = reach_of(rooms, str(pathlib.PurePath(path).parent))
+        closure = tree.closure(path)
+        text = blank_out(tree.text[path])
+        reached = "\n".join(tree.text[p] for p in closure)
+        standard = {name for p in closure for _, name, _ in tree.includes(p)}
+        for match in NAMED.finditer(text):
+            remedy = STANDARD_NAMES.get(match[1], "")
+            if match[2]:
+                from_headers = {
+                    h for h in declared.get(match[2], ())
+                    if room_of(h) == "include" or str(pathlib.PurePath(h).parent) in sees}
+                if not from_headers or not from_headers.isdisjoint(closure) or re.search(
+                        rf"\b(?:class|struct|enum|using|constexpr [^;=]*?)\s*\b{match[2]}\b"
+                        rf"|[\w>&*]\s+{match[2]}\(", reached):
+                    continue
+                remedy = min(from_headers)
+            elif not remedy or remedy in standard:
+                continue
+            line = text.count("\n", 0, match.start()) + 1
+            yield Finding(path, line, "named-includes", f"{match[0]} without its header",
+                          f"Include {remedy}")
+            break
+
+
 RULES = (check_columns, check_file_lines, check_function_lines, check_folder_files,
-         check_include_directions, check_room_cycles, check_pure_core, check_contract_includes,
-         check_hash_calls, check_logging, check_words, check_cpp_lines, check_pragma_once,
-         check_whitespace, check_file_names, check_file_kinds, check_docs)
+         check_include_directions, check_named_includes, check_room_cycles, check_pure_core,
+         check_contract_includes, check_hash_calls, check_logging, check_words, check_cpp_lines,
+         check_pragma_once, check_whitespace, check_file_names, check_file_kinds, check_docs)
 
 
 def check_format(tree):

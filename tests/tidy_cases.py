@@ -30,7 +30,12 @@ CLEAN = {
     "cuda/abi/device.h": HEADER + '#include "terrace/units.h"\n',
     "tiers/extent.h": HEADER + "#include <cstdint>\n",
     "tiers/redis/redis_tier.h": HEADER + "#include <asio.hpp>\n",
-    "daemon/block/block.h": HEADER + "#include <cstdint>\n",
+    "daemon/block/block.h": HEADER + "#include <cstdint>\n\nstruct Block {\n  int a;\n};\n"
+                            "class Store;\ninline constexpr int kBlockMax = 1;\n",
+    "daemon/block/block.cc": '#include "daemon/block/block.h"\n\n'
+                             "Block F() { return {kBlockMax}; }\n",
+    "daemon/index/near.cc": "// Block\nstruct A {\n  enum class Block { kBlockMax };\n"
+                            "  Block b;\n};\n",
     "daemon/store/store.h": HEADER + "#include <spdlog/spdlog.h>\n\n"
                                '#include "tiers/redis/redis_tier.h"\n',
     "client/client.h": HEADER + '#include "cuda/abi/device.h"\n',
@@ -84,6 +89,9 @@ CASES = [
     ("include-direction", "elsewhere/a.cc", 1, "int a;\n"),
     ("include-direction", "daemon/store/a.cc", 1, '#include "tiers/extent.h"\n'),
     ("include-direction", "daemon/block/a.cc", 1, '#include "daemon/store/store.h"\n'),
+    ("named-includes", "daemon/store/a.cc", 2, "\nBlock F();\n"),
+    ("named-includes", "daemon/store/a.cc", 1, "static int a = kBlockMax;\n"),
+    ("named-includes", "tiers/a.cc", 1, "std::vector<int> a;\n"),
     ("room-cycle", "tiers/disk/CMakeLists.txt", 2,
      "terrace_room(tiers/disk USES tiers/hbm)\nterrace_room(tiers/hbm USES tiers/disk)\n"),
     ("pure-core", "daemon/policy/eviction/a.cc", 1, "#include <asio.hpp>\n"),

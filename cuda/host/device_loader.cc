@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <system_error>
 
 #include "cuda/abi/device_status.h"
 #include "cuda/host/host_device.h"

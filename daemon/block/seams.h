@@ -42,6 +42,10 @@ class ArenaMemory {
   virtual void BeginPunch(uint32_t segment) = 0;
 };
 
+// From this bit on, TransferIds and OffloadIds say which domain asked. What is below, its rooms
+// say.
+inline constexpr uint32_t kDomainShift = 48;
+
 // What a pool of threads does for the store: checksums of slot bytes, and memory.
 using OffloadId = uint64_t;
 struct ChecksumJob {

@@ -10,7 +10,6 @@ namespace terrace {
 namespace {
 
 constexpr uint64_t kTickUs = 500'000;  // of tiers, which want one a second
-constexpr uint32_t kDomainShift = 48;  // of TransferIds and OffloadIds
 constexpr uint32_t kExpiryWork = 2;    // of erasing a block, against looking one up
 
 }  // namespace

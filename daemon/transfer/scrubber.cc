@@ -10,7 +10,6 @@
 namespace terrace {
 namespace {
 
-constexpr uint32_t kDomainShift = 48;  // of TransferIds and OffloadIds
 constexpr uint64_t kMemoryAlignmentBytes = 4096;
 
 }  // namespace

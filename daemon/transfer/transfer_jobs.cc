@@ -10,7 +10,6 @@ namespace {
 
 // TransferIds: domain (16 bits), job (32 bits), step (8 bits), place of the member among the local
 // ones (8 bits).
-constexpr uint32_t kDomainShift = 48;
 constexpr uint32_t kJobShift = 16;
 constexpr uint32_t kStepShift = 8;
 static_assert(kGroupMembersMax <= 1 << kStepShift);

@@ -5,9 +5,6 @@
 
 namespace terrace {
 
-// OffloadIds say which domain asked: bits 48 and up.
-static constexpr uint32_t kDomainShift = 48;
-
 void Verifier::Verify(BlockId id) {
   const Block& b = d_.block(id);
   if (b.is_verified || b.is_check_due || b.is_in_check) return;

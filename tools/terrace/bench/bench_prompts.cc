@@ -1,4 +1,5 @@
 // `terrace bench mixed` and `terrace bench replay`.
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <random>
 

@@ -1,4 +1,5 @@
 // `terrace bench rtt`.
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "tools/terrace/bench/bench_run.h"
