@@ -90,7 +90,11 @@ RedisRig::RedisRig(RedisTier::Options options) : posted_(std::make_shared<Posted
   tier_ = std::move(*tier);
 }
 
-RedisRig::~RedisRig() { tier_->Stop(); }
+// What was posted and never ran holds the tier, which holds where it was posted to.
+RedisRig::~RedisRig() {
+  tier_->Stop();
+  posted_->calls.clear();
+}
 
 bool RedisRig::RunUntil(const std::function<bool()>& is_true) {
   const auto end = std::chrono::steady_clock::now() + std::chrono::minutes(1);
