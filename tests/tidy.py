@@ -6,8 +6,8 @@ usage: tests/tidy.py [--root DIR] [--headers | --self-test]
 Without an option: every rule below, and clang-format. Each finding names file:line, what is there,
 the limit and the remedy. Exit status 0: clean; 1: findings; 77: clean as far as looked, but
 something needed for a look is not installed.
-  --headers    compile alone each header that no source includes first (--cache FILE remembers the
-               good ones by content)
+  --headers    compile alone each header that others include (--cache FILE remembers the good ones
+               by content); of all others named-includes says whether they reach what they name
   --self-test  plant one violation of every rule and see that each is found (tests/tidy_cases.py)
 """
 import argparse
@@ -497,7 +497,7 @@ def check_named_includes(tree):
     """A room's sources are compiled together: what one forgets to include, a neighbour may have
     brought. Each reaches by its own includes whatever it names."""
     rooms, declared = rooms_of(tree), declarations_of(tree)
-    for path in (p for p in tree.cpp if p.endswith(".cc") and room_of(p) != "tests"):
+    for path in (p for p in tree.cpp if p.endswith((".cc", ".h")) and room_of(p) != "tests"):
         sees = reach_of(rooms, str(pathlib.PurePath(path).parent))
         closure = tree.closure(path)
         text = blank_out(tree.text[path])
@@ -511,7 +511,7 @@ def check_named_includes(tree):
                     if room_of(h) == "include" or str(pathlib.PurePath(h).parent) in sees}
                 if not from_headers or not from_headers.isdisjoint(closure) or re.search(
                         rf"\b(?:class|struct|enum|using|constexpr [^;=]*?)\s*\b{match[2]}\b"
-                        rf"|[\w>&*]\s+{match[2]}\(", reached):
+                        rf"|[\w>&*]\s+{match[2]}\(|^ *enum .*[{{,]\s*{match[2]}\b", reached, re.M):
                     continue
                 remedy = min(from_headers)
             elif not remedy or remedy in standard:
@@ -546,8 +546,8 @@ def check_format(tree):
 
 
 def check_headers(tree, cache_file):
-    """Compiles each header alone that no source file shows to, unless it and all it includes are as
-    when it last passed."""
+    """Compiles each header of include/ alone, unless it and all it includes are as when it last
+    passed: engines may include any of them first."""
     compiler = os.environ.get("CXX", "g++")
     flags = ["-std=c++20", "-fsyntax-only", "-Wall", "-Wextra", "-Wno-missing-field-initializers",
              "-Werror", *(f"-I{tree.root / root}" for root in INCLUDE_ROOTS), "-x", "c++", "-"]
@@ -563,9 +563,8 @@ def check_headers(tree, cache_file):
                               cwd=tree.root, capture_output=True, check=False)
 
     known = set(json.loads(cache_file.read_text())) if cache_file.exists() else set()
-    # What a source file includes before anything else is compiled alone by the build.
-    first = {tree.includes(p)[0][2] for p in tree.cpp if p.endswith(".cc") and tree.includes(p)}
-    digests = {h: digest(h) for h in tree.headers if h.endswith(".h") and h not in first}
+    public = [h for h in tree.headers if h.endswith(".h") and room_of(h) == "include"]
+    digests = {h: digest(h) for h in public}
     stale = [h for h, d in digests.items() if d not in known]
     good = set(digests.values()) & known
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
