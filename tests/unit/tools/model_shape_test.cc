@@ -146,5 +146,27 @@ TEST(ModelShape, WhatIsMissingWrongOrUnknownIsNamed) {
   EXPECT_NE(Refusal(json::array()).find("no JSON object"), std::string::npos);
 }
 
+TEST(ModelShape, APeriodOfNoLayersIsRefused) {
+  json config = Small();
+  config["sliding_window"] = 128;
+  for (const json& period : {json(0), json(-1), json("two")}) {
+    config["sliding_window_pattern"] = period;
+    EXPECT_NE(Refusal(config).find("'sliding_window_pattern' is"), std::string::npos) << period;
+  }
+  config = Small();
+  config["linear_num_value_heads"] = 4;
+  config["full_attention_interval"] = 0;
+  EXPECT_NE(Refusal(config).find("'full_attention_interval' is 0"), std::string::npos);
+}
+
+TEST(ModelShape, AWrongValueIsToldShortlyHoweverLongOrDeepItIs) {
+  json config = Small();
+  config["num_key_value_heads"] = std::string(1 << 20, 'x');
+  EXPECT_NE(Refusal(config).find("is a text of 1048576 bytes"), std::string::npos);
+  const int depth = 200'000;
+  config["num_key_value_heads"] = json::parse(std::string(depth, '[') + std::string(depth, ']'));
+  EXPECT_NE(Refusal(config).find("is a list"), std::string::npos);
+}
+
 }  // namespace
 }  // namespace terrace::tools

@@ -32,7 +32,18 @@ constexpr uint64_t kFieldMax = uint64_t{1} << 32;  // so that no product of a la
 constexpr uint64_t kLayersMax = 4096;
 constexpr uint64_t kHeadsMax = 65536;
 constexpr uint64_t kIndexerScaleBytes = 4;
+constexpr size_t kToldBytesMax = 64;  // of a wrong value
 constexpr uint64_t kIndexerScaledValues = 128;
+
+// What stands there, for a sentence. Files come from anywhere: lists may be deep, and texts long.
+std::string Told(const json& value) {
+  if (value.is_array()) return "a list";
+  if (value.is_object()) return "an object";
+  if (value.is_string() && value.get_ref<const std::string&>().size() > kToldBytesMax) {
+    return fmt::format("a text of {} bytes", value.get_ref<const std::string&>().size());
+  }
+  return value.dump(-1, ' ', false, json::error_handler_t::replace);
+}
 
 // Reads fields until one is wrong, and keeps the first sentence.
 class Fields {
@@ -71,7 +82,7 @@ class Fields {
     Refuse(
         fmt::format("'{}' is {} in the model's configuration: expected a whole number of 1 to "
                     "{}",
-                    name, value.dump(-1, ' ', false, json::error_handler_t::replace), max));
+                    name, Told(value), max));
     return 0;
   }
 
@@ -90,9 +101,11 @@ const json& LanguageModelOf(const json& config) {
   return config;
 }
 
-// Layers whose period is `period`: every last one of it attends to everything.
+// Layers whose period is `period`: every last one of it attends to everything. None if it is 0:
+// that was refused.
 std::vector<std::string> Periodic(uint64_t layer_count, uint64_t period, const char* others) {
   std::vector<std::string> types;
+  if (period == 0) return types;
   for (uint64_t i = 0; i < layer_count; ++i) {
     types.emplace_back((i + 1) % period == 0 ? "full_attention" : others);
   }
@@ -133,7 +146,7 @@ std::vector<std::string> LayerTypes(Fields& fields, uint64_t layer_count) {
   if (fields.has("layer_types") && fields.at("layer_types").is_array()) {
     std::vector<std::string> types;
     for (const json& type : fields.at("layer_types")) {
-      types.push_back(type.is_string() ? type.get<std::string>() : type.dump());
+      types.push_back(type.is_string() ? type.get<std::string>() : Told(type));
     }
     return types;
   }
