@@ -143,7 +143,9 @@ asio::error_code HttpServer::Bind(const ListenAddress& address) {
   if (!error) acceptor_.set_option(tcp::acceptor::reuse_address(true), error);
   if (!error && address.is_v6) acceptor_.set_option(asio::ip::v6_only(true), error);
   if (!error) acceptor_.bind(endpoint, error);
-  if (!error) acceptor_.listen(static_cast<int>(limits_.connections_max), error);
+  // Whoever comes is accepted at once, and Accept says who goes: in a short queue the kernel would
+  // let a probe wait a second for its next try.
+  if (!error) acceptor_.listen(tcp::acceptor::max_listen_connections, error);
   asio::error_code ignored;
   if (error) {
     acceptor_.close(ignored);

@@ -185,7 +185,9 @@ TEST_F(DaemonMetricsTest, SlowVisitorsKeepNeitherOthersNorClientsAway) {
   for (int i = 0; i < 200; ++i) {
     slow.push_back(std::make_unique<test::Visitor>(port_));
     slow.back()->Say("GET /metrics HTTP/1.1\r\n");
-    if (i % 20 == 0) EXPECT_EQ(Get(port_, "/healthz").status, 200u) << i;
+    if (i % 20 == 0) {
+      EXPECT_EQ(Get(port_, "/healthz").status, 200u) << i;
+    }
   }
   EXPECT_EQ(Get(port_, "/healthz").status, 200u);
   EXPECT_TRUE(Connect(daemon_)->WaitConnected(test::kLongUs).ok());

@@ -8,6 +8,8 @@
 #include <set>
 #include <sstream>
 
+#include "test_paths.h"
+
 namespace terrace {
 namespace {
 
