@@ -30,8 +30,8 @@ constexpr double kTurnUsMax = 200;
 constexpr uint64_t kSegmentBytes = 2 * kMiB;
 constexpr uint32_t kDomains = 16;
 constexpr uint64_t kSlotBytes = 4096;
-constexpr uint32_t kMissedBlocks = 64;  // asked for behind each group's own
-constexpr uint32_t kSegmentsSpare = 16;
+constexpr uint32_t kMissedBlocks = 64;   // asked for behind each group's own
+constexpr uint32_t kSegmentsSpare = 16;  // beside one a group, whose extents are its own
 
 void Check(bool holds, const std::string& what) {
   if (holds) return;
@@ -53,7 +53,7 @@ struct Size {
 
   uint32_t segments() const {
     const uint64_t slot_count = uint64_t{group_count} * blocks_of_group;
-    return static_cast<uint32_t>(slot_count * kSlotBytes * 17 / 16 / kSegmentBytes) +
+    return static_cast<uint32_t>(slot_count * kSlotBytes * 17 / 16 / kSegmentBytes) + group_count +
            kSegmentsSpare;
   }
 };
