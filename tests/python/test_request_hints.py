@@ -33,7 +33,9 @@ def test_what_json_makes_of_numbers_and_flags_is_taken():
     ("terrace_priority", float("inf")), ("terrace_priority", None), ("terrace_priority", [1]),
     ("terrace_ttl_s", 0), ("terrace_ttl_s", 1 << 32), ("terrace_pin", "yes"), ("terrace_pin", 2),
     ("terrace_no_store", {}), ("terrace_session", ""), ("terrace_session", "x" * 257),
-    ("terrace_session", True), ("terrace_expected_reuse_ms", -5), ("terrace_prio", 5)])
+    ("terrace_session", True), ("terrace_expected_reuse_ms", -5), ("terrace_prio", 5),
+    pytest.param("terrace_priority", 10 ** 5000, id="long number"),
+    pytest.param("terrace_session", 10 ** 5000, id="long session")])
 def test_what_cannot_be_is_refused_by_name_and_the_rest_taken(caplog, name, value):
     reader = HintReader(logger)
     for _ in range(3):
@@ -55,6 +57,11 @@ def test_sessions_of_other_tenants_are_others():
     assert session_hash_of("a", "s") == session_hash_of("a", "s") != 0
     assert len({session_hash_of("a", "s"), session_hash_of("b", "s"), session_hash_of(None, "s"),
                 session_hash_of("a", "t"), session_hash_of("x" * 65, "s")}) == 5
+
+
+def test_a_session_may_have_any_character_that_json_brings():
+    assert len({session_hash_of(None, "\ud800"), session_hash_of(None, "\udfff"),
+                session_hash_of("\ud800", "s"), session_hash_of(None, "s")}) == 4
 
 
 def learned(base, per_token, per_pair, *, steps=40, noise=0.05, chunk=2048):

@@ -33,8 +33,17 @@ def _flag(value: Any) -> Optional[bool]:
 
 
 def _session(value: Any) -> Optional[str]:
+    if isinstance(value, int) and value.bit_length() > 4 * _SESSION_CHARACTERS_MAX:
+        return None  # Python writes no number of thousands of digits
     text = str(value) if isinstance(value, (str, int)) and not isinstance(value, bool) else ""
     return text if 0 < len(text) <= _SESSION_CHARACTERS_MAX else None
+
+
+def _told(value: Any) -> str:
+    try:
+        return repr(value)
+    except ValueError:
+        return "a number of thousands of digits"
 
 
 # Of each parameter what reads it, and what it may be.
@@ -84,8 +93,10 @@ NOTHING = RequestHints()
 
 def session_hash_of(tenant: Optional[str], session: str) -> int:
     """64 bits, never 0. tenant: what keeps equal names of different owners apart (cache_salt)."""
-    digest = hashlib.blake2b(session.encode(), digest_size=8, person=b"terrace session",
-                             key=(tenant or "").encode()[:64]).digest()
+    # JSON brings halves of surrogate pairs, which plain UTF-8 has no bytes for.
+    digest = hashlib.blake2b(session.encode(errors="surrogatepass"), digest_size=8,
+                             person=b"terrace session",
+                             key=(tenant or "").encode(errors="surrogatepass")[:64]).digest()
     return int.from_bytes(digest, "little") or 1
 
 
@@ -115,7 +126,7 @@ class HintReader:
         read, allowed = parameter
         found = read(value)
         if found is None:
-            self._refuse(name, f"is {value!r:.80}: it is {allowed}")
+            self._refuse(name, f"is {_told(value):.80}: it is {allowed}")
         else:
             said[name[len(PREFIX):]] = found
 
