@@ -6,8 +6,8 @@ usage: tests/tidy.py [--root DIR] [--headers | --self-test]
 Without an option: every rule below, and clang-format. Each finding names file:line, what is there,
 the limit and the remedy. Exit status 0: clean; 1: findings; 77: clean as far as looked, but
 something needed for a look is not installed.
-  --headers    compile alone each header that others include (--cache FILE remembers the good ones
-               by content); of all others named-includes says whether they reach what they name
+  --headers    compile alone each header of include/ and each that no source includes first
+               (--cache FILE remembers the good ones by content)
   --self-test  plant one violation of every rule and see that each is found (tests/tidy_cases.py)
 """
 import argparse
@@ -493,6 +493,12 @@ def declarations_of(tree):
     return declared
 
 
+def is_another(name, text):
+    """Whether something in `text` has that name: a member, a function, an enumerator."""
+    return re.search(rf"\b(?:class|struct|enum|using|constexpr [^;=]*?)\s*\b{name}\b"
+                     rf"|[\w>&*]\s+{name}\(|^ *enum .*[{{,]\s*{name}\b", text, re.M)
+
+
 def check_named_includes(tree):
     """A room's sources are compiled together: what one forgets to include, a neighbour may have
     brought. Each reaches by its own includes whatever it names."""
@@ -504,22 +510,18 @@ def check_named_includes(tree):
         reached = "\n".join(tree.text[p] for p in closure)
         standard = {name for p in closure for _, name, _ in tree.includes(p)}
         for match in NAMED.finditer(text):
-            remedy = STANDARD_NAMES.get(match[1], "")
             if match[2]:
-                from_headers = {
-                    h for h in declared.get(match[2], ())
-                    if room_of(h) == "include" or str(pathlib.PurePath(h).parent) in sees}
-                if not from_headers or not from_headers.isdisjoint(closure) or re.search(
-                        rf"\b(?:class|struct|enum|using|constexpr [^;=]*?)\s*\b{match[2]}\b"
-                        rf"|[\w>&*]\s+{match[2]}\(|^ *enum .*[{{,]\s*{match[2]}\b", reached, re.M):
-                    continue
-                remedy = min(from_headers)
-            elif not remedy or remedy in standard:
-                continue
-            line = text.count("\n", 0, match.start()) + 1
-            yield Finding(path, line, "named-includes", f"{match[0]} without its header",
-                          f"Include {remedy}")
-            break
+                givers = {h for h in declared.get(match[2], ())
+                          if room_of(h) == "include" or str(pathlib.PurePath(h).parent) in sees}
+                is_there = not givers.isdisjoint(closure)
+            else:
+                givers = {STANDARD_NAMES[match[1]]} if match[1] in STANDARD_NAMES else set()
+                is_there = not givers.isdisjoint(standard)
+            if givers and not is_there and not (match[2] and is_another(match[2], reached)):
+                line = text.count("\n", 0, match.start()) + 1
+                yield Finding(path, line, "named-includes", f"{match[0]} without its header",
+                              f"Include {min(givers)}")
+                break
 
 
 RULES = (check_columns, check_file_lines, check_function_lines, check_folder_files,
@@ -546,8 +548,8 @@ def check_format(tree):
 
 
 def check_headers(tree, cache_file):
-    """Compiles each header of include/ alone, unless it and all it includes are as when it last
-    passed: engines may include any of them first."""
+    """Compiles alone each header of include/, which engines may include first, and each that no
+    source file shows to, unless it and all it includes are as when it last passed."""
     compiler = os.environ.get("CXX", "g++")
     flags = ["-std=c++20", "-fsyntax-only", "-Wall", "-Wextra", "-Wno-missing-field-initializers",
              "-Werror", *(f"-I{tree.root / root}" for root in INCLUDE_ROOTS), "-x", "c++", "-"]
@@ -563,8 +565,11 @@ def check_headers(tree, cache_file):
                               cwd=tree.root, capture_output=True, check=False)
 
     known = set(json.loads(cache_file.read_text())) if cache_file.exists() else set()
-    public = [h for h in tree.headers if h.endswith(".h") and room_of(h) == "include"]
-    digests = {h: digest(h) for h in public}
+    # What a source file includes before anything else is compiled alone where each source is
+    # compiled by itself (tools/test --long); until then named-includes looks at it.
+    first = {tree.includes(p)[0][2] for p in tree.cpp if p.endswith(".cc") and tree.includes(p)}
+    digests = {h: digest(h) for h in tree.headers
+               if h.endswith(".h") and (h not in first or room_of(h) == "include")}
     stale = [h for h, d in digests.items() if d not in known]
     good = set(digests.values()) & known
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:

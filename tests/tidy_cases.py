@@ -123,8 +123,9 @@ CASES = [
 ]
 FORMAT_CASE = ("format", "tiers/a.cc", 1, "int  a ;\n")
 HEADER_CASES = [
+    ("compiles-alone", "tiers/a.h", 1, HEADER + "inline std::string a;\n"),
+    ("compiles-alone", "tiers/extent.h", 1, HEADER + "inline uint32_t a;\n"),
     ("compiles-alone", "include/a.h", 1, HEADER + "inline std::string a;\n"),
-    ("compiles-alone", "include/terrace/units.h", 1, HEADER + "inline uint32_t a;\n"),
 ]
 
 
@@ -160,6 +161,8 @@ def header_failures(root):
     def look(tree):
         return list(tidy.check_headers(tree, cache))
 
+    for path in ("tiers/redis/redis_tier.h", "daemon/store/store.h"):  # need more than a compiler
+        (root / path).unlink()
     failures = [f"clean headers: {f}" for f in look(tidy.Tree(root))]
     for case in HEADER_CASES:
         failures += planted(root, case, look)
