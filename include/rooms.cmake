@@ -2,7 +2,9 @@
 # source of a room calls in another is inlined where the compiler sees both. Who changes one file
 # again and again may want each by itself. That each includes what it names, tests/tidy.py sees.
 option(TERRACE_UNITY "Compile several sources of a room together" ON)
-find_package(Python3 REQUIRED COMPONENTS Interpreter)
+if(TERRACE_UNITY)
+  find_package(Python3 REQUIRED COMPONENTS Interpreter)
+endif()
 set(terrace_unity_groups ${CMAKE_CURRENT_LIST_DIR}/unity_groups.py)
 
 # Lets the sources of `target` be compiled together, at most `size` at a time.
@@ -19,13 +21,10 @@ function(terrace_unite target size)
   endforeach()
   set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
   # g++ lets a small file grow by inlining as if it had 10,000 instructions, so a source alone grows
-  # as it likes: ten of them may as well.
+  # as it likes: ten of them may as well. A member of an unnamed namespace's type is no matter in a
+  # source, but g++ thinks itself in a header.
   target_compile_options(${target} PRIVATE
-                         $<$<COMPILE_LANG_AND_ID:CXX,GNU>:--param=large-unit-insns=100000>)
-  # A member of an unnamed namespace's type is no matter in a source, but g++ thinks itself in a
-  # header; and g++ 12 sees overlaps in strings where there are none.
-  target_compile_options(${target} PRIVATE
-    "$<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-subobject-linkage;-Wno-restrict>")
+    "$<$<COMPILE_LANG_AND_ID:CXX,GNU>:--param=large-unit-insns=100000;-Wno-subobject-linkage>")
 endfunction()
 
 # A room is a folder with one library. `terrace_room(PATH ...)` names it by its path from the top;

@@ -10,7 +10,7 @@
 namespace terrace {
 namespace {
 
-constexpr uint64_t kSlabFileBytes = kMiB;
+constexpr uint64_t kSlabBytes = kMiB;
 constexpr SlabShape kLarge{64 * kKiB, 1};  // 15 slots a slab
 constexpr SlabShape kSmall{4 * kKiB, 1};
 
@@ -19,7 +19,7 @@ class ShapeClassesTest : public testing::Test, public DiskListener {
   void OnDiskDone(uint64_t tag, Status status) override { (void)disks_.Finish(tag, status); }
   NvmeSlab& AddOpen(const SlabShape& shape, uint32_t disk = 0) {
     const uint32_t index = slabs_.FreeIndex();
-    NvmeSlab& slab = slabs_.Add(index, disk, index, kSlabFileBytes);
+    NvmeSlab& slab = slabs_.Add(index, disk, index, kSlabBytes);
     slab.TakeShape(classes_.FindOrMake(shape).value()->geometry(), {index, 1});
     classes_.Open(slab);
     return slab;
@@ -45,11 +45,11 @@ class ShapeClassesTest : public testing::Test, public DiskListener {
                     .stuck_us = 1000},
                    this};
   SlabSet slabs_{2};
-  ShapeClasses classes_{disks_, slabs_, kSlabFileBytes};
+  ShapeClasses classes_{disks_, slabs_, kSlabBytes};
 };
 
 TEST_F(ShapeClassesTest, AShapeThatNoSlabHoldsIsInvalid) {
-  EXPECT_EQ(classes_.FindOrMake({kSlabFileBytes, 1}).code(), StatusCode::kInvalid);
+  EXPECT_EQ(classes_.FindOrMake({kSlabBytes, 1}).code(), StatusCode::kInvalid);
   EXPECT_EQ(classes_.Find(kLarge), nullptr);
   const ShapeClass* const made = classes_.FindOrMake(kLarge).value();
   EXPECT_EQ(classes_.Find(kLarge), made);

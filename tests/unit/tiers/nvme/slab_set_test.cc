@@ -5,14 +5,14 @@
 namespace terrace {
 namespace {
 
-constexpr uint64_t kSlabFileBytes = kMiB;
+constexpr uint64_t kSlabBytes = kMiB;
 constexpr uint64_t kSlotBytes = 64 * kKiB;
 
 class SlabSetTest : public testing::Test {
  protected:
   NvmeSlab& Add(uint32_t index, uint32_t disk = 0) {
-    NvmeSlab& slab = slabs_.Add(index, disk, index, kSlabFileBytes);
-    slab.TakeShape(SlabGeometry::Of({kSlotBytes, 1}, kSlabFileBytes).value(), {index, 1});
+    NvmeSlab& slab = slabs_.Add(index, disk, index, kSlabBytes);
+    slab.TakeShape(SlabGeometry::Of({kSlotBytes, 1}, kSlabBytes).value(), {index, 1});
     return slab;
   }
   SlabSet slabs_{2};
@@ -32,7 +32,7 @@ TEST_F(SlabSetTest, BytesOfFilesCountUntilTheyAreGone) {
   Add(0, 0);
   NvmeSlab& gone = Add(1, 1);
   slabs_.LeaveAlone(2, 1, 500);
-  EXPECT_EQ(slabs_.file_bytes(1), kSlabFileBytes + 500);
+  EXPECT_EQ(slabs_.file_bytes(1), kSlabBytes + 500);
   EXPECT_TRUE(slabs_.MarkGone(gone));
   EXPECT_FALSE(slabs_.MarkGone(gone));
   EXPECT_EQ(slabs_.file_bytes(1), 500u);
@@ -75,7 +75,7 @@ TEST_F(SlabSetTest, OtherThreadsSeeWhatIsPublishedOnly) {
 
 TEST_F(SlabSetTest, TwoSlabsNeverHaveOneNumber) {
   Add(0);
-  EXPECT_DEATH(slabs_.Add(0, 1, 9, kSlabFileBytes), "one number");
+  EXPECT_DEATH(slabs_.Add(0, 1, 9, kSlabBytes), "one number");
 }
 
 }  // namespace
