@@ -176,7 +176,7 @@ struct WaiterList {
   };
 };
 
-// The mark of the tree walk that last found it held.
+// The mark of the tree walk that last noted something of it.
 struct WalkMark {
   uint32_t walk_mark = 0;
 

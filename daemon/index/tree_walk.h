@@ -35,7 +35,8 @@ class TreeWalks {
 
   // A cursor; never 0.
   uint64_t Open(WalkScope scope);
-  // A number that no other walk has, for Block::walk_mark. REQUIRES: IsOpen(cursor).
+  // A number that, as the one above it, no other walk has: for Block::walk_mark.
+  // REQUIRES: IsOpen(cursor).
   uint32_t mark(uint64_t cursor) const;
   bool IsOpen(uint64_t cursor) const;
   void Close(uint64_t cursor);

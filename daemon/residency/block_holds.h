@@ -30,8 +30,8 @@ class BlockHolds {
   // HoldPath() of blocks that are ready for all. O(1) a run.
   void HoldReady(BlockRange range);
 
-  // The tree walk with this mark has found that the block, or what hangs below it, is to stay.
-  void NoteStays(BlockId id, uint32_t mark) { d_.blocks.Change<WalkMark>(id, {}).walk_mark = mark; }
+  // What a tree walk notes of the block, until another walk does: a mark of its own.
+  void NoteWalk(BlockId id, uint32_t mark) { d_.blocks.Change<WalkMark>(id, {}).walk_mark = mark; }
 
  private:
   HoldCounts& CountsOf(BlockId id) { return d_.blocks.Change<HoldCounts>(id, {}); }

@@ -107,11 +107,9 @@ Status JoinOperation::Continue(const Caller& caller, LeaseKind kind, LeaseToken*
     return Status(StatusCode::kBusy, "the lease is not complete yet");
   }
   const bool is_joiner = manager.IsJoiner(*id, caller.session);
-  if (manager.IsVoid(*id)) {
-    // Revoked halfway: its slots were never told, so that nobody would acknowledge the fence.
-    if (!joined->is_zero() && is_joiner) manager.Leave(*id, caller.session);
-    return Status(StatusCode::kGone, "the lease was revoked");
-  }
+  // Revoked halfway. Of a first page Undo leaves, since nobody else would acknowledge the fence; a
+  // session that was told slots on earlier pages may be using them, and acknowledges itself.
+  if (manager.IsVoid(*id)) return Status(StatusCode::kGone, "the lease was revoked");
   if (!joined->is_zero()) {
     if (is_joiner) return Status::Ok();
     return Status(StatusCode::kInvalid, "a later page of a lease that the session has not joined");
@@ -136,7 +134,6 @@ Status JoinOperation::OpenPending(const Caller& caller, LeaseId id) {
   const bool is_room =
       caller.rooms->pending.CountOf(query_.session) < tie_.store()->options.pending_per_session_max;
   if (!is_room || caller.rooms->waiters.Open(pending) == kPendingNone) {
-    caller.rooms->lease_manager.Leave(id, caller.session);
     return Status(StatusCode::kBusy, "the session has too many requests pending, or this one");
   }
   has_pending_ = true;

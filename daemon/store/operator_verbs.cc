@@ -231,43 +231,52 @@ class OperatorEviction {
         reply_(reply) {}
 
   // Keys of a chain come head first: the tail goes first.
-  void EvictKeys(const std::vector<BlockId>& ids,
-                 std::unordered_map<uint32_t, uint32_t>& children_gone) {
+  void EvictKeys(const std::vector<BlockId>& ids, PretendedEvictions* pretended) {
     for (size_t i = ids.size(); i-- > 0;) {
       const BlockId id = ids[i];
       const RadixIndex::Node& node = caller_.domain().index.node(id);
-      if (!node.is_live) continue;
+      // A key may be given twice.
+      if (!node.is_live || pretended->gone.contains(id)) continue;
       const BlockId parent = node.parent;
-      // A block is met once: what is known of its children need not be kept.
-      const auto gone = children_gone.extract(id);
-      const bool is_leaf = node.child_count == (gone.empty() ? 0 : gone.mapped());
+      const auto gone = pretended->children_gone.find(id);
+      const bool is_leaf =
+          node.child_count == (gone == pretended->children_gone.end() ? 0 : gone->second);
       if (!is_leaf || !MayGo(id)) {
         ++reply_->skipped_count;
         continue;
       }
-      if (is_dry_run_ && parent != kBlockNone) ++children_gone[parent];
+      if (is_dry_run_) {
+        pretended->gone.insert(id);
+        if (parent != kBlockNone) ++pretended->children_gone[parent];
+      }
       Count(id);
     }
   }
 
-  // Children first; what has to stay marks its parent.
+  // Children first. A dry run marks the parents of what stays, and what it has counted: a block may
+  // be below two of the keys.
   void EvictWalked(uint64_t cursor, uint32_t mark, bool* is_done) {
     TreeWalks& walks = caller_.domain().walks;
     uint32_t budget = protocol::kBlocksPerTurnMax;
     while (budget > 0 && !*is_done) {
       const BlockId id = walks.Next(cursor, &budget, is_done);
       if (id == kBlockNone) continue;
-      const BlockId parent = caller_.domain().index.node(id).parent;
-      if (caller_.domain().block(id).walk_mark == mark || !MayGo(id)) {
+      const RadixIndex::Node& node = caller_.domain().index.node(id);
+      const uint32_t noted = caller_.domain().block(id).walk_mark;
+      if (is_dry_run_ && noted == mark + 1) continue;
+      const bool has_children = is_dry_run_ ? noted == mark : node.child_count > 0;
+      if (has_children || !MayGo(id)) {
         ++reply_->skipped_count;
-        if (parent != kBlockNone) caller_.rooms->residency.holds.NoteStays(parent, mark);
+        if (is_dry_run_ && node.parent != kBlockNone) Note(node.parent, mark);
         continue;
       }
+      if (is_dry_run_) Note(id, mark + 1);
       Count(id);
     }
   }
 
  private:
+  void Note(BlockId id, uint32_t mark) { caller_.rooms->residency.holds.NoteWalk(id, mark); }
   // Transfers and checks under way hold nobody up: what they touch goes when they end.
   bool MayGo(BlockId id) const {
     const Block& b = caller_.domain().block(id);
@@ -331,7 +340,7 @@ Status EvictOperation::Evict(const KeysQuery& query) {
   if ((query.flags & protocol::kEvictSubtree) != 0) {
     TERRACE_RETURN_IF_ERROR(Walk(query, caller));
   } else {
-    OperatorEviction(caller, query, answer_).EvictKeys(BlocksOf(caller, query), children_gone_);
+    OperatorEviction(caller, query, answer_).EvictKeys(BlocksOf(caller, query), &pretended_);
   }
   store.Settle(*caller.rooms);
   return Status::Ok();

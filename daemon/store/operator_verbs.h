@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "daemon/block/keys_query.h"
@@ -44,6 +45,12 @@ class WaitOperation {
   uint32_t passed_count_ = 0;
 };
 
+// What would have gone in a dry run that names keys: looked up, never walked.
+struct PretendedEvictions {
+  std::unordered_set<BlockId> gone;
+  std::unordered_map<BlockId, uint32_t> children_gone;  // of a block, how many
+};
+
 // An operation: what was evicted stays so when it is dropped. Counts in `answer` add up.
 class EvictOperation {
  public:
@@ -66,8 +73,7 @@ class EvictOperation {
   uint32_t domain_index_ = 0;
   uint64_t walk_ = 0;  // 0: none is open
   uint32_t passed_count_ = 0;
-  // Of a dry run: how many children of a block would have gone. Looked up, never walked.
-  std::unordered_map<uint32_t, uint32_t> children_gone_;
+  PretendedEvictions pretended_;
 };
 
 // An operation: every block of the group leaves. What has left stays so when it is dropped.

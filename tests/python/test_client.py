@@ -3,6 +3,7 @@ import array
 import contextlib
 import gc
 import os
+import re
 import select
 import signal
 import subprocess
@@ -138,6 +139,16 @@ def test_keys(group):
         group.keys_of_digests([b"a" * 32, b"b" * 16])
     with pytest.raises(terrace.Invalid):
         group.keys_of_digests([b"a" * 15])
+
+
+def test_a_time_that_is_none_is_refused(client, group):
+    keys = group.hash(list(range(16)))
+    for wrong in (float("nan"), float("inf"), -1.0, 1e300):
+        for call in (lambda: group.acquire(keys, timeout_s=wrong),
+                     lambda: group.acquire(keys, load_timeout_s=wrong),
+                     lambda: client.stats(timeout_s=wrong)):
+            with pytest.raises(terrace.Invalid, match=f"timeout_s is {re.escape(str(wrong))}"):
+                call()
 
 
 def test_wrong_buffers_are_refused(group):

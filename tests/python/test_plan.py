@@ -66,9 +66,15 @@ def test_a_configuration_is_read_from_a_file_or_its_directory(tmp_path):
 
 def test_what_is_wrong_is_named_and_nothing_is_printed(tmp_path):
     (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "empty").mkdir()
+    huge = {"num_hidden_layers": 4096, "num_attention_heads": 65536, "head_dim": 65536}
+    (tmp_path / "huge.json").write_text(json.dumps(huge))
     for arguments, words in (
             (["plan"], "no model is named"), (["plan", "llama-9"], "'llama-9' is neither"),
             (["plan", tmp_path], "no 'num_hidden_layers'"),
+            (["plan", tmp_path / "empty"], "empty/config.json' is neither"),
+            (["plan", tmp_path / "huge.json"], "for a session of 32768 tokens: say a shorter"),
+            (["plan", "llama-3-8b", "--prefill", "1=1e-320"], "4294967296 tokens, 1e-09 to"),
             (["plan", "llama-3-8b", "--tier", "dram"], "--tier 'dram': expected NAME=SIZE"),
             (["plan", "llama-3-8b", "--prefill", "1=x"], "--prefill '1=x': expected TOKENS=SEC"),
             (["plan", "llama-3-8b", "--context", "-1"], "--context '-1': expected a number"),

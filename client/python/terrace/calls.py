@@ -111,13 +111,17 @@ class ReservedKey(NamedTuple):
     commit_id: int
 
 
+_TIMEOUT_S_MAX = 10**9
+
+
 def microseconds(timeout_s: Optional[float]) -> int:
     """0, the default, for None."""
     if timeout_s is None:
         return 0
-    if timeout_s < 0:
-        raise Invalid(f"timeout_s is {timeout_s}: a deadline is not in the past")
-    return number("timeout_s in microseconds", max(1, int(timeout_s * 1e6)), 64)
+    if not 0 <= timeout_s <= _TIMEOUT_S_MAX:  # which a NaN is not
+        raise Invalid(f"timeout_s is {timeout_s}: pass 0 to {_TIMEOUT_S_MAX} seconds, or None "
+                      "for the client's default")
+    return max(1, int(timeout_s * 1e6))
 
 
 def request_of(timeout_s: Optional[float], hints: Optional[Hints] = None,

@@ -61,8 +61,8 @@ TEST(CapacityPlan, TiersAndPrefillsAreReadOrNamed) {
   ASSERT_TRUE(ParsePrefill("8K=1.5s", &point).ok());
   EXPECT_EQ(point.token_count, 8192u);
   EXPECT_DOUBLE_EQ(point.seconds, 1.5);
-  for (const char* text :
-       {"", "8192", "8192=", "8192=0", "8192=-1", "0=1", "x=1", "1=nan", "1=1x"}) {
+  for (const char* text : {"", "8192", "8192=", "8192=0", "8192=-1", "0=1", "x=1", "1=nan", "1=1x",
+                           "1=1e-320", "1=1e300", "8G=1"}) {
     EXPECT_FALSE(ParsePrefill(text, &point).ok()) << text;
   }
 }

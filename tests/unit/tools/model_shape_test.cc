@@ -159,6 +159,22 @@ TEST(ModelShape, APeriodOfNoLayersIsRefused) {
   EXPECT_NE(Refusal(config).find("'full_attention_interval' is 0"), std::string::npos);
 }
 
+// 2 x 65,536 heads of 65,536 values of 4 B in 4,096 layers are 2^47 B a token.
+TEST(ModelShape, WhatASessionOfItMayHoldIsKnownBeforeItIsAddedUp) {
+  json config = Small();
+  ModelShape shape;
+  ASSERT_TRUE(ReadModelShape(config, {}, &shape).ok());
+  EXPECT_TRUE(shape.MayHold(uint64_t{1} << 32));
+  config["num_hidden_layers"] = 4096;
+  config["num_attention_heads"] = config["num_key_value_heads"] = config["head_dim"] = 65536;
+  config["torch_dtype"] = "float32";
+  ASSERT_TRUE(ReadModelShape(config, {}, &shape).ok());
+  EXPECT_EQ(shape.token_bytes(), uint64_t{1} << 47);
+  EXPECT_TRUE(shape.MayHold(1 << 13));
+  EXPECT_EQ(shape.session_bytes(1 << 13), kSessionBytesMax);
+  EXPECT_FALSE(shape.MayHold((1 << 13) + 1));
+}
+
 TEST(ModelShape, AWrongValueIsToldShortlyHoweverLongOrDeepItIs) {
   json config = Small();
   config["num_key_value_heads"] = std::string(1 << 20, 'x');

@@ -91,6 +91,17 @@ TEST_F(TraceReaderTest, ABrokenLineIsNamed) {
   }
 }
 
+// Of a device that has nothing else, reading would never end.
+TEST_F(TraceReaderTest, AByteOfZeroEndsTheReading) {
+  EXPECT_FALSE(Read("/dev/zero"));
+  EXPECT_THAT(why_, HasSubstr("a byte of 0"));
+  const std::string good = "{\"timestamp\": 1, \"input_length\": 512, \"hash_ids\": [1]}\n";
+  EXPECT_FALSE(Read(Write(good + std::string("{\0}\n", 4) + good)));
+  EXPECT_THAT(why_, HasSubstr("line 2 "));
+  EXPECT_TRUE(Read(Write(good + good.substr(0, good.size() - 1)))) << "the last needs no newline";
+  EXPECT_EQ(trace_.requests.size(), 2u);
+}
+
 TEST_F(TraceReaderTest, ACutOffGzipFileIsNamed) {
   std::string text;
   for (int i = 0; i < 5000; ++i) {

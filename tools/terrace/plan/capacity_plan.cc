@@ -3,7 +3,6 @@
 #include <fmt/core.h>
 
 #include <charconv>
-#include <cmath>
 
 #include "terrace/check.h"
 #include "tools/terrace/cli/text_table.h"
@@ -11,10 +10,15 @@
 namespace terrace::tools {
 namespace {
 
+// What a measurement can say: a number beyond has lost its digits, or is a slip.
+constexpr double kSecondsMin = 1e-9;
+constexpr double kSecondsMax = 1e9;
+constexpr uint64_t kPrefillTokensMax = uint64_t{1} << 32;
+
 bool ParseSeconds(std::string_view text, double* seconds) {
   const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), *seconds);
-  return error == std::errc() && rest == text.data() + text.size() && *seconds > 0 &&
-         std::isfinite(*seconds);
+  return error == std::errc() && rest == text.data() + text.size() && *seconds >= kSecondsMin &&
+         *seconds <= kSecondsMax;
 }
 
 Error Refuse(std::string_view option, std::string_view text, std::string_view expected) {
@@ -97,8 +101,11 @@ Error ParsePrefill(std::string_view text, PrefillPoint* point) {
   if (seconds.ends_with('s')) seconds.remove_suffix(1);
   if (equals == std::string_view::npos ||
       !ParseBytes(text.substr(0, equals), &point->token_count) || point->token_count == 0 ||
-      !ParseSeconds(seconds, &point->seconds)) {
-    return Refuse("--prefill", text, "TOKENS=SECONDS as measured, such as 8192=1.3");
+      point->token_count > kPrefillTokensMax || !ParseSeconds(seconds, &point->seconds)) {
+    return Refuse("--prefill", text,
+                  fmt::format("TOKENS=SECONDS as measured, such as 8192=1.3: 1 to {} tokens, {} to "
+                              "{} seconds",
+                              kPrefillTokensMax, kSecondsMin, kSecondsMax));
   }
   return {};
 }

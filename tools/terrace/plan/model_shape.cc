@@ -280,6 +280,17 @@ uint64_t ModelShape::session_bytes(uint64_t token_count) const {
   return sum;
 }
 
+bool ModelShape::MayHold(uint64_t token_count) const {
+  double bytes = 0;
+  for (const KvKind& kind : kinds) {
+    const double layer_bytes =
+        static_cast<double>(kind.token_bytes) * static_cast<double>(token_count) +
+        static_cast<double>(kind.state_bytes);
+    bytes += kind.layer_count * layer_bytes;
+  }
+  return bytes <= static_cast<double>(kSessionBytesMax);
+}
+
 Error ReadModelShape(const json& whole, const ShapeOptions& options, ModelShape* shape) {
   if (!whole.is_object()) {
     return {StatusCode::kInvalid,

@@ -29,6 +29,9 @@ struct KvKind {
   uint64_t state_bytes = 0;    // a layer a session, whatever its length
 };
 
+// What a session may need at most: sums of what is below it do not overflow.
+inline constexpr uint64_t kSessionBytesMax = uint64_t{1} << 60;
+
 struct ModelShape {
   std::string model_type;
   std::string cache_dtype;
@@ -38,7 +41,10 @@ struct ModelShape {
   // Of all layers, without regard to windows: what storing one more token takes.
   uint64_t token_bytes() const;
   // What a session of so many tokens needs to go on: of a window's layers the window.
+  // REQUIRES: MayHold(token_count).
   uint64_t session_bytes(uint64_t token_count) const;
+  // Whether that many tokens, whatever their windows, take kSessionBytesMax at most.
+  bool MayHold(uint64_t token_count) const;
 };
 
 struct ShapeOptions {

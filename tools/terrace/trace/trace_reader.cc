@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstring>
 #include <nlohmann/json.hpp>
+#include <string_view>
 
 #include "tools/terrace/trace/recording.h"
 
@@ -35,10 +36,15 @@ class LineReader {
     line->clear();
     std::array<char, 1 << 16> piece;
     while (gzgets(file_, piece.data(), static_cast<int>(piece.size())) != nullptr) {
-      line->append(piece.data());
+      const std::string_view read(piece.data());
+      line->append(read);
       if (line->ends_with('\n')) {
         line->pop_back();
         return true;
+      }
+      if (read.size() + 1 < piece.size() && gzeof(file_) == 0) {
+        *why = "holds a byte of 0. Is this a trace?";
+        return false;
       }
       if (line->size() > kTraceLineBytesMax) {
         *why = fmt::format("is longer than {} bytes. Is this a trace?", kTraceLineBytesMax);

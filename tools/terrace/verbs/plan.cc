@@ -3,6 +3,8 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
+#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
@@ -35,13 +37,17 @@ struct TraceHits {
   uint64_t optimum_hits = 0;
 };
 
-std::string FormatSpeed(double bytes_per_s) {
-  return FormatBytes(static_cast<uint64_t>(bytes_per_s)) + "/s";
+// A whole number, as large as one may be.
+uint64_t Whole(double number) {
+  constexpr double kMost = 1.8e19;  // below 2^64
+  return static_cast<uint64_t>(std::min(number, kMost));
 }
+
+std::string FormatSpeed(double bytes_per_s) { return FormatBytes(Whole(bytes_per_s)) + "/s"; }
 
 std::string FormatSeconds(double seconds) {
   return seconds < 0.001 ? fmt::format("{:.0f} us", seconds * 1e6)
-                         : FormatMilliseconds(static_cast<uint64_t>(seconds * 1000 + 0.5));
+                         : FormatMilliseconds(Whole(seconds * 1000 + 0.5));
 }
 
 class PlanVerb : public Verb {
@@ -100,13 +106,11 @@ class PlanVerb : public Verb {
     json config = json::parse(KnownModelConfig(model_), nullptr, false);
     if (!config.is_discarded()) return ReadModelShape(config, shape_options_, &shape_);
     std::string path = model_;
-    std::ifstream file(path + "/config.json");
-    if (file.is_open()) {
-      path += "/config.json";
-    } else {
-      file.open(path);
-    }
-    config = json::parse(file, nullptr, false);
+    std::error_code unknown;  // opening the file says the rest
+    if (std::filesystem::is_directory(path, unknown)) path += "/config.json";
+    std::ifstream file(path);
+    config = std::filesystem::is_directory(path, unknown) ? json(json::value_t::discarded)
+                                                          : json::parse(file, nullptr, false);
     if (!config.is_discarded()) return ReadModelShape(config, shape_options_, &shape_);
     return {StatusCode::kInvalid,
             fmt::format("'{}' is neither a model known by name (`terrace plan --models`) nor a "
@@ -117,14 +121,18 @@ class PlanVerb : public Verb {
   Error ReadContext() {
     context_tokens_ =
         shape_.context_tokens_max > 0 ? shape_.context_tokens_max : kContextTokensOtherwise;
-    if (context_text_.empty() || (ParseBytes(context_text_, &context_tokens_) &&
-                                  context_tokens_ > 0 && context_tokens_ <= kContextTokensMax)) {
-      return {};
+    if (!context_text_.empty() && (!ParseBytes(context_text_, &context_tokens_) ||
+                                   context_tokens_ == 0 || context_tokens_ > kContextTokensMax)) {
+      return {StatusCode::kInvalid,
+              fmt::format("--context '{}': expected a number of tokens of 1 to {}, such as 131072 "
+                          "or 128K",
+                          context_text_, kContextTokensMax)};
     }
+    if (shape_.MayHold(context_tokens_)) return {};
     return {StatusCode::kInvalid,
-            fmt::format("--context '{}': expected a number of tokens of 1 to {}, such as 131072 or "
-                        "128K",
-                        context_text_, kContextTokensMax)};
+            fmt::format("'{}' would need more than {} for a session of {} tokens: say a shorter "
+                        "--context, or look whether the configuration is right",
+                        model_, FormatBytes(kSessionBytesMax), context_tokens_)};
   }
 
   Error ReadTiers() {
@@ -158,7 +166,7 @@ class PlanVerb : public Verb {
     const NextUses next_uses(trace);
     uint64_t bytes = 0;
     for (const PlannedTier& tier : tiers_) {
-      bytes += tier.capacity_bytes;
+      bytes += std::min(tier.capacity_bytes, UINT64_MAX - bytes);
       const uint64_t block_bytes =
           std::max<uint64_t>(shape_.token_bytes() * trace_block_tokens_, 1);
       TraceHits hits{.block_count = bytes / block_bytes};

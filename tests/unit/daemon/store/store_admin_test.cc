@@ -99,6 +99,22 @@ TEST_F(Admin, EvictSkipsWhatASubtreeNeeds) {
   EXPECT_EQ(w.Stats().block_count, 3u);
 }
 
+// What is counted is what goes: a key given twice, or below another one, is one block.
+TEST_F(Admin, EvictCountsNoBlockTwice) {
+  const auto keys = World::Keys(4);
+  w.Put(s, group, keys);
+  std::vector<BlockKey> twice = {keys[2], keys[3], keys[3], keys[2]};
+  for (const uint32_t subtree : {protocol::kEvictSubtree, 0u}) {
+    const auto dry = Evict(group, twice, subtree | protocol::kEvictDryRun);
+    EXPECT_EQ(dry.block_count, 2u);
+    EXPECT_EQ(dry.byte_count, 2 * kSlotBytes);
+  }
+  const auto again = Evict(group, twice, protocol::kEvictSubtree | protocol::kEvictDryRun);
+  EXPECT_EQ(again.block_count, 2u) << "one dry run knows nothing of another's";
+  EXPECT_EQ(Evict(group, twice, 0).block_count, 2u);
+  EXPECT_EQ(w.Stats().block_count, 2u);
+}
+
 TEST_F(Admin, PinnedBlocksStayUntilUnpinned) {
   const auto keys = World::Keys(4);
   w.Put(s, group, keys);

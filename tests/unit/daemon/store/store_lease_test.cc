@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "store_fixture.h"
+#include "terrace/protocol_join.h"
 
 namespace terrace {
 namespace {
@@ -226,6 +227,42 @@ TEST(Lease, OneTalkativeJoinerKeepsItAlive) {
   }
   EXPECT_TRUE(w.listener.revoked.empty());
   EXPECT_EQ(p.CommitBy(w, p.a), StatusCode::kOk);
+}
+
+// Its first page told slots that the session may be writing: only the session knows when it is
+// done.
+TEST(Lease, ALaterPageOfARevokedLeaseIsNoAcknowledgement) {
+  World w;
+  Pair p(w);
+  EXPECT_TRUE(w.store->storing().Abort(p.a, p.token(), {}).ok());
+  ASSERT_EQ(w.Stats().fenced_bytes, kSlotBytes);
+  const JoinQuery later{.session = p.b,
+                        .request_id = 1'000,
+                        .request = {.token = p.token(), .member_mask = 1, .group_handle = p.group},
+                        .first_block = 1};
+  JoinResult answer;
+  EXPECT_EQ(w.Join(later, &answer).code(), StatusCode::kGone);
+  EXPECT_EQ(w.Stats().fenced_bytes, kSlotBytes);
+  EXPECT_EQ(w.Release(p.b, p.token()), StatusCode::kOk);
+  EXPECT_EQ(w.Stats().fenced_bytes, 0u);
+}
+
+TEST(Lease, ALaterPageWithoutRoomForARequestLeavesTheSessionJoined) {
+  World w;
+  Pair p(w);
+  const AcquireResult followed = w.Acquire(p.a, p.group, p.keys, protocol::kAcquireFollow);
+  ASSERT_EQ(followed.reply.block_count, 1u);
+  JoinQuery query{.session = p.b,
+                  .request_id = 1'000,
+                  .request = {.token = followed.reply.token,
+                              .member_mask = 1,
+                              .group_handle = p.group,
+                              .flags = protocol::kJoinPaged}};
+  JoinResult first, later;
+  ASSERT_TRUE(w.Join(query, &first).ok());
+  query.first_block = 1;  // under the id of a request that is pending still
+  EXPECT_EQ(w.Join(query, &later).code(), StatusCode::kBusy);
+  EXPECT_EQ(w.Release(p.b, followed.reply.token), StatusCode::kOk);
 }
 
 TEST(Lease, TooManyFencedBytesStopReservesOnly) {
