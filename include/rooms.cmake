@@ -12,19 +12,44 @@ function(terrace_unite target size)
   if(NOT TERRACE_UNITY)
     return()
   endif()
-  execute_process(COMMAND ${Python3_EXECUTABLE} ${terrace_unity_groups} ${size} ${ARGN}
-                  WORKING_DIRECTORY ${CMAKE_CURRENT_SOURCE_DIR}
-                  OUTPUT_VARIABLE groups OUTPUT_STRIP_TRAILING_WHITESPACE
-                  COMMAND_ERROR_IS_FATAL ANY)
-  foreach(source group IN ZIP_LISTS ARGN groups)
-    set_source_files_properties(${source} PROPERTIES UNITY_GROUP ${target}_${group})
+  set(sources)
+  foreach(source ${ARGN})
+    cmake_path(ABSOLUTE_PATH source)
+    list(APPEND sources ${source})
   endforeach()
+  list(JOIN sources "\t" sources)
+  set_property(GLOBAL APPEND_STRING PROPERTY terrace_united "${target}\t${size}\t${sources}\n")
+  set_property(GLOBAL APPEND PROPERTY terrace_united_targets ${target})
   set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
   # g++ lets a small file grow by inlining as if it had 10,000 instructions, so a source alone grows
   # as it likes: ten of them may as well. A member of an unnamed namespace's type is no matter in a
   # source, but g++ thinks itself in a header.
   target_compile_options(${target} PRIVATE
     "$<$<COMPILE_LANG_AND_ID:CXX,GNU>:--param=large-unit-insns=100000;-Wno-subobject-linkage>")
+endfunction()
+
+# Which sources go together, of all targets at once. To be called when all of them are there.
+function(terrace_unite_all)
+  get_property(targets GLOBAL PROPERTY terrace_united_targets)
+  get_property(united GLOBAL PROPERTY terrace_united)
+  if(NOT targets)
+    return()
+  endif()
+  set(asked ${CMAKE_BINARY_DIR}/unity_groups.txt)
+  file(WRITE ${asked} "${united}")
+  execute_process(COMMAND ${Python3_EXECUTABLE} ${terrace_unity_groups} ${asked}
+                  OUTPUT_VARIABLE answers OUTPUT_STRIP_TRAILING_WHITESPACE
+                  COMMAND_ERROR_IS_FATAL ANY)
+  string(REPLACE "\n" ";" answers "${answers}")
+  foreach(target answer IN ZIP_LISTS targets answers)
+    get_target_property(directory ${target} SOURCE_DIR)
+    string(REPLACE "\t" ";" answer "${answer}")
+    foreach(source_and_group ${answer})
+      string(REGEX MATCH "^(.*):([0-9]+)$" matched "${source_and_group}")
+      set_source_files_properties(${CMAKE_MATCH_1} DIRECTORY ${directory}
+                                  PROPERTIES UNITY_GROUP ${target}_${CMAKE_MATCH_2})
+    endforeach()
+  endforeach()
 endfunction()
 
 # A room is a folder with one library. `terrace_room(PATH ...)` names it by its path from the top;

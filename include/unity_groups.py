@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""usage: include/unity_groups.py SIZE SOURCE... | --self-test
+"""usage: include/unity_groups.py FILE | --self-test
 
-Divides sources into groups of at most SIZE that can be compiled as one: no two of a group give
-different things one name in their anonymous namespaces, where each thinks itself alone, and none
-gives there a name that a header of another has. Prints the groups' numbers in the order of the
-sources, separated by ";" as CMake's lists are.
+Each line of FILE is a target, a SIZE and sources, with tabs between them. Divides the sources of
+each into groups of at most SIZE that can be compiled as one: no two of a group give different
+things one name in their anonymous namespaces, where each thinks itself alone, and none gives there
+a name that a header of another has. Prints a line a target: SOURCE:GROUP, with tabs between them.
 
 It reads C++ as an editor would, not as a compiler: names that only look alike keep sources apart,
 which costs a little time. What it overlooks the compiler finds; such a source is to be given the
@@ -152,7 +152,10 @@ def self_test():
 def main():
     if sys.argv[1] == "--self-test":
         return self_test()
-    print(";".join(map(str, groups_of(int(sys.argv[1]), sys.argv[2:]))))
+    for line in pathlib.Path(sys.argv[1]).read_text(encoding="utf-8").splitlines():
+        _, size, *sources = line.split("\t")
+        groups = groups_of(int(size), sources)
+        print("\t".join(f"{source}:{group}" for source, group in zip(sources, groups)))
     return 0
 
 
