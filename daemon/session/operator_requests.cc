@@ -126,8 +126,12 @@ RequestOutcome OperatorRequests::StepExplain(const RequestContext& context, Stor
                                 std::to_string(protocol::kKeysPerRequestMax)));
   }
   if (!std::holds_alternative<ExplainOperation>(operation_)) {
-    operation_.emplace<ExplainOperation>(store.introspection().Explain(
-        context.session, request.group, request.key_count, &explained_));
+    operation_.emplace<ExplainOperation>(
+        store.introspection().Explain({.session = context.session,
+                                       .group = request.group,
+                                       .key_count = request.key_count,
+                                       .flags = request.flags},
+                                      &explained_));
   }
   Progress progress = Progress::kGoesOn;
   while (progress != Progress::kDone) {
@@ -151,6 +155,7 @@ RequestOutcome OperatorRequests::StepExplain(const RequestContext& context, Stor
   Reply& reply = frame_.BeginReply(context);
   reply.AddHead(explained_.reply);
   reply.AddArray(std::span<const protocol::ExplainNear>(explained_.nears));
+  reply.AddArray(std::span<const std::byte>(explained_.members));
   return RequestOutcome::kReply;
 }
 

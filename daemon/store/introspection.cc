@@ -1,7 +1,11 @@
 #include "daemon/store/introspection.h"
 
 #include <algorithm>
+#include <cstddef>
+#include <span>
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "daemon/store/store_rooms.h"
 #include "daemon/store/visibility.h"
@@ -161,14 +165,28 @@ void AddNear(const CacheDomain& domain, uint32_t group_index, std::vector<Explai
   }
 }
 
+// As Open's body has them.
+void AddMembers(const SpaceGroupSpec& spec, std::vector<std::byte>* body) {
+  const auto add = [body](std::span<const std::byte> bytes) {
+    body->insert(body->end(), bytes.begin(), bytes.end());
+  };
+  for (const SpaceGroupMember& member : spec.members) {
+    const std::string text = member.spec.CanonicalText();
+    const protocol::OpenMember head{.text_bytes = static_cast<uint32_t>(text.size()),
+                                    .is_remote = member.is_remote};
+    add(std::as_bytes(std::span(&head, 1)));
+    add(std::as_bytes(std::span(text)));
+  }
+}
+
 }  // namespace
 
 Status ExplainOperation::Explain(std::span<const BlockKey> keys) {
   Caller caller;
-  TERRACE_RETURN_IF_ERROR(tie_.store()->Enter(session_, kAllGroups, &caller));
+  TERRACE_RETURN_IF_ERROR(tie_.store()->Enter(query_.session, kAllGroups, &caller));
   const auto& groups = caller.domain().groups;
   const auto found = std::find_if(groups.begin(), groups.end(), [this](const auto& known) {
-    return known != nullptr && known->id() == group_;
+    return known != nullptr && known->id() == query_.group;
   });
   if (found == groups.end()) {
     return Status(StatusCode::kNotFound, "the domain has no such group");
@@ -182,9 +200,12 @@ Status ExplainOperation::Explain(std::span<const BlockKey> keys) {
   } else {
     has_ended_ = Explainer(caller, group_index, &walk_, &reply).Walk(keys);
     passed_count_ += static_cast<uint32_t>(keys.size());
-    is_through_ = !has_ended_ && passed_count_ >= key_count_;
+    is_through_ = !has_ended_ && passed_count_ >= query_.key_count;
   }
-  reply.key_count = key_count_;
+  if (is_through_ && (query_.flags & protocol::kExplainMembers) != 0) {
+    AddMembers(caller.group->spec(), &answer_->members);
+  }
+  reply.key_count = query_.key_count;
   reply.stop_index = walk_.walked_count;
   reply.block_count = walk_.usable_count;
   reply.near_count = static_cast<uint32_t>(answer_->nears.size());
@@ -200,9 +221,9 @@ Result<Progress> ExplainOperation::Step(std::span<const BlockKey> keys) {
   return Progress::kDone;
 }
 
-ExplainOperation Introspection::Explain(SessionId session, const GroupId& group, uint32_t key_count,
+ExplainOperation Introspection::Explain(const ExplainOperation::Query& query,
                                         ExplainResult* answer) {
-  return {store_.operations, session, group, key_count, answer};
+  return {store_.operations, query, answer};
 }
 
 }  // namespace terrace

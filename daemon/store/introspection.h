@@ -22,9 +22,15 @@ struct StoreRooms;
 // An operation: why a chain of `key_count` keys ends where it ends. It holds nothing.
 class ExplainOperation {
  public:
-  ExplainOperation(OperationList& list, SessionId session, const GroupId& group, uint32_t key_count,
-                   ExplainResult* answer)
-      : tie_(list), session_(session), group_(group), key_count_(key_count), answer_(answer) {}
+  // What its request names.
+  struct Query {
+    SessionId session = 0;
+    GroupId group;
+    uint32_t key_count = 0;
+    uint32_t flags = 0;  // protocol::kExplainMembers
+  };
+  ExplainOperation(OperationList& list, const Query& query, ExplainResult* answer)
+      : tie_(list), query_(query), answer_(answer) {}
 
   // The next keys. kStays once the chain has ended before its last key: one more step, in which the
   // keys are passed over, compares the group with others. kNotFound: the domain has no such group.
@@ -34,9 +40,7 @@ class ExplainOperation {
   Status Explain(std::span<const BlockKey> keys);
 
   OperationTie tie_;
-  SessionId session_;
-  GroupId group_;
-  uint32_t key_count_;
+  Query query_;
   ExplainResult* answer_;
   PrefixWalk walk_;
   uint32_t passed_count_ = 0;
@@ -52,8 +56,7 @@ class Introspection {
   Status HitRates(SessionId session, uint32_t first_row, protocol::HitRateReply* reply,
                   std::vector<protocol::HitRateRow>* rows);
   // `answer` outlives the operation.
-  ExplainOperation Explain(SessionId session, const GroupId& group, uint32_t key_count,
-                           ExplainResult* answer);
+  ExplainOperation Explain(const ExplainOperation::Query& query, ExplainResult* answer);
 
  private:
   StoreRooms& store_;

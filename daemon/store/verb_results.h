@@ -1,6 +1,7 @@
 // What the verbs answer, as it grows step by step.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <vector>
@@ -55,6 +56,7 @@ struct JoinResult {
 struct ExplainResult {
   protocol::ExplainReply reply;
   std::vector<protocol::ExplainNear> nears;
+  std::vector<std::byte> members;  // as Open's body has them, if they were asked for
 };
 struct ListResult {
   protocol::ListReply reply;  // the cursor goes on behind the last entry

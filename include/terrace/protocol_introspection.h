@@ -81,11 +81,13 @@ enum class StopReason : uint8_t {
   kWindow = 7,        // a windowed member's bytes are missing
 };
 // Body: ExplainRequest, then key_count BlockKeys, a chain from the root. Reply body: ExplainReply,
-// then near_count ExplainNears.
+// then near_count ExplainNears; with kExplainMembers the group's members behind them, each as Open
+// takes it: OpenMember and its canonical text.
+inline constexpr uint32_t kExplainMembers = 1;
 struct ExplainRequest {
   GroupId group;
   uint32_t key_count = 0;
-  uint32_t reserved = 0;
+  uint32_t flags = 0;  // kExplainMembers; a daemon of 0.1.0 answers as without
 };
 struct ExplainReply {
   uint32_t key_count = 0;

@@ -33,11 +33,16 @@ struct IntrospectionWorld {
     if (!found.reply.token.is_zero()) world.Release(session, found.reply.token);
     return found.reply.block_count;
   }
-  ExplainResult Explain(const std::vector<BlockKey>& keys, SessionId asker = 0) {
+  ExplainResult Explain(const std::vector<BlockKey>& keys, SessionId asker = 0,
+                        uint32_t flags = 0) {
     ExplainResult result;
     const GroupId id = TestGroup("simple", {TestSpace(0)}).Id();
-    ExplainOperation explain = world.store->introspection().Explain(
-        asker == 0 ? session : asker, id, static_cast<uint32_t>(keys.size()), &result);
+    ExplainOperation explain =
+        world.store->introspection().Explain({.session = asker == 0 ? session : asker,
+                                              .group = id,
+                                              .key_count = static_cast<uint32_t>(keys.size()),
+                                              .flags = flags},
+                                             &result);
     while (*explain.Step(keys) == Progress::kStays) {
     }
     return result;
@@ -269,12 +274,30 @@ TEST(Explain, ASpaceOneFieldApartIsNamedWithBothValues) {
   EXPECT_EQ(said.nears[0].block_count, 2u);
 }
 
+TEST(Explain, TellsTheMembersOfAGroupToWhoAsksForThem) {
+  IntrospectionWorld on;
+  on.Put(StoreWorld::Keys(2));
+  EXPECT_TRUE(on.Explain(StoreWorld::Keys(2)).members.empty());
+  const std::string text = TestGroup("simple", {TestSpace(0)}).members[0].spec.CanonicalText();
+  for (const uint32_t key_count : {2u, 3u}) {  // all are there, and not
+    const ExplainResult said =
+        on.Explain(StoreWorld::Keys(key_count), 0, protocol::kExplainMembers);
+    protocol::OpenMember head;
+    ASSERT_EQ(said.members.size(), sizeof(head) + text.size());
+    std::memcpy(&head, said.members.data(), sizeof(head));
+    EXPECT_EQ(head.text_bytes, text.size());
+    EXPECT_EQ(head.is_remote, 0);
+    EXPECT_EQ(std::memcmp(said.members.data() + sizeof(head), text.data(), text.size()), 0);
+  }
+}
+
 TEST(Explain, AForeignGroupIsNotFound) {
   IntrospectionWorld on({.domain_count = 2});
   const SessionId stranger = on.world.Open(1);
   ExplainResult result;
   const GroupId id = TestGroup("simple", {TestSpace(0)}).Id();
-  ExplainOperation explain = on.world.store->introspection().Explain(stranger, id, 1, &result);
+  ExplainOperation explain = on.world.store->introspection().Explain(
+      {.session = stranger, .group = id, .key_count = 1}, &result);
   EXPECT_EQ(explain.Step(StoreWorld::Keys(1)).code(), StatusCode::kNotFound);
 }
 

@@ -153,8 +153,9 @@ TEST_F(Parts, ABadPartTruncatesThePrefixAndWhatWasToldStaysToTheEndOfTheLease) {
   EXPECT_EQ(w->MatchCount(s, group, keys), 1u);
   ExplainResult why;
   const GroupId id = TestGroup("parts", {TestSpace(0, 0, kParts)}).Id();
-  ASSERT_EQ(*w->store->introspection().Explain(s, id, keys.size(), &why).Step(keys),
-            Progress::kStays);
+  const ExplainOperation::Query query{
+      .session = s, .group = id, .key_count = static_cast<uint32_t>(keys.size())};
+  ASSERT_EQ(*w->store->introspection().Explain(query, &why).Step(keys), Progress::kStays);
   EXPECT_EQ(why.reply.cause, protocol::MissCause::kCorrupt);
   // Its first parts were good, and may be looked at until the lease ends.
   const uint64_t used_bytes = w->Stats().slot_bytes_used;
