@@ -5,21 +5,19 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "daemon/config/fd_needs.h"
+
 namespace terrace {
 namespace {
 
-// Each session holds its socket, a pidfd and a life socket; the rest of the process, some, with
-// what operators may have beyond sessions_max and connections that have not said Hello.
-constexpr uint64_t kFdsPerSession = 3;
-// And what a predecessor left of each of its sessions, where the limit allows.
+// What a predecessor left of each of its sessions, where the limit allows.
 constexpr uint64_t kFdsPerSessionLeft = 2;
-constexpr uint64_t kFdsOfProcess = 256;
 
 }  // namespace
 
 Status RaiseFdLimit(uint32_t sessions_max, uint64_t others, std::string* why) {
   rlimit limit;
-  const uint64_t needed = sessions_max * kFdsPerSession + kFdsOfProcess + others;
+  const uint64_t needed = FdsNeeded(sessions_max, others);
   const uint64_t wanted = needed + sessions_max * kFdsPerSessionLeft;
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= wanted) return Status::Ok();
   if (limit.rlim_max < needed) {

@@ -83,6 +83,17 @@ def connect(daemon):
             pytest.fail(f"no daemon came up: {client.last_error}\n{daemon.log.read_text()}")
 
 
+def terrace_path():
+    return pathlib.Path(os.environ["TERRACED"]).parents[1] / "tools" / "terrace"
+
+
+def run_terrace(*arguments, **options):
+    """The command's exit status, standard output and standard error."""
+    done = subprocess.run([terrace_path(), *map(str, arguments)], capture_output=True, text=True,
+                          check=False, timeout=LONG_S, stdin=subprocess.DEVNULL, **options)
+    return done.returncode, done.stdout, done.stderr
+
+
 @pytest.fixture
 def client(daemon):
     with connect(daemon) as connected:

@@ -1,0 +1,193 @@
+"""`terrace doctor` of this host, with and without a daemon."""
+import contextlib
+import json
+import os
+import pathlib
+import socket
+import stat
+import tempfile
+import threading
+
+import pytest
+
+from conftest import Daemon, connect, run_terrace
+
+
+def doctor(*arguments, **options):
+    """Exit status, and the levels and texts of each check's rows."""
+    status, output, errors = run_terrace("doctor", "--json", *arguments, **options)
+    assert errors == "", errors
+    document = json.loads(output)
+    rows = {}
+    for row in document["findings"]:
+        rows.setdefault(row["check"], []).append(row)
+    return status, rows, document
+
+
+def only(rows, check):
+    (row,) = rows[check]
+    return row
+
+
+@pytest.fixture
+def directory():
+    with tempfile.TemporaryDirectory() as path:  # pytest's own paths are too long for a socket
+        yield pathlib.Path(path)
+
+
+def write_config(directory, more=""):
+    path = directory / "doctor.toml"
+    path.write_text(f'[daemon]\ndram_bytes = "64MiB"\nsegment_bytes = "2MiB"\n'
+                    f'state_dir = "{directory}"\n{more}'
+                    f'[[domain]]\nname = "chat"\nsocket = "{directory}/c.sock"\n')
+    return path
+
+
+def test_a_daemon_in_good_order_has_no_problem(daemon):
+    status, rows, document = doctor("--socket", daemon.socket)
+    assert (status, document["counts"]["problem"]) == (0, 0), document
+    assert document["config"] == str(daemon.config)  # of the daemon's own command line
+    for check in ("configuration", "socket", "version", "health", "secret", "cores", "fenced"):
+        assert only(rows, check)["level"] == "ok", rows[check]
+    assert f"pid {daemon.process.pid}" in only(rows, "open files")["found"]
+    text = run_terrace("doctor", "--socket", daemon.socket)[1]
+    assert max(map(len, text.splitlines())) <= 80
+    assert text.splitlines()[-1].startswith("0 problems, ")
+
+
+def test_what_others_may_read_is_a_problem(daemon):
+    secret = pathlib.Path(daemon.socket).parent / "default.secret"
+    assert stat.S_IMODE(secret.stat().st_mode) == 0o600
+    secret.chmod(0o644)
+    status, rows, _ = doctor("--socket", daemon.socket)
+    assert status == 1
+    assert only(rows, "secret")["level"] == "problem"
+    assert f"chmod 600 {secret}" in only(rows, "secret")["remedy"]
+
+
+def test_without_a_daemon_it_says_what_it_cannot_see(directory):
+    config = write_config(directory)
+    environment = {**os.environ, "TERRACE_SOCKET": str(directory / "none.sock")}
+    status, rows, _ = doctor("--config", config, env=environment)
+    assert status == 0
+    assert only(rows, "socket")["level"] == "warning"
+    assert "version" not in rows and "cores" not in rows
+    assert only(rows, "configuration")["level"] == "ok"
+    # A socket that somebody names ought to be there.
+    status, rows, _ = doctor("--config", config, "--socket", directory / "none.sock")
+    assert status == 1
+    assert only(rows, "socket")["level"] == "problem"
+
+
+def test_a_wrong_configuration_is_a_problem(directory):
+    config = write_config(directory, more="dram_bites = 1\n")
+    status, rows, _ = doctor("--config", config)
+    assert status == 1
+    assert only(rows, "configuration")["level"] == "problem"
+    assert "dram_bites" in only(rows, "configuration")["found"]
+    status, rows, _ = doctor("--config", directory / "none.toml")
+    assert (status, only(rows, "configuration")["level"]) == (1, "problem")
+
+
+@pytest.mark.skipif(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") >= 1 << 40,
+                    reason="this machine has a terabyte")
+def test_more_memory_than_there_is_is_a_problem(directory):
+    config = write_config(directory)
+    config.write_text(config.read_text().replace("64MiB", "1TiB").replace("2MiB", "256MiB"))
+    status, rows, _ = doctor("--config", config)
+    assert (status, only(rows, "memory")["level"]) == (1, "problem")
+
+
+def test_directories_of_drives_are_looked_at(directory):
+    more = (f'[nvme]\npaths = ["{directory}/d", "{directory}/none"]\ncapacity_bytes = "64MiB"\n'
+            'slab_bytes = "4MiB"\n')
+    config = write_config(directory, more=more)
+    (directory / "d").mkdir(mode=0o700)
+    status, rows, _ = doctor("--config", config)
+    assert status == 1
+    by_path = {row["found"].split(" ")[0]: row["level"] for row in rows["directory"]}
+    assert by_path == {str(directory): "ok", f"{directory}/d": "ok",
+                       f"{directory}/none": "problem"}
+    assert not list((directory / "d").iterdir())  # trying O_DIRECT leaves nothing behind
+    assert len(rows["file system"]) == len(rows["space"]) == len(rows["drive"]) == 2
+    assert " free, 0 B held by slabs" in rows["space"][0]["found"]
+
+
+@contextlib.contextmanager
+def server(directory, answer):
+    """A Unix socket that answers whatever is said; None: nothing, ever."""
+    listener = socket.socket(socket.AF_UNIX)
+    path = directory / "r.sock"
+    listener.bind(str(path))
+    listener.listen()
+    held = []
+
+    def serve():
+        with contextlib.suppress(OSError):
+            while True:
+                connection, _ = listener.accept()
+                held.append(connection)
+                if answer is not None:
+                    assert connection.recv(64) == b"PING\r\n"
+                    connection.sendall(answer)
+    thread = threading.Thread(target=serve)
+    thread.start()
+    try:
+        yield f"unix:{path}"
+    finally:
+        listener.shutdown(socket.SHUT_RDWR)
+        thread.join()
+        for connection in (listener, *held):
+            connection.close()
+        path.unlink()
+
+
+def redis_row(directory, endpoint):
+    config = write_config(directory, more=f'[redis]\nendpoints = ["{endpoint}"]\n')
+    return only(doctor("--config", config)[1], "Redis")
+
+
+def test_redis_is_asked(directory):
+    for answer in (b"+PONG\r\n", b"-NOAUTH Authentication required.\r\n"):
+        with server(directory, answer) as endpoint:
+            assert redis_row(directory, endpoint)["level"] == "ok"
+    with server(directory, b"HTTP/1.1 400 Bad Request\r\n") as endpoint:
+        row = redis_row(directory, endpoint)
+        assert row["level"] == "problem" and "HTTP/1.1 400" in row["found"]
+    with server(directory, None) as endpoint:
+        row = redis_row(directory, endpoint)
+        assert row["level"] == "problem" and "within 200 ms" in row["found"]
+    with socket.socket() as bound:  # a port on which nobody listens
+        bound.bind(("127.0.0.1", 0))
+        row = redis_row(directory, f"127.0.0.1:{bound.getsockname()[1]}")
+        assert row["level"] == "problem" and "refused" in row["found"]
+
+
+def test_a_drive_that_a_daemon_uses_is_counted_as_its_own(directory):
+    (directory / "d").mkdir()
+    running = Daemon(directory, f'[nvme]\npaths = ["{directory}/d"]\ncapacity_bytes = "8MiB"\n'
+                                'slab_bytes = "4MiB"\n')
+    try:
+        connect(running).close()
+        status, rows, document = doctor("--socket", running.socket)
+        assert status == 0, document
+        assert only(rows, "space")["level"] in ("ok", "warning"), document
+    finally:
+        running.stop()
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become somebody else")
+def test_it_needs_no_rights(daemon):
+    directory = pathlib.Path(daemon.socket).parent
+    directory.chmod(0o711)
+    nobody = 65534
+    status, rows, document = doctor("--socket", daemon.socket, user=nobody, group=nobody,
+                                    extra_groups=[], cwd="/")
+    assert status == 1, document
+    assert only(rows, "socket")["level"] == "problem"
+    assert "usermod" in only(rows, "socket")["remedy"]
+    assert "permission denied" in only(rows, "socket")["found"]
+
+
+def test_a_wrong_command_line_is_two():
+    assert run_terrace("doctor", "--bogus")[0] == 2

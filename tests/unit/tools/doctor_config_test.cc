@@ -1,0 +1,294 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "terrace/units.h"
+#include "tests/unit/tools/fake_host.h"
+#include "tools/terrace/doctor/checks.h"
+#include "tools/terrace/doctor/gather.h"
+#include "tools/terrace/doctor/report.h"
+
+namespace terrace::tools {
+namespace {
+
+using enum FindingLevel;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+// ---- configuration, secrets, directories, Redis ----
+
+TEST(DoctorConfig, WhatWasReadIsInOrderAndWhatWasRefusedIsAProblem) {
+  const FakeHost host;
+  Subject subject = host.Make();
+  EXPECT_EQ(CheckConfig(subject).level, kOk);
+  subject.config_state = ConfigState::kAbsent;
+  EXPECT_EQ(CheckConfig(subject).level, kNote);
+  subject.config_state = ConfigState::kUnread;
+  EXPECT_EQ(CheckConfig(subject).level, kNote);
+  subject.config_state = ConfigState::kRefused;
+  subject.config_why = "daemon.dram_bytes is 0";
+  EXPECT_EQ(CheckConfig(subject).level, kProblem);
+  EXPECT_EQ(CheckConfig(subject).found, "daemon.dram_bytes is 0");
+}
+
+TEST(DoctorConfig, ASecretIsTheDaemonsAndNobodyElsesToRead) {
+  FakeHost host;
+  const Subject subject = host.Make();
+  host.stats["/secret"] = {.mode = S_IFREG | 0600, .uid = 998};
+  EXPECT_EQ(CheckSecrets(subject)[0].level, kOk);
+  host.stats["/secret"] = {.mode = S_IFREG | 0400, .uid = 0};
+  EXPECT_EQ(CheckSecrets(subject)[0].level, kOk);
+  host.stats["/secret"] = {.mode = S_IFREG | 0640, .uid = 998};
+  EXPECT_EQ(CheckSecrets(subject)[0].level, kProblem);
+  EXPECT_THAT(CheckSecrets(subject)[0].remedy, HasSubstr("chmod 600 /secret"));
+  host.stats["/secret"] = {.mode = S_IFREG | 0600, .uid = 1000};
+  EXPECT_EQ(CheckSecrets(subject)[0].level, kProblem);
+  EXPECT_THAT(CheckSecrets(subject)[0].remedy, HasSubstr("chown terrace /secret"));
+}
+
+TEST(DoctorConfig, ASecretThatIsMissingIsAProblemUnlessItWillBeDrawn) {
+  FakeHost host;
+  Subject subject = host.Make();
+  EXPECT_EQ(CheckSecrets(subject)[0].level, kProblem);
+  subject.config.domains[0].is_secret_file_default = true;
+  EXPECT_EQ(CheckSecrets(subject)[0].level, kOk);
+  host.denied = true;  // it cannot be told
+  EXPECT_EQ(CheckSecrets(subject)[0].level, kNote);
+}
+
+TEST(DoctorConfig, ADirectoryIsThereAndWritableForTheDaemon) {
+  FakeHost host;
+  Subject subject = host.MakeWithDrive();
+  EXPECT_EQ(CheckDirectories(subject)[0].level, kOk);
+  host.stats["/mnt/d"].uid = 0;
+  EXPECT_EQ(CheckDirectories(subject)[0].level, kProblem);
+  host.stats["/mnt/d"].mode = S_IFDIR | 0770;  // by its group
+  EXPECT_EQ(CheckDirectories(subject)[0].level, kOk);
+  host.stats["/mnt/d"].mode = S_IFREG | 0666;
+  EXPECT_EQ(CheckDirectories(subject)[0].level, kProblem);
+  host.stats.erase("/mnt/d");
+  EXPECT_EQ(CheckDirectories(subject)[0].level, kProblem);
+  host.denied = true;
+  EXPECT_EQ(CheckDirectories(subject)[0].level, kNote);
+}
+
+TEST(DoctorConfig, AStateDirectoryIsMadeByTheStart) {
+  const FakeHost host;
+  Subject subject = host.Make();
+  subject.config.state_dir = "/var/lib/terrace";
+  EXPECT_EQ(CheckDirectories(subject)[0].level, kNote);
+}
+
+TEST(DoctorConfig, ARedisServerThatDoesNotAnswerIsAProblem) {
+  FakeHost host;
+  Subject subject = host.Make();
+  EXPECT_TRUE(CheckRedis(subject).empty());
+  subject.config.redis.endpoints = {"a:6379"};
+  EXPECT_EQ(CheckRedis(subject)[0].level, kOk);
+  host.why_no_redis = "Connection refused";
+  EXPECT_EQ(CheckRedis(subject)[0].level, kProblem);
+  EXPECT_EQ(CheckRedis(subject)[0].found, "a:6379: Connection refused");
+}
+
+// ---- drives ----
+
+TEST(DoctorDrive, AFileSystemThatCopiesForgetsOrIsFarIsAWarning) {
+  FakeHost host;
+  const Subject subject = host.MakeWithDrive();
+  EXPECT_EQ(CheckVolumes(subject)[0].level, kOk);
+  EXPECT_THAT(CheckVolumes(subject)[0].found, HasSubstr("xfs of /dev/nvme0n1, O_DIRECT works"));
+  for (const char* kind : {"btrfs", "tmpfs", "overlay", "nfs4", "fuse.sshfs"}) {
+    host.Write("/proc/self/mountinfo",
+               std::string("23 22 259:1 / /mnt/d rw - ") + kind + " /dev/x rw\n");
+    EXPECT_EQ(CheckVolumes(subject)[0].level, kWarning) << kind;
+  }
+  host.Write("/proc/self/mountinfo", "23 22 259:1 / /mnt/d rw - minix /dev/x rw\n");
+  EXPECT_EQ(CheckVolumes(subject)[0].level, kNote);
+  host.Write("/proc/self/mountinfo", "");
+  EXPECT_EQ(CheckVolumes(subject)[0].level, kNote);
+}
+
+TEST(DoctorDrive, DirectIoThatIsRefusedIsAWarning) {
+  FakeHost host;
+  const Subject subject = host.MakeWithDrive();
+  host.direct = DirectIo::kRefused;
+  EXPECT_EQ(CheckVolumes(subject)[0].level, kWarning);
+  host.direct = DirectIo::kUnseen;
+  EXPECT_EQ(CheckVolumes(subject)[0].level, kNote);
+}
+
+TEST(DoctorDrive, TheLongestMountPointIsThePathsOwn) {
+  FakeHost host;
+  const Subject subject = host.MakeWithDrive();
+  host.Write("/proc/self/mountinfo",
+             "23 22 259:1 / /mnt/d rw - xfs /dev/a rw\n"
+             "22 1 259:9 / / rw - tmpfs none rw\n"
+             "24 22 259:2 / /mnt/dd rw - tmpfs none rw\n");
+  EXPECT_EQ(CheckVolumes(subject)[0].level, kOk);
+}
+
+TEST(DoctorDrive, SpaceIsHeldAgainstTheCapacityThatIsNotHeldYet) {
+  FakeHost host;
+  const Subject subject = host.MakeWithDrive();
+  EXPECT_EQ(CheckSpace(subject)[0].level, kOk);
+  host.volumes["/mnt/d"].free_bytes = 45 * kGiB;  // 5 stay free of 100
+  EXPECT_EQ(CheckSpace(subject)[0].level, kWarning);
+  host.volumes["/mnt/d"].free_bytes = 39 * kGiB;
+  EXPECT_EQ(CheckSpace(subject)[0].level, kProblem);
+  EXPECT_THAT(CheckSpace(subject)[0].remedy, HasSubstr("capacity_bytes = \"35GiB\""));
+  // What slabs hold already is theirs.
+  host.Write("/mnt/d/chat/slab-0", "");
+  host.stats["/mnt/d/chat"] = {.mode = S_IFDIR | 0700};
+  host.stats["/mnt/d/chat/slab-0"] = {.mode = S_IFREG | 0600, .held_bytes = 20 * kGiB};
+  EXPECT_EQ(CheckSpace(subject)[0].level, kOk);
+  host.stats.erase("/mnt/d/chat");
+  host.denied = true;
+  EXPECT_EQ(CheckSpace(subject)[0].level, kNote);
+}
+
+TEST(DoctorDrive, ADriveThatRotatesIsHotOrIsDeadIsTold) {
+  FakeHost host;
+  const Subject subject = host.MakeWithDrive();
+  const std::string disk = "/sys/dev/block/259:1";
+  EXPECT_EQ(CheckDrives(subject)[0].level, kOk);
+  EXPECT_EQ(CheckDrives(subject)[0].found, "/mnt/d: Drive 1T, live");
+  host.Write(disk + "/device/hwmon3/temp1_input", "41850\n");
+  host.Write(disk + "/device/hwmon3/temp1_crit", "84850\n");
+  EXPECT_EQ(CheckDrives(subject)[0].level, kOk);
+  EXPECT_THAT(CheckDrives(subject)[0].found, HasSubstr("41 of at most 84 °C"));
+  host.Write(disk + "/device/hwmon3/temp1_input", "85000\n");
+  EXPECT_EQ(CheckDrives(subject)[0].level, kProblem);
+  host.Remove(disk + "/device/hwmon3");
+  host.Write(disk + "/queue/rotational", "1\n");
+  EXPECT_EQ(CheckDrives(subject)[0].level, kWarning);
+  host.Write(disk + "/device/state", "dead\n");
+  EXPECT_EQ(CheckDrives(subject)[0].level, kProblem);
+  host.Remove(disk);
+  EXPECT_EQ(CheckDrives(subject)[0].level, kNote);
+}
+
+TEST(DoctorDrive, TwoPathsOnOneDriveAreAWarning) {
+  FakeHost host;
+  Subject subject = host.MakeWithDrive();
+  subject.config.nvme.paths = {"/mnt/d", "/mnt/d/other"};
+  const std::vector<Finding> findings = CheckDrives(subject);
+  EXPECT_EQ(findings[0].level, kOk);
+  EXPECT_EQ(findings[1].level, kWarning);
+  EXPECT_THAT(findings[1].meaning, HasSubstr("/mnt/d is on the same drive"));
+}
+
+// ---- the daemon ----
+
+TEST(DoctorDaemon, ASocketThatIsDeniedIsAProblemAndASilentOneIfItWasNamed) {
+  const FakeHost host;
+  Subject subject = host.Make();
+  subject.socket_why = "no daemon";
+  EXPECT_EQ(CheckSocket(subject).level, kWarning);
+  subject.is_socket_named = true;
+  EXPECT_EQ(CheckSocket(subject).level, kProblem);
+  subject.socket_state = SocketState::kDenied;
+  subject.is_socket_named = false;
+  EXPECT_EQ(CheckSocket(subject).level, kProblem);
+  EXPECT_THAT(CheckSocket(subject).remedy, HasSubstr("usermod -aG terrace ann"));
+  subject.socket_state = SocketState::kAnswers;
+  EXPECT_EQ(CheckSocket(subject).level, kOk);
+}
+
+std::vector<FindingLevel> LevelsOfDaemon(const FakeHost& host, const std::string& stats) {
+  Subject subject = host.Make();
+  subject.stats = FakeHost::Stats(stats);
+  std::vector<FindingLevel> levels;
+  for (const Finding& finding : CheckDaemon(subject)) levels.push_back(finding.level);
+  return levels;
+}
+
+TEST(DoctorDaemon, VersionHealthHolderAndFencedMemoryAreRows) {
+  const FakeHost host;
+  EXPECT_TRUE(CheckDaemon(host.Make()).empty());
+  EXPECT_THAT(LevelsOfDaemon(host, R"({"version": "0.2.0", "health": "ok", "troubles": [],
+                                       "dram_holder": "systemd", "domain": {"fenced_bytes": 0}})"),
+              ElementsAre(kOk, kOk, kOk, kOk));
+  EXPECT_THAT(LevelsOfDaemon(host, R"({"version": "0.2.1", "troubles": ["the nvme tier is off"],
+                                       "dram_holder": "nobody",
+                                       "domain": {"fenced_bytes": 1500000000}})"),
+              ElementsAre(kNote, kProblem, kNote, kWarning));
+  EXPECT_THAT(LevelsOfDaemon(host, R"({"version": "0.3.0", "turns": 100000,
+                                       "turns_over_limit": 5000, "dram_holder": "keeper",
+                                       "domain": {"fenced_bytes": 3000000000}})"),
+              ElementsAre(kWarning, kWarning, kOk, kProblem));
+}
+
+TEST(DoctorDaemon, ASharedTierThatIsAwayIsAProblem) {
+  const FakeHost host;
+  EXPECT_EQ(LevelsOfDaemon(host, R"({"redis": {"is_ready": true}})").back(), kOk);
+  EXPECT_EQ(LevelsOfDaemon(host, R"({"redis": {"is_ready": false}})").back(), kProblem);
+}
+
+// ---- what is put together, and printed ----
+
+TEST(DoctorSubject, TheUserOfAProcessIsTheEffectiveOne) {
+  FakeHost host;
+  host.Write("/etc/passwd", "root:x:0:0::/root:/bin/sh\nterrace:x:998:997::/:/bin/false\n");
+  host.Write("/etc/group", "terrace:x:997:ann\ndisk:x:6:bob,terrace\n");
+  const Subject subject = host.Make();
+  const auto self = UserOfProcess(subject.files, "self");
+  ASSERT_TRUE(self.has_value());
+  EXPECT_EQ(self->uid, 1000u);
+  EXPECT_EQ(self->name, "uid 1000");
+  EXPECT_THAT(self->gids, ElementsAre(7, 7, 7, 7, 8, 9));
+  const auto named = UserNamed(subject.files, "terrace");
+  ASSERT_TRUE(named.has_value());
+  EXPECT_EQ(named->uid, 998u);
+  EXPECT_THAT(named->gids, ElementsAre(997, 6));
+  EXPECT_FALSE(UserNamed(subject.files, "nobody"));
+  EXPECT_FALSE(UserOfProcess(subject.files, "77"));
+}
+
+TEST(DoctorSubject, TheDaemonsCommandLineSaysWhatItRead) {
+  const std::string words("terraced\0--config\0/a b.toml\0--socket=/s\0", 41);
+  const DaemonCommand command = ParseDaemonCommand(words);
+  EXPECT_EQ(command.config_path, "/a b.toml");
+  EXPECT_EQ(command.socket_path, "/s");
+  EXPECT_EQ(command.dram_bytes, "");
+}
+
+TEST(DoctorReport, RowsAreOfEightyColumnsAndSayMoreWhereSomethingIsWrong) {
+  std::string long_text;
+  for (int i = 0; i < 30; ++i) long_text += "wörter ";
+  const std::vector<Finding> findings = {
+      {.check = "kernel", .found = "6.8.1", .meaning = "hidden", .remedy = "hidden"},
+      {.check = "configuration",
+       .level = kProblem,
+       .found = long_text,
+       .meaning = long_text,
+       .remedy = long_text}};
+  const std::string text = RenderFindings(findings);
+  EXPECT_THAT(text, HasSubstr("ok       kernel         6.8.1\n"));
+  EXPECT_THAT(text, Not(HasSubstr("hidden")));
+  EXPECT_THAT(text, HasSubstr("problem  configuration  wörter"));
+  EXPECT_THAT(text, HasSubstr("\n                        -> wörter"));
+  EXPECT_THAT(text, HasSubstr("1 problem, 0 warnings, 0 notes, 1 ok\n"));
+  size_t columns = 0;
+  for (const char byte : text) {
+    columns = byte == '\n' ? 0 : columns + ((static_cast<unsigned char>(byte) & 0xC0) != 0x80);
+    EXPECT_LE(columns, 80u);
+  }
+}
+
+TEST(DoctorReport, AHostInGoodOrderHasNoProblem) {
+  FakeHost host;
+  Subject subject = host.MakeWithDrive();
+  host.stats["/secret"] = {.mode = S_IFREG | 0600, .uid = 998};
+  host.volumes["/dev/shm"] = {.total_bytes = 8 * kGiB};
+  subject.socket_state = SocketState::kAnswers;
+  subject.stats = FakeHost::Stats(
+      R"({"version": "0.2.0", "health": "ok", "dram_holder": "systemd",
+          "domain": {"name": "chat"}})");
+  for (const Finding& finding : Examine(subject)) {
+    EXPECT_EQ(finding.level, kOk) << finding.check << ": " << finding.found;
+    EXPECT_LE(finding.check.size(), 13u);
+  }
+}
+
+}  // namespace
+}  // namespace terrace::tools

@@ -1,0 +1,235 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "terrace/units.h"
+#include "tests/unit/tools/fake_host.h"
+#include "tools/terrace/doctor/checks.h"
+
+namespace terrace::tools {
+namespace {
+
+using enum FindingLevel;
+using ::testing::HasSubstr;
+
+// ---- kernel, rings, clock, processor ----
+
+TEST(DoctorHost, AKernelWithMemfdAndPidfdIsInOrder) {
+  const FakeHost host;
+  const Finding finding = CheckKernel(host.Make());
+  EXPECT_EQ(finding.level, kOk);
+  EXPECT_EQ(finding.found, "6.8.1: memfd, SO_PEERPIDFD");
+}
+
+TEST(DoctorHost, AKernelWithoutMemfdIsAProblemAndWithoutPidfdANote) {
+  FakeHost host;
+  host.pidfd_error = ENOPROTOOPT;
+  EXPECT_EQ(CheckKernel(host.Make()).level, kNote);
+  EXPECT_THAT(CheckKernel(host.Make()).remedy, HasSubstr("6.5"));
+  host.memfd_error = EPERM;
+  EXPECT_EQ(CheckKernel(host.Make()).level, kProblem);
+}
+
+TEST(DoctorHost, ARingThatIsUsableIsInOrder) {
+  const FakeHost host;
+  EXPECT_EQ(CheckRing(host.Make()).level, kOk);
+  EXPECT_EQ(CheckRing(host.Make()).found, "usable: plain completions");
+}
+
+TEST(DoctorHost, ABlockedRingIsAsBadAsTheConfigurationMakesIt) {
+  FakeHost host;
+  host.why_no_ring = "io_uring_setup: Operation not permitted";
+  Subject subject = host.Make();
+  EXPECT_EQ(CheckRing(subject).level, kNote);  // no drive needs it
+  subject.config.nvme.paths = {"/mnt/d"};
+  EXPECT_EQ(CheckRing(subject).level, kWarning);
+  subject.config.nvme.io = DiskIo::kUring;
+  EXPECT_EQ(CheckRing(subject).level, kProblem);
+  subject.config.nvme.io = DiskIo::kThreads;
+  EXPECT_EQ(CheckRing(subject).level, kNote);
+}
+
+TEST(DoctorHost, TheRemedyForABlockedRingIsTheOneThatBlocksIt) {
+  FakeHost host;
+  host.why_no_ring = "io_uring_setup: Operation not permitted";
+  EXPECT_THAT(CheckRing(host.Make()).remedy, HasSubstr("seccomp"));
+  host.Write("/proc/sys/kernel/io_uring_disabled", "2\n");
+  EXPECT_EQ(CheckRing(host.Make()).remedy, "sudo sysctl kernel.io_uring_disabled=0");
+}
+
+TEST(DoctorHost, AClockOfADeviceIsSlow) {
+  FakeHost host;
+  EXPECT_EQ(CheckClock(host.Make()).level, kOk);
+  const std::string folder = "/sys/devices/system/clocksource/clocksource0/";
+  host.Write(folder + "current_clocksource", "hpet\n");
+  EXPECT_EQ(CheckClock(host.Make()).level, kWarning);
+  EXPECT_THAT(CheckClock(host.Make()).remedy, HasSubstr("dmesg"));
+  host.Write(folder + "available_clocksource", "tsc hpet\n");
+  EXPECT_THAT(CheckClock(host.Make()).remedy, HasSubstr("echo tsc"));
+  host.Remove(folder + "current_clocksource");
+  EXPECT_EQ(CheckClock(host.Make()).level, kNote);
+}
+
+TEST(DoctorHost, AnX86ProcessorWithoutAvx2IsNoted) {
+  FakeHost host;
+  EXPECT_EQ(CheckProcessor(host.Make()).level, kOk);
+  EXPECT_EQ(CheckProcessor(host.Make()).found, "Quick 9000: AVX2");
+  host.vector_units = "";
+  EXPECT_EQ(CheckProcessor(host.Make()).level, kNote);
+  host.Write("/proc/cpuinfo", "processor\t: 0\nFeatures\t: fp asimd\n");
+  EXPECT_EQ(CheckProcessor(host.Make()).level, kOk);
+}
+
+TEST(DoctorHost, ADomainOfFewerSegmentsThanNodesIsAWarning) {
+  FakeHost host;
+  Subject subject = host.Make();
+  EXPECT_EQ(CheckNodes(subject).level, kOk);
+  host.Write("/sys/devices/system/node/has_memory", "0-1\n");
+  EXPECT_EQ(CheckNodes(subject).level, kOk);
+  EXPECT_THAT(CheckNodes(subject).found, HasSubstr("0, 1"));
+  subject.config.domains[0].dram_max_bytes = subject.config.segment_bytes;
+  EXPECT_EQ(CheckNodes(subject).level, kWarning);
+}
+
+TEST(DoctorHost, APluginThatDoesNotLoadMattersWhereAGpuIsWanted) {
+  FakeHost host;
+  Subject subject = host.Make();
+  EXPECT_EQ(CheckGpu(subject).level, kOk);
+  host.why_no_plugin = "the plugin is not there";
+  EXPECT_EQ(CheckGpu(subject).level, kOk);  // nor is a driver
+  host.Write("/proc/driver/nvidia/version", "NVRM version: 550\n");
+  EXPECT_EQ(CheckGpu(subject).level, kNote);
+  subject.config.hbm.capacity_bytes = kGiB;
+  subject.config.hbm.device = "cuda:0";
+  EXPECT_EQ(CheckGpu(subject).level, kProblem);
+  host.why_no_plugin.clear();
+  EXPECT_EQ(CheckGpu(subject).level, kOk);
+  EXPECT_THAT(CheckGpu(subject).found, HasSubstr("loads: 2 devices"));
+}
+
+// ---- memory ----
+
+TEST(DoctorMemory, WhatFitsIsInOrderAndWhatDoesNotIsAProblem) {
+  const FakeHost host;
+  Subject subject = host.Make();
+  EXPECT_EQ(CheckMemory(subject).level, kOk);
+  subject.config.dram_bytes = 62 * kGiB;
+  EXPECT_EQ(CheckMemory(subject).level, kWarning);  // beyond nine tenths, and not to be had now
+  subject.config.dram_bytes = 65 * kGiB;
+  EXPECT_EQ(CheckMemory(subject).level, kProblem);
+  EXPECT_THAT(CheckMemory(subject).found, HasSubstr("this machine has 64.0 GiB"));
+}
+
+TEST(DoctorMemory, TheLowestLimitOfACgroupCounts) {
+  FakeHost host;
+  host.Write("/proc/self/cgroup", "0::/a/b\n");
+  host.Write("/sys/fs/cgroup/a/memory.max", "4294967296\n");
+  host.Write("/sys/fs/cgroup/a/b/memory.max", "max\n");
+  const Finding finding = CheckMemory(host.Make());
+  EXPECT_EQ(finding.level, kProblem);
+  EXPECT_THAT(finding.found, HasSubstr("/sys/fs/cgroup/a/memory.max has 4.0 GiB"));
+  EXPECT_THAT(finding.remedy, HasSubstr("dram_bytes = \"3072MiB\""));
+}
+
+TEST(DoctorMemory, TheCgroupOfTheDaemonCountsWhereItIsSeen) {
+  FakeHost host;
+  host.Write("/proc/self/cgroup", "0::/small\n");
+  host.Write("/sys/fs/cgroup/small/memory.max", "1048576\n");
+  Subject subject = host.Make();
+  EXPECT_EQ(CheckMemory(subject).level, kProblem);
+  subject.pid = 77;
+  host.Write("/proc/77/cgroup", "0::/\n");
+  EXPECT_EQ(CheckMemory(subject).level, kOk);
+}
+
+TEST(DoctorMemory, MemoryOfTheHostsOwnHbmTierCountsToo) {
+  const FakeHost host;
+  Subject subject = host.Make();
+  subject.config.hbm.capacity_bytes = 60 * kGiB;
+  EXPECT_EQ(CheckMemory(subject).level, kProblem);
+  subject.config.hbm.device = "cuda:0";
+  EXPECT_EQ(CheckMemory(subject).level, kOk);
+}
+
+TEST(DoctorMemory, HugePagesAreAsTheConfigurationWantsThem) {
+  FakeHost host;
+  const std::string pool = "/sys/kernel/mm/hugepages/hugepages-2048kB/";
+  Subject subject = host.Make();
+  EXPECT_EQ(CheckHugePages(subject).level, kOk);  // transparent ones
+  host.Write("/sys/kernel/mm/transparent_hugepage/shmem_enabled", "always advise [never]\n");
+  EXPECT_EQ(CheckHugePages(subject).level, kNote);
+  subject.config.hugepages = HugePages::kOn;
+  EXPECT_EQ(CheckHugePages(subject).level, kProblem);
+  host.Write(pool + "nr_hugepages", "5000\n");
+  host.Write(pool + "free_hugepages", "4096\n");
+  EXPECT_EQ(CheckHugePages(subject).level, kOk);
+  host.Write(pool + "resv_hugepages", "1\n");  // promised to another
+  EXPECT_EQ(CheckHugePages(subject).level, kProblem);
+  EXPECT_THAT(CheckHugePages(subject).remedy, HasSubstr("vm.nr_hugepages=5001"));
+  subject.config.hugepages = HugePages::kOff;
+  EXPECT_EQ(CheckHugePages(subject).level, kOk);
+}
+
+TEST(DoctorMemory, ASmallSharedMemoryIsNoted) {
+  FakeHost host;
+  EXPECT_EQ(CheckSharedMemory(host.Make()).level, kNote);
+  host.volumes["/dev/shm"] = {.total_bytes = 64 * kMiB};
+  EXPECT_EQ(CheckSharedMemory(host.Make()).level, kNote);
+  host.volumes["/dev/shm"] = {.total_bytes = 8 * kGiB};
+  EXPECT_EQ(CheckSharedMemory(host.Make()).level, kOk);
+}
+
+// ---- limits ----
+
+TEST(DoctorProcess, LockedMemoryMattersToDrivesAlone) {
+  FakeHost host;
+  host.Write("/proc/self/limits", FakeHost::Limits("8388608", "524288", "0"));
+  Subject subject = host.Make();
+  EXPECT_EQ(CheckLockedMemory(subject).level, kOk);
+  subject.config.nvme.paths = {"/mnt/d"};
+  EXPECT_EQ(CheckLockedMemory(subject).level, kNote);  // this shell's is not the daemon's
+  subject.pid = 77;
+  host.Write("/proc/77/limits", FakeHost::Limits("8388608", "524288", "0"));
+  EXPECT_EQ(CheckLockedMemory(subject).level, kWarning);
+  EXPECT_THAT(CheckLockedMemory(subject).found, HasSubstr("8.0 MiB of the daemon (pid 77)"));
+  host.Write("/proc/77/limits", FakeHost::Limits("unlimited", "524288", "0"));
+  EXPECT_EQ(CheckLockedMemory(subject).level, kOk);
+}
+
+TEST(DoctorProcess, OpenFilesAreHeldAgainstTheSessions) {
+  FakeHost host;
+  Subject subject = host.Make();  // 1,024 sessions: 3,328 files
+  EXPECT_EQ(CheckOpenFiles(subject).level, kOk);
+  host.Write("/proc/self/limits", FakeHost::Limits("0", "3327", "0"));
+  EXPECT_EQ(CheckOpenFiles(subject).level, kWarning);
+  subject.pid = 77;
+  host.Write("/proc/77/limits", FakeHost::Limits("0", "3327", "0"));
+  EXPECT_EQ(CheckOpenFiles(subject).level, kProblem);
+  host.Write("/proc/77/limits", FakeHost::Limits("0", "3328", "0"));
+  EXPECT_EQ(CheckOpenFiles(subject).level, kOk);
+}
+
+TEST(DoctorProcess, LimitsThatCannotBeReadAreNoted) {
+  FakeHost host;
+  host.Remove("/proc/self/limits");
+  EXPECT_EQ(CheckLockedMemory(host.Make()).level, kNote);
+  EXPECT_EQ(CheckOpenFiles(host.Make()).level, kNote);
+}
+
+TEST(DoctorProcess, ADaemonThatMayLeaveACoreIsAWarning) {
+  FakeHost host;
+  Subject subject = host.Make();
+  EXPECT_TRUE(CheckCores(subject).empty());
+  subject.pid = 77;
+  EXPECT_EQ(CheckCores(subject)[0].level, kNote);
+  host.Write("/proc/77/limits", FakeHost::Limits("0", "9", "0"));
+  host.Write("/proc/77/cmdline", "terraced");
+  EXPECT_EQ(CheckCores(subject)[0].level, kOk);
+  host.Write("/proc/77/limits", FakeHost::Limits("0", "9", "unlimited"));
+  EXPECT_EQ(CheckCores(subject)[0].level, kWarning);
+  host.Write("/proc/77/limits", FakeHost::Limits("0", "9", "0"));
+  host.Write("/proc/77/cmdline", std::string("terraced\0--allow-core-dumps\0", 28));
+  EXPECT_EQ(CheckCores(subject)[0].level, kWarning);
+}
+
+}  // namespace
+}  // namespace terrace::tools

@@ -1,0 +1,174 @@
+// What the configuration names beside drives: itself, secrets, directories, servers.
+#include <fmt/core.h>
+#include <sys/stat.h>
+
+#include <cerrno>
+#include <cstring>
+#include <set>
+#include <string_view>
+
+#include "tools/terrace/doctor/checks.h"
+
+namespace terrace::tools {
+namespace {
+
+constexpr uint32_t kPermissionBits = 07777;
+
+Finding CheckSecret(const Subject& subject, const DomainConfig& domain) {
+  Finding finding{.check = "secret"};
+  const std::string& path = domain.secret_file;
+  int error = 0;
+  const auto file = subject.calls.Stat(path, &error);
+  if (!file && error == ENOENT && domain.is_secret_file_default) {
+    finding.found = fmt::format("{} is not there yet: the first start draws it", path);
+    if (!subject.stats) return finding;
+    finding.level = FindingLevel::kNote;
+    finding.meaning = "A daemon answers, so it keeps its secret elsewhere.";
+    return finding;
+  }
+  if (!file && error == ENOENT) {
+    finding.level = FindingLevel::kProblem;
+    finding.found = fmt::format("{} of domain {} is not there", path, domain.name);
+    finding.meaning = "terraced refuses to start: a secret that is named is never drawn.";
+    finding.remedy = fmt::format("sudo -u {} terrace domain new {}", subject.daemon.name, path);
+    return finding;
+  }
+  if (!file) {
+    finding.level = FindingLevel::kNote;
+    finding.found =
+        fmt::format("{}: {} may not look ({})", path, subject.own.name, std::strerror(error));
+    finding.remedy = "sudo terrace doctor";
+    return finding;
+  }
+  const uint32_t mode = file->mode & kPermissionBits;
+  const bool is_private = mode == 0600 || mode == 0400;
+  const bool is_owned = file->uid == 0 || file->uid == subject.daemon.uid;
+  finding.found = fmt::format("{}: mode {:04o}, of uid {}", path, mode, file->uid);
+  if (is_private && is_owned) return finding;
+  finding.level = FindingLevel::kProblem;
+  finding.meaning = is_private
+                        ? "terraced refuses it: it is neither root's nor the daemon's."
+                        : "terraced refuses it: others may have read it. Who has it can make "
+                          "keys and checksums of every tenant.";
+  finding.remedy = is_private
+                       ? fmt::format("sudo chown {} {}", subject.daemon.name, path)
+                       : fmt::format("sudo chmod 600 {}; draw a new one if it was read", path);
+  return finding;
+}
+
+Finding CheckDirectory(const Subject& subject, const std::string& key, const std::string& path) {
+  Finding finding{.check = "directory"};
+  int error = 0;
+  const auto file = subject.calls.Stat(path, &error);
+  const UserFacts& user = subject.daemon;
+  if (!file && error == ENOENT) {
+    // The daemon makes its own state directory, and the directories of domains inside a drive's.
+    const bool is_made = key == "state_dir";
+    finding.level = is_made ? FindingLevel::kNote : FindingLevel::kProblem;
+    finding.found = fmt::format("{} ({}) is not there", path, key);
+    finding.meaning =
+        is_made ? "The start makes it, where its parent lets it." : "terraced refuses to start.";
+    finding.remedy = fmt::format("sudo install -d -m 700 -o {} {}", user.name, path);
+    return finding;
+  }
+  if (!file) {
+    finding.level = FindingLevel::kNote;
+    finding.found = fmt::format("{} ({}): {} may not look ({})", path, key, subject.own.name,
+                                std::strerror(error));
+    finding.remedy = "sudo terrace doctor";
+    return finding;
+  }
+  finding.found = fmt::format("{} ({}): writable for {}", path, key, user.name);
+  if (S_ISDIR(file->mode) && MayWrite(*file, user)) return finding;
+  finding.level = FindingLevel::kProblem;
+  if (!S_ISDIR(file->mode)) {
+    finding.found = fmt::format("{} ({}) is no directory", path, key);
+    finding.remedy = fmt::format("[nvme] or [daemon] {}: name a directory", key);
+  } else {
+    finding.found = fmt::format("{} ({}): mode {:04o}, of uid {}: {} may not write", path, key,
+                                file->mode & kPermissionBits, file->uid, user.name);
+    finding.remedy = fmt::format("sudo chown {} {}", user.name, path);
+  }
+  finding.meaning = "terraced refuses to start.";
+  return finding;
+}
+
+}  // namespace
+
+Finding CheckConfig(const Subject& subject) {
+  Finding finding{.check = "configuration"};
+  switch (subject.config_state) {
+    case ConfigState::kRead: {
+      const size_t drives = subject.config.nvme.paths.size();
+      finding.found = fmt::format(
+          "{}: {} domain{}, {} drive{}, {}", subject.config_path, subject.config.domains.size(),
+          subject.config.domains.size() == 1 ? "" : "s", drives, drives == 1 ? "" : "s",
+          subject.config.redis.is_on() ? "Redis" : "no Redis");
+      return finding;
+    }
+    case ConfigState::kAbsent:
+      finding.level = FindingLevel::kNote;
+      finding.found =
+          fmt::format("{} is not there: what follows is about the defaults", subject.config_path);
+      finding.remedy = "terrace doctor --config FILE";
+      return finding;
+    case ConfigState::kUnread:
+      finding.level = FindingLevel::kNote;
+      finding.found = subject.config_why;
+      finding.meaning =
+          "Secrets, drives and servers are not looked at; the rest is about defaults.";
+      finding.remedy = "sudo terrace doctor";
+      return finding;
+    case ConfigState::kRefused:
+      break;
+  }
+  finding.level = FindingLevel::kProblem;
+  finding.found = subject.config_why;
+  finding.meaning = "terraced refuses to start with it.";
+  finding.remedy = fmt::format("terraced --check-config --config {}", subject.config_path);
+  return finding;
+}
+
+std::vector<Finding> CheckSecrets(const Subject& subject) {
+  std::vector<Finding> findings;
+  for (const DomainConfig& domain : subject.config.domains) {
+    findings.push_back(CheckSecret(subject, domain));
+  }
+  return findings;
+}
+
+std::vector<Finding> CheckDirectories(const Subject& subject) {
+  std::vector<Finding> findings;
+  const DaemonConfig& config = subject.config;
+  if (!config.state_dir.empty()) {
+    findings.push_back(CheckDirectory(subject, "state_dir", config.state_dir));
+  }
+  if (!config.trace_dir.empty()) {
+    findings.push_back(CheckDirectory(subject, "trace_dir", config.trace_dir));
+  }
+  for (const std::string& path : config.nvme.paths) {
+    findings.push_back(CheckDirectory(subject, "paths", path));
+  }
+  return findings;
+}
+
+std::vector<Finding> CheckRedis(const Subject& subject) {
+  std::vector<Finding> findings;
+  const RedisConfig& redis = subject.config.redis;
+  for (const std::string& endpoint : redis.endpoints) {
+    Finding& finding = findings.emplace_back(Finding{.check = "Redis"});
+    const std::string why =
+        subject.calls.WhyNoRedis(endpoint, redis.connect_timeout_ms, redis.tls == RedisTlsUse::kOn);
+    finding.found = endpoint + (why.empty() ? " answers" : ": " + why);
+    if (why.empty()) continue;
+    finding.level = FindingLevel::kProblem;
+    finding.meaning =
+        "What other hosts stored is a miss, and nothing is shared with them. The daemon serves on "
+        "from its own memory and drives.";
+    finding.remedy =
+        "the server, a firewall, or IPAddressAllow= of the unit (systemctl edit terraced)";
+  }
+  return findings;
+}
+
+}  // namespace terrace::tools

@@ -1,0 +1,153 @@
+// The daemon that answers at the socket, or does not.
+#include <fmt/core.h>
+#include <fmt/ranges.h>
+
+#include <string_view>
+
+#include "tools/terrace/cli/text_table.h"
+#include "tools/terrace/doctor/checks.h"
+
+namespace terrace::tools {
+namespace {
+
+// "0.2" of "0.2.0".
+std::string_view MinorOf(std::string_view version) { return version.substr(0, version.rfind('.')); }
+
+Finding CheckVersion(const Subject& subject) {
+  Finding finding{.check = "version"};
+  const std::string daemons = subject.stats->Text("version");
+  finding.found = fmt::format("the daemon's {}, this command's {}",
+                              daemons.empty() ? "unknown" : daemons, subject.version);
+  if (daemons == subject.version) return finding;
+  const bool is_near = MinorOf(daemons) == MinorOf(subject.version);
+  finding.level = is_near ? FindingLevel::kNote : FindingLevel::kWarning;
+  finding.meaning =
+      "Neighbouring releases understand each other; what only one of them knows is missing in what "
+      "this command shows.";
+  finding.remedy = "upgrade both, then systemctl restart terraced, which keeps what is cached";
+  return finding;
+}
+
+Finding CheckHealth(const Subject& subject) {
+  Finding finding{.check = "health"};
+  const StatsView& stats = *subject.stats;
+  const std::vector<std::string> troubles = stats.Texts("troubles");
+  if (!troubles.empty()) {
+    finding.level = FindingLevel::kProblem;
+    finding.found = fmt::format("{}", fmt::join(troubles, "; "));
+    finding.meaning = "The daemon serves on with what is left.";
+    finding.remedy = "journalctl -u terraced";
+    return finding;
+  }
+  const auto slow = stats.Count("turns_over_limit"), turns = stats.Count("turns");
+  finding.found = fmt::format("{}, {} of {} turns slow",
+                              stats.Text("health").empty() ? "unknown" : stats.Text("health"),
+                              FormatCount(slow.value_or(0)), FormatCount(turns.value_or(0)));
+  constexpr uint64_t kSlowTurnsOfMax = 1000;  // one in so many is a host's own noise
+  if (slow && turns && *slow > *turns / kSlowTurnsOfMax && *slow > kSlowTurnsOfMax) {
+    finding.level = FindingLevel::kWarning;
+    finding.meaning = fmt::format(
+        "The store thread is starved of CPU; the longest turn took {} us, for which every client "
+        "waited.",
+        FormatCount(stats.Count("turn_us_max").value_or(0)));
+    finding.remedy =
+        "systemctl edit terraced: [Service] CPUWeight=1000, or AllowedCPUs= of its own";
+  }
+  return finding;
+}
+
+Finding CheckHolder(const Subject& subject) {
+  Finding finding{.check = "held memory"};
+  const std::string holder = subject.stats->Text("dram_holder");
+  finding.found = holder == "nobody" ? "nobody holds the arenas beside the daemon"
+                                     : fmt::format("{} holds the arenas, too",
+                                                   holder.empty() ? "unknown" : holder);
+  if (holder != "nobody") return finding;
+  finding.level = FindingLevel::kNote;
+  finding.meaning = "A restart or a crash empties DRAM.";
+  finding.remedy =
+      "FileDescriptorStoreMax=4096 in the unit, or terraced --keeper and keeper_socket";
+  return finding;
+}
+
+// Memory of clients that are gone and not known to have ended, near its limit.
+Finding CheckFenced(const Subject& subject) {
+  Finding finding{.check = "fenced"};
+  const uint64_t fenced_bytes = subject.stats->Count("fenced_bytes").value_or(0);
+  const uint64_t most_bytes = subject.config.fenced_bytes_max;
+  finding.found =
+      fmt::format("{} of clients that are gone and may still live", FormatBytes(fenced_bytes));
+  if (most_bytes == 0 || fenced_bytes < most_bytes / 2) return finding;
+  finding.level = fenced_bytes >= most_bytes ? FindingLevel::kProblem : FindingLevel::kWarning;
+  finding.found += fmt::format("; the limit is {}", FormatBytes(most_bytes));
+  finding.meaning = "At the limit nothing more is stored.";
+  finding.remedy = "terrace status names sessions that are gone: their processes must end";
+  return finding;
+}
+
+std::optional<Finding> CheckShared(const Subject& subject) {
+  const StatsView& stats = *subject.stats;
+  if (stats.Text("redis.is_ready").empty()) return std::nullopt;
+  Finding finding{.check = "Redis tier", .found = "ready, as the daemon sees it"};
+  if (stats.Text("redis.is_ready") == "true") return finding;
+  finding.level = FindingLevel::kProblem;
+  finding.found = fmt::format("away: {}", stats.Text("redis.trouble"));
+  finding.meaning = "What other hosts stored is a miss until it is back.";
+  finding.remedy = stats.Text("redis.is_refused") == "true"
+                       ? "the login: [redis] credentials_file, or the server's ACL"
+                       : "the server, the network, or IPAddressAllow= of the unit";
+  return finding;
+}
+
+}  // namespace
+
+Finding CheckSocket(const Subject& subject) {
+  Finding finding{.check = "socket"};
+  if (subject.socket_state == SocketState::kAnswers) {
+    finding.found =
+        fmt::format("{}: domain {} answers {}", subject.socket_path,
+                    subject.stats ? subject.stats->Text("domain.name") : "-", subject.own.name);
+    return finding;
+  }
+  finding.found = subject.socket_why;
+  if (subject.socket_state == SocketState::kDenied) {
+    finding.level = FindingLevel::kProblem;
+    finding.meaning = "Engines of this user go on without the cache.";
+    finding.remedy = fmt::format("sudo usermod -aG terrace {}, and a new login", subject.own.name);
+    return finding;
+  }
+  // A host without a daemon is looked at before one is started, too.
+  finding.level = subject.is_socket_named ? FindingLevel::kProblem : FindingLevel::kWarning;
+  finding.meaning = "Without a daemon its own limits, health and tiers are not looked at.";
+  finding.remedy = "journalctl -u terraced, if it ought to run: it says why it ended";
+  return finding;
+}
+
+std::vector<Finding> CheckDaemon(const Subject& subject) {
+  if (!subject.stats) return {};
+  std::vector<Finding> findings = {CheckVersion(subject), CheckHealth(subject),
+                                   CheckHolder(subject), CheckFenced(subject)};
+  if (auto shared = CheckShared(subject)) findings.push_back(std::move(*shared));
+  return findings;
+}
+
+std::vector<Finding> Examine(const Subject& subject) {
+  std::vector<Finding> all = {
+      CheckKernel(subject),       CheckProcessor(subject),    CheckClock(subject),
+      CheckNodes(subject),        CheckConfig(subject),       CheckMemory(subject),
+      CheckHugePages(subject),    CheckSharedMemory(subject), CheckRing(subject),
+      CheckLockedMemory(subject), CheckOpenFiles(subject),    CheckGpu(subject),
+      CheckSocket(subject)};
+  for (const auto check : {CheckDaemon, CheckCores}) {
+    for (Finding& finding : check(subject)) all.push_back(std::move(finding));
+  }
+  // Of defaults there are none.
+  if (subject.config_state != ConfigState::kRead) return all;
+  for (const auto check :
+       {CheckSecrets, CheckDirectories, CheckVolumes, CheckSpace, CheckDrives, CheckRedis}) {
+    for (Finding& finding : check(subject)) all.push_back(std::move(finding));
+  }
+  return all;
+}
+
+}  // namespace terrace::tools

@@ -1,0 +1,137 @@
+#include "tools/terrace/doctor/gather.h"
+
+#include <fmt/core.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <memory>
+#include <optional>
+#include <sstream>
+#include <utility>
+
+#include "daemon/config/config_resolve.h"
+#include "daemon/config/config_text.h"
+
+namespace terrace::tools {
+namespace {
+
+constexpr char kConfigPath[] = "/etc/terrace/terraced.toml";
+constexpr char kDaemonUser[] = "terrace";
+
+// The daemon's Stats; empty with `*why`.
+std::optional<StatsView> AskForStats(const DaemonAddress& address, const std::string& path,
+                                     std::string* why) {
+  ClientOptions options;
+  options.socket_path = path;
+  options.client_name = "terrace";
+  const Result<std::unique_ptr<Client>> client = Client::Create(options, why);
+  if (!client.ok()) return std::nullopt;
+  const Status status = (*client)->WaitConnected(address.deadline_us());
+  const Result<std::string> text =
+      status.ok() ? (*client)->Stats(address.deadline_us()) : Result<std::string>(status);
+  if (text.ok()) {
+    const Result<StatsView> stats = StatsView::Parse(*text);
+    if (stats.ok()) return *stats;
+    *why = "its figures are no JSON object";
+    return std::nullopt;
+  }
+  *why = (*client)->last_error();
+  if (why->empty()) *why = DescribeStatus(text.status());
+  return std::nullopt;
+}
+
+bool IsDenied(const Subject& subject) {
+  int error = 0;
+  const auto file = subject.calls.Stat(subject.socket_path, &error);
+  return file ? S_ISSOCK(file->mode) && !MayWrite(*file, subject.own) : error == EACCES;
+}
+
+void AskDaemon(const DaemonAddress& address, Subject* subject) {
+  subject->socket_path = address.path();
+  subject->is_socket_named = !address.socket_path.empty();
+  subject->socket_why = WhyNobodyListens(subject->socket_path);
+  if (!subject->socket_why.empty()) {
+    subject->socket_state = IsDenied(*subject) ? SocketState::kDenied : SocketState::kSilent;
+    return;
+  }
+  std::string why;
+  subject->stats = AskForStats(address, subject->socket_path, &why);
+  if (subject->stats) {
+    subject->socket_state = SocketState::kAnswers;
+    return;
+  }
+  subject->socket_why = fmt::format("{} is there, and gives no answer within {} ms: {}",
+                                    subject->socket_path, address.timeout_ms, why);
+}
+
+void ReadConfig(const std::string& named_path, const DaemonCommand& running, Subject* subject) {
+  const bool is_named = !named_path.empty() || !running.config_path.empty();
+  subject->config_path = !named_path.empty()            ? named_path
+                         : !running.config_path.empty() ? running.config_path
+                                                        : kConfigPath;
+  int error = 0;
+  const bool is_there = subject->calls.Stat(subject->config_path, &error).has_value();
+  ConfigEnvironment environment = ConfigEnvironment::OfProcess();
+  environment.uid = subject->daemon.uid;
+  const ConfigOverrides overrides{.socket_path = running.socket_path,
+                                  .dram_bytes = running.dram_bytes};
+  DaemonConfig config;
+  const Status read = ReadConfigFile(subject->config_path, &config, &subject->config_why);
+  if (read.ok() && ResolveConfig(overrides, environment, &config, &subject->config_why).ok()) {
+    subject->config_state = ConfigState::kRead;
+    subject->config = std::move(config);
+    return;
+  }
+  subject->config_state = ConfigState::kRefused;
+  if (!is_there && error == ENOENT && !is_named) subject->config_state = ConfigState::kAbsent;
+  const bool is_readable = subject->files.Read(subject->config_path).has_value();
+  if (is_there ? !is_readable : error == EACCES) subject->config_state = ConfigState::kUnread;
+  // Defaults that depend on other keys; where one is missing, the values' own will do here.
+  std::string unused;
+  (void)ResolveConfig(overrides, environment, &subject->config, &unused);
+}
+
+}  // namespace
+
+DaemonCommand ParseDaemonCommand(const std::string& words) {
+  DaemonCommand command;
+  const std::pair<const char*, std::string*> options[] = {{"--config", &command.config_path},
+                                                          {"--socket", &command.socket_path},
+                                                          {"--dram-bytes", &command.dram_bytes}};
+  std::istringstream stream(words);
+  for (std::string word; std::getline(stream, word, '\0');) {
+    for (const auto& [name, value] : options) {
+      if (word == name) std::getline(stream, *value, '\0');
+      if (word.starts_with(std::string(name) + "=")) *value = word.substr(word.find('=') + 1);
+    }
+  }
+  return command;
+}
+
+Subject GatherSubject(const HostFiles& files, const HostCalls& calls, const DaemonAddress& address,
+                      const std::string& config_path) {
+  Subject subject{.files = files, .calls = calls};
+  subject.version = TERRACE_VERSION;
+  subject.own = UserOfProcess(files, "self").value_or(UserFacts{.uid = getuid(), .name = "you"});
+  AskDaemon(address, &subject);
+  DaemonCommand running;
+  if (subject.stats) {
+    const auto pid = subject.stats->Count("pid");
+    const std::string process = std::to_string(pid.value_or(0));
+    // Of another pid namespace the same number is another process, or none.
+    const auto name = files.Read("/proc/" + process + "/comm");
+    if (pid && name && name->starts_with("terraced")) {
+      subject.pid = static_cast<uint32_t>(*pid);
+      running = ParseDaemonCommand(files.Read("/proc/" + process + "/cmdline").value_or(""));
+    }
+  }
+  std::optional<UserFacts> daemon;
+  if (subject.pid) daemon = UserOfProcess(files, std::to_string(*subject.pid));
+  if (!daemon) daemon = UserNamed(files, kDaemonUser);
+  subject.daemon = daemon.value_or(subject.own);
+  ReadConfig(config_path, running, &subject);
+  return subject;
+}
+
+}  // namespace terrace::tools

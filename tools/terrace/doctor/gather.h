@@ -1,0 +1,24 @@
+// Puts together what `terrace doctor` looks at.
+#pragma once
+
+#include <string>
+
+#include "tools/terrace/cli/verb.h"
+#include "tools/terrace/doctor/subject.h"
+
+namespace terrace::tools {
+
+// What the configuration is read from, and with which command line.
+struct DaemonCommand {
+  std::string config_path;
+  std::string socket_path;
+  std::string dram_bytes;
+};
+// Of `words`, a /proc/PID/cmdline: NUL behind each word.
+DaemonCommand ParseDaemonCommand(const std::string& words);
+
+// `config_path` empty: the running daemon's, else the one that is installed.
+Subject GatherSubject(const HostFiles& files, const HostCalls& calls, const DaemonAddress& address,
+                      const std::string& config_path);
+
+}  // namespace terrace::tools

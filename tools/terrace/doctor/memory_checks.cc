@@ -1,0 +1,148 @@
+// Memory: how much there may be, in which pages, and what engines share.
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <string_view>
+
+#include "terrace/units.h"
+#include "tools/terrace/cli/text_table.h"
+#include "tools/terrace/doctor/checks.h"
+
+namespace terrace::tools {
+namespace {
+
+constexpr uint64_t kHugePageBytes = 2 * kMiB;
+constexpr uint64_t kSharedMemoryBytesMin = kGiB;  // of what engines' own libraries want
+
+uint64_t MeminfoBytes(const HostFiles& files, const std::string& name) {
+  const auto text = files.ReadField("/proc/meminfo", name);  // "16384 kB"
+  return text ? std::strtoull(text->c_str(), nullptr, 10) * kKiB : 0;
+}
+
+struct Limit {
+  uint64_t bytes = 0;
+  std::string by;  // "this machine", or a file
+};
+
+// The lowest memory.max from the daemon's cgroup, or this shell's, up to the root.
+Limit LimitOf(const Subject& subject) {
+  Limit limit{.bytes = MeminfoBytes(subject.files, "MemTotal"), .by = "this machine"};
+  const std::string process = subject.pid ? std::to_string(*subject.pid) : "self";
+  const auto groups = subject.files.Read("/proc/" + process + "/cgroup");
+  std::string path;
+  for (std::string_view rest = groups ? *groups : ""; !rest.empty();) {
+    const std::string_view line = rest.substr(0, rest.find('\n'));
+    rest.remove_prefix(std::min(rest.size(), line.size() + 1));
+    if (line.starts_with("0::")) path = line.substr(3);
+  }
+  while (!path.empty()) {
+    const std::string file = "/sys/fs/cgroup" + (path == "/" ? "" : path) + "/memory.max";
+    const auto bytes = subject.files.ReadNumber(file);
+    if (bytes && (limit.bytes == 0 || *bytes < limit.bytes)) limit = {*bytes, file};
+    path = path == "/" ? "" : path.substr(0, std::max<size_t>(path.rfind('/'), 1));
+  }
+  return limit;
+}
+
+// "always" of "[always] inherit never".
+std::string ChosenWord(const std::string& text) {
+  const size_t open = text.find('['), close = text.find(']');
+  if (open == std::string::npos || close == std::string::npos || close < open) return "";
+  return text.substr(open + 1, close - open - 1);
+}
+
+}  // namespace
+
+Finding CheckMemory(const Subject& subject) {
+  Finding finding{.check = "memory"};
+  const Limit limit = LimitOf(subject);
+  if (limit.bytes == 0) {
+    finding.level = FindingLevel::kNote;
+    finding.found = "/proc/meminfo does not say how much there is";
+    return finding;
+  }
+  const HbmConfig& hbm = subject.config.hbm;
+  const uint64_t hbm_bytes = hbm.device == "host" ? hbm.capacity_bytes : 0;
+  const uint64_t wanted_bytes = subject.config.dram_bytes + hbm_bytes;
+  const uint64_t available_bytes = MeminfoBytes(subject.files, "MemAvailable");
+  finding.found = fmt::format("{} configured{}; {} has {}", FormatBytes(wanted_bytes),
+                              hbm_bytes > 0 ? ", [hbm] of device host with it" : "", limit.by,
+                              FormatBytes(limit.bytes));
+  if (wanted_bytes > limit.bytes) {
+    finding.level = FindingLevel::kProblem;
+    finding.meaning = "terraced refuses to start.";
+    finding.remedy = fmt::format("[daemon] dram_bytes = \"{}MiB\"{}",
+                                 (limit.bytes - std::min(limit.bytes, hbm_bytes)) / 4 * 3 / kMiB,
+                                 limit.by == "this machine" ? "" : ", or raise that limit");
+  } else if (!subject.stats && wanted_bytes > available_bytes && available_bytes > 0) {
+    finding.level = FindingLevel::kWarning;
+    finding.found += fmt::format(", of which {} can be had now", FormatBytes(available_bytes));
+    finding.meaning = "Memory runs out while the arena grows: stores are refused from then on.";
+    finding.remedy = "free memory, or lower dram_bytes";
+  } else if (wanted_bytes > limit.bytes / 10 * 9) {
+    finding.level = FindingLevel::kWarning;
+    finding.meaning =
+        "More than nine tenths: a peak of anything else there ends in the OOM killer, whose victim "
+        "may be the daemon.";
+    finding.remedy = "lower dram_bytes";
+  }
+  return finding;
+}
+
+Finding CheckHugePages(const Subject& subject) {
+  Finding finding{.check = "huge pages"};
+  const std::string pool = "/sys/kernel/mm/hugepages/hugepages-2048kB/";
+  const uint64_t all = subject.files.ReadNumber(pool + "nr_hugepages").value_or(0);
+  const uint64_t free = subject.files.ReadNumber(pool + "free_hugepages").value_or(0);
+  const uint64_t reserved = subject.files.ReadNumber(pool + "resv_hugepages").value_or(0);
+  const uint64_t wanted = (subject.config.dram_bytes + kHugePageBytes - 1) / kHugePageBytes;
+  const std::string shmem = ChosenWord(
+      subject.files.Read("/sys/kernel/mm/transparent_hugepage/shmem_enabled").value_or(""));
+  finding.found = fmt::format(
+      "{} of 2 MiB in the pool, {} free, {} wanted; transparent ones of shared memory: "
+      "{}",
+      FormatCount(all), FormatCount(free - std::min(free, reserved)), FormatCount(wanted),
+      shmem.empty() ? "unknown" : shmem);
+  const HugePages choice = subject.config.hugepages;
+  if (choice == HugePages::kOff) {
+    finding.found += "; hugepages is \"off\"";
+    return finding;
+  }
+  // A daemon that runs has taken its own.
+  const uint64_t usable = subject.stats ? all : free - std::min(free, reserved);
+  if (usable >= wanted) return finding;
+  finding.remedy = fmt::format("sudo sysctl vm.nr_hugepages={}", all - usable + wanted);
+  if (choice == HugePages::kOn) {
+    finding.level = FindingLevel::kProblem;
+    finding.meaning = "hugepages is \"on\": terraced refuses to start.";
+    return finding;
+  }
+  if (shmem == "always" || shmem == "within_size" || shmem == "advise" || shmem == "force") {
+    finding.meaning = "The arena gets transparent huge pages, where the kernel finds some.";
+    finding.remedy.clear();
+    return finding;
+  }
+  finding.level = FindingLevel::kNote;
+  finding.meaning =
+      "The arena is of 4 KiB pages: copies and registration with drives and GPUs cost more CPU.";
+  finding.remedy += ", or echo advise | sudo tee /sys/kernel/mm/transparent_hugepage/shmem_enabled";
+  return finding;
+}
+
+Finding CheckSharedMemory(const Subject& subject) {
+  Finding finding{.check = "/dev/shm"};
+  const auto volume = subject.calls.Volume("/dev/shm");
+  if (volume && volume->total_bytes >= kSharedMemoryBytesMin) {
+    finding.found = FormatBytes(volume->total_bytes) + "; Terrace itself needs none of it";
+    return finding;
+  }
+  finding.level = FindingLevel::kNote;
+  finding.found = volume ? FormatBytes(volume->total_bytes) : "not there";
+  finding.meaning =
+      "Nothing for Terrace, whose memory files lie elsewhere. Engines with several workers (NCCL) "
+      "need it, and fail to start with less.";
+  finding.remedy = "docker run --shm-size 8g, or an emptyDir of medium Memory in the pod";
+  return finding;
+}
+
+}  // namespace terrace::tools

@@ -1,0 +1,68 @@
+// What `terrace doctor` looks at: a host, a configuration, and the daemon, if one answers. Gathered
+// once; the checks are plain functions of it.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "daemon/config/config.h"
+#include "tools/terrace/cli/stats_view.h"
+#include "tools/terrace/doctor/host.h"
+
+namespace terrace::tools {
+
+// Whom permissions are asked for.
+struct UserFacts {
+  uint32_t uid = 0;
+  std::vector<uint32_t> gids;
+  std::string name;  // for people: "terrace", or "uid 1000"
+
+  bool Has(uint32_t gid) const;
+};
+
+enum class ConfigState : uint8_t {
+  kRead,
+  kAbsent,   // nobody named one, and there is none: defaults
+  kUnread,   // it is there, and this user may not read it
+  kRefused,  // it is wrong, or the one that was named is not there
+};
+
+// How the socket answered.
+enum class SocketState : uint8_t {
+  kAnswers,
+  kDenied,  // this user may not
+  kSilent,  // nobody listens
+};
+
+struct Subject {
+  const HostFiles& files;
+  const HostCalls& calls;
+
+  std::string config_path;
+  ConfigState config_state = ConfigState::kAbsent;
+  std::string config_why;  // of kUnread and kRefused
+  DaemonConfig config;     // defaults unless it was read
+
+  std::string socket_path;
+  bool is_socket_named = false;  // by the person who asks
+  SocketState socket_state = SocketState::kSilent;
+  std::string socket_why;  // unless it answers: a sentence with its remedy
+
+  std::optional<StatsView> stats;  // of the daemon that answers
+  std::optional<uint32_t> pid;     // the same, where this namespace has its process
+  std::string version;             // of this command, such as "0.2.0"
+
+  UserFacts own;     // who asks
+  UserFacts daemon;  // whose the daemon is, or would be
+};
+
+// The process `pid`'s user, or this one's for "self"; absent if /proc does not say.
+std::optional<UserFacts> UserOfProcess(const HostFiles& files, const std::string& pid);
+// A user of /etc/passwd with its groups of /etc/group.
+std::optional<UserFacts> UserNamed(const HostFiles& files, const std::string& name);
+// Whether the mode of a file lets a user write to it.
+bool MayWrite(const FileFacts& file, const UserFacts& user);
+
+}  // namespace terrace::tools
