@@ -36,6 +36,7 @@ class Verb {
 
 // One a file, in the order in which --help lists them.
 std::unique_ptr<Verb> MakeStatusVerb();
+std::unique_ptr<Verb> MakeTopVerb();
 std::unique_ptr<Verb> MakeDoctorVerb();
 std::unique_ptr<Verb> MakeListVerb();
 std::unique_ptr<Verb> MakeTreeVerb();

@@ -34,6 +34,7 @@ class CommandLine {
     app_.set_version_flag("--version", std::string("terrace ") + BuildVersion());
     app_.get_formatter()->column_width(34);
     Add(arguments_, MakeStatusVerb());
+    Add(arguments_, MakeTopVerb());
     Add(arguments_, MakeDoctorVerb());
     Add(arguments_, MakeListVerb());
     Add(arguments_, MakeTreeVerb());
