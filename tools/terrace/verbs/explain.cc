@@ -9,8 +9,10 @@
 #include <nlohmann/json.hpp>
 
 #include "tools/terrace/cli/admin_link.h"
+#include "tools/terrace/cli/admin_requests.h"
 #include "tools/terrace/cli/block_listing.h"
 #include "tools/terrace/cli/introspection_names.h"
+#include "tools/terrace/cli/miss_text.h"
 #include "tools/terrace/cli/stats_view.h"
 #include "tools/terrace/cli/text_table.h"
 #include "tools/terrace/trace/vllm_hash.h"
@@ -30,11 +32,6 @@ constexpr std::array<std::string_view, 8> kReasonNames = {
 constexpr std::streamoff kPromptBytesMax = 64 << 20;
 const std::string kTerraceHash = "terrace";
 const std::string kVllmHash = "sha256_cbor";
-
-struct Explained {
-  ExplainReply reply;
-  std::vector<ExplainNear> nears;
-};
 
 template <size_t bytes>
 std::string TextOf(const char (&text)[bytes]) {
@@ -121,36 +118,31 @@ class ExplainVerb : public Verb {
     const auto link = AdminLink::Open(address_);
     if (link == nullptr || !ChooseGroup(*link)) return kExitFailed;
     if (!prompt_path_.empty() && !HashPrompt(*link, *chosen_, &keys_)) return kExitFailed;
-    Explained explained;
-    if (!Ask(*link, *chosen_, keys_, &explained)) return kExitFailed;
+    const auto explained = AskExplain(*link, {.group = *chosen_, .keys = keys_});
+    if (!explained) return kExitFailed;
     // The same tokens under a Space that differs in one field are other keys.
-    for (const ExplainNear& near : explained.nears) {
-      Explained other;
+    for (const ExplainNear& near : explained->nears) {
       std::vector<BlockKey> keys;
       near_counts_.push_back(std::nullopt);
       if (tokens_.empty() || near.block_tokens == 0) continue;
       if (!AppendKeys(*link, near.group, near.block_tokens, &keys).empty()) continue;
-      if (!keys.empty() && Ask(*link, near.group, keys, &other)) {
-        near_counts_.back() = other.reply.block_count;
+      if (keys.empty()) continue;
+      if (const auto other = AskExplain(*link, {.group = near.group, .keys = keys})) {
+        near_counts_.back() = other->reply.block_count;
       }
     }
     if (is_json_) {
-      PrintJson(ToJson(explained));
+      PrintJson(ToJson(*explained));
     } else {
-      PrintText(Render(explained));
+      PrintText(Render(*explained));
     }
     return kExitOk;
   }
 
  private:
   bool ChooseGroup(AdminLink& link) {
-    const protocol::StatsRequest asked;
-    const auto body = link.Ask(protocol::Verb::kStats, std::as_bytes(std::span(&asked, 1)));
-    if (!body.ok()) return Fail("the daemon does not tell its groups: " + link.why()) == kExitOk;
-    const auto parsed = StatsView::Parse(
-        std::string_view(reinterpret_cast<const char*>(body->data()), body->size()));
-    if (!parsed.ok()) return Fail("the daemon's Stats are no JSON object") == kExitOk;
-    stats_ = *parsed;
+    stats_ = FetchStats(link);
+    if (!stats_) return false;
     const std::vector<StatsView> groups = stats_->Each("groups");
     if (group_.empty() && groups.size() == 1) group_ = groups[0].Text("name");
     if (group_.empty()) {
@@ -205,48 +197,6 @@ class ExplainVerb : public Verb {
     return "";
   }
 
-  static bool Ask(AdminLink& link, const GroupId& group, const std::vector<BlockKey>& keys,
-                  Explained* explained) {
-    const protocol::ExplainRequest request{.group = group,
-                                           .key_count = static_cast<uint32_t>(keys.size())};
-    std::vector<std::byte> body(sizeof(request) + keys.size() * sizeof(BlockKey));
-    std::memcpy(body.data(), &request, sizeof(request));
-    std::memcpy(body.data() + sizeof(request), keys.data(), keys.size() * sizeof(BlockKey));
-    const auto answer = link.Ask(protocol::kVerbExplain, body);
-    if (!answer.ok()) return Fail("the daemon did not answer Explain: " + link.why()) == kExitOk;
-    ExplainReply& reply = explained->reply;
-    if (answer->size() < sizeof(reply)) return Fail("Explain's answer is too short") == kExitOk;
-    std::memcpy(&reply, answer->data(), sizeof(reply));
-    if (answer->size() != sizeof(reply) + size_t{reply.near_count} * sizeof(ExplainNear)) {
-      return Fail("Explain's answer has another size") == kExitOk;
-    }
-    explained->nears.resize(reply.near_count);
-    if (reply.near_count > 0) {
-      std::memcpy(explained->nears.data(), answer->data() + sizeof(reply),
-                  answer->size() - sizeof(reply));
-    }
-    return true;
-  }
-
-  static std::string CauseText(const ExplainReply& reply) {
-    switch (reply.cause) {
-      case protocol::MissCause::kCapacity:
-        return "evicted to make room";
-      case protocol::MissCause::kQuota:
-        return "no room could be made for it, or its room went back to another domain";
-      case protocol::MissCause::kAdmission:
-        return "evicted from DRAM, and not thought worth writing below";
-      case protocol::MissCause::kExpired:
-        return "past its time to live";
-      case protocol::MissCause::kCorrupt:
-        return "its bytes were not those that were stored";
-      case protocol::MissCause::kOperator:
-        return "evicted by an operator";
-      default:
-        return "gone";
-    }
-  }
-
   static std::string ReasonText(const ExplainReply& reply) {
     const std::string age = FormatMilliseconds(reply.age_ms);
     switch (reply.reason) {
@@ -255,7 +205,7 @@ class ExplainVerb : public Verb {
       case StopReason::kNeverSeen:
         return "never stored, or longer ago than the daemon remembers";
       case StopReason::kForgotten:
-        return fmt::format("{}, {} ago", CauseText(reply), age);
+        return fmt::format("{}, {} ago", CauseText(reply.cause), age);
       case StopReason::kExpired:
         return fmt::format("past its time to live since {}", age);
       case StopReason::kBeingWritten:

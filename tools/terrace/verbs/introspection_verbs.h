@@ -9,6 +9,8 @@ namespace terrace::tools {
 
 std::unique_ptr<Verb> MakeHitRateVerb();
 std::unique_ptr<Verb> MakeExplainVerb();
+std::unique_ptr<Verb> MakeSpacesVerb();
+std::unique_ptr<Verb> MakeShowVerb();
 std::unique_ptr<Verb> MakePlanVerb();
 VerbFamily MakeTraceVerbs();
 

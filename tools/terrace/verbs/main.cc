@@ -36,7 +36,9 @@ class CommandLine {
     Add(arguments_, MakeStatusVerb());
     Add(arguments_, MakeTopVerb());
     Add(arguments_, MakeDoctorVerb());
+    Add(arguments_, MakeSpacesVerb());
     Add(arguments_, MakeListVerb());
+    Add(arguments_, MakeShowVerb());
     Add(arguments_, MakeTreeVerb());
     Add(arguments_, MakeEvictVerb());
     Add(arguments_, MakeHitRateVerb());

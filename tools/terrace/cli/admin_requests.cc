@@ -1,0 +1,79 @@
+#include "tools/terrace/cli/admin_requests.h"
+
+#include <fmt/core.h>
+
+#include <cstddef>
+#include <cstring>
+#include <string_view>
+
+#include "tools/terrace/cli/verb.h"
+
+namespace terrace::tools {
+
+std::optional<StatsView> FetchStats(AdminLink& link) {
+  const protocol::StatsRequest asked;
+  const auto body = link.Ask(protocol::Verb::kStats, std::as_bytes(std::span(&asked, 1)));
+  if (!body.ok()) {
+    Fail("the daemon did not answer Stats: " + link.why());
+    return std::nullopt;
+  }
+  const auto parsed =
+      StatsView::Parse(std::string_view(reinterpret_cast<const char*>(body->data()), body->size()));
+  if (!parsed.ok()) {
+    Fail("the daemon's Stats are no JSON object. Are `terrace` and `terraced` of one release?");
+    return std::nullopt;
+  }
+  return *parsed;
+}
+
+bool ListBlocks(AdminLink& link, const ListPages& pages, const ListTaker& take) {
+  protocol::ListRequest request{.entry_count_max = pages.page_entries, .root = pages.root};
+  std::vector<protocol::ListEntry> entries;
+  do {
+    const auto body = link.Ask(protocol::Verb::kList, std::as_bytes(std::span(&request, 1)));
+    if (!body.ok()) return Fail("the daemon did not answer List: " + link.why()) == kExitOk;
+    protocol::ListReply reply;
+    if (body->size() < sizeof(reply)) return Fail("List's answer is too short") == kExitOk;
+    std::memcpy(&reply, body->data(), sizeof(reply));
+    const size_t entry_bytes = size_t{reply.entry_count} * sizeof(protocol::ListEntry);
+    if (body->size() != sizeof(reply) + entry_bytes) {
+      return Fail("List's answer has another size") == kExitOk;
+    }
+    entries.resize(reply.entry_count);
+    if (entry_bytes > 0) std::memcpy(entries.data(), body->data() + sizeof(reply), entry_bytes);
+    if (!take(entries)) return true;
+    request.cursor = reply.cursor;
+  } while (request.cursor != 0);
+  return true;
+}
+
+std::optional<Explained> AskExplain(AdminLink& link, const ExplainQuery& query) {
+  const auto refuse = [](const std::string& why) {
+    Fail(why);
+    return std::nullopt;
+  };
+  const protocol::ExplainRequest request{.group = query.group,
+                                         .key_count = static_cast<uint32_t>(query.keys.size()),
+                                         .flags = query.flags};
+  std::vector<std::byte> body(sizeof(request) + query.keys.size_bytes());
+  std::memcpy(body.data(), &request, sizeof(request));
+  std::memcpy(body.data() + sizeof(request), query.keys.data(), query.keys.size_bytes());
+  const auto answer = link.Ask(protocol::kVerbExplain, body);
+  if (!answer.ok()) return refuse("the daemon did not answer Explain: " + link.why());
+  Explained explained;
+  std::span<const std::byte> rest = *answer;
+  if (rest.size() < sizeof(explained.reply)) return refuse("Explain's answer is too short");
+  std::memcpy(&explained.reply, rest.data(), sizeof(explained.reply));
+  rest = rest.subspan(sizeof(explained.reply));
+  const size_t near_bytes = size_t{explained.reply.near_count} * sizeof(protocol::ExplainNear);
+  if (rest.size() < near_bytes) return refuse("Explain's answer has another size");
+  explained.nears.resize(explained.reply.near_count);
+  if (near_bytes > 0) std::memcpy(explained.nears.data(), rest.data(), near_bytes);
+  rest = rest.subspan(near_bytes);
+  const bool is_asked = (query.flags & protocol::kExplainMembers) != 0;
+  if (is_asked && !rest.empty()) explained.members = ReadSpaceMembers(rest);
+  if (!rest.empty() && !explained.members) return refuse("Explain's answer has another size");
+  return explained;
+}
+
+}  // namespace terrace::tools

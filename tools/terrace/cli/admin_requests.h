@@ -1,0 +1,44 @@
+// Requests over an AdminLink that several verbs make. Each tells the person on stderr what went
+// wrong, if anything does.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "terrace/block_key.h"
+#include "terrace/protocol.h"
+#include "terrace/protocol_introspection.h"
+#include "tools/terrace/cli/admin_link.h"
+#include "tools/terrace/cli/space_text.h"
+#include "tools/terrace/cli/stats_view.h"
+
+namespace terrace::tools {
+
+std::optional<StatsView> FetchStats(AdminLink& link);
+
+// Blocks of all groups, parents before children, page by page; `root` not zero: of its subtree
+// alone. Until there are no more, or `take` answers false.
+using ListTaker = std::function<bool(std::span<const protocol::ListEntry>)>;
+struct ListPages {
+  BlockKey root;
+  uint32_t page_entries = protocol::kBlocksPerTurnMax;
+};
+bool ListBlocks(AdminLink& link, const ListPages& pages, const ListTaker& take);
+
+struct Explained {
+  protocol::ExplainReply reply;
+  std::vector<protocol::ExplainNear> nears;
+  // With protocol::kExplainMembers; absent of a daemon that does not tell them.
+  std::optional<std::vector<SpaceMember>> members;
+};
+struct ExplainQuery {
+  GroupId group;
+  std::span<const BlockKey> keys;  // at least one
+  uint32_t flags = 0;
+};
+std::optional<Explained> AskExplain(AdminLink& link, const ExplainQuery& query);
+
+}  // namespace terrace::tools
