@@ -4,7 +4,7 @@
 What BUILD installs works wherever it is put: with `cmake --install --prefix`, under a DESTDIR, and
 moved after that. There EXAMPLE is built by a Makefile's means (pkg-config, cc -std=c99) and by
 CMake's (find_package), and starts; units name the programs and the configuration of their prefix,
-which exist; and no file names a prefix that is not its own.
+which exist; shells find the command's completions; and no file names a prefix that is not its own.
 """
 import os
 import pathlib
@@ -76,6 +76,16 @@ def expect_units(root, prefix, config):
             raise SystemExit(f"the unit names {path}, which is not installed")
 
 
+def expect_completions(root, prefix):
+    """Shells find what completes the command, and bash can read it."""
+    share = pathlib.Path(f"{root}{prefix}/share")
+    for name in ("bash-completion/completions/terrace", "zsh/site-functions/_terrace",
+                 "fish/vendor_completions.d/terrace.fish"):
+        if not (share / name).is_file():
+            raise SystemExit(f"{share / name} is not installed")
+    run(["bash", "-n", share / "bash-completion/completions/terrace"])
+
+
 def expect_no_other_prefix(root, others):
     for path in root.rglob("*"):
         if path.suffix in TEXTS and path.is_file():
@@ -91,6 +101,7 @@ def main():
         prefix = scratch / "prefix"
         install(build, prefix)
         expect_units("", prefix, prefix / "etc/terrace")
+        expect_completions("", prefix)
         expect_no_other_prefix(prefix, ["/usr/local"])
         moved = scratch / "moved"
         shutil.move(prefix, moved)
@@ -100,6 +111,7 @@ def main():
         staged = scratch / "staged"
         install(build, "/opt/terrace", staged)
         expect_units(staged, "/opt/terrace", "/etc/opt/terrace/terrace")
+        expect_completions(staged, "/opt/terrace")
         expect_no_other_prefix(staged, ["/usr/local", staged, prefix])
         (scratch / "by_destdir").mkdir()
         expect_builds(staged / "opt/terrace", example, scratch / "by_destdir")

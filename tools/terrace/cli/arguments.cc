@@ -4,9 +4,42 @@
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
 #include <cstdint>
+#include <sstream>
 #include <utility>
 
 namespace terrace::tools {
+namespace {
+
+std::string FirstLine(const std::string& text) { return text.substr(0, text.find('\n')); }
+
+DescribedArgument Describe(const CLI::Option& option) {
+  DescribedArgument described{.description = FirstLine(option.get_description()),
+                              .is_option = !option.get_positional()};
+  for (const std::string& name : option.get_lnames()) described.names.push_back("--" + name);
+  for (const std::string& name : option.get_snames()) described.names.push_back("-" + name);
+  if (!described.is_option) described.names = {option.get_name(true)};
+  if (option.get_items_expected_max() == 0) return described;
+  // The type, and behind a colon what a check says of its values: of a list "{a,b}".
+  const std::string type = option.get_type_name();
+  const size_t colon = type.find(':');
+  described.type = type.substr(0, colon);
+  if (colon == std::string::npos || !type.substr(colon).starts_with(":{")) return described;
+  std::istringstream words(type.substr(colon + 2, type.find('}', colon) - colon - 2));
+  for (std::string word; std::getline(words, word, ',');) described.words.push_back(word);
+  return described;
+}
+
+DescribedCommand Describe(const CLI::App& app) {
+  DescribedCommand command{.name = app.get_name(), .description = FirstLine(app.get_description())};
+  for (const CLI::Option* option : app.get_options()) {
+    command.arguments.push_back(Describe(*option));
+  }
+  const auto all = [](const CLI::App*) { return true; };
+  for (const CLI::App* verb : app.get_subcommands(all)) command.verbs.push_back(Describe(*verb));
+  return command;
+}
+
+}  // namespace
 
 Argument& Argument::Type(const std::string& name) {
   option_->type_name(name);
@@ -90,5 +123,7 @@ Argument Arguments::AddFlag(const std::string& name, bool& value, const std::str
 }
 
 bool Arguments::is_named() const { return app_->parsed(); }
+
+DescribedCommand Arguments::Describe() const { return tools::Describe(*app_); }
 
 }  // namespace terrace::tools

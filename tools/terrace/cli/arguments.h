@@ -38,6 +38,21 @@ class Argument {
   CLI::Option* option_;
 };
 
+// What --help tells, for who wants it otherwise than as that text.
+struct DescribedArgument {
+  std::vector<std::string> names;  // "--json", "-h"; of a word without dashes "KEY"
+  std::string description;         // its first line
+  std::string type;                // of the value: "FILE", "N"; empty: a flag
+  std::vector<std::string> words;  // the only values there are; empty: any
+  bool is_option = true;           // has dashes
+};
+struct DescribedCommand {
+  std::string name;
+  std::string description;
+  std::vector<DescribedArgument> arguments;
+  std::vector<DescribedCommand> verbs;  // of the command, or of a family
+};
+
 // All of one verb, or of the whole command.
 class Arguments {
  public:
@@ -50,6 +65,7 @@ class Arguments {
 
   // REQUIRES: the command line is parsed. Whether it names this verb.
   bool is_named() const;
+  DescribedCommand Describe() const;
 
  private:
   CLI::App* app_;

@@ -44,6 +44,7 @@ std::unique_ptr<Verb> MakeEvictVerb();
 std::unique_ptr<Verb> MakeReplayVerb();
 std::unique_ptr<Verb> MakeFsckVerb();
 std::unique_ptr<Verb> MakeAuditVerb();
+std::unique_ptr<Verb> MakeCompletionsVerb();
 
 std::unique_ptr<Verb> MakeBenchStoreVerb();
 std::unique_ptr<Verb> MakeBenchLoadVerb();

@@ -47,6 +47,7 @@ class CommandLine {
     Add(arguments_, MakePlanVerb());
     Add(arguments_, MakeFsckVerb());
     Add(arguments_, MakeAuditVerb());
+    Add(arguments_, MakeCompletionsVerb());
     AddFamily(MakeDomainVerbs());
     AddFamily(MakeTraceVerbs());
     AddFamily(MakeBenchVerbs());
