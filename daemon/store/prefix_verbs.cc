@@ -134,8 +134,10 @@ class PrefixHolder {
       held_.push_back(id);
       found_.push_back(found);
     }
+    // Nobody waits for a Prefetch.
+    const bool is_cut = target_.slots != nullptr && LeaveWhatIsComputedSooner();
     Append();
-    if (held_.size() < query_.keys.size()) ExpectMore(blocks_left);
+    if (held_.size() < query_.keys.size() && !is_cut) ExpectMore(blocks_left);
     return held_.size() == query_.keys.size();
   }
 
@@ -186,6 +188,28 @@ class PrefixHolder {
   }
 
  private:
+  // What comes later than computing all from there on would take stays below.
+  bool LeaveWhatIsComputedSooner() {
+    const auto is_coming = [](Visibility found) {
+      return found == Visibility::kBelow || found == Visibility::kFilling;
+    };
+    const auto first = std::ranges::find_if(found_, is_coming);
+    if (first == found_.end()) return false;
+    const auto coming_count = static_cast<uint64_t>(std::count_if(first, found_.end(), is_coming));
+    const auto last = std::find_if(found_.rbegin(), found_.rend(), is_coming);
+    const BlockId last_id = held_[static_cast<size_t>(found_.rend() - last) - 1];
+    const uint64_t ahead_bytes = (coming_count - 1) * caller_.group->block_bytes();
+    const auto first_index = static_cast<size_t>(first - found_.begin());
+    const uint64_t left_count = held_.size() - first_index;
+    if (ComingFrom(*caller_.rooms, last_id, ahead_bytes).eta_us <=
+        ComputeUs(*caller_.group, query_, left_count)) {
+      return false;
+    }
+    held_.resize(first_index);
+    found_.resize(first_index);
+    return true;
+  }
+
   // Blocks that the shared tier may have.
   void ExpectMore(uint32_t blocks_left) {
     BlockId parent = held_.empty() ? kBlockNone : held_.back();
@@ -529,7 +553,8 @@ void AcquireOperation::Finish(const KeysQuery& query) {
     if (query.hints.recompute_ns_per_token != 0) {
       caller.group->recompute_ns_per_token = query.hints.recompute_ns_per_token;
     }
-    PromisedHits promised(query.group_index, block_count, answer_->spans);
+    PromisedHits promised(query.group_index, block_count, query.hints.recompute_ns_per_token,
+                          answer_->spans);
     const PendingId pending = caller.rooms->pending.Find(query.session, query.request_id);
     if (pending != kPendingNone &&
         caller.rooms->waiters.Arm(pending, store.DeadlineUs(query.hints))) {

@@ -26,6 +26,13 @@ Coming ComingFrom(const DomainRooms& rooms, BlockId id, uint64_t ahead_bytes) {
   return {.tier = from.kind(), .eta_us = capped(from.PredictReadUs(bytes))};
 }
 
+uint64_t ComputeUs(const Group& group, const KeysQuery& query, uint64_t block_count) {
+  const uint64_t ns_per_token = query.hints.recompute_ns_per_token != 0
+                                    ? query.hints.recompute_ns_per_token
+                                    : group.recompute_ns_per_token;
+  return ns_per_token == 0 ? kNever : block_count * group.block_tokens() * ns_per_token / 1000;
+}
+
 void AppendDeviceSlots(const Group& group, const CacheDomain& domain, const Block& block,
                        uint64_t member_mask, std::vector<SlotAddress>* slots) {
   const BlockCopy& copy = block.lower[domain.device_tier];

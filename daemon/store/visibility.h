@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "daemon/block/keys_query.h"
 #include "daemon/store/store_rooms.h"
 #include "terrace/protocol.h"
 
@@ -50,6 +51,10 @@ struct Coming {
   uint32_t eta_us = 0;
 };
 Coming ComingFrom(const DomainRooms& rooms, BlockId id, uint64_t ahead_bytes);
+
+// What computing so many blocks takes the engine, as it said, or another one of the group before
+// it; kNever if nobody did.
+uint64_t ComputeUs(const Group& group, const KeysQuery& query, uint64_t block_count);
 
 // Where the members of `member_mask` lie on the device. REQUIRES: CacheDomain::IsOnDevice.
 void AppendDeviceSlots(const Group& group, const CacheDomain& domain, const Block& block,
