@@ -57,7 +57,7 @@ Status MatchOperation::Walk(const KeysQuery& query) {
     }
     BlockSpan span{.first_block = index, .block_count = 1};
     if (found != Visibility::kReady) {
-      const Coming coming = ComingFrom(*caller.rooms, id, 0);
+      const Coming coming = ComingFrom(*caller.rooms, id, &answer_->walk.unqueued);
       span.state = SpanState::kComing;
       span.tier = coming.tier;
       span.eta_us = coming.eta_us;
@@ -157,7 +157,8 @@ class PrefixHolder {
       }
       if (found_[i] == Visibility::kFilling) caller_.rooms->mover.Reprioritize(held_[i], Order());
       if (found_[i] == Visibility::kToVerify) caller_.rooms->verifier.VerifyForReader(held_[i]);
-      if (!WalkOn(*caller_.group, MembersFor(b, found_[i]), target_.walk)) return CutAt(index, i);
+      if (!WalkOn(*caller_.group, MembersSeen(domain, b, found_[i]), target_.walk))
+        return CutAt(index, i);
       AppendToSpans(SpanOf(held_[i], found_[i], index), target_.spans);
       caller_.rooms->residency.hints.CountHit(held_[i]);
       caller_.rooms->shared_writer.Offer(held_[i], SharedWriter::Moment::kServed);
@@ -188,25 +189,13 @@ class PrefixHolder {
   }
 
  private:
-  // What comes later than computing all from there on would take stays below.
+  // True if something was left where it is: the engine has computed it before it would come.
   bool LeaveWhatIsComputedSooner() {
-    const auto is_coming = [](Visibility found) {
-      return found == Visibility::kBelow || found == Visibility::kFilling;
-    };
-    const auto first = std::ranges::find_if(found_, is_coming);
-    if (first == found_.end()) return false;
-    const auto coming_count = static_cast<uint64_t>(std::count_if(first, found_.end(), is_coming));
-    const auto last = std::find_if(found_.rbegin(), found_.rend(), is_coming);
-    const BlockId last_id = held_[static_cast<size_t>(found_.rend() - last) - 1];
-    const uint64_t ahead_bytes = (coming_count - 1) * caller_.group->block_bytes();
-    const auto first_index = static_cast<size_t>(first - found_.begin());
-    const uint64_t left_count = held_.size() - first_index;
-    if (ComingFrom(*caller_.rooms, last_id, ahead_bytes).eta_us <=
-        ComputeUs(*caller_.group, query_, left_count)) {
-      return false;
-    }
-    held_.resize(first_index);
-    found_.resize(first_index);
+    const size_t kept_count = WorthLoading(caller_, query_, *target_.walk, held_, found_);
+    if (kept_count == held_.size()) return false;
+    caller_.rooms->mover.ReadBehind(std::span(held_).subspan(kept_count));
+    held_.resize(kept_count);
+    found_.resize(kept_count);
     return true;
   }
 
@@ -252,11 +241,6 @@ class PrefixHolder {
     const Block& b = caller_.domain().block(id);
     return b.phase == BlockPhase::kSealed && caller_.domain().IsOnDevice(b) &&
            !caller_.rooms->residency.candidates.IsExpired(id);
-  }
-  uint64_t MembersFor(const Block& b, Visibility found) const {
-    const CacheDomain& domain = caller_.domain();
-    return found == Visibility::kOnDevice ? b.lower[domain.device_tier].member_mask
-                                          : MembersOf(domain, b);
   }
   void AnswerOnDevice(uint32_t index, const Block& b) {
     CacheDomain& domain = caller_.domain();
@@ -310,8 +294,8 @@ class PrefixHolder {
         found != Visibility::kToVerify) {
       return span;
     }
-    const Coming coming = ComingFrom(*caller_.rooms, id, coming_bytes_);
-    coming_bytes_ += caller_.group->block_bytes();
+    const Coming coming = ComingFrom(*caller_.rooms, id, &target_.walk->unqueued);
+    target_.walk->wait_us = std::max(target_.walk->wait_us, coming.eta_us);
     span.state = SpanState::kComing;
     span.tier = coming.tier;
     span.eta_us = coming.eta_us;
@@ -332,7 +316,6 @@ class PrefixHolder {
   const Target target_;
   std::vector<BlockId> held_;
   std::vector<Visibility> found_;
-  uint64_t coming_bytes_ = 0;
 };
 
 // Opens the lease and the pending request of a new Acquire or Prefetch.

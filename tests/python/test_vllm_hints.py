@@ -348,17 +348,25 @@ def test_without_anything_known_of_costs_all_is_loaded():
     assert arrivals.worth(spans, 4, arrivals.Prompt(0, 82, 8), empty) == arrivals.Promise(4)
 
 
-@pytest.mark.parametrize("eta_s, loaded, policy", [(0.010, 72, "recompute"), (9.0, 16, "recompute"),
-                                                   (0.010, 72, "fail")])
-def test_the_engine_computes_what_would_come_too_late(daemon, monkeypatch, eta_s, loaded, policy):
+def engine_with_blocks_coming(daemon, monkeypatch, eta_s):
+    """One whose prompts take 1 ms a token, and of whose hits all but READY is to come."""
     engine = warmed_engine(daemon)
-    half, waits = engine.connector.side.scheduler, []
-    half.hints.cost.learn(terrace.prefill_cost.StepWork.of([(0, 64)]), 0.064)
-    half.hints.cost.learn(terrace.prefill_cost.StepWork.of([(0, 64)]), 0.064)
-    half._may_give_up = policy == "recompute"
+    cost = engine.connector.side.scheduler.hints.cost
+    for _ in range(2):
+        cost.learn(terrace.prefill_cost.StepWork.of([(0, 64)]), 0.064)
+    monkeypatch.setattr(terrace.leases.ReadLease, "ready_count", property(lambda _: READY[1]))
     monkeypatch.setattr(terrace.leases.ReadLease, "spans", property(lambda lease: [
         terrace.calls.Span(*READY),
         terrace.calls.Span(2, lease.block_count - 2, "coming", "nvme", eta_s)]))
+    return engine
+
+
+@pytest.mark.parametrize("eta_s, loaded, policy", [(0.010, 72, "recompute"), (9.0, 16, "recompute"),
+                                                   (0.010, 72, "fail")])
+def test_the_engine_computes_what_would_come_too_late(daemon, monkeypatch, eta_s, loaded, policy):
+    engine, waits = engine_with_blocks_coming(daemon, monkeypatch, eta_s), []
+    half = engine.connector.side.scheduler
+    half._may_give_up = policy == "recompute"
     copy = terrace.vllm.worker.WorkerHalf._copy
     monkeypatch.setattr("terrace.vllm.worker.WorkerHalf._copy", lambda self, load, deadline: (
         waits.append(load.wait_s), copy(self, load, deadline))[1])
@@ -368,6 +376,42 @@ def test_the_engine_computes_what_would_come_too_late(daemon, monkeypatch, eta_s
     assert waits == [pytest.approx(0.072, rel=0.01) if loaded == 72 and policy == "recompute"
                      else None]
     expect_nothing_held(daemon, engine)
+
+
+def test_what_has_come_while_a_request_waited_its_turn_is_loaded(daemon, monkeypatch):
+    engine, asked = engine_with_blocks_coming(daemon, monkeypatch, 9.0), []
+    half = engine.connector.side.scheduler
+    matched = half.matched_tokens
+
+    def ask_again(request, local_tokens):
+        asked.append(matched(request, local_tokens))
+        monkeypatch.setattr(terrace.leases.ReadLease, "ready_count",
+                            property(lambda lease: lease.block_count))
+        asked.append(matched(request, local_tokens))
+        return asked[-1]
+
+    half.matched_tokens = ask_again
+    serve(engine)
+    assert asked == [16, 72] and engine.counts["loaded_tokens"] == 72
+    assert half.counters["left_tokens"] == 0
+    expect_nothing_held(daemon, engine)
+
+
+@pytest.mark.parametrize("ready_count, found, wanted", [(9, 9, 9), (8, 9, 0), (0, 9, 0)])
+def test_of_windows_nothing_is_loaded_before_all_has_come(ready_count, found, wanted):
+    half = types.SimpleNamespace(windows=(0, 64))
+    lease = types.SimpleNamespace(ready_count=ready_count, block_count=found)
+    promise = terrace.vllm.arrivals.Promise(0)
+    assert terrace.vllm.scheduler.SchedulerHalf._with_what_has_come(
+        half, promise, lease, 9).block_count == wanted
+
+
+def test_what_has_left_a_lease_is_not_promised_any_more():
+    half = types.SimpleNamespace(windows=(0,))
+    lease = types.SimpleNamespace(ready_count=1, block_count=4)
+    promise = terrace.vllm.arrivals.Promise(9, 0.5)
+    assert terrace.vllm.scheduler.SchedulerHalf._with_what_has_come(
+        half, promise, lease, 9) == (4, 0.5)
 
 
 def test_a_load_that_computing_has_overtaken_is_given_up(monkeypatch):

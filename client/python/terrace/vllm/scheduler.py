@@ -171,16 +171,23 @@ class SchedulerHalf:
             return 0
         if tracked.promise is None:
             tracked.promise = self._promise_of(request, lookup.lease, first, last)
+        tracked.promise = self._with_what_has_come(tracked.promise, lookup.lease, last - first)
         return tracked.promise.block_count * self.block_tokens
 
     def _promise_of(self, request: Any, lease: Any, first: int, last: int) -> Promise:
-        """What of the hit is loaded: asked twice, it is answered as before."""
-        found = lease.block_count
-        promise = worth(lease.spans, min(found, last - first),
+        promise = worth(lease.spans, min(lease.block_count, last - first),
                         Prompt(first * self.block_tokens, request.num_tokens, self.block_tokens),
                         self.hints.cost, is_whole=any(self.windows))
-        self.counters["left_tokens"] += max(0, found - promise.block_count) * self.block_tokens
         return promise if self._may_give_up else promise._replace(wait_s=None)
+
+    def _with_what_has_come(self, promise: Promise, lease: Any, count_max: int) -> Promise:
+        """A request that waits for its turn is asked about again and again: nobody computes what
+        is there by then, or waits for what has been lost."""
+        found = min(lease.block_count, count_max)
+        ready_count = min(lease.ready_count, found)
+        if ready_count > promise.block_count and (ready_count == found or not any(self.windows)):
+            return Promise(ready_count)
+        return promise._replace(block_count=min(promise.block_count, found))
 
     def _track(self, request: Any) -> _Tracked:
         tracked = self._tracked.get(request.request_id)
@@ -211,6 +218,9 @@ class SchedulerHalf:
         tracked = self._track(request)
         tracked.table = [list(block_ids) for block_ids in table]
         lookup, tracked.lookup = tracked.lookup, None
+        if lookup is not None and lookup.lease is not None:
+            found_tokens = lookup.lease.block_count * self.block_tokens
+            self.counters["left_tokens"] += max(0, found_tokens - external_tokens)
         if external_tokens == 0:
             if lookup is not None:
                 lookup.give_up()

@@ -70,37 +70,6 @@ TEST_F(Tiers, AnEvictedBlockIsPromotedByteForByte) {
   EXPECT_EQ(w.Stats().promotions, 4u);
 }
 
-TEST_F(Tiers, WhatIsComputedSoonerThanItComesStaysBelow) {
-  PutBelow(1, 8);
-  Flood();
-  const auto keys = World::Keys(8, 1);
-  KeysQuery query = w.Query(s, group, keys);
-  query.hints.recompute_ns_per_token = 1;
-  EXPECT_EQ(w.Acquire(query).reply.block_count, 0u);
-  EXPECT_EQ(w.Stats().promotions, 0u);
-  query = w.Query(s, group, keys);
-  EXPECT_EQ(w.Acquire(query).reply.block_count, 8u) << "the engine says nothing of its own: the "
-                                                       "word of a request that missed is not kept";
-}
-
-TEST_F(Tiers, WhatIsReadyIsServedWhereTheRestIsComputedSooner) {
-  PutBelow(1, 8);
-  Flood();
-  const auto keys = World::Keys(8, 1);
-  const std::vector<BlockKey> head(keys.begin(), keys.begin() + 3);
-  w.Acquire(w.Query(s, group, head));
-  w.Advance(100'000);
-  KeysQuery query = w.Query(s, group, keys);
-  query.hints.recompute_ns_per_token = 1;
-  const AcquireResult found = w.Acquire(query);
-  EXPECT_EQ(found.reply.block_count, 3u);
-  ASSERT_EQ(found.spans.size(), 1u);
-  EXPECT_EQ(found.spans[0].state, SpanState::kReady);
-  query = w.Query(s, group, keys);
-  query.hints.recompute_ns_per_token = 1'000'000'000;
-  EXPECT_EQ(w.Acquire(query).reply.block_count, 8u);
-}
-
 // Otherwise the reads that a cancelled prompt had queued would delay the next one's.
 TEST(TiersWithAShortQueue, ReadsThatNobodyWaitsForAnyMoreAreNotBegun) {
   WorldOptions options{.lower_tier_count = 1};
