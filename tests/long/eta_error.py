@@ -56,7 +56,7 @@ class Rig:
         config.write_text(
             f'[daemon]\ndram_bytes = "{DRAM_BLOCKS}MiB"\nsegment_bytes = "32MiB"\n'
             'eviction = "lru"\n[nvme]\nread_ahead_blocks = 0\n'
-            f'paths = ["{directory}/nvme"]\ncapacity_bytes = "4GiB"\n')
+            f'paths = ["{directory}/nvme"]\ncapacity_bytes = "12GiB"\n')
         socket = f"{directory}/t.sock"
         self.log = open(f"{directory}/log", "wb")  # pylint: disable=consider-using-with
         self.process = subprocess.Popen(  # pylint: disable=consider-using-with
@@ -89,6 +89,11 @@ class Rig:
         self.group.wait_persisted(keys, 120.0)
         return keys
 
+    def flood(self):
+        """Pushes all that was stored out of DRAM."""
+        for _ in range(2):
+            self.store(DRAM_BLOCKS // 2)
+
     def ask(self, keys):
         """(seconds it was said to take, seconds it took); None where all of it was in DRAM."""
         began = time.monotonic()
@@ -114,8 +119,7 @@ def measure(build, speed, repeats):
         rig = Rig(build, directory, speed)
         try:
             prompts = [rig.store(count) for _ in range(repeats) for count in LENGTHS]
-            for _ in range(2):
-                rig.store(DRAM_BLOCKS // 2)
+            rig.flood()
             found = []
             for keys in prompts:
                 one = rig.ask(keys)
