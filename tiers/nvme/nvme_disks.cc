@@ -11,7 +11,7 @@ namespace terrace {
 NvmeDisks::NvmeDisks(Options options, DiskListener* listener) : options_(std::move(options)) {
   TERRACE_CHECK(!options_.disks.empty(), "a tier has a disk");
   for (Disk* disk : options_.disks) {
-    disks_.push_back({.disk = disk, .health = DiskHealth(options_.health)});
+    disks_.push_back({.disk = disk, .health = DiskHealth(options_.health), .speed = {}});
     disk->SetListener(listener);
   }
 }
@@ -54,7 +54,9 @@ NvmeRequest NvmeDisks::Finish(uint64_t tag, Status status) {
 }
 
 void NvmeDisks::MeasureRead(const NvmeRequest& request) {
-  disks_[request.disk].health.OnReadDone(request.behind_bytes, now_us() - request.begun_us);
+  disks_[request.disk].speed.OnReadDone({.length_bytes = request.length_bytes,
+                                         .behind_bytes = request.behind_bytes,
+                                         .duration_us = now_us() - request.begun_us});
   read_bytes_ = request.length_bytes;
 }
 
@@ -82,7 +84,7 @@ uint64_t NvmeDisks::PredictReadUs(uint64_t length_bytes) const {
   uint64_t sum_us = 0, last_us = 0;
   for (const DiskState& disk : disks_) {
     if (!disk.health.is_on()) continue;
-    const uint64_t us = disk.health.PredictReadUs(disk.transfer_bytes + share_bytes);
+    const uint64_t us = disk.speed.PredictUs(disk.transfer_bytes + share_bytes);
     sum_us += us;
     last_us = std::max(last_us, us);
   }

@@ -14,6 +14,7 @@
 #include "src/slot_pool.h"
 #include "tiers/disk/disk.h"
 #include "tiers/disk/disk_health.h"
+#include "tiers/disk/read_speed.h"
 #include "tiers/tier.h"
 
 namespace terrace {
@@ -90,6 +91,7 @@ class NvmeDisks {
   struct DiskState {
     Disk* disk;
     DiskHealth health;
+    ReadSpeed speed;
     uint64_t transfer_bytes = 0;
     uint64_t requests_in_flight = 0;
   };
