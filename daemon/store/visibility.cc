@@ -34,10 +34,12 @@ Coming ComingFrom(const DomainRooms& rooms, BlockId id, UnqueuedBytes* unqueued)
     return {.tier = TierKind::kDram, .eta_us = Capped(bytes / kVerifyBytesPerUs)};
   }
   if (b.is_arriving() || b.is_expected()) {
-    uint64_t bytes = rooms.shared_reader.WaitingBytesTo(id);
-    if (b.is_expected()) {
-      OfTier(unqueued, TierKind::kRedis) += group.block_bytes();
-      bytes = rooms.shared_reader.waiting_bytes() + OfTier(unqueued, TierKind::kRedis);
+    uint64_t bytes = 0;
+    if (b.is_arriving()) {
+      bytes = rooms.shared_reader.WaitingBytesTo(id);
+    } else {
+      bytes = OfTier(unqueued, TierKind::kRedis) += group.block_bytes();
+      bytes += rooms.shared_reader.waiting_bytes();
     }
     return {.tier = TierKind::kRedis,
             .eta_us = Capped(domain.options.shared.tier->PredictReadUs(bytes))};
@@ -45,10 +47,12 @@ Coming ComingFrom(const DomainRooms& rooms, BlockId id, UnqueuedBytes* unqueued)
   const bool is_filling = b.dram.state == CopyState::kFilling;
   const uint32_t tier = is_filling ? b.fill_tier : domain.FastestTier(b);
   const Tier& from = *domain.lower[tier].tier;
-  uint64_t bytes = rooms.mover.WaitingBytesTo(id);
-  if (!is_filling) {
-    OfTier(unqueued, from.kind()) += group.BytesOf(b.lower[tier].member_mask);
-    bytes = rooms.mover.waiting_bytes(tier) + OfTier(unqueued, from.kind());
+  uint64_t bytes = 0;
+  if (is_filling) {
+    bytes = rooms.mover.WaitingBytesTo(id);
+  } else {
+    bytes = OfTier(unqueued, from.kind()) += group.BytesOf(b.lower[tier].member_mask);
+    bytes += rooms.mover.waiting_bytes(tier);
   }
   return {.tier = from.kind(), .eta_us = Capped(from.PredictReadUs(bytes))};
 }
@@ -86,7 +90,7 @@ size_t WorthLoading(const Caller& caller, const KeysQuery& query, const PrefixWa
     most_saved_us = saved_us;
     best = i + 1;
   }
-  return best == i ? held.size() : best;
+  return best >= i ? held.size() : best;
 }
 
 void AppendDeviceSlots(const Group& group, const CacheDomain& domain, const Block& block,
