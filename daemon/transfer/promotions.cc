@@ -189,7 +189,10 @@ void Promotions::OnStepChecked(BlockId id, uint32_t step, bool is_good) {
 void Promotions::FinishIfDone(uint32_t number) {
   const Read& read = reads_[number];
   const TransferJob& job = jobs_.at(number);
-  if (job.is_by_parts() && job.is_failed) Unqueue(number);  // what has not begun need not
+  if (job.is_by_parts() && job.is_failed) {  // what has not begun need not
+    Unqueue(number);
+    CountBegun(number, 0);
+  }
   if (job.in_flight_count > 0 || read.check_count > 0 || read.is_queued) return;
   if (read.is_ahead) --queues_[job.tier].ahead_in_flight;
   CountBegun(number, 0);

@@ -15,7 +15,7 @@ namespace terrace {
 
 class ReadSpeed {
  public:
-  static constexpr size_t kReadsMax = 15;  // remembered of each kind: more than half say it
+  static constexpr size_t kReadsMax = 25;  // remembered of each kind: more than half say it
 
   struct Read {
     uint64_t length_bytes = 0;

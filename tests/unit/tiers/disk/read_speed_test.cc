@@ -64,7 +64,7 @@ TEST(ReadSpeed, ADriveThatIsFastAgainIsFoundOut) {
 TEST(ReadSpeed, OfShortPromptsTheLatencyIsEnough) {
   const Drive slow{100, 50};
   ReadSpeed speed;
-  for (int i = 0; i < 15; ++i) slow.Read(1, &speed);
+  for (size_t i = 0; i < ReadSpeed::kReadsMax; ++i) slow.Read(1, &speed);
   EXPECT_NEAR(static_cast<double>(speed.PredictUs(kRead)), slow.After(1), 0.01 * slow.After(1));
 }
 
