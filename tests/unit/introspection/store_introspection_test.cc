@@ -120,7 +120,7 @@ TEST(HitRates, PromisedBlocksAreHitsWhenTheyCome) {
 
 // Another request says another cost while the first one's blocks are on their way.
 TEST(HitRates, PrefillSavedIsOfWhatEachRequestSays) {
-  Insight on({.lower_tier_count = 1});
+  IntrospectionWorld on({.lower_tier_count = 1});
   for (const uint64_t chain : {1, 50, 51}) {
     on.Put(StoreWorld::Keys(4, chain));
     on.world.Advance(100'000);
