@@ -27,20 +27,18 @@ class ReadSpeed {
   uint64_t PredictUs(uint64_t behind_bytes) const;
 
  private:
-  class Recent {
-   public:
-    explicit Recent(double guess) : median_(guess) {}
-    void Add(double value);
-    double median() const { return median_; }
-
-   private:
-    std::array<double, kReadsMax> values_{};
-    size_t count_ = 0;  // so far
-    double median_;
+  struct Recent {
+    std::array<Read, kReadsMax> reads;
+    size_t count = 0;  // so far
   };
 
-  Recent latency_us_{100};
-  Recent us_per_byte_{1.0 / 2000};
+  void Settle() const;
+
+  Recent alone_, beside_;
+  // Settled when they are asked for.
+  mutable bool is_settled_ = true;
+  mutable double latency_us_ = 100;
+  mutable double us_per_byte_ = 1.0 / 2000;
 };
 
 }  // namespace terrace
