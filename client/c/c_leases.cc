@@ -52,6 +52,22 @@ int terrace_read_lease_is_in_device(const terrace_read_lease* lease, uint32_t bl
   return 0;
 }
 
+uint32_t terrace_read_lease_spans(const terrace_read_lease* lease, terrace_span* spans,
+                                  uint32_t span_capacity) {
+  const ReadLease* live = Live(lease);
+  if (live == nullptr) return 0;
+  const std::span<const protocol::BlockSpan> all = live->spans();
+  for (size_t i = 0; i < all.size() && i < span_capacity && spans != nullptr; ++i) {
+    spans[i] = {.first_block = all[i].first_block,
+                .block_count = all[i].block_count,
+                .state = static_cast<uint8_t>(all[i].state),
+                .tier = static_cast<uint8_t>(all[i].tier),
+                .reserved = 0,
+                .eta_us = all[i].eta_us};
+  }
+  return static_cast<uint32_t>(all.size());
+}
+
 const void* terrace_read_lease_slot(const terrace_read_lease* lease, uint32_t block_index,
                                     uint32_t member, uint64_t* slot_bytes) {
   if (slot_bytes != nullptr) *slot_bytes = 0;

@@ -62,6 +62,15 @@ Status Group::Open(const SpaceGroupSpec& spec, uint64_t owner, SlotAllocator* al
   return Status::Ok();
 }
 
+uint64_t Group::BytesOf(uint64_t member_mask) const {
+  if ((member_mask & local_mask_) == local_mask_) return block_bytes_;
+  uint64_t bytes = 0;
+  for (const LocalMember& local : locals_) {
+    if ((member_mask >> local.member) & 1) bytes += local.slot_bytes;
+  }
+  return bytes;
+}
+
 void Group::PlanPartReads(uint64_t read_bytes_min) {
   for (LocalMember& local : locals_) {
     local.part_runs.clear();

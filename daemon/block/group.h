@@ -73,6 +73,8 @@ class Group {
   uint32_t windowed_count() const { return windowed_count_; }
   uint32_t block_tokens() const { return spec_.block_tokens(); }
   uint64_t block_bytes() const { return block_bytes_; }
+  // Of a block that has bytes of these members.
+  uint64_t BytesOf(uint64_t member_mask) const;
   uint32_t part_words() const { return part_words_; }  // u64 words of a row of part bits
   uint32_t root_count() const { return root_count_; }
 

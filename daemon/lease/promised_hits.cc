@@ -25,7 +25,10 @@ void PromisedHits::Deliver(CacheDomain& domain, uint32_t end) {
   const uint64_t hit_count = end - delivered_count_;
   domain.counters.acquire_blocks_hit += hit_count;
   group.acquire_blocks_hit += hit_count;
-  counts.saved_us = hit_count * group.block_tokens() * group.recompute_ns_per_token / 1000;
+  // A long prompt's tokens cost more than a short one's; who says nothing has the last one's word.
+  const uint64_t ns_per_token =
+      recompute_ns_per_token_ != 0 ? recompute_ns_per_token_ : group.recompute_ns_per_token;
+  counts.saved_us = hit_count * group.block_tokens() * ns_per_token / 1000;
   domain.meter.OnAnswered(group_index_, counts, domain.NowUs());
   delivered_count_ = end;
 }

@@ -17,8 +17,13 @@ namespace terrace {
 class PromisedHits {
  public:
   PromisedHits() = default;  // of a request whose hits nobody counts: a Join, a Prefetch
-  PromisedHits(uint32_t group_index, uint32_t block_count, std::vector<protocol::BlockSpan> spans)
-      : group_index_(group_index), block_count_(block_count), spans_(std::move(spans)) {}
+  // recompute_ns_per_token: what the request said a miss costs; 0: nothing.
+  PromisedHits(uint32_t group_index, uint32_t block_count, uint32_t recompute_ns_per_token,
+               std::vector<protocol::BlockSpan> spans)
+      : group_index_(group_index),
+        block_count_(block_count),
+        recompute_ns_per_token_(recompute_ns_per_token),
+        spans_(std::move(spans)) {}
 
   // Blocks [0, end) may be read.
   void Deliver(CacheDomain& domain, uint32_t end);
@@ -31,6 +36,7 @@ class PromisedHits {
   uint32_t group_index_ = 0;
   uint32_t block_count_ = 0;      // promised, and not lost
   uint32_t delivered_count_ = 0;  // the first ones
+  uint32_t recompute_ns_per_token_ = 0;
   std::vector<protocol::BlockSpan> spans_;
 };
 

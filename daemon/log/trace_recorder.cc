@@ -29,6 +29,8 @@ const char* OpName(protocol::Verb verb) {
       return "reserve";
     case protocol::Verb::kCommit:
       return "commit";
+    case protocol::Verb::kTouch:
+      return "touch";
     default:
       return "release";
   }
@@ -77,7 +79,9 @@ std::string LineOf(const TracedRequest& request) {
   AddText("group", ToHex(request.group), &line);
   AddNumber("block_tokens", request.block_tokens, &line);
   AddNumber("input_length", uint64_t{request.key_count} * request.block_tokens, &line);
-  AddNumber(request.verb == protocol::Verb::kReserve ? "new" : "hit", request.good_count, &line);
+  if (request.verb != protocol::Verb::kTouch) {
+    AddNumber(request.verb == protocol::Verb::kReserve ? "new" : "hit", request.good_count, &line);
+  }
   if (request.first_position != 0) AddNumber("first", request.first_position, &line);
   if (!request.parent.is_zero()) AddNumber("parent", request.parent.low, &line);
   if (request.is_flat) AddNumber("flat", 1, &line);

@@ -21,7 +21,7 @@
 namespace terrace {
 
 struct TracedRequest {
-  protocol::Verb verb = protocol::Verb::kMatch;  // Match, Acquire, Reserve, Commit or Release
+  protocol::Verb verb = protocol::Verb::kMatch;  // Match, Acquire, Reserve, Commit, Release, Touch
   uint64_t now_us = 0;
   GroupId group;
   uint32_t block_tokens = 0;

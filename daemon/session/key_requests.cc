@@ -306,8 +306,11 @@ RequestOutcome KeyRequests::FinishErasing(const RequestContext& context, Store& 
 }
 
 bool KeyRequests::Describe(const RequestContext& context, TracedRequest* traced) const {
-  const bool is_traced =
-      frame_.verb == Verb::kMatch || frame_.verb == Verb::kAcquire || frame_.verb == Verb::kReserve;
+  // A Touch may say why a request ended whose lease is gone.
+  const bool is_end =
+      frame_.verb == Verb::kTouch && keys_.hints.end_reason != protocol::EndReason::kUnknown;
+  const bool is_traced = is_end || frame_.verb == Verb::kMatch || frame_.verb == Verb::kAcquire ||
+                         frame_.verb == Verb::kReserve;
   if (!is_traced || keys_.group_handle == 0 || keys_.group_handle > context.handles.size()) {
     return false;
   }
@@ -324,7 +327,7 @@ bool KeyRequests::Describe(const RequestContext& context, TracedRequest* traced)
   } else if (frame_.verb == Verb::kAcquire) {
     traced->lease = acquire_.reply.token;
     traced->good_count = acquire_.reply.block_count;
-  } else {
+  } else if (frame_.verb == Verb::kReserve) {
     traced->lease = reserve_.reply.token;
     traced->good_count = static_cast<uint32_t>(
         std::count_if(reserve_.keys.begin(), reserve_.keys.end(),

@@ -102,8 +102,7 @@ class Explainer {
         ++reply_.dram_count;
         continue;
       }
-      const auto coming = ComingFrom(*caller_.rooms, id, coming_bytes_);
-      coming_bytes_ += caller_.group->block_bytes();
+      const auto coming = ComingFrom(*caller_.rooms, id, &walk_.unqueued);
       ++reply_.below_count;
       reply_.below_kind = coming.tier;
       reply_.eta_us = std::max(reply_.eta_us, coming.eta_us);
@@ -142,7 +141,6 @@ class Explainer {
   const uint32_t group_index_;
   PrefixWalk& walk_;
   ExplainReply& reply_;
-  uint64_t coming_bytes_ = 0;
 };
 
 void AddNear(const CacheDomain& domain, uint32_t group_index, std::vector<ExplainNear>* nears) {

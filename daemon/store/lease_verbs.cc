@@ -218,7 +218,9 @@ void JoinOperation::ReadInDram(const Caller& caller, PendingId pending, BlockId 
   BlockSpan span{
       .first_block = reply.block_count, .block_count = 1, .state = StateOf(b, caller.uid)};
   if (span.state == SpanState::kComing) {
-    span.tier = ComingFrom(*caller.rooms, block, 0).tier;
+    const Coming coming = ComingFrom(*caller.rooms, block, &answer_->read.walk.unqueued);
+    span.tier = coming.tier;
+    span.eta_us = coming.eta_us;
     if (b.dram.is_readable()) caller.rooms->verifier.VerifyForReader(block);
   }
   if (span.state != SpanState::kReady && pending != kPendingNone) {

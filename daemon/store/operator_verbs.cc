@@ -5,6 +5,7 @@
 
 #include "daemon/store/store_rooms.h"
 #include "terrace/check.h"
+#include "terrace/protocol_listing.h"
 
 namespace terrace {
 namespace {
@@ -75,6 +76,7 @@ uint8_t FlagsOf(const DomainRooms& rooms, BlockId id) {
   uint8_t flags = 0;
   if (rooms.residency.lower.IsPersisted(id)) flags |= protocol::kQueriedPersisted;
   if (rooms.domain.block(id).is_pinned) flags |= protocol::kQueriedPinned;
+  if (rooms.domain.block(id).is_no_store) flags |= protocol::kQueriedNoStore;
   return flags;
 }
 

@@ -57,7 +57,7 @@ Status MatchOperation::Walk(const KeysQuery& query) {
     }
     BlockSpan span{.first_block = index, .block_count = 1};
     if (found != Visibility::kReady) {
-      const Coming coming = ComingFrom(*caller.rooms, id, 0);
+      const Coming coming = ComingFrom(*caller.rooms, id, &answer_->walk.unqueued);
       span.state = SpanState::kComing;
       span.tier = coming.tier;
       span.eta_us = coming.eta_us;
@@ -134,8 +134,10 @@ class PrefixHolder {
       held_.push_back(id);
       found_.push_back(found);
     }
+    // Nobody waits for a Prefetch.
+    const bool is_cut = target_.slots != nullptr && LeaveWhatIsComputedSooner();
     Append();
-    if (held_.size() < query_.keys.size()) ExpectMore(blocks_left);
+    if (held_.size() < query_.keys.size() && !is_cut) ExpectMore(blocks_left);
     return held_.size() == query_.keys.size();
   }
 
@@ -155,7 +157,8 @@ class PrefixHolder {
       }
       if (found_[i] == Visibility::kFilling) caller_.rooms->mover.Reprioritize(held_[i], Order());
       if (found_[i] == Visibility::kToVerify) caller_.rooms->verifier.VerifyForReader(held_[i]);
-      if (!WalkOn(*caller_.group, MembersFor(b, found_[i]), target_.walk)) return CutAt(index, i);
+      if (!WalkOn(*caller_.group, MembersSeen(domain, b, found_[i]), target_.walk))
+        return CutAt(index, i);
       AppendToSpans(SpanOf(held_[i], found_[i], index), target_.spans);
       caller_.rooms->residency.hints.CountHit(held_[i]);
       caller_.rooms->shared_writer.Offer(held_[i], SharedWriter::Moment::kServed);
@@ -186,6 +189,16 @@ class PrefixHolder {
   }
 
  private:
+  // True if something was left where it is: the engine has computed it before it would come.
+  bool LeaveWhatIsComputedSooner() {
+    const size_t kept_count = WorthLoading(caller_, query_, *target_.walk, held_, found_);
+    if (kept_count == held_.size()) return false;
+    caller_.rooms->mover.ReadBehind(std::span(held_).subspan(kept_count));
+    held_.resize(kept_count);
+    found_.resize(kept_count);
+    return true;
+  }
+
   // Blocks that the shared tier may have.
   void ExpectMore(uint32_t blocks_left) {
     BlockId parent = held_.empty() ? kBlockNone : held_.back();
@@ -228,11 +241,6 @@ class PrefixHolder {
     const Block& b = caller_.domain().block(id);
     return b.phase == BlockPhase::kSealed && caller_.domain().IsOnDevice(b) &&
            !caller_.rooms->residency.candidates.IsExpired(id);
-  }
-  uint64_t MembersFor(const Block& b, Visibility found) const {
-    const CacheDomain& domain = caller_.domain();
-    return found == Visibility::kOnDevice ? b.lower[domain.device_tier].member_mask
-                                          : MembersOf(domain, b);
   }
   void AnswerOnDevice(uint32_t index, const Block& b) {
     CacheDomain& domain = caller_.domain();
@@ -286,8 +294,8 @@ class PrefixHolder {
         found != Visibility::kToVerify) {
       return span;
     }
-    const Coming coming = ComingFrom(*caller_.rooms, id, coming_bytes_);
-    coming_bytes_ += caller_.group->block_bytes();
+    const Coming coming = ComingFrom(*caller_.rooms, id, &target_.walk->unqueued);
+    target_.walk->wait_us = std::max(target_.walk->wait_us, coming.eta_us);
     span.state = SpanState::kComing;
     span.tier = coming.tier;
     span.eta_us = coming.eta_us;
@@ -308,7 +316,6 @@ class PrefixHolder {
   const Target target_;
   std::vector<BlockId> held_;
   std::vector<Visibility> found_;
-  uint64_t coming_bytes_ = 0;
 };
 
 // Opens the lease and the pending request of a new Acquire or Prefetch.
@@ -529,7 +536,8 @@ void AcquireOperation::Finish(const KeysQuery& query) {
     if (query.hints.recompute_ns_per_token != 0) {
       caller.group->recompute_ns_per_token = query.hints.recompute_ns_per_token;
     }
-    PromisedHits promised(query.group_index, block_count, answer_->spans);
+    PromisedHits promised(query.group_index, block_count, query.hints.recompute_ns_per_token,
+                          answer_->spans);
     const PendingId pending = caller.rooms->pending.Find(query.session, query.request_id);
     if (pending != kPendingNone &&
         caller.rooms->waiters.Arm(pending, store.DeadlineUs(query.hints))) {

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <vector>
 
@@ -15,12 +16,18 @@
 
 namespace terrace {
 
+// Of the blocks of a request so far: bytes that have to come, and that no tier's queue has yet, by
+// TierKind.
+using UnqueuedBytes = std::array<uint64_t, protocol::kTierKindCount>;
+
 struct PrefixWalk {
   uint32_t walked_count = 0;          // keys with every full-attention member present
   uint32_t usable_count = 0;          // the largest prefix at which every window is complete, too
   std::vector<uint32_t> window_runs;  // per windowed member: blocks present without a gap, to here
   uint64_t read_run = 0;              // of the promotions begun for it; see Mover
   BlockId read_on = kBlockNone;       // the last block, if it was below: its chain is read ahead
+  uint32_t wait_us = 0;               // until all that was promised so far is ready, as predicted
+  UnqueuedBytes unqueued{};
 };
 
 // The next block of a prefix has bytes of `member_mask`. False if it ends the prefix.

@@ -1,12 +1,16 @@
-// Visibility: what a reader may see of a block, and where the rest of it comes from. Asked for
-// every block of a Match or Acquire, so most of it is inline.
+// Visibility: what a reader may see of a block, where the rest of it comes from, and how much of
+// that is worth waiting for. Asked for every block of a Match or Acquire, so most of it is inline.
 //
 // THREADING: the store thread.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
+#include "daemon/block/keys_query.h"
+#include "daemon/store/prefix_walk.h"
 #include "daemon/store/store_rooms.h"
 #include "terrace/protocol.h"
 
@@ -44,12 +48,26 @@ inline uint64_t MembersOf(const CacheDomain& domain, const Block& block) {
   return tier == kLowerTiersMax ? 0 : block.lower[tier].member_mask;
 }
 
-// Where a block that is kFilling, kBelow or kToVerify comes from, and when, behind `ahead_bytes`.
+// Likewise of a reader that may be answered on the device.
+inline uint64_t MembersSeen(const CacheDomain& domain, const Block& block, Visibility found) {
+  return found == Visibility::kOnDevice ? block.lower[domain.device_tier].member_mask
+                                        : MembersOf(domain, block);
+}
+
+// Where a block that is kFilling, kBelow or kToVerify comes from, and when: behind what its tier
+// has in flight, what was asked for before it and waits, and the request's blocks so far.
 struct Coming {
   protocol::TierKind tier = protocol::TierKind::kDram;
   uint32_t eta_us = 0;
 };
-Coming ComingFrom(const DomainRooms& rooms, BlockId id, uint64_t ahead_bytes);
+Coming ComingFrom(const DomainRooms& rooms, BlockId id, UnqueuedBytes* unqueued);
+
+// How many of the next blocks of an Acquire's prefix, as they were `found`, to promise; `walk` is
+// what came before them. An engine that loads k blocks has its answer after the wait for the k-th
+// and the time that computing the rest takes: the k for which that comes first. Only what a request
+// itself says of its costs counts: who says nothing may have no engine at all.
+size_t WorthLoading(const Caller& caller, const KeysQuery& query, const PrefixWalk& walk,
+                    std::span<const BlockId> held, std::span<const Visibility> found);
 
 // Where the members of `member_mask` lie on the device. REQUIRES: CacheDomain::IsOnDevice.
 void AppendDeviceSlots(const Group& group, const CacheDomain& domain, const Block& block,

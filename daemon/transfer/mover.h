@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "daemon/residency/evictor.h"
 #include "daemon/residency/residency.h"
@@ -38,6 +39,10 @@ class Mover final : public LowerWriter, public VerifierListener {
   // See Promotions.
   void Reprioritize(BlockId id, const ReadOrder& order) { promotions_.Reprioritize(id, order); }
   void ReadAheadOf(BlockId tip) { read_ahead_.Queue(tip); }
+  void ReadBehind(std::span<const BlockId> left) { read_ahead_.QueueLeft(left); }
+  // See Promotions.
+  uint64_t waiting_bytes(uint32_t tier) const { return promotions_.waiting_bytes(tier); }
+  uint64_t WaitingBytesTo(BlockId id) const { return promotions_.WaitingBytesTo(id); }
   // Sealed in DRAM just now: what is wanted below is verified, then queued.
   void OnSealed(BlockId id);
   // Writes the block to the persistent tier whatever the admission policy says. False if it never

@@ -15,8 +15,40 @@ uint32_t Promotions::Take(BlockId id, uint32_t tier, const Read& read) {
   reads_[number].sequence = next_sequence_++;
   const bool is_only = by_block_.insert_or_assign(id, number).second;
   TERRACE_CHECK(is_only, "I3: one promotion a block");
+  if (!read.is_ahead) CountAsked(number);
   return number;
 }
+
+// ---- what waits ----
+
+uint64_t Promotions::BytesOf(const TransferJob& job) const {
+  const Block& b = d_.block(job.block);
+  return d_.group_of(b).BytesOf(b.lower[job.tier].member_mask);
+}
+
+void Promotions::CountAsked(uint32_t number) {
+  const TransferJob& job = jobs_.at(number);
+  Read& read = reads_[number];
+  read.waiting_bytes = BytesOf(job);
+  read.asked_mark = queues_[job.tier].asked_bytes += read.waiting_bytes;
+}
+
+void Promotions::CountBegun(uint32_t number, uint64_t waiting_bytes) {
+  Read& read = reads_[number];
+  const uint64_t left_bytes = std::min(read.waiting_bytes, waiting_bytes);
+  queues_[jobs_.at(number).tier].begun_bytes += read.waiting_bytes - left_bytes;
+  read.waiting_bytes = left_bytes;
+}
+
+uint64_t Promotions::WaitingBytesTo(BlockId id) const {
+  const auto found = by_block_.find(id);
+  if (found == by_block_.end() || reads_[found->second].waiting_bytes == 0) return 0;
+  const TierQueue& queue = queues_[jobs_.at(found->second).tier];
+  const uint64_t mark = reads_[found->second].asked_mark;
+  return mark > queue.begun_bytes ? mark - queue.begun_bytes : 0;
+}
+
+// ---- turns ----
 
 Promotions::QueuedRead Promotions::PlaceOf(uint32_t number) {
   return {.run = reads_[number].run,
@@ -71,7 +103,10 @@ void Promotions::Reprioritize(BlockId id, const ReadOrder& order) {
     --queues_[job.tier].ahead_in_flight;
     read.run = order.run;
     read.sequence = next_sequence_++;
-    if (is_queued) Enqueue(number);
+    if (is_queued) {
+      Enqueue(number);
+      CountAsked(number);
+    }
   }
   if (job.has_begun() || job.is_failed || job.is_by_parts()) return;
   if (order.is_by_parts) jobs_.MakeByParts(number);
@@ -87,6 +122,8 @@ bool Promotions::Step(uint32_t tier) {
     Unqueue(number);
     TransferJob& job = jobs_.at(number);
     const uint32_t step = job.step++;
+    const uint32_t steps_left = job.is_failed ? 0 : job.step_count - job.step;
+    CountBegun(number, BytesOf(job) * steps_left / job.step_count);
     if (job.is_by_parts()) {
       CheckIfIn(number, step);
       if (job.step < job.step_count && !job.is_failed) {
@@ -152,9 +189,13 @@ void Promotions::OnStepChecked(BlockId id, uint32_t step, bool is_good) {
 void Promotions::FinishIfDone(uint32_t number) {
   const Read& read = reads_[number];
   const TransferJob& job = jobs_.at(number);
-  if (job.is_by_parts() && job.is_failed) Unqueue(number);  // what has not begun need not
+  if (job.is_by_parts() && job.is_failed) {  // what has not begun need not
+    Unqueue(number);
+    CountBegun(number, 0);
+  }
   if (job.in_flight_count > 0 || read.check_count > 0 || read.is_queued) return;
   if (read.is_ahead) --queues_[job.tier].ahead_in_flight;
+  CountBegun(number, 0);
   by_block_.erase(job.block);
   Finish(jobs_.Give(number));
 }

@@ -58,6 +58,13 @@ class Promotions {
   bool Step(uint32_t tier);
   bool has_work(uint32_t tier) const { return !queues_[tier].reads.empty(); }
 
+  // Bytes that were asked for and whose reading has not begun: all, and those up to a block's own,
+  // if it is among them.
+  uint64_t waiting_bytes(uint32_t tier) const {
+    return queues_[tier].asked_bytes - queues_[tier].begun_bytes;
+  }
+  uint64_t WaitingBytesTo(BlockId id) const;
+
   // A job that was taken here has ended.
   void OnTransferDone(const TransferJobs::Ended& ended);
   void OnStepChecked(BlockId id, uint32_t step, bool is_good);
@@ -70,8 +77,10 @@ class Promotions {
   // What a job is beside its transfers, by its number.
   struct Read {
     uint64_t run = 0;
-    uint64_t sequence = 0;     // its place in there
-    uint32_t check_count = 0;  // steps that are being compared
+    uint64_t sequence = 0;       // its place in there
+    uint64_t waiting_bytes = 0;  // that somebody asked for, and that have not begun
+    uint64_t asked_mark = 0;     // TierQueue::asked_bytes when they were asked for, with them
+    uint32_t check_count = 0;    // steps that are being compared
     std::bitset<kPartsPerSpaceMax> steps_in;
     bool is_queued = false;
     bool is_ahead = false;  // nobody has asked for it
@@ -86,12 +95,19 @@ class Promotions {
   struct TierQueue {
     std::set<QueuedRead> reads;  // jobs with members still to begin
     uint32_t ahead_in_flight = 0;
+    // Since the start. What was asked for first begins first, so that their difference is what
+    // waits, and that of a mark and what has begun is what waits before it.
+    uint64_t asked_bytes = 0, begun_bytes = 0;
   };
 
   uint32_t Take(BlockId id, uint32_t tier, const Read& read);
   QueuedRead PlaceOf(uint32_t number);
   void Enqueue(uint32_t number);
   void Unqueue(uint32_t number);
+  // Somebody waits for the job's bytes; so many of them still have to begin.
+  uint64_t BytesOf(const TransferJob& job) const;
+  void CountAsked(uint32_t number);
+  void CountBegun(uint32_t number, uint64_t waiting_bytes);
   // Nobody holds the block any more: what has not begun of the read need not.
   void GiveUpIfUnwanted(uint32_t number);
   // The bytes of a step are in: they are compared.

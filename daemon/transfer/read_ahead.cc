@@ -1,5 +1,7 @@
 #include "daemon/transfer/read_ahead.h"
 
+#include <algorithm>
+
 #include "terrace/check.h"
 
 namespace terrace {
@@ -29,13 +31,26 @@ void ReadAhead::Queue(BlockId tip) {
   for (uint32_t i = 0; i < d_.limits.read_ahead_blocks; ++i) {
     tip = NextInChain(tip);
     if (tip == kBlockNone) return;
-    const Block& b = d_.block(tip);
-    if (b.dram.state != CopyState::kNone) continue;  // there, or on its way
-    if (!MayRead(tip)) return;
-    std::deque<Queued>& queue = queues_[d_.FastestTier(b)];
-    if (queue.size() >= kQueuedMax) return;
-    queue.push_back({.block = tip, .commit_id = b.commit_id, .asked_us = now_us});
+    if (!QueueOne(tip, now_us)) return;
   }
+}
+
+void ReadAhead::QueueLeft(std::span<const BlockId> left) {
+  const uint64_t now_us = d_.NowUs();
+  const size_t count_max = std::max<size_t>(d_.limits.read_ahead_blocks, 1);
+  for (const BlockId id : left.first(std::min(left.size(), count_max))) {
+    if (!QueueOne(id, now_us)) return;
+  }
+}
+
+bool ReadAhead::QueueOne(BlockId id, uint64_t asked_us) {
+  const Block& b = d_.block(id);
+  if (b.dram.state != CopyState::kNone) return true;  // there, or on its way
+  if (!MayRead(id)) return false;
+  std::deque<Queued>& queue = queues_[d_.FastestTier(b)];
+  if (queue.size() >= kQueuedMax) return false;
+  queue.push_back({.block = id, .commit_id = b.commit_id, .asked_us = asked_us});
+  return true;
 }
 
 Status ReadAhead::TakeSlots(const Queued& queued, uint32_t tier) {

@@ -73,10 +73,19 @@ Status SharedReader::Fetch(BlockId id) {
       evictor_.TakeSlots(id, found->second.finding.member_mask, {.source = FillSource::kShared});
   if (status.ok()) {
     begun_.push_back(id);
+    asked_bytes_ += d_.group_of(d_.block(id)).BytesOf(found->second.finding.member_mask);
+    found->second.asked_mark = asked_bytes_;
   } else {
     residency_.holds.LetGo(id, HoldKind::kJob);
   }
   return status;
+}
+
+// They begin in the order in which they were asked for.
+uint64_t SharedReader::WaitingBytesTo(BlockId id) const {
+  const auto found = arrivals_.find(id);
+  const uint64_t mark = found == arrivals_.end() ? 0 : found->second.asked_mark;
+  return mark > begun_bytes_ ? mark - begun_bytes_ : 0;
 }
 
 // ---- arriving ----
@@ -91,6 +100,7 @@ void SharedReader::Step() {
     }
     if (!Begin(id, &arrival)) return;
     begun_.pop_front();
+    begun_bytes_ += d_.group_of(d_.block(id)).BytesOf(arrival.finding.member_mask);
     FinishIfDone(id);
   }
 }

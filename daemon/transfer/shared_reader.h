@@ -59,6 +59,10 @@ class SharedReader {
   void OnFetched(TransferId transfer_id, Status status, const BlockRecord& record);
   // Begins what the tier takes.
   void Step();
+  // Bytes of arriving blocks that the tier has not taken yet: all, and those up to a block's own,
+  // if it is among them.
+  uint64_t waiting_bytes() const { return asked_bytes_ - begun_bytes_; }
+  uint64_t WaitingBytesTo(BlockId id) const;
   // At least once a second.
   void Tick();
   void AddStats(DomainStats::SharedStats* stats) const;
@@ -104,6 +108,7 @@ class SharedReader {
     Finding finding;
     uint32_t next_local = 0;  // the first member that has not begun
     uint32_t in_flight_count = 0;
+    uint64_t asked_mark = 0;  // asked_bytes_ when it was asked for, with it
     bool is_cancelled = false;
     bool is_failed = false;
     bool is_mixed = false;  // its members are of two commits
@@ -139,6 +144,7 @@ class SharedReader {
   std::unordered_map<FindingKey, Finding, FindingKeyHash> findings_;
   std::unordered_map<BlockId, Arrival> arrivals_;  // of expected and arriving blocks
   std::deque<BlockId> begun_;                      // with members still to begin
+  uint64_t asked_bytes_ = 0, begun_bytes_ = 0;     // since the start
   DomainStats::SharedStats counts_;
 };
 

@@ -20,7 +20,7 @@
 extern "C" {
 #endif
 
-#define TERRACE_ABI_VERSION 3u
+#define TERRACE_ABI_VERSION 4u
 
 /* What the caller does next; the same numbers as on the wire. */
 typedef int32_t terrace_status;
@@ -322,6 +322,20 @@ TERRACE_API int terrace_read_lease_is_valid(const terrace_read_lease* lease);
  * slots are then addresses of the device's. */
 TERRACE_API int terrace_read_lease_is_in_device(const terrace_read_lease* lease,
                                                 uint32_t block_index);
+/* Where the blocks were found when the lease was acquired, and when they were expected. */
+enum { TERRACE_SPAN_READY = 0, TERRACE_SPAN_COMING = 1, TERRACE_SPAN_FOLLOWING = 2 };
+typedef struct terrace_span {
+  uint32_t first_block; /* of the lease */
+  uint32_t block_count;
+  uint8_t state; /* TERRACE_SPAN_… */
+  uint8_t tier;  /* TERRACE_TIER_… */
+  uint16_t reserved;
+  uint32_t eta_us; /* of what is coming: until its last block is ready, as predicted */
+} terrace_span;
+/* Writes at most span_capacity spans, in the order of blocks, and returns how many there are; NULL
+ * with 0 is allowed. Spans stay as they were answered: ready_count says what has come since. */
+TERRACE_API uint32_t terrace_read_lease_spans(const terrace_read_lease* lease, terrace_span* spans,
+                                              uint32_t span_capacity);
 /* A member's slot in shared memory, read only, valid until the release; NULL (and 0 bytes) if the
  * member has no bytes there, or block_index is not ready. */
 TERRACE_API const void* terrace_read_lease_slot(const terrace_read_lease* lease,
@@ -503,7 +517,7 @@ typedef struct terrace_queried_block {
   uint8_t state;     /* TERRACE_BLOCK_… */
   uint8_t tier_mask; /* bit 1 << TERRACE_TIER_… where it is served from */
   uint8_t priority;
-  uint8_t flags; /* 1: persisted, 2: pinned */
+  uint8_t flags; /* 1: persisted, 2: pinned, 4: never written below DRAM */
   uint32_t lease_count;
   uint64_t commit_id;
 } terrace_queried_block;

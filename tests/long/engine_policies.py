@@ -2,25 +2,28 @@
 """A recorded trace through the vLLM connector, against real daemons that differ in eviction.
 
 usage: tests/long/engine_policies.py --build BUILD --trace FILE [--capacities 0.5%,1%,2%]
-           [--policies lru,hazard] [--speed 60] [--requests N] [--mute]
+           [--policies lru,hazard] [--requests N] [--mute]
 
 Every request of the trace takes the way that vLLM's scheduler and worker take: lookup, load of what
 was hit, steps that compute the rest and store it, its end with vLLM's status and the tokens of an
 answer (one that calls a tool where the trace says so). The engine keeps nothing itself. The
 connector says what it knows by itself; --mute: the end reasons are left out.
 
-The daemons' clock runs --speed times faster than the requests come, by a library that is loaded
-before them, so that a day of trace takes 24 minutes at 60. Shown beside what was hit: what
-`terrace replay` says of the same capacity, and how much of the way from LRU to the optimum the
-connector's way covers, averaged over the capacities where that is at least one point.
+The daemons' clock is the trace's, by a library that is loaded before them: at each request it is
+set to the request's time, and between them it goes a tenth as fast as it should, so that a day of
+trace takes as long as its requests do, and a slow machine changes nothing. Shown beside what was
+hit: what `terrace replay` says of the same capacity, and how much of the way from LRU to the
+optimum the connector's way covers, averaged over the capacities where that is at least one point.
 """
 import argparse
 import contextlib
 import hashlib
 import itertools
 import json
+import mmap
 import os
 import pathlib
+import struct
 import subprocess
 import sys
 import tempfile
@@ -35,30 +38,59 @@ SEGMENT_BYTES = 2 << 20
 BLOCK_TOKENS = 16  # stand for a block of the trace
 PAGES = 64  # of the engine: which bytes a block has does not matter here
 STEP_BLOCKS = 128  # that an engine computes at a time
-LEASE_TTL_MS = 3_600_000  # of the daemons' hurried clock
+LEASE_TTL_MS = 3_600_000  # the daemons' clock jumps
 CALL, PLAIN = 5, 6  # tokens: one that begins a call of a tool, and one that does not
 CLOCK_SOURCE = r"""
 #define _GNU_SOURCE
+#include <fcntl.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
+/* In nanoseconds: the time shown is this and a tenth of the machine's own. */
+static volatile long long* offset_ns;
+__attribute__((constructor)) static void open_clock(void) {
+  const int file = open(getenv("CLOCK_FILE"), O_RDONLY);
+  void* map = mmap(NULL, 8, PROT_READ, MAP_SHARED, file, 0);
+  offset_ns = map == MAP_FAILED ? NULL : map;
+}
 int clock_gettime(clockid_t id, struct timespec* at) {
-  static long long first_ns, speed;
   const int failed = (int)syscall(SYS_clock_gettime, id, at);
-  if (failed || id != CLOCK_MONOTONIC) return failed;
+  if (failed || id != CLOCK_MONOTONIC || offset_ns == NULL) return failed;
   const long long now_ns = at->tv_sec * 1000000000LL + at->tv_nsec;
-  if (first_ns == 0) {
-    const char* text = getenv("CLOCK_SPEED");
-    speed = text ? atoll(text) : 1;
-    first_ns = now_ns;
-  }
-  const long long shown_ns = first_ns + (now_ns - first_ns) * speed;
+  const long long shown_ns = __atomic_load_n(offset_ns, __ATOMIC_ACQUIRE) + now_ns / 10;
   at->tv_sec = shown_ns / 1000000000LL;
   at->tv_nsec = shown_ns % 1000000000LL;
   return 0;
 }
 """
+
+
+class Clock:
+    """That of the daemons: it never goes back."""
+
+    def __init__(self, directory):
+        path = directory / "clock"
+        path.write_bytes(bytes(8))
+        with open(path, "r+b") as file:
+            self._map = mmap.mmap(file.fileno(), 8)
+        self._first_ns = time.monotonic_ns()
+        self._offset_ns = self._first_ns - self._first_ns // 10
+        struct.pack_into("<q", self._map, 0, self._offset_ns)
+        (directory / "clock.c").write_text(CLOCK_SOURCE)
+        subprocess.run(["cc", "-O2", "-shared", "-fPIC", directory / "clock.c", "-o",
+                        directory / "clock.so"], check=True)
+        self.environment = {**os.environ, "LD_PRELOAD": str(directory / "clock.so"),
+                            "CLOCK_FILE": str(path)}
+
+    def set(self, seconds):
+        """Since the trace began. How much later it is already."""
+        here_ns = time.monotonic_ns() // 10
+        wanted_ns = self._first_ns + int(seconds * 1e9)
+        self._offset_ns = max(self._offset_ns, wanted_ns - here_ns)
+        struct.pack_into("<q", self._map, 0, self._offset_ns)
+        return (self._offset_ns + here_ns - wanted_ns) / 1e9
 
 
 def read_trace(path, count):
@@ -95,7 +127,7 @@ def pages_of(first, last):
 class Instance:
     """A daemon of `block_count` blocks under one policy, and an engine on it."""
 
-    def __init__(self, build, directory, policy, block_count, clock, speed):
+    def __init__(self, build, directory, policy, block_count, clock):
         self.policy, self.block_count = policy, block_count
         self.asked = self.hits = 0
         self.call_us = []
@@ -108,8 +140,7 @@ class Instance:
         self.log = open(directory / "log", "wb")  # pylint: disable=consider-using-with
         self.process = subprocess.Popen(  # pylint: disable=consider-using-with
             [build / "daemon/terraced", "--config", directory / "terraced.toml", "--socket",
-             socket], stdout=self.log, stderr=subprocess.STDOUT,
-            env={**os.environ, "LD_PRELOAD": str(clock), "CLOCK_SPEED": str(speed)})
+             socket], stdout=self.log, stderr=subprocess.STDOUT, env=clock.environment)
         while not socket.exists():
             if self.process.poll() is not None:
                 sys.exit((directory / "log").read_text())
@@ -235,12 +266,11 @@ def replayed(build, trace, counts, request_count):
     return said
 
 
-def drive(instances, requests, speed, mute):
+def drive(instances, requests, clock, mute):
     """Each request at its time. How late the latest was, in seconds of the trace."""
-    began, latest_s = time.monotonic(), 0.0
+    latest_s = 0.0
     for number, (seconds, ids, stop, session) in enumerate(requests):
-        time.sleep(max(0.0, began + seconds / speed - time.monotonic()))
-        latest_s = max(latest_s, (time.monotonic() - began) * speed - seconds)
+        latest_s = max(latest_s, clock.set(seconds))
         for instance in instances:
             instance.serve(Request(number, ids, stop, session, mute))
     return latest_s
@@ -270,7 +300,6 @@ def main():
     parser.add_argument("--trace", required=True)
     parser.add_argument("--capacities", default="0.5%,1%,2%")
     parser.add_argument("--policies", default="lru,hazard")
-    parser.add_argument("--speed", type=int, default=60)
     parser.add_argument("--requests", type=int, default=None)
     parser.add_argument("--mute", action="store_true")
     arguments = parser.parse_args()
@@ -285,16 +314,14 @@ def main():
                      * per_segment for text in arguments.capacities.split(",")})
     with contextlib.ExitStack() as stack:
         root = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="engines-")))
-        (root / "clock.c").write_text(CLOCK_SOURCE)
-        subprocess.run(["cc", "-O2", "-shared", "-fPIC", root / "clock.c", "-o", root / "clock.so"],
-                       check=True)
+        clock = Clock(root)
         instances = []
         for count in counts:
             for policy in arguments.policies.split(","):
                 instances.append(Instance(build, root / f"{policy}-{count}", policy, count,
-                                          root / "clock.so", arguments.speed))
+                                          clock))
                 stack.callback(instances[-1].stop)
-        latest_s = drive(instances, requests, arguments.speed, arguments.mute)
+        latest_s = drive(instances, requests, clock, arguments.mute)
         report(instances, replayed(build, arguments.trace, counts, len(requests)))
     print(f"{len(requests)} requests, {instances[0].asked} block touches, {unique} blocks; at most "
           f"{latest_s:.1f} s of the trace late")

@@ -88,6 +88,18 @@ def test_what_a_prefill_costs_is_learned_from_steps(base, per_token, per_pair):
                                                                     rel=0.06)
 
 
+def test_the_pairs_of_a_step_are_tokens_and_what_each_attends_to():
+    assert StepWork.of([]) == (0, 0)
+    assert StepWork.of([(0, 4), (10, 2)]) == (6, 4 * 2 + 2 * 11)
+
+
+def test_no_term_of_a_cost_is_negative():
+    cost = PrefillCost()
+    for tokens, seconds in ((64, 0.10), (128, 0.16), (1024, 0.60), (2048, 0.80), (4096, 1.0)):
+        cost.learn(StepWork.of([(0, tokens)]), seconds)  # ever cheaper
+    assert min(cost.coefficients) >= 0 < max(cost.coefficients)
+
+
 def test_a_step_that_compiled_something_is_not_believed():
     cost = PrefillCost()
     cost.learn(StepWork.of([(0, 512)]), 30.0)
@@ -95,6 +107,16 @@ def test_a_step_that_compiled_something_is_not_believed():
     for _ in range(3):
         cost.learn(StepWork.of([(0, 512)]), 0.1)
     assert cost.seconds(0, 1024, 1536) == pytest.approx(0.2, rel=0.05)
+
+
+def test_steps_of_a_few_tokens_push_out_none_that_say_something():
+    cost = learned(0, 1e-4, 0, noise=0)
+    for _ in range(200):
+        cost.learn(StepWork.of([(2000, 32)]), 0.5)  # what is left of a prompt that was there
+    assert cost.seconds(0, 1984, 2000) == pytest.approx(0.198, rel=0.06)
+    for _ in range(100):
+        cost.learn(StepWork.of([(0, 32)]), 0.032)  # there are only short ones any more
+    assert cost.seconds(0, 32, 64) == pytest.approx(0.032, rel=0.06)
 
 
 def test_nothing_is_known_before_the_first_steps():

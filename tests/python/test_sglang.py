@@ -560,7 +560,7 @@ def test_what_an_instance_asks_for_its_pages_is_theirs(daemon, client, caplog):
     assert backend.batch_set_v1(keys, indices_of([1, 2, 3, 4])) == [True] * 4
     (group,) = backend._pools["kv"].groups
     blocks = group.query(group.keys_of_digests([bytes.fromhex(key) for key in keys]))
-    assert [(block.priority, block.is_pinned) for block in blocks] == [(70, False)] * 4
+    assert [(b.priority, b.is_no_store, b.is_pinned) for b in blocks] == [(70, True, False)] * 4
     texts = [record.getMessage() for record in caplog.records]
     assert sum("terrace_pin is 'perhaps'" in text for text in texts) == 1, texts
     assert backend.refusal is None

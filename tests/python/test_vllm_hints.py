@@ -5,12 +5,14 @@ import os
 import pathlib
 import random
 import subprocess
+import tempfile
 import types
 
 import pytest
 
 from vllm_driver import (PROMPT, drive, expect_nothing_held, make_engine, terrace,
                          vllm_engine, warmed_engine)
+from conftest import Daemon, connect
 
 CALL = 5  # of the tests' vocabulary: a token that begins a call of a tool
 
@@ -37,7 +39,7 @@ SAYS = {"terrace_priority": 80, "terrace_ttl_s": 3000, "terrace_pin": True,
 
 
 def is_said(block):
-    return (block["priority"] == 80 and block["is_pinned"]
+    return (block["priority"] == 80 and block["is_pinned"] and block["is_no_store"]
             and 2000 < (block["expires_in_s"] or 0) <= 3001)
 
 
@@ -259,6 +261,34 @@ def test_the_tokenizer_says_which_tokens_call_tools(tmp_path, name, document):
     assert find(model) == {7}
 
 
+def test_a_recorded_trace_has_why_requests_ended():
+    with tempfile.TemporaryDirectory() as directory:
+        daemon = Daemon(directory, f'trace_dir = "{directory}"\n')
+        connect(daemon).close()
+        tool = pathlib.Path(os.environ["TERRACE_BUILD"]) / "tools" / "terrace"
+
+        def record(what):
+            subprocess.run([tool, "trace", "record", what, "--socket", daemon.socket], check=True,
+                           capture_output=True)
+
+        record("start")
+        engine = make_engine(daemon, random.Random(7))
+        serve(engine, "one", ends="FINISHED_STOPPED")
+        serve(engine, "two", tokens=PROMPT[:60] + [1] * 20)
+        expect_nothing_held(daemon, engine)
+        record("stop")
+        (file,) = pathlib.Path(directory).glob("*.trace.jsonl")
+        lines = [json.loads(line) for line in file.read_text().splitlines()]
+        ends = [line for line in lines if line.get("op") == "touch"]
+        assert [line["stop"] for line in ends] == ["end_turn", "length"]
+        stored = [line["hash_ids"][-1] for line in lines if line.get("op") == "reserve"]
+        assert ends[0]["hash_ids"] == [ends[0]["hash_ids"][0]] and ends[0]["hash_ids"][0] in stored
+        out = subprocess.run([tool, "replay", file, "--policy", "hazard", "--json"], check=True,
+                             capture_output=True)
+        assert json.loads(out.stdout)["results"]
+        daemon.stop()
+
+
 def test_where_the_daemon_left_off_it_is_told_nothing(daemon):
     engine = make_engine(daemon, random.Random(7), timeout_ms=2000)
     serve(engine)
@@ -268,3 +298,131 @@ def test_where_the_daemon_left_off_it_is_told_nothing(daemon):
     assert engine.connector.side.scheduler.held_count == 0
     daemon.start()
     engine.close()
+
+
+def cost_of(ms_per_token):
+    """Of an engine whose prompts take so long."""
+    cost = terrace.prefill_cost.PrefillCost()
+    for tokens in (64, 128, 64):
+        cost.learn(terrace.prefill_cost.StepWork.of([(0, tokens)]), tokens * ms_per_token / 1000)
+    return cost
+
+
+def worth(spans, block_count, **named):
+    arrivals = terrace.vllm.arrivals
+    return arrivals.worth([terrace.calls.Span(*span) for span in spans], block_count,
+                          arrivals.Prompt(0, 82, 8), cost_of(1), **named)
+
+
+READY, FAST = (0, 2, "ready", "dram", 0.0), (2, 3, "coming", "nvme", 0.010)
+
+
+@pytest.mark.parametrize("spans, block_count, wanted, wait_s", [
+    ([(0, 10, "ready", "dram", 0.0)], 10, 10, None),
+    ([READY, FAST], 5, 5, 0.05),  # 3 blocks in 10 ms instead of 24
+    ([READY, (2, 3, "coming", "nvme", 0.025)], 5, 2, None),
+    ([READY, FAST, (5, 5, "coming", "redis", 0.045)], 10, 10, 0.08),  # 5 more for 35 ms, not 40
+    ([READY, FAST, (5, 5, "coming", "redis", 0.055)], 10, 5, 0.05),
+    ([(0, 10, "coming", "nvme", 0.079)], 10, 10, 0.08),
+    ([(0, 10, "coming", "nvme", 0.081)], 10, 0, None),
+    ([READY, FAST], 4, 4, 0.05),  # the request has use for no more
+])
+def test_what_comes_before_computing_would_is_loaded_and_no_more(spans, block_count, wanted,
+                                                                 wait_s):
+    promise = worth(spans, block_count)
+    assert promise.block_count == wanted
+    assert promise.wait_s == (None if wait_s is None else pytest.approx(wait_s, rel=0.01))
+
+
+def test_of_what_is_of_use_as_a_whole_no_part_is_loaded():
+    late = (2, 8, "coming", "nvme", 0.066)
+    assert worth([READY, late], 10).block_count == 2
+    assert worth([READY, late], 10, is_whole=True).block_count == 10, "rather than none"
+    assert worth([READY, (2, 8, "coming", "nvme", 0.5)], 10, is_whole=True).block_count == 0
+
+
+def test_without_anything_known_of_costs_all_is_loaded():
+    arrivals = terrace.vllm.arrivals
+    spans = [terrace.calls.Span(0, 4, "coming", "redis", 99.0)]
+    empty = terrace.prefill_cost.PrefillCost()
+    assert arrivals.worth(spans, 4, arrivals.Prompt(0, 82, 8), empty) == arrivals.Promise(4)
+
+
+def engine_with_blocks_coming(daemon, monkeypatch, eta_s):
+    """One whose prompts take 1 ms a token, and of whose hits all but READY is to come."""
+    engine = warmed_engine(daemon)
+    cost = engine.connector.side.scheduler.hints.cost
+    for _ in range(2):
+        cost.learn(terrace.prefill_cost.StepWork.of([(0, 64)]), 0.064)
+    monkeypatch.setattr(terrace.leases.ReadLease, "ready_count", property(lambda _: READY[1]))
+    monkeypatch.setattr(terrace.leases.ReadLease, "spans", property(lambda lease: [
+        terrace.calls.Span(*READY),
+        terrace.calls.Span(2, lease.block_count - 2, "coming", "nvme", eta_s)]))
+    return engine
+
+
+@pytest.mark.parametrize("eta_s, loaded, policy", [(0.010, 72, "recompute"), (9.0, 16, "recompute"),
+                                                   (0.010, 72, "fail")])
+def test_the_engine_computes_what_would_come_too_late(daemon, monkeypatch, eta_s, loaded, policy):
+    engine, waits = engine_with_blocks_coming(daemon, monkeypatch, eta_s), []
+    half = engine.connector.side.scheduler
+    half._may_give_up = policy == "recompute"
+    copy = terrace.vllm.worker.WorkerHalf._copy
+    monkeypatch.setattr("terrace.vllm.worker.WorkerHalf._copy", lambda self, load, deadline: (
+        waits.append(load.wait_s), copy(self, load, deadline))[1])
+    serve(engine)
+    assert engine.counts["loaded_tokens"] == loaded
+    assert half.counters["left_tokens"] == 72 - loaded
+    assert waits == [pytest.approx(0.072, rel=0.01) if loaded == 72 and policy == "recompute"
+                     else None]
+    expect_nothing_held(daemon, engine)
+
+
+def test_what_has_come_while_a_request_waited_its_turn_is_loaded(daemon, monkeypatch):
+    engine, asked = engine_with_blocks_coming(daemon, monkeypatch, 9.0), []
+    half = engine.connector.side.scheduler
+    matched = half.matched_tokens
+
+    def ask_again(request, local_tokens):
+        asked.append(matched(request, local_tokens))
+        monkeypatch.setattr(terrace.leases.ReadLease, "ready_count",
+                            property(lambda lease: lease.block_count))
+        asked.append(matched(request, local_tokens))
+        return asked[-1]
+
+    half.matched_tokens = ask_again
+    serve(engine)
+    assert asked == [16, 72] and engine.counts["loaded_tokens"] == 72
+    assert half.counters["left_tokens"] == 0
+    expect_nothing_held(daemon, engine)
+
+
+@pytest.mark.parametrize("ready_count, found, wanted", [(9, 9, 9), (8, 9, 0), (0, 9, 0)])
+def test_of_windows_nothing_is_loaded_before_all_has_come(ready_count, found, wanted):
+    half = types.SimpleNamespace(windows=(0, 64))
+    lease = types.SimpleNamespace(ready_count=ready_count, block_count=found)
+    promise = terrace.vllm.arrivals.Promise(0)
+    assert terrace.vllm.scheduler.SchedulerHalf._with_what_has_come(
+        half, promise, lease, 9).block_count == wanted
+
+
+def test_what_has_left_a_lease_is_not_promised_any_more():
+    half = types.SimpleNamespace(windows=(0,))
+    lease = types.SimpleNamespace(ready_count=1, block_count=4)
+    promise = terrace.vllm.arrivals.Promise(9, 0.5)
+    assert terrace.vllm.scheduler.SchedulerHalf._with_what_has_come(
+        half, promise, lease, 9) == (4, 0.5)
+
+
+def test_a_load_that_computing_has_overtaken_is_given_up(monkeypatch):
+    waits, clock = [], [100.0]
+    monkeypatch.setattr("terrace.vllm.worker.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("terrace.vllm.worker.WorkerHalf._copy", lambda half, load, deadline: (
+        waits.append(deadline - clock[0]), 0)[1])
+    half = terrace.vllm.worker.WorkerHalf(
+        None, lambda: terrace.vllm.copies.InStep([]), members=[0], writes=[True],
+        load_timeout_s=10.0)
+    half.load([terrace.vllm.messages.Load("r", (1, 1), [[1]], wait_s) for wait_s in
+               (None, 0.25, 60.0)])
+    half.close()
+    assert sorted(waits) == [0.25, 10.0, 10.0]

@@ -129,7 +129,8 @@ def test_what_a_request_asks_for_its_chunks_is_theirs(daemon, caplog):
         group = client.open(terrace.SpaceGroup("x", [_space(driver)]))
         keys = group.keys_of_digests([key[:32] for chain in ([1, 2, 3], [7, 8])
                                       for key in _chain(chain)])
-        assert [block.priority for block in group.query(keys)] == [80] * 3 + [35] * 2
+        assert [(block.priority, block.is_no_store) for block in group.query(keys)] == (
+            [(80, True)] * 3 + [(35, False)] * 2)
     assert caplog.text.count("terrace_ttl_s is 'soon'") == 1
     close(driver)
 

@@ -2,12 +2,9 @@
 // not come back, switch it off; a probe that succeeds switches it on again. A file system without
 // room is no failure: making slabs waits, the rest goes on.
 //
-// Also how fast it reads: bandwidth and latency as lately measured.
-//
 // THREADING: one thread.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 
 #include "terrace/status.h"
@@ -38,12 +35,6 @@ class DiskHealth {
   void OnCreateFailed(uint64_t now_us);
   void OnCreated() { create_backoff_us_ = kCreateBackoffMinUs; }
 
-  // `behind_bytes`: what was in flight when the read began, itself included.
-  void OnReadDone(uint64_t behind_bytes, uint64_t duration_us);
-  uint64_t PredictReadUs(uint64_t behind_bytes) const {
-    return latency_us_ + static_cast<uint64_t>(static_cast<double>(behind_bytes) / bytes_per_us_);
-  }
-
  private:
   const Options options_;
   bool is_on_ = true;
@@ -51,8 +42,6 @@ class DiskHealth {
   uint64_t last_probe_us_ = 0;
   uint64_t create_after_us_ = 0;
   uint64_t create_backoff_us_ = kCreateBackoffMinUs;
-  uint64_t latency_us_ = 100;     // until measured, of a middling drive
-  double bytes_per_us_ = 2000.0;  // likewise
 };
 
 }  // namespace terrace

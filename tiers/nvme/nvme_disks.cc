@@ -11,7 +11,7 @@ namespace terrace {
 NvmeDisks::NvmeDisks(Options options, DiskListener* listener) : options_(std::move(options)) {
   TERRACE_CHECK(!options_.disks.empty(), "a tier has a disk");
   for (Disk* disk : options_.disks) {
-    disks_.push_back({.disk = disk, .health = DiskHealth(options_.health)});
+    disks_.push_back({.disk = disk, .health = DiskHealth(options_.health), .speed = {}});
     disk->SetListener(listener);
   }
 }
@@ -54,7 +54,10 @@ NvmeRequest NvmeDisks::Finish(uint64_t tag, Status status) {
 }
 
 void NvmeDisks::MeasureRead(const NvmeRequest& request) {
-  disks_[request.disk].health.OnReadDone(request.behind_bytes, now_us() - request.begun_us);
+  disks_[request.disk].speed.OnReadDone({.length_bytes = request.length_bytes,
+                                         .behind_bytes = request.behind_bytes,
+                                         .duration_us = now_us() - request.begun_us});
+  read_bytes_ = request.length_bytes;
 }
 
 void NvmeDisks::Flush() {
@@ -74,14 +77,18 @@ bool NvmeDisks::is_any_in_flight() const {
 }
 
 uint64_t NvmeDisks::PredictReadUs(uint64_t length_bytes) const {
-  uint64_t sum_us = 0;
-  uint64_t count = 0;
+  const auto count = static_cast<uint64_t>(
+      std::ranges::count_if(disks_, [](const DiskState& disk) { return disk.health.is_on(); }));
+  if (count == 0) return options_.stuck_us;
+  const uint64_t share_bytes = std::max(length_bytes / count, std::min(length_bytes, read_bytes_));
+  uint64_t sum_us = 0, last_us = 0;
   for (const DiskState& disk : disks_) {
     if (!disk.health.is_on()) continue;
-    sum_us += disk.health.PredictReadUs(disk.transfer_bytes + length_bytes);
-    ++count;
+    const uint64_t us = disk.speed.PredictUs(disk.transfer_bytes + share_bytes);
+    sum_us += us;
+    last_us = std::max(last_us, us);
   }
-  return count > 0 ? sum_us / count : options_.stuck_us;
+  return share_bytes < length_bytes ? last_us : sum_us / count;
 }
 
 void NvmeDisks::SwitchOffStuck() {

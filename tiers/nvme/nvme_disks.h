@@ -14,6 +14,7 @@
 #include "src/slot_pool.h"
 #include "tiers/disk/disk.h"
 #include "tiers/disk/disk_health.h"
+#include "tiers/disk/read_speed.h"
 #include "tiers/tier.h"
 
 namespace terrace {
@@ -71,7 +72,8 @@ class NvmeDisks {
   bool is_any_in_flight() const;
   uint64_t transfer_bytes(uint32_t disk) const { return disks_[disk].transfer_bytes; }  // in flight
   uint64_t transfers_in_flight() const { return transfers_in_flight_; }
-  // Of a read begun now, on average over the disks that are on.
+  // Of a read begun now, behind what is in flight. A single one is on one of the disks that are on:
+  // the average over them. More is spread over them, and there when the last one has its share.
   uint64_t PredictReadUs(uint64_t length_bytes) const;
 
   // Switches off the disks of requests that are too old.
@@ -89,6 +91,7 @@ class NvmeDisks {
   struct DiskState {
     Disk* disk;
     DiskHealth health;
+    ReadSpeed speed;
     uint64_t transfer_bytes = 0;
     uint64_t requests_in_flight = 0;
   };
@@ -97,6 +100,7 @@ class NvmeDisks {
   std::vector<DiskState> disks_;
   SlotPool<NvmeRequest> requests_;  // by tag
   uint64_t transfers_in_flight_ = 0;
+  uint64_t read_bytes_ = 0;  // of the last read: what lies on one disk
   uint64_t stuck_count_ = 0;
 };
 

@@ -8,10 +8,10 @@ import ctypes.util
 import os
 import pathlib
 from ctypes import (CFUNCTYPE, POINTER, Structure, c_char_p, c_double, c_int, c_int32, c_size_t,
-                    c_uint8, c_uint32, c_uint64, c_void_p)
+                    c_uint8, c_uint16, c_uint32, c_uint64, c_void_p)
 from typing import Any, Dict, Optional, Tuple
 
-ABI_VERSION = 3
+ABI_VERSION = 4
 PRIORITY_UNSET = 255
 
 
@@ -72,6 +72,11 @@ class MatchResult(_Versioned):
 
 class ReadLease(Structure):
     _fields_ = [("opaque", c_uint64 * 4)]
+
+
+class Span(Structure):
+    _fields_ = [("first_block", c_uint32), ("block_count", c_uint32), ("state", c_uint8),
+                ("tier", c_uint8), ("reserved", c_uint16), ("eta_us", c_uint32)]
 
 
 class WriteLease(Structure):
@@ -140,7 +145,7 @@ STRUCTS = {
     "terrace_id": Id, "terrace_client_options": ClientOptions, "terrace_space": Space,
     "terrace_group_spec": GroupSpec, "terrace_request": Request,
     "terrace_match_result": MatchResult, "terrace_read_lease": ReadLease,
-    "terrace_write_lease": WriteLease, "terrace_reserved_key": ReservedKey,
+    "terrace_span": Span, "terrace_write_lease": WriteLease, "terrace_reserved_key": ReservedKey,
     "terrace_completion": Completion, "terrace_queried_block": QueriedBlock,
     "terrace_evict_result": EvictResult, "terrace_device_options": DeviceOptions,
     "terrace_pages_layout": PagesLayout, "terrace_tensor": Tensor, "terrace_edge": Edge,
@@ -187,6 +192,7 @@ FUNCTIONS: Dict[str, Tuple[Any, Any]] = {
     "terrace_read_lease_ready_count": (c_uint32, [_READ]),
     "terrace_read_lease_token": (Id, [_READ]),
     "terrace_read_lease_is_in_device": (c_int, [_READ, c_uint32]),
+    "terrace_read_lease_spans": (c_uint32, [_READ, POINTER(Span), c_uint32]),
     "terrace_read_lease_is_valid": (c_int, [_READ]),
     "terrace_read_lease_slot": (c_void_p, [_READ, c_uint32, c_uint32, POINTER(c_uint64)]),
     "terrace_read_lease_is_part_ready": (c_int, [_READ, c_uint32, c_uint32, c_uint32]),

@@ -6,6 +6,9 @@ from typing import Any, List, NamedTuple, Optional, Sequence, Tuple
 from . import _native
 from .errors import Invalid, number
 
+TIERS = ("hbm", "dram", "nvme", "redis")
+SPAN_STATES = ("ready", "coming", "following")
+
 END_REASONS = ("unknown", "tool_call", "end_of_turn", "length", "aborted")
 _HINTS = {"pin": 1, "no_store": 2, "exact": 4}
 _HINT_NUMBERS = {"recompute_ns_per_token": 32, "session_hash": 64, "ttl_s": 32, "min_tokens": 32,
@@ -86,6 +89,16 @@ class Match(NamedTuple):
     is_bound: bool
 
 
+class Span(NamedTuple):
+    """A run of a lease's blocks, as it was answered. state: ready, coming, following. tier: where
+    the bytes were found. eta_s: of what is coming, until its last block is ready, as predicted."""
+    first_block: int
+    block_count: int
+    state: str
+    tier: str
+    eta_s: float
+
+
 class BlockInfo(NamedTuple):
     """What is known of one block. state: absent, reserved, sealed."""
     state: str
@@ -95,6 +108,7 @@ class BlockInfo(NamedTuple):
     is_pinned: bool
     lease_count: int
     commit_id: int
+    is_no_store: bool = False
 
 
 class Evicted(NamedTuple):

@@ -7,7 +7,8 @@ import ctypes
 from typing import TYPE_CHECKING, Any, List, Optional, Sequence, Tuple
 
 from . import _native
-from .calls import (BlockInfo, Evicted, Hints, Keys, Match, Token, microseconds, request_of)
+from .calls import (TIERS, BlockInfo, Evicted, Hints, Keys, Match, Token, microseconds,
+                    request_of)
 from .errors import Invalid, number, numbers
 from .leases import ReadLease, WriteLease
 from .space import SpaceGroup
@@ -20,7 +21,6 @@ lib = _native.lib
 # Flags of requests; docs/PROTOCOL.md says what they ask.
 KEYS_FLAT, ACQUIRE_FOLLOW, EVICT_DRY_RUN, EVICT_SUBTREE, PIN_CLEAR = 1, 2, 8, 16, 32
 ACQUIRE_BY_PARTS, ACQUIRE_DEVICE = 64, 128
-TIERS = ("hbm", "dram", "nvme", "redis")
 
 
 def _with_parent(request: Any, parent: Optional[_native.Id]) -> Any:
@@ -169,7 +169,8 @@ class Group:
         return [BlockInfo(("absent", "reserved", "sealed")[block.state],
                           tuple(t for i, t in enumerate(TIERS) if block.tier_mask >> i & 1),
                           block.priority, bool(block.flags & 1), bool(block.flags & 2),
-                          block.lease_count, block.commit_id) for block in found]
+                          block.lease_count, block.commit_id, bool(block.flags & 4))
+                for block in found]
 
     def wait_persisted(self, keys: Keys, timeout_s: Optional[float] = None) -> None:
         """Returns once a crash cannot lose them. Busy at the deadline."""

@@ -13,7 +13,8 @@ import weakref
 from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Optional, Union
 
 from . import _native, buffers
-from .calls import END_REASONS, Hints, ReservedKey, Token, microseconds, request_of
+from .calls import (END_REASONS, SPAN_STATES, TIERS, Hints, ReservedKey, Span, Token,
+                    microseconds, request_of)
 from .errors import Gone, Invalid, Unsupported, from_status, number
 from .space import Space
 
@@ -123,6 +124,16 @@ class ReadLease(_Lease):
     def ready_count(self) -> int:
         """Blocks [0, ready_count) may be read now."""
         return lib.terrace_read_lease_ready_count(self.native)
+
+    @property
+    def spans(self) -> List[Span]:
+        """Where the blocks were found when they were acquired, and when those were expected that
+        were not ready: it stays as it was answered. ready_count says what has come since."""
+        count = lib.terrace_read_lease_spans(self.native, None, 0)
+        native = (_native.Span * count)()
+        lib.terrace_read_lease_spans(self.native, native, count)
+        return [Span(each.first_block, each.block_count, SPAN_STATES[each.state], TIERS[each.tier],
+                     each.eta_us / 1e6) for each in native]
 
     @property
     def is_valid(self) -> bool:

@@ -3,7 +3,8 @@
 A step that computes n tokens, of which each attends to those before it, takes
     a + b n + c m seconds, m being the pairs of a token and one before it;
 a, b and c are fitted to the last steps, by relative errors, and none is below 0. Steps that are far
-off (the first ones compile) count little.
+off (the first ones compile) count little; those of the last few tokens of prompts that were there
+would push out the ones that say something, and are not kept.
 """
 import collections
 import math
@@ -11,6 +12,10 @@ from typing import Deque, List, NamedTuple, Optional, Sequence, Tuple
 
 _STEPS_MAX = 32
 _FITTED_EVERY = 8  # steps, once there are as many: it takes some 100 microseconds
+# A step of so many times fewer tokens than the largest kept is not kept itself, unless nothing else
+# has come for a while.
+_SMALL = 4
+_SMALL_STEPS_MAX = 256
 _NS_MAX = (1 << 32) - 1
 
 
@@ -33,12 +38,20 @@ class PrefillCost:
         self._steps: Deque[Tuple[StepWork, float]] = collections.deque(maxlen=_STEPS_MAX)
         self._fit: Optional[Tuple[float, float, float]] = None
         self._new_count = 0
+        self._small_count = 0  # since the last one that was kept
 
     def learn(self, work: StepWork, seconds: float) -> None:
         """What a step has taken."""
-        if work.tokens > 0 and seconds > 0:
-            self._steps.append((work, seconds))
-            self._new_count += 1
+        if work.tokens <= 0 or seconds <= 0:
+            return
+        if _SMALL * work.tokens < max((kept.tokens for kept, _ in self._steps), default=0):
+            self._small_count += 1
+            if self._small_count < _SMALL_STEPS_MAX:
+                return
+            self._steps.clear()
+        self._small_count = 0
+        self._steps.append((work, seconds))
+        self._new_count += 1
 
     @property
     def coefficients(self) -> Optional[Tuple[float, float, float]]:

@@ -250,6 +250,44 @@ TEST_F(CApi, CompletionsComeByPollAndByCallback) {
   ExpectLeases(keys[0], 0);
 }
 
+TEST_F(CApi, ATouchSaysWhatItsHintsSay) {
+  const std::vector<terrace_id> keys = KeysOf(4, 6);
+  Store(keys, 5);
+  terrace_request hints = TERRACE_REQUEST_INIT;
+  hints.priority = 80;
+  hints.hint_flags = TERRACE_HINT_PIN | TERRACE_HINT_NO_STORE;
+  hints.end_reason = TERRACE_END_TOOL_CALL;
+  ASSERT_EQ(terrace_touch(client_, group_, keys.data() + 1, 3, &hints), TERRACE_OK);
+  terrace_queried_block queried[4] = {};
+  ASSERT_EQ(terrace_query(client_, group_, keys.data(), 4, nullptr, queried), TERRACE_OK);
+  EXPECT_EQ(queried[0].flags, 0);
+  EXPECT_NE(queried[0].priority, 80);
+  EXPECT_EQ(queried[1].flags, 2 | 4);
+  EXPECT_EQ(queried[3].priority, 80);
+}
+
+TEST_F(CApi, SpansSayWhereBlocksWereFound) {
+  const std::vector<terrace_id> keys = KeysOf(4, 7);
+  Store(keys, 5);
+  terrace_read_lease lease = {};
+  EXPECT_EQ(terrace_read_lease_spans(&lease, nullptr, 0), 0u);
+  ASSERT_EQ(terrace_acquire(client_, group_, keys.data(), 4, &request_, &lease), TERRACE_OK);
+  EXPECT_EQ(terrace_read_lease_spans(&lease, nullptr, 0), 1u);
+  terrace_span spans[2] = {};
+  spans[1].block_count = 77;
+  EXPECT_EQ(terrace_read_lease_spans(&lease, spans, 2), 1u);
+  EXPECT_EQ(spans[0].first_block, 0u);
+  EXPECT_EQ(spans[0].block_count, 4u);
+  EXPECT_EQ(spans[0].state, TERRACE_SPAN_READY);
+  EXPECT_EQ(spans[0].tier, TERRACE_TIER_DRAM);
+  EXPECT_EQ(spans[0].eta_us, 0u);
+  EXPECT_EQ(spans[1].block_count, 77u) << "nothing beyond what there is";
+  spans[0].block_count = 77;
+  EXPECT_EQ(terrace_read_lease_spans(&lease, spans, 0), 1u);
+  EXPECT_EQ(spans[0].block_count, 77u) << "nor beyond the room";
+  terrace_read_lease_release(&lease, TERRACE_END_UNKNOWN);
+}
+
 TEST_F(CApi, FillingALeaseAgainGivesBackWhatItHeld) {
   const std::vector<terrace_id> keys = KeysOf(3, 3);
   Store(keys, 2);

@@ -314,6 +314,7 @@ void CVectorState::StoreAndLoad() {
   ASSERT_EQ(CLEAN(terrace_wait_ready(client_, &read, 2, kLongUs)), TERRACE_OK);
   EXPECT_EQ(CLEAN(terrace_read_lease_block_count(&read)), 3u);
   EXPECT_EQ(CLEAN(terrace_read_lease_token_count(&read)), 3 * kBlockTokens);
+  EXPECT_EQ(CLEAN(terrace_read_lease_spans(&read, nullptr, 0)), 1u);
   EXPECT_GE(CLEAN(terrace_read_lease_ready_count(&read)), 2u);
   EXPECT_EQ(CLEAN(terrace_read_lease_is_valid(&read)), 1);
   EXPECT_EQ(CLEAN(terrace_read_lease_is_in_device(&read, 0)), 0);

@@ -123,6 +123,25 @@ TEST(HitRates, PromisedBlocksAreHitsWhenTheyCome) {
   EXPECT_EQ(on.Missed(MissCause::kLate), 0u);
 }
 
+// Another request says another cost while the first one's blocks are on their way.
+TEST(HitRates, PrefillSavedIsOfWhatEachRequestSays) {
+  IntrospectionWorld on({.lower_tier_count = 1});
+  for (const uint64_t chain : {1, 50, 51}) {
+    on.Put(StoreWorld::Keys(4, chain));
+    on.world.Advance(100'000);
+  }
+  on.world.holds_transfers = true;
+  const std::vector<BlockKey> below = StoreWorld::Keys(4, 1);
+  KeysQuery query = on.world.Query(on.session, on.group, below);
+  query.hints = {.deadline_us = 10'000'000, .recompute_ns_per_token = 1'000'000};
+  EXPECT_EQ(on.world.Acquire(query).reply.block_count, 4u);
+  EXPECT_EQ(on.Ask(StoreWorld::Keys(4, 51), 2'000'000), 4u);
+  EXPECT_EQ(on.Counts().saved_us, 4u * 16 * 2000);
+  on.world.holds_transfers = false;
+  on.world.Advance(100'000);
+  EXPECT_EQ(on.Counts().saved_us, 4u * 16 * (1000 + 2000));
+}
+
 TEST(HitRates, PromisedBlocksThatDoNotComeInTimeAreMisses) {
   Promised on;
   on.world.Advance(10'000'000);

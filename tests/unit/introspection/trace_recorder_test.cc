@@ -58,6 +58,10 @@ TEST_F(TraceRecorderTest, LinesHaveKeysAndCounts) {
   recorder->Start();
   Await([&] { return recorder->is_recording(); });
   recorder->Record(Acquire(7, 3));
+  TracedRequest end = Acquire(9, 1);
+  end.verb = protocol::Verb::kTouch;
+  end.hints.end_reason = protocol::EndReason::kToolCall;
+  recorder->Record(end);
   recorder->Stop();
   Await([&] { return !recorder->is_recording(); });
   recorder.reset();
@@ -65,7 +69,10 @@ TEST_F(TraceRecorderTest, LinesHaveKeysAndCounts) {
             "{\"terrace_trace\":1,\"domain\":\"d\"}\n"
             "{\"op\":\"acquire\",\"timestamp\":5000,"
             "\"group\":\"00000000000000000000000000000000\",\"block_tokens\":16,"
-            "\"input_length\":48,\"hit\":1,\"hash_ids\":[7,8,9]}\n");
+            "\"input_length\":48,\"hit\":1,\"hash_ids\":[7,8,9]}\n"
+            "{\"op\":\"touch\",\"timestamp\":5000,\"stop\":\"tool_use\","
+            "\"group\":\"00000000000000000000000000000000\",\"block_tokens\":16,"
+            "\"input_length\":16,\"hash_ids\":[9]}\n");
 }
 
 TEST_F(TraceRecorderTest, FilesRotateAndStayWithinTheirBound) {

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <string_view>
 
+#include "terrace/protocol_listing.h"
 #include "tools/terrace/cli/verb.h"
 
 namespace terrace::tools {
@@ -87,6 +88,8 @@ std::string FormatFlags(const protocol::ListEntry& entry) {
   if (entry.state != protocol::BlockState::kSealed) add(StateName(entry.state));
   if ((entry.flags & protocol::kQueriedPinned) != 0) add("pinned");
   if ((entry.flags & protocol::kQueriedPersisted) != 0) add("persisted");
+  if ((entry.flags & protocol::kQueriedNoStore) != 0) add("no store");
+  if (entry.priority != protocol::kPriorityDefault) add(fmt::format("priority {}", entry.priority));
   if (entry.expires_in_s != 0) add(fmt::format("expires in {} s", entry.expires_in_s));
   return text;
 }
@@ -115,6 +118,7 @@ nlohmann::json ToJson(const protocol::ListEntry& entry, const GroupNames& names)
       {"expires_in_s", nullptr},
       {"is_pinned", (entry.flags & protocol::kQueriedPinned) != 0},
       {"is_persisted", (entry.flags & protocol::kQueriedPersisted) != 0},
+      {"is_no_store", (entry.flags & protocol::kQueriedNoStore) != 0},
   };
   if (!entry.parent.is_zero()) document["parent"] = ToHex(entry.parent);
   if (entry.expires_in_s != 0) document["expires_in_s"] = entry.expires_in_s;

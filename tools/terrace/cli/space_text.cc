@@ -68,12 +68,14 @@ std::string DescribeSpaces(std::span<const SpaceMember> members) {
   // In the order of the first member's fields, each with its different values in members' order.
   std::vector<std::pair<std::string, std::vector<std::string>>> rows;
   for (const SpaceMember& member : members) {
-    for (const auto& [name, value] : FieldsOf(member.text)) {
+    for (const auto& field : FieldsOf(member.text)) {
       auto row = std::find_if(rows.begin(), rows.end(),
-                              [&](const auto& known) { return known.first == name; });
-      if (row == rows.end()) row = rows.insert(rows.end(), {name, {}});
+                              [&](const auto& known) { return known.first == field.first; });
+      if (row == rows.end()) row = rows.insert(rows.end(), {field.first, {}});
       auto& values = row->second;
-      if (std::find(values.begin(), values.end(), value) == values.end()) values.push_back(value);
+      if (std::find(values.begin(), values.end(), field.second) == values.end()) {
+        values.push_back(field.second);
+      }
     }
   }
   std::string text;

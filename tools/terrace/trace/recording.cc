@@ -38,8 +38,15 @@ bool Recording::Add(const nlohmann::json& line, std::string* why) {
     AddEnd(line, request);
     return true;
   }
+  if (op == "touch") {
+    AddEndOfTip(line, request);
+    return true;
+  }
   if (op != "acquire" && op != "reserve") {
-    *why = fmt::format("has op '{}'; there are match, acquire, reserve, commit and release", op);
+    *why = fmt::format(
+        "has op '{}'; there are match, acquire, reserve, commit, release "
+        "and touch",
+        op);
     return false;
   }
   request.kind = op == "acquire" ? TraceKind::kAsked : TraceKind::kStored;
@@ -76,6 +83,8 @@ bool Recording::AddPath(const nlohmann::json& line, TraceRequest request, std::s
   request.id_count = static_cast<uint32_t>(path.size());
   trace_->ids.insert(trace_->ids.end(), path.begin(), path.end());
   trace_->requests.push_back(request);
+  if (tips_.size() == kLeasesMax) tips_.clear();
+  tips_[path.back()] = request;
   const uint64_t lease = NumberOf(line, "lease");
   if (lease != 0 && leases_.size() < kLeasesMax) leases_[lease] = request;
   return true;
@@ -95,15 +104,27 @@ bool Recording::PrependParents(const nlohmann::json& line, std::vector<uint64_t>
 void Recording::AddEnd(const nlohmann::json& line, const TraceRequest& request) {
   const auto lease = leases_.find(NumberOf(line, "lease"));
   if (lease == leases_.end()) return;
-  const auto stop = line.find("stop");
-  if (stop != line.end()) {
-    TraceRequest end = lease->second;
-    end.timestamp_ms = request.timestamp_ms;
-    end.kind = TraceKind::kEnded;
-    end.end_reason = EndReasonOf(*stop);
-    trace_->requests.push_back(end);
-  }
+  AddEndOf(lease->second, line, request);
   leases_.erase(lease);
+}
+
+void Recording::AddEndOfTip(const nlohmann::json& line, const TraceRequest& request) {
+  const auto ids = line.find("hash_ids");
+  if (ids == line.end() || !ids->is_array() || ids->empty() || !ids->back().is_number_unsigned()) {
+    return;
+  }
+  const auto tip = tips_.find(ids->back().get<uint64_t>());
+  if (tip != tips_.end()) AddEndOf(tip->second, line, request);
+}
+
+void Recording::AddEndOf(TraceRequest ended, const nlohmann::json& line,
+                         const TraceRequest& request) {
+  const auto stop = line.find("stop");
+  if (stop == line.end()) return;
+  ended.timestamp_ms = request.timestamp_ms;
+  ended.kind = TraceKind::kEnded;
+  ended.end_reason = EndReasonOf(*stop);
+  trace_->requests.push_back(ended);
 }
 
 }  // namespace terrace::tools

@@ -2,7 +2,7 @@
 // asked, what was stored and how a request ended are lines, and requests, of their own, so that a
 // replay does what the daemon did.
 //
-// LIMITS: leases without a Release are remembered up to kLeasesMax.
+// LIMITS: leases without a Release, and ends of paths, are remembered up to kLeasesMax.
 #pragma once
 
 #include <cstdint>
@@ -33,11 +33,15 @@ class Recording {
   // The ids before the first of a line that does not begin at the root. False if they are not
   // known.
   bool PrependParents(const nlohmann::json& line, std::vector<uint64_t>* ids) const;
+  // Of the request whose lease it was, or whose path ended with the last block named.
   void AddEnd(const nlohmann::json& line, const TraceRequest& request);
+  void AddEndOfTip(const nlohmann::json& line, const TraceRequest& request);
+  void AddEndOf(TraceRequest ended, const nlohmann::json& line, const TraceRequest& request);
 
   Trace* trace_;
   std::unordered_map<uint64_t, uint64_t> parents_;     // by id; 0: a root
   std::unordered_map<uint64_t, TraceRequest> leases_;  // whose paths they are
+  std::unordered_map<uint64_t, TraceRequest> tips_;    // the last one that ended there
 };
 
 }  // namespace terrace::tools

@@ -38,6 +38,14 @@ double ShareIf(uint64_t hit_sum, uint64_t asked) {
   return std::clamp(share, 0.0, 1.0);
 }
 
+// What `hit` of the blocks saved: their share, since a prompt's blocks cost about the same.
+uint64_t SavedUs(const HitRateCounts& counts, uint64_t hit) {
+  const uint64_t all = HitCount(counts);
+  return all == 0 ? 0
+                  : static_cast<uint64_t>(static_cast<double>(counts.saved_us) *
+                                          static_cast<double>(hit) / static_cast<double>(all));
+}
+
 json ToJson(const HitRateCounts& counts) {
   const uint64_t hit_count = HitCount(counts);
   json document = {{"requests", counts.requests},
@@ -46,7 +54,9 @@ json ToJson(const HitRateCounts& counts) {
                    {"hit_rate", ShareIf(hit_count, counts.blocks_asked)},
                    {"saved_ms", counts.saved_us / 1000}};
   for (size_t t = 0; t < kTierKindNames.size(); ++t) {
-    document["blocks_hit_by_tier"][std::string(kTierKindNames[t])] = counts.blocks_hit[t];
+    const std::string tier(kTierKindNames[t]);
+    document["blocks_hit_by_tier"][tier] = counts.blocks_hit[t];
+    document["saved_ms_by_tier"][tier] = SavedUs(counts, counts.blocks_hit[t]) / 1000;
   }
   for (size_t c = 0; c < kMissCauseNames.size(); ++c) {
     document["blocks_missed"][std::string(kMissCauseNames[c])] = counts.blocks_missed[c];
@@ -161,7 +171,8 @@ class HitRateVerb : public Verb {
                      {"HIT RATE", kRight},
                      {"DRAM", kRight},
                      {"BELOW", kRight},
-                     {"PREFILL SAVED", kRight}});
+                     {"PREFILL SAVED", kRight},
+                     {"OF IT BELOW", kRight}});
     for (const HitRateRow& row : rows_) {
       for (size_t w = 0; w < kWindowNames.size(); ++w) {
         const HitRateCounts& counts = row.windows[w];
@@ -171,7 +182,8 @@ class HitRateVerb : public Verb {
                       FormatCount(counts.requests), FormatCount(counts.blocks_asked),
                       FormatShare(hit, counts.blocks_asked), FormatShare(dram, counts.blocks_asked),
                       FormatShare(hit - dram, counts.blocks_asked),
-                      FormatMilliseconds(counts.saved_us / 1000)});
+                      FormatMilliseconds(counts.saved_us / 1000),
+                      FormatMilliseconds(SavedUs(counts, hit - dram) / 1000)});
       }
     }
     return "\n" + table.Render();

@@ -11,10 +11,11 @@ NO_BLOCK = -1  # behind a group's window: nothing is there, or wanted
 @dataclasses.dataclass
 class Load:
     """A worker copies the lease's first blocks to `block_ids`, of each KV cache group one a block,
-    and reports the request."""
+    and reports the request. wait_s: how long they may take to come; None: as long as any load."""
     request_id: str
     token: Bits128
     block_ids: List[List[int]]
+    wait_s: Optional[float] = None
 
 
 @dataclasses.dataclass

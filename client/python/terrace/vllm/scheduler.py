@@ -32,6 +32,7 @@ from ..errors import Unavailable
 from ..group import Group
 from ..requests import Asker, Pending
 from .adapters import Adapters
+from .arrivals import Promise, Prompt, worth
 from .fences import Fences
 from .hints import EngineHints, Said
 from .messages import NO_BLOCK, Load, Step, Store
@@ -57,6 +58,7 @@ class _Tracked:
     stored_count: int = 0  # blocks that were offered to the store, or came from it
     skip_count: int = 0  # of the lookup: blocks vLLM has itself
     lookup: Optional[Pending] = None
+    promise: Optional[Promise] = None  # of the lookup, once it has been answered
     states: Dict[int, Dict[int, int]] = dataclasses.field(default_factory=dict)  # handed over: of
     # each state group the block ids, by their place in the prompt
     is_lost: bool = False  # a load of it failed: it is computed, whatever is there
@@ -105,9 +107,11 @@ class SchedulerHalf:
                  windows: Sequence[int] = (0,), state_groups: Container[int] = (),
                  hashes_per_block: int = 1, worker_count: int = 1, timeout_s: float = 0.05,
                  load_timeout_s: float = 10.0, lookup_wait_s: float = 0.0005,
-                 hooks_come_first: bool = True, hints: Optional[EngineHints] = None):
+                 hooks_come_first: bool = True, hints: Optional[EngineHints] = None,
+                 may_give_up: bool = True):
         self.adapters = adapters
         self.hints = hints or EngineHints()
+        self._may_give_up = may_give_up  # a load that fails is computed, and fails no request
         self.block_tokens = block_tokens
         self.windows = windows  # tokens before the next one that each KV cache group keeps; 0: all
         self.state_groups = state_groups
@@ -126,7 +130,8 @@ class SchedulerHalf:
         self._reports: Dict[int, int] = {}
         self._number = 0
         self.counters = {"lookups": 0, "hit_tokens": 0, "lost_tokens": 0, "stored_blocks": 0,
-                         "dropped_stores": 0, "dropped_blocks": 0, "failed_loads": 0}
+                         "dropped_stores": 0, "dropped_blocks": 0, "failed_loads": 0,
+                         "left_tokens": 0}
 
     # ---- lookups ----
 
@@ -158,11 +163,31 @@ class SchedulerHalf:
                                          last * self.block_tokens, request.num_tokens)
             tracked.lookup = self._questions.ask(request, tracked.keys, first, last, hints,
                                                   is_store=False)
+            tracked.promise = None
         lookup = tracked.lookup
         if not lookup.is_done and not self._asker.wait(lookup, self.lookup_wait_s):
             return None
-        lease = lookup.lease
-        return 0 if lease is None else min(lease.block_count, last - first) * self.block_tokens
+        if lookup.lease is None:
+            return 0
+        if tracked.promise is None:
+            tracked.promise = self._promise_of(request, lookup.lease, first, last)
+        tracked.promise = self._with_what_has_come(tracked.promise, lookup.lease, last - first)
+        return tracked.promise.block_count * self.block_tokens
+
+    def _promise_of(self, request: Any, lease: Any, first: int, last: int) -> Promise:
+        promise = worth(lease.spans, min(lease.block_count, last - first),
+                        Prompt(first * self.block_tokens, request.num_tokens, self.block_tokens),
+                        self.hints.cost, is_whole=any(self.windows))
+        return promise if self._may_give_up else promise._replace(wait_s=None)
+
+    def _with_what_has_come(self, promise: Promise, lease: Any, count_max: int) -> Promise:
+        """A request that waits for its turn is asked about again and again: nobody computes what
+        is there by then, or waits for what has been lost."""
+        found = min(lease.block_count, count_max)
+        ready_count = min(lease.ready_count, found)
+        if ready_count > promise.block_count and (ready_count == found or not any(self.windows)):
+            return Promise(ready_count)
+        return promise._replace(block_count=min(promise.block_count, found))
 
     def _track(self, request: Any) -> _Tracked:
         tracked = self._tracked.get(request.request_id)
@@ -193,6 +218,9 @@ class SchedulerHalf:
         tracked = self._track(request)
         tracked.table = [list(block_ids) for block_ids in table]
         lookup, tracked.lookup = tracked.lookup, None
+        if lookup is not None and lookup.lease is not None:
+            found_tokens = lookup.lease.block_count * self.block_tokens
+            self.counters["left_tokens"] += max(0, found_tokens - external_tokens)
         if external_tokens == 0:
             if lookup is not None:
                 lookup.give_up()
@@ -205,7 +233,8 @@ class SchedulerHalf:
         wanted = self._kept(tracked.table, first, first + count, tracked.computed_tokens)
         self._loading[request.request_id] = _Loading(lookup, request, wanted, count)
         token = lookup.lease.token
-        self._new_loads.append(Load(request.request_id, (token.high, token.low), wanted))
+        wait_s = tracked.promise.wait_s if tracked.promise is not None else None
+        self._new_loads.append(Load(request.request_id, (token.high, token.low), wanted, wait_s))
 
     # ---- steps ----
 

@@ -122,6 +122,8 @@ class SchedulerRole(Role):
                 worker_count=self._worker_count, timeout_s=self.settings.timeout_s,
                 load_timeout_s=self.settings.load_timeout_s,
                 lookup_wait_s=self.settings.lookup_wait_s,
+                may_give_up=getattr(self._config.kv_transfer_config, "kv_load_failure_policy", ""
+                                    ) == "recompute",
                 # Versions before the second runner have no such property.
                 hooks_come_first=not getattr(self._config, "use_v2_model_runner", False))
         self._follow_weights()

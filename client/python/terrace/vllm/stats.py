@@ -13,6 +13,8 @@ COUNTERS = {
     "lookups": "Requests for which the daemon was asked.",
     "hit_tokens": "Tokens that were loaded instead of computed.",
     "lost_tokens": "Tokens that the daemon had promised and that were computed: a load failed.",
+    "left_tokens": "Tokens that the daemon had, and that were computed, for that was sooner than "
+                   "they would have come.",
     "loads": "Loads that ended, of every rank.",
     "load_seconds": "What they took, from the step that asked for them.",
     "loaded_bytes": "Bytes copied into KV caches.",

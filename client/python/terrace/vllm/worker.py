@@ -229,7 +229,8 @@ class WorkerHalf:
         good_count = 0
         try:
             free()
-            good_count = self._copy(load, began + self.load_timeout_s)
+            wait_s = self.load_timeout_s if load.wait_s is None else load.wait_s
+            good_count = self._copy(load, began + min(wait_s, self.load_timeout_s))
         except TerraceError:
             pass
         finally:

@@ -130,6 +130,70 @@ TEST(Promotions, StepsAreToldAsSoonAsTheyAreCompared) {
   EXPECT_TRUE(w.block(id).dram.is_readable());
 }
 
+// ---- what waits ----
+
+TEST(Promotions, BytesWaitUntilTheTierHasTakenThem) {
+  MoverWorld w;
+  const BlockId first = Asked(w, 1), second = Asked(w, 2);
+  w.tier().queue_max = 1;
+  ASSERT_TRUE(w.mover.Promote(first, {.run = w.mover.NewRun()}).ok());
+  ASSERT_TRUE(w.mover.Promote(second, {.run = w.mover.NewRun()}).ok());
+  EXPECT_EQ(w.mover.waiting_bytes(0), 2 * BlockWorld::kBytes);
+  EXPECT_EQ(w.mover.WaitingBytesTo(first), BlockWorld::kBytes);
+  EXPECT_EQ(w.mover.WaitingBytesTo(second), 2 * BlockWorld::kBytes);
+  w.mover.Step();
+  EXPECT_EQ(w.mover.waiting_bytes(0), BlockWorld::kBytes);
+  EXPECT_EQ(w.mover.WaitingBytesTo(first), 0u) << "on its way";
+  EXPECT_EQ(w.mover.WaitingBytesTo(second), BlockWorld::kBytes);
+  w.EndTransfer();
+  EXPECT_EQ(w.mover.waiting_bytes(0), 0u);
+}
+
+TEST(Promotions, BytesThatNobodyWantsAnyMoreDoNotWait) {
+  MoverWorld w;
+  const BlockId id = Asked(w, 1);
+  w.tier().queue_max = 0;
+  ASSERT_TRUE(w.mover.Promote(id, {}).ok());
+  w.mover.Step();
+  EXPECT_EQ(w.mover.waiting_bytes(0), BlockWorld::kBytes);
+  w.r().holds.LetGo(id, HoldKind::kLease);
+  w.tier().queue_max = 8;
+  w.mover.Step();
+  EXPECT_EQ(w.mover.waiting_bytes(0), 0u);
+}
+
+TEST(Promotions, OfAReadByPartsTheStepsThatHaveNotBegunWait) {
+  MoverWorld w({.tier_count = 1, .part_count = 4});
+  w.tier().can_read_ranges = true;
+  w.tier().queue_max = 1;
+  const BlockId id = Asked(w, 1);
+  ASSERT_TRUE(w.mover.Promote(id, {.run = 1, .is_by_parts = true}).ok());
+  EXPECT_EQ(w.mover.waiting_bytes(0), BlockWorld::kBytes);
+  w.mover.Step();
+  EXPECT_EQ(w.mover.waiting_bytes(0), BlockWorld::kBytes / 4 * 3);
+  w.EndTransfer();
+  w.EndCheck(false);  // what has not begun need not
+  EXPECT_EQ(w.mover.waiting_bytes(0), 0u);
+}
+
+TEST(Promotions, WhatIsReadAheadWaitsForNobodyUntilItIsAskedFor) {
+  MoverWorld w({.tier_count = 1, .read_ahead_blocks = 1});
+  const BlockId first = w.PutBelow(1);
+  const BlockId second = w.PutBelowOnly(2, first);
+  w.tier().queue_max = 0;
+  w.mover.ReadAheadOf(first);
+  w.mover.Step();
+  ASSERT_EQ(w.block(second).dram.state, CopyState::kFilling);
+  EXPECT_EQ(w.mover.waiting_bytes(0), 0u);
+  w.r().holds.Hold(second, HoldKind::kLease);
+  w.mover.Reprioritize(second, {.run = w.mover.NewRun()});
+  EXPECT_EQ(w.mover.waiting_bytes(0), BlockWorld::kBytes);
+  EXPECT_EQ(w.mover.WaitingBytesTo(second), BlockWorld::kBytes);
+  w.tier().queue_max = 8;
+  w.mover.Step();
+  EXPECT_EQ(w.mover.waiting_bytes(0), 0u);
+}
+
 TEST(ReadAheadQueue, GoesOnBelowWhatWasAskedForIntoFreeRoomOnly) {
   MoverWorld w({.tier_count = 1, .read_ahead_blocks = 2});
   const BlockId first = w.PutBelow(1);

@@ -116,6 +116,21 @@ TEST_F(NvmeDisksTest, PredictionsAreOfDisksThatAreOn) {
   EXPECT_LT(disks_->PredictReadUs(4096), both_us) << "the busy one is off";
 }
 
+TEST_F(NvmeDisksTest, MoreThanOneReadIsSpreadOverTheDisks) {
+  constexpr uint64_t kRead = 1'000'000;
+  ASSERT_TRUE(Submit(NvmeRequestKind::kRead, 0, kRead).ok());
+  now_us_ += 600;  // the guess: 2,000 bytes a µs behind 100 µs
+  near_.Answer();
+  disks_->MeasureRead(done_.back());
+  const uint64_t one_us = disks_->PredictReadUs(kRead);
+  EXPECT_EQ(one_us, 600u) << "on one of them";
+  EXPECT_EQ(disks_->PredictReadUs(2 * kRead), one_us) << "one on each";
+  EXPECT_EQ(disks_->PredictReadUs(8 * kRead), 2100u);
+  ASSERT_TRUE(Submit(NvmeRequestKind::kRead, 1, kRead).ok());
+  EXPECT_EQ(disks_->PredictReadUs(8 * kRead), 2600u) << "the busier one is the last";
+  EXPECT_EQ(disks_->PredictReadUs(kRead), 850u) << "perhaps on the busier one";
+}
+
 TEST_F(NvmeDisksTest, NobodyIsToldOnceItIsGone) {
   disks_.reset();
   EXPECT_EQ(near_.listener(), nullptr);
