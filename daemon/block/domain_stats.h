@@ -8,8 +8,11 @@
 #include <vector>
 
 #include "daemon/block/domain_options.h"
+#include "daemon/block/session_quota.h"
 #include "daemon/block/store_listener.h"
+#include "daemon/policy/histogram.h"
 #include "terrace/protocol_device.h"
+#include "terrace/protocol_introspection.h"
 #include "terrace/space.h"
 #include "tiers/hbm/hbm_tier.h"
 #include "tiers/shared_tier.h"
@@ -18,6 +21,10 @@
 namespace terrace {
 
 inline constexpr size_t kCopyClientsShownMax = 64;
+
+// Verbs whose requests are timed, from the message to its answer.
+enum class TimedVerb : uint8_t { kAcquire, kReserve, kCommit };
+inline constexpr size_t kTimedVerbCount = 3;
 
 struct DomainStats {
   std::string name;
@@ -36,9 +43,16 @@ struct DomainStats {
   uint64_t block_count = 0, reserved_count = 0, pinned_count = 0;
   // Counters since start.
   uint64_t match_requests = 0, match_blocks_asked = 0, match_blocks_hit = 0;
-  uint64_t acquire_requests = 0, acquire_blocks_asked = 0, acquire_blocks_hit = 0;
   uint64_t acquire_blocks_lost = 0;  // promised, and did not come in time
-  uint64_t acquire_blocks_by_tier[protocol::kTierKindCount] = {};
+  // What HitMeter says of blocks, in tokens, and what was hit in bytes.
+  uint64_t acquire_tokens_asked = 0;
+  uint64_t acquire_tokens_by_tier[protocol::kTierKindCount] = {};
+  uint64_t acquire_bytes_by_tier[protocol::kTierKindCount] = {};
+  uint64_t sealed_bytes = 0;
+  RequestTimes request_us[kTimedVerbCount];               // by TimedVerb
+  PromotionTimes promotion_us[protocol::kTierKindCount];  // from slots taken to bytes verified
+  AgesOfBlocks residence_us;    // from being sealed, or found at a start, to being forgotten
+  AgesOfBlocks dram_idle_us;    // since its last use, of a copy that left DRAM to make room
   uint64_t blocks_adopted = 0;  // a predecessor's, found again in DRAM
   uint64_t blocks_sealed = 0, blocks_evicted = 0, blocks_expired = 0, blocks_corrupt = 0;
   uint64_t blocks_refuted = 0;  // of blocks_corrupt: not what their writer's checksums say
@@ -51,12 +65,23 @@ struct DomainStats {
   uint64_t reads_repeated = 0, reads_recovered = 0;     // wrong once; right the second time
   uint64_t read_ahead_blocks = 0, read_ahead_used = 0;  // promoted unasked; asked for since
   uint64_t demotions = 0, demotions_failed = 0;
+  // Of Acquires, as HitMeter counts them: blocks_asked is what was hit, missed, or still comes.
+  protocol::HitRateCounts hits;
+  ReuseDistances reuse_distances;
+  SessionRefusals sessions_refused{};
+  uint64_t acquire_blocks_hit() const { return BlocksHit(hits); }
+  static uint64_t BlocksHit(const protocol::HitRateCounts& hits) {
+    uint64_t sum = 0;
+    for (const uint64_t of_tier : hits.blocks_hit) sum += of_tier;
+    return sum;
+  }
   struct GroupStats {
     std::string name;
     GroupId id;
     uint32_t member_count = 0, block_tokens = 0;
     uint64_t block_count = 0, block_bytes = 0;
-    uint64_t acquire_blocks_asked = 0, acquire_blocks_hit = 0;
+    uint32_t recompute_ns_per_token = 0;  // as a client said last
+    protocol::HitRateCounts hits;
   };
   std::vector<GroupStats> groups;
   struct LowerTierStats {
@@ -64,6 +89,7 @@ struct DomainStats {
     TierStats stats;
     uint64_t block_count = 0, persisted_block_count = 0;
     uint64_t written_bytes_of_day = 0;
+    uint64_t reads_queued = 0, writes_queued = 0;  // blocks whose turn has not come
   };
   std::vector<LowerTierStats> lower_tiers;
   struct SharedStats {

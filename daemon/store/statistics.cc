@@ -16,19 +16,23 @@ void AddGroups(const CacheDomain& domain, DomainStats* stats) {
                              .block_tokens = group.block_tokens(),
                              .block_count = block_count,
                              .block_bytes = group.block_bytes(),
-                             .acquire_blocks_asked = group.acquire_blocks_asked,
-                             .acquire_blocks_hit = group.acquire_blocks_hit});
+                             .recompute_ns_per_token = group.recompute_ns_per_token,
+                             .hits = domain.meter.SinceStart(g)});
   }
   stats->group_count = static_cast<uint32_t>(stats->groups.size());
 }
 
-void AddTiers(const CacheDomain& domain, DomainStats* stats) {
-  for (const LowerTier& lower : domain.lower) {
+void AddTiers(const DomainRooms& rooms, DomainStats* stats) {
+  const CacheDomain& domain = rooms.domain;
+  for (uint32_t tier = 0; tier < domain.lower.size(); ++tier) {
+    const LowerTier& lower = domain.lower[tier];
     stats->lower_tiers.push_back({.kind = lower.tier->kind(),
                                   .stats = lower.tier->stats(),
                                   .block_count = lower.block_count,
                                   .persisted_block_count = lower.persisted_block_count,
-                                  .written_bytes_of_day = lower.written.Sum()});
+                                  .written_bytes_of_day = lower.written.Sum(),
+                                  .reads_queued = rooms.mover.reads_queued(tier),
+                                  .writes_queued = rooms.mover.writes_queued(tier)});
   }
   if (const DeviceUse& device = domain.options.device; device.tier != nullptr) {
     stats->device = {.device = device.device,
@@ -88,7 +92,10 @@ DomainStats StatsOf(const StoreRooms& store, const DomainRooms& rooms) {
   stats.reserved_count = domain.reserved_count;
   stats.pinned_count = domain.index.pinned_count();
   AddGroups(domain, &stats);
-  AddTiers(domain, &stats);
+  AddTiers(rooms, &stats);
+  stats.hits = domain.meter.SinceStart(protocol::kHitRateAllGroups);
+  stats.reuse_distances = domain.meter.reuse_distances();
+  stats.sessions_refused = store.sessions.refused(domain.domain_index);
   stats.copies = CopyStatsOf(store.sessions, domain.domain_index);
   if (domain.options.shared.tier != nullptr) {
     stats.shared = rooms.shared_writer.stats();

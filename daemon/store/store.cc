@@ -58,6 +58,16 @@ std::vector<DomainStats> Store::Stats() const {
   return all;
 }
 
+DomainStats Store::Stats(uint32_t domain_index) const {
+  return StatsOf(*rooms_, rooms_->at(domain_index));
+}
+
+std::vector<protocol::HitRateCounts> Store::HitsByMinute(uint32_t domain_index) const {
+  const CacheDomain& domain = rooms_->at(domain_index).domain;
+  const auto minutes = domain.meter.Minutes(domain.NowUs());
+  return {minutes.begin(), minutes.end()};
+}
+
 void Store::CheckInvariants(CheckScope scope) const {
   for (const auto& rooms : rooms_->domains) terrace::CheckInvariants(*rooms, scope);
 }

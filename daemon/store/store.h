@@ -57,8 +57,11 @@ class Store {
   bool is_settled() const;
   // True if nothing is on its way to a tier that hosts share, and nothing waits that could go.
   bool is_shared_idle() const;
-  // Counters and sizes for status and metrics; one entry a domain.
+  // Counters and sizes for status and metrics; of all domains, or of one.
   std::vector<DomainStats> Stats() const;
+  DomainStats Stats(uint32_t domain_index) const;
+  // Of what a domain's Acquires asked for, the last minutes one by one.
+  std::vector<protocol::HitRateCounts> HitsByMinute(uint32_t domain_index) const;
   // Aborts with the invariant's name if one of I1–I8 does not hold.
   void CheckInvariants(CheckScope scope) const;
 
