@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <array>
 #include <asio/ip/v6_only.hpp>
-#include <asio/write.hpp>
 #include <utility>
 
 namespace terrace {
@@ -14,7 +13,8 @@ namespace {
 
 using asio::ip::tcp;
 
-constexpr std::chrono::milliseconds kPause{100};  // when descriptors have run out
+// Until another try, when descriptors have run out, or nobody can be spared.
+constexpr std::chrono::milliseconds kPause{20};
 constexpr int kUnreadPiecesMax = 16;
 constexpr std::string_view kHeadEnd = "\r\n\r\n";
 
@@ -37,14 +37,18 @@ std::string HeadOf(const HttpAnswer& answer) {
 
 class HttpServer::Connection : public std::enable_shared_from_this<Connection> {
  public:
+  using Clock = std::chrono::steady_clock;
+
   Connection(HttpServer& server, tcp::socket socket)
       : server_(&server), socket_(std::move(socket)), patience_(socket_.get_executor()) {}
 
   void Begin() {
-    WaitAtMost(server_->limits_.ask_max);
+    AwaitPeer(server_->limits_.ask_max);
     Read();
   }
-  bool has_asked() const { return has_asked_; }
+  // From when on another may have its place: since when its other end has been waited for, or until
+  // when it may wait for its answer.
+  Clock::time_point spared_until() const { return spared_until_; }
   // It is not the server's any more; what still holds it finds a closed socket.
   void End() {
     server_ = nullptr;
@@ -59,6 +63,10 @@ class HttpServer::Connection : public std::enable_shared_from_this<Connection> {
     patience_.async_wait([self = shared_from_this()](const asio::error_code& error) {
       if (!error) self->Leave();
     });
+  }
+  void AwaitPeer(std::chrono::milliseconds limit) {
+    spared_until_ = Clock::now();
+    WaitAtMost(limit);
   }
 
   void Read() {
@@ -76,7 +84,8 @@ class HttpServer::Connection : public std::enable_shared_from_this<Connection> {
     asked_.append(piece_.data(), byte_count);
     const size_t end = asked_.find(kHeadEnd, looked_at);
     if (end == asked_.npos && asked_.size() <= kHttpHeadBytesMax) return Read();
-    has_asked_ = true;
+    spared_until_ = Clock::now() + server_->limits_.spared;
+    answer_due_ = Clock::now() + server_->limits_.answer_max;
     WaitAtMost(server_->limits_.answer_max);
     const auto answer = [self = shared_from_this()](HttpAnswer answered) {
       if (self->server_ != nullptr) self->Send(std::move(answered));
@@ -95,11 +104,23 @@ class HttpServer::Connection : public std::enable_shared_from_this<Connection> {
   }
 
   void Send(HttpAnswer answered) {
-    head_ = HeadOf(answered);
-    body_ = is_head_ ? std::string() : std::move(answered.body);
-    asio::async_write(
-        socket_, std::array<asio::const_buffer, 2>{asio::buffer(head_), asio::buffer(body_)},
-        [self = shared_from_this()](const asio::error_code&, size_t) { self->Leave(); });
+    answer_ = HeadOf(answered);
+    if (!is_head_) answer_ += answered.body;
+    Write();
+  }
+
+  // Piece by piece, as the other end takes them.
+  void Write() {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(answer_due_ - Clock::now());
+    AwaitPeer(std::min(left, server_->limits_.stall_max));
+    socket_.async_write_some(
+        asio::buffer(answer_) + written_count_,
+        [self = shared_from_this()](const asio::error_code& error, size_t byte_count) {
+          if (self->server_ == nullptr) return;
+          self->written_count_ += byte_count;
+          if (error || self->written_count_ == self->answer_.size()) return self->Leave();
+          self->Write();
+        });
   }
 
   void Leave() {
@@ -111,10 +132,11 @@ class HttpServer::Connection : public std::enable_shared_from_this<Connection> {
     for (int i = 0; i < kUnreadPiecesMax && !ignored; ++i) {
       socket_.read_some(asio::buffer(piece_), ignored);
     }
-    Connections& all = server_->connections_;
+    HttpServer& server = *server_;
     const auto self = shared_from_this();
     End();
-    all.remove(self);
+    server.connections_.remove(self);
+    server.Admit();
   }
 
   HttpServer* server_;  // null: it has ended
@@ -122,8 +144,10 @@ class HttpServer::Connection : public std::enable_shared_from_this<Connection> {
   asio::steady_timer patience_;
   std::array<char, 2048> piece_;
   std::string asked_;
-  std::string head_, body_;
-  bool has_asked_ = false;
+  std::string answer_;
+  size_t written_count_ = 0;
+  Clock::time_point spared_until_{};
+  Clock::time_point answer_due_{};
   bool is_head_ = false;
 };
 
@@ -177,22 +201,33 @@ void HttpServer::Accept() {
       return;
     }
     fcntl(socket.native_handle(), F_SETFD, FD_CLOEXEC);
-    MakeRoom();
-    if (connections_.size() < limits_.connections_max) {
-      connections_.push_back(std::make_shared<Connection>(*this, std::move(socket)));
-      connections_.back()->Begin();
-    }
-    Accept();
+    newcomer_ = std::move(socket);
+    Admit();
   });
 }
 
-void HttpServer::MakeRoom() {
-  if (connections_.size() < limits_.connections_max) return;
-  const auto slow = std::ranges::find_if(
-      connections_, [](const auto& connection) { return !connection->has_asked(); });
-  if (slow == connections_.end()) return;  // the new one goes
-  (*slow)->End();
-  connections_.erase(slow);
+void HttpServer::Admit() {
+  if (!newcomer_) return;
+  if (connections_.size() >= limits_.connections_max && !MakeRoom()) {
+    pause_.expires_after(kPause);
+    pause_.async_wait([this](const asio::error_code& cancelled) {
+      if (!cancelled) Admit();
+    });
+    return;
+  }
+  connections_.push_back(
+      std::make_shared<Connection>(*this, *std::exchange(newcomer_, std::nullopt)));
+  connections_.back()->Begin();
+  Accept();
+}
+
+bool HttpServer::MakeRoom() {
+  const auto slowest = std::ranges::min_element(
+      connections_, {}, [](const auto& connection) { return connection->spared_until(); });
+  if ((*slowest)->spared_until() > Connection::Clock::now()) return false;
+  (*slowest)->End();
+  connections_.erase(slowest);
+  return true;
 }
 
 }  // namespace terrace

@@ -1,6 +1,8 @@
 // HttpServer: answers GET and HEAD of a few small documents. Each connection is one request and one
-// answer; whoever is slow loses it, and cannot keep others away: of more connections than there may
-// be the oldest that has not finished asking is closed.
+// answer; whoever is slow loses it, and cannot keep others away: where all places are taken, a
+// newcomer has that of the connection whose other end has been waited for longest, be it for the
+// rest of its request or to take its answer. One that waits for its answer is spared for a while;
+// where all are, the newcomer waits.
 //
 // THREADING: the thread that runs `loop`. LIMITS: HttpLimits.
 #pragma once
@@ -13,6 +15,7 @@
 #include <functional>
 #include <list>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -25,7 +28,9 @@ struct HttpLimits {
   bool only_local = true;  // see ReadHttpRequest
   uint32_t connections_max = 16;
   std::chrono::milliseconds ask_max{5'000};      // from connecting to the end of the request's head
-  std::chrono::milliseconds answer_max{15'000};  // from there until the answer has been taken
+  std::chrono::milliseconds spared{1'500};       // while its answer is being found
+  std::chrono::milliseconds stall_max{2'000};    // without a byte of the answer being taken
+  std::chrono::milliseconds answer_max{15'000};  // from having asked until the answer was taken
 };
 
 struct HttpAnswer {
@@ -57,13 +62,17 @@ class HttpServer {
   using Connections = std::list<std::shared_ptr<Connection>>;  // in the order they came
 
   void Accept();
-  void MakeRoom();
+  // Gives the newcomer a place if there is one, or somebody can be spared. No other is accepted
+  // before.
+  void Admit();
+  bool MakeRoom();
 
   const HttpLimits limits_;
   const Handler handler_;
   asio::ip::tcp::acceptor acceptor_;
   asio::steady_timer pause_;
   Connections connections_;
+  std::optional<asio::ip::tcp::socket> newcomer_;
 };
 
 }  // namespace terrace

@@ -105,6 +105,56 @@ TEST_F(HttpServerTest, SlowOnesKeepNobodyAway) {
   EXPECT_EQ(slow.front()->Hear(), "") << "the oldest made room";
 }
 
+// As many as there may be, which ask for more than a socket holds, and do not read.
+TEST_F(HttpServerTest, OnesThatDoNotReadKeepNobodyAway) {
+  constexpr uint32_t kMax = 4;
+  Serve({.connections_max = kMax,
+         .stall_max = milliseconds(60'000),
+         .answer_max = milliseconds(60'000)},
+        std::string(16 << 20, 'x'));
+  std::vector<std::unique_ptr<Visitor>> deaf;
+  for (uint32_t i = 0; i < 3 * kMax; ++i) {
+    deaf.push_back(std::make_unique<Visitor>(port_));
+    deaf.back()->Say(kGet);
+    ASSERT_THAT(deaf.back()->HearSome(), StartsWith("HTTP/1.1 200")) << i;
+  }
+  EXPECT_GT(Ask(kGet).size(), size_t{16} << 20) << "beside them another has its answer, whole";
+  EXPECT_LT(deaf.front()->Hear().size(), size_t{16} << 20) << "the oldest made room";
+}
+
+TEST_F(HttpServerTest, WhoTakesNothingLosesTheConnectionAndWhoIsSlowDoesNot) {
+  Serve({.stall_max = milliseconds(400)}, std::string(16 << 20, 'x'));
+  Visitor deaf(port_), slow(port_);
+  deaf.Say(kGet);
+  slow.Say(kGet);
+  size_t heard_bytes = 0;
+  const auto began = std::chrono::steady_clock::now();
+  for (int i = 0; i < 20; ++i) {
+    std::this_thread::sleep_for(milliseconds(50));
+    for (int piece = 0; piece < 200; ++piece) heard_bytes += slow.HearSome().size();
+  }
+  EXPECT_GT(std::chrono::steady_clock::now() - began, milliseconds(800)) << "longer than a stall";
+  EXPECT_GT(heard_bytes + slow.Hear().size(), size_t{16} << 20);
+  EXPECT_LT(deaf.Hear().size(), size_t{16} << 20);
+}
+
+// Who waits for an answer is spared for a while; who comes meanwhile waits, and is not turned away.
+TEST_F(HttpServerTest, OnesThatWaitForTheirAnswerAreSparedForAWhile) {
+  constexpr uint32_t kMax = 4;
+  Serve({.connections_max = kMax, .spared = milliseconds(500)});
+  const auto began = std::chrono::steady_clock::now();
+  std::vector<std::unique_ptr<Visitor>> waiting;
+  for (uint32_t i = 0; i < kMax; ++i) {
+    waiting.push_back(std::make_unique<Visitor>(port_));
+    waiting.back()->Say("GET /never HTTP/1.1\r\n\r\n");
+  }
+  EXPECT_THAT(Ask(kGet), EndsWith("/metricstext"));
+  const auto took = std::chrono::steady_clock::now() - began;
+  EXPECT_GE(took, milliseconds(500));
+  EXPECT_LT(took, milliseconds(5'000));
+  EXPECT_EQ(waiting.front()->Hear(), "");
+}
+
 TEST_F(HttpServerTest, APortThatIsTakenIsSaidAndNothingElse) {
   uint16_t port = 0;
   const int fd = ListenAnywhere(&port);

@@ -39,6 +39,13 @@ class Visitor {
 
   bool is_connected() const { return is_connected_; }
   void Say(std::string_view text) { (void)send(fd_, text.data(), text.size(), MSG_NOSIGNAL); }
+  // What has come, at most so much as the first piece: waits for something. Empty: the other end
+  // has closed.
+  std::string HearSome() {
+    char piece[4096];
+    const ssize_t count = recv(fd_, piece, sizeof(piece), 0);
+    return {piece, static_cast<size_t>(count < 0 ? 0 : count)};
+  }
   // All there is until the other end closes.
   std::string Hear() {
     std::string heard;
