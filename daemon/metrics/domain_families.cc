@@ -1,14 +1,14 @@
 #include "daemon/metrics/domain_families.h"
 
 #include <algorithm>
+#include <map>
+#include <string_view>
 
 #include "daemon/metrics/exposition.h"
 #include "daemon/telemetry/names.h"
 
 namespace terrace {
 namespace {
-
-using protocol::HitRateCounts;
 
 constexpr double kUsPerS = 1e6;
 constexpr auto kDram = static_cast<size_t>(protocol::TierKind::kDram);
@@ -20,113 +20,113 @@ enum class Form { kCounter, kGauge };
 struct DomainMetric {
   Form form;
   FamilyText text;
-  uint64_t (*value)(const DomainStats& stats);
+  uint64_t (*value)(const DomainFigures& figures);
 };
 
 // What is one number a domain.
 constexpr DomainMetric kDomainMetrics[] = {
     {Form::kGauge,
      {"terrace_sessions", "Sessions that are open."},
-     [](const DomainStats& s) -> uint64_t { return s.session_count; }},
+     [](const DomainFigures& s) -> uint64_t { return s.session_count; }},
     {Form::kGauge,
      {"terrace_groups", "SpaceGroups that are known."},
-     [](const DomainStats& s) -> uint64_t { return s.group_count; }},
+     [](const DomainFigures& s) -> uint64_t { return s.group_count; }},
     {Form::kGauge,
      {"terrace_leases", "Leases that are held."},
-     [](const DomainStats& s) -> uint64_t { return s.lease_count; }},
+     [](const DomainFigures& s) -> uint64_t { return s.lease_count; }},
     {Form::kGauge,
      {"terrace_leased_blocks", "Blocks that leases hold."},
-     [](const DomainStats& s) { return s.pinned_count; }},
+     [](const DomainFigures& s) { return s.pinned_count; }},
     {Form::kGauge,
      {"terrace_blocks", "Blocks that are known, in any tier."},
-     [](const DomainStats& s) { return s.block_count; }},
+     [](const DomainFigures& s) { return s.block_count; }},
     {Form::kGauge,
      {"terrace_reserved_blocks", "Of those, blocks being written."},
-     [](const DomainStats& s) { return s.reserved_count; }},
+     [](const DomainFigures& s) { return s.reserved_count; }},
     {Form::kGauge,
      {"terrace_segment_bytes", "The unit in which memory is populated."},
-     [](const DomainStats& s) { return s.segment_bytes; }},
+     [](const DomainFigures& s) { return s.segment_bytes; }},
     {Form::kGauge,
      {"terrace_stranded_bytes", "Populated memory in no slot, or in free slots of another size."},
-     [](const DomainStats& s) { return s.slot_bytes_stranded; }},
+     [](const DomainFigures& s) { return s.slot_bytes_stranded; }},
     {Form::kGauge,
      {"terrace_fenced_bytes", "Slots whose client is gone and not proven dead."},
-     [](const DomainStats& s) { return s.fenced_bytes; }},
+     [](const DomainFigures& s) { return s.fenced_bytes; }},
     {Form::kGauge,
      {"terrace_inherited_bytes", "Slots of no block that clients of the daemon before may touch."},
-     [](const DomainStats& s) { return s.inherited_bytes; }},
+     [](const DomainFigures& s) { return s.inherited_bytes; }},
     {Form::kCounter,
      {"terrace_match_requests_total", "Match requests."},
-     [](const DomainStats& s) { return s.match_requests; }},
+     [](const DomainFigures& s) { return s.match_requests; }},
     {Form::kCounter,
      {"terrace_match_blocks_asked_total", "Blocks asked for by Match."},
-     [](const DomainStats& s) { return s.match_blocks_asked; }},
+     [](const DomainFigures& s) { return s.match_blocks_asked; }},
     {Form::kCounter,
      {"terrace_match_blocks_hit_total", "Blocks found by Match."},
-     [](const DomainStats& s) { return s.match_blocks_hit; }},
+     [](const DomainFigures& s) { return s.match_blocks_hit; }},
     {Form::kCounter,
      {"terrace_acquire_requests_total", "Acquire requests that were answered."},
-     [](const DomainStats& s) { return s.hits.requests; }},
+     [](const DomainFigures& s) { return s.hits.requests; }},
     {Form::kCounter,
      {"terrace_acquire_blocks_asked_total", "Blocks asked for by Acquire."},
-     [](const DomainStats& s) { return s.hits.blocks_asked; }},
+     [](const DomainFigures& s) { return s.hits.blocks_asked; }},
     {Form::kCounter,
      {"terrace_acquire_tokens_asked_total", "Tokens of the blocks asked for by Acquire."},
-     [](const DomainStats& s) { return s.acquire_tokens_asked; }},
+     [](const DomainFigures& s) { return s.acquire_tokens_asked; }},
     {Form::kCounter,
      {"terrace_acquire_blocks_lost_total", "Blocks promised from below that did not come."},
-     [](const DomainStats& s) { return s.acquire_blocks_lost; }},
+     [](const DomainFigures& s) { return s.acquire_blocks_lost; }},
     {Form::kCounter,
      {"terrace_sealed_blocks_total", "Blocks that were stored and became visible."},
-     [](const DomainStats& s) { return s.blocks_sealed; }},
+     [](const DomainFigures& s) { return s.blocks_sealed; }},
     {Form::kCounter,
      {"terrace_sealed_bytes_total", "Bytes of those blocks."},
-     [](const DomainStats& s) { return s.sealed_bytes; }},
+     [](const DomainFigures& s) { return s.sealed_bytes; }},
     {Form::kCounter,
      {"terrace_evicted_blocks_total", "Blocks whose last copy was dropped."},
-     [](const DomainStats& s) { return s.blocks_evicted; }},
+     [](const DomainFigures& s) { return s.blocks_evicted; }},
     {Form::kCounter,
      {"terrace_expired_blocks_total", "Blocks past their time to live."},
-     [](const DomainStats& s) { return s.blocks_expired; }},
+     [](const DomainFigures& s) { return s.blocks_expired; }},
     {Form::kCounter,
      {"terrace_adopted_blocks_total", "Blocks of the daemon before, found in DRAM."},
-     [](const DomainStats& s) { return s.blocks_adopted; }},
+     [](const DomainFigures& s) { return s.blocks_adopted; }},
     {Form::kCounter,
      {"terrace_corrupt_blocks_total", "Blocks whose bytes were not those that were stored."},
-     [](const DomainStats& s) { return s.blocks_corrupt; }},
+     [](const DomainFigures& s) { return s.blocks_corrupt; }},
     {Form::kCounter,
      {"terrace_refuted_blocks_total", "Of those, blocks not as their writer's checksums say."},
-     [](const DomainStats& s) { return s.blocks_refuted; }},
+     [](const DomainFigures& s) { return s.blocks_refuted; }},
     {Form::kCounter,
      {"terrace_parts_refused_total", "Parts that clients could not store under a lossy codec."},
-     [](const DomainStats& s) { return s.parts_refused; }},
+     [](const DomainFigures& s) { return s.parts_refused; }},
     {Form::kCounter,
      {"terrace_checksums_verified_total", "Blocks compared with their checksums."},
-     [](const DomainStats& s) { return s.checksums_verified; }},
+     [](const DomainFigures& s) { return s.checksums_verified; }},
     {Form::kCounter,
      {"terrace_commits_gone_total", "Commits that came too late."},
-     [](const DomainStats& s) { return s.commits_gone; }},
+     [](const DomainFigures& s) { return s.commits_gone; }},
     {Form::kCounter,
      {"terrace_leases_revoked_total", "Leases whose holders fell silent or died."},
-     [](const DomainStats& s) { return s.leases_revoked; }},
+     [](const DomainFigures& s) { return s.leases_revoked; }},
     {Form::kCounter,
      {"terrace_reads_repeated_total", "Blocks below that read wrong and were read again."},
-     [](const DomainStats& s) { return s.reads_repeated; }},
+     [](const DomainFigures& s) { return s.reads_repeated; }},
     {Form::kCounter,
      {"terrace_reads_recovered_total", "Of those, blocks that were right then."},
-     [](const DomainStats& s) { return s.reads_recovered; }},
+     [](const DomainFigures& s) { return s.reads_recovered; }},
     {Form::kCounter,
      {"terrace_read_ahead_blocks_total", "Blocks promoted before anybody asked."},
-     [](const DomainStats& s) { return s.read_ahead_blocks; }},
+     [](const DomainFigures& s) { return s.read_ahead_blocks; }},
     {Form::kCounter,
      {"terrace_read_ahead_used_total", "Of those, blocks asked for while they were there."},
-     [](const DomainStats& s) { return s.read_ahead_used; }},
+     [](const DomainFigures& s) { return s.read_ahead_used; }},
     {Form::kCounter,
      {"terrace_scrub_bytes_total", "Bytes at rest that were read and verified."},
-     [](const DomainStats& s) { return s.scrub_bytes; }},
+     [](const DomainFigures& s) { return s.scrub_bytes; }},
     {Form::kCounter,
      {"terrace_scrub_mismatches_total", "Copies at rest that were not what was stored."},
-     [](const DomainStats& s) { return s.scrub_mismatches; }},
+     [](const DomainFigures& s) { return s.scrub_mismatches; }},
 };
 
 struct NamedValue {
@@ -141,123 +141,129 @@ void AddCounters(const FamilyText& text, const Families::Labels& labels, const c
   }
 }
 
-void AddMemory(const DomainStats& stats, const Families::Labels& labels, Families* all) {
+void AddMemory(const DomainFigures& figures, const Families::Labels& labels, Families* all) {
   constexpr FamilyText kSegments = {"terrace_dram_segments", "Segments of memory, by state."};
-  const NamedValue states[] = {{"populated", stats.segments_populated},
-                               {"max", stats.segments_max},
-                               {"guaranteed", stats.segments_guaranteed},
-                               {"borrowed", stats.segments_borrowed},
-                               {"leaving", stats.segments_leaving}};
+  const NamedValue states[] = {{"populated", figures.segments_populated},
+                               {"max", figures.segments_max},
+                               {"guaranteed", figures.segments_guaranteed},
+                               {"borrowed", figures.segments_borrowed},
+                               {"leaving", figures.segments_leaving}};
   for (const NamedValue& each : states) {
     all->Gauge(kSegments, With(labels, "state", each.name), Of(each.value));
   }
 }
 
-void AddMoves(const DomainStats& stats, const Families::Labels& labels, Families* all) {
+void AddMoves(const DomainFigures& figures, const Families::Labels& labels, Families* all) {
   AddCounters({"terrace_reserve_keys_refused_total", "Keys that Reserve gave no slot."}, labels,
               "reason",
-              {{"exists", stats.reserve_exists},
-               {"busy", stats.reserve_busy},
-               {"no_space", stats.reserve_no_space}},
+              {{"exists", figures.reserve_exists},
+               {"busy", figures.reserve_busy},
+               {"no_space", figures.reserve_no_space}},
               all);
   AddCounters({"terrace_promotions_total", "Blocks brought up to DRAM, by result."}, labels,
               "result",
-              {{"done", stats.promotions},
-               {"failed", stats.promotions_failed},
-               {"cancelled", stats.promotions_cancelled}},
+              {{"done", figures.promotions},
+               {"failed", figures.promotions_failed},
+               {"cancelled", figures.promotions_cancelled}},
               all);
   AddCounters({"terrace_demotions_total", "Blocks written below, by result."}, labels, "result",
-              {{"done", stats.demotions}, {"failed", stats.demotions_failed}}, all);
+              {{"done", figures.demotions}, {"failed", figures.demotions_failed}}, all);
   for (size_t i = 0; i < kSessionRefusalCount; ++i) {
     all->Counter({"terrace_sessions_refused_total", "Sessions not opened, by the limit they met."},
-                 With(labels, "reason", kSessionRefusalNames[i]), Of(stats.sessions_refused[i]));
+                 With(labels, "reason", kSessionRefusalNames[i]), Of(figures.sessions_refused[i]));
   }
 }
 
-void AddHits(const DomainStats& stats, const Families::Labels& labels, Families* all) {
+void AddHits(const DomainFigures& figures, const Families::Labels& labels, Families* all) {
   for (size_t t = 0; t < kTierNames.size(); ++t) {
     const Families::Labels of_tier = With(labels, "tier", kTierNames[t]);
     all->Counter({"terrace_acquire_blocks_hit_total", "Blocks that clients could read, by tier."},
-                 of_tier, Of(stats.hits.blocks_hit[t]));
+                 of_tier, Of(figures.hits.blocks_hit[t]));
     all->Counter({"terrace_acquire_tokens_hit_total", "Tokens of those blocks."}, of_tier,
-                 Of(stats.acquire_tokens_by_tier[t]));
+                 Of(figures.acquire_tokens_by_tier[t]));
     all->Counter({"terrace_acquire_bytes_hit_total", "Bytes of those blocks."}, of_tier,
-                 Of(stats.acquire_bytes_by_tier[t]));
+                 Of(figures.acquire_bytes_by_tier[t]));
     if (t == kDram) continue;
     all->Histogram({"terrace_promotion_seconds", "From slots taken to bytes verified, by tier."},
-                   of_tier, stats.promotion_us[t].view(), kUsPerS);
+                   of_tier, figures.promotion_us[t].view(), kUsPerS);
   }
   for (size_t c = 0; c < kMissCauseNames.size(); ++c) {
     all->Counter({"terrace_acquire_blocks_missed_total", "Blocks that were not there, by cause."},
-                 With(labels, "cause", kMissCauseNames[c]), Of(stats.hits.blocks_missed[c]));
+                 With(labels, "cause", kMissCauseNames[c]), Of(figures.hits.blocks_missed[c]));
   }
   all->Counter({"terrace_prefill_saved_seconds_total",
                 "Hit tokens times the recompute cost that clients gave."},
-               labels, Of(stats.hits.saved_us) / kUsPerS);
+               labels, Of(figures.hits.saved_us) / kUsPerS);
 }
 
-void AddTimes(const DomainStats& stats, const Families::Labels& labels, Families* all) {
+void AddTimes(const DomainFigures& figures, const Families::Labels& labels, Families* all) {
   for (size_t v = 0; v < kTimedVerbCount; ++v) {
     all->Histogram({"terrace_request_seconds", "From a request's last byte to its answer."},
-                   With(labels, "verb", kTimedVerbNames[v]), stats.request_us[v].view(), kUsPerS);
+                   With(labels, "verb", kTimedVerbNames[v]), figures.request_us[v].view(), kUsPerS);
   }
   all->Histogram({"terrace_residence_seconds", "From being stored to being forgotten."}, labels,
-                 stats.residence_us.view(), kUsPerS);
+                 figures.residence_us.view(), kUsPerS);
   all->Histogram({"terrace_dram_idle_seconds", "Since its last use, of a copy dropped for room."},
-                 labels, stats.dram_idle_us.view(), kUsPerS);
+                 labels, figures.dram_idle_us.view(), kUsPerS);
   all->Histogram({"terrace_reuse_distance_bytes", "Other bytes used between two uses of a block."},
-                 labels, stats.reuse_distances.view(), 1);
+                 labels, figures.reuse_distances.view(), 1);
 }
 
-// Of groups that are not shown, and of those that are gone.
-struct OtherGroups {
-  HitRateCounts hits;
-  uint64_t tokens_asked = 0;
+// Of a group, or of those that are not shown and those that are gone.
+struct GroupCounts {
+  uint64_t blocks_asked = 0, saved_us = 0, tokens_asked = 0, block_count = 0;
+  uint64_t blocks_hit[protocol::kTierKindCount] = {};
   uint64_t tokens_hit[protocol::kTierKindCount] = {};
-  uint64_t block_count = 0;
 };
 
-void AddGroup(const OtherGroups& counts, const Families::Labels& labels, Families* all) {
+void AddGroup(const GroupCounts& counts, const Families::Labels& labels, Families* all) {
   all->Gauge({"terrace_group_blocks", "Blocks of a SpaceGroup, in any tier."}, labels,
              Of(counts.block_count));
   all->Counter({"terrace_group_blocks_asked_total", "Blocks asked for by Acquire, by SpaceGroup."},
-               labels, Of(counts.hits.blocks_asked));
+               labels, Of(counts.blocks_asked));
   all->Counter({"terrace_group_tokens_asked_total", "Tokens asked for by Acquire, by SpaceGroup."},
                labels, Of(counts.tokens_asked));
   all->Counter({"terrace_group_prefill_saved_seconds_total", "Prefill saved, by SpaceGroup."},
-               labels, Of(counts.hits.saved_us) / kUsPerS);
+               labels, Of(counts.saved_us) / kUsPerS);
   for (size_t t = 0; t < kTierNames.size(); ++t) {
     const Families::Labels of_tier = With(labels, "tier", kTierNames[t]);
     all->Counter({"terrace_group_blocks_hit_total", "Blocks hit, by SpaceGroup and tier."}, of_tier,
-                 Of(counts.hits.blocks_hit[t]));
+                 Of(counts.blocks_hit[t]));
     all->Counter({"terrace_group_tokens_hit_total", "Tokens hit, by SpaceGroup and tier."}, of_tier,
                  Of(counts.tokens_hit[t]));
   }
 }
 
-// The first ones: a group keeps its place, and so its series, for as long as it is there.
-void AddGroups(const DomainStats& stats, size_t groups_max, const Families::Labels& labels,
-               Families* all) {
-  OtherGroups rest{.hits = stats.hits,
-                   .tokens_asked = stats.acquire_tokens_asked,
-                   .block_count = stats.block_count};
-  std::ranges::copy(stats.acquire_tokens_by_tier, rest.tokens_hit);
-  for (size_t g = 0; g < std::min(groups_max, stats.groups.size()); ++g) {
-    const DomainStats::GroupStats& group = stats.groups[g];
-    OtherGroups own{.hits = group.hits,
-                    .tokens_asked = group.hits.blocks_asked * group.block_tokens,
-                    .block_count = group.block_count};
+void Move(uint64_t count, uint64_t* from, uint64_t* to) {
+  *from -= count;
+  *to += count;
+}
+
+// The sum over groups is the domain's: the last one is what the others leave of it. Groups may have
+// the same name: they are one series.
+void AddGroups(const DomainFigures& figures, const ShownGroups& groups,
+               const Families::Labels& labels, Families* all) {
+  GroupCounts rest{.blocks_asked = figures.hits.blocks_asked,
+                   .saved_us = figures.hits.saved_us,
+                   .tokens_asked = figures.acquire_tokens_asked,
+                   .block_count = figures.block_count};
+  std::ranges::copy(figures.hits.blocks_hit, rest.blocks_hit);
+  std::ranges::copy(figures.acquire_tokens_by_tier, rest.tokens_hit);
+  std::map<std::string_view, GroupCounts> by_name;
+  for (size_t g = 0; g < groups.counts.size(); ++g) {
+    const ShownGroups::Label& label = groups.labels[g];
+    const ShownGroups::Counts& counts = groups.counts[g];
+    GroupCounts& named = by_name[label.name];
+    Move(counts.blocks_asked, &rest.blocks_asked, &named.blocks_asked);
+    Move(counts.blocks_asked * label.block_tokens, &rest.tokens_asked, &named.tokens_asked);
+    Move(counts.saved_us, &rest.saved_us, &named.saved_us);
+    Move(counts.block_count, &rest.block_count, &named.block_count);
     for (size_t t = 0; t < kTierNames.size(); ++t) {
-      own.tokens_hit[t] = group.hits.blocks_hit[t] * group.block_tokens;
-      rest.tokens_hit[t] -= own.tokens_hit[t];
-      rest.hits.blocks_hit[t] -= own.hits.blocks_hit[t];
+      Move(counts.blocks_hit[t], &rest.blocks_hit[t], &named.blocks_hit[t]);
+      Move(counts.blocks_hit[t] * label.block_tokens, &rest.tokens_hit[t], &named.tokens_hit[t]);
     }
-    rest.hits.blocks_asked -= own.hits.blocks_asked;
-    rest.hits.saved_us -= own.hits.saved_us;
-    rest.tokens_asked -= own.tokens_asked;
-    rest.block_count -= own.block_count;
-    AddGroup(own, With(labels, "group", group.name), all);
   }
+  for (const auto& [name, counts] : by_name) AddGroup(counts, With(labels, "group", name), all);
   AddGroup(rest, With(labels, "group", kGroupOther), all);
 }
 
@@ -273,23 +279,23 @@ void AddKvEvents(const KvEventCounters& events, const Families::Labels& labels, 
 
 }  // namespace
 
-void AddDomain(const DomainSnapshot& domain, size_t groups_max, Families* all) {
-  const DomainStats& stats = domain.stats;
-  const Families::Labels labels = {{"domain", stats.name}};
+void AddDomain(const DomainSnapshot& domain, Families* all) {
+  const DomainFigures& figures = domain.figures;
+  const Families::Labels labels = {{"domain", domain.name}};
   for (const DomainMetric& metric : kDomainMetrics) {
-    const double value = Of(metric.value(stats));
+    const double value = Of(metric.value(figures));
     if (metric.form == Form::kCounter) {
       all->Counter(metric.text, labels, value);
     } else {
       all->Gauge(metric.text, labels, value);
     }
   }
-  AddMemory(stats, labels, all);
-  AddHits(stats, labels, all);
-  AddMoves(stats, labels, all);
-  AddTimes(stats, labels, all);
-  AddGroups(stats, groups_max, labels, all);
-  AddTiers(stats, labels, all);
+  AddMemory(figures, labels, all);
+  AddHits(figures, labels, all);
+  AddMoves(figures, labels, all);
+  AddTimes(figures, labels, all);
+  AddGroups(figures, domain.groups, labels, all);
+  AddTiers(figures, labels, all);
   if (domain.kv_events) AddKvEvents(*domain.kv_events, labels, all);
 }
 

@@ -1,7 +1,5 @@
 #include "daemon/metrics/exposition.h"
 
-#include <algorithm>
-
 #include "daemon/metrics/domain_families.h"
 #include "daemon/metrics/families.h"
 #include "daemon/telemetry/names.h"
@@ -61,9 +59,7 @@ bool HasExposition() { return true; }
 std::string Exposition(const Snapshot& snapshot) {
   Families all;
   AddProcess(snapshot.process, &all);
-  const size_t groups_max =
-      std::max(kGroupsOfDomainMin, kGroupsShownMax / std::max<size_t>(snapshot.domains.size(), 1));
-  for (const DomainSnapshot& domain : snapshot.domains) AddDomain(domain, groups_max, &all);
+  for (const DomainSnapshot& domain : snapshot.domains) AddDomain(domain, &all);
   return all.Text();
 }
 

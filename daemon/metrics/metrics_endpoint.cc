@@ -2,10 +2,13 @@
 
 #include <pthread.h>
 
+#include <algorithm>
 #include <asio/executor_work_guard.hpp>
 #include <asio/post.hpp>
 #include <cstdlib>
+#include <map>
 #include <optional>
+#include <set>
 #include <thread>
 #include <utility>
 
@@ -22,6 +25,9 @@ namespace {
 constexpr std::chrono::seconds kBindAgain{5};
 constexpr std::string_view kPageForm = "text/html; charset=utf-8";
 constexpr std::string_view kJsonForm = "application/json";
+constexpr char kStarting[] = "the daemon is starting";
+constexpr char kNoTurns[] = "the store thread does not answer";
+constexpr char kNoDomain[] = "there is no such domain";
 constexpr std::string_view kTextForm = "text/plain; version=0.0.4; charset=utf-8";
 
 // systemd's filter drops what it forbids without a word to either end. What it passes to the daemon
@@ -39,16 +45,16 @@ void WarnOfAddressFilter(const std::string& listen) {
 }
 
 // Which domain is asked about: the first unless it is named. None: it is another's name.
-std::optional<uint32_t> DomainOf(const HttpRequest& request, const Snapshot& snapshot) {
+std::optional<uint32_t> DomainOf(const HttpRequest& request,
+                                 const std::vector<std::string>& names) {
   constexpr std::string_view kKey = "domain=";
   std::string_view name = request.query;
   if (name.empty() || name == kKey) return 0;
   if (!name.starts_with(kKey)) return std::nullopt;
   name.remove_prefix(kKey.size());  // names need no escapes
-  for (uint32_t i = 0; i < snapshot.domains.size(); ++i) {
-    if (snapshot.domains[i].stats.name == name) return i;
-  }
-  return std::nullopt;
+  const auto found = std::ranges::find(names, name);
+  if (found == names.end()) return std::nullopt;
+  return static_cast<uint32_t>(found - names.begin());
 }
 
 HttpAnswer Refusal(uint32_t status, std::string sentence) {
@@ -68,7 +74,6 @@ struct MetricsEndpoint::State {
   void Run();
   void Listen();
   void Handle(const HttpRequest& request, HttpServer::Answer answer);
-  void WithFigures(HttpServer::Answer answer, std::function<void()> tell);
   void AnswerMetrics(HttpServer::Answer answer);
   void AnswerHealth(HttpServer::Answer answer);
   void AnswerReadiness(HttpServer::Answer answer);
@@ -76,6 +81,7 @@ struct MetricsEndpoint::State {
   void AnswerPrefixes(const HttpRequest& request, HttpServer::Answer answer);
   // Turn by turn of the store thread.
   void Fill(uint32_t step, std::function<void()> done);
+  void FillPages(size_t number, std::function<void()> done);
 
   const Options options;
   asio::io_context loop{1};
@@ -87,8 +93,13 @@ struct MetricsEndpoint::State {
   bool is_serving = false, is_ending = false;
   // Filled by the store thread while the question is out, read here when it is answered.
   Snapshot snapshot;
+  std::string exposition;  // of the snapshot, for all who asked for it; empty: not written yet
+  std::vector<uint32_t> pages_asked;       // domains
+  std::map<uint32_t, PageSnapshot> pages;  // by domain
   bool is_ready = false;
+  std::set<uint32_t> pages_wanted;  // by the next question
   SharedQuestion figures{loop, kSnapshotPace, kStorePatience};
+  SharedQuestion page{loop, kPagePace, kStorePatience};
   SharedQuestion health{loop, kSnapshotPace, kStorePatience};
   PrefixSurvey survey{loop, kStorePatience};
   std::thread thread;
@@ -108,15 +119,23 @@ MetricsEndpoint::~MetricsEndpoint() {
 void MetricsEndpoint::Serve(MetricsSource source) {
   asio::post(state_->loop, [state = state_.get(), source = std::move(source)]() mutable {
     state->source = std::move(source);
-    state->figures.SetAsker(
-        [state](std::function<void()> done) { state->Fill(0, std::move(done)); });
+    state->figures.SetAsker([state](std::function<void()> done) {
+      state->exposition.clear();
+      state->Fill(0, std::move(done));
+    });
+    state->page.SetAsker([state](std::function<void()> done) {
+      state->pages_asked.assign(state->pages_wanted.begin(), state->pages_wanted.end());
+      state->pages_wanted.clear();
+      for (const uint32_t domain : state->pages_asked) state->pages.try_emplace(domain);
+      state->FillPages(0, std::move(done));
+    });
     state->health.SetAsker([state](std::function<void()> done) {
       state->source.post([state, done = std::move(done)] {
         state->is_ready = state->source.is_ready();
         asio::post(state->loop, done);
       });
     });
-    state->survey.Begin(state->source.post, state->source.walk);
+    state->survey.Begin(state->source.post, state->source.add_groups, state->source.walk);
     state->is_serving = true;
   });
 }
@@ -130,6 +149,15 @@ void MetricsEndpoint::State::Fill(uint32_t step, std::function<void()> done) {
     const uint32_t next = source.fill(&snapshot, step);
     if (next != 0) return Fill(next, std::move(done));
     asio::post(loop, std::move(done));
+  });
+}
+
+void MetricsEndpoint::State::FillPages(size_t number, std::function<void()> done) {
+  if (number == pages_asked.size()) return asio::post(loop, std::move(done));
+  source.post([this, number, done = std::move(done)]() mutable {
+    const uint32_t domain = pages_asked[number];
+    source.fill_page(domain, &pages.at(domain));
+    FillPages(number + 1, std::move(done));
   });
 }
 
@@ -188,40 +216,37 @@ void MetricsEndpoint::State::Handle(const HttpRequest& request, HttpServer::Answ
   answer(Refusal(404, "there are /, /metrics, /healthz and /readyz"));
 }
 
-// Calls `tell` with a fresh snapshot; without one the answer is why.
-void MetricsEndpoint::State::WithFigures(HttpServer::Answer answer, std::function<void()> tell) {
-  if (!is_serving) return answer(Refusal(503, "the daemon is starting"));
-  figures.Ask([answer = std::move(answer), tell = std::move(tell)](bool is_answered) {
-    if (!is_answered) return answer(Refusal(503, "the store thread does not answer"));
-    tell();
-  });
-}
-
 void MetricsEndpoint::State::AnswerMetrics(HttpServer::Answer answer) {
   if (!HasExposition()) {
     return answer(Refusal(501, "this terraced was built without prometheus-cpp"));
   }
-  WithFigures(answer, [this, answer] {
-    answer({.content_type = kTextForm, .body = Exposition(snapshot)});
+  if (!is_serving) return answer(Refusal(503, kStarting));
+  figures.Ask([this, answer = std::move(answer)](bool is_answered) {
+    if (!is_answered) return answer(Refusal(503, kNoTurns));
+    if (exposition.empty()) exposition = Exposition(snapshot);
+    answer({.content_type = kTextForm, .body = exposition});
   });
 }
 
 void MetricsEndpoint::State::AnswerStatus(const HttpRequest& request, HttpServer::Answer answer) {
-  WithFigures(answer, [this, request, answer] {
-    const std::optional<uint32_t> domain = DomainOf(request, snapshot);
-    if (!domain) return answer(Refusal(404, "there is no such domain"));
-    answer({.content_type = kJsonForm, .body = StatusDocument(snapshot, *domain)});
+  if (!is_serving) return answer(Refusal(503, kStarting));
+  const std::optional<uint32_t> domain = DomainOf(request, source.domain_names);
+  if (!domain) return answer(Refusal(404, kNoDomain));
+  pages_wanted.insert(*domain);
+  page.Ask([this, domain = *domain, answer = std::move(answer)](bool is_answered) {
+    if (!is_answered) return answer(Refusal(503, kNoTurns));
+    answer(
+        {.content_type = kJsonForm, .body = StatusDocument(source.domain_names, pages.at(domain))});
   });
 }
 
 void MetricsEndpoint::State::AnswerPrefixes(const HttpRequest& request, HttpServer::Answer answer) {
-  WithFigures(answer, [this, request, answer] {
-    const std::optional<uint32_t> domain = DomainOf(request, snapshot);
-    if (!domain) return answer(Refusal(404, "there is no such domain"));
-    survey.Ask(*domain, snapshot.domains[*domain].stats, [answer](const std::string* document) {
-      if (document == nullptr) return answer(Refusal(503, "the blocks could not be walked"));
-      answer({.content_type = kJsonForm, .body = *document});
-    });
+  if (!is_serving) return answer(Refusal(503, kStarting));
+  const std::optional<uint32_t> domain = DomainOf(request, source.domain_names);
+  if (!domain) return answer(Refusal(404, kNoDomain));
+  survey.Ask(*domain, [answer = std::move(answer)](const std::string* document) {
+    if (document == nullptr) return answer(Refusal(503, "the blocks could not be walked"));
+    answer({.content_type = kJsonForm, .body = *document});
   });
 }
 
@@ -229,8 +254,7 @@ void MetricsEndpoint::State::AnswerPrefixes(const HttpRequest& request, HttpServ
 void MetricsEndpoint::State::AnswerHealth(HttpServer::Answer answer) {
   if (!is_serving) return answer({.body = "starting\n"});
   health.Ask([answer = std::move(answer)](bool is_answered) {
-    answer(is_answered ? HttpAnswer{.body = "ok\n"}
-                       : Refusal(503, "the store thread does not answer"));
+    answer(is_answered ? HttpAnswer{.body = "ok\n"} : Refusal(503, kNoTurns));
   });
 }
 
@@ -239,7 +263,7 @@ void MetricsEndpoint::State::AnswerReadiness(HttpServer::Answer answer) {
   if (is_ending) return answer(Refusal(503, "stopping"));
   if (!is_serving) return answer(Refusal(503, "starting: what the drives hold is being read"));
   health.Ask([this, answer = std::move(answer)](bool is_answered) {
-    if (!is_answered) return answer(Refusal(503, "the store thread does not answer"));
+    if (!is_answered) return answer(Refusal(503, kNoTurns));
     if (!is_ready) return answer(Refusal(503, "starting: memory is being populated"));
     answer({.body = "ready\n"});
   });

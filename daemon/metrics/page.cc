@@ -25,10 +25,11 @@ uint32_t DepthOf(std::span<const PrefixRun> runs, uint32_t number) {
   return depth;
 }
 
-json RunDocument(std::span<const PrefixRun> runs, uint32_t number, const DomainStats& domain) {
+json RunDocument(std::span<const PrefixRun> runs, uint32_t number,
+                 std::span<const DomainStats::GroupStats> groups) {
   const PrefixRun& run = runs[number];
-  const auto group = std::ranges::find(domain.groups, run.group, &DomainStats::GroupStats::id);
-  const bool is_known = group != domain.groups.end();
+  const auto group = std::ranges::find(groups, run.group, &DomainStats::GroupStats::id);
+  const bool is_known = group != groups.end();
   const uint64_t block_tokens = is_known ? group->block_tokens : 0;
   json tiers = json::array();
   for (size_t tier = 0; tier < kTierNames.size(); ++tier) {
@@ -52,29 +53,26 @@ json RunDocument(std::span<const PrefixRun> runs, uint32_t number, const DomainS
 
 }  // namespace
 
-std::string StatusDocument(const Snapshot& snapshot, size_t domain_index) {
-  json names = json::array(), minutes = json::array();
-  for (const DomainSnapshot& domain : snapshot.domains) names.push_back(domain.stats.name);
-  const DomainSnapshot& domain = snapshot.domains[domain_index];
-  for (const protocol::HitRateCounts& minute : domain.minutes) {
+std::string StatusDocument(const std::vector<std::string>& domain_names, const PageSnapshot& page) {
+  json minutes = json::array();
+  for (const protocol::HitRateCounts& minute : page.minutes) {
     minutes.push_back({minute.blocks_asked, DomainStats::BlocksHit(minute)});
   }
-  return "{\"domains\":" + Dump(names) + ",\"minutes\":" + Dump(minutes) + ",\"status\":" +
-         StatsDocument({.process = snapshot.process,
-                        .domain = domain.stats,
-                        .kv_events = domain.kv_events,
-                        .sessions = {}}) +
+  return "{\"domains\":" + Dump(domain_names) + ",\"minutes\":" + Dump(minutes) + ",\"status\":" +
+         BriefStatsDocument(
+             {.process = page.process, .domain = page.domain, .kv_events = page.kv_events}) +
          "}";
 }
 
-std::string PrefixesDocument(const PrefixRuns& survey, bool is_cut, const DomainStats& domain) {
+std::string PrefixesDocument(const PrefixRuns& survey, bool is_cut,
+                             std::span<const DomainStats::GroupStats> groups) {
   json tree = json::array(), top = json::array();
   const std::span<const PrefixRun> runs = survey.runs();
   for (const uint32_t number : BestTree(runs, kTreeRunsShownMax)) {
-    tree.push_back(RunDocument(runs, number, domain));
+    tree.push_back(RunDocument(runs, number, groups));
   }
   for (const uint32_t number : BestPerByte(runs, kTopPrefixesShownMax)) {
-    top.push_back(RunDocument(runs, number, domain));
+    top.push_back(RunDocument(runs, number, groups));
   }
   return Dump({{"block_count", survey.block_count()},
                {"run_count", runs.size()},
@@ -83,9 +81,9 @@ std::string PrefixesDocument(const PrefixRuns& survey, bool is_cut, const Domain
                {"top", std::move(top)}});
 }
 
-SavedUsByGroup SavedUsOf(const DomainStats& domain) {
+SavedUsByGroup SavedUsOf(std::span<const DomainStats::GroupStats> groups) {
   SavedUsByGroup saved_us;
-  for (const DomainStats::GroupStats& group : domain.groups) {
+  for (const DomainStats::GroupStats& group : groups) {
     saved_us[group.id] =
         static_cast<double>(group.block_tokens) * group.recompute_ns_per_token / 1e3;
   }

@@ -145,7 +145,7 @@ function show(answer) {
        Object.entries(d.acquire_blocks_missed).map(([cause, n]) =>
          [cause, cell(n, count, 'missed-' + cause), share(n, missed)]));
   fill(at('groups'), ['group', 'blocks', 'asked', 'hit', 'rate', 'prefill saved'],
-       status.groups.slice(0, 64).map(g => [g.name, cell(g.block_count, count),
+       status.groups.map(g => [g.name, cell(g.block_count, count),
          cell(g.acquire_blocks_asked, count), cell(g.acquire_blocks_hit, count),
          share(g.acquire_blocks_hit, g.acquire_blocks_asked),
          cell(g.prefill_saved_us / 1e6, seconds)]));

@@ -7,27 +7,31 @@
 
 namespace terrace {
 
-void PrefixSurvey::Begin(Post post, Walk walk) {
-  question_.SetAsker(
-      [this, post = std::move(post), walk = std::move(walk)](std::function<void()> done) {
-        post([this, walk, step = step_, done = std::move(done)] {
-          step->status = walk(step->domain_index, &step->cursor, &step->entries);
-          asio::post(loop_, done);
-        });
-      });
+void PrefixSurvey::Begin(Post post, AddGroups add_groups, Walk walk) {
+  question_.SetAsker([this, post = std::move(post), add_groups = std::move(add_groups),
+                      walk = std::move(walk)](std::function<void()> done) {
+    post([this, add_groups, walk, step = step_, done = std::move(done)] {
+      if (step->has_groups) {
+        step->status = walk(step->domain_index, &step->cursor, &step->entries);
+      } else {
+        step->next_group = add_groups(step->domain_index, step->next_group, &step->groups);
+        step->has_groups = step->next_group == 0;
+      }
+      asio::post(loop_, done);
+    });
+  });
 }
 
-void PrefixSurvey::Ask(uint32_t domain_index, const DomainStats& domain, Told told) {
+void PrefixSurvey::Ask(uint32_t domain_index, Told told) {
   const auto kept = std::ranges::find(kept_, domain_index, &Kept::domain_index);
   if (kept != kept_.end() && std::chrono::steady_clock::now() - kept->at < kKeptFor) {
     return told(&kept->document);
   }
-  asked_.push_back({.domain_index = domain_index, .domain = domain, .told = std::move(told)});
+  asked_.push_back({.domain_index = domain_index, .told = std::move(told)});
   if (asked_.size() == 1) BeginNext();
 }
 
 void PrefixSurvey::BeginNext() {
-  runs_.emplace(SavedUsOf(asked_.front().domain));
   step_ = std::make_shared<Step>(Step{.domain_index = asked_.front().domain_index});
   GoOn();
 }
@@ -38,6 +42,10 @@ void PrefixSurvey::GoOn() {
 
 void PrefixSurvey::OnStep(bool is_answered) {
   if (!is_answered || !step_->status.ok()) return End(false, false);
+  if (!runs_) {
+    if (step_->has_groups) runs_.emplace(SavedUsOf(step_->groups));
+    return GoOn();
+  }
   for (const protocol::ListEntry& block : step_->entries) {
     if (!runs_->Add(block)) return End(true, true);
   }
@@ -50,7 +58,7 @@ void PrefixSurvey::End(bool is_found, bool is_cut) {
   std::string document;
   if (is_found) {
     runs_->Finish();
-    document = PrefixesDocument(*runs_, is_cut, asked_.front().domain);
+    document = PrefixesDocument(*runs_, is_cut, step_->groups);
     std::erase_if(kept_, [&](const Kept& kept) { return kept.domain_index == domain_index; });
     kept_.push_back({.domain_index = domain_index,
                      .at = std::chrono::steady_clock::now(),

@@ -1,5 +1,6 @@
-// PrefixSurvey: walks a domain's blocks for the page, some a turn of the store thread and at a
-// pace, so that engines do not feel it. Whoever asks within kKeptFor of the last one is shown that.
+// PrefixSurvey: walks a domain's groups and blocks for the page, some a turn of the store thread
+// and at a pace, so that engines do not feel it. Whoever asks within kKeptFor of the last one is
+// shown that.
 //
 // THREADING: the thread that runs `loop`. LIMITS: one walk at a time; those of PrefixRuns.
 #pragma once
@@ -24,31 +25,37 @@ class PrefixSurvey {
  public:
   static constexpr std::chrono::milliseconds kStepPace{4};
   static constexpr std::chrono::seconds kKeptFor{10};
+  static constexpr uint32_t kGroupsPerTurn = 64;
   // Null: the store thread does not answer, or the blocks change faster than they are looked at.
   using Told = std::function<void(const std::string* document)>;
+  using Groups = std::vector<DomainStats::GroupStats>;
+  using Post = std::function<void(std::function<void()> work)>;
+  // On the store thread: kGroupsPerTurn more groups of a domain from `first` on. Where to go on; 0:
+  // those were the last.
+  using AddGroups = std::function<uint32_t(uint32_t domain_index, uint32_t first, Groups* groups)>;
   // On the store thread: the next entries of a domain, as OperatorVerbs::ListAll.
   using Walk = std::function<Status(uint32_t domain_index, uint64_t* cursor,
                                     std::vector<protocol::ListEntry>* entries)>;
-  using Post = std::function<void(std::function<void()> work)>;
 
   PrefixSurvey(asio::io_context& loop, std::chrono::milliseconds patience)
       : loop_(loop), question_(loop, kStepPace, patience) {}
 
-  void Begin(Post post, Walk walk);
-  // `domain` as it is now.
-  void Ask(uint32_t domain_index, const DomainStats& domain, Told told);
+  void Begin(Post post, AddGroups add_groups, Walk walk);
+  void Ask(uint32_t domain_index, Told told);
 
  private:
   // What the store thread and this one hand to each other; never touched by both.
   struct Step {
     uint32_t domain_index = 0;
+    bool has_groups = false;  // all of them: blocks follow
+    uint32_t next_group = 0;
+    Groups groups;
     uint64_t cursor = 0;
     Status status;
     std::vector<protocol::ListEntry> entries;
   };
   struct Asked {
     uint32_t domain_index = 0;
-    DomainStats domain;
     Told told;
   };
 
@@ -60,7 +67,7 @@ class PrefixSurvey {
   asio::io_context& loop_;
   SharedQuestion question_;
   std::shared_ptr<Step> step_;
-  std::optional<PrefixRuns> runs_;  // of the walk under way
+  std::optional<PrefixRuns> runs_;  // of the walk under way, once groups are known
   std::vector<Asked> asked_;        // the first domain's is under way
   struct Kept {
     uint32_t domain_index = 0;

@@ -16,7 +16,7 @@ constexpr FamilyText kInFlight = {"terrace_tier_transfers_in_flight",
 constexpr FamilyText kQueued = {"terrace_tier_queued_blocks",
                                 "Blocks that wait for their turn to be read or written."};
 
-void AddLower(const DomainStats& domain, const DomainStats::LowerTierStats& tier,
+void AddLower(const DomainFigures& domain, const DomainFigures::LowerTierStats& tier,
               const Families::Labels& labels, Families* all) {
   const TierStats& stats = tier.stats;
   all->Gauge(kCapacity, labels, Of(stats.capacity_bytes));
@@ -46,7 +46,7 @@ void AddLower(const DomainStats& domain, const DomainStats::LowerTierStats& tier
              Of(domain.write_bytes_per_day));
 }
 
-void AddShared(const DomainStats::SharedStats& shared, const Families::Labels& labels,
+void AddShared(const DomainFigures::SharedStats& shared, const Families::Labels& labels,
                Families* all) {
   const SharedTierStats& tier = shared.tier;
   all->Gauge(kHealthy, labels, tier.is_ready ? 1 : 0);
@@ -86,7 +86,7 @@ void AddShared(const DomainStats::SharedStats& shared, const Families::Labels& l
   }
 }
 
-void AddDevice(const DomainStats::DeviceStats& device, const Families::Labels& labels,
+void AddDevice(const DomainFigures::DeviceStats& device, const Families::Labels& labels,
                Families* all) {
   const HbmTier::OrderStats& orders = device.orders;
   all->Gauge({"terrace_device_clients", "Clients that are sent work orders."}, labels,
@@ -103,15 +103,15 @@ void AddDevice(const DomainStats::DeviceStats& device, const Families::Labels& l
 
 }  // namespace
 
-void AddTiers(const DomainStats& stats, const Families::Labels& labels, Families* all) {
+void AddTiers(const DomainFigures& figures, const Families::Labels& labels, Families* all) {
   const Families::Labels dram = With(labels, "tier", "dram");
-  all->Gauge(kCapacity, dram, Of(stats.segments_max * stats.segment_bytes));
-  all->Gauge(kUsed, dram, Of(stats.slot_bytes_used));
-  for (const DomainStats::LowerTierStats& tier : stats.lower_tiers) {
-    AddLower(stats, tier, With(labels, "tier", kTierNames[static_cast<size_t>(tier.kind)]), all);
+  all->Gauge(kCapacity, dram, Of(figures.segments_max * figures.segment_bytes));
+  all->Gauge(kUsed, dram, Of(figures.slot_bytes_used));
+  for (const DomainFigures::LowerTierStats& tier : figures.lower_tiers) {
+    AddLower(figures, tier, With(labels, "tier", kTierNames[static_cast<size_t>(tier.kind)]), all);
   }
-  if (stats.shared) AddShared(*stats.shared, With(labels, "tier", "redis"), all);
-  if (stats.device) AddDevice(*stats.device, labels, all);
+  if (figures.shared) AddShared(*figures.shared, With(labels, "tier", "redis"), all);
+  if (figures.device) AddDevice(*figures.device, labels, all);
 }
 
 }  // namespace terrace

@@ -1,6 +1,6 @@
 #include "daemon/shell/daemon_figures.h"
 
-#include <algorithm>
+#include <utility>
 
 #include "daemon/log/log.h"
 #include "tiers/arena/bus_guard.h"
@@ -33,31 +33,48 @@ uint32_t DaemonFigures::FillSome(Snapshot* snapshot, uint32_t first_domain) cons
     FillProcess(&snapshot->process);
     snapshot->domains.resize(domain_count);
   }
-  const uint32_t end = std::min(first_domain + kDomainsPerTurn, domain_count);
-  for (uint32_t i = first_domain; i < end; ++i) {
-    FillDomain(from_.store, i, &snapshot->domains[i]);
+  const uint32_t next = FillDomains(from_.store, first_domain, snapshot);
+  for (uint32_t i = first_domain; i < (next == 0 ? domain_count : next); ++i) {
+    snapshot->domains[i].name = from_.config.domains[i].name;
     snapshot->domains[i].kv_events = KvEventsOf(i);
   }
-  return end < domain_count ? end : 0;
+  return next;
+}
+
+void DaemonFigures::FillPageOf(uint32_t domain_index, PageSnapshot* page) const {
+  FillProcess(&page->process);
+  FillPage(from_.store, domain_index, page);
+  page->kv_events = KvEventsOf(domain_index);
 }
 
 std::string DaemonFigures::StatsOf(uint32_t domain_index) const {
   ProcessSnapshot process;
   FillProcess(&process);
   return StatsDocument({.process = process,
-                        .domain = from_.store.Stats(domain_index),
-                        .kv_events = KvEventsOf(domain_index),
-                        .sessions = from_.sessions.Summaries(domain_index, kSessionsShownMax)});
+                        .domain = from_.store.statistics().Of(domain_index),
+                        .kv_events = KvEventsOf(domain_index)},
+                       from_.sessions.Summaries(domain_index, kSessionsShownMax));
 }
 
 MetricsSource DaemonFigures::SourceOf(std::function<void(std::function<void()> work)> post) const {
-  return {.post = std::move(post),
-          .fill = [this](Snapshot* snapshot, uint32_t first) { return FillSome(snapshot, first); },
-          .is_ready = [this] { return from_.store.is_ready(); },
-          .walk =
-              [this](uint32_t domain_index, uint64_t* cursor, auto* entries) {
-                return from_.store.operators().ListAll(domain_index, cursor, entries);
-              }};
+  MetricsSource source;
+  for (const DomainConfig& domain : from_.config.domains) {
+    source.domain_names.push_back(domain.name);
+  }
+  source.post = std::move(post);
+  source.fill = [this](Snapshot* snapshot, uint32_t first) { return FillSome(snapshot, first); };
+  source.fill_page = [this](uint32_t domain_index, PageSnapshot* page) {
+    FillPageOf(domain_index, page);
+  };
+  source.is_ready = [this] { return from_.store.is_ready(); };
+  source.add_groups = [this](uint32_t domain_index, uint32_t first, auto* groups) {
+    return from_.store.statistics().AddGroups(domain_index, first, PrefixSurvey::kGroupsPerTurn,
+                                              groups);
+  };
+  source.walk = [this](uint32_t domain_index, uint64_t* cursor, auto* entries) {
+    return from_.store.operators().ListAll(domain_index, cursor, entries);
+  };
+  return source;
 }
 
 }  // namespace terrace

@@ -1,5 +1,5 @@
 // DaemonFigures: gathers what the parts of the daemon have counted: for the Stats document of a
-// session, and as a Snapshot for whoever asks over HTTP.
+// session, and as snapshots for whoever asks over HTTP.
 //
 // THREADING: store thread.
 #pragma once
@@ -22,8 +22,6 @@ namespace terrace {
 
 class DaemonFigures {
  public:
-  static constexpr uint32_t kDomainsPerTurn = 1;  // at 256 groups (metrics_bench)
-
   // All of them outlive it.
   struct Sources {
     const DaemonConfig& config;
@@ -38,9 +36,10 @@ class DaemonFigures {
   };
   explicit DaemonFigures(const Sources& sources) : from_(sources) {}
 
-  // A turn's worth: kDomainsPerTurn domains from `first_domain` on, with 0 also the process. Where
-  // to go on; 0: all is there.
+  // A turn's worth: FillDomains from `first_domain` on, with 0 also the process. Where to go on; 0:
+  // all is there.
   uint32_t FillSome(Snapshot* snapshot, uint32_t first_domain) const;
+  void FillPageOf(uint32_t domain_index, PageSnapshot* page) const;
   std::string StatsOf(uint32_t domain_index) const;
   // `post` has the store thread work.
   MetricsSource SourceOf(std::function<void(std::function<void()> work)> post) const;

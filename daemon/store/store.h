@@ -24,6 +24,7 @@
 #include "daemon/store/prefix_verbs.h"
 #include "daemon/store/restoration.h"
 #include "daemon/store/session_verbs.h"
+#include "daemon/store/statistics.h"
 #include "daemon/store/store_events.h"
 #include "daemon/store/storing_verbs.h"
 
@@ -57,11 +58,9 @@ class Store {
   bool is_settled() const;
   // True if nothing is on its way to a tier that hosts share, and nothing waits that could go.
   bool is_shared_idle() const;
-  // Counters and sizes for status and metrics; of all domains, or of one.
+  const Statistics& statistics() const { return statistics_; }
+  // All that each domain says of itself.
   std::vector<DomainStats> Stats() const;
-  DomainStats Stats(uint32_t domain_index) const;
-  // Of what a domain's Acquires asked for, the last minutes one by one.
-  std::vector<protocol::HitRateCounts> HitsByMinute(uint32_t domain_index) const;
   // Aborts with the invariant's name if one of I1–I8 does not hold.
   void CheckInvariants(CheckScope scope) const;
 
@@ -77,6 +76,7 @@ class Store {
   DeviceVerbs devices_;
   CopyChecks checks_;
   StoreEvents events_;
+  Statistics statistics_;
 };
 
 }  // namespace terrace

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "daemon/telemetry/names.h"
@@ -322,14 +323,7 @@ json ProcessDocument(const ProcessSnapshot& process) {
           {"arena_pages_lost", process.arena_pages_lost}};
 }
 
-}  // namespace
-
-void FillDomain(const Store& store, uint32_t domain_index, DomainSnapshot* domain) {
-  domain->stats = store.Stats(domain_index);
-  domain->minutes = store.HitsByMinute(domain_index);
-}
-
-std::string StatsDocument(const StatsInput& input) {
+json DocumentOf(const StatsInput& input) {
   json document = ProcessDocument(input.process);
   document["domain"] = DomainDocument(input.domain);
   document["domain"]["sessions_refused"] =
@@ -352,7 +346,6 @@ std::string StatsDocument(const StatsInput& input) {
   }
   document["groups"] = json::array();
   document["lower_tiers"] = json::array();
-  document["sessions"] = json::array();
   for (const auto& group : input.domain.groups) document["groups"].push_back(GroupDocument(group));
   for (const auto& tier : input.domain.lower_tiers) {
     document["lower_tiers"].push_back(TierDocument(input.domain, tier));
@@ -361,12 +354,42 @@ std::string StatsDocument(const StatsInput& input) {
   document["redis"] = input.domain.shared ? SharedDocument(*input.domain.shared) : json();
   // null: there is no HBM tier
   document["hbm"] = input.domain.device ? DeviceDocument(*input.domain.device) : json();
-  document["copies"] = CopiesDocument(input.domain.copies);
-  for (const SessionSummary& session : input.sessions) {
-    document["sessions"].push_back(SessionDocument(session));
-  }
-  // Names that clients chose may hold bytes that are no UTF-8; they must not stop the document.
+  return document;
+}
+
+// Names that clients chose may hold bytes that are no UTF-8; they must not stop the document.
+std::string Dump(const json& document) {
   return document.dump(-1, ' ', false, json::error_handler_t::replace);
 }
+
+}  // namespace
+
+uint32_t FillDomains(const Store& store, uint32_t first_domain, Snapshot* snapshot) {
+  const auto domain_count = static_cast<uint32_t>(snapshot->domains.size());
+  const uint32_t end = std::min(first_domain + kDomainsPerTurn, domain_count);
+  const Statistics& statistics = store.statistics();
+  for (uint32_t i = first_domain; i < end; ++i) {
+    statistics.Fill(i, &snapshot->domains[i].figures);
+    statistics.FillShownGroups(i, GroupsShownOf(domain_count), &snapshot->domains[i].groups);
+  }
+  return end < domain_count ? end : 0;
+}
+
+void FillPage(const Store& store, uint32_t domain_index, PageSnapshot* page) {
+  page->domain = store.statistics().Brief(domain_index, kGroupsOfPageMax);
+  page->minutes = store.statistics().HitsByMinute(domain_index);
+}
+
+std::string StatsDocument(const StatsInput& input, const std::vector<SessionSummary>& sessions) {
+  json document = DocumentOf(input);
+  document["copies"] = CopiesDocument(input.domain.copies);
+  document["sessions"] = json::array();
+  for (const SessionSummary& session : sessions) {
+    document["sessions"].push_back(SessionDocument(session));
+  }
+  return Dump(document);
+}
+
+std::string BriefStatsDocument(const StatsInput& input) { return Dump(DocumentOf(input)); }
 
 }  // namespace terrace

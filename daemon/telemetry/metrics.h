@@ -1,11 +1,14 @@
 // What the daemon measures of itself: its process, and of each domain what the store says. Who
 // shows it (the Stats document of a session, Prometheus, the page) is given the same figures: they
-// are counted once, by the store thread, and copied as a whole.
+// are counted once, by the store thread, and copied as they are there.
 //
-// THREADING: counting and filling, the store thread; a Snapshot that is filled, any one thread.
+// THREADING: counting and filling, the store thread; a snapshot that is filled, any one thread.
+// LIMITS: of groups, a Snapshot has kGroupsShownMax, a PageSnapshot kGroupsOfPageMax.
 #pragma once
 
+#include <algorithm>
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -20,6 +23,16 @@ namespace terrace {
 // No turn of the store thread should take longer.
 inline constexpr uint64_t kTurnLimitUs = 200;
 inline constexpr size_t kSessionsShownMax = 64;
+// Groups in a Snapshot, over all domains, in equal shares of kGroupsOfDomainMin at least.
+inline constexpr size_t kGroupsShownMax = 256;
+inline constexpr size_t kGroupsOfDomainMin = 4;
+inline constexpr uint32_t kGroupsOfPageMax = 64;
+// Domains that are copied into a Snapshot in one turn (metrics_bench).
+inline constexpr uint32_t kDomainsPerTurn = 16;
+
+constexpr size_t GroupsShownOf(size_t domain_count) {
+  return std::max(kGroupsOfDomainMin, kGroupsShownMax / std::max<size_t>(domain_count, 1));
+}
 
 // Counters since the start, of the shell's own.
 struct ProcessMetrics {
@@ -58,27 +71,40 @@ struct ProcessSnapshot {
 };
 
 struct DomainSnapshot {
-  DomainStats stats;
-  std::optional<KvEventCounters> kv_events;      // if routers hear of the domain's blocks
-  std::vector<protocol::HitRateCounts> minutes;  // the last ones of its hits, one by one
+  std::string name;
+  DomainFigures figures;
+  ShownGroups groups;
+  std::optional<KvEventCounters> kv_events;  // if routers hear of the domain's blocks
 };
 
+// For Prometheus. Filled again and again, so that what did not change is not copied again.
 struct Snapshot {
   ProcessSnapshot process;
   std::vector<DomainSnapshot> domains;
 };
 
-// What a domain's store says; some tens of microseconds at the documented limits (metrics_bench).
-void FillDomain(const Store& store, uint32_t domain_index, DomainSnapshot* domain);
+// A turn's worth of what stores say: kDomainsPerTurn domains from `first_domain` on. Where to go
+// on; 0: all is there. REQUIRES: snapshot->domains has one a domain of the store.
+uint32_t FillDomains(const Store& store, uint32_t first_domain, Snapshot* snapshot);
+
+// One domain, for the page.
+struct PageSnapshot {
+  ProcessSnapshot process;
+  DomainStats domain;  // Statistics::Brief
+  std::optional<KvEventCounters> kv_events;
+  std::vector<protocol::HitRateCounts> minutes;  // the last ones of its hits, one by one
+};
+void FillPage(const Store& store, uint32_t domain_index, PageSnapshot* page);
 
 struct StatsInput {
   const ProcessSnapshot& process;
   const DomainStats& domain;
   const std::optional<KvEventCounters>& kv_events;
-  std::vector<SessionSummary> sessions;
 };
 // The Stats document. Only what the domain may know: nothing of other domains.
 // docs/OPERATIONS.md names the fields.
-std::string StatsDocument(const StatsInput& input);
+std::string StatsDocument(const StatsInput& input, const std::vector<SessionSummary>& sessions);
+// The same without sessions and their copies, of the groups that are given.
+std::string BriefStatsDocument(const StatsInput& input);
 
 }  // namespace terrace

@@ -3,6 +3,7 @@
 
 #include <numeric>
 
+#include "daemon/telemetry/metrics.h"
 #include "tests/unit/daemon/store/store_fixture.h"
 
 namespace terrace {
@@ -154,18 +155,78 @@ TEST(Figures, AGroupInTheFormerPlaceOfAnotherBeginsAtNothing) {
   EXPECT_EQ(stats.hits.blocks_asked, 6u) << "the domain was asked nevertheless";
 }
 
+// A scrape copies the first groups alone; the sums are of all.
+TEST(Figures, OnlyTheFirstGroupsAreCopied) {
+  Figures on({.groups_max = 300});
+  for (uint32_t g = 1; g < 300; ++g) {
+    on.world.OpenGroup(on.session, TestGroup("g" + std::to_string(g), {TestSpace(0)}));
+  }
+  on.Put(4, 1);
+  on.Release(on.Ask(6, 1));
+  Snapshot snapshot;
+  snapshot.domains.resize(1);
+  EXPECT_EQ(FillDomains(*on.world.store, 0, &snapshot), 0u);
+  const ShownGroups& groups = snapshot.domains[0].groups;
+  ASSERT_EQ(groups.counts.size(), kGroupsShownMax);
+  ASSERT_EQ(groups.labels.size(), kGroupsShownMax);
+  EXPECT_EQ(snapshot.domains[0].figures.group_count, 300u);
+  EXPECT_EQ(groups.counts[0].blocks_asked, 6u);
+  EXPECT_EQ(groups.counts[0].blocks_hit[static_cast<size_t>(TierKind::kDram)], 4u);
+  EXPECT_EQ(groups.counts[0].block_count, 4u);
+  EXPECT_EQ(groups.labels[0].block_tokens, 16u);
+  EXPECT_EQ(groups.labels[255].name, "g255");
+}
+
+// Names are copied when they are others only.
+TEST(Figures, AGroupInTheFormerPlaceOfAnotherHasItsOwnName) {
+  Figures on({.groups_max = 1});
+  Snapshot snapshot;
+  snapshot.domains.resize(1);
+  FillDomains(*on.world.store, 0, &snapshot);
+  ASSERT_EQ(snapshot.domains[0].groups.labels.size(), 1u);
+  EXPECT_NE(snapshot.domains[0].groups.labels[0].name, "other");
+  snapshot.domains[0].groups.labels[0].name = "kept";
+  FillDomains(*on.world.store, 0, &snapshot);
+  EXPECT_EQ(snapshot.domains[0].groups.labels[0].name, "kept");
+  on.world.store->sessions().HangUp(on.session);
+  on.world.OpenGroup(on.world.Open(), TestGroup("other", {TestSpace(0)}));
+  FillDomains(*on.world.store, 0, &snapshot);
+  EXPECT_EQ(snapshot.domains[0].groups.labels[0].name, "other");
+}
+
+TEST(Figures, GroupsAreListedSomeAtATime) {
+  Figures on({.groups_max = 300});
+  for (uint32_t g = 1; g < 150; ++g) {
+    on.world.OpenGroup(on.session, TestGroup("g" + std::to_string(g), {TestSpace(0)}));
+  }
+  const Statistics& statistics = on.world.store->statistics();
+  std::vector<DomainStats::GroupStats> groups;
+  EXPECT_EQ(statistics.AddGroups(0, 0, 64, &groups), 64u);
+  EXPECT_EQ(groups.size(), 64u);
+  EXPECT_EQ(statistics.AddGroups(0, 64, 64, &groups), 128u);
+  EXPECT_EQ(statistics.AddGroups(0, 128, 64, &groups), 0u);
+  ASSERT_EQ(groups.size(), 150u);
+  EXPECT_EQ(groups[149].name, "g149");
+  PageSnapshot page;
+  FillPage(*on.world.store, 0, &page);
+  EXPECT_EQ(page.domain.groups.size(), kGroupsOfPageMax);
+  EXPECT_EQ(page.domain.group_count, 150u);
+  EXPECT_EQ(page.minutes.size(), 60u);
+}
+
 TEST(Figures, TheLastMinutesAreToldOneByOne) {
   Figures on;
   on.Ask(6, 1);
   on.world.Advance(2 * 60 * kUsPerSecond);
   on.Ask(2, 1);
-  const std::vector<protocol::HitRateCounts> minutes = on.world.store->HitsByMinute(0);
+  const std::vector<protocol::HitRateCounts> minutes = on.world.store->statistics().HitsByMinute(0);
   ASSERT_EQ(minutes.size(), 60u);
   EXPECT_EQ(minutes[59].blocks_asked, 2u) << "the one that runs";
   EXPECT_EQ(minutes[58].blocks_asked, 0u);
   EXPECT_EQ(minutes[57].blocks_asked, 6u);
   on.world.Advance(3600 * kUsPerSecond);
-  EXPECT_EQ(on.world.store->HitsByMinute(0)[57].blocks_asked, 0u) << "an hour ago is forgotten";
+  EXPECT_EQ(on.world.store->statistics().HitsByMinute(0)[57].blocks_asked, 0u)
+      << "an hour ago is forgotten";
 }
 
 }  // namespace

@@ -16,28 +16,32 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-// A domain with everything there may be, and groups.
-DomainSnapshot FullDomain(const std::string& name, uint32_t group_count) {
+// A domain with everything there may be, and groups, of which the first are shown.
+DomainSnapshot FullDomain(const std::string& name, uint32_t group_count, uint32_t shown_count) {
   DomainSnapshot domain;
-  DomainStats& stats = domain.stats;
-  stats.name = name;
-  stats.hits = {.requests = 9, .blocks_asked = 1000, .blocks_hit = {1, 2, 3, 4}};
-  stats.hits.blocks_missed[0] = 990;
-  stats.write_bytes_per_day = 5;
-  for (uint32_t g = 0; g < group_count; ++g) {
-    stats.groups.push_back({.name = "g" + std::to_string(g),
-                            .block_tokens = 16,
-                            .hits = {.blocks_asked = 2, .blocks_hit = {0, 1, 0, 0}}});
+  domain.name = name;
+  DomainFigures& figures = domain.figures;
+  figures.hits = {.requests = 9, .blocks_asked = 1000, .blocks_hit = {1, 2, 3, 4}};
+  figures.hits.blocks_missed[0] = 990;
+  figures.write_bytes_per_day = 5;
+  for (uint32_t g = 0; g < shown_count; ++g) {
+    domain.groups.labels.push_back({.name = "g" + std::to_string(g), .block_tokens = 16});
+    domain.groups.counts.push_back({.blocks_asked = 2, .blocks_hit = {0, 1, 0, 0}});
   }
-  stats.hits.blocks_hit[1] += group_count;
-  stats.hits.blocks_asked += 2 * group_count;
-  stats.acquire_tokens_asked = 16 * stats.hits.blocks_asked;
-  for (size_t t = 0; t < 4; ++t) stats.acquire_tokens_by_tier[t] = 16 * stats.hits.blocks_hit[t];
-  stats.lower_tiers = {{.kind = protocol::TierKind::kHbm}, {.kind = protocol::TierKind::kNvme}};
-  stats.shared.emplace();
-  stats.device.emplace();
+  figures.hits.blocks_hit[1] += group_count;
+  figures.hits.blocks_asked += 2 * group_count;
+  figures.acquire_tokens_asked = 16 * figures.hits.blocks_asked;
+  for (size_t t = 0; t < 4; ++t) {
+    figures.acquire_tokens_by_tier[t] = 16 * figures.hits.blocks_hit[t];
+  }
+  figures.lower_tiers = {{.kind = protocol::TierKind::kHbm}, {.kind = protocol::TierKind::kNvme}};
+  figures.shared.emplace();
+  figures.device.emplace();
   domain.kv_events.emplace();
   return domain;
+}
+DomainSnapshot FullDomain(const std::string& name, uint32_t group_count) {
+  return FullDomain(name, group_count, group_count);
 }
 
 Snapshot Of(std::vector<DomainSnapshot> domains) {
@@ -86,7 +90,7 @@ TEST_F(ExpositionTest, EachFigureIsTold) {
 
 TEST_F(ExpositionTest, HistogramsAreInSecondsAndCumulative) {
   DomainSnapshot domain = FullDomain("a", 0);
-  RequestTimes& times = domain.stats.request_us[0];
+  RequestTimes& times = domain.figures.request_us[0];
   times.Add(4);
   times.Add(5);
   times.Add(60'000'000);
@@ -99,9 +103,9 @@ TEST_F(ExpositionTest, HistogramsAreInSecondsAndCumulative) {
   EXPECT_DOUBLE_EQ(series.at("terrace_request_seconds_sum" + labels + "}"), 60.000009);
 }
 
-// However many groups clients open, series are bounded, and the sum stays the domain's.
-TEST_F(ExpositionTest, GroupsBeyondTheBoundAreToldTogether) {
-  const auto series = SeriesOf(Exposition(Of({FullDomain("a", 5000)})));
+// Those that are shown, and the others together: the sum stays the domain's.
+TEST_F(ExpositionTest, GroupsThatAreNotShownAreToldTogether) {
+  const auto series = SeriesOf(Exposition(Of({FullDomain("a", 5000, kGroupsShownMax)})));
   size_t group_count = 0;
   for (const auto& [name, value] : series) group_count += name.starts_with("terrace_group_blocks{");
   EXPECT_EQ(group_count, kGroupsShownMax + 1);
@@ -115,9 +119,22 @@ TEST_F(ExpositionTest, GroupsBeyondTheBoundAreToldTogether) {
   }
 }
 
+// Names are the clients' choice; of a series there must be one.
+TEST_F(ExpositionTest, GroupsOfOneNameAreOneSeries) {
+  DomainSnapshot domain = FullDomain("a", 3);
+  domain.groups.labels[2].name = domain.groups.labels[0].name;
+  domain.groups.labels[2].block_tokens = 32;
+  const auto series = SeriesOf(Exposition(Of({domain})));
+  EXPECT_EQ(series.at("terrace_group_blocks_asked_total{domain=\"a\",group=\"g0\"}"), 4);
+  EXPECT_EQ(series.at("terrace_group_tokens_asked_total{domain=\"a\",group=\"g0\"}"), 2 * 48);
+  EXPECT_EQ(series.at("terrace_group_blocks_asked_total{domain=\"a\",group=\"g1\"}"), 2);
+}
+
 TEST_F(ExpositionTest, SixtyFourDomainsAreSoManySeriesAtMost) {
   std::vector<DomainSnapshot> domains;
-  for (int i = 0; i < 64; ++i) domains.push_back(FullDomain("d" + std::to_string(i), 300));
+  for (int i = 0; i < 64; ++i) {
+    domains.push_back(FullDomain("d" + std::to_string(i), 300, GroupsShownOf(64)));
+  }
   const auto series = SeriesOf(Exposition(Of(std::move(domains))));
   EXPECT_LT(series.size(), 25'000u) << "docs/METRICS.md says so";
   EXPECT_GT(series.size(), 20'000u) << "and not far less";
@@ -126,7 +143,7 @@ TEST_F(ExpositionTest, SixtyFourDomainsAreSoManySeriesAtMost) {
 // A group's name is what a client chose: quotes, backslashes and what looks like a comment.
 TEST_F(ExpositionTest, NamesOfGroupsBreakNoLine) {
   DomainSnapshot domain = FullDomain("a", 1);
-  domain.stats.groups[0].name = "x\"} 1\\ # {";
+  domain.groups.labels[0].name = "x\"} 1\\ # {";
   EXPECT_THAT(Exposition(Of({domain})),
               HasSubstr("terrace_group_blocks{domain=\"a\",group=\"x\\\"} 1\\\\ # {\"} 0\n"));
 }

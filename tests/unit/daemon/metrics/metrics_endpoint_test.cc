@@ -67,24 +67,32 @@ class MetricsEndpointTest : public testing::Test {
     endpoint_.emplace(MetricsEndpoint::Options{.config = {}, .passed_fd = fd});
   }
   void Serve() {
-    endpoint_->Serve({.post = [this](std::function<void()> work) { store_.Post(std::move(work)); },
-                      .fill = [this](Snapshot* snapshot, uint32_t step) -> uint32_t {
-                        if (step == 0) return 1;
-                        ++fill_count_;
-                        snapshot->process.metrics.boot_id = 7;
-                        snapshot->domains.resize(2);
-                        for (size_t i = 0; i < 2; ++i) {
-                          snapshot->domains[i].stats.name = i == 0 ? "a" : "b";
-                          snapshot->domains[i].stats.groups = {{.name = "g",
-                                                                .id = {.low = 1},
-                                                                .block_tokens = 16,
-                                                                .recompute_ns_per_token = 1000}};
-                        }
-                        return 0;
-                      },
-                      .is_ready = [this] { return is_ready_.load(); },
-                      .walk = [this](uint32_t domain, uint64_t* cursor,
-                                     auto* entries) { return Walk(domain, cursor, entries); }});
+    MetricsSource source;
+    source.post = [this](std::function<void()> work) { store_.Post(std::move(work)); };
+    source.domain_names = {"a", "b"};
+    source.fill = [this](Snapshot* snapshot, uint32_t step) -> uint32_t {
+      if (step == 0) return 1;
+      snapshot->domains.resize(2);
+      ++fill_count_;
+      return 0;
+    };
+    source.fill_page = [this](uint32_t domain, PageSnapshot* page) {
+      ++page_count_;
+      page->domain.name = domain == 0 ? "a" : "b";
+    };
+    source.is_ready = [this] { return is_ready_.load(); };
+    source.add_groups = [this](uint32_t, uint32_t first, auto* groups) -> uint32_t {
+      ++group_step_count_;
+      groups->push_back({.name = "g" + std::to_string(first),
+                         .id = {.low = first + 1},
+                         .block_tokens = 16,
+                         .recompute_ns_per_token = 1000});
+      return first < 2 ? first + 1 : 0;
+    };
+    source.walk = [this](uint32_t domain, uint64_t* cursor, auto* entries) {
+      return Walk(domain, cursor, entries);
+    };
+    endpoint_->Serve(std::move(source));
   }
   // Ten chains of 256 blocks, a chain a step.
   Status Walk(uint32_t domain, uint64_t* cursor, std::vector<protocol::ListEntry>* entries) {
@@ -93,7 +101,7 @@ class MetricsEndpointTest : public testing::Test {
     for (uint64_t i = 0; i < 256; ++i) {
       entries->push_back({.key = {.low = i + 1, .high = *cursor + 1},
                           .parent = {.low = i, .high = i == 0 ? 0 : *cursor + 1},
-                          .group = {.low = 1},
+                          .group = {.low = 2},
                           .byte_count = 1024,
                           .position = static_cast<uint32_t>(i),
                           .hit_count = domain == 0 ? static_cast<uint32_t>(*cursor) : 0,
@@ -106,7 +114,7 @@ class MetricsEndpointTest : public testing::Test {
 
   uint16_t port_ = 0;
   std::atomic<bool> is_ready_ = true;
-  std::atomic<uint32_t> fill_count_ = 0, step_count_ = 0;
+  std::atomic<uint32_t> fill_count_ = 0, page_count_ = 0, group_step_count_ = 0, step_count_ = 0;
   Status walk_status_;
   std::optional<MetricsEndpoint> endpoint_;  // goes before what it asks
   StoreThread store_;
@@ -139,21 +147,54 @@ TEST_F(MetricsEndpointTest, AStoreThreadWithoutTurnsIsNotHealthy) {
   EXPECT_EQ(Get(port_, "/healthz").status, 200u);
 }
 
-TEST_F(MetricsEndpointTest, HoweverManyAskTheStoreThreadIsAskedAtItsPace) {
-  Serve();
-  constexpr uint32_t kAskers = 12;
+// So many ask at once, again and again.
+void AskByMany(uint16_t port, const std::string& path) {
+  constexpr int kAskers = 12, kTimes = 4;
   std::vector<std::thread> askers;
-  std::atomic<uint32_t> answered_count = 0;
-  const auto began = std::chrono::steady_clock::now();
-  for (uint32_t i = 0; i < kAskers; ++i) {
+  std::atomic<int> answered_count = 0;
+  for (int i = 0; i < kAskers; ++i) {
     askers.emplace_back([&] {
-      for (int j = 0; j < 10; ++j) answered_count += Get(port_, "/status.json").status == 200;
+      for (int j = 0; j < kTimes; ++j) answered_count += Get(port, path).status == 200;
     });
   }
   for (std::thread& asker : askers) asker.join();
-  EXPECT_EQ(answered_count, kAskers * 10);
+  EXPECT_EQ(answered_count, kAskers * kTimes);
+}
+
+TEST_F(MetricsEndpointTest, HoweverManyScrapeTheStoreThreadIsAskedAtItsPace) {
+  if (!HasExposition()) GTEST_SKIP() << "built without prometheus-cpp";
+  Serve();
+  const auto began = std::chrono::steady_clock::now();
+  AskByMany(port_, "/metrics");
   const auto took = std::chrono::steady_clock::now() - began;
   EXPECT_LE(fill_count_, took / MetricsEndpoint::kSnapshotPace + 2);
+  EXPECT_EQ(page_count_, 0u) << "a scrape does not pay for the page";
+}
+
+TEST_F(MetricsEndpointTest, HoweverManyLookAtThePageTheStoreThreadIsAskedAtItsPace) {
+  Serve();
+  const auto began = std::chrono::steady_clock::now();
+  AskByMany(port_, "/status.json");
+  const auto took = std::chrono::steady_clock::now() - began;
+  EXPECT_LE(page_count_, took / MetricsEndpoint::kPagePace + 2);
+  EXPECT_EQ(fill_count_, 0u);
+}
+
+// Domains that are asked for at once are one question.
+TEST_F(MetricsEndpointTest, EachDomainIsShownToWhoAsksForIt) {
+  Serve();
+  std::vector<std::thread> askers;
+  std::atomic<int> right_count = 0;
+  for (const char* name : {"a", "b", "a", "b"}) {
+    askers.emplace_back([this, name, &right_count] {
+      for (int i = 0; i < 4; ++i) {
+        const std::string body = Get(port_, std::string("/status.json?domain=") + name).body;
+        right_count += json::parse(body)["status"]["domain"]["name"] == name;
+      }
+    });
+  }
+  for (std::thread& asker : askers) asker.join();
+  EXPECT_EQ(right_count, 16);
 }
 
 TEST_F(MetricsEndpointTest, EachDomainIsShownItself) {
@@ -175,7 +216,9 @@ TEST_F(MetricsEndpointTest, PrefixesAreSurveyedOnceForAWhileInShortSteps) {
   EXPECT_EQ(found["block_count"], 2560);
   EXPECT_EQ(found["run_count"], 10);
   EXPECT_EQ(found["is_cut"], false);
+  EXPECT_EQ(group_step_count_, 3u) << "groups come before blocks";
   EXPECT_EQ(step_count_, 10u);
+  EXPECT_EQ(found["top"][0]["group"], "g1");
   // The best chain: 256 blocks of 9 hits, of 16 tokens at 1 us each, in 256 KiB.
   ASSERT_EQ(found["top"].size(), 9u) << "one was never hit";
   EXPECT_EQ(found["top"][0]["hit_count"], 256 * 9);
