@@ -1,6 +1,7 @@
 # What packages hold beside what `cmake --install` installs: documents, manual pages, the Python
 # package, the list of parts (SBOM).
-install(FILES ${PROJECT_SOURCE_DIR}/docs/OPERATIONS.md ${PROJECT_SOURCE_DIR}/docs/POLICIES.md
+install(FILES ${PROJECT_SOURCE_DIR}/docs/OPERATIONS.md ${PROJECT_SOURCE_DIR}/docs/METRICS.md
+              ${PROJECT_SOURCE_DIR}/docs/POLICIES.md
         DESTINATION share/doc/terraced COMPONENT daemon)
 install(FILES ${PROJECT_SOURCE_DIR}/docs/INTEGRATIONS.md
               ${PROJECT_SOURCE_DIR}/client/examples/prefix.c

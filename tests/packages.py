@@ -25,6 +25,8 @@ NEEDS = ("cpack", "dpkg-deb", "dpkg-shlibdeps", "help2man", "lintian")
 PACKAGES = {
     "terraced": (["usr/bin/terraced", "usr/lib/systemd/system/terraced.service",
                   "usr/lib/systemd/system/terraced.socket", "usr/lib/sysusers.d/terraced.conf",
+                  "usr/lib/systemd/system/terraced-metrics.socket",
+                  "usr/share/terrace/terrace-alerts.yml", "usr/share/doc/terraced/METRICS.md",
                   "usr/lib/tmpfiles.d/terraced.conf", "etc/terrace/terraced.toml",
                   "usr/share/man/man8/terraced.8.gz", "usr/share/doc/terraced/OPERATIONS.md"],
                  {"Depends": "librocksdb7", "Recommends": "terrace"}),

@@ -3,8 +3,9 @@
 
 usage: tests/systemd_hardening.py DIR
 
-DIR holds terraced.service, .socket and .sysusers. Checks that they verify, that the exposure stays
-within its limit, that no setting breaks the daemon, and that its system calls pass the filter.
+DIR holds terraced.service, its sockets and .sysusers. Checks that they verify, that the exposure
+stays within its limit, that no setting breaks the daemon, and that its system calls pass the
+filter.
 Exit status 77 when systemd-analyze is not installed.
 """
 import pathlib
@@ -35,6 +36,13 @@ REQUIRED = {
     "SystemCallErrorNumber": "EPERM",
 }
 REQUIRED_OF_SOCKET = {"PartOf": "terraced.service", "RemoveOnStop": "yes", "SocketMode": "0660"}
+UNITS = ("terraced.service", "terraced.socket", "terraced-metrics.socket")
+# Of the socket where figures are asked for: the daemon knows its name, no other host reaches it.
+REQUIRED_OF_METRICS = {
+    "FileDescriptorName": "metrics.http", "Service": "terraced.service",
+    "PartOf": "terraced.service", "ListenStream": "127.0.0.1:9464", "IPAddressDeny": "any",
+    "IPAddressAllow": "localhost",
+}
 # Beyond what any program needs.
 SYSTEM_CALLS = """
 mbind set_mempolicy sched_setaffinity sched_getaffinity io_uring_setup io_uring_enter
@@ -111,11 +119,11 @@ def exposure_failures(service):
 def verify_failures(directory):
     """systemd-analyze verify, on copies whose program exists."""
     with tempfile.TemporaryDirectory() as scratch:
-        for name in ("terraced.service", "terraced.socket"):
+        for name in UNITS:
             text = (directory / name).read_text()
             text = re.sub(r"^ExecStart=\S+", f"ExecStart={shutil.which('true')}", text, flags=re.M)
             (pathlib.Path(scratch) / name).write_text(text)
-        for name in ("terraced.service", "terraced.socket"):
+        for name in UNITS:
             result = run("systemd-analyze", "verify", "--man=no", "--generators=no",
                          "--recursive-errors=no", f"{scratch}/{name}")
             complaints = [line for line in result.stderr.splitlines() if "terraced" in line]
@@ -135,6 +143,8 @@ def main():
     service = directory / "terraced.service"
     failures = [*setting_failures(settings_of(service)),
                 *missing_settings(settings_of(directory / "terraced.socket"), REQUIRED_OF_SOCKET),
+                *missing_settings(settings_of(directory / "terraced-metrics.socket"),
+                                  REQUIRED_OF_METRICS),
                 *exposure_failures(service),
                 *verify_failures(directory)]
     print("\n".join(failures) or "the units hold")

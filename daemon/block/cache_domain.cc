@@ -65,14 +65,15 @@ bool CacheDomain::IsGivenToTier(ErasureMark* mark) const {
 }
 
 void CacheDomain::NoteRefuted(const RefutedWriter& refuted) {
-  std::vector<RefutedWriter>& writers = counters.refuted_writers;
-  const auto known = std::ranges::find(writers, refuted.session, &RefutedWriter::session);
-  const uint64_t earlier = known == writers.end() ? 0 : known->block_count;
-  if (known != writers.end()) writers.erase(known);
-  if (writers.size() == kRefutedWritersMax) writers.erase(writers.begin());
-  writers.push_back(refuted);
-  writers.back().block_count += earlier;
-  if (limits.on_refuted) limits.on_refuted(domain_index, writers.back());
+  const auto known = std::ranges::find(refuted_writers, refuted.session, &RefutedWriter::session);
+  const uint64_t earlier = known == refuted_writers.end() ? 0 : known->block_count;
+  if (known != refuted_writers.end()) refuted_writers.erase(known);
+  if (refuted_writers.size() == kRefutedWritersMax) {
+    refuted_writers.erase(refuted_writers.begin());
+  }
+  refuted_writers.push_back(refuted);
+  refuted_writers.back().block_count += earlier;
+  if (limits.on_refuted) limits.on_refuted(domain_index, refuted_writers.back());
 }
 
 bool CacheDomain::IsErased(ErasureMark* mark) const {

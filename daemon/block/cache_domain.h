@@ -226,7 +226,8 @@ struct CacheDomain {
   OwnedBy<LeaseManager, uint64_t>
       lease_charge;  // blocks in leases, and what leases weigh themselves
   OwnedBy<SessionVerbs, uint32_t> session_count;
-  DomainStats counters;  // only its "since start" fields
+  DomainCounters counters;
+  std::vector<RefutedWriter> refuted_writers;  // NoteRefuted; kRefutedWritersMax at most
 };
 
 // While it lives, what is erased is erased for this cause.

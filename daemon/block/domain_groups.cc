@@ -14,6 +14,7 @@ bool DomainGroups::IsIdle(uint32_t place) const {
 
 void DomainGroups::Put(uint32_t place, std::unique_ptr<Group> group) {
   TERRACE_CHECK(place <= groups_.size() && group != nullptr, "places are taken one by one");
+  ++revision_;
   if (place == groups_.size()) {
     groups_.push_back(std::move(group));
     return;

@@ -34,6 +34,8 @@ class DomainGroups {
   auto end() const { return groups_.end(); }
   // Nobody has it open, and nothing is left of its blocks.
   bool IsIdle(uint32_t place) const;
+  // Rises when a place is another group's than before.
+  uint64_t revision() const { return revision_; }
   // In place of an idle group, or, of place size(), as one more.
   void Put(uint32_t place, std::unique_ptr<Group> group);
 
@@ -47,6 +49,7 @@ class DomainGroups {
 
  private:
   std::vector<std::unique_ptr<Group>> groups_;
+  uint64_t revision_ = 0;
   std::deque<Forgotten> forgotten_;  // of one id once
 };
 

@@ -89,10 +89,7 @@ class Group {
   uint32_t kv_event_stream = KvEventSink::kStreamNone;
   bool has_file = false;    // a successor would know its spec
   bool was_opened = false;  // by a session, since the process began
-  // Counters for status.
   uint32_t session_count = 0;
-  uint64_t acquire_blocks_asked = 0;
-  uint64_t acquire_blocks_hit = 0;
   uint32_t recompute_ns_per_token = 0;  // as a client said last
 
  private:

@@ -27,9 +27,10 @@ std::string Sentence(const std::string& who, uint32_t count, const char* key, ui
 
 }  // namespace
 
-Error SessionQuota::RoomFor(const Owner& owner) const {
+Error SessionQuota::RoomFor(const Owner& owner, SessionRefusal* refusal) const {
   const uint32_t of_uid = CountIn(of_uid_, KeyOf(owner.domain_index, owner.uid));
   if (of_uid >= limits_.sessions_per_uid_max) {
+    *refusal = SessionRefusal::kOfUser;
     return {StatusCode::kNoSpace, Sentence("uid " + std::to_string(owner.uid), of_uid,
                                            "sessions_per_uid_max", limits_.sessions_per_uid_max)};
   }
@@ -40,6 +41,7 @@ Error SessionQuota::RoomFor(const Owner& owner) const {
   for (const uint32_t count : in_domain_) beyond_shares += count - std::min(count, share);
   const bool has_share = in_domain_[owner.domain_index] < share;
   if (has_share || beyond_shares < limits_.sessions_max - share * domain_count) return {};
+  *refusal = SessionRefusal::kOfAll;
   return {StatusCode::kNoSpace, "this domain and the others have " + std::to_string(total_) +
                                     " sessions, the limit daemon.sessions_max is " +
                                     std::to_string(limits_.sessions_max) + ", of which each of " +
@@ -52,13 +54,18 @@ Error SessionQuota::Take(const Owner& owner, bool* is_extra) {
   const uint64_t process = KeyOf(owner.domain_index, owner.pid);
   const uint32_t of_process = owner.pid == 0 ? 0 : CountIn(of_process_, process);
   if (of_process >= limits_.sessions_per_process_max) {
+    Count(owner, SessionRefusal::kOfProcess);
     return {StatusCode::kNoSpace,
             Sentence("process " + std::to_string(owner.pid), of_process, "sessions_per_process_max",
                      limits_.sessions_per_process_max)};
   }
-  if (Error full = RoomFor(owner); !full.ok()) {
+  SessionRefusal refusal{};
+  if (Error full = RoomFor(owner, &refusal); !full.ok()) {
     const bool is_operator = owner.uid == 0 || owner.uid == limits_.operator_uid;
-    if (!is_operator || extra_count_ >= kOperatorSessionsMax) return full;
+    if (!is_operator || extra_count_ >= kOperatorSessionsMax) {
+      Count(owner, refusal);
+      return full;
+    }
     *is_extra = true;
   }
   if (owner.pid != 0) ++of_process_[process];

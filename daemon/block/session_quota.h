@@ -10,6 +10,7 @@
 // THREADING: one thread.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <unordered_map>
 #include <vector>
@@ -27,6 +28,11 @@ struct SessionLimits {
   uint32_t operator_uid = 0;                // the daemon's own; root is one as well
 };
 
+// Which limit a session that was not opened had met.
+enum class SessionRefusal : uint8_t { kOfProcess, kOfUser, kOfAll };
+inline constexpr size_t kSessionRefusalCount = 3;
+using SessionRefusals = std::array<uint64_t, kSessionRefusalCount>;
+
 class SessionQuota {
  public:
   struct Owner {
@@ -36,21 +42,27 @@ class SessionQuota {
   };
 
   SessionQuota(const SessionLimits& limits, uint32_t domain_count)
-      : limits_(limits), in_domain_(domain_count) {}
+      : limits_(limits), in_domain_(domain_count), refused_(domain_count) {}
 
   // Counts one more session of `owner`. kNoSpace: which limit, its value and what helps.
   // `*is_extra`, for Give: it is one of the operators' own.
   Error Take(const Owner& owner, bool* is_extra);
   void Give(const Owner& owner, bool is_extra);
+  // How often Take said no to somebody of the domain, by SessionRefusal.
+  const SessionRefusals& refused(uint32_t domain_index) const { return refused_[domain_index]; }
 
  private:
   static uint64_t KeyOf(uint32_t domain_index, uint32_t id) {
     return uint64_t{domain_index} << 32 | id;
   }
-  Error RoomFor(const Owner& owner) const;
+  Error RoomFor(const Owner& owner, SessionRefusal* refusal) const;
+  void Count(const Owner& owner, SessionRefusal refusal) {
+    ++refused_[owner.domain_index][static_cast<size_t>(refusal)];
+  }
 
   const SessionLimits limits_;
   std::vector<uint32_t> in_domain_;
+  std::vector<SessionRefusals> refused_;
   std::unordered_map<uint64_t, uint32_t> of_uid_;  // looked up only, never walked
   std::unordered_map<uint64_t, uint32_t> of_process_;
   uint32_t total_ = 0;        // without the operators' own

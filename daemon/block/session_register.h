@@ -59,6 +59,9 @@ class SessionRegister {
     by_id_.emplace(options.id, *index);
     return {};
   }
+  const SessionRefusals& refused(uint32_t domain_index) const {
+    return quota_.refused(domain_index);
+  }
   // REQUIRES: it has no leases.
   void Close(SessionIndex index) {
     const SessionRecord record = records_.Give(index);

@@ -27,6 +27,7 @@ enum class RedisTlsUse : uint8_t { kOff, kOn };
 // How a host uses the shared tier.
 enum class RedisUse : uint8_t { kBoth, kStore, kFetch };
 enum class RedisAdmission : uint8_t { kAll, kHit };
+enum class MetricsRemote : uint8_t { kOff, kOn };
 
 inline constexpr uint32_t kDomainsMax = 64;
 inline constexpr uint32_t kAllowedIdsMax = 256;  // uids or gids of one domain
@@ -129,6 +130,14 @@ struct HbmConfig {
   }
 };
 
+// Figures for Prometheus, health for supervisors, and a page; off while nothing is listened on.
+struct MetricsConfig {
+  std::string listen;  // "address:port", "[v6 address]:port"
+  MetricsRemote allow_remote = MetricsRemote::kOff;
+
+  bool is_on() const { return !listen.empty(); }
+};
+
 struct DaemonConfig {
   LogLevel log_level = LogLevel::kInfo;
   LogFormat log_format = LogFormat::kText;
@@ -164,6 +173,7 @@ struct DaemonConfig {
   HbmConfig hbm;
   KvEventsConfig kv_events;
   RedisConfig redis;
+  MetricsConfig metrics;
   std::vector<DomainConfig> domains;
 };
 

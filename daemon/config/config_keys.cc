@@ -14,6 +14,7 @@ using Nvme = NvmeConfig;
 using Hbm = HbmConfig;
 using KvEvents = KvEventsConfig;
 using Redis = RedisConfig;
+using Metrics = MetricsConfig;
 using Domain = DomainConfig;
 
 constexpr uint64_t kDramBytesMax = uint64_t{64} << 40;
@@ -222,6 +223,13 @@ const ConfigKey<Redis> kRedisKeys[] = {
      "a stop waits at most so long for what waits to be stored; 0: not at all"},
 };
 
+const ConfigKey<Metrics> kMetricsKeys[] = {
+    {"listen", TextField<Metrics>{&Metrics::listen, kEndpointBytesMax},
+     "where Prometheus asks, over HTTP: 127.0.0.1:9464; absent: nowhere"},
+    {"allow_remote", Choice<Metrics, MetricsRemote, &Metrics::allow_remote>(kOffOn),
+     "on: listen may name an address that other hosts reach"},
+};
+
 const ConfigKey<Domain> kDomainKeys[] = {
     {"name", TextField<Domain>{&Domain::name, 63}, "unique; 1 to 63 of a-z, 0-9, - and _"},
     {"socket", TextField<Domain>{&Domain::socket_path, kSocketPathBytesMax},
@@ -254,6 +262,7 @@ std::span<const ConfigKey<NvmeConfig>> NvmeKeys() { return kNvmeKeys; }
 std::span<const ConfigKey<HbmConfig>> HbmKeys() { return kHbmKeys; }
 std::span<const ConfigKey<KvEventsConfig>> KvEventsKeys() { return kKvEventsKeys; }
 std::span<const ConfigKey<RedisConfig>> RedisKeys() { return kRedisKeys; }
+std::span<const ConfigKey<MetricsConfig>> MetricsKeys() { return kMetricsKeys; }
 std::span<const ConfigKey<DomainConfig>> DomainKeys() { return kDomainKeys; }
 
 }  // namespace terrace

@@ -63,6 +63,7 @@ std::span<const ConfigKey<NvmeConfig>> NvmeKeys();
 std::span<const ConfigKey<HbmConfig>> HbmKeys();
 std::span<const ConfigKey<KvEventsConfig>> KvEventsKeys();
 std::span<const ConfigKey<RedisConfig>> RedisKeys();
+std::span<const ConfigKey<MetricsConfig>> MetricsKeys();
 std::span<const ConfigKey<DomainConfig>> DomainKeys();
 
 }  // namespace terrace

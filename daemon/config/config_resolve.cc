@@ -9,6 +9,7 @@
 #include "cuda/host/device_loader.h"
 #include "cuda/host/device_name.h"
 #include "daemon/config/config_text.h"
+#include "daemon/config/listen_address.h"
 
 namespace terrace {
 namespace {
@@ -187,6 +188,23 @@ Status ResolveHbm(DaemonConfig* config, std::string* why) {
                          ": change one of them");
 }
 
+Status ResolveMetrics(const MetricsConfig& metrics, std::string* why) {
+  if (!metrics.is_on()) return Status::Ok();
+  ListenAddress address;
+  if (!ParseListenAddress(metrics.listen, &address)) {
+    return Refuse(why, "metrics.listen is '" + metrics.listen +
+                           "'; write an address and a port from 1 to 65535, such as "
+                           "127.0.0.1:9464 or [::1]:9464");
+  }
+  if (!address.is_loopback && metrics.allow_remote == MetricsRemote::kOff) {
+    return Refuse(why, "metrics.listen is '" + metrics.listen +
+                           "', which other hosts may reach, and whoever does sees the names and "
+                           "figures of all domains: write 127.0.0.1:" +
+                           std::to_string(address.port) + ", or metrics.allow_remote = \"on\"");
+  }
+  return Status::Ok();
+}
+
 Status ResolveKvEvents(DaemonConfig* config, std::string* why) {
   const KvEventsConfig& events = config->kv_events;
   if (!events.is_on() && !events.replay_endpoint.empty()) {
@@ -360,6 +378,7 @@ Status ResolveConfig(const ConfigOverrides& overrides, const ConfigEnvironment& 
   TERRACE_RETURN_IF_ERROR(ResolveHbm(config, why));
   TERRACE_RETURN_IF_ERROR(ResolveKvEvents(config, why));
   TERRACE_RETURN_IF_ERROR(ResolveRedis(config->redis, why));
+  TERRACE_RETURN_IF_ERROR(ResolveMetrics(config->metrics, why));
   return CheckMemory(*config, why);
 }
 

@@ -245,6 +245,9 @@ Status ReadRoot(const std::string& origin, const toml::table& root, DaemonConfig
     } else if (name.str() == "kv_events" && node.is_table()) {
       TERRACE_RETURN_IF_ERROR(ReadSection(origin, "kv_events", *node.as_table(), KvEventsKeys(),
                                           config->kv_events, why));
+    } else if (name.str() == "metrics" && node.is_table()) {
+      TERRACE_RETURN_IF_ERROR(
+          ReadSection(origin, "metrics", *node.as_table(), MetricsKeys(), config->metrics, why));
     } else if (name.str() == "domain") {
       TERRACE_RETURN_IF_ERROR(ReadDomains(origin, node, config, why));
     } else {
@@ -252,7 +255,7 @@ Status ReadRoot(const std::string& origin, const toml::table& root, DaemonConfig
                     origin + ":" + std::to_string(node.source().begin.line) + ": '" +
                         std::string(name.str()).substr(0, 64) +
                         "' is no known section; the sections are [daemon], [nvme], [hbm], [redis], "
-                        "[kv_events] and [[domain]]");
+                        "[kv_events], [metrics] and [[domain]]");
     }
   }
   return Status::Ok();
@@ -388,6 +391,7 @@ std::string PrintConfig(const DaemonConfig& config) {
   text += "\n[hbm]\n" + PrintSection(config.hbm, HbmKeys());
   text += "\n[kv_events]\n" + PrintSection(config.kv_events, KvEventsKeys());
   text += "\n[redis]\n" + PrintSection(config.redis, RedisKeys());
+  text += "\n[metrics]\n" + PrintSection(config.metrics, MetricsKeys());
   for (const DomainConfig& domain : config.domains) {
     text += "\n[[domain]]\n" + PrintSection(domain, DomainKeys());
   }
@@ -401,6 +405,7 @@ std::vector<std::string> ConfigKeyNames() {
   for (const auto& key : HbmKeys()) names.push_back("hbm." + std::string(key.name));
   for (const auto& key : KvEventsKeys()) names.push_back("kv_events." + std::string(key.name));
   for (const auto& key : RedisKeys()) names.push_back("redis." + std::string(key.name));
+  for (const auto& key : MetricsKeys()) names.push_back("metrics." + std::string(key.name));
   for (const auto& key : DomainKeys()) names.push_back("domain." + std::string(key.name));
   return names;
 }

@@ -12,19 +12,19 @@ using protocol::MissCause;
 void PromisedHits::Deliver(CacheDomain& domain, uint32_t end) {
   end = std::min(end, block_count_);
   if (end <= delivered_count_) return;
-  Group& group = *domain.groups[group_index_];
+  const Group& group = *domain.groups[group_index_];
   HitRateCounts counts;
   for (const protocol::BlockSpan& span : spans_) {
     const uint32_t first = std::max(span.first_block, delivered_count_);
     const uint32_t span_end = std::min(span.first_block + span.block_count, end);
     if (first >= span_end) continue;
     const auto tier = static_cast<size_t>(span.tier);
-    counts.blocks_hit[tier] += span_end - first;
-    domain.counters.acquire_blocks_by_tier[tier] += span_end - first;
+    const uint64_t block_count = span_end - first;
+    counts.blocks_hit[tier] += block_count;
+    domain.counters.acquire_tokens_by_tier[tier] += block_count * group.block_tokens();
+    domain.counters.acquire_bytes_by_tier[tier] += block_count * group.block_bytes();
   }
   const uint64_t hit_count = end - delivered_count_;
-  domain.counters.acquire_blocks_hit += hit_count;
-  group.acquire_blocks_hit += hit_count;
   // A long prompt's tokens cost more than a short one's; who says nothing has the last one's word.
   const uint64_t ns_per_token =
       recompute_ns_per_token_ != 0 ? recompute_ns_per_token_ : group.recompute_ns_per_token;

@@ -42,6 +42,11 @@ void HitMeter::OnAsked(uint32_t group_index, std::span<const BlockKey> keys, uin
     sampled_.push_back(i);
     const uint64_t distance_bytes = curve_.DistanceOf(keys[i]);
     stood_for += curve_.weight();
+    if (distance_bytes == CapacityCurve::kFar) {
+      reuse_distances_.AddBeyond(curve_.weight());
+    } else {
+      reuse_distances_.Add(distance_bytes, curve_.weight());
+    }
     for (size_t f = 0; f < protocol::kHitRateFactorsHalves.size(); ++f) {
       const uint64_t halves = protocol::kHitRateFactorsHalves[f];
       const uint64_t dram_bytes = options_.dram_bytes / 2 * halves;
@@ -103,6 +108,27 @@ std::array<HitRateCounts, protocol::kHitRateWindows> HitMeter::Counts(uint32_t g
   }
   windows.back() = history->since_start;
   return windows;
+}
+
+const HitRateCounts& HitMeter::SinceStart(uint32_t group_index) const {
+  static constexpr HitRateCounts kNothing{};
+  if (group_index == protocol::kHitRateAllGroups) return all_.since_start;
+  const bool is_known = group_index < groups_.size() && groups_[group_index] != nullptr;
+  return is_known ? groups_[group_index]->since_start : kNothing;
+}
+
+void HitMeter::ForgetGroup(uint32_t group_index) {
+  if (group_index < groups_.size()) groups_[group_index].reset();
+}
+
+std::array<HitRateCounts, HitMeter::kMinutesKept> HitMeter::Minutes(uint64_t now_us) const {
+  std::array<HitRateCounts, kMinutesKept> minutes{};
+  const uint64_t now_minute = now_us / kUsPerMinute + 1;
+  for (const Minute& minute : all_.minutes) {
+    const uint64_t ago = now_minute - minute.minute;
+    if (minute.minute != 0 && ago < kMinutesKept) minutes[kMinutesKept - 1 - ago] = minute.counts;
+  }
+  return minutes;
 }
 
 }  // namespace terrace

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "daemon/policy/capacity_curve.h"
+#include "daemon/policy/histogram.h"
 #include "terrace/block_key.h"
 #include "terrace/protocol_introspection.h"
 
@@ -38,11 +39,21 @@ class HitMeter {
   // Of a group, or kAllGroups' number for all: one a window, as in protocol::kHitRateWindowMinutes.
   std::array<protocol::HitRateCounts, protocol::kHitRateWindows> Counts(uint32_t group_index,
                                                                         uint64_t now_us) const;
+  // The last of those windows alone.
+  const protocol::HitRateCounts& SinceStart(uint32_t group_index) const;
+  // Another group has taken the place: it begins at nothing. What was counted stays in the whole.
+  void ForgetGroup(uint32_t group_index);
+  // Of all groups, each of the last so many minutes, the one that runs last.
+  static constexpr uint32_t kMinutesKept = protocol::kHitRateWindowMinutes.back();
+  std::array<protocol::HitRateCounts, kMinutesKept> Minutes(uint64_t now_us) const;
+  // How many bytes of other blocks were used between two uses of one, estimated for all blocks from
+  // the curve's sample; a first use is beyond all bounds.
+  const ReuseDistances& reuse_distances() const { return reuse_distances_; }
   const HitMeterOptions& options() const { return options_; }
   uint32_t weight() const { return curve_.weight(); }
 
  private:
-  static constexpr uint32_t kMinutes = protocol::kHitRateWindowMinutes.back() + 1;
+  static constexpr uint32_t kMinutes = kMinutesKept + 1;
 
   struct Minute {
     uint64_t minute = 0;
@@ -58,6 +69,7 @@ class HitMeter {
 
   const HitMeterOptions options_;
   CapacityCurve curve_;
+  ReuseDistances reuse_distances_;
   History all_;
   std::vector<std::unique_ptr<History>> groups_;
   std::vector<uint32_t> sampled_;  // scratch: places of sampled keys

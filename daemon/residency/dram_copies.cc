@@ -42,6 +42,7 @@ Status DramCopies::TakeSlots(BlockId id, uint64_t member_mask, const FillFrom& f
   part.steps_in = 0;
   part.is_part_told = part.is_read_again = false;
   part.is_read_ahead = from.is_ahead;
+  if (from.source != FillSource::kWriter) began_us_.insert_or_assign(id, d_.NowUs());
   rows_.SetStates(id, b.phase == BlockPhase::kReserved ? SlotState::kReserved : SlotState::kFilling,
                   b.writer_session);
   CountWithParent(id, 1);
@@ -87,6 +88,7 @@ void DramCopies::EndFill(BlockId id, bool is_good) {
   const Block& b = d_.block(id);
   TERRACE_CHECK(b.dram.state == CopyState::kFilling && b.phase != BlockPhase::kReserved,
                 "I3: a promotion ends once");
+  CountPromotion(id, is_good && b.phase == BlockPhase::kSealed);
   // What came from other hosts is from now on a block like any other.
   if (part.fill_source == FillSource::kShared) part.fill_source = FillSource::kWriter;
   if (b.phase == BlockPhase::kErased) return;  // its slots go with its last holder
@@ -105,6 +107,18 @@ void DramCopies::EndFill(BlockId id, bool is_good) {
   observers_.waiting->OnBlockLost(id, StatusCode::kNotFound);
   Release(id);
   candidates_.Refresh(id);
+}
+
+void DramCopies::CountPromotion(BlockId id, bool is_good) {
+  const auto found = began_us_.find(id);
+  if (found == began_us_.end()) return;  // a comparison in place
+  const Block& b = d_.block(id);
+  const auto tier = b.fill_source == FillSource::kShared ? protocol::TierKind::kRedis
+                                                         : d_.lower[b.fill_tier].tier->kind();
+  if (is_good) {
+    d_.counters.promotion_us[static_cast<size_t>(tier)].Add(d_.NowUs() - found->second);
+  }
+  began_us_.erase(found);
 }
 
 // ---- leaving ----
@@ -137,6 +151,7 @@ void DramCopies::FreeSlots(BlockId id, uint64_t member_mask) {
 void DramCopies::Release(BlockId id) {
   DramPart& part = PartOf(id);
   TERRACE_CHECK(part.dram.row != kRowNone, "there is a copy to be released");
+  if (part.dram.state == CopyState::kFilling) began_us_.erase(id);
   FreeSlots(id, part.dram.member_mask);
   candidates_.LeaveDram(id);
   d_.group_of(d_.block(id)).slots().Give(part.dram.row);

@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <span>
+#include <unordered_map>
 #include <utility>
 
 #include "daemon/residency/block_observers.h"
@@ -83,6 +84,8 @@ class DramCopies {
  private:
   DramPart& PartOf(BlockId id) { return d_.blocks.Change<DramPart>(id, {}); }
   void FreeSlots(BlockId id, uint64_t member_mask);
+  // How long the promotion or fetch took that ends now; only what brought good bytes is counted.
+  void CountPromotion(BlockId id, bool is_good);
   // Its parent, if it has one, has one child in DRAM more or less.
   void CountWithParent(BlockId id, int32_t by);
 
@@ -90,6 +93,8 @@ class DramCopies {
   Candidates& candidates_;
   SlotRows& rows_;
   const BlockObservers& observers_;
+  // When those that fill from another tier began; looked up only.
+  std::unordered_map<BlockId, uint64_t> began_us_;
 };
 
 }  // namespace terrace

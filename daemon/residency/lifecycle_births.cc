@@ -109,6 +109,7 @@ void Lifecycle::Seal(BlockId id, uint64_t member_mask) {
   d_.index.Touch({id, 1}, life.created_us);
   --d_.reserved_count.of_owner();
   ++d_.counters.blocks_sealed;
+  d_.counters.sealed_bytes += d_.group_of(d_.block(id)).block_bytes();
   if (AreAllRootsIn(id, member_mask)) dram_.RootsKnown(id);
   rows_.SetStates(id, SlotState::kSealed, 0);
   hints_.StartExpiry(id);  // if it passed unsealed

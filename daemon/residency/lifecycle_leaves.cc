@@ -17,6 +17,7 @@ void Lifecycle::Leave(BlockRange range, protocol::MissCause cause) {
       --d_.reserved_count.of_owner();
     } else if (cause != protocol::MissCause::kCold) {
       d_.forgotten.Remember(life.group_index, d_.index.key(id), cause, now_us);
+      d_.counters.residence_us.Add(now_us - life.created_us);
     }
     d_.walks.OnErase(id);
     life.phase = BlockPhase::kErased;
@@ -89,6 +90,7 @@ void Lifecycle::DropDram(BlockId id) {
   const Block& b = d_.block(id);
   TERRACE_CHECK(candidates_.MayLeaveDram(id),
                 "I5: a dropped copy is not held and has no child in its tier");
+  d_.counters.dram_idle_us.Add(d_.NowUs() - d_.index.touched_us(id));
   if (candidates_.HasOtherCopy(b, b.dram)) {
     dram_.Release(id);
     candidates_.Refresh(id);
@@ -144,6 +146,8 @@ uint32_t Lifecycle::DropTail(BlockRange run) {
   const BlockId parent = d_.index.node(first).parent;
   const uint32_t block_count =
       candidates_.LeaveTail({.first = first, .block_count = last - first + 1});
+  // One run was used at one time.
+  d_.counters.dram_idle_us.Add(d_.NowUs() - d_.index.touched_us(last), block_count);
   const bool has_left_some = last - block_count + 1 > first;
   first = last - block_count + 1;
   const BlockRange tail{.first = first, .block_count = block_count};

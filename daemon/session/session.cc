@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
+#include <optional>
 #include <utility>
 
 #include "daemon/log/printable.h"
@@ -27,6 +28,11 @@ uint32_t MessageCost(Verb verb) {
   return row != nullptr ? row->message_blocks : VerbRow().message_blocks;
 }
 
+std::optional<TimedVerb> TimedVerbOf(Verb verb) {
+  const VerbRow* const row = FindVerb(verb);
+  return row != nullptr ? row->timed_as : std::nullopt;
+}
+
 uint32_t Spend(uint32_t budget_blocks, uint64_t cost_blocks) {
   return budget_blocks - static_cast<uint32_t>(std::min<uint64_t>(budget_blocks, cost_blocks));
 }
@@ -47,9 +53,10 @@ struct SessionTable::Session {
   FrameAssembler frames;
   std::vector<std::byte> backlog;  // input that a turn's budget left over
   std::unique_ptr<Request> request;
-  bool is_seeking = false;     // its request waits for OnSeekDone
-  bool is_replying = false;    // its reply is being cut into pages
-  bool is_last_reply = false;  // close after it
+  uint64_t request_came_us = 0;  // of a TimedVerb
+  bool is_seeking = false;       // its request waits for OnSeekDone
+  bool is_replying = false;      // its reply is being cut into pages
+  bool is_last_reply = false;    // close after it
 
   std::vector<uint64_t> pending;  // ids of requests that news will follow
   struct Erasing {
@@ -228,6 +235,7 @@ Request::Outcome SessionTable::BeginRequest(Session& session, Message message) {
   const Verb verb = message.verb;
   const uint64_t id = message.request_id;
   Request& request = *session.request;
+  if (TimedVerbOf(verb)) session.request_came_us = store_->events().NowUs();
   if (verb == Verb::kHello || !session.is_open) {
     MessageBody body = std::move(message.body);
     (void)request.Begin({.verb = verb, .request_id = id, .body = {}}, session.context);
@@ -383,6 +391,12 @@ void SessionTable::Trace(Session& session) {
   }
 }
 
+void SessionTable::CountTime(const Session& session) {
+  const std::optional<TimedVerb> verb = TimedVerbOf(session.request->verb());
+  if (!verb || !session.is_open) return;
+  store_->events().OnAnswered(session.peer.domain_index, *verb, session.request_came_us);
+}
+
 void SessionTable::Audit(Session& session) {
   ErasureSummary erased;
   if (fsck_.erased && session.request != nullptr &&
@@ -413,6 +427,7 @@ void SessionTable::EndStep(Session& session, Request::Outcome outcome) {
       TERRACE_CHECK(session.request->HasItsReply(), "an answer begins as its verb's row says");
       if (!session.request->has_pending_blocks()) session.EndPending(session.request->id());
       Trace(session);
+      CountTime(session);
       break;
   }
   session.is_replying = true;

@@ -110,6 +110,8 @@ class SessionTable : public StoreListener {
   // Works one session's turn of what OnBytes left. Call from the event loop while has_work().
   void OnTurn();
   bool has_work() const { return !ready_.empty(); }
+  // Sessions whose requests take more than a turn, and wait for their next one.
+  size_t ready_count() const { return ready_.size(); }
   // Sends the news that a store event (OnTimer, OnChecksumsDone, …) caused. Every other entry does
   // so by itself.
   void Flush();
@@ -143,6 +145,7 @@ class SessionTable : public StoreListener {
   Request::Outcome Fsck(Session& session);
   void EndFsck(SessionId session, uint64_t request_id, Status status, const std::string& text);
   void Trace(Session& session);
+  void CountTime(const Session& session);
   void Audit(Session& session);
   void EndStep(Session& session, Request::Outcome outcome);
   void CutPage(Session& session);

@@ -21,6 +21,7 @@ enum class CloseReason : uint8_t {
   kNoBuffers,    // all sessions together hold too much, and it the most
   kNoHello,      // too many have not said Hello, and its user has the most of them
 };
+inline constexpr size_t kCloseReasonCount = 7;
 const char* CloseReasonName(CloseReason reason);
 
 class Transport {

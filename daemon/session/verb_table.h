@@ -5,9 +5,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string_view>
 
+#include "daemon/block/domain_stats.h"
 #include "terrace/protocol.h"
 
 namespace terrace {
@@ -37,8 +39,9 @@ struct VerbRow {
   size_t reply_bytes = 0;
   // What a message costs a turn beside its keys, in blocks: bounds the messages of one turn.
   uint32_t message_blocks = 16;
-  uint32_t key_flags = 0;  // that a request about keys may have
-  bool has_news = false;   // news may follow the reply under the same request id
+  uint32_t key_flags = 0;             // that a request about keys may have
+  bool has_news = false;              // news may follow the reply under the same request id
+  std::optional<TimedVerb> timed_as;  // for metrics
 };
 
 // In the order of their numbers, which begin at 1.

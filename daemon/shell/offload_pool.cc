@@ -25,9 +25,11 @@ OffloadPool::~OffloadPool() { Stop(); }
 
 Status OffloadPool::Submit(ChecksumJob job) {
   if (jobs_in_flight_ >= options_.jobs_max) {
+    ++jobs_refused_;
     return Status(StatusCode::kBusy, "the checksum queue is full");
   }
   ++jobs_in_flight_;
+  ++jobs_taken_;
   asio::post(*threads_, [this, job = std::move(job)] {
     std::vector<Checksum> roots;
     roots.reserve(job.parts.size());

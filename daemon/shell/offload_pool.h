@@ -33,6 +33,9 @@ class OffloadPool : public Offload {
   Status Submit(ChecksumJob job) override;
   // With a kernel before 5.14 nothing: the store thread waits for it when it comes to it.
   void Populate(std::span<std::byte> memory) override;
+  uint32_t jobs_in_flight() const { return jobs_in_flight_; }  // waiting, or being worked off
+  uint64_t jobs_taken() const { return jobs_taken_; }
+  uint64_t jobs_refused() const { return jobs_refused_; }  // the queue was full
   // Ends the threads; results not yet handed over are dropped.
   void Stop();
 
@@ -40,7 +43,10 @@ class OffloadPool : public Offload {
   const Options options_;
   asio::io_context& store_loop_;
   const DoneCallback done_;
-  uint32_t jobs_in_flight_ = 0;  // store thread
+  // Store thread.
+  uint32_t jobs_in_flight_ = 0;
+  uint64_t jobs_taken_ = 0;
+  uint64_t jobs_refused_ = 0;
   std::unique_ptr<asio::thread_pool> threads_;
 };
 

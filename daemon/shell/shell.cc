@@ -10,6 +10,7 @@
 #include <asio/steady_timer.hpp>
 #include <csignal>
 #include <map>
+#include <optional>
 #include <vector>
 
 #include "daemon/arenas/domain_arena.h"
@@ -20,8 +21,10 @@
 #include "daemon/handover/fd_store.h"
 #include "daemon/handover/supervisor.h"
 #include "daemon/log/log.h"
+#include "daemon/metrics/metrics_endpoint.h"
 #include "daemon/persist/group_files.h"
 #include "daemon/session/session.h"
+#include "daemon/shell/daemon_figures.h"
 #include "daemon/shell/domain_checks.h"
 #include "daemon/shell/domain_device.h"
 #include "daemon/shell/domain_nvme.h"
@@ -41,13 +44,11 @@
 #include "daemon/telemetry/metrics.h"
 #include "daemon/telemetry/slow_turns.h"
 #include "terrace/domain_secret.h"
-#include "tiers/arena/bus_guard.h"
 
 namespace terrace {
 namespace {
 
 constexpr std::chrono::seconds kHousekeepingInterval{1};
-constexpr uint32_t kConnectionsWithoutHelloMax = 64;
 // A clean stop lets what is on its way to the disks arrive, for so long at most.
 constexpr uint64_t kDrainUs = 10'000'000;
 constexpr std::chrono::milliseconds kDrainStep{5};
@@ -66,6 +67,7 @@ struct Shell::State {
   Status OpenKvEvents(std::string* why);
   std::function<void(std::function<void()>)> PostTurns(const char* name);
   void OpenGroupFiles();
+  void OpenTransport();
   void BuildCore();
   void RestoreNvme();
   void RestoreGroups(uint32_t domain_index);
@@ -73,7 +75,6 @@ struct Shell::State {
   std::string GroupsDirectory(uint32_t domain_index) const;
   uint32_t GuaranteedSegments(const DomainConfig& domain) const;
   StoreOptions MakeStoreOptions();
-  SessionTableOptions MakeSessionOptions() const;
   void BeginAccepting();
 
   // One turn of the store thread: `work`, then whatever it made due.
@@ -91,8 +92,9 @@ struct Shell::State {
   void PingWatchdog();
   void AnnounceReady();
   void OnPeer(uint32_t domain_index, const Acceptor::Peer& peer);
-  void OnRefused(const DomainConfig& domain, const PeerCredentials& peer, const std::string& why);
-  std::string Stats(uint32_t domain_index) const;
+  void OnRefused(const DomainConfig& domain, ConnectionRefusal refusal, const PeerCredentials& peer,
+                 const std::string& why);
+  void OpenMetrics(int passed_fd);
   void Stop(const char* reason);
   bool CloseNvme();
 
@@ -117,9 +119,11 @@ struct Shell::State {
   std::unique_ptr<OffloadPool> offload;
   std::unique_ptr<DomainTraces> traces;
   std::unique_ptr<Store> store;
+  std::optional<DaemonFigures> figures;
   std::unique_ptr<DomainChecks> checks;  // if there are drives
   std::unique_ptr<RefusedPeers> refused_peers;
   std::vector<std::unique_ptr<Acceptor>> acceptors;
+  std::unique_ptr<MetricsEndpoint> endpoint;  // if anybody may ask
 
   asio::steady_timer timer{loop};
   asio::steady_timer housekeeping{loop};
@@ -163,6 +167,7 @@ Status Shell::Start(std::string* why) {
   state.RestoreNvme();
   state.AdoptArenas();
   state.BeginAccepting();
+  if (state.endpoint) state.endpoint->Serve(state.figures->SourceOf(state.PostTurns("metrics")));
   return Status::Ok();
 }
 
@@ -182,6 +187,12 @@ Status Shell::State::CheckMemory(std::string* why) {
 Status Shell::State::OpenListeners(std::string* why) {
   std::map<std::string, int> activated;
   TERRACE_RETURN_IF_ERROR(TakeActivatedSockets(&activated, &stored_fds, why));
+  int metrics_fd = -1;
+  if (const auto passed = activated.find(kMetricsFdName); passed != activated.end()) {
+    metrics_fd = passed->second;
+    activated.erase(passed);
+  }
+  OpenMetrics(metrics_fd);
   // One domain and one socket belong together whatever the unit calls it.
   if (activated.size() == 1 && config.domains.size() == 1) {
     activated = {{config.domains[0].name, activated.begin()->second}};
@@ -202,6 +213,13 @@ Status Shell::State::OpenListeners(std::string* why) {
          "' is no domain's name: set FileDescriptorName= of the .socket unit to one, or add the "
          "[[domain]]";
   return Status(StatusCode::kInvalid, "a socket of no domain");
+}
+
+// As early as can be: who watches a daemon that takes minutes to start sees that it does.
+void Shell::State::OpenMetrics(int passed_fd) {
+  if (passed_fd < 0 && !config.metrics.is_on()) return;
+  endpoint = std::make_unique<MetricsEndpoint>(
+      MetricsEndpoint::Options{.config = config.metrics, .passed_fd = passed_fd});
 }
 
 Status Shell::State::LoadSecrets(std::string* why) {
@@ -409,32 +427,7 @@ StoreOptions Shell::State::MakeStoreOptions() {
   return options;
 }
 
-SessionTableOptions Shell::State::MakeSessionOptions() const {
-  SessionTableOptions options{
-      .boot_id = metrics.boot_id,
-      .lease_ttl_ms = config.lease_ttl_ms,
-      .strangers_max = kConnectionsWithoutHelloMax,
-      .pending_per_session_max = config.pending_per_session_max,
-      .output_bytes_max = config.session_output_bytes_max,
-      .buffers_bytes_max = config.session_buffers_bytes_max,
-  };
-  for (size_t i = 0; i < config.domains.size(); ++i) {
-    options.domains.push_back({
-        .name = config.domains[i].name,
-        .secret = secrets[i],
-        .key_hash = config.domains[i].key_hash,
-        .segment_bytes = config.segment_bytes,
-        .segments_max = arenas[i]->segments_max(),
-        .segments_per_node = arenas[i]->arena().segments_per_node(),
-        .node_count = static_cast<uint16_t>(arenas[i]->arena().fds().nodes.size()),
-    });
-  }
-  return options;
-}
-
-void Shell::State::BuildCore() {
-  while (metrics.boot_id == 0) metrics.boot_id = random.Next();
-  metrics.started_us = clock.NowUs();
+void Shell::State::OpenTransport() {
   std::vector<SocketTransport::DomainFds> domain_fds;
   for (size_t i = 0; i < arenas.size(); ++i) {
     domain_fds.push_back({.arena = arenas[i]->arena().fds().nodes});
@@ -464,6 +457,7 @@ void Shell::State::BuildCore() {
               },
           .on_close =
               [this](SessionId session, CloseReason reason) {
+                ++metrics.sessions_closed[static_cast<size_t>(reason)];
                 uint64_t held_back = 0;
                 if (!closed_gate.Open(clock.NowUs(), &held_back)) return;
                 Log(LogLevel::kWarn, "session closed",
@@ -472,9 +466,16 @@ void Shell::State::BuildCore() {
                      {"not_told", held_back}});
               },
           .on_forget = [this](SessionId session) { inheritance->ForgetSession(session); }});
-  sessions =
-      std::make_unique<SessionTable>(MakeSessionOptions(), *transport,
-                                     [this](uint32_t domain_index) { return Stats(domain_index); });
+}
+
+void Shell::State::BuildCore() {
+  while (metrics.boot_id == 0) metrics.boot_id = random.Next();
+  metrics.started_us = clock.NowUs();
+  metrics.started_unix_s = clock.UnixSeconds();
+  OpenTransport();
+  sessions = std::make_unique<SessionTable>(
+      SessionOptionsOf(config, metrics.boot_id, secrets, arenas), *transport,
+      [this](uint32_t domain_index) { return figures->StatsOf(domain_index); });
   offload = std::make_unique<OffloadPool>(
       OffloadPool::Options{.threads = config.offload_threads, .jobs_max = config.offload_jobs_max},
       loop, [this](OffloadId id, std::span<const Checksum> roots) {
@@ -486,6 +487,15 @@ void Shell::State::BuildCore() {
   store = std::make_unique<Store>(MakeStoreOptions(), clock, random, *offload, *sessions);
   sessions->Serve(*store);
   for (uint32_t i = 0; i < redis.size(); ++i) redis[i]->Serve(store->events().shared_listener(i));
+  figures.emplace(DaemonFigures::Sources{.config = config,
+                                         .clock = clock,
+                                         .metrics = metrics,
+                                         .inheritance = *inheritance,
+                                         .transport = *transport,
+                                         .sessions = *sessions,
+                                         .offload = *offload,
+                                         .store = *store,
+                                         .kv_events = kv_events.get()});
   traces = std::make_unique<DomainTraces>(config, clock);
   sessions->SetTrace(traces->Hooks());
   if (nvme.empty()) return;
@@ -502,11 +512,11 @@ void Shell::State::BeginAccepting() {
     const DomainConfig& domain = config.domains[i];
     acceptors.push_back(std::make_unique<Acceptor>(
         loop, clock, domain, *refused_peers, std::move(listeners[i]),
-        Acceptor::Events{.on_peer = [this, i](const Acceptor::Peer& peer) { OnPeer(i, peer); },
-                         .on_refused =
-                             [this, &domain](const PeerCredentials& peer, const std::string& why) {
-                               OnRefused(domain, peer, why);
-                             }}));
+        Acceptor::Events{
+            .on_peer = [this, i](const Acceptor::Peer& peer) { OnPeer(i, peer); },
+            .on_refused = [this, &domain](
+                              ConnectionRefusal refusal, const PeerCredentials& peer,
+                              const std::string& why) { OnRefused(domain, refusal, peer, why); }}));
     acceptors.back()->Begin();
   }
 }
@@ -614,9 +624,9 @@ void Shell::State::OnPeer(uint32_t domain_index, const Acceptor::Peer& peer) {
   EndTurn("accept", began_us);
 }
 
-void Shell::State::OnRefused(const DomainConfig& domain, const PeerCredentials& peer,
-                             const std::string& why) {
-  ++metrics.connections_refused;
+void Shell::State::OnRefused(const DomainConfig& domain, ConnectionRefusal refusal,
+                             const PeerCredentials& peer, const std::string& why) {
+  ++metrics.connections_refused[static_cast<size_t>(refusal)];
   uint64_t held_back = 0;
   if (!refused_gate.Open(clock.NowUs(), &held_back)) return;
   Log(LogLevel::kWarn, "connection refused",
@@ -626,23 +636,6 @@ void Shell::State::OnRefused(const DomainConfig& domain, const PeerCredentials& 
        {"pid", peer.pid},
        {"why", why},
        {"not_told", held_back}});
-}
-
-std::string Shell::State::Stats(uint32_t domain_index) const {
-  const std::vector<DomainStats> domains = store->Stats();
-  std::optional<KvEventCounters> events;
-  if (kv_events != nullptr && config.domains[domain_index].kv_events == KvEventsOfDomain::kOn) {
-    events = kv_events->counters();
-  }
-  return StatsDocument({.process = metrics,
-                        .domain = domains[domain_index],
-                        .dram_holder = std::string(inheritance->holder()),
-                        .sessions = sessions->Summaries(domain_index, kSessionsShownMax),
-                        .now_us = clock.NowUs(),
-                        .log_lines_dropped = DroppedLogLines(),
-                        .unsent_bytes = transport->unsent_bytes(),
-                        .arena_pages_lost = LostPageCount(),
-                        .kv_events = events});
 }
 
 // ---- run and stop -------------------------------------------------------------------------------
@@ -691,6 +684,7 @@ bool Shell::State::CloseNvme() {
 
 void Shell::State::Stop(const char* reason) {
   TellSupervisor("STOPPING=1");
+  if (endpoint != nullptr) endpoint->EndServing();
   Log(LogLevel::kInfo, "stopping", {{"why", reason}});
   acceptors.clear();
   transport->CloseAll();

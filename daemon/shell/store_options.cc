@@ -4,6 +4,8 @@
 
 namespace terrace {
 
+constexpr uint32_t kConnectionsWithoutHelloMax = 64;
+
 StoreOptions StoreOptionsOf(const DaemonConfig& config) {
   StoreOptions options;
   options.segments_total = static_cast<uint32_t>(config.dram_bytes / config.segment_bytes);
@@ -26,6 +28,31 @@ StoreOptions StoreOptionsOf(const DaemonConfig& config) {
   options.eviction_policy = config.eviction;
   options.lower_eviction_policy = config.nvme.eviction;
   options.admission_policy = config.nvme.admission;
+  return options;
+}
+
+SessionTableOptions SessionOptionsOf(const DaemonConfig& config, uint64_t boot_id,
+                                     const std::vector<DomainSecret>& secrets,
+                                     const std::vector<std::unique_ptr<DomainArena>>& arenas) {
+  SessionTableOptions options{
+      .boot_id = boot_id,
+      .lease_ttl_ms = config.lease_ttl_ms,
+      .strangers_max = kConnectionsWithoutHelloMax,
+      .pending_per_session_max = config.pending_per_session_max,
+      .output_bytes_max = config.session_output_bytes_max,
+      .buffers_bytes_max = config.session_buffers_bytes_max,
+  };
+  for (size_t i = 0; i < config.domains.size(); ++i) {
+    options.domains.push_back({
+        .name = config.domains[i].name,
+        .secret = secrets[i],
+        .key_hash = config.domains[i].key_hash,
+        .segment_bytes = config.segment_bytes,
+        .segments_max = arenas[i]->segments_max(),
+        .segments_per_node = arenas[i]->arena().segments_per_node(),
+        .node_count = static_cast<uint16_t>(arenas[i]->arena().fds().nodes.size()),
+    });
+  }
   return options;
 }
 

@@ -63,8 +63,9 @@ bool Acceptor::AcceptOne() {
       accept4(descriptor_.native_handle(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
   if (peer.socket_fd < 0) {
     if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS) {
-      events_.on_refused({}, std::string("accept: ") + std::strerror(errno) +
-                                 "; raise the limit of open files (LimitNOFILE=)");
+      events_.on_refused(ConnectionRefusal::kDescriptors, {},
+                         std::string("accept: ") + std::strerror(errno) +
+                             "; raise the limit of open files (LimitNOFILE=)");
       Pause();
     } else {
       Wait();
@@ -75,7 +76,7 @@ bool Acceptor::AcceptOne() {
   Status status = ReadPeerCredentials(peer.socket_fd, &peer.credentials);
   if (status.ok()) status = AuthorisePeer(config_, peer.credentials, &why);
   if (!status.ok()) {
-    events_.on_refused(peer.credentials, why);
+    events_.on_refused(ConnectionRefusal::kNotAllowed, peer.credentials, why);
     refused_peers_.TurnAway(peer.socket_fd, status, why);
     return true;
   }
@@ -105,7 +106,7 @@ void Acceptor::Park(const Peer& peer) {
         std::to_string(1'000'000 / ConnectionPace::kPaceUs) + " times a second, and " +
         std::to_string(kParkedOfUserMax) + " of its connections wait already, or " +
         std::to_string(kParkedMax) + " of all users: keep connections open";
-    events_.on_refused(peer.credentials, why);
+    events_.on_refused(ConnectionRefusal::kTooFast, peer.credentials, why);
     // One of many is told: a sentence costs more than the connection did.
     const uint64_t now_us = clock_.NowUs();
     if (now_us < told_until_us_) {

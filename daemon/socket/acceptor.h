@@ -25,6 +25,14 @@
 
 namespace terrace {
 
+// Why somebody was turned away before it could say Hello.
+enum class ConnectionRefusal : uint8_t {
+  kNotAllowed,   // by allow_uids, allow_gids, or a user that cannot be told from others
+  kTooFast,      // of one user, or of all, too many wait already
+  kDescriptors,  // the daemon had none left
+};
+inline constexpr size_t kConnectionRefusalCount = 3;
+
 class Acceptor {
  public:
   struct Peer {
@@ -35,7 +43,8 @@ class Acceptor {
   struct Events {
     std::function<void(const Peer&)> on_peer;
     // Somebody was turned away, or the system would not accept; for the log.
-    std::function<void(const PeerCredentials&, const std::string& why)> on_refused;
+    std::function<void(ConnectionRefusal, const PeerCredentials&, const std::string& why)>
+        on_refused;
   };
   // `clock`, `config` and `refused_peers` outlive the Acceptor.
   Acceptor(asio::io_context& loop, const Clock& clock, const DomainConfig& config,

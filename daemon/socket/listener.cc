@@ -118,10 +118,16 @@ Status TakeActivatedSockets(std::map<std::string, int>* sockets, std::map<std::s
       (*stored)[name] = fd;
       continue;
     }
+    if (name == kMetricsFdName && sd_is_socket(fd, AF_UNSPEC, SOCK_STREAM, 1) > 0 &&
+        sd_is_socket(fd, AF_UNIX, SOCK_STREAM, 1) == 0) {
+      (*sockets)[name] = fd;
+      continue;
+    }
     if (sd_is_socket(fd, AF_UNIX, SOCK_STREAM, 1) <= 0) {
       *why = "socket activation: descriptor " + name +
              " is no listening Unix stream socket: use ListenStream= with a path in the .socket "
-             "unit";
+             "unit" +
+             (name == kMetricsFdName ? " of a domain, and with an address and a port here" : "");
       status = Status(StatusCode::kInvalid, "socket activation failed");
     }
     (*sockets)[name] = fd;

@@ -12,9 +12,13 @@
 
 namespace terrace {
 
-// Descriptors passed by systemd: domain name → listening socket, and what an earlier daemon put
-// into its descriptor store (IsStoredFdName), by name. Takes them from the environment, once.
-// kInvalid with `*why` if another one is no listening Unix stream socket.
+// The name under which systemd passes the socket where figures are asked for; no domain's, which
+// have no dots.
+inline constexpr char kMetricsFdName[] = "metrics.http";
+
+// Descriptors passed by systemd: domain name → listening socket, or kMetricsFdName → one of TCP,
+// and what an earlier daemon put into its descriptor store (IsStoredFdName), by name. Takes them
+// from the environment, once. kInvalid with `*why` if one is no such socket.
 Status TakeActivatedSockets(std::map<std::string, int>* sockets, std::map<std::string, int>* stored,
                             std::string* why);
 

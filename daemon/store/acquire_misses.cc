@@ -53,6 +53,8 @@ void CountAnswer(const Caller& caller, const KeysQuery& query, const AcquireResu
   // Walked, but not usable: a windowed member's bytes, or fewer than the client has use for.
   const MissCause cause = misses.cause.value_or(MissCause::kMismatch);
   counts.blocks_missed[static_cast<size_t>(cause)] += missed_count - cold_count;
+  caller.domain().counters.acquire_tokens_asked +=
+      uint64_t{asked_count} * caller.group->block_tokens();
   caller.domain().meter.OnAnswered(query.group_index, counts, caller.domain().NowUs());
 }
 

@@ -77,7 +77,10 @@ Error AddGroup(CacheDomain& domain, const SpaceGroupSpec& spec, uint32_t idle, u
                         std::to_string(domain.options.segment_bytes) + ": " + opened.what()};
   }
   group->PlanPartReads(domain.limits.part_read_bytes_min);
-  if (*place < domain.groups.size()) Forget(domain, domain.groups[*place]->id());
+  if (*place < domain.groups.size()) {
+    Forget(domain, domain.groups[*place]->id());
+    domain.meter.ForgetGroup(*place);
+  }
   domain.groups.Put(*place, std::move(group));
   DropForgotten(domain);  // before the new one wants room on disk
   return {};

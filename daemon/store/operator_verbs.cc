@@ -474,6 +474,25 @@ protocol::ListEntry Describe(const DomainRooms& rooms, BlockId id) {
   return entry;
 }
 
+// Adds the next entries, up to so many in all. *cursor 0: there are no more.
+Status WalkOn(DomainRooms& rooms, uint32_t entry_count_max, uint64_t* cursor,
+              std::vector<protocol::ListEntry>* entries) {
+  TreeWalks& walks = rooms.domain.walks;
+  if (!walks.IsOpen(*cursor)) {
+    return Status(StatusCode::kGone, "too many walks are under way; start this one again");
+  }
+  uint32_t budget = kListBlocksMax;
+  bool is_done = false;
+  while (budget > 0 && !is_done && entries->size() < entry_count_max) {
+    const BlockId id = walks.Next(*cursor, &budget, &is_done);
+    if (id != kBlockNone) entries->push_back(Describe(rooms, id));
+  }
+  if (!is_done) return Status::Ok();
+  walks.Close(*cursor);
+  *cursor = 0;
+  return Status::Ok();
+}
+
 }  // namespace
 
 Status ListOperation::Continue() {
@@ -492,17 +511,8 @@ Status ListOperation::Continue() {
     }
     cursor = walk_ = walks.Open(std::move(scope));
   }
-  if (!walks.IsOpen(cursor)) {
-    return Status(StatusCode::kGone, "too many walks are under way; start this one again");
-  }
   const uint32_t entry_count_max = std::min(request_.entry_count_max, protocol::kBlocksPerTurnMax);
-  uint32_t budget = kListBlocksMax;
-  bool is_done = false;
-  while (budget > 0 && !is_done && answer_->entries.size() < entry_count_max) {
-    const BlockId id = walks.Next(cursor, &budget, &is_done);
-    if (id != kBlockNone) answer_->entries.push_back(Describe(*caller.rooms, id));
-  }
-  if (is_done) walks.Close(std::exchange(cursor, 0));
+  TERRACE_RETURN_IF_ERROR(WalkOn(*caller.rooms, entry_count_max, &cursor, &answer_->entries));
   passed_count_ += kListBlocksMax;
   answer_->reply.entry_count = static_cast<uint32_t>(answer_->entries.size());
   if (answer_->entries.size() >= entry_count_max) passed_count_ = protocol::kBlocksPerTurnMax;
@@ -527,6 +537,17 @@ void ListOperation::Undo() { CutAndClose(tie_, domain_index_, walk_); }
 ListOperation OperatorVerbs::List(SessionId session, const protocol::ListRequest& request,
                                   ListResult* answer) {
   return {store_.operations, session, request, answer};
+}
+
+Status OperatorVerbs::ListAll(uint32_t domain_index, uint64_t* cursor,
+                              std::vector<protocol::ListEntry>* entries) {
+  DomainRooms& rooms = store_.at(domain_index);
+  entries->clear();
+  if (*cursor == 0) {
+    *cursor =
+        rooms.domain.walks.Open({.group_end = static_cast<uint32_t>(rooms.domain.groups.size())});
+  }
+  return WalkOn(rooms, kListBlocksMax, cursor, entries);
 }
 
 }  // namespace terrace

@@ -139,6 +139,10 @@ class OperatorVerbs {
   // protocol::kErasureWaitUs. kNoSpace: too many requests are pending.
   Status AwaitErasures(SessionId session, uint64_t request_id);
   ListOperation List(SessionId session, const protocol::ListRequest& request, ListResult* answer);
+  // The next kListBlocksMax of all of a domain's blocks, parents first, for who has no session. 0
+  // in *cursor begins, and is the end. kGone: begin again.
+  Status ListAll(uint32_t domain_index, uint64_t* cursor,
+                 std::vector<protocol::ListEntry>* entries);
 
  private:
   StoreRooms& store_;

@@ -450,9 +450,6 @@ Status AcquireOperation::HoldRuns(const KeysQuery& query) {
   LeaseId lease = kLeaseNone;
   TERRACE_RETURN_IF_ERROR(Begin(store, caller, query, LeaseKind::kRead, &lease));
   answer_->reply.token = domain.leases.at(lease).token;
-  ++domain.counters.acquire_requests;
-  domain.counters.acquire_blocks_asked += block_count;
-  caller.group->acquire_blocks_asked += block_count;
   answer_->misses.asked_count += block_count;
   caller.rooms->lease_manager.AppendReady(lease, path);
   domain.leases.SetTip(lease, query.keys[block_count - 1]);
@@ -476,7 +473,6 @@ Status AcquireOperation::Hold(const KeysQuery& query) {
       answer_->slots.reserve(size_t{query.key_count_of_request} *
                              std::popcount(answer_->reply.member_mask));
     }
-    ++domain.counters.acquire_requests;
   } else {
     lease = domain.leases.Find(answer_->reply.token);
   }
@@ -485,8 +481,6 @@ Status AcquireOperation::Hold(const KeysQuery& query) {
       domain.leases.at(lease).phase != LeasePhase::kBuilding) {
     return Status(StatusCode::kGone, "the lease was revoked while it was built");
   }
-  domain.counters.acquire_blocks_asked += query.keys.size();
-  caller.group->acquire_blocks_asked += query.keys.size();
   answer_->misses.asked_count += static_cast<uint32_t>(query.keys.size());
   caller.rooms->deferred_hits.OnAsked(query.group_index, query.keys);
   if (domain.leases.at(lease).entries.size() < answer_->walk.walked_count) {

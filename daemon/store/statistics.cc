@@ -1,40 +1,37 @@
 #include "daemon/store/statistics.h"
 
+#include <algorithm>
+#include <optional>
+
 #include "daemon/log/printable.h"
 #include "daemon/store/store_rooms.h"
 
 namespace terrace {
 namespace {
 
-void AddGroups(const CacheDomain& domain, DomainStats* stats) {
-  for (uint32_t g = 0; g < domain.groups.size(); ++g) {
-    const Group& group = *domain.groups[g];
-    const uint64_t block_count = domain.index.group_block_count(g);
-    stats->groups.push_back({.name = group.spec().name,
-                             .id = group.id(),
-                             .member_count = static_cast<uint32_t>(group.spec().members.size()),
-                             .block_tokens = group.block_tokens(),
-                             .block_count = block_count,
-                             .block_bytes = group.block_bytes(),
-                             .acquire_blocks_asked = group.acquire_blocks_asked,
-                             .acquire_blocks_hit = group.acquire_blocks_hit});
-  }
-  stats->group_count = static_cast<uint32_t>(stats->groups.size());
-}
-
-void AddTiers(const CacheDomain& domain, DomainStats* stats) {
-  for (const LowerTier& lower : domain.lower) {
-    stats->lower_tiers.push_back({.kind = lower.tier->kind(),
-                                  .stats = lower.tier->stats(),
-                                  .block_count = lower.block_count,
-                                  .persisted_block_count = lower.persisted_block_count,
-                                  .written_bytes_of_day = lower.written.Sum()});
+void FillTiers(const DomainRooms& rooms, DomainFigures* figures) {
+  const CacheDomain& domain = rooms.domain;
+  figures->lower_tiers.clear();
+  for (uint32_t tier = 0; tier < domain.lower.size(); ++tier) {
+    const LowerTier& lower = domain.lower[tier];
+    figures->lower_tiers.push_back({.kind = lower.tier->kind(),
+                                    .stats = lower.tier->stats(),
+                                    .block_count = lower.block_count,
+                                    .persisted_block_count = lower.persisted_block_count,
+                                    .written_bytes_of_day = lower.written.Sum(),
+                                    .reads_queued = rooms.mover.reads_queued(tier),
+                                    .writes_queued = rooms.mover.writes_queued(tier)});
   }
   if (const DeviceUse& device = domain.options.device; device.tier != nullptr) {
-    stats->device = {.device = device.device,
-                     .why = device.why,
-                     .orders = device.tier->order_stats(),
-                     .blocks_served = domain.counters.device_blocks_served};
+    figures->device = {.device = device.device,
+                       .why = device.why,
+                       .orders = device.tier->order_stats(),
+                       .blocks_served = domain.counters.device_blocks_served};
+  }
+  if (domain.options.shared.tier != nullptr) {
+    figures->shared = rooms.shared_writer.stats();
+    rooms.shared_reader.AddStats(&*figures->shared);
+    figures->shared->tier = domain.options.shared.tier->stats();
   }
 }
 
@@ -62,40 +59,101 @@ DomainStats::CopyStats CopyStatsOf(const SessionRegister& sessions, uint32_t dom
 
 }  // namespace
 
-DomainStats StatsOf(const StoreRooms& store, const DomainRooms& rooms) {
+void Statistics::Fill(uint32_t domain_index, DomainFigures* figures) const {
+  const DomainRooms& rooms = store_.at(domain_index);
   const CacheDomain& domain = rooms.domain;
-  DomainStats stats = domain.counters;
   const SlotAllocator::Usage usage = domain.slots.usage();
+  static_cast<DomainCounters&>(*figures) = domain.counters;
+  figures->write_bytes_per_day = domain.options.write_bytes_per_day;
+  figures->segment_bytes = domain.options.segment_bytes;
+  figures->segments_populated = store_.segments.populated_count(domain_index);
+  figures->segments_max = domain.options.segments_max;
+  figures->segments_guaranteed = domain.options.segments_guaranteed;
+  figures->segments_borrowed = store_.segments.borrowed_count(domain_index);
+  figures->segments_leaving = store_.segments.leaving_count(domain_index);
+  figures->slot_bytes_used = usage.used_bytes;
+  figures->slot_bytes_stranded = usage.waste_bytes + usage.free_slot_bytes;
+  figures->fenced_bytes = domain.fenced_bytes;
+  figures->inherited_bytes = domain.inherited.byte_count();
+  figures->fenced_slot_count = domain.fenced_slot_count;
+  figures->session_count = domain.session_count;
+  figures->group_count = static_cast<uint32_t>(domain.groups.size());
+  figures->lease_count = domain.leases.count();
+  figures->block_count = domain.index.live_count();
+  figures->reserved_count = domain.reserved_count;
+  figures->pinned_count = domain.index.pinned_count();
+  figures->hits = domain.meter.SinceStart(protocol::kHitRateAllGroups);
+  figures->reuse_distances = domain.meter.reuse_distances();
+  figures->sessions_refused = store_.sessions.refused(domain_index);
+  FillTiers(rooms, figures);
+}
+
+void Statistics::FillShownGroups(uint32_t domain_index, size_t group_count_max,
+                                 ShownGroups* shown) const {
+  const CacheDomain& domain = store_.at(domain_index).domain;
+  const size_t count = std::min(group_count_max, domain.groups.size());
+  if (shown->labels_revision != domain.groups.revision() || shown->labels.size() != count) {
+    shown->labels.resize(count);
+    for (size_t g = 0; g < count; ++g) {
+      const SpaceGroupSpec& spec = domain.groups[g]->spec();
+      shown->labels[g].name = spec.name;
+      shown->labels[g].block_tokens = spec.block_tokens();
+    }
+    shown->labels_revision = domain.groups.revision();
+  }
+  shown->counts.resize(count);
+  for (uint32_t g = 0; g < count; ++g) {
+    const protocol::HitRateCounts& hits = domain.meter.SinceStart(g);
+    ShownGroups::Counts& counts = shown->counts[g];
+    counts.block_count = domain.index.group_block_count(g);
+    counts.blocks_asked = hits.blocks_asked;
+    counts.saved_us = hits.saved_us;
+    std::ranges::copy(hits.blocks_hit, counts.blocks_hit);
+  }
+}
+
+uint32_t Statistics::AddGroups(uint32_t domain_index, uint32_t first, uint32_t group_count_max,
+                               std::vector<DomainStats::GroupStats>* groups) const {
+  const CacheDomain& domain = store_.at(domain_index).domain;
+  const auto count = static_cast<uint32_t>(domain.groups.size());
+  const uint32_t end = first + std::min(group_count_max, count - std::min(first, count));
+  for (uint32_t g = first; g < end; ++g) {
+    const Group& group = *domain.groups[g];
+    groups->push_back({.name = group.spec().name,
+                       .id = group.id(),
+                       .member_count = static_cast<uint32_t>(group.spec().members.size()),
+                       .block_tokens = group.block_tokens(),
+                       .block_count = domain.index.group_block_count(g),
+                       .block_bytes = group.block_bytes(),
+                       .recompute_ns_per_token = group.recompute_ns_per_token,
+                       .hits = domain.meter.SinceStart(g)});
+  }
+  return end < count ? end : 0;
+}
+
+DomainStats Statistics::Brief(uint32_t domain_index, uint32_t group_count_max) const {
+  const CacheDomain& domain = store_.at(domain_index).domain;
+  DomainStats stats;
+  Fill(domain_index, &stats);
   stats.name = domain.options.name;
   stats.eviction_policy = domain.limits.eviction_policy;
   stats.lower_eviction_policy = domain.limits.lower_eviction_policy;
   stats.admission_policy = domain.limits.admission_policy;
-  stats.write_bytes_per_day = domain.options.write_bytes_per_day;
-  stats.segment_bytes = domain.options.segment_bytes;
-  stats.segments_populated = store.segments.populated_count(domain.domain_index);
-  stats.segments_max = domain.options.segments_max;
-  stats.segments_guaranteed = domain.options.segments_guaranteed;
-  stats.segments_borrowed = store.segments.borrowed_count(domain.domain_index);
-  stats.segments_leaving = store.segments.leaving_count(domain.domain_index);
-  stats.slot_bytes_used = usage.used_bytes;
-  stats.slot_bytes_stranded = usage.waste_bytes + usage.free_slot_bytes;
-  stats.fenced_bytes = domain.fenced_bytes;
-  stats.inherited_bytes = domain.inherited.byte_count();
-  stats.fenced_slot_count = domain.fenced_slot_count;
-  stats.session_count = domain.session_count;
-  stats.lease_count = domain.leases.count();
-  stats.block_count = domain.index.live_count();
-  stats.reserved_count = domain.reserved_count;
-  stats.pinned_count = domain.index.pinned_count();
-  AddGroups(domain, &stats);
-  AddTiers(domain, &stats);
-  stats.copies = CopyStatsOf(store.sessions, domain.domain_index);
-  if (domain.options.shared.tier != nullptr) {
-    stats.shared = rooms.shared_writer.stats();
-    rooms.shared_reader.AddStats(&*stats.shared);
-    stats.shared->tier = domain.options.shared.tier->stats();
-  }
+  stats.refuted_writers = domain.refuted_writers;
+  AddGroups(domain_index, 0, group_count_max, &stats.groups);
   return stats;
+}
+
+DomainStats Statistics::Of(uint32_t domain_index) const {
+  DomainStats stats = Brief(domain_index, UINT32_MAX);
+  stats.copies = CopyStatsOf(store_.sessions, domain_index);
+  return stats;
+}
+
+std::vector<protocol::HitRateCounts> Statistics::HitsByMinute(uint32_t domain_index) const {
+  const CacheDomain& domain = store_.at(domain_index).domain;
+  const auto minutes = domain.meter.Minutes(domain.NowUs());
+  return {minutes.begin(), minutes.end()};
 }
 
 }  // namespace terrace

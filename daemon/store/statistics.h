@@ -1,15 +1,40 @@
-// What status and metrics tell of a domain: counters since the start, and sizes as they are now.
+// Statistics: what status, metrics and the page tell of a domain.
 //
-// THREADING: the store thread.
+// THREADING: the store thread. LIMITS: what Fill takes grows with neither blocks nor groups nor
+// sessions; the others say what theirs grows with. metrics_bench measures them.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
 #include "daemon/block/domain_stats.h"
+#include "terrace/protocol_introspection.h"
 
 namespace terrace {
 
-struct DomainRooms;
 struct StoreRooms;
 
-DomainStats StatsOf(const StoreRooms& store, const DomainRooms& rooms);
+class Statistics {
+ public:
+  explicit Statistics(const StoreRooms& store) : store_(store) {}
+
+  void Fill(uint32_t domain_index, DomainFigures* figures) const;
+  // The first ones, by their places: a group keeps its place for as long as it is there. REQUIRES:
+  // `shown` is filled for one domain alone.
+  void FillShownGroups(uint32_t domain_index, size_t group_count_max, ShownGroups* shown) const;
+  // Adds groups from `first` on, so many at most; where to go on, or 0: those were the last.
+  uint32_t AddGroups(uint32_t domain_index, uint32_t first, uint32_t group_count_max,
+                     std::vector<DomainStats::GroupStats>* groups) const;
+  // Without the copies of sessions, and with the first groups alone.
+  DomainStats Brief(uint32_t domain_index, uint32_t group_count_max) const;
+  // All there is: grows with groups and, over all domains, sessions.
+  DomainStats Of(uint32_t domain_index) const;
+  // What Acquires asked for, in each of the last minutes, the one that runs last.
+  std::vector<protocol::HitRateCounts> HitsByMinute(uint32_t domain_index) const;
+
+ private:
+  const StoreRooms& store_;
+};
 
 }  // namespace terrace

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "daemon/store/statistics.h"
 #include "daemon/store/store_rooms.h"
 
 namespace terrace {
@@ -20,7 +19,8 @@ Store::Store(StoreOptions options, Clock& clock, Random& random, Offload& offloa
       introspection_(*rooms_),
       devices_(*rooms_),
       checks_(*rooms_),
-      events_(*rooms_) {
+      events_(*rooms_),
+      statistics_(*rooms_) {
   rooms_->segments.Step();
 }
 Store::~Store() = default;
@@ -54,7 +54,7 @@ bool Store::is_shared_idle() const {
 
 std::vector<DomainStats> Store::Stats() const {
   std::vector<DomainStats> all;
-  for (const auto& rooms : rooms_->domains) all.push_back(StatsOf(*rooms_, *rooms));
+  for (uint32_t i = 0; i < rooms_->domains.size(); ++i) all.push_back(statistics_.Of(i));
   return all;
 }
 

@@ -24,6 +24,7 @@
 #include "daemon/store/prefix_verbs.h"
 #include "daemon/store/restoration.h"
 #include "daemon/store/session_verbs.h"
+#include "daemon/store/statistics.h"
 #include "daemon/store/store_events.h"
 #include "daemon/store/storing_verbs.h"
 
@@ -57,7 +58,8 @@ class Store {
   bool is_settled() const;
   // True if nothing is on its way to a tier that hosts share, and nothing waits that could go.
   bool is_shared_idle() const;
-  // Counters and sizes for status and metrics; one entry a domain.
+  const Statistics& statistics() const { return statistics_; }
+  // All that each domain says of itself.
   std::vector<DomainStats> Stats() const;
   // Aborts with the invariant's name if one of I1–I8 does not hold.
   void CheckInvariants(CheckScope scope) const;
@@ -74,6 +76,7 @@ class Store {
   DeviceVerbs devices_;
   CopyChecks checks_;
   StoreEvents events_;
+  Statistics statistics_;
 };
 
 }  // namespace terrace

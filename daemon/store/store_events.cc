@@ -106,6 +106,14 @@ void StoreEvents::OnRoom(uint32_t domain_index) {
   store_.Settle(rooms);
 }
 
+uint64_t StoreEvents::NowUs() const { return store_.clock.NowUs(); }
+
+void StoreEvents::OnAnswered(uint32_t domain_index, TimedVerb verb, uint64_t came_us) {
+  store_.at(domain_index)
+      .domain.counters.request_us[static_cast<size_t>(verb)]
+      .Add(store_.clock.NowUs() - came_us);
+}
+
 SharedTierListener& StoreEvents::shared_listener(uint32_t domain_index) {
   TERRACE_CHECK(domain_index < store_.domains.size(), "a tier names its domain");
   return *store_.domains[domain_index];

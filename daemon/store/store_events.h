@@ -8,6 +8,7 @@
 #include <span>
 
 #include "daemon/block/deadline_heap.h"
+#include "daemon/block/domain_stats.h"
 #include "daemon/block/lease_table.h"
 #include "daemon/block/seams.h"
 #include "daemon/block/store_listener.h"
@@ -36,6 +37,9 @@ class StoreEvents final : public TierListener, public WorkOrderSink {
   void OnTimer();
   // Monotonic microseconds of the next OnTimer, UINT64_MAX for never.
   uint64_t NextTimerUs() const;
+  uint64_t NowUs() const;
+  // A request is answered that came at this time.
+  void OnAnswered(uint32_t domain_index, TimedVerb verb, uint64_t came_us);
   // Who hears of a domain's tier that hosts share.
   SharedTierListener& shared_listener(uint32_t domain_index);
 

@@ -2,7 +2,10 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
+
+#include "daemon/telemetry/names.h"
 
 namespace terrace {
 namespace {
@@ -16,7 +19,42 @@ bool IsCapacityLost(const TierStats& stats) {
   return stats.quarantined_bytes > stats.capacity_bytes / kLostCapacityDivisor;
 }
 
-constexpr const char* kTierNames[protocol::kTierKindCount] = {"hbm", "dram", "nvme", "redis"};
+// Counts by kind, under the kinds' names.
+template <typename Counts, typename Names>
+json ByName(const Counts& counts, const Names& names) {
+  json document = json::object();
+  for (size_t i = 0; i < names.size(); ++i) document[std::string(names[i])] = counts[i];
+  return document;
+}
+
+// At least this share of the values are not above the bound; 0: there are none, or they are above
+// all bounds.
+uint64_t QuantileBound(const HistogramView& view, uint64_t value_count, uint64_t percent) {
+  uint64_t count = 0;
+  for (size_t i = 0; value_count > 0 && i < view.bound_count(); ++i) {
+    count += view.counts[i];
+    if (count * 100 >= value_count * percent) return view.bound_of(i);
+  }
+  return 0;
+}
+
+json HistogramDocument(const HistogramView& view) {
+  uint64_t count = 0;
+  for (const uint64_t in_bucket : view.counts) count += in_bucket;
+  return {{"count", count},
+          {"sum", view.sum},
+          {"p50", QuantileBound(view, count, 50)},
+          {"p99", QuantileBound(view, count, 99)}};
+}
+
+template <typename Histograms, typename Names>
+json HistogramsByName(const Histograms& histograms, const Names& names) {
+  json document = json::object();
+  for (size_t i = 0; i < names.size(); ++i) {
+    document[std::string(names[i])] = HistogramDocument(histograms[i].view());
+  }
+  return document;
+}
 
 json DomainDocument(const DomainStats& domain) {
   return {
@@ -43,13 +81,19 @@ json DomainDocument(const DomainStats& domain) {
       {"match_requests", domain.match_requests},
       {"match_blocks_asked", domain.match_blocks_asked},
       {"match_blocks_hit", domain.match_blocks_hit},
-      {"acquire_requests", domain.acquire_requests},
-      {"acquire_blocks_asked", domain.acquire_blocks_asked},
-      {"acquire_blocks_hit", domain.acquire_blocks_hit},
+      {"acquire_requests", domain.hits.requests},
+      {"acquire_blocks_asked", domain.hits.blocks_asked},
+      {"acquire_blocks_hit", domain.acquire_blocks_hit()},
       {"acquire_blocks_lost", domain.acquire_blocks_lost},
-      {"acquire_blocks_by_tier", domain.acquire_blocks_by_tier},
+      {"acquire_blocks_by_tier", domain.hits.blocks_hit},
+      {"acquire_blocks_missed", ByName(domain.hits.blocks_missed, kMissCauseNames)},
+      {"acquire_tokens_asked", domain.acquire_tokens_asked},
+      {"acquire_tokens_by_tier", domain.acquire_tokens_by_tier},
+      {"acquire_bytes_by_tier", domain.acquire_bytes_by_tier},
+      {"prefill_saved_us", domain.hits.saved_us},
       {"blocks_adopted", domain.blocks_adopted},
       {"blocks_sealed", domain.blocks_sealed},
+      {"sealed_bytes", domain.sealed_bytes},
       {"blocks_evicted", domain.blocks_evicted},
       {"blocks_expired", domain.blocks_expired},
       {"parts_refused", domain.parts_refused},
@@ -77,6 +121,15 @@ json DomainDocument(const DomainStats& domain) {
   };
 }
 
+// Microseconds, and bytes of reuse distances.
+json TimesDocument(const DomainStats& domain) {
+  return {{"requests", HistogramsByName(domain.request_us, kTimedVerbNames)},
+          {"promotions", HistogramsByName(domain.promotion_us, kTierNames)},
+          {"residence", HistogramDocument(domain.residence_us.view())},
+          {"dram_idle", HistogramDocument(domain.dram_idle_us.view())},
+          {"reuse_distances", HistogramDocument(domain.reuse_distances.view())}};
+}
+
 // Sessions whose checksums were wrong, the last one last.
 json RefutedDocument(const DomainStats& domain) {
   json writers = json::array();
@@ -92,7 +145,7 @@ json RefutedDocument(const DomainStats& domain) {
 json TroublesOf(const DomainStats& domain) {
   json troubles = json::array();
   for (const DomainStats::LowerTierStats& tier : domain.lower_tiers) {
-    const std::string name = kTierNames[static_cast<size_t>(tier.kind)];
+    const std::string name(kTierNames[static_cast<size_t>(tier.kind)]);
     const TierStats& stats = tier.stats;
     if (!stats.is_healthy && tier.kind != protocol::TierKind::kHbm) {
       troubles.push_back("the " + name +
@@ -118,8 +171,11 @@ json GroupDocument(const DomainStats::GroupStats& group) {
           {"block_tokens", group.block_tokens},
           {"block_count", group.block_count},
           {"block_bytes", group.block_bytes},
-          {"acquire_blocks_asked", group.acquire_blocks_asked},
-          {"acquire_blocks_hit", group.acquire_blocks_hit}};
+          {"recompute_ns_per_token", group.recompute_ns_per_token},
+          {"acquire_blocks_asked", group.hits.blocks_asked},
+          {"acquire_blocks_hit", DomainStats::BlocksHit(group.hits)},
+          {"acquire_blocks_by_tier", group.hits.blocks_hit},
+          {"prefill_saved_us", group.hits.saved_us}};
 }
 
 json TierDocument(const DomainStats& domain, const DomainStats::LowerTierStats& tier) {
@@ -136,6 +192,8 @@ json TierDocument(const DomainStats& domain, const DomainStats::LowerTierStats& 
           {"capacity_bytes", tier.stats.capacity_bytes},
           {"used_bytes", tier.stats.used_bytes},
           {"transfers_in_flight", tier.stats.transfers_in_flight},
+          {"reads_queued", tier.reads_queued},
+          {"writes_queued", tier.writes_queued},
           {"read_bytes", tier.stats.read_bytes},
           {"written_bytes", tier.stats.written_bytes},
           {"failed_transfers", tier.stats.failed_transfers},
@@ -238,31 +296,39 @@ json SessionDocument(const SessionSummary& session) {
           {"is_hung_up", session.is_hung_up}};
 }
 
-json ProcessDocument(const StatsInput& input) {
-  const ProcessMetrics& process = input.process;
+json ProcessDocument(const ProcessSnapshot& process) {
+  const ProcessMetrics& metrics = process.metrics;
+  uint64_t refused_count = 0;
+  for (const uint64_t count : metrics.connections_refused) refused_count += count;
   return {{"version", TERRACE_VERSION},
           {"pid", getpid()},
-          {"boot_id", ToHex(0, process.boot_id).substr(16)},
-          {"uptime_ms", (input.now_us - process.started_us) / kUsPerMs},
-          {"turns", process.turns},
-          {"turns_over_limit", process.turns_over_limit},
-          {"turn_us_max", process.turn_us_max},
+          {"boot_id", ToHex(0, metrics.boot_id).substr(16)},
+          {"uptime_ms", (process.now_us - metrics.started_us) / kUsPerMs},
+          {"turns", metrics.turn_count},
+          {"turns_over_limit", metrics.turns_over_limit},
+          {"turn_us_max", metrics.turn_us_max},
           {"turn_us_limit", kTurnLimitUs},
-          {"connections_accepted", process.connections_accepted},
-          {"connections_refused", process.connections_refused},
+          {"turn_times", HistogramDocument(metrics.turns.view())},
+          {"connections_accepted", metrics.connections_accepted},
+          {"connections_refused", refused_count},
+          {"connections_refused_by", ByName(metrics.connections_refused, kConnectionRefusalNames)},
+          {"sessions_closed", ByName(metrics.sessions_closed, kCloseReasonNames)},
+          {"sessions_waiting", process.sessions_waiting},
           {"checksum_jobs", process.checksum_jobs},
           {"checksum_jobs_refused", process.checksum_jobs_refused},
-          {"log_lines_dropped", input.log_lines_dropped},
-          {"dram_holder", input.dram_holder},
-          {"unsent_bytes", input.unsent_bytes},
-          {"arena_pages_lost", input.arena_pages_lost}};
+          {"checksum_jobs_waiting", process.checksum_jobs_waiting},
+          {"log_lines_dropped", process.log_lines_dropped},
+          {"dram_holder", process.dram_holder},
+          {"unsent_bytes", process.unsent_bytes},
+          {"arena_pages_lost", process.arena_pages_lost}};
 }
 
-}  // namespace
-
-std::string StatsDocument(const StatsInput& input) {
-  json document = ProcessDocument(input);
+json DocumentOf(const StatsInput& input) {
+  json document = ProcessDocument(input.process);
   document["domain"] = DomainDocument(input.domain);
+  document["domain"]["sessions_refused"] =
+      ByName(input.domain.sessions_refused, kSessionRefusalNames);
+  document["domain"]["times"] = TimesDocument(input.domain);
   document["domain"]["refuted_writers"] = RefutedDocument(input.domain);
   document["troubles"] = TroublesOf(input.domain);
   document["health"] = document["troubles"].empty() ? "ok" : "degraded";
@@ -280,7 +346,6 @@ std::string StatsDocument(const StatsInput& input) {
   }
   document["groups"] = json::array();
   document["lower_tiers"] = json::array();
-  document["sessions"] = json::array();
   for (const auto& group : input.domain.groups) document["groups"].push_back(GroupDocument(group));
   for (const auto& tier : input.domain.lower_tiers) {
     document["lower_tiers"].push_back(TierDocument(input.domain, tier));
@@ -289,12 +354,42 @@ std::string StatsDocument(const StatsInput& input) {
   document["redis"] = input.domain.shared ? SharedDocument(*input.domain.shared) : json();
   // null: there is no HBM tier
   document["hbm"] = input.domain.device ? DeviceDocument(*input.domain.device) : json();
-  document["copies"] = CopiesDocument(input.domain.copies);
-  for (const SessionSummary& session : input.sessions) {
-    document["sessions"].push_back(SessionDocument(session));
-  }
-  // Names that clients chose may hold bytes that are no UTF-8; they must not stop the document.
+  return document;
+}
+
+// Names that clients chose may hold bytes that are no UTF-8; they must not stop the document.
+std::string Dump(const json& document) {
   return document.dump(-1, ' ', false, json::error_handler_t::replace);
 }
+
+}  // namespace
+
+uint32_t FillDomains(const Store& store, uint32_t first_domain, Snapshot* snapshot) {
+  const auto domain_count = static_cast<uint32_t>(snapshot->domains.size());
+  const uint32_t end = std::min(first_domain + kDomainsPerTurn, domain_count);
+  const Statistics& statistics = store.statistics();
+  for (uint32_t i = first_domain; i < end; ++i) {
+    statistics.Fill(i, &snapshot->domains[i].figures);
+    statistics.FillShownGroups(i, GroupsShownOf(domain_count), &snapshot->domains[i].groups);
+  }
+  return end < domain_count ? end : 0;
+}
+
+void FillPage(const Store& store, uint32_t domain_index, PageSnapshot* page) {
+  page->domain = store.statistics().Brief(domain_index, kGroupsOfPageMax);
+  page->minutes = store.statistics().HitsByMinute(domain_index);
+}
+
+std::string StatsDocument(const StatsInput& input, const std::vector<SessionSummary>& sessions) {
+  json document = DocumentOf(input);
+  document["copies"] = CopiesDocument(input.domain.copies);
+  document["sessions"] = json::array();
+  for (const SessionSummary& session : sessions) {
+    document["sessions"].push_back(SessionDocument(session));
+  }
+  return Dump(document);
+}
+
+std::string BriefStatsDocument(const StatsInput& input) { return Dump(DocumentOf(input)); }
 
 }  // namespace terrace

@@ -57,6 +57,9 @@ class Mover final : public LowerWriter, public VerifierListener {
   bool has_work() const;
   // Nothing is on its way, and nothing is queued that a tier may still take.
   bool is_idle() const;
+  // Blocks whose turn has not come: promotions (of each read by parts, the next step), and writes.
+  uint64_t reads_queued(uint32_t tier) const { return promotions_.queued_count(tier); }
+  uint64_t writes_queued(uint32_t tier) const { return write_back_.queued_count(tier); }
 
   // A tier may have room now that had none, or be on again.
   void OnRoom();

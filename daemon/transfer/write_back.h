@@ -51,6 +51,9 @@ class WriteBack {
   bool has_queued(uint32_t tier) const {
     return !queues_[tier].writes.empty() || !queues_[tier].without_group_file.empty();
   }
+  uint64_t queued_count(uint32_t tier) const {
+    return queues_[tier].writes.size() + queues_[tier].without_group_file.size();
+  }
   // The tier may have room now that had none, or be on again.
   void OnRoom(uint32_t tier) { queues_[tier].is_room_awaited = false; }
   // The file of a group is there, or will not be.

@@ -528,7 +528,7 @@ void World::AddCounters(Coverage* sum) const {
   for (const DomainStats& stats : store_->Stats()) {
     sum->blocks_sealed += stats.blocks_sealed;
     sum->blocks_evicted += stats.blocks_evicted;
-    sum->acquire_blocks_hit += stats.acquire_blocks_hit;
+    sum->acquire_blocks_hit += stats.acquire_blocks_hit();
     sum->promotions += stats.promotions;
     sum->leases_revoked += stats.leases_revoked;
     sum->commits_gone += stats.commits_gone;

@@ -77,7 +77,9 @@ struct RedisTier::State : std::enable_shared_from_this<RedisTier::State> {
 
   explicit State(Options given) : options(std::move(given)), absence(options.absence_us) {
     for (const GroupGeneration& kept : options.generations) {
-      known[kept.group] = {.generation = kept.generation, .is_owed = kept.is_owed};
+      Known& one = known[kept.group];
+      one.generation = kept.generation;
+      SetOwed(&one, kept.is_owed);
     }
   }
 
@@ -89,6 +91,11 @@ struct RedisTier::State : std::enable_shared_from_this<RedisTier::State> {
   void Learn(const Operation& operation);
   // ---- generations ----
   Known& KnownOf(const GroupId& group);
+  void SetOwed(Known* one, bool is_owed) {
+    owed_count += is_owed ? 1 : 0;
+    owed_count -= one->is_owed ? 1 : 0;
+    one->is_owed = is_owed;
+  }
   void LearnGeneration(const GroupId& group, uint64_t generation);
   // kUnsupported: the group is not to be used now. Else whether the server is to be asked first,
   // which costs a round trip; `is_look` wants to know what others have done since.
@@ -121,6 +128,7 @@ struct RedisTier::State : std::enable_shared_from_this<RedisTier::State> {
   std::vector<Answer> opened;                // keeps its capacity
   std::unordered_map<GroupId, Known> known;  // walked only where the order does not matter
   uint64_t keep_revision = 0, kept_revision = 0;
+  uint64_t owed_count = 0;  // of known
   uint64_t forgets_done = 0;
 
   // ---- Redis thread ----
@@ -256,7 +264,7 @@ RedisTier::State::Known& RedisTier::State::KnownOf(const GroupId& group) {
     if (idle != known.end()) known.erase(idle);
   }
   Known& added = known[group];
-  added.is_owed = options.is_memory_lost;
+  SetOwed(&added, options.is_memory_lost);
   return added;
 }
 
@@ -321,7 +329,7 @@ void RedisTier::State::EndRise(const Operation& operation, const Answer& answer)
   if (group_known.asked_us == 0) options.listener->OnSharedForgotten(operation.group);
   group_known.generation = std::max(group_known.generation, *answer.generation);
   group_known.asked_us = RedisNowUs();
-  group_known.is_owed = group_known.forgets != operation.forgets;
+  SetOwed(&group_known, group_known.forgets != operation.forgets);
   if (!group_known.is_owed) ++forgets_done;
   Keep();
   StartRise(operation.group);
@@ -614,7 +622,7 @@ void RedisTier::Forget(const GroupId& group) {
   if (state_->is_stopped) return;
   State::Known& known = state_->KnownOf(group);
   ++known.forgets;
-  known.is_owed = true;
+  state_->SetOwed(&known, true);
   state_->Keep();
   state_->StartRise(group);
 }
@@ -623,7 +631,7 @@ bool RedisTier::is_forgetting_durable() const {
   if (state_->options.keep == nullptr || state_->kept_revision == state_->keep_revision) {
     return true;
   }
-  return std::ranges::none_of(state_->known, [](const auto& one) { return one.second.is_owed; });
+  return state_->owed_count == 0;
 }
 
 void RedisTier::Kept(uint64_t revision) {
@@ -657,8 +665,7 @@ SharedTierStats RedisTier::stats() const {
   stats.probes = state_->probes;
   stats.probes_remembered = state_->probes_remembered;
   stats.forgets = state_->forgets_done;
-  stats.forgets_owed = static_cast<uint64_t>(
-      std::ranges::count_if(state_->known, [](const auto& one) { return one.second.is_owed; }));
+  stats.forgets_owed = state_->owed_count;
   return stats;
 }
 

@@ -113,12 +113,12 @@ struct Promised : IntrospectionWorld {
 TEST(HitRates, PromisedBlocksAreHitsWhenTheyCome) {
   Promised on;
   EXPECT_EQ(on.Hit(), 0u);
-  EXPECT_EQ(on.world.Stats().acquire_blocks_hit, 0u);
+  EXPECT_EQ(on.world.Stats().acquire_blocks_hit(), 0u);
   on.world.Advance(2'000'000);  // long after the answer was due
   on.world.holds_transfers = false;
   on.world.Advance(100'000);
   EXPECT_EQ(on.Hit(), 4u);
-  EXPECT_EQ(on.world.Stats().acquire_blocks_hit, 4u);
+  EXPECT_EQ(on.world.Stats().acquire_blocks_hit(), 4u);
   EXPECT_EQ(on.world.Stats().acquire_blocks_lost, 0u);
   EXPECT_EQ(on.Missed(MissCause::kLate), 0u);
 }
@@ -148,7 +148,7 @@ TEST(HitRates, PromisedBlocksThatDoNotComeInTimeAreMisses) {
   EXPECT_EQ(on.Hit(), 0u);
   EXPECT_EQ(on.Missed(MissCause::kLate), 4u);
   EXPECT_EQ(on.world.Stats().acquire_blocks_lost, 4u);
-  EXPECT_EQ(on.world.Stats().acquire_blocks_hit, 0u);
+  EXPECT_EQ(on.world.Stats().acquire_blocks_hit(), 0u);
   const HitRateCounts counts = on.Counts();
   EXPECT_EQ(counts.blocks_asked, 4u);
   EXPECT_EQ(counts.requests, 1u);

@@ -42,6 +42,16 @@ TEST(SessionQuota, NeitherAProcessNorAUserNorADomainTakesAllThereIs) {
   EXPECT_EQ(TakeAll(&quota, {.domain_index = 1, .uid = 1, .pid = 0}, &why), 15u);
 }
 
+TEST(SessionQuota, EachRefusalIsCountedUnderTheLimitThatWasMet) {
+  SessionQuota quota(kLimits, 2);
+  std::string why;
+  TakeAll(&quota, {.domain_index = 0, .uid = 1, .pid = 11}, &why);
+  TakeAll(&quota, {.domain_index = 0, .uid = 1, .pid = 0}, &why);
+  for (int i = 0; i < 2; ++i) TakeAll(&quota, {.domain_index = 0, .uid = 2, .pid = 0}, &why);
+  EXPECT_EQ(quota.refused(0), (SessionRefusals{1, 1, 2})) << "process, user, all";
+  EXPECT_EQ(quota.refused(1), SessionRefusals{}) << "the other domain's";
+}
+
 TEST(SessionQuota, WhoCouldEndTheDaemonCanAlwaysLook) {
   SessionQuota quota(kLimits, 1);
   std::string why;

@@ -310,6 +310,23 @@ TEST(ConfigText, KvEventsOfSeveralDomainsAreToldOnlyIfNamed) {
   EXPECT_THAT(Unresolvable(events + "topic = \"{pod}\"\n"), HasSubstr("host, domain and model"));
 }
 
+TEST(ConfigText, MetricsAreForThisHostUnlessSaidElse) {
+  EXPECT_FALSE(Resolved("").metrics.is_on()) << "nobody asked for a port";
+  EXPECT_TRUE(Resolved("[metrics]\nlisten = \"127.0.0.1:9464\"\n").metrics.is_on());
+  EXPECT_TRUE(Resolved("[metrics]\nlisten = \"[::1]:9464\"\n").metrics.is_on());
+  for (const char* remote : {"0.0.0.0:9464", "10.0.0.1:9464", "[::]:9464"}) {
+    const std::string listen = std::string("[metrics]\nlisten = \"") + remote + "\"\n";
+    EXPECT_THAT(Unresolvable(listen),
+                AllOf(HasSubstr(remote), HasSubstr("metrics.allow_remote = \"on\"")));
+    EXPECT_TRUE(Resolved(listen + "allow_remote = \"on\"\n").metrics.is_on());
+  }
+  for (const char* wrong : {"9464", "localhost:9464", "127.0.0.1", "127.0.0.1:0", "127.0.0.1:65536",
+                            "::1:9464", "[::1]9464", "127.0.0.1:94x", "127.0.0.1:"}) {
+    EXPECT_THAT(Unresolvable(std::string("[metrics]\nlisten = \"") + wrong + "\"\n"),
+                AllOf(HasSubstr(wrong), HasSubstr("127.0.0.1:9464")));
+  }
+}
+
 TEST(ConfigFile, AMissingFileIsNamed) {
   DaemonConfig config;
   std::string why;

@@ -1,0 +1,20 @@
+// ListenAddress: where a TCP socket is to listen, as the configuration names it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace terrace {
+
+struct ListenAddress {
+  std::string host;  // of digits; no name is looked up
+  uint16_t port = 0;
+  bool is_v6 = false;
+  bool is_loopback = false;  // no other host reaches it
+};
+
+// "address:port" or "[v6 address]:port". False: it is neither, or the port is not in 1..65535.
+bool ParseListenAddress(std::string_view text, ListenAddress* address);
+
+}  // namespace terrace

@@ -1,0 +1,19 @@
+// Exposition: a Snapshot in Prometheus' text form. docs/METRICS.md says what each metric means.
+// Groups of a domain that the Snapshot does not have, and what groups had counted that are gone,
+// are told as one.
+#pragma once
+
+#include <string>
+
+#include "daemon/telemetry/metrics.h"
+
+namespace terrace {
+
+inline constexpr char kGroupOther[] = "\u2026other";  // groups' names are ASCII: none is called so
+
+// False: this program was built without the library that writes the form.
+bool HasExposition();
+// REQUIRES: HasExposition().
+std::string Exposition(const Snapshot& snapshot);
+
+}  // namespace terrace
