@@ -1,8 +1,8 @@
 // Statistics: what status, metrics and the page tell of a domain.
 //
 // THREADING: the store thread. LIMITS: what Fill takes grows with neither blocks nor groups nor
-// sessions, but for the clients of an HBM tier; the others say what theirs grows with. metrics_bench
-// measures them, without an HBM tier.
+// sessions, but for the clients of an HBM tier; the others say what theirs grows with.
+// metrics_bench measures them, without an HBM tier.
 #pragma once
 
 #include <cstddef>
