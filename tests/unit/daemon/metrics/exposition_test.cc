@@ -35,8 +35,8 @@ DomainSnapshot FullDomain(const std::string& name, uint32_t group_count, uint32_
     figures.acquire_tokens_by_tier[t] = 16 * figures.hits.blocks_hit[t];
   }
   figures.lower_tiers = {{.kind = protocol::TierKind::kHbm}, {.kind = protocol::TierKind::kNvme}};
-  figures.shared.emplace();
-  figures.device.emplace();
+  figures.shared = DomainFigures::SharedStats{};
+  figures.device = DomainFigures::DeviceStats{};
   domain.kv_events.emplace();
   return domain;
 }
