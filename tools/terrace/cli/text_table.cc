@@ -88,7 +88,8 @@ bool ParseBytes(std::string_view text, uint64_t* byte_count) {
   }
   double total = amount * static_cast<double>(scale);
   constexpr double kBytesMax = 1e18;
-  if (total > kBytesMax || total != static_cast<double>(static_cast<uint64_t>(total))) return false;
+  if (!(total >= 0 && total <= kBytesMax)) return false;  // nor is a NaN a size
+  if (total != static_cast<double>(static_cast<uint64_t>(total))) return false;
   *byte_count = static_cast<uint64_t>(total);
   return true;
 }

@@ -28,9 +28,9 @@ struct Limit {
 Limit LimitOf(const Subject& subject) {
   Limit limit{.bytes = MeminfoBytes(subject.files, "MemTotal"), .by = "this machine"};
   const std::string process = subject.pid ? std::to_string(*subject.pid) : "self";
-  const auto groups = subject.files.Read("/proc/" + process + "/cgroup");
+  const std::string groups = subject.files.Read("/proc/" + process + "/cgroup").value_or("");
   std::string path;
-  for (std::string_view rest = groups ? *groups : ""; !rest.empty();) {
+  for (std::string_view rest = groups; !rest.empty();) {
     const std::string_view line = rest.substr(0, rest.find('\n'));
     rest.remove_prefix(std::min(rest.size(), line.size() + 1));
     if (line.starts_with("0::")) path = line.substr(3);
