@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """How right the estimate is with which a drive's blocks are promised.
 
-usage: tests/long/eta_error.py --build BUILD [--repeats 8] [--speeds full,200,50]
+usage: tests/long/eta_error.py [--build BUILD] [--repeats 8] [--speeds full,200,50]
 
 Prompts of several lengths are stored and pushed out of DRAM by others; then each is acquired, and
 what the lease's spans say of the last block is compared with when it came. --speeds: of the drive,
@@ -148,7 +148,7 @@ def measure(build, speed, repeats):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--build", required=True, type=pathlib.Path)
+    parser.add_argument("--build", default=ROOT / "build" / "release", type=pathlib.Path)
     parser.add_argument("--repeats", type=int, default=8)
     parser.add_argument("--speeds", default="full,200,50")
     arguments = parser.parse_args()

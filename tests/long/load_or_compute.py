@@ -2,7 +2,7 @@
 """What loading a part of a prompt, or all of it, or none, takes until its answer, against the
 better of loading all of it and computing all of it.
 
-usage: tests/long/load_or_compute.py --build BUILD [--repeats 3] [--speeds full,200,50]
+usage: tests/long/load_or_compute.py [--build BUILD] [--repeats 3] [--speeds full,200,50]
 
 The engine is one whose prompts take so many ms a block: it says so, is promised what the daemon
 finds worth waiting for, takes of it what the vLLM connector would (arrivals.py), waits as long as
@@ -102,7 +102,7 @@ def measure(build, speed, repeats):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--build", required=True, type=pathlib.Path)
+    parser.add_argument("--build", default=ROOT / "build" / "release", type=pathlib.Path)
     parser.add_argument("--repeats", type=int, default=4)
     parser.add_argument("--speeds", default="full,200,50")
     arguments = parser.parse_args()
