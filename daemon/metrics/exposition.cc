@@ -25,6 +25,10 @@ void AddProcess(const ProcessSnapshot& process, Families* all) {
                  kUsPerS);
   all->Counter({"terrace_turns_over_limit_total", "Turns longer than 200 microseconds."}, {},
                Of(metrics.turns_over_limit));
+  all->Counter({"terrace_turns_starved_total",
+                "Turns longer than 200 microseconds that ran for less, and else waited for a "
+                "processor or a page."},
+               {}, Of(metrics.turns_starved));
   all->Counter({"terrace_connections_accepted_total", "Connections that became sessions or may."},
                {}, Of(metrics.connections_accepted));
   for (size_t i = 0; i < kConnectionRefusalCount; ++i) {

@@ -43,6 +43,7 @@
 #include "daemon/store/store.h"
 #include "daemon/telemetry/metrics.h"
 #include "daemon/telemetry/slow_turns.h"
+#include "daemon/telemetry/turn_meter.h"
 #include "terrace/domain_secret.h"
 
 namespace terrace {
@@ -81,6 +82,7 @@ struct Shell::State {
   template <typename Work>
   void Turn(const char* name, Work&& work) {
     const uint64_t began_us = clock.NowUs();
+    turn_meter.Begin(began_us);
     work();
     EndTurn(name, began_us);
   }
@@ -133,6 +135,7 @@ struct Shell::State {
   uint64_t watchdog_us = 0;    // 0: systemd does not watch
   bool is_work_scheduled = false;
   bool is_ready_announced = false;
+  TurnMeter turn_meter{ThreadProcessorUs, kTurnLimitUs};
   SlowTurns slow_turns;
   LostPagesLog lost_pages;
   LogGate refused_gate, closed_gate;
@@ -529,9 +532,9 @@ void Shell::State::EndTurn(const char* name, uint64_t began_us) {
   ScheduleWork();
   AnnounceReady();
   const uint64_t now_us = clock.NowUs();
-  const uint64_t turn_us = now_us - began_us;
-  metrics.CountTurn(turn_us);
-  if (turn_us > kTurnLimitUs) slow_turns.Note(name, turn_us, now_us);
+  const TurnCost turn = turn_meter.End(began_us, now_us);
+  metrics.CountTurn(turn);
+  if (turn.took_us > kTurnLimitUs) slow_turns.Note(name, turn, now_us);
 }
 
 // The store's next due time moves with almost every request, mostly later. The timer is set only

@@ -8,18 +8,26 @@
 
 namespace terrace {
 
-uint64_t SystemClock::NowUs() const {
+namespace {
+
+uint64_t MicrosecondsOf(clockid_t clock) {
   timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
+  clock_gettime(clock, &now);
   return static_cast<uint64_t>(now.tv_sec) * kUsPerSecond +
          static_cast<uint64_t>(now.tv_nsec) / 1000;
 }
+
+}  // namespace
+
+uint64_t SystemClock::NowUs() const { return MicrosecondsOf(CLOCK_MONOTONIC); }
 
 uint64_t SystemClock::UnixSeconds() const {
   timespec now;
   clock_gettime(CLOCK_REALTIME, &now);
   return static_cast<uint64_t>(now.tv_sec);
 }
+
+uint64_t ThreadProcessorUs() { return MicrosecondsOf(CLOCK_THREAD_CPUTIME_ID); }
 
 SystemRandom::SystemRandom() { Refill(); }
 

@@ -17,6 +17,9 @@ class SystemClock : public Clock {
   uint64_t UnixSeconds() const override;
 };
 
+// The calling thread's processor time so far.
+uint64_t ThreadProcessorUs();
+
 // The kernel's random bits, fetched a few hundred words at a time.
 class SystemRandom : public Random {
  public:

@@ -17,6 +17,7 @@
 #include "daemon/session/session.h"
 #include "daemon/socket/acceptor.h"
 #include "daemon/store/store.h"
+#include "daemon/telemetry/turn_meter.h"
 
 namespace terrace {
 
@@ -42,16 +43,20 @@ struct ProcessMetrics {
   TurnTimes turns;
   uint64_t turn_count = 0;
   uint64_t turns_over_limit = 0;  // longer than kTurnLimitUs
-  uint64_t turn_us_max = 0;
+  uint64_t turns_starved = 0;     // of these, those that ran for less: they waited for a processor
+  TurnCost longest_turn;
   uint64_t connections_accepted = 0;
   std::array<uint64_t, kConnectionRefusalCount> connections_refused{};
   std::array<uint64_t, kCloseReasonCount> sessions_closed{};
 
-  void CountTurn(uint64_t turn_us) {
-    turns.Add(turn_us);
+  void CountTurn(const TurnCost& turn) {
+    turns.Add(turn.took_us);
     ++turn_count;
-    if (turn_us > kTurnLimitUs) ++turns_over_limit;
-    if (turn_us > turn_us_max) turn_us_max = turn_us;
+    if (turn.took_us > kTurnLimitUs) {
+      ++turns_over_limit;
+      if (turn.took_us - turn.waited_us <= kTurnLimitUs) ++turns_starved;
+    }
+    if (turn.took_us > longest_turn.took_us) longest_turn = turn;
   }
 };
 

@@ -9,10 +9,10 @@
 
 namespace terrace {
 
-void SlowTurns::Note(std::string_view turn, uint64_t turn_us, uint64_t now_us) {
+void SlowTurns::Note(std::string_view turn, const TurnCost& cost, uint64_t now_us) {
   if (kinds_.empty()) began_us_ = now_us;
-  if (turn_us > longest_us_) {
-    longest_us_ = turn_us;
+  if (cost.took_us > longest_cost_.took_us) {
+    longest_cost_ = cost;
     longest_ = turn;
   }
   auto kind = std::ranges::find(kinds_, turn, &Kind::turn);
@@ -27,7 +27,7 @@ void SlowTurns::Note(std::string_view turn, uint64_t turn_us, uint64_t now_us) {
 std::optional<SlowTurns::Summary> SlowTurns::Take(uint64_t now_us) {
   if (kinds_.empty() || now_us < began_us_ + kIntervalUs) return std::nullopt;
   std::ranges::stable_sort(kinds_, std::ranges::greater(), &Kind::turn_count);
-  Summary summary{.longest_us = longest_us_,
+  Summary summary{.longest_cost = longest_cost_,
                   .longest = std::string(longest_),
                   .seconds = (now_us - began_us_) / kUsPerSecond};
   for (const Kind& kind : kinds_) {
@@ -36,7 +36,7 @@ std::optional<SlowTurns::Summary> SlowTurns::Take(uint64_t now_us) {
     summary.count_by_turn += std::string(kind.turn) + " " + std::to_string(kind.turn_count);
   }
   kinds_.clear();
-  longest_us_ = 0;
+  longest_cost_ = {};
   return summary;
 }
 
@@ -47,7 +47,8 @@ void SlowTurns::Tell(uint64_t now_us) {
       {{"count", told->turn_count},
        {"seconds", told->seconds},
        {"limit_us", kTurnLimitUs},
-       {"longest_us", told->longest_us},
+       {"longest_us", told->longest_cost.took_us},
+       {"longest_waited_us", told->longest_cost.waited_us},
        {"longest", told->longest},
        {"turns", told->count_by_turn}});
 }

@@ -10,20 +10,22 @@
 #include <string_view>
 #include <vector>
 
+#include "daemon/telemetry/turn_meter.h"
+
 namespace terrace {
 
 class SlowTurns {
  public:
   struct Summary {
     uint64_t turn_count = 0;
-    uint64_t longest_us = 0;
+    TurnCost longest_cost;
     std::string longest;        // what that turn did
     std::string count_by_turn;  // "request 12, timer 3", most first
     uint64_t seconds = 0;       // from the first of them on
   };
 
   // `turn` is a literal, or lives as long.
-  void Note(std::string_view turn, uint64_t turn_us, uint64_t now_us);
+  void Note(std::string_view turn, const TurnCost& cost, uint64_t now_us);
   // Those since the last summary, a minute after the first of them; nothing before.
   std::optional<Summary> Take(uint64_t now_us);
   // The same, into the log.
@@ -39,7 +41,7 @@ class SlowTurns {
 
   std::vector<Kind> kinds_;
   uint64_t began_us_ = 0;
-  uint64_t longest_us_ = 0;
+  TurnCost longest_cost_;
   std::string_view longest_;
 };
 

@@ -1,6 +1,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdint>
+#include <string>
+
 #include "terrace/units.h"
 #include "tests/unit/tools/fake_host.h"
 #include "tools/terrace/doctor/checks.h"
@@ -216,6 +219,21 @@ TEST(DoctorDaemon, VersionHealthHolderAndFencedMemoryAreRows) {
                                        "turns_over_limit": 5000, "dram_holder": "keeper",
                                        "domain": {"fenced_bytes": 3000000000}})"),
               ElementsAre(kWarning, kWarning, kOk, kProblem));
+}
+
+TEST(DoctorDaemon, TurnsThatWaitedWantAProcessorAndOthersAreLookedAt) {
+  const FakeHost host;
+  const auto slow = [&host](uint64_t starved) {
+    Subject subject = host.Make();
+    subject.stats = FakeHost::Stats(R"({"turns": 100000, "turns_over_limit": 5000,
+                                        "turns_starved": )" +
+                                    std::to_string(starved) + "}");
+    return CheckDaemon(subject).at(1);
+  };
+  EXPECT_THAT(slow(4000).meaning, HasSubstr("starved of CPU"));
+  EXPECT_THAT(slow(4000).remedy, HasSubstr("CPUWeight"));
+  EXPECT_THAT(slow(100).meaning, HasSubstr("more to do in a turn"));
+  EXPECT_THAT(slow(100).remedy, HasSubstr("slow turns"));
 }
 
 TEST(DoctorDaemon, ASharedTierThatIsAwayIsAProblem) {

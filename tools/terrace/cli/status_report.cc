@@ -56,9 +56,12 @@ std::string RenderHead(const StatsView& stats) {
                                      OrDash(stats.Text("version")), UptimeOr(stats),
                                      OrDash(stats.Text("pid")), OrDash(stats.Text("boot_id"))));
   text += Line(
-      "", fmt::format("{} turns, the longest {} us, {} over {} us", CountOr(stats.Count("turns")),
-                      CountOr(stats.Count("turn_us_max")), CountOr(stats.Count("turns_over_limit")),
-                      CountOr(stats.Count("turn_us_limit"))));
+      "", fmt::format(
+              "{} turns, the longest {} us (at least {} of it without a processor), "
+              "{} over {} us, {} of these for want of one",
+              CountOr(stats.Count("turns")), CountOr(stats.Count("turn_us_max")),
+              CountOr(stats.Count("turn_us_max_waited")), CountOr(stats.Count("turns_over_limit")),
+              CountOr(stats.Count("turn_us_limit")), CountOr(stats.Count("turns_starved"))));
   auto segment_bytes = stats.Count("segment_bytes");
   auto used = stats.Count("slot_bytes_used");
   auto populated = Product(segment_bytes, stats.Count("segments_populated"));

@@ -45,13 +45,16 @@ Finding CheckHealth(const Subject& subject) {
                               FormatCount(slow.value_or(0)), FormatCount(turns.value_or(0)));
   constexpr uint64_t kSlowTurnsOfMax = 1000;  // one in so many is a host's own noise
   if (slow && turns && *slow > *turns / kSlowTurnsOfMax && *slow > kSlowTurnsOfMax) {
+    const auto starved = stats.Count("turns_starved");  // absent: a daemon that does not tell
+    const bool is_starved = !starved || *starved > *slow / 2;
     finding.level = FindingLevel::kWarning;
     finding.meaning = fmt::format(
-        "The store thread is starved of CPU; the longest turn took {} us, for which every client "
-        "waited.",
+        "The store thread {}; the longest turn took {} us, for which every client waited.",
+        is_starved ? "is starved of CPU" : "has more to do in a turn than it should",
         FormatCount(stats.Count("turn_us_max").value_or(0)));
     finding.remedy =
-        "systemctl edit terraced: [Service] CPUWeight=1000, or AllowedCPUs= of its own";
+        is_starved ? "systemctl edit terraced: [Service] CPUWeight=1000, or AllowedCPUs= of its own"
+                   : "journalctl -u terraced | grep 'slow turns' names what takes long";
   }
   return finding;
 }
