@@ -5,6 +5,9 @@
 // never moved.
 #pragma once
 
+#include <memory>
+#include <type_traits>
+
 #include "daemon/block/block.h"
 #include "daemon/index/chunked_array.h"
 
@@ -25,8 +28,9 @@ class BlockTable {
   }
   // The id is a new block's from now on, or nobody's.
   void Clear(BlockId id, BlockLife::Key) {
+    static_assert(std::is_trivially_destructible_v<Block>);
     blocks_.Reach(id);
-    blocks_[id] = Block{};
+    std::construct_at(&blocks_[id]);  // in its place: to build one elsewhere and copy it stalls
   }
 
  private:

@@ -103,21 +103,10 @@ BlockTraits CacheDomain::TraitsOf(BlockId id) const {
           .parent = node.parent};
 }
 
-BlockDescription CacheDomain::Describe(BlockId id) const {
-  const Block& b = block(id);
-  const RadixIndex::Node& node = index.node(id);
-  BlockDescription described{b};
-  described.group = group_of(b).id();
-  described.key = node.key;
-  if (node.parent != kBlockNone) described.parent = index.key(node.parent);
-  described.position = node.position;
-  if (b.expires_us != kNever) {
-    const uint64_t now_us = NowUs();
-    const uint64_t left_us = b.expires_us > now_us ? b.expires_us - now_us : 0;
-    described.expires_at_s =
-        seams.clock.UnixSeconds() + (left_us + kUsPerSecond - 1) / kUsPerSecond;
-  }
-  return described;
+uint64_t CacheDomain::UnixSecondsOf(uint64_t expires_us) const {
+  const uint64_t now_us = NowUs();
+  const uint64_t left_us = expires_us > now_us ? expires_us - now_us : 0;
+  return seams.clock.UnixSeconds() + (left_us + kUsPerSecond - 1) / kUsPerSecond;
 }
 
 BlockRecord CacheDomain::RecordOf(BlockId id, const LocalMember& local) const {

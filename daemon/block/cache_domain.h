@@ -174,7 +174,21 @@ struct CacheDomain {
   BlockTraits TraitsOf(BlockId id) const;
   // What outlives the daemon's memory says of the block, but for the member. An expiry is rounded
   // up to seconds.
-  BlockDescription Describe(BlockId id) const;
+  // Inline: a caller that takes it apart again pays for no copy.
+  BlockDescription Describe(BlockId id) const {
+    const Block& b = block(id);
+    const RadixIndex::Node& node = index.node(id);
+    BlockDescription described;
+    static_cast<BlockMeta&>(described) = b;
+    described.group = group_of(b).id();
+    described.key = node.key;
+    if (node.parent != kBlockNone) described.parent = index.key(node.parent);
+    described.position = node.position;
+    if (b.expires_us != kNever) described.expires_at_s = UnixSecondsOf(b.expires_us);
+    return described;
+  }
+  // Rounded up: what is kept below never ends before what is here.
+  uint64_t UnixSecondsOf(uint64_t expires_us) const;
   // The record that a tier writes beside one member's bytes.
   BlockRecord RecordOf(BlockId id, const LocalMember& local) const;
   TouchContext ContextOf(const protocol::Hints& hints) const;

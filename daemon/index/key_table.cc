@@ -53,7 +53,7 @@ void KeyTable::Double() {
   for (uint32_t at = end; at-- > doubled_from_home_;) {
     const Place entry = places_[at];
     if (entry.id_plus_1 == 0 || entry.hash < doubled_from_ || entry.hash >= end_hash) continue;
-    CloseGap(at);
+    CloseGap(homes(), at);
     TERRACE_CHECK(Put(entry), "a table of twice the places has room for the same entries");
   }
   if (doubled_from_home_ > 0) return;
@@ -62,39 +62,46 @@ void KeyTable::Double() {
 }
 
 // Whatever behind it belongs at it or before it moves up, so that no search ends early.
-void KeyTable::CloseGap(uint32_t gap) {
-  for (uint32_t next = gap + 1; places_[next].id_plus_1 != 0; ++next) {
-    if (HomeOf(places_[next].hash) > gap) continue;
-    places_[gap] = places_[next];
+inline void KeyTable::CloseGap(const Homes& homes, uint32_t gap) {
+  Place* const places = &places_[0];
+  for (uint32_t next = gap + 1; places[next].id_plus_1 != 0; ++next) {
+    if (homes.Of(places[next].hash) > gap) continue;
+    places[gap] = places[next];
     gap = next;
   }
-  places_[gap] = {};
+  places[gap] = {};
 }
 
-void KeyTable::Remove(uint32_t hash, BlockId id) {
-  uint32_t at = HomeOf(hash);
+inline void KeyTable::Remove(const Homes& homes, uint32_t hash, BlockId id) {
+  uint32_t at = homes.Of(hash);
   while (places_[at].id_plus_1 != id + 1) {
     TERRACE_CHECK(places_[at].id_plus_1 != 0, "a live block is found by its key");
     ++at;
   }
-  CloseGap(at);
+  CloseGap(homes, at);
+}
+
+void KeyTable::Remove(uint32_t hash, BlockId id) {
+  Remove(homes(), hash, id);
   --entry_count_;
 }
 
 void KeyTable::RemoveAll(uint32_t group_index, std::span<const BlockKey> keys, BlockId first) {
+  const Homes homes = this->homes();
   std::array<uint32_t, kInFlight> hashes{};
   const auto ask_for = [&](size_t at) {
     const uint32_t hash = HashOf(group_index, keys[at]);
     hashes[at % kInFlight] = hash;
-    __builtin_prefetch(&places_[HomeOf(hash)], 1);
+    __builtin_prefetch(&places_[homes.Of(hash)], 1);
   };
   for (size_t i = 0; i < std::min<size_t>(kInFlight, keys.size()); ++i)
     ask_for(keys.size() - 1 - i);
   for (size_t at = keys.size(); at-- > 0;) {
     const uint32_t hash = hashes[at % kInFlight];
     if (at >= kInFlight) ask_for(at - kInFlight);
-    Remove(hash, first + static_cast<BlockId>(at));
+    Remove(homes, hash, first + static_cast<BlockId>(at));
   }
+  entry_count_ -= static_cast<uint32_t>(keys.size());
 }
 
 }  // namespace terrace

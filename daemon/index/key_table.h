@@ -37,16 +37,23 @@ class KeyTable {
     x ^= x >> 32;
     return static_cast<uint32_t>(x);
   }
-  // Brings what Find(hash) looks at first nearer, while something else is done. Inlined always: of
-  // a function that only prefetches gcc deletes the call.
-  [[gnu::always_inline]] void Prefetch(uint32_t hash) const {
-    __builtin_prefetch(&places_[HomeOf(hash)]);
+  // Brings what Find(hash) looks at first nearer, while something else is done, and says where that
+  // is. Inlined always: of a function that only prefetches gcc deletes the call.
+  [[gnu::always_inline]] uint32_t Prefetch(uint32_t hash) const {
+    const uint32_t home = HomeOf(hash);
+    __builtin_prefetch(&places_[home]);
+    return home;
   }
 
   // The first id of that hash of which `is_it(id)` is true; kBlockNone if there is none.
   template <typename IsIt>
   BlockId Find(uint32_t hash, const IsIt& is_it) const {
-    for (uint32_t at = HomeOf(hash); places_[at].id_plus_1 != 0; ++at) {
+    return FindFrom(HomeOf(hash), hash, is_it);
+  }
+  // REQUIRES: Prefetch(hash) said `home`, and nothing was added or removed since.
+  template <typename IsIt>
+  BlockId FindFrom(uint32_t home, uint32_t hash, const IsIt& is_it) const {
+    for (uint32_t at = home; places_[at].id_plus_1 != 0; ++at) {
       if (places_[at].hash == hash && is_it(places_[at].id_plus_1 - 1)) {
         return places_[at].id_plus_1 - 1;
       }
@@ -89,11 +96,20 @@ class KeyTable {
   };
   static_assert(sizeof(Place) == 8);
 
-  // Scaled, not masked: the number of places need not be a power of two.
-  uint32_t HomeOf(uint32_t hash) const {
-    const int shift = hash < doubled_from_ ? 32 : 31;
-    return static_cast<uint32_t>(uint64_t{hash} * place_count_ >> shift);
-  }
+  // Where hashes belong. A copy of what that depends on stays in registers while places are
+  // written, which may be any uint32_t as far as the compiler knows.
+  struct Homes {
+    uint64_t doubled_from;
+    uint64_t place_count;
+
+    // Scaled, not masked: the number of places need not be a power of two.
+    uint32_t Of(uint32_t hash) const {
+      const int shift = hash < doubled_from ? 32 : 31;
+      return static_cast<uint32_t>(hash * place_count >> shift);
+    }
+  };
+  Homes homes() const { return {.doubled_from = doubled_from_, .place_count = place_count_}; }
+  uint32_t HomeOf(uint32_t hash) const { return homes().Of(hash); }
   bool Put(const Place& entry) {
     uint32_t at = HomeOf(entry.hash);
     while (places_[at].id_plus_1 != 0) ++at;
@@ -101,7 +117,8 @@ class KeyTable {
     places_[at] = entry;
     return true;
   }
-  void CloseGap(uint32_t gap);
+  void CloseGap(const Homes& homes, uint32_t gap);
+  void Remove(const Homes& homes, uint32_t hash, BlockId id);
   void Double();
   void PlanDoubling();
 

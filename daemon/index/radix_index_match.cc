@@ -36,6 +36,7 @@ class RadixIndex::PathSearch {
   struct Probe {
     uint32_t at = 0;  // in keys_
     uint32_t hash = 0;
+    uint32_t home = 0;        // of that hash
     BlockId id = kBlockNone;  // the first of that hash; Confirm: of that key
   };
 
@@ -48,10 +49,11 @@ class RadixIndex::PathSearch {
       if (i > 0 && at == 0) break;
       Probe& probe = probes_[probe_count_++];
       probe = {.at = at, .hash = index_.table_.HashOf(group_index_, keys_[at])};
-      index_.table_.Prefetch(probe.hash);
+      probe.home = index_.table_.Prefetch(probe.hash);
     }
     for (uint32_t i = 0; i < probe_count_; ++i) {
-      const BlockId id = index_.table_.Find(probes_[i].hash, [](BlockId) { return true; });
+      const BlockId id =
+          index_.table_.FindFrom(probes_[i].home, probes_[i].hash, [](BlockId) { return true; });
       probes_[i].id = id;
       if (id == kBlockNone) {
         // A chain ends once. What is behind is not there, or found on the way down.

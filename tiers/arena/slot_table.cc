@@ -9,23 +9,6 @@
 
 namespace terrace {
 
-SlotIdentity IdentityOf(const BlockDescription& block, uint32_t writer_uid) {
-  SlotIdentity identity{.key = block.key,
-                        .parent = block.parent,
-                        .commit_id = block.commit_id,
-                        .group_tag = block.group.low,
-                        .event_hash = block.event_hash,
-                        .expires_at_s = block.expires_at_s,
-                        .position = block.position,
-                        .writer_uid = writer_uid,
-                        .recompute_ns_per_token = block.recompute_ns_per_token,
-                        .member = static_cast<uint8_t>(block.member),
-                        .priority = block.priority};
-  if (block.is_pinned) identity.flags |= kSlotPinned;
-  if (block.is_no_store) identity.flags |= kSlotNoStore;
-  return identity;
-}
-
 BlockMeta MetaOf(const SlotIdentity& identity) {
   return {.commit_id = identity.commit_id,
           .event_hash = identity.event_hash,

@@ -55,7 +55,21 @@ struct SlotIdentity {
 };
 
 // What a row says of a block, and what it says when it is read back.
-SlotIdentity IdentityOf(const BlockDescription& block, uint32_t writer_uid);
+inline SlotIdentity IdentityOf(const BlockDescription& block, uint32_t writer_uid) {
+  const int flags = (block.is_pinned ? kSlotPinned : 0) | (block.is_no_store ? kSlotNoStore : 0);
+  return {.key = block.key,
+          .parent = block.parent,
+          .commit_id = block.commit_id,
+          .group_tag = block.group.low,
+          .event_hash = block.event_hash,
+          .expires_at_s = block.expires_at_s,
+          .position = block.position,
+          .writer_uid = writer_uid,
+          .recompute_ns_per_token = block.recompute_ns_per_token,
+          .member = static_cast<uint8_t>(block.member),
+          .priority = block.priority,
+          .flags = static_cast<uint8_t>(flags)};
+}
 BlockMeta MetaOf(const SlotIdentity& identity);
 
 struct SlotRow {
