@@ -78,7 +78,7 @@ def test_random_requests_of_ranks_that_share_out_tokens_keep_the_contract(daemon
                                                                          is_latent, depth):
     chance = random.Random(tp_size)
     engine = make_engine(daemon, chance, tp_size=tp_size, shards=shards, is_latent=is_latent,
-                         depth=depth)
+                         depth=depth, block_count=34)
     drive(engine, chance, REQUESTS // 2)
     assert engine.counts["finished"] > REQUESTS // 4
     assert engine.counts["preempted"] > 0 and engine.counts["loaded_tokens"] > REQUESTS // 4
