@@ -194,6 +194,7 @@ def main():
     if missing:
         print(f"skipped: {', '.join(missing)} not installed (tools/setup installs them)")
         return EXIT_SKIPPED
+    os.nice(10)  # a build: tests that run beside it come first
     directory = pathlib.Path(sys.argv[1])
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir(parents=True)

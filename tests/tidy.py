@@ -7,15 +7,12 @@ Without an option: every rule below, and clang-format. Each finding names file:l
 the limit and the remedy. Exit status 0: clean; 1: findings; 77: clean as far as looked, but
 something needed for a look is not installed.
   --headers    compile alone each header of include/ and each that no source includes first
-               (--cache FILE remembers the good ones by content)
   --self-test  plant one violation of every rule and see that each is found (tests/tidy_cases.py)
 """
 import argparse
 import ast
 import concurrent.futures
 import dataclasses
-import hashlib
-import json
 import os
 import pathlib
 import re
@@ -547,42 +544,37 @@ def check_format(tree):
                               f"Run clang-format -i {match[1]}")
 
 
-def check_headers(tree, cache_file):
+def check_headers(tree):
     """Compiles alone each header of include/, which engines may include first, and each that no
-    source file shows to, unless it and all it includes are as when it last passed."""
-    compiler = os.environ.get("CXX", "g++")
-    flags = ["-std=c++20", "-fsyntax-only", "-Wall", "-Wextra", "-Wno-missing-field-initializers",
-             "-Werror", *(f"-I{tree.root / root}" for root in INCLUDE_ROOTS), "-x", "c++", "-"]
-    version = subprocess.run([compiler, "--version"], capture_output=True, check=True).stdout
-
-    def digest(header):
-        parts = [version, *map(str.encode, flags)]
-        parts += [p.encode() + tree.bytes[p] for p in tree.closure(header)]
-        return hashlib.sha256(b"\0".join(parts)).hexdigest()
+    source file shows to. Those that the compiler cache knows cost next to nothing."""
+    ccache = shutil.which("ccache")
+    command = [*([ccache] if ccache else []), os.environ.get("CXX", "g++"), "-std=c++20", "-c",
+               "-Wall", "-Wextra", "-Wno-missing-field-initializers", "-Werror",
+               *(f"-I{root or '.'}" for root in INCLUDE_ROOTS)]
+    environment = {**os.environ, "CCACHE_BASEDIR": str(tree.root)}
+    stubs = pathlib.Path("build/headers")  # of the root, as all that the cache sees
+    (tree.root / stubs).mkdir(parents=True, exist_ok=True)
 
     def compile_alone(header):
-        return subprocess.run([compiler, *flags], input=f'#include "{header}"\n', text=True,
-                              cwd=tree.root, capture_output=True, check=False)
+        stub = stubs / f"{header.replace('/', '.')}.cc"
+        (tree.root / stub).write_text(f'#include "{header}"\n')
+        return subprocess.run([*command, str(stub), "-o", str(stub.with_suffix(".o"))],
+                              cwd=tree.root, env=environment, text=True, capture_output=True,
+                              check=False)
 
-    known = set(json.loads(cache_file.read_text())) if cache_file.exists() else set()
     # What a source file includes before anything else is compiled alone where each source is
     # compiled by itself (tools/test --long); until then named-includes looks at it.
     first = {tree.includes(p)[0][2] for p in tree.cpp if p.endswith(".cc") and tree.includes(p)}
-    digests = {h: digest(h) for h in tree.headers
-               if h.endswith(".h") and (h not in first or room_of(h) == "include")}
-    stale = [h for h, d in digests.items() if d not in known]
-    good = set(digests.values()) & known
+    headers = [h for h in tree.headers
+               if h.endswith(".h") and (h not in first or room_of(h) == "include")]
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        for header, result in zip(stale, pool.map(compile_alone, stale)):
-            if result.returncode == 0:
-                good.add(digests[header])
-                continue
-            error = next((e for e in result.stderr.splitlines() if "error:" in e), result.stderr)
-            yield Finding(header, 1, "compiles-alone", error.strip(),
-                          "Include what the header uses")
-    cache_file.parent.mkdir(parents=True, exist_ok=True)
-    cache_file.write_text(json.dumps(sorted(good)))
-    print(f"{len(digests)} headers, {len(stale)} of them compiled now")
+        for header, result in zip(headers, pool.map(compile_alone, headers)):
+            if result.returncode != 0:
+                error = next((e for e in result.stderr.splitlines() if "error:" in e),
+                             result.stderr)
+                yield Finding(header, 1, "compiles-alone", error.strip(),
+                              "Include what the header uses")
+    print(f"{len(headers)} headers compiled alone")
 
 
 def run_rules(tree):
@@ -593,7 +585,6 @@ def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--root", default=pathlib.Path(__file__).resolve().parent.parent)
-    parser.add_argument("--cache", type=pathlib.Path, default="build/tidy_headers.json")
     parser.add_argument("--headers", action="store_true")
     parser.add_argument("--self-test", action="store_true")
     return parser.parse_args()
@@ -607,7 +598,7 @@ def main():
     tree = Tree(arguments.root)
     has_format = shutil.which("clang-format") is not None
     if arguments.headers:
-        findings = list(check_headers(tree, arguments.cache))
+        findings = list(check_headers(tree))
     else:
         findings = run_rules(tree) + (list(check_format(tree)) if has_format else [])
     for finding in sorted(findings, key=lambda f: (f.path, f.line)):

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""usage: tests/python/run.py --build DIR TEST_FILE [pytest arguments]
+"""usage: tests/python/run.py --build DIR [--patient] TEST_FILE [pytest arguments]
 
 Runs one file of the Python package's tests with an interpreter that has what it needs: this one, or
 Debian's. Exit status 77, ctest's "skipped", if there is none.
@@ -27,9 +27,12 @@ NEEDS = {"test_torch.py": ["pytest", "torch"], "test_handoff.py": ["pytest", "to
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--build", required=True, type=pathlib.Path)
+    parser.add_argument("--patient", action="store_true", help="lets others have the processor")
     parser.add_argument("file")
     parser.add_argument("rest", nargs="*")
     arguments = parser.parse_args()
+    if arguments.patient:
+        os.nice(10)
     modules = NEEDS.get(arguments.file, ["pytest", "numpy"])
     for python in (sys.executable, "/usr/bin/python3"):
         probe = subprocess.run([python, "-c", f"import {', '.join(modules)}"], check=False,
