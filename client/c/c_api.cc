@@ -163,6 +163,13 @@ uint64_t terrace_client_boot_id(const terrace_client* client) {
   return client == nullptr ? 0 : client->client->boot_id();
 }
 
+int terrace_client_is_bypassed(const terrace_client* client, uint64_t* request_count) {
+  if (request_count != nullptr) {
+    *request_count = client == nullptr ? 0 : client->client->bypassed_count();
+  }
+  return client != nullptr && client->client->is_bypassed() ? 1 : 0;
+}
+
 size_t terrace_client_last_error(const terrace_client* client, char* text, size_t text_bytes) {
   WriteText("", text, text_bytes);
   if (client == nullptr) return 0;

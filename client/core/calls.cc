@@ -14,6 +14,10 @@ constexpr Status kTooMany(StatusCode::kBusy, "pending_requests_max requests are 
 FinishedCall Calls::Call(CallSpec spec) {
   Request* request = Prepare(&spec);
   if (request == nullptr) return FinishedCall(kTooMany);
+  if (spec.is_bypassed) {
+    AnswerBypassed(*request);
+    return FinishedCall(requests_.table(), *request);
+  }
   requests_.table().MakePending(*request);
   const Status sent = connection_.Send(spec.connection, spec.message, spec.deadline_us);
   if (!sent.ok() && Withdraw(*request, spec.message.request_id)) return FinishedCall(sent);
@@ -37,6 +41,11 @@ Status Calls::Submit(CallSpec spec, AsyncSpec async) {
   request->is_async = true;
   request->user_data = async.user_data;
   request->callback = std::move(async.callback);
+  if (spec.is_bypassed) {
+    AnswerBypassed(*request);
+    requests_.End(*request);
+    return Status::Ok();
+  }
   requests_.table().MakePending(*request);
   const Status sent = connection_.Send(spec.connection, spec.message, spec.deadline_us);
   if (!sent.ok() && Withdraw(*request, spec.message.request_id)) {
@@ -60,6 +69,7 @@ Request* Calls::Prepare(CallSpec* spec) {
   spec->message.request_id = request->id;
   if (spec->asked.verb != protocol::Verb::kCommit) return request;
   request->commit = spec->commit;
+  if (spec->is_bypassed) return request;
   try {
     BuildCommit(*request, &spec->message);
   } catch (const std::bad_alloc&) {
@@ -67,6 +77,14 @@ Request* Calls::Prepare(CallSpec* spec) {
     throw;
   }
   return request;
+}
+
+void Calls::AnswerBypassed(Request& request) {
+  try {
+    bypass_.Answer(request);
+  } catch (const std::bad_alloc&) {
+    request.status = Status(StatusCode::kNoSpace, "no memory for the answer");
+  }
 }
 
 bool Calls::Withdraw(Request& request, uint64_t id) {

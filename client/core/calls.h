@@ -9,6 +9,7 @@
 #include <span>
 #include <utility>
 
+#include "client/core/bypass.h"
 #include "client/core/pending_requests.h"
 #include "client/core/reader.h"
 #include "client/core/replies.h"
@@ -28,6 +29,7 @@ struct CallSpec {
   Asked asked;
   std::shared_ptr<LeaseState> lease;  // see Request
   protocol::CommitRequest commit;     // Commit: flags and hints
+  bool is_bypassed = false;           // answered by Bypass: it is sent nowhere
 };
 
 // The end of a blocking request; gives its slot back when it goes.
@@ -62,8 +64,13 @@ struct AsyncSpec {
 
 class Calls {
  public:
-  Calls(Connection& connection, ReaderRole& role, Reader& reader, PendingRequests& requests)
-      : connection_(connection), role_(role), reader_(reader), requests_(requests) {}
+  Calls(Connection& connection, ReaderRole& role, Reader& reader, PendingRequests& requests,
+        Bypass& bypass)
+      : connection_(connection),
+        role_(role),
+        reader_(reader),
+        requests_(requests),
+        bypass_(bypass) {}
   Calls(const Calls&) = delete;
   Calls& operator=(const Calls&) = delete;
 
@@ -81,6 +88,7 @@ class Calls {
 
  private:
   Request* Prepare(CallSpec* spec);
+  void AnswerBypassed(Request& request);
   // Gives up a request that could not be sent. False if it has ended already.
   bool Withdraw(Request& request, uint64_t id);
   Status Await(const Awaited& awaited, uint64_t deadline_us);
@@ -89,6 +97,7 @@ class Calls {
   ReaderRole& role_;
   Reader& reader_;
   PendingRequests& requests_;
+  Bypass& bypass_;
 };
 
 }  // namespace terrace::client

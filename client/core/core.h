@@ -13,6 +13,7 @@
 #include <string_view>
 #include <thread>
 
+#include "client/core/bypass.h"
 #include "client/core/calls.h"
 #include "client/core/pending_requests.h"
 #include "client/core/reader.h"
@@ -40,6 +41,7 @@ class Core : public std::enable_shared_from_this<Core> {
   Calls& calls() { return calls_; }
   CompletionQueue& completions() { return requests_.completions(); }
   ArenaPins& pins() { return pins_; }
+  const Bypass& bypass() const { return bypass_; }
 
   // A cleared lease that keeps this Core. May throw std::bad_alloc.
   std::shared_ptr<LeaseState> NewLease();
@@ -60,7 +62,8 @@ class Core : public std::enable_shared_from_this<Core> {
   ArenaPins pins_{options_, connection_, role_};
   WorkOrders orders_{connection_, pins_};
   Reader reader_{options_, connection_, role_, {requests_, leases_, pins_, orders_}};
-  Calls calls_{connection_, role_, reader_, requests_};
+  Bypass bypass_{connection_, leases_};
+  Calls calls_{connection_, role_, reader_, requests_, bypass_};
   std::thread background_;
 };
 

@@ -79,7 +79,7 @@ Status LeaseState::PrepareRead() {
       TERRACE_RETURN_IF_ERROR(CheckSlot(*this, slots[index++], member));
     }
   }
-  TERRACE_RETURN_IF_ERROR(attachment->RetainSegments(slots, &segments));
+  if (!slots.empty()) TERRACE_RETURN_IF_ERROR(attachment->RetainSegments(slots, &segments));
   staying_count = block_count;
   const bool is_all_ready = std::all_of(spans.begin(), spans.end(), [](const auto& span) {
     return span.state == protocol::SpanState::kReady;
@@ -128,7 +128,7 @@ Status LeaseState::PrepareWrite() {
   is_copied_into.assign(size_t{next_slot}, 0);
   slots.clear();
   for (const SlotRef& ref : slot_refs) slots.push_back(ref.address);
-  TERRACE_RETURN_IF_ERROR(attachment->RetainSegments(slots, &segments));
+  if (!slots.empty()) TERRACE_RETURN_IF_ERROR(attachment->RetainSegments(slots, &segments));
   staying_count = block_count;
   return Status::Ok();
 }

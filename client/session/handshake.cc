@@ -93,6 +93,7 @@ bool Handshake::Connect(Refusal* refusal) {
 
 bool Handshake::Hello(Refusal* refusal) {
   protocol::HelloRequest request;
+  request.flags = protocol::kHelloNotices;
   request.pid = static_cast<uint32_t>(getpid());
   std::memcpy(request.client_name, options_.client_name.data(),
               std::min(options_.client_name.size(), sizeof(request.client_name) - 1));
@@ -129,6 +130,10 @@ bool Handshake::Hello(Refusal* refusal) {
                   refusal);
   }
   granted.boot_id = answer.prefix.boot_id;
+  if (fds_.size() == granted.reply.node_count + 2u) {
+    notices_ = std::move(fds_.back());
+    fds_.pop_back();
+  }
   granted.fds = std::move(fds_);
   std::string why;
   Result<std::shared_ptr<Attachment>> attachment = Attachment::Create(std::move(granted), &why);

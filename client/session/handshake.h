@@ -48,6 +48,8 @@ class Handshake {
 
   std::shared_ptr<Attachment> attachment() const { return attachment_; }
   GuardedFd TakeSocket() { return std::move(socket_); }
+  // Closed if the daemon has none.
+  const GuardedFd& notices() const { return notices_; }
   // With what the daemon sent beyond the last answer.
   FrameReader TakeReader() { return std::move(reader_); }
 
@@ -70,6 +72,7 @@ class Handshake {
   GuardedFd socket_;
   FrameReader reader_{protocol::kFrameBytesMax};
   std::vector<GuardedFd> fds_;
+  GuardedFd notices_;
   std::shared_ptr<Attachment> attachment_;
   uint64_t next_request_id_ = 1;
 };

@@ -14,8 +14,8 @@ static uint64_t CapacityBelow(const DomainOptions& options) {
 
 CacheDomain::CacheDomain(uint32_t domain_index_in_store, DomainOptions domain_options,
                          const StoreOptions& store_options, const StoreSeams& store_seams)
-    : domain_index(domain_index_in_store),
-      options(std::move(domain_options)),
+    : own_options_(std::move(domain_options)),
+      domain_index(domain_index_in_store),
       limits(store_options),
       seams(store_seams),
       slots({.segment_bytes = options.segment_bytes,
@@ -55,6 +55,46 @@ void CacheDomain::AddDevice() {
   // What the policy of other tiers costs to keep pays where places are many; here they are few.
   lower.push_back(
       {.tier = options.device.tier, .policy = MakeEvictionPolicy("lru", limits.blocks_max)});
+}
+
+void CopyTunable(const DomainOptions& from, DomainOptions* to) {
+  to->segments_guaranteed = from.segments_guaranteed;
+  to->segments_lent_max = from.segments_lent_max;
+  to->write_bytes_per_day = from.write_bytes_per_day;
+  to->scrub_bytes_per_second = from.scrub_bytes_per_second;
+  to->shared.is_storing = from.shared.is_storing;
+  to->shared.is_fetching = from.shared.is_fetching;
+  to->shared.is_storing_hits_only = from.shared.is_storing_hits_only;
+  to->shared.queue_bytes_max = from.shared.queue_bytes_max;
+  to->shared.seek_us = from.shared.seek_us;
+  to->device.hits_min = from.device.hits_min;
+}
+
+void CopyTunable(const StoreOptions& from, StoreOptions* to) {
+  to->segments_spare = from.segments_spare;
+  to->leases_per_session_max = from.leases_per_session_max;
+  to->lease_blocks_per_session_max = from.lease_blocks_per_session_max;
+  to->lease_blocks_max = from.lease_blocks_max;
+  to->pending_per_session_max = from.pending_per_session_max;
+  to->fenced_bytes_max = from.fenced_bytes_max;
+  to->admission_policy = from.admission_policy;
+  to->read_ahead_blocks = from.read_ahead_blocks;
+  to->default_deadline_us = from.default_deadline_us;
+  to->deadline_us_max = from.deadline_us_max;
+}
+
+void CacheDomain::Retune(const DomainOptions& tuned, const std::string& admission_before) {
+  const uint64_t budget_before = options.write_bytes_per_day;
+  CopyTunable(tuned, &own_options_);
+  if (admission_before == limits.admission_policy && budget_before == options.write_bytes_per_day) {
+    return;
+  }
+  const std::vector<std::byte> learned = admission->Learned();
+  admission = MakeAdmissionPolicy(
+      limits.admission_policy,
+      {.capacity_blocks = limits.blocks_max, .write_bytes_per_day = options.write_bytes_per_day});
+  TERRACE_CHECK(admission != nullptr, "admission_policy is one of AdmissionPolicyNames()");
+  if (admission_before == limits.admission_policy) (void)admission->StartFrom(learned);
 }
 
 bool CacheDomain::IsGivenToTier(ErasureMark* mark) const {

@@ -28,6 +28,7 @@
 #include "daemon/policy/day_window.h"
 #include "daemon/policy/eviction/policy.h"
 #include "daemon/policy/hit_meter.h"
+#include "terrace/protocol_admin.h"
 #include "tiers/arena/slot_allocator.h"
 
 namespace terrace {
@@ -39,6 +40,7 @@ class EraseCauseScope;
 class LeaseManager;
 class Lifecycle;
 class LowerCopies;
+class OperatorVerbs;
 class SegmentBroker;
 class SessionVerbs;
 class SharedWriter;
@@ -194,13 +196,18 @@ struct CacheDomain {
   TouchContext ContextOf(const protocol::Hints& hints) const;
 
   void AddDevice();
+  // `limits` have changed, and these options are from now on as they say, as far as CopyTunable
+  // says. An admission policy with another budget begins with what the last one has learned; one of
+  // another name begins anew.
+  void Retune(const DomainOptions& tuned, const std::string& admission_before);
   // Tells of a writer whose checksums were wrong.
   void NoteRefuted(const RefutedWriter& refuted);
 
-  // Constant after construction.
+  // Constant after construction, but for what can be tuned.
+  DomainOptions own_options_;
   const uint32_t domain_index;
-  const DomainOptions options;
-  const StoreOptions& limits;
+  const DomainOptions& options = own_options_;  // changed by Retune alone
+  const StoreOptions& limits;                   // by StoreRooms::Retune
   const StoreSeams seams;
 
   SlotAllocator slots;     // DramCopies; segments: SegmentBroker
@@ -240,6 +247,7 @@ struct CacheDomain {
   OwnedBy<LeaseManager, uint64_t>
       lease_charge;  // blocks in leases, and what leases weigh themselves
   OwnedBy<SessionVerbs, uint32_t> session_count;
+  OwnedBy<OperatorVerbs, protocol::ServingMode> serving{protocol::ServingMode::kServing};
   DomainCounters counters;
   std::vector<RefutedWriter> refuted_writers;  // NoteRefuted; kRefutedWritersMax at most
 };

@@ -62,6 +62,10 @@ struct DomainOptions {
   DeviceUse device;
 };
 
+// What may change while the domain is served: these values of `from` become those of `to`. Whoever
+// uses them reads them when it does.
+void CopyTunable(const DomainOptions& from, DomainOptions* to);
+
 // A session whose bytes did not match the checksums it had given.
 struct RefutedWriter {
   SessionId session = 0;
@@ -100,6 +104,9 @@ struct StoreOptions {
   // may only take note.
   std::function<void(uint32_t domain_index, const RefutedWriter& writer)> on_refuted;
 };
+
+// Likewise, but for its domains and what is per session (SessionRegister::SetLimits).
+void CopyTunable(const StoreOptions& from, StoreOptions* to);
 
 struct SessionOptions {
   SessionId id = 0;

@@ -12,6 +12,7 @@
 #include "daemon/block/session_quota.h"
 #include "daemon/block/store_listener.h"
 #include "daemon/policy/histogram.h"
+#include "terrace/protocol_admin.h"
 #include "terrace/protocol_device.h"
 #include "terrace/protocol_introspection.h"
 #include "terrace/space.h"
@@ -52,6 +53,7 @@ struct DomainCounters {
   uint64_t read_ahead_blocks = 0, read_ahead_used = 0;  // promoted unasked; asked for since
   uint64_t demotions = 0, demotions_failed = 0;
   uint64_t device_blocks_served = 0;
+  uint64_t requests_unserved = 0;  // while the domain was drained or bypassed
 };
 static_assert(std::is_trivially_copyable_v<DomainCounters>);
 
@@ -74,6 +76,7 @@ struct DomainFigures : DomainCounters {
   protocol::HitRateCounts hits;
   ReuseDistances reuse_distances;
   SessionRefusals sessions_refused{};
+  protocol::ServingMode serving = protocol::ServingMode::kServing;
   uint64_t acquire_blocks_hit() const { return BlocksHit(hits); }
   static uint64_t BlocksHit(const protocol::HitRateCounts& hits) {
     uint64_t sum = 0;

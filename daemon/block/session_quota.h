@@ -48,6 +48,11 @@ class SessionQuota {
   // `*is_extra`, for Give: it is one of the operators' own.
   Error Take(const Owner& owner, bool* is_extra);
   void Give(const Owner& owner, bool is_extra);
+  // From now on; sessions_max stays. Who has more keeps them.
+  void SetLimits(const SessionLimits& limits) {
+    limits_.sessions_per_uid_max = limits.sessions_per_uid_max;
+    limits_.sessions_per_process_max = limits.sessions_per_process_max;
+  }
   // How often Take said no to somebody of the domain, by SessionRefusal.
   const SessionRefusals& refused(uint32_t domain_index) const { return refused_[domain_index]; }
 
@@ -60,7 +65,7 @@ class SessionQuota {
     ++refused_[owner.domain_index][static_cast<size_t>(refusal)];
   }
 
-  const SessionLimits limits_;
+  SessionLimits limits_;
   std::vector<uint32_t> in_domain_;
   std::vector<SessionRefusals> refused_;
   std::unordered_map<uint64_t, uint32_t> of_uid_;  // looked up only, never walked

@@ -59,6 +59,7 @@ class SessionRegister {
     by_id_.emplace(options.id, *index);
     return {};
   }
+  void SetLimits(const SessionLimits& limits) { quota_.SetLimits(limits); }
   const SessionRefusals& refused(uint32_t domain_index) const {
     return quota_.refused(domain_index);
   }

@@ -155,6 +155,8 @@ struct DaemonConfig {
   uint32_t sessions_max = 1024;
   uint32_t sessions_per_uid_max = 0;      // 0 before ResolveConfig: three quarters of sessions_max
   uint32_t sessions_per_process_max = 0;  // 0 before ResolveConfig: a quarter of sessions_max
+  // Who may rule over the daemon, beside root and the user that it runs as. Absent: nobody.
+  std::optional<std::vector<uint32_t>> admin_uids;
   uint32_t groups_max = 256;
   uint32_t blocks_max = 1 << 22;
   uint32_t leases_per_session_max = 4096;

@@ -49,6 +49,12 @@ struct ChoiceField {
   size_t (*get)(const Section& section);
 };
 
+// What a change of a key's value takes.
+enum class KeyChange : uint8_t {
+  kRestart,
+  kLive,  // a reload; whoever uses the value reads it anew, or is told (Shell, on_config)
+};
+
 template <typename Section>
 struct ConfigKey {
   std::string_view name;
@@ -56,6 +62,7 @@ struct ConfigKey {
                IdsField<Section>, TextsField<Section>, ChoiceField<Section>>
       field;
   std::string_view meaning;
+  KeyChange change = KeyChange::kRestart;
 };
 
 std::span<const ConfigKey<DaemonConfig>> DaemonKeys();

@@ -322,6 +322,31 @@ std::string PrintSection(const Section& section, std::span<const ConfigKey<Secti
   return text;
 }
 
+// visit(section's name, section of `config`, section of `other`, its keys) of each. Domains are
+// those that have one name in both.
+template <typename Config, typename Visit>
+void ForEachSection(Config& config, const DaemonConfig& other, const Visit& visit) {
+  visit(std::string("daemon"), config, other, DaemonKeys());
+  visit(std::string("nvme"), config.nvme, other.nvme, NvmeKeys());
+  visit(std::string("hbm"), config.hbm, other.hbm, HbmKeys());
+  visit(std::string("redis"), config.redis, other.redis, RedisKeys());
+  visit(std::string("kv_events"), config.kv_events, other.kv_events, KvEventsKeys());
+  visit(std::string("metrics"), config.metrics, other.metrics, MetricsKeys());
+  for (auto& domain : config.domains) {
+    const auto same = std::ranges::find(other.domains, domain.name, &DomainConfig::name);
+    if (same != other.domains.end()) visit("domain." + domain.name, domain, *same, DomainKeys());
+  }
+}
+
+// A field's value into another configuration's.
+template <typename Section>
+struct Copy {
+  const Section& from;
+  Section& to;
+  void operator()(const auto& field) const { to.*field.member = from.*field.member; }
+  void operator()(const ChoiceField<Section>& field) const { field.set(to, field.get(from)); }
+};
+
 }  // namespace
 
 Result<uint64_t> ParseBytes(std::string_view text) {
@@ -364,12 +389,12 @@ Status ParseConfig(std::string_view toml_text, const std::string& origin, Daemon
   return Status::Ok();
 }
 
-Status ReadConfigFile(const std::string& path, DaemonConfig* config, std::string* why) {
+Status ReadConfigText(const std::string& path, std::string* text, std::string* why) {
   constexpr size_t kFileBytesMax = kMiB;
   errno = 0;
   std::ifstream file(path, std::ios::binary);
-  std::string text(kFileBytesMax + 1, '\0');
-  if (file) file.read(text.data(), static_cast<std::streamsize>(text.size()));
+  text->assign(kFileBytesMax + 1, '\0');
+  if (file) file.read(text->data(), static_cast<std::streamsize>(text->size()));
   if (!file.is_open() || file.bad() || (file.gcount() == 0 && errno != 0)) {
     const int error = errno;
     *why = "configuration file " + path + ": cannot read it: " + std::strerror(error) +
@@ -377,11 +402,17 @@ Status ReadConfigFile(const std::string& path, DaemonConfig* config, std::string
     return Status(error == ENOENT ? StatusCode::kNotFound : StatusCode::kIo,
                   "the configuration file cannot be read", error);
   }
-  text.resize(static_cast<size_t>(file.gcount()));
-  if (text.size() > kFileBytesMax) {
+  text->resize(static_cast<size_t>(file.gcount()));
+  if (text->size() > kFileBytesMax) {
     return Refuse(why, "configuration file " + path + " is larger than " +
                            FormatBytes(kFileBytesMax) + ": this is no configuration");
   }
+  return Status::Ok();
+}
+
+Status ReadConfigFile(const std::string& path, DaemonConfig* config, std::string* why) {
+  std::string text;
+  TERRACE_RETURN_IF_ERROR(ReadConfigText(path, &text, why));
   return ParseConfig(text, path, config, why);
 }
 
@@ -408,6 +439,61 @@ std::vector<std::string> ConfigKeyNames() {
   for (const auto& key : MetricsKeys()) names.push_back("metrics." + std::string(key.name));
   for (const auto& key : DomainKeys()) names.push_back("domain." + std::string(key.name));
   return names;
+}
+
+std::vector<ConfigEntry> ConfigEntries(const DaemonConfig& config) {
+  std::vector<ConfigEntry> entries;
+  ForEachSection(config, config,
+                 [&]<typename Section>(const std::string& name, const Section& section,
+                                       const Section&, std::span<const ConfigKey<Section>> keys) {
+                   for (const ConfigKey<Section>& key : keys) {
+                     entries.push_back({.key = name + "." + std::string(key.name),
+                                        .value = std::visit(Print<Section>{section}, key.field),
+                                        .meaning = key.meaning,
+                                        .is_live = key.change == KeyChange::kLive});
+                   }
+                 });
+  return entries;
+}
+
+Status CopyLive(const DaemonConfig& from, std::string_view wanted, DaemonConfig* to) {
+  bool is_found = wanted.empty();
+  ForEachSection(
+      *to, from,
+      [&]<typename Section>(const std::string& name, Section& section, const Section& other,
+                            std::span<const ConfigKey<Section>> keys) {
+        for (const ConfigKey<Section>& key : keys) {
+          const bool is_meant = wanted.empty() || wanted == name + "." + std::string(key.name);
+          if (!is_meant || key.change != KeyChange::kLive) continue;
+          std::visit(Copy<Section>{other, section}, key.field);
+          is_found = true;
+        }
+      });
+  return is_found ? Status::Ok() : Status(StatusCode::kNotFound, "no such live key");
+}
+
+std::map<std::string, uint32_t> ConfigLines(std::string_view toml_text) {
+  std::map<std::string, uint32_t> lines;
+  const auto add = [&lines](const std::string& section, const toml::table& table) {
+    for (const auto& [name, node] : table) {
+      lines[section + "." + std::string(name.str())] = node.source().begin.line;
+    }
+  };
+  try {
+    const toml::table root = toml::parse(toml_text);
+    for (const auto& [name, node] : root) {
+      if (const toml::table* const table = node.as_table()) add(std::string(name.str()), *table);
+      const toml::array* const domains = node.as_array();
+      for (size_t i = 0; domains != nullptr && i < domains->size(); ++i) {
+        const toml::table* const table = (*domains)[i].as_table();
+        if (table == nullptr) continue;
+        add("domain." + (*table)["name"].value_or(std::string()), *table);
+      }
+    }
+  } catch (const toml::parse_error&) {
+    lines.clear();
+  }
+  return lines;
 }
 
 }  // namespace terrace

@@ -1,10 +1,11 @@
 // Configuration as text: TOML read into the values, and printed from them. A key that is not known
 // is refused, never ignored.
 //
-// THREADING: any thread. ReadConfigFile blocks.
+// THREADING: any thread. ReadConfigText and ReadConfigFile block.
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -17,11 +18,28 @@ namespace terrace {
 // Reads TOML text; `origin` names it in refusals. kInvalid with one sentence in `*why`.
 Status ParseConfig(std::string_view toml_text, const std::string& origin, DaemonConfig* config,
                    std::string* why);
-// The same for a file. kNotFound, kIo or kInvalid.
+// A file's text, for ParseConfig. kNotFound, kIo, or kInvalid if it is too long.
+Status ReadConfigText(const std::string& path, std::string* text, std::string* why);
+// Both in one.
 Status ReadConfigFile(const std::string& path, DaemonConfig* config, std::string* why);
 
 // The configuration as TOML that ParseConfig reads back, each key under its one-line meaning.
 std::string PrintConfig(const DaemonConfig& config);
+
+// One key as it is set, for who asks about it.
+struct ConfigEntry {
+  std::string key;    // "nvme.admission", "domain.chat.allow_uids"
+  std::string value;  // as TOML; empty: not set
+  std::string_view meaning;
+  bool is_live = false;  // KeyChange::kLive
+};
+// Every key there is; of each domain its own, by its name.
+std::vector<ConfigEntry> ConfigEntries(const DaemonConfig& config);
+// The values of live keys; domains of one name in both. Of `key` alone, if it is not empty: then
+// kNotFound if there is no such live key.
+Status CopyLive(const DaemonConfig& from, std::string_view key, DaemonConfig* to);
+// The line at which each key of ConfigEntries stands in a text that ParseConfig takes.
+std::map<std::string, uint32_t> ConfigLines(std::string_view toml_text);
 
 // "daemon.log_level", …, "nvme.paths", …, "redis.endpoints", …, "domain.name", …: every key there
 // is.

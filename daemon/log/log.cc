@@ -4,6 +4,8 @@
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
 
+#include <array>
+#include <atomic>
 #include <cstdio>
 #include <memory>
 #include <utility>
@@ -11,11 +13,17 @@
 namespace terrace {
 namespace {
 
-// Set by StartLog before other threads exist.
-struct LogState {
+// One a format, so that a line which is queued keeps the pattern it was made for.
+struct FormattedLog {
   LogFormat format = LogFormat::kText;
-  std::shared_ptr<spdlog::details::thread_pool> pool;
   std::shared_ptr<spdlog::async_logger> logger;
+};
+
+// Set by StartLog before other threads exist, and `active` by SetLog, too.
+struct LogState {
+  std::shared_ptr<spdlog::details::thread_pool> pool;
+  std::array<FormattedLog, 2> logs;  // by LogFormat
+  std::atomic<const FormattedLog*> active = nullptr;
 };
 LogState& State() {
   static LogState state;
@@ -81,28 +89,39 @@ std::string Line(LogFormat format, std::string_view event, std::initializer_list
 
 void StartLog(const LogOptions& options) {
   LogState& state = State();
-  state.format = options.format;
   state.pool = std::make_shared<spdlog::details::thread_pool>(options.queue_lines_max, 1);
-  state.logger = std::make_shared<spdlog::async_logger>(
-      "terraced", std::make_shared<spdlog::sinks::stderr_sink_mt>(), state.pool,
-      spdlog::async_overflow_policy::overrun_oldest);
-  state.logger->set_level(LevelOf(options.level));
-  state.logger->flush_on(spdlog::level::info);
-  state.logger->set_pattern(options.format == LogFormat::kJson
+  for (const LogFormat format : {LogFormat::kText, LogFormat::kJson}) {
+    FormattedLog& log = state.logs[static_cast<size_t>(format)];
+    log.format = format;
+    log.logger = std::make_shared<spdlog::async_logger>(
+        "terraced", std::make_shared<spdlog::sinks::stderr_sink_mt>(), state.pool,
+        spdlog::async_overflow_policy::overrun_oldest);
+    log.logger->flush_on(spdlog::level::info);
+    log.logger->set_pattern(format == LogFormat::kJson
                                 ? R"({"time":"%Y-%m-%dT%H:%M:%S.%e%z","level":"%l",%v})"
                                 : "time=%Y-%m-%dT%H:%M:%S.%e%z level=%l %v");
+  }
+  SetLog(options.level, options.format);
+}
+
+void SetLog(LogLevel level, LogFormat format) {
+  LogState& state = State();
+  if (state.pool == nullptr) return;
+  for (FormattedLog& log : state.logs) log.logger->set_level(LevelOf(level));
+  state.active = &state.logs[static_cast<size_t>(format)];
 }
 
 void StopLog() {
   LogState& state = State();
   state.pool.reset();  // joins after the queue is written
-  state.logger.reset();
+  state.active = nullptr;
+  state.logs = {};
 }
 
 void Log(LogLevel level, std::string_view event, std::initializer_list<LogField> fields) {
-  const LogState& state = State();
-  if (state.logger == nullptr || !state.logger->should_log(LevelOf(level))) return;
-  state.logger->log(LevelOf(level), "{}", Line(state.format, event, fields));
+  const FormattedLog* const log = State().active.load();
+  if (log == nullptr || !log->logger->should_log(LevelOf(level))) return;
+  log->logger->log(LevelOf(level), "{}", Line(log->format, event, fields));
 }
 
 uint64_t DroppedLogLines() {

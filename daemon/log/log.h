@@ -37,6 +37,8 @@ struct LogOptions {
 
 // Starts the log thread. Once, before the first event that matters; earlier ones are lost.
 void StartLog(const LogOptions& options);
+// From now on; lines that are queued are written as they were meant.
+void SetLog(LogLevel level, LogFormat format);
 // Writes what is queued and ends the log thread.
 void StopLog();
 

@@ -298,6 +298,19 @@ RequestOutcome KeyRequests::Finish(const RequestContext& context) {
   return RequestOutcome::kReply;
 }
 
+RequestOutcome KeyRequests::AnswerMiss(const RequestContext& context, std::string_view no_room) {
+  if (frame_.verb == Verb::kReserve) {
+    if (keys_.key_count > kResultsKept) {
+      return frame_.Fail(context, {StatusCode::kNoSpace, std::string(no_room)});
+    }
+    constexpr protocol::ReservedKey kNoRoom{.status = static_cast<uint8_t>(StatusCode::kNoSpace)};
+    reserve_.reply.key_count = keys_.key_count;
+    reserve_.reply.member_mask = keys_.member_mask;
+    reserve_.keys.assign(keys_.key_count, kNoRoom);
+  }
+  return Finish(context);
+}
+
 RequestOutcome KeyRequests::FinishErasing(const RequestContext& context, Store& store) {
   is_through_ = true;
   const Status durable = store.operators().AwaitErasures(context.session, frame_.id);

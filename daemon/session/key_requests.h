@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string_view>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -39,6 +40,8 @@ class KeyRequests {
   RequestOutcome Begin(const RequestContext& context, size_t offset_bytes);
   RequestOutcome Step(const RequestContext& context, Store& store, uint32_t* budget_blocks);
   void Restart();
+  // Without a step: see Request::AnswerMiss.
+  RequestOutcome AnswerMiss(const RequestContext& context, std::string_view no_room);
 
   size_t result_bytes() const;
   bool is_small() const;

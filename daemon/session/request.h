@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "daemon/log/trace_recorder.h"
 #include "daemon/session/client_requests.h"
@@ -49,6 +50,11 @@ class Request {
   // Answers without asking the store: a refusal, or kOk and a document.
   void Answer(const RequestContext& context, Status status, std::string text) {
     frame_.Answer(context, status, std::move(text));
+  }
+  // Likewise: nothing is there, or there is no room for any key; of more keys than a turn fills in
+  // `no_room` says so. REQUIRES: a request of VerbRow::takes_new that has not been stepped.
+  Outcome AnswerMiss(const RequestContext& context, std::string_view no_room) {
+    return keys_.AnswerMiss(context, no_room);
   }
 
   // Forgets the message. False if a long one has left it more memory than is worth keeping.

@@ -89,7 +89,17 @@ struct SessionTable::Session {
 
 SessionTable::SessionTable(SessionTableOptions options, Transport& transport,
                            StatsSource stats_source)
-    : options_(std::move(options)), stats_source_(std::move(stats_source)), transport_(transport) {
+    : options_(std::move(options)),
+      stats_source_(std::move(stats_source)),
+      transport_(transport),
+      admin_([this](SessionId id, Verb verb, uint64_t request_id, const Error& error,
+                    const std::string& document) {
+        Session* const session = Find(id);
+        if (session == nullptr || session->is_closed) return;
+        session->EndPending(request_id);
+        const std::string text = error.ok() ? document : error.sentence();
+        AddNews(*session, verb, request_id, error.status(), std::as_bytes(std::span(text)));
+      }) {
   TERRACE_CHECK(options_.boot_id != 0, "clients read boot id 0 as no daemon");
 }
 
@@ -251,6 +261,10 @@ Request::Outcome SessionTable::BeginRequest(Session& session, Message message) {
                                 " is that of a pending request; choose ids that differ"});
   }
   if (outcome != Request::Outcome::kMore) return outcome;
+  if (const auto answered =
+          admin_.Answer(session.peer, session.context, *store_, request, &session.pending)) {
+    return *answered;
+  }
   if (verb == Verb::kStats) {
     request.Answer(session.context, Status::Ok(), stats_source_(session.peer.domain_index));
     return Request::Outcome::kReply;
@@ -289,7 +303,9 @@ Request::Outcome SessionTable::Hello(Session& session, const MessageBody& body) 
   session.is_open = true;
   std::erase(strangers_, id);
   session.client_name = Printable(hello.client_name);
-  session.attach = Transport::Attach::kArenaAndLife;
+  session.attach = (hello.flags & protocol::kHelloNotices) != 0
+                       ? Transport::Attach::kArenaLifeAndNotices
+                       : Transport::Attach::kArenaAndLife;
   const SessionDomain& domain = options_.domains[session.peer.domain_index];
   protocol::HelloReply reply{
       .session_id = id,

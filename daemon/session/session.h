@@ -19,6 +19,8 @@
 #include <unordered_map>
 #include <vector>
 
+#include "daemon/session/admin_verbs.h"
+#include "daemon/session/peer_identity.h"
 #include "daemon/session/request.h"
 #include "daemon/session/transport.h"
 #include "daemon/store/store.h"
@@ -45,13 +47,6 @@ struct SessionTableOptions {
   uint32_t pending_per_session_max = 1024;
   uint64_t output_bytes_max = 32 * kMiB;    // unsent, one session
   uint64_t buffers_bytes_max = 512 * kMiB;  // begun messages, answers, unsent bytes; all sessions
-};
-
-// Who connected, as the kernel says.
-struct PeerIdentity {
-  uint32_t domain_index = 0;
-  uint32_t uid = 0;
-  uint32_t pid = 0;  // 0: of a PID namespace that is not ours to see
 };
 
 // A row of `terrace status`.
@@ -97,6 +92,13 @@ class SessionTable : public StoreListener {
         erased;
   };
   void SetFsck(FsckHooks hooks) { fsck_ = std::move(hooks); }
+  // pending_per_session_max, output_bytes_max and buffers_bytes_max, from now on.
+  void SetLimits(const SessionTableOptions& limits) {
+    options_.pending_per_session_max = limits.pending_per_session_max;
+    options_.output_bytes_max = limits.output_bytes_max;
+    options_.buffers_bytes_max = limits.buffers_bytes_max;
+  }
+  void SetAdmin(AdminVerbs::Hooks hooks) { admin_.SetHooks(std::move(hooks)); }
 
   // ---- from the transport ----
   // Above strangers_max the oldest of the user with the most makes room. REQUIRES: `session` is
@@ -166,12 +168,13 @@ class SessionTable : public StoreListener {
   bool IsOverBuffered() const;
   void CloseHeaviest(Session& speaker);
 
-  const SessionTableOptions options_;
+  SessionTableOptions options_;
   const StatsSource stats_source_;
   Transport& transport_;
   Store* store_ = nullptr;
   TraceHooks trace_;
   FsckHooks fsck_;
+  AdminVerbs admin_;
 
   std::unordered_map<SessionId, std::unique_ptr<Session>> sessions_;
   std::vector<SessionId> strangers_;        // have not said Hello yet; in the order they came

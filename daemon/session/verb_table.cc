@@ -2,6 +2,7 @@
 
 #include <iterator>
 
+#include "terrace/protocol_admin.h"
 #include "terrace/protocol_device.h"
 #include "terrace/protocol_introspection.h"
 #include "terrace/protocol_join.h"
@@ -20,6 +21,33 @@ template <typename Head>
 constexpr size_t kHead = sizeof(Head);
 constexpr size_t kKeysHead = sizeof(protocol::KeysRequest);
 
+template <typename Head>
+Head HeadOf(const MessageBody& body) {
+  Head head;
+  (void)body.Read(0, &head);
+  return head;
+}
+
+// Of all blocks of a group, or of the domain.
+bool RulesByEvict(const MessageBody& body) {
+  const auto keys = HeadOf<protocol::KeysRequest>(body);
+  return keys.key_count == 0 && (keys.flags & protocol::kEvictDryRun) == 0;
+}
+// For good.
+bool RulesByPin(const MessageBody& body) {
+  const auto keys = HeadOf<protocol::KeysRequest>(body);
+  return keys.hints.ttl_s == 0 && (keys.flags & protocol::kPinClear) == 0;
+}
+bool RulesByTraceRecord(const MessageBody& body) {
+  return HeadOf<protocol::TraceRecordRequest>(body).action != protocol::TraceAction::kStatus;
+}
+bool RulesByFsck(const MessageBody& body) {
+  return (HeadOf<protocol::FsckRequest>(body).flags & protocol::kFsckRepair) != 0;
+}
+bool RulesByDrain(const MessageBody& body) {
+  return HeadOf<protocol::DrainRequest>(body).action != protocol::DrainAction::kStatus;
+}
+
 constexpr VerbRow kRows[] = {
     {.verb = Verb::kHello,
      .name = "Hello",
@@ -37,7 +65,8 @@ constexpr VerbRow kRows[] = {
      .head_bytes = kKeysHead,
      .has_tail = true,
      .reply_bytes = kHead<protocol::MatchReply>,
-     .key_flags = kFlat},
+     .key_flags = kFlat,
+     .takes_new = true},
     {.verb = Verb::kAcquire,
      .name = "Acquire",
      .worker = VerbWorker::kKeys,
@@ -46,6 +75,7 @@ constexpr VerbRow kRows[] = {
      .reply_bytes = kHead<protocol::AcquireReply>,
      .key_flags = kAcquireFlags,
      .has_news = true,
+     .takes_new = true,
      .timed_as = TimedVerb::kAcquire},
     {.verb = Verb::kPrefetch,
      .name = "Prefetch",
@@ -54,7 +84,8 @@ constexpr VerbRow kRows[] = {
      .has_tail = true,
      .reply_bytes = kHead<protocol::MatchReply>,
      .key_flags = kFlat,
-     .has_news = true},
+     .has_news = true,
+     .takes_new = true},
     {.verb = Verb::kJoin,
      .name = "Join",
      .worker = VerbWorker::kLeases,
@@ -82,6 +113,7 @@ constexpr VerbRow kRows[] = {
      .has_tail = true,
      .reply_bytes = kHead<protocol::ReserveReply>,
      .key_flags = kFlat | protocol::kReserveHasEvents,
+     .takes_new = true,
      .timed_as = TimedVerb::kReserve},
     {.verb = Verb::kCommit,
      .name = "Commit",
@@ -112,16 +144,20 @@ constexpr VerbRow kRows[] = {
      .has_news = true},
     {.verb = Verb::kEvict,
      .name = "Evict",
-     .role = VerbRole::kOperator,
+     .role = VerbRole::kAdmin,
      .worker = VerbWorker::kKeys,
+     .rules = RulesByEvict,
+     .is_open_unless_named = true,
      .head_bytes = kKeysHead,
      .has_tail = true,
      .reply_bytes = kHead<protocol::EvictReply>,
      .key_flags = kEvictFlags},
     {.verb = Verb::kPin,
      .name = "Pin",
-     .role = VerbRole::kOperator,
+     .role = VerbRole::kAdmin,
      .worker = VerbWorker::kKeys,
+     .rules = RulesByPin,
+     .is_open_unless_named = true,
      .head_bytes = kKeysHead,
      .has_tail = true,
      .reply_bytes = kHead<protocol::PinReply>,
@@ -163,12 +199,14 @@ constexpr VerbRow kRows[] = {
      .reply_bytes = kHead<protocol::ExplainReply>},
     {.verb = protocol::kVerbTraceRecord,
      .name = "TraceRecord",
-     .role = VerbRole::kOperator,
+     .role = VerbRole::kAdmin,
+     .rules = RulesByTraceRecord,
      .head_bytes = kHead<protocol::TraceRecordRequest>,
      .reply_bytes = kHead<protocol::TraceRecordReply>},
     {.verb = protocol::kVerbFsck,
      .name = "Fsck",
-     .role = VerbRole::kOperator,
+     .role = VerbRole::kAdmin,
+     .rules = RulesByFsck,
      .head_bytes = kHead<protocol::FsckRequest>},
     {.verb = protocol::kVerbDeviceAttach,
      .name = "DeviceAttach",
@@ -187,6 +225,19 @@ constexpr VerbRow kRows[] = {
      .name = "DeviceReport",
      .worker = VerbWorker::kClient,
      .head_bytes = kHead<protocol::DeviceReport>},
+    {.verb = protocol::kVerbDrain,
+     .name = "Drain",
+     .role = VerbRole::kAdmin,
+     .rules = RulesByDrain,
+     .head_bytes = kHead<protocol::DrainRequest>,
+     .reply_bytes = kHead<protocol::DrainReply>},
+    {.verb = protocol::kVerbConfig,
+     .name = "Config",
+     .role = VerbRole::kAdmin,
+     .head_bytes = kHead<protocol::ConfigRequest>,
+     .has_tail = true,
+     .message_blocks = protocol::kBlocksPerTurnMax,
+     .has_news = true},
 };
 static_assert(std::size(kRows) == static_cast<size_t>(protocol::kVerbLast));
 
@@ -205,6 +256,10 @@ std::span<const VerbRow> VerbTable() { return kRows; }
 const VerbRow* FindVerb(Verb verb) {
   const auto index = static_cast<size_t>(verb) - 1;
   return index < std::size(kRows) ? &kRows[index] : nullptr;
+}
+
+bool IsForAdmins(const VerbRow& row, const MessageBody& body) {
+  return row.role == VerbRole::kAdmin && (row.rules == nullptr || row.rules(body));
 }
 
 std::string_view VerbName(Verb verb) {

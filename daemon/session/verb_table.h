@@ -10,13 +10,15 @@
 #include <string_view>
 
 #include "daemon/block/domain_stats.h"
+#include "daemon/session/frame_codec.h"
 #include "terrace/protocol.h"
 
 namespace terrace {
 
 enum class VerbRole : uint8_t {
   kEngine,    // what serving a prompt takes
-  kOperator,  // looking at the cache, and ruling over it
+  kOperator,  // looking at the cache, and at single blocks
+  kAdmin,     // ruling over what others have: for admins alone, as far as VerbRow::rules says
 };
 
 // Who works a request off.
@@ -33,6 +35,11 @@ struct VerbRow {
   std::string_view name;
   VerbRole role = VerbRole::kEngine;
   VerbWorker worker = VerbWorker::kTable;
+  // Of kAdmin: whether this request rules, or only looks, or concerns its own blocks. Null: any
+  // does. REQUIRES: the body is as long as the row says.
+  bool (*rules)(const MessageBody& body) = nullptr;
+  // Of kAdmin: everybody may where the configuration names no admins, as before there were any.
+  bool is_open_unless_named = false;
   size_t head_bytes = 0;  // what a request's body begins with
   bool has_tail = false;  // more may follow; else the head is all of it
   // What an answer of kOk begins with, behind ReplyPrefix; 0: arrays, text, nothing, or one of two.
@@ -41,6 +48,7 @@ struct VerbRow {
   uint32_t message_blocks = 16;
   uint32_t key_flags = 0;             // that a request about keys may have
   bool has_news = false;              // news may follow the reply under the same request id
+  bool takes_new = false;             // a domain that is drained or bypassed does not serve it
   std::optional<TimedVerb> timed_as;  // for metrics
 };
 
@@ -48,6 +56,8 @@ struct VerbRow {
 std::span<const VerbRow> VerbTable();
 // Null: none that a client sends.
 const VerbRow* FindVerb(protocol::Verb verb);
+// Whether the request is for admins alone. REQUIRES: as VerbRow::rules.
+bool IsForAdmins(const VerbRow& row, const MessageBody& body);
 std::string_view VerbName(protocol::Verb verb);
 
 }  // namespace terrace

@@ -12,10 +12,11 @@
 #include "daemon/config/config_text.h"
 #include "daemon/handover/memory_keeper.h"
 #include "daemon/log/log.h"
-#include "daemon/shell/domain_redis.h"
+#include "daemon/shell/live_config.h"
 #include "daemon/shell/process_guard.h"
 #include "daemon/shell/shell.h"
 #include "src/build_version.h"
+#include "terrace/error.h"
 
 namespace terrace {
 namespace {
@@ -25,8 +26,7 @@ constexpr int kExitStart = 1;
 constexpr int kExitUsage = 2;
 
 struct CommandLine {
-  std::string config_path;
-  ConfigOverrides overrides;
+  ConfigSource source;
   bool is_check = false;
   bool is_print = false;
   bool is_keeper = false;
@@ -39,25 +39,23 @@ int Refuse(const std::string& why, int exit_code) {
 }
 
 // kExitOk with `config` resolved, or the exit code after a sentence on standard error.
-int LoadConfig(const CommandLine& command, DaemonConfig* config) {
+int ReadConfig(ConfigSource* source, DaemonConfig* config) {
   std::string why;
-  if (!command.config_path.empty() && !ReadConfigFile(command.config_path, config, &why).ok()) {
+  if (!source->path.empty() && !ReadConfigText(source->path, &source->text, &why).ok()) {
     return Refuse(why, kExitUsage);
   }
-  if (!ResolveConfig(command.overrides, ConfigEnvironment::OfProcess(), config, &why).ok()) {
-    return Refuse(why, kExitUsage);
-  }
-  return CheckRedis(config->redis, &why).ok() ? kExitOk : Refuse(why, kExitUsage);
+  const Error loaded = LoadConfig(*source, config);
+  return loaded.ok() ? kExitOk : Refuse(loaded.sentence(), kExitUsage);
 }
 
-int Serve(const DaemonConfig& config) {
+int Serve(const DaemonConfig& config, const ConfigSource& source) {
   std::signal(SIGPIPE, SIG_IGN);
   StartLog({.level = config.log_level,
             .format = config.log_format,
             .queue_lines_max = config.log_queue_lines_max});
   int exit_code = kExitOk;
   {
-    Shell shell(config);
+    Shell shell(config, source);
     std::string why;
     if (shell.Start(&why).ok()) {
       if (!shell.Run()) {
@@ -83,12 +81,12 @@ int Keep(const std::string& socket_path) {
 int Main(int argc, char** argv) {
   CLI::App app("The Terrace KV cache daemon.", "terraced");
   CommandLine command;
-  app.add_option("--config", command.config_path, "TOML configuration file");
-  app.add_option("--socket", command.overrides.socket_path,
+  app.add_option("--config", command.source.path, "TOML configuration file");
+  app.add_option("--socket", command.source.overrides.socket_path,
                  "socket of the only domain; with --keeper, of the keeper");
   app.add_flag("--keeper", command.is_keeper,
                "hold a daemon's memory across its restarts and crashes, at --socket; nothing else");
-  app.add_option("--dram-bytes", command.overrides.dram_bytes,
+  app.add_option("--dram-bytes", command.source.overrides.dram_bytes,
                  "shared memory over all domains, such as 8GiB");
   app.add_flag("--allow-core-dumps", command.allows_core_dumps,
                "for debugging: a core holds every tenant's bytes and secrets");
@@ -104,15 +102,18 @@ int Main(int argc, char** argv) {
     return Refuse(std::string(error.what()) + "; see terraced --help", kExitUsage);
   }
   if (!command.allows_core_dumps) ForbidCoreDumps();
-  if (!command.overrides.socket_path.empty()) {
-    command.overrides.socket_path = std::filesystem::absolute(command.overrides.socket_path);
-  }
-  if (command.is_keeper) return Keep(command.overrides.socket_path);
+  ConfigSource& source = command.source;
+  std::string& socket_path = source.overrides.socket_path;
+  if (!socket_path.empty()) socket_path = std::filesystem::absolute(socket_path);
+  if (command.is_keeper) return Keep(socket_path);
+  // Reloads are of the same file, wherever the daemon may go.
+  if (!source.path.empty()) source.path = std::filesystem::absolute(source.path);
+  source.environment = ConfigEnvironment::OfProcess();
   DaemonConfig config;
-  if (const int exit_code = LoadConfig(command, &config); exit_code != kExitOk) return exit_code;
+  if (const int exit_code = ReadConfig(&source, &config); exit_code != kExitOk) return exit_code;
   if (command.is_print) std::fputs(PrintConfig(config).c_str(), stdout);
   if (command.is_check || command.is_print) return kExitOk;
-  return Serve(config);
+  return Serve(config, source);
 }
 
 }  // namespace

@@ -24,6 +24,7 @@
 #include "daemon/metrics/metrics_endpoint.h"
 #include "daemon/persist/group_files.h"
 #include "daemon/session/session.h"
+#include "daemon/shell/administration.h"
 #include "daemon/shell/daemon_figures.h"
 #include "daemon/shell/domain_checks.h"
 #include "daemon/shell/domain_device.h"
@@ -57,7 +58,8 @@ constexpr std::chrono::milliseconds kDrainStep{5};
 }  // namespace
 
 struct Shell::State {
-  explicit State(DaemonConfig daemon_config) : config(std::move(daemon_config)) {}
+  State(DaemonConfig daemon_config, ConfigSource source)
+      : config(std::move(daemon_config)), config_source(std::move(source)) {}
 
   // Start, step by step.
   Status CheckMemory(std::string* why);
@@ -74,7 +76,6 @@ struct Shell::State {
   void RestoreGroups(uint32_t domain_index);
   void AdoptArenas();
   std::string GroupsDirectory(uint32_t domain_index) const;
-  uint32_t GuaranteedSegments(const DomainConfig& domain) const;
   StoreOptions MakeStoreOptions();
   void BeginAccepting();
 
@@ -100,7 +101,8 @@ struct Shell::State {
   void Stop(const char* reason);
   bool CloseNvme();
 
-  const DaemonConfig config;
+  DaemonConfig config;         // live keys of it: Administration
+  ConfigSource config_source;  // until Administration has it
   // Threads and memory, in the order they come and, reversed, go.
   asio::io_context loop{1};
   SystemClock clock;
@@ -121,6 +123,7 @@ struct Shell::State {
   std::unique_ptr<OffloadPool> offload;
   std::unique_ptr<DomainTraces> traces;
   std::unique_ptr<Store> store;
+  std::optional<Administration> administration;
   std::optional<DaemonFigures> figures;
   std::unique_ptr<DomainChecks> checks;  // if there are drives
   std::unique_ptr<RefusedPeers> refused_peers;
@@ -143,7 +146,8 @@ struct Shell::State {
 
 // ---- start --------------------------------------------------------------------------------------
 
-Shell::Shell(DaemonConfig config) : state_(std::make_unique<State>(std::move(config))) {}
+Shell::Shell(DaemonConfig config, ConfigSource source)
+    : state_(std::make_unique<State>(std::move(config), std::move(source))) {}
 
 Shell::~Shell() {
   // Other threads stop before what they touch goes.
@@ -238,12 +242,6 @@ Status Shell::State::LoadSecrets(std::string* why) {
   return Status::Ok();
 }
 
-uint32_t Shell::State::GuaranteedSegments(const DomainConfig& domain) const {
-  const uint64_t unit = config.segment_bytes;
-  const uint64_t segments = RoundUp(domain.dram_guaranteed_bytes, unit) / unit;
-  return static_cast<uint32_t>(std::clamp<uint64_t>(segments, 1, domain.dram_max_bytes / unit));
-}
-
 Status Shell::State::CreateArenas(std::string* why) {
   inheritance = std::make_unique<Inheritance>(
       loop, MakeFdStore(config.keeper_socket, std::exchange(stored_fds, {})),
@@ -273,7 +271,7 @@ Status Shell::State::CreateArenas(std::string* why) {
                                            });
                                          }};
     const auto segments_max = static_cast<uint32_t>(domain.dram_max_bytes / config.segment_bytes);
-    const uint32_t guaranteed = GuaranteedSegments(domain);
+    const uint32_t guaranteed = GuaranteedSegmentsOf(config, i);
     const DomainArena::Options options{
         .domain_name = domain.name,
         .segment_bytes = config.segment_bytes,
@@ -401,25 +399,14 @@ StoreOptions Shell::State::MakeStoreOptions() {
   StoreOptions options = StoreOptionsOf(config);
   for (size_t i = 0; i < config.domains.size(); ++i) {
     const DomainConfig& domain = config.domains[i];
-    DomainOptions entry;
-    entry.name = domain.name;
+    DomainOptions entry = DomainOptionsOf(config, i);
     entry.secret = secrets[i];
-    entry.key_hash = domain.key_hash;
-    entry.segment_bytes = config.segment_bytes;
-    entry.segments_guaranteed = GuaranteedSegments(domain);
-    entry.segments_lent_max =
-        static_cast<uint32_t>(domain.dram_lent_bytes_max / config.segment_bytes);
     entry.segments_max = arenas[i]->segments_max();
     entry.arena = arenas[i].get();
     entry.slot_table = arenas[i]->arena().slot_table();
     entry.table_seed = arenas[i]->arena().table_seed();
     if (inheritance->is_adopted(i)) entry.populated_segments = arenas[i]->PopulatedSegments();
     if (!nvme.empty()) entry.lower_tiers.push_back(&nvme[i]->tier());
-    if (config.nvme.write_bytes_per_day < kWriteBytesPerDayMax) {
-      entry.write_bytes_per_day =
-          std::max<uint64_t>(config.nvme.write_bytes_per_day / config.domains.size(), 1);
-    }
-    entry.scrub_bytes_per_second = config.nvme.scrub_bytes_per_second;
     if (domain.kv_events == KvEventsOfDomain::kOn) entry.kv_events = kv_events.get();
     if (!redis.empty()) entry.shared = redis[i]->use();
     if (!devices.empty()) entry.device = devices[i]->use();
@@ -433,7 +420,9 @@ StoreOptions Shell::State::MakeStoreOptions() {
 void Shell::State::OpenTransport() {
   std::vector<SocketTransport::DomainFds> domain_fds;
   for (size_t i = 0; i < arenas.size(); ++i) {
-    domain_fds.push_back({.arena = arenas[i]->arena().fds().nodes});
+    domain_fds.push_back({.arena = arenas[i]->arena().fds().nodes,
+                          .notices = administration->notice_fd(static_cast<uint32_t>(i)),
+                          .slabs = {}});
     if (!devices.empty()) domain_fds[i].slabs = devices[i]->slab_fds();
   }
   transport = std::make_unique<SocketTransport>(
@@ -475,6 +464,10 @@ void Shell::State::BuildCore() {
   while (metrics.boot_id == 0) metrics.boot_id = random.Next();
   metrics.started_us = clock.NowUs();
   metrics.started_unix_s = clock.UnixSeconds();
+  administration.emplace(
+      Administration::Parts{
+          .loop = loop, .config = config, .clock = clock, .post = PostTurns("administration")},
+      std::move(config_source));
   OpenTransport();
   sessions = std::make_unique<SessionTable>(
       SessionOptionsOf(config, metrics.boot_id, secrets, arenas), *transport,
@@ -501,6 +494,7 @@ void Shell::State::BuildCore() {
                                          .kv_events = kv_events.get()});
   traces = std::make_unique<DomainTraces>(config, clock);
   sessions->SetTrace(traces->Hooks());
+  administration->Serve(*store, *sessions, nvme);
   if (nvme.empty()) return;
   checks = std::make_unique<DomainChecks>(
       nvme, store->checks(), clock, [this](std::function<void()> work) {
@@ -651,6 +645,7 @@ bool Shell::Run() {
     if (!error) state.Stop(signal == SIGTERM ? "SIGTERM" : "SIGINT");
   });
   if (sd_watchdog_enabled(0, &state.watchdog_us) > 0) state.PingWatchdog();
+  state.administration->AwaitHangUps();
   state.Housekeep();
   state.Turn("start", [] {});
   state.loop.run();

@@ -9,14 +9,15 @@
 #include <string>
 
 #include "daemon/config/config.h"
+#include "daemon/shell/live_config.h"
 #include "terrace/status.h"
 
 namespace terrace {
 
 class Shell {
  public:
-  // REQUIRES: `config` is resolved.
-  explicit Shell(DaemonConfig config);
+  // REQUIRES: `config` is what LoadConfig made of `source`.
+  Shell(DaemonConfig config, ConfigSource source);
   ~Shell();
   Shell(const Shell&) = delete;
   Shell& operator=(const Shell&) = delete;

@@ -2,6 +2,10 @@
 
 #include <unistd.h>
 
+#include <algorithm>
+
+#include "terrace/units.h"
+
 namespace terrace {
 
 constexpr uint32_t kConnectionsWithoutHelloMax = 64;
@@ -31,17 +35,51 @@ StoreOptions StoreOptionsOf(const DaemonConfig& config) {
   return options;
 }
 
-SessionTableOptions SessionOptionsOf(const DaemonConfig& config, uint64_t boot_id,
-                                     const std::vector<DomainSecret>& secrets,
-                                     const std::vector<std::unique_ptr<DomainArena>>& arenas) {
-  SessionTableOptions options{
-      .boot_id = boot_id,
+uint32_t GuaranteedSegmentsOf(const DaemonConfig& config, size_t domain_index) {
+  const DomainConfig& domain = config.domains[domain_index];
+  const uint64_t unit = config.segment_bytes;
+  const uint64_t segments = RoundUp(domain.dram_guaranteed_bytes, unit) / unit;
+  return static_cast<uint32_t>(std::clamp<uint64_t>(segments, 1, domain.dram_max_bytes / unit));
+}
+
+DomainOptions DomainOptionsOf(const DaemonConfig& config, size_t domain_index) {
+  const DomainConfig& domain = config.domains[domain_index];
+  DomainOptions options;
+  options.name = domain.name;
+  options.key_hash = domain.key_hash;
+  options.segment_bytes = config.segment_bytes;
+  options.segments_guaranteed = GuaranteedSegmentsOf(config, domain_index);
+  options.segments_lent_max =
+      static_cast<uint32_t>(domain.dram_lent_bytes_max / config.segment_bytes);
+  if (config.nvme.write_bytes_per_day < kWriteBytesPerDayMax) {
+    options.write_bytes_per_day =
+        std::max<uint64_t>(config.nvme.write_bytes_per_day / config.domains.size(), 1);
+  }
+  options.scrub_bytes_per_second = config.nvme.scrub_bytes_per_second;
+  options.shared.is_storing = config.redis.use != RedisUse::kFetch;
+  options.shared.is_fetching = config.redis.use != RedisUse::kStore;
+  options.shared.is_storing_hits_only = config.redis.admission == RedisAdmission::kHit;
+  options.shared.queue_bytes_max = config.redis.queue_bytes_max;
+  options.shared.seek_us = config.redis.probe_timeout_us;
+  options.device.hits_min = config.hbm.hits_min;
+  return options;
+}
+
+SessionTableOptions SessionLimitsOf(const DaemonConfig& config) {
+  return {
       .lease_ttl_ms = config.lease_ttl_ms,
       .strangers_max = kConnectionsWithoutHelloMax,
       .pending_per_session_max = config.pending_per_session_max,
       .output_bytes_max = config.session_output_bytes_max,
       .buffers_bytes_max = config.session_buffers_bytes_max,
   };
+}
+
+SessionTableOptions SessionOptionsOf(const DaemonConfig& config, uint64_t boot_id,
+                                     const std::vector<DomainSecret>& secrets,
+                                     const std::vector<std::unique_ptr<DomainArena>>& arenas) {
+  SessionTableOptions options = SessionLimitsOf(config);
+  options.boot_id = boot_id;
   for (size_t i = 0; i < config.domains.size(); ++i) {
     options.domains.push_back({
         .name = config.domains[i].name,

@@ -14,6 +14,12 @@
 namespace terrace {
 
 StoreOptions StoreOptionsOf(const DaemonConfig& config);
+// Of one domain, without its memory, tiers and seams.
+DomainOptions DomainOptionsOf(const DaemonConfig& config, size_t domain_index);
+// Segments that no other domain can take.
+uint32_t GuaranteedSegmentsOf(const DaemonConfig& config, size_t domain_index);
+// What sessions are held to, without domains and boot id.
+SessionTableOptions SessionLimitsOf(const DaemonConfig& config);
 // `secrets` and `arenas` in the domains' order.
 SessionTableOptions SessionOptionsOf(const DaemonConfig& config, uint64_t boot_id,
                                      const std::vector<DomainSecret>& secrets,

@@ -14,9 +14,14 @@
 namespace terrace {
 namespace {
 
+bool IsOfHello(Transport::Attach attach) {
+  return attach == Transport::Attach::kArenaAndLife ||
+         attach == Transport::Attach::kArenaLifeAndNotices;
+}
+
 // Slots are granted by replies: all but the one to Hello, unless more was asked along with it.
 bool MayGrant(std::span<const std::byte> bytes, Transport::Attach attach) {
-  if (attach != Transport::Attach::kArenaAndLife) return true;
+  if (!IsOfHello(attach)) return true;
   protocol::FrameHeader header;
   if (bytes.size() < sizeof(header)) return true;
   std::memcpy(&header, bytes.data(), sizeof(header));
@@ -122,13 +127,17 @@ void SocketTransport::ResumeInput(SessionId session) {
 // ---- output -------------------------------------------------------------------------------------
 
 // The pair of life sockets; the client's end travels with the next bytes.
-bool SocketTransport::AttachDescriptors(Connection& connection) {
+bool SocketTransport::AttachDescriptors(Connection& connection, Attach attach) {
   int ends[2];
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) != 0) return false;
   connection.life.assign(ends[0]);
   connection.life_peer_fd = ends[1];
-  connection.fds_due = domain_fds_[connection.domain_index].arena;
+  const DomainFds& fds = domain_fds_[connection.domain_index];
+  connection.fds_due = fds.arena;
   connection.fds_due.push_back(ends[1]);
+  if (attach == Attach::kArenaLifeAndNotices && fds.notices >= 0) {
+    connection.fds_due.push_back(fds.notices);
+  }
   return true;
 }
 
@@ -170,9 +179,9 @@ ssize_t SocketTransport::SendNow(Connection& connection, std::span<const std::by
 uint64_t SocketTransport::Send(SessionId session, std::span<const std::byte> bytes, Attach attach) {
   Connection* connection = Find(session);
   if (connection == nullptr || !connection->socket.is_open() || connection->is_broken) return 0;
-  if (attach == Attach::kArenaAndLife) {
+  if (IsOfHello(attach)) {
     connection->deadline_us = 0;
-    if (!AttachDescriptors(*connection)) {
+    if (!AttachDescriptors(*connection, attach)) {
       // Out of descriptors: without its life socket the session must not have the arena. The read
       // side sees the end and reports it.
       asio::error_code ignored;

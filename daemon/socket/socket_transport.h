@@ -44,6 +44,7 @@ class SocketTransport : public Transport {
   // What a session of a domain receives; they stay the caller's.
   struct DomainFds {
     std::vector<int> arena;  // with Hello
+    int notices = -1;        // the page, with a Hello that asks for it; −1: there is none
     std::vector<int> slabs;  // with DeviceAttach
   };
   SocketTransport(asio::io_context& loop, std::vector<DomainFds> domain_fds, Events events);
@@ -77,7 +78,7 @@ class SocketTransport : public Transport {
   Connection* Find(SessionId session);
   void Read(SessionId session, Connection& connection);
   void OnReadable(SessionId session);
-  bool AttachDescriptors(Connection& connection);
+  bool AttachDescriptors(Connection& connection, Attach attach);
   void SendQueued(SessionId session, Connection& connection);
   bool SendSome(Connection& connection);
   void DropUnsent(Connection& connection);

@@ -550,4 +550,44 @@ Status OperatorVerbs::ListAll(uint32_t domain_index, uint64_t* cursor,
   return WalkOn(rooms, kListBlocksMax, cursor, entries);
 }
 
+protocol::ServingMode OperatorVerbs::serving(uint32_t domain_index) const {
+  return store_.at(domain_index).domain.serving;
+}
+
+void OperatorVerbs::SetServing(uint32_t domain_index, protocol::ServingMode mode) {
+  store_.at(domain_index).domain.serving.of_owner() = mode;
+}
+
+void OperatorVerbs::CountUnserved(uint32_t domain_index) {
+  ++store_.at(domain_index).domain.counters.requests_unserved;
+}
+
+void OperatorVerbs::AddLeft(uint32_t domain_index, protocol::DrainReply* reply) const {
+  const DomainRooms& rooms = store_.at(domain_index);
+  const CacheDomain& domain = rooms.domain;
+  uint64_t block_bytes = 0;  // at the mean
+  for (uint32_t g = 0; g < domain.groups.size(); ++g) {
+    block_bytes += domain.index.group_block_count(g) * domain.groups[g]->block_bytes();
+  }
+  block_bytes /= std::max<uint64_t>(domain.index.live_count(), 1);
+  reply->session_count = domain.session_count;
+  reply->lease_count = domain.leases.count();
+  const uint64_t pinned_count = domain.index.pinned_count();  // with those being written
+  reply->leased_blocks = pinned_count - std::min<uint64_t>(pinned_count, domain.reserved_count);
+  reply->leased_bytes = reply->leased_blocks * block_bytes;
+  reply->reserved_blocks = domain.reserved_count;
+  if (domain.persistent_tier != kLowerTiersMax) {
+    const LowerTier& lower = domain.lower[domain.persistent_tier];
+    reply->unwritten_blocks = lower.block_count - lower.persisted_block_count +
+                              rooms.mover.writes_queued(domain.persistent_tier);
+    reply->unwritten_bytes = reply->unwritten_blocks * block_bytes;
+  }
+  if (domain.options.shared.tier != nullptr) {
+    reply->shared_bytes = rooms.shared_writer.stats().queued_bytes;
+  }
+  reply->requests_unserved = domain.counters.requests_unserved;
+  reply->is_done = reply->lease_count == 0 && reply->reserved_blocks == 0 && rooms.is_settled() &&
+                   rooms.is_shared_idle();
+}
+
 }  // namespace terrace

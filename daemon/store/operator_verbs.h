@@ -12,6 +12,7 @@
 #include "daemon/store/operation.h"
 #include "daemon/store/verb_results.h"
 #include "terrace/protocol.h"
+#include "terrace/protocol_admin.h"
 #include "terrace/status.h"
 
 namespace terrace {
@@ -143,6 +144,16 @@ class OperatorVerbs {
   // in *cursor begins, and is the end. kGone: begin again.
   Status ListAll(uint32_t domain_index, uint64_t* cursor,
                  std::vector<protocol::ListEntry>* entries);
+
+  // Whether the domain takes anything new. What the store itself begins, scrubbing, rests while it
+  // does not.
+  protocol::ServingMode serving(uint32_t domain_index) const;
+  void SetServing(uint32_t domain_index, protocol::ServingMode mode);
+  // A request was answered without being served, as the mode wants it.
+  void CountUnserved(uint32_t domain_index);
+  // What is left of what the domain took: fills in the counts, and whether the store has nothing to
+  // do for it.
+  void AddLeft(uint32_t domain_index, protocol::DrainReply* reply) const;
 
  private:
   StoreRooms& store_;

@@ -85,6 +85,7 @@ void Statistics::Fill(uint32_t domain_index, DomainFigures* figures) const {
   figures->hits = domain.meter.SinceStart(protocol::kHitRateAllGroups);
   figures->reuse_distances = domain.meter.reuse_distances();
   figures->sessions_refused = store_.sessions.refused(domain_index);
+  figures->serving = domain.serving;
   FillTiers(rooms, figures);
 }
 

@@ -29,6 +29,8 @@ uint64_t Store::work() const { return rooms_->work; }
 
 bool Store::is_ready() const { return rooms_->segments.is_ready(); }
 
+void Store::Retune(const StoreOptions& tuned) { rooms_->Retune(tuned); }
+
 void Store::StopScrub() {
   for (const auto& rooms : rooms_->domains) {
     rooms->scrubber.Stop();
@@ -37,19 +39,13 @@ void Store::StopScrub() {
 }
 
 bool Store::is_settled() const {
-  return std::ranges::all_of(rooms_->domains, [](const auto& rooms) {
-    const CacheDomain& domain = rooms->domain;
-    if (!rooms->verifier.is_idle() || !rooms->mover.is_idle()) return false;
-    if (domain.persistent_tier == kLowerTiersMax) return true;
-    const LowerTier& lower = domain.lower[domain.persistent_tier];
-    return lower.is_off || lower.block_count == lower.persisted_block_count;
-  });
+  return std::ranges::all_of(rooms_->domains,
+                             [](const auto& rooms) { return rooms->is_settled(); });
 }
 
 bool Store::is_shared_idle() const {
-  return std::ranges::all_of(rooms_->domains, [](const auto& rooms) {
-    return rooms->verifier.is_idle() && rooms->shared_writer.is_idle();
-  });
+  return std::ranges::all_of(rooms_->domains,
+                             [](const auto& rooms) { return rooms->is_shared_idle(); });
 }
 
 std::vector<DomainStats> Store::Stats() const {

@@ -52,6 +52,8 @@ class Store {
   uint64_t work() const;
   // True once every domain has one populated segment (or cannot get any, with the reason logged).
   bool is_ready() const;
+  // What can be tuned (CopyTunable) is from now on as these say; of as many domains.
+  void Retune(const StoreOptions& tuned);
   // Before the end: no block at rest is verified any more.
   void StopScrub();
   // True if no block is being hashed or moved or waits for either, and what is below is persisted.

@@ -59,6 +59,17 @@ StoreRooms::StoreRooms(StoreOptions store_options, Clock& clock_seam, Random& ra
   }
 }
 
+void StoreRooms::Retune(const StoreOptions& tuned) {
+  TERRACE_CHECK(tuned.domains.size() == domains.size(), "domains come and go with a restart");
+  const std::string admission_before = options.admission_policy;
+  CopyTunable(tuned, &options);
+  sessions.SetLimits(tuned.sessions);
+  for (size_t i = 0; i < domains.size(); ++i) {
+    domains[i]->domain.Retune(tuned.domains[i], admission_before);
+  }
+  segments.Step();
+}
+
 DomainRooms& StoreRooms::at(uint32_t domain_index) const {
   TERRACE_CHECK(domain_index < domains.size(), "there is such a domain");
   return *domains[domain_index];
@@ -146,6 +157,13 @@ void StoreRooms::PopulateAhead(DomainRooms& rooms) {
 void StoreRooms::StepTurns() {
   const SessionId session = turns.Next(clock.NowUs());
   if (session != 0) seams.listener.OnPinTurn(session);
+}
+
+bool DomainRooms::is_settled() const {
+  if (!verifier.is_idle() || !mover.is_idle()) return false;
+  if (domain.persistent_tier == kLowerTiersMax) return true;
+  const LowerTier& lower = domain.lower[domain.persistent_tier];
+  return lower.is_off || lower.block_count == lower.persisted_block_count;
 }
 
 void DomainRooms::OnSharedFetched(TransferId transfer_id, Status status,

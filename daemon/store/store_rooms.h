@@ -60,6 +60,11 @@ struct DomainRooms final : SharedTierListener {
   std::unique_ptr<Restorer> restorer;  // only while the store is being restored
   std::function<void()> settle;        // after an answer of the shared tier
 
+  // No block is being hashed or moved or waits for either, and what is below is persisted.
+  bool is_settled() const;
+  // Nothing is on its way to the shared tier, and nothing waits that could go.
+  bool is_shared_idle() const { return verifier.is_idle() && shared_writer.is_idle(); }
+
   void OnSharedFetched(TransferId transfer_id, Status status, const BlockRecord& record) override;
   void OnSharedStored(TransferId transfer_id, Status status) override;
   void OnSharedForgotten(const GroupId& group) override { shared_writer.OnForgotten(group); }
@@ -100,10 +105,12 @@ struct StoreRooms {
   uint64_t DeadlineUs(const protocol::Hints& hints) const;
   // Of an Acquire or Prefetch: when it must be answered, whatever is still to come.
   uint64_t AnswerDueUs(const protocol::Hints& hints) const;
+  // What can be tuned (CopyTunable) is from now on as these say; of as many domains.
+  void Retune(const StoreOptions& tuned);
   // REQUIRES: there is such a domain.
   DomainRooms& at(uint32_t domain_index) const;
 
-  const StoreOptions options;
+  StoreOptions options;  // changed by Retune alone
   Clock& clock;
   DeadlineHeap deadlines;
   uint64_t work = 0;  // StoreSeams::work

@@ -144,6 +144,13 @@ json RefutedDocument(const DomainStats& domain) {
 // What a person should do about the domain; empty: nothing.
 json TroublesOf(const DomainStats& domain) {
   json troubles = json::array();
+  if (domain.serving != protocol::ServingMode::kServing) {
+    const bool is_bypassed = domain.serving == protocol::ServingMode::kBypassed;
+    troubles.push_back(std::string("the domain is ") +
+                       (is_bypassed ? "bypassed: its clients find and store nothing"
+                                    : "being drained: it takes nothing new") +
+                       "; `terrace drain --resume` has it serve again");
+  }
   for (const DomainStats::LowerTierStats& tier : domain.lower_tiers) {
     const std::string name(kTierNames[static_cast<size_t>(tier.kind)]);
     const TierStats& stats = tier.stats;
@@ -328,6 +335,8 @@ json ProcessDocument(const ProcessSnapshot& process) {
 json DocumentOf(const StatsInput& input) {
   json document = ProcessDocument(input.process);
   document["domain"] = DomainDocument(input.domain);
+  document["domain"]["serving"] = kServingModeNames[static_cast<size_t>(input.domain.serving)];
+  document["domain"]["requests_unserved"] = input.domain.requests_unserved;
   document["domain"]["sessions_refused"] =
       ByName(input.domain.sessions_refused, kSessionRefusalNames);
   document["domain"]["times"] = TimesDocument(input.domain);

@@ -19,6 +19,8 @@ inline constexpr std::array<std::string_view, kTimedVerbCount> kTimedVerbNames =
     "acquire", "reserve", "commit"};
 inline constexpr std::array<std::string_view, kSessionRefusalCount> kSessionRefusalNames = {
     "sessions_per_process_max", "sessions_per_uid_max", "sessions_max"};
+inline constexpr std::array<std::string_view, 3> kServingModeNames = {  // by ServingMode
+    "serving", "draining", "bypassed"};
 inline constexpr std::array<std::string_view, kConnectionRefusalCount> kConnectionRefusalNames = {
     "not_allowed", "too_fast", "no_descriptors"};
 inline constexpr std::array<std::string_view, kCloseReasonCount> kCloseReasonNames = {

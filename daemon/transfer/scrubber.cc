@@ -74,7 +74,8 @@ bool Scrubber::MayRead() {
     if (is_checking() && (!stats.is_healthy || is_stopped_)) EndCheck();
     return is_checking();
   }
-  if (!stats.is_healthy || is_stopped_) return false;
+  const bool is_serving = d_.serving == protocol::ServingMode::kServing;
+  if (!stats.is_healthy || is_stopped_ || !is_serving) return false;
   return stats.transfers_in_flight == 0 || d_.NowUs() - last_read_us_ >= kYieldUs;
 }
 

@@ -246,6 +246,13 @@ class Client {
   uint64_t boot_id() const;        // 0 while not connected
   std::string last_error() const;  // the last sentence for a person: what, value, limit, remedy
 
+  // Whether an operator has the domain bypassed (`terrace drain --bypass`): then lookups miss,
+  // Reserve answers kNoSpace for every key and Commit drops what it is given, all at once and
+  // without the daemon; what is held stays readable, and is given back as ever. WaitPersisted is
+  // kNotFound. Open, Join, Evict, Pin, Reset, Stats and List reach the daemon as ever.
+  bool is_bypassed() const;
+  uint64_t bypassed_count() const;  // requests that were answered so, since the Client began
+
   // Declares a SpaceGroup. self_mask: members of this process. The daemon's refusal (a named Space
   // with another spec) is kInvalid with the field and both values in last_error().
   Result<GroupRef> Open(const SpaceGroupSpec& spec, uint64_t self_mask, uint64_t deadline_us = 0);

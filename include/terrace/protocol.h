@@ -123,17 +123,21 @@ struct Hints {
 };
 
 // ---- Hello ----------------------------------------------------------------------------------
+// Send the domain's notice page (notice_page.h), too.
+inline constexpr uint16_t kHelloNotices = 1;
+
 struct HelloRequest {
   uint32_t magic = kMagic;
   uint8_t version_min = kVersionMin;
   uint8_t version_max = kVersion;
-  uint16_t reserved = 0;
-  uint32_t pid = 0;  // as the client sees itself; for logs only
+  uint16_t flags = 0;  // kHelloNotices; older daemons do not look
+  uint32_t pid = 0;    // as the client sees itself; for logs only
   uint32_t reserved2 = 0;
   char client_name[32] = {};  // NUL-padded UTF-8, for `terrace status`
 };
 
-// Carries fds in this order: one arena memfd per node (node_count of them), then the life socket.
+// Carries fds in this order: one arena memfd per node (node_count of them), then the life socket,
+// and behind it, if it was asked for and there is one, the notice page.
 struct HelloReply {
   uint64_t session_id = 0;
   uint8_t version = 0;   // the frame version both will speak

@@ -107,6 +107,12 @@ TERRACE_API uint64_t terrace_client_boot_id(const terrace_client* client);
 TERRACE_API size_t terrace_client_last_error(const terrace_client* client, char* text,
                                              size_t text_bytes);
 
+/* Since ABI version 4. 1 while an operator has the domain bypassed (`terrace drain --bypass`), else
+ * 0: then lookups are misses, every key of a reserve is TERRACE_NO_SPACE and commits are dropped,
+ * all at once and without the daemon; what is held stays readable, and there is nothing to do until
+ * it is over. *request_count: requests answered so since the client began; NULL is allowed. */
+TERRACE_API int terrace_client_is_bypassed(const terrace_client* client, uint64_t* request_count);
+
 /* ---- Spaces ---------------------------------------------------------------------------------- */
 
 enum {

@@ -16,7 +16,7 @@ import numpy
 import pytest
 
 import terrace
-from conftest import LONG_S, SPACE, block_bytes, connect, store, wait_until_free
+from conftest import LONG_S, SPACE, block_bytes, connect, run_terrace, store, wait_until_free
 
 
 def test_what_one_client_stores_another_loads(daemon, group):
@@ -468,3 +468,24 @@ def test_a_lossy_space_takes_the_engines_bytes_and_gives_them_back_nearly(daemon
         while client.stats()["domain"]["parts_refused"] != 1 and time.monotonic() < deadline:
             time.sleep(0.01)
         assert client.stats()["domain"]["parts_refused"] == 1
+
+
+def test_a_bypassed_domain_is_an_empty_cache_without_the_daemon(daemon, group, client):
+    keys = store(group, list(range(48)))
+    held = group.acquire(keys)
+    assert not client.is_bypassed and client.bypassed_count == 0
+    assert run_terrace("drain", "--bypass", "--socket", daemon.socket)[0] == 0
+    assert client.is_bypassed
+    with group.acquire(keys) as lease:
+        assert lease.block_count == 0
+    assert group.match(keys).block_count == 0
+    with group.reserve(group.hash(list(range(100, 148)))) as lease:
+        assert [key.status for key in lease] == ["no space"] * 3
+        assert lease.commit() == 0
+    assert client.bypassed_count == 3
+    assert held.is_valid and bytes(held.part(0, 0)) == block_bytes(0)[:SPACE.part_bytes[0]]
+    held.release()
+    assert run_terrace("drain", "--resume", "--socket", daemon.socket)[0] == 0
+    assert not client.is_bypassed
+    with group.acquire(keys) as lease:
+        assert lease.block_count == 3

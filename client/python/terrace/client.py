@@ -91,6 +91,19 @@ class Client:
         return lib.terrace_client_boot_id(self.handle)
 
     @property
+    def is_bypassed(self) -> bool:
+        """Whether an operator has the domain bypassed (`terrace drain --bypass`): lookups are
+        misses, nothing is stored, and no call waits or reaches the daemon."""
+        return bool(lib.terrace_client_is_bypassed(self.handle, None))
+
+    @property
+    def bypassed_count(self) -> int:
+        """Requests that were answered so, since the client began."""
+        count = ctypes.c_uint64()
+        lib.terrace_client_is_bypassed(self.handle, ctypes.byref(count))
+        return count.value
+
+    @property
     def last_error(self) -> str:
         """The last sentence for a person."""
         text = ctypes.create_string_buffer(2048)

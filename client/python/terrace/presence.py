@@ -1,4 +1,5 @@
-"""Says in an engine's log when the daemon is there, lost, and back: once each."""
+"""Says in an engine's log when the daemon is there, lost, and back, and when an operator has it
+bypassed: once each."""
 import logging
 import time
 from typing import Any, Optional
@@ -14,13 +15,16 @@ class Presence:
         self._socket_path = socket_path
         self._boot_id = 0  # of the daemon there was last; 0: none yet
         self._lost_at: Optional[float] = None
+        self._is_bypassed = False
 
     def look(self, client: Any) -> None:
         """Says what has changed since the last look."""
         try:
             boot_id = client.boot_id
+            is_bypassed = client.is_bypassed
         except TerraceError:
             return  # closed
+        self._look_at_bypass(is_bypassed)
         if boot_id == 0:
             if self._boot_id != 0 and self._lost_at is None:
                 self._lost_at = time.monotonic()
@@ -39,3 +43,16 @@ class Presence:
             self._logger.warning("terrace: the daemon at %s was lost, and is back, started anew",
                                  self._socket_path)
         self._boot_id, self._lost_at = boot_id, None
+
+    def _look_at_bypass(self, is_bypassed: bool) -> None:
+        if is_bypassed == self._is_bypassed:
+            return
+        self._is_bypassed = is_bypassed
+        if is_bypassed:
+            self._logger.warning(
+                "terrace: an operator has the domain at %s bypassed (terrace drain --bypass); the "
+                "engine serves on without the cache until `terrace drain --resume`",
+                self._socket_path)
+        else:
+            self._logger.info("terrace: the domain at %s is not bypassed any more",
+                              self._socket_path)

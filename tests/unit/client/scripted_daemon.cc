@@ -60,6 +60,14 @@ ScriptedDaemon::ScriptedDaemon(const Options& options)
   if (options.is_sealed) fcntl(arena_fd_, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
   arena_ = static_cast<std::byte*>(mmap(nullptr, static_cast<size_t>(arena_bytes),
                                         PROT_READ | PROT_WRITE, MAP_SHARED, arena_fd_, 0));
+  notices_fd_ = memfd_create("notices", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  TERRACE_CHECK(ftruncate(notices_fd_, kNoticePageBytes) == 0, "a test needs memory");
+  notices_ = static_cast<NoticePage*>(
+      mmap(nullptr, kNoticePageBytes, PROT_READ | PROT_WRITE, MAP_SHARED, notices_fd_, 0));
+  notices_->magic = kNoticeMagic;
+  if (options.notices == Options::Notices::kSealed) {
+    fcntl(notices_fd_, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW);
+  }
   listener_ = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
@@ -79,6 +87,8 @@ ScriptedDaemon::~ScriptedDaemon() {
   close(listener_);
   close(arena_fd_);
   munmap(arena_, options_.segment_bytes * options_.segments_max);
+  close(notices_fd_);
+  munmap(notices_, kNoticePageBytes);
   std::filesystem::remove_all(directory_);
 }
 
@@ -138,19 +148,22 @@ void ScriptedDaemon::SayHello(int fd, const PeerMessage& message) {
   body.Add(reply);
   std::vector<std::byte> frames =
       Frames(Verb::kHello, message.request_id, StatusCode::kOk, body.bytes());
-  const int fds[2] = {arena_fd_, life[1]};
+  const bool has_notices = options_.notices != Options::Notices::kNone &&
+                           message.Head<protocol::HelloRequest>().flags == protocol::kHelloNotices;
+  const int fds[3] = {arena_fd_, life[1], notices_fd_};
+  const size_t fds_bytes = (has_notices ? 3 : 2) * sizeof(int);
   alignas(cmsghdr) char control[CMSG_SPACE(sizeof(fds))] = {};
   iovec iov{frames.data(), frames.size()};
   msghdr header{};
   header.msg_iov = &iov;
   header.msg_iovlen = 1;
   header.msg_control = control;
-  header.msg_controllen = sizeof(control);
+  header.msg_controllen = CMSG_SPACE(fds_bytes);
   cmsghdr* rights = CMSG_FIRSTHDR(&header);
   rights->cmsg_level = SOL_SOCKET;
   rights->cmsg_type = SCM_RIGHTS;
-  rights->cmsg_len = CMSG_LEN(sizeof(fds));
-  std::memcpy(CMSG_DATA(rights), fds, sizeof(fds));
+  rights->cmsg_len = CMSG_LEN(fds_bytes);
+  std::memcpy(CMSG_DATA(rights), fds, fds_bytes);
   sendmsg(fd, &header, MSG_NOSIGNAL);
   close(life[1]);
   const std::lock_guard guard(mutex_);

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "terrace/client.h"
+#include "terrace/notice_page.h"
 #include "terrace/protocol.h"
 #include "terrace/space.h"
 
@@ -63,6 +64,7 @@ class ScriptedDaemon {
     uint32_t lease_ttl_ms = 0;
     uint64_t boot_id = 1;
     bool is_sealed = true;  // the arena, against shrinking
+    enum class Notices { kNone, kSealed, kUnsealed } notices = Notices::kSealed;
   };
   // True if it has dealt with the message; else the usual answer is sent.
   using Handler = std::function<bool(ScriptedDaemon&, const PeerMessage&)>;
@@ -74,6 +76,8 @@ class ScriptedDaemon {
   const std::string& socket_path() const { return socket_path_; }
   std::byte* arena() { return arena_; }
   void set_handler(Handler handler);
+  // On the notice page.
+  void TellMode(protocol::ServingMode mode) { notices_->mode = static_cast<uint32_t>(mode); }
   void set_boot_id(uint64_t boot_id) { boot_id_ = boot_id; }
 
   // ---- from any thread, to the present connection ----
@@ -119,6 +123,8 @@ class ScriptedDaemon {
   int listener_ = -1;
   int arena_fd_ = -1;
   std::byte* arena_ = nullptr;
+  int notices_fd_ = -1;
+  NoticePage* notices_ = nullptr;
   std::atomic<bool> is_stopping_{false};
   std::atomic<uint32_t> connection_count_{0};
   std::atomic<uint64_t> last_token_{100};

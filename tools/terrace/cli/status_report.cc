@@ -73,6 +73,13 @@ std::string RenderHead(const StatsView& stats) {
       fmt::format("{} stranded, {} fenced in {} slots", BytesOr(stats.Count("slot_bytes_stranded")),
                   BytesOr(stats.Count("fenced_bytes")), CountOr(stats.Count("fenced_slot_count"))));
   text += RenderHealth(stats);
+  if (const std::string serving = stats.Text("domain.serving"); !serving.empty()) {
+    const uint64_t unserved = stats.Count("domain.requests_unserved").value_or(0);
+    text += Line("serving", unserved == 0 ? serving
+                                          : fmt::format("{}, {} requests answered without being "
+                                                        "served, while it was not",
+                                                        serving, FormatCount(unserved)));
+  }
   text += Line("eviction", OrDash(stats.Text("domain.eviction")));
   text +=
       Line("blocks",

@@ -12,6 +12,7 @@
 #include "src/build_version.h"
 #include "tools/terrace/cli/nearest_word.h"
 #include "tools/terrace/cli/verb.h"
+#include "tools/terrace/verbs/admin_verbs.h"
 #include "tools/terrace/verbs/introspection_verbs.h"
 
 namespace terrace::tools {
@@ -41,6 +42,7 @@ class CommandLine {
     Add(arguments_, MakeShowVerb());
     Add(arguments_, MakeTreeVerb());
     Add(arguments_, MakeEvictVerb());
+    Add(arguments_, MakeDrainVerb());
     Add(arguments_, MakeHitRateVerb());
     Add(arguments_, MakeExplainVerb());
     Add(arguments_, MakeReplayVerb());
@@ -48,6 +50,7 @@ class CommandLine {
     Add(arguments_, MakeFsckVerb());
     Add(arguments_, MakeAuditVerb());
     Add(arguments_, MakeCompletionsVerb());
+    AddFamily(MakeConfigVerbs());
     AddFamily(MakeDomainVerbs());
     AddFamily(MakeTraceVerbs());
     AddFamily(MakeBenchVerbs());

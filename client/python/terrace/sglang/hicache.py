@@ -41,7 +41,8 @@ class TerraceHiCache(HiCacheStorage):
         self._said = self._hint_reader.read(extra)  # of every page of this instance
         self._recompute_ns_per_token = 0
         self._opening = threading.Lock()
-        self.counters = {"pages_hit": 0, "pages_missed": 0, "pages_stored": 0, "pages_refused": 0}
+        self.counters = {"pages_hit": 0, "pages_missed": 0, "pages_stored": 0, "pages_refused": 0,
+                         "bypassed_requests": 0}
         self.mem_pool_host: Any = None
         for name in ("socket", "revision"):
             if not extra.get(name):
@@ -131,6 +132,7 @@ class TerraceHiCache(HiCacheStorage):
         with self._opening:
             if self._client is not None:
                 self._presence.look(self._client)
+                self.counters["bypassed_requests"] = self._client.bypassed_count
             if not pool.groups and self._client is not None and self._client.is_connected:
                 groups = []
                 for shard in range(pool.shard_count):

@@ -164,7 +164,7 @@ class TerraceConnector(KVConnectorBase_V1, _SupportsHMA):  # type: ignore[misc, 
         half = self.side.half
         if half is None or stats.KVConnectorStats is None:
             return None
-        added = self._since.take(half.counters)
+        added = self._since.take({**half.counters, **self.side.client_counters})
         return stats.TerraceStats(data=added) if added else None
 
     @classmethod

@@ -112,6 +112,14 @@ class Role:
         raise NotImplementedError
 
     @property
+    def client_counters(self) -> Dict[str, float]:
+        """Of the client, since the beginning; stats.COUNTERS says what they are."""
+        try:
+            return {} if self.client is None else {"bypassed_requests": self.client.bypassed_count}
+        except Unavailable:
+            return {}  # closed
+
+    @property
     def start_wait_s(self) -> float:
         """How long an engine that starts may wait for the daemon's answer."""
         return START_WAIT_S

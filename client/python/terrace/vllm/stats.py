@@ -24,6 +24,8 @@ COUNTERS = {
     "dropped_stores": "Stores given up, of every rank: the daemon did not answer in time, had no "
                       "room, or a copy or commit failed.",
     "dropped_blocks": "Blocks of stores for which the daemon had no answer in time, or no room.",
+    "bypassed_requests": "Requests that were not made, of every rank: an operator had the domain "
+                         "bypassed (terrace drain --bypass).",
 }
 
 if KVConnectorStats is not None:

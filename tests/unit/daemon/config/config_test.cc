@@ -357,6 +357,59 @@ TEST(ConfigDocuments, EveryKeyIsDocumentedInOneTable) {
   }
 }
 
+// What the table of keys says of a key, the document says, too.
+TEST(ConfigDocuments, LiveKeysAreMarkedAndNoOthers) {
+  const std::string page = SourceFile("docs/OPERATIONS.md");
+  DaemonConfig config;
+  config.domains.emplace_back().name = "chat";
+  size_t live_count = 0;
+  for (const ConfigEntry& entry : ConfigEntries(config)) {
+    const std::string section = entry.key.substr(0, entry.key.find('.'));
+    const std::string name = entry.key.substr(entry.key.rfind('.') + 1);
+    const size_t begin = std::min(page.find("### [" + section), page.find("### [[" + section));
+    const size_t row = page.find("\n| `" + name + "` |", begin);
+    ASSERT_NE(row, page.npos) << entry.key;
+    const std::string line = page.substr(row + 1, page.find('\n', row + 1) - row - 1);
+    EXPECT_EQ(line.find("*Live.*") != line.npos, entry.is_live) << line;
+    live_count += entry.is_live ? 1 : 0;
+  }
+  EXPECT_GT(live_count, 20u);
+}
+
+TEST(ConfigLive, CopiesLiveKeysAndNoOthers) {
+  const DaemonConfig from = Parsed(
+      "[daemon]\nlog_level = \"debug\"\ndram_bytes = \"2GiB\"\n[nvme]\nread_ahead_blocks = 3\n"
+      "slab_bytes = \"8MiB\"\n[[domain]]\nname = \"a\"\nsocket = \"/a\"\nallow_uids = [7]\n"
+      "[[domain]]\nname = \"other\"\nsocket = \"/o\"\n");
+  DaemonConfig to = Parsed("[[domain]]\nname = \"a\"\nsocket = \"/here\"\n");
+  const uint64_t dram_bytes = to.dram_bytes;
+  EXPECT_TRUE(CopyLive(from, "", &to).ok());
+  EXPECT_EQ(to.log_level, LogLevel::kDebug);
+  EXPECT_EQ(to.nvme.read_ahead_blocks, 3u);
+  EXPECT_EQ(to.domains[0].allow_uids, (std::vector<uint32_t>{7}));
+  EXPECT_EQ(to.dram_bytes, dram_bytes);
+  EXPECT_EQ(to.nvme.slab_bytes, NvmeConfig().slab_bytes);
+  EXPECT_EQ(to.domains[0].socket_path, "/here");
+  EXPECT_EQ(to.domains.size(), 1u);
+
+  DaemonConfig one = Parsed("[[domain]]\nname = \"a\"\nsocket = \"/here\"\n");
+  EXPECT_TRUE(CopyLive(from, "domain.a.allow_uids", &one).ok());
+  EXPECT_TRUE(one.domains[0].allow_uids.has_value());
+  EXPECT_EQ(one.log_level, LogLevel::kInfo);
+  for (const char* key : {"daemon.dram_bytes", "domain.b.allow_uids", "daemon.nothing"}) {
+    EXPECT_EQ(CopyLive(from, key, &one).code(), StatusCode::kNotFound) << key;
+  }
+}
+
+TEST(ConfigLive, KnowsTheLineOfEachKey) {
+  const auto lines =
+      ConfigLines("[daemon]\n\nlog_level = \"debug\"\n[[domain]]\nname = \"a\"\nsocket = \"/a\"\n");
+  EXPECT_EQ(lines.at("daemon.log_level"), 3u);
+  EXPECT_EQ(lines.at("domain.a.socket"), 6u);
+  EXPECT_EQ(lines.size(), 3u);
+  EXPECT_TRUE(ConfigLines("no TOML").empty());
+}
+
 TEST(ConfigHbm, NamesADeviceAndAPluginByAnAbsolutePath) {
   for (const char* device : {"host", "cuda:0", "cuda:GPU-0123abcd-4567-89ef-0000-5e5e5e5e5e01"}) {
     const DaemonConfig config =

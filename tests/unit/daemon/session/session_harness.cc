@@ -175,17 +175,29 @@ void SessionHarness::AdvanceTime(uint64_t us) {
   Settle();
 }
 
-SessionId SessionHarness::Connect(uint32_t domain_index) {
+SessionId SessionHarness::ConnectAs(uint32_t uid, uint32_t domain_index) {
   const SessionId session = next_session_++;
-  sessions->OnAccept(session, {.domain_index = domain_index, .uid = 1000});
+  sessions->OnAccept(session, {.domain_index = domain_index, .uid = uid});
   return session;
+}
+
+SessionId SessionHarness::Connect(uint32_t domain_index) { return ConnectAs(1000, domain_index); }
+
+void SessionHarness::SayHello(SessionId session) {
+  protocol::HelloRequest hello;
+  std::strcpy(hello.client_name, "test");
+  EXPECT_EQ(Call(session, Verb::kHello, BytesOf(hello)).status(), StatusCode::kOk);
 }
 
 SessionId SessionHarness::Attach(uint32_t domain_index) {
   const SessionId session = Connect(domain_index);
-  protocol::HelloRequest hello;
-  std::strcpy(hello.client_name, "test");
-  EXPECT_EQ(Call(session, Verb::kHello, BytesOf(hello)).status(), StatusCode::kOk);
+  SayHello(session);
+  return session;
+}
+
+SessionId SessionHarness::AttachAs(uint32_t uid) {
+  const SessionId session = ConnectAs(uid, 0);
+  SayHello(session);
   return session;
 }
 

@@ -100,6 +100,7 @@ class SessionHarness {
   // A new connection; `Attach` has said Hello too and taken its reply.
   SessionId Connect(uint32_t domain_index = 0);
   SessionId Attach(uint32_t domain_index = 0);
+  SessionId AttachAs(uint32_t uid);
   // Opens the group `name` of `members` members of one 4 KiB slot each; 0 if refused.
   // Its own members are those of self_mask.
   uint32_t Open(SessionId session, const std::string& name, uint32_t members = 1,
@@ -131,6 +132,8 @@ class SessionHarness {
   std::unique_ptr<Store> store;
 
  private:
+  SessionId ConnectAs(uint32_t uid, uint32_t domain_index);
+  void SayHello(SessionId session);
   class HeapArena;
   class QueuedOffload;
 

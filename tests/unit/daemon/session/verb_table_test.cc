@@ -36,13 +36,25 @@ Rows DocumentedVerbs() {
   return verbs;
 }
 
+std::string_view RoleName(VerbRole role) {
+  switch (role) {
+    case VerbRole::kEngine:
+      return " engine ";
+    case VerbRole::kOperator:
+      return " operator ";
+    case VerbRole::kAdmin:
+      break;
+  }
+  return " admin ";
+}
+
 TEST(VerbTable, IsTheTableOfTheProtocol) {
   const auto bytes = [](size_t count) { return count == 0 ? "–" : std::to_string(count); };
   Rows verbs;
   for (const VerbRow& row : VerbTable()) {
     verbs[std::string(row.name)] = std::to_string(static_cast<unsigned>(row.verb)) +
-                                   (row.role == VerbRole::kEngine ? " engine " : " operator ") +
-                                   bytes(row.head_bytes) + " / " + bytes(row.reply_bytes);
+                                   std::string(RoleName(row.role)) + bytes(row.head_bytes) + " / " +
+                                   bytes(row.reply_bytes);
   }
   EXPECT_EQ(verbs, DocumentedVerbs());
 }

@@ -1,0 +1,62 @@
+#include "daemon/arenas/notice_memory.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <utility>
+
+namespace terrace {
+namespace {
+
+// Of Linux 5.1; older headers do not name it.
+#ifndef F_SEAL_FUTURE_WRITE
+#define F_SEAL_FUTURE_WRITE 0x0010
+#endif
+
+// What is mapped before stays writable, and nothing after.
+constexpr int kNoticeSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL;
+
+Status Failed(const char* what) { return Status(StatusCode::kIo, what, errno); }
+
+}  // namespace
+
+NoticeMemory::~NoticeMemory() {
+  if (page_ != nullptr) munmap(page_, kNoticePageBytes);
+  if (fd_ >= 0) close(fd_);
+}
+
+NoticeMemory::NoticeMemory(NoticeMemory&& other) noexcept
+    : fd_(std::exchange(other.fd_, -1)), page_(std::exchange(other.page_, nullptr)) {}
+
+Status NoticeMemory::Create(const std::string& domain_name) {
+  const int fd =
+      memfd_create(("terrace-notice-" + domain_name).c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  if (fd < 0) return Failed("memfd_create");
+  Status status;
+  void* mapped = MAP_FAILED;
+  if (ftruncate(fd, static_cast<off_t>(kNoticePageBytes)) != 0) {
+    status = Failed("ftruncate");
+  } else if (mapped = mmap(nullptr, kNoticePageBytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+             mapped == MAP_FAILED) {
+    status = Failed("mmap");
+  } else if (fcntl(fd, F_ADD_SEALS, kNoticeSeals) != 0) {
+    status = Failed("F_ADD_SEALS");
+    munmap(mapped, kNoticePageBytes);
+  }
+  if (!status.ok()) {
+    close(fd);
+    return status;
+  }
+  fd_ = fd;
+  page_ = static_cast<NoticePage*>(mapped);
+  page_->magic.store(kNoticeMagic, std::memory_order_release);
+  return Status::Ok();
+}
+
+void NoticeMemory::Tell(protocol::ServingMode mode) {
+  if (page_ != nullptr) page_->mode.store(static_cast<uint32_t>(mode), std::memory_order_release);
+}
+
+}  // namespace terrace

@@ -1,0 +1,125 @@
+#include "daemon/session/admin_verbs.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "terrace/protocol_introspection.h"
+
+namespace terrace {
+namespace {
+
+using protocol::ServingMode;
+
+constexpr std::string_view kDraining =
+    "the domain is being drained: it takes nothing new, and what is held is served to its end; "
+    "`terrace drain --resume` has it serve again, and so does a restart of the daemon";
+constexpr std::string_view kBypassed =
+    "the domain is bypassed: nothing is stored; `terrace drain --resume` has it serve again";
+
+// Who may, and what this user may all the same.
+std::string RefusalOf(const VerbRow& row, uint32_t uid) {
+  std::string_view what = "this";
+  std::string_view instead;
+  if (row.verb == protocol::Verb::kEvict) {
+    what = "Evict of every block";
+    instead = "; evict blocks by their keys, or reset a SpaceGroup of yours";
+  } else if (row.verb == protocol::Verb::kPin) {
+    what = "Pin without an end";
+    instead = "; pin with a time to live (hints.ttl_s)";
+  } else if (row.verb == protocol::kVerbTraceRecord) {
+    what = "starting and ending a recording";
+  } else if (row.verb == protocol::kVerbFsck) {
+    what = "repair";
+  } else if (row.verb == protocol::kVerbDrain) {
+    what = "draining and bypassing a domain";
+  } else if (row.verb == protocol::kVerbConfig) {
+    what = "the configuration";
+  }
+  return std::string(what) + " is for admins, and uid " + std::to_string(uid) +
+         " is none: root, the user that terraced runs as, and those of daemon.admin_uids may" +
+         std::string(instead);
+}
+
+// A request for something new in a domain that takes nothing.
+RequestOutcome AnswerUnserved(ServingMode mode, const RequestContext& context, Request& request) {
+  if (mode == ServingMode::kBypassed) return request.AnswerMiss(context, kBypassed);
+  request.Answer(context, Status(StatusCode::kBusy), std::string(kDraining));
+  return RequestOutcome::kReply;
+}
+
+}  // namespace
+
+std::optional<RequestOutcome> AdminVerbs::Answer(const PeerIdentity& peer,
+                                                 const RequestContext& context, Store& store,
+                                                 Request& request,
+                                                 std::vector<uint64_t>* pending) const {
+  const VerbRow* const row = FindVerb(request.verb());
+  if (row == nullptr) return std::nullopt;
+  if (!MayAsk(*row, request.body(), peer.uid)) {
+    request.Answer(context, Status(StatusCode::kUnsupported), RefusalOf(*row, peer.uid));
+    return RequestOutcome::kReply;
+  }
+  if (row->takes_new) {
+    const ServingMode mode = store.operators().serving(peer.domain_index);
+    if (mode == ServingMode::kServing) return std::nullopt;
+    store.operators().CountUnserved(peer.domain_index);
+    return AnswerUnserved(mode, context, request);
+  }
+  if (request.verb() == protocol::kVerbDrain) return Drain(peer, context, request);
+  if (request.verb() == protocol::kVerbConfig) return Config(peer, context, request, pending);
+  return std::nullopt;
+}
+
+bool AdminVerbs::MayAsk(const VerbRow& row, const MessageBody& body, uint32_t uid) const {
+  if (uid == 0 || uid == geteuid() || !IsForAdmins(row, body)) return true;
+  static const Uids kNobodyElse;
+  const Uids& admins = hooks_.admin_uids ? hooks_.admin_uids() : kNobodyElse;
+  if (!admins.has_value()) return row.is_open_unless_named;
+  return std::ranges::find(*admins, uid) != admins->end();
+}
+
+RequestOutcome AdminVerbs::Drain(const PeerIdentity& peer, const RequestContext& context,
+                                 Request& request) const {
+  const auto asked = request.Head<protocol::DrainRequest>();
+  if (!hooks_.drain) {
+    request.Answer(context, Status(StatusCode::kUnsupported), "nothing here can be drained");
+  } else if (asked.action > protocol::DrainAction::kResume) {
+    request.Answer(context, Status(StatusCode::kInvalid),
+                   "drain action " + std::to_string(static_cast<uint32_t>(asked.action)) +
+                       "; there are 0 (status), 1 (drain), 2 (bypass) and 3 (resume)");
+  } else {
+    request.reply().Begin(request.verb(), request.id(), context.boot_id, Status::Ok());
+    request.reply().AddHead(hooks_.drain(peer, asked.action));
+  }
+  return RequestOutcome::kReply;
+}
+
+RequestOutcome AdminVerbs::Config(const PeerIdentity& peer, const RequestContext& context,
+                                  Request& request, std::vector<uint64_t>* pending) const {
+  const auto asked = request.Head<protocol::ConfigRequest>();
+  std::string text(request.body().size_bytes() - sizeof(asked), '\0');
+  if (!hooks_.config) {
+    request.Answer(context, Status(StatusCode::kUnsupported), "nothing here can be configured");
+    return RequestOutcome::kReply;
+  }
+  if (text.size() > protocol::kConfigTextBytesMax) {
+    request.Answer(context, Status(StatusCode::kInvalid),
+                   std::to_string(text.size()) + " bytes of text; the limit of a Config is " +
+                       std::to_string(protocol::kConfigTextBytesMax) + ": write it into the file");
+    return RequestOutcome::kReply;
+  }
+  request.body().ReadArray(sizeof(asked), std::span(text));
+  pending->push_back(request.id());
+  hooks_.config(peer, asked.action, text,
+                [this, session = context.session, id = request.id()](const Error& error,
+                                                                     const std::string& document) {
+                  tell_(session, protocol::kVerbConfig, id, error, document);
+                });
+  return RequestOutcome::kWaiting;
+}
+
+}  // namespace terrace

@@ -1,0 +1,63 @@
+// AdminVerbs: what stands between a request and its work: whether its user may ask it, as the role
+// of its verb says, and whether its domain serves such requests now; and the verbs with which an
+// administrator rules over the daemon.
+//
+// THREADING: store thread. OWNERSHIP: the SessionTable's.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "daemon/session/peer_identity.h"
+#include "daemon/session/request.h"
+#include "daemon/session/verb_table.h"
+#include "daemon/store/store.h"
+#include "terrace/error.h"
+#include "terrace/protocol_admin.h"
+
+namespace terrace {
+
+class AdminVerbs {
+ public:
+  // Answers a request whose outcome was kWaiting.
+  using Tell = std::function<void(SessionId session, protocol::Verb verb, uint64_t request_id,
+                                  const Error& error, const std::string& document)>;
+  explicit AdminVerbs(Tell tell) : tell_(std::move(tell)) {}
+
+  // Users that may rule beside root and the daemon's own. None: nobody else, and what engines could
+  // ask before there were admins (VerbRow::is_open_unless_named) is everybody's.
+  using Uids = std::optional<std::vector<uint32_t>>;
+  // What the rest of the daemon does for them; a verb without its hook is not supported.
+  struct Hooks {
+    // `done` is called once, now or in a later turn: kOk and a document, or a sentence.
+    using ConfigDone = std::function<void(const Error& error, const std::string& document)>;
+    std::function<const Uids&()> admin_uids;
+    std::function<protocol::DrainReply(const PeerIdentity& peer, protocol::DrainAction action)>
+        drain;
+    std::function<void(const PeerIdentity& peer, protocol::ConfigAction action,
+                       const std::string& text, const ConfigDone& done)>
+        config;
+  };
+  void SetHooks(Hooks hooks) { hooks_ = std::move(hooks); }
+
+  // Answers a request that has begun and is one of these, or is not served now; or notes its id in
+  // `*pending` and tells later. None: it goes on.
+  std::optional<RequestOutcome> Answer(const PeerIdentity& peer, const RequestContext& context,
+                                       Store& store, Request& request,
+                                       std::vector<uint64_t>* pending) const;
+
+ private:
+  bool MayAsk(const VerbRow& row, const MessageBody& body, uint32_t uid) const;
+  RequestOutcome Drain(const PeerIdentity& peer, const RequestContext& context,
+                       Request& request) const;
+  RequestOutcome Config(const PeerIdentity& peer, const RequestContext& context, Request& request,
+                        std::vector<uint64_t>* pending) const;
+
+  const Tell tell_;
+  Hooks hooks_;
+};
+
+}  // namespace terrace

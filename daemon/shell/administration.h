@@ -1,0 +1,55 @@
+// Administration: what an administrator rules over while the daemon runs: whether domains serve
+// (DomainServing), and the configuration (LiveConfig), which a SIGHUP reloads, too.
+//
+// THREADING: store thread.
+#pragma once
+
+#include <asio/io_context.hpp>
+#include <asio/signal_set.hpp>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "daemon/block/seams.h"
+#include "daemon/config/config.h"
+#include "daemon/session/session.h"
+#include "daemon/shell/domain_nvme.h"
+#include "daemon/shell/domain_serving.h"
+#include "daemon/shell/live_config.h"
+#include "daemon/store/store.h"
+
+namespace terrace {
+
+class Administration {
+ public:
+  // All of them outlive it. `config` is what LoadConfig made of `source`; live keys of it change.
+  struct Parts {
+    asio::io_context& loop;
+    DaemonConfig& config;
+    const Clock& clock;
+    // Runs its argument as a turn of the store thread, later. Any thread.
+    std::function<void(std::function<void()> work)> post;
+  };
+  Administration(Parts parts, ConfigSource source);
+
+  int notice_fd(uint32_t domain_index) const { return serving_.notice_fd(domain_index); }
+  // Domains begin to serve, or not, as they did last; sessions may ask. Once; all outlive it.
+  void Serve(Store& store, SessionTable& sessions,
+             const std::vector<std::unique_ptr<DomainNvme>>& nvme);
+  // From here on a SIGHUP reloads the configuration. REQUIRES: Serve was called.
+  void AwaitHangUps();
+
+ private:
+  void Apply();
+
+  const Parts parts_;
+  asio::signal_set hang_ups_;
+  DomainServing serving_;
+  LiveConfig config_;
+  Store* store_ = nullptr;
+  SessionTable* sessions_ = nullptr;
+};
+
+}  // namespace terrace

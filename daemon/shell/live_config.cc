@@ -1,0 +1,255 @@
+#include "daemon/shell/live_config.h"
+
+#include <algorithm>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <utility>
+#include <vector>
+
+#include "daemon/config/config_text.h"
+#include "daemon/shell/domain_redis.h"
+
+namespace terrace {
+namespace {
+
+using nlohmann::json;
+using protocol::ConfigAction;
+
+Error Invalid(std::string sentence) {
+  return {Status(StatusCode::kInvalid, "the configuration is not valid"), std::move(sentence)};
+}
+
+// The domain that there is where the file names none.
+void NameDomains(const DaemonConfig& resolved, DaemonConfig* config) {
+  if (!config->domains.empty()) return;
+  DomainConfig domain;
+  domain.name = resolved.domains[0].name;
+  domain.socket_path = resolved.domains[0].socket_path;
+  domain.is_socket_default = resolved.domains[0].is_socket_default;
+  config->domains.push_back(std::move(domain));
+}
+
+Error Resolve(const ConfigSource& source, DaemonConfig* config) {
+  std::string why;
+  if (const Status status = ResolveConfig(source.overrides, source.environment, config, &why);
+      !status.ok()) {
+    return {status, std::move(why)};
+  }
+  return {};
+}
+
+Error Parse(const ConfigSource& source, DaemonConfig* config) {
+  if (source.path.empty()) return {};
+  std::string why;
+  const Status status = ParseConfig(source.text, source.path, config, &why);
+  if (!status.ok()) return {status, std::move(why)};
+  return {};
+}
+
+// Keys whose values differ, with both.
+json Differences(const DaemonConfig& from, const DaemonConfig& to, bool is_live,
+                 const char* from_name, const char* to_name) {
+  std::map<std::string, std::string> before;
+  for (ConfigEntry& entry : ConfigEntries(from)) before[entry.key] = std::move(entry.value);
+  json rows = json::array();
+  for (const ConfigEntry& entry : ConfigEntries(to)) {
+    const auto known = before.find(entry.key);
+    const std::string value = known == before.end() ? "" : known->second;
+    if (known != before.end()) before.erase(known);
+    if (entry.is_live != is_live || value == entry.value) continue;
+    rows.push_back({{"key", entry.key}, {from_name, value}, {to_name, entry.value}});
+  }
+  if (is_live) return rows;
+  for (const auto& [key, value] : before) {  // of domains that are gone
+    if (!value.empty()) rows.push_back({{"key", key}, {from_name, value}, {to_name, ""}});
+  }
+  return rows;
+}
+
+// "domain.chat.allow_uids" and [1000] as a file would say it. Of a value that is no TOML, as text.
+std::string AsToml(const std::string& key, const std::string& value) {
+  const size_t dot = key.rfind('.');
+  const std::string section = key.substr(0, dot);
+  const std::string line = key.substr(dot + 1) + " = " + value + "\n";
+  if (!section.starts_with("domain.")) return "[" + section + "]\n" + line;
+  return "[[domain]]\nname = \"" + section.substr(7) + "\"\n" + line;
+}
+
+std::string Quoted(const std::string& value) {
+  std::string quoted = "\"";
+  for (const char letter : value) {
+    if (letter == '"' || letter == '\\') quoted += '\\';
+    quoted += letter;
+  }
+  return quoted + '"';
+}
+
+}  // namespace
+
+Error LoadConfig(const ConfigSource& source, DaemonConfig* config) {
+  TERRACE_RETURN_IF_REFUSED(Parse(source, config));
+  TERRACE_RETURN_IF_REFUSED(Resolve(source, config));
+  std::string why;
+  const Status redis = CheckRedis(config->redis, &why);
+  if (!redis.ok()) return {redis, std::move(why)};
+  return {};
+}
+
+LiveConfig::LiveConfig(ConfigSource source, DaemonConfig& config, Hooks hooks)
+    : source_(std::move(source)),
+      config_(config),
+      hooks_(std::move(hooks)),
+      lines_(ConfigLines(source_.text)) {
+  (void)Parse(source_, &wanted_);  // it has been read before
+  NameDomains(config_, &wanted_);
+  for (ConfigEntry& entry : ConfigEntries(DaemonConfig())) {
+    defaults_[entry.key] = std::move(entry.value);
+  }
+}
+
+LiveConfig::~LiveConfig() {
+  if (reader_.joinable()) reader_.join();
+}
+
+void LiveConfig::Ask(ConfigAction action, const std::string& text, const Done& done) {
+  std::string document;
+  switch (action) {
+    case ConfigAction::kGet: {
+      const Error error = Get(text, &document);
+      return done(error, document);
+    }
+    case ConfigAction::kSet: {
+      const Error error = Set(text, &document);
+      return done(error, document);
+    }
+    case ConfigAction::kReload:
+      return BeginReload(done);
+  }
+  done(Invalid("config action " + std::to_string(static_cast<uint32_t>(action)) +
+               "; there are 0 (get), 1 (set) and 2 (reload)"),
+       document);
+}
+
+Error LiveConfig::Get(const std::string& key, std::string* document) const {
+  json rows = json::array();
+  for (const ConfigEntry& entry : ConfigEntries(config_)) {
+    if (!key.empty() && entry.key != key) continue;
+    rows.push_back({{"key", entry.key},
+                    {"value", entry.value},
+                    {"from", Origin(entry.key, entry.value)},
+                    {"is_live", entry.is_live}});
+    if (!key.empty()) rows.back()["meaning"] = std::string(entry.meaning);
+  }
+  if (!rows.empty()) {
+    *document = json{{"file", source_.path}, {"keys", std::move(rows)}}.dump();
+    return {};
+  }
+  // What a file with that key would be told.
+  DaemonConfig nothing;
+  std::string why;
+  (void)ParseConfig(AsToml(key, "0"), "terrace config", &nothing, &why);
+  return Invalid(
+      why.empty() || key.find('.') == key.npos
+          ? "'" + key +
+                "' is no key: they are called as daemon.log_level, "
+                "nvme.admission and domain.NAME.allow_uids; `terrace config get` lists all"
+          : why);
+}
+
+std::string LiveConfig::Origin(const std::string& key, const std::string& value) const {
+  if (set_keys_.contains(key)) return "set";
+  const bool is_overridden =
+      (key == "daemon.dram_bytes" && !source_.overrides.dram_bytes.empty()) ||
+      (key.starts_with("domain.") && key.ends_with(".socket") &&
+       !source_.overrides.socket_path.empty());
+  if (is_overridden) return "command line";
+  if (const auto line = lines_.find(key); line != lines_.end()) {
+    return source_.path + ":" + std::to_string(line->second);
+  }
+  const auto plain = defaults_.find(key);
+  return plain != defaults_.end() && plain->second != value ? "default, worked out" : "default";
+}
+
+Error LiveConfig::Set(const std::string& text, std::string* document) {
+  const size_t equals = text.find('=');
+  const std::string key = text.substr(0, equals);
+  if (equals == text.npos || key.find('.') == key.npos) {
+    return Invalid("'" + text +
+                   "' is no KEY=VALUE, such as daemon.log_level=debug or "
+                   "domain.NAME.allow_uids=[1000]");
+  }
+  const std::string value = text.substr(equals + 1);
+  DaemonConfig said;
+  std::string why;
+  if (!ParseConfig(AsToml(key, value), "terrace config set", &said, &why).ok()) {
+    std::string why_as_text;
+    if (!ParseConfig(AsToml(key, Quoted(value)), "terrace config set", &said, &why_as_text).ok()) {
+      return Invalid(why.find("this is no TOML") == why.npos ? why : why_as_text);
+    }
+  }
+  DaemonConfig wanted = wanted_;
+  if (!CopyLive(said, key, &wanted).ok()) {
+    return Invalid(key + " needs a restart, or is of no domain that there is: write it into " +
+                   (source_.path.empty() ? "a file, which --config names" : source_.path) +
+                   " and restart terraced; `terrace config get` says which keys are live");
+  }
+  const DaemonConfig before = config_;
+  TERRACE_RETURN_IF_REFUSED(Take(std::move(wanted)));
+  set_keys_.insert(key);
+  *document = json{{"changed", Differences(before, config_, true, "from", "to")}}.dump();
+  return {};
+}
+
+void LiveConfig::BeginReload(const Done& done) {
+  if (source_.path.empty()) {
+    return done(Invalid("there is no file to reload: terraced was started without --config"), "");
+  }
+  if (is_reading_) {
+    return done({StatusCode::kBusy, "a reload is under way: try again"}, "");
+  }
+  if (reader_.joinable()) reader_.join();
+  is_reading_ = true;
+  reader_ = std::thread([this, done, source = std::make_shared<ConfigSource>(source_)] {
+    DaemonConfig whole;
+    std::string why;
+    const Status read = ReadConfigText(source->path, &source->text, &why);
+    const Error error = read.ok() ? LoadConfig(*source, &whole) : Error(read, std::move(why));
+    hooks_.post([this, done, error, source] {
+      is_reading_ = false;
+      std::string document;
+      const Error taken = error.ok() ? Reload(*source, &document) : error;
+      done(taken, document);
+    });
+  });
+}
+
+// What was read has been checked as a whole.
+Error LiveConfig::Reload(const ConfigSource& source, std::string* document) {
+  DaemonConfig file;
+  TERRACE_RETURN_IF_REFUSED(Parse(source, &file));
+  NameDomains(config_, &file);
+  DaemonConfig wanted = wanted_;
+  (void)CopyLive(file, "", &wanted);
+  const DaemonConfig before = config_;
+  TERRACE_RETURN_IF_REFUSED(Take(std::move(wanted)));
+  source_ = source;
+  lines_ = ConfigLines(source_.text);
+  set_keys_.clear();
+  *document = json{{"file", source_.path},
+                   {"changed", Differences(before, config_, true, "from", "to")},
+                   {"needs_restart", Differences(wanted_, file, false, "running", "file")}}
+                  .dump();
+  return {};
+}
+
+// What depends on other keys is worked out from those that are in effect.
+Error LiveConfig::Take(DaemonConfig wanted) {
+  DaemonConfig resolved = wanted;
+  TERRACE_RETURN_IF_REFUSED(Resolve(source_, &resolved));
+  wanted_ = std::move(wanted);
+  (void)CopyLive(resolved, "", &config_);
+  hooks_.apply();
+  return {};
+}
+
+}  // namespace terrace

@@ -1,0 +1,75 @@
+// LiveConfig: the configuration while the daemon runs: what is in effect and where each value comes
+// from, a reload of the file (SIGHUP, `terrace config reload`), and one key set by an admin, which
+// the next reload takes back. Only keys that say so change without a restart
+// (config_keys.h, KeyChange); of a configuration with an error nothing is taken.
+//
+// THREADING: store thread; a file is read on a thread of its own.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <set>
+#include <string>
+#include <string_view>
+#include <thread>
+
+#include "daemon/config/config.h"
+#include "daemon/config/config_resolve.h"
+#include "terrace/error.h"
+#include "terrace/protocol_admin.h"
+
+namespace terrace {
+
+// What the daemon was started with.
+struct ConfigSource {
+  std::string path;  // empty: no file
+  std::string text;  // the file's
+  ConfigOverrides overrides;
+  ConfigEnvironment environment;
+};
+
+// Reads the source's text; `*config` is resolved. The sentence names line, key and remedy.
+Error LoadConfig(const ConfigSource& source, DaemonConfig* config);
+
+class LiveConfig {
+ public:
+  struct Hooks {
+    // The live keys of the configuration in effect have changed.
+    std::function<void()> apply;
+    // Runs its argument as a turn of the store thread, later. Any thread.
+    std::function<void(std::function<void()> work)> post;
+  };
+  // kOk and a JSON document, or a sentence.
+  using Done = std::function<void(const Error& error, const std::string& document)>;
+
+  // `config` is what LoadConfig made of `source`, and outlives this, which alone changes it.
+  LiveConfig(ConfigSource source, DaemonConfig& config, Hooks hooks);
+  ~LiveConfig();
+  LiveConfig(const LiveConfig&) = delete;
+  LiveConfig& operator=(const LiveConfig&) = delete;
+
+  // `done` is called now, or in a later turn.
+  void Ask(protocol::ConfigAction action, const std::string& text, const Done& done);
+
+ private:
+  Error Get(const std::string& key, std::string* document) const;
+  Error Set(const std::string& text, std::string* document);
+  void BeginReload(const Done& done);
+  Error Reload(const ConfigSource& source, std::string* document);
+  // As if the file had these live values. Nothing is taken if that cannot be.
+  Error Take(DaemonConfig wanted);
+  std::string Origin(const std::string& key, const std::string& value) const;
+
+  ConfigSource source_;
+  DaemonConfig& config_;
+  DaemonConfig wanted_;  // the same before it was resolved, of its domains at least the names
+  const Hooks hooks_;
+  std::map<std::string, uint32_t> lines_;  // of the file that is in effect
+  std::map<std::string, std::string> defaults_;
+  std::set<std::string> set_keys_;  // by Set, since the last reload
+  std::thread reader_;
+  bool is_reading_ = false;
+};
+
+}  // namespace terrace

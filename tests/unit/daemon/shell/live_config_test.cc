@@ -1,0 +1,209 @@
+// The configuration of a daemon that runs: what changes, what does not, and what is said of it.
+#include "daemon/shell/live_config.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <condition_variable>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <utility>
+
+namespace terrace {
+namespace {
+
+using nlohmann::json;
+using protocol::ConfigAction;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+class LiveConfigTest : public testing::Test {
+ protected:
+  LiveConfigTest() {
+    directory_ = (std::filesystem::temp_directory_path() / "terrace-live-XXXXXX").string();
+    EXPECT_NE(mkdtemp(directory_.data()), nullptr);
+  }
+  ~LiveConfigTest() override {
+    live_.reset();
+    std::filesystem::remove_all(directory_);
+  }
+
+  std::string path() const { return directory_ + "/t.toml"; }
+  void Write(const std::string& text) const { std::ofstream(path()) << text; }
+  void Start(const std::string& text) {
+    Write(text);
+    ConfigSource source{.path = path(), .text = text, .overrides = {}, .environment = {}};
+    source.environment.uid = 1000;
+    source.environment.runtime_dir = directory_;
+    source.environment.home = directory_;
+    const Error loaded = LoadConfig(source, &config_);
+    ASSERT_TRUE(loaded.ok()) << loaded.sentence();
+    live_ =
+        std::make_unique<LiveConfig>(std::move(source), config_,
+                                     LiveConfig::Hooks{.apply = [this] { ++applied_count_; },
+                                                       .post =
+                                                           [this](std::function<void()> work) {
+                                                             const std::lock_guard guard(mutex_);
+                                                             posted_ = std::move(work);
+                                                             changed_.notify_all();
+                                                           }});
+  }
+  // Its document, or none with the sentence in why_.
+  std::optional<json> Ask(ConfigAction action, const std::string& text = "") {
+    std::optional<json> answer;
+    live_->Ask(action, text, [&](const Error& error, const std::string& document) {
+      if (error.ok()) {
+        answer = json::parse(document);
+      } else {
+        why_ = error.sentence();
+      }
+    });
+    if (action != ConfigAction::kReload || is_refused_at_once_) return answer;
+    std::function<void()> work;
+    {
+      std::unique_lock guard(mutex_);
+      changed_.wait(guard, [&] { return posted_ != nullptr; });
+      work = std::exchange(posted_, nullptr);
+    }
+    work();
+    return answer;
+  }
+  json Get(const std::string& key) {
+    const auto answer = Ask(ConfigAction::kGet, key);
+    return answer && (*answer)["keys"].size() == 1 ? (*answer)["keys"][0] : json();
+  }
+
+  std::string directory_;
+  DaemonConfig config_;
+  std::unique_ptr<LiveConfig> live_;
+  std::string why_;
+  int applied_count_ = 0;
+  bool is_refused_at_once_ = false;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::function<void()> posted_;
+};
+
+TEST_F(LiveConfigTest, TellsWhereEachValueComesFrom) {
+  Start("[daemon]\nlog_level = \"debug\"\n\ndram_bytes = \"2GiB\"\n");
+  const json level = Get("daemon.log_level");
+  EXPECT_EQ(level["value"], "\"debug\"");
+  EXPECT_EQ(level["from"], path() + ":2");
+  EXPECT_EQ(level["is_live"], true);
+  EXPECT_EQ(Get("daemon.dram_bytes")["from"], path() + ":4");
+  EXPECT_EQ(Get("daemon.dram_bytes")["is_live"], false);
+  EXPECT_EQ(Get("daemon.log_format")["from"], "default");
+  EXPECT_EQ(Get("daemon.fenced_bytes_max")["value"], "\"512MiB\"");
+  EXPECT_EQ(Get("daemon.fenced_bytes_max")["from"], "default, worked out");
+  ASSERT_TRUE(Ask(ConfigAction::kSet, "daemon.log_level=error"));
+  EXPECT_EQ(Get("daemon.log_level")["from"], "set");
+  EXPECT_GT((*Ask(ConfigAction::kGet))["keys"].size(), 80u);
+  EXPECT_FALSE(Ask(ConfigAction::kGet, "daemon.log_levl"));
+  EXPECT_THAT(why_, HasSubstr("the nearest is daemon.log_level"));
+  EXPECT_FALSE(Ask(ConfigAction::kGet, "nonsense"));
+  EXPECT_THAT(why_, HasSubstr("'nonsense' is no key"));
+}
+
+TEST_F(LiveConfigTest, AReloadTakesLiveKeysAndNamesTheOthers) {
+  Start("[daemon]\nlog_level = \"info\"\n");
+  Write("[daemon]\nlog_level = \"debug\"\ndram_bytes = \"4GiB\"\n[nvme]\nread_ahead_blocks = 3\n");
+  const auto answer = Ask(ConfigAction::kReload);
+  ASSERT_TRUE(answer) << why_;
+  EXPECT_EQ((*answer)["changed"], json::parse(R"([
+      {"key": "daemon.log_level", "from": "\"info\"", "to": "\"debug\""},
+      {"key": "nvme.read_ahead_blocks", "from": "16", "to": "3"}])"));
+  EXPECT_EQ((*answer)["needs_restart"], json::parse(R"([
+      {"key": "daemon.dram_bytes", "running": "\"1GiB\"", "file": "\"4GiB\""}])"));
+  EXPECT_EQ(config_.log_level, LogLevel::kDebug);
+  EXPECT_EQ(config_.nvme.read_ahead_blocks, 3u);
+  EXPECT_EQ(config_.dram_bytes, 1 * kGiB);
+  EXPECT_EQ(config_.fenced_bytes_max, 256 * kMiB) << "worked out from what is in effect";
+  EXPECT_EQ(applied_count_, 1);
+  EXPECT_EQ(Get("daemon.log_level")["from"], path() + ":2");
+}
+
+TEST_F(LiveConfigTest, AnErrorAnywhereChangesNothing) {
+  Start("[daemon]\nlog_level = \"info\"\n");
+  const auto expect_refused = [&](const std::string& text, const std::string& why) {
+    Write(text);
+    EXPECT_FALSE(Ask(ConfigAction::kReload)) << text;
+    EXPECT_THAT(why_, HasSubstr(why));
+  };
+  expect_refused("[daemon]\nlog_level = \"debug\"\n\nread_ahead = 3\n",
+                 path() + ":4: daemon.read_ahead is no known key");
+  expect_refused("[daemon]\nlog_level = \"debug\"\n[nvme]\nread_ahead_blocks = -1\n",
+                 path() + ":4: nvme.read_ahead_blocks is -1; write a whole number");
+  expect_refused("[daemon]\nlog_level = \"debug\"\ndeadline_default_ms = 700000\n",
+                 "daemon.deadline_default_ms is 700000, more than");
+  expect_refused("[daemon\n", "this is no TOML");
+  std::filesystem::remove(path());
+  EXPECT_FALSE(Ask(ConfigAction::kReload));
+  EXPECT_THAT(why_, HasSubstr("cannot read it"));
+  EXPECT_EQ(config_.log_level, LogLevel::kInfo);
+  EXPECT_EQ(applied_count_, 0);
+}
+
+TEST_F(LiveConfigTest, WhatIsSetLastsUntilTheNextReload) {
+  Start("[daemon]\nlog_level = \"info\"\n");
+  const auto set = Ask(ConfigAction::kSet, "daemon.log_level=debug");
+  ASSERT_TRUE(set) << why_;
+  EXPECT_EQ((*set)["changed"], json::parse(R"([
+      {"key": "daemon.log_level", "from": "\"info\"", "to": "\"debug\""}])"));
+  ASSERT_TRUE(Ask(ConfigAction::kSet, "nvme.scrub_bytes_per_second=1MiB")) << why_;
+  EXPECT_EQ(config_.nvme.scrub_bytes_per_second, 1 * kMiB);
+  ASSERT_TRUE(Ask(ConfigAction::kSet, "domain.default.allow_uids=[7, 8]")) << why_;
+  EXPECT_EQ(config_.domains[0].allow_uids, (std::vector<uint32_t>{7, 8}));
+  EXPECT_EQ(applied_count_, 3);
+  const auto answer = Ask(ConfigAction::kReload);
+  ASSERT_TRUE(answer);
+  EXPECT_EQ((*answer)["changed"].size(), 3u);
+  EXPECT_TRUE((*answer)["needs_restart"].empty());
+  EXPECT_EQ(config_.log_level, LogLevel::kInfo);
+  EXPECT_FALSE(config_.domains[0].allow_uids.has_value());
+}
+
+TEST_F(LiveConfigTest, WhatCannotBeSetIsSaidAndChangesNothing) {
+  Start("[daemon]\nlog_level = \"info\"\n");
+  const std::pair<const char*, const char*> kRefused[] = {
+      {"daemon.log_level", "is no KEY=VALUE"},
+      {"log_level=debug", "is no KEY=VALUE"},
+      {"daemon.log_level=debgu", "the nearest is \"debug\""},
+      {"daemon.dram_bytes=4GiB", "daemon.dram_bytes needs a restart"},
+      {"domain.other.allow_uids=[1]", "of no domain that there is"},
+      {"nvme.read_ahead_blocks=5000", "a whole number from 0 to 4096"},
+      {"daemon.deadline_default_ms=700000", "more than daemon.deadline_ms_max"},
+      {"daemon.nothing=1", "daemon.nothing is no known key"}};
+  for (const auto& [text, why] : kRefused) {
+    EXPECT_FALSE(Ask(ConfigAction::kSet, text)) << text;
+    EXPECT_THAT(why_, HasSubstr(why)) << text;
+  }
+  EXPECT_FALSE(Ask(static_cast<ConfigAction>(9)));
+  EXPECT_THAT(why_, HasSubstr("config action 9"));
+  EXPECT_EQ(applied_count_, 0);
+  EXPECT_EQ(config_.deadline_default_ms, DaemonConfig().deadline_default_ms);
+}
+
+TEST_F(LiveConfigTest, WithoutAFileThereIsNothingToReload) {
+  ConfigSource source;
+  source.environment.runtime_dir = directory_;
+  source.environment.home = directory_;
+  source.environment.uid = 1000;
+  ASSERT_TRUE(LoadConfig(source, &config_).ok());
+  live_ = std::make_unique<LiveConfig>(
+      source, config_,
+      LiveConfig::Hooks{.apply = [this] { ++applied_count_; }, .post = [](auto) {}});
+  is_refused_at_once_ = true;
+  EXPECT_FALSE(Ask(ConfigAction::kReload));
+  EXPECT_THAT(why_, HasSubstr("started without --config"));
+  EXPECT_TRUE(Ask(ConfigAction::kSet, "daemon.log_level=debug")) << why_;
+}
+
+}  // namespace
+}  // namespace terrace

@@ -1,0 +1,175 @@
+// `terrace config`: the configuration of a running daemon: what is in effect and where it comes
+// from, a reload of its file, and single keys set until then.
+#include <fmt/core.h>
+
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "terrace/protocol_admin.h"
+#include "tools/terrace/cli/admin_link.h"
+#include "tools/terrace/cli/text_table.h"
+#include "tools/terrace/verbs/admin_verbs.h"
+
+namespace terrace::tools {
+namespace {
+
+using nlohmann::json;
+using protocol::ConfigAction;
+
+// The daemon's document, or none after telling the person why.
+std::optional<json> Ask(const DaemonAddress& address, ConfigAction action, std::string_view text) {
+  const auto link = AdminLink::Open(address);
+  if (link == nullptr) return std::nullopt;
+  const protocol::ConfigRequest request{.action = action};
+  const auto head = std::as_bytes(std::span(&request, 1));
+  const auto tail = std::as_bytes(std::span(text));
+  std::vector<std::byte> body(head.begin(), head.end());
+  body.insert(body.end(), tail.begin(), tail.end());
+  const auto answer = link->Ask(protocol::kVerbConfig, body);
+  if (!answer.ok()) {
+    Fail(link->why());
+    return std::nullopt;
+  }
+  json document = json::parse(answer->begin(), answer->end(), nullptr, false);
+  if (document.is_object()) return document;
+  Fail(
+      "the answer to Config is no JSON document: update terrace or terraced so that both are of "
+      "one release");
+  return std::nullopt;
+}
+
+std::string Shown(const json& value) {
+  const std::string text = value.is_string() ? value.get<std::string>() : "";
+  return text.empty() ? "(not set)" : text;
+}
+
+std::string ShowChanges(const json& rows, const char* from, const char* to) {
+  std::string text;
+  for (const json& row : rows) {
+    text += fmt::format("  {}: {} -> {}\n", Shown(row["key"]), Shown(row[from]), Shown(row[to]));
+  }
+  return text;
+}
+
+class ConfigVerb : public Verb {
+ protected:
+  Arguments Add(Arguments& parent, const std::string& name, const std::string& description) {
+    Arguments verb = parent.AddVerb(name, description);
+    DeclareAddress(verb, &address_);
+    DeclareJson(verb, &is_json_);
+    return verb;
+  }
+  // The document in its human form, or as it is.
+  template <typename Render>
+  ExitCode Tell(ConfigAction action, std::string_view text, const Render& render) {
+    const std::optional<json> document = Ask(address_, action, text);
+    if (!document) return kExitFailed;
+    if (is_json_) {
+      PrintJson(*document);
+    } else {
+      PrintText(render(*document));
+    }
+    return kExitOk;
+  }
+
+ private:
+  DaemonAddress address_;
+  bool is_json_ = false;
+};
+
+class ConfigGetVerb : public ConfigVerb {
+ public:
+  Arguments Declare(Arguments& parent) override {
+    Arguments verb = Add(parent, "get", "Values in effect, and where each comes from");
+    verb.AddOption("KEY", key_, "Such as nvme.admission; without one, all");
+    return verb;
+  }
+
+  ExitCode Run() override {
+    return Tell(ConfigAction::kGet, key_,
+                [this](const json& document) { return Render(document); });
+  }
+
+ private:
+  std::string Render(const json& document) const {
+    const json& rows = document["keys"];
+    if (!key_.empty() && rows.size() == 1) {
+      const json& row = rows[0];
+      return fmt::format("# {}\n{} = {}\n# from: {}; {}\n", Shown(row["meaning"]), key_,
+                         Shown(row["value"]), Shown(row["from"]),
+                         row["is_live"] == true ? "changes by a reload, or by terrace config set"
+                                                : "needs a restart");
+    }
+    using enum TextTable::Align;
+    TextTable table({{"KEY", kLeft}, {"VALUE", kLeft}, {"FROM", kLeft}, {"CHANGES BY", kLeft}});
+    for (const json& row : rows) {
+      table.AddRow({Shown(row["key"]), Shown(row["value"]), Shown(row["from"]),
+                    row["is_live"] == true ? "reload" : "restart"});
+    }
+    return table.Render();
+  }
+
+  std::string key_;
+};
+
+class ConfigSetVerb : public ConfigVerb {
+ public:
+  Arguments Declare(Arguments& parent) override {
+    Arguments verb = Add(parent, "set", "Change one live key, until the next reload or restart");
+    verb.AddOption("KEY=VALUE", text_, "Such as daemon.log_level=debug").Required();
+    return verb;
+  }
+
+  ExitCode Run() override {
+    return Tell(ConfigAction::kSet, text_, [](const json& document) {
+      const json& rows = document["changed"];
+      return rows.empty()
+                 ? "it was so already\n"
+                 : "changed, until the next reload or restart:\n" + ShowChanges(rows, "from", "to");
+    });
+  }
+
+ private:
+  std::string text_;
+};
+
+class ConfigReloadVerb : public ConfigVerb {
+ public:
+  Arguments Declare(Arguments& parent) override {
+    return Add(parent, "reload", "Read the file anew; with an error in it nothing changes");
+  }
+
+  ExitCode Run() override {
+    return Tell(ConfigAction::kReload, "", [](const json& document) {
+      const json& changed = document["changed"];
+      const json& waiting = document["needs_restart"];
+      std::string text =
+          fmt::format("{} is in effect{}\n", Shown(document["file"]),
+                      changed.empty() ? ": nothing that is live has changed" : "; changed:");
+      text += ShowChanges(changed, "from", "to");
+      if (!waiting.empty()) {
+        text += "needs a restart (systemctl restart terraced):\n" +
+                ShowChanges(waiting, "running", "file");
+      }
+      return text;
+    });
+  }
+};
+
+}  // namespace
+
+VerbFamily MakeConfigVerbs() {
+  VerbFamily family{
+      .name = "config", .description = "A running daemon's configuration", .verbs = {}};
+  family.verbs.push_back(std::make_unique<ConfigGetVerb>());
+  family.verbs.push_back(std::make_unique<ConfigSetVerb>());
+  family.verbs.push_back(std::make_unique<ConfigReloadVerb>());
+  return family;
+}
+
+}  // namespace terrace::tools
