@@ -5,7 +5,7 @@
 #include <string>
 #include <utility>
 
-#include "terrace/protocol_introspection.h"
+#include "terrace/protocol_device.h"
 
 namespace terrace::client {
 namespace {
@@ -17,7 +17,7 @@ std::string_view VerbName(protocol::Verb verb) {
       "Abort", "Query",        "Wait",      "Evict",   "Pin",         "Reset",
       "Stats", "List",         "Unmapped",  "HitRate", "Explain",     "TraceRecord",
       "Fsck",  "DeviceAttach", "OrderDone", "PinTurn", "DeviceReport"};
-  static_assert(std::size(kNames) == static_cast<size_t>(protocol::kVerbLast) + 1);
+  static_assert(std::size(kNames) == static_cast<size_t>(protocol::kVerbDeviceReport) + 1);
   const auto index = static_cast<size_t>(verb);
   return index < std::size(kNames) ? kNames[index] : "an unasked message";
 }

@@ -8,6 +8,8 @@
 
 #include "daemon/log/printable.h"
 #include "daemon/session/hello.h"
+#include "daemon/session/operator_events.h"
+#include "terrace/protocol_operator.h"
 
 namespace terrace {
 
@@ -258,6 +260,12 @@ Request::Outcome SessionTable::BeginRequest(Session& session, Message message) {
   if (verb == protocol::kVerbTraceRecord) return TraceRecord(session);
   if (verb == protocol::kVerbFsck) return Fsck(session);
   if (verb == protocol::kVerbDeviceAttach) return DeviceAttach(session);
+  if (verb == protocol::kVerbOperatorLog) {
+    request.Answer(session.context, Status::Ok(),
+                   operator_log_.Answer(session.peer.domain_index, store_->events().NowUs(),
+                                        request.Head<protocol::OperatorLogRequest>()));
+    return Request::Outcome::kReply;
+  }
   if (!FindVerb(verb)->has_news) return outcome;
   if (session.pending.size() >= options_.pending_per_session_max) {
     request.Answer(session.context, Status(StatusCode::kBusy),
@@ -399,14 +407,25 @@ void SessionTable::CountTime(const Session& session) {
 
 void SessionTable::Audit(Session& session) {
   ErasureSummary erased;
-  if (fsck_.erased && session.request != nullptr &&
-      session.request->TakeErasure(session.context, &erased)) {
-    fsck_.erased(session.peer, session.client_name, erased);
-  }
+  if (session.request == nullptr || !session.request->TakeErasure(session.context, &erased)) return;
+  if (fsck_.erased) fsck_.erased(session.peer, session.client_name, erased);
+  NoteOperator(session, EventOf(erased));
+}
+
+void SessionTable::NoteOperator(const Session& session, OperatorEvent event) {
+  event.at_us = store_->events().NowUs();
+  event.verb = session.request->verb();
+  event.uid = session.peer.uid;
+  event.pid = session.peer.pid;
+  event.client_name = session.client_name;
+  operator_log_.Add(session.peer.domain_index, VerbName(event.verb), event);
 }
 
 void SessionTable::EndStep(Session& session, Request::Outcome outcome) {
-  if (outcome != Request::Outcome::kMore && outcome != Request::Outcome::kSeeking) Audit(session);
+  if (outcome != Request::Outcome::kMore && outcome != Request::Outcome::kSeeking) {
+    Audit(session);
+    if (auto event = EventOf(*session.request, outcome)) NoteOperator(session, *std::move(event));
+  }
   switch (outcome) {
     case Request::Outcome::kMore:
       return;
@@ -493,7 +512,7 @@ bool SessionTable::EndErasing(Session& session, uint64_t request_id, Status stat
   std::span<const std::byte> body;
   if (!status.ok()) {
     body = std::as_bytes(std::span(kNotDurable));
-  } else if (erasing.verb == Verb::kEvict) {
+  } else if (erasing.verb != Verb::kReset) {
     body = std::as_bytes(std::span(&erasing.evicted, 1));
   }
   AddNews(session, erasing.verb, request_id, status, body);

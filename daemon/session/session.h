@@ -19,6 +19,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "daemon/log/operator_log.h"
 #include "daemon/session/request.h"
 #include "daemon/session/transport.h"
 #include "daemon/store/store.h"
@@ -147,6 +148,7 @@ class SessionTable : public StoreListener {
   void Trace(Session& session);
   void CountTime(const Session& session);
   void Audit(Session& session);
+  void NoteOperator(const Session& session, OperatorEvent event);
   void EndStep(Session& session, Request::Outcome outcome);
   void CutPage(Session& session);
   void EndRequest(Session& session);
@@ -172,6 +174,7 @@ class SessionTable : public StoreListener {
   Store* store_ = nullptr;
   TraceHooks trace_;
   FsckHooks fsck_;
+  OperatorLog operator_log_;
 
   std::unordered_map<SessionId, std::unique_ptr<Session>> sessions_;
   std::vector<SessionId> strangers_;        // have not said Hello yet; in the order they came

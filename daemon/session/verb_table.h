@@ -44,7 +44,7 @@ struct VerbRow {
   std::optional<TimedVerb> timed_as;  // for metrics
 };
 
-// In the order of their numbers, which begin at 1.
+// In the order of their numbers, which begin at 1; some are not given yet.
 std::span<const VerbRow> VerbTable();
 // Null: none that a client sends.
 const VerbRow* FindVerb(protocol::Verb verb);

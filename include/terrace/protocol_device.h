@@ -15,7 +15,7 @@ inline constexpr Verb kVerbDeviceAttach{25};
 inline constexpr Verb kVerbOrderDone{26};
 inline constexpr Verb kVerbPinTurn{27};
 inline constexpr Verb kVerbDeviceReport{28};
-static_assert(kVerbDeviceAttach > kVerbFsck && kVerbLast == kVerbDeviceReport);
+static_assert(kVerbDeviceAttach > kVerbFsck && kVerbDeviceReport < kVerbLast);
 
 // Daemon to client, unasked.
 inline constexpr Verb kVerbWorkOrder{67};

@@ -14,7 +14,7 @@ inline constexpr Verb kVerbHitRate{21};
 inline constexpr Verb kVerbExplain{22};
 inline constexpr Verb kVerbTraceRecord{23};
 inline constexpr Verb kVerbFsck{24};
-inline constexpr Verb kVerbLast{28};  // protocol_device.h has those behind kVerbFsck
+inline constexpr Verb kVerbLast{35};  // of protocol_device.h and protocol_operator.h
 
 // Why a block that was asked for was not there.
 enum class MissCause : uint8_t {
