@@ -12,6 +12,7 @@
 #include "src/build_version.h"
 #include "tools/terrace/cli/nearest_word.h"
 #include "tools/terrace/cli/verb.h"
+#include "tools/terrace/verbs/content_verbs.h"
 #include "tools/terrace/verbs/introspection_verbs.h"
 
 namespace terrace::tools {
@@ -41,12 +42,16 @@ class CommandLine {
     Add(arguments_, MakeShowVerb());
     Add(arguments_, MakeTreeVerb());
     Add(arguments_, MakeEvictVerb());
+    Add(arguments_, MakePinVerb());
+    Add(arguments_, MakeUnpinVerb());
+    Add(arguments_, MakePinsVerb());
     Add(arguments_, MakeHitRateVerb());
     Add(arguments_, MakeExplainVerb());
     Add(arguments_, MakeReplayVerb());
     Add(arguments_, MakePlanVerb());
     Add(arguments_, MakeFsckVerb());
     Add(arguments_, MakeAuditVerb());
+    Add(arguments_, MakeLogVerb());
     Add(arguments_, MakeCompletionsVerb());
     AddFamily(MakeDomainVerbs());
     AddFamily(MakeTraceVerbs());

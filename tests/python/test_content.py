@@ -1,0 +1,219 @@
+"""`terrace evict` by filters, `log` and `pin`, of a live daemon."""
+import json
+import os
+import pathlib
+import socket
+import struct
+import tempfile
+import threading
+import time
+
+import terrace
+
+from conftest import SPACE, run_terrace, store, wait_until_free
+
+SECONDS = 1_000
+
+
+def ask(daemon, *arguments, status=0):
+    returned, output, errors = run_terrace(*arguments, "--json", "--socket", daemon.socket)
+    assert returned == status, (returned, output, errors)
+    return json.loads(output)
+
+
+def refused(daemon, *arguments, status=1):
+    returned, output, errors = run_terrace(*arguments, "--socket", daemon.socket)
+    assert (returned, output) == (status, ""), (returned, output, errors)
+    return errors
+
+
+def listed(daemon):
+    return sorted(ask(daemon, "ls", "--limit", 4096)["blocks"], key=lambda one: one["position"])
+
+
+# ---- evict ----
+
+def test_evict_takes_what_was_not_used_for_so_long(daemon, group):
+    old = store(group, list(range(64)))
+    young = store(group, list(range(1000, 1032)))
+    time.sleep(6)
+    wait_until_free(group, old + young)
+    group.acquire(young).release()
+    dry = ask(daemon, "evict", "--older-than", "5s", "--dry-run")
+    assert (dry["block_count"], dry["older_than_ms"], dry["is_dry_run"]) == (4, 5000, True)
+    assert len(listed(daemon)) == 6
+    group.acquire(young).release()
+    wait_until_free(group, young)
+    assert ask(daemon, "evict", "--older-than", "5s", "--yes")["block_count"] == 4
+    assert len(listed(daemon)) == 2
+    text = run_terrace("evict", "--older-than", "1h", "--yes", "--socket", daemon.socket)[1]
+    assert text == "evicted 0 blocks, 0 B\n"
+
+
+def test_evict_by_space_and_tier(daemon, client, group):
+    other = client.open(terrace.SpaceGroup(
+        "other", [SPACE.__class__(**{**vars(SPACE), "model": "other"})]))
+    keys, others = store(group, list(range(64))), store(other, list(range(32)))
+    wait_until_free(group, keys)
+    wait_until_free(other, others)
+    assert ask(daemon, "evict", "--space", "other", "--tier", "dram", "--yes") == {
+        "is_dry_run": False, "block_count": 2, "byte_count": 2 * 73728, "skipped_count": 0,
+        "tier": "dram"}
+    assert len(listed(daemon)) == 4
+    assert "no tier of that kind" in refused(daemon, "evict", "--tier", "nvme", "--yes")
+    assert "tiny" in refused(daemon, "evict", "--space", "huge", "--older-than", "1s", "--yes")
+
+
+def test_evict_asks_or_takes_yes(daemon, group):
+    keys = store(group, list(range(64)))
+    wait_until_free(group, keys)
+    last = listed(daemon)[3]["key"]
+    for arguments in (["--older-than", "1ms"], ["--tier", "dram"], [last], ["--all"]):
+        errors = refused(daemon, "evict", *arguments, status=2)
+        assert "--yes" in errors and "--dry-run" in errors
+    assert len(listed(daemon)) == 4
+
+
+def test_evict_refuses_what_it_cannot_mean(daemon, group):
+    errors = refused(daemon, "evict", "--older-than", "2x", "--yes", status=2)
+    assert "'2x' is no time" in errors and "2h" in errors
+    assert "--everywhere is for filters" in refused(daemon, "evict", "--all", "--everywhere",
+                                                    "--yes", status=2)
+    errors = refused(daemon, "evict", "--all", "--domain", "chat", "--yes")
+    assert "domain 'default', not 'chat'" in errors and "--socket" in errors
+    assert run_terrace("evict", "--tier", "tape", "--yes", "--socket", daemon.socket)[0] == 2
+    assert run_terrace("evict", "0" * 32, "--tier", "dram", "--socket", daemon.socket)[0] == 2
+
+
+class OldDaemon:
+    """Answers Hello and refuses every other verb, as a daemon from before it does."""
+
+    def __init__(self, directory):
+        self.socket = str(pathlib.Path(directory) / "old.sock")
+        self.listener = socket.socket(socket.AF_UNIX)
+        self.listener.bind(self.socket)
+        self.listener.listen(8)
+        self.verbs = []
+        threading.Thread(target=self.serve, daemon=True).start()
+
+    def serve(self):
+        while True:
+            try:
+                peer, _ = self.listener.accept()
+            except OSError:
+                return
+            with peer:
+                while self.answer(peer):
+                    pass
+
+    def answer(self, peer):
+        head = peer.recv(16, socket.MSG_WAITALL)
+        if len(head) < 16:
+            return False
+        size, version, verb, flags, number = struct.unpack("<IBBHQ", head)
+        peer.recv(size - 16, socket.MSG_WAITALL)
+        self.verbs.append(verb)
+        if verb == 1:
+            body = struct.pack("<QB3xi", 7, 0, 0) + bytes(296)
+        else:
+            body = struct.pack("<QB3xi", 7, 5, 0) + (
+                f"verb {verb} is none that a client sends; they are 1 to 28").encode()
+        peer.sendall(struct.pack("<IBBHQ", 16 + len(body), version, verb, 0, number) + body)
+        return verb == 1
+
+
+def test_an_old_daemon_is_named_and_nothing_is_passed_over():
+    with tempfile.TemporaryDirectory() as directory:
+        old = OldDaemon(directory)
+        for arguments, verb in ((["evict", "--older-than", "2h", "--yes"], "EvictWhere"),
+                                (["pin", "a", "0" * 31 + "1"], "NamedPin"),
+                                (["pins"], "NamedPin")):
+            errors = refused(old, *arguments)
+            assert "older than this command" in errors and verb in errors, errors
+            assert "has done nothing" in errors
+        assert 15 not in old.verbs  # Evict, which would have taken everything
+        old.listener.close()
+
+
+# ---- log ----
+
+def test_log_tells_who_did_what(daemon, group):
+    assert ask(daemon, "log") == {"events": [], "event_count": 0}
+    assert "since the daemon's start" in run_terrace("log", "--socket", daemon.socket)[1]
+    keys = store(group, list(range(64)))
+    wait_until_free(group, keys)
+    ask(daemon, "evict", listed(daemon)[3]["key"], "--yes")
+    ask(daemon, "evict", "--older-than", "1ms", "--group", "tiny", "--yes")
+    document = ask(daemon, "log")
+    latest, first = document["events"]
+    assert document["event_count"] == 2
+    assert (latest["verb"], latest["block_count"], latest["group"]) == ("evict", 3, "tiny")
+    assert latest["detail"] == "idle_s=0 tier=all" and latest["is_whole"]
+    assert (first["block_count"], first["detail"], first["group"]) == (1, "keys=1", None)
+    assert (latest["uid"], latest["client"]) == (os.getuid(), "terrace")
+    assert latest["pid"] > 0 and latest["age_ms"] < 60 * SECONDS
+    text = run_terrace("log", "--limit", 1, "--socket", daemon.socket)[1].splitlines()
+    assert text[0].endswith(f"pid {latest['pid']} (terrace)")
+    assert "evict idle_s=0 tier=all group=tiny: 3 blocks" in text[0]
+    assert text[1].startswith("1 of 2 events")
+    logged = [line for line in daemon.log.read_text().splitlines() if "operator request" in line]
+    assert len(logged) == 2 and "blocks=3" in logged[1] and "EvictWhere" in logged[1]
+
+
+# ---- pins ----
+
+def test_pins_keep_blocks_and_are_seen(daemon, group):
+    keys = store(group, list(range(64)))
+    wait_until_free(group, keys)
+    blocks = [one["key"] for one in listed(daemon)]
+    pin = ask(daemon, "pin", "system", "--prefix", blocks[2], "--cap", "1MiB", "--ttl", "2h")
+    assert (pin["block_count"], pin["missing_count"], pin["left_out_count"]) == (3, 0, 0)
+    assert 7100 < pin["expires_in_s"] <= 7201
+    shown = ask(daemon, "show", blocks[0])
+    assert shown["is_pinned"] and shown["pins"] == ["system"]
+    assert "and pinned by system" in run_terrace("show", blocks[0], "--socket", daemon.socket)[1]
+    assert [one["is_pinned"] for one in listed(daemon)] == [True, True, True, False]
+    assert "pinned" in run_terrace("ls", "--socket", daemon.socket)[1]
+    assert ask(daemon, "evict", "--all", "--yes")["block_count"] == 1
+    (one,) = ask(daemon, "pins")["pins"]
+    assert (one["name"], one["cap_bytes"], one["uid"]) == ("system", 1 << 20, os.getuid())
+    table = run_terrace("pins", "--socket", daemon.socket)[1]
+    assert table.splitlines()[1].startswith("system")
+    assert ask(daemon, "unpin", "system")["block_count"] == 3
+    assert "nothing is pinned" in run_terrace("pins", "--socket", daemon.socket)[1]
+    assert ask(daemon, "evict", "--all", "--yes")["block_count"] == 3
+    assert [one["detail"] for one in ask(daemon, "log")["events"] if one["verb"] == "pin"] == [
+        "clear system", "set system"]
+
+
+def test_a_pin_ends_with_its_time(daemon, group):
+    keys = store(group, list(range(32)))
+    wait_until_free(group, keys)
+    ask(daemon, "pin", "brief", listed(daemon)[1]["key"], "--ttl", "1s")
+    deadline = time.monotonic() + 30
+    while ask(daemon, "pins")["pins"]:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    assert len(listed(daemon)) == 2
+
+
+def test_a_pin_says_what_it_left_out(daemon, group):
+    keys = store(group, list(range(64)))
+    wait_until_free(group, keys)
+    last = listed(daemon)[3]["key"]
+    status, output, errors = run_terrace("pin", "small", "--prefix", last, "--cap", "150000",
+                                         "--socket", daemon.socket)
+    assert status == 1 and "keeps 2 blocks" in output
+    assert "2 blocks are beyond the cap" in errors and "--cap" in errors
+    status, output, errors = run_terrace("pin", "small", "f" * 32, "--socket", daemon.socket)
+    assert status == 1 and "1 keys have no block here" in errors
+
+
+def test_pins_refuse_what_they_cannot_mean(daemon, client):
+    assert "there is no pin nobody" in refused(daemon, "unpin", "nobody")
+    assert "KEY" in refused(daemon, "pin", "a", status=2)
+    key = "0" * 31 + "1"
+    assert "no size above 0" in refused(daemon, "pin", "a", key, "--cap", "much", status=2)
+    assert "is no time" in refused(daemon, "pin", "a", key, "--ttl", "soon", status=2)
+    assert "the limit is 47" in refused(daemon, "pin", "a" * 48, key, status=2)
+    assert "letters, digits" in refused(daemon, "pin", "a b", key)
