@@ -1,16 +1,20 @@
-"""`terrace evict` by filters, `log` and `pin`, of a live daemon."""
+"""`terrace evict` by filters, `log`, `pin` and `warm`, of live daemons."""
 import json
 import os
 import pathlib
 import socket
 import struct
+import subprocess
 import tempfile
 import threading
 import time
 
+import pytest
+
 import terrace
 
-from conftest import SPACE, run_terrace, store, wait_until_free
+from conftest import (Daemon, SPACE, connect, run_terrace, store, terrace_path,
+                      wait_until_free)
 
 SECONDS = 1_000
 
@@ -217,3 +221,71 @@ def test_pins_refuse_what_they_cannot_mean(daemon, client):
     assert "is no time" in refused(daemon, "pin", "a", key, "--ttl", "soon", status=2)
     assert "the limit is 47" in refused(daemon, "pin", "a" * 48, key, status=2)
     assert "letters, digits" in refused(daemon, "pin", "a b", key)
+
+
+# ---- warm ----
+
+@pytest.fixture
+def nvme_daemon():
+    with tempfile.TemporaryDirectory() as directory:
+        drive = pathlib.Path(directory) / "drive"
+        drive.mkdir()
+        running = Daemon(directory, f'[nvme]\npaths = ["{drive}"]\ncapacity_bytes = "64MiB"\n'
+                                    'slab_bytes = "4MiB"\n')
+        connect(running).close()
+        yield running
+        running.stop()
+
+
+def tiers(daemon):
+    return [one["tiers"] for one in listed(daemon)]
+
+
+def wait_below(daemon, count):
+    deadline = time.monotonic() + 30
+    while sum("nvme" in one for one in tiers(daemon)) < count:
+        assert time.monotonic() < deadline, tiers(daemon)
+        time.sleep(0.05)
+
+
+def warm(daemon, text, *arguments):
+    done = subprocess.run([terrace_path(), "warm", "-", "--json", "--socket", daemon.socket,
+                           *arguments], input=text, capture_output=True, text=True, timeout=60,
+                          check=False)
+    return done.returncode, json.loads(done.stdout) if done.stdout else None, done.stderr
+
+
+def test_warm_brings_prompts_up(nvme_daemon):
+    with connect(nvme_daemon) as client:
+        group = client.open(terrace.SpaceGroup("tiny", [SPACE]))
+        keys = store(group, list(range(128)))
+        wait_until_free(group, keys)
+        wait_below(nvme_daemon, 8)
+        assert ask(nvme_daemon, "evict", "--tier", "dram", "--yes")["block_count"] == 8
+        assert tiers(nvme_daemon) == [["nvme"]] * 8
+        line = json.dumps({"group": "tiny", "tokens": list(range(64)) + [9] * 32})
+        status, told, errors = warm(nvme_daemon, line + "\n")
+        assert status == 1, errors  # two blocks of that prompt nobody has
+        assert told["found_by_tier"] == {"hbm": 0, "dram": 0, "nvme": 4, "redis": 0}
+        assert (told["asked_count"], told["promoted_count"], told["missing_count"]) == (6, 4, 2)
+        assert not told["is_cancelled"]
+        assert tiers(nvme_daemon) == [["dram", "nvme"]] * 4 + [["nvme"]] * 4
+        blocks = [one["key"] for one in listed(nvme_daemon)]
+        status, told, errors = warm(nvme_daemon, "\n".join(reversed(blocks)), "--rate", "1GiB")
+        assert (status, told["promoted_count"]) == (0, 4), errors
+        assert told["found_by_tier"]["dram"] == 4
+        chain = json.dumps({"keys": blocks})
+        assert warm(nvme_daemon, chain, "--group", "tiny")[1]["found_by_tier"]["dram"] == 8
+
+
+def test_warm_names_the_line_that_is_none(daemon, group):
+    keys = store(group, list(range(32)))
+    wait_until_free(group, keys)
+    status, told, errors = warm(daemon, "\n".join([listed(daemon)[0]["key"], "nonsense"]))
+    assert status == 1 and told["found_by_tier"]["dram"] == 1
+    assert "line 2: 'nonsense' is no key" in errors
+    status, _, errors = warm(daemon, '{"tokens": [1]}')
+    assert status == 1 and "line 1 names no group" in errors and "--group" in errors
+    status, _, errors = warm(daemon, '{"group": "huge", "tokens": [1]}')
+    assert status == 1 and "tiny" in errors
+    assert "cannot read /nowhere" in refused(daemon, "warm", "/nowhere")

@@ -11,5 +11,6 @@ std::unique_ptr<Verb> MakePinVerb();
 std::unique_ptr<Verb> MakeUnpinVerb();
 std::unique_ptr<Verb> MakePinsVerb();
 std::unique_ptr<Verb> MakeLogVerb();
+std::unique_ptr<Verb> MakeWarmVerb();
 
 }  // namespace terrace::tools

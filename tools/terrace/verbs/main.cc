@@ -45,6 +45,7 @@ class CommandLine {
     Add(arguments_, MakePinVerb());
     Add(arguments_, MakeUnpinVerb());
     Add(arguments_, MakePinsVerb());
+    Add(arguments_, MakeWarmVerb());
     Add(arguments_, MakeHitRateVerb());
     Add(arguments_, MakeExplainVerb());
     Add(arguments_, MakeReplayVerb());
