@@ -1,7 +1,8 @@
-"""`terrace evict` by filters, `log`, `pin` and `warm`, of live daemons."""
+"""`terrace evict` by filters, `log`, `pin`, `warm`, `export` and `import`, of live daemons."""
 import json
 import os
 import pathlib
+import random
 import socket
 import struct
 import subprocess
@@ -13,7 +14,7 @@ import pytest
 
 import terrace
 
-from conftest import (Daemon, SPACE, connect, run_terrace, store, terrace_path,
+from conftest import (Daemon, SPACE, block_bytes, connect, run_terrace, store, terrace_path,
                       wait_until_free)
 
 SECONDS = 1_000
@@ -289,3 +290,131 @@ def test_warm_names_the_line_that_is_none(daemon, group):
     status, _, errors = warm(daemon, '{"group": "huge", "tokens": [1]}')
     assert status == 1 and "tiny" in errors
     assert "cannot read /nowhere" in refused(daemon, "warm", "/nowhere")
+
+
+# ---- export and import ----
+
+@pytest.fixture
+def two_nodes():
+    with tempfile.TemporaryDirectory() as one, tempfile.TemporaryDirectory() as other:
+        secret = pathlib.Path(one) / "secret"
+        assert run_terrace("domain", "new", secret)[0] == 0
+        nodes = [Daemon(directory, f'[[domain]]\nname = "default"\nsocket = "{directory}/t.sock"\n'
+                                   f'secret_file = "{secret}"\n') for directory in (one, other)]
+        for node in nodes:
+            connect(node).close()
+        yield nodes
+        for node in nodes:
+            node.stop()
+
+
+def prompts(count, seed):
+    """Requests of a few system prompts, continued by users who come again and again."""
+    draw = random.Random(seed)
+    for _ in range(count):
+        system = draw.randrange(4)
+        user = min(int(draw.paretovariate(0.8)), 60)
+        yield ([system * 1000 + i for i in range(96)]
+               + [100_000 + system * 10_000 + user * 100 + i for i in range(64)])
+
+
+def serve(group, requests, stores=True):
+    """How many blocks were hits; whatever was none is stored, and each hit is compared."""
+    hits = 0
+    for tokens in requests:
+        keys = group.hash(tokens)
+        with group.acquire(keys) as lease:
+            found = lease.block_count
+            if found:
+                into = bytearray(found * SPACE.block_bytes)
+                lease.wait_ready()
+                lease.copy_into(into)
+                assert into == b"".join(block_bytes(i, 1) for i in range(found))
+        hits += found
+        if stores and found < len(keys):
+            with group.reserve(keys) as lease:
+                lease.write([block_bytes(i, 1) for i in range(len(keys))])
+                lease.commit()
+    return hits
+
+
+def test_a_hot_set_gives_the_hits_to_an_empty_node(two_nodes):
+    source, target = two_nodes
+    with connect(source) as client, connect(target) as empty, tempfile.TemporaryDirectory() as at:
+        group = client.open(terrace.SpaceGroup("tiny", [SPACE]))
+        serve(group, prompts(600, 1))
+        replay = list(prompts(300, 2))
+        file = pathlib.Path(at) / "hot"
+        told = ask(source, "export", file, "--hot", "48MiB")
+        assert told["lost_count"] == 0 and told["block_count"] == len(listed(source))
+        assert file.stat().st_mode & 0o777 == 0o600
+        stored = ask(target, "import", file)
+        assert (stored["stored_count"], stored["no_room_count"]) == (told["block_count"], 0)
+        assert stored["is_whole"]
+        hits = serve(group, replay, stores=False)
+        there = serve(empty.open(terrace.SpaceGroup("tiny", [SPACE])), replay, stores=False)
+        assert hits > 2000 and there >= 0.99 * hits, (there, hits)
+        again = ask(target, "import", file)
+        assert (again["stored_count"], again["existed_count"]) == (0, told["block_count"])
+
+
+def test_a_small_hot_set_is_the_hottest_and_goes_through_a_pipe(two_nodes):
+    source, target = two_nodes
+    with connect(source) as client:
+        group = client.open(terrace.SpaceGroup("tiny", [SPACE]))
+        cold, hot = list(range(64)), list(range(5000, 5064))
+        store(group, cold)
+        hot_keys = store(group, hot)
+        for _ in range(5):
+            group.acquire(hot_keys).release()
+        wait_until_free(group, hot_keys)
+        exporting = subprocess.Popen(
+            [terrace_path(), "export", "-", "--hot", "300000", "--socket", source.socket],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        importing = subprocess.run([terrace_path(), "import", "-", "--socket", target.socket],
+                                   stdin=exporting.stdout, capture_output=True, timeout=60,
+                                   check=False, text=True)
+        assert exporting.wait(60) == 0
+        assert b"exported 4 blocks" in exporting.stderr.read()
+        assert importing.returncode == 0 and "imported 4 blocks" in importing.stdout
+        assert sorted(one["key"] for one in listed(target)) == sorted(
+            one["key"] for one in listed(source) if one["hit_count"] > 0)
+
+
+def test_a_file_that_is_none_is_refused_by_name(two_nodes):
+    source, target = two_nodes
+    with connect(source) as client, tempfile.TemporaryDirectory() as at:
+        group = client.open(terrace.SpaceGroup("tiny", [SPACE]))
+        wait_until_free(group, store(group, list(range(64))))
+        file = pathlib.Path(at) / "hot"
+        ask(source, "export", file, "--hot", "1GiB")
+        assert f"{file} exists" in refused(source, "export", file, "--hot", "1GiB")
+        whole = file.read_bytes()
+        file.write_bytes(whole[:-100_000])
+        status, output, errors = run_terrace("import", file, "--socket", target.socket)
+        assert status == 1 and "imported 2 blocks" in output
+        assert f"{file} at byte {len(whole) - 100_000}: the file ends within" in errors
+        assert "export it again" in errors and "2 blocks before it were stored" in errors
+        assert len(listed(target)) == 2
+        damaged = bytearray(whole)
+        damaged[len(whole) // 2] ^= 1
+        file.write_bytes(damaged)
+        status, _, errors = run_terrace("import", file, "--socket", target.socket)
+        assert status == 1 and "wrong checksum" in errors
+        file.write_bytes(b"no such thing" * 100)
+        assert "no file of `terrace export`" in refused(target, "import", file)
+        assert "cannot read" in refused(target, "import", "/nowhere")
+        assert "no number of bytes" in refused(source, "export", file, "--hot", "hot", status=2)
+
+
+def test_another_domains_file_is_refused(two_nodes, daemon):
+    source, _ = two_nodes
+    with connect(source) as client, tempfile.TemporaryDirectory() as at:
+        group = client.open(terrace.SpaceGroup("tiny", [SPACE]))
+        wait_until_free(group, store(group, list(range(64))))
+        file = pathlib.Path(at) / "hot"
+        ask(source, "export", file, "--hot", "1GiB")
+        errors = refused(daemon, "import", file)
+        assert "fingerprint" in errors and "secret_file" in errors
+        assert not listed(daemon)
+        assert "no block here fits" in refused(daemon, "export", file, "--hot", "1GiB")

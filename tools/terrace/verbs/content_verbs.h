@@ -12,5 +12,7 @@ std::unique_ptr<Verb> MakeUnpinVerb();
 std::unique_ptr<Verb> MakePinsVerb();
 std::unique_ptr<Verb> MakeLogVerb();
 std::unique_ptr<Verb> MakeWarmVerb();
+std::unique_ptr<Verb> MakeExportVerb();
+std::unique_ptr<Verb> MakeImportVerb();
 
 }  // namespace terrace::tools

@@ -46,6 +46,8 @@ class CommandLine {
     Add(arguments_, MakeUnpinVerb());
     Add(arguments_, MakePinsVerb());
     Add(arguments_, MakeWarmVerb());
+    Add(arguments_, MakeExportVerb());
+    Add(arguments_, MakeImportVerb());
     Add(arguments_, MakeHitRateVerb());
     Add(arguments_, MakeExplainVerb());
     Add(arguments_, MakeReplayVerb());
