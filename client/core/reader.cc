@@ -5,20 +5,20 @@
 #include <string>
 #include <utility>
 
-#include "terrace/protocol_admin.h"
 #include "terrace/protocol_introspection.h"
+#include "terrace/protocol_operator.h"
 
 namespace terrace::client {
 namespace {
 
 std::string_view VerbName(protocol::Verb verb) {
   static constexpr std::string_view kNames[] = {
-      "",      "Hello",        "Open",      "Match",   "Acquire",      "Prefetch",
-      "Join",  "Release",      "Cancel",    "Touch",   "Reserve",      "Commit",
-      "Abort", "Query",        "Wait",      "Evict",   "Pin",          "Reset",
-      "Stats", "List",         "Unmapped",  "HitRate", "Explain",      "TraceRecord",
-      "Fsck",  "DeviceAttach", "OrderDone", "PinTurn", "DeviceReport", "Drain",
-      "Config"};
+      "",       "Hello",        "Open",      "Match",      "Acquire",      "Prefetch",
+      "Join",   "Release",      "Cancel",    "Touch",      "Reserve",      "Commit",
+      "Abort",  "Query",        "Wait",      "Evict",      "Pin",          "Reset",
+      "Stats",  "List",         "Unmapped",  "HitRate",    "Explain",      "TraceRecord",
+      "Fsck",   "DeviceAttach", "OrderDone", "PinTurn",    "DeviceReport", "Drain",
+      "Config", "EvictWhere",   "NamedPin",  "OperatorLog"};
   static_assert(std::size(kNames) == static_cast<size_t>(protocol::kVerbLast) + 1);
   const auto index = static_cast<size_t>(verb);
   return index < std::size(kNames) ? kNames[index] : "an unasked message";

@@ -145,6 +145,16 @@ struct CandidateMarks {
   };
 };
 
+// Pins with a name keep it, until they end.
+struct NameMark {
+  bool is_name_pinned = false;
+
+  class Key {
+    friend class BlockHolds;
+    Key() {}
+  };
+};
+
 // Who holds it beside leases, whose pins the index counts.
 struct HoldCounts {
   uint32_t job_count = 0;    // transfers and checksum jobs that touch its slots
@@ -233,7 +243,8 @@ struct Block : LowerPart,
                BlockUse,
                WaiterList,
                WalkMark,
-               SharedMarks {
+               SharedMarks,
+               NameMark {
   // Its DRAM copy is a predecessor's, and being compared.
   bool is_adopting() const {
     return dram.state == CopyState::kFilling && fill_source == FillSource::kAdopted;
@@ -253,6 +264,8 @@ struct Block : LowerPart,
   bool IsReadableFor(uint32_t uid) const {
     return dram.is_readable() && (is_verified || writer_uid == uid);
   }
+  // Somebody said that it is not to be evicted.
+  bool is_kept() const { return is_pinned || is_name_pinned; }
   bool is_wanted_below(uint32_t tier) const { return (wanted_below >> tier) & 1; }
   bool is_dram_candidate() const { return candidate_bits & 1; }
   bool is_lower_candidate(uint32_t tier) const { return (candidate_bits >> (1 + tier)) & 1; }

@@ -2,8 +2,8 @@
 // of revoked leases. What is held keeps its slots; what nobody holds any more may be dropped, or is
 // reclaimed if nobody can find it.
 //
-// THREADING: store thread. OWNERSHIP: Block's HoldCounts, the index's pins, and what CacheDomain
-// counts as fenced.
+// THREADING: store thread. OWNERSHIP: Block's HoldCounts and NameMark, the index's pins, and what
+// CacheDomain counts as fenced.
 #pragma once
 
 #include <cstdint>
@@ -29,6 +29,12 @@ class BlockHolds {
   void LetGoPath(BlockRange range);
   // HoldPath() of blocks that are ready for all. O(1) a run.
   void HoldReady(BlockRange range);
+
+  // Pins with a name keep it from now on, or no longer.
+  void SetNamePinned(BlockId id, bool is_pinned) {
+    d_.blocks.Change<NameMark>(id, {}).is_name_pinned = is_pinned;
+    candidates_.Refresh(id);
+  }
 
   // What a tree walk notes of the block, until another walk does: a mark of its own.
   void NoteWalk(BlockId id, uint32_t mark) { d_.blocks.Change<WalkMark>(id, {}).walk_mark = mark; }

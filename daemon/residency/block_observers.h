@@ -23,9 +23,18 @@ class BlockObserver {
   virtual void OnBlockPersisted(BlockId id) = 0;
 };
 
+// Who keeps blocks under a name.
+class PinObserver {
+ public:
+  virtual ~PinObserver() = default;
+  // Nobody can find this block any more, which a name keeps.
+  virtual void OnLeave(BlockId id) = 0;
+};
+
 struct BlockObservers {
   BlockObserver* waiting = nullptr;    // those who wait; set before the first block is born
   KvEventSource* kv_events = nullptr;  // none: routers are told nothing
+  PinObserver* pins = nullptr;         // none: no block is pinned by name
 };
 
 }  // namespace terrace

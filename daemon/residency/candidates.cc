@@ -81,7 +81,7 @@ bool Candidates::MayLeaveDram(BlockId id) const {
 bool Candidates::MayDropLower(BlockId id, uint32_t tier) const {
   const Block& b = d_.block(id);
   // On a device a pin keeps the block, not this copy of it.
-  const bool is_kept = b.is_pinned && (tier != d_.device_tier || !HasOtherCopy(b, b.lower[tier]));
+  const bool is_kept = b.is_kept() && (tier != d_.device_tier || !HasOtherCopy(b, b.lower[tier]));
   if (b.phase != BlockPhase::kSealed || b.lower[tier].state != CopyState::kReady ||
       b.job_count > 0 || is_kept || b.lower_children[tier] > 0 || d_.IsReadInPlace(id, tier)) {
     return false;

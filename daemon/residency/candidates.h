@@ -43,7 +43,7 @@ class Candidates {
   uint32_t LeaveTail(BlockRange run);
 
   // I5 and I2: nobody holds it, no child is resident there, and the last copy is a leaf's.
-  bool MayDropDram(BlockId id) const { return !d_.block(id).is_pinned && MayLeaveDram(id); }
+  bool MayDropDram(BlockId id) const { return !d_.block(id).is_kept() && MayLeaveDram(id); }
   // The same for memory that has to go back: a pin holds no borrowed memory.
   bool MayLeaveDram(BlockId id) const;
   bool MayDropLower(BlockId id, uint32_t tier) const;

@@ -172,7 +172,7 @@ bool Evictor::HasShape(BlockId id, const LocalMember& local) const {
 
 bool Evictor::MayEvict(BlockId id) const {
   const Block& b = d_.block(id);
-  return b.phase == BlockPhase::kSealed && !d_.IsHeld(id) && !b.is_pinned &&
+  return b.phase == BlockPhase::kSealed && !d_.IsHeld(id) && !b.is_kept() &&
          d_.index.node(id).child_count == 0;
 }
 

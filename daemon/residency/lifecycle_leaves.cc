@@ -20,6 +20,7 @@ void Lifecycle::Leave(BlockRange range, protocol::MissCause cause) {
       d_.counters.residence_us.Add(now_us - life.created_us);
     }
     d_.walks.OnErase(id);
+    if (d_.block(id).is_name_pinned) observers_.pins->OnLeave(id);
     life.phase = BlockPhase::kErased;
     hints_.StopExpiry(id);
     candidates_.NoteReadiness(id);  // nobody may read it any more
@@ -131,7 +132,7 @@ void Lifecycle::DropLower(BlockId id, uint32_t tier, DropReason reason) {
 bool Lifecycle::MayGoWithNext(BlockId id) const {
   const Block& b = d_.block(id);
   return b.phase == BlockPhase::kSealed && b.dram.state == CopyState::kReady &&
-         b.dram_children == 1 && b.job_count == 0 && b.fence_count == 0 && !b.is_pinned &&
+         b.dram_children == 1 && b.job_count == 0 && b.fence_count == 0 && !b.is_kept() &&
          !b.is_inherited && b.waiters == kHandleNone;
 }
 

@@ -7,7 +7,9 @@
 #include <string>
 #include <string_view>
 
+#include "terrace/protocol_admin.h"
 #include "terrace/protocol_introspection.h"
+#include "terrace/protocol_operator.h"
 
 namespace terrace {
 namespace {
@@ -30,6 +32,12 @@ std::string RefusalOf(const VerbRow& row, uint32_t uid) {
   } else if (row.verb == protocol::Verb::kPin) {
     what = "Pin without an end";
     instead = "; pin with a time to live (hints.ttl_s)";
+  } else if (row.verb == protocol::kVerbEvictWhere) {
+    what = "evicting by filters";
+    instead = "; --dry-run may be asked for, and blocks evicted by their keys";
+  } else if (row.verb == protocol::kVerbNamedPin) {
+    what = "a named pin without an end";
+    instead = "; give it a time to live (ttl_s)";
   } else if (row.verb == protocol::kVerbTraceRecord) {
     what = "starting and ending a recording";
   } else if (row.verb == protocol::kVerbFsck) {
@@ -71,7 +79,23 @@ std::optional<RequestOutcome> AdminVerbs::Answer(const PeerIdentity& peer,
   }
   if (request.verb() == protocol::kVerbDrain) return Drain(peer, context, request);
   if (request.verb() == protocol::kVerbConfig) return Config(peer, context, request, pending);
+  if (request.verb() == protocol::kVerbOperatorLog) {
+    request.Answer(context, Status::Ok(),
+                   log_.Answer(peer.domain_index, store.events().NowUs(),
+                               request.Head<protocol::OperatorLogRequest>()));
+    return RequestOutcome::kReply;
+  }
   return std::nullopt;
+}
+
+void AdminVerbs::Note(const PeerIdentity& peer, std::string_view client_name,
+                      const Request& request, Store& store, OperatorEvent event) {
+  event.at_us = store.events().NowUs();
+  event.verb = request.verb();
+  event.client_name = client_name;
+  event.uid = peer.uid;
+  event.pid = peer.pid;
+  log_.Add(peer.domain_index, VerbName(event.verb), event);
 }
 
 bool AdminVerbs::MayAsk(const VerbRow& row, const MessageBody& body, uint32_t uid) const {

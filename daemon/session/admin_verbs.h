@@ -8,9 +8,12 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
+#include "daemon/log/operator_log.h"
 #include "daemon/session/peer_identity.h"
 #include "daemon/session/request.h"
 #include "daemon/session/verb_table.h"
@@ -43,6 +46,10 @@ class AdminVerbs {
   };
   void SetHooks(Hooks hooks) { hooks_ = std::move(hooks); }
 
+  // For OperatorLog: what the request that ends has done.
+  void Note(const PeerIdentity& peer, std::string_view client_name, const Request& request,
+            Store& store, OperatorEvent event);
+
   // Answers a request that has begun and is one of these, or is not served now; or notes its id in
   // `*pending` and tells later. None: it goes on.
   std::optional<RequestOutcome> Answer(const PeerIdentity& peer, const RequestContext& context,
@@ -58,6 +65,7 @@ class AdminVerbs {
 
   const Tell tell_;
   Hooks hooks_;
+  OperatorLog log_;
 };
 
 }  // namespace terrace

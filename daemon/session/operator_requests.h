@@ -1,5 +1,5 @@
 // OperatorRequests: the verbs with which a person looks at the cache and rules over it, beside
-// those about keys: List, Reset, HitRate, Explain.
+// those about keys: List, Reset, HitRate, Explain, EvictWhere, NamedPin.
 //
 // THREADING: the store thread. OWNERSHIP: of one Request; its reply's arrays point into it.
 #pragma once
@@ -20,7 +20,11 @@ class OperatorRequests {
   RequestOutcome Step(const RequestContext& context, Store& store, uint32_t* budget_blocks);
   void Restart();
 
-  // Of a Reset: it has erased something; that was all; of which group.
+  // Of an EvictWhere, or as far as blocks go of a Reset: what has left so far.
+  const protocol::EvictReply& evicted() const { return evicted_; }
+  // Of a NamedPin, once it is answered.
+  const NamedPinResult& pinned() const { return pinned_; }
+  // Of a Reset: it has erased something; that was all, of an EvictWhere too; of which group.
   bool has_reset() const { return has_reset_; }
   bool is_through() const { return is_through_; }
   uint32_t group_handle() const { return group_handle_; }
@@ -31,6 +35,9 @@ class OperatorRequests {
   RequestOutcome StepReset(const RequestContext& context, Store& store, uint32_t* budget_blocks);
   RequestOutcome StepHitRate(const RequestContext& context, Store& store, uint32_t* budget_blocks);
   RequestOutcome StepExplain(const RequestContext& context, Store& store, uint32_t* budget_blocks);
+  RequestOutcome StepEvictWhere(const RequestContext& context, Store& store,
+                                uint32_t* budget_blocks);
+  RequestOutcome StepNamedPin(const RequestContext& context, Store& store, uint32_t* budget_blocks);
   RequestOutcome FinishErasing(const RequestContext& context, Store& store);
   RequestOutcome Finish(const RequestContext& context);
 
@@ -46,10 +53,13 @@ class OperatorRequests {
   ListResult list_;
   std::vector<protocol::HitRateRow> hit_rate_rows_;
   ExplainResult explained_;
+  protocol::EvictReply evicted_;
+  NamedPinResult pinned_;
   std::vector<BlockKey> step_keys_;  // scratch of one step
 
   // Under way; it fills in the answer of its verb, so it goes first.
-  std::variant<std::monostate, ListOperation, ResetOperation, ExplainOperation> operation_;
+  std::variant<std::monostate, ListOperation, ResetOperation, ExplainOperation, EvictWhereOperation>
+      operation_;
 };
 
 }  // namespace terrace

@@ -1,11 +1,36 @@
 #include "daemon/session/request.h"
 
 #include <algorithm>
+#include <array>
+#include <string_view>
 #include <utility>
+
+#include "terrace/protocol_operator.h"
 
 namespace terrace {
 
 using protocol::Verb;
+
+namespace {
+
+// Copies that left the shared tier as a whole are not counted, so that is told whatever the count.
+bool HasEvicted(const protocol::EvictWhereRequest& asked, const protocol::EvictReply& evicted) {
+  constexpr auto kRedis = static_cast<uint8_t>(protocol::TierKind::kRedis);
+  if ((asked.flags & protocol::kEvictWhereDryRun) != 0) return false;
+  return evicted.block_count > 0 || (asked.tier == kRedis && asked.idle_ms_min == 0);
+}
+
+std::string DescribeFilter(const protocol::EvictWhereRequest& asked) {
+  constexpr std::array<std::string_view, protocol::kTierKindCount> kTiers = {"hbm", "dram", "nvme",
+                                                                             "redis"};
+  std::string text = "idle_s=" + std::to_string(asked.idle_ms_min / 1000);
+  text += " tier=";
+  text += asked.tier < kTiers.size() ? kTiers[asked.tier] : "all";
+  if ((asked.flags & protocol::kEvictWhereShared) != 0) text += " everywhere";
+  return text;
+}
+
+}  // namespace
 
 void Request::Restart() {
   frame_.text.clear();
@@ -95,7 +120,9 @@ bool Request::TakeErasure(const RequestContext& context, ErasureSummary* erased)
   const protocol::KeysRequest& keys = keys_.keys();
   const bool has_evicted = frame_.verb == Verb::kEvict && evicted().block_count > 0 &&
                            (keys.flags & protocol::kEvictDryRun) == 0;
-  if (is_erasure_told_ || !(has_evicted || operators_.has_reset())) return false;
+  if (is_erasure_told_) return false;
+  if (frame_.verb == protocol::kVerbEvictWhere) return TakeFiltered(erased);
+  if (!has_evicted && !operators_.has_reset()) return false;
   is_erasure_told_ = true;
   *erased = {.verb = frame_.verb,
              .key_count = keys.key_count,
@@ -105,6 +132,18 @@ bool Request::TakeErasure(const RequestContext& context, ErasureSummary* erased)
   if (handle != 0 && handle <= context.handles.size()) {
     erased->group = context.handles[handle - 1].group;
   }
+  return true;
+}
+
+bool Request::TakeFiltered(ErasureSummary* erased) {
+  protocol::EvictWhereRequest asked;
+  if (!frame_.body.Read(0, &asked) || !HasEvicted(asked, evicted())) return false;
+  is_erasure_told_ = true;
+  *erased = {.verb = frame_.verb,
+             .is_whole = operators_.is_through(),
+             .counts = evicted(),
+             .filter = DescribeFilter(asked)};
+  if (!asked.group.is_zero()) erased->group = asked.group;
   return true;
 }
 

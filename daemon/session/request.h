@@ -26,13 +26,14 @@
 
 namespace terrace {
 
-// Blocks that an Evict or a Reset has erased, as an audit keeps it.
+// Blocks that an Evict, EvictWhere or Reset has erased, as an audit keeps it.
 struct ErasureSummary {
   protocol::Verb verb = protocol::Verb::kEvict;
   std::optional<GroupId> group;  // none: every group of the domain
   uint32_t key_count = 0;        // 0: every block
   bool is_whole = false;         // false: it ended before it was through
-  protocol::EvictReply counts;   // of an Evict
+  protocol::EvictReply counts;   // but of a Reset
+  std::string filter;            // of an EvictWhere: "idle_s=7200 tier=nvme"
 };
 
 class Request {
@@ -74,6 +75,7 @@ class Request {
   // True if completions follow the reply: something is coming, or a writer is followed.
   bool has_pending_blocks() const;
   Reply& reply() { return frame_.reply; }
+  const Reply& reply() const { return frame_.reply; }
   // The answer begins with what the table of verbs says.
   bool HasItsReply() const;
   // What a recording says of it once it is answered. False for other verbs, and what failed.
@@ -81,12 +83,17 @@ class Request {
   // True, once, if the request has erased something, durably or not yet; all of it or, if it ends
   // here, a part.
   bool TakeErasure(const RequestContext& context, ErasureSummary* erased);
-  // Counts of an Evict.
-  const protocol::EvictReply& evicted() const { return keys_.evicted(); }
+  // Counts of an Evict or EvictWhere.
+  const protocol::EvictReply& evicted() const {
+    return worker_ == VerbWorker::kOperator ? operators_.evicted() : keys_.evicted();
+  }
+  // Of a NamedPin, once it is answered.
+  const NamedPinResult& pinned() const { return operators_.pinned(); }
 
  private:
   // Whoever worked the last message off forgets it.
   void Restart();
+  bool TakeFiltered(ErasureSummary* erased);
   // The body is as long as the table of verbs says, as far as it can.
   bool HasItsHead(const VerbRow& row) const;
 

@@ -8,6 +8,7 @@
 
 #include "daemon/log/printable.h"
 #include "daemon/session/hello.h"
+#include "daemon/session/operator_events.h"
 
 namespace terrace {
 
@@ -413,16 +414,17 @@ void SessionTable::CountTime(const Session& session) {
   store_->events().OnAnswered(session.peer.domain_index, *verb, session.request_came_us);
 }
 
-void SessionTable::Audit(Session& session) {
+void SessionTable::Audit(Session& session, Request::Outcome outcome) {
   ErasureSummary erased;
-  if (fsck_.erased && session.request != nullptr &&
-      session.request->TakeErasure(session.context, &erased)) {
-    fsck_.erased(session.peer, session.client_name, erased);
-  }
+  const bool has_erased = session.request->TakeErasure(session.context, &erased);
+  if (has_erased && fsck_.erased) fsck_.erased(session.peer, session.client_name, erased);
+  auto event = has_erased ? EventOf(erased) : EventOf(*session.request, outcome);
+  if (event) admin_.Note(session.peer, session.client_name, *session.request, *store_, *event);
 }
 
 void SessionTable::EndStep(Session& session, Request::Outcome outcome) {
-  if (outcome != Request::Outcome::kMore && outcome != Request::Outcome::kSeeking) Audit(session);
+  if (outcome != Request::Outcome::kMore && outcome != Request::Outcome::kSeeking)
+    Audit(session, outcome);
   switch (outcome) {
     case Request::Outcome::kMore:
       return;
@@ -509,7 +511,7 @@ bool SessionTable::EndErasing(Session& session, uint64_t request_id, Status stat
   std::span<const std::byte> body;
   if (!status.ok()) {
     body = std::as_bytes(std::span(kNotDurable));
-  } else if (erasing.verb == Verb::kEvict) {
+  } else if (erasing.verb != Verb::kReset) {
     body = std::as_bytes(std::span(&erasing.evicted, 1));
   }
   AddNews(session, erasing.verb, request_id, status, body);
@@ -599,7 +601,8 @@ void SessionTable::HangUp(Session& session) {
   if (std::exchange(session.is_checking, false)) {
     fsck_.cancel(session.peer.domain_index, session.context.session);
   }
-  Audit(session);
+  if (session.request != nullptr)
+    Audit(session, Request::Outcome::kMore);  // what was erased until here
   session.request.reset();
   session.is_replying = session.is_seeking = false;
   session.backlog.clear();

@@ -148,7 +148,9 @@ class SessionTable : public StoreListener {
   void EndFsck(SessionId session, uint64_t request_id, Status status, const std::string& text);
   void Trace(Session& session);
   void CountTime(const Session& session);
-  void Audit(Session& session);
+  // Tells of a request that has ended what is to be remembered of it.
+  // REQUIRES: it has one.
+  void Audit(Session& session, Request::Outcome outcome);
   void EndStep(Session& session, Request::Outcome outcome);
   void CutPage(Session& session);
   void EndRequest(Session& session);

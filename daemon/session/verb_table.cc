@@ -6,6 +6,7 @@
 #include "terrace/protocol_device.h"
 #include "terrace/protocol_introspection.h"
 #include "terrace/protocol_join.h"
+#include "terrace/protocol_operator.h"
 
 namespace terrace {
 namespace {
@@ -37,6 +38,14 @@ bool RulesByEvict(const MessageBody& body) {
 bool RulesByPin(const MessageBody& body) {
   const auto keys = HeadOf<protocol::KeysRequest>(body);
   return keys.hints.ttl_s == 0 && (keys.flags & protocol::kPinClear) == 0;
+}
+bool RulesByEvictWhere(const MessageBody& body) {
+  return (HeadOf<protocol::EvictWhereRequest>(body).flags & protocol::kEvictWhereDryRun) == 0;
+}
+// For good, likewise.
+bool RulesByNamedPin(const MessageBody& body) {
+  const auto pin = HeadOf<protocol::NamedPinRequest>(body);
+  return pin.action == protocol::PinAction::kSet && pin.ttl_s == 0;
 }
 bool RulesByTraceRecord(const MessageBody& body) {
   return HeadOf<protocol::TraceRecordRequest>(body).action != protocol::TraceAction::kStatus;
@@ -238,7 +247,29 @@ constexpr VerbRow kRows[] = {
      .has_tail = true,
      .message_blocks = protocol::kBlocksPerTurnMax,
      .has_news = true},
+    {.verb = protocol::kVerbEvictWhere,
+     .name = "EvictWhere",
+     .role = VerbRole::kAdmin,
+     .worker = VerbWorker::kOperator,
+     .rules = RulesByEvictWhere,
+     .is_open_unless_named = true,
+     .head_bytes = kHead<protocol::EvictWhereRequest>,
+     .reply_bytes = kHead<protocol::EvictReply>},
+    {.verb = protocol::kVerbNamedPin,
+     .name = "NamedPin",
+     .role = VerbRole::kAdmin,
+     .worker = VerbWorker::kOperator,
+     .rules = RulesByNamedPin,
+     .is_open_unless_named = true,
+     .head_bytes = kHead<protocol::NamedPinRequest>,
+     .has_tail = true,
+     .reply_bytes = kHead<protocol::NamedPinReply>},
+    {.verb = protocol::kVerbOperatorLog,
+     .name = "OperatorLog",
+     .role = VerbRole::kOperator,
+     .head_bytes = kHead<protocol::OperatorLogRequest>},
 };
+
 static_assert(std::size(kRows) == static_cast<size_t>(protocol::kVerbLast));
 
 constexpr bool AreInOrder() {

@@ -49,6 +49,7 @@ void DomainChecks::Audit(const PeerIdentity& peer, const std::string& client_nam
     line["erased_count"] = erased.counts.block_count;
     line["erased_bytes"] = erased.counts.byte_count;
   }
+  if (!erased.filter.empty()) line["filter"] = erased.filter;
   domains_[peer.domain_index]->catalog().KeepAudit(
       line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "daemon/rule/named_pins.h"
 #include "daemon/store/store_rooms.h"
 #include "terrace/check.h"
 #include "terrace/protocol_listing.h"
@@ -75,7 +76,7 @@ uint64_t BytesOf(const CacheDomain& domain, const Block& block) {
 uint8_t FlagsOf(const DomainRooms& rooms, BlockId id) {
   uint8_t flags = 0;
   if (rooms.residency.lower.IsPersisted(id)) flags |= protocol::kQueriedPersisted;
-  if (rooms.domain.block(id).is_pinned) flags |= protocol::kQueriedPinned;
+  if (rooms.domain.block(id).is_kept()) flags |= protocol::kQueriedPinned;
   if (rooms.domain.block(id).is_no_store) flags |= protocol::kQueriedNoStore;
   return flags;
 }
@@ -283,7 +284,7 @@ class OperatorEviction {
   bool MayGo(BlockId id) const {
     const Block& b = caller_.domain().block(id);
     return b.phase == BlockPhase::kSealed && caller_.domain().index.pin_count(id) == 0 &&
-           !b.is_pinned;
+           !b.is_kept();
   }
   void Count(BlockId id) {
     ++reply_->block_count;
@@ -385,6 +386,107 @@ EvictOperation OperatorVerbs::Evict(protocol::EvictReply* answer) {
   return {store_.operations, answer};
 }
 
+// ---- EvictWhere ----
+
+Status EvictWhereOperation::Begin(const Caller& caller) {
+  EvictionFilter filter{.group_end = static_cast<uint32_t>(caller.domain().groups.size()),
+                        .idle_us_min = request_.idle_ms_min * kUsPerMs,
+                        .is_dry_run = (request_.flags & protocol::kEvictWhereDryRun) != 0,
+                        .is_shared = (request_.flags & protocol::kEvictWhereShared) != 0};
+  if (request_.tier != protocol::kEvictWhereAllTiers) {
+    filter.tier = static_cast<protocol::TierKind>(request_.tier);
+  }
+  if (!request_.group.is_zero()) {
+    const auto& groups = caller.domain().groups;
+    const auto found = std::ranges::find_if(groups, [this](const auto& group) {
+      return group != nullptr && group->id() == request_.group;
+    });
+    if (found == groups.end()) {
+      return Status(StatusCode::kNotFound, "the domain has no such group");
+    }
+    filter.group_first = static_cast<uint32_t>(found - groups.begin());
+    filter.group_end = filter.group_first + 1;
+  }
+  eviction_.emplace(caller.domain(), caller.rooms->residency, caller.rooms->shared_writer, filter);
+  return Status::Ok();
+}
+
+Result<bool> EvictWhereOperation::Evict() {
+  StoreRooms& store = *tie_.store();
+  Caller caller;
+  TERRACE_RETURN_IF_ERROR(store.Enter(session_, kAllGroups, &caller));
+  if (!eviction_) TERRACE_RETURN_IF_ERROR(Begin(caller));
+  const Result<bool> is_through = eviction_->Step(answer_);
+  store.Settle(*caller.rooms);
+  return is_through;
+}
+
+Result<Progress> EvictWhereOperation::Step() {
+  TERRACE_CHECK(tie_.store() != nullptr, "an operation that is over is not stepped");
+  const Result<bool> is_through = Evict();
+  if (is_through.ok() && !*is_through) return Progress::kGoesOn;
+  Undo();
+  if (!is_through.ok()) return is_through.status();
+  return Progress::kDone;
+}
+
+void EvictWhereOperation::Undo() {
+  if (tie_.store() != nullptr && eviction_) eviction_->Close();
+  tie_.Cut();
+}
+
+EvictWhereOperation OperatorVerbs::EvictWhere(SessionId session,
+                                              const protocol::EvictWhereRequest& request,
+                                              protocol::EvictReply* answer) {
+  return {store_.operations, session, request, answer};
+}
+
+// ---- NamedPin ----
+
+Status OperatorVerbs::NamedPin(const NamedPinQuery& query, std::span<const BlockKey> keys,
+                               uint32_t passed_count, NamedPinResult* answer) {
+  Caller caller;
+  TERRACE_RETURN_IF_ERROR(store_.Enter(query.session, kAllGroups, &caller));
+  NamedPins& pins = caller.rooms->named_pins;
+  const protocol::NamedPinRequest& asked = query.request;
+  const bool is_set = asked.action == protocol::PinAction::kSet;
+  if (asked.action == protocol::PinAction::kClear) {
+    return pins.End(query.name, &answer->entries.emplace_back());
+  }
+  if (is_set && passed_count == 0) {
+    TERRACE_RETURN_IF_ERROR(pins.Open(
+        {.name = query.name, .cap_bytes = asked.cap_bytes, .ttl_s = asked.ttl_s, .uid = caller.uid},
+        &answer->place));
+  } else if (is_set && !pins.IsOpen(answer->place, query.name)) {
+    return Status(StatusCode::kGone, "the pin ended while it was being made: make it again");
+  }
+  std::vector<BlockId> found;
+  for (const BlockKey& key : keys) {
+    found.clear();
+    caller.domain().index.FindAll(key, &found);
+    std::erase_if(found, [&](BlockId id) {
+      return caller.domain().block(id).phase != BlockPhase::kSealed ||
+             caller.rooms->residency.candidates.IsExpired(id);
+    });
+    if (found.empty()) ++answer->reply.missing_count;
+    for (const BlockId id : found) {
+      if (!is_set) {
+        answer->blocks.push_back(id);
+      } else if (pins.Add(answer->place, id).code() == StatusCode::kNoSpace) {
+        ++answer->reply.left_out_count;
+      }
+    }
+  }
+  store_.Settle(*caller.rooms);
+  if (passed_count + keys.size() < asked.key_count) return Status::Ok();
+  if (is_set) {
+    answer->entries.push_back(pins.Describe(answer->place));
+  } else {
+    answer->entries = pins.List(answer->blocks, asked.key_count > 0);
+  }
+  return Status::Ok();
+}
+
 // ---- Reset ----
 
 Status ResetOperation::Erase() {
@@ -400,6 +502,7 @@ Status ResetOperation::Erase() {
     BlockId root;
     while (budget > 0 && (root = caller.domain().index.first_root(g)) != kBlockNone) {
       caller.rooms->residency.lifecycle.Erase(root, StatusCode::kGone);
+      ++erased_count_;
       --budget;
     }
   }

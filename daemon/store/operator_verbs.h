@@ -1,18 +1,24 @@
-// OperatorVerbs: looking at blocks and ruling over them: Query, Wait, Pin, Evict, Reset, List.
+// OperatorVerbs: looking at blocks and ruling over them: Query, Wait, Pin, Evict, Reset, List,
+// EvictWhere, NamedPin.
 //
 // THREADING: the store thread. LIMITS: a step is about kBlocksPerTurnMax blocks at most.
 #pragma once
 
 #include <cstdint>
+#include <optional>
+#include <span>
+#include <string_view>
 #include <unordered_map>
 #include <unordered_set>
 #include <vector>
 
 #include "daemon/block/keys_query.h"
+#include "daemon/rule/filtered_eviction.h"
 #include "daemon/store/operation.h"
 #include "daemon/store/verb_results.h"
 #include "terrace/protocol.h"
 #include "terrace/protocol_admin.h"
+#include "terrace/protocol_operator.h"
 #include "terrace/status.h"
 
 namespace terrace {
@@ -85,6 +91,7 @@ class ResetOperation {
 
   // kBlocksPerTurnMax blocks at most.
   Result<Progress> Step();
+  uint64_t erased_count() const { return erased_count_; }
 
  private:
   Status Erase();
@@ -92,6 +99,7 @@ class ResetOperation {
   OperationTie tie_;
   SessionId session_;
   uint32_t group_index_;
+  uint64_t erased_count_ = 0;
   bool is_begun_ = false;
   bool is_through_ = false;
 };
@@ -123,6 +131,38 @@ class ListOperation {
   uint64_t walk_ = 0;          // that it began; 0: none is open
 };
 
+// An operation: blocks leave by filters. What has left stays so when it is dropped.
+class EvictWhereOperation {
+ public:
+  EvictWhereOperation(OperationList& list, SessionId session,
+                      const protocol::EvictWhereRequest& request, protocol::EvictReply* answer)
+      : tie_(list), session_(session), request_(request), answer_(answer) {}
+  EvictWhereOperation(EvictWhereOperation&&) noexcept = default;
+  ~EvictWhereOperation() { Undo(); }
+
+  // kBlocksPerTurnMax blocks at most. kNotFound: no such group; kUnsupported: no such tier; kGone
+  // as in EvictOperation.
+  Result<Progress> Step();
+
+ private:
+  Result<bool> Evict();
+  Status Begin(const Caller& caller);
+  void Undo();
+
+  OperationTie tie_;
+  SessionId session_;
+  protocol::EvictWhereRequest request_;
+  protocol::EvictReply* answer_;
+  std::optional<FilteredEviction> eviction_;
+};
+
+// What a NamedPin asks, beside its keys.
+struct NamedPinQuery {
+  SessionId session = 0;
+  std::string_view name;
+  protocol::NamedPinRequest request;
+};
+
 class OperatorVerbs {
  public:
   explicit OperatorVerbs(StoreRooms& store) : store_(store) {}
@@ -134,6 +174,12 @@ class OperatorVerbs {
   // `answer` outlives the operation.
   EvictOperation Evict(protocol::EvictReply* answer);
   Status Pin(const KeysQuery& query, protocol::PinReply* reply);
+  EvictWhereOperation EvictWhere(SessionId session, const protocol::EvictWhereRequest& request,
+                                 protocol::EvictReply* answer);
+  // The next keys of a NamedPin; `passed_count` came before. Of kSet kNoSpace: no further pin;
+  // kGone: it ended meanwhile. Of kClear kNotFound: there is none.
+  Status NamedPin(const NamedPinQuery& query, std::span<const BlockKey> keys, uint32_t passed_count,
+                  NamedPinResult* answer);
   ResetOperation Reset(SessionId session, uint32_t group_index);
   // After an Evict or Reset. kOk: no successor will find what was erased, not even after a loss of
   // power; kBusy: OnWaitDone follows, with kBusy if that takes longer than

@@ -162,6 +162,8 @@ void StoreEvents::OnDeadline(const Deadline& due, uint64_t now_us) {
       return rooms.shared_reader.OnSeekDeadline(due.id);
     case DeadlineKind::kRoom:
       return rooms.room_waits.OnDeadline(due.id);
+    case DeadlineKind::kNamedPin:
+      return rooms.named_pins.OnDeadline(due.id);
     case DeadlineKind::kTick:
       return Tick(rooms, now_us);
   }

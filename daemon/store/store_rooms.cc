@@ -30,9 +30,11 @@ DomainRooms::DomainRooms(uint32_t domain_index, const DomainOptions& options,
       shared_reader(domain, residency, evictor, verifier, mover),
       deferred_hits(domain, residency, verifier, shared_writer),
       room_waits(domain),
+      named_pins(domain, residency.holds),
       kv_events(domain) {
   mover.SetShared(&shared_writer, &shared_reader);
   residency.observers.waiting = &waiters;
+  residency.observers.pins = &named_pins;
   if (options.kv_events != nullptr) residency.observers.kv_events = &kv_events;
   evictor.SetWriter(&mover);
   verifier.SetListener(&mover);
@@ -140,6 +142,10 @@ void StoreRooms::Settle(DomainRooms& rooms) {
     RetryBy(clock.NowUs() + kErasureLookUs);
   }
   if (rooms.kv_events.has_work()) rooms.kv_events.Step();
+  if (rooms.named_pins.has_work()) {
+    rooms.named_pins.Step();
+    if (rooms.named_pins.has_work()) RetryBy(clock.NowUs());
+  }
   if (rooms.mover.has_work() || rooms.verifier.has_work() || rooms.kv_events.has_work()) {
     RetryBy(clock.NowUs() + kRetryUs);
   }

@@ -22,6 +22,7 @@
 #include "daemon/residency/segment_broker.h"
 #include "daemon/restore/adoption.h"
 #include "daemon/restore/restorer.h"
+#include "daemon/rule/named_pins.h"
 #include "daemon/store/deferred_hits.h"
 #include "daemon/store/operation.h"
 #include "daemon/transfer/mover.h"
@@ -56,6 +57,7 @@ struct DomainRooms final : SharedTierListener {
   SharedReader shared_reader;
   DeferredHits deferred_hits;
   RoomWaits room_waits;
+  NamedPins named_pins;
   KvEventSource kv_events;
   std::unique_ptr<Restorer> restorer;  // only while the store is being restored
   std::function<void()> settle;        // after an answer of the shared tier

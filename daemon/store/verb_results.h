@@ -10,6 +10,7 @@
 #include "terrace/block_key.h"
 #include "terrace/protocol.h"
 #include "terrace/protocol_introspection.h"
+#include "terrace/protocol_operator.h"
 #include "terrace/status.h"
 
 namespace terrace {
@@ -61,6 +62,12 @@ struct ExplainResult {
 struct ListResult {
   protocol::ListReply reply;  // the cursor goes on behind the last entry
   std::vector<protocol::ListEntry> entries;
+};
+struct NamedPinResult {
+  protocol::NamedPinReply reply;
+  std::vector<protocol::NamedPinEntry> entries;
+  uint32_t place = 0;            // of the pin that is set
+  std::vector<uint32_t> blocks;  // of kList: the keys' so far
 };
 struct CommitResult {
   protocol::CommitReply reply;

@@ -14,7 +14,7 @@ namespace terrace::protocol {
 
 inline constexpr Verb kVerbDrain{29};
 inline constexpr Verb kVerbConfig{30};
-static_assert(kVerbDrain > kVerbDeviceReport && kVerbLast == kVerbConfig);
+static_assert(kVerbDrain > kVerbDeviceReport && kVerbLast > kVerbConfig);
 
 // What a domain does with requests for something new: a lease, slots, a prefetch.
 enum class ServingMode : uint32_t {

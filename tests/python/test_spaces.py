@@ -74,7 +74,7 @@ def test_show_says_where_a_key_is_unknown_and_why(daemon, group):
     keys = store(group, list(range(64)))
     wait_until_free(group, keys)
     key = listed(daemon)[3]["key"]
-    run_terrace("evict", key, "--socket", daemon.socket)
+    run_terrace("evict", key, "--yes", "--socket", daemon.socket)
     status, output, errors = run_terrace("show", key, "--socket", daemon.socket)
     assert (status, output) == (1, "")
     assert f"no block {key} in domain default at {daemon.socket}" in errors

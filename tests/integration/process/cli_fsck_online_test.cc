@@ -213,7 +213,7 @@ TEST_F(CliFsckOnlineTest, DamageIsFoundGivenUpAndWhatIsAroundItServed) {
   EXPECT_EQ(told.at("problem_count"), 5);
   EXPECT_EQ(told.at("repaired_count"), 0);
   EXPECT_EQ(told.at("catalog"), "in_use");
-  const nlohmann::json repaired = FsckJson({"--verify", "--repair"});
+  const nlohmann::json repaired = FsckJson({"--verify", "--repair", "--yes"});
   EXPECT_EQ(repaired.at("problem_count"), 5) << repaired.dump(1);
   EXPECT_EQ(repaired.at("repaired_count"), 5) << repaired.dump(1);
   EXPECT_TRUE(Eventually([&] { return Fsck({"--verify"}).exit_code == 0; }));
@@ -246,7 +246,7 @@ TEST_F(CliFsckOnlineTest, QuarantinedSlotsAreTriedAndGivenBackWhileItServes) {
               AllOf(HasSubstr("DEGRADED: "), HasSubstr("terrace fsck --online --repair"),
                     HasSubstr("2.5 MiB quarantined")));
   EXPECT_EQ(FsckJson().at("problem_counts").at("entry_quarantined"), kLost);
-  const nlohmann::json repaired = FsckJson({"--repair"});
+  const nlohmann::json repaired = FsckJson({"--repair", "--yes"});
   EXPECT_EQ(repaired.at("repaired_count"), kLost) << repaired.dump(1);
   EXPECT_EQ(tier().at("quarantined_bytes"), 0);
   EXPECT_EQ(tier().at("places_recovered"), kLost);
@@ -293,7 +293,7 @@ TEST_F(CliFsckOnlineTest, AuditTellsWhoErasedWhatAfterARestartToo) {
   EXPECT_EQ(AuditJson(), nlohmann::json::array());
   const Outcome dry = Terrace({"evict", "--all", "--yes", "--dry-run"});
   ASSERT_EQ(dry.exit_code, 0) << dry.err;
-  const Outcome absent = Terrace({"evict", std::string(32, 'a')});
+  const Outcome absent = Terrace({"evict", std::string(32, 'a'), "--yes"});
   ASSERT_EQ(absent.exit_code, 0) << absent.err;  // nothing is there: nothing to remember
   const Outcome evicted = Terrace({"evict", "--all", "--yes"});
   ASSERT_EQ(evicted.exit_code, 0) << evicted.err;

@@ -89,7 +89,7 @@ TEST_F(CliFsckTest, ProblemsAreToldAndRepaired) {
   EXPECT_EQ(outcome.exit_code, 1);
   EXPECT_THAT(outcome.out, AllOf(HasSubstr("problem   the entry of slot 0 of " + slab_directory_),
                                  HasSubstr("2 problems, 0 repaired")));
-  const nlohmann::json document = nlohmann::json::parse(Fsck({"--repair", "--json"}).out);
+  const nlohmann::json document = nlohmann::json::parse(Fsck({"--repair", "--yes", "--json"}).out);
   const nlohmann::json& domain = document.at("domains").at(0);
   EXPECT_EQ(domain.at("problem_counts").at("entry_corrupt"), 1);
   EXPECT_EQ(domain.at("problem_counts").at("catalog_differs"), 1);

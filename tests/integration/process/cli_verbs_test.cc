@@ -122,12 +122,12 @@ TEST_F(CliVerbsTest, EvictDropsWhatIsNamedAndNothingElse) {
   const std::string tip = runs[1]["last_key"];
 
   // A block that others continue stays unless they go too.
-  const Outcome held = Terrace({"evict", head});
+  const Outcome held = Terrace({"evict", head, "--yes"});
   EXPECT_EQ(held.exit_code, 0);
   EXPECT_THAT(held.out, AllOf(HasSubstr("evicted 0 blocks"), HasSubstr("--subtree")));
-  EXPECT_EQ(TerraceJson({"evict", tip})["block_count"], 1);
+  EXPECT_EQ(TerraceJson({"evict", tip, "--yes"})["block_count"], 1);
   EXPECT_EQ(TerraceJson({"evict", head, "--subtree", "--dry-run"})["block_count"], 19);
-  EXPECT_EQ(TerraceJson({"evict", head, "--subtree"})["block_count"], 19);
+  EXPECT_EQ(TerraceJson({"evict", head, "--subtree", "--yes"})["block_count"], 19);
   EXPECT_EQ(TerraceJson({"ls"})["found_count"], 20);
   EXPECT_EQ(TerraceJson({"evict", "--all", "--yes", "--group", kGroup})["block_count"], 20);
   EXPECT_EQ(TerraceJson({"ls"})["found_count"], 0);
@@ -156,7 +156,7 @@ TEST_F(CliVerbsTest, WithoutADaemonEveryVerbSaysHowToGetOne) {
   for (const std::vector<std::string>& command : {std::vector<std::string>{"status"},
                                                   {"ls"},
                                                   {"tree"},
-                                                  {"evict", std::string(32, 'a')},
+                                                  {"evict", std::string(32, 'a'), "--yes"},
                                                   {"bench", "load"}}) {
     const Outcome outcome = Terrace(command);
     EXPECT_EQ(outcome.exit_code, 1) << command[0];

@@ -1,47 +1,86 @@
-// `terrace evict`: drops blocks by key, a whole group, or everything in the domain.
-#include <unistd.h>
-
+// `terrace evict`: drops blocks by key, a whole group, everything in the domain, or what filters
+// name.
 #include <algorithm>
-#include <cstdio>
 #include <nlohmann/json.hpp>
 #include <unordered_set>
 
+#include "tools/terrace/cli/admin_link.h"
+#include "tools/terrace/cli/admin_requests.h"
 #include "tools/terrace/cli/block_listing.h"
 #include "tools/terrace/cli/stats_view.h"
 #include "tools/terrace/cli/text_table.h"
 #include "tools/terrace/cli/verb.h"
+#include "tools/terrace/content/age_text.h"
+#include "tools/terrace/content/confirm.h"
+#include "tools/terrace/content/operator_requests.h"
 
 namespace terrace::tools {
 namespace {
 
 constexpr size_t kKeysPerEvictMax = 4096;
+constexpr char kDescription[] =
+    "Drop blocks\n\n"
+    "By KEY, --group with --all, or --all they leave every tier, Redis too. With --older-than or\n"
+    "--tier blocks of the domain, or of --group, leave as far as the filters say: without --tier\n"
+    "every tier of this host; with it that tier alone, and a block that has no other copy is "
+    "gone.\n"
+    "What is leased, pinned, or continued by a block that stays is skipped. Asks on a terminal, "
+    "or\n"
+    "takes --yes. `terrace log` tells who evicted what.";
 
 class EvictVerb : public Verb {
  public:
   Arguments Declare(Arguments& parent) override {
-    Arguments verb = parent.AddVerb("evict", "Drop blocks from every tier");
+    Arguments verb = parent.AddVerb("evict", kDescription);
     const Argument keys = verb.AddOption("KEY", key_texts_, "Blocks to drop (32 hex digits each)");
-    verb.AddOption("--group", group_, "With --all: every block of this group").Type("NAME");
+    verb.AddOption("--group,--space", group_, "With --all or a filter: only blocks of this group")
+        .Type("NAME");
     verb.AddFlag("--all", is_all_, "Every block of the domain, or of --group").Excludes(keys);
     verb.AddFlag("--subtree", has_subtree_, "And every block that continues a KEY").Needs(keys);
+    verb.AddOption("--older-than", age_text_, "Only what was last used so long ago, such as 2h")
+        .Type("TIME")
+        .Excludes(keys);
+    verb.AddOption("--tier", tier_, "Only the copies in this tier: the blocks stay in the others")
+        .Type("TIER")
+        .OneOf({"hbm", "dram", "nvme", "redis"})
+        .Excludes(keys);
+    verb.AddFlag("--everywhere", is_everywhere_,
+                 "With a filter: what Redis has of these blocks goes, too (without one it does)");
+    verb.AddOption("--domain", domain_, "Refuse unless the socket is of this domain").Type("NAME");
     verb.AddFlag("--dry-run", is_dry_run_, "Only say what would be dropped");
-    verb.AddFlag("--yes", is_confirmed_, "Do not ask before --all");
+    verb.AddFlag("--yes", is_confirmed_, "Do not ask");
     DeclareAddress(verb, &address_);
     DeclareJson(verb, &is_json_);
     return verb;
   }
 
   ExitCode Run() override {
-    if (!is_all_ && key_texts_.empty()) return Usage("name blocks by KEY, or say --all");
-    if (!is_all_ && !group_.empty())
-      return Usage("--group needs --all: keys already name their group");
+    const bool is_filtered = !age_text_.empty() || !tier_.empty();
+    if (!is_all_ && !is_filtered && key_texts_.empty()) {
+      return Usage("name blocks by KEY, say --all, or filter by --older-than or --tier");
+    }
+    if (!is_all_ && !is_filtered && !group_.empty()) {
+      return Usage("--group needs --all or a filter: keys already name their group");
+    }
+    if (is_everywhere_ && !is_filtered) {
+      return Usage("--everywhere is for filters: without one Redis is always emptied, too");
+    }
+    if (!age_text_.empty() && !ParseAge(age_text_, &filter_.idle_ms_min)) {
+      return Usage(WhyNoAge("--older-than", age_text_));
+    }
     std::vector<BlockKey> keys(key_texts_.size());
     for (size_t i = 0; i < keys.size(); ++i) {
       if (!ParseKeyArgument(key_texts_[i], &keys[i])) return kExitUsage;
     }
-    if (is_all_ && !is_confirmed_ && !is_dry_run_) {
-      if (ExitCode answer = Confirm(); answer != kExitOk) return answer;
+    if (!is_confirmed_ && !is_dry_run_) {
+      const ExitCode answer = Confirm({.verb = "evict",
+                                       .what = Target(),
+                                       .where = address_.path(),
+                                       .remedy = "--dry-run to see what it would drop"});
+      if (answer != kExitOk) return answer;
     }
+    if (!domain_.empty() && !IsRightDomain()) return kExitFailed;
+    if (is_filtered) return EvictFiltered();
     std::unique_ptr<Client> client = ConnectOrExplain(address_);
     if (client == nullptr) return kExitFailed;
     if (!group_.empty() && !FindGroupRoots(*client, &keys)) return kExitFailed;
@@ -60,25 +99,40 @@ class EvictVerb : public Verb {
   }
 
   std::string Target() const {
-    return group_.empty() ? "every block of the domain"
-                          : fmt::format("every block of group {}", group_);
+    if (!key_texts_.empty()) {
+      return fmt::format("{} block{}{}", key_texts_.size(), key_texts_.size() == 1 ? "" : "s",
+                         has_subtree_ ? " and all that continue them" : "");
+    }
+    std::string target = group_.empty() ? "every block of the domain"
+                                        : fmt::format("every block of group {}", group_);
+    if (!age_text_.empty()) target += fmt::format(" that was not used for {}", age_text_);
+    if (!tier_.empty()) target += fmt::format(", of its tier {} alone", tier_);
+    return target;
   }
 
-  ExitCode Confirm() const {
-    if (isatty(STDIN_FILENO) == 0) {
-      return Usage(
-          fmt::format("dropping {} needs a yes, and there is no terminal to ask on: add --yes, "
-                      "or --dry-run to see what it would drop",
-                      Target()));
+  bool IsRightDomain() const {
+    const auto link = AdminLink::Open(address_);
+    return link != nullptr && IsDomain(*link, domain_);
+  }
+
+  ExitCode EvictFiltered() {
+    const auto link = AdminLink::Open(address_);
+    if (link == nullptr) return kExitFailed;
+    if (!group_.empty()) {
+      const auto stats = FetchStats(*link);
+      if (!stats) return kExitFailed;
+      const auto group = FindGroup(*stats, group_);
+      if (!group) return kExitFailed;
+      filter_.group = *group;
     }
-    fmt::print(stderr, "Drop {} on {}? [y/N] ", Target(), address_.path());
-    std::fflush(stderr);
-    char answer[16] = {};
-    if (std::fgets(answer, sizeof(answer), stdin) != nullptr &&
-        (answer[0] == 'y' || answer[0] == 'Y')) {
-      return kExitOk;
-    }
-    return Fail("nothing was dropped");
+    if (!tier_.empty()) filter_.tier = static_cast<uint8_t>(TierNamed(tier_));
+    if (is_dry_run_) filter_.flags |= protocol::kEvictWhereDryRun;
+    if (is_everywhere_) filter_.flags |= protocol::kEvictWhereShared;
+    const auto reply = AskEvictWhere(*link, filter_);
+    if (!reply) return kExitFailed;
+    total_ = *reply;
+    Report();
+    return kExitOk;
   }
 
   // Keys are chained from the group's id, so those of one group name blocks of no other: evicting
@@ -124,18 +178,28 @@ class EvictVerb : public Verb {
 
   void Report() const {
     if (is_json_) {
-      PrintJson({{"is_dry_run", is_dry_run_},
-                 {"block_count", total_.block_count},
-                 {"byte_count", total_.byte_count},
-                 {"skipped_count", total_.skipped_count}});
+      nlohmann::json document = {{"is_dry_run", is_dry_run_},
+                                 {"block_count", total_.block_count},
+                                 {"byte_count", total_.byte_count},
+                                 {"skipped_count", total_.skipped_count}};
+      if (!age_text_.empty()) document["older_than_ms"] = filter_.idle_ms_min;
+      if (!tier_.empty()) document["tier"] = tier_;
+      if (is_everywhere_) document["is_everywhere"] = true;
+      PrintJson(document);
       return;
     }
-    std::string text = fmt::format("{} {} blocks, {}\n", is_dry_run_ ? "would evict" : "evicted",
-                                   FormatCount(total_.block_count), FormatBytes(total_.byte_count));
+    const char* const done = is_dry_run_ ? "would evict" : "evicted";
+    if (tier_ == "redis" && age_text_.empty() && !is_dry_run_) {
+      PrintText("Redis finds nothing any more of what was stored there until now\n");
+      return;
+    }
+    std::string text = fmt::format("{} {} {}, {}\n", done, FormatCount(total_.block_count),
+                                   tier_.empty() ? "blocks" : "copies in " + tier_,
+                                   FormatBytes(total_.byte_count));
     if (total_.skipped_count > 0) {
       text += fmt::format("{} blocks stay: leased, pinned, or continued by a block that stays{}\n",
                           FormatCount(total_.skipped_count),
-                          has_subtree_ || is_all_ ? "" : " (--subtree drops those too)");
+                          key_texts_.empty() || has_subtree_ ? "" : " (--subtree drops those too)");
     }
     PrintText(text);
   }
@@ -143,9 +207,14 @@ class EvictVerb : public Verb {
   DaemonAddress address_;
   std::vector<std::string> key_texts_;
   std::string group_;
+  std::string age_text_;
+  std::string tier_;
+  std::string domain_;
+  protocol::EvictWhereRequest filter_;
   protocol::EvictReply total_;
   bool is_all_ = false;
   bool has_subtree_ = false;
+  bool is_everywhere_ = false;
   bool is_dry_run_ = false;
   bool is_confirmed_ = false;
   bool is_json_ = false;

@@ -13,6 +13,7 @@
 #include "terrace/domain_secret.h"
 #include "tools/terrace/cli/text_table.h"
 #include "tools/terrace/cli/verb.h"
+#include "tools/terrace/content/confirm.h"
 #include "tools/terrace/verbs/fsck_online.h"
 
 namespace terrace::tools {
@@ -132,7 +133,8 @@ class FsckVerb : public Verb {
         .Type("FILE");
     verb.AddFlag("--verify", is_verifying_, "Read every block and check its bytes");
     verb.AddFlag("--repair", is_repairing_,
-                 "Give back slots that are of no use and write a wrong catalog anew");
+                 "Give back slots that are of no use and write a wrong catalog anew; asks");
+    verb.AddFlag("--yes", is_confirmed_, "With --repair: do not ask");
     const Argument online =
         verb.AddFlag("--online", is_online_, "Ask the running daemon at --socket instead");
     verb.AddOption("--verify-rate", verify_rate_text_,
@@ -147,6 +149,13 @@ class FsckVerb : public Verb {
   }
 
   ExitCode Run() override {
+    if (is_repairing_ && !is_confirmed_) {
+      const ExitCode answer = Confirm({.verb = "fsck",
+                                       .what = "copies and records that differ",
+                                       .where = is_online_ ? address_.path() : "the drives",
+                                       .remedy = "leave out --repair to see what differs"});
+      if (answer != kExitOk) return kExitUsage;
+    }
     if (is_online_) return RunOnline();
     DaemonConfig config;
     if (!ReadConfig(&config)) return kExitUsage;
@@ -251,6 +260,7 @@ class FsckVerb : public Verb {
   bool is_repairing_ = false;
   bool is_json_ = false;
   bool is_online_ = false;
+  bool is_confirmed_ = false;
   std::string verify_rate_text_ = "64MiB";
   DaemonAddress address_;
 };

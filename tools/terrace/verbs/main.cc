@@ -13,6 +13,7 @@
 #include "tools/terrace/cli/nearest_word.h"
 #include "tools/terrace/cli/verb.h"
 #include "tools/terrace/verbs/admin_verbs.h"
+#include "tools/terrace/verbs/content_verbs.h"
 #include "tools/terrace/verbs/introspection_verbs.h"
 
 namespace terrace::tools {
@@ -43,12 +44,19 @@ class CommandLine {
     Add(arguments_, MakeTreeVerb());
     Add(arguments_, MakeEvictVerb());
     Add(arguments_, MakeDrainVerb());
+    Add(arguments_, MakePinVerb());
+    Add(arguments_, MakeUnpinVerb());
+    Add(arguments_, MakePinsVerb());
+    Add(arguments_, MakeWarmVerb());
+    Add(arguments_, MakeExportVerb());
+    Add(arguments_, MakeImportVerb());
     Add(arguments_, MakeHitRateVerb());
     Add(arguments_, MakeExplainVerb());
     Add(arguments_, MakeReplayVerb());
     Add(arguments_, MakePlanVerb());
     Add(arguments_, MakeFsckVerb());
     Add(arguments_, MakeAuditVerb());
+    Add(arguments_, MakeLogVerb());
     Add(arguments_, MakeCompletionsVerb());
     AddFamily(MakeConfigVerbs());
     AddFamily(MakeDomainVerbs());

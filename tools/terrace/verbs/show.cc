@@ -1,11 +1,12 @@
 // `terrace show`: one block, and why it is not there if it is not.
-#include <fmt/core.h>
+#include <fmt/format.h>
 
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "tools/terrace/cli/admin_link.h"
 #include "tools/terrace/cli/admin_requests.h"
@@ -13,6 +14,7 @@
 #include "tools/terrace/cli/miss_text.h"
 #include "tools/terrace/cli/stats_view.h"
 #include "tools/terrace/cli/text_table.h"
+#include "tools/terrace/content/operator_requests.h"
 #include "tools/terrace/verbs/introspection_verbs.h"
 
 namespace terrace::tools {
@@ -40,8 +42,17 @@ std::string StateText(const ListEntry& entry) {
   return "absent";
 }
 
-std::string Render(const ListEntry& entry, const GroupNames& names) {
-  const bool is_pinned = (entry.flags & protocol::kQueriedPinned) != 0;
+bool IsPinned(const ListEntry& entry) { return (entry.flags & protocol::kQueriedPinned) != 0; }
+
+// "a pin", or the names that keep it.
+std::string PinText(const ListEntry& entry, const std::vector<std::string>& pins) {
+  if (!IsPinned(entry)) return "";
+  if (pins.empty()) return ", and pinned";
+  return fmt::format(", and pinned by {}", fmt::join(pins, ", "));
+}
+
+std::string Render(const ListEntry& entry, const GroupNames& names,
+                   const std::vector<std::string>& pins) {
   const bool is_persisted = (entry.flags & protocol::kQueriedPersisted) != 0;
   std::string text = Line("block", ToHex(entry.key));
   text += Line("group", fmt::format("{} ({})", GroupLabel(entry.group, names), ToHex(entry.group)));
@@ -53,7 +64,7 @@ std::string Render(const ListEntry& entry, const GroupNames& names) {
                                                            : "parent " + ToHex(entry.parent)));
   text += Line("", fmt::format("{} child{} here", FormatCount(entry.child_count),
                                entry.child_count == 1 ? "" : "ren"));
-  text += Line("held by", Counted(entry.lease_count, "lease") + (is_pinned ? ", and pinned" : ""));
+  text += Line("held by", Counted(entry.lease_count, "lease") + PinText(entry, pins));
   text += Line("priority",
                fmt::format("{} of 0 (first to go) to {}", entry.priority, protocol::kPriorityMax));
   text += Line("used", fmt::format("{}, last {} ago", Counted(entry.hit_count, "hit"),
@@ -93,10 +104,16 @@ class ShowVerb : public Verb {
     if (!is_listed) return kExitFailed;
     if (!entry) return TellAbsent(*link, *stats);
     const GroupNames names = GroupNamesOf(*stats);
+    std::vector<std::string> pins;
+    if (IsPinned(*entry)) {
+      for (const auto& pin : PinsOf(*link, key_)) pins.push_back(TextOf(pin.name));
+    }
     if (is_json_) {
-      PrintJson(ToJson(*entry, names));
+      nlohmann::json document = ToJson(*entry, names);
+      document["pins"] = pins;
+      PrintJson(document);
     } else {
-      PrintText(Render(*entry, names));
+      PrintText(Render(*entry, names, pins));
     }
     return kExitOk;
   }

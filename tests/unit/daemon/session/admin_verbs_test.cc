@@ -9,6 +9,7 @@
 
 #include "terrace/protocol_admin.h"
 #include "terrace/protocol_introspection.h"
+#include "terrace/protocol_operator.h"
 #include "unit/daemon/session/session_harness.h"
 
 namespace terrace::test {
@@ -185,6 +186,39 @@ TEST_F(Admins, WithNamesOthersRuleOverTheirOwnBlocksAlone) {
   const SessionId session = world_.AttachAs(kNobody);
   const protocol::ResetRequest reset{.group_handle = world_.Open(session, "g")};
   EXPECT_EQ(world_.Call(session, Verb::kReset, BytesOf(reset)).status(), StatusCode::kOk);
+}
+
+TEST_F(Admins, WithNamesEvictingByFiltersAndPinsWithoutEndAreTheirs) {
+  const auto evict = [&](uint32_t flags) {
+    return world_.Call(world_.AttachAs(kNobody), protocol::kVerbEvictWhere,
+                       BytesOf(protocol::EvictWhereRequest{.flags = flags}));
+  };
+  const auto pin = [&](uint32_t ttl_s) {
+    return world_.Call(
+        world_.AttachAs(kNobody), protocol::kVerbNamedPin,
+        BytesOf(protocol::NamedPinRequest{
+            .name = "one", .cap_bytes = 1, .ttl_s = ttl_s, .action = protocol::PinAction::kSet}));
+  };
+  EXPECT_EQ(pin(0).status(), StatusCode::kOk);
+  admin_uids_.emplace();
+  EXPECT_THAT(evict(0).text(), AllOf(HasSubstr("evicting by filters"), HasSubstr("--dry-run")));
+  EXPECT_EQ(world_.Stats().block_count, 8u);
+  EXPECT_EQ(evict(protocol::kEvictWhereDryRun).status(), StatusCode::kOk);
+  EXPECT_THAT(pin(0).text(), AllOf(HasSubstr("named pin without an end"), HasSubstr("ttl_s")));
+  EXPECT_EQ(pin(60).status(), StatusCode::kOk);
+}
+
+TEST_F(Admins, WhatTheyHaveDoneIsRemembered) {
+  EXPECT_EQ(Drain(0, DrainAction::kBypass).status(), StatusCode::kOk);
+  EXPECT_EQ(Drain(0, DrainAction::kStatus).status(), StatusCode::kOk);
+  Drain(kNobody, DrainAction::kResume);
+  const FakeMessage answer = world_.Call(world_.AttachAs(kNobody), protocol::kVerbOperatorLog,
+                                         BytesOf(protocol::OperatorLogRequest{}));
+  ASSERT_EQ(answer.At<protocol::OperatorLogReply>().entry_count, 1u) << "looking is no event";
+  const auto entry = answer.At<protocol::OperatorLogEntry>(sizeof(protocol::OperatorLogReply));
+  EXPECT_EQ(entry.verb, protocol::kVerbDrain);
+  EXPECT_EQ(entry.uid, 0u);
+  EXPECT_STREQ(entry.detail, "bypass");
 }
 
 TEST_F(Admins, RecordingAndRepairAreTheirsWhateverIsNamed) {

@@ -284,6 +284,66 @@ TEST(StoreShared, WhatWasEvictedAltogetherDoesNotComeBackFromTheShelf) {
   EXPECT_EQ(a.Acquire(keys).reply.block_count, 0u);
 }
 
+// By filters: to the end, as an operator's request does.
+uint64_t EvictWhere(SharingHost& host, const protocol::EvictWhereRequest& request) {
+  protocol::EvictReply reply;
+  EvictWhereOperation evict =
+      host.world.store->operators().EvictWhere(host.session, request, &reply);
+  Result<Progress> progress = evict.Step();
+  while (progress.ok() && *progress != Progress::kDone) progress = evict.Step();
+  EXPECT_TRUE(progress.ok());
+  host.Run();
+  return reply.block_count;
+}
+constexpr auto kOfRedis = static_cast<uint8_t>(TierKind::kRedis);
+
+TEST(StoreShared, AFilterLeavesTheServerAloneUnlessItSaysEverywhere) {
+  sim::SharedServer server;
+  SharingHost a(server);
+  const auto keys = StoreWorld::Keys(6);
+  ASSERT_EQ(a.Put(keys), 6u);
+  a.world.Advance(10'000);
+  EXPECT_EQ(EvictWhere(a, {.idle_ms_min = 5}), 6u);
+  EXPECT_EQ(a.LocalCount(keys), 0u);
+  EXPECT_EQ(server.blocks.size(), 6u);
+  ASSERT_EQ(a.Acquire(keys).reply.block_count, 6u) << "it is found there again";
+  a.Run();
+  a.world.store->sessions().HangUp(a.session);
+  a.world.store->sessions().ProofOfDeath(a.session);
+  a.session = a.world.Open();
+  a.group = a.world.OpenSimple(a.session);
+  a.world.Advance(10'000);
+  EXPECT_EQ(EvictWhere(a, {.idle_ms_min = 5, .flags = protocol::kEvictWhereShared}), 6u);
+  EXPECT_TRUE(server.blocks.empty());
+}
+
+TEST(StoreShared, OfTheServerAloneWhatIsHereStays) {
+  sim::SharedServer server;
+  SharingHost a(server);
+  const auto keys = StoreWorld::Keys(6);
+  ASSERT_EQ(a.Put(keys), 6u);
+  a.world.Advance(10'000);
+  EXPECT_EQ(EvictWhere(a, {.idle_ms_min = 60'000, .tier = kOfRedis}), 0u);
+  EXPECT_EQ(
+      EvictWhere(a, {.idle_ms_min = 5, .flags = protocol::kEvictWhereDryRun, .tier = kOfRedis}),
+      6u);
+  EXPECT_EQ(server.blocks.size(), 6u);
+  EXPECT_EQ(EvictWhere(a, {.idle_ms_min = 5, .tier = kOfRedis}), 6u);
+  EXPECT_TRUE(server.blocks.empty());
+  EXPECT_EQ(a.LocalCount(keys), 6u);
+}
+
+// Of blocks, too, that the host which says so has never seen.
+TEST(StoreShared, WithoutAnAgeTheServerForgetsTheGroup) {
+  sim::SharedServer server;
+  SharingHost a(server), b(server), c(server);
+  const auto keys = StoreWorld::Keys(6);
+  ASSERT_EQ(a.Put(keys), 6u);
+  EvictWhere(b, {.tier = kOfRedis});
+  EXPECT_EQ(c.Acquire(keys).reply.block_count, 0u);
+  EXPECT_EQ(a.LocalCount(keys), 6u);
+}
+
 TEST(StoreShared, BlocksThatAreEvictedByNameAreErasedOnTheShelf) {
   sim::SharedServer server;
   SharingHost a(server);

@@ -1,0 +1,420 @@
+"""`terrace evict` by filters, `log`, `pin`, `warm`, `export` and `import`, of live daemons."""
+import json
+import os
+import pathlib
+import random
+import socket
+import struct
+import subprocess
+import tempfile
+import threading
+import time
+
+import pytest
+
+import terrace
+
+from conftest import (Daemon, SPACE, block_bytes, connect, run_terrace, store, terrace_path,
+                      wait_until_free)
+
+SECONDS = 1_000
+
+
+def ask(daemon, *arguments, status=0):
+    returned, output, errors = run_terrace(*arguments, "--json", "--socket", daemon.socket)
+    assert returned == status, (returned, output, errors)
+    return json.loads(output)
+
+
+def refused(daemon, *arguments, status=1):
+    returned, output, errors = run_terrace(*arguments, "--socket", daemon.socket)
+    assert (returned, output) == (status, ""), (returned, output, errors)
+    return errors
+
+
+def listed(daemon):
+    return sorted(ask(daemon, "ls", "--limit", 4096)["blocks"], key=lambda one: one["position"])
+
+
+# ---- evict ----
+
+def test_evict_takes_what_was_not_used_for_so_long(daemon, group):
+    old = store(group, list(range(64)))
+    young = store(group, list(range(1000, 1032)))
+    time.sleep(6)
+    wait_until_free(group, old + young)
+    group.acquire(young).release()
+    dry = ask(daemon, "evict", "--older-than", "5s", "--dry-run")
+    assert (dry["block_count"], dry["older_than_ms"], dry["is_dry_run"]) == (4, 5000, True)
+    assert len(listed(daemon)) == 6
+    group.acquire(young).release()
+    wait_until_free(group, young)
+    assert ask(daemon, "evict", "--older-than", "5s", "--yes")["block_count"] == 4
+    assert len(listed(daemon)) == 2
+    text = run_terrace("evict", "--older-than", "1h", "--yes", "--socket", daemon.socket)[1]
+    assert text == "evicted 0 blocks, 0 B\n"
+
+
+def test_evict_by_space_and_tier(daemon, client, group):
+    other = client.open(terrace.SpaceGroup(
+        "other", [SPACE.__class__(**{**vars(SPACE), "model": "other"})]))
+    keys, others = store(group, list(range(64))), store(other, list(range(32)))
+    wait_until_free(group, keys)
+    wait_until_free(other, others)
+    assert ask(daemon, "evict", "--space", "other", "--tier", "dram", "--yes") == {
+        "is_dry_run": False, "block_count": 2, "byte_count": 2 * 73728, "skipped_count": 0,
+        "tier": "dram"}
+    assert len(listed(daemon)) == 4
+    assert "no tier of that kind" in refused(daemon, "evict", "--tier", "nvme", "--yes")
+    assert "tiny" in refused(daemon, "evict", "--space", "huge", "--older-than", "1s", "--yes")
+
+
+def test_evict_asks_or_takes_yes(daemon, group):
+    keys = store(group, list(range(64)))
+    wait_until_free(group, keys)
+    last = listed(daemon)[3]["key"]
+    for arguments in (["--older-than", "1ms"], ["--tier", "dram"], [last], ["--all"]):
+        errors = refused(daemon, "evict", *arguments, status=2)
+        assert "--yes" in errors and "--dry-run" in errors
+    assert len(listed(daemon)) == 4
+
+
+def test_evict_refuses_what_it_cannot_mean(daemon, group):
+    errors = refused(daemon, "evict", "--older-than", "2x", "--yes", status=2)
+    assert "'2x' is no time" in errors and "2h" in errors
+    assert "--everywhere is for filters" in refused(daemon, "evict", "--all", "--everywhere",
+                                                    "--yes", status=2)
+    errors = refused(daemon, "evict", "--all", "--domain", "chat", "--yes")
+    assert "domain 'default', not 'chat'" in errors and "--socket" in errors
+    assert run_terrace("evict", "--tier", "tape", "--yes", "--socket", daemon.socket)[0] == 2
+    assert run_terrace("evict", "0" * 32, "--tier", "dram", "--socket", daemon.socket)[0] == 2
+
+
+class OldDaemon:
+    """Answers Hello and refuses every other verb, as a daemon from before it does."""
+
+    def __init__(self, directory):
+        self.socket = str(pathlib.Path(directory) / "old.sock")
+        self.listener = socket.socket(socket.AF_UNIX)
+        self.listener.bind(self.socket)
+        self.listener.listen(8)
+        self.verbs = []
+        threading.Thread(target=self.serve, daemon=True).start()
+
+    def serve(self):
+        while True:
+            try:
+                peer, _ = self.listener.accept()
+            except OSError:
+                return
+            with peer:
+                while self.answer(peer):
+                    pass
+
+    def answer(self, peer):
+        head = peer.recv(16, socket.MSG_WAITALL)
+        if len(head) < 16:
+            return False
+        size, version, verb, flags, number = struct.unpack("<IBBHQ", head)
+        peer.recv(size - 16, socket.MSG_WAITALL)
+        self.verbs.append(verb)
+        if verb == 1:
+            body = struct.pack("<QB3xi", 7, 0, 0) + bytes(296)
+        else:
+            body = struct.pack("<QB3xi", 7, 5, 0) + (
+                f"verb {verb} is none that a client sends; they are 1 to 28").encode()
+        peer.sendall(struct.pack("<IBBHQ", 16 + len(body), version, verb, 0, number) + body)
+        return verb == 1
+
+
+def test_an_old_daemon_is_named_and_nothing_is_passed_over():
+    with tempfile.TemporaryDirectory() as directory:
+        old = OldDaemon(directory)
+        for arguments, verb in ((["evict", "--older-than", "2h", "--yes"], "EvictWhere"),
+                                (["pin", "a", "0" * 31 + "1"], "NamedPin"),
+                                (["pins"], "NamedPin")):
+            errors = refused(old, *arguments)
+            assert "older than this command" in errors and verb in errors, errors
+            assert "has done nothing" in errors
+        assert 15 not in old.verbs  # Evict, which would have taken everything
+        old.listener.close()
+
+
+# ---- log ----
+
+def test_log_tells_who_did_what(daemon, group):
+    assert ask(daemon, "log") == {"events": [], "event_count": 0}
+    assert "since the daemon's start" in run_terrace("log", "--socket", daemon.socket)[1]
+    keys = store(group, list(range(64)))
+    wait_until_free(group, keys)
+    ask(daemon, "evict", listed(daemon)[3]["key"], "--yes")
+    ask(daemon, "evict", "--older-than", "1ms", "--group", "tiny", "--yes")
+    document = ask(daemon, "log")
+    latest, first = document["events"]
+    assert document["event_count"] == 2
+    assert (latest["verb"], latest["block_count"], latest["group"]) == ("evict", 3, "tiny")
+    assert latest["detail"] == "idle_s=0 tier=all" and latest["is_whole"]
+    assert (first["block_count"], first["detail"], first["group"]) == (1, "keys=1", None)
+    assert (latest["uid"], latest["client"]) == (os.getuid(), "terrace")
+    assert latest["pid"] > 0 and latest["age_ms"] < 60 * SECONDS
+    text = run_terrace("log", "--limit", 1, "--socket", daemon.socket)[1].splitlines()
+    assert text[0].endswith(f"pid {latest['pid']} (terrace)")
+    assert "evict idle_s=0 tier=all group=tiny: 3 blocks" in text[0]
+    assert text[1].startswith("1 of 2 events")
+    logged = [line for line in daemon.log.read_text().splitlines() if "operator request" in line]
+    assert len(logged) == 2 and "blocks=3" in logged[1] and "EvictWhere" in logged[1]
+
+
+# ---- pins ----
+
+def test_pins_keep_blocks_and_are_seen(daemon, group):
+    keys = store(group, list(range(64)))
+    wait_until_free(group, keys)
+    blocks = [one["key"] for one in listed(daemon)]
+    pin = ask(daemon, "pin", "system", "--prefix", blocks[2], "--cap", "1MiB", "--ttl", "2h")
+    assert (pin["block_count"], pin["missing_count"], pin["left_out_count"]) == (3, 0, 0)
+    assert 7100 < pin["expires_in_s"] <= 7201
+    shown = ask(daemon, "show", blocks[0])
+    assert shown["is_pinned"] and shown["pins"] == ["system"]
+    assert "and pinned by system" in run_terrace("show", blocks[0], "--socket", daemon.socket)[1]
+    assert [one["is_pinned"] for one in listed(daemon)] == [True, True, True, False]
+    assert "pinned" in run_terrace("ls", "--socket", daemon.socket)[1]
+    assert ask(daemon, "evict", "--all", "--yes")["block_count"] == 1
+    (one,) = ask(daemon, "pins")["pins"]
+    assert (one["name"], one["cap_bytes"], one["uid"]) == ("system", 1 << 20, os.getuid())
+    table = run_terrace("pins", "--socket", daemon.socket)[1]
+    assert table.splitlines()[1].startswith("system")
+    assert ask(daemon, "unpin", "system")["block_count"] == 3
+    assert "nothing is pinned" in run_terrace("pins", "--socket", daemon.socket)[1]
+    assert ask(daemon, "evict", "--all", "--yes")["block_count"] == 3
+    assert [one["detail"] for one in ask(daemon, "log")["events"] if one["verb"] == "pin"] == [
+        "clear system", "set system"]
+
+
+def test_a_pin_ends_with_its_time(daemon, group):
+    keys = store(group, list(range(32)))
+    wait_until_free(group, keys)
+    ask(daemon, "pin", "brief", listed(daemon)[1]["key"], "--ttl", "1s")
+    deadline = time.monotonic() + 30
+    while ask(daemon, "pins")["pins"]:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    assert len(listed(daemon)) == 2
+
+
+def test_a_pin_says_what_it_left_out(daemon, group):
+    keys = store(group, list(range(64)))
+    wait_until_free(group, keys)
+    last = listed(daemon)[3]["key"]
+    status, output, errors = run_terrace("pin", "small", "--prefix", last, "--cap", "150000",
+                                         "--socket", daemon.socket)
+    assert status == 1 and "keeps 2 blocks" in output
+    assert "2 blocks are beyond the cap" in errors and "--cap" in errors
+    status, output, errors = run_terrace("pin", "small", "f" * 32, "--socket", daemon.socket)
+    assert status == 1 and "1 keys have no block here" in errors
+
+
+def test_pins_refuse_what_they_cannot_mean(daemon, client):
+    assert "there is no pin nobody" in refused(daemon, "unpin", "nobody")
+    assert "KEY" in refused(daemon, "pin", "a", status=2)
+    key = "0" * 31 + "1"
+    assert "no size above 0" in refused(daemon, "pin", "a", key, "--cap", "much", status=2)
+    assert "is no time" in refused(daemon, "pin", "a", key, "--ttl", "soon", status=2)
+    assert "the limit is 47" in refused(daemon, "pin", "a" * 48, key, status=2)
+    assert "letters, digits" in refused(daemon, "pin", "a b", key)
+
+
+# ---- warm ----
+
+@pytest.fixture
+def nvme_daemon():
+    with tempfile.TemporaryDirectory() as directory:
+        drive = pathlib.Path(directory) / "drive"
+        drive.mkdir()
+        running = Daemon(directory, f'[nvme]\npaths = ["{drive}"]\ncapacity_bytes = "64MiB"\n'
+                                    'slab_bytes = "4MiB"\n')
+        connect(running).close()
+        yield running
+        running.stop()
+
+
+def tiers(daemon):
+    return [one["tiers"] for one in listed(daemon)]
+
+
+def wait_below(daemon, count):
+    deadline = time.monotonic() + 30
+    while sum("nvme" in one for one in tiers(daemon)) < count:
+        assert time.monotonic() < deadline, tiers(daemon)
+        time.sleep(0.05)
+
+
+def warm(daemon, text, *arguments):
+    done = subprocess.run([terrace_path(), "warm", "-", "--json", "--socket", daemon.socket,
+                           *arguments], input=text, capture_output=True, text=True, timeout=60,
+                          check=False)
+    return done.returncode, json.loads(done.stdout) if done.stdout else None, done.stderr
+
+
+def test_warm_brings_prompts_up(nvme_daemon):
+    with connect(nvme_daemon) as client:
+        group = client.open(terrace.SpaceGroup("tiny", [SPACE]))
+        keys = store(group, list(range(128)))
+        wait_until_free(group, keys)
+        wait_below(nvme_daemon, 8)
+        assert ask(nvme_daemon, "evict", "--tier", "dram", "--yes")["block_count"] == 8
+        assert tiers(nvme_daemon) == [["nvme"]] * 8
+        line = json.dumps({"group": "tiny", "tokens": list(range(64)) + [9] * 32})
+        status, told, errors = warm(nvme_daemon, line + "\n")
+        assert status == 1, errors  # two blocks of that prompt nobody has
+        assert told["found_by_tier"] == {"hbm": 0, "dram": 0, "nvme": 4, "redis": 0}
+        assert (told["asked_count"], told["promoted_count"], told["missing_count"]) == (6, 4, 2)
+        assert not told["is_cancelled"]
+        assert tiers(nvme_daemon) == [["dram", "nvme"]] * 4 + [["nvme"]] * 4
+        blocks = [one["key"] for one in listed(nvme_daemon)]
+        status, told, errors = warm(nvme_daemon, "\n".join(reversed(blocks)), "--rate", "1GiB")
+        assert (status, told["promoted_count"]) == (0, 4), errors
+        assert told["found_by_tier"]["dram"] == 4
+        chain = json.dumps({"keys": blocks})
+        assert warm(nvme_daemon, chain, "--group", "tiny")[1]["found_by_tier"]["dram"] == 8
+
+
+def test_warm_names_the_line_that_is_none(daemon, group):
+    keys = store(group, list(range(32)))
+    wait_until_free(group, keys)
+    status, told, errors = warm(daemon, "\n".join([listed(daemon)[0]["key"], "nonsense"]))
+    assert status == 1 and told["found_by_tier"]["dram"] == 1
+    assert "line 2: 'nonsense' is no key" in errors
+    status, _, errors = warm(daemon, '{"tokens": [1]}')
+    assert status == 1 and "line 1 names no group" in errors and "--group" in errors
+    status, _, errors = warm(daemon, '{"group": "huge", "tokens": [1]}')
+    assert status == 1 and "tiny" in errors
+    assert "cannot read /nowhere" in refused(daemon, "warm", "/nowhere")
+
+
+# ---- export and import ----
+
+@pytest.fixture
+def two_nodes():
+    with tempfile.TemporaryDirectory() as one, tempfile.TemporaryDirectory() as other:
+        secret = pathlib.Path(one) / "secret"
+        assert run_terrace("domain", "new", secret)[0] == 0
+        nodes = [Daemon(directory, f'[[domain]]\nname = "default"\nsocket = "{directory}/t.sock"\n'
+                                   f'secret_file = "{secret}"\n') for directory in (one, other)]
+        for node in nodes:
+            connect(node).close()
+        yield nodes
+        for node in nodes:
+            node.stop()
+
+
+def prompts(count, seed):
+    """Requests of a few system prompts, continued by users who come again and again."""
+    draw = random.Random(seed)
+    for _ in range(count):
+        system = draw.randrange(4)
+        user = min(int(draw.paretovariate(0.8)), 60)
+        yield ([system * 1000 + i for i in range(96)]
+               + [100_000 + system * 10_000 + user * 100 + i for i in range(64)])
+
+
+def serve(group, requests, stores=True):
+    """How many blocks were hits; whatever was none is stored, and each hit is compared."""
+    hits = 0
+    for tokens in requests:
+        keys = group.hash(tokens)
+        with group.acquire(keys) as lease:
+            found = lease.block_count
+            if found:
+                into = bytearray(found * SPACE.block_bytes)
+                lease.wait_ready()
+                lease.copy_into(into)
+                assert into == b"".join(block_bytes(i, 1) for i in range(found))
+        hits += found
+        if stores and found < len(keys):
+            with group.reserve(keys) as lease:
+                lease.write([block_bytes(i, 1) for i in range(len(keys))])
+                lease.commit()
+    return hits
+
+
+def test_a_hot_set_gives_the_hits_to_an_empty_node(two_nodes):
+    source, target = two_nodes
+    with connect(source) as client, connect(target) as empty, tempfile.TemporaryDirectory() as at:
+        group = client.open(terrace.SpaceGroup("tiny", [SPACE]))
+        serve(group, prompts(600, 1))
+        replay = list(prompts(300, 2))
+        file = pathlib.Path(at) / "hot"
+        told = ask(source, "export", file, "--hot", "48MiB")
+        assert told["lost_count"] == 0 and told["block_count"] == len(listed(source))
+        assert file.stat().st_mode & 0o777 == 0o600
+        stored = ask(target, "import", file)
+        assert (stored["stored_count"], stored["no_room_count"]) == (told["block_count"], 0)
+        assert stored["is_whole"]
+        hits = serve(group, replay, stores=False)
+        there = serve(empty.open(terrace.SpaceGroup("tiny", [SPACE])), replay, stores=False)
+        assert hits > 2000 and there >= 0.99 * hits, (there, hits)
+        again = ask(target, "import", file)
+        assert (again["stored_count"], again["existed_count"]) == (0, told["block_count"])
+
+
+def test_a_small_hot_set_is_the_hottest_and_goes_through_a_pipe(two_nodes):
+    source, target = two_nodes
+    with connect(source) as client:
+        group = client.open(terrace.SpaceGroup("tiny", [SPACE]))
+        cold, hot = list(range(64)), list(range(5000, 5064))
+        store(group, cold)
+        hot_keys = store(group, hot)
+        for _ in range(5):
+            group.acquire(hot_keys).release()
+        wait_until_free(group, hot_keys)
+        exporting = subprocess.Popen(
+            [terrace_path(), "export", "-", "--hot", "300000", "--socket", source.socket],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        importing = subprocess.run([terrace_path(), "import", "-", "--socket", target.socket],
+                                   stdin=exporting.stdout, capture_output=True, timeout=60,
+                                   check=False, text=True)
+        assert exporting.wait(60) == 0
+        assert b"exported 4 blocks" in exporting.stderr.read()
+        assert importing.returncode == 0 and "imported 4 blocks" in importing.stdout
+        assert sorted(one["key"] for one in listed(target)) == sorted(
+            one["key"] for one in listed(source) if one["hit_count"] > 0)
+
+
+def test_a_file_that_is_none_is_refused_by_name(two_nodes):
+    source, target = two_nodes
+    with connect(source) as client, tempfile.TemporaryDirectory() as at:
+        group = client.open(terrace.SpaceGroup("tiny", [SPACE]))
+        wait_until_free(group, store(group, list(range(64))))
+        file = pathlib.Path(at) / "hot"
+        ask(source, "export", file, "--hot", "1GiB")
+        assert f"{file} exists" in refused(source, "export", file, "--hot", "1GiB")
+        whole = file.read_bytes()
+        file.write_bytes(whole[:-100_000])
+        status, output, errors = run_terrace("import", file, "--socket", target.socket)
+        assert status == 1 and "imported 2 blocks" in output
+        assert f"{file} at byte {len(whole) - 100_000}: the file ends within" in errors
+        assert "export it again" in errors and "2 blocks before it were stored" in errors
+        assert len(listed(target)) == 2
+        damaged = bytearray(whole)
+        damaged[len(whole) // 2] ^= 1
+        file.write_bytes(damaged)
+        status, _, errors = run_terrace("import", file, "--socket", target.socket)
+        assert status == 1 and "wrong checksum" in errors
+        file.write_bytes(b"no such thing" * 100)
+        assert "no file of `terrace export`" in refused(target, "import", file)
+        assert "cannot read" in refused(target, "import", "/nowhere")
+        assert "no number of bytes" in refused(source, "export", file, "--hot", "hot", status=2)
+
+
+def test_another_domains_file_is_refused(two_nodes, daemon):
+    source, _ = two_nodes
+    with connect(source) as client, tempfile.TemporaryDirectory() as at:
+        group = client.open(terrace.SpaceGroup("tiny", [SPACE]))
+        wait_until_free(group, store(group, list(range(64))))
+        file = pathlib.Path(at) / "hot"
+        ask(source, "export", file, "--hot", "1GiB")
+        errors = refused(daemon, "import", file)
+        assert "fingerprint" in errors and "secret_file" in errors
+        assert not listed(daemon)
+        assert "no block here fits" in refused(daemon, "export", file, "--hot", "1GiB")

@@ -1,0 +1,126 @@
+// `terrace log`: what people have done to a domain's cache since the daemon's start.
+#include <fmt/chrono.h>
+#include <fmt/core.h>
+
+#include <ctime>
+#include <nlohmann/json.hpp>
+
+#include "terrace/protocol_admin.h"
+#include "tools/terrace/cli/admin_link.h"
+#include "tools/terrace/cli/admin_requests.h"
+#include "tools/terrace/cli/text_table.h"
+#include "tools/terrace/content/operator_requests.h"
+#include "tools/terrace/verbs/content_verbs.h"
+
+namespace terrace::tools {
+namespace {
+
+using nlohmann::json;
+using protocol::OperatorLogEntry;
+
+constexpr char kDescription[] =
+    "What operators did to this domain of late, latest first\n\n"
+    "Evictions, resets, named pins, drains, changes of the configuration, recordings and repairs\n"
+    "since the daemon's start, the last 256, from its memory; its log (journalctl -u terraced)\n"
+    "has each as a line and keeps it. `terrace audit` is what the catalog on the drives\n"
+    "remembers: erasures alone, over restarts.";
+
+std::string VerbText(protocol::Verb verb) {
+  if (verb == protocol::Verb::kEvict || verb == protocol::kVerbEvictWhere) return "evict";
+  if (verb == protocol::Verb::kReset) return "reset";
+  if (verb == protocol::kVerbNamedPin) return "pin";
+  if (verb == protocol::kVerbTraceRecord) return "trace record";
+  if (verb == protocol::kVerbFsck) return "fsck";
+  if (verb == protocol::kVerbDrain) return "drain";
+  if (verb == protocol::kVerbConfig) return "config";
+  return fmt::format("verb {}", static_cast<unsigned>(verb));
+}
+
+class LogVerb : public Verb {
+ public:
+  Arguments Declare(Arguments& parent) override {
+    Arguments verb = parent.AddVerb("log", kDescription);
+    verb.AddOption("--limit", limit_, "At most so many")
+        .Type("N")
+        .ShowDefault()
+        .Between(uint32_t{1}, protocol::kOperatorLogMax);
+    DeclareAddress(verb, &address_);
+    DeclareJson(verb, &is_json_);
+    return verb;
+  }
+
+  ExitCode Run() override {
+    const auto link = AdminLink::Open(address_);
+    if (link == nullptr) return kExitFailed;
+    const auto stats = FetchStats(*link);
+    if (!stats) return kExitFailed;
+    const auto answer = AskOperatorLog(*link, limit_);
+    if (!answer) return kExitFailed;
+    const GroupNames names = GroupNamesOf(*stats);
+    is_json_ ? PrintDocument(*answer, names) : PrintLines(*answer, names);
+    return kExitOk;
+  }
+
+ private:
+  using GroupNames = std::map<GroupId, std::string>;
+
+  static std::string NameOf(const GroupId& group, const GroupNames& names) {
+    const auto found = names.find(group);
+    return found == names.end() ? ToHex(group) : found->second;
+  }
+
+  static void PrintDocument(const LogAnswer& answer, const GroupNames& names) {
+    json events = json::array();
+    for (const OperatorLogEntry& entry : answer.entries) {
+      const bool is_all = entry.group.is_zero();
+      events.push_back({{"age_ms", entry.age_ms},
+                        {"verb", VerbText(entry.verb)},
+                        {"detail", TextOf(entry.detail)},
+                        {"group", is_all ? json() : json(NameOf(entry.group, names))},
+                        {"group_id", is_all ? json() : json(ToHex(entry.group))},
+                        {"block_count", entry.block_count},
+                        {"byte_count", entry.byte_count},
+                        {"is_whole", entry.is_whole != 0},
+                        {"uid", entry.uid},
+                        {"pid", entry.pid},
+                        {"client", TextOf(entry.client_name)}});
+    }
+    PrintJson({{"events", events}, {"event_count", answer.reply.event_count}});
+  }
+
+  static void PrintLines(const LogAnswer& answer, const GroupNames& names) {
+    if (answer.entries.empty()) {
+      PrintText(
+          "nobody has evicted, reset, pinned, recorded or repaired anything since the "
+          "daemon's start\n");
+      return;
+    }
+    const std::time_t now = std::time(nullptr);
+    std::string text;
+    for (const OperatorLogEntry& entry : answer.entries) {
+      const std::time_t time = now - static_cast<std::time_t>(entry.age_ms / 1000);
+      text += fmt::format("{:%Y-%m-%dT%H:%M:%SZ} {}", fmt::gmtime(time), VerbText(entry.verb));
+      if (const std::string detail = TextOf(entry.detail); !detail.empty()) text += " " + detail;
+      if (!entry.group.is_zero()) text += fmt::format(" group={}", NameOf(entry.group, names));
+      text += fmt::format(": {} blocks, {}{}, by uid {} pid {} ({})\n",
+                          FormatCount(entry.block_count), FormatBytes(entry.byte_count),
+                          entry.is_whole != 0 ? "" : ", and ended before it was through", entry.uid,
+                          entry.pid, TextOf(entry.client_name));
+    }
+    if (answer.entries.size() < answer.reply.event_count) {
+      text += fmt::format("{} of {} events since the daemon's start; its log has the others\n",
+                          answer.entries.size(), FormatCount(answer.reply.event_count));
+    }
+    PrintText(text);
+  }
+
+  DaemonAddress address_;
+  uint32_t limit_ = 50;
+  bool is_json_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<Verb> MakeLogVerb() { return std::make_unique<LogVerb>(); }
+
+}  // namespace terrace::tools
