@@ -331,7 +331,7 @@ uint32_t OperatorVerbs::KeyCost(SessionId session, uint32_t group_index) const {
   const SessionIndex index = store_.sessions.Find(session);
   if (group_index != kAllGroups || index == kSessionNone) return 1;
   const CacheDomain& domain = store_.domains[store_.sessions.at(index).domain_index]->domain;
-  return std::max(kFoundCostBlocks * domain.index.group_count(), 1u);
+  return std::max(kFoundCostBlocks * domain.index.runs().group_count(), 1u);
 }
 
 Status EvictOperation::Evict(const KeysQuery& query) {
