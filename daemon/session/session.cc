@@ -8,6 +8,7 @@
 
 #include "daemon/log/printable.h"
 #include "daemon/session/hello.h"
+#include "terrace/check.h"
 
 namespace terrace {
 
@@ -166,6 +167,7 @@ void SessionTable::OnTurn() {
   Session* session = Find(ready_.front());
   ready_.pop_front();
   if (session == nullptr) return;
+  TERRACE_CHECK(session->is_ready, "a session is in ready_ once: it has no two turns in a round");
   session->is_ready = false;
   std::span<const std::byte> input(session->backlog);
   Work(*session, &input);
@@ -223,6 +225,7 @@ bool SessionTable::TakeMessage(Session& session, std::span<const std::byte>* inp
   Message message;
   const FrameAssembler::Outcome outcome = session.frames.Next(input, &message);
   if (outcome == FrameAssembler::Outcome::kNeedsMore) return false;
+  TERRACE_CHECK(session.request == nullptr, "requests are answered in order: one is under way");
   session.request = spare_request_ ? std::move(spare_request_) : std::make_unique<Request>();
   if (outcome == FrameAssembler::Outcome::kMessage) {
     EndStep(session, BeginRequest(session, std::move(message)));
@@ -550,10 +553,9 @@ void SessionTable::OnPinTurn(SessionId id) {
 
 void SessionTable::OnSeekDone(SessionId id, uint64_t request_id) {
   Session* session = Find(id);
-  if (session == nullptr || session->is_closed || !session->is_seeking ||
-      session->request->id() != request_id) {
-    return;
-  }
+  if (session == nullptr || session->is_closed || !session->is_seeking) return;
+  TERRACE_CHECK(session->request != nullptr, "what waits for the answer of a seek is a request");
+  if (session->request->id() != request_id) return;
   session->is_seeking = false;
   EnqueueWork(*session);
 }
@@ -571,6 +573,8 @@ void SessionTable::Account(Session& session) {
   size_t bytes = session.frames.buffered_bytes() + session.backlog.size() + session.held.size();
   const Request* const request = session.request.get();
   if (request != nullptr) bytes += request->body().owned_bytes() + request->result_bytes();
+  TERRACE_CHECK(buffered_bytes_ >= session.buffered_bytes,
+                "the sum that sessions are closed by has each session's bytes");
   buffered_bytes_ = buffered_bytes_ - session.buffered_bytes + bytes;
   session.buffered_bytes = bytes;
 }
@@ -671,6 +675,8 @@ void SessionTable::Flush() {
       session->output = {};
       session->held = {};
     } else {
+      TERRACE_CHECK(session->buffered_bytes == 0,
+                    "who goes leaves nothing in the sum that others are closed by");
       // Without Hello, or without slots, there is nothing whose end must be proven.
       sessions_.erase(session->context.session);
     }
