@@ -5,26 +5,10 @@
 #include <string>
 #include <utility>
 
+#include "src/verb_names.h"
 #include "terrace/protocol_introspection.h"
-#include "terrace/protocol_operator.h"
 
 namespace terrace::client {
-namespace {
-
-std::string_view VerbName(protocol::Verb verb) {
-  static constexpr std::string_view kNames[] = {
-      "",       "Hello",        "Open",      "Match",      "Acquire",      "Prefetch",
-      "Join",   "Release",      "Cancel",    "Touch",      "Reserve",      "Commit",
-      "Abort",  "Query",        "Wait",      "Evict",      "Pin",          "Reset",
-      "Stats",  "List",         "Unmapped",  "HitRate",    "Explain",      "TraceRecord",
-      "Fsck",   "DeviceAttach", "OrderDone", "PinTurn",    "DeviceReport", "Drain",
-      "Config", "EvictWhere",   "NamedPin",  "OperatorLog"};
-  static_assert(std::size(kNames) == static_cast<size_t>(protocol::kVerbLast) + 1);
-  const auto index = static_cast<size_t>(verb);
-  return index < std::size(kNames) ? kNames[index] : "an unasked message";
-}
-
-}  // namespace
 
 Reader::Reader(const ClientOptions& options, Connection& connection, ReaderRole& role,
                const Receivers& receivers)
@@ -200,9 +184,9 @@ void Reader::OnWorkOrder(const Message& message) {
 
 void Reader::BreakOnAnswer(const Message& message, const char* why) noexcept {
   try {
-    Break("the daemon's answer to " + std::string(VerbName(message.verb)) + " (request " +
-          std::to_string(message.request_id) + ", " + std::to_string(message.body.size()) +
-          " bytes) cannot be right: " + why +
+    Break("the daemon's answer to " + std::string(VerbNameOr(message.verb, "an unasked message")) +
+          " (request " + std::to_string(message.request_id) + ", " +
+          std::to_string(message.body.size()) + " bytes) cannot be right: " + why +
           "; update libterrace or terraced so that both are of one release");
   } catch (const std::bad_alloc&) {
     Break(why);

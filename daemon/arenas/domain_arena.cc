@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "daemon/log/log.h"
+#include "terrace/check.h"
 #include "tiers/arena/bus_guard.h"
 
 namespace terrace {
@@ -52,6 +53,7 @@ void DomainArena::Register(uint32_t segment) {
 }
 
 void DomainArena::RegisterWith(std::vector<Disk*> disks) {
+  TERRACE_CHECK(disks_.empty(), "a segment is given up when each disk it was told to has let go");
   disks_ = std::move(disks);
   for (const uint32_t segment : PopulatedSegments()) Register(segment);
 }
@@ -59,6 +61,7 @@ void DomainArena::RegisterWith(std::vector<Disk*> disks) {
 void DomainArena::BeginPunch(uint32_t segment) {
   auto left = std::make_shared<size_t>(disks_.size() + 1);
   const auto let_go = [this, segment, left] {
+    TERRACE_CHECK(*left > 0, "a disk lets go once: another may still be writing to the pages");
     if (--*left == 0) arena_->BeginPunch(segment);
   };
   for (Disk* disk : disks_) disk->UnregisterBuffer(segment, let_go);

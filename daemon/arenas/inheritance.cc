@@ -10,6 +10,7 @@
 
 #include "daemon/log/log.h"
 #include "daemon/socket/peer.h"
+#include "terrace/check.h"
 
 namespace terrace {
 namespace {
@@ -188,6 +189,7 @@ std::vector<SessionId> Inheritance::SessionsOf(uint32_t domain_index) const {
 
 void Inheritance::BeginWatch() {
   for (const auto& [session, kept] : kept_) {
+    TERRACE_CHECK(kept->is_noted, "a session of no adopted arena was dropped: it has no domain");
     if (kept->life.is_open()) WatchLife(session, *kept);
     if (kept->pidfd.is_open()) WatchProcess(session, *kept);
   }
@@ -232,6 +234,7 @@ void Inheritance::End(SessionId session) {
 // without a note would let it believe that nobody is there.
 void Inheritance::NoteSession(uint32_t domain_index, SessionId session, int pidfd, int life_fd) {
   if (holder_->holder() == "nobody") return;
+  TERRACE_CHECK(domain_index < domains_.size(), "arenas are furnished before anybody is served");
   noted_.emplace(session, domain_index);
   domains_[domain_index].arena->arena().NoteSession(session);
   if (pidfd >= 0) holder_->Put(PeerFdName(session), pidfd);

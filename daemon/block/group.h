@@ -38,7 +38,7 @@ struct LocalMember {
   uint32_t window_index = 0;   // among the local windowed members
   uint32_t part_count = 0;
   uint32_t first_root = 0;      // its roots in a row of roots
-  uint32_t first_part_bit = 0;  // its bits in a row of part bits, see lease_table.h
+  uint32_t first_part_bit = 0;  // its bits in a row of part bits, see commit_marks.h
   std::vector<uint64_t> part_offset_bytes;
   std::vector<uint64_t> part_bytes;
   std::vector<PartRun> part_runs;  // a block is read in these steps if it is read part by part

@@ -7,14 +7,6 @@
 
 namespace terrace {
 
-uint32_t Lease::EntryOf(uint32_t key_index) const {
-  // Mostly every key was reserved, and an entry is where its key is.
-  if (key_index < key_indexes.size() && key_indexes[key_index] == key_index) return key_index;
-  const auto found = std::lower_bound(key_indexes.begin(), key_indexes.end(), key_index);
-  if (found == key_indexes.end() || *found != key_index) return kEntryNone;
-  return static_cast<uint32_t>(found - key_indexes.begin());
-}
-
 // Takes entries off the end of a list.
 static LastEntries PopPath(std::vector<LeaseEntry>* entries, uint32_t* budget) {
   LastEntries popped{.last = entries->back()};
@@ -55,6 +47,7 @@ LeaseId LeaseTable::Open(const NewLease& opened) {
   lease.kind = opened.kind;
   lease.phase = LeasePhase::kBuilding;
   lease.group_index = opened.group_index;
+  lease.marks = CommitMarks(opened.part_words);
   lease.owner = opened.owner;
   lease.owner_stamp = opened.owner_stamp;
   lease.created_us = opened.created_us;
@@ -90,9 +83,7 @@ void LeaseTable::GoLive(LeaseId id) {
   lease.phase = LeasePhase::kLive;
   if (lease.entries.capacity() <= 2 * lease.entries.size() + kSpareEntriesMax) return;
   lease.entries.shrink_to_fit();
-  lease.key_indexes.shrink_to_fit();
-  lease.part_bits.shrink_to_fit();
-  lease.absent_masks.shrink_to_fit();
+  lease.marks.EndKeys();
 }
 
 bool LeaseTable::Revoke(LeaseId id) {
@@ -126,13 +117,10 @@ void LeaseTable::RemoveJoiner(LeaseId id, SessionIndex session) {
 
 // ---- entries ----
 
-void LeaseTable::MakeRoom(LeaseId id, size_t entry_count, uint32_t part_words) {
+void LeaseTable::MakeRoom(LeaseId id, size_t entry_count) {
   Lease& lease = leases_[id];
   lease.entries.reserve(entry_count);
-  if (lease.kind != LeaseKind::kWrite) return;
-  lease.key_indexes.reserve(entry_count);
-  lease.part_bits.reserve(entry_count * part_words);
-  lease.absent_masks.reserve(entry_count);
+  if (lease.kind == LeaseKind::kWrite) lease.marks.MakeRoom(entry_count);
 }
 
 void LeaseTable::Append(LeaseId id, const LeaseEntry& entry) {
@@ -156,17 +144,6 @@ void LeaseTable::AppendPath(LeaseId id, std::span<const BlockId> run) {
   lease.charged_count += static_cast<uint32_t>(run.size());
 }
 
-void LeaseTable::AddKey(LeaseId id, uint32_t part_words) {
-  Lease& lease = leases_[id];
-  TERRACE_CHECK(lease.kind == LeaseKind::kWrite, "keys are a Reserve's");
-  const uint32_t key_index = lease.key_count++;
-  if (lease.entries.size() == lease.key_indexes.size()) return;
-  lease.key_indexes.push_back(key_index);
-  TERRACE_CHECK(lease.entries.size() == lease.key_indexes.size(), "an entry a reserved key");
-  lease.part_bits.resize(lease.entries.size() * part_words);
-  lease.absent_masks.resize(lease.entries.size());
-}
-
 bool LeaseTable::Flag(LeaseId id, uint32_t entry_index, uint8_t flag) {
   LeaseEntry& entry = leases_[id].entries[entry_index];
   if (entry.block == kBlockNone || (entry.flags & flag) != 0) return false;
@@ -176,26 +153,6 @@ bool LeaseTable::Flag(LeaseId id, uint32_t entry_index, uint8_t flag) {
 
 LeaseEntry LeaseTable::Take(LeaseId id, uint32_t entry_index) {
   return std::exchange(leases_[id].entries[entry_index], {});
-}
-
-bool LeaseTable::MarkParts(LeaseId id, uint32_t entry_index, uint32_t part_words, PartBits bits) {
-  Lease& lease = leases_[id];
-  TERRACE_CHECK(entry_index < lease.entries.size() && bits.first + bits.count <= part_words * 64,
-                "parts are of an entry");
-  uint64_t* const row = &lease.part_bits[size_t{entry_index} * part_words];
-  const uint32_t end = bits.first + bits.count;
-  for (uint32_t bit = bits.first; bit < end; ++bit) {
-    if ((row[bit / 64] >> (bit % 64)) & 1) return false;
-  }
-  for (uint32_t bit = bits.first; bit < end; ++bit) row[bit / 64] |= uint64_t{1} << (bit % 64);
-  return true;
-}
-
-bool LeaseTable::MarkAbsent(LeaseId id, uint32_t entry_index, uint32_t member) {
-  uint64_t& absent = leases_[id].absent_masks[entry_index];
-  if ((absent >> member) & 1) return false;
-  absent |= uint64_t{1} << member;
-  return true;
 }
 
 // ---- ends ----

@@ -1,6 +1,6 @@
 // LeaseTable: the leases of one domain, by token. A lease names blocks and the sessions that joined
 // it; what holding and letting go mean for a block is the LeaseManager's business. Rows are read by
-// everybody and change in the table's methods only.
+// everybody and change in the table's methods only; a Reserve's marks in their own.
 //
 // Building (an Acquire or Reserve still goes on) → Live → Ending (nobody is left: its blocks are
 // let go, some a turn) → gone; or Live → Revoked (commits are void, slots fenced) → Ending once
@@ -9,6 +9,7 @@
 // THREADING: one thread. LIMITS: the caller bounds leases and blocks per session.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <span>
@@ -17,6 +18,7 @@
 #include <vector>
 
 #include "daemon/block/block.h"
+#include "daemon/block/commit_marks.h"
 #include "terrace/block_key.h"
 
 namespace terrace {
@@ -38,8 +40,6 @@ struct Joiner {
 inline constexpr uint8_t kEntryByParts = 1;   // parts of it, or it before its prefix, were told
 inline constexpr uint8_t kEntryFenced = 2;    // counted in the block's fence_count
 inline constexpr uint8_t kEntryOnDevice = 4;  // answered where it lies in the device's memory
-
-inline constexpr uint32_t kEntryNone = 0xFFFFFFFF;
 
 struct LeaseEntry {
   BlockId block = kBlockNone;  // write: none once it is sealed or aborted
@@ -72,29 +72,18 @@ struct Lease {
   SessionIndex owner = kSessionNone;  // whose limits it counts against
   uint32_t owner_stamp = 0;
   std::vector<Joiner> joiners;
-  // Read: the prefix in order. Write: one a block that was reserved; a key that was not leaves
-  // nothing here, so that a lease costs no more than what its blocks pay for with slots.
+  // Read: the prefix in order. Write: one a block that was reserved.
   std::vector<LeaseEntry> entries;
   // Left the prefix, but a reader may still be looking at parts of them: held to the end.
   std::vector<LeaseEntry> left_behind;
-  uint32_t key_count = 0;             // write: of the Reserve
-  std::vector<uint32_t> key_indexes;  // write: per entry its key's place in the Reserve, ascending
-  // Write: per entry a row of Group::part_words() words; bit set: part committed.
-  std::vector<uint64_t> part_bits;
-  std::vector<uint64_t> absent_masks;  // write: per entry, members committed absent
-  uint32_t revoked_count = 0;          // entries that the revocation has dealt with,
-  uint32_t revoked_behind_count = 0;   // and of those left behind
-  uint32_t charged_count = 0;          // entries ever, counted against owner and domain
-  bool is_unnoted = false;             // DeferredHits: it ends when what it hit has been noted
+  CommitMarks marks;                  // write: keys and commits, by entry
+  uint32_t revoked_count = 0;         // entries that the revocation has dealt with,
+  uint32_t revoked_behind_count = 0;  // and of those left behind
+  uint32_t charged_count = 0;         // entries ever, counted against owner and domain
+  bool is_unnoted = false;            // DeferredHits: it ends when what it hit has been noted
   uint64_t created_us = 0;
   BlockKey tip;  // the last block: why its request ended says something about it
 
-  // Write: the entry of a key of the Reserve; kEntryNone if it was not reserved.
-  uint32_t EntryOf(uint32_t key_index) const;
-  // Write: the entry's row of `part_words` words.
-  std::span<const uint64_t> PartBitsOf(uint32_t entry, uint32_t part_words) const {
-    return std::span(part_bits).subspan(size_t{entry} * part_words, part_words);
-  }
   // It was revoked, and the revocation has not dealt with all of it.
   bool is_to_revoke() const {
     return phase == LeasePhase::kRevoked &&
@@ -140,16 +129,11 @@ class LeaseBacklog {
   std::deque<LeaseWork> work_;
 };
 
-// A range within a row of part bits.
-struct PartBits {
-  uint32_t first = 0;
-  uint32_t count = 0;
-};
-
 struct NewLease {
   LeaseKind kind = LeaseKind::kRead;
   LeaseToken token;
   uint32_t group_index = 0;
+  uint32_t part_words = 0;  // write: the group's
   SessionIndex owner = kSessionNone;
   uint32_t owner_stamp = 0;
   uint64_t created_us = 0;
@@ -184,14 +168,14 @@ class LeaseTable {
   // REQUIRES: a joiner.
   void RemoveJoiner(LeaseId id, SessionIndex session);
 
-  // Room at once for so many entries; of a write lease with `part_words` each.
-  void MakeRoom(LeaseId id, size_t entry_count, uint32_t part_words);
+  // Room at once for so many entries.
+  void MakeRoom(LeaseId id, size_t entry_count);
   // Blocks at the end, in order. They are charged to the lease.
   void Append(LeaseId id, const LeaseEntry& entry);
   void AppendPath(LeaseId id, BlockRange range);
   void AppendPath(LeaseId id, std::span<const BlockId> run);
   // Write: one more key has been answered. REQUIRES: if it was reserved, its entry was appended.
-  void AddKey(LeaseId id, uint32_t part_words);
+  void AddKey(LeaseId id) { leases_[id].marks.AddKey(leases_[id].entries.size()); }
   // Its last key, which names its last block.
   void SetTip(LeaseId id, const BlockKey& tip) { leases_[id].tip = tip; }
 
@@ -199,9 +183,8 @@ class LeaseTable {
   bool Flag(LeaseId id, uint32_t entry, uint8_t flag);
   // The entry has no block from now on. What it was.
   LeaseEntry Take(LeaseId id, uint32_t entry);
-  // Write: so many parts are committed, one member's bytes absent. False if any was said before.
-  bool MarkParts(LeaseId id, uint32_t entry, uint32_t part_words, PartBits bits);
-  bool MarkAbsent(LeaseId id, uint32_t entry, uint32_t member);
+  // Write: what is committed of the entries.
+  CommitMarks& marks(LeaseId id) { return leases_[id].marks; }
 
   // Fences the next entry that the revocation has not dealt with. Whether it was not fenced before,
   // and what it is. REQUIRES: is_to_revoke().

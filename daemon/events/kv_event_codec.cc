@@ -108,6 +108,8 @@ std::string EncodeKvEvents(std::span<const KvEvent> events, uint32_t block_token
   return Batch(run_count, unix_s, [&](Packer& packer) {
     for (size_t i = 0; i < events.size();) {
       const std::span<const KvEvent> run = events.subspan(i, RunLength(events.subspan(i)));
+      TERRACE_CHECK(run[0].stream == events[0].stream,
+                    "a message has one topic and one block size");
       if (run[0].kind == KvEvent::Kind::kStored) {
         PackStored(packer, run, block_tokens, encoding);
       } else {

@@ -314,6 +314,7 @@ std::chrono::milliseconds KvEventPublisher::PauseBetweenTurns() const {
 bool KvEventPublisher::SendSome() {
   const uint64_t added = added_count_.load(std::memory_order_acquire);
   uint64_t taken = taken_count_.load(std::memory_order_relaxed);
+  TERRACE_CHECK(added - taken <= kQueueMax, "an event's place is not used again before it is sent");
   BeginTopics();
   if (added == taken) return false;
   std::vector<KvEvent> events;

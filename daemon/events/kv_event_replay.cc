@@ -7,6 +7,8 @@
 #include <cstring>
 #include <string_view>
 
+#include "terrace/check.h"
+
 namespace terrace {
 namespace {
 
@@ -38,6 +40,7 @@ void KvEventReplay::Keep(const std::string& topic, zmq::message_t payload) {
                    .topic = &*topics_.insert(topic).first,
                    .payload = std::move(payload)});
   while (kept_.size() > options_.batches_max || kept_bytes_ > kBytesMax) {
+    TERRACE_CHECK(!kept_.empty(), "bytes that are kept are those of messages that are");
     kept_bytes_ -= kept_.front().payload.size();
     kept_.pop_front();
   }
@@ -130,6 +133,7 @@ KvEventReplay::Sent KvEventReplay::SendNext(zmq::socket_t& router, Peer* peer) {
     return sent;
   }
   Kept& kept = kept_[peer->next - first_kept()];
+  TERRACE_CHECK(kept.sequence == peer->next, "kept numbers have no gap: a number is a place");
   payload.copy(kept.payload);
   const Sent sent = SendMessage(router, *peer, *kept.topic, kept.sequence, &payload);
   if (sent == Sent::kMessage) ++peer->next;
@@ -140,6 +144,7 @@ KvEventReplay::Sent KvEventReplay::SendNext(zmq::socket_t& router, Peer* peer) {
 KvEventReplay::Sent KvEventReplay::TakeBack(zmq::socket_t& router, uint64_t sequence, Peer* peer) {
   const auto topic =
       peer->cleared == nullptr ? topics_.begin() : topics_.upper_bound(*peer->cleared);
+  TERRACE_CHECK(topic != topics_.end(), "what is kept no more had a topic; topics never go");
   zmq::message_t payload(options_.cleared.data(), options_.cleared.size());
   const Sent sent = SendMessage(router, *peer, *topic, sequence, &payload);
   if (sent != Sent::kMessage) return sent;

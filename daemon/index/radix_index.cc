@@ -19,8 +19,8 @@ RadixIndex::RadixIndex(const Options& options)
 }
 
 void RadixIndex::FindAll(const BlockKey& key, std::vector<BlockId>* ids) const {
-  for (uint32_t g = 0; g < group_count(); ++g) {
-    if (group_block_count(g) == 0) continue;
+  for (uint32_t g = 0; g < runs_.group_count(); ++g) {
+    if (runs_.group(g).block_count == 0) continue;
     if (const BlockId id = Find(g, key); id != kBlockNone) ids->push_back(id);
   }
 }

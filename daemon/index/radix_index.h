@@ -60,7 +60,6 @@ class RadixIndex {
   }
   // Appends the blocks of all groups that have this key. O(groups ever used).
   void FindAll(const BlockKey& key, std::vector<BlockId>* ids) const;
-  uint32_t group_count() const { return runs_.group_count(); }
 
   // Adds a block. `position` counts from the root of its chain. The edge from `parent`, a live
   // block or kBlockNone, is learned if Link() would. kBlockNone when blocks_max ids are in use.
@@ -108,16 +107,14 @@ class RadixIndex {
             .child_count = is_last ? run.child_count : 1,
             .is_live = runs_.IsLive(id)};
   }
-  // Blocks of a group without a known parent, linked by next_sibling; the newest first.
-  BlockId first_root(uint32_t group_index) const { return runs_.first_root(group_index); }
-  uint32_t group_block_count(uint32_t group_index) const {
-    return runs_.group_block_count(group_index);
+  // The newest block of a group without a known parent; next_sibling leads to the others.
+  BlockId first_root(uint32_t group_index) const {
+    return runs_.FirstOf(runs_.group(group_index).first_root);
   }
-  uint32_t live_count() const { return runs_.live_count(); }
-  uint32_t pinned_count() const { return runs_.pinned_count(); }
   // Ids below this have been in use.
   uint32_t id_count() const { return ids_.id_count(); }
 
+  // The edges, and how many blocks there are.
   const RunTree& runs() const { return runs_; }
 
   // Memory of blocks to come, named some time before; see MappedArray.

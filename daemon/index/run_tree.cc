@@ -344,15 +344,7 @@ void RunTree::Touch(BlockRange range, uint64_t now_us) {
   }
 }
 
-// ---- questions ----
-
-BlockId RunTree::first_root(uint32_t group_index) const {
-  return group_index < groups_.size() ? FirstOf(groups_[group_index].first_root) : kBlockNone;
-}
-
-uint32_t RunTree::group_block_count(uint32_t group_index) const {
-  return group_index < groups_.size() ? groups_[group_index].block_count : 0;
-}
+// ---- invariants ----
 
 void RunTree::CheckRun(RunId at) const {
   const Run& run = runs_[at];

@@ -52,6 +52,13 @@ class RunTree {
   };
   static_assert(sizeof(Run) == 48);
 
+  // The live blocks of a group. Its roots, which have no known parent, are siblings of the first
+  // one, the newest.
+  struct Group {
+    RunId first_root = kRunNone;
+    uint32_t block_count = 0;
+  };
+
   explicit RunTree(uint32_t blocks_max) : places_(blocks_max) {}
 
   bool IsFree(BlockId id) const { return places_[id].run == kRunNone; }
@@ -98,8 +105,11 @@ class RunTree {
   void Unpin(BlockRange range);
   void Touch(BlockRange range, uint64_t now_us);
 
-  BlockId first_root(uint32_t group_index) const;
-  uint32_t group_block_count(uint32_t group_index) const;
+  // Nothing of a group that never had a block.
+  Group group(uint32_t group_index) const {
+    return group_index < groups_.size() ? groups_[group_index] : Group();
+  }
+  // Groups below this have had blocks, or others of a higher index.
   uint32_t group_count() const { return static_cast<uint32_t>(groups_.size()); }
   uint32_t live_count() const { return live_count_; }
   uint32_t pinned_count() const { return pinned_count_; }
@@ -119,11 +129,6 @@ class RunTree {
     uint32_t run;  // with kErasedBit
     uint32_t group_index;
   };
-  struct Group {
-    RunId first_root = kRunNone;
-    uint32_t block_count = 0;
-  };
-
   RunId RunOf(BlockId id) const { return places_[id].run & ~kErasedBit; }
   RunId ParentOf(const Run& run) const {
     if (run.parent == kRunNone || runs_[run.parent].first == kBlockNone) return kRunNone;

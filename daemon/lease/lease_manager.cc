@@ -20,12 +20,14 @@ Result<LeaseId> LeaseManager::Open(LeaseKind kind, SessionIndex session, uint32_
       token = {.low = d_.seams.random.Next(), .high = d_.seams.random.Next()};
     } while (token.is_zero() || d_.leases.Find(token) != kLeaseNone);
   }
-  const LeaseId id = d_.leases.Open({.kind = kind,
-                                     .token = token,
-                                     .group_index = group_index,
-                                     .owner = session,
-                                     .owner_stamp = owner.stamp,
-                                     .created_us = d_.NowUs()});
+  const LeaseId id = d_.leases.Open(
+      {.kind = kind,
+       .token = token,
+       .group_index = group_index,
+       .part_words = kind == LeaseKind::kWrite ? d_.groups[group_index]->part_words() : 0,
+       .owner = session,
+       .owner_stamp = owner.stamp,
+       .created_us = d_.NowUs()});
   d_.lease_charge.of_owner() += kLeaseCostBlocks;
   owner.lease_charge += kLeaseCostBlocks;
   if (kind != LeaseKind::kPrefetch) {
@@ -121,7 +123,7 @@ void LeaseManager::AppendPath(LeaseId id, std::span<const BlockId> run) {
 void LeaseManager::AppendReady(LeaseId id, std::span<const BlockRange> path) {
   uint32_t block_count = 0;
   for (const BlockRange& range : path) block_count += range.block_count;
-  d_.leases.MakeRoom(id, d_.leases.at(id).entries.size() + block_count, 0);
+  d_.leases.MakeRoom(id, d_.leases.at(id).entries.size() + block_count);
   for (const BlockRange& range : path) {
     d_.leases.AppendPath(id, range);
     residency_.holds.HoldReady(range);
@@ -161,13 +163,13 @@ Status LeaseManager::AbortKeys(LeaseId id, SessionIndex session,
                                std::span<const uint32_t> key_indexes) {
   const Lease& lease = d_.leases.at(id);
   for (const uint32_t index : key_indexes) {
-    if (index >= lease.key_count) {
+    if (index >= lease.marks.key_count()) {
       return Status(StatusCode::kInvalid, "a key index is not of this lease");
     }
   }
   const bool is_alone = lease.joiners.size() == 1 && lease.joiners[0].session == session;
   for (const uint32_t index : key_indexes) {
-    const uint32_t place = lease.EntryOf(index);
+    const uint32_t place = lease.marks.EntryOf(index);
     if (place == kEntryNone) continue;
     const BlockId block = lease.entries[place].block;
     if (block == kBlockNone || d_.block(block).phase != BlockPhase::kReserved) continue;

@@ -213,9 +213,8 @@ std::span<const uint64_t> Waiters::PartsOf(const Coming& coming, uint64_t* absen
   const Block& b = d_.block(coming.block);
   if (b.phase != BlockPhase::kReserved || b.writer_lease == kHandleNone) return {};
   const Lease& writer = d_.leases.at(b.writer_lease);
-  const size_t words = d_.group_of(b).part_words();
-  *absent_mask = writer.absent_masks[b.writer_entry];
-  return std::span(writer.part_bits).subspan(b.writer_entry * words, words);
+  *absent_mask = writer.marks.absent_mask(b.writer_entry);
+  return writer.marks.PartBitsOf(b.writer_entry);
 }
 
 // The parts of the first block that its writer has committed so far; those behind it have the same.

@@ -10,6 +10,8 @@
 #include <memory>
 #include <utility>
 
+#include "terrace/check.h"
+
 namespace terrace {
 namespace {
 
@@ -89,6 +91,7 @@ std::string Line(LogFormat format, std::string_view event, std::initializer_list
 
 void StartLog(const LogOptions& options) {
   LogState& state = State();
+  TERRACE_CHECK(state.pool == nullptr, "the log starts once: other threads read what is set here");
   state.pool = std::make_shared<spdlog::details::thread_pool>(options.queue_lines_max, 1);
   for (const LogFormat format : {LogFormat::kText, LogFormat::kJson}) {
     FormattedLog& log = state.logs[static_cast<size_t>(format)];

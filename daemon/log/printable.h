@@ -1,3 +1,9 @@
+// Printable: a client's text as a log line, a document or a terminal may show it. What clients call
+// themselves comes in fields of fixed size, and may hold anything: escape sequences, half a
+// character of UTF-8, no zero byte.
+//
+// THREADING: a pure function. LIMITS: no longer than the field. Nothing fails; a field that begins
+// with a zero byte is an empty text.
 #pragma once
 
 #include <span>
@@ -5,11 +11,10 @@
 
 namespace terrace {
 
-// `text` up to its first zero byte, with '?' in the place of what is no printable ASCII: texts
-// come from clients and end up on terminals.
-inline std::string Printable(std::span<const char> text) {
+// The field up to its first zero byte, with '?' for each byte that is no printable ASCII.
+inline std::string Printable(std::span<const char> field) {
   std::string shown;
-  for (const char c : text) {
+  for (const char c : field) {
     if (c == '\0') break;
     shown += c >= 0x20 && c <= 0x7e ? c : '?';
   }

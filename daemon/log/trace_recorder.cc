@@ -213,9 +213,15 @@ void TraceRecorder::Fail() {
 
 bool TraceRecorder::WriteSome() {
   const uint64_t taken = taken_count_.load(std::memory_order_relaxed);
-  if (taken == added_count_.load(std::memory_order_acquire)) return false;
+  const uint64_t added = added_count_.load(std::memory_order_acquire);
+  TERRACE_CHECK(added - taken <= kQueueMax,
+                "a place is not used again before its request is taken");
+  if (taken == added) return false;
   const TracedRequest request = std::move(queue_[taken % kQueueMax]);
-  queued_keys_.fetch_sub(request.keys.size(), std::memory_order_relaxed);
+  const uint64_t queued_keys =
+      queued_keys_.fetch_sub(request.keys.size(), std::memory_order_relaxed);
+  TERRACE_CHECK(queued_keys >= request.keys.size(),
+                "keys are counted before their request is seen");
   taken_count_.store(taken + 1, std::memory_order_release);
   Write(LineOf(request));
   if (file_ == nullptr) return true;

@@ -4,13 +4,13 @@
 #include <map>
 #include <string_view>
 
-#include "daemon/metrics/exposition.h"
 #include "daemon/telemetry/names.h"
 
 namespace terrace {
 namespace {
 
 constexpr double kUsPerS = 1e6;
+constexpr char kGroupOther[] = "\u2026other";  // groups' names are ASCII: none is called so
 constexpr auto kDram = static_cast<size_t>(protocol::TierKind::kDram);
 
 double Of(uint64_t value) { return static_cast<double>(value); }

@@ -9,8 +9,6 @@
 
 namespace terrace {
 
-inline constexpr char kGroupOther[] = "\u2026other";  // groups' names are ASCII: none is called so
-
 // False: this program was built without the library that writes the form.
 bool HasExposition();
 // REQUIRES: HasExposition().

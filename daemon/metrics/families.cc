@@ -2,6 +2,8 @@
 
 #include <prometheus/text_serializer.h>
 
+#include "terrace/check.h"
+
 namespace terrace {
 
 using prometheus::ClientMetric;
@@ -11,6 +13,8 @@ ClientMetric& Families::Add(const FamilyText& family, MetricType type, const Lab
   const auto [place, is_new] = places_.try_emplace(family.name, all_.size());
   if (is_new)
     all_.push_back({.name = family.name, .help = family.help, .type = type, .metric = {}});
+  TERRACE_CHECK(all_[place->second].type == type,
+                "a family has one type: of two, Prometheus refuses the whole scrape");
   ClientMetric& metric = all_[place->second].metric.emplace_back();
   for (const auto& [name, value] : labels) metric.label.push_back({.name = name, .value = value});
   return metric;

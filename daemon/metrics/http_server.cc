@@ -8,6 +8,8 @@
 #include <asio/ip/v6_only.hpp>
 #include <utility>
 
+#include "terrace/check.h"
+
 namespace terrace {
 namespace {
 
@@ -201,6 +203,7 @@ void HttpServer::Accept() {
       return;
     }
     fcntl(socket.native_handle(), F_SETFD, FD_CLOEXEC);
+    TERRACE_CHECK(!newcomer_, "who waits for a place would be hung up on by the next");
     newcomer_ = std::move(socket);
     Admit();
   });
@@ -222,6 +225,7 @@ void HttpServer::Admit() {
 }
 
 bool HttpServer::MakeRoom() {
+  TERRACE_CHECK(!connections_.empty(), "connections_max is 1 at least: with 0 nobody has a place");
   const auto slowest = std::ranges::min_element(
       connections_, {}, [](const auto& connection) { return connection->spared_until(); });
   if ((*slowest)->spared_until() > Connection::Clock::now()) return false;

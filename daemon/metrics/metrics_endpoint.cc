@@ -18,6 +18,7 @@
 #include "daemon/metrics/http_server.h"
 #include "daemon/metrics/page.h"
 #include "daemon/metrics/shared_question.h"
+#include "terrace/check.h"
 
 namespace terrace {
 namespace {
@@ -147,6 +148,7 @@ void MetricsEndpoint::EndServing() {
 void MetricsEndpoint::State::Fill(uint32_t step, std::function<void()> done) {
   source.post([this, step, done = std::move(done)]() mutable {
     const uint32_t next = source.fill(&snapshot, step);
+    TERRACE_CHECK(next == 0 || next > step, "filling goes on: else the store thread never rests");
     if (next != 0) return Fill(next, std::move(done));
     asio::post(loop, std::move(done));
   });

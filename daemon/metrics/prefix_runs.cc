@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include "terrace/check.h"
+
 namespace terrace {
 
 uint32_t PrefixRuns::RunFor(const protocol::ListEntry& block) {
@@ -38,6 +40,7 @@ void PrefixRuns::Finish() {
     run.tree_block_count += run.block_count;
     run.tree_saved_us += run.saved_us;
     if (run.parent == PrefixRun::kNone) continue;
+    TERRACE_CHECK(run.parent < i, "a parent comes first: its sum is whole when its turn is");
     runs_[run.parent].tree_block_count += run.tree_block_count;
     runs_[run.parent].tree_saved_us += run.tree_saved_us;
   }

@@ -4,6 +4,7 @@
 #include <asio/post.hpp>
 
 #include "daemon/metrics/page.h"
+#include "terrace/check.h"
 
 namespace terrace {
 
@@ -32,6 +33,8 @@ void PrefixSurvey::Ask(uint32_t domain_index, Told told) {
 }
 
 void PrefixSurvey::BeginNext() {
+  TERRACE_CHECK(step_ == nullptr && !runs_,
+                "runs are of one domain: one walk ends before the next");
   step_ = std::make_shared<Step>(Step{.domain_index = asked_.front().domain_index});
   GoOn();
 }

@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "terrace/check.h"
+
 namespace terrace {
 
 void SharedQuestion::Ask(Told told) {
@@ -19,6 +21,7 @@ void SharedQuestion::AskWhenPaced() {
   next_.async_wait([this](const asio::error_code& error) {
     if (error) return;
     is_armed_ = false;
+    TERRACE_CHECK(!is_out_, "what is being filled for one question is not read for another");
     is_out_ = true;
     ++asked_count_;
     asked_at_ = Clock::now();
@@ -27,6 +30,7 @@ void SharedQuestion::AskWhenPaced() {
 }
 
 void SharedQuestion::OnDone() {
+  TERRACE_CHECK(is_out_, "an asker is done once: the next question's would be taken for found");
   is_out_ = false;
   while (!waiters_.empty() && waiters_.front().question <= asked_count_) TellFirst(true);
   AskWhenPaced();

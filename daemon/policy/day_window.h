@@ -5,6 +5,8 @@
 #include <array>
 #include <cstdint>
 
+#include "terrace/check.h"
+
 namespace terrace {
 
 class DayWindow {
@@ -18,6 +20,8 @@ class DayWindow {
       has_begun_ = true;
       step_ = step;
     }
+    TERRACE_CHECK(total >= total_ && step >= step_,
+                  "totals and clocks only grow: the difference of two would be near 2^64");
     for (uint64_t i = std::min<uint64_t>(step - step_, kSteps); i > 0; --i) {
       added_[(step + 1 - i) % kSteps] = 0;
     }

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "terrace/check.h"
+
 namespace terrace {
 namespace {
 
@@ -36,6 +38,7 @@ void ReuseSurvey::OnLeave(BlockId id, const ReuseTraits& traits, uint64_t now_us
   }
   watched_[place] = {.left_us = now_us, .fingerprint = seen.fingerprint, .traits = traits};
   waiting_[seen.fingerprint] = place;
+  TERRACE_CHECK(waiting_.size() <= watched_.size(), "who waits has a place in the ring, its own");
   seen.is_watched = true;
   LearnSome(now_us);
 }

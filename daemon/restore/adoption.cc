@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <tuple>
 
+#include "terrace/check.h"
+
 namespace terrace {
 
 bool Adoption::ParkedSlot::ComesBefore(const ParkedSlot& other) const {
@@ -14,6 +16,7 @@ bool Adoption::ParkedSlot::ComesBefore(const ParkedSlot& other) const {
 }
 
 AdoptSummary Adoption::Begin(std::span<const SessionId> sessions) {
+  TERRACE_CHECK(ranges_.empty() && adopted_.empty(), "rows of a predecessor are taken over once");
   sessions_.assign(sessions.begin(), sessions.end());
   std::vector<SlotAllocator::AdoptedSlot> found;
   d_.slots.Adopt(&found);
@@ -104,6 +107,7 @@ void Adoption::AdoptNext(Range* range) {
     } else {
       members.push_back({.member = slot.member, .slot = slot.slot});
     }
+    TERRACE_CHECK(parked_count_ > 0, "parked slots are those of the ranges: 0 frees them all");
     --parked_count_;
   }
   const BlockId id = residency_.lifecycle.Adopt(range->group_index, members);
@@ -163,6 +167,7 @@ void Adoption::VerifySome() {
 }
 
 void Adoption::ReleaseSome(size_t budget) {
+  TERRACE_CHECK(sessions_.empty(), "whom the predecessor served may still write to its slots");
   for (; budget > 0 && release_next_ < adopted_.size(); --budget) {
     const Adopted& adopted = adopted_[release_next_++];
     const Block& b = d_.block(adopted.block);

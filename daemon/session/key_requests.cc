@@ -6,6 +6,7 @@
 
 #include "daemon/session/hint_table.h"
 #include "daemon/session/verb_table.h"
+#include "terrace/check.h"
 
 namespace terrace {
 
@@ -197,12 +198,15 @@ void KeyRequests::Passed(uint32_t key_count) {
 }
 
 KeysQuery KeyRequests::NextQuery(const RequestContext& context, uint32_t key_count) {
+  TERRACE_CHECK(key_count <= keys_.key_count - next_, "a step is about keys that are left");
   step_keys_.resize(key_count);
   // A chain is evicted tail first.
   const bool is_from_end =
       frame_.verb == Verb::kEvict && (keys_.flags & protocol::kEvictSubtree) == 0;
   const uint32_t first = is_from_end ? keys_.key_count - next_ - key_count : next_;
-  frame_.body.ReadArray(keys_offset_bytes_ + first * sizeof(BlockKey), std::span(step_keys_));
+  const bool has_keys =
+      frame_.body.ReadArray(keys_offset_bytes_ + first * sizeof(BlockKey), std::span(step_keys_));
+  TERRACE_CHECK(has_keys, "Begin compared the body with its counts: no key is a step's before");
   step_events_.clear();
   if ((keys_.flags & protocol::kReserveHasEvents) != 0) {
     step_events_.resize(key_count);

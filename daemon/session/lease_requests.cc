@@ -5,6 +5,7 @@
 
 #include "daemon/session/hint_table.h"
 #include "daemon/session/key_requests.h"
+#include "terrace/check.h"
 #include "terrace/protocol_join.h"
 
 namespace terrace {
@@ -198,7 +199,9 @@ RequestOutcome LeaseRequests::StepAbort(const RequestContext& context, Store& st
     const uint32_t index_count =
         std::min({abort.key_count - next_, *budget_blocks, protocol::kBlocksPerTurnMax});
     step_indexes_.resize(index_count);
-    frame_.body.ReadArray(sizeof(abort) + next_ * sizeof(uint32_t), std::span(step_indexes_));
+    const bool has_indexes =
+        frame_.body.ReadArray(sizeof(abort) + next_ * sizeof(uint32_t), std::span(step_indexes_));
+    TERRACE_CHECK(has_indexes, "the body was compared with its count: no index is a step's before");
     *budget_blocks -= std::max(index_count, 1u);
     const Status status = store.storing().Abort(context.session, abort.token, step_indexes_,
                                                 next_ == 0 ? abort.parts_refused : 0);

@@ -9,6 +9,8 @@
 #include "daemon/log/printable.h"
 #include "daemon/session/hello.h"
 #include "daemon/session/operator_events.h"
+#include "daemon/session/session_state.h"
+#include "terrace/check.h"
 
 namespace terrace {
 
@@ -17,11 +19,6 @@ using protocol::Verb;
 namespace {
 
 constexpr size_t kOutputCapacityKeptBytes = 512 * kKiB;
-
-constexpr std::string_view kNotDurable =
-    "erased, but the NVMe tier has not written that down for 3 s: a crash now could bring blocks "
-    "back; see whether the tier is healthy, and ask again to learn when they cannot";
-static_assert(protocol::kErasureWaitUs == 3'000'000);
 
 // Also for a verb that is refused.
 uint32_t MessageCost(Verb verb) {
@@ -39,54 +36,6 @@ uint32_t Spend(uint32_t budget_blocks, uint64_t cost_blocks) {
 }
 
 }  // namespace
-
-struct SessionTable::Session {
-  PeerIdentity peer;
-  std::string client_name;
-  RequestContext context;
-  bool is_open = false;    // Hello was answered, the store knows it
-  bool is_closed = false;  // the connection is gone
-  bool is_gone = false;    // and nothing of it needs to be proven
-  bool is_ready = false;   // its id is in ready_
-  bool is_dirty = false;   // its id is in dirty_
-  bool is_paused = false;  // the transport waits for ResumeInput
-
-  FrameAssembler frames;
-  std::vector<std::byte> backlog;  // input that a turn's budget left over
-  std::unique_ptr<Request> request;
-  uint64_t request_came_us = 0;  // of a TimedVerb
-  bool is_seeking = false;       // its request waits for OnSeekDone
-  bool is_replying = false;      // its reply is being cut into pages
-  bool is_last_reply = false;    // close after it
-
-  std::vector<uint64_t> pending;  // ids of requests that news will follow
-  struct Erasing {
-    uint64_t request_id = 0;
-    Verb verb = Verb::kEvict;
-    protocol::EvictReply evicted;
-  };
-  std::vector<Erasing> erasing;  // their answer is known, but not yet durable
-  bool is_checking = false;      // an Fsck is under way
-
-  std::vector<std::byte> output;
-  std::vector<std::byte> held;  // news that waits for the reply under way
-  Transport::Attach attach = Transport::Attach::kNothing;
-  bool has_device = false;    // DeviceAttach was answered
-  uint64_t unsent_bytes = 0;  // when it last sent
-  size_t buffered_bytes = 0;  // what Account() last counted
-
-  bool has_work() const { return request != nullptr || !backlog.empty(); }
-  bool may_work() const { return has_work() && !is_seeking; }
-  bool is_pending(uint64_t id) const {
-    return std::find(pending.begin(), pending.end(), id) != pending.end();
-  }
-  void EndPending(uint64_t id) {
-    const auto found = std::find(pending.begin(), pending.end(), id);
-    if (found == pending.end()) return;
-    *found = pending.back();
-    pending.pop_back();
-  }
-};
 
 SessionTable::SessionTable(SessionTableOptions options, Transport& transport,
                            StatsSource stats_source)
@@ -167,6 +116,7 @@ void SessionTable::OnTurn() {
   Session* session = Find(ready_.front());
   ready_.pop_front();
   if (session == nullptr) return;
+  TERRACE_CHECK(session->is_ready, "a session is in ready_ once: it has no two turns in a round");
   session->is_ready = false;
   std::span<const std::byte> input(session->backlog);
   Work(*session, &input);
@@ -224,6 +174,7 @@ bool SessionTable::TakeMessage(Session& session, std::span<const std::byte>* inp
   Message message;
   const FrameAssembler::Outcome outcome = session.frames.Next(input, &message);
   if (outcome == FrameAssembler::Outcome::kNeedsMore) return false;
+  TERRACE_CHECK(session.request == nullptr, "requests are answered in order: one is under way");
   session.request = spare_request_ ? std::move(spare_request_) : std::make_unique<Request>();
   if (outcome == FrameAssembler::Outcome::kMessage) {
     EndStep(session, BeginRequest(session, std::move(message)));
@@ -473,93 +424,6 @@ void SessionTable::EndRequest(Session& session) {
   }
 }
 
-// ---- news from the store ------------------------------------------------------------------------
-
-void SessionTable::AddNews(Session& session, Verb verb, uint64_t request_id, Status status,
-                           std::span<const std::byte> body) {
-  Reply news;
-  news.Begin(verb, request_id, options_.boot_id, status);
-  news.AddArray(body);
-  news.AppendPage(session.request != nullptr ? &session.held : &session.output);
-  if (!session.is_dirty) dirty_.push_back(session.context.session);
-  session.is_dirty = true;
-}
-
-void SessionTable::OnCompletion(SessionId id, uint64_t request_id, Status status,
-                                const protocol::Completion& completion) {
-  Session* session = Find(id);
-  if (session == nullptr || session->is_closed) return;
-  AddNews(*session, Verb::kCompletion, request_id, status,
-          std::as_bytes(std::span(&completion, 1)));
-  if ((completion.flags & protocol::kCompletionLast) != 0) session->EndPending(request_id);
-}
-
-void SessionTable::OnWaitDone(SessionId id, uint64_t request_id, Status status) {
-  Session* session = Find(id);
-  if (session == nullptr || session->is_closed) return;
-  session->EndPending(request_id);
-  if (EndErasing(*session, request_id, status)) return;
-  const std::string_view text = status.what();
-  AddNews(*session, Verb::kWait, request_id, status, std::as_bytes(std::span(text)));
-}
-
-bool SessionTable::EndErasing(Session& session, uint64_t request_id, Status status) {
-  const auto found = std::ranges::find(session.erasing, request_id, &Session::Erasing::request_id);
-  if (found == session.erasing.end()) return false;
-  const Session::Erasing erasing = *found;
-  session.erasing.erase(found);
-  std::span<const std::byte> body;
-  if (!status.ok()) {
-    body = std::as_bytes(std::span(kNotDurable));
-  } else if (erasing.verb != Verb::kReset) {
-    body = std::as_bytes(std::span(&erasing.evicted, 1));
-  }
-  AddNews(session, erasing.verb, request_id, status, body);
-  return true;
-}
-
-void SessionTable::OnLeaseRevoked(SessionId id, const LeaseToken& token) {
-  Session* session = Find(id);
-  if (session == nullptr || session->is_closed) return;
-  const protocol::LeaseRevoked revoked{token};
-  AddNews(*session, Verb::kLeaseRevoked, 0, Status::Ok(), std::as_bytes(std::span(&revoked, 1)));
-}
-
-void SessionTable::OnSegmentRevoke(SessionId id, uint32_t segment) {
-  Session* session = Find(id);
-  if (session == nullptr || session->is_closed) return;
-  const protocol::SegmentRevoke revoke{.segment = segment};
-  AddNews(*session, Verb::kSegmentRevoke, 0, Status::Ok(), std::as_bytes(std::span(&revoke, 1)));
-}
-
-void SessionTable::OnWorkOrder(SessionId id, const protocol::WorkOrder& order,
-                               std::span<const uint64_t> part_bytes) {
-  Session* session = Find(id);
-  if (session == nullptr || session->is_closed) return;
-  std::vector<std::byte> body(sizeof(order) + part_bytes.size_bytes());
-  std::memcpy(body.data(), &order, sizeof(order));
-  if (!part_bytes.empty()) {
-    std::memcpy(body.data() + sizeof(order), part_bytes.data(), part_bytes.size_bytes());
-  }
-  AddNews(*session, protocol::kVerbWorkOrder, 0, Status::Ok(), body);
-}
-
-void SessionTable::OnPinTurn(SessionId id) {
-  Session* session = Find(id);
-  if (session == nullptr || session->is_closed) return;
-  AddNews(*session, protocol::kVerbPinTurnBegins, 0, Status::Ok(), {});
-}
-
-void SessionTable::OnSeekDone(SessionId id, uint64_t request_id) {
-  Session* session = Find(id);
-  if (session == nullptr || session->is_closed || !session->is_seeking ||
-      session->request->id() != request_id) {
-    return;
-  }
-  session->is_seeking = false;
-  EnqueueWork(*session);
-}
-
 // ---- ends ---------------------------------------------------------------------------------------
 
 void SessionTable::EnqueueWork(Session& session) {
@@ -573,6 +437,8 @@ void SessionTable::Account(Session& session) {
   size_t bytes = session.frames.buffered_bytes() + session.backlog.size() + session.held.size();
   const Request* const request = session.request.get();
   if (request != nullptr) bytes += request->body().owned_bytes() + request->result_bytes();
+  TERRACE_CHECK(buffered_bytes_ >= session.buffered_bytes,
+                "the sum that sessions are closed by has each session's bytes");
   buffered_bytes_ = buffered_bytes_ - session.buffered_bytes + bytes;
   session.buffered_bytes = bytes;
 }
@@ -674,6 +540,8 @@ void SessionTable::Flush() {
       session->output = {};
       session->held = {};
     } else {
+      TERRACE_CHECK(session->buffered_bytes == 0,
+                    "who goes leaves nothing in the sum that others are closed by");
       // Without Hello, or without slots, there is nothing whose end must be proven.
       sessions_.erase(session->context.session);
     }

@@ -24,6 +24,7 @@
 #include "daemon/session/request.h"
 #include "daemon/session/transport.h"
 #include "daemon/store/store.h"
+#include "terrace/check.h"
 #include "terrace/error.h"
 
 namespace terrace {
@@ -69,7 +70,10 @@ class SessionTable : public StoreListener {
   ~SessionTable() override;
 
   // The store sessions ask. Call once, before anything else; the store outlives the table's use.
-  void Serve(Store& store) { store_ = &store; }
+  void Serve(Store& store) {
+    TERRACE_CHECK(store_ == nullptr, "another store knows nothing of this one's sessions");
+    store_ = &store;
+  }
   // Who records requests; without, recording is not supported.
   struct TraceHooks {
     std::function<bool(uint32_t domain_index)> is_recording;

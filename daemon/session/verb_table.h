@@ -1,6 +1,6 @@
-// The one table of verbs: number, name, what a request's body and its answer begin with, who may
-// want it and who works it off. Frames are checked, requests dispatched, names told and fuzzed by
-// it; a test holds docs/PROTOCOL.md to it. What daemons send unasked is not in it.
+// The one table of verbs: number, what a request's body and its answer begin with, who may want it
+// and who works it off. Frames are checked, requests dispatched and fuzzed by it; a test holds
+// docs/PROTOCOL.md to it. What daemons send unasked is not in it. Names: include/src/verb_names.h.
 #pragma once
 
 #include <cstddef>
@@ -32,7 +32,6 @@ enum class VerbWorker : uint8_t {
 
 struct VerbRow {
   protocol::Verb verb = protocol::Verb::kHello;
-  std::string_view name;
   VerbRole role = VerbRole::kEngine;
   VerbWorker worker = VerbWorker::kTable;
   // Of kAdmin: whether this request rules, or only looks, or concerns its own blocks. Null: any

@@ -12,6 +12,7 @@
 #include "cuda/host/host_device.h"
 #include "daemon/config/config_text.h"
 #include "daemon/log/log.h"
+#include "terrace/check.h"
 
 namespace terrace {
 namespace {
@@ -128,6 +129,8 @@ Status OpenDevices(const DaemonConfig& config,
                    const std::function<uint64_t()>& now_us,
                    std::vector<std::unique_ptr<DomainDevice>>* devices, std::string* why) {
   if (!config.hbm.is_on()) return Status::Ok();
+  TERRACE_CHECK(arenas.size() == config.domains.size() && devices->empty(),
+                "a device copies to its own domain's memory: both are found by its index");
   const Result<HbmDevice> opened = OpenHbmDevice(config.hbm, why);
   if (!opened.ok()) return opened.status();
   for (uint32_t i = 0; i < config.domains.size(); ++i) {

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "daemon/log/log.h"
+#include "terrace/check.h"
 #include "terrace/units.h"
 
 namespace terrace {
@@ -147,6 +148,8 @@ Status OpenRedis(const DaemonConfig& config, const std::vector<DomainSecret>& se
                  const std::function<void(std::function<void()>)>& post,
                  const std::function<uint64_t()>& unix_seconds,
                  std::vector<std::unique_ptr<DomainRedis>>* domains, std::string* why) {
+  TERRACE_CHECK(secrets.size() == config.domains.size() && domains->empty(),
+                "blocks are shared under their own domain's secret: both are found by its index");
   for (size_t i = 0; config.redis.is_on() && i < config.domains.size(); ++i) {
     auto domain = std::make_unique<DomainRedis>(
         DomainRedis::Options{.domain_name = config.domains[i].name,

@@ -7,6 +7,7 @@
 #include <asio/thread_pool.hpp>
 #include <utility>
 
+#include "terrace/check.h"
 #include "terrace/checksum.h"
 
 #ifndef MADV_POPULATE_WRITE
@@ -37,6 +38,7 @@ Status OffloadPool::Submit(ChecksumJob job) {
       roots.push_back(ChecksumPart(part.bytes, part.seed));
     }
     asio::post(store_loop_, [this, id = job.id, roots = std::move(roots)] {
+      TERRACE_CHECK(jobs_in_flight_ > 0, "a job comes back once: below 0 no queue is ever full");
       --jobs_in_flight_;
       done_(id, roots);
     });

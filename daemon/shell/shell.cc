@@ -45,6 +45,7 @@
 #include "daemon/telemetry/metrics.h"
 #include "daemon/telemetry/slow_turns.h"
 #include "daemon/telemetry/turn_meter.h"
+#include "terrace/check.h"
 #include "terrace/domain_secret.h"
 
 namespace terrace {
@@ -639,6 +640,7 @@ void Shell::State::OnRefused(const DomainConfig& domain, ConnectionRefusal refus
 
 bool Shell::Run() {
   State& state = *state_;
+  TERRACE_CHECK(!state.acceptors.empty(), "who runs has been started, and every domain has a door");
   state.signals.add(SIGTERM);
   state.signals.add(SIGINT);
   state.signals.async_wait([&state](const asio::error_code& error, int signal) {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "terrace/check.h"
 #include "terrace/units.h"
 
 namespace terrace {
@@ -78,6 +79,8 @@ SessionTableOptions SessionLimitsOf(const DaemonConfig& config) {
 SessionTableOptions SessionOptionsOf(const DaemonConfig& config, uint64_t boot_id,
                                      const std::vector<DomainSecret>& secrets,
                                      const std::vector<std::unique_ptr<DomainArena>>& arenas) {
+  TERRACE_CHECK(secrets.size() == config.domains.size() && arenas.size() == config.domains.size(),
+                "a client gets its own domain's secret and memory: both are found by its index");
   SessionTableOptions options = SessionLimitsOf(config);
   options.boot_id = boot_id;
   for (size_t i = 0; i < config.domains.size(); ++i) {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "daemon/socket/peer.h"
+#include "terrace/check.h"
 
 namespace terrace {
 
@@ -148,7 +149,10 @@ void Acceptor::AdmitParked() {
       continue;
     }
     ++step_count;
-    if (--parked_of_[uid] == 0) parked_of_.erase(uid);
+    const auto of_user = parked_of_.find(uid);
+    TERRACE_CHECK(of_user != parked_of_.end() && of_user->second > 0,
+                  "a connection that waits counts for its user");
+    if (--of_user->second == 0) parked_of_.erase(of_user);
     if (is_gone) {
       close(peer.socket_fd);
     } else {
@@ -156,6 +160,8 @@ void Acceptor::AdmitParked() {
     }
   }
   parked_ = std::move(kept);
+  TERRACE_CHECK(parked_.empty() == parked_of_.empty(),
+                "a user none of whose connections wait waits for nothing");
   if (!parked_.empty()) WaitForPace();
   accepted_in_step_ = 0;
   if (paused_fd_ < 0) return;

@@ -9,6 +9,7 @@
 
 #include "daemon/socket/peer.h"
 #include "daemon/socket/send_queue.h"
+#include "terrace/check.h"
 #include "terrace/protocol.h"
 
 namespace terrace {
@@ -67,6 +68,8 @@ SocketTransport::Connection* SocketTransport::Find(SessionId session) {
 }
 
 void SocketTransport::Add(const Accepted& accepted) {
+  TERRACE_CHECK(accepted.domain_index < domain_fds_.size(),
+                "a client gets the descriptors of its own domain");
   auto connection = std::make_unique<Connection>(loop_);
   connection->socket.assign(asio::local::stream_protocol(), accepted.socket_fd);
   if (accepted.pidfd >= 0) connection->pidfd.assign(accepted.pidfd);
@@ -74,7 +77,8 @@ void SocketTransport::Add(const Accepted& accepted) {
   connection->deadline_us = accepted.now_us + kHelloTimeoutUs;
   now_us_ = accepted.now_us;
   Connection& added = *connection;
-  connections_.emplace(accepted.session, std::move(connection));
+  const bool is_new = connections_.emplace(accepted.session, std::move(connection)).second;
+  TERRACE_CHECK(is_new, "a session has one connection: its end is taken for the session's");
   Read(accepted.session, added);
 }
 
@@ -128,6 +132,8 @@ void SocketTransport::ResumeInput(SessionId session) {
 
 // The pair of life sockets; the client's end travels with the next bytes.
 bool SocketTransport::AttachDescriptors(Connection& connection, Attach attach) {
+  TERRACE_CHECK(!connection.life.is_open(),
+                "a session has one life socket: the end of another would prove its death");
   int ends[2];
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) != 0) return false;
   connection.life.assign(ends[0]);
@@ -252,6 +258,8 @@ bool SocketTransport::SendSome(Connection& connection) {
 }
 
 void SocketTransport::DropUnsent(Connection& connection) {
+  TERRACE_CHECK(unsent_bytes_ >= connection.unsent.size_bytes(),
+                "the sum that sessions are closed by has each connection's bytes");
   unsent_bytes_ -= connection.unsent.size_bytes();
   connection.unsent.Clear();
 }

@@ -154,7 +154,7 @@ void AddNear(const CacheDomain& domain, uint32_t group_index, std::vector<Explai
     }
     ExplainNear& near = nears->emplace_back();
     near.group = domain.groups[g]->id();
-    near.block_count = domain.index.group_block_count(g);
+    near.block_count = domain.index.runs().group(g).block_count;
     near.block_tokens = domain.groups[g]->block_tokens();
     CopyText(domain.groups[g]->spec().name, near.name);
     CopyText(difference.field, near.field);

@@ -29,7 +29,7 @@ class InvariantCheck {
     CountLeases();
     for (BlockId id = 0; id < d_.index.id_count(); ++id) CheckBlock(id);
     TERRACE_CHECK(reserved_count_ == d_.reserved_count, "Reserved blocks are counted");
-    TERRACE_CHECK(leased_count_ == d_.index.pinned_count(), "leased blocks are counted");
+    TERRACE_CHECK(leased_count_ == d_.index.runs().pinned_count(), "leased blocks are counted");
     TERRACE_CHECK(fenced_bytes_ == d_.fenced_bytes, "fenced bytes are counted");
     slots_used_ +=
         static_cast<uint32_t>(d_.inherited.count()) + rooms_.adoption.parked_slot_count();

@@ -65,7 +65,7 @@ void JoinOperation::Plan(const Lease& lease) {
   if (answer_->is_write) {
     if (first_block > 0) answer_->write.reply.token = query_.request.token;
     end_ = first_block + protocol::JoinPageKeys(members);
-    has_more_ = is_paged && lease.key_count > end_;
+    has_more_ = is_paged && lease.marks.key_count() > end_;
     return;
   }
   if (first_block > 0) {
@@ -255,12 +255,12 @@ Status JoinOperation::Write(const Caller& caller) {
   protocol::ReserveReply& reply = result.reply;
   reply.member_mask = query_.request.member_mask & caller.group->local_mask();
   const Lease& lease = domain.leases.at(id);
-  const uint32_t last = std::min(lease.key_count, end_);
+  const uint32_t last = std::min(lease.marks.key_count(), end_);
   uint32_t key_index = query_.first_block + static_cast<uint32_t>(result.keys.size());
   const uint32_t end = static_cast<uint32_t>(
       std::min<uint64_t>(last, uint64_t{key_index} + protocol::kBlocksPerTurnMax));
   for (; key_index < end; ++key_index) {
-    const uint32_t place = lease.EntryOf(key_index);
+    const uint32_t place = lease.marks.EntryOf(key_index);
     const BlockId block = place == kEntryNone ? kBlockNone : lease.entries[place].block;
     protocol::ReservedKey key{.status = static_cast<uint8_t>(StatusCode::kExists)};
     if (block != kBlockNone && domain.block(block).phase == BlockPhase::kReserved) {

@@ -332,7 +332,7 @@ uint32_t OperatorVerbs::KeyCost(SessionId session, uint32_t group_index) const {
   const SessionIndex index = store_.sessions.Find(session);
   if (group_index != kAllGroups || index == kSessionNone) return 1;
   const CacheDomain& domain = store_.domains[store_.sessions.at(index).domain_index]->domain;
-  return std::max(kFoundCostBlocks * domain.index.group_count(), 1u);
+  return std::max(kFoundCostBlocks * domain.index.runs().group_count(), 1u);
 }
 
 Status EvictOperation::Evict(const KeysQuery& query) {
@@ -670,19 +670,19 @@ void OperatorVerbs::AddLeft(uint32_t domain_index, protocol::DrainReply* reply) 
   const CacheDomain& domain = rooms.domain;
   uint64_t block_bytes = 0;  // at the mean
   for (uint32_t g = 0; g < domain.groups.size(); ++g) {
-    block_bytes += domain.index.group_block_count(g) * domain.groups[g]->block_bytes();
+    block_bytes += domain.index.runs().group(g).block_count * domain.groups[g]->block_bytes();
   }
-  block_bytes /= std::max<uint64_t>(domain.index.live_count(), 1);
+  block_bytes /= std::max<uint64_t>(domain.index.runs().live_count(), 1);
   reply->session_count = domain.session_count;
   reply->lease_count = domain.leases.count();
-  const uint64_t pinned_count = domain.index.pinned_count();  // with those being written
+  const uint64_t pinned_count = domain.index.runs().pinned_count();  // with those being written
   reply->leased_blocks = pinned_count - std::min<uint64_t>(pinned_count, domain.reserved_count);
   reply->leased_bytes = reply->leased_blocks * block_bytes;
   reply->reserved_blocks = domain.reserved_count;
   if (domain.persistent_tier != kLowerTiersMax) {
     const LowerTier& lower = domain.lower[domain.persistent_tier];
     reply->unwritten_blocks = lower.block_count - lower.persisted_block_count +
-                              rooms.mover.writes_queued(domain.persistent_tier);
+                              rooms.mover.write_back().queued_count(domain.persistent_tier);
     reply->unwritten_bytes = reply->unwritten_blocks * block_bytes;
   }
   if (domain.options.shared.tier != nullptr) {

@@ -333,7 +333,7 @@ Status Begin(StoreRooms& store, const Caller& caller, const KeysQuery& query, Le
   if (!opened.ok()) return opened.status();
   *lease = *opened;
   if (query.key_count_of_request > CacheDomain::kGrownAtOnceMin) {
-    caller.domain().leases.MakeRoom(*lease, query.key_count_of_request, 0);
+    caller.domain().leases.MakeRoom(*lease, query.key_count_of_request);
   }
   caller.rooms->waiters.Open(
       {.kind = kind == LeaseKind::kPrefetch ? PendingKind::kPrefetch : PendingKind::kAcquire,

@@ -19,8 +19,8 @@ void FillTiers(const DomainRooms& rooms, DomainFigures* figures) {
                                     .block_count = lower.block_count,
                                     .persisted_block_count = lower.persisted_block_count,
                                     .written_bytes_of_day = lower.written.Sum(),
-                                    .reads_queued = rooms.mover.reads_queued(tier),
-                                    .writes_queued = rooms.mover.writes_queued(tier)});
+                                    .reads_queued = rooms.mover.promotions().queued_count(tier),
+                                    .writes_queued = rooms.mover.write_back().queued_count(tier)});
   }
   if (const DeviceUse& device = domain.options.device; device.tier != nullptr) {
     figures->device = {.device = device.device,
@@ -79,9 +79,9 @@ void Statistics::Fill(uint32_t domain_index, DomainFigures* figures) const {
   figures->session_count = domain.session_count;
   figures->group_count = static_cast<uint32_t>(domain.groups.size());
   figures->lease_count = domain.leases.count();
-  figures->block_count = domain.index.live_count();
+  figures->block_count = domain.index.runs().live_count();
   figures->reserved_count = domain.reserved_count;
-  figures->pinned_count = domain.index.pinned_count();
+  figures->pinned_count = domain.index.runs().pinned_count();
   figures->hits = domain.meter.SinceStart(protocol::kHitRateAllGroups);
   figures->reuse_distances = domain.meter.reuse_distances();
   figures->sessions_refused = store_.sessions.refused(domain_index);
@@ -106,7 +106,7 @@ void Statistics::FillShownGroups(uint32_t domain_index, size_t group_count_max,
   for (uint32_t g = 0; g < count; ++g) {
     const protocol::HitRateCounts& hits = domain.meter.SinceStart(g);
     ShownGroups::Counts& counts = shown->counts[g];
-    counts.block_count = domain.index.group_block_count(g);
+    counts.block_count = domain.index.runs().group(g).block_count;
     counts.blocks_asked = hits.blocks_asked;
     counts.saved_us = hits.saved_us;
     std::ranges::copy(hits.blocks_hit, counts.blocks_hit);
@@ -124,7 +124,7 @@ uint32_t Statistics::AddGroups(uint32_t domain_index, uint32_t first, uint32_t g
                        .id = group.id(),
                        .member_count = static_cast<uint32_t>(group.spec().members.size()),
                        .block_tokens = group.block_tokens(),
-                       .block_count = domain.index.group_block_count(g),
+                       .block_count = domain.index.runs().group(g).block_count,
                        .block_bytes = group.block_bytes(),
                        .recompute_ns_per_token = group.recompute_ns_per_token,
                        .hits = domain.meter.SinceStart(g)});

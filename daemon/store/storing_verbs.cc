@@ -170,7 +170,7 @@ class Reserver {
   void Answer(const ReservedKey& key, BlockId id) {
     result_->keys.push_back(key);
     if (id != kBlockNone) caller_.rooms->lease_manager.Append(lease_, id, 0);
-    caller_.domain().leases.AddKey(lease_, caller_.group->part_words());
+    caller_.domain().leases.AddKey(lease_);
     if (id == kBlockNone) return;
     const std::span<const SlotRef> refs = caller_.domain().slots_of(caller_.domain().block(id));
     const std::span<const LocalMember> locals = caller_.group->locals();
@@ -199,7 +199,7 @@ void MakeRoom(const Caller& caller, const KeysQuery& query, LeaseId lease, Reser
   const size_t block_count =
       std::min<uint64_t>(key_count, options.segments_max * options.segment_bytes /
                                         std::max<uint64_t>(caller.group->block_bytes(), 1));
-  caller.domain().leases.MakeRoom(lease, block_count, caller.group->part_words());
+  caller.domain().leases.MakeRoom(lease, block_count);
   result->keys.reserve(key_count);
   result->slots.reserve(key_count * std::popcount(result->reply.member_mask));
 }
@@ -304,8 +304,8 @@ class Committer {
   StatusCode Commit(const CommitEntry& entry, std::span<const Checksum> checksums) {
     CacheDomain& domain = caller_.domain();
     const Lease& lease = domain.leases.at(lease_id_);
-    if (entry.key_index >= lease.key_count) return StatusCode::kInvalid;
-    const uint32_t place = lease.EntryOf(entry.key_index);
+    if (entry.key_index >= lease.marks.key_count()) return StatusCode::kInvalid;
+    const uint32_t place = lease.marks.EntryOf(entry.key_index);
     const BlockId id = place == kEntryNone ? kBlockNone : lease.entries[place].block;
     // Sealed already, or never ours.
     if (id == kBlockNone) return StatusCode::kExists;
@@ -343,31 +343,27 @@ class Committer {
   uint32_t sealed_count() const { return static_cast<uint32_t>(sealed_.size()); }
 
  private:
-  LeaseTable& leases() const { return caller_.domain().leases; }
-  const Lease& lease() const { return leases().at(lease_id_); }
-  uint32_t part_words() const { return caller_.domain().groups[lease().group_index]->part_words(); }
+  CommitMarks& marks() const { return caller_.domain().leases.marks(lease_id_); }
 
   StatusCode MarkParts(uint32_t place, const CommitEntry& entry, const LocalMember& local) {
     const uint32_t end = uint32_t{entry.part_first} + entry.part_count;
     if (entry.part_count == 0 || end > local.part_count) return StatusCode::kInvalid;
-    if ((lease().absent_masks[place] >> local.member) & 1) return StatusCode::kExists;
+    if ((marks().absent_mask(place) >> local.member) & 1) return StatusCode::kExists;
     const PartBits bits{.first = local.first_part_bit + entry.part_first,
                         .count = entry.part_count};
-    const bool is_new = leases().MarkParts(lease_id_, place, part_words(), bits);
-    return is_new ? StatusCode::kOk : StatusCode::kExists;
+    return marks().MarkParts(place, bits) ? StatusCode::kOk : StatusCode::kExists;
   }
 
   StatusCode MarkAbsent(uint32_t place, const CommitEntry& entry, const LocalMember& local) {
     if (local.window_blocks == 0 || (entry.flags & protocol::kCommitHasChecksums)) {
       return StatusCode::kInvalid;
     }
-    const std::span<const uint64_t> bits = lease().PartBitsOf(place, part_words());
+    const std::span<const uint64_t> bits = marks().PartBitsOf(place);
     for (uint32_t part = 0; part < local.part_count; ++part) {
       const uint32_t bit = local.first_part_bit + part;
       if ((bits[bit / 64] >> (bit % 64)) & 1) return StatusCode::kInvalid;
     }
-    const bool is_new = leases().MarkAbsent(lease_id_, place, local.member);
-    return is_new ? StatusCode::kOk : StatusCode::kExists;
+    return marks().MarkAbsent(place, local.member) ? StatusCode::kOk : StatusCode::kExists;
   }
 
   // A member's bits begin a word of their own.
@@ -383,8 +379,8 @@ class Committer {
   void SealIfComplete(BlockId id, uint32_t place) {
     CacheDomain& domain = caller_.domain();
     const Group& group = domain.group_of(domain.block(id));
-    const uint64_t* bits = lease().PartBitsOf(place, group.part_words()).data();
-    const uint64_t absent = lease().absent_masks[place];
+    const uint64_t* bits = marks().PartBitsOf(place).data();
+    const uint64_t absent = marks().absent_mask(place);
     for (const LocalMember& local : group.locals()) {
       if (((absent >> local.member) & 1) == 0 && !HasAllParts(bits, local)) return;
     }

@@ -49,10 +49,10 @@ Coming ComingFrom(const DomainRooms& rooms, BlockId id, UnqueuedBytes* unqueued)
   const Tier& from = *domain.lower[tier].tier;
   uint64_t bytes = 0;
   if (is_filling) {
-    bytes = rooms.mover.WaitingBytesTo(id);
+    bytes = rooms.mover.promotions().WaitingBytesTo(id);
   } else {
     bytes = OfTier(unqueued, from.kind()) += group.BytesOf(b.lower[tier].member_mask);
-    bytes += rooms.mover.waiting_bytes(tier);
+    bytes += rooms.mover.promotions().waiting_bytes(tier);
   }
   return {.tier = from.kind(), .eta_us = Capped(from.PredictReadUs(bytes))};
 }

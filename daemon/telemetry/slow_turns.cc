@@ -5,6 +5,7 @@
 
 #include "daemon/log/log.h"
 #include "daemon/telemetry/metrics.h"
+#include "terrace/check.h"
 #include "terrace/units.h"
 
 namespace terrace {
@@ -22,6 +23,7 @@ void SlowTurns::Note(std::string_view turn, const TurnCost& cost, uint64_t now_u
   }
   if (kind == kinds_.end()) kind = kinds_.insert(kind, {.turn = turn});
   ++kind->turn_count;
+  TERRACE_CHECK(kinds_.size() <= kNamesMax + 1, "names beyond the limit count as 'other'");
 }
 
 std::optional<SlowTurns::Summary> SlowTurns::Take(uint64_t now_us) {

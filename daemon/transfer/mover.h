@@ -40,9 +40,6 @@ class Mover final : public LowerWriter, public VerifierListener {
   void Reprioritize(BlockId id, const ReadOrder& order) { promotions_.Reprioritize(id, order); }
   void ReadAheadOf(BlockId tip) { read_ahead_.Queue(tip); }
   void ReadBehind(std::span<const BlockId> left) { read_ahead_.QueueLeft(left); }
-  // See Promotions.
-  uint64_t waiting_bytes(uint32_t tier) const { return promotions_.waiting_bytes(tier); }
-  uint64_t WaitingBytesTo(BlockId id) const { return promotions_.WaitingBytesTo(id); }
   // Sealed in DRAM just now: what is wanted below is verified, then queued.
   void OnSealed(BlockId id);
   // Writes the block to the persistent tier whatever the admission policy says. False if it never
@@ -57,9 +54,9 @@ class Mover final : public LowerWriter, public VerifierListener {
   bool has_work() const;
   // Nothing is on its way, and nothing is queued that a tier may still take.
   bool is_idle() const;
-  // Blocks whose turn has not come: promotions (of each read by parts, the next step), and writes.
-  uint64_t reads_queued(uint32_t tier) const { return promotions_.queued_count(tier); }
-  uint64_t writes_queued(uint32_t tier) const { return write_back_.queued_count(tier); }
+  // For questions what waits for its turn; begun here only.
+  const Promotions& promotions() const { return promotions_; }
+  const WriteBack& write_back() const { return write_back_; }
 
   // A tier may have room now that had none, or be on again.
   void OnRoom();

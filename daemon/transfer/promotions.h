@@ -57,6 +57,7 @@ class Promotions {
   // Begins what is queued. False if the tier takes no more.
   bool Step(uint32_t tier);
   bool has_work(uint32_t tier) const { return !queues_[tier].reads.empty(); }
+  // Blocks whose turn has not come; of each that is read by parts, the next step.
   uint64_t queued_count(uint32_t tier) const { return queues_[tier].reads.size(); }
 
   // Bytes that were asked for and whose reading has not begun: all, and those up to a block's own,

@@ -51,6 +51,7 @@ class WriteBack {
   bool has_queued(uint32_t tier) const {
     return !queues_[tier].writes.empty() || !queues_[tier].without_group_file.empty();
   }
+  // Blocks whose turn has not come.
   uint64_t queued_count(uint32_t tier) const {
     return queues_[tier].writes.size() + queues_[tier].without_group_file.size();
   }

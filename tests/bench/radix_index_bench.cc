@@ -106,7 +106,7 @@ class World {
         locations_(shape.block_count + (shape.block_count >> 3)),
         policy_(MakeEvictionPolicy(shape.policy, shape.block_count)),
         loads_(size_t{shape.block_count} * kFootprintBytesPerBlock) {
-    while (index_.live_count() + shape.prompt_blocks <= shape.block_count) {
+    while (index_.runs().live_count() + shape.prompt_blocks <= shape.block_count) {
       Insert(PathOf(prompt_count_++));
     }
   }
@@ -234,7 +234,7 @@ class World {
   }
   double MeasureUnit() { return loads_.Measure(); }
   const Shape& shape() const { return shape_; }
-  bool is_full() const { return index_.live_count() >= shape_.block_count; }
+  bool is_full() const { return index_.runs().live_count() >= shape_.block_count; }
 
  private:
   const Shape shape_;
@@ -369,7 +369,7 @@ void TakeMemory(benchmark::State& state, const Shape& shape) {
   for (auto _ : state) {
     const uint64_t before_bytes = ResidentBytes();
     RadixIndex index({.blocks_max = shape.block_count + (shape.block_count >> 3), .hash_seed = 7});
-    for (uint32_t prompt = 0; index.live_count() + shape.prompt_blocks <= shape.block_count;
+    for (uint32_t prompt = 0; index.runs().live_count() + shape.prompt_blocks <= shape.block_count;
          ++prompt) {
       BlockId parent = kBlockNone;
       uint32_t position = 0;
@@ -381,7 +381,7 @@ void TakeMemory(benchmark::State& state, const Shape& shape) {
     }
     const auto used_bytes = static_cast<double>(ResidentBytes() - before_bytes);
     state.counters["MiB"] = used_bytes / (1 << 20);
-    state.counters["bytes_per_block"] = used_bytes / index.live_count();
+    state.counters["bytes_per_block"] = used_bytes / index.runs().live_count();
   }
 }
 

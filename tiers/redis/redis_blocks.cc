@@ -322,6 +322,8 @@ void RedisBlocks::SendChunks(const std::shared_ptr<StoreJob>& job) {
            } else {
              OnWriteTrouble(*job, answer);
            }
+           TERRACE_CHECK(job->answers_due > 0,
+                         "a chunk is answered once: a block is published once");
            if (--job->answers_due > 0) return;
            if (job->status.ok()) {
              Publish(job);
@@ -507,14 +509,17 @@ void RedisBlocks::OnManifest(const std::shared_ptr<FetchJob>& job, const RedisAn
     const std::span into = job->into.subspan(offset_bytes, manifest.chunks[i].length_bytes);
     offset_bytes += into.size();
     const std::string key = names_.Chunk(job->name, manifest, i);
-    options_.servers->Send({.command = FormatRedisCommand({"GET", key}),
-                            .into = into,
-                            .lane = RedisLane::kPayload,
-                            .slot = RedisSlotOf(key),
-                            .done = [this, job, i, into](const RedisAnswer& answer) {
-                              OnChunk(*job, i, into, answer);
-                              if (--job->answers_due == 0) EndFetch(*job, job->status);
-                            }});
+    options_.servers->Send(
+        {.command = FormatRedisCommand({"GET", key}),
+         .into = into,
+         .lane = RedisLane::kPayload,
+         .slot = RedisSlotOf(key),
+         .done = [this, job, i, into](const RedisAnswer& answer) {
+           OnChunk(*job, i, into, answer);
+           TERRACE_CHECK(job->answers_due > 0,
+                         "a chunk is answered once: after the last the memory is not ours");
+           if (--job->answers_due == 0) EndFetch(*job, job->status);
+         }});
   }
 }
 
@@ -619,6 +624,7 @@ void RedisBlocks::Probe(std::vector<RedisBlockName> names, ProbeDone done) {
                       is_bitmap && bit / 8 < answer.reply.text.size() &&
                       (static_cast<uint8_t>(answer.reply.text[bit / 8]) >> (7 - bit % 8) & 1) != 0;
                 }
+                TERRACE_CHECK(job->answers_due > 0, "a run is answered once: a probe ends once");
                 if (--job->answers_due == 0) job->done(job->status, job->is_present);
               });
   }

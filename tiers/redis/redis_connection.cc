@@ -264,10 +264,14 @@ void RedisConnection::OnReply(RedisReply reply) {
     first.first_error = reply;
   }
   if (++first.answers < first.request.answers) return;
+  TERRACE_CHECK(unsent_index_ > 0,
+                "IsReplyDue: no request is answered to its end before it is sent");
   if (first.first_error.kind == RedisReply::Kind::kError) reply = std::move(first.first_error);
   RedisRequest request = std::move(first.request);
   flying_.pop_front();
   --unsent_index_;
+  TERRACE_CHECK(flying_bytes_ >= request.cost_bytes() && waiting_bytes_ >= flying_bytes_,
+                "what is under way waits, too: the window opens by as much as it was closed");
   flying_bytes_ -= request.cost_bytes();
   waiting_bytes_ -= request.cost_bytes();
   if (phase_ == Phase::kLogin) {
@@ -350,6 +354,7 @@ size_t RedisConnection::GatherPieces() {
 
 void RedisConnection::CountSent(uint64_t count_bytes) {
   while (count_bytes > 0) {
+    TERRACE_CHECK(unsent_index_ < flying_.size(), "no more is sent than was gathered");
     Flying& flying = flying_[unsent_index_];
     const uint64_t length_bytes = flying.request.command.length_bytes();
     const uint64_t taken_bytes = std::min(count_bytes, length_bytes - flying.sent_bytes);

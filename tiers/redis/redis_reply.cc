@@ -7,6 +7,8 @@
 #include <cstring>
 #include <utility>
 
+#include "terrace/check.h"
+
 namespace terrace {
 namespace {
 
@@ -249,6 +251,9 @@ void RedisReplyReader::BeginFields() {
 }
 
 std::span<std::byte> RedisReplyReader::NextFieldPlace() {
+  TERRACE_CHECK(field_index_ < place_.field_bytes.size() &&
+                    place_.field_bytes[field_index_] <= place_.into.size(),
+                "who asks gives each field its place, whatever the server says of its length");
   const size_t length_bytes = place_.field_bytes[field_index_];
   const std::span<std::byte> place = place_.into.first(length_bytes);
   place_.into = place_.into.subspan(length_bytes);

@@ -90,6 +90,7 @@ void RedisServers::Send(RedisRequest request) {
     done({.status = kNobody});
     return;
   }
+  TERRACE_CHECK(node < nodes_.size(), "slots are of nodes that are left, whoever was dropped");
   nodes_[node]->Send(std::move(request));
 }
 

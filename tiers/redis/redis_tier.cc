@@ -206,6 +206,9 @@ void RedisTier::State::Deliver(Answer& answer) {
   TERRACE_CHECK(found != operations.end(), "an answer to nothing");
   Operation operation = std::move(found->second);
   operations.erase(found);
+  TERRACE_CHECK(bytes_in_flight >= operation.length_bytes &&
+                    (!operations.empty() || bytes_in_flight == operation.length_bytes),
+                "bytes in flight are those of the operations: a rest would stay for ever");
   bytes_in_flight -= operation.length_bytes;
   const uint64_t now_us = RedisNowUs();
   if (operation.kind == Answer::Kind::kRise) return EndRise(operation, answer);
@@ -234,6 +237,8 @@ void RedisTier::State::Deliver(Answer& answer) {
       options.listener->OnSharedStored(operation.caller_id, answer.status);
       return;
     case Answer::Kind::kProbe: {
+      TERRACE_CHECK(!answer.status.ok() || answer.is_present.size() == operation.asked.size(),
+                    "a probe is answered name by name: else one is taken for another");
       std::vector<bool> is_present(operation.names_total);
       for (size_t i = 0; answer.status.ok() && i < operation.asked.size(); ++i) {
         is_present[operation.asked[i]] = answer.is_present[i];
@@ -635,6 +640,8 @@ bool RedisTier::is_forgetting_durable() const {
 }
 
 void RedisTier::Kept(uint64_t revision) {
+  TERRACE_CHECK(revision <= state_->keep_revision,
+                "what was not given is not kept: an erasure would be called durable");
   state_->kept_revision = std::max(state_->kept_revision, revision);
 }
 

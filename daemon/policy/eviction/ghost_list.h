@@ -9,6 +9,7 @@
 #include <unordered_map>
 
 #include "terrace/block_key.h"
+#include "terrace/check.h"
 
 namespace terrace {
 
@@ -17,6 +18,7 @@ class GhostList {
   void Add(const BlockKey& key) {
     Remove(key);
     places_[FingerprintOf(key)] = order_.insert(order_.end(), FingerprintOf(key));
+    TERRACE_CHECK(order_.size() == places_.size(), "a ghost is in the order once: it leaves once");
   }
   // True if it was there.
   bool Remove(const BlockKey& key) {

@@ -122,8 +122,9 @@ void HazardPolicy::CloseRequest() {
 void HazardPolicy::Assign(BlockId id, uint32_t request) {
   const uint32_t old = states_[id].request;
   if (old == request) return;
-  if (old != kNone && --requests_[old].block_count == 0 && old != open_request_) {
-    free_requests_.push_back(old);
+  if (old != kNone) {
+    TERRACE_CHECK(requests_[old].block_count > 0, "a request is free when its last block has left");
+    if (--requests_[old].block_count == 0 && old != open_request_) free_requests_.push_back(old);
   }
   states_[id].request = request;
   if (request != kNone) ++requests_[request].block_count;
@@ -253,6 +254,10 @@ void HazardPolicy::OnExpected(std::span<const BlockId> run, uint64_t at_us, uint
 }
 
 void HazardPolicy::OnErase(BlockId id) {
+  TERRACE_CHECK(states_[id].place == kNone,
+                "a candidate is held first: else its id is named again");
+  TERRACE_CHECK(resident_count_ > 0,
+                "who goes had come: below 0 the guard's LRU would never evict");
   const uint32_t request = states_[id].request;
   if (request == open_request_ && requests_[request].tip == id) AddSample(id);  // it passes by
   Assign(id, kNone);
@@ -265,6 +270,7 @@ void HazardPolicy::OnErase(BlockId id) {
 
 void HazardPolicy::OnCandidate(BlockId id) {
   BlockState& state = states_[id];
+  TERRACE_CHECK(state.place == kNone, "a candidate has one place: the other would outlive it");
   Candidates& peers = candidates_[state.priority];
   state.place = peers.count++;
   peers.ids.Reach(state.place);
@@ -291,6 +297,7 @@ void HazardPolicy::OnCandidate(BlockId id) {
 void HazardPolicy::OnHeld(BlockId id) {
   BlockState& state = states_[id];
   Candidates& peers = candidates_[state.priority];
+  TERRACE_CHECK(state.place < peers.count, "a candidate is among those of its priority");
   const BlockId last = peers.ids[--peers.count];
   peers.ids[state.place] = last;
   states_[last].place = state.place;
@@ -416,6 +423,7 @@ void HazardPolicy::Shortlist(const Candidates& candidates) const {
       states_[newest_].priority == lowest_priority_) {
     LookAt(newest_);
   }
+  TERRACE_CHECK(!shortlist_.empty(), "where there are candidates one at least is looked at");
   choice_ = std::min_element(
                 shortlist_.begin(), shortlist_.end(),
                 [this](const Ranked& left, const Ranked& right) { return GoesBefore(left, right); })
@@ -445,6 +453,7 @@ void HazardPolicy::AddSample(BlockId id) {
   if (request.tip == id) requests_[state.request].tip_fingerprint = state.fingerprint;
   waiting_[state.fingerprint] = place;
   ++waiting_counts_[state.fingerprint % kWaitingCounts];
+  TERRACE_CHECK(waiting_.size() <= samples_.size(), "who waits has a place in the ring, its own");
   state.is_sampled = true;
 }
 

@@ -1,5 +1,7 @@
 #include "daemon/policy/eviction/lru.h"
 
+#include "terrace/check.h"
+
 namespace terrace {
 
 void LruPolicy::OnInsert(BlockId id, const BlockTraits& traits, uint64_t) {
@@ -25,6 +27,7 @@ void LruPolicy::OnHeld(BlockId id) { heap_.Remove(id); }
 
 uint32_t LruPolicy::EraseVictims(BlockRange run) {
   BlockId id = run.first + run.block_count - 1;
+  TERRACE_CHECK(heap_.first() == id, "a run that is erased ends with the victim");
   heap_.Remove(id);
   const CandidateHeap::Rank next = heap_.first_rank();
   while (id > run.first && ranks_[id - 1] < next) --id;

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <bit>
 
+#include "terrace/check.h"
+
 namespace terrace {
 namespace {
 
@@ -52,6 +54,7 @@ void LruGuard::Evict(uint32_t entry) {
   // Close the gap in the run of slots, so that no search ends at it.
   const auto slot_mask = static_cast<uint32_t>(slots_.size() - 1);
   uint32_t gap = SlotOf(entries_[entry].fingerprint);
+  TERRACE_CHECK(slots_[gap] == entry, "a search for an entry ends at it, whoever left before");
   slots_[gap] = kNone;
   for (uint32_t slot = (gap + 1) & slot_mask; slots_[slot] != kNone;
        slot = (slot + 1) & slot_mask) {

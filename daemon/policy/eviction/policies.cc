@@ -6,6 +6,7 @@
 #include "daemon/policy/eviction/hazard.h"
 #include "daemon/policy/eviction/lru.h"
 #include "daemon/policy/eviction/s3fifo.h"
+#include "terrace/check.h"
 
 namespace terrace {
 
@@ -16,6 +17,7 @@ std::span<const std::string_view> EvictionPolicyNames() {
 
 std::unique_ptr<EvictionPolicy> MakeEvictionPolicy(std::string_view name,
                                                    uint32_t capacity_blocks) {
+  TERRACE_CHECK(capacity_blocks > 0, "a tier of no blocks has no policy");
   if (name == "arc") return std::make_unique<ArcPolicy>(capacity_blocks);
   if (name == "hazard") {
     return std::make_unique<HazardPolicy>(HazardOptions{.capacity_blocks = capacity_blocks});

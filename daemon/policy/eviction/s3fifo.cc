@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "terrace/check.h"
+
 namespace terrace {
 namespace {
 
@@ -32,6 +34,7 @@ void S3FifoPolicy::OnTouch(std::span<const BlockId> run, const TouchContext& con
 
 void S3FifoPolicy::OnErase(BlockId id) {
   if (!states_[id].is_small) return;
+  TERRACE_CHECK(small_count_ > 0, "newcomers are counted, held or not");
   --small_count_;
   ghosts_.Add(states_[id].key);
   ghosts_.TrimTo(main_count_max_);
@@ -48,8 +51,10 @@ void S3FifoPolicy::Requeue(BlockId id) const {
   if (state.is_small) {
     state.is_small = false;
     state.use_count = 0;
+    TERRACE_CHECK(small_count_ > 0, "newcomers are counted, held or not");
     --small_count_;
   } else {
+    TERRACE_CHECK(state.use_count > 0, "the main queue passes over what was used, once a use");
     --state.use_count;
   }
   state.rank.order = ++stamp_;

@@ -58,7 +58,7 @@ class World {
 
   void Check() const {
     index_.CheckInvariants();
-    EXPECT_EQ(index_.live_count(), blocks_.size());
+    EXPECT_EQ(index_.runs().live_count(), blocks_.size());
     for (const auto& [id, block] : blocks_) {
       const RadixIndex::Node node = index_.node(id);
       EXPECT_TRUE(node.is_live);
@@ -80,7 +80,7 @@ class World {
     }
     for (const BlockId id : erased_) EXPECT_FALSE(index_.node(id).is_live);
     for (const auto& [id, pin_count] : pins_) EXPECT_EQ(index_.pin_count(id), pin_count);
-    EXPECT_EQ(index_.pinned_count(), pins_.size());
+    EXPECT_EQ(index_.runs().pinned_count(), pins_.size());
     for (uint32_t group = 0; group < kGroups; ++group) {
       std::set<BlockId> roots, expected;
       for (BlockId root = index_.first_root(group); root != kBlockNone;

@@ -81,20 +81,19 @@ TEST(LeaseTable, ATailThatIsCutOffHasNotBeenRevoked) {
   EXPECT_EQ(budget, 4u) << "fenced entries go one by one";
 }
 
-TEST(LeaseTable, PartsAreCommittedOnce) {
+TEST(LeaseTable, AReserveMarksTheEntriesOfItsLease) {
   LeaseTable table;
-  const LeaseId id = OpenLease(table, LeaseKind::kWrite);
-  table.AddKey(id, 2);
+  const LeaseId id = table.Open({.kind = LeaseKind::kWrite, .token = kToken, .part_words = 2});
+  table.AddKey(id);
   table.Append(id, {.block = 4});
-  table.AddKey(id, 2);
-  EXPECT_EQ(table.at(id).key_count, 2u);
-  EXPECT_EQ(table.at(id).EntryOf(0), kEntryNone) << "it was not reserved";
-  ASSERT_EQ(table.at(id).EntryOf(1), 0u);
-  EXPECT_TRUE(table.MarkParts(id, 0, 2, {.first = 60, .count = 8}));
-  EXPECT_FALSE(table.MarkParts(id, 0, 2, {.first = 67, .count = 2})) << "one of them twice";
-  EXPECT_EQ(table.at(id).PartBitsOf(0, 2)[1], 0xFu) << "and nothing of that was marked";
-  EXPECT_TRUE(table.MarkAbsent(id, 0, 5));
-  EXPECT_FALSE(table.MarkAbsent(id, 0, 5));
+  table.AddKey(id);
+  EXPECT_EQ(table.at(id).marks.key_count(), 2u);
+  EXPECT_EQ(table.at(id).marks.EntryOf(0), kEntryNone) << "it was not reserved";
+  ASSERT_EQ(table.at(id).marks.EntryOf(1), 0u);
+  EXPECT_TRUE(table.marks(id).MarkAbsent(0, 5));
+  EXPECT_EQ(table.at(id).marks.absent_mask(0), uint64_t{1} << 5);
+  table.Take(id, 0);
+  EXPECT_EQ(table.at(id).marks.absent_mask(0), uint64_t{1} << 5) << "what was said stays said";
 }
 
 }  // namespace

@@ -175,14 +175,14 @@ TEST(RadixIndex, APinOfAPartCutsTheRunUntilItIsTakenBack) {
   EXPECT_EQ(index.pin_count(60), 0u);
   index.Pin({30, 70});
   EXPECT_EQ(index.pin_count(30), 2u);
-  EXPECT_EQ(index.pinned_count(), 100u);
+  EXPECT_EQ(index.runs().pinned_count(), 100u);
   std::vector<BlockRange> path;
   EXPECT_EQ(index.Match(0, Keys(100, 100), RadixIndex::Proof::kChain, &path), 100u);
   index.Erase(45);  // its holders still have it
   EXPECT_EQ(index.pin_count(45), 2u);
   index.Unpin({0, 60});
   index.Unpin({30, 70});
-  EXPECT_EQ(index.pinned_count(), 0u);
+  EXPECT_EQ(index.runs().pinned_count(), 0u);
   EXPECT_EQ(index.runs().run_count(),
             3u);  // what is before and behind the hole, and what is erased
   index.CheckInvariants();
@@ -298,7 +298,7 @@ TEST(RadixIndex, AgreesWithAMapWhateverTheOrder) {
       }
       if (step % 100 == 0) index.CheckInvariants();
     }
-    EXPECT_EQ(index.live_count(), model.size());
+    EXPECT_EQ(index.runs().live_count(), model.size());
     for (const auto& [where, id] : model) EXPECT_EQ(index.Find(where.first, Key(where.second)), id);
   }
 }

@@ -1,13 +1,15 @@
-// The room of leases by itself: a domain without blocks, and everything else faked.
+// The room of leases by itself: a domain of one group without blocks, and everything else faked.
 #pragma once
 
 #include <gtest/gtest.h>
 
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "daemon/block/cache_domain.h"
 #include "daemon/block/deadline_heap.h"
+#include "daemon/block/group.h"
 #include "daemon/block/session_register.h"
 #include "daemon/lease/erasure_waits.h"
 #include "daemon/lease/lease_manager.h"
@@ -22,6 +24,7 @@ class LeaseWorld {
  public:
   explicit LeaseWorld(StoreOptions limits_of_test = {}) : limits(std::move(limits_of_test)) {
     residency.observers.waiting = &waiters;
+    domain.groups.Put(0, std::make_unique<Group>());
   }
 
   SessionIndex Open(SessionId id) {

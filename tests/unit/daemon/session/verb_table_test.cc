@@ -52,9 +52,9 @@ TEST(VerbTable, IsTheTableOfTheProtocol) {
   const auto bytes = [](size_t count) { return count == 0 ? "–" : std::to_string(count); };
   Rows verbs;
   for (const VerbRow& row : VerbTable()) {
-    verbs[std::string(row.name)] = std::to_string(static_cast<unsigned>(row.verb)) +
-                                   std::string(RoleName(row.role)) + bytes(row.head_bytes) + " / " +
-                                   bytes(row.reply_bytes);
+    verbs[std::string(VerbName(row.verb))] = std::to_string(static_cast<unsigned>(row.verb)) +
+                                             std::string(RoleName(row.role)) +
+                                             bytes(row.head_bytes) + " / " + bytes(row.reply_bytes);
   }
   EXPECT_EQ(verbs, DocumentedVerbs());
 }

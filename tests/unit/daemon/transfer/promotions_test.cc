@@ -138,15 +138,15 @@ TEST(Promotions, BytesWaitUntilTheTierHasTakenThem) {
   w.tier().queue_max = 1;
   ASSERT_TRUE(w.mover.Promote(first, {.run = w.mover.NewRun()}).ok());
   ASSERT_TRUE(w.mover.Promote(second, {.run = w.mover.NewRun()}).ok());
-  EXPECT_EQ(w.mover.waiting_bytes(0), 2 * BlockWorld::kBytes);
-  EXPECT_EQ(w.mover.WaitingBytesTo(first), BlockWorld::kBytes);
-  EXPECT_EQ(w.mover.WaitingBytesTo(second), 2 * BlockWorld::kBytes);
+  EXPECT_EQ(w.mover.promotions().waiting_bytes(0), 2 * BlockWorld::kBytes);
+  EXPECT_EQ(w.mover.promotions().WaitingBytesTo(first), BlockWorld::kBytes);
+  EXPECT_EQ(w.mover.promotions().WaitingBytesTo(second), 2 * BlockWorld::kBytes);
   w.mover.Step();
-  EXPECT_EQ(w.mover.waiting_bytes(0), BlockWorld::kBytes);
-  EXPECT_EQ(w.mover.WaitingBytesTo(first), 0u) << "on its way";
-  EXPECT_EQ(w.mover.WaitingBytesTo(second), BlockWorld::kBytes);
+  EXPECT_EQ(w.mover.promotions().waiting_bytes(0), BlockWorld::kBytes);
+  EXPECT_EQ(w.mover.promotions().WaitingBytesTo(first), 0u) << "on its way";
+  EXPECT_EQ(w.mover.promotions().WaitingBytesTo(second), BlockWorld::kBytes);
   w.EndTransfer();
-  EXPECT_EQ(w.mover.waiting_bytes(0), 0u);
+  EXPECT_EQ(w.mover.promotions().waiting_bytes(0), 0u);
 }
 
 TEST(Promotions, BytesThatNobodyWantsAnyMoreDoNotWait) {
@@ -155,11 +155,11 @@ TEST(Promotions, BytesThatNobodyWantsAnyMoreDoNotWait) {
   w.tier().queue_max = 0;
   ASSERT_TRUE(w.mover.Promote(id, {}).ok());
   w.mover.Step();
-  EXPECT_EQ(w.mover.waiting_bytes(0), BlockWorld::kBytes);
+  EXPECT_EQ(w.mover.promotions().waiting_bytes(0), BlockWorld::kBytes);
   w.r().holds.LetGo(id, HoldKind::kLease);
   w.tier().queue_max = 8;
   w.mover.Step();
-  EXPECT_EQ(w.mover.waiting_bytes(0), 0u);
+  EXPECT_EQ(w.mover.promotions().waiting_bytes(0), 0u);
 }
 
 TEST(Promotions, OfAReadByPartsTheStepsThatHaveNotBegunWait) {
@@ -168,12 +168,12 @@ TEST(Promotions, OfAReadByPartsTheStepsThatHaveNotBegunWait) {
   w.tier().queue_max = 1;
   const BlockId id = Asked(w, 1);
   ASSERT_TRUE(w.mover.Promote(id, {.run = 1, .is_by_parts = true}).ok());
-  EXPECT_EQ(w.mover.waiting_bytes(0), BlockWorld::kBytes);
+  EXPECT_EQ(w.mover.promotions().waiting_bytes(0), BlockWorld::kBytes);
   w.mover.Step();
-  EXPECT_EQ(w.mover.waiting_bytes(0), BlockWorld::kBytes / 4 * 3);
+  EXPECT_EQ(w.mover.promotions().waiting_bytes(0), BlockWorld::kBytes / 4 * 3);
   w.EndTransfer();
   w.EndCheck(false);  // what has not begun need not
-  EXPECT_EQ(w.mover.waiting_bytes(0), 0u);
+  EXPECT_EQ(w.mover.promotions().waiting_bytes(0), 0u);
 }
 
 TEST(Promotions, WhatIsReadAheadWaitsForNobodyUntilItIsAskedFor) {
@@ -184,14 +184,14 @@ TEST(Promotions, WhatIsReadAheadWaitsForNobodyUntilItIsAskedFor) {
   w.mover.ReadAheadOf(first);
   w.mover.Step();
   ASSERT_EQ(w.block(second).dram.state, CopyState::kFilling);
-  EXPECT_EQ(w.mover.waiting_bytes(0), 0u);
+  EXPECT_EQ(w.mover.promotions().waiting_bytes(0), 0u);
   w.r().holds.Hold(second, HoldKind::kLease);
   w.mover.Reprioritize(second, {.run = w.mover.NewRun()});
-  EXPECT_EQ(w.mover.waiting_bytes(0), BlockWorld::kBytes);
-  EXPECT_EQ(w.mover.WaitingBytesTo(second), BlockWorld::kBytes);
+  EXPECT_EQ(w.mover.promotions().waiting_bytes(0), BlockWorld::kBytes);
+  EXPECT_EQ(w.mover.promotions().WaitingBytesTo(second), BlockWorld::kBytes);
   w.tier().queue_max = 8;
   w.mover.Step();
-  EXPECT_EQ(w.mover.waiting_bytes(0), 0u);
+  EXPECT_EQ(w.mover.promotions().waiting_bytes(0), 0u);
 }
 
 TEST(ReadAheadQueue, GoesOnBelowWhatWasAskedForIntoFreeRoomOnly) {

@@ -1,0 +1,70 @@
+// What SessionTable keeps of one session: for its own sources alone.
+//
+// THREADING: store thread. OWNERSHIP: SessionTable's.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "daemon/session/frame_codec.h"
+#include "daemon/session/peer_identity.h"
+#include "daemon/session/request.h"
+#include "daemon/session/session.h"
+#include "daemon/session/transport.h"
+#include "terrace/protocol.h"
+
+namespace terrace {
+
+struct SessionTable::Session {
+  PeerIdentity peer;
+  std::string client_name;
+  RequestContext context;
+  bool is_open = false;    // Hello was answered, the store knows it
+  bool is_closed = false;  // the connection is gone
+  bool is_gone = false;    // and nothing of it needs to be proven
+  bool is_ready = false;   // its id is in ready_
+  bool is_dirty = false;   // its id is in dirty_
+  bool is_paused = false;  // the transport waits for ResumeInput
+
+  FrameAssembler frames;
+  std::vector<std::byte> backlog;  // input that a turn's budget left over
+  std::unique_ptr<Request> request;
+  uint64_t request_came_us = 0;  // of a TimedVerb
+  bool is_seeking = false;       // its request waits for OnSeekDone
+  bool is_replying = false;      // its reply is being cut into pages
+  bool is_last_reply = false;    // close after it
+
+  std::vector<uint64_t> pending;  // ids of requests that news will follow
+  struct Erasing {
+    uint64_t request_id = 0;
+    protocol::Verb verb = protocol::Verb::kEvict;
+    protocol::EvictReply evicted;
+  };
+  std::vector<Erasing> erasing;  // their answer is known, but not yet durable
+  bool is_checking = false;      // an Fsck is under way
+
+  std::vector<std::byte> output;
+  std::vector<std::byte> held;  // news that waits for the reply under way
+  Transport::Attach attach = Transport::Attach::kNothing;
+  bool has_device = false;    // DeviceAttach was answered
+  uint64_t unsent_bytes = 0;  // when it last sent
+  size_t buffered_bytes = 0;  // what Account() last counted
+
+  bool has_work() const { return request != nullptr || !backlog.empty(); }
+  bool may_work() const { return has_work() && !is_seeking; }
+  bool is_pending(uint64_t id) const {
+    return std::find(pending.begin(), pending.end(), id) != pending.end();
+  }
+  void EndPending(uint64_t id) {
+    const auto found = std::find(pending.begin(), pending.end(), id);
+    if (found == pending.end()) return;
+    *found = pending.back();
+    pending.pop_back();
+  }
+};
+
+}  // namespace terrace
