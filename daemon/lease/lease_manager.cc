@@ -318,7 +318,27 @@ bool LeaseManager::StepSession(SessionIndex session, uint32_t* budget) {
   return true;
 }
 
+// Block by block, the last first, each follower would be told of each.
+void LeaseManager::LoseUnwritten(const Lease& lease) {
+  const size_t end = std::min<size_t>(lease.entries.size(), protocol::kBlocksPerTurnMax);
+  for (size_t i = 0; i < end; ++i) {
+    const BlockId block = lease.entries[i].block;
+    if (block == kBlockNone || d_.block(block).phase != BlockPhase::kReserved) continue;
+    waiters_.OnBlockLost(block, StatusCode::kGone);
+    return;
+  }
+}
+
+void LeaseManager::EraseUnwritten(BlockId block, uint32_t* budget) {
+  const uint64_t work_before = d_.seams.work;
+  residency_.lifecycle.Erase(block, StatusCode::kGone);
+  const uint64_t spent = std::min<uint64_t>(d_.seams.work - work_before, *budget);
+  d_.seams.work -= spent;  // Step() counts what the budget lost
+  *budget -= static_cast<uint32_t>(spent);
+}
+
 bool LeaseManager::StepRevoke(LeaseId id, uint32_t* budget) {
+  if (d_.leases.at(id).kind == LeaseKind::kWrite) LoseUnwritten(d_.leases.at(id));
   while (d_.leases.at(id).is_to_revoke()) {
     if (*budget == 0) return false;
     --*budget;
@@ -326,7 +346,7 @@ bool LeaseManager::StepRevoke(LeaseId id, uint32_t* budget) {
     if (is_fenced_now) residency_.holds.Hold(entry.block, HoldKind::kFence);
     if (d_.leases.at(id).kind == LeaseKind::kWrite && entry.block != kBlockNone &&
         d_.block(entry.block).phase == BlockPhase::kReserved) {
-      residency_.lifecycle.Erase(entry.block, StatusCode::kGone);
+      EraseUnwritten(entry.block, budget);
     }
   }
   return true;
@@ -335,6 +355,7 @@ bool LeaseManager::StepRevoke(LeaseId id, uint32_t* budget) {
 // The lease's blocks are let go, the tail first.
 bool LeaseManager::StepEnd(LeaseId id, uint32_t* budget) {
   const Lease& lease = d_.leases.at(id);
+  if (lease.kind == LeaseKind::kWrite) LoseUnwritten(lease);
   while (!lease.entries.empty() || !lease.left_behind.empty()) {
     if (*budget == 0) return false;
     const auto [entry, path] = d_.leases.PopLast(id, budget);
@@ -344,7 +365,7 @@ bool LeaseManager::StepEnd(LeaseId id, uint32_t* budget) {
       continue;
     }
     if (lease.kind == LeaseKind::kWrite && d_.block(entry.block).phase == BlockPhase::kReserved) {
-      residency_.lifecycle.Erase(entry.block, StatusCode::kGone);
+      EraseUnwritten(entry.block, budget);
     }
     Release(entry);
   }

@@ -71,6 +71,10 @@ class LeaseManager {
   void EndIfDeserted(LeaseId id);
   bool StepSession(SessionIndex session, uint32_t* budget);
   bool StepTail(CutTail* tail, uint32_t* budget);
+  // Who follows the lease loses all from its first unwritten block on, and is told once.
+  void LoseUnwritten(const Lease& lease);
+  // Erases a block that was being written; what its followers' loss takes counts, too.
+  void EraseUnwritten(BlockId block, uint32_t* budget);
   bool StepRevoke(LeaseId id, uint32_t* budget);
   bool StepEnd(LeaseId id, uint32_t* budget);
   void Release(const LeaseEntry& entry);

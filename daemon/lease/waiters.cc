@@ -372,6 +372,7 @@ void Waiters::OnBlockLost(BlockId id, StatusCode why) {
   for (uint32_t node = b.waiters; node != kHandleNone;) {
     const PendingId waiting = nodes_[node].pending;
     const uint32_t next = nodes_[node].next;
+    ++d_.seams.work;
     if (IsDead(nodes_[node])) {
       GiveNode(node);
       node = next;
@@ -386,6 +387,7 @@ void Waiters::OnBlockLost(BlockId id, StatusCode why) {
   }
   while (b.waiters != kHandleNone) {
     const Node n = nodes_[b.waiters];
+    ++d_.seams.work;
     if (IsDead(n)) {
       GiveNode(b.waiters);
       continue;

@@ -179,6 +179,38 @@ TEST_F(TurnsOfFollowers, OfWhomThereAreMany) {
   ExpectShort();
 }
 
+// The writer gives all of it up: each is told once, not of each block.
+TEST_F(TurnsOfFollowers, OfWhomManyAreLetDown) {
+  Follow();
+  for (int i = 0; i < 40; ++i) {
+    Send(reader, Verb::kAcquire,
+         h.KeysBody(reader_group, std::span(keys).first(2000), protocol::kAcquireFollow));
+  }
+  h.transport.Take(reader);
+  most_work = most_sent_bytes = 0;
+  Send(writer, Verb::kAbort, BytesOf(protocol::AbortRequest{.token = reserved.token}));
+  ExpectShort();
+  uint32_t told_count = 0;
+  for (const FakeMessage& message : h.transport.Take(reader)) {
+    told_count += message.header.verb == Verb::kCompletion;
+  }
+  EXPECT_EQ(told_count, 41u);
+}
+
+TEST_F(TurnsOfFollowers, AWriterThatDiesLetsManyDownSomeATurn) {
+  Follow();
+  for (int i = 0; i < 40; ++i) {
+    Send(reader, Verb::kAcquire,
+         h.KeysBody(reader_group, std::span(keys).first(2000), protocol::kAcquireFollow));
+  }
+  most_work = most_sent_bytes = 0;
+  Turn([&] { h.sessions->OnHangUp(writer); });
+  Run();
+  h.sessions->OnProofOfDeath(writer);
+  Run();
+  ExpectShort();
+}
+
 TEST_F(TurnsOfFollowers, GiveUpAllOfThemSomeATurn) {
   Follow();
   Completions();
