@@ -494,6 +494,22 @@ Took WriterDies(uint32_t block_count) {
   return TookBy(following.daemon);
 }
 
+// Many follow as many blocks together; the writer gives them all up.
+Took ManyAreLetDown(uint32_t block_count) {
+  constexpr uint32_t kFollowers = 64;
+  Following following(block_count / kFollowers, 1, 0);
+  for (uint32_t i = 1; i < kFollowers; ++i) {
+    const SessionId reader = following.daemon.Attach();
+    const uint32_t handle = following.daemon.Open(reader, Members("follow", 1, 4));
+    following.daemon.Acquire(reader, handle, following.keys, protocol::kAcquireFollow);
+  }
+  following.daemon.Forget();
+  std::vector<std::byte> body;
+  AppendOne(&body, protocol::AbortRequest{.token = following.reserved.reply.token});
+  following.daemon.Call(following.writer, Verb::kAbort, body);
+  return TookBy(following.daemon);
+}
+
 // Many pages of a listing asked for at once, of blocks with many members.
 Took Lists(uint32_t block_count, uint32_t members) {
   const uint32_t stored_count = std::min(block_count / members, 4096u);
@@ -634,6 +650,7 @@ constexpr Case kCases[] = {
     {"follow: hang-up", HangUpFollowing},
     {"follow: release", ReleaseFollowing},
     {"follow: the writer hangs up", WriterDies},
+    {"follow: 64 readers, the writer aborts", ManyAreLetDown},
     {"64 lists, 1 member", ListsOfOne},
     {"64 lists, 64 members", ListsOf64},
     {"expiry with 100,000 children", Expiry},
