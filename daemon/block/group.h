@@ -65,6 +65,11 @@ class Group {
   const GroupId& id() const { return id_; }
   // Local members in ascending order.
   std::span<const LocalMember> locals() const { return locals_; }
+  // What it costs a turn to free a block's slots, or to write its rows anew, in blocks of a member.
+  uint32_t change_cost_blocks() const { return ChangeCostBlocks(locals_.size()); }
+  static uint32_t ChangeCostBlocks(size_t member_count) {
+    return 1 + static_cast<uint32_t>(member_count / 8);
+  }
   // Null for a remote member or none.
   const LocalMember* FindLocal(uint32_t member) const;
   uint64_t local_mask() const { return local_mask_; }

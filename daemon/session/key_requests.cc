@@ -185,6 +185,14 @@ uint32_t KeyRequests::KeyCost(const RequestContext& context, Store& store) const
              context.handles[keys_.group_handle - 1].member_count / kTakenSlotsPerBlockCost;
     case Verb::kAcquire:
       return 1 + static_cast<uint32_t>(std::popcount(keys_.member_mask)) / kToldSlotsPerBlockCost;
+    case Verb::kEvict:
+    case Verb::kPin:
+    case Verb::kTouch: {
+      const uint32_t members =
+          keys_.group_handle == 0 ? 0 : context.handles[keys_.group_handle - 1].member_count;
+      return store.operators().KeyCost(context.session, group_index_) *
+             Group::ChangeCostBlocks(members);
+    }
     default:
       return store.operators().KeyCost(context.session, group_index_);
   }

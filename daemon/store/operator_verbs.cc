@@ -503,7 +503,7 @@ Status ResetOperation::Erase() {
     while (budget > 0 && (root = caller.domain().index.first_root(g)) != kBlockNone) {
       caller.rooms->residency.lifecycle.Erase(root, StatusCode::kGone);
       ++erased_count_;
-      --budget;
+      budget -= std::min(budget, caller.domain().groups[g]->change_cost_blocks());
     }
   }
   is_through_ = budget > 0;

@@ -39,14 +39,15 @@ def main():
         stats = stage.stats()
         # A row a page, the sessions noted (9 pages: 32 KiB and a mark a segment) and the trailer.
         slot_table_bytes = stage.dram_bytes // 4096 * 128 + 10 * 4096
-        cap = stage.dram_bytes + slot_table_bytes
+        notice_page_bytes = 4096
+        cap = stage.dram_bytes + slot_table_bytes + notice_page_bytes
         stage.check(True, f"{sealed} blocks of {block_bytes} bytes stored: "
                           f"{sealed * block_bytes / stage.dram_bytes:.1f} times the capacity")
         stage.check(0 < arena_max <= stage.dram_bytes,
                     f"largest memfd: at most {arena_max} bytes of dram_bytes {stage.dram_bytes}, "
                     f"{samples} samples")
-        stage.check(total_max <= cap, f"all memfds: at most {total_max} bytes; dram_bytes and slot "
-                                      f"table are {cap}")
+        stage.check(total_max <= cap, f"all memfds: at most {total_max} bytes; dram_bytes, slot "
+                                      f"table and notice page are {cap}")
         stage.check(shared_max <= cap, f"RssShmem: at most {shared_max} bytes")
         stage.check(arena_max > stage.dram_bytes // 2, "more than half of the cap was in use")
         stage.check(stats["blocks_evicted"] > 0, f"{stats['blocks_evicted']} blocks were evicted")

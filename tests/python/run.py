@@ -31,8 +31,8 @@ def main():
     parser.add_argument("file")
     parser.add_argument("rest", nargs="*")
     arguments = parser.parse_args()
-    if arguments.patient:
-        os.nice(10)
+    if arguments.patient:  # by a little: their deadlines are long, and real
+        os.setpriority(os.PRIO_PROCESS, 0, max(os.getpriority(os.PRIO_PROCESS, 0), 5))
     modules = NEEDS.get(arguments.file, ["pytest", "numpy"])
     for python in (sys.executable, "/usr/bin/python3"):
         probe = subprocess.run([python, "-c", f"import {', '.join(modules)}"], check=False,

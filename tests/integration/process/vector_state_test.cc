@@ -253,6 +253,7 @@ void CVectorState::Connect() {
   ASSERT_EQ(CLEAN(terrace_client_wait_connected(client_, kLongUs)), TERRACE_OK);
   EXPECT_EQ(CLEAN(terrace_client_is_connected(client_)), 1);
   EXPECT_NE(CLEAN(terrace_client_boot_id(client_)), 0u);
+  EXPECT_EQ(CLEAN(terrace_client_is_bypassed(client_, nullptr)), 0);
   CLEAN(terrace_client_last_error(client_, why_, sizeof(why_)));
   EXPECT_EQ(CLEAN(terrace_client_pin_arena(client_, device_, why_, sizeof(why_))), TERRACE_OK)
       << why_;
@@ -544,6 +545,8 @@ void CppVectorState::Connect() {
   rank_ = std::move(Client::Create({.socket_path = daemon_.socket_path()})).value();
   ASSERT_TRUE(rank_->WaitConnected(kLongUs).ok());
   EXPECT_TRUE(CLEAN_OF(Client, client_->is_connected()));
+  EXPECT_FALSE(CLEAN_OF(Client, client_->is_bypassed()));
+  EXPECT_EQ(CLEAN_OF(Client, client_->bypassed_count()), 0u);
   EXPECT_NE(CLEAN_OF(Client, client_->boot_id()), 0u);
   CLEAN_OF(Client, client_->last_error());
   const auto device = std::make_shared<Device>(std::move(Device::Open(HostDeviceOps())).value());
