@@ -454,6 +454,8 @@ def check_file_kinds(tree):
     for path in tree.paths:
         if path in tree.binaries:
             yield Finding(path, 1, "binary", "a binary file", "Generate it where it is needed")
+        if path.endswith((".orig", ".rej")):
+            yield Finding(path, 1, "left-over", "what a patch has left behind", "Delete it")
         if (count := len(tree.bytes[path])) > FILE_BYTES_MAX:
             yield Finding(path, 1, "file-bytes", f"{count} bytes, the limit is {FILE_BYTES_MAX}",
                           "Generate it, or keep it out of the tree")

@@ -118,6 +118,7 @@ CASES = [
     *(("file-names", f"tiers/my_{name}s.cc", 1, "//\n") for name in tidy.BANNED_NAMES),
     ("file-names", "tests/Common/a.cc", 1, "//\n"),
     ("binary", "tests/golden.bin", 1, "a\0b\n"),
+    ("left-over", "tests/a.cc.orig", 1, "int a;\n"),
     ("file-bytes", "tests/golden.txt", 1, "0123456\n" * (1 << 17) + "\n"),
     ("docs", "docs/SECRETS.md", 1, "Nobody links here.\n"),
 ]

@@ -1,5 +1,5 @@
 // The payload of KV event messages, as vLLM writes it and routers read it: a msgpack array of a
-// time, events, and the data-parallel rank. docs/PROTOCOL.md shows the fields.
+// time, events, and the data-parallel rank. docs/OPERATIONS.md#kv-events shows the fields.
 #pragma once
 
 #include <cstdint>

@@ -262,6 +262,9 @@ def test_warm_brings_prompts_up(nvme_daemon):
         keys = store(group, list(range(128)))
         wait_until_free(group, keys)
         wait_below(nvme_daemon, 8)
+        (group,) = ask(nvme_daemon, "spaces")["groups"]  # a block in two tiers counts once in each
+        assert group["bytes_by_tier"]["dram"] == group["bytes_by_tier"]["nvme"]
+        assert group["bytes_by_tier"]["dram"] == 8 * group["block_bytes"]
         assert ask(nvme_daemon, "evict", "--tier", "dram", "--yes")["block_count"] == 8
         assert tiers(nvme_daemon) == [["nvme"]] * 8
         line = json.dumps({"group": "tiny", "tokens": list(range(64)) + [9] * 32})

@@ -148,6 +148,9 @@ class ExplainVerb : public Verb {
     if (group_.empty()) {
       std::string names;
       for (const StatsView& group : groups) names += " " + group.Text("name");
+      if (groups.empty()) {
+        return Fail("the domain has no group: no engine has opened one yet") == kExitOk;
+      }
       return Fail(fmt::format("the domain has {} groups:{}. Name one with --group", groups.size(),
                               names)) == kExitOk;
     }

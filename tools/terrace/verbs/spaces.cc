@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -38,8 +39,10 @@ struct GroupUse {
 
   void Add(const protocol::ListEntry& entry) {
     ++block_count;
+    // Of all copies together, which are alike.
+    const auto copy_count = static_cast<uint64_t>(std::popcount(entry.tier_mask));
     for (size_t tier = 0; tier < bytes_by_tier.size(); ++tier) {
-      if ((entry.tier_mask >> tier & 1) != 0) bytes_by_tier[tier] += entry.byte_count;
+      if ((entry.tier_mask >> tier & 1) != 0) bytes_by_tier[tier] += entry.byte_count / copy_count;
     }
     if ((entry.flags & protocol::kQueriedPinned) != 0) ++pinned_count;
     if (entry.lease_count > 0) ++leased_count;
