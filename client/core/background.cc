@@ -56,7 +56,7 @@ bool Background::Connect() {
     to_.connection.Refuse(refusal);
     return false;
   }
-  to_.connection.ShowNotices(handshake.notices());
+  to_.notices.Show(handshake.notices());
   const uint32_t connection = ++connection_count_ == 0 ? ++connection_count_ : connection_count_;
   // The device last: work orders may follow at once, and nobody takes them before the reader does.
   if (!OpenGroups(handshake, connection) || !AttachDevice(handshake)) return false;

@@ -16,6 +16,7 @@
 #include "client/session/connection.h"
 #include "client/session/group.h"
 #include "client/session/handshake.h"
+#include "client/session/notice_board.h"
 #include "client/session/work_orders.h"
 #include "terrace/client.h"
 
@@ -27,6 +28,7 @@ class Background {
   struct Parts {
     const ClientOptions& options;
     const std::string& device_name;  // how others know ClientOptions::device; empty: there is none
+    NoticeBoard& notices;
     Connection& connection;
     const GroupTable& groups;
     Leases& leases;

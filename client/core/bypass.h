@@ -10,14 +10,14 @@
 
 #include "client/core/request_table.h"
 #include "client/lease/leases.h"
-#include "client/session/connection.h"
+#include "client/session/notice_board.h"
 #include "terrace/protocol.h"
 
 namespace terrace::client {
 
 class Bypass {
  public:
-  Bypass(Connection& connection, Leases& leases) : connection_(connection), leases_(leases) {}
+  Bypass(const NoticeBoard& notices, Leases& leases) : notices_(notices), leases_(leases) {}
   Bypass(const Bypass&) = delete;
   Bypass& operator=(const Bypass&) = delete;
 
@@ -27,7 +27,7 @@ class Bypass {
   // Fills in the request, as an answer would have. May throw std::bad_alloc.
   void Answer(Request& request);
 
-  bool is_on() const { return connection_.notices().is_bypassed(); }
+  bool is_on() const { return notices_.is_bypassed(); }
   // Requests that were answered here, since the Client began.
   uint64_t answered_count() const { return answered_count_.load(std::memory_order_relaxed); }
 
@@ -35,7 +35,7 @@ class Bypass {
   void AnswerLease(Request& request);
   void DropCommit(Request& request);
 
-  Connection& connection_;
+  const NoticeBoard& notices_;
   Leases& leases_;
   std::atomic<uint64_t> answered_count_{0};
 };

@@ -30,11 +30,16 @@ Result<std::shared_ptr<Core>> Core::Start(const ClientOptions& options, std::str
     *why = "no descriptors left for a Client: raise this process's descriptor limit";
     return status;
   }
+  if (status = core->notices_.Open(); !status.ok()) {
+    *why = "no memory for a page that a Client maps: raise this process's memory limit";
+    return status;
+  }
   try {
     const SignalsBlocked blocked;
     core->background_ = std::thread([core] {
       Background({.options = core->options_,
                   .device_name = core->device_name_,
+                  .notices = core->notices_,
                   .connection = core->connection_,
                   .groups = core->groups_,
                   .leases = core->leases_,

@@ -22,6 +22,7 @@
 #include "client/session/arena_pins.h"
 #include "client/session/connection.h"
 #include "client/session/group.h"
+#include "client/session/notice_board.h"
 #include "client/session/work_orders.h"
 #include "terrace/client.h"
 
@@ -54,6 +55,7 @@ class Core : public std::enable_shared_from_this<Core> {
 
   const ClientOptions options_;
   const std::string device_name_;  // how others know ClientOptions::device; empty: there is none
+  NoticeBoard notices_;            // what a daemon said last stands when its connection has ended
   Connection connection_{options_};
   ReaderRole role_;
   GroupTable groups_;
@@ -62,7 +64,7 @@ class Core : public std::enable_shared_from_this<Core> {
   ArenaPins pins_{options_, connection_, role_};
   WorkOrders orders_{connection_, pins_};
   Reader reader_{options_, connection_, role_, {requests_, leases_, pins_, orders_}};
-  Bypass bypass_{connection_, leases_};
+  Bypass bypass_{notices_, leases_};
   Calls calls_{connection_, role_, reader_, requests_, bypass_};
   std::thread background_;
 };

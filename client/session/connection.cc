@@ -16,11 +16,6 @@ constexpr uint64_t kUnawaitedBytesMax = 4 << 20;
 Connection::Connection(const ClientOptions& options)
     : options_(options), fork_generation_(ForkGeneration()) {}
 
-Status Connection::Open() {
-  const Status status = link_.Open();
-  return status.ok() ? notices_.Open() : status;
-}
-
 void Connection::Stop() {
   is_stopping_ = true;
   connecting_.WakeAll();

@@ -25,7 +25,6 @@
 #include "client/link/link.h"
 #include "client/link/timed_lock.h"
 #include "client/session/handshake.h"
-#include "client/session/notice_board.h"
 #include "terrace/client.h"
 
 namespace terrace::client {
@@ -34,8 +33,8 @@ class Connection {
  public:
   explicit Connection(const ClientOptions& options);
 
-  // Makes the descriptors and the notice board. kIo or kNoSpace if the system gives none.
-  Status Open();
+  // Makes the descriptors. kIo if the system gives none.
+  Status Open() { return link_.Open(); }
   // The Client ends: who waits is woken, the socket breaks, and attachments are dropped by whoever
   // lets them go.
   void Stop();
@@ -48,10 +47,6 @@ class Connection {
   uint32_t number() const { return link_.connection(); }
   // Of the daemon; 0 while there is none.
   uint64_t boot_id() const { return boot_id_.load(); }
-  // What the daemon says to everybody, or said last.
-  const NoticeBoard& notices() const { return notices_; }
-  // The page that came with a Hello. The background thread's.
-  void ShowNotices(const GuardedFd& page) { notices_.Show(page); }
   // The daemon's limit, of the connection before while there is none.
   uint32_t keys_per_request_max() const { return keys_per_request_max_.load(); }
   // What the present connection's handshake gave; null while there is none.
@@ -99,7 +94,6 @@ class Connection {
   const ClientOptions& options_;
   const uint32_t fork_generation_;
   Link link_;
-  NoticeBoard notices_;
   std::atomic<uint64_t> boot_id_{0};
   std::atomic<uint32_t> keys_per_request_max_{protocol::kKeysPerRequestMax};
   std::atomic<uint32_t> unawaited_count_{0};

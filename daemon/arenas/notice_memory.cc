@@ -7,6 +7,8 @@
 #include <cerrno>
 #include <utility>
 
+#include "terrace/check.h"
+
 namespace terrace {
 namespace {
 
@@ -31,6 +33,7 @@ NoticeMemory::NoticeMemory(NoticeMemory&& other) noexcept
     : fd_(std::exchange(other.fd_, -1)), page_(std::exchange(other.page_, nullptr)) {}
 
 Status NoticeMemory::Create(const std::string& domain_name) {
+  TERRACE_CHECK(page_ == nullptr, "clients read the page that they were given, and no other");
   const int fd =
       memfd_create(("terrace-notice-" + domain_name).c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (fd < 0) return Failed("memfd_create");

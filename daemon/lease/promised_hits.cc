@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "terrace/check.h"
 #include "terrace/protocol_introspection.h"
 
 namespace terrace {
@@ -10,6 +11,7 @@ using protocol::HitRateCounts;
 using protocol::MissCause;
 
 void PromisedHits::Deliver(CacheDomain& domain, uint32_t end) {
+  TERRACE_CHECK(delivered_count_ <= block_count_, "what was delivered is not lost afterwards");
   end = std::min(end, block_count_);
   if (end <= delivered_count_) return;
   const Group& group = *domain.groups[group_index_];

@@ -68,6 +68,8 @@ void Waiters::GiveNode(uint32_t node) {
     HeadOf(n.block) = n.next;
   }
   Pending& pending = pendings_[n.pending];
+  TERRACE_CHECK(pending.coming[n.coming_index].node == node && pending.awaited_count > 0,
+                "a node and what waits by it name each other, or another's wait would end");
   pending.coming[n.coming_index].node = kHandleNone;
   --pending.awaited_count;
   free_nodes_.push_back(node);

@@ -91,6 +91,7 @@ void CapacityCurve::Use(const BlockKey& key, uint64_t byte_count) {
   }
   while (count_ > 1 && total_bytes_ * weight_ > span_bytes_) {
     while (entries_[oldest_].byte_count == 0) ++oldest_;
+    TERRACE_CHECK(oldest_ + 1 < next_stamp_, "of two the older goes: the newest was just used");
     Remove(oldest_);
   }
   if (count_ < kSamplesMax) return;

@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "terrace/check.h"
+
 namespace terrace {
 
 Status FilteredEviction::Begin() {
@@ -86,6 +88,7 @@ void FilteredEviction::Drop(BlockId id) {
   const bool is_forgotten = filter_.idle_us_min == 0 && !has_tier();
   if (filter_.is_shared && !is_forgotten) (void)shared_.Erase(id);
   if (is_of_dram()) return residency_.lifecycle.DropDram(id);
+  TERRACE_CHECK(!has_tier() || lower_ < d_.lower.size(), "Begin refuses a tier that is not there");
   if (has_tier()) return residency_.lifecycle.DropLower(id, lower_, DropReason::kNotWanted);
   ++d_.counters.blocks_evicted;
   residency_.lifecycle.Erase(id, StatusCode::kNotFound);

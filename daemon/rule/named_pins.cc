@@ -50,6 +50,7 @@ Status NamedPins::Open(const PinTerms& terms, PinPlace* place) {
 
 Status NamedPins::Add(PinPlace place, BlockId id) {
   Pin& pin = pins_[place];
+  TERRACE_CHECK(!pin.name.empty(), "what has ended keeps nothing more: it is being unpinned");
   const auto found = names_.find(id);
   if (found != names_.end() && (found->second & BitOf(place)) != 0) {
     return Status(StatusCode::kExists, "the name keeps it already");
@@ -101,6 +102,8 @@ void NamedPins::OnLeave(BlockId id) {
   TERRACE_CHECK(found != names_.end(), "a block that is pinned by name is known");
   for (PinPlace place = 0; place < protocol::kNamedPinsMax; ++place) {
     if ((found->second & BitOf(place)) == 0) continue;
+    TERRACE_CHECK(pins_[place].block_count > 0 && pins_[place].byte_count >= BytesOf(id),
+                  "a cap counts what the name keeps: below 0 nothing would fit any more");
     pins_[place].byte_count -= BytesOf(id);
     --pins_[place].block_count;
   }

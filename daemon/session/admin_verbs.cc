@@ -7,6 +7,7 @@
 #include <string>
 #include <string_view>
 
+#include "terrace/check.h"
 #include "terrace/protocol_admin.h"
 #include "terrace/protocol_introspection.h"
 #include "terrace/protocol_operator.h"
@@ -136,7 +137,8 @@ RequestOutcome AdminVerbs::Config(const PeerIdentity& peer, const RequestContext
                        std::to_string(protocol::kConfigTextBytesMax) + ": write it into the file");
     return RequestOutcome::kReply;
   }
-  request.body().ReadArray(sizeof(asked), std::span(text));
+  const bool has_text = request.body().ReadArray(sizeof(asked), std::span(text));
+  TERRACE_CHECK(has_text, "the text is what the body has behind its head");
   pending->push_back(request.id());
   hooks_.config(peer, asked.action, text,
                 [this, session = context.session, id = request.id()](const Error& error,

@@ -20,15 +20,11 @@ namespace {
 
 constexpr size_t kOutputCapacityKeptBytes = 512 * kKiB;
 
-// Also for a verb that is refused.
-uint32_t MessageCost(Verb verb) {
+// Of a verb that is refused an empty one.
+const VerbRow& RowOf(Verb verb) {
+  static constexpr VerbRow kNone{};
   const VerbRow* const row = FindVerb(verb);
-  return row != nullptr ? row->message_blocks : VerbRow().message_blocks;
-}
-
-std::optional<TimedVerb> TimedVerbOf(Verb verb) {
-  const VerbRow* const row = FindVerb(verb);
-  return row != nullptr ? row->timed_as : std::nullopt;
+  return row != nullptr ? *row : kNone;
 }
 
 uint32_t Spend(uint32_t budget_blocks, uint64_t cost_blocks) {
@@ -77,6 +73,7 @@ void SessionTable::OnAccept(SessionId id, const PeerIdentity& peer) {
 
 // Of the user with the most the oldest goes. A client says Hello as it connects, at once.
 void SessionTable::CloseStranger() {
+  TERRACE_CHECK(!strangers_.empty(), "strangers_max is 1 at least: with 0 nobody says Hello");
   const auto owner_of = [this](SessionId id) {
     const PeerIdentity& peer = sessions_.at(id)->peer;
     return std::pair(peer.domain_index, peer.uid);
@@ -163,7 +160,7 @@ void SessionTable::Work(Session& session, std::span<const std::byte>* input) {
       budget_blocks = Spend(budget_blocks, store_->work() - work_before);
       if (session.is_replying) budget_blocks = 0;  // a page was cut, and more are left
     } else if (TakeMessage(session, input)) {
-      budget_blocks = Spend(budget_blocks, MessageCost(session.frames.last_verb()));
+      budget_blocks = Spend(budget_blocks, RowOf(session.frames.last_verb()).message_blocks);
     } else {
       return;
     }
@@ -197,7 +194,7 @@ Request::Outcome SessionTable::BeginRequest(Session& session, Message message) {
   const Verb verb = message.verb;
   const uint64_t id = message.request_id;
   Request& request = *session.request;
-  if (TimedVerbOf(verb)) session.request_came_us = store_->events().NowUs();
+  if (RowOf(verb).timed_as) session.request_came_us = store_->events().NowUs();
   if (verb == Verb::kHello || !session.is_open) {
     MessageBody body = std::move(message.body);
     (void)request.Begin({.verb = verb, .request_id = id, .body = {}}, session.context);
@@ -360,7 +357,7 @@ void SessionTable::Trace(Session& session) {
 }
 
 void SessionTable::CountTime(const Session& session) {
-  const std::optional<TimedVerb> verb = TimedVerbOf(session.request->verb());
+  const std::optional<TimedVerb> verb = RowOf(session.request->verb()).timed_as;
   if (!verb || !session.is_open) return;
   store_->events().OnAnswered(session.peer.domain_index, *verb, session.request_came_us);
 }

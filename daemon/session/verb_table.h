@@ -10,7 +10,7 @@
 #include <string_view>
 
 #include "daemon/block/domain_stats.h"
-#include "daemon/session/frame_codec.h"
+#include "daemon/session/message_body.h"
 #include "terrace/protocol.h"
 
 namespace terrace {

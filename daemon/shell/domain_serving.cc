@@ -9,6 +9,7 @@
 
 #include "daemon/log/log.h"
 #include "daemon/telemetry/names.h"
+#include "terrace/check.h"
 
 namespace terrace {
 namespace {
@@ -67,6 +68,8 @@ void DomainServing::Serve(Store& store, const std::vector<std::unique_ptr<Domain
 
 protocol::DrainReply DomainServing::Drain(const PeerIdentity& peer, DrainAction action) {
   const uint32_t domain_index = peer.domain_index;
+  TERRACE_CHECK(store_ != nullptr && domain_index < domains_.size(),
+                "who rules over a domain has come by its socket, and sockets are opened last");
   const ServingMode mode = store_->operators().serving(domain_index);
   const ServingMode wanted = ModeAfter(mode, action);
   if (wanted != mode) Set(peer, wanted);

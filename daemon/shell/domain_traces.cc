@@ -1,5 +1,7 @@
 #include "daemon/shell/domain_traces.h"
 
+#include "terrace/check.h"
+
 namespace terrace {
 
 DomainTraces::DomainTraces(const DaemonConfig& config, const Clock& clock) : clock_(clock) {
@@ -18,6 +20,7 @@ SessionTable::TraceHooks DomainTraces::Hooks() {
   return {.is_recording = [this](uint32_t domain) { return recorders_[domain]->is_recording(); },
           .record =
               [this](uint32_t domain, TracedRequest request) {
+                TERRACE_CHECK(domain < recorders_.size(), "requests are written to their own file");
                 request.now_us = clock_.NowUs();
                 recorders_[domain]->Record(std::move(request));
               },

@@ -8,6 +8,8 @@
 namespace terrace {
 
 void SendQueue::Append(std::span<const std::byte> bytes) {
+  TERRACE_CHECK(begin_bytes_ + size_bytes_ <= chunks_.size() * kChunkBytes,
+                "what is unsent lies in chunks: else its place would be written again");
   while (!bytes.empty()) {
     const size_t end_bytes = begin_bytes_ + size_bytes_;
     const size_t used_bytes = end_bytes % kChunkBytes;

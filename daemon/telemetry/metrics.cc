@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "daemon/telemetry/names.h"
+#include "terrace/check.h"
 
 namespace terrace {
 namespace {
@@ -377,6 +378,7 @@ std::string Dump(const json& document) {
 
 uint32_t FillDomains(const Store& store, uint32_t first_domain, Snapshot* snapshot) {
   const auto domain_count = static_cast<uint32_t>(snapshot->domains.size());
+  TERRACE_CHECK(first_domain == 0 || first_domain < domain_count, "it goes on where it said");
   const uint32_t end = std::min(first_domain + kDomainsPerTurn, domain_count);
   const Statistics& statistics = store.statistics();
   for (uint32_t i = first_domain; i < end; ++i) {
