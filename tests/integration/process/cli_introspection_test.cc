@@ -105,7 +105,7 @@ TEST_F(CliInsightTest, ExplainNamesWhatIsMissing) {
   StartDaemon();
   const auto [status, text] = Terrace("explain 00000000000000000000000000000001");
   EXPECT_EQ(status, 1);
-  EXPECT_THAT(text, HasSubstr("Name one with --group"));
+  EXPECT_THAT(text, HasSubstr("no engine has opened one yet"));
   TerraceJson("bench replay --trace " + WriteTrace() + " --block-bytes 16K");
   const json said = TerraceJson("explain 00000000000000000000000000000001");
   EXPECT_EQ(said["reason"], "never_seen");
