@@ -38,7 +38,9 @@ std::optional<uint64_t> StatsView::Count(std::string_view name) const {
   if (found == nullptr || !found->is_number()) return std::nullopt;
   if (found->is_number_unsigned()) return found->get<uint64_t>();
   double value = found->get<double>();
-  return value < 0 ? std::nullopt : std::optional(static_cast<uint64_t>(value));
+  constexpr double kBeyond = 18446744073709551616.0;  // 2^64
+  if (!(value >= 0 && value < kBeyond)) return std::nullopt;
+  return static_cast<uint64_t>(value);
 }
 
 std::string StatsView::Text(std::string_view name) const {
