@@ -59,7 +59,8 @@ TEST(VerbOutput, WhatDoesNotArriveIsSaidAndFails) {
     std::fwrite(text.data(), 1, text.size(), full);
     CaptureStderr();
     EXPECT_EQ(FinishOutput(full, kExitOk), kExitFailed);
-    EXPECT_THAT(GetCapturedStderr(), AllOf(HasSubstr("standard output"), HasSubstr("another file")));
+    EXPECT_THAT(GetCapturedStderr(),
+                AllOf(HasSubstr("standard output"), HasSubstr("another file")));
     std::fclose(full);
   }
 }
