@@ -13,6 +13,7 @@
 #include <sstream>
 
 #include "daemon/config/config_keys.h"
+#include "daemon/config/toml_depth.h"
 
 namespace terrace {
 namespace {
@@ -376,6 +377,12 @@ std::string FormatBytes(uint64_t value_bytes) {
 
 Status ParseConfig(std::string_view toml_text, const std::string& origin, DaemonConfig* config,
                    std::string* why) {
+  if (const uint32_t line = LineTooDeep(toml_text); line != 0) {
+    return Refuse(why, origin + ":" + std::to_string(line) + ": a name has more than " +
+                           std::to_string(kNamePartsMax) +
+                           " parts with dots between, the limit; no section or key has more than "
+                           "two. Correct or remove it");
+  }
   toml::table root;
   try {
     root = toml::parse(toml_text, origin);
@@ -479,6 +486,7 @@ std::map<std::string, uint32_t> ConfigLines(std::string_view toml_text) {
       lines[section + "." + std::string(name.str())] = node.source().begin.line;
     }
   };
+  if (LineTooDeep(toml_text) != 0) return lines;
   try {
     const toml::table root = toml::parse(toml_text);
     for (const auto& [name, node] : root) {

@@ -1,9 +1,11 @@
 // terraced: reads its command line and configuration, builds the shell, and serves until it is told
 // to stop. The only place where exceptions may fly.
 #include <CLI/CLI.hpp>
+#include <cerrno>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <exception>
 #include <filesystem>
 #include <string>
@@ -16,6 +18,7 @@
 #include "daemon/shell/process_guard.h"
 #include "daemon/shell/shell.h"
 #include "src/build_version.h"
+#include "src/printable_text.h"
 #include "terrace/error.h"
 
 namespace terrace {
@@ -34,7 +37,7 @@ struct CommandLine {
 };
 
 int Refuse(const std::string& why, int exit_code) {
-  std::fprintf(stderr, "terraced: %s\n", why.c_str());
+  std::fprintf(stderr, "terraced: %s\n", PrintableText(why).c_str());  // a file's names are in it
   return exit_code;
 }
 
@@ -111,7 +114,12 @@ int Main(int argc, char** argv) {
   source.environment = ConfigEnvironment::OfProcess();
   DaemonConfig config;
   if (const int exit_code = ReadConfig(&source, &config); exit_code != kExitOk) return exit_code;
-  if (command.is_print) std::fputs(PrintConfig(config).c_str(), stdout);
+  if (command.is_print &&
+      (std::fputs(PrintConfig(config).c_str(), stdout) < 0 || std::fflush(stdout) != 0)) {
+    return Refuse("standard output takes no more of the configuration: " +
+                      std::string(std::strerror(errno)) + ". Free its disk or name another file",
+                  kExitStart);
+  }
   if (command.is_check || command.is_print) return kExitOk;
   return Serve(config, source);
 }
@@ -124,7 +132,6 @@ int main(int argc, char** argv) {
   try {
     return terrace::Main(argc, argv);
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "terraced: cannot start: %s\n", error.what());
-    return 1;
+    return terrace::Refuse("cannot start: " + std::string(error.what()), terrace::kExitStart);
   }
 }

@@ -20,6 +20,19 @@ TEST(StatsView, FieldsAreFoundInTheDocumentAndInItsDomain) {
   EXPECT_EQ(stats->Text("domain.name"), "d");
 }
 
+TEST(StatsView, ACountThatNoCounterHoldsIsAbsent) {
+  auto stats = StatsView::Parse(
+      R"({"most": 18446744073709551615, "beyond": 18446744073709551616, "huge": 1e300,
+          "below": -1e300, "whole": 3.0, "part": 1.8446744073709550e19})");
+  ASSERT_TRUE(stats.ok());
+  EXPECT_EQ(stats->Count("most"), UINT64_MAX);
+  EXPECT_EQ(stats->Count("beyond"), std::nullopt);
+  EXPECT_EQ(stats->Count("huge"), std::nullopt);
+  EXPECT_EQ(stats->Count("below"), std::nullopt);
+  EXPECT_EQ(stats->Count("whole"), 3u);
+  EXPECT_EQ(stats->Count("part"), 18446744073709549568u);
+}
+
 TEST(StatsView, WhatIsMissingOrOfAnotherKindIsAbsent) {
   auto stats = StatsView::Parse(R"({"block_count": "many", "groups": 7, "lease_count": -1})");
   ASSERT_TRUE(stats.ok());

@@ -34,8 +34,9 @@ class StatsWorker : public Worker {
     while (true) {
       Result<std::string> text = client_->client().Stats(kDeadlineUs);
       if (!text.ok()) return report->Fail(client_->Explain("Stats failed", text.status()));
-      Result<StatsView> stats = StatsView::Parse(*text);
-      if (!stats.ok()) return report->Fail("Stats is no JSON object");
+      std::string why;
+      Result<StatsView> stats = StatsView::Parse(*text, &why);
+      if (!stats.ok()) return report->Fail("the daemon's answer to Stats " + why);
       report->block_count = stats->Count("blocks_evicted").value_or(0);
       if (command.phase != Phase::kPrepare ||
           stats->Count("segments_populated") == stats->Count("segments_max")) {

@@ -17,10 +17,12 @@ std::optional<StatsView> FetchStats(AdminLink& link) {
     Fail("the daemon did not answer Stats: " + link.why());
     return std::nullopt;
   }
-  const auto parsed =
-      StatsView::Parse(std::string_view(reinterpret_cast<const char*>(body->data()), body->size()));
+  std::string why;
+  const auto parsed = StatsView::Parse(
+      std::string_view(reinterpret_cast<const char*>(body->data()), body->size()), &why);
   if (!parsed.ok()) {
-    Fail("the daemon's Stats are no JSON object. Are `terrace` and `terraced` of one release?");
+    Fail(fmt::format(
+        "the daemon's answer to Stats {}. Are `terrace` and `terraced` of the same release?", why));
     return std::nullopt;
   }
   return *parsed;

@@ -3,6 +3,7 @@
 #include <CLI/App.hpp>
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
+#include <cmath>
 #include <cstdint>
 #include <sstream>
 #include <utility>
@@ -38,6 +39,16 @@ DescribedCommand Describe(const CLI::App& app) {
   for (const CLI::App* verb : app.get_subcommands(all)) command.verbs.push_back(Describe(*verb));
   return command;
 }
+
+// Of NaN neither "below" nor "above" holds, and no check of a range refuses it.
+const CLI::Validator kIsNumber(
+    [](const std::string& text) {
+      double value = 0;
+      const bool is_read = CLI::detail::lexical_cast(text, value);
+      if (is_read && std::isfinite(value)) return std::string();
+      return "'" + text + "' is no finite number. Write one such as 2 or 0.5";
+    },
+    "");
 
 }  // namespace
 
@@ -77,7 +88,7 @@ Argument& Argument::Excludes(const Argument& other) {
 }
 
 Argument& Argument::Positive() {
-  option_->check(CLI::PositiveNumber);
+  option_->check(kIsNumber)->check(CLI::PositiveNumber);
   return *this;
 }
 
@@ -88,7 +99,7 @@ Argument& Argument::OneOf(std::vector<std::string> words) {
 
 template <typename Number>
 Argument& Argument::Between(Number low, Number high) {
-  option_->check(CLI::Range(low, high));
+  option_->check(kIsNumber)->check(CLI::Range(low, high));
   return *this;
 }
 

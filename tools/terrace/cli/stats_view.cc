@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 #include <fmt/ranges.h>
 
+#include "tools/terrace/cli/json_text.h"
 #include "tools/terrace/cli/verb.h"
 
 namespace terrace::tools {
@@ -16,10 +17,16 @@ const nlohmann::json* Member(const nlohmann::json& object, std::string_view name
 
 }  // namespace
 
+Result<StatsView> StatsView::Parse(std::string_view text, std::string* why) {
+  nlohmann::json document = ParseJson(text, why);
+  if (document.is_object()) return StatsView(std::move(document));
+  if (!document.is_discarded()) *why = "is no JSON object";
+  return Status(StatusCode::kInvalid, "not a JSON object");
+}
+
 Result<StatsView> StatsView::Parse(std::string_view text) {
-  nlohmann::json document = nlohmann::json::parse(text, nullptr, false);
-  if (!document.is_object()) return Status(StatusCode::kInvalid, "not a JSON object");
-  return StatsView(std::move(document));
+  std::string unused;
+  return Parse(text, &unused);
 }
 
 const nlohmann::json* StatsView::Find(std::string_view name) const {
@@ -38,7 +45,9 @@ std::optional<uint64_t> StatsView::Count(std::string_view name) const {
   if (found == nullptr || !found->is_number()) return std::nullopt;
   if (found->is_number_unsigned()) return found->get<uint64_t>();
   double value = found->get<double>();
-  return value < 0 ? std::nullopt : std::optional(static_cast<uint64_t>(value));
+  constexpr double kBeyond = 18446744073709551616.0;  // 2^64
+  if (!(value >= 0 && value < kBeyond)) return std::nullopt;
+  return static_cast<uint64_t>(value);
 }
 
 std::string StatsView::Text(std::string_view name) const {
@@ -83,12 +92,13 @@ std::optional<StatsView> FetchStats(Client& client, uint64_t deadline_us) {
     FailRequest(client, "the daemon did not answer Stats", text.status());
     return std::nullopt;
   }
-  Result<StatsView> stats = StatsView::Parse(*text);
+  std::string why;
+  Result<StatsView> stats = StatsView::Parse(*text, &why);
   if (!stats.ok()) {
     Fail(
-        fmt::format("the daemon's Stats answer of {} bytes is no JSON object. Are `terrace` and "
-                    "`terraced` of the same release?",
-                    text->size()));
+        fmt::format("the daemon's answer to Stats {}. Are `terrace` and `terraced` of the same "
+                    "release?",
+                    why));
     return std::nullopt;
   }
   return std::move(*stats);

@@ -18,7 +18,8 @@ namespace terrace::tools {
 
 class StatsView {
  public:
-  // kInvalid unless `text` is a JSON object.
+  // kInvalid unless `text` is a JSON object; then `*why`, which goes on where "the answer" stood.
+  static Result<StatsView> Parse(std::string_view text, std::string* why);
   static Result<StatsView> Parse(std::string_view text);
 
   // A field of the daemon, of its domain, or, with "a.b", of an object inside.

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string_view>
 
+#include "src/printable_text.h"
 #include "terrace/protocol.h"
 #include "tools/terrace/cli/text_table.h"
 
@@ -27,7 +28,7 @@ std::string ShareOr(std::optional<uint64_t> part, std::optional<uint64_t> whole)
 }
 
 std::string Line(std::string_view title, const std::string& text) {
-  return fmt::format("{:<10}{}\n", title, text);
+  return fmt::format("{:<10}{}\n", title, PrintableText(text));
 }
 
 std::string UptimeOr(const StatsView& stats) {

@@ -8,6 +8,7 @@
 #include <charconv>
 #include <utility>
 
+#include "src/printable_text.h"
 #include "terrace/check.h"
 #include "terrace/units.h"
 
@@ -98,6 +99,7 @@ TextTable::TextTable(std::vector<Column> columns) : columns_(std::move(columns))
 
 void TextTable::AddRow(std::vector<std::string> cells) {
   TERRACE_CHECK(cells.size() == columns_.size(), "a row has one cell a column");
+  for (std::string& cell : cells) cell = PrintableText(cell);
   rows_.push_back(std::move(cells));
 }
 

@@ -27,7 +27,7 @@ class TextTable {
   };
   explicit TextTable(std::vector<Column> columns);
 
-  // REQUIRES: one cell a column.
+  // REQUIRES: one cell a column. Names from elsewhere may be in them: shown as PrintableText.
   void AddRow(std::vector<std::string> cells);
   // Title line and rows, each ended by a line feed, without trailing blanks.
   std::string Render() const;

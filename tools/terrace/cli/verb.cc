@@ -1,5 +1,6 @@
 #include "tools/terrace/cli/verb.h"
 
+#include <fcntl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -11,6 +12,8 @@
 #include <cstdlib>
 #include <cstring>
 #include <nlohmann/json.hpp>
+
+#include "src/printable_text.h"
 
 namespace terrace::tools {
 namespace {
@@ -155,7 +158,7 @@ std::string DescribeStatus(Status status) {
 
 ExitCode Fail(std::string_view message) {
   std::fflush(stdout);
-  fmt::print(stderr, "terrace: {}\n", message);
+  fmt::print(stderr, "terrace: {}\n", PrintableText(message));
   return kExitFailed;
 }
 
@@ -165,11 +168,34 @@ ExitCode FailRequest(const Client& client, std::string_view what, Status status)
       fmt::format("{}: {}{}{}", what, DescribeStatus(status), words.empty() ? "" : ": ", words));
 }
 
-void PrintText(std::string_view text) { std::fwrite(text.data(), 1, text.size(), stdout); }
+void PrintText(std::string_view text) {
+  const std::string shown = PrintableText(text, LineFeeds::kKept);
+  std::fwrite(shown.data(), 1, shown.size(), stdout);
+}
+
+void HoldStandardStreams() {
+  for (int fd = 0; fd <= STDERR_FILENO;) {
+    if (fd = open("/dev/null", O_RDONLY | O_CLOEXEC); fd < 0) return;
+    if (fd > STDERR_FILENO) close(fd);
+  }
+}
+
+ExitCode FinishOutput(std::FILE* out, ExitCode exit_code) {
+  const bool was_lost = std::ferror(out) != 0;
+  const bool is_lost = std::fflush(out) != 0;
+  if (!was_lost && !is_lost) return exit_code;
+  const std::string why = is_lost ? std::strerror(errno) : "it is closed, or its disk is full";
+  Fail(fmt::format(
+      "standard output did not take all of the answer: {}. Free its disk or name another file",
+      why));
+  return exit_code == kExitOk ? kExitFailed : exit_code;
+}
 
 void PrintJson(const nlohmann::json& document) {
   constexpr int kIndent = 2;
-  PrintText(document.dump(kIndent, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+  const std::string text =
+      document.dump(kIndent, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+  std::fwrite(text.data(), 1, text.size(), stdout);
 }
 
 }  // namespace terrace::tools

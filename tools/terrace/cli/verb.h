@@ -8,6 +8,7 @@
 #include <fmt/core.h>
 
 #include <cstdint>
+#include <cstdio>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
@@ -85,14 +86,22 @@ std::string WhyNobodyListens(const std::string& socket_path);
 // A client whose handshake is done; nullptr after telling the person why not.
 std::unique_ptr<Client> ConnectOrExplain(const DaemonAddress& address);
 
-// "terrace: <message>" on stderr; returns kExitFailed.
+// "terrace: <message>" on stderr, with '?' for what would steer a terminal; returns kExitFailed.
 ExitCode Fail(std::string_view message);
 // The same for a request that the daemon or the connection refused: adds the status in words and
 // the client's last sentence.
 ExitCode FailRequest(const Client& client, std::string_view what, Status status);
 std::string DescribeStatus(Status status);
 
+// Text for people: as Fail, on stdout, and line feeds stay.
 void PrintText(std::string_view text);
 void PrintJson(const nlohmann::json& document);
+
+// Closed descriptors below 3 become ones that nobody can write to: otherwise the next socket or
+// file would have that number, and answers would be printed into it.
+void HoldStandardStreams();
+// The last deed of the program. `exit_code`, or kExitFailed after a sentence if not all that was
+// printed to `out` has arrived.
+ExitCode FinishOutput(std::FILE* out, ExitCode exit_code);
 
 }  // namespace terrace::tools

@@ -5,6 +5,8 @@
 
 #include <cstdio>
 
+#include "src/printable_text.h"
+
 namespace terrace::tools {
 
 ExitCode Confirm(const Destruction& destruction) {
@@ -14,7 +16,8 @@ ExitCode Confirm(const Destruction& destruction) {
                      destruction.remedy.empty() ? "" : fmt::format(", or {}", destruction.remedy)));
     return kExitUsage;
   }
-  fmt::print(stderr, "Drop {} on {}? [y/N] ", destruction.what, destruction.where);
+  fmt::print(stderr, "{} [y/N] ",
+             PrintableText(fmt::format("Drop {} on {}?", destruction.what, destruction.where)));
   std::fflush(stderr);
   char answer[16] = {};
   if (std::fgets(answer, sizeof(answer), stdin) != nullptr &&

@@ -4,6 +4,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "tools/terrace/cli/json_text.h"
+
 namespace terrace::tools {
 namespace {
 
@@ -77,9 +79,10 @@ std::optional<WarmItem> WarmList::Read(const std::string& text) {
     item.keys.push_back(*key);
     return item;
   }
-  const json object = json::parse(text, nullptr, false);
-  if (object.is_discarded()) return Refuse(fmt::format("'{}' is no JSON", Shown(text)));
-  const std::string why = ReadObject(object, &item);
+  std::string why;
+  const json object = ParseJson(text, &why);
+  if (object.is_discarded()) return Refuse(fmt::format("'{}' {}", Shown(text), why));
+  why = ReadObject(object, &item);
   return why.empty() ? std::optional(std::move(item)) : Refuse(why);
 }
 

@@ -31,9 +31,9 @@ std::optional<StatsView> AskForStats(const DaemonAddress& address, const std::st
   const Result<std::string> text =
       status.ok() ? (*client)->Stats(address.deadline_us()) : Result<std::string>(status);
   if (text.ok()) {
-    const Result<StatsView> stats = StatsView::Parse(*text);
+    const Result<StatsView> stats = StatsView::Parse(*text, why);
     if (stats.ok()) return *stats;
-    *why = "its figures are no JSON object";
+    *why = "its answer to Stats " + *why;
     return std::nullopt;
   }
   *why = (*client)->last_error();

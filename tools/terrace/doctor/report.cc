@@ -9,6 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "src/printable_text.h"
+
 namespace terrace::tools {
 namespace {
 
@@ -45,7 +47,7 @@ std::vector<std::string> Wrap(std::string_view text, size_t columns) {
 
 std::string Indented(std::string_view text, size_t indent, std::string_view first) {
   std::string rendered;
-  for (const std::string& line : Wrap(text, kColumnsMax - indent)) {
+  for (const std::string& line : Wrap(PrintableText(text), kColumnsMax - indent)) {
     rendered += rendered.empty() ? std::string(first) : std::string(indent, ' ');
     rendered += line + "\n";
   }

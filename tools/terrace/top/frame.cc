@@ -7,6 +7,7 @@
 #include <numeric>
 #include <string_view>
 
+#include "src/printable_text.h"
 #include "tools/terrace/cli/text_table.h"
 
 namespace terrace::tools {
@@ -35,21 +36,10 @@ bool IsContinued(char byte) { return (static_cast<unsigned char>(byte) & 0xC0) =
 
 // At most `columns` wide, one a character; '?' in place of what would steer a terminal.
 std::string Fitted(std::string_view line, size_t columns) {
-  std::string fitted;
+  std::string fitted = PrintableText(line);
   size_t width = 0;
-  for (size_t i = 0; i < line.size(); ++i) {
-    const auto byte = static_cast<unsigned char>(line[i]);
-    if (!IsContinued(line[i]) && ++width > columns) break;
-    const bool is_c1 =
-        byte == 0xC2 && i + 1 < line.size() && static_cast<unsigned char>(line[i + 1]) < 0xA0;
-    if (byte < 0x20 || byte == 0x7F) {
-      fitted += '?';
-    } else if (is_c1) {
-      fitted += '?';
-      ++i;
-    } else {
-      fitted += line[i];
-    }
+  for (size_t i = 0; i < fitted.size(); ++i) {
+    if (!IsContinued(fitted[i]) && ++width > columns) fitted.resize(i);
   }
   return fitted;
 }

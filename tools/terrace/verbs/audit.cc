@@ -2,11 +2,18 @@
 #include <fmt/chrono.h>
 #include <fmt/core.h>
 
+#include <cstddef>
 #include <ctime>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
 
+#include "src/printable_text.h"
 #include "terrace/protocol_introspection.h"
 #include "tools/terrace/cli/admin_link.h"
+#include "tools/terrace/cli/json_text.h"
 #include "tools/terrace/cli/text_table.h"
 #include "tools/terrace/cli/verb.h"
 
@@ -30,30 +37,60 @@ class AuditVerb : public Verb {
     const protocol::FsckRequest request{.flags = protocol::kFsckAudit};
     const auto body = link->Ask(protocol::kVerbFsck, std::as_bytes(std::span(&request, 1)));
     if (!body.ok()) return Fail("audit: the daemon keeps none: " + link->why());
-    try {
-      const char* const text = reinterpret_cast<const char*>(body->data());
-      json lines = json::array();
-      const json answer = json::parse(text, text + body->size());
-      for (const json& line : answer.at("audit")) {
-        lines.push_back(json::parse(line.get<std::string>()));
-      }
-      is_json_ ? fmt::print("{}\n", json{{"audit", lines}}.dump(2)) : Print(lines);
-    } catch (const json::exception& error) {
-      return Fail(fmt::format("audit: the daemon's answer cannot be read ({}): another release?",
-                              error.what()));
+    std::string why;
+    const json lines = LinesOf(*body, &why);
+    if (lines.is_discarded()) return FailToRead(why);
+    if (is_json_) {
+      PrintJson({{"audit", lines}});
+      return kExitOk;
     }
+    const std::optional<std::string> text = Render(lines);
+    if (!text) return FailToRead("has a line without a field that this release reads");
+    PrintText(*text);
     return kExitOk;
   }
 
  private:
-  static void Print(const json& lines) {
-    if (lines.empty()) {
-      fmt::print("nobody has erased anything\n");
-      return;
+  static ExitCode FailToRead(const std::string& why) {
+    return Fail(fmt::format(
+        "audit: the daemon's answer {}. Are `terrace` and `terraced` of the same release?", why));
+  }
+
+  // Discarded with `*why` unless all of them can be read.
+  static json LinesOf(std::span<const std::byte> body, std::string* why) {
+    json lines = json::array();
+    const json answer =
+        ParseJson(std::string_view(reinterpret_cast<const char*>(body.data()), body.size()), why);
+    if (answer.is_discarded()) return answer;
+    const auto told = answer.find("audit");
+    if (told == answer.end() || !told->is_array()) {
+      *why = "has no list 'audit'";
+      return json(json::value_t::discarded);
     }
+    for (const json& line : *told) {
+      lines.push_back(ParseJson(line.is_string() ? line.get<std::string>() : "", why));
+      if (!lines.back().is_discarded()) continue;
+      *why = fmt::format("has a line {} that {}", lines.size(), *why);
+      return json(json::value_t::discarded);
+    }
+    return lines;
+  }
+
+  static std::optional<std::string> Render(const json& lines) {
+    if (lines.empty()) return "nobody has erased anything\n";
+    try {
+      return RenderLines(lines);
+    } catch (const json::exception&) {
+    } catch (const fmt::format_error&) {  // a time that no calendar has
+    }
+    return std::nullopt;
+  }
+
+  static std::string RenderLines(const json& lines) {
+    std::string text;
     for (const json& line : lines) {
       const std::time_t time = line.at("time_s").get<std::time_t>();
-      const std::string group = line.at("group");
+      const std::string group = PrintableText(line.at("group").get<std::string>());
       const std::string what =
           line.at("verb") == "reset"
               ? "reset group " + group
@@ -61,11 +98,12 @@ class AuditVerb : public Verb {
                             FormatCount(line.at("erased_count").get<uint64_t>()),
                             group == "all" ? "all groups" : "group " + group);
       const bool is_whole = line.at("is_whole");
-      fmt::print("{:%Y-%m-%dT%H:%M:%SZ} {}{} by uid {} pid {} ({})\n", fmt::gmtime(time), what,
-                 is_whole ? "" : ", and ended before it was through,",
-                 line.at("uid").get<uint64_t>(), line.at("pid").get<uint64_t>(),
-                 line.at("client").get<std::string>());
+      text += fmt::format("{:%Y-%m-%dT%H:%M:%SZ} {}{} by uid {} pid {} ({})\n", fmt::gmtime(time),
+                          what, is_whole ? "" : ", and ended before it was through,",
+                          line.at("uid").get<uint64_t>(), line.at("pid").get<uint64_t>(),
+                          PrintableText(line.at("client").get<std::string>()));
     }
+    return text;
   }
 
   DaemonAddress address_;

@@ -12,6 +12,7 @@
 
 #include "terrace/protocol_admin.h"
 #include "tools/terrace/cli/admin_link.h"
+#include "tools/terrace/cli/json_text.h"
 #include "tools/terrace/cli/text_table.h"
 #include "tools/terrace/verbs/admin_verbs.h"
 
@@ -35,11 +36,14 @@ std::optional<json> Ask(const DaemonAddress& address, ConfigAction action, std::
     Fail(link->why());
     return std::nullopt;
   }
-  json document = json::parse(answer->begin(), answer->end(), nullptr, false);
+  std::string why = "is no JSON object";
+  json document = ParseJson(
+      std::string_view(reinterpret_cast<const char*>(answer->data()), answer->size()), &why);
   if (document.is_object()) return document;
   Fail(
-      "the answer to Config is no JSON document: update terrace or terraced so that both are of "
-      "one release");
+      fmt::format("the daemon's answer to Config {}: update terrace or terraced so that both are "
+                  "of one release",
+                  why));
   return std::nullopt;
 }
 

@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <string_view>
 
 #include "terrace/protocol_introspection.h"
 #include "tools/terrace/cli/admin_link.h"
+#include "tools/terrace/cli/json_text.h"
 #include "tools/terrace/cli/text_table.h"
 
 namespace terrace::tools {
@@ -82,6 +84,11 @@ void AddNotes(const Sums& sums, FsckMode mode, FsckReport* report) {
   }
 }
 
+void TellUnread(const std::string& why) {
+  Fail(fmt::format(
+      "fsck: the daemon's answer {}. Are `terrace` and `terraced` of the same release?", why));
+}
+
 }  // namespace
 
 bool FsckOnline(const FsckOnlineOptions& options, std::string* domain, FsckReport* report) {
@@ -92,6 +99,7 @@ bool FsckOnline(const FsckOnlineOptions& options, std::string* domain, FsckRepor
   if (options.payloads == FsckPayloads::kVerify) request.flags |= protocol::kFsckVerify;
   if (options.mode == FsckMode::kRepair) request.flags |= protocol::kFsckRepair;
   Sums sums;
+  std::string why;
   try {
     while (true) {
       const auto body = link->Ask(protocol::kVerbFsck, std::as_bytes(std::span(&request, 1)));
@@ -99,8 +107,12 @@ bool FsckOnline(const FsckOnlineOptions& options, std::string* domain, FsckRepor
         Fail("fsck: the daemon does not check: " + link->why());
         return false;
       }
-      const json answer = json::parse(reinterpret_cast<const char*>(body->data()),
-                                      reinterpret_cast<const char*>(body->data()) + body->size());
+      const json answer = ParseJson(
+          std::string_view(reinterpret_cast<const char*>(body->data()), body->size()), &why);
+      if (answer.is_discarded()) {
+        TellUnread(why);
+        return false;
+      }
       if (request.cursor == 0) report->groups = answer.at("group_count");
       if (answer.at("is_done").get<bool>()) break;
       Add(answer, options.problems_listed_max, &sums, report);
@@ -109,9 +121,8 @@ bool FsckOnline(const FsckOnlineOptions& options, std::string* domain, FsckRepor
         options.progress(report->payload_bytes_verified);
       }
     }
-  } catch (const json::exception& error) {
-    Fail(fmt::format("fsck: the daemon's answer cannot be read ({}): another release?",
-                     error.what()));
+  } catch (const json::exception&) {
+    TellUnread("lacks a field that this release reads, or has it of another kind");
     return false;
   }
   report->catalog = sums.has_catalog ? FsckCatalog::kInUse : FsckCatalog::kNone;

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tools/terrace/cli/admin_link.h"
+#include "tools/terrace/cli/admin_requests.h"
 #include "tools/terrace/cli/introspection_names.h"
 #include "tools/terrace/cli/stats_view.h"
 #include "tools/terrace/cli/text_table.h"
@@ -100,14 +101,8 @@ class HitRateVerb : public Verb {
 
  private:
   bool Fetch(AdminLink& link) {
-    const protocol::StatsRequest asked;
-    const auto stats = link.Ask(protocol::Verb::kStats, std::as_bytes(std::span(&asked, 1)));
-    if (stats.ok()) {
-      const auto parsed = StatsView::Parse(
-          std::string_view(reinterpret_cast<const char*>(stats->data()), stats->size()));
-      if (parsed.ok()) stats_ = *parsed;
-    }
-    if (!stats_) return Fail("the daemon does not tell its groups: " + link.why()) == kExitOk;
+    stats_ = FetchStats(link);
+    if (!stats_) return false;
     protocol::HitRateRequest request;
     do {
       const auto body = link.Ask(protocol::kVerbHitRate, std::as_bytes(std::span(&request, 1)));

@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "src/printable_text.h"
 #include "tools/terrace/cli/admin_requests.h"
 #include "tools/terrace/cli/block_listing.h"
 #include "tools/terrace/cli/text_table.h"
@@ -215,7 +216,7 @@ class ExportVerb : public Verb {
       text += fmt::format("{} blocks left the cache before their turn\n", FormatCount(lost_count));
     }
     if (is_json_) text = document.dump(2) + "\n";
-    std::fputs(text.c_str(), path_ == "-" ? stderr : stdout);
+    std::fputs(PrintableText(text, LineFeeds::kKept).c_str(), path_ == "-" ? stderr : stdout);
   }
 
   DaemonAddress address_;

@@ -5,11 +5,13 @@
 #include <CLI/Formatter.hpp>
 #include <cstdio>
 #include <exception>
+#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "src/build_version.h"
+#include "src/printable_text.h"
 #include "tools/terrace/cli/nearest_word.h"
 #include "tools/terrace/cli/verb.h"
 #include "tools/terrace/verbs/admin_verbs.h"
@@ -70,7 +72,7 @@ class CommandLine {
     } catch (const CLI::ExtrasError& error) {
       return ExplainWord(error);
     } catch (const CLI::ParseError& error) {
-      return app_.exit(error) == 0 ? kExitOk : kExitUsage;
+      return Say(error);
     }
     for (DeclaredVerb& declared : verbs_) {
       if (declared.command.is_named()) return declared.verb->Run();
@@ -82,6 +84,15 @@ class CommandLine {
   }
 
  private:
+  // Help, the version, or what is wrong with the command line.
+  ExitCode Say(const CLI::ParseError& error) {
+    std::ostringstream answer, refusal;
+    const bool is_asked_for = app_.exit(error, answer, refusal) == 0;
+    PrintText(answer.str());
+    std::fputs(PrintableText(refusal.str(), LineFeeds::kKept).c_str(), stderr);
+    return is_asked_for ? kExitOk : kExitUsage;
+  }
+
   // A word too many: where a verb was expected, one that is none.
   ExitCode ExplainWord(const CLI::ExtrasError& error) {
     const CLI::App* at = &app_;
@@ -96,8 +107,7 @@ class CommandLine {
     }
     const std::string word = app_.remaining(true).front();
     if (verbs.empty() || word.starts_with('-')) {
-      app_.exit(error);
-      return kExitUsage;
+      return Say(error);
     }
     const std::string nearest = NearestWord(word, verbs);
     Fail(fmt::format("'{}' is no verb of `{}`{}; `{} --help` lists all", word, family,
@@ -126,9 +136,9 @@ class CommandLine {
 
 int main(int argc, char** argv) {
   try {
-    return terrace::tools::CommandLine().Run(argc, argv);
+    terrace::tools::HoldStandardStreams();
+    return terrace::tools::FinishOutput(stdout, terrace::tools::CommandLine().Run(argc, argv));
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "terrace: %s\n", error.what());
-    return terrace::tools::kExitFailed;
+    return terrace::tools::Fail(error.what());
   }
 }

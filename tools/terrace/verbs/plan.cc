@@ -4,10 +4,9 @@
 
 #include <algorithm>
 #include <array>
-#include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "terrace/error.h"
 #include "tools/replay/dense_trace.h"
 #include "tools/replay/lru_curve.h"
 #include "tools/replay/optimum.h"
@@ -15,6 +14,7 @@
 #include "tools/terrace/cli/verb.h"
 #include "tools/terrace/plan/capacity_plan.h"
 #include "tools/terrace/plan/known_models.h"
+#include "tools/terrace/plan/model_file.h"
 #include "tools/terrace/plan/model_shape.h"
 #include "tools/terrace/trace/trace_reader.h"
 #include "tools/terrace/verbs/introspection_verbs.h"
@@ -105,17 +105,8 @@ class PlanVerb : public Verb {
     }
     json config = json::parse(KnownModelConfig(model_), nullptr, false);
     if (!config.is_discarded()) return ReadModelShape(config, shape_options_, &shape_);
-    std::string path = model_;
-    std::error_code unknown;  // opening the file says the rest
-    if (std::filesystem::is_directory(path, unknown)) path += "/config.json";
-    std::ifstream file(path);
-    config = std::filesystem::is_directory(path, unknown) ? json(json::value_t::discarded)
-                                                          : json::parse(file, nullptr, false);
-    if (!config.is_discarded()) return ReadModelShape(config, shape_options_, &shape_);
-    return {StatusCode::kInvalid,
-            fmt::format("'{}' is neither a model known by name (`terrace plan --models`) nor a "
-                        "readable config.json, nor a directory with one",
-                        path)};
+    TERRACE_RETURN_IF_REFUSED(ReadModelFile(model_, &config));
+    return ReadModelShape(config, shape_options_, &shape_);
   }
 
   Error ReadContext() {

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "src/printable_text.h"
 #include "tools/terrace/cli/admin_link.h"
 #include "tools/terrace/cli/admin_requests.h"
 #include "tools/terrace/cli/block_listing.h"
@@ -23,7 +24,7 @@ namespace {
 using protocol::ListEntry;
 
 std::string Line(std::string_view title, const std::string& text) {
-  return fmt::format("{:<10}{}\n", title, text);
+  return fmt::format("{:<10}{}\n", title, PrintableText(text));
 }
 
 std::string Counted(uint64_t count, std::string_view thing) {

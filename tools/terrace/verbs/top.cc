@@ -106,13 +106,17 @@ class TopVerb : public Verb {
   void Look(Client& client) {
     const uint64_t deadline_us = std::min(address_.deadline_us(), kPatienceMs * 1000);
     const Result<std::string> text = client.Stats(deadline_us);
-    const Result<StatsView> stats =
-        text.ok() ? StatsView::Parse(*text) : Result<StatsView>(text.status());
-    if (stats.ok()) return Take(*stats);
+    if (text.ok()) {
+      std::string why;
+      const Result<StatsView> stats = StatsView::Parse(*text, &why);
+      if (stats.ok()) return Take(*stats);
+      frame_.away = fmt::format("the answer of {} to Stats {}", address_.path(), why);
+      return;
+    }
     frame_.away = WhyNobodyListens(address_.path());
     if (frame_.away.empty()) {
       frame_.away =
-          fmt::format("{} does not answer: {}", address_.path(), DescribeStatus(stats.status()));
+          fmt::format("{} does not answer: {}", address_.path(), DescribeStatus(text.status()));
     }
   }
 

@@ -92,6 +92,33 @@ TEST(ConfigText, UnknownKeyIsRefusedWithTheNearestKnownOne) {
   EXPECT_THAT(Refusal("[domain]\nname = \"a\"\n"), HasSubstr("[[domain]]"));
 }
 
+std::string Repeated(const std::string& part, size_t count) {
+  std::string text;
+  for (size_t i = 0; i < count; ++i) text += part;
+  return text;
+}
+
+TEST(ConfigText, NamesOfManyPartsAreRefusedByLineAndLimit) {
+  const std::string parts = Repeated(".a", 1'000'000);
+  for (const std::string& text :
+       {"[a" + parts + "]\n", "[[a" + parts + "]]\n", "a" + parts + " = 1\n",
+        "x = {b = 1.5, a" + parts + " = 1}\n", "\"q\"" + Repeated(" . 'a'", 1000) + " = 1\n",
+        "x = [\"\"\"text\"\"\"\", {a" + parts + " = 1}]\n"}) {
+    EXPECT_THAT(Refusal("[daemon]\n# a comment\nlog_level = \"\"\"\ndebug\"\"\"\n" + text),
+                AllOf(StartsWith("test.toml:5: "), HasSubstr("more than 32 parts")));
+    EXPECT_TRUE(ConfigLines(text).empty());
+  }
+}
+
+TEST(ConfigText, DotsThatMakeNoNameAreNotCounted) {
+  const std::string dots(1000, '.');
+  Parsed("# " + dots + "\n[daemon]\nstate_dir = \"/" + std::string(40, '.') + "\"\n");
+  const std::string texts = "\"\\\"" + dots + "\", '" + dots + "', \"\"\"\n\"" + dots +
+                            "\"\"\", \x27\x27\x27\n" + dots + "\x27\x27\x27";
+  EXPECT_THAT(Refusal("x = [" + Repeated("1.5, ", 1000) + texts + "]\n"),
+              HasSubstr("'x' is no known section"));
+}
+
 TEST(ConfigText, RefusalNamesKeyValueLimitAndRemedy) {
   EXPECT_THAT(Refusal("[daemon]\nlease_ttl_ms = 5\n"),
               HasSubstr("test.toml:2: daemon.lease_ttl_ms is 5; write a whole number from 100 to "
