@@ -235,6 +235,15 @@ Status EvictOperation::Evict(const KeysQuery& query) {
   TERRACE_RETURN_IF_ERROR(store.Enter(query.session, query.group_index, &caller));
   domain_index_ = caller.domain().domain_index;
   const bool is_dry_run = (query.flags & protocol::kEvictDryRun) != 0;
+  if (deadline_us_ == 0) {
+    deadline_us_ = query.hints.deadline_us == 0 ? kNever : store.DeadlineUs(query.hints);
+  } else if (store.clock.NowUs() >= deadline_us_) {
+    return Status(
+        StatusCode::kBusy,
+        is_dry_run ? "deadline_us passed before all blocks were counted: ask with a later one"
+                   : "deadline_us passed before all blocks were looked at; those evicted by then "
+                     "stay so: ask again for the others, or with a later one");
+  }
   if (!eviction_) {
     eviction_.emplace(
         caller.domain(), caller.rooms->residency, caller.rooms->shared_writer,

@@ -61,7 +61,8 @@ class EvictOperation {
 
   // The next keys, as in WaitOperation; at most kBlocksPerTurnMax blocks. Without kEvictSubtree
   // keys of a chain come tail first, step by step; with it a step may take several (kStays). kGone:
-  // more walks were begun meanwhile than are kept; start again.
+  // more walks were begun meanwhile than are kept; start again. kBusy: the hints name a deadline,
+  // and it has passed since the first step.
   Result<Progress> Step(const KeysQuery& query);
 
  private:
@@ -72,7 +73,8 @@ class EvictOperation {
   OperationTie tie_;
   protocol::EvictReply* answer_;
   uint32_t domain_index_ = 0;
-  uint64_t walk_ = 0;  // 0: none is open
+  uint64_t walk_ = 0;         // 0: none is open
+  uint64_t deadline_us_ = 0;  // 0: it has not begun
   uint32_t passed_count_ = 0;
   std::optional<KeyedEviction> eviction_;
 };

@@ -243,6 +243,31 @@ TEST_F(Admin, EvictTakesStepsByKeysAndNotByTheirSquare) {
   }
 }
 
+TEST_F(Admin, ADeadlineEndsAnEvict) {
+  const auto keys = World::Keys(8);
+  w.Put(s, group, keys);
+  for (const uint32_t subtree : {protocol::kEvictSubtree, 0u}) {
+    for (const uint32_t deadline_us : {0u, 1000u}) {
+      protocol::EvictReply reply;
+      EvictOperation evict = w.store->operators().Evict(&reply);
+      KeysQuery query = w.Query(s, group, keys, subtree | protocol::kEvictDryRun);
+      query.hints.deadline_us = deadline_us;
+      query.keys = query.keys.subspan(4);
+      query.key_count_of_request = 8;
+      ASSERT_EQ(*evict.Step(query), Progress::kGoesOn);
+      w.Advance(999);
+      query.keys = std::span(keys).subspan(2, 2);
+      ASSERT_EQ(*evict.Step(query), Progress::kGoesOn) << "its time is not up";
+      // Without a deadline there is none, not even the one that others wait by.
+      w.Advance(deadline_us == 0 ? 2'000'000 : 1);
+      query.keys = std::span(keys).first(2);
+      const Result<Progress> last = evict.Step(query);
+      EXPECT_EQ(last.status().code(), deadline_us == 0 ? StatusCode::kOk : StatusCode::kBusy);
+      EXPECT_EQ(reply.block_count, deadline_us == 0 ? 8u : 6u);
+    }
+  }
+}
+
 TEST_F(Admin, PinnedBlocksStayUntilUnpinned) {
   const auto keys = World::Keys(4);
   w.Put(s, group, keys);
