@@ -79,7 +79,7 @@ void TreeWalks::MoveOn(Walk* walk) const {
   if (walk->phase == Phase::kNextTree) walk->at = walk->limit = kBlockNone;
 }
 
-BlockId TreeWalks::Next(uint64_t cursor, uint32_t* budget, bool* is_done) {
+BlockId TreeWalks::Next(uint64_t cursor, uint32_t* budget, bool* is_done, const IsPast& is_past) {
   Walk* walk = &walks_[PlaceOf(cursor)];
   walk->used_at = ++use_count_;
   *is_done = false;
@@ -94,7 +94,9 @@ BlockId TreeWalks::Next(uint64_t cursor, uint32_t* budget, bool* is_done) {
         }
         break;
       case Phase::kDown:
-        if (index_.node(at).first_child == kBlockNone) {
+        if (is_past && is_past(at)) {
+          MoveOn(walk);
+        } else if (index_.node(at).first_child == kBlockNone) {
           walk->phase = Phase::kVisit;
         } else {
           walk->at = index_.node(at).first_child;

@@ -7,6 +7,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "daemon/index/radix_index.h"
@@ -30,20 +31,23 @@ struct WalkScope {
 class TreeWalks {
  public:
   static constexpr uint32_t kWalksMax = 32;
+  using IsPast = std::function<bool(BlockId)>;
 
   explicit TreeWalks(const RadixIndex& index) : index_(index) {}
 
   // A cursor; never 0.
   uint64_t Open(WalkScope scope);
-  // A number that, as the one above it, no other walk has: for Block::walk_mark.
+  // A number that, as the one above it, no other walk has, not even once this one is closed: for
+  // Block::walk_mark.
   // REQUIRES: IsOpen(cursor).
   uint32_t mark(uint64_t cursor) const;
   bool IsOpen(uint64_t cursor) const;
   void Close(uint64_t cursor);
 
   // The next block, or kBlockNone with *is_done: false if the budget ran out first.
-  // A step costs 1; there may be several to a block. REQUIRES: IsOpen(cursor).
-  BlockId Next(uint64_t cursor, uint32_t* budget, bool* is_done);
+  // A step costs 1; there may be several to a block. With children first a block that `is_past` is
+  // passed over, and what is below it; it is asked before that. REQUIRES: IsOpen(cursor).
+  BlockId Next(uint64_t cursor, uint32_t* budget, bool* is_done, const IsPast& is_past = {});
 
   // Before the block is erased from the index.
   void OnErase(BlockId id);

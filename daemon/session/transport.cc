@@ -17,7 +17,7 @@ const char* CloseReasonName(CloseReason reason) {
     case CloseReason::kNoBuffers:
       return "all sessions together buffer too much";
     case CloseReason::kNoHello:
-      return "it had not said Hello, and others wanted its place";
+      return "it had not said Hello in time, or others wanted its place";
   }
   return "unknown";
 }

@@ -19,7 +19,7 @@ enum class CloseReason : uint8_t {
   kRefused,      // Hello was answered with an error
   kSlowReader,   // it does not read what it asked for
   kNoBuffers,    // all sessions together hold too much, and it the most
-  kNoHello,      // too many have not said Hello, and its user has the most of them
+  kNoHello,      // it said none in time, or too many have not and its user has the most of them
 };
 inline constexpr size_t kCloseReasonCount = 7;
 const char* CloseReasonName(CloseReason reason);

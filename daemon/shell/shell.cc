@@ -451,6 +451,7 @@ void Shell::State::OpenTransport() {
           .on_close =
               [this](SessionId session, CloseReason reason) {
                 ++metrics.sessions_closed[static_cast<size_t>(reason)];
+                if (reason == CloseReason::kClientLeft) return;  // as all do
                 uint64_t held_back = 0;
                 if (!closed_gate.Open(clock.NowUs(), &held_back)) return;
                 Log(LogLevel::kWarn, "session closed",

@@ -103,19 +103,19 @@ void SocketTransport::OnReadable(SessionId session) {
   message.msg_iovlen = 1;
   const ssize_t got = recvmsg(connection->socket.native_handle(), &message, MSG_DONTWAIT);
   if (got < 0 && (errno == EAGAIN || errno == EINTR)) return Read(session, *connection);
-  if (got <= 0) return EndByPeer(session, *connection);
+  if (got <= 0) return EndByPeer(session, *connection, CloseReason::kClientLeft);
   // Without control space the kernel has dropped the descriptors that came along.
   if ((message.msg_flags & MSG_CTRUNC) != 0) {
-    events_.on_close(session, CloseReason::kDescriptors);
-    return EndByPeer(session, *connection);
+    return EndByPeer(session, *connection, CloseReason::kDescriptors);
   }
   const std::span<const std::byte> bytes(input_.get(), static_cast<size_t>(got));
   // The session may be closed by what it sent.
   if (events_.on_bytes(session, bytes)) ResumeInput(session);
 }
 
-void SocketTransport::EndByPeer(SessionId session, Connection& connection) {
+void SocketTransport::EndByPeer(SessionId session, Connection& connection, CloseReason reason) {
   const bool is_attached = connection.is_attached;
+  events_.on_close(session, reason);
   CloseSocket(session, connection);
   events_.on_hang_up(session);
   // A peer that never had the arena cannot touch it.
@@ -333,7 +333,11 @@ void SocketTransport::OnLifeReadable(SessionId session) {
 void SocketTransport::Die(SessionId session) {
   Connection* connection = Find(session);
   if (connection == nullptr) return;
-  if (connection->socket.is_open()) CloseSocket(session, *connection);
+  if (connection->socket.is_open()) {
+    // Told already of one that drains.
+    if (!connection->is_draining) events_.on_close(session, CloseReason::kClientLeft);
+    CloseSocket(session, *connection);
+  }
   connections_.erase(session);
   events_.on_proof_of_death(session);
 }
@@ -351,7 +355,7 @@ void SocketTransport::CloseOverdue(uint64_t now_us) {
     if (connection->is_draining) {
       CloseSocket(session, *connection);
     } else {
-      EndByPeer(session, *connection);
+      EndByPeer(session, *connection, CloseReason::kNoHello);
     }
   }
 }

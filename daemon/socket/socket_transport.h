@@ -38,6 +38,7 @@ class SocketTransport : public Transport {
     // The session is about to get what it can touch the arena with. `pidfd` may be -1; both stay
     // the transport's.
     std::function<void(SessionId, uint32_t domain_index, int pidfd, int life_fd)> on_first_slot;
+    // Once a connection, before it ends; not of those that CloseAll ends.
     std::function<void(SessionId, CloseReason)> on_close;
     std::function<void(SessionId)> on_forget;  // of one that on_first_slot has told of
   };
@@ -87,7 +88,7 @@ class SocketTransport : public Transport {
   void WatchLife(SessionId session, Connection& connection);
   void OnLifeReadable(SessionId session);
   void Die(SessionId session);
-  void EndByPeer(SessionId session, Connection& connection);
+  void EndByPeer(SessionId session, Connection& connection, CloseReason reason);
   void CloseSocket(SessionId session, Connection& connection);
 
   asio::io_context& loop_;

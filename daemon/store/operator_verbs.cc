@@ -55,24 +55,6 @@ uint8_t TierMask(const CacheDomain& domain, const Block& block) {
   return mask;
 }
 
-uint64_t BytesOf(const CacheDomain& domain, const Block& block) {
-  const Group& group = *domain.groups[block.group_index];
-  uint64_t byte_count = 0;
-  const auto count = [&](const BlockCopy& copy) {
-    if (copy.row == kRowNone) return;
-    if ((copy.member_mask & group.local_mask()) == group.local_mask()) {
-      byte_count += group.block_bytes();
-      return;
-    }
-    for (const LocalMember& local : group.locals()) {
-      if ((copy.member_mask >> local.member) & 1) byte_count += local.slot_bytes;
-    }
-  };
-  count(block.dram);
-  for (const BlockCopy& copy : block.lower) count(copy);
-  return byte_count;
-}
-
 uint8_t FlagsOf(const DomainRooms& rooms, BlockId id) {
   uint8_t flags = 0;
   if (rooms.residency.lower.IsPersisted(id)) flags |= protocol::kQueriedPersisted;
@@ -224,94 +206,6 @@ Status OperatorVerbs::Pin(const KeysQuery& query, protocol::PinReply* reply) {
 
 namespace {
 
-// Evicts, or counts what would be. A block with a child that stays stays.
-class OperatorEviction {
- public:
-  OperatorEviction(const Caller& caller, const KeysQuery& query, protocol::EvictReply* reply)
-      : caller_(caller),
-        is_dry_run_(query.flags & protocol::kEvictDryRun),
-        is_all_(query.keys.empty()),
-        reply_(reply) {}
-
-  // Keys of a chain come head first: the tail goes first.
-  void EvictKeys(const std::vector<BlockId>& ids, PretendedEvictions* pretended) {
-    for (size_t i = ids.size(); i-- > 0;) {
-      const BlockId id = ids[i];
-      const RadixIndex::Node& node = caller_.domain().index.node(id);
-      // A key may be given twice.
-      if (!node.is_live || pretended->gone.contains(id)) continue;
-      const BlockId parent = node.parent;
-      const auto gone = pretended->children_gone.find(id);
-      const bool is_leaf =
-          node.child_count == (gone == pretended->children_gone.end() ? 0 : gone->second);
-      if (!is_leaf || !MayGo(id)) {
-        ++reply_->skipped_count;
-        continue;
-      }
-      if (is_dry_run_) {
-        pretended->gone.insert(id);
-        if (parent != kBlockNone) ++pretended->children_gone[parent];
-      }
-      Count(id);
-    }
-  }
-
-  // Children first. A dry run marks the parents of what stays, and what it has counted: a block may
-  // be below two of the keys.
-  void EvictWalked(uint64_t cursor, uint32_t mark, bool* is_done) {
-    TreeWalks& walks = caller_.domain().walks;
-    uint32_t budget = protocol::kBlocksPerTurnMax;
-    while (budget > 0 && !*is_done) {
-      const BlockId id = walks.Next(cursor, &budget, is_done);
-      if (id == kBlockNone) continue;
-      const RadixIndex::Node& node = caller_.domain().index.node(id);
-      const uint32_t noted = caller_.domain().block(id).walk_mark;
-      if (is_dry_run_ && noted == mark + 1) continue;
-      const bool has_children = is_dry_run_ ? noted == mark : node.child_count > 0;
-      if (has_children || !MayGo(id)) {
-        ++reply_->skipped_count;
-        if (is_dry_run_ && node.parent != kBlockNone) Note(node.parent, mark);
-        continue;
-      }
-      if (is_dry_run_) Note(id, mark + 1);
-      Count(id);
-    }
-  }
-
- private:
-  void Note(BlockId id, uint32_t mark) { caller_.rooms->residency.holds.NoteWalk(id, mark); }
-  // Transfers and checks under way hold nobody up: what they touch goes when they end.
-  bool MayGo(BlockId id) const {
-    const Block& b = caller_.domain().block(id);
-    return b.phase == BlockPhase::kSealed && caller_.domain().index.pin_count(id) == 0 &&
-           !b.is_kept();
-  }
-  void Count(BlockId id) {
-    ++reply_->block_count;
-    reply_->byte_count += BytesOf(caller_.domain(), caller_.domain().block(id));
-    if (is_dry_run_) return;
-    ++caller_.domain().counters.blocks_evicted;
-    EraseShared(id);
-    const EraseCauseScope scope(caller_.domain(), protocol::MissCause::kOperator);
-    caller_.rooms->residency.lifecycle.Erase(id, StatusCode::kNotFound);
-  }
-
-  // What cannot be erased there block by block has its group forgotten, once.
-  void EraseShared(BlockId id) {
-    const uint32_t group_index = caller_.domain().block(id).group_index;
-    if (is_all_ || std::ranges::find(forgotten_, group_index) != forgotten_.end()) return;
-    if (caller_.rooms->shared_writer.Erase(id)) return;
-    caller_.rooms->shared_writer.Forget(group_index);
-    forgotten_.push_back(group_index);
-  }
-
-  const Caller& caller_;
-  const bool is_dry_run_;
-  const bool is_all_;  // of its groups: the shared tier forgets those as a whole
-  std::vector<uint32_t> forgotten_;
-  protocol::EvictReply* reply_;
-};
-
 uint64_t OpenEvictWalk(const Caller& caller, const KeysQuery& query) {
   WalkScope scope{.order = WalkOrder::kChildrenFirst};
   if (query.keys.empty()) {
@@ -340,10 +234,25 @@ Status EvictOperation::Evict(const KeysQuery& query) {
   Caller caller;
   TERRACE_RETURN_IF_ERROR(store.Enter(query.session, query.group_index, &caller));
   domain_index_ = caller.domain().domain_index;
+  const bool is_dry_run = (query.flags & protocol::kEvictDryRun) != 0;
+  if (deadline_us_ == 0) {
+    deadline_us_ = query.hints.deadline_us == 0 ? kNever : store.DeadlineUs(query.hints);
+  } else if (store.clock.NowUs() >= deadline_us_) {
+    return Status(
+        StatusCode::kBusy,
+        is_dry_run ? "deadline_us passed before all blocks were counted: ask with a later one"
+                   : "deadline_us passed before all blocks were looked at; those evicted by then "
+                     "stay so: ask again for the others, or with a later one");
+  }
+  if (!eviction_) {
+    eviction_.emplace(
+        caller.domain(), caller.rooms->residency, caller.rooms->shared_writer,
+        KeyedEviction::Options{.is_dry_run = is_dry_run, .is_all = query.keys.empty()});
+  }
   if ((query.flags & protocol::kEvictSubtree) != 0) {
     TERRACE_RETURN_IF_ERROR(Walk(query, caller));
   } else {
-    OperatorEviction(caller, query, answer_).EvictKeys(BlocksOf(caller, query), &pretended_);
+    eviction_->EvictKeys(BlocksOf(caller, query), answer_);
   }
   store.Settle(*caller.rooms);
   return Status::Ok();
@@ -361,9 +270,7 @@ Status EvictOperation::Walk(const KeysQuery& query, const Caller& caller) {
   if (!walks.IsOpen(walk_)) {
     return Status(StatusCode::kGone, "too many walks are under way; start this one again");
   }
-  bool is_done = false;
-  OperatorEviction(caller, query, answer_).EvictWalked(walk_, walks.mark(walk_), &is_done);
-  if (is_done) walks.Close(std::exchange(walk_, 0));
+  if (eviction_->EvictWalked(walk_, answer_)) walks.Close(std::exchange(walk_, 0));
   return Status::Ok();
 }
 

@@ -8,12 +8,11 @@
 #include <optional>
 #include <span>
 #include <string_view>
-#include <unordered_map>
-#include <unordered_set>
 #include <vector>
 
 #include "daemon/block/keys_query.h"
 #include "daemon/rule/filtered_eviction.h"
+#include "daemon/rule/keyed_eviction.h"
 #include "daemon/store/operation.h"
 #include "daemon/store/verb_results.h"
 #include "terrace/protocol.h"
@@ -52,13 +51,8 @@ class WaitOperation {
   uint32_t passed_count_ = 0;
 };
 
-// What would have gone in a dry run that names keys: looked up, never walked.
-struct PretendedEvictions {
-  std::unordered_set<BlockId> gone;
-  std::unordered_map<BlockId, uint32_t> children_gone;  // of a block, how many
-};
-
-// An operation: what was evicted stays so when it is dropped. Counts in `answer` add up.
+// An operation: what was evicted stays so when it is dropped. Counts in `answer` add up; a block
+// counts once, however many of the keys it has or is below.
 class EvictOperation {
  public:
   EvictOperation(OperationList& list, protocol::EvictReply* answer) : tie_(list), answer_(answer) {}
@@ -67,7 +61,8 @@ class EvictOperation {
 
   // The next keys, as in WaitOperation; at most kBlocksPerTurnMax blocks. Without kEvictSubtree
   // keys of a chain come tail first, step by step; with it a step may take several (kStays). kGone:
-  // more walks were begun meanwhile than are kept; start again.
+  // more walks were begun meanwhile than are kept; start again. kBusy: the hints name a deadline,
+  // and it has passed since the first step.
   Result<Progress> Step(const KeysQuery& query);
 
  private:
@@ -78,9 +73,10 @@ class EvictOperation {
   OperationTie tie_;
   protocol::EvictReply* answer_;
   uint32_t domain_index_ = 0;
-  uint64_t walk_ = 0;  // 0: none is open
+  uint64_t walk_ = 0;         // 0: none is open
+  uint64_t deadline_us_ = 0;  // 0: it has not begun
   uint32_t passed_count_ = 0;
-  PretendedEvictions pretended_;
+  std::optional<KeyedEviction> eviction_;
 };
 
 // An operation: every block of the group leaves. What has left stays so when it is dropped.

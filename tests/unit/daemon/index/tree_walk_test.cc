@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <random>
 #include <set>
 #include <vector>
@@ -25,6 +26,16 @@ struct Forest {
   std::mt19937_64 random;
   RadixIndex index;
 };
+
+// With the block itself.
+std::set<BlockId> BelowOf(const RadixIndex& index, BlockId top) {
+  std::set<BlockId> below{top};
+  for (BlockId id = index.node(top).first_child; id != kBlockNone;
+       id = index.node(id).next_sibling) {
+    below.merge(BelowOf(index, id));
+  }
+  return below;
+}
 
 TEST(TreeWalks, EveryBlockComesOnceInOrderHoweverSmallTheTurns) {
   for (const WalkOrder order : {WalkOrder::kParentsFirst, WalkOrder::kChildrenFirst}) {
@@ -75,6 +86,33 @@ TEST(TreeWalks, ErasuresUnderItNeitherRepeatNorLoseWhatStaysLinked) {
     for (BlockId id = 0; id < 60; ++id) {
       EXPECT_TRUE(seen.contains(id) || erased.contains(id)) << "seed " << seed << " block " << id;
     }
+  }
+}
+
+TEST(TreeWalks, WhatIsPastIsPassedOverWithAllBelowIt) {
+  for (uint64_t seed = 0; seed < 50; ++seed) {
+    Forest f(seed, 100);
+    const BlockId past = f.index.Find(0, Key(seed));
+    const auto is_past = [past](BlockId id) { return id == past; };
+    TreeWalks walks(f.index);
+    WalkScope scope{.order = WalkOrder::kChildrenFirst};
+    for (uint64_t i = 0; i < 100; ++i) scope.roots.push_back({.group_index = 0, .key = Key(i)});
+    const std::set<BlockId> below = BelowOf(f.index, past);
+    scope.roots.erase(std::remove_if(scope.roots.begin(), scope.roots.end(),
+                                     [&](const WalkScope::Root& root) {
+                                       const BlockId id = f.index.Find(0, root.key);
+                                       return id != past && below.contains(id);
+                                     }),
+                      scope.roots.end());
+    const uint64_t cursor = walks.Open(std::move(scope));
+    std::set<BlockId> seen;
+    for (bool is_done = false; !is_done;) {
+      uint32_t budget = 3;
+      const BlockId id = walks.Next(cursor, &budget, &is_done, is_past);
+      if (id != kBlockNone) seen.insert(id);
+    }
+    EXPECT_EQ(seen.size(), 100 - below.size());
+    for (const BlockId id : below) EXPECT_FALSE(seen.contains(id));
   }
 }
 

@@ -2,7 +2,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
+#include <span>
+#include <vector>
 
 #include "store_fixture.h"
 
@@ -22,6 +25,30 @@ class Admin : public ::testing::Test {
     while (progress == Progress::kStays) {
       progress = *evict.Step(query);
       w.Check();
+    }
+    return reply;
+  }
+  // More than a segment has room for.
+  void PutAll(const std::vector<BlockKey>& keys) {
+    for (size_t i = 0; i < keys.size() && w.MatchCount(s, group, keys) < keys.size(); ++i) {
+      w.Put(s, group, keys);
+      w.Run();
+    }
+    ASSERT_EQ(w.MatchCount(s, group, keys), keys.size());
+  }
+  // In one operation, so many keys a step.
+  protocol::EvictReply EvictInPieces(const std::vector<BlockKey>& keys, size_t piece,
+                                     uint32_t flags) {
+    protocol::EvictReply reply;
+    EvictOperation evict = w.store->operators().Evict(&reply);
+    KeysQuery query = w.Query(s, group, keys, flags);
+    query.key_count_of_request = static_cast<uint32_t>(keys.size());
+    for (size_t first = 0; first < keys.size(); first += piece) {
+      query.keys = std::span(keys).subspan(first, std::min(piece, keys.size() - first));
+      for (Progress progress = Progress::kStays; progress == Progress::kStays;) {
+        progress = *evict.Step(query);
+        w.Check();
+      }
     }
     return reply;
   }
@@ -113,6 +140,132 @@ TEST_F(Admin, EvictCountsNoBlockTwice) {
   EXPECT_EQ(again.block_count, 2u) << "one dry run knows nothing of another's";
   EXPECT_EQ(Evict(group, twice, 0).block_count, 2u);
   EXPECT_EQ(w.Stats().block_count, 2u);
+}
+
+// As a session asks: in pieces, of one operation.
+TEST_F(Admin, EvictCountsNoBlockTwiceHoweverItsKeysAreCut) {
+  const auto keys = World::Keys(24);
+  PutAll(keys);
+  protocol::PinReply pinned;
+  ASSERT_TRUE(w.store->operators().Pin(w.Query(s, group, {keys[9]}), &pinned).ok());
+  std::vector<BlockKey> tail_first(keys.rbegin(), keys.rend());
+  for (const uint32_t subtree : {protocol::kEvictSubtree, 0u}) {
+    for (const auto& order : {keys, tail_first}) {
+      for (const size_t piece : {1u, 7u, 24u}) {
+        // Without descendants keys of a chain come tail first, piece by piece.
+        if (subtree == 0 && order == tail_first && piece > 1) continue;
+        if (subtree == 0 && order == keys && piece < 24) continue;
+        const auto dry = EvictInPieces(order, piece, subtree | protocol::kEvictDryRun);
+        EXPECT_EQ(dry.block_count, 14u) << piece;
+        EXPECT_EQ(dry.byte_count, 14 * kSlotBytes) << piece;
+        EXPECT_EQ(dry.skipped_count, 10u) << piece;
+      }
+    }
+  }
+  const auto wet = EvictInPieces(keys, 7, protocol::kEvictSubtree);
+  EXPECT_EQ(wet.block_count, 14u);
+  EXPECT_EQ(wet.byte_count, 14 * kSlotBytes);
+  EXPECT_EQ(wet.skipped_count, 10u) << "each that stays once";
+  EXPECT_EQ(EvictInPieces(keys, 7, protocol::kEvictSubtree).skipped_count, 10u)
+      << "one request knows nothing of another's";
+  EXPECT_EQ(w.Stats().block_count, 10u);
+}
+
+// A key of a branch, then one above it: what stays in the branch keeps what is above.
+TEST_F(Admin, ADryRunOfPiecesKeepsWhatABranchNeeds) {
+  const auto trunk = World::Keys(4);
+  w.Put(s, group, trunk);
+  const auto branch = World::Keys(3, 2);
+  Branch(group, branch, trunk[1], 2);
+  protocol::PinReply pinned;
+  ASSERT_TRUE(w.store->operators().Pin(w.Query(s, group, {branch[1]}), &pinned).ok());
+  const std::vector<BlockKey> keys = {branch[1], trunk[3], trunk[1], branch[0], trunk[0]};
+  for (const uint32_t flags : {protocol::kEvictDryRun, 0u}) {
+    const auto reply = EvictInPieces(keys, 1, protocol::kEvictSubtree | flags);
+    EXPECT_EQ(reply.block_count, 3u) << "two of the trunk, one of the branch";
+    EXPECT_EQ(reply.skipped_count, 4u);
+  }
+  EXPECT_EQ(w.Stats().block_count, 4u);
+}
+
+// What came below a block after that was counted, and stays, does not make it count again.
+TEST_F(Admin, ADryRunCountsABlockOnceThatGetsAChildMeanwhile) {
+  const auto trunk = World::Keys(2);
+  w.Put(s, group, trunk);
+  const auto late = World::Keys(1, 2);
+  const std::vector<BlockKey> keys = {trunk[1], late[0], trunk[1]};
+  protocol::EvictReply reply;
+  EvictOperation evict = w.store->operators().Evict(&reply);
+  KeysQuery query = w.Query(s, group, keys, protocol::kEvictSubtree | protocol::kEvictDryRun);
+  query.key_count_of_request = 3;
+  query.keys = std::span(keys).first(1);
+  ASSERT_EQ(*evict.Step(query), Progress::kGoesOn);
+  Branch(group, late, trunk[1], 2);
+  protocol::PinReply pinned;
+  ASSERT_TRUE(w.store->operators().Pin(w.Query(s, group, late), &pinned).ok());
+  query.keys = std::span(keys).subspan(1);
+  ASSERT_EQ(*evict.Step(query), Progress::kDone);
+  EXPECT_EQ(reply.block_count, 1u);
+  EXPECT_EQ(reply.skipped_count, 1u);
+}
+
+TEST_F(Admin, EvictOfKeysCountsWhatStaysOnce) {
+  const auto keys = World::Keys(4);
+  w.Put(s, group, keys);
+  protocol::PinReply pinned;
+  ASSERT_TRUE(w.store->operators().Pin(w.Query(s, group, {keys[1]}), &pinned).ok());
+  const std::vector<BlockKey> twice = {keys[2], keys[3], keys[1], keys[1], keys[2]};
+  for (const uint32_t flags : {protocol::kEvictDryRun, 0u}) {
+    const auto reply = Evict(group, twice, flags);
+    EXPECT_EQ(reply.block_count, 2u);
+    EXPECT_EQ(reply.skipped_count, 1u) << "what goes at its second key does not stay";
+  }
+}
+
+// What stays is looked at once: below a key that was given before, nothing is again.
+TEST_F(Admin, EvictTakesStepsByKeysAndNotByTheirSquare) {
+  const auto chain = World::Keys(24);
+  PutAll(chain);
+  protocol::PinReply pinned;
+  ASSERT_TRUE(w.store->operators().Pin(w.Query(s, group, {chain.back()}), &pinned).ok());
+  std::vector<BlockKey> keys;
+  for (int i = 0; i < 40; ++i) keys.insert(keys.end(), chain.begin(), chain.end());
+  for (const uint32_t flags : {protocol::kEvictDryRun, 0u}) {
+    protocol::EvictReply reply;
+    EvictOperation evict = w.store->operators().Evict(&reply);
+    const KeysQuery query = w.Query(s, group, keys, protocol::kEvictSubtree | flags);
+    uint32_t step_count = 1;
+    while (*evict.Step(query) == Progress::kStays) ++step_count;
+    EXPECT_EQ(reply.block_count, 0u);
+    EXPECT_EQ(reply.skipped_count, 24u);
+    // Of the walk two a key, and two a block.
+    EXPECT_EQ(step_count, (2 * 40 * 24 + 2 * 24) / protocol::kBlocksPerTurnMax + 1);
+  }
+}
+
+TEST_F(Admin, ADeadlineEndsAnEvict) {
+  const auto keys = World::Keys(8);
+  w.Put(s, group, keys);
+  for (const uint32_t subtree : {protocol::kEvictSubtree, 0u}) {
+    for (const uint32_t deadline_us : {0u, 1000u}) {
+      protocol::EvictReply reply;
+      EvictOperation evict = w.store->operators().Evict(&reply);
+      KeysQuery query = w.Query(s, group, keys, subtree | protocol::kEvictDryRun);
+      query.hints.deadline_us = deadline_us;
+      query.keys = query.keys.subspan(4);
+      query.key_count_of_request = 8;
+      ASSERT_EQ(*evict.Step(query), Progress::kGoesOn);
+      w.Advance(999);
+      query.keys = std::span(keys).subspan(2, 2);
+      ASSERT_EQ(*evict.Step(query), Progress::kGoesOn) << "its time is not up";
+      // Without a deadline there is none, not even the one that others wait by.
+      w.Advance(deadline_us == 0 ? 2'000'000 : 1);
+      query.keys = std::span(keys).first(2);
+      const Result<Progress> last = evict.Step(query);
+      EXPECT_EQ(last.status().code(), deadline_us == 0 ? StatusCode::kOk : StatusCode::kBusy);
+      EXPECT_EQ(reply.block_count, deadline_us == 0 ? 8u : 6u);
+    }
+  }
 }
 
 TEST_F(Admin, PinnedBlocksStayUntilUnpinned) {

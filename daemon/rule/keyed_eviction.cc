@@ -1,0 +1,100 @@
+#include "daemon/rule/keyed_eviction.h"
+
+#include <algorithm>
+
+#include "daemon/index/tree_walk.h"
+
+namespace terrace {
+
+uint64_t BytesOf(const CacheDomain& domain, const Block& block) {
+  const Group& group = *domain.groups[block.group_index];
+  uint64_t byte_count = 0;
+  const auto count = [&](const BlockCopy& copy) {
+    if (copy.row == kRowNone) return;
+    if ((copy.member_mask & group.local_mask()) == group.local_mask()) {
+      byte_count += group.block_bytes();
+      return;
+    }
+    for (const LocalMember& local : group.locals()) {
+      if ((copy.member_mask >> local.member) & 1) byte_count += local.slot_bytes;
+    }
+  };
+  count(block.dram);
+  for (const BlockCopy& copy : block.lower) count(copy);
+  return byte_count;
+}
+
+void KeyedEviction::EvictKeys(const std::vector<BlockId>& ids, protocol::EvictReply* reply) {
+  forgotten_.clear();
+  for (size_t i = ids.size(); i-- > 0;) {
+    const BlockId id = ids[i];
+    const RadixIndex::Node node = d_.index.node(id);
+    // A key may be given twice.
+    if (!node.is_live || gone_.contains(id)) continue;
+    const auto gone = children_gone_.find(id);
+    const bool is_leaf = node.child_count == (gone == children_gone_.end() ? 0 : gone->second);
+    if (!is_leaf || !MayGo(id)) {
+      if (skipped_.insert(id).second) ++reply->skipped_count;
+      continue;
+    }
+    // It had a child when its key was given before.
+    if (skipped_.erase(id) != 0) --reply->skipped_count;
+    if (options_.is_dry_run) {
+      gone_.insert(id);
+      if (node.parent != kBlockNone) ++children_gone_[node.parent];
+    }
+    Count(id, reply);
+  }
+}
+
+bool KeyedEviction::EvictWalked(uint64_t walk, protocol::EvictReply* reply) {
+  if (mark_ == 0) mark_ = d_.walks.mark(walk);
+  const TreeWalks::IsPast is_past = [this](BlockId id) { return IsSeen(id); };
+  forgotten_.clear();
+  uint32_t budget = protocol::kBlocksPerTurnMax;
+  bool is_done = false;
+  while (budget > 0 && !is_done) {
+    const BlockId id = d_.walks.Next(walk, &budget, &is_done, is_past);
+    if (id != kBlockNone) VisitWalked(id, reply);
+  }
+  return is_done;
+}
+
+void KeyedEviction::VisitWalked(BlockId id, protocol::EvictReply* reply) {
+  const RadixIndex::Node node = d_.index.node(id);
+  const bool has_children = options_.is_dry_run ? NotedOf(id) == mark_ : node.child_count > 0;
+  const bool goes = !has_children && MayGo(id);
+  if (!goes || options_.is_dry_run) Note(id, mark_ + 1);
+  if (goes) return Count(id, reply);
+  ++reply->skipped_count;
+  if (options_.is_dry_run && node.parent != kBlockNone && !IsSeen(node.parent)) {
+    Note(node.parent, mark_);
+  }
+}
+
+// Transfers and checks under way hold nobody up: what they touch goes when they end.
+bool KeyedEviction::MayGo(BlockId id) const {
+  const Block& b = d_.block(id);
+  return b.phase == BlockPhase::kSealed && d_.index.pin_count(id) == 0 && !b.is_kept();
+}
+
+void KeyedEviction::Count(BlockId id, protocol::EvictReply* reply) {
+  ++reply->block_count;
+  reply->byte_count += BytesOf(d_, d_.block(id));
+  if (options_.is_dry_run) return;
+  ++d_.counters.blocks_evicted;
+  EraseShared(id);
+  const EraseCauseScope scope(d_, protocol::MissCause::kOperator);
+  residency_.lifecycle.Erase(id, StatusCode::kNotFound);
+}
+
+// What cannot be erased there block by block has its group forgotten, once.
+void KeyedEviction::EraseShared(BlockId id) {
+  const uint32_t group_index = d_.block(id).group_index;
+  if (options_.is_all || std::ranges::find(forgotten_, group_index) != forgotten_.end()) return;
+  if (shared_.Erase(id)) return;
+  shared_.Forget(group_index);
+  forgotten_.push_back(group_index);
+}
+
+}  // namespace terrace
