@@ -70,7 +70,8 @@ def test_what_is_wrong_is_named_and_nothing_is_printed(tmp_path):
     huge = {"num_hidden_layers": 4096, "num_attention_heads": 65536, "head_dim": 65536}
     (tmp_path / "huge.json").write_text(json.dumps(huge))
     for arguments, words in (
-            (["plan"], "no model is named"), (["plan", "llama-9"], "'llama-9' is no model known by name"),
+            (["plan"], "no model is named"),
+            (["plan", "llama-9"], "'llama-9' is no model known by name"),
             (["plan", tmp_path], "no 'num_hidden_layers'"),
             (["plan", tmp_path / "empty"], "empty/config.json' is no model known"),
             (["plan", tmp_path / "huge.json"], "for a session of 32768 tokens: say a shorter"),
