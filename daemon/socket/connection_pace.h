@@ -17,7 +17,7 @@ namespace terrace {
 class ConnectionPace {
  public:
   static constexpr uint64_t kBurst = 128;
-  static constexpr uint64_t kPaceUs = 10'000;
+  static constexpr uint64_t kPaceUs = 40'000;
   static constexpr size_t kUsersMax = 1024;
 
   // True: a connection of the user may come in at this time, and is counted.

@@ -24,7 +24,8 @@ TEST(ConnectionPace, ABurstAndThenOneAPace) {
 TEST(ConnectionPace, WhoWaitsHasABurstAgainAndNoMore) {
   ConnectionPace pace;
   Burst(pace, 1, kNowUs);
-  EXPECT_EQ(Burst(pace, 1, 2 * kNowUs), ConnectionPace::kBurst);
+  const uint64_t paid_us = ConnectionPace::kBurst * ConnectionPace::kPaceUs;
+  EXPECT_EQ(Burst(pace, 1, kNowUs + 2 * paid_us), ConnectionPace::kBurst);
 }
 
 TEST(ConnectionPace, UsersDoNotPayForEachOther) {
