@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <fstream>
 #include <sstream>
+#include <string>
 
 #include "daemon/config/config_text.h"
 
@@ -10,8 +11,8 @@ namespace terrace {
 namespace {
 
 // A line of /proc/meminfo, in bytes; 0 if there is none.
-uint64_t MeminfoBytes(const std::string& name) {
-  std::ifstream file("/proc/meminfo");
+uint64_t MeminfoBytes(const std::string& root, const std::string& name) {
+  std::ifstream file(root + "/proc/meminfo");
   for (std::string line; std::getline(file, line);) {
     std::istringstream words(line);
     std::string word;
@@ -21,20 +22,31 @@ uint64_t MeminfoBytes(const std::string& name) {
   return 0;
 }
 
+// Of the cgroup's file cache, what it gives back unasked.
+uint64_t CacheBytes(const std::string& directory) {
+  std::ifstream file(directory + "/memory.stat");
+  std::string name;
+  for (uint64_t bytes = 0; file >> name >> bytes;) {
+    if (name == "inactive_file") return bytes;
+  }
+  return 0;
+}
+
 // The lowest memory.max from the daemon's cgroup (version 2) up to the root, and what is used
 // there.
-void NarrowToCgroup(HostMemory* host) {
-  std::ifstream self("/proc/self/cgroup");
+void NarrowToCgroup(const std::string& root, HostMemory* host) {
+  std::ifstream self(root + "/proc/self/cgroup");
   std::string path;
   for (std::string line; std::getline(self, line);) {
     if (line.starts_with("0::")) path = line.substr(3);
   }
   while (!path.empty()) {
-    const std::string directory = "/sys/fs/cgroup" + (path == "/" ? "" : path);
+    const std::string directory = root + "/sys/fs/cgroup" + (path == "/" ? "" : path);
     uint64_t limit_bytes = 0, used_bytes = 0;
     if (std::ifstream(directory + "/memory.max") >> limit_bytes &&
         limit_bytes < host->total_bytes) {
       std::ifstream(directory + "/memory.current") >> used_bytes;
+      used_bytes -= std::min(used_bytes, CacheBytes(directory));
       host->total_bytes = limit_bytes;
       host->available_bytes =
           std::min(host->available_bytes, limit_bytes - std::min(limit_bytes, used_bytes));
@@ -46,10 +58,10 @@ void NarrowToCgroup(HostMemory* host) {
 
 }  // namespace
 
-HostMemory ReadHostMemory() {
-  HostMemory host{.total_bytes = MeminfoBytes("MemTotal"),
-                  .available_bytes = MeminfoBytes("MemAvailable")};
-  if (host.total_bytes != 0) NarrowToCgroup(&host);
+HostMemory ReadHostMemory(const std::string& root) {
+  HostMemory host{.total_bytes = MeminfoBytes(root, "MemTotal"),
+                  .available_bytes = MeminfoBytes(root, "MemAvailable")};
+  if (host.total_bytes != 0) NarrowToCgroup(root, &host);
   return host;
 }
 

@@ -10,12 +10,12 @@ namespace terrace {
 
 struct HostMemory {
   uint64_t total_bytes = 0;      // of the machine, or the cgroup's limit if that is lower
-  uint64_t available_bytes = 0;  // what could be had now without swapping
+  uint64_t available_bytes = 0;  // what could be had now without swapping, file cache included
   bool is_cgroup_limited = false;
 };
 
-// Zeros where it cannot be read (then nothing is checked).
-HostMemory ReadHostMemory();
+// Zeros where it cannot be read (then nothing is checked). `root` stands before /proc and /sys.
+HostMemory ReadHostMemory(const std::string& root = "");
 
 // kNoSpace with `*why` if dram_bytes can never fit; kOk with a non-empty `*why` as a warning if it
 // does not fit now.

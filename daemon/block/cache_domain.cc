@@ -71,6 +71,7 @@ void CopyTunable(const DomainOptions& from, DomainOptions* to) {
 }
 
 void CopyTunable(const StoreOptions& from, StoreOptions* to) {
+  to->segments_total = from.segments_total;
   to->segments_spare = from.segments_spare;
   to->leases_per_session_max = from.leases_per_session_max;
   to->lease_blocks_per_session_max = from.lease_blocks_per_session_max;

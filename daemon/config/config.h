@@ -145,6 +145,7 @@ struct DaemonConfig {
   std::string state_dir;      // empty before ResolveConfig
   std::string keeper_socket;  // empty: systemd's descriptor store, if any, keeps the arenas
   uint64_t dram_bytes = 1 * kGiB;
+  uint64_t memory_reserve_bytes = 0;  // available to others, else DRAM gives back; 0: all is kept
   uint64_t segment_bytes = kSegmentBytesDefault;
   uint32_t segments_spare = 1;
   HugePages hugepages = HugePages::kAuto;

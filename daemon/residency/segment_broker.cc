@@ -9,6 +9,8 @@ namespace {
 
 constexpr uint64_t kPopulateRetryUs = 1'000'000;
 constexpr uint64_t kDrainPeriodUs = 10'000;
+constexpr uint64_t kDrainGoOnUs = 2'000;  // where a step's blocks were not all
+constexpr uint32_t kLeavingMax = 8;       // segments, when the whole is to be less
 constexpr uint32_t kDrainBlocksPerStepMax = 256;
 constexpr uint32_t kDrainSlotsPerStepMin = 1024;  // looked at, if there are so many
 constexpr uint64_t kAheadBytesMax = uint64_t{1} << 30;
@@ -19,35 +21,22 @@ constexpr uint64_t kTakeBackPatienceUs = 1'000'000;
 
 SegmentBroker::SegmentBroker(const StoreOptions& options, const StoreSeams& seams,
                              SessionRegister& sessions)
-    : options_(options), seams_(seams), sessions_(sessions) {}
+    : options_(options), seams_(seams), sessions_(sessions), ledger_(options) {}
 
 void SegmentBroker::AddDomain(CacheDomain* domain, Evictor* evictor) {
-  domains_.push_back({.domain = domain, .evictor = evictor});
-  domains_.back().segments.resize(domain->options.segments_max);
+  ledger_.domains().push_back({.domain = domain, .evictor = evictor});
+  ledger_.domains().back().segments.resize(domain->options.segments_max);
 }
 
 void SegmentBroker::AdoptPopulated(uint32_t domain_index, uint32_t segment) {
-  DomainRecord& record = domains_[domain_index];
-  TERRACE_CHECK(record.segments[segment].use == Use::kNone, "a segment is adopted once");
-  record.segments[segment].use = Use::kPopulated;
+  DomainRecord& record = ledger_.domains()[domain_index];
+  ledger_.Hold(record, record.segments[segment], Use::kPopulated);
   record.domain->slots.SegmentPopulated(segment);
   record.has_tried = true;
-  ++record.held_count;
-  ++held_total_;
-}
-
-uint32_t SegmentBroker::populated_count(uint32_t domain_index) const {
-  return domains_[domain_index].held_count - domains_[domain_index].populating_count;
-}
-
-uint32_t SegmentBroker::borrowed_count(uint32_t domain_index) const {
-  const DomainRecord& record = domains_[domain_index];
-  return record.held_count -
-         std::min(record.held_count, record.domain->options.segments_guaranteed);
 }
 
 uint32_t SegmentBroker::OwedBy(SessionIndex session) const {
-  const DomainRecord& record = domains_[sessions_.at(session).domain_index];
+  const DomainRecord& record = ledger_.domains()[sessions_.at(session).domain_index];
   if (record.draining_count == 0) return 0;
   return static_cast<uint32_t>(std::ranges::count_if(record.segments, [&](const auto& segment) {
     return segment.use == Use::kRevoking &&
@@ -55,46 +44,43 @@ uint32_t SegmentBroker::OwedBy(SessionIndex session) const {
   }));
 }
 
-bool SegmentBroker::MayTakeOne(const DomainRecord& record) const {
-  uint32_t kept_free = 0;
-  for (const DomainRecord& other : domains_) kept_free += &other == &record ? 0 : other.kept_free();
-  return held_total_ + kept_free < options_.segments_total;
-}
-
 bool SegmentBroker::is_ready() const {
-  return std::all_of(domains_.begin(), domains_.end(),
+  return std::all_of(ledger_.domains().begin(), ledger_.domains().end(),
                      [](const DomainRecord& record) { return record.has_tried; });
 }
 
 bool SegmentBroker::has_work() const {
-  return std::any_of(domains_.begin(), domains_.end(), [this](const DomainRecord& record) {
-    if (record.domain->is_short()) return true;
-    if (record.populating_count > 0 || record.draining_count > 0) return false;
-    const uint32_t free_count = record.domain->slots.segment_count(SegmentState::kFree);
-    if (free_count >= SpareWanted(record) || record.held_count >= record.segments.size()) {
-      return false;
-    }
-    return MayTakeOne(record) || record.held_count < record.domain->options.segments_guaranteed;
-  });
+  if (may_be_above_ && ledger_.LeavingCount() < kLeavingMax) return true;
+  return std::any_of(
+      ledger_.domains().begin(), ledger_.domains().end(), [this](const DomainRecord& record) {
+        if (record.domain->is_short()) return true;
+        if (record.populating_count > 0 || record.draining_count > 0) return false;
+        const uint32_t free_count = record.domain->slots.segment_count(SegmentState::kFree);
+        if (free_count >= SpareWanted(record) || record.held_count >= record.segments.size()) {
+          return false;
+        }
+        return ledger_.MayTakeOne(record) || record.held_count < record.guaranteed();
+      });
 }
 
 void SegmentBroker::Step() {
+  Shrink();
   // Domains below their guarantee first: what was taken back for one of them is not for others.
   for (const bool is_guaranteed : {true, false}) {
-    for (DomainRecord& record : domains_) {
-      const uint32_t kept_count = record.held_count - record.draining_count;
-      const bool is_below = kept_count < record.domain->options.segments_guaranteed;
+    for (DomainRecord& record : ledger_.domains()) {
+      const uint32_t kept_count = record.staying_count();
+      const bool is_below = kept_count < record.guaranteed();
       if (is_below == is_guaranteed) Grow(record);
     }
   }
-  for (DomainRecord& record : domains_) {
+  for (DomainRecord& record : ledger_.domains()) {
     record.domain->shortages_seen.of_owner() = record.domain->shortages;
     TellRoom(record);
   }
 }
 
 void SegmentBroker::TellRoom(DomainRecord& record) const {
-  const bool may_grow = record.held_count < record.segments.size() && MayTakeOne(record);
+  const bool may_grow = record.held_count < record.segments.size() && ledger_.MayTakeOne(record);
   const bool is_growing = may_grow || record.populating_count > 0;
   record.domain->is_room_coming.of_owner() =
       record.populating_count > 0 || (may_grow && !record.is_backing_off);
@@ -107,12 +93,20 @@ void SegmentBroker::TellRoom(DomainRecord& record) const {
 // What still holds a draining segment may have let go.
 void SegmentBroker::OnDrainTimer() {
   has_drain_timer_ = false;
-  for (DomainRecord& record : domains_) {
+  uint32_t budget = kDrainBlocksPerStepMax;
+  for (DomainRecord& record : ledger_.domains()) {
     if (record.draining_count == 0) continue;
     for (uint32_t segment = 0; segment < record.segments.size(); ++segment) {
-      if (record.segments[segment].use == Use::kDraining) StepDrain(record, segment);
+      if (budget == 0) return AwaitDrain(kDrainGoOnUs);
+      if (record.segments[segment].use == Use::kDraining) StepDrain(record, segment, &budget);
     }
   }
+}
+
+void SegmentBroker::AwaitDrain(uint64_t period_us) {
+  if (has_drain_timer_) return;
+  has_drain_timer_ = true;
+  seams_.deadlines.Add({.due_us = seams_.clock.NowUs() + period_us, .kind = DeadlineKind::kDrain});
 }
 
 // Clients fill memory several times faster than it is populated, so what is ahead of them grows
@@ -146,25 +140,23 @@ void SegmentBroker::Grow(DomainRecord& record) {
   const bool wants_more = domain.is_short() && free_count < segments_wanted;
   if (!wants_first && !wants_spare && !wants_more) return;
   if (record.held_count >= domain.options.segments_max) return;
-  if (!MayTakeOne(record)) {
-    if (record.held_count - record.draining_count < domain.options.segments_guaranteed) {
+  if (!ledger_.MayTakeOne(record)) {
+    if (record.staying_count() < record.guaranteed()) {
       TakeBackFor(record);
     }
     return;
   }
   for (uint32_t segment = 0; segment < record.segments.size(); ++segment) {
     if (record.segments[segment].use != Use::kNone) continue;
-    record.segments[segment].use = Use::kPopulating;
-    ++record.held_count;
+    ledger_.Hold(record, record.segments[segment], Use::kPopulating);
     ++record.populating_count;
-    ++held_total_;
     domain.options.arena->BeginPopulate(segment);
     return;
   }
 }
 
 void SegmentBroker::OnPopulated(uint32_t domain_index, uint32_t segment, Status status) {
-  DomainRecord& record = domains_[domain_index];
+  DomainRecord& record = ledger_.domains()[domain_index];
   TERRACE_CHECK(record.segments[segment].use == Use::kPopulating, "a segment is populated once");
   --record.populating_count;
   record.has_tried = true;
@@ -172,9 +164,7 @@ void SegmentBroker::OnPopulated(uint32_t domain_index, uint32_t segment, Status 
     record.segments[segment].use = Use::kPopulated;
     record.domain->slots.SegmentPopulated(segment);
   } else {
-    record.segments[segment].use = Use::kNone;
-    --record.held_count;
-    --held_total_;
+    ledger_.LetGo(record, record.segments[segment]);
     record.is_backing_off = true;
     seams_.deadlines.Add({.due_us = seams_.clock.NowUs() + kPopulateRetryUs,
                           .kind = DeadlineKind::kPopulateRetry,
@@ -183,22 +173,41 @@ void SegmentBroker::OnPopulated(uint32_t domain_index, uint32_t segment, Status 
   Step();
 }
 
+void SegmentBroker::OnRetuned() {
+  may_be_above_ = true;
+  Step();
+}
+
 void SegmentBroker::OnRetry(uint32_t domain_index) {
-  domains_[domain_index].is_backing_off = false;
+  ledger_.domains()[domain_index].is_backing_off = false;
   Step();
 }
 
 // ---- taking memory back ----
+
+// Several at once: what a segment takes longest for is its clients and the kernel.
+void SegmentBroker::Shrink() {
+  if (!may_be_above_) return;
+  uint32_t excess = ledger_.Excess();
+  may_be_above_ = excess > 0;
+  uint32_t budget = kDrainBlocksPerStepMax;
+  uint32_t leaving_count = ledger_.LeavingCount();
+  for (; excess > 0 && leaving_count < kLeavingMax; --excess) {
+    DomainRecord* const from = ledger_.Borrower();
+    if (from == nullptr || !BeginDrain(*from, &budget)) return;
+    ++leaving_count;
+  }
+}
 
 // From whoever borrowed most; one segment on its way is enough, while it is on its way.
 void SegmentBroker::TakeBackFor(const DomainRecord& taker) {
   DomainRecord* borrower = nullptr;
   uint32_t most_borrowed = 0;
   const uint64_t now_us = seams_.clock.NowUs();
-  for (DomainRecord& record : domains_) {
+  for (DomainRecord& record : ledger_.domains()) {
     if (record.draining_count > 0 && now_us < record.drain_began_us + kTakeBackPatienceUs) return;
     if (record.draining_count > 0 || &record == &taker) continue;
-    const uint32_t guaranteed = record.domain->options.segments_guaranteed;
+    const uint32_t guaranteed = record.guaranteed();
     if (record.held_count <= guaranteed) continue;
     if (record.held_count - guaranteed > most_borrowed) {
       most_borrowed = record.held_count - guaranteed;
@@ -206,59 +215,47 @@ void SegmentBroker::TakeBackFor(const DomainRecord& taker) {
     }
   }
   if (borrower == nullptr) return;
-  const uint32_t segment = EmptiestSegment(*borrower);
-  if (segment == kSegmentNone) return;
-  borrower->segments[segment].use = Use::kDraining;
-  ++borrower->draining_count;
-  borrower->drain_began_us = now_us;
-  borrower->domain->slots.BeginDrain(segment);
-  StepDrain(*borrower, segment);
+  uint32_t budget = kDrainBlocksPerStepMax;
+  BeginDrain(*borrower, &budget);
 }
 
-uint32_t SegmentBroker::EmptiestSegment(const DomainRecord& record) const {
-  uint32_t emptiest = kSegmentNone;
-  uint32_t fewest = UINT32_MAX;
-  for (uint32_t segment = 0; segment < record.segments.size(); ++segment) {
-    if (record.segments[segment].use != Use::kPopulated) continue;
-    const uint32_t used_count = record.domain->slots.slots_used_in(segment);
-    if (used_count < fewest) {
-      fewest = used_count;
-      emptiest = segment;
-    }
-  }
-  return emptiest;
+bool SegmentBroker::BeginDrain(DomainRecord& record, uint32_t* budget) {
+  const uint32_t segment = SegmentLedger::EmptiestSegment(record);
+  if (segment == kSegmentNone) return false;
+  record.segments[segment].use = Use::kDraining;
+  ++record.draining_count;
+  record.drain_began_us = seams_.clock.NowUs();
+  record.domain->slots.BeginDrain(segment);
+  StepDrain(record, segment, budget);
+  return true;
 }
 
 // Drops what may be dropped, some a step; what is held keeps the segment until it is let go.
-void SegmentBroker::StepDrain(DomainRecord& record, uint32_t segment) {
+void SegmentBroker::StepDrain(DomainRecord& record, uint32_t segment, uint32_t* budget) {
   CacheDomain& domain = *record.domain;
-  if (!domain.slots.IsDrained(segment)) {
+  if (*budget > 0 && !domain.slots.IsDrained(segment)) {
     scratch_slots_.clear();
     uint32_t& chunk = record.segments[segment].drain_chunk;
     chunk = domain.slots.SlotsInSegment(segment, chunk, kDrainSlotsPerStepMin, &scratch_slots_);
     seams_.work += scratch_slots_.size();
-    uint32_t budget = kDrainBlocksPerStepMax;
     for (const SlotRef& slot : scratch_slots_) {
-      if (budget == 0) break;
+      if (*budget == 0) break;
       if (!domain.slots.IsCurrent(slot)) continue;
       const BlockId id = record.evictor->BlockIn(slot);
       if (id == kBlockNone) continue;
       const EraseCauseScope scope(*record.domain, protocol::MissCause::kQuota);
-      record.evictor->DropDramSubtree(id, Evictor::Pins::kGive, &budget);
+      record.evictor->DropDramSubtree(id, Evictor::Pins::kGive, budget);
     }
   }
   if (domain.slots.IsDrained(segment)) {
     BeginRevoke(record, segment);
-  } else if (!has_drain_timer_) {
-    has_drain_timer_ = true;
-    seams_.deadlines.Add({.due_us = seams_.clock.NowUs() + kDrainPeriodUs,
-                          .kind = DeadlineKind::kDrain,
-                          .domain_index = domain.domain_index});
+  } else {
+    AwaitDrain(*budget == 0 ? kDrainGoOnUs : kDrainPeriodUs);
   }
 }
 
 void SegmentBroker::BeginRevoke(DomainRecord& record, uint32_t segment) {
-  SegmentRecord& s = record.segments[segment];
+  SegmentLedger::Segment& s = record.segments[segment];
   s.use = Use::kRevoking;
   record.domain->slots.SetSegmentState(segment, SegmentState::kRevoking);
   s.mapped_by.clear();
@@ -272,11 +269,11 @@ void SegmentBroker::BeginRevoke(DomainRecord& record, uint32_t segment) {
 }
 
 void SegmentBroker::OnUnmapped(SessionIndex session, uint32_t segment) {
-  DomainRecord& record = domains_[sessions_.at(session).domain_index];
+  DomainRecord& record = ledger_.domains()[sessions_.at(session).domain_index];
   if (record.draining_count == 0) return;
   for (uint32_t i = 0; i < record.segments.size(); ++i) {
     if (segment != kSegmentNone && i != segment) continue;
-    SegmentRecord& s = record.segments[i];
+    SegmentLedger::Segment& s = record.segments[i];
     if (s.use != Use::kRevoking) continue;
     std::erase(s.mapped_by, session);
     if (s.mapped_by.empty()) BeginPunch(record, i);
@@ -290,18 +287,17 @@ void SegmentBroker::BeginPunch(DomainRecord& record, uint32_t segment) {
 }
 
 void SegmentBroker::OnPunched(uint32_t domain_index, uint32_t segment, Status status) {
-  DomainRecord& record = domains_[domain_index];
+  DomainRecord& record = ledger_.domains()[domain_index];
   TERRACE_CHECK(record.segments[segment].use == Use::kPunching, "a segment is punched once");
   --record.draining_count;
   if (status.ok()) {
-    record.segments[segment].use = Use::kNone;
+    ledger_.LetGo(record, record.segments[segment]);
     record.domain->slots.SetSegmentState(segment, SegmentState::kAbsent);
-    --record.held_count;
-    --held_total_;
   } else {
     // The pages are still there, and still this domain's.
     record.segments[segment].use = Use::kPopulated;
     record.domain->slots.SetSegmentState(segment, SegmentState::kFree);
+    may_be_above_ = true;
   }
   Step();
 }

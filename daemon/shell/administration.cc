@@ -1,9 +1,12 @@
 #include "daemon/shell/administration.h"
 
+#include <algorithm>
 #include <csignal>
 #include <string>
 #include <utility>
 
+#include "daemon/arenas/host_memory.h"
+#include "daemon/config/config_text.h"
 #include "daemon/log/log.h"
 #include "daemon/shell/store_options.h"
 
@@ -12,6 +15,7 @@ namespace terrace {
 Administration::Administration(Parts parts, ConfigSource source)
     : parts_(std::move(parts)),
       hang_ups_(parts_.loop),
+      next_look_(parts_.loop),
       serving_(parts_.config, parts_.clock),
       config_(std::move(source), parts_.config,
               {.apply = [this] { Apply(); }, .post = parts_.post}) {}
@@ -20,6 +24,7 @@ void Administration::Serve(Store& store, SessionTable& sessions,
                            const std::vector<std::unique_ptr<DomainNvme>>& nvme) {
   store_ = &store;
   sessions_ = &sessions;
+  LookAtMemory();
   serving_.Serve(store, nvme);
   sessions.SetAdmin(
       {.admin_uids = [this]() -> const AdminVerbs::Uids& { return parts_.config.admin_uids; },
@@ -57,12 +62,53 @@ void Administration::AwaitHangUps() {
 void Administration::Apply() {
   const DaemonConfig& config = parts_.config;
   SetLog(config.log_level, config.log_format);
+  Retune();
+  sessions_->SetLimits(SessionLimitsOf(config));
+  if (!is_looking_) LookAtMemory();
+}
+
+void Administration::Retune() {
+  const DaemonConfig& config = parts_.config;
   StoreOptions tuned = StoreOptionsOf(config);
+  uint32_t guaranteed = 0;
   for (size_t i = 0; i < config.domains.size(); ++i) {
     tuned.domains.push_back(DomainOptionsOf(config, i));
+    guaranteed += tuned.domains[i].segments_guaranteed;
   }
+  const uint64_t limit = std::max<uint64_t>(dram_limit_bytes_ / config.segment_bytes, guaranteed);
+  tuned.segments_total = static_cast<uint32_t>(std::min<uint64_t>(tuned.segments_total, limit));
   store_->Retune(tuned);
-  sessions_->SetLimits(SessionLimitsOf(config));
+}
+
+void Administration::LookAtMemory() {
+  const DaemonConfig& config = parts_.config;
+  const uint64_t before_bytes = std::min(dram_limit_bytes_, config.dram_bytes);
+  const HostMemory host = config.memory_reserve_bytes > 0 ? ReadHostMemory() : HostMemory();
+  uint32_t held = 0, leaving = 0;
+  store_->statistics().CountSegments(&held, &leaving);
+  const uint64_t limit_bytes = yield_.Look(host,
+                                           {.held_bytes = held * config.segment_bytes,
+                                            .leaving_bytes = leaving * config.segment_bytes,
+                                            .segment_bytes = config.segment_bytes},
+                                           config.memory_reserve_bytes, config.dram_bytes);
+  dram_limit_bytes_ = limit_bytes < config.dram_bytes ? limit_bytes : UINT64_MAX;
+  if (limit_bytes != before_bytes) {
+    // Told when it begins and when all is held again; in between at level debug.
+    const bool is_told = std::max(before_bytes, limit_bytes) == config.dram_bytes;
+    Log(is_told ? LogLevel::kInfo : LogLevel::kDebug,
+        limit_bytes < before_bytes ? "memory is given back: others need it"
+                                   : "memory is taken again",
+        {{"dram_at_most", FormatBytes(limit_bytes)},
+         {"available", FormatBytes(RoundDown(host.available_bytes, kMiB))},
+         {"memory_reserve_bytes", FormatBytes(config.memory_reserve_bytes)}});
+    Retune();
+  }
+  is_looking_ = config.memory_reserve_bytes > 0;
+  if (!is_looking_) return;
+  next_look_.expires_after(kLookPeriod);
+  next_look_.async_wait([this](const asio::error_code& error) {
+    if (!error) LookAtMemory();
+  });
 }
 
 }  // namespace terrace

@@ -1,17 +1,22 @@
 // Administration: what an administrator rules over while the daemon runs: whether domains serve
-// (DomainServing), and the configuration (LiveConfig), which a SIGHUP reloads, too.
+// (DomainServing), and the configuration (LiveConfig), which a SIGHUP reloads, too. And how much of
+// dram_bytes is held while others lack memory (MemoryYield): looked at each kLookPeriod where there
+// is a memory_reserve_bytes, by reading files of /proc and of the cgroup.
 //
 // THREADING: store thread.
 #pragma once
 
 #include <asio/io_context.hpp>
 #include <asio/signal_set.hpp>
+#include <asio/steady_timer.hpp>
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
 
+#include "daemon/arenas/memory_yield.h"
 #include "daemon/block/seams.h"
 #include "daemon/config/config.h"
 #include "daemon/session/session.h"
@@ -42,10 +47,18 @@ class Administration {
   void AwaitHangUps();
 
  private:
+  static constexpr std::chrono::milliseconds kLookPeriod{250};
+
   void Apply();
+  void Retune();
+  void LookAtMemory();
 
   const Parts parts_;
   asio::signal_set hang_ups_;
+  asio::steady_timer next_look_;
+  bool is_looking_ = false;
+  MemoryYield yield_;
+  uint64_t dram_limit_bytes_ = UINT64_MAX;  // UINT64_MAX: dram_bytes
   DomainServing serving_;
   LiveConfig config_;
   Store* store_ = nullptr;

@@ -99,7 +99,8 @@ LiveConfig::LiveConfig(ConfigSource source, DaemonConfig& config, Hooks hooks)
     : source_(std::move(source)),
       config_(config),
       hooks_(std::move(hooks)),
-      lines_(ConfigLines(source_.text)) {
+      lines_(ConfigLines(source_.text)),
+      dram_bytes_max_(config_.dram_bytes) {
   (void)Parse(source_, &wanted_);  // it has been read before
   NameDomains(config_, &wanted_);
   for (ConfigEntry& entry : ConfigEntries(DaemonConfig())) {
@@ -193,6 +194,16 @@ Error LiveConfig::Set(const std::string& text, std::string* document) {
                    (source_.path.empty() ? "a file, which --config names" : source_.path) +
                    " and restart terraced; `terrace config get` says which keys are live");
   }
+  if (key == "daemon.dram_bytes" && !source_.overrides.dram_bytes.empty()) {
+    return Invalid("terraced was started with --dram-bytes " + source_.overrides.dram_bytes +
+                   ", which outranks daemon.dram_bytes: restart it without");
+  }
+  if (wanted.dram_bytes > dram_bytes_max_) {
+    return Invalid("daemon.dram_bytes is " + FormatBytes(wanted.dram_bytes) +
+                   "; while terraced runs it can be lowered, and raised again up to " +
+                   FormatBytes(dram_bytes_max_) +
+                   ", what it was started with: write more into the file and restart");
+  }
   const DaemonConfig before = config_;
   TERRACE_RETURN_IF_REFUSED(Take(std::move(wanted)));
   set_keys_.insert(key);
@@ -230,14 +241,21 @@ Error LiveConfig::Reload(const ConfigSource& source, std::string* document) {
   NameDomains(config_, &file);
   DaemonConfig wanted = wanted_;
   (void)CopyLive(file, "", &wanted);
+  wanted.dram_bytes = std::min(wanted.dram_bytes, dram_bytes_max_);
   const DaemonConfig before = config_;
   TERRACE_RETURN_IF_REFUSED(Take(std::move(wanted)));
   source_ = source;
   lines_ = ConfigLines(source_.text);
   set_keys_.clear();
+  json needs_restart = Differences(wanted_, file, false, "running", "file");
+  if (file.dram_bytes > dram_bytes_max_ && source_.overrides.dram_bytes.empty()) {
+    needs_restart.push_back({{"key", "daemon.dram_bytes"},
+                             {"running", Quoted(FormatBytes(config_.dram_bytes))},
+                             {"file", Quoted(FormatBytes(file.dram_bytes))}});
+  }
   *document = json{{"file", source_.path},
                    {"changed", Differences(before, config_, true, "from", "to")},
-                   {"needs_restart", Differences(wanted_, file, false, "running", "file")}}
+                   {"needs_restart", std::move(needs_restart)}}
                   .dump();
   return {};
 }

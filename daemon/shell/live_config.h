@@ -1,7 +1,8 @@
 // LiveConfig: the configuration while the daemon runs: what is in effect and where each value comes
 // from, a reload of the file (SIGHUP, `terrace config reload`), and one key set by an admin, which
-// the next reload takes back. Only keys that say so change without a restart
-// (config_keys.h, KeyChange); of a configuration with an error nothing is taken.
+// the next reload takes back. dram_bytes goes down, and up again to what it was at the start. Only
+// keys that say so change without a restart (config_keys.h, KeyChange); of a configuration with an
+// error nothing is taken.
 //
 // THREADING: store thread; a file is read on a thread of its own.
 #pragma once
@@ -67,6 +68,7 @@ class LiveConfig {
   const Hooks hooks_;
   std::map<std::string, uint32_t> lines_;  // of the file that is in effect
   std::map<std::string, std::string> defaults_;
+  const uint64_t dram_bytes_max_;   // clients map memory of so much, once
   std::set<std::string> set_keys_;  // by Set, since the last reload
   std::thread reader_;
   bool is_reading_ = false;

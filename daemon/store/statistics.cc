@@ -66,11 +66,11 @@ void Statistics::Fill(uint32_t domain_index, DomainFigures* figures) const {
   static_cast<DomainCounters&>(*figures) = domain.counters;
   figures->write_bytes_per_day = domain.options.write_bytes_per_day;
   figures->segment_bytes = domain.options.segment_bytes;
-  figures->segments_populated = store_.segments.populated_count(domain_index);
+  figures->segments_populated = store_.segments.ledger().populated_count(domain_index);
   figures->segments_max = domain.options.segments_max;
   figures->segments_guaranteed = domain.options.segments_guaranteed;
-  figures->segments_borrowed = store_.segments.borrowed_count(domain_index);
-  figures->segments_leaving = store_.segments.leaving_count(domain_index);
+  figures->segments_borrowed = store_.segments.ledger().borrowed_count(domain_index);
+  figures->segments_leaving = store_.segments.ledger().leaving_count(domain_index);
   figures->slot_bytes_used = usage.used_bytes;
   figures->slot_bytes_stranded = usage.waste_bytes + usage.free_slot_bytes;
   figures->fenced_bytes = domain.fenced_bytes;
@@ -87,6 +87,14 @@ void Statistics::Fill(uint32_t domain_index, DomainFigures* figures) const {
   figures->sessions_refused = store_.sessions.refused(domain_index);
   figures->serving = domain.serving;
   FillTiers(rooms, figures);
+}
+
+void Statistics::CountSegments(uint32_t* held, uint32_t* leaving) const {
+  *held = *leaving = 0;
+  for (uint32_t i = 0; i < store_.domains.size(); ++i) {
+    *held += store_.segments.ledger().populated_count(i);
+    *leaving += store_.segments.ledger().leaving_count(i);
+  }
 }
 
 void Statistics::FillShownGroups(uint32_t domain_index, size_t group_count_max,

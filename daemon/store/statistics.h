@@ -31,6 +31,8 @@ class Statistics {
   DomainStats Brief(uint32_t domain_index, uint32_t group_count_max) const;
   // All there is: grows with groups and, over all domains, sessions.
   DomainStats Of(uint32_t domain_index) const;
+  // Of all domains: segments that have memory, and of those the ones on their way out.
+  void CountSegments(uint32_t* held, uint32_t* leaving) const;
   // What Acquires asked for, in each of the last minutes, the one that runs last.
   std::vector<protocol::HitRateCounts> HitsByMinute(uint32_t domain_index) const;
 

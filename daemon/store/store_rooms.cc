@@ -69,7 +69,7 @@ void StoreRooms::Retune(const StoreOptions& tuned) {
   for (size_t i = 0; i < domains.size(); ++i) {
     domains[i]->domain.Retune(tuned.domains[i], admission_before);
   }
-  segments.Step();
+  segments.OnRetuned();
 }
 
 DomainRooms& StoreRooms::at(uint32_t domain_index) const {

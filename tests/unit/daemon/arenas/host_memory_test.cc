@@ -2,6 +2,11 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <filesystem>
+#include <fstream>
+#include <string>
 
 #include "terrace/units.h"
 
@@ -33,6 +38,28 @@ TEST(HostMemory, WhatDoesNotFitNowIsWarnedAbout) {
   why.clear();
   EXPECT_TRUE(CheckHostMemory(machine, 8 * kGiB, 0, &why).ok());
   EXPECT_EQ(why, "");
+}
+
+TEST(HostMemory, ACgroupsFileCacheIsAvailable) {
+  std::string root = (std::filesystem::temp_directory_path() / "terrace-host-XXXXXX").string();
+  ASSERT_NE(mkdtemp(root.data()), nullptr);
+  const auto write = [&root](const std::string& path, const std::string& text) {
+    std::filesystem::create_directories(std::filesystem::path(root + path).parent_path());
+    std::ofstream(root + path) << text;
+  };
+  write("/proc/meminfo", "MemTotal:       16777216 kB\nMemAvailable:    8388608 kB\n");
+  EXPECT_EQ(ReadHostMemory(root).available_bytes, 8 * kGiB);
+  write("/proc/self/cgroup", "0::/pods/one\n");
+  write("/sys/fs/cgroup/pods/one/memory.max", "4294967296\n");
+  write("/sys/fs/cgroup/pods/one/memory.current", "3221225472\n");
+  write("/sys/fs/cgroup/pods/one/memory.stat", "anon 5\ninactive_file 1073741824\nshmem 7\n");
+  write("/sys/fs/cgroup/pods/memory.max", "max\n");
+  const HostMemory pod = ReadHostMemory(root);
+  EXPECT_TRUE(pod.is_cgroup_limited);
+  EXPECT_EQ(pod.total_bytes, 4 * kGiB);
+  EXPECT_EQ(pod.available_bytes, 2 * kGiB);
+  std::filesystem::remove_all(root);
+  EXPECT_EQ(ReadHostMemory(root).total_bytes, 0u);
 }
 
 TEST(HostMemory, AnUnreadableHostIsNotGuessedAt) {

@@ -98,7 +98,7 @@ TEST_F(LiveConfigTest, TellsWhereEachValueComesFrom) {
   EXPECT_EQ(level["from"], path() + ":2");
   EXPECT_EQ(level["is_live"], true);
   EXPECT_EQ(Get("daemon.dram_bytes")["from"], path() + ":4");
-  EXPECT_EQ(Get("daemon.dram_bytes")["is_live"], false);
+  EXPECT_EQ(Get("daemon.segment_bytes")["is_live"], false);
   EXPECT_EQ(Get("daemon.log_format")["from"], "default");
   EXPECT_EQ(Get("daemon.fenced_bytes_max")["value"], "\"512MiB\"");
   EXPECT_EQ(Get("daemon.fenced_bytes_max")["from"], "default, worked out");
@@ -175,7 +175,9 @@ TEST_F(LiveConfigTest, WhatCannotBeSetIsSaidAndChangesNothing) {
       {"daemon.log_level", "is no KEY=VALUE"},
       {"log_level=debug", "is no KEY=VALUE"},
       {"daemon.log_level=debgu", "the nearest is \"debug\""},
-      {"daemon.dram_bytes=4GiB", "daemon.dram_bytes needs a restart"},
+      {"daemon.segment_bytes=4MiB", "daemon.segment_bytes needs a restart"},
+      {"daemon.dram_bytes=4GiB", "raised again up to 1GiB, what it was started with"},
+      {"daemon.dram_bytes=128MiB", "daemon.dram_bytes is 128MiB"},
       {"domain.other.allow_uids=[1]", "of no domain that there is"},
       {"nvme.read_ahead_blocks=5000", "a whole number from 0 to 4096"},
       {"daemon.deadline_default_ms=700000", "more than daemon.deadline_ms_max"},
@@ -188,6 +190,22 @@ TEST_F(LiveConfigTest, WhatCannotBeSetIsSaidAndChangesNothing) {
   EXPECT_THAT(why_, HasSubstr("config action 9"));
   EXPECT_EQ(applied_count_, 0);
   EXPECT_EQ(config_.deadline_default_ms, DaemonConfig().deadline_default_ms);
+}
+
+TEST_F(LiveConfigTest, MemoryGoesDownAndUpToWhatItWas) {
+  Start("[daemon]\ndram_bytes = \"2GiB\"\n");
+  ASSERT_TRUE(Ask(ConfigAction::kSet, "daemon.dram_bytes=1GiB")) << why_;
+  EXPECT_EQ(config_.dram_bytes, 1 * kGiB);
+  EXPECT_EQ(config_.fenced_bytes_max, 256 * kMiB) << "worked out from what is in effect";
+  EXPECT_EQ(config_.domains[0].dram_max_bytes, 2 * kGiB) << "clients have mapped so much";
+  EXPECT_FALSE(Ask(ConfigAction::kSet, "daemon.dram_bytes=2304MiB"));
+  EXPECT_EQ(config_.dram_bytes, 1 * kGiB);
+  Write("[daemon]\ndram_bytes = \"3GiB\"\n");
+  const auto answer = Ask(ConfigAction::kReload);
+  ASSERT_TRUE(answer) << why_;
+  EXPECT_EQ(config_.dram_bytes, 2 * kGiB);
+  EXPECT_EQ((*answer)["needs_restart"], json::parse(R"([
+      {"key": "daemon.dram_bytes", "running": "\"2GiB\"", "file": "\"3GiB\""}])"));
 }
 
 TEST_F(LiveConfigTest, WithoutAFileThereIsNothingToReload) {

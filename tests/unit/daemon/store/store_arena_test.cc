@@ -2,6 +2,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <utility>
+#include <vector>
+
 #include "store_fixture.h"
 
 namespace terrace {
@@ -316,6 +319,113 @@ TEST(Arena, WithinItsGuaranteeNothingIsTakenFromADomain) {
   w.Advance(1'000'000);
   EXPECT_TRUE(w.listener.segment_revokes.empty());
   EXPECT_EQ(w.MatchCount(a, group_a, World::Keys(kSlotsPerSegment)), kSlotsPerSegment);
+}
+
+// The whole is to have so many from now on.
+void Retotal(World& w, uint32_t segments_total) {
+  StoreOptions tuned = w.made;
+  tuned.segments_total = segments_total;
+  w.store->Retune(tuned);
+}
+
+// Clients let go of what they are asked for, until nothing more is asked; how many there were.
+uint32_t LetGo(World& w) {
+  uint32_t count = 0;
+  for (bool is_asked = true; is_asked;) {
+    w.Advance(100'000);
+    const auto asked = std::exchange(w.listener.segment_revokes, {});
+    is_asked = !asked.empty();
+    count += static_cast<uint32_t>(asked.size());
+    for (const auto& [session, segment] : asked) {
+      EXPECT_TRUE(w.store->sessions().Unmapped(session, segment).ok());
+    }
+  }
+  return count;
+}
+
+TEST(LessMemory, IsTakenBackAndComesAgain) {
+  World w({.segments_max = 24});
+  const SessionId s = w.Open();
+  const uint32_t group = w.OpenSimple(s);
+  for (uint32_t i = 0; i < 24; ++i) {
+    w.Put(s, group, World::Keys(kSlotsPerSegment, i + 1));
+    w.Run();
+  }
+  ASSERT_EQ(Populated(w, 0), 24u);
+  Retotal(w, 3);
+  EXPECT_EQ(LetGo(w), 21u);
+  EXPECT_EQ(Populated(w, 0), 3u);
+  EXPECT_EQ(w.Stats().segments_leaving, 0u);
+  uint32_t left = 0;
+  for (uint32_t i = 0; i < 24; ++i) {
+    left += w.MatchCount(s, group, World::Keys(kSlotsPerSegment, i + 1));
+  }
+  EXPECT_EQ(left, 3 * kSlotsPerSegment);
+  w.Put(s, group, World::Keys(kSlotsPerSegment, 100));
+  w.Run();
+  EXPECT_EQ(Populated(w, 0), 3u) << "new blocks take the place of others";
+  Retotal(w, 6);
+  for (uint32_t i = 0; i < 4; ++i) {
+    w.Put(s, group, World::Keys(kSlotsPerSegment, 200 + i));
+    w.Run();
+  }
+  EXPECT_EQ(Populated(w, 0), 6u);
+}
+
+TEST(LessMemory, IsTakenFromWhoHasMoreThanItsGuarantee) {
+  World w({.domain_count = 2, .segments_max = 8, .segments_guaranteed = 2, .segments_total = 8});
+  const SessionId a = w.Open(0), b = w.Open(1);
+  const uint32_t group_a = w.OpenSimple(a), group_b = w.OpenSimple(b);
+  for (uint32_t i = 0; i < 6; ++i) {
+    w.Put(a, group_a, World::Keys(kSlotsPerSegment, i + 1));
+    w.Run();
+  }
+  w.Put(b, group_b, World::Keys(kSlotsPerSegment));
+  w.Run();
+  Retotal(w, 4);
+  LetGo(w);
+  EXPECT_EQ(Populated(w, 0), 2u) << "what the other is guaranteed is kept free";
+  EXPECT_EQ(w.MatchCount(b, group_b, World::Keys(kSlotsPerSegment)), kSlotsPerSegment);
+  w.Put(b, group_b, World::Keys(2 * kSlotsPerSegment, 2));
+  w.Run();
+  EXPECT_EQ(Populated(w, 1), 2u);
+}
+
+TEST(LessMemory, WaitsForALeaseAndForAStoppedClientAlone) {
+  World w({.segments_max = 3});
+  const SessionId a = w.Open(), b = w.Open();
+  const uint32_t group = w.OpenSimple(a);
+  w.OpenSimple(b);
+  for (uint32_t i = 0; i < 3; ++i) {
+    w.Put(a, group, World::Keys(kSlotsPerSegment, i + 1));
+    w.Put(b, group, World::Keys(1, 50 + i));
+    w.Run();
+  }
+  std::vector<LeaseToken> tokens;
+  for (uint32_t i = 0; i < 3; ++i) {
+    const auto held = w.Acquire(a, group, World::Keys(kSlotsPerSegment, i + 1));
+    tokens.push_back(held.reply.token);
+  }
+  Retotal(w, 1);
+  w.Advance(1'000'000);
+  EXPECT_EQ(Populated(w, 0), 3u);
+  for (const LeaseToken& token : tokens) {
+    if (!token.is_zero()) w.Release(a, token);
+  }
+  w.Advance(100'000);
+  const auto asked = std::exchange(w.listener.segment_revokes, {});
+  ASSERT_EQ(asked.size(), 4u) << "each of two sessions, for each of two segments";
+  for (const auto& [session, segment] : asked) {
+    if (session != a) continue;
+    EXPECT_TRUE(w.store->sessions().Unmapped(a, segment).ok());
+  }
+  w.Advance(1'000'000);
+  EXPECT_EQ(Populated(w, 0), 3u);
+  EXPECT_EQ(w.Stats().segments_leaving, 2u);
+  w.store->sessions().HangUp(b);
+  w.store->sessions().ProofOfDeath(b);
+  w.Run();
+  EXPECT_EQ(Populated(w, 0), 1u);
 }
 
 TEST(Arena, AThinlyUsedExtentGivesWayToSlotsOfAnotherSize) {

@@ -175,6 +175,7 @@ class StoreWorld {
     store_options.part_read_bytes_min = options.part_read_bytes_min;
     store_options.lease_blocks_per_session_max = options.lease_blocks_per_session_max;
     store_options.lease_blocks_max = options.lease_blocks_max;
+    made = store_options;
     store = std::make_unique<Store>(store_options, clock, random, offload, listener);
     for (const auto& tier : faults) tier->SetListener(&store->events());
   }
@@ -504,6 +505,7 @@ class StoreWorld {
   std::vector<std::unique_ptr<sim::MemoryTier>> tiers;  // domain by domain
   std::vector<std::unique_ptr<sim::FaultTier>> faults;  // around each of them
   std::unique_ptr<Store> store;
+  StoreOptions made;  // what it was made with
   bool holds_checksums = false;
   bool holds_transfers = false;
   bool holds_arena = false;

@@ -1,0 +1,35 @@
+// MemoryYield: how much DRAM to hold while others need memory, too: less while less than a reserve
+// is available to them, and more again, slowly, once there is.
+//
+// THREADING: one thread.
+#pragma once
+
+#include <cstdint>
+
+#include "daemon/arenas/host_memory.h"
+
+namespace terrace {
+
+class MemoryYield {
+ public:
+  // Looks since there was last too little, until more is taken again, a segment a look.
+  static constexpr uint32_t kCalmLooks = 20;
+  // Beyond the reserve, so that what is taken again is not given back at once.
+  static constexpr uint64_t kMarginSegments = 2;
+
+  struct Use {
+    uint64_t held_bytes = 0;     // populated, with what is on its way out
+    uint64_t leaving_bytes = 0;  // of that, on its way out
+    uint64_t segment_bytes = 1;
+  };
+
+  // One look: what DRAM may hold from now on, of `most_bytes`. `reserve_bytes` of 0: all.
+  uint64_t Look(const HostMemory& host, const Use& use, uint64_t reserve_bytes,
+                uint64_t most_bytes);
+
+ private:
+  uint64_t limit_bytes_ = UINT64_MAX;
+  uint32_t calm_looks_ = 0;
+};
+
+}  // namespace terrace

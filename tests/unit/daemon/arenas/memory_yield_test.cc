@@ -1,0 +1,64 @@
+#include "daemon/arenas/memory_yield.h"
+
+#include <gtest/gtest.h>
+
+#include "terrace/units.h"
+
+namespace terrace {
+namespace {
+
+constexpr uint64_t kSegment = 64 * kMiB;
+constexpr uint64_t kReserve = 1 * kGiB;
+constexpr uint64_t kMost = 8 * kGiB;
+
+HostMemory Available(uint64_t bytes) {
+  return {.total_bytes = 64 * kGiB, .available_bytes = bytes};
+}
+
+class MemoryYieldTest : public testing::Test {
+ protected:
+  uint64_t Look(uint64_t available_bytes, uint64_t held_bytes, uint64_t leaving_bytes = 0) {
+    return yield_.Look(
+        Available(available_bytes),
+        {.held_bytes = held_bytes, .leaving_bytes = leaving_bytes, .segment_bytes = kSegment},
+        kReserve, kMost);
+  }
+  MemoryYield yield_;
+};
+
+TEST_F(MemoryYieldTest, AllIsHeldWhileThereIsEnough) {
+  EXPECT_EQ(Look(kReserve, 4 * kGiB), kMost);
+  EXPECT_EQ(Look(32 * kGiB, kMost), kMost);
+}
+
+TEST_F(MemoryYieldTest, WhatLacksIsGivenBackInWholeSegmentsAndOnce) {
+  EXPECT_EQ(Look(kReserve - 100 * kMiB, 4 * kGiB), 4 * kGiB - 2 * kSegment);
+  EXPECT_EQ(Look(kReserve - 100 * kMiB, 4 * kGiB, 2 * kSegment), 4 * kGiB - 2 * kSegment)
+      << "which is on its way already";
+  EXPECT_EQ(Look(kReserve + 28 * kMiB, 4 * kGiB - 2 * kSegment), 4 * kGiB - 2 * kSegment);
+}
+
+TEST_F(MemoryYieldTest, NoMoreIsGivenBackThanThereIs) { EXPECT_EQ(Look(0, kSegment), 0u); }
+
+TEST_F(MemoryYieldTest, ComesAgainSlowlyAndNotIntoTheMargin) {
+  const uint64_t less = 4 * kGiB - kSegment;
+  EXPECT_EQ(Look(kReserve - 1, 4 * kGiB), less);
+  for (uint32_t i = 0; i < 3 * MemoryYield::kCalmLooks; ++i) {
+    EXPECT_EQ(Look(kReserve + kSegment, less), less);
+  }
+  for (uint32_t i = 1; i < MemoryYield::kCalmLooks; ++i) EXPECT_EQ(Look(2 * kReserve, less), less);
+  EXPECT_EQ(Look(2 * kReserve, less), less + kSegment);
+  EXPECT_EQ(Look(2 * kReserve, less + kSegment), less + 2 * kSegment);
+  for (uint32_t i = 0; i < 100; ++i) Look(2 * kReserve, less + 2 * kSegment);
+  EXPECT_EQ(Look(2 * kReserve, kMost), kMost);
+}
+
+TEST_F(MemoryYieldTest, WithoutAReserveOrWithoutKnowledgeAllIsHeld) {
+  EXPECT_LT(Look(0, 4 * kGiB), kMost);
+  const MemoryYield::Use use{.held_bytes = 4 * kGiB, .segment_bytes = kSegment};
+  EXPECT_EQ(yield_.Look(Available(0), use, 0, kMost), kMost);
+  EXPECT_EQ(yield_.Look({}, use, kReserve, kMost), kMost);
+}
+
+}  // namespace
+}  // namespace terrace
