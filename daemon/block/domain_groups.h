@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "daemon/block/erased_below.h"
@@ -34,6 +35,9 @@ class DomainGroups {
   auto end() const { return groups_.end(); }
   // Nobody has it open, and nothing is left of its blocks.
   bool IsIdle(uint32_t place) const;
+  // Places of groups of this name or of this id; a look at 16 bytes a group.
+  std::vector<uint32_t> PlacesOf(const std::string& name, const GroupId& id) const;
+  bool Holds(const GroupId& id) const;
   // Rises when a place is another group's than before.
   uint64_t revision() const { return revision_; }
   // In place of an idle group, or, of place size(), as one more.
@@ -48,7 +52,13 @@ class DomainGroups {
   void RemoveForgotten(const GroupId& id);
 
  private:
+  struct Label {
+    uint64_t name_hash = 0;
+    uint64_t id_low = 0;
+  };
+
   std::vector<std::unique_ptr<Group>> groups_;
+  std::vector<Label> labels_;  // one a group
   uint64_t revision_ = 0;
   std::deque<Forgotten> forgotten_;  // of one id once
 };

@@ -40,9 +40,7 @@ void Forget(CacheDomain& domain, const GroupId& id) {
 void DropForgotten(CacheDomain& domain) {
   for (uint32_t i = 0; i < kForgottenPerTickMax && domain.groups.has_forgotten(); ++i) {
     DomainGroups::Forgotten& next = domain.groups.first_forgotten();
-    const bool is_back = std::ranges::any_of(
-        domain.groups, [&](const auto& group) { return group->id() == next.id; });
-    if (is_back) {
+    if (domain.groups.Holds(next.id)) {
       domain.groups.RemoveForgotten(GroupId(next.id));
     } else if (domain.IsErased(&next.erased)) {
       DropFirst(domain);

@@ -27,10 +27,8 @@ Status Restoration::RestoreGroup(uint32_t domain_index, const SpaceGroupSpec& sp
   TERRACE_CHECK(domain.session_count == 0, "groups are restored before the first session");
   std::string why;
   TERRACE_RETURN_IF_ERROR(spec.Validate(&why));
-  for (const std::unique_ptr<Group>& group : domain.groups) {
-    if (group->spec().name == spec.name || group->id() == spec.Id()) {
-      return Status(StatusCode::kExists, "a group of that name or of these Spaces is restored");
-    }
+  if (!domain.groups.PlacesOf(spec.name, spec.Id()).empty()) {
+    return Status(StatusCode::kExists, "a group of that name or of these Spaces is restored");
   }
   // Restored groups look idle until their blocks come: none may take the place of another.
   if (domain.groups.size() >= domain.limits.groups_max) {

@@ -120,9 +120,8 @@ Error SessionVerbs::OpenGroup(SessionId session, const SpaceGroupSpec& spec, Ope
   uint32_t place = kAllGroups;
   uint32_t idle = kAllGroups;
   const GroupId id = spec.Id();
-  for (uint32_t g = 0; g < domain.groups.size(); ++g) {
+  for (const uint32_t g : domain.groups.PlacesOf(spec.name, id)) {
     const Group& group = *domain.groups[g];
-    if (group.spec().name != spec.name && group.id() != id) continue;
     if (group.spec().members == spec.members) {
       place = g;
     } else if (domain.groups.IsIdle(g)) {

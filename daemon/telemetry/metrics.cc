@@ -4,6 +4,9 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <span>
+#include <string_view>
+#include <utility>
 
 #include "daemon/telemetry/names.h"
 #include "terrace/check.h"
@@ -170,20 +173,6 @@ json TroublesOf(const DomainStats& domain) {
     }
   }
   return troubles;
-}
-
-json GroupDocument(const DomainStats::GroupStats& group) {
-  return {{"name", group.name},
-          {"id", ToHex(group.id)},
-          {"member_count", group.member_count},
-          {"block_tokens", group.block_tokens},
-          {"block_count", group.block_count},
-          {"block_bytes", group.block_bytes},
-          {"recompute_ns_per_token", group.recompute_ns_per_token},
-          {"acquire_blocks_asked", group.hits.blocks_asked},
-          {"acquire_blocks_hit", DomainStats::BlocksHit(group.hits)},
-          {"acquire_blocks_by_tier", group.hits.blocks_hit},
-          {"prefill_saved_us", group.hits.saved_us}};
 }
 
 json TierDocument(const DomainStats& domain, const DomainStats::LowerTierStats& tier) {
@@ -356,9 +345,7 @@ json DocumentOf(const StatsInput& input) {
                              {"replays_abandoned", events->replays_abandoned},
                              {"republications", events->republications}};
   }
-  document["groups"] = json::array();
   document["lower_tiers"] = json::array();
-  for (const auto& group : input.domain.groups) document["groups"].push_back(GroupDocument(group));
   for (const auto& tier : input.domain.lower_tiers) {
     document["lower_tiers"].push_back(TierDocument(input.domain, tier));
   }
@@ -372,6 +359,44 @@ json DocumentOf(const StatsInput& input) {
 // Names that clients chose may hold bytes that are no UTF-8; they must not stop the document.
 std::string Dump(const json& document) {
   return document.dump(-1, ' ', false, json::error_handler_t::replace);
+}
+
+// A group as text, for a domain may have thousands: values of a JSON library cost ten times that.
+void AppendGroup(const DomainStats::GroupStats& group, std::string* text) {
+  const auto add = [text](std::string_view name, uint64_t number) {
+    *text += ",\"";
+    *text += name;
+    *text += "\":";
+    *text += std::to_string(number);
+  };
+  *text += "{\"name\":" + Dump(group.name);
+  *text += ",\"id\":\"" + ToHex(group.id) + '"';
+  add("member_count", group.member_count);
+  add("block_tokens", group.block_tokens);
+  add("block_count", group.block_count);
+  add("block_bytes", group.block_bytes);
+  add("recompute_ns_per_token", group.recompute_ns_per_token);
+  add("acquire_blocks_asked", group.hits.blocks_asked);
+  add("acquire_blocks_hit", DomainStats::BlocksHit(group.hits));
+  *text += ",\"acquire_blocks_by_tier\":";
+  char before = '[';
+  for (const uint64_t count : group.hits.blocks_hit) {
+    *text += std::exchange(before, ',') + std::to_string(count);
+  }
+  *text += ']';
+  add("prefill_saved_us", group.hits.saved_us);
+  *text += '}';
+}
+
+std::string WithGroups(std::string document, std::span<const DomainStats::GroupStats> groups) {
+  TERRACE_CHECK(document.size() > 2 && document.back() == '}', "an object that has members");
+  document.back() = ',';
+  document += "\"groups\":[";
+  for (size_t g = 0; g < groups.size(); ++g) {
+    if (g > 0) document += ',';
+    AppendGroup(groups[g], &document);
+  }
+  return document += "]}";
 }
 
 }  // namespace
@@ -400,9 +425,11 @@ std::string StatsDocument(const StatsInput& input, const std::vector<SessionSumm
   for (const SessionSummary& session : sessions) {
     document["sessions"].push_back(SessionDocument(session));
   }
-  return Dump(document);
+  return WithGroups(Dump(document), input.domain.groups);
 }
 
-std::string BriefStatsDocument(const StatsInput& input) { return Dump(DocumentOf(input)); }
+std::string BriefStatsDocument(const StatsInput& input) {
+  return WithGroups(Dump(DocumentOf(input)), input.domain.groups);
+}
 
 }  // namespace terrace

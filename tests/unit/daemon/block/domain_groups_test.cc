@@ -1,10 +1,13 @@
 // Places of groups, and what waits for its last erasure, without a domain.
 #include "daemon/block/domain_groups.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <string>
 #include <utility>
+#include <vector>
 
 namespace terrace {
 namespace {
@@ -32,6 +35,36 @@ TEST(DomainGroups, AnIdleGroupsPlaceIsTakenAndAnothersIsNot) {
   EXPECT_EQ(groups.size(), 2u);
   EXPECT_EQ(groups[1].get(), second);
   EXPECT_DEATH(groups.Put(1, std::make_unique<Group>()), "blocks name a group by its place");
+}
+
+TEST(DomainGroups, AreFoundByNameAndByIdAlsoInAPlaceThatChangedHands) {
+  std::vector<std::byte> table(SlotTableBytes(kSegmentBytesMin, 1));
+  SlotAllocator slots({.segment_bytes = kSegmentBytesMin, .segments_max = 1, .slot_table = table});
+  SlotClasses classes;
+  DomainGroups groups;
+  const auto put = [&](uint32_t place, const std::string& name, uint32_t head_size) {
+    SpaceGroupMember member;
+    member.spec.model = "m";
+    member.spec.head_size = head_size;
+    member.spec.part_bytes = {4096};
+    SpaceGroupSpec spec;
+    spec.name = name;
+    spec.members.push_back(std::move(member));
+    auto group = std::make_unique<Group>();
+    EXPECT_TRUE(group->Open(spec, place, &slots, &classes).ok());
+    const GroupId id = group->id();
+    groups.Put(place, std::move(group));
+    return id;
+  };
+  const GroupId first = put(0, "a", 64);
+  const GroupId second = put(1, "b", 128);
+  EXPECT_THAT(groups.PlacesOf("a", second), testing::ElementsAre(0, 1));
+  EXPECT_THAT(groups.PlacesOf("b", {}), testing::ElementsAre(1));
+  EXPECT_THAT(groups.PlacesOf("c", {}), testing::IsEmpty());
+  const GroupId third = put(0, "c", 256);
+  EXPECT_THAT(groups.PlacesOf("a", first), testing::IsEmpty());
+  EXPECT_FALSE(groups.Holds(first));
+  EXPECT_TRUE(groups.Holds(third));
 }
 
 TEST(DomainGroups, AGroupForgottenAgainWaitsForTheLaterMarkOnly) {
