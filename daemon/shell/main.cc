@@ -114,14 +114,18 @@ int Main(int argc, char** argv) {
   source.environment = ConfigEnvironment::OfProcess();
   DaemonConfig config;
   if (const int exit_code = ReadConfig(&source, &config); exit_code != kExitOk) return exit_code;
-  if (command.is_print &&
-      (std::fputs(PrintConfig(config).c_str(), stdout) < 0 || std::fflush(stdout) != 0)) {
+  if (!command.is_check && !command.is_print) return Serve(config, source);
+  const std::string text = command.is_print
+                               ? PrintConfig(config)
+                               : (source.path.empty() ? "the configuration" : source.path) +
+                                     " is well: domains: " + std::to_string(config.domains.size()) +
+                                     ", DRAM: " + FormatBytes(config.dram_bytes) + "\n";
+  if (std::fputs(text.c_str(), stdout) < 0 || std::fflush(stdout) != 0) {
     return Refuse("standard output takes no more of the configuration: " +
                       std::string(std::strerror(errno)) + ". Free its disk or name another file",
                   kExitStart);
   }
-  if (command.is_check || command.is_print) return kExitOk;
-  return Serve(config, source);
+  return kExitOk;
 }
 
 }  // namespace

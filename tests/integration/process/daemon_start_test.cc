@@ -326,6 +326,7 @@ TEST(DaemonStart, PrintedConfigurationPassesTheCheck) {
   const std::string config = daemon.WriteFile("printed.toml", daemon.Errors());
   daemon.Start({"--check-config", "--config", config});
   EXPECT_EQ(daemon.Wait(), 0) << daemon.Errors();
+  EXPECT_THAT(daemon.Errors(), HasSubstr(config + " is well: domains: 1, DRAM: 1GiB"));
 }
 
 TEST(DaemonStart, UnknownOptionsAreAUsageError) {
