@@ -405,16 +405,15 @@ TEST(ConfigDocuments, LiveKeysAreMarkedAndNoOthers) {
 
 TEST(ConfigLive, CopiesLiveKeysAndNoOthers) {
   const DaemonConfig from = Parsed(
-      "[daemon]\nlog_level = \"debug\"\ndram_bytes = \"2GiB\"\n[nvme]\nread_ahead_blocks = 3\n"
+      "[daemon]\nlog_level = \"debug\"\ngroups_max = 7\n[nvme]\nread_ahead_blocks = 3\n"
       "slab_bytes = \"8MiB\"\n[[domain]]\nname = \"a\"\nsocket = \"/a\"\nallow_uids = [7]\n"
       "[[domain]]\nname = \"other\"\nsocket = \"/o\"\n");
   DaemonConfig to = Parsed("[[domain]]\nname = \"a\"\nsocket = \"/here\"\n");
-  const uint64_t dram_bytes = to.dram_bytes;
   EXPECT_TRUE(CopyLive(from, "", &to).ok());
   EXPECT_EQ(to.log_level, LogLevel::kDebug);
   EXPECT_EQ(to.nvme.read_ahead_blocks, 3u);
   EXPECT_EQ(to.domains[0].allow_uids, (std::vector<uint32_t>{7}));
-  EXPECT_EQ(to.dram_bytes, dram_bytes);
+  EXPECT_EQ(to.groups_max, DaemonConfig().groups_max);
   EXPECT_EQ(to.nvme.slab_bytes, NvmeConfig().slab_bytes);
   EXPECT_EQ(to.domains[0].socket_path, "/here");
   EXPECT_EQ(to.domains.size(), 1u);
@@ -423,7 +422,7 @@ TEST(ConfigLive, CopiesLiveKeysAndNoOthers) {
   EXPECT_TRUE(CopyLive(from, "domain.a.allow_uids", &one).ok());
   EXPECT_TRUE(one.domains[0].allow_uids.has_value());
   EXPECT_EQ(one.log_level, LogLevel::kInfo);
-  for (const char* key : {"daemon.dram_bytes", "domain.b.allow_uids", "daemon.nothing"}) {
+  for (const char* key : {"daemon.groups_max", "domain.b.allow_uids", "daemon.nothing"}) {
     EXPECT_EQ(CopyLive(from, key, &one).code(), StatusCode::kNotFound) << key;
   }
 }
