@@ -26,6 +26,8 @@ class MemoryYield {
   // One look: what DRAM may hold from now on, of `most_bytes`. `reserve_bytes` of 0: all.
   uint64_t Look(const HostMemory& host, const Use& use, uint64_t reserve_bytes,
                 uint64_t most_bytes);
+  // As the last look has it; UINT64_MAX: all that the configuration says.
+  uint64_t limit_bytes() const { return limit_bytes_; }
 
  private:
   uint64_t limit_bytes_ = UINT64_MAX;

@@ -141,9 +141,7 @@ void SegmentBroker::Grow(DomainRecord& record) {
   if (!wants_first && !wants_spare && !wants_more) return;
   if (record.held_count >= domain.options.segments_max) return;
   if (!ledger_.MayTakeOne(record)) {
-    if (record.staying_count() < record.guaranteed()) {
-      TakeBackFor(record);
-    }
+    if (record.staying_count() < record.guaranteed()) TakeBack();
     return;
   }
   for (uint32_t segment = 0; segment < record.segments.size(); ++segment) {
@@ -193,27 +191,19 @@ void SegmentBroker::Shrink() {
   uint32_t budget = kDrainBlocksPerStepMax;
   uint32_t leaving_count = ledger_.LeavingCount();
   for (; excess > 0 && leaving_count < kLeavingMax; --excess) {
-    DomainRecord* const from = ledger_.Borrower();
+    DomainRecord* const from = ledger_.Borrower(SegmentLedger::Giving::kOrNot);
     if (from == nullptr || !BeginDrain(*from, &budget)) return;
     ++leaving_count;
   }
 }
 
 // From whoever borrowed most; one segment on its way is enough, while it is on its way.
-void SegmentBroker::TakeBackFor(const DomainRecord& taker) {
-  DomainRecord* borrower = nullptr;
-  uint32_t most_borrowed = 0;
+void SegmentBroker::TakeBack() {
   const uint64_t now_us = seams_.clock.NowUs();
-  for (DomainRecord& record : ledger_.domains()) {
+  for (const DomainRecord& record : ledger_.domains()) {
     if (record.draining_count > 0 && now_us < record.drain_began_us + kTakeBackPatienceUs) return;
-    if (record.draining_count > 0 || &record == &taker) continue;
-    const uint32_t guaranteed = record.guaranteed();
-    if (record.held_count <= guaranteed) continue;
-    if (record.held_count - guaranteed > most_borrowed) {
-      most_borrowed = record.held_count - guaranteed;
-      borrower = &record;
-    }
   }
+  DomainRecord* const borrower = ledger_.Borrower(SegmentLedger::Giving::kNothing);
   if (borrower == nullptr) return;
   uint32_t budget = kDrainBlocksPerStepMax;
   BeginDrain(*borrower, &budget);

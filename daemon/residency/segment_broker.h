@@ -60,7 +60,7 @@ class SegmentBroker {
   uint32_t SpareWanted(const DomainRecord& record) const;
   void TellRoom(DomainRecord& record) const;
   void Shrink();
-  void TakeBackFor(const DomainRecord& taker);
+  void TakeBack();
   // Of all segments at most `*budget` blocks leave; false: no segment of the domain can.
   bool BeginDrain(DomainRecord& record, uint32_t* budget);
   void StepDrain(DomainRecord& record, uint32_t segment, uint32_t* budget);

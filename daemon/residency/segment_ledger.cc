@@ -40,9 +40,10 @@ uint32_t SegmentLedger::Excess() const {
   return wanted - std::min(wanted, options_.segments_total);
 }
 
-SegmentLedger::Domain* SegmentLedger::Borrower() {
+SegmentLedger::Domain* SegmentLedger::Borrower(Giving giving) {
   Domain* borrower = nullptr;
   for (Domain& domain : domains_) {
+    if (giving == Giving::kNothing && domain.draining_count > 0) continue;
     if (domain.borrowed() > (borrower == nullptr ? 0 : borrower->borrowed())) borrower = &domain;
   }
   return borrower;

@@ -59,8 +59,9 @@ class SegmentLedger {
   // Held or kept free beyond segments_total, without what is on its way out.
   uint32_t Excess() const;
   uint32_t LeavingCount() const;
-  // Who has most beyond its guarantee; null: nobody.
-  Domain* Borrower();
+  enum class Giving { kOrNot, kNothing };
+  // Who has most beyond its guarantee, of all or of those that give nothing back yet; null: nobody.
+  Domain* Borrower(Giving giving);
   // Of those that are populated and not leaving; kSegmentNone: there is none.
   static uint32_t EmptiestSegment(const Domain& domain);
 

@@ -75,14 +75,15 @@ void Administration::Retune() {
     tuned.domains.push_back(DomainOptionsOf(config, i));
     guaranteed += tuned.domains[i].segments_guaranteed;
   }
-  const uint64_t limit = std::max<uint64_t>(dram_limit_bytes_ / config.segment_bytes, guaranteed);
+  const uint64_t limit =
+      std::max<uint64_t>(yield_.limit_bytes() / config.segment_bytes, guaranteed);
   tuned.segments_total = static_cast<uint32_t>(std::min<uint64_t>(tuned.segments_total, limit));
   store_->Retune(tuned);
 }
 
 void Administration::LookAtMemory() {
   const DaemonConfig& config = parts_.config;
-  const uint64_t before_bytes = std::min(dram_limit_bytes_, config.dram_bytes);
+  const uint64_t before_bytes = std::min(yield_.limit_bytes(), config.dram_bytes);
   const HostMemory host = config.memory_reserve_bytes > 0 ? ReadHostMemory() : HostMemory();
   uint32_t held = 0, leaving = 0;
   store_->statistics().CountSegments(&held, &leaving);
@@ -91,7 +92,6 @@ void Administration::LookAtMemory() {
                                             .leaving_bytes = leaving * config.segment_bytes,
                                             .segment_bytes = config.segment_bytes},
                                            config.memory_reserve_bytes, config.dram_bytes);
-  dram_limit_bytes_ = limit_bytes < config.dram_bytes ? limit_bytes : UINT64_MAX;
   if (limit_bytes != before_bytes) {
     // Told when it begins and when all is held again; in between at level debug.
     const bool is_told = std::max(before_bytes, limit_bytes) == config.dram_bytes;

@@ -58,7 +58,6 @@ class Administration {
   asio::steady_timer next_look_;
   bool is_looking_ = false;
   MemoryYield yield_;
-  uint64_t dram_limit_bytes_ = UINT64_MAX;  // UINT64_MAX: dram_bytes
   DomainServing serving_;
   LiveConfig config_;
   Store* store_ = nullptr;
