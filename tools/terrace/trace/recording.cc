@@ -18,8 +18,9 @@ uint64_t NumberOf(const nlohmann::json& line, const char* name) {
 bool Recording::CheckHead(const nlohmann::json& line, std::string* why) {
   const uint64_t version = NumberOf(line, "terrace_trace");
   if (version == kVersion) return true;
+  const nlohmann::json& head = line["terrace_trace"];
   *why = fmt::format("begins a recording of format {}; this terrace reads format {}",
-                     line["terrace_trace"].dump(), kVersion);
+                     head.is_primitive() ? head.dump() : head.type_name(), kVersion);
   return false;
 }
 
@@ -74,6 +75,7 @@ bool Recording::AddPath(const nlohmann::json& line, TraceRequest request, std::s
     parents_.try_emplace(id.get<uint64_t>(), path.empty() ? 0 : path.back());
     path.push_back(id.get<uint64_t>());
   }
+  if (path.empty()) return true;  // asks for no block
   if (trace_->ids.size() + path.size() > kTraceIdsMax) {
     *why = fmt::format("is one too many: a trace holds at most {} block ids. Use --requests",
                        kTraceIdsMax);

@@ -73,7 +73,8 @@ uint64_t HashSession(const nlohmann::json& session) {
 
 bool ReadCount(const nlohmann::json& line, const char* name, uint64_t* count, std::string* why) {
   auto field = line.find(name);
-  if (field == line.end() || !field->is_number() || field->get<double>() < 0) {
+  if (field == line.end() || !field->is_number() || field->get<double>() < 0 ||
+      (field->is_number_float() && field->get<double>() >= 0x1p64)) {
     *why = fmt::format("has no count '{}'", name);
     return false;
   }
@@ -102,7 +103,14 @@ class TraceParser {
       return false;
     }
     auto session = line.find("session_id");
-    if (session != line.end()) request.session_hash = HashSession(*session);
+    if (session != line.end()) {
+      if (!session->is_primitive()) {
+        *why = fmt::format("has an {} as 'session_id', which is a string or a number",
+                           session->type_name());
+        return false;
+      }
+      request.session_hash = HashSession(*session);
+    }
     if (trace_->block_tokens == 0) {
       trace_->block_tokens = session == line.end() ? kBlockTokensWithout : kBlockTokensWithSessions;
     }
