@@ -9,6 +9,7 @@ namespace terrace {
 namespace {
 
 constexpr uint64_t kExpiryLeftMaxS = uint64_t{1} << 32;  // what a row says may be anything
+constexpr uint32_t kRootsPerWork = 128;                  // cleared
 
 // Says all that is needed to serve the member's bytes: a promotion is believed because of its
 // checksums only.
@@ -42,7 +43,9 @@ BlockId Lifecycle::Birth(const NewBlock& block, BlockPhase phase, const BlockMet
   said = meta;
   said.priority = std::min(meta.priority, protocol::kPriorityMax);
   d_.index.Touch({id, 1}, life.created_us);
-  life.roots_row = d_.groups[block.group_index]->roots().Take();
+  Group& group = *d_.groups[block.group_index];
+  life.roots_row = group.roots().Take();
+  d_.seams.work += 1 + group.root_count() / kRootsPerWork;
   candidates_.NoteReadiness(id);  // nobody may read it yet
   return id;
 }

@@ -108,6 +108,10 @@ Error ClientRequests::Open(RequestContext& context, Store& store, bool* is_malfo
     return frame_.Invalid("self mask " + std::to_string(self_mask) + "; the group has " +
                           std::to_string(members) + " members: set bits below that");
   }
+  uint32_t part_count = 0;
+  for (const auto& member : group.members) {
+    part_count += static_cast<uint32_t>(member.spec.part_bytes.size());
+  }
   OpenedGroup opened;
   TERRACE_RETURN_IF_REFUSED(store.sessions().OpenGroup(context.session, group, &opened));
   // Opened again, a group keeps its handle, with the members of this Open.
@@ -115,6 +119,7 @@ Error ClientRequests::Open(RequestContext& context, Store& store, bool* is_malfo
       .group_index = opened.group_index,
       .self_mask = self_mask,
       .member_count = static_cast<uint32_t>(members),
+      .part_count = part_count,
       .group = opened.id,
       .block_tokens = group.block_tokens(),
       .is_inexact = std::any_of(group.members.begin(), group.members.end(), [](const auto& member) {

@@ -18,6 +18,7 @@ namespace {
 // its members that are taken, or only told, cost as much as one.
 constexpr uint32_t kReserveCostBlocks = 8;
 constexpr uint32_t kTakenSlotsPerBlockCost = 4;
+constexpr uint32_t kClearedPartsPerBlockCost = 128;  // a checksum root each, of a new block
 constexpr uint32_t kToldSlotsPerBlockCost = 16;
 // So many keys that are compared with runs cost as much as one lookup.
 constexpr uint32_t kReadyKeysPerBlockCost = kReadyKeysPerTurnMax / protocol::kBlocksPerTurnMax;
@@ -180,9 +181,11 @@ RequestOutcome KeyRequests::Step(const RequestContext& context, Store& store,
 // A key's cost, in blocks.
 uint32_t KeyRequests::KeyCost(const RequestContext& context, Store& store) const {
   switch (frame_.verb) {
-    case Verb::kReserve:
-      return kReserveCostBlocks +
-             context.handles[keys_.group_handle - 1].member_count / kTakenSlotsPerBlockCost;
+    case Verb::kReserve: {
+      const OpenedHandle& handle = context.handles[keys_.group_handle - 1];
+      return kReserveCostBlocks + handle.member_count / kTakenSlotsPerBlockCost +
+             handle.part_count / kClearedPartsPerBlockCost;
+    }
     case Verb::kAcquire:
       return 1 + static_cast<uint32_t>(std::popcount(keys_.member_mask)) / kToldSlotsPerBlockCost;
     case Verb::kEvict:

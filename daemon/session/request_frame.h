@@ -23,6 +23,7 @@ struct OpenedHandle {
   uint32_t group_index = 0;
   uint64_t self_mask = 0;
   uint32_t member_count = 0;
+  uint32_t part_count = 0;  // of all members together
   GroupId group;
   uint32_t block_tokens = 0;
   bool is_inexact = false;  // a member's Space names a lossy codec, or is of chunks

@@ -202,7 +202,7 @@ SessionId SessionHarness::AttachAs(uint32_t uid) {
 }
 
 uint32_t SessionHarness::Open(SessionId session, const std::string& name, uint32_t members,
-                              uint64_t self_mask) {
+                              uint64_t self_mask, uint32_t parts) {
   std::vector<std::byte> body;
   Append(&body,
          BytesOf(protocol::OpenRequest{.name_bytes = static_cast<uint32_t>(name.size()),
@@ -220,7 +220,7 @@ uint32_t SessionHarness::Open(SessionId session, const std::string& name, uint32
                          .block_tokens = 16,
                          .tp_rank = i,
                          .tp_size = members,
-                         .part_bytes = {4096}};
+                         .part_bytes = std::vector<uint64_t>(parts, 4096)};
     const std::string text = spec.CanonicalText();
     Append(&body, BytesOf(protocol::OpenMember{.text_bytes = static_cast<uint32_t>(text.size())}));
     Append(&body, std::as_bytes(std::span(text)));

@@ -101,10 +101,10 @@ class SessionHarness {
   SessionId Connect(uint32_t domain_index = 0);
   SessionId Attach(uint32_t domain_index = 0);
   SessionId AttachAs(uint32_t uid);
-  // Opens the group `name` of `members` members of one 4 KiB slot each; 0 if refused.
+  // Opens the group `name` of `members` members of a slot of `parts` times 4 KiB; 0 if refused.
   // Its own members are those of self_mask.
   uint32_t Open(SessionId session, const std::string& name, uint32_t members = 1,
-                uint64_t self_mask = ~uint64_t{0});
+                uint64_t self_mask = ~uint64_t{0}, uint32_t parts = 1);
 
   // Frames for one message.
   std::vector<std::byte> Frames(protocol::Verb verb, std::span<const std::byte> body,

@@ -277,6 +277,20 @@ TEST_F(Turns, ListsThatAreAskedForTogetherAreAnsweredOneByOne) {
   }
 }
 
+// A new block's checksum roots are cleared, 4,096 here, and where there is no room it has gone
+// before its request is answered.
+TEST_F(Turns, KeysOfManyPartsForWhichThereIsNoRoomAreAskedForFewATurnAndOnce) {
+  constexpr uint32_t kKeys = 4000;
+  const SessionId session = h.Attach();
+  const uint32_t group = h.Open(session, "wide", 64, ~uint64_t{0}, 64);
+  turn_count = 0;
+  const uint64_t work_before = h.store->work();
+  Send(session, Verb::kReserve, h.KeysBody(group, test::MakeKeys(kKeys, 5), protocol::kKeysFlat));
+  EXPECT_GE(turn_count, 200u) << "some 20 keys a turn";
+  EXPECT_LE(h.store->work() - work_before, kKeys * 8) << "33 of it for each block that was made";
+  ExpectShort();
+}
+
 // What a lease held is let go by whatever comes next; a request that does so has had its turn.
 TEST_F(Turns, ReleasesThatComeTogetherAreDoneOneByOne) {
   constexpr uint32_t kBlocks = 1000;
