@@ -67,12 +67,10 @@ class Reserver {
       const EraseCauseScope scope(domain, protocol::MissCause::kExpired);
       residency.lifecycle.Erase(id, StatusCode::kNotFound);
       id = kBlockNone;
-      is_full_ = false;
     }
     if (id != kBlockNone && IsOutOfReach(id)) {
       residency.lifecycle.Erase(id, StatusCode::kNotFound);
       id = kBlockNone;
-      is_full_ = false;
     }
     if (id != kBlockNone) {
       AnswerKnown(id);
@@ -81,7 +79,7 @@ class Reserver {
       return id;
     }
     if (!has_new_) caller_.rooms->evictor.Expect(CountNew(i));
-    id = result_->is_out_of_space || is_full_ ? kBlockNone : TakeRoom(i, parent, position);
+    id = result_->is_out_of_space ? kBlockNone : TakeRoom(i, parent, position);
     if (id != kBlockNone) {
       has_new_ = true;
       if (query_.hints.expected_reuse_ms != 0) new_.push_back(id);
@@ -94,8 +92,8 @@ class Reserver {
     ++domain.counters.reserve_no_space;
     domain.forgotten.Remember(query_.group_index, query_.keys[i], protocol::MissCause::kQuota,
                               domain.NowUs());
-    if (!(query_.flags & protocol::kKeysFlat)) result_->is_out_of_space = true;
-    is_full_ = domain.dram_policy->Victim() == kBlockNone;
+    result_->is_out_of_space =
+        !(query_.flags & protocol::kKeysFlat) || domain.dram_policy->Victim() == kBlockNone;
     Answer({.status = static_cast<uint8_t>(StatusCode::kNoSpace)}, kBlockNone);
     return kBlockNone;
   }
@@ -190,7 +188,6 @@ class Reserver {
   std::vector<BlockId> run_;  // whose keys were in use already
   std::vector<BlockId> new_;  // those of whom something is expected
   bool has_new_ = false;
-  bool is_full_ = false;  // a key found no room, nothing may be evicted, and nothing has gone since
   size_t answered_count_ = 0;
 };
 
