@@ -91,6 +91,36 @@ TEST_F(TraceReaderTest, ABrokenLineIsNamed) {
   }
 }
 
+TEST_F(TraceReaderTest, ARecordedRequestOfNoBlocksIsPassedOver) {
+  const std::string good = R"({"op":"acquire","timestamp":2,"hash_ids":[1],"block_tokens":16})";
+  ASSERT_TRUE(Read(Write(R"({"op":"acquire","timestamp":1,"hash_ids":[]})"
+                         "\n" +
+                         good + "\n")))
+      << why_;
+  ASSERT_EQ(trace_.requests.size(), 1u);
+  EXPECT_THAT(trace_.ids_of(trace_.requests[0]), ElementsAre(1));
+}
+
+TEST_F(TraceReaderTest, ACountBeyondAnyIsNamed) {
+  for (const char* count : {"1e20", "18446744073709551616", "1e300"}) {
+    const std::string line =
+        "{\"timestamp\": " + std::string(count) + ", \"input_length\": 512, \"hash_ids\": [1]}\n";
+    EXPECT_FALSE(Read(Write(line))) << count;
+    EXPECT_THAT(why_, HasSubstr("'timestamp'")) << count;
+  }
+}
+
+// Whoever prints such a value follows it by one call a bracket.
+TEST_F(TraceReaderTest, ValuesOfAnyDepthAreNamed) {
+  const std::string deep = std::string(1 << 20, '[') + std::string(1 << 20, ']');
+  EXPECT_FALSE(Read(Write("{\"timestamp\": 1, \"input_length\": 512, \"hash_ids\": [1], "
+                          "\"session_id\": " +
+                          deep + "}\n")));
+  EXPECT_THAT(why_, HasSubstr("'session_id'"));
+  EXPECT_FALSE(Read(Write("{\"terrace_trace\": " + deep + "}\n")));
+  EXPECT_THAT(why_, HasSubstr("this terrace reads format 1"));
+}
+
 // Of a device that has nothing else, reading would never end.
 TEST_F(TraceReaderTest, AByteOfZeroEndsTheReading) {
   EXPECT_FALSE(Read("/dev/zero"));
