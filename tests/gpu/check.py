@@ -34,11 +34,11 @@ CHECKS = ("tests", "paths", "torch", "death", "sanitizer")
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 # Each by itself: one looks for contexts, of the other's fork no CUDA may have been called before.
 SLABS_TEST = "CudaSlabs.AreMadeWithoutAContextOnTheDevice"
-DEATH_TEST = "CudaSlabs.OutliveTheProcessThatMadeThem"
+DEATH_TEST = "CudaSlabDeathTest.OutliveTheProcessThatMadeThem"
 # What the sanitizer would report of them is what they test.
 NOT_SANITIZED = f"{SLABS_TEST}:{DEATH_TEST}:CudaBackend.HostMemoryIsRegisteredOnceAndGivenBack"
 REHEARSED_TESTS = "CudaBackend.*:CodecKernels.SayWhichPieceHasANaN"
-GPU_TESTS = "*CudaBackend.*:CudaSlabs.*:CodecKernels.*"
+GPU_TESTS = "*CudaBackend.*:CudaSlab*:CodecKernels.*"
 # A limit is what is expected; None: a figure that is only reported.
 STAGED_SHARE_MIN = 0.90
 CODEC_SHARE_MIN = 0.70

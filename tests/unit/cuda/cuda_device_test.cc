@@ -289,8 +289,9 @@ TEST(CudaSlabs, AreMadeWithoutAContextOnTheDevice) {
 }
 
 // A daemon that dies: its slabs live as long as somebody maps them. The process that makes the slab
-// is forked before anybody here calls CUDA, and killed before its memory is mapped.
-TEST(CudaSlabs, OutliveTheProcessThatMadeThem) {
+// is forked before anybody here calls CUDA, whose locks it could else find held for ever
+// (GoogleTest runs suites of this ending first), and killed before its memory is mapped.
+TEST(CudaSlabDeathTest, OutliveTheProcessThatMadeThem) {
   constexpr uint64_t kBytes = 32 * kMiB;
   const fs::path built = CudaPluginPath();
   if (built.empty()) GTEST_SKIP() << "built without nvcc: nothing was checked on a GPU";
