@@ -65,6 +65,8 @@ class Group {
   const GroupId& id() const { return id_; }
   // Local members in ascending order.
   std::span<const LocalMember> locals() const { return locals_; }
+  // Clearing so many of a new block's roots costs a turn as much as one lookup.
+  static constexpr uint32_t kRootsPerLookup = 128;
   // What it costs a turn to free a block's slots, or to write its rows anew, in blocks of a member.
   uint32_t change_cost_blocks() const { return ChangeCostBlocks(locals_.size()); }
   static uint32_t ChangeCostBlocks(size_t member_count) {

@@ -9,7 +9,6 @@ namespace terrace {
 namespace {
 
 constexpr uint64_t kExpiryLeftMaxS = uint64_t{1} << 32;  // what a row says may be anything
-constexpr uint32_t kRootsPerWork = 128;                  // cleared
 
 // Says all that is needed to serve the member's bytes: a promotion is believed because of its
 // checksums only.
@@ -45,7 +44,7 @@ BlockId Lifecycle::Birth(const NewBlock& block, BlockPhase phase, const BlockMet
   d_.index.Touch({id, 1}, life.created_us);
   Group& group = *d_.groups[block.group_index];
   life.roots_row = group.roots().Take();
-  d_.seams.work += 1 + group.root_count() / kRootsPerWork;
+  d_.seams.work += 1 + group.root_count() / Group::kRootsPerLookup;
   candidates_.NoteReadiness(id);  // nobody may read it yet
   return id;
 }

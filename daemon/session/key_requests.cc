@@ -18,7 +18,6 @@ namespace {
 // its members that are taken, or only told, cost as much as one.
 constexpr uint32_t kReserveCostBlocks = 8;
 constexpr uint32_t kTakenSlotsPerBlockCost = 4;
-constexpr uint32_t kClearedPartsPerBlockCost = 128;  // a checksum root each, of a new block
 constexpr uint32_t kToldSlotsPerBlockCost = 16;
 // So many keys that are compared with runs cost as much as one lookup.
 constexpr uint32_t kReadyKeysPerBlockCost = kReadyKeysPerTurnMax / protocol::kBlocksPerTurnMax;
@@ -184,7 +183,7 @@ uint32_t KeyRequests::KeyCost(const RequestContext& context, Store& store) const
     case Verb::kReserve: {
       const OpenedHandle& handle = context.handles[keys_.group_handle - 1];
       return kReserveCostBlocks + handle.member_count / kTakenSlotsPerBlockCost +
-             handle.part_count / kClearedPartsPerBlockCost;
+             handle.part_count / Group::kRootsPerLookup;
     }
     case Verb::kAcquire:
       return 1 + static_cast<uint32_t>(std::popcount(keys_.member_mask)) / kToldSlotsPerBlockCost;

@@ -42,7 +42,8 @@ struct ReserveResult {
   std::vector<protocol::ReservedKey> keys;
   std::vector<SlotRef> slots;
   BlockKey last_key;  // parent of the next call's first key
-  // A key found no room, and is one of a chain, or nothing may be evicted: later ones get none.
+  // The last new key found no room, and is one of a chain, or nothing may be evicted: no block is
+  // made for the next one. Of a chain all later ones get none.
   bool is_out_of_space = false;
   // The next key has to wait for memory that is being populated: OnSeekDone follows, then the call
   // goes on with it. Until room_until_us at most; 0: the first call says when that is.
