@@ -186,16 +186,6 @@ struct WaiterList {
   };
 };
 
-// The mark of the tree walk that last noted something of it.
-struct WalkMark {
-  uint32_t walk_mark = 0;
-
-  class Key {
-    friend class BlockHolds;
-    Key() {}
-  };
-};
-
 struct CheckMarks {
   bool is_in_check = false;   // a checksum job is under way
   bool is_check_due = false;  // it is in the Verifier's queue of those that nobody waits for
@@ -242,7 +232,6 @@ struct Block : LowerPart,
                HoldCounts,
                BlockUse,
                WaiterList,
-               WalkMark,
                SharedMarks,
                NameMark {
   // Its DRAM copy is a predecessor's, and being compared.

@@ -6,7 +6,6 @@ namespace terrace {
 
 // A cursor is the walk's place + 1 below its stamp.
 static constexpr uint32_t kStampShift = 32;
-static constexpr uint32_t kMarksPerWalk = 2;
 
 uint64_t TreeWalks::Open(WalkScope scope) {
   uint32_t place = 0;
@@ -18,10 +17,8 @@ uint64_t TreeWalks::Open(WalkScope scope) {
     if (walks_[i].used_at < walks_[place].used_at) place = i;
   }
   if (!walks_[place].is_used) ++open_count_;
-  walks_[place] = Walk{.is_used = true,
-                       .stamp = stamp_count_ += kMarksPerWalk,
-                       .used_at = ++use_count_,
-                       .scope = std::move(scope)};
+  walks_[place] = Walk{
+      .is_used = true, .stamp = ++stamp_count_, .used_at = ++use_count_, .scope = std::move(scope)};
   walks_[place].group_index = walks_[place].scope.group_first;
   return (uint64_t{walks_[place].stamp} << kStampShift) | (place + 1);
 }
@@ -33,10 +30,6 @@ uint32_t TreeWalks::PlaceOf(uint64_t cursor) const {
 }
 
 bool TreeWalks::IsOpen(uint64_t cursor) const { return PlaceOf(cursor) != kWalksMax; }
-
-uint32_t TreeWalks::mark(uint64_t cursor) const {
-  return static_cast<uint32_t>(cursor >> kStampShift);
-}
 
 void TreeWalks::Close(uint64_t cursor) {
   if (!IsOpen(cursor)) return;

@@ -37,10 +37,6 @@ class TreeWalks {
 
   // A cursor; never 0.
   uint64_t Open(WalkScope scope);
-  // A number that, as the one above it, no other walk has, not even once this one is closed: for
-  // Block::walk_mark.
-  // REQUIRES: IsOpen(cursor).
-  uint32_t mark(uint64_t cursor) const;
   bool IsOpen(uint64_t cursor) const;
   void Close(uint64_t cursor);
 

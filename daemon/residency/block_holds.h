@@ -36,9 +36,6 @@ class BlockHolds {
     candidates_.Refresh(id);
   }
 
-  // What a tree walk notes of the block, until another walk does: a mark of its own.
-  void NoteWalk(BlockId id, uint32_t mark) { d_.blocks.Change<WalkMark>(id, {}).walk_mark = mark; }
-
  private:
   HoldCounts& CountsOf(BlockId id) { return d_.blocks.Change<HoldCounts>(id, {}); }
   // The first fence of the block has come, or the last one has fallen.

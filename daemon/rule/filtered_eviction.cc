@@ -20,7 +20,6 @@ Status FilteredEviction::Begin() {
   walk_ = d_.walks.Open({.order = WalkOrder::kChildrenFirst,
                          .group_first = filter_.group_first,
                          .group_end = filter_.group_end});
-  mark_ = d_.walks.mark(walk_);
   const bool is_all_of_groups = filter_.idle_us_min == 0 && !filter_.is_dry_run;
   const bool is_about_shared = is_of_shared() || (filter_.is_shared && !has_tier());
   if (!is_all_of_groups || !is_about_shared) return Status::Ok();
@@ -155,14 +154,12 @@ uint64_t FilteredEviction::BytesOf(const Block& block) const {
 // ---- dry runs ----
 
 FilteredEviction::Stays FilteredEviction::NotedOf(BlockId id) const {
-  const uint32_t noted = d_.block(id).walk_mark;
-  if (noted == mark_) return Stays::kHere;
-  return noted == mark_ + 1 ? Stays::kElsewhere : Stays::kNothing;
+  if (stays_here_.Has(id)) return Stays::kHere;
+  return stays_elsewhere_.Has(id) ? Stays::kElsewhere : Stays::kNothing;
 }
 
 void FilteredEviction::NoteStays(BlockId parent, Stays stays) {
-  if (NotedOf(parent) == Stays::kHere) return;
-  residency_.holds.NoteWalk(parent, stays == Stays::kHere ? mark_ : mark_ + 1);
+  (stays == Stays::kHere ? stays_here_ : stays_elsewhere_).Add(parent);
 }
 
 }  // namespace terrace

@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "daemon/residency/residency.h"
+#include "daemon/rule/block_marks.h"
 #include "daemon/transfer/shared_writer.h"
 #include "terrace/protocol_operator.h"
 #include "terrace/status.h"
@@ -37,7 +38,7 @@ class FilteredEviction {
   void Close();
 
  private:
-  // What a dry run notes of a parent, in terms of the walk's mark.
+  // What a dry run notes of a parent.
   enum class Stays : uint8_t {
     kNothing,    // no child stays that was looked at
     kElsewhere,  // one that has no copy in the tier
@@ -66,7 +67,7 @@ class FilteredEviction {
   const EvictionFilter filter_;
   uint32_t lower_ = kLowerTiersMax;  // the tier's place below DRAM
   uint64_t walk_ = 0;
-  uint32_t mark_ = 0;
+  BlockMarks stays_here_, stays_elsewhere_;
   bool is_begun_ = false;
 };
 

@@ -48,8 +48,7 @@ void KeyedEviction::EvictKeys(const std::vector<BlockId>& ids, protocol::EvictRe
 }
 
 bool KeyedEviction::EvictWalked(uint64_t walk, protocol::EvictReply* reply) {
-  if (mark_ == 0) mark_ = d_.walks.mark(walk);
-  const TreeWalks::IsPast is_past = [this](BlockId id) { return IsSeen(id); };
+  const TreeWalks::IsPast is_past = [this](BlockId id) { return seen_.Has(id); };
   forgotten_.clear();
   uint32_t budget = protocol::kBlocksPerTurnMax;
   bool is_done = false;
@@ -62,14 +61,12 @@ bool KeyedEviction::EvictWalked(uint64_t walk, protocol::EvictReply* reply) {
 
 void KeyedEviction::VisitWalked(BlockId id, protocol::EvictReply* reply) {
   const RadixIndex::Node node = d_.index.node(id);
-  const bool has_children = options_.is_dry_run ? NotedOf(id) == mark_ : node.child_count > 0;
+  const bool has_children = options_.is_dry_run ? keeps_child_.Has(id) : node.child_count > 0;
   const bool goes = !has_children && MayGo(id);
-  if (!goes || options_.is_dry_run) Note(id, mark_ + 1);
+  if (!goes || options_.is_dry_run) seen_.Add(id);
   if (goes) return Count(id, reply);
   ++reply->skipped_count;
-  if (options_.is_dry_run && node.parent != kBlockNone && !IsSeen(node.parent)) {
-    Note(node.parent, mark_);
-  }
+  if (options_.is_dry_run && node.parent != kBlockNone) keeps_child_.Add(node.parent);
 }
 
 // Transfers and checks under way hold nobody up: what they touch goes when they end.

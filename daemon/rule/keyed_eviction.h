@@ -13,6 +13,7 @@
 #include "daemon/block/block.h"
 #include "daemon/block/cache_domain.h"
 #include "daemon/residency/residency.h"
+#include "daemon/rule/block_marks.h"
 #include "daemon/transfer/shared_writer.h"
 #include "terrace/protocol.h"
 
@@ -39,9 +40,6 @@ class KeyedEviction {
 
  private:
   bool MayGo(BlockId id) const;
-  uint32_t NotedOf(BlockId id) const { return d_.block(id).walk_mark; }
-  void Note(BlockId id, uint32_t mark) { residency_.holds.NoteWalk(id, mark); }
-  bool IsSeen(BlockId id) const { return NotedOf(id) == mark_ + 1; }
   void VisitWalked(BlockId id, protocol::EvictReply* reply);
   void Count(BlockId id, protocol::EvictReply* reply);
   void EraseShared(BlockId id);
@@ -52,9 +50,9 @@ class KeyedEviction {
   const Options options_;
   std::vector<uint32_t> forgotten_;  // groups, in this call
 
-  // Of walks: the first one's mark serves all. A block that was looked at and is still there has
-  // the mark above it; in a dry run one with a child that stays has the mark until then.
-  uint32_t mark_ = 0;
+  // Of walks, all together.
+  BlockMarks seen_;         // looked at, and still there
+  BlockMarks keeps_child_;  // in a dry run: with a child that would stay
 
   // Of keys, which are looked up and not walked.
   std::unordered_set<BlockId> skipped_;

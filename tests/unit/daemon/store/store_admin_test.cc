@@ -209,6 +209,23 @@ TEST_F(Admin, ADryRunCountsABlockOnceThatGetsAChildMeanwhile) {
   EXPECT_EQ(reply.skipped_count, 1u);
 }
 
+TEST_F(Admin, DryRunsSideBySideNoteNothingOfEachOther) {
+  const auto chain = World::Keys(4);
+  w.Put(s, group, chain);
+  const std::vector<BlockKey> keys(2, chain[2]);
+  std::vector<protocol::EvictReply> replies(2);
+  std::vector<EvictOperation> evicts;
+  for (protocol::EvictReply& reply : replies) {
+    evicts.push_back(w.store->operators().Evict(&reply));
+  }
+  KeysQuery query = w.Query(s, group, keys, protocol::kEvictSubtree | protocol::kEvictDryRun);
+  query.key_count_of_request = 2;
+  query.keys = std::span(keys).first(1);
+  for (EvictOperation& evict : evicts) ASSERT_EQ(*evict.Step(query), Progress::kGoesOn);
+  for (EvictOperation& evict : evicts) ASSERT_EQ(*evict.Step(query), Progress::kDone);
+  for (const protocol::EvictReply& reply : replies) EXPECT_EQ(reply.block_count, 2u);
+}
+
 TEST_F(Admin, EvictOfKeysCountsWhatStaysOnce) {
   const auto keys = World::Keys(4);
   w.Put(s, group, keys);

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -115,6 +116,41 @@ TEST_F(Rule, AUseMakesABlockYoung) {
   w.Release(s, w.Acquire(s, group, World::Keys(2, 1)).reply.token);
   EXPECT_EQ(EvictTwice({.idle_ms_min = 3'600'000}).block_count, 2u);
   EXPECT_EQ(w.MatchCount(s, group, keys), 2u);
+}
+
+TEST_F(Rule, DryRunsSideBySideNoteNothingOfEachOther) {
+  SpaceSpec tiny = TestSpace(0);
+  tiny.part_bytes = {4 * kKiB};
+  const uint32_t many = w.OpenGroup(s, TestGroup("tiny", {tiny}));
+  const auto chain = World::Keys(protocol::kBlocksPerTurnMax + 400);
+  for (int i = 0; i < 8 && w.MatchCount(s, many, chain) < chain.size(); ++i) {
+    w.Put(s, many, chain);
+    w.Run();
+  }
+  protocol::PinReply pinned;
+  const size_t kept_count = chain.size() / 2;
+  const BlockKey last_kept = chain[kept_count - 1];
+  ASSERT_TRUE(w.store->operators().Pin(w.Query(s, many, {last_kept}), &pinned).ok());
+  struct Run {
+    protocol::EvictWhereRequest request{.flags = protocol::kEvictWhereDryRun};
+    uint64_t goes = 0, skipped = 0;
+    protocol::EvictReply reply{};
+    std::optional<EvictWhereOperation> evict{};
+  };
+  std::vector<Run> runs(3);
+  runs[0].request.idle_ms_min = 3'600'000;
+  runs[1].goes = runs[2].goes = chain.size() - kept_count;
+  runs[1].skipped = runs[2].skipped = kept_count;
+  for (Run& run : runs) {
+    run.evict.emplace(w.store->operators().EvictWhere(s, run.request, &run.reply));
+  }
+  for (bool is_done = false; !is_done;) {
+    for (Run& run : runs) is_done = *run.evict->Step() == Progress::kDone;
+  }
+  for (const Run& run : runs) {
+    EXPECT_EQ(run.reply.block_count, run.goes);
+    EXPECT_EQ(run.reply.skipped_count, run.skipped);
+  }
 }
 
 TEST_F(Rule, OneGroupsBlocksAloneLeave) {
