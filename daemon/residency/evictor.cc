@@ -199,47 +199,110 @@ BlockId Evictor::BlockIn(const SlotRef& slot) const {
   return id != kBlockNone && d_.block(id).commit_id == row.block.commit_id ? id : kBlockNone;
 }
 
-bool Evictor::DropDramSubtree(BlockId id, Pins pins, uint32_t* budget) {
-  // Leaves first; a leaf is found by going down, not by recursion: chains are long.
-  while (*budget > 0) {
-    BlockId leaf = id;
-    while (d_.block(leaf).dram_children > 0) {
-      BlockId child = d_.index.node(leaf).first_child;
-      while (d_.block(child).dram.row == kRowNone) {
-        if (--*budget == 0) return false;
-        child = d_.index.node(child).next_sibling;
-      }
-      leaf = child;
-      if (--*budget == 0) return false;
-    }
-    const bool may_go = pins == Pins::kGive ? residency_.candidates.MayLeaveDram(leaf)
-                                            : residency_.candidates.MayDropDram(leaf);
-    if (!may_go) return false;
-    --*budget;
-    residency_.lifecycle.DropDram(leaf);
-    if (leaf == id) return true;
+// ---- subtrees ----
+
+namespace {
+
+struct DramOfSubtree {
+  bool Has(BlockId id) const { return d.block(id).dram.row != kRowNone; }
+  uint32_t ChildCount(BlockId id) const { return d.block(id).dram_children; }
+  bool IsHeld(BlockId id) const { return d.IsHeld(id); }
+  bool MayGo(BlockId id) const {
+    return pins == Evictor::Pins::kGive ? residency.candidates.MayLeaveDram(id)
+                                        : residency.candidates.MayDropDram(id);
   }
-  return false;
+  void Drop(BlockId id) const { residency.lifecycle.DropDram(id); }
+
+  const CacheDomain& d;
+  Residency& residency;
+  Evictor::Pins pins;
+};
+
+struct LowerOfSubtree {
+  bool Has(BlockId id) const { return d.block(id).lower[tier].row != kRowNone; }
+  uint32_t ChildCount(BlockId id) const { return d.block(id).lower_children[tier]; }
+  bool IsHeld(BlockId id) const { return d.block(id).job_count > 0; }
+  bool MayGo(BlockId id) const { return residency.candidates.MayDropLower(id, tier); }
+  void Drop(BlockId id) const { residency.lifecycle.DropLower(id, tier, DropReason::kNotWanted); }
+
+  const CacheDomain& d;
+  Residency& residency;
+  uint32_t tier;
+};
+
+void Pay(uint32_t cost, uint32_t* budget) { *budget -= std::min(cost, *budget); }
+
+bool IsSame(const CacheDomain& d, BlockId id, CommitId commit_id) {
+  return id < d.index.id_count() && d.index.node(id).is_live && d.block(id).commit_id == commit_id;
 }
 
-bool Evictor::DropLowerSubtree(BlockId id, uint32_t tier, uint32_t* budget) {
+void StandOn(const CacheDomain& d, BlockId id, BlockId next, SubtreeWalk* walk) {
+  walk->at = id;
+  walk->at_commit = d.block(id).commit_id;
+  walk->next = next;
+}
+
+// Looks at one child of where the walk stands, and goes down to it if it has a copy.
+template <typename Tier>
+void LookAtChild(const Tier& tier, SubtreeWalk* walk) {
+  const RadixIndex& index = tier.d.index;
+  const bool goes_on = walk->next != kBlockNone && index.node(walk->next).is_live &&
+                       index.node(walk->next).parent == walk->at;
+  const BlockId child = goes_on ? walk->next : index.node(walk->at).first_child;
+  if (tier.Has(child)) return StandOn(tier.d, child, kBlockNone, walk);
+  walk->next = index.node(child).next_sibling;
+}
+
+// Drops the copy of a block that has no child in the tier. False: that was the subtree's top.
+template <typename Tier>
+bool DropLeaf(const Tier& tier, SubtreeWalk* walk) {
+  const RadixIndex::Node leaf = tier.d.index.node(walk->at);
+  const bool is_top = walk->at == walk->top;
+  tier.Drop(walk->at);
+  if (is_top) return false;
+  StandOn(tier.d, leaf.parent, leaf.next_sibling, walk);
+  return true;
+}
+
+template <typename Tier>
+WalkEnd DropSubtree(const Tier& tier, SubtreeWalk* walk, uint32_t* budget) {
+  const auto end = [walk](WalkEnd how) {
+    walk->End();
+    return how;
+  };
   while (*budget > 0) {
-    BlockId leaf = id;
-    while (d_.block(leaf).lower_children[tier] > 0) {
-      BlockId child = d_.index.node(leaf).first_child;
-      while (d_.block(child).lower[tier].row == kRowNone) {
-        if (--*budget == 0) return false;
-        child = d_.index.node(child).next_sibling;
-      }
-      leaf = child;
-      if (--*budget == 0) return false;
+    if (!IsSame(tier.d, walk->top, walk->top_commit) || !tier.Has(walk->top)) {
+      return end(WalkEnd::kAllGone);
     }
-    if (!residency_.candidates.MayDropLower(leaf, tier)) return false;
-    --*budget;
-    residency_.lifecycle.DropLower(leaf, tier, DropReason::kNotWanted);
-    if (leaf == id) return true;
+    if (!IsSame(tier.d, walk->at, walk->at_commit) || !tier.Has(walk->at)) {
+      StandOn(tier.d, walk->top, kBlockNone, walk);
+    }
+    Pay(1, budget);
+    // A lease holds a chain from its root: what is below the top goes only if the top may.
+    if (tier.IsHeld(walk->top)) return end(WalkEnd::kHeld);
+    if (tier.ChildCount(walk->at) > 0) {
+      LookAtChild(tier, walk);
+      continue;
+    }
+    if (!tier.MayGo(walk->at)) return end(WalkEnd::kHeld);
+    Pay(SubtreeWalk::kDropCost - 1, budget);
+    if (!DropLeaf(tier, walk)) return end(WalkEnd::kAllGone);
   }
-  return false;
+  return WalkEnd::kBudget;
+}
+
+}  // namespace
+
+SubtreeWalk Evictor::WalkFrom(BlockId id) const {
+  return {.top = id, .top_commit = d_.block(id).commit_id};
+}
+
+WalkEnd Evictor::DropDramSubtree(Pins pins, SubtreeWalk* walk, uint32_t* budget) {
+  return DropSubtree(DramOfSubtree{d_, residency_, pins}, walk, budget);
+}
+
+WalkEnd Evictor::DropLowerSubtree(uint32_t tier, SubtreeWalk* walk, uint32_t* budget) {
+  return DropSubtree(LowerOfSubtree{d_, residency_, tier}, walk, budget);
 }
 
 bool Evictor::Compact(uint32_t class_index, uint64_t share_divisor) {
@@ -248,12 +311,14 @@ bool Evictor::Compact(uint32_t class_index, uint64_t share_divisor) {
   uint64_t used_bytes = 0;
   for (const SlotRef& slot : scratch_slots_) used_bytes += BytesOf(slot);
   if (run_bytes == 0 || used_bytes * share_divisor > run_bytes) return false;
-  uint32_t budget = kCompactionBlocksMax;
+  uint32_t budget = kCompactionBlocksMax * SubtreeWalk::kDropCost;
   for (const SlotRef& slot : scratch_slots_) {
     // An earlier drop may have taken this slot's block along.
     if (!d_.slots.IsCurrent(slot)) continue;
     const BlockId id = BlockIn(slot);
-    if (id == kBlockNone || !DropDramSubtree(id, Pins::kHold, &budget)) return false;
+    if (id == kBlockNone) return false;
+    SubtreeWalk walk = WalkFrom(id);
+    if (DropDramSubtree(Pins::kHold, &walk, &budget) != WalkEnd::kAllGone) return false;
   }
   return true;
 }

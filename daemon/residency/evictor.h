@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "daemon/residency/residency.h"
+#include "daemon/residency/subtree_walk.h"
 
 namespace terrace {
 
@@ -50,12 +51,12 @@ class Evictor {
   // Drops every copy of a block, as an operator asks. False if it is held, pinned or has a child.
   bool Evict(BlockId id);
   bool MayEvict(BlockId id) const;
-  // Empties DRAM of a block and of what depends on it there. False if something holds any of it;
-  // then a part may be gone already.
+  // Empties DRAM of a block and of what depends on it there, from where `walk` stands on.
   enum class Pins : uint8_t { kHold, kGive };
-  bool DropDramSubtree(BlockId id, Pins pins, uint32_t* budget);
+  WalkEnd DropDramSubtree(Pins pins, SubtreeWalk* walk, uint32_t* budget);
   // The same for a lower tier.
-  bool DropLowerSubtree(BlockId id, uint32_t tier, uint32_t* budget);
+  WalkEnd DropLowerSubtree(uint32_t tier, SubtreeWalk* walk, uint32_t* budget);
+  SubtreeWalk WalkFrom(BlockId id) const;
   // The Sealed block in a slot; kBlockNone if nobody can find it.
   BlockId BlockIn(const SlotRef& slot) const;
 

@@ -11,11 +11,18 @@ constexpr uint64_t kPopulateRetryUs = 1'000'000;
 constexpr uint64_t kDrainPeriodUs = 10'000;
 constexpr uint64_t kDrainGoOnUs = 2'000;  // where a step's blocks were not all
 constexpr uint32_t kLeavingMax = 8;       // segments, when the whole is to be less
-constexpr uint32_t kDrainBlocksPerStepMax = 256;
+constexpr uint32_t kDrainCostPerStepMax = 256 * SubtreeWalk::kDropCost;
 constexpr uint32_t kDrainSlotsPerStepMin = 1024;  // looked at, if there are so many
 constexpr uint64_t kAheadBytesMax = uint64_t{1} << 30;
 // A borrower whose segment has not left by then does not keep others from giving back theirs.
 constexpr uint64_t kTakeBackPatienceUs = 1'000'000;
+// So long what a segment holds may be held before another goes instead, and is left alone then.
+constexpr uint64_t kHeldPatienceUs = 1'000'000;
+// Of segments to choose from: slots looked at, and chains behind one that are few.
+constexpr uint32_t kChoiceSlotsMax = 1024;
+constexpr int64_t kFewChains = 2;
+constexpr uint64_t kDroppingUs = 30'000;  // a drain that dropped nothing for so long is held up
+constexpr uint64_t kGivenUpUs = 60'000'000;
 
 }  // namespace
 
@@ -90,17 +97,29 @@ void SegmentBroker::TellRoom(DomainRecord& record) const {
                                                 : EvictionPolicy::Room::kAllThere);
 }
 
-// What still holds a draining segment may have let go.
+// What still holds a draining segment may have let go. Each has its turn to begin with.
 void SegmentBroker::OnDrainTimer() {
   has_drain_timer_ = false;
-  uint32_t budget = kDrainBlocksPerStepMax;
+  uint32_t budget = kDrainCostPerStepMax;
+  std::vector<std::pair<DomainRecord*, uint32_t>> draining;
   for (DomainRecord& record : ledger_.domains()) {
-    if (record.draining_count == 0) continue;
-    for (uint32_t segment = 0; segment < record.segments.size(); ++segment) {
-      if (budget == 0) return AwaitDrain(kDrainGoOnUs);
-      if (record.segments[segment].use == Use::kDraining) StepDrain(record, segment, &budget);
+    for (uint32_t i = 0; record.draining_count > 0 && i < record.segments.size(); ++i) {
+      if (record.segments[i].use == Use::kDraining) draining.emplace_back(&record, i);
     }
   }
+  bool has_given_up = false;
+  ++drain_turn_;
+  for (size_t i = 0; i < draining.size(); ++i) {
+    const auto [record, segment] = draining[(drain_turn_ + i) % draining.size()];
+    if (budget == 0) {
+      AwaitDrain(kDrainGoOnUs);
+      break;
+    }
+    StepDrain(*record, segment, &budget);
+    // One at a time, as what goes instead of it is one.
+    has_given_up = has_given_up || GiveUp(*record, segment);
+  }
+  if (has_given_up || may_be_above_) Step();
 }
 
 void SegmentBroker::AwaitDrain(uint64_t period_us) {
@@ -183,18 +202,29 @@ void SegmentBroker::OnRetry(uint32_t domain_index) {
 
 // ---- taking memory back ----
 
-// Several at once: what a segment takes longest for is its clients and the kernel.
+// Several at once: what a segment takes longest for is its clients and the kernel. Blocks leave one
+// after the other, so that the next segment is chosen by what is left.
 void SegmentBroker::Shrink() {
   if (!may_be_above_) return;
   uint32_t excess = ledger_.Excess();
   may_be_above_ = excess > 0;
-  uint32_t budget = kDrainBlocksPerStepMax;
+  uint32_t budget = kDrainCostPerStepMax;
   uint32_t leaving_count = ledger_.LeavingCount();
   for (; excess > 0 && leaving_count < kLeavingMax; --excess) {
     DomainRecord* const from = ledger_.Borrower(SegmentLedger::Giving::kOrNot);
-    if (from == nullptr || !BeginDrain(*from, &budget)) return;
+    if (from == nullptr || IsDropping() || !BeginDrain(*from, &budget)) return;
     ++leaving_count;
   }
+}
+
+bool SegmentBroker::IsDropping() const {
+  const uint64_t now_us = seams_.clock.NowUs();
+  return std::ranges::any_of(ledger_.domains(), [now_us](const DomainRecord& record) {
+    return record.draining_count > 0 &&
+           std::ranges::any_of(record.segments, [now_us](const SegmentLedger::Segment& s) {
+             return s.use == Use::kDraining && now_us < s.progress_us + kDroppingUs;
+           });
+  });
 }
 
 // From whoever borrowed most; one segment on its way is enough, while it is on its way.
@@ -205,16 +235,86 @@ void SegmentBroker::TakeBack() {
   }
   DomainRecord* const borrower = ledger_.Borrower(SegmentLedger::Giving::kNothing);
   if (borrower == nullptr) return;
-  uint32_t budget = kDrainBlocksPerStepMax;
+  uint32_t budget = kDrainCostPerStepMax;
   BeginDrain(*borrower, &budget);
 }
 
+// A segment takes along what hangs on its blocks, wherever that is. Where the block lies that the
+// policy wants gone next, or the emptiest; another if many chains go on from there elsewhere, as
+// from the segment that a shared beginning lies in.
+uint32_t SegmentBroker::SegmentToDrain(const DomainRecord& record) {
+  const uint64_t now_us = seams_.clock.NowUs();
+  const uint64_t given_up_since_us = now_us - std::min(now_us, kGivenUpUs);
+  const uint32_t emptiest = SegmentLedger::EmptiestSegment(record, given_up_since_us);
+  if (emptiest == kSegmentNone) return SegmentLedger::LongestGivenUp(record);
+  const SlotAllocator& slots = record.domain->slots;
+  uint32_t candidate = VictimsSegment(record);
+  if (candidate == kSegmentNone || !record.segments[candidate].MayGo(given_up_since_us) ||
+      slots.slots_used_in(candidate) / 2 > slots.slots_used_in(emptiest)) {
+    candidate = emptiest;
+  }
+  uint32_t best = candidate;
+  int64_t fewest = INT64_MAX;
+  uint32_t budget = kChoiceSlotsMax;
+  const auto count = static_cast<uint32_t>(record.segments.size());
+  for (uint32_t i = 0; i <= count && budget > 0 && fewest > kFewChains; ++i) {
+    if (i > 0) candidate = choice_turn_++ % count;
+    if (i > 0 && candidate == best) continue;
+    if (!record.segments[candidate].MayGo(given_up_since_us)) continue;
+    const int64_t chains = ChainsThatGoOn(record, candidate, &budget);
+    if (chains < fewest) {
+      fewest = chains;
+      best = candidate;
+    }
+  }
+  return best;
+}
+
+uint32_t SegmentBroker::VictimsSegment(const DomainRecord& record) {
+  const CacheDomain& domain = *record.domain;
+  const BlockId victim = domain.dram_policy->Victim();
+  if (victim == kBlockNone) return kSegmentNone;
+  for (const SlotRef& slot : domain.slots_of(domain.block(victim))) {
+    if (domain.slots.IsCurrent(slot)) return slot.address.segment;
+  }
+  return kSegmentNone;
+}
+
+// Children of its blocks, without those that lie in it themselves.
+int64_t SegmentBroker::ChainsThatGoOn(const DomainRecord& record, uint32_t segment,
+                                      uint32_t* budget) {
+  const CacheDomain& domain = *record.domain;
+  const auto lies_here = [&](BlockId id) {
+    if (id == kBlockNone || domain.block(id).dram.row == kRowNone) return false;
+    const std::span<const SlotRef> slots = domain.slots_of(domain.block(id));
+    return std::ranges::any_of(
+        slots, [segment](const SlotRef& slot) { return slot.address.segment == segment; });
+  };
+  scratch_slots_.clear();
+  domain.slots.SlotsInSegment(segment, 0, *budget, &scratch_slots_);
+  int64_t count = 0;
+  for (const SlotRef& slot : scratch_slots_) {
+    if (*budget == 0) break;
+    --*budget;
+    const BlockId id = record.evictor->BlockIn(slot);
+    if (id == kBlockNone) continue;
+    count += domain.block(id).dram_children;
+    if (lies_here(domain.index.node(id).parent)) --count;
+  }
+  return count;
+}
+
 bool SegmentBroker::BeginDrain(DomainRecord& record, uint32_t* budget) {
-  const uint32_t segment = SegmentLedger::EmptiestSegment(record);
+  const uint32_t segment = SegmentToDrain(record);
   if (segment == kSegmentNone) return false;
-  record.segments[segment].use = Use::kDraining;
+  const uint64_t now_us = seams_.clock.NowUs();
+  SegmentLedger::Segment& s = record.segments[segment];
+  s.use = Use::kDraining;
+  s.drain_chunk = 0;
+  s.drain_row = 0;
+  s.progress_us = now_us;
   ++record.draining_count;
-  record.drain_began_us = seams_.clock.NowUs();
+  record.drain_began_us = now_us;
   record.domain->slots.BeginDrain(segment);
   StepDrain(record, segment, budget);
   return true;
@@ -222,26 +322,65 @@ bool SegmentBroker::BeginDrain(DomainRecord& record, uint32_t* budget) {
 
 // Drops what may be dropped, some a step; what is held keeps the segment until it is let go.
 void SegmentBroker::StepDrain(DomainRecord& record, uint32_t segment, uint32_t* budget) {
-  CacheDomain& domain = *record.domain;
-  if (*budget > 0 && !domain.slots.IsDrained(segment)) {
-    scratch_slots_.clear();
-    uint32_t& chunk = record.segments[segment].drain_chunk;
-    chunk = domain.slots.SlotsInSegment(segment, chunk, kDrainSlotsPerStepMin, &scratch_slots_);
-    seams_.work += scratch_slots_.size();
-    for (const SlotRef& slot : scratch_slots_) {
-      if (*budget == 0) break;
-      if (!domain.slots.IsCurrent(slot)) continue;
-      const BlockId id = record.evictor->BlockIn(slot);
-      if (id == kBlockNone) continue;
-      const EraseCauseScope scope(*record.domain, protocol::MissCause::kQuota);
-      record.evictor->DropDramSubtree(id, Evictor::Pins::kGive, budget);
-    }
-  }
-  if (domain.slots.IsDrained(segment)) {
+  const SlotAllocator& slots = record.domain->slots;
+  if (*budget > 0 && !slots.IsDrained(segment)) DropSome(record, segment, budget);
+  if (slots.IsDrained(segment)) {
     BeginRevoke(record, segment);
   } else {
     AwaitDrain(*budget == 0 ? kDrainGoOnUs : kDrainPeriodUs);
   }
+}
+
+void SegmentBroker::DropSome(DomainRecord& record, uint32_t segment, uint32_t* budget) {
+  SegmentLedger::Segment& s = record.segments[segment];
+  if (s.drain_walk.is_on() && !DropBehindWalk(record, s, budget)) return;
+  CacheDomain& domain = *record.domain;
+  scratch_slots_.clear();
+  const uint32_t next_chunk =
+      domain.slots.SlotsInSegment(segment, s.drain_chunk, kDrainSlotsPerStepMin, &scratch_slots_);
+  seams_.work += scratch_slots_.size();
+  for (const SlotRef& slot : scratch_slots_) {
+    // Slots are listed by their rows: a step goes on with the row that the one before ended at.
+    if (slot.row < s.drain_row || !domain.slots.IsCurrent(slot)) continue;
+    const BlockId id = record.evictor->BlockIn(slot);
+    if (id == kBlockNone) continue;
+    s.drain_row = slot.row;
+    if (*budget == 0) return;
+    s.drain_walk = record.evictor->WalkFrom(id);
+    if (!DropBehindWalk(record, s, budget)) return;
+  }
+  s.drain_chunk = next_chunk;
+  s.drain_row = 0;
+}
+
+bool SegmentBroker::DropBehindWalk(DomainRecord& record, SegmentLedger::Segment& segment,
+                                   uint32_t* budget) {
+  const EraseCauseScope scope(*record.domain, protocol::MissCause::kQuota);
+  const uint32_t before = record.domain->slots.usage().slots_used;
+  const WalkEnd end =
+      record.evictor->DropDramSubtree(Evictor::Pins::kGive, &segment.drain_walk, budget);
+  if (record.domain->slots.usage().slots_used < before) segment.progress_us = seams_.clock.NowUs();
+  return end != WalkEnd::kBudget;
+}
+
+// Another segment may be had sooner than what is held in this one is let go. True if this one
+// serves again.
+bool SegmentBroker::GiveUp(DomainRecord& record, uint32_t segment) {
+  SegmentLedger::Segment& s = record.segments[segment];
+  const uint64_t now_us = seams_.clock.NowUs();
+  if (s.use != Use::kDraining || s.drain_walk.is_on()) return false;
+  if (now_us < s.progress_us + kHeldPatienceUs) return false;
+  if (SegmentLedger::EmptiestSegment(record, now_us - std::min(now_us, kGivenUpUs)) ==
+      kSegmentNone) {
+    return false;
+  }
+  s.use = Use::kPopulated;
+  s.given_up_us = now_us;
+  s.drain_walk.End();
+  --record.draining_count;
+  record.domain->slots.EndDrain(segment);
+  may_be_above_ = true;
+  return true;
 }
 
 void SegmentBroker::BeginRevoke(DomainRecord& record, uint32_t segment) {

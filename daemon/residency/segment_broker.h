@@ -7,9 +7,11 @@
 // domain below its guarantee takes that back. What all hold beyond segments_total, because that was
 // lowered or a predecessor had more, is taken back unasked.
 //
-// Taking back: the emptiest segment of the borrower is drained (its blocks leave), then every
-// session of that domain unmaps it and says so or is proven dead, then its pages are punched, and
-// only then may another domain have them.
+// Taking back: the borrower's segment that has least in it, or holds what its policy wants gone
+// next, is drained (its blocks leave), then every session of that domain unmaps it and says so or
+// is proven dead, then its pages are punched, and only then may another domain have them. A segment
+// whose blocks are held for so long that another could go instead serves again, without what was
+// not held.
 //
 // THREADING: store thread. INVARIANT: populated + populating + not yet punched + what is kept free
 // ≤ segments_total, or what is above it is on its way out.
@@ -60,10 +62,20 @@ class SegmentBroker {
   uint32_t SpareWanted(const DomainRecord& record) const;
   void TellRoom(DomainRecord& record) const;
   void Shrink();
+  // Blocks of a draining segment leave now.
+  bool IsDropping() const;
   void TakeBack();
-  // Of all segments at most `*budget` blocks leave; false: no segment of the domain can.
+  // Of all segments so much leaves as `*budget` (SubtreeWalk's) allows; false: no segment of the
+  // domain can.
   bool BeginDrain(DomainRecord& record, uint32_t* budget);
   void StepDrain(DomainRecord& record, uint32_t segment, uint32_t* budget);
+  void DropSome(DomainRecord& record, uint32_t segment, uint32_t* budget);
+  // False: the budget ended first.
+  bool DropBehindWalk(DomainRecord& record, SegmentLedger::Segment& segment, uint32_t* budget);
+  uint32_t SegmentToDrain(const DomainRecord& record);
+  static uint32_t VictimsSegment(const DomainRecord& record);
+  int64_t ChainsThatGoOn(const DomainRecord& record, uint32_t segment, uint32_t* budget);
+  bool GiveUp(DomainRecord& record, uint32_t segment);
   void AwaitDrain(uint64_t period_us);
   void BeginRevoke(DomainRecord& record, uint32_t segment);
   void BeginPunch(DomainRecord& record, uint32_t segment);
@@ -74,6 +86,8 @@ class SegmentBroker {
   SegmentLedger ledger_;
   bool may_be_above_ = true;  // segments_total; false: the ledger has no Excess
   bool has_drain_timer_ = false;
+  uint32_t choice_turn_ = 0;  // the same: which is looked at next, to choose from
+  uint32_t drain_turn_ = 0;   // of all domains' segments: which a drain's step begins with
   std::vector<SlotRef> scratch_slots_;
 };
 

@@ -49,11 +49,11 @@ SegmentLedger::Domain* SegmentLedger::Borrower(Giving giving) {
   return borrower;
 }
 
-uint32_t SegmentLedger::EmptiestSegment(const Domain& domain) {
+uint32_t SegmentLedger::EmptiestSegment(const Domain& domain, uint64_t given_up_since_us) {
   uint32_t emptiest = kSegmentNone;
   uint32_t fewest = UINT32_MAX;
   for (uint32_t segment = 0; segment < domain.segments.size(); ++segment) {
-    if (domain.segments[segment].use != Use::kPopulated) continue;
+    if (!domain.segments[segment].MayGo(given_up_since_us)) continue;
     const uint32_t used_count = domain.domain->slots.slots_used_in(segment);
     if (used_count < fewest) {
       fewest = used_count;
@@ -61,6 +61,18 @@ uint32_t SegmentLedger::EmptiestSegment(const Domain& domain) {
     }
   }
   return emptiest;
+}
+
+uint32_t SegmentLedger::LongestGivenUp(const Domain& domain) {
+  uint32_t longest = kSegmentNone;
+  for (uint32_t segment = 0; segment < domain.segments.size(); ++segment) {
+    const Segment& s = domain.segments[segment];
+    if (s.use != Use::kPopulated) continue;
+    if (longest == kSegmentNone || s.given_up_us < domain.segments[longest].given_up_us) {
+      longest = segment;
+    }
+  }
+  return longest;
 }
 
 uint32_t SegmentLedger::populated_count(uint32_t domain_index) const {

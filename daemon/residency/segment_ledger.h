@@ -11,6 +11,7 @@
 #include "daemon/block/cache_domain.h"
 #include "daemon/block/session_register.h"
 #include "daemon/residency/evictor.h"
+#include "daemon/residency/subtree_walk.h"
 
 namespace terrace {
 
@@ -19,7 +20,16 @@ class SegmentLedger {
   enum class Use : uint8_t { kNone, kPopulating, kPopulated, kDraining, kRevoking, kPunching };
   struct Segment {
     Use use = Use::kNone;
-    uint32_t drain_chunk = 0;             // while draining: where the next step begins
+    uint32_t drain_chunk = 0;  // while draining: where the next step begins
+    uint32_t drain_row = 0;    // and from which slot of those that it lists
+    SubtreeWalk drain_walk;    // and what it has begun to drop
+    uint64_t progress_us = 0;  // while draining: when something was dropped last
+    uint64_t given_up_us = 0;  // when, because what is in it was held; 0: never
+
+    // It is populated, not leaving, and was not given up since.
+    bool MayGo(uint64_t given_up_since_us) const {
+      return use == Use::kPopulated && (given_up_us == 0 || given_up_us < given_up_since_us);
+    }
     std::vector<SessionIndex> mapped_by;  // while revoking: who has not said Unmapped
   };
   struct Domain {
@@ -62,8 +72,10 @@ class SegmentLedger {
   enum class Giving { kOrNot, kNothing };
   // Who has most beyond its guarantee, of all or of those that give nothing back yet; null: nobody.
   Domain* Borrower(Giving giving);
-  // Of those that are populated and not leaving; kSegmentNone: there is none.
-  static uint32_t EmptiestSegment(const Domain& domain);
+  // Of those that MayGo; kSegmentNone: there is none.
+  static uint32_t EmptiestSegment(const Domain& domain, uint64_t given_up_since_us);
+  // Of those that are populated and not leaving, likewise.
+  static uint32_t LongestGivenUp(const Domain& domain);
 
   // Segments with all their pages, those on their way out included.
   uint32_t populated_count(uint32_t domain_index) const;

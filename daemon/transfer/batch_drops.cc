@@ -13,7 +13,7 @@ bool BatchDrops::Begin(BlockId id, uint32_t tier, uint32_t local_index) {
   d_.lower[tier].tier->AppendOwnersToDrop(local.slot_bytes, local.part_count, &owners);
   for (const uint32_t owner : owners) {
     TERRACE_CHECK(owner < d_.index.id_count(), "a tier names owners that it was told");
-    batch.drops.push_back({.block = owner, .commit_id = d_.block(owner).commit_id});
+    batch.drops.push_back(evictor_.WalkFrom(owner));
   }
   batch.has_dropped = false;
   return !owners.empty();
@@ -23,16 +23,16 @@ bool BatchDrops::Begin(BlockId id, uint32_t tier, uint32_t local_index) {
 bool BatchDrops::Step(uint32_t tier) {
   Batch& batch = batches_[tier];
   if (batch.drops.empty()) return false;
-  uint32_t budget = kPerStepMax;
+  uint32_t budget = kPerStepMax * SubtreeWalk::kDropCost;
   while (!batch.drops.empty() && budget > 0) {
-    const Drop drop = batch.drops.front();
-    const Block& b = d_.block(drop.block);
+    SubtreeWalk& walk = batch.drops.front();
     --budget;
-    if (b.commit_id == drop.commit_id && b.phase == BlockPhase::kSealed &&
+    const Block& b = d_.block(walk.top);
+    if (b.commit_id == walk.top_commit && b.phase == BlockPhase::kSealed &&
         b.lower[tier].row != kRowNone) {
-      const bool is_dropped = evictor_.DropLowerSubtree(drop.block, tier, &budget);
-      batch.has_dropped |= is_dropped;
-      if (!is_dropped && budget == 0) return false;  // goes on with the rest of the subtree
+      const WalkEnd end = evictor_.DropLowerSubtree(tier, &walk, &budget);
+      if (end == WalkEnd::kBudget) return false;
+      batch.has_dropped |= end == WalkEnd::kAllGone;
     }
     batch.drops.pop_front();
   }

@@ -1,7 +1,7 @@
 // BatchDrops: copies in a tier that are given up together, because the tier is short of places of
 // one shape and the room that could be had is held by places of another: it names whose.
 //
-// THREADING: store thread. LIMITS: one batch a tier; kPerStepMax blocks looked at in a step.
+// THREADING: store thread. LIMITS: one batch a tier; kPerStepMax blocks dropped in a step.
 #pragma once
 
 #include <cstdint>
@@ -28,12 +28,8 @@ class BatchDrops {
   void Tick(uint32_t tier) { batches_[tier].may_begin = true; }
 
  private:
-  struct Drop {
-    BlockId block = kBlockNone;
-    CommitId commit_id = 0;
-  };
   struct Batch {
-    std::deque<Drop> drops;
+    std::deque<SubtreeWalk> drops;
     bool has_dropped = false;  // any of them
     bool may_begin = true;
   };

@@ -408,6 +408,17 @@ void SlotAllocator::BeginDrain(uint32_t segment) {
   s.extents.SetState(segment, SegmentState::kDraining);
 }
 
+void SlotAllocator::EndDrain(uint32_t segment) {
+  State& s = *state_;
+  TERRACE_CHECK(segment_state(segment) == SegmentState::kDraining, "the segment drains");
+  const bool is_empty = s.slots_used_in[segment] == 0;
+  s.extents.SetState(segment, is_empty ? SegmentState::kFree : SegmentState::kAssigned);
+  for (uint32_t chunk = 0; chunk < s.extents.chunks_per_segment(); ++chunk) {
+    if (s.extents.Find(segment, chunk) == nullptr) continue;
+    s.List(segment * s.extents.chunks_per_segment() + chunk);
+  }
+}
+
 bool SlotAllocator::IsDrained(uint32_t segment) const {
   return segment_state(segment) == SegmentState::kDraining && state_->slots_used_in[segment] == 0;
 }

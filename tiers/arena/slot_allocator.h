@@ -83,6 +83,7 @@ class SlotAllocator {
   void SegmentPopulated(uint32_t segment);  // kAbsent → kFree
   SegmentState segment_state(uint32_t segment) const;
   void BeginDrain(uint32_t segment);       // kAssigned or kFree → kDraining: no new slots
+  void EndDrain(uint32_t segment);         // kDraining → kAssigned, or kFree if nothing is in it
   bool IsDrained(uint32_t segment) const;  // kDraining and no slot in use
   // kDraining → kRevoking → kPunching → kAbsent
   void SetSegmentState(uint32_t segment, SegmentState state);

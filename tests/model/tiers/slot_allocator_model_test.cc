@@ -213,7 +213,11 @@ class Model {
           std::vector<SlotRef> left;
           slots_.SlotsInSegment(segment, 0, UINT32_MAX, &left);
           ASSERT_EQ(slots_.IsDrained(segment), left.empty());
-          if (left.empty()) {
+          if (random_() % 16 == 0) {
+            slots_.EndDrain(segment);
+            ASSERT_EQ(slots_.segment_state(segment),
+                      left.empty() ? SegmentState::kFree : SegmentState::kAssigned);
+          } else if (left.empty()) {
             slots_.SetSegmentState(segment, SegmentState::kRevoking);
           } else {
             FreeSlot(left[random_() % left.size()]);

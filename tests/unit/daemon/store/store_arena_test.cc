@@ -428,6 +428,125 @@ TEST(LessMemory, WaitsForALeaseAndForAStoppedClientAlone) {
   EXPECT_EQ(Populated(w, 0), 1u);
 }
 
+// A group whose blocks take a page each, so that a segment holds kPagesPerSegment.
+constexpr uint32_t kPagesPerSegment = 512;
+
+uint32_t OpenTiny(World& w, SessionId session) {
+  SpaceSpec tiny = TestSpace(0);
+  tiny.part_bytes = {4 * kKiB};
+  return w.OpenGroup(session, TestGroup("tiny", {tiny}));
+}
+
+void PutAll(World& w, SessionId session, uint32_t group, const std::vector<BlockKey>& keys) {
+  for (int i = 0; i < 20 && w.MatchCount(session, group, keys) < keys.size(); ++i) {
+    w.Put(session, group, keys);
+    w.Run();
+  }
+  ASSERT_EQ(w.MatchCount(session, group, keys), keys.size());
+}
+
+TEST(LessMemory, IsTakenFromOneLongChainByItsEnd) {
+  World w({.segments_max = 8});
+  const SessionId s = w.Open();
+  const uint32_t group = OpenTiny(w, s);
+  const auto chain = World::Keys(7 * kPagesPerSegment + 400);
+  PutAll(w, s, group, chain);
+  ASSERT_EQ(Populated(w, 0), 8u);
+  Retotal(w, 3);
+  EXPECT_EQ(LetGo(w), 5u);
+  EXPECT_EQ(Populated(w, 0), 3u);
+  EXPECT_GE(w.MatchCount(s, group, chain), 2 * kPagesPerSegment) << "its beginning stays";
+}
+
+// Longer than a step may drop, and longer than it may look at.
+TEST(LessMemory, WhatHangsOnASegmentIsDroppedFromWhereTheStepBeforeEnded) {
+  World w({.segments_max = 8});
+  const SessionId s = w.Open();
+  const uint32_t group = OpenTiny(w, s);
+  const auto others = World::Keys(kPagesPerSegment - 30, 2);
+  PutAll(w, s, group, others);
+  const auto chain = World::Keys(30 + 6 * kPagesPerSegment + 300);
+  // No faster than segments are populated, or the others make room for it.
+  for (size_t length = 30; length < chain.size(); length += 100) {
+    PutAll(w, s, group, {chain.begin(), chain.begin() + static_cast<ptrdiff_t>(length)});
+  }
+  PutAll(w, s, group, chain);
+  ASSERT_EQ(Populated(w, 0), 8u);
+  ASSERT_EQ(w.Evict(w.Query(s, group, others)).block_count, others.size())
+      << "the segment that the beginning lies in is the emptiest now";
+  Retotal(w, 7);
+  w.Advance(500'000);
+  EXPECT_EQ(LetGo(w), 1u) << "before another segment would go instead";
+  EXPECT_EQ(w.MatchCount(s, group, chain), 0u);
+}
+
+// A segment in which a beginning lies that all share would take all along.
+TEST(LessMemory, WhatAllShareStaysAsLongAsAnythingElseDoes) {
+  World w({.segments_max = 6});
+  const SessionId s = w.Open();
+  const uint32_t group = OpenTiny(w, s);
+  const auto shared = World::Keys(10);
+  PutAll(w, s, group, shared);
+  uint32_t before = 0, after = 0;
+  std::vector<std::vector<BlockKey>> chains;
+  for (uint64_t i = 0; i < 60; ++i) {
+    chains.push_back(shared);
+    const auto own = World::Keys(50, 2 + i);
+    chains.back().insert(chains.back().end(), own.begin(), own.end());
+    PutAll(w, s, group, chains.back());
+  }
+  ASSERT_EQ(Populated(w, 0), 6u);
+  for (const auto& chain : chains) before += w.MatchCount(s, group, chain);
+  Retotal(w, 3);
+  LetGo(w);
+  ASSERT_EQ(Populated(w, 0), 3u);
+  for (const auto& chain : chains) after += w.MatchCount(s, group, chain);
+  EXPECT_EQ(before, 60 * 60u);
+  EXPECT_GT(after, before / 3);
+}
+
+TEST(LessMemory, WhatIsHeldKeepsNothingElseInItsSegment) {
+  World w({.segments_max = 2});
+  const SessionId s = w.Open();
+  const uint32_t group = OpenTiny(w, s);
+  constexpr uint32_t kHeldCount = 200;
+  const uint32_t rest_count = kPagesPerSegment - kHeldCount;
+  for (const uint64_t i : {0, 1}) {
+    PutAll(w, s, group, World::Keys(kHeldCount, 1 + i));
+    PutAll(w, s, group, World::Keys(rest_count, 11 + i));
+    w.Acquire(s, group, World::Keys(kHeldCount, 1 + i));
+  }
+  ASSERT_EQ(Populated(w, 0), 2u);
+  Retotal(w, 1);
+  w.Advance(100'000);
+  EXPECT_EQ(w.MatchCount(s, group, World::Keys(rest_count, 11)) +
+                w.MatchCount(s, group, World::Keys(rest_count, 12)),
+            rest_count)
+      << "of one segment all goes that may, and of the other nothing";
+}
+
+TEST(LessMemory, AnotherSegmentGoesWhereOneIsHeld) {
+  World w({.segments_max = 4});
+  const SessionId s = w.Open();
+  const uint32_t group = OpenTiny(w, s);
+  for (uint64_t i = 0; i < 3; ++i) PutAll(w, s, group, World::Keys(kPagesPerSegment, 1 + i));
+  const auto held = World::Keys(8, 9);
+  PutAll(w, s, group, held);
+  const AcquireResult lease = w.Acquire(s, group, held);
+  ASSERT_EQ(Populated(w, 0), 4u);
+  Retotal(w, 1);
+  LetGo(w);
+  EXPECT_EQ(Populated(w, 0), 2u) << "the emptiest is held";
+  w.Advance(1'100'000);
+  LetGo(w);
+  EXPECT_EQ(Populated(w, 0), 1u);
+  EXPECT_EQ(w.MatchCount(s, group, held), held.size());
+  EXPECT_EQ(w.Stats().segments_leaving, 0u);
+  // The one that was given up serves.
+  EXPECT_EQ(w.Put(s, group, World::Keys(16, 20)), 16u);
+  w.Release(s, lease.reply.token);
+}
+
 TEST(Arena, AThinlyUsedExtentGivesWayToSlotsOfAnotherSize) {
   World w({.segments_max = 2});
   const SessionId s = w.Open();
