@@ -8,6 +8,7 @@
 #include "daemon/arenas/host_memory.h"
 #include "daemon/config/config_text.h"
 #include "daemon/log/log.h"
+#include "daemon/shell/process_guard.h"
 #include "daemon/shell/store_options.h"
 
 namespace terrace {
@@ -44,6 +45,7 @@ void Administration::Serve(Store& store, SessionTable& sessions,
 void Administration::AwaitHangUps() {
   asio::error_code ignored;
   hang_ups_.add(SIGHUP, ignored);
+  HoldHangUps(false);
   hang_ups_.async_wait([this](const asio::error_code& error, int) {
     if (error) return;
     config_.Ask(protocol::ConfigAction::kReload, "",

@@ -12,6 +12,8 @@
 namespace terrace {
 namespace {
 
+constexpr size_t kReloadsAwaitingMax = 16;
+
 using nlohmann::json;
 using protocol::ConfigAction;
 
@@ -215,21 +217,32 @@ void LiveConfig::BeginReload(const Done& done) {
   if (source_.path.empty()) {
     return done(Invalid("there is no file to reload: terraced was started without --config"), "");
   }
-  if (is_reading_) {
-    return done({StatusCode::kBusy, "a reload is under way: try again"}, "");
+  if (awaiting_.size() == kReloadsAwaitingMax) {
+    return done(
+        {StatusCode::kBusy, "a reload is under way, and " + std::to_string(kReloadsAwaitingMax) +
+                                " others wait for it: try again"},
+        "");
   }
+  // What the file says now may not be what is being read of it.
+  awaiting_.push_back(done);
+  if (!is_reading_) ReadForAll();
+}
+
+void LiveConfig::ReadForAll() {
   if (reader_.joinable()) reader_.join();
   is_reading_ = true;
-  reader_ = std::thread([this, done, source = std::make_shared<ConfigSource>(source_)] {
+  auto source = std::make_shared<ConfigSource>(source_);
+  reader_ = std::thread([this, source, asked = std::exchange(awaiting_, {})] {
     DaemonConfig whole;
     std::string why;
     const Status read = ReadConfigText(source->path, &source->text, &why);
     const Error error = read.ok() ? LoadConfig(*source, &whole) : Error(read, std::move(why));
-    hooks_.post([this, done, error, source] {
+    hooks_.post([this, asked, error, source] {
       is_reading_ = false;
       std::string document;
       const Error taken = error.ok() ? Reload(*source, &document) : error;
-      done(taken, document);
+      for (const Done& done : asked) done(taken, document);
+      if (!awaiting_.empty()) ReadForAll();
     });
   });
 }

@@ -2,9 +2,9 @@
 // from, a reload of the file (SIGHUP, `terrace config reload`), and one key set by an admin, which
 // the next reload takes back. dram_bytes goes down, and up again to what it was at the start. Only
 // keys that say so change without a restart (config_keys.h, KeyChange); of a configuration with an
-// error nothing is taken.
+// error nothing is taken. A reload asked for during another is done after it.
 //
-// THREADING: store thread; a file is read on a thread of its own.
+// THREADING: store thread; a file is read on a thread of its own. LIMITS: kReloadsAwaitingMax wait.
 #pragma once
 
 #include <cstdint>
@@ -14,6 +14,7 @@
 #include <string>
 #include <string_view>
 #include <thread>
+#include <vector>
 
 #include "daemon/config/config.h"
 #include "daemon/config/config_resolve.h"
@@ -57,6 +58,7 @@ class LiveConfig {
   Error Get(const std::string& key, std::string* document) const;
   Error Set(const std::string& text, std::string* document);
   void BeginReload(const Done& done);
+  void ReadForAll();
   Error Reload(const ConfigSource& source, std::string* document);
   // As if the file had these live values. Nothing is taken if that cannot be.
   Error Take(DaemonConfig wanted);
@@ -72,6 +74,7 @@ class LiveConfig {
   std::set<std::string> set_keys_;  // by Set, since the last reload
   std::thread reader_;
   bool is_reading_ = false;
+  std::vector<Done> awaiting_;  // a reload that begins when the one under way has ended
 };
 
 }  // namespace terrace

@@ -108,7 +108,10 @@ int Main(int argc, char** argv) {
   ConfigSource& source = command.source;
   std::string& socket_path = source.overrides.socket_path;
   if (!socket_path.empty()) socket_path = std::filesystem::absolute(socket_path);
-  if (command.is_keeper) return Keep(socket_path);
+  if (command.is_keeper) {
+    HoldHangUps(false);
+    return Keep(socket_path);
+  }
   // Reloads are of the same file, wherever the daemon may go.
   if (!source.path.empty()) source.path = std::filesystem::absolute(source.path);
   source.environment = ConfigEnvironment::OfProcess();
@@ -132,6 +135,7 @@ int Main(int argc, char** argv) {
 }  // namespace terrace
 
 int main(int argc, char** argv) {
+  terrace::HoldHangUps(true);
   terrace::EndAtOnceOnSignals();
   try {
     return terrace::Main(argc, argv);

@@ -33,6 +33,13 @@ void EndAtOnceOnSignals() {
   sigprocmask(SIG_UNBLOCK, &signals, nullptr);
 }
 
+void HoldHangUps(bool is_held) {
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGHUP);
+  pthread_sigmask(is_held ? SIG_BLOCK : SIG_UNBLOCK, &signals, nullptr);
+}
+
 void ForbidCoreDumps() {
   const rlimit none{.rlim_cur = 0, .rlim_max = 0};
   (void)setrlimit(RLIMIT_CORE, &none);  // what can only be lowered cannot fail

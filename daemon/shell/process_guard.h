@@ -9,6 +9,11 @@ namespace terrace {
 // if whoever started it blocked them.
 void EndAtOnceOnSignals();
 
+// A SIGHUP waits until it is no longer held, rather than end the process: what it asks for, a
+// reload, is possible then. Of the calling thread and those that it starts meanwhile; the handler's
+// thread lets go.
+void HoldHangUps(bool is_held);
+
 // No core dump of it is written, and no other process of its user may attach or read its memory:
 // a limit of 0, and not dumpable (prctl(2)). For the life of the process.
 void ForbidCoreDumps();

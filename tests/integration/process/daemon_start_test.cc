@@ -81,6 +81,24 @@ TEST(DaemonStart, ASignalBeforeItServesIsACleanStopToo) {
   }
 }
 
+// It asks for a reload of a file that has been read, or is about to be: neither is lost.
+TEST(DaemonStart, AHangUpBeforeItServesIsDoneWhenItDoes) {
+  std::mt19937 random(8);
+  for (int i = 0; i < 10; ++i) {
+    DaemonProcess daemon;
+    const std::string config = daemon.WriteFile("t.toml", "[daemon]\ndram_bytes = \"256MiB\"\n");
+    daemon.Start({"--config", config, "--socket", daemon.socket_path()});
+    while (!HasBegun(daemon.pid())) usleep(200);
+    usleep(random() % 20'000);
+    daemon.Signal(SIGHUP);
+    ASSERT_TRUE(daemon.WaitReady()) << "start " << i << ": " << daemon.Errors();
+    for (int n = 0; n < 2000 && daemon.Errors().find("reloaded") == std::string::npos; ++n) {
+      usleep(5'000);
+    }
+    EXPECT_THAT(daemon.Errors(), HasSubstr("configuration reloaded"));
+  }
+}
+
 TEST(DaemonStart, NoCoreIsWrittenOfADaemonUnlessItIsAskedFor) {
   for (const std::string more : {"", "--keeper", "--allow-core-dumps"}) {
     SCOPED_TRACE(more);

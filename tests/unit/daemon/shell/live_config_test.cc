@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
+#include <chrono>
 #include <condition_variable>
 #include <filesystem>
 #include <fstream>
@@ -15,6 +16,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 namespace terrace {
 namespace {
@@ -66,14 +68,17 @@ class LiveConfigTest : public testing::Test {
       }
     });
     if (action != ConfigAction::kReload || is_refused_at_once_) return answer;
-    std::function<void()> work;
-    {
-      std::unique_lock guard(mutex_);
-      changed_.wait(guard, [&] { return posted_ != nullptr; });
-      work = std::exchange(posted_, nullptr);
-    }
-    work();
+    WorkOfReader()();
     return answer;
+  }
+  // What reads the file, as soon as it is asked for.
+  std::function<void()> WorkOfReader() {
+    std::unique_lock guard(mutex_);
+    const bool is_posted =
+        changed_.wait_for(guard, std::chrono::seconds(30), [&] { return posted_ != nullptr; });
+    EXPECT_TRUE(is_posted) << "nobody asks for the file to be read";
+    if (!is_posted) return [] {};
+    return std::exchange(posted_, nullptr);
   }
   json Get(const std::string& key) {
     const auto answer = Ask(ConfigAction::kGet, key);
@@ -206,6 +211,38 @@ TEST_F(LiveConfigTest, MemoryGoesDownAndUpToWhatItWas) {
   EXPECT_EQ(config_.dram_bytes, 2 * kGiB);
   EXPECT_EQ((*answer)["needs_restart"], json::parse(R"([
       {"key": "daemon.dram_bytes", "running": "\"2GiB\"", "file": "\"3GiB\""}])"));
+}
+
+// The file may have changed after it was read for the one before.
+TEST_F(LiveConfigTest, AReloadDuringAnotherIsDoneAfterIt) {
+  Start("[daemon]\nlog_level = \"info\"\n");
+  std::vector<std::string> told;
+  for (const char* who : {"first", "second", "third"}) {
+    live_->Ask(ConfigAction::kReload, "", [&told, who](const Error& error, const std::string&) {
+      told.push_back(who + std::string(error.ok() ? "" : ": " + error.sentence()));
+    });
+  }
+  const auto work = WorkOfReader();
+  Write("[daemon]\nlog_level = \"error\"\n");
+  work();
+  EXPECT_EQ(told, std::vector<std::string>{"first"});
+  EXPECT_EQ(config_.log_level, LogLevel::kInfo);
+  WorkOfReader()();
+  EXPECT_EQ(told, (std::vector<std::string>{"first", "second", "third"}));
+  EXPECT_EQ(config_.log_level, LogLevel::kError);
+}
+
+TEST_F(LiveConfigTest, ReloadsThatWaitAreBounded) {
+  Start("[daemon]\nlog_level = \"info\"\n");
+  uint32_t refused_count = 0;
+  for (int i = 0; i < 20; ++i) {
+    live_->Ask(ConfigAction::kReload, "", [&](const Error& error, const std::string&) {
+      if (error.ok()) return;
+      ++refused_count;
+      EXPECT_THAT(error.sentence(), HasSubstr("16 others wait for it: try again"));
+    });
+  }
+  EXPECT_EQ(refused_count, 3u);
 }
 
 TEST_F(LiveConfigTest, WithoutAFileThereIsNothingToReload) {
