@@ -101,6 +101,15 @@ TEST_F(TraceReaderTest, ARecordedRequestOfNoBlocksIsPassedOver) {
   EXPECT_THAT(trace_.ids_of(trace_.requests[0]), ElementsAre(1));
 }
 
+TEST_F(TraceReaderTest, ARecordedBlockHasTokens) {
+  for (const char* count : {"", ",\"block_tokens\":0", ",\"block_tokens\":4294967296"}) {
+    EXPECT_FALSE(
+        Read(Write(R"({"op":"acquire","timestamp":1,"hash_ids":[1])" + std::string(count) + "}\n")))
+        << count;
+    EXPECT_THAT(why_, HasSubstr("'block_tokens'"));
+  }
+}
+
 TEST_F(TraceReaderTest, ACountBeyondAnyIsNamed) {
   for (const char* count : {"1e20", "18446744073709551616", "1e300"}) {
     const std::string line =

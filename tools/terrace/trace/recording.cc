@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "terrace/space.h"
+
 namespace terrace::tools {
 namespace {
 
@@ -13,14 +15,18 @@ uint64_t NumberOf(const nlohmann::json& line, const char* name) {
   return field != line.end() && field->is_number_unsigned() ? field->get<uint64_t>() : 0;
 }
 
+// What is not printed is of any depth, and printing it follows it.
+std::string TextOf(const nlohmann::json& value) {
+  return value.is_primitive() ? value.dump() : value.type_name();
+}
+
 }  // namespace
 
 bool Recording::CheckHead(const nlohmann::json& line, std::string* why) {
   const uint64_t version = NumberOf(line, "terrace_trace");
   if (version == kVersion) return true;
-  const nlohmann::json& head = line["terrace_trace"];
   *why = fmt::format("begins a recording of format {}; this terrace reads format {}",
-                     head.is_primitive() ? head.dump() : head.type_name(), kVersion);
+                     TextOf(line["terrace_trace"]), kVersion);
   return false;
 }
 
@@ -66,8 +72,6 @@ bool Recording::AddPath(const nlohmann::json& line, TraceRequest request, std::s
     *why = "has something else than an integer in 'hash_ids'";
     return false;
   }
-  const uint64_t block_tokens = NumberOf(line, "block_tokens");
-  if (trace_->block_tokens == 0) trace_->block_tokens = static_cast<uint32_t>(block_tokens);
   std::vector<uint64_t> path;
   // Keys on their own are no path; a path whose beginning was not recorded has no place.
   if (line.contains("flat") || !PrependParents(line, &path)) return true;
@@ -76,6 +80,13 @@ bool Recording::AddPath(const nlohmann::json& line, TraceRequest request, std::s
     path.push_back(id.get<uint64_t>());
   }
   if (path.empty()) return true;  // asks for no block
+  const uint64_t block_tokens = NumberOf(line, "block_tokens");
+  if (block_tokens == 0 || block_tokens > kBlockTokensMax) {
+    *why = fmt::format("has 'block_tokens' {}; a block has 1 to {} tokens",
+                       TextOf(line.value("block_tokens", nlohmann::json())), kBlockTokensMax);
+    return false;
+  }
+  if (trace_->block_tokens == 0) trace_->block_tokens = static_cast<uint32_t>(block_tokens);
   if (trace_->ids.size() + path.size() > kTraceIdsMax) {
     *why = fmt::format("is one too many: a trace holds at most {} block ids. Use --requests",
                        kTraceIdsMax);
