@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <thread>
 
 #include "integration/process/cli_fixture.h"
 #include "test_paths.h"
@@ -191,6 +192,32 @@ TEST_F(CliVerbsTest, AMuteDaemonCostsTheTimeoutAndNoMore) {
   close(listener);
   EXPECT_EQ(outcome.exit_code, 1);
   EXPECT_THAT(outcome.err, AllOf(HasSubstr("200 ms"), HasSubstr("--timeout-ms")));
+}
+
+// Its bytes come one by one, for much longer than any answer may take.
+TEST_F(CliVerbsTest, ADrippingDaemonCostsTheTimeoutAndNoMore) {
+  const int listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  socket_path().copy(address.sun_path, sizeof(address.sun_path) - 1);
+  ASSERT_EQ(bind(listener, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+  ASSERT_EQ(listen(listener, 8), 0);
+  std::jthread daemon([listener] {
+    constexpr int kBytes = 200;
+    const uint8_t byte = 1;
+    // Whoever looks whether somebody listens is the first, and gone.
+    for (int fd = accept(listener, nullptr, nullptr); fd >= 0;
+         fd = accept(listener, nullptr, nullptr)) {
+      for (int i = 0; i < kBytes && send(fd, &byte, 1, MSG_NOSIGNAL) == 1; ++i) usleep(50'000);
+      close(fd);
+    }
+  });
+  const Outcome outcome = Terrace({"audit", "--timeout-ms", "300"});
+  shutdown(listener, SHUT_RDWR);
+  daemon.join();
+  close(listener);
+  EXPECT_EQ(outcome.exit_code, 1);
+  EXPECT_THAT(outcome.err, AllOf(HasSubstr("within 300 ms"), HasSubstr("--timeout-ms")));
 }
 
 TEST_F(CliVerbsTest, WrongCommandLinesExitWithTwo) {

@@ -1,6 +1,7 @@
 #include "tools/terrace/cli/admin_link.h"
 
 #include <fmt/core.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <sys/time.h>
 #include <sys/un.h>
@@ -23,11 +24,10 @@ std::unique_ptr<AdminLink> AdminLink::Open(const DaemonAddress& address) {
   sockaddr_un name{.sun_family = AF_UNIX, .sun_path = {}};
   path.copy(name.sun_path, sizeof(name.sun_path) - 1);
   const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  std::unique_ptr<AdminLink> link(new AdminLink(fd));
+  std::unique_ptr<AdminLink> link(new AdminLink(fd, address.timeout_ms));
   const timeval limit{.tv_sec = static_cast<time_t>(address.timeout_ms / 1000),
                       .tv_usec = static_cast<suseconds_t>(address.timeout_ms % 1000 * 1000)};
-  setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
-  setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit));
+  setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit));  // connect() waits for room, too
   if (fd < 0 || connect(fd, reinterpret_cast<const sockaddr*>(&name), sizeof(name)) != 0) {
     Fail(fmt::format("cannot connect to {}: {}", path, std::strerror(errno)));
     return nullptr;
@@ -61,6 +61,7 @@ Status AdminLink::Hello() {
 Result<std::vector<std::byte>> AdminLink::Ask(protocol::Verb verb,
                                               std::span<const std::byte> body) {
   why_.clear();
+  deadline_ = std::chrono::steady_clock::now() + timeout_;
   TERRACE_RETURN_IF_ERROR(Send(verb, body));
   std::vector<std::byte> answer;
   TERRACE_RETURN_IF_ERROR(Receive(&answer));
@@ -95,7 +96,9 @@ Status AdminLink::Send(protocol::Verb verb, std::span<const std::byte> body) {
     std::memcpy(frame.data(), &header, sizeof(header));
     std::copy(page.begin(), page.end(), frame.begin() + sizeof(header));
     for (std::span<const std::byte> left = frame; !left.empty();) {
-      const ssize_t sent = send(fd_, left.data(), left.size(), MSG_NOSIGNAL);
+      TERRACE_RETURN_IF_ERROR(Await(POLLOUT));
+      const ssize_t sent = send(fd_, left.data(), left.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+      if (sent < 0 && (errno == EINTR || errno == EAGAIN)) continue;
       if (sent <= 0) return Broken(fmt::format("sending failed: {}", std::strerror(errno)));
       left = left.subspan(static_cast<size_t>(sent));
     }
@@ -125,16 +128,29 @@ Status AdminLink::Receive(std::vector<std::byte>* body) {
 Status AdminLink::ReceiveBytes(std::span<std::byte> bytes) {
   while (!bytes.empty()) {
     // The descriptors that come with Hello are of no use here: without room for them they go.
-    const ssize_t received = recv(fd_, bytes.data(), bytes.size(), 0);
+    TERRACE_RETURN_IF_ERROR(Await(POLLIN));
+    const ssize_t received = recv(fd_, bytes.data(), bytes.size(), MSG_DONTWAIT);
     if (received == 0) return Broken("the daemon closed the connection");
-    if (received < 0 && errno == EINTR) continue;
-    if (received < 0) {
-      return Broken(errno == EAGAIN ? "the daemon did not answer in time"
-                                    : fmt::format("receiving failed: {}", std::strerror(errno)));
-    }
+    if (received < 0 && (errno == EINTR || errno == EAGAIN)) continue;
+    if (received < 0) return Broken(fmt::format("receiving failed: {}", std::strerror(errno)));
     bytes = bytes.subspan(static_cast<size_t>(received));
   }
   return Status::Ok();
+}
+
+Status AdminLink::Await(short events) {
+  while (true) {
+    const auto left =
+        std::chrono::ceil<std::chrono::milliseconds>(deadline_ - std::chrono::steady_clock::now());
+    pollfd waited{.fd = fd_, .events = events, .revents = 0};
+    const int ready = left.count() > 0 ? poll(&waited, 1, static_cast<int>(left.count())) : 0;
+    if (ready > 0) return Status::Ok();
+    if (ready < 0 && errno == EINTR) continue;
+    if (ready < 0) return Broken(fmt::format("poll failed: {}", std::strerror(errno)));
+    return Broken(
+        fmt::format("the daemon did not answer within {} ms. If it is busy, raise --timeout-ms",
+                    timeout_.count()));
+  }
 }
 
 }  // namespace terrace::tools

@@ -1,7 +1,9 @@
 // AdminLink: one connection to a daemon for the frames of protocol_introspection.h, which
-// libterrace does not speak. One request at a time, and everything within the address's timeout.
+// libterrace does not speak. One request at a time; each answer is whole within the address's
+// timeout.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <memory>
 #include <span>
@@ -34,14 +36,18 @@ class AdminLink {
   const std::string& why() const { return why_; }
 
  private:
-  explicit AdminLink(int fd) : fd_(fd) {}
+  AdminLink(int fd, uint32_t timeout_ms) : fd_(fd), timeout_(timeout_ms) {}
   Status Hello();
   Status Send(protocol::Verb verb, std::span<const std::byte> body);
   Status Receive(std::vector<std::byte>* body);
   Status ReceiveBytes(std::span<std::byte> bytes);
+  // Until the socket is ready for poll's `events`, or the time for this answer is over.
+  Status Await(short events);
   Status Broken(std::string why);
 
   const int fd_;
+  const std::chrono::milliseconds timeout_;
+  std::chrono::steady_clock::time_point deadline_;
   uint64_t request_id_ = 0;
   DomainSecret secret_{};
   KeyHash key_hash_ = KeyHash::kXxh3;
