@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# PROMISE: T38 exposure of the units
 """The units as configured, judged by systemd itself, without a running systemd.
 
 usage: tests/systemd_hardening.py DIR

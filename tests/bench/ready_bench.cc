@@ -1,3 +1,4 @@
+// PROMISE: T08 time to READY over a million blocks
 // How long a domain takes from the daemon's start until it may serve what its predecessor left:
 // RestoreDomain over real slab files, from their tables and from the catalog. Payloads are holes.
 //

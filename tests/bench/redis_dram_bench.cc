@@ -1,3 +1,4 @@
+// PROMISE: T40 DRAM beside a Redis in trouble
 // What trouble with Redis costs those who do not need it: Acquires of prompts that are in DRAM, on
 // a host without a Redis tier, on one whose server is well, and on one behind a network that
 // delays, resets, cuts, garbles, swaps and swallows what it answers.

@@ -1,4 +1,6 @@
 #!/usr/bin/env python3
+# PROMISE: T06 on a GPU's machine
+# PROMISE: T47 on a GPU's machine
 """What holds on a GPU only, checked on the GPU of this machine, a verdict a line.
 
 usage: tests/gpu/check.py --build DIR [--only CHECK,...] [--out DIR]

@@ -1,4 +1,6 @@
 #!/usr/bin/env python3
+# PROMISE: T02 mixed load over more than fits
+# PROMISE: T45 mixed load over more than fits
 """Minutes of mixed load: memory and descriptors stay where they are, the ledger is exact.
 
 Four clients over more prompts than fit; one of them is killed and replaced every few seconds. The

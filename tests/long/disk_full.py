@@ -1,4 +1,6 @@
 #!/usr/bin/env python3
+# PROMISE: T14 a disk that fills up
+# PROMISE: T20 a disk that fills up
 """A disk that fills up while the daemon runs costs neither the daemon nor DRAM's speed.
 
 The tier's files lie on a tmpfs of their own, which shrinks to what is in it and grows again, in

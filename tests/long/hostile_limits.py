@@ -1,4 +1,6 @@
 #!/usr/bin/env python3
+# PROMISE: T33 clients that take what they can
+# PROMISE: T36 clients that take what they can
 """Clients that take what they can get, one kind after the other, against a daemon of two domains:
 a bystander in the other domain, of another user, does not notice.
 

@@ -1,4 +1,6 @@
 #!/usr/bin/env python3
+# PROMISE: T35 peers that keep no rule
+# PROMISE: T36 peers that keep no rule
 """Two hundred connections that do not play by the rules: a legitimate client does not notice.
 
 They say nothing, stop in the middle of a frame, flood garbage, begin messages that never end, ask

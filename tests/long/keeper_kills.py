@@ -1,4 +1,7 @@
 #!/usr/bin/env python3
+# PROMISE: T02 kills of a daemon whose memory a keeper holds
+# PROMISE: T24 kills of a daemon whose memory a keeper holds
+# PROMISE: T25 kills of a daemon whose memory a keeper holds
 """kill -9 of a daemon whose arenas a keeper holds, at random moments under load.
 
 First with room for everything: what was Sealed in DRAM just before each kill must be hit again, by

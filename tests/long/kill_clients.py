@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# PROMISE: T21 clients killed anywhere
 """SIGKILL of clients at many points: nothing leaks, nobody else notices.
 
 Four clients at a time acquire, verify, reserve, write, commit and release over more prompts than

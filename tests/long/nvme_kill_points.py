@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# PROMISE: T09 a death at each step
 """The daemon dies at every step of writing, publishing, evicting and recovering.
 
 A preloaded library kills terraced before or after the Nth system call of one kind on one kind of

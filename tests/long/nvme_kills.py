@@ -1,4 +1,6 @@
 #!/usr/bin/env python3
+# PROMISE: T03 kills over drives, with erasures
+# PROMISE: T08 kills over drives, with erasures
 """kill -9 of a daemon with an NVMe tier, at random moments under load.
 
 Workers store and load more than DRAM holds, so blocks are written below, promoted and evicted all

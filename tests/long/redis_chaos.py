@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# PROMISE: T40 the same, 100,000 times
 """A network that does anything to what a Redis server answers costs misses, never a wrong byte.
 
 100,000 stores and fetches through a proxy that delays by 50 to 5,000 ms, resets, cuts, shortens,

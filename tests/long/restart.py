@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# PROMISE: T24 kills under eight clients
 """kill -9 of the daemon under load: clients live on and come back by themselves.
 
 Eight clients acquire, verify, write and commit while the daemon is killed and started again, many

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# PROMISE: T22 clients that sleep
 """A client that sleeps through its lease: it wakes up and damages nobody.
 
 In each round a client is stopped (SIGSTOP) in the middle of a copy, its leases run out, others

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# PROMISE: T23 a daemon that sleeps
 """A stopped daemon: every call answers, about as late as a bare timer would.
 
 In each round the daemon is stopped (SIGSTOP), every kind of call is made with deadlines of 1 to

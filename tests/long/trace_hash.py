@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# PROMISE: T01 equal traces under two compilers and a sanitizer
 """One seed, one trace: builds the simulation with g++, clang++ and AddressSanitizer and compares
 the hash of everything that happened in twenty seeds."""
 import pathlib

@@ -1,4 +1,6 @@
 #!/usr/bin/env python3
+# PROMISE: T27 the installed units
+# PROMISE: T38 the installed units
 """The installed units under a systemd of their own: a Debian 12 booted by systemd-nspawn.
 
 What the units promise, each seen: the packages start the daemon, READY comes before the start job

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# PROMISE: T28 the latest release and today's
 """The latest release and today's build understand each other, on the wire and on what is kept.
 
 Yesterday's client against today's daemon, the reverse, and both at one daemon; then what one left

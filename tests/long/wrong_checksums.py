@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# PROMISE: T32 a client that changes what it has committed
 """A client whose checksums are never those of its bytes, beside clients that play by the rules.
 
 It writes its slots, has the library take the checksums, changes a byte of each, and commits, in

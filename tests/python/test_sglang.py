@@ -171,6 +171,7 @@ def make_ranks(daemon, tp_size, lcm_size=2):
     return ranks
 
 
+# PROMISE: T05 ranks of other numbers
 @pytest.mark.parametrize("writing, reading", [(1, 2), (2, 1), (1, 1)])
 def test_heads_are_shared_with_instances_of_other_tp_sizes(daemon, client, writing, reading,
                                                            monkeypatch):

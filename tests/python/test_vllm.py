@@ -15,6 +15,7 @@ from vllm_driver import (LONG_S, PROMPT, REQUESTS, connect, drive, drive_while_d
                          vllm_engine, wait_for_segments, warmed_engine)
 
 
+# PROMISE: T48 a stand-in of vLLM
 @pytest.mark.parametrize("tp_size, depth", [(1, 1), (2, 2), (4, 1), (1, 3)])
 def test_random_requests_keep_the_contract(daemon, tp_size, depth):
     chance = random.Random(tp_size)

@@ -342,6 +342,7 @@ uint64_t MemoryOf(RawRedis& raw) {
   return sum;
 }
 
+// PROMISE: T44 what blocks take
 TEST(RedisTier, ABlockTakesFourPercentMoreThanItsBytesAtMost) {
   TERRACE_NEEDS_REDIS();
   RedisProcess server;
@@ -384,6 +385,7 @@ void ExpectFewRefusals(RedisRig* rig, RawRedis* raw, const std::string& word, si
       << word;
 }
 
+// PROMISE: T43 a full server
 TEST(RedisTier, AFullServerRefusesWritesAndServesReads) {
   TERRACE_NEEDS_REDIS();
   for (const size_t length_bytes : {kMiB, 64 * kKiB}) {
@@ -407,6 +409,7 @@ TEST(RedisTier, AFullServerRefusesWritesAndServesReads) {
   }
 }
 
+// PROMISE: T43 a replica
 TEST(RedisTier, AReadOnlyReplicaRefusesWrites) {
   TERRACE_NEEDS_REDIS();
   RedisProcess master;

@@ -81,6 +81,7 @@ TEST(RedisWriters, OneOfTwoWinsWholeAndTheOtherLeavesNothing) {
 
 // One commit stored by two hosts (one read it from the other): the loser must not take the
 // winner's chunks away.
+// PROMISE: T41 two writers
 TEST(RedisWriters, OneCommitOfTwoHostsStaysWhole) {
   TERRACE_NEEDS_REDIS();
   RedisProcess server;

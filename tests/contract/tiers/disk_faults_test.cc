@@ -37,6 +37,7 @@ class DiskFaults : public testing::TestWithParam<DiskEngineChoice> {
   DiskFile file_ = kDiskFileNone;
 };
 
+// PROMISE: T16 one disk
 TEST_P(DiskFaults, InterruptedAndShortAttemptsLoseNoByte) {
   std::atomic<uint32_t> attempts = 0;
   Open([&](DiskOp op, int64_t result) -> int64_t {
@@ -265,6 +266,7 @@ int RunDenied(uint32_t error, const char* filter) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
+// PROMISE: T17 what it says
 TEST(DiskWithoutIoUring, FallsBackToThreadsAndSaysWhy) {
   DiskRig rig(testing::TempDir());
   rig.Open({});
@@ -284,6 +286,7 @@ TEST(DiskWithoutIoUring, FallsBackToThreadsAndSaysWhy) {
   EXPECT_NE(why.find(rig.directory()), std::string::npos) << why;
 }
 
+// PROMISE: T17 no io_uring
 TEST(DiskWithoutIoUring, WholeContractHoldsUnderSeccomp) {
   if (std::getenv(kDeniedVariable) != nullptr) return;  // this is the child
   EXPECT_EQ(RunDenied(EPERM, "*DiskContract*AutoOnDisk:DiskWithoutIoUring.Falls*"), 0);

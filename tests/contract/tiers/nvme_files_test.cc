@@ -178,6 +178,7 @@ class NvmeFiles : public testing::TestWithParam<DiskEngineChoice>, public TierLi
 
 // ---- attempts that fail ---------------------------------------------------------------------
 
+// PROMISE: T16 the tier
 TEST_P(NvmeFiles, ShortRefusedAndInterruptedAttemptsAreNotNoticed) {
   std::atomic<uint32_t> attempts = 0;
   Open(directory(), [&](DiskOp op, int64_t result) -> int64_t {
@@ -193,6 +194,7 @@ TEST_P(NvmeFiles, ShortRefusedAndInterruptedAttemptsAreNotNoticed) {
   EXPECT_GT(disk_->stats().retries, 20u);
 }
 
+// PROMISE: T14 every request fails
 TEST_P(NvmeFiles, EveryErrorIsAMissAndTheTierComesBack) {
   for (const int error : {EIO, ENOSPC, EROFS, ENXIO}) {
     SCOPED_TRACE(error);
@@ -221,6 +223,7 @@ TEST_P(NvmeFiles, EveryErrorIsAMissAndTheTierComesBack) {
   }
 }
 
+// PROMISE: T14 some requests fail
 TEST_P(NvmeFiles, WhatFailsNowAndThenLosesNothingThatWasPersisted) {
   std::atomic<uint64_t> state = 1;
   std::atomic<bool> fails = true;
@@ -266,6 +269,7 @@ TEST_P(NvmeFiles, WhatFailsNowAndThenLosesNothingThatWasPersisted) {
   EXPECT_EQ(blocks_.size(), before.size()) << "what was freed came back";
 }
 
+// PROMISE: T15 a request that never ends
 TEST_P(NvmeFiles, RequestThatNeverEndsCostsItsSlotAndNotTheTier) {
   // Outlives the disk: the thread that is stuck looks at it.
   static std::atomic<bool> is_stuck;
@@ -357,6 +361,7 @@ TEST_P(NvmeFiles, RemovedDirectoryIsMadeAgain) {
   for (uint64_t key = 10; key < 20; ++key) EXPECT_TRUE(Load(key).ok());
 }
 
+// PROMISE: T20 a full file system
 TEST_P(NvmeFiles, FullFileSystemTakesWhatFitsAndMoreLater) {
   ASSERT_EQ(::mkdir(directory().c_str(), 0700), 0);
   if (::mount("tmpfs", directory().c_str(), "tmpfs", 0, "size=2560k") != 0) {
@@ -445,6 +450,7 @@ void AwaitStuckThread() {
   EXPECT_TRUE(IsAnyThreadStuck());
 }
 
+// PROMISE: T15 a file system that is frozen
 TEST_P(NvmeFiles, WriteThatTheKernelHoldsSwitchesTheTierOff) {
   FrozenAtWill drive(scratch_.path());
   if (!drive.is_there()) GTEST_SKIP() << "skipped: mounting an ext4 needs root and a loop device";

@@ -73,6 +73,7 @@ TEST_F(SimDiskTest, WhatWasWrittenIsRead) {
       StatusCode::kIo);
 }
 
+// PROMISE: T10 what the simulated drive loses
 TEST_F(SimDiskTest, OnlyWhatASyncCoversSurvivesThePowerForCertain) {
   bool has_torn = false, has_lost = false;
   for (uint64_t seed = 1; seed <= 20; ++seed) {

@@ -226,6 +226,7 @@ INSTANTIATE_TEST_SUITE_P(Pins, DaemonCudaPins, testing::Bool(), [](const auto& i
   return std::string(info.param ? "straight" : "through_the_bounce");
 });
 
+// PROMISE: T47 a GPU that fails, emulated
 TEST_F(DaemonCuda, WhatWasUnderWayWhenTheGpuFailedIsNotSealed) {
   const std::vector<BlockKey> lost = Keys(kBlocks, kPrompt + 1);
   {

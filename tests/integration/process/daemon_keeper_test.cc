@@ -215,6 +215,7 @@ TEST(DaemonKeeper, FlippedBytesAreAMissAndCounted) {
   EXPECT_GT(visitor.Stats()["blocks_corrupt"], 0);
 }
 
+// PROMISE: T31 the same in a daemon
 TEST(DaemonKeeper, GarbledSlotTableCostsBlocksNotTruth) {
   std::mt19937 random(5);
   for (int round = 0; round < 4; ++round) {

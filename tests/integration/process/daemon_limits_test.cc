@@ -43,6 +43,7 @@ TEST(DaemonLimits, ConnectionsThatCameAndWentCostNothing) {
   EXPECT_TRUE(is_alone());
 }
 
+// PROMISE: T36 limits of sessions
 TEST(DaemonLimits, AProcessWithTooManySessionsIsToldAndOthersDoNotNotice) {
   DaemonProcess daemon;
   ASSERT_TRUE(daemon.StartReady()) << daemon.Errors();
@@ -121,6 +122,7 @@ TEST(DaemonLimits, WhoConnectsTooFastWaitsAndOtherUsersDoNot) {
 }
 
 // Its arena is of huge pages, and the pool has none when a hole is looked at.
+// PROMISE: T33 holes in huge pages
 TEST(DaemonLimits, AHoleInHugePagesCostsItsBlocksNotTheDaemon) {
   const std::string pool = "/proc/sys/vm/nr_hugepages";
   std::string before;

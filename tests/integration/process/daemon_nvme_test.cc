@@ -106,6 +106,7 @@ class DaemonNvme : public testing::TestWithParam<std::string> {
   GroupRef group_;
 };
 
+// PROMISE: T08 one kill
 TEST_P(DaemonNvme, WhatIsPersistedIsServedAfterSigkill) {
   Start();
   const auto keys = Keys(kBlocks);
@@ -152,6 +153,8 @@ TEST_P(DaemonNvme, ErasedBlocksStayErased) {
   EXPECT_EQ(Load(kept), 10u);
 }
 
+// PROMISE: T12 counted by the daemon
+// PROMISE: T13 counted by the daemon
 TEST_P(DaemonNvme, FlippedBytesAreAMissAndCounted) {
   Start();
   const auto keys = Keys(kBlocks);
@@ -172,6 +175,7 @@ TEST_P(DaemonNvme, FlippedBytesAreAMissAndCounted) {
   EXPECT_GT(Stats()["domain"]["blocks_corrupt"], 0);
 }
 
+// PROMISE: T18 a daemon's start
 TEST_P(DaemonNvme, ACorruptCatalogCostsAScan) {
   Start();
   const auto keys = Keys(kBlocks);

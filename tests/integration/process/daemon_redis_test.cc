@@ -357,6 +357,7 @@ TEST(DaemonRedis, CredentialsThatOthersCanReadAreRefusedWithTheRemedy) {
                                      HasSubstr("0600"), Not(HasSubstr("swordfish"))));
 }
 
+// PROMISE: T39 status and log
 TEST(DaemonRedis, APasswordIsNeverShown) {
   TERRACE_NEEDS_REDIS();
   RedisProcess server({.config = "requirepass swordfish\n", .password = "swordfish"});

@@ -162,6 +162,7 @@ TEST_F(DaemonSession, ClientsThatAreClosedDoNotFloodTheLog) {
   EXPECT_LE(lines, 2 + seconds.count());
 }
 
+// PROMISE: T35 descriptors
 TEST_F(DaemonSession, DescriptorsOfAClientNeverArrive) {
   int ends[2];
   ASSERT_EQ(pipe2(ends, O_CLOEXEC), 0);
@@ -192,6 +193,7 @@ TEST_F(DaemonSession, DescriptorsOfAClientNeverArrive) {
   close(ends[0]);
 }
 
+// PROMISE: T21 the proof
 TEST_F(DaemonSession, AKilledClientsSlotsAreFreedByProofOfDeath) {
   ASSERT_EQ(Stats()["domain"]["slot_bytes_used"], 0);
   int told[2];
@@ -246,6 +248,7 @@ TEST_F(DaemonSession, AGoodbyeOnTheLifeSocketIsAProof) {
   EXPECT_TRUE(EventuallyDomain("fenced_bytes", 0));
 }
 
+// PROMISE: T34 a real connection
 TEST_F(DaemonSession, WhoMayNotConnectIsToldWhy) {
   DaemonProcess daemon;
   const std::string config = daemon.WriteFile(
@@ -267,6 +270,7 @@ TEST_F(DaemonSession, WhoMayNotConnectIsToldWhy) {
   EXPECT_TRUE(silent.IsEnded());
 }
 
+// PROMISE: T37 statistics
 TEST_F(DaemonSession, StatsTellNothingOfOtherDomains) {
   DaemonProcess daemon;
   const std::string config = daemon.WriteFile(

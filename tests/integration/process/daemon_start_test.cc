@@ -207,6 +207,7 @@ TEST(DaemonStart, ASocketOfNoDomainIsRefused) {
   close(fd);
 }
 
+// PROMISE: T27 who feeds it
 TEST(DaemonStart, TheWatchdogIsFedFromTheStoreThread) {
   DaemonProcess daemon;
   daemon.WriteFile("t.toml", "[daemon]\nsegment_bytes = \"2MiB\"\ndram_bytes = \"16MiB\"\n");

@@ -159,6 +159,7 @@ std::string OtherKind(const std::vector<std::string>& kinds, size_t index, size_
   return other == "mla" ? "nhd_packed" : other;
 }
 
+// PROMISE: T05 layouts through a daemon
 TEST_F(PagedCacheProcess, BytesOfEveryLayoutComeBackInEveryOtherOnTheHost) {
   const Device device = std::move(Device::Open(HostDeviceOps(), {.worker_count = 2})).value();
   const std::vector<std::string> kinds = Kinds();
@@ -179,6 +180,7 @@ TEST_F(PagedCacheProcess, AndOnASimulatedDevice) {
   }
 }
 
+// PROMISE: T24 a death in mid-copy
 TEST_F(PagedCacheProcess, ADaemonThatDiesInMidCopyMakesItGone) {
   SimDevice sim({.steps_per_call_max = 0});
   const Device device(SimDeviceOps(), sim.handle());

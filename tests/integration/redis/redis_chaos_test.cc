@@ -36,6 +36,7 @@ double SecondsOf(const std::function<void()>& work) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
+// PROMISE: T40 a network that does anything
 TEST(RedisChaos, NeverAWrongByteWhateverTheNetworkDoes) {
   TERRACE_NEEDS_REDIS();
   const uint64_t seed = NumberFromEnvironment("TERRACE_SEED", 1);
@@ -188,6 +189,7 @@ TEST(RedisBreaker, OpensOnAServerThatNoLongerAnswersAndClosesWhenItDoes) {
 }
 
 // Whatever the network does: the times are those of an idle machine, the bounds those of any.
+// PROMISE: T40 the breaker
 TEST(RedisBreaker, OpensAndClosesWhateverTheTroubleIs) {
   TERRACE_NEEDS_REDIS();
   RedisProcess server;
@@ -291,6 +293,7 @@ TEST(RedisLogin, WithAPasswordAndWithAUser) {
   }
 }
 
+// PROMISE: T43 a wrong password
 TEST(RedisLogin, AWrongOneIsSaidAndSeldomTried) {
   TERRACE_NEEDS_REDIS();
   RedisProcess server({.arguments = {"--requirepass", "right"}, .password = "right"});

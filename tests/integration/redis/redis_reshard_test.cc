@@ -69,6 +69,7 @@ double FailedShare(const Outcome& before, const Outcome& after) {
          static_cast<double>(after.operations - before.operations);
 }
 
+// PROMISE: T42 slots move, a master dies
 TEST(RedisReshard, NeverAWrongByteAndSoonAllIsAsItWas) {
   TERRACE_NEEDS_REDIS();
   const RedisCluster cluster({.masters = 3, .replicas = 1, .node_timeout_ms = 2000});

@@ -125,6 +125,7 @@ TEST(RedisCluster, AMovedSlotIsFollowedAndRemembered) {
   EXPECT_EQ(cluster.ErrorsOf(from, "MOVED"), turned_away) << "asked again where it no longer is";
 }
 
+// PROMISE: T42 redirections
 TEST(RedisCluster, ASlotOnItsWayIsAskedForAndTheMapStays) {
   TERRACE_NEEDS_REDIS();
   const RedisCluster cluster(RedisCluster::Options{});
@@ -236,6 +237,7 @@ class Authority {
   const std::string directory_;
 };
 
+// PROMISE: T43 a wrong certificate
 TEST(RedisTls, TheNameMustBeTheCertificates) {
   TERRACE_NEEDS_REDIS();
   if (testing::FindProgram("openssl").empty()) {

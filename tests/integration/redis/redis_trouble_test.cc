@@ -48,6 +48,7 @@ std::string WriteCredentials(const RedisProcess& server, const std::string& text
   return path;
 }
 
+// PROMISE: T43 a server that loads
 TEST(RedisTrouble, AServerThatLoadsIsNotReadyAndNotRefused) {
   TERRACE_NEEDS_REDIS();
   constexpr int kKeys = 2'000;

@@ -158,6 +158,8 @@ class CatalogDamage : public testing::TestWithParam<uint64_t> {
   Ready whole_;
 };
 
+// PROMISE: T12 flips, cuts and losses in the catalog
+// PROMISE: T18 flips, cuts and losses in the catalog
 TEST_P(CatalogDamage, NoDamageChangesWhatAStartGives) {
   uint64_t from_tables = 0, count = 0;
   std::chrono::steady_clock::duration longest{};

@@ -114,6 +114,7 @@ uint64_t CatalogModel::CompareAfter(uint64_t seed) {
   return known.size();
 }
 
+// PROMISE: T19 tables against catalog
 TEST_P(CatalogModel, TablesAndCatalogGiveTheSameBlocks) {
   uint64_t blocks_compared = 0, seeds = 0;
   for (uint64_t seed = 1 + GetParam(); seed <= SeedCount(); seed += kShardCount) {

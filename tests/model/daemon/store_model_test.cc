@@ -265,6 +265,7 @@ void RunSeeds(bool is_roomy, uint64_t seeds, int steps) {
 
 TEST(StoreModel, WithRoomForAllItAgreesExactly) { RunSeeds(/*is_roomy=*/true, 12, 300); }
 
+// PROMISE: T02 the store against a map
 TEST(StoreModel, WithoutRoomItForgetsButNeverLies) { RunSeeds(/*is_roomy=*/false, 40, 300); }
 
 }  // namespace

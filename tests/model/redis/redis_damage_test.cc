@@ -89,6 +89,7 @@ class Damage {
   std::map<std::string, std::string> remembered_;
 };
 
+// PROMISE: T41 values that go, change and are swapped
 TEST(RedisDamage, AReadIsExactOrAMiss) {
   TERRACE_NEEDS_REDIS();
   RedisProcess server;

@@ -20,6 +20,7 @@ uint64_t SeedCount() {
   return count == 0 ? kSeedsDefault : count;
 }
 
+// PROMISE: T04 streams that run late
 TEST(Edges, DelayedAndReorderedStreamsNeverShowAWrongByte) {
   uint64_t stored_count = 0;
   uint64_t loaded_count = 0;
@@ -49,6 +50,7 @@ TEST(Edges, ACopyThatFailedIsNeverCalledWritten) {
 }
 
 // Registered while copies run, taken out as soon as none holds them, and some never registered.
+// PROMISE: T26 registrations that fail
 TEST(Pins, CopiesThatRaceWithRegistrationAreRightToTheByte) {
   uint64_t loaded_count = 0;
   HostPins::Counts sum;
@@ -84,6 +86,7 @@ TEST(Pins, MemoryUnmappedUnderACopyIsNoticed) {
 // The proof that the first test can fail: without any one kind of wait, wrong bytes are seen soon.
 class DroppedEdge : public testing::TestWithParam<StreamEdge> {};
 
+// PROMISE: T04 each edge left out is seen
 TEST_P(DroppedEdge, IsCaughtWithinAThousandSeeds) {
   for (uint64_t seed = 1; seed <= kMutationSeedsMax; ++seed) {
     EngineWorld world({.seed = seed, .dropped_edge = GetParam()});

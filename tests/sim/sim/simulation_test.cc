@@ -91,6 +91,8 @@ void RunSeeds(WorldOptions (*options_of)(uint64_t seed), Coverage* sum, uint64_t
   EXPECT_GT(sum->events_told, 20 * *count);
 }
 
+// PROMISE: T01 clients that fail, stop and lie
+// PROMISE: T02 clients that fail, stop and lie
 TEST_F(Simulation, ServesNoWrongByteAndLeaksNoSlot) {
   Coverage sum;
   uint64_t count = 0;
@@ -121,6 +123,9 @@ TEST_F(Simulation, ServesNoWrongByteAndLeaksNoSlot) {
 
 // What a daemon called persisted is found by the next one, what it said it had erased is not, and
 // no byte is wrong.
+// PROMISE: T01 deaths and losses of power over drives
+// PROMISE: T03 deaths and losses of power over drives
+// PROMISE: T10 deaths and losses of power over drives
 TEST_F(Simulation, WhatOutlivesTheDaemonIsWhatItPromised) {
   Coverage sum;
   uint64_t count = 0;
@@ -152,6 +157,7 @@ WorldOptions OptionsOverDeaths(uint64_t seed) {
           .keeps_dram = true};
 }
 
+// PROMISE: T01 deaths under clients that go on
 TEST_F(Simulation, DramOutlivesTheDaemonAndNeverLies) {
   Coverage sum;
   uint64_t count = 0;
@@ -175,6 +181,7 @@ WorldOptions OptionsOverDevice(uint64_t seed) {
           .has_device = true};
 }
 
+// PROMISE: T01 device copies that are late, wrong or missing
 TEST_F(Simulation, ADevicesBlocksAreRightWhateverItsClientsDo) {
   Coverage sum;
   uint64_t count = 0;
@@ -197,6 +204,7 @@ TEST_F(Simulation, ADevicesBlocksAreRightWhateverItsClientsDo) {
   EXPECT_GT(sum.slots_on_device, 5 * count);
 }
 
+// PROMISE: T01 equal traces of a seed
 TEST_F(Simulation, ASeedReplaysExactly) {
   for (uint64_t seed = 1; seed <= 8; ++seed) {
     current_seed = seed;

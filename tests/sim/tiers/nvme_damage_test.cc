@@ -62,6 +62,7 @@ class NvmeDamage : public testing::Test {
   uint64_t corrupt_entries_ = 0;
 };
 
+// PROMISE: T11 torn writes
 TEST_F(NvmeDamage, EveryTornWriteIsDetected) {
   constexpr uint64_t kSlotBytes = 64 * kKiB;
   Fill({.slab_count = 2, .key_count = 4, .shapes = {{kSlotBytes, 1}}}, 60);
@@ -123,6 +124,7 @@ void FlipOne(const std::vector<SlabGeometry>& geometries, std::mt19937_64& rando
   medium.FlipBit(NameOf(slab), offset_bytes, static_cast<uint32_t>(random() % 8));
 }
 
+// PROMISE: T12 flips in slabs, entries and payload
 TEST_F(NvmeDamage, TenThousandFlippedBitsAreDetectedAndTheRestIsServed) {
   Fill({}, 3000);
   std::vector<SlabGeometry> geometries;
@@ -159,6 +161,7 @@ TEST_F(NvmeDamage, TenThousandFlippedBitsAreDetectedAndTheRestIsServed) {
 }
 
 // At least a thousand of each. Everything else is served: what a fault did not strike reads right.
+// PROMISE: T13 misdirected and stale
 TEST_F(NvmeDamage, MisdirectedWritesAndStaleReadsAreDetected) {
   for (const DiskFault fault : {DiskFault::kMisdirected, DiskFault::kStaleRead}) {
     uint64_t struck = 0, detected = 0, served = 0, untouched = 0;
@@ -239,6 +242,8 @@ TEST_F(NvmeDamage, EntriesForgedInPayloadAreNeverBelieved) {
   }
 }
 
+// PROMISE: T14 faults of all kinds at 2 to 6 %
+// PROMISE: T16 faults of all kinds at 2 to 6 %
 TEST_F(NvmeDamage, FailingDisksCostHitsAndNothingElse) {
   for (uint64_t seed = 1; seed <= 40; ++seed) {
     SCOPED_TRACE(seed);

@@ -15,6 +15,7 @@ uint64_t SeedCount(uint64_t otherwise) {
   return text != nullptr ? std::strtoull(text, nullptr, 10) : otherwise;
 }
 
+// PROMISE: T10 losses of power
 TEST(NvmePower, NoLossOfPowerMakesWrongBytesVerify) {
   NvmeWorld::Counts sum;
   const uint64_t seeds = SeedCount(300);

@@ -243,6 +243,7 @@ void CodecKernels::CompareDecoded(const Comparison& made, const RopeTable& table
   made.CheckPages(table);
 }
 
+// PROMISE: T06 kernels against the host
 TEST_F(CodecKernels, WriteTheBitsOfTheHost) {
   std::mt19937_64 random(1);
   uint32_t launch_count = 0, shape_index = 0;

@@ -102,6 +102,7 @@ std::vector<uint16_t> FinitePatterns(uint32_t magnitude_limit, uint32_t stride) 
   return patterns;
 }
 
+// PROMISE: T06 all patterns of 16 bits
 TEST(Codec, EveryFinitePatternOfSixteenBitsIsWithinItsBound) {
   for (const ElementType element : {ElementType::kBf16, ElementType::kFp16}) {
     const uint32_t limit =
@@ -140,6 +141,7 @@ TEST(Codec, EveryFinitePatternIsWithinItsBoundAmongItsNeighbours) {
 }
 
 // TERRACE_CODEC_RANDOMS=100000000 is the long run.
+// PROMISE: T06 random values
 TEST(Codec, RandomValuesOfAnyMagnitudeAreWithinTheirBounds) {
   const char* asked = std::getenv("TERRACE_CODEC_RANDOMS");
   const uint64_t count = asked == nullptr ? 1'000'000 : std::strtoull(asked, nullptr, 10);
@@ -173,6 +175,7 @@ TEST(Codec, RandomValuesOfAnyMagnitudeAreWithinTheirBounds) {
   }
 }
 
+// PROMISE: T06 relative errors
 TEST(Codec, RelativeErrorsOfLikelyKeysAndValuesAreSmall) {
   struct Limit {
     Codec codec;
@@ -208,6 +211,7 @@ TEST(Codec, RelativeErrorsOfLikelyKeysAndValuesAreSmall) {
   }
 }
 
+// PROMISE: T06 equal bits of all instruction sets
 TEST(Codec, AllInstructionSetsWriteTheSameBits) {
   if (BestSimdLevel() == SimdLevel::kPortable) {
     GTEST_SKIP() << "SKIPPED: this machine has one instruction set, nothing to compare";
@@ -240,6 +244,7 @@ TEST(Codec, AllInstructionSetsWriteTheSameBits) {
   }
 }
 
+// PROMISE: T06 NaN and infinity
 TEST(Codec, OneValueThatIsNotFiniteRefusesThePieceWhereverItIs) {
   const uint32_t wrong_bf16[] = {0x7F80, 0xFF80, 0x7FC0, 0x7F81, 0xFFFF};
   const uint32_t wrong_fp16[] = {0x7C00, 0xFC00, 0x7E00, 0x7C01};

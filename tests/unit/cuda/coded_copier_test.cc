@@ -120,6 +120,7 @@ TEST(CodedCopier, EncodesAndDecodesPagesOfEveryLayoutOnTheHost) {
   }
 }
 
+// PROMISE: T07 values stay, keys turn
 TEST(CodedCopier, TurnsKeysOfEveryLayoutOnTheHost) {
   const Device device = std::move(Device::Open(HostDeviceOps(), {.worker_count = 3})).value();
   uint32_t number = 0;

@@ -261,6 +261,7 @@ INSTANTIATE_TEST_SUITE_P(Paths, CudaBackend,
                          });
 
 // As the daemon makes slabs: in a process of its own, with no stream and nothing allocated.
+// PROMISE: T47 the daemon's slabs
 TEST(CudaSlabs, AreMadeWithoutAContextOnTheDevice) {
   const fs::path built = CudaPluginPath();
   if (built.empty()) GTEST_SKIP() << "built without nvcc: nothing was checked on a GPU";

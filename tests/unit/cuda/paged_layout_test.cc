@@ -133,8 +133,10 @@ void CheckMatrix(Copy&& copy) {
   }
 }
 
+// PROMISE: T05 the matrix of layouts, on the host
 TEST(PagedLayout, TheHostCopiesEveryLayoutAsTheNaiveLoopDoes) { CheckMatrix(CopyAsHost); }
 
+// PROMISE: T05 the matrix of layouts, as kernels index it
 TEST(PagedLayout, TheKernelsArithmeticCopiesEveryLayoutAsTheNaiveLoopDoes) {
   CheckMatrix(CopyAsKernel);
 }
@@ -196,6 +198,7 @@ TensorView Dense(std::vector<uint64_t> shape, std::string axes = "") {
 
 const std::vector<uint64_t> kBases = {4096, 1 << 30};
 
+// PROMISE: T05 shapes of two readings
 TEST(PagedLayout, TwoHeadsBesideTwoPlanesAreRefusedUnlessTheAxesAreNamed) {
   const std::vector<uint64_t> shape = {2, 100, 16, 2, 64};
   std::string why;

@@ -96,6 +96,7 @@ TEST(PlaneCodec, AnotherSizeIsCorrupt) {
 }
 
 // TERRACE_CODEC_FUZZ=1000000 is the long run.
+// PROMISE: T29 packed planes
 TEST(PlaneCodec, HostileBytesWriteNothingOutsideAndNeverEndIt) {
   const char* asked = std::getenv("TERRACE_CODEC_FUZZ");
   const uint64_t rounds = asked == nullptr ? 20'000 : std::strtoull(asked, nullptr, 10);

@@ -64,6 +64,7 @@ constexpr Window kWindows[] = {
     {"whole", 4, 128, 128, 0}, {"partial", 4, 96, 32, 0}, {"trailing", 1, 576, 64, 512}};
 constexpr int32_t kDeltas[] = {1, -1, 17, -4096, 131'072, 1'000'000, -1'000'000};
 
+// PROMISE: T07 against double precision
 TEST(Rope, OneTurnByTheDeltaIsNearTheTruth) {
   for (const Window& window : kWindows) {
     for (const RopePairing pairing : {RopePairing::kNeox, RopePairing::kGptj}) {
@@ -83,6 +84,7 @@ TEST(Rope, OneTurnByTheDeltaIsNearTheTruth) {
   }
 }
 
+// PROMISE: T07 no turn
 TEST(Rope, ADeltaOfZeroIsACopyOfEveryBit) {
   const PieceShape shape = ShapeOf(ElementType::kBf16, 4, 128);
   PieceBytes keys(shape.raw_bytes());
@@ -99,6 +101,7 @@ TEST(Rope, ADeltaOfZeroIsACopyOfEveryBit) {
   EXPECT_EQ(rows, before);
 }
 
+// PROMISE: T07 dimensions without positions
 TEST(Rope, WhatIsOutsideTheWindowStaysBitByBit) {
   for (const Window& window : kWindows) {
     const PieceShape shape = ShapeOf(ElementType::kBf16, window.heads, window.head_dim);
@@ -241,6 +244,7 @@ TEST(Rope, RowsGoWhereTheyBelongAndNowhereElse) {
   EXPECT_EQ(dense, Decoded(Codec::kInt8, shape, encoded));
 }
 
+// PROMISE: T07 other kinds
 TEST(Rope, WhatIsNotSupportedIsRefusedByName) {
   struct Row {
     RopeDeclaration declaration;

@@ -109,6 +109,7 @@ TEST(Checksum, StreamInAnyPiecesEqualsOneShot) {
   }
 }
 
+// PROMISE: T12 checksums
 TEST(Checksum, EveryBitFlipChangesTheRoot) {
   std::vector<std::byte> part = RandomBytes(2 * kLeaf + 100, 5);
   const Checksum root = ChecksumPart(part, 9);

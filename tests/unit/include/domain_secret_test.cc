@@ -141,6 +141,7 @@ TEST_F(DomainSecretFile, NothingOfASecretIsLeftWhereItWasUsed) {
   user.join();
 }
 
+// PROMISE: T39 memory
 TEST_F(DomainSecretFile, NoTextOfASecretIsLeftInMemory) {
   std::string why;
   ASSERT_TRUE(CreateDomainSecretFile(Path(), &why).ok()) << why;

@@ -134,6 +134,7 @@ TEST(PrefixHasher, HasherWithoutABlockSizeHasNoKeys) {
   EXPECT_TRUE(keys.empty());
 }
 
+// PROMISE: T37 keys
 TEST(PrefixHasher, AnyChangeOfTokenGroupOrSecretChangesEveryLaterKey) {
   for (const KeyHash key_hash : {KeyHash::kXxh3, KeyHash::kSha256}) {
     const PrefixHasher::Options options{

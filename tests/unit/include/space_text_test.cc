@@ -182,6 +182,7 @@ void Mutate(std::string* text, std::mt19937_64& random) {
   }
 }
 
+// PROMISE: T29 texts of Spaces
 TEST(SpaceText, MutatedTextIsRefusedWithAReasonOrIsCanonical) {
   constexpr uint64_t kSeed = 13;
   std::mt19937_64 random(kSeed);

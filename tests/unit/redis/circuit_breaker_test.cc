@@ -13,6 +13,7 @@ constexpr CircuitBreaker::Options kOptions{.failures_max = 5,
                                            .probe_first_us = 500'000,
                                            .probe_max_us = 4'000'000};
 
+// PROMISE: T40 the breaker's rule
 TEST(CircuitBreaker, FiveFailuresInARowOpenIt) {
   CircuitBreaker breaker(kOptions);
   for (int i = 0; i < 4; ++i) breaker.OnFailure(10, Failure::kSoft, 0);

@@ -26,6 +26,7 @@ TEST(RedisErrors, TheFirstWordDecides) {
   EXPECT_EQ(ClassifyRedisError(""), RedisError::kOther);
 }
 
+// PROMISE: T43 classes of errors
 TEST(RedisErrors, HardOnesAreThoseThatAnOperatorMustEnd) {
   for (const RedisError error :
        {RedisError::kNoAuth, RedisError::kWrongPassword, RedisError::kNoPermission}) {

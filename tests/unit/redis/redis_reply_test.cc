@@ -267,6 +267,7 @@ TEST(RedisReplyReader, RefusesARepliesThatDoesNotEnd) {
 }
 
 // Damaged streams: no crash, no reply nobody asked for; what memory checkers would find is found.
+// PROMISE: T29 replies of Redis
 TEST(RedisReplyReader, SurvivesAnyDamage) {
   std::mt19937_64 random(7);
   const std::string whole = "*2\r\n$3\r\nabc\r\n:5\r\n" + Bulk(std::string(300, 'q')) + "+OK\r\n";

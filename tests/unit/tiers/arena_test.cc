@@ -144,6 +144,7 @@ TEST_F(ArenaTest, PunchGivesTheMemoryBackAndKeepsTheSize) {
   EXPECT_EQ(arena->SegmentBase(1)[0], std::byte{0});
 }
 
+// PROMISE: T33 seals
 TEST_F(ArenaTest, MemfdsAreSealedPrivateAndCloseOnExec) {
   const auto arena = Make(Options(2));
   for (const int fd : {arena->fds().nodes[0], arena->fds().slot_table}) {

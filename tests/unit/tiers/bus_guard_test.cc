@@ -37,6 +37,7 @@ class BusGuard : public testing::Test {
   std::byte* base_ = nullptr;
 };
 
+// PROMISE: T33 holes
 TEST_F(BusGuard, APageThatIsNotThereReadsAsZerosAndIsCounted) {
   const uint64_t before = LostPageCount();
   base_[7] = std::byte{1};

@@ -246,6 +246,7 @@ TEST(HeaderTable, SealedNonsenseIsNoEntry) {
   EXPECT_EQ(code_of(entry), StatusCode::kCorrupt);
 }
 
+// PROMISE: T29 entries of slabs
 TEST(HeaderTable, RandomBytesAreNoEntry) {
   const SlabGeometry geometry = GeometryOf(8 * kKiB, 2);
   std::mt19937_64 random(1);

@@ -29,6 +29,7 @@ class NvmeTierFaultTest : public NvmeTierTest {
 
 // ---- off and on ----
 
+// PROMISE: T14 off, and on again
 TEST_F(NvmeTierFaultTest, FailuresInARowSwitchTheDiskOffAndAProbeOnAgain) {
   const Extent extent = Store(42);
   BreakByReading(extent, rig_->disk());
@@ -279,6 +280,7 @@ TEST_F(NvmeTierFaultTest, FailedFirstSyncBringsNothingBackThatTheLastDaemonFreed
   EXPECT_FALSE(found_.contains(1));
 }
 
+// PROMISE: T10 how much is not yet synced
 TEST_F(NvmeTierFaultTest, SyncsCoverEntriesOnceASecond) {
   Store(1);
   EXPECT_EQ(media_[0].unsynced_writes(), 0u);
@@ -314,6 +316,7 @@ TEST_F(NvmeTierFaultTest, SlabOfAnotherDomainIsLeftAlone) {
   EXPECT_TRUE(found_.contains(1));
 }
 
+// PROMISE: T28 slabs of another version
 TEST_F(NvmeTierFaultTest, SlabOfAnotherVersionIsLeftAloneAndNamed) {
   Store(1);
   rig_->KillProcess();
@@ -455,6 +458,7 @@ TEST_F(NvmeTierFaultTest, ScanAfterTheCatalogLeavesSlotsWithTheirOwners) {
   EXPECT_EQ(tier().stats().quarantined_bytes, 0u);
 }
 
+// PROMISE: T39 answers of the tier
 TEST_F(NvmeTierFaultTest, NotesAndAnswersHoldNoSecrets) {
   Store(1);
   options_.tier.secret = sim::SecretFrom(2);

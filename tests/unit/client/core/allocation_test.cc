@@ -25,6 +25,7 @@ namespace {
 
 using Allocations = ClientFixture;
 
+// PROMISE: T26 calls that need no memory
 TEST_F(Allocations, WarmCallsMakeNone) {
   const std::vector<BlockKey> keys = TestKeys(128);
   const std::vector<std::byte> part(8192);

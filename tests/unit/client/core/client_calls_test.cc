@@ -90,6 +90,7 @@ TEST_F(ClientCalls, WrittenBytesAreInTheArenaAndCommittedWithTheirChecksums) {
   EXPECT_EQ(last, ChecksumPart(bytes, seed));
 }
 
+// PROMISE: T23 a daemon that is silent
 TEST_F(ClientCalls, ASilentDaemonCostsTheDeadlineAndNoMore) {
   daemon_.set_handler([](ScriptedDaemon&, const PeerMessage&) { return true; });
   const Result<MatchResult> match = client_->Match(group_, TestKeys(4), {.deadline_us = 20'000});

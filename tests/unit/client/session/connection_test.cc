@@ -51,6 +51,7 @@ TEST_F(Connections, PendingCallsAreGoneWithTheConnection) {
   EXPECT_THAT(client_->last_error(), HasSubstr("closed the connection"));
 }
 
+// PROMISE: T24 a successor is always told from its predecessor
 TEST_F(Connections, AnotherBootIdOnTheSameConnectionEndsIt) {
   const ReadLease lease = Acquire(2);
   daemon_.set_boot_id(3);
@@ -148,6 +149,7 @@ TEST_F(Connections, AnAnswerNobodyAskedForEndsTheConnection) {
 }
 
 // Answers of every kind with bytes changed, cut, or added: the call ends, the process lives.
+// PROMISE: T29 answers at the client
 TEST_F(Connections, GarbledAnswersNeverHurtTheProcess) {
   std::mt19937_64 random(20261121);
   daemon_.set_handler([&](ScriptedDaemon& daemon, const PeerMessage& message) {

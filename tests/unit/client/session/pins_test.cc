@@ -246,6 +246,7 @@ TEST_F(Pins, ASegmentRevokedWhileItIsBeingRegisteredGoesWhenThatIsDone) {
   EXPECT_EQ(driver_.registered_count(), 0u);
 }
 
+// PROMISE: T26 a registration that fails
 TEST_F(Pins, AFailureIsRememberedCountedAndReportedOnce) {
   driver_.set_failing(true);
   const ReadLease lease = Acquire(2);

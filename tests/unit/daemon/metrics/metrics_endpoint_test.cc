@@ -135,6 +135,7 @@ TEST_F(MetricsEndpointTest, ADaemonThatStartsIsHealthyAndNotReady) {
   EXPECT_THAT(Get(port_, "/readyz").body, HasSubstr("stopping"));
 }
 
+// PROMISE: T27 health
 TEST_F(MetricsEndpointTest, AStoreThreadWithoutTurnsIsNotHealthy) {
   Serve();
   EXPECT_EQ(Get(port_, "/healthz").status, 200u);

@@ -85,6 +85,7 @@ class GatedFileSystem final : public rocksdb::FileSystemWrapper {
   Gate* gate_;
 };
 
+// PROMISE: T15 a database that stands
 TEST(CatalogStall, BlocksArePublishedWhileTheDatabaseStandsAndPersistedAfter) {
   std::string root = std::filesystem::temp_directory_path() / "terrace-stall-XXXXXX";
   root = mkdtemp(root.data());

@@ -583,12 +583,14 @@ TEST_P(DamagedCatalogTest, FlippedBitsAreFoundAndAnotherCatalogTakesItsPlace) {
   EXPECT_FALSE(IsBelievedWhole(OptionsOf().db));
 }
 
+// PROMISE: T18 files that are missing
 TEST_P(DamagedCatalogTest, MissingFileIsFound) {
   MakeClean(20'000);
   for (const fs::path& file : Files(GetParam())) fs::remove(file);
   EXPECT_FALSE(IsBelievedWhole(OptionsOf().db));
 }
 
+// PROMISE: T18 files that are cut
 TEST_P(DamagedCatalogTest, CutFileIsFound) {
   MakeClean(20'000);
   for (const fs::path& file : Files(GetParam())) fs::resize_file(file, fs::file_size(file) / 2);

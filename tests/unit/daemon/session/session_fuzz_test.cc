@@ -171,6 +171,8 @@ class FrameBender {
   std::array<LeaseToken, 16> tokens_;
 };
 
+// PROMISE: T29 bent frames
+// PROMISE: T30 bent frames
 TEST(SessionFuzz, BentFramesHurtNobodyElse) {
   const char* chosen = std::getenv("TERRACE_FUZZ_SEED");
   const uint64_t seed = chosen != nullptr ? std::strtoull(chosen, nullptr, 10) : 20'240'229;

@@ -44,6 +44,7 @@ TEST(SessionHello, TellsGeometryAndSecretOfItsDomain) {
   EXPECT_EQ(world.transport.lines[session].attached, Transport::Attach::kArenaAndLife);
 }
 
+// PROMISE: T28 another version on the wire
 TEST(SessionHello, EveryOtherBeginningIsRefusedAndClosed) {
   SessionHarness world;
   EXPECT_THAT(ClosingReply(world, world.Connect(),
@@ -651,6 +652,8 @@ TEST(SessionBounds, ARequestIdInUseIsRefused) {
               HasSubstr("request id 800"));
 }
 
+// PROMISE: T37 another domain's things
+// PROMISE: T30 another domain's things
 TEST(SessionDomains, NothingOfAnotherDomainCanBeNamed) {
   SessionHarness world({.domains = 2});
   const SessionId mine = world.Attach(0), theirs = world.Attach(1);

@@ -21,6 +21,7 @@ int StatusOf(const Body& body) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
+// PROMISE: T39 core files
 TEST(ProcessGuard, NeitherDumpsNorLetsOthersReadItsMemory) {
   EXPECT_EQ(StatusOf([] {
               if (prctl(PR_GET_DUMPABLE) != 1) return 77;

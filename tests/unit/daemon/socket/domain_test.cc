@@ -16,6 +16,7 @@ Status Authorise(const DomainConfig& config, uint32_t uid, uint32_t gid, std::st
   return AuthorisePeer(config, {.uid = uid, .gid = gid, .pid = 1}, why);
 }
 
+// PROMISE: T34 lists of users and groups
 TEST(AuthorisePeer, ListsNarrowAndAbsenceDoesNot) {
   std::string why;
   DomainConfig config{.name = "a"};
@@ -35,6 +36,7 @@ TEST(AuthorisePeer, AnEmptyListLetsNobodyIn) {
   EXPECT_FALSE(Authorise({.name = "a", .allow_gids = {{}}}, 1000, 1000, &why).ok());
 }
 
+// PROMISE: T34 a user namespace
 TEST(AuthorisePeer, AHiddenUidIsRefusedEvenIfListed) {
   std::string why;
   EXPECT_FALSE(Authorise({.name = "a"}, 65534, 0, &why).ok());

@@ -30,6 +30,7 @@ TEST(SendQueue, WhatGoesInComesOutInOrder) {
 }
 
 // A gigabyte passes through; never more than its backlog stays.
+// PROMISE: T36 replies nobody reads
 TEST(SendQueue, AReaderThatNeverCatchesUpCostsItsBacklogOnly) {
   SendQueue queue;
   const std::vector<std::byte> piece(30'001);

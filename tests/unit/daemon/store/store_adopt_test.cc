@@ -358,6 +358,7 @@ class StoreAdoptGarbled : public StoreAdopt, public testing::WithParamInterface<
 };
 
 // Nothing in the table is believed: what it says wrong costs blocks, never truth.
+// PROMISE: T31 a slot table that says anything
 TEST_P(StoreAdoptGarbled, WhatIsServedIsRightWhateverTheTableSays) {
   for (int round = 0; round < 40; ++round) {
     const auto keys = StoreWorld::Keys(12);

@@ -52,6 +52,7 @@ TEST_F(Background, AWriteWaitsForRoomThatIsBeingMadeAndEvictsNobody) {
   EXPECT_EQ(Queried(1).tier_mask & kNvme, kNvme);
 }
 
+// PROMISE: T14 what readers are told
 TEST_F(Background, WhatIsInATierThatIsOffIsAMissUntilItIsBack) {
   PutBelow(1);
   Flood();

@@ -45,6 +45,7 @@ class Claims : public ::testing::Test {
   uint32_t group = w.OpenSimple(writer);
 };
 
+// PROMISE: T32 drives
 TEST_F(Claims, WrongRootsNeverReachALowerTier) {
   for (int round = 0; round < 5; ++round) {
     Put(World::Keys(4, 10 + round), All(4));
@@ -117,6 +118,7 @@ TEST_F(Claims, AnotherUidWaitsUntilTheBytesAreVerified) {
   EXPECT_EQ(again.spans[0].state, SpanState::kReady);
 }
 
+// PROMISE: T32 readers of another user
 TEST_F(Claims, AnotherUidNeverReadsWhatFails) {
   w.holds_checksums = true;
   const auto keys = World::Keys(3);

@@ -32,6 +32,7 @@ struct Pair {
   ReserveResult reserved;
 };
 
+// PROMISE: T21 the fence
 TEST(Lease, HangUpRevokesAndFencesUntilProofOfDeath) {
   World w;
   const SessionId dying = w.Open(), other = w.Open();
@@ -195,6 +196,7 @@ TEST(Lease, AbortByTheOnlyJoinerFreesAtOnce) {
   EXPECT_EQ(w.Stats().slot_bytes_used, 0u);
 }
 
+// PROMISE: T22 silence
 TEST(Lease, SilenceRevokesAndAReleaseIsTheAcknowledgement) {
   World w;
   const SessionId s = w.Open(), other = w.Open();

@@ -178,6 +178,7 @@ TEST_F(Parts, ABadFirstPartIsAMissAndItsSlotIsFreeAtOnce) {
   EXPECT_EQ(w->MatchCount(s, group, keys), 0u);
 }
 
+// PROMISE: T15 what a waiting reader is told
 TEST_F(Parts, ADriveThatIsSwitchedOffMeanwhileIsAMissForTheRest) {
   const AcquireResult got = Start();
   ASSERT_TRUE(RunUntilTold(kBlocks + 1));
