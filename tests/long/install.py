@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# PROMISE: T28 an upgrade of the packages
 """The packages on a clean Debian 12: installed, used, upgraded warm, removed and purged.
 
 In a root made by debootstrap, without systemd running: the latest release's daemon as a package,

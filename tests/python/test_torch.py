@@ -24,6 +24,7 @@ def run_example(socket):
                         done.stdout).groups()
 
 
+# PROMISE: T48 a model of transformers
 def test_a_second_process_gets_the_same_logits_from_the_first_ones_cache(daemon, client):
     first = run_example(daemon.socket)
     second = run_example(daemon.socket)

@@ -146,6 +146,7 @@ def test_a_second_instance_loads_what_the_first_one_stored(daemon, stages):
 
 @pytest.mark.parametrize("windows, stages", [((0,), [[2]]), ((0, 20), [[2, 2]]),
                                              ((0,), [[1], [1]])])
+# PROMISE: T24 a stand-in of vLLM whose daemons die
 def test_daemons_that_die_cost_hits_only(daemon, windows, stages):
     chance = random.Random(9)
     engine = make_engine(daemon, chance, tp_size=2, timeout_ms=2000, load_timeout_ms=3000,

@@ -292,6 +292,7 @@ TEST_F(CliVerbsTest, HelpAndVersionNeedNoDaemon) {
   }
 }
 
+// PROMISE: T39 what the command prints
 TEST_F(CliVerbsTest, SecretsAreMadeOnceAndNeverShown) {
   const std::string path = Path("s");
   const nlohmann::json made = TerraceJson({"domain", "new", path});

@@ -301,6 +301,7 @@ TEST_F(ClientProcess, LeasesOutliveTheirTimeToLiveWhileTheProcessLives) {
   EXPECT_EQ(LeaseCount(*client), 1u);
 }
 
+// PROMISE: T23 a daemon that is stopped
 TEST_F(ClientProcess, AStoppedDaemonCostsDeadlinesAndLeavesNoLeaseBehind) {
   const std::unique_ptr<Client> client = Connect();
   const GroupRef group = Open(*client, Model("m", 1), 1);

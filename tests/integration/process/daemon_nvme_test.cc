@@ -142,6 +142,7 @@ TEST_P(DaemonNvme, ACleanStopStartsFromTheCatalog) {
   EXPECT_THAT(daemon_.Errors(), HasSubstr("from=\"catalog\""));
 }
 
+// PROMISE: T03 erasures, over a drive
 TEST_P(DaemonNvme, ErasedBlocksStayErased) {
   Start();
   const auto kept = Keys(10, 1), erased = Keys(10, 2);

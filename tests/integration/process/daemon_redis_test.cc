@@ -222,6 +222,7 @@ TEST(DaemonRedis, AServerKilledWhileItServesCutsThePrefix) {
   EXPECT_EQ(b.Load(Keys(10, 99)).block_count, 10u);
 }
 
+// PROMISE: T40 what an Acquire waits
 TEST(DaemonRedis, AServerThatHangsCostsAnAcquireNoMoreThanItsProbe) {
   TERRACE_NEEDS_REDIS();
   RedisProcess server;
@@ -345,6 +346,7 @@ TEST(DaemonRedis, WhatIsNotToBeStoredStaysOnItsHost) {
   EXPECT_EQ(a.Redis("blocks_stored"), 10u);
 }
 
+// PROMISE: T39 files that others can read
 TEST(DaemonRedis, CredentialsThatOthersCanReadAreRefusedWithTheRemedy) {
   DaemonProcess daemon;
   const std::string file = daemon.WriteFile("credentials", "swordfish\n", 0644);
@@ -376,6 +378,7 @@ TEST(DaemonRedis, APasswordIsNeverShown) {
 
 // ---- what was erased ----
 
+// PROMISE: T03 erasures, on hosts that share a server
 TEST(DaemonRedis, AResetBringsNothingBackFromTheServerOnEitherHost) {
   TERRACE_NEEDS_REDIS();
   Hosts hosts;

@@ -223,6 +223,7 @@ TEST_F(DaemonSession, AKilledClientsSlotsAreFreedByProofOfDeath) {
   close(told[1]);
 }
 
+// PROMISE: T21 a client that hangs up and lives
 TEST_F(DaemonSession, AHungUpClientsSlotsStayFencedWhileItLives) {
   RawClient victim;
   ASSERT_TRUE(victim.Attach(daemon_.socket_path()));

@@ -211,6 +211,7 @@ TEST_F(Drain, BypassedEnginesGoOnWithoutTheDaemonAndComeBack) {
   ExpectNoneFailed();
 }
 
+// PROMISE: T23 a bypassed client beside a daemon that hangs
 TEST_F(Drain, BypassedEnginesDoNotMindADaemonThatHangsOrEnds) {
   StartDaemon();
   StartEngines(2);

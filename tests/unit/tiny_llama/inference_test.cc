@@ -88,6 +88,7 @@ void ExpectSameAnswer(const InferenceResult& left, const InferenceResult& right)
   EXPECT_EQ(left.generated, right.generated);
 }
 
+// PROMISE: T48 the example, bit for bit
 TEST_F(InferenceTest, CacheChangesNoBitOfTheAnswer) {
   const InferenceResult alone = RunWith(nullptr, Prompt(101));
   EXPECT_EQ(alone.reused_tokens, 0u);

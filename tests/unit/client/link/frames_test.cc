@@ -139,6 +139,7 @@ TEST_F(Frames, WhatTheSocketDoesNotTakeIsKeptInOrder) {
 }
 
 // Decoders on bodies with bytes changed at random: what they accept fits what was asked.
+// PROMISE: T29 the client's decoders
 TEST_F(Frames, DecodersAcceptOnlyWhatFits) {
   std::mt19937_64 random(7);
   std::vector<protocol::BlockSpan> spans;

@@ -70,6 +70,7 @@ TEST(Store, ASecondWriterIsToldWhoWasFirst) {
   EXPECT_EQ(World::CodeOf(second.keys[1]), StatusCode::kExists);
 }
 
+// PROMISE: T37 blocks of another domain
 TEST(Store, WhatAForeignDomainHoldsIsNotFound) {
   World w({.domain_count = 2});
   const SessionId a = w.Open(0), b = w.Open(1);
