@@ -1,15 +1,21 @@
 #include "daemon/log/log.h"
 
 #include <spdlog/async.h>
+#include <spdlog/pattern_formatter.h>
+#include <spdlog/sinks/base_sink.h>
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstdio>
 #include <memory>
+#include <mutex>
 #include <utility>
+#include <vector>
 
+#include "daemon/log/printable.h"
 #include "terrace/check.h"
 
 namespace terrace {
@@ -21,9 +27,39 @@ struct FormattedLog {
   std::shared_ptr<spdlog::async_logger> logger;
 };
 
+// The last lines once more, in memory of fixed size, whatever they were written as.
+class RecentLines : public spdlog::sinks::base_sink<std::mutex> {
+ public:
+  bool Read(size_t count_max, std::vector<std::string>* lines) {
+    const std::unique_lock lock(mutex_, std::try_to_lock);
+    if (!lock.owns_lock()) return false;
+    for (size_t i = std::min({line_count_, rows_.size(), count_max}); i > 0; --i) {
+      lines->push_back(Printable(rows_[(line_count_ - i) % rows_.size()]));
+    }
+    return true;
+  }
+
+ private:
+  void sink_it_(const spdlog::details::log_msg& message) override {
+    spdlog::memory_buf_t line;
+    formatter_.format(message, line);
+    std::array<char, kRecentLineBytes>& row = rows_[line_count_++ % rows_.size()];
+    row = {};
+    std::copy_n(line.data(), std::min(line.size(), row.size()), row.data());
+  }
+  void flush_() override {}
+  void set_pattern_(const std::string&) override {}  // those of the two formats
+
+  spdlog::pattern_formatter formatter_{"%Y-%m-%dT%H:%M:%S.%e%z %l %v",
+                                       spdlog::pattern_time_type::local, ""};
+  std::array<std::array<char, kRecentLineBytes>, kRecentLinesMax> rows_;
+  size_t line_count_ = 0;
+};
+
 // Set by StartLog before other threads exist, and `active` by SetLog, too.
 struct LogState {
   std::shared_ptr<spdlog::details::thread_pool> pool;
+  std::shared_ptr<RecentLines> recent;
   std::array<FormattedLog, 2> logs;  // by LogFormat
   std::atomic<const FormattedLog*> active = nullptr;
 };
@@ -93,12 +129,14 @@ void StartLog(const LogOptions& options) {
   LogState& state = State();
   TERRACE_CHECK(state.pool == nullptr, "the log starts once: other threads read what is set here");
   state.pool = std::make_shared<spdlog::details::thread_pool>(options.queue_lines_max, 1);
+  state.recent = std::make_shared<RecentLines>();
   for (const LogFormat format : {LogFormat::kText, LogFormat::kJson}) {
     FormattedLog& log = state.logs[static_cast<size_t>(format)];
     log.format = format;
     log.logger = std::make_shared<spdlog::async_logger>(
-        "terraced", std::make_shared<spdlog::sinks::stderr_sink_mt>(), state.pool,
-        spdlog::async_overflow_policy::overrun_oldest);
+        "terraced",
+        spdlog::sinks_init_list{std::make_shared<spdlog::sinks::stderr_sink_mt>(), state.recent},
+        state.pool, spdlog::async_overflow_policy::overrun_oldest);
     log.logger->flush_on(spdlog::level::info);
     log.logger->set_pattern(format == LogFormat::kJson
                                 ? R"({"time":"%Y-%m-%dT%H:%M:%S.%e%z","level":"%l",%v})"
@@ -125,6 +163,19 @@ void Log(LogLevel level, std::string_view event, std::initializer_list<LogField>
   const FormattedLog* const log = State().active.load();
   if (log == nullptr || !log->logger->should_log(LevelOf(level))) return;
   log->logger->log(LevelOf(level), "{}", Line(log->format, event, fields));
+}
+
+bool RecentLogLines(size_t line_count_max, std::string* document) {
+  const LogState& state = State();
+  std::vector<std::string> lines;
+  if (state.recent != nullptr && !state.recent->Read(line_count_max, &lines)) return false;
+  *document = "{\"lines\": [";
+  for (const std::string& line : lines) {
+    if (&line != lines.data()) *document += ",\n";
+    AppendQuoted(line, document);
+  }
+  *document += "]}";
+  return true;
 }
 
 uint64_t DroppedLogLines() {

@@ -47,6 +47,8 @@ std::string RefusalOf(const VerbRow& row, uint32_t uid) {
     what = "draining and bypassing a domain";
   } else if (row.verb == protocol::kVerbConfig) {
     what = "the configuration";
+  } else if (row.verb == protocol::kVerbDiagnose) {
+    what = "reading the daemon's log, or emptying the list of slow requests,";
   }
   return std::string(what) + " is for admins, and uid " + std::to_string(uid) +
          " is none: root, the user that terraced runs as, and those of daemon.admin_uids may" +
