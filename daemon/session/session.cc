@@ -460,7 +460,7 @@ void SessionTable::CutPage(Session& session) {
   TERRACE_CHECK(session.is_replying && session.request != nullptr, "pages are of an answer");
   session.request->reply().AppendPage(&session.output);
   if (!session.request->reply().is_done()) return;
-  session.is_replied = session.FindAwaited(session.request->id()) == nullptr;
+  session.is_replied = !session.is_awaited;
   EndRequest(session);
 }
 
@@ -491,6 +491,7 @@ void SessionTable::EnqueueWork(Session& session) {
 
 void SessionTable::BeginTimes(Session& session) {
   if (session.is_replied) EndTimes(session);  // of the one before
+  session.is_awaited = false;
   session.timed.times.Begin(session.came_us);
   session.timed.times.Enter(RequestPhase::kStore, now_us_);
 }
@@ -524,6 +525,7 @@ void SessionTable::Await(Session& session, RequestPhase phase) {
   }
   session.timed.times.Enter(awaited.spans.empty() ? phase : awaited.spans.front().second, now_us_);
   awaited.request = session.timed;
+  session.is_awaited = true;
 }
 
 // Counts what the session keeps in memory into the sum over all sessions.
@@ -571,7 +573,7 @@ void SessionTable::HangUp(Session& session) {
     Audit(session, Request::Outcome::kMore);  // what was erased until here
     session.request->Describe(session.context, &session.timed);
     session.timed.status = StatusCode::kGone;
-    session.is_replied = true;
+    session.is_replied = !session.is_awaited;
   }
   OnSent(session.context.session);
   session.request.reset();

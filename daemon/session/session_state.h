@@ -37,6 +37,7 @@ struct SessionTable::Session {
   std::unique_ptr<Request> request;
   uint64_t came_us = 0;        // when the input that is worked off was read
   SlowRequest timed;           // the request under way, or last answered
+  bool is_awaited = false;     // it goes on, or has ended, as an Awaited
   bool is_replied = false;     // its answer is made, and not known to have left
   bool is_seeking = false;     // its request waits for OnSeekDone
   bool is_replying = false;    // its reply is being cut into pages
