@@ -81,10 +81,11 @@ TEST_F(CliSlowTest, ForgetsWhenToldAndNotesNothingWhenOff) {
 
 TEST_F(CliSlowTest, ADumpHoldsTheAnswersAndNothingSecret) {
   StartDaemon();
-  MakeSlowRequest();
   FillWithPrompts();
-  const std::string key = TerraceJson({"ls"})["blocks"][0]["key"];
-  ASSERT_EQ(Terrace({"pin", "planted-prompt", key, "--cap", "1G"}).exit_code, 0);
+  const std::string key = TerraceJson({"ls", "--group", "bench-16384x1"})["blocks"][0]["key"];
+  const Outcome pinned = Terrace({"pin", "planted-prompt", key});
+  ASSERT_EQ(pinned.exit_code, 0) << pinned.err;
+  MakeSlowRequest();  // the latest of those that are slow
   const Outcome told = Terrace({"debug", "dump", Path("dump.json")});
   ASSERT_EQ(told.exit_code, 0) << told.err;
   EXPECT_THAT(told.out, HasSubstr("dump.json: "));
