@@ -13,7 +13,6 @@
 #include <memory>
 #include <mutex>
 #include <utility>
-#include <vector>
 
 #include "daemon/log/printable.h"
 #include "terrace/check.h"
@@ -27,14 +26,34 @@ struct FormattedLog {
   std::shared_ptr<spdlog::async_logger> logger;
 };
 
+// A JSON string, which text lines use as well: one way to escape.
+void AppendQuoted(std::string_view text, std::string* line) {
+  *line += '"';
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (c == '"' || c == '\\') {
+      *line += {'\\', c};
+    } else if (byte < 0x20 || byte == 0x7f) {
+      char escaped[8];
+      std::snprintf(escaped, sizeof(escaped), "\\u%04x", byte);
+      *line += escaped;
+    } else {
+      *line += c;
+    }
+  }
+  *line += '"';
+}
+
 // The last lines once more, in memory of fixed size, whatever they were written as.
 class RecentLines : public spdlog::sinks::base_sink<std::mutex> {
  public:
-  bool Read(size_t count_max, std::vector<std::string>* lines) {
+  // As JSON strings, the latest last. False, and nothing, if one is just being kept.
+  bool Append(size_t line_count_max, std::string* document) {
     const std::unique_lock lock(mutex_, std::try_to_lock);
     if (!lock.owns_lock()) return false;
-    for (size_t i = std::min({line_count_, rows_.size(), count_max}); i > 0; --i) {
-      lines->push_back(Printable(rows_[(line_count_ - i) % rows_.size()]));
+    for (size_t i = std::min({line_count_, lines_.size(), line_count_max}); i > 0; --i) {
+      AppendQuoted(lines_[(line_count_ - i) % lines_.size()], document);
+      if (i > 1) *document += ",\n";
     }
     return true;
   }
@@ -43,16 +62,15 @@ class RecentLines : public spdlog::sinks::base_sink<std::mutex> {
   void sink_it_(const spdlog::details::log_msg& message) override {
     spdlog::memory_buf_t line;
     formatter_.format(message, line);
-    std::array<char, kRecentLineBytes>& row = rows_[line_count_++ % rows_.size()];
-    row = {};
-    std::copy_n(line.data(), std::min(line.size(), row.size()), row.data());
+    lines_[line_count_++ % lines_.size()] =
+        Printable({line.data(), std::min(line.size(), kRecentLineBytes)});
   }
   void flush_() override {}
   void set_pattern_(const std::string&) override {}  // those of the two formats
 
   spdlog::pattern_formatter formatter_{"%Y-%m-%dT%H:%M:%S.%e%z %l %v",
                                        spdlog::pattern_time_type::local, ""};
-  std::array<std::array<char, kRecentLineBytes>, kRecentLinesMax> rows_;
+  std::array<std::string, kRecentLinesMax> lines_;
   size_t line_count_ = 0;
 };
 
@@ -80,24 +98,6 @@ spdlog::level::level_enum LevelOf(LogLevel level) {
       return spdlog::level::debug;
   }
   return spdlog::level::info;
-}
-
-// A JSON string, which text lines use as well: one way to escape.
-void AppendQuoted(std::string_view text, std::string* line) {
-  *line += '"';
-  for (const char c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (c == '"' || c == '\\') {
-      *line += {'\\', c};
-    } else if (byte < 0x20 || byte == 0x7f) {
-      char escaped[8];
-      std::snprintf(escaped, sizeof(escaped), "\\u%04x", byte);
-      *line += escaped;
-    } else {
-      *line += c;
-    }
-  }
-  *line += '"';
 }
 
 std::string Line(LogFormat format, std::string_view event, std::initializer_list<LogField> fields) {
@@ -167,13 +167,8 @@ void Log(LogLevel level, std::string_view event, std::initializer_list<LogField>
 
 bool RecentLogLines(size_t line_count_max, std::string* document) {
   const LogState& state = State();
-  std::vector<std::string> lines;
-  if (state.recent != nullptr && !state.recent->Read(line_count_max, &lines)) return false;
   *document = "{\"lines\": [";
-  for (const std::string& line : lines) {
-    if (&line != lines.data()) *document += ",\n";
-    AppendQuoted(line, document);
-  }
+  if (state.recent != nullptr && !state.recent->Append(line_count_max, document)) return false;
   *document += "]}";
   return true;
 }

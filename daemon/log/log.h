@@ -46,8 +46,8 @@ void StopLog();
 void Log(LogLevel level, std::string_view event, std::initializer_list<LogField> fields = {});
 
 // The last lines, at most `line_count_max`, the latest last, as a JSON document: {"lines": [...]}.
-// What is written of them here is printable ASCII, cut at kRecentLineBytes. False, and nothing, if
-// one is just being kept: ask again.
+// What is kept of a line is printable ASCII, cut at kRecentLineBytes. False if one is just being
+// kept: ask again.
 inline constexpr size_t kRecentLinesMax = 200;
 inline constexpr size_t kRecentLineBytes = 512;
 bool RecentLogLines(size_t line_count_max, std::string* document);

@@ -35,7 +35,7 @@ std::string RowDocument(const SlowRequest& row, uint64_t now_us) {
     for (const char c : value) text.append(c == '"' || c == '\\' ? "\\" : "").append(1, c);
     text += '"';
   };
-  add("age_us", now_us - row.times.ended_us());
+  add("age_us", now_us - std::min(now_us, row.times.ended_us()));
   add("took_us", row.times.total_us());
   add("request", row.request_id);
   add_text("session", HexOf(row.session));
@@ -47,7 +47,6 @@ std::string RowDocument(const SlowRequest& row, uint64_t now_us) {
   add_text("group", row.group.is_zero() ? "" : ToHex(row.group));
   add("blocks", row.key_count);
   add("bytes", row.byte_count);
-  add_text("session_hash", row.session_hash == 0 ? "" : HexOf(row.session_hash));
   text[0] = '{';
   text.append(", \"phases_us\": {").append(Phases(row, "\"", ": ")).append("}}");
   return text;
@@ -64,7 +63,7 @@ void SlowLog::Add(uint32_t domain_index, const SlowRequest& request) {
   Tell(request.times.ended_us());
   if (minute_count_ == 0) minute_began_us_ = request.times.ended_us();
   if (++minute_count_ > kLinesPerMinuteMax) {
-    if (request.times.total_us() > longest_.times.total_us()) longest_ = request;
+    longest_us_ = std::max(longest_us_, request.times.total_us());
     return;
   }
   Log(LogLevel::kWarn, "slow request",
@@ -88,12 +87,10 @@ void SlowLog::Tell(uint64_t now_us) {
         {{"count", minute_count_},
          {"not_told", minute_count_ - kLinesPerMinuteMax},
          {"seconds", (now_us - minute_began_us_) / kUsPerSecond},
-         {"longest_us", longest_.times.total_us()},
-         {"longest_request", longest_.request_id},
-         {"longest_session", HexOf(longest_.session)}});
+         {"longest_us", longest_us_}});
   }
   minute_count_ = 0;
-  longest_ = {};
+  longest_us_ = 0;
 }
 
 void SlowLog::Reset(uint32_t domain_index) {

@@ -23,10 +23,9 @@ struct SlowRequest {
   RequestPhases times;
   uint64_t session = 0;
   uint64_t request_id = 0;
-  uint64_t session_hash = 0;  // what the client says its conversation is; 0: nothing
-  uint64_t byte_count = 0;    // of key_count blocks, where its group is known
-  uint32_t key_count = 0;     // blocks asked; of a Commit its entries
-  GroupId group;              // zero: none, or not known
+  uint64_t byte_count = 0;  // of key_count blocks, where its group is known
+  uint32_t key_count = 0;   // blocks asked; of a Commit its entries
+  GroupId group;            // zero: none, or not known
   uint32_t uid = 0;
   uint32_t pid = 0;
   protocol::Verb verb = protocol::Verb::kHello;
@@ -65,7 +64,7 @@ class SlowLog {
   std::vector<Domain> domains_;
   uint64_t minute_began_us_ = 0;
   uint32_t minute_count_ = 0;
-  SlowRequest longest_;  // of those without a line
+  uint64_t longest_us_ = 0;  // of those without a line
 };
 
 }  // namespace terrace

@@ -124,12 +124,11 @@ void Request::Describe(const RequestContext& context, SlowRequest* slow) const {
   slow->verb = frame_.verb;
   slow->request_id = frame_.id;
   slow->key_count = 0;
-  slow->byte_count = slow->session_hash = 0;
+  slow->byte_count = 0;
   slow->group = GroupId();
   if (worker_ == VerbWorker::kKeys) {
     const protocol::KeysRequest& keys = keys_.keys();
     slow->key_count = keys.key_count;
-    slow->session_hash = keys.hints.session_hash;
     if (keys.group_handle == 0 || keys.group_handle > context.handles.size()) return;
     const OpenedHandle& handle = context.handles[keys.group_handle - 1];
     slow->group = handle.group;
@@ -137,7 +136,6 @@ void Request::Describe(const RequestContext& context, SlowRequest* slow) const {
   } else if (frame_.verb == Verb::kCommit) {
     protocol::CommitRequest commit;
     if (frame_.body.Read(0, &commit)) slow->key_count = commit.entry_count;
-    slow->session_hash = commit.hints.session_hash;
   }
 }
 

@@ -20,7 +20,7 @@ using protocol::Verb;
 
 namespace {
 
-constexpr size_t kAwaitedSpansMax = 64;  // what is behind counts as the last of them
+constexpr size_t kAwaitedSpansMax = 16;  // what is behind counts as the last of them
 constexpr size_t kOutputCapacityKeptBytes = 512 * kKiB;
 
 // Of a verb that is refused an empty one.
@@ -184,6 +184,7 @@ bool SessionTable::TakeMessage(Session& session, std::span<const std::byte>* inp
   if (outcome == FrameAssembler::Outcome::kNeedsMore) return false;
   TERRACE_CHECK(session.request == nullptr, "requests are answered in order: one is under way");
   session.request = spare_request_ ? std::move(spare_request_) : std::make_unique<Request>();
+  BeginTimes(session);
   if (outcome == FrameAssembler::Outcome::kMessage) {
     EndStep(session, BeginRequest(session, std::move(message)));
     return true;
@@ -205,7 +206,6 @@ Request::Outcome SessionTable::BeginRequest(Session& session, Message message) {
   const Verb verb = message.verb;
   const uint64_t id = message.request_id;
   Request& request = *session.request;
-  BeginTimes(session);
   if (verb == Verb::kHello || !session.is_open) {
     MessageBody body = std::move(message.body);
     (void)request.Begin({.verb = verb, .request_id = id, .body = {}}, session.context);
@@ -221,8 +221,9 @@ Request::Outcome SessionTable::BeginRequest(Session& session, Message message) {
                                 " is that of a pending request; choose ids that differ"});
   }
   if (outcome != Request::Outcome::kMore) return outcome;
-  if (const auto answered =
-          admin_.Answer(session.peer, session.context, *store_, request, &session.pending)) {
+  // The answer to a Config may come before it is known to be awaited.
+  if (verb == protocol::kVerbConfig) session.pending.push_back({id, nullptr});
+  if (const auto answered = admin_.Answer(session.peer, session.context, *store_, request)) {
     return *answered;
   }
   if (verb == Verb::kStats) {
@@ -241,7 +242,7 @@ Request::Outcome SessionTable::BeginRequest(Session& session, Message message) {
                        "pending_per_session_max is reached: wait for some, or raise it");
     return Request::Outcome::kReply;
   }
-  session.pending.push_back(id);
+  session.pending.push_back({id, nullptr});
   return outcome;
 }
 
@@ -342,7 +343,7 @@ Request::Outcome SessionTable::Fsck(Session& session) {
   }
   const SessionId id = session.context.session;
   session.is_checking = true;
-  session.pending.push_back(request.id());
+  session.pending.push_back({request.id(), nullptr});
   fsck_.begin(session.peer.domain_index, id, asked,
               [this, id, request_id = request.id()](Status status, const std::string& text) {
                 EndFsck(id, request_id, status, text);
@@ -435,7 +436,7 @@ void SessionTable::EndStep(Session& session, Request::Outcome outcome) {
     case Request::Outcome::kErasing:
       session.erasing.push_back(
           {session.request->id(), session.request->verb(), session.request->evicted()});
-      session.pending.push_back(session.request->id());
+      session.pending.push_back({session.request->id(), nullptr});
       Await(session, RequestPhase::kDisk);
       return EndRequest(session);
     case Request::Outcome::kMalformed:
@@ -443,10 +444,10 @@ void SessionTable::EndStep(Session& session, Request::Outcome outcome) {
       break;
     case Request::Outcome::kReply:
       TERRACE_CHECK(session.request->HasItsReply(), "an answer begins as its verb's row says");
-      if (!session.request->has_pending_blocks()) {
-        session.EndPending(session.request->id());
-      } else if (session.is_pending(session.request->id())) {
+      if (session.request->has_pending_blocks()) {
         Await(session, RequestPhase::kReply);
+      } else {
+        session.EndPending(session.request->id());
       }
       Trace(session);
       CountTime(session);
@@ -504,13 +505,16 @@ void SessionTable::EndTimes(Session& session) {
 
 // The request goes on when its turn and its first answer are over: in `phase`, or as its spans say.
 void SessionTable::Await(Session& session, RequestPhase phase) {
-  if (!session.is_pending(session.request->id())) return;  // answered already
+  const auto found =
+      std::ranges::find(session.pending, session.request->id(), &Session::Pending::id);
+  if (found == session.pending.end()) return;  // answered already
   if (phase != RequestPhase::kReply) {
     now_us_ = store_->events().NowUs();
     session.timed.status = StatusCode::kOk;
     session.request->Describe(session.context, &session.timed);
   }
-  Session::Awaited& awaited = session.awaited.emplace_back();
+  found->awaited = std::make_unique<Session::Awaited>();
+  Session::Awaited& awaited = *found->awaited;
   for (const protocol::BlockSpan& span : session.request->spans()) {
     if (phase != RequestPhase::kReply || span.state == protocol::SpanState::kReady) continue;
     const RequestPhase waits = span.state == protocol::SpanState::kFollowing
@@ -566,8 +570,8 @@ void SessionTable::HangUp(Session& session) {
   if (std::exchange(session.is_checking, false)) {
     fsck_.cancel(session.peer.domain_index, session.context.session);
   }
-  while (!session.awaited.empty()) {
-    EndPending(session, session.awaited.back().request.request_id, StatusCode::kGone);
+  for (const Session::Pending& waits : session.pending) {
+    if (waits.awaited) EndAwaited(session, waits.awaited->request, StatusCode::kGone);
   }
   if (session.request != nullptr) {
     Audit(session, Request::Outcome::kMore);  // what was erased until here

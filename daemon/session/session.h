@@ -172,6 +172,7 @@ class SessionTable : public StoreListener {
   void Await(Session& session, RequestPhase phase);
   void PassAwaited(Session& session, uint64_t request_id, uint32_t end_block);
   void EndPending(Session& session, uint64_t request_id, StatusCode status);
+  void EndAwaited(const Session& session, SlowRequest& request, StatusCode status);
   void EndTimes(Session& session);
   void EndRequest(Session& session);
   // Appends a message that no request of this moment asked for.

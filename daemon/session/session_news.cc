@@ -34,26 +34,25 @@ void SessionTable::AddNews(Session& session, Verb verb, uint64_t request_id, Sta
 }
 
 void SessionTable::PassAwaited(Session& session, uint64_t request_id, uint32_t end_block) {
-  Session::Awaited* const awaited = session.FindAwaited(request_id);
-  if (awaited == nullptr) return;
-  auto& spans = awaited->spans;
+  const auto found = std::ranges::find(session.pending, request_id, &Session::Pending::id);
+  if (found == session.pending.end() || found->awaited == nullptr) return;
+  auto& spans = found->awaited->spans;
   while (spans.size() > 1 && spans.front().first <= end_block) {
     spans.erase(spans.begin());
-    awaited->request.times.Enter(spans.front().second, store_->events().NowUs());
+    found->awaited->request.times.Enter(spans.front().second, store_->events().NowUs());
   }
 }
 
 void SessionTable::EndPending(Session& session, uint64_t request_id, StatusCode status) {
-  session.EndPending(request_id);
-  Session::Awaited* const awaited = session.FindAwaited(request_id);
-  if (awaited == nullptr) return;
-  awaited->request.times.Enter(RequestPhase::kReply, store_->events().NowUs());
-  awaited->request.status = status;
-  if (awaited->request.verb != protocol::kVerbFsck) {  // a question is as much as takes a second
-    slow_log_.Note(session.peer.domain_index, awaited->request);
-  }
-  std::swap(*awaited, session.awaited.back());
-  session.awaited.pop_back();
+  const auto awaited = session.EndPending(request_id);
+  if (awaited != nullptr) EndAwaited(session, awaited->request, status);
+}
+
+void SessionTable::EndAwaited(const Session& session, SlowRequest& request, StatusCode status) {
+  if (request.verb == protocol::kVerbFsck) return;  // a question is as much as takes a second
+  request.times.Enter(RequestPhase::kReply, store_->events().NowUs());
+  request.status = status;
+  slow_log_.Note(session.peer.domain_index, request);
 }
 
 void SessionTable::OnSent(SessionId id) {

@@ -43,14 +43,17 @@ struct SessionTable::Session {
   bool is_replying = false;    // its reply is being cut into pages
   bool is_last_reply = false;  // close after it
 
-  std::vector<uint64_t> pending;  // ids of requests that news will follow
-  // Of these, what their time goes to.
   struct Awaited {
     SlowRequest request;
     // What is coming, in prefix order: the block behind it, and the phase until then.
     std::vector<std::pair<uint32_t, RequestPhase>> spans;
   };
-  std::vector<Awaited> awaited;
+  // Requests that news will follow, and what the time of those that were answered goes to.
+  struct Pending {
+    uint64_t id = 0;
+    std::unique_ptr<Awaited> awaited;
+  };
+  std::vector<Pending> pending;
   struct Erasing {
     uint64_t request_id = 0;
     protocol::Verb verb = protocol::Verb::kEvict;
@@ -71,18 +74,16 @@ struct SessionTable::Session {
   bool is_working() const { return request != nullptr && !is_seeking && !is_replying; }
   bool may_work() const { return has_work() && !is_seeking; }
   bool is_pending(uint64_t id) const {
-    return std::find(pending.begin(), pending.end(), id) != pending.end();
+    return std::ranges::find(pending, id, &Pending::id) != pending.end();
   }
-  Awaited* FindAwaited(uint64_t id) {
-    const auto found = std::ranges::find(
-        awaited, id, [](const Awaited& waits) { return waits.request.request_id; });
-    return found == awaited.end() ? nullptr : &*found;
-  }
-  void EndPending(uint64_t id) {
-    const auto found = std::find(pending.begin(), pending.end(), id);
-    if (found == pending.end()) return;
-    *found = pending.back();
+  // What it awaited, if it was answered before.
+  std::unique_ptr<Awaited> EndPending(uint64_t id) {
+    const auto found = std::ranges::find(pending, id, &Pending::id);
+    if (found == pending.end()) return nullptr;
+    std::swap(*found, pending.back());
+    std::unique_ptr<Awaited> awaited = std::move(pending.back().awaited);
     pending.pop_back();
+    return awaited;
   }
 };
 

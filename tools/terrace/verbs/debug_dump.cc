@@ -26,10 +26,10 @@ namespace {
 
 using nlohmann::json;
 
-constexpr size_t kDumpBytesMax = 4 << 20;
+constexpr int kLogTriesMax = 10;  // "busy": a line is just being written
 
 constexpr char kDescription[] =
-    "Write what a report of a bug needs into one file, of 4 MiB at most\n\n"
+    "Write what a report of a bug needs into one file\n\n"
     "Versions, the configuration in effect, status, slow requests, what operators did, the last\n"
     "lines of the daemon's log, and what `terrace doctor` finds: one JSON document. Ask as an\n"
     "admin (root) for all of it; of a daemon that does not answer it holds what this command\n"
@@ -82,7 +82,7 @@ class DebugDumpVerb : public Verb {
                    {"why_defaults", subject.config_why},
                    {"keys", Lines(PrintConfig(subject.config))}}}};
     AddDaemon(subject, &dump);
-    return Write(&dump);
+    return Write(dump);
   }
 
  private:
@@ -104,7 +104,10 @@ class DebugDumpVerb : public Verb {
         AskDocument(*link, protocol::kVerbConfig, std::as_bytes(std::span(&config, 1)), &why));
     add("slow", AskDiagnose(*link, {}, &why));
     add("audit", AskAudit(*link, &why));
-    json log = AskDiagnose(*link, {.action = protocol::DiagnoseAction::kLogLines}, &why);
+    json log(json::value_t::discarded);
+    for (int i = 0; i < kLogTriesMax && log.is_discarded(); ++i) {
+      log = AskDiagnose(*link, {.action = protocol::DiagnoseAction::kLogLines}, &why);
+    }
     if (log.is_object()) {
       for (json& line : log["lines"]) line = WithoutPinName(line.get<std::string>());
     }
@@ -121,27 +124,8 @@ class DebugDumpVerb : public Verb {
     add("operators", std::move(operators));
   }
 
-  // The longest parts go until the rest is short enough.
-  static std::string TextOf(json* dump) {
-    while (true) {
-      std::string text = dump->dump(1, ' ', false, json::error_handler_t::replace) + "\n";
-      if (text.size() <= kDumpBytesMax) return text;
-      size_t longest_bytes = 0;
-      std::string longest;
-      for (const auto& [name, part] : dump->items()) {
-        const size_t part_bytes = part.dump(1, ' ', false, json::error_handler_t::replace).size();
-        if (part_bytes <= longest_bytes) continue;
-        longest_bytes = part_bytes;
-        longest = name;
-      }
-      (*dump)[longest] = {
-          {"left_out", fmt::format("{}; a dump has at most {}", FormatBytes(longest_bytes),
-                                   FormatBytes(kDumpBytesMax))}};
-    }
-  }
-
-  ExitCode Write(json* dump) const {
-    const std::string text = TextOf(dump);
+  ExitCode Write(const json& dump) const {
+    const std::string text = dump.dump(1, ' ', false, json::error_handler_t::replace) + "\n";
     if (path_ == "-") {
       PrintText(text);
       return kExitOk;
@@ -156,10 +140,9 @@ class DebugDumpVerb : public Verb {
       return Fail(fmt::format("cannot write {}: {}", path_, std::strerror(errno)));
     }
     std::string told = fmt::format("{}: {}\n", path_, FormatBytes(text.size()));
-    for (const auto& [name, part] : dump->items()) {
-      if (!part.is_object()) continue;
-      for (const char* lacks : {"unanswered", "left_out"}) {
-        if (part.contains(lacks)) told += name + ": " + part[lacks].get<std::string>() + "\n";
+    for (const auto& [name, part] : dump.items()) {
+      if (part.contains("unanswered")) {
+        told += name + ": " + part["unanswered"].get<std::string>() + "\n";
       }
     }
     PrintText(told);
