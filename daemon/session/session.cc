@@ -521,11 +521,11 @@ void SessionTable::Await(Session& session, RequestPhase phase) {
                                    ? RequestPhase::kWriter
                                    : PhaseOfTier(static_cast<size_t>(span.tier));
     const uint32_t end_block = span.first_block + span.block_count;
-    if (awaited.spans.size() == kAwaitedSpansMax) {
-      awaited.spans.back().first = end_block;
-    } else {
-      awaited.spans.emplace_back(end_block, waits);
-    }
+    const bool is_next =
+        awaited.spans.empty() ||
+        (awaited.spans.back().second != waits && awaited.spans.size() < kAwaitedSpansMax);
+    if (is_next) awaited.spans.emplace_back(end_block, waits);
+    awaited.spans.back().first = end_block;
   }
   session.timed.times.Enter(awaited.spans.empty() ? phase : awaited.spans.front().second, now_us_);
   awaited.request = session.timed;

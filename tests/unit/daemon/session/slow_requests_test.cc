@@ -103,6 +103,75 @@ TEST_F(SlowRequests, WhoLeavesWhileItWaitsIsNotedAsGone) {
   EXPECT_EQ(rows[0]["phases_us"], json({{"writer", 150'000}}));
 }
 
+TEST_F(SlowRequests, EachOfWhatWaitsIsNotedAsItself) {
+  const SessionId writer = h.Attach();
+  const uint32_t writers = h.Open(writer, "g");
+  const auto keys = MakeKeys(3, 1);
+  for (const BlockKey& key : keys) h.CallKeys(writer, Verb::kReserve, writers, {&key, 1});
+  for (uint64_t i = 0; i < keys.size(); ++i) {
+    Send(s, Verb::kAcquire, h.KeysBody(group, {&keys[i], 1}, protocol::kAcquireFollow), 70 + i);
+    h.clock.Advance(100'000);
+  }
+  h.sessions->OnHangUp(s);
+  s = h.Attach();
+  const json rows = Slow();
+  ASSERT_EQ(rows.size(), 3u);
+  for (const json& row : rows) {
+    EXPECT_EQ(row["took_us"], 300'000 - 100'000 * (row["request"].get<uint64_t>() - 70));
+  }
+}
+
+TEST_F(SlowRequests, WhatCannotBeReadDoesNotCountTheTimeBefore) {
+  const SessionId wild = h.Attach();
+  h.clock.Advance(900'000);
+  h.sessions->OnBytes(wild, std::vector<std::byte>(64, std::byte{0xff}));
+  ASSERT_TRUE(h.transport.lines[wild].closed.has_value());
+  EXPECT_TRUE(Slow().empty());
+}
+
+// Blocks that lie below, then one that another session writes.
+class SlowTier : public ::testing::Test {
+ protected:
+  static constexpr uint64_t kReadUs = 200'000;
+
+  json Slow() {
+    const protocol::DiagnoseRequest asked;
+    return json::parse(h.Call(s, protocol::kVerbDiagnose, BytesOf(asked)).text())["requests"];
+  }
+
+  sim::MemoryTier tier{{.latency_us_min = kReadUs, .latency_us_max = kReadUs}};
+  SessionHarness h{{.segments = 2, .tier = &tier}};
+  SessionId s = h.Attach();
+  uint32_t group = h.Open(s, "g");
+};
+
+TEST_F(SlowTier, TimeIsThatOfTheNextBlockInPrefixOrder) {
+  auto keys = MakeKeys(4, 1);
+  ASSERT_EQ(h.StoreBlocks(s, group, keys), 4u);
+  for (int i = 0; i < 10; ++i) h.AdvanceTime(kReadUs);
+  for (uint64_t seed = 2; seed < 40; ++seed) {
+    h.StoreBlocks(s, group, MakeKeys(64, seed));
+    for (int i = 0; i < 10; ++i) h.AdvanceTime(kReadUs);
+  }
+  const protocol::DiagnoseRequest reset{.action = DiagnoseAction::kResetSlowRequests};
+  h.Call(h.AttachAs(0), protocol::kVerbDiagnose, BytesOf(reset));
+
+  keys.push_back(MakeKeys(1, 99)[0]);
+  const SessionId writer = h.Attach();
+  ASSERT_EQ(h.CallKeys(writer, Verb::kReserve, h.Open(writer, "g"), keys).status(),
+            StatusCode::kOk);
+  h.sessions->OnBytes(
+      s, h.Frames(Verb::kAcquire, h.KeysBody(group, keys, protocol::kAcquireFollow), 5));
+  h.AdvanceTime(kReadUs + 1'000);
+  h.AdvanceTime(50'000);
+  EXPECT_TRUE(Slow().empty()) << "the writer is awaited still";
+  h.sessions->OnHangUp(writer);
+  h.Settle();
+  const json rows = Slow();
+  ASSERT_EQ(rows.size(), 1u);
+  EXPECT_EQ(rows[0]["phases_us"], json({{"nvme", kReadUs + 1'000}, {"writer", 50'000}}));
+}
+
 TEST_F(SlowRequests, ResetForgetsAndLogLinesAreADocument) {
   h.transport.stuck_bytes = 100;
   Send(s, Verb::kQuery, h.KeysBody(group, MakeKeys(2, 1)), 9);
