@@ -521,9 +521,8 @@ void SessionTable::Await(Session& session, RequestPhase phase) {
                                    ? RequestPhase::kWriter
                                    : PhaseOfTier(static_cast<size_t>(span.tier));
     const uint32_t end_block = span.first_block + span.block_count;
-    const bool is_next =
-        awaited.spans.empty() ||
-        (awaited.spans.back().second != waits && awaited.spans.size() < kAwaitedSpansMax);
+    const bool is_next = awaited.spans.empty() || (awaited.spans.back().second != waits &&
+                                                   awaited.spans.size() < kAwaitedSpansMax);
     if (is_next) awaited.spans.emplace_back(end_block, waits);
     awaited.spans.back().first = end_block;
   }
