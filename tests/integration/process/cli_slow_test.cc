@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 
 #include <cstring>
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <string>
@@ -111,6 +112,24 @@ TEST_F(CliSlowTest, ADumpHoldsTheAnswersAndNothingSecret) {
   const Outcome again = Terrace({"debug", "dump", Path("dump.json")});
   EXPECT_EQ(again.exit_code, 1);
   EXPECT_THAT(again.err, HasSubstr("exists"));
+}
+
+TEST_F(CliSlowTest, ADumpHoldsNoPasswordWhereverItWasWritten) {
+  std::ofstream(Path("login")) << "planted-user\nplanted-password\n";
+  ASSERT_EQ(chmod(Path("login").c_str(), 0600), 0);
+  for (const std::string& redis : {
+           "endpoints = ['127.0.0.1:1']\ncredentials_file = '" + Path("login") + "'",
+           std::string("endpoints = ['redis://me:planted-p@ss/word@127.0.0.1:1', 'm:planted@h']"),
+           std::string("password = 'planted-password'"),
+           std::string("endpoints = ['127.0.0.1:1']\npassword = planted-password"),
+       }) {
+    std::ofstream(Path("redis.toml")) << "[redis]\n" << redis << "\n";
+    const Outcome told = Terrace({"debug", "dump", "-", "--config", Path("redis.toml")});
+    EXPECT_EQ(told.exit_code, 0) << told.err;
+    EXPECT_TRUE(json::parse(told.out, nullptr, false).is_object()) << told.out;
+    EXPECT_THAT(told.out, AllOf(HasSubstr("redis"), Not(HasSubstr("planted")))) << redis;
+    EXPECT_THAT(told.out, Not(HasSubstr("ss/word"))) << redis;
+  }
 }
 
 TEST_F(CliSlowTest, ADumpOfADaemonThatHangsSaysSo) {

@@ -44,6 +44,19 @@ std::string WithoutPinName(std::string line) {
   return detail == line.npos ? line : line.substr(0, detail) + "(pin's name left out)";
 }
 
+// What stands before the @ of an address, where somebody wrote a login into one.
+std::string WithoutLogins(std::string text) {
+  constexpr std::string_view kEnds = " '\"\n";
+  for (size_t at = text.find('@'); at != text.npos; at = text.find('@', at + 1)) {
+    const size_t begin = text.find_last_of(kEnds, at) + 1;
+    at = text.rfind('@', text.find_first_of(kEnds, at));
+    if (text.find(':', begin) > at) continue;
+    text.replace(begin, at - begin, "(left out)");
+    at = text.find('@', begin);
+  }
+  return text;
+}
+
 json Lines(const std::string& text) {
   json lines = json::array();
   for (size_t begin = 0; begin < text.size();) {
@@ -125,7 +138,8 @@ class DebugDumpVerb : public Verb {
   }
 
   ExitCode Write(const json& dump) const {
-    const std::string text = dump.dump(1, ' ', false, json::error_handler_t::replace) + "\n";
+    const std::string text =
+        WithoutLogins(dump.dump(1, ' ', false, json::error_handler_t::replace) + "\n");
     if (path_ == "-") {
       PrintText(text);
       return kExitOk;
