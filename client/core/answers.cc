@@ -56,7 +56,9 @@ bool Answers::GivesLease(protocol::Verb verb) {
 
 const char* Answers::Take(const Message& message, Request& request) {
   request.status = message.status();
-  if (!request.status.ok() && !message.body.empty()) connection_.SetError(TextOf(message.body));
+  if (!request.status.ok() && !message.body.empty()) {
+    SetErrorOf(connection_, request.id, TextOf(message.body));
+  }
   if (request.asked.verb == protocol::Verb::kCommit) return TakeCommit(message, request);
   if (!request.status.ok()) return nullptr;
   if (GivesLease(request.asked.verb)) return TakeLease(message, request);

@@ -22,7 +22,10 @@ FinishedCall Calls::Call(CallSpec spec) {
   const Status sent = connection_.Send(spec.connection, spec.message, spec.deadline_us);
   if (!sent.ok() && Withdraw(*request, spec.message.request_id)) return FinishedCall(sent);
   const Status waited = Await({.request = request}, spec.deadline_us);
-  if (!waited.ok() && requests_.table().Abandon(*request)) return FinishedCall(waited);
+  if (!waited.ok() && requests_.table().Abandon(*request)) {
+    SetErrorOf(connection_, spec.message.request_id, "the daemon has not answered by the deadline");
+    return FinishedCall(waited);
+  }
   return FinishedCall(requests_.table(), *request);
 }
 

@@ -137,4 +137,15 @@ std::string Connection::last_error() const {
   return last_error_;
 }
 
+void SetErrorOf(Connection& connection, uint64_t request_id, std::string_view sentence) noexcept {
+  try {
+    const auto attachment = connection.attachment();
+    const uint64_t session = attachment == nullptr ? 0 : attachment->geometry().session_id;
+    connection.SetError(std::string(sentence) + " (request " + std::to_string(request_id) +
+                        " of session " + ToHex(0, session).substr(16) + ")");
+  } catch (const std::bad_alloc&) {
+    connection.SetError(sentence);
+  }
+}
+
 }  // namespace terrace::client

@@ -108,4 +108,7 @@ class Connection {
   std::string last_error_;
 };
 
+// A sentence about a request, with the words by which `terrace slow` and the daemon's log name it.
+void SetErrorOf(Connection& connection, uint64_t request_id, std::string_view sentence) noexcept;
+
 }  // namespace terrace::client

@@ -153,6 +153,7 @@ struct DaemonConfig {
   uint64_t fenced_bytes_max = 0;  // 0 before ResolveConfig: a quarter of dram_bytes
   uint32_t deadline_default_ms = 1'000;
   uint32_t deadline_ms_max = 600'000;
+  uint32_t slow_request_ms = 100;  // from when on one is noted; 0: none
   uint32_t sessions_max = 1024;
   uint32_t sessions_per_uid_max = 0;      // 0 before ResolveConfig: three quarters of sessions_max
   uint32_t sessions_per_process_max = 0;  // 0 before ResolveConfig: a quarter of sessions_max

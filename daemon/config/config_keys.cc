@@ -87,6 +87,8 @@ const ConfigKey<Daemon> kDaemonKeys[] = {
      "for requests that name no deadline", kLive},
     {"deadline_ms_max", CountField<Daemon>{&Daemon::deadline_ms_max, 1, 3'600'000},
      "longer deadlines are cut to this", kLive},
+    {"slow_request_ms", CountField<Daemon>{&Daemon::slow_request_ms, 0, 3'600'000},
+     "requests that took so long are noted: terrace slow; 0: none", kLive},
     {"sessions_max", CountField<Daemon>{&Daemon::sessions_max, 1, 65'536},
      "sessions over all domains; half are the domains' own, in equal shares"},
     {"sessions_per_uid_max", CountField<Daemon>{&Daemon::sessions_per_uid_max, 1, 65'536},

@@ -1,15 +1,20 @@
 #include "daemon/log/log.h"
 
 #include <spdlog/async.h>
+#include <spdlog/pattern_formatter.h>
+#include <spdlog/sinks/base_sink.h>
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstdio>
 #include <memory>
+#include <mutex>
 #include <utility>
 
+#include "daemon/log/printable.h"
 #include "terrace/check.h"
 
 namespace terrace {
@@ -21,9 +26,58 @@ struct FormattedLog {
   std::shared_ptr<spdlog::async_logger> logger;
 };
 
+// A JSON string, which text lines use as well: one way to escape.
+void AppendQuoted(std::string_view text, std::string* line) {
+  *line += '"';
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (c == '"' || c == '\\') {
+      *line += {'\\', c};
+    } else if (byte < 0x20 || byte == 0x7f) {
+      char escaped[8];
+      std::snprintf(escaped, sizeof(escaped), "\\u%04x", byte);
+      *line += escaped;
+    } else {
+      *line += c;
+    }
+  }
+  *line += '"';
+}
+
+// The last lines once more, in memory of fixed size, whatever they were written as.
+class RecentLines : public spdlog::sinks::base_sink<std::mutex> {
+ public:
+  // As JSON strings, the latest last. False, and nothing, if one is just being kept.
+  bool Append(size_t line_count_max, std::string* document) {
+    const std::unique_lock lock(mutex_, std::try_to_lock);
+    if (!lock.owns_lock()) return false;
+    for (size_t i = std::min({line_count_, lines_.size(), line_count_max}); i > 0; --i) {
+      AppendQuoted(lines_[(line_count_ - i) % lines_.size()], document);
+      if (i > 1) *document += ",\n";
+    }
+    return true;
+  }
+
+ private:
+  void sink_it_(const spdlog::details::log_msg& message) override {
+    spdlog::memory_buf_t line;
+    formatter_.format(message, line);
+    lines_[line_count_++ % lines_.size()] =
+        Printable({line.data(), std::min(line.size(), kRecentLineBytes)});
+  }
+  void flush_() override {}
+  void set_pattern_(const std::string&) override {}  // those of the two formats
+
+  spdlog::pattern_formatter formatter_{"%Y-%m-%dT%H:%M:%S.%e%z %l %v",
+                                       spdlog::pattern_time_type::local, ""};
+  std::array<std::string, kRecentLinesMax> lines_;
+  size_t line_count_ = 0;
+};
+
 // Set by StartLog before other threads exist, and `active` by SetLog, too.
 struct LogState {
   std::shared_ptr<spdlog::details::thread_pool> pool;
+  std::shared_ptr<RecentLines> recent;
   std::array<FormattedLog, 2> logs;  // by LogFormat
   std::atomic<const FormattedLog*> active = nullptr;
 };
@@ -44,24 +98,6 @@ spdlog::level::level_enum LevelOf(LogLevel level) {
       return spdlog::level::debug;
   }
   return spdlog::level::info;
-}
-
-// A JSON string, which text lines use as well: one way to escape.
-void AppendQuoted(std::string_view text, std::string* line) {
-  *line += '"';
-  for (const char c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (c == '"' || c == '\\') {
-      *line += {'\\', c};
-    } else if (byte < 0x20 || byte == 0x7f) {
-      char escaped[8];
-      std::snprintf(escaped, sizeof(escaped), "\\u%04x", byte);
-      *line += escaped;
-    } else {
-      *line += c;
-    }
-  }
-  *line += '"';
 }
 
 std::string Line(LogFormat format, std::string_view event, std::initializer_list<LogField> fields) {
@@ -93,12 +129,14 @@ void StartLog(const LogOptions& options) {
   LogState& state = State();
   TERRACE_CHECK(state.pool == nullptr, "the log starts once: other threads read what is set here");
   state.pool = std::make_shared<spdlog::details::thread_pool>(options.queue_lines_max, 1);
+  state.recent = std::make_shared<RecentLines>();
   for (const LogFormat format : {LogFormat::kText, LogFormat::kJson}) {
     FormattedLog& log = state.logs[static_cast<size_t>(format)];
     log.format = format;
     log.logger = std::make_shared<spdlog::async_logger>(
-        "terraced", std::make_shared<spdlog::sinks::stderr_sink_mt>(), state.pool,
-        spdlog::async_overflow_policy::overrun_oldest);
+        "terraced",
+        spdlog::sinks_init_list{std::make_shared<spdlog::sinks::stderr_sink_mt>(), state.recent},
+        state.pool, spdlog::async_overflow_policy::overrun_oldest);
     log.logger->flush_on(spdlog::level::info);
     log.logger->set_pattern(format == LogFormat::kJson
                                 ? R"({"time":"%Y-%m-%dT%H:%M:%S.%e%z","level":"%l",%v})"
@@ -125,6 +163,14 @@ void Log(LogLevel level, std::string_view event, std::initializer_list<LogField>
   const FormattedLog* const log = State().active.load();
   if (log == nullptr || !log->logger->should_log(LevelOf(level))) return;
   log->logger->log(LevelOf(level), "{}", Line(log->format, event, fields));
+}
+
+bool RecentLogLines(size_t line_count_max, std::string* document) {
+  const LogState& state = State();
+  *document = "{\"lines\": [";
+  if (state.recent != nullptr && !state.recent->Append(line_count_max, document)) return false;
+  *document += "]}";
+  return true;
 }
 
 uint64_t DroppedLogLines() {

@@ -45,6 +45,13 @@ void StopLog();
 // `event` is a few words that stay the same for the same thing: "session opened".
 void Log(LogLevel level, std::string_view event, std::initializer_list<LogField> fields = {});
 
+// The last lines, at most `line_count_max`, the latest last, as a JSON document: {"lines": [...]}.
+// What is kept of a line is printable ASCII, cut at kRecentLineBytes. False if one is just being
+// kept: ask again.
+inline constexpr size_t kRecentLinesMax = 200;
+inline constexpr size_t kRecentLineBytes = 512;
+bool RecentLogLines(size_t line_count_max, std::string* document);
+
 // Lines dropped because the queue was full.
 uint64_t DroppedLogLines();
 

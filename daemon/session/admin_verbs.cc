@@ -47,6 +47,8 @@ std::string RefusalOf(const VerbRow& row, uint32_t uid) {
     what = "draining and bypassing a domain";
   } else if (row.verb == protocol::kVerbConfig) {
     what = "the configuration";
+  } else if (row.verb == protocol::kVerbDiagnose) {
+    what = "reading the daemon's log, or emptying the list of slow requests,";
   }
   return std::string(what) + " is for admins, and uid " + std::to_string(uid) +
          " is none: root, the user that terraced runs as, and those of daemon.admin_uids may" +
@@ -64,8 +66,7 @@ RequestOutcome AnswerUnserved(ServingMode mode, const RequestContext& context, R
 
 std::optional<RequestOutcome> AdminVerbs::Answer(const PeerIdentity& peer,
                                                  const RequestContext& context, Store& store,
-                                                 Request& request,
-                                                 std::vector<uint64_t>* pending) const {
+                                                 Request& request) const {
   const VerbRow* const row = FindVerb(request.verb());
   if (row == nullptr) return std::nullopt;
   if (!MayAsk(*row, request.body(), peer.uid)) {
@@ -79,7 +80,7 @@ std::optional<RequestOutcome> AdminVerbs::Answer(const PeerIdentity& peer,
     return AnswerUnserved(mode, context, request);
   }
   if (request.verb() == protocol::kVerbDrain) return Drain(peer, context, request);
-  if (request.verb() == protocol::kVerbConfig) return Config(peer, context, request, pending);
+  if (request.verb() == protocol::kVerbConfig) return Config(peer, context, request);
   if (request.verb() == protocol::kVerbOperatorLog) {
     request.Answer(context, Status::Ok(),
                    log_.Answer(peer.domain_index, store.events().NowUs(),
@@ -124,7 +125,7 @@ RequestOutcome AdminVerbs::Drain(const PeerIdentity& peer, const RequestContext&
 }
 
 RequestOutcome AdminVerbs::Config(const PeerIdentity& peer, const RequestContext& context,
-                                  Request& request, std::vector<uint64_t>* pending) const {
+                                  Request& request) const {
   const auto asked = request.Head<protocol::ConfigRequest>();
   std::string text(request.body().size_bytes() - sizeof(asked), '\0');
   if (!hooks_.config) {
@@ -139,7 +140,6 @@ RequestOutcome AdminVerbs::Config(const PeerIdentity& peer, const RequestContext
   }
   const bool has_text = request.body().ReadArray(sizeof(asked), std::span(text));
   TERRACE_CHECK(has_text, "the text is what the body has behind its head");
-  pending->push_back(request.id());
   hooks_.config(peer, asked.action, text,
                 [this, session = context.session, id = request.id()](const Error& error,
                                                                      const std::string& document) {

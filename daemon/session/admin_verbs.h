@@ -50,18 +50,17 @@ class AdminVerbs {
   void Note(const PeerIdentity& peer, std::string_view client_name, const Request& request,
             Store& store, OperatorEvent event);
 
-  // Answers a request that has begun and is one of these, or is not served now; or notes its id in
-  // `*pending` and tells later. None: it goes on.
+  // Answers a request that has begun and is one of these, or is not served now; or, of a Config,
+  // tells now or later. None: it goes on.
   std::optional<RequestOutcome> Answer(const PeerIdentity& peer, const RequestContext& context,
-                                       Store& store, Request& request,
-                                       std::vector<uint64_t>* pending) const;
+                                       Store& store, Request& request) const;
 
  private:
   bool MayAsk(const VerbRow& row, const MessageBody& body, uint32_t uid) const;
   RequestOutcome Drain(const PeerIdentity& peer, const RequestContext& context,
                        Request& request) const;
-  RequestOutcome Config(const PeerIdentity& peer, const RequestContext& context, Request& request,
-                        std::vector<uint64_t>* pending) const;
+  RequestOutcome Config(const PeerIdentity& peer, const RequestContext& context,
+                        Request& request) const;
 
   const Tell tell_;
   Hooks hooks_;

@@ -1,6 +1,7 @@
 #include "daemon/session/client_requests.h"
 
 #include <algorithm>
+#include <numeric>
 #include <string>
 #include <utility>
 
@@ -122,6 +123,9 @@ Error ClientRequests::Open(RequestContext& context, Store& store, bool* is_malfo
       .part_count = part_count,
       .group = opened.id,
       .block_tokens = group.block_tokens(),
+      .block_bytes =
+          std::accumulate(opened.members.begin(), opened.members.end(), uint64_t{0},
+                          [](uint64_t sum, const auto& member) { return sum + member.slot_bytes; }),
       .is_inexact = std::any_of(group.members.begin(), group.members.end(), [](const auto& member) {
         return IsLossy(member.spec) || IsOfChunks(member.spec);
       })};

@@ -104,7 +104,7 @@ FrameAssembler::Outcome FrameAssembler::Next(std::span<const std::byte>* input, 
 void Reply::Begin(Verb verb, uint64_t request_id, uint64_t boot_id, Status status) {
   head_bytes_ = array_count_ = body_bytes_ = cut_bytes_ = 0;
   is_begun_ = true;
-  is_ok_ = status.ok();
+  status_ = status.code();
   verb_ = verb;
   request_id_ = request_id;
   AddHead(protocol::ReplyPrefix{.boot_id = boot_id,

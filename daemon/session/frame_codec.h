@@ -84,7 +84,8 @@ class Reply {
   size_t body_bytes() const { return body_bytes_; }
   // Heads, behind the prefix.
   size_t head_bytes() const { return head_bytes_ - sizeof(protocol::ReplyPrefix); }
-  bool is_ok() const { return is_ok_; }
+  bool is_ok() const { return status_ == StatusCode::kOk; }
+  StatusCode status() const { return status_; }
   bool is_done() const { return is_begun_ && cut_bytes_ == body_bytes_; }
   // Appends the next frame of at most kReplyPageBytes body bytes to `output`. REQUIRES: !is_done().
   void AppendPage(std::vector<std::byte>* output);
@@ -102,7 +103,7 @@ class Reply {
   size_t body_bytes_ = 0;
   size_t cut_bytes_ = 0;
   bool is_begun_ = false;
-  bool is_ok_ = false;
+  StatusCode status_ = StatusCode::kInvalid;
   protocol::Verb verb_ = protocol::Verb::kHello;
   uint64_t request_id_ = 0;
 };

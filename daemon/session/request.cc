@@ -102,10 +102,14 @@ bool Request::Recycle() {
   return keys_.is_small() && leases_.is_small() && frame_.text.capacity() <= kSentenceKeptBytes;
 }
 
+std::span<const protocol::BlockSpan> Request::spans() const {
+  if (worker_ == VerbWorker::kKeys) return keys_.spans();
+  if (frame_.verb == Verb::kJoin) return leases_.spans();
+  return {};
+}
+
 bool Request::has_pending_blocks() const {
-  if (worker_ != VerbWorker::kKeys && frame_.verb != Verb::kJoin) return false;
-  const auto spans = worker_ == VerbWorker::kKeys ? keys_.spans() : leases_.spans();
-  return std::ranges::any_of(spans, [](const protocol::BlockSpan& span) {
+  return std::ranges::any_of(spans(), [](const protocol::BlockSpan& span) {
     return span.state != protocol::SpanState::kReady;
   });
 }
@@ -114,6 +118,25 @@ bool Request::Describe(const RequestContext& context, TracedRequest* traced) con
   traced->verb = frame_.verb;
   return worker_ == VerbWorker::kLeases ? leases_.Describe(traced)
                                         : keys_.Describe(context, traced);
+}
+
+void Request::Describe(const RequestContext& context, SlowRequest* slow) const {
+  slow->verb = frame_.verb;
+  slow->request_id = frame_.id;
+  slow->key_count = 0;
+  slow->byte_count = 0;
+  slow->group = GroupId();
+  if (worker_ == VerbWorker::kKeys) {
+    const protocol::KeysRequest& keys = keys_.keys();
+    slow->key_count = keys.key_count;
+    if (keys.group_handle == 0 || keys.group_handle > context.handles.size()) return;
+    const OpenedHandle& handle = context.handles[keys.group_handle - 1];
+    slow->group = handle.group;
+    slow->byte_count = keys.key_count * handle.block_bytes;
+  } else if (frame_.verb == Verb::kCommit) {
+    protocol::CommitRequest commit;
+    if (frame_.body.Read(0, &commit)) slow->key_count = commit.entry_count;
+  }
 }
 
 bool Request::TakeErasure(const RequestContext& context, ErasureSummary* erased) {

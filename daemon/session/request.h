@@ -12,9 +12,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 
+#include "daemon/log/slow_log.h"
 #include "daemon/log/trace_recorder.h"
 #include "daemon/session/client_requests.h"
 #include "daemon/session/key_requests.h"
@@ -74,12 +76,15 @@ class Request {
   size_t result_bytes() const { return keys_.result_bytes() + leases_.result_bytes(); }
   // True if completions follow the reply: something is coming, or a writer is followed.
   bool has_pending_blocks() const;
+  std::span<const protocol::BlockSpan> spans() const;  // of its answer
   Reply& reply() { return frame_.reply; }
   const Reply& reply() const { return frame_.reply; }
   // The answer begins with what the table of verbs says.
   bool HasItsReply() const;
   // What a recording says of it once it is answered. False for other verbs, and what failed.
   bool Describe(const RequestContext& context, TracedRequest* traced) const;
+  // What it asked for, if it should be slow. REQUIRES: it has begun.
+  void Describe(const RequestContext& context, SlowRequest* slow) const;
   // True, once, if the request has erased something, durably or not yet; all of it or, if it ends
   // here, a part.
   bool TakeErasure(const RequestContext& context, ErasureSummary* erased);

@@ -26,7 +26,8 @@ struct OpenedHandle {
   uint32_t part_count = 0;  // of all members together
   GroupId group;
   uint32_t block_tokens = 0;
-  bool is_inexact = false;  // a member's Space names a lossy codec, or is of chunks
+  uint64_t block_bytes = 0;  // of all members
+  bool is_inexact = false;   // a member's Space names a lossy codec, or is of chunks
 };
 
 // A request's view of its session.

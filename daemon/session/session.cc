@@ -6,11 +6,13 @@
 #include <optional>
 #include <utility>
 
+#include "daemon/log/log.h"
 #include "daemon/log/printable.h"
 #include "daemon/session/hello.h"
 #include "daemon/session/operator_events.h"
 #include "daemon/session/session_state.h"
 #include "terrace/check.h"
+#include "terrace/protocol_operator.h"
 
 namespace terrace {
 
@@ -18,6 +20,7 @@ using protocol::Verb;
 
 namespace {
 
+constexpr size_t kAwaitedSpansMax = 16;  // what is behind counts as the last of them
 constexpr size_t kOutputCapacityKeptBytes = 512 * kKiB;
 
 // Of a verb that is refused an empty one.
@@ -42,11 +45,12 @@ SessionTable::SessionTable(SessionTableOptions options, Transport& transport,
                     const std::string& document) {
         Session* const session = Find(id);
         if (session == nullptr || session->is_closed) return;
-        session->EndPending(request_id);
+        EndPending(*session, request_id, error.status().code());
         const std::string text = error.ok() ? document : error.sentence();
         AddNews(*session, verb, request_id, error.status(), std::as_bytes(std::span(text)));
       }) {
   TERRACE_CHECK(options_.boot_id != 0, "clients read boot id 0 as no daemon");
+  slow_log_.SetLimit(options_.slow_request_ms);
 }
 
 SessionTable::~SessionTable() = default;
@@ -64,6 +68,9 @@ void SessionTable::OnAccept(SessionId id, const PeerIdentity& peer) {
   strangers_.push_back(id);
   auto session = std::make_unique<Session>();
   session->peer = peer;
+  session->timed.session = id;
+  session->timed.uid = peer.uid;
+  session->timed.pid = peer.pid;
   session->context.session = id;
   session->context.boot_id = options_.boot_id;
   const bool is_new = sessions_.emplace(id, std::move(session)).second;
@@ -90,13 +97,15 @@ void SessionTable::CloseStranger() {
   Close(session, CloseReason::kNoHello);
 }
 
-bool SessionTable::OnBytes(SessionId id, std::span<const std::byte> bytes) {
+bool SessionTable::OnBytes(SessionId id, std::span<const std::byte> bytes, uint64_t read_us) {
   Session* session = Find(id);
   if (session == nullptr || session->is_closed) return false;
+  now_us_ = read_us != 0 ? read_us : store_->events().NowUs();
   if (session->is_open) store_->sessions().SignOfLife(id);
   if (session->has_work()) {
     session->backlog.insert(session->backlog.end(), bytes.begin(), bytes.end());
   } else {
+    session->came_us = now_us_;
     Work(*session, &bytes);
     if (session->request != nullptr) session->request->Own();
     if (!session->is_closed) session->backlog.assign(bytes.begin(), bytes.end());
@@ -115,6 +124,8 @@ void SessionTable::OnTurn() {
   if (session == nullptr) return;
   TERRACE_CHECK(session->is_ready, "a session is in ready_ once: it has no two turns in a round");
   session->is_ready = false;
+  now_us_ = store_->events().NowUs();
+  if (session->is_working()) session->timed.times.Enter(RequestPhase::kStore, now_us_);
   std::span<const std::byte> input(session->backlog);
   Work(*session, &input);
   if (session->request != nullptr) session->request->Own();
@@ -173,6 +184,7 @@ bool SessionTable::TakeMessage(Session& session, std::span<const std::byte>* inp
   if (outcome == FrameAssembler::Outcome::kNeedsMore) return false;
   TERRACE_CHECK(session.request == nullptr, "requests are answered in order: one is under way");
   session.request = spare_request_ ? std::move(spare_request_) : std::make_unique<Request>();
+  BeginTimes(session);
   if (outcome == FrameAssembler::Outcome::kMessage) {
     EndStep(session, BeginRequest(session, std::move(message)));
     return true;
@@ -194,7 +206,6 @@ Request::Outcome SessionTable::BeginRequest(Session& session, Message message) {
   const Verb verb = message.verb;
   const uint64_t id = message.request_id;
   Request& request = *session.request;
-  if (RowOf(verb).timed_as) session.request_came_us = store_->events().NowUs();
   if (verb == Verb::kHello || !session.is_open) {
     MessageBody body = std::move(message.body);
     (void)request.Begin({.verb = verb, .request_id = id, .body = {}}, session.context);
@@ -210,8 +221,9 @@ Request::Outcome SessionTable::BeginRequest(Session& session, Message message) {
                                 " is that of a pending request; choose ids that differ"});
   }
   if (outcome != Request::Outcome::kMore) return outcome;
-  if (const auto answered =
-          admin_.Answer(session.peer, session.context, *store_, request, &session.pending)) {
+  // The answer to a Config may come before it is known to be awaited.
+  if (verb == protocol::kVerbConfig) session.pending.push_back({id, nullptr});
+  if (const auto answered = admin_.Answer(session.peer, session.context, *store_, request)) {
     return *answered;
   }
   if (verb == Verb::kStats) {
@@ -221,6 +233,7 @@ Request::Outcome SessionTable::BeginRequest(Session& session, Message message) {
   if (verb == protocol::kVerbTraceRecord) return TraceRecord(session);
   if (verb == protocol::kVerbFsck) return Fsck(session);
   if (verb == protocol::kVerbDeviceAttach) return DeviceAttach(session);
+  if (verb == protocol::kVerbDiagnose) return Diagnose(session);
   if (!FindVerb(verb)->has_news) return outcome;
   if (session.pending.size() >= options_.pending_per_session_max) {
     request.Answer(session.context, Status(StatusCode::kBusy),
@@ -229,7 +242,7 @@ Request::Outcome SessionTable::BeginRequest(Session& session, Message message) {
                        "pending_per_session_max is reached: wait for some, or raise it");
     return Request::Outcome::kReply;
   }
-  session.pending.push_back(id);
+  session.pending.push_back({id, nullptr});
   return outcome;
 }
 
@@ -252,6 +265,7 @@ Request::Outcome SessionTable::Hello(Session& session, const MessageBody& body) 
   session.is_open = true;
   std::erase(strangers_, id);
   session.client_name = Printable(hello.client_name);
+  session.client_name.copy(session.timed.client_name.data(), session.timed.client_name.size() - 1);
   session.attach = (hello.flags & protocol::kHelloNotices) != 0
                        ? Transport::Attach::kArenaLifeAndNotices
                        : Transport::Attach::kArenaAndLife;
@@ -329,7 +343,7 @@ Request::Outcome SessionTable::Fsck(Session& session) {
   }
   const SessionId id = session.context.session;
   session.is_checking = true;
-  session.pending.push_back(request.id());
+  session.pending.push_back({request.id(), nullptr});
   fsck_.begin(session.peer.domain_index, id, asked,
               [this, id, request_id = request.id()](Status status, const std::string& text) {
                 EndFsck(id, request_id, status, text);
@@ -342,9 +356,36 @@ void SessionTable::EndFsck(SessionId id, uint64_t request_id, Status status,
   Session* session = Find(id);
   if (session == nullptr || session->is_closed) return;
   session->is_checking = false;
-  session->EndPending(request_id);
+  EndPending(*session, request_id, status.code());
   AddNews(*session, protocol::kVerbFsck, request_id, status, std::as_bytes(std::span(text)));
   Flush();
+}
+
+Request::Outcome SessionTable::Diagnose(Session& session) {
+  Request& request = *session.request;
+  const auto asked = request.Head<protocol::DiagnoseRequest>();
+  const uint32_t domain_index = session.peer.domain_index;
+  if (asked.action > protocol::DiagnoseAction::kLogLines) {
+    request.Answer(session.context, Status(StatusCode::kInvalid),
+                   "diagnose action " + std::to_string(static_cast<uint32_t>(asked.action)) +
+                       "; there are 0 (slow requests), 1 (the same, and reset) and 2 (log lines)");
+    return Request::Outcome::kReply;
+  }
+  if (asked.action == protocol::DiagnoseAction::kLogLines) {
+    std::string lines;
+    const bool is_read = RecentLogLines(asked.row_count_max, &lines);
+    request.Answer(session.context, Status(is_read ? StatusCode::kOk : StatusCode::kBusy),
+                   is_read ? lines : "the log is being written: ask again");
+    return Request::Outcome::kReply;
+  }
+  request.Answer(session.context, Status::Ok(),
+                 slow_log_.Answer(domain_index, now_us_, asked.row_count_max));
+  if (asked.action == protocol::DiagnoseAction::kResetSlowRequests) {
+    slow_log_.Reset(domain_index);
+    Log(LogLevel::kInfo, "slow requests are forgotten",
+        {{"domain", domain_index}, {"uid", session.peer.uid}, {"pid", session.peer.pid}});
+  }
+  return Request::Outcome::kReply;
 }
 
 void SessionTable::Trace(Session& session) {
@@ -359,7 +400,7 @@ void SessionTable::Trace(Session& session) {
 void SessionTable::CountTime(const Session& session) {
   const std::optional<TimedVerb> verb = RowOf(session.request->verb()).timed_as;
   if (!verb || !session.is_open) return;
-  store_->events().OnAnswered(session.peer.domain_index, *verb, session.request_came_us);
+  store_->events().OnAnswered(session.peer.domain_index, *verb, session.timed.times.total_us());
 }
 
 void SessionTable::Audit(Session& session, Request::Outcome outcome) {
@@ -373,25 +414,41 @@ void SessionTable::Audit(Session& session, Request::Outcome outcome) {
 void SessionTable::EndStep(Session& session, Request::Outcome outcome) {
   if (outcome != Request::Outcome::kMore && outcome != Request::Outcome::kSeeking)
     Audit(session, outcome);
+  if (outcome == Request::Outcome::kReply || outcome == Request::Outcome::kMalformed) {
+    now_us_ = store_->events().NowUs();
+    session.timed.times.Enter(RequestPhase::kReply, now_us_);
+    session.timed.status = session.request->reply().status();
+    session.request->Describe(session.context, &session.timed);
+  }
   switch (outcome) {
     case Request::Outcome::kMore:
       return;
     case Request::Outcome::kSeeking:
       session.is_seeking = true;
+      now_us_ = store_->events().NowUs();
+      session.timed.times.Enter(
+          session.request->verb() == Verb::kReserve ? RequestPhase::kRoom : RequestPhase::kSeek,
+          now_us_);
       return;
     case Request::Outcome::kWaiting:
+      Await(session, RequestPhase::kDisk);
       return EndRequest(session);
     case Request::Outcome::kErasing:
       session.erasing.push_back(
           {session.request->id(), session.request->verb(), session.request->evicted()});
-      session.pending.push_back(session.request->id());
+      session.pending.push_back({session.request->id(), nullptr});
+      Await(session, RequestPhase::kDisk);
       return EndRequest(session);
     case Request::Outcome::kMalformed:
       session.is_last_reply = true;
       break;
     case Request::Outcome::kReply:
       TERRACE_CHECK(session.request->HasItsReply(), "an answer begins as its verb's row says");
-      if (!session.request->has_pending_blocks()) session.EndPending(session.request->id());
+      if (session.request->has_pending_blocks()) {
+        Await(session, RequestPhase::kReply);
+      } else {
+        session.EndPending(session.request->id());
+      }
       Trace(session);
       CountTime(session);
       break;
@@ -403,7 +460,9 @@ void SessionTable::EndStep(Session& session, Request::Outcome outcome) {
 void SessionTable::CutPage(Session& session) {
   TERRACE_CHECK(session.is_replying && session.request != nullptr, "pages are of an answer");
   session.request->reply().AppendPage(&session.output);
-  if (session.request->reply().is_done()) EndRequest(session);
+  if (!session.request->reply().is_done()) return;
+  session.is_replied = !session.is_awaited;
+  EndRequest(session);
 }
 
 void SessionTable::EndRequest(Session& session) {
@@ -429,6 +488,49 @@ void SessionTable::EnqueueWork(Session& session) {
   ready_.push_back(session.context.session);
 }
 
+// ---- times --------------------------------------------------------------------------------------
+
+void SessionTable::BeginTimes(Session& session) {
+  if (session.is_replied) EndTimes(session);  // of the one before
+  session.is_awaited = false;
+  session.timed.times.Begin(session.came_us);
+  session.timed.times.Enter(RequestPhase::kStore, now_us_);
+}
+
+// The answer of session.timed has left, or nobody waits for it any more.
+void SessionTable::EndTimes(Session& session) {
+  session.is_replied = false;
+  slow_log_.Note(session.peer.domain_index, session.timed);
+}
+
+// The request goes on when its turn and its first answer are over: in `phase`, or as its spans say.
+void SessionTable::Await(Session& session, RequestPhase phase) {
+  const auto found =
+      std::ranges::find(session.pending, session.request->id(), &Session::Pending::id);
+  if (found == session.pending.end()) return;  // answered already
+  if (phase != RequestPhase::kReply) {
+    now_us_ = store_->events().NowUs();
+    session.timed.status = StatusCode::kOk;
+    session.request->Describe(session.context, &session.timed);
+  }
+  found->awaited = std::make_unique<Session::Awaited>();
+  Session::Awaited& awaited = *found->awaited;
+  for (const protocol::BlockSpan& span : session.request->spans()) {
+    if (phase != RequestPhase::kReply || span.state == protocol::SpanState::kReady) continue;
+    const RequestPhase waits = span.state == protocol::SpanState::kFollowing
+                                   ? RequestPhase::kWriter
+                                   : PhaseOfTier(static_cast<size_t>(span.tier));
+    const uint32_t end_block = span.first_block + span.block_count;
+    const bool is_next = awaited.spans.empty() || (awaited.spans.back().second != waits &&
+                                                   awaited.spans.size() < kAwaitedSpansMax);
+    if (is_next) awaited.spans.emplace_back(end_block, waits);
+    awaited.spans.back().first = end_block;
+  }
+  session.timed.times.Enter(awaited.spans.empty() ? phase : awaited.spans.front().second, now_us_);
+  awaited.request = session.timed;
+  session.is_awaited = true;
+}
+
 // Counts what the session keeps in memory into the sum over all sessions.
 void SessionTable::Account(Session& session) {
   size_t bytes = session.frames.buffered_bytes() + session.backlog.size() + session.held.size();
@@ -442,6 +544,9 @@ void SessionTable::Account(Session& session) {
 
 void SessionTable::EndTurn(Session& session) {
   Account(session);
+  if (session.is_working()) {
+    session.timed.times.Enter(RequestPhase::kQueue, store_->events().NowUs());
+  }
   if (session.may_work()) EnqueueWork(session);
   if (!session.is_dirty) dirty_.push_back(session.context.session);
   session.is_dirty = true;
@@ -464,8 +569,16 @@ void SessionTable::HangUp(Session& session) {
   if (std::exchange(session.is_checking, false)) {
     fsck_.cancel(session.peer.domain_index, session.context.session);
   }
-  if (session.request != nullptr)
+  for (const Session::Pending& waits : session.pending) {
+    if (waits.awaited) EndAwaited(session, waits.awaited->request, StatusCode::kGone);
+  }
+  if (session.request != nullptr) {
     Audit(session, Request::Outcome::kMore);  // what was erased until here
+    session.request->Describe(session.context, &session.timed);
+    session.timed.status = StatusCode::kGone;
+    session.is_replied = !session.is_awaited;
+  }
+  OnSent(session.context.session);
   session.request.reset();
   session.is_replying = session.is_seeking = false;
   session.backlog.clear();
@@ -483,6 +596,7 @@ void SessionTable::SendOutput(Session& session) {
   if (session.output.empty()) return;
   const Transport::Attach attach = std::exchange(session.attach, Transport::Attach::kNothing);
   session.unsent_bytes = transport_.Send(session.context.session, session.output, attach);
+  if (session.is_replied && session.unsent_bytes == 0) EndTimes(session);
   session.output.clear();
   if (session.output.capacity() > kOutputCapacityKeptBytes) session.output.shrink_to_fit();
 }

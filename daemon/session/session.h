@@ -19,6 +19,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "daemon/log/slow_log.h"
 #include "daemon/session/admin_verbs.h"
 #include "daemon/session/peer_identity.h"
 #include "daemon/session/request.h"
@@ -48,6 +49,7 @@ struct SessionTableOptions {
   uint32_t pending_per_session_max = 1024;
   uint64_t output_bytes_max = 32 * kMiB;    // unsent, one session
   uint64_t buffers_bytes_max = 512 * kMiB;  // begun messages, answers, unsent bytes; all sessions
+  uint32_t slow_request_ms = 100;           // SlowLog's limit
 };
 
 // A row of `terrace status`.
@@ -96,11 +98,12 @@ class SessionTable : public StoreListener {
         erased;
   };
   void SetFsck(FsckHooks hooks) { fsck_ = std::move(hooks); }
-  // pending_per_session_max, output_bytes_max and buffers_bytes_max, from now on.
+  // pending_per_session_max, output_bytes_max, buffers_bytes_max and slow_request_ms, from now on.
   void SetLimits(const SessionTableOptions& limits) {
     options_.pending_per_session_max = limits.pending_per_session_max;
     options_.output_bytes_max = limits.output_bytes_max;
     options_.buffers_bytes_max = limits.buffers_bytes_max;
+    slow_log_.SetLimit(limits.slow_request_ms);
   }
   void SetAdmin(AdminVerbs::Hooks hooks) { admin_.SetHooks(std::move(hooks)); }
 
@@ -108,8 +111,11 @@ class SessionTable : public StoreListener {
   // Above strangers_max the oldest of the user with the most makes room. REQUIRES: `session` is
   // new, not 0.
   void OnAccept(SessionId session, const PeerIdentity& peer);
-  // False: the session has work left; give it no more bytes before ResumeInput.
-  bool OnBytes(SessionId session, std::span<const std::byte> bytes);
+  // False: the session has work left; give it no more bytes before ResumeInput. `read_us`: when the
+  // bytes were read, if that is known; 0: now.
+  bool OnBytes(SessionId session, std::span<const std::byte> bytes, uint64_t read_us = 0);
+  // What Send had kept of the session has left.
+  void OnSent(SessionId session);
   void OnHangUp(SessionId session);
   void OnProofOfDeath(SessionId session);
 
@@ -121,6 +127,9 @@ class SessionTable : public StoreListener {
   // Sends the news that a store event (OnTimer, OnChecksumsDone, …) caused. Every other entry does
   // so by itself.
   void Flush();
+
+  // What the log is still to hear of slow requests. Call about once a second.
+  void TellSlow(uint64_t now_us) { slow_log_.Tell(now_us); }
 
   // At most `count_max`, of one domain.
   std::vector<SessionSummary> Summaries(uint32_t domain_index, size_t count_max) const;
@@ -150,6 +159,7 @@ class SessionTable : public StoreListener {
   Request::Outcome TraceRecord(Session& session);
   Request::Outcome Fsck(Session& session);
   void EndFsck(SessionId session, uint64_t request_id, Status status, const std::string& text);
+  Request::Outcome Diagnose(Session& session);
   void Trace(Session& session);
   void CountTime(const Session& session);
   // Tells of a request that has ended what is to be remembered of it.
@@ -157,6 +167,13 @@ class SessionTable : public StoreListener {
   void Audit(Session& session, Request::Outcome outcome);
   void EndStep(Session& session, Request::Outcome outcome);
   void CutPage(Session& session);
+  // Where the time of requests goes: of what is answered `session.timed`, of what waits an Awaited.
+  void BeginTimes(Session& session);
+  void Await(Session& session, RequestPhase phase);
+  void PassAwaited(Session& session, uint64_t request_id, uint32_t end_block);
+  void EndPending(Session& session, uint64_t request_id, StatusCode status);
+  void EndAwaited(const Session& session, SlowRequest& request, StatusCode status);
+  void EndTimes(Session& session);
   void EndRequest(Session& session);
   // Appends a message that no request of this moment asked for.
   // False if the request is no Evict or Reset whose answer was put off.
@@ -181,6 +198,8 @@ class SessionTable : public StoreListener {
   TraceHooks trace_;
   FsckHooks fsck_;
   AdminVerbs admin_;
+  SlowLog slow_log_;
+  uint64_t now_us_ = 0;  // when the clock was last looked at
 
   std::unordered_map<SessionId, std::unique_ptr<Session>> sessions_;
   std::vector<SessionId> strangers_;        // have not said Hello yet; in the order they came

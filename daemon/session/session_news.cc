@@ -2,11 +2,13 @@
 #include <algorithm>
 #include <cstring>
 #include <string_view>
+#include <utility>
 
 #include "daemon/session/session.h"
 #include "daemon/session/session_state.h"
 #include "terrace/check.h"
 #include "terrace/protocol_device.h"
+#include "terrace/protocol_introspection.h"
 
 namespace terrace {
 
@@ -31,19 +33,52 @@ void SessionTable::AddNews(Session& session, Verb verb, uint64_t request_id, Sta
   session.is_dirty = true;
 }
 
+void SessionTable::PassAwaited(Session& session, uint64_t request_id, uint32_t end_block) {
+  const auto found = std::ranges::find(session.pending, request_id, &Session::Pending::id);
+  if (found == session.pending.end() || found->awaited == nullptr) return;
+  auto& spans = found->awaited->spans;
+  while (spans.size() > 1 && spans.front().first <= end_block) {
+    spans.erase(spans.begin());
+    found->awaited->request.times.Enter(spans.front().second, store_->events().NowUs());
+  }
+}
+
+void SessionTable::EndPending(Session& session, uint64_t request_id, StatusCode status) {
+  const auto awaited = session.EndPending(request_id);
+  if (awaited != nullptr) EndAwaited(session, awaited->request, status);
+}
+
+void SessionTable::EndAwaited(const Session& session, SlowRequest& request, StatusCode status) {
+  if (request.verb == protocol::kVerbFsck) return;  // a question is as much as takes a second
+  request.times.Enter(RequestPhase::kReply, store_->events().NowUs());
+  request.status = status;
+  slow_log_.Note(session.peer.domain_index, request);
+}
+
+void SessionTable::OnSent(SessionId id) {
+  Session* const session = Find(id);
+  if (session == nullptr || !session->is_replied) return;
+  session->timed.times.Enter(RequestPhase::kReply, store_->events().NowUs());
+  EndTimes(*session);
+}
+
 void SessionTable::OnCompletion(SessionId id, uint64_t request_id, Status status,
                                 const protocol::Completion& completion) {
   Session* session = Find(id);
   if (session == nullptr || session->is_closed) return;
   AddNews(*session, Verb::kCompletion, request_id, status,
           std::as_bytes(std::span(&completion, 1)));
-  if ((completion.flags & protocol::kCompletionLast) != 0) session->EndPending(request_id);
+  if ((completion.flags & protocol::kCompletionLast) != 0) {
+    EndPending(*session, request_id, status.code());
+  } else if (completion.part_count == 0) {
+    PassAwaited(*session, request_id, completion.first_block + completion.block_count);
+  }
 }
 
 void SessionTable::OnWaitDone(SessionId id, uint64_t request_id, Status status) {
   Session* session = Find(id);
   if (session == nullptr || session->is_closed) return;
-  session->EndPending(request_id);
+  EndPending(*session, request_id, status.code());
   if (EndErasing(*session, request_id, status)) return;
   const std::string_view text = status.what();
   AddNews(*session, Verb::kWait, request_id, status, std::as_bytes(std::span(text)));
@@ -102,6 +137,7 @@ void SessionTable::OnSeekDone(SessionId id, uint64_t request_id) {
   TERRACE_CHECK(session->request != nullptr, "what waits for the answer of a seek is a request");
   if (session->request->id() != request_id) return;
   session->is_seeking = false;
+  session->timed.times.Enter(RequestPhase::kQueue, store_->events().NowUs());
   EnqueueWork(*session);
 }
 

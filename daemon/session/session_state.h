@@ -8,8 +8,10 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "daemon/log/slow_log.h"
 #include "daemon/session/frame_codec.h"
 #include "daemon/session/peer_identity.h"
 #include "daemon/session/request.h"
@@ -33,12 +35,25 @@ struct SessionTable::Session {
   FrameAssembler frames;
   std::vector<std::byte> backlog;  // input that a turn's budget left over
   std::unique_ptr<Request> request;
-  uint64_t request_came_us = 0;  // of a TimedVerb
-  bool is_seeking = false;       // its request waits for OnSeekDone
-  bool is_replying = false;      // its reply is being cut into pages
-  bool is_last_reply = false;    // close after it
+  uint64_t came_us = 0;        // when the input that is worked off was read
+  SlowRequest timed;           // the request under way, or last answered
+  bool is_awaited = false;     // it goes on, or has ended, as an Awaited
+  bool is_replied = false;     // its answer is made, and not known to have left
+  bool is_seeking = false;     // its request waits for OnSeekDone
+  bool is_replying = false;    // its reply is being cut into pages
+  bool is_last_reply = false;  // close after it
 
-  std::vector<uint64_t> pending;  // ids of requests that news will follow
+  struct Awaited {
+    SlowRequest request;
+    // What is coming, in prefix order: the block behind it, and the phase until then.
+    std::vector<std::pair<uint32_t, RequestPhase>> spans;
+  };
+  // Requests that news will follow, and what the time of those that were answered goes to.
+  struct Pending {
+    uint64_t id = 0;
+    std::unique_ptr<Awaited> awaited;
+  };
+  std::vector<Pending> pending;
   struct Erasing {
     uint64_t request_id = 0;
     protocol::Verb verb = protocol::Verb::kEvict;
@@ -55,15 +70,20 @@ struct SessionTable::Session {
   size_t buffered_bytes = 0;  // what Account() last counted
 
   bool has_work() const { return request != nullptr || !backlog.empty(); }
+  // The store is or will be asked for its request, which awaits nothing but its turn.
+  bool is_working() const { return request != nullptr && !is_seeking && !is_replying; }
   bool may_work() const { return has_work() && !is_seeking; }
   bool is_pending(uint64_t id) const {
-    return std::find(pending.begin(), pending.end(), id) != pending.end();
+    return std::ranges::find(pending, id, &Pending::id) != pending.end();
   }
-  void EndPending(uint64_t id) {
-    const auto found = std::find(pending.begin(), pending.end(), id);
-    if (found == pending.end()) return;
-    *found = pending.back();
+  // What it awaited, if it was answered before.
+  std::unique_ptr<Awaited> EndPending(uint64_t id) {
+    const auto found = std::ranges::find(pending, id, &Pending::id);
+    if (found == pending.end()) return nullptr;
+    std::swap(*found, pending.back());
+    std::unique_ptr<Awaited> awaited = std::move(pending.back().awaited);
     pending.pop_back();
+    return awaited;
   }
 };
 

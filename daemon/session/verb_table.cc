@@ -48,6 +48,9 @@ bool RulesByNamedPin(const MessageBody& body) {
   const auto pin = HeadOf<protocol::NamedPinRequest>(body);
   return pin.action == protocol::PinAction::kSet && pin.ttl_s == 0;
 }
+bool RulesByDiagnose(const MessageBody& body) {
+  return HeadOf<protocol::DiagnoseRequest>(body).action != protocol::DiagnoseAction::kSlowRequests;
+}
 bool RulesByTraceRecord(const MessageBody& body) {
   return HeadOf<protocol::TraceRecordRequest>(body).action != protocol::TraceAction::kStatus;
 }
@@ -236,6 +239,11 @@ constexpr VerbRow kRows[] = {
     {.verb = protocol::kVerbOperatorLog,
      .role = VerbRole::kOperator,
      .head_bytes = kHead<protocol::OperatorLogRequest>},
+    {.verb = protocol::kVerbDiagnose,
+     .role = VerbRole::kAdmin,
+     .rules = RulesByDiagnose,
+     .head_bytes = kHead<protocol::DiagnoseRequest>,
+     .message_blocks = protocol::kBlocksPerTurnMax},
 };
 
 static_assert(std::size(kRows) == static_cast<size_t>(protocol::kVerbLast));

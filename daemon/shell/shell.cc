@@ -432,10 +432,11 @@ void Shell::State::OpenTransport() {
           .on_bytes =
               [this](SessionId session, std::span<const std::byte> bytes) {
                 const uint64_t began_us = clock.NowUs();
-                const bool wants_more = sessions->OnBytes(session, bytes);
+                const bool wants_more = sessions->OnBytes(session, bytes, began_us);
                 EndTurn("request", began_us);
                 return wants_more;
               },
+          .on_sent = [this](SessionId session) { sessions->OnSent(session); },
           .on_hang_up =
               [this](SessionId session) { Turn("hang-up", [&] { sessions->OnHangUp(session); }); },
           .on_proof_of_death =
@@ -576,6 +577,7 @@ void Shell::State::Housekeep() {
     for (const std::unique_ptr<DomainNvme>& domain : nvme)
       domain->KeepLearned(store->restoration());
     slow_turns.Tell(clock.NowUs());
+    sessions->TellSlow(clock.NowUs());
     Housekeep();
   });
 }

@@ -73,6 +73,7 @@ SessionTableOptions SessionLimitsOf(const DaemonConfig& config) {
       .pending_per_session_max = config.pending_per_session_max,
       .output_bytes_max = config.session_output_bytes_max,
       .buffers_bytes_max = config.session_buffers_bytes_max,
+      .slow_request_ms = config.slow_request_ms,
   };
 }
 

@@ -242,6 +242,7 @@ void SocketTransport::SendQueued(SessionId session, Connection& connection) {
                                    return SendQueued(session, *waited);
                                  DropUnsent(*waited);
                                  waited->is_broken = is_broken;
+                                 if (events_.on_sent) events_.on_sent(session);
                                  if (waited->is_draining) CloseSocket(session, *waited);
                                });
 }

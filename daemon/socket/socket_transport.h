@@ -33,6 +33,7 @@ class SocketTransport : public Transport {
   struct Events {
     // False: no more bytes before ResumeInput.
     std::function<bool(SessionId, std::span<const std::byte>)> on_bytes;
+    std::function<void(SessionId)> on_sent;  // all that Send had kept; may be empty
     std::function<void(SessionId)> on_hang_up;
     std::function<void(SessionId)> on_proof_of_death;
     // The session is about to get what it can touch the arena with. `pidfd` may be -1; both stay

@@ -108,10 +108,8 @@ void StoreEvents::OnRoom(uint32_t domain_index) {
 
 uint64_t StoreEvents::NowUs() const { return store_.clock.NowUs(); }
 
-void StoreEvents::OnAnswered(uint32_t domain_index, TimedVerb verb, uint64_t came_us) {
-  store_.at(domain_index)
-      .domain.counters.request_us[static_cast<size_t>(verb)]
-      .Add(store_.clock.NowUs() - came_us);
+void StoreEvents::OnAnswered(uint32_t domain_index, TimedVerb verb, uint64_t took_us) {
+  store_.at(domain_index).domain.counters.request_us[static_cast<size_t>(verb)].Add(took_us);
 }
 
 SharedTierListener& StoreEvents::shared_listener(uint32_t domain_index) {

@@ -38,8 +38,8 @@ class StoreEvents final : public TierListener, public WorkOrderSink {
   // Monotonic microseconds of the next OnTimer, UINT64_MAX for never.
   uint64_t NextTimerUs() const;
   uint64_t NowUs() const;
-  // A request is answered that came at this time.
-  void OnAnswered(uint32_t domain_index, TimedVerb verb, uint64_t came_us);
+  // A request is answered.
+  void OnAnswered(uint32_t domain_index, TimedVerb verb, uint64_t took_us);
   // Who hears of a domain's tier that hosts share.
   SharedTierListener& shared_listener(uint32_t domain_index);
 

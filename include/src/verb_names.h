@@ -15,12 +15,12 @@ namespace terrace {
 
 // In the order of their numbers, which begin at 1.
 inline constexpr auto kVerbNames = std::to_array<std::string_view>(
-    {"Hello",        "Open",      "Match",      "Acquire",      "Prefetch",    "Join",
-     "Release",      "Cancel",    "Touch",      "Reserve",      "Commit",      "Abort",
-     "Query",        "Wait",      "Evict",      "Pin",          "Reset",       "Stats",
-     "List",         "Unmapped",  "HitRate",    "Explain",      "TraceRecord", "Fsck",
-     "DeviceAttach", "OrderDone", "PinTurn",    "DeviceReport", "Drain",       "Config",
-     "EvictWhere",   "NamedPin",  "OperatorLog"});
+    {"Hello",        "Open",      "Match",       "Acquire",      "Prefetch",    "Join",
+     "Release",      "Cancel",    "Touch",       "Reserve",      "Commit",      "Abort",
+     "Query",        "Wait",      "Evict",       "Pin",          "Reset",       "Stats",
+     "List",         "Unmapped",  "HitRate",     "Explain",      "TraceRecord", "Fsck",
+     "DeviceAttach", "OrderDone", "PinTurn",     "DeviceReport", "Drain",       "Config",
+     "EvictWhere",   "NamedPin",  "OperatorLog", "Diagnose"});
 static_assert(kVerbNames.size() == static_cast<size_t>(protocol::kVerbLast));
 
 // `otherwise`: of a verb that no client sends.

@@ -14,7 +14,7 @@ inline constexpr Verb kVerbHitRate{21};
 inline constexpr Verb kVerbExplain{22};
 inline constexpr Verb kVerbTraceRecord{23};
 inline constexpr Verb kVerbFsck{24};
-inline constexpr Verb kVerbLast{33};  // protocol_device.h, _admin.h, _operator.h have the rest
+inline constexpr Verb kVerbLast{34};  // protocol_device.h, _admin.h, _operator.h have the rest
 
 // Why a block that was asked for was not there.
 enum class MissCause : uint8_t {

@@ -1,7 +1,7 @@
 // Frames with which operators rule over what a domain keeps, beside those of protocol.h: evicting
-// by filters, pins that have a name, and what operators have done of late. Like protocol.h, of
-// frame version 1; a daemon that does not know them names the verb, answers "invalid" and closes.
-// libterrace does not speak them.
+// by filters, pins that have a name, what operators have done of late, and what was slow. Like
+// protocol.h, of frame version 1; a daemon that does not know them names the verb, answers
+// "invalid" and closes. libterrace does not speak them.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,8 @@ namespace terrace::protocol {
 inline constexpr Verb kVerbEvictWhere{31};
 inline constexpr Verb kVerbNamedPin{32};
 inline constexpr Verb kVerbOperatorLog{33};
-static_assert(kVerbEvictWhere > kVerbConfig && kVerbLast == kVerbOperatorLog);
+inline constexpr Verb kVerbDiagnose{34};
+static_assert(kVerbEvictWhere > kVerbConfig && kVerbLast == kVerbDiagnose);
 
 // ---- EvictWhere -----------------------------------------------------------------------------
 inline constexpr uint32_t kEvictWhereDryRun = 1;
@@ -98,6 +99,19 @@ struct OperatorLogEntry {
   char detail[88] = {};       // what was asked, e.g. "idle_s=7200 tier=nvme"
 };
 
+// ---- Diagnose -------------------------------------------------------------------------------
+enum class DiagnoseAction : uint32_t {
+  kSlowRequests = 0,       // of the domain, the latest first
+  kResetSlowRequests = 1,  // the same, which are forgotten then
+  kLogLines = 2,           // the last ones of the daemon's log, of all domains, the latest last
+};
+// Body: DiagnoseRequest. Reply body: a JSON document, see docs/OPERATIONS.md.
+struct DiagnoseRequest {
+  DiagnoseAction action = DiagnoseAction::kSlowRequests;
+  uint32_t row_count_max = 256;
+};
+
+static_assert(sizeof(DiagnoseRequest) == 8);
 static_assert(sizeof(EvictWhereRequest) == 32);
 static_assert(sizeof(NamedPinRequest) == 72 && sizeof(NamedPinReply) == 16);
 static_assert(sizeof(NamedPinEntry) == 88);

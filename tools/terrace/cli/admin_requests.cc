@@ -4,8 +4,11 @@
 
 #include <cstddef>
 #include <cstring>
+#include <nlohmann/json.hpp>
 #include <string_view>
 
+#include "src/verb_names.h"
+#include "tools/terrace/cli/json_text.h"
 #include "tools/terrace/cli/verb.h"
 
 namespace terrace::tools {
@@ -26,6 +29,34 @@ std::optional<StatsView> FetchStats(AdminLink& link) {
     return std::nullopt;
   }
   return *parsed;
+}
+
+std::string WhyRefused(const AdminLink& link, std::string_view verb_name) {
+  if (link.why().find("is none that a client sends") == std::string::npos) {
+    return fmt::format("the daemon refused {}: {}", verb_name, link.why());
+  }
+  return fmt::format(
+      "the daemon is older than this command: it does not know {} ({}), and has done nothing. "
+      "Restart it with this release",
+      verb_name, link.why());
+}
+
+nlohmann::json AskDocument(AdminLink& link, protocol::Verb verb, std::span<const std::byte> body,
+                           std::string* why) {
+  const std::string_view name = VerbNameOr(verb, "a verb");
+  const auto answer = link.Ask(verb, body);
+  if (!answer.ok()) {
+    *why = WhyRefused(link, name);
+    return nlohmann::json(nlohmann::json::value_t::discarded);
+  }
+  *why = "is no JSON object";
+  nlohmann::json document = ParseJson(
+      std::string_view(reinterpret_cast<const char*>(answer->data()), answer->size()), why);
+  if (document.is_object()) return document;
+  *why =
+      fmt::format("the daemon's answer to {} {}. Are `terrace` and `terraced` of the same release?",
+                  name, *why);
+  return nlohmann::json(nlohmann::json::value_t::discarded);
 }
 
 bool ListBlocks(AdminLink& link, const ListPages& pages, const ListTaker& take) {

@@ -2,10 +2,14 @@
 // wrong, if anything does.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <span>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "terrace/block_key.h"
@@ -18,6 +22,12 @@
 namespace terrace::tools {
 
 std::optional<StatsView> FetchStats(AdminLink& link);
+
+// Why the last request was refused; of a daemon that is older than the verb that.
+std::string WhyRefused(const AdminLink& link, std::string_view verb_name);
+// Of a verb that answers a JSON object. Otherwise discarded, and a sentence in `*why`.
+nlohmann::json AskDocument(AdminLink& link, protocol::Verb verb, std::span<const std::byte> body,
+                           std::string* why);
 
 // Blocks of all groups, parents before children, page by page; `root` not zero: of its subtree
 // alone. Until there are no more, or `take` answers false.

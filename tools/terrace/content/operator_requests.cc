@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstring>
 
+#include "tools/terrace/cli/admin_requests.h"
 #include "tools/terrace/cli/verb.h"
 
 namespace terrace::tools {
@@ -14,18 +15,6 @@ namespace {
 
 constexpr std::array<std::string_view, protocol::kTierKindCount> kTierNames = {"hbm", "dram",
                                                                                "nvme", "redis"};
-
-bool IsOlder(const AdminLink& link) {
-  return link.why().find("is none that a client sends") != std::string::npos;
-}
-
-std::string WhyNot(const AdminLink& link, std::string_view name) {
-  if (!IsOlder(link)) return fmt::format("the daemon refused {}: {}", name, link.why());
-  return fmt::format(
-      "the daemon is older than this command: it does not know {} ({}), and has done nothing. "
-      "Restart it with this release",
-      name, link.why());
-}
 
 // A head and an array of the rest. False, told, if they have other sizes.
 template <typename Head, typename Entry>
@@ -58,7 +47,7 @@ std::optional<protocol::EvictReply> AskEvictWhere(AdminLink& link,
   const auto body = link.Ask(protocol::kVerbEvictWhere, std::as_bytes(std::span(&request, 1)));
   protocol::EvictReply reply;
   if (!body.ok()) {
-    Fail("evict: " + WhyNot(link, "EvictWhere"));
+    Fail("evict: " + WhyRefused(link, "EvictWhere"));
     return std::nullopt;
   }
   if (body->size() != sizeof(reply)) {
@@ -84,7 +73,7 @@ std::optional<PinAnswer> AskNamedPin(AdminLink& link, protocol::NamedPinRequest 
   }
   PinAnswer answer;
   if (!body.ok()) {
-    Fail(WhyNot(link, "NamedPin"));
+    Fail(WhyRefused(link, "NamedPin"));
     return std::nullopt;
   }
   if (!ReadAnswer(*body, "NamedPin", &answer.reply, &answer.entries)) return std::nullopt;
@@ -104,7 +93,7 @@ std::optional<LogAnswer> AskOperatorLog(AdminLink& link, uint32_t entry_count_ma
   const auto body = link.Ask(protocol::kVerbOperatorLog, std::as_bytes(std::span(&request, 1)));
   LogAnswer answer;
   if (!body.ok()) {
-    Fail(WhyNot(link, "OperatorLog"));
+    Fail(WhyRefused(link, "OperatorLog"));
     return std::nullopt;
   }
   if (!ReadAnswer(*body, "OperatorLog", &answer.reply, &answer.entries)) return std::nullopt;

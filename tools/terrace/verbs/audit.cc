@@ -13,14 +13,21 @@
 #include "src/printable_text.h"
 #include "terrace/protocol_introspection.h"
 #include "tools/terrace/cli/admin_link.h"
+#include "tools/terrace/cli/admin_requests.h"
 #include "tools/terrace/cli/json_text.h"
 #include "tools/terrace/cli/text_table.h"
 #include "tools/terrace/cli/verb.h"
+#include "tools/terrace/verbs/diagnosis_verbs.h"
 
 namespace terrace::tools {
 namespace {
 
 using nlohmann::json;
+
+std::string Unread(const std::string& why) {
+  return fmt::format("the daemon's answer {}. Are `terrace` and `terraced` of the same release?",
+                     why);
+}
 
 class AuditVerb : public Verb {
  public:
@@ -34,48 +41,21 @@ class AuditVerb : public Verb {
   ExitCode Run() override {
     const auto link = AdminLink::Open(address_);
     if (link == nullptr) return kExitFailed;
-    const protocol::FsckRequest request{.flags = protocol::kFsckAudit};
-    const auto body = link->Ask(protocol::kVerbFsck, std::as_bytes(std::span(&request, 1)));
-    if (!body.ok()) return Fail("audit: the daemon keeps none: " + link->why());
     std::string why;
-    const json lines = LinesOf(*body, &why);
-    if (lines.is_discarded()) return FailToRead(why);
+    const json lines = AskAudit(*link, &why);
+    if (lines.is_discarded()) return Fail("audit: " + why);
     if (is_json_) {
       PrintJson({{"audit", lines}});
       return kExitOk;
     }
     const std::optional<std::string> text = Render(lines);
-    if (!text) return FailToRead("has a line without a field that this release reads");
+    if (!text)
+      return Fail("audit: " + Unread("has a line without a field that this release reads"));
     PrintText(*text);
     return kExitOk;
   }
 
  private:
-  static ExitCode FailToRead(const std::string& why) {
-    return Fail(fmt::format(
-        "audit: the daemon's answer {}. Are `terrace` and `terraced` of the same release?", why));
-  }
-
-  // Discarded with `*why` unless all of them can be read.
-  static json LinesOf(std::span<const std::byte> body, std::string* why) {
-    json lines = json::array();
-    const json answer =
-        ParseJson(std::string_view(reinterpret_cast<const char*>(body.data()), body.size()), why);
-    if (answer.is_discarded()) return answer;
-    const auto told = answer.find("audit");
-    if (told == answer.end() || !told->is_array()) {
-      *why = "has no list 'audit'";
-      return json(json::value_t::discarded);
-    }
-    for (const json& line : *told) {
-      lines.push_back(ParseJson(line.is_string() ? line.get<std::string>() : "", why));
-      if (!lines.back().is_discarded()) continue;
-      *why = fmt::format("has a line {} that {}", lines.size(), *why);
-      return json(json::value_t::discarded);
-    }
-    return lines;
-  }
-
   static std::optional<std::string> Render(const json& lines) {
     if (lines.empty()) return "nobody has erased anything\n";
     try {
@@ -111,6 +91,26 @@ class AuditVerb : public Verb {
 };
 
 }  // namespace
+
+json AskAudit(AdminLink& link, std::string* why) {
+  const protocol::FsckRequest request{.flags = protocol::kFsckAudit};
+  const json answer =
+      AskDocument(link, protocol::kVerbFsck, std::as_bytes(std::span(&request, 1)), why);
+  if (answer.is_discarded()) return answer;
+  json lines = json::array();
+  const auto told = answer.find("audit");
+  if (told == answer.end() || !told->is_array()) {
+    *why = Unread("has no list 'audit'");
+    return json(json::value_t::discarded);
+  }
+  for (const json& line : *told) {
+    lines.push_back(ParseJson(line.is_string() ? line.get<std::string>() : "", why));
+    if (!lines.back().is_discarded()) continue;
+    *why = Unread(fmt::format("has a line {} that {}", lines.size(), *why));
+    return json(json::value_t::discarded);
+  }
+  return lines;
+}
 
 std::unique_ptr<Verb> MakeAuditVerb() { return std::make_unique<AuditVerb>(); }
 

@@ -12,7 +12,7 @@
 
 #include "terrace/protocol_admin.h"
 #include "tools/terrace/cli/admin_link.h"
-#include "tools/terrace/cli/json_text.h"
+#include "tools/terrace/cli/admin_requests.h"
 #include "tools/terrace/cli/text_table.h"
 #include "tools/terrace/verbs/admin_verbs.h"
 
@@ -31,19 +31,10 @@ std::optional<json> Ask(const DaemonAddress& address, ConfigAction action, std::
   const auto tail = std::as_bytes(std::span(text));
   std::vector<std::byte> body(head.begin(), head.end());
   body.insert(body.end(), tail.begin(), tail.end());
-  const auto answer = link->Ask(protocol::kVerbConfig, body);
-  if (!answer.ok()) {
-    Fail(link->why());
-    return std::nullopt;
-  }
-  std::string why = "is no JSON object";
-  json document = ParseJson(
-      std::string_view(reinterpret_cast<const char*>(answer->data()), answer->size()), &why);
+  std::string why;
+  json document = AskDocument(*link, protocol::kVerbConfig, body, &why);
   if (document.is_object()) return document;
-  Fail(
-      fmt::format("the daemon's answer to Config {}: update terrace or terraced so that both are "
-                  "of one release",
-                  why));
+  Fail(why);
   return std::nullopt;
 }
 

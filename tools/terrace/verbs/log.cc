@@ -8,9 +8,11 @@
 #include "terrace/protocol_admin.h"
 #include "tools/terrace/cli/admin_link.h"
 #include "tools/terrace/cli/admin_requests.h"
+#include "tools/terrace/cli/block_listing.h"
 #include "tools/terrace/cli/text_table.h"
 #include "tools/terrace/content/operator_requests.h"
 #include "tools/terrace/verbs/content_verbs.h"
+#include "tools/terrace/verbs/diagnosis_verbs.h"
 
 namespace terrace::tools {
 namespace {
@@ -57,37 +59,11 @@ class LogVerb : public Verb {
     const auto answer = AskOperatorLog(*link, limit_);
     if (!answer) return kExitFailed;
     const GroupNames names = GroupNamesOf(*stats);
-    is_json_ ? PrintDocument(*answer, names) : PrintLines(*answer, names);
+    is_json_ ? PrintJson(ToJson(*answer, names)) : PrintLines(*answer, names);
     return kExitOk;
   }
 
  private:
-  using GroupNames = std::map<GroupId, std::string>;
-
-  static std::string NameOf(const GroupId& group, const GroupNames& names) {
-    const auto found = names.find(group);
-    return found == names.end() ? ToHex(group) : found->second;
-  }
-
-  static void PrintDocument(const LogAnswer& answer, const GroupNames& names) {
-    json events = json::array();
-    for (const OperatorLogEntry& entry : answer.entries) {
-      const bool is_all = entry.group.is_zero();
-      events.push_back({{"age_ms", entry.age_ms},
-                        {"verb", VerbText(entry.verb)},
-                        {"detail", TextOf(entry.detail)},
-                        {"group", is_all ? json() : json(NameOf(entry.group, names))},
-                        {"group_id", is_all ? json() : json(ToHex(entry.group))},
-                        {"block_count", entry.block_count},
-                        {"byte_count", entry.byte_count},
-                        {"is_whole", entry.is_whole != 0},
-                        {"uid", entry.uid},
-                        {"pid", entry.pid},
-                        {"client", TextOf(entry.client_name)}});
-    }
-    PrintJson({{"events", events}, {"event_count", answer.reply.event_count}});
-  }
-
   static void PrintLines(const LogAnswer& answer, const GroupNames& names) {
     if (answer.entries.empty()) {
       PrintText(
@@ -101,7 +77,7 @@ class LogVerb : public Verb {
       const std::time_t time = now - static_cast<std::time_t>(entry.age_ms / 1000);
       text += fmt::format("{:%Y-%m-%dT%H:%M:%SZ} {}", fmt::gmtime(time), VerbText(entry.verb));
       if (const std::string detail = TextOf(entry.detail); !detail.empty()) text += " " + detail;
-      if (!entry.group.is_zero()) text += fmt::format(" group={}", NameOf(entry.group, names));
+      if (!entry.group.is_zero()) text += fmt::format(" group={}", GroupLabel(entry.group, names));
       text += fmt::format(": {} blocks, {}{}, by uid {} pid {} ({})\n",
                           FormatCount(entry.block_count), FormatBytes(entry.byte_count),
                           entry.is_whole != 0 ? "" : ", and ended before it was through", entry.uid,
@@ -120,6 +96,25 @@ class LogVerb : public Verb {
 };
 
 }  // namespace
+
+json ToJson(const LogAnswer& answer, const GroupNames& names) {
+  json events = json::array();
+  for (const OperatorLogEntry& entry : answer.entries) {
+    const bool is_all = entry.group.is_zero();
+    events.push_back({{"age_ms", entry.age_ms},
+                      {"verb", VerbText(entry.verb)},
+                      {"detail", TextOf(entry.detail)},
+                      {"group", is_all ? json() : json(GroupLabel(entry.group, names))},
+                      {"group_id", is_all ? json() : json(ToHex(entry.group))},
+                      {"block_count", entry.block_count},
+                      {"byte_count", entry.byte_count},
+                      {"is_whole", entry.is_whole != 0},
+                      {"uid", entry.uid},
+                      {"pid", entry.pid},
+                      {"client", TextOf(entry.client_name)}});
+  }
+  return {{"events", events}, {"event_count", answer.reply.event_count}};
+}
 
 std::unique_ptr<Verb> MakeLogVerb() { return std::make_unique<LogVerb>(); }
 

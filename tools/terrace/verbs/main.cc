@@ -16,6 +16,7 @@
 #include "tools/terrace/cli/verb.h"
 #include "tools/terrace/verbs/admin_verbs.h"
 #include "tools/terrace/verbs/content_verbs.h"
+#include "tools/terrace/verbs/diagnosis_verbs.h"
 #include "tools/terrace/verbs/introspection_verbs.h"
 
 namespace terrace::tools {
@@ -59,8 +60,10 @@ class CommandLine {
     Add(arguments_, MakeFsckVerb());
     Add(arguments_, MakeAuditVerb());
     Add(arguments_, MakeLogVerb());
+    Add(arguments_, MakeSlowVerb());
     Add(arguments_, MakeCompletionsVerb());
     AddFamily(MakeConfigVerbs());
+    AddFamily(MakeDebugVerbs());
     AddFamily(MakeDomainVerbs());
     AddFamily(MakeTraceVerbs());
     AddFamily(MakeBenchVerbs());
