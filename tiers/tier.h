@@ -129,6 +129,9 @@ class Tier {
   // none.
   virtual void AppendOwnersToDrop(uint64_t /*length_bytes*/, uint32_t /*part_count*/,
                                   std::vector<uint32_t>* /*owners*/) {}
+  // Room that goes back to other domains: appends the owners that still have places in it, or none.
+  // Asked after each Tick.
+  virtual void AppendOwnersToGive(std::vector<uint32_t>* /*owners*/) {}
 
   // Now and then, at least once a second.
   virtual void Tick() {}

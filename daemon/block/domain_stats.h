@@ -99,6 +99,7 @@ struct DomainFigures : DomainCounters {
     uint64_t blocks_dropped = 0;   // the queue was full
     uint64_t blocks_outdated = 0;  // left DRAM before their turn
     uint64_t blocks_unnamed = 0;   // their place in their chain is not known here
+    uint64_t blocks_over_quota = 0;  // their domain's share was used up
     uint64_t seeks = 0, seeks_joined = 0, seeks_late = 0;
     uint64_t blocks_found = 0;  // may be there
     uint64_t blocks_fetched = 0, blocks_missed = 0, blocks_cancelled = 0;

@@ -222,7 +222,7 @@ bool Evictor::DropDramSubtree(BlockId id, Pins pins, uint32_t* budget) {
   return false;
 }
 
-bool Evictor::DropLowerSubtree(BlockId id, uint32_t tier, uint32_t* budget) {
+bool Evictor::DropLowerSubtree(BlockId id, uint32_t tier, Pins pins, uint32_t* budget) {
   while (*budget > 0) {
     BlockId leaf = id;
     while (d_.block(leaf).lower_children[tier] > 0) {
@@ -234,7 +234,9 @@ bool Evictor::DropLowerSubtree(BlockId id, uint32_t tier, uint32_t* budget) {
       leaf = child;
       if (--*budget == 0) return false;
     }
-    if (!residency_.candidates.MayDropLower(leaf, tier)) return false;
+    const bool may_go = pins == Pins::kGive ? residency_.candidates.MayLeaveLower(leaf, tier)
+                                            : residency_.candidates.MayDropLower(leaf, tier);
+    if (!may_go) return false;
     --*budget;
     residency_.lifecycle.DropLower(leaf, tier, DropReason::kNotWanted);
     if (leaf == id) return true;

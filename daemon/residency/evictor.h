@@ -55,7 +55,7 @@ class Evictor {
   enum class Pins : uint8_t { kHold, kGive };
   bool DropDramSubtree(BlockId id, Pins pins, uint32_t* budget);
   // The same for a lower tier.
-  bool DropLowerSubtree(BlockId id, uint32_t tier, uint32_t* budget);
+  bool DropLowerSubtree(BlockId id, uint32_t tier, Pins pins, uint32_t* budget);
   // The Sealed block in a slot; kBlockNone if nobody can find it.
   BlockId BlockIn(const SlotRef& slot) const;
 

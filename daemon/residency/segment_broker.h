@@ -5,7 +5,8 @@
 // the borrower's clients have let go of it, and a client that is stopped, or means harm, never
 // does. Only so much of a guarantee as its domain says (segments_lent_max) is lent meanwhile; a
 // domain below its guarantee takes that back. What all hold beyond segments_total, because that was
-// lowered or a predecessor had more, is taken back unasked.
+// lowered or a predecessor had more, is taken back unasked. Of borrowers the one of the lowest
+// priority gives first; one that is short has those of a lower one give, beyond its guarantee, too.
 //
 // Taking back: the emptiest segment of the borrower is drained (its blocks leave), then every
 // session of that domain unmaps it and says so or is proven dead, then its pages are punched, and
@@ -55,12 +56,13 @@ class SegmentBroker {
   using Use = SegmentLedger::Use;
   using DomainRecord = SegmentLedger::Domain;
 
+  void SortByPriority();
   void Grow(DomainRecord& record);
   // How many free segments there should be.
   uint32_t SpareWanted(const DomainRecord& record) const;
   void TellRoom(DomainRecord& record) const;
   void Shrink();
-  void TakeBack();
+  void TakeBack(const DomainRecord& taker);
   // Of all segments at most `*budget` blocks leave; false: no segment of the domain can.
   bool BeginDrain(DomainRecord& record, uint32_t* budget);
   void StepDrain(DomainRecord& record, uint32_t segment, uint32_t* budget);
@@ -72,6 +74,7 @@ class SegmentBroker {
   StoreSeams seams_;
   SessionRegister& sessions_;
   SegmentLedger ledger_;
+  std::vector<uint32_t> by_priority_;  // domains, in the order in which they grow
   bool may_be_above_ = true;  // segments_total; false: the ledger has no Excess
   bool has_drain_timer_ = false;
   std::vector<SlotRef> scratch_slots_;
