@@ -60,6 +60,16 @@ uint64_t TierShares::KeptFrom(uint32_t domain, uint64_t byte_count, uint64_t now
   return kept_bytes;
 }
 
+ShareStats TierShares::stats(uint32_t domain, uint64_t now_us) const {
+  const Domain& d = domains_[domain];
+  return {.guaranteed_bytes = d.share.guaranteed_bytes,
+          .max_bytes = d.share.max_bytes,
+          .held_bytes = d.held_bytes,
+          .borrowed_bytes = d.borrowed_bytes(),
+          .leaving_bytes = d.leaving_bytes,
+          .asked_bytes = d.asked_bytes(now_us)};
+}
+
 bool TierShares::MayTake(uint32_t domain, uint64_t byte_count, uint64_t now_us) const {
   const Domain& d = domains_[domain];
   if (d.held_bytes + byte_count > d.share.max_bytes) return false;

@@ -18,6 +18,15 @@
 
 namespace terrace {
 
+// What a domain has of a tier, and what it may have.
+struct ShareStats {
+  uint64_t guaranteed_bytes = 0, max_bytes = 0;
+  uint64_t held_bytes = 0;
+  uint64_t borrowed_bytes = 0;  // beyond the guarantee, without what is on its way out
+  uint64_t leaving_bytes = 0;
+  uint64_t asked_bytes = 0;  // wanted, and not there yet
+};
+
 class TierShares {
  public:
   static constexpr uint64_t kAskUs = 3'000'000;
@@ -49,15 +58,8 @@ class TierShares {
   // It has nothing that it could give: others are to, for kAskUs.
   void Excuse(uint32_t domain, uint64_t now_us);
 
-  const Share& share(uint32_t domain) const { return domains_[domain].share; }
-  uint64_t held_bytes(uint32_t domain) const { return domains_[domain].held_bytes; }
-  uint64_t leaving_bytes(uint32_t domain) const { return domains_[domain].leaving_bytes; }
-  // Beyond its guarantee, without what is on its way out.
-  uint64_t borrowed_bytes(uint32_t domain) const { return domains_[domain].borrowed_bytes(); }
-  // 0: it does not ask.
-  uint64_t asked_bytes(uint32_t domain, uint64_t now_us) const {
-    return domains_[domain].asked_bytes(now_us);
-  }
+  uint64_t max_bytes(uint32_t domain) const { return domains_[domain].share.max_bytes; }
+  ShareStats stats(uint32_t domain, uint64_t now_us) const;
   uint64_t capacity_bytes() const { return capacity_bytes_; }
   uint64_t held_bytes_total() const;
 

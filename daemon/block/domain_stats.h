@@ -104,6 +104,7 @@ struct DomainFigures : DomainCounters {
     uint64_t blocks_found = 0;  // may be there
     uint64_t blocks_fetched = 0, blocks_missed = 0, blocks_cancelled = 0;
     uint64_t blocks_not_worth = 0;  // faster computed than fetched
+    ShareStats share;               // of what was given lately; max_bytes 0: there is no limit
   };
   std::optional<SharedStats> shared;
   struct DeviceStats {

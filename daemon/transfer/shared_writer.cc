@@ -246,6 +246,9 @@ DomainStats::SharedStats SharedWriter::stats() const {
   DomainStats::SharedStats stats = counts_;
   stats.queue_bytes_max = d_.options.shared.queue_bytes_max;
   stats.stores_under_way = jobs_.size();
+  if (d_.options.shared.shares != nullptr) {
+    stats.share = d_.options.shared.shares->stats(d_.domain_index, d_.NowUs());
+  }
   return stats;
 }
 

@@ -46,7 +46,7 @@ class NvmeTier::Parts final : public DiskListener, public EntryListener {
   // The extent's owner lets go of it.
   void Release(const Extent& extent, SlabSlotState become);
   bool is_quiet() const;
-  uint64_t capacity_bytes() const { return shares.share(options.domain_index).max_bytes; }
+  uint64_t capacity_bytes() const { return shares.max_bytes(options.domain_index); }
 
   const Options options;
   const std::unique_ptr<TierShares> own_shares;
@@ -367,7 +367,8 @@ TierStats NvmeTier::stats() const {
           .quarantined_bytes = totals.quarantined_bytes,
           .places_recovered = p.trials.recovered_count(),
           .corrupt_entries = p.restore.counts().entries_corrupt,
-          .is_healthy = p.disks.is_any_on()};
+          .is_healthy = p.disks.is_any_on(),
+          .share = p.shares.stats(p.options.domain_index, p.disks.now_us())};
 }
 
 bool NvmeTier::is_quiet() const { return parts_->is_quiet(); }

@@ -44,7 +44,7 @@ bool SlabLifecycle::MakeRoom(ShapeClass& shape_class) {
 void SlabLifecycle::GrowAhead(ShapeClass& shape_class) {
   classes_.SetWanting(shape_class, false);
   const bool may_spread = slabs_.file_bytes_total() + options_.slab_bytes <=
-                          shares_.share(options_.domain_index).max_bytes / 2;
+                          shares_.max_bytes(options_.domain_index) / 2;
   if (classes_.IsShort(shape_class) || (may_spread && classes_.IsNarrow(shape_class))) {
     (void)BeginCreate(shape_class);
   }

@@ -4,9 +4,11 @@
 
 #include <cstddef>
 #include <cstring>
+#include <nlohmann/json.hpp>
+#include <string>
 #include <string_view>
 
-#include "tools/terrace/cli/verb.h"
+#include "tools/terrace/cli/json_text.h"
 
 namespace terrace::tools {
 
@@ -26,6 +28,31 @@ std::optional<StatsView> FetchStats(AdminLink& link) {
     return std::nullopt;
   }
   return *parsed;
+}
+
+std::optional<nlohmann::json> AskConfig(const DaemonAddress& address, protocol::ConfigAction action,
+                                        std::string_view text) {
+  const auto link = AdminLink::Open(address);
+  if (link == nullptr) return std::nullopt;
+  const protocol::ConfigRequest request{.action = action};
+  const auto head = std::as_bytes(std::span(&request, 1));
+  const auto tail = std::as_bytes(std::span(text));
+  std::vector<std::byte> body(head.begin(), head.end());
+  body.insert(body.end(), tail.begin(), tail.end());
+  const auto answer = link->Ask(protocol::kVerbConfig, body);
+  if (!answer.ok()) {
+    Fail(link->why());
+    return std::nullopt;
+  }
+  std::string why = "is no JSON object";
+  nlohmann::json document = ParseJson(
+      std::string_view(reinterpret_cast<const char*>(answer->data()), answer->size()), &why);
+  if (document.is_object()) return document;
+  Fail(
+      fmt::format("the daemon's answer to Config {}: update terrace or terraced so that both are "
+                  "of one release",
+                  why));
+  return std::nullopt;
 }
 
 bool ListBlocks(AdminLink& link, const ListPages& pages, const ListTaker& take) {

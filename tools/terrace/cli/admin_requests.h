@@ -4,20 +4,28 @@
 
 #include <cstdint>
 #include <functional>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "terrace/block_key.h"
 #include "terrace/protocol.h"
+#include "terrace/protocol_admin.h"
 #include "terrace/protocol_introspection.h"
 #include "tools/terrace/cli/admin_link.h"
 #include "tools/terrace/cli/space_text.h"
 #include "tools/terrace/cli/stats_view.h"
+#include "tools/terrace/cli/verb.h"
 
 namespace terrace::tools {
 
 std::optional<StatsView> FetchStats(AdminLink& link);
+
+// The document that a request of Config is answered with.
+std::optional<nlohmann::json> AskConfig(const DaemonAddress& address, protocol::ConfigAction action,
+                                        std::string_view text);
 
 // Blocks of all groups, parents before children, page by page; `root` not zero: of its subtree
 // alone. Until there are no more, or `take` answers false.
