@@ -143,7 +143,11 @@ Status ResolveNvmeShares(DaemonConfig* config, std::string* why) {
     if (most == 0) {
       most = guaranteed == 0 ? nvme.capacity_bytes / config->domains.size() : nvme.capacity_bytes;
     }
-    if (guaranteed == 0) guaranteed = most;
+    if (guaranteed == 0) {
+      guaranteed = most;
+    } else {
+      most = std::min(most, nvme.capacity_bytes);
+    }
     const bool is_small = guaranteed < nvme.slab_bytes && guaranteed <= most;
     if (is_small || most < nvme.slab_bytes) {
       return Refuse(why, "domain " + domain.name + ": " +
