@@ -36,7 +36,7 @@ class TierShares {
   struct Share {
     uint64_t guaranteed_bytes = 0;  // ≤ max_bytes
     uint64_t max_bytes = 0;
-    uint32_t priority = 0;          // of borrowers the lower gives first
+    uint32_t priority = 0;  // of borrowers the lower gives first
   };
   // REQUIRES: at every time guarantees sum to no more than the capacity.
   TierShares(Lending lending, uint64_t capacity_bytes, std::vector<Share> shares);

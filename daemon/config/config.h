@@ -67,7 +67,7 @@ struct DomainConfig {
   uint64_t redis_guaranteed_bytes = 0;  // of what this host has given within redis.ttl_s
   uint64_t redis_max_bytes = 0;         // 0 before ResolveConfig: redis.capacity_bytes
   uint32_t borrow_priority = 50;        // of borrowers the lower gives back first
-  uint32_t ttl_default_s = 0;  // of blocks stored without one; 0: none
+  uint32_t ttl_default_s = 0;           // of blocks stored without one; 0: none
 };
 
 // The NVMe tier; off while no path is named.

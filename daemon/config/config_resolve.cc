@@ -162,10 +162,9 @@ Status ResolveNvmeShares(DaemonConfig* config, std::string* why) {
     guaranteed_bytes += guaranteed;
   }
   if (guaranteed_bytes <= nvme.capacity_bytes) return Status::Ok();
-  return Refuse(why,
-                "the domains' nvme_guaranteed_bytes (absent: their nvme_max_bytes) sum to " +
-                    FormatBytes(guaranteed_bytes) + ", more than nvme.capacity_bytes of " +
-                    FormatBytes(nvme.capacity_bytes) + ": lower them or raise it");
+  return Refuse(why, "the domains' nvme_guaranteed_bytes (absent: their nvme_max_bytes) sum to " +
+                         FormatBytes(guaranteed_bytes) + ", more than nvme.capacity_bytes of " +
+                         FormatBytes(nvme.capacity_bytes) + ": lower them or raise it");
 }
 
 Status ResolveNvme(DaemonConfig* config, std::string* why) {
@@ -324,13 +323,13 @@ Status ResolveRedisShares(DaemonConfig* config, std::string* why) {
                              "part: set that, or remove it");
     }
     if (domain.redis_max_bytes == 0) domain.redis_max_bytes = redis.capacity_bytes;
-    TERRACE_RETURN_IF_ERROR(CheckShare(
-        {domain, "redis", domain.redis_guaranteed_bytes, domain.redis_max_bytes}, why));
+    TERRACE_RETURN_IF_ERROR(
+        CheckShare({domain, "redis", domain.redis_guaranteed_bytes, domain.redis_max_bytes}, why));
     guaranteed_bytes += domain.redis_guaranteed_bytes;
   }
   if (guaranteed_bytes <= redis.capacity_bytes) return Status::Ok();
-  return Refuse(why, "the domains' redis_guaranteed_bytes sum to " +
-                         FormatBytes(guaranteed_bytes) + ", more than redis.capacity_bytes of " +
+  return Refuse(why, "the domains' redis_guaranteed_bytes sum to " + FormatBytes(guaranteed_bytes) +
+                         ", more than redis.capacity_bytes of " +
                          FormatBytes(redis.capacity_bytes) + ": lower them or raise it");
 }
 

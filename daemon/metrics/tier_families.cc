@@ -21,12 +21,9 @@ void AddShare(const ShareStats& share, const Families::Labels& labels, Families*
   const struct {
     const char* state;
     uint64_t byte_count;
-  } states[] = {{"held", share.held_bytes},
-                {"guaranteed", share.guaranteed_bytes},
-                {"max", share.max_bytes},
-                {"borrowed", share.borrowed_bytes},
-                {"leaving", share.leaving_bytes},
-                {"asked", share.asked_bytes}};
+  } states[] = {{"held", share.held_bytes},       {"guaranteed", share.guaranteed_bytes},
+                {"max", share.max_bytes},         {"borrowed", share.borrowed_bytes},
+                {"leaving", share.leaving_bytes}, {"asked", share.asked_bytes}};
   for (const auto& [state, byte_count] : states) {
     all->Gauge({"terrace_tier_share_bytes", "What the domain holds of a tier, and may."},
                With(labels, "state", state), Of(byte_count));
@@ -88,9 +85,9 @@ void AddShared(const DomainFigures::SharedStats& shared, const Families::Labels&
   const struct {
     const char* result;
     uint64_t count;
-  } stores[] = {{"stored", shared.blocks_stored},     {"existing", shared.blocks_existing},
-                {"failed", shared.blocks_failed},     {"dropped", shared.blocks_dropped},
-                {"outdated", shared.blocks_outdated}, {"unnamed", shared.blocks_unnamed},
+  } stores[] = {{"stored", shared.blocks_stored},        {"existing", shared.blocks_existing},
+                {"failed", shared.blocks_failed},        {"dropped", shared.blocks_dropped},
+                {"outdated", shared.blocks_outdated},    {"unnamed", shared.blocks_unnamed},
                 {"over_quota", shared.blocks_over_quota}},
     fetches[] = {{"fetched", shared.blocks_fetched},
                  {"missed", shared.blocks_missed},

@@ -75,7 +75,7 @@ class SegmentBroker {
   SessionRegister& sessions_;
   SegmentLedger ledger_;
   std::vector<uint32_t> by_priority_;  // domains, in the order in which they grow
-  bool may_be_above_ = true;  // segments_total; false: the ledger has no Excess
+  bool may_be_above_ = true;           // segments_total; false: the ledger has no Excess
   bool has_drain_timer_ = false;
   std::vector<SlotRef> scratch_slots_;
 };

@@ -44,11 +44,12 @@ SegmentLedger::Domain* SegmentLedger::Borrower(Giving giving, const Domain* take
   const bool is_any = taker == nullptr || taker->is_below();
   Domain* borrower = nullptr;
   for (Domain& domain : domains_) {
-    if (domain.borrowed() == 0 || (giving == Giving::kNothing && domain.draining_count > 0)) continue;
+    if (domain.borrowed() == 0 || (giving == Giving::kNothing && domain.draining_count > 0))
+      continue;
     if (!is_any && domain.priority() >= taker->priority()) continue;
-    const bool is_first = borrower == nullptr || domain.priority() < borrower->priority() ||
-                          (domain.priority() == borrower->priority() &&
-                           domain.borrowed() > borrower->borrowed());
+    const bool is_first =
+        borrower == nullptr || domain.priority() < borrower->priority() ||
+        (domain.priority() == borrower->priority() && domain.borrowed() > borrower->borrowed());
     if (is_first) borrower = &domain;
   }
   return borrower;

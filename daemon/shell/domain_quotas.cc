@@ -98,8 +98,7 @@ void DomainQuotas::Retune(const DaemonConfig& config) {
   if (redis_) redis_->Set(config.redis.capacity_bytes, RedisSharesOf(config));
 }
 
-std::string DomainQuotas::Document(const DaemonConfig& config,
-                                   const Statistics& statistics) const {
+std::string DomainQuotas::Document(const DaemonConfig& config, const Statistics& statistics) const {
   json domains = json::array();
   for (uint32_t i = 0; i < config.domains.size(); ++i) {
     DomainFigures figures;

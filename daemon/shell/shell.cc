@@ -48,7 +48,6 @@
 #include "daemon/telemetry/turn_meter.h"
 #include "terrace/check.h"
 #include "terrace/domain_secret.h"
-#include "terrace/units.h"
 
 namespace terrace {
 namespace {
@@ -413,11 +412,7 @@ StoreOptions Shell::State::MakeStoreOptions() {
     if (inheritance->is_adopted(i)) entry.populated_segments = arenas[i]->PopulatedSegments();
     if (!nvme.empty()) entry.lower_tiers.push_back(&nvme[i]->tier());
     if (domain.kv_events == KvEventsOfDomain::kOn) entry.kv_events = kv_events.get();
-    if (!redis.empty()) {
-      entry.shared = redis[i]->use();
-      entry.shared.shares = quotas->redis();
-      entry.shared.window_us = config.redis.ttl_s * kUsPerSecond;
-    }
+    if (!redis.empty()) entry.shared = redis[i]->use(quotas->redis());
     if (!devices.empty()) entry.device = devices[i]->use();
     options.domains.push_back(std::move(entry));
   }

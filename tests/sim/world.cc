@@ -11,7 +11,7 @@ namespace {
 constexpr uint64_t kSegmentBytes = 2 * kMiB;
 constexpr uint32_t kSegmentsPerDomain = 3;
 constexpr uint32_t kSegmentsGuaranteed = 1;
-constexpr uint64_t kDriveSlabs = 12;         // of both domains
+constexpr uint64_t kDriveSlabs = 12;  // of both domains
 constexpr uint64_t kShareWaitUs = 20'000'000;
 constexpr uint32_t kSegmentsTotal = 4;  // two domains cannot both be at their maximum
 constexpr uint32_t kLeaseTtlMs = 1'500;
@@ -142,10 +142,9 @@ void World::ShareDrives() {
   const uint64_t guaranteed_slabs[] = {kDriveSlabs / 2, kDriveSlabs / 4, 1};
   const auto of = [&](uint64_t slabs, uint32_t priority) {
     const bool lends = slabs < kDriveSlabs / 2;
-    return TierShares::Share{
-        .guaranteed_bytes = slabs * Drive::kSlabBytes,
-        .max_bytes = (lends ? kDriveSlabs : slabs) * Drive::kSlabBytes,
-        .priority = priority};
+    return TierShares::Share{.guaranteed_bytes = slabs * Drive::kSlabBytes,
+                             .max_bytes = (lends ? kDriveSlabs : slabs) * Drive::kSlabBytes,
+                             .priority = priority};
   };
   const uint64_t slabs = guaranteed_slabs[options_.seed % 3];
   shares_ = std::make_unique<TierShares>(
@@ -164,7 +163,8 @@ void World::CheckShares() {
     const ShareStats share = shares_->stats(d, clock_.NowUs());
     held_bytes += share.held_bytes;
     leaving_bytes += share.leaving_bytes;
-    waits |= share.asked_bytes > 0 && share.held_bytes + share.asked_bytes <= share.guaranteed_bytes;
+    waits |=
+        share.asked_bytes > 0 && share.held_bytes + share.asked_bytes <= share.guaranteed_bytes;
     is_borrowed |= share.borrowed_bytes > 0;
     if (domains_[d].drive->used_bytes() > share.held_bytes) {
       Fail("a drive has files that nobody counts");

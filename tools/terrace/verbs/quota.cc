@@ -20,9 +20,9 @@ using nlohmann::json;
 
 constexpr char kDescription[] =
     "What each domain has of each tier, and may have\n\n"
-    "HELD counts against guarantee and limit: memory in segments, drives in slab files, of a Redis\n"
-    "server what this host gave it within redis.ttl_s. USED is what of that holds blocks. Who\n"
-    "holds more than its guarantee BORROWS, and gives it back when another asks for its own.";
+    "HELD counts against guarantee and limit: memory in segments, drives in slab files, of a\n"
+    "Redis server what this host gave it within redis.ttl_s. USED is what of that holds blocks.\n"
+    "Who holds more than its guarantee BORROWS, and gives it back when another asks for its own.";
 
 constexpr size_t kNameShownMax = 20;  // so that lines have 80 columns
 

@@ -320,23 +320,22 @@ TEST(ConfigNvme, WhoNamesAGuaranteeBorrowsUpToAllThereIs) {
 
   EXPECT_THAT(Unresolvable(drives + x + "nvme_guaranteed_bytes = \"6GiB\"\n" + y),
               AllOf(HasSubstr("sum to 11GiB"), HasSubstr("nvme.capacity_bytes of 10GiB")));
-  EXPECT_THAT(Unresolvable(drives + x +
-                           "nvme_guaranteed_bytes = \"3GiB\"\nnvme_max_bytes = \"2GiB\"\n"),
-              AllOf(HasSubstr("domain x: nvme_guaranteed_bytes is 3GiB"),
-                    HasSubstr("nvme_max_bytes of 2GiB"), HasSubstr("lower one")));
+  EXPECT_THAT(
+      Unresolvable(drives + x + "nvme_guaranteed_bytes = \"3GiB\"\nnvme_max_bytes = \"2GiB\"\n"),
+      AllOf(HasSubstr("domain x: nvme_guaranteed_bytes is 3GiB"),
+            HasSubstr("nvme_max_bytes of 2GiB"), HasSubstr("lower one")));
   EXPECT_THAT(Unresolvable(drives + x + "nvme_guaranteed_bytes = \"8MiB\"\n"),
               AllOf(HasSubstr("nvme_guaranteed_bytes is 8MiB"), HasSubstr("one slab")));
 }
 
 TEST(ConfigRedis, SharesArePartsOfWhatThisHostGives) {
-  const std::string server =
-      "[redis]\nendpoints = [\"h:1\"]\ncapacity_bytes = \"10GiB\"\n";
+  const std::string server = "[redis]\nendpoints = [\"h:1\"]\ncapacity_bytes = \"10GiB\"\n";
   const std::string x = "[[domain]]\nname = \"x\"\nsocket = \"/x\"\n";
   const DaemonConfig config = Resolved(server + x + "redis_guaranteed_bytes = \"4GiB\"\n");
   EXPECT_EQ(config.domains[0].redis_max_bytes, 10 * kGiB);
-  EXPECT_THAT(Unresolvable(server + x + "redis_guaranteed_bytes = \"11GiB\"\n"),
-              AllOf(HasSubstr("redis_guaranteed_bytes is 11GiB"),
-                    HasSubstr("redis_max_bytes of 10GiB")));
+  EXPECT_THAT(
+      Unresolvable(server + x + "redis_guaranteed_bytes = \"11GiB\"\n"),
+      AllOf(HasSubstr("redis_guaranteed_bytes is 11GiB"), HasSubstr("redis_max_bytes of 10GiB")));
   EXPECT_THAT(Unresolvable(server + x + "redis_guaranteed_bytes = \"6GiB\"\n" +
                            "[[domain]]\nname = \"y\"\nsocket = \"/y\"\n" +
                            "redis_guaranteed_bytes = \"5GiB\"\n"),

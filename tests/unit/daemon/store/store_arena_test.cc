@@ -472,10 +472,7 @@ class Priorities : public ::testing::Test {
     }
   }
 
-  World w{{.domain_count = 3,
-           .segments_max = 6,
-           .segments_guaranteed = 1,
-           .segments_total = 6}};
+  World w{{.domain_count = 3, .segments_max = 6, .segments_guaranteed = 1, .segments_total = 6}};
   uint64_t chain_ = 0;
 };
 

@@ -147,10 +147,9 @@ class SlabPartsTest : public testing::Test,
   ShapeClasses classes_{disks_, slabs_, kSlabBytes};
   EntryWriter entries_{{.secret = secret_, .catalog = nullptr}, disks_, slabs_, *this};
   ErasureLog erasures_;
-  SlabLifecycle lifecycle_{{.secret = secret_,
-                            .slab_bytes = kSlabBytes,
-                            .random = [this] { return ++random_; }},
-                           {disks_, slabs_, classes_, entries_, erasures_, reports_, shares_}};
+  SlabLifecycle lifecycle_{
+      {.secret = secret_, .slab_bytes = kSlabBytes, .random = [this] { return ++random_; }},
+      {disks_, slabs_, classes_, entries_, erasures_, reports_, shares_}};
 };
 
 }  // namespace terrace
