@@ -20,6 +20,7 @@
 #include "terrace/status.h"
 #include "tiers/block_meta.h"
 #include "tiers/extent.h"
+#include "tiers/tier_shares.h"
 
 namespace terrace {
 
@@ -52,6 +53,7 @@ struct TierStats {
   uint64_t places_recovered = 0;   // were suspect, and found sound
   uint64_t corrupt_entries = 0;    // found at start
   bool is_healthy = true;          // false: switched off, and trying to come back
+  ShareStats share;                // of a tier that domains share; max_bytes 0: it is none
 };
 
 // An erasure is the Free or Quarantine of something that a successor might find.
@@ -129,6 +131,9 @@ class Tier {
   // none.
   virtual void AppendOwnersToDrop(uint64_t /*length_bytes*/, uint32_t /*part_count*/,
                                   std::vector<uint32_t>* /*owners*/) {}
+  // Room that goes back to other domains: appends the owners that still have places in it, or none.
+  // Asked after each Tick.
+  virtual void AppendOwnersToGive(std::vector<uint32_t>* /*owners*/) {}
 
   // Now and then, at least once a second.
   virtual void Tick() {}

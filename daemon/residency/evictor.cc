@@ -222,12 +222,16 @@ struct LowerOfSubtree {
   bool Has(BlockId id) const { return d.block(id).lower[tier].row != kRowNone; }
   uint32_t ChildCount(BlockId id) const { return d.block(id).lower_children[tier]; }
   bool IsHeld(BlockId id) const { return d.block(id).job_count > 0; }
-  bool MayGo(BlockId id) const { return residency.candidates.MayDropLower(id, tier); }
+  bool MayGo(BlockId id) const {
+    return pins == Evictor::Pins::kGive ? residency.candidates.MayLeaveLower(id, tier)
+                                        : residency.candidates.MayDropLower(id, tier);
+  }
   void Drop(BlockId id) const { residency.lifecycle.DropLower(id, tier, DropReason::kNotWanted); }
 
   const CacheDomain& d;
   Residency& residency;
   uint32_t tier;
+  Evictor::Pins pins;
 };
 
 void Pay(uint32_t cost, uint32_t* budget) { *budget -= std::min(cost, *budget); }
@@ -301,8 +305,8 @@ WalkEnd Evictor::DropDramSubtree(Pins pins, SubtreeWalk* walk, uint32_t* budget)
   return DropSubtree(DramOfSubtree{d_, residency_, pins}, walk, budget);
 }
 
-WalkEnd Evictor::DropLowerSubtree(uint32_t tier, SubtreeWalk* walk, uint32_t* budget) {
-  return DropSubtree(LowerOfSubtree{d_, residency_, tier}, walk, budget);
+WalkEnd Evictor::DropLowerSubtree(uint32_t tier, Pins pins, SubtreeWalk* walk, uint32_t* budget) {
+  return DropSubtree(LowerOfSubtree{d_, residency_, tier, pins}, walk, budget);
 }
 
 bool Evictor::Compact(uint32_t class_index, uint64_t share_divisor) {

@@ -58,6 +58,9 @@ BlockId Lifecycle::Reserve(const NewBlock& block) {
   } while (commit_id == 0);
   d_.writer_classes.Add(block.writer_uid);
   hints_.Apply(id, block.hints);
+  if (block.hints.ttl_s == 0 && d_.options.ttl_default_s != 0) {
+    hints_.Apply(id, {.ttl_s = d_.options.ttl_default_s});
+  }
   if (const BlockId parent = d_.index.node(id).parent; parent != kBlockNone) {
     candidates_.Refresh(parent);
   }

@@ -3,7 +3,8 @@
 //
 // THREADING: the store thread. OWNERSHIP: its neighbours outlive it. What the drive may still read
 // when it goes stays (LeaveBehind).
-// LIMITS: capacity_bytes counts whole slab files, also those left alone; one step a slab at a time.
+// LIMITS: the domain's share of the tier counts whole slab files, also those left alone; one step a
+// slab, and one slab on its way back to other domains, at a time.
 // INVARIANT: whatever a loss of power leaves, no bytes of an old shape are taken for entries.
 #pragma once
 
@@ -15,6 +16,7 @@
 #include "tiers/nvme/erasure_log.h"
 #include "tiers/nvme/shape_classes.h"
 #include "tiers/nvme/tier_reports.h"
+#include "tiers/tier_shares.h"
 
 namespace terrace {
 
@@ -25,7 +27,7 @@ class SlabLifecycle {
  public:
   struct Options {
     DomainSecret secret{};
-    uint64_t capacity_bytes = 0;
+    uint32_t domain_index = 0;  // in the shares
     uint64_t slab_bytes = 0;
     std::function<uint64_t()> random;  // of slab uuids
   };
@@ -36,17 +38,20 @@ class SlabLifecycle {
     EntryWriter& entries;
     ErasureLog& erasures;
     TierReports& reports;
+    TierShares& shares;
   };
   SlabLifecycle(Options options, const Neighbours& neighbours);
   ~SlabLifecycle();
 
-  // True if room of the shape is on its way, or is from now on.
+  // True if room of the shape is on its way, or is from now on, be it from other domains.
   bool MakeRoom(ShapeClass& shape_class);
   // A slot of the shape was taken: makes the next slab before the last slot is gone, and one on
   // each disk while there is plenty.
   void GrowAhead(ShapeClass& shape_class);
   // The slab whose owners give room to the shape; null if single blocks should go instead.
   const NvmeSlab* DrainFor(const ShapeClass& shape_class);
+  // A slab that goes, and whose owners still hold it; null: there is none.
+  const NvmeSlab* Leaving() const;
 
   // The slot is nobody's and its entry says so: → kFree.
   void FreeSlot(NvmeSlab& slab, uint32_t slot);
@@ -62,6 +67,10 @@ class SlabLifecycle {
  private:
   bool BeginCreate(ShapeClass& shape_class);
   bool BeginReshape(ShapeClass& shape_class);
+  uint64_t now_us() const { return disks_.now_us(); }
+  void GiveBack();
+  NvmeSlab* NextToGive() const;
+  uint64_t CountLeaving();
   void StartReshape(NvmeSlab& slab);
   DiskRequest NextStep(NvmeSlab& slab);
   void SealSuperblock(NvmeSlab& slab, const SlabShape& shape, const SlabUuid& uuid);
@@ -78,6 +87,7 @@ class SlabLifecycle {
   EntryWriter& entries_;
   ErasureLog& erasures_;
   TierReports& reports_;
+  TierShares& shares_;
   AlignedBytes zeros_;
 };
 

@@ -444,5 +444,73 @@ TEST_F(Tiers, AFullTierForgetsItsOwnTails) {
   EXPECT_LT(small.MatchCount(t, g, World::Keys(4, 1)), 4u);
 }
 
+// ---- room that goes back to other domains ----
+
+// Wants all its places back.
+class GivingTier final : public sim::MemoryTier {
+ public:
+  using MemoryTier::MemoryTier;
+  void AppendOwnersToGive(std::vector<uint32_t>* owners) override {
+    owners->insert(owners->end(), to_give.begin(), to_give.end());
+  }
+  Status Write(TransferId transfer_id, const Extent& extent, const BlockRecord& record,
+               std::span<const std::byte> from) override {
+    written.push_back(record.owner);
+    return MemoryTier::Write(transfer_id, extent, record, from);
+  }
+  std::vector<uint32_t> written;  // owners, in order
+  std::vector<uint32_t> to_give;
+};
+
+TEST(TiersThatGive, WhatIsPinnedLeavesTooAndStaysWhereItHasAnotherCopy) {
+  GivingTier* tier = nullptr;
+  WorldOptions options{.lower_tier_count = 1};
+  options.make_tier = [&](const sim::MemoryTier::Options& made) {
+    auto giving = std::make_unique<GivingTier>(made);
+    tier = giving.get();
+    return giving;
+  };
+  World w(options);
+  const SessionId s = w.Open();
+  const uint32_t group = w.OpenSimple(s);
+  const auto keys = World::Keys(4);
+  const auto pinned = World::Keys(2);
+  w.Put(s, group, keys);
+  w.Put(s, group, World::Keys(2, 2));
+  w.Advance(100'000);
+  protocol::PinReply pins;
+  ASSERT_TRUE(w.store->operators().Pin(w.Query(s, group, pinned), &pins).ok());
+  ASSERT_EQ(w.Stats().lower_tiers[0].block_count, 6u);
+  tier->to_give = {tier->written[0]};  // the first of a chain: what hangs from it goes with it
+  w.Advance(1'000'000);
+  EXPECT_EQ(w.Stats().lower_tiers[0].block_count, 2u) << "of the other chain";
+  EXPECT_EQ(w.MatchCount(s, group, keys), 4u) << "DRAM has them";
+  EXPECT_EQ(tier->stats().used_bytes, 2 * kSlotBytes);
+}
+
+// Without a word of its own a block lives as long as its domain says.
+TEST(DefaultTimeToLive, IsThatOfBlocksWhoseRequestNamesNone) {
+  World w;
+  StoreOptions tuned = w.made;
+  tuned.domains[0].ttl_default_s = 60;
+  w.store->Retune(tuned);
+  const SessionId s = w.Open();
+  const uint32_t group = w.OpenSimple(s);
+  const auto plain = World::Keys(1, 1), longer = World::Keys(1, 2);
+  w.Put(s, group, plain);
+  w.Put(s, group, longer, {.ttl_s = 600});
+  w.Advance(59'000'000);
+  EXPECT_EQ(w.MatchCount(s, group, plain), 1u);
+  w.Advance(2'000'000);
+  EXPECT_EQ(w.MatchCount(s, group, plain), 0u);
+  EXPECT_EQ(w.MatchCount(s, group, longer), 1u);
+  EXPECT_EQ(w.Stats().blocks_expired, 1u);
+  tuned.domains[0].ttl_default_s = 0;
+  w.store->Retune(tuned);
+  w.Put(s, group, plain);
+  w.Advance(3600'000'000);
+  EXPECT_EQ(w.MatchCount(s, group, plain), 1u) << "until room is needed";
+}
+
 }  // namespace
 }  // namespace terrace

@@ -293,5 +293,88 @@ TEST_F(SlabLifecycleTest, ASlabIsWholeSectors) {
                "whole sectors");
 }
 
+// ---- shares ----
+
+TEST_F(SlabLifecycleTest, ASlabGoesBackToWhoAsksWithinItsGuarantee) {
+  NvmeSlab& old = AddOpen(kLarge, 0);
+  NvmeSlab& young = AddOpen(kLarge, 1);
+  const uint32_t slot = StoreBlock(young, 7);
+  far_.Answer();
+  lifecycle_.LookAfterAll();
+  EXPECT_EQ(young.phase, SlabPhase::kActive) << "nobody asks";
+  shares_.Ask(1, kSlabBytes, now_us_);
+  lifecycle_.LookAfterAll();
+  EXPECT_EQ(young.phase, SlabPhase::kRetiring) << "of two that are almost empty the younger";
+  EXPECT_EQ(old.phase, SlabPhase::kActive);
+  EXPECT_EQ(lifecycle_.Leaving(), &young);
+  EXPECT_EQ(shares_.stats(0, now_us_).leaving_bytes, kSlabBytes);
+  lifecycle_.LookAfterAll();
+  EXPECT_EQ(old.phase, SlabPhase::kActive) << "one is enough";
+  EXPECT_FALSE(lifecycle_.MakeRoom(Class(kSmall))) << "it is kept for who asked";
+
+  FreeBlock(young, slot);
+  far_.Answer();
+  EXPECT_EQ(lifecycle_.Leaving(), nullptr);
+  EXPECT_TRUE(far_.asked.empty()) << "a successor might find the block";
+  EndErasure(young, slot);
+  lifecycle_.LookAfterAll();
+  ASSERT_EQ(far_.ops(), Ops{DiskOp::kRemove});
+  EXPECT_FALSE(shares_.MayTake(1, kSlabBytes, now_us_));
+  far_.Answer();
+  EXPECT_EQ(slabs_.At(1), nullptr);
+  EXPECT_TRUE(shares_.MayTake(1, kSlabBytes, now_us_));
+  EXPECT_EQ(shares_.stats(0, now_us_).held_bytes, kSlabBytes);
+  EXPECT_EQ(shares_.stats(0, now_us_).leaving_bytes, 0u);
+}
+
+TEST_F(SlabLifecycleTest, TheEmptierSlabIsGiven) {
+  NvmeSlab& emptier = AddOpen(kLarge, 0);
+  NvmeSlab& fuller = AddOpen(kLarge, 1);
+  for (uint32_t owner = 0; owner < 4; ++owner) StoreBlock(fuller, owner);
+  shares_.Ask(1, kSlabBytes, now_us_);
+  lifecycle_.LookAfterAll();
+  EXPECT_EQ(emptier.phase, SlabPhase::kRemoving);
+  EXPECT_EQ(fuller.phase, SlabPhase::kActive);
+}
+
+TEST_F(SlabLifecycleTest, WhoIsWithinItsGuaranteeIsToldThatRoomComes) {
+  shares_.SetHeld(1, 2 * kSlabBytes);
+  EXPECT_TRUE(lifecycle_.MakeRoom(Class(kLarge)));
+  EXPECT_TRUE(near_.asked.empty() && far_.asked.empty());
+  EXPECT_TRUE(shares_.IsToGive(1, now_us_));
+  classes_.SetWanting(Class(kLarge), true);
+  shares_.SetHeld(1, kSlabBytes);
+  lifecycle_.LookAfterAll();
+  EXPECT_EQ(near_.ops(), Ops{DiskOp::kCreate});
+}
+
+TEST_F(SlabLifecycleTest, WhoWaitsForRoomInVainIsToldThatThereIsNone) {
+  shares_.SetHeld(1, 2 * kSlabBytes);
+  const uint64_t end_us = now_us_ + TierShares::kPatienceUs;
+  for (; now_us_ < end_us; now_us_ += 1'000'000) {
+    ASSERT_TRUE(lifecycle_.MakeRoom(Class(kLarge)));
+  }
+  EXPECT_FALSE(lifecycle_.MakeRoom(Class(kLarge)));
+}
+
+TEST_F(SlabLifecycleTest, WhoHasNoSlabThatCouldGoIsExcused) {
+  slabs_.LeaveAlone(0, 0, 2 * kSlabBytes);
+  shares_.Ask(1, kSlabBytes, now_us_);
+  ASSERT_TRUE(shares_.IsToGive(0, now_us_));
+  lifecycle_.LookAfterAll();
+  EXPECT_FALSE(shares_.IsToGive(0, now_us_));
+}
+
+TEST_F(SlabLifecycleTest, ALimitThatWasLoweredIsReachedSlabBySlab) {
+  AddOpen(kLarge, 0);
+  AddOpen(kLarge, 1);
+  shares_.Set(2 * kSlabBytes, {{kSlabBytes, kSlabBytes}, {kSlabBytes, 2 * kSlabBytes}});
+  lifecycle_.LookAfterAll();
+  EXPECT_EQ(far_.ops(), Ops{DiskOp::kRemove});
+  far_.Answer();
+  lifecycle_.LookAfterAll();
+  EXPECT_TRUE(near_.asked.empty()) << "it has what it may";
+}
+
 }  // namespace
 }  // namespace terrace
