@@ -119,7 +119,7 @@ void SegmentBroker::OnDrainTimer() {
     // One at a time, as what goes instead of it is one.
     has_given_up = has_given_up || GiveUp(*record, segment);
   }
-  if (has_given_up || may_be_above_) Step();
+  if (may_be_above_) Step();
 }
 
 void SegmentBroker::AwaitDrain(uint64_t period_us) {
@@ -243,8 +243,7 @@ void SegmentBroker::TakeBack() {
 // policy wants gone next, or the emptiest; another if many chains go on from there elsewhere, as
 // from the segment that a shared beginning lies in.
 uint32_t SegmentBroker::SegmentToDrain(const DomainRecord& record) {
-  const uint64_t now_us = seams_.clock.NowUs();
-  const uint64_t given_up_since_us = now_us - std::min(now_us, kGivenUpUs);
+  const uint64_t given_up_since_us = GivenUpSince();
   const uint32_t emptiest = SegmentLedger::EmptiestSegment(record, given_up_since_us);
   if (emptiest == kSegmentNone) return SegmentLedger::LongestGivenUp(record);
   const SlotAllocator& slots = record.domain->slots;
@@ -268,6 +267,11 @@ uint32_t SegmentBroker::SegmentToDrain(const DomainRecord& record) {
     }
   }
   return best;
+}
+
+uint64_t SegmentBroker::GivenUpSince() const {
+  const uint64_t now_us = seams_.clock.NowUs();
+  return now_us - std::min(now_us, kGivenUpUs);
 }
 
 uint32_t SegmentBroker::VictimsSegment(const DomainRecord& record) {
@@ -370,13 +374,9 @@ bool SegmentBroker::GiveUp(DomainRecord& record, uint32_t segment) {
   const uint64_t now_us = seams_.clock.NowUs();
   if (s.use != Use::kDraining || s.drain_walk.is_on()) return false;
   if (now_us < s.progress_us + kHeldPatienceUs) return false;
-  if (SegmentLedger::EmptiestSegment(record, now_us - std::min(now_us, kGivenUpUs)) ==
-      kSegmentNone) {
-    return false;
-  }
+  if (SegmentLedger::EmptiestSegment(record, GivenUpSince()) == kSegmentNone) return false;
   s.use = Use::kPopulated;
   s.given_up_us = now_us;
-  s.drain_walk.End();
   --record.draining_count;
   record.domain->slots.EndDrain(segment);
   may_be_above_ = true;

@@ -73,6 +73,8 @@ class SegmentBroker {
   // False: the budget ended first.
   bool DropBehindWalk(DomainRecord& record, SegmentLedger::Segment& segment, uint32_t* budget);
   uint32_t SegmentToDrain(const DomainRecord& record);
+  // What was given up before that may be asked again.
+  uint64_t GivenUpSince() const;
   static uint32_t VictimsSegment(const DomainRecord& record);
   int64_t ChainsThatGoOn(const DomainRecord& record, uint32_t segment, uint32_t* budget);
   bool GiveUp(DomainRecord& record, uint32_t segment);
@@ -86,8 +88,8 @@ class SegmentBroker {
   SegmentLedger ledger_;
   bool may_be_above_ = true;  // segments_total; false: the ledger has no Excess
   bool has_drain_timer_ = false;
-  uint32_t choice_turn_ = 0;  // the same: which is looked at next, to choose from
   uint32_t drain_turn_ = 0;   // of all domains' segments: which a drain's step begins with
+  uint32_t choice_turn_ = 0;  // the same: which is looked at next, to choose from
   std::vector<SlotRef> scratch_slots_;
 };
 

@@ -20,17 +20,17 @@ class SegmentLedger {
   enum class Use : uint8_t { kNone, kPopulating, kPopulated, kDraining, kRevoking, kPunching };
   struct Segment {
     Use use = Use::kNone;
-    uint32_t drain_chunk = 0;  // while draining: where the next step begins
-    uint32_t drain_row = 0;    // and from which slot of those that it lists
-    SubtreeWalk drain_walk;    // and what it has begun to drop
-    uint64_t progress_us = 0;  // while draining: when something was dropped last
-    uint64_t given_up_us = 0;  // when, because what is in it was held; 0: never
+    uint32_t drain_chunk = 0;             // while draining: where the next step begins
+    uint32_t drain_row = 0;               // and from which slot of those that it lists
+    SubtreeWalk drain_walk;               // and what it has begun to drop
+    uint64_t progress_us = 0;             // while draining: when something was dropped last
+    uint64_t given_up_us = 0;             // when, because what is in it was held; 0: never
+    std::vector<SessionIndex> mapped_by;  // while revoking: who has not said Unmapped
 
     // It is populated, not leaving, and was not given up since.
     bool MayGo(uint64_t given_up_since_us) const {
       return use == Use::kPopulated && (given_up_us == 0 || given_up_us < given_up_since_us);
     }
-    std::vector<SessionIndex> mapped_by;  // while revoking: who has not said Unmapped
   };
   struct Domain {
     CacheDomain* domain = nullptr;

@@ -23,7 +23,18 @@ using ::testing::Not;
 
 constexpr char kGroup[] = "bench-16384x1";
 
-class CliVerbsTest : public CliTest {};
+class CliVerbsTest : public CliTest {
+ protected:
+  // In the daemon's place.
+  void Listen(int* listener) const {
+    *listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    socket_path().copy(address.sun_path, sizeof(address.sun_path) - 1);
+    ASSERT_EQ(bind(*listener, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+    ASSERT_EQ(listen(*listener, 8), 0);
+  }
+};
 
 TEST_F(CliVerbsTest, SmokeEveryVerbSeesTheSameBlocks) {
   StartDaemon();
@@ -182,12 +193,8 @@ TEST_F(CliVerbsTest, AWrongSocketIsExplained) {
 }
 
 TEST_F(CliVerbsTest, AMuteDaemonCostsTheTimeoutAndNoMore) {
-  const int listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  socket_path().copy(address.sun_path, sizeof(address.sun_path) - 1);
-  ASSERT_EQ(bind(listener, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
-  ASSERT_EQ(listen(listener, 8), 0);
+  int listener = -1;
+  ASSERT_NO_FATAL_FAILURE(Listen(&listener));
   const Outcome outcome = Terrace({"status", "--timeout-ms", "200"});
   close(listener);
   EXPECT_EQ(outcome.exit_code, 1);
@@ -196,12 +203,8 @@ TEST_F(CliVerbsTest, AMuteDaemonCostsTheTimeoutAndNoMore) {
 
 // Its bytes come one by one, for much longer than any answer may take.
 TEST_F(CliVerbsTest, ADrippingDaemonCostsTheTimeoutAndNoMore) {
-  const int listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  socket_path().copy(address.sun_path, sizeof(address.sun_path) - 1);
-  ASSERT_EQ(bind(listener, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
-  ASSERT_EQ(listen(listener, 8), 0);
+  int listener = -1;
+  ASSERT_NO_FATAL_FAILURE(Listen(&listener));
   std::jthread daemon([listener] {
     constexpr int kBytes = 200;
     const uint8_t byte = 1;

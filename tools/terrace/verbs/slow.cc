@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <ctime>
 #include <functional>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <utility>
 #include <vector>
@@ -68,8 +69,9 @@ std::string RenderRow(const json& row, std::time_t now) {
 std::string Render(const json& answer) {
   const auto limit_ms = answer.at("limit_ms").get<uint64_t>();
   const json& rows = answer.at("requests");
+  const std::time_t now = std::time(nullptr);
   std::string text;
-  for (const json& row : rows) text += RenderRow(row, std::time(nullptr));
+  for (const json& row : rows) text += RenderRow(row, now);
   if (limit_ms == 0) {
     text += "nothing is noted: daemon.slow_request_ms is 0; terrace config set changes it\n";
   } else if (rows.empty()) {
@@ -134,10 +136,11 @@ json AskDiagnose(AdminLink& link, protocol::DiagnoseRequest request, std::string
   if (answer.is_discarded() || rows == answer.end() || rows->empty()) return answer;
   const auto stats = FetchStats(link);
   if (!stats) return answer;
+  std::map<std::string, std::string> names;
+  for (const auto& [group, name] : GroupNamesOf(*stats)) names[ToHex(group)] = name;
   for (json& row : *rows) {
-    for (const auto& [group, name] : GroupNamesOf(*stats)) {
-      if (row.value("group", "") == ToHex(group)) row["group_name"] = name;
-    }
+    const auto found = names.find(row.value("group", ""));
+    if (found != names.end()) row["group_name"] = found->second;
   }
   return answer;
 }

@@ -25,6 +25,14 @@ class SlowRequests : public ::testing::Test {
   void Send(SessionId session, Verb verb, std::span<const std::byte> body, uint64_t id) {
     h.sessions->OnBytes(session, h.Frames(verb, body, id));
   }
+  // Its answer leaves a quarter of a second after it was made.
+  void SendWhatIsAnsweredLate() {
+    h.transport.stuck_bytes = 100;
+    Send(s, Verb::kQuery, h.KeysBody(group, MakeKeys(2, 1)), 9);
+    h.clock.Advance(250'000);
+    h.transport.stuck_bytes = 0;
+    h.sessions->OnSent(s);
+  }
 
   SessionHarness h;
   SessionId s = h.Attach();
@@ -78,11 +86,7 @@ TEST_F(SlowRequests, WhatComesWhileOthersAreWorkedOffWaitsInTheQueue) {
 }
 
 TEST_F(SlowRequests, AnAnswerThatDoesNotLeaveIsTheReplys) {
-  h.transport.stuck_bytes = 100;
-  Send(s, Verb::kQuery, h.KeysBody(group, MakeKeys(2, 1)), 9);
-  h.clock.Advance(250'000);
-  h.transport.stuck_bytes = 0;
-  h.sessions->OnSent(s);
+  SendWhatIsAnsweredLate();
   h.sessions->OnSent(s);
   const json rows = Slow();
   ASSERT_EQ(rows.size(), 1u) << "once";
@@ -173,11 +177,7 @@ TEST_F(SlowTier, TimeIsThatOfTheNextBlockInPrefixOrder) {
 }
 
 TEST_F(SlowRequests, ResetForgetsAndLogLinesAreADocument) {
-  h.transport.stuck_bytes = 100;
-  Send(s, Verb::kQuery, h.KeysBody(group, MakeKeys(2, 1)), 9);
-  h.clock.Advance(250'000);
-  h.transport.stuck_bytes = 0;
-  h.sessions->OnSent(s);
+  SendWhatIsAnsweredLate();
   const SessionId root = h.AttachAs(0);
   const protocol::DiagnoseRequest reset{.action = DiagnoseAction::kResetSlowRequests};
   const FakeMessage told = h.Call(root, protocol::kVerbDiagnose, BytesOf(reset));
