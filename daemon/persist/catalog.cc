@@ -27,7 +27,9 @@ struct Catalog::State {
   explicit State(Options chosen) : options(std::move(chosen)) {}
 
   const Options options;
-  Links links;  // constant after Start
+  // Constant after Start.
+  Links links;
+  bool is_partial = false;
 
   // Under `mutex`.
   mutable std::mutex mutex;
@@ -298,7 +300,7 @@ void Catalog::State::Run() {
         ++(extent.length_bytes > 0 ? counts.puts : counts.deletes);
       }
       ++counts.batches;
-      counts.is_complete = is_complete;
+      counts.is_complete = is_complete && !is_partial;
       counts.memory_bytes = db != nullptr ? db->memory_bytes_used() : 0;
     }
     AnswerBatch();
@@ -317,10 +319,13 @@ void Catalog::State::AnswerBatch() {
 }
 
 void Catalog::State::End() {
+  if (is_partial) {
+    final_status = Status(StatusCode::kGone, "slab files were left alone: it does not know them");
+  }
   bool is_clean = false;
   {
     const std::lock_guard lock(mutex);
-    is_clean = is_on && is_complete && is_stopping && !is_abandoned;
+    is_clean = is_on && is_complete && !is_partial && is_stopping && !is_abandoned;
   }
   if (is_clean) final_status = db->CloseClean();
   db.reset();
@@ -358,11 +363,13 @@ void Catalog::Renew() {
   state_->is_complete = false;
 }
 
+void Catalog::LeavePartial() { state_->is_partial = true; }
+
 const CatalogDb* Catalog::db() const { return state_->db.get(); }
 
 void Catalog::Start(Links links) {
   state_->links = std::move(links);
-  state_->counts.is_complete = state_->is_complete;
+  state_->counts.is_complete = state_->is_complete && !state_->is_partial;
   if (!state_->is_on) {
     // Nothing to do but to say so: what was named so far is as persisted as it will be.
     std::vector<SlotName> names;

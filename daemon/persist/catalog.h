@@ -75,6 +75,9 @@ class Catalog final : public ExtentCatalog {
   bool Open(std::string* why);
   // After Open: an empty catalog takes its place, because what it holds turned out to be wrong.
   void Renew();
+  // After Open: there are slabs that it cannot know. It is written all the same, and the next start
+  // scans.
+  void LeavePartial();
   // What it holds; nullptr if it could not be opened. Not after Start.
   const CatalogDb* db() const;
   void Start(Links links);

@@ -38,7 +38,10 @@ constexpr std::string_view kName = "name=";
 constexpr std::string_view kMembers = "members=";
 constexpr std::string_view kLocal = "member=local ";
 constexpr std::string_view kRemote = "member=remote ";
+constexpr size_t kIdDigits = 32;
+constexpr std::string_view kStemTitle = "terrace group file";
 constexpr std::string_view kSeal = "seal=";
+constexpr size_t kSealBytes = kSeal.size() + 16 + 1;
 constexpr std::string_view kDraftSuffix = ".new";
 
 std::string SealOf(std::string_view content, const DomainSecret& secret) {
@@ -121,8 +124,60 @@ std::vector<fs::path> GroupPaths(const std::string& directory) {
   return paths;
 }
 
-fs::path PathOf(const std::string& directory, const GroupId& id) {
-  return fs::path(directory) / (ToHex(id) + std::string(kGroupFileSuffix));
+// What stands between the members and the title; the seal is not looked at.
+bool ReadBody(std::string_view rest, SpaceGroupSpec* spec, std::string* why) {
+  std::string_view name, count_text;
+  size_t count = 0;
+  *why = "its head cannot be read";
+  if (!TakeLine(kName, &rest, &name) || !TakeLine(kMembers, &rest, &count_text) ||
+      !ReadCount(count_text, kGroupMembersMax, &count)) {
+    return false;
+  }
+  SpaceGroupSpec parsed;
+  parsed.name = name;
+  parsed.members.resize(count);
+  for (SpaceGroupMember& member : parsed.members) {
+    *why = "its members cannot be read";
+    if (!TakeMember(&rest, &member, why)) return false;
+  }
+  *why = "more follows its last member";
+  if (!rest.empty() || !parsed.Validate(why).ok()) return false;
+  *spec = std::move(parsed);
+  return true;
+}
+
+fs::path PathOf(const std::string& directory, const std::string& stem) {
+  return fs::path(directory) / (stem + std::string(kGroupFileSuffix));
+}
+
+// Of a group whose usual name a file under another secret has.
+std::string StemUnder(const DomainSecret& secret, const GroupId& id) {
+  return ToHex(id) + '-' + SealOf(kStemTitle, secret);
+}
+
+// A daemon with another secret has left it, and may come back: the group's content is whole, and
+// only the seal is not ours.
+bool IsUnderAnotherSecret(const fs::path& path, const GroupId& id, const DomainSecret& secret) {
+  std::string content, why;
+  if (!ReadSmallFile(path, &content).ok()) return false;
+  SpaceGroupSpec spec;
+  if (ParseGroupFile(content, secret, &spec, &why).code() != StatusCode::kCorrupt) return false;
+  const std::string title = std::string(kTitle) + std::string(kVersion) + '\n';
+  if (!content.starts_with(title) || content.size() < title.size() + kSealBytes) return false;
+  content.resize(content.size() - kSealBytes);
+  return ReadBody(std::string_view(content).substr(title.size()), &spec, &why) && spec.Id() == id;
+}
+
+// Where a group's file is, or belongs.
+fs::path PlaceOf(const std::string& directory, const GroupId& id, const DomainSecret& secret) {
+  const fs::path usual = PathOf(directory, ToHex(id));
+  return IsUnderAnotherSecret(usual, id, secret) ? PathOf(directory, StemUnder(secret, id)) : usual;
+}
+
+// Of which group a file says that it is; none: of no group's name.
+std::optional<GroupId> ClaimedId(const fs::path& path) {
+  const Result<GroupId> id = ParseId<GroupIdTag>(path.stem().string().substr(0, kIdDigits));
+  return id.ok() ? std::optional(*id) : std::nullopt;
 }
 
 }  // namespace
@@ -142,7 +197,7 @@ std::string FormatGroupFile(const SpaceGroupSpec& spec, const DomainSecret& secr
 
 Status ParseGroupFile(std::string_view content, const DomainSecret& secret, SpaceGroupSpec* spec,
                       std::string* why) {
-  std::string_view rest = content, version, name, count_text;
+  std::string_view rest = content, version;
   if (!TakeLine(kTitle, &rest, &version)) return Refuse(why, "it is no group file");
   if (version != kVersion) {
     *why = "it has format version " + std::string(version.substr(0, 16)) + ", known is " +
@@ -150,28 +205,13 @@ Status ParseGroupFile(std::string_view content, const DomainSecret& secret, Spac
     return Status(StatusCode::kUnsupported, "a group file of another version");
   }
   // The seal first: what it does not cover is not looked at.
-  const size_t seal_bytes = kSeal.size() + 16 + 1;
-  if (content.size() < seal_bytes) return Refuse(why, "its end is lost");
-  const std::string_view sealed = content.substr(0, content.size() - seal_bytes);
+  if (content.size() < kSealBytes) return Refuse(why, "its end is lost");
+  const std::string_view sealed = content.substr(0, content.size() - kSealBytes);
   if (content.substr(sealed.size()) != std::string(kSeal) + SealOf(sealed, secret) + '\n') {
     return Refuse(why, "its seal does not hold: it is damaged, or another domain's");
   }
-  rest = sealed.substr(sealed.size() - (rest.size() - seal_bytes));
-  SpaceGroupSpec parsed;
-  size_t count = 0;
-  *why = "its members cannot be read";
-  if (!TakeLine(kName, &rest, &name) || !TakeLine(kMembers, &rest, &count_text) ||
-      !ReadCount(count_text, kGroupMembersMax, &count)) {
-    return Refuse(why, "its head cannot be read");
-  }
-  parsed.name = name;
-  parsed.members.resize(count);
-  for (SpaceGroupMember& member : parsed.members) {
-    if (!TakeMember(&rest, &member, why)) return Refuse(why, *why);
-  }
-  if (!rest.empty()) return Refuse(why, "more follows its last member");
-  if (!parsed.Validate(why).ok()) return Refuse(why, *why);
-  *spec = std::move(parsed);
+  rest = sealed.substr(sealed.size() - (rest.size() - kSealBytes));
+  if (!ReadBody(rest, spec, why)) return Refuse(why, *why);
   return Status::Ok();
 }
 
@@ -195,7 +235,7 @@ std::vector<SpaceGroupSpec> LoadGroupFiles(const std::string& directory, const D
     SpaceGroupSpec spec;
     if (!ParseGroupFile(content, secret, &spec, &why).ok()) {
       note(why);
-    } else if (ToHex(spec.Id()) != path.stem()) {
+    } else if (path.stem() != ToHex(spec.Id()) && path.stem() != StemUnder(secret, spec.Id())) {
       note("it holds group " + ToHex(spec.Id()));
     } else {
       specs.push_back(std::move(spec));
@@ -204,16 +244,17 @@ std::vector<SpaceGroupSpec> LoadGroupFiles(const std::string& directory, const D
   return specs;
 }
 
-Status WriteGroupFile(const std::string& directory, const GroupId& id, std::string_view content) {
+Status WriteGroupFile(const std::string& directory, const SpaceGroupSpec& spec,
+                      const DomainSecret& secret) {
   std::error_code error;
   fs::create_directories(directory, error);
   if (error) return Status(StatusCode::kIo, "cannot make the directory of groups", error.value());
-  const fs::path path = PathOf(directory, id);
+  const fs::path path = PlaceOf(directory, spec.Id(), secret);
   const std::string draft = path.string() + std::string(kDraftSuffix);
   {
     const OpenFile file(draft, O_WRONLY | O_CREAT | O_TRUNC, 0600);
     if (file.fd() < 0) return FromErrno("cannot create the group's file");
-    if (!WriteAll(file.fd(), content) || fsync(file.fd()) != 0) {
+    if (!WriteAll(file.fd(), FormatGroupFile(spec, secret)) || fsync(file.fd()) != 0) {
       const Status failed = FromErrno("cannot write the group's file");
       unlink(draft.c_str());
       return failed;
@@ -270,13 +311,14 @@ bool DiskGroupFiles::Writer::IsKept(const KeptGroup& group) {
 
 // Removes what was opened longest ago until one more file fits.
 void DiskGroupFiles::Writer::MakeRoom(const Job& job) {
-  const std::string& directory = options.domains[job.domain_index].directory;
+  const auto& [directory, secret, also] = options.domains[job.domain_index];
   std::vector<std::pair<fs::file_time_type, fs::path>> old;
   std::vector<fs::path> paths = GroupPaths(directory);
   if (paths.size() < options.groups_max) return;
   for (const fs::path& path : paths) {
-    const Result<GroupId> id = ParseId<GroupIdTag>(path.stem().string());
-    if (id.ok() && IsKept({job.domain_index, *id})) continue;
+    const std::optional<GroupId> id = ClaimedId(path);
+    if (id && IsKept({job.domain_index, *id})) continue;
+    if (id && IsUnderAnotherSecret(path, *id, secret)) continue;
     std::error_code error;
     old.emplace_back(fs::last_write_time(path, error), path);
   }
@@ -293,7 +335,7 @@ Status DiskGroupFiles::Writer::Write(const Job& job) {
                 "what is written is a domain's spec");
   const Domain& domain = options.domains[job.domain_index];
   const std::string content = FormatGroupFile(*job.spec, domain.secret);
-  const fs::path path = PathOf(domain.directory, job.id);
+  const fs::path path = PlaceOf(domain.directory, job.id, domain.secret);
   std::string present;
   Status status = Status::Ok();
   if (ReadSmallFile(path, &present).ok() && present == content) {
@@ -301,7 +343,7 @@ Status DiskGroupFiles::Writer::Write(const Job& job) {
   } else {
     std::error_code error;
     if (!fs::exists(path, error)) MakeRoom(job);
-    status = WriteGroupFile(domain.directory, job.id, content);
+    status = WriteGroupFile(domain.directory, *job.spec, domain.secret);
   }
   if (domain.also) domain.also(job.id, content);
   return status;
@@ -314,7 +356,8 @@ void DiskGroupFiles::Writer::Remove(const Job& job) {
   if (IsKept(job.group())) return;
   const Domain& domain = options.domains[job.domain_index];
   std::error_code error;
-  fs::remove(PathOf(domain.directory, job.id), error);
+  fs::remove(PlaceOf(domain.directory, job.id, domain.secret), error);
+  fs::remove(PathOf(domain.directory, StemUnder(domain.secret, job.id)), error);
   if (domain.also) domain.also(job.id, "");
 }
 

@@ -4,7 +4,7 @@
 //
 // THREADING: DiskGroupFiles has one thread that writes; Keep never blocks. The functions block.
 // LIMITS: groups_max files a directory. Beyond, the file that was opened longest ago goes, but none
-// of those kept in this run and not dropped since. kDropsQueuedMax.
+// of those kept in this run and not dropped since, nor of another secret. kDropsQueuedMax.
 #pragma once
 
 #include <cstdint>
@@ -36,8 +36,10 @@ Status ParseGroupFile(std::string_view content, const DomainSecret& secret, Spac
 // in use. Others are noted in a sentence each, and stay. A directory that is not there holds none.
 std::vector<SpaceGroupSpec> LoadGroupFiles(const std::string& directory, const DomainSecret& secret,
                                            std::vector<std::string>* notes);
-// Written beside its place, synced, renamed into it. kIo.
-Status WriteGroupFile(const std::string& directory, const GroupId& id, std::string_view content);
+// Written beside its place, synced, renamed into it; a file that another secret sealed keeps its
+// place, and this one gets another. kIo.
+Status WriteGroupFile(const std::string& directory, const SpaceGroupSpec& spec,
+                      const DomainSecret& secret);
 
 class DiskGroupFiles final : public GroupFiles {
  public:

@@ -74,8 +74,7 @@ void Recovery::RestoreGroups() {
   for (const std::string& directory : options_.other_groups_directories) {
     for (const SpaceGroupSpec& spec : LoadGroupFiles(directory, options_.secret, &summary_.notes)) {
       if (groups_.contains(spec.Id())) continue;
-      const Status written = WriteGroupFile(options_.groups_directory, spec.Id(),
-                                            FormatGroupFile(spec, options_.secret));
+      const Status written = WriteGroupFile(options_.groups_directory, spec, options_.secret);
       summary_.notes.push_back("the file of group '" + spec.name + "' is copied from " + directory +
                                (written.ok() ? "" : std::string(", in vain: ") + written.what()));
       RestoreGroup(spec);
@@ -108,7 +107,7 @@ void Recovery::RestoreGroupsOfCatalog() {
     if (!ParseGroupFile(content, options_.secret, &spec, &why).ok()) return;
     if (groups_.contains(spec.Id())) return;
     summary_.notes.push_back("the file of group '" + spec.name + "' is made anew from the catalog");
-    const Status written = WriteGroupFile(options_.groups_directory, spec.Id(), content);
+    const Status written = WriteGroupFile(options_.groups_directory, spec, options_.secret);
     if (!written.ok()) summary_.notes.push_back(written.what());
     RestoreGroup(spec);
   });
@@ -181,6 +180,10 @@ Status Recovery::RestoreBlocks() {
   bool is_believed = false;
   if (options_.catalog != nullptr) {
     is_believed = options_.catalog->Open(&summary_.why);
+    // Another start may find them whole: the right secret, a drive that is read again.
+    if (!opened.ok() || options_.tier->restore().counts().slabs_left > 0) {
+      options_.catalog->LeavePartial();
+    }
     if (options_.catalog->db() != nullptr) RestoreGroupsOfCatalog();
   } else {
     summary_.why = "there is no catalog";

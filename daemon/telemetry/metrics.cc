@@ -163,6 +163,13 @@ json TroublesOf(const DomainStats& domain) {
                          " tier is off after errors and tries again by itself: see the log for "
                          "the drive, and the drive's own");
     }
+    if (stats.left_alone_bytes > 0) {
+      troubles.push_back(std::to_string(stats.left_alone_bytes) + " bytes of the " + name +
+                         " tier's files were left alone at the start, and count against its "
+                         "capacity: they are damaged, or under another secret (the log's lines "
+                         "'nvme note' name them). With the right secret_file a restart finds their "
+                         "blocks again; what nobody needs may be removed while terraced is stopped");
+    }
     if (IsCapacityLost(stats)) {
       troubles.push_back(std::to_string(stats.quarantined_bytes) + " of " +
                          std::to_string(stats.capacity_bytes) + " bytes of the " + name +
@@ -196,6 +203,7 @@ json TierDocument(const DomainStats& domain, const DomainStats::LowerTierStats& 
           {"failed_transfers", tier.stats.failed_transfers},
           {"suspect_bytes", tier.stats.suspect_bytes},
           {"quarantined_bytes", tier.stats.quarantined_bytes},
+          {"left_alone_bytes", tier.stats.left_alone_bytes},
           {"places_recovered", tier.stats.places_recovered},
           {"is_degraded", IsCapacityLost(tier.stats)},
           {"is_healthy", tier.stats.is_healthy}};

@@ -49,6 +49,7 @@ class DiskDomain final : public TierListener {
     uint64_t slab_bytes = 512 * kKiB;
     uint64_t capacity_bytes = 4 * kMiB;
     uint64_t seed = 1;
+    uint8_t secret_begin = 3;
     rocksdb::Env* catalog_env = nullptr;  // none: the operating system's
   };
   struct Block {
@@ -60,7 +61,7 @@ class DiskDomain final : public TierListener {
   };
 
   explicit DiskDomain(Options options) : options_(std::move(options)), random_(options_.seed) {
-    for (size_t i = 0; i < secret_.size(); ++i) secret_[i] = static_cast<std::byte>(i * 5 + 3);
+    for (size_t i = 0; i < secret_.size(); ++i) secret_[i] = static_cast<std::byte>(i * 5 + options_.secret_begin);
     for (const std::string& path : paths()) std::filesystem::create_directory(path);
     catalog_ = std::make_unique<Catalog>(Catalog::Options{.db = {.directory = catalog_directory(),
                                                                  .slab_directories = directories(),

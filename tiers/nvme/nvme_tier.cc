@@ -345,6 +345,7 @@ TierStats NvmeTier::stats() const {
           .quarantined_bytes = totals.quarantined_bytes,
           .places_recovered = p.trials.recovered_count(),
           .corrupt_entries = p.restore.counts().entries_corrupt,
+          .left_alone_bytes = p.slabs.left_alone_bytes(),
           .is_healthy = p.disks.is_any_on()};
 }
 

@@ -91,6 +91,7 @@ Status SlabRestore::OpenSlabsOf(uint32_t disk, std::vector<std::string>* notes) 
     Found found;
     if (const std::string why = Open(disk, name, *index, &found); !why.empty()) {
       slabs_.LeaveAlone(*index, disk, found.length_bytes);
+      ++counts_.slabs_left;
       notes->push_back("slab file " + name + " on disk " + std::to_string(disk) +
                        " is left alone: " + why);
       continue;

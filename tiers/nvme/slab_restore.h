@@ -47,7 +47,7 @@ class SlabRestore {
   // Told of keys that the sink will probably be asked about soon, to have memory at hand.
   using Ahead = TableReader::Ahead;
   struct Counts {
-    uint64_t slabs = 0, entries_used = 0, entries_kept = 0, entries_corrupt = 0;
+    uint64_t slabs = 0, slabs_left = 0, entries_used = 0, entries_kept = 0, entries_corrupt = 0;
     uint64_t entries_left = 0;    // whose owners nobody knows
     uint64_t entries_unread = 0;  // of the corrupt: their sectors could not be read
   };

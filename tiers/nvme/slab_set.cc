@@ -49,6 +49,7 @@ bool SlabSet::MarkGone(NvmeSlab& slab) {
 
 void SlabSet::LeaveAlone(uint32_t index, uint32_t disk, uint64_t file_bytes) {
   indices_left_alone_.insert(index);
+  left_alone_bytes_ += file_bytes;
   file_bytes_[disk] += file_bytes;
 }
 

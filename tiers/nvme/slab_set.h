@@ -62,6 +62,7 @@ class SlabSet {
   // Bytes of files on a disk, those left alone included.
   uint64_t file_bytes(uint32_t disk) const { return file_bytes_[disk]; }
   uint64_t file_bytes_total() const;
+  uint64_t left_alone_bytes() const { return left_alone_bytes_; }
   const SlotTotals& totals() const { return totals_; }
 
   // From now on other threads see the slab as it is; no longer. REQUIRES: it has a shape.
@@ -74,6 +75,7 @@ class SlabSet {
   std::vector<std::unique_ptr<NvmeSlab>> slabs_;
   std::set<uint32_t> indices_left_alone_;
   std::vector<uint64_t> file_bytes_;  // by disk
+  uint64_t left_alone_bytes_ = 0;
 
   mutable std::mutex places_mutex_;
   std::vector<std::optional<SlabPlace>> places_;  // under places_mutex_

@@ -33,8 +33,7 @@ class CliFsckTest : public CliTest {
               "[[domain]]\nname = \"domain\"\nsocket = \"" +
               Path("t.sock") + "\"\nsecret_file = \"" + Path("domain.secret") + "\"\n");
     domain_->RestoreFromTables();
-    const std::string group = FormatGroupFile(sim::DiskGroup(), secret_);
-    ASSERT_TRUE(WriteGroupFile(domain_->groups_directory(), sim::DiskGroup().Id(), group).ok());
+    ASSERT_TRUE(WriteGroupFile(domain_->groups_directory(), sim::DiskGroup(), secret_).ok());
     for (uint32_t owner = 0; owner < 20; ++owner) {
       ASSERT_TRUE(domain_->RunUntil([&] { return domain_->Store(owner); }));
     }

@@ -42,7 +42,7 @@ class FsckTest : public testing::Test {
     directories_ = domain.directories();
     domain.RestoreFromTables();
     const std::string content = FormatGroupFile(DiskGroup(), secret_);
-    ASSERT_TRUE(WriteGroupFile(domain.groups_directory(), DiskGroup().Id(), content).ok());
+    ASSERT_TRUE(WriteGroupFile(domain.groups_directory(), DiskGroup(), secret_).ok());
     domain.catalog().KeepGroup(DiskGroup().Id(), content);
     for (uint32_t owner = 0; owner < kBlocks; ++owner) {
       ASSERT_TRUE(domain.RunUntil([&] { return domain.Store(owner); }));

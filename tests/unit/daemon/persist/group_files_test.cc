@@ -230,6 +230,35 @@ TEST_F(GroupShelfTest, GroupOpenedLongestAgoMakesRoom) {
   EXPECT_EQ(Load().size(), 3u);
 }
 
+// Two daemons that serve from one path in turn, by mistake or for good.
+TEST_F(GroupShelfTest, FilesOfAnotherSecretStayAndStandBeside) {
+  const DomainSecret ours = secret_;
+  DomainSecret theirs = ours;
+  theirs[0] ^= std::byte{1};
+  const SpaceGroupSpec both = GroupNamed("llama"), old = GroupNamed("old", 2);
+  secret_ = theirs;
+  Keep({both, old});
+  MakeOld(PathOf(old), 3);
+  secret_ = ours;
+  Keep({both});
+  Keep({both, GroupNamed("new", 3)}, 1);  // makes no room of what is not ours
+  for (const bool is_ours : {true, false}) {
+    secret_ = is_ours ? ours : theirs;
+    const std::vector<SpaceGroupSpec> loaded = Load();
+    ASSERT_EQ(loaded.size(), 2u) << is_ours;
+    EXPECT_TRUE(AreSame(loaded[0], both) || AreSame(loaded[1], both)) << is_ours;
+    EXPECT_EQ(notes_.size(), 2u) << is_ours;
+  }
+  secret_ = ours;
+  DiskGroupFiles files(OptionsOf());
+  files.Keep(0, both);
+  files.Drop(0, both.Id());
+  ASSERT_TRUE(files.Drain(kWaitUs));
+  EXPECT_EQ(Load().size(), 1u);
+  secret_ = theirs;
+  EXPECT_EQ(Load().size(), 2u);
+}
+
 TEST_F(GroupShelfTest, WhatCannotBeWrittenIsSaidAndTriedAgain) {
   std::ofstream(root_ / "groups") << "in the way";
   DiskGroupFiles files(OptionsOf());

@@ -64,7 +64,9 @@ class RecoveryTest : public testing::Test {
     std::error_code error;
     fs::remove_all(root_, error);
   }
-  DiskDomain::Options OptionsOf() const { return {.root = root_, .path_count = path_count_}; }
+  DiskDomain::Options OptionsOf() const {
+    return {.root = root_, .path_count = path_count_, .secret_begin = secret_begin_};
+  }
 
   enum class Ending { kClean, kKill };
   // A daemon that stored kBlocks blocks of one group and ended.
@@ -72,9 +74,8 @@ class RecoveryTest : public testing::Test {
     DiskDomain domain(OptionsOf());
     domain_secret_ = domain.secret();
     domain.RestoreFromTables();
-    const std::string content = FormatGroupFile(DiskGroup(), domain.secret());
-    ASSERT_TRUE(WriteGroupFile(domain.groups_directory(), DiskGroup().Id(), content).ok());
-    domain.catalog().KeepGroup(DiskGroup().Id(), content);
+    ASSERT_TRUE(WriteGroupFile(domain.groups_directory(), DiskGroup(), domain.secret()).ok());
+    domain.catalog().KeepGroup(DiskGroup().Id(), FormatGroupFile(DiskGroup(), domain.secret()));
     for (uint32_t owner = 0; owner < kBlocks; ++owner) {
       ASSERT_TRUE(domain.RunUntil([&] { return domain.Store(owner); }));
     }
@@ -133,6 +134,7 @@ class RecoveryTest : public testing::Test {
   std::string root_;
   uint32_t path_count_ = 1;
   uint32_t groups_max_ = 16;
+  uint8_t secret_begin_ = 3;
   std::vector<std::string> other_groups_;
   DomainSecret domain_secret_{};
   std::unique_ptr<DiskDomain> domain_;
@@ -335,8 +337,7 @@ TEST_F(RecoveryTest, GroupsBeyondTheLimitAreRefusedAndTheirBlocksLeft) {
   SpaceGroupSpec other = DiskGroup();
   other.name = "other";
   other.members[0].spec.revision = std::string("other");
-  const std::string content = FormatGroupFile(other, domain_secret_);
-  ASSERT_TRUE(WriteGroupFile(root_ + "/path0/domain/groups", other.Id(), content).ok());
+  ASSERT_TRUE(WriteGroupFile(root_ + "/path0/domain/groups", other, domain_secret_).ok());
   fs::last_write_time(Only(root_ + "/path0/domain/groups", ToHex(other.Id()) + ".group"),
                       fs::file_time_type::clock::now() + std::chrono::hours(1));  // opened last
   groups_max_ = 1;
@@ -349,6 +350,49 @@ TEST_F(RecoveryTest, GroupsBeyondTheLimitAreRefusedAndTheirBlocksLeft) {
   domain_->StopClean();
   groups_max_ = 2;
   EXPECT_EQ(Recover().restored.blocks, kBlocks);
+}
+
+// A state directory that was lost, a file that was mixed up: the daemon starts empty, serves, stops.
+TEST_F(RecoveryTest, AStartUnderAnotherSecretLosesNothing) {
+  LeaveBlocks(Ending::kClean);
+  secret_begin_ = 4;
+  const RecoverySummary summary = Recover();
+  EXPECT_EQ(summary.restored.blocks, 0u);
+  EXPECT_GT(summary.counts.slabs_left, 0u);
+  EXPECT_EQ(domain_->tier().stats().left_alone_bytes, summary.counts.slabs_left * 512 * kKiB);
+  const std::string content = FormatGroupFile(DiskGroup(), domain_->secret());
+  ASSERT_TRUE(WriteGroupFile(domain_->groups_directory(), DiskGroup(), domain_->secret()).ok());
+  domain_->catalog().KeepGroup(DiskGroup().Id(), content);
+  for (uint32_t owner = 100; owner < 110; ++owner) {
+    ASSERT_TRUE(domain_->RunUntil([&] { return domain_->Store(owner); }));
+  }
+  domain_->Settle();
+  EXPECT_FALSE(domain_->catalog().stats().is_complete);
+  EXPECT_EQ(domain_->catalog().StopClean(30'000'000).code(), StatusCode::kGone);
+  for (const auto& [secret_begin, blocks] : {std::pair(3, kBlocks), std::pair(4, 10u)}) {
+    secret_begin_ = static_cast<uint8_t>(secret_begin);
+    const RecoverySummary next = Recover();
+    EXPECT_EQ(next.source, RecoverySource::kTables);
+    EXPECT_EQ(next.groups, 1u);
+    EXPECT_EQ(next.restored.blocks, blocks);
+    (void)domain_->catalog().StopClean(30'000'000);
+  }
+}
+
+TEST_F(RecoveryTest, ASlabThatIsNotThereForOneStartIsThereForTheNext) {
+  LeaveBlocks(Ending::kClean);
+  const fs::path slab = root_ + "/path0/domain/slab-0.terrace";
+  const fs::path other = root_ + "/path0/domain/slab-9.terrace";  // renamed: left alone
+  fs::rename(slab, other);
+  const RecoverySummary summary = Recover();
+  EXPECT_EQ(summary.counts.slabs_left, 1u);
+  EXPECT_LT(summary.restored.blocks, kBlocks);
+  domain_->Settle();
+  EXPECT_FALSE(domain_->catalog().StopClean(30'000'000).ok());
+  fs::rename(other, slab);
+  EXPECT_EQ(Recover().restored.blocks, kBlocks);
+  domain_->StopClean();
+  EXPECT_EQ(Recover().source, RecoverySource::kCatalog);
 }
 
 TEST_F(RecoveryTest, DomainWithoutDrivesRestoresItsGroups) {
