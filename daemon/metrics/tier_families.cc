@@ -37,6 +37,9 @@ void AddLower(const DomainFigures& domain, const DomainFigures::LowerTierStats& 
              Of(stats.suspect_bytes));
   all->Gauge({"terrace_tier_quarantined_bytes", "Places that did not keep what was written."},
              labels, Of(stats.quarantined_bytes));
+  all->Gauge({"terrace_tier_left_alone_bytes",
+              "Files that the start found damaged or under another secret."},
+             labels, Of(stats.left_alone_bytes));
   all->Gauge({"terrace_tier_written_bytes_of_day", "Bytes written in the last 24 hours."}, labels,
              Of(tier.written_bytes_of_day));
   const bool has_budget =

@@ -210,7 +210,8 @@ void Fsck::LookAtTables() {
       } else if (!file.status.ok()) {
         Note(FsckProblemKind::kSlabUnreadable,
              file.path + " is no slab of this domain (" + file.status.what() +
-                 "): the daemon leaves it alone. Remove it if nobody else needs it");
+                 "): the daemon leaves it alone. If all slabs are, secret_file is not the one that "
+                 "they were written under. Remove it only if nobody needs it");
       } else if (const auto known = slabs_.find(file.index); known != slabs_.end()) {
         Note(FsckProblemKind::kSlabUnreadable,
              file.path + " has the number of " + known->second.file.path +

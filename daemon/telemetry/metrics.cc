@@ -164,11 +164,12 @@ json TroublesOf(const DomainStats& domain) {
                          "the drive, and the drive's own");
     }
     if (stats.left_alone_bytes > 0) {
-      troubles.push_back(std::to_string(stats.left_alone_bytes) + " bytes of the " + name +
-                         " tier's files were left alone at the start, and count against its "
-                         "capacity: they are damaged, or under another secret (the log's lines "
-                         "'nvme note' name them). With the right secret_file a restart finds their "
-                         "blocks again; what nobody needs may be removed while terraced is stopped");
+      troubles.push_back(
+          std::to_string(stats.left_alone_bytes) + " bytes of the " + name +
+          " tier's files were left alone at the start, and count against its "
+          "capacity: they are damaged, or under another secret (the log's lines "
+          "'nvme note' name them). With the right secret_file a restart finds their "
+          "blocks again; what nobody needs may be removed while terraced is stopped");
     }
     if (IsCapacityLost(stats)) {
       troubles.push_back(std::to_string(stats.quarantined_bytes) + " of " +

@@ -60,8 +60,7 @@ class Predecessor {
     fs::remove_all(directory_);
     fs::create_directories(domain());
     const SpaceGroupSpec group = OneMember(kSlotBytes);
-    Check(WriteGroupFile(domain() + "/groups", group, secret_),
-          "group file");
+    Check(WriteGroupFile(domain() + "/groups", group, secret_), "group file");
     for (uint32_t index = 0; written_ < block_count; ++index) WriteSlab(index, group);
     FsckReport report;
     std::string why;

@@ -61,7 +61,9 @@ class DiskDomain final : public TierListener {
   };
 
   explicit DiskDomain(Options options) : options_(std::move(options)), random_(options_.seed) {
-    for (size_t i = 0; i < secret_.size(); ++i) secret_[i] = static_cast<std::byte>(i * 5 + options_.secret_begin);
+    for (size_t i = 0; i < secret_.size(); ++i) {
+      secret_[i] = static_cast<std::byte>(i * 5 + options_.secret_begin);
+    }
     for (const std::string& path : paths()) std::filesystem::create_directory(path);
     catalog_ = std::make_unique<Catalog>(Catalog::Options{.db = {.directory = catalog_directory(),
                                                                  .slab_directories = directories(),

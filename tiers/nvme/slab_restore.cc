@@ -121,7 +121,9 @@ std::string SlabRestore::Open(uint32_t disk, const std::string& name, uint32_t i
   const Result<SlabSuperblock> superblock =
       status.ok() ? DecodeSuperblock(sector, options_.secret) : Result<SlabSuperblock>(status);
   if (!superblock.ok()) {
-    return std::string(superblock.status().what()) + "; remove it if nobody else needs it";
+    return std::string(superblock.status().what()) +
+           ". If all slabs are, secret_file is not the one that they were written under. Remove it "
+           "only if nobody needs it";
   }
   if (superblock->slab_index != index) {
     return "it is slab " + std::to_string(superblock->slab_index) + ", renamed";

@@ -142,6 +142,26 @@ TEST_P(DaemonNvme, ACleanStopStartsFromTheCatalog) {
   EXPECT_THAT(daemon_.Errors(), HasSubstr("from=\"catalog\""));
 }
 
+// Started once with the wrong file; an engine came, opened its group, and stored.
+TEST_P(DaemonNvme, AStartUnderAnotherSecretLosesNothing) {
+  const std::string secret = daemon_.directory() + "/default.secret";
+  Start();
+  const auto keys = Keys(kBlocks, 1), theirs = Keys(10, 2);
+  StorePersisted(keys);
+  End(SIGTERM, 0);
+  std::filesystem::rename(secret, secret + ".kept");
+  Start();
+  EXPECT_EQ(Load(keys), 0u);
+  StorePersisted(theirs);
+  EXPECT_THAT(Stats()["troubles"].dump(), HasSubstr("under another secret"));
+  EXPECT_GT(Stats()["lower_tiers"][0]["left_alone_bytes"], 0);
+  End(SIGTERM, 0);
+  std::filesystem::rename(secret + ".kept", secret);
+  Start();
+  EXPECT_EQ(Load(keys), kBlocks) << daemon_.Errors();
+  EXPECT_EQ(Load(theirs), 0u);
+}
+
 // PROMISE: T03 erasures, over a drive
 TEST_P(DaemonNvme, ErasedBlocksStayErased) {
   Start();

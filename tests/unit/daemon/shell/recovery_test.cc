@@ -352,7 +352,8 @@ TEST_F(RecoveryTest, GroupsBeyondTheLimitAreRefusedAndTheirBlocksLeft) {
   EXPECT_EQ(Recover().restored.blocks, kBlocks);
 }
 
-// A state directory that was lost, a file that was mixed up: the daemon starts empty, serves, stops.
+// A state directory that was lost, a file that was mixed up: the daemon starts empty, serves,
+// stops.
 TEST_F(RecoveryTest, AStartUnderAnotherSecretLosesNothing) {
   LeaveBlocks(Ending::kClean);
   secret_begin_ = 4;
