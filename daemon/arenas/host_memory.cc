@@ -1,9 +1,11 @@
 #include "daemon/arenas/host_memory.h"
 
 #include <algorithm>
+#include <charconv>
 #include <fstream>
 #include <sstream>
 #include <string>
+#include <string_view>
 
 #include "daemon/config/config_text.h"
 
@@ -32,6 +34,18 @@ uint64_t CacheBytes(const std::string& directory) {
   return 0;
 }
 
+// The "total" of the line "some avg10=… avg60=… avg300=… total=…", in microseconds.
+uint64_t StalledUs(const std::string& path) {
+  constexpr std::string_view kTotal = "total=";
+  std::ifstream file(path);
+  uint64_t total_us = 0;
+  for (std::string word; file >> word && word != "full";) {
+    if (!word.starts_with(kTotal)) continue;
+    std::from_chars(word.data() + kTotal.size(), word.data() + word.size(), total_us);
+  }
+  return total_us;
+}
+
 // The lowest memory.max from the daemon's cgroup (version 2) up to the root, and what is used
 // there.
 void NarrowToCgroup(const std::string& root, HostMemory* host) {
@@ -50,6 +64,7 @@ void NarrowToCgroup(const std::string& root, HostMemory* host) {
       host->total_bytes = limit_bytes;
       host->available_bytes =
           std::min(host->available_bytes, limit_bytes - std::min(limit_bytes, used_bytes));
+      host->stalled_us = StalledUs(directory + "/memory.pressure");
       host->is_cgroup_limited = true;
     }
     path = path == "/" ? "" : path.substr(0, std::max<size_t>(path.rfind('/'), 1));
@@ -60,7 +75,8 @@ void NarrowToCgroup(const std::string& root, HostMemory* host) {
 
 HostMemory ReadHostMemory(const std::string& root) {
   HostMemory host{.total_bytes = MeminfoBytes(root, "MemTotal"),
-                  .available_bytes = MeminfoBytes(root, "MemAvailable")};
+                  .available_bytes = MeminfoBytes(root, "MemAvailable"),
+                  .stalled_us = StalledUs(root + "/proc/pressure/memory")};
   if (host.total_bytes != 0) NarrowToCgroup(root, &host);
   return host;
 }

@@ -92,7 +92,8 @@ void Administration::LookAtMemory() {
   const uint64_t limit_bytes = yield_.Look(host,
                                            {.held_bytes = held * config.segment_bytes,
                                             .leaving_bytes = leaving * config.segment_bytes,
-                                            .segment_bytes = config.segment_bytes},
+                                            .segment_bytes = config.segment_bytes,
+                                            .now_us = parts_.clock.NowUs()},
                                            config.memory_reserve_bytes, config.dram_bytes);
   if (limit_bytes != before_bytes) {
     // Told when it begins and when all is held again; in between at level debug.

@@ -49,15 +49,22 @@ TEST(HostMemory, ACgroupsFileCacheIsAvailable) {
   };
   write("/proc/meminfo", "MemTotal:       16777216 kB\nMemAvailable:    8388608 kB\n");
   EXPECT_EQ(ReadHostMemory(root).available_bytes, 8 * kGiB);
+  EXPECT_EQ(ReadHostMemory(root).stalled_us, 0u);
+  write("/proc/pressure/memory",
+        "some avg10=1.50 avg60=0.00 avg300=0.00 total=1234567\n"
+        "full avg10=0.00 avg60=0.00 avg300=0.00 total=99\n");
+  EXPECT_EQ(ReadHostMemory(root).stalled_us, 1'234'567u);
   write("/proc/self/cgroup", "0::/pods/one\n");
   write("/sys/fs/cgroup/pods/one/memory.max", "4294967296\n");
   write("/sys/fs/cgroup/pods/one/memory.current", "3221225472\n");
   write("/sys/fs/cgroup/pods/one/memory.stat", "anon 5\ninactive_file 1073741824\nshmem 7\n");
   write("/sys/fs/cgroup/pods/memory.max", "max\n");
+  write("/sys/fs/cgroup/pods/one/memory.pressure", "some avg10=0.00 total=42\nfull total=7\n");
   const HostMemory pod = ReadHostMemory(root);
   EXPECT_TRUE(pod.is_cgroup_limited);
   EXPECT_EQ(pod.total_bytes, 4 * kGiB);
   EXPECT_EQ(pod.available_bytes, 2 * kGiB);
+  EXPECT_EQ(pod.stalled_us, 42u);
   std::filesystem::remove_all(root);
   EXPECT_EQ(ReadHostMemory(root).total_bytes, 0u);
 }

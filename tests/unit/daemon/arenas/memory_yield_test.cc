@@ -23,8 +23,47 @@ class MemoryYieldTest : public testing::Test {
         {.held_bytes = held_bytes, .leaving_bytes = leaving_bytes, .segment_bytes = kSegment},
         kReserve, kMost);
   }
+  // A quarter of a second later, in which tasks stood so long; enough is available.
+  uint64_t LookAgain(uint64_t held_bytes, uint64_t stood_us) {
+    now_us_ += 250'000;
+    host_.stalled_us += stood_us;
+    return yield_.Look(host_,
+                       {.held_bytes = held_bytes, .segment_bytes = kSegment, .now_us = now_us_},
+                       kReserve, kMost);
+  }
   MemoryYield yield_;
+  HostMemory host_{
+      .total_bytes = 64 * kGiB, .available_bytes = 32 * kGiB, .stalled_us = 77'000'000};
+  uint64_t now_us_ = 5'000'000;
 };
+
+TEST_F(MemoryYieldTest, TasksThatStandForWantOfMemoryGetASixteenthASecond) {
+  EXPECT_EQ(LookAgain(4 * kGiB, 0), kMost);
+  for (int i = 0; i < 8; ++i) EXPECT_EQ(LookAgain(4 * kGiB, 24'000), kMost) << "9.6 % of the time";
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(LookAgain(4 * kGiB, 25'000), kMost);
+  EXPECT_EQ(LookAgain(4 * kGiB, 25'000), 4 * kGiB - 256 * kMiB);
+  for (int i = 0; i < 3; ++i) LookAgain(4 * kGiB - 256 * kMiB, 250'000);
+  EXPECT_EQ(LookAgain(4 * kGiB - 256 * kMiB, 0), 4 * kGiB - 512 * kMiB) << "a segment at least";
+  for (uint32_t i = 1; i < MemoryYield::kCalmLooks; ++i) {
+    EXPECT_EQ(LookAgain(4 * kGiB - 512 * kMiB, 0), 4 * kGiB - 512 * kMiB);
+  }
+  EXPECT_EQ(LookAgain(4 * kGiB - 512 * kMiB, 0), 4 * kGiB - 512 * kMiB + kSegment);
+}
+
+TEST_F(MemoryYieldTest, LittleThatIsHeldGoesBySegmentsAndThenNothingGoes) {
+  LookAgain(kSegment, 0);
+  for (int i = 0; i < 3; ++i) LookAgain(kSegment, 250'000);
+  EXPECT_EQ(LookAgain(kSegment, 250'000), 0u);
+  for (int i = 0; i < 8; ++i) EXPECT_EQ(LookAgain(0, 250'000), 0u);
+}
+
+TEST_F(MemoryYieldTest, WhatWasStoodBeforeTheFirstLookOrElsewhereDoesNotCount) {
+  EXPECT_EQ(LookAgain(4 * kGiB, 0), kMost);
+  host_.stalled_us = 5;  // another cgroup
+  for (int i = 0; i < 4; ++i) EXPECT_EQ(LookAgain(4 * kGiB, 0), kMost);
+  now_us_ += 60'000'000;  // nobody looked
+  EXPECT_EQ(LookAgain(4 * kGiB, 40'000'000), kMost);
+}
 
 TEST_F(MemoryYieldTest, AllIsHeldWhileThereIsEnough) {
   EXPECT_EQ(Look(kReserve, 4 * kGiB), kMost);
