@@ -110,7 +110,8 @@ void Administration::LookAtMemory() {
   if (!is_looking_) return;
   next_look_.expires_after(kLookPeriod);
   next_look_.async_wait([this](const asio::error_code& error) {
-    if (!error) LookAtMemory();
+    // As a turn: what leaves has timers that a turn's end sets.
+    if (!error) parts_.post([this] { LookAtMemory(); });
   });
 }
 

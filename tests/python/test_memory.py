@@ -1,8 +1,15 @@
 """Less memory while the daemon serves, and more again: `terrace config set daemon.dram_bytes`."""
 import contextlib
+import os
+import pathlib
 import random
+import signal
+import subprocess
+import sys
 import threading
 import time
+
+import pytest
 
 import terrace
 
@@ -144,3 +151,80 @@ def set_dram_reserve(daemon, count):
     status, output, errors = run_terrace("config", "set", f"daemon.memory_reserve_bytes={count}",
                                          "--socket", daemon.socket)
     assert status == 0, (output, errors)
+
+
+# Processes that read a file which does not fit into their memory, over and over.
+THRASH = r"""
+import mmap, os, random, sys
+path, count, megabytes = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+with open(path, "wb") as file:
+    for _ in range(megabytes):
+        file.write(bytes(1 << 20))
+    file.flush()
+    os.fsync(file.fileno())
+with open(path, "rb") as file:
+    pages = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+pages.madvise(mmap.MADV_RANDOM)
+print("thrashes", flush=True)
+for _ in range(count - 1):
+    if os.fork() == 0:
+        break
+while True:
+    pages[random.randrange(len(pages))]
+"""
+
+
+def stalled_us():
+    with open("/proc/pressure/memory", encoding="ascii") as file:
+        return int(file.readline().rsplit("total=", 1)[1])
+
+
+@contextlib.contextmanager
+def thrashing(path):
+    """Pressure that the whole machine tells of, though there is memory: of a cgroup of its own."""
+    group = pathlib.Path("/sys/fs/cgroup/memory/terrace-thrash")
+    try:
+        stalled_us()
+        group.mkdir(exist_ok=True)
+        (group / "memory.limit_in_bytes").write_text("100663296", encoding="ascii")
+    except (OSError, IndexError) as why:
+        pytest.skip(f"no pressure can be made here: {why}")
+    join = f"echo 0 > {group}/cgroup.procs && exec {sys.executable} -c '{THRASH}' {path} 16 400"
+    thrash = subprocess.Popen(["sh", "-c", join], stdout=subprocess.PIPE, start_new_session=True)
+    try:
+        assert thrash.stdout.readline() == b"thrashes\n"
+        yield
+    finally:
+        os.killpg(thrash.pid, signal.SIGKILL)
+        thrash.wait()
+        thrash.stdout.close()
+        until(lambda: not (group / "cgroup.procs").read_text(encoding="ascii"))
+        group.rmdir()
+
+
+def test_memory_is_given_back_under_pressure_though_there_is_enough(daemon, tmp_path):
+    with connect(daemon) as client:
+        group = client.open(terrace.SpaceGroup("tiny", [SPACE]))
+
+        def fill():
+            for prompt in range(PROMPTS):
+                with contextlib.suppress(terrace.NoSpace, terrace.Busy):
+                    with group.reserve(group.hash(tokens_of(prompt))) as lease:
+                        lease.write(payload_of(prompt)[:len(lease)])
+                        lease.commit()
+            return populated_bytes(client) == 64 * MIB
+
+        until(fill)
+        set_dram_reserve(daemon, 1 * MIB)
+        with thrashing(tmp_path / "pages"):
+            before_us, began = stalled_us(), time.monotonic()
+            time.sleep(3)  # and nobody asks the daemon anything: it gives back by itself
+            left_bytes = populated_bytes(client)
+            share = (stalled_us() - before_us) / (time.monotonic() - began) / 1e6
+        print(f"{share:.0%} of 3 s in pressure, {(64 * MIB - left_bytes) >> 20} MiB given back")
+        if share < 0.2:
+            pytest.skip(f"pressure was {share:.0%} of the time: too little to be certain of")
+        # A sixteenth each second: of two seconds at least.
+        assert left_bytes <= 64 * MIB * 15 * 15 // (16 * 16) + SEGMENT_BYTES
+        until(fill)
+        set_dram_reserve(daemon, 0)
