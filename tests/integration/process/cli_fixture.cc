@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 
@@ -46,18 +47,20 @@ pid_t CliTest::Spawn(const std::vector<std::string>& arguments, int in, int out,
   return pid;
 }
 
-void CliTest::StartDaemon() {
-  ASSERT_EQ(Terrace({"domain", "new", Path("secret")}).exit_code, 0);
+void CliTest::StartDaemon(const std::string& more) {
+  if (!std::filesystem::exists(Path("secret"))) {
+    ASSERT_EQ(Terrace({"domain", "new", Path("secret")}).exit_code, 0);
+  }
   const std::string config = daemon_.WriteFile(
       "terraced.toml", fmt::format("[daemon]\n"
                                    "state_dir = \"{}\"\n"
                                    "dram_bytes = \"64MiB\"\n"
-                                   "segment_bytes = \"16MiB\"\n"
+                                   "segment_bytes = \"16MiB\"\n{}"
                                    "[[domain]]\n"
                                    "name = \"chat\"\n"
                                    "socket = \"{}\"\n"
                                    "secret_file = \"{}\"\n",
-                                   daemon_.directory(), socket_path(), Path("secret")));
+                                   daemon_.directory(), more, socket_path(), Path("secret")));
   daemon_.Start({"--config", config});
   ASSERT_TRUE(daemon_.WaitReady()) << daemon_.Errors();
 }

@@ -21,8 +21,9 @@ class CliTest : public testing::Test {
     std::string err;
   };
 
-  // A daemon with one domain "chat" and 64 MiB; fails the test if it does not come up.
-  void StartDaemon();
+  // A daemon with one domain "chat" and 64 MiB, and `more` tables; fails the test if it does not
+  // come up. Another one has the same secret.
+  void StartDaemon(const std::string& more = "");
   void KillDaemon();
 
   // `terrace` with these arguments and TERRACE_SOCKET set to the daemon's socket; stdin is empty.

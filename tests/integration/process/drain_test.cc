@@ -18,6 +18,7 @@
 
 #include "integration/process/cli_fixture.h"
 #include "integration/process/raw_client.h"
+#include "redis/redis_process.h"
 #include "terrace/client.h"
 
 namespace terrace {
@@ -295,6 +296,59 @@ TEST_F(Drain, DrainingWaitsForWhatIsHeld) {
   EXPECT_EQ(TerraceJson({"drain", "--status"})["is_done"], true);
   EXPECT_EQ(Terrace({"drain", "--resume"}).out, "domain chat is serving\n");
   EXPECT_EQ(engine.CallKeys(protocol::Verb::kAcquire, group, keys).status(), StatusCode::kOk);
+}
+
+// What a drained domain has stored is below when `drain --wait` ends, and the daemon may be killed:
+// everything on the drive, and everything on the server that other hosts read.
+TEST_F(Drain, WhatIsQueuedForADriveAndForRedisArrives) {
+  constexpr uint64_t kPrompts = 200;
+  const testing::RedisProcess server;
+  const std::string nvme = "[nvme]\npaths = [\"" + Path("nvme") +
+                           "\"]\ncapacity_bytes = \"64MiB\"\nslab_bytes = \"8MiB\"\n";
+  const std::string redis = "[redis]\nendpoints = [\"" + ToText(server.unix_endpoint()) +
+                            "\"]\nprobe_timeout_us = 10000000\ncommand_timeout_ms = 30000\n";
+  const auto connect = [this](std::unique_ptr<Client>* client) {
+    ClientOptions options;
+    options.socket_path = socket_path();
+    options.default_deadline_us = kLongUs;
+    *client = Client::Create(options).value();
+    EXPECT_TRUE((*client)->WaitConnected(kLongUs).ok());
+    return (*client)->Open(Model(), 1).value();
+  };
+  StartDaemon(nvme + redis);
+  std::unique_ptr<Client> client;
+  GroupRef group = connect(&client);
+  ASSERT_TRUE(Eventually([this] { return TerraceJson({"status"})["redis"]["is_ready"] == true; }));
+  const std::vector<std::byte> part(kPartBytes, std::byte{7});
+  for (uint64_t prompt = 0; prompt < kPrompts; ++prompt) {
+    auto lease = client->Reserve(group, Keys(prompt)).value();
+    for (uint32_t i = 0; i < kBlocks; ++i) ASSERT_TRUE(lease.WritePart(i, 0, 0, part).ok());
+    ASSERT_EQ(client->Commit(lease).value(), kBlocks);
+  }
+  const Outcome drained = Terrace({"drain", "--wait", "60"});
+  EXPECT_EQ(drained.exit_code, 0) << drained.out << drained.err;
+  client.reset();
+  KillDaemon();
+
+  // The same host from its drive alone; then one that has nothing but the server.
+  for (const std::string& table : {nvme, redis}) {
+    StartDaemon(table);
+    group = connect(&client);
+    if (table == redis) {
+      ASSERT_TRUE(
+          Eventually([this] { return TerraceJson({"status"})["redis"]["is_ready"] == true; }));
+    }
+    std::vector<std::byte> found(kPartBytes);
+    for (uint64_t prompt = 0; prompt < kPrompts; ++prompt) {
+      auto lease = client->Acquire(group, Keys(prompt)).value();
+      ASSERT_EQ(lease.block_count(), kBlocks) << prompt << '\n' << table;
+      ASSERT_TRUE(client->WaitReady(lease, kBlocks, kLongUs).ok());
+      ASSERT_TRUE(lease.CopyPart(kBlocks - 1, 0, 0, found).ok());
+      EXPECT_EQ(found, part);
+    }
+    client.reset();
+    KillDaemon();
+  }
 }
 
 TEST_F(Drain, WhatIsWrongIsSaid) {
