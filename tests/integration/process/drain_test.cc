@@ -302,7 +302,7 @@ TEST_F(Drain, DrainingWaitsForWhatIsHeld) {
 // everything on the drive, and everything on the server that other hosts read.
 TEST_F(Drain, WhatIsQueuedForADriveAndForRedisArrives) {
   constexpr uint64_t kPrompts = 200;
-  const testing::RedisProcess server;
+  testing::RedisProcess server;
   const std::string nvme = "[nvme]\npaths = [\"" + Path("nvme") +
                            "\"]\ncapacity_bytes = \"64MiB\"\nslab_bytes = \"8MiB\"\n";
   const std::string redis = "[redis]\nendpoints = [\"" + ToText(server.unix_endpoint()) +
@@ -319,13 +319,19 @@ TEST_F(Drain, WhatIsQueuedForADriveAndForRedisArrives) {
   std::unique_ptr<Client> client;
   GroupRef group = connect(&client);
   ASSERT_TRUE(Eventually([this] { return TerraceJson({"status"})["redis"]["is_ready"] == true; }));
+  server.Pause();  // so that there is something to wait for
   const std::vector<std::byte> part(kPartBytes, std::byte{7});
   for (uint64_t prompt = 0; prompt < kPrompts; ++prompt) {
     auto lease = client->Reserve(group, Keys(prompt)).value();
     for (uint32_t i = 0; i < kBlocks; ++i) ASSERT_TRUE(lease.WritePart(i, 0, 0, part).ok());
     ASSERT_EQ(client->Commit(lease).value(), kBlocks);
   }
+  std::thread later([&server] {
+    std::this_thread::sleep_for(std::chrono::seconds(1));
+    server.Resume();
+  });
   const Outcome drained = Terrace({"drain", "--wait", "60"});
+  later.join();
   EXPECT_EQ(drained.exit_code, 0) << drained.out << drained.err;
   client.reset();
   KillDaemon();
