@@ -205,6 +205,11 @@ Status ExplainOperation::Explain(std::span<const BlockKey> keys) {
   }
   reply.key_count = query_.key_count;
   reply.stop_index = walk_.walked_count;
+  // Every block is there, and none of the last ones has its window whole.
+  if (is_through_ && reply.reason == StopReason::kNone && walk_.usable_count < query_.key_count) {
+    reply.reason = StopReason::kWindow;
+    reply.stop_index = walk_.usable_count;
+  }
   reply.block_count = walk_.usable_count;
   reply.near_count = static_cast<uint32_t>(answer_->nears.size());
   return Status::Ok();
