@@ -21,7 +21,8 @@ NEEDS = {"test_torch.py": ["pytest", "torch"], "test_handoff.py": ["pytest", "to
          "test_request_hints.py": ["pytest"],
          "test_vllm_tier.py": ["pytest", "numpy"],
          "test_sglang.py": ["pytest", "torch", "numpy"],
-          "test_wheel.py": ["pytest", "setuptools", "wheel"]}
+         "test_lmcache.py": ["pytest", "numpy"],
+         "test_wheel.py": ["pytest", "setuptools", "wheel"]}
 
 
 def main():

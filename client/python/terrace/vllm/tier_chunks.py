@@ -2,7 +2,6 @@
 import dataclasses
 import hashlib
 import json
-import threading
 import time
 from typing import Any, Callable, Collection, Dict, List, NamedTuple, Optional
 
@@ -12,8 +11,9 @@ from ..client import Client
 from ..epochs import masked
 from ..errors import Unavailable
 from ..group import KEYS_FLAT, Group
-from ..requests import STORE_TIMEOUT_S, Pause
-from ..space import Space, SpaceGroup
+from ..requests import STORE_TIMEOUT_S
+from ..shelf import Shelf
+from ..space import Space
 
 GROUP_BYTES = 4  # of a key: the number of its KV cache group, behind the block's hash
 
@@ -62,43 +62,20 @@ class Chunks:
 
     def __init__(self, client: Client, spaces: Dict[int, Space], *, timeout_s: float,
                  load_timeout_s: float):
-        self._client = client
+        self._shelf = Shelf(client, "vllm-tier", timeout_s)
+        self._guarded = self._shelf.guarded
         self._spaces = spaces
         self._timeout_s = timeout_s
         self._store_timeout_s = max(timeout_s, STORE_TIMEOUT_S)
         self._load_timeout_s = load_timeout_s
-        self._groups: Dict[int, Group] = {}
-        self._opening = threading.Lock()
-        self._next_open = 0.0
-        self._pause = Pause()
 
     @property
     def is_there(self) -> bool:
         """Worth a question."""
-        return self._client.is_connected and not self._pause.is_on
+        return self._shelf.is_there
 
     def _group(self, index: int) -> Group:
-        with self._opening:
-            group = self._groups.get(index)
-            if group is None:
-                space = self._spaces[index]
-                name = SpaceGroup("x", [space]).check()
-                group = self._client.open(SpaceGroup(f"vllm-tier-{name[:16]}", [space]), 1,
-                                          self._timeout_s)
-                self._groups[index] = group
-            return group
-
-    def _guarded(self, call: Callable[[], Any], otherwise: Any) -> Any:
-        """A daemon that does not answer is left alone for a while."""
-        if not self.is_there:
-            return otherwise
-        try:
-            answer = call()
-        except Unavailable as error:
-            self._pause.note(error.status not in ("busy", "gone"))
-            return otherwise
-        self._pause.note(True)
-        return answer
+        return self._shelf.group(self._spaces[index])
 
     @staticmethod
     def _place(group: Group, run: Run) -> Dict[str, Any]:

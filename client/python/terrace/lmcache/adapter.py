@@ -1,0 +1,318 @@
+"""The adapter that LMCache calls; the package's page says what it does."""
+import concurrent.futures
+import functools
+import itertools
+import logging
+import threading
+from typing import Any, Callable, Dict, List, Optional, Tuple
+
+import numpy
+
+import lmcache
+from lmcache.v1.distributed.internal_api import L2StoreResult
+from lmcache.v1.distributed.l2_adapters.base import L2AdapterInterface
+from lmcache.v1.platform import create_event_notifier
+
+try:
+    from lmcache.lmcache_native import Bitmap
+except ImportError:  # before 0.5
+    from lmcache.native_storage_ops import Bitmap
+
+from ..client import Client
+from ..epochs import Weights
+from ..errors import Invalid, TerraceError, Unavailable, Unsupported
+from ..presence import Presence
+from ..request_hints import HintReader
+from ..shelf import Shelf
+from .daemon import Daemon
+from .objects import (Kind, Layout, Places, Row, address_of_object, layout_of, layout_of_object)
+
+logger = logging.getLogger("lmcache.terrace")
+_PARAMETERS = ("socket", "revision", "weights_version_file", "chunk_size", "apart", "timeout_ms",
+               "load_timeout_ms", "threads")
+_HINTS = "terrace_"
+
+
+class _Tasks:
+    """Of one kind: threads, results that have not been fetched, and the event that tells of them.
+    """
+
+    def __init__(self, kind: str, thread_count: int):
+        self.event = create_event_notifier()
+        self._threads = concurrent.futures.ThreadPoolExecutor(thread_count, f"terrace-{kind}")
+        self._numbers = itertools.count(1)
+        self._guard = threading.Lock()
+        self._results: Dict[int, Any] = {}
+
+    def submit(self, work: Callable[[], Any], otherwise: Any) -> int:
+        """Every task has one result, `otherwise` if the work fails."""
+        number = next(self._numbers)
+        try:
+            self._threads.submit(self._run, number, work, otherwise)
+        except RuntimeError:  # closed: nobody asks what became of it
+            pass
+        return number
+
+    def do(self, work: Callable[[], Any]) -> None:
+        """Work that has no result."""
+        try:
+            self._threads.submit(work)
+        except RuntimeError:
+            pass
+
+    def _run(self, number: int, work: Callable[[], Any], otherwise: Any) -> None:
+        try:
+            result = work()
+        except Exception:  # pylint: disable=broad-except
+            logger.exception("terrace: a task failed")
+            result = otherwise
+        self._finish(number, result)
+
+    def _finish(self, number: int, result: Any) -> None:
+        with self._guard:
+            self._results[number] = result
+        self.event.notify()
+
+    def take(self, number: int) -> Any:
+        """Once; None while it is not there."""
+        with self._guard:
+            return self._results.pop(number, None)
+
+    def take_all(self) -> Dict[int, Any]:
+        """What has come since the last time."""
+        with self._guard:
+            results, self._results = self._results, {}
+        return results
+
+    def close(self) -> None:
+        """Waits for the running task: each has its deadline."""
+        self._threads.shutdown(wait=True, cancel_futures=True)
+        self.event.close()
+
+
+class TerraceL2Adapter(L2AdapterInterface):
+    """One LMCache instance's. refusal: why it is off, for good; None while it is on."""
+
+    def __init__(self, config: Dict[str, Any], l1_memory_desc: Any = None):
+        super().__init__()
+        del l1_memory_desc  # leased slots are the daemon's: nothing of LMCache's is registered
+        self.refusal: Optional[str] = None
+        threads = config.get("threads", 2)
+        threads = threads if isinstance(threads, int) and 1 <= threads <= 64 else 2
+        self._lookups, self._loads, self._stores = (
+            _Tasks("lookup", 1), _Tasks("load", threads), _Tasks("store", threads))
+        self.counters = {"objects_found": 0, "objects_missed": 0, "objects_loaded": 0,
+                         "objects_lost": 0, "objects_stored": 0, "objects_dropped": 0}
+        self._counting = threading.Lock()
+        self._places = Places()
+        self._hints = HintReader(logger).read(
+            {name: value for name, value in config.items() if name.startswith(_HINTS)}).hints()
+        self._weights = Weights(config.get("weights_version_file"), logger)
+        self._daemon: Optional[Daemon] = None
+        self._presence: Optional[Presence] = None
+        self._refused: Dict[str, None] = {}
+        try:
+            self._begin(config)
+        except Exception as error:  # pylint: disable=broad-except
+            self._refuse(f"{type(error).__name__}: {error}")
+
+    def _begin(self, config: Dict[str, Any]) -> None:
+        for name in ("socket", "revision"):
+            if not config.get(name):
+                self._refuse(f"adapter_params has no {name!r}")
+                return
+        for name in config:
+            if name not in _PARAMETERS and not name.startswith(_HINTS):
+                logger.warning("terrace: adapter_params has %r, which is no parameter: there are "
+                               "%s", name, ", ".join(_PARAMETERS))
+        timeout_s = float(config.get("timeout_ms", 50)) / 1e3
+        client = Client(config["socket"], name="lmcache", default_timeout_s=timeout_s)
+        said = f"{getattr(lmcache, '__version__', '?')}\0{config.get('apart', '')}"
+        self._daemon = Daemon(
+            Shelf(client, "lmcache", timeout_s), revision=str(config["revision"]), said=said,
+            chunk_tokens=int(config.get("chunk_size", 256)), timeout_s=timeout_s,
+            load_timeout_s=float(config.get("load_timeout_ms", 10_000)) / 1e3, logger=logger)
+        self._presence = Presence(logger, config["socket"])
+        try:
+            client.wait_connected(2.0)
+        except Unavailable as error:
+            logger.warning("terrace: %s; LMCache goes on without it until it is there", error)
+
+    def _refuse(self, sentence: str) -> None:
+        logger.warning("terrace is off: %s", sentence)
+        self.refusal = sentence
+
+    def _ready(self) -> Optional[Daemon]:
+        """None: whatever is asked is a miss."""
+        if self.refusal is not None or self._daemon is None:
+            return None
+        self._weights.look()
+        if self._presence is not None:
+            self._presence.look(self._daemon.shelf.client)
+        return self._daemon if self._daemon.shelf.is_there else None
+
+    def _count(self, **more: int) -> None:
+        with self._counting:
+            for name, count in more.items():
+                self.counters[name] += count
+
+    # ---- events ----
+
+    def get_store_event_fd(self) -> int:
+        return self._stores.event.fileno()
+
+    def get_lookup_and_lock_event_fd(self) -> int:
+        return self._lookups.event.fileno()
+
+    def get_load_event_fd(self) -> int:
+        return self._loads.event.fileno()
+
+    # ---- stores ----
+
+    def submit_store_task(self, keys: List[Any], objects: List[Any]) -> int:
+        return self._stores.submit(
+            functools.partial(self._store, self._ready(), list(keys), list(objects),
+                              self._weights.mask), L2StoreResult(False, 0))
+
+    def pop_completed_store_tasks(self) -> Dict[int, Any]:
+        return self._stores.take_all()
+
+    def _store(self, daemon: Optional[Daemon], keys: List[Any], objects: List[Any], mask: bytes
+               ) -> Any:
+        there, stored, byte_count = set(), set(), 0
+        for row, layout, addresses in self._runs(daemon, keys, objects, mask, is_written=False):
+            assert daemon is not None
+            daemon.see(row.kind, layout)
+            now, new = daemon.store(row._replace(hints=self._hints), layout, addresses)
+            there |= now
+            stored |= new
+            byte_count += len(new) * layout.byte_count
+        if stored:
+            self._notify_keys_stored([keys[i] for i in sorted(stored)],
+                                     [objects[i].get_size() for i in sorted(stored)])
+        self._count(objects_stored=len(stored), objects_dropped=len(keys) - len(there))
+        return L2StoreResult(len(there) == len(keys), byte_count)
+
+    def _runs(self, daemon: Optional[Daemon], keys: List[Any], objects: List[Any], mask: bytes, *,
+              is_written: bool) -> List[Tuple[Row, Layout, Any]]:
+        """Rows of one layout each, with their objects' addresses; without what cannot be served."""
+        if daemon is None:
+            return []
+        runs: List[Tuple[Row, Layout, Any]] = []
+        for row in self._places.rows(keys):
+            found: List[Tuple[Layout, int, int]] = []  # with the number in the row
+            for number, index in enumerate(row.indexes):
+                try:
+                    layout = layout_of_object(objects[index])
+                    found.append((layout, address_of_object(objects[index], layout, is_written),
+                                  number))
+                except (Invalid, Unsupported) as error:
+                    self._refuse_object(str(error))
+            for layout, first, numbers in _cut(found):
+                runs.append((row._replace(mask=mask).part(numbers[0], numbers[-1] + 1), layout,
+                             numpy.array([each[1] for each in
+                                          found[first:first + len(numbers)]], numpy.uint64)))
+        return runs
+
+    def _refuse_object(self, sentence: str) -> None:
+        if len(self._refused) < 8 and sentence not in self._refused:
+            self._refused[sentence] = None
+            logger.warning("terrace: %s", sentence)
+
+    # ---- lookups and locks ----
+
+    def submit_lookup_and_lock_task(self, keys: List[Any], group_layout_descs: Any = None) -> int:
+        return self._lookups.submit(
+            functools.partial(self._lookup, self._ready(), list(keys), group_layout_descs,
+                              self._weights.mask), Bitmap(len(keys)))
+
+    def query_lookup_and_lock_result(self, task_id: int) -> Any:
+        return self._lookups.take(task_id)
+
+    def _lookup(self, daemon: Optional[Daemon], keys: List[Any], said: Any, mask: bytes) -> Any:
+        bitmap, count = Bitmap(len(keys)), 0
+        rows = self._places.rows_of_prompts(keys)
+        for row in rows if daemon is not None else ():
+            assert daemon is not None
+            for index in daemon.lock(row._replace(mask=mask), _said_of(said, row.kind)):
+                bitmap.set(index)
+                count += 1
+        self._count(objects_found=count, objects_missed=len(keys) - count)
+        return bitmap
+
+    def submit_unlock(self, keys: List[Any]) -> None:
+        daemon = self._daemon
+        if daemon is not None:
+            daemon.locks.unlock([digest for row in self._places.rows(list(keys))
+                                 for digest in row.digests])
+
+    # ---- loads ----
+
+    def submit_load_task(self, keys: List[Any], objects: List[Any]) -> int:
+        return self._loads.submit(
+            functools.partial(self._load, self._ready(), list(keys), list(objects),
+                              self._weights.mask), Bitmap(len(keys)))
+
+    def query_load_result(self, task_id: int) -> Any:
+        return self._loads.take(task_id)
+
+    def _load(self, daemon: Optional[Daemon], keys: List[Any], objects: List[Any], mask: bytes
+              ) -> Any:
+        bitmap, loaded = Bitmap(len(keys)), []
+        for row, layout, addresses in self._runs(daemon, keys, objects, mask, is_written=True):
+            assert daemon is not None
+            daemon.see(row.kind, layout)
+            loaded += sorted(daemon.load(row, layout, addresses))
+        for index in loaded:
+            bitmap.set(index)
+        if loaded:
+            self._notify_keys_accessed([keys[i] for i in loaded])
+        self._count(objects_loaded=len(loaded), objects_lost=len(keys) - len(loaded))
+        return bitmap
+
+    # ---- the rest ----
+
+    def delete(self, keys: List[Any]) -> None:
+        """Of an operator, or of LMCache's quotas: erased from every tier, soon."""
+        self._stores.do(functools.partial(self._delete, self._ready(), list(keys),
+                                          self._weights.mask))
+
+    def _delete(self, daemon: Optional[Daemon], keys: List[Any], mask: bytes) -> None:
+        sizes: List[int] = []
+        for row in self._places.rows(keys):
+            if daemon is not None:
+                daemon.erase(row._replace(mask=mask))
+            sizes += [daemon.size_of(row.kind) if daemon is not None else 0] * len(row.indexes)
+        self._notify_keys_deleted(keys, sizes)
+
+    def report_status(self) -> Dict[str, Any]:
+        daemon = self._daemon
+        is_there = daemon is not None and self.refusal is None and daemon.shelf.is_there
+        return {"is_healthy": is_there, "type": type(self).__name__, "refusal": self.refusal,
+                "locked_object_count": daemon.locks.count if daemon is not None else 0,
+                **self.counters}
+
+    def close(self) -> None:
+        for tasks in (self._lookups, self._loads, self._stores):
+            tasks.close()
+        daemon, self._daemon = self._daemon, None
+        if daemon is not None:
+            daemon.locks.close()
+            daemon.shelf.client.close()
+
+
+def _said_of(said: Any, kind: Kind) -> Optional[Layout]:
+    """What LMCache says of objects of that kind in a lookup, if anything."""
+    about = said.get(kind.object_group) if isinstance(said, dict) else said
+    return None if about is None else layout_of(about.shapes, about.dtypes)
+
+
+def _cut(found: List[Tuple[Layout, int, int]]) -> List[Tuple[Layout, int, List[int]]]:
+    """Successive ones of one layout: it, the first one's place, and their numbers."""
+    cut: List[Tuple[Layout, int, List[int]]] = []
+    for place, (layout, _, number) in enumerate(found):
+        if cut and cut[-1][0] == layout and cut[-1][2][-1] + 1 == number:
+            cut[-1][2].append(number)
+        else:
+            cut.append((layout, place, [number]))
+    return cut

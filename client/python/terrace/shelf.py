@@ -1,0 +1,52 @@
+"""Groups of Spaces that are opened when they are first used, on a daemon that may be gone."""
+import threading
+from typing import Any, Callable, Dict
+
+from .client import Client
+from .errors import Unavailable
+from .group import Group
+from .requests import Pause
+from .space import Space, SpaceGroup
+
+
+class Shelf:
+    """One client's groups, each of one Space. Any thread calls it.
+
+    prefix: of the groups' names, as operators see them.
+    """
+
+    def __init__(self, client: Client, prefix: str, timeout_s: float):
+        self.client = client
+        self._prefix = prefix
+        self._timeout_s = timeout_s
+        self._groups: Dict[Space, Group] = {}
+        self._opening = threading.Lock()
+        self._pause = Pause()
+
+    @property
+    def is_there(self) -> bool:
+        """Worth a question."""
+        return self.client.is_connected and not self._pause.is_on
+
+    def group(self, space: Space) -> Group:
+        """Of that Space alone."""
+        with self._opening:
+            group = self._groups.get(space)
+            if group is None:
+                name = SpaceGroup("x", [space]).check()
+                group = self.client.open(SpaceGroup(f"{self._prefix}-{name[:16]}", [space]), 1,
+                                         self._timeout_s)
+                self._groups[space] = group
+            return group
+
+    def guarded(self, call: Callable[[], Any], otherwise: Any) -> Any:
+        """What `call` answers. A daemon that does not answer is left alone for a while."""
+        if not self.is_there:
+            return otherwise
+        try:
+            answer = call()
+        except Unavailable as error:
+            self._pause.note(error.status not in ("busy", "gone"))
+            return otherwise
+        self._pause.note(True)
+        return answer
