@@ -1,11 +1,15 @@
 # What packages hold beside what `cmake --install` installs: documents, manual pages, the Python
 # package, the list of parts (SBOM).
-install(FILES ${PROJECT_SOURCE_DIR}/docs/OPERATIONS.md ${PROJECT_SOURCE_DIR}/docs/METRICS.md
-              ${PROJECT_SOURCE_DIR}/docs/POLICIES.md
-        DESTINATION share/doc/terraced COMPONENT daemon)
-install(FILES ${PROJECT_SOURCE_DIR}/docs/INTEGRATIONS.md
-              ${PROJECT_SOURCE_DIR}/client/examples/prefix.c
-        DESTINATION share/doc/libterrace-dev COMPONENT development)
+set(documents ${CMAKE_CURRENT_BINARY_DIR}/documents)
+file(REMOVE_RECURSE ${documents})
+execute_process(COMMAND ${Python3_EXECUTABLE} ${CMAKE_CURRENT_SOURCE_DIR}/documents.py
+                        ${PROJECT_SOURCE_DIR} ${documents}
+                COMMAND_ERROR_IS_FATAL ANY)
+file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/docs/*.md)
+set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS
+             ${sources} ${CMAKE_CURRENT_SOURCE_DIR}/documents.py)
+install(DIRECTORY ${documents}/terraced DESTINATION share/doc COMPONENT daemon)
+install(DIRECTORY ${documents}/libterrace-dev DESTINATION share/doc COMPONENT development)
 
 # From --help, so that they cannot say anything else.
 set(manuals ${CMAKE_CURRENT_BINARY_DIR}/man)
