@@ -62,6 +62,7 @@ void CopyTunable(const DomainOptions& from, DomainOptions* to) {
   to->segments_lent_max = from.segments_lent_max;
   to->write_bytes_per_day = from.write_bytes_per_day;
   to->scrub_bytes_per_second = from.scrub_bytes_per_second;
+  to->allow_models = from.allow_models;
   to->shared.is_storing = from.shared.is_storing;
   to->shared.is_fetching = from.shared.is_fetching;
   to->shared.is_storing_hits_only = from.shared.is_storing_hits_only;

@@ -34,6 +34,8 @@ inline constexpr uint32_t kAllowedIdsMax = 256;  // uids or gids of one domain
 inline constexpr uint32_t kNvmePathsMax = 16;
 inline constexpr uint32_t kRedisEndpointsMax = 64;
 inline constexpr uint64_t kHbmSlabsMax = protocol::kDeviceSlabsMax;  // of a domain
+inline constexpr size_t kAllowModelsMax = 64;
+inline constexpr size_t kModelPatternBytesMax = 256;
 inline constexpr uint64_t kSlabBytesMin = 4 * kMiB;
 inline constexpr uint64_t kSlabBytesMax = 16 * kGiB;
 // More than any drive takes: so much a day is no budget.
@@ -47,6 +49,7 @@ struct DomainConfig {
   // and empty: nobody.
   std::optional<std::vector<uint32_t>> allow_uids;
   std::optional<std::vector<uint32_t>> allow_gids;
+  std::vector<std::string> allow_models;  // patterns of what may be opened; empty: any model
   std::string secret_file;  // empty: <state_dir>/<name>.secret, drawn at the first start
   // Nobody named these paths: their directories may be made, the secret may be drawn.
   bool is_socket_default = false;

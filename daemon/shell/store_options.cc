@@ -48,6 +48,7 @@ DomainOptions DomainOptionsOf(const DaemonConfig& config, size_t domain_index) {
   DomainOptions options;
   options.name = domain.name;
   options.key_hash = domain.key_hash;
+  options.allow_models = domain.allow_models;
   options.segment_bytes = config.segment_bytes;
   options.segments_guaranteed = GuaranteedSegmentsOf(config, domain_index);
   options.segments_lent_max =

@@ -1,5 +1,7 @@
 #include "daemon/store/session_verbs.h"
 
+#include <fnmatch.h>
+
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -35,6 +37,25 @@ Error RefuseOther(const SpaceGroupSpec& known, const SpaceGroupSpec& asked) {
   }
   why += ": open another name, or the same spec";
   return {Status(StatusCode::kInvalid, "the group exists with another spec"), std::move(why)};
+}
+
+// Whether an administrator lets this domain serve what the group is of.
+Error CheckModels(const DomainOptions& options, const SpaceGroupSpec& spec) {
+  if (options.allow_models.empty()) return {};
+  for (const SpaceGroupMember& member : spec.members) {
+    const std::string& model = member.spec.model;
+    const bool is_allowed =
+        std::ranges::any_of(options.allow_models, [&model](const std::string& pattern) {
+          return fnmatch(pattern.c_str(), model.c_str(), FNM_NOESCAPE) == 0;
+        });
+    if (is_allowed) continue;
+    return {Status(StatusCode::kInvalid, "the domain does not serve this model"),
+            "model " + Quoted(model) + " of group " + Quoted(spec.name) + " is none of the " +
+                std::to_string(options.allow_models.size()) + " that domain " +
+                Quoted(options.name) +
+                " serves: add it to the domain's allow_models, or open it in another domain"};
+  }
+  return {};
 }
 
 }  // namespace
@@ -117,6 +138,7 @@ Error SessionVerbs::OpenGroup(SessionId session, const SpaceGroupSpec& spec, Ope
   std::string why;
   if (const Status valid = spec.Validate(&why); !valid.ok()) return {valid, std::move(why)};
   CacheDomain& domain = caller.domain();
+  TERRACE_RETURN_IF_REFUSED(CheckModels(domain.options, spec));
   uint32_t place = kAllGroups;
   uint32_t idle = kAllGroups;
   const GroupId id = spec.Id();

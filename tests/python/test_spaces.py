@@ -1,6 +1,8 @@
 """`terrace spaces` and `terrace show` of a live daemon."""
 import json
 
+import pytest
+
 import terrace
 
 from conftest import SPACE, run_terrace, store, wait_until_free
@@ -89,3 +91,19 @@ def test_show_refuses_what_is_no_key(daemon, client):
     status, _, errors = run_terrace("show", "abc", "--socket", daemon.socket)
     assert status == 2 and "32 hex digits" in errors
     assert run_terrace("show", "--socket", daemon.socket)[0] == 2
+
+
+def test_models_that_a_domain_does_not_serve_are_refused(daemon, client, group):
+    def allow(patterns):
+        return run_terrace("config", "set", f"domain.default.allow_models={patterns}",
+                           "--socket", daemon.socket)
+
+    other = terrace.SpaceGroup("other", [SPACE.__class__(**{**vars(SPACE), "model": "other/one"})])
+    assert allow('["tin?", "an*"]')[0] == 0
+    with pytest.raises(terrace.Invalid, match="model 'other/one' of group 'other' is none of the 2 "
+                                              "that domain 'default' serves"):
+        client.open(other)
+    assert len(store(group, list(range(32)))) == 2
+    assert allow('["tiny", "other*"]')[0] == 0
+    assert len(store(client.open(other), list(range(32)))) == 2
+    assert "a list of 1 to 64 texts" in allow("[]")[2]

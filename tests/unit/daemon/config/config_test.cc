@@ -62,6 +62,7 @@ socket = "/run/a.sock"
 socket_mode = "0600"
 allow_uids = [1000, 1001]
 allow_gids = []
+allow_models = ["meta-llama/*", "gpt-oss-*"]
 key_hash = "sha256"
 dram_guaranteed_bytes = "1 GiB"
 [[domain]]
@@ -78,6 +79,7 @@ name = "b"
   EXPECT_EQ(a.socket_mode, 0600u);
   EXPECT_EQ(a.allow_uids, (std::vector<uint32_t>{1000, 1001}));
   EXPECT_EQ(a.allow_gids, std::vector<uint32_t>{});
+  EXPECT_EQ(a.allow_models, (std::vector<std::string>{"meta-llama/*", "gpt-oss-*"}));
   EXPECT_EQ(a.key_hash, KeyHash::kSha256);
   EXPECT_EQ(a.dram_guaranteed_bytes, kGiB);
   EXPECT_EQ(config.domains[1].allow_uids, std::nullopt) << "absent is not an empty list";

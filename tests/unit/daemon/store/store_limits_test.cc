@@ -154,6 +154,33 @@ TEST(LeaseLimits, ASessionHasItsShareOfTheDomainsLeasesWhateverOthersHold) {
   EXPECT_EQ(w.Acquire(modest, group, keys).reply.block_count, keys.size());
 }
 
+TEST(AllowModels, OthersAreRefusedInWordsAndWhatIsOpenStays) {
+  StoreWorld w;
+  const SessionId session = w.Open();
+  const uint32_t open = w.OpenGroup(session, TestGroup("gpt-4", {TestSpace(0)}));
+  const auto open_as = [&](const std::string& first, const std::string& second) {
+    SpaceGroupSpec spec = TestGroup(first, {TestSpace(0), TestSpace(1)});
+    spec.members[1].spec.model = second;
+    OpenedGroup opened;
+    return w.store->sessions().OpenGroup(session, spec, &opened);
+  };
+  StoreOptions tuned = w.made;
+  tuned.domains[0].allow_models = {"meta-llama/*", "gpt-oss-?0b"};
+  w.store->Retune(tuned);
+  EXPECT_TRUE(open_as("meta-llama/Llama-3/8B", "gpt-oss-20b").ok());
+  const Error refused = open_as("gpt-oss-20b", "gpt-oss-120b");
+  EXPECT_EQ(refused.code(), StatusCode::kInvalid);
+  EXPECT_EQ(refused.sentence(),
+            "model 'gpt-oss-120b' of group 'gpt-oss-20b' is none of the 2 that domain 'a' serves: "
+            "add it to the domain's allow_models, or open it in another domain");
+  EXPECT_FALSE(open_as("Meta-llama/Llama-3", "gpt-oss-20b").ok());
+  w.Put(session, open, StoreWorld::Keys(2));
+  EXPECT_EQ(w.MatchCount(session, open, StoreWorld::Keys(2)), 2u);
+  tuned.domains[0].allow_models = {"*"};
+  w.store->Retune(tuned);
+  EXPECT_TRUE(open_as("gpt-oss-20b", "gpt-oss-120b").ok());
+}
+
 TEST(LentMemory, AGuaranteeIsThereWhoeverHoldsTheRest) {
   World w({.domain_count = 2, .segments_max = 8, .segments_guaranteed = 2, .segments_total = 6});
   const SessionId a = w.Open(0), b = w.Open(1);
