@@ -122,7 +122,7 @@ class Places:
             rows[-1].digests.append(digest)
         for row in rows:
             self._learn(row)
-        return rows
+        return _together(rows)
 
     def _learn(self, row: Row) -> None:
         parent: Optional[bytes] = None
@@ -152,3 +152,22 @@ class Places:
             row.digests.append(digest)
             ends[kind if position < 0 else digest] = row
         return rows
+
+
+def _together(rows: List[Row]) -> List[Row]:
+    """Rows of one chunk, such as a short prompt's of many ranks, are asked for at once."""
+    kept: List[Row] = []
+    flat: Dict[Kind, Row] = {}
+    for row in rows:
+        if len(row.digests) > 1:
+            kept.append(row)
+            continue
+        if row.kind not in flat:
+            flat[row.kind] = row._replace(position=-1)
+            kept.append(flat[row.kind])
+        elif row.digests[0] not in flat[row.kind].digests:  # few, or a benchmark
+            flat[row.kind].indexes.extend(row.indexes)
+            flat[row.kind].digests.extend(row.digests)
+        else:
+            kept.append(row)
+    return kept
