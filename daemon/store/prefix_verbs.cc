@@ -135,7 +135,7 @@ class PrefixHolder {
       found_.push_back(found);
     }
     // Nobody waits for a Prefetch.
-    const bool is_cut = target_.slots != nullptr && LeaveWhatIsComputedSooner();
+    const bool is_cut = target_.slots != nullptr && LeaveWhatComesTooLate();
     Append();
     if (held_.size() < query_.keys.size() && !is_cut) ExpectMore(blocks_left);
     return held_.size() == query_.keys.size();
@@ -189,9 +189,11 @@ class PrefixHolder {
   }
 
  private:
-  // True if something was left where it is: the engine has computed it before it would come.
-  bool LeaveWhatIsComputedSooner() {
-    const size_t kept_count = WorthLoading(caller_, query_, *target_.walk, held_, found_);
+  // True if something was left where it is: the engine has computed it before it would come, or
+  // does not wait so long.
+  bool LeaveWhatComesTooLate() {
+    const uint64_t left_us = store_.DeadlineUs(query_.hints) - store_.clock.NowUs();
+    const size_t kept_count = WorthLoading(caller_, query_, *target_.walk, left_us, held_, found_);
     if (kept_count == held_.size()) return false;
     caller_.rooms->mover.ReadBehind(std::span(held_).subspan(kept_count));
     held_.resize(kept_count);

@@ -61,16 +61,18 @@ Coming ComingFrom(const DomainRooms& rooms, BlockId id, UnqueuedBytes* unqueued)
 // promised before. Example: 100 µs a block, 4 blocks of a drive after 300 µs, 4 more of another
 // host after 800 µs: 4 blocks save 400 − 300, 8 save 800 − 800, so 4 are promised.
 size_t WorthLoading(const Caller& caller, const KeysQuery& query, const PrefixWalk& walk,
-                    std::span<const BlockId> held, std::span<const Visibility> found) {
+                    uint64_t left_us, std::span<const BlockId> held,
+                    std::span<const Visibility> found) {
   const uint64_t ns_per_token = query.hints.recompute_ns_per_token;
   const auto first = static_cast<size_t>(std::ranges::find_if(found, HasToCome) - found.begin());
-  if (ns_per_token == 0 || first == found.size()) return held.size();
+  if (first == found.size()) return held.size();
   const CacheDomain& domain = caller.domain();
   PrefixWalk walked = walk;
   uint32_t usable_before = walk.usable_count;
   size_t best = first;
   int64_t most_saved_us = 0;
   size_t i = 0;
+  bool is_late = false;
   for (; i < held.size(); ++i) {
     const uint64_t members = MembersSeen(domain, domain.block(held[i]), found[i]);
     if (!WalkOn(*caller.group, members, &walked)) break;
@@ -81,6 +83,12 @@ size_t WorthLoading(const Caller& caller, const KeysQuery& query, const PrefixWa
     if (HasToCome(found[i])) {
       const Coming coming = ComingFrom(*caller.rooms, held[i], &walked.unqueued);
       walked.wait_us = std::max(walked.wait_us, coming.eta_us);
+      is_late = coming.eta_us > left_us;
+      if (is_late) break;
+    }
+    if (ns_per_token == 0) {
+      best = i + 1;
+      continue;
     }
     const uint64_t tokens =
         uint64_t{walked.usable_count - usable_before} * caller.group->block_tokens();
@@ -90,7 +98,7 @@ size_t WorthLoading(const Caller& caller, const KeysQuery& query, const PrefixWa
     most_saved_us = saved_us;
     best = i + 1;
   }
-  return best >= i ? held.size() : best;
+  return best >= i && !is_late ? held.size() : best;
 }
 
 void AppendDeviceSlots(const Group& group, const CacheDomain& domain, const Block& block,

@@ -65,9 +65,11 @@ Coming ComingFrom(const DomainRooms& rooms, BlockId id, UnqueuedBytes* unqueued)
 // How many of the next blocks of an Acquire's prefix, as they were `found`, to promise; `walk` is
 // what came before them. An engine that loads k blocks has its answer after the wait for the k-th
 // and the time that computing the rest takes: the k for which that comes first. Only what a request
-// itself says of its costs counts: who says nothing may have no engine at all.
+// itself says of its costs counts: who says nothing may have no engine at all. Whoever asks, what
+// cannot be there within `left_us`, when the request's time is up, is not promised.
 size_t WorthLoading(const Caller& caller, const KeysQuery& query, const PrefixWalk& walk,
-                    std::span<const BlockId> held, std::span<const Visibility> found);
+                    uint64_t left_us, std::span<const BlockId> held,
+                    std::span<const Visibility> found);
 
 // Where the members of `member_mask` lie on the device. REQUIRES: CacheDomain::IsOnDevice.
 void AppendDeviceSlots(const Group& group, const CacheDomain& domain, const Block& block,

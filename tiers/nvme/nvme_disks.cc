@@ -32,6 +32,9 @@ Status NvmeDisks::Submit(NvmeRequest request, DiskRequest disk_request) {
   request.behind_bytes = disk.transfer_bytes;
   request.begun_us = now_us();
   ++disk.requests_in_flight;
+  if (request.kind == NvmeRequestKind::kRead && disk.reads_awaited++ == 0) {
+    disk.silent_since_us = request.begun_us;
+  }
   const uint32_t taken = requests_.Take(std::move(request));
   TERRACE_CHECK(taken == tag, "an answer finds its own request");
   return Status::Ok();
@@ -42,6 +45,10 @@ NvmeRequest NvmeDisks::Finish(uint64_t tag, Status status) {
   const NvmeRequest request = requests_.Give(static_cast<uint32_t>(tag));
   DiskState& disk = disks_[request.disk];
   --disk.requests_in_flight;
+  if (request.kind == NvmeRequestKind::kRead && !request.is_stuck) {
+    --disk.reads_awaited;
+    disk.silent_since_us = now_us();
+  }
   if (request.is_transfer()) {
     disk.transfer_bytes -= request.length_bytes;
     --transfers_in_flight_;
@@ -76,6 +83,10 @@ bool NvmeDisks::is_any_in_flight() const {
   return std::ranges::any_of(disks_, [](const DiskState& d) { return d.requests_in_flight > 0; });
 }
 
+uint64_t NvmeDisks::SilentUs(const DiskState& disk) const {
+  return disk.reads_awaited == 0 ? 0 : now_us() - disk.silent_since_us;
+}
+
 uint64_t NvmeDisks::PredictReadUs(uint64_t length_bytes) const {
   const auto count = static_cast<uint64_t>(
       std::ranges::count_if(disks_, [](const DiskState& disk) { return disk.health.is_on(); }));
@@ -84,7 +95,8 @@ uint64_t NvmeDisks::PredictReadUs(uint64_t length_bytes) const {
   uint64_t sum_us = 0, last_us = 0;
   for (const DiskState& disk : disks_) {
     if (!disk.health.is_on()) continue;
-    const uint64_t us = disk.speed.PredictUs(disk.transfer_bytes + share_bytes);
+    const uint64_t us =
+        std::max(disk.speed.PredictUs(disk.transfer_bytes + share_bytes), SilentUs(disk));
     sum_us += us;
     last_us = std::max(last_us, us);
   }
@@ -97,7 +109,9 @@ void NvmeDisks::SwitchOffStuck() {
     if (now_us() - request.begun_us <= options_.stuck_us) return;
     ++stuck_count_;
     // Once: a request that never ends costs its slot and its memory, not the disk for good.
-    if (!std::exchange(request.is_stuck, true)) disks_[request.disk].health.SwitchOff(now_us());
+    if (std::exchange(request.is_stuck, true)) return;
+    if (request.kind == NvmeRequestKind::kRead) --disks_[request.disk].reads_awaited;
+    disks_[request.disk].health.SwitchOff(now_us());
   });
 }
 

@@ -64,6 +64,21 @@ TEST_F(LoadOrCompute, WhatIsComputedSoonerThanItComesIsNotPromised) {
   EXPECT_EQ(Ask(keys, 170).reply.block_count, 4u);
 }
 
+TEST_F(LoadOrCompute, WhatCannotComeInTimeIsNotBegunWhateverItWouldCost) {
+  const auto keys = World::Keys(4);
+  PutBelow(keys);
+  Flood();
+  KeysQuery query = w.Query(s, group, keys);
+  for (const uint32_t ns_per_token : {0u, 1'000'000u}) {
+    query.hints.recompute_ns_per_token = ns_per_token;
+    query.hints.deadline_us = 465;
+    EXPECT_EQ(w.Acquire(query).reply.block_count, 0u) << "466 µs for one";
+    EXPECT_EQ(w.Stats().promotions, 0u);
+  }
+  query.hints.deadline_us = 590;
+  EXPECT_EQ(w.Acquire(query).reply.block_count, 2u) << "532 µs, and 598 for three";
+}
+
 // A group's engines may differ, and who says nothing may have none.
 TEST_F(LoadOrCompute, NobodyIsHeldToWhatAnotherOneSaid) {
   const auto keys = World::Keys(4);

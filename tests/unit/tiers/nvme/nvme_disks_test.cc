@@ -131,6 +131,32 @@ TEST_F(NvmeDisksTest, MoreThanOneReadIsSpreadOverTheDisks) {
   EXPECT_EQ(disks_->PredictReadUs(kRead), 850u) << "perhaps on the busier one";
 }
 
+// Of two disks, the other of which says 100 µs: the later one counts.
+TEST_F(NvmeDisksTest, ADiskThatOwesAnswersAndIsSilentIsNotBelievedToBeFast) {
+  ASSERT_TRUE(Submit(NvmeRequestKind::kSync).ok());
+  now_us_ += 50'000;
+  EXPECT_EQ(disks_->PredictReadUs(8), 100u) << "others may take their time";
+  near_.Answer();
+  ASSERT_TRUE(Submit(NvmeRequestKind::kRead, 0, 8).ok());
+  now_us_ += 700;
+  ASSERT_TRUE(Submit(NvmeRequestKind::kRead, 0, 8).ok());
+  now_us_ += 200;
+  EXPECT_EQ(disks_->PredictReadUs(8), 900u) << "silent for as long again";
+  near_.AnswerAt(1);
+  EXPECT_EQ(disks_->PredictReadUs(8), 100u) << "one read that stumbles holds no other up";
+  now_us_ += 150;
+  EXPECT_EQ(disks_->PredictReadUs(8), 150u);
+  now_us_ += kStuckUs;
+  disks_->SwitchOffStuck();
+  EXPECT_EQ(disks_->PredictReadUs(8), 100u) << "that disk is off";
+  disks_->OnProbe(0, Status::Ok());
+  EXPECT_EQ(disks_->PredictReadUs(8), 100u) << "a read that is given up holds nobody up";
+  ASSERT_TRUE(Submit(NvmeRequestKind::kRead, 0, 8).ok());
+  near_.Answer();
+  near_.Answer();
+  EXPECT_EQ(disks_->PredictReadUs(8), 100u);
+}
+
 TEST_F(NvmeDisksTest, NobodyIsToldOnceItIsGone) {
   disks_.reset();
   EXPECT_EQ(near_.listener(), nullptr);

@@ -1,0 +1,337 @@
+#!/usr/bin/env python3
+# PROMISE: T15 a drive that is slow, hangs, or stumbles
+"""A drive that is slow rather than gone: what it costs those who need it, and those who do not.
+
+usage: tests/long/gray_drive.py [--build BUILD] [--seconds 10] [--slow-mb-s 15] [--short]
+
+One program loads what is in DRAM, two load prompts that only a drive has: one whose prompts take
+40 ms to compute, and one whose take 4 s, which are worth a slow drive. The drive becomes a hundred
+times as slow (all reads and writes of it share so many MB/s), then hangs (no request ends), then each
+hundredth request of it takes 5 s; it is itself again after each. Shown: how long until nobody is promised what comes too late, how many
+promises were kept after that, p99 of the first program's loads beside those before, and how soon
+the drive is used again. Bars: 1 s; 95 of 100; 1.2; 10 s. Of a drive that stumbles nobody can know
+which read will: there the bar is that whoever waits is answered 10 ms after its time, 99 in 100.
+Exit status 1 where one is not held.
+"""
+import argparse
+import ctypes
+import mmap
+import os
+import pathlib
+import random
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+BLOCK_BYTES = 256 << 10
+BLOCKS = 16
+PROMPTS = 60
+COMPUTE_S = (0.040, 4.0)  # a whole prompt, of the one and of the other
+DRAM_MIB = 64
+PR_SET_PDEATHSIG = 1
+# What this process reads and writes comes one after the other, at the MB/s that a shared file says;
+# 0: as fast as it is, below 0: not before that has changed. Where a second number says N, each N-th
+# takes 5 s.
+SLOW_SOURCE = r"""
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+static volatile long long* speed;
+static pthread_mutex_t turn = PTHREAD_MUTEX_INITIALIZER;
+static long long free_ns;
+__attribute__((constructor)) static void Begin(void) {
+  const int file = open(getenv("SLOW_CONTROL"), O_RDWR);
+  speed = mmap(NULL, 4096, PROT_READ, MAP_SHARED, file, 0);
+  close(file);
+}
+static long long NowNs(void) {
+  struct timespec at;
+  clock_gettime(CLOCK_MONOTONIC, &at);
+  return at.tv_sec * 1000000000LL + at.tv_nsec;
+}
+static void Wait(ssize_t byte_count) {
+  static volatile long long count;
+  if (byte_count < 4096) return;
+  const long long nth = speed[1];
+  if (nth > 0 && __atomic_add_fetch(&count, 1, __ATOMIC_RELAXED) % nth == 0) {
+    for (int i = 0; i < 500 && speed[1] > 0; ++i) usleep(10000);
+  }
+  while (*speed < 0) usleep(1000);
+  if (*speed == 0) return;
+  pthread_mutex_lock(&turn);
+  const long long now_ns = NowNs();
+  if (free_ns < now_ns) free_ns = now_ns;
+  free_ns += byte_count * 1000LL / *speed;
+  const long long mine_ns = free_ns;
+  pthread_mutex_unlock(&turn);
+  while (NowNs() < mine_ns && *speed != 0) usleep(500);
+  if (*speed == 0) free_ns = 0;
+}
+ssize_t pread64(int file, void* into, size_t byte_count, off64_t offset) {
+  static ssize_t (*real)(int, void*, size_t, off64_t);
+  if (real == NULL) real = dlsym(RTLD_NEXT, "pread64");
+  const ssize_t got = real(file, into, byte_count, offset);
+  Wait(got);
+  return got;
+}
+ssize_t pread(int file, void* into, size_t byte_count, off_t offset) {
+  return pread64(file, into, byte_count, offset);
+}
+ssize_t pwrite64(int file, const void* from, size_t byte_count, off64_t offset) {
+  static ssize_t (*real)(int, const void*, size_t, off64_t);
+  if (real == NULL) real = dlsym(RTLD_NEXT, "pwrite64");
+  const ssize_t put = real(file, from, byte_count, offset);
+  Wait(put);
+  return put;
+}
+ssize_t pwrite(int file, const void* from, size_t byte_count, off_t offset) {
+  return pwrite64(file, from, byte_count, offset);
+}
+"""
+
+
+class Drive:
+    """What the preloaded library looks at."""
+
+    def __init__(self, directory):
+        self.path = pathlib.Path(directory) / "speed"
+        self.path.write_bytes(bytes(4096))
+        with open(self.path, "r+b") as file:
+            self.page = mmap.mmap(file.fileno(), 4096)
+        source = pathlib.Path(directory) / "slow.c"
+        source.write_text(SLOW_SOURCE)
+        self.library = source.with_suffix(".so")
+        subprocess.run(["cc", "-O2", "-shared", "-fPIC", source, "-o", self.library, "-ldl",
+                        "-lpthread"], check=True)
+
+    def set(self, megabytes_s, stumble_nth=0):
+        self.page[:16] = struct.pack("<qq", megabytes_s, stumble_nth)
+
+    @property
+    def environment(self):
+        return {**os.environ, "LD_PRELOAD": str(self.library), "SLOW_CONTROL": str(self.path)}
+
+
+class Rig:
+    """A terraced with a small DRAM above that drive."""
+
+    def __init__(self, build, directory):
+        import terrace  # pylint: disable=import-outside-toplevel
+        self.terrace = terrace
+        self.drive = Drive(directory)
+        self.socket = f"{directory}/t.sock"
+        config = pathlib.Path(directory) / "t.toml"
+        config.write_text(
+            f'[daemon]\ndram_bytes = "{DRAM_MIB}MiB"\nsegment_bytes = "4MiB"\nsegments_spare = 4\n'
+            f'[nvme]\nio = "threads"\npaths = ["{directory}/nvme"]\ncapacity_bytes = "1GiB"\n'
+            'slab_bytes = "64MiB"\nscrub_bytes_per_second = 0\n')
+        self.log = pathlib.Path(directory) / "log"
+        with open(self.log, "wb") as log:
+            self.process = subprocess.Popen(  # pylint: disable=consider-using-with
+                [build / "daemon/terraced", "--config", config, "--socket", self.socket],
+                stdout=log, stderr=subprocess.STDOUT, env=self.drive.environment,
+                preexec_fn=lambda: ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, 9))
+
+    def connect(self):
+        client = self.terrace.Client(self.socket, default_timeout_s=30.0)
+        client.wait_connected(30.0)
+        group = client.open(self.terrace.SpaceGroup("gray", [self.terrace.Space(
+            model="gray", revision="1", dtype="int8", layout="flat", layers=1, kv_heads=1,
+            head_size=1, block_tokens=16, part_bytes=(BLOCK_BYTES,))]))
+        return client, group
+
+    def end(self):
+        self.process.kill()
+        self.process.wait()
+
+
+class Program(threading.Thread):
+    """One that works until it is told to stop; what it saw, by time."""
+
+    def __init__(self, rig):
+        super().__init__(daemon=True)
+        self.rig = rig
+        self.client, self.group = rig.connect()
+        self.seen = []
+        self.stops = threading.Event()
+        self.failure = None
+
+    def run(self):
+        try:
+            while not self.stops.is_set():
+                self.step()
+        except Exception as failure:  # pylint: disable=broad-exception-caught
+            self.failure = failure
+
+    def step(self):
+        raise NotImplementedError
+
+    def since(self, began, ended=float("inf")):
+        return [one for one in list(self.seen) if began <= one[0] < ended]
+
+
+class InMemory(Program):
+    """Loads a prompt that stays in DRAM; (when, seconds)."""
+
+    def __init__(self, rig):
+        super().__init__(rig)
+        self.keys = self.group.hash([7] * 16 * BLOCKS)
+        self.payload = bytes(BLOCK_BYTES)
+        with self.group.reserve(self.keys) as lease:
+            lease.write([self.payload] * BLOCKS)
+            assert lease.commit() == BLOCKS
+        self.group.pin(self.keys)
+        self.into = bytearray(BLOCK_BYTES)
+
+    def step(self):
+        began = time.monotonic()
+        with self.group.acquire(self.keys) as lease:
+            assert lease.block_count == BLOCKS
+            lease.copy_into(self.into, block_count=1)
+        self.seen.append((began, time.monotonic() - began))
+        time.sleep(0.001)
+
+
+class FromTheDrive(Program):
+    """Asks for prompts of the drive, and computes what is not promised;
+    (when, blocks promised, whether they came in time, seconds, whether the drive had some)."""
+
+    def __init__(self, rig, compute_s, pause_s):
+        super().__init__(rig)
+        self.compute_s, self.pause_s = compute_s, pause_s
+        self.hints = rig.terrace.Hints(recompute_ns_per_token=int(compute_s * 1e9 / (16 * BLOCKS)))
+        self.random = random.Random(1)
+        payload = bytes(BLOCK_BYTES)
+        self.prompts = []
+        for number in range(PROMPTS):
+            keys = self.group.hash([1 + number, int(compute_s * 1000)] * 8 * BLOCKS)
+            with self.group.reserve(keys) as lease:
+                lease.write([payload] * BLOCKS)
+                lease.commit()
+            self.group.wait_persisted(keys, 60.0)
+            self.prompts.append(keys)
+
+    def step(self):
+        keys = self.random.choice(self.prompts)
+        began = time.monotonic()
+        with self.group.acquire(keys, load_timeout_s=self.compute_s, hints=self.hints) as lease:
+            promised = lease.block_count
+            is_below = any(span.tier == "nvme" for span in lease.spans)
+            came = True
+            if promised:
+                try:
+                    left_s = self.compute_s - (time.monotonic() - began)
+                    lease.wait_ready(timeout_s=max(0.001, left_s))
+                except self.rig.terrace.TerraceError:
+                    came = lease.ready_count >= promised
+        self.seen.append((began, promised, came, time.monotonic() - began, is_below))
+        time.sleep(self.pause_s)
+
+
+def percentile(values, share):
+    values = sorted(values)
+    return values[min(len(values) - 1, int(len(values) * share))] if values else float("nan")
+
+
+def bypassed_after(seen, began):
+    """Seconds until nothing was promised any more that did not come in time."""
+    late = [at for at, _, came, _, _ in seen if not came]
+    return max(0.0, max(late) - began) if late else 0.0
+
+
+def healed_after(asks, began):
+    """Seconds until blocks came from the drive in time again."""
+    for at, promised, came, took, is_below in asks.seen:
+        if at >= began and promised == BLOCKS and came and is_below:
+            return at + took - began
+    return None
+
+
+def trouble(rig, name, speed, seconds, loads, asking, stumble_nth=0):
+    """One trouble from its begin to its end; the sentences of what is not held."""
+    calm_began = time.monotonic()
+    time.sleep(seconds)
+    began = time.monotonic()
+    rig.drive.set(speed, stumble_nth)
+    time.sleep(seconds)
+    ended = time.monotonic()
+    rig.drive.set(0)
+    time.sleep(max(10.0, seconds))
+    wrong = []
+    p99s = [percentile([took for _, took in some], 0.99) * 1e6
+            for some in (loads.since(calm_began, began), loads.since(began, ended))]
+    print(f"{name}: DRAM p99 {p99s[0]:.0f} -> {p99s[1]:.0f} us ({p99s[1] / p99s[0]:.2f})")
+    if p99s[1] > 1.2 * p99s[0]:
+        wrong.append(f"{name}: DRAM's p99 is {p99s[1] / p99s[0]:.2f} of before, the bar is 1.2")
+    for asks in asking:
+        # Those that were waiting when it began, too.
+        seen = [one for one in list(asks.seen) if began < one[0] + one[3] and one[0] < ended]
+        calm = [one for one in list(asks.seen) if calm_began <= one[0] < began and one[4]]
+        bypass_s, healed_s = bypassed_after(seen, began), healed_after(asks, ended)
+        after = [one for one in seen if one[1] > 0 and one[4] and one[0] > began + bypass_s]
+        kept = sum(one[2] for one in after)
+        print(f"  {asks.compute_s * 1000:.0f} ms to compute: {sum(o[2] for o in calm)} of "
+              f"{len(calm)} promises kept before; then {len(seen)} asked, the last late one after "
+              f"{bypass_s:.2f} s, {kept} of {len(after)} kept from there on; used again after "
+              f"{'never' if healed_s is None else f'{healed_s:.2f} s'}")
+        over_ms = percentile([o[3] - asks.compute_s for o in seen if not o[2]], 0.99) * 1000
+        if stumble_nth and over_ms > 10:
+            wrong.append(f"{name}: who waited was answered {over_ms:.1f} ms late, the bar is 10")
+        if bypass_s > 1.0 and not stumble_nth:
+            wrong.append(f"{name}: too late was promised for {bypass_s:.2f} s, the bar is 1")
+        late = [one for one in seen if one[1] > 0 and one[4] and not one[2]]
+        if len(late) > max(2, 0.05 * len(seen)) and not stumble_nth:
+            wrong.append(f"{name}: {len(late)} of {len(seen)} were promised and came too late")
+        if healed_s is None or healed_s > 10.0:
+            wrong.append(f"{name}: the drive is used again after {healed_s} s, the bar is 10")
+    if speed > 0 and not any(one[1] == BLOCKS and one[2] and one[4] for one in after):
+        wrong.append(f"{name}: what is worth a slow drive was not loaded from it")
+    return wrong
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--build", default=ROOT / "build" / "release", type=pathlib.Path)
+    parser.add_argument("--seconds", type=float, default=10.0, help="of each part")
+    parser.add_argument("--slow-mb-s", type=int, default=15)
+    parser.add_argument("--short", action="store_true")
+    arguments = parser.parse_args()
+    seconds = 3.0 if arguments.short else arguments.seconds
+    build = arguments.build.resolve()
+    os.environ["TERRACE_LIBRARY"] = str(build / "client/libterrace.so.1")
+    sys.path.insert(0, str(ROOT / "client/python"))
+    wrong = []
+    with tempfile.TemporaryDirectory(prefix="gray-") as directory:
+        rig = Rig(build, directory)
+        try:
+            loads = InMemory(rig)
+            asking = [FromTheDrive(rig, COMPUTE_S[0], 0.02), FromTheDrive(rig, COMPUTE_S[1], 0.2)]
+            for program in (loads, *asking):
+                program.start()
+            time.sleep(2)
+            wrong += trouble(rig, "slow", arguments.slow_mb_s, seconds, loads, asking)
+            wrong += trouble(rig, "hangs", -1, seconds, loads, asking)
+            wrong += trouble(rig, "stumbles", 0, seconds, loads, asking, stumble_nth=100)
+            for program in (loads, *asking):
+                program.stops.set()
+                program.join(60)
+                if program.failure is not None:
+                    wrong.append(f"{type(program).__name__}: {program.failure!r}")
+        finally:
+            rig.drive.set(0)
+            rig.end()
+    print("VERDICT " + ("OK" if not wrong else "FAILED: " + "; ".join(wrong)))
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
