@@ -1,0 +1,160 @@
+// What the catalog and the folder of groups hold beside slot entries (which are slab_fuzz.cc's):
+// group files, as they are and with the seal made anew; canonical texts of Spaces; and what a
+// policy has learned.
+#include <iterator>
+#include <memory>
+#include <string>
+
+#include "daemon/persist/group_files.h"
+#include "daemon/policy/eviction/policies.h"
+#include "fuzz/fuzz.h"
+#include "terrace/space.h"
+#include "terrace/units.h"
+
+namespace terrace::fuzz {
+namespace {
+
+constexpr std::string_view kSeal = "seal=";
+constexpr size_t kSealLineBytes = kSeal.size() + 16 + 1;
+// `members=64` is a few bytes, and 64 specs.
+constexpr uint64_t kHeapBytesMax = 8 * kKiB + kGroupMembersMax * sizeof(SpaceGroupMember);
+constexpr uint64_t kHeapFactor = 16;
+constexpr uint32_t kPolicyBlocks = 64;
+
+// As daemon/persist/group_files.cc begins by saying.
+std::string Sealed(std::string_view content) {
+  const uint64_t seal = KeyedHash64(FuzzSecret(), std::as_bytes(std::span(content)));
+  return std::string(content) + std::string(kSeal) + ToHex(0, seal).substr(16) + "\n";
+}
+
+void JudgeGroup(std::string_view content) {
+  SpaceGroupSpec spec;
+  std::string why;
+  HeapMeter meter;
+  const Status status = ParseGroupFile(content, FuzzSecret(), &spec, &why);
+  meter.RequireAtMost(kHeapBytesMax, kHeapFactor, content.size());
+  if (!status.ok()) {
+    Require(status.code() == StatusCode::kCorrupt || status.code() == StatusCode::kUnsupported,
+            "a group's file is refused as no reader expects");
+    Require(!why.empty() && spec == SpaceGroupSpec(), "refused, and something was read");
+    return;
+  }
+  Require(spec.Validate(&why).ok(), "a group that is none was believed");
+  Require(FormatGroupFile(spec, FuzzSecret()) == content,
+          "a group's file that was believed is written in another way");
+}
+
+void TryGroup(Choices& choices) {
+  const std::string_view given = TextOf(choices.Rest());
+  JudgeGroup(given);
+  JudgeGroup(Sealed(given));
+  if (given.size() >= kSealLineBytes) {
+    JudgeGroup(Sealed(given.substr(0, given.size() - kSealLineBytes)));
+  }
+}
+
+void TrySpace(Choices& choices) {
+  const std::string_view text = TextOf(choices.Rest());
+  SpaceSpec spec;
+  std::string why;
+  HeapMeter meter;
+  const Status status = SpaceSpec::Parse(text, &spec, &why);
+  meter.RequireAtMost(kHeapBytesMax, kHeapFactor, text.size());
+  if (!status.ok()) {
+    Require(status.code() == StatusCode::kInvalid && !why.empty() && spec == SpaceSpec(),
+            "refused, and something was read");
+    return;
+  }
+  Require(spec.CanonicalText() == text, "a Space that was read is written in another way");
+  if (!spec.Validate(&why).ok()) return Require(!why.empty(), "refused, and nobody says why");
+  Require(!spec.part_bytes.empty() && spec.part_bytes.size() <= kPartsPerSpaceMax, "of no parts");
+  uint64_t end_bytes = 0;
+  for (uint32_t part = 0; part < spec.part_bytes.size(); ++part) {
+    const uint64_t offset_bytes = spec.part_offset_bytes(part);
+    Require(offset_bytes >= end_bytes && offset_bytes % kPartAlignmentBytes == 0, "parts overlap");
+    end_bytes = offset_bytes + spec.part_bytes[part];
+  }
+  Require(end_bytes <= spec.slot_bytes(), "parts reach beyond their slot");
+}
+
+// [policy; where to patch what it has learned, and what with]
+void TryLearned(Choices& choices) {
+  const auto names = EvictionPolicyNames();
+  const std::string_view name = names[choices.Below(static_cast<uint32_t>(names.size()))];
+  const std::unique_ptr<EvictionPolicy> policy = MakeEvictionPolicy(name, kPolicyBlocks);
+  Bytes learned = policy->Learned();
+  while (!choices.is_empty()) {
+    const uint32_t at = choices.Number<uint16_t>();
+    const std::span<const std::byte> patch = choices.Take(4);
+    if (learned.empty()) break;
+    for (size_t i = 0; i < patch.size(); ++i) learned[(at + i) % learned.size()] = patch[i];
+    if (at == 0xFFFF) learned.resize(learned.size() / 2);
+  }
+  const Bytes before = policy->Learned();
+  const bool is_taken = policy->StartFrom(learned);
+  const Bytes after = policy->Learned();
+  Require(is_taken || after == before, "refused, and something was learned");
+  Require(after.size() == before.size(), "what was learned has another shape");
+  // Whatever it believes now, it still names a victim, and one that there is.
+  for (BlockId id = 0; id < 4; ++id) {
+    policy->OnInsert(id, {}, 1'000'000);
+    policy->OnCandidate(id);
+  }
+  Require(policy->Victim() < 4, "a victim that there is not");
+}
+
+constexpr void (*kTries[])(Choices&) = {TryGroup, TrySpace, TryLearned};
+
+SpaceSpec Space(uint32_t rank, uint32_t window_tokens) {
+  SpaceSpec spec;
+  spec.model = "a model %";
+  spec.revision = "r";
+  spec.dtype = "bf16";
+  spec.quantisation = "terrace:fp8";
+  spec.layers = 2;
+  spec.kv_heads = 1;
+  spec.head_size = 64;
+  spec.layout = "nhd";
+  spec.block_tokens = 16;
+  spec.tp_rank = rank;
+  spec.tp_size = 2;
+  spec.part_bytes = {300, 50};
+  if (window_tokens > 0) {
+    spec.attention = AttentionKind::kSliding;
+    spec.window_tokens = window_tokens;
+    spec.attention_group = 1;
+  }
+  return spec;
+}
+
+}  // namespace
+
+std::vector<Seed> Seeds() {
+  SpaceSpec plain = Space(0, 0);
+  plain.quantisation.clear();
+  const SpaceGroupSpec one{.name = "one", .members = {{.spec = plain}}};
+  const SpaceGroupSpec two{
+      .name = "llama3-70b",
+      .members = {{.spec = Space(0, 0)}, {.spec = Space(1, 32), .is_remote = true}}};
+  const std::string sealed = FormatGroupFile(two, FuzzSecret());
+  const auto seed = [](const std::string& name, uint8_t kind, std::string_view text) {
+    return Seed{name, ChoiceWriter().Byte(kind).Append(text).Take()};
+  };
+  return {seed("group", 0, FormatGroupFile(one, FuzzSecret())),
+          seed("group_of_two", 0, sealed),
+          seed("group_without_seal", 0, std::string_view(sealed).substr(0, sealed.size() - 22)),
+          seed("group_of_another_version", 0, "terrace-group-2\nname=x\n"),
+          seed("space", 1, plain.CanonicalText()),
+          seed("space_windowed", 1, Space(1, 32).CanonicalText()),
+          seed("learned", 2, std::string_view("\2\0\1\0\0\0\300\177", 8)),
+          seed("learned_as_it_was", 2, "\2")};
+}
+
+}  // namespace terrace::fuzz
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size_bytes) {
+  using namespace terrace::fuzz;
+  Choices choices(data, size_bytes);
+  kTries[choices.Below(std::size(kTries))](choices);
+  return 0;
+}

@@ -1,0 +1,111 @@
+// What the fuzz targets share. A target is one file: LLVMFuzzerTestOneInput, which reads its input
+// and judges what the code made of it, and Seeds(), the corpus that our own encoders make. What a
+// target finds wrong beside a crash ends the process, so that a fuzzer takes it for one.
+//
+// THREADING: one thread fuzzes; HeapMeter counts its allocations alone.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "terrace/checksum.h"
+
+namespace terrace::fuzz {
+
+using Bytes = std::vector<std::byte>;
+
+struct Seed {
+  std::string name;  // of a file
+  Bytes bytes;
+};
+// Each target's own. TERRACE_FUZZ_SEEDS=<folder> has a target write them there and end.
+std::vector<Seed> Seeds();
+
+// Ends the process, with the sentence, unless `holds`.
+void Require(bool holds, std::string_view sentence);
+
+// An input read as choices. Behind its end every choice is 0, so each target's 0 is the plainest.
+class Choices {
+ public:
+  explicit Choices(std::span<const std::byte> bytes) : rest_(bytes) {}
+  Choices(const uint8_t* data, size_t size_bytes)
+      : rest_(reinterpret_cast<const std::byte*>(data), size_bytes) {}
+
+  bool is_empty() const { return rest_.empty(); }
+  uint8_t Byte() { return Number<uint8_t>(); }
+  template <typename T>
+  T Number() {
+    static_assert(std::is_trivially_copyable_v<T>);
+    T value{};
+    const std::span<const std::byte> bytes = Take(sizeof(T));
+    if (!bytes.empty()) std::memcpy(&value, bytes.data(), bytes.size());
+    return value;
+  }
+  // Of one byte, so below 256 values at most. REQUIRES: limit > 0.
+  uint32_t Below(uint32_t limit) { return Byte() % limit; }
+  // As many as there are, at most.
+  std::span<const std::byte> Take(size_t count) {
+    const std::span<const std::byte> taken =
+        rest_.first(count < rest_.size() ? count : rest_.size());
+    rest_ = rest_.subspan(taken.size());
+    return taken;
+  }
+  std::span<const std::byte> Rest() { return Take(rest_.size()); }
+
+ private:
+  std::span<const std::byte> rest_;
+};
+
+// The other way round, for seeds.
+class ChoiceWriter {
+ public:
+  template <typename T>
+  ChoiceWriter& Put(const T& value) {
+    static_assert(std::is_trivially_copyable_v<T>);
+    return Append(std::as_bytes(std::span(&value, 1)));
+  }
+  ChoiceWriter& Byte(uint8_t value) { return Put(value); }
+  ChoiceWriter& Append(std::span<const std::byte> bytes) {
+    bytes_.insert(bytes_.end(), bytes.begin(), bytes.end());
+    return *this;
+  }
+  ChoiceWriter& Append(std::string_view text) { return Append(std::as_bytes(std::span(text))); }
+  Bytes Take() { return std::move(bytes_); }
+
+ private:
+  Bytes bytes_;
+};
+
+// What this thread takes from the heap from its construction on.
+class HeapMeter {
+ public:
+  HeapMeter();
+  ~HeapMeter();
+  HeapMeter(const HeapMeter&) = delete;
+  HeapMeter& operator=(const HeapMeter&) = delete;
+
+  // The most that was held at a time, beyond what was held at the beginning.
+  uint64_t peak_bytes() const;
+  // Ends the process if it passes `fixed_bytes + factor * input_bytes`.
+  void RequireAtMost(uint64_t fixed_bytes, uint64_t factor, uint64_t input_bytes) const;
+};
+
+// The secret of every target's domain: seals are made anew under it, or no input would pass one.
+const DomainSecret& FuzzSecret();
+
+inline std::string_view TextOf(std::span<const std::byte> bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+inline Bytes BytesOfText(std::string_view text) {
+  const auto bytes = std::as_bytes(std::span(text));
+  return {bytes.begin(), bytes.end()};
+}
+
+}  // namespace terrace::fuzz
