@@ -1,18 +1,19 @@
-// What the catalog and the folder of groups hold beside slot entries (which are slab_fuzz.cc's):
-// group files, as they are and with the seal made anew; canonical texts of Spaces; and what a
-// policy has learned.
+// What a domain keeps in files and records beside slot entries (which are slab_fuzz.cc's): groups
+// and the generations of their blocks on Redis, as they are and with the seal made anew; canonical
+// texts of Spaces; the domain's secret; and what a policy has learned.
 #include <iterator>
 #include <memory>
 #include <string>
 
 #include "daemon/persist/group_files.h"
+#include "daemon/persist/kept_generations.h"
 #include "daemon/policy/eviction/policies.h"
 #include "fuzz/fuzz.h"
+#include "terrace/domain_secret.h"
 #include "terrace/space.h"
 #include "terrace/units.h"
 
-namespace terrace::fuzz {
-namespace {
+namespace terrace::fuzz::catalog {
 
 constexpr std::string_view kSeal = "seal=";
 constexpr size_t kSealLineBytes = kSeal.size() + 16 + 1;
@@ -20,6 +21,7 @@ constexpr size_t kSealLineBytes = kSeal.size() + 16 + 1;
 constexpr uint64_t kHeapBytesMax = 8 * kKiB + kGroupMembersMax * sizeof(SpaceGroupMember);
 constexpr uint64_t kHeapFactor = 16;
 constexpr uint32_t kPolicyBlocks = 64;
+constexpr size_t kToldBytesMax = 20;  // of a secret's file: what it has to begin with
 
 // As daemon/persist/group_files.cc begins by saying.
 std::string Sealed(std::string_view content) {
@@ -36,7 +38,8 @@ void JudgeGroup(std::string_view content) {
   if (!status.ok()) {
     Require(status.code() == StatusCode::kCorrupt || status.code() == StatusCode::kUnsupported,
             "a group's file is refused as no reader expects");
-    Require(!why.empty() && spec == SpaceGroupSpec(), "refused, and something was read");
+    Require(!why.empty() && spec.name.empty() && spec.members.empty(),
+            "refused, and something was read");
     return;
   }
   Require(spec.Validate(&why).ok(), "a group that is none was believed");
@@ -103,7 +106,39 @@ void TryLearned(Choices& choices) {
   Require(policy->Victim() < 4, "a victim that there is not");
 }
 
-constexpr void (*kTries[])(Choices&) = {TryGroup, TrySpace, TryLearned};
+void JudgeGenerations(std::string_view content) {
+  HeapMeter meter;
+  const auto read = ParseGenerations(content, FuzzSecret());
+  meter.RequireAtMost(kHeapBytesMax, kHeapFactor, content.size());
+  if (!read.ok()) {
+    return Require(read.code() == StatusCode::kCorrupt, "refused as no reader expects");
+  }
+  Require(FormatGenerations(*read, FuzzSecret()) == content,
+          "generations that were believed are written in another way");
+}
+
+void TryGenerations(Choices& choices) {
+  std::string content(TextOf(choices.Rest()));
+  JudgeGenerations(content);
+  const uint64_t seal = KeyedHash64(FuzzSecret(), std::as_bytes(std::span(content)));
+  JudgeGenerations(content + "seal " + ToHex(0, seal).substr(16) + "\n");
+}
+
+void TrySecret(Choices& choices) {
+  const std::string_view text = TextOf(choices.Rest());
+  DomainSecret secret{};
+  std::string why;
+  if (!ParseDomainSecret(text, &secret, &why).ok()) {
+    return Require(!why.empty() &&
+                       (text.size() < kToldBytesMax || why.find(text) == std::string::npos),
+                   "refused, and nobody says why, or what may be a secret is told");
+  }
+  const std::string written = FormatDomainSecret(secret);  // a person may leave out the line's end
+  Require(written == text || written == std::string(text) + '\n',
+          "a secret that was read is written in another way");
+}
+
+constexpr void (*kTries[])(Choices&) = {TryGroup, TrySpace, TryLearned, TryGenerations, TrySecret};
 
 SpaceSpec Space(uint32_t rank, uint32_t window_tokens) {
   SpaceSpec spec;
@@ -127,8 +162,6 @@ SpaceSpec Space(uint32_t rank, uint32_t window_tokens) {
   return spec;
 }
 
-}  // namespace
-
 std::vector<Seed> Seeds() {
   SpaceSpec plain = Space(0, 0);
   plain.quantisation.clear();
@@ -137,6 +170,10 @@ std::vector<Seed> Seeds() {
       .name = "llama3-70b",
       .members = {{.spec = Space(0, 0)}, {.spec = Space(1, 32), .is_remote = true}}};
   const std::string sealed = FormatGroupFile(two, FuzzSecret());
+  const std::string generations =
+      FormatGenerations({{.group = {1, 2}, .generation = 1'700'000'000, .is_owed = true},
+                         {.group = {3, 4}, .generation = 5}},
+                        FuzzSecret());
   const auto seed = [](const std::string& name, uint8_t kind, std::string_view text) {
     return Seed{name, ChoiceWriter().Byte(kind).Append(text).Take()};
   };
@@ -147,14 +184,18 @@ std::vector<Seed> Seeds() {
           seed("space", 1, plain.CanonicalText()),
           seed("space_windowed", 1, Space(1, 32).CanonicalText()),
           seed("learned", 2, std::string_view("\2\0\1\0\0\0\300\177", 8)),
-          seed("learned_as_it_was", 2, "\2")};
+          seed("learned_as_it_was", 2, "\2"),
+          seed("generations", 3, generations.substr(0, generations.size() - 22)),
+          seed("generations_sealed", 3, generations),
+          seed("secret", 4, FormatDomainSecret(FuzzSecret()))};
 }
 
-}  // namespace terrace::fuzz
-
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size_bytes) {
-  using namespace terrace::fuzz;
-  Choices choices(data, size_bytes);
+bool Run(std::span<const std::byte> input) {
+  Choices choices(input);
   kTries[choices.Below(std::size(kTries))](choices);
-  return 0;
+  return true;
 }
+
+const Registration registration({"catalog", Run, Seeds});
+
+}  // namespace terrace::fuzz::catalog

@@ -24,8 +24,7 @@
 #include "fuzz/fuzz.h"
 #include "terrace/protocol_device.h"
 
-namespace terrace::fuzz {
-namespace {
+namespace terrace::fuzz::client_frames {
 
 using client::Request;
 using protocol::Verb;
@@ -501,8 +500,6 @@ Bytes Conversation(uint8_t page, uint8_t cut) {
   return writer.Take();
 }
 
-}  // namespace
-
 std::vector<Seed> Seeds() {
   ChoiceWriter every, raw;
   for (uint8_t verb = 0; verb < 8; ++verb) PutRecord(0, {verb, 0, verb}, &every);
@@ -516,16 +513,17 @@ std::vector<Seed> Seeds() {
           {"raw", raw.Take()}};
 }
 
-}  // namespace terrace::fuzz
-
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size_bytes) {
-  using namespace terrace::fuzz;
-  Choices choices(data, size_bytes);
+bool Run(std::span<const std::byte> input) {
+  Choices choices(input);
   World world;
   for (uint32_t i = 0; i < kRecordsMax && !choices.is_empty(); ++i) {
     const uint8_t operation = choices.Byte();
     Choices of_record(choices.Take(choices.Byte()));
     world.Step(operation, of_record);
   }
-  return 0;
+  return true;
 }
+
+const Registration registration({"client_frames", Run, Seeds});
+
+}  // namespace terrace::fuzz::client_frames

@@ -9,8 +9,7 @@
 #include "fuzz/fuzz.h"
 #include "terrace/units.h"
 
-namespace terrace::fuzz {
-namespace {
+namespace terrace::fuzz::config {
 
 constexpr size_t kTextBytesMax = 64 * kKiB;
 constexpr size_t kWhyBytesMax = 16 * kKiB;
@@ -80,8 +79,6 @@ Seed TextSeed(const std::string& name, std::string_view text, uint8_t kind = 0) 
   return {name, ChoiceWriter().Byte(kind).Append(text).Take()};
 }
 
-}  // namespace
-
 std::vector<Seed> Seeds() {
   DaemonConfig full;
   full.admin_uids = {0, 1000};
@@ -104,12 +101,9 @@ std::vector<Seed> Seeds() {
           TextSeed("size_plain", "4096", 1)};
 }
 
-}  // namespace terrace::fuzz
-
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size_bytes) {
-  using namespace terrace::fuzz;
-  if (size_bytes > kTextBytesMax) return -1;  // not for the corpus
-  Choices choices(data, size_bytes);
+bool Run(std::span<const std::byte> input) {
+  if (input.size() > kTextBytesMax) return false;
+  Choices choices(input);
   const bool is_size = choices.Byte() % 8 == 1;
   const std::string text(TextOf(choices.Rest()));
   if (is_size) {
@@ -117,5 +111,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size_bytes) {
   } else {
     TryText(text);
   }
-  return 0;
+  return true;
 }
+
+const Registration registration({"config", Run, Seeds});
+
+}  // namespace terrace::fuzz::config

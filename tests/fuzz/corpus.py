@@ -1,28 +1,28 @@
 #!/usr/bin/env python3
-"""Corpora of the fuzz targets: one text file a target, of which a build makes a folder of inputs.
+"""Inputs that are kept of the fuzz targets: one text file a target in tests/fuzz/corpus.
 
-usage: tests/fuzz/corpus.py unpack FILE FOLDER      what a build does
-       tests/fuzz/corpus.py seeds BUILD             makes the seeds anew, by the targets of BUILD
-       tests/fuzz/corpus.py add FILE NAME INPUT     keeps an input, e.g. one that found something
+usage: tests/fuzz/corpus.py unpack FOLDER            what a build does: a folder of inputs a target
+       tests/fuzz/corpus.py add TARGET NAME INPUT    keeps an input, e.g. one that found something
+       tests/fuzz/corpus.py keep FOLDER              in place of those found by fuzzing, the smallest
+                                                     of FOLDER/TARGET, as far as KEPT_BYTES_MAX
 
-A file has, for each input, a line `= NAME` and its bytes in base64. `seeds` replaces those of the
-names it makes and leaves the others where they are.
+A file has, for each input, a line `= NAME` and its bytes in base64. Names that begin with a digit
+are those of `keep`. What a target's own encoders make (Seeds) is not in it: each program makes it.
 """
 import base64
-import os
+import hashlib
 import pathlib
-import subprocess
 import sys
-import tempfile
 import textwrap
 
 CORPUS = pathlib.Path(__file__).resolve().parent / "corpus"
 COLUMNS = 100
+KEPT_BYTES_MAX = 8 << 10  # of a target, in base64
 
 
 def read(path):
     inputs, name = {}, None
-    for number, line in enumerate(path.read_text().splitlines(), 1):
+    for number, line in enumerate(path.read_text().splitlines() if path.exists() else [], 1):
         if line.startswith("= "):
             name = line[2:]
             if not name or "/" in name or name in inputs:
@@ -42,7 +42,7 @@ def write(path, inputs):
     path.write_text("\n".join(lines) + "\n")
 
 
-def unpack(path, folder):
+def unpack_one(path, folder):
     folder.mkdir(parents=True, exist_ok=True)
     for old in folder.iterdir():
         old.unlink()
@@ -50,27 +50,34 @@ def unpack(path, folder):
         (folder / name).write_bytes(data)
 
 
-def make_seeds(build):
-    targets = sorted(build.glob("tests/fuzz/fuzz_*"))
-    if not targets:
-        sys.exit(f"{build} has no fuzz targets: build the target tests_fuzz of preset asan there")
-    for target in targets:
-        path = CORPUS / (target.name.removeprefix("fuzz_") + ".txt")
-        with tempfile.TemporaryDirectory() as folder:
-            subprocess.run([target], env={**os.environ, "TERRACE_FUZZ_SEEDS": folder}, check=True)
-            seeds = {p.name: p.read_bytes() for p in pathlib.Path(folder).iterdir()}
-        write(path, {**(read(path) if path.exists() else {}), **seeds})
-        print(f"{path.name}: {len(seeds)} seeds, {sum(map(len, seeds.values()))} bytes")
+def unpack(folder):
+    for path in sorted(CORPUS.glob("*.txt")):
+        unpack_one(path, folder / path.stem)
+
+
+def keep(folder):
+    for found in sorted(p for p in folder.iterdir() if p.is_dir()):
+        path = CORPUS / f"{found.name}.txt"
+        inputs = {name: data for name, data in read(path).items() if not name[0].isdigit()}
+        room, kept = KEPT_BYTES_MAX, 0
+        for data in sorted((p.read_bytes() for p in found.iterdir()), key=lambda d: (len(d), d)):
+            room -= 4 * len(data) // 3 + 12
+            if room < 0:
+                break
+            kept += 1
+            inputs[f"{kept:03}_{hashlib.sha256(data).hexdigest()[:6]}"] = data
+        write(path, inputs)
+        print(f"{path.name}: {len(inputs)} inputs, {path.stat().st_size} bytes")
 
 
 def main():
     match sys.argv[1:]:
-        case ["unpack", path, folder]:
-            unpack(pathlib.Path(path), pathlib.Path(folder))
-        case ["seeds", build]:
-            make_seeds(pathlib.Path(build))
-        case ["add", path, name, data]:
-            path = pathlib.Path(path)
+        case ["unpack", folder]:
+            unpack(pathlib.Path(folder))
+        case ["keep", folder]:
+            keep(pathlib.Path(folder))
+        case ["add", target, name, data]:
+            path = CORPUS / f"{target}.txt"
             write(path, {**read(path), name: pathlib.Path(data).read_bytes()})
         case _:
             sys.exit(__doc__)

@@ -5,8 +5,6 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
-#include <filesystem>
-#include <fstream>
 
 namespace terrace::fuzz {
 namespace {
@@ -28,17 +26,16 @@ void OnFree(const volatile void* memory) {
       static_cast<int64_t>(__sanitizer_get_allocated_size(const_cast<const void*>(memory)));
 }
 
-void WriteSeeds(const std::string& folder) {
-  std::filesystem::create_directories(folder);
-  for (const Seed& seed : Seeds()) {
-    std::ofstream file(std::filesystem::path(folder) / seed.name, std::ios::binary);
-    file.write(reinterpret_cast<const char*>(seed.bytes.data()),
-               static_cast<std::streamsize>(seed.bytes.size()));
-    Require(file.good(), "a seed cannot be written");
-  }
+std::vector<Target>& Registered() {
+  static std::vector<Target> targets;
+  return targets;
 }
 
 }  // namespace
+
+Registration::Registration(const Target& target) { Registered().push_back(target); }
+
+const std::vector<Target>& Targets() { return Registered(); }
 
 void Require(bool holds, std::string_view sentence) {
   if (holds) return;
@@ -47,6 +44,10 @@ void Require(bool holds, std::string_view sentence) {
 }
 
 HeapMeter::HeapMeter() {
+  // 0: no room for them, and every bound would hold.
+  static const bool is_hooked =
+      __sanitizer_install_malloc_and_free_hooks(OnAllocate, OnFree) != 0;
+  Require(is_hooked, "the sanitizer takes no hooks of the heap");
   Require(!is_metered, "one meter at a time");
   is_metered = true;
   held_bytes = peak_held_bytes = 0;
@@ -74,16 +75,3 @@ const DomainSecret& FuzzSecret() {
 }
 
 }  // namespace terrace::fuzz
-
-extern "C" int LLVMFuzzerInitialize(int* /*argc*/, char*** /*argv*/) {
-  using terrace::fuzz::OnAllocate;
-  using terrace::fuzz::OnFree;
-  if (const char* folder = std::getenv("TERRACE_FUZZ_SEEDS"); folder != nullptr) {
-    terrace::fuzz::WriteSeeds(folder);
-    std::exit(0);
-  }
-  // 0: no room for them, and every bound would hold.
-  terrace::fuzz::Require(__sanitizer_install_malloc_and_free_hooks(OnAllocate, OnFree) != 0,
-                         "the sanitizer takes no hooks of the heap");
-  return 0;
-}

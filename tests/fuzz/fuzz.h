@@ -1,6 +1,6 @@
-// What the fuzz targets share. A target is one file: LLVMFuzzerTestOneInput, which reads its input
-// and judges what the code made of it, and Seeds(), the corpus that our own encoders make. What a
-// target finds wrong beside a crash ends the process, so that a fuzzer takes it for one.
+// What the fuzz targets share. A target is one file <name>_fuzz.cc: Run, which reads an input and
+// judges what the code made of it, and Seeds, the inputs that our own encoders make. What a target
+// finds wrong beside a crash ends the process, so that a fuzzer takes it for one.
 //
 // THREADING: one thread fuzzes; HeapMeter counts its allocations alone.
 #pragma once
@@ -25,8 +25,20 @@ struct Seed {
   std::string name;  // of a file
   Bytes bytes;
 };
-// Each target's own. TERRACE_FUZZ_SEEDS=<folder> has a target write them there and end.
-std::vector<Seed> Seeds();
+
+struct Target {
+  std::string_view name;
+  // False: the input is none for a corpus.
+  bool (*run)(std::span<const std::byte> input) = nullptr;
+  std::vector<Seed> (*seeds)() = nullptr;
+};
+// Each target says so once: `const Registration registration({"slab", Run, Seeds});`
+class Registration {
+ public:
+  explicit Registration(const Target& target);
+};
+// Those of this program: all, or the one that a fuzzer runs.
+const std::vector<Target>& Targets();
 
 // Ends the process, with the sentence, unless `holds`.
 void Require(bool holds, std::string_view sentence);
@@ -35,8 +47,6 @@ void Require(bool holds, std::string_view sentence);
 class Choices {
  public:
   explicit Choices(std::span<const std::byte> bytes) : rest_(bytes) {}
-  Choices(const uint8_t* data, size_t size_bytes)
-      : rest_(reinterpret_cast<const std::byte*>(data), size_bytes) {}
 
   bool is_empty() const { return rest_.empty(); }
   uint8_t Byte() { return Number<uint8_t>(); }

@@ -15,8 +15,7 @@
 #include "daemon/events/kv_event_replay.h"
 #include "fuzz/fuzz.h"
 
-namespace terrace::fuzz {
-namespace {
+namespace terrace::fuzz::kv_replay {
 
 constexpr uint32_t kPeers = 3;
 constexpr uint32_t kBatchesMax = 6;
@@ -208,8 +207,6 @@ class World {
 
 constexpr uint8_t kAsk = 0, kKeep = 1, kReceive = 2, kSend = 3, kRead = 4, kGo = 6;
 
-}  // namespace
-
 std::vector<Seed> Seeds() {
   ChoiceWriter plain, lost, malformed;
   const auto keep = [](ChoiceWriter* writer, uint8_t count) {
@@ -231,13 +228,14 @@ std::vector<Seed> Seeds() {
   return {{"asked", plain.Take()}, {"lost", lost.Take()}, {"malformed", malformed.Take()}};
 }
 
-}  // namespace terrace::fuzz
-
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size_bytes) {
-  using namespace terrace::fuzz;
-  Choices choices(data, size_bytes);
+bool Run(std::span<const std::byte> input) {
+  Choices choices(input);
   World world;
   for (uint32_t i = 0; i < kStepsMax && !choices.is_empty(); ++i) world.Step(choices);
   world.End();
-  return 0;
+  return true;
 }
+
+const Registration registration({"kv_replay", Run, Seeds});
+
+}  // namespace terrace::fuzz::kv_replay

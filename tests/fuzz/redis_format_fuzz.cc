@@ -13,8 +13,7 @@
 #include "tiers/redis/redis_format.h"
 #include "tiers/redis/redis_slot.h"
 
-namespace terrace::fuzz {
-namespace {
+namespace terrace::fuzz::redis_format {
 
 constexpr size_t kSealBytes = 8;
 // A manifest is held once more as it is decoded, in vectors that grow twofold.
@@ -132,8 +131,6 @@ Seed TextSeed(const std::string& name, uint8_t kind, std::string_view text) {
   return {name, ChoiceWriter().Byte(kind).Append(text).Take()};
 }
 
-}  // namespace
-
 std::vector<Seed> Seeds() {
   std::vector<Seed> seeds = {ManifestSeed("manifest", 2, 1, 64, 0),
                              ManifestSeed("manifest_of_a_generation", 1, 3, 0, 2),
@@ -150,11 +147,12 @@ std::vector<Seed> Seeds() {
   return seeds;
 }
 
-}  // namespace terrace::fuzz
-
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size_bytes) {
-  using namespace terrace::fuzz;
-  Choices choices(data, size_bytes);
+bool Run(std::span<const std::byte> input) {
+  Choices choices(input);
   kTries[choices.Below(std::size(kTries))](choices);
-  return 0;
+  return true;
 }
+
+const Registration registration({"redis_format", Run, Seeds});
+
+}  // namespace terrace::fuzz::redis_format

@@ -9,8 +9,7 @@
 #include "terrace/units.h"
 #include "tiers/redis/redis_reply.h"
 
-namespace terrace::fuzz {
-namespace {
+namespace terrace::fuzz::redis_reply {
 
 constexpr size_t kDueMax = 8;
 constexpr size_t kFieldsMax = 4;
@@ -126,8 +125,6 @@ std::string Bulk(std::string_view body) {
   return "$" + std::to_string(body.size()) + "\r\n" + std::string(body) + "\r\n";
 }
 
-}  // namespace
-
 std::vector<Seed> Seeds() {
   constexpr auto kValue = RedisPayloadPlace::Shape::kValue;
   constexpr auto kFields = RedisPayloadPlace::Shape::kFields;
@@ -151,11 +148,8 @@ std::vector<Seed> Seeds() {
   };
 }
 
-}  // namespace terrace::fuzz
-
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size_bytes) {
-  using namespace terrace::fuzz;
-  Choices choices(data, size_bytes);
+bool Run(std::span<const std::byte> input) {
+  Choices choices(input);
   const size_t piece_bytes = 1 + choices.Number<uint16_t>();
   Asker asker;
   for (size_t left = choices.Below(kDueMax + 1); left > 0; --left) asker.Expect(TakeDue(choices));
@@ -165,5 +159,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size_bytes) {
   Feed(&reader, stream, piece_bytes);
   Require(asker.heard_bytes() <= stream.size() + 3 * kDueMax, "more was heard than was said");
   meter.RequireAtMost(kHeapBytesMax, kHeapFactor, stream.size());
-  return 0;
+  return true;
 }
+
+const Registration registration({"redis_reply", Run, Seeds});
+
+}  // namespace terrace::fuzz::redis_reply

@@ -18,8 +18,7 @@
 #include "terrace/protocol_device.h"
 #include "tiers/hbm/hbm_tier.h"
 
-namespace terrace::fuzz {
-namespace {
+namespace terrace::fuzz::session {
 
 using protocol::Verb;
 using test::BytesOf;
@@ -340,8 +339,6 @@ Bytes EveryVerb(uint8_t kind, uint8_t client) {
   return writer.Take();
 }
 
-}  // namespace
-
 std::vector<Seed> Seeds() {
   ChoiceWriter many, broken, deaths;
   many.Byte(1);
@@ -373,13 +370,10 @@ std::vector<Seed> Seeds() {
           {"deaths", deaths.Take()}};
 }
 
-}  // namespace terrace::fuzz
-
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size_bytes) {
-  using namespace terrace::fuzz;
+bool Run(std::span<const std::byte> input) {
   // What the harness expects is meant.
   GTEST_FLAG_SET(break_on_failure, true);
-  Choices choices(data, size_bytes);
+  Choices choices(input);
   Conversation conversation(choices.Byte());
   for (uint32_t i = 0; i < kRecordsMax && !choices.is_empty(); ++i) {
     const uint8_t operation = choices.Byte();
@@ -387,5 +381,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size_bytes) {
     conversation.Step(operation, of_record);
   }
   conversation.End();
-  return 0;
+  return true;
 }
+
+const Registration registration({"session", Run, Seeds});
+
+}  // namespace terrace::fuzz::session

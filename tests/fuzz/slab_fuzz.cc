@@ -9,8 +9,7 @@
 #include "terrace/units.h"
 #include "tiers/nvme/header_table.h"
 
-namespace terrace::fuzz {
-namespace {
+namespace terrace::fuzz::slab {
 
 constexpr SlabUuid kUuid{0x0123456789ABCDEF, 0xFEDCBA9876543210};
 constexpr size_t kSealBytes = 8;
@@ -167,8 +166,6 @@ Seed SuperblockSeed(const std::string& name, const SlabShape& shape, uint64_t sl
   return {name, writer.Take()};
 }
 
-}  // namespace
-
 std::vector<Seed> Seeds() {
   return {SuperblockSeed("superblock", {64 * kKiB, 40}, kGiB),
           SuperblockSeed("superblock_of_one_slot", {4096, kPartsPerSpaceMax}, 128 * kKiB),
@@ -179,15 +176,16 @@ std::vector<Seed> Seeds() {
           {"entry_unwritten", Bytes(3 + 288)}};
 }
 
-}  // namespace terrace::fuzz
-
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size_bytes) {
-  using namespace terrace::fuzz;
-  Choices choices(data, size_bytes);
+bool Run(std::span<const std::byte> input) {
+  Choices choices(input);
   if (choices.Byte() % 2 == 1) {
-    TrySuperblock(choices, size_bytes);
+    TrySuperblock(choices, input.size());
   } else {
-    TryEntry(choices, size_bytes);
+    TryEntry(choices, input.size());
   }
-  return 0;
+  return true;
 }
+
+const Registration registration({"slab", Run, Seeds});
+
+}  // namespace terrace::fuzz::slab

@@ -12,8 +12,7 @@
 #include "tools/replay/dense_trace.h"
 #include "tools/terrace/trace/trace_reader.h"
 
-namespace terrace::fuzz {
-namespace {
+namespace terrace::fuzz::trace {
 
 using tools::DenseTrace;
 using tools::ReadTrace;
@@ -128,8 +127,6 @@ constexpr std::string_view kRecorded =
 {"op":"acquire","timestamp":6,"hash_ids":[4],"parent":77,"first":3}
 )";
 
-}  // namespace
-
 std::vector<Seed> Seeds() {
   const auto seed = [](const std::string& name, uint8_t kind, std::string_view text) {
     return Seed{name, ChoiceWriter().Byte(kind).Byte(0).Append(text).Take()};
@@ -143,26 +140,27 @@ std::vector<Seed> Seeds() {
           seed("cut_off", 1, Zipped(kRequests).substr(0, 60))};
 }
 
-}  // namespace terrace::fuzz
-
 // [kind; tokens a block; kind 0: text, read plain and gzip'd; else a file as it is]
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size_bytes) {
-  using namespace terrace::fuzz;
+bool Run(std::span<const std::byte> input) {
   static ScratchFile file;
-  Choices choices(data, size_bytes);
+  Choices choices(input);
   const bool is_text = choices.Byte() % 2 == 0;
   const uint32_t block_tokens = choices.Byte();
   const std::string_view bytes = TextOf(choices.Rest());
   const size_t text_bytes = UnpackedBytes(file.Hold(bytes));
-  if (text_bytes > kTextBytesMax) return -1;
+  if (text_bytes > kTextBytesMax) return false;
   Trace trace, again;
   const bool is_read = Read(file.Hold(bytes), block_tokens, text_bytes, &trace);
   if (is_read) JudgeTrace(trace);
   // A text that begins as a gzip'd one does is taken for one.
-  if (!is_text || bytes.starts_with("\x1f\x8b")) return 0;
+  if (!is_text || bytes.starts_with("\x1f\x8b")) return true;
   Require(Read(file.Hold(Zipped(bytes)), block_tokens, text_bytes, &again) == is_read,
           "gzip'd it is something else");
   Require(trace.ids == again.ids && std::ranges::equal(trace.requests, again.requests, AreEqual),
           "gzip'd it says something else");
-  return 0;
+  return true;
 }
+
+const Registration registration({"trace", Run, Seeds});
+
+}  // namespace terrace::fuzz::trace
