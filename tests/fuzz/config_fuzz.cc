@@ -25,13 +25,22 @@ ConfigEnvironment Somewhere() {
           .home = "/home/somebody"};
 }
 
-void JudgeRead(const std::string& text, const DaemonConfig& config) {
+// What is printed is what a daemon would run with; before it is resolved, some keys say that they
+// are still to be chosen, which no text can.
+void JudgeResolved(const DaemonConfig& config) {
   const std::string printed = PrintConfig(config);
   DaemonConfig again;
   std::string why;
+  Require(!config.domains.empty() && !config.state_dir.empty(), "resolved, and still unset");
   Require(ParseConfig(printed, "printed", &again, &why).ok(),
           "what was printed is refused: " + why);
   Require(PrintConfig(again) == printed, "what was printed means something else");
+  Require(ResolveConfig({}, Somewhere(), &again, &why).ok(), "resolved twice it is refused: " + why);
+  Require(PrintConfig(again) == printed, "resolved twice it means something else");
+}
+
+void JudgeRead(const std::string& text, const DaemonConfig& config) {
+  std::string why;
   const std::map<std::string, uint32_t> lines = ConfigLines(text);
   const auto line_count = static_cast<uint32_t>(1 + std::ranges::count(text, '\n'));
   for (const ConfigEntry& entry : ConfigEntries(config)) {
@@ -49,9 +58,7 @@ void JudgeRead(const std::string& text, const DaemonConfig& config) {
     Require(!why.empty(), "refused, and nobody says why");
     return;
   }
-  Require(!resolved.domains.empty() && !resolved.state_dir.empty(), "resolved, and still unset");
-  Require(ParseConfig(PrintConfig(resolved), "resolved", &again, &why).ok(),
-          "what was resolved is refused: " + why);
+  JudgeResolved(resolved);
 }
 
 void TryText(const std::string& text) {
@@ -88,7 +95,11 @@ std::vector<Seed> Seeds() {
   full.redis.endpoints = {"redis:6379", "[::1]:6379"};
   full.metrics.listen = "127.0.0.1:9090";
   full.domains.push_back({.name = "chat", .socket_path = "/run/chat.sock", .allow_uids = {{1000}}});
-  full.domains.push_back({.name = "batch", .dram_guaranteed_bytes = 64 * kMiB});
+  full.domains.push_back({.name = "batch",
+                          .socket_path = "/run/batch.sock",
+                          .dram_guaranteed_bytes = 64 * kMiB});
+  std::string why;
+  Require(ResolveConfig({}, Somewhere(), &full, &why).ok(), "the target's own: " + why);
   return {TextSeed("full", PrintConfig(full)),
           TextSeed("empty", ""),
           TextSeed("short", "[daemon]\ndram_bytes = \"2GiB\"\n"),

@@ -24,11 +24,11 @@ constexpr uint64_t kFirstSequence = 5;
 constexpr uint64_t kEndOfReplay = UINT64_MAX;
 constexpr int kUnreadMax = 4;
 constexpr uint32_t kStepsMax = 200;
-constexpr const char* kAddress = "inproc://replay";
 constexpr const char* kCleared = "cleared";
 
 zmq::context_t& Context() {
-  static zmq::context_t context(0);  // inside the process: nobody else's threads
+  // Inside the process: nobody else's threads. Sockets that are closed go a while later.
+  static zmq::context_t context(0, 16'384);
   return context;
 }
 
@@ -38,7 +38,7 @@ class World {
     router_.set(zmq::sockopt::router_mandatory, true);
     router_.set(zmq::sockopt::sndhwm, kUnreadMax);
     router_.set(zmq::sockopt::linger, 0);
-    router_.bind(kAddress);
+    router_.bind(address_);
     for (uint32_t peer = 0; peer < kPeers; ++peer) Connect(peer);
   }
 
@@ -107,7 +107,7 @@ class World {
     made.socket->set(zmq::sockopt::routing_id, "r" + std::to_string(next_name_++));
     made.socket->set(zmq::sockopt::rcvhwm, 1);
     made.socket->set(zmq::sockopt::linger, 0);
-    made.socket->connect(kAddress);
+    made.socket->connect(address_);
   }
 
   // [parts, 0: as a router asks; the number asked for; else each part's length and bytes]
@@ -192,6 +192,12 @@ class World {
         "an answer that was never kept");
   }
 
+  static std::string NewAddress() {
+    static uint64_t count = 0;
+    return "inproc://replay" + std::to_string(count++);
+  }
+
+  const std::string address_ = NewAddress();
   zmq::socket_t router_{Context(), zmq::socket_type::router};
   KvEventReplay replay_{{.batches_max = kBatchesMax,
                          .requests_per_peer_max = kRequestsPerPeerMax,

@@ -1,6 +1,7 @@
 #include "tiers/redis/redis_reply.h"
 
 #include <gtest/gtest.h>
+#include <malloc.h>
 
 #include <algorithm>
 #include <cstring>
@@ -264,6 +265,20 @@ TEST(RedisReplyReader, RefusesARepliesThatDoesNotEnd) {
   large.Expect(1);
   EXPECT_EQ(Feed(&second, Bulk(std::string(2 * kRedisReplyBytesMax, 'z')), 50'000).code(),
             StatusCode::kNoSpace);
+}
+
+// Each of these headers is eight bytes, and none of what they announce is there.
+TEST(RedisReplyReader, AnArrayTakesMemoryForWhatHasComeOfIt) {
+  const auto held_bytes = [] {
+    const struct mallinfo2 heap = mallinfo2();  // zeros under a sanitizer
+    return heap.uordblks + heap.hblkhd;
+  };
+  Replies replies;
+  RedisReplyReader reader(&replies);
+  replies.Expect(1);
+  const size_t before_bytes = held_bytes();
+  ASSERT_TRUE(Feed(&reader, "*65536\r\n*65536\r\n*65536\r\n:1\r\n", 100).ok());
+  EXPECT_LT(held_bytes(), before_bytes + 64 * kKiB);
 }
 
 // Damaged streams: no crash, no reply nobody asked for; what memory checkers would find is found.
