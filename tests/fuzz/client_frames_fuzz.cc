@@ -163,7 +163,8 @@ class World {
 
   // [verb; flags; blocking or not]
   void Ask(Choices& choices) {
-    if (asked_.size() == kRequestsMax) return;
+    // Nothing can be sent after the end: whoever asks then withdraws it at once.
+    if (asked_.size() == kRequestsMax || !connection_.is_connected()) return;
     const Verb verb = kVerbs[choices.Below(std::size(kVerbs))];
     const uint32_t flags = choices.Byte() * 2 & ~protocol::kReserveHasEvents;
     const bool is_async = choices.Below(2) == 1 && verb != Verb::kCommit;

@@ -93,6 +93,7 @@ std::vector<Seed> Seeds() {
   full.nvme.capacity_bytes = 8 * kGiB;
   full.kv_events.endpoint = "tcp://*:5557";
   full.redis.endpoints = {"redis:6379", "[::1]:6379"};
+  full.redis.mode = RedisMode::kCluster;
   full.metrics.listen = "127.0.0.1:9090";
   full.domains.push_back({.name = "chat", .socket_path = "/run/chat.sock", .allow_uids = {{1000}}});
   full.domains.push_back({.name = "batch",
