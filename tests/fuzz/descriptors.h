@@ -13,8 +13,8 @@
 
 namespace terrace::fuzz {
 
-// The lowest that is free: it moves when one is left open, or closed that was not one's own.
-int LowestFreeFd();
+// Of this process, as far as there may be any.
+uint32_t OpenFdCount();
 
 enum class FdKind : uint8_t { kMemory, kSealedMemory, kEvent, kSocket, kDevice };
 inline constexpr uint8_t kFdKinds = 5;

@@ -74,7 +74,7 @@ std::vector<Packet> TakePackets(Choices& choices) {
 void TryKeeper(Choices& choices) {
   const std::vector<Packet> packets = TakePackets(choices);
   const std::string path = PathInNoFolder("keeper");
-  const int lowest_fd = LowestFreeFd();
+  const uint32_t fd_count = OpenFdCount();
   const int listener = ListenAt(path, SOCK_SEQPACKET);
   std::thread keeper([&packets, listener] {
     const int fd = accept4(listener, nullptr, nullptr, SOCK_CLOEXEC);
@@ -101,7 +101,7 @@ void TryKeeper(Choices& choices) {
   }
   keeper.join();
   close(listener);
-  Require(LowestFreeFd() == lowest_fd, "a descriptor is left open, or another's was closed");
+  Require(OpenFdCount() == fd_count, "a descriptor is left open, or another's was closed");
 }
 
 // ---- a daemon that says anything ----
@@ -158,7 +158,7 @@ void TryDaemon(Choices& choices) {
   static const Keeper keeper;
   const std::vector<Packet> packets = TakePackets(choices);
   int fd = keeper.Connect();
-  const int lowest_fd = LowestFreeFd();
+  const uint32_t fd_count = OpenFdCount();
   for (const Packet& packet : packets) {
     if (!SendPacket(fd, packet)) break;
     if (packet.bytes.size() > 4 && packet.bytes[4] == std::byte{3}) (void)Keeper::Held(fd);
@@ -169,7 +169,7 @@ void TryDaemon(Choices& choices) {
     Require(SendKeeperMessage(fd, KeeperVerb::kDrop, name, -1, 0).ok(), "the keeper is gone");
   }
   Require(Keeper::Held(fd).empty(), "what was dropped is held");
-  Require(LowestFreeFd() == lowest_fd, "a descriptor is left open, or another's was closed");
+  Require(OpenFdCount() == fd_count, "a descriptor is left open, or another's was closed");
   close(fd);
 }
 
@@ -245,7 +245,7 @@ std::string TakeName(const Hands& hands, Choices& choices) {
 
 // [which sessions the predecessor had; then what happens to its descriptors]
 void TryInheritance(Choices& choices) {
-  const int lowest_fd = LowestFreeFd();
+  const uint32_t fd_count = OpenFdCount();
   Hands hands;
   {
     Daemon first(hands);
@@ -282,7 +282,7 @@ void TryInheritance(Choices& choices) {
     second.inheritance.ForgetSession(99);
   }
   for (const auto& [name, fd] : hands) close(fd);
-  Require(LowestFreeFd() == lowest_fd, "a descriptor is left open, or another's was closed");
+  Require(OpenFdCount() == fd_count, "a descriptor is left open, or another's was closed");
 }
 
 constexpr void (*kTries[])(Choices&) = {TryKeeper, TryDaemon, TryInheritance};

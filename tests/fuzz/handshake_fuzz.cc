@@ -191,13 +191,13 @@ bool Run(std::span<const std::byte> input) {
     answers.push_back(TakeAnswer(choices));
   }
   const std::string path = PathInNoFolder("daemon");
-  const int lowest_fd = LowestFreeFd();
+  const uint32_t fd_count = OpenFdCount();
   const int listener = ListenAt(path, SOCK_STREAM);
   std::thread daemon([listener, &answers] { Say(listener, answers); });
   Meet(path, kind);
   daemon.join();
   close(listener);
-  Require(LowestFreeFd() == lowest_fd, "a descriptor is left open, or another's was closed");
+  Require(OpenFdCount() == fd_count, "a descriptor is left open, or another's was closed");
   return true;
 }
 

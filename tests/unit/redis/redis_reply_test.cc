@@ -160,6 +160,23 @@ TEST(RedisReplyReader, FieldsLandInARowBeforeTheirText) {
   }
 }
 
+// Nothing is known of where such a reply's bytes belong before its beginning has been seen.
+TEST(RedisReplyReader, AFirstFieldOfNoBytesIsReadAsItComes) {
+  for (size_t piece_bytes = 1; piece_bytes < 40; ++piece_bytes) {
+    Replies replies;
+    replies.targets.emplace_back(3);
+    replies.field_bytes = {0, 3};
+    RedisReplyReader reader(&replies);
+    replies.Expect(2);
+    ASSERT_TRUE(Feed(&reader, "*3\r\n" + Bulk("") + Bulk("abc") + Bulk("ok") + "$-1\r\n", piece_bytes).ok())
+        << piece_bytes;
+    ASSERT_EQ(replies.replies.size(), 2u);
+    EXPECT_EQ(replies.replies[0].kind, RedisReply::Kind::kPayload);
+    EXPECT_EQ(replies.replies[0].text, "ok");
+    EXPECT_EQ(std::memcmp(replies.payloads[0].data(), "abc", 3), 0);
+  }
+}
+
 TEST(RedisReplyReader, RefusesFieldsThatNobodyAskedFor) {
   const auto refusal_of = [](const std::string& text) {
     Replies replies;

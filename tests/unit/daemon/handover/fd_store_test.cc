@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <cstring>
 #include <fstream>
 #include <string>
 #include <string_view>
@@ -183,6 +184,38 @@ TEST_F(FdStoreTest, StrangeMessagesEndTheConnectionOnly) {
     close(peer);
   }
   EXPECT_EQ(HeldBySuccessor().size(), 1u);
+}
+
+// Of a message with more than one, none is taken and none is left open.
+TEST(KeeperMessages, OneDescriptorAtMost) {
+  const auto open_count = [] {
+    size_t count = 0;
+    for (int fd = 0; fd < 256; ++fd) count += fcntl(fd, F_GETFD) >= 0 ? 1 : 0;
+    return count;
+  };
+  int ends[2];
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
+  KeeperMessage body{.verb = KeeperVerb::kPut};
+  iovec piece{&body, sizeof(body)};
+  alignas(cmsghdr) char control[CMSG_SPACE(2 * sizeof(int))] = {};
+  msghdr message{.msg_iov = &piece,
+                 .msg_iovlen = 1,
+                 .msg_control = control,
+                 .msg_controllen = sizeof(control)};
+  cmsghdr* const header = CMSG_FIRSTHDR(&message);
+  header->cmsg_level = SOL_SOCKET;
+  header->cmsg_type = SCM_RIGHTS;
+  header->cmsg_len = CMSG_LEN(2 * sizeof(int));
+  std::memcpy(CMSG_DATA(header), ends, 2 * sizeof(int));
+  const size_t before = open_count();
+  ASSERT_EQ(sendmsg(ends[0], &message, 0), static_cast<ssize_t>(sizeof(body)));
+  KeeperMessage got;
+  int fd = -1;
+  EXPECT_EQ(ReceiveKeeperMessage(ends[1], &got, &fd, 0).code(), StatusCode::kIo);
+  EXPECT_EQ(fd, -1);
+  EXPECT_EQ(open_count(), before);
+  close(ends[0]);
+  close(ends[1]);
 }
 
 TEST_F(FdStoreTest, SecondKeeperOfAPathIsRefused) {
