@@ -16,7 +16,8 @@ using protocol::Verb;
 
 constexpr size_t kOrdersMax = 16;
 constexpr uint32_t kChains = 4;
-constexpr uint32_t kManyKeys = 100;  // a choice above 200 stands for so many each
+constexpr uint32_t kManyKeys = 100;  // a choice above kFewKeysMax stands for so many each
+constexpr uint32_t kFewKeysMax = 240;
 
 template <typename T>
 void Append(const T& value, Bytes* to) {
@@ -32,7 +33,7 @@ void AppendAll(std::span<const T> values, Bytes* to) {
 uint32_t KeyCount(Choices& choices) {
   const uint32_t chosen = choices.Byte();
   if (chosen == 0) return 4;
-  return chosen <= 200 ? chosen : (chosen - 200) * kManyKeys;
+  return chosen <= kFewKeysMax ? chosen % 32 : (chosen - kFewKeysMax) * kManyKeys;
 }
 
 // 0: says nothing; else each bit of the choice is a field.

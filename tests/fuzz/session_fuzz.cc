@@ -350,9 +350,9 @@ std::vector<Seed> Seeds() {
   ChoiceWriter many, broken, deaths;
   many.Byte(1);
   for (const uint8_t chain : {0, 1, 2, 3}) {
-    PutRequest(Verb::kReserve, {0, chain, 220}, &many);
+    PutRequest(Verb::kReserve, {0, chain, 252}, &many);
     PutRequest(Verb::kCommit, {0, 0, 0, 1}, &many);
-    PutRequest(Verb::kAcquire, {0, chain, 220, 0, 4, 0, 1, 255}, &many, 1);
+    PutRequest(Verb::kAcquire, {0, chain, 252, 0, 4, 0, 1, 255}, &many, 1);
   }
   broken.Byte(0);
   for (uint8_t bend = 1; bend < 5; ++bend) {

@@ -13,7 +13,7 @@ namespace terrace::fuzz::slab {
 
 constexpr SlabUuid kUuid{0x0123456789ABCDEF, 0xFEDCBA9876543210};
 constexpr size_t kSealBytes = 8;
-constexpr size_t kSuperblockFieldBytes = 76;  // behind them it is zero; nobody reads that
+constexpr size_t kSuperblockFieldBytes = 76;  // behind them it is zero
 constexpr uint64_t kHeapBytesMax = 8 * kKiB;  // of the checksums of kPartsPerSpaceMax parts
 
 void PutSeal(uint64_t seal, std::span<std::byte> bytes) {
@@ -60,7 +60,7 @@ void JudgeSuperblock(std::span<const std::byte> sector) {
   JudgeGeometry(geometry.value());
   Bytes again(kSlabSectorBytes);
   EncodeSuperblock(read.value(), FuzzSecret(), again);
-  Require(std::equal(again.begin() + kSealBytes, again.begin() + kSuperblockFieldBytes,
+  Require(std::equal(again.begin() + kSealBytes, again.begin() + kSlabProbeOffsetBytes,
                      sector.begin() + kSealBytes),
           "a superblock that was believed is written in another way");
 }

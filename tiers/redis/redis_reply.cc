@@ -125,10 +125,12 @@ bool RedisReplyReader::LookAhead() {
   if (place_.shape == RedisPayloadPlace::Shape::kValue) {
     target_ = place_.into;
   } else if (place_.shape == RedisPayloadPlace::Shape::kFields && !place_.field_bytes.empty()) {
-    AppendHead('*', 1 + place_.field_bytes.size(), &ahead_);
     target_ = place_.into.first(place_.field_bytes.front());
   }
   if (target_.empty()) return false;
+  if (place_.shape == RedisPayloadPlace::Shape::kFields) {
+    AppendHead('*', 1 + place_.field_bytes.size(), &ahead_);
+  }
   AppendHead('$', target_.size(), &ahead_);
   return true;
 }
