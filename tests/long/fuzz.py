@@ -30,6 +30,8 @@ INPUT_SECONDS_MAX = 25
 INPUT_MIB_MAX = 2048
 ALLOCATION_MIB_MAX = 256
 EXIT_SKIPPED = 77
+# Of an input that reaches ten thousand edges libFuzzer keeps books for longer than it takes to run.
+OPTIONS = {"session": ["-entropic=0", "-reduce_inputs=0"]}
 # The files whose lines a target is to reach (of a file with :NAMES only functions that are named
 # so), and the longest input that it makes.
 TARGETS = {
@@ -137,7 +139,8 @@ def fuzz(folder, target, seconds):
         left = max(5, int(seconds - outcome.seconds))
         status, took, said = run_measured(
             [program, *limits, f"-max_total_time={left}", f"-max_len={bytes_max}",
-             "-print_final_stats=1", corpus, seeds, kept], log, environment)
+             "-print_final_stats=1", *OPTIONS.get(target, ()), corpus, seeds, kept], log,
+            environment)
         outcome.seconds += took
         executed = re.findall(r"^(?:stat::number_of_executed_units: |#)(\d+)", said, re.M)
         outcome.runs += int(executed[-1]) if executed else 0
@@ -162,34 +165,47 @@ def measure(folder, outcome, command):
         return
     merged = profile.with_suffix(".profdata")
     subprocess.run(["llvm-profdata-14", "merge", "-sparse", profile, "-o", merged], check=True)
-    files = dict(entry.partition(":")[::2] for entry in TARGETS[outcome.target][0])
-    paths = [ROOT / name for name in files]
-    text = subprocess.run(["llvm-cov-14", "show", command[0], f"-instr-profile={merged}",
-                           f"-path-equivalence=/,{ROOT}/", *paths], check=True, text=True,
-                          errors="replace", stdout=subprocess.PIPE).stdout
-    uncovered, name, wanted, is_wanted = [], "", None, True
-    for line in text.splitlines():
-        heading = re.match(r"^(/\S+):$", line)
-        if heading:
-            name = os.path.relpath(heading[1], ROOT)
-            wanted = files.get(name) or None
-            is_wanted = wanted is None
-            continue
-        row = re.match(r"^ *(\d+)\| *([\d.]+[kMGTPE]?)?\|(.*)$", line)
-        if not row:
-            continue
-        number, count, source = row.groups()
-        # A definition begins at the line's beginning, or is a method within its class.
-        if wanted and re.match(r"(  )?[A-Za-z~][^;]*\w\([^;]*$", source):
-            is_wanted = re.search(wanted, source) is not None
-        if not is_wanted or count is None:
-            continue
-        outcome.lines += 1
-        if count == "0":
-            uncovered.append(f"{name}:{number}: {source.strip()}")
-        else:
-            outcome.covered += 1
+    text = subprocess.run(["llvm-cov-14", "export", "-format=lcov", command[0],
+                           f"-instr-profile={merged}", "-ignore-filename-regex=^/usr/"], check=True,
+                          text=True, errors="replace", stdout=subprocess.PIPE).stdout
+    counts = counts_of(text)
+    uncovered = []
+    for entry in TARGETS[outcome.target][0]:
+        name, _, wanted = entry.partition(":")
+        for number, source in lines_of(name, wanted):
+            count = counts.get(name, {}).get(number)
+            if count is None:
+                continue
+            outcome.lines += 1
+            outcome.covered += count > 0
+            if count == 0:
+                uncovered.append(f"{name}:{number}: {source.strip()}")
     outcome.uncovered = tuple(uncovered)
+
+
+def counts_of(lcov):
+    """{file from the top of the checkout: {line: how often it was run}}"""
+    counts, lines = {}, {}
+    for line in lcov.splitlines():
+        if line.startswith("SF:"):
+            # As the compiler was called: from the build's folder, or with the checkout's cut off.
+            name = re.sub(r"^(\.\./)+|^/", "", line[3:].removeprefix(str(ROOT)))
+            lines = counts.setdefault(name, {})
+        elif line.startswith("DA:"):
+            number, count = map(int, line[3:].split(",")[:2])
+            lines[number] = max(count, lines.get(number, 0))
+    return counts
+
+
+def lines_of(name, wanted):
+    """(number, text) of each line; with `wanted` only of functions that are named so."""
+    is_wanted = not wanted
+    for number, line in enumerate((ROOT / name).read_text().splitlines(), 1):
+        # A definition begins at the line's beginning, or is a method within its class.
+        if wanted and re.match(r"(  )?[A-Za-z~][^;]*\w\([^;]*$", line):
+            is_wanted = re.search(wanted, line) is not None
+        if is_wanted:
+            yield number, line
 
 
 def report(folder, outcomes):
