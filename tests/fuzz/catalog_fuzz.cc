@@ -129,9 +129,9 @@ void TrySecret(Choices& choices) {
   DomainSecret secret{};
   std::string why;
   if (!ParseDomainSecret(text, &secret, &why).ok()) {
-    return Require(!why.empty() &&
-                       (text.size() < kToldBytesMax || why.find(text) == std::string::npos),
-                   "refused, and nobody says why, or what may be a secret is told");
+    return Require(
+        !why.empty() && (text.size() < kToldBytesMax || why.find(text) == std::string::npos),
+        "refused, and nobody says why, or what may be a secret is told");
   }
   const std::string written = FormatDomainSecret(secret);  // a person may leave out the line's end
   Require(written == text || written == std::string(text) + '\n',

@@ -159,8 +159,8 @@ std::vector<Seed> Seeds() {
       ChoiceWriter writer;
       writer.Byte(0).Byte(codec).Byte(codec % 3).Byte(role).Byte(15).Byte(1).Byte(31).Byte(1);
       for (uint8_t i = 0; i < 96; ++i) writer.Byte(static_cast<uint8_t>(i * 3)).Byte(0x3C);
-      seeds.push_back({"piece_" + std::to_string(codec) + "_" + std::to_string(role),
-                       writer.Take()});
+      seeds.push_back(
+          {"piece_" + std::to_string(codec) + "_" + std::to_string(role), writer.Take()});
     }
   }
   PlaneCodec planes;
@@ -169,11 +169,28 @@ std::vector<Seed> Seeds() {
   packed.resize(planes.Pack(ElementType::kBf16, raw, packed).value());
   seeds.push_back(
       {"planes", ChoiceWriter().Byte(1).Put<uint16_t>(512).Byte(0).Append(packed).Take()});
-  seeds.push_back({"planes_patched", ChoiceWriter().Byte(1).Put<uint16_t>(256).Byte(1)
-                                         .Put<uint16_t>(20).Byte(1).Append("abcdef").Take()});
-  seeds.push_back({"space", ChoiceWriter().Byte(2).Byte(0).Byte(0).Byte(0).Byte(0).Byte(32)
-                                .Put<uint16_t>(8).Put<uint16_t>(128).Put<uint16_t>(16).Byte(1)
-                                .Byte(4).Byte(0).Take()});
+  seeds.push_back({"planes_patched", ChoiceWriter()
+                                         .Byte(1)
+                                         .Put<uint16_t>(256)
+                                         .Byte(1)
+                                         .Put<uint16_t>(20)
+                                         .Byte(1)
+                                         .Append("abcdef")
+                                         .Take()});
+  seeds.push_back({"space", ChoiceWriter()
+                                .Byte(2)
+                                .Byte(0)
+                                .Byte(0)
+                                .Byte(0)
+                                .Byte(0)
+                                .Byte(32)
+                                .Put<uint16_t>(8)
+                                .Put<uint16_t>(128)
+                                .Put<uint16_t>(16)
+                                .Byte(1)
+                                .Byte(4)
+                                .Byte(0)
+                                .Take()});
   return seeds;
 }
 

@@ -35,7 +35,8 @@ void JudgeResolved(const DaemonConfig& config) {
   Require(ParseConfig(printed, "printed", &again, &why).ok(),
           "what was printed is refused: " + why);
   Require(PrintConfig(again) == printed, "what was printed means something else");
-  Require(ResolveConfig({}, Somewhere(), &again, &why).ok(), "resolved twice it is refused: " + why);
+  Require(ResolveConfig({}, Somewhere(), &again, &why).ok(),
+          "resolved twice it is refused: " + why);
   Require(PrintConfig(again) == printed, "resolved twice it means something else");
 }
 
@@ -96,9 +97,8 @@ std::vector<Seed> Seeds() {
   full.redis.mode = RedisMode::kCluster;
   full.metrics.listen = "127.0.0.1:9090";
   full.domains.push_back({.name = "chat", .socket_path = "/run/chat.sock", .allow_uids = {{1000}}});
-  full.domains.push_back({.name = "batch",
-                          .socket_path = "/run/batch.sock",
-                          .dram_guaranteed_bytes = 64 * kMiB});
+  full.domains.push_back(
+      {.name = "batch", .socket_path = "/run/batch.sock", .dram_guaranteed_bytes = 64 * kMiB});
   std::string why;
   Require(ResolveConfig({}, Somewhere(), &full, &why).ok(), "the target's own: " + why);
   return {TextSeed("full", PrintConfig(full)),

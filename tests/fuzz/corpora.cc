@@ -60,10 +60,10 @@ void RunTarget(const Target& target, const fs::path& folder) {
     ++kept_count;
   }
   const auto took = std::chrono::steady_clock::now() - began;
-  std::printf("%-16s %4zu seeds %5zu kept %6lld ms\n", std::string(target.name).c_str(),
-              seeds.size(), kept_count,
-              static_cast<long long>(
-                  std::chrono::duration_cast<std::chrono::milliseconds>(took).count()));
+  std::printf(
+      "%-16s %4zu seeds %5zu kept %6lld ms\n", std::string(target.name).c_str(), seeds.size(),
+      kept_count,
+      static_cast<long long>(std::chrono::duration_cast<std::chrono::milliseconds>(took).count()));
 }
 
 int RunAll(int argc, char** argv) {

@@ -3,8 +3,8 @@
 
 usage: tests/fuzz/corpus.py unpack FOLDER            what a build does: a folder of inputs a target
        tests/fuzz/corpus.py add TARGET NAME INPUT    keeps an input, e.g. one that found something
-       tests/fuzz/corpus.py keep FOLDER              in place of those found by fuzzing, the smallest
-                                                     of FOLDER/TARGET, as far as KEPT_BYTES_MAX
+       tests/fuzz/corpus.py keep FOLDER              in place of those that fuzzing found, the
+                                                     smallest of FOLDER/TARGET, up to KEPT_BYTES_MAX
 
 A file has, for each input, a line `= NAME` and its bytes in base64. Names that begin with a digit
 are those of `keep`. What a target's own encoders make (Seeds) is not in it: each program makes it.

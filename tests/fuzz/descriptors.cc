@@ -55,8 +55,7 @@ sockaddr_un AddressOf(std::string_view path) {
 int ListenAt(std::string_view path, int socket_type) {
   const sockaddr_un address = AddressOf(path);
   const int fd = socket(AF_UNIX, socket_type | SOCK_CLOEXEC, 0);
-  Require(fd >= 0 &&
-              bind(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0 &&
+  Require(fd >= 0 && bind(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0 &&
               listen(fd, 64) == 0,
           "nobody can listen");
   return fd;

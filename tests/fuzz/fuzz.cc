@@ -45,8 +45,7 @@ void Require(bool holds, std::string_view sentence) {
 
 HeapMeter::HeapMeter() {
   // 0: no room for them, and every bound would hold.
-  static const bool is_hooked =
-      __sanitizer_install_malloc_and_free_hooks(OnAllocate, OnFree) != 0;
+  static const bool is_hooked = __sanitizer_install_malloc_and_free_hooks(OnAllocate, OnFree) != 0;
   Require(is_hooked, "the sanitizer takes no hooks of the heap");
   Require(!is_metered, "one meter at a time");
   is_metered = true;

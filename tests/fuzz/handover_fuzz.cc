@@ -40,8 +40,8 @@ Packet TakePacket(Choices& choices) {
   KeeperMessage message;
   message.verb = static_cast<KeeperVerb>(choices.Byte());
   const uint8_t named = choices.Byte();
-  const std::string_view name = named < 250 ? kNames[named % std::size(kNames)]
-                                            : TextOf(choices.Take(sizeof(message.name)));
+  const std::string_view name =
+      named < 250 ? kNames[named % std::size(kNames)] : TextOf(choices.Take(sizeof(message.name)));
   message.name_bytes = static_cast<uint8_t>(name.copy(message.name, sizeof(message.name)));
   Packet packet;
   const auto whole = std::as_bytes(std::span(&message, 1));
@@ -297,16 +297,16 @@ Bytes PacketsSeed(uint8_t kind, const std::vector<std::array<uint8_t, 3>>& packe
 }
 
 std::vector<Seed> Seeds() {
-  return {{"keeper", PacketsSeed(0, {{7, 4, 0}, {4, 0, 1}, {4, 1, 1}, {5, 4, 0}})},
-          {"keeper_is_busy", PacketsSeed(0, {{6, 4, 0}})},
-          {"keeper_gives_two", PacketsSeed(0, {{7, 4, 0}, {4, 0, 1}, {4, 0, 1}, {5, 4, 0}})},
-          {"daemon", PacketsSeed(1, {{1, 0, 1}, {1, 1, 1}, {3, 4, 0}, {2, 0, 0}})},
-          {"daemon_puts_nothing", PacketsSeed(1, {{1, 0, 0}, {2, 3, 0}, {9, 0, 0}})},
-          {"successor", ChoiceWriter().Byte(2).Byte(2).Byte(1).Byte(1).Byte(2).Take()},
-          {"successor_of_less",
-           ChoiceWriter().Byte(2).Byte(1).Byte(2).Byte(1).Byte(0).Byte(0).Take()},
-          {"successor_of_more",
-           ChoiceWriter().Byte(2).Byte(0).Byte(1).Byte(204).Byte(1).Append("1").Byte(4).Take()}};
+  return {
+      {"keeper", PacketsSeed(0, {{7, 4, 0}, {4, 0, 1}, {4, 1, 1}, {5, 4, 0}})},
+      {"keeper_is_busy", PacketsSeed(0, {{6, 4, 0}})},
+      {"keeper_gives_two", PacketsSeed(0, {{7, 4, 0}, {4, 0, 1}, {4, 0, 1}, {5, 4, 0}})},
+      {"daemon", PacketsSeed(1, {{1, 0, 1}, {1, 1, 1}, {3, 4, 0}, {2, 0, 0}})},
+      {"daemon_puts_nothing", PacketsSeed(1, {{1, 0, 0}, {2, 3, 0}, {9, 0, 0}})},
+      {"successor", ChoiceWriter().Byte(2).Byte(2).Byte(1).Byte(1).Byte(2).Take()},
+      {"successor_of_less", ChoiceWriter().Byte(2).Byte(1).Byte(2).Byte(1).Byte(0).Byte(0).Take()},
+      {"successor_of_more",
+       ChoiceWriter().Byte(2).Byte(0).Byte(1).Byte(204).Byte(1).Append("1").Byte(4).Take()}};
 }
 
 bool Run(std::span<const std::byte> input) {

@@ -92,8 +92,8 @@ Answer TakeAnswer(Choices& choices) {
                 body.begin() + static_cast<ptrdiff_t>(at));
   }
   const auto longer = choices.Number<int8_t>();
-  body.resize(static_cast<size_t>(
-      std::max<int64_t>(0, static_cast<int64_t>(body.size()) + longer)));
+  body.resize(
+      static_cast<size_t>(std::max<int64_t>(0, static_cast<int64_t>(body.size()) + longer)));
   Answer answer;
   const size_t frame_bytes =
       sizeof(protocol::FrameHeader) + sizeof(protocol::ReplyPrefix) + body.size();

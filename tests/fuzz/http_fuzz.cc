@@ -49,8 +49,8 @@ void JudgeHead(const std::string& head) {
   Require(request.path.starts_with('/') && IsWithoutSpace(request.path) &&
               IsWithoutSpace(request.query) && request.path.find('?') == std::string::npos,
           "a path that is none");
-  const std::string written = std::string(request.is_head ? "HEAD " : "GET ") + request.path +
-                              "?" + request.query + " HTTP/1.1" + std::string(kHeadEnd);
+  const std::string written = std::string(request.is_head ? "HEAD " : "GET ") + request.path + "?" +
+                              request.query + " HTTP/1.1" + std::string(kHeadEnd);
   Require(ReadHttpRequest(written, true, &again) == 0 && again.path == request.path &&
               again.query == request.query && again.is_head == request.is_head,
           "a request that was read means something else when it is written");
@@ -75,8 +75,8 @@ void TryHost(Choices& choices) {
       name_end >= host.size() ? std::string_view() : std::string_view(host).substr(name_end);
   const bool is_port =
       rest.empty() || (rest.front() == ':' && std::ranges::all_of(rest.substr(1), [](char c) {
-        return c >= '0' && c <= '9';
-      }));
+                         return c >= '0' && c <= '9';
+                       }));
   Require(is_port, "a Host with something behind its address is taken for local");
 }
 
@@ -114,10 +114,10 @@ class Server {
   const std::string path_ = PathInNoFolder("http");
   asio::io_context loop_{1};
   HttpServer::Answer late_;
-  HttpServer server_{loop_, {.connections_max = 3},
-                     [this](const HttpRequest& request, HttpServer::Answer answer) {
-                       Answer(request, std::move(answer));
-                     }};
+  HttpServer server_{
+      loop_, {.connections_max = 3}, [this](const HttpRequest& request, HttpServer::Answer answer) {
+        Answer(request, std::move(answer));
+      }};
 };
 
 std::string Hear(int fd) {
@@ -138,10 +138,10 @@ void JudgeAnswer(const std::string& heard) {
   Require(heard.starts_with("HTTP/1.1 ") && head_end != std::string::npos && length_at < head_end,
           "an answer that is none");
   const size_t body_bytes = heard.size() - head_end - kHeadEnd.size();
-  Require(body_bytes == 0 || std::to_string(body_bytes) ==
-                                 heard.substr(length_at + kLength.size(),
-                                              heard.find("\r\n", length_at) - length_at -
-                                                  kLength.size()),
+  Require(body_bytes == 0 ||
+              std::to_string(body_bytes) ==
+                  heard.substr(length_at + kLength.size(),
+                               heard.find("\r\n", length_at) - length_at - kLength.size()),
           "an answer of another length than it says");
 }
 

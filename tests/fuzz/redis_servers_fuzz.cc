@@ -252,8 +252,9 @@ class World {
   // What a server says, and then anything.
   std::string Answer(Choices& choices) const {
     constexpr std::string_view kWords[] = {
-        "+OK\r\n", "+QUEUED\r\n", ":0\r\n", ":1\r\n", "$-1\r\n", "*0\r\n", "*-1\r\n",
-        "-ERR x\r\n", "-LOADING x\r\n", "-NOAUTH x\r\n", "-OOM x\r\n", "-READONLY x\r\n",
+        "+OK\r\n",          "+QUEUED\r\n",   ":0\r\n",           ":1\r\n",
+        "$-1\r\n",          "*0\r\n",        "*-1\r\n",          "-ERR x\r\n",
+        "-LOADING x\r\n",   "-NOAUTH x\r\n", "-OOM x\r\n",       "-READONLY x\r\n",
         "-WRONGTYPE x\r\n", "-NOPERM x\r\n", "-EXECABORT x\r\n", "*2\r\n+OK\r\n:1\r\n"};
     const uint8_t kind = choices.Byte();
     switch (kind % 8) {
@@ -295,9 +296,9 @@ class World {
     const uint32_t range_count = choices.Below(6);
     std::string text = "*" + std::to_string(range_count) + "\r\n";
     for (uint32_t i = 0; i < range_count; ++i) {
-      text += "*3\r\n:" + std::to_string(choices.Number<int16_t>()) + "\r\n:" +
-              std::to_string(choices.Number<uint16_t>()) + "\r\n*2\r\n" + Bulk("127.0.0.1") + ":" +
-              std::to_string(choices.Below(9)) + "\r\n";
+      text += "*3\r\n:" + std::to_string(choices.Number<int16_t>()) +
+              "\r\n:" + std::to_string(choices.Number<uint16_t>()) + "\r\n*2\r\n" +
+              Bulk("127.0.0.1") + ":" + std::to_string(choices.Below(9)) + "\r\n";
     }
     return text;
   }

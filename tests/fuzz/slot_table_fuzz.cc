@@ -34,13 +34,12 @@ struct Successor {
 };
 
 Successor Succeed(std::span<std::byte> table) {
-  Successor successor{
-      .slots = std::make_unique<SlotAllocator>(SlotAllocator::Options{
-          .segment_bytes = kSegmentBytes,
-          .segments_max = kSegments,
-          .slot_table = table,
-          .table_seed = kSeed}),
-      .adopted = {}};
+  Successor successor{.slots = std::make_unique<SlotAllocator>(
+                          SlotAllocator::Options{.segment_bytes = kSegmentBytes,
+                                                 .segments_max = kSegments,
+                                                 .slot_table = table,
+                                                 .table_seed = kSeed}),
+                      .adopted = {}};
   for (uint32_t segment = 0; segment < kSegments; ++segment) {
     successor.slots->SegmentPopulated(segment);
   }
@@ -180,13 +179,13 @@ int PatchedTable(const Bytes& table, Choices& choices) {
   const size_t tail_bytes = 4 * kArenaPageBytes;
   for (uint32_t left = choices.Below(6); left > 0; --left) {
     const size_t back = choices.Number<uint16_t>() % tail_bytes + 1;
-    patched[patched.size() - std::min(back, patched.size())] = static_cast<std::byte>(choices.Byte());
+    patched[patched.size() - std::min(back, patched.size())] =
+        static_cast<std::byte>(choices.Byte());
   }
   if (choices.Below(8) == 7) patched.resize(choices.Number<uint16_t>());
   const int fd = memfd_create("table", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   Require(fd >= 0 && ftruncate(fd, static_cast<off_t>(patched.size())) == 0 &&
-              pwrite(fd, patched.data(), patched.size(), 0) ==
-                  static_cast<ssize_t>(patched.size()),
+              pwrite(fd, patched.data(), patched.size(), 0) == static_cast<ssize_t>(patched.size()),
           "no table");
   if (choices.Below(16) != 15) {
     Require(fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0, "no seals");

@@ -178,8 +178,7 @@ std::vector<Seed> Seeds() {
     return Seed{name, ChoiceWriter().Byte(kind).Append(text).Take()};
   };
   const auto model = [](const std::string& name, std::string_view text) {
-    return Seed{name,
-                ChoiceWriter().Byte(1).Byte(1).Put<uint32_t>(4'096).Append(text).Take()};
+    return Seed{name, ChoiceWriter().Byte(1).Byte(1).Put<uint32_t>(4'096).Append(text).Take()};
   };
   ChoiceWriter tree, members;
   tree.Byte(3).Byte(3);

@@ -121,7 +121,7 @@ def run_measured(command, log, environment):
 
 
 def fuzz(folder, target, seconds):
-    """One target: libFuzzer for so long, then all that was found reached once more for the lines."""
+    """One target: libFuzzer for so long, then all that was found once more, for the lines."""
     program = folder / "tests/fuzz" / f"fuzz_{target}"
     corpus, seeds, kept, findings = (folder / name / target for name in
                                      ("corpora", "seeds", "kept", "findings"))

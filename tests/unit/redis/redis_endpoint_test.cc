@@ -6,8 +6,8 @@ namespace terrace {
 namespace {
 
 TEST(RedisEndpoint, WhatIsReadIsWrittenTheSameWay) {
-  for (const std::string text : {"redis.example:6379", "10.0.0.1:1", "[fe80::1]:65535",
-                                 "unix:/run/redis/redis.sock"}) {
+  for (const std::string text :
+       {"redis.example:6379", "10.0.0.1:1", "[fe80::1]:65535", "unix:/run/redis/redis.sock"}) {
     std::string why;
     const Result<RedisEndpoint> endpoint = ParseRedisEndpoint(text, &why);
     ASSERT_TRUE(endpoint.ok()) << why;

@@ -168,7 +168,8 @@ TEST(RedisReplyReader, AFirstFieldOfNoBytesIsReadAsItComes) {
     replies.field_bytes = {0, 3};
     RedisReplyReader reader(&replies);
     replies.Expect(2);
-    ASSERT_TRUE(Feed(&reader, "*3\r\n" + Bulk("") + Bulk("abc") + Bulk("ok") + "$-1\r\n", piece_bytes).ok())
+    ASSERT_TRUE(
+        Feed(&reader, "*3\r\n" + Bulk("") + Bulk("abc") + Bulk("ok") + "$-1\r\n", piece_bytes).ok())
         << piece_bytes;
     ASSERT_EQ(replies.replies.size(), 2u);
     EXPECT_EQ(replies.replies[0].kind, RedisReply::Kind::kPayload);
