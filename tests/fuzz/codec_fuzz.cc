@@ -1,8 +1,9 @@
-// Encoded pieces as they may lie in a slot or on a tier: every codec decodes any bytes of the right
-// size to finite values of exactly the shape's size, the same under each kind of instructions;
-// packed planes come out as what was packed, or are refused; and a Space of any shape has parts of
-// the sizes that its codec makes.
+// Encoded pieces as they may lie in a slot or on a tier, and what a chunk says of itself: every
+// codec decodes any bytes of the right size to finite values of exactly the shape's size, the same
+// under each kind of instructions; packed planes come out as what was packed, or are refused; and a
+// Space of any shape has parts of the sizes that its codec makes.
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <iterator>
@@ -12,6 +13,7 @@
 #include "cuda/kernels/plane_codec.h"
 #include "cuda/kernels/rope.h"
 #include "fuzz/fuzz.h"
+#include "terrace/chunk.h"
 #include "terrace/codec.h"
 #include "terrace/units.h"
 
@@ -150,7 +152,25 @@ void TrySpace(Choices& choices) {
   Require(layer_count == spec.layers, "layers are in no part, or in two");
 }
 
-constexpr void (*kTries[])(Choices&) = {TryPiece, TryPlanes, TrySpace};
+// [where the reader stands; its rope's digest; the header]
+void TryChunk(Choices& choices) {
+  const auto position = choices.Number<uint32_t>();
+  const uint64_t digest = choices.Byte();
+  const std::span<const std::byte> given = choices.Rest();
+  const Result<ChunkHeader> read = ChunkHeader::Read(given);
+  if (!read.ok()) return Require(read.code() == StatusCode::kCorrupt, "refused as not");
+  std::array<std::byte, kChunkHeaderBytes> again;
+  read->Write(again);
+  Require(std::ranges::equal(again, given), "a chunk's header is written in another way");
+  std::string why;
+  const Result<int32_t> delta = ChunkDelta(*read, position, digest, &why);
+  if (!delta.ok()) return Require(!why.empty(), "refused, and nobody says why");
+  Require(read->rope_digest == 0 ? *delta == 0
+                                 : int64_t{read->first_token_position} + *delta == position,
+          "keys are turned another way than the reader stands");
+}
+
+constexpr void (*kTries[])(Choices&) = {TryPiece, TryPlanes, TrySpace, TryChunk};
 
 std::vector<Seed> Seeds() {
   std::vector<Seed> seeds;
@@ -191,6 +211,9 @@ std::vector<Seed> Seeds() {
                                 .Byte(4)
                                 .Byte(0)
                                 .Take()});
+  std::array<std::byte, kChunkHeaderBytes> header;
+  ChunkHeader{.first_token_position = 7, .token_count = 16, .rope_digest = 5}.Write(header);
+  seeds.push_back({"chunk", ChoiceWriter().Byte(3).Put<uint32_t>(9).Byte(5).Append(header).Take()});
   return seeds;
 }
 
