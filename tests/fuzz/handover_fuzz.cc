@@ -154,11 +154,21 @@ class Keeper {
   inline static std::string folder_;
 };
 
+// The keeper closes its end a while later.
+void AwaitFdCount(uint32_t count) {
+  for (int i = 0; i < 20'000 && OpenFdCount() != count; ++i) usleep(50);
+  Require(OpenFdCount() == count, "a descriptor is left open, or another's was closed");
+}
+
 void TryDaemon(Choices& choices) {
   static const Keeper keeper;
+  static const uint32_t fd_count = [] {
+    close(keeper.Connect());
+    usleep(100'000);
+    return OpenFdCount();
+  }();
   const std::vector<Packet> packets = TakePackets(choices);
   int fd = keeper.Connect();
-  const uint32_t fd_count = OpenFdCount();
   for (const Packet& packet : packets) {
     if (!SendPacket(fd, packet)) break;
     if (packet.bytes.size() > 4 && packet.bytes[4] == std::byte{3}) (void)Keeper::Held(fd);
@@ -169,8 +179,8 @@ void TryDaemon(Choices& choices) {
     Require(SendKeeperMessage(fd, KeeperVerb::kDrop, name, -1, 0).ok(), "the keeper is gone");
   }
   Require(Keeper::Held(fd).empty(), "what was dropped is held");
-  Require(OpenFdCount() == fd_count, "a descriptor is left open, or another's was closed");
   close(fd);
+  AwaitFdCount(fd_count);
 }
 
 // ---- descriptors of any kind under any name ----

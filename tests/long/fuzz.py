@@ -201,7 +201,8 @@ def counts_of(lcov):
     for line in lcov.splitlines():
         if line.startswith("SF:"):
             # As the compiler was called: from the build's folder, or with the checkout's cut off.
-            name = re.sub(r"^(\.\./)+|^/", "", line[3:].removeprefix(str(ROOT)))
+            name = os.path.normpath(line[3:].removeprefix(str(ROOT)))
+            name = re.sub(r"^(\.\./)+|^/", "", name)
             lines = counts.setdefault(name, {})
         elif line.startswith("DA:"):
             number, count = map(int, line[3:].split(",")[:2])
