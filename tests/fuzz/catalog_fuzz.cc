@@ -1,13 +1,11 @@
 // What a domain keeps in files and records beside slot entries (which are slab_fuzz.cc's): groups
 // and the generations of their blocks on Redis, as they are and with the seal made anew; canonical
-// texts of Spaces; the domain's secret; and what a policy has learned.
+// texts of Spaces; and the domain's secret.
 #include <iterator>
-#include <memory>
 #include <string>
 
 #include "daemon/persist/group_files.h"
 #include "daemon/persist/kept_generations.h"
-#include "daemon/policy/eviction/policies.h"
 #include "fuzz/fuzz.h"
 #include "terrace/domain_secret.h"
 #include "terrace/space.h"
@@ -20,7 +18,6 @@ constexpr size_t kSealLineBytes = kSeal.size() + 16 + 1;
 // `members=64` is a few bytes, and 64 specs.
 constexpr uint64_t kHeapBytesMax = 8 * kKiB + kGroupMembersMax * sizeof(SpaceGroupMember);
 constexpr uint64_t kHeapFactor = 16;
-constexpr uint32_t kPolicyBlocks = 64;
 constexpr size_t kToldBytesMax = 20;  // of a secret's file: what it has to begin with
 
 // As daemon/persist/group_files.cc begins by saying.
@@ -80,32 +77,6 @@ void TrySpace(Choices& choices) {
   Require(end_bytes <= spec.slot_bytes(), "parts reach beyond their slot");
 }
 
-// [policy; where to patch what it has learned, and what with]
-void TryLearned(Choices& choices) {
-  const auto names = EvictionPolicyNames();
-  const std::string_view name = names[choices.Below(static_cast<uint32_t>(names.size()))];
-  const std::unique_ptr<EvictionPolicy> policy = MakeEvictionPolicy(name, kPolicyBlocks);
-  Bytes learned = policy->Learned();
-  while (!choices.is_empty()) {
-    const uint32_t at = choices.Number<uint16_t>();
-    const std::span<const std::byte> patch = choices.Take(4);
-    if (learned.empty()) break;
-    for (size_t i = 0; i < patch.size(); ++i) learned[(at + i) % learned.size()] = patch[i];
-    if (at == 0xFFFF) learned.resize(learned.size() / 2);
-  }
-  const Bytes before = policy->Learned();
-  const bool is_taken = policy->StartFrom(learned);
-  const Bytes after = policy->Learned();
-  Require(is_taken || after == before, "refused, and something was learned");
-  Require(after.size() == before.size(), "what was learned has another shape");
-  // Whatever it believes now, it still names a victim, and one that there is.
-  for (BlockId id = 0; id < 4; ++id) {
-    policy->OnInsert(id, {}, 1'000'000);
-    policy->OnCandidate(id);
-  }
-  Require(policy->Victim() < 4, "a victim that there is not");
-}
-
 void JudgeGenerations(std::string_view content) {
   HeapMeter meter;
   const auto read = ParseGenerations(content, FuzzSecret());
@@ -138,7 +109,7 @@ void TrySecret(Choices& choices) {
           "a secret that was read is written in another way");
 }
 
-constexpr void (*kTries[])(Choices&) = {TryGroup, TrySpace, TryLearned, TryGenerations, TrySecret};
+constexpr void (*kTries[])(Choices&) = {TryGroup, TrySpace, TryGenerations, TrySecret};
 
 SpaceSpec Space(uint32_t rank, uint32_t window_tokens) {
   SpaceSpec spec;
@@ -183,11 +154,9 @@ std::vector<Seed> Seeds() {
           seed("group_of_another_version", 0, "terrace-group-2\nname=x\n"),
           seed("space", 1, plain.CanonicalText()),
           seed("space_windowed", 1, Space(1, 32).CanonicalText()),
-          seed("learned", 2, std::string_view("\2\0\1\0\0\0\300\177", 8)),
-          seed("learned_as_it_was", 2, "\2"),
-          seed("generations", 3, generations.substr(0, generations.size() - 22)),
-          seed("generations_sealed", 3, generations),
-          seed("secret", 4, FormatDomainSecret(FuzzSecret()))};
+          seed("generations", 2, generations.substr(0, generations.size() - 22)),
+          seed("generations_sealed", 2, generations),
+          seed("secret", 3, FormatDomainSecret(FuzzSecret()))};
 }
 
 bool Run(std::span<const std::byte> input) {

@@ -14,8 +14,8 @@ namespace terrace::fuzz::redis_reply {
 constexpr size_t kDueMax = 8;
 constexpr size_t kFieldsMax = 4;
 constexpr uint32_t kPlaceBytesMax = 5'000;
-// The reader's scratch, hiredis' own buffer, and the last field's text, which has a place as soon as
-// its length is known; and an element of an array of three bytes or more is an object of ours.
+// The reader's scratch, hiredis' own buffer, and the last field's text, which has a place as soon
+// as its length is known; and an element of an array of three bytes or more is an object of ours.
 constexpr uint64_t kHeapBytesMax = 96 * kKiB + kRedisReplyBytesMax;
 constexpr uint64_t kHeapFactor = 2 * sizeof(RedisReply);
 

@@ -55,6 +55,7 @@ TARGETS = {
     "http": (["daemon/metrics/http_request.cc", "daemon/metrics/http_server.cc:OnRead|Send|Write"],
              4096),
     "kv_replay": (["daemon/events/kv_event_replay.cc"], 1024),
+    "learned": (["daemon/policy/eviction/hazard_model.cc:Learned|StartFrom|RefreshLevel|Rates"], 512),
     "redis_format": (["tiers/redis/redis_format.cc", "tiers/redis/redis_error.cc",
                       "tiers/redis/redis_endpoint.cc:ParseRedisEndpoint|ToText"], 4096),
     "redis_reply": (["tiers/redis/redis_reply.cc"], 4096),
