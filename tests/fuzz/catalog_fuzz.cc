@@ -18,7 +18,7 @@ constexpr size_t kSealLineBytes = kSeal.size() + 16 + 1;
 // `members=64` is a few bytes, and 64 specs.
 constexpr uint64_t kHeapBytesMax = 8 * kKiB + kGroupMembersMax * sizeof(SpaceGroupMember);
 constexpr uint64_t kHeapFactor = 16;
-constexpr size_t kToldBytesMax = 20;  // of a secret's file: what it has to begin with
+constexpr size_t kToldBytesMax = 100;  // longer than any refusal but what it quotes
 
 // As daemon/persist/group_files.cc begins by saying.
 std::string Sealed(std::string_view content) {

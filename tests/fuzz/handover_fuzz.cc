@@ -156,17 +156,14 @@ class Keeper {
 
 // The keeper closes its end a while later.
 void AwaitFdCount(uint32_t count) {
-  for (int i = 0; i < 20'000 && OpenFdCount() != count; ++i) usleep(50);
+  for (int i = 0; i < 400'000 && OpenFdCount() != count; ++i) usleep(50);
   Require(OpenFdCount() == count, "a descriptor is left open, or another's was closed");
 }
 
 void TryDaemon(Choices& choices) {
+  // And the keeper's own: its lock, its socket, and the one for signals.
+  static const uint32_t fd_count = OpenFdCount() + 3;
   static const Keeper keeper;
-  static const uint32_t fd_count = [] {
-    close(keeper.Connect());
-    usleep(100'000);
-    return OpenFdCount();
-  }();
   const std::vector<Packet> packets = TakePackets(choices);
   int fd = keeper.Connect();
   for (const Packet& packet : packets) {
