@@ -165,6 +165,7 @@ bool Run(std::span<const std::byte> input) {
   return true;
 }
 
+// PROMISE: T29 files of groups and generations, Spaces, secrets
 const Registration registration({"catalog", Run, Seeds});
 
 }  // namespace terrace::fuzz::catalog

@@ -525,6 +525,7 @@ bool Run(std::span<const std::byte> input) {
   return true;
 }
 
+// PROMISE: T29 frames as a client hears them
 const Registration registration({"client_frames", Run, Seeds});
 
 }  // namespace terrace::fuzz::client_frames

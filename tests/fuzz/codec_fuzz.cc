@@ -223,6 +223,7 @@ bool Run(std::span<const std::byte> input) {
   return true;
 }
 
+// PROMISE: T29 codecs, chunks and their headers
 const Registration registration({"codec", Run, Seeds});
 
 }  // namespace terrace::fuzz::codec

@@ -126,6 +126,7 @@ bool Run(std::span<const std::byte> input) {
   return true;
 }
 
+// PROMISE: T29 configuration files
 const Registration registration({"config", Run, Seeds});
 
 }  // namespace terrace::fuzz::config

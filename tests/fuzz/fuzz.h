@@ -93,7 +93,8 @@ class ChoiceWriter {
   Bytes bytes_;
 };
 
-// What this thread takes from the heap from its construction on.
+// What this thread takes from the heap from its construction on. Without AddressSanitizer nobody
+// tells, and every bound holds.
 class HeapMeter {
  public:
   HeapMeter();

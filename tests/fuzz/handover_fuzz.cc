@@ -322,6 +322,7 @@ bool Run(std::span<const std::byte> input) {
   return true;
 }
 
+// PROMISE: T29 keepers, daemons and descriptors handed over
 const Registration registration({"handover", Run, Seeds});
 
 }  // namespace terrace::fuzz::handover

@@ -201,6 +201,7 @@ bool Run(std::span<const std::byte> input) {
   return true;
 }
 
+// PROMISE: T29 what a client is told while it connects
 const Registration registration({"handshake", Run, Seeds});
 
 }  // namespace terrace::fuzz::handshake

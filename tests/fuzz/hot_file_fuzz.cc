@@ -226,6 +226,7 @@ bool Run(std::span<const std::byte> input) {
   return true;
 }
 
+// PROMISE: T29 files of hot sets
 const Registration registration({"hot_file", Run, Seeds});
 
 }  // namespace terrace::fuzz::hot_file

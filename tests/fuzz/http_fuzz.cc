@@ -210,6 +210,7 @@ bool Run(std::span<const std::byte> input) {
   return true;
 }
 
+// PROMISE: T29 requests of metrics
 const Registration registration({"http", Run, Seeds});
 
 }  // namespace terrace::fuzz::http

@@ -243,6 +243,7 @@ bool Run(std::span<const std::byte> input) {
   return true;
 }
 
+// PROMISE: T29 routers that ask for events again
 const Registration registration({"kv_replay", Run, Seeds});
 
 }  // namespace terrace::fuzz::kv_replay

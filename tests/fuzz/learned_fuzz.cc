@@ -51,6 +51,7 @@ bool Run(std::span<const std::byte> input) {
   return true;
 }
 
+// PROMISE: T29 what policies have learned
 const Registration registration({"learned", Run, Seeds});
 
 }  // namespace terrace::fuzz::learned

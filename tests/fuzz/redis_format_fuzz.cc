@@ -153,6 +153,7 @@ bool Run(std::span<const std::byte> input) {
   return true;
 }
 
+// PROMISE: T29 manifests, generations, errors and addresses of Redis
 const Registration registration({"redis_format", Run, Seeds});
 
 }  // namespace terrace::fuzz::redis_format

@@ -162,6 +162,7 @@ bool Run(std::span<const std::byte> input) {
   return true;
 }
 
+// PROMISE: T29 replies of Redis
 const Registration registration({"redis_reply", Run, Seeds});
 
 }  // namespace terrace::fuzz::redis_reply

@@ -348,6 +348,7 @@ bool Run(std::span<const std::byte> input) {
   return true;
 }
 
+// PROMISE: T29 Redis servers that say anything
 const Registration registration({"redis_servers", Run, Seeds});
 
 }  // namespace terrace::fuzz::redis_servers

@@ -326,6 +326,7 @@ Bytes SessionBodies::OfOperator(const VerbRow& row, Choices& choices) const {
 
 Bytes SessionBodies::Make(const VerbRow& row, Choices& choices) {
   if (row.worker == VerbWorker::kKeys) return Keys(row, choices);
+  if (row.verb == protocol::kVerbOrderDone) return OrderDone(choices);
   switch (row.verb) {
     case Verb::kHello: {
       Bytes body;
@@ -336,8 +337,6 @@ Bytes SessionBodies::Make(const VerbRow& row, Choices& choices) {
       return Open(choices);
     case Verb::kCommit:
       return Commit(choices);
-    case protocol::kVerbOrderDone:
-      return OrderDone(choices);
     case Verb::kJoin:
     case Verb::kRelease:
     case Verb::kCancel:

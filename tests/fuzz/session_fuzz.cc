@@ -394,6 +394,7 @@ bool Run(std::span<const std::byte> input) {
   return true;
 }
 
+// PROMISE: T29 whole conversations with sessions, of all verbs
 const Registration registration({"session", Run, Seeds});
 
 }  // namespace terrace::fuzz::session

@@ -186,6 +186,7 @@ bool Run(std::span<const std::byte> input) {
   return true;
 }
 
+// PROMISE: T29 superblocks and entries of slabs
 const Registration registration({"slab", Run, Seeds});
 
 }  // namespace terrace::fuzz::slab

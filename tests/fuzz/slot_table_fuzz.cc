@@ -269,6 +269,7 @@ bool Run(std::span<const std::byte> input) {
   return true;
 }
 
+// PROMISE: T29 slot tables of a predecessor
 const Registration registration({"slot_table", Run, Seeds});
 
 }  // namespace terrace::fuzz::slot_table

@@ -215,6 +215,7 @@ bool Run(std::span<const std::byte> input) {
   return true;
 }
 
+// PROMISE: T29 texts for the command
 const Registration registration({"texts", Run, Seeds});
 
 }  // namespace terrace::fuzz::texts

@@ -161,6 +161,7 @@ bool Run(std::span<const std::byte> input) {
   return true;
 }
 
+// PROMISE: T29 trace files
 const Registration registration({"trace", Run, Seeds});
 
 }  // namespace terrace::fuzz::trace

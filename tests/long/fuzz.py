@@ -1,19 +1,21 @@
 #!/usr/bin/env python3
 """Fuzzes every target of tests/fuzz, and says how much of its decoders was reached.
 
-usage: tests/long/fuzz.py [--seconds N] [--build DIR] [--keep] [TARGET...]
+usage: tests/long/fuzz.py [--seconds N] [-j N] [--build DIR] [--keep] [TARGET...]
 
-Builds build/fuzz (preset fuzz), runs each target for N seconds of processor time (default 60), and
-prints a table: inputs run, how many a second, the edges of the program and the lines of the
-target's decoders that they reached. An input that ends the process, by itself or because the
-target found something wrong, is a finding: it is kept in build/fuzz/findings, and the command that
-does it again is printed. Inputs that reached something new stay in build/fuzz/corpora/TARGET for
-the next run; --keep puts the smallest of them in tests/fuzz/corpus, for everybody's.
+Builds build/fuzz (preset fuzz), runs each target for N seconds of processor time (default 600), as
+many at a time as there are processors (-j), and prints a table: inputs run, how many a second, the
+edges of the program and the lines of the target's decoders that they reached. An input that ends
+the process, by itself or because the target found something wrong, is a finding: it is kept in
+build/fuzz/findings, and the command that does it again is printed. Inputs that reached something
+new stay in build/fuzz/corpora/TARGET for the next run; --keep puts the smallest of them in
+tests/fuzz/corpus, for everybody's.
 
 Exit status 1: a finding, or a target that reached fewer lines than COVERAGE_MIN percent; 77: there
 is no clang-14 here.
 """
 import argparse
+import concurrent.futures
 import dataclasses
 import os
 import pathlib
@@ -29,6 +31,7 @@ COVERAGE_MIN = 90
 INPUT_SECONDS_MAX = 25
 INPUT_MIB_MAX = 2048
 ALLOCATION_MIB_MAX = 256
+WALL_FACTOR_MAX = 3  # of the seconds asked for: what waits for sockets takes little of a processor
 EXIT_SKIPPED = 77
 # Of an input that reaches ten thousand edges libFuzzer keeps books for longer than it takes to run.
 OPTIONS = {"session": ["-entropic=0", "-reduce_inputs=0"]}
@@ -55,7 +58,8 @@ TARGETS = {
     "http": (["daemon/metrics/http_request.cc", "daemon/metrics/http_server.cc:OnRead|Send|Write"],
              4096),
     "kv_replay": (["daemon/events/kv_event_replay.cc"], 1024),
-    "learned": (["daemon/policy/eviction/hazard_model.cc:Learned|StartFrom|RefreshLevel|Rates"], 512),
+    "learned": (["daemon/policy/eviction/hazard_model.cc:Learned|StartFrom|RefreshLevel|Rates"],
+                512),
     "redis_format": (["tiers/redis/redis_format.cc", "tiers/redis/redis_error.cc",
                       "tiers/redis/redis_endpoint.cc:ParseRedisEndpoint|ToText"], 4096),
     "redis_reply": (["tiers/redis/redis_reply.cc"], 4096),
@@ -89,21 +93,26 @@ class Outcome:
     seconds: float = 0  # of processor time
     edges: int = 0
     features: int = 0
-    covered: int = 0
-    lines: int = 0
+    reached: dict = dataclasses.field(default_factory=dict)  # {file: {line: whether}}
     findings: tuple = ()
-    uncovered: tuple = ()
+
+    def lines(self, file=None):
+        """(lines that were reached, lines) of a decoder's file, or of all"""
+        files = self.reached.values() if file is None else [self.reached[file]]
+        flags = [flag for lines in files for flag in lines.values()]
+        return sum(flags), len(flags)
 
     @property
     def percent(self):
-        return 100 * self.covered / self.lines if self.lines else 0
+        covered, lines = self.lines()
+        return 100 * covered / lines if lines else 0
 
 
-def build(folder, targets):
+def build(folder, targets, jobs):
     log = folder / "fuzz.log"
     folder.mkdir(parents=True, exist_ok=True)
     for command in (["cmake", "--preset", "fuzz", "-B", folder],
-                    ["cmake", "--build", folder, "-j", str(os.cpu_count()), "--target",
+                    ["cmake", "--build", folder, "-j", str(jobs), "--target",
                      *(f"fuzz_{name}" for name in targets)]):
         with log.open("a") as output:
             if subprocess.run(command, cwd=ROOT, stdout=output, stderr=output).returncode != 0:
@@ -147,7 +156,9 @@ def fuzz(folder, target, seconds):
               f"-malloc_limit_mb={ALLOCATION_MIB_MAX}", f"-artifact_prefix={findings}/"]
     outcome = Outcome(target)
     log = folder / f"fuzz_{target}.log"
-    while outcome.seconds < seconds and not outcome.findings:
+    began = time.monotonic()
+    while (outcome.seconds < seconds and not outcome.findings
+           and time.monotonic() - began < WALL_FACTOR_MAX * seconds):
         left = max(5, int(seconds - outcome.seconds))
         status, took, said = run_measured(
             [program, *limits, f"-max_total_time={left}", f"-max_len={bytes_max}",
@@ -182,18 +193,11 @@ def measure(folder, outcome, command):
                            f"-instr-profile={merged}", "-ignore-filename-regex=^/usr/"], check=True,
                           text=True, errors="replace", stdout=subprocess.PIPE).stdout
     counts = counts_of(text)
-    uncovered = []
     for entry in TARGETS[outcome.target][0]:
         name, _, wanted = entry.partition(":")
-        for number, source in lines_of(name, wanted):
-            count = counts.get(name, {}).get(number)
-            if count is None:
-                continue
-            outcome.lines += 1
-            outcome.covered += count > 0
-            if count == 0:
-                uncovered.append(f"{name}:{number}: {source.strip()}")
-    outcome.uncovered = tuple(uncovered)
+        outcome.reached[name] = {number: counts[name][number] > 0
+                                 for number, _ in lines_of(name, wanted)
+                                 if number in counts.get(name, {})}
 
 
 def counts_of(lcov):
@@ -201,14 +205,20 @@ def counts_of(lcov):
     counts, lines = {}, {}
     for line in lcov.splitlines():
         if line.startswith("SF:"):
-            # As the compiler was called: from the build's folder, or with the checkout's cut off.
-            name = os.path.normpath(line[3:].removeprefix(str(ROOT)))
-            name = re.sub(r"^(\.\./)+|^/", "", name)
-            lines = counts.setdefault(name, {})
+            lines = counts.setdefault(source_of(line[3:]), {})
         elif line.startswith("DA:"):
             number, count = map(int, line[3:].split(",")[:2])
             lines[number] = max(count, lines.get(number, 0))
     return counts
+
+
+def source_of(path):
+    """A source from the top of the checkout; it was told as the compiler was called: from there,
+    from the build's folder, or as if it lay in that."""
+    parts = pathlib.PurePath(os.path.normpath(path)).parts
+    rests = (pathlib.PurePath(*parts[i:]) for i in range(len(parts)))
+    return next((str(rest) for rest in rests
+                 if not rest.is_absolute() and (ROOT / rest).is_file()), path)
 
 
 def lines_of(name, wanted):
@@ -231,14 +241,24 @@ def report(folder, outcomes):
             verdict = f"{len(outcome.findings)} FINDINGS"
         print(f"{outcome.target:14} {outcome.seconds:6.0f} {outcome.runs:10} "
               f"{outcome.runs / max(outcome.seconds, 1):6.0f} {outcome.edges:6} "
-              f"{outcome.features:8} {outcome.covered:5}/{outcome.lines:4} "
+              f"{outcome.features:8} {'{:5}/{:4}'.format(*outcome.lines())} "
               f"{outcome.percent:7.1f}%  {verdict}")
-        path = folder / f"uncovered_{outcome.target}.txt"
-        path.write_text("\n".join(outcome.uncovered) + "\n")
-    print(f"what was not reached: {folder}/uncovered_TARGET.txt")
+        tell_lines(outcome, folder / f"lines_{outcome.target}.txt")
+    print(f"lines by file, and which were not reached: {folder}/lines_TARGET.txt")
     for outcome in outcomes:
         for finding in outcome.findings:
             print(f"again: {folder}/tests/fuzz/fuzz_{outcome.target} {finding}")
+
+
+def tell_lines(outcome, path):
+    with path.open("w") as out:
+        for file in outcome.reached:
+            print("{1}/{2} {0}".format(file, *outcome.lines(file)), file=out)
+        for file, lines in outcome.reached.items():
+            texts = (ROOT / file).read_text().splitlines()
+            for number, is_reached in lines.items():
+                if not is_reached:
+                    print(f"{file}:{number}: {texts[number - 1].strip()}", file=out)
 
 
 def keep(folder, targets):
@@ -255,7 +275,9 @@ def keep(folder, targets):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--seconds", type=int, default=60, help="of processor time, each target")
+    parser.add_argument("--seconds", type=int, default=600,
+                        help="of processor time, each target")
+    parser.add_argument("-j", "--jobs", type=int, default=os.cpu_count(), help="targets at a time")
     parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build/fuzz")
     parser.add_argument("--keep", action="store_true", help="put what was found in tests/fuzz")
     parser.add_argument("targets", nargs="*", default=sorted(TARGETS), metavar="TARGET")
@@ -268,14 +290,17 @@ def main():
             print(f"skipped: no {program}: run tools/setup, or install clang-14 and llvm-14")
             sys.exit(EXIT_SKIPPED)
     folder = arguments.build.resolve()
-    build(folder, arguments.targets)
+    build(folder, arguments.targets, arguments.jobs)
     began = time.monotonic()
     outcomes = []
-    for target in arguments.targets:
-        outcomes.append(fuzz(folder, target, arguments.seconds))
-        if outcomes[-1].findings:
-            print(f"{target}: {outcomes[-1].findings[0]}", flush=True)
-    report(folder, outcomes)
+    with concurrent.futures.ThreadPoolExecutor(arguments.jobs) as workers:
+        running = (workers.submit(fuzz, folder, target, arguments.seconds)
+                   for target in arguments.targets)
+        for done in concurrent.futures.as_completed(list(running)):
+            outcomes.append(done.result())
+            if outcomes[-1].findings:
+                print(f"{outcomes[-1].target}: {outcomes[-1].findings[0]}", flush=True)
+    report(folder, sorted(outcomes, key=lambda outcome: outcome.target))
     print(f"{time.monotonic() - began:.0f} s")
     if arguments.keep:
         keep(folder, arguments.targets)
