@@ -133,6 +133,32 @@ SpaceSpec Space(uint32_t rank, uint32_t window_tokens) {
   return spec;
 }
 
+// Texts that are read, of what is refused then: each limit of a Space once.
+std::vector<SpaceSpec> WrongSpaces() {
+  std::vector<SpaceSpec> wrong(9, Space(0, 0));
+  wrong[0].model = std::string(kSpaceStringBytesMax + 1, 'm');
+  wrong[1].window_tokens = 5;
+  wrong[2].attention = AttentionKind::kSliding;
+  wrong[3].part_bytes = {0};
+  wrong[4].part_bytes = {kSegmentBytesMax + 1};
+  wrong[5].part_bytes = {kSegmentBytesMax, kSegmentBytesMax};
+  wrong[6].part_bytes.clear();
+  wrong[7].pp_rank = wrong[7].pp_size;
+  wrong[8].block_tokens = 0;
+  return wrong;
+}
+std::vector<SpaceGroupSpec> WrongGroups() {
+  SpaceSpec other = Space(1, 0);
+  other.block_tokens = 32;
+  return {{.name = "", .members = {{.spec = Space(0, 0)}}},
+          {.name = std::string(kGroupNameBytesMax + 1, 'g'), .members = {{.spec = Space(0, 0)}}},
+          {.name = "\t", .members = {{.spec = Space(0, 0)}}},
+          {.name = "none", .members = {}},
+          {.name = "twice", .members = {{.spec = Space(0, 0)}, {.spec = Space(0, 0)}}},
+          {.name = "windows", .members = {{.spec = Space(0, 32)}}},
+          {.name = "sizes", .members = {{.spec = Space(0, 0)}, {.spec = other}}}};
+}
+
 std::vector<Seed> Seeds() {
   SpaceSpec plain = Space(0, 0);
   plain.quantisation.clear();
@@ -148,15 +174,27 @@ std::vector<Seed> Seeds() {
   const auto seed = [](const std::string& name, uint8_t kind, std::string_view text) {
     return Seed{name, ChoiceWriter().Byte(kind).Append(text).Take()};
   };
-  return {seed("group", 0, FormatGroupFile(one, FuzzSecret())),
-          seed("group_of_two", 0, sealed),
-          seed("group_without_seal", 0, std::string_view(sealed).substr(0, sealed.size() - 22)),
-          seed("group_of_another_version", 0, "terrace-group-2\nname=x\n"),
-          seed("space", 1, plain.CanonicalText()),
-          seed("space_windowed", 1, Space(1, 32).CanonicalText()),
-          seed("generations", 2, generations.substr(0, generations.size() - 22)),
-          seed("generations_sealed", 2, generations),
-          seed("secret", 3, FormatDomainSecret(FuzzSecret()))};
+  std::vector<Seed> seeds;
+  for (const SpaceSpec& wrong : WrongSpaces()) {
+    seeds.push_back(seed("wrong_space_" + std::to_string(seeds.size()), 1, wrong.CanonicalText()));
+  }
+  for (const SpaceGroupSpec& wrong : WrongGroups()) {
+    const std::string text = FormatGroupFile(wrong, FuzzSecret());
+    seeds.push_back(seed("wrong_group_" + std::to_string(seeds.size()), 0, text));
+  }
+  const std::vector<Seed> right = {
+      seed("group", 0, FormatGroupFile(one, FuzzSecret())),
+      seed("group_of_two", 0, sealed),
+      seed("group_without_seal", 0, std::string_view(sealed).substr(0, sealed.size() - 22)),
+      seed("group_of_another_version", 0, "terrace-group-2\nname=x\n"),
+      seed("space", 1, plain.CanonicalText()),
+      seed("space_windowed", 1, Space(1, 32).CanonicalText()),
+      seed("generations", 2, generations.substr(0, generations.size() - 22)),
+      seed("generations_sealed", 2, generations),
+      seed("space_too_long", 1, std::string(kSpaceTextBytesMax + 1, 'x')),
+      seed("secret", 3, FormatDomainSecret(FuzzSecret()))};
+  seeds.insert(seeds.end(), right.begin(), right.end());
+  return seeds;
 }
 
 bool Run(std::span<const std::byte> input) {

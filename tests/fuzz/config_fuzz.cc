@@ -1,6 +1,7 @@
 // Configuration text, from a file or from an operator: refused in one sentence, or read; and what
 // was read is printed as a text that means the same.
 #include <algorithm>
+#include <charconv>
 #include <map>
 #include <string>
 
@@ -79,6 +80,9 @@ void TryText(const std::string& text) {
 void TryBytes(const std::string& text) {
   const Result<uint64_t> read = ParseBytes(text);
   if (!read.ok()) return Require(read.code() == StatusCode::kInvalid, "an unknown refusal");
+  uint64_t number = 0;
+  (void)std::from_chars(text.data(), text.data() + text.size(), number);
+  Require(*read >= number, "a size of fewer bytes than its number says");
   const Result<uint64_t> again = ParseBytes(FormatBytes(*read));
   Require(again.ok() && *again == *read, "a size does not come back");
 }
@@ -86,6 +90,51 @@ void TryBytes(const std::string& text) {
 Seed TextSeed(const std::string& name, std::string_view text, uint8_t kind = 0) {
   return {name, ChoiceWriter().Byte(kind).Append(text).Take()};
 }
+
+// Each is read; what it means is refused.
+constexpr std::string_view kRefused[] = {
+    "[daemon]\nstate_dir = \"x\"\n",
+    "[daemon]\nkeeper_socket = \"x\"\n",
+    "[daemon]\ntrace_dir = \"x\"\n",
+    "[daemon]\ntrace = \"on\"\n",
+    "[daemon]\nsegment_bytes = \"6MiB\"\n",
+    "[daemon]\ndram_bytes = \"64MiB\"\nsegment_bytes = \"256MiB\"\n",
+    "[daemon]\ndeadline_default_ms = 9000\ndeadline_ms_max = 8000\n",
+    "[[domain]]\nname = \"A\"\nsocket = \"/s\"\n",
+    "[[domain]]\nname = \"a\"\nsocket = \"s\"\n",
+    "[[domain]]\nname = \"a\"\nsocket = \"/s\"\n[[domain]]\nname = \"a\"\nsocket = \"/t\"\n",
+    "[[domain]]\nname = \"a\"\nsocket = \"/s\"\n[[domain]]\nname = \"b\"\nsocket = \"/s\"\n",
+    "[[domain]]\nname = \"a\"\nsocket = \"/s\"\ndram_guaranteed_bytes = \"8GiB\"\n"
+    "dram_max_bytes = \"1GiB\"\n",
+    "[[domain]]\nname = \"a\"\nsocket = \"/s\"\ndram_lent_bytes_max = \"1GiB\"\n",
+    "[[domain]]\nname = \"a\"\nsocket = \"/s\"\ndram_max_bytes = \"1MiB\"\n",
+    "[daemon]\ndram_bytes = \"1GiB\"\n[[domain]]\nname = \"a\"\nsocket = \"/s\"\n"
+    "dram_guaranteed_bytes = \"1GiB\"\n[[domain]]\nname = \"b\"\nsocket = \"/t\"\n",
+    "[nvme]\npaths = [\"x\"]\n",
+    "[nvme]\npaths = [\"/x\", \"/x\"]\n",
+    "[nvme]\npaths = [\"/x\"]\n",
+    "[nvme]\ncapacity_bytes = \"1GiB\"\n",
+    "[nvme]\nslab_bytes = 67108865\n",
+    "[nvme]\npaths = [\"/x\"]\ncapacity_bytes = \"1GiB\"\nslab_bytes = \"8GiB\"\n",
+    "[nvme]\npaths = [\"/x\"]\ncapacity_bytes = \"4GiB\"\n[[domain]]\nname = \"a\"\n"
+    "socket = \"/s\"\nnvme_max_bytes = \"8GiB\"\n",
+    "[hbm]\ndevice = \"x\"\n",
+    "[hbm]\nplugin_path = \"x\"\n",
+    "[hbm]\ncapacity_bytes = \"1GiB\"\nslab_bytes = \"6MiB\"\n",
+    "[hbm]\ncapacity_bytes = \"4MiB\"\nslab_bytes = \"256MiB\"\n",
+    "[metrics]\nlisten = \"x\"\n",
+    "[metrics]\nlisten = \"0.0.0.0:9464\"\n",
+    "[kv_events]\nreplay_endpoint = \"tcp://*:1\"\n",
+    "[kv_events]\nendpoint = \"x\"\n",
+    "[kv_events]\nendpoint = \"tcp://*:1\"\ntopic = \"{x}\"\n",
+    "[redis]\nmaster_name = \"m\"\n",
+    "[redis]\nendpoints = [\"r:1\"]\nmaster_name = \"m\"\n",
+    "[redis]\nendpoints = [\"r:1\"]\nmode = \"sentinel\"\n",
+    "[redis]\nendpoints = [\"r:1\"]\ntls_ca_file = \"/c\"\n",
+    "[redis]\nendpoints = [\"r:1\"]\ntls = \"on\"\ntls_key_file = \"/k\"\n",
+    "[redis]\nendpoints = [\"r:1\", \"r:2\"]\n",
+    "[redis]\nendpoints = [\"r:1\"]\nprefix = \"{\"\n",
+};
 
 std::vector<Seed> Seeds() {
   DaemonConfig full;
@@ -101,16 +150,29 @@ std::vector<Seed> Seeds() {
       {.name = "batch", .socket_path = "/run/batch.sock", .dram_guaranteed_bytes = 64 * kMiB});
   std::string why;
   Require(ResolveConfig({}, Somewhere(), &full, &why).ok(), "the target's own: " + why);
-  return {TextSeed("full", PrintConfig(full)),
-          TextSeed("empty", ""),
-          TextSeed("short", "[daemon]\ndram_bytes = \"2GiB\"\n"),
-          TextSeed("domain", "[[domain]]\nname = \"a\"\nallow_uids = [1, 2]\n[domain.x]\n"),
-          TextSeed("strings", "daemon.state_dir = \"\"\"\n/a\\u0041\"\"\"\nx='''q'''\n# end"),
-          TextSeed("deep", "a.b.c.d.e.f.g.h.i.j.k.l.m.n.o.p.q.r.s.t.u.v.w.x.y.z.a.b.c.d.e.f.g = 1"),
-          TextSeed("wrong_type", "[nvme]\npaths = [1979-05-27T07:32:00Z, {a = 1.5e3}, 0x10]\n"),
-          TextSeed("size", "8GiB", 1),
-          TextSeed("size_spaced", "512 MiB", 1),
-          TextSeed("size_plain", "4096", 1)};
+  std::vector<Seed> seeds;
+  for (const std::string_view text : kRefused) {
+    seeds.push_back(TextSeed("refused_" + std::to_string(seeds.size()), text));
+  }
+  std::string domains;
+  for (uint32_t i = 0; i <= kDomainsMax; ++i) {
+    domains += "[[domain]]\nname = \"" + std::to_string(i) + "\"\nsocket = \"/" +
+               std::to_string(i) + "\"\n";
+  }
+  seeds.push_back(TextSeed("refused_domains", domains));
+  const std::vector<Seed> others = {
+      TextSeed("full", PrintConfig(full)),
+      TextSeed("empty", ""),
+      TextSeed("short", "[daemon]\ndram_bytes = \"2GiB\"\n"),
+      TextSeed("domain", "[[domain]]\nname = \"a\"\nallow_uids = [1, 2]\n[domain.x]\n"),
+      TextSeed("strings", "daemon.state_dir = \"\"\"\n/a\\u0041\"\"\"\nx='''q'''\n# end"),
+      TextSeed("deep", "a.b.c.d.e.f.g.h.i.j.k.l.m.n.o.p.q.r.s.t.u.v.w.x.y.z.a.b.c.d.e.f.g = 1"),
+      TextSeed("wrong_type", "[nvme]\npaths = [1979-05-27T07:32:00Z, {a = 1.5e3}, 0x10]\n"),
+      TextSeed("size", "8GiB", 1),
+      TextSeed("size_spaced", "512 MiB", 1),
+      TextSeed("size_plain", "4096", 1)};
+  seeds.insert(seeds.end(), others.begin(), others.end());
+  return seeds;
 }
 
 bool Run(std::span<const std::byte> input) {

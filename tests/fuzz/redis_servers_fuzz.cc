@@ -74,13 +74,14 @@ std::string Bulk(std::string_view body) {
 
 class World {
  public:
-  World(RedisTopology topology, bool is_asked_for_permission)
-      : acceptor_(loop_, stream_protocol::endpoint(path_)) {
+  // `permission`: what a login hears that asks for one; empty: none does.
+  World(RedisTopology topology, std::string_view permission)
+      : permission_(permission), acceptor_(loop_, stream_protocol::endpoint(path_)) {
     RedisServers::Options options;
     options.node.loop = &loop_;
     options.node.connections = 2;
     options.node.connection.endpoint = {.unix_path = path_};
-    if (is_asked_for_permission) options.node.connection.permission_key = "p";
+    if (!permission.empty()) options.node.connection.permission_key = "p";
     options.topology = topology;
     options.endpoints = {{.unix_path = path_}};
     options.master_name = "m";
@@ -92,7 +93,6 @@ class World {
     generations_ = std::make_unique<RedisGenerations>(RedisGenerations::Options{
         .secret = FuzzSecret(), .unix_seconds = unix_seconds, .servers = servers_.get()});
     is_mapped_ = topology != RedisTopology::kSingle;
-    is_asked_for_permission_ = is_asked_for_permission;
     Accept();
     servers_->Start();
     Turn();
@@ -198,7 +198,7 @@ class World {
     acceptor_.async_accept([this](const asio::error_code& error, stream_protocol::socket socket) {
       if (error) return;
       peers_.push_back(std::make_unique<stream_protocol::socket>(std::move(socket)));
-      Send(*peers_.back(), is_asked_for_permission_ ? "+PONG\r\n:0\r\n" : "+PONG\r\n");
+      Send(*peers_.back(), "+PONG\r\n" + permission_);
       Accept();
     });
   }
@@ -280,6 +280,16 @@ class World {
         if (!is_mapped_) break;
         return (kind < 128 ? "-MOVED " : "-ASK ") + std::to_string(choices.Number<uint16_t>()) +
                " " + Host(choices) + "\r\n";
+      case 7: {  // what a transaction did
+        const uint32_t count = choices.Below(12);
+        std::string text = "*" + std::to_string(count) + "\r\n";
+        const uint32_t first = choices.Below(3), refused = choices.Byte();
+        for (uint32_t i = 0; i < count; ++i) {
+          text +=
+              i + 1 == refused ? "-OOM x\r\n" : ":" + std::to_string(i == 0 ? first : 1) + "\r\n";
+        }
+        return text;
+      }
       default:
         break;
     }
@@ -303,6 +313,7 @@ class World {
     return text;
   }
 
+  const std::string permission_;
   const std::string path_ = PathInNoFolder("redis");
   asio::io_context loop_{1};
   stream_protocol::acceptor acceptor_;
@@ -312,13 +323,66 @@ class World {
   std::unique_ptr<RedisGenerations> generations_;
   size_t block_bytes_ = 1;
   bool is_mapped_ = false;
-  bool is_asked_for_permission_ = false;
   uint64_t asked_ = 0, answered_ = 0;
 };
 
 constexpr uint8_t kFetch = 0, kLarge = 1, kProbe = 2, kAgree = 3, kStore = 4, kSay = 7;
 
+void SayWord(uint8_t word, uint8_t peer, ChoiceWriter* writer) {
+  writer->Byte(kSay).Byte(6).Byte(word).Byte(peer).Byte(0);
+}
+constexpr uint8_t kOk = 0, kQueued = 1, kZero = 2, kOne = 3, kNil = 4;  // words
+
+// A transaction: its answers come by connection `peer`, and it did, with `first` to its question.
+Bytes SmallStore(uint8_t permission, uint8_t queued, uint8_t first, uint8_t refused, uint8_t peer) {
+  ChoiceWriter writer;
+  writer.Byte(permission).Byte(kStore).Put<uint16_t>(999);
+  for (int i = 0; i < 2; ++i) {
+    SayWord(kOk, peer, &writer);
+    for (uint8_t each = 0; each < queued; ++each) SayWord(kQueued, peer, &writer);
+    writer.Byte(kSay).Byte(7).Byte(queued).Byte(first).Byte(refused).Byte(peer).Byte(0);
+    SayWord(kOne, 1 - peer, &writer);  // swept, or marked
+  }
+  return writer.Take();
+}
+// Asked whether it is there, chunk by chunk, published.
+Bytes LargeStore(uint8_t there, uint8_t published, uint8_t peer) {
+  ChoiceWriter writer;
+  writer.Byte(0).Byte(kLarge).Byte(1);
+  SayWord(there, peer, &writer);
+  for (int i = 0; i < 2; ++i) SayWord(kOk, 1 - peer, &writer);
+  SayWord(published, peer, &writer);
+  SayWord(kOne, peer, &writer);
+  return writer.Take();
+}
+Bytes Agreement(uint8_t replaced, uint8_t peer) {
+  ChoiceWriter writer;
+  writer.Byte(0).Byte(kAgree).Byte(7);
+  for (int i = 0; i < 8; ++i) {
+    SayWord(kNil, peer, &writer);
+    SayWord(replaced, peer, &writer);
+  }
+  return writer.Take();
+}
+
 std::vector<Seed> Seeds() {
+  std::vector<Seed> seeds;
+  for (const uint8_t peer : {0, 1}) {
+    const std::string to = "_" + std::to_string(peer);
+    for (const uint8_t queued : {4, 5, 6}) {
+      const std::string of = std::to_string(queued) + to;
+      seeds.push_back({"small_store_" + of, SmallStore(4, queued, 1, 0, peer)});
+      seeds.push_back({"small_store_exists_" + of, SmallStore(4, queued, 0, 0, peer)});
+      seeds.push_back({"small_store_refused_" + of, SmallStore(4, queued, 1, 2, peer)});
+      seeds.push_back({"small_store_script_" + of, SmallStore(8, queued, 1, 0, peer)});
+    }
+    seeds.push_back({"large_store" + to, LargeStore(kZero, kOk, peer)});
+    seeds.push_back({"large_store_late" + to, LargeStore(kZero, kNil, peer)});
+    seeds.push_back({"large_store_exists" + to, LargeStore(kOne, kOk, peer)});
+    seeds.push_back({"agreed" + to, Agreement(kOne, peer)});
+    seeds.push_back({"not_agreed" + to, Agreement(kZero, peer)});
+  }
+  seeds.push_back({"no_permission", ChoiceWriter().Byte(12).Byte(kProbe).Byte(2).Take()});
   ChoiceWriter small, large, store, agree, map;
   small.Byte(0).Byte(kFetch).Put<uint16_t>(1'499).Byte(kSay).Byte(1).Byte(0).Byte(0);
   for (int i = 0; i < 4; ++i) small.Byte(0);
@@ -332,18 +396,21 @@ std::vector<Seed> Seeds() {
   map.Byte(2).Byte(kSay).Byte(3).Byte(0).Byte(1).Put<int16_t>(0).Put<uint16_t>(16'383).Byte(1);
   map.Byte(0).Byte(0).Byte(kFetch).Put<uint16_t>(9).Byte(kSay).Byte(5).Put<uint16_t>(7).Byte(2);
   map.Byte(0).Byte(0);
-  return {{"small", small.Take()},
-          {"large", large.Take()},
-          {"store", store.Take()},
-          {"agree", agree.Take()},
-          {"map", map.Take()}};
+  seeds.push_back({"small", small.Take()});
+  seeds.push_back({"large", large.Take()});
+  seeds.push_back({"store", store.Take()});
+  seeds.push_back({"agree", agree.Take()});
+  seeds.push_back({"map", map.Take()});
+  return seeds;
 }
 
-// [the topology, and whether a login asks for permission]
+// [the topology, and what a login hears that asks for permission]
 bool Run(std::span<const std::byte> input) {
   Choices choices(input);
   const uint8_t kind = choices.Byte();
-  World world(static_cast<RedisTopology>(kind % 4 % 3), kind / 4 % 2 == 1);
+  constexpr std::string_view kPermissions[] = {
+      "", ":0\r\n", "-ERR wrong number of arguments for 'pexpire' command\r\n", "-NOPERM x\r\n"};
+  World world(static_cast<RedisTopology>(kind % 4 % 3), kPermissions[kind / 4 % 4]);
   for (uint32_t i = 0; i < kStepsMax && !choices.is_empty(); ++i) world.Step(choices);
   return true;
 }

@@ -169,6 +169,29 @@ constexpr std::string_view kMixedModel =
     R"({"num_hidden_layers":8,"num_attention_heads":16,"hidden_size":2048,"linear_num_key_heads":16,
 "linear_num_value_heads":32,"linear_key_head_dim":128,"linear_value_head_dim":128,
 "linear_conv_kernel_dim":4,"full_attention_interval":4,"no_rope_layers":[1,0]})";
+// Of Llama 4, Qwen 2, Gemma 2 and Mamba; a layer's kind that nobody knows; wrong numbers.
+constexpr std::string_view kOtherModels[] = {
+    R"({"num_hidden_layers":4,"num_attention_heads":4,"hidden_size":64,"attention_chunk_size":8192,
+"no_rope_layers":[1,1,1,0]})",
+    R"({"num_hidden_layers":4,"num_attention_heads":4,"hidden_size":64,"attention_chunk_size":8192,
+"no_rope_layer_interval":2})",
+    R"({"num_hidden_layers":4,"num_attention_heads":4,"hidden_size":64,"attention_chunk_size":8192,
+"no_rope_layers":[]})",
+    R"({"model_type":"qwen2","num_hidden_layers":4,"num_attention_heads":4,"hidden_size":64,
+"sliding_window":128,"use_sliding_window":true,"max_window_layers":2})",
+    R"({"model_type":"gemma2","num_hidden_layers":4,"num_attention_heads":4,"hidden_size":64,
+"sliding_window":128})",
+    R"({"model_type":"gemma3","num_hidden_layers":7,"num_attention_heads":4,"hidden_size":64,
+"sliding_window":128})",
+    R"({"num_hidden_layers":4,"num_attention_heads":4,"hidden_size":64,"mamba_d_state":16})",
+    R"({"num_hidden_layers":2,"num_attention_heads":4,"hidden_size":64,
+"layer_types":["full",[1]]})",
+    R"({"num_hidden_layers":{"a":1}})",
+    R"({"num_hidden_layers":[4]})",
+    R"({"num_hidden_layers":"0123456789012345678901234567890123456789012345678901234567890123"})",
+    R"({"num_hidden_layers":-1})",
+    R"({"num_hidden_layers":1e999})",
+};
 constexpr std::string_view kStats =
     R"({"a":7,"b":{"c":1.5},"groups":[{"id":"00000000000000010000000000000002","name":"g"}],
 "domain":{"name":"d","a":[1,-2,"x"]}})";
@@ -180,32 +203,42 @@ std::vector<Seed> Seeds() {
   const auto model = [](const std::string& name, std::string_view text) {
     return Seed{name, ChoiceWriter().Byte(1).Byte(1).Put<uint32_t>(4'096).Append(text).Take()};
   };
+  std::vector<Seed> seeds;
+  for (const std::string_view text : kOtherModels) {
+    seeds.push_back(model("model_" + std::to_string(seeds.size()), text));
+  }
   ChoiceWriter tree, members;
   tree.Byte(3).Byte(3);
   for (uint8_t i = 1; i < 9; ++i) {
     tree.Byte(i).Byte(i / 2).Byte(0).Put<uint64_t>(4'096).Byte(i);
   }
   members.Byte(4);
-  for (const std::string_view text : {"model=a\ntp_rank=0\n", "model=a\ntp_rank=1\nx"}) {
+  for (const std::string_view text :
+       {"model=a\ntp_rank=0\n", "model=a\ntp_rank=1\nx", "model=b\ntp_rank=2\n"}) {
     members.Put(protocol::OpenMember{.text_bytes = static_cast<uint32_t>(text.size())});
     members.Append(text);
   }
-  return {seed("warm", 0,
-               "# x\n0123456789abcdef0123456789abcdef\r\n{\"group\": \"g\", \"tokens\": [1, 2]}\n"
-               "{\"space\": \"g\", \"keys\": [\"0123456789abcdef0123456789abcdef\"]}\n"),
-          model("llama", kModel),
-          model("sliding", kSlidingModel),
-          model("latent", kLatentModel),
-          model("mixed", kMixedModel),
-          seed("stats", 2, kStats),
-          {"tree", tree.Take()},
-          {"members", members.Take()},
-          seed("age", 5, "1d12h"),
-          seed("address", 5, "[::1]:9090"),
-          seed("device", 5, "cuda:GPU-8f3c2d1e-0000-1111-2222-333344445555"),
-          seed("nodes", 5, "0-3,7"),
-          seed("tier", 5, "nvme=4TiB@6GiB/s"),
-          seed("prefill", 5, "8192=1.3")};
+  const std::vector<Seed> others = {
+      seed("warm_wrong_id", 0, "{\"space\": \"g\", \"tokens\": [4294967296]}\n"),
+      seed("warm", 0,
+           "# x\n0123456789abcdef0123456789abcdef\r\n{\"group\": \"g\", \"tokens\": [1, 2]}\n"
+           "{\"space\": \"g\", \"keys\": [\"0123456789abcdef0123456789abcdef\"]}\n"),
+      model("llama", kModel),
+      model("sliding", kSlidingModel),
+      model("latent", kLatentModel),
+      model("mixed", kMixedModel),
+      seed("stats", 2, kStats),
+      {"tree", tree.Take()},
+      {"members", members.Take()},
+      seed("age", 5, "1d12h"),
+      seed("address", 5, "[::1]:9090"),
+      seed("device", 5, "cuda:GPU-8f3c2d1e-0000-1111-2222-333344445555"),
+      seed("nodes", 5, "0-3,7"),
+      seed("tier", 5, "nvme=4TiB@6GiB/s"),
+      seed("address_v4", 5, "127.0.0.1:9090"),
+      seed("prefill", 5, "8192=1.3")};
+  seeds.insert(seeds.end(), others.begin(), others.end());
+  return seeds;
 }
 
 bool Run(std::span<const std::byte> input) {

@@ -127,6 +127,10 @@ constexpr std::string_view kRecorded =
 {"op":"acquire","timestamp":6,"hash_ids":[4],"parent":77,"first":3}
 )";
 
+std::string RecordedWith(std::string_view line) {
+  return std::string(kRecorded) + std::string(line) + "\n";
+}
+
 std::vector<Seed> Seeds() {
   const auto seed = [](const std::string& name, uint8_t kind, std::string_view text) {
     return Seed{name, ChoiceWriter().Byte(kind).Byte(0).Append(text).Take()};
@@ -135,6 +139,20 @@ std::vector<Seed> Seeds() {
           seed("sessions", 0, kSessions),
           seed("recorded", 0, kRecorded),
           seed("zipped", 1, Zipped(kRecorded)),
+          seed("no_ids", 0, "{\"timestamp\":1,\"input_length\":5,\"hash_ids\":{}}\n"),
+          seed("ids_of_text", 0, "{\"timestamp\":1,\"input_length\":5,\"hash_ids\":[\"x\"]}\n"),
+          seed("recorded_without_ids", 0, RecordedWith("{\"op\":\"match\",\"timestamp\":7}")),
+          seed("recorded_ids_of_text", 0,
+               RecordedWith("{\"op\":\"match\",\"timestamp\":7,\"hash_ids\":[-1]}")),
+          seed("recorded_no_ids", 0,
+               RecordedWith("{\"op\":\"match\",\"timestamp\":7,\"hash_ids\":[]}")),
+          seed("recorded_of_no_tokens", 0,
+               RecordedWith("{\"op\":\"match\",\"timestamp\":7,\"hash_ids\":[1],"
+                            "\"block_tokens\":0}")),
+          seed("recorded_end_of_none", 0,
+               RecordedWith("{\"op\":\"release\",\"timestamp\":7,\"lease\":99,\"stop\":1}")),
+          seed("recorded_tip_of_none", 0,
+               RecordedWith("{\"op\":\"touch\",\"timestamp\":7,\"hash_ids\":[],\"stop\":\"x\"}")),
           seed("recorded_of_another_format", 0, "{\"terrace_trace\":[2]}\n"),
           seed("a_byte_of_zero", 0, std::string_view("{\0}\n", 4)),
           seed("cut_off", 1, Zipped(kRequests).substr(0, 60))};

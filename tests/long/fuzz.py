@@ -36,21 +36,25 @@ EXIT_SKIPPED = 77
 # Of an input that reaches ten thousand edges libFuzzer keeps books for longer than it takes to run.
 OPTIONS = {"session": ["-entropic=0", "-reduce_inputs=0"]}
 # The files whose lines a target is to reach (of a file with :NAMES only functions that are named
-# so), and the longest input that it makes.
+# so, with :!NAMES only others), and the longest input that it makes.
 TARGETS = {
     "catalog": (["daemon/persist/group_files.cc:ParseGroupFile|TakeMember|TakeLine|ReadCount",
                  "daemon/persist/kept_generations.cc:ReadLine|FormatGen|ParseGen",
-                 "include/src/space.cc", "include/src/space_group.cc",
+                 "include/src/space.cc:!FirstDifference|CountDifferences|::Id|window_blocks",
+                 "include/src/space_group.cc:!::Id|_member_mask",
                  "include/src/domain_secret.cc:ParseDomainSecret|FormatDomainSecret"], 8192),
     "client_frames": (["client/link/frames.cc:FrameReader|BodyReader|IsAnswer|IsUnasked",
                        "client/core/replies.cc", "client/core/answers.cc",
                        "client/core/reader.cc:Dispatch|::On|Break"], 4096),
-    "codec": (["cuda/kernels/plane_codec.cc", "include/src/codec.cc", "include/src/chunk.cc"],
+    "codec": (["cuda/kernels/plane_codec.cc", "include/src/codec.cc:!ApplyChunks",
+               "include/src/chunk.cc:!ChunkSecret|ChunkHasher"],
               4096),
-    "config": (["daemon/config/config_text.cc", "daemon/config/config_resolve.cc",
+    "config": (["daemon/config/config_text.cc:!ReadConfig",
+                "daemon/config/config_resolve.cc:!ApplyOverrides|Default|DirectoryOf|OfProcess",
                 "daemon/config/toml_depth.cc"], 8192),
     "handover": (["daemon/handover/memory_keeper.cc:KeeperMessage|Handle|Put|Forget|GiveAll",
-                  "daemon/handover/fd_store.cc:Keeper", "daemon/arenas/inheritance.cc"], 1024),
+                  "daemon/handover/fd_store.cc:Keeper",
+                  "daemon/arenas/inheritance.cc:!::Retry"], 1024),
     "handshake": (["client/session/handshake.cc:Hello|Open|Attach|Ask|Receive|Fds|Acknowledge",
                    "client/arena/attachment.cc:Check|Create|GrantSlabs|RetainSegments|Map|PlaceOf",
                    "client/session/group.cc:DecodeOpenReply"], 2048),
@@ -60,7 +64,8 @@ TARGETS = {
     "kv_replay": (["daemon/events/kv_event_replay.cc"], 1024),
     "learned": (["daemon/policy/eviction/hazard_model.cc:Learned|StartFrom|RefreshLevel|Rates"],
                 512),
-    "redis_format": (["tiers/redis/redis_format.cc", "tiers/redis/redis_error.cc",
+    "redis_format": (["tiers/redis/redis_format.cc:!RedisKeyNames|RedisChunkChecksum",
+                      "tiers/redis/redis_error.cc:!IsWriteRefusal|IsForeign",
                       "tiers/redis/redis_endpoint.cc:ParseRedisEndpoint|ToText"], 4096),
     "redis_reply": (["tiers/redis/redis_reply.cc"], 4096),
     "redis_servers": (["tiers/redis/redis_blocks.cc", "tiers/redis/redis_generations.cc",
@@ -72,14 +77,15 @@ TARGETS = {
                  "daemon/session/client_requests.cc", "daemon/session/operator_requests.cc",
                  "daemon/session/hint_table.cc", "daemon/session/verb_table.cc",
                  "daemon/session/session.cc"], 4096),
-    "slab": (["tiers/nvme/header_table.cc"], 4200),
+    "slab": (["tiers/nvme/header_table.cc:!::PayloadOffsetBytes"], 4200),
     "slot_table": (["tiers/arena/slot_allocator.cc:Adopt|Fence|IsCurrent|Claim|Free|TakeRow",
                     "tiers/arena/extent_map.cc:CarveAdopted|Place|Return|Claim",
                     "tiers/arena/arena.cc:CheckTrailer|CheckFds|Noted|ForgetSession|PunchHalf"],
                    2048),
-    "texts": (["tools/terrace/content/warm_list.cc", "tools/terrace/plan/model_shape.cc",
+    "texts": (["tools/terrace/content/warm_list.cc",
+               "tools/terrace/plan/model_shape.cc:!::token_bytes",
                "tools/terrace/cli/json_text.cc", "tools/terrace/cli/space_text.cc",
-               "tools/terrace/cli/block_tree.cc", "tools/terrace/content/age_text.cc",
+               "tools/terrace/cli/block_tree.cc", "tools/terrace/content/age_text.cc:!WhyNoAge",
                "daemon/config/listen_address.cc"], 4096),
     "trace": (["tools/terrace/trace/trace_reader.cc", "tools/terrace/trace/recording.cc",
                "tools/terrace/trace/trace.cc", "tools/replay/dense_trace.cc"], 8192),
@@ -222,12 +228,14 @@ def source_of(path):
 
 
 def lines_of(name, wanted):
-    """(number, text) of each line; with `wanted` only of functions that are named so."""
-    is_wanted = not wanted
+    """(number, text) of each line; with `wanted` only of functions that are named so, or not so."""
+    is_refused = wanted.startswith("!")
+    names = wanted.removeprefix("!")
+    is_wanted = not wanted or is_refused
     for number, line in enumerate((ROOT / name).read_text().splitlines(), 1):
         # A definition begins at the line's beginning, or is a method within its class.
-        if wanted and re.match(r"(  )?[A-Za-z~][^;]*\w\([^;]*$", line):
-            is_wanted = re.search(wanted, line) is not None
+        if wanted and re.match(r"[A-Za-z~][^;]*\w\([^;]*$|  [\w:<>&* ]+ \w+\([^;]*\{$", line):
+            is_wanted = (re.search(names, line) is None) == is_refused
         if is_wanted:
             yield number, line
 
