@@ -4,7 +4,7 @@
 usage: tests/promises.py [--root DIR] [--write | --check | --self-test]
 
 The promises stand in tests/promises.txt. A test says that it shows one, wholly or in part, by a
-line above it, or at the head of a script or benchmark:
+line above it (of a fuzz target above its Registration), or at the head of a script or benchmark:
 
     // PROMISE: T11 torn writes            (of Python and CMake: # PROMISE: …)
 
@@ -35,6 +35,7 @@ FIRST_LINE = re.compile(r"(T\d\d) (\S.*)")
 TAG = re.compile(r"^\s*(?://|#) PROMISE:(.*)$")
 TAG_WORDS = re.compile(r" (T\d\d) \S.*")
 CPP_TEST = re.compile(r"^(?:TYPED_)?TEST(?:_[FP])?\((\w+), (\w+)\)")
+FUZZ_TARGET = re.compile(r"^const Registration \w+\(\{\"(\w+)\"")
 PYTHON_TEST = re.compile(r"^(?:async )?def (test_\w+)\(")
 # What stands between a tag and its test: other tags, comments and decorators.
 BETWEEN = re.compile(r"^\s*(//|#|@|$)")
@@ -89,6 +90,8 @@ def program_of(path):
     parts = path.parts
     if path.suffix in (".cc", ".cu") and parts[1] == "bench":
         return path.stem
+    if path.suffix == ".cc" and parts[1] == "fuzz":
+        return "fuzz_corpora"
     if path.suffix in (".cc", ".cu"):
         return f"{parts[1]}_{parts[2]}_test"
     return "tools/test --all" if path.name == "CMakeLists.txt" else str(path)
@@ -100,7 +103,7 @@ def test_behind(path, lines, at):
     for line in lines[at + 1:]:
         if match := CPP_TEST.match(line):
             return f"{match[1]}.{match[2]}"
-        if match := PYTHON_TEST.match(line):
+        if match := PYTHON_TEST.match(line) or FUZZ_TARGET.match(line):
             return match[1]
         if not BETWEEN.match(line):
             break
@@ -219,6 +222,8 @@ CLEAN = {
     DOCUMENT: f"prose\n{BEGIN}\n\n{END}\nmore prose\n",
     "tests/unit/daemon/a/a_test.cc": "#include <a>\n\n// PROMISE: T01 holding\n"
                                      "// What it does.\nTEST_F(A, Holds) {\n}\n",
+    "tests/fuzz/a_fuzz.cc": "#include <a>\n\n// PROMISE: T01 holding\n"
+                            "const Registration registration({\"a\", Run, Seeds});\n",
     "tests/long/a.py": "#!/usr/bin/env python3\n# PROMISE: T02 holding\n\"\"\"What.\"\"\"\n",
     "tests/python/test_a.py": "import a\n\n\n# PROMISE: T01 holding\n@a\ndef test_it():\n"
                               "    pass\n",
@@ -229,6 +234,7 @@ PLANTED = [
     ("tests/unit/daemon/a/a_test.cc", "T01 holding", "T01", "no word on what"),
     ("tests/unit/daemon/a/a_test.cc", "TEST_F(A, Holds) {", "int F() {", "above no test"),
     ("tests/unit/daemon/a/a_test.cc", "Holds", "Keeps", "another table"),
+    ("tests/fuzz/a_fuzz.cc", "const Registration", "Registration", "above no test"),
     ("tests/long/a.py", "# PROMISE: T02 holding\n", "", "another table"),
     (LIST, "bound: 100 times\n", "", "has no bound"),
     (LIST, "short: needs a GPU\n", "", "T03 has neither a test nor a word why"),
@@ -256,7 +262,7 @@ def self_test():
             failures.append(f"states are {states}")
         text = (root / DOCUMENT).read_text()
         for part in ("`unit_daemon_test` A.Holds", "`tests/python/test_a.py` test_it",
-                     "`tests/long/a.py`", "3 of 3 (a machine)"):
+                     "`fuzz_corpora` a", "`tests/long/a.py`", "3 of 3 (a machine)"):
             if part not in text:
                 failures.append(f"not in the table: {part}")
         for path, there, instead, word in PLANTED:

@@ -199,31 +199,29 @@ bool KeeperFdStore::Connect(std::string* why) {
 Status KeeperFdStore::TakeAll(std::map<std::string, int>* fds, std::string* why) {
   if (!Connect(why)) return Status::Ok();
   bool is_welcome = false;
+  KeeperMessage message;
   Status status;
-  while (socket_fd_ >= 0) {
-    KeeperMessage message;
+  do {
     int fd = -1;
     status = ReceiveKeeperMessage(socket_fd_, &message, &fd, 0);
-    if (!status.ok() || message.verb == KeeperVerb::kEnd) break;
+    if (!status.ok()) break;
+    const bool is_kept = fd >= 0 && message.verb == KeeperVerb::kHeld &&
+                         fds->emplace(std::string(message.name, message.name_bytes), fd).second;
+    if (fd >= 0 && !is_kept) close(fd);
     if (message.verb == KeeperVerb::kWelcome && !std::exchange(is_welcome, true)) {
       status = SendKeeperMessage(socket_fd_, KeeperVerb::kGiveAll, "", -1, 0);
-      if (!status.ok()) break;
     }
-    if (message.verb == KeeperVerb::kBusy) {
-      *why = "keeper_socket " + path_ +
-             ": the keeper serves another daemon: stop that one, or name another keeper";
-      Close();
-      return Status(StatusCode::kBusy, "the keeper serves another daemon");
-    }
-    if (fd >= 0) fds->insert_or_assign(std::string(message.name, message.name_bytes), fd);
-  }
-  if (status.ok() && socket_fd_ >= 0) return Status::Ok();
+  } while (status.ok() && message.verb != KeeperVerb::kEnd && message.verb != KeeperVerb::kBusy);
+  const bool is_busy = status.ok() && message.verb == KeeperVerb::kBusy;
+  if (status.ok() && !is_busy) return Status::Ok();
+  *why = "keeper_socket " + path_ +
+         (is_busy ? ": the keeper serves another daemon: stop that one, or name another keeper"
+                  : ": the keeper does not answer: DRAM starts cold");
   // Half of what is held is no good.
-  *why = "keeper_socket " + path_ + ": the keeper does not answer: DRAM starts cold";
   for (const auto& [name, fd] : *fds) close(fd);
   fds->clear();
   Close();
-  return Status::Ok();
+  return is_busy ? Status(StatusCode::kBusy, "the keeper serves another daemon") : Status::Ok();
 }
 
 }  // namespace

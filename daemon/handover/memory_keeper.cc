@@ -68,7 +68,8 @@ Status ReceiveKeeperMessage(int socket_fd, KeeperMessage* message, int* fd, int 
   packet.msg_iovlen = 1;
   alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
   packet.msg_control = control;
-  packet.msg_controllen = sizeof(control);
+  // Not CMSG_SPACE, in which two fit: the kernel closes those for which there is no room.
+  packet.msg_controllen = CMSG_LEN(sizeof(int));
   ssize_t got;
   do {
     got = recvmsg(socket_fd, &packet, flags | MSG_CMSG_CLOEXEC);

@@ -2,6 +2,7 @@
 
 #include <arpa/inet.h>
 
+#include <algorithm>
 #include <boost/asio/buffer.hpp>
 #include <boost/beast/http/empty_body.hpp>
 #include <boost/beast/http/parser.hpp>
@@ -11,10 +12,16 @@ namespace {
 
 namespace http = boost::beast::http;
 
-// An address, or this host's name for itself.
+// An address, or this host's name for itself; and perhaps a port.
 bool IsLocalHost(std::string_view host) {
-  const size_t end = host.starts_with('[') ? host.find(']') + 1 : host.find(':');
+  const size_t end =
+      host.starts_with('[') ? host.find(']') + 1 : std::min(host.find(':'), host.size());
   if (host.starts_with('[') && end == 0) return false;
+  const std::string_view port = host.substr(end);
+  if (!port.empty() &&
+      (port.front() != ':' || port.find_first_not_of("0123456789", 1) != port.npos)) {
+    return false;
+  }
   std::string name(host.substr(0, end));
   if (name == "localhost" || name.empty()) return true;
   unsigned char address[sizeof(in6_addr)];

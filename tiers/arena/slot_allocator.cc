@@ -362,7 +362,10 @@ bool SlotAllocator::Claim(const SlotRef& slot, uint32_t class_index) {
   const CarvedExtent& extent = s.extents.at(extent_id);
   if (extent.class_index == class_index) return true;
   const ExtentShape& shape = s.classes[class_index].shape;
-  if (extent.class_index != kClassNone || extent.slot_bytes != shape.slot_bytes) return false;
+  if (extent.class_index != kClassNone || extent.slot_bytes != shape.slot_bytes ||
+      extent.chunk_count > shape.chunk_count) {
+    return false;
+  }
   s.extents.Claim(extent_id, shape);
   s.List(extent_id);
   return true;

@@ -76,7 +76,8 @@ class SlotAllocator {
   // A segment whose rows contradict each other, which no kill can bring about, becomes one slot
   // that is kFenced: nothing in it is believed, and it is used again once that is freed.
   void Adopt(std::vector<AdoptedSlot>* slots);
-  // The slot belongs to the class. False if it is of another class or size.
+  // The slot belongs to the class. False if it is of another class or size, or of a larger extent
+  // than the class makes.
   bool Claim(const SlotRef& slot, uint32_t class_index);
 
   // The arena grows and shrinks.

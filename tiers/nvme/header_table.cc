@@ -52,9 +52,9 @@ struct SuperblockAt {
   static constexpr size_t kEntryBytes = 60;
   static constexpr size_t kPayload = 64;
   static constexpr size_t kSlotCount = 72;
+  static constexpr size_t kReserved = 76;  // zero up to the probe place
 };
-static_assert(SuperblockAt::kSlotCount + 4 <= 512,
-              "no power loss tears what one 512 B sector holds");
+static_assert(SuperblockAt::kReserved <= 512, "no power loss tears what one 512 B sector holds");
 
 constexpr uint32_t kEntryMagic = 0x45535254;               // "TRSE"
 constexpr uint64_t kSuperblockMagic = 0x42414C5352524554;  // "TERRSLAB"
@@ -63,7 +63,9 @@ constexpr uint8_t kFlagPinned = 1;
 // Zero is what an unwritten disk holds, and a bit is as likely to be there as not: eight at a time.
 bool IsZero(std::span<const std::byte> bytes) {
   uint64_t any = 0;
-  for (size_t at = 0; at + 8 <= bytes.size(); at += 8) any |= Get<uint64_t>(bytes, at);
+  size_t at = 0;
+  for (; at + 8 <= bytes.size(); at += 8) any |= Get<uint64_t>(bytes, at);
+  for (; at < bytes.size(); ++at) any |= Get<uint8_t>(bytes, at);
   return any == 0;
 }
 
@@ -186,7 +188,9 @@ Result<SlabSuperblock> DecodeSuperblock(std::span<const std::byte> sector,
   if (!geometry.ok() ||
       geometry.value().entry_bytes != Get<uint32_t>(sector, SuperblockAt::kEntryBytes) ||
       geometry.value().payload_offset_bytes != Get<uint64_t>(sector, SuperblockAt::kPayload) ||
-      geometry.value().slot_count != Get<uint32_t>(sector, SuperblockAt::kSlotCount)) {
+      geometry.value().slot_count != Get<uint32_t>(sector, SuperblockAt::kSlotCount) ||
+      !IsZero(sector.subspan(SuperblockAt::kReserved,
+                             kSlabProbeOffsetBytes - SuperblockAt::kReserved))) {
     return Status(StatusCode::kCorrupt,
                   "sealed, but of a geometry that this version does not make");
   }
@@ -262,7 +266,8 @@ Status DecodeEntry(const SlabGeometry& geometry, const SlabUuid& uuid, uint32_t 
   if (part_count > geometry.shape.part_count || entry->slot != slot ||
       Get<uint16_t>(bytes, EntryAt::kVersion) != kSlabFormatVersion ||
       (flags & ~kFlagPinned) != 0 ||
-      !IsZero(bytes.subspan(EntryAt::kReserved, EntryAt::kParts - EntryAt::kReserved))) {
+      !IsZero(bytes.subspan(EntryAt::kReserved, EntryAt::kParts - EntryAt::kReserved)) ||
+      !IsZero(bytes.subspan(EntryAt::kParts + part_count * kSlabEntryPartBytes))) {
     return Status(StatusCode::kCorrupt, "sealed, but not as this version writes it");
   }
   entry->part_checksums.resize(part_count);

@@ -74,8 +74,8 @@ Result<RedisEndpoint> ParseRedisEndpoint(const std::string& text, std::string* w
     endpoint.host = text.substr(0, colon);
     const bool is_bracketed = endpoint.host.starts_with('[') && endpoint.host.ends_with(']');
     if (is_bracketed) endpoint.host = endpoint.host.substr(1, endpoint.host.size() - 2);
-    const bool is_host =
-        !endpoint.host.empty() && (is_bracketed || endpoint.host.find(':') == std::string::npos);
+    const bool is_host = !endpoint.host.empty() &&
+                         endpoint.host.find_first_of(is_bracketed ? "[]" : "[]:") == text.npos;
     if (error == std::errc() && stop == end && endpoint.port != 0 && is_host) return endpoint;
   }
   *why = "'" + text + "' is no address: write host:port, [v6 address]:port or unix:/path";

@@ -154,7 +154,10 @@ Result<RedisManifest> DecodeManifest(std::span<const std::byte> bytes, const Dom
   uint64_t sum_bytes = tail_bytes;
   for (size_t i = 0; i < chunk_count; ++i, at += kChunkBytes) {
     const RedisChunk chunk{GetId<Checksum>(bytes, at), Get<uint32_t>(bytes, at + 16)};
-    if (chunk.length_bytes == 0 || chunk.length_bytes > kRedisChunkBytesMax) return refused;
+    if (chunk.length_bytes == 0 || chunk.length_bytes > kRedisChunkBytesMax ||
+        Get<uint32_t>(bytes, at + 20) != 0) {
+      return refused;
+    }
     sum_bytes += chunk.length_bytes;
     manifest.chunks.push_back(chunk);
   }

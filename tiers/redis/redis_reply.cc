@@ -18,11 +18,12 @@ constexpr size_t kBesidePayloadBytes = kKiB;
 constexpr std::string_view kLineEnd = "\r\n";
 constexpr size_t kLengthDigitsMax = 10;
 
-// hiredis builds a tree of objects through these; a child is placed in its parent's elements.
+// hiredis builds a tree of objects through these, depth first; a child is placed behind its
+// parent's elements when it comes. What is announced costs a server a few bytes and takes none
+// here; nobody points to a child's elders any more, which may move.
 RedisReply* PlaceFor(const redisReadTask* task) {
   if (task->parent == nullptr) return new RedisReply;
-  auto* const parent = static_cast<RedisReply*>(task->parent->obj);
-  return &parent->elements[static_cast<size_t>(task->idx)];
+  return &static_cast<RedisReply*>(task->parent->obj)->elements.emplace_back();
 }
 
 void* CreateString(const redisReadTask* task, char* text, size_t length) {
@@ -38,7 +39,6 @@ void* CreateArray(const redisReadTask* task, int count) {
   if (count < 0 || static_cast<uint64_t>(count) > kRedisReplyElementsMax) return nullptr;
   RedisReply* const reply = PlaceFor(task);
   reply->kind = RedisReply::Kind::kArray;
-  reply->elements.resize(static_cast<size_t>(count));
   return reply;
 }
 
@@ -125,10 +125,12 @@ bool RedisReplyReader::LookAhead() {
   if (place_.shape == RedisPayloadPlace::Shape::kValue) {
     target_ = place_.into;
   } else if (place_.shape == RedisPayloadPlace::Shape::kFields && !place_.field_bytes.empty()) {
-    AppendHead('*', 1 + place_.field_bytes.size(), &ahead_);
     target_ = place_.into.first(place_.field_bytes.front());
   }
   if (target_.empty()) return false;
+  if (place_.shape == RedisPayloadPlace::Shape::kFields) {
+    AppendHead('*', 1 + place_.field_bytes.size(), &ahead_);
+  }
   AppendHead('$', target_.size(), &ahead_);
   return true;
 }

@@ -77,6 +77,18 @@ TEST(RedisManifest, LengthsMustAddUp) {
   EXPECT_FALSE(DecodeManifest(EncodeManifest(manifest, SecretOf(1)), SecretOf(1)).ok());
 }
 
+TEST(RedisManifest, WhatTheDocumentSaysIsZeroIsZero) {
+  constexpr size_t kBehindTheFirstLength = 136 + 2 * 16 + 20;
+  std::vector<std::byte> bytes = EncodeManifest(Example(), SecretOf(1));
+  for (size_t i = 0; i < 4; ++i) {
+    bytes[kBehindTheFirstLength + i] = std::byte{1};
+    const uint64_t seal = KeyedHash64(SecretOf(1), std::span(bytes).subspan(8));
+    std::memcpy(bytes.data(), &seal, sizeof(seal));
+    EXPECT_EQ(DecodeManifest(bytes, SecretOf(1)).code(), StatusCode::kCorrupt) << i;
+    bytes[kBehindTheFirstLength + i] = std::byte{0};
+  }
+}
+
 TEST(RedisManifest, FieldsLieWhereTheDocumentSays) {
   std::ifstream page(TERRACE_SOURCE_DIR "/docs/REDIS_FORMAT.md");
   std::map<std::string, std::pair<size_t, size_t>> rows;

@@ -1,6 +1,7 @@
 #include "tiers/redis/redis_reply.h"
 
 #include <gtest/gtest.h>
+#include <malloc.h>
 
 #include <algorithm>
 #include <cstring>
@@ -159,6 +160,24 @@ TEST(RedisReplyReader, FieldsLandInARowBeforeTheirText) {
   }
 }
 
+// Nothing is known of where such a reply's bytes belong before its beginning has been seen.
+TEST(RedisReplyReader, AFirstFieldOfNoBytesIsReadAsItComes) {
+  for (size_t piece_bytes = 1; piece_bytes < 40; ++piece_bytes) {
+    Replies replies;
+    replies.targets.emplace_back(3);
+    replies.field_bytes = {0, 3};
+    RedisReplyReader reader(&replies);
+    replies.Expect(2);
+    ASSERT_TRUE(
+        Feed(&reader, "*3\r\n" + Bulk("") + Bulk("abc") + Bulk("ok") + "$-1\r\n", piece_bytes).ok())
+        << piece_bytes;
+    ASSERT_EQ(replies.replies.size(), 2u);
+    EXPECT_EQ(replies.replies[0].kind, RedisReply::Kind::kPayload);
+    EXPECT_EQ(replies.replies[0].text, "ok");
+    EXPECT_EQ(std::memcmp(replies.payloads[0].data(), "abc", 3), 0);
+  }
+}
+
 TEST(RedisReplyReader, RefusesFieldsThatNobodyAskedFor) {
   const auto refusal_of = [](const std::string& text) {
     Replies replies;
@@ -264,6 +283,20 @@ TEST(RedisReplyReader, RefusesARepliesThatDoesNotEnd) {
   large.Expect(1);
   EXPECT_EQ(Feed(&second, Bulk(std::string(2 * kRedisReplyBytesMax, 'z')), 50'000).code(),
             StatusCode::kNoSpace);
+}
+
+// Each of these headers is eight bytes, and none of what they announce is there.
+TEST(RedisReplyReader, AnArrayTakesMemoryForWhatHasComeOfIt) {
+  const auto held_bytes = [] {
+    const struct mallinfo2 heap = mallinfo2();  // zeros under a sanitizer
+    return heap.uordblks + heap.hblkhd;
+  };
+  Replies replies;
+  RedisReplyReader reader(&replies);
+  replies.Expect(1);
+  const size_t before_bytes = held_bytes();
+  ASSERT_TRUE(Feed(&reader, "*65536\r\n*65536\r\n*65536\r\n:1\r\n", 100).ok());
+  EXPECT_LT(held_bytes(), before_bytes + 64 * kKiB);
 }
 
 // Damaged streams: no crash, no reply nobody asked for; what memory checkers would find is found.

@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
+#include <cstring>
 #include <random>
 #include <string>
 
@@ -244,6 +246,41 @@ TEST(HeaderTable, SealedNonsenseIsNoEntry) {
   entry = ExampleEntry(2);
   entry.member = kGroupMembersMax;
   EXPECT_EQ(code_of(entry), StatusCode::kCorrupt);
+}
+
+uint64_t SealOf(std::span<const std::byte> entry) {
+  std::array<std::byte, 28> place;
+  const uint64_t hash = KeyedHash64(kSecret, entry.subspan(8));
+  std::memcpy(place.data(), &hash, 8);
+  std::memcpy(place.data() + 8, &kUuid.low, 8);
+  std::memcpy(place.data() + 16, &kUuid.high, 8);
+  std::memcpy(place.data() + 24, &kSlot, 4);
+  return KeyedHash64(kSecret, place);
+}
+
+TEST(HeaderTable, WhatTheDocumentSaysIsZeroIsZero) {
+  const SlabGeometry geometry = GeometryOf(8 * kKiB, 2);
+  SlabEntry entry = ExampleEntry(0);
+  entry.state = SlabEntryState::kQuarantined;
+  std::vector<std::byte> bytes = Encoded(geometry, entry);
+  EXPECT_TRUE(Decode(geometry, bytes, &entry).ok());
+  for (size_t at = 144; at < bytes.size(); ++at) {
+    bytes[at] = std::byte{1};
+    const uint64_t seal = SealOf(bytes);
+    std::memcpy(bytes.data(), &seal, sizeof(seal));
+    EXPECT_EQ(Decode(geometry, bytes, &entry).code(), StatusCode::kCorrupt) << at;
+    bytes[at] = std::byte{0};
+  }
+  std::vector<std::byte> sector(kSlabSectorBytes);
+  EncodeSuperblock({kUuid, 9, {8 * kKiB, 2}, kMiB}, kSecret, sector);
+  for (size_t at = 76; at < kSlabProbeOffsetBytes; ++at) {
+    sector[at] = std::byte{1};
+    const uint64_t seal =
+        KeyedHash64(kSecret, std::span(sector).subspan(8, kSlabProbeOffsetBytes - 8));
+    std::memcpy(sector.data(), &seal, sizeof(seal));
+    EXPECT_EQ(DecodeSuperblock(sector, kSecret).code(), StatusCode::kCorrupt) << at;
+    sector[at] = std::byte{0};
+  }
 }
 
 // PROMISE: T29 entries of slabs

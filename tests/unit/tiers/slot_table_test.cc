@@ -76,6 +76,22 @@ class SlotTable : public testing::Test {
   uint32_t class_index_ = 0;
 };
 
+// As another release may have carved it: its class has no lists for so many free slots.
+TEST_F(SlotTable, AnExtentLargerThanTheClassMakesIsNotClaimed) {
+  const SlotRef slot = Seal(1);
+  SlotRow& row = slots_->row(slot);
+  ASSERT_EQ(row.extent_chunks, 1);
+  row.extent_chunks = 2;
+  row.check = RowCheck(row, kSeed, slot.row);
+  const auto adopted = Adopt(table_, 1, &successor_);
+  ASSERT_EQ(adopted.size(), 1u);
+  EXPECT_FALSE(adopted[0].is_torn);
+  EXPECT_FALSE(successor_->Claim(adopted[0].slot, successor_->AddClass(kSlotBytes, 1).value()));
+  successor_->CheckInvariants();
+  successor_->Free(adopted[0].slot);
+  successor_->CheckInvariants();
+}
+
 TEST_F(SlotTable, SuccessorFindsTheSlotsInUseAndKeepsGenerations) {
   const SlotRef first = Seal(1);
   const SlotRef second = Seal(2);

@@ -14,9 +14,13 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <cstring>
 #include <fstream>
 #include <string>
 #include <string_view>
+#include <thread>
+#include <utility>
+#include <vector>
 
 #include "daemon/handover/memory_keeper.h"
 
@@ -81,9 +85,9 @@ class FdStoreTest : public testing::Test {
     return text;
   }
   // All that is held, as text; closes the descriptors.
-  std::map<std::string, std::string> Held(FdStore* store) {
+  std::map<std::string, std::string> Held(FdStore* store, StatusCode expected = StatusCode::kOk) {
     std::map<std::string, int> fds;
-    EXPECT_TRUE(store->TakeAll(&fds, &why_).ok()) << why_;
+    EXPECT_EQ(store->TakeAll(&fds, &why_).code(), expected) << why_;
     std::map<std::string, std::string> held;
     for (const auto& [name, fd] : fds) {
       held[name] = TextIn(fd);
@@ -183,6 +187,74 @@ TEST_F(FdStoreTest, StrangeMessagesEndTheConnectionOnly) {
     close(peer);
   }
   EXPECT_EQ(HeldBySuccessor().size(), 1u);
+}
+
+size_t OpenFdCount() {
+  size_t count = 0;
+  for (int fd = 0; fd < 256; ++fd) count += fcntl(fd, F_GETFD) >= 0 ? 1 : 0;
+  return count;
+}
+
+// Descriptors come with kHeld, one a name; others are closed, and where there is no end, all.
+TEST_F(FdStoreTest, AKeeperThatTalksNonsenseLeavesNothingOpen) {
+  using Verbs = std::vector<KeeperVerb>;
+  constexpr auto kWelcome = KeeperVerb::kWelcome, kHeld = KeeperVerb::kHeld,
+                 kBusy = KeeperVerb::kBusy, kEnd = KeeperVerb::kEnd;
+  const std::vector<std::pair<Verbs, size_t>> cases = {
+      {{kWelcome, kHeld, kEnd}, 1},  {{kWelcome, kHeld, kHeld, kEnd}, 1},      {{kBusy}, 0},
+      {{kWelcome, kHeld, kBusy}, 0}, {{kWelcome, kHeld, KeeperVerb::kPut}, 0}, {{kEnd}, 0}};
+  for (const auto& [verbs, held_count] : cases) {
+    const size_t before = OpenFdCount();
+    sockaddr_un address{.sun_family = AF_UNIX, .sun_path = {}};
+    path_.copy(address.sun_path, path_.size());
+    const int listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    ASSERT_EQ(bind(listener, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+    ASSERT_EQ(listen(listener, 1), 0);
+    std::thread keeper([&verbs = verbs, listener] {
+      const int peer = accept4(listener, nullptr, nullptr, SOCK_CLOEXEC);
+      for (const KeeperVerb verb : verbs) {
+        (void)SendKeeperMessage(peer, verb, "slots.a", STDERR_FILENO, 0);
+      }
+      shutdown(peer, SHUT_WR);
+      char heard[sizeof(KeeperMessage)];
+      while (recv(peer, heard, sizeof(heard), 0) > 0) {
+      }
+      close(peer);
+    });
+    const auto expected = verbs.back() == kBusy ? StatusCode::kBusy : StatusCode::kOk;
+    EXPECT_EQ(Held(MakeFdStore(path_, {}).get(), expected).size(), held_count);
+    keeper.join();
+    close(listener);
+    unlink(path_.c_str());
+    EXPECT_EQ(OpenFdCount(), before) << verbs.size() << " messages";
+  }
+}
+
+// Of a message with more than one, none is taken and none is left open.
+TEST(KeeperMessages, OneDescriptorAtMost) {
+  int ends[2];
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
+  KeeperMessage body{.verb = KeeperVerb::kPut};
+  iovec piece{&body, sizeof(body)};
+  alignas(cmsghdr) char control[CMSG_SPACE(2 * sizeof(int))] = {};
+  msghdr message{.msg_iov = &piece,
+                 .msg_iovlen = 1,
+                 .msg_control = control,
+                 .msg_controllen = sizeof(control)};
+  cmsghdr* const header = CMSG_FIRSTHDR(&message);
+  header->cmsg_level = SOL_SOCKET;
+  header->cmsg_type = SCM_RIGHTS;
+  header->cmsg_len = CMSG_LEN(2 * sizeof(int));
+  std::memcpy(CMSG_DATA(header), ends, 2 * sizeof(int));
+  const size_t before = OpenFdCount();
+  ASSERT_EQ(sendmsg(ends[0], &message, 0), static_cast<ssize_t>(sizeof(body)));
+  KeeperMessage got;
+  int fd = -1;
+  EXPECT_EQ(ReceiveKeeperMessage(ends[1], &got, &fd, 0).code(), StatusCode::kIo);
+  EXPECT_EQ(fd, -1);
+  EXPECT_EQ(OpenFdCount(), before);
+  close(ends[0]);
+  close(ends[1]);
 }
 
 TEST_F(FdStoreTest, SecondKeeperOfAPathIsRefused) {

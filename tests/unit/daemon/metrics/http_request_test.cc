@@ -46,12 +46,13 @@ TEST(HttpRequest, OnlyAddressesAndLocalhostAreThisHost) {
   const auto of_host = [](const std::string& host, bool only_local = true) {
     return StatusOf("GET / HTTP/1.1\r\nHost: " + host + "\r\n\r\n", only_local);
   };
-  for (const char* host :
-       {"localhost", "localhost:9464", "127.0.0.1", "10.1.2.3:80", "[::1]:9464", "[::1]", ""}) {
+  for (const char* host : {"localhost", "localhost:9464", "127.0.0.1", "10.1.2.3:80", "[::1]:9464",
+                           "[::1]", "", "localhost:"}) {
     EXPECT_EQ(of_host(host), 0u) << host;
   }
   for (const char* host : {"evil.example", "evil.example:9464", "127.0.0.1.evil.example", "[::1",
-                           "[evil]", "localhost.evil.example"}) {
+                           "[evil]", "localhost.evil.example", "[::1].evil.example", "[::1]evil",
+                           "localhost:9464.evil.example", ":evil.example"}) {
     EXPECT_EQ(of_host(host), 421u) << host;
     EXPECT_EQ(of_host(host, false), 0u) << host;
   }

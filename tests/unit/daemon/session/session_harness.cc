@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cstring>
 
 namespace terrace::test {
@@ -95,7 +96,7 @@ SessionHarness::SessionHarness(const Options& options)
                              .segments_spare = options.segments_spare,
                              .lease_ttl_ms = options.lease_ttl_ms,
                              .sessions = {.sessions_max = options.sessions_max},
-                             .blocks_max = 1 << 19,
+                             .blocks_max = options.blocks_max,
                              .fenced_bytes_max = 64 * kMiB};
   SessionTableOptions session_options{.boot_id = kBootId,
                                       .lease_ttl_ms = options.lease_ttl_ms,
@@ -165,9 +166,16 @@ void SessionHarness::Settle() {
       store->events().OnTimer();
     sessions->Flush();
     if (!sessions->has_work()) continue;
+    const uint64_t work_before = store->work();
     sessions->OnTurn();  // memory may come between two
+    ++turn_count_.turns;
+    turn_count_.work_max = std::max(turn_count_.work_max, store->work() - work_before);
     is_busy = true;
   }
+}
+
+std::byte* SessionHarness::SlotMemory(const SlotAddress& address, uint32_t domain_index) {
+  return arenas_[domain_index]->SegmentBase(address.segment) + address.page * kArenaPageBytes;
 }
 
 void SessionHarness::AdvanceTime(uint64_t us) {

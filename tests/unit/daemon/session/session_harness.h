@@ -7,6 +7,7 @@
 #include <memory>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "daemon/session/session.h"
@@ -88,6 +89,7 @@ class SessionHarness {
     uint32_t sessions_max = 64;
     uint32_t strangers_max = 8;
     uint32_t lease_ttl_ms = 30'000;
+    uint32_t blocks_max = 1 << 19;
     uint64_t output_bytes_max = 32 * kMiB;
     uint64_t buffers_bytes_max = 512 * kMiB;
     sim::MemoryTier* tier = nullptr;  // below the first domain
@@ -124,6 +126,14 @@ class SessionHarness {
   void Settle();
   void AdvanceTime(uint64_t us);
   DomainStats Stats(uint32_t domain_index = 0) const { return store->Stats()[domain_index]; }
+  // What a client of the domain finds there. REQUIRES: the address is of its arena.
+  std::byte* SlotMemory(const SlotAddress& address, uint32_t domain_index = 0);
+  // Turns since the last call, and the most that one of them did, in blocks: who bounds work asks.
+  struct TurnCount {
+    uint64_t turns = 0;
+    uint64_t work_max = 0;
+  };
+  TurnCount TakeTurns() { return std::exchange(turn_count_, {}); }
 
   VirtualClock clock;
   SeededRandom random;
@@ -145,6 +155,7 @@ class SessionHarness {
   sim::MemoryTier* tier_ = nullptr;
   SessionId next_session_ = 1000;
   uint64_t next_request_ = 1;
+  TurnCount turn_count_;
 };
 
 std::vector<BlockKey> MakeKeys(size_t count, uint64_t seed);
