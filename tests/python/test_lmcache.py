@@ -416,3 +416,30 @@ def test_the_stand_in_asks_for_what_lmcache_asks_for():
     assert names == sorted(L2AdapterInterface.__abstractmethods__), version
     for name in names:
         assert inspect.signature(getattr(L2AdapterInterface, name)), name
+
+
+def test_what_is_locked_is_loaded_under_its_lease(daemon, monkeypatch):
+    engine = make(daemon)
+    engine.serve([1, 2, 3])
+    (row,) = engine.rows([1, 2, 3])
+    engine.lookup([row])
+    monkeypatch.setattr(terrace.Group, "acquire", lambda *_, **__: 1 / 0)
+    assert engine.load(row) == [True] * 3
+    engine.unlock(row)
+    engine.close()
+
+
+def test_of_what_does_not_come_in_time_the_head_is_loaded(daemon, monkeypatch):
+    engine = make(daemon)
+    engine.serve([1, 2, 3])
+    (row,) = engine.rows([1, 2, 3])
+    engine.lookup([row])
+
+    def late(_lease, _count, _timeout_s):
+        raise terrace.Busy("a drive is slow")
+
+    monkeypatch.setattr(terrace.ReadLease, "wait_ready", late)
+    monkeypatch.setattr(terrace.ReadLease, "ready_count", property(lambda self: 2))
+    assert engine.load(row) == [True, True, False]
+    engine.unlock(row)
+    engine.close()

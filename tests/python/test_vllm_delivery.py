@@ -300,3 +300,24 @@ def test_an_engine_says_that_its_daemon_was_lost(daemon, caplog):
     assert caplog.text.count("connected to the daemon") == 1
     assert caplog.text.count("is lost") == 1
     engine.close()
+
+
+def test_vllm_is_told_which_tier_a_hit_came_from():
+    with tempfile.TemporaryDirectory() as directory:
+        nvme = f'[nvme]\ncapacity_bytes = "64MiB"\nslab_bytes = "8MiB"\npaths = ["{directory}/n"]\n'
+        daemon = Daemon(directory, nvme)
+        wait_for_segments(daemon, 2)
+        for source in (None, "host", "disk"):
+            engine = make_engine(daemon, random.Random(7))
+            run_prompt(engine)
+            assert dict(engine.sources) == ({source: 8 * BLOCKS} if source else {})
+            expect_nothing_held(daemon, engine)
+            with connect(daemon) as client:
+                group = client.open(engine.connector.side.scheduler._asker.group.spec)
+                keys = group.keys_of_digests(vllm_engine.Request("x", PROMPT, 1, 8).block_hashes)
+                group.wait_persisted(keys, LONG_S)
+            if source == "host":
+                daemon.kill()
+                daemon.start()
+                connect(daemon).close()
+        daemon.stop()

@@ -14,7 +14,6 @@ import pytest
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "stubs"))
 
 # vLLM's module that seeds block hashes; its name is theirs.
-sys.modules["vllm.v1"] = types.ModuleType("vllm.v1")
 sys.modules["vllm.v1.core"] = types.ModuleType("vllm.v1.core")
 sys.modules["vllm.v1.core"].kv_cache_utils = types.SimpleNamespace(
     DEFAULT_NONE_HASH_SEED="vllm-none-hash")

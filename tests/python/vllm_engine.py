@@ -22,6 +22,7 @@ import types
 import numpy
 
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole
+from vllm_engine_pauses import Pauses
 from vllm_engine_worker import (NULL, FullAttentionSpec, HostMemory, MambaSpec, MLAAttentionSpec,
                                 SlidingWindowSpec, Worker, require)
 
@@ -86,7 +87,7 @@ class Request:
             self.block_hashes.append(hashlib.sha256(parent + chunk).digest())
 
 
-class Engine:
+class Engine(Pauses):
     """One instance. `random` decides what a real one would leave to chance. stages: how many layers
     of each KV cache group each pipeline stage has; None: one stage with `layers` of each. shards:
     tensor parallel ranks that share out the tokens of a block; a spec has one shard's. beside: the
@@ -138,6 +139,7 @@ class Engine:
                        list(zip(firsts, stage)), page_shape, memory())
                 for tp_rank in range(tp_size)]
         self._shake_hands(tp_size, beside)
+        self.is_asleep = False
         self.steps = []  # scheduled: what the workers get, and what becomes of it
         self.updated = 0  # steps whose results have been seen
         self.free = collections.deque(range(1, block_count))  # block 0 is vLLM's null block
@@ -153,6 +155,7 @@ class Engine:
         self.handed = {}  # of this step, by request
         self.preempted_between = set()  # two steps
         self.counts = collections.Counter()
+        self.sources = collections.Counter()  # of loaded tokens, by vLLM's names
         self.stats = None
 
     def _shake_hands(self, tp_size, beside):
@@ -285,38 +288,6 @@ class Engine:
         return (bool(self.requests) or self.updated < len(self.steps)
                 or self.connector.has_pending_push_work())
 
-    # ---- weights that are exchanged ----
-
-    @property
-    def may_reset(self):
-        """vLLM refuses while a request waits for blocks from elsewhere."""
-        return all(request.state != LOADING for request in self.requests.values())
-
-    def drain(self):
-        """Pauses: all that was scheduled has been computed."""
-        while self.updated < len(self.steps):
-            self.finish_step()
-
-    def reset_prefix_cache(self):
-        """As vLLM does behind an update of the weights, with reset_running_requests and
-        reset_connector; before a sleep; and in a pause with clear_cache. What runs is computed
-        anew, nothing of the own cache stays."""
-        require(self.may_reset, "a reset while a request is loading")
-        self.drain()
-        between = types.SimpleNamespace(num_scheduled_tokens={},
-                                        preempted_req_ids=self.preempted_between)
-        for request in list(reversed(self.running)):
-            self.preempt(request, between)
-        self.cached.clear()
-        self.hash_of = [None] * len(self.hash_of)
-        require(self.connector.reset_cache() is True, "a pause or a sleep would fail")
-
-    def update_weights(self, weights):
-        """In place, of all ranks."""
-        self.drain()
-        for worker in self.workers:
-            worker.base = weights
-
     # ---- a step ----
 
     def step(self):
@@ -327,8 +298,9 @@ class Engine:
                 req_ids=[], resumed_req_ids=set(), new_block_ids=[], num_computed_tokens=[]))
         self.preempted_between = set()
         self.states_of_this_step.clear()
-        self.schedule_running(output)
-        self.schedule_waiting(output)
+        if not self.is_asleep:
+            self.schedule_running(output)
+            self.schedule_waiting(output)
         output.kv_connector_block_state = types.SimpleNamespace(boundary_state_offloads=self.handed)
         self.handed = {}
         output.new_block_ids_to_zero = self.to_zero if self.zeroes else None
@@ -514,6 +486,9 @@ class Engine:
                                    if b != NULL]
             request.num_computed_tokens = start
             self.counts["loaded_tokens"] += tokens
+            sources = self.connector.get_external_cache_hit_sources(request, tokens)
+            require(sum(sources.values()) == tokens, f"sources of {tokens} tokens: {sources}")
+            self.sources.update({source.value: count for source, count in sources.items()})
             return "loading"
         self.promoted.pop(request.request_id, None)
         request.num_computed_tokens = start

@@ -122,6 +122,16 @@ class Worker:
                 values = self.right_bytes(block_hash, group, layer, weights).copy()
             self.memory.write(tensor[block_id], values)
 
+    def fill(self, number):
+        """All of its memory, at once."""
+        for tensor in max(self.layers, key=len):
+            tensor.fill_(number)
+
+    def expect_untouched(self, number):
+        """Nobody has written to what was not there."""
+        for tensor in max(self.layers, key=len):
+            require(bool((tensor == number).all()), "a copy into memory that was taken away")
+
     def zero(self, block_ids):
         """As vLLM's KVBlockZeroer: whole blocks, whichever group had them before."""
         for block_id in block_ids or ():

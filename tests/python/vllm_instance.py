@@ -194,18 +194,31 @@ def stored_hashes(endpoint):
                     found.setdefault(event.medium, set()).update(event.block_hashes)
 
 
+def offloading(*tiers):
+    """vLLM's own CPU tier, with these below it."""
+    return {"kv_connector": "OffloadingConnector", "kv_role": "kv_both",
+            "kv_load_failure_policy": "recompute", "kv_connector_extra_config": {
+                "spec_name": "CpuTieringSpec", "spec_module_path": "vllm_cpu_tiering",
+                "cpu_bytes_to_use": 64 << 20, "secondary_tiers": list(tiers)}}
+
+
+def child_of(name, ours):
+    """One of a MultiConnector's."""
+    if name == "TerraceConnector":
+        return ours
+    if name == "OffloadingConnector":
+        return offloading()
+    return {"kv_connector": name, "kv_role": "kv_both", "kv_buffer_device": "cpu",
+            "kv_load_failure_policy": "recompute"}
+
+
 def arguments_of(options):
     """What an LLM is made with, beside the model."""
     named = {}
     if "tier_socket" in options:
-        named["kv_transfer_config"] = {
-            "kv_connector": "OffloadingConnector", "kv_role": "kv_both",
-            "kv_connector_extra_config": {
-                "spec_name": "CpuTieringSpec", "spec_module_path": "vllm_cpu_tiering",
-                "cpu_bytes_to_use": 64 << 20,
-                "secondary_tiers": [{
-                    "type": "TerraceTier", "module_path": "terrace.vllm_tier",
-                    "socket": options["tier_socket"], "revision": "1", "timeout_ms": 10_000}]}}
+        named["kv_transfer_config"] = offloading({
+            "type": "TerraceTier", "module_path": "terrace.vllm_tier",
+            "socket": options["tier_socket"], "revision": "1", "timeout_ms": 10_000})
     if "socket" in options:
         extra = {"socket": options["socket"]}
         extra.update({name: options[name] for name in ("revision", "copy_threads")
@@ -216,9 +229,7 @@ def arguments_of(options):
             "kv_connector_extra_config": extra}
     if "beside" in options:
         ours = named["kv_transfer_config"]
-        children = [ours if name == "TerraceConnector"
-                    else {"kv_connector": name, "kv_role": "kv_both", "kv_buffer_device": "cpu",
-                          "kv_load_failure_policy": "recompute"} for name in options["beside"]]
+        children = [child_of(name, ours) for name in options["beside"]]
         named["kv_transfer_config"] = {
             "kv_connector": "MultiConnector", "kv_role": "kv_both",
             "kv_load_failure_policy": "recompute",

@@ -54,6 +54,10 @@ class TerraceConnector(KVConnectorBase_V1, _SupportsHMA):  # type: ignore[misc, 
 
     # ---- what a best-effort cache answers ----
 
+    @classmethod
+    def supports_sleep_mode(cls, kv_transfer_config: Any) -> bool:
+        return True
+
     @property
     def requires_kv_delivery(self) -> bool:
         return False
@@ -72,6 +76,13 @@ class TerraceConnector(KVConnectorBase_V1, _SupportsHMA):  # type: ignore[misc, 
 
     def register_kv_caches(self, kv_caches: Dict[str, Any]) -> None:
         self._worker.register_kv_caches(kv_caches)
+
+    def unregister_kv_caches(self) -> None:
+        """Before a sleep: vLLM takes the memory of its KV caches away."""
+        self._worker.take_memory_away()
+
+    def restore_kv_caches(self) -> None:
+        self._worker.give_memory_back()
 
     def get_handshake_metadata(self) -> Optional[TerraceHandshake]:
         """None beside other connectors: MultiConnector gives what one of them says to all of them,
@@ -125,6 +136,10 @@ class TerraceConnector(KVConnectorBase_V1, _SupportsHMA):  # type: ignore[misc, 
 
     def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
         self._scheduler.allocated(request, blocks.get_block_ids(), num_external_tokens)
+
+    def get_external_cache_hit_sources(self, request: Any, num_external_tokens: int
+                                       ) -> Dict[Any, int]:
+        return stats.hit_sources(self._scheduler.tokens_by_tier(request), num_external_tokens)
 
     def build_connector_meta(self, scheduler_output: Any) -> TerraceMetadata:
         return TerraceMetadata(self._scheduler.step(scheduler_output))

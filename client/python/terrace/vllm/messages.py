@@ -33,11 +33,14 @@ class Step:
     """For the workers, once a step. Stores come before anything that could overwrite a block.
     fences: stores, of this step or before it, whose blocks this step writes to; None if nobody has
     looked, so that no store under way may be committed. lost: stores before it whose blocks were
-    written to before the worker could look: they are not committed."""
+    written to before the worker could look: they are not committed. sleep_count: what the scheduler
+    had heard by then (KvMemory): stores of a step that knows of fewer are of bytes that are gone.
+    """
     loads: List[Load] = dataclasses.field(default_factory=list)
     stores: List[Store] = dataclasses.field(default_factory=list)
     fences: Optional[List[int]] = None
     lost: List[int] = dataclasses.field(default_factory=list)
+    sleep_count: int = 0
     layout: Optional["Layout"] = None  # where there is work for a stage that knows only itself
 
 

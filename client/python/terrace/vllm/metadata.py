@@ -25,10 +25,11 @@ class TerraceHandshake(KVConnectorHandshakeMetadata):
 @dataclasses.dataclass
 class TerraceReports(KVConnectorWorkerMetadata):
     """How many workers are through with each store; why one of them is off; what those have that
-    could not say it in a handshake."""
+    could not say it in a handshake; how often one's KV cache was taken away."""
     counts: Dict[int, int]
     refusal: Optional[str] = None
     layouts: Dict[Ranks, StageLayout] = dataclasses.field(default_factory=dict)
+    sleep_count: int = 0
 
     def aggregate(self, other: "TerraceReports") -> "TerraceReports":
         """Of several workers together."""
@@ -36,4 +37,5 @@ class TerraceReports(KVConnectorWorkerMetadata):
         for number, count in other.counts.items():
             counts[number] = counts.get(number, 0) + count
         return TerraceReports(counts, self.refusal or other.refusal,
-                              {**self.layouts, **other.layouts})
+                              {**self.layouts, **other.layouts},
+                              max(self.sleep_count, other.sleep_count))

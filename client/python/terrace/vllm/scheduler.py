@@ -236,6 +236,18 @@ class SchedulerHalf:
         wait_s = tracked.promise.wait_s if tracked.promise is not None else None
         self._new_loads.append(Load(request.request_id, (token.high, token.low), wanted, wait_s))
 
+    def tokens_by_tier(self, request_id: str) -> Dict[str, int]:
+        """Of a load that has been allocated: where its tokens lay when they were promised."""
+        loading = self._loading.get(request_id)
+        if loading is None or loading.lookup.lease is None:
+            return {}
+        found: Dict[str, int] = {}
+        for span in loading.lookup.lease.spans:
+            count = min(span.first_block + span.block_count, loading.block_count) - span.first_block
+            if count > 0:
+                found[span.tier] = found.get(span.tier, 0) + count * self.block_tokens
+        return found
+
     # ---- steps ----
 
     def step(self, output: Any) -> Step:

@@ -32,6 +32,7 @@ class SchedulerRole(Role):
         self._presence: Optional[Presence] = None
         self._told_layouts: Dict[Ranks, StageLayout] = {}  # by reports, so far
         self._layout_awaited_until = 0.0
+        self._sleep_count = 0  # of the workers' KV caches, as far as they have said
         self._orphans: List[Load] = []  # promised, and turned off since
         if self.settings.socket is not None:
             self._presence = Presence(logger, self.settings.socket)
@@ -169,6 +170,11 @@ class SchedulerRole(Role):
             self.scheduler.allocated(request, table, external_tokens)
         return True
 
+    @never_raises(makes=dict)
+    def tokens_by_tier(self, request: Any) -> Dict[str, int]:
+        """Of what allocated was told of last: which of the daemon's tiers had it."""
+        return {} if self.scheduler is None else self.scheduler.tokens_by_tier(request.request_id)
+
     @never_raises()
     def finished(self, request: Any, table: Sequence[Sequence[int]]) -> None:
         """The request ends; its blocks are freed after this step."""
@@ -181,6 +187,7 @@ class SchedulerRole(Role):
         """What the workers do this step."""
         self._look_at_presence()
         step: Step = self._step_guarded(scheduler_output)
+        step.sleep_count = self._sleep_count
         if self.refusal is not None and self.scheduler is not None:
             step.loads += self.scheduler.take_loads()  # their requests wait for them
         orphans, self._orphans = self._orphans, []
@@ -212,6 +219,7 @@ class SchedulerRole(Role):
         reports = getattr(output, "kv_connector_worker_meta", None)
         if isinstance(reports, TerraceReports):
             self._take_layouts(reports.layouts)
+            self._take_sleeps(reports.sleep_count)
         if self.scheduler is None:
             return
         if isinstance(reports, TerraceReports):
@@ -223,6 +231,13 @@ class SchedulerRole(Role):
         self.scheduler.loads_done(finished)
         if isinstance(reports, TerraceReports) and reports.refusal is not None:
             self.refuse(f"a worker is: {reports.refusal}")  # its share of every hit would be lost
+
+    def _take_sleeps(self, sleep_count: int) -> None:
+        """The workers' KV caches were taken away: what is still to be stored went with them."""
+        if sleep_count > self._sleep_count:
+            self._sleep_count = sleep_count
+            if self.scheduler is not None:
+                self.scheduler.forget()
 
     @property
     def has_work(self) -> bool:

@@ -8,6 +8,11 @@ try:
 except ImportError:  # older versions take none
     KVConnectorPromMetrics = KVConnectorStats = None
 
+try:
+    from vllm.v1.metrics.cache_hit_source import CacheHitSource
+except ImportError:  # before 0.32
+    CacheHitSource = None
+
 # Every counter, as vllm:terrace_<name>_total.
 COUNTERS = {
     "lookups": "Requests for which the daemon was asked.",
@@ -27,6 +32,21 @@ COUNTERS = {
     "bypassed_requests": "Requests that were not made, of every rank: an operator had the domain "
                          "bypassed (terrace drain --bypass).",
 }
+
+
+
+def hit_sources(by_tier: Dict[str, int], token_count: int) -> Dict[Any, int]:
+    """What a load's tokens come from, in vLLM's words: they have to be as many. What another host
+    stored has no word of its own, nor has what nobody knows of."""
+    words = {"hbm": CacheHitSource.HOST, "dram": CacheHitSource.HOST, "nvme": CacheHitSource.DISK}
+    found: Dict[Any, int] = {}
+    for tier, count in by_tier.items():
+        word = words.get(tier, CacheHitSource.EXTERNAL_UNSPECIFIED)
+        found[word] = found.get(word, 0) + count
+    if sum(found.values()) != token_count:
+        return {CacheHitSource.EXTERNAL_UNSPECIFIED: token_count} if token_count else {}
+    return found
+
 
 if KVConnectorStats is not None:
 

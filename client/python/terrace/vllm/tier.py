@@ -14,7 +14,8 @@ raises into vLLM: what the daemon does not answer is a miss, a store it does not
 A chunk is a row of vLLM's CPU tier: all layers of all ranks of one KV cache group. Each group has
 its own Space; vLLM itself puts leading runs and trailing windows together.
 
-THREADING: vLLM calls from the scheduler's thread alone; questions, loads and stores run on others.
+THREADING: vLLM calls from one thread at a time, the scheduler's; questions, loads and stores run on
+others.
 """
 import concurrent.futures
 import dataclasses

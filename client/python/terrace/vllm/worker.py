@@ -15,6 +15,7 @@ from ..errors import Busy, TerraceError, Unavailable
 from ..group import Group
 from ..leases import WriteLease
 from ..paged import Copy
+from .kv_memory import KvMemory
 from .messages import NO_BLOCK, Load, Step, Store
 
 logger = logging.getLogger("vllm.terrace")
@@ -39,7 +40,8 @@ class WorkerHalf:
 
     def __init__(self, group: Group, make_copies: Callable[[], Any], *,
                  members: Sequence[Optional[int]], writes: Sequence[bool],
-                 timeout_s: float = 0.05, load_timeout_s: float = 10.0, read_flags: int = 0):
+                 timeout_s: float = 0.05, load_timeout_s: float = 10.0, read_flags: int = 0,
+                 kv_memory: Optional[KvMemory] = None):
         self.group = group
         self._read_flags = read_flags
         self.members = members
@@ -49,6 +51,7 @@ class WorkerHalf:
         self._make_copies = make_copies
         self._copies: Any = None
         self._next_make = 0.0
+        self._kv_memory = kv_memory or KvMemory()
         self._loaders = concurrent.futures.ThreadPoolExecutor(_LOAD_THREADS, "terrace-load")
         self._committer = concurrent.futures.ThreadPoolExecutor(1, "terrace-store")
         self._storing: Dict[int, _Storing] = {}
@@ -206,6 +209,22 @@ class WorkerHalf:
                 is_good = False
             self._end(number, is_good)
 
+    def end_copies(self) -> None:
+        """vLLM takes the memory of its KV caches away: comes back when nothing copies from it. What
+        was on its way is committed. Whatever copies is made anew at the next copy."""
+        for number, storing in list(self._storing.items()):
+            is_good = True
+            for copy in storing.copies:
+                try:
+                    copy.wait(self.load_timeout_s)
+                except TerraceError:
+                    is_good = False
+                copy.close()
+            self._end(number, is_good)
+        if self._copies is not None:
+            self._copies.close()
+            self._copies, self._next_make = None, 0.0
+
     def _report(self, number: int) -> None:
         with self._lock:
             self._reports.add(number)
@@ -221,7 +240,8 @@ class WorkerHalf:
     def load(self, loads: Sequence[Load]) -> None:
         """Begins them; every one is reported by take_loaded, whatever becomes of it."""
         began = time.monotonic()  # waiting for a thread counts
-        free = self.copies.mark()  # of the blocks: whoever had them before is through
+        # Of the blocks: whoever had them before is through.
+        free = self.copies.mark() if self._kv_memory.is_there else lambda: None
         for load in loads:
             self._loaders.submit(self._load, load, free, began)
 
@@ -255,9 +275,11 @@ class WorkerHalf:
                 lease.wait_ready(count, max(0.0, deadline - time.monotonic()))
             except Unavailable:
                 count = min(count, lease.ready_count)
-            for index, member, block_ids in ours:
-                if count > 0:
-                    self.copies.load(lease, index, member, block_ids[:count], self.load_timeout_s)
+            with self._kv_memory.used():
+                for index, member, block_ids in ours:
+                    if count > 0:
+                        self.copies.load(lease, index, member, block_ids[:count],
+                                         self.load_timeout_s)
         self._count(loaded_bytes=self._bytes_of({
             member: sum(block != NO_BLOCK for block in block_ids[:count])
             for _, member, block_ids in ours}))

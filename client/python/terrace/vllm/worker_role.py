@@ -10,6 +10,7 @@ from ..paged import Device
 from ..pages import Pages
 from . import model
 from .copies import CudaEngine, HostEngine, InStep, Queued
+from .kv_memory import KvMemory
 from .messages import Layout, Load, StageLayout, Step
 from .metadata import Ranks, TerraceHandshake, TerraceReports
 from .role import Role, never_raises
@@ -35,6 +36,8 @@ class WorkerRole(Role):
         self._not_stored: Set[int] = set()  # and of those that it never got
         self._bad_blocks: Set[int] = set()  # that loads did not fill
         self._failed: Set[str] = set()  # requests of the last get_finished that lost any
+        self._kv_memory = KvMemory()
+        self._told_sleep_count = 0
         self.connect()
 
     @property
@@ -125,6 +128,7 @@ class WorkerRole(Role):
             in_device = self.settings.reads_hbm and self._device is not None
             self.worker = WorkerHalf(group, self._make_copies, members=members, writes=writes,
                                      read_flags=ACQUIRE_DEVICE if in_device else 0,
+                                     kv_memory=self._kv_memory,
                                      timeout_s=self.settings.timeout_s,
                                      load_timeout_s=self.settings.load_timeout_s)
         return self.worker
@@ -139,6 +143,22 @@ class WorkerRole(Role):
                       [None if member is None else spaces[member]
                        for member in self.worker.members])
 
+    # ---- sleep ----
+
+    def take_memory_away(self) -> None:
+        """The KV cache's memory goes: comes back when nothing of ours touches it any more."""
+        if self._kv_memory.take_away():
+            self._end_copies_guarded()
+
+    @never_raises()
+    def _end_copies_guarded(self) -> None:
+        if self.worker is not None:
+            self.worker.end_copies()
+
+    def give_memory_back(self) -> None:
+        """It is there again, and holds nothing."""
+        self._kv_memory.give_back()
+
     # ---- in a step ----
 
     def run_stores(self, step: Step) -> None:
@@ -146,6 +166,8 @@ class WorkerRole(Role):
         self._learn(step)
         sure = [store for store in step.stores
                 if store.adapter is None or store.adapter.is_unchanged]
+        if step.sleep_count != self._kv_memory.sleep_count or not self._kv_memory.is_there:
+            sure = []  # their bytes went with the KV cache's memory
         self._not_stored.update({store.number for store in step.stores}
                                 .difference(store.number for store in sure))
         step = dataclasses.replace(step, stores=sure)
@@ -229,6 +251,8 @@ class WorkerRole(Role):
         self._storing -= done
         layouts = {} if self.has_told_layout else {self._place: self._own_layout}
         self.has_told_layout = True
-        if not done and self.refusal is None and not layouts:
+        sleep_count, told = self._kv_memory.sleep_count, self._told_sleep_count
+        self._told_sleep_count = sleep_count
+        if not done and self.refusal is None and not layouts and sleep_count == told:
             return None
-        return TerraceReports({number: 1 for number in done}, self.refusal, layouts)
+        return TerraceReports({number: 1 for number in done}, self.refusal, layouts, sleep_count)
