@@ -6,12 +6,12 @@ usage: tests/long/gray_drive.py [--build BUILD] [--seconds 10] [--slow-mb-s 15] 
 
 One program loads what is in DRAM, two load prompts that only a drive has: one whose prompts take
 40 ms to compute, and one whose take 4 s, which are worth a slow drive. The drive becomes a hundred
-times as slow (all reads and writes of it share so many MB/s), then hangs (no request ends), then each
-hundredth request of it takes 5 s; it is itself again after each. Shown: how long until nobody is promised what comes too late, how many
-promises were kept after that, p99 of the first program's loads beside those before, and how soon
-the drive is used again. Bars: 1 s; 95 of 100; 1.2; 10 s. Of a drive that stumbles nobody can know
-which read will: there the bar is that whoever waits is answered 10 ms after its time, 99 in 100.
-Exit status 1 where one is not held.
+times as slow (all reads and writes of it share so many MB/s), then hangs (no request ends), then
+each hundredth request of it takes 5 s; it is itself again after each. Shown: how long until nobody
+is promised what comes too late, how many promises were kept after that, p99 of the first program's
+loads beside those before, and how soon the drive is used again. Bars: 1 s; 95 of 100; 1.2; 10 s. Of
+a drive that stumbles nobody can know which read will: there the bar is that whoever waits is
+answered 10 ms after its time, 99 in 100. Exit status 1 where one is not held.
 """
 import argparse
 import ctypes
