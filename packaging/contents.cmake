@@ -27,6 +27,8 @@ install(DIRECTORY ${PROJECT_SOURCE_DIR}/client/python/terrace DESTINATION ${site
 configure_file(python_metadata.in python_metadata @ONLY)
 install(FILES ${CMAKE_CURRENT_BINARY_DIR}/python_metadata
         DESTINATION ${site}/terrace_kv-${PROJECT_VERSION}.egg-info RENAME PKG-INFO COMPONENT python)
+install(FILES python_entry_points.txt DESTINATION ${site}/terrace_kv-${PROJECT_VERSION}.egg-info
+        RENAME entry_points.txt COMPONENT python)
 
 # Once all is built: it reads which headers and libraries went into the programs.
 set(parts ${CMAKE_BINARY_DIR}/terrace-${PROJECT_VERSION}.spdx.json)

@@ -55,5 +55,12 @@ class PlatformWheel(bdist_wheel):
         return ("py3", "none", super().get_tag()[2])
 
 
-setup(version=version(), distclass=BinaryDistribution,
+def urls():
+    """Of the repository that this is built from, if TERRACE_URL names it."""
+    url = os.environ.get("TERRACE_URL", "").rstrip("/")
+    return {"Source": url, "Issues": f"{url}/issues",
+            "Documentation": f"{url}/blob/main/docs/INTEGRATIONS.md"} if url else {}
+
+
+setup(version=version(), project_urls=urls(), distclass=BinaryDistribution,
       cmdclass={"build_py": BuildWithLibrary, "bdist_wheel": PlatformWheel})

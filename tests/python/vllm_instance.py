@@ -4,6 +4,7 @@ copy_threads, persist, stop_pid, dtype, adapter (a directory), metrics (then als
 connector), tier_socket (the tier form instead of the connector), stages and ranks (pipeline, and
 tensor parallel, a process a worker), beside (names of connectors, ours among them: all of them in a
 MultiConnector), prompts (so many long ones instead of the usual: then also what was delivered),
+plugin (the connector by its name alone, as the installed wheel says it),
 hints (then instead what prompts of several lengths cost, and prompts that say something of their
 blocks),
 events, a directory where the daemon has its socket `replay`
@@ -224,9 +225,10 @@ def arguments_of(options):
         extra.update({name: options[name] for name in ("revision", "copy_threads")
                       if name in options})
         named["kv_transfer_config"] = {
-            "kv_connector": "TerraceConnector", "kv_connector_module_path": "terrace.vllm",
-            "kv_role": "kv_both", "kv_load_failure_policy": "recompute",
-            "kv_connector_extra_config": extra}
+            "kv_connector": "TerraceConnector", "kv_role": "kv_both",
+            "kv_load_failure_policy": "recompute", "kv_connector_extra_config": extra}
+        if "plugin" not in options:
+            named["kv_transfer_config"]["kv_connector_module_path"] = "terrace.vllm"
     if "beside" in options:
         ours = named["kv_transfer_config"]
         children = [child_of(name, ours) for name in options["beside"]]

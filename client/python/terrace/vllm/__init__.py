@@ -1,8 +1,7 @@
 """The vLLM connector: shares the prefixes of vLLM instances through a terraced.
 
     vllm serve MODEL --kv-transfer-config '{"kv_connector": "TerraceConnector",
-        "kv_connector_module_path": "terrace.vllm", "kv_role": "kv_both",
-        "kv_load_failure_policy": "recompute",
+        "kv_role": "kv_both", "kv_load_failure_policy": "recompute",
         "kv_connector_extra_config": {"socket": "/run/terrace/default.sock"}}'
 
 What the extra configuration may say is in settings.py. Nothing here raises into the engine or waits
@@ -10,31 +9,21 @@ longer than the times named there: without a daemon vLLM serves on, without the 
 
 Today: KV caches in host memory (vLLM's CPU platform) and on NVIDIA GPUs, of which it has run on
 none yet; full attention, MLA and sliding windows, in one KV cache group or several of one block
-size, beside full attention also
-states (Mamba, linear attention; mamba_cache_mode align), tensor, pipeline and decode context
-parallel. What it cannot serve it says in the log, once, and stays out of the way.
+size, beside full attention also states (Mamba, linear attention; mamba_cache_mode align), tensor,
+pipeline and decode context parallel. What it cannot serve it says in the log, once, and stays out
+of the way.
 
     connector         what vLLM calls: hands each hook to the role of its process
     scheduler_role    the hooks of the scheduler's process ► scheduler: what is loaded and stored
     worker_role       the hooks of a worker's process ► worker: the copies ► copies: how
     role              what both have: the connection, and what turned it off
     messages          what roles tell each other
+    kv_memory         whether the caches' memory is there: sleep mode
     tier              another form: below vLLM's own CPU tier (terrace.vllm_tier)
 """
+from ..vllm_plugin import register
 from .connector import TerraceConnector
 
 __all__ = ["TerraceConnector"]
 
-
-def _register() -> None:
-    """MultiConnector looks its children's statistics up by this name."""
-    try:
-        from vllm.distributed.kv_transfer.kv_connector.factory import (  # pylint: disable=C0415
-            KVConnectorFactory)
-
-        KVConnectorFactory.register_connector("TerraceConnector", __name__, "TerraceConnector")
-    except (ImportError, ValueError):
-        pass  # an old version has none; or it is registered
-
-
-_register()
+register()
