@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "terrace/check.h"
+#include "tiers/redis/fetch_speed.h"
 #include "tiers/redis/redis_absence.h"
 #include "tiers/redis/redis_blocks.h"
 #include "tiers/redis/redis_chunks.h"
@@ -24,9 +25,6 @@
 
 namespace terrace {
 namespace {
-
-constexpr uint64_t kFirstGuessPsPerByte = 2'000;  // 500 MB/s, until a fetch was seen
-constexpr uint64_t kFirstGuessRoundTripUs = 500;
 
 struct Answer {
   enum class Kind : uint8_t { kFetch, kStore, kProbe, kErase, kLook, kRise };
@@ -88,7 +86,6 @@ struct RedisTier::State : std::enable_shared_from_this<RedisTier::State> {
   void Give(std::function<void()> work);
   void TakeAnswers();
   void Deliver(Answer& answer);
-  void Learn(const Operation& operation);
   // ---- generations ----
   Known& KnownOf(const GroupId& group);
   void SetOwed(Known* one, bool is_owed) {
@@ -120,9 +117,7 @@ struct RedisTier::State : std::enable_shared_from_this<RedisTier::State> {
   uint64_t next_id = 1;
   uint64_t bytes_in_flight = 0, read_bytes_in_flight = 0;
   uint64_t probes = 0, probes_remembered = 0;
-  uint64_t ps_per_byte = kFirstGuessPsPerByte;
-  uint64_t round_trip_us = kFirstGuessRoundTripUs;
-  uint64_t last_fetch_us = 0;
+  FetchSpeed speed;
   RedisAbsence absence;
   bool is_stopped = false;
   std::vector<Answer> opened;                // keeps its capacity
@@ -164,8 +159,11 @@ Status RedisTier::State::Admit(Operation operation, uint64_t* id) {
   }
   *id = next_id++;
   bytes_in_flight += operation.length_bytes;
-  if (operation.kind == Answer::Kind::kFetch) read_bytes_in_flight += operation.length_bytes;
   operation.began_us = RedisNowUs();
+  if (operation.kind == Answer::Kind::kFetch) {
+    read_bytes_in_flight += operation.length_bytes;
+    speed.OnFetchBegun(operation.began_us);
+  }
   operations.emplace(*id, std::move(operation));
   return Status::Ok();
 }
@@ -222,7 +220,10 @@ void RedisTier::State::Deliver(Answer& answer) {
       return;
     case Answer::Kind::kFetch:
       read_bytes_in_flight -= operation.length_bytes;
-      if (answer.status.ok()) Learn(operation);
+      speed.OnFetchEnded(now_us);
+      if (answer.status.ok()) {
+        speed.OnFetched(operation.began_us, operation.length_bytes, now_us);
+      }
       if (answer.status.code() == StatusCode::kNotFound ||
           answer.status.code() == StatusCode::kCorrupt) {
         absence.Remember(operation.names.front(), now_us);
@@ -245,7 +246,7 @@ void RedisTier::State::Deliver(Answer& answer) {
         if (!answer.is_present[i]) absence.Remember(operation.names[i], now_us);
       }
       if (answer.status.ok() && !operation.asked.empty()) {
-        round_trip_us = (7 * round_trip_us + (now_us - operation.began_us)) / 8;
+        speed.OnProbed(operation.began_us, now_us);
       }
       options.listener->OnSharedProbed(operation.caller_id, answer.status, is_present);
       return;
@@ -357,18 +358,6 @@ void RedisTier::State::WithGeneration(const GroupId& group, uint64_t generation,
   if (!must_ask) return then(Status::Ok(), generation);
   generations->Agree({.group = group, .at_least = generation}, std::move(then));
 }
-
-// Fetches overlap: the time since the one before, if that is later than the own beginning, is what
-// this one's bytes took.
-void RedisTier::State::Learn(const Operation& operation) {
-  const uint64_t now_us = RedisNowUs();
-  const uint64_t took_us = now_us - std::max(operation.began_us, last_fetch_us);
-  last_fetch_us = now_us;
-  const uint64_t seen = took_us * 1'000'000 / operation.length_bytes;
-  ps_per_byte = (7 * ps_per_byte + seen) / 8;
-}
-
-// ---- Redis thread ----
 
 void RedisTier::State::Put(Answer answer) {
   if (finished.empty()) asio::post(loop, [this] { HandOver(); });
@@ -657,8 +646,7 @@ uint64_t RedisTier::PredictReadUs(uint64_t length_bytes) const {
   if (!state_->is_ready.load(std::memory_order_relaxed)) {
     return std::numeric_limits<uint64_t>::max();
   }
-  const uint64_t bytes = state_->read_bytes_in_flight + length_bytes;
-  return 2 * state_->round_trip_us + bytes * state_->ps_per_byte / 1'000'000;
+  return state_->speed.PredictUs(state_->read_bytes_in_flight + length_bytes, RedisNowUs());
 }
 
 SharedTierStats RedisTier::stats() const {

@@ -1,0 +1,46 @@
+// FetchSpeed: how long bytes take from the Redis server, as they lately did: a round trip, and so
+// much a byte. Who is told "too slow" does not ask, so what is believed of a slow server is
+// believed less and less while nothing is measured, until somebody asks again; and a server that
+// owes answers and is silent will be so for as long again, whatever it did before.
+//
+// THREADING: one thread.
+#pragma once
+
+#include <cstdint>
+
+namespace terrace {
+
+class FetchSpeed {
+ public:
+  // Until something was measured: 500 MB/s.
+  static constexpr uint64_t kFirstPsPerByte = 2'000;
+  static constexpr uint64_t kFirstRoundTripUs = 500;
+  // So long what was measured holds; from then on each second halves what is above the first guess.
+  static constexpr uint64_t kHoldsUs = 3'000'000;
+  static constexpr uint64_t kHalvesUs = 1'000'000;
+
+  void OnFetchBegun(uint64_t now_us);
+  // Whatever came of it.
+  void OnFetchEnded(uint64_t now_us);
+  // It brought its bytes.
+  void OnFetched(uint64_t begun_us, uint64_t length_bytes, uint64_t now_us);
+  void OnProbed(uint64_t begun_us, uint64_t now_us);
+
+  // Of a fetch begun now that ends with the last of so many bytes, those before it included.
+  uint64_t PredictUs(uint64_t length_bytes, uint64_t now_us) const;
+
+ private:
+  uint64_t Doubted(uint64_t measured, uint64_t first, uint64_t now_us) const;
+  bool IsInDoubt(uint64_t now_us) const { return now_us > measured_us_ + kHoldsUs; }
+  // The last measurement weighs an eighth, all where the ones before are in doubt.
+  void Measure(uint64_t seen, uint64_t now_us, uint64_t* believed) const;
+
+  uint64_t ps_per_byte_ = kFirstPsPerByte;
+  uint64_t round_trip_us_ = kFirstRoundTripUs;
+  uint64_t measured_us_ = 0;
+  uint64_t fetched_us_ = 0;
+  uint64_t awaited_ = 0;
+  uint64_t silent_since_us_ = 0;  // while something is awaited
+};
+
+}  // namespace terrace
