@@ -399,8 +399,9 @@ def check_faults(directory, build):
                 client.close()
         kept.clear()
         holder = hold_blocks(build, daemon, 20)
-        expect("TerraceFencedMemory", lambda: holder.send_signal(signal.SIGSTOP))
-        expect("TerraceLeasesRevoked", lambda: None)  # those were the leases
+        # The leases are revoked once, and what they held is fenced as long as it stands.
+        expect("TerraceLeasesRevoked", lambda: holder.send_signal(signal.SIGSTOP))
+        expect("TerraceFencedMemory", lambda: None)
         holder.kill()
         holder.wait()
         holder = hold_blocks(build, daemon, 40)
