@@ -19,6 +19,7 @@ NEEDS = {"test_torch.py": ["pytest", "torch"], "test_handoff.py": ["pytest", "to
          "test_vllm_device.py": ["pytest", "torch", "numpy"],
          "test_vllm_sleep.py": ["pytest", "torch", "numpy"],
          "test_vllm_hooks.py": ["pytest", "torch", "numpy"],
+         "test_vllm_codec.py": ["pytest", "torch", "numpy"],
          "test_vllm_hints.py": ["pytest", "torch", "numpy"],
          "test_request_hints.py": ["pytest"],
          "test_vllm_tier.py": ["pytest", "numpy"],

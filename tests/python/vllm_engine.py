@@ -87,6 +87,13 @@ class Request:
             self.block_hashes.append(hashlib.sha256(parent + chunk).digest())
 
 
+def _layers_of(kv_cache, kernels):
+    """As vLLM's compilation knows them: what reads a layer's pages."""
+    layer = types.SimpleNamespace(get_attn_backend=lambda: types.SimpleNamespace(
+        get_name=lambda: kernels))
+    return {name: layer for group in kv_cache.kv_cache_groups for name in group.layer_names}
+
+
 class Engine(Pauses):
     """One instance. `random` decides what a real one would leave to chance. stages: how many layers
     of each KV cache group each pipeline stage has; None: one stage with `layers` of each. shards:
@@ -96,7 +103,8 @@ class Engine(Pauses):
     def __init__(self, make_connector, random, *, socket, tp_size=1, block_count=40,
                  block_tokens=8, layers=2, page_shape=(2, 8, 16), chunk_tokens=24, running_max=6,
                  windows=(0,), stages=None, depth=1, shards=1, is_latent=False,
-                 memory=HostMemory, zeroes=None, beside=None, **extra):
+                 memory=HostMemory, zeroes=None, beside=None, worker=Worker, kernels=None,
+                 cache_dtype="auto", **extra):
         self.zeroes, self.to_zero = zeroes, []  # new attention blocks, "v1" or "v2": when
         stages = stages or [[layers] * len(windows)]
         self.random = random
@@ -123,7 +131,9 @@ class Engine(Pauses):
             parallel_config=types.SimpleNamespace(tensor_parallel_size=tp_size,
                                                   pipeline_parallel_size=len(stages),
                                                   decode_context_parallel_size=shards),
-            cache_config=types.SimpleNamespace(cache_dtype="auto",
+            compilation_config=types.SimpleNamespace(static_forward_context={} if kernels is None
+                                                     else _layers_of(kv_cache, kernels)),
+            cache_config=types.SimpleNamespace(cache_dtype=cache_dtype,
                                                prefix_caching_hash_algo="sha256"),
             model_config=types.SimpleNamespace(model="stand-in", hf_config=None, revision=None),
             load_config=types.SimpleNamespace(load_format="auto"),
@@ -135,7 +145,7 @@ class Engine(Pauses):
         for number, stage in enumerate(stages):
             firsts = [sum(before[g] for before in stages[:number]) for g in range(len(specs))]
             self.workers += [
-                Worker(make_connector, config, kv_cache, number * tp_size + tp_rank,
+                worker(make_connector, config, kv_cache, number * tp_size + tp_rank,
                        list(zip(firsts, stage)), page_shape, memory())
                 for tp_rank in range(tp_size)]
         self._shake_hands(tp_size, beside)

@@ -45,6 +45,10 @@ class HostMemory:
     def __init__(self):
         self._wrong = []
 
+    @staticmethod
+    def is_same(seen, values):
+        return numpy.array_equal(seen, values)
+
     def shown(self, tensor):
         return tensor
 
@@ -52,7 +56,7 @@ class HostMemory:
         page.copy_(torch.from_numpy(values).view(page.shape))
 
     def check(self, page, values, what):
-        if not numpy.array_equal(page.reshape(-1).numpy(), values):
+        if not self.is_same(page.reshape(-1).numpy(), values):
             self._wrong.append(what)
 
     def end_step(self):
@@ -64,6 +68,10 @@ class HostMemory:
 class Worker:
     """One rank: its KV cache and its half of the connector. layers: of each KV cache group those
     that its pipeline stage has, (first, count)."""
+
+    @staticmethod
+    def make_tensor(shape):
+        return torch.zeros(shape, dtype=torch.int16)
 
     def __init__(self, make_connector, config, kv_cache_config, rank, layers, page_shape, memory):
         self.rank = rank
@@ -81,7 +89,7 @@ class Worker:
         self.base = b""  # the model's own weights
         self.adapters = collections.OrderedDict()  # weights by id, the least recently used first
         # The i-th layers of all groups share a tensor: a block is of one group at a time.
-        tensors = [torch.zeros((self.blocks, *page_shape), dtype=torch.int16)
+        tensors = [self.make_tensor((self.blocks, *page_shape))
                    for _ in range(max(count for _, count in layers))]
         shown = [memory.shown(tensor) for tensor in tensors]
         self.caches = {f"g{g}.layer.{first + i}": shown[i]
@@ -117,9 +125,9 @@ class Worker:
 
     def write(self, block_id, group, block_hash, weights):
         for layer, tensor in enumerate(self.layers[group]):
-            values = numpy.full(tensor[block_id].numel(), -1, numpy.int16)  # not full yet
-            if block_hash is not None:
-                values = self.right_bytes(block_hash, group, layer, weights).copy()
+            values = self.right_bytes(block_hash or b"", group, layer, weights).copy()
+            if block_hash is None:
+                values[:] = -1  # not full yet
             self.memory.write(tensor[block_id], values)
 
     def fill(self, number):

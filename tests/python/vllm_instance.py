@@ -1,12 +1,11 @@
 """One real vLLM on the CPU, in one process, for tests/engines: a line RESULT with what it gave,
 hit, stored and loaded. The argument is a JSON object: model, and perhaps socket, revision,
-copy_threads, persist, stop_pid, dtype, adapter (a directory), metrics (then also vLLM's own of the
-connector), tier_socket (the tier form instead of the connector), stages and ranks (pipeline, and
-tensor parallel, a process a worker), beside (names of connectors, ours among them: all of them in a
-MultiConnector), prompts (so many long ones instead of the usual: then also what was delivered),
-plugin (the connector by its name alone, as the installed wheel says it),
-hints (then instead what prompts of several lengths cost, and prompts that say something of their
-blocks),
+copy_threads, codec, persist, stop_pid, dtype, adapter (a directory), metrics (then also vLLM's own
+of the connector), tier_socket (the tier form instead of the connector), stages and ranks (pipeline,
+and tensor parallel, a process a worker), beside (names of connectors, ours among them: all of them
+in a MultiConnector), prompts (so many long ones instead of the usual: then also what was
+delivered), plugin (the connector by its name alone, as the installed wheel says it), hints (then
+instead what prompts of several lengths cost, and prompts that say something of their blocks),
 events, a directory where the daemon has its socket `replay`
 of KV events, and costs: then also the share of a step that hooks take."""
 import hashlib
@@ -222,7 +221,7 @@ def arguments_of(options):
             "socket": options["tier_socket"], "revision": "1", "timeout_ms": 10_000})
     if "socket" in options:
         extra = {"socket": options["socket"]}
-        extra.update({name: options[name] for name in ("revision", "copy_threads")
+        extra.update({name: options[name] for name in ("revision", "copy_threads", "codec")
                       if name in options})
         named["kv_transfer_config"] = {
             "kv_connector": "TerraceConnector", "kv_role": "kv_both",

@@ -18,6 +18,7 @@ of the way.
     worker_role       the hooks of a worker's process ► worker: the copies ► copies: how
     role              what both have: the connection, and what turned it off
     messages          what roles tell each other
+    coded             pages that a codec stores smaller
     kv_memory         whether the caches' memory is there: sleep mode
     tier              another form: below vLLM's own CPU tier (terrace.vllm_tier)
 """

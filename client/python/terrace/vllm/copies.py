@@ -12,7 +12,6 @@ from ..errors import Exists, TerraceError
 from ..leases import ReadLease, WriteLease
 from ..paged import HOST, PAGES_PER_CALL_MAX, Copy, Device, Edge, PagedCache
 from ..pages import Pages
-from ..space import Space
 from .messages import NO_BLOCK
 
 
@@ -83,20 +82,18 @@ class InStep:
 
 class Queued:
     """Copies by a device. Made at the first of them, when the engine has captured its graphs: what
-    is made here would be in a capture's way. spaces: of each KV cache group its own, None where
-    this worker has no layer of it."""
+    is made here would be in a capture's way. caches: of each KV cache group what makes its own,
+    None where this worker has no layer of it."""
 
-    def __init__(self, client: Client, device: Device, engine: Any, pages: Sequence[Pages],
-                 spaces: Sequence[Optional[Space]]):
+    def __init__(self, client: Client, device: Device, engine: Any,
+                 caches: Sequence[Optional[Callable[[], PagedCache]]]):
         self.engine = engine
         if device.backend != "host":
             try:
                 client.pin_arena(device)
             except Exists:
                 pass  # by a first attempt, which had no room for what follows
-        self._caches = {index: PagedCache.opaque(device, space, each)
-                        for index, (space, each) in enumerate(zip(spaces, pages))
-                        if space is not None}
+        self._caches = {index: make() for index, make in enumerate(caches) if make is not None}
 
     def store(self, lease: WriteLease, group: int, member: int, block_ids: Sequence[int],
               _reserved: Sequence[int]) -> List[Copy]:

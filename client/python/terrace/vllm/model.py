@@ -12,7 +12,6 @@ from typing import Any, Iterable, Optional, Tuple
 
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1
 
-from ..pages import Pages
 from .messages import GroupLayout
 from .worker import describe
 
@@ -89,7 +88,7 @@ def refusal_of_states(kv_cache_config: Any, config: Any) -> Optional[str]:
 
 
 def layout_of(config: Any, group: Any, index: int, revision: str, stage: Tuple[int, int],
-              tensor: Any, pages: Pages) -> GroupLayout:
+              tensor: Any, part_bytes: Tuple[int, ...], block_count: int) -> GroupLayout:
     """What the Space of one KV cache group says. stage: which of how many."""
     spec, shape = group.kv_cache_spec, tuple(tensor.shape)
     is_latent = "MLA" in type(spec).__name__
@@ -108,7 +107,7 @@ def layout_of(config: Any, group: Any, index: int, revision: str, stage: Tuple[i
         "revision": revision,
         "dtype": describe(tensor.dtype),
         "quantisation": str(getattr(config.cache_config, "cache_dtype", "auto")),
-        "layout": (_layout_name(tensor, shape, pages.block_count,
+        "layout": (_layout_name(tensor, shape, block_count,
                                 _backend_of(config, group.layer_names[0]))
                    + _interleaving(config.parallel_config, shards)
                    + (_states(config, spec) if is_state else "")),
@@ -126,7 +125,7 @@ def layout_of(config: Any, group: Any, index: int, revision: str, stage: Tuple[i
         "pp_size": stage[1],
         "attention_group": index,
     }
-    return GroupLayout(fields, pages.part_bytes, max(tp_size, shards), window, is_state)
+    return GroupLayout(fields, part_bytes, max(tp_size, shards), window, is_state)
 
 
 def _states(config: Any, spec: Any) -> str:
@@ -165,9 +164,15 @@ def _layout_name(tensor: Any, shape: Tuple[int, ...], block_count: int, backend:
 
 def _backend_of(config: Any, layer_name: str) -> str:
     """Which kernels, where the version says so: their pages can be of one shape and differ."""
+    name = kernels_of(config, layer_name)
+    return f"{name}-" if name else ""
+
+
+def kernels_of(config: Any, layer_name: str) -> str:
+    """vLLM's name of what reads a layer's pages; "" where the version does not say."""
     layers = getattr(getattr(config, "compilation_config", None), "static_forward_context", None)
     layer: Any = (layers or {}).get(layer_name)
-    return f"{layer.get_attn_backend().get_name()}-" if hasattr(layer, "get_attn_backend") else ""
+    return str(layer.get_attn_backend().get_name()) if hasattr(layer, "get_attn_backend") else ""
 
 
 def computation_of(model: Any) -> str:

@@ -15,7 +15,8 @@ class Settings:
     one installed with libterrace. pinned_bytes_max: of the arena, registered with a GPU at a time;
     None: all. copy_threads: where the KV cache is host memory; 0: the step itself copies.
     reads_hbm: workers load hits from where they lie in their device's memory. tool_call_tokens: one
-    of them in an answer says that it calls a tool; None: those that the tokenizer names so.
+    of them in an answer says that it calls a tool; None: those that the tokenizer names so. codec:
+    by which blocks are stored smaller, and not exactly (coded.py); None: as they are.
     """
     socket: Optional[str]
     revision: Optional[str] = None
@@ -28,6 +29,7 @@ class Settings:
     copy_threads: int = 0
     reads_hbm: bool = False
     tool_call_tokens: Optional[FrozenSet[int]] = None
+    codec: Optional[str] = None
 
     @classmethod
     def of(cls, extra: Mapping[str, Any]) -> "Settings":
@@ -43,4 +45,5 @@ class Settings:
             pinned_bytes_max=None if pinned_gib is None else int(float(pinned_gib) * (1 << 30)),
             copy_threads=int(extra.get("copy_threads", 0)),
             reads_hbm=bool(extra.get("hbm", False)),
+            codec=extra.get("codec") or None,
             tool_call_tokens=None if tokens is None else frozenset(int(each) for each in tokens))

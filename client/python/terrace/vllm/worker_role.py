@@ -1,20 +1,21 @@
 """A worker's side of the vLLM connector: what vLLM's worker calls, once a step."""
 import dataclasses
+import functools
 import logging
-from typing import Any, Dict, List, Optional, Sequence, Set
+from typing import Any, Dict, List, Optional, Sequence, Set, Tuple
 
 from ..client import Client
 from ..errors import TerraceError, Unsupported
 from ..group import ACQUIRE_DEVICE
-from ..paged import Device
+from ..paged import Device, PagedCache
 from ..pages import Pages
-from . import model
+from . import coded, model
 from .copies import CudaEngine, HostEngine, InStep, Queued
 from .kv_memory import KvMemory
-from .messages import Layout, Load, StageLayout, Step
+from .messages import GroupLayout, Layout, Load, StageLayout, Step
 from .metadata import Ranks, TerraceHandshake, TerraceReports
 from .role import Role, never_raises
-from .worker import WorkerHalf, blocks_of
+from .worker import WorkerHalf, blocks_of, describe
 
 logger = logging.getLogger("vllm.terrace")
 
@@ -29,6 +30,7 @@ class WorkerRole(Role):
         self.has_told_layout = False
         self._stage_layout: Optional[StageLayout] = None
         self._pages: List[Pages] = []  # of each KV cache group
+        self._coded: List[Optional[coded.CodedPages]] = []  # in their place under a codec
         self._device: Optional[Device] = None  # None: the step copies
         self._engine: Any = HostEngine()
         self._lost_loads: List[Load] = []  # it was turned off: failed, and reported
@@ -59,22 +61,62 @@ class WorkerRole(Role):
         except TerraceError as error:
             self.refuse(str(error))
             return
+        if self.settings.codec is not None:
+            self._stage_layout = self._read_coded(groups, kv_caches)
+        else:
+            self._stage_layout = self._read_opaque(groups, kv_caches)
+        if self.refusal is not None:
+            return
+        self.wait_at_start()
+        if self.stage_count == 1:  # else what the other stages have comes with the first step
+            self.layout = Layout([self._stage_layout])
+            self._make_half(self.start_wait_s)
+
+    def _read_opaque(self, groups: Sequence[Any], kv_caches: Dict[str, Any]) -> StageLayout:
+        """Pages as they lie."""
         self._pages = [Pages(kv_caches, group.layer_names, self._kv_cache_config.num_blocks)
                        for group in groups]
         if self._device is not None:
             for pages in self._pages:
                 pages.check_uniform()
+        return StageLayout([
+            self._layout_of(index, group, kv_caches, pages.part_bytes)
+            for index, (group, pages) in enumerate(zip(groups, self._pages))])
+
+    def _layout_of(self, index: int, group: Any, kv_caches: Dict[str, Any],
+                   part_bytes: Tuple[int, ...]) -> Optional[GroupLayout]:
+        if not group.layer_names:
+            return None
         revision = self.settings.revision or model.revision_of(self._config)
         stage, _ = self._place
-        self._stage_layout = StageLayout([
-            model.layout_of(self._config, group, index, revision, (stage, self.stage_count),
-                            kv_caches[group.layer_names[0]], pages)
-            if group.layer_names else None
-            for index, (group, pages) in enumerate(zip(groups, self._pages))])
-        self.wait_at_start()
-        if self.stage_count == 1:  # else what the other stages have comes with the first step
-            self.layout = Layout([self._stage_layout])
-            self._make_half(self.start_wait_s)
+        return model.layout_of(self._config, group, index, revision, (stage, self.stage_count),
+                               kv_caches[group.layer_names[0]], part_bytes,
+                               self._kv_cache_config.num_blocks)
+
+    def _read_coded(self, groups: Sequence[Any], kv_caches: Dict[str, Any]) -> StageLayout:
+        """Pages as a codec reads them. Refused by name where it cannot."""
+        codec = str(self.settings.codec)
+        layouts: List[Optional[GroupLayout]] = []
+        for index, group in enumerate(groups):
+            layout = self._layout_of(index, group, kv_caches, ())
+            if layout is None:
+                self._coded.append(None)
+                layouts.append(None)
+                continue
+            tensors = [kv_caches[name] for name in group.layer_names]
+            pages, why = coded.pages_of(codec, group.kv_cache_spec, tensors,
+                                        model.kernels_of(self._config, group.layer_names[0]),
+                                        self._kv_cache_config.num_blocks)
+            if pages is not None:
+                layout.fields, layout.part_bytes, refusal = coded.encode(
+                    codec, layout.fields, len(pages.layers), describe(tensors[0].dtype))
+                why = refusal or ""
+            if why:
+                self.refuse(why)
+                return StageLayout([], why)
+            self._coded.append(pages)
+            layouts.append(layout)
+        return StageLayout(layouts)
 
     def _open_device(self, places: Dict[str, Any]) -> None:
         """What copies the KV cache; Unsupported where nothing does."""
@@ -90,8 +132,8 @@ class WorkerRole(Role):
         elif place.type != "cpu":
             raise Unsupported(f"the KV cache lies on {place}: NVIDIA GPUs and host memory are "
                               "served yet")
-        elif self.settings.copy_threads > 0:
-            self._device = Device("host", workers=self.settings.copy_threads)
+        elif self.settings.copy_threads > 0 or self.settings.codec is not None:
+            self._device = Device("host", workers=max(1, self.settings.copy_threads))
         if self.settings.reads_hbm and self._device is not None:
             # Which device it is shows only here: another connection, that maps its memory.
             assert self.client is not None
@@ -138,10 +180,17 @@ class WorkerRole(Role):
         if self._device is None:
             return InStep(self._pages)
         assert self.client is not None and self.worker is not None
-        spaces = self.spaces()
-        return Queued(self.client, self._device, self._engine, self._pages,
-                      [None if member is None else spaces[member]
-                       for member in self.worker.members])
+        spaces, device = self.spaces(), self._device
+        own = [None if member is None else spaces[member] for member in self.worker.members]
+        if self.settings.codec is not None:
+            make = [None if pages is None or space is None
+                    else functools.partial(pages.cache, device, space)
+                    for pages, space in zip(self._coded, own)]
+        else:
+            make = [None if space is None
+                    else functools.partial(PagedCache.opaque, device, space, pages)
+                    for pages, space in zip(self._pages, own)]
+        return Queued(self.client, device, self._engine, make)
 
     # ---- sleep ----
 
