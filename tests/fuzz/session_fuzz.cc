@@ -346,6 +346,98 @@ Bytes EveryVerb(uint8_t kind, uint8_t client) {
   return writer.Take();
 }
 
+// A verb of keys with each of its flags, each hint, of either group and of none.
+Bytes EveryFlag(Verb verb) {
+  ChoiceWriter writer;
+  writer.Byte(1);
+  PutRequest(Verb::kReserve, {}, &writer);
+  PutRequest(Verb::kCommit, {}, &writer);
+  for (const uint8_t group : {0, 1, 2}) {
+    for (uint8_t flag = 0; flag < 7; ++flag) {
+      const auto flags = static_cast<uint8_t>(1 << flag);
+      PutRequest(verb, {group, 0, 0, 0, flags}, &writer, flag % 2);
+      PutRequest(verb, {group, 0, 3, 2, flags, 1}, &writer, 2);
+    }
+    PutRequest(verb, {group, 0, 32}, &writer, 2);  // no keys
+  }
+  for (uint8_t hint = 0; hint < 8; ++hint) {
+    for (const uint8_t value : {1, 101, 255}) {
+      const auto hints = static_cast<uint8_t>(1 << hint);
+      PutRequest(verb, {0, 0, 0, 0, 0, 0, hints, value, value, value, value}, &writer);
+    }
+  }
+  return writer.Take();
+}
+// An operator's verb with each word of its head at several values.
+Bytes EveryField(const VerbRow& row) {
+  const bool has_keys = row.verb == protocol::kVerbExplain || row.verb == protocol::kVerbNamedPin;
+  ChoiceWriter writer;
+  writer.Byte(3);
+  PutRequest(Verb::kReserve, {}, &writer);
+  PutRequest(Verb::kCommit, {}, &writer);
+  for (size_t at = 0; at < row.head_bytes && at < 200; at += 4) {
+    for (const uint8_t value : {1, 2, 3, 255}) {
+      std::vector<uint8_t> body(has_keys ? 3 : 0);
+      for (const uint8_t choice : {uint8_t{1}, static_cast<uint8_t>(at), value}) {
+        body.push_back(choice);
+      }
+      body.insert(body.end(), 3, value == 255 ? 255 : 0);
+      PutRequest(row.verb, body, &writer, 2);
+    }
+  }
+  return writer.Take();
+}
+// Leases that are joined, cancelled, aborted and committed in every way.
+Bytes Leases(uint8_t kind) {
+  ChoiceWriter writer;
+  writer.Byte(kind);
+  for (uint8_t way = 0; way < 8; ++way) {
+    PutRequest(Verb::kReserve, {static_cast<uint8_t>(way % 2), way}, &writer);
+    PutRequest(Verb::kAcquire, {static_cast<uint8_t>(way % 2), way, 0, 0, 4}, &writer, 1);
+    PutRequest(Verb::kWait, {static_cast<uint8_t>(way % 2), way}, &writer, 1);
+    PutRequest(Verb::kCancel, {static_cast<uint8_t>(way * 30)}, &writer, 1);
+    const std::vector<uint8_t> commit = {way, way, way, way, 0, way, way, way};
+    PutRequest(Verb::kCommit, commit, &writer);
+    PutRequest(Verb::kAbort, {way, 3, 0, 1, way}, &writer);
+    for (const uint8_t flags : {0, 1, 2, 4, 128}) {
+      PutRequest(Verb::kJoin, {way, 0, way, flags, static_cast<uint8_t>(way % 3)}, &writer, 1);
+    }
+    PutRequest(Verb::kTouch, {way % 2 == 0 ? uint8_t{0} : uint8_t{1}, way}, &writer, 1);
+    PutRequest(Verb::kRelease, {way, 16, way}, &writer, 1);
+    PutRequest(protocol::kVerbOrderDone, {0, way}, &writer, 1);
+    PutRecord(3, {0, 20}, &writer);
+  }
+  return writer.Take();
+}
+Bytes Groups() {
+  ChoiceWriter writer;
+  writer.Byte(0);
+  for (uint8_t bend = 0; bend < 6; ++bend) {
+    for (const uint8_t mask : {0, 1, 4, 255}) {
+      PutRequest(Verb::kOpen, {1, mask, bend, 200, 200, 200, 200, 200}, &writer);
+    }
+  }
+  return writer.Take();
+}
+// Frames as they are: an unknown verb, an empty page that is not the last, a page of another.
+Bytes RawFrames() {
+  ChoiceWriter writer;
+  writer.Byte(0);
+  const std::vector<std::vector<uint8_t>> frames = {
+      {0, 16, 0, 0, 0, 1, 200, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0},
+      {0, 16, 0, 0, 0, 1, 3, 1, 0, 1, 0, 0, 0, 0, 0, 0, 0},
+      {0, 17, 0, 0, 0, 1, 3, 1, 0, 1, 0, 0, 0, 0, 0, 0, 0,
+       9, 16, 0, 0, 0, 1, 4, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0},
+      {0, 16, 0, 0, 0, 1, 3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+      {0, 16, 0, 0, 0, 9, 3, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0},
+      {0, 16, 0, 0, 0, 1, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0}};
+  for (const std::vector<uint8_t>& frame : frames) {
+    PutRecord(2, frame, &writer);
+    PutRecord(4, {0, 0}, &writer);
+  }
+  return writer.Take();
+}
+
 std::vector<Seed> Seeds() {
   ChoiceWriter many, broken, deaths;
   many.Byte(1);
@@ -367,14 +459,26 @@ std::vector<Seed> Seeds() {
     PutRecord(3, {0, 200}, &deaths);
     PutRecord(5, {client}, &deaths);
   }
-  return {{"story", Story(0)},
-          {"story_with_a_drive", Story(1)},
-          {"story_with_a_device", Story(3)},
-          {"every_verb", EveryVerb(0, 0)},
-          {"every_verb_of_root", EveryVerb(3, 2)},
-          {"many_keys", many.Take()},
-          {"broken", broken.Take()},
-          {"deaths", deaths.Take()}};
+  std::vector<Seed> seeds = {{"story", Story(0)},
+                             {"story_with_a_drive", Story(1)},
+                             {"story_with_a_device", Story(3)},
+                             {"every_verb", EveryVerb(0, 0)},
+                             {"every_verb_of_root", EveryVerb(3, 2)},
+                             {"many_keys", many.Take()},
+                             {"broken", broken.Take()},
+                             {"deaths", deaths.Take()},
+                             {"leases", Leases(0)},
+                             {"leases_with_a_device", Leases(3)},
+                             {"groups", Groups()},
+                             {"raw_frames", RawFrames()}};
+  for (const VerbRow& row : VerbTable()) {
+    const std::string number = std::to_string(static_cast<int>(row.verb));
+    if (row.worker == VerbWorker::kKeys) seeds.push_back({"flags_" + number, EveryFlag(row.verb)});
+    if (row.role != VerbRole::kEngine && row.worker != VerbWorker::kKeys) {
+      seeds.push_back({"fields_" + number, EveryField(row)});
+    }
+  }
+  return seeds;
 }
 
 bool Run(std::span<const std::byte> input) {

@@ -38,7 +38,7 @@ OPTIONS = {"session": ["-entropic=0", "-reduce_inputs=0"]}
 # The files whose lines a target is to reach (of a file with :NAMES only functions that are named
 # so, with :!NAMES only others), and the longest input that it makes.
 TARGETS = {
-    "catalog": (["daemon/persist/group_files.cc:ParseGroupFile|TakeMember|TakeLine|ReadCount",
+    "catalog": (["daemon/persist/group_files.cc:ParseGroup|ReadBody|TakeMember|TakeLine|ReadCount",
                  "daemon/persist/kept_generations.cc:ReadLine|FormatGen|ParseGen",
                  "include/src/space.cc:!FirstDifference|CountDifferences|::Id|window_blocks",
                  "include/src/space_group.cc:!::Id|_member_mask",
