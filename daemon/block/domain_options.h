@@ -56,7 +56,7 @@ struct DomainOptions {
   std::vector<uint32_t> populated_segments;
   std::vector<Tier*> lower_tiers;             // fastest first; outlive the Store
   uint64_t write_bytes_per_day = UINT64_MAX;  // to them; > 0, UINT64_MAX: any number
-  std::vector<std::string> allow_models;      // as shell patterns; empty: any
+  std::vector<std::string> allow_models;      // as patterns with * and ?; empty: any
   uint64_t scrub_bytes_per_second = 0;  // how fast the persistent tier is verified; 0: not at all
   KvEventSink* kv_events = nullptr;     // outlives the Store; none: routers are told nothing
   SharedUse shared;

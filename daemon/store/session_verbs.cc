@@ -1,9 +1,8 @@
 #include "daemon/store/session_verbs.h"
 
-#include <fnmatch.h>
-
 #include <algorithm>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "daemon/store/group_places.h"
@@ -39,15 +38,36 @@ Error RefuseOther(const SpaceGroupSpec& known, const SpaceGroupSpec& asked) {
   return {Status(StatusCode::kInvalid, "the group exists with another spec"), std::move(why)};
 }
 
+// `*` stands for any characters, `?` for one. Where a piece does not follow, the last `*` takes one
+// more: never more steps than both lengths' product, which fnmatch does not promise.
+bool MatchesPattern(std::string_view pattern, std::string_view text) {
+  size_t p = 0, t = 0;
+  size_t after_star = std::string_view::npos, taken_to = 0;
+  while (t < text.size()) {
+    if (p < pattern.size() && pattern[p] == '*') {
+      after_star = ++p;
+      taken_to = t;
+    } else if (p < pattern.size() && (pattern[p] == '?' || pattern[p] == text[t])) {
+      ++p;
+      ++t;
+    } else if (after_star != std::string_view::npos) {
+      p = after_star;
+      t = ++taken_to;
+    } else {
+      return false;
+    }
+  }
+  return pattern.find_first_not_of('*', p) == std::string_view::npos;
+}
+
 // Whether an administrator lets this domain serve what the group is of.
 Error CheckModels(const DomainOptions& options, const SpaceGroupSpec& spec) {
   if (options.allow_models.empty()) return {};
   for (const SpaceGroupMember& member : spec.members) {
     const std::string& model = member.spec.model;
-    const bool is_allowed =
-        std::ranges::any_of(options.allow_models, [&model](const std::string& pattern) {
-          return fnmatch(pattern.c_str(), model.c_str(), FNM_NOESCAPE) == 0;
-        });
+    const bool is_allowed = std::ranges::any_of(
+        options.allow_models,
+        [&model](const std::string& pattern) { return MatchesPattern(pattern, model); });
     if (is_allowed) continue;
     return {Status(StatusCode::kInvalid, "the domain does not serve this model"),
             "model " + Quoted(model) + " of group " + Quoted(spec.name) + " is none of the " +

@@ -158,9 +158,11 @@ TEST(AllowModels, OthersAreRefusedInWordsAndWhatIsOpenStays) {
   StoreWorld w;
   const SessionId session = w.Open();
   const uint32_t open = w.OpenGroup(session, TestGroup("gpt-4", {TestSpace(0)}));
+  int tries = 0;
   const auto open_as = [&](const std::string& first, const std::string& second) {
     SpaceGroupSpec spec = TestGroup(first, {TestSpace(0), TestSpace(1)});
     spec.members[1].spec.model = second;
+    spec.name = "g" + std::to_string(tries++);
     OpenedGroup opened;
     return w.store->sessions().OpenGroup(session, spec, &opened);
   };
@@ -171,11 +173,23 @@ TEST(AllowModels, OthersAreRefusedInWordsAndWhatIsOpenStays) {
   const Error refused = open_as("gpt-oss-20b", "gpt-oss-120b");
   EXPECT_EQ(refused.code(), StatusCode::kInvalid);
   EXPECT_EQ(refused.sentence(),
-            "model 'gpt-oss-120b' of group 'gpt-oss-20b' is none of the 2 that domain 'a' serves: "
+            "model 'gpt-oss-120b' of group 'g1' is none of the 2 that domain 'a' serves: "
             "add it to the domain's allow_models, or open it in another domain");
   EXPECT_FALSE(open_as("Meta-llama/Llama-3", "gpt-oss-20b").ok());
   w.Put(session, open, StoreWorld::Keys(2));
   EXPECT_EQ(w.MatchCount(session, open, StoreWorld::Keys(2)), 2u);
+  for (const auto& [pattern, is_met] :
+       {std::pair("*a*b*", true), std::pair("x?*z", false), std::pair("a*bb", true),
+        std::pair("a*b?", true), std::pair("", false), std::pair("aXb*bbb", false),
+        std::pair("[a]*", false), std::pair("aXbb***", true)}) {
+    tuned.domains[0].allow_models = {pattern};
+    w.store->Retune(tuned);
+    EXPECT_EQ(open_as("aXbb", "aXbb").ok(), is_met) << pattern;
+  }
+  // Many stars and a long name cost nobody a turn.
+  tuned.domains[0].allow_models = {"*a*a*a*a*a*a*a*a*a*a*a*a*b", "*"};
+  w.store->Retune(tuned);
+  EXPECT_EQ(open_as(std::string(512, 'a'), "b").sentence(), "");
   tuned.domains[0].allow_models = {"*"};
   w.store->Retune(tuned);
   EXPECT_TRUE(open_as("gpt-oss-20b", "gpt-oss-120b").ok());
