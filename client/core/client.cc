@@ -133,11 +133,12 @@ Result<std::unique_ptr<Client>> Client::Create(const ClientOptions& options, std
     std::string reason;
     Status status = CheckOptions(options, &reason);
     if (status.ok()) {
-      auto internals = std::make_unique<Internals>();
+      // Made first: once the Core has its thread, nothing may fail that would leave it running.
+      std::unique_ptr<Client> client(new Client(std::make_unique<Internals>()));
       Result<std::shared_ptr<Core>> core = Core::Start(options, &reason);
       if (core.ok()) {
-        internals->core = std::move(core).value();
-        return std::unique_ptr<Client>(new Client(std::move(internals)));
+        client->internals_->core = std::move(core).value();
+        return client;
       }
       status = core.status();
     }
@@ -151,6 +152,7 @@ Result<std::unique_ptr<Client>> Client::Create(const ClientOptions& options, std
 Client::Client(std::unique_ptr<Internals> internals) : internals_(std::move(internals)) {}
 
 Client::~Client() {
+  if (internals_->core == nullptr) return;  // it was not started
   if (internals_->core->connection().is_forked()) {
     // The parent's thread and locks are not here: what is left is memory.
     static_cast<void>(internals_.release());

@@ -287,6 +287,8 @@ rocksdb::Options CatalogDb::State::RocksOptions() {
   rocks.avoid_flush_during_shutdown = true;
   rocks.max_open_files = kOpenFilesMax;
   rocks.max_background_jobs = 2;
+  // Its files are few; and where there is no thread for others to open them, it ends the process.
+  rocks.max_file_opening_threads = 1;
   // A log that cannot be written on a full drive would end the process, too.
   rocks.info_log = std::make_shared<NoLog>();
   rocks.max_manifest_file_size = 4 * kMiB;

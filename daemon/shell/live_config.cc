@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -232,19 +233,30 @@ void LiveConfig::ReadForAll() {
   if (reader_.joinable()) reader_.join();
   is_reading_ = true;
   auto source = std::make_shared<ConfigSource>(source_);
-  reader_ = std::thread([this, source, asked = std::exchange(awaiting_, {})] {
+  const auto asked = std::make_shared<const std::vector<Done>>(std::exchange(awaiting_, {}));
+  const auto read = [this, source, asked] {
     DaemonConfig whole;
     std::string why;
-    const Status read = ReadConfigText(source->path, &source->text, &why);
-    const Error error = read.ok() ? LoadConfig(*source, &whole) : Error(read, std::move(why));
+    const Status text = ReadConfigText(source->path, &source->text, &why);
+    const Error error = text.ok() ? LoadConfig(*source, &whole) : Error(text, std::move(why));
     hooks_.post([this, asked, error, source] {
       is_reading_ = false;
       std::string document;
       const Error taken = error.ok() ? Reload(*source, &document) : error;
-      for (const Done& done : asked) done(taken, document);
+      for (const Done& done : *asked) done(taken, document);
       if (!awaiting_.empty()) ReadForAll();
     });
-  });
+  };
+  try {
+    reader_ = std::thread(read);
+  } catch (const std::system_error&) {
+    is_reading_ = false;
+    const Error none(
+        StatusCode::kBusy,
+        "no thread to read " + source_.path +
+            " with: raise terraced's limit of tasks (TasksMax=, ulimit -u), and reload");
+    for (const Done& done : *asked) done(none, "");
+  }
 }
 
 // What was read has been checked as a whole.

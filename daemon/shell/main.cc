@@ -8,7 +8,9 @@
 #include <cstring>
 #include <exception>
 #include <filesystem>
+#include <new>
 #include <string>
+#include <system_error>
 
 #include "daemon/config/config_resolve.h"
 #include "daemon/config/config_text.h"
@@ -139,6 +141,18 @@ int main(int argc, char** argv) {
   terrace::EndAtOnceOnSignals();
   try {
     return terrace::Main(argc, argv);
+  } catch (const std::bad_alloc&) {
+    return terrace::Refuse(
+        "cannot start: memory is short: free some, or raise this process's limit of it "
+        "(MemoryMax=, ulimit -v)",
+        terrace::kExitStart);
+  } catch (const std::system_error& error) {
+    const bool is_thread = error.code() == std::errc::resource_unavailable_try_again;
+    return terrace::Refuse("cannot start: " + std::string(error.what()) +
+                               (is_thread ? ": a thread is not to be had; raise the limit of tasks "
+                                            "(TasksMax=, ulimit -u)"
+                                          : ""),
+                           terrace::kExitStart);
   } catch (const std::exception& error) {
     return terrace::Refuse("cannot start: " + std::string(error.what()), terrace::kExitStart);
   }

@@ -607,11 +607,11 @@ void Shell::State::OnPeer(uint32_t domain_index, const Acceptor::Peer& peer) {
   const uint64_t began_us = clock.NowUs();
   SessionId session = 0;
   while (session == 0) session = random.Next();
-  transport->Add({.session = session,
-                  .domain_index = domain_index,
-                  .socket_fd = peer.socket_fd,
-                  .pidfd = peer.pidfd,
-                  .now_us = began_us});
+  if (!transport->Add({session, domain_index, peer.socket_fd, peer.pidfd, began_us})) {
+    return OnRefused(config.domains[domain_index], ConnectionRefusal::kDescriptors,
+                     peer.credentials,
+                     "epoll_ctl: no more is watched; raise fs.epoll.max_user_watches");
+  }
   sessions->OnAccept(
       session,
       {.domain_index = domain_index, .uid = peer.credentials.uid, .pid = peer.credentials.pid});

@@ -1,6 +1,7 @@
 #include "daemon/socket/refused_peers.h"
 
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <utility>
 #include <vector>
@@ -14,7 +15,12 @@ void RefusedPeers::TurnAway(int socket_fd, Status status, std::string why) {
   TERRACE_CHECK(!status.ok(), "whom nothing is wrong with is served");
   const uint64_t number = next_number_++;
   auto waiting = std::make_unique<Waiting>(loop_);
-  waiting->socket.assign(asio::local::stream_protocol(), socket_fd);
+  asio::error_code error;
+  waiting->socket.assign(asio::local::stream_protocol(), socket_fd, error);
+  if (error) {
+    close(socket_fd);  // the kernel does not watch it: its peer sees the end without a sentence
+    return;
+  }
   waiting->status = status;
   waiting->why = std::move(why);
   Waiting& entry = *waiting;

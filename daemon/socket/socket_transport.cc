@@ -67,12 +67,17 @@ SocketTransport::Connection* SocketTransport::Find(SessionId session) {
   return found == connections_.end() ? nullptr : found->second.get();
 }
 
-void SocketTransport::Add(const Accepted& accepted) {
+bool SocketTransport::Add(const Accepted& accepted) {
   TERRACE_CHECK(accepted.domain_index < domain_fds_.size(),
                 "a client gets the descriptors of its own domain");
   auto connection = std::make_unique<Connection>(loop_);
-  connection->socket.assign(asio::local::stream_protocol(), accepted.socket_fd);
-  if (accepted.pidfd >= 0) connection->pidfd.assign(accepted.pidfd);
+  asio::error_code error;
+  connection->socket.assign(asio::local::stream_protocol(), accepted.socket_fd, error);
+  if (error) close(accepted.socket_fd);
+  // Without its pidfd a session would be believed dead on less.
+  if (!error && accepted.pidfd >= 0) connection->pidfd.assign(accepted.pidfd, error);
+  if (error && accepted.pidfd >= 0) close(accepted.pidfd);
+  if (error) return false;
   connection->domain_index = accepted.domain_index;
   connection->deadline_us = accepted.now_us + kHelloTimeoutUs;
   now_us_ = accepted.now_us;
@@ -80,6 +85,7 @@ void SocketTransport::Add(const Accepted& accepted) {
   const bool is_new = connections_.emplace(accepted.session, std::move(connection)).second;
   TERRACE_CHECK(is_new, "a session has one connection: its end is taken for the session's");
   Read(accepted.session, added);
+  return true;
 }
 
 // ---- input --------------------------------------------------------------------------------------
@@ -136,7 +142,13 @@ bool SocketTransport::AttachDescriptors(Connection& connection, Attach attach) {
                 "a session has one life socket: the end of another would prove its death");
   int ends[2];
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) != 0) return false;
-  connection.life.assign(ends[0]);
+  asio::error_code error;
+  connection.life.assign(ends[0], error);
+  if (error) {
+    close(ends[0]);
+    close(ends[1]);
+    return false;
+  }
   connection.life_peer_fd = ends[1];
   const DomainFds& fds = domain_fds_[connection.domain_index];
   connection.fds_due = fds.arena;
@@ -188,8 +200,8 @@ uint64_t SocketTransport::Send(SessionId session, std::span<const std::byte> byt
   if (IsOfHello(attach)) {
     connection->deadline_us = 0;
     if (!AttachDescriptors(*connection, attach)) {
-      // Out of descriptors: without its life socket the session must not have the arena. The read
-      // side sees the end and reports it.
+      // Out of descriptors, or of what watches them: without its life socket the session must not
+      // have the arena. The read side sees the end and reports it.
       asio::error_code ignored;
       connection->socket.shutdown(asio::socket_base::shutdown_both, ignored);
       connection->is_broken = true;

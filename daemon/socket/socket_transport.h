@@ -59,8 +59,9 @@ class SocketTransport : public Transport {
     int pidfd = -1;  // or -1
     uint64_t now_us = 0;
   };
-  // Takes the descriptors and begins to read.
-  void Add(const Accepted& accepted);
+  // Takes the descriptors and begins to read. False, with both closed and nobody told, if the
+  // kernel does not watch them.
+  bool Add(const Accepted& accepted);
 
   uint64_t Send(SessionId session, std::span<const std::byte> bytes, Attach attach) override;
   uint64_t unsent_bytes() const override { return unsent_bytes_; }

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <deque>
+#include <exception>
 #include <iterator>
 #include <mutex>
 #include <thread>
@@ -14,6 +15,12 @@
 #include "tiers/disk/left_behind.h"
 
 namespace terrace {
+namespace {
+
+// While the process cannot be built: threads that have had nothing to do yet.
+constexpr uint64_t kUnwindUs = 10'000'000;
+
+}  // namespace
 
 struct DiskWorkers::State {
   void Run();
@@ -31,15 +38,21 @@ struct DiskWorkers::State {
 
 DiskWorkers::DiskWorkers(Options options) : state_(std::make_unique<State>()) {
   state_->options = std::move(options);
-  state_->running = state_->options.threads;
-  for (uint32_t i = 0; i < state_->options.threads; ++i) {
-    State* state = state_.get();
-    state->threads.emplace_back([state] { state->Run(); });
-    ::pthread_setname_np(state->threads.back().native_handle(), state->options.name.c_str());
+  State* const state = state_.get();
+  try {
+    for (uint32_t i = 0; i < state->options.threads; ++i) {
+      state->threads.emplace_back([state] { state->Run(); });
+      ++state->running;
+      ::pthread_setname_np(state->threads.back().native_handle(), state->options.name.c_str());
+    }
+  } catch (...) {  // no more threads are to be had
+    Stop(kUnwindUs);
+    throw;
   }
 }
 
 DiskWorkers::~DiskWorkers() {
+  if (state_ != nullptr && std::uncaught_exceptions() > 0) Stop(kUnwindUs);
   TERRACE_CHECK(!state_ || state_->threads.empty(), "Stop comes before the end");
 }
 

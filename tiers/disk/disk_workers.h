@@ -24,8 +24,9 @@ class DiskWorkers {
     Job on_idle;  // now and then while there is nothing to do
     uint64_t idle_us = 5'000'000;
   };
+  // Throws std::system_error where no threads are to be had.
   explicit DiskWorkers(Options options);
-  // REQUIRES: Stop.
+  // REQUIRES: Stop, but where an exception passes.
   ~DiskWorkers();
 
   // Takes the jobs and leaves the vector empty.

@@ -46,6 +46,7 @@ TEST(Chaos, KilledDaemonsKeepWhatTheyPersisted) { ExpectHolds("nvme_kills"); }
 TEST(Chaos, ADaemonMayDieAtAnyStepOfItsDisks) { ExpectHolds("nvme_kill_points"); }
 TEST(Chaos, AFullDiskCostsNeitherDaemonNorDram) { ExpectHolds("disk_full"); }
 TEST(Chaos, HostilePeersDisturbNobody) { ExpectHolds("hostile_peers"); }
+TEST(Chaos, CallsThatFailCostNoByte) { ExpectHolds("faults"); }
 TEST(Chaos, ChurnLeavesAnExactLedger) { ExpectHolds("churn_soak"); }
 
 }  // namespace

@@ -8,11 +8,15 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <filesystem>
 #include <functional>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <thread>
+#include <vector>
 
 #include "integration/process/daemon_process.h"
 #include "integration/process/raw_client.h"
@@ -191,6 +195,80 @@ TEST_F(DaemonSession, DescriptorsOfAClientNeverArrive) {
   std::byte byte;
   EXPECT_EQ(read(ends[0], &byte, 1), 0) << "nobody holds the pipe's other end";
   close(ends[0]);
+}
+
+// `count` copies of `fd` with one message; whether it left.
+bool SendDescriptors(int socket_fd, int fd, size_t count, std::span<const std::byte> bytes) {
+  std::vector<int> fds(count, fd);
+  std::vector<std::byte> control(CMSG_SPACE(count * sizeof(int)));
+  iovec piece{const_cast<std::byte*>(bytes.data()), bytes.size()};
+  msghdr message{.msg_iov = &piece, .msg_iovlen = 1};
+  message.msg_control = control.data();
+  message.msg_controllen = control.size();
+  cmsghdr* const rights = CMSG_FIRSTHDR(&message);
+  rights->cmsg_level = SOL_SOCKET;
+  rights->cmsg_type = SCM_RIGHTS;
+  rights->cmsg_len = CMSG_LEN(count * sizeof(int));
+  std::memcpy(CMSG_DATA(rights), fds.data(), count * sizeof(int));
+  return sendmsg(socket_fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT) > 0;
+}
+
+size_t FdCountOf(pid_t process) {
+  const std::string path = "/proc/" + std::to_string(process) + "/fd";
+  const std::filesystem::directory_iterator fds(path);
+  return static_cast<size_t>(std::distance(begin(fds), end(fds)));
+}
+
+// Before a Hello, with half a frame, and behind whole requests; several before the first is read.
+// They are all of one pipe: its end is seen by who reads it once nobody has any.
+// PROMISE: T35 10,000 messages of 253
+TEST_F(DaemonSession, TenThousandMessagesFullOfDescriptorsLeaveNone) {
+  constexpr size_t kMessages = 10'000, kFdsMax = 253, kInARow = 4;
+  int ends[2];
+  ASSERT_EQ(pipe2(ends, O_CLOEXEC | O_NONBLOCK), 0);
+  const protocol::FrameHeader header{.frame_bytes = sizeof(header) + sizeof(protocol::StatsRequest),
+                                     .verb = Verb::kStats,
+                                     .request_id = 500};
+  std::byte frame[sizeof(header) + sizeof(protocol::StatsRequest)] = {};
+  std::memcpy(frame, &header, sizeof(header));
+  const bool may_count = geteuid() == 0;  // else its descriptors are nobody's to see
+  const size_t before = may_count ? FdCountOf(daemon_.pid()) : 0;
+  size_t most = before;
+  size_t tried_count = 0, refused_count = 0;
+  for (size_t peer = 0; tried_count < kMessages; ++peer) {
+    RawClient client;
+    if (peer % 8 == 0) {
+      ASSERT_TRUE(client.Attach(daemon_.socket_path())) << client.last_text();
+    } else {
+      ASSERT_TRUE(client.Connect(daemon_.socket_path()));
+    }
+    const std::span<const std::byte> bytes(frame, peer % 3 == 0 ? 7 : sizeof(frame));
+    size_t sent_count = 0;
+    for (size_t i = 0; i < kInARow; ++i, ++tried_count) {
+      if (SendDescriptors(client.fd(), ends[1], kFdsMax, bytes)) {
+        ++sent_count;
+      } else if (errno == EPERM) {
+        ++refused_count;  // a kernel that can does it at the sender, once it is accepted
+      } else {
+        ASSERT_TRUE(errno == EPIPE || errno == ECONNRESET) << std::strerror(errno);
+      }
+    }
+    if (sent_count > 0) {
+      std::byte sink[4096];  // an answer to what came before may be there
+      while (recv(client.fd(), sink, sizeof(sink), 0) > 0) {
+      }
+      ASSERT_TRUE(client.IsEnded()) << "the sender is dropped";
+    }
+    if (may_count && peer % 64 == 0) most = std::max(most, FdCountOf(daemon_.pid()));
+  }
+  RecordProperty("refused", static_cast<int>(refused_count));
+  close(ends[1]);
+  std::byte byte;
+  EXPECT_TRUE(Eventually([&] { return read(ends[0], &byte, 1) == 0; })) << "somebody holds one";
+  close(ends[0]);
+  EXPECT_LE(most, before + 16);
+  EXPECT_TRUE(!may_count || Eventually([&] { return FdCountOf(daemon_.pid()) <= before; }));
+  EXPECT_EQ(Stats()["sessions"].size(), 1u) << "and who sent none stays";
 }
 
 // PROMISE: T21 the proof

@@ -51,9 +51,10 @@ bool RawClient::Connect(const std::string& socket_path) {
   return connect(fd_, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0;
 }
 
-bool RawClient::Attach(const std::string& socket_path) {
+bool RawClient::Attach(const std::string& socket_path, uint16_t hello_flags) {
   if (!Connect(socket_path)) return false;
   protocol::HelloRequest hello;
+  hello.flags = hello_flags;
   std::strcpy(hello.client_name, "raw");
   const RawReply reply = Call(protocol::Verb::kHello, BytesOf(hello));
   hello_ = reply.At<protocol::HelloReply>();

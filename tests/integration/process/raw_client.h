@@ -41,7 +41,7 @@ class RawClient {
 
   bool Connect(const std::string& socket_path);
   // Connects and says Hello; keeps the descriptors that come with the reply.
-  bool Attach(const std::string& socket_path);
+  bool Attach(const std::string& socket_path, uint16_t hello_flags = 0);
   // Opens a group of one member with slots of `slot_bytes`; returns its handle, 0 on failure.
   uint32_t Open(const std::string& name, uint64_t slot_bytes);
 
@@ -72,7 +72,7 @@ class RawClient {
   uint64_t next_request_id_ = 1;
   std::string last_text_;
   protocol::HelloReply hello_;
-  std::vector<int> received_fds_;  // arena memfds, then the life socket
+  std::vector<int> received_fds_;  // arena memfds, the life socket, the notice page if asked for
 };
 
 // Reserves `keys` of a group of one member and one part, then commits every slot that was given.

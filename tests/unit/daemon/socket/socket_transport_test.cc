@@ -139,5 +139,20 @@ TEST_F(SocketTransportEnds, AClientThatNeverSaysHelloHasNotLeft) {
   EXPECT_THAT(closed_, ElementsAre(Pair(kSession, CloseReason::kNoHello)));
 }
 
+// A number that is no descriptor's is watched as little as one for which the kernel has no room.
+TEST_F(SocketTransportEnds, WhatTheKernelDoesNotWatchIsClosedAndNobodyIsTold) {
+  constexpr int kNone = 1'000'000;
+  EXPECT_FALSE(transport_.Add({.session = kSession + 1, .socket_fd = kNone}));
+  std::array<int, 2> ends{-1, -1};
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends.data()), 0);
+  EXPECT_FALSE(transport_.Add({.session = kSession + 1, .socket_fd = ends[0], .pidfd = kNone}));
+  char byte;
+  EXPECT_EQ(read(ends[1], &byte, 1), 0);
+  close(ends[1]);
+  Poll();
+  EXPECT_THAT(closed_, IsEmpty());
+  EXPECT_EQ(transport_.unsent_bytes_of(kSession + 1), 0u);
+}
+
 }  // namespace
 }  // namespace terrace
