@@ -100,6 +100,15 @@ SpaceSpec Space(uint32_t member, bool is_windowed) {
   return spec;
 }
 
+// [how often; each: where, and four bytes]
+void Patch(Choices& choices, Bytes* body) {
+  for (uint32_t left = choices.Below(4); left > 0 && !body->empty(); --left) {
+    const size_t at = choices.Byte() % body->size();
+    const std::span<const std::byte> patch = choices.Take(4);
+    std::copy_n(patch.begin(), std::min(patch.size(), body->size() - at), body->begin() + at);
+  }
+}
+
 }  // namespace
 
 SpaceGroupSpec FuzzGroup(uint32_t number) {
@@ -121,6 +130,13 @@ Bytes OpenBody(const SpaceGroupSpec& group, uint64_t self_mask) {
            &body);
     AppendAll(std::span(text), &body);
   }
+  return body;
+}
+
+Bytes SessionBodies::Hello(Choices& choices) {
+  Bytes body;
+  Append(protocol::HelloRequest{}, &body);
+  Patch(choices, &body);
   return body;
 }
 
@@ -312,11 +328,7 @@ Bytes SessionBodies::OfOperator(const VerbRow& row, Choices& choices) const {
     const protocol::UnmappedRequest request{.segment = revoked_segment_};
     std::memcpy(body.data(), &request, sizeof(request));
   }
-  for (uint32_t left = choices.Below(4); left > 0 && !body.empty(); --left) {
-    const size_t at = choices.Byte() % body.size();
-    const std::span<const std::byte> patch = choices.Take(4);
-    std::copy_n(patch.begin(), std::min(patch.size(), body.size() - at), body.begin() + at);
-  }
+  Patch(choices, &body);
   AppendAll(std::span(std::as_const(keys)), &body);
   if (row.verb == protocol::kVerbConfig || row.verb == Verb::kStats) {
     AppendAll(choices.Rest(), &body);
@@ -328,11 +340,8 @@ Bytes SessionBodies::Make(const VerbRow& row, Choices& choices) {
   if (row.worker == VerbWorker::kKeys) return Keys(row, choices);
   if (row.verb == protocol::kVerbOrderDone) return OrderDone(choices);
   switch (row.verb) {
-    case Verb::kHello: {
-      Bytes body;
-      Append(protocol::HelloRequest{}, &body);
-      return body;
-    }
+    case Verb::kHello:
+      return Hello(choices);
     case Verb::kOpen:
       return Open(choices);
     case Verb::kCommit:

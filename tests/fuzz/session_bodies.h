@@ -25,6 +25,7 @@ class SessionBodies {
  public:
   // A body of `row`'s verb.
   Bytes Make(const VerbRow& row, Choices& choices);
+  static Bytes Hello(Choices& choices);
   // What a message from the daemon gives to ask for later.
   void Learn(const test::FakeMessage& message);
 

@@ -38,6 +38,8 @@ constexpr uint64_t kWorkOfTurnMax = 8 * protocol::kBlocksPerTurnMax;
 constexpr uint64_t kAnswerBytesMax = 256 * kKiB;
 constexpr uint64_t kAnswerFactor = 4'096;
 constexpr uint64_t kHeapBytesMax = 16 * kMiB;
+constexpr size_t kStrangersMax = 12;  // more than may be there at once
+constexpr size_t kStrangersBytesMax = 4 * kKiB;
 
 class Conversation {
  public:
@@ -70,7 +72,7 @@ class Conversation {
 
   void Step(uint8_t operation, Choices& choices) {
     const size_t client = choices.Below(kClients);
-    switch (operation % 6) {
+    switch (operation % 7) {
       case 0:
       case 1:
         Say(client, Request(choices), choices.Byte());
@@ -92,6 +94,9 @@ class Conversation {
         dying_.push_back(clients_[client]);
         Connect(client);
         break;
+      case 6:
+        MeetStranger(choices);
+        break;
     }
     Listen();
     world_->store->CheckInvariants(CheckScope::kIncremental);
@@ -99,6 +104,7 @@ class Conversation {
 
   // Everybody but the bystander goes.
   void End() {
+    for (const SessionId session : strangers_) dying_.push_back(session);
     for (size_t i = 0; i < kClients; ++i) {
       if (!is_dying_[i]) HangUp(i);
       dying_.push_back(clients_[i]);
@@ -202,6 +208,28 @@ class Conversation {
     Connect(client);
   }
 
+  // Somebody who has not said Hello, and stays. [Says it or anything; the request's]
+  void MeetStranger(Choices& choices) {
+    if (strangers_.size() == kStrangersMax) return;
+    const SessionId session = world_->Connect();
+    strangers_.push_back(session);
+    const Bytes said = choices.Below(2) == 0
+                           ? Frames(Verb::kHello, SessionBodies::Hello(choices), 0, 1)
+                           : Request(choices);
+    protocol::FrameHeader header;
+    std::memcpy(&header, said.data(), std::min(said.size(), sizeof(header)));
+    (void)world_->TakeTurns();
+    HeapMeter meter;
+    world_->Deliver(session, said);
+    meter.RequireAtMost(kHeapBytesMax, kAnswerFactor, said.size());
+    Require(world_->TakeTurns().turns <= kTurnsMax + said.size() / kBytesOfTurn,
+            "more turns than a stranger said");
+    const auto& line = world_->transport.lines[session];
+    Require(line.sent.size() <= kStrangersBytesMax, "a stranger is told more than a welcome");
+    Require(header.verb == Verb::kHello || line.attached == Transport::Attach::kNothing,
+            "memory is given to somebody who has not said Hello");
+  }
+
   // [verb; how it is bent, and where; page; request id; the body's]
   Bytes Request(Choices& choices) {
     const auto table = VerbTable();
@@ -290,6 +318,7 @@ class Conversation {
   std::array<SessionId, kClients> clients_{};
   std::array<bool, kClients> is_dying_{};
   std::vector<SessionId> dying_;  // others have taken their places
+  std::vector<SessionId> strangers_;
   SessionId bystander_ = 0;
   uint32_t its_group_ = 0;
   std::vector<BlockKey> its_keys_;
@@ -438,6 +467,25 @@ Bytes RawFrames() {
   return writer.Take();
 }
 
+Bytes Strangers() {
+  ChoiceWriter writer;
+  writer.Byte(0);
+  for (uint8_t i = 0; i < 12; ++i) PutRecord(6, {0, 0, 0}, &writer);
+  return writer.Take();
+}
+// [offset of Hello; what stands there]
+Bytes Hellos() {
+  ChoiceWriter writer;
+  writer.Byte(0);
+  PutRecord(6, {0, 0, 0}, &writer);
+  for (const uint8_t at : {0, 4, 5, 6, 8, 12, 16}) {
+    PutRecord(6, {0, 0, 1, at, 255, 255, 255, 255}, &writer);
+  }
+  PutRecord(6, {0, 1, 3}, &writer);
+  PutRecord(6, {0, 1, 1}, &writer);
+  return writer.Take();
+}
+
 std::vector<Seed> Seeds() {
   ChoiceWriter many, broken, deaths;
   many.Byte(1);
@@ -470,6 +518,8 @@ std::vector<Seed> Seeds() {
                              {"leases", Leases(0)},
                              {"leases_with_a_device", Leases(3)},
                              {"groups", Groups()},
+                             {"hellos", Hellos()},
+                             {"strangers", Strangers()},
                              {"raw_frames", RawFrames()}};
   for (const VerbRow& row : VerbTable()) {
     const std::string number = std::to_string(static_cast<int>(row.verb));

@@ -267,7 +267,9 @@ std::vector<std::byte> SessionHarness::KeysBody(uint32_t group_handle,
 }
 
 void SessionHarness::Deliver(SessionId session, std::span<const std::byte> bytes) {
+  const uint64_t work_before = store->work();
   sessions->OnBytes(session, bytes);
+  turn_count_.work_max = std::max(turn_count_.work_max, store->work() - work_before);
   Settle();
 }
 
