@@ -9,7 +9,7 @@ import os
 import pathlib
 from ctypes import (CFUNCTYPE, POINTER, Structure, c_char_p, c_double, c_int, c_int32, c_size_t,
                     c_uint8, c_uint16, c_uint32, c_uint64, c_void_p)
-from typing import Any, Dict, Optional, Tuple
+from typing import Any, Dict, Iterator, Optional, Tuple
 
 ABI_VERSION = 4
 PRIORITY_UNSET = 255
@@ -22,7 +22,7 @@ class Id(Structure):
 class _Versioned(Structure):
     """A struct that begins with its own size."""
 
-    def __init__(self, **fields):
+    def __init__(self, **fields: Any) -> None:
         super().__init__(struct_bytes=ctypes.sizeof(type(self)), **fields)
 
 
@@ -60,7 +60,7 @@ class Request(_Versioned):
                 ("reserved", c_uint8), ("event_hashes", POINTER(c_uint64)),
                 ("load_deadline_us", c_uint64)]
 
-    def __init__(self, **fields):
+    def __init__(self, **fields: Any) -> None:
         fields.setdefault("priority", PRIORITY_UNSET)
         super().__init__(**fields)
 
@@ -153,7 +153,8 @@ STRUCTS = {
 }
 
 Callback = CFUNCTYPE(None, c_void_p, POINTER(Completion))
-NO_CALLBACK: Any = Callback()  # type: ignore[call-overload]
+_callback: Any = Callback  # stubs differ in whether it may be made of nothing
+NO_CALLBACK = _callback()
 
 _KEYS = [c_void_p, c_uint32, POINTER(Id), c_size_t, POINTER(Request)]  # client, group, keys, …
 _ASYNC = [c_uint64, Callback, c_void_p]
@@ -257,7 +258,7 @@ FUNCTIONS: Dict[str, Tuple[Any, Any]] = {
 }
 
 
-def _candidates():
+def _candidates() -> Iterator[str]:
     if "TERRACE_LIBRARY" in os.environ:
         yield os.environ["TERRACE_LIBRARY"]
         return

@@ -38,7 +38,7 @@ class Requests:
     async def __aenter__(self) -> "Requests":
         return self
 
-    async def __aexit__(self, *_):
+    async def __aexit__(self, *_: Any) -> None:
         await self.close()
 
     async def close(self) -> None:

@@ -31,10 +31,10 @@ class Hints:
     exact: bool = False
 
 
-class Keys(Sequence):
+class Keys(Sequence[Any]):
     """BlockKeys in the library's own form; slices share nothing."""
 
-    def __init__(self, native: "ctypes.Array"):
+    def __init__(self, native: "ctypes.Array[Any]"):
         self.native = native
 
     @classmethod
@@ -54,7 +54,7 @@ class Keys(Sequence):
     def __len__(self) -> int:
         return len(self.native)
 
-    def __getitem__(self, index):
+    def __getitem__(self, index: Any) -> Any:
         if not isinstance(index, slice):
             return self.native[index]
         first, last, step = index.indices(len(self))

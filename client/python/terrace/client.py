@@ -64,7 +64,7 @@ class Client:
     def __enter__(self) -> "Client":
         return self
 
-    def __exit__(self, *_):
+    def __exit__(self, *_: Any) -> None:
         self.close()
 
     def close(self) -> None:

@@ -11,7 +11,7 @@ import logging
 import os
 import secrets
 import time
-from typing import Optional, Sequence
+from typing import Optional, Sequence, Tuple
 
 import numpy
 
@@ -62,7 +62,8 @@ class Weights:
         self.name = ""
         self._path = None if version_path is None else str(version_path)
         self._logger = logger
-        self._seen: Optional[tuple] = None  # what the file looked like when its text was certain
+        # What the file looked like when its text was certain.
+        self._seen: Optional[Tuple[int, ...]] = None
         self.look()
 
     @property

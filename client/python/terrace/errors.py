@@ -88,7 +88,7 @@ def number(name: str, value: Any, bits: int = 32) -> int:
     return found
 
 
-def numbers(name: str, values: Any, bits: int = 64) -> "ctypes.Array":
+def numbers(name: str, values: Any, bits: int = 64) -> "ctypes.Array[Any]":
     """Integers as an array of C's, of which none is cut in silence. At least one place long."""
     kind = {32: ctypes.c_uint32, 64: ctypes.c_uint64}[bits]
     values = values.tolist() if hasattr(values, "tolist") else list(values)

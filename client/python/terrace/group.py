@@ -30,7 +30,7 @@ def _with_parent(request: Any, parent: Optional[_native.Id]) -> Any:
     return request
 
 
-def _tokens_of(tokens: Any) -> "ctypes.Array":
+def _tokens_of(tokens: Any) -> "ctypes.Array[Any]":
     """As u32; Invalid if a token is not one."""
     if isinstance(tokens, memoryview) or hasattr(tokens, "__array_interface__"):
         view = memoryview(tokens)

@@ -10,7 +10,7 @@ THREADING: one lease is one thread's at a time; its views may be dropped by any.
 import ctypes
 import threading
 import weakref
-from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Optional, Union
+from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Optional, TypeVar, Union
 
 from . import _native, buffers
 from .calls import (END_REASONS, SPAN_STATES, TIERS, Hints, ReservedKey, Span, Token,
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from .group import Group
 
 lib = _native.lib
+_Kind = TypeVar("_Kind", bound="_Lease")
 
 
 class _Lease:
@@ -43,13 +44,13 @@ class _Lease:
         ctypes.memmove(ctypes.byref(lease.native), ctypes.byref(native), ctypes.sizeof(native))
         return lease
 
-    def __enter__(self):
+    def __enter__(self: _Kind) -> _Kind:
         return self
 
-    def __exit__(self, *_):
+    def __exit__(self, *_: Any) -> None:
         self._end()
 
-    def __del__(self):
+    def __del__(self) -> None:
         if getattr(self, "native", None) is not None:
             self._end()
 

@@ -20,7 +20,7 @@ prevents. Tensors are taken as they lie: strides and addresses from torch, NumPy
 """
 import ctypes
 import dataclasses
-from typing import TYPE_CHECKING, Any, List, Optional, Sequence, Tuple, Union
+from typing import TYPE_CHECKING, Any, List, Optional, Sequence, Tuple, TypeVar, Union
 
 from . import _native, buffers
 from .calls import microseconds
@@ -101,19 +101,22 @@ class Rope:
             inv_freq=frequencies), frequencies
 
 
+_Kind = TypeVar("_Kind", bound="_Handle")
+
+
 class _Handle:
     """Something of the library's, destroyed once."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.native = ctypes.c_void_p()
 
-    def __enter__(self):
+    def __enter__(self: _Kind) -> _Kind:
         return self
 
-    def __exit__(self, *_):
+    def __exit__(self, *_: Any) -> None:
         self.close()
 
-    def __del__(self):
+    def __del__(self) -> None:
         if getattr(self, "native", None):
             self.close()
 

@@ -95,7 +95,7 @@ class Space:
                           "[tokens][heads][head_size] and then its values")
         return self._cut_in(len(self.part_bytes) + 1, layout=CHUNK_LAYOUT)
 
-    def _cut_in(self, part_count: int, **fields: str) -> "Space":
+    def _cut_in(self, part_count: int, **fields: Any) -> "Space":
         """The Space of these fields, in so many parts of the sizes that they then have."""
         named = dataclasses.replace(self, part_bytes=(1,) * part_count, **fields)
         return dataclasses.replace(
@@ -121,7 +121,7 @@ class Space:
             raise from_status(status, f"part {part} of {len(self.part_bytes)} of the Space")
         return offset.value
 
-    def _native(self):
+    def _native(self) -> Tuple[Any, Any]:
         if self.attention not in ATTENTION_KINDS:
             raise Invalid(f"attention is {self.attention!r}: use one of {ATTENTION_KINDS}")
         parts = (ctypes.c_uint64 * max(len(self.part_bytes), 1))(
@@ -152,7 +152,7 @@ class Space:
         """
         get = config.get if isinstance(config, Mapping) else lambda k, d=None: getattr(config, k, d)
 
-        def need(name):
+        def need(name: str) -> Any:
             value = get(name)
             if value is None:
                 raise Invalid(f"the model configuration has no {name!r}: pass the Space's fields "
@@ -214,7 +214,7 @@ class SpaceGroup:
             raise from_status(status, f"group {self.name!r}", why.value.decode())
         return f"{found.high:016x}{found.low:016x}"
 
-    def _native(self):
+    def _native(self) -> Tuple[Any, Any]:
         members = [member._native() for member in self.members]  # pylint: disable=protected-access
         pointers = (ctypes.POINTER(_native.Space) * max(len(members), 1))(
             *[ctypes.pointer(native) for native, _ in members])

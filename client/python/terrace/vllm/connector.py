@@ -177,7 +177,7 @@ class TerraceConnector(KVConnectorBase_V1, _SupportsHMA):  # type: ignore[misc, 
     def get_kv_connector_stats(self) -> Optional[Any]:
         """Counters since the last call; None where this vLLM takes none, or there is nothing."""
         half = self.side.half
-        if half is None or stats.KVConnectorStats is None:
+        if half is None or not stats.IS_TAKEN:
             return None
         added = self._since.take({**half.counters, **self.side.client_counters})
         return stats.TerraceStats(data=added) if added else None

@@ -31,7 +31,7 @@ def never_raises(otherwise: Any = None, makes: Any = None) -> Callable[[_Hook], 
 
     def decorate(hook: _Hook) -> _Hook:
         @functools.wraps(hook)
-        def guarded(self, *arguments, **named):
+        def guarded(self: Any, *arguments: Any, **named: Any) -> Any:
             if self.refusal is None:
                 try:
                     return hook(self, *arguments, **named)

@@ -13,6 +13,8 @@ try:
 except ImportError:  # before 0.32
     CacheHitSource = None
 
+IS_TAKEN = KVConnectorStats is not None  # by this vLLM
+
 # Every counter, as vllm:terrace_<name>_total.
 COUNTERS = {
     "lookups": "Requests for which the daemon was asked.",

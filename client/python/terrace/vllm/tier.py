@@ -56,12 +56,12 @@ class TerraceTier(SecondaryTierManager):
         self.refusal: Optional[str] = None
         self._rows: Any = numpy.asarray(primary_kv_view)  # vLLM wants its memory back at shutdown
         self._verdicts = Verdicts()
-        self._answers: "queue.SimpleQueue" = queue.SimpleQueue()
-        self._finished: "queue.SimpleQueue" = queue.SimpleQueue()
+        self._answers: "queue.SimpleQueue[Any]" = queue.SimpleQueue()
+        self._finished: "queue.SimpleQueue[Any]" = queue.SimpleQueue()
         self._contexts: Dict[str, Any] = {}
         self._hint_reader = HintReader(logger)
         self._chains: Dict[str, Dict[Any, bytes]] = {}  # by request: (group, position) to hash
-        self._jobs: Set[concurrent.futures.Future] = set()
+        self._jobs: "Set[concurrent.futures.Future[None]]" = set()
         self._touched: Dict[bytes, None] = {}
         self._threads = {name: concurrent.futures.ThreadPoolExecutor(count, f"terrace-{name}")
                          for name, count in (("ask", 1), ("load", _READERS), ("store", 1))}

@@ -148,7 +148,8 @@ def spaces_of(config: Any, revision: str, row_bytes: int) -> Dict[int, Space]:
     """A Space a KV cache group, by its number: everything that decides what a row's bytes are."""
     import vllm  # pylint: disable=import-outside-toplevel
 
-    said = dataclasses.asdict(config.parallel) if dataclasses.is_dataclass(config.parallel) else {}
+    parallel: Any = config.parallel
+    said = dataclasses.asdict(parallel) if hasattr(parallel, "__dataclass_fields__") else {}
     for name in list(said):  # replicas may share; so may other ranks where the bytes are the same
         if name == "rank" or name.startswith("data_parallel") or (
                 said.get("is_parallelism_agnostic") and name.endswith("size")):
