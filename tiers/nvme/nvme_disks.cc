@@ -31,6 +31,8 @@ Status NvmeDisks::Submit(NvmeRequest request, DiskRequest disk_request) {
   }
   request.behind_bytes = disk.transfer_bytes;
   request.begun_us = now_us();
+  request.op = disk_request.op;
+  if (request.op == DiskOp::kCreate) request.length_bytes = disk_request.length_bytes;
   ++disk.requests_in_flight;
   const uint32_t taken = requests_.Take(std::move(request));
   TERRACE_CHECK(taken == tag, "an answer finds its own request");
@@ -46,9 +48,10 @@ NvmeRequest NvmeDisks::Finish(uint64_t tag, Status status) {
     disk.transfer_bytes -= request.length_bytes;
     --transfers_in_flight_;
   }
-  const bool is_full = status.code() == StatusCode::kIo && status.detail() == ENOSPC;
-  if (request.kind != NvmeRequestKind::kProbe && !is_full) {
-    disk.health.OnOutcome(status, now_us());
+  if (request.kind == NvmeRequestKind::kProbe) return request;
+  disk.health.OnOutcome(request.op, status, now_us());
+  if (request.op == DiskOp::kCreate && status.detail() == ENOSPC) {
+    disk.health.OnNoRoom(request.length_bytes, disk.disk->stats().filesystem_free_bytes);
   }
   return request;
 }
@@ -97,8 +100,37 @@ void NvmeDisks::SwitchOffStuck() {
     if (now_us() - request.begun_us <= options_.stuck_us) return;
     ++stuck_count_;
     // Once: a request that never ends costs its slot and its memory, not the disk for good.
-    if (!std::exchange(request.is_stuck, true)) disks_[request.disk].health.SwitchOff(now_us());
+    if (std::exchange(request.is_stuck, true)) return;
+    disks_[request.disk].health.SwitchOffStuck(request.op, now_us());
   });
+}
+
+void NvmeDisks::LookForRoom() {
+  for (DiskState& disk : disks_) {
+    if (disk.health.is_full()) disk.health.OnRoom(disk.disk->stats().filesystem_free_bytes);
+  }
+}
+
+std::vector<DriveTrouble> NvmeDisks::Troubles() const {
+  std::vector<DriveTrouble> troubles;
+  for (uint32_t i = 0; i < disks_.size(); ++i) {
+    const DiskHealth& health = disks_[i].health;
+    const std::string path = disks_[i].disk->directory();
+    if (i < options_.lost_mounts.size() && !options_.lost_mounts[i].empty()) {
+      troubles.push_back({.path = path, .drive = i, .lost_mount = options_.lost_mounts[i]});
+    }
+    if (health.is_on() && !health.is_full()) continue;
+    DriveTrouble& trouble = troubles.emplace_back();
+    trouble.path = path;
+    trouble.drive = i;
+    trouble.is_off = !health.is_on();
+    trouble.operation = DiskOpName(trouble.is_off ? health.failure().op : health.full_op());
+    trouble.error = trouble.is_off ? health.failure().error : ENOSPC;
+    trouble.failures_in_row = trouble.is_off ? health.failure().in_row : 0;
+    trouble.probe_error = trouble.is_off ? health.probe_error() : 0;
+    trouble.off_count = health.off_count();
+  }
+  return troubles;
 }
 
 }  // namespace terrace
