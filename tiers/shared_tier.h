@@ -40,6 +40,9 @@ struct SharedTierStats {
   bool is_ready = false;    // commands can be sent
   bool is_refused = false;  // the server refuses us: login, permission or certificate
   std::string trouble;      // why it is not ready, for a person; never what the server sent
+  // Why it takes no writes while it answers, for a person; empty: it does.
+  std::string write_trouble;
+  bool is_full = false;  // for want of memory
   uint64_t operations_in_flight = 0, bytes_in_flight = 0;
   uint64_t read_bytes = 0, written_bytes = 0;
   uint64_t fetches_found = 0, fetches_missed = 0, fetches_broken = 0, fetches_failed = 0;

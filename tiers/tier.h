@@ -13,6 +13,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "terrace/block_key.h"
@@ -53,6 +54,19 @@ struct TierStats {
   uint64_t corrupt_entries = 0;    // found at start
   uint64_t left_alone_bytes = 0;   // of slab files that are not this domain's, or not whole
   bool is_healthy = true;          // false: switched off, and trying to come back
+};
+
+// What keeps one drive of a tier from its work, for a person.
+struct DriveTrouble {
+  std::string path;
+  uint32_t drive = 0;          // its number in the tier
+  std::string lost_mount;      // the path lay on this one, which is not mounted: nothing else holds
+  bool is_off = false;         // no request goes there; false: it has no room for more
+  const char* operation = "";  // what failed
+  int32_t error = 0;           // errno of the last one; 0: no answer came
+  uint32_t failures_in_row = 0;
+  int32_t probe_error = 0;  // errno of the last try to use it again; 0: none has failed
+  uint64_t off_count = 0;   // how often it has been switched off
 };
 
 // An erasure is the Free or Quarantine of something that a successor might find.
@@ -135,6 +149,8 @@ class Tier {
   virtual void Tick() {}
 
   virtual TierStats stats() const = 0;
+  // Of drives that are off, full or not mounted; grows with those alone.
+  virtual std::vector<DriveTrouble> troubles() const { return {}; }
 };
 
 }  // namespace terrace

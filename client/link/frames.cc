@@ -77,7 +77,7 @@ Status Message::status() const {
       "the daemon has these bytes already",
       "the daemon has no space",
       "the daemon is busy, or the deadline passed there",
-      "the daemon refused the request; last_error() has its words",
+      "the daemon refused the request",
       "the daemon found a checksum mismatch",
       "the operating system refused the daemon",
       "the lease, handle or generation is not the daemon's any more",

@@ -30,7 +30,7 @@ std::shared_ptr<Attachment> Connection::attachment() const {
 Status Connection::WaitUntilConnected(uint64_t deadline_us) {
   while (true) {
     const uint32_t entered = connecting_.Enter();
-    Status status(StatusCode::kBusy, "not connected yet; last_error() says why");
+    Status status(StatusCode::kBusy, "not connected yet");
     if (is_connected()) {
       status = Status::Ok();
     } else if (is_stopping()) {

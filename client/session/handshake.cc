@@ -103,7 +103,9 @@ bool Handshake::Hello(Refusal* refusal) {
   message.parts[0] = BytesOf(request);
   Message answer;
   if (!Send(message, refusal) || !Receive(&answer, refusal)) return false;
-  if (answer.verb != message.verb || answer.request_id != message.request_id) {
+  // Who is turned away before it has asked is told so under request id 0.
+  const bool is_turned_away = answer.request_id == 0 && !answer.status().ok();
+  if (answer.verb != message.verb || (answer.request_id != message.request_id && !is_turned_away)) {
     return Refuse(Status(StatusCode::kUnsupported, "the peer does not answer Hello"),
                   options_.socket_path + " answers Hello with verb " +
                       std::to_string(static_cast<int>(answer.verb)) +
@@ -286,8 +288,9 @@ bool Handshake::ReceiveBytes(uint64_t deadline_us, Refusal* refusal) {
   }
   return Refuse(Status(StatusCode::kGone, "the daemon closed the connection"),
                 "terraced at " + options_.socket_path +
-                    " closed the connection during the handshake: see its log; this user may not "
-                    "be one of the domain's",
+                    " closed the connection during the handshake without a word: it is stopping, "
+                    "or this user connects faster than it admits (its log says so): keep "
+                    "connections open",
                 refusal);
 }
 

@@ -108,13 +108,19 @@ bool CacheDomain::IsGivenToTier(ErasureMark* mark) const {
 
 void CacheDomain::NoteRefuted(const RefutedWriter& refuted) {
   const auto known = std::ranges::find(refuted_writers, refuted.session, &RefutedWriter::session);
-  const uint64_t earlier = known == refuted_writers.end() ? 0 : known->block_count;
-  if (known != refuted_writers.end()) refuted_writers.erase(known);
+  RefutedWriter writer = refuted;
+  if (known != refuted_writers.end()) {
+    writer = std::move(*known);
+    writer.block_count += refuted.block_count;
+    refuted_writers.erase(known);
+  } else if (limits.describe_writer) {
+    limits.describe_writer(&writer);
+  }
+  writer.unix_s = seams.clock.UnixSeconds();
   if (refuted_writers.size() == kRefutedWritersMax) {
     refuted_writers.erase(refuted_writers.begin());
   }
-  refuted_writers.push_back(refuted);
-  refuted_writers.back().block_count += earlier;
+  refuted_writers.push_back(std::move(writer));
   if (limits.on_refuted) limits.on_refuted(domain_index, refuted_writers.back());
 }
 

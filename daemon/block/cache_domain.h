@@ -33,6 +33,7 @@
 
 namespace terrace {
 
+class BlockHints;
 class BlockHolds;
 class Candidates;
 class DramCopies;
@@ -238,6 +239,8 @@ struct CacheDomain {
   // Rises when the shared tier has been away and may have lost what it had.
   OwnedBy<SharedWriter, uint32_t> shared_epoch{1};
   OwnedBy<Lifecycle, uint64_t> reserved_count;
+  OwnedBy<BlockHints, uint64_t> pinned_blocks;  // by clients' own pins, which have no name
+  OwnedBy<BlockHints, uint64_t> pinned_bytes;
   // How often a slot was asked for and none was free; and how often that had been when the
   // SegmentBroker looked last.
   OwnedBy<DramCopies, uint64_t> shortages;
@@ -250,6 +253,7 @@ struct CacheDomain {
   OwnedBy<OperatorVerbs, protocol::ServingMode> serving{protocol::ServingMode::kServing};
   DomainCounters counters;
   std::vector<RefutedWriter> refuted_writers;  // NoteRefuted; kRefutedWritersMax at most
+  uint64_t refuted_us = 0;                     // when a block was refuted last; 0: never
 };
 
 // While it lives, what is erased is erased for this cause.

@@ -72,6 +72,11 @@ struct RefutedWriter {
   SessionId session = 0;
   uint32_t uid = 0;
   uint64_t block_count = 0;  // of its blocks, as long as it is remembered
+  uint64_t unix_s = 0;       // of the last one
+  // Known if the session was still there at its first one.
+  uint32_t pid = 0;
+  std::string client_name;  // as it said
+  std::string comm;         // what the system calls its process
 };
 inline constexpr size_t kRefutedWritersMax = 8;  // the last ones
 
@@ -101,9 +106,13 @@ struct StoreOptions {
   uint32_t default_deadline_us = 1'000'000;
   uint32_t deadline_us_max = 600'000'000;
   GroupFiles* group_files = nullptr;  // none: groups are forgotten with the process
-  // A block was erased because its writer's checksums were wrong. Called from inside Store methods:
-  // may only take note.
+  // Completes what is known of a session that is refuted for the first time; none: nothing more is.
+  // Like the next, called from inside Store methods: may only look and take note.
+  std::function<void(RefutedWriter* writer)> describe_writer;
+  // A block was erased because its writer's checksums were wrong.
   std::function<void(uint32_t domain_index, const RefutedWriter& writer)> on_refuted;
+  // A session that is connected was silent for its leases' time to live: so many are revoked.
+  std::function<void(uint32_t domain_index, SessionId session, uint32_t lease_count)> on_silent;
 };
 
 // Likewise, but for its domains and what is per session (SessionRegister::SetLimits).

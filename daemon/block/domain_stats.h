@@ -68,15 +68,21 @@ struct DomainFigures : DomainCounters {
   uint64_t slot_bytes_used = 0;  // of populated memory, in slots that hold or await bytes
   // in extents but not in any slot, or free slots of another class
   uint64_t slot_bytes_stranded = 0;
-  uint64_t fenced_bytes = 0;
+  uint64_t fenced_bytes = 0, fenced_bytes_max = 0;
   uint64_t inherited_bytes = 0;  // fenced, too: a predecessor's clients may still touch them
   uint32_t session_count = 0, group_count = 0, lease_count = 0, fenced_slot_count = 0;
   uint64_t block_count = 0, reserved_count = 0, pinned_count = 0;
+  // What clients have pinned by themselves, and what names keep (a block under two counts twice).
+  uint64_t engine_pinned_blocks = 0, engine_pinned_bytes = 0;
+  uint64_t named_pinned_blocks = 0, named_pinned_bytes = 0;
   // Of Acquires, as HitMeter counts them: blocks_asked is what was hit, missed, or still comes.
   protocol::HitRateCounts hits;
   ReuseDistances reuse_distances;
   SessionRefusals sessions_refused{};
   protocol::ServingMode serving = protocol::ServingMode::kServing;
+  // Since a block was refuted last. UINT64_MAX: none has been.
+  uint64_t refuted_ago_us = UINT64_MAX;
+  std::optional<RefutedWriter> refuted_writer;  // the last one that is known
   uint64_t acquire_blocks_hit() const { return BlocksHit(hits); }
   static uint64_t BlocksHit(const protocol::HitRateCounts& hits) {
     uint64_t sum = 0;
@@ -89,6 +95,7 @@ struct DomainFigures : DomainCounters {
     uint64_t block_count = 0, persisted_block_count = 0;
     uint64_t written_bytes_of_day = 0;
     uint64_t reads_queued = 0, writes_queued = 0;  // blocks whose turn has not come
+    std::vector<DriveTrouble> troubles = {};       // of its drives that are off or full
   };
   std::vector<LowerTierStats> lower_tiers;
   struct SharedStats {

@@ -36,6 +36,7 @@ struct SessionRecord {
   uint32_t lease_blocks = 0;        // entries of the leases it owns
   uint64_t lease_charge = 0;        // with what those leases weigh themselves
   uint32_t revoked_count = 0;       // leases that the hang-up has dealt with
+  uint32_t revoked_leases = 0;      // of `leases`, those that were revoked: their slots are fenced
   std::vector<LeaseId> leases;      // joined
   std::vector<uint32_t> groups;     // opened
 };

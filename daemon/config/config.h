@@ -19,6 +19,7 @@ enum class LogLevel : uint8_t { kError, kWarn, kInfo, kDebug };
 enum class LogFormat : uint8_t { kText, kJson };
 enum class HugePages : uint8_t { kAuto, kOn, kOff };
 enum class TraceAtStart : uint8_t { kOff, kOn };
+enum class RequireMount : uint8_t { kOff, kOn };
 enum class KvEventEncoding : uint8_t { kMap, kArray };
 enum class KvEventsOfDomain : uint8_t { kAuto, kOn, kOff };
 enum class DiskIo : uint8_t { kAuto, kUring, kThreads };
@@ -68,6 +69,7 @@ struct NvmeConfig {
   std::vector<std::string> paths;  // absolute directories, one a drive
   uint64_t capacity_bytes = 0;     // over all paths and domains, whole slab files; > 0 with a path
   uint64_t slab_bytes = 1 * kGiB;
+  RequireMount require_mount = RequireMount::kOff;
   DiskIo io = DiskIo::kAuto;
   uint32_t queue_depth = 128;  // requests in flight on a path
   uint64_t catalog_memory_bytes = 64 * kMiB;

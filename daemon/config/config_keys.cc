@@ -136,6 +136,8 @@ const ConfigKey<Nvme> kNvmeKeys[] = {
      "space over all paths and domains; leave a tenth of each drive unwritten"},
     {"slab_bytes", BytesField<Nvme>{&Nvme::slab_bytes, kSlabBytesMin, kSlabBytesMax},
      "size of one file; a multiple of 1 MiB, with room for the largest block"},
+    {"require_mount", Choice<Nvme, RequireMount, &Nvme::require_mount>(kOffOn),
+     "on: refuse to start where a path lies on the root file system, or not where it lay"},
     {"io", Choice<Nvme, DiskIo, &Nvme::io>(kDiskIos),
      "auto (io_uring where it is allowed), io_uring (refuse to start without) or threads"},
     {"queue_depth", CountField<Nvme>{&Nvme::queue_depth, 1, 4096}, "requests in flight on a path"},

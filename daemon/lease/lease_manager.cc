@@ -144,6 +144,7 @@ void LeaseManager::Leave(LeaseId id, SessionIndex session) {
 }
 
 void LeaseManager::RemoveJoiner(LeaseId id, SessionIndex session) {
+  if (d_.leases.at(id).phase == LeasePhase::kRevoked) --sessions_.at(session).revoked_leases;
   d_.leases.RemoveJoiner(id, session);
   std::vector<LeaseId>& leases = sessions_.at(session).leases;
   const auto place = std::find(leases.rbegin(), leases.rend(), id);
@@ -203,7 +204,11 @@ void LeaseManager::Revoke(LeaseId id) {
   if (!d_.leases.Revoke(id)) return;
   const Lease& lease = d_.leases.at(id);
   ++d_.counters.leases_revoked;
-  for (const Joiner& joiner : lease.joiners) waiters_.DropAll(sessions_.at(joiner.session).id, id);
+  for (const Joiner& joiner : lease.joiners) {
+    SessionRecord& record = sessions_.at(joiner.session);
+    ++record.revoked_leases;
+    waiters_.DropAll(record.id, id);
+  }
   d_.lease_backlog.Add(LeaseWork{LeaseWorkKind::kRevoke, id, lease.stamp});
 }
 
@@ -214,14 +219,20 @@ void LeaseManager::OnHangUp(SessionIndex session) {
 void LeaseManager::OnSilence(SessionIndex session) {
   // Leave() and Revoke() do not change a session's list of leases under this walk.
   const std::vector<LeaseId>& leases = sessions_.at(session).leases;
+  uint32_t revoked_count = 0;
   for (const LeaseId id : leases) {
     const Lease& lease = d_.leases.at(id);
     if (IsVoid(id) || !IsSilent(lease)) continue;
     Revoke(id);
+    ++revoked_count;
     for (const Joiner& joiner : lease.joiners) {
       const SessionRecord& record = sessions_.at(joiner.session);
       if (!record.is_hung_up) d_.seams.listener.OnLeaseRevoked(record.id, lease.token);
     }
+  }
+  const SessionRecord& silent = sessions_.at(session);
+  if (revoked_count > 0 && !silent.is_hung_up && d_.limits.on_silent) {
+    d_.limits.on_silent(d_.domain_index, silent.id, revoked_count);
   }
 }
 

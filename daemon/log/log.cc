@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "daemon/log/printable.h"
+#include "terrace/block_key.h"
 #include "terrace/check.h"
 
 namespace terrace {
@@ -124,6 +125,8 @@ std::string Line(LogFormat format, std::string_view event, std::initializer_list
 }
 
 }  // namespace
+
+std::string SessionText(uint64_t session) { return ToHex(0, session).substr(16); }
 
 void StartLog(const LogOptions& options) {
   LogState& state = State();

@@ -29,6 +29,9 @@ struct LogField {
       : name(field_name), value(std::to_string(number)), is_text(false) {}
 };
 
+// A session as status and slow requests name it: 16 hex digits.
+std::string SessionText(uint64_t session);
+
 struct LogOptions {
   LogLevel level = LogLevel::kInfo;
   LogFormat format = LogFormat::kText;

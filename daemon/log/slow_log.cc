@@ -11,8 +11,6 @@ namespace {
 
 constexpr uint64_t kMinuteUs = 60 * kUsPerSecond;
 
-std::string HexOf(uint64_t id) { return ToHex(0, id).substr(16); }
-
 // "queue 12, nvme 250310": phases that took a microsecond.
 std::string Phases(const SlowRequest& request, const char* quote, const char* after_name) {
   std::string text;
@@ -38,7 +36,7 @@ std::string RowDocument(const SlowRequest& row, uint64_t now_us) {
   add("age_us", now_us - std::min(now_us, row.times.ended_us()));
   add("took_us", row.times.total_us());
   add("request", row.request_id);
-  add_text("session", HexOf(row.session));
+  add_text("session", SessionText(row.session));
   add_text("verb", VerbNameOr(row.verb, "unknown"));
   add("status", static_cast<uint64_t>(row.status));
   add_text("client", row.client_name.data());
@@ -68,7 +66,7 @@ void SlowLog::Add(uint32_t domain_index, const SlowRequest& request) {
   }
   Log(LogLevel::kWarn, "slow request",
       {{"request", request.request_id},
-       {"session", HexOf(request.session)},
+       {"session", SessionText(request.session)},
        {"verb", std::string(VerbNameOr(request.verb, "unknown"))},
        {"domain", domain_index},
        {"uid", request.uid},

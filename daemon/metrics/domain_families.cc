@@ -1,9 +1,11 @@
 #include "daemon/metrics/domain_families.h"
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <string_view>
 
+#include "daemon/telemetry/conditions.h"
 #include "daemon/telemetry/names.h"
 
 namespace terrace {
@@ -58,6 +60,15 @@ constexpr DomainMetric kDomainMetrics[] = {
     {Form::kGauge,
      {"terrace_fenced_bytes", "Slots whose client is gone and not proven dead."},
      [](const DomainFigures& s) { return s.fenced_bytes; }},
+    {Form::kGauge,
+     {"terrace_engine_pinned_bytes", "Blocks that clients have pinned by themselves."},
+     [](const DomainFigures& s) { return s.engine_pinned_bytes; }},
+    {Form::kGauge,
+     {"terrace_named_pinned_bytes", "Blocks that pins with a name keep."},
+     [](const DomainFigures& s) { return s.named_pinned_bytes; }},
+    {Form::kGauge,
+     {"terrace_fenced_bytes_max", "With inherited bytes; from there on nothing is stored."},
+     [](const DomainFigures& s) { return s.fenced_bytes_max; }},
     {Form::kGauge,
      {"terrace_inherited_bytes", "Slots of no block that clients of the daemon before may touch."},
      [](const DomainFigures& s) { return s.inherited_bytes; }},
@@ -156,6 +167,17 @@ void AddMemory(const DomainFigures& figures, const Families::Labels& labels, Fam
                                {"leaving", figures.segments_leaving}};
   for (const NamedValue& each : states) {
     all->Gauge(kSegments, With(labels, "state", each.name), Of(each.value));
+  }
+}
+
+void AddConditions(const DomainSnapshot& domain, const Families::Labels& labels, Families* all) {
+  std::array<bool, kConditionCount> holds{};
+  for (const Trouble& trouble : TroublesOf(domain.figures, domain.kv_events)) {
+    holds[static_cast<size_t>(trouble.condition)] = true;
+  }
+  for (size_t i = 0; i < kConditionCount; ++i) {
+    all->Gauge({"terrace_degraded", "1 while a person should do something about it."},
+               With(labels, "condition", kConditionNames[i]), holds[i] ? 1 : 0);
   }
 }
 
@@ -296,6 +318,7 @@ void AddDomain(const DomainSnapshot& domain, Families* all) {
       all->Gauge(metric.text, labels, value);
     }
   }
+  AddConditions(domain, labels, all);
   AddMemory(figures, labels, all);
   AddHits(figures, labels, all);
   AddMoves(figures, labels, all);

@@ -98,6 +98,7 @@ struct MetricsEndpoint::State {
   std::vector<uint32_t> pages_asked;       // domains
   std::map<uint32_t, PageSnapshot> pages;  // by domain
   bool is_ready = false;
+  std::string health_text;
   std::set<uint32_t> pages_wanted;  // by the next question
   SharedQuestion figures{loop, kSnapshotPace, kStorePatience};
   SharedQuestion page{loop, kPagePace, kStorePatience};
@@ -133,6 +134,7 @@ void MetricsEndpoint::Serve(MetricsSource source) {
     state->health.SetAsker([state](std::function<void()> done) {
       state->source.post([state, done = std::move(done)] {
         state->is_ready = state->source.is_ready();
+        state->health_text = state->source.health();
         asio::post(state->loop, done);
       });
     });
@@ -252,11 +254,12 @@ void MetricsEndpoint::State::AnswerPrefixes(const HttpRequest& request, HttpServ
   });
 }
 
-// Whether to leave the process alone: it is, as long as it starts, or its store thread has turns.
+// Whether to leave the process alone: it is, as long as it starts, or its store thread has turns. A
+// degraded daemon serves: another start would not help it.
 void MetricsEndpoint::State::AnswerHealth(HttpServer::Answer answer) {
   if (!is_serving) return answer({.body = "starting\n"});
-  health.Ask([answer = std::move(answer)](bool is_answered) {
-    answer(is_answered ? HttpAnswer{.body = "ok\n"} : Refusal(503, kNoTurns));
+  health.Ask([this, answer = std::move(answer)](bool is_answered) {
+    answer(is_answered ? HttpAnswer{.body = health_text + "\n"} : Refusal(503, kNoTurns));
   });
 }
 

@@ -31,6 +31,7 @@ struct MetricsSource {
   std::function<uint32_t(Snapshot* snapshot, uint32_t step)> fill;
   std::function<void(uint32_t domain_index, PageSnapshot* page)> fill_page;
   std::function<bool()> is_ready;
+  std::function<std::string()> health;  // "ok", or which conditions of which domains hold
   PrefixSurvey::AddGroups add_groups;
   PrefixSurvey::Walk walk;
 };

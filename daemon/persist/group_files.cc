@@ -313,17 +313,19 @@ bool DiskGroupFiles::Writer::IsKept(const KeptGroup& group) {
 void DiskGroupFiles::Writer::MakeRoom(const Job& job) {
   const auto& [directory, secret, also] = options.domains[job.domain_index];
   std::vector<std::pair<fs::file_time_type, fs::path>> old;
-  std::vector<fs::path> paths = GroupPaths(directory);
+  const std::vector<fs::path> paths = GroupPaths(directory);
   if (paths.size() < options.groups_max) return;
+  size_t own_count = 0;
   for (const fs::path& path : paths) {
     const std::optional<GroupId> id = ClaimedId(path);
-    if (id && IsKept({job.domain_index, *id})) continue;
     if (id && IsUnderAnotherSecret(path, *id, secret)) continue;
+    ++own_count;
+    if (id && IsKept({job.domain_index, *id})) continue;
     std::error_code error;
     old.emplace_back(fs::last_write_time(path, error), path);
   }
   std::sort(old.begin(), old.end());
-  const size_t surplus = paths.size() - options.groups_max + 1;
+  const size_t surplus = own_count + 1 - std::min<size_t>(own_count + 1, options.groups_max);
   for (size_t i = 0; i < std::min(surplus, old.size()); ++i) {
     std::error_code error;
     fs::remove(old[i].second, error);

@@ -3,8 +3,9 @@
 // their bytes mean, and they are freed.
 //
 // THREADING: DiskGroupFiles has one thread that writes; Keep never blocks. The functions block.
-// LIMITS: groups_max files a directory. Beyond, the file that was opened longest ago goes, but none
-// of those kept in this run and not dropped since, nor of another secret. kDropsQueuedMax.
+// LIMITS: groups_max files a directory, besides those of other secrets. Beyond, the file that was
+// opened longest ago goes, but none of those kept in this run and not dropped since.
+// kDropsQueuedMax.
 #pragma once
 
 #include <cstdint>

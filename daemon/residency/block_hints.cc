@@ -36,10 +36,29 @@ void BlockHints::ApplyPriority(BlockId id, uint8_t priority) {
 
 void BlockHints::ChangePin(BlockId id, bool is_pinned) {
   BlockMeta& meta = MetaOf(id);
-  if (meta.is_pinned != is_pinned) updates_.Note(id);
+  if (meta.is_pinned != is_pinned) {
+    updates_.Note(id);
+    CountPinned(id, is_pinned ? 1 : -1);
+  }
   meta.is_pinned = is_pinned;
   rows_.Update(id);
   candidates_.Refresh(id);
+}
+
+void BlockHints::CountPinned(BlockId id, int32_t by) {
+  d_.pinned_blocks.of_owner() += by;
+  d_.pinned_bytes.of_owner() += by * static_cast<int64_t>(d_.group_of(d_.block(id)).block_bytes());
+}
+
+void BlockHints::OnBirth(BlockId id) {
+  if (d_.block(id).is_pinned) CountPinned(id, 1);
+}
+
+void BlockHints::OnLeave(BlockId id) {
+  BlockMeta& meta = MetaOf(id);
+  if (!meta.is_pinned) return;
+  CountPinned(id, -1);
+  meta.is_pinned = false;
 }
 
 // ---- expiry ----

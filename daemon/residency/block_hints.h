@@ -23,6 +23,9 @@ class BlockHints {
   void Apply(BlockId id, const protocol::Hints& hints);
   void SetPinned(BlockId id) { ChangePin(id, true); }
   void ClearPinned(BlockId id) { ChangePin(id, false); }
+  // A block of before may be born pinned; one that nobody finds any more is pinned no longer.
+  void OnBirth(BlockId id);
+  void OnLeave(BlockId id);
 
   // The blocks of a run were asked for, in order.
   void Touch(std::span<const BlockId> run, const protocol::Hints& hints);
@@ -49,6 +52,7 @@ class BlockHints {
   void AddExpiry(BlockId id);
   void RemoveExpiry(BlockId id);
   void ChangePin(BlockId id, bool is_pinned);
+  void CountPinned(BlockId id, int32_t by);
   void ApplyPriority(BlockId id, uint8_t priority);
   // `tell(policy, resident)` for each tier that has some of `run`.
   template <typename Tell>

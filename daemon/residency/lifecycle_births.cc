@@ -41,6 +41,7 @@ BlockId Lifecycle::Birth(const NewBlock& block, BlockPhase phase, const BlockMet
   BlockMeta& said = d_.blocks.Change<BlockTerms>(id, {});
   said = meta;
   said.priority = std::min(meta.priority, protocol::kPriorityMax);
+  hints_.OnBirth(id);
   d_.index.Touch({id, 1}, life.created_us);
   Group& group = *d_.groups[block.group_index];
   life.roots_row = group.roots().Take();

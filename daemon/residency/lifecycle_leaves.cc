@@ -23,6 +23,7 @@ void Lifecycle::Leave(BlockRange range, protocol::MissCause cause) {
     if (d_.block(id).is_name_pinned) observers_.pins->OnLeave(id);
     life.phase = BlockPhase::kErased;
     hints_.StopExpiry(id);
+    hints_.OnLeave(id);
     candidates_.NoteReadiness(id);  // nobody may read it any more
     d_.changes.Note(id);
   }

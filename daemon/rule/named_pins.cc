@@ -131,6 +131,15 @@ void NamedPins::Step() {
   }
 }
 
+void NamedPins::Sum(uint64_t* block_count, uint64_t* byte_count) const {
+  *block_count = *byte_count = 0;
+  for (const Pin& pin : pins_) {
+    if (pin.name.empty()) continue;
+    *block_count += pin.block_count;
+    *byte_count += pin.byte_count;
+  }
+}
+
 protocol::NamedPinEntry NamedPins::Describe(PinPlace place) const {
   const Pin& pin = pins_[place];
   const uint64_t now_us = d_.NowUs();

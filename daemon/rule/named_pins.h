@@ -46,6 +46,8 @@ class NamedPins final : public PinObserver {
   // kNotFound: there is none.
   Status End(std::string_view name, protocol::NamedPinEntry* was);
   protocol::NamedPinEntry Describe(PinPlace place) const;
+  // Over all names.
+  void Sum(uint64_t* block_count, uint64_t* byte_count) const;
   // All of them, or with `ids` those that keep one of the blocks, by name.
   std::vector<protocol::NamedPinEntry> List(std::span<const BlockId> ids, bool is_about_ids) const;
 

@@ -660,6 +660,14 @@ void SessionTable::Flush() {
   dirty_.clear();
 }
 
+bool SessionTable::Describe(SessionId session, PeerIdentity* peer, std::string* client_name) const {
+  const auto found = sessions_.find(session);
+  if (found == sessions_.end()) return false;
+  *peer = found->second->peer;
+  *client_name = found->second->client_name;
+  return true;
+}
+
 std::vector<SessionSummary> SessionTable::Summaries(uint32_t domain_index, size_t count_max) const {
   std::vector<SessionSummary> rows;
   for (const auto& [id, session] : sessions_) {
@@ -671,6 +679,7 @@ std::vector<SessionSummary> SessionTable::Summaries(uint32_t domain_index, size_
                     .group_count = static_cast<uint32_t>(session->context.handles.size()),
                     .pending_count = static_cast<uint32_t>(session->pending.size()),
                     .segments_owed = store_->sessions().SegmentsOwedBy(id),
+                    .revoked_leases = store_->sessions().RevokedLeasesOf(id),
                     .is_hung_up = session->is_closed});
   }
   return rows;

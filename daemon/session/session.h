@@ -59,8 +59,9 @@ struct SessionSummary {
   std::string client_name;
   uint32_t group_count = 0;
   uint32_t pending_count = 0;
-  uint32_t segments_owed = 0;  // memory that another domain wants and it has not unmapped
-  bool is_hung_up = false;     // connection gone, process not yet proven dead
+  uint32_t segments_owed = 0;   // memory that another domain wants and it has not unmapped
+  uint32_t revoked_leases = 0;  // it holds them still: what they hold is fenced
+  bool is_hung_up = false;      // connection gone, process not yet proven dead
 };
 
 class SessionTable : public StoreListener {
@@ -133,6 +134,8 @@ class SessionTable : public StoreListener {
 
   // At most `count_max`, of one domain.
   std::vector<SessionSummary> Summaries(uint32_t domain_index, size_t count_max) const;
+  // False: there is no such session any more.
+  bool Describe(SessionId session, PeerIdentity* peer, std::string* client_name) const;
 
  private:
   struct Session;

@@ -6,6 +6,21 @@
 #include "tiers/arena/bus_guard.h"
 
 namespace terrace {
+namespace {
+
+std::vector<std::string> DomainNames(const DaemonConfig& config) {
+  std::vector<std::string> names;
+  for (const DomainConfig& domain : config.domains) names.push_back(domain.name);
+  return names;
+}
+
+}  // namespace
+
+DaemonFigures::DaemonFigures(const Sources& sources)
+    : from_(sources),
+      watch_(DomainNames(sources.config),
+             {.fill = [this](uint32_t i, auto* to) { from_.store.statistics().Fill(i, to); },
+              .kv_events = [this](uint32_t i) { return KvEventsOf(i); }}) {}
 
 void DaemonFigures::FillProcess(ProcessSnapshot* process) const {
   *process = {.metrics = from_.metrics,
@@ -58,15 +73,14 @@ std::string DaemonFigures::StatsOf(uint32_t domain_index) const {
 
 MetricsSource DaemonFigures::SourceOf(std::function<void(std::function<void()> work)> post) const {
   MetricsSource source;
-  for (const DomainConfig& domain : from_.config.domains) {
-    source.domain_names.push_back(domain.name);
-  }
+  source.domain_names = DomainNames(from_.config);
   source.post = std::move(post);
   source.fill = [this](Snapshot* snapshot, uint32_t first) { return FillSome(snapshot, first); };
   source.fill_page = [this](uint32_t domain_index, PageSnapshot* page) {
     FillPageOf(domain_index, page);
   };
   source.is_ready = [this] { return from_.store.is_ready(); };
+  source.health = [this] { return watch_.Summary(); };
   source.add_groups = [this](uint32_t domain_index, uint32_t first, auto* groups) {
     return from_.store.statistics().AddGroups(domain_index, first, PrefixSurvey::kGroupsPerTurn,
                                               groups);

@@ -12,6 +12,7 @@
 #include "daemon/events/kv_event_publisher.h"
 #include "daemon/metrics/metrics_endpoint.h"
 #include "daemon/session/session.h"
+#include "daemon/shell/condition_watch.h"
 #include "daemon/shell/offload_pool.h"
 #include "daemon/shell/system_seams.h"
 #include "daemon/socket/socket_transport.h"
@@ -34,13 +35,14 @@ class DaemonFigures {
     Store& store;
     const KvEventPublisher* kv_events = nullptr;  // none: routers are told nothing
   };
-  explicit DaemonFigures(const Sources& sources) : from_(sources) {}
+  explicit DaemonFigures(const Sources& sources);
 
   // A turn's worth: FillDomains from `first_domain` on, with 0 also the process. Where to go on; 0:
   // all is there.
   uint32_t FillSome(Snapshot* snapshot, uint32_t first_domain) const;
   void FillPageOf(uint32_t domain_index, PageSnapshot* page) const;
   std::string StatsOf(uint32_t domain_index) const;
+  ConditionWatch& watch() { return watch_; }
   // `post` has the store thread work.
   MetricsSource SourceOf(std::function<void(std::function<void()> work)> post) const;
 
@@ -49,6 +51,7 @@ class DaemonFigures {
   std::optional<KvEventCounters> KvEventsOf(uint32_t domain_index) const;
 
   const Sources from_;
+  ConditionWatch watch_;
 };
 
 }  // namespace terrace

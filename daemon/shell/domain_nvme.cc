@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "daemon/log/log.h"
+#include "daemon/shell/drive_mounts.h"
 
 namespace terrace {
 namespace {
@@ -58,6 +59,8 @@ std::vector<std::string> DomainNvme::slab_directories() const {
 std::string DomainNvme::groups_directory() const { return DirectoryOn(0) + "/groups"; }
 
 Status DomainNvme::Open(std::string* why) {
+  std::vector<std::string> lost_mounts;
+  TERRACE_RETURN_IF_ERROR(FindLostMounts(options_.nvme, options_.state_dir, &lost_mounts, why));
   for (size_t i = 0; i < options_.nvme.paths.size(); ++i) {
     TERRACE_RETURN_IF_ERROR(MakeDirectory(options_.nvme.paths[i], why));
     Result<std::unique_ptr<Disk>> disk = OpenDisk({.directory = DirectoryOn(i),
@@ -93,6 +96,7 @@ Status DomainNvme::Open(std::string* why) {
                                                        .domain_name = options_.domain_name,
                                                        .secret = options_.secret,
                                                        .disks = disk_views_,
+                                                       .lost_mounts = std::move(lost_mounts),
                                                        .capacity_bytes = options_.capacity_bytes,
                                                        .slab_bytes = options_.nvme.slab_bytes,
                                                        .catalog = catalog_.get(),

@@ -30,6 +30,7 @@ class DomainNvme {
     NvmeConfig nvme;
     uint64_t capacity_bytes = 0;  // of this domain
     uint32_t groups_max = 0;
+    std::string state_dir;
     // Runs its argument as a turn of the store thread, later. Any thread.
     std::function<void(std::function<void()>)> post;
     std::function<uint64_t()> now_us;

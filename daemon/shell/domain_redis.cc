@@ -190,7 +190,11 @@ void DomainRedis::LogHealth() {
   } else if (!stats.is_ready && !stats.trouble.empty() && told_ != Told::kAway) {
     told_ = Told::kAway;
     Log(LogLevel::kWarn, "redis is away: what it has are misses until it is back",
-        {{"domain", options_.domain_name}, {"why", stats.trouble}});
+        {{"domain", options_.domain_name},
+         {"why", stats.trouble},
+         {"remedy", stats.is_refused
+                        ? "redis.credentials_file, read again at each login, or the server's ACL"
+                        : "the server, the network, or IPAddressAllow= of the unit"}});
   }
   LogOwed(stats);
 }

@@ -183,6 +183,14 @@ Error LiveConfig::Set(const std::string& text, std::string* document) {
                    "domain.NAME.allow_uids=[1000]");
   }
   const std::string value = text.substr(equals + 1);
+  if (value.empty()) {
+    return Invalid(key +
+                   " is given no value: write a list as [1000, 1001] or [], a text as "
+                   "word, a size as 16GiB; `terrace config get " +
+                   key +
+                   "` says what is in "
+                   "effect, `terrace config reload` takes the file's again");
+  }
   DaemonConfig said;
   std::string why;
   if (!ParseConfig(AsToml(key, value), "terrace config set", &said, &why).ok()) {

@@ -5,12 +5,13 @@
 
 #include "daemon/block/seams.h"
 #include "daemon/config/config.h"
+#include "daemon/session/session.h"
 #include "daemon/store/store.h"
 
 namespace terrace {
 
-// For StoreOptions::on_refuted: a line a second at most. `clock` outlives it.
-std::function<void(uint32_t domain_index, const RefutedWriter& writer)> LogRefuted(
-    const DaemonConfig& config, const Clock& clock);
+// Sets describe_writer, and on_refuted: a line a second at most. `clock` and `sessions` outlive it.
+void WatchWriters(const DaemonConfig& config, const Clock& clock, const SessionTable& sessions,
+                  StoreOptions* options);
 
 }  // namespace terrace

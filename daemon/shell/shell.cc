@@ -309,6 +309,7 @@ Status Shell::State::OpenNvme(std::string* why) {
     options.nvme = config.nvme;
     options.capacity_bytes = config.domains[i].nvme_max_bytes;
     options.groups_max = config.groups_max;
+    options.state_dir = config.state_dir;
     options.post = PostTurns("disk");
     options.now_us = [this] { return clock.NowUs(); };
     options.random = [this] { return random.Next(); };
@@ -414,7 +415,7 @@ StoreOptions Shell::State::MakeStoreOptions() {
     options.domains.push_back(std::move(entry));
   }
   options.group_files = group_files.get();
-  options.on_refuted = LogRefuted(config, clock);
+  WatchWriters(config, clock, *sessions, &options);
   return options;
 }
 
@@ -443,7 +444,7 @@ void Shell::State::OpenTransport() {
               [this](SessionId session) {
                 Turn("proof of death", [&] { sessions->OnProofOfDeath(session); });
                 inheritance->ForgetSession(session);
-                Log(LogLevel::kDebug, "session gone", {{"session", session}});
+                Log(LogLevel::kDebug, "session gone", {{"session", SessionText(session)}});
               },
           .on_first_slot =
               [this](SessionId session, uint32_t domain_index, int pidfd, int life_fd) {
@@ -456,7 +457,7 @@ void Shell::State::OpenTransport() {
                 uint64_t held_back = 0;
                 if (!closed_gate.Open(clock.NowUs(), &held_back)) return;
                 Log(LogLevel::kWarn, "session closed",
-                    {{"session", session},
+                    {{"session", SessionText(session)},
                      {"why", CloseReasonName(reason)},
                      {"not_told", held_back}});
               },
@@ -573,6 +574,7 @@ void Shell::State::Housekeep() {
     inheritance->Retry();
     lost_pages.Tell();
     AnnounceReady();
+    figures->watch().Look();
     for (const std::unique_ptr<DomainRedis>& domain : redis) domain->LogHealth();
     for (const std::unique_ptr<DomainNvme>& domain : nvme)
       domain->KeepLearned(store->restoration());
@@ -617,7 +619,7 @@ void Shell::State::OnPeer(uint32_t domain_index, const Acceptor::Peer& peer) {
       {.domain_index = domain_index, .uid = peer.credentials.uid, .pid = peer.credentials.pid});
   ++metrics.connections_accepted;
   Log(LogLevel::kDebug, "connection",
-      {{"session", session},
+      {{"session", SessionText(session)},
        {"domain", config.domains[domain_index].name},
        {"uid", peer.credentials.uid},
        {"pid", peer.credentials.pid},

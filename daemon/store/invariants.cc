@@ -31,6 +31,7 @@ class InvariantCheck {
     TERRACE_CHECK(reserved_count_ == d_.reserved_count, "Reserved blocks are counted");
     TERRACE_CHECK(leased_count_ == d_.index.runs().pinned_count(), "leased blocks are counted");
     TERRACE_CHECK(fenced_bytes_ == d_.fenced_bytes, "fenced bytes are counted");
+    TERRACE_CHECK(pinned_bytes_ == d_.pinned_bytes, "pinned bytes are counted");
     slots_used_ +=
         static_cast<uint32_t>(d_.inherited.count()) + rooms_.adoption.parked_slot_count();
     TERRACE_CHECK(slots_used_ == d_.slots.usage().slots_used,
@@ -85,6 +86,7 @@ class InvariantCheck {
     TERRACE_CHECK(d_.index.pin_count(id) == holds_[id].leases && b.fence_count == holds_[id].fences,
                   "I2: a block knows how many leases hold it");
     if (d_.index.pin_count(id) > 0) ++leased_count_;
+    if (b.is_pinned) pinned_bytes_ += d_.groups[b.group_index]->block_bytes();
     if (b.fence_count > 0) fenced_bytes_ += d_.groups[b.group_index]->block_bytes();
     for (uint32_t t = 0; t < d_.lower.size(); ++t) {
       if (b.lower[t].state != CopyState::kReady) continue;
@@ -176,6 +178,7 @@ class InvariantCheck {
   uint64_t reserved_count_ = 0;
   uint64_t leased_count_ = 0;
   uint64_t fenced_bytes_ = 0;
+  uint64_t pinned_bytes_ = 0;
   uint32_t slots_used_ = 0;
   uint64_t ready_below_[kLowerTiersMax] = {};
   uint64_t persisted_below_[kLowerTiersMax] = {};

@@ -152,6 +152,11 @@ uint32_t SessionVerbs::SegmentsOwedBy(SessionId session) const {
   return index == kSessionNone ? 0 : store_.segments.OwedBy(index);
 }
 
+uint32_t SessionVerbs::RevokedLeasesOf(SessionId session) const {
+  const SessionIndex index = store_.sessions.Find(session);
+  return index == kSessionNone ? 0 : store_.sessions.at(index).revoked_leases;
+}
+
 Error SessionVerbs::OpenGroup(SessionId session, const SpaceGroupSpec& spec, OpenedGroup* opened) {
   Caller caller;
   TERRACE_RETURN_IF_ERROR(store_.Enter(session, kAllGroups, &caller));

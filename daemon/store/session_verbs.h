@@ -46,6 +46,8 @@ class SessionVerbs {
   Status Unmapped(SessionId session, uint32_t segment);
   // Segments that another domain wants and this session has not unmapped.
   uint32_t SegmentsOwedBy(SessionId session) const;
+  // Leases that it holds though they were revoked: it was silent, or hung up.
+  uint32_t RevokedLeasesOf(SessionId session) const;
 
  private:
   StoreRooms& store_;

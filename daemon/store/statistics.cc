@@ -20,7 +20,8 @@ void FillTiers(const DomainRooms& rooms, DomainFigures* figures) {
                                     .persisted_block_count = lower.persisted_block_count,
                                     .written_bytes_of_day = lower.written.Sum(),
                                     .reads_queued = rooms.mover.promotions().queued_count(tier),
-                                    .writes_queued = rooms.mover.write_back().queued_count(tier)});
+                                    .writes_queued = rooms.mover.write_back().queued_count(tier),
+                                    .troubles = lower.tier->troubles()});
   }
   if (const DeviceUse& device = domain.options.device; device.tier != nullptr) {
     figures->device = {.device = device.device,
@@ -74,6 +75,7 @@ void Statistics::Fill(uint32_t domain_index, DomainFigures* figures) const {
   figures->slot_bytes_used = usage.used_bytes;
   figures->slot_bytes_stranded = usage.waste_bytes + usage.free_slot_bytes;
   figures->fenced_bytes = domain.fenced_bytes;
+  figures->fenced_bytes_max = domain.limits.fenced_bytes_max;
   figures->inherited_bytes = domain.inherited.byte_count();
   figures->fenced_slot_count = domain.fenced_slot_count;
   figures->session_count = domain.session_count;
@@ -82,10 +84,17 @@ void Statistics::Fill(uint32_t domain_index, DomainFigures* figures) const {
   figures->block_count = domain.index.runs().live_count();
   figures->reserved_count = domain.reserved_count;
   figures->pinned_count = domain.index.runs().pinned_count();
+  figures->engine_pinned_blocks = domain.pinned_blocks;
+  figures->engine_pinned_bytes = domain.pinned_bytes;
+  rooms.named_pins.Sum(&figures->named_pinned_blocks, &figures->named_pinned_bytes);
   figures->hits = domain.meter.SinceStart(protocol::kHitRateAllGroups);
   figures->reuse_distances = domain.meter.reuse_distances();
   figures->sessions_refused = store_.sessions.refused(domain_index);
   figures->serving = domain.serving;
+  figures->refuted_ago_us =
+      domain.refuted_us == 0 ? UINT64_MAX : domain.NowUs() - domain.refuted_us;
+  figures->refuted_writer.reset();
+  if (!domain.refuted_writers.empty()) figures->refuted_writer = domain.refuted_writers.back();
   FillTiers(rooms, figures);
 }
 

@@ -8,6 +8,8 @@
 #include <string_view>
 #include <utility>
 
+#include "daemon/log/log.h"
+#include "daemon/telemetry/conditions.h"
 #include "daemon/telemetry/names.h"
 #include "terrace/check.h"
 
@@ -15,13 +17,6 @@ namespace terrace {
 namespace {
 
 using nlohmann::json;
-
-// More than this share of a tier lost, and a person should know.
-constexpr uint64_t kLostCapacityDivisor = 100;
-
-bool IsCapacityLost(const TierStats& stats) {
-  return stats.quarantined_bytes > stats.capacity_bytes / kLostCapacityDivisor;
-}
 
 // Counts by kind, under the kinds' names.
 template <typename Counts, typename Names>
@@ -73,6 +68,7 @@ json DomainDocument(const DomainStats& domain) {
       {"slot_bytes_used", domain.slot_bytes_used},
       {"slot_bytes_stranded", domain.slot_bytes_stranded},
       {"fenced_bytes", domain.fenced_bytes},
+      {"fenced_bytes_max", domain.fenced_bytes_max},
       {"inherited_bytes", domain.inherited_bytes},
       {"fenced_slot_count", domain.fenced_slot_count},
       {"session_count", domain.session_count},
@@ -82,6 +78,10 @@ json DomainDocument(const DomainStats& domain) {
       {"reserved_count", domain.reserved_count},
       {"leased_block_count", domain.pinned_count},
       {"pinned_count", domain.pinned_count},  // what it was called before
+      {"engine_pinned_blocks", domain.engine_pinned_blocks},
+      {"engine_pinned_bytes", domain.engine_pinned_bytes},
+      {"named_pinned_blocks", domain.named_pinned_blocks},
+      {"named_pinned_bytes", domain.named_pinned_bytes},
       {"match_requests", domain.match_requests},
       {"match_blocks_asked", domain.match_blocks_asked},
       {"match_blocks_hit", domain.match_blocks_hit},
@@ -138,49 +138,27 @@ json TimesDocument(const DomainStats& domain) {
 json RefutedDocument(const DomainStats& domain) {
   json writers = json::array();
   for (const RefutedWriter& writer : domain.refuted_writers) {
-    writers.push_back({{"session", ToHex(0, writer.session).substr(16)},
+    writers.push_back({{"session", SessionText(writer.session)},
                        {"uid", writer.uid},
+                       {"pid", writer.pid},
+                       {"client_name", writer.client_name},
+                       {"comm", writer.comm},
+                       {"unix_s", writer.unix_s},
                        {"block_count", writer.block_count}});
   }
   return writers;
 }
 
 // What a person should do about the domain; empty: nothing.
-json TroublesOf(const DomainStats& domain) {
-  json troubles = json::array();
-  if (domain.serving != protocol::ServingMode::kServing) {
-    const bool is_bypassed = domain.serving == protocol::ServingMode::kBypassed;
-    troubles.push_back(std::string("the domain is ") +
-                       (is_bypassed ? "bypassed: its clients find and store nothing"
-                                    : "being drained: it takes nothing new") +
-                       "; `terrace drain --resume` has it serve again");
+void AddTroubles(const StatsInput& input, json* document) {
+  json troubles = json::array(), conditions = json::array();
+  for (const Trouble& trouble : TroublesOf(input.domain, input.kv_events)) {
+    troubles.push_back(trouble.sentence);
+    conditions.push_back(NameOf(trouble.condition));
   }
-  for (const DomainStats::LowerTierStats& tier : domain.lower_tiers) {
-    const std::string name(kTierNames[static_cast<size_t>(tier.kind)]);
-    const TierStats& stats = tier.stats;
-    if (!stats.is_healthy && tier.kind != protocol::TierKind::kHbm) {
-      troubles.push_back("the " + name +
-                         " tier is off after errors and tries again by itself: see the log for "
-                         "the drive, and the drive's own");
-    }
-    if (stats.left_alone_bytes > 0) {
-      troubles.push_back(
-          std::to_string(stats.left_alone_bytes) + " bytes of the " + name +
-          " tier's files were left alone at the start, and count against its "
-          "capacity: they are damaged, or under another secret (the log's lines "
-          "'nvme note' name them). With the right secret_file a restart finds their "
-          "blocks again; what nobody needs may be removed while terraced is stopped");
-    }
-    if (IsCapacityLost(stats)) {
-      troubles.push_back(std::to_string(stats.quarantined_bytes) + " of " +
-                         std::to_string(stats.capacity_bytes) + " bytes of the " + name +
-                         " tier are quarantined, more than 1 in " +
-                         std::to_string(kLostCapacityDivisor) +
-                         ": terrace fsck --online --repair tries those places and gives back what "
-                         "the drive keeps; if they stay, replace the drive");
-    }
-  }
-  return troubles;
+  (*document)["health"] = troubles.empty() ? "ok" : "degraded";
+  (*document)["troubles"] = std::move(troubles);
+  (*document)["conditions"] = std::move(conditions);
 }
 
 json TierDocument(const DomainStats& domain, const DomainStats::LowerTierStats& tier) {
@@ -215,6 +193,7 @@ json SharedDocument(const DomainStats::SharedStats& shared) {
   return {{"is_ready", tier.is_ready},
           {"is_refused", tier.is_refused},
           {"trouble", tier.trouble},
+          {"write_trouble", tier.write_trouble},
           {"connections", tier.connections},
           {"connection_attempts", tier.connection_attempts},
           {"connections_lost", tier.connections_lost},
@@ -274,7 +253,7 @@ json DeviceDocument(const DomainStats::DeviceStats& device) {
 json CopiesDocument(const DomainStats::CopyStats& copies) {
   json clients = json::array();
   for (const DomainStats::CopyClient& client : copies.clients) {
-    clients.push_back({{"session", ToHex(0, client.session).substr(16)},
+    clients.push_back({{"session", SessionText(client.session)},
                        {"backend", client.backend},
                        {"why", client.why},
                        {"pinned_bytes", client.counts.pinned_bytes},
@@ -292,13 +271,14 @@ json CopiesDocument(const DomainStats::CopyStats& copies) {
 }
 
 json SessionDocument(const SessionSummary& session) {
-  return {{"id", ToHex(0, session.id).substr(16)},
+  return {{"id", SessionText(session.id)},
           {"client_name", session.client_name},
           {"pid", session.peer.pid},
           {"uid", session.peer.uid},
           {"group_count", session.group_count},
           {"pending_count", session.pending_count},
           {"segments_owed", session.segments_owed},
+          {"revoked_leases", session.revoked_leases},
           {"is_hung_up", session.is_hung_up}};
 }
 
@@ -340,8 +320,7 @@ json DocumentOf(const StatsInput& input) {
       ByName(input.domain.sessions_refused, kSessionRefusalNames);
   document["domain"]["times"] = TimesDocument(input.domain);
   document["domain"]["refuted_writers"] = RefutedDocument(input.domain);
-  document["troubles"] = TroublesOf(input.domain);
-  document["health"] = document["troubles"].empty() ? "ok" : "degraded";
+  AddTroubles(input, &document);
   if (const std::optional<KvEventCounters>& events = input.kv_events) {
     document["kv_events"] = {{"is_on", events->is_on},
                              {"events", events->events},

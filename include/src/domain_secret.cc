@@ -22,17 +22,32 @@ constexpr size_t kHexBytes = 2 * kDomainSecretBytes;
 constexpr size_t kFileBytes = kFilePrefix.size() + kHexBytes + 1;
 constexpr size_t kFileBytesMax = 4096;  // read no further: it is another kind of file
 constexpr char kHexDigits[] = "0123456789abcdef";
-constexpr std::string_view kRemedy = "write one with: terrace domain new";
+constexpr std::string_view kRemedy = "write one with: terrace domain new FILE";
 
 Status Refuse(std::string* why, StatusCode code, std::string reason, int error = 0) {
   *why = std::move(reason);
   return Status(code, "the domain secret cannot be used", error);
 }
 
+const char* RemedyFor(int error) {
+  switch (error) {
+    case EACCES:
+    case EPERM:
+      return "; it must belong to the user that reads it, with mode 0600: chown it, and let that "
+             "user into its directory";
+    case ELOOP:
+      return "; it must be the file itself, no symbolic link";
+    default:
+      return "";
+  }
+}
+
 Status RefuseErrno(std::string* why, const std::string& path, const char* action) {
   const int error = errno;
-  return Refuse(why, StatusCode::kIo,
-                "secret file " + path + ": cannot " + action + ": " + strerror(error), error);
+  return Refuse(
+      why, StatusCode::kIo,
+      "secret file " + path + ": cannot " + action + ": " + strerror(error) + RemedyFor(error),
+      error);
 }
 
 std::string Octal(mode_t mode) {

@@ -14,7 +14,8 @@ import subprocess
 import sys
 import tempfile
 
-RULES = pathlib.Path(__file__).resolve().parents[2] / "systemd/monitoring/terrace-alerts.yml"
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+RULES = ROOT / "systemd/monitoring/terrace-alerts.yml"
 EXIT_SKIPPED = 77
 HOST = 'job="terrace",instance="h:9464"'
 DOMAIN = f'{HOST},domain="default"'
@@ -57,6 +58,16 @@ def buckets(slow_share, per_minute=6000):
         ("0.001024", quick), ("0.065536", quick), ("0.131072", per_minute), ("+Inf", per_minute))}
 
 
+# As daemon/telemetry/conditions.h names them.
+CONDITIONS = re.findall(r'"(\w+)"', re.search(
+    r"kConditionNames = \{(.*?)\};",
+    (ROOT / "daemon/telemetry/conditions.h").read_text(), re.S)[1])
+# Each condition has an alert; those that are not named here have TerraceDegraded.
+ALERT_OF = {"drive_loses_places": "TerraceDriveLosesPlaces", "redis_away": "TerraceTierOff",
+            "fenced_memory": "TerraceFencedMemory", "wrong_checksums": "TerraceWrongChecksums",
+            "kv_events_off": "TerraceKvEventsOff"}
+
+
 HEALTHY = {
     of_host("up"): flat(1),
     of_host("terrace_ready"): flat(1),
@@ -77,6 +88,7 @@ HEALTHY = {
     of_domain("terrace_corrupt_blocks_total"): flat(0),
     of_domain("terrace_refuted_blocks_total"): flat(0),
     of_domain("terrace_fenced_bytes"): flat(GIB),
+    **{of_domain("terrace_degraded", condition=name): flat(0) for name in CONDITIONS},
     of_domain("terrace_inherited_bytes"): flat(0),
     of_domain("terrace_sealed_blocks_total"): rising(3000),
     of_domain("terrace_reserve_keys_refused_total", reason="no_space"): rising(3),
@@ -155,6 +167,14 @@ def cases():
         yield case(f"healthy, minute {minute}", HEALTHY, 1, minute, [])
     for alert, series in FAULTS.items():
         yield case(alert, {**HEALTHY, **series}, 1, 2 * HOUR - 1, [alert])
+    for condition in CONDITIONS:
+        if condition not in ALERT_OF or condition == "fenced_memory":
+            yield case(condition, {**HEALTHY, of_domain("terrace_degraded", condition=condition):
+                                   then(0, 1)}, 1, 2 * HOUR - 1,
+                       [ALERT_OF.get(condition, "TerraceDegraded")])
+    both = {of_domain("terrace_degraded", condition="drive_off"): then(0, 1),
+            of_domain("terrace_tier_healthy", tier="nvme"): then(1, 0)}
+    yield case("one cause is one alert", {**HEALTHY, **both}, 1, 2 * HOUR - 1, ["TerraceTierOff"])
     yield case("TerraceHitRateFell", HIT_RATE_FELL, 5, 5 * (DAY + 16), ["TerraceHitRateFell"])
 
 
@@ -164,7 +184,7 @@ def main():
         print("skipped: promtool is not installed (tools/setup installs Debian's prometheus)")
         return EXIT_SKIPPED
     alerts = set(re.findall(r"- alert: (\w+)", rules.read_text()))
-    faults = {*FAULTS, "TerraceHitRateFell"}
+    faults = {*FAULTS, "TerraceHitRateFell", "TerraceDegraded"}
     if alerts != faults:
         print(f"alerts without a fault here: {sorted(alerts - faults)}; "
               f"faults without an alert: {sorted(faults - alerts)}")

@@ -185,7 +185,8 @@ def test_it_needs_no_rights(daemon):
                                     extra_groups=[], cwd="/")
     assert status == 1, document
     assert only(rows, "socket")["level"] == "problem"
-    assert "usermod" in only(rows, "socket")["remedy"]
+    assert "usermod" not in only(rows, "socket")["remedy"], "nobody joins root's group"
+    assert "the socket's group is root" in only(rows, "socket")["remedy"]
     assert "permission denied" in only(rows, "socket")["found"]
 
 

@@ -96,6 +96,8 @@ class Disk {
   virtual DiskStats stats() const = 0;
   // "io_uring" or "threads", and why, for status.
   virtual std::string description() const = 0;
+  // Where its files are, for a person; empty: nowhere.
+  virtual std::string directory() const { return {}; }
 };
 
 }  // namespace terrace

@@ -75,6 +75,7 @@ class FileDisk final : public Disk {
   uint32_t queue_max() const override { return options_.queue_max; }
   DiskStats stats() const override;
   std::string description() const override;
+  std::string directory() const override { return options_.directory; }
 
  private:
   struct Slot {

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "tiers/speed_doubt.h"
+
 namespace terrace {
 namespace {
 
@@ -23,7 +25,16 @@ double MedianOf(const std::array<ReadSpeed::Read, ReadSpeed::kReadsMax>& reads, 
 
 }  // namespace
 
-void ReadSpeed::OnReadDone(const Read& read) {
+void ReadSpeed::OnReadDone(const Read& read, uint64_t now_us) {
+  // What is in doubt does not outvote what is seen now.
+  if (SpeedDoubt::IsInDoubt(now_us - measured_us_)) {
+    if (!is_settled_) Settle();
+    const double latency_us = LatencyUs(now_us), us_per_byte = UsPerByte(now_us);
+    if (latency_us < latency_us_ || us_per_byte < us_per_byte_) alone_ = beside_ = {};
+    latency_us_ = latency_us;
+    us_per_byte_ = us_per_byte;
+  }
+  measured_us_ = now_us;
   Recent& kind = read.behind_bytes <= 2 * read.length_bytes ? alone_ : beside_;
   kind.reads[kind.count++ % kReadsMax] = read;
   is_settled_ = false;
@@ -47,9 +58,18 @@ void ReadSpeed::Settle() const {
   is_settled_ = true;
 }
 
-uint64_t ReadSpeed::PredictUs(uint64_t behind_bytes) const {
+double ReadSpeed::LatencyUs(uint64_t now_us) const {
+  return SpeedDoubt::Believed(latency_us_, kFirstLatencyUs, now_us - measured_us_);
+}
+
+double ReadSpeed::UsPerByte(uint64_t now_us) const {
+  return SpeedDoubt::Believed(us_per_byte_, kFirstUsPerByte, now_us - measured_us_);
+}
+
+uint64_t ReadSpeed::PredictUs(uint64_t behind_bytes, uint64_t now_us) const {
   if (!is_settled_) Settle();
-  return static_cast<uint64_t>(latency_us_ + static_cast<double>(behind_bytes) * us_per_byte_);
+  return static_cast<uint64_t>(LatencyUs(now_us) +
+                               static_cast<double>(behind_bytes) * UsPerByte(now_us));
 }
 
 }  // namespace terrace

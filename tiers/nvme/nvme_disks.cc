@@ -31,6 +31,8 @@ Status NvmeDisks::Submit(NvmeRequest request, DiskRequest disk_request) {
   }
   request.behind_bytes = disk.transfer_bytes;
   request.begun_us = now_us();
+  request.op = disk_request.op;
+  if (request.op == DiskOp::kCreate) request.length_bytes = disk_request.length_bytes;
   ++disk.requests_in_flight;
   if (request.kind == NvmeRequestKind::kRead && disk.reads_awaited++ == 0) {
     disk.silent_since_us = request.begun_us;
@@ -53,9 +55,10 @@ NvmeRequest NvmeDisks::Finish(uint64_t tag, Status status) {
     disk.transfer_bytes -= request.length_bytes;
     --transfers_in_flight_;
   }
-  const bool is_full = status.code() == StatusCode::kIo && status.detail() == ENOSPC;
-  if (request.kind != NvmeRequestKind::kProbe && !is_full) {
-    disk.health.OnOutcome(status, now_us());
+  if (request.kind == NvmeRequestKind::kProbe) return request;
+  disk.health.OnOutcome(request.op, status, now_us());
+  if (request.op == DiskOp::kCreate && status.detail() == ENOSPC) {
+    disk.health.OnNoRoom(request.length_bytes, disk.disk->stats().filesystem_free_bytes);
   }
   return request;
 }
@@ -63,7 +66,8 @@ NvmeRequest NvmeDisks::Finish(uint64_t tag, Status status) {
 void NvmeDisks::MeasureRead(const NvmeRequest& request) {
   disks_[request.disk].speed.OnReadDone({.length_bytes = request.length_bytes,
                                          .behind_bytes = request.behind_bytes,
-                                         .duration_us = now_us() - request.begun_us});
+                                         .duration_us = now_us() - request.begun_us},
+                                        now_us());
   read_bytes_ = request.length_bytes;
 }
 
@@ -96,7 +100,7 @@ uint64_t NvmeDisks::PredictReadUs(uint64_t length_bytes) const {
   for (const DiskState& disk : disks_) {
     if (!disk.health.is_on()) continue;
     const uint64_t us =
-        std::max(disk.speed.PredictUs(disk.transfer_bytes + share_bytes), SilentUs(disk));
+        std::max(disk.speed.PredictUs(disk.transfer_bytes + share_bytes, now_us()), SilentUs(disk));
     sum_us += us;
     last_us = std::max(last_us, us);
   }
@@ -111,8 +115,36 @@ void NvmeDisks::SwitchOffStuck() {
     // Once: a request that never ends costs its slot and its memory, not the disk for good.
     if (std::exchange(request.is_stuck, true)) return;
     if (request.kind == NvmeRequestKind::kRead) --disks_[request.disk].reads_awaited;
-    disks_[request.disk].health.SwitchOff(now_us());
+    disks_[request.disk].health.SwitchOffStuck(request.op, now_us());
   });
+}
+
+void NvmeDisks::LookForRoom() {
+  for (DiskState& disk : disks_) {
+    if (disk.health.is_full()) disk.health.OnRoom(disk.disk->stats().filesystem_free_bytes);
+  }
+}
+
+std::vector<DriveTrouble> NvmeDisks::Troubles() const {
+  std::vector<DriveTrouble> troubles;
+  for (uint32_t i = 0; i < disks_.size(); ++i) {
+    const DiskHealth& health = disks_[i].health;
+    const std::string path = disks_[i].disk->directory();
+    if (i < options_.lost_mounts.size() && !options_.lost_mounts[i].empty()) {
+      troubles.push_back({.path = path, .drive = i, .lost_mount = options_.lost_mounts[i]});
+    }
+    if (health.is_on() && !health.is_full()) continue;
+    DriveTrouble& trouble = troubles.emplace_back();
+    trouble.path = path;
+    trouble.drive = i;
+    trouble.is_off = !health.is_on();
+    trouble.operation = DiskOpName(trouble.is_off ? health.failure().op : health.full_op());
+    trouble.error = trouble.is_off ? health.failure().error : ENOSPC;
+    trouble.failures_in_row = trouble.is_off ? health.failure().in_row : 0;
+    trouble.probe_error = trouble.is_off ? health.probe_error() : 0;
+    trouble.off_count = health.off_count();
+  }
+  return troubles;
 }
 
 }  // namespace terrace

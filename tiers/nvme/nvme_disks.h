@@ -28,8 +28,9 @@ struct NvmeRequest {
   uint32_t slab = 0;
   uint32_t slot = 0;
   TransferId transfer_id = 0;
-  uint64_t length_bytes = 0;  // of a transfer
+  uint64_t length_bytes = 0;  // of a transfer; of a file to be made, set by Submit
   // Set by Submit.
+  DiskOp op = DiskOp::kRead;
   uint64_t behind_bytes = 0;  // of transfers in flight on the disk when it began, itself included
   uint64_t begun_us = 0;
   bool is_stuck = false;  // too old, and its disk was switched off for it
@@ -42,7 +43,8 @@ struct NvmeRequest {
 class NvmeDisks {
  public:
   struct Options {
-    std::vector<Disk*> disks;  // ≥ 1
+    std::vector<Disk*> disks;              // ≥ 1
+    std::vector<std::string> lost_mounts;  // by disk; see DriveTrouble
     std::function<uint64_t()> now_us;
     DiskHealth::Options health;
     uint64_t stuck_us = 0;  // a request this old switches its disk off
@@ -88,6 +90,11 @@ class NvmeDisks {
   bool may_create(uint32_t disk) const { return disks_[disk].health.may_create(now_us()); }
   void OnCreated(uint32_t disk) { disks_[disk].health.OnCreated(); }
   void OnCreateFailed(uint32_t disk) { disks_[disk].health.OnCreateFailed(now_us()); }
+
+  // Whether those that were full have room again. Now and then.
+  void LookForRoom();
+  // Of disks that are off, full or not where they lay; none where all is well.
+  std::vector<DriveTrouble> Troubles() const;
 
  private:
   struct DiskState {

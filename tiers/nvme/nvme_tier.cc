@@ -52,6 +52,7 @@ NvmeTier::Parts::Parts(Options the_options)
     : options(std::move(the_options)),
       reports(options.domain_index),
       disks({.disks = options.disks,
+             .lost_mounts = options.lost_mounts,
              .now_us = options.now_us,
              .health = {.failures_max = options.failures_max,
                         .probe_interval_us = options.probe_interval_us},
@@ -321,6 +322,7 @@ void NvmeTier::AppendOwnersToDrop(uint64_t length_bytes, uint32_t part_count,
 void NvmeTier::Tick() {
   Parts& p = *parts_;
   p.disks.SwitchOffStuck();
+  p.disks.LookForRoom();
   p.probes.BeginDue();
   p.entries.Resume();
   p.entries.Write();
@@ -348,6 +350,8 @@ TierStats NvmeTier::stats() const {
           .left_alone_bytes = p.slabs.left_alone_bytes(),
           .is_healthy = p.disks.is_any_on()};
 }
+
+std::vector<DriveTrouble> NvmeTier::troubles() const { return parts_->disks.Troubles(); }
 
 bool NvmeTier::is_quiet() const { return parts_->is_quiet(); }
 

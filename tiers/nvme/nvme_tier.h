@@ -42,7 +42,8 @@ class NvmeTier final : public Tier {
     uint32_t domain_index = 0;
     std::string domain_name;
     DomainSecret secret{};
-    std::vector<Disk*> disks;  // ≥ 1; slabs are spread evenly
+    std::vector<Disk*> disks;              // ≥ 1; slabs are spread evenly
+    std::vector<std::string> lost_mounts;  // by disk, for troubles(); none: all are where they lay
     uint64_t capacity_bytes = 0;
     uint64_t slab_bytes = 1 * kGiB;
     ExtentCatalog* catalog = nullptr;  // none: an entry alone makes a block persisted
@@ -83,6 +84,7 @@ class NvmeTier final : public Tier {
                           std::vector<uint32_t>* owners) override;
   void Tick() override;
   TierStats stats() const override;
+  std::vector<DriveTrouble> troubles() const override;
 
   // Nothing is on its way: no transfer, no entry to table or catalog, no erasure. What a catalog is
   // marked complete for.

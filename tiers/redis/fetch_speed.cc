@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "terrace/check.h"
+#include "tiers/speed_doubt.h"
 
 namespace terrace {
 
@@ -30,13 +31,12 @@ void FetchSpeed::OnProbed(uint64_t begun_us, uint64_t now_us) {
 }
 
 void FetchSpeed::Measure(uint64_t seen, uint64_t now_us, uint64_t* believed) const {
-  *believed = IsInDoubt(now_us) ? seen : (7 * *believed + seen) / 8;
+  *believed = SpeedDoubt::IsInDoubt(now_us - measured_us_) ? seen : (7 * *believed + seen) / 8;
 }
 
 uint64_t FetchSpeed::Doubted(uint64_t measured, uint64_t first, uint64_t now_us) const {
-  if (!IsInDoubt(now_us) || measured <= first) return measured;
-  const uint64_t halvings = (now_us - measured_us_ - kHoldsUs) / kHalvesUs + 1;
-  return std::max(first, halvings < 64 ? measured >> halvings : 0);
+  return static_cast<uint64_t>(SpeedDoubt::Believed(
+      static_cast<double>(measured), static_cast<double>(first), now_us - measured_us_));
 }
 
 uint64_t FetchSpeed::PredictUs(uint64_t length_bytes, uint64_t now_us) const {

@@ -1,7 +1,6 @@
 // FetchSpeed: how long bytes take from the Redis server, as they lately did: a round trip, and so
-// much a byte. Who is told "too slow" does not ask, so what is believed of a slow server is
-// believed less and less while nothing is measured, until somebody asks again; and a server that
-// owes answers and is silent will be so for as long again, whatever it did before.
+// much a byte, doubted while nothing is measured (SpeedDoubt). A server that owes answers and is
+// silent will be so for as long again, whatever it did before.
 //
 // THREADING: one thread.
 #pragma once
@@ -15,9 +14,6 @@ class FetchSpeed {
   // Until something was measured: 500 MB/s.
   static constexpr uint64_t kFirstPsPerByte = 2'000;
   static constexpr uint64_t kFirstRoundTripUs = 500;
-  // So long what was measured holds; from then on each second halves what is above the first guess.
-  static constexpr uint64_t kHoldsUs = 3'000'000;
-  static constexpr uint64_t kHalvesUs = 1'000'000;
 
   void OnFetchBegun(uint64_t now_us);
   // Whatever came of it.
@@ -31,7 +27,6 @@ class FetchSpeed {
 
  private:
   uint64_t Doubted(uint64_t measured, uint64_t first, uint64_t now_us) const;
-  bool IsInDoubt(uint64_t now_us) const { return now_us > measured_us_ + kHoldsUs; }
   // The last measurement weighs an eighth, all where the ones before are in doubt.
   void Measure(uint64_t seen, uint64_t now_us, uint64_t* believed) const;
 

@@ -300,8 +300,27 @@ RedisCommand RedisBlocks::FormatSmallRepair(const RedisBlockName& name, size_t c
 void RedisBlocks::OnWriteTrouble(StoreJob& job, const RedisAnswer& answer) {
   job.status = TroubleOf(answer);
   if (IsWriteRefusal(answer.error)) {
-    writes_paused_until_us_ = RedisNowUs() + options_.write_pause_us;
+    write_looked_us_ = RedisNowUs();
+    writes_paused_until_us_ = write_looked_us_ + options_.write_pause_us;
+    write_refusal_ = answer.error;
+    refused_name_ = job.name;
   }
+}
+
+// A key that nobody reads, on the server of the block that was refused.
+void RedisBlocks::LookForWrites(std::function<void()> changed) {
+  const uint64_t now_us = RedisNowUs();
+  if (write_refusal_ == RedisError::kNone || now_us - write_looked_us_ < options_.write_look_us) {
+    return;
+  }
+  write_looked_us_ = now_us;
+  const std::string key = names_.Look(refused_name_);
+  SendSmall(key, FormatRedisCommand({"SET", key, "", "PX", "1"}),
+            [this, changed = std::move(changed)](const RedisAnswer& answer) {
+              if (!IsStatusOk(answer)) return;
+              write_refusal_ = RedisError::kNone;
+              changed();
+            });
 }
 
 void RedisBlocks::SendChunks(const std::shared_ptr<StoreJob>& job) {
@@ -360,6 +379,7 @@ void RedisBlocks::Publish(const std::shared_ptr<StoreJob>& job) {
 void RedisBlocks::EndStore(StoreJob& job, Status status) {
   if (status.ok()) {
     ++counts_.stores_done;
+    write_refusal_ = RedisError::kNone;
   } else if (status.code() == StatusCode::kExists) {
     ++counts_.stores_existing;
     looks_first_ = kLookFirst;

@@ -38,6 +38,8 @@ class RedisBlocks {
     uint64_t ttl_ms = 24 * 3600 * uint64_t{1000};
     // How long nothing is written after the server refused a write; reads go on.
     uint64_t write_pause_us = kUsPerSecond;
+    // Who refused a write and has not been given one for so long is asked whether it takes them.
+    uint64_t write_look_us = 5 * kUsPerSecond;
     std::function<uint64_t()> unix_seconds;
     RedisServers* servers = nullptr;
   };
@@ -63,6 +65,11 @@ class RedisBlocks {
   void Erase(const RedisBlockName& name, StoreDone done);
 
   const RedisBlocksCounts& counts() const { return counts_; }
+  // Why the server refused the last write; kNone: it took it.
+  RedisError write_refusal() const { return write_refusal_; }
+  // After a refusal, now and then: whether writes are taken again, though nobody stores anything.
+  // `changed` if they are.
+  void LookForWrites(std::function<void()> changed);
 
  private:
   struct StoreJob;
@@ -110,6 +117,9 @@ class RedisBlocks {
   std::mt19937_64 random_;
   RedisBlocksCounts counts_;
   uint64_t writes_paused_until_us_ = 0;
+  RedisError write_refusal_ = RedisError::kNone;
+  uint64_t write_looked_us_ = 0;  // when a write was refused, or looked for, last
+  RedisBlockName refused_name_;   // the last block that was refused: its server is asked
   uint32_t looks_first_ = 0;
 };
 

@@ -246,6 +246,8 @@ std::string RedisKeyNames::Permission(const std::string& prefix) {
 
 std::string RedisKeyNames::Presence(const RedisBlockName& name) const { return Tag(name) + "p"; }
 
+std::string RedisKeyNames::Look(const RedisBlockName& name) const { return Tag(name) + "w"; }
+
 uint32_t RedisKeyNames::PresenceBit(const RedisBlockName& name) {
   return name.position % kRedisRunBlocks * kRedisPresenceBits +
          static_cast<uint32_t>(name.key.low % kRedisPresenceBits);

@@ -88,6 +88,8 @@ class RedisKeyNames {
   // Of no block: whoever may not look for it may not look for any.
   static std::string Permission(const std::string& prefix);
   std::string Presence(const RedisBlockName& name) const;
+  // Of nothing, on the run's server: written to learn whether that takes writes.
+  std::string Look(const RedisBlockName& name) const;
   // In the run's bitmap; two blocks of one position share it one time in kRedisPresenceBits.
   static uint32_t PresenceBit(const RedisBlockName& name);
 

@@ -387,6 +387,8 @@ void RedisTier::State::PublishStats() {
   shared_stats.is_ready = server.is_ready;
   shared_stats.is_refused = server.is_refused;
   shared_stats.trouble = server.last_trouble.ok() ? "" : server.last_trouble.what();
+  shared_stats.is_full = blocks->write_refusal() == RedisError::kOutOfMemory;
+  shared_stats.write_trouble = StatusOfRedisError(blocks->write_refusal()).what();
   shared_stats.read_bytes = counts.read_bytes;
   shared_stats.written_bytes = counts.written_bytes;
   shared_stats.fetches_found = counts.fetches_found;
@@ -640,6 +642,9 @@ void RedisTier::Tick() {
     if (known.is_owed) owed.push_back(group);
   }
   for (const GroupId& group : owed) state_->StartRise(group);
+  if (state_->is_stopped) return;
+  state_->Give(
+      [state = state_.get()] { state->blocks->LookForWrites([state] { state->PublishStats(); }); });
 }
 
 uint64_t RedisTier::PredictReadUs(uint64_t length_bytes) const {

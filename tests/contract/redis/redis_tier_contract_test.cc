@@ -401,9 +401,16 @@ TEST(RedisTier, AFullServerRefusesWritesAndServesReads) {
     EXPECT_TRUE(rig.FetchNow(RedisTestName(0, 0), length_bytes).status.ok());
     EXPECT_EQ(rig.tier().stats().breaker_opened, 0u);
     EXPECT_FALSE(rig.tier().stats().is_refused);
+    EXPECT_TRUE(rig.tier().stats().is_ready);
+    EXPECT_TRUE(rig.tier().stats().is_full);
+    EXPECT_EQ(rig.tier().stats().write_trouble, "the Redis server is full and evicts nothing");
     const std::unique_ptr<RawRedis> raw = server.Connect();
     ExpectFewRefusals(&rig, raw.get(), "OOM", length_bytes);
     raw->Command({"CONFIG", "SET", "maxmemory", "0"});
+    EXPECT_TRUE(rig.RunUntil([&] {
+      rig.tier().Tick();
+      return rig.tier().stats().write_trouble.empty();
+    })) << "it heals though nobody stores";
     EXPECT_TRUE(
         rig.RunUntil([&] { return rig.StoreNow(RedisTestName(700, 0), 7, length_bytes).ok(); }));
   }

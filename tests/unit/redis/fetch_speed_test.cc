@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "tiers/speed_doubt.h"
+
 namespace terrace {
 namespace {
 
@@ -39,13 +41,13 @@ TEST_F(FetchSpeedTest, ASlowServerIsBelievedLessWhileNobodyAsks) {
   Fetch(200'000);
   for (int i = 0; i < 40; ++i) Fetch(200'000);
   const uint64_t slow_us = Predicted();
-  now_us_ += FetchSpeed::kHoldsUs;
+  now_us_ += SpeedDoubt::kHoldsUs;
   EXPECT_EQ(Predicted(), slow_us);
   now_us_ += 1;
   EXPECT_NEAR(static_cast<double>(Predicted()), static_cast<double>(slow_us) / 2, 1'000);
-  now_us_ += 7 * FetchSpeed::kHalvesUs;
+  now_us_ += 7 * SpeedDoubt::kHalvesUs;
   EXPECT_LT(Predicted(), 3'500u) << "ten seconds later it is worth another try";
-  now_us_ += 1'000 * FetchSpeed::kHalvesUs;
+  now_us_ += 1'000 * SpeedDoubt::kHalvesUs;
   EXPECT_EQ(Predicted(), 3'000u);
   Fetch(200'000);
   EXPECT_NEAR(static_cast<double>(Predicted()), 201'000, 1'000) << "still slow, known at once";

@@ -37,12 +37,18 @@ TEST_F(NvmeTierFaultTest, FailuresInARowSwitchTheDiskOffAndAProbeOnAgain) {
   EXPECT_EQ(tier().stats().failed_transfers, options_.tier.failures_max);
   EXPECT_EQ(tier().Read(900, extent, Bytes(kLength, 0)).code(), StatusCode::kUnsupported);
   EXPECT_EQ(tier().Allocate(0, kLength, 1).code(), StatusCode::kUnsupported);
+  ASSERT_EQ(tier().troubles().size(), 1u);
+  EXPECT_STREQ(tier().troubles()[0].operation, "read");
+  EXPECT_EQ(tier().troubles()[0].error, EIO);
+  EXPECT_EQ(tier().troubles()[0].failures_in_row, options_.tier.failures_max);
   rig_->Settle();
   EXPECT_FALSE(tier().stats().is_healthy) << "probes fail";
+  EXPECT_NE(tier().troubles()[0].probe_error, 0);
   rig_->disk().HealAll();
   rooms_ = 0;
   rig_->Settle();
   EXPECT_TRUE(tier().stats().is_healthy);
+  EXPECT_TRUE(tier().troubles().empty());
   EXPECT_EQ(rooms_, 1);
   ExpectLoads(extent, 42);
 }
@@ -185,6 +191,9 @@ TEST_F(NvmeTierFaultTest, FullFileSystemIsNoFailureAndIsTriedAgain) {
   EXPECT_TRUE(tier().stats().is_healthy);
   EXPECT_EQ(tier().Allocate(0, kLength, 1).code(), StatusCode::kNoSpace);
   EXPECT_EQ(media_[0].Names().size(), 1u) << "nothing half made is left";
+  ASSERT_EQ(tier().troubles().size(), 1u);
+  EXPECT_FALSE(tier().troubles()[0].is_off);
+  EXPECT_EQ(tier().troubles()[0].error, ENOSPC);
   for (int second = 0; second < 60; ++second) {
     rig_->Advance(1'000'000);
     tier().Tick();
@@ -197,6 +206,7 @@ TEST_F(NvmeTierFaultTest, FullFileSystemIsNoFailureAndIsTriedAgain) {
     tier().Tick();
   }
   EXPECT_GE(rooms_, 1) << "within ten seconds";
+  EXPECT_TRUE(tier().troubles().empty());
   EXPECT_TRUE(tier().Allocate(0, kLength, 1).ok());
 }
 

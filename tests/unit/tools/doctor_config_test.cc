@@ -14,6 +14,7 @@ namespace terrace::tools {
 namespace {
 
 using enum FindingLevel;
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
@@ -111,6 +112,21 @@ TEST(DoctorDrive, AFileSystemThatCopiesForgetsOrIsFarIsAWarning) {
   EXPECT_EQ(CheckVolumes(subject)[0].level, kNote);
 }
 
+TEST(DoctorDrive, ADriveThatIsNotMountedAnyMoreIsAProblem) {
+  FakeHost host;
+  Subject subject = host.MakeWithDrive();
+  subject.config.state_dir = "/var/lib/terrace";
+  host.Write("/var/lib/terrace/nvme-mounts", "/mnt/d\t/mnt/d\n");
+  EXPECT_EQ(CheckVolumes(subject)[0].level, kOk);
+  host.Write("/proc/self/mountinfo", "22 1 259:9 / / rw - ext4 /dev/root rw\n");
+  EXPECT_EQ(CheckVolumes(subject)[0].level, kProblem);
+  EXPECT_THAT(CheckVolumes(subject)[0].found,
+              AllOf(HasSubstr("ext4 of /dev/root"), HasSubstr("mounted at /mnt/d")));
+  EXPECT_THAT(CheckVolumes(subject)[0].remedy, HasSubstr("mount /mnt/d"));
+  host.Remove("/var/lib/terrace/nvme-mounts");
+  EXPECT_EQ(CheckVolumes(subject)[0].level, kOk) << "it never lay elsewhere";
+}
+
 TEST(DoctorDrive, DirectIoThatIsRefusedIsAWarning) {
   FakeHost host;
   const Subject subject = host.MakeWithDrive();
@@ -139,6 +155,12 @@ TEST(DoctorDrive, SpaceIsHeldAgainstTheCapacityThatIsNotHeldYet) {
   host.volumes["/mnt/d"].free_bytes = 39 * kGiB;
   EXPECT_EQ(CheckSpace(subject)[0].level, kProblem);
   EXPECT_THAT(CheckSpace(subject)[0].remedy, HasSubstr("capacity_bytes = \"35GiB\""));
+  host.volumes["/mnt/d"].free_bytes = 40 * kMiB;
+  EXPECT_THAT(CheckSpace(subject)[0].remedy, HasSubstr("capacity_bytes = \"36MiB\""));
+  host.volumes["/mnt/d"].free_bytes = kMiB;
+  EXPECT_THAT(CheckSpace(subject)[0].remedy,
+              AllOf(HasSubstr("free space"), Not(HasSubstr("capacity_bytes"))));
+  host.volumes["/mnt/d"].free_bytes = 39 * kGiB;
   // What slabs hold already is theirs.
   host.Write("/mnt/d/chat/slab-0", "");
   host.stats["/mnt/d/chat"] = {.mode = S_IFDIR | 0700};
@@ -193,6 +215,16 @@ TEST(DoctorDaemon, ASocketThatIsDeniedIsAProblemAndASilentOneIfItWasNamed) {
   subject.is_socket_named = false;
   EXPECT_EQ(CheckSocket(subject).level, kProblem);
   EXPECT_THAT(CheckSocket(subject).remedy, HasSubstr("usermod -aG terrace ann"));
+  subject.socket_group = "engines";
+  EXPECT_THAT(CheckSocket(subject).remedy, HasSubstr("usermod -aG engines ann"));
+  subject.socket_group = "root";
+  EXPECT_THAT(CheckSocket(subject).remedy, Not(HasSubstr("usermod")))
+      << "nobody joins root's group";
+  subject.socket_state = SocketState::kRefused;
+  subject.socket_why = "terraced at S refused this client: uid 7 may not connect";
+  EXPECT_EQ(CheckSocket(subject).level, kProblem);
+  EXPECT_THAT(CheckSocket(subject).found, HasSubstr("refused this client"));
+  EXPECT_THAT(CheckSocket(subject).remedy, HasSubstr("systemctl reload"));
   subject.socket_state = SocketState::kAnswers;
   EXPECT_EQ(CheckSocket(subject).level, kOk);
 }
@@ -203,6 +235,20 @@ std::vector<FindingLevel> LevelsOfDaemon(const FakeHost& host, const std::string
   std::vector<FindingLevel> levels;
   for (const Finding& finding : CheckDaemon(subject)) levels.push_back(finding.level);
   return levels;
+}
+
+TEST(DoctorDaemon, TheRemedyIsThatOfTheConditions) {
+  const FakeHost host;
+  Subject subject = host.Make();
+  const auto remedy = [&](const std::string& conditions) {
+    subject.stats =
+        FakeHost::Stats(R"({"troubles": ["a sentence"], "conditions": )" + conditions + "}");
+    return CheckDaemon(subject)[1].remedy;
+  };
+  EXPECT_THAT(remedy(R"(["bypassed"])"), HasSubstr("terrace drain --resume"));
+  EXPECT_THAT(remedy(R"(["drive_off", "redis_away"])"),
+              AllOf(HasSubstr("dmesg"), HasSubstr("; the server"), Not(HasSubstr("journalctl"))));
+  EXPECT_THAT(remedy("[]"), HasSubstr("journalctl")) << "of a daemon that names none";
 }
 
 TEST(DoctorDaemon, VersionHealthHolderAndFencedMemoryAreRows) {

@@ -105,6 +105,32 @@ TEST(StatusReport, AFullDocumentIsSummedUp) {
   EXPECT_THAT(text, ContainsRegex("02 +cuda +1.0 KiB +3.0 KiB +2.0 KiB +4 +the plugin has a dev"));
 }
 
+// What fills memory, and who: no other command need be known.
+TEST(StatusReport, MemoryThatCannotBeHadIsNamedWithWhoHoldsIt) {
+  auto stats = StatsView::Parse(R"({
+    "domain": {"segment_bytes": 4194304, "segments_leaving": 8, "fenced_bytes": 1048576,
+      "fenced_slot_count": 4, "fenced_bytes_max": 8388608,
+      "engine_pinned_blocks": 128, "engine_pinned_bytes": 33554432,
+      "named_pinned_blocks": 0, "named_pinned_bytes": 0,
+      "refuted_writers": [{"session": "621aa671f69a7f87", "uid": 7, "block_count": 32, "pid": 4711,
+                           "comm": "python3", "client_name": "engine-1", "unix_s": 86400}]},
+    "sessions": [{"client_name": "engine-a", "id": "01", "pid": 11, "revoked_leases": 2},
+                 {"client_name": "engine-b", "id": "02", "pid": 12, "segments_owed": 8},
+                 {"client_name": "engine-c", "id": "03", "pid": 13, "is_hung_up": true,
+                  "revoked_leases": 1}]})");
+  ASSERT_TRUE(stats.ok());
+  const std::string text = RenderStatus(*stats);
+  EXPECT_THAT(text, HasSubstr("1.0 MiB fenced in 4 slots (at 8.0 MiB nothing more is stored)"));
+  EXPECT_THAT(text, HasSubstr("pinned: 32.0 MiB in 128 blocks by engines themselves, 0 B in 0 by"));
+  EXPECT_THAT(text,
+              HasSubstr("LEAVING: 8 segments, 32.0 MiB: engine-b (pid 12) has not unmapped 8"));
+  EXPECT_THAT(text, ContainsRegex("engine-a +01 .* silent, fenced"));
+  EXPECT_THAT(text, ContainsRegex("engine-b +02 .* connected, owes 8 segments"));
+  EXPECT_THAT(text, ContainsRegex("engine-c +03 .* gone, fenced"));
+  EXPECT_THAT(text, HasSubstr("session 621aa671f69a7f87, uid 7, pid 4711 (python3), client "
+                              "engine-1, last 1970-01-02T00:00:00Z: they were erased"));
+}
+
 TEST(StatusReport, AnEmptyDocumentIsAllDashes) {
   auto stats = StatsView::Parse("{}");
   ASSERT_TRUE(stats.ok());

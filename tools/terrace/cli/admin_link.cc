@@ -32,8 +32,14 @@ std::unique_ptr<AdminLink> AdminLink::Open(const DaemonAddress& address) {
     Fail(fmt::format("cannot connect to {}: {}", path, std::strerror(errno)));
     return nullptr;
   }
-  if (!link->Hello().ok()) {
-    Fail(fmt::format("the daemon at {} refused the connection: {}", path, link->why_));
+  if (const Status hello = link->Hello(); hello.code() == StatusCode::kIo) {
+    Fail(
+        fmt::format("no handshake with the daemon on {}: {}. If it hangs or is starting, see its "
+                    "log (`journalctl -u terraced`)",
+                    path, link->why_));
+    return nullptr;
+  } else if (!hello.ok()) {
+    Fail(fmt::format("terraced at {} refused this client: {}", path, link->why_));
     return nullptr;
   }
   return link;
@@ -148,7 +154,7 @@ Status AdminLink::Await(short events) {
     if (ready < 0 && errno == EINTR) continue;
     if (ready < 0) return Broken(fmt::format("poll failed: {}", std::strerror(errno)));
     return Broken(
-        fmt::format("the daemon did not answer within {} ms. If it is busy, raise --timeout-ms",
+        fmt::format("the daemon did not answer within {} ms: if it is busy, raise --timeout-ms",
                     timeout_.count()));
   }
 }

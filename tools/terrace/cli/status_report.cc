@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <array>
+#include <ctime>
 #include <optional>
 #include <string_view>
 
@@ -51,6 +52,32 @@ std::string RenderHealth(const StatsView& stats) {
   return text;
 }
 
+// Memory that cannot be had: pinned, or on its way to another domain. Nothing where there is none.
+std::string RenderHeld(const StatsView& stats) {
+  std::string text;
+  const uint64_t by_engines = stats.Count("engine_pinned_bytes").value_or(0);
+  const uint64_t by_name = stats.Count("named_pinned_bytes").value_or(0);
+  if (by_engines + by_name > 0) {
+    text +=
+        Line("", fmt::format("pinned: {} in {} blocks by engines themselves, {} in {} by name",
+                             FormatBytes(by_engines), CountOr(stats.Count("engine_pinned_blocks")),
+                             FormatBytes(by_name), CountOr(stats.Count("named_pinned_blocks"))));
+  }
+  const uint64_t leaving = stats.Count("segments_leaving").value_or(0);
+  if (leaving == 0) return text;
+  std::string owed;
+  for (const StatsView& session : stats.Each("sessions")) {
+    const uint64_t count = session.Count("segments_owed").value_or(0);
+    if (count == 0) continue;
+    owed +=
+        fmt::format("{}{} (pid {}) has not unmapped {}", owed.empty() ? ": " : ", ",
+                    session.Text("client_name"), OrDash(session.Text("pid")), FormatCount(count));
+  }
+  return text +
+         Line("", fmt::format("LEAVING: {} segments, {}{}", FormatCount(leaving),
+                              BytesOr(Product(leaving, stats.Count("segment_bytes"))), owed));
+}
+
 std::string RenderHead(const StatsView& stats) {
   std::string text = Line("domain", OrDash(stats.Text("domain.name")));
   text += Line("daemon", fmt::format("version {}, up {}, pid {}, boot {}",
@@ -69,10 +96,14 @@ std::string RenderHead(const StatsView& stats) {
   text += Line("memory", fmt::format("{} used ({} of populated), {} populated of at most {}",
                                      BytesOr(used), ShareOr(used, populated), BytesOr(populated),
                                      BytesOr(Product(segment_bytes, stats.Count("segments_max")))));
+  const auto fenced_max = stats.Count("fenced_bytes_max");
   text += Line(
-      "",
-      fmt::format("{} stranded, {} fenced in {} slots", BytesOr(stats.Count("slot_bytes_stranded")),
-                  BytesOr(stats.Count("fenced_bytes")), CountOr(stats.Count("fenced_slot_count"))));
+      "", fmt::format(
+              "{} stranded, {} fenced in {} slots{}", BytesOr(stats.Count("slot_bytes_stranded")),
+              BytesOr(stats.Count("fenced_bytes")), CountOr(stats.Count("fenced_slot_count")),
+              fenced_max ? fmt::format(" (at {} nothing more is stored)", FormatBytes(*fenced_max))
+                         : ""));
+  text += RenderHeld(stats);
   text += RenderHealth(stats);
   if (const std::string serving = stats.Text("domain.serving"); !serving.empty()) {
     const uint64_t unserved = stats.Count("domain.requests_unserved").value_or(0);
@@ -93,6 +124,23 @@ std::string RenderHead(const StatsView& stats) {
       Line("clients",
            fmt::format("{} sessions, {} leases, {} groups", CountOr(stats.Count("session_count")),
                        CountOr(stats.Count("lease_count")), CountOr(stats.Count("group_count"))));
+  return text;
+}
+
+// The process that wrote, as far as it was still known; when it did last.
+std::string RenderWriter(const StatsView& writer) {
+  std::string text;
+  if (writer.Count("pid").value_or(0) > 0) {
+    text += fmt::format(", pid {} ({}), client {}", writer.Text("pid"), OrDash(writer.Text("comm")),
+                        OrDash(writer.Text("client_name")));
+  }
+  if (const auto unix_s = writer.Count("unix_s")) {
+    const auto at = static_cast<std::time_t>(*unix_s);
+    std::tm utc{};
+    char when[32] = {};
+    if (gmtime_r(&at, &utc) != nullptr) std::strftime(when, sizeof(when), "%FT%TZ", &utc);
+    text += fmt::format(", last {}", when);
+  }
   return text;
 }
 
@@ -121,10 +169,10 @@ std::string RenderTraffic(const StatsView& stats) {
                   CountOr(stats.Count("blocks_sealed")), CountOr(stats.Count("blocks_evicted")),
                   CountOr(stats.Count("blocks_expired")), CountOr(stats.Count("blocks_corrupt"))));
   for (const StatsView& writer : stats.Each("domain.refuted_writers")) {
-    text += Line("", fmt::format("WRONG CHECKSUMS: {} blocks of session {}, uid {}: they were "
+    text += Line("", fmt::format("WRONG CHECKSUMS: {} blocks of session {}, uid {}{}: they were "
                                  "erased",
                                  CountOr(writer.Count("block_count")), writer.Text("session"),
-                                 writer.Text("uid")));
+                                 writer.Text("uid"), RenderWriter(writer)));
   }
   text += Line(
       "refused",
@@ -244,6 +292,9 @@ std::string RenderRedis(const StatsView& stats) {
           : fmt::format("AWAY{}: {}",
                         stats.Text("redis.is_refused") == "true" ? ", the server refuses us" : "",
                         trouble.empty() ? "no server has answered yet" : trouble));
+  if (const std::string refusal = stats.Text("redis.write_trouble"); is_ready && !refusal.empty()) {
+    text += Line("", fmt::format("TAKES NO WRITES: {}", refusal));
+  }
   text +=
       Line("", fmt::format("given: {} blocks, {} were there, {} failed, {} dropped, {} outdated; "
                            "{} in {} blocks wait of at most {}",
@@ -265,6 +316,17 @@ std::string RenderRedis(const StatsView& stats) {
   return text;
 }
 
+std::string StateOf(const StatsView& session) {
+  std::string state = session.Text("is_hung_up") == "true" ? "gone, fenced" : "connected";
+  if (session.Text("is_hung_up") != "true" && session.Count("revoked_leases").value_or(0) > 0) {
+    state = "silent, fenced";
+  }
+  if (const uint64_t owed = session.Count("segments_owed").value_or(0); owed > 0) {
+    state += fmt::format(", owes {} segments", FormatCount(owed));
+  }
+  return state;
+}
+
 std::string RenderSessions(const StatsView& stats) {
   using enum TextTable::Align;
   const std::vector<StatsView> sessions = stats.Each("sessions");
@@ -279,8 +341,7 @@ std::string RenderSessions(const StatsView& stats) {
   for (const StatsView& session : sessions) {
     table.AddRow({session.Text("client_name"), session.Text("id"), OrDash(session.Text("pid")),
                   OrDash(session.Text("uid")), CountOr(session.Count("group_count")),
-                  CountOr(session.Count("pending_count")),
-                  session.Text("is_hung_up") == "true" ? "gone, fenced" : "connected"});
+                  CountOr(session.Count("pending_count")), StateOf(session)});
   }
   return fmt::format("\n{}", table.Render());
 }

@@ -14,6 +14,7 @@
 #include <nlohmann/json.hpp>
 
 #include "src/printable_text.h"
+#include "tools/terrace/cli/refusal.h"
 
 namespace terrace::tools {
 namespace {
@@ -140,6 +141,10 @@ std::unique_ptr<Client> ConnectOrExplain(const DaemonAddress& address) {
   }
   std::string words = (*client)->last_error();
   if (words.empty()) words = DescribeStatus(status);
+  if (IsRefused(status, words)) {
+    Fail(words);
+    return nullptr;
+  }
   Fail(fmt::format(
       "no handshake with the daemon on {} within {} ms: {}. If it is starting or hung, see "
       "its log (`journalctl -u terraced`) or raise --timeout-ms",

@@ -2,7 +2,11 @@
 #include <fmt/core.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
+#include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "tools/terrace/cli/text_table.h"
 #include "tools/terrace/doctor/checks.h"
@@ -28,6 +32,28 @@ Finding CheckVersion(const Subject& subject) {
   return finding;
 }
 
+// Of a daemon that names its conditions; each sentence above has its own in more words.
+std::string RemedyOf(const std::vector<std::string>& conditions) {
+  constexpr std::pair<std::string_view, std::string_view> kRemedies[] = {
+      {"bypassed", "sudo terrace drain --resume; `terrace log` says who bypassed it"},
+      {"draining", "sudo terrace drain --resume; `terrace log` says who drained it"},
+      {"drive_off", "dmesg and smartctl, for the drive"},
+      {"drive_full", "df, for the drive; nvme.capacity_bytes"},
+      {"drive_not_mounted", "findmnt, and mount the drive"},
+      {"drive_loses_places", "sudo terrace fsck --online --repair"},
+      {"slabs_left_alone", "journalctl -u terraced | grep 'nvme note'; secret_file"},
+      {"redis_away", "the server, its login, the network"},
+      {"redis_no_writes", "redis-cli config get maxmemory-policy"},
+      {"fenced_memory", "terrace status: sessions that are gone or silent"},
+      {"wrong_checksums", "terrace status: WRONG CHECKSUMS names the program"},
+      {"kv_events_off", "journalctl -u terraced | grep 'kv events'"}};
+  std::vector<std::string_view> remedies;
+  for (const auto& [condition, remedy] : kRemedies) {
+    if (std::ranges::find(conditions, condition) != conditions.end()) remedies.push_back(remedy);
+  }
+  return remedies.empty() ? "journalctl -u terraced" : fmt::format("{}", fmt::join(remedies, "; "));
+}
+
 Finding CheckHealth(const Subject& subject) {
   Finding finding{.check = "health"};
   const StatsView& stats = *subject.stats;
@@ -36,7 +62,7 @@ Finding CheckHealth(const Subject& subject) {
     finding.level = FindingLevel::kProblem;
     finding.found = fmt::format("{}", fmt::join(troubles, "; "));
     finding.meaning = "The daemon serves on with what is left.";
-    finding.remedy = "journalctl -u terraced";
+    finding.remedy = RemedyOf(stats.Texts("conditions"));
     return finding;
   }
   const auto slow = stats.Count("turns_over_limit"), turns = stats.Count("turns");
@@ -76,15 +102,18 @@ Finding CheckHolder(const Subject& subject) {
 // Memory of clients that are gone and not known to have ended, near its limit.
 Finding CheckFenced(const Subject& subject) {
   Finding finding{.check = "fenced"};
-  const uint64_t fenced_bytes = subject.stats->Count("fenced_bytes").value_or(0);
-  const uint64_t most_bytes = subject.config.fenced_bytes_max;
+  const uint64_t fenced_bytes = subject.stats->Count("fenced_bytes").value_or(0) +
+                                subject.stats->Count("inherited_bytes").value_or(0);
+  const uint64_t most_bytes =
+      subject.stats->Count("fenced_bytes_max").value_or(subject.config.fenced_bytes_max);
   finding.found =
       fmt::format("{} of clients that are gone and may still live", FormatBytes(fenced_bytes));
   if (most_bytes == 0 || fenced_bytes < most_bytes / 2) return finding;
   finding.level = fenced_bytes >= most_bytes ? FindingLevel::kProblem : FindingLevel::kWarning;
   finding.found += fmt::format("; the limit is {}", FormatBytes(most_bytes));
   finding.meaning = "At the limit nothing more is stored.";
-  finding.remedy = "terrace status names sessions that are gone: their processes must end";
+  finding.remedy =
+      "terrace status: sessions whose STATE is gone or silent; their processes must go on or end";
   return finding;
 }
 
@@ -116,7 +145,23 @@ Finding CheckSocket(const Subject& subject) {
   if (subject.socket_state == SocketState::kDenied) {
     finding.level = FindingLevel::kProblem;
     finding.meaning = "Engines of this user go on without the cache.";
-    finding.remedy = fmt::format("sudo usermod -aG terrace {}, and a new login", subject.own.name);
+    // Where its directory keeps this user out, as it was installed.
+    const std::string group = subject.socket_group.empty() ? "terrace" : subject.socket_group;
+    const bool is_of_users = group != "root" && !group.starts_with("gid ");
+    finding.remedy =
+        is_of_users
+            ? fmt::format("sudo usermod -aG {} {}, and a new login", group, subject.own.name)
+            : fmt::format(
+                  "sudo; the socket's group is {}: chgrp it to one of users who are to "
+                  "reach the domain, and add {} there",
+                  group, subject.own.name);
+    return finding;
+  }
+  if (subject.socket_state == SocketState::kRefused) {
+    finding.level = FindingLevel::kProblem;
+    finding.meaning = "Engines of this user go on without the cache.";
+    finding.remedy =
+        "the key that the sentence names, then sudo systemctl reload terraced; or sudo, to look";
     return finding;
   }
   // A host without a daemon is looked at before one is started, too.

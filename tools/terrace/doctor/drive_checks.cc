@@ -8,6 +8,7 @@
 #include <sstream>
 #include <string_view>
 
+#include "daemon/config/kept_mounts.h"
 #include "terrace/units.h"
 #include "tools/terrace/cli/text_table.h"
 #include "tools/terrace/doctor/checks.h"
@@ -63,6 +64,15 @@ std::optional<Mount> MountOf(const Subject& subject, const std::string& path) {
   return MountOf(subject.files, RealPath(subject, path));
 }
 
+// Where the path lay when the daemon started last, if that is not mounted now; else "".
+std::string LostMount(const Subject& subject, const std::string& path) {
+  const auto text = subject.files.Read(subject.config.state_dir + "/" + kKeptMountsName);
+  const KeptMounts mounts = ParseKeptMounts(text.value_or(""));
+  const auto kept = mounts.find(path);
+  const auto now = MountOf(subject, path);
+  return kept != mounts.end() && now && IsMountLost(kept->second, now->point) ? kept->second : "";
+}
+
 Finding CheckVolume(const Subject& subject, const std::string& path) {
   Finding finding{.check = "file system"};
   const auto mount = MountOf(subject, path);
@@ -73,6 +83,14 @@ Finding CheckVolume(const Subject& subject, const std::string& path) {
   }
   const std::string_view kind = mount->kind;
   const DirectIo direct = subject.calls.TryDirectIo(path);
+  if (const std::string lost = LostMount(subject, path); !lost.empty()) {
+    finding.level = FindingLevel::kProblem;
+    finding.found = fmt::format("{}: {} of {}; it lay on what was mounted at {}", path, kind,
+                                mount->source, lost);
+    finding.meaning = "The drive is not mounted: the disk below is filled in its place.";
+    finding.remedy = fmt::format("systemctl stop terraced, mount {}, and start it again", lost);
+    return finding;
+  }
   finding.found = fmt::format("{}: {} of {}, O_DIRECT {}", path, kind, mount->source,
                               direct == DirectIo::kWorks     ? "works"
                               : direct == DirectIo::kRefused ? "is refused"
@@ -123,6 +141,15 @@ std::optional<uint64_t> HeldBytes(const Subject& subject, const std::string& pat
   return held_bytes;
 }
 
+// In whole GiB, else MiB; less than a slab is no tier at all.
+std::string RemedyForSpace(uint64_t fitting_bytes) {
+  constexpr uint64_t kCapacityBytesMin = 4 * kMiB;
+  if (fitting_bytes < kCapacityBytesMin) return "free space, or name another path in nvme.paths";
+  const bool is_small = fitting_bytes < 4 * kGiB;
+  return fmt::format("[nvme] capacity_bytes = \"{}{}\", or free space",
+                     fitting_bytes / (is_small ? kMiB : kGiB), is_small ? "MiB" : "GiB");
+}
+
 Finding CheckSpaceOf(const Subject& subject, const std::string& path) {
   Finding finding{.check = "space"};
   const auto volume = subject.calls.Volume(path);
@@ -143,8 +170,7 @@ Finding CheckSpaceOf(const Subject& subject, const std::string& path) {
     finding.level = FindingLevel::kProblem;
     finding.meaning = "The tier never reaches its capacity: writes fail once the drive is full.";
     finding.remedy =
-        fmt::format("[nvme] capacity_bytes = \"{}GiB\", or free space",
-                    (*held_bytes + volume->free_bytes) / 10 * 9 * nvme.paths.size() / kGiB);
+        RemedyForSpace((*held_bytes + volume->free_bytes) / 10 * 9 * nvme.paths.size());
   } else if (volume->free_bytes - missing_bytes < volume->total_bytes / 10) {
     finding.level = FindingLevel::kWarning;
     finding.meaning = "Less than a tenth stays unwritten: drives slow down when they are full.";

@@ -12,6 +12,7 @@
 
 #include "daemon/config/config_resolve.h"
 #include "daemon/config/config_text.h"
+#include "tools/terrace/cli/refusal.h"
 
 namespace terrace::tools {
 namespace {
@@ -21,7 +22,7 @@ constexpr char kDaemonUser[] = "terrace";
 
 // The daemon's Stats; empty with `*why`.
 std::optional<StatsView> AskForStats(const DaemonAddress& address, const std::string& path,
-                                     std::string* why) {
+                                     std::string* why, bool* is_refused) {
   ClientOptions options;
   options.socket_path = path;
   options.client_name = "terrace";
@@ -38,6 +39,7 @@ std::optional<StatsView> AskForStats(const DaemonAddress& address, const std::st
   }
   *why = (*client)->last_error();
   if (why->empty()) *why = DescribeStatus(text.status());
+  *is_refused = !status.ok() && IsRefused(status, *why);
   return std::nullopt;
 }
 
@@ -50,15 +52,25 @@ bool IsDenied(const Subject& subject) {
 void AskDaemon(const DaemonAddress& address, Subject* subject) {
   subject->socket_path = address.path();
   subject->is_socket_named = !address.socket_path.empty();
+  int unused = 0;
+  if (const auto file = subject->calls.Stat(subject->socket_path, &unused)) {
+    subject->socket_group = GroupNamed(subject->files, file->gid);
+  }
   subject->socket_why = WhyNobodyListens(subject->socket_path);
   if (!subject->socket_why.empty()) {
     subject->socket_state = IsDenied(*subject) ? SocketState::kDenied : SocketState::kSilent;
     return;
   }
   std::string why;
-  subject->stats = AskForStats(address, subject->socket_path, &why);
+  bool is_refused = false;
+  subject->stats = AskForStats(address, subject->socket_path, &why, &is_refused);
   if (subject->stats) {
     subject->socket_state = SocketState::kAnswers;
+    return;
+  }
+  if (is_refused) {
+    subject->socket_state = SocketState::kRefused;
+    subject->socket_why = why;
     return;
   }
   subject->socket_why = fmt::format("{} is there, and gives no answer within {} ms: {}",

@@ -75,6 +75,14 @@ std::optional<UserFacts> UserNamed(const HostFiles& files, const std::string& na
   return std::nullopt;
 }
 
+std::string GroupNamed(const HostFiles& files, uint32_t gid) {
+  for (const std::string& line : Split(files.Read("/etc/group").value_or(""), '\n')) {
+    const std::vector<std::string> fields = Split(line, ':');
+    if (fields.size() >= 3 && NumberOf(fields[2]) == gid) return fields[0];
+  }
+  return "gid " + std::to_string(gid);
+}
+
 bool MayWrite(const FileFacts& file, const UserFacts& user) {
   if (user.uid == 0) return true;
   if (user.uid == file.uid) return (file.mode & S_IWUSR) != 0;

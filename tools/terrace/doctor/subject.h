@@ -32,8 +32,9 @@ enum class ConfigState : uint8_t {
 // How the socket answered.
 enum class SocketState : uint8_t {
   kAnswers,
-  kDenied,  // this user may not
-  kSilent,  // nobody listens
+  kDenied,   // this user may not
+  kRefused,  // the daemon answers, and has turned this user away
+  kSilent,   // nobody listens
 };
 
 struct Subject {
@@ -48,7 +49,8 @@ struct Subject {
   std::string socket_path;
   bool is_socket_named = false;  // by the person who asks
   SocketState socket_state = SocketState::kSilent;
-  std::string socket_why;  // unless it answers: a sentence with its remedy
+  std::string socket_why;    // unless it answers: a sentence with its remedy
+  std::string socket_group;  // the socket's, by name or as "gid 7"; empty: it cannot be seen
 
   std::optional<StatsView> stats;  // of the daemon that answers
   std::optional<uint32_t> pid;     // the same, where this namespace has its process
@@ -62,6 +64,8 @@ struct Subject {
 std::optional<UserFacts> UserOfProcess(const HostFiles& files, const std::string& pid);
 // A user of /etc/passwd with its groups of /etc/group.
 std::optional<UserFacts> UserNamed(const HostFiles& files, const std::string& name);
+// A group's name of /etc/group, else "gid 7".
+std::string GroupNamed(const HostFiles& files, uint32_t gid);
 // Whether the mode of a file lets a user write to it.
 bool MayWrite(const FileFacts& file, const UserFacts& user);
 

@@ -29,7 +29,7 @@ using protocol::StopReason;
 constexpr std::array<std::string_view, 8> kReasonNames = {
     "none",          "never_seen", "forgotten",  "expired",
     "being_written", "tier_off",   "unverified", "window"};
-constexpr std::streamoff kPromptBytesMax = 64 << 20;
+constexpr size_t kPromptBytesMax = 64 << 20;
 const std::string kTerraceHash = "terrace";
 const std::string kVllmHash = "sha256_cbor";
 
@@ -65,19 +65,24 @@ bool ParseTokens(const std::string& text, std::vector<uint32_t>* tokens, std::st
   return true;
 }
 
+// Of a file, or of a pipe, whose length nobody knows before its end.
 bool ReadTokens(const std::string& path, std::vector<uint32_t>* tokens, std::string* why) {
-  std::ifstream file(path, std::ios::binary | std::ios::ate);
-  if (!file) {
-    *why = fmt::format("cannot open prompt file {}: {}", path, std::strerror(errno));
+  std::ifstream file(path, std::ios::binary);
+  std::string text;
+  char piece[64 << 10];
+  errno = 0;
+  while (file && text.size() <= kPromptBytesMax) {
+    file.read(piece, sizeof(piece));
+    text.append(piece, static_cast<size_t>(file.gcount()));
+  }
+  if (!file.is_open() || file.bad() || (errno != 0 && text.empty())) {
+    *why = fmt::format("cannot read prompt file {}: {}", path, std::strerror(errno));
     return false;
   }
-  if (file.tellg() > kPromptBytesMax) {
-    *why = fmt::format("prompt file {} has {} bytes; the limit is {}", path,
-                       static_cast<std::streamoff>(file.tellg()), kPromptBytesMax);
+  if (text.size() > kPromptBytesMax) {
+    *why = fmt::format("prompt file {} has more than {} bytes, the limit", path, kPromptBytesMax);
     return false;
   }
-  file.seekg(0);
-  const std::string text{std::istreambuf_iterator<char>(file), {}};
   if (ParseTokens(text, tokens, why)) return true;
   *why = fmt::format("{}, {}. A prompt file holds token ids as numbers", path, *why);
   return false;

@@ -245,8 +245,23 @@ class PinsVerb : public Verb {
     }
     if (answer->entries.empty()) {
       PrintText("nothing is pinned by name\n");
-      return kExitOk;
+    } else {
+      PrintTable(*answer);
     }
+    // What engines pin has no name, and may fill memory all the same.
+    const auto stats = FetchStats(*link);
+    const uint64_t bytes = stats ? stats->Count("engine_pinned_bytes").value_or(0) : 0;
+    if (bytes > 0) {
+      PrintText(fmt::format(
+          "engines have pinned {} blocks, {}, without a name: `terrace ls` shows "
+          "which; their programs unpin them, or a restart of the daemon\n",
+          FormatCount(stats->Count("engine_pinned_blocks").value_or(0)), FormatBytes(bytes)));
+    }
+    return kExitOk;
+  }
+
+ private:
+  static void PrintTable(const PinAnswer& answer) {
     using enum TextTable::Align;
     TextTable table({{"NAME", kLeft},
                      {"BLOCKS", kRight},
@@ -255,7 +270,7 @@ class PinsVerb : public Verb {
                      {"AGE", kRight},
                      {"EXPIRES IN", kRight},
                      {"UID", kRight}});
-    for (const NamedPinEntry& entry : answer->entries) {
+    for (const NamedPinEntry& entry : answer.entries) {
       table.AddRow(
           {TextOf(entry.name), FormatCount(entry.block_count), FormatBytes(entry.byte_count),
            FormatBytes(entry.cap_bytes), FormatMilliseconds(entry.age_ms),
@@ -263,10 +278,8 @@ class PinsVerb : public Verb {
            std::to_string(entry.uid)});
     }
     PrintText(table.Render());
-    return kExitOk;
   }
 
- private:
   DaemonAddress address_;
   bool is_json_ = false;
 };

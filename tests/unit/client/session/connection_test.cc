@@ -301,6 +301,23 @@ TEST_F(NoConnection, ARefusedDomainSaysTheDaemonsWords) {
   EXPECT_THAT(sentence, HasSubstr(daemon.socket_path()));
 }
 
+// Before it had asked anything: under request id 0.
+TEST_F(NoConnection, WhoIsTurnedAwayAtOnceSaysTheDaemonsWords) {
+  ScriptedDaemon daemon;
+  daemon.set_handler([](ScriptedDaemon& peer, const PeerMessage& message) {
+    BodyBuilder text;
+    text.AddText("uid 1000 connects faster than it may: keep connections open");
+    PeerMessage unasked = message;
+    unasked.request_id = 0;
+    peer.Answer(unasked, StatusCode::kBusy, text.bytes());
+    return true;
+  });
+  options_.socket_path = daemon.socket_path();
+  std::string sentence;
+  EXPECT_EQ(Try(1'000, &sentence).code(), StatusCode::kBusy);
+  EXPECT_THAT(sentence, HasSubstr("keep connections open"));
+}
+
 TEST_F(NoConnection, AHelloReplyWithoutDescriptorsIsRefused) {
   ScriptedDaemon daemon;
   protocol::HelloReply reply;

@@ -62,7 +62,12 @@ TEST(LeaseKeeper, WhoAbortsForAllTellsTheOthers) {
 }
 
 TEST(LeaseKeeper, ASilentSessionsLeaseIsRevokedButForAJoinerThatSpeaks) {
-  LeaseWorld w({.lease_ttl_ms = 1'000});
+  uint32_t told_count = 0;
+  LeaseWorld w(
+      {.lease_ttl_ms = 1'000, .on_silent = [&](uint32_t, SessionId session, uint32_t lease_count) {
+         EXPECT_EQ(session, 1u);
+         told_count += lease_count;
+       }});
   const SessionIndex a = w.Open(1), b = w.Open(2);
   const LeaseId alone = *w.manager.Open(LeaseKind::kRead, a, 0);
   const LeaseId shared = *w.manager.Open(LeaseKind::kRead, a, 0);
@@ -73,6 +78,10 @@ TEST(LeaseKeeper, ASilentSessionsLeaseIsRevokedButForAJoinerThatSpeaks) {
   w.manager.OnSilence(a);
   EXPECT_TRUE(w.manager.IsVoid(alone));
   EXPECT_FALSE(w.manager.IsVoid(shared));
+  EXPECT_EQ(told_count, 1u) << "the one that was revoked";
+  EXPECT_EQ(w.sessions.at(a).revoked_leases, 1u);
+  w.manager.Leave(alone, a);
+  EXPECT_EQ(w.sessions.at(a).revoked_leases, 0u);
 }
 
 TEST(LeaseKeeper, WhoIsProvenDeadLeavesItsLeases) {

@@ -81,6 +81,7 @@ class MetricsEndpointTest : public testing::Test {
       page->domain.name = domain == 0 ? "a" : "b";
     };
     source.is_ready = [this] { return is_ready_.load(); };
+    source.health = [this] { return std::string(is_degraded_ ? "degraded: a: drive_off" : "ok"); };
     source.add_groups = [this](uint32_t, uint32_t first, auto* groups) -> uint32_t {
       ++group_step_count_;
       groups->push_back({.name = "g" + std::to_string(first),
@@ -114,6 +115,7 @@ class MetricsEndpointTest : public testing::Test {
 
   uint16_t port_ = 0;
   std::atomic<bool> is_ready_ = true;
+  std::atomic<bool> is_degraded_ = false;
   std::atomic<uint32_t> fill_count_ = 0, page_count_ = 0, group_step_count_ = 0, step_count_ = 0;
   Status walk_status_;
   std::optional<MetricsEndpoint> endpoint_;  // goes before what it asks
@@ -133,6 +135,16 @@ TEST_F(MetricsEndpointTest, ADaemonThatStartsIsHealthyAndNotReady) {
   EXPECT_EQ(Get(port_, "/healthz").body, "ok\n");
   endpoint_->EndServing();
   EXPECT_THAT(Get(port_, "/readyz").body, HasSubstr("stopping"));
+}
+
+TEST_F(MetricsEndpointTest, ADegradedDaemonServesAndSaysWhatHolds) {
+  Serve();
+  is_degraded_ = true;
+  EXPECT_EQ(Get(port_, "/healthz").status, 200u) << "another start would not help it";
+  EXPECT_EQ(Get(port_, "/healthz").body, "degraded: a: drive_off\n");
+  EXPECT_EQ(Get(port_, "/readyz").status, 200u);
+  is_degraded_ = false;
+  EXPECT_EQ(Get(port_, "/healthz").body, "ok\n");
 }
 
 // PROMISE: T27 health

@@ -241,7 +241,8 @@ TEST_F(GroupShelfTest, FilesOfAnotherSecretStayAndStandBeside) {
   MakeOld(PathOf(old), 3);
   secret_ = ours;
   Keep({both});
-  Keep({both, GroupNamed("new", 3)}, 1);  // makes no room of what is not ours
+  const SpaceGroupSpec kept = GroupNamed("new", 3);
+  Keep({kept}, 2);  // two of ours, two of theirs: room enough
   for (const bool is_ours : {true, false}) {
     secret_ = is_ours ? ours : theirs;
     const std::vector<SpaceGroupSpec> loaded = Load();

@@ -291,6 +291,9 @@ TEST_F(Admin, PinnedBlocksStayUntilUnpinned) {
   protocol::PinReply pinned;
   EXPECT_TRUE(w.store->operators().Pin(w.Query(s, group, keys), &pinned).ok());
   EXPECT_EQ(pinned.block_count, 4u);
+  EXPECT_TRUE(w.store->operators().Pin(w.Query(s, group, keys), &pinned).ok()) << "twice is once";
+  EXPECT_EQ(w.Stats().engine_pinned_blocks, 4u);
+  EXPECT_EQ(w.Stats().engine_pinned_bytes, 4 * kSlotBytes);
   EXPECT_EQ(Evict(group, keys, 0).skipped_count, 4u);
   const auto many = World::Keys(4 * kSlotsPerSegment, 2);
   w.Put(s, group, many);
@@ -299,6 +302,7 @@ TEST_F(Admin, PinnedBlocksStayUntilUnpinned) {
   EXPECT_EQ(w.MatchCount(s, group, keys), 4u);
   EXPECT_TRUE(
       w.store->operators().Pin(w.Query(s, kAllGroups, keys, protocol::kPinClear), &pinned).ok());
+  EXPECT_EQ(w.Stats().engine_pinned_bytes, 0u);
   EXPECT_EQ(Evict(group, keys, 0).block_count, 4u);
 }
 
@@ -317,6 +321,7 @@ TEST_F(Admin, APinWithATimeToLiveEndsWithTheBlock) {
   w.Run();
   EXPECT_EQ(w.MatchCount(s, group, keys), 0u);
   EXPECT_EQ(w.Stats().blocks_expired, 4u);
+  EXPECT_EQ(w.Stats().engine_pinned_blocks, 0u) << "what is gone is pinned no longer";
 }
 
 TEST_F(Admin, ResetForgetsLeasedBlocksToo) {

@@ -60,6 +60,11 @@ TEST_F(Claims, WrongRootsNeverReachALowerTier) {
   EXPECT_EQ(stats.refuted_writers[0].session, writer);
   EXPECT_EQ(stats.refuted_writers[0].uid, kWriterUid);
   EXPECT_EQ(stats.refuted_writers[0].block_count, 20u);
+  EXPECT_LE(stats.refuted_ago_us, 200'000u);
+  ASSERT_TRUE(stats.refuted_writer);
+  EXPECT_EQ(stats.refuted_writer->session, writer);
+  w.Advance(1'000'000);
+  EXPECT_GE(w.Stats().refuted_ago_us, 1'000'000u);
 }
 
 TEST(ClaimsShared, WrongRootsNeverReachOtherHosts) {

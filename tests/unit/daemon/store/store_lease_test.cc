@@ -210,6 +210,7 @@ TEST(Lease, SilenceRevokesAndAReleaseIsTheAcknowledgement) {
   w.Advance(200'000);
   EXPECT_THAT(w.listener.revoked, ::testing::ElementsAre(std::make_pair(s, reserved.reply.token)));
   EXPECT_EQ(w.Stats().fenced_bytes, kSlotBytes);
+  EXPECT_EQ(w.store->sessions().RevokedLeasesOf(s), 1u);
   EXPECT_EQ(World::CodeOf(w.Reserve(other, w.OpenSimple(other), World::Keys(1)).keys[0]),
             StatusCode::kOk);
   const auto written =
@@ -218,6 +219,7 @@ TEST(Lease, SilenceRevokesAndAReleaseIsTheAcknowledgement) {
             StatusCode::kGone);
   EXPECT_EQ(w.Release(s, reserved.reply.token), StatusCode::kOk);
   EXPECT_EQ(w.Stats().fenced_bytes, 0u);
+  EXPECT_EQ(w.store->sessions().RevokedLeasesOf(s), 0u);
 }
 
 TEST(Lease, OneTalkativeJoinerKeepsItAlive) {

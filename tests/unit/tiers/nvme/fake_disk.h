@@ -28,6 +28,8 @@ class FakeDisk final : public Disk {
   std::map<std::string, std::vector<std::byte>> files;
   std::set<uint64_t> bad_offsets;  // what a read covers of them, in any file, fails
 
+  uint64_t free_bytes = 0;  // of its file system
+
   // Answers the oldest.
   void Answer(Status status = Status::Ok()) { AnswerAt(0, status); }
   void AnswerAt(size_t at, Status status = Status::Ok()) {
@@ -79,8 +81,9 @@ class FakeDisk final : public Disk {
     return Status::Ok();
   }
   uint32_t queue_max() const override { return queue_max_; }
-  DiskStats stats() const override { return {}; }
+  DiskStats stats() const override { return {.filesystem_free_bytes = free_bytes}; }
   std::string description() const override { return "fake"; }
+  std::string directory() const override { return "/fake"; }
 
  private:
   const uint32_t queue_max_;

@@ -25,9 +25,10 @@ class NvmeDisksTest : public testing::Test, public DiskListener {
   void OnDiskDone(uint64_t tag, Status status) override {
     done_.push_back(disks_->Finish(tag, status));
   }
-  Status Submit(NvmeRequestKind kind, uint32_t disk = 0, uint64_t length_bytes = 0) {
+  Status Submit(NvmeRequestKind kind, uint32_t disk = 0, uint64_t length_bytes = 0,
+                const DiskRequest& request = {}) {
     return disks_->Submit({.kind = kind, .disk = disk, .slab = 4, .length_bytes = length_bytes},
-                          {});
+                          request);
   }
 
   uint64_t now_us_ = 1;
@@ -90,6 +91,69 @@ TEST_F(NvmeDisksTest, AFullFileSystemAndAProbeAreNoFailures) {
     near_.Answer(Status(StatusCode::kIo, "the drive", EIO));
   }
   EXPECT_TRUE(disks_->is_on(0));
+}
+
+// PROMISE: T14 why it is off
+TEST_F(NvmeDisksTest, ADiskThatIsOffSaysWhatFailedHowOftenAndWithWhat) {
+  EXPECT_TRUE(disks_->Troubles().empty());
+  for (int failure = 0; failure < 2; ++failure) {
+    ASSERT_TRUE(Submit(NvmeRequestKind::kWrite, 1, 10, {.op = DiskOp::kWrite}).ok());
+    far_.Answer(Status(StatusCode::kIo, "the drive", EROFS));
+  }
+  ASSERT_EQ(disks_->Troubles().size(), 1u);
+  DriveTrouble trouble = disks_->Troubles()[0];
+  EXPECT_EQ(trouble.path, "/fake");
+  EXPECT_EQ(trouble.drive, 1u);
+  EXPECT_TRUE(trouble.is_off);
+  EXPECT_STREQ(trouble.operation, "write");
+  EXPECT_EQ(trouble.error, EROFS);
+  EXPECT_EQ(trouble.failures_in_row, 2u);
+  EXPECT_EQ(trouble.off_count, 1u);
+  disks_->OnProbe(1, Status(StatusCode::kIo, "still", EIO));
+  EXPECT_EQ(disks_->Troubles()[0].probe_error, EIO);
+  disks_->OnProbe(1, Status::Ok());
+  EXPECT_TRUE(disks_->Troubles().empty());
+}
+
+TEST_F(NvmeDisksTest, ADiskThatIsNotWhereItLayIsTold) {
+  disks_.reset();
+  NvmeDisks disks({.disks = {&near_, &far_},
+                   .lost_mounts = {"", "/mnt/far"},
+                   .now_us = [this] { return now_us_; },
+                   .health = {},
+                   .stuck_us = kStuckUs},
+                  this);
+  ASSERT_EQ(disks.Troubles().size(), 1u);
+  EXPECT_EQ(disks.Troubles()[0].drive, 1u);
+  EXPECT_EQ(disks.Troubles()[0].lost_mount, "/mnt/far");
+}
+
+TEST_F(NvmeDisksTest, AFullDiskIsToldUntilAFileOfItsSizeFitsOrIsMade) {
+  const auto make = [&](Status status) {
+    ASSERT_TRUE(
+        Submit(NvmeRequestKind::kSlabStep, 0, 0, {.op = DiskOp::kCreate, .length_bytes = 1000})
+            .ok());
+    near_.Answer(status);
+  };
+  const Status full(StatusCode::kIo, "full", ENOSPC);
+  near_.free_bytes = 999;
+  make(full);
+  ASSERT_EQ(disks_->Troubles().size(), 1u);
+  EXPECT_FALSE(disks_->Troubles()[0].is_off);
+  EXPECT_EQ(disks_->Troubles()[0].error, ENOSPC);
+  disks_->LookForRoom();
+  EXPECT_FALSE(disks_->Troubles().empty());
+  near_.free_bytes = 1000;
+  disks_->LookForRoom();
+  EXPECT_TRUE(disks_->Troubles().empty()) << "it heals though nobody makes files now";
+  make(full);  // a quota: there is room, and not for us
+  disks_->LookForRoom();
+  EXPECT_FALSE(disks_->Troubles().empty());
+  ASSERT_TRUE(Submit(NvmeRequestKind::kRead, 0, 10).ok());
+  near_.Answer();
+  EXPECT_FALSE(disks_->Troubles().empty()) << "that it can be read says nothing of room";
+  make(Status::Ok());
+  EXPECT_TRUE(disks_->Troubles().empty());
 }
 
 TEST_F(NvmeDisksTest, ARequestThatIsTooOldSwitchesItsDiskOffOnce) {

@@ -1,0 +1,181 @@
+#include "daemon/telemetry/conditions.h"
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "daemon/log/log.h"
+#include "daemon/telemetry/names.h"
+#include "terrace/units.h"
+
+namespace terrace {
+namespace {
+
+using Troubles = std::vector<Trouble>;
+
+void Add(Condition condition, std::string sentence, Troubles* troubles) {
+  troubles->push_back({.condition = condition, .sentence = std::move(sentence), .drive = {}});
+}
+
+std::string DriveName(const DriveTrouble& drive) {
+  return drive.path.empty() ? "drive " + std::to_string(drive.drive) : "the drive at " + drive.path;
+}
+
+std::string OffSentence(const DriveTrouble& drive) {
+  std::string text = DriveName(drive) + " is off: ";
+  if (drive.error == 0) {
+    text += std::string("a ") + drive.operation + " was not answered";
+  } else {
+    text += std::to_string(drive.failures_in_row) + " requests in a row failed, the last one, a " +
+            drive.operation + ", with " + ErrorText(drive.error);
+  }
+  text += "; what lies there are misses, and a probe takes it back once it answers";
+  if (drive.probe_error != 0) text += " (the last: " + ErrorText(drive.probe_error) + ")";
+  return text +
+         ". dmesg tells more; a file system that has become read-only stays so until the daemon is "
+         "stopped and it is repaired and mounted again";
+}
+
+std::string FullSentence(const DriveTrouble& drive) {
+  return DriveName(drive) + " is full: the last " + drive.operation + " failed with " +
+         ErrorText(drive.error) +
+         ", and the tier grows no further; free space, or lower nvme.capacity_bytes";
+}
+
+std::string LostSentence(const DriveTrouble& drive) {
+  return "what was mounted at " + drive.lost_mount + " is not: " + drive.path +
+         " is served from the disk below, and fills it. Stop terraced, delete that directory, "
+         "mount "
+         "the drive and start it again; if this is meant, delete " +
+         "the file nvme-mounts in daemon.state_dir before the start";
+}
+
+Trouble TroubleOf(const DriveTrouble& drive) {
+  if (!drive.lost_mount.empty()) {
+    return {
+        .condition = Condition::kDriveNotMounted, .sentence = LostSentence(drive), .drive = drive};
+  }
+  if (drive.is_off) {
+    return {.condition = Condition::kDriveOff, .sentence = OffSentence(drive), .drive = drive};
+  }
+  return {.condition = Condition::kDriveFull, .sentence = FullSentence(drive), .drive = drive};
+}
+
+void AddTier(const DomainFigures::LowerTierStats& tier, Troubles* troubles) {
+  const std::string name(kTierNames[static_cast<size_t>(tier.kind)]);
+  bool is_told = false;
+  for (const DriveTrouble& drive : tier.troubles) {
+    is_told |= drive.is_off;
+    troubles->push_back(TroubleOf(drive));
+  }
+  if (!tier.stats.is_healthy && !is_told && tier.kind != TierKind::kHbm) {
+    Add(Condition::kDriveOff,
+        "the " + name + " tier is off after errors and tries again by itself: dmesg tells more",
+        troubles);
+  }
+  if (tier.stats.left_alone_bytes > 0) {
+    Add(Condition::kSlabsLeftAlone,
+        std::to_string(tier.stats.left_alone_bytes) + " bytes of the " + name +
+            " tier's files were left alone at the start, and count against its capacity: they are "
+            "damaged, or under another secret (the log's lines 'nvme note' name them). With the "
+            "right secret_file a restart finds their blocks again; what nobody needs may be "
+            "removed while terraced is stopped",
+        troubles);
+  }
+  if (!IsCapacityLost(tier.stats)) return;
+  Add(Condition::kDriveLosesPlaces,
+      std::to_string(tier.stats.quarantined_bytes) + " of " +
+          std::to_string(tier.stats.capacity_bytes) + " bytes of the " + name +
+          " tier are quarantined, more than 1 in " + std::to_string(kLostCapacityDivisor) +
+          ": terrace fsck --online --repair tries those places and gives back what the drive "
+          "keeps; if they stay, replace the drive",
+      troubles);
+}
+
+void AddShared(const SharedTierStats& redis, Troubles* troubles) {
+  if (!redis.is_ready) {
+    const std::string why = redis.trouble.empty() ? "no server has answered yet" : redis.trouble;
+    Add(Condition::kRedisAway,
+        "redis is away: " + why + "; what it has are misses. " +
+            (redis.is_refused
+                 ? "See redis.credentials_file, which is read again at each login, or the "
+                   "server's ACL"
+                 : "See the server, the network, and IPAddressAllow= of the unit; it is tried "
+                   "again by itself"),
+        troubles);
+  } else if (!redis.write_trouble.empty()) {
+    Add(Condition::kRedisNoWrites,
+        "redis takes no writes: " + redis.write_trouble + "; what it has is served. " +
+            (redis.is_full ? "Set its maxmemory-policy to allkeys-lru, or give it more memory"
+                           : "It is a replica, or cannot persist: see its log"),
+        troubles);
+  }
+}
+
+void AddFenced(const DomainFigures& domain, Troubles* troubles) {
+  const uint64_t fenced_bytes = domain.fenced_bytes + domain.inherited_bytes;
+  if (domain.fenced_bytes_max == 0 || fenced_bytes < domain.fenced_bytes_max) return;
+  Add(Condition::kFencedMemory,
+      std::to_string(fenced_bytes) + " bytes of memory are fenced, the limit is " +
+          std::to_string(domain.fenced_bytes_max) +
+          " (daemon.fenced_bytes_max): nothing more is stored. Clients that are gone, stopped or "
+          "hung may still write there: `terrace status` names them; they must end or go on",
+      troubles);
+}
+
+void AddRefuted(const DomainFigures& domain, Troubles* troubles) {
+  if (domain.refuted_ago_us > kRefutedRecentUs) return;
+  std::string who = "a client";
+  if (domain.refuted_writer) {
+    const RefutedWriter& writer = *domain.refuted_writer;
+    who = "session " + SessionText(writer.session) + " of uid " + std::to_string(writer.uid);
+    if (writer.pid != 0) {
+      who += ", pid " + std::to_string(writer.pid) + " (" + writer.comm + "), client " +
+             writer.client_name + ",";
+    }
+  }
+  Add(Condition::kWrongChecksums,
+      who + " committed blocks with wrong checksums, the last " +
+          std::to_string(domain.refuted_ago_us / kUsPerSecond) +
+          " s ago: they were erased. It must not change bytes after it has taken their checksums; "
+          "this is told for " +
+          std::to_string(kRefutedRecentUs / kUsPerSecond / 60) + " minutes",
+      troubles);
+}
+
+}  // namespace
+
+std::string ErrorText(int32_t error) {
+  return std::string(std::strerror(error)) + " (errno " + std::to_string(error) + ")";
+}
+
+bool IsCapacityLost(const TierStats& stats) {
+  return stats.quarantined_bytes > stats.capacity_bytes / kLostCapacityDivisor;
+}
+
+std::vector<Trouble> TroublesOf(const DomainFigures& domain,
+                                const std::optional<KvEventCounters>& kv_events) {
+  Troubles troubles;
+  const char* const kResume = "; `terrace drain --resume` has it serve again";
+  if (domain.serving == protocol::ServingMode::kBypassed) {
+    Add(Condition::kBypassed,
+        std::string("the domain is bypassed: its clients find and store nothing") + kResume,
+        &troubles);
+  } else if (domain.serving != protocol::ServingMode::kServing) {
+    Add(Condition::kDraining,
+        std::string("the domain is being drained: it takes nothing new") + kResume, &troubles);
+  }
+  for (const DomainFigures::LowerTierStats& tier : domain.lower_tiers) AddTier(tier, &troubles);
+  if (domain.shared) AddShared(domain.shared->tier, &troubles);
+  AddFenced(domain, &troubles);
+  AddRefuted(domain, &troubles);
+  if (kv_events && !kv_events->is_on) {
+    Add(Condition::kKvEventsOff,
+        "kv events have ended: routers are told nothing more; the log says why, and a restart "
+        "begins them again",
+        &troubles);
+  }
+  return troubles;
+}
+
+}  // namespace terrace

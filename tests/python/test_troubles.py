@@ -1,0 +1,371 @@
+"""What an operator sees when something is wrong, of live daemons: status, its conditions, health by
+HTTP, the log and doctor agree, and all heal by themselves."""
+import contextlib
+import fcntl
+import json
+import os
+import pathlib
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+
+import pytest
+
+import terrace
+
+from conftest import LONG_S, SPACE, Daemon, connect, die_with_parent, run_terrace, store
+
+ROOT_ONLY = pytest.mark.skipif(os.getuid() != 0, reason="only root mounts")
+MIB = 1 << 20
+EXT4_IOC_SHUTDOWN = 0x8004587D
+EXT4_GOING_FLAGS_NOLOGFLUSH = 2
+
+HOLDER = """
+import sys, time, terrace
+from conftest import SPACE
+client = terrace.Client(sys.argv[1], default_timeout_s=30.0, name="engine-1")
+client.wait_connected(30.0)
+group = client.open(terrace.SpaceGroup("tiny", [SPACE]))
+with group.reserve(group.hash(range(16 * int(sys.argv[2])))) as lease:
+    print("holds", flush=True)
+    while True:
+        time.sleep(0.05)
+        client.stats()
+"""
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+@contextlib.contextmanager
+def daemon_with(more="", sections="", directory=None):
+    """A daemon that answers figures and health over HTTP, too."""
+    with tempfile.TemporaryDirectory() as own:
+        port = free_port()
+        running = Daemon(directory or own, more + f'[metrics]\nlisten = "127.0.0.1:{port}"\n' +
+                         sections)
+        running.port = port
+        try:
+            connect(running).close()
+            yield running
+        finally:
+            running.stop()
+
+
+def get(daemon, path):
+    with urllib.request.urlopen(f"http://127.0.0.1:{daemon.port}{path}", timeout=10) as answer:
+        return answer.read().decode()
+
+
+def look(daemon):
+    """Status as JSON and as text; both, the metrics and the body of /healthz tell the same."""
+    _, out, err = run_terrace("status", "--json", "--socket", daemon.socket)
+    assert not err
+    document = json.loads(out)
+    _, text, _ = run_terrace("status", "--socket", daemon.socket)
+    return document, text
+
+
+def eventually(what, seconds=LONG_S):
+    deadline = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < deadline, "it did not come to pass"
+        time.sleep(0.1)
+
+
+def holds(daemon, condition):
+    """Everything agrees that the condition holds, and no other; else False."""
+    document, text = look(daemon)
+    if document["conditions"] != [condition]:
+        return False
+    assert document["health"] == "degraded" and len(document["troubles"]) == 1
+    assert f"DEGRADED: {document['troubles'][0]}" in text
+    if get(daemon, "/healthz") != f"degraded: default: {condition}\n":
+        return False  # it is looked at once a second
+    figures = [line for line in get(daemon, "/metrics").splitlines()
+               if line.startswith("terrace_degraded{") and not line.endswith(" 0")]
+    return not figures or f'condition="{condition}"' in figures[0] and len(figures) == 1
+
+
+def is_well(daemon):
+    return look(daemon)[0]["conditions"] == [] and get(daemon, "/healthz") == "ok\n"
+
+
+def lines(daemon, event):
+    return [line for line in daemon.log.read_text().splitlines() if f'event="{event}"' in line]
+
+
+@pytest.mark.parametrize("answers", [False, True])
+def test_redis_that_cannot_be_used_is_a_condition(answers):
+    if answers:
+        pytest.importorskip("shutil").which("redis-server") or pytest.skip("no redis-server")
+    port = free_port()
+    with daemon_with(sections=f'[redis]\nendpoints = ["127.0.0.1:{port}"]\n') as daemon:
+        eventually(lambda: holds(daemon, "redis_away"))
+        assert "cannot be reached" in look(daemon)[0]["troubles"][0]
+        if not answers:
+            return
+        server = subprocess.Popen(
+            ["redis-server", "--port", str(port), "--save", "", "--maxmemory", "4mb",
+             "--maxmemory-policy", "noeviction"], stdout=subprocess.DEVNULL,
+            preexec_fn=die_with_parent)
+        try:
+            eventually(lambda: is_well(daemon))
+            with connect(daemon) as client:
+                group = client.open(terrace.SpaceGroup("tiny", [SPACE]))
+                for prompt in range(8):
+                    store(group, range(prompt * 1000, prompt * 1000 + 16 * 16))
+                    time.sleep(0.2)
+                eventually(lambda: holds(daemon, "redis_no_writes"))
+            document, text = look(daemon)
+            assert "allkeys-lru" in document["troubles"][0]
+            assert "TAKES NO WRITES: the Redis server is full" in text
+            subprocess.run(["redis-cli", "-p", str(port), "config", "set", "maxmemory-policy",
+                            "allkeys-lru"], check=True, stdout=subprocess.DEVNULL)
+            eventually(lambda: is_well(daemon))  # though nobody stores anything
+            assert len(lines(daemon, "redis takes no writes")) == 1
+            assert len(lines(daemon, "redis takes writes again")) == 1
+        finally:
+            server.kill()
+            server.wait()
+
+
+def test_a_stopped_client_that_fences_memory_is_named():
+    more = 'lease_ttl_ms = 300\nfenced_bytes_max = "1MiB"\n'
+    with daemon_with(more) as daemon:
+        holder = subprocess.Popen([sys.executable, "-c", HOLDER, daemon.socket, "32"],
+                                  stdout=subprocess.PIPE, text=True, preexec_fn=die_with_parent,
+                                  cwd=pathlib.Path(__file__).parent)
+        try:
+            assert holder.stdout.readline().startswith("holds")
+            holder.send_signal(signal.SIGSTOP)
+            eventually(lambda: holds(daemon, "fenced_memory"))
+            document, text = look(daemon)
+            (session,) = [s for s in document["sessions"] if s["pid"] == holder.pid]
+            assert session["revoked_leases"] == 1
+            assert "silent, fenced" in text and "(at 1.0 MiB nothing more is stored)" in text
+            (told,) = lines(daemon, "a client is silent: its leases are revoked, what they hold is "
+                                    "fenced")
+            assert f"pid={holder.pid}" in told and 'comm="python' in told
+            assert 'client="engine-1"' in told
+            assert f'session="{session["id"]}"' in told
+            holder.send_signal(signal.SIGCONT)
+            holder.kill()
+            eventually(lambda: is_well(daemon))
+            eventually(lambda: lines(daemon, "fenced memory is below its limit"))
+            assert len(lines(daemon, "fenced memory is at its limit")) == 1
+        finally:
+            holder.send_signal(signal.SIGCONT)
+            holder.kill()
+            holder.wait()
+
+
+@ROOT_ONLY
+def test_a_full_drive_is_a_condition_until_there_is_room():
+    with tempfile.TemporaryDirectory() as drive:
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=14M", "none", drive], check=True)
+        try:
+            sections = (f'[nvme]\npaths = ["{drive}/t"]\ncapacity_bytes = "64MiB"\n'
+                        'slab_bytes = "4MiB"\n')
+            with daemon_with(sections=sections) as daemon, connect(daemon) as client:
+                group = client.open(terrace.SpaceGroup("tiny", [SPACE]))
+                for prompt in range(16):
+                    store(group, range(prompt * 1000, prompt * 1000 + 16 * 16))
+                eventually(lambda: holds(daemon, "drive_full"))
+                document, _ = look(daemon)
+                assert f"{drive}/t/default is full" in document["troubles"][0]
+                assert "No space left on device" in document["troubles"][0]
+                subprocess.run(["mount", "-o", "remount,size=128M", drive], check=True)
+                eventually(lambda: is_well(daemon))
+                (told,) = lines(daemon, "a drive is full")
+                assert f'path="{drive}/t/default"' in told and "errno 28" in told
+                eventually(lambda: lines(daemon, "a drive has room again"))
+        finally:
+            subprocess.run(["umount", "-l", drive], check=True)
+
+
+@contextlib.contextmanager
+def drive_on_loop(directory):
+    """An ext4 of its own."""
+    image, drive = directory / "image", directory / "drive"
+    drive.mkdir()
+    with open(image, "wb") as file:
+        file.truncate(256 * MIB)
+    subprocess.run(["mkfs.ext4", "-q", image], check=True)
+    mounted = subprocess.run(["mount", "-o", "loop", image, drive], check=False,
+                             capture_output=True)
+    if mounted.returncode != 0:
+        pytest.skip("no loop devices here")
+    try:
+        yield drive
+    finally:
+        subprocess.run(["umount", "-l", drive], check=True)
+
+
+def shut_down(drive):
+    """As a device does that is pulled: whatever is asked of the file system is EIO from now on."""
+    at = os.open(drive, os.O_RDONLY)
+    fcntl.ioctl(at, EXT4_IOC_SHUTDOWN, struct.pack("I", EXT4_GOING_FLAGS_NOLOGFLUSH))
+    os.close(at)
+
+
+@ROOT_ONLY
+def test_a_drive_that_answers_errors_is_a_condition_with_its_errno(tmp_path):
+    with drive_on_loop(tmp_path) as drive:
+        sections = (f'[nvme]\npaths = ["{drive}/t"]\ncapacity_bytes = "160MiB"\n'
+                    'slab_bytes = "16MiB"\n')
+        with daemon_with(sections=sections) as daemon, connect(daemon) as client:
+            group = client.open(terrace.SpaceGroup("tiny", [SPACE]))
+            store(group, range(16 * 32))
+            eventually(lambda: look(daemon)[0]["lower_tiers"][0]["persisted_block_count"] == 32)
+            shut_down(drive)
+            prompts = iter(range(1, 10_000))
+
+            def is_off():
+                prompt = next(prompts)
+                store(group, range(prompt * 1000, prompt * 1000 + 16 * 32))
+                return look(daemon)[0]["conditions"] == ["drive_off"]
+
+            eventually(is_off)
+            eventually(lambda: holds(daemon, "drive_off"))
+            document, _ = look(daemon)
+            assert f"the drive at {drive}/t/default is off: 8 requests" in document["troubles"][0]
+            assert "Input/output error (errno 5)" in document["troubles"][0]
+            (told,) = lines(daemon, "a drive is off")
+            for word in (f'path="{drive}/t/default"', "operation=", 'error="Input/output error',
+                         "failures_in_row=8"):
+                assert word in told, told
+
+
+@ROOT_ONLY
+def test_a_drive_that_is_not_mounted_is_a_condition():
+    with tempfile.TemporaryDirectory() as directory, tempfile.TemporaryDirectory() as drive:
+        sections = (f'[nvme]\npaths = ["{drive}/t"]\ncapacity_bytes = "64MiB"\n'
+                    'slab_bytes = "4MiB"\n')
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=128M", "none", drive], check=True)
+        try:
+            with daemon_with(sections=sections, directory=directory) as daemon:
+                assert is_well(daemon)
+        finally:
+            subprocess.run(["umount", "-l", drive], check=True)
+        with daemon_with(sections=sections, directory=directory) as daemon:
+            eventually(lambda: holds(daemon, "drive_not_mounted"))
+            assert f"what was mounted at {drive} is not" in look(daemon)[0]["troubles"][0]
+            assert lines(daemon, "a drive is not mounted")
+            _, out, _ = run_terrace("doctor", "--socket", daemon.socket)
+            assert f"it lay on what was mounted at {drive}" in " ".join(out.split())
+        refused = Daemon(directory, sections + 'require_mount = "on"\n')
+        assert refused.process.wait(LONG_S) == 1
+        assert f"and lay on {drive}" in refused.log.read_text()
+
+
+def test_wrong_checksums_name_the_program(daemon):
+    space = terrace.Space(model="claims", revision="1", dtype="bf16", layout="nhd", layers=1,
+                          kv_heads=1, head_size=64, block_tokens=16, part_bytes=(65536,))
+    with connect(daemon) as writer, connect(daemon) as reader:
+        group = writer.open(terrace.SpaceGroup("claims", [space]))
+        keys = group.hash(range(16 * 4))
+        with group.reserve(keys) as lease:
+            for key in lease.reserved:
+                slot = lease.slot(key)
+                slot[:] = bytes(65536)
+                lease.checksum(key, 0)
+                slot[7] = 1
+                del slot
+            lease.commit()
+        others = reader.open(terrace.SpaceGroup("claims", [space]))
+
+        def is_told():
+            with others.acquire(keys):
+                pass
+            return look(daemon)[0]["conditions"] == ["wrong_checksums"]
+
+        eventually(is_told)
+        document, text = look(daemon)
+        (wrong,) = document["domain"]["refuted_writers"]
+        assert wrong["pid"] == os.getpid() and wrong["comm"] and wrong["unix_s"] > 1e9
+        assert f"uid {os.getuid()}, pid {os.getpid()} ({wrong['comm']})" in text
+        told = lines(daemon, "a client's checksums are wrong: the block is erased")[0]
+        assert f'session="{wrong["session"]}"' in told and f"pid={os.getpid()}" in told
+
+
+def test_a_refused_user_is_told_so_at_once():
+    domain = '[[domain]]\nname = "default"\nsocket = "/tmp/unused"\nallow_uids = []\n'
+    with tempfile.TemporaryDirectory() as directory:
+        daemon = Daemon(directory, domain)
+        try:
+            eventually(lambda: os.path.exists(daemon.socket))
+            began = time.monotonic()
+            for command in ("status", "pins"):
+                status, _, err = run_terrace(command, "--socket", daemon.socket)
+                assert status == 1
+                assert "may not connect; add one to allow_uids" in err, err
+                assert "timeout" not in err and "no handshake" not in err, err
+            _, out, _ = run_terrace("doctor", "--socket", daemon.socket)
+            assert "refused this client" in out and "gives no answer" not in out
+            assert time.monotonic() - began < 10
+        finally:
+            daemon.stop()
+
+
+def test_a_hung_daemon_is_not_said_to_refuse(daemon):
+    daemon.process.send_signal(signal.SIGSTOP)
+    status, _, err = run_terrace("drain", "--bypass", "--timeout-ms", "300", "--socket",
+                                 daemon.socket)
+    assert status == 1
+    assert "no handshake with the daemon" in err and "refused" not in err, err
+    status, _, err = run_terrace("status", "--timeout-ms", "300", "--socket", daemon.socket)
+    assert status == 1 and "last_error" not in err, err
+    daemon.process.send_signal(signal.SIGCONT)
+
+
+def test_what_engines_pin_is_told_beside_names(daemon, group):
+    assert run_terrace("pins", "--socket", daemon.socket)[1] == "nothing is pinned by name\n"
+    keys = store(group, range(16 * 8))
+    group.pin(keys)
+    _, out, _ = run_terrace("pins", "--socket", daemon.socket)
+    assert "nothing is pinned by name\n" in out and "engines have pinned 8 blocks" in out
+    _, text, _ = run_terrace("status", "--socket", daemon.socket)
+    assert "in 8 blocks by engines themselves" in text
+
+
+def test_a_value_that_is_left_out_is_asked_for(daemon):
+    status, _, err = run_terrace("config", "set", "domain.default.allow_uids=", "--socket",
+                                 daemon.socket)
+    assert status == 1
+    assert "is given no value" in err and "[1000, 1001]" in err and ":3:" not in err, err
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become somebody else")
+def test_a_secret_that_cannot_be_opened_says_whose_it_must_be():
+    with tempfile.TemporaryDirectory() as directory:
+        path = pathlib.Path(directory) / "secret"
+        assert run_terrace("domain", "new", path)[0] == 0
+        pathlib.Path(directory).chmod(0o711)
+        nobody = 65534
+        _, _, err = run_terrace("domain", "show", path, user=nobody, group=nobody, extra_groups=[],
+                                cwd="/")
+        assert "Permission denied; it must belong to the user that reads it" in err, err
+        path.write_text("nothing")
+        _, _, err = run_terrace("domain", "show", path)
+        assert "terrace domain new FILE" in err, err
+
+
+def test_a_prompt_may_come_from_a_pipe(daemon, group):
+    store(group, range(16 * 4))
+    read_end, write_end = os.pipe()
+    os.write(write_end, " ".join(map(str, range(16 * 4))).encode())
+    os.close(write_end)
+    status, out, err = run_terrace("explain", "--prompt-file", f"/dev/fd/{read_end}", "--socket",
+                                   daemon.socket, pass_fds=[read_end])
+    os.close(read_end)
+    assert status == 0, err
+    assert "4 of 4 blocks are usable" in out

@@ -1,0 +1,188 @@
+#include "daemon/telemetry/conditions.h"
+
+#include <gmock/gmock.h>
+
+#include <cerrno>
+#include <fstream>
+#include <functional>
+#include <iterator>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "daemon/telemetry/metrics.h"
+#include "terrace/units.h"
+#include "test_paths.h"
+
+namespace terrace {
+namespace {
+
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+// A domain with every tier, of which all is well.
+DomainFigures Well() {
+  DomainFigures figures;
+  figures.fenced_bytes_max = 8 * kMiB;
+  figures.lower_tiers.push_back({.kind = TierKind::kNvme, .stats = {.capacity_bytes = kGiB}});
+  figures.shared.emplace();
+  figures.shared->tier.is_ready = true;
+  return figures;
+}
+
+const std::optional<KvEventCounters> kTold = KvEventCounters{.is_on = true};
+
+std::vector<Condition> ConditionsOf(const DomainFigures& figures) {
+  std::vector<Condition> conditions;
+  for (const Trouble& trouble : TroublesOf(figures, kTold)) conditions.push_back(trouble.condition);
+  return conditions;
+}
+
+std::string OnlySentence(const DomainFigures& figures) {
+  const std::vector<Trouble> troubles = TroublesOf(figures, kTold);
+  return troubles.size() == 1 ? troubles[0].sentence : std::to_string(troubles.size());
+}
+
+DriveTrouble OffDrive() {
+  return {.path = "/mnt/a/chat",
+          .is_off = true,
+          .operation = "write",
+          .error = EIO,
+          .failures_in_row = 8,
+          .off_count = 1};
+}
+
+std::string SourceFile(const std::string& path) {
+  std::ifstream file(std::string(TERRACE_SOURCE_DIR) + "/" + path);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+// What makes each condition hold, of a domain of which all else is well.
+const std::map<Condition, std::function<void(DomainFigures*)>> kCauses = {
+    {Condition::kBypassed, [](DomainFigures* f) { f->serving = protocol::ServingMode::kBypassed; }},
+    {Condition::kDraining, [](DomainFigures* f) { f->serving = protocol::ServingMode::kDraining; }},
+    {Condition::kDriveOff,
+     [](DomainFigures* f) { f->lower_tiers[0].troubles.push_back(OffDrive()); }},
+    {Condition::kDriveFull,
+     [](DomainFigures* f) {
+       f->lower_tiers[0].troubles.push_back(
+           {.path = "/mnt/a/chat", .operation = "creation of a file", .error = ENOSPC});
+     }},
+    {Condition::kDriveNotMounted,
+     [](DomainFigures* f) {
+       f->lower_tiers[0].troubles.push_back({.path = "/mnt/a/chat", .lost_mount = "/mnt/a"});
+     }},
+    {Condition::kDriveLosesPlaces,
+     [](DomainFigures* f) { f->lower_tiers[0].stats.quarantined_bytes = kGiB / 50; }},
+    {Condition::kSlabsLeftAlone,
+     [](DomainFigures* f) { f->lower_tiers[0].stats.left_alone_bytes = 1; }},
+    {Condition::kRedisAway, [](DomainFigures* f) { f->shared->tier.is_ready = false; }},
+    {Condition::kRedisNoWrites,
+     [](DomainFigures* f) {
+       f->shared->tier.write_trouble = "the Redis server is full";
+       f->shared->tier.is_full = true;
+     }},
+    {Condition::kFencedMemory, [](DomainFigures* f) { f->fenced_bytes = 8 * kMiB; }},
+    {Condition::kWrongChecksums, [](DomainFigures* f) { f->refuted_ago_us = kUsPerSecond; }},
+};
+
+TEST(Conditions, AWellDomainHasNone) { EXPECT_THAT(TroublesOf(Well(), kTold), IsEmpty()); }
+
+// PROMISE: T27 conditions
+TEST(Conditions, EachHoldsForItsCauseAloneAndHeals) {
+  for (const auto& [condition, cause] : kCauses) {
+    DomainFigures figures = Well();
+    cause(&figures);
+    EXPECT_THAT(ConditionsOf(figures), ElementsAre(condition)) << NameOf(condition);
+    EXPECT_THAT(ConditionsOf(Well()), IsEmpty());
+  }
+  EXPECT_EQ(kCauses.size() + 1, kConditionCount) << "and kv_events_off";
+  const auto ended = TroublesOf(Well(), KvEventCounters{.is_on = false});
+  ASSERT_EQ(ended.size(), 1u);
+  EXPECT_EQ(ended[0].condition, Condition::kKvEventsOff);
+  EXPECT_THAT(TroublesOf(Well(), std::nullopt), IsEmpty()) << "nobody is to be told";
+}
+
+TEST(Conditions, TheDocumentAndTheMetricsAgree) {
+  for (const auto& [condition, cause] : kCauses) {
+    PageSnapshot page;
+    static_cast<DomainFigures&>(page.domain) = Well();
+    cause(&page.domain);
+    const auto document = nlohmann::json::parse(BriefStatsDocument(
+        {.process = page.process, .domain = page.domain, .kv_events = page.kv_events}));
+    EXPECT_EQ(document.at("health"), "degraded");
+    EXPECT_EQ(document.at("troubles").size(), 1u);
+    EXPECT_EQ(document.at("conditions"), nlohmann::json::array({NameOf(condition)}));
+  }
+}
+
+TEST(Conditions, ADriveThatIsOffSaysWhatFailedAndWhatComesNext) {
+  DomainFigures figures = Well();
+  DriveTrouble drive = OffDrive();
+  drive.probe_error = EROFS;
+  figures.lower_tiers[0].troubles.push_back(drive);
+  EXPECT_THAT(OnlySentence(figures),
+              AllOf(HasSubstr("/mnt/a/chat is off"), HasSubstr("8 requests in a row failed"),
+                    HasSubstr("a write, with Input/output error (errno 5)"),
+                    HasSubstr("a probe takes it back"), HasSubstr("Read-only file system")));
+  figures.lower_tiers[0].stats.is_healthy = false;
+  EXPECT_EQ(ConditionsOf(figures).size(), 1u) << "the tier is off because its drive is";
+  figures.lower_tiers[0].troubles.clear();
+  EXPECT_THAT(ConditionsOf(figures), ElementsAre(Condition::kDriveOff));
+}
+
+TEST(Conditions, ARequestThatIsNotAnsweredHasNoErrno) {
+  DomainFigures figures = Well();
+  DriveTrouble drive = OffDrive();
+  drive.error = 0;
+  figures.lower_tiers[0].troubles.push_back(drive);
+  EXPECT_THAT(OnlySentence(figures),
+              AllOf(HasSubstr("a write was not answered"), testing::Not(HasSubstr("errno"))));
+}
+
+TEST(Conditions, RedisThatRefusesTheLoginSaysWhereThatIs) {
+  DomainFigures figures = Well();
+  figures.shared->tier.is_ready = false;
+  figures.shared->tier.is_refused = true;
+  figures.shared->tier.trouble = "the Redis server refuses this user";
+  EXPECT_THAT(OnlySentence(figures),
+              AllOf(HasSubstr("refuses this user"), HasSubstr("redis.credentials_file")));
+  figures.shared->tier.write_trouble = "of before";
+  EXPECT_EQ(ConditionsOf(figures).size(), 1u) << "who is away takes no writes";
+}
+
+TEST(Conditions, MemoryOfAPredecessorsClientsCountsAsFenced) {
+  DomainFigures figures = Well();
+  figures.fenced_bytes = figures.inherited_bytes = 4 * kMiB;
+  EXPECT_THAT(ConditionsOf(figures), ElementsAre(Condition::kFencedMemory));
+  figures.inherited_bytes -= 1;
+  EXPECT_THAT(ConditionsOf(figures), IsEmpty());
+}
+
+TEST(Conditions, WrongChecksumsNameTheProgramAndAreTold15Minutes) {
+  DomainFigures figures = Well();
+  figures.refuted_ago_us = kRefutedRecentUs;
+  figures.refuted_writer = RefutedWriter{.session = 0x621aa671f69a7f87,
+                                         .uid = 7,
+                                         .pid = 4711,
+                                         .client_name = "engine-1",
+                                         .comm = "python3"};
+  EXPECT_THAT(OnlySentence(figures),
+              AllOf(HasSubstr("session 621aa671f69a7f87 of uid 7"), HasSubstr("pid 4711 (python3)"),
+                    HasSubstr("client engine-1")));
+  ++figures.refuted_ago_us;
+  EXPECT_THAT(ConditionsOf(figures), IsEmpty());
+}
+
+TEST(Conditions, TheManualNamesEach) {
+  const std::string page = SourceFile("docs/OPERATIONS.md");
+  for (const std::string_view name : kConditionNames) {
+    EXPECT_NE(page.find("| `" + std::string(name) + "` |"), page.npos)
+        << name << " has no row in docs/OPERATIONS.md";
+  }
+}
+
+}  // namespace
+}  // namespace terrace
