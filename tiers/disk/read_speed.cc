@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "tiers/speed_doubt.h"
+#include "tiers/disk/speed_doubt.h"
 
 namespace terrace {
 namespace {

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "terrace/check.h"
-#include "tiers/speed_doubt.h"
+#include "tiers/disk/speed_doubt.h"
 
 namespace terrace {
 

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "tiers/speed_doubt.h"
+#include "tiers/disk/speed_doubt.h"
 
 namespace terrace {
 namespace {
