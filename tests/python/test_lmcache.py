@@ -388,6 +388,13 @@ def test_a_configuration_without_it_is_refused(daemon, name):
     engine.close()
 
 
+def test_threads_that_cannot_be_are_told(daemon, caplog):
+    engine = make(daemon, threads=0)
+    assert "threads is 0: it goes from 1 to 64; 2 it is" in caplog.text
+    assert engine.serve([1, 2]) == 0 and engine.serve([1, 2]) == 2
+    engine.close()
+
+
 def test_a_closed_adapter_ends_its_threads_and_leases(daemon):
     engine = make(daemon)
     engine.serve([1, 2])

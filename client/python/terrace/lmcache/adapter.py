@@ -31,6 +31,7 @@ logger = logging.getLogger("lmcache.terrace")
 _PARAMETERS = ("socket", "revision", "weights_version_file", "chunk_size", "apart", "timeout_ms",
                "load_timeout_ms", "threads")
 _HINTS = "terrace_"
+_THREADS, _THREADS_MAX = 2, 64
 
 
 class _Tasks:
@@ -97,13 +98,17 @@ class TerraceL2Adapter(L2AdapterInterface):
         super().__init__()
         del l1_memory_desc  # leased slots are the daemon's: nothing of LMCache's is registered
         self.refusal: Optional[str] = None
-        threads = config.get("threads", 2)
-        threads = threads if isinstance(threads, int) and 1 <= threads <= 64 else 2
+        threads = config.get("threads", _THREADS)
+        if not isinstance(threads, int) or not 1 <= threads <= _THREADS_MAX:
+            logger.warning("terrace: threads is %r: it goes from 1 to %d; %d it is", threads,
+                           _THREADS_MAX, _THREADS)
+            threads = _THREADS
         self._lookups, self._loads, self._stores = (
             _Tasks("lookup", 1), _Tasks("load", threads), _Tasks("store", threads))
         self.counters = {"objects_found": 0, "objects_missed": 0, "objects_loaded": 0,
                          "objects_lost": 0, "objects_stored": 0, "objects_dropped": 0}
         self._counting = threading.Lock()
+        self._looking = threading.Lock()
         self._places = Places()
         self._hints = HintReader(logger).read(
             {name: value for name, value in config.items() if name.startswith(_HINTS)}).hints()
@@ -146,9 +151,10 @@ class TerraceL2Adapter(L2AdapterInterface):
         """None: whatever is asked is a miss."""
         if self.refusal is not None or self._daemon is None:
             return None
-        self._weights.look()
-        if self._presence is not None:
-            self._presence.look(self._daemon.shelf.client)
+        with self._looking:  # two of LMCache's threads come by
+            self._weights.look()
+            if self._presence is not None:
+                self._presence.look(self._daemon.shelf.client)
         return self._daemon if self._daemon.shelf.is_there else None
 
     def _count(self, **more: int) -> None:
