@@ -76,9 +76,11 @@ def run(share):
             said, status = done.stdout, done.returncode
         except subprocess.TimeoutExpired as late:
             said, status = (late.stdout or b"").decode(errors="replace"), None
-        reports = "".join(path.read_text(errors="replace")
-                          for path in sorted(pathlib.Path(directory).glob("log.*")))
-    failed = sorted(set(re.findall(r"^\[  FAILED  \] (\S+?),? ", said + " ", re.M)))
+        # What it says of itself, such as of a system call that it does not know, begins with "--".
+        reports = "\n".join(line for path in sorted(pathlib.Path(directory).glob("log.*"))
+                            for line in path.read_text(errors="replace").splitlines()
+                            if line.startswith("=="))
+    failed = sorted(set(re.findall(r"^\[  FAILED  \] (\S+\.[^\s,]+)", said, re.M)))
     return Found(share, len(re.findall(r"^\[       OK \]", said, re.M)), failed, reports, status)
 
 
