@@ -78,6 +78,7 @@ class World {
     Require(!replay_.has_work(), "somebody is still answered");
     const KvEventReplayCounters& counters = replay_.counters();
     Require(CountedRequests() <= asked_, "more was counted than was asked");
+    Require(counters.requests + counters.refused <= right_, "what is no request was taken for one");
     // Each request: what is kept, what is taken back, and an end.
     Require(heard_ <= counters.requests * (kBatchesMax + kept_.size() + 2 * topics_.size() + 1),
             "more was answered than was asked for");
@@ -122,6 +123,7 @@ class World {
     for (uint32_t i = 0; i < part_count; ++i) {
       parts.emplace_back(TextOf(choices.Take(choices.Below(20))));
     }
+    if (parts.size() == 2 && parts[0].empty() && parts[1].size() == sizeof(uint64_t)) ++right_;
     for (size_t i = 0; i < parts.size(); ++i) {
       const bool is_last = i + 1 == parts.size();
       const auto flags = is_last ? zmq::send_flags::dontwait
@@ -210,6 +212,7 @@ class World {
   uint64_t now_us_ = 1;
   uint64_t next_name_ = 0;
   uint64_t asked_ = 0, heard_ = 0, ends_ = 0;
+  uint64_t right_ = 0;  // of those that were asked, sent or not: as a router asks
 };
 
 constexpr uint8_t kAsk = 0, kKeep = 1, kReceive = 2, kSend = 3, kRead = 4, kGo = 6;

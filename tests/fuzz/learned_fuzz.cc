@@ -19,6 +19,7 @@ std::vector<Seed> Seeds() {
     seeds.push_back(
         {name + "_patched",
          ChoiceWriter().Byte(policy).Put<uint16_t>(8).Put<uint32_t>(0x7FC0'0000).Take()});
+    seeds.push_back({name + "_cut", ChoiceWriter().Byte(policy).Put<uint16_t>(0xFFFF).Take()});
   }
   return seeds;
 }
@@ -38,7 +39,8 @@ bool Run(std::span<const std::byte> input) {
     if (at == 0xFFFF) learned.resize(learned.size() / 2);
   }
   const Bytes before = policy->Learned();
-  const bool is_taken = policy->StartFrom(learned);
+  const Bytes handed(learned.begin(), learned.end());  // not a byte more is its own
+  const bool is_taken = policy->StartFrom(handed);
   const Bytes after = policy->Learned();
   Require(is_taken || after == before, "refused, and something was learned");
   Require(after.size() == before.size(), "what was learned has another shape");
