@@ -127,6 +127,9 @@ class Tier {
 
   // Predicted microseconds until a read of `length_bytes` begun now is done: queue and bandwidth.
   virtual uint64_t PredictReadUs(uint64_t length_bytes) const = 0;
+  // How long whatever holds one of `extents` has owed answers and given none: it will be silent for
+  // as long again, whatever it did before. 0: it answers, or it is time to try it again.
+  virtual uint64_t SilentUs(std::span<const Extent> /*extents*/) const { return 0; }
 
   // True if clients read its extents where they lie, under a lease: a held block's extents are then
   // neither freed nor used for something else.

@@ -1,6 +1,7 @@
 #include "daemon/store/session_verbs.h"
 
 #include <algorithm>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -12,6 +13,8 @@ namespace terrace {
 namespace {
 
 std::string Quoted(const std::string& text) { return "'" + text + "'"; }
+
+constexpr size_t kModelsOfGroupMax = 4;  // a draft's beside its model's; each costs a look
 
 // The same name with another spec, or the same Spaces on other hosts, is refused in words.
 Error RefuseOther(const SpaceGroupSpec& known, const SpaceGroupSpec& asked) {
@@ -63,15 +66,22 @@ bool MatchesPattern(std::string_view pattern, std::string_view text) {
 // Whether an administrator lets this domain serve what the group is of.
 Error CheckModels(const DomainOptions& options, const SpaceGroupSpec& spec) {
   if (options.allow_models.empty()) return {};
-  for (const SpaceGroupMember& member : spec.members) {
-    const std::string& model = member.spec.model;
+  std::set<std::string_view> models;
+  for (const SpaceGroupMember& member : spec.members) models.insert(member.spec.model);
+  if (models.size() > kModelsOfGroupMax) {
+    return {Status(StatusCode::kInvalid, "the group is of too many models"),
+            "group " + Quoted(spec.name) + " is of " + std::to_string(models.size()) +
+                " models; where allow_models is set, it is of " +
+                std::to_string(kModelsOfGroupMax) + " at most: open a group for each"};
+  }
+  for (const std::string_view model : models) {
     const bool is_allowed = std::ranges::any_of(
         options.allow_models,
         [&model](const std::string& pattern) { return MatchesPattern(pattern, model); });
     if (is_allowed) continue;
     return {Status(StatusCode::kInvalid, "the domain does not serve this model"),
-            "model " + Quoted(model) + " of group " + Quoted(spec.name) + " is none of the " +
-                std::to_string(options.allow_models.size()) + " that domain " +
+            "model " + Quoted(std::string(model)) + " of group " + Quoted(spec.name) +
+                " is none of the " + std::to_string(options.allow_models.size()) + " that domain " +
                 Quoted(options.name) +
                 " serves: add it to the domain's allow_models, or open it in another domain"};
   }

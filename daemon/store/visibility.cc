@@ -27,7 +27,7 @@ Coming ComingFrom(const DomainRooms& rooms, BlockId id, UnqueuedBytes* unqueued)
   using protocol::TierKind;
   const CacheDomain& domain = rooms.domain;
   const Block& b = domain.block(id);
-  const Group& group = domain.group_of(b);
+  Group& group = domain.group_of(b);
   if (b.dram.is_readable() || b.dram.state == CopyState::kUnverified || b.is_adopting()) {
     uint64_t& bytes = OfTier(unqueued, TierKind::kDram);
     bytes += group.BytesOf(b.dram.member_mask);
@@ -54,7 +54,9 @@ Coming ComingFrom(const DomainRooms& rooms, BlockId id, UnqueuedBytes* unqueued)
     bytes = OfTier(unqueued, from.kind()) += group.BytesOf(b.lower[tier].member_mask);
     bytes += rooms.mover.promotions().waiting_bytes(tier);
   }
-  return {.tier = from.kind(), .eta_us = Capped(from.PredictReadUs(bytes))};
+  const uint32_t row = b.lower[tier].row;
+  const uint64_t silent_us = row == kRowNone ? 0 : from.SilentUs(group.extents().at(row));
+  return {.tier = from.kind(), .eta_us = Capped(std::max(from.PredictReadUs(bytes), silent_us))};
 }
 
 // Compared is what is saved: computing to the end of a usable prefix, less the wait beyond what was

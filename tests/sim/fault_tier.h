@@ -68,6 +68,9 @@ class FaultTier : public Tier, public TierListener {
   uint64_t PredictReadUs(uint64_t length_bytes) const override {
     return tier_.PredictReadUs(length_bytes);
   }
+  uint64_t SilentUs(std::span<const Extent> extents) const override {
+    return tier_.SilentUs(extents);
+  }
   void Amend(const Extent& extent, const BlockRecord& record) override;
   bool is_persistent() const override { return tier_.is_persistent(); }
   ErasureProgress erasures() const override;

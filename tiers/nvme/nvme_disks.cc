@@ -8,6 +8,8 @@
 
 namespace terrace {
 
+static constexpr uint64_t kSilenceTriedUs = 1'000'000;
+
 NvmeDisks::NvmeDisks(Options options, DiskListener* listener) : options_(std::move(options)) {
   TERRACE_CHECK(!options_.disks.empty(), "a tier has a disk");
   for (Disk* disk : options_.disks) {
@@ -34,8 +36,9 @@ Status NvmeDisks::Submit(NvmeRequest request, DiskRequest disk_request) {
   request.op = disk_request.op;
   if (request.op == DiskOp::kCreate) request.length_bytes = disk_request.length_bytes;
   ++disk.requests_in_flight;
-  if (request.kind == NvmeRequestKind::kRead && disk.reads_awaited++ == 0) {
-    disk.silent_since_us = request.begun_us;
+  if (request.kind == NvmeRequestKind::kRead) {
+    if (disk.reads_awaited++ == 0) disk.silent_since_us = request.begun_us;
+    disk.read_begun_us = request.begun_us;
   }
   const uint32_t taken = requests_.Take(std::move(request));
   TERRACE_CHECK(taken == tag, "an answer finds its own request");
@@ -87,8 +90,13 @@ bool NvmeDisks::is_any_in_flight() const {
   return std::ranges::any_of(disks_, [](const DiskState& d) { return d.requests_in_flight > 0; });
 }
 
-uint64_t NvmeDisks::SilentUs(const DiskState& disk) const {
-  return disk.reads_awaited == 0 ? 0 : now_us() - disk.silent_since_us;
+// One read that hangs must not keep away those that would not.
+uint64_t NvmeDisks::SilentUs(uint32_t index) const {
+  const DiskState& disk = disks_[index];
+  if (disk.reads_awaited == 0) return 0;
+  const uint64_t silent_us = now_us() - disk.silent_since_us;
+  const uint64_t untried_us = now_us() - disk.read_begun_us;
+  return untried_us > std::max(kSilenceTriedUs, silent_us / 2) ? 0 : silent_us;
 }
 
 uint64_t NvmeDisks::PredictReadUs(uint64_t length_bytes) const {
@@ -99,8 +107,7 @@ uint64_t NvmeDisks::PredictReadUs(uint64_t length_bytes) const {
   uint64_t sum_us = 0, last_us = 0;
   for (const DiskState& disk : disks_) {
     if (!disk.health.is_on()) continue;
-    const uint64_t us =
-        std::max(disk.speed.PredictUs(disk.transfer_bytes + share_bytes, now_us()), SilentUs(disk));
+    const uint64_t us = disk.speed.PredictUs(disk.transfer_bytes + share_bytes, now_us());
     sum_us += us;
     last_us = std::max(last_us, us);
   }

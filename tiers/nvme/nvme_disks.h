@@ -75,10 +75,10 @@ class NvmeDisks {
   uint64_t transfer_bytes(uint32_t disk) const { return disks_[disk].transfer_bytes; }  // in flight
   uint64_t transfers_in_flight() const { return transfers_in_flight_; }
   // Of a read begun now, behind what is in flight. A single one is on one of the disks that are on:
-  // the average over them. More is spread over them, and there when the last one has its share. A
-  // disk that owes answers and has given none for a while will be silent for as long again,
-  // whatever it did before.
+  // the average over them. More is spread over them, and there when the last one has its share.
   uint64_t PredictReadUs(uint64_t length_bytes) const;
+  // As Tier::SilentUs. A silent disk is tried again after a second, then ever more rarely.
+  uint64_t SilentUs(uint32_t disk) const;
 
   // Switches off the disks of requests that are too old.
   void SwitchOffStuck();
@@ -105,9 +105,8 @@ class NvmeDisks {
     uint64_t requests_in_flight = 0;
     uint64_t reads_awaited = 0;
     uint64_t silent_since_us = 0;  // while reads are awaited
+    uint64_t read_begun_us = 0;    // the last one
   };
-
-  uint64_t SilentUs(const DiskState& disk) const;
 
   const Options options_;
   std::vector<DiskState> disks_;

@@ -305,6 +305,16 @@ uint64_t NvmeTier::PredictReadUs(uint64_t length_bytes) const {
   return parts_->disks.PredictReadUs(length_bytes);
 }
 
+uint64_t NvmeTier::SilentUs(std::span<const Extent> extents) const {
+  uint64_t silent_us = 0;
+  for (const Extent& extent : extents) {
+    const NvmeSlab* const slab =
+        extent.length_bytes == 0 ? nullptr : parts_->slabs.At(extent.shard);
+    if (slab != nullptr) silent_us = std::max(silent_us, parts_->disks.SilentUs(slab->disk));
+  }
+  return silent_us;
+}
+
 ErasureProgress NvmeTier::erasures() const { return parts_->erasures.progress(); }
 
 void NvmeTier::AppendOwnersToDrop(uint64_t length_bytes, uint32_t part_count,

@@ -78,6 +78,7 @@ class NvmeTier final : public Tier {
                std::span<const std::byte> from) override;
   void Amend(const Extent& extent, const BlockRecord& record) override;
   uint64_t PredictReadUs(uint64_t length_bytes) const override;
+  uint64_t SilentUs(std::span<const Extent> extents) const override;
   bool is_persistent() const override { return true; }
   ErasureProgress erasures() const override;
   void AppendOwnersToDrop(uint64_t length_bytes, uint32_t part_count,

@@ -195,30 +195,48 @@ TEST_F(NvmeDisksTest, MoreThanOneReadIsSpreadOverTheDisks) {
   EXPECT_EQ(disks_->PredictReadUs(kRead), 850u) << "perhaps on the busier one";
 }
 
-// Of two disks, the other of which says 100 µs: the later one counts.
 TEST_F(NvmeDisksTest, ADiskThatOwesAnswersAndIsSilentIsNotBelievedToBeFast) {
   ASSERT_TRUE(Submit(NvmeRequestKind::kSync).ok());
   now_us_ += 50'000;
-  EXPECT_EQ(disks_->PredictReadUs(8), 100u) << "others may take their time";
+  EXPECT_EQ(disks_->SilentUs(0), 0u) << "others may take their time";
   near_.Answer();
   ASSERT_TRUE(Submit(NvmeRequestKind::kRead, 0, 8).ok());
   now_us_ += 700;
   ASSERT_TRUE(Submit(NvmeRequestKind::kRead, 0, 8).ok());
   now_us_ += 200;
-  EXPECT_EQ(disks_->PredictReadUs(8), 900u) << "silent for as long again";
+  EXPECT_EQ(disks_->SilentUs(0), 900u);
+  EXPECT_EQ(disks_->SilentUs(1), 0u) << "the other one owes nothing";
   near_.AnswerAt(1);
-  EXPECT_EQ(disks_->PredictReadUs(8), 100u) << "one read that stumbles holds no other up";
+  EXPECT_EQ(disks_->SilentUs(0), 0u) << "one read that stumbles holds no other up";
   now_us_ += 150;
-  EXPECT_EQ(disks_->PredictReadUs(8), 150u);
+  EXPECT_EQ(disks_->SilentUs(0), 150u);
   now_us_ += kStuckUs;
   disks_->SwitchOffStuck();
-  EXPECT_EQ(disks_->PredictReadUs(8), 100u) << "that disk is off";
   disks_->OnProbe(0, Status::Ok());
-  EXPECT_EQ(disks_->PredictReadUs(8), 100u) << "a read that is given up holds nobody up";
+  EXPECT_EQ(disks_->SilentUs(0), 0u) << "a read that is given up holds nobody up";
   ASSERT_TRUE(Submit(NvmeRequestKind::kRead, 0, 8).ok());
+  now_us_ += 300;
+  EXPECT_EQ(disks_->SilentUs(0), 300u);
   near_.Answer();
   near_.Answer();
-  EXPECT_EQ(disks_->PredictReadUs(8), 100u);
+  EXPECT_EQ(disks_->SilentUs(0), 0u);
+}
+
+// Who is told that it is silent does not ask: one read that hangs would keep everybody away.
+TEST_F(NvmeDisksTest, ASilentDiskIsTriedAgainEverMoreRarely) {
+  ASSERT_TRUE(Submit(NvmeRequestKind::kRead, 0, 8).ok());
+  now_us_ += 1'000'000;
+  EXPECT_EQ(disks_->SilentUs(0), 1'000'000u);
+  now_us_ += 1;
+  EXPECT_EQ(disks_->SilentUs(0), 0u) << "whoever asks now finds out";
+  ASSERT_TRUE(Submit(NvmeRequestKind::kRead, 0, 8).ok());
+  EXPECT_EQ(disks_->SilentUs(0), 1'000'001u) << "and nobody else";
+  now_us_ += 9'000'000;
+  near_.AnswerAt(1);
+  EXPECT_EQ(disks_->SilentUs(0), 0u);
+  ASSERT_TRUE(Submit(NvmeRequestKind::kRead, 0, 8).ok());
+  now_us_ += 900'000;
+  EXPECT_EQ(disks_->SilentUs(0), 900'000u);
 }
 
 TEST_F(NvmeDisksTest, NobodyIsToldOnceItIsGone) {
