@@ -107,6 +107,8 @@ bool CacheDomain::IsGivenToTier(ErasureMark* mark) const {
 }
 
 void CacheDomain::NoteRefuted(const RefutedWriter& refuted) {
+  refuted_us = NowUs();
+  if (refuted.session == 0) return;
   const auto known = std::ranges::find(refuted_writers, refuted.session, &RefutedWriter::session);
   RefutedWriter writer = refuted;
   if (known != refuted_writers.end()) {

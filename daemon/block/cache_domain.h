@@ -201,7 +201,7 @@ struct CacheDomain {
   // says. An admission policy with another budget begins with what the last one has learned; one of
   // another name begins anew.
   void Retune(const DomainOptions& tuned, const std::string& admission_before);
-  // Tells of a writer whose checksums were wrong.
+  // A block was refuted: tells of its writer, if that is known (session 0: it is not).
   void NoteRefuted(const RefutedWriter& refuted);
 
   // Constant after construction, but for what can be tuned.

@@ -173,10 +173,7 @@ void Verifier::Refute(BlockId id) {
   const Block& b = d_.block(id);
   ++d_.counters.blocks_corrupt;
   ++d_.counters.blocks_refuted;
-  d_.refuted_us = d_.NowUs();
-  if (b.writer_session != 0) {
-    d_.NoteRefuted({.session = b.writer_session, .uid = b.writer_uid, .block_count = 1});
-  }
+  d_.NoteRefuted({.session = b.writer_session, .uid = b.writer_uid, .block_count = 1});
   const EraseCauseScope scope(d_, protocol::MissCause::kCorrupt);
   residency_.lifecycle.Erase(id, StatusCode::kNotFound);
 }
