@@ -15,19 +15,21 @@ struct Events {
   const char* ends;
 };
 // By Condition. Without: somebody else tells.
-constexpr std::array<Events, kConditionCount> kEvents = {{
-    {nullptr, nullptr},  // bypassed, draining: who asked for it is told
-    {nullptr, nullptr},
-    {"a drive is off", "a drive is on again"},
-    {"a drive is full", "a drive has room again"},
-    {"a drive is not mounted", nullptr},  // until the next start
-    {"a drive loses places", "a drive keeps its places"},
-    {nullptr, nullptr},  // redis_away: DomainRedis
-    {"redis takes no writes", "redis takes writes again"},
-    {"fenced memory is at its limit", "fenced memory is below its limit"},
-    {"clients commit wrong checksums", "no client commits wrong checksums any more"},
-    {nullptr, nullptr},  // kv_events_off: their thread, with the cause
-}};
+constexpr std::array kEvents = {
+    Events{nullptr, nullptr},  // bypassed, draining: who asked for it is told
+    Events{nullptr, nullptr},
+    Events{"a drive is off", "a drive is on again"},
+    Events{"a drive is full", "a drive has room again"},
+    Events{"a drive is not mounted", nullptr},  // until the next start
+    Events{"a drive loses places", "a drive keeps its places"},
+    Events{nullptr, nullptr},  // slabs_left_alone: the start's notes name them
+    Events{nullptr, nullptr},  // redis_away: DomainRedis
+    Events{"redis takes no writes", "redis takes writes again"},
+    Events{"fenced memory is at its limit", "fenced memory is below its limit"},
+    Events{"clients commit wrong checksums", "no client commits wrong checksums any more"},
+    Events{nullptr, nullptr},  // kv_events_off: their thread, with the cause
+};
+static_assert(kEvents.size() == kConditionCount, "each condition has its events");
 
 const Events& EventsOf(Condition condition) { return kEvents[static_cast<size_t>(condition)]; }
 
