@@ -60,6 +60,8 @@ void NarrowToCgroup(const std::string& root, HostMemory* host) {
     if (std::ifstream(directory + "/memory.max") >> limit_bytes &&
         limit_bytes < host->total_bytes) {
       std::ifstream(directory + "/memory.current") >> used_bytes;
+      host->free_bytes =
+          std::min(host->free_bytes, limit_bytes - std::min(limit_bytes, used_bytes));
       used_bytes -= std::min(used_bytes, CacheBytes(directory));
       host->total_bytes = limit_bytes;
       host->available_bytes =
@@ -76,6 +78,7 @@ void NarrowToCgroup(const std::string& root, HostMemory* host) {
 HostMemory ReadHostMemory(const std::string& root) {
   HostMemory host{.total_bytes = MeminfoBytes(root, "MemTotal"),
                   .available_bytes = MeminfoBytes(root, "MemAvailable"),
+                  .free_bytes = MeminfoBytes(root, "MemFree"),
                   .stalled_us = StalledUs(root + "/proc/pressure/memory")};
   if (host.total_bytes != 0) NarrowToCgroup(root, &host);
   return host;

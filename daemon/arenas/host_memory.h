@@ -11,6 +11,7 @@ namespace terrace {
 struct HostMemory {
   uint64_t total_bytes = 0;      // of the machine, or the cgroup's limit if that is lower
   uint64_t available_bytes = 0;  // what could be had now without swapping, file cache included
+  uint64_t free_bytes = 0;       // of that, what nobody uses for anything, file cache included
   // How long, since it started, some task there stood for want of memory (PSI); 0: it does not say.
   uint64_t stalled_us = 0;
   bool is_cgroup_limited = false;

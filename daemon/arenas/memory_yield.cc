@@ -32,7 +32,7 @@ uint64_t MemoryYield::Look(const HostMemory& host, const Use& use, uint64_t rese
   const uint64_t available_bytes = host.available_bytes + use.leaving_bytes;
   const uint64_t stays_bytes = use.held_bytes - use.leaving_bytes;
   uint64_t short_bytes = reserve_bytes - std::min(reserve_bytes, available_bytes);
-  if (IsStalled(host, use.now_us)) {
+  if (IsStalled(host, use.now_us) && host.free_bytes < reserve_bytes) {
     short_bytes = std::max({short_bytes, stays_bytes / kStallDivisor, uint64_t{1}});
   }
   if (short_bytes > 0) {

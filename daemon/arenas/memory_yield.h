@@ -1,6 +1,7 @@
 // MemoryYield: how much DRAM to hold while others need memory, too: less while less than a reserve
 // is available to them, or while tasks stand for want of it whatever is called available (PSI: a
-// file cache that is in use is), and more again, slowly, once neither is so.
+// file cache that is in use is), and more again, slowly, once neither is so. Tasks that stand while
+// as much lies free lack what no one here can give: a limit of their own keeps it from them.
 //
 // THREADING: one thread.
 #pragma once

@@ -26,13 +26,18 @@ class FetchSpeed {
   uint64_t PredictUs(uint64_t length_bytes, uint64_t now_us) const;
 
  private:
-  uint64_t Doubted(uint64_t measured, uint64_t first, uint64_t now_us) const;
-  // The last measurement weighs an eighth, all where the ones before are in doubt.
-  void Measure(uint64_t seen, uint64_t now_us, uint64_t* believed) const;
+  // Each has its own doubt: who probes learns nothing of bytes.
+  struct Measured {
+    uint64_t value = 0;
+    uint64_t first = 0;
+    uint64_t measured_us = 0;
 
-  uint64_t ps_per_byte_ = kFirstPsPerByte;
-  uint64_t round_trip_us_ = kFirstRoundTripUs;
-  uint64_t measured_us_ = 0;
+    // The last measurement weighs an eighth, all where the ones before are in doubt.
+    void Take(uint64_t seen, uint64_t now_us);
+    uint64_t Believed(uint64_t now_us) const;
+  };
+  Measured ps_per_byte_{.value = kFirstPsPerByte, .first = kFirstPsPerByte};
+  Measured round_trip_us_{.value = kFirstRoundTripUs, .first = kFirstRoundTripUs};
   uint64_t fetched_us_ = 0;
   uint64_t awaited_ = 0;
   uint64_t silent_since_us_ = 0;  // while something is awaited

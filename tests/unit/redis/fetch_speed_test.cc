@@ -53,6 +53,18 @@ TEST_F(FetchSpeedTest, ASlowServerIsBelievedLessWhileNobodyAsks) {
   EXPECT_NEAR(static_cast<double>(Predicted()), 201'000, 1'000) << "still slow, known at once";
 }
 
+// Others look for what nobody has, and are answered at once.
+TEST_F(FetchSpeedTest, ProbesSayNothingOfBytes) {
+  for (int i = 0; i < 40; ++i) Fetch(200'000);
+  for (int second = 0; second < 12; ++second) {
+    now_us_ += 1'000'000;
+    speed_.OnProbed(now_us_ - 300, now_us_);
+  }
+  EXPECT_LT(Predicted(), 3'500u);
+  Fetch(200'000);
+  EXPECT_GT(Predicted(), 200'000u) << "one fetch is enough";
+}
+
 TEST_F(FetchSpeedTest, AFastServerStaysSo) {
   for (int i = 0; i < 60; ++i) Fetch(300);
   const uint64_t fast_us = Predicted();

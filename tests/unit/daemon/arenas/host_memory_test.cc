@@ -47,7 +47,8 @@ TEST(HostMemory, ACgroupsFileCacheIsAvailable) {
     std::filesystem::create_directories(std::filesystem::path(root + path).parent_path());
     std::ofstream(root + path) << text;
   };
-  write("/proc/meminfo", "MemTotal:       16777216 kB\nMemAvailable:    8388608 kB\n");
+  write("/proc/meminfo",
+        "MemTotal:       16777216 kB\nMemFree:    4194304 kB\nMemAvailable:    8388608 kB\n");
   EXPECT_EQ(ReadHostMemory(root).available_bytes, 8 * kGiB);
   EXPECT_EQ(ReadHostMemory(root).stalled_us, 0u);
   write("/proc/pressure/memory",
@@ -65,6 +66,7 @@ TEST(HostMemory, ACgroupsFileCacheIsAvailable) {
   EXPECT_EQ(pod.total_bytes, 4 * kGiB);
   EXPECT_EQ(pod.available_bytes, 2 * kGiB);
   EXPECT_EQ(pod.stalled_us, 42u);
+  EXPECT_EQ(pod.free_bytes, 1 * kGiB) << "its file cache is used";
   std::filesystem::remove_all(root);
   EXPECT_EQ(ReadHostMemory(root).total_bytes, 0u);
 }

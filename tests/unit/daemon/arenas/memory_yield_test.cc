@@ -50,6 +50,14 @@ TEST_F(MemoryYieldTest, TasksThatStandForWantOfMemoryGetASixteenthASecond) {
   EXPECT_EQ(LookAgain(4 * kGiB - 512 * kMiB, 0), 4 * kGiB - 512 * kMiB + kSegment);
 }
 
+TEST_F(MemoryYieldTest, TasksThatStandBesideFreeMemoryLackALimitsOwn) {
+  host_.free_bytes = kReserve;
+  for (int i = 0; i < 12; ++i) EXPECT_EQ(LookAgain(4 * kGiB, 250'000), kMost);
+  host_.free_bytes = kReserve - 1;
+  for (int i = 0; i < 4; ++i) LookAgain(4 * kGiB, 250'000);
+  EXPECT_LT(yield_.limit_bytes(), 4 * kGiB);
+}
+
 TEST_F(MemoryYieldTest, LittleThatIsHeldGoesBySegmentsAndThenNothingGoes) {
   LookAgain(kSegment, 0);
   for (int i = 0; i < 3; ++i) LookAgain(kSegment, 250'000);
