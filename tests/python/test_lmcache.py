@@ -452,6 +452,15 @@ def test_what_waits_when_it_closes_and_what_comes_later_is_a_miss(daemon, monkey
     assert not adapter.pop_completed_store_tasks()[task].is_successful()
 
 
+def test_a_client_that_is_closed_under_a_request_is_a_miss(daemon):
+    engine = make(daemon)
+    engine.serve([1, 2])
+    engine.adapter._daemon.shelf.client.close()  # as close() does while another thread submits
+    assert engine.serve([1, 2]) == 0
+    assert not engine.adapter.report_status()["is_healthy"]
+    engine.close()
+
+
 def test_a_forked_child_misses_at_once_and_leaves_the_parents_leases(daemon):
     engine = make(daemon)
     engine.serve([1, 2])
