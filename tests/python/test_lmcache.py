@@ -1,16 +1,19 @@
 """terrace.lmcache against a stand-in that enforces the contract of L2 adapters, and a real daemon.
 """
+import contextlib
 import dataclasses
 import inspect
 import json
 import os
 import pathlib
 import random
+import signal
 import subprocess
 import sys
 import tempfile
 import threading
 import time
+import types
 
 import pytest
 
@@ -406,6 +409,164 @@ def test_a_closed_adapter_ends_its_threads_and_leases(daemon):
         submit([], [])
     with connect(daemon) as client:
         _until(lambda: client.stats()["domain"]["lease_count"] == 0)
+
+
+def test_an_adapter_is_closed_twice(daemon):
+    engine = make(daemon)
+    engine.close()
+    engine.close()
+
+
+def test_what_waits_when_it_closes_and_what_comes_later_is_a_miss(daemon, monkeypatch):
+    engine = make(daemon, threads=1)
+    engine.serve([1, 2])
+    (row,) = engine.rows([1, 2])
+    objects_ = [engine.memory_of(key) for key in row]
+    begun, go_on = threading.Event(), threading.Event()
+    calls = []
+
+    def slow(*_):
+        calls.append(1)
+        begun.set()
+        assert go_on.wait(LONG_S)
+        return set()
+
+    monkeypatch.setattr(verbs.Daemon, "load", slow)
+    adapter = engine.adapter
+    running, *waiting = [adapter.submit_load_task(row, objects_) for _ in range(3)]
+    assert begun.wait(LONG_S)
+    closer = threading.Thread(target=adapter.close)
+    closer.start()
+    for task in waiting:  # while the first one still runs
+        bits = _wait_by_asking(None, 0, lambda task=task: adapter.query_load_result(task))
+        assert not bits.test(0) and not bits.test(1)
+    assert os.eventfd_read(adapter.get_load_event_fd()) >= 1
+    assert adapter.query_load_result(running) is None
+    go_on.set()
+    closer.join()
+    assert adapter.query_load_result(running) is not None and len(calls) == 1
+    assert not adapter.query_load_result(adapter.submit_load_task(row, objects_)).test(0)
+    assert not adapter.query_lookup_and_lock_result(
+        adapter.submit_lookup_and_lock_task(row)).test(0)
+    task = adapter.submit_store_task(row, objects_)
+    assert not adapter.pop_completed_store_tasks()[task].is_successful()
+
+
+def test_a_client_that_is_closed_under_a_request_is_a_miss(daemon):
+    engine = make(daemon)
+    engine.serve([1, 2])
+    engine.adapter._daemon.shelf.client.close()  # as close() does while another thread submits
+    assert engine.serve([1, 2]) == 0
+    assert not engine.adapter.report_status()["is_healthy"]
+    engine.close()
+
+
+def test_a_forked_child_misses_at_once_and_leaves_the_parents_leases(daemon):
+    engine = make(daemon)
+    engine.serve([1, 2])
+    rows = engine.rows([1, 2])
+    assert engine.lookup(rows) == [[True, True]]
+    event = engine.adapter.get_lookup_and_lock_event_fd()
+    with contextlib.suppress(BlockingIOError):
+        os.eventfd_read(event)
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            lmcache_engine.LONG_MS = 2000
+            assert engine.lookup(rows) == [[False, False]] and os.eventfd_read(event) == 1
+            assert engine.lookup(rows) == [[False, False]]
+            assert engine.load(rows[0]) == [False, False]
+            assert not engine.store(rows[0]).is_successful()
+            engine.unlock(rows[0])
+            assert not engine.adapter.report_status()["is_healthy"]
+            engine.adapter.close()
+            status = 0
+        finally:
+            os._exit(status)
+    assert os.waitpid(child, 0)[1] == 0
+    with pytest.raises(BlockingIOError):
+        os.eventfd_read(event)  # the child's event is the child's
+    with connect(daemon) as client:
+        assert client.stats()["domain"]["lease_count"] > 0
+    assert engine.load(rows[0]) == [True, True]
+    engine.unlock(rows[0])
+    engine.close()
+
+
+def test_a_load_that_fails_leaves_no_lease(daemon):
+    engine = make(daemon)
+    engine.serve([1, 2])
+    engine.serve([3, 4])
+    rows = engine.rows([1, 2]) + engine.rows([3, 4])
+    assert engine.lookup(rows) == [[True, True]] * 2
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(terrace.ReadLease, "copy_into", _io_error)
+        assert engine.load(rows[0] + engine.rows([9])[0] + rows[1]) == [False] * 5
+    for row in rows:
+        engine.unlock(row)
+    with connect(daemon) as client:
+        _until(lambda: client.stats()["domain"]["lease_count"] == 0)
+    engine.close()
+
+
+def _io_error(*_, **__):
+    raise terrace.IoError("a drive is broken")
+
+
+@pytest.mark.parametrize("name", ["query", "acquire"])
+def test_a_lookup_that_fails_tells_of_what_it_has_locked(daemon, name):
+    engine = make(daemon)
+    engine.serve([1, 2])
+    (first,), (second,) = engine.rows([1, 2, 7, 8]), engine.rows([3, 4], "tenant")
+    real = getattr(terrace.Group, name)
+    left = [1 if name == "acquire" else 0]
+
+    def fails(*arguments, **named):
+        if left[0] == 0:
+            _io_error()
+        left[0] -= 1
+        return real(*arguments, **named)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(terrace.Group, name, fails)
+        rows = [first, second] if name == "query" else [first[:2], second]
+        answer = engine.lookup(rows)
+    assert answer[0][:2] == [True, True] and not any(answer[1])
+    assert engine.adapter.report_status()["locked_object_count"] == 2
+    engine.unlock(first[:2])
+    assert engine.adapter.report_status()["locked_object_count"] == 0
+    engine.close()
+
+
+def test_what_was_refused_is_asked_for_again_after_a_while(monkeypatch, caplog):
+    with tempfile.TemporaryDirectory() as directory:
+        strict = Daemon(directory, f'[[domain]]\nname = "default"\nsocket = "{directory}/t.sock"'
+                                   '\nallow_models = ["another"]\n')
+        connect(strict).close()
+        engine = make(strict)
+        engine.serve([1, 2])
+        strict.config.write_text(strict.config.read_text().replace("another", "meta/*"))
+        strict.process.send_signal(signal.SIGHUP)
+        _until(lambda: _is_open(strict, engine))
+        assert engine.serve([1, 2]) == engine.serve([1, 2]) == 0, "nobody asks so soon"
+        monkeypatch.setattr(verbs, "time", types.SimpleNamespace(
+            monotonic=lambda: time.monotonic() + 60, sleep=time.sleep))
+        engine.serve([1, 2])
+        assert engine.serve([1, 2]) == 2
+        assert caplog.text.count("are not served") == 1
+        engine.close()
+        strict.stop()
+
+
+def _is_open(daemon, engine):
+    with connect(daemon) as client:
+        space = engine.adapter._daemon.space(objects.Kind(engine.model, 0), _layout(FULL))
+        try:
+            client.open(terrace.SpaceGroup("x", [space]))
+        except terrace.TerraceError:
+            return False
+    return True
 
 
 def test_the_stand_in_asks_for_what_lmcache_asks_for():

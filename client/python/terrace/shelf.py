@@ -3,7 +3,7 @@ import threading
 from typing import Any, Callable, Dict
 
 from .client import Client
-from .errors import Unavailable
+from .errors import Gone, Unavailable
 from .group import Group
 from .requests import Pause
 from .space import Space, SpaceGroup
@@ -26,7 +26,10 @@ class Shelf:
     @property
     def is_there(self) -> bool:
         """Worth a question."""
-        return self.client.is_connected and not self._pause.is_on
+        try:
+            return self.client.is_connected and not self._pause.is_on
+        except Gone:  # closed meanwhile
+            return False
 
     def group(self, space: Space) -> Group:
         """Of that Space alone."""

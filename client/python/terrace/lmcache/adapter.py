@@ -3,8 +3,10 @@ import concurrent.futures
 import functools
 import itertools
 import logging
+import os
 import threading
-from typing import Any, Callable, Dict, List, Optional, Tuple
+import weakref
+from typing import Any, Callable, Dict, List, Optional, Set, Tuple
 
 import numpy
 
@@ -44,14 +46,18 @@ class _Tasks:
         self._numbers = itertools.count(1)
         self._guard = threading.Lock()
         self._results: Dict[int, Any] = {}
+        self._waiting: Dict[int, Any] = {}  # what has not begun, with what it ends with otherwise
+        self._is_closed = False
+        self._parents_event: Any = None
 
     def submit(self, work: Callable[[], Any], otherwise: Any) -> int:
-        """Every task has one result, `otherwise` if the work fails."""
+        """Every task has one result, `otherwise` if the work fails or never begins."""
         number = next(self._numbers)
+        self._waiting[number] = otherwise
         try:
-            self._threads.submit(self._run, number, work, otherwise)
-        except RuntimeError:  # closed: nobody asks what became of it
-            pass
+            self._threads.submit(self._run, number, work)
+        except RuntimeError:  # closed, or no thread can be had
+            self._drop(number)
         return number
 
     def do(self, work: Callable[[], Any]) -> None:
@@ -61,7 +67,16 @@ class _Tasks:
         except RuntimeError:
             pass
 
-    def _run(self, number: int, work: Callable[[], Any], otherwise: Any) -> None:
+    def _drop(self, number: int) -> None:
+        """It never begins: whoever takes it out of what waits ends it."""
+        otherwise = self._waiting.pop(number, None)
+        if otherwise is not None:
+            self._finish(number, otherwise)
+
+    def _run(self, number: int, work: Callable[[], Any]) -> None:
+        otherwise = self._waiting.pop(number, None)
+        if otherwise is None:
+            return  # its memory is somebody else's by now
         try:
             result = work()
         except Exception:  # pylint: disable=broad-except
@@ -72,7 +87,8 @@ class _Tasks:
     def _finish(self, number: int, result: Any) -> None:
         with self._guard:
             self._results[number] = result
-        self.event.notify()
+            if not self._is_closed:
+                self.event.notify()
 
     def take(self, number: int) -> Any:
         """Once; None while it is not there."""
@@ -86,9 +102,27 @@ class _Tasks:
         return results
 
     def close(self) -> None:
-        """Waits for the running task: each has its deadline."""
-        self._threads.shutdown(wait=True, cancel_futures=True)
-        self.event.close()
+        """Waits for the running task: each has its deadline. What has not begun ends at once."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        for number in list(self._waiting):
+            self._drop(number)
+        self._threads.shutdown(wait=True)
+        with self._guard:
+            if not self._is_closed:
+                self._is_closed = True
+                self.event.close()
+
+    def leave_parent(self) -> None:
+        """In a forked child there are no threads, and what they held is held for ever: nothing
+        begins. The event is the child's own, under the same number."""
+        self._guard, self._results = threading.Lock(), {}
+        self._threads = concurrent.futures.ThreadPoolExecutor(1)
+        self._threads.shutdown()
+        if not self._is_closed:
+            self._parents_event, self.event = self.event, create_event_notifier()
+            os.dup2(self.event.fileno(), self._parents_event.fileno(), inheritable=False)
+        for number in list(self._waiting):
+            self._drop(number)
 
 
 class TerraceL2Adapter(L2AdapterInterface):
@@ -115,7 +149,9 @@ class TerraceL2Adapter(L2AdapterInterface):
         self._weights = Weights(config.get("weights_version_file"), logger)
         self._daemon: Optional[Daemon] = None
         self._presence: Optional[Presence] = None
+        self._parents_daemon: Optional[Daemon] = None
         self._refused: Dict[str, None] = {}
+        _adapters.add(self)
         try:
             self._begin(config)
         except Exception as error:  # pylint: disable=broad-except
@@ -149,13 +185,14 @@ class TerraceL2Adapter(L2AdapterInterface):
 
     def _ready(self) -> Optional[Daemon]:
         """None: whatever is asked is a miss."""
-        if self.refusal is not None or self._daemon is None:
+        daemon = self._daemon
+        if self.refusal is not None or daemon is None:
             return None
         with self._looking:  # two of LMCache's threads come by
             self._weights.look()
             if self._presence is not None:
-                self._presence.look(self._daemon.shelf.client)
-        return self._daemon if self._daemon.shelf.is_there else None
+                self._presence.look(daemon.shelf.client)
+        return daemon if daemon.shelf.is_there else None
 
     def _count(self, **more: int) -> None:
         with self._counting:
@@ -236,14 +273,19 @@ class TerraceL2Adapter(L2AdapterInterface):
         return self._lookups.take(task_id)
 
     def _lookup(self, daemon: Optional[Daemon], keys: List[Any], said: Any, mask: bytes) -> Any:
-        bitmap, count = Bitmap(len(keys)), 0
+        bitmap = Bitmap(len(keys))
+        found: Set[int] = set()
         rows = self._places.rows_of_prompts(keys)
-        for row in rows if daemon is not None else ():
-            assert daemon is not None
-            for index in daemon.lock(row._replace(mask=mask), _said_of(said, row.kind)):
-                bitmap.set(index)
-                count += 1
-        self._count(objects_found=count, objects_missed=len(keys) - count)
+        try:
+            for row in rows if daemon is not None else ():
+                assert daemon is not None
+                daemon.lock(row._replace(mask=mask), _said_of(said, row.kind), found)
+        except Exception:  # pylint: disable=broad-except
+            # LMCache unlocks what it is told of, and nothing else
+            logger.exception("terrace: a lookup failed; what it has locked is found")
+        for index in found:
+            bitmap.set(index)
+        self._count(objects_found=len(found), objects_missed=len(keys) - len(found))
         return bitmap
 
     def submit_unlock(self, keys: List[Any]) -> None:
@@ -305,6 +347,25 @@ class TerraceL2Adapter(L2AdapterInterface):
         if daemon is not None:
             daemon.locks.close()
             daemon.shelf.client.close()
+
+    def leave_parent(self) -> None:
+        """In a forked child everything is a miss; connection and leases are the parent's, and are
+        not touched."""
+        self.refusal = "this process was forked from the one that has the adapter"
+        self._parents_daemon, self._daemon = self._daemon, None
+        for tasks in (self._lookups, self._loads, self._stores):
+            tasks.leave_parent()
+
+
+_adapters: "weakref.WeakSet[TerraceL2Adapter]" = weakref.WeakSet()
+
+
+def _leave_parent() -> None:
+    for adapter in list(_adapters):
+        adapter.leave_parent()
+
+
+os.register_at_fork(after_in_child=_leave_parent)
 
 
 def _said_of(said: Any, kind: Kind) -> Optional[Layout]:

@@ -22,6 +22,7 @@ _SLICE_BYTES = 256 << 20
 _NO_ROOM_PAUSE_S = 0.005
 _LAYOUTS_MAX = 64  # of one kind
 _SWEEP_S = 10.0
+_REFUSED_S = 30.0  # what a daemon takes may change while it runs
 
 
 class Daemon:
@@ -40,7 +41,7 @@ class Daemon:
         self._store_timeout_s = max(timeout_s, STORE_TIMEOUT_S)
         self._load_timeout_s = load_timeout_s
         self._logger = logger
-        self._refused: Set[Any] = set()
+        self._refused: Dict[Any, float] = {}  # until when nobody asks again
         self._seen: Dict[Kind, Dict[Layout, None]] = {}  # the last one last
         self._seeing = threading.Lock()
         self._next_sweep = time.monotonic() + _SWEEP_S
@@ -73,7 +74,7 @@ class Daemon:
         return ([] if said is None else [said]) + [each for each in seen[:2] if each != said]
 
     def _is_refused(self, kind: Kind, layout: Layout) -> bool:
-        return (kind, layout) in self._refused
+        return time.monotonic() < self._refused.get((kind, layout), 0.0)
 
     def _group(self, kind: Kind, layout: Layout) -> Optional[Group]:
         """None, and a word in the log once, where the daemon does not take such objects."""
@@ -82,8 +83,11 @@ class Daemon:
         try:
             return self.shelf.group(self.space(kind, layout))
         except (Invalid, Unsupported) as error:
-            self._refused.add((kind, layout))
-            self._logger.warning("terrace: objects of %s are not served: %s", layout.text, error)
+            is_told = (kind, layout) in self._refused
+            self._refused[kind, layout] = time.monotonic() + _REFUSED_S
+            if not is_told:
+                self._logger.warning("terrace: objects of %s are not served: %s", layout.text,
+                                     error)
             return None
 
     @staticmethod
@@ -94,16 +98,15 @@ class Daemon:
 
     # ---- lookups ----
 
-    def lock(self, row: Row, said: Optional[Layout]) -> Set[int]:
-        """Locks what is there, and begins to fetch it from below; indexes of the keys asked."""
+    def lock(self, row: Row, said: Optional[Layout], found: Set[int]) -> None:
+        """Locks what is there, and begins to fetch it from below. Adds to `found` the indexes of
+        what it locks, as it does: they are right whatever is raised."""
         self._sweep()
-        found: Set[int] = set()
         for layout in self._layouts(row.kind, said):
             left = [i for i, index in enumerate(row.indexes) if index not in found]
             for first, last in _runs(left):
                 self.shelf.guarded(functools.partial(
                     self._lock_in, layout, row.part(first, last), found), None)
-        return found
 
     def _lock_in(self, layout: Layout, row: Row, found: Set[int]) -> None:
         """Adds to `found` what it locks, as it does."""
@@ -144,14 +147,19 @@ class Daemon:
         loaded: Set[int] = set()
         deadline = time.monotonic() + self._load_timeout_s
         others: List[int] = []
-        for held, blocks, numbers in self._held_runs(row, layout):
-            if held is None:
-                others += numbers
-                continue
-            count = self.shelf.guarded(functools.partial(
-                _copy_held, held, blocks, addresses[numbers], deadline), 0)
-            self.locks.leave(held, len(numbers))
-            loaded.update(row.indexes[i] for i in numbers[:count])
+        runs = self._held_runs(row, layout)
+        try:
+            for held, blocks, numbers in runs:
+                if held is None:
+                    others += numbers
+                    continue
+                count = self.shelf.guarded(functools.partial(
+                    _copy_held, held, blocks, addresses[numbers], deadline), 0)
+                loaded.update(row.indexes[i] for i in numbers[:count])
+        finally:
+            for held, _, numbers in runs:
+                if held is not None:
+                    self.locks.leave(held, len(numbers))
         for first, last in _runs(others):
             part = row.part(first, last)
             count = self.shelf.guarded(functools.partial(
