@@ -145,7 +145,7 @@ Status ReadDomainSecretFile(const std::string& path, DomainSecret* secret, std::
                   "secret file " + path +
                       " does not exist; copy it from another host of this "
                       "domain, or " +
-                      std::string(kRemedy) + " " + path);
+                      "write one with: terrace domain new " + path);
   }
   if (file.fd() < 0) return RefuseErrno(why, path, "open it");
   struct stat about;
