@@ -71,7 +71,7 @@ TEST_F(ConditionWatchTest, ADriveThatWasOnBetweenTwoLooksIsToldOfAgain) {
 }
 
 TEST_F(ConditionWatchTest, AFullRedisIsALineAtEachEnd) {
-  figures_.shared.emplace();
+  figures_.shared = DomainFigures::SharedStats{};
   figures_.shared->tier.is_ready = true;
   figures_.shared->tier.write_trouble = "the Redis server is full and evicts nothing";
   for (int second = 0; second < 5; ++second) watch_.Look();

@@ -27,7 +27,7 @@ DomainFigures Well() {
   DomainFigures figures;
   figures.fenced_bytes_max = 8 * kMiB;
   figures.lower_tiers.push_back({.kind = TierKind::kNvme, .stats = {.capacity_bytes = kGiB}});
-  figures.shared.emplace();
+  figures.shared = DomainFigures::SharedStats{};
   figures.shared->tier.is_ready = true;
   return figures;
 }
