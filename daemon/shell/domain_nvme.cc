@@ -93,7 +93,7 @@ Status DomainNvme::Open(std::string* why) {
                                                        .domain_name = options_.domain_name,
                                                        .secret = options_.secret,
                                                        .disks = disk_views_,
-                                                       .capacity_bytes = options_.capacity_bytes,
+                                                       .shares = options_.shares,
                                                        .slab_bytes = options_.nvme.slab_bytes,
                                                        .catalog = catalog_.get(),
                                                        .now_us = options_.now_us,
