@@ -180,6 +180,30 @@ std::optional<GroupId> ClaimedId(const fs::path& path) {
   return id.ok() ? std::optional(*id) : std::nullopt;
 }
 
+// Beside its place, synced, then into it.
+Status WriteAt(const fs::path& path, std::string_view content) {
+  const fs::path directory = path.parent_path();
+  std::error_code error;
+  fs::create_directories(directory, error);
+  if (error) return Status(StatusCode::kIo, "cannot make the directory of groups", error.value());
+  const std::string draft = path.string() + std::string(kDraftSuffix);
+  {
+    const OpenFile file(draft, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    if (file.fd() < 0) return FromErrno("cannot create the group's file");
+    if (!WriteAll(file.fd(), content) || fsync(file.fd()) != 0) {
+      const Status failed = FromErrno("cannot write the group's file");
+      unlink(draft.c_str());
+      return failed;
+    }
+  }
+  if (rename(draft.c_str(), path.c_str()) != 0) return FromErrno("cannot place the group's file");
+  const OpenFile directory_file(directory, O_RDONLY | O_DIRECTORY, 0);
+  if (directory_file.fd() < 0 || fsync(directory_file.fd()) != 0) {
+    return FromErrno("cannot sync the directory of groups");
+  }
+  return Status::Ok();
+}
+
 }  // namespace
 
 std::string FormatGroupFile(const SpaceGroupSpec& spec, const DomainSecret& secret) {
@@ -246,26 +270,7 @@ std::vector<SpaceGroupSpec> LoadGroupFiles(const std::string& directory, const D
 
 Status WriteGroupFile(const std::string& directory, const SpaceGroupSpec& spec,
                       const DomainSecret& secret) {
-  std::error_code error;
-  fs::create_directories(directory, error);
-  if (error) return Status(StatusCode::kIo, "cannot make the directory of groups", error.value());
-  const fs::path path = PlaceOf(directory, spec.Id(), secret);
-  const std::string draft = path.string() + std::string(kDraftSuffix);
-  {
-    const OpenFile file(draft, O_WRONLY | O_CREAT | O_TRUNC, 0600);
-    if (file.fd() < 0) return FromErrno("cannot create the group's file");
-    if (!WriteAll(file.fd(), FormatGroupFile(spec, secret)) || fsync(file.fd()) != 0) {
-      const Status failed = FromErrno("cannot write the group's file");
-      unlink(draft.c_str());
-      return failed;
-    }
-  }
-  if (rename(draft.c_str(), path.c_str()) != 0) return FromErrno("cannot place the group's file");
-  const OpenFile directory_file(directory, O_RDONLY | O_DIRECTORY, 0);
-  if (directory_file.fd() < 0 || fsync(directory_file.fd()) != 0) {
-    return FromErrno("cannot sync the directory of groups");
-  }
-  return Status::Ok();
+  return WriteAt(PlaceOf(directory, spec.Id(), secret), FormatGroupFile(spec, secret));
 }
 
 struct DiskGroupFiles::Writer {
@@ -345,7 +350,7 @@ Status DiskGroupFiles::Writer::Write(const Job& job) {
   } else {
     std::error_code error;
     if (!fs::exists(path, error)) MakeRoom(job);
-    status = WriteGroupFile(domain.directory, *job.spec, domain.secret);
+    status = WriteAt(path, content);
   }
   if (domain.also) domain.also(job.id, content);
   return status;

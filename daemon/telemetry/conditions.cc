@@ -45,9 +45,8 @@ std::string FullSentence(const DriveTrouble& drive) {
 std::string LostSentence(const DriveTrouble& drive) {
   return "what was mounted at " + drive.lost_mount + " is not: " + drive.path +
          " is served from the disk below, and fills it. Stop terraced, delete that directory, "
-         "mount "
-         "the drive and start it again; if this is meant, delete " +
-         "the file nvme-mounts in daemon.state_dir before the start";
+         "mount the drive and start it again; if this is meant, delete the file nvme-mounts in "
+         "daemon.state_dir before the start";
 }
 
 Trouble TroubleOf(const DriveTrouble& drive) {

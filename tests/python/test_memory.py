@@ -70,6 +70,16 @@ def populated_bytes(client):
     return client.stats()["domain"]["segments_populated"] * SEGMENT_BYTES
 
 
+def is_filled(client, group):
+    """Whether all memory is populated, after every prompt was offered once more."""
+    for prompt in range(PROMPTS):
+        with contextlib.suppress(terrace.NoSpace, terrace.Busy):
+            with group.reserve(group.hash(tokens_of(prompt))) as lease:
+                lease.write(payload_of(prompt)[:len(lease)])
+                lease.commit()
+    return populated_bytes(client) == 64 * MIB
+
+
 def set_dram(daemon, value):
     status, output, errors = run_terrace("config", "set", f"daemon.dram_bytes={value}",
                                          "--socket", daemon.socket)
@@ -124,12 +134,7 @@ def test_memory_is_given_back_while_others_need_it(daemon):
         group = client.open(terrace.SpaceGroup("tiny", [SPACE]))
 
         def fill():
-            for prompt in range(PROMPTS):
-                with contextlib.suppress(terrace.NoSpace, terrace.Busy):
-                    with group.reserve(group.hash(tokens_of(prompt))) as lease:
-                        lease.write(payload_of(prompt)[:len(lease)])
-                        lease.commit()
-            return populated_bytes(client) == 64 * MIB
+            return is_filled(client, group)
 
         until(fill)
         # More than there is: all goes but the domain's one segment, whatever else the machine does.
@@ -207,12 +212,7 @@ def test_memory_is_given_back_under_pressure_though_there_is_enough(daemon, tmp_
         group = client.open(terrace.SpaceGroup("tiny", [SPACE]))
 
         def fill():
-            for prompt in range(PROMPTS):
-                with contextlib.suppress(terrace.NoSpace, terrace.Busy):
-                    with group.reserve(group.hash(tokens_of(prompt))) as lease:
-                        lease.write(payload_of(prompt)[:len(lease)])
-                        lease.commit()
-            return populated_bytes(client) == 64 * MIB
+            return is_filled(client, group)
 
         until(fill)
         # Enough is available, and less than that lies free: the rest is file cache, as if in use.
