@@ -13,11 +13,6 @@ namespace {
 
 constexpr Status kWrongAnswer(StatusCode::kGone, "the daemon's answer cannot be right");
 
-std::string_view TextOf(std::span<const std::byte> body) {
-  const size_t bytes = std::min<size_t>(body.size(), protocol::kErrorTextBytesMax);
-  return {reinterpret_cast<const char*>(body.data()), bytes};
-}
-
 const char* DecodeLease(const Message& message, const Asked& asked, LeaseState* lease) {
   if (lease->kind == LeaseState::Kind::kRead) {
     AcquireAnswer answer{.reply = {}, .spans = &lease->spans, .slots = &lease->slots};
@@ -49,6 +44,11 @@ bool IsOtherKind(const Message& message, const Request& request) {
 
 }  // namespace
 
+std::string_view Answers::TextOf(const Message& message) {
+  const size_t bytes = std::min<size_t>(message.body.size(), protocol::kErrorTextBytesMax);
+  return {reinterpret_cast<const char*>(message.body.data()), bytes};
+}
+
 bool Answers::GivesLease(protocol::Verb verb) {
   return verb == protocol::Verb::kAcquire || verb == protocol::Verb::kReserve ||
          verb == protocol::Verb::kJoin;
@@ -57,7 +57,7 @@ bool Answers::GivesLease(protocol::Verb verb) {
 const char* Answers::Take(const Message& message, Request& request) {
   request.status = message.status();
   if (!request.status.ok() && !message.body.empty()) {
-    SetErrorOf(connection_, request.id, TextOf(message.body));
+    SetErrorOf(connection_, request.id, TextOf(message));
   }
   if (request.asked.verb == protocol::Verb::kCommit) return TakeCommit(message, request);
   if (!request.status.ok()) return nullptr;

@@ -4,6 +4,8 @@
 // THREADING: the reader of the connection.
 #pragma once
 
+#include <string_view>
+
 #include "client/core/request_table.h"
 #include "client/lease/leases.h"
 #include "client/link/frames.h"
@@ -15,6 +17,8 @@ class Answers {
  public:
   Answers(Connection& connection, Leases& leases) : connection_(connection), leases_(leases) {}
 
+  // What the daemon says of a request that it refuses.
+  static std::string_view TextOf(const Message& message);
   // Whether an answer to `verb` may bring a lease.
   static bool GivesLease(protocol::Verb verb);
   // Fills in a claimed request. Null, or what is wrong with the answer: then the request's status

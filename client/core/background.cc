@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <new>
+#include <utility>
 
 namespace terrace::client {
 namespace {
@@ -17,6 +18,8 @@ constexpr uint64_t kHungUpPauseUs = 1'000;
 // So that one busy socket does not keep callbacks and deadlines waiting.
 constexpr int kReadsMax = 64;
 constexpr uint32_t kLivesPerTtl = 3;
+// Between two requests to open what the daemon refused: its configuration may change meanwhile.
+constexpr uint64_t kReopenUsMin = 100'000;
 
 }  // namespace
 
@@ -54,8 +57,11 @@ bool Background::Connect() {
   Handshake handshake(to_.options, link_.wake_fd(), to_.connection.is_stopping());
   if (!handshake.Run(&refusal)) {
     to_.connection.Refuse(refusal);
+    unconnected_why_ = std::move(refusal.text);
     return false;
   }
+  // It is over: no sentence for whatever goes wrong later.
+  to_.connection.ClearError(unconnected_why_);
   to_.notices.Show(handshake.notices());
   const uint32_t connection = ++connection_count_ == 0 ? ++connection_count_ : connection_count_;
   // The device last: work orders may follow at once, and nobody takes them before the reader does.
@@ -106,11 +112,12 @@ void Background::BackOff() {
 
 void Background::Serve() {
   sent_at_us_ = MonotonicUs();
+  reopen_at_us_ = sent_at_us_ + ReopenUs();
   while (!to_.connection.is_stopping() && to_.connection.is_connected()) {
     // Who submits a request from here on finds its deadline earlier than this, and wakes us.
     to_.requests.SetNextLook(kNever);
     const uint64_t until_us =
-        std::min({MonotonicUs() + kTickUs, to_.requests.Expire(), ShowLife()});
+        std::min({MonotonicUs() + kTickUs, to_.requests.Expire(), ShowLife(), ReopenGroups()});
     CleanUp();
     to_.requests.SetNextLook(until_us);
     const uint64_t order_us = to_.orders.Step();
@@ -157,6 +164,26 @@ uint64_t Background::ShowLife() {
   }
   sent_at_us_ = now_us;
   return now_us + period_us;
+}
+
+uint64_t Background::ReopenUs() const {
+  return std::max(kReopenUsMin, to_.options.reconnect_backoff_ms_max * uint64_t{1'000});
+}
+
+uint64_t Background::ReopenGroups() {
+  const uint32_t connection = to_.connection.number();
+  const uint64_t now_us = MonotonicUs();
+  const bool is_due = now_us >= reopen_at_us_;
+  bool is_any_closed = false;
+  for (uint32_t index = 0; index < to_.groups.count(); ++index) {
+    const Group& group = *to_.groups.At(index);
+    if (group.handle(connection) != 0) continue;
+    is_any_closed = true;
+    if (!is_due) break;
+    to_.connection.SendUnawaited(connection, protocol::Verb::kOpen, {group.open_body()});
+  }
+  if (is_due) reopen_at_us_ = now_us + ReopenUs();
+  return is_any_closed ? reopen_at_us_ : kNever;
 }
 
 void Background::CleanUp() {

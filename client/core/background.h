@@ -51,6 +51,10 @@ class Background {
   void BackOff();
   // When it wants to be called again.
   uint64_t ShowLife();
+  // Asks again for groups that this daemon refused to open again; the reader takes the answers.
+  // When it wants to be called again.
+  uint64_t ReopenGroups();
+  uint64_t ReopenUs() const;
   // Callbacks of the user, and memory that was left to be unmapped.
   void CleanUp();
 
@@ -59,10 +63,12 @@ class Background {
   uint32_t connection_count_ = 0;
   uint64_t device_refused_boot_id_ = 0;  // the daemon that is not asked for its device again
   uint64_t connected_at_us_ = 0;
+  std::string unconnected_why_;  // the last failure of a handshake
   uint64_t backoff_us_ = 0;
   uint64_t random_state_ = 0;
   uint32_t sent_count_seen_ = 0;
   uint64_t sent_at_us_ = 0;
+  uint64_t reopen_at_us_ = 0;
 };
 
 }  // namespace terrace::client

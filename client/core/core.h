@@ -63,7 +63,7 @@ class Core : public std::enable_shared_from_this<Core> {
   PendingRequests requests_{options_, connection_.link(), role_};
   ArenaPins pins_{options_, connection_, role_};
   WorkOrders orders_{connection_, pins_};
-  Reader reader_{options_, connection_, role_, {requests_, leases_, pins_, orders_}};
+  Reader reader_{options_, connection_, role_, {requests_, leases_, pins_, orders_, groups_}};
   Bypass bypass_{notices_, leases_};
   Calls calls_{connection_, role_, reader_, requests_, bypass_};
   std::thread background_;

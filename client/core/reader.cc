@@ -117,14 +117,7 @@ void Reader::OnMessage(const Message& message) {
 }
 
 void Reader::OnAnswer(const Message& message) {
-  if ((message.request_id & kUnawaitedSlot) == kUnawaitedSlot) {
-    // It does not know the verb, and closes the connection next.
-    const bool is_turnless =
-        (message.verb == protocol::kVerbPinTurn || message.verb == protocol::kVerbDeviceReport) &&
-        message.status().code() == StatusCode::kInvalid;
-    if (is_turnless) to_.pins.OnTurnUnknown(message.prefix.boot_id);
-    return;
-  }
+  if ((message.request_id & kUnawaitedSlot) == kUnawaitedSlot) return OnUnawaited(message);
   const auto [claim, request, verb] = to_.requests.table().ClaimAnswered(message.request_id);
   if (claim == RequestTable::Claim::kUnknown) {
     return BreakOnAnswer(message, "no such request is pending");
@@ -143,6 +136,34 @@ void Reader::OnAnswer(const Message& message) {
     to_.requests.End(*request);
   }
   if (!is_right_verb) BreakOnAnswer(message, "the request had another verb");
+}
+
+void Reader::OnUnawaited(const Message& message) {
+  if (message.verb == protocol::Verb::kOpen) return OnReopened(message);
+  // It does not know the verb, and closes the connection next.
+  const bool is_turnless =
+      (message.verb == protocol::kVerbPinTurn || message.verb == protocol::kVerbDeviceReport) &&
+      message.status().code() == StatusCode::kInvalid;
+  if (is_turnless) to_.pins.OnTurnUnknown(message.prefix.boot_id);
+}
+
+void Reader::OnReopened(const Message& message) {
+  if (!message.status().ok()) {
+    return connection_.SetError("terraced does not open a SpaceGroup again: " +
+                                std::string(Answers::TextOf(message)));
+  }
+  protocol::OpenReply reply;
+  if (!BodyReader(message.body).Read(&reply)) {
+    return BreakOnAnswer(message, "it is shorter than an OpenReply");
+  }
+  std::string why;
+  for (uint32_t index = 0; index < to_.groups.count(); ++index) {
+    Group& group = *to_.groups.At(index);
+    if (group.id() != reply.group || group.handle(connection_.number()) != 0) continue;
+    const Result<uint32_t> handle = group.DecodeOpenReply(message.body, &why);
+    if (!handle.ok()) return BreakOnAnswer(message, handle.status().what());
+    group.Bind(connection_.number(), *handle);
+  }
 }
 
 void Reader::OnCompletion(const Message& message) {

@@ -20,6 +20,7 @@
 #include "client/link/reader_role.h"
 #include "client/session/arena_pins.h"
 #include "client/session/connection.h"
+#include "client/session/group.h"
 #include "client/session/work_orders.h"
 
 namespace terrace::client {
@@ -30,6 +31,7 @@ struct Receivers {
   Leases& leases;
   ArenaPins& pins;
   WorkOrders& orders;
+  const GroupTable& groups;
 };
 
 class Reader {
@@ -59,6 +61,8 @@ class Reader {
   void Dispatch();
   void OnMessage(const Message& message);
   void OnAnswer(const Message& message);
+  void OnUnawaited(const Message& message);
+  void OnReopened(const Message& message);
   void OnCompletion(const Message& message);
   void OnLeaseRevoked(const Message& message);
   void OnSegmentRevoke(const Message& message);

@@ -132,6 +132,11 @@ void Connection::SetError(std::string_view text) noexcept {
   }
 }
 
+void Connection::ClearError(std::string_view text) {
+  LockGuard guard(state_lock_);
+  if (last_error_ == text) last_error_.clear();
+}
+
 std::string Connection::last_error() const {
   LockGuard guard(state_lock_);
   return last_error_;

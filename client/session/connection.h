@@ -88,6 +88,8 @@ class Connection {
 
   // The last sentence for a person.
   void SetError(std::string_view text) noexcept;
+  // If that still is the last sentence, there is none.
+  void ClearError(std::string_view text);
   std::string last_error() const;
 
  private:

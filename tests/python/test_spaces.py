@@ -1,5 +1,7 @@
 """`terrace spaces` and `terrace show` of a live daemon."""
+import contextlib
 import json
+import time
 
 import pytest
 
@@ -107,3 +109,27 @@ def test_models_that_a_domain_does_not_serve_are_refused(daemon, client, group):
     assert allow('["tiny", "other*"]')[0] == 0
     assert len(store(client.open(other), list(range(32)))) == 2
     assert "a list of 1 to 64 texts" in allow("[]")[2]
+
+
+def test_a_model_that_is_allowed_again_is_served_to_those_who_wait(daemon, client, group):
+    daemon.kill()
+    with open(daemon.config, "a") as config:
+        config.write(f'[[domain]]\nname = "default"\nsocket = "{daemon.socket}"\n'
+                     'allow_models = ["other"]\n')
+    daemon.start()
+    deadline = time.monotonic() + 30
+    while "none of the 1 that domain" not in client.last_error:
+        assert time.monotonic() < deadline, client.last_error
+        time.sleep(0.02)
+    with pytest.raises(terrace.Gone, match="none of the 1 that domain"):
+        store(group, list(range(32)))
+    allowed = run_terrace("config", "set", 'domain.default.allow_models=["tiny"]',
+                          "--socket", daemon.socket)
+    assert allowed[0] == 0, allowed
+    stored = []
+    while len(stored) != 2:
+        assert time.monotonic() < deadline, client.last_error
+        with contextlib.suppress(terrace.Gone):
+            stored = store(group, list(range(32)))
+        time.sleep(0.02)
+    assert group.match(stored).block_count == 2

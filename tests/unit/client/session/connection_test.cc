@@ -77,6 +77,13 @@ TEST_F(Connections, AGroupThatIsNotOpenedAgainIsGoneAndOthersAreNot) {
   Reconnect();
   EXPECT_EQ(client_->Match(group_, TestKeys(1)).code(), StatusCode::kGone);
   EXPECT_TRUE(client_->Match(*second, TestKeys(1)).ok());
+  const size_t opens = daemon_.Received(Verb::kOpen).size();
+  ASSERT_TRUE(daemon_.WaitFor(Verb::kOpen, opens + 2)) << "it is asked for again";
+  EXPECT_EQ(client_->Match(group_, TestKeys(1)).code(), StatusCode::kGone);
+  EXPECT_THAT(client_->last_error(), HasSubstr("field salt: a is not b"));
+  daemon_.set_handler(nullptr);
+  EXPECT_TRUE(Eventually([&] { return client_->Match(group_, TestKeys(1)).ok(); }));
+  EXPECT_EQ(daemon_.connection_count(), 2u);
 }
 
 TEST_F(Connections, ARefusedOpenSaysTheDaemonsWords) {
@@ -299,6 +306,21 @@ TEST_F(NoConnection, ARefusedDomainSaysTheDaemonsWords) {
   EXPECT_EQ(Try(kLongUs, &sentence).code(), StatusCode::kNotFound);
   EXPECT_THAT(sentence, HasSubstr("add it to uids"));
   EXPECT_THAT(sentence, HasSubstr(daemon.socket_path()));
+}
+
+TEST_F(NoConnection, WhyThereWasNoneIsNoSentenceForWhatFailsLater) {
+  ScriptedDaemon daemon;
+  daemon.set_handler([](ScriptedDaemon& peer, const PeerMessage& message) {
+    peer.Answer(message, StatusCode::kBusy, {});
+    return true;
+  });
+  options_.socket_path = daemon.socket_path();
+  Result<std::unique_ptr<Client>> client = Client::Create(options_);
+  ASSERT_TRUE(client.ok());
+  EXPECT_TRUE(Eventually([&] { return !(*client)->last_error().empty(); }));
+  daemon.set_handler(nullptr);
+  ASSERT_TRUE((*client)->WaitConnected(kLongUs).ok());
+  EXPECT_EQ((*client)->last_error(), "");
 }
 
 // Before it had asked anything: under request id 0.
