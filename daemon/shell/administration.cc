@@ -69,7 +69,7 @@ void Administration::Apply() {
   if (!is_looking_) LookAtMemory();
 }
 
-void Administration::Retune() {
+uint64_t Administration::Retune() {
   const DaemonConfig& config = parts_.config;
   StoreOptions tuned = StoreOptionsOf(config);
   uint32_t guaranteed = 0;
@@ -81,12 +81,14 @@ void Administration::Retune() {
       std::max<uint64_t>(yield_.limit_bytes() / config.segment_bytes, guaranteed);
   tuned.segments_total = static_cast<uint32_t>(std::min<uint64_t>(tuned.segments_total, limit));
   store_->Retune(tuned);
+  return tuned.segments_total * config.segment_bytes;
 }
 
 void Administration::LookAtMemory() {
   const DaemonConfig& config = parts_.config;
   const uint64_t before_bytes = std::min(yield_.limit_bytes(), config.dram_bytes);
-  const HostMemory host = config.memory_reserve_bytes > 0 ? ReadHostMemory() : HostMemory();
+  const bool is_looked_at = config.memory_reserve_bytes > 0;
+  const HostMemory host = is_looked_at ? ReadHostMemory() : HostMemory();
   uint32_t held = 0, leaving = 0;
   store_->statistics().CountSegments(&held, &leaving);
   const uint64_t limit_bytes = yield_.Look(host,
@@ -98,15 +100,15 @@ void Administration::LookAtMemory() {
   if (limit_bytes != before_bytes) {
     // Told when it begins and when all is held again; in between at level debug.
     const bool is_told = std::max(before_bytes, limit_bytes) == config.dram_bytes;
+    const uint64_t kept_bytes = Retune();  // not less than what is guaranteed
     Log(is_told ? LogLevel::kInfo : LogLevel::kDebug,
         limit_bytes < before_bytes ? "memory is given back: others need it"
                                    : "memory is taken again",
-        {{"dram_at_most", FormatBytes(limit_bytes)},
-         {"available", FormatBytes(RoundDown(host.available_bytes, kMiB))},
+        {{"dram_at_most", FormatBytes(kept_bytes)},
+         {"available", is_looked_at ? FormatBytes(RoundDown(host.available_bytes, kMiB)) : "?"},
          {"memory_reserve_bytes", FormatBytes(config.memory_reserve_bytes)}});
-    Retune();
   }
-  is_looking_ = config.memory_reserve_bytes > 0;
+  is_looking_ = is_looked_at;
   if (!is_looking_) return;
   next_look_.expires_after(kLookPeriod);
   next_look_.async_wait([this](const asio::error_code& error) {

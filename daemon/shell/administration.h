@@ -50,7 +50,8 @@ class Administration {
   static constexpr std::chrono::milliseconds kLookPeriod{250};
 
   void Apply();
-  void Retune();
+  // How many bytes of DRAM may be held from here on.
+  uint64_t Retune();
   void LookAtMemory();
 
   const Parts parts_;

@@ -149,6 +149,7 @@ def test_memory_is_given_back_while_others_need_it(daemon):
         until(fill)
         log = daemon.log.read_text()
         assert "memory is given back: others need it" in log
+        assert 'dram_at_most="2MiB"' in log, "what is guaranteed stays, and is told"
         set_dram_reserve(daemon, 0)
 
 
