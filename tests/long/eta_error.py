@@ -5,7 +5,7 @@ usage: tests/long/eta_error.py [--build BUILD] [--repeats 8] [--speeds full,200,
 
 Prompts of several lengths are stored and pushed out of DRAM by others; then each is acquired, and
 what the lease's spans say of the last block is compared with when it came. --speeds: of the drive,
-in MB/s, held to by a library that is loaded before the daemon (whose reads are threads' then).
+in MB/s, held to by slow_drive.py (reads are threads' then).
 Shown by speed: the median and the 90th of a hundred of |said − taken| ÷ taken, and how many were
 said to come sooner than they did.
 """
@@ -17,72 +17,33 @@ import sys
 import tempfile
 import time
 
+import slow_drive
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BLOCK_BYTES = 1 << 20
 LENGTHS = (4, 16, 64, 128)  # blocks
 DRAM_BLOCKS = 256
-# The drive of a process: what it reads comes one after the other, at SLOW_MB_S.
-SLOW_SOURCE = r"""
-#define _GNU_SOURCE
-#include <dlfcn.h>
-#include <pthread.h>
-#include <stdlib.h>
-#include <time.h>
-#include <unistd.h>
-static pthread_mutex_t turn = PTHREAD_MUTEX_INITIALIZER;
-static long long free_ns;
-ssize_t pread64(int file, void* into, size_t byte_count, off64_t offset) {
-  static ssize_t (*real)(int, void*, size_t, off64_t);
-  if (real == NULL) real = dlsym(RTLD_NEXT, "pread64");
-  const ssize_t got = real(file, into, byte_count, offset);
-  if (got <= 0) return got;
-  struct timespec at;
-  clock_gettime(CLOCK_MONOTONIC, &at);
-  pthread_mutex_lock(&turn);
-  const long long now_ns = at.tv_sec * 1000000000LL + at.tv_nsec;
-  if (free_ns < now_ns) free_ns = now_ns;
-  free_ns += got * 1000LL / atoll(getenv("SLOW_MB_S"));
-  at.tv_sec = free_ns / 1000000000LL;
-  at.tv_nsec = free_ns % 1000000000LL;
-  pthread_mutex_unlock(&turn);
-  clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &at, NULL);
-  return got;
-}
-ssize_t pread(int file, void* into, size_t byte_count, off_t offset) {
-  return pread64(file, into, byte_count, offset);
-}
-"""
-
-
-def slowed(directory, speed):
-    """The environment of a process whose drive reads so many MB/s; None: as fast as it is."""
-    if speed is None:
-        return os.environ
-    source = pathlib.Path(directory) / "slow.c"
-    source.write_text(SLOW_SOURCE)
-    subprocess.run(["cc", "-O2", "-shared", "-fPIC", source, "-o", source.with_suffix(".so"),
-                    "-ldl", "-lpthread"], check=True)
-    return {**os.environ, "LD_PRELOAD": str(source.with_suffix(".so")), "SLOW_MB_S": str(speed)}
 
 
 class Rig:
     """A terraced with a small DRAM above a drive."""
 
-    def __init__(self, build, directory, speed):
+    def __init__(self, build, directory, is_slowed):
         import terrace
         self.terrace = terrace
+        self.drive = slow_drive.SlowDrive(directory)
         config = pathlib.Path(directory) / "t.toml"
         config.write_text(
             f'[daemon]\ndram_bytes = "{DRAM_BLOCKS}MiB"\nsegment_bytes = "32MiB"\n'
             'eviction = "lru"\n[nvme]\nread_ahead_blocks = 0\n'
-            f'io = "{"auto" if speed is None else "threads"}"\n'
+            f'io = "{"threads" if is_slowed else "auto"}"\n'
             f'paths = ["{directory}/nvme"]\ncapacity_bytes = "12GiB"\n')
-        socket = f"{directory}/t.sock"
+        self.socket = f"{directory}/t.sock"
         self.log = open(f"{directory}/log", "wb")  # pylint: disable=consider-using-with
         self.process = subprocess.Popen(  # pylint: disable=consider-using-with
-            [build / "daemon/terraced", "--config", config, "--socket", socket],
-            stdout=self.log, stderr=subprocess.STDOUT, env=slowed(directory, speed))
-        self.client = terrace.Client(socket, default_timeout_s=30.0)
+            [build / "daemon/terraced", "--config", config, "--socket", self.socket],
+            stdout=self.log, stderr=subprocess.STDOUT, env=self.drive.environment)
+        self.client = terrace.Client(self.socket, default_timeout_s=30.0)
         self.client.wait_connected(30.0)
         self.group = self.client.open(terrace.SpaceGroup("eta", [terrace.Space(
             model="eta", revision="1", dtype="int8", layout="flat", layers=1, kv_heads=1,
@@ -132,10 +93,11 @@ class Rig:
 
 def measure(build, speed, repeats):
     with tempfile.TemporaryDirectory(prefix="eta-") as directory:
-        rig = Rig(build, directory, speed)
+        rig = Rig(build, directory, is_slowed=speed is not None)
         try:
             prompts = [rig.store(count) for _ in range(repeats) for count in LENGTHS]
             rig.flood()
+            rig.drive.set(speed or 0)
             found = []
             for keys in prompts:
                 one = rig.ask(keys)

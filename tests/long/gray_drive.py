@@ -15,16 +15,16 @@ answered 10 ms after its time, 99 in 100. Exit status 1 where one is not held.
 """
 import argparse
 import ctypes
-import mmap
 import os
 import pathlib
 import random
-import struct
 import subprocess
 import sys
 import tempfile
 import threading
 import time
+
+import slow_drive
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BLOCK_BYTES = 256 << 10
@@ -33,92 +33,6 @@ PROMPTS = 60
 COMPUTE_S = (0.040, 4.0)  # a whole prompt, of the one and of the other
 DRAM_MIB = 64
 PR_SET_PDEATHSIG = 1
-# What this process reads and writes comes one after the other, at the MB/s that a shared file says;
-# 0: as fast as it is, below 0: not before that has changed. Where a second number says N, each N-th
-# takes 5 s.
-SLOW_SOURCE = r"""
-#define _GNU_SOURCE
-#include <dlfcn.h>
-#include <fcntl.h>
-#include <pthread.h>
-#include <stdlib.h>
-#include <sys/mman.h>
-#include <time.h>
-#include <unistd.h>
-static volatile long long* speed;
-static pthread_mutex_t turn = PTHREAD_MUTEX_INITIALIZER;
-static long long free_ns;
-__attribute__((constructor)) static void Begin(void) {
-  const int file = open(getenv("SLOW_CONTROL"), O_RDWR);
-  speed = mmap(NULL, 4096, PROT_READ, MAP_SHARED, file, 0);
-  close(file);
-}
-static long long NowNs(void) {
-  struct timespec at;
-  clock_gettime(CLOCK_MONOTONIC, &at);
-  return at.tv_sec * 1000000000LL + at.tv_nsec;
-}
-static void Wait(ssize_t byte_count) {
-  static volatile long long count;
-  if (byte_count < 4096) return;
-  const long long nth = speed[1];
-  if (nth > 0 && __atomic_add_fetch(&count, 1, __ATOMIC_RELAXED) % nth == 0) {
-    for (int i = 0; i < 500 && speed[1] > 0; ++i) usleep(10000);
-  }
-  while (*speed < 0) usleep(1000);
-  if (*speed == 0) return;
-  pthread_mutex_lock(&turn);
-  const long long now_ns = NowNs();
-  if (free_ns < now_ns) free_ns = now_ns;
-  free_ns += byte_count * 1000LL / *speed;
-  const long long mine_ns = free_ns;
-  pthread_mutex_unlock(&turn);
-  while (NowNs() < mine_ns && *speed != 0) usleep(500);
-  if (*speed == 0) free_ns = 0;
-}
-ssize_t pread64(int file, void* into, size_t byte_count, off64_t offset) {
-  static ssize_t (*real)(int, void*, size_t, off64_t);
-  if (real == NULL) real = dlsym(RTLD_NEXT, "pread64");
-  const ssize_t got = real(file, into, byte_count, offset);
-  Wait(got);
-  return got;
-}
-ssize_t pread(int file, void* into, size_t byte_count, off_t offset) {
-  return pread64(file, into, byte_count, offset);
-}
-ssize_t pwrite64(int file, const void* from, size_t byte_count, off64_t offset) {
-  static ssize_t (*real)(int, const void*, size_t, off64_t);
-  if (real == NULL) real = dlsym(RTLD_NEXT, "pwrite64");
-  const ssize_t put = real(file, from, byte_count, offset);
-  Wait(put);
-  return put;
-}
-ssize_t pwrite(int file, const void* from, size_t byte_count, off_t offset) {
-  return pwrite64(file, from, byte_count, offset);
-}
-"""
-
-
-class Drive:
-    """What the preloaded library looks at."""
-
-    def __init__(self, directory):
-        self.path = pathlib.Path(directory) / "speed"
-        self.path.write_bytes(bytes(4096))
-        with open(self.path, "r+b") as file:
-            self.page = mmap.mmap(file.fileno(), 4096)
-        source = pathlib.Path(directory) / "slow.c"
-        source.write_text(SLOW_SOURCE)
-        self.library = source.with_suffix(".so")
-        subprocess.run(["cc", "-O2", "-shared", "-fPIC", source, "-o", self.library, "-ldl",
-                        "-lpthread"], check=True)
-
-    def set(self, megabytes_s, stumble_nth=0):
-        self.page[:16] = struct.pack("<qq", megabytes_s, stumble_nth)
-
-    @property
-    def environment(self):
-        return {**os.environ, "LD_PRELOAD": str(self.library), "SLOW_CONTROL": str(self.path)}
 
 
 class Rig:
@@ -127,7 +41,7 @@ class Rig:
     def __init__(self, build, directory):
         import terrace  # pylint: disable=import-outside-toplevel
         self.terrace = terrace
-        self.drive = Drive(directory)
+        self.drive = slow_drive.SlowDrive(directory)
         self.socket = f"{directory}/t.sock"
         config = pathlib.Path(directory) / "t.toml"
         config.write_text(
