@@ -51,6 +51,7 @@ io_uring_register memfd_create ftruncate fallocate madvise mlock munlock mmap mp
 pwrite64 preadv2 pwritev2 fdatasync sync_file_range pidfd_open pidfd_send_signal sendmsg recvmsg
 accept4 getsockopt epoll_create1 epoll_wait epoll_ctl eventfd2 timerfd_create timerfd_settime
 signalfd4 fcntl flock getrandom clone3 futex rseq set_robust_list prctl
+seccomp landlock_create_ruleset landlock_add_rule landlock_restrict_self
 """.split()
 
 

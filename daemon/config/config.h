@@ -19,6 +19,9 @@ enum class LogLevel : uint8_t { kError, kWarn, kInfo, kDebug };
 enum class LogFormat : uint8_t { kText, kJson };
 enum class HugePages : uint8_t { kAuto, kOn, kOff };
 enum class TraceAtStart : uint8_t { kOff, kOn };
+// What the process gives up of what it never needs: all that the kernel lets it, all or no start,
+// or nothing.
+enum class Sandbox : uint8_t { kAuto, kOn, kOff };
 enum class RequireMount : uint8_t { kOff, kOn };
 enum class KvEventEncoding : uint8_t { kMap, kArray };
 enum class KvEventsOfDomain : uint8_t { kAuto, kOn, kOff };
@@ -147,7 +150,8 @@ struct DaemonConfig {
   LogLevel log_level = LogLevel::kInfo;
   LogFormat log_format = LogFormat::kText;
   uint32_t log_queue_lines_max = 8192;
-  std::string state_dir;      // empty before ResolveConfig
+  std::string state_dir;  // empty before ResolveConfig
+  Sandbox sandbox = Sandbox::kAuto;
   std::string keeper_socket;  // empty: systemd's descriptor store, if any, keeps the arenas
   uint64_t dram_bytes = 1 * kGiB;
   uint64_t memory_reserve_bytes = 0;  // available to others, else DRAM gives back; 0: all is kept

@@ -64,6 +64,8 @@ const ConfigKey<Daemon> kDaemonKeys[] = {
      "lines waiting for the log thread; beyond, the oldest are dropped and counted"},
     {"state_dir", TextField<Daemon>{&Daemon::state_dir, kPathBytesMax},
      "where drawn secrets are kept"},
+    {"sandbox", Choice<Daemon, Sandbox, &Daemon::sandbox>(kAutoOnOff),
+     "gives up what it never needs (Landlock, seccomp): auto, what it may; on, all, or no start"},
     {"keeper_socket", TextField<Daemon>{&Daemon::keeper_socket, kSocketPathBytesMax},
      "of the terraced --keeper that holds DRAM across crashes; empty: systemd does, if it may"},
     {"dram_bytes", BytesField<Daemon>{&Daemon::dram_bytes, kSegmentBytesMin, kDramBytesMax},

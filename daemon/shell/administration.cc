@@ -8,7 +8,7 @@
 #include "daemon/arenas/host_memory.h"
 #include "daemon/config/config_text.h"
 #include "daemon/log/log.h"
-#include "daemon/shell/process_guard.h"
+#include "daemon/process/process_guard.h"
 #include "daemon/shell/store_options.h"
 
 namespace terrace {

@@ -16,8 +16,9 @@
 #include "daemon/config/config_text.h"
 #include "daemon/handover/memory_keeper.h"
 #include "daemon/log/log.h"
+#include "daemon/process/process_guard.h"
+#include "daemon/process/sandbox.h"
 #include "daemon/shell/live_config.h"
-#include "daemon/shell/process_guard.h"
 #include "daemon/shell/shell.h"
 #include "src/build_version.h"
 #include "src/printable_text.h"
@@ -55,9 +56,16 @@ int ReadConfig(ConfigSource* source, DaemonConfig* config) {
 
 int Serve(const DaemonConfig& config, const ConfigSource& source) {
   std::signal(SIGPIPE, SIG_IGN);
+  std::string unconfined, confine_why;
+  if (!ConfineFilesOf(config, &unconfined, &confine_why).ok()) {
+    return Refuse(confine_why, kExitStart);
+  }
   StartLog({.level = config.log_level,
             .format = config.log_format,
             .queue_lines_max = config.log_queue_lines_max});
+  if (!unconfined.empty()) {
+    Log(LogLevel::kInfo, "sandbox", {{"files", "not confined"}, {"why", unconfined}});
+  }
   int exit_code = kExitOk;
   {
     Shell shell(config, source);
@@ -80,6 +88,11 @@ int Keep(const std::string& socket_path) {
     return Refuse("--keeper needs --socket, the daemon's keeper_socket", kExitUsage);
   }
   std::string why;
+  const std::string directory = std::filesystem::path(socket_path).parent_path();
+  if (!ConfineFiles({{directory}}, &why).ok() || !ConfineCalls({}, &why).ok()) {
+    std::fprintf(stderr, "terraced: the keeper is not confined: %s\n", why.c_str());
+    why.clear();
+  }
   return RunMemoryKeeper(socket_path, &why).ok() ? kExitOk : Refuse(why, kExitStart);
 }
 

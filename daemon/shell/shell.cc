@@ -23,6 +23,8 @@
 #include "daemon/log/log.h"
 #include "daemon/metrics/metrics_endpoint.h"
 #include "daemon/persist/group_files.h"
+#include "daemon/process/fd_limit.h"
+#include "daemon/process/sandbox.h"
 #include "daemon/session/session.h"
 #include "daemon/shell/administration.h"
 #include "daemon/shell/daemon_figures.h"
@@ -31,7 +33,6 @@
 #include "daemon/shell/domain_nvme.h"
 #include "daemon/shell/domain_redis.h"
 #include "daemon/shell/domain_traces.h"
-#include "daemon/shell/fd_limit.h"
 #include "daemon/shell/offload_pool.h"
 #include "daemon/shell/recovery.h"
 #include "daemon/shell/refuted_log.h"
@@ -150,8 +151,8 @@ struct Shell::State {
 Shell::Shell(DaemonConfig config, ConfigSource source)
     : state_(std::make_unique<State>(std::move(config), std::move(source))) {}
 
+// Other threads stop before what they touch goes.
 Shell::~Shell() {
-  // Other threads stop before what they touch goes.
   if (state_->offload != nullptr) state_->offload->Stop();
 }
 
@@ -174,6 +175,7 @@ Status Shell::Start(std::string* why) {
   state.BuildCore();
   state.RestoreNvme();
   state.AdoptArenas();
+  TERRACE_RETURN_IF_ERROR(ConfineCallsOf(state.config, why));  // all threads and rings are there
   state.BeginAccepting();
   if (state.endpoint) state.endpoint->Serve(state.figures->SourceOf(state.PostTurns("metrics")));
   return Status::Ok();
@@ -535,8 +537,7 @@ void Shell::State::EndTurn(const char* name, uint64_t began_us) {
   if (turn.took_us > kTurnLimitUs) slow_turns.Note(name, turn, now_us);
 }
 
-// The store's next due time moves with almost every request, mostly later. The timer is set only
-// when it moves earlier; one that fires too early looks again. For leftovers it would be late.
+// Set anew only when it is due earlier: one that fires too early looks again. Leftovers would wait.
 void Shell::State::ArmTimer() {
   const uint64_t next_us = store->events().NextTimerUs();
   if (next_us == 0 || next_us >= timer_us) return;

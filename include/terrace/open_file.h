@@ -9,6 +9,7 @@ class OpenFile {
  public:
   // open(2) with O_CLOEXEC; errno says why there is none.
   OpenFile(const std::string& path, int flags, unsigned mode);
+  explicit OpenFile(int fd) : fd_(fd) {}  // takes it over
   ~OpenFile();
   OpenFile(const OpenFile&) = delete;
   OpenFile& operator=(const OpenFile&) = delete;

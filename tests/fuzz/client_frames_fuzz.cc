@@ -85,7 +85,7 @@ class World {
   World() {
     std::string why;
     Require(connection_.Open().ok() && requests_.completions().Open().ok(), "no descriptors");
-    group_ = client::Group::Create(TwoMembers(), 3, &why).value();
+    group_ = groups_.At(*groups_.Add(client::Group::Create(TwoMembers(), 3, &why).value()));
     int life[2], sockets[2];
     Require(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, life) == 0 &&
                 socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, sockets) == 0,
@@ -178,7 +178,7 @@ class World {
     if (verb == Verb::kJoin) request.asked.key_count = protocol::kKeysPerRequestMax;
     if (client::Answers::GivesLease(verb)) {
       request.lease = leases_.New(std::shared_ptr<client::Leases>(&leases_, [](auto*) {}));
-      request.lease->group = group_.get();
+      request.lease->group = group_;
       const bool is_write = verb == Verb::kReserve || (verb == Verb::kJoin && (flags & 4) != 0);
       request.lease->kind = is_write ? LeaseState::Kind::kWrite : LeaseState::Kind::kRead;
       request.lease->is_by_parts = (flags & protocol::kAcquireByParts) != 0;
@@ -459,8 +459,10 @@ class World {
   client::PendingRequests requests_{options_, connection_.link(), role_};
   client::ArenaPins pins_{options_, connection_, role_};
   client::WorkOrders orders_{connection_, pins_};
-  client::Reader reader_{options_, connection_, role_, {requests_, leases_, pins_, orders_}};
-  std::unique_ptr<client::Group> group_;
+  client::GroupTable groups_;
+  client::Group* group_ = nullptr;
+  client::Reader reader_{
+      options_, connection_, role_, {requests_, leases_, pins_, orders_, groups_}};
   std::shared_ptr<client::Attachment> attachment_;
   int daemon_fd_ = -1, life_fd_ = -1;
   FrameAssembler heard_;

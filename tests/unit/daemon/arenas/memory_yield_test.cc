@@ -73,6 +73,10 @@ TEST_F(MemoryYieldTest, WhatWasStoodBeforeTheFirstLookOrElsewhereDoesNotCount) {
   EXPECT_EQ(LookAgain(4 * kGiB, 40'000'000), kMost);
 }
 
+TEST_F(MemoryYieldTest, WhatLeavesAlreadyIsBesideWhatIsLacking) {
+  EXPECT_EQ(Look(kReserve - 2 * kSegment, 4 * kGiB, kSegment), 4 * kGiB - 2 * kSegment);
+}
+
 TEST_F(MemoryYieldTest, AllIsHeldWhileThereIsEnough) {
   EXPECT_EQ(Look(kReserve, 4 * kGiB), kMost);
   EXPECT_EQ(Look(32 * kGiB, kMost), kMost);

@@ -1,4 +1,4 @@
-#include "daemon/shell/fd_limit.h"
+#include "daemon/process/fd_limit.h"
 
 #include <sys/resource.h>
 

@@ -1,4 +1,4 @@
-#include "daemon/shell/process_guard.h"
+#include "daemon/process/process_guard.h"
 
 #include <sys/prctl.h>
 #include <sys/resource.h>
