@@ -104,8 +104,7 @@ class Archivist {
   void SayErase(uint32_t prompt) {
     const auto keys = traffic_.Keys(Prompt(prompt), traffic_.options().blocks_max);
     ForgetFamily(prompt);  // whatever the answer
-    const auto reply = traffic_.client().Evict(
-        traffic_.group(), keys, {.deadline_us = kPatienceUs, .flags = protocol::kEvictSubtree});
+    const auto reply = traffic_.Erase(Prompt(prompt), 0, kPatienceUs);
     std::vector<protocol::QueriedBlock> blocks;
     if (!reply.ok()) {
       return Say("{\"error\": \"erase: status %u\"}", static_cast<unsigned>(reply.code()));

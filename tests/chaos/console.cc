@@ -38,7 +38,7 @@ void SayStats(Client& client) {
 }
 
 // What the blocks themselves add up to.
-void SayLedger(Client& client) {
+void SayLedger(Client& client, uint64_t small_bytes) {
   uint64_t cursor = 0;
   uint64_t block_count = 0;
   uint64_t byte_count = 0;
@@ -56,7 +56,7 @@ void SayLedger(Client& client) {
   }
   Say("{\"blocks\": %" PRIu64 ", \"bytes\": %" PRIu64 ", \"leased\": %" PRIu64
       ", \"slot_bytes\": %" PRIu64 "}",
-      block_count, byte_count, leased_count, ChaosGroup().members[0].spec.slot_bytes());
+      block_count, byte_count, leased_count, ChaosGroup(small_bytes).members[0].spec.slot_bytes());
 }
 
 // Reads every block of every prompt that is still there.
@@ -84,6 +84,12 @@ void SayEvict(Client& client) {
       reply->block_count, reply->byte_count, reply->skipped_count);
 }
 
+void SayReset(Traffic& traffic) {
+  const Status status = traffic.client().Reset(traffic.group());
+  if (!status.ok()) return SayError("reset", status, traffic.client());
+  Say("{}");
+}
+
 }  // namespace
 
 int RunConsole(const Arguments& arguments, Progress* progress) {
@@ -99,11 +105,13 @@ int RunConsole(const Arguments& arguments, Progress* progress) {
     if (line == "stats") {
       SayStats(traffic.client());
     } else if (line == "ledger") {
-      SayLedger(traffic.client());
+      SayLedger(traffic.client(), traffic.options().small_bytes);
     } else if (line == "audit") {
       SayAudit(traffic);
     } else if (line == "evict") {
       SayEvict(traffic.client());
+    } else if (line == "reset") {
+      SayReset(traffic);
     } else {
       break;
     }

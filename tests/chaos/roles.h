@@ -21,7 +21,8 @@ void Say(const char* format, ...) __attribute__((format(printf, 1, 2)));
 // Reads the next line of standard input into `*line`. False at its end.
 bool Listen(std::string* line);
 
-// Acquires, checks and stores prompts at random until --seconds are over.
+// Acquires, checks and stores prompts at random until --seconds are over; each --erase-nth time it
+// erases one, each --peek-nth time it reads from the middle of one.
 int RunWorker(const Arguments& arguments, Progress* progress);
 // Stores its prompts, holds leases on all of them, and checks every byte again and again.
 int RunBystander(const Arguments& arguments, Progress* progress);
@@ -33,11 +34,13 @@ int RunFrozen(const Arguments& arguments, Progress* progress);
 int RunDeadlines(const Arguments& arguments, Progress* progress);
 // Remembers what is in DRAM, and says what is left of it.
 int RunWitness(const Arguments& arguments, Progress* progress);
-// Answers stats, ledger, audit and evict, a line each.
+// Answers stats, ledger, audit, evict and reset, a line each.
 int RunConsole(const Arguments& arguments, Progress* progress);
 // Stores prompts of its own, knows which blocks were reported persisted or erased, and says after a
 // restart of the daemon what became of them: store, remember, survivors, erase, erased and forget,
 // a line each.
 int RunArchivist(const Arguments& arguments, Progress* progress);
+// Says whether the histories in --directory can have been; see history_check.h.
+int RunJudge(const Arguments& arguments, Progress* progress);
 
 }  // namespace terrace::chaos

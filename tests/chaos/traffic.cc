@@ -30,7 +30,12 @@ uint32_t Token(uint32_t prompt, uint32_t index) {
   return static_cast<uint32_t>(MixBits(MixBits(owner) + index));
 }
 
-SpaceSpec ChaosSpace(uint32_t rank) {
+std::vector<uint64_t> PartBytes(uint64_t small_bytes) {
+  if (small_bytes != 0) return {small_bytes, small_bytes + 1};
+  return {std::begin(kPartBytes), std::end(kPartBytes)};
+}
+
+SpaceSpec ChaosSpace(uint32_t rank, uint64_t small_bytes) {
   return {.model = "chaos",
           .revision = "r1",
           .dtype = "bf16",
@@ -41,16 +46,16 @@ SpaceSpec ChaosSpace(uint32_t rank) {
           .block_tokens = kBlockTokens,
           .tp_rank = rank,
           .tp_size = kMembers,
-          .part_bytes = {std::begin(kPartBytes), std::end(kPartBytes)}};
+          .part_bytes = PartBytes(small_bytes)};
 }
 
 }  // namespace
 
-SpaceGroupSpec ChaosGroup() {
+SpaceGroupSpec ChaosGroup(uint64_t small_bytes) {
   SpaceGroupSpec group;
   group.name = "chaos";
   for (uint32_t rank = 0; rank < kMembers; ++rank) {
-    group.members.push_back({.spec = ChaosSpace(rank)});
+    group.members.push_back({.spec = ChaosSpace(rank, small_bytes)});
   }
   return group;
 }
@@ -66,15 +71,19 @@ Traffic::Options Traffic::ReadOptions(const Arguments& arguments) {
   options.seed = arguments.Number("seed", options.seed);
   options.die_in = arguments.Number("die-in", options.die_in);
   options.die_after_us = arguments.Number("die-after-us", options.die_after_us);
+  options.history_path = arguments.Text("history", "");
+  options.small_bytes = arguments.Number("small-bytes", 0);
   return options;
 }
 
 Traffic::Traffic(const Options& options, Progress* progress)
     : options_(options),
       progress_(progress),
-      spec_(ChaosGroup()),
+      spec_(ChaosGroup(options.small_bytes)),
       random_state_(MixBits(options.seed)),
-      part_buffer_(*std::max_element(std::begin(kPartBytes), std::end(kPartBytes))) {}
+      part_bytes_(PartBytes(options.small_bytes)),
+      part_buffer_(part_bytes_.back()),
+      history_(options.history_path) {}
 
 bool Traffic::Connect(uint64_t deadline_us) {
   std::string why;
@@ -174,7 +183,8 @@ Result<uint32_t> Traffic::Commit(WriteLease& lease) {
   return sealed;
 }
 
-bool Traffic::IsBlockRight(const ReadLease& lease, uint32_t block_index, const BlockKey& key) {
+CommitId Traffic::ReadBlock(const ReadLease& lease, uint32_t block_index, const BlockKey& key,
+                            bool* is_wrong) {
   CommitId commit_id = 0;
   for (uint32_t member = 0; member < kMembers; ++member) {
     for (uint32_t part = 0; part < kPartsPerSlot; ++part) {
@@ -190,7 +200,8 @@ bool Traffic::IsBlockRight(const ReadLease& lease, uint32_t block_index, const B
         continue;
       }
       // A revoked lease may refuse a copy; what it shows stays right until it is released.
-      if (bytes.empty() && !lease.is_valid()) return true;
+      *is_wrong = !bytes.empty() || lease.is_valid();
+      if (!*is_wrong) return 0;
       std::fprintf(stderr,
                    "WRONG block %s member %u part %u (%s, %zu bytes): it says block %s commit "
                    "%016" PRIx64 " member %u part %u, first part says commit %016" PRIx64
@@ -198,33 +209,39 @@ bool Traffic::IsBlockRight(const ReadLease& lease, uint32_t block_index, const B
                    ToHex(key).c_str(), member, part, is_copied ? "copied" : "in place",
                    bytes.size(), ToHex(name.key).c_str(), name.commit_id, name.member,
                    name.part_index, commit_id, static_cast<ssize_t>(wrong_at));
-      return false;
+      return 0;
     }
   }
-  return true;
+  return commit_id;
 }
 
 std::span<const std::byte> Traffic::PartInPlace(const ReadLease& lease, uint32_t block_index,
                                                 uint32_t member, uint32_t part) const {
   const std::span<const std::byte> slot = lease.slot(block_index, member);
   const uint64_t offset_bytes = spec_.members[member].spec.part_offset_bytes(part);
-  if (slot.size() < offset_bytes + kPartBytes[part]) return {};
-  return slot.subspan(offset_bytes, kPartBytes[part]);
+  if (slot.size() < offset_bytes + part_bytes_[part]) return {};
+  return slot.subspan(offset_bytes, part_bytes_[part]);
 }
 
 std::span<const std::byte> Traffic::CopyOfPart(const ReadLease& lease, uint32_t block_index,
                                                uint32_t member, uint32_t part) {
-  const std::span<std::byte> copy = std::span(part_buffer_).first(kPartBytes[part]);
+  const std::span<std::byte> copy = std::span(part_buffer_).first(part_bytes_[part]);
   if (!lease.CopyPart(block_index, member, part, copy).ok()) return {};
   return copy;
 }
 
-uint32_t Traffic::Verify(const ReadLease& lease, std::span<const BlockKey> keys) {
+uint32_t Traffic::Verify(const ReadLease& lease, std::span<const BlockKey> keys,
+                         std::vector<CommitId>* ids) {
   Enter(Phase::kVerify);
   const uint32_t ready_count = std::min<uint32_t>(lease.ready_count(), keys.size());
   uint32_t wrong_count = 0;
+  bool is_unbroken = true;
   for (uint32_t i = 0; i < ready_count; ++i) {
-    if (!IsBlockRight(lease, i, keys[i])) ++wrong_count;
+    bool is_wrong = false;
+    const CommitId id = ReadBlock(lease, i, keys[i], &is_wrong);
+    wrong_count += is_wrong ? 1 : 0;
+    is_unbroken = is_unbroken && id != 0;
+    if (ids != nullptr && is_unbroken) ids->push_back(id);
   }
   Count(progress_->blocks_verified, ready_count);
   Count(progress_->blocks_wrong, wrong_count);
@@ -243,11 +260,11 @@ uint32_t Traffic::Write(WriteLease& lease, std::span<const BlockKey> keys, size_
         const uint64_t offset_bytes = spec_.members[member].spec.part_offset_bytes(part);
         Status status;
         if (Draw(2) == 0) {
-          const std::span<std::byte> copy = std::span(part_buffer_).first(kPartBytes[part]);
+          const std::span<std::byte> copy = std::span(part_buffer_).first(part_bytes_[part]);
           FillPattern(name, copy);
           status = lease.WritePart(i, member, part, copy);
         } else if (const auto slot = lease.slot(i, member); !slot.empty()) {
-          FillPattern(name, slot.subspan(offset_bytes, kPartBytes[part]));
+          FillPattern(name, slot.subspan(offset_bytes, part_bytes_[part]));
           status = lease.ChecksumWrittenPart(i, member, part);
         }
         if (!status.ok()) Count(progress_->statuses[static_cast<size_t>(status.code())]);
@@ -259,10 +276,30 @@ uint32_t Traffic::Write(WriteLease& lease, std::span<const BlockKey> keys, size_
   return written_count;
 }
 
-void Traffic::Store(std::span<const BlockKey> keys, uint32_t resident_count) {
+void Traffic::CommitRange(WriteLease& lease, Event place, size_t from, size_t to) {
+  ids_.clear();
+  for (size_t i = from; i < to; ++i) {
+    if (lease.is_reserved(i)) ids_.push_back(lease.keys()[i].commit_id);
+  }
+  place.kind = EventKind::kCommit;
+  const size_t at = history_.Begin(place, ids_);
+  const auto sealed = Commit(lease);  // counted; a refusal costs a later hit
+  history_.End(at, {.status = sealed.code(), .asked = sealed.ok() ? *sealed : 0});
+}
+
+void Traffic::Store(uint32_t prompt, std::span<const BlockKey> keys, uint32_t resident_count) {
   const BlockKey parent = resident_count == 0 ? BlockKey{} : keys[resident_count - 1];
   const std::span<const BlockKey> missing = keys.subspan(resident_count);
+  Event place{.kind = EventKind::kReserve,
+              .first = static_cast<uint16_t>(resident_count),
+              .prompt = prompt};
+  const size_t at = history_.Begin(place);
   auto lease = Reserve(missing, parent, resident_count);
+  ids_.clear();
+  for (size_t i = 0; lease.ok() && i < missing.size(); ++i) {
+    ids_.push_back(lease->is_reserved(i) ? lease->keys()[i].commit_id : 0);
+  }
+  history_.End(at, {.status = lease.code(), .ids = ids_});
   if (!lease.ok()) return;
   const size_t middle = Draw(4) == 0 ? missing.size() / 2 : missing.size();
   Write(*lease, missing, 0, middle);
@@ -271,20 +308,69 @@ void Traffic::Store(std::span<const BlockKey> keys, uint32_t resident_count) {
     if (Draw(2) == 0) lease->Abort();
     return;
   }
-  (void)Commit(*lease);  // counted; a refusal costs a later hit
+  CommitRange(*lease, place, 0, middle);
   if (middle == missing.size()) return;
   Write(*lease, missing, middle, missing.size());
-  (void)Commit(*lease);
+  CommitRange(*lease, place, middle, missing.size());
 }
 
-void Traffic::Keep(ReadLease lease) {
-  if (kept_leases_.size() == kKeptLeasesMax) {
-    const size_t leaving = Draw(kept_leases_.size());
-    kept_leases_[leaving].Release();
-    std::swap(kept_leases_[leaving], kept_leases_.back());
-    kept_leases_.pop_back();
+Traffic::Kept Traffic::Read(uint32_t prompt, std::span<const BlockKey> keys, uint32_t first) {
+  const size_t at = history_.Begin({.kind = EventKind::kRead,
+                                    .first = static_cast<uint16_t>(first),
+                                    .asked = static_cast<uint16_t>(keys.size()),
+                                    .prompt = prompt});
+  Kept kept{Timed(Phase::kAcquire,
+                  [&] {
+                    return client_->Acquire(group_, keys.subspan(first),
+                                            {.deadline_us = options_.deadline_us,
+                                             .parent = first == 0 ? BlockKey{} : keys[first - 1],
+                                             .first_position = first});
+                  }),
+            prompt, first, at};
+  const uint64_t ended_ns = MonotonicNs();
+  ids_.clear();
+  StatusCode status = kept.lease.code();
+  if (kept.lease.ok()) {
+    WaitReady(*kept.lease);
+    Verify(*kept.lease, keys.subspan(first), &ids_);
+    // What did not come, or went meanwhile, is no word on what is there.
+    if (ids_.size() < kept.lease->block_count()) status = StatusCode::kBusy;
   }
-  kept_leases_.push_back(std::move(lease));
+  history_.End(at, {.status = status, .ids = ids_, .ended_ns = ended_ns});
+  return kept;
+}
+
+void Traffic::LetGo(Kept& kept) {
+  if (kept.read_at != SIZE_MAX) {
+    const uint32_t count = kept.first + kept.lease->ready_count();
+    const auto keys = Keys(kept.prompt, count).subspan(kept.first);
+    const size_t at = history_.Begin({.kind = EventKind::kHeld,
+                                      .first = static_cast<uint16_t>(kept.first),
+                                      .prompt = kept.prompt,
+                                      .earlier = static_cast<uint32_t>(kept.read_at)});
+    ids_.clear();
+    Verify(*kept.lease, keys, &ids_);
+    const bool is_valid = kept.lease->is_valid();
+    history_.End(at, {.status = is_valid ? StatusCode::kOk : StatusCode::kGone, .ids = ids_});
+  }
+  Enter(Phase::kRelease);
+  kept.lease->Release();
+  Enter(Phase::kIdle);
+}
+
+void Traffic::Keep(Kept kept) {
+  if (kept_.size() == kKeptLeasesMax) {
+    const size_t leaving = Draw(kept_.size());
+    LetGo(kept_[leaving]);
+    std::swap(kept_[leaving], kept_.back());
+    kept_.pop_back();
+  }
+  kept_.push_back(std::move(kept));
+}
+
+void Traffic::ReleaseKept() {
+  for (Kept& kept : kept_) LetGo(kept);
+  kept_.clear();
 }
 
 uint32_t Traffic::Serve(uint32_t prompt, uint32_t block_count) {
@@ -293,26 +379,45 @@ uint32_t Traffic::Serve(uint32_t prompt, uint32_t block_count) {
   NoteBoot();
   const uint64_t boot_id = client_->boot_id();
   uint32_t resident_count = 0;
-  {
-    auto lease = Acquire(keys);
-    if (lease.ok()) {
-      WaitReady(*lease);
-      resident_count = lease->ready_count();
-      Verify(*lease, keys);
-      if (resident_count > 0 && Draw(4) == 0) {
-        Keep(std::move(lease).value());
-      } else {
-        Enter(Phase::kRelease);
-        lease->Release();
-      }
+  if (Kept kept = Read(prompt, keys, 0); kept.lease.ok()) {
+    resident_count = kept.lease->ready_count();
+    if (resident_count > 0 && Draw(4) == 0) {
+      Keep(std::move(kept));
+    } else {
+      Enter(Phase::kRelease);
+      kept.lease->Release();
     }
   }
   if (boot_id != 0 && boot_id == client_->boot_id()) {
     Count(progress_->blocks_since_boot, resident_count);
   }
-  if (resident_count < keys.size()) Store(keys, resident_count);
+  if (resident_count < keys.size()) Store(prompt, keys, resident_count);
   Count(progress_->ops);
   return resident_count;
+}
+
+void Traffic::Peek(uint32_t prompt, uint32_t first, uint32_t block_count) {
+  const std::span<const BlockKey> keys = Keys(prompt, block_count);
+  if (keys.empty()) return;
+  NoteBoot();
+  Kept kept = Read(prompt, keys, first);
+  if (kept.lease.ok()) kept.lease->Release();
+  Count(progress_->ops);
+}
+
+Result<protocol::EvictReply> Traffic::Erase(uint32_t prompt, uint32_t first, uint64_t deadline_us) {
+  const std::span<const BlockKey> keys = Keys(prompt, options_.blocks_max);
+  const size_t at = history_.Begin({.kind = EventKind::kErase,
+                                    .first = static_cast<uint16_t>(first),
+                                    .asked = static_cast<uint16_t>(keys.size()),
+                                    .prompt = prompt});
+  auto reply = client_->Evict(group_, keys.subspan(std::min<size_t>(first, keys.size())),
+                              {.deadline_us = deadline_us, .flags = protocol::kEvictSubtree});
+  Count(progress_->statuses[static_cast<size_t>(reply.code())]);
+  // What is leased stays: not all of it has gone.
+  const bool is_whole = !reply.ok() || reply->skipped_count == 0;
+  history_.End(at, {.status = is_whole ? reply.code() : StatusCode::kBusy});
+  return reply;
 }
 
 void Traffic::NoteBoot() {

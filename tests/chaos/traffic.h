@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "chaos/arguments.h"
+#include "chaos/history.h"
 #include "chaos/pattern.h"
 #include "chaos/progress.h"
 #include "terrace/client.h"
@@ -28,7 +29,8 @@ inline constexpr uint32_t kBlockTokens = 16;
 inline constexpr uint32_t kPromptsPerFamily = 4;
 inline constexpr uint32_t kFamilyBlocks = 3;
 
-SpaceGroupSpec ChaosGroup();
+// `small_bytes`: of parts that are to cost little; 0: kPartBytes.
+SpaceGroupSpec ChaosGroup(uint64_t small_bytes = 0);
 
 class Traffic {
  public:
@@ -43,6 +45,8 @@ class Traffic {
     // SIGKILL, sent by itself, this long after it first enters this Phase; 0 is no call's phase.
     uint64_t die_in = 0;
     uint64_t die_after_us = 1;
+    std::string history_path;  // of Serve, Peek and Erase; empty: none
+    uint64_t small_bytes = 0;  // see ChaosGroup
   };
   static Options ReadOptions(const Arguments& arguments);
   Traffic(const Options& options, Progress* progress);
@@ -54,6 +58,7 @@ class Traffic {
   GroupRef group() const { return group_; }
   Progress& progress() { return *progress_; }
   const Options& options() const { return options_; }
+  bool has_full_history() const { return history_.is_full(); }
   // Uniform in [0, bound). REQUIRES: bound > 0.
   uint64_t Draw(uint64_t bound);
 
@@ -68,20 +73,35 @@ class Traffic {
                              uint32_t first_position);
   Result<uint32_t> Commit(WriteLease& lease);
 
-  // Checks every byte of blocks [0, ready_count()). Returns the wrong blocks, each told on stderr.
-  uint32_t Verify(const ReadLease& lease, std::span<const BlockKey> keys);
+  // Checks every byte of blocks [0, ready_count()). Returns the wrong blocks, each told on stderr;
+  // in `*ids`, if given, which commit each is, up to the first that is wrong or gone.
+  uint32_t Verify(const ReadLease& lease, std::span<const BlockKey> keys,
+                  std::vector<CommitId>* ids = nullptr);
   // Fills every reserved slot of keys [from, to). Returns the blocks written.
   uint32_t Write(WriteLease& lease, std::span<const BlockKey> keys, size_t from, size_t to);
   // Makes a prompt resident: acquire, check what is there, store the rest. Returns the blocks that
   // were there.
   uint32_t Serve(uint32_t prompt, uint32_t block_count);
+  // Reads blocks [first, block_count) of a prompt, as the child of the block before them.
+  void Peek(uint32_t prompt, uint32_t first, uint32_t block_count);
+  // Has the daemon erase blocks [first, blocks_max) of a prompt, and all that hangs from them.
+  Result<protocol::EvictReply> Erase(uint32_t prompt, uint32_t first, uint64_t deadline_us = 0);
   // Releases the leases that Serve held on to.
-  void ReleaseKept() { kept_leases_.clear(); }
+  void ReleaseKept();
 
  private:
   template <typename Call>
   auto Timed(Phase phase, Call call);
-  bool IsBlockRight(const ReadLease& lease, uint32_t block_index, const BlockKey& key);
+  // A lease that Serve keeps for a while, as engines do, and where its read stands.
+  struct Kept {
+    Result<ReadLease> lease;
+    uint32_t prompt = 0;
+    uint32_t first = 0;
+    size_t read_at = 0;
+  };
+  // Which commit a block is; 0 if it is none, or gone. `*is_wrong` says which.
+  CommitId ReadBlock(const ReadLease& lease, uint32_t block_index, const BlockKey& key,
+                     bool* is_wrong);
   // The bytes of one part, where they lie or in part_buffer_. Empty if there are none to be had.
   std::span<const std::byte> PartInPlace(const ReadLease& lease, uint32_t block_index,
                                          uint32_t member, uint32_t part) const;
@@ -89,8 +109,12 @@ class Traffic {
                                         uint32_t member, uint32_t part);
   void Enter(Phase phase);
   void NoteBoot();
-  void Store(std::span<const BlockKey> keys, uint32_t resident_count);
-  void Keep(ReadLease lease);
+  // One Acquire of keys [first, size) and what it gave, written down.
+  Kept Read(uint32_t prompt, std::span<const BlockKey> keys, uint32_t first);
+  void Store(uint32_t prompt, std::span<const BlockKey> keys, uint32_t resident_count);
+  void CommitRange(WriteLease& lease, Event place, size_t from, size_t to);
+  void Keep(Kept kept);
+  void LetGo(Kept& kept);
 
   Options options_;
   Progress* progress_;
@@ -99,8 +123,11 @@ class Traffic {
   SpaceGroupSpec spec_;
   uint64_t random_state_;
   std::map<uint32_t, std::vector<BlockKey>> keys_by_prompt_;
+  std::vector<uint64_t> part_bytes_;
   std::vector<std::byte> part_buffer_;
-  std::vector<ReadLease> kept_leases_;  // held over several operations, as engines do
+  std::vector<Kept> kept_;
+  History history_;
+  std::vector<CommitId> ids_;  // of the call under way
 };
 
 }  // namespace terrace::chaos

@@ -74,9 +74,7 @@ class Witness {
 
   // Has the daemon erase a prompt and what hangs from it, so that there is something to store.
   void SayErase(uint32_t prompt) {
-    const auto reply =
-        traffic_.client().Evict(traffic_.group(), KeysOf(prompt),
-                                {.deadline_us = kPatienceUs, .flags = protocol::kEvictSubtree});
+    const auto reply = traffic_.Erase(traffic_.options().prompt_first + prompt, 0, kPatienceUs);
     if (!reply.ok()) {
       return Say("{\"error\": \"erase: status %u\"}", static_cast<unsigned>(reply.code()));
     }

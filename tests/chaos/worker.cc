@@ -46,12 +46,22 @@ int RunWorker(const Arguments& arguments, Progress* progress) {
   Say("ready");
   const auto end = EndTime(arguments);
   const Traffic::Options& options = traffic.options();
-  while (!IsTold() && SteadyClock::now() < end) {
+  const uint64_t erase_nth = arguments.Number("erase-nth", 0);  // 0: it erases nothing
+  const uint64_t peek_nth = arguments.Number("peek-nth", 0);
+  while (!IsTold() && SteadyClock::now() < end && !traffic.has_full_history()) {
     if (!traffic.client().is_connected()) (void)traffic.client().WaitConnected(kReconnectSliceUs);
     const uint32_t prompt =
         options.prompt_first + static_cast<uint32_t>(traffic.Draw(options.prompt_count));
-    traffic.Serve(prompt, 1 + static_cast<uint32_t>(traffic.Draw(options.blocks_max)));
+    const auto block_count = 1 + static_cast<uint32_t>(traffic.Draw(options.blocks_max));
+    if (erase_nth != 0 && traffic.Draw(erase_nth) == 0) {
+      (void)traffic.Erase(prompt, block_count - 1);
+    } else if (peek_nth != 0 && traffic.Draw(peek_nth) == 0) {
+      traffic.Peek(prompt, static_cast<uint32_t>(traffic.Draw(block_count)), block_count);
+    } else {
+      traffic.Serve(prompt, block_count);
+    }
   }
+  traffic.ReleaseKept();
   return progress->blocks_wrong.load() == 0 ? 0 : kExitWrongBytes;
 }
 

@@ -30,7 +30,7 @@ import tempfile
 import time
 import types
 
-import recorded
+import live_policies
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SLOT_BYTES = 4096
@@ -94,8 +94,8 @@ class Clock:
 
 
 def read_trace(path, count):
-    """Of the first `count` requests those that have a full block; see recorded.requests_of."""
-    return [request for request in itertools.islice(recorded.requests_of(path), count)
+    """Of the first `count` requests those that have a full block; see live_policies.requests_of."""
+    return [request for request in itertools.islice(live_policies.requests_of(path), count)
             if request[1]]
 
 

@@ -78,6 +78,7 @@ class Kills:
         stage.check(statuses == [0] * WORKERS, f"workers ended with {statuses}")
         stage.check(self.wrong == 0, f"{self.wrong} wrong blocks in {kills} checks after a kill")
         total = stage.check_clients([*self.workers, self.witness])
+        stage.check_histories([*self.workers, self.witness], settled=False)
         share = self.shared_bytes_max / stage.dram_bytes
         stage.check(share <= SHARED_SHARE_MAX,
                     f"shared memory at most {self.shared_bytes_max / rig.MIB:.1f} MiB, {share:.3f} "
@@ -89,7 +90,7 @@ class Kills:
 
 
 def roomy(arguments):
-    stage = rig.Rig(arguments, dram_mib=DRAM_MIB, keeper=True)
+    stage = rig.Rig(arguments, dram_mib=DRAM_MIB, keeper=True, histories=True)
     with stage:
         kills = Kills(stage, PROMPTS_ROOMY)
         for number in range(arguments.kills):
@@ -111,7 +112,8 @@ def roomy(arguments):
 
 
 def tight(arguments):
-    stage = rig.Rig(arguments, dram_mib=DRAM_MIB // 2, nvme_mib=NVME_MIB, keeper=True)
+    stage = rig.Rig(arguments, dram_mib=DRAM_MIB // 2, nvme_mib=NVME_MIB, keeper=True,
+                    histories=True)
     with stage:
         kills = Kills(stage, PROMPTS_TIGHT)
         for number in range(arguments.tight_kills):

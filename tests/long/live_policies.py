@@ -10,6 +10,7 @@ prompt, store what missed, release with the reason why it ended. Beside what the
 """
 import argparse
 import contextlib
+import gzip
 import hashlib
 import json
 import os
@@ -19,18 +20,30 @@ import sys
 import tempfile
 import time
 
-import recorded
-
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BLOCK_BYTES = 4096  # of payload, and of its slot
 SEGMENT_BYTES = 2 << 20
 END_REASONS = {"tool_use": "tool_call", "end_turn": "end_of_turn"}
 
 
+def requests_of(path):
+    """(seconds since the first, ids of full blocks, why it ended or None, session or None) of each
+    request of a recorded trace, as `terrace replay` takes them, in the order of their times."""
+    opened = gzip.open(path, "rt") if path.endswith(".gz") else open(path, encoding="utf-8")
+    with opened as lines:
+        rows = [json.loads(line) for line in lines]
+    block_tokens = 256 if "session_id" in rows[0] else 512
+    rows.sort(key=lambda row: row["timestamp"])
+    for row in rows:
+        yield ((row["timestamp"] - rows[0]["timestamp"]) / 1000,
+               row["hash_ids"][:row["input_length"] // block_tokens], row.get("stop"),
+               row.get("session_id"))
+
+
 def read_trace(path, hours):
     """(seconds, ids of full blocks, why it ended) for each request."""
     return [(seconds, ids, END_REASONS.get(stop, "unknown"))
-            for seconds, ids, stop, _ in recorded.requests_of(path) if seconds <= hours * 3600]
+            for seconds, ids, stop, _ in requests_of(path) if seconds <= hours * 3600]
 
 
 class Daemon:

@@ -27,7 +27,7 @@ RETURN_S = 20
 def main():
     arguments = rig.parse_arguments(__doc__, 1500, kills=(100, 3))
     stage = rig.Rig(arguments, dram_mib=DRAM_MIB, segment_mib=4, nvme_mib=NVME_MIB,
-                    slab_mib=SLAB_MIB)
+                    slab_mib=SLAB_MIB, histories=True)
     with stage:
         workers = [stage.client("worker", prompts=WORKER_PROMPTS, blocks=BLOCKS, seconds=1500,
                                 seed=i + 1) for i in range(WORKERS)]
@@ -72,6 +72,7 @@ def main():
         statuses = [worker.finish() for worker in workers]
         stage.check(statuses == [0] * WORKERS, f"workers ended with {statuses}")
         stage.check_clients([*workers, archivist])
+        stage.check_histories([*workers, archivist], settled=False)
         stage.summary = (f"{arguments.kills} kill -9 under load: 0 wrong bytes, {found} of "
                          f"{remembered} persisted blocks found again, {erased} erased ones gone")
     return stage.verdict()

@@ -30,6 +30,8 @@ PR_SET_PDEATHSIG = 1
 STATUS_NAMES = ("ok", "not found", "exists", "no space", "busy", "invalid", "corrupt", "i/o",
                 "gone", "unsupported")
 PHASES = ("start", "idle", "acquire", "verify", "release", "reserve", "write", "commit", "abort")
+RECORDING_ROLES = ("worker", "archivist", "witness")  # which erase and store what others read
+FINDINGS_SHOWN = 5
 COUNTERS = ("phase", "ops", "blocks_verified", "bytes_verified", "blocks_wrong",
             "blocks_committed", "boot_id", "boots_seen", "blocks_since_boot", "call_us_max",
             "calls_late")
@@ -79,8 +81,13 @@ class Client:
         self.name = f"{role}-{rig.next_number()}"
         self.progress_path = rig.directory / f"{self.name}.progress"
         self.error_path = rig.directory / f"{self.name}.err"
+        self.history_path = rig.directory / f"{self.name}.history"
         options = {"socket": rig.socket_path, "name": self.name,
                    "progress": self.progress_path, **options}
+        if rig.has_histories and role in RECORDING_ROLES:
+            options["history"] = self.history_path
+        if rig.small_bytes:
+            options["small_bytes"] = rig.small_bytes
         arguments = [str(x) for name, value in options.items()
                      for x in ("--" + name.replace("_", "-"), value)]
         with open(self.error_path, "wb") as errors:
@@ -170,7 +177,8 @@ class Rig:
     """A daemon, its clients, and what is checked about them. A context manager."""
 
     def __init__(self, arguments, dram_mib=64, segment_mib=4, nvme_mib=0, slab_mib=16,
-                 nvme_keys=None, keeper=False, domain_keys=None, **daemon_keys):
+                 nvme_keys=None, keeper=False, domain_keys=None, redis_mib=0, histories=False,
+                 small_bytes=0, daemon_environment=None, **daemon_keys):
         self.terraced = arguments.build / "daemon/terraced"
         self.chaos = arguments.build / "tests/chaos/terrace-chaos"
         missing = [str(p) for p in (self.terraced, self.chaos) if not os.access(p, os.X_OK)]
@@ -186,9 +194,14 @@ class Rig:
         self.daemon_keys = {"dram_bytes": self.dram_bytes, "segment_bytes": segment_mib * MIB,
                             **daemon_keys}
         self.domain_keys = domain_keys or {}
+        self.redis_mib = redis_mib
+        self.has_histories = histories
+        self.small_bytes = small_bytes
+        self.daemon_environment = daemon_environment
         self.clients = []
         self.has_keeper = keeper
         self.keeper = None
+        self.redis = None
         self.daemon = None
         self.daemon_starts = 0
         self.number = 0
@@ -214,6 +227,10 @@ class Rig:
             nvme = {"paths": [str(self.nvme_path)], "capacity_bytes": self.nvme_bytes,
                     **self.nvme_keys}
             lines += ["[nvme]", *(f"{k} = {json.dumps(v)}" for k, v in nvme.items())]
+        if self.redis_mib:
+            self.redis_path = self.directory / "redis.sock"
+            self.start_redis()
+            lines += ["[redis]", f'endpoints = ["unix:{self.redis_path}"]']
         lines += ["[[domain]]", 'name = "chaos"', f'socket = "{self.socket_path}"']
         lines += [f"{k} = {json.dumps(v)}" for k, v in self.domain_keys.items()]
         (self.directory / "terraced.toml").write_text("\n".join(lines) + "\n")
@@ -228,9 +245,10 @@ class Rig:
             self.daemon.send_signal(signal.SIGCONT)
             self.daemon.kill()
             self.daemon.wait()
-        if self.keeper is not None:
-            self.keeper.kill()
-            self.keeper.wait()
+        for process in (self.keeper, self.redis):
+            if process is not None:
+                process.kill()
+                process.wait()
         log = self.log_path.read_text(errors="replace").splitlines()[-20:]
         shutil.rmtree(self.directory, ignore_errors=True)
         if kind is Failure:
@@ -251,7 +269,8 @@ class Rig:
         with open(self.log_path, "ab") as log:
             self.daemon = subprocess.Popen(
                 [self.terraced, "--config", self.directory / "terraced.toml"], stdout=log,
-                stderr=log, stdin=subprocess.DEVNULL, preexec_fn=die_with_parent)
+                stderr=log, stdin=subprocess.DEVNULL, env=self.daemon_environment,
+                preexec_fn=die_with_parent)
         self.daemon_starts += 1
 
     def start_keeper(self):
@@ -262,6 +281,17 @@ class Rig:
                                            preexec_fn=die_with_parent)
         if wait_until(path.exists, ANSWER_S) is None:
             raise Failure("the keeper does not listen")
+
+    def start_redis(self):
+        """A server that forgets what was used longest ago where more than redis_mib is given."""
+        with open(self.log_path, "ab") as log:
+            self.redis = subprocess.Popen(
+                ["redis-server", "--port", "0", "--unixsocket", self.redis_path, "--save", "",
+                 "--appendonly", "no", "--maxmemory", f"{self.redis_mib}mb", "--maxmemory-policy",
+                 "allkeys-lru"], stdout=subprocess.DEVNULL, stderr=log, stdin=subprocess.DEVNULL,
+                preexec_fn=die_with_parent, cwd=self.directory)
+        if wait_until(self.redis_path.exists, ANSWER_S) is None:
+            raise Failure("redis-server does not listen")
 
     def shared_bytes(self):
         """What the memfds that anybody here holds or maps take, each counted once."""
@@ -371,6 +401,35 @@ class Rig:
         self.check(statuses[5] == statuses[6] == statuses[9] == 0, f"answers: {answers}")
         return total
 
+    def check_histories(self, clients, settled):
+        """No call of any of them was answered what cannot have been; what they add up to. Their
+        histories are gone then."""
+        judged = subprocess.run(
+            [self.chaos, "judge", "--directory", self.directory, "--settled", str(int(settled))],
+            capture_output=True, text=True, check=False)
+        for line in judged.stderr.splitlines()[:FINDINGS_SHOWN]:
+            print(f"      {line}")
+        if not judged.stdout.startswith("{"):
+            raise Failure(f"the judge ended with {judged.returncode}: {judged.stderr}")
+        total = json.loads(judged.stdout)
+        self.check(total["findings"] == 0 and total["blocks_read"] > 0,
+                   f"{total['findings']} of {total['operations']} operations that {len(clients)} "
+                   f"clients wrote down cannot have been; {total['blocks_read']} blocks read, "
+                   f"{total['commits']} committed, {total['erasures']} erasures")
+        if total["findings"] == 0:
+            for client in clients:
+                client.history_path.unlink(missing_ok=True)
+        return total
+
+    def forget_clients(self, clients):
+        """Of those that have ended nothing is asked any more: a long run has many."""
+        for client in clients:
+            client.close()
+            for path in (client.progress_path, client.error_path):
+                path.unlink(missing_ok=True)
+        gone = set(clients)
+        self.clients = [client for client in self.clients if client not in gone]
+
     def check_nothing_left(self, limit_s=5):
         """With every client gone, the ledger is exact and everything can be evicted."""
         names = ("reserved_count", "lease_count", "fenced_bytes")
@@ -379,7 +438,9 @@ class Rig:
         held = ", ".join(f"{n} {stats[n]}" for n in names)
         self.check(waited_s is not None, f"nothing held: {held}")
         ledger = self.console_client.ask("ledger")
-        self.check(stats["slot_bytes_used"] == ledger["blocks"] * 2 * ledger["slot_bytes"]
+        is_below = self.nvme_bytes or self.redis_mib  # then not every block has slots in DRAM
+        self.check((is_below or
+                    stats["slot_bytes_used"] == ledger["blocks"] * 2 * ledger["slot_bytes"])
                    and stats["block_count"] == ledger["blocks"],
                    f"slot_bytes_used {stats['slot_bytes_used']} = {ledger['blocks']} blocks x 2 "
                    f"slots x {ledger['slot_bytes']}, block_count {stats['block_count']}")

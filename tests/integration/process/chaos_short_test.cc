@@ -47,7 +47,8 @@ TEST(Chaos, ADaemonMayDieAtAnyStepOfItsDisks) { ExpectHolds("nvme_kill_points");
 TEST(Chaos, AFullDiskCostsNeitherDaemonNorDram) { ExpectHolds("disk_full"); }
 TEST(Chaos, HostilePeersDisturbNobody) { ExpectHolds("hostile_peers"); }
 TEST(Chaos, CallsThatFailCostNoByte) { ExpectHolds("faults"); }
-TEST(Chaos, ChurnLeavesAnExactLedger) { ExpectHolds("churn_soak"); }
+TEST(Chaos, ChurnIsAnsweredTrulyAndLeavesAnExactLedger) { ExpectHolds("churn_soak"); }
+TEST(Chaos, AllTroublesAtOnceAreAnsweredTruly) { ExpectHolds("troubles"); }
 
 }  // namespace
 }  // namespace terrace
