@@ -249,12 +249,13 @@ uint32_t Traffic::Verify(const ReadLease& lease, std::span<const BlockKey> keys,
   return wrong_count;
 }
 
-uint32_t Traffic::Write(WriteLease& lease, std::span<const BlockKey> keys, size_t from, size_t to) {
+uint32_t Traffic::Write(WriteLease& lease, std::span<const BlockKey> keys, size_t from, size_t to,
+                        uint32_t first_member) {
   Enter(Phase::kWrite);
   uint32_t written_count = 0;
   for (size_t i = from; i < to; ++i) {
     if (!lease.is_reserved(i)) continue;
-    for (uint32_t member = 0; member < kMembers; ++member) {
+    for (uint32_t member = first_member; member < kMembers; ++member) {
       for (uint32_t part = 0; part < kPartsPerSlot; ++part) {
         const PatternName name{keys[i], lease.keys()[i].commit_id, member, part};
         const uint64_t offset_bytes = spec_.members[member].spec.part_offset_bytes(part);
@@ -302,6 +303,10 @@ void Traffic::Store(uint32_t prompt, std::span<const BlockKey> keys, uint32_t re
   history_.End(at, {.status = lease.code(), .ids = ids_});
   if (!lease.ok()) return;
   const size_t middle = Draw(4) == 0 ? missing.size() / 2 : missing.size();
+  if (Draw(4) == 0) {  // the last member's parts first: nobody may see a block of these alone
+    Write(*lease, missing, 0, middle, kMembers - 1);
+    (void)Commit(*lease);
+  }
   Write(*lease, missing, 0, middle);
   if (Draw(8) == 0) {  // given up, half of the time without a word
     Enter(Phase::kAbort);

@@ -77,8 +77,10 @@ class Traffic {
   // in `*ids`, if given, which commit each is, up to the first that is wrong or gone.
   uint32_t Verify(const ReadLease& lease, std::span<const BlockKey> keys,
                   std::vector<CommitId>* ids = nullptr);
-  // Fills every reserved slot of keys [from, to). Returns the blocks written.
-  uint32_t Write(WriteLease& lease, std::span<const BlockKey> keys, size_t from, size_t to);
+  // Fills every reserved slot of keys [from, to), of members from `first_member` on. Returns the
+  // blocks written.
+  uint32_t Write(WriteLease& lease, std::span<const BlockKey> keys, size_t from, size_t to,
+                 uint32_t first_member = 0);
   // Makes a prompt resident: acquire, check what is there, store the rest. Returns the blocks that
   // were there.
   uint32_t Serve(uint32_t prompt, uint32_t block_count);

@@ -129,8 +129,8 @@ def soak(arguments, kind, seconds):
                                       f"under load, {stage.daemon_fd_count()} after")
         stage.check_nothing_left()
         stage.summary = (f"{seconds} s over {kind} tiers, {load.operations} operations of "
-                         f"{CLIENTS} clients, {load.blocks} blocks read, {load.erasures} erasures: none that "
-                         "cannot have been, ledger exact")
+                         f"{CLIENTS} clients, {load.blocks} blocks read, {load.erasures} erasures: "
+                         "none that cannot have been, ledger exact")
     return stage.verdict()
 
 
