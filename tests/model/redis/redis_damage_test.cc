@@ -102,7 +102,9 @@ TEST(RedisDamage, AReadIsExactOrAMiss) {
   const std::unique_ptr<RawRedis> raw = server.Connect();
   Damage damage(raw.get(), seed + 1);
   uint64_t commit = 0, hits = 0, misses = 0;
-  for (int round = 0; round < 400; ++round) {
+  const char* const asked = std::getenv("TERRACE_REDIS_OPERATIONS");
+  const uint64_t wanted = asked != nullptr ? std::strtoull(asked, nullptr, 10) : 5'000;
+  for (uint64_t round = 0, operations = 0; operations < wanted; ++round) {
     // Few names and lengths that differ by name only: values of one can pass for another's.
     const auto pick = [&] { return static_cast<uint32_t>(random() % 9); };
     const auto length_of = [&](uint32_t at) { return kLengths[at % 3]; };
@@ -110,6 +112,7 @@ TEST(RedisDamage, AReadIsExactOrAMiss) {
       const uint32_t at = pick();
       const Status stored = rig.StoreNow(RedisTestName(1, at), ++commit, length_of(at));
       EXPECT_TRUE(stored.ok() || stored.code() == StatusCode::kExists) << stored.what();
+      ++operations;
     }
     if (round % 10 == 0) damage.RememberSome();
     for (uint64_t i = random() % 4; i > 0; --i) damage.Once();
@@ -117,6 +120,7 @@ TEST(RedisDamage, AReadIsExactOrAMiss) {
       const RedisBlockName name = RedisTestName(1, at);
       const RedisRig::Fetched fetched = rig.FetchNow(name, length_of(at));
       fetched.status.ok() ? ++hits : ++misses;
+      ++operations;
       ASSERT_TRUE(RedisRig::IsTrue(fetched, name, length_of(at))) << "wrong bytes in " << round;
       EXPECT_TRUE(fetched.status.ok() || fetched.status.code() == StatusCode::kNotFound ||
                   fetched.status.code() == StatusCode::kCorrupt)
