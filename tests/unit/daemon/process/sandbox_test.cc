@@ -130,10 +130,10 @@ TEST_F(SandboxTest, WhatIsBelowADirectoryThatIsNotThereYetIsMadeLater) {
 
 TEST_F(SandboxTest, NothingIsExecuted) {
   EXPECT_CONFINED(InChild([&] {
-    fs::copy_file("/bin/true", directory_ + "/ours/true");
+    fs::copy_file("/bin/false", directory_ + "/ours/false");
     ConfineToOurs();
-    for (const std::string& path : {std::string("/bin/true"), directory_ + "/ours/true"}) {
-      char* const arguments[] = {const_cast<char*>("true"), nullptr};
+    for (const std::string& path : {std::string("/bin/false"), directory_ + "/ours/false"}) {
+      char* const arguments[] = {const_cast<char*>("false"), nullptr};
       Require(IsRefused(execv(path.c_str(), arguments), EACCES), path.c_str());
     }
   }));
@@ -141,8 +141,8 @@ TEST_F(SandboxTest, NothingIsExecuted) {
 
 void RequireCallsRefused() {
   Require(IsRefused(fork(), EPERM), "fork");
-  char* const arguments[] = {const_cast<char*>("true"), nullptr};
-  Require(IsRefused(execv("/bin/true", arguments), EPERM), "execve");
+  char* const arguments[] = {const_cast<char*>("false"), nullptr};
+  Require(IsRefused(execv("/bin/false", arguments), EPERM), "execve");
   Require(IsRefused(syscall(SYS_vfork), EPERM), "vfork");
   Require(IsRefused(ptrace(PTRACE_TRACEME, 0, nullptr, nullptr), EPERM), "ptrace");
   Require(IsRefused(unshare(CLONE_NEWUSER), EPERM), "unshare");
