@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 
-import gray_drive
+import slow_drive
 import rig
 
 CLIENTS = 16
@@ -189,7 +189,7 @@ def main():
     totals = collections.Counter()
     with contextlib.ExitStack() as stack:
         directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="troubles-"))
-        stage = Stage(arguments, gray_drive.Drive(directory))
+        stage = Stage(arguments, slow_drive.SlowDrive(directory))
         stack.enter_context(stage)
         stage.console(prompts=PROMPTS, blocks=BLOCKS)
         end = time.monotonic() + arguments.seconds

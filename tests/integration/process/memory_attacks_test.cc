@@ -40,7 +40,7 @@ namespace {
 constexpr uint64_t kLongUs = 30'000'000;
 constexpr uint64_t kBlockBytes = 4096;
 constexpr uint32_t kVictims = 100;  // blocks of the attacked domain, a round
-constexpr uint32_t kChanged = 500;   // the same, where each of them is changed by its writer
+constexpr uint32_t kChanged = 500;  // the same, where each of them is changed by its writer
 constexpr uint32_t kBystanders = 2'000;
 constexpr uint32_t kKeysPerCall = 500;
 constexpr uid_t kAttackerUid = 23'001, kReaderUid = 23'002;
