@@ -148,9 +148,9 @@ class TerraceConnector(KVConnectorBase_V1, _SupportsHMA):  # type: ignore[misc, 
         self._scheduler.take_output(connector_output)
 
     def take_events(self) -> Iterable[Any]:
-        """The last thing of a step's results: there are no events of this side's own."""
+        """The last thing of a step's results. Events, where vLLM publishes them for us."""
         self._scheduler.step_ended()
-        return ()
+        return self._scheduler.take_events()
 
     def request_finished(self, request: Any, block_ids: List[int]
                          ) -> Tuple[bool, Optional[Dict[str, Any]]]:

@@ -1,6 +1,6 @@
 """The keys of prompts, and what the daemon is asked about them."""
 import dataclasses
-from typing import Any, List, Optional, Tuple
+from typing import TYPE_CHECKING, Any, List, Optional, Tuple
 
 from ..calls import Hints, Keys
 from ..epochs import Weights, both, masked
@@ -8,6 +8,9 @@ from ..errors import Unavailable
 from ..group import Group
 from ..requests import Asker, Pending
 from .adapters import Adapters
+
+if TYPE_CHECKING:
+    from .events import KvEvents
 
 
 def event_hash(block_hash: bytes) -> int:
@@ -21,20 +24,23 @@ class PromptKeys:
     takes longer than the daemon's answer."""
     keys: Optional[Keys] = None
     made_of: Optional[Tuple[int, bytes, List[bytes]]] = None  # daemon, mask, the last block's hash
+    names: List[int] = dataclasses.field(default_factory=list)  # of KV events, of the same blocks
+    told_count: int = 0  # of those whose facts KV events have
 
 
 class Questions:
     """Of one scheduler. block_tokens: tokens of a block; hashes_per_block: vLLM's hashes of one,
-    where they are finer."""
+    where they are finer. events: what routers are told, if they are."""
 
     def __init__(self, asker: Asker, adapters: Adapters, weights: Weights, *, block_tokens: int,
-                 hashes_per_block: int):
+                 hashes_per_block: int, events: Optional["KvEvents"] = None):
         self.asker = asker
         self.group: Group = asker.group
         self._adapters = adapters
         self._weights = weights
         self._block_tokens = block_tokens
         self._hashes_per_block = hashes_per_block
+        self._events = events
 
     def check_hashes(self, request: Any) -> None:
         """A hash of fewer tokens than a block has would be found by prompts that differ in it."""
@@ -71,8 +77,12 @@ class Questions:
         known = 0 if made.keys is None else len(made.keys)
         if known > 0 and made.made_of != (boot_id, mask, self._hashes(request, known - 1, known)):
             made.keys, known = None, 0  # another daemon's secret, another prompt or epoch
+            made.names, made.told_count = [], 0
         if known < last:
-            more = self.group.keys_of_digests(masked(self._hashes(request, known, last), mask))
+            digests = masked(self._hashes(request, known, last), mask)
+            more = self.group.keys_of_digests(digests)
+            if self._events is not None:
+                made.names += self._events.names(digests)
             made.keys = more if made.keys is None else made.keys + more
             made.made_of = (boot_id, mask, self._hashes(request, last - 1, last))
         assert made.keys is not None
@@ -89,6 +99,20 @@ class Questions:
             return Pending(last - first, is_done=True)
         if not is_store:
             return self.asker.acquire(keys, hints, parent=parent, first_position=first)
-        hashes = self._hashes(request, first, last)
+        if self._events is None:
+            names = [event_hash(h) for h in self._hashes(request, first, last)]
+        else:
+            names = made.names[first:last]
         return self.asker.reserve(keys, hints, parent=parent, first_position=first,
-                                  event_hashes=[event_hash(h) for h in hashes])
+                                  event_hashes=names)
+
+    def tell(self, request: Any, made: PromptKeys, last: int) -> None:
+        """For routers: what the prompt's first `last` blocks are, which the daemon has, or will."""
+        last = min(last, len(made.names))
+        first = made.told_count
+        if self._events is None or last <= first:
+            return
+        made.told_count = last
+        before = max(0, first - 1)
+        self._events.learn(request, first, made.names[before:last],
+                           self._hashes(request, before, last))

@@ -23,8 +23,8 @@ when it has ended and its stores are through: together with why it ended, of its
 import dataclasses
 import itertools
 import time
-from typing import (AbstractSet, Any, Container, Dict, List, NamedTuple, Optional, Sequence, Set,
-                    Tuple)
+from typing import (TYPE_CHECKING, AbstractSet, Any, Container, Dict, List, NamedTuple, Optional,
+                    Sequence, Set, Tuple)
 
 from ..calls import Hints, Keys
 from ..epochs import Weights
@@ -37,6 +37,9 @@ from .fences import Fences
 from .hints import EngineHints, Said
 from .messages import NO_BLOCK, Load, Step, Store
 from .questions import PromptKeys, Questions
+
+if TYPE_CHECKING:
+    from .events import KvEvents
 
 _IDLE_WAITS = 10
 # Of an answer, that many tokens are stored at once: a store costs a step some hundred microseconds
@@ -108,7 +111,7 @@ class SchedulerHalf:
                  hashes_per_block: int = 1, worker_count: int = 1, timeout_s: float = 0.05,
                  load_timeout_s: float = 10.0, lookup_wait_s: float = 0.0005,
                  hooks_come_first: bool = True, hints: Optional[EngineHints] = None,
-                 may_give_up: bool = True):
+                 may_give_up: bool = True, events: Optional["KvEvents"] = None):
         self.adapters = adapters
         self.hints = hints or EngineHints()
         self._may_give_up = may_give_up  # a load that fails is computed, and fails no request
@@ -120,7 +123,7 @@ class SchedulerHalf:
         self._load_timeout_s = load_timeout_s
         self._asker = Asker(group, timeout_s, load_timeout_s)
         self._questions = Questions(self._asker, adapters, weights, block_tokens=block_tokens,
-                                    hashes_per_block=hashes_per_block)
+                                    hashes_per_block=hashes_per_block, events=events)
         self._fences = Fences(hooks_come_first, bool(state_groups))
         self._tracked: Dict[str, _Tracked] = {}
         self._loading: Dict[str, _Loading] = {}  # also of requests that have ended since
@@ -171,6 +174,7 @@ class SchedulerHalf:
             return 0
         if tracked.promise is None:
             tracked.promise = self._promise_of(request, lookup.lease, first, last)
+            self._questions.tell(request, tracked.keys, first + lookup.lease.block_count)
         tracked.promise = self._with_what_has_come(tracked.promise, lookup.lease, last - first)
         return tracked.promise.block_count * self.block_tokens
 
@@ -358,6 +362,7 @@ class SchedulerHalf:
                                     last * self.block_tokens)
         pending = self._questions.ask(tracked.request, tracked.keys, first, last, hints,
                                       is_store=True)
+        self._questions.tell(tracked.request, tracked.keys, last)
         tracked.store_count += 1
         self._storing.append(_Storing(pending, first, self._blocks(tracked, first, last), tracked))
 

@@ -2,9 +2,10 @@
 """
 import logging
 import time
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, Dict, Iterable, List, Optional, Sequence, Tuple
 
 from ..epochs import Weights
+from ..group import Group
 from ..presence import Presence
 from . import model
 from .adapters import Adapters
@@ -13,6 +14,9 @@ from .messages import Layout, Load, StageLayout, Step
 from .metadata import Ranks, TerraceReports
 from .role import Role, never_raises
 from .scheduler import SchedulerHalf
+
+if TYPE_CHECKING:
+    from .events import KvEvents
 
 logger = logging.getLogger("vllm.terrace")
 _LAYOUT_WAIT_S = 1.0
@@ -34,6 +38,7 @@ class SchedulerRole(Role):
         self._layout_awaited_until = 0.0
         self._sleep_count = 0  # of the workers' KV caches, as far as they have said
         self._orphans: List[Load] = []  # promised, and turned off since
+        self.events: Optional["KvEvents"] = None
         if self.settings.socket is not None:
             self._presence = Presence(logger, self.settings.socket)
         self.connect()
@@ -116,19 +121,40 @@ class SchedulerRole(Role):
                 return None
             block_tokens = self.layout.block_tokens
             fine = getattr(self._kv_cache_config, "hash_block_size", None) or block_tokens
+            self._make_events(group, block_tokens)
             self.scheduler = SchedulerHalf(
                 group, block_tokens=block_tokens, hashes_per_block=block_tokens // fine,
                 adapters=self.adapters, weights=self._weights, hints=self.hints,
                 windows=self.layout.windows, state_groups=self.layout.state_groups,
                 worker_count=self._worker_count, timeout_s=self.settings.timeout_s,
                 load_timeout_s=self.settings.load_timeout_s,
-                lookup_wait_s=self.settings.lookup_wait_s,
+                lookup_wait_s=self.settings.lookup_wait_s, events=self.events,
                 may_give_up=getattr(self._config.kv_transfer_config, "kv_load_failure_policy", ""
                                     ) == "recompute",
                 # Versions before the second runner have no such property.
                 hooks_come_first=not getattr(self._config, "use_v2_model_runner", False))
         self._follow_weights()
         return self.scheduler
+
+    def _make_events(self, group: Group, block_tokens: int) -> None:
+        """What is wrong with their configuration is said, and blocks are served without them."""
+        if self.settings.kv_events is None:
+            return
+        try:
+            from .events import events_of  # pylint: disable=import-outside-toplevel
+
+            self.events = events_of(self.settings.kv_events, self._config, group, block_tokens,
+                                    self._kv_cache_config.kv_cache_groups)
+        except (ImportError, ValueError, TypeError) as error:
+            logger.warning("terrace: no KV events are published: %s", error)
+
+    def take_events(self) -> Iterable[Any]:
+        """For vLLM's own stream of them."""
+        return () if self.events is None else self._take_events_guarded()
+
+    @never_raises(otherwise=())
+    def _take_events_guarded(self) -> Iterable[Any]:
+        return self.events.take() if self.events is not None else ()
 
     def _follow_weights(self) -> None:
         """Whoever exchanges weights says so in a file, too, before the next step."""
@@ -248,9 +274,13 @@ class SchedulerRole(Role):
     def reset(self) -> None:
         """Another epoch begins: the weights may be others from here on, or have been."""
         self._weights.reset()
+        if self.events is not None:
+            self.events.relay.tell_again()  # vLLM's AllBlocksCleared takes ours back, too
         if self.scheduler is not None:
             self.scheduler.forget()
 
     def shutdown(self) -> None:
+        if self.events is not None:
+            self.events.close()
         self.adapters.close()
         super().shutdown()

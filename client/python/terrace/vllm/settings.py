@@ -16,7 +16,8 @@ class Settings:
     None: all. copy_threads: where the KV cache is host memory; 0: the step itself copies.
     reads_hbm: workers load hits from where they lie in their device's memory. tool_call_tokens: one
     of them in an answer says that it calls a tool; None: those that the tokenizer names so. codec:
-    by which blocks are stored smaller, and not exactly (coded.py); None: as they are.
+    by which blocks are stored smaller, and not exactly (coded.py); None: as they are. kv_events: of
+    the relay that tells routers (events.py); None: the daemon alone does.
     """
     socket: Optional[str]
     revision: Optional[str] = None
@@ -30,6 +31,7 @@ class Settings:
     reads_hbm: bool = False
     tool_call_tokens: Optional[FrozenSet[int]] = None
     codec: Optional[str] = None
+    kv_events: Optional[Mapping[str, Any]] = None
 
     @classmethod
     def of(cls, extra: Mapping[str, Any]) -> "Settings":
@@ -45,5 +47,5 @@ class Settings:
             pinned_bytes_max=None if pinned_gib is None else int(float(pinned_gib) * (1 << 30)),
             copy_threads=int(extra.get("copy_threads", 0)),
             reads_hbm=bool(extra.get("hbm", False)),
-            codec=extra.get("codec") or None,
+            codec=extra.get("codec") or None, kv_events=extra.get("kv_events") or None,
             tool_call_tokens=None if tokens is None else frozenset(int(each) for each in tokens))

@@ -1,0 +1,289 @@
+"""The thread that hears the daemon, and speaks for the engine: see the package.
+
+THREADING: learn, take and close are for the engine's thread, and never wait for the other one,
+close but a second. A trouble with sockets is tried again, 0.1 to 10 s later; any other ends the
+events, with its reason in the log, and the engine serves on.
+LIMITS: batches_max batches of facts wait for the thread; of what comes above that nothing is
+announced until a request brings it again.
+"""
+import array
+import collections
+import dataclasses
+import logging
+import socket as sockets_of_the_system
+import threading
+import time
+from typing import Any, Deque, Dict, Iterable, List, Mapping, NamedTuple, Optional, Tuple
+
+import zmq
+
+from .announcer import Announcer, Facts, Hash
+from .book import Book
+from .feed import Feed
+from .publisher import Publisher
+from .wire import CLEARED, Event
+
+_TURN_BLOCKS = 512
+_BATCHES_A_TURN = 16
+_POLL_MS = 20
+_READ_OTHERS_EVERY_S = 1.0
+_PAUSE_S, _PAUSE_S_MAX = 0.1, 10.0
+_LOCKED_S = 2.0
+_BATCHES_MAX = 4096
+_HANDED_MAX = 256  # events that wait for whoever publishes them
+# What routers call the daemon's tiers. HBM is the daemon's copy of a block in a GPU's memory: where
+# the engine's own events stand in the same stream, GPU means its own cache.
+MEDIA: Mapping[str, str] = {"HBM": "CPU", "CPU": "CPU", "STORAGE": "STORAGE", "REDIS": "EXTERNAL"}
+
+
+@dataclasses.dataclass(frozen=True)
+class RelaySettings:
+    """daemon, daemon_replay: the daemon's kv_events.endpoint and replay_endpoint, as seen from
+    here. endpoint, replay_endpoint: of this engine's own topic; None: take() hands events to
+    whoever publishes them. topic: {host} and {model} are replaced. book: a directory; None: facts
+    are known until this process ends. media: of each of the daemon's tiers what routers call it,
+    empty: they are not told. blocks_max: facts that are kept."""
+    daemon: str
+    daemon_replay: str
+    endpoint: Optional[str] = None
+    replay_endpoint: Optional[str] = None
+    topic: str = "kv@{host}@{model}"
+    book: Optional[str] = None
+    media: Mapping[str, str] = dataclasses.field(default_factory=lambda: MEDIA)
+    blocks_max: int = 500_000
+    rank: int = 0
+
+    @classmethod
+    def of(cls, said: Mapping[str, Any], *, rank: int = 0) -> "RelaySettings":
+        """Of an engine's configuration. Raises ValueError, which names what is wrong."""
+        known = {field.name for field in dataclasses.fields(cls)} - {"rank"}
+        wrong = sorted(set(said) - known)
+        if wrong:
+            raise ValueError(f"kv_events has no {wrong[0]!r}: there are {', '.join(sorted(known))}")
+        for name in ("daemon", "daemon_replay"):
+            if not said.get(name):
+                raise ValueError(f"kv_events.{name} is not set: name the daemon's "
+                                 f"kv_events.{'replay_' if 'replay' in name else ''}endpoint")
+        media = dict(MEDIA, **said.get("media", {}))
+        if set(media) != set(MEDIA):
+            raise ValueError(f"kv_events.media names {sorted(media)}: there are {sorted(MEDIA)}")
+        named = dict(said, media=media, rank=rank,
+                     blocks_max=int(said.get("blocks_max", cls.blocks_max)))
+        if named["blocks_max"] < 1:
+            raise ValueError(f"kv_events.blocks_max is {named['blocks_max']}: one block at least")
+        for name in ("endpoint", "replay_endpoint"):
+            if said.get(name):
+                named[name] = at_rank(str(said[name]), rank)
+        return cls(**named)
+
+
+def at_rank(endpoint: str, rank: int) -> str:
+    """As vLLM does: a data parallel rank's port is so much higher."""
+    if rank == 0:
+        return endpoint
+    place, _, port = endpoint.rpartition(":")
+    if endpoint.startswith("tcp://") and port.isdigit() and int(port) > 0:
+        return f"{place}:{int(port) + rank}"
+    return f"{endpoint}_dp{rank}"
+
+
+class Batch(NamedTuple):
+    """Facts of blocks that follow each other. parent: name and hash of the block before them.
+    extra_keys: None, or of each block what there is, None: none."""
+    names: List[int]
+    hashes: List[Hash]
+    parent: Tuple[int, Optional[Hash]]
+    token_ids: Any  # of all of them: numbers that fit into u32
+    block_size: int
+    lora_id: Optional[int] = None
+    lora_name: Optional[str] = None
+    extra_keys: Optional[List[Any]] = None
+    group_idx: Optional[int] = None
+    spec_kind: Optional[str] = None
+
+    def facts(self) -> Iterable[Tuple[int, Facts]]:
+        """By name."""
+        parent_name, parent_hash = self.parent
+        for i, (name, block_hash) in enumerate(zip(self.names, self.hashes)):
+            tokens = self.token_ids[i * self.block_size:(i + 1) * self.block_size]
+            keys = None if self.extra_keys is None else list(self.extra_keys[i] or ())
+            yield name, Facts(block_hash, parent_hash, parent_name,
+                              array.array("I", tokens).tobytes(), self.block_size, self.lora_id,
+                              self.lora_name, keys, self.group_idx, self.spec_kind)
+            parent_name, parent_hash = name, block_hash
+
+
+class Relay:
+    """Of one engine, whose model the topic names."""
+
+    def __init__(self, settings: RelaySettings, model: str, logger: logging.Logger):
+        self._settings = settings
+        self._logger = logger
+        host = sockets_of_the_system.gethostname()
+        self.topic = settings.topic.replace("{host}", host).replace("{model}", model)
+        self._announcer = Announcer(settings.media, settings.blocks_max)
+        self._book: Optional[Book] = None
+        self._learned: Deque[Batch] = collections.deque()
+        self._handed: Deque[Event] = collections.deque([CLEARED])  # whatever another start told
+        self._handing = threading.Lock()
+        self._is_ending = threading.Event()
+        self._tells_again = False
+        self._read_others_at = 0.0
+        self.counters: Dict[str, int] = {"events": 0, "gaps": 0, "dropped_facts": 0, "announced": 0}
+        self._thread = threading.Thread(target=self._run, daemon=True, name="terrace-kv-events")
+        self._thread.start()
+
+    # ---- the engine's thread ----
+
+    def knows(self, name: int) -> bool:
+        """Its facts need not be said again, as far as can be told from here."""
+        return self._announcer.knows(name)
+
+    def learn(self, batch: Batch) -> None:
+        """Facts; the thread has them soon."""
+        if len(self._learned) >= _BATCHES_MAX:
+            self.counters["dropped_facts"] += len(batch.names)
+            return
+        self._learned.append(batch)
+
+    def take(self) -> List[Event]:
+        """What is to be published, where there is no endpoint of its own."""
+        taken = []
+        while self._handed:
+            taken.append(self._handed.popleft())
+        return taken
+
+    def tell_again(self) -> None:
+        """Where there is no endpoint of its own: an AllBlocksCleared is published before what is
+        taken from here on. This alone may wait for the thread, some milliseconds."""
+        with self._handing:
+            self._handed.clear()
+            self._tells_again = True
+
+    @property
+    def is_on(self) -> bool:
+        """The thread works."""
+        return self._thread.is_alive()
+
+    def close(self) -> None:
+        """Ends the thread."""
+        self._is_ending.set()
+        self._thread.join(1.0)
+
+    # ---- the thread ----
+
+    def _run(self) -> None:
+        pause_s = _PAUSE_S
+        try:
+            self._load_book()
+            while not self._is_ending.is_set():
+                began = time.monotonic()
+                try:
+                    self._serve()
+                except zmq.ZMQError as error:
+                    pause_s = _PAUSE_S if time.monotonic() > began + 60 else min(
+                        2 * pause_s, _PAUSE_S_MAX)
+                    self._logger.warning("terrace: kv events try again in %.1f s: %s", pause_s,
+                                         error)
+                    self._is_ending.wait(pause_s)
+        except Exception as error:  # pylint: disable=broad-except
+            self._logger.warning("terrace: kv events have ended, and blocks are served on: %s: %s",
+                                 type(error).__name__, error)
+        finally:
+            if self._book is not None:
+                while self._learned:  # the next start announces them
+                    self._take_facts()
+                self._book.close()
+
+    def _load_book(self) -> None:
+        """Waits while this engine's last process still has it."""
+        directory, rank = self._settings.book, self._settings.rank
+        if directory is None:
+            return
+        owner = self.topic if rank == 0 else f"{self.topic}@dp{rank}"
+        while self._book is None and not self._is_ending.is_set():
+            try:
+                self._book = Book(directory, owner)
+            except BlockingIOError:
+                self._logger.warning("terrace: another process has the topic %s, and its book in "
+                                     "%s: each engine needs its own", owner, directory)
+                self._is_ending.wait(_LOCKED_S)
+        for name, facts in self._book.load() if self._book is not None else ():
+            self._announcer.learn_packed(name, facts)
+
+    def _serve(self) -> None:
+        """Until the end, or a trouble with sockets."""
+        context = zmq.Context()
+        feed: Optional[Feed] = None
+        publisher: Optional[Publisher] = None
+        try:
+            feed = Feed(context, self._settings.daemon, self._settings.daemon_replay)
+            if self._settings.endpoint is not None:
+                publisher = Publisher(context, self._settings.endpoint,
+                                      self._settings.replay_endpoint, self.topic,
+                                      rank=self._settings.rank)
+            self._announcer.clear()
+            if publisher is not None:  # it has taken back all that was told
+                self._announcer.tell_again()
+            poller = zmq.Poller()
+            for each in (*feed.sockets, *(publisher.sockets if publisher else ())):
+                poller.register(each, zmq.POLLIN)
+            while not self._is_ending.is_set():
+                poller.poll(0 if self._turn(feed, publisher) else _POLL_MS)
+        finally:
+            for owner in (feed, publisher):
+                if owner is not None:
+                    owner.close()
+            context.destroy(0)
+
+    def _turn(self, feed: Feed, publisher: Optional[Publisher]) -> bool:
+        """Whether there is more to do."""
+        self._take_facts()
+        for change in feed.turn():
+            if change.kind == "cleared":
+                self._announcer.clear(change.topic)
+            else:
+                assert change.topic is not None
+                self._announcer.place(change.names, change.topic, change.medium,
+                                      change.kind == "stored")
+        if publisher is not None and (publisher.turn() or self._tells_again):
+            self._tells_again = False
+            publisher.send([CLEARED])
+            self._announcer.tell_again()
+        self.counters.update(gaps=feed.gaps, announced=self._announcer.told_count)
+        if publisher is None:
+            return self._hand_over()
+        events = self._announcer.take(_TURN_BLOCKS)
+        if events:
+            publisher.send(events)
+            self.counters["events"] += len(events)
+        return self._announcer.has_work or publisher.has_work
+
+    def _hand_over(self) -> bool:
+        """No more than somebody takes."""
+        with self._handing:
+            if self._tells_again:
+                self._tells_again = False
+                self._announcer.tell_again()
+            if len(self._handed) < _HANDED_MAX:
+                events = self._announcer.take(_TURN_BLOCKS)
+                self._handed.extend(events)
+                self.counters["events"] += len(events)
+        return self._announcer.has_work and len(self._handed) < _HANDED_MAX
+
+    def _take_facts(self) -> None:
+        for _ in range(_BATCHES_A_TURN):
+            if not self._learned:
+                break
+            for name, facts in self._learned.popleft().facts():
+                packed = self._announcer.learn(name, facts)
+                if packed is not None and self._book is not None:
+                    self._book.add(name, packed)
+        now = time.monotonic()
+        if self._book is None or now < self._read_others_at:
+            return
+        self._read_others_at = now + _READ_OTHERS_EVERY_S
+        for name, packed in self._book.read_others():
+            if not self._announcer.knows(name):
+                self._announcer.learn_packed(name, packed)
+        self._book.flush(self._announcer.packed(), self._announcer.known_count)
