@@ -66,6 +66,10 @@ class Request:
         return len(self.tokens)
 
     @property
+    def all_token_ids(self):
+        return self.tokens
+
+    @property
     def output_token_ids(self):
         return self.tokens[self.prompt_count:]
 
@@ -104,7 +108,8 @@ class Engine(Pauses):
                  block_tokens=8, layers=2, page_shape=(2, 8, 16), chunk_tokens=24, running_max=6,
                  windows=(0,), stages=None, depth=1, shards=1, is_latent=False,
                  memory=HostMemory, zeroes=None, beside=None, worker=Worker, kernels=None,
-                 cache_dtype="auto", **extra):
+                 cache_dtype="auto", publishes=False, **extra):
+        self.publishes, self.events = publishes, []  # KV events
         self.zeroes, self.to_zero = zeroes, []  # new attention blocks, "v1" or "v2": when
         stages = stages or [[layers] * len(windows)]
         self.random = random
@@ -128,6 +133,7 @@ class Engine(Pauses):
             for g, spec in enumerate(specs)])
         config = types.SimpleNamespace(
             use_v2_model_runner=zeroes == "v2",
+            kv_events_config=types.SimpleNamespace(enable_kv_cache_events=publishes),
             parallel_config=types.SimpleNamespace(tensor_parallel_size=tp_size,
                                                   pipeline_parallel_size=len(stages),
                                                   decode_context_parallel_size=shards),
@@ -642,7 +648,9 @@ class Engine(Pauses):
             failed_recving=failed if len(self.windows) > 1 else set(),
             kv_connector_worker_meta=merged))
         self.observe(self.connector)
-        require(not list(self.connector.take_events()), "events, and nobody subscribes")
+        events = list(self.connector.take_events())
+        require(not events or self.publishes, "events, and nobody subscribes")
+        self.events += events
         for request_id in finished:
             request = self.requests[request_id]
             require(request.state in (LOADING, FINISHED), f"{request_id} was not loading")

@@ -10,7 +10,7 @@ LIMITS: blocks_max facts, the oldest are forgotten first, and their blocks taken
 blocks that the daemon tells of and nobody here knows.
 """
 import array
-from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Tuple, Union
+from typing import AbstractSet, Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Tuple, Union
 
 from .wire import Event, pack, unpack
 
@@ -37,6 +37,7 @@ class Facts(NamedTuple):
     extra_keys: Optional[List[Any]] = None
     group_idx: Optional[int] = None
     spec_kind: Optional[str] = None
+    weights: str = ""  # which it was computed with: blocks of others are not announced
 
 
 class Announcer:
@@ -57,6 +58,7 @@ class Announcer:
         self._orphans: Dict[int, Dict[int, None]] = {}  # by parent that is not told: who waits
         self._untold: List[Tuple[int, Hash]] = []  # of forgotten blocks: media, still to be said
         self._again: Dict[int, None] = {}  # to be told again
+        self._weights: AbstractSet[str] = frozenset(("",))
 
     # ---- what is known ----
 
@@ -96,6 +98,12 @@ class Announcer:
         self._dirty.pop(name, None)
         self._again.pop(name, None)
         del self._facts[name]
+
+    def use(self, weights: AbstractSet[str]) -> None:
+        """The weights that the engine has: it can use blocks of these, and of no others."""
+        if weights != self._weights:
+            self._weights = weights
+            self._dirty.update(dict.fromkeys(self._places))
 
     @property
     def known_count(self) -> int:
@@ -176,9 +184,12 @@ class Announcer:
         """What of the block has changed; a block that was not told behind its parent."""
         before = self._told.get(name, 0)
         after = self._media_of[self._places.get(name, 0) & _PLACES_MASK]
-        if before == after or name not in self._facts:
+        if before == after == 0 or name not in self._facts:
             return
         facts = self._facts_of(name)
+        after = after if facts.weights in self._weights else 0
+        if before == after:
+            return
         if before == 0 and facts.parent_name and facts.parent_name not in self._told:
             self._orphans.setdefault(facts.parent_name, {})[name] = None
             return
@@ -223,7 +234,7 @@ class _Runs:
                 self.count += 1
 
     def _add(self, bit: int, medium: str, name: int, facts: Facts) -> None:
-        alike = facts[4:7] + facts[8:] + (facts.extra_keys is None,)
+        alike = facts[4:7] + facts[8:10] + (facts.extra_keys is None,)
         tokens = array.array("I", facts.token_ids).tolist()
         if bit in self._open:
             event, last, of_run = self._open[bit]

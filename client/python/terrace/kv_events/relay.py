@@ -13,7 +13,7 @@ import logging
 import socket as sockets_of_the_system
 import threading
 import time
-from typing import Any, Deque, Dict, Iterable, List, Mapping, NamedTuple, Optional, Tuple
+from typing import AbstractSet, Any, Deque, Dict, Iterable, List, Mapping, NamedTuple, Optional, Tuple
 
 import zmq
 
@@ -100,6 +100,7 @@ class Batch(NamedTuple):
     extra_keys: Optional[List[Any]] = None
     group_idx: Optional[int] = None
     spec_kind: Optional[str] = None
+    weights: str = ""
 
     def facts(self) -> Iterable[Tuple[int, Facts]]:
         """By name."""
@@ -109,7 +110,7 @@ class Batch(NamedTuple):
             keys = None if self.extra_keys is None else list(self.extra_keys[i] or ())
             yield name, Facts(block_hash, parent_hash, parent_name,
                               array.array("I", tokens).tobytes(), self.block_size, self.lora_id,
-                              self.lora_name, keys, self.group_idx, self.spec_kind)
+                              self.lora_name, keys, self.group_idx, self.spec_kind, self.weights)
             parent_name, parent_hash = name, block_hash
 
 
@@ -124,10 +125,12 @@ class Relay:
         self._announcer = Announcer(settings.media, settings.blocks_max)
         self._book: Optional[Book] = None
         self._learned: Deque[Batch] = collections.deque()
-        self._handed: Deque[Event] = collections.deque([CLEARED])  # whatever another start told
+        # Whatever another start told is taken back; a publisher does so by itself.
+        self._handed: Deque[Event] = collections.deque([CLEARED] if settings.endpoint is None else ())
         self._handing = threading.Lock()
         self._is_ending = threading.Event()
         self._tells_again = False
+        self._weights: AbstractSet[str] = frozenset(("",))
         self._read_others_at = 0.0
         self.counters: Dict[str, int] = {"events": 0, "gaps": 0, "dropped_facts": 0, "announced": 0}
         self._thread = threading.Thread(target=self._run, daemon=True, name="terrace-kv-events")
@@ -145,6 +148,10 @@ class Relay:
             self.counters["dropped_facts"] += len(batch.names)
             return
         self._learned.append(batch)
+
+    def use(self, weights: AbstractSet[str]) -> None:
+        """Blocks of these weights are announced, and no others; at first of those named ""."""
+        self._weights = frozenset(weights)
 
     def take(self) -> List[Event]:
         """What is to be published, where there is no endpoint of its own."""
@@ -239,6 +246,7 @@ class Relay:
     def _turn(self, feed: Feed, publisher: Optional[Publisher]) -> bool:
         """Whether there is more to do."""
         self._take_facts()
+        self._announcer.use(self._weights)
         for change in feed.turn():
             if change.kind == "cleared":
                 self._announcer.clear(change.topic)

@@ -22,14 +22,27 @@ class KvEvents:
         self._block_tokens = block_tokens
         self._group_idx, self._kind = _main_of(kv_cache_groups)
         self._hash_of = _external_hashes()
+        self._epoch = b""
+        self._weights = {""}
 
     def names(self, digests: Sequence[bytes]) -> List[int]:
         """For the daemon, with blocks that are stored."""
         return names_of(digests, self._salt)
 
-    def learn(self, request: Any, first: int, names: Sequence[int], hashes: Sequence[bytes]) -> None:
-        """What blocks from `first` on are. names, hashes: theirs, behind those of the block before
-        them, if there is one."""
+    def begin_epoch(self, mask: bytes) -> None:
+        """Of other weights nothing that was announced can be used."""
+        if mask != self._epoch:
+            self._epoch = mask
+            self._weights = {mask[:8].hex()}
+            self.relay.use(self._weights)
+
+    def learn(self, request: Any, mask: bytes, first: int, names: Sequence[int], hashes: Sequence[bytes]) -> None:
+        """What blocks from `first` on are. mask: of its weights, epoch and adapter together. names,
+        hashes: theirs, behind those of the block before them, if there is one."""
+        weights = mask[:8].hex()
+        if weights not in self._weights:
+            self._weights.add(weights)
+            self.relay.use(self._weights)
         external = [self._hash_of(each) for each in hashes]
         parent = (names[0], external.pop(0)) if first > 0 else (0, None)
         names = list(names[1:] if first > 0 else names)
@@ -40,7 +53,8 @@ class KvEvents:
         self.relay.learn(Batch(
             names, external, parent, list(request.all_token_ids[begin:end]), self._block_tokens,
             None if lora is None else lora.lora_int_id, None if lora is None else lora.lora_name,
-            self._extra_keys(request, first, first + len(names)), self._group_idx, self._kind))
+            self._extra_keys(request, first, first + len(names)), self._group_idx, self._kind,
+            weights))
 
     def _extra_keys(self, request: Any, first: int, last: int) -> Optional[List[Any]]:
         """As vLLM's own events have them; None: the request has none."""

@@ -114,5 +114,7 @@ class Questions:
             return
         made.told_count = last
         before = max(0, first - 1)
-        self._events.learn(request, first, made.names[before:last],
+        assert made.made_of is not None
+        self._events.begin_epoch(self._weights.mask)
+        self._events.learn(request, made.made_of[1], first, made.names[before:last],
                            self._hashes(request, before, last))

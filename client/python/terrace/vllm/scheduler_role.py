@@ -160,6 +160,8 @@ class SchedulerRole(Role):
         """Whoever exchanges weights says so in a file, too, before the next step."""
         if self._weights.look() and self.scheduler is not None:
             self.scheduler.forget()
+        if self.events is not None:
+            self.events.begin_epoch(self._weights.mask)
 
     # ---- requests ----
 
@@ -275,6 +277,7 @@ class SchedulerRole(Role):
         """Another epoch begins: the weights may be others from here on, or have been."""
         self._weights.reset()
         if self.events is not None:
+            self.events.begin_epoch(self._weights.mask)
             self.events.relay.tell_again()  # vLLM's AllBlocksCleared takes ours back, too
         if self.scheduler is not None:
             self.scheduler.forget()

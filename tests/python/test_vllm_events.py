@@ -1,0 +1,204 @@
+"""KV events of the vLLM connector: what routers that know prompts by their tokens alone hear of an
+engine that enforces the contract of connectors, on a real daemon."""
+import random
+import tempfile
+import time
+import types
+
+import pytest
+
+from vllm_driver import (PROMPT, drive, make_engine, random_request, run_prompt, terrace,
+                         vllm_engine)
+from conftest import LONG_S, connect
+from routers import LlmdIndex, Subscriber
+from test_kv_events import EventDaemon
+
+BLOCKS = len(PROMPT) // 8
+
+
+@pytest.fixture(name="rig")
+def rig_of():
+    with tempfile.TemporaryDirectory() as directory:
+        daemon = EventDaemon(directory, 1000)
+        connect(daemon).close()
+        yield directory, daemon
+        daemon.stop()
+
+
+def said(directory, engine, **more):
+    return {"daemon": f"ipc://{directory}/events", "daemon_replay": f"ipc://{directory}/replay",
+            "endpoint": f"ipc://{directory}/{engine}-e", "topic": f"kv@{engine}@{{model}}",
+            "replay_endpoint": f"ipc://{directory}/{engine}-r", **more}
+
+
+def router_of(directory, engine):
+    return Subscriber(f"ipc://{directory}/{engine}-e", f"ipc://{directory}/{engine}-r", LlmdIndex())
+
+
+def until(router, tokens, is_right):
+    deadline = time.monotonic() + LONG_S
+    while not is_right(router.index.tiers_of(tokens, 8)):
+        assert time.monotonic() < deadline, router.index.tiers_of(tokens, 8)
+        router.turn(20)
+
+
+def all_there(tiers):
+    return all(tier >= {"cpu"} for tier in tiers) and len(tiers) == BLOCKS
+
+
+def none_there(tiers):
+    return not any(tiers)
+
+
+def test_prompts_and_answers_are_announced_with_their_tokens(rig):
+    directory, daemon = rig
+    engine = make_engine(daemon, random.Random(7), kv_events=said(directory, "a"))
+    router = router_of(directory, "a")
+    drive(engine, random.Random(3), 60)
+    requests = []
+    engine.add(vllm_engine.Request("long", PROMPT, 20, 8))
+    requests.append(engine.requests["long"])
+    while engine.has_work:
+        engine.step()
+    tokens = requests[0].tokens
+    full = requests[0].num_computed_tokens // 8
+    until(router, tokens, lambda tiers: all("cpu" in tier for tier in tiers[:full]))
+    with connect(daemon) as client:
+        there = client.stats()["domain"]["block_count"]
+    deadline = time.monotonic() + LONG_S
+    while engine.connector.side.events.relay.counters["announced"] != there:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    assert router.index.skipped == 0
+    engine.close()
+    router.close()
+
+
+def test_an_engine_that_finds_blocks_announces_them_too(rig):
+    directory, daemon = rig
+    first = make_engine(daemon, random.Random(7), kv_events=said(directory, "a"))
+    run_prompt(first)
+    first.close()
+    second = make_engine(daemon, random.Random(7), kv_events=said(directory, "b"))
+    router = router_of(directory, "b")
+    run_prompt(second)
+    until(router, PROMPT, all_there)
+    second.close()
+    router.close()
+
+
+def test_of_other_weights_nothing_is_announced(rig):
+    directory, daemon = rig
+    engine = make_engine(daemon, random.Random(7), kv_events=said(directory, "a"))
+    router = router_of(directory, "a")
+    run_prompt(engine)
+    until(router, PROMPT, all_there)
+    engine.reset_prefix_cache()
+    until(router, PROMPT, none_there)
+    run_prompt(engine, "again")
+    until(router, PROMPT, all_there)
+    engine.close()
+    again = make_engine(daemon, random.Random(7), kv_events=said(directory, "a"))
+    router.turn(200)
+    run_prompt(again, "and again")  # which finds what the first has stored
+    until(router, PROMPT, all_there)
+    again.close()
+    router.close()
+
+
+def test_vllms_own_stream_has_them_where_no_endpoint_is_named(rig):
+    directory, daemon = rig
+    of_relay = said(directory, "a")
+    del of_relay["endpoint"], of_relay["replay_endpoint"]
+    engine = make_engine(daemon, random.Random(7), publishes=True, kv_events=of_relay)
+    run_prompt(engine)
+    deadline = time.monotonic() + LONG_S
+    while sum(len(e.block_hashes) for e in engine.events
+              if type(e).__name__ == "BlockStored" and e.medium == "CPU") < BLOCKS:
+        assert time.monotonic() < deadline
+        engine.step()
+        time.sleep(0.01)
+    kinds = [type(event).__name__ for event in engine.events]
+    assert kinds[0] == "AllBlocksCleared" and set(kinds[1:]) == {"BlockStored"}
+    first = engine.events[1]
+    assert first.parent_block_hash is None and first.token_ids[:8] == PROMPT[:8]
+    assert first.group_idx == 0 and first.kv_cache_spec_kind == "full_attention"
+    request = vllm_engine.Request("x", PROMPT, 1, 8)
+    assert first.block_hashes[0] == int.from_bytes(request.block_hashes[0][-8:], "big")
+    engine.close()
+
+
+@pytest.mark.parametrize("wrong, words", [
+    ({"topick": "x"}, "topick"), ({"daemon": None}, "kv_events.daemon"),
+    ({"endpoint": None}, "--kv-events-config")])
+def test_what_is_wrong_is_said_and_the_engine_served(rig, caplog, wrong, words):
+    directory, daemon = rig
+    engine = make_engine(daemon, random.Random(7), kv_events={**said(directory, "a"), **wrong})
+    run_prompt(engine)
+    assert any(words in record.getMessage() for record in caplog.records)
+    assert engine.connector.side.refusal is None and engine.connector.side.events is None
+    engine.close()
+
+
+def test_extra_keys_are_those_of_vllms_own_events(rig, monkeypatch):
+    directory, daemon = rig
+    import vllm.v1.core as core  # pylint: disable=import-outside-toplevel
+
+    monkeypatch.setattr(core, "kv_cache_utils", types.SimpleNamespace(
+        DEFAULT_NONE_HASH_SEED="x", need_extra_keys=lambda request: True,
+        generate_block_hash_extra_keys=lambda request, first, last, place: (
+            ((("cache_salt", "s"),) if first == 0 else None), place),
+        to_event_extra_keys=lambda all_keys: [
+            None if keys is None else tuple(key[1] for key in keys) for keys in all_keys]))
+    of_relay = said(directory, "a")
+    del of_relay["endpoint"], of_relay["replay_endpoint"]
+    engine = make_engine(daemon, random.Random(7), publishes=True, kv_events=of_relay)
+    run_prompt(engine)
+    deadline = time.monotonic() + LONG_S
+    while not any(getattr(event, "extra_keys", None) for event in engine.events):
+        assert time.monotonic() < deadline
+        engine.step()
+        time.sleep(0.01)
+    keyed = next(event for event in engine.events if getattr(event, "extra_keys", None))
+    assert [list(keys or ()) for keys in keyed.extra_keys] == [["s"]] + [[]] * (
+        len(keyed.block_hashes) - 1)
+    engine.close()
+
+
+def test_random_requests_with_daemons_that_die_end_with_a_view_that_is_right(rig):
+    directory, daemon = rig
+    engine = make_engine(daemon, random.Random(5), kv_events=said(directory, "a"))
+    router = router_of(directory, "a")
+    chance = random.Random(5)
+    made = []
+
+    def make(number, chance):
+        made.append(random_request(number, chance))
+        return made[-1]
+
+    for first in range(0, 120, 40):
+        drive(engine, chance, 40, first=first, make=make)
+        daemon.kill()
+        daemon.start()
+        connect(daemon).close()
+    drive(engine, chance, 40, first=120, make=make)
+    half = engine.connector.side.scheduler
+    questions = half._questions  # pylint: disable=protected-access
+    deadline = time.monotonic() + LONG_S
+    media = {"dram": "cpu", "nvme": "storage"}
+    while True:
+        router.turn(20)
+        wrong = []
+        for request in made:
+            count = len(request.block_hashes)
+            keys = questions.group.keys_of_digests(request.block_hashes)
+            there = [{media[tier] for tier in block.tiers} if block.state == "sealed" else set()
+                     for block in questions.group.query(keys)] if count else []
+            if router.index.tiers_of(request.tokens, 8)[:count] != there:
+                wrong.append(request.request_id)
+        if not wrong:
+            break
+        assert time.monotonic() < deadline, wrong
+    assert terrace is not None
+    engine.close()
+    router.close()
