@@ -1,8 +1,8 @@
 """Routers of the tests' own, which read an engine's KV events by others' published rules.
 
 Both real ones of today count how often a block was announced and taken back
-(github.com/llm-d/llm-d-kv-cache, pkg/kvevents/event_dedup_filter.go; Dynamo's EventDedupFilter), and
-forget counts and blocks of a pod at AllBlocksCleared.
+(github.com/llm-d/llm-d-kv-cache, pkg/kvevents/event_dedup_filter.go; Dynamo's EventDedupFilter),
+and forget counts and blocks of a pod at AllBlocksCleared.
 """
 import collections
 import struct
@@ -37,7 +37,7 @@ def request_key(parent, tokens):
 
 
 class LlmdIndex:
-    """What llm-d makes of messages (pkg/kvevents/engineadapter/vllm_adapter.go and pool.go): pod and
+    """What llm-d makes of messages (pkg/kvevents/engineadapter/vllm_adapter.go, pool.go): pod and
     model from a topic of three parts; hashes are u64, of bytes the last eight; media in lower case,
     none is gpu; tokens make request keys behind the parent's, and an event whose parent is unknown
     is passed over; removals name the engine's hash."""

@@ -32,7 +32,8 @@ class Indexer:
             self.port = free.getsockname()[1]
         self.process = subprocess.Popen(
             [PYTHON, "-m", "dynamo.indexer", "--port", str(self.port)], stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL, env={**os.environ, "PYTHONPATH": ""}, preexec_fn=die_with_parent)
+            stderr=subprocess.DEVNULL, env={**os.environ, "PYTHONPATH": ""},
+            preexec_fn=die_with_parent)
         deadline = time.monotonic() + LONG_S
         while True:
             try:

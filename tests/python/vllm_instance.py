@@ -7,7 +7,8 @@ in a MultiConnector), prompts (so many long ones instead of the usual: then also
 delivered), plugin (the connector by its name alone, as the installed wheel says it), hints (then
 instead what prompts of several lengths cost, and prompts that say something of their blocks),
 events, a directory where the daemon has its socket `replay`
-of KV events, and costs: then also the share of a step that hooks take."""
+of KV events, relay (with events: the connector has vLLM publish what it knows of blocks; then also
+what each medium was said to have), and costs: then also the share of a step that hooks take."""
 import hashlib
 import json
 import os
@@ -171,14 +172,14 @@ def measure_hints(llm, scheduler):
                if name not in result}}
 
 
-def stored_hashes(endpoint):
-    """{medium: hashes} of all BlockStored events so far, read with vLLM's own classes."""
+def events_of(endpoint):
+    """All BlockStored events so far, read with vLLM's own classes."""
     import msgspec
     import zmq
     from vllm.distributed.kv_events import BlockStored, KVEventBatch
 
     decoder = msgspec.msgpack.Decoder(KVEventBatch)
-    found = {}
+    found = []
     with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
         socket.setsockopt(zmq.LINGER, 0)
         socket.connect(endpoint)
@@ -188,10 +189,17 @@ def stored_hashes(endpoint):
                 raise TimeoutError(endpoint)
             number, payload = socket.recv_multipart()[-2:]
             if number == b"\xff" * 8:
-                return {medium: sorted(hashes) for medium, hashes in found.items()}
-            for event in decoder.decode(payload).events:
-                if isinstance(event, BlockStored):
-                    found.setdefault(event.medium, set()).update(event.block_hashes)
+                return found
+            found += [event for event in decoder.decode(payload).events
+                      if isinstance(event, BlockStored)]
+
+
+def stored_hashes(endpoint):
+    """{medium: hashes}."""
+    found = {}
+    for event in events_of(endpoint):
+        found.setdefault(event.medium, set()).update(event.block_hashes)
+    return {medium: sorted(hashes) for medium, hashes in found.items()}
 
 
 def offloading(*tiers):
@@ -212,6 +220,31 @@ def child_of(name, ours):
             "kv_load_failure_policy": "recompute"}
 
 
+def blocks_said(endpoint):
+    """{medium: {hash: what vLLM's stream says of the block}}, of all BlockStored events so far."""
+    found = {}
+    for event in events_of(endpoint):
+        parent, size = event.parent_block_hash, event.block_size
+        for i, block in enumerate(event.block_hashes):
+            found.setdefault(event.medium, {})[str(block)] = [
+                parent, list(event.token_ids[i * size:(i + 1) * size]), size, event.lora_id,
+                event.lora_name, event.extra_keys and event.extra_keys[i], event.group_idx]
+            parent = block
+    return found
+
+
+def await_blocks(llm, sampling, options, scheduler):
+    """Steps until vLLM has published what was stored."""
+    deadline = time.monotonic() + 30
+    while True:
+        llm.generate([{"prompt_token_ids": [4, 5, 6]}], sampling, use_tqdm=False)
+        said = blocks_said(f"ipc://{options['events']}/engine-replay")
+        wanted = scheduler.side.scheduler.counters["stored_blocks"]
+        if len(said.get("CPU", ())) >= wanted or time.monotonic() > deadline:
+            return said
+        time.sleep(0.1)
+
+
 def arguments_of(options):
     """What an LLM is made with, beside the model."""
     named = {}
@@ -223,6 +256,9 @@ def arguments_of(options):
         extra = {"socket": options["socket"]}
         extra.update({name: options[name] for name in ("revision", "copy_threads", "codec")
                       if name in options})
+        if "relay" in options:
+            extra["kv_events"] = {"daemon": f"ipc://{options['events']}/events",
+                                  "daemon_replay": f"ipc://{options['events']}/replay"}
         named["kv_transfer_config"] = {
             "kv_connector": "TerraceConnector", "kv_role": "kv_both",
             "kv_load_failure_policy": "recompute", "kv_connector_extra_config": extra}
@@ -366,6 +402,8 @@ def main():
     if "events" in options:
         result["engine_events"] = stored_hashes(f"ipc://{options['events']}/engine-replay")
         result["daemon_events"] = stored_hashes(f"ipc://{options['events']}/replay")
+    if "relay" in options:
+        result["said"] = await_blocks(llm, sampling, options, scheduler)
     if scheduler is not None:
         half = scheduler.side.scheduler
         counters = half.counters if half is not None else {"hit_tokens": 0, "stored_blocks": 0}

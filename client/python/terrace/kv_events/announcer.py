@@ -10,7 +10,8 @@ LIMITS: blocks_max facts, the oldest are forgotten first, and their blocks taken
 blocks that the daemon tells of and nobody here knows.
 """
 import array
-from typing import AbstractSet, Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Tuple, Union
+from typing import (AbstractSet, Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Tuple,
+                    Union)
 
 from .wire import Event, pack, unpack
 

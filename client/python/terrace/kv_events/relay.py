@@ -13,7 +13,8 @@ import logging
 import socket as sockets_of_the_system
 import threading
 import time
-from typing import AbstractSet, Any, Deque, Dict, Iterable, List, Mapping, NamedTuple, Optional, Tuple
+from typing import (AbstractSet, Any, Deque, Dict, Iterable, List, Mapping, NamedTuple, Optional,
+                    Tuple)
 
 import zmq
 
@@ -108,9 +109,10 @@ class Batch(NamedTuple):
         for i, (name, block_hash) in enumerate(zip(self.names, self.hashes)):
             tokens = self.token_ids[i * self.block_size:(i + 1) * self.block_size]
             keys = None if self.extra_keys is None else list(self.extra_keys[i] or ())
-            yield name, Facts(block_hash, parent_hash, parent_name,
-                              array.array("I", tokens).tobytes(), self.block_size, self.lora_id,
-                              self.lora_name, keys, self.group_idx, self.spec_kind, self.weights)
+            yield name, Facts(
+                block_hash, parent_hash, parent_name, array.array("I", tokens).tobytes(),
+                self.block_size, self.lora_id, self.lora_name, keys, self.group_idx, self.spec_kind,
+                self.weights)
             parent_name, parent_hash = name, block_hash
 
 
@@ -125,8 +127,9 @@ class Relay:
         self._announcer = Announcer(settings.media, settings.blocks_max)
         self._book: Optional[Book] = None
         self._learned: Deque[Batch] = collections.deque()
-        # Whatever another start told is taken back; a publisher does so by itself.
-        self._handed: Deque[Event] = collections.deque([CLEARED] if settings.endpoint is None else ())
+        self._handed: Deque[Event] = collections.deque()
+        if settings.endpoint is None:
+            self._handed.append(CLEARED)  # whatever another start told; a publisher does so itself
         self._handing = threading.Lock()
         self._is_ending = threading.Event()
         self._tells_again = False

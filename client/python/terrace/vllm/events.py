@@ -9,6 +9,8 @@ from ..kv_events import Relay, RelaySettings, names_of
 from ..kv_events.relay import Batch
 
 logger = logging.getLogger("vllm.terrace")
+# Of a request: what makes its blocks others than their tokens say.
+_KEYED = ("lora_request", "mm_features", "cache_salt")
 
 
 class KvEvents:
@@ -36,7 +38,8 @@ class KvEvents:
             self._weights = {mask[:8].hex()}
             self.relay.use(self._weights)
 
-    def learn(self, request: Any, mask: bytes, first: int, names: Sequence[int], hashes: Sequence[bytes]) -> None:
+    def learn(self, request: Any, mask: bytes, first: int, names: Sequence[int],
+              hashes: Sequence[bytes]) -> None:
         """What blocks from `first` on are. mask: of its weights, epoch and adapter together. names,
         hashes: theirs, behind those of the block before them, if there is one."""
         weights = mask[:8].hex()
@@ -58,11 +61,12 @@ class KvEvents:
 
     def _extra_keys(self, request: Any, first: int, last: int) -> Optional[List[Any]]:
         """As vLLM's own events have them; None: the request has none."""
+        if all(getattr(request, name, None) in (None, []) for name in _KEYED) and (
+                getattr(request, "prompt_embeds", None) is None):  # a tensor
+            return None
         try:
             from vllm.v1.core import kv_cache_utils  # pylint: disable=import-outside-toplevel
 
-            if not kv_cache_utils.need_extra_keys(request):
-                return None
             make = kv_cache_utils.generate_block_hash_extra_keys
             told = getattr(kv_cache_utils, "to_event_extra_keys", list)
         except (ImportError, AttributeError):
