@@ -93,7 +93,13 @@ bool Acceptor::AcceptOne() {
 
 void Acceptor::Admit(Peer peer) {
   RefusePassedDescriptors(peer.socket_fd);
-  peer.pidfd = OpenPeerPidfd(peer.socket_fd, peer.credentials);
+  const Status status = OpenPeerPidfd(peer.socket_fd, peer.credentials, &peer.pidfd);
+  if (!status.ok()) {
+    const std::string why = "the process that connected has ended: each process connects itself";
+    events_.on_refused(ConnectionRefusal::kNotAllowed, peer.credentials, why);
+    refused_peers_.TurnAway(peer.socket_fd, status, why);
+    return;
+  }
   events_.on_peer(peer);
 }
 

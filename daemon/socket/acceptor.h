@@ -27,7 +27,8 @@ namespace terrace {
 
 // Why somebody was turned away before it could say Hello.
 enum class ConnectionRefusal : uint8_t {
-  kNotAllowed,   // by allow_uids, allow_gids, or a user that cannot be told from others
+  kNotAllowed,   // by allow_uids, allow_gids, a user that cannot be told from others, or a process
+                 // that has ended
   kTooFast,      // of one user, or of all, too many wait already
   kDescriptors,  // the daemon had none left
 };

@@ -1,6 +1,7 @@
 #include "daemon/socket/peer.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -24,6 +25,11 @@ bool IsStillConnected(int socket_fd) {
   return got > 0 || (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK));
 }
 
+bool HasEnded(int pidfd) {
+  pollfd end{.fd = pidfd, .events = POLLIN};
+  return poll(&end, 1, 0) > 0;
+}
+
 }  // namespace
 
 Status ReadPeerCredentials(int socket_fd, PeerCredentials* peer) {
@@ -38,17 +44,27 @@ Status ReadPeerCredentials(int socket_fd, PeerCredentials* peer) {
   return Status::Ok();
 }
 
-int OpenPeerPidfd(int socket_fd, const PeerCredentials& peer) {
-  int pidfd = -1;
-  socklen_t size_bytes = sizeof(pidfd);
-  if (getsockopt(socket_fd, SOL_SOCKET, SO_PEERPIDFD, &pidfd, &size_bytes) == 0) return pidfd;
-  if (peer.pid == 0) return -1;
-  pidfd = static_cast<int>(syscall(SYS_pidfd_open, peer.pid, 0));
-  if (pidfd < 0) return -1;
-  // A pid may have been used again before it was opened, but not while its process is connected.
-  if (IsStillConnected(socket_fd)) return pidfd;
-  close(pidfd);
-  return -1;
+Status OpenPeerPidfd(int socket_fd, const PeerCredentials& peer, int* pidfd) {
+  *pidfd = -1;
+  int found = -1;
+  socklen_t size_bytes = sizeof(found);
+  if (getsockopt(socket_fd, SOL_SOCKET, SO_PEERPIDFD, &found, &size_bytes) == 0) {
+    *pidfd = found;
+  } else if (errno != ENOPROTOOPT) {
+    return Status(StatusCode::kGone);  // its number may be another process's by now
+  } else if (peer.pid != 0) {
+    found = static_cast<int>(syscall(SYS_pidfd_open, peer.pid, 0));
+    // A pid may have been used again before it was opened, but not while its process is connected.
+    if (found < 0 || IsStillConnected(socket_fd)) {
+      *pidfd = found;
+    } else {
+      close(found);
+    }
+  }
+  if (*pidfd < 0 || !HasEnded(*pidfd)) return Status::Ok();
+  close(*pidfd);
+  *pidfd = -1;
+  return Status(StatusCode::kGone);
 }
 
 LifeSign ReadLife(int life_fd) {

@@ -12,10 +12,11 @@ namespace terrace {
 // SO_PEERCRED: the credentials of the process that connected, at the time it did. kIo on failure.
 Status ReadPeerCredentials(int socket_fd, PeerCredentials* peer);
 
-// A pidfd of the peer process: SO_PEERPIDFD where the kernel has it (6.5), else pidfd_open of a
-// visible pid that is still connected. -1 if neither works; then the end of the life socket has to
-// do. The caller closes it.
-int OpenPeerPidfd(int socket_fd, const PeerCredentials& peer);
+// A pidfd of the process that connected: SO_PEERPIDFD where the kernel has it (6.5), else
+// pidfd_open of a visible pid that is still connected; `*pidfd` is -1 if neither works, and the end
+// of the life socket has to do. The caller closes it. kGone if that process has ended: whoever
+// holds the socket now is another one, and its number may be another one's, too.
+Status OpenPeerPidfd(int socket_fd, const PeerCredentials& peer, int* pidfd);
 
 // What the other end of a life socket says; nothing is taken out of it, so that whoever holds the
 // socket after this process hears the same.

@@ -23,7 +23,7 @@ enum class EventKind : uint8_t {
   kRead,      // Acquire and the bytes it gave: ids are the commits read; more were asked for
   kReserve,   // ids are what it granted, 0 for a block that was not
   kCommit,    // of these ids
-  kErase,     // Evict of blocks [first, asked) with all that hangs from them; nothing was skipped
+  kErase,     // Evict of blocks [first, asked); nothing was skipped if it was answered "ok"
   kHeld,      // the same lease read again: since the kRead at `earlier` it was held
 };
 

@@ -91,7 +91,6 @@ struct Block {
   Erasures erasures;
   std::vector<Span> tried_erasures;  // whatever was answered
   std::vector<CommitId> commit_ids;
-  std::vector<Span> lives;  // of its commits: from when on, and until when at the latest
   std::vector<std::pair<Span, CommitId>> writing;  // from a grant to its Commit, which was accepted
   std::vector<Span> held;                          // in a lease of somebody
 };
@@ -198,18 +197,10 @@ class Checker {
     const Span span{event.began_ns, event.ended_ns};
     const bool is_done = event.status == StatusCode::kOk;
     verdict_.erasures += is_done ? 1 : 0;
-    const uint32_t family = event.prompt / rules_.prompts_per_family * rules_.prompts_per_family;
-    // What hangs from blocks that a family has in common goes, as long as no restart has cut it
-    // off.
-    const bool is_common = event.first < rules_.family_blocks && rules_.is_settled;
     for (uint32_t i = event.first; i < event.asked; ++i) {
-      const bool is_shared = i < rules_.family_blocks;
-      const uint32_t count = is_common && !is_shared ? rules_.prompts_per_family : 1;
-      for (uint32_t p = 0; p < count; ++p) {
-        Block& block = blocks_[NameOf(count == 1 ? event.prompt : family + p, i)];
-        if (is_done) block.erasures.Add(span);
-        if (rules_.is_settled) block.tried_erasures.push_back(span);
-      }
+      Block& block = blocks_[NameOf(event.prompt, i)];
+      if (is_done) block.erasures.Add(span);
+      if (rules_.is_settled) block.tried_erasures.push_back(span);
     }
   }
 
@@ -220,9 +211,7 @@ class Checker {
       Commit& commit = commits_[id];
       commit.dead_ns =
           commit.ended_ns == kNever ? kNever : block.erasures.FirstEndAfter(commit.ended_ns);
-      if (commit.began_ns != kNever) block.lives.push_back({commit.began_ns, commit.dead_ns});
     }
-    Accumulate(&block.lives);
     Accumulate(&block.held);
   }
 
@@ -236,9 +225,6 @@ class Checker {
     }
     verdict_.blocks_read += view.ids.size();
     read_us_.Add((event.ended_ns - event.began_ns) / 1000);
-    if (event.first > 0 && !view.ids.empty() && !CanBeThere(event)) {
-      Find(Fault::kOrphan, history, view, event.first - 1, 0);
-    }
     const uint32_t missed = event.first + view.ids.size();
     if (rules_.is_settled && event.status == StatusCode::kOk && missed < event.asked &&
         IsHeldThroughout(event, missed)) {
@@ -256,12 +242,6 @@ class Checker {
       return Find(Fault::kUncommitted, history, view, index, id);
     }
     if (view.event.began_ns > commit.dead_ns) Find(Fault::kErased, history, view, index, id);
-  }
-
-  // Whether the block before the first one that was asked for can have been there.
-  bool CanBeThere(const Event& event) {
-    const Block& parent = blocks_[NameOf(event.prompt, event.first - 1u)];
-    return HasOneOver(parent.lives, event.ended_ns, event.began_ns);
   }
 
   // An Evict leaves what is leased; who asks beside one is given the benefit of the doubt.
@@ -310,7 +290,7 @@ class Checker {
 }  // namespace
 
 const char* FaultName(Fault fault) {
-  constexpr const char* kNames[] = {"unknown", "uncommitted", "erased", "orphan",
+  constexpr const char* kNames[] = {"unknown", "uncommitted", "erased",
                                     "changed", "shared",      "lost"};
   return kNames[static_cast<size_t>(fault)];
 }

@@ -8,10 +8,12 @@
 //   - it was never committed, only later, or the daemon had refused it (kUncommitted),
 //   - an erasure of k began after c's Commit was answered, and was answered before this read began
 //     (kErased),
-//   - its first block's parent has no commit that can have been there (kOrphan),
 //   - the same lease, held and valid, gave another commit before (kChanged).
 // And a grant is wrong if another process, whose Commit was then accepted, had that block
 // (kShared).
+// Of the blocks that one Acquire gives, from the first of a prompt on, each is judged: a block is
+// hit only behind all before it. Who asks from the middle on gets what is there: a block outlives
+// its parent where that was erased while it was being written.
 //
 // Of a daemon that never died and has no Redis server behind it, more holds (Rules::is_settled): a
 // grant says that the block was not there, as an erasure does, so what it had before never comes
@@ -32,7 +34,6 @@ enum class Fault : uint8_t {
   kUnknown,
   kUncommitted,
   kErased,
-  kOrphan,
   kChanged,
   kShared,
   kLost,

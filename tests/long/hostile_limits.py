@@ -1,11 +1,14 @@
 #!/usr/bin/env python3
 # PROMISE: T33 clients that take what they can
 # PROMISE: T36 clients that take what they can
+# PROMISE: T37 how long a lookup of another domain's keys takes
+# PROMISE: T22 others beside a client that stops with all it can take
 """Clients that take what they can get, one kind after the other, against a daemon of two domains:
 a bystander in the other domain, of another user, does not notice.
 
   sessions  connects, says Hello and closes, a thousand times at a time; then, each time with a slot
   strangers connects and says nothing
+  crowd     makes ten thousand connections: silent, in half a frame, in one of 4 GiB
   reserve   reserves one key a quarter of a million times over, of 8,192 parts, eight leases at once
   stopped   takes all memory it can, holds it, and stops
   holes     punches holes in its arena
@@ -22,6 +25,8 @@ import json
 import multiprocessing
 import os
 import pathlib
+import random
+import resource
 import shutil
 import signal
 import socket
@@ -34,11 +39,16 @@ import time
 
 import rig
 
-HELLO, OPEN, ACQUIRE, JOIN, RELEASE, RESERVE, COMMIT, STATS = 1, 2, 4, 6, 7, 10, 11, 18
+HELLO, OPEN, MATCH, ACQUIRE, JOIN, RELEASE, RESERVE, COMMIT, STATS = 1, 2, 3, 4, 6, 7, 10, 11, 18
 FRAME_MORE, FLAT = 1, 1
 FALLOC_PUNCH = 3  # PUNCH_HOLE | KEEP_SIZE
 ATTACKER_UID, BYSTANDER_UID = 12344, 12345
 RATIO_MAX = 1.5
+STOPPED_RATIO_MAX = 1.2
+CROWD = 10_000
+LOOKUP_US_MAX = 1
+LOOKUP_SERIES_MAX = 3
+SESSIONS_PER_PROCESS_MAX = 256  # the default
 NR_HUGEPAGES = pathlib.Path("/proc/sys/vm/nr_hugepages")
 
 
@@ -51,8 +61,8 @@ class Session:
 
     def __init__(self, path, limit_s=20):
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.socket.connect(str(path))  # with a limit it would not wait for a queue that is full
         self.socket.settimeout(limit_s)
-        self.socket.connect(str(path))
         self.fds = []
         self.next_id = 1
         self.status, self.body = self.call(HELLO, struct.pack("<IBBHII32s", 0x31435254, 1, 1, 0, 1,
@@ -186,6 +196,39 @@ def strangers(path, _):
         time.sleep(0.05)
         for one in held:
             one.close()
+
+
+def crowd(path, ready):
+    """Whom the daemon closes comes again."""
+    hello = struct.pack("<IBBHQIBBHII32s", 16 + 48, 1, HELLO, 0, 1, 0x31435254, 1, 1, 0, 1, 0,
+                        b"crowd")
+    beginnings = (b"", hello[:40], hello + struct.pack("<IBBHQ", 0xFFFFFFFF, 1, OPEN, 0, 2))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (CROWD + 100, CROWD + 100))
+    held = []
+
+    def come(number):
+        one = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        one.connect(str(path))  # however long the daemon's queue is
+        with contextlib.suppress(OSError):
+            one.send(beginnings[number % len(beginnings)])
+        one.setblocking(False)
+        return one
+
+    for number in range(CROWD):
+        held.append(come(number))
+    ready.set()
+    while True:
+        for number, one in enumerate(held):
+            with contextlib.suppress(BlockingIOError):
+                try:
+                    gone = one.recv(4096) == b""
+                except ConnectionError:
+                    gone = True
+                if gone:
+                    one.close()
+                    held[number] = come(number)
+            if number % 500 == 0:
+                time.sleep(0.05)
 
 
 def reserve(path, _):
@@ -388,7 +431,7 @@ class Verdict:
             self.failures.append(sentence)
 
 
-def attacked(verdict, stage, elsewhere, attack, heap_mib_max):
+def attacked(verdict, stage, elsewhere, attack, heap_mib_max, ratio_max=RATIO_MAX):
     """Windows with the attack and without, in turns: beside none, beside a process that only burns
     CPU, and beside the same attack on a daemon that is not the bystander's. The slowest of these is
     the floor: a virtual CPU that sleeps meanwhile wakes slowly, and on two CPUs an attacker and the
@@ -404,8 +447,8 @@ def attacked(verdict, stage, elsewhere, attack, heap_mib_max):
                                  ("elsewhere", attack, elsewhere.theirs),
                                  ("attack", attack, stage.theirs)):
             process, ready = start(what, path)
-            if what is stopped:
-                ready.wait(30)
+            if what in (stopped, crowd):
+                ready.wait(60)
             p99, _, missed, opened = stage.measure(stage.arguments.window_s)
             p99s[kind].append(p99)
             heap_max = max(heap_max, stage.heap_bytes())
@@ -417,7 +460,7 @@ def attacked(verdict, stage, elsewhere, attack, heap_mib_max):
     burning, asleep, beside, attacking = (statistics.median(p99s[k])
                                           for k in ("burn", "sleep", "elsewhere", "attack"))
     floor = max(burning, asleep, beside)
-    verdict.check(attacking <= RATIO_MAX * floor,
+    verdict.check(attacking <= ratio_max * floor,
                   f"{name}: the bystander's p99 is {attacking:.0f} us, {burning:.0f} beside a "
                   f"process that only burns CPU, {asleep:.0f} beside none, {beside:.0f} while "
                   f"another daemon is attacked: {attacking / floor:.2f} x (median of "
@@ -453,6 +496,32 @@ def guarantee_is_there(verdict, stage):
     end(process)
 
 
+def lookups_tell_nothing(verdict, stage):
+    """Whether another domain has a key does not show in how long a Match takes: medians, of calls
+    in random turns; a series that a busy machine has spoilt is repeated."""
+    one = Session(stage.theirs)
+    group = one.open("hostile")
+    theirs = chain(64, 5 << 20)  # what the bystander has, in its domain
+    for series in range(1, LOOKUP_SERIES_MAX + 1):
+        took_ns = ([], [])
+        for number in range(stage.arguments.lookups):
+            is_there = random.getrandbits(1)
+            key = theirs[number % 64] if is_there else chain(1, 8 << 20 | number)[0]
+            began = time.perf_counter_ns()
+            status, answer = one.keys(MATCH, group, [key], FLAT)
+            took_ns[is_there].append(time.perf_counter_ns() - began)
+            if status != 0 or struct.unpack_from("<I", answer)[0] != 0:
+                raise rig.Failure(f"lookups: status {status}, or a hit")
+        absent, present = (statistics.median(took) / 1000 for took in took_ns)
+        if abs(present - absent) <= LOOKUP_US_MAX:
+            break
+    verdict.check(abs(present - absent) <= LOOKUP_US_MAX,
+                  f"lookups: a Match of a key that another domain has takes {present:.2f} us, of "
+                  f"one that nobody has {absent:.2f}: {present - absent:+.2f} (limit "
+                  f"{LOOKUP_US_MAX}), in series {series}")
+    one.close()
+
+
 def huge_pages(verdict, arguments):
     """The same holes in huge pages, of which there are none left then."""
     if os.geteuid() != 0:
@@ -477,7 +546,8 @@ def huge_pages(verdict, arguments):
 
 
 def main():
-    arguments = rig.parse_arguments(__doc__, 600, pairs=(7, 2), window_s=(3, 1))
+    arguments = rig.parse_arguments(__doc__, 600, pairs=(7, 2), window_s=(3, 1),
+                                    lookups=(40_000, 4_000))
     signal.signal(signal.SIGALRM, lambda *_: sys.exit("VERDICT: FAILED: not done in time"))
     signal.alarm(arguments.limit_s)
     verdict = Verdict()
@@ -485,10 +555,20 @@ def main():
         with Stage(arguments) as stage, Stage(arguments) as elsewhere:
             stage.touch_indexes()
             elsewhere.touch_indexes()
+            lookups_tell_nothing(verdict, stage)
             attacked(verdict, stage, elsewhere, sessions, heap_mib_max=16)
             attacked(verdict, stage, elsewhere, sessions_with_slots, heap_mib_max=16)
             attacked(verdict, stage, elsewhere, strangers, heap_mib_max=16)
-            attacked(verdict, stage, elsewhere, stopped, heap_mib_max=32)
+            status = attacked(verdict, stage, elsewhere, crowd, heap_mib_max=64)
+            sessions_held = status["domain"]["session_count"] if status else 0
+            came = status["connections_accepted"] + status["connections_refused"] if status else 0
+            verdict.check(0 < sessions_held <= SESSIONS_PER_PROCESS_MAX + 1
+                          and came >= arguments.pairs * CROWD,
+                          f"crowd: {came} connections in {arguments.pairs} windows, of which "
+                          f"{sessions_held} are sessions (limit {SESSIONS_PER_PROCESS_MAX} a "
+                          "process, and the one that asks)")
+            attacked(verdict, stage, elsewhere, stopped, heap_mib_max=32,
+                     ratio_max=STOPPED_RATIO_MAX)
             guarantee_is_there(verdict, stage)
             attacked(verdict, stage, elsewhere, holes, heap_mib_max=32)
         # A block of 64 members and 128 parts has 32 MiB.

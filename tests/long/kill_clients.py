@@ -79,12 +79,12 @@ def kill_all(stage, kills):
 
 
 def main():
-    arguments = rig.parse_arguments(__doc__, 900, kills=(1000, 40), hang_ups=(20, 2))
+    arguments = rig.parse_arguments(__doc__, 7200, kills=(10_000, 40), hang_ups=(20, 2))
     stage = rig.Rig(arguments, dram_mib=32, segment_mib=2)
     with stage:
         stage.console()
         bystanders = [stage.client("bystander", prompt_first=1000 + 100 * i, prompts=2, blocks=8,
-                                   seconds=900, seed=i + 1) for i in range(2)]
+                                   seconds=7200, seed=i + 1) for i in range(2)]
         for bystander in bystanders:
             bystander.expect("ready")
         began = time.monotonic()

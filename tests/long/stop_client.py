@@ -5,7 +5,9 @@
 In each round a client is stopped (SIGSTOP) in the middle of a copy, its leases run out, others
 fill the arena as far as it goes, and it is woken (SIGCONT): it finishes its copy into memory that
 must still be nobody else's, its Commit answers "gone", and the fence falls when it acknowledges.
+Then some sleep for a minute, over leases of half that: each lease is over at its time to live.
 """
+import re
 import signal
 import sys
 import time
@@ -14,6 +16,9 @@ import rig
 
 LEASE_TTL_MS = 300
 PROMPTS = 96
+LONG_TTL_MS = 30_000
+SLEEPERS = 4  # whose memory is within fenced_bytes_max
+TTL_ERROR_MS_MAX = 1000
 GONE = rig.STATUS_NAMES.index("gone")
 
 
@@ -55,8 +60,47 @@ def round_of(stage, number):
     return not wrong, fenced_bytes, sealed_bytes, sleeper
 
 
-def main():
-    arguments = rig.parse_arguments(__doc__, 300, rounds=(20, 3))
+def long_sleep(arguments):
+    """Clients that all stop at once, for longer than their leases last."""
+    stage = rig.Rig(arguments, dram_mib=32, segment_mib=2, lease_ttl_ms=LONG_TTL_MS)
+    with stage:
+        stage.console()
+        sleepers = [stage.client("frozen", prompt_first=300_000 + 100 * i, blocks=6, seed=i + 1)
+                    for i in range(SLEEPERS)]
+        for sleeper in sleepers:
+            sleeper.expect("copying")
+        time.sleep(1)
+        for sleeper in sleepers:
+            sleeper.signal(signal.SIGSTOP)
+        time.sleep(arguments.sleep_s)
+        # For how long it had heard nothing when it took the leases: the daemon says it of the first
+        # of many that are silent at once.
+        silent_ms = [int(ms) for ms in re.findall(r"a client is silent.* silent_ms=(\d+)",
+                                                  stage.log_path.read_text())]
+        over = ", ".join(str(ms) for ms in silent_ms)
+        stage.check(silent_ms and all(abs(ms - LONG_TTL_MS) <= TTL_ERROR_MS_MAX
+                                      for ms in silent_ms),
+                    f"leases of {LONG_TTL_MS} ms were over after {over} ms of silence")
+        for sleeper in sleepers:
+            sleeper.signal(signal.SIGCONT)
+        statuses = []
+        for sleeper in sleepers:
+            sleeper.tell("finish")
+            statuses.append(int(sleeper.expect("commit")[0]))
+            sleeper.tell("acknowledge")
+            sleeper.expect("acknowledged")
+        stage.check(statuses == [GONE] * len(sleepers),
+                    f"of {len(sleepers)} Commits after {arguments.sleep_s} s "
+                    f"{statuses.count(GONE)} were answered \"gone\"")
+        for sleeper in sleepers:
+            sleeper.close()
+        stage.check_nothing_left()
+        stage.summary = (f"{len(sleepers)} clients slept for {arguments.sleep_s} s: leases over "
+                         f"after {over} ms, every late Commit gone")
+    return stage.verdict()
+
+
+def short_sleeps(arguments):
     stage = rig.Rig(arguments, dram_mib=32, segment_mib=2, lease_ttl_ms=LEASE_TTL_MS)
     with stage:
         stage.console(prompts=PROMPTS)
@@ -80,6 +124,11 @@ def main():
         stage.check_nothing_left()
         stage.summary = (f"{good} of {len(rounds)} sleepers woke up and overwrote nothing")
     return stage.verdict()
+
+
+def main():
+    arguments = rig.parse_arguments(__doc__, 300, rounds=(20, 3), sleeps=(3, 0), sleep_s=(60, 60))
+    return max([short_sleeps(arguments)] + [long_sleep(arguments) for _ in range(arguments.sleeps)])
 
 
 if __name__ == "__main__":

@@ -14,6 +14,8 @@ import json
 import os
 import pathlib
 import signal
+import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -25,6 +27,8 @@ PROMPTS = 8
 BLOCKS = PROMPTS * 32
 ALL = {"asked": BLOCKS, "found": BLOCKS, "wrong": 0}
 ANSWER_S = 180
+REFUSALS = 21
+REFUSAL_MS_MAX = 100
 # Files of a domain on a drive, and of the daemon's own; anything else would be stranded.
 KNOWN = ("slab", "catalog", "group", "secret", "lock", "sock", "generations", "audit")
 
@@ -151,6 +155,40 @@ def check_wire(ours, theirs, directory):
             host.stop()
 
 
+def refusal_ms(path, beginning):
+    """Until a daemon has refused a connection that begins so, and closed it."""
+    one = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    one.settimeout(ANSWER_S)
+    one.connect(str(path))
+    began = time.monotonic()
+    one.sendall(beginning)
+    said = b""
+    while piece := one.recv(4096):
+        said += piece
+    one.close()
+    return (time.monotonic() - began) * 1000, said
+
+
+def check_refusals(build, directory):
+    """Who speaks another version is told so, and soon: the median, for machines are shared."""
+    def hello(magic=0x31435254, least=1, most=1):
+        return struct.pack("<IBBHQIBBHII32s", 16 + 48, 1, 1, 0, 1, magic, least, most, 0, 1, 0,
+                           b"old")
+    host = Host(directory / f"refusals-{build.version}")
+    with contextlib.closing(host):
+        host.start(build)
+        for name, beginning in (("a later version", hello(least=200, most=201)),
+                                ("another protocol", hello(magic=7)),
+                                ("no Hello", struct.pack("<IBBHQQ", 24, 1, 18, 0, 1, 0))):
+            tries = [refusal_ms(host.socket, beginning) for _ in range(REFUSALS)]
+            took_ms = sorted(took for took, _ in tries)
+            expect(took_ms[REFUSALS // 2] <= REFUSAL_MS_MAX and all(said for _, said in tries),
+                   f"{build.version}'s daemon refuses {name} with a sentence after "
+                   f"{took_ms[REFUSALS // 2]:.2f} ms ({took_ms[0]:.2f} to {took_ms[-1]:.2f}, limit "
+                   f"{REFUSAL_MS_MAX})")
+        host.stop()
+
+
 def check_memory(before, after, keeper, directory):
     host = Host(directory / f"memory-{before.version}-{keeper.version}")
     with contextlib.closing(host):
@@ -236,6 +274,8 @@ def main():
         with tempfile.TemporaryDirectory(prefix="terrace-upgrade.") as directory:
             directory = pathlib.Path(directory)
             check_wire(ours, theirs, directory)
+            for build in (ours, theirs):
+                check_refusals(build, directory)
             for before, after in ((theirs, ours), (ours, theirs)):
                 for keeper in (before, after):
                     check_memory(before, after, keeper, directory)

@@ -8,6 +8,7 @@ namespace {
 
 constexpr size_t kComplaintsMax = 8;
 constexpr uint32_t kMember = 2;
+constexpr uint64_t kTickUs = 500'000;  // as the daemon's store
 
 GroupId TheGroup() { return {0xA, 0xB}; }
 SpaceId TheSpace() { return {0xC, 0xD}; }
@@ -80,6 +81,7 @@ void NvmeWorld::Start() {
                        .disk = options_.disk,
                        .seed = random_()},
       this);
+  next_tick_us_ = rig_->now_us() + kTickUs;
   const Status status = rig_->Restore([this](const BlockRecord& record, const Extent& extent) {
     const uint64_t key = record.key.low;
     Expect(!live_.contains(key), "key " + std::to_string(key) + " was restored twice");
@@ -132,6 +134,7 @@ void NvmeWorld::OnPersisted(uint32_t /*domain_index*/, uint32_t owner, CommitId 
   if (!is_known) return;
   Expect(!found->second.is_persisted, "a block was called persisted twice");
   found->second.is_persisted = true;
+  found->second.persisted_us = rig_->now_us();
 }
 
 void NvmeWorld::OnRecordInDoubt(uint32_t /*domain_index*/, uint32_t owner) {
@@ -230,6 +233,15 @@ void NvmeWorld::AmendOne() {
   tier().Amend(block->extent, RecordOf(*block));
 }
 
+void NvmeWorld::Pass(uint64_t us) {
+  const uint64_t until_us = rig_->now_us() + us;
+  for (; next_tick_us_ <= until_us; next_tick_us_ += kTickUs) {
+    if (next_tick_us_ > rig_->now_us()) rig_->Advance(next_tick_us_ - rig_->now_us());
+    tier().Tick();
+  }
+  if (until_us > rig_->now_us()) rig_->Advance(until_us - rig_->now_us());
+}
+
 void NvmeWorld::Step() {
   const uint64_t dice = random_() % 100;
   if (dice < 40) {
@@ -241,12 +253,12 @@ void NvmeWorld::Step() {
   } else if (dice < 70) {
     if (const Block* block = PickReady()) ReadOne(block->key);
   } else if (dice < 96) {
-    rig_->Advance(random_() % 200);
+    Pass(random_() % 200);
   } else if (dice < 98) {
-    rig_->Advance(random_() % 400'000);
-    tier().Tick();
+    Pass(random_() % 400'000);
   } else {
     rig_->Drain();
+    Pass(0);
   }
   if (!tier().has_erasures_pending()) erased_.merge(freed_), freed_.clear();
 }
@@ -310,8 +322,10 @@ void NvmeWorld::Restart(Ending ending) {
   } else {
     rig_->KillProcess();
   }
+  const uint64_t ended_us = rig_->now_us();
   const std::map<uint64_t, Block> before = std::move(live_);
   Start();
+  if (ending == Ending::kPowerLoss) CountLost(before, ended_us);
   CheckSurvivors(ending, before);
   const uint64_t detected_before = counts_.reads_detected;
   ReadAll();
@@ -319,6 +333,16 @@ void NvmeWorld::Restart(Ending ending) {
     Expect(counts_.reads_detected == detected_before, "an entry named bytes that are not there");
   }
   rig_->Settle();
+}
+
+void NvmeWorld::CountLost(const std::map<uint64_t, Block>& before, uint64_t ended_us) {
+  for (const auto& [key, block] : before) {
+    const auto found = live_.find(key);
+    const bool survived = found != live_.end() && found->second.commit_id == block.commit_id;
+    if (survived || !block.is_persisted || block.is_amending) continue;
+    ++counts_.lost_to_power;
+    counts_.lost_age_us_max = std::max(counts_.lost_age_us_max, ended_us - block.persisted_us);
+  }
 }
 
 void NvmeWorld::CheckSurvivors(Ending ending, const std::map<uint64_t, Block>& before) {

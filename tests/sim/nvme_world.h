@@ -40,7 +40,9 @@ class NvmeWorld final : public TierListener {
     uint64_t lies = 0;  // wrong bytes that verified
     uint64_t stored = 0;
     uint64_t restored = 0;
-    uint64_t rooms = 0;  // times the tier said that there is room
+    uint64_t rooms = 0;            // times the tier said that there is room
+    uint64_t lost_to_power = 0;    // blocks that were persisted, and no sync had covered
+    uint64_t lost_age_us_max = 0;  // since the oldest of them was persisted
   };
 
   explicit NvmeWorld(const Options& options);
@@ -84,7 +86,8 @@ class NvmeWorld final : public TierListener {
     uint8_t priority = 0;
     uint32_t reads_in_flight = 0;
     bool is_ready = false;      // its write is done
-    bool is_persisted = false;  // the tier said so
+    bool is_persisted = false;  // the tier said so,
+    uint64_t persisted_us = 0;  // at this time
     bool is_amending = false;   // since it was last persisted or settled
     bool is_durable = false;    // a sync covers it
     std::vector<Checksum> checksums;
@@ -108,6 +111,8 @@ class NvmeWorld final : public TierListener {
   void OnRecordInDoubt(uint32_t domain_index, uint32_t owner) override;
   void OnRoom(uint32_t /*domain_index*/) override { ++counts_.rooms; }
 
+  // Time passes, with ticks as the daemon's.
+  void Pass(uint64_t us);
   void Start();
   void Store();
   void FreeOne();
@@ -117,6 +122,7 @@ class NvmeWorld final : public TierListener {
   void AmendOne();
   void Judge(const Block& block, const Buffer& buffer);
   void Expect(bool holds, const std::string& what);
+  void CountLost(const std::map<uint64_t, Block>& before, uint64_t ended_us);
   void CheckSurvivors(Ending ending, const std::map<uint64_t, Block>& before);
   BlockRecord RecordOf(const Block& block) const;
   std::vector<Checksum> ChecksumsOf(const Block& block, std::span<const std::byte> bytes) const;
@@ -135,6 +141,7 @@ class NvmeWorld final : public TierListener {
   std::vector<Buffer> abandoned_;  // of transfers that a crash cut off
   std::vector<std::string> complaints_;
   Counts counts_;
+  uint64_t next_tick_us_ = 0;
   TransferId next_transfer_ = 1;
   CommitId next_commit_ = 1;
 };

@@ -37,12 +37,11 @@ class Story {
     words_.insert(words_.end(), ids.begin(), ids.end());
     return *this;
   }
-  // Granted from 10 on, committed between 20 and 30; a block before it, too, for its reads.
+  // Granted from 10 on, committed between 20 and 30.
   Story& Stores(CommitId id, uint64_t at_ns = 10, Event more = {}) {
     Add(EventKind::kReserve, at_ns, at_ns + 5, {id}, more);
     return Add(EventKind::kCommit, at_ns + 10, at_ns + 20, {id}, more);
   }
-  Story& StoresParent() { return Stores(0xB0, 1, {.first = kBlock - 1}); }
   Story& Reads(CommitId id, uint64_t began_ns, uint64_t ended_ns, Event more = {}) {
     return Add(EventKind::kRead, began_ns, ended_ns, {id}, more);
   }
@@ -74,7 +73,7 @@ std::string FaultsOf(const std::vector<Story>& stories, bool is_settled = false)
 }
 
 TEST(ChaosHistory, WhatCanHaveBeenIsNoFinding) {
-  const Story writer = Story().StoresParent().Stores(kFirst);
+  const Story writer = Story().Stores(kFirst);
   EXPECT_EQ(FaultsOf({writer, Story().Reads(kFirst, 40, 50).Holds(kFirst, 60)}, true), "");
   EXPECT_EQ(FaultsOf({writer, Story().Reads(kFirst, 5, 25)}), "") << "while it is committed";
   EXPECT_EQ(FaultsOf({writer, Story().Erases(40, 60), Story().Reads(kFirst, 59, 70)}), "")
@@ -84,35 +83,32 @@ TEST(ChaosHistory, WhatCanHaveBeenIsNoFinding) {
 }
 
 TEST(ChaosHistory, BytesOfNobodyAreFound) {
-  const Story writer = Story().StoresParent().Stores(kFirst);
+  const Story writer = Story().Stores(kFirst);
   EXPECT_EQ(FaultsOf({writer, Story().Reads(kSecond, 40, 50)}), "unknown");
-  EXPECT_EQ(FaultsOf({writer, Story().Reads(kFirst, 40, 50, {.first = kBlock - 1})}),
-            "unknown orphan")
+  EXPECT_EQ(FaultsOf({writer, Story().Reads(kFirst, 40, 50, {.first = kBlock - 1})}), "unknown")
       << "of another block";
 }
 
 TEST(ChaosHistory, ReadsBeforeACommitAreFound) {
-  const Story writer = Story().StoresParent().Stores(kFirst);
+  const Story writer = Story().Stores(kFirst);
   EXPECT_EQ(FaultsOf({writer, Story().Reads(kFirst, 12, 19)}), "uncommitted");
-  const Story aborted = Story().StoresParent().Add(EventKind::kReserve, 10, 15, {kFirst});
+  const Story aborted = Story().Add(EventKind::kReserve, 10, 15, {kFirst});
   EXPECT_EQ(FaultsOf({aborted, Story().Reads(kFirst, 40, 50)}), "uncommitted");
   const Story refused =
       Story()
-          .StoresParent()
           .Add(EventKind::kReserve, 10, 15, {kFirst})
           .Add(EventKind::kCommit, 20, 30, {kFirst}, {.status = StatusCode::kCorrupt});
   EXPECT_EQ(FaultsOf({refused, Story().Reads(kFirst, 40, 50)}), "uncommitted");
 }
 
 TEST(ChaosHistory, WhatWasErasedAndComesBackIsFound) {
-  const Story writer = Story().StoresParent().Stores(kFirst);
+  const Story writer = Story().Stores(kFirst);
   EXPECT_EQ(FaultsOf({writer, Story().Erases(40, 50), Story().Reads(kFirst, 51, 60)}), "erased");
   const Event in_vain{.status = StatusCode::kBusy};
   EXPECT_EQ(FaultsOf({writer, Story().Erases(40, 50, in_vain), Story().Reads(kFirst, 51, 60)}), "");
   // A Commit that had no answer may happen after the erasure.
   for (const StatusCode status : {StatusCode::kBusy, StatusCode::kGone}) {
     const Story late = Story()
-                           .StoresParent()
                            .Add(EventKind::kReserve, 10, 15, {kFirst})
                            .Add(EventKind::kCommit, 20, 30, {kFirst}, {.status = status});
     EXPECT_EQ(FaultsOf({late, Story().Erases(40, 50), Story().Reads(kFirst, 51, 60)}), "");
@@ -120,7 +116,7 @@ TEST(ChaosHistory, WhatWasErasedAndComesBackIsFound) {
 }
 
 TEST(ChaosHistory, TheFirstOfManyErasuresCounts) {
-  const Story writer = Story().StoresParent().Stores(kFirst).Stores(kSecond, 100);
+  const Story writer = Story().Stores(kFirst).Stores(kSecond, 100);
   const Story eraser = Story().Erases(15, 500).Erases(40, 50).Erases(60, 400).Erases(130, 140);
   EXPECT_EQ(FaultsOf({writer, eraser, Story().Reads(kFirst, 49, 60)}), "");
   EXPECT_EQ(FaultsOf({writer, eraser, Story().Reads(kFirst, 55, 60)}), "erased");
@@ -128,48 +124,30 @@ TEST(ChaosHistory, TheFirstOfManyErasuresCounts) {
   EXPECT_EQ(FaultsOf({writer, eraser, Story().Reads(kSecond, 145, 150)}), "erased");
 }
 
-TEST(ChaosHistory, AChildWithoutItsParentIsFound) {
-  const Story writer = Story().StoresParent().Stores(kFirst);
-  EXPECT_EQ(FaultsOf({Story().Stores(kFirst), Story().Reads(kFirst, 40, 50)}), "orphan");
-  const Event parent{.first = kBlock - 1, .asked = kBlock};
-  EXPECT_EQ(FaultsOf({writer, Story().Erases(40, 50, parent), Story().Reads(kFirst, 60, 70)}),
-            "orphan");
-}
-
 TEST(ChaosHistory, WhatAFamilyHasInCommonIsOneBlock) {
   const Event shared{.first = 2, .asked = 3, .prompt = kPrompt};
   const Event sibling{.first = 2, .asked = 3, .prompt = kPrompt + 3};
   const Event stranger{.first = 2, .asked = 3, .prompt = kPrompt + 4};
-  const Event before{.first = 1, .asked = 2, .prompt = kPrompt + 1};
-  const Story writer = Story().Stores(0xB0, 1, before).Stores(kFirst, 10, shared);
+  const Story writer = Story().Stores(kFirst, 10, shared);
   EXPECT_EQ(FaultsOf({writer, Story().Reads(kFirst, 40, 50, sibling)}), "");
-  EXPECT_EQ(FaultsOf({writer, Story().Reads(kFirst, 40, 50, stranger)}), "unknown orphan");
+  EXPECT_EQ(FaultsOf({writer, Story().Reads(kFirst, 40, 50, stranger)}), "unknown");
   EXPECT_EQ(
       FaultsOf({writer, Story().Erases(40, 50, sibling), Story().Reads(kFirst, 60, 70, shared)}),
       "erased");
 }
 
-TEST(ChaosHistory, AnErasureTakesWhatHangsFromIt) {
-  const Event common{.first = 2, .asked = 12, .prompt = kPrompt + 1};
-  const Story writer = Story().StoresParent().Stores(kFirst);
-  const std::vector<Story> stories = {writer, Story().Erases(40, 50, common),
-                                      Story().Reads(kFirst, 60, 70)};
-  EXPECT_EQ(FaultsOf(stories, true), "erased orphan");
-  EXPECT_EQ(FaultsOf(stories), "") << "a restart may have cut it off";
-}
-
 TEST(ChaosHistory, ALeaseThatShowsOtherBytesIsFound) {
-  const Story writer = Story().StoresParent().Stores(kFirst).Stores(kSecond, 11);
+  const Story writer = Story().Stores(kFirst).Stores(kSecond, 11);
   EXPECT_EQ(FaultsOf({writer, Story().Reads(kFirst, 40, 50).Holds(kSecond, 60)}), "changed shared")
       << "and two had it to write at once";
   const Event revoked{.status = StatusCode::kGone};
-  EXPECT_EQ(FaultsOf({Story().StoresParent().Stores(kFirst),
-                      Story().Reads(kFirst, 40, 50).Holds(kSecond, 60, revoked)}),
-            "");
+  EXPECT_EQ(
+      FaultsOf({Story().Stores(kFirst), Story().Reads(kFirst, 40, 50).Holds(kSecond, 60, revoked)}),
+      "");
 }
 
 TEST(ChaosHistory, TwoThatWriteOneBlockAreFound) {
-  const Story one = Story().StoresParent().Stores(kFirst);
+  const Story one = Story().Stores(kFirst);
   EXPECT_EQ(FaultsOf({one, Story().Stores(kSecond, 14)}), "shared");
   EXPECT_EQ(FaultsOf({one, Story().Stores(kSecond, 21)}), "");
   EXPECT_EQ(FaultsOf({one, Story()
@@ -181,14 +159,14 @@ TEST(ChaosHistory, TwoThatWriteOneBlockAreFound) {
 }
 
 TEST(ChaosHistory, OfASettledDaemonWhatWasReplacedNeverComesBack) {
-  const Story writer = Story().StoresParent().Stores(kFirst).Stores(kSecond, 100);
+  const Story writer = Story().Stores(kFirst).Stores(kSecond, 100);
   const std::vector<Story> stories = {writer, Story().Reads(kFirst, 130, 140)};
   EXPECT_EQ(FaultsOf(stories, true), "erased");
   EXPECT_EQ(FaultsOf(stories), "") << "a drive that was away may have it";
 }
 
 TEST(ChaosHistory, OfASettledDaemonWhatIsLeasedIsFoundByAll) {
-  const Story writer = Story().StoresParent().Stores(kFirst);
+  const Story writer = Story().Stores(kFirst);
   const Story holder = Story().Reads(kFirst, 40, 50).Holds(kFirst, 90);
   const Story misser = Story().Add(EventKind::kRead, 60, 70, {}, {.asked = kBlock + 1});
   EXPECT_EQ(FaultsOf({writer, holder, misser}, true), "lost");

@@ -3,13 +3,19 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <unistd.h>
 
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <map>
 #include <optional>
 #include <sstream>
 
 #include "integration/process/redis_hosts.h"
 #include "redis/redis_process.h"
 #include "tiers/redis/redis_format.h"
+#include "unit/daemon/metrics/visitor.h"
 
 namespace terrace::test {
 namespace {
@@ -359,21 +365,59 @@ TEST(DaemonRedis, CredentialsThatOthersCanReadAreRefusedWithTheRemedy) {
                                      HasSubstr("0600"), Not(HasSubstr("swordfish"))));
 }
 
-// PROMISE: T39 status and log
+// All of a file, of those that have no size, too.
+std::string TextOf(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+// PROMISE: T39 status, log, figures, arguments, environment and core files
 TEST(DaemonRedis, APasswordIsNeverShown) {
   TERRACE_NEEDS_REDIS();
   RedisProcess server({.config = "requirepass swordfish\n", .password = "swordfish"});
   RedisHost wrong(EndpointOf(server), RedisHost::Patient());
   ASSERT_TRUE(wrong.Connect()) << "a server that refuses us keeps no daemon from serving";
   const std::string file = wrong.daemon().WriteFile("credentials", "swordfish\n");
+  uint16_t port = 0;
+  close(ListenAnywhere(&port));
   RedisHost right(EndpointOf(server),
-                  RedisHost::Patient() + "credentials_file = \"" + file + "\"\n");
+                  RedisHost::Patient() + "credentials_file = \"" + file +
+                      "\"\n[metrics]\nlisten = \"127.0.0.1:" + std::to_string(port) + "\"\n");
   ASSERT_TRUE(right.Connect()) << right.daemon().Errors();
   ASSERT_TRUE(Eventually([&] { return right.IsReady(); })) << right.Stats()["redis"];
   ASSERT_TRUE(Eventually([&] { return wrong.Stats()["redis"]["is_refused"].get<bool>(); }))
       << wrong.Stats()["redis"];
-  EXPECT_EQ(right.Stats().dump().find("swordfish"), std::string::npos);
-  EXPECT_THAT(right.daemon().Errors(), Not(HasSubstr("swordfish")));
+  ASSERT_EQ(right.Store(Keys(5)), 5u);
+  // Neither the password nor what the domain's secret file says.
+  const std::string secret = TextOf(right.daemon().directory() + "/secret").substr(20, 64);
+  ASSERT_EQ(secret.size(), 64u);
+  const pid_t pid = right.daemon().pid();
+  std::map<std::string, std::string> shown = {
+      {"status", right.Stats().dump()},
+      {"metrics", Get(port, "/metrics").body},
+      {"arguments", TextOf("/proc/" + std::to_string(pid) + "/cmdline")},
+      {"environment", TextOf("/proc/" + std::to_string(pid) + "/environ")},
+  };
+  EXPECT_NE(shown["metrics"].find("tier=\"redis\""), std::string::npos);
+  EXPECT_THAT(shown["arguments"], HasSubstr("--config"));
+  // A crash leaves no core: the kernel is told not to write one, whatever the limit.
+  EXPECT_THAT(TextOf("/proc/" + std::to_string(pid) + "/limits"),
+              ::testing::ContainsRegex("Max core file size +0 "));
+  right.daemon().Signal(SIGABRT);
+  const int status = right.daemon().Wait();
+  EXPECT_EQ(status, 128 + SIGABRT);
+  shown["log"] = right.daemon().Errors();
+  for (const auto& entry :
+       std::filesystem::recursive_directory_iterator(right.daemon().directory())) {
+    const std::string name = entry.path().filename();
+    EXPECT_FALSE(name.starts_with("core")) << entry.path();
+    if (entry.is_regular_file() && name != "secret" && name != "credentials") {
+      shown[entry.path()] = TextOf(entry.path());
+    }
+  }
+  for (const auto& [where, text] : shown) {
+    EXPECT_THAT(text, AllOf(Not(HasSubstr("swordfish")), Not(HasSubstr(secret)))) << where;
+  }
 }
 
 // ---- what was erased ----

@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -12,6 +13,7 @@
 #include <chrono>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <span>
@@ -347,6 +349,60 @@ TEST_F(DaemonSession, WhoMayNotConnectIsToldWhy) {
   EXPECT_EQ(reply->header.request_id, 0u);
   EXPECT_THAT(reply->text(), HasSubstr("allow_uids"));
   EXPECT_TRUE(silent.IsEnded());
+}
+
+// A process that sleeps and has the number `pid`, which nobody has now. False without the right to
+// choose numbers, or where somebody else was faster.
+bool UseAgain(pid_t pid, pid_t* sleeper) {
+  for (int tries = 0; tries < 50; ++tries) {
+    std::ofstream("/proc/sys/kernel/ns_last_pid") << pid - 1 << std::flush;
+    *sleeper = fork();
+    if (*sleeper == 0) {
+      pause();
+      _exit(0);
+    }
+    if (*sleeper == pid) return true;
+    kill(*sleeper, SIGKILL);
+    waitpid(*sleeper, nullptr, 0);
+  }
+  *sleeper = -1;
+  return false;
+}
+
+// PROMISE: T34 a process number that is used again
+TEST_F(DaemonSession, ASocketIsNoCallersWhoseProcessHasEnded) {
+  for (const bool is_used_again : {false, true}) {
+    SCOPED_TRACE(is_used_again);
+    daemon_.Signal(SIGSTOP);  // it finds the connection when all has happened
+    const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    const pid_t caller = fork();
+    if (caller == 0) {
+      sockaddr_un address{.sun_family = AF_UNIX};
+      std::strcpy(address.sun_path, daemon_.socket_path().c_str());
+      _exit(connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0 ? 0 : 1);
+    }
+    int status = -1;
+    waitpid(caller, &status, 0);
+    ASSERT_EQ(status, 0);
+    pid_t sleeper = -1;
+    const bool was_used_again = is_used_again && UseAgain(caller, &sleeper);
+    RawClient heir;
+    heir.Adopt(fd);
+    protocol::HelloRequest hello;
+    heir.Send(Verb::kHello, BytesOf(hello));
+    daemon_.Signal(SIGCONT);
+    const auto reply = heir.Receive();
+    ASSERT_TRUE(reply.has_value());
+    EXPECT_THAT(reply->text(), HasSubstr("has ended"));
+    EXPECT_EQ(reply->status(), StatusCode::kGone);
+    EXPECT_TRUE(heir.IsEnded());
+    EXPECT_TRUE(heir.received_fds().empty());
+    if (sleeper > 0) {
+      kill(sleeper, SIGKILL);
+      waitpid(sleeper, nullptr, 0);
+    }
+    if (is_used_again && !was_used_again) GTEST_SKIP() << "no number can be chosen here";
+  }
 }
 
 // PROMISE: T37 statistics

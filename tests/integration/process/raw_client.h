@@ -40,6 +40,8 @@ class RawClient {
   RawClient& operator=(const RawClient&) = delete;
 
   bool Connect(const std::string& socket_path);
+  // Goes on with a socket that another process has connected.
+  void Adopt(int fd) { fd_ = fd; }
   // Connects and says Hello; keeps the descriptors that come with the reply.
   bool Attach(const std::string& socket_path, uint16_t hello_flags = 0);
   // Opens a group of one member with slots of `slot_bytes`; returns its handle, 0 on failure.

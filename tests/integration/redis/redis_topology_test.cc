@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 #include <hiredis/hiredis.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <memory>
@@ -237,7 +238,7 @@ class Authority {
   const std::string directory_;
 };
 
-// PROMISE: T43 a wrong certificate
+// PROMISE: T43 a wrong certificate, and how soon it is said
 TEST(RedisTls, TheNameMustBeTheCertificates) {
   TERRACE_NEEDS_REDIS();
   if (testing::FindProgram("openssl").empty()) {
@@ -268,8 +269,20 @@ TEST(RedisTls, TheNameMustBeTheCertificates) {
     }
   }
   for (const char* const name : {"other.test", ""}) {
+    // A person must act: it is said within a second, on a machine that is left alone for one of
+    // five.
+    const auto seconds_until_said = [&](RedisRig* rig) {
+      const auto began = std::chrono::steady_clock::now();
+      EXPECT_TRUE(rig->RunUntil([&] { return rig->tier().stats().is_refused; })) << name;
+      return std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
+    };
     RedisRig rig(options_with(authority.File("ca.crt"), name));
-    ASSERT_TRUE(rig.RunUntil([&] { return rig.tier().stats().is_refused; })) << name;
+    double least_s = seconds_until_said(&rig);
+    for (int i = 0; i < 4 && least_s > 1.0; ++i) {
+      RedisRig other(options_with(authority.File("ca.crt"), name));
+      least_s = std::min(least_s, seconds_until_said(&other));
+    }
+    EXPECT_LE(least_s, 1.0) << name;
     const uint64_t first = rig.tier().stats().connection_attempts;
     const auto began = std::chrono::steady_clock::now();
     ASSERT_TRUE(rig.RunUntil([&] { return rig.tier().stats().connection_attempts >= first + 3; }));

@@ -9,6 +9,7 @@
 #include <chrono>
 #include <cstdio>
 #include <fstream>
+#include <functional>
 #include <string>
 #include <thread>
 
@@ -108,6 +109,45 @@ TEST(RedisTrouble, AUserWhoMayNotIsRefusedAndSaidSo) {
       EXPECT_FALSE(rig.tier().stats().is_refused);
       EXPECT_TRUE(rig.StoreNow(RedisTestName(1, 0), 7, 70'000).ok());
     }
+  }
+}
+
+// The least seconds of five until the tier says what is wrong: what a busy machine adds is not
+// its own.
+double SecondsUntilSaid(const RedisTier::Options& options,
+                        const std::function<bool(RedisRig*)>& is_said) {
+  double least_s = 1e9;
+  for (int i = 0; i < 5 && least_s > 0.1; ++i) {
+    const auto began = Clock::now();
+    RedisRig rig(options);
+    EXPECT_TRUE(rig.RunUntil([&] { return is_said(&rig); }));
+    least_s = std::min(least_s, std::chrono::duration<double>(Clock::now() - began).count());
+  }
+  return least_s;
+}
+
+// PROMISE: T43 how soon it is said
+// Health is made of these figures whenever it is asked for.
+TEST(RedisTrouble, WhatAPersonMustEndIsSaidWithinASecond) {
+  TERRACE_NEEDS_REDIS();
+  RedisProcess locked({.arguments = {"--requirepass", "right"}, .password = "right"});
+  RedisProcess full({.arguments = {"--maxmemory", "1mb", "--maxmemory-policy", "noeviction"}});
+  RedisProcess replica;
+  replica.Connect()->Command({"REPLICAOF", "127.0.0.1", std::to_string(full.port())});
+  const auto is_refused = [](RedisRig* rig) { return rig->tier().stats().is_refused; };
+  const auto takes_no_writes = [](RedisRig* rig) {
+    if (!rig->tier().stats().is_ready) return false;
+    (void)rig->StoreNow(RedisTestName(1, 0), 7, 300'000);
+    return !rig->tier().stats().write_trouble.empty();
+  };
+  RedisTier::Options options = RedisRig::Options(locked.unix_endpoint());
+  EXPECT_LE(SecondsUntilSaid(options, is_refused), 1.0) << "no login";
+  options.credentials_file = WriteCredentials(locked, "wrong\n");
+  EXPECT_LE(SecondsUntilSaid(options, is_refused), 1.0) << "a wrong one";
+  options.credentials_file = WriteCredentials(locked, "nobody\nright\n");
+  EXPECT_LE(SecondsUntilSaid(options, is_refused), 1.0) << "of a user that is not there";
+  for (const RedisEndpoint& endpoint : {full.unix_endpoint(), replica.unix_endpoint()}) {
+    EXPECT_LE(SecondsUntilSaid(RedisRig::Options(endpoint), takes_no_writes), 1.0);
   }
 }
 

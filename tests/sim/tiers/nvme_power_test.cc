@@ -2,6 +2,7 @@
 // or torn, and no wrong byte ever verifies. TERRACE_SIM_SEEDS: how many losses of power.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <iostream>
 
@@ -9,6 +10,8 @@
 
 namespace terrace::sim {
 namespace {
+
+constexpr uint64_t kSyncUsMax = 20'000;  // behind all that was asked of the drive before it
 
 uint64_t SeedCount(uint64_t otherwise) {
   const char* text = std::getenv("TERRACE_SIM_SEEDS");
@@ -35,9 +38,15 @@ TEST(NvmePower, NoLossOfPowerMakesWrongBytesVerify) {
     sum.reads_right += world.counts().reads_right;
     sum.reads_detected += world.counts().reads_detected;
     sum.restored += world.counts().restored;
+    sum.lost_to_power += world.counts().lost_to_power;
+    sum.lost_age_us_max = std::max(sum.lost_age_us_max, world.counts().lost_age_us_max);
   }
   std::cout << seeds << " seeds: restored " << sum.restored << ", right " << sum.reads_right
-            << ", detected " << sum.reads_detected << ", lies 0\n";
+            << ", detected " << sum.reads_detected << ", lies 0; of " << sum.lost_to_power
+            << " lost the oldest was persisted " << sum.lost_age_us_max / 1000 << " ms before\n";
+  // A sync begins each second, and takes its time.
+  EXPECT_LE(sum.lost_age_us_max, kUsPerSecond + kSyncUsMax);
+  EXPECT_GT(sum.lost_age_us_max, kUsPerSecond / 2) << "nothing was lost: no test";
   EXPECT_GT(sum.reads_right, seeds * 10);
   EXPECT_GT(sum.reads_detected, seeds / 50) << "the power never tore anything: no test";
 }

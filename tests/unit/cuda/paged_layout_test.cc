@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstring>
 #include <numeric>
 
 #include "cuda/abi/paged_index.h"
@@ -131,6 +132,117 @@ void CheckMatrix(Copy&& copy) {
       }
     }
   }
+}
+
+// What rank `rank` has of a slot of all heads, plane by plane of each layer; heads outermost.
+std::vector<std::byte> PieceOf(const std::vector<std::byte>& slot, const PagedNest& whole,
+                               const PagedNest& piece, uint32_t plane_count, uint32_t rank) {
+  std::vector<std::byte> bytes(piece.slot_bytes, kUntouched);
+  const uint64_t plane_bytes = piece.layer_bytes / plane_count;
+  for (uint32_t layer = 0; layer < whole.layer_count(); ++layer) {
+    for (uint32_t plane = 0; plane < plane_count; ++plane) {
+      const uint64_t from = whole.layer_offset_bytes[layer] +
+                            plane * (whole.layer_bytes / plane_count) + rank * plane_bytes;
+      std::copy_n(slot.begin() + static_cast<ptrdiff_t>(from), plane_bytes,
+                  bytes.begin() + static_cast<ptrdiff_t>(piece.layer_offset_bytes[layer] +
+                                                         plane * plane_bytes));
+    }
+  }
+  return bytes;
+}
+
+// Of every token of a slot with tokens outermost, what rank `rank` of `tp_size` has.
+std::vector<std::byte> HeadsOf(const std::vector<std::byte>& slot, const PagedNest& whole,
+                               const PagedNest& piece, const CacheShape& share, uint32_t tp_size,
+                               uint32_t rank) {
+  std::vector<std::byte> bytes(piece.slot_bytes, kUntouched);
+  const uint64_t token_bytes = share.head_count * share.head_bytes;
+  for (uint32_t layer = 0; layer < whole.layer_count(); ++layer) {
+    for (uint64_t at = 0; at < piece.layer_bytes; at += token_bytes) {
+      std::memcpy(&bytes[piece.layer_offset_bytes[layer] + at],
+                  &slot[whole.layer_offset_bytes[layer] + at * tp_size + rank * token_bytes],
+                  token_bytes);
+    }
+  }
+  return bytes;
+}
+
+std::vector<std::byte> Gathered(const TestCache& cache, const PagedNest& nest, SlotOrder order,
+                                uint64_t page) {
+  std::vector<std::byte> slot(nest.slot_bytes, kUntouched);
+  NaiveGather(cache.layout, nest, order, page, slot.data());
+  return slot;
+}
+
+// A cache of all heads and those of `tp_size` ranks with their share of them: pages of a rank that
+// are filled from its piece of the slot have its heads of every token, and give the piece again.
+template <typename Copy>
+void CheckRanks(const MatrixCase& c, uint32_t tp_size, Copy&& copy) {
+  const TestCache all = MakeCache(c.kind, c.shape);
+  MatrixCase share = c;
+  share.shape.head_count /= tp_size;
+  share.shape.head_bytes = all.layout.head_bytes;
+  std::string why;
+  const PagedNest whole = CompileNest(all.layout, c.slot, &why).value();
+  std::vector<std::vector<std::byte>> by_head, by_token;
+  for (const uint64_t page : kPages) {
+    by_head.push_back(Gathered(all, whole, SlotOrder::kHnd, page));
+    by_token.push_back(Gathered(all, whole, SlotOrder::kNhd, page));
+  }
+  MatrixCase made = c;
+  made.shape.head_count = share.shape.head_count;
+  for (uint32_t rank = 0; rank < tp_size; ++rank) {
+    TestCache cache = MakeCache(c.kind, made.shape, 2 + rank);
+    const PagedNest piece = CompileNest(cache.layout, c.slot, &why).value();
+    Slots given(piece.slot_bytes), taken(piece.slot_bytes);
+    for (size_t i = 0; i < kPages.size(); ++i) {
+      std::ranges::copy(PieceOf(by_head[i], whole, piece, all.layout.plane_count, rank),
+                        given.at(i));
+    }
+    copy(LaunchAll(piece, PagedDirection::kScatter, given.pages()));
+    for (size_t i = 0; i < kPages.size(); ++i) {
+      ASSERT_TRUE(Gathered(cache, piece, SlotOrder::kNhd, kPages[i]) ==
+                  HeadsOf(by_token[i], whole, piece, share.shape, tp_size, rank))
+          << "rank " << rank << ", page " << kPages[i];
+    }
+    copy(LaunchAll(piece, PagedDirection::kGather, taken.pages()));
+    ASSERT_TRUE(taken.memory() == given.memory()) << "rank " << rank;
+  }
+}
+
+// `is_each_size`: every number of ranks, or as many as there are heads.
+template <typename Copy>
+void CheckRanksOfMatrix(bool is_each_size, Copy&& copy) {
+  uint32_t case_count = 0;
+  for (const std::string& kind : CacheKinds()) {
+    if (kind == "mla") continue;  // whose one vector all ranks have whole
+    for (const uint32_t page_tokens : {16, 32, 64, 128, 256}) {
+      for (const uint32_t head_count : {2, 8}) {
+        for (const uint64_t item_bytes : {1, 2, 4}) {
+          for (uint32_t tp_size = is_each_size ? 2 : head_count; tp_size <= head_count;
+               tp_size *= 2) {
+            const MatrixCase c{kind,
+                               {.layer_count = 2,
+                                .page_tokens = page_tokens,
+                                .head_count = head_count,
+                                .head_bytes = (item_bytes == 1 ? 12 : 16) * item_bytes},
+                               {.order = SlotOrder::kHnd, .layers_per_part = 1 + case_count++ % 2}};
+            SCOPED_TRACE(kind + ", page of " + std::to_string(page_tokens) + ", heads " +
+                         std::to_string(head_count) + ", item bytes " + std::to_string(item_bytes) +
+                         ", ranks " + std::to_string(tp_size));
+            CheckRanks(c, tp_size, copy);
+            if (testing::Test::HasFatalFailure()) return;
+          }
+        }
+      }
+    }
+  }
+}
+
+// PROMISE: T05 tensor parallel sizes
+TEST(PagedLayout, RanksOfEverySizeHaveTheirHeadsOfEveryLayout) {
+  CheckRanksOfMatrix(true, CopyAsHost);
+  CheckRanksOfMatrix(false, CopyAsKernel);
 }
 
 // PROMISE: T05 the matrix of layouts, on the host

@@ -183,35 +183,32 @@ std::vector<SlotAddress> SlotsOf(const FakeMessage& reply) {
   return slots;
 }
 
-// One that shares the domain, but not the Spaces. Leased all the time, its blocks stay where they
-// are, and what they hold stays as it is.
+// Shares the domain but not the Spaces. Leased all the time, its blocks stay where they are, and
+// what they hold stays as it is.
 class Bystander {
  public:
-  explicit Bystander(SessionHarness* world)
-      : world_(*world), session_(world_.Attach()), group_(world_.Open(session_, "bystander", 2)) {}
+  explicit Bystander(SessionHarness& world)
+      : world_(world), session_(world.Attach()), group_(world.Open(session_, "bystander", 2)) {}
 
   void Store() {
-    for (uint32_t call = 0; call < kCalls; ++call) {
+    for (uint32_t call = 0; call < kBystanderBlocks / kBlocksPerCall; ++call) {
       ASSERT_EQ(world_.StoreBlocks(session_, group_, KeysOf(call)), kBlocksPerCall);
-      before_.push_back(world_.CallKeys(session_, Verb::kAcquire, group_, KeysOf(call)));
-      const std::vector<SlotAddress> slots = SlotsOf(before_.back());
-      ASSERT_EQ(slots.size(), 2 * kBlocksPerCall);
-      for (size_t i = 0; i < slots.size(); ++i) {
-        std::memset(world_.SlotMemory(slots[i]), ByteOf(call, i), kSlotBytes);
+      slots_.push_back(Acquire(call));
+      ASSERT_EQ(slots_.back().size(), 2 * kBlocksPerCall);
+      for (size_t i = 0; i < slots_.back().size(); ++i) {
+        std::memset(world_.SlotMemory(slots_.back()[i]), ByteOf(call, i), kSlotBytes);
       }
     }
   }
-  void ExpectServed() {
-    ASSERT_EQ(world_.Call(session_, Verb::kStats, BytesOf(protocol::StatsRequest{})).status(),
-              StatusCode::kOk);
+  bool IsServed() {
+    return world_.Call(session_, Verb::kStats, BytesOf(protocol::StatsRequest{})).status() ==
+           StatusCode::kOk;
   }
-  void ExpectUnchanged() {
-    for (uint32_t call = 0; call < kCalls; ++call) {
-      const FakeMessage after = world_.CallKeys(session_, Verb::kAcquire, group_, KeysOf(call));
-      ASSERT_EQ(after.At<protocol::AcquireReply>().block_count, kBlocksPerCall);
-      const std::vector<SlotAddress> slots = SlotsOf(after);
-      ASSERT_EQ(std::memcmp(slots.data(), SlotsOf(before_[call]).data(),
-                            2 * kBlocksPerCall * sizeof(SlotAddress)),
+  void Check() {
+    for (uint32_t call = 0; call < slots_.size(); ++call) {
+      const std::vector<SlotAddress> slots = Acquire(call);
+      ASSERT_EQ(slots.size(), slots_[call].size());
+      ASSERT_EQ(std::memcmp(slots.data(), slots_[call].data(), slots.size() * sizeof(SlotAddress)),
                 0);
       for (size_t i = 0; i < slots.size(); ++i) {
         const std::string written(kSlotBytes, static_cast<char>(ByteOf(call, i)));
@@ -222,17 +219,21 @@ class Bystander {
   }
 
  private:
-  static constexpr uint32_t kCalls = kBystanderBlocks / kBlocksPerCall;
   static int ByteOf(uint32_t call, size_t slot) { return static_cast<int>((call + slot) % 251); }
   std::span<const BlockKey> KeysOf(uint32_t call) const {
     return std::span(keys_).subspan(call * kBlocksPerCall, kBlocksPerCall);
+  }
+  std::vector<SlotAddress> Acquire(uint32_t call) {
+    const FakeMessage reply = world_.CallKeys(session_, Verb::kAcquire, group_, KeysOf(call));
+    EXPECT_EQ(reply.At<protocol::AcquireReply>().block_count, kBlocksPerCall);
+    return SlotsOf(reply);
   }
 
   SessionHarness& world_;
   const SessionId session_;
   const uint32_t group_;
   const std::vector<BlockKey> keys_ = MakeKeys(kBystanderBlocks, 99);
-  std::vector<FakeMessage> before_;
+  std::vector<std::vector<SlotAddress>> slots_;
 };
 
 // PROMISE: T29 bent frames
@@ -245,8 +246,8 @@ TEST(SessionFuzz, BentFramesHurtNobodyElse) {
   const size_t frame_count = asked != nullptr ? std::strtoull(asked, nullptr, 10) : kFrames;
   SessionHarness world({.domains = 2, .segments = 48, .lease_ttl_ms = 60'000});
   FrameBender bender(world, seed);
-  Bystander bystander(&world);
-  ASSERT_NO_FATAL_FAILURE(bystander.Store());
+  Bystander bystander(world);
+  bystander.Store();
 
   SessionId session = 0;
   uint32_t group = 0;
@@ -274,13 +275,13 @@ TEST(SessionFuzz, BentFramesHurtNobodyElse) {
     if (i % 1000 == 0) {
       world.AdvanceTime(1'000'000);
       world.store->CheckInvariants(CheckScope::kIncremental);
-      ASSERT_NO_FATAL_FAILURE(bystander.ExpectServed());
+      ASSERT_TRUE(bystander.IsServed());
     }
   }
   EXPECT_GT(connections, frame_count / 100) << "bent frames were meant to be refused";
   EXPECT_GT(served, frame_count / 15) << "what was not bent, or harmlessly, was meant to be served";
   world.store->CheckInvariants(CheckScope::kFull);
-  bystander.ExpectUnchanged();
+  bystander.Check();
 }
 
 }  // namespace
