@@ -64,6 +64,20 @@ def test_blocks_that_were_there_get_what_a_later_request_asks_for(daemon):
     expect_nothing_held(daemon, engine)
 
 
+RANGES = {"token_range_retention_configs": [
+    {"token_start": 0, "token_end": 16, "priority": 90},
+    {"token_start": 24, "token_end": 40, "priority": 10}], "decode_retention_priority": 5}
+
+
+@pytest.mark.parametrize("is_warm", (False, True))
+def test_ranges_of_a_prompt_and_its_answer_have_priorities_of_their_own(daemon, is_warm):
+    engine = warmed_engine(daemon) if is_warm else make_engine(daemon, random.Random(7))
+    serve(engine, output_count=17, says={"terrace_retention": RANGES})
+    assert [block["priority"] for block in listed(daemon)] == (
+        [90, 90, 35, 10, 10] + [35] * 5 + [5, 5])
+    expect_nothing_held(daemon, engine)
+
+
 def test_what_is_wrong_in_parameters_is_said_once_and_the_request_served(daemon, caplog):
     engine = make_engine(daemon, random.Random(7))
     for number in range(3):

@@ -10,7 +10,7 @@ TIERS = ("hbm", "dram", "nvme", "redis")
 SPAN_STATES = ("ready", "coming", "following")
 
 END_REASONS = ("unknown", "tool_call", "end_of_turn", "length", "aborted")
-_HINTS = {"pin": 1, "no_store": 2, "exact": 4}
+_HINTS = {"pin": 1, "no_store": 2, "exact": 4, "ttl_from_hits": 8, "ttl_of_priority": 16}
 _HINT_NUMBERS = {"recompute_ns_per_token": 32, "session_hash": 64, "ttl_s": 32, "min_tokens": 32,
                  "expected_reuse_ms": 32}
 _FIELD_NUMBERS = {"member_mask": 64, "flags": 32, "first_position": 32}
@@ -18,7 +18,9 @@ _FIELD_NUMBERS = {"member_mask": 64, "flags": 32, "first_position": 32}
 
 @dataclasses.dataclass(frozen=True)
 class Hints:
-    """What an engine knows of a request; all optional. priority: 0 first to go … 100 last."""
+    """What an engine knows of a request; all optional. priority: 0 first to go … 100 last.
+    ttl_from_hits: ttl_s counts from the last hit; ttl_of_priority: it is how long the priority
+    holds, and the blocks stay."""
     recompute_ns_per_token: int = 0
     session_hash: int = 0
     ttl_s: int = 0
@@ -29,6 +31,8 @@ class Hints:
     pin: bool = False
     no_store: bool = False
     exact: bool = False
+    ttl_from_hits: bool = False
+    ttl_of_priority: bool = False
 
 
 class Keys(Sequence[Any]):

@@ -10,6 +10,7 @@ import logging
 from typing import Any, Callable, Dict, Mapping, Optional, Set
 
 from .calls import Hints
+from .retention import BlockRetention, Retention
 
 PREFIX = "terrace_"
 _U32_MAX = (1 << 32) - 1
@@ -39,6 +40,13 @@ def _session(value: Any) -> Optional[str]:
     return text if 0 < len(text) <= _SESSION_CHARACTERS_MAX else None
 
 
+def _retention(value: Any) -> Optional[Retention]:
+    try:
+        return Retention.of(value)
+    except (ValueError, TypeError, RecursionError):
+        return None
+
+
 def _told(value: Any) -> str:
     try:
         return repr(value)
@@ -53,6 +61,11 @@ _PARAMETERS: Dict[str, Any] = {
     "pin": (_flag, "true or false (1 or 0)"),
     "no_store": (_flag, "true or false (1 or 0)"),
     "session": (_session, f"a text of 1 to {_SESSION_CHARACTERS_MAX} characters, or a number"),
+    "ttl_from_hits": (_flag, "true or false (1 or 0)"),
+    "retention": (_retention, "TensorRT-LLM's KvCacheRetentionConfig: "
+                  "token_range_retention_configs (of token_start, token_end, priority, "
+                  "duration_ms; in order, none empty, none overlapping), "
+                  "decode_retention_priority, decode_duration_ms"),
     "expected_reuse_ms": (_whole(1, _U32_MAX), f"milliseconds from 1 to {_U32_MAX}"),
 }
 
@@ -67,11 +80,14 @@ class RequestHints:
     no_store: bool = False
     session: Optional[str] = None
     expected_reuse_ms: Optional[int] = None
+    ttl_from_hits: bool = False
+    retention: Optional[Retention] = None
 
     @property
     def is_of_blocks(self) -> bool:
         """Whether it changes blocks that are there already."""
-        return self.priority is not None or self.ttl_s is not None or self.pin or self.no_store
+        return (self.priority is not None or self.ttl_s is not None or self.pin or self.no_store
+                or self.retention is not None)
 
     def with_more(self, more: "RequestHints") -> "RequestHints":
         """Where `more` says something, its word counts."""
@@ -80,9 +96,14 @@ class RequestHints:
                                             if value is not None and value is not False})
 
     def hints(self, *, session_hash: int = 0, recompute_ns_per_token: int = 0,
-              end_reason: str = "unknown") -> Hints:
-        """Of a verb that makes blocks, or is about some."""
-        return Hints(priority=self.priority, ttl_s=self.ttl_s or 0, pin=self.pin,
+              end_reason: str = "unknown", retained: BlockRetention = BlockRetention()) -> Hints:
+        """Of a verb that makes blocks, or is about some. retained: what its ranges say of those; a
+        request has one time for the verb, and the priority's goes before the blocks' own."""
+        priority = self.priority if retained.priority is None else retained.priority
+        is_timed = retained.priority is not None and retained.duration_s > 0
+        ttl_s = retained.duration_s if is_timed else self.ttl_s or 0
+        return Hints(priority=priority, ttl_s=ttl_s, pin=self.pin, ttl_of_priority=is_timed,
+                     ttl_from_hits=self.ttl_from_hits and not is_timed and ttl_s > 0,
                      no_store=self.no_store, expected_reuse_ms=self.expected_reuse_ms or 0,
                      session_hash=session_hash, recompute_ns_per_token=recompute_ns_per_token,
                      end_reason=end_reason)

@@ -12,6 +12,7 @@ from typing import Any, Deque, FrozenSet, List, Optional, Tuple
 from ..calls import Hints
 from ..prefill_cost import PrefillCost, StepWork
 from ..request_hints import NOTHING, HintReader, RequestHints, session_hash_of
+from ..retention import BlockRetention
 
 logger = logging.getLogger("vllm.terrace")
 # A step that decodes more than this share beside its prompts says little of what prompts cost, and
@@ -67,14 +68,25 @@ class EngineHints:
         return Hints(session_hash=said.session_hash,
                      recompute_ns_per_token=self.cost.ns_per_token(first, last, end))
 
-    def of_store(self, said: Said, first: int, last: int) -> Hints:
+    @staticmethod
+    def runs(said: Said, request: Any, first: int, last: int, block_tokens: int
+             ) -> List[Tuple[int, int, BlockRetention]]:
+        """Blocks [first, last) of a request, cut where what it asks for them changes."""
+        if said.request.retention is None:
+            return [(first, last, BlockRetention())]
+        prompt_tokens = getattr(request, "num_prompt_tokens", last * block_tokens)
+        return said.request.retention.runs(first, last, block_tokens, prompt_tokens)
+
+    def of_store(self, said: Said, first: int, last: int,
+                 retained: BlockRetention = BlockRetention()) -> Hints:
         """Of blocks that are stored."""
-        return said.request.hints(session_hash=said.session_hash,
+        return said.request.hints(session_hash=said.session_hash, retained=retained,
                                   recompute_ns_per_token=self.cost.ns_per_token(first, last, last))
 
-    def of_end(self, said: Said, request: Any) -> Hints:
+    def of_end(self, said: Said, request: Any, retained: BlockRetention = BlockRetention()
+               ) -> Hints:
         """Of what a request that ends was about."""
-        return said.request.hints(session_hash=said.session_hash,
+        return said.request.hints(session_hash=said.session_hash, retained=retained,
                                   end_reason=self.end_reason_of(request))
 
     def end_reason_of(self, request: Any) -> str:

@@ -71,7 +71,8 @@ class _Tracked:
     is_stale: bool = False  # the weights have changed since it began: nothing of it is stored
     said: Said = Said()
     store_count: int = 0  # reserved, or in the workers
-    ending: Optional[Tuple[Keys, Hints]] = None  # to be said when all of them have ended
+    endings: List[Tuple[Keys, Hints]] = dataclasses.field(default_factory=list)  # to be said when
+    # all of them have ended
 
 
 @dataclasses.dataclass
@@ -358,8 +359,12 @@ class SchedulerHalf:
         if last <= first or not (is_last or self._is_due(tracked, first, last)):
             return
         tracked.stored_count = last
-        hints = self.hints.of_store(tracked.said, first * self.block_tokens,
-                                    last * self.block_tokens)
+        for begin, end, retained in self.hints.runs(tracked.said, tracked.request, first, last,
+                                                    self.block_tokens):
+            self._reserve(tracked, begin, end, self.hints.of_store(
+                tracked.said, begin * self.block_tokens, end * self.block_tokens, retained))
+
+    def _reserve(self, tracked: _Tracked, first: int, last: int, hints: Hints) -> None:
         pending = self._questions.ask(tracked.request, tracked.keys, first, last, hints,
                                       is_store=True)
         self._questions.tell(tracked.request, tracked.keys, last)
@@ -482,10 +487,10 @@ class SchedulerHalf:
 
     def _tell_end(self, tracked: _Tracked) -> None:
         """Of a request that has ended, once its blocks are there."""
-        if tracked.ending is not None and tracked.store_count == 0:
-            keys, hints = tracked.ending
-            tracked.ending = None
-            self._asker.touch(keys, hints, self.lookup_wait_s)
+        if tracked.endings and tracked.store_count == 0:
+            endings, tracked.endings = tracked.endings, []
+            for keys, hints in endings:
+                self._asker.touch(keys, hints, self.lookup_wait_s)
 
     def _end(self, tracked: _Tracked, computed_tokens: int) -> None:
         """What is to be said of its blocks: why it ended, of the last one, and of all of them what
@@ -495,12 +500,15 @@ class SchedulerHalf:
         last = self._questions.block_count(tracked.request, computed_tokens)
         if tracked.is_stale or last == 0 or not (is_of_all or hints.end_reason != "unknown"):
             return
+        runs = self.hints.runs(tracked.said, tracked.request, 0 if is_of_all else last - 1, last,
+                               self.block_tokens)
         try:
-            keys = self._questions.keys(tracked.request, tracked.keys, 0 if is_of_all else last - 1,
-                                        last)
+            tracked.endings = [
+                (self._questions.keys(tracked.request, tracked.keys, begin, end),
+                 self.hints.of_end(tracked.said, tracked.request, retained))
+                for begin, end, retained in runs]
         except Unavailable:
             return
-        tracked.ending = keys, hints
         self._tell_end(tracked)
 
     def loads_done(self, request_ids: Set[str]) -> None:
@@ -556,7 +564,7 @@ class SchedulerHalf:
         reserved in."""
         for storing in self._storing:
             storing.reserve.give_up()
-            storing.tracked.ending = None
+            storing.tracked.endings = []
             storing.tracked.store_count -= 1
         self._storing = []
         for tracked in self._tracked.values():
