@@ -3,6 +3,7 @@ environment, and tells vLLM its connector's name."""
 import json
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -67,6 +68,20 @@ def test_the_debian_package_tells_vllm_the_same(tmp_path):
 
 def test_without_a_url_a_wheel_names_none(tmp_path):
     assert "Project-URL" not in text_of(build(tmp_path, TERRACE_URL=""), "METADATA")
+
+
+def test_the_library_needs_no_newer_c_library_than_wheels_name():
+    """tools/wheel has auditwheel say the same of all that a wheel brings."""
+    if shutil.which("objdump") is None:
+        pytest.skip("no objdump here")
+    named = re.search(r"^glibc=(\d+)_(\d+)$", (SOURCES.parents[1] / "tools" / "wheel").read_text(),
+                      re.M)
+    wanted = subprocess.run(["objdump", "-T", os.environ["TERRACE_LIBRARY"]], check=True,
+                            capture_output=True, text=True).stdout
+    versions = {(int(a), int(b)): line for line in wanted.splitlines()
+                for a, b in re.findall(r"GLIBC_(\d+)\.(\d+)", line)}
+    most = max(versions)
+    assert most <= (int(named[1]), int(named[2])), versions[most]
 
 
 PLUGIN = """
