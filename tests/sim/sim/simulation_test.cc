@@ -1,4 +1,5 @@
-// The simulation as a test. TERRACE_SIM_SEEDS: how many seeds (default 200);
+// The simulation as a test. TERRACE_SIM_SEEDS: how many seeds (default 200); TERRACE_SIM_STEPS: of
+// how many events each (default 2,000); TERRACE_SIM_REPLAYS: how many are replayed (default 8);
 // TERRACE_SIM_FIRST_SEED: where to begin, so that a failing seed replays alone.
 #include <gtest/gtest.h>
 
@@ -71,13 +72,18 @@ void Add(const Coverage& one, Coverage* sum) {
   sum->router_checks += one.router_checks;
 }
 
+WorldOptions Stepped(WorldOptions options) {
+  options.events = static_cast<uint32_t>(FromEnvironment("TERRACE_SIM_STEPS", options.events));
+  return options;
+}
+
 // Every seed asked for, in worlds of `options_of`; their coverage is summed.
 void RunSeeds(WorldOptions (*options_of)(uint64_t seed), Coverage* sum, uint64_t* count) {
   const uint64_t first = FromEnvironment("TERRACE_SIM_FIRST_SEED", 1);
   *count = FromEnvironment("TERRACE_SIM_SEEDS", 200);
   for (uint64_t seed = first; seed < first + *count; ++seed) {
     current_seed = seed;
-    World world(options_of(seed));
+    World world(Stepped(options_of(seed)));
     const std::string failure = world.Run();
     ASSERT_EQ(failure, "") << "seed " << seed << ": TERRACE_SIM_FIRST_SEED=" << seed
                            << " TERRACE_SIM_SEEDS=1";
@@ -206,15 +212,16 @@ TEST_F(Simulation, ADevicesBlocksAreRightWhateverItsClientsDo) {
 
 // PROMISE: T01 equal traces of a seed
 TEST_F(Simulation, ASeedReplaysExactly) {
-  for (uint64_t seed = 1; seed <= 8; ++seed) {
+  const uint64_t count = FromEnvironment("TERRACE_SIM_REPLAYS", 8);
+  for (uint64_t seed = 1; seed <= count; ++seed) {
     current_seed = seed;
-    World one(OptionsOf(seed));
-    World two(OptionsOf(seed));
+    World one(Stepped(OptionsOf(seed)));
+    World two(Stepped(OptionsOf(seed)));
     ASSERT_EQ(one.Run(), "");
     ASSERT_EQ(two.Run(), "");
     EXPECT_EQ(one.trace_hash(), two.trace_hash()) << "seed " << seed;
-    World three(OptionsOverDrives(seed));
-    World four(OptionsOverDrives(seed));
+    World three(Stepped(OptionsOverDrives(seed)));
+    World four(Stepped(OptionsOverDrives(seed)));
     ASSERT_EQ(three.Run(), "");
     ASSERT_EQ(four.Run(), "");
     EXPECT_EQ(three.trace_hash(), four.trace_hash()) << "seed " << seed;
