@@ -71,9 +71,9 @@ def main():
             env={**os.environ, DENIED_VARIABLE: "1"}, preexec_fn=lambda: deny_io_uring(error))
         if done.returncode != 0:
             failed.append(name)
-    print("VERDICT: " + (f"FAILED under {', '.join(failed)}" if failed else
-                         f"OK: all functional tests without io_uring ({', '.join(arguments.errors)})"
-                         ))
+    names = ", ".join(failed or arguments.errors)
+    print(f"VERDICT: FAILED under {names}" if failed else
+          f"VERDICT: OK: all functional tests without io_uring ({names})")
     return 1 if failed else 0
 
 

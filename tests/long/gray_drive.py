@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# PROMISE: T14 a drive that answers errors, beside DRAM
 # PROMISE: T15 a drive that is slow, hangs, or stumbles
 """A drive that is slow rather than gone: what it costs those who need it, and those who do not.
 
@@ -11,10 +12,16 @@ each hundredth request of it takes 5 s; it is itself again after each. Shown: of
 many were promised what came too late (a silent drive is tried now and then), p99 of the first
 program's loads beside those before, and how soon the drive is used again. Bars: 5 of 100; 1.2; 10
 s. Of a drive that stumbles nobody can know which read will: there the bar is that whoever waits is
-answered 10 ms after its time, 99 in 100. Exit status 1 where one is not held.
+answered 10 ms after its time, 99 in 100.
+
+Then it answers errors, all of its requests or each hundredth: EIO, ENOSPC and EROFS. Bars: it is
+off 1 s after all began to fail (a full file system is no drive that fails), DRAM's loads are 0.95
+of those before, medians of turns, and it is used again within 30 s. Exit status 1 where one is not
+held.
 """
 import argparse
 import ctypes
+import errno
 import os
 import pathlib
 import random
@@ -203,6 +210,48 @@ def trouble(rig, name, speed, seconds, loads, asking, stumble_nth=0):
     return wrong
 
 
+def wait_for_health(rig, client, is_healthy, limit_s):
+    """Seconds until the drive is on, or off; None if it was not within the limit."""
+    began = time.monotonic()
+    while client.stats()["lower_tiers"][0]["is_healthy"] != is_healthy:
+        if time.monotonic() - began > limit_s:
+            return None
+        time.sleep(0.01)
+    return time.monotonic() - began
+
+
+def failing(rig, error, nth, turns, seconds, loads):
+    """The drive fails and is well again, in turns; the sentences of what is not held."""
+    name = f"{os.strerror(error)}, {'all' if nth == 1 else f'each {nth}th'}"
+    client, _ = rig.connect()
+    wrong, ratios, off_s, on_s = [], [], [], []
+    for _ in range(turns):
+        calm_began = time.monotonic()
+        time.sleep(seconds)
+        began = time.monotonic()
+        rig.drive.fail(error, nth)
+        if nth == 1 and error != errno.ENOSPC:
+            off_s.append(wait_for_health(rig, client, False, 30))
+        time.sleep(max(0.0, began + seconds - time.monotonic()))
+        ended = time.monotonic()
+        rig.drive.fail(0, 0)
+        on_s.append(wait_for_health(rig, client, True, 60))
+        calm, bad = ([took for _, took in loads.since(*span)]
+                     for span in ((calm_began, began), (began, ended)))
+        ratios.append(percentile(calm, 0.5) / percentile(bad, 0.5))
+    ratio = percentile(ratios, 0.5)
+    latest = {what: max(60.0 if s is None else s for s in some) if some else 0.0
+              for what, some in (("off", off_s), ("on", on_s))}
+    print(f"{name}: off after {latest['off']:.2f} s, on again after {latest['on']:.2f} s, DRAM's "
+          f"loads {ratio:.2f} of those before")
+    for holds, sentence in ((latest["off"] <= 1.0, "it is off too late"),
+                            (latest["on"] <= 30.0, "it is on again too late"),
+                            (ratio >= 0.95, f"DRAM's loads are {ratio:.2f} of those before")):
+        if not holds:
+            wrong.append(f"{name}: {sentence}")
+    return wrong
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--build", default=ROOT / "build" / "release", type=pathlib.Path)
@@ -226,6 +275,10 @@ def main():
             wrong += trouble(rig, "slow", arguments.slow_mb_s, seconds, loads, asking)
             wrong += trouble(rig, "hangs", -1, seconds, loads, asking)
             wrong += trouble(rig, "stumbles", 0, seconds, loads, asking, stumble_nth=100)
+            for error in (errno.EIO, errno.ENOSPC, errno.EROFS):
+                for nth in (1, 100):
+                    wrong += failing(rig, error, nth, 1 if arguments.short else 5,
+                                     seconds / 5, loads)
             for program in (loads, *asking):
                 program.stops.set()
                 program.join(60)

@@ -9,10 +9,11 @@ import subprocess
 
 # Reads and writes of a page and more come one after the other, at the MB/s that a shared file says;
 # 0: as fast as they are, below 0: not before that has changed. Where a second number says N, each
-# N-th takes 5 s.
+# N-th takes 5 s; where a fourth says N, each N-th fails with the third.
 SOURCE = r"""
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -35,6 +36,14 @@ static long long NowNs(void) {
 static void SleepUntil(long long when_ns) {
   const struct timespec at = {when_ns / 1000000000LL, when_ns % 1000000000LL};
   clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &at, NULL);
+}
+static int Fails(size_t byte_count) {
+  static volatile long long count;
+  const long long nth = speed[3];
+  if (byte_count < 4096 || nth <= 0) return 0;
+  if (__atomic_add_fetch(&count, 1, __ATOMIC_RELAXED) % nth != 0) return 0;
+  errno = speed[2];
+  return 1;
 }
 static void Wait(ssize_t byte_count) {
   static volatile long long count;
@@ -59,6 +68,7 @@ static void Wait(ssize_t byte_count) {
 ssize_t pread64(int file, void* into, size_t byte_count, off64_t offset) {
   static ssize_t (*real)(int, void*, size_t, off64_t);
   if (real == NULL) real = dlsym(RTLD_NEXT, "pread64");
+  if (Fails(byte_count)) return -1;
   const ssize_t got = real(file, into, byte_count, offset);
   Wait(got);
   return got;
@@ -69,6 +79,7 @@ ssize_t pread(int file, void* into, size_t byte_count, off_t offset) {
 ssize_t pwrite64(int file, const void* from, size_t byte_count, off64_t offset) {
   static ssize_t (*real)(int, const void*, size_t, off64_t);
   if (real == NULL) real = dlsym(RTLD_NEXT, "pwrite64");
+  if (Fails(byte_count)) return -1;
   const ssize_t put = real(file, from, byte_count, offset);
   Wait(put);
   return put;
@@ -96,6 +107,10 @@ class SlowDrive:
     def set(self, megabytes_s, stumble_nth=0):
         """Of 10^6 bytes; 0: as fast as it is, below 0: it hangs."""
         self._page[:16] = struct.pack("<qq", megabytes_s, stumble_nth)
+
+    def fail(self, error, nth):
+        """Each N-th request fails with that errno; 0: none."""
+        self._page[16:32] = struct.pack("<qq", error, nth)
 
     @property
     def environment(self):
