@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "client/c/c_api.h"
+#include "terrace/protocol_retention.h"
 
 using namespace terrace;
 using namespace terrace::client;
@@ -20,6 +21,8 @@ static_assert(TERRACE_COMMIT_RELEASE == protocol::kCommitRelease);
 static_assert(TERRACE_HINT_PIN == protocol::kHintPin);
 static_assert(TERRACE_HINT_NO_STORE == protocol::kHintNoStore);
 static_assert(TERRACE_HINT_EXACT == protocol::kHintExact);
+static_assert(TERRACE_HINT_TTL_FROM_HITS == protocol::kHintTtlFromHits);
+static_assert(TERRACE_HINT_TTL_OF_PRIORITY == protocol::kHintTtlOfPriority);
 static_assert(TERRACE_PRIORITY_UNSET == protocol::kPriorityUnset);
 static_assert(TERRACE_END_ABORTED == static_cast<int>(protocol::EndReason::kAborted));
 static_assert(TERRACE_UNSUPPORTED == static_cast<int>(StatusCode::kUnsupported));

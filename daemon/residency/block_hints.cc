@@ -4,6 +4,7 @@
 
 #include "daemon/residency/block_ranges.h"
 #include "terrace/check.h"
+#include "terrace/protocol_retention.h"
 
 namespace terrace {
 
@@ -13,14 +14,30 @@ void BlockHints::Apply(BlockId id, const protocol::Hints& hints) {
   if (hints.recompute_ns_per_token != 0) meta.recompute_ns_per_token = hints.recompute_ns_per_token;
   if (hints.flags & protocol::kHintNoStore) meta.is_no_store = true;
   if (hints.flags & protocol::kHintPin) SetPinned(id);
-  if (hints.ttl_s != 0) {
-    StopExpiry(id);
+  ApplyTtl(id, hints);
+  rows_.Update(id);
+}
+
+void BlockHints::ApplyTtl(BlockId id, const protocol::Hints& hints) {
+  const bool is_of_priority = (hints.flags & protocol::kHintTtlOfPriority) != 0;
+  const bool has_priority = hints.priority != protocol::kPriorityUnset;
+  const bool has_end = hints.ttl_s != 0 && !is_of_priority;
+  if (!has_end && !has_priority) return;
+  StopExpiry(id);
+  if (has_priority) {
+    const bool ends = is_of_priority && hints.ttl_s != 0;
+    if (ends || stays_.contains(id)) {
+      stays_[id].priority_ends_us = ends ? d_.NowUs() + hints.ttl_s * kUsPerSecond : kNever;
+    }
+  }
+  if (has_end) {
     ExpiryOf(id).expires_us = d_.NowUs() + hints.ttl_s * kUsPerSecond;
+    const bool is_renewed = (hints.flags & protocol::kHintTtlFromHits) != 0;
+    if (is_renewed || stays_.contains(id)) stays_[id].renewed_s = is_renewed ? hints.ttl_s : 0;
     updates_.Note(id);
-    StartExpiry(id);
     candidates_.NoteReadiness(id);
   }
-  rows_.Update(id);
+  StartExpiry(id);
 }
 
 void BlockHints::ApplyPriority(BlockId id, uint8_t priority) {
@@ -55,6 +72,7 @@ void BlockHints::OnBirth(BlockId id) {
 }
 
 void BlockHints::OnLeave(BlockId id) {
+  if (!stays_.empty()) stays_.erase(id);
   BlockMeta& meta = MetaOf(id);
   if (!meta.is_pinned) return;
   CountPinned(id, -1);
@@ -70,10 +88,44 @@ void BlockHints::RestoreExpiry(BlockId id, uint64_t expires_us) {
 
 void BlockHints::AddExpiry(BlockId id) {
   BlockExpiry& expiry = ExpiryOf(id);
-  expiry.expiry = d_.seams.deadlines.Add({.due_us = expiry.expires_us,
+  expiry.expiry = d_.seams.deadlines.Add({.due_us = DueUs(id),
                                           .kind = DeadlineKind::kBlockExpiry,
                                           .domain_index = d_.domain_index,
                                           .id = id});
+}
+
+uint64_t BlockHints::DueUs(BlockId id) const {
+  const uint64_t expires_us = d_.block(id).expires_us;
+  if (stays_.empty()) return expires_us;
+  const auto stay = stays_.find(id);
+  return stay == stays_.end() ? expires_us : std::min(expires_us, stay->second.priority_ends_us);
+}
+
+bool BlockHints::OnExpiryDue(BlockId id) {
+  ExpiryOf(id).expiry = kHandleNone;
+  const auto stay = stays_.find(id);
+  if (stay == stays_.end() || stay->second.priority_ends_us > d_.NowUs()) return true;
+  stay->second.priority_ends_us = kNever;
+  if (stay->second.renewed_s == 0) stays_.erase(stay);
+  ApplyPriority(id, protocol::kPriorityDefault);
+  rows_.Update(id);
+  if (d_.block(id).expires_us <= d_.NowUs()) return true;
+  StartExpiry(id);
+  return false;
+}
+
+void BlockHints::RenewExpiry(BlockId id) {
+  const auto stay = stays_.find(id);
+  if (stay == stays_.end() || stay->second.renewed_s == 0) return;
+  const uint64_t ttl_us = stay->second.renewed_s * kUsPerSecond;
+  const uint64_t expires_us = d_.NowUs() + ttl_us;
+  if (expires_us <= d_.block(id).expires_us) return;  // the eighth that it got more lasts yet
+  const bool has_timer = d_.block(id).expiry != kHandleNone;
+  StopExpiry(id);
+  ExpiryOf(id).expires_us = expires_us + ttl_us / 8;
+  updates_.Note(id);
+  rows_.Update(id);
+  if (has_timer) StartExpiry(id);
 }
 
 void BlockHints::RemoveExpiry(BlockId id) {

@@ -1,12 +1,15 @@
 // BlockHints: what requests and operators say of blocks, and how they use them: priority, pins,
 // times to live, costs, touches. Policies, rows and records hear of what they go by.
 //
+// A block has one timer, of whichever comes first: its end, or its priority's.
+//
 // THREADING: store thread. OWNERSHIP: Block's BlockExpiry, BlockUse, and BlockTerms from a block's
 // birth on.
 #pragma once
 
 #include <cstdint>
 #include <span>
+#include <unordered_map>
 
 #include "daemon/residency/candidates.h"
 #include "daemon/residency/record_updates.h"
@@ -31,24 +34,36 @@ class BlockHints {
   void Touch(std::span<const BlockId> run, const protocol::Hints& hints);
   // Tells the policies when the engine expects the blocks to be asked for, if it says.
   void Expect(std::span<const BlockId> run, const protocol::Hints& hints);
-  void CountHit(BlockId id) { ++d_.blocks.Change<BlockUse>(id, {}).hit_count; }
+  void CountHit(BlockId id) {
+    ++d_.blocks.Change<BlockUse>(id, {}).hit_count;
+    if (!stays_.empty()) RenewExpiry(id);
+  }
 
   // It ends at `expires_us`, as its record says; its timer begins with StartExpiry.
   void RestoreExpiry(BlockId id, uint64_t expires_us);
   // Its timer, if it has an end and no timer yet.
   void StartExpiry(BlockId id) {
     const Block& b = d_.block(id);
-    if (b.expires_us != kNever && b.expiry == kHandleNone) AddExpiry(id);
+    if (DueUs(id) != kNever && b.expiry == kHandleNone) AddExpiry(id);
   }
   void StopExpiry(BlockId id) {
     if (d_.block(id).expiry != kHandleNone) RemoveExpiry(id);
   }
-  // Its timer has gone off.
-  void OnExpiryDue(BlockId id) { ExpiryOf(id).expiry = kHandleNone; }
+  // Its timer has gone off. False: its priority has ended, the block has not.
+  bool OnExpiryDue(BlockId id);
 
  private:
+  // Of a block of which a request has said more than an end.
+  struct Stay {
+    uint64_t priority_ends_us = kNever;
+    uint32_t renewed_s = 0;  // by each hit; 0: not
+  };
   BlockMeta& MetaOf(BlockId id) { return d_.blocks.Change<BlockTerms>(id, {}); }
   BlockExpiry& ExpiryOf(BlockId id) { return d_.blocks.Change<BlockExpiry>(id, {}); }
+  // Of its timer.
+  uint64_t DueUs(BlockId id) const;
+  void ApplyTtl(BlockId id, const protocol::Hints& hints);
+  void RenewExpiry(BlockId id);
   void AddExpiry(BlockId id);
   void RemoveExpiry(BlockId id);
   void ChangePin(BlockId id, bool is_pinned);
@@ -62,6 +77,7 @@ class BlockHints {
   Candidates& candidates_;
   SlotRows& rows_;
   RecordUpdates& updates_;
+  std::unordered_map<BlockId, Stay> stays_;  // few have one
 };
 
 }  // namespace terrace

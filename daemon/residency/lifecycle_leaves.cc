@@ -50,7 +50,7 @@ void Lifecycle::Erase(BlockId id, StatusCode why) {
 }
 
 void Lifecycle::Expire(BlockId id) {
-  hints_.OnExpiryDue(id);
+  if (!hints_.OnExpiryDue(id)) return;
   if (d_.block(id).phase != BlockPhase::kSealed) return;
   ++d_.counters.blocks_expired;
   const EraseCauseScope scope(d_, protocol::MissCause::kExpired);

@@ -7,13 +7,16 @@
 #include <utility>
 
 #include "daemon/session/verb_table.h"
+#include "terrace/protocol_retention.h"
 
 namespace terrace {
 namespace {
 
 using protocol::Verb;
 
-constexpr uint8_t kFlags = protocol::kHintPin | protocol::kHintNoStore | protocol::kHintExact;
+constexpr uint8_t kOfTtl = protocol::kHintTtlFromHits | protocol::kHintTtlOfPriority;
+constexpr uint8_t kFlags =
+    protocol::kHintPin | protocol::kHintNoStore | protocol::kHintExact | kOfTtl;
 
 constexpr uint32_t Set(std::initializer_list<Hint> hints) {
   uint32_t set = 0;
@@ -108,7 +111,16 @@ Error CheckHints(Verb verb, const protocol::Hints& hints) {
   if ((hints.flags & ~kFlags) != 0 || hints.end_reason > protocol::EndReason::kAborted) {
     return refuse("hints with flags " + std::to_string(hints.flags) + " and end reason " +
                   std::to_string(static_cast<unsigned>(hints.end_reason)) +
-                  "; flags are up to 7 and reasons up to 4");
+                  "; flags are up to 31 and reasons up to 4");
+  }
+  const bool has_priority = hints.priority != protocol::kPriorityUnset;
+  const uint8_t of_ttl = hints.flags & kOfTtl;
+  if (of_ttl == kOfTtl || (of_ttl != 0 && hints.ttl_s == 0) ||
+      (of_ttl == protocol::kHintTtlOfPriority && !has_priority)) {
+    return refuse("hints with flags " + std::to_string(hints.flags) + ", ttl_s " +
+                  std::to_string(hints.ttl_s) + " and priority " + std::to_string(hints.priority) +
+                  "; flag 8 (from hits) wants a ttl_s, flag 16 (of the priority) a priority, too, "
+                  "and they do not go together");
   }
   for (const Said& said : AllOf(hints)) {
     if (!said.is_said || TakesHint(verb, said.hint)) continue;

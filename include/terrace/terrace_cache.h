@@ -219,9 +219,11 @@ TERRACE_API terrace_status terrace_hash_digests(terrace_client* client, terrace_
 #define TERRACE_ACQUIRE_DEVICE 128u
 #define TERRACE_COMMIT_RELEASE 1u /* a commit's: the lease ends with it */
 
-#define TERRACE_HINT_PIN 1u      /* keep until unpinned or past its ttl_s */
-#define TERRACE_HINT_NO_STORE 2u /* never write these blocks below DRAM */
-#define TERRACE_HINT_EXACT 4u    /* refuse blocks under a lossy codec, and chunks */
+#define TERRACE_HINT_PIN 1u              /* keep until unpinned or past its ttl_s */
+#define TERRACE_HINT_NO_STORE 2u         /* never write these blocks below DRAM */
+#define TERRACE_HINT_EXACT 4u            /* refuse blocks under a lossy codec, and chunks */
+#define TERRACE_HINT_TTL_FROM_HITS 8u    /* ttl_s counts from the last hit */
+#define TERRACE_HINT_TTL_OF_PRIORITY 16u /* ttl_s is how long the priority holds */
 
 #define TERRACE_PRIORITY_UNSET 255u
 

@@ -2,8 +2,8 @@
 KvCacheRetentionConfig, with its names, its rules and its defaults.
 
 A block has the priority of the range that its first token is in; blocks that begin behind the
-prompt have the answer's. When a range's duration has passed since the block was stored, or was asked
-for with that range again, its priority is the default, 35.
+prompt have the answer's. When a range's duration has passed since the block was stored, or was
+asked for with that range again, its priority is the default, 35.
 """
 import json
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "daemon/session/verb_table.h"
+#include "terrace/protocol_retention.h"
 #include "test_paths.h"
 
 namespace terrace {
@@ -98,6 +99,24 @@ TEST(HintTable, HintsThatSayNothingAreTakenByAll) {
     const Error checked = CheckHints(verb, {});
     EXPECT_TRUE(checked.ok()) << VerbName(verb) << checked.sentence();
   }
+}
+
+TEST(HintTable, WhatATimeToLiveIsOfIsSaidOnceAndOfSomething) {
+  const auto refusal = [](const Hints& hints) {
+    return CheckHints(Verb::kReserve, hints).sentence();
+  };
+  constexpr uint8_t kFromHits = protocol::kHintTtlFromHits;
+  constexpr uint8_t kOfPriority = protocol::kHintTtlOfPriority;
+  EXPECT_EQ(refusal({.ttl_s = 9, .flags = kFromHits}), "");
+  EXPECT_EQ(refusal({.ttl_s = 9, .priority = 80, .flags = kOfPriority}), "");
+  EXPECT_EQ(refusal({.ttl_s = 9, .priority = 80, .flags = kFromHits}), "");
+  EXPECT_THAT(refusal({.flags = kFromHits}), HasSubstr("wants a ttl_s"));
+  EXPECT_THAT(refusal({.priority = 80, .flags = kOfPriority}), HasSubstr("wants a ttl_s"));
+  EXPECT_THAT(refusal({.ttl_s = 9, .flags = kOfPriority}), HasSubstr("a priority, too"));
+  EXPECT_THAT(refusal({.ttl_s = 9, .priority = 80, .flags = kFromHits | kOfPriority}),
+              HasSubstr("do not go together"));
+  EXPECT_THAT(refusal({.flags = 32}), HasSubstr("flags are up to 31"));
+  EXPECT_NE(CheckHints(Verb::kAcquire, {.ttl_s = 9, .flags = kFromHits}).sentence(), "");
 }
 
 }  // namespace
