@@ -16,9 +16,10 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "client" / "python" / "terrace"
 # What programs import; the adapters are configured, not called.
-MODULES = ("__init__", "client", "group", "leases", "calls", "space", "errors", "buffers", "requests",
-           "aio", "torch", "handoff", "paged", "pages", "retention", "request_hints", "epochs",
-           "kv_events/__init__", "kv_events/relay", "kv_events/announcer", "kv_events/wire")
+MODULES = (
+    "__init__", "client", "group", "leases", "calls", "space", "errors", "buffers", "requests",
+    "aio", "torch", "handoff", "paged", "pages", "retention", "request_hints", "epochs",
+    "kv_events/__init__", "kv_events/relay", "kv_events/announcer", "kv_events/wire")
 STYLE = """body { font: 16px/1.5 sans-serif; max-width: 60em; margin: 2em auto; padding: 0 1em }
 code, pre { font-family: monospace; background: #f4f4f4 } pre { padding: .6em; overflow-x: auto }
 h2 { border-top: 1px solid #ccc; padding-top: 1em } dd { margin-bottom: .8em }"""

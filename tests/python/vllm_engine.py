@@ -121,6 +121,7 @@ class Engine(Pauses):
         self.windows = [1 if window == STATE else window - 1 if window else 0
                         for window in windows]
         self.is_state = [window == STATE for window in windows]
+        self.takes_failed = len(windows) > 1 or any(self.windows)  # requests, and no block ids
         named = {"block_size": block_tokens // shards, "num_kv_heads": 2, "head_size": 16}
         full = MLAAttentionSpec if is_latent else FullAttentionSpec
         specs = [MambaSpec(**named, mamba_cache_mode="align", num_speculative_blocks=0)
@@ -579,7 +580,7 @@ class Engine(Pauses):
         reports = connector.build_connector_worker_meta()
         self.observe(connector)
         connector.clear_connector_metadata()
-        require(not bad or len(self.windows) == 1, "block ids of several groups")
+        require(not bad or not self.takes_failed, "block ids of several groups, or a window")
         return results, bad, reports, worker.memory.end_step()
 
     def forward(self, worker, work):
@@ -645,7 +646,7 @@ class Engine(Pauses):
             merged = merged.aggregate(report)
         self.connector.update_connector_output(types.SimpleNamespace(
             finished_recving=finished, finished_sending=None, invalid_block_ids=bad,
-            failed_recving=failed if len(self.windows) > 1 else set(),
+            failed_recving=failed if self.takes_failed else set(),
             kv_connector_worker_meta=merged))
         self.observe(self.connector)
         events = list(self.connector.take_events())

@@ -104,9 +104,10 @@ class TerraceConnector(KVConnectorBase_V1, _SupportsHMA):  # type: ignore[misc, 
         return None, self._worker.take_finished() or None
 
     def get_transfer_results(self, finished_req_ids: Set[str]) -> Any:
-        """Of several groups a request that lost anything is computed from its start."""
+        """Of several groups, or windows, a request that lost anything is computed from its start.
+        """
         results = super().get_transfer_results(finished_req_ids)
-        if self._worker.has_several_groups:
+        if self._worker.loses_whole:
             results.failed_recving = self._worker.failed
         return results
 

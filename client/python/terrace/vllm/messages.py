@@ -5,6 +5,7 @@ from typing import Any, Dict, Iterator, List, Optional, Set, Tuple
 from .adapters import AdapterFiles
 
 Bits128 = Tuple[int, int]  # high, low: a lease's token
+MARKER_BYTES = 64
 NO_BLOCK = -1  # behind a group's window: nothing is there, or wanted
 
 
@@ -84,6 +85,26 @@ class Layout:
             if of_stage == stage and of_rank == rank % group.rank_count:
                 found[index] = member
         return found
+
+    @property
+    def marker(self) -> Optional[GroupLayout]:
+        """A member that says of a block that it was computed, where every KV cache group has a
+        window: the daemon follows a prompt by what all its blocks have. It is the last member, and
+        the first worker's."""
+        groups = [group for _, _, group, _ in self.shares()]
+        if not groups or not all(group.window_tokens for group in groups):
+            return None
+        fields = {**groups[0].fields, "attention": "gqa", "window_tokens": 0, "layers": 1,
+                  "layout": "terrace-marker", "quantisation": "none", "kv_heads": 1,
+                  "head_size": MARKER_BYTES, "tp_size": 1, "cp_size": 1, "pp_rank": 0, "pp_size": 1,
+                  "attention_group": len(self.stages[0].groups)}
+        return GroupLayout(fields, (MARKER_BYTES,), 1)
+
+    def marker_member(self, stage: int, rank: int) -> Optional[int]:
+        """Of this worker."""
+        if (stage, rank) != (0, 0) or self.marker is None:
+            return None
+        return sum(1 for _ in self.shares())
 
     @property
     def windows(self) -> List[int]:

@@ -35,6 +35,11 @@ def block_tokens_of(spec: Any, shards: int) -> int:
     return spec.block_size * (shards if getattr(spec, "dcp_sharded", True) else 1)
 
 
+def has_window(group: Any) -> bool:
+    """A KV cache group that keeps only what the next token needs."""
+    return type(group.kv_cache_spec).__name__ in _WINDOWED
+
+
 def refusal_of(kv_cache_config: Any, shards: int = 1) -> Optional[str]:
     """Why these KV cache groups are not served."""
     groups = kv_cache_config.kv_cache_groups if kv_cache_config is not None else ()
@@ -44,21 +49,21 @@ def refusal_of(kv_cache_config: Any, shards: int = 1) -> Optional[str]:
         name = type(group.kv_cache_spec).__name__
         if name not in _SPECS:
             return f"a KV cache group is a {name}: only {', '.join(_SPECS)} are served yet"
-    if all(type(group.kv_cache_spec).__name__ in _WINDOWED for group in groups):
-        return "all layers have a window, or states: a group of full attention is needed"
+    if all(type(group.kv_cache_spec).__name__ == "MambaSpec" for group in groups):
+        return "all layers have states: a group of attention beside them is needed"
     if shards > 1 and any(type(group.kv_cache_spec).__name__ in _WINDOWED for group in groups):
         return (f"decode_context_parallel_size is {shards}, beside a group with a window or "
                 "states: that is not served yet")
     sizes = {block_tokens_of(group.kv_cache_spec, shards) for group in groups}
     if len(sizes) > 1:
         return f"the KV cache groups have blocks of {sorted(sizes)} tokens: only one size is served"
-    if len(groups) == 1:
+    if len(groups) == 1 and not has_window(groups[0]):
         return None
-    if any(getattr(group, "is_eagle_group", False) for group in groups):
+    if len(groups) > 1 and any(getattr(group, "is_eagle_group", False) for group in groups):
         return "a KV cache group belongs to a draft model, beside others: that is not served yet"
     if not hasattr(KVConnectorBase_V1, "get_transfer_results"):
-        return ("the model has several KV cache groups, and this vLLM cannot be told that a load "
-                "has failed: start it with --disable-hybrid-kv-cache-manager")
+        return ("the model has several KV cache groups, or a window, and this vLLM cannot be told "
+                "that a load has failed: start it with --disable-hybrid-kv-cache-manager")
     return None
 
 

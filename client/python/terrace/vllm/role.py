@@ -143,6 +143,9 @@ class Role:
             found.append(Space(**fields, part_bytes=tuple(group.part_bytes),
                                tp_rank=share % fields["tp_size"],
                                cp_rank=share % fields["cp_size"]))
+        marker = self.layout.marker
+        if marker is not None:
+            found.append(Space(**marker.fields, part_bytes=marker.part_bytes))
         return found
 
     def open_group(self, self_mask: int, timeout_s: float) -> Optional[Group]:

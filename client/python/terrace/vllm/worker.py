@@ -16,7 +16,7 @@ from ..group import Group
 from ..leases import WriteLease
 from ..paged import Copy
 from .kv_memory import KvMemory
-from .messages import NO_BLOCK, Load, Step, Store
+from .messages import MARKER_BYTES, NO_BLOCK, Load, Step, Store
 
 logger = logging.getLogger("vllm.terrace")
 _LOAD_THREADS = 2
@@ -36,13 +36,15 @@ class _Storing(NamedTuple):
 class WorkerHalf:
     """See the page. make_copies: what copies, made at the first copy. Of each KV cache group:
     members, this worker's place in the SpaceGroup, None where its stage has no layer; writes,
-    whether it is this worker who stores."""
+    whether it is this worker who stores. marker: the member of which it writes that a block was
+    computed; None: no such is needed, or it is another worker's."""
 
     def __init__(self, group: Group, make_copies: Callable[[], Any], *,
                  members: Sequence[Optional[int]], writes: Sequence[bool],
                  timeout_s: float = 0.05, load_timeout_s: float = 10.0, read_flags: int = 0,
-                 kv_memory: Optional[KvMemory] = None):
+                 kv_memory: Optional[KvMemory] = None, marker: Optional[int] = None):
         self.group = group
+        self._marker = marker
         self._read_flags = read_flags
         self.members = members
         self.writes = writes
@@ -136,11 +138,14 @@ class WorkerHalf:
                 in enumerate(zip(self.members, self.writes, store.block_ids))
                 if is_ours and member is not None]
         mask = sum(1 << member for _, member, _ in ours)
+        mask |= 0 if self._marker is None else 1 << self._marker
         lease = self.group.join_write(Token(*store.token), mask)
         copies: List[Copy] = []
         is_begun = False
         try:
             reserved = lease.reserved
+            if self._marker is not None:
+                lease.write(bytes(MARKER_BYTES * len(lease)), member=self._marker)
             counts: Dict[int, int] = {}
             for index, member, block_ids in ours:
                 copies += self.copies.store(lease, index, member, block_ids, reserved)

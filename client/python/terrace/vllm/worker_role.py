@@ -161,7 +161,9 @@ class WorkerRole(Role):
         if self.worker is None and self.layout is not None:
             stage, tp_rank = self._place
             members = self.layout.members_of(stage, tp_rank)
-            group = self.open_group(sum(1 << member for member in members if member is not None),
+            marker = self.layout.marker_member(stage, tp_rank)
+            group = self.open_group(sum(1 << member for member in (*members, marker)
+                                        if member is not None),
                                     timeout_s or self.settings.timeout_s)
             if group is None:
                 return None
@@ -169,6 +171,7 @@ class WorkerRole(Role):
                       for each in self.layout.stages[stage].groups]
             in_device = self.settings.reads_hbm and self._device is not None
             self.worker = WorkerHalf(group, self._make_copies, members=members, writes=writes,
+                                     marker=marker,
                                      read_flags=ACQUIRE_DEVICE if in_device else 0,
                                      kv_memory=self._kv_memory,
                                      timeout_s=self.settings.timeout_s,
@@ -266,7 +269,7 @@ class WorkerRole(Role):
             self._failed.add(load.request_id)
             self._bad_blocks.update(blocks_of(load))
         self._lost_loads = []
-        if self.has_several_groups:
+        if self.loses_whole:
             self._bad_blocks = set()  # vLLM takes no block ids then
         return loaded
 
@@ -276,9 +279,11 @@ class WorkerRole(Role):
             self.worker.poll_stores()
 
     @property
-    def has_several_groups(self) -> bool:
-        """Of KV cache groups."""
-        return self._kv_cache_config is not None and len(self._kv_cache_config.kv_cache_groups) > 1
+    def loses_whole(self) -> bool:
+        """A request that lost a block is computed from its start: of several KV cache groups vLLM
+        takes no block ids, and what is behind a window was not loaded."""
+        groups = getattr(self._kv_cache_config, "kv_cache_groups", ())
+        return len(groups) > 1 or any(model.has_window(group) for group in groups)
 
     @property
     def failed(self) -> Set[str]:
