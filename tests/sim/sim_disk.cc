@@ -18,9 +18,7 @@ constexpr DiskFault kNoFault = DiskFault::kBusy;  // never drawn for an accepted
 
 std::vector<std::string> SimMedium::Names() const {
   std::vector<std::string> names;
-  for (const auto& [name, file] : files_) {
-    if (!file.is_removed) names.push_back(name);
-  }
+  for (const auto& [name, file] : files_) names.push_back(name);
   return names;
 }
 
@@ -113,7 +111,7 @@ void SimMedium::Remove(const std::string& name) { files_.erase(name); }
 
 uint64_t SimMedium::used_bytes() const {
   uint64_t sum_bytes = 0;
-  for (const auto& [name, file] : files_) sum_bytes += file.is_removed ? 0 : file.length_bytes;
+  for (const auto& [name, file] : files_) sum_bytes += file.length_bytes;
   return sum_bytes;
 }
 
@@ -245,7 +243,7 @@ uint64_t SimDisk::NextCompletionUs() const {
 SimMedium::File* SimDisk::Find(DiskFile file) {
   if (file >= names_.size()) return nullptr;
   const auto found = medium_.files_.find(names_[file]);
-  return found == medium_.files_.end() || found->second.is_removed ? nullptr : &found->second;
+  return found == medium_.files_.end() ? nullptr : &found->second;
 }
 
 std::span<const std::byte> SimDisk::BytesOf(const Pending& pending) const {
@@ -269,12 +267,7 @@ Status SimDisk::Finish(Pending& pending) {
     default:
       break;
   }
-  // kRemove: the name goes; a loss of power may bring it back.
-  if (file->is_durable) {
-    file->is_removed = true;
-  } else {
-    medium_.files_.erase(names_[request.file]);
-  }
+  medium_.files_.erase(names_[request.file]);  // kRemove
   names_[request.file].clear();
   return Status::Ok();
 }
@@ -363,8 +356,7 @@ Status SimDisk::FinishCreate(const Pending& pending) {
       medium_.used_bytes() + request.length_bytes > medium_.capacity_bytes_) {
     return Status(StatusCode::kIo, "no space left on device", ENOSPC);
   }
-  const auto found = medium_.files_.find(request.name);
-  if (found != medium_.files_.end() && !found->second.is_removed) {
+  if (medium_.files_.contains(request.name)) {
     return Status(StatusCode::kIo, "the file exists", EEXIST);
   }
   if (pending.fault == DiskFault::kCreateVanishes) {
@@ -395,10 +387,17 @@ void SimDisk::PowerLoss() {
       }
     }
   };
+  const auto is_being_removed = [this](const std::string& name) {
+    const auto removes = [&](const Pending& pending) {
+      return pending.request.op == DiskOp::kRemove && names_[pending.request.file] == name;
+    };
+    return std::ranges::any_of(queue_, [&](const auto& one) { return removes(one.second); }) ||
+           std::ranges::any_of(stuck_, removes);
+  };
   for (auto at = medium_.files_.begin(); at != medium_.files_.end();) {
     SimMedium::File& file = at->second;
     // The directory is written when the kernel likes, unless a sync of the file has seen to it.
-    if ((!file.is_durable || file.is_removed) && random_() % 2 == 0) {
+    if ((!file.is_durable || is_being_removed(at->first)) && random_() % 2 == 0) {
       at = medium_.files_.erase(at);
       continue;
     }
@@ -412,7 +411,6 @@ void SimDisk::PowerLoss() {
     file.previous.clear();
     file.writes.clear();
     file.is_durable = true;
-    file.is_removed = false;
     ++at;
   }
   queue_.clear();
@@ -431,6 +429,8 @@ void SimDisk::KillProcess() {
       if (fate < 2) (void)FinishWrite(pending);
     } else if (op == DiskOp::kCreate && random_() % 2 == 0) {
       (void)FinishCreate(pending);
+    } else if (op == DiskOp::kRemove && random_() % 2 == 0) {
+      (void)Finish(pending);
     }
   }
   queue_.clear();
@@ -449,7 +449,7 @@ Status SimDisk::ListNow(std::vector<std::string>* names) {
 
 Status SimDisk::OpenNow(const std::string& name, DiskFile* file, uint64_t* length_bytes) {
   const auto found = medium_.files_.find(name);
-  if (found == medium_.files_.end() || found->second.is_removed) {
+  if (found == medium_.files_.end()) {
     return Status(StatusCode::kNotFound, "no such file");
   }
   *file = NewFile();

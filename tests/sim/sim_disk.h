@@ -5,7 +5,8 @@
 // A SimMedium is what lies on the drive and in the kernel's page cache. A SimDisk is one process's
 // view of it: after PowerLoss or KillProcess, open another SimDisk on the same medium.
 //
-// What a completed kSync covers is durable. Of everything else, at a loss of power each 512-byte
+// What a completed kSync covers is durable, and so is a completed kRemove, as the directory's sync
+// before its answer has it. Of everything else, at a loss of power each 512-byte
 // sector of each write has arrived or has not, independently: writes tear, and overtake each other.
 // After a failed kSync what it covered is still read back, and will never become durable unless it
 // is written again: so do Linux file systems.
@@ -74,7 +75,6 @@ class SimMedium {
     std::vector<Write> writes;   // completed, in order, not yet durable
     std::set<uint64_t> spoiled;  // pages
     bool is_durable = false;     // its name and length survive the power
-    bool is_removed = false;     // gone, unless the power fails before the directory is written
   };
 
   static void Store(Pages& pages, uint64_t offset_bytes, std::span<const std::byte> from);

@@ -33,7 +33,7 @@ enum class DiskOp : uint8_t {
   kSync,    // what has been written to the file is on the drive; kNotFound: somebody has removed
             // or shortened it, and nobody will find it again
   kCreate,  // makes file `name` with `length_bytes` of space and `from` (≤ 4 KiB) at its start
-  kRemove,  // the file goes, and its number
+  kRemove,  // the file goes, and its number; once answered, no loss of power brings it back
 };
 
 struct DiskRequest {

@@ -343,8 +343,13 @@ Status DiskFiles::Remove(DiskFile file) {
   }
   struct stat about {};
   const bool is_there = ::fstat(removed.descriptors.table, &about) != 0 || about.st_nlink > 0;
-  const bool is_gone = !is_there || (::unlinkat(directory_fd_, removed.name.c_str(), 0) == 0 &&
-                                     ::fsync(directory_fd_) == 0);
+  bool is_gone = !is_there || ::unlinkat(directory_fd_, removed.name.c_str(), 0) == 0;
+  if (is_gone) {  // also of one that was unlinked before, in vain: its name is not gone for good
+    int64_t synced = ::fsync(directory_fd_) == 0 ? 0 : -errno;
+    if (options_.result_filter) synced = options_.result_filter(DiskOp::kRemove, synced);
+    errno = static_cast<int>(-synced);
+    is_gone = synced == 0;
+  }
   if (!is_gone) {
     const Status status = IoStatus("removing a file of the disk");
     std::lock_guard lock(mutex_);

@@ -127,6 +127,25 @@ TEST_P(DiskFaults, ReadErrorsAreToldAfterASecondLook) {
   EXPECT_EQ(disk().stats().failures, 3u);
 }
 
+// The name is gone at the first try; whether it stays gone is the directory's sync to say.
+TEST_P(DiskFaults, ARemovalIsAnsweredWhenNoLossOfPowerUndoesIt) {
+  std::atomic<uint32_t> errors = 0, syncs = 0;
+  Open([&](DiskOp op, int64_t result) -> int64_t {
+    if (op != DiskOp::kRemove) return result;
+    ++syncs;
+    if (errors == 0) return result;
+    --errors;
+    return -EIO;
+  });
+  file_ = rig_.MakeFile("slab", kMiB);
+  errors = 2;
+  EXPECT_EQ(rig_.Do({.op = DiskOp::kRemove, .file = file_}).detail(), EIO);
+  EXPECT_EQ(rig_.Do({.op = DiskOp::kRemove, .file = file_}).detail(), EIO);
+  EXPECT_TRUE(rig_.Do({.op = DiskOp::kRemove, .file = file_}).ok());
+  EXPECT_EQ(syncs, 3u);
+  EXPECT_NE(::access((rig_.directory() + "/slab").c_str(), F_OK), 0);
+}
+
 TEST_P(DiskFaults, StuckOperationsDoNotHoldUpTheEnd) {
   // Outlives the disk: the thread that is stuck looks at it.
   static std::atomic<bool> is_stuck;
