@@ -21,6 +21,7 @@
 #include "terrace/status.h"
 #include "tiers/block_meta.h"
 #include "tiers/extent.h"
+#include "tiers/tier_shares.h"
 
 namespace terrace {
 
@@ -54,6 +55,7 @@ struct TierStats {
   uint64_t corrupt_entries = 0;    // found at start
   uint64_t left_alone_bytes = 0;   // of slab files that are not this domain's, or not whole
   bool is_healthy = true;          // false: switched off, and trying to come back
+  ShareStats share;                // of a tier that domains share; max_bytes 0: it is none
 };
 
 // What keeps one drive of a tier from its work, for a person.
@@ -147,6 +149,9 @@ class Tier {
   // none.
   virtual void AppendOwnersToDrop(uint64_t /*length_bytes*/, uint32_t /*part_count*/,
                                   std::vector<uint32_t>* /*owners*/) {}
+  // Room that goes back to other domains: appends some owners that still have places in it. True:
+  // there may be others, to be asked for at once; false: from the beginning, after the next Tick.
+  virtual bool AppendOwnersToGive(std::vector<uint32_t>* /*owners*/) { return false; }
 
   // Now and then, at least once a second.
   virtual void Tick() {}

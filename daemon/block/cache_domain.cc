@@ -60,6 +60,8 @@ void CacheDomain::AddDevice() {
 void CopyTunable(const DomainOptions& from, DomainOptions* to) {
   to->segments_guaranteed = from.segments_guaranteed;
   to->segments_lent_max = from.segments_lent_max;
+  to->borrow_priority = from.borrow_priority;
+  to->ttl_default_s = from.ttl_default_s;
   to->write_bytes_per_day = from.write_bytes_per_day;
   to->scrub_bytes_per_second = from.scrub_bytes_per_second;
   to->allow_models = from.allow_models;

@@ -25,9 +25,9 @@
 #include "daemon/index/radix_index.h"
 #include "daemon/index/tree_walk.h"
 #include "daemon/policy/admission.h"
-#include "daemon/policy/day_window.h"
 #include "daemon/policy/eviction/policy.h"
 #include "daemon/policy/hit_meter.h"
+#include "daemon/policy/recent_total.h"
 #include "terrace/protocol_admin.h"
 #include "tiers/arena/slot_allocator.h"
 
@@ -65,7 +65,7 @@ struct LowerTier {
   OwnedBy<LowerCopies, uint64_t> block_count;            // with a Ready copy there
   OwnedBy<LowerCopies, uint64_t> persisted_block_count;  // that would outlive the process
   OwnedBy<TransferJobs, bool> is_off;                    // what is there cannot be read for now
-  DayWindow written;                                     // Store: bytes
+  RecentTotal written{24 * 3600 * kUsPerSecond};         // Store: bytes of a day
 };
 
 // Who may read a block from DRAM at once, a byte a block: these, or a class of WriterClasses.

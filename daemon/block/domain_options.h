@@ -18,12 +18,15 @@
 #include "tiers/hbm/hbm_tier.h"
 #include "tiers/shared_tier.h"
 #include "tiers/tier.h"
+#include "tiers/tier_shares.h"
 
 namespace terrace {
 
 // The tier that a domain shares with other hosts, and what it does with it.
 struct SharedUse {
-  SharedTier* tier = nullptr;  // outlives the Store
+  SharedTier* tier = nullptr;    // outlives the Store
+  TierShares* shares = nullptr;  // likewise: of what is given within window_us; none: any number
+  uint64_t window_us = 0;        // how long the tier keeps what it is given; > 0 with shares
   bool is_storing = true;
   bool is_fetching = true;
   bool is_storing_hits_only = false;      // what was asked for once more
@@ -49,6 +52,8 @@ struct DomainOptions {
   uint32_t segments_guaranteed = 0;  // never taken by other domains
   uint32_t segments_lent_max = 0;    // of those: others may have so many until they are wanted
   uint32_t segments_max = 0;         // size of its arena's address space; > 0
+  uint32_t borrow_priority = 0;      // of borrowers of segments the lower gives first
+  uint32_t ttl_default_s = 0;        // of blocks that are stored without one; 0: none
   ArenaMemory* arena = nullptr;      // outlives the Store
   std::span<std::byte> slot_table;   // SlotTableBytes(); daemon-private
   uint64_t table_seed = 0;           // of its rows' checks; the same for a successor

@@ -103,13 +103,15 @@ struct DomainFigures : DomainCounters {
     uint64_t queued_blocks = 0, queued_bytes = 0, queue_bytes_max = 0;
     uint64_t stores_under_way = 0;  // blocks
     uint64_t blocks_stored = 0, blocks_existing = 0, blocks_failed = 0;
-    uint64_t blocks_dropped = 0;   // the queue was full
-    uint64_t blocks_outdated = 0;  // left DRAM before their turn
-    uint64_t blocks_unnamed = 0;   // their place in their chain is not known here
+    uint64_t blocks_dropped = 0;     // the queue was full
+    uint64_t blocks_outdated = 0;    // left DRAM before their turn
+    uint64_t blocks_unnamed = 0;     // their place in their chain is not known here
+    uint64_t blocks_over_quota = 0;  // their domain's share was used up
     uint64_t seeks = 0, seeks_joined = 0, seeks_late = 0;
     uint64_t blocks_found = 0;  // may be there
     uint64_t blocks_fetched = 0, blocks_missed = 0, blocks_cancelled = 0;
     uint64_t blocks_not_worth = 0;  // faster computed than fetched
+    ShareStats share;               // of what was given lately; max_bytes 0: there is no limit
   };
   std::optional<SharedStats> shared;
   struct DeviceStats {

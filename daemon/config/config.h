@@ -45,6 +45,9 @@ inline constexpr uint64_t kSlabBytesMax = 16 * kGiB;
 // More than any drive takes: so much a day is no budget.
 inline constexpr uint64_t kWriteBytesPerDayMax = uint64_t{1} << 50;
 
+inline constexpr uint64_t kRedisBytesMax = uint64_t{1} << 50;  // no server has more
+inline constexpr uint32_t kBorrowPriorityMax = 100;
+
 struct DomainConfig {
   std::string name;         // 1..63 of a-z 0-9 - _
   std::string socket_path;  // absolute
@@ -64,7 +67,14 @@ struct DomainConfig {
   uint64_t dram_max_bytes = 0;       // 0 before ResolveConfig: dram_bytes
   // kAuto before ResolveConfig: on where no other domain could overhear.
   KvEventsOfDomain kv_events = KvEventsOfDomain::kAuto;
-  uint64_t nvme_max_bytes = 0;  // 0 before ResolveConfig: an equal share of nvme.capacity_bytes
+  // Of NVMe. 0 before ResolveConfig: the guarantee as much as the limit, the limit of who has a
+  // guarantee all there is; of neither an equal share of nvme.capacity_bytes.
+  uint64_t nvme_guaranteed_bytes = 0;
+  uint64_t nvme_max_bytes = 0;
+  uint64_t redis_guaranteed_bytes = 0;  // of what this host has given within redis.ttl_s
+  uint64_t redis_max_bytes = 0;         // 0 before ResolveConfig: redis.capacity_bytes
+  uint32_t borrow_priority = 50;        // of borrowers the lower gives back first
+  uint32_t ttl_default_s = 0;           // of blocks stored without one; 0: none
 };
 
 // The NVMe tier; off while no path is named.
@@ -107,6 +117,7 @@ struct RedisConfig {
   std::string tls_ca_file, tls_certificate_file, tls_key_file, tls_server_name;
   std::string prefix = "terrace";
   uint32_t ttl_s = 24 * 3600;
+  uint64_t capacity_bytes = kRedisBytesMax;  // of this host's blocks on the server; the max: any
   RedisUse use = RedisUse::kBoth;
   RedisAdmission admission = RedisAdmission::kAll;
   uint64_t queue_bytes_max = 1 * kGiB;        // of a domain, waiting to be stored

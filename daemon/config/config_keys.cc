@@ -20,6 +20,7 @@ using Domain = DomainConfig;
 constexpr KeyChange kLive = KeyChange::kLive;
 constexpr uint64_t kDramBytesMax = uint64_t{64} << 40;
 constexpr uint64_t kNvmeBytesMax = uint64_t{1} << 50;
+constexpr uint32_t kTtlDefaultSecondsMax = 365 * 24 * 3600;
 constexpr size_t kPathBytesMax = 4096;
 constexpr size_t kSocketPathBytesMax = 107;  // sun_path
 constexpr size_t kEndpointBytesMax = 512;
@@ -211,6 +212,8 @@ const ConfigKey<Redis> kRedisKeys[] = {
     {"prefix", TextField<Redis>{&Redis::prefix, 64}, "with which all keys on the server begin"},
     {"ttl_s", CountField<Redis>{&Redis::ttl_s, 10, 365 * 24 * 3600},
      "how long a block stays on the server at most"},
+    {"capacity_bytes", BytesField<Redis>{&Redis::capacity_bytes, kMiB, kRedisBytesMax},
+     "what this host gives the server within ttl_s, over all domains; 1024TiB: any", kLive},
     {"use", Choice<Redis, RedisUse, &Redis::use>(kRedisUses),
      "both, store (give, never take) or fetch (take, never give)", kLive},
     {"admission", Choice<Redis, RedisAdmission, &Redis::admission>(kRedisAdmissions),
@@ -267,8 +270,23 @@ const ConfigKey<Domain> kDomainKeys[] = {
      "memory this domain never exceeds"},
     {"kv_events", Choice<Domain, KvEventsOfDomain, &Domain::kv_events>(kAutoOnOff),
      "on: routers hear of its blocks; auto: if it is the only domain"},
+    {"nvme_guaranteed_bytes",
+     BytesField<Domain>{&Domain::nvme_guaranteed_bytes, kSlabBytesMin, kNvmeBytesMax},
+     "NVMe space others give back when it is wanted; absent: as much as nvme_max_bytes", kLive},
     {"nvme_max_bytes", BytesField<Domain>{&Domain::nvme_max_bytes, kSlabBytesMin, kNvmeBytesMax},
-     "NVMe space this domain never exceeds; absent: an equal share of nvme.capacity_bytes"},
+     "NVMe space this domain never exceeds; absent: with a guarantee all there is, else an equal "
+     "share of nvme.capacity_bytes",
+     kLive},
+    {"redis_guaranteed_bytes",
+     BytesField<Domain>{&Domain::redis_guaranteed_bytes, 0, kRedisBytesMax},
+     "of redis.capacity_bytes, what no other domain can use up", kLive},
+    {"redis_max_bytes", BytesField<Domain>{&Domain::redis_max_bytes, kMiB, kRedisBytesMax},
+     "what this host gives the server of it within redis.ttl_s; absent: redis.capacity_bytes",
+     kLive},
+    {"borrow_priority", CountField<Domain>{&Domain::borrow_priority, 0, kBorrowPriorityMax},
+     "of domains that use more than their guarantee the lower gives back first", kLive},
+    {"ttl_default_s", CountField<Domain>{&Domain::ttl_default_s, 0, kTtlDefaultSecondsMax},
+     "how long blocks live that are stored without a time to live; 0: until room is needed", kLive},
 };
 
 }  // namespace

@@ -118,6 +118,55 @@ Status CheckMemory(const DaemonConfig& config, std::string* why) {
   return Status::Ok();
 }
 
+// What a domain is guaranteed of a tier and its limit there, by the keys that say so.
+struct NamedShare {
+  const DomainConfig& domain;
+  const char* tier;
+  uint64_t guaranteed_bytes, max_bytes;
+};
+
+Status CheckShare(const NamedShare& share, std::string* why) {
+  if (share.guaranteed_bytes <= share.max_bytes) return Status::Ok();
+  const std::string tier = share.tier;
+  return Refuse(why, "domain " + share.domain.name + ": " + tier + "_guaranteed_bytes is " +
+                         FormatBytes(share.guaranteed_bytes) + ", more than its " + tier +
+                         "_max_bytes of " + FormatBytes(share.max_bytes) +
+                         ": lower one or raise the other");
+}
+
+Status ResolveNvmeShares(DaemonConfig* config, std::string* why) {
+  const NvmeConfig& nvme = config->nvme;
+  uint64_t guaranteed_bytes = 0;
+  for (DomainConfig& domain : config->domains) {
+    uint64_t& guaranteed = domain.nvme_guaranteed_bytes;
+    uint64_t& most = domain.nvme_max_bytes;
+    if (most == 0) {
+      most = guaranteed == 0 ? nvme.capacity_bytes / config->domains.size() : nvme.capacity_bytes;
+    }
+    if (guaranteed == 0) {
+      guaranteed = most;
+    } else {
+      most = std::min(most, nvme.capacity_bytes);
+    }
+    const bool is_small = guaranteed < nvme.slab_bytes && guaranteed <= most;
+    if (is_small || most < nvme.slab_bytes) {
+      return Refuse(why, "domain " + domain.name + ": " +
+                             (most < nvme.slab_bytes ? "nvme_max_bytes" : "nvme_guaranteed_bytes") +
+                             " is " + FormatBytes(std::min(guaranteed, most)) +
+                             " and nvme.slab_bytes is " + FormatBytes(nvme.slab_bytes) +
+                             ": a domain needs one slab at least; raise the one or lower the "
+                             "other (not below " +
+                             FormatBytes(kSlabBytesMin) + ")");
+    }
+    TERRACE_RETURN_IF_ERROR(CheckShare({domain, "nvme", guaranteed, most}, why));
+    guaranteed_bytes += guaranteed;
+  }
+  if (guaranteed_bytes <= nvme.capacity_bytes) return Status::Ok();
+  return Refuse(why, "the domains' nvme_guaranteed_bytes (absent: their nvme_max_bytes) sum to " +
+                         FormatBytes(guaranteed_bytes) + ", more than nvme.capacity_bytes of " +
+                         FormatBytes(nvme.capacity_bytes) + ": lower them or raise it");
+}
+
 Status ResolveNvme(DaemonConfig* config, std::string* why) {
   NvmeConfig& nvme = config->nvme;
   std::set<std::string> paths;
@@ -141,26 +190,7 @@ Status ResolveNvme(DaemonConfig* config, std::string* why) {
                   "nvme.paths is set and nvme.capacity_bytes is not: say how much space the "
                   "tier may take, such as \"500GiB\"");
   }
-  uint64_t sum_bytes = 0;
-  for (DomainConfig& domain : config->domains) {
-    if (domain.nvme_max_bytes == 0) {
-      domain.nvme_max_bytes = nvme.capacity_bytes / config->domains.size();
-    }
-    sum_bytes += domain.nvme_max_bytes;
-    if (domain.nvme_max_bytes < nvme.slab_bytes) {
-      return Refuse(why, "domain " + domain.name + ": nvme_max_bytes is " +
-                             FormatBytes(domain.nvme_max_bytes) + " and " + slab +
-                             ": a domain needs one slab at least; raise the one or lower the "
-                             "other (not below " +
-                             FormatBytes(kSlabBytesMin) + ")");
-    }
-  }
-  if (sum_bytes > nvme.capacity_bytes) {
-    return Refuse(why, "the domains' nvme_max_bytes sum to " + FormatBytes(sum_bytes) +
-                           ", more than nvme.capacity_bytes of " +
-                           FormatBytes(nvme.capacity_bytes) + ": lower them or raise it");
-  }
-  return Status::Ok();
+  return ResolveNvmeShares(config, why);
 }
 
 Status ResolveHbm(DaemonConfig* config, std::string* why) {
@@ -282,6 +312,27 @@ Status ResolveRedis(const RedisConfig& redis, std::string* why) {
   return Status::Ok();
 }
 
+Status ResolveRedisShares(DaemonConfig* config, std::string* why) {
+  const RedisConfig& redis = config->redis;
+  uint64_t guaranteed_bytes = 0;
+  for (DomainConfig& domain : config->domains) {
+    if (domain.redis_guaranteed_bytes > 0 && redis.capacity_bytes == kRedisBytesMax) {
+      return Refuse(why, "domain " + domain.name + ": redis_guaranteed_bytes is " +
+                             FormatBytes(domain.redis_guaranteed_bytes) +
+                             ", which means nothing without redis.capacity_bytes, of which it is a "
+                             "part: set that, or remove it");
+    }
+    if (domain.redis_max_bytes == 0) domain.redis_max_bytes = redis.capacity_bytes;
+    TERRACE_RETURN_IF_ERROR(
+        CheckShare({domain, "redis", domain.redis_guaranteed_bytes, domain.redis_max_bytes}, why));
+    guaranteed_bytes += domain.redis_guaranteed_bytes;
+  }
+  if (guaranteed_bytes <= redis.capacity_bytes) return Status::Ok();
+  return Refuse(why, "the domains' redis_guaranteed_bytes sum to " + FormatBytes(guaranteed_bytes) +
+                         ", more than redis.capacity_bytes of " +
+                         FormatBytes(redis.capacity_bytes) + ": lower them or raise it");
+}
+
 Status CheckDomains(const DaemonConfig& config, std::string* why) {
   if (config.domains.size() > kDomainsMax) {
     return Refuse(why, std::to_string(config.domains.size()) + " domains; the limit is " +
@@ -378,6 +429,7 @@ Status ResolveConfig(const ConfigOverrides& overrides, const ConfigEnvironment& 
   TERRACE_RETURN_IF_ERROR(ResolveHbm(config, why));
   TERRACE_RETURN_IF_ERROR(ResolveKvEvents(config, why));
   TERRACE_RETURN_IF_ERROR(ResolveRedis(config->redis, why));
+  TERRACE_RETURN_IF_ERROR(ResolveRedisShares(config, why));
   TERRACE_RETURN_IF_ERROR(ResolveMetrics(config->metrics, why));
   return CheckMemory(*config, why);
 }

@@ -16,6 +16,20 @@ constexpr FamilyText kInFlight = {"terrace_tier_transfers_in_flight",
 constexpr FamilyText kQueued = {"terrace_tier_queued_blocks",
                                 "Blocks that wait for their turn to be read or written."};
 
+void AddShare(const ShareStats& share, const Families::Labels& labels, Families* all) {
+  if (share.max_bytes == 0) return;
+  const struct {
+    const char* state;
+    uint64_t byte_count;
+  } states[] = {{"held", share.held_bytes},       {"guaranteed", share.guaranteed_bytes},
+                {"max", share.max_bytes},         {"borrowed", share.borrowed_bytes},
+                {"leaving", share.leaving_bytes}, {"asked", share.asked_bytes}};
+  for (const auto& [state, byte_count] : states) {
+    all->Gauge({"terrace_tier_share_bytes", "What the domain holds of a tier, and may."},
+               With(labels, "state", state), Of(byte_count));
+  }
+}
+
 void AddLower(const DomainFigures& domain, const DomainFigures::LowerTierStats& tier,
               const Families::Labels& labels, Families* all) {
   const TierStats& stats = tier.stats;
@@ -42,6 +56,7 @@ void AddLower(const DomainFigures& domain, const DomainFigures::LowerTierStats& 
              labels, Of(stats.left_alone_bytes));
   all->Gauge({"terrace_tier_written_bytes_of_day", "Bytes written in the last 24 hours."}, labels,
              Of(tier.written_bytes_of_day));
+  AddShare(stats.share, labels, all);
   const bool has_budget =
       tier.kind != protocol::TierKind::kHbm && domain.write_bytes_per_day != UINT64_MAX;
   if (!has_budget) return;
@@ -57,6 +72,7 @@ void AddShared(const DomainFigures::SharedStats& shared, const Families::Labels&
   all->Counter(kWritten, labels, Of(tier.written_bytes));
   all->Gauge(kInFlight, labels, Of(tier.operations_in_flight));
   all->Gauge(kQueued, With(labels, "direction", "write"), Of(shared.queued_blocks));
+  AddShare(shared.share, labels, all);
   all->Gauge({"terrace_shared_queued_bytes", "Bytes that wait to be stored on the server."}, labels,
              Of(shared.queued_bytes));
   all->Gauge({"terrace_shared_queue_bytes_max", "At most so many; beyond, blocks are dropped."},
@@ -72,9 +88,10 @@ void AddShared(const DomainFigures::SharedStats& shared, const Families::Labels&
   const struct {
     const char* result;
     uint64_t count;
-  } stores[] = {{"stored", shared.blocks_stored},     {"existing", shared.blocks_existing},
-                {"failed", shared.blocks_failed},     {"dropped", shared.blocks_dropped},
-                {"outdated", shared.blocks_outdated}, {"unnamed", shared.blocks_unnamed}},
+  } stores[] = {{"stored", shared.blocks_stored},        {"existing", shared.blocks_existing},
+                {"failed", shared.blocks_failed},        {"dropped", shared.blocks_dropped},
+                {"outdated", shared.blocks_outdated},    {"unnamed", shared.blocks_unnamed},
+                {"over_quota", shared.blocks_over_quota}},
     fetches[] = {{"fetched", shared.blocks_fetched},
                  {"missed", shared.blocks_missed},
                  {"cancelled", shared.blocks_cancelled},

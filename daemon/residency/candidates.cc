@@ -78,12 +78,10 @@ bool Candidates::MayLeaveDram(BlockId id) const {
          (d_.index.node(id).child_count == 0 || HasOtherCopy(b, b.dram));
 }
 
-bool Candidates::MayDropLower(BlockId id, uint32_t tier) const {
+bool Candidates::MayLeaveLower(BlockId id, uint32_t tier) const {
   const Block& b = d_.block(id);
-  // On a device a pin keeps the block, not this copy of it.
-  const bool is_kept = b.is_kept() && (tier != d_.device_tier || !HasOtherCopy(b, b.lower[tier]));
   if (b.phase != BlockPhase::kSealed || b.lower[tier].state != CopyState::kReady ||
-      b.job_count > 0 || is_kept || b.lower_children[tier] > 0 || d_.IsReadInPlace(id, tier)) {
+      b.job_count > 0 || b.lower_children[tier] > 0 || d_.IsReadInPlace(id, tier)) {
     return false;
   }
   return HasOtherCopy(b, b.lower[tier]) ||

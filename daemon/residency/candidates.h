@@ -46,7 +46,10 @@ class Candidates {
   bool MayDropDram(BlockId id) const { return !d_.block(id).is_kept() && MayLeaveDram(id); }
   // The same for memory that has to go back: a pin holds no borrowed memory.
   bool MayLeaveDram(BlockId id) const;
-  bool MayDropLower(BlockId id, uint32_t tier) const;
+  bool MayDropLower(BlockId id, uint32_t tier) const {
+    return MayLeaveLower(id, tier) && !IsKeptBelow(id, tier);
+  }
+  bool MayLeaveLower(BlockId id, uint32_t tier) const;
   // A readable one, beside `copy` of the same block.
   bool HasOtherCopy(const Block& block, const BlockCopy& copy) const;
   bool IsExpired(BlockId id) const;
@@ -59,6 +62,11 @@ class Candidates {
   }
 
  private:
+  // On a device a pin keeps the block, not this copy of it.
+  bool IsKeptBelow(BlockId id, uint32_t tier) const {
+    const Block& b = d_.block(id);
+    return b.is_kept() && (tier != d_.device_tier || !HasOtherCopy(b, b.lower[tier]));
+  }
   uint8_t ReadinessOfReadable(const Block& block) const;
   // `is_candidate` is the block's bit of the tier: it becomes `may_drop`, and the policy hears.
   void Tell(BlockId id, uint32_t bit, bool may_drop, EvictionPolicy& policy);

@@ -222,12 +222,16 @@ struct LowerOfSubtree {
   bool Has(BlockId id) const { return d.block(id).lower[tier].row != kRowNone; }
   uint32_t ChildCount(BlockId id) const { return d.block(id).lower_children[tier]; }
   bool IsHeld(BlockId id) const { return d.block(id).job_count > 0; }
-  bool MayGo(BlockId id) const { return residency.candidates.MayDropLower(id, tier); }
+  bool MayGo(BlockId id) const {
+    return pins == Evictor::Pins::kGive ? residency.candidates.MayLeaveLower(id, tier)
+                                        : residency.candidates.MayDropLower(id, tier);
+  }
   void Drop(BlockId id) const { residency.lifecycle.DropLower(id, tier, DropReason::kNotWanted); }
 
   const CacheDomain& d;
   Residency& residency;
   uint32_t tier;
+  Evictor::Pins pins;
 };
 
 void Pay(uint32_t cost, uint32_t* budget) { *budget -= std::min(cost, *budget); }
@@ -270,6 +274,11 @@ WalkEnd DropSubtree(const Tier& tier, SubtreeWalk* walk, uint32_t* budget) {
     walk->End();
     return how;
   };
+  const auto held = [&](BlockId id) {
+    walk->End();
+    walk->held = id;
+    return WalkEnd::kHeld;
+  };
   while (*budget > 0) {
     if (!IsSame(tier.d, walk->top, walk->top_commit) || !tier.Has(walk->top)) {
       return end(WalkEnd::kAllGone);
@@ -279,12 +288,12 @@ WalkEnd DropSubtree(const Tier& tier, SubtreeWalk* walk, uint32_t* budget) {
     }
     Pay(1, budget);
     // A lease holds a chain from its root: what is below the top goes only if the top may.
-    if (tier.IsHeld(walk->top)) return end(WalkEnd::kHeld);
+    if (tier.IsHeld(walk->top)) return held(walk->top);
     if (tier.ChildCount(walk->at) > 0) {
       LookAtChild(tier, walk);
       continue;
     }
-    if (!tier.MayGo(walk->at)) return end(WalkEnd::kHeld);
+    if (!tier.MayGo(walk->at)) return held(walk->at);
     Pay(SubtreeWalk::kDropCost - 1, budget);
     if (!DropLeaf(tier, walk)) return end(WalkEnd::kAllGone);
   }
@@ -301,8 +310,8 @@ WalkEnd Evictor::DropDramSubtree(Pins pins, SubtreeWalk* walk, uint32_t* budget)
   return DropSubtree(DramOfSubtree{d_, residency_, pins}, walk, budget);
 }
 
-WalkEnd Evictor::DropLowerSubtree(uint32_t tier, SubtreeWalk* walk, uint32_t* budget) {
-  return DropSubtree(LowerOfSubtree{d_, residency_, tier}, walk, budget);
+WalkEnd Evictor::DropLowerSubtree(uint32_t tier, Pins pins, SubtreeWalk* walk, uint32_t* budget) {
+  return DropSubtree(LowerOfSubtree{d_, residency_, tier, pins}, walk, budget);
 }
 
 bool Evictor::Compact(uint32_t class_index, uint64_t share_divisor) {

@@ -55,7 +55,7 @@ class Evictor {
   enum class Pins : uint8_t { kHold, kGive };
   WalkEnd DropDramSubtree(Pins pins, SubtreeWalk* walk, uint32_t* budget);
   // The same for a lower tier.
-  WalkEnd DropLowerSubtree(uint32_t tier, SubtreeWalk* walk, uint32_t* budget);
+  WalkEnd DropLowerSubtree(uint32_t tier, Pins pins, SubtreeWalk* walk, uint32_t* budget);
   SubtreeWalk WalkFrom(BlockId id) const;
   // The Sealed block in a slot; kBlockNone if nobody can find it.
   BlockId BlockIn(const SlotRef& slot) const;

@@ -58,7 +58,9 @@ BlockId Lifecycle::Reserve(const NewBlock& block) {
     commit_id = d_.seams.random.Next();
   } while (commit_id == 0);
   d_.writer_classes.Add(block.writer_uid);
-  hints_.Apply(id, block.hints);
+  protocol::Hints hints = block.hints;
+  if (hints.ttl_s == 0) hints.ttl_s = d_.options.ttl_default_s;
+  hints_.Apply(id, hints);
   if (const BlockId parent = d_.index.node(id).parent; parent != kBlockNone) {
     candidates_.Refresh(parent);
   }

@@ -1,6 +1,8 @@
 #include "daemon/residency/segment_broker.h"
 
 #include <algorithm>
+#include <functional>
+#include <numeric>
 
 #include "terrace/check.h"
 
@@ -33,6 +35,16 @@ SegmentBroker::SegmentBroker(const StoreOptions& options, const StoreSeams& seam
 void SegmentBroker::AddDomain(CacheDomain* domain, Evictor* evictor) {
   ledger_.domains().push_back({.domain = domain, .evictor = evictor});
   ledger_.domains().back().segments.resize(domain->options.segments_max);
+  SortByPriority();
+}
+
+// The highest first; alike, as they were added.
+void SegmentBroker::SortByPriority() {
+  by_priority_.resize(ledger_.domains().size());
+  std::iota(by_priority_.begin(), by_priority_.end(), 0);
+  std::ranges::stable_sort(by_priority_, std::greater(), [this](uint32_t domain_index) {
+    return ledger_.domains()[domain_index].priority();
+  });
 }
 
 void SegmentBroker::AdoptPopulated(uint32_t domain_index, uint32_t segment) {
@@ -74,10 +86,9 @@ void SegmentBroker::Step() {
   Shrink();
   // Domains below their guarantee first: what was taken back for one of them is not for others.
   for (const bool is_guaranteed : {true, false}) {
-    for (DomainRecord& record : ledger_.domains()) {
-      const uint32_t kept_count = record.staying_count();
-      const bool is_below = kept_count < record.guaranteed();
-      if (is_below == is_guaranteed) Grow(record);
+    for (const uint32_t domain_index : by_priority_) {
+      DomainRecord& record = ledger_.domains()[domain_index];
+      if (record.is_below() == is_guaranteed) Grow(record);
     }
   }
   for (DomainRecord& record : ledger_.domains()) {
@@ -160,7 +171,7 @@ void SegmentBroker::Grow(DomainRecord& record) {
   if (!wants_first && !wants_spare && !wants_more) return;
   if (record.held_count >= domain.options.segments_max) return;
   if (!ledger_.MayTakeOne(record)) {
-    if (record.staying_count() < record.guaranteed()) TakeBack();
+    if (record.is_below() || domain.is_short()) TakeBack(record);
     return;
   }
   for (uint32_t segment = 0; segment < record.segments.size(); ++segment) {
@@ -192,6 +203,7 @@ void SegmentBroker::OnPopulated(uint32_t domain_index, uint32_t segment, Status 
 
 void SegmentBroker::OnRetuned() {
   may_be_above_ = true;
+  SortByPriority();
   Step();
 }
 
@@ -211,7 +223,7 @@ void SegmentBroker::Shrink() {
   uint32_t budget = kDrainCostPerStepMax;
   uint32_t leaving_count = ledger_.LeavingCount();
   for (; excess > 0 && leaving_count < kLeavingMax; --excess) {
-    DomainRecord* const from = ledger_.Borrower(SegmentLedger::Giving::kOrNot);
+    DomainRecord* const from = ledger_.Borrower(SegmentLedger::Giving::kOrNot, nullptr);
     if (from == nullptr || IsDropping() || !BeginDrain(*from, &budget)) return;
     ++leaving_count;
   }
@@ -228,12 +240,12 @@ bool SegmentBroker::IsDropping() const {
 }
 
 // From whoever borrowed most; one segment on its way is enough, while it is on its way.
-void SegmentBroker::TakeBack() {
+void SegmentBroker::TakeBack(const DomainRecord& taker) {
   const uint64_t now_us = seams_.clock.NowUs();
   for (const DomainRecord& record : ledger_.domains()) {
     if (record.draining_count > 0 && now_us < record.drain_began_us + kTakeBackPatienceUs) return;
   }
-  DomainRecord* const borrower = ledger_.Borrower(SegmentLedger::Giving::kNothing);
+  DomainRecord* const borrower = ledger_.Borrower(SegmentLedger::Giving::kNothing, &taker);
   if (borrower == nullptr) return;
   uint32_t budget = kDrainCostPerStepMax;
   BeginDrain(*borrower, &budget);

@@ -5,7 +5,8 @@
 // the borrower's clients have let go of it, and a client that is stopped, or means harm, never
 // does. Only so much of a guarantee as its domain says (segments_lent_max) is lent meanwhile; a
 // domain below its guarantee takes that back. What all hold beyond segments_total, because that was
-// lowered or a predecessor had more, is taken back unasked.
+// lowered or a predecessor had more, is taken back unasked. Of borrowers the one of the lowest
+// priority gives first; one that is short has those of a lower one give, beyond its guarantee, too.
 //
 // Taking back: the borrower's segment that has least in it, or holds what its policy wants gone
 // next, is drained (its blocks leave), then every session of that domain unmaps it and says so or
@@ -57,6 +58,7 @@ class SegmentBroker {
   using Use = SegmentLedger::Use;
   using DomainRecord = SegmentLedger::Domain;
 
+  void SortByPriority();
   void Grow(DomainRecord& record);
   // How many free segments there should be.
   uint32_t SpareWanted(const DomainRecord& record) const;
@@ -64,7 +66,7 @@ class SegmentBroker {
   void Shrink();
   // Blocks of a draining segment leave now.
   bool IsDropping() const;
-  void TakeBack();
+  void TakeBack(const DomainRecord& taker);
   // Of all segments so much leaves as `*budget` (SubtreeWalk's) allows; false: no segment of the
   // domain can.
   bool BeginDrain(DomainRecord& record, uint32_t* budget);
@@ -86,7 +88,8 @@ class SegmentBroker {
   StoreSeams seams_;
   SessionRegister& sessions_;
   SegmentLedger ledger_;
-  bool may_be_above_ = true;  // segments_total; false: the ledger has no Excess
+  std::vector<uint32_t> by_priority_;  // domains, in the order in which they grow
+  bool may_be_above_ = true;           // segments_total; false: the ledger has no Excess
   bool has_drain_timer_ = false;
   uint32_t drain_turn_ = 0;   // of all domains' segments: which a drain's step begins with
   uint32_t choice_turn_ = 0;  // the same: which is looked at next, to choose from

@@ -40,11 +40,17 @@ uint32_t SegmentLedger::Excess() const {
   return wanted - std::min(wanted, options_.segments_total);
 }
 
-SegmentLedger::Domain* SegmentLedger::Borrower(Giving giving) {
+SegmentLedger::Domain* SegmentLedger::Borrower(Giving giving, const Domain* taker) {
+  const bool is_any = taker == nullptr || taker->is_below();
   Domain* borrower = nullptr;
   for (Domain& domain : domains_) {
-    if (giving == Giving::kNothing && domain.draining_count > 0) continue;
-    if (domain.borrowed() > (borrower == nullptr ? 0 : borrower->borrowed())) borrower = &domain;
+    if (domain.borrowed() == 0 || (giving == Giving::kNothing && domain.draining_count > 0))
+      continue;
+    if (!is_any && domain.priority() >= taker->priority()) continue;
+    const bool is_first =
+        borrower == nullptr || domain.priority() < borrower->priority() ||
+        (domain.priority() == borrower->priority() && domain.borrowed() > borrower->borrowed());
+    if (is_first) borrower = &domain;
   }
   return borrower;
 }

@@ -45,6 +45,8 @@ class SegmentLedger {
     uint64_t drain_began_us = 0;  // of the segment that began to leave last
 
     uint32_t guaranteed() const { return domain->options.segments_guaranteed; }
+    uint32_t priority() const { return domain->options.borrow_priority; }
+    bool is_below() const { return staying_count() < guaranteed(); }
     // What it will have when all that leaves has left.
     uint32_t staying_count() const { return held_count - draining_count; }
     uint32_t borrowed() const { return staying_count() - std::min(staying_count(), guaranteed()); }
@@ -70,8 +72,10 @@ class SegmentLedger {
   uint32_t Excess() const;
   uint32_t LeavingCount() const;
   enum class Giving { kOrNot, kNothing };
-  // Who has most beyond its guarantee, of all or of those that give nothing back yet; null: nobody.
-  Domain* Borrower(Giving giving);
+  // Who is to give to `taker` (null: to nobody, there is less): of those beyond their guarantee the
+  // one of the lowest priority, of several who has most. Of all, or of those that give nothing back
+  // yet. Below that of a taker that would borrow itself. Null: nobody.
+  Domain* Borrower(Giving giving, const Domain* taker);
   // Of those that MayGo; kSegmentNone: there is none.
   static uint32_t EmptiestSegment(const Domain& domain, uint64_t given_up_since_us);
   // Of those that are populated and not leaving, likewise.

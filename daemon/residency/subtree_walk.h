@@ -26,6 +26,7 @@ struct SubtreeWalk {
   BlockId at = kBlockNone;
   CommitId at_commit = 0;
   BlockId next = kBlockNone;  // child of `at` to look at first; kBlockNone: its first
+  BlockId held = kBlockNone;  // of a walk that has ended: the block that may not go now
 
   bool is_on() const { return top != kBlockNone; }
   void End() { *this = {}; }

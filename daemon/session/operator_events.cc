@@ -57,6 +57,7 @@ std::optional<OperatorEvent> EventOfConfig(const Request& request) {
   protocol::ConfigRequest asked;
   const bool is_read = request.body().Read(0, &asked);
   if (!is_read || asked.action == protocol::ConfigAction::kGet) return std::nullopt;
+  if (asked.action == protocol::ConfigAction::kQuota) return std::nullopt;
   if (asked.action == protocol::ConfigAction::kReload) return OperatorEvent{.detail = "reload"};
   std::string text(request.body().size_bytes() - sizeof(asked), '\0');
   request.body().ReadArray(sizeof(asked), std::span(text));

@@ -21,19 +21,22 @@ Administration::Administration(Parts parts, ConfigSource source)
       config_(std::move(source), parts_.config,
               {.apply = [this] { Apply(); }, .post = parts_.post}) {}
 
-void Administration::Serve(Store& store, SessionTable& sessions,
-                           const std::vector<std::unique_ptr<DomainNvme>>& nvme) {
-  store_ = &store;
-  sessions_ = &sessions;
+void Administration::Serve(const Served& served) {
+  store_ = &served.store;
+  sessions_ = &served.sessions;
+  quotas_ = &served.quotas;
   LookAtMemory();
-  serving_.Serve(store, nvme);
-  sessions.SetAdmin(
+  serving_.Serve(served.store, served.nvme);
+  served.sessions.SetAdmin(
       {.admin_uids = [this]() -> const AdminVerbs::Uids& { return parts_.config.admin_uids; },
        .drain = [this](const PeerIdentity& peer,
                        protocol::DrainAction action) { return serving_.Drain(peer, action); },
        .config =
            [this](const PeerIdentity& peer, protocol::ConfigAction action, const std::string& text,
                   const AdminVerbs::Hooks::ConfigDone& done) {
+             if (action == protocol::ConfigAction::kQuota) {
+               return done({}, quotas_->Document(parts_.config, store_->statistics()));
+             }
              if (action != protocol::ConfigAction::kGet) {
                Log(LogLevel::kWarn, "configuration is asked to change",
                    {{"uid", peer.uid}, {"pid", peer.pid}, {"set", text}});
@@ -80,6 +83,7 @@ uint64_t Administration::Retune() {
   const uint64_t limit =
       std::max<uint64_t>(yield_.limit_bytes() / config.segment_bytes, guaranteed);
   tuned.segments_total = static_cast<uint32_t>(std::min<uint64_t>(tuned.segments_total, limit));
+  quotas_->Retune(config);
   store_->Retune(tuned);
   return tuned.segments_total * config.segment_bytes;
 }

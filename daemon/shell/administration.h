@@ -21,6 +21,7 @@
 #include "daemon/config/config.h"
 #include "daemon/session/session.h"
 #include "daemon/shell/domain_nvme.h"
+#include "daemon/shell/domain_quotas.h"
 #include "daemon/shell/domain_serving.h"
 #include "daemon/shell/live_config.h"
 #include "daemon/store/store.h"
@@ -41,8 +42,13 @@ class Administration {
 
   int notice_fd(uint32_t domain_index) const { return serving_.notice_fd(domain_index); }
   // Domains begin to serve, or not, as they did last; sessions may ask. Once; all outlive it.
-  void Serve(Store& store, SessionTable& sessions,
-             const std::vector<std::unique_ptr<DomainNvme>>& nvme);
+  struct Served {
+    Store& store;
+    SessionTable& sessions;
+    const std::vector<std::unique_ptr<DomainNvme>>& nvme;
+    DomainQuotas& quotas;
+  };
+  void Serve(const Served& served);
   // From here on a SIGHUP reloads the configuration. REQUIRES: Serve was called.
   void AwaitHangUps();
 
@@ -63,6 +69,7 @@ class Administration {
   LiveConfig config_;
   Store* store_ = nullptr;
   SessionTable* sessions_ = nullptr;
+  DomainQuotas* quotas_ = nullptr;
 };
 
 }  // namespace terrace

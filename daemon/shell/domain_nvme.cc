@@ -97,7 +97,7 @@ Status DomainNvme::Open(std::string* why) {
                                                        .secret = options_.secret,
                                                        .disks = disk_views_,
                                                        .lost_mounts = std::move(lost_mounts),
-                                                       .capacity_bytes = options_.capacity_bytes,
+                                                       .shares = options_.shares,
                                                        .slab_bytes = options_.nvme.slab_bytes,
                                                        .catalog = catalog_.get(),
                                                        .now_us = options_.now_us,

@@ -28,7 +28,7 @@ class DomainNvme {
     std::string domain_name;
     DomainSecret secret{};
     NvmeConfig nvme;
-    uint64_t capacity_bytes = 0;  // of this domain
+    TierShares* shares = nullptr;  // over all domains; outlive it
     uint32_t groups_max = 0;
     std::string state_dir;
     // Runs its argument as a turn of the store thread, later. Any thread.

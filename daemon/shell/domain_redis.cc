@@ -134,9 +134,11 @@ void DomainRedis::Stop() {
   generations_.reset();
 }
 
-SharedUse DomainRedis::use() const {
+SharedUse DomainRedis::use(TierShares* shares) const {
   const RedisConfig& config = options_.redis;
   return {.tier = tier_.get(),
+          .shares = shares,
+          .window_us = config.ttl_s * kUsPerSecond,
           .is_storing = config.use != RedisUse::kFetch,
           .is_fetching = config.use != RedisUse::kStore,
           .is_storing_hits_only = config.admission == RedisAdmission::kHit,

@@ -18,6 +18,7 @@
 #include "daemon/persist/kept_generations.h"
 #include "daemon/store/store.h"
 #include "tiers/redis/redis_tier.h"
+#include "tiers/tier_shares.h"
 
 namespace terrace {
 
@@ -46,8 +47,8 @@ class DomainRedis final : public SharedTierListener {
   // Says in the log when servers go and come back. Now and then.
   void LogHealth();
 
-  // How the store uses it.
-  SharedUse use() const;
+  // How the store uses it. `shares` are over all domains, and outlive the store.
+  SharedUse use(TierShares* shares) const;
 
   void OnSharedFetched(TransferId transfer_id, Status status, const BlockRecord& record) override;
   void OnSharedStored(TransferId transfer_id, Status status) override;

@@ -128,9 +128,11 @@ void LiveConfig::Ask(ConfigAction action, const std::string& text, const Done& d
     }
     case ConfigAction::kReload:
       return BeginReload(done);
+    case ConfigAction::kQuota:
+      break;  // Administration's
   }
   done(Invalid("config action " + std::to_string(static_cast<uint32_t>(action)) +
-               "; there are 0 (get), 1 (set) and 2 (reload)"),
+               "; there are 0 (get), 1 (set), 2 (reload) and 3 (quota)"),
        document);
 }
 

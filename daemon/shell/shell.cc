@@ -31,6 +31,7 @@
 #include "daemon/shell/domain_checks.h"
 #include "daemon/shell/domain_device.h"
 #include "daemon/shell/domain_nvme.h"
+#include "daemon/shell/domain_quotas.h"
 #include "daemon/shell/domain_redis.h"
 #include "daemon/shell/domain_traces.h"
 #include "daemon/shell/offload_pool.h"
@@ -115,6 +116,7 @@ struct Shell::State {
   std::map<std::string, int> stored_fds;  // systemd's, until the FdStore has them
   std::vector<std::unique_ptr<DomainArena>> arenas;
   std::unique_ptr<Inheritance> inheritance;
+  std::optional<DomainQuotas> quotas;
   std::vector<std::unique_ptr<DomainNvme>> nvme;       // one a domain, or none at all
   std::vector<std::unique_ptr<DomainRedis>> redis;     // the same
   std::vector<std::unique_ptr<DomainDevice>> devices;  // the same
@@ -302,6 +304,7 @@ std::function<void(std::function<void()>)> Shell::State::PostTurns(const char* n
 }
 
 Status Shell::State::OpenNvme(std::string* why) {
+  quotas.emplace(config);
   if (!config.nvme.is_on()) return Status::Ok();
   for (uint32_t i = 0; i < config.domains.size(); ++i) {
     DomainNvme::Options options;
@@ -309,7 +312,7 @@ Status Shell::State::OpenNvme(std::string* why) {
     options.domain_name = config.domains[i].name;
     options.secret = secrets[i];
     options.nvme = config.nvme;
-    options.capacity_bytes = config.domains[i].nvme_max_bytes;
+    options.shares = quotas->nvme();
     options.groups_max = config.groups_max;
     options.state_dir = config.state_dir;
     options.post = PostTurns("disk");
@@ -412,7 +415,7 @@ StoreOptions Shell::State::MakeStoreOptions() {
     if (inheritance->is_adopted(i)) entry.populated_segments = arenas[i]->PopulatedSegments();
     if (!nvme.empty()) entry.lower_tiers.push_back(&nvme[i]->tier());
     if (domain.kv_events == KvEventsOfDomain::kOn) entry.kv_events = kv_events.get();
-    if (!redis.empty()) entry.shared = redis[i]->use();
+    if (!redis.empty()) entry.shared = redis[i]->use(quotas->redis());
     if (!devices.empty()) entry.device = devices[i]->use();
     options.domains.push_back(std::move(entry));
   }
@@ -500,7 +503,7 @@ void Shell::State::BuildCore() {
                                          .kv_events = kv_events.get()});
   traces = std::make_unique<DomainTraces>(config, clock);
   sessions->SetTrace(traces->Hooks());
-  administration->Serve(*store, *sessions, nvme);
+  administration->Serve({*store, *sessions, nvme, *quotas});
   if (nvme.empty()) return;
   checks = std::make_unique<DomainChecks>(
       nvme, store->checks(), clock, [this](std::function<void()> work) {

@@ -53,6 +53,8 @@ DomainOptions DomainOptionsOf(const DaemonConfig& config, size_t domain_index) {
   options.segments_guaranteed = GuaranteedSegmentsOf(config, domain_index);
   options.segments_lent_max =
       static_cast<uint32_t>(domain.dram_lent_bytes_max / config.segment_bytes);
+  options.borrow_priority = domain.borrow_priority;
+  options.ttl_default_s = domain.ttl_default_s;
   if (config.nvme.write_bytes_per_day < kWriteBytesPerDayMax) {
     options.write_bytes_per_day =
         std::max<uint64_t>(config.nvme.write_bytes_per_day / config.domains.size(), 1);

@@ -132,6 +132,11 @@ void StoreEvents::OnTimer() {
     ++store_.work;
     OnDeadline(due, now_us);
   }
+  uint32_t drop_budget = BatchDrops::kTurnBudget;
+  for (size_t i = 0, count = store_.domains.size(); i < count; ++i) {
+    store_.domains[(drop_turn_ + i) % count]->mover.StepDrops(&drop_budget);
+  }
+  ++drop_turn_;
   for (const std::unique_ptr<DomainRooms>& rooms : store_.domains) {
     rooms->waiters.Step();
     rooms->verifier.Step();

@@ -58,6 +58,7 @@ class StoreEvents final : public TierListener, public WorkOrderSink {
   void ArmTick(uint32_t domain_index);
 
   StoreRooms& store_;
+  size_t drop_turn_ = 0;  // the domain whose copies that leave together go first
 };
 
 }  // namespace terrace

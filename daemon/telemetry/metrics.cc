@@ -224,6 +224,7 @@ json SharedDocument(const DomainStats::SharedStats& shared) {
           {"blocks_dropped", shared.blocks_dropped},
           {"blocks_outdated", shared.blocks_outdated},
           {"blocks_unnamed", shared.blocks_unnamed},
+          {"blocks_over_quota", shared.blocks_over_quota},
           {"seeks", shared.seeks},
           {"seeks_joined", shared.seeks_joined},
           {"seeks_late", shared.seeks_late},

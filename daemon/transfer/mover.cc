@@ -126,8 +126,18 @@ void Mover::StepTier(uint32_t tier) {
   if (!promotions_.Step(tier)) return;
   read_ahead_.Step(tier);
   if (!write_back_.StepBegun(tier)) return;
-  if (batch_drops_.Step(tier)) write_back_.OnRoom(tier);
   write_back_.StepQueued(tier);
+}
+
+void Mover::StepDrops(uint32_t* budget) {
+  for (uint32_t t = 0; t < d_.lower.size(); ++t) {
+    const bool was_giving = batch_drops_.is_giving(t);
+    const bool has_ended = batch_drops_.Step(t, write_back_.in_flight_count(t), budget);
+    const bool is_giving = batch_drops_.is_giving(t);
+    if (is_giving != was_giving) write_back_.SetClosed(t, is_giving);
+    if (has_ended) write_back_.OnRoom(t);
+  }
+  for (const BlockId id : batch_drops_.TakeHeld()) read_ahead_.QueueAlone(id);
 }
 
 void Mover::OnRoom() {
@@ -147,6 +157,7 @@ void Mover::Tick() {
   for (uint32_t t = 0; t < d_.lower.size(); ++t) {
     d_.lower[t].tier->Tick();
     batch_drops_.Tick(t);
+    write_back_.SetClosed(t, batch_drops_.is_giving(t));
   }
   write_back_.OnGroupFilesChanged();
   OnRoom();  // a word that was missed costs one period

@@ -58,6 +58,9 @@ class Mover final : public LowerWriter, public VerifierListener {
   const Promotions& promotions() const { return promotions_; }
   const WriteBack& write_back() const { return write_back_; }
 
+  // Copies that leave together, as far as `*budget` (SubtreeWalk's) allows. Once a turn, before
+  // Step: who always has a queue full of reads gives room back all the same.
+  void StepDrops(uint32_t* budget);
   // A tier may have room now that had none, or be on again.
   void OnRoom();
   // The file of a group is there, or will not be.

@@ -31,6 +31,8 @@ class ReadAhead {
   void Queue(BlockId tip);
   // These have been asked for, and left below: the first read_ahead_blocks of them, one at least.
   void QueueLeft(std::span<const BlockId> left);
+  // This one, wherever it lies, so that it has a copy in DRAM, if that has room.
+  void QueueAlone(BlockId id) { (void)QueueOne(id, d_.NowUs()); }
   // Begins what is queued for the tier. REQUIRES: no promotion waits for it.
   void Step(uint32_t tier);
 

@@ -106,11 +106,16 @@ void SharedWriter::Step() {
       ++counts_.blocks_outdated;
       continue;
     }
-    Job job;
+    if (!HasShareFor(offered.byte_count)) {
+      ++counts_.blocks_over_quota;
+      continue;
+    }
+    Job job{.byte_count = offered.byte_count};
     if (!FindRun(id, &job.run)) {
       ++counts_.blocks_unnamed;
       continue;
     }
+    under_way_bytes_ += job.byte_count;
     residency_.holds.Hold(id, HoldKind::kJob);
     Job& begun = jobs_[id] = job;
     if (!Begin(id, &begun)) {
@@ -164,17 +169,35 @@ void SharedWriter::FinishIfDone(BlockId id) {
   const Job job = jobs_.at(id);
   if (job.in_flight_count > 0 || job.next_local < d_.group_of(d_.block(id)).locals().size()) return;
   jobs_.erase(id);
+  under_way_bytes_ -= job.byte_count;
   if (job.is_failed) {
     ++counts_.blocks_failed;
   } else {
+    if (!job.is_existing) given_bytes_ += job.byte_count;
     ++(job.is_existing ? counts_.blocks_existing : counts_.blocks_stored);
     MarksOf(id).shared_epoch = d_.shared_epoch;
   }
   residency_.holds.LetGo(id, HoldKind::kJob);
 }
 
+bool SharedWriter::HasShareFor(uint64_t byte_count) {
+  const SharedUse& use = d_.options.shared;
+  if (use.shares == nullptr) return true;
+  NoteShare();
+  return use.shares->MayTake(d_.domain_index, byte_count, d_.NowUs());
+}
+
+// What is given fails seldom, so that it counts from its beginning.
+void SharedWriter::NoteShare() {
+  TierShares* const shares = d_.options.shared.shares;
+  if (shares == nullptr) return;
+  given_.Note(given_bytes_, d_.NowUs());
+  shares->SetHeld(d_.domain_index, given_.Sum() + under_way_bytes_);
+}
+
 void SharedWriter::Tick() {
   if (d_.options.shared.tier == nullptr) return;
+  NoteShare();
   d_.options.shared.tier->Tick();
   // A server that was away may have come back empty.
   const uint64_t lost = d_.options.shared.tier->stats().connections_lost;
@@ -223,6 +246,9 @@ DomainStats::SharedStats SharedWriter::stats() const {
   DomainStats::SharedStats stats = counts_;
   stats.queue_bytes_max = d_.options.shared.queue_bytes_max;
   stats.stores_under_way = jobs_.size();
+  if (d_.options.shared.shares != nullptr) {
+    stats.share = d_.options.shared.shares->stats(d_.domain_index, d_.NowUs());
+  }
   return stats;
 }
 

@@ -5,7 +5,9 @@
 //
 // THREADING: store thread.
 // LIMITS: SharedUse::queue_bytes_max of blocks waiting, beyond which the least wanted are dropped;
-// kStoresInFlightMax blocks on their way.
+// kStoresInFlightMax blocks on their way; what the domain's share allows within the time that the
+// tier keeps it, beyond which a block whose turn comes is not given, and offered again when it is
+// served.
 // INVARIANT: a block is held by a job while its bytes are read: they are neither freed nor moved.
 #pragma once
 
@@ -15,6 +17,7 @@
 #include <map>
 #include <unordered_map>
 
+#include "daemon/policy/recent_total.h"
 #include "daemon/residency/residency.h"
 #include "daemon/transfer/verifier.h"
 
@@ -27,7 +30,10 @@ class SharedWriter {
   static constexpr uint32_t kQueuedMax = 1 << 18;
 
   SharedWriter(CacheDomain& domain, Residency& residency, Verifier& verifier)
-      : d_(domain), residency_(residency), verifier_(verifier) {}
+      : d_(domain),
+        residency_(residency),
+        verifier_(verifier),
+        given_(domain.options.shared.window_us) {}
 
   enum class Moment : uint8_t { kSealed, kServed };
   // What is not verified yet is verified, and offered again then.
@@ -58,6 +64,7 @@ class SharedWriter {
   };
   struct Job {
     BlockKey run;
+    uint64_t byte_count = 0;
     uint32_t next_local = 0;  // the first member that has not begun
     uint32_t in_flight_count = 0;
     bool is_failed = false;
@@ -76,6 +83,9 @@ class SharedWriter {
   // False if the tier takes no more for now.
   bool Begin(BlockId id, Job* job);
   void FinishIfDone(BlockId id);
+  // The domain's share takes so much more. Notes what it holds now.
+  bool HasShareFor(uint64_t byte_count);
+  void NoteShare();
 
   CacheDomain& d_;
   Residency& residency_;
@@ -85,6 +95,9 @@ class SharedWriter {
   std::unordered_map<BlockId, Job> jobs_;  // looked up only, never walked
   std::deque<BlockId> begun_;              // jobs with members still to begin
   uint64_t connections_lost_ = 0;          // at the last Tick
+  RecentTotal given_;                      // bytes
+  uint64_t given_bytes_ = 0;
+  uint64_t under_way_bytes_ = 0;
   DomainStats::SharedStats counts_;
 };
 

@@ -150,6 +150,7 @@ Status WriteBack::Start(BlockId id, uint32_t tier) {
   if (queue.in_flight_count >= kInFlightMax) {
     return Status(StatusCode::kBusy, "WriteBack::kInFlightMax blocks are being written");
   }
+  if (queue.is_closed) return Status(StatusCode::kBusy, "the tier gives room to another domain");
   switch (GroupFileStateOf(id, tier)) {
     case GroupFiles::State::kComing:
       return Status(StatusCode::kBusy, "the group's spec is being written");

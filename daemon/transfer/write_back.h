@@ -57,6 +57,9 @@ class WriteBack {
   }
   // The tier may have room now that had none, or be on again.
   void OnRoom(uint32_t tier) { queues_[tier].is_room_awaited = false; }
+  // While it is closed, nothing begins to be written.
+  void SetClosed(uint32_t tier, bool is_closed) { queues_[tier].is_closed = is_closed; }
+  uint32_t in_flight_count(uint32_t tier) const { return queues_[tier].in_flight_count; }
   // The file of a group is there, or will not be.
   void OnGroupFilesChanged();
   // A job that was taken here has ended.
@@ -74,9 +77,10 @@ class WriteBack {
     uint32_t in_flight_count = 0;
     bool is_room_awaited =
         false;  // the tier makes room, or is off: the first write waits for OnRoom
+    bool is_closed = false;
 
     bool may_start() const {
-      return !writes.empty() && in_flight_count < kInFlightMax && !is_room_awaited;
+      return !writes.empty() && in_flight_count < kInFlightMax && !is_room_awaited && !is_closed;
     }
   };
 

@@ -47,8 +47,9 @@ struct DrainReply {
 };
 
 // Body: ConfigRequest, then UTF-8: of kGet nothing (every key) or a key; of kSet "KEY=VALUE"; of
-// kReload nothing. Reply body: a JSON document, docs/OPERATIONS.md.
-enum class ConfigAction : uint32_t { kGet = 0, kSet = 1, kReload = 2 };
+// kReload and kQuota nothing. Reply body: a JSON document, docs/OPERATIONS.md. kQuota: what each
+// domain has of each tier, and may have; a daemon that does not know it answers "invalid".
+enum class ConfigAction : uint32_t { kGet = 0, kSet = 1, kReload = 2, kQuota = 3 };
 inline constexpr uint32_t kConfigTextBytesMax = 8192;
 struct ConfigRequest {
   ConfigAction action = ConfigAction::kGet;

@@ -25,10 +25,16 @@ class Drive {
     uint32_t fault_rate_ppm = 0;  // of every fault a drive has
     const Clock* clock = nullptr;
   };
-  explicit Drive(const Options& options) : options_(options), random_(options.seed) { Begin(); }
+  static constexpr uint64_t kSlabBytes = 512 * kKiB;
+
+  // `shares` are of all domains' drives together, and outlive the daemon.
+  Drive(const Options& options, TierShares& shares) : options_(options), random_(options.seed) {
+    Begin(shares);
+  }
 
   NvmeTier& tier() { return *tier_; }
   SimDisk& disk() { return *disk_; }
+  uint64_t used_bytes() const { return medium_.used_bytes(); }
 
   // Tells the store what lies there. An empty string, else what went wrong.
   std::string Restore(Store& store) {
@@ -51,7 +57,7 @@ class Drive {
     }
   }
   // Another daemon. REQUIRES: nobody uses the last one's tier any more.
-  void Begin() {
+  void Begin(TierShares& shares) {
     tier_.reset();
     disk_ = std::make_unique<SimDisk>(
         medium_,
@@ -64,7 +70,7 @@ class Drive {
                           .domain_name = "domain" + std::to_string(options_.domain_index),
                           .secret = options_.secret,
                           .disks = {disk_.get()},
-                          .capacity_bytes = kCapacityBytes,
+                          .shares = &shares,
                           .slab_bytes = kSlabBytes,
                           .now_us = [this] { return options_.clock->NowUs(); },
                           .random = [this] { return random_(); },
@@ -77,9 +83,6 @@ class Drive {
   }
 
  private:
-  static constexpr uint64_t kSlabBytes = 512 * kKiB;
-  static constexpr uint64_t kCapacityBytes = 12 * kSlabBytes;
-
   const Options options_;
   std::mt19937_64 random_;
   SimMedium medium_;

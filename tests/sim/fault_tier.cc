@@ -222,6 +222,18 @@ void FaultTier::AppendOwnersToDrop(uint64_t length_bytes, uint32_t part_count,
                                    std::vector<uint32_t>* owners) {
   std::vector<uint32_t> names;
   tier_.AppendOwnersToDrop(length_bytes, part_count, &names);
+  AppendOwnersOf(names, owners);
+}
+
+bool FaultTier::AppendOwnersToGive(std::vector<uint32_t>* owners) {
+  std::vector<uint32_t> names;
+  const bool has_more = tier_.AppendOwnersToGive(&names);
+  AppendOwnersOf(names, owners);
+  return has_more;
+}
+
+void FaultTier::AppendOwnersOf(const std::vector<uint32_t>& names,
+                               std::vector<uint32_t>* owners) const {
   for (const uint32_t name : names) {
     const auto record = records_.find(name);
     if (record != records_.end()) owners->push_back(record->second.owner);

@@ -74,6 +74,7 @@ class FaultTier : public Tier, public TierListener {
   void Amend(const Extent& extent, const BlockRecord& record) override;
   bool is_persistent() const override { return tier_.is_persistent(); }
   ErasureProgress erasures() const override;
+  bool AppendOwnersToGive(std::vector<uint32_t>* owners) override;
   void AppendOwnersToDrop(uint64_t length_bytes, uint32_t part_count,
                           std::vector<uint32_t>* owners) override;
   void Tick() override { tier_.Tick(); }
@@ -88,6 +89,7 @@ class FaultTier : public Tier, public TierListener {
   void OnRoom(uint32_t domain_index) override { listener_->OnRoom(domain_index); }
 
  private:
+  void AppendOwnersOf(const std::vector<uint32_t>& names, std::vector<uint32_t>* owners) const;
   // A write, as the tier below names its owner to this one.
   struct Record {
     Extent extent;

@@ -11,6 +11,8 @@ namespace {
 constexpr uint64_t kSegmentBytes = 2 * kMiB;
 constexpr uint32_t kSegmentsPerDomain = 3;
 constexpr uint32_t kSegmentsGuaranteed = 1;
+constexpr uint64_t kDriveSlabs = 12;  // of both domains
+constexpr uint64_t kShareWaitUs = 20'000'000;
 constexpr uint32_t kSegmentsTotal = 4;  // two domains cannot both be at their maximum
 constexpr uint32_t kLeaseTtlMs = 1'500;
 constexpr uint32_t kFullWalkEvery = 64;
@@ -109,6 +111,7 @@ void World::MakeUniverse() {
 void World::MakeDomains() {
   domains_.resize(2);
   secrets_.resize(2);
+  ShareDrives();
   for (uint32_t d = 0; d < 2; ++d) {
     Domain& domain = domains_[d];
     for (auto& byte : secrets_[d]) byte = static_cast<std::byte>(random_.Next());
@@ -120,7 +123,8 @@ void World::MakeDomains() {
                                                  .secret = secrets_[d],
                                                  .seed = random_.Next(),
                                                  .fault_rate_ppm = options_.drive_fault_rate_ppm,
-                                                 .clock = &clock_});
+                                                 .clock = &clock_},
+                                  *shares_);
     }
     if (options_.below != WorldOptions::Below::kMemory) continue;
     domain.memory_tier = std::make_unique<MemoryTier>(MemoryTier::Options{
@@ -131,6 +135,49 @@ void World::MakeDomains() {
       domain.fault_tier->SetRate(static_cast<Fault>(fault), kFaultRatePpm);
     }
   }
+}
+
+// Not drawn: some worlds' drives are shared out in halves, some lend a part, some all but a slab.
+void World::ShareDrives() {
+  const uint64_t guaranteed_slabs[] = {kDriveSlabs / 2, kDriveSlabs / 4, 1};
+  const auto of = [&](uint64_t slabs, uint32_t priority) {
+    const bool lends = slabs < kDriveSlabs / 2;
+    return TierShares::Share{.guaranteed_bytes = slabs * Drive::kSlabBytes,
+                             .max_bytes = (lends ? kDriveSlabs : slabs) * Drive::kSlabBytes,
+                             .priority = priority};
+  };
+  const uint64_t slabs = guaranteed_slabs[options_.seed % 3];
+  shares_ = std::make_unique<TierShares>(
+      TierShares::Lending::kAll, kDriveSlabs * Drive::kSlabBytes,
+      std::vector<TierShares::Share>{of(slabs, 50), of(slabs, 50 + options_.seed / 3 % 2)});
+  waits_since_us_ = leaving_bytes_ = 0;
+}
+
+// The drives hold no more than there is, the ledger knows how much, and whoever wants what it is
+// guaranteed has it before long.
+void World::CheckShares() {
+  uint64_t held_bytes = 0, leaving_bytes = 0;
+  bool waits = false;
+  bool is_borrowed = false;
+  for (uint32_t d = 0; d < domains_.size(); ++d) {
+    const ShareStats share = shares_->stats(d, clock_.NowUs());
+    held_bytes += share.held_bytes;
+    leaving_bytes += share.leaving_bytes;
+    waits |=
+        share.asked_bytes > 0 && share.held_bytes + share.asked_bytes <= share.guaranteed_bytes;
+    is_borrowed |= share.borrowed_bytes > 0;
+    if (domains_[d].drive->used_bytes() > share.held_bytes) {
+      Fail("a drive has files that nobody counts");
+    }
+    if (share.held_bytes > share.max_bytes) Fail("a domain has more than its limit");
+  }
+  slabs_given_ += leaving_bytes > leaving_bytes_;
+  leaving_bytes_ = leaving_bytes;
+  if (held_bytes > shares_->capacity_bytes()) Fail("the drives hold more than there is");
+  if (!waits || !is_borrowed) waits_since_us_ = 0;
+  if (waits && is_borrowed && waits_since_us_ == 0) waits_since_us_ = clock_.NowUs();
+  const bool is_late = waits_since_us_ != 0 && clock_.NowUs() > waits_since_us_ + kShareWaitUs;
+  if (is_late && options_.drive_fault_rate_ppm == 0) Fail("a guarantee is not given back");
 }
 
 void World::MakeArena(Domain* domain) {
@@ -429,6 +476,7 @@ void World::Step() {
   const uint64_t steps_since_check = steps_ % kFullWalkEvery;
   store_->CheckInvariants(steps_since_check == 0 ? CheckScope::kFull : CheckScope::kIncremental);
   if (steps_since_check == 0) CheckRouter();
+  if (has_drives()) CheckShares();
   MaybeLoseEvents(steps_since_check);
   MaybeCrash();
 }
@@ -553,6 +601,7 @@ Coverage World::coverage() const {
   sum.restarts = restarts_;
   sum.events_told = router_.event_count();
   sum.router_checks = router_checks_;
+  sum.slabs_given = slabs_given_;
   sum.blocks_restored = blocks_restored_;
   sum.survivors_checked = survival_.survivors_checked();
   sum.erased_checked = survival_.erased_checked();

@@ -70,6 +70,7 @@ struct Coverage {
   uint64_t orders_expired = 0;
   uint64_t events_told = 0;
   uint64_t router_checks = 0;
+  uint64_t slabs_given = 0;  // of drives, to the other domain
 };
 
 class World final : public SimHost, public Transport {
@@ -140,6 +141,8 @@ class World final : public SimHost, public Transport {
   void MakeUniverse();
   void MakeDomains();
   void MakeArena(Domain* domain);
+  void ShareDrives();
+  void CheckShares();
   void MakeDevice(uint32_t domain_index);
   void MakeStore();
   void DeliverBytes(SessionId session, const std::vector<std::byte>& bytes);
@@ -199,6 +202,10 @@ class World final : public SimHost, public Transport {
   std::vector<std::vector<SpaceId>> spaces_;
   std::vector<std::vector<BlockKey>> chains_;
   std::vector<DomainSecret> secrets_;
+  std::unique_ptr<TierShares> shares_;  // of the drives; a daemon's
+  uint64_t waits_since_us_ = 0;         // for its guarantee, while another borrows; 0: nobody does
+  uint64_t leaving_bytes_ = 0;          // of all drives, at the last step
+  uint64_t slabs_given_ = 0;
   std::vector<Domain> domains_;
   std::vector<Token> token_board_;
   std::map<LeaseToken, SharedWrite> shared_writes_;

@@ -161,10 +161,12 @@ void World::Succeed() {
   store_.reset();
   sessions_.reset();
   offload_.Forget();
+  for (Domain& domain : domains_) domain.arena->Abandon();
+  const std::unique_ptr<TierShares> before = std::move(shares_);  // until its tiers have gone
+  ShareDrives();
   for (Domain& domain : domains_) {
-    domain.arena->Abandon();
     if (!options_.keeps_dram) MakeArena(&domain);
-    if (domain.drive) domain.drive->Begin();
+    if (domain.drive) domain.drive->Begin(*shares_);
   }
   router_.Forget();
   MakeStore();

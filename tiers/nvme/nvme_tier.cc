@@ -14,6 +14,15 @@ namespace {
 
 constexpr Status kSwitchedOff(StatusCode::kUnsupported, "the disk is switched off");
 
+// Of a tier that shares with nobody.
+std::unique_ptr<TierShares> OwnShares(const NvmeTier::Options& options) {
+  if (options.shares != nullptr) return nullptr;
+  std::vector<TierShares::Share> shares(options.domain_index + 1);
+  shares.back() = {.guaranteed_bytes = options.capacity_bytes, .max_bytes = options.capacity_bytes};
+  return std::make_unique<TierShares>(TierShares::Lending::kAll, options.capacity_bytes,
+                                      std::move(shares));
+}
+
 }  // namespace
 
 // The parts, and what passes from one to another. Each part uses those before it.
@@ -29,8 +38,11 @@ class NvmeTier::Parts final : public DiskListener, public EntryListener {
   // The extent's owner lets go of it.
   void Release(const Extent& extent, SlabSlotState become);
   bool is_quiet() const;
+  uint64_t capacity_bytes() const { return shares.max_bytes(options.domain_index); }
 
   const Options options;
+  const std::unique_ptr<TierShares> own_shares;
+  TierShares& shares;
   TierReports reports;
   NvmeDisks disks;
   SlabSet slabs;
@@ -50,6 +62,8 @@ class NvmeTier::Parts final : public DiskListener, public EntryListener {
 
 NvmeTier::Parts::Parts(Options the_options)
     : options(std::move(the_options)),
+      own_shares(OwnShares(options)),
+      shares(own_shares == nullptr ? *options.shares : *own_shares),
       reports(options.domain_index),
       disks({.disks = options.disks,
              .lost_mounts = options.lost_mounts,
@@ -62,19 +76,20 @@ NvmeTier::Parts::Parts(Options the_options)
       classes(disks, slabs, options.slab_bytes),
       entries({.secret = options.secret, .catalog = options.catalog}, disks, slabs, *this),
       lifecycle({.secret = options.secret,
-                 .capacity_bytes = options.capacity_bytes,
+                 .domain_index = options.domain_index,
                  .slab_bytes = options.slab_bytes,
                  .random = options.random},
-                {disks, slabs, classes, entries, erasures, reports}),
+                {disks, slabs, classes, entries, erasures, reports, shares}),
       syncs(options.sync_interval_us, {disks, slabs, entries, erasures, lifecycle, reports}),
       trials(options.random, {disks, slabs, classes, entries, lifecycle, syncs, reports}),
       probes(options.random, {disks, slabs, lifecycle, syncs, reports}),
       restore({.domain_index = options.domain_index,
                .secret = options.secret,
-               .capacity_bytes = options.capacity_bytes},
+               .capacity_bytes = capacity_bytes()},
               {disks, slabs, classes, entries, erasures}),
       inspector({slabs, classes, entries, trials}) {
   TERRACE_CHECK(options.now_us && options.random, "time and chance come from outside");
+  slabs.CountIn(shares, options.domain_index);
 }
 
 void NvmeTier::Parts::OnDiskDone(uint64_t tag, Status status) {
@@ -329,6 +344,10 @@ void NvmeTier::AppendOwnersToDrop(uint64_t length_bytes, uint32_t part_count,
   }
 }
 
+bool NvmeTier::AppendOwnersToGive(std::vector<uint32_t>* owners) {
+  return parts_->lifecycle.AppendLeaving(owners);
+}
+
 void NvmeTier::Tick() {
   Parts& p = *parts_;
   p.disks.SwitchOffStuck();
@@ -346,7 +365,7 @@ void NvmeTier::Tick() {
 TierStats NvmeTier::stats() const {
   const Parts& p = *parts_;
   const SlotTotals& totals = p.slabs.totals();
-  return {.capacity_bytes = RoundDown(p.options.capacity_bytes, p.options.slab_bytes),
+  return {.capacity_bytes = RoundDown(p.capacity_bytes(), p.options.slab_bytes),
           .used_bytes = totals.used_bytes,
           .transfers_in_flight = p.disks.transfers_in_flight(),
           .read_bytes = p.read_bytes,
@@ -358,7 +377,8 @@ TierStats NvmeTier::stats() const {
           .places_recovered = p.trials.recovered_count(),
           .corrupt_entries = p.restore.counts().entries_corrupt,
           .left_alone_bytes = p.slabs.left_alone_bytes(),
-          .is_healthy = p.disks.is_any_on()};
+          .is_healthy = p.disks.is_any_on(),
+          .share = p.shares.stats(p.options.domain_index, p.disks.now_us())};
 }
 
 std::vector<DriveTrouble> NvmeTier::troubles() const { return parts_->disks.Troubles(); }

@@ -3,11 +3,13 @@
 // reads what it wrote to know what it holds: memory has a few bytes a slot, the table the rest.
 //
 // Slabs hold slots of one shape (docs/DISK_FORMAT.md). A shape without a free slot gets a new slab
-// while the cap allows, else kNoSpace; a slab without any used slot may take another shape.
+// while the domain's share allows, else kNoSpace; a slab without any used slot may take another
+// shape.
 //
 // THREADING: as Tier. Requests go to the disks' queues; whoever ends the turn calls Disk::Flush.
 // OWNERSHIP: disks, catalog and listener outlive the tier.
-// LIMITS: capacity_bytes counts whole slab files, also those left alone; more where they are kept.
+// LIMITS: its share of the tier counts whole slab files, also those left alone; more where they are
+// kept.
 // INVARIANT: a slot is handed out again only after its entry says that it is free.
 //
 // It is composed of, from the bottom up:
@@ -33,6 +35,7 @@
 #include "tiers/nvme/slab_restore.h"
 #include "tiers/nvme/slot_inspector.h"
 #include "tiers/tier.h"
+#include "tiers/tier_shares.h"
 
 namespace terrace {
 
@@ -44,6 +47,9 @@ class NvmeTier final : public Tier {
     DomainSecret secret{};
     std::vector<Disk*> disks;              // ≥ 1; slabs are spread evenly
     std::vector<std::string> lost_mounts;  // by disk, for troubles(); none: all are where they lay
+    // Over all domains, each under its domain_index; outlive the tier. None: capacity_bytes are its
+    // own, and nobody else's.
+    TierShares* shares = nullptr;
     uint64_t capacity_bytes = 0;
     uint64_t slab_bytes = 1 * kGiB;
     ExtentCatalog* catalog = nullptr;  // none: an entry alone makes a block persisted
@@ -83,6 +89,7 @@ class NvmeTier final : public Tier {
   ErasureProgress erasures() const override;
   void AppendOwnersToDrop(uint64_t length_bytes, uint32_t part_count,
                           std::vector<uint32_t>* owners) override;
+  bool AppendOwnersToGive(std::vector<uint32_t>* owners) override;
   void Tick() override;
   TierStats stats() const override;
   std::vector<DriveTrouble> troubles() const override;

@@ -11,6 +11,9 @@ namespace terrace {
 namespace {
 
 constexpr uint32_t kStepClears = 0, kStepSuperblock = 2, kStepLast = 3;  // of kReshaping
+constexpr uint64_t kLeavingSlabsMax = 4;  // on their way to other domains
+// Of slabs to be given away those whose use differs by less than this part of a slab are alike.
+constexpr uint64_t kAlikeDivisor = 8;
 
 }  // namespace
 
@@ -22,6 +25,7 @@ SlabLifecycle::SlabLifecycle(Options options, const Neighbours& neighbours)
       entries_(neighbours.entries),
       erasures_(neighbours.erasures),
       reports_(neighbours.reports),
+      shares_(neighbours.shares),
       zeros_(AllocateAligned(kClearChunkBytes)) {
   TERRACE_CHECK(options_.slab_bytes % kSlabSectorBytes == 0 && options_.slab_bytes > 0,
                 "a slab is whole sectors");
@@ -35,20 +39,19 @@ SlabLifecycle::~SlabLifecycle() {
 
 bool SlabLifecycle::MakeRoom(ShapeClass& shape_class) {
   return classes_.IsRoomComing(shape_class) || BeginCreate(shape_class) ||
-         BeginReshape(shape_class);
+         BeginReshape(shape_class) || shares_.IsComing(options_.domain_index, now_us());
 }
 
 void SlabLifecycle::GrowAhead(ShapeClass& shape_class) {
   classes_.SetWanting(shape_class, false);
-  const bool may_spread =
-      slabs_.file_bytes_total() + options_.slab_bytes <= options_.capacity_bytes / 2;
+  const bool may_spread = slabs_.file_bytes_total() + options_.slab_bytes <=
+                          shares_.max_bytes(options_.domain_index) / 2;
   if (classes_.IsShort(shape_class) || (may_spread && classes_.IsNarrow(shape_class))) {
     (void)BeginCreate(shape_class);
   }
 }
 
 bool SlabLifecycle::BeginCreate(ShapeClass& shape_class) {
-  if (slabs_.file_bytes_total() + options_.slab_bytes > options_.capacity_bytes) return false;
   if (shape_class.geometry().slab_bytes != options_.slab_bytes)
     return false;  // does not fit in one
   uint32_t best = disks_.count();
@@ -59,6 +62,10 @@ bool SlabLifecycle::BeginCreate(ShapeClass& shape_class) {
   if (best == disks_.count()) return false;
   const uint32_t index = slabs_.FreeIndex();
   if (index > kSlabIndexMax) return false;
+  if (!shares_.MayTake(options_.domain_index, options_.slab_bytes, now_us())) {
+    shares_.Ask(options_.domain_index, options_.slab_bytes, now_us());
+    return false;
+  }
   const DiskFile file = disks_.disk(best).NewFile();
   if (file == kDiskFileNone) {
     disks_.OnCreateFailed(best);
@@ -123,6 +130,71 @@ const NvmeSlab* SlabLifecycle::DrainFor(const ShapeClass& shape_class) {
   return slab;
 }
 
+// ---- room for other domains ----
+
+// One more at a Tick, and few at once: who asks has the first the sooner.
+void SlabLifecycle::GiveBack() {
+  if (CountLeaving() >= kLeavingSlabsMax * options_.slab_bytes) return;
+  if (!shares_.IsToGive(options_.domain_index, now_us())) return;
+  NvmeSlab* const slab = NextToGive();
+  if (slab == nullptr) return shares_.Excuse(options_.domain_index, now_us());
+  classes_.Close(*slab);
+  slab->phase = SlabPhase::kRetiring;
+  (void)CountLeaving();
+  LookAfter(*slab);
+}
+
+// The emptiest, and of those alike the youngest: what hangs from its blocks is mostly in it.
+NvmeSlab* SlabLifecycle::NextToGive() const {
+  NvmeSlab* best = nullptr;
+  uint64_t best_eighths = 0;
+  for (const auto& slab : slabs_.all()) {
+    if (slab == nullptr || slab->phase != SlabPhase::kActive || !disks_.is_on(slab->disk)) continue;
+    const uint64_t owned_bytes = slab->slots.owned_count() * slab->slot_bytes();
+    const uint64_t eighths = owned_bytes * kAlikeDivisor / slab->geometry.slab_bytes;
+    if (best != nullptr && eighths > best_eighths) continue;
+    best = slab.get();
+    best_eighths = eighths;
+  }
+  return best;
+}
+
+// Of disks that are off nothing leaves.
+uint64_t SlabLifecycle::CountLeaving() {
+  uint64_t leaving_bytes = 0;
+  for (const auto& slab : slabs_.all()) {
+    if (slab == nullptr || slab->is_gone || !disks_.is_on(slab->disk)) continue;
+    const bool is_going =
+        slab->phase == SlabPhase::kRetiring || slab->phase == SlabPhase::kRemoving;
+    if (is_going) leaving_bytes += slab->geometry.slab_bytes;
+  }
+  shares_.SetLeaving(options_.domain_index, leaving_bytes);
+  return leaving_bytes;
+}
+
+const NvmeSlab* SlabLifecycle::Leaving() const {
+  for (const auto& slab : slabs_.all()) {
+    const bool is_leaving = slab != nullptr && slab->phase == SlabPhase::kRetiring &&
+                            !slab->is_gone && slab->slots.owned_count() > 0;
+    if (is_leaving) return slab.get();
+  }
+  return nullptr;
+}
+
+bool SlabLifecycle::AppendLeaving(std::vector<uint32_t>* owners) {
+  const NvmeSlab* const slab = Leaving();
+  if (slab == nullptr) return false;
+  if (slab->index != std::exchange(leaving_slab_, slab->index)) leaving_slot_ = 0;
+  const uint32_t end = std::min(leaving_slot_ + kLeavingSlotsMax, slab->slots.count());
+  for (; leaving_slot_ < end; ++leaving_slot_) {
+    const uint32_t owner = slab->slots[leaving_slot_].owner;
+    if (owner != kOwnerNone) owners->push_back(owner);
+  }
+  if (end < slab->slots.count()) return true;
+  leaving_slot_ = 0;
+  return false;
+}
+
 // ---- what becomes of a slab ----
 
 void SlabLifecycle::FreeSlot(NvmeSlab& slab, uint32_t slot) {
@@ -150,6 +222,7 @@ void SlabLifecycle::GiveUp(NvmeSlab& slab) {
 void SlabLifecycle::Forget(NvmeSlab& slab) {
   erasures_.EndInherited(slab);
   slabs_.Remove(slab.index);
+  (void)CountLeaving();
 }
 
 void SlabLifecycle::LookAfter(NvmeSlab& slab) {
@@ -188,6 +261,7 @@ void SlabLifecycle::LookAfterAll() {
     if (classes_.IsRoomComing(*shape_class)) continue;
     if (classes_.Pick(*shape_class) == nullptr) (void)BeginCreate(*shape_class);
   }
+  GiveBack();
 }
 
 // ---- steps ----

@@ -3,7 +3,8 @@
 //
 // THREADING: the store thread. OWNERSHIP: its neighbours outlive it. What the drive may still read
 // when it goes stays (LeaveBehind).
-// LIMITS: capacity_bytes counts whole slab files, also those left alone; one step a slab at a time.
+// LIMITS: the domain's share of the tier counts whole slab files, also those left alone; one step a
+// slab at a time, and few slabs at once on their way to other domains.
 // INVARIANT: whatever a loss of power leaves, no bytes of an old shape are taken for entries.
 #pragma once
 
@@ -15,6 +16,7 @@
 #include "tiers/nvme/erasure_log.h"
 #include "tiers/nvme/shape_classes.h"
 #include "tiers/nvme/tier_reports.h"
+#include "tiers/tier_shares.h"
 
 namespace terrace {
 
@@ -23,9 +25,10 @@ inline constexpr uint64_t kClearChunkBytes = 256 * kKiB;
 
 class SlabLifecycle {
  public:
+  static constexpr uint32_t kLeavingSlotsMax = 1024;
   struct Options {
     DomainSecret secret{};
-    uint64_t capacity_bytes = 0;
+    uint32_t domain_index = 0;  // in the shares
     uint64_t slab_bytes = 0;
     std::function<uint64_t()> random;  // of slab uuids
   };
@@ -36,17 +39,21 @@ class SlabLifecycle {
     EntryWriter& entries;
     ErasureLog& erasures;
     TierReports& reports;
+    TierShares& shares;
   };
   SlabLifecycle(Options options, const Neighbours& neighbours);
   ~SlabLifecycle();
 
-  // True if room of the shape is on its way, or is from now on.
+  // True if room of the shape is on its way, or is from now on, be it from other domains.
   bool MakeRoom(ShapeClass& shape_class);
   // A slot of the shape was taken: makes the next slab before the last slot is gone, and one on
   // each disk while there is plenty.
   void GrowAhead(ShapeClass& shape_class);
   // The slab whose owners give room to the shape; null if single blocks should go instead.
   const NvmeSlab* DrainFor(const ShapeClass& shape_class);
+  // Owners that still hold a slab that goes, kLeavingSlotsMax slots a call. False: there was none,
+  // or its end was reached, and the next call begins at its beginning.
+  bool AppendLeaving(std::vector<uint32_t>* owners);
 
   // The slot is nobody's and its entry says so: → kFree.
   void FreeSlot(NvmeSlab& slab, uint32_t slot);
@@ -62,6 +69,12 @@ class SlabLifecycle {
  private:
   bool BeginCreate(ShapeClass& shape_class);
   bool BeginReshape(ShapeClass& shape_class);
+  uint64_t now_us() const { return disks_.now_us(); }
+  void GiveBack();
+  NvmeSlab* NextToGive() const;
+  uint64_t CountLeaving();
+  // A slab that goes, and whose owners still hold it; null: there is none.
+  const NvmeSlab* Leaving() const;
   void StartReshape(NvmeSlab& slab);
   DiskRequest NextStep(NvmeSlab& slab);
   void SealSuperblock(NvmeSlab& slab, const SlabShape& shape, const SlabUuid& uuid);
@@ -78,7 +91,10 @@ class SlabLifecycle {
   EntryWriter& entries_;
   ErasureLog& erasures_;
   TierReports& reports_;
+  TierShares& shares_;
   AlignedBytes zeros_;
+  uint32_t leaving_slab_ = 0;  // where AppendLeaving goes on
+  uint32_t leaving_slot_ = 0;
 };
 
 }  // namespace terrace

@@ -7,6 +7,16 @@
 
 namespace terrace {
 
+void SlabSet::CountIn(TierShares& shares, uint32_t domain_index) {
+  shares_ = &shares;
+  domain_index_ = domain_index;
+  Count();
+}
+
+void SlabSet::Count() {
+  if (shares_ != nullptr) shares_->SetHeld(domain_index_, file_bytes_total());
+}
+
 NvmeSlab* SlabSet::Find(const Extent& extent) const {
   NvmeSlab* const slab = At(extent.shard);
   if (slab == nullptr || extent.position >= slab->slots.count()) return nullptr;
@@ -30,6 +40,7 @@ NvmeSlab& SlabSet::Add(uint32_t index, uint32_t disk, DiskFile file, uint64_t fi
   slabs_[index] = std::make_unique<NvmeSlab>(index, disk, file, &totals_);
   slabs_[index]->geometry.slab_bytes = file_bytes;
   file_bytes_[disk] += file_bytes;
+  Count();
   return *slabs_[index];
 }
 
@@ -39,11 +50,13 @@ void SlabSet::Remove(uint32_t index) {
   slab.slots.Forget();
   Withdraw(index);
   slabs_[index].reset();
+  Count();
 }
 
 bool SlabSet::MarkGone(NvmeSlab& slab) {
   if (std::exchange(slab.is_gone, true)) return false;
   file_bytes_[slab.disk] -= slab.geometry.slab_bytes;
+  Count();
   return true;
 }
 
@@ -51,6 +64,7 @@ void SlabSet::LeaveAlone(uint32_t index, uint32_t disk, uint64_t file_bytes) {
   indices_left_alone_.insert(index);
   left_alone_bytes_ += file_bytes;
   file_bytes_[disk] += file_bytes;
+  Count();
 }
 
 uint64_t SlabSet::file_bytes_total() const {

@@ -2,7 +2,7 @@
 // of them. Files that are not ours are no slabs, but keep their numbers and count.
 //
 // THREADING: one thread; FindPlace on any. OWNERSHIP: the slabs are its own; a reference holds
-// until Remove. LIMITS: kSlabIndexMax.
+// until Remove. Shares outlive it. LIMITS: kSlabIndexMax.
 #pragma once
 
 #include <cstdint>
@@ -14,6 +14,7 @@
 
 #include "tiers/extent.h"
 #include "tiers/nvme/nvme_slab.h"
+#include "tiers/tier_shares.h"
 
 namespace terrace {
 
@@ -35,6 +36,8 @@ struct SlabPlace {
 class SlabSet {
  public:
   explicit SlabSet(uint32_t disk_count) : file_bytes_(disk_count) {}
+  // From now on `shares` hear what the files take, as what the domain holds.
+  void CountIn(TierShares& shares, uint32_t domain_index);
 
   // Null: no slab of that number.
   NvmeSlab* At(uint32_t index) const {
@@ -71,11 +74,15 @@ class SlabSet {
   std::optional<SlabPlace> FindPlace(uint32_t index) const;  // any thread
 
  private:
+  void Count();
+
   SlotTotals totals_;
   std::vector<std::unique_ptr<NvmeSlab>> slabs_;
   std::set<uint32_t> indices_left_alone_;
   std::vector<uint64_t> file_bytes_;  // by disk
   uint64_t left_alone_bytes_ = 0;
+  TierShares* shares_ = nullptr;
+  uint32_t domain_index_ = 0;
 
   mutable std::mutex places_mutex_;
   std::vector<std::optional<SlabPlace>> places_;  // under places_mutex_

@@ -103,6 +103,33 @@ TEST(DaemonRedis, OneHostIsServedWhatAnotherStored) {
   EXPECT_EQ(b.Redis("blocks_stored") + b.Redis("blocks_existing"), 0u);
 }
 
+// A quota is a host's own: another has one of its own on the same server.
+TEST(DaemonRedis, AHostGivesNoMoreThanItsShareWithinTheTimeToLive) {
+  TERRACE_NEEDS_REDIS();
+  constexpr uint64_t kShareBytes = 2 * kMiB, kBlockBytes = 2 * kPartBytes;
+  RedisProcess server;
+  RedisHost a(EndpointOf(server), RedisHost::Patient() + "capacity_bytes = \"2MiB\"\nttl_s = 10\n");
+  RedisHost b(EndpointOf(server), RedisHost::Patient() + "capacity_bytes = \"2MiB\"\n");
+  ASSERT_TRUE(a.Connect() && b.Connect()) << a.daemon().Errors() << b.daemon().Errors();
+  ASSERT_TRUE(Eventually([&] { return a.IsReady() && b.IsReady(); }));
+  const auto given = [](RedisHost& host) {
+    return host.Redis("blocks_stored") + host.Redis("blocks_over_quota");
+  };
+  ASSERT_EQ(a.Store(Keys(kBlocks)), kBlocks);
+  ASSERT_TRUE(Eventually([&] { return given(a) >= kBlocks; })) << a.Stats()["redis"];
+  const uint64_t stored = a.Redis("blocks_stored");
+  EXPECT_LE(stored * kBlockBytes, kShareBytes);
+  EXPECT_GE((stored + 2) * kBlockBytes, kShareBytes) << "but for what slots are rounded up to";
+  ASSERT_EQ(b.Store(Keys(kBlocks, 8)), kBlocks);
+  ASSERT_TRUE(Eventually([&] { return given(b) >= kBlocks; })) << b.Stats()["redis"];
+  EXPECT_EQ(b.Redis("blocks_stored"), stored);
+  // What the server has dropped counts no more, and what is served is offered again.
+  EXPECT_TRUE(Eventually([&] {
+    (void)a.Load(Keys(kBlocks));
+    return a.Redis("blocks_stored") + a.Redis("blocks_existing") > stored;
+  })) << a.Stats()["redis"];
+}
+
 TEST(DaemonRedis, TheRestOfAPrefixComesFromAnotherHost) {
   TERRACE_NEEDS_REDIS();
   Hosts hosts;

@@ -70,6 +70,7 @@ void Add(const Coverage& one, Coverage* sum) {
   sum->orders_expired += one.orders_expired;
   sum->events_told += one.events_told;
   sum->router_checks += one.router_checks;
+  sum->slabs_given += one.slabs_given;
 }
 
 WorldOptions Stepped(WorldOptions options) {
@@ -138,15 +139,18 @@ TEST_F(Simulation, WhatOutlivesTheDaemonIsWhatItPromised) {
   ASSERT_NO_FATAL_FAILURE(RunSeeds(OptionsOverDrives, &sum, &count));
   std::printf(
       "%llu seeds: %llu daemons ended, %llu blocks restored, %llu survivors and %llu erasures "
-      "checked, %llu promotions, %llu members scrubbed, %llu parts judged\n",
+      "checked, %llu promotions, %llu members scrubbed, %llu parts judged, %llu slabs given to the "
+      "other domain\n",
       static_cast<unsigned long long>(count), static_cast<unsigned long long>(sum.restarts),
       static_cast<unsigned long long>(sum.blocks_restored),
       static_cast<unsigned long long>(sum.survivors_checked),
       static_cast<unsigned long long>(sum.erased_checked),
       static_cast<unsigned long long>(sum.promotions),
       static_cast<unsigned long long>(sum.scrub_members),
-      static_cast<unsigned long long>(sum.parts_judged));
+      static_cast<unsigned long long>(sum.parts_judged),
+      static_cast<unsigned long long>(sum.slabs_given));
   if (count < 20) return;
+  EXPECT_GT(sum.slabs_given, count / 20);
   EXPECT_GT(sum.restarts, count);
   EXPECT_GT(sum.blocks_restored, 10 * count);
   EXPECT_GT(sum.survivors_checked, 10 * count);

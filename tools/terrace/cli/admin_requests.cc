@@ -59,6 +59,22 @@ nlohmann::json AskDocument(AdminLink& link, protocol::Verb verb, std::span<const
   return nlohmann::json(nlohmann::json::value_t::discarded);
 }
 
+std::optional<nlohmann::json> AskConfig(const DaemonAddress& address, protocol::ConfigAction action,
+                                        std::string_view text) {
+  const auto link = AdminLink::Open(address);
+  if (link == nullptr) return std::nullopt;
+  const protocol::ConfigRequest request{.action = action};
+  const auto head = std::as_bytes(std::span(&request, 1));
+  const auto tail = std::as_bytes(std::span(text));
+  std::vector<std::byte> body(head.begin(), head.end());
+  body.insert(body.end(), tail.begin(), tail.end());
+  std::string why;
+  nlohmann::json document = AskDocument(*link, protocol::kVerbConfig, body, &why);
+  if (document.is_object()) return document;
+  Fail(why);
+  return std::nullopt;
+}
+
 bool ListBlocks(AdminLink& link, const ListPages& pages, const ListTaker& take) {
   protocol::ListRequest request{.entry_count_max = pages.page_entries, .root = pages.root};
   std::vector<protocol::ListEntry> entries;

@@ -14,10 +14,12 @@
 
 #include "terrace/block_key.h"
 #include "terrace/protocol.h"
+#include "terrace/protocol_admin.h"
 #include "terrace/protocol_introspection.h"
 #include "tools/terrace/cli/admin_link.h"
 #include "tools/terrace/cli/space_text.h"
 #include "tools/terrace/cli/stats_view.h"
+#include "tools/terrace/cli/verb.h"
 
 namespace terrace::tools {
 
@@ -28,6 +30,9 @@ std::string WhyRefused(const AdminLink& link, std::string_view verb_name);
 // Of a verb that answers a JSON object. Otherwise discarded, and a sentence in `*why`.
 nlohmann::json AskDocument(AdminLink& link, protocol::Verb verb, std::span<const std::byte> body,
                            std::string* why);
+// The same of Config; none after telling the person why.
+std::optional<nlohmann::json> AskConfig(const DaemonAddress& address, protocol::ConfigAction action,
+                                        std::string_view text);
 
 // Blocks of all groups, parents before children, page by page; `root` not zero: of its subtree
 // alone. Until there are no more, or `take` answers false.

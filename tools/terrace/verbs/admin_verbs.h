@@ -8,6 +8,7 @@
 namespace terrace::tools {
 
 std::unique_ptr<Verb> MakeDrainVerb();
+std::unique_ptr<Verb> MakeQuotaVerb();
 VerbFamily MakeConfigVerbs();
 
 }  // namespace terrace::tools

@@ -8,10 +8,8 @@
 #include <string>
 #include <string_view>
 #include <utility>
-#include <vector>
 
 #include "terrace/protocol_admin.h"
-#include "tools/terrace/cli/admin_link.h"
 #include "tools/terrace/cli/admin_requests.h"
 #include "tools/terrace/cli/text_table.h"
 #include "tools/terrace/verbs/admin_verbs.h"
@@ -21,22 +19,6 @@ namespace {
 
 using nlohmann::json;
 using protocol::ConfigAction;
-
-// The daemon's document, or none after telling the person why.
-std::optional<json> Ask(const DaemonAddress& address, ConfigAction action, std::string_view text) {
-  const auto link = AdminLink::Open(address);
-  if (link == nullptr) return std::nullopt;
-  const protocol::ConfigRequest request{.action = action};
-  const auto head = std::as_bytes(std::span(&request, 1));
-  const auto tail = std::as_bytes(std::span(text));
-  std::vector<std::byte> body(head.begin(), head.end());
-  body.insert(body.end(), tail.begin(), tail.end());
-  std::string why;
-  json document = AskDocument(*link, protocol::kVerbConfig, body, &why);
-  if (document.is_object()) return document;
-  Fail(why);
-  return std::nullopt;
-}
 
 std::string Shown(const json& value) {
   const std::string text = value.is_string() ? value.get<std::string>() : "";
@@ -62,7 +44,7 @@ class ConfigVerb : public Verb {
   // The document in its human form, or as it is.
   template <typename Render>
   ExitCode Tell(ConfigAction action, std::string_view text, const Render& render) {
-    const std::optional<json> document = Ask(address_, action, text);
+    const std::optional<json> document = AskConfig(address_, action, text);
     if (!document) return kExitFailed;
     if (is_json_) {
       PrintJson(*document);

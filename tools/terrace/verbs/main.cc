@@ -47,6 +47,7 @@ class CommandLine {
     Add(arguments_, MakeTreeVerb());
     Add(arguments_, MakeEvictVerb());
     Add(arguments_, MakeDrainVerb());
+    Add(arguments_, MakeQuotaVerb());
     Add(arguments_, MakePinVerb());
     Add(arguments_, MakeUnpinVerb());
     Add(arguments_, MakePinsVerb());

@@ -307,6 +307,45 @@ TEST(ConfigNvme, PathsAndSharesAreResolved) {
   EXPECT_EQ(Parsed(PrintConfig(config)).nvme.paths, config.nvme.paths);
 }
 
+TEST(ConfigNvme, WhoNamesAGuaranteeBorrowsUpToAllThereIs) {
+  const std::string drives = "[nvme]\npaths = [\"/a\"]\ncapacity_bytes = \"10GiB\"\n";
+  const std::string x = "[[domain]]\nname = \"x\"\nsocket = \"/x\"\n";
+  const std::string y = "[[domain]]\nname = \"y\"\nsocket = \"/y\"\n";
+  const DaemonConfig config = Resolved(drives + x + "nvme_guaranteed_bytes = \"6GiB\"\n" + y +
+                                       "nvme_max_bytes = \"4GiB\"\n");
+  EXPECT_EQ(config.domains[0].nvme_guaranteed_bytes, 6 * kGiB);
+  EXPECT_EQ(config.domains[0].nvme_max_bytes, 10 * kGiB);
+  EXPECT_EQ(config.domains[1].nvme_guaranteed_bytes, 4 * kGiB) << "who names a limit has it";
+  const DaemonConfig plain = Resolved(drives + x + y);
+  EXPECT_EQ(plain.domains[0].nvme_guaranteed_bytes, 5 * kGiB) << "who names neither, a share";
+  EXPECT_EQ(plain.domains[0].nvme_max_bytes, 5 * kGiB) << "which it neither lends nor exceeds";
+
+  EXPECT_THAT(Unresolvable(drives + x + "nvme_guaranteed_bytes = \"6GiB\"\n" + y),
+              AllOf(HasSubstr("sum to 11GiB"), HasSubstr("nvme.capacity_bytes of 10GiB")));
+  EXPECT_THAT(
+      Unresolvable(drives + x + "nvme_guaranteed_bytes = \"3GiB\"\nnvme_max_bytes = \"2GiB\"\n"),
+      AllOf(HasSubstr("domain x: nvme_guaranteed_bytes is 3GiB"),
+            HasSubstr("nvme_max_bytes of 2GiB"), HasSubstr("lower one")));
+  EXPECT_THAT(Unresolvable(drives + x + "nvme_guaranteed_bytes = \"8MiB\"\n"),
+              AllOf(HasSubstr("nvme_guaranteed_bytes is 8MiB"), HasSubstr("one slab")));
+}
+
+TEST(ConfigRedis, SharesArePartsOfWhatThisHostGives) {
+  const std::string server = "[redis]\nendpoints = [\"h:1\"]\ncapacity_bytes = \"10GiB\"\n";
+  const std::string x = "[[domain]]\nname = \"x\"\nsocket = \"/x\"\n";
+  const DaemonConfig config = Resolved(server + x + "redis_guaranteed_bytes = \"4GiB\"\n");
+  EXPECT_EQ(config.domains[0].redis_max_bytes, 10 * kGiB);
+  EXPECT_THAT(
+      Unresolvable(server + x + "redis_guaranteed_bytes = \"11GiB\"\n"),
+      AllOf(HasSubstr("redis_guaranteed_bytes is 11GiB"), HasSubstr("redis_max_bytes of 10GiB")));
+  EXPECT_THAT(Unresolvable(server + x + "redis_guaranteed_bytes = \"6GiB\"\n" +
+                           "[[domain]]\nname = \"y\"\nsocket = \"/y\"\n" +
+                           "redis_guaranteed_bytes = \"5GiB\"\n"),
+              AllOf(HasSubstr("sum to 11GiB"), HasSubstr("redis.capacity_bytes of 10GiB")));
+  EXPECT_THAT(Unresolvable(x + "redis_guaranteed_bytes = \"1GiB\"\n"),
+              HasSubstr("means nothing without redis.capacity_bytes"));
+}
+
 TEST(ConfigNvme, WhatCannotBeIsRefused) {
   const std::string path = "[nvme]\npaths = [\"/a\"]\n";
   EXPECT_THAT(Unresolvable(path), HasSubstr("nvme.capacity_bytes is not"));

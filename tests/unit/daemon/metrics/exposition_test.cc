@@ -8,6 +8,7 @@
 #include <set>
 #include <sstream>
 
+#include "terrace/units.h"
 #include "test_paths.h"
 
 namespace terrace {
@@ -35,7 +36,9 @@ DomainSnapshot FullDomain(const std::string& name, uint32_t group_count, uint32_
     figures.acquire_tokens_by_tier[t] = 16 * figures.hits.blocks_hit[t];
   }
   figures.lower_tiers = {{.kind = protocol::TierKind::kHbm}, {.kind = protocol::TierKind::kNvme}};
+  figures.lower_tiers[1].stats.share.max_bytes = kGiB;
   figures.shared = DomainFigures::SharedStats{};
+  figures.shared->share.max_bytes = kGiB;
   figures.device = DomainFigures::DeviceStats{};
   domain.kv_events.emplace();
   return domain;

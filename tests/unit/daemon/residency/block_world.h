@@ -64,6 +64,10 @@ class ScriptedTier final : public Tier {
   void AppendOwnersToDrop(uint64_t, uint32_t, std::vector<uint32_t>* owners) override {
     owners->insert(owners->end(), owners_to_drop.begin(), owners_to_drop.end());
   }
+  bool AppendOwnersToGive(std::vector<uint32_t>* owners) override {
+    owners->insert(owners->end(), owners_to_give.begin(), owners_to_give.end());
+    return false;
+  }
   TierStats stats() const override { return {.is_healthy = is_healthy}; }
 
   // The oldest transfer under way, which is over for the tier.
@@ -83,6 +87,7 @@ class ScriptedTier final : public Tier {
   std::vector<BlockRecord> amended;
   std::vector<uint64_t> quarantined;
   std::vector<uint32_t> owners_to_drop;
+  std::vector<uint32_t> owners_to_give;
 
  private:
   Status Begin(const Transfer& transfer) {

@@ -565,5 +565,69 @@ TEST(Arena, AThinlyUsedExtentGivesWayToSlotsOfAnotherSize) {
             kSlotsPerSegment);
 }
 
+// ---- priorities of borrowers ----
+
+// Three domains with a segment each, and three more that nobody is guaranteed.
+class Priorities : public ::testing::Test {
+ protected:
+  void Rank(std::vector<uint32_t> priorities) {
+    StoreOptions tuned = w.made;
+    for (size_t i = 0; i < priorities.size(); ++i) {
+      tuned.domains[i].borrow_priority = priorities[i];
+    }
+    w.store->Retune(tuned);
+    w.Run();
+  }
+  void Fill(SessionId session, uint32_t group, uint32_t segment_count) {
+    for (uint32_t i = 0; i < segment_count; ++i) {
+      w.Put(session, group, World::Keys(kSlotsPerSegment, ++chain_));
+      w.Run();
+    }
+  }
+  void LetAllGo() {
+    for (const auto& [session, segment] : std::exchange(w.listener.segment_revokes, {})) {
+      EXPECT_TRUE(w.store->sessions().Unmapped(session, segment).ok());
+      w.Run();
+    }
+  }
+
+  World w{{.domain_count = 3, .segments_max = 6, .segments_guaranteed = 1, .segments_total = 6}};
+  uint64_t chain_ = 0;
+};
+
+TEST_F(Priorities, TheLowestOfTwoBorrowersGivesFirst) {
+  const SessionId a = w.Open(0), b = w.Open(1), c = w.Open(2);
+  const uint32_t group_a = w.OpenSimple(a), group_b = w.OpenSimple(b), group_c = w.OpenSimple(c);
+  Fill(a, group_a, 3);
+  Fill(b, group_b, 2);
+  Fill(c, group_c, 1);
+  const uint32_t held_b = Populated(w, 1);
+  ASSERT_GT(Populated(w, 0), held_b);
+  ASSERT_EQ(Populated(w, 0) + held_b, 5u);
+  Rank({50, 20, 50});
+  StoreOptions less = w.made;
+  for (uint32_t i = 0; i < 3; ++i) less.domains[i].borrow_priority = i == 1 ? 20 : 50;
+  less.segments_total = 5;
+  w.store->Retune(less);
+  w.Run();
+  LetAllGo();
+  EXPECT_EQ(Populated(w, 1), held_b - 1) << "though the other has borrowed more";
+}
+
+TEST_F(Priorities, WhoIsShortHasALowerOneGive) {
+  const SessionId a = w.Open(0), b = w.Open(1);
+  const uint32_t group_a = w.OpenSimple(a), group_b = w.OpenSimple(b);
+  Fill(a, group_a, 5);
+  ASSERT_EQ(Populated(w, 0), 4u) << "all but what the others are guaranteed";
+  Fill(b, group_b, 2);
+  EXPECT_TRUE(w.listener.segment_revokes.empty()) << "nobody ranks below it";
+  Rank({50, 60, 50});
+  Fill(b, group_b, 2);
+  ASSERT_EQ(w.listener.segment_revokes.size(), 1u);
+  LetAllGo();
+  EXPECT_EQ(Populated(w, 1), 2u);
+  EXPECT_EQ(Populated(w, 0), 3u);
+}
+
 }  // namespace
 }  // namespace terrace

@@ -1,7 +1,7 @@
 // What holds whatever policy decides who goes first.
 #include <gmock/gmock.h>
 
-#include "daemon/policy/day_window.h"
+#include "daemon/policy/recent_total.h"
 #include "store_fixture.h"
 
 namespace terrace {
@@ -135,14 +135,14 @@ TEST(StoreEviction, WhatAnEngineExpectsSoonWaitsForIt) {
 INSTANTIATE_TEST_SUITE_P(Policies, EveryPolicy, testing::Values("arc", "hazard", "lru", "s3fifo"),
                          [](const auto& tested) { return std::string(tested.param); });
 
-TEST(DayWindow, ForgetsWhatCameADayAgo) {
+TEST(RecentTotal, ForgetsWhatCameADayAgo) {
   constexpr uint64_t kHourUs = 3600 * uint64_t{1'000'000};
-  DayWindow window;
+  RecentTotal window(24 * kHourUs);
   window.Note(100, 5 * kHourUs);
   window.Note(130, 10 * kHourUs);
   window.Note(130, 28 * kHourUs);
   EXPECT_EQ(window.Sum(), 130u);
-  window.Note(135, 29 * kHourUs + DayWindow::kStepUs);
+  window.Note(135, 29 * kHourUs + kHourUs / 3);
   EXPECT_EQ(window.Sum(), 35u);
   window.Note(136, 100 * kHourUs);
   EXPECT_EQ(window.Sum(), 1u);

@@ -8,17 +8,21 @@
 namespace terrace {
 namespace {
 
-WorldOptions OnServer(sim::MemorySharedTier& tier, uint32_t member_count) {
+WorldOptions OnServer(sim::MemorySharedTier& tier, uint32_t member_count, TierShares* shares,
+                      uint64_t window_us) {
   WorldOptions options;
   options.segments_max = member_count;
   options.shared.tier = &tier;
+  options.shared.shares = shares;
+  options.shared.window_us = window_us;
   return options;
 }
 
 // One host: a store of its own, on a server that others share.
 struct SharingHost {
-  explicit SharingHost(sim::SharedServer& server, uint32_t member_count = 1)
-      : tier(server), world(OnServer(tier, member_count)) {
+  explicit SharingHost(sim::SharedServer& server, uint32_t member_count = 1,
+                       TierShares* shares = nullptr, uint64_t window_us = 0)
+      : tier(server), world(OnServer(tier, member_count, shares, window_us)) {
     tier.SetListener(&world.store->events().shared_listener(0));
     session = world.Open();
     std::vector<SpaceSpec> spaces;
@@ -427,6 +431,41 @@ TEST(StoreShared, AnErasureHasEndedWhenASuccessorWouldKnowOfIt) {
   EXPECT_EQ(a.world.store->operators().AwaitErasures(a.session, 77).code(), StatusCode::kBusy);
   a.tier.is_kept = true;
   EXPECT_TRUE(a.world.store->operators().AwaitErasures(a.session, 78).ok());
+}
+
+// ---- shares ----
+
+TEST(StoreShared, NoMoreIsGivenThanTheDomainsShareWithinTheTimeItIsKept) {
+  constexpr uint64_t kHourUs = 3600 * kUsPerSecond;
+  TierShares shares(TierShares::Lending::kNothing, 100 * kSlotBytes,
+                    {{.guaranteed_bytes = 0, .max_bytes = 3 * kSlotBytes}});
+  sim::SharedServer server;
+  SharingHost a(server, 1, &shares, kHourUs);
+  const auto keys = StoreWorld::Keys(5);
+  ASSERT_EQ(a.Put(keys), 5u);
+  EXPECT_EQ(server.blocks.size(), 3u);
+  EXPECT_EQ(a.stats().shared->blocks_over_quota, 2u);
+  EXPECT_EQ(a.stats().shared->share.held_bytes, 3 * kSlotBytes);
+  a.world.Advance(kHourUs / 2);
+  a.Put(StoreWorld::Keys(1, 2));
+  EXPECT_EQ(server.blocks.size(), 3u);
+  a.world.Advance(kHourUs / 2 + kHourUs / 20);
+  EXPECT_EQ(a.stats().shared->share.held_bytes, 0u) << "it is older than the server keeps it";
+  a.world.Release(a.session, a.world.Acquire(a.session, a.group, keys).reply.token);
+  a.Run();
+  EXPECT_EQ(server.blocks.size(), 5u) << "what is served is offered again";
+}
+
+TEST(StoreShared, WhatOtherHostsHaveGivenCostsNoShare) {
+  TierShares shares(TierShares::Lending::kNothing, 100 * kSlotBytes,
+                    {{.guaranteed_bytes = 0, .max_bytes = 2 * kSlotBytes}});
+  sim::SharedServer server;
+  SharingHost a(server), b(server, 1, &shares, 3600 * kUsPerSecond);
+  const auto keys = StoreWorld::Keys(4);
+  ASSERT_EQ(a.Put(keys), 4u);
+  ASSERT_EQ(b.Put(keys), 4u);
+  b.world.Advance(1'000'000);
+  EXPECT_EQ(b.stats().shared->share.held_bytes, 0u);
 }
 
 }  // namespace

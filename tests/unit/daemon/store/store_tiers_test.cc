@@ -2,7 +2,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <optional>
+
 #include "daemon/residency/evictor.h"
+#include "daemon/transfer/batch_drops.h"
 #include "store_fixture.h"
 
 namespace terrace {
@@ -442,6 +445,207 @@ TEST_F(Tiers, AFullTierForgetsItsOwnTails) {
   EXPECT_EQ(small.MatchCount(t, g, World::Keys(4, 6)), 4u);
   EXPECT_EQ(small.MatchCount(t, g, World::Keys(4, 5)), 4u);
   EXPECT_LT(small.MatchCount(t, g, World::Keys(4, 1)), 4u);
+}
+
+// ---- room that goes back to other domains ----
+
+// Wants places back, some at a time.
+class GivingTier final : public sim::MemoryTier {
+ public:
+  using MemoryTier::MemoryTier;
+  bool AppendOwnersToGive(std::vector<uint32_t>* owners) override {
+    const size_t end = std::min(next_ + named_at_once, to_give.size());
+    while (next_ < end) owners->push_back(to_give[next_++]);
+    if (next_ < to_give.size()) return true;
+    next_ = 0;
+    return false;
+  }
+  Status Write(TransferId transfer_id, const Extent& extent, const BlockRecord& record,
+               std::span<const std::byte> from) override {
+    written.push_back(record.owner);
+    if (written.size() == 1) first_ = extent;
+    return MemoryTier::Write(transfer_id, extent, record, from);
+  }
+  void Free(const Extent& extent) override {
+    ++freed_count;
+    has_freed_first |= extent.position == first_.position && !written.empty();
+    MemoryTier::Free(extent);
+  }
+  std::vector<uint32_t> written;  // owners, in order
+  std::vector<uint32_t> to_give;
+  size_t named_at_once = 5;
+  uint64_t freed_count = 0;
+  bool has_freed_first = false;  // what was written first
+
+ private:
+  size_t next_ = 0;
+  Extent first_;
+};
+
+class TiersThatGive : public ::testing::Test {
+ protected:
+  explicit TiersThatGive(uint64_t write_us = 0) : write_us_(write_us) {}
+
+  WorldOptions OptionsOf(uint32_t segment_count) {
+    WorldOptions options{.domain_count = 2,
+                         .segments_max = segment_count,
+                         .lower_tier_count = 1,
+                         .lower_capacity_bytes = 256 * kSlotBytes};
+    options.make_tier = [this](sim::MemoryTier::Options made) {
+      if (write_us_ > 0) made.latency_us_min = made.latency_us_max = write_us_;
+      auto giving = std::make_unique<GivingTier>(made);
+      tiers.push_back(giving.get());
+      return giving;
+    };
+    return options;
+  }
+  void MakeWorld(uint32_t segment_count) {
+    world.emplace(OptionsOf(segment_count));
+    s = world->Open();
+    group = world->OpenSimple(s);
+  }
+  GivingTier& tier() { return *tiers[0]; }
+  uint64_t BlocksBelow() { return world->Stats().lower_tiers[0].block_count; }
+
+  const uint64_t write_us_;
+  std::vector<GivingTier*> tiers;
+  std::optional<World> world;
+  SessionId s = 0;
+  uint32_t group = 0;
+};
+
+TEST_F(TiersThatGive, WhatIsPinnedLeavesTooAndStaysWhereItHasAnotherCopy) {
+  MakeWorld(1);
+  World& w = *world;
+  const auto keys = World::Keys(4);
+  const auto pinned = World::Keys(2);
+  w.Put(s, group, keys);
+  w.Put(s, group, World::Keys(2, 2));
+  w.Advance(100'000);
+  protocol::PinReply pins;
+  ASSERT_TRUE(w.store->operators().Pin(w.Query(s, group, pinned), &pins).ok());
+  ASSERT_EQ(BlocksBelow(), 6u);
+  tier().to_give = {tier().written[0]};  // the first of a chain: what hangs from it goes with it
+  w.Advance(1'000'000);
+  EXPECT_EQ(BlocksBelow(), 2u) << "of the other chain";
+  EXPECT_EQ(w.MatchCount(s, group, keys), 4u) << "DRAM has them";
+  EXPECT_EQ(tier().stats().used_bytes, 2 * kSlotBytes);
+}
+
+TEST_F(TiersThatGive, WhatWouldBeLostWithDescendantsInMemoryIsReadThereFirst) {
+  MakeWorld(1);
+  World& w = *world;
+  const auto keys = World::Keys(2);
+  w.Put(s, group, World::Keys(1));
+  for (const uint64_t chain : {50, 51}) {
+    w.Put(s, group, World::Keys(4, chain));
+    w.Advance(100'000);
+  }
+  ASSERT_EQ(w.Put(s, group, keys, {.flags = protocol::kHintNoStore}), 1u) << "the first is below";
+  w.Advance(100'000);
+  const uint64_t before = BlocksBelow();
+  tier().to_give = {tier().written[0]};
+  w.Advance(2'000'000);
+  EXPECT_EQ(BlocksBelow(), before - 1);
+  EXPECT_TRUE(tier().has_freed_first);
+  EXPECT_EQ(w.MatchCount(s, group, keys), 2u);
+}
+
+// All of DRAM is below no tier, so that nothing there makes room for what comes up.
+TEST_F(TiersThatGive, WhatCannotBeReadIntoMemoryLeavesWithItsDescendants) {
+  MakeWorld(1);
+  World& w = *world;
+  const auto keys = World::Keys(3);
+  w.Put(s, group, World::Keys(1));
+  for (const uint64_t chain : {50, 51}) {
+    w.Put(s, group, World::Keys(4, chain));
+    w.Advance(100'000);
+  }
+  ASSERT_EQ(w.Put(s, group, keys, {.flags = protocol::kHintNoStore}), 2u) << "the first is below";
+  for (uint64_t chain = 60; chain < 66; ++chain) {
+    w.Put(s, group, World::Keys(1, chain), {.flags = protocol::kHintNoStore});
+  }
+  ASSERT_EQ(w.MatchCount(s, group, keys), 3u);
+  tier().to_give = {tier().written[0]};
+  w.Advance(2'000'000);
+  EXPECT_TRUE(tier().has_freed_first);
+  EXPECT_EQ(w.MatchCount(s, group, keys), 0u);
+}
+
+// A write takes longer than it is between two of them.
+class SlowTiersThatGive : public TiersThatGive {
+ protected:
+  SlowTiersThatGive() : TiersThatGive(300'000) {}
+};
+
+TEST_F(SlowTiersThatGive, AWriterThatNeverRestsKeepsNoPlace) {
+  MakeWorld(8);
+  World& w = *world;
+  const BlockKey first = World::Keys(1)[0];
+  w.Put(s, group, {first});
+  w.Advance(1'000'000);
+  tier().to_give = {tier().written[0]};
+  for (uint64_t i = 1; i <= 30 && !tier().has_freed_first; ++i) {
+    w.Put(s, group, {first, World::Keys(1, 100 + i)[0]});
+    w.Advance(100'000);
+  }
+  EXPECT_TRUE(tier().has_freed_first) << "though it always has a child that is being written";
+  EXPECT_GT(tier().written.size(), 5u);
+}
+
+TEST_F(TiersThatGive, ATurnDropsSoManyOverAllDomains) {
+  MakeWorld(1);
+  World& w = *world;
+  const SessionId other = w.Open(1);
+  const uint32_t group_of_other = w.OpenSimple(other);
+  constexpr uint64_t kChains = 25;
+  for (uint64_t chain = 1; chain <= kChains; ++chain) {
+    w.Put(s, group, World::Keys(4, chain));
+    w.Put(other, group_of_other, World::Keys(4, chain));
+    w.Advance(50'000);
+  }
+  for (GivingTier* giving : tiers) {
+    ASSERT_EQ(giving->written.size(), 4 * kChains);
+    giving->to_give = giving->written;
+    giving->named_at_once = giving->written.size();
+  }
+  uint64_t turn_count = 0;
+  const auto freed = [this] { return tiers[0]->freed_count + tiers[1]->freed_count; };
+  const uint64_t end_us = w.clock.NowUs() + 2'000'000;
+  while (w.clock.NowUs() < end_us) {
+    w.clock.AdvanceTo(std::max(w.store->events().NextTimerUs(), w.clock.NowUs() + 1));
+    const uint64_t before = freed();
+    w.store->events().OnTimer();
+    turn_count += freed() > before;
+    ASSERT_LE(freed() - before, BatchDrops::kPerTurnMax);
+    for (const auto& below : w.tiers) below->RunUntil(w.clock.NowUs());
+  }
+  EXPECT_EQ(freed(), 2 * 4 * kChains);
+  EXPECT_GE(turn_count, 2 * 4 * kChains / BatchDrops::kPerTurnMax);
+}
+
+// Without a word of its own a block lives as long as its domain says.
+TEST(DefaultTimeToLive, IsThatOfBlocksWhoseRequestNamesNone) {
+  World w;
+  StoreOptions tuned = w.made;
+  tuned.domains[0].ttl_default_s = 60;
+  w.store->Retune(tuned);
+  const SessionId s = w.Open();
+  const uint32_t group = w.OpenSimple(s);
+  const auto plain = World::Keys(1, 1), longer = World::Keys(1, 2);
+  w.Put(s, group, plain);
+  w.Put(s, group, longer, {.ttl_s = 600});
+  w.Advance(59'000'000);
+  EXPECT_EQ(w.MatchCount(s, group, plain), 1u);
+  w.Advance(2'000'000);
+  EXPECT_EQ(w.MatchCount(s, group, plain), 0u);
+  EXPECT_EQ(w.MatchCount(s, group, longer), 1u);
+  EXPECT_EQ(w.Stats().blocks_expired, 1u);
+  tuned.domains[0].ttl_default_s = 0;
+  w.store->Retune(tuned);
+  w.Put(s, group, plain);
+  w.Advance(3600'000'000);
+  EXPECT_EQ(w.MatchCount(s, group, plain), 1u) << "until room is needed";
 }
 
 }  // namespace

@@ -95,6 +95,12 @@ TEST(WriteBack, AFullTierGivesUpWhatIsLeastWanted) {
   EXPECT_EQ(w.tier().transfers.size(), 1u);
 }
 
+// As much as in a turn.
+bool Step(BatchDrops& drops, uint32_t writes_in_flight = 0) {
+  uint32_t budget = BatchDrops::kTurnBudget;
+  return drops.Step(0, writes_in_flight, &budget);
+}
+
 TEST(BatchDrops, GivesUpWhatTheTierNames) {
   MoverWorld w;
   const BlockId parent = w.PutBelow(1);
@@ -103,7 +109,7 @@ TEST(BatchDrops, GivesUpWhatTheTierNames) {
   w.tier().owners_to_drop = {parent};
   EXPECT_TRUE(drops.Begin(child, 0, 0));
   EXPECT_TRUE(drops.has_work(0));
-  EXPECT_TRUE(drops.Step(0));
+  EXPECT_TRUE(Step(drops));
   EXPECT_EQ(w.tier().used_count, 0u) << "what hangs from it goes first";
   EXPECT_FALSE(drops.has_work(0));
 }
@@ -115,10 +121,40 @@ TEST(BatchDrops, ABatchThatDroppedNothingIsNotTriedAgainBeforeATick) {
   BatchDrops drops(w.d(), w.evictor);
   w.tier().owners_to_drop = {id};
   EXPECT_TRUE(drops.Begin(id, 0, 0));
-  EXPECT_TRUE(drops.Step(0));
+  EXPECT_TRUE(Step(drops));
   EXPECT_FALSE(drops.Begin(id, 0, 0));
   drops.Tick(0);
   EXPECT_TRUE(drops.Begin(id, 0, 0));
+}
+
+TEST(BatchDrops, WhatGoesBackWaitsForWritesUntilTheNextTick) {
+  MoverWorld w;
+  const BlockId id = w.PutBelow(1);
+  BatchDrops drops(w.d(), w.evictor);
+  drops.Tick(0);
+  EXPECT_FALSE(drops.is_giving(0)) << "nobody asks";
+  w.tier().owners_to_give = {id};
+  drops.Tick(0);
+  EXPECT_TRUE(drops.is_giving(0));
+  EXPECT_FALSE(Step(drops, 1));
+  EXPECT_EQ(w.tier().used_count, 1u);
+  EXPECT_TRUE(drops.has_work(0));
+  drops.Tick(0);
+  EXPECT_TRUE(Step(drops, 1)) << "a drive that hangs keeps nothing from leaving";
+  EXPECT_EQ(w.tier().used_count, 0u);
+  EXPECT_FALSE(drops.is_giving(0));
+}
+
+TEST(BatchDrops, WhatIsHeldIsNamedToBeReadIntoMemory) {
+  MoverWorld w;
+  const BlockId id = w.PutBelow(1);
+  w.r().holds.Hold(id, HoldKind::kJob);
+  BatchDrops drops(w.d(), w.evictor);
+  w.tier().owners_to_give = {id};
+  drops.Tick(0);
+  EXPECT_TRUE(Step(drops));
+  EXPECT_EQ(drops.TakeHeld(), std::vector<BlockId>{id});
+  EXPECT_TRUE(drops.TakeHeld().empty());
 }
 
 TEST(TransferJobs, NumbersAreUsedAgainAndATransferIsCountedOnce) {

@@ -17,6 +17,12 @@ class SlabLifecycleTest : public SlabPartsTest {
     AddOpen(shape, 0);
     AddOpen(shape, 1);
   }
+  std::vector<uint32_t> Leaving() {
+    std::vector<uint32_t> owners;
+    while (lifecycle_.AppendLeaving(&owners)) {
+    }
+    return owners;
+  }
   // Answers steps of the near disk, one after the other, until none is left.
   Ops AnswerSteps() {
     Ops ops;
@@ -289,8 +295,115 @@ TEST_F(SlabLifecycleTest, ASlotIsFreedOnceAndNotBeforeTheTableSaysSo) {
 
 TEST_F(SlabLifecycleTest, ASlabIsWholeSectors) {
   EXPECT_DEATH(SlabLifecycle({.slab_bytes = kSlabSectorBytes + 1},
-                             {disks_, slabs_, classes_, entries_, erasures_, reports_}),
+                             {disks_, slabs_, classes_, entries_, erasures_, reports_, shares_}),
                "whole sectors");
+}
+
+// ---- shares ----
+
+TEST_F(SlabLifecycleTest, ASlabGoesBackToWhoAsksWithinItsGuarantee) {
+  NvmeSlab& old = AddOpen(kLarge, 0);
+  NvmeSlab& young = AddOpen(kLarge, 1);
+  StoreBlock(old, 6);
+  const uint32_t slot = StoreBlock(young, 7);
+  far_.Answer();
+  lifecycle_.LookAfterAll();
+  EXPECT_EQ(young.phase, SlabPhase::kActive) << "nobody asks";
+  shares_.Ask(1, kSlabBytes, now_us_);
+  lifecycle_.LookAfterAll();
+  EXPECT_EQ(young.phase, SlabPhase::kRetiring) << "of two that are almost empty the younger";
+  EXPECT_EQ(old.phase, SlabPhase::kActive);
+  EXPECT_EQ(Leaving(), std::vector<uint32_t>{7});
+  EXPECT_EQ(shares_.stats(0, now_us_).leaving_bytes, kSlabBytes);
+  lifecycle_.LookAfterAll();
+  EXPECT_EQ(old.phase, SlabPhase::kActive) << "one is enough";
+  EXPECT_FALSE(lifecycle_.MakeRoom(Class(kSmall))) << "it is kept for who asked";
+
+  FreeBlock(young, slot);
+  far_.Answer();
+  EXPECT_TRUE(Leaving().empty());
+  EXPECT_TRUE(far_.asked.empty()) << "a successor might find the block";
+  EndErasure(young, slot);
+  lifecycle_.LookAfterAll();
+  ASSERT_EQ(far_.ops(), Ops{DiskOp::kRemove});
+  EXPECT_FALSE(shares_.MayTake(1, kSlabBytes, now_us_));
+  far_.Answer();
+  EXPECT_EQ(slabs_.At(1), nullptr);
+  EXPECT_TRUE(shares_.MayTake(1, kSlabBytes, now_us_));
+  EXPECT_EQ(shares_.stats(0, now_us_).held_bytes, kSlabBytes);
+  EXPECT_EQ(shares_.stats(0, now_us_).leaving_bytes, 0u);
+}
+
+TEST_F(SlabLifecycleTest, OwnersOfASlabThatGoesAreNamedSomeAtATime) {
+  NvmeSlab& slab = AddOpen(kSmall, 0);
+  constexpr uint32_t kCount = SlabLifecycle::kLeavingSlotsMax + 5;
+  ASSERT_GE(slab.slots.count(), kCount);
+  for (uint32_t owner = 0; owner < kCount; ++owner) StoreBlock(slab, owner);
+  shares_.SetHeld(1, kSlabBytes);
+  shares_.Ask(1, kSlabBytes, now_us_);
+  shares_.Set(2 * kSlabBytes, {{0, 2 * kSlabBytes}, {2 * kSlabBytes, 2 * kSlabBytes}});
+  lifecycle_.LookAfterAll();
+  ASSERT_EQ(slab.phase, SlabPhase::kRetiring);
+  for (int pass = 0; pass < 2; ++pass) {
+    std::vector<uint32_t> owners;
+    bool has_more = true;
+    for (uint32_t calls = 0; has_more; ++calls) {
+      const size_t before = owners.size();
+      has_more = lifecycle_.AppendLeaving(&owners);
+      ASSERT_LE(owners.size() - before, SlabLifecycle::kLeavingSlotsMax);
+      ASSERT_LE(calls, slab.slots.count() / SlabLifecycle::kLeavingSlotsMax);
+    }
+    EXPECT_EQ(owners.size(), kCount) << "all of them, once, and again in the next pass";
+  }
+}
+
+TEST_F(SlabLifecycleTest, TheEmptierSlabIsGiven) {
+  NvmeSlab& emptier = AddOpen(kLarge, 0);
+  NvmeSlab& fuller = AddOpen(kLarge, 1);
+  for (uint32_t owner = 0; owner < 4; ++owner) StoreBlock(fuller, owner);
+  shares_.Ask(1, kSlabBytes, now_us_);
+  lifecycle_.LookAfterAll();
+  EXPECT_EQ(emptier.phase, SlabPhase::kRemoving);
+  EXPECT_EQ(fuller.phase, SlabPhase::kActive);
+}
+
+TEST_F(SlabLifecycleTest, WhoIsWithinItsGuaranteeIsToldThatRoomComes) {
+  shares_.SetHeld(1, 2 * kSlabBytes);
+  EXPECT_TRUE(lifecycle_.MakeRoom(Class(kLarge)));
+  EXPECT_TRUE(near_.asked.empty() && far_.asked.empty());
+  EXPECT_TRUE(shares_.IsToGive(1, now_us_));
+  classes_.SetWanting(Class(kLarge), true);
+  shares_.SetHeld(1, kSlabBytes);
+  lifecycle_.LookAfterAll();
+  EXPECT_EQ(near_.ops(), Ops{DiskOp::kCreate});
+}
+
+TEST_F(SlabLifecycleTest, WhoWaitsForRoomInVainIsToldThatThereIsNone) {
+  shares_.SetHeld(1, 2 * kSlabBytes);
+  const uint64_t end_us = now_us_ + TierShares::kPatienceUs;
+  for (; now_us_ < end_us; now_us_ += 1'000'000) {
+    ASSERT_TRUE(lifecycle_.MakeRoom(Class(kLarge)));
+  }
+  EXPECT_FALSE(lifecycle_.MakeRoom(Class(kLarge)));
+}
+
+TEST_F(SlabLifecycleTest, WhoHasNoSlabThatCouldGoIsExcused) {
+  slabs_.LeaveAlone(0, 0, 2 * kSlabBytes);
+  shares_.Ask(1, kSlabBytes, now_us_);
+  ASSERT_TRUE(shares_.IsToGive(0, now_us_));
+  lifecycle_.LookAfterAll();
+  EXPECT_FALSE(shares_.IsToGive(0, now_us_));
+}
+
+TEST_F(SlabLifecycleTest, ALimitThatWasLoweredIsReachedSlabBySlab) {
+  AddOpen(kLarge, 0);
+  AddOpen(kLarge, 1);
+  shares_.Set(2 * kSlabBytes, {{kSlabBytes, kSlabBytes}, {kSlabBytes, 2 * kSlabBytes}});
+  lifecycle_.LookAfterAll();
+  EXPECT_EQ(far_.ops(), Ops{DiskOp::kRemove});
+  far_.Answer();
+  lifecycle_.LookAfterAll();
+  EXPECT_TRUE(near_.asked.empty()) << "it has what it may";
 }
 
 }  // namespace

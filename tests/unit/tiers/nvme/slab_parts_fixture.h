@@ -25,7 +25,10 @@ class SlabPartsTest : public testing::Test,
   static constexpr SlabShape kSmall{4 * kKiB, 1};    // its table is cleared in two chunks
   static constexpr uint64_t kProbeIntervalUs = 100;
 
-  SlabPartsTest() { reports_.SetListener(this); }
+  SlabPartsTest() {
+    reports_.SetListener(this);
+    slabs_.CountIn(shares_, 0);
+  }
 
   // As NvmeTier passes them on; what is the tested part's comes here.
   virtual void OnRequestDone(const NvmeRequest&, Status) {}
@@ -136,15 +139,17 @@ class SlabPartsTest : public testing::Test,
                     .stuck_us = 1'000'000'000},
                    this};
   TierReports reports_{0};
+  // Of two domains; the slabs are the first's, which the other lends all it has.
+  TierShares shares_{TierShares::Lending::kAll,
+                     2 * kSlabBytes,
+                     {{kSlabBytes, 2 * kSlabBytes}, {kSlabBytes, 2 * kSlabBytes}}};
   SlabSet slabs_{2};
   ShapeClasses classes_{disks_, slabs_, kSlabBytes};
   EntryWriter entries_{{.secret = secret_, .catalog = nullptr}, disks_, slabs_, *this};
   ErasureLog erasures_;
-  SlabLifecycle lifecycle_{{.secret = secret_,
-                            .capacity_bytes = 2 * kSlabBytes,
-                            .slab_bytes = kSlabBytes,
-                            .random = [this] { return ++random_; }},
-                           {disks_, slabs_, classes_, entries_, erasures_, reports_}};
+  SlabLifecycle lifecycle_{
+      {.secret = secret_, .slab_bytes = kSlabBytes, .random = [this] { return ++random_; }},
+      {disks_, slabs_, classes_, entries_, erasures_, reports_, shares_}};
 };
 
 }  // namespace terrace

@@ -1,4 +1,5 @@
-// DayWindow: how much of a running total came in the last 24 hours, to a quarter of an hour.
+// RecentTotal: how much of a running total came within a window of time that ends now, to a
+// hundredth of it.
 #pragma once
 
 #include <algorithm>
@@ -9,13 +10,14 @@
 
 namespace terrace {
 
-class DayWindow {
+class RecentTotal {
  public:
-  static constexpr uint64_t kStepUs = 15 * 60 * uint64_t{1'000'000};
+  explicit RecentTotal(uint64_t window_us)
+      : step_us_(std::max<uint64_t>((window_us + kSteps - 2) / (kSteps - 1), 1)) {}
 
   // REQUIRES: neither goes back.
   void Note(uint64_t total, uint64_t now_us) {
-    const uint64_t step = now_us / kStepUs;
+    const uint64_t step = now_us / step_us_;
     if (!has_begun_) {
       has_begun_ = true;
       step_ = step;
@@ -36,8 +38,9 @@ class DayWindow {
   }
 
  private:
-  static constexpr uint64_t kSteps = 96;
+  static constexpr uint64_t kSteps = 96;  // one more than a window has: the first is cut
 
+  uint64_t step_us_;
   std::array<uint64_t, kSteps> added_{};
   uint64_t total_ = 0;
   uint64_t step_ = 0;

@@ -1,0 +1,164 @@
+// `terrace quota`: what each domain has of each tier, what it is guaranteed, its limit, and who
+// borrows; and changes of that while the daemon runs.
+#include <fmt/core.h>
+
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "terrace/protocol_admin.h"
+#include "tools/terrace/cli/admin_requests.h"
+#include "tools/terrace/cli/text_table.h"
+#include "tools/terrace/verbs/admin_verbs.h"
+
+namespace terrace::tools {
+namespace {
+
+using nlohmann::json;
+
+constexpr char kDescription[] =
+    "What each domain has of each tier, and may have; changes it\n\n"
+    "HELD counts against guarantee and limit: memory in segments, drives in slab files, of a\n"
+    "Redis server what this host gave it within redis.ttl_s. USED is what of that holds blocks.\n"
+    "Who holds more than its guarantee BORROWS, and gives it back when another asks for its own.";
+
+constexpr size_t kNameShownMax = 20;  // so that lines have 80 columns
+
+std::string Shown(const json& tier, const char* name) {
+  const auto found = tier.find(name);
+  if (found == tier.end() || !found->is_number_unsigned()) return "-";
+  return FormatBytes(found->get<uint64_t>());
+}
+
+uint64_t CountOf(const json& object, const char* name) {
+  const auto found = object.find(name);
+  return found != object.end() && found->is_number_unsigned() ? found->get<uint64_t>() : 0;
+}
+
+std::string TextOf(const json& object, const char* name) {
+  const auto found = object.find(name);
+  return found != object.end() && found->is_string() ? found->get<std::string>() : "?";
+}
+
+json ArrayOf(const json& object, const char* name) {
+  const auto found = object.find(name);
+  return found != object.end() && found->is_array() ? *found : json::array();
+}
+
+std::string ShownName(const std::string& name) {
+  return name.size() <= kNameShownMax ? name : name.substr(0, kNameShownMax - 3) + "...";
+}
+
+std::string OrDash(const json& tier, const char* name) {
+  return CountOf(tier, name) == 0 ? "-" : Shown(tier, name);
+}
+
+// Who waits for room, and who makes it; priorities and times to live where they are set.
+std::string NotesOn(const json& domain) {
+  const std::string name = TextOf(domain, "name");
+  std::string notes;
+  for (const json& tier : ArrayOf(domain, "tiers")) {
+    const std::string of = TextOf(tier, "tier");
+    const uint64_t asked_bytes = CountOf(tier, "asked_bytes");
+    const bool is_own =
+        CountOf(tier, "held_bytes") + asked_bytes <= CountOf(tier, "guaranteed_bytes");
+    if (asked_bytes > 0 && is_own) {
+      notes += fmt::format("{} waits for {} of {}.\n", name, Shown(tier, "asked_bytes"), of);
+    }
+    if (CountOf(tier, "leaving_bytes") > 0) {
+      notes += fmt::format("{} gives back {} of {}.\n", name, Shown(tier, "leaving_bytes"), of);
+    }
+  }
+  notes += fmt::format("{}: borrow_priority {}", name, CountOf(domain, "borrow_priority"));
+  const uint64_t ttl_s = CountOf(domain, "ttl_default_s");
+  if (ttl_s > 0) notes += fmt::format(", blocks live {}", FormatMilliseconds(ttl_s * 1000));
+  return notes + "\n";
+}
+
+std::string Render(const json& document) {
+  using enum TextTable::Align;
+  TextTable table({{"DOMAIN", kLeft},
+                   {"TIER", kLeft},
+                   {"USED", kRight},
+                   {"HELD", kRight},
+                   {"GUARANTEE", kRight},
+                   {"LIMIT", kRight},
+                   {"BORROWS", kRight}});
+  std::string notes;
+  std::string example = "NAME";
+  for (const json& domain : ArrayOf(document, "domains")) {
+    example = TextOf(domain, "name");
+    std::string name = ShownName(example);
+    for (const json& tier : ArrayOf(domain, "tiers")) {
+      table.AddRow({std::exchange(name, ""), TextOf(tier, "tier"), Shown(tier, "used_bytes"),
+                    Shown(tier, "held_bytes"), OrDash(tier, "guaranteed_bytes"),
+                    Shown(tier, "max_bytes"), OrDash(tier, "borrowed_bytes")});
+    }
+    notes += NotesOn(domain);
+  }
+  return table.Render() + notes +
+         fmt::format(
+             "To change one until the next reload or restart:\n"
+             "  terrace quota {} nvme_guaranteed_bytes=100GiB\n"
+             "Keys: dram_guaranteed_bytes, nvme_guaranteed_bytes, nvme_max_bytes,\n"
+             "redis_guaranteed_bytes, redis_max_bytes, borrow_priority, ttl_default_s\n",
+             example);
+}
+
+class QuotaVerb : public Verb {
+ public:
+  Arguments Declare(Arguments& parent) override {
+    Arguments verb = parent.AddVerb("quota", kDescription);
+    verb.AddOption("DOMAIN", domain_, "This one alone");
+    verb.AddOption("KEY=VALUE", changes_,
+                   "Changes it, until the next reload or restart: nvme_max_bytes=80GiB");
+    DeclareAddress(verb, &address_);
+    DeclareJson(verb, &is_json_);
+    return verb;
+  }
+
+  ExitCode Run() override {
+    for (const std::string& change : changes_) {
+      const std::string text = fmt::format("domain.{}.{}", domain_, change);
+      if (!AskConfig(address_, protocol::ConfigAction::kSet, text)) return kExitFailed;
+    }
+    std::optional<json> document = AskConfig(address_, protocol::ConfigAction::kQuota, "");
+    if (!document) return kExitFailed;
+    if (!domain_.empty() && !KeepOne(*document)) return kExitFailed;
+    if (is_json_) {
+      PrintJson(*document);
+    } else {
+      PrintText(Render(*document));
+    }
+    return kExitOk;
+  }
+
+ private:
+  // Leaves the domain that was named. False after telling the person that there is none.
+  bool KeepOne(json& document) const {
+    std::string names;
+    for (const json& domain : ArrayOf(document, "domains")) {
+      if (TextOf(domain, "name") == domain_) {
+        document["domains"] = json::array({domain});
+        return true;
+      }
+      names += (names.empty() ? "" : ", ") + TextOf(domain, "name");
+    }
+    Fail(fmt::format("the daemon has no domain '{}'; there are: {}", domain_, names));
+    return false;
+  }
+
+  DaemonAddress address_;
+  std::string domain_;
+  std::vector<std::string> changes_;
+  bool is_json_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<Verb> MakeQuotaVerb() { return std::make_unique<QuotaVerb>(); }
+
+}  // namespace terrace::tools
