@@ -599,24 +599,24 @@ TEST_F(Priorities, TheLowestOfTwoBorrowersGivesFirst) {
   const SessionId a = w.Open(0), b = w.Open(1), c = w.Open(2);
   const uint32_t group_a = w.OpenSimple(a), group_b = w.OpenSimple(b), group_c = w.OpenSimple(c);
   StoreOptions tuned = w.made;
-  tuned.domains[0].segments_guaranteed = 2;
-  tuned.domains[1].segments_guaranteed = 3;
+  tuned.domains[0].segments_guaranteed = 3;
+  tuned.domains[1].segments_guaranteed = 2;
   w.store->Retune(tuned);
   w.Run();
-  Fill(a, group_a, 2);
-  Fill(b, group_b, 3);
+  Fill(a, group_a, 3);
+  Fill(b, group_b, 2);
   Fill(c, group_c, 1);
-  ASSERT_EQ(Populated(w, 0), 2u);
-  ASSERT_EQ(Populated(w, 1), 3u);
-  StoreOptions less = w.made;  // each is guaranteed one: the second has borrowed more
-  less.domains[0].borrow_priority = 20;
-  less.domains[1].borrow_priority = less.domains[2].borrow_priority = 50;
+  ASSERT_EQ(Populated(w, 0), 3u);
+  ASSERT_EQ(Populated(w, 1), 2u);
+  StoreOptions less = w.made;  // each is guaranteed one: the first has borrowed more
+  less.domains[1].borrow_priority = 20;
+  less.domains[0].borrow_priority = less.domains[2].borrow_priority = 50;
   less.segments_total = 5;
   w.store->Retune(less);
   w.Run();
   LetAllGo();
-  EXPECT_EQ(Populated(w, 0), 1u);
-  EXPECT_EQ(Populated(w, 1), 3u);
+  EXPECT_EQ(Populated(w, 0), 3u);
+  EXPECT_EQ(Populated(w, 1), 1u);
 }
 
 TEST_F(Priorities, WhoIsShortHasALowerOneGive) {
