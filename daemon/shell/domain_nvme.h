@@ -29,7 +29,6 @@ class DomainNvme {
     DomainSecret secret{};
     NvmeConfig nvme;
     TierShares* shares = nullptr;  // over all domains; outlive it
-    uint32_t groups_max = 0;
     std::string state_dir;
     // Runs its argument as a turn of the store thread, later. Any thread.
     std::function<void(std::function<void()>)> post;

@@ -313,7 +313,6 @@ Status Shell::State::OpenNvme(std::string* why) {
     options.secret = secrets[i];
     options.nvme = config.nvme;
     options.shares = quotas->nvme();
-    options.groups_max = config.groups_max;
     options.state_dir = config.state_dir;
     options.post = PostTurns("disk");
     options.now_us = [this] { return clock.NowUs(); };
@@ -580,8 +579,7 @@ void Shell::State::Housekeep() {
     AnnounceReady();
     figures->watch().Look();
     for (const std::unique_ptr<DomainRedis>& domain : redis) domain->LogHealth();
-    for (const std::unique_ptr<DomainNvme>& domain : nvme)
-      domain->KeepLearned(store->restoration());
+    for (const auto& domain : nvme) domain->KeepLearned(store->restoration());
     slow_turns.Tell(clock.NowUs());
     sessions->TellSlow(clock.NowUs());
     Housekeep();
