@@ -47,7 +47,19 @@ ShareStats TierShares::stats(uint32_t domain, uint64_t now_us) const {
           .held_bytes = d.held_bytes,
           .borrowed_bytes = d.borrowed_bytes(),
           .leaving_bytes = d.leaving_bytes,
-          .asked_bytes = d.asked_bytes(now_us)};
+          .asked_bytes = d.asked_bytes(now_us),
+          .above_bytes = AboveBytes(domain, now_us)};
+}
+
+// What goes to another who asks for it is not above anything.
+uint64_t TierShares::AboveBytes(uint32_t domain, uint64_t now_us) const {
+  const Domain& d = domains_[domain];
+  const uint64_t beyond_limit = d.held_bytes - std::min(d.held_bytes, d.share.max_bytes);
+  const uint64_t held_bytes = held_bytes_total();
+  if (held_bytes <= capacity_bytes_) return beyond_limit;
+  const uint64_t target_bytes = TargetOf(domain, d.asked_bytes(now_us), now_us);
+  const uint64_t to_give = d.held_bytes - std::min(d.held_bytes, target_bytes);
+  return std::max(beyond_limit, std::min(to_give, held_bytes - capacity_bytes_));
 }
 
 uint64_t TierShares::TargetOf(uint32_t domain, uint64_t asked_bytes, uint64_t now_us) const {

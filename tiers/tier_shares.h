@@ -27,6 +27,7 @@ struct ShareStats {
   uint64_t borrowed_bytes = 0;  // beyond the guarantee, without what is on its way out
   uint64_t leaving_bytes = 0;
   uint64_t asked_bytes = 0;  // wanted, and not there yet
+  uint64_t above_bytes = 0;  // of what it holds: beyond its limit, or its part beyond the capacity
 };
 
 class TierShares {
@@ -81,6 +82,7 @@ class TierShares {
     }
     uint64_t asked_bytes(uint64_t now_us) const { return now_us < ask_end_us ? ask_bytes : 0; }
   };
+  uint64_t AboveBytes(uint32_t domain, uint64_t now_us) const;
   // That of `domain`, if it asks for `asked_bytes`.
   uint64_t TargetOf(uint32_t domain, uint64_t asked_bytes, uint64_t now_us) const;
 

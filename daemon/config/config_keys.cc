@@ -136,7 +136,7 @@ const ConfigKey<Nvme> kNvmeKeys[] = {
     {"paths", TextsField<Nvme>{&Nvme::paths, kNvmePathsMax, kPathBytesMax},
      "directories that hold the NVMe tier, one a drive; absent: no NVMe tier"},
     {"capacity_bytes", BytesField<Nvme>{&Nvme::capacity_bytes, kSlabBytesMin, kNvmeBytesMax},
-     "space over all paths and domains; leave a tenth of each drive unwritten"},
+     "space over all paths and domains; leave a tenth of each drive unwritten", kLive},
     {"slab_bytes", BytesField<Nvme>{&Nvme::slab_bytes, kSlabBytesMin, kSlabBytesMax},
      "size of one file; a multiple of 1 MiB, with room for the largest block"},
     {"require_mount", Choice<Nvme, RequireMount, &Nvme::require_mount>(kOffOn),

@@ -140,7 +140,9 @@ Status ResolveNvmeShares(DaemonConfig* config, std::string* why) {
   for (DomainConfig& domain : config->domains) {
     uint64_t& guaranteed = domain.nvme_guaranteed_bytes;
     uint64_t& most = domain.nvme_max_bytes;
+    const char* limit = "nvme_max_bytes";
     if (most == 0) {
+      if (guaranteed == 0) limit = "its equal share of nvme.capacity_bytes";
       most = guaranteed == 0 ? nvme.capacity_bytes / config->domains.size() : nvme.capacity_bytes;
     }
     if (guaranteed == 0) {
@@ -151,9 +153,9 @@ Status ResolveNvmeShares(DaemonConfig* config, std::string* why) {
     const bool is_small = guaranteed < nvme.slab_bytes && guaranteed <= most;
     if (is_small || most < nvme.slab_bytes) {
       return Refuse(why, "domain " + domain.name + ": " +
-                             (most < nvme.slab_bytes ? "nvme_max_bytes" : "nvme_guaranteed_bytes") +
-                             " is " + FormatBytes(std::min(guaranteed, most)) +
-                             " and nvme.slab_bytes is " + FormatBytes(nvme.slab_bytes) +
+                             (most < nvme.slab_bytes ? limit : "nvme_guaranteed_bytes") + " is " +
+                             FormatBytes(std::min(guaranteed, most)) + " and nvme.slab_bytes is " +
+                             FormatBytes(nvme.slab_bytes) +
                              ": a domain needs one slab at least; raise the one or lower the "
                              "other (not below " +
                              FormatBytes(kSlabBytesMin) + ")");
@@ -189,6 +191,13 @@ Status ResolveNvme(DaemonConfig* config, std::string* why) {
     return Refuse(why,
                   "nvme.paths is set and nvme.capacity_bytes is not: say how much space the "
                   "tier may take, such as \"500GiB\"");
+  }
+  if (nvme.capacity_bytes < nvme.slab_bytes * nvme.paths.size()) {
+    return Refuse(why, "nvme.capacity_bytes is " + FormatBytes(nvme.capacity_bytes) + ", " + slab +
+                           " and nvme.paths names " + std::to_string(nvme.paths.size()) +
+                           ": a path needs one slab at least; raise capacity_bytes to " +
+                           FormatBytes(nvme.slab_bytes * nvme.paths.size()) +
+                           ", or lower slab_bytes (not below " + FormatBytes(kSlabBytesMin) + ")");
   }
   return ResolveNvmeShares(config, why);
 }

@@ -23,7 +23,8 @@ void AddShare(const ShareStats& share, const Families::Labels& labels, Families*
     uint64_t byte_count;
   } states[] = {{"held", share.held_bytes},       {"guaranteed", share.guaranteed_bytes},
                 {"max", share.max_bytes},         {"borrowed", share.borrowed_bytes},
-                {"leaving", share.leaving_bytes}, {"asked", share.asked_bytes}};
+                {"leaving", share.leaving_bytes}, {"asked", share.asked_bytes},
+                {"above", share.above_bytes}};
   for (const auto& [state, byte_count] : states) {
     all->Gauge({"terrace_tier_share_bytes", "What the domain holds of a tier, and may."},
                With(labels, "state", state), Of(byte_count));

@@ -25,6 +25,8 @@ void Administration::Serve(const Served& served) {
   store_ = &served.store;
   sessions_ = &served.sessions;
   quotas_ = &served.quotas;
+  nvme_ = &served.nvme;
+  nvme_capacity_bytes_ = parts_.config.nvme.capacity_bytes;
   LookAtMemory();
   serving_.Serve(served.store, served.nvme);
   served.sessions.SetAdmin(
@@ -68,6 +70,10 @@ void Administration::Apply() {
   const DaemonConfig& config = parts_.config;
   SetLog(config.log_level, config.log_format);
   Retune();
+  const uint64_t capacity_bytes = config.nvme.capacity_bytes;
+  if (std::exchange(nvme_capacity_bytes_, capacity_bytes) < capacity_bytes) {
+    for (const std::unique_ptr<DomainNvme>& domain : *nvme_) domain->NoteCapacity(capacity_bytes);
+  }
   sessions_->SetLimits(SessionLimitsOf(config));
   if (!is_looking_) LookAtMemory();
 }

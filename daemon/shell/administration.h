@@ -70,6 +70,8 @@ class Administration {
   Store* store_ = nullptr;
   SessionTable* sessions_ = nullptr;
   DomainQuotas* quotas_ = nullptr;
+  const std::vector<std::unique_ptr<DomainNvme>>* nvme_ = nullptr;
+  uint64_t nvme_capacity_bytes_ = 0;  // as drives were compared with it
 };
 
 }  // namespace terrace

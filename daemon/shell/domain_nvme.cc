@@ -75,18 +75,10 @@ Status DomainNvme::Open(std::string* why) {
          {"path", options_.nvme.paths[i]},
          {"io", (*disk)->description()},
          {"filesystem_bytes", stats.filesystem_bytes}});
-    const uint64_t share_bytes = options_.nvme.capacity_bytes / options_.nvme.paths.size();
-    if (stats.filesystem_bytes > 0 &&
-        share_bytes > stats.filesystem_bytes - stats.filesystem_bytes / kUnwrittenDivisor) {
-      Log(LogLevel::kWarn, "nvme path is smaller than its share",
-          {{"path", options_.nvme.paths[i]},
-           {"share_bytes", share_bytes},
-           {"filesystem_bytes", stats.filesystem_bytes},
-           {"remedy", "lower nvme.capacity_bytes: leave a tenth of each drive unwritten"}});
-    }
     disk_views_.push_back(disk->get());
     disks_.push_back(std::move(*disk));
   }
+  NoteCapacity(options_.nvme.capacity_bytes);
   Catalog::Options catalog;
   catalog.db.directory = DirectoryOn(0) + "/catalog";
   catalog.db.memory_bytes = options_.nvme.catalog_memory_bytes;
@@ -103,6 +95,20 @@ Status DomainNvme::Open(std::string* why) {
                                                        .now_us = options_.now_us,
                                                        .random = options_.random});
   return Status::Ok();
+}
+
+void DomainNvme::NoteCapacity(uint64_t capacity_bytes) const {
+  const uint64_t share_bytes = capacity_bytes / disks_.size();
+  for (size_t i = 0; i < disks_.size(); ++i) {
+    const uint64_t filesystem_bytes = disks_[i]->stats().filesystem_bytes;
+    const uint64_t usable_bytes = filesystem_bytes - filesystem_bytes / kUnwrittenDivisor;
+    if (filesystem_bytes == 0 || share_bytes <= usable_bytes) continue;
+    Log(LogLevel::kWarn, "nvme path is smaller than its share",
+        {{"path", options_.nvme.paths[i]},
+         {"share_bytes", share_bytes},
+         {"filesystem_bytes", filesystem_bytes},
+         {"remedy", "lower nvme.capacity_bytes: leave a tenth of each drive unwritten"}});
+  }
 }
 
 RecoverySummary DomainNvme::Restore(Store& store) {

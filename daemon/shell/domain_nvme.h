@@ -43,6 +43,8 @@ class DomainNvme {
   // Tells the store what is there, after which the tier works for it. A tier that cannot be read
   // begins empty or off; it never keeps the daemon from starting.
   RecoverySummary Restore(Store& store);
+  // The tier's size over all domains, from now on: warns of drives that are too small for it.
+  void NoteCapacity(uint64_t capacity_bytes) const;
   // Requests of a turn go out together.
   void Flush();
   // Whether something is still on its way to the disks.

@@ -48,7 +48,8 @@ json TierDocument(TierKind kind, const ShareStats& share, uint64_t used_bytes) {
           {"max_bytes", has_limit ? json(share.max_bytes) : json()},
           {"borrowed_bytes", share.borrowed_bytes},
           {"leaving_bytes", share.leaving_bytes},
-          {"asked_bytes", share.asked_bytes}};
+          {"asked_bytes", share.asked_bytes},
+          {"above_bytes", share.above_bytes}};
 }
 
 ShareStats DramShareOf(const DomainFigures& figures) {

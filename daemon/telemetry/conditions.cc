@@ -81,6 +81,17 @@ void AddTier(const DomainFigures::LowerTierStats& tier, Troubles* troubles) {
             "removed while terraced is stopped",
         troubles);
   }
+  if (const ShareStats& share = tier.stats.share; share.above_bytes > 0) {
+    Add(Condition::kTierAboveLimit,
+        "the " + name + " tier's files take " + std::to_string(share.held_bytes) + " bytes, " +
+            std::to_string(share.above_bytes) +
+            " more than it may since nvme.capacity_bytes or nvme_max_bytes was lowered: slab by "
+            "slab they are emptied and removed, " +
+            std::to_string(share.leaving_bytes) +
+            " bytes of them now. It ends by itself, once drives are on and hold no slabs that were "
+            "left alone",
+        troubles);
+  }
   if (!IsCapacityLost(tier.stats)) return;
   Add(Condition::kDriveLosesPlaces,
       std::to_string(tier.stats.quarantined_bytes) + " of " +

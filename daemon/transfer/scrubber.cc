@@ -76,6 +76,8 @@ bool Scrubber::MayRead() {
   }
   const bool is_serving = d_.serving == protocol::ServingMode::kServing;
   if (!stats.is_healthy || is_stopped_ || !is_serving) return false;
+  // A block that is looked at stays: of few, one would be held whenever room is to go back.
+  if (stats.share.leaving_bytes > 0) return false;
   return stats.transfers_in_flight == 0 || d_.NowUs() - last_read_us_ >= kYieldUs;
 }
 

@@ -17,7 +17,10 @@ BlockKey KeyOf(uint64_t key) { return {key, ~key}; }
 }  // namespace
 
 NvmeWorld::NvmeWorld(const Options& options)
-    : options_(options), random_(options.seed), media_(options.disk_count) {
+    : options_(options),
+      random_(options.seed),
+      media_(options.disk_count),
+      capacity_slabs_(options.slab_count) {
   Start();
 }
 
@@ -64,23 +67,85 @@ BlockRecord NvmeWorld::RecordOf(const Block& block) const {
   return record;
 }
 
+// ---- a capacity that changes ----
+
+uint64_t NvmeWorld::file_bytes() const {
+  uint64_t sum_bytes = 0;
+  for (const SimMedium& medium : media_) sum_bytes += medium.used_bytes();
+  return sum_bytes;
+}
+
+void NvmeWorld::ShareOut() {
+  const TierShares::Share all{.guaranteed_bytes = capacity_bytes(), .max_bytes = capacity_bytes()};
+  if (shares_ == nullptr) {
+    shares_ = std::make_unique<TierShares>(TierShares::Lending::kAll, capacity_bytes(),
+                                           std::vector<TierShares::Share>{all});
+  } else {
+    shares_->Set(capacity_bytes(), {all});
+  }
+}
+
+void NvmeWorld::Resize(uint64_t slab_count) {
+  capacity_slabs_ = slab_count;
+  ShareOut();
+  above_bytes_max_ = shares_->stats(0, 0).above_bytes;
+  counts_.shrinks += above_bytes_max_ > 0;
+}
+
+// As a store does, some at a time.
+void NvmeWorld::GiveBack() {
+  std::vector<uint32_t> owners;
+  (void)tier().AppendOwnersToGive(&owners);
+  for (const uint32_t owner : owners) {
+    if (live_.contains(owner)) Drop(owner);
+  }
+}
+
+void NvmeWorld::StepResize() {
+  if (random_() % 100 == 0) Resize(1 + random_() % options_.slab_count);
+  if (random_() % 10 == 0) GiveBack();
+  CheckCapacity();
+}
+
+// What is above the capacity when it is lowered only ever falls.
+void NvmeWorld::CheckCapacity() {
+  const ShareStats share = shares_->stats(0, 0);
+  Expect(file_bytes() <= share.held_bytes, "a file is counted by nobody");
+  Expect(share.above_bytes <= above_bytes_max_, "the files take more than they may");
+  above_bytes_max_ = share.above_bytes;
+}
+
+// A slab at a time, and none for a while where none could go.
+void NvmeWorld::GiveAll() {
+  const uint64_t rounds = 2 * options_.slab_count;
+  for (uint64_t round = 0; round < rounds && file_bytes() > capacity_bytes(); ++round) {
+    GiveBack();
+    rig_->Settle();
+  }
+  Expect(file_bytes() <= capacity_bytes(), "the files never come down to what they may take");
+  CheckCapacity();
+}
+
+// ---- lives of a daemon ----
+
 void NvmeWorld::Start() {
   for (auto& [id, transfer] : transfers_) abandoned_.push_back(std::move(transfer.buffer));
   transfers_.clear();
   live_.clear();
   rig_.reset();
+  shares_.reset();
+  ShareOut();
   std::vector<SimMedium*> media;
   for (SimMedium& medium : media_) media.push_back(&medium);
-  rig_ = std::make_unique<NvmeRig>(
-      media,
-      NvmeRig::Options{.tier = {.secret = secret_,
-                                .capacity_bytes = options_.slab_bytes * options_.slab_count,
-                                .slab_bytes = options_.slab_bytes,
-                                .stuck_us = 3'000'000,
-                                .probe_interval_us = 500'000},
-                       .disk = options_.disk,
-                       .seed = random_()},
-      this);
+  rig_ = std::make_unique<NvmeRig>(media,
+                                   NvmeRig::Options{.tier = {.secret = secret_,
+                                                             .shares = shares_.get(),
+                                                             .slab_bytes = options_.slab_bytes,
+                                                             .stuck_us = 3'000'000,
+                                                             .probe_interval_us = 500'000},
+                                                    .disk = options_.disk,
+                                                    .seed = random_()},
+                                   this);
   next_tick_us_ = rig_->now_us() + kTickUs;
   const Status status = rig_->Restore([this](const BlockRecord& record, const Extent& extent) {
     const uint64_t key = record.key.low;
@@ -101,6 +166,8 @@ void NvmeWorld::Start() {
     return static_cast<uint32_t>(key);
   });
   Expect(status.ok(), "the tables could not be scanned");
+  counts_.cuts += shares_->stats(0, 0).above_bytes > 0;
+  if (options_.resizes) CheckCapacity();
 }
 
 void NvmeWorld::OnTransferDone(TransferId transfer_id, Status status) {
@@ -261,10 +328,12 @@ void NvmeWorld::Step() {
     Pass(0);
   }
   if (!tier().has_erasures_pending()) erased_.merge(freed_), freed_.clear();
+  if (options_.resizes) StepResize();
 }
 
 void NvmeWorld::Settle() {
   rig_->Settle();
+  if (options_.resizes) GiveAll();
   Expect(!tier().has_erasures_pending(), "erasures never end");
   erased_.merge(freed_);
   freed_.clear();
@@ -283,6 +352,7 @@ void NvmeWorld::Recover() {
   rig_->Settle();
   ReadAll();
   rig_->Settle();
+  if (options_.resizes) GiveAll();
   Expect(!tier().has_erasures_pending(), "erasures never end");
   Expect(tier().stats().is_healthy, "the disks are well and the tier is off");
   Expect(transfers_.empty(), "a transfer was never answered");
@@ -323,7 +393,8 @@ void NvmeWorld::Restart(Ending ending) {
     rig_->KillProcess();
   }
   const uint64_t ended_us = rig_->now_us();
-  const std::map<uint64_t, Block> before = std::move(live_);
+  std::map<uint64_t, Block> before = std::move(live_);
+  if (file_bytes() > capacity_bytes()) before.clear();  // some of them go at once
   Start();
   if (ending == Ending::kPowerLoss) CountLost(before, ended_us);
   CheckSurvivors(ending, before);

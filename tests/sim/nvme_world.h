@@ -25,6 +25,7 @@ class NvmeWorld final : public TierListener {
     size_t disk_count = 1;
     uint64_t slab_bytes = 256 * kKiB;
     uint64_t slab_count = 6;
+    bool resizes = false;  // the capacity goes down to one slab and up again, while all goes on
     uint64_t key_count = 200;
     struct Shape {
       uint64_t length_bytes;
@@ -43,6 +44,8 @@ class NvmeWorld final : public TierListener {
     uint64_t rooms = 0;            // times the tier said that there is room
     uint64_t lost_to_power = 0;    // blocks that were persisted, and no sync had covered
     uint64_t lost_age_us_max = 0;  // since the oldest of them was persisted
+    uint64_t shrinks = 0;          // of the capacity, below what the files took
+    uint64_t cuts = 0;             // daemons that began with more than they may have
   };
 
   explicit NvmeWorld(const Options& options);
@@ -65,6 +68,10 @@ class NvmeWorld final : public TierListener {
   }
   // Everything in flight comes to an end, and syncs cover it.
   void Settle();
+  // What the files may take, from now on.
+  void Resize(uint64_t slab_count);
+  uint64_t capacity_bytes() const { return capacity_slabs_ * options_.slab_bytes; }
+  uint64_t file_bytes() const;
   // As Settle, for disks that had faults: what the tier gave up for lost is allowed to be.
   void Recover();
 
@@ -114,6 +121,11 @@ class NvmeWorld final : public TierListener {
   // Time passes, with ticks as the daemon's.
   void Pass(uint64_t us);
   void Start();
+  void ShareOut();
+  void GiveBack();
+  void GiveAll();
+  void StepResize();
+  void CheckCapacity();
   void Store();
   void FreeOne();
   void Drop(uint64_t key);
@@ -133,6 +145,9 @@ class NvmeWorld final : public TierListener {
   const DomainSecret secret_ = SecretFrom(1);
   std::mt19937_64 random_;
   std::vector<SimMedium> media_;
+  uint64_t capacity_slabs_;
+  std::unique_ptr<TierShares> shares_;  // the tier's alone
+  uint64_t above_bytes_max_ = 0;        // of what the files take: above the capacity
   std::unique_ptr<NvmeRig> rig_;
   std::map<uint64_t, Block> live_;  // by key
   std::map<TransferId, Transfer> transfers_;

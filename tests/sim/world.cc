@@ -11,7 +11,6 @@ namespace {
 constexpr uint64_t kSegmentBytes = 2 * kMiB;
 constexpr uint32_t kSegmentsPerDomain = 3;
 constexpr uint32_t kSegmentsGuaranteed = 1;
-constexpr uint64_t kDriveSlabs = 12;  // of both domains
 constexpr uint64_t kShareWaitUs = 20'000'000;
 constexpr uint32_t kSegmentsTotal = 4;  // two domains cannot both be at their maximum
 constexpr uint32_t kLeaseTtlMs = 1'500;
@@ -138,30 +137,69 @@ void World::MakeDomains() {
 }
 
 // Not drawn: some worlds' drives are shared out in halves, some lend a part, some all but a slab.
-void World::ShareDrives() {
-  const uint64_t guaranteed_slabs[] = {kDriveSlabs / 2, kDriveSlabs / 4, 1};
-  const auto of = [&](uint64_t slabs, uint32_t priority) {
-    const bool lends = slabs < kDriveSlabs / 2;
+std::vector<TierShares::Share> World::SharesOfDrives() const {
+  const uint64_t guaranteed_slabs[] = {drive_slabs_ / 2, drive_slabs_ / 4, 1};
+  const bool lends = options_.seed % 3 > 0;
+  const uint64_t slabs = guaranteed_slabs[options_.seed % 3];
+  const auto with = [&](uint32_t priority) {
     return TierShares::Share{.guaranteed_bytes = slabs * Drive::kSlabBytes,
-                             .max_bytes = (lends ? kDriveSlabs : slabs) * Drive::kSlabBytes,
+                             .max_bytes = (lends ? drive_slabs_ : slabs) * Drive::kSlabBytes,
                              .priority = priority};
   };
-  const uint64_t slabs = guaranteed_slabs[options_.seed % 3];
-  shares_ = std::make_unique<TierShares>(
-      TierShares::Lending::kAll, kDriveSlabs * Drive::kSlabBytes,
-      std::vector<TierShares::Share>{of(slabs, 50), of(slabs, 50 + options_.seed / 3 % 2)});
+  return {with(50), with(50 + options_.seed / 3 % 2)};
+}
+
+void World::ShareDrives() {
+  shares_ = std::make_unique<TierShares>(TierShares::Lending::kAll,
+                                         drive_slabs_ * Drive::kSlabBytes, SharesOfDrives());
   waits_since_us_ = leaving_bytes_ = 0;
+}
+
+// As an operator does, at any moment. Two slabs at least, one a domain.
+void World::ResizeDrives() {
+  drive_slabs_ = 2 + random_.Pick(kDriveSlabs - 1);
+  shares_->Set(drive_slabs_ * Drive::kSlabBytes, SharesOfDrives());
+  above_bytes_max_ = AboveCapacity();
+  beyond_bytes_max_ = BeyondLimits();
+  shrinks_ += above_bytes_max_ > 0;
+  waits_since_us_ = 0;
+}
+
+uint64_t World::AboveCapacity() const {
+  const uint64_t held_bytes = shares_->held_bytes_total();
+  return held_bytes - std::min(held_bytes, shares_->capacity_bytes());
+}
+
+uint64_t World::BeyondLimits() const {
+  uint64_t sum_bytes = 0;
+  for (uint32_t d = 0; d < domains_.size(); ++d) {
+    const ShareStats share = shares_->stats(d, clock_.NowUs());
+    sum_bytes += share.held_bytes - std::min(share.held_bytes, share.max_bytes);
+  }
+  return sum_bytes;
+}
+
+std::string World::DescribeShares() const {
+  std::string text = ": of " + std::to_string(shares_->capacity_bytes());
+  for (uint32_t d = 0; d < domains_.size(); ++d) {
+    const ShareStats share = shares_->stats(d, clock_.NowUs());
+    const TierStats tier = domains_[d].drive->tier().stats();
+    text += "; " + std::to_string(share.held_bytes) + " held, " + std::to_string(share.max_bytes) +
+            " at most, " + std::to_string(share.leaving_bytes) + " leaving, " +
+            std::to_string(share.asked_bytes) + " asked, " + std::to_string(tier.used_bytes) +
+            " used, " + std::to_string(tier.left_alone_bytes) + " left alone";
+  }
+  return text;
 }
 
 // The drives hold no more than there is, the ledger knows how much, and whoever wants what it is
 // guaranteed has it before long.
 void World::CheckShares() {
-  uint64_t held_bytes = 0, leaving_bytes = 0;
+  uint64_t leaving_bytes = 0;
   bool waits = false;
   bool is_borrowed = false;
   for (uint32_t d = 0; d < domains_.size(); ++d) {
     const ShareStats share = shares_->stats(d, clock_.NowUs());
-    held_bytes += share.held_bytes;
     leaving_bytes += share.leaving_bytes;
     waits |=
         share.asked_bytes > 0 && share.held_bytes + share.asked_bytes <= share.guaranteed_bytes;
@@ -169,11 +207,16 @@ void World::CheckShares() {
     if (domains_[d].drive->used_bytes() > share.held_bytes) {
       Fail("a drive has files that nobody counts");
     }
-    if (share.held_bytes > share.max_bytes) Fail("a domain has more than its limit");
   }
   slabs_given_ += leaving_bytes > leaving_bytes_;
   leaving_bytes_ = leaving_bytes;
-  if (held_bytes > shares_->capacity_bytes()) Fail("the drives hold more than there is");
+  // What is above a capacity that was lowered only ever falls, whatever ends the daemon.
+  const uint64_t above_bytes = AboveCapacity(), beyond_bytes = BeyondLimits();
+  if (above_bytes > above_bytes_max_) Fail("the drives hold more than there is");
+  if (beyond_bytes > beyond_bytes_max_) Fail("a domain has more than its limit");
+  above_bytes_max_ = above_bytes;
+  beyond_bytes_max_ = beyond_bytes;
+  waits |= above_bytes > 0 || beyond_bytes > 0;
   if (!waits || !is_borrowed) waits_since_us_ = 0;
   if (waits && is_borrowed && waits_since_us_ == 0) waits_since_us_ = clock_.NowUs();
   const bool is_late = waits_since_us_ != 0 && clock_.NowUs() > waits_since_us_ + kShareWaitUs;
@@ -476,6 +519,7 @@ void World::Step() {
   const uint64_t steps_since_check = steps_ % kFullWalkEvery;
   store_->CheckInvariants(steps_since_check == 0 ? CheckScope::kFull : CheckScope::kIncremental);
   if (steps_since_check == 0) CheckRouter();
+  if (options_.resizes_drives && random_.Pick(150) == 0) ResizeDrives();
   if (has_drives()) CheckShares();
   MaybeLoseEvents(steps_since_check);
   MaybeCrash();
@@ -516,6 +560,11 @@ void World::LetEverybodyGo() {
 
 // At rest only Sealed blocks hold memory; once they are evicted nothing does.
 void World::CheckRest() {
+  if (has_drives()) {
+    CheckShares();
+    const bool is_above = above_bytes_max_ > 0 || beyond_bytes_max_ > 0;
+    if (is_above) Fail("the drives never come down to what they may hold" + DescribeShares());
+  }
   for (const DomainStats& stats : store_->Stats()) {
     if (stats.lease_count != 0) Fail("a lease is left at rest in " + stats.name);
     if (stats.fenced_slot_count != 0 || stats.fenced_bytes != 0) {
@@ -602,6 +651,7 @@ Coverage World::coverage() const {
   sum.events_told = router_.event_count();
   sum.router_checks = router_checks_;
   sum.slabs_given = slabs_given_;
+  sum.shrinks = shrinks_;
   sum.blocks_restored = blocks_restored_;
   sum.survivors_checked = survival_.survivors_checked();
   sum.erased_checked = survival_.erased_checked();

@@ -38,6 +38,7 @@ struct WorldOptions {
   Below below = Below::kMemory;
   Ending ending = Ending::kKill;      // of daemons above drives
   uint32_t drive_fault_rate_ppm = 0;  // > 0: drives may lose what they hold
+  bool resizes_drives = false;        // their capacity goes down and up
   // DRAM outlives a killed daemon. Its clients go on as ghosts of their sessions, which may still
   // touch what it gave them, and as clients of the next one.
   bool keeps_dram = false;
@@ -70,7 +71,8 @@ struct Coverage {
   uint64_t orders_expired = 0;
   uint64_t events_told = 0;
   uint64_t router_checks = 0;
-  uint64_t slabs_given = 0;  // of drives, to the other domain
+  uint64_t slabs_given = 0;  // of drives: to the other domain, or for want of capacity
+  uint64_t shrinks = 0;      // of drives that held more then than they may
 };
 
 class World final : public SimHost, public Transport {
@@ -104,6 +106,7 @@ class World final : public SimHost, public Transport {
   }
 
  private:
+  static constexpr uint64_t kDriveSlabs = 12;
   enum class Deliver : uint8_t { kToClient, kToDaemon, kHangUp, kDeath };
   struct Envelope {
     Deliver deliver = Deliver::kToClient;
@@ -142,6 +145,11 @@ class World final : public SimHost, public Transport {
   void MakeDomains();
   void MakeArena(Domain* domain);
   void ShareDrives();
+  std::vector<TierShares::Share> SharesOfDrives() const;
+  void ResizeDrives();
+  uint64_t AboveCapacity() const;
+  uint64_t BeyondLimits() const;
+  std::string DescribeShares() const;
   void CheckShares();
   void MakeDevice(uint32_t domain_index);
   void MakeStore();
@@ -205,7 +213,11 @@ class World final : public SimHost, public Transport {
   std::unique_ptr<TierShares> shares_;  // of the drives; a daemon's
   uint64_t waits_since_us_ = 0;         // for its guarantee, while another borrows; 0: nobody does
   uint64_t leaving_bytes_ = 0;          // of all drives, at the last step
+  uint64_t drive_slabs_ = kDriveSlabs;  // their capacity, of both domains
+  uint64_t above_bytes_max_ = 0;        // of what they hold: above the capacity
+  uint64_t beyond_bytes_max_ = 0;       // beyond the domains' limits
   uint64_t slabs_given_ = 0;
+  uint64_t shrinks_ = 0;
   std::vector<Domain> domains_;
   std::vector<Token> token_board_;
   std::map<LeaseToken, SharedWrite> shared_writes_;

@@ -141,8 +141,10 @@ void World::Crash() {
   store_->CheckInvariants(CheckScope::kFull);
   OpenOperators();
   CheckRouter();
-  const auto promise = options_.drive_fault_rate_ppm == 0 ? Survival::Promise::kSurvival
-                                                          : Survival::Promise::kNothing;
+  // What is above the capacity at a start goes at once.
+  const bool may_lose =
+      options_.drive_fault_rate_ppm > 0 || (has_drives() && AboveCapacity() + BeyondLimits() > 0);
+  const auto promise = may_lose ? Survival::Promise::kNothing : Survival::Promise::kSurvival;
   const std::string verdict =
       survival_.Judge(TakeSnapshot(), options_.ending, promise, clock_.NowUs());
   if (!verdict.empty()) Fail("after the end of a daemon: " + verdict);

@@ -144,15 +144,26 @@ void SlabLifecycle::GiveBack() {
   LookAfter(*slab);
 }
 
-// The emptiest, and of those alike the youngest: what hangs from its blocks is mostly in it.
+// The emptiest; of those alike one of the disk that keeps most, so that all disks go on sharing the
+// work, and of its the youngest: what hangs from its blocks is mostly in it.
 NvmeSlab* SlabLifecycle::NextToGive() const {
+  const auto may_go = [this](const NvmeSlab* slab) {
+    return slab != nullptr && slab->phase == SlabPhase::kActive && disks_.is_on(slab->disk);
+  };
+  std::vector<uint64_t> staying_bytes(disks_.count());
+  for (const auto& slab : slabs_.all()) {
+    if (may_go(slab.get())) staying_bytes[slab->disk] += slab->geometry.slab_bytes;
+  }
   NvmeSlab* best = nullptr;
   uint64_t best_eighths = 0;
   for (const auto& slab : slabs_.all()) {
-    if (slab == nullptr || slab->phase != SlabPhase::kActive || !disks_.is_on(slab->disk)) continue;
+    if (!may_go(slab.get())) continue;
     const uint64_t owned_bytes = slab->slots.owned_count() * slab->slot_bytes();
     const uint64_t eighths = owned_bytes * kAlikeDivisor / slab->geometry.slab_bytes;
-    if (best != nullptr && eighths > best_eighths) continue;
+    const bool is_better =
+        best == nullptr || eighths < best_eighths ||
+        (eighths == best_eighths && staying_bytes[slab->disk] >= staying_bytes[best->disk]);
+    if (!is_better) continue;
     best = slab.get();
     best_eighths = eighths;
   }
@@ -221,6 +232,14 @@ void SlabLifecycle::GiveUp(NvmeSlab& slab) {
 
 void SlabLifecycle::Forget(NvmeSlab& slab) {
   erasures_.EndInherited(slab);
+  slabs_.Withdraw(slab.index);
+  // The catalog has records of slots out of use, too, and would be found wrong at the next start.
+  uint32_t left = slab.slots.quarantined_count();
+  for (uint32_t slot = 0; left > 0 && slot < slab.slots.count(); ++slot) {
+    if (slab.slots[slot].state != SlabSlotState::kQuarantined) continue;
+    entries_.TellCatalog(slab, slot);
+    --left;
+  }
   slabs_.Remove(slab.index);
   (void)CountLeaving();
 }

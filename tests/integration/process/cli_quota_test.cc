@@ -7,24 +7,21 @@
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
-#include <filesystem>
 #include <fstream>
-#include <memory>
 #include <thread>
 #include <vector>
 
 #include "integration/process/cli_fixture.h"
-#include "integration/process/tiny_blocks.h"
-#include "terrace/client.h"
+#include "integration/process/tiny_tenant.h"
 #include "terrace/units.h"
 
 namespace terrace {
 namespace {
 
 using nlohmann::json;
-using test::Bytes;
-using test::Keys;
-using test::kLongUs;
+using test::kPromptBlocks;
+using test::SlabBytesBelow;
+using test::Tenant;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
@@ -32,77 +29,7 @@ constexpr uint64_t kSlabBytes = 4 * kMiB;
 constexpr uint64_t kCapacityBytes = 16 * kSlabBytes;
 constexpr uint64_t kQuietBytes = 12 * kSlabBytes;  // what each is guaranteed
 constexpr uint64_t kNoisyBytes = 4 * kSlabBytes;
-constexpr uint32_t kPromptBlocks = 20;
 constexpr uint32_t kQuietPrompts = 22;  // eleven slabs and a half
-
-// One engine of one tenant.
-class Tenant {
- public:
-  explicit Tenant(const std::string& socket_path) {
-    ClientOptions options;
-    options.socket_path = socket_path;
-    options.default_deadline_us = kLongUs;
-    client_ = std::move(Client::Create(options)).value();
-    EXPECT_TRUE(client_->WaitConnected(kLongUs).ok()) << client_->last_error();
-    group_ = client_->Open(test::Model(), 1).value();
-  }
-  void Store(uint64_t prompt) {
-    const auto keys = Keys(kPromptBlocks, prompt);
-    auto reserved = client_->Reserve(group_, keys);
-    if (!reserved.ok()) return Excuse(reserved.status());
-    WriteLease lease = std::move(reserved).value();
-    for (uint32_t k = 0; k < keys.size(); ++k) {
-      for (uint32_t part = 0; part < 2 && lease.is_reserved(k); ++part) {
-        EXPECT_TRUE(lease.WritePart(k, 0, part, Bytes(keys[k], part)).ok());
-      }
-    }
-    EXPECT_TRUE(client_->Commit(lease).ok());
-  }
-  bool WaitPersisted(uint64_t prompt) {
-    return client_->WaitPersisted(group_, Keys(kPromptBlocks, prompt)).ok();
-  }
-  // Blocks that are there, with the right bytes.
-  uint32_t Load(uint64_t prompt) {
-    const auto keys = Keys(kPromptBlocks, prompt);
-    auto acquired = client_->Acquire(group_, keys);
-    if (!acquired.ok()) return Excuse(acquired.status()), 0;
-    ReadLease lease = std::move(acquired).value();
-    if (lease.block_count() > 0) (void)client_->WaitReady(lease, lease.block_count(), kLongUs);
-    std::vector<std::byte> bytes(test::kPartBytes);
-    uint32_t right_count = 0;
-    for (uint32_t k = 0; k < lease.ready_count(); ++k) {
-      if (!lease.CopyPart(k, 0, 1, bytes).ok()) continue;  // it has been let go meanwhile
-      const bool is_right = bytes == Bytes(keys[k], 1);
-      right_count += is_right;
-      wrong_count_ += !is_right;
-    }
-    return right_count;
-  }
-  uint32_t wrong_count() const { return wrong_count_; }
-
- private:
-  // There is no room just now: an engine goes on without the cache.
-  void Excuse(const Status& status) {
-    EXPECT_TRUE(status.code() == StatusCode::kBusy || status.code() == StatusCode::kNoSpace)
-        << client_->last_error();
-  }
-
-  std::unique_ptr<Client> client_;
-  GroupRef group_;
-  uint32_t wrong_count_ = 0;
-};
-
-uint64_t FileBytesBelow(const std::string& directory) {
-  uint64_t sum_bytes = 0;
-  std::error_code gone;  // files come and go
-  for (auto at = std::filesystem::recursive_directory_iterator(directory, gone);
-       !gone && at != std::filesystem::recursive_directory_iterator(); at.increment(gone)) {
-    std::error_code error;
-    const uint64_t bytes = at->is_regular_file(error) ? at->file_size(error) : 0;
-    if (!error) sum_bytes += bytes;
-  }
-  return sum_bytes;
-}
 
 class CliQuota : public CliTest {
  protected:
@@ -244,7 +171,7 @@ TEST_F(CliQuota, SmokeLimitsHoldAtEverySampleUnderLoad) {
     const uint64_t quiet_bytes = Nvme(now, 0, "held_bytes"),
                    noisy_bytes = Nvme(now, 1, "held_bytes");
     EXPECT_LE(quiet_bytes + noisy_bytes, kCapacityBytes);
-    EXPECT_LE(FileBytesBelow(Path("nvme")), kCapacityBytes + kSlabBytes) << "catalogs, too";
+    EXPECT_LE(SlabBytesBelow(Path("nvme")), kCapacityBytes + kSlabBytes) << "one goes, one comes";
     EXPECT_GE(quiet_bytes, std::min(last_quiet_bytes, kQuietBytes));
     EXPECT_GE(noisy_bytes, std::min(last_noisy_bytes, kNoisyBytes))
         << "what it is guaranteed stays";

@@ -41,6 +41,13 @@ WorldOptions OptionsOverDrives(uint64_t seed) {
           .drive_fault_rate_ppm = seed % 3 == 0 ? 3'000u : 0};
 }
 
+// And their capacity changes.
+WorldOptions OptionsOverDrivesThatAreResized(uint64_t seed) {
+  WorldOptions options = OptionsOverDrives(seed);
+  options.resizes_drives = true;
+  return options;
+}
+
 class Simulation : public testing::Test {
  protected:
   static void SetUpTestSuite() { std::signal(SIGABRT, SayTheSeed); }
@@ -71,6 +78,7 @@ void Add(const Coverage& one, Coverage* sum) {
   sum->events_told += one.events_told;
   sum->router_checks += one.router_checks;
   sum->slabs_given += one.slabs_given;
+  sum->shrinks += one.shrinks;
 }
 
 WorldOptions Stepped(WorldOptions options) {
@@ -157,6 +165,29 @@ TEST_F(Simulation, WhatOutlivesTheDaemonIsWhatItPromised) {
   EXPECT_GT(sum.erased_checked, count);
   EXPECT_GT(sum.promotions, count);
   EXPECT_GT(sum.scrub_members, count);
+}
+
+// The capacity of the drives goes down and up meanwhile, and a daemon ends in the middle of that.
+TEST_F(Simulation, DrivesComeDownToWhatTheyMayHoldWhateverEndsTheDaemon) {
+  Coverage sum;
+  uint64_t count = 0;
+  ASSERT_NO_FATAL_FAILURE(RunSeeds(OptionsOverDrivesThatAreResized, &sum, &count));
+  std::printf(
+      "%llu seeds: %llu daemons ended, %llu shrinks, %llu slabs given, %llu blocks restored, %llu "
+      "survivors and %llu erasures checked, %llu promotions\n",
+      static_cast<unsigned long long>(count), static_cast<unsigned long long>(sum.restarts),
+      static_cast<unsigned long long>(sum.shrinks),
+      static_cast<unsigned long long>(sum.slabs_given),
+      static_cast<unsigned long long>(sum.blocks_restored),
+      static_cast<unsigned long long>(sum.survivors_checked),
+      static_cast<unsigned long long>(sum.erased_checked),
+      static_cast<unsigned long long>(sum.promotions));
+  if (count < 20) return;
+  EXPECT_GT(sum.shrinks, count / 4);
+  EXPECT_GT(sum.slabs_given, count);
+  EXPECT_GT(sum.blocks_restored, count);
+  EXPECT_GT(sum.survivors_checked, count);
+  EXPECT_GT(sum.erased_checked, count);
 }
 
 // Clients of a dead daemon go on reading and writing where it let them. Every third world has

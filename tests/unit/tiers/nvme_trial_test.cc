@@ -191,6 +191,32 @@ TEST_F(NvmeTrialTest, NothingIsWrittenToASlabThatGoes) {
   EXPECT_TRUE(tier().is_quiet());
 }
 
+// It has records of slots that are out of use, too; one of a slab that is not there disproves it
+// all.
+TEST_F(NvmeTrialTest, TheCatalogHearsOfSlotsOutOfUseWhenTheirSlabGoes) {
+  TierShares shares(TierShares::Lending::kAll, kSlabBytes, {{kSlabBytes, kSlabBytes}});
+  options_.tier.shares = &shares;
+  Catalog catalog;
+  options_.tier.catalog = &catalog;
+  Start();
+  BreakDrive();
+  const Extent extent = Store(1);
+  const std::pair place(extent.shard, static_cast<uint32_t>(extent.position));
+  tier().OnCataloged(place.first, place.second);
+  tier().Quarantine(extent);
+  rig_->Settle();
+  ASSERT_EQ(tier().stats().quarantined_bytes, kLength);
+  tier().OnCataloged(place.first, place.second);
+  catalog.told.clear();
+  shares.Set(0, {{0, 0}});
+  rig_->Settle();
+  ASSERT_EQ(media_[0].used_bytes(), 0u);
+  EXPECT_EQ(catalog.told, (std::vector<std::pair<uint32_t, uint32_t>>{place}));
+  std::vector<std::byte> entry;
+  EXPECT_EQ(tier().ReadEntryNow(place.first, place.second, &entry).code(), StatusCode::kNotFound);
+  rig_.reset();
+}
+
 TEST_F(NvmeTrialTest, SlotThatSomebodyHasIsNotTried) {
   const Extent extent = Store(1);
   std::vector<bool> answers;

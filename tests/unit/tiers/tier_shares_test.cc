@@ -133,6 +133,32 @@ TEST_F(TierSharesTest, WhatIsAboveTheCapacityIsGivenBackUnasked) {
   EXPECT_EQ(Giver(), 99u);
 }
 
+TEST_F(TierSharesTest, WhatIsAboveIsBeyondALimitOrTheCapacityAndNotWhatOthersAskFor) {
+  const auto above = [this](uint32_t domain) { return shares_.stats(domain, now_us_).above_bytes; };
+  shares_.SetHeld(0, 6);
+  shares_.SetHeld(2, 4);
+  shares_.Ask(1, 2, now_us_);
+  EXPECT_NE(Giver(), 99u);
+  EXPECT_EQ(above(0) + above(1) + above(2), 0u) << "it is borrowed, and goes back";
+  shares_.Set(8, {{4, 8, 50}, {4, 8, 50}, {0, 8, 50}});
+  EXPECT_EQ(above(0) + above(2), 2u);
+  shares_.SetLeaving(2, 2);
+  EXPECT_EQ(above(0) + above(2), 2u) << "until it has left";
+  shares_.SetLeaving(2, 0);
+  shares_.SetHeld(2, 2);
+  EXPECT_EQ(above(0) + above(2), 0u);
+  shares_.Set(8, {{4, 8, 50}, {4, 8, 50}, {0, 1, 50}});
+  EXPECT_EQ(above(2), 1u);
+}
+
+TEST_F(TierSharesTest, ACapacityThatIsRaisedIsTakenAtOnce) {
+  shares_.SetHeld(0, 10);
+  EXPECT_FALSE(shares_.MayTake(0, 1, now_us_));
+  shares_.Set(12, {{4, 12, 50}, {4, 12, 50}, {0, 12, 50}});
+  EXPECT_TRUE(shares_.MayTake(0, 2, now_us_));
+  EXPECT_FALSE(shares_.MayTake(0, 3, now_us_));
+}
+
 TEST(TierSharesUnlent, AGuaranteeIsKeptFree) {
   TierShares shares(Lending::kNothing, 10, {{4, 10, 50}, {0, 8, 50}});
   EXPECT_TRUE(shares.MayTake(1, 6, kNowUs));

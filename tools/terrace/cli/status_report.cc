@@ -263,6 +263,11 @@ std::string RenderLowerTiers(const StatsView& stats) {
                                    ShareOr(lost_bytes, tier.Count("capacity_bytes")),
                                    FormatBytes(suspect_bytes)));
     }
+    if (const uint64_t above_bytes = tier.Count("above_bytes").value_or(0); above_bytes > 0) {
+      text += Line("", fmt::format("{} of files, {} above the limit; {} are being emptied",
+                                   BytesOr(tier.Count("held_bytes")), FormatBytes(above_bytes),
+                                   BytesOr(tier.Count("leaving_bytes"))));
+    }
     const auto budget = tier.Count("write_bytes_per_day");
     text +=
         Line("", fmt::format("eviction {}, admission {}, {} written in 24 h{}",

@@ -68,6 +68,10 @@ std::string NotesOn(const json& domain) {
     if (asked_bytes > 0 && is_own) {
       notes += fmt::format("{} waits for {} of {}.\n", name, Shown(tier, "asked_bytes"), of);
     }
+    if (CountOf(tier, "above_bytes") > 0) {
+      notes +=
+          fmt::format("{} has {} of {} above its limit.\n", name, Shown(tier, "above_bytes"), of);
+    }
     if (CountOf(tier, "leaving_bytes") > 0) {
       notes += fmt::format("{} gives back {} of {}.\n", name, Shown(tier, "leaving_bytes"), of);
     }

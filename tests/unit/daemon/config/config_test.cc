@@ -355,6 +355,13 @@ TEST(ConfigNvme, WhatCannotBeIsRefused) {
   EXPECT_THAT(Unresolvable("[nvme]\npaths = [\"/a\", \"/a\"]\ncapacity_bytes = \"1GiB\"\n"),
               HasSubstr("twice"));
   EXPECT_THAT(Unresolvable(path + "capacity_bytes = \"512MiB\"\n"), HasSubstr("one slab"));
+  EXPECT_THAT(Unresolvable("[nvme]\npaths = [\"/a\", \"/b\", \"/c\"]\ncapacity_bytes = \"2GiB\"\n"),
+              AllOf(HasSubstr("nvme.capacity_bytes is 2GiB, nvme.slab_bytes is 1GiB and nvme.paths "
+                              "names 3: a path needs one slab at least"),
+                    HasSubstr("raise capacity_bytes to 3GiB")));
+  EXPECT_THAT(Unresolvable(path + "capacity_bytes = \"1GiB\"\n[[domain]]\nname=\"x\"\n"
+                                  "socket=\"/x\"\n[[domain]]\nname=\"y\"\nsocket=\"/y\"\n"),
+              HasSubstr("domain x: its equal share of nvme.capacity_bytes is 512MiB"));
   EXPECT_THAT(Unresolvable(path + "capacity_bytes = \"8GiB\"\nslab_bytes = 5000000\n"),
               HasSubstr("multiple of 1 MiB"));
   EXPECT_THAT(Unresolvable(path + "capacity_bytes = \"4GiB\"\n[[domain]]\nname=\"x\"\n"

@@ -213,6 +213,29 @@ TEST_F(LiveConfigTest, MemoryGoesDownAndUpToWhatItWas) {
       {"key": "daemon.dram_bytes", "running": "\"2GiB\"", "file": "\"3GiB\""}])"));
 }
 
+TEST_F(LiveConfigTest, TheSizeOfTheDrivesTierGoesUpAndDown) {
+  Start("[nvme]\npaths = [\"/a\", \"/b\"]\ncapacity_bytes = \"8GiB\"\n");
+  ASSERT_TRUE(Ask(ConfigAction::kSet, "nvme.capacity_bytes=4GiB")) << why_;
+  EXPECT_EQ(config_.nvme.capacity_bytes, 4 * kGiB);
+  EXPECT_EQ(config_.domains[0].nvme_max_bytes, 4 * kGiB) << "worked out from what is in effect";
+  EXPECT_EQ(config_.domains[0].nvme_guaranteed_bytes, 4 * kGiB);
+  EXPECT_FALSE(Ask(ConfigAction::kSet, "nvme.capacity_bytes=1GiB"));
+  EXPECT_THAT(why_, AllOf(HasSubstr("nvme.capacity_bytes is 1GiB"), HasSubstr("nvme.paths names 2"),
+                          HasSubstr("raise capacity_bytes to 2GiB")));
+  EXPECT_EQ(config_.nvme.capacity_bytes, 4 * kGiB);
+  Write("[nvme]\npaths = [\"/a\", \"/b\"]\ncapacity_bytes = \"100GiB\"\n");
+  const auto answer = Ask(ConfigAction::kReload);
+  ASSERT_TRUE(answer) << why_;
+  EXPECT_EQ(config_.domains[0].nvme_max_bytes, 100 * kGiB);
+  EXPECT_TRUE((*answer)["needs_restart"].empty());
+}
+
+TEST_F(LiveConfigTest, ATierOfDrivesThatIsNotThereHasNoSize) {
+  Start("[daemon]\nlog_level = \"info\"\n");
+  EXPECT_FALSE(Ask(ConfigAction::kSet, "nvme.capacity_bytes=4GiB"));
+  EXPECT_THAT(why_, HasSubstr("nvme.paths names no directory"));
+}
+
 // The file may have changed after it was read for the one before.
 TEST_F(LiveConfigTest, AReloadDuringAnotherIsDoneAfterIt) {
   Start("[daemon]\nlog_level = \"info\"\n");

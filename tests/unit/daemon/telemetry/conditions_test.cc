@@ -78,6 +78,8 @@ const std::map<Condition, std::function<void(DomainFigures*)>> kCauses = {
      [](DomainFigures* f) { f->lower_tiers[0].stats.quarantined_bytes = kGiB / 50; }},
     {Condition::kSlabsLeftAlone,
      [](DomainFigures* f) { f->lower_tiers[0].stats.left_alone_bytes = 1; }},
+    {Condition::kTierAboveLimit,
+     [](DomainFigures* f) { f->lower_tiers[0].stats.share.above_bytes = 1; }},
     {Condition::kRedisAway, [](DomainFigures* f) { f->shared->tier.is_ready = false; }},
     {Condition::kRedisNoWrites,
      [](DomainFigures* f) {
@@ -174,6 +176,16 @@ TEST(Conditions, WrongChecksumsNameTheProgramAndAreTold15Minutes) {
                     HasSubstr("client engine-1")));
   ++figures.refuted_ago_us;
   EXPECT_THAT(ConditionsOf(figures), IsEmpty());
+}
+
+TEST(Conditions, AShrinkSaysHowFarItIs) {
+  DomainFigures figures = Well();
+  figures.lower_tiers[0].stats.share = {
+      .held_bytes = 12 * kMiB, .leaving_bytes = 4 * kMiB, .above_bytes = 8 * kMiB};
+  EXPECT_THAT(OnlySentence(figures),
+              AllOf(HasSubstr("files take 12582912 bytes, 8388608 more than it may"),
+                    HasSubstr("nvme.capacity_bytes or nvme_max_bytes was lowered"),
+                    HasSubstr("4194304 bytes of them now")));
 }
 
 TEST(Conditions, TheManualNamesEach) {

@@ -367,6 +367,19 @@ TEST_F(SlabLifecycleTest, TheEmptierSlabIsGiven) {
   EXPECT_EQ(fuller.phase, SlabPhase::kActive);
 }
 
+TEST_F(SlabLifecycleTest, OfSlabsAlikeOneOfTheDiskThatKeepsMostIsGiven) {
+  constexpr uint64_t kAll = 4 * kSlabBytes;
+  shares_.Set(kAll, {{0, kAll}, {0, kAll}});
+  for (const uint32_t disk : {0, 0, 0, 1}) AddOpen(kLarge, disk);
+  shares_.Set(2 * kSlabBytes, {{0, 2 * kSlabBytes}, {0, 2 * kSlabBytes}});
+  lifecycle_.LookAfterAll();
+  lifecycle_.LookAfterAll();
+  lifecycle_.LookAfterAll();
+  EXPECT_EQ(near_.asked.size(), 2u);
+  EXPECT_TRUE(far_.asked.empty()) << "it has one, and keeps it";
+  EXPECT_EQ(shares_.stats(0, now_us_).above_bytes, 2 * kSlabBytes) << "they are still there";
+}
+
 TEST_F(SlabLifecycleTest, WhoIsWithinItsGuaranteeIsToldThatRoomComes) {
   shares_.SetHeld(1, 2 * kSlabBytes);
   EXPECT_TRUE(lifecycle_.MakeRoom(Class(kLarge)));
