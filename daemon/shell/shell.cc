@@ -140,8 +140,7 @@ struct Shell::State {
   asio::signal_set signals{loop};
   uint64_t timer_us = kNever;  // when `timer` fires
   uint64_t watchdog_us = 0;    // 0: systemd does not watch
-  bool is_work_scheduled = false;
-  bool is_ready_announced = false;
+  bool is_work_scheduled = false, is_ready_announced = false;
   TurnMeter turn_meter{ThreadProcessorUs, kTurnLimitUs};
   SlowTurns slow_turns;
   LostPagesLog lost_pages;

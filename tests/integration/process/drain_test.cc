@@ -16,7 +16,7 @@
 #include <new>
 #include <thread>
 
-#include "integration/process/cli_fixture.h"
+#include "integration/process/cli/cli_fixture.h"
 #include "integration/process/raw_client.h"
 #include "redis/redis_process.h"
 #include "terrace/client.h"

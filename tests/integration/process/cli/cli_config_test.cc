@@ -10,7 +10,7 @@
 #include <functional>
 #include <thread>
 
-#include "integration/process/cli_fixture.h"
+#include "integration/process/cli/cli_fixture.h"
 #include "integration/process/raw_client.h"
 #include "terrace/protocol_admin.h"
 

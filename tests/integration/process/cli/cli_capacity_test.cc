@@ -12,7 +12,7 @@
 #include <thread>
 #include <vector>
 
-#include "integration/process/cli_fixture.h"
+#include "integration/process/cli/cli_fixture.h"
 #include "integration/process/tiny_tenant.h"
 #include "terrace/units.h"
 

@@ -10,7 +10,7 @@
 #include <sstream>
 #include <string>
 
-#include "integration/process/cli_fixture.h"
+#include "integration/process/cli/cli_fixture.h"
 #include "integration/process/raw_client.h"
 
 namespace terrace {

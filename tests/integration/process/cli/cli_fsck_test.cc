@@ -7,7 +7,7 @@
 #include <memory>
 
 #include "daemon/persist/slab_files.h"
-#include "integration/process/cli_fixture.h"
+#include "integration/process/cli/cli_fixture.h"
 #include "sim/disk_domain.h"
 #include "terrace/domain_secret.h"
 

@@ -10,7 +10,7 @@
 #include <fstream>
 #include <thread>
 
-#include "integration/process/cli_fixture.h"
+#include "integration/process/cli/cli_fixture.h"
 #include "test_paths.h"
 
 namespace terrace {

@@ -4,7 +4,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "integration/process/cli_fixture.h"
+#include "integration/process/cli/cli_fixture.h"
 #include "test_paths.h"
 
 namespace terrace {

@@ -16,7 +16,7 @@
 
 #include "daemon/persist/catalog_db.h"
 #include "daemon/persist/slab_files.h"
-#include "integration/process/cli_fixture.h"
+#include "integration/process/cli/cli_fixture.h"
 #include "integration/process/raw_client.h"
 #include "terrace/client.h"
 #include "terrace/domain_secret.h"

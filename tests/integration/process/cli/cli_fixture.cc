@@ -1,4 +1,4 @@
-#include "integration/process/cli_fixture.h"
+#include "integration/process/cli/cli_fixture.h"
 
 #include <fcntl.h>
 #include <fmt/core.h>
