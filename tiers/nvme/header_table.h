@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -15,6 +16,7 @@
 #include "terrace/checksum.h"
 #include "terrace/status.h"
 #include "tiers/block_meta.h"
+#include "tiers/crypto/payload_seal.h"
 
 namespace terrace {
 
@@ -89,6 +91,7 @@ struct SlabEntry : BlockDescription {
   uint32_t generation = 0;
   uint64_t epoch = 0;  // order of writes in the domain; of two entries for one key the later holds
   uint64_t length_bytes = 0;
+  std::optional<PayloadSeal> seal;       // none: the payload is not encrypted
   std::vector<Checksum> part_checksums;  // shape.part_count of them when kUsed
 };
 

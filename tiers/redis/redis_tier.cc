@@ -395,6 +395,7 @@ void RedisTier::State::PublishStats() {
   shared_stats.fetches_missed = counts.fetches_missed;
   shared_stats.fetches_broken = counts.fetches_broken;
   shared_stats.fetches_failed = counts.fetches_failed;
+  shared_stats.fetches_locked = counts.fetches_locked;
   shared_stats.stores_done = counts.stores_done;
   shared_stats.stores_existing = counts.stores_existing;
   shared_stats.stores_failed = counts.stores_failed;
@@ -432,11 +433,14 @@ Result<std::unique_ptr<RedisTier>> RedisTier::Open(Options options, std::string*
     RedisCredentials unused;
     TERRACE_RETURN_IF_ERROR(ReadRedisCredentials(state->options.credentials_file, &unused, why));
   }
+  const uint32_t version =
+      state->options.ring == nullptr ? kRedisFormatVersion : kRedisEncryptedVersion;
   state->servers = std::make_unique<RedisServers>(RedisServers::Options{
       .node = {.loop = &state->loop,
                .connection = {.credentials_file = state->options.credentials_file,
                               .tls = state->tls.get(),
-                              .permission_key = RedisKeyNames::Permission(state->options.prefix),
+                              .permission_key =
+                                  RedisKeyNames::Permission(state->options.prefix, version),
                               .timeouts = state->options.timeouts},
                .connections = state->options.connections,
                .breaker = state->options.breaker},
@@ -449,10 +453,13 @@ Result<std::unique_ptr<RedisTier>> RedisTier::Open(Options options, std::string*
                            .prefix = state->options.prefix,
                            .ttl_ms = state->options.ttl_ms,
                            .unix_seconds = state->options.unix_seconds,
-                           .servers = state->servers.get()});
+                           .servers = state->servers.get(),
+                           .ring = state->options.ring,
+                           .random = state->options.random});
   state->generations = std::make_unique<RedisGenerations>(
       RedisGenerations::Options{.secret = state->options.secret,
                                 .prefix = state->options.prefix,
+                                .version = version,
                                 .ttl_ms = state->options.ttl_ms,
                                 .unix_seconds = state->options.unix_seconds,
                                 .servers = state->servers.get()});
@@ -634,6 +641,12 @@ void RedisTier::Kept(uint64_t revision) {
   TERRACE_CHECK(revision <= state_->keep_revision,
                 "what was not given is not kept: an erasure would be called durable");
   state_->kept_revision = std::max(state_->kept_revision, revision);
+}
+
+void RedisTier::SetRing(std::shared_ptr<const KeyRing> ring) {
+  TERRACE_CHECK(state_->options.ring != nullptr, "a tier encrypts from the start or never");
+  if (state_->is_stopped) return;
+  state_->Give([state = state_.get(), ring = std::move(ring)] { state->blocks->SetRing(ring); });
 }
 
 void RedisTier::Tick() {
