@@ -128,7 +128,10 @@ void CacheDomain::NoteRefuted(const RefutedWriter& refuted) {
 
 bool CacheDomain::IsErased(ErasureMark* mark) const {
   if (options.shared.tier != nullptr && !options.shared.tier->is_forgetting_durable()) return false;
-  if (persistent_tier == kLowerTiersMax) return true;
+  if (limits.group_files != nullptr && !limits.group_files->AreKeysDestroyed(domain_index)) {
+    return false;
+  }
+  if (persistent_tier == kLowerTiersMax || mark->is_by_key) return true;
   return IsGivenToTier(mark) && lower[persistent_tier].tier->erasures().ended >= *mark->tier;
 }
 

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "daemon/block/seams.h"
+#include "daemon/persist/group_key_files.h"
 #include "terrace/checksum.h"
 #include "terrace/space.h"
 #include "terrace/status.h"
@@ -51,6 +52,8 @@ class DiskGroupFiles final : public GroupFiles {
     DomainSecret secret{};
     // Also told, on the writing thread, what a file says: nothing once it is dropped. May be empty.
     std::function<void(const GroupId& id, const std::string& content)> also;
+    GroupKeyFiles* keys = nullptr;  // a group is kept with its key; none: nothing is encrypted
+    bool has_plain_blocks = false;  // some may lie beside those that are encrypted
   };
   struct Options {
     std::vector<Domain> domains;  // by domain index
@@ -66,6 +69,13 @@ class DiskGroupFiles final : public GroupFiles {
   void Keep(uint32_t domain_index, const SpaceGroupSpec& spec) override;
   void Drop(uint32_t domain_index, const GroupId& id) override;
   State StateOf(uint32_t domain_index, const GroupId& id) const override;
+  bool IsWhole(uint32_t domain_index, const GroupId& id) const override;
+  bool DestroyKey(uint32_t domain_index, const GroupId& id) override;
+  bool AreKeysDestroyed(uint32_t domain_index) const override;
+  // The keys of the domain's groups are wrapped anew, under the ring's first key. `done` with what
+  // failed, on the writing thread. REQUIRES: the domain has keys.
+  void SetRing(uint32_t domain_index, std::shared_ptr<const KeyRing> ring,
+               std::function<void(const std::vector<std::string>& notes)> done);
   // Returns when everything kept so far has been tried; false after `timeout_us` without that: a
   // file cannot be written, and the object cannot be destroyed.
   bool Drain(uint64_t timeout_us);

@@ -87,26 +87,43 @@ Status DomainNvme::Open(std::string* why) {
     disk_views_.push_back(disk->get());
     disks_.push_back(std::move(*disk));
   }
+  if (options_.ring != nullptr) OpenCiphers();
   Catalog::Options catalog;
   catalog.db.directory = DirectoryOn(0) + "/catalog";
   catalog.db.memory_bytes = options_.nvme.catalog_memory_bytes;
   for (size_t i = 0; i < disks_.size(); ++i) catalog.db.slab_directories.push_back(DirectoryOn(i));
   catalog_ = std::make_unique<Catalog>(std::move(catalog));
-  tier_ = std::make_unique<NvmeTier>(NvmeTier::Options{.domain_index = options_.domain_index,
-                                                       .domain_name = options_.domain_name,
-                                                       .secret = options_.secret,
-                                                       .disks = disk_views_,
-                                                       .lost_mounts = std::move(lost_mounts),
-                                                       .capacity_bytes = options_.capacity_bytes,
-                                                       .slab_bytes = options_.nvme.slab_bytes,
-                                                       .catalog = catalog_.get(),
-                                                       .now_us = options_.now_us,
-                                                       .random = options_.random});
+  tier_ = std::make_unique<NvmeTier>(
+      NvmeTier::Options{.domain_index = options_.domain_index,
+                        .domain_name = options_.domain_name,
+                        .secret = options_.secret,
+                        .disks = disk_views_,
+                        .lost_mounts = std::move(lost_mounts),
+                        .capacity_bytes = options_.capacity_bytes,
+                        .slab_bytes = options_.nvme.slab_bytes,
+                        .encryption = {.keys = keys_.get(),
+                                       .random = KernelRandom,
+                                       .is_plain_served = options_.is_plain_served},
+                        .catalog = catalog_.get(),
+                        .now_us = options_.now_us,
+                        .random = options_.random});
   return Status::Ok();
+}
+
+void DomainNvme::OpenCiphers() {
+  keys_ = std::make_unique<GroupKeyFiles>(
+      GroupKeyFiles::Options{.directory = DirectoryOn(0) + "/keys", .ring = options_.ring});
+  cipher_pool_ = std::make_unique<CipherPool>(CipherPool::Options{.post = options_.post});
+  for (Disk*& view : disk_views_) {
+    cipher_disks_.push_back(
+        std::make_unique<CipherDisk>(*view, CipherDisk::Options{.pool = cipher_pool_.get()}));
+    view = cipher_disks_.back().get();
+  }
 }
 
 RecoverySummary DomainNvme::Restore(Store& store) {
   RecoverySummary summary;
+  if (keys_ != nullptr) keys_->Load(&summary.notes);
   RecoveryOptions recovery{.domain_index = options_.domain_index,
                            .secret = options_.secret,
                            .groups_directory = groups_directory(),
@@ -134,6 +151,8 @@ RecoverySummary DomainNvme::Restore(Store& store) {
        {"copies_dropped", summary.restored.copies_dropped},
        {"entries_corrupt", summary.counts.entries_corrupt},
        {"entries_left", summary.counts.entries_left},
+       {"entries_locked", summary.counts.entries_locked},
+       {"entries_plain", summary.counts.entries_plain},
        {"took_ms", summary.duration_us / kUsPerMs}});
   tier_->SetListener(&store.events());
   StartFromLearned(store.restoration());

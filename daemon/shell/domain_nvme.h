@@ -13,9 +13,12 @@
 
 #include "daemon/config/config.h"
 #include "daemon/persist/catalog.h"
+#include "daemon/persist/group_key_files.h"
 #include "daemon/shell/recovery.h"
 #include "daemon/store/store.h"
 #include "terrace/checksum.h"
+#include "tiers/crypto/cipher_disk.h"
+#include "tiers/crypto/key_ring.h"
 #include "tiers/disk/file_disk.h"
 #include "tiers/nvme/nvme_tier.h"
 
@@ -31,6 +34,8 @@ class DomainNvme {
     uint64_t capacity_bytes = 0;  // of this domain
     uint32_t groups_max = 0;
     std::string state_dir;
+    std::shared_ptr<const KeyRing> ring;  // none: nothing is encrypted
+    bool is_plain_served = false;         // with a ring: blocks that are not encrypted
     // Runs its argument as a turn of the store thread, later. Any thread.
     std::function<void(std::function<void()>)> post;
     std::function<uint64_t()> now_us;
@@ -56,6 +61,8 @@ class DomainNvme {
   // destroyed then.
   bool EndThreads();
 
+  // Of the domain's groups; null: nothing is encrypted.
+  GroupKeyFiles* keys() { return keys_.get(); }
   NvmeTier& tier() { return *tier_; }
   const std::vector<Disk*>& disks() const { return disk_views_; }
   const Catalog& catalog() const { return *catalog_; }
@@ -70,6 +77,7 @@ class DomainNvme {
 
  private:
   std::string DirectoryOn(size_t path) const;
+  void OpenCiphers();
   void StartCatalog();
   void StartFromLearned(Restoration& restoration);
   void WriteLearned(const Restoration& restoration);
@@ -77,6 +85,9 @@ class DomainNvme {
 
   const Options options_;
   std::vector<std::unique_ptr<Disk>> disks_;
+  std::unique_ptr<GroupKeyFiles> keys_;
+  std::unique_ptr<CipherPool> cipher_pool_;
+  std::vector<std::unique_ptr<CipherDisk>> cipher_disks_;
   std::vector<Disk*> disk_views_;
   uint64_t learned_kept_us_ = 0;
   std::unique_ptr<Catalog> catalog_;

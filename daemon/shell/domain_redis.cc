@@ -88,6 +88,7 @@ Status DomainRedis::Open(std::string* why) {
                       .command_us = config.command_timeout_ms * kUsPerMs,
                       .bytes_per_second = config.bytes_per_second_min};
   options.prefix = config.prefix;
+  options.ring = options_.ring;
   options.ttl_ms = config.ttl_s * uint64_t{1000};
   options.connections = config.connections;
   options.bytes_max = config.in_flight_bytes_max;
@@ -145,6 +146,7 @@ SharedUse DomainRedis::use() const {
 }
 
 Status OpenRedis(const DaemonConfig& config, const std::vector<DomainSecret>& secrets,
+                 const std::vector<std::shared_ptr<const KeyRing>>& rings,
                  const std::function<void(std::function<void()>)>& post,
                  const std::function<uint64_t()>& unix_seconds,
                  std::vector<std::unique_ptr<DomainRedis>>* domains, std::string* why) {
@@ -156,6 +158,7 @@ Status OpenRedis(const DaemonConfig& config, const std::vector<DomainSecret>& se
                              .secret = secrets[i],
                              .redis = config.redis,
                              .generations_path = GenerationsPath(config, i, secrets[i]),
+                             .ring = rings[i],
                              .post = post,
                              .unix_seconds = unix_seconds});
     TERRACE_RETURN_IF_ERROR(domain->Open(why));

@@ -31,7 +31,8 @@ class DomainRedis final : public SharedTierListener {
     std::string domain_name;
     DomainSecret secret{};
     RedisConfig redis;
-    std::string generations_path;  // see KeptGenerations
+    std::string generations_path;         // see KeptGenerations
+    std::shared_ptr<const KeyRing> ring;  // none: blocks are stored as they are
     // Runs its argument as a turn of the store thread, later. Any thread.
     std::function<void(std::function<void()>)> post;
     std::function<uint64_t()> unix_seconds;  // any thread
@@ -41,6 +42,8 @@ class DomainRedis final : public SharedTierListener {
   Status Open(std::string* why);
   // Who is told of answers; before the first request.
   void Serve(SharedTierListener& listener) { listener_ = &listener; }
+  // REQUIRES: Options::ring.
+  void SetRing(std::shared_ptr<const KeyRing> ring) { tier_->SetRing(std::move(ring)); }
   // No memory is touched any more.
   void Stop();
   // Says in the log when servers go and come back. Now and then.
@@ -71,6 +74,7 @@ class DomainRedis final : public SharedTierListener {
 
 // One a domain, or none if the configuration names no server.
 Status OpenRedis(const DaemonConfig& config, const std::vector<DomainSecret>& secrets,
+                 const std::vector<std::shared_ptr<const KeyRing>>& rings,
                  const std::function<void(std::function<void()>)>& post,
                  const std::function<uint64_t()>& unix_seconds,
                  std::vector<std::unique_ptr<DomainRedis>>* domains, std::string* why);

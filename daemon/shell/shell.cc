@@ -66,6 +66,8 @@ struct Shell::State {
   Status CheckMemory(std::string* why);
   Status OpenListeners(std::string* why);
   Status LoadSecrets(std::string* why);
+  Status LoadRings(std::string* why);
+  void TakeRings(const KeyRings& now);
   Status CreateArenas(std::string* why);
   Status OpenNvme(std::string* why);
   Status OpenKvEvents(std::string* why);
@@ -110,6 +112,7 @@ struct Shell::State {
   SystemRandom random;
   ProcessMetrics metrics;
   std::vector<DomainSecret> secrets;
+  KeyRings rings;  // by domain
   std::vector<Listener> listeners;
   std::map<std::string, int> stored_fds;  // systemd's, until the FdStore has them
   std::vector<std::unique_ptr<DomainArena>> arenas;
@@ -162,11 +165,12 @@ Status Shell::Start(std::string* why) {
   TERRACE_RETURN_IF_ERROR(state.CheckMemory(why));
   TERRACE_RETURN_IF_ERROR(state.OpenListeners(why));
   TERRACE_RETURN_IF_ERROR(state.LoadSecrets(why));
+  TERRACE_RETURN_IF_ERROR(state.LoadRings(why));
   TERRACE_RETURN_IF_ERROR(state.CreateArenas(why));
   TERRACE_RETURN_IF_ERROR(state.OpenNvme(why));
   TERRACE_RETURN_IF_ERROR(state.OpenKvEvents(why));
   TERRACE_RETURN_IF_ERROR(OpenRedis(
-      state.config, state.secrets, state.PostTurns("redis"),
+      state.config, state.secrets, state.rings, state.PostTurns("redis"),
       [&state] { return state.clock.UnixSeconds(); }, &state.redis, why));
   TERRACE_RETURN_IF_ERROR(OpenDevices(
       state.config, state.arenas, [&state] { return state.clock.NowUs(); }, &state.devices, why));
@@ -243,6 +247,51 @@ Status Shell::State::LoadSecrets(std::string* why) {
   return Status::Ok();
 }
 
+Status Shell::State::LoadRings(std::string* why) {
+  const Error error = LoadKeyRings(config, &rings);
+  if (!error.ok()) {
+    *why = error.sentence();
+    return error.status();
+  }
+  for (size_t i = 0; i < rings.size(); ++i) {
+    if (rings[i] == nullptr) continue;
+    Log(LogLevel::kInfo, "encryption",
+        {{"domain", config.domains[i].name}, {"keys", rings[i]->Describe()}});
+  }
+  return Status::Ok();
+}
+
+// Of keys that have changed: what is written from now on is under the first.
+void Shell::State::TakeRings(const KeyRings& now) {
+  for (uint32_t i = 0; i < rings.size(); ++i) {
+    if (rings[i] == nullptr || now[i] == nullptr) continue;
+    if (rings[i]->Describe() != now[i]->Describe()) {
+      Log(LogLevel::kInfo, "encryption keys have changed",
+          {{"domain", config.domains[i].name},
+           {"were", rings[i]->Describe()},
+           {"are", now[i]->Describe()}});
+    }
+    rings[i] = now[i];
+    if (!redis.empty()) redis[i]->SetRing(now[i]);
+    if (nvme.empty()) continue;
+    group_files->SetRing(
+        i, now[i],
+        [name = config.domains[i].name, ring = now[i],
+         keys = nvme[i]->keys()](const std::vector<std::string>& notes) {
+          for (const std::string& note : notes) {
+            Log(LogLevel::kError, "encryption keys", {{"domain", name}, {"why", note}});
+          }
+          const GroupKeyFiles::Counts counts = keys->counts();
+          Log(LogLevel::kInfo, "keys of groups are wrapped",
+              {{"domain", name},
+               {"under", KeyIdText(ring->first())},
+               {"groups", counts.usable},
+               {"failed", notes.size()},
+               {"locked", counts.locked}});
+        });
+  }
+}
+
 Status Shell::State::CreateArenas(std::string* why) {
   inheritance = std::make_unique<Inheritance>(
       loop, MakeFdStore(config.keeper_socket, std::exchange(stored_fds, {})),
@@ -310,6 +359,8 @@ Status Shell::State::OpenNvme(std::string* why) {
     options.capacity_bytes = config.domains[i].nvme_max_bytes;
     options.groups_max = config.groups_max;
     options.state_dir = config.state_dir;
+    options.ring = rings[i];
+    options.is_plain_served = config.domains[i].encryption_plain_blocks == PlainBlocks::kServe;
     options.post = PostTurns("disk");
     options.now_us = [this] { return clock.NowUs(); };
     options.random = [this] { return random.Next(); };
@@ -348,6 +399,9 @@ void Shell::State::OpenGroupFiles() {
   for (uint32_t i = 0; i < config.domains.size(); ++i) {
     options.domains.push_back({.directory = GroupsDirectory(i), .secret = secrets[i]});
     if (nvme.empty()) continue;
+    options.domains.back().keys = nvme[i]->keys();
+    options.domains.back().has_plain_blocks =
+        config.domains[i].encryption_plain_blocks == PlainBlocks::kServe;
     options.domains.back().also = [domain = nvme[i].get()](const GroupId& id,
                                                            const std::string& content) {
       domain->KeepGroup(id, content);
@@ -469,8 +523,11 @@ void Shell::State::BuildCore() {
   metrics.started_us = clock.NowUs();
   metrics.started_unix_s = clock.UnixSeconds();
   administration.emplace(
-      Administration::Parts{
-          .loop = loop, .config = config, .clock = clock, .post = PostTurns("administration")},
+      Administration::Parts{.loop = loop,
+                            .config = config,
+                            .clock = clock,
+                            .post = PostTurns("administration"),
+                            .take_rings = [this](const KeyRings& now) { TakeRings(now); }},
       std::move(config_source));
   OpenTransport();
   sessions = std::make_unique<SessionTable>(

@@ -43,6 +43,18 @@ void ForgetShared(const Caller& caller, const GroupRange& groups) {
   for (uint32_t g = groups.first; g < groups.end; ++g) caller.rooms->shared_writer.Forget(g);
 }
 
+// What is encrypted needs no more to be unreadable. False: there is something that is not.
+bool DestroyKeys(const Caller& caller, const GroupRange& groups) {
+  CacheDomain& domain = caller.domain();
+  bool is_all = domain.limits.group_files != nullptr && groups.first < groups.end;
+  for (uint32_t g = groups.first; is_all && g < groups.end; ++g) {
+    Group& group = *domain.groups[g];
+    is_all = domain.limits.group_files->DestroyKey(domain.domain_index, group.id());
+    if (is_all) group.has_file = false;
+  }
+  return is_all;
+}
+
 uint8_t TierMask(const CacheDomain& domain, const Block& block) {
   uint8_t mask = 0;
   const auto add = [&mask](protocol::TierKind kind) {
@@ -404,7 +416,10 @@ Status ResetOperation::Erase() {
   // Not an eviction: what is leased leaves the index, too, and its slots fall with the lease.
   const GroupRange groups = GroupsOf(caller, group_index_);
   uint32_t budget = protocol::kBlocksPerTurnMax;
-  if (!std::exchange(is_begun_, true)) ForgetShared(caller, groups);
+  if (!std::exchange(is_begun_, true)) {
+    is_by_key_ = DestroyKeys(caller, groups);
+    ForgetShared(caller, groups);
+  }
   for (uint32_t g = groups.first; g < groups.end && budget > 0; ++g) {
     BlockId root;
     while (budget > 0 && (root = caller.domain().index.first_root(g)) != kBlockNone) {
@@ -431,12 +446,24 @@ ResetOperation OperatorVerbs::Reset(SessionId session, uint32_t group_index) {
   return {store_.operations, session, group_index};
 }
 
+Result<uint32_t> OperatorVerbs::FindGroup(SessionId session, const GroupId& id) const {
+  Caller caller;
+  TERRACE_RETURN_IF_ERROR(store_.Enter(session, kAllGroups, &caller));
+  if (id.is_zero()) return kAllGroups;
+  const auto& groups = caller.domain().groups;
+  for (uint32_t g = 0; g < groups.size(); ++g) {
+    if (groups[g] != nullptr && groups[g]->id() == id) return g;
+  }
+  return Status(StatusCode::kNotFound, "the domain has no such group");
+}
+
 // ---- what has been erased ----
 
-Status OperatorVerbs::AwaitErasures(SessionId session, uint64_t request_id) {
+Status OperatorVerbs::AwaitErasures(SessionId session, uint64_t request_id, bool is_by_key) {
   Caller caller;
   TERRACE_RETURN_IF_ERROR(store_.Enter(session, kAllGroups, &caller));
   ErasureMark mark = caller.domain().MarkErasures();
+  mark.is_by_key = is_by_key;
   if (caller.domain().IsErased(&mark)) return Status::Ok();
   if (caller.rooms->pending.CountOf(session) >= store_.options.pending_per_session_max) {
     return Status(StatusCode::kNoSpace,

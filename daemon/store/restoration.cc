@@ -37,7 +37,8 @@ Status Restoration::RestoreGroup(uint32_t domain_index, const SpaceGroupSpec& sp
   uint32_t place = kAllGroups;
   const Error added = AddGroup(domain, spec, kAllGroups, &place);
   if (!added.ok()) return added.status();
-  domain.groups[place]->has_file = true;
+  GroupFiles* const files = domain.limits.group_files;
+  domain.groups[place]->has_file = files == nullptr || files->IsWhole(domain_index, spec.Id());
   store_.segments.Step();
   return Status::Ok();
 }

@@ -81,6 +81,14 @@ void AddTier(const DomainFigures::LowerTierStats& tier, Troubles* troubles) {
             "removed while terraced is stopped",
         troubles);
   }
+  if (tier.stats.locked_bytes > 0) {
+    Add(Condition::kBlocksLocked,
+        std::to_string(tier.stats.locked_bytes) + " bytes of the " + name +
+            " tier hold blocks that are encrypted under keys which this daemon has not: they stay, "
+            "out of use. With the key in encryption_keys_file a restart finds them; the log's "
+            "lines 'nvme note' name the key. `terrace fsck --repair` gives them up",
+        troubles);
+  }
   if (!IsCapacityLost(tier.stats)) return;
   Add(Condition::kDriveLosesPlaces,
       std::to_string(tier.stats.quarantined_bytes) + " of " +

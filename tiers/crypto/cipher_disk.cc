@@ -154,7 +154,7 @@ CipherDisk::~CipherDisk() {
 
 void CipherDisk::SetListener(DiskListener* listener) {
   listener_ = listener;
-  disk_.SetListener(this);
+  disk_.SetListener(listener == nullptr ? nullptr : this);
 }
 
 Status CipherDisk::Submit(const DiskRequest& request) {

@@ -25,7 +25,9 @@ PayloadName NamePayload(const BlockDescription& block, uint64_t length_bytes,
 // THREADING: any.
 class GroupKey {
  public:
-  explicit GroupKey(const CipherKey& key) : key_(key) {}
+  explicit GroupKey(const CipherKey& key) : id_(IdOf(key)), key_(key) {}
+  // Of this key among those that the group has had; says nothing of it.
+  KeyId id() const { return id_; }
 
   // The key of one payload. kGone: destroyed.
   Status Derive(const CipherSalt& salt, const PayloadName& name, CipherKey* payload_key) const;
@@ -40,6 +42,7 @@ class GroupKey {
               Record* record) const;
 
  private:
+  const KeyId id_;
   mutable std::mutex mutex_;
   std::optional<CipherKey> key_;
 };

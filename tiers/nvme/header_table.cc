@@ -38,7 +38,8 @@ struct EntryAt {
   static constexpr size_t kParent = 128;
   static constexpr size_t kSalt = 144;  // zero where nothing is encrypted, as is the tag
   static constexpr size_t kTag = 176;
-  static constexpr size_t kReserved = 192;  // zero up to the checksums
+  static constexpr size_t kKeyId = 192;
+  static constexpr size_t kReserved = 200;  // zero up to the checksums
   static constexpr size_t kParts = kSlabEntryBaseBytes;
 };
 
@@ -63,7 +64,7 @@ constexpr uint64_t kSuperblockMagic = 0x42414C5352524554;  // "TERRSLAB"
 constexpr uint8_t kFlagPinned = 1;
 constexpr uint8_t kFlagEncrypted = 2;
 static_assert(EntryAt::kTag == EntryAt::kSalt + kCipherSaltBytes &&
-              EntryAt::kReserved == EntryAt::kTag + kCipherTagBytes);
+              EntryAt::kKeyId == EntryAt::kTag + kCipherTagBytes);
 
 // Zero is what an unwritten disk holds, and a bit is as likely to be there as not: eight at a time.
 bool IsZero(std::span<const std::byte> bytes) {
@@ -101,8 +102,10 @@ bool DecodeSeal(std::span<const std::byte> bytes, uint8_t flags, SlabEntry* entr
   if ((flags & kFlagEncrypted) == 0) {
     return IsZero(bytes.subspan(EntryAt::kSalt, EntryAt::kReserved - EntryAt::kSalt));
   }
-  entry->seal = {.salt = Get<CipherSalt>(bytes, EntryAt::kSalt),
-                 .tag = Get<CipherTag>(bytes, EntryAt::kTag)};
+  SlabSeal& seal = entry->seal.emplace();
+  seal.salt = Get<CipherSalt>(bytes, EntryAt::kSalt);
+  seal.tag = Get<CipherTag>(bytes, EntryAt::kTag);
+  seal.key_id = Get<KeyId>(bytes, EntryAt::kKeyId);
   return entry->state == SlabEntryState::kUsed;
 }
 
@@ -245,6 +248,7 @@ void EncodeEntry(const SlabGeometry& geometry, const SlabUuid& uuid, const SlabE
   if (entry.seal) {
     Put(bytes, EntryAt::kSalt, entry.seal->salt);
     Put(bytes, EntryAt::kTag, entry.seal->tag);
+    Put(bytes, EntryAt::kKeyId, entry.seal->key_id);
   }
   for (size_t part = 0; part < entry.part_checksums.size(); ++part) {
     PutId(bytes, EntryAt::kParts + part * kSlabEntryPartBytes, entry.part_checksums[part]);

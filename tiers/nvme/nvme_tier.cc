@@ -384,6 +384,7 @@ void NvmeTier::Tick() {
 TierStats NvmeTier::stats() const {
   const Parts& p = *parts_;
   const SlotTotals& totals = p.slabs.totals();
+  const uint64_t locked_bytes = std::min(p.restore.counts().locked_bytes, totals.quarantined_bytes);
   return {.capacity_bytes = RoundDown(p.options.capacity_bytes, p.options.slab_bytes),
           .used_bytes = totals.used_bytes,
           .transfers_in_flight = p.disks.transfers_in_flight(),
@@ -392,11 +393,11 @@ TierStats NvmeTier::stats() const {
           .failed_transfers = p.failed_transfers,
           .stuck_transfers = p.disks.stuck_count(),
           .suspect_bytes = totals.suspect_bytes,
-          .quarantined_bytes = totals.quarantined_bytes,
+          .quarantined_bytes = totals.quarantined_bytes - locked_bytes,
           .places_recovered = p.trials.recovered_count(),
           .corrupt_entries = p.restore.counts().entries_corrupt,
           .left_alone_bytes = p.slabs.left_alone_bytes(),
-          .locked_bytes = p.restore.counts().locked_bytes,
+          .locked_bytes = locked_bytes,
           .is_healthy = p.disks.is_any_on()};
 }
 

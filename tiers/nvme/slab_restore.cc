@@ -209,11 +209,16 @@ void SlabRestore::RestoreUsed(NvmeSlab& slab, const SlabEntry& entry, bool is_wa
     ++counts_.entries_plain;
     is_wanted = false;
   }
-  if (is_wanted && entry.seal && !FindCipher(slab, entry)) {
-    slab.slots.SetState(entry.slot, SlabSlotState::kQuarantined);
-    ++counts_.entries_locked;
-    counts_.locked_bytes += slab.slot_bytes();
-    return;
+  if (is_wanted && entry.seal) {
+    const Status found = FindCipher(slab, entry);
+    if (found.code() == StatusCode::kNotFound) {
+      slab.slots.SetState(entry.slot, SlabSlotState::kQuarantined);
+      ++counts_.entries_locked;
+      counts_.locked_bytes += slab.slot_bytes();
+      return;
+    }
+    is_wanted = found.ok();
+    counts_.entries_dead += found.ok() ? 0 : 1;
   }
   if (is_wanted) {
     owner = sink(RecordOf(entry, options_.domain_index), extent);
@@ -228,14 +233,18 @@ void SlabRestore::RestoreUsed(NvmeSlab& slab, const SlabEntry& entry, bool is_wa
   ++counts_.entries_kept;
 }
 
-bool SlabRestore::FindCipher(NvmeSlab& slab, const SlabEntry& entry) {
-  if (!options_.encryption.is_on()) return false;
+Status SlabRestore::FindCipher(NvmeSlab& slab, const SlabEntry& entry) {
+  const Status locked(StatusCode::kNotFound, "nobody has the key");
+  if (!options_.encryption.is_on()) return locked;
   std::shared_ptr<const GroupKey> key = options_.encryption.keys->Find(entry.group);
-  if (key == nullptr) return false;
+  if (key == nullptr) return locked;
+  if (key->id() != entry.seal->key_id) {
+    return Status(StatusCode::kGone, "the group has another key since");
+  }
   slab.SetCipher(entry.slot, {.key = std::move(key),
                               .name = NamePayload(entry, entry.length_bytes, entry.part_checksums),
                               .seal = *entry.seal});
-  return true;
+  return Status::Ok();
 }
 
 void SlabRestore::Discard(NvmeSlab& slab, uint32_t slot) {

@@ -54,6 +54,7 @@ class SlabRestore {
     uint64_t entries_locked = 0;  // whose keys nobody has: kept, their slots out of use
     uint64_t locked_bytes = 0;    // of those slots
     uint64_t entries_plain = 0;   // given up, since they are not encrypted
+    uint64_t entries_dead = 0;    // given up, since their keys have been destroyed
     uint64_t entries_unread = 0;  // of the corrupt: their sectors could not be read
   };
 
@@ -87,8 +88,9 @@ class SlabRestore {
   void NoteEntry(NvmeSlab& slab, uint32_t slot, Status status, const SlabEntry& entry);
   void RestoreUsed(NvmeSlab& slab, const SlabEntry& entry, bool is_wanted, const Sink& sink);
   void Discard(NvmeSlab& slab, uint32_t slot);
-  // False: nobody has the key of the entry's payload.
-  bool FindCipher(NvmeSlab& slab, const SlabEntry& entry);
+  // What the entry's payload is read with. kNotFound: nobody has the key. kGone: its key has been
+  // destroyed.
+  Status FindCipher(NvmeSlab& slab, const SlabEntry& entry);
 
   const Options options_;
   NvmeDisks& disks_;
